@@ -1,0 +1,33 @@
+# Everything comes from the distribution; deploy/packages.sh installs it. Nothing is downloaded here.
+
+find_package(Threads REQUIRED)
+find_package(PkgConfig REQUIRED)
+find_package(absl CONFIG REQUIRED)
+find_package(Protobuf REQUIRED)
+find_package(gRPC CONFIG REQUIRED)
+find_package(prometheus-cpp CONFIG REQUIRED)
+find_package(yaml-cpp CONFIG REQUIRED)
+find_package(SQLite3 REQUIRED)
+find_package(spdlog CONFIG REQUIRED)
+find_package(CLI11 CONFIG REQUIRED)
+find_package(nlohmann_json CONFIG REQUIRED)
+find_package(ZLIB REQUIRED)
+find_package(CURL REQUIRED)
+find_package(OpenMP REQUIRED)
+find_package(GTest CONFIG REQUIRED)
+find_package(benchmark CONFIG REQUIRED)
+pkg_check_modules(zstd REQUIRED IMPORTED_TARGET libzstd)
+pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
+pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(dw REQUIRED IMPORTED_TARGET libdw)
+
+# The OpenMP build of OpenBLAS: its threads and the kernels' are then one pool, and two cores are not shared by four threads.
+find_library(NSA_OPENBLAS openblas PATH_SUFFIXES openblas-openmp openblas REQUIRED)
+find_path(NSA_OPENBLAS_INCLUDE cblas.h PATH_SUFFIXES x86_64-linux-gnu/openblas-openmp openblas-openmp REQUIRED)
+add_library(nsa_openblas INTERFACE)
+target_link_libraries(nsa_openblas INTERFACE ${NSA_OPENBLAS})
+target_include_directories(nsa_openblas SYSTEM INTERFACE ${NSA_OPENBLAS_INCLUDE})
+
+if(NSA_CUDA)
+  find_package(CUDAToolkit REQUIRED)
+endif()

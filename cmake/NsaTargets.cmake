@@ -1,0 +1,79 @@
+# The four kinds of target. Sources are listed by name.
+
+add_library(nsa_warnings INTERFACE)
+target_compile_options(nsa_warnings INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror;-Wshadow;-Wnon-virtual-dtor;-Wno-missing-field-initializers>)
+
+# nsa_library(name SOURCES a.cc … DEPS x …): static library nsa_<name>, alias nsa::<name>. Headers are included from the top of the tree.
+function(nsa_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  if(ARG_SOURCES)
+    add_library(nsa_${name} STATIC ${ARG_SOURCES})
+    target_include_directories(nsa_${name} PUBLIC ${PROJECT_SOURCE_DIR})
+    target_link_libraries(nsa_${name} PUBLIC ${ARG_DEPS} PRIVATE nsa_warnings)
+  else()
+    add_library(nsa_${name} INTERFACE)
+    target_include_directories(nsa_${name} INTERFACE ${PROJECT_SOURCE_DIR})
+    target_link_libraries(nsa_${name} INTERFACE ${ARG_DEPS})
+  endif()
+  add_library(nsa::${name} ALIAS nsa_${name})
+endfunction()
+
+# nsa_program(nsactl SOURCES main.cc DEPS nsa::client): a program in build/<preset>/bin, installed to bin/, part of the target programs.
+function(nsa_program name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} nsa_warnings)
+  install(TARGETS ${name} RUNTIME DESTINATION bin)
+  set_property(GLOBAL APPEND PROPERTY NSA_PROGRAMS ${name})
+endfunction()
+
+add_custom_target(unit_tests)   # every test labelled unit
+add_custom_target(thread_tests) # every test labelled threads
+
+# nsa_test(common/load_test DEPS nsa::job LABELS slow TIMEOUT 120 PROGRAMS nsa-worker): gtest program from tests/common/load_test.cc.
+# LABELS: slow (over ten seconds), e2e (starts programs), gpu (needs a GPU); these run alone. A test without any of them gets the label
+# unit and runs under AddressSanitizer; when it links neither kernels nor trainer (OpenMP's own threads are invisible to
+# ThreadSanitizer) and has not the label grpc (callbacks of a server in the test's process: gRPC's locks are as invisible) it also gets the
+# label threads and runs under ThreadSanitizer. PROGRAMS must be built before the test runs.
+function(nsa_test path)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS;PROGRAMS" ${ARGN})
+  string(REPLACE "/" "_" target ${path})
+  add_executable(${target} ${PROJECT_SOURCE_DIR}/tests/${path}.cc ${ARG_SOURCES})
+  set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${target} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main nsa_warnings)
+  target_compile_definitions(${target} PRIVATE
+    NSA_SOURCE_DIR="${PROJECT_SOURCE_DIR}" NSA_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
+  if(ARG_PROGRAMS)
+    add_dependencies(${target} ${ARG_PROGRAMS})
+  endif()
+  if("gpu" IN_LIST ARG_LABELS)
+    set_property(GLOBAL APPEND PROPERTY NSA_GPU_TESTS ${target})
+    set_property(GLOBAL APPEND PROPERTY NSA_GPU_TEST_PROGRAMS ${ARG_PROGRAMS})
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  add_test(NAME ${path} COMMAND ${target})
+  set(alone ON)
+  if(NOT "${ARG_LABELS}" MATCHES "slow|e2e|gpu")
+    set(alone OFF)
+    list(APPEND ARG_LABELS unit)
+    add_dependencies(unit_tests ${target})
+    if(NOT "${ARG_DEPS}" MATCHES "nsa::(kernels|model|train)(;|$)" AND NOT "grpc" IN_LIST ARG_LABELS)
+      list(APPEND ARG_LABELS threads)
+      add_dependencies(thread_tests ${target})
+    endif()
+  endif()
+  set_tests_properties(${path} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} RUN_SERIAL ${alone})
+endfunction()
+
+# nsa_bench(kernels/nsa_bench DEPS nsa::kernels): Google Benchmark program from tests/kernels/nsa_bench.cc; not a test.
+function(nsa_bench path)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  string(REPLACE "/" "_" target ${path})
+  add_executable(${target} ${PROJECT_SOURCE_DIR}/tests/${path}.cc ${ARG_SOURCES})
+  set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
+  target_link_libraries(${target} PRIVATE ${ARG_DEPS} benchmark::benchmark nsa_warnings)
+endfunction()

@@ -1,0 +1,81 @@
+# Compiler, linker and sanitizer settings that every target shares.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+# -g1 keeps function names and line tables, which dump-stack needs, at a tenth of the size of -g.
+set(CMAKE_CXX_FLAGS_RELEASE "-O3 -g1 -fno-omit-frame-pointer")
+set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g1 -fno-omit-frame-pointer")
+
+# Programs are found beside each other in one folder, as in the bundle.
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+set(CMAKE_INSTALL_RPATH "$ORIGIN/../lib")
+# DT_RPATH, not RUNPATH: a library's own libraries are looked for in it too.
+add_link_options(-Wl,--disable-new-dtags)
+
+find_program(NSA_CCACHE ccache)
+if(NSA_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${NSA_CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${NSA_CCACHE})
+endif()
+find_program(NSA_MOLD mold)
+if(NSA_MOLD)
+  add_link_options(-fuse-ld=mold)
+endif()
+
+if(NSA_SANITIZE)
+  # With the sanitizers' checks in between, GCC 12 takes members of std::regex and std::variant for uninitialised.
+  add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized>)
+endif()
+if(NSA_SANITIZE STREQUAL "address")
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=address,undefined)
+elseif(NSA_SANITIZE STREQUAL "thread")
+  # The distribution's libprotobuf is compiled without the sanitizer, and its headers give map fields two more members under
+  # __SANITIZE_THREAD__: the library and we would disagree about where things are (seen: crash in Reflection::AddMessage). The
+  # standard library, whose part is all in headers, still learns of the sanitizer.
+  add_compile_options(-fsanitize=thread -U__SANITIZE_THREAD__ -D_GLIBCXX_TSAN=1)
+  add_link_options(-fsanitize=thread)
+elseif(NSA_SANITIZE)
+  message(FATAL_ERROR "NSA_SANITIZE: '${NSA_SANITIZE}' (address or thread); leave it empty for none")
+endif()
+
+if(NSA_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    message(FATAL_ERROR "NSA_FUZZ: libFuzzer is clang's; use the preset fuzz, or set CMAKE_CXX_COMPILER=clang++")
+  endif()
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
+
+# CUDA: on where a toolkit is, unless told otherwise.
+include(CheckLanguage)
+if(NOT DEFINED CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX} AND EXISTS /usr/local/cuda/bin/nvcc)
+  set(CMAKE_CUDA_COMPILER /usr/local/cuda/bin/nvcc)
+endif()
+if("${NSA_CUDA}" STREQUAL "")
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    set(NSA_CUDA ON CACHE STRING "" FORCE)
+  else()
+    set(NSA_CUDA OFF CACHE STRING "" FORCE)
+  endif()
+endif()
+if(NSA_CUDA)
+  # Code for both, and PTX of sm_80 for newer GPUs; CUDA_FORCE_PTX_JIT=1 runs that one on any.
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES "80;90a-real")
+  endif()
+  enable_language(CUDA)
+  # CMake 3.25 does not know that nvcc speaks C++20.
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+  set(CMAKE_CUDA_STANDARD 20)
+  set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -lineinfo")
+endif()
+message(STATUS "NSA_CUDA=${NSA_CUDA} NSA_SANITIZE=${NSA_SANITIZE} build type ${CMAKE_BUILD_TYPE}")

@@ -1,0 +1,326 @@
+// Rules about data: what is read, whether there is enough of it, and whether validation is honest.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+
+#include "absl/strings/str_format.h"
+#include "common/estimate.h"
+#include "common/preflight_rules.h"
+
+namespace nsa {
+namespace {
+
+bool IsGenerated(const v1::DataSpec& data) {
+  return data.source() == v1::DATA_SOURCE_SYNTHETIC || data.source() == v1::DATA_SOURCE_UNIFORM;
+}
+
+struct NamedFile {
+  std::string field;  // "data.path[0]"
+  std::string path;
+};
+
+std::vector<NamedFile> Files(std::string_view field, const auto& paths) {
+  std::vector<NamedFile> files;
+  for (int i = 0; i < paths.size(); ++i) {
+    files.push_back({absl::StrFormat("%s[%d]", std::string(field), i), paths[i]});
+  }
+  return files;
+}
+
+std::vector<NamedFile> AllFiles(const v1::DataSpec& data) {
+  std::vector<NamedFile> files = Files("data.path", data.path());
+  for (NamedFile& file : Files("data.val_path", data.val_path())) files.push_back(std::move(file));
+  return files;
+}
+
+bool HasSuffix(const std::string& path, std::initializer_list<std::string_view> suffixes) {
+  return std::any_of(suffixes.begin(), suffixes.end(),
+                     [&](std::string_view suffix) { return path.ends_with(suffix); });
+}
+
+Problems PathMissing(const PreflightFacts& facts) {
+  const auto& data = facts.spec.data();
+  if (IsGenerated(data) || !data.path().empty()) return {};
+  return {{"data.path", "no files (at least one for this data.source)", "name the training files"}};
+}
+
+Problems PathIgnored(const PreflightFacts& facts) {
+  const auto& data = facts.spec.data();
+  if (!IsGenerated(data) || (data.path().empty() && data.val_path().empty())) return {};
+  return {{"data.source", "generated tokens, though files are named: they would not be read",
+           "write source: text, jsonl or tokens, or remove the files"}};
+}
+
+Problems KindMismatch(const PreflightFacts& facts) {
+  const auto& data = facts.spec.data();
+  Problems problems;
+  for (const NamedFile& file : AllFiles(data)) {
+    const bool packed = HasSuffix(file.path, {".gz", ".zst"});
+    const bool json = HasSuffix(file.path, {".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson"});
+    const bool tokens = HasSuffix(file.path, {".bin", ".npy"});
+    const bool wrong = (data.source() == v1::DATA_SOURCE_TEXT && (packed || json || tokens)) ||
+                       (data.source() == v1::DATA_SOURCE_JSONL && tokens) ||
+                       (data.source() == v1::DATA_SOURCE_TOKENS && (packed || json));
+    if (!wrong) continue;
+    problems.push_back({file.field,
+                        absl::StrFormat("%s does not look like this data.source", file.path),
+                        "check data.source: text, jsonl (plain, .gz, .zst) or tokens"});
+  }
+  return problems;
+}
+
+// Why a file cannot be read, or nothing.
+std::optional<std::string> ReadFault(const std::string& path) {
+  if (path.find("://") != std::string::npos) return "is an address; nothing is downloaded";
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) return std::strerror(errno);
+  struct stat info = {};
+  const int failed = fstat(descriptor, &info);
+  char byte = 0;
+  const ssize_t got = S_ISREG(info.st_mode) ? read(descriptor, &byte, 1) : 0;
+  const int reason = errno;
+  close(descriptor);
+  if (failed != 0 || got < 0) return std::strerror(reason);
+  if (S_ISDIR(info.st_mode)) return "is a folder (a file)";
+  if (!S_ISREG(info.st_mode)) return "is not a regular file";
+  if (got == 0) return "is empty";
+  return std::nullopt;
+}
+
+bool MayLook(const PreflightFacts& facts) {
+  return facts.context.check_files && !IsGenerated(facts.spec.data());
+}
+
+Problems Unreadable(const PreflightFacts& facts) {
+  Problems problems;
+  const auto& data = facts.spec.data();
+  for (const NamedFile& file : AllFiles(data)) {
+    const bool address = file.path.find("://") != std::string::npos;
+    if (!MayLook(facts) && !address) continue;
+    if (const auto fault = ReadFault(file.path)) {
+      problems.push_back({file.field, absl::StrFormat("%s: %s", file.path, *fault),
+                          "name a file that the machine of the job can read"});
+    }
+  }
+  return problems;
+}
+
+Problems TokenizerMissing(const PreflightFacts& facts) {
+  const auto& data = facts.spec.data();
+  const bool needed =
+      data.tokenizer() == v1::TOKENIZER_GPT2 &&
+      (data.source() == v1::DATA_SOURCE_TEXT || data.source() == v1::DATA_SOURCE_JSONL);
+  if (!needed) return {};
+  if (data.tokenizer_path().empty()) {
+    return {{"data.tokenizer_path", "not set (a folder with GPT-2's vocab.json and merges.txt)",
+             "set it, or write tokenizer: byte"}};
+  }
+  Problems problems;
+  for (const char* name : {"vocab.json", "merges.txt"}) {
+    const std::string path = (std::filesystem::path(data.tokenizer_path()) / name).string();
+    if (!facts.context.check_files) continue;
+    if (const auto fault = ReadFault(path)) {
+      problems.push_back({"data.tokenizer_path", absl::StrFormat("%s: %s", path, *fault),
+                          "put GPT-2's vocab.json and merges.txt there"});
+    }
+  }
+  return problems;
+}
+
+// Tokens in files, about: compressed text is taken to be three times its size, a GPT-2 token four
+// bytes. Nothing when a file's size is not known.
+std::optional<double> Tokens(const v1::DataSpec& data, const auto& paths) {
+  double tokens = 0;
+  for (const std::string& path : paths) {
+    std::error_code error;
+    const auto size = static_cast<double>(std::filesystem::file_size(path, error));
+    if (error) return std::nullopt;
+    const double text = HasSuffix(path, {".gz", ".zst"}) ? 3 * size : size;
+    const bool gpt2 = data.tokenizer() == v1::TOKENIZER_GPT2;
+    tokens += data.source() == v1::DATA_SOURCE_TOKENS ? size / 2 : gpt2 ? text / 4 : text;
+  }
+  return tokens;
+}
+
+Problems TooSmall(const PreflightFacts& facts) {
+  const auto& data = facts.spec.data();
+  if (!MayLook(facts) || data.path().empty()) return {};
+  const std::optional<double> have = Tokens(data, data.path());
+  if (!have) return {};
+  const auto& train = facts.spec.train();
+  const double batch = 1.0 * train.batch_size() * (train.seq_len() + 1);
+  if (*have < batch) {
+    return {{"data.path",
+             absl::StrFormat("about %s tokens (one batch takes %s)",
+                             Grouped(static_cast<int64_t>(*have)),
+                             Grouped(static_cast<int64_t>(batch))),
+             "add text, or take a smaller batch_size or seq_len"}};
+  }
+  const double wanted =
+      static_cast<double>(TokensPerStep(facts.spec)) * static_cast<double>(train.steps());
+  if (data.on_exhausted() == v1::ON_EXHAUSTED_STOP && *have < wanted) {
+    return {
+        {"data.path",
+         absl::StrFormat("about %.4g million tokens (%.4g million for %d steps, and on_exhausted "
+                         "is stop)",
+                         *have / 1e6, wanted / 1e6, train.steps()),
+         "add text, take fewer steps, or write on_exhausted: repeat"}};
+  }
+  return {};
+}
+
+constexpr double kManyEpochs = 10;
+
+Problems Repeated(const PreflightFacts& facts) {
+  const auto& data = facts.spec.data();
+  if (!MayLook(facts) || data.path().empty() || data.on_exhausted() == v1::ON_EXHAUSTED_STOP) {
+    return {};
+  }
+  const std::optional<double> have = Tokens(data, data.path());
+  const double wanted = static_cast<double>(TokensPerStep(facts.spec)) *
+                        static_cast<double>(facts.spec.train().steps());
+  if (!have || *have <= 0 || wanted / *have <= kManyEpochs) return {};
+  return {
+      {"data.path",
+       absl::StrFormat("every token is read about %.0f times (%.0f)", wanted / *have, kManyEpochs),
+       "add text or take fewer steps"}};
+}
+
+Problems Synthetic(const PreflightFacts& facts) {
+  if (!IsGenerated(facts.spec.data())) return {};
+  return {{"data.source", "generated tokens (text, jsonl or tokens): the model learns no language",
+           "name a source and its files"}};
+}
+
+Problems SyntheticFallback(const PreflightFacts& facts) {
+  if (!facts.spec.data().allow_synthetic_fallback()) return {};
+  return {{"data.allow_synthetic_fallback",
+           "true (false): when the source fails the run goes on with generated tokens",
+           "write allow_synthetic_fallback: false"}};
+}
+
+bool SameBytes(const std::string& a, const std::string& b) {
+  std::ifstream in_a(a, std::ios::binary);
+  std::ifstream in_b(b, std::ios::binary);
+  std::vector<char> block_a(1 << 20);
+  std::vector<char> block_b(1 << 20);
+  while (in_a && in_b) {
+    in_a.read(block_a.data(), static_cast<std::streamsize>(block_a.size()));
+    in_b.read(block_b.data(), static_cast<std::streamsize>(block_b.size()));
+    if (in_a.gcount() != in_b.gcount() ||
+        !std::equal(block_a.begin(), block_a.begin() + in_a.gcount(), block_b.begin())) {
+      return false;
+    }
+  }
+  return in_a.eof() && in_b.eof();
+}
+
+// The same text under both names: the same path, the same file, or the same content.
+bool SameText(const std::string& a, const std::string& b, bool may_look) {
+  if (std::filesystem::path(a).lexically_normal() == std::filesystem::path(b).lexically_normal()) {
+    return true;
+  }
+  if (!may_look) return false;
+  std::error_code error;
+  if (std::filesystem::equivalent(a, b, error)) return true;
+  const auto size_a = std::filesystem::file_size(a, error);
+  if (error) return false;
+  const auto size_b = std::filesystem::file_size(b, error);
+  if (error || size_a != size_b || size_a > (uintmax_t{4} << 30)) return false;
+  return SameBytes(a, b);
+}
+
+Problems ValNotDisjoint(const PreflightFacts& facts) {
+  const auto& data = facts.spec.data();
+  Problems problems;
+  for (const NamedFile& val : Files("data.val_path", data.val_path())) {
+    for (const std::string& train : data.path()) {
+      if (!SameText(val.path, train, MayLook(facts))) continue;
+      problems.push_back({val.field, absl::StrFormat("%s is also trained on (%s)", val.path, train),
+                          "validate on text that is not in data.path, or set val_fraction"});
+      break;
+    }
+  }
+  return problems;
+}
+
+Problems ValAmbiguous(const PreflightFacts& facts) {
+  const auto& data = facts.spec.data();
+  if (data.val_path().empty() || data.val_fraction() == 0) return {};
+  return {{"data.val_fraction",
+           absl::StrFormat("%g, with val_path given too (one of them)", data.val_fraction()),
+           "remove one"}};
+}
+
+Problems EvalWithoutData(const PreflightFacts& facts) {
+  const auto& data = facts.spec.data();
+  if (facts.spec.train().eval_every() == 0 || IsGenerated(data)) return {};
+  if (!data.val_path().empty() || data.val_fraction() > 0) return {};
+  return {{"train.eval_every", "validation is on, but there is nothing to validate on",
+           "set data.val_path or data.val_fraction"}};
+}
+
+Problems EvalEveryTooLarge(const PreflightFacts& facts) {
+  const auto& train = facts.spec.train();
+  if (train.eval_every() <= train.steps()) return {};
+  return {{"train.eval_every",
+           absl::StrFormat("%d (at most steps, %d): never validated", train.eval_every(),
+                           train.steps()),
+           absl::StrFormat("write eval_every: %d", std::max<int64_t>(1, train.steps() / 10))}};
+}
+
+Problems EvalOff(const PreflightFacts& facts) {
+  if (facts.spec.train().eval_every() > 0) return {};
+  return {{"train.eval_every", "0 (more than 0): overfitting and bad data go unnoticed",
+           absl::StrFormat("write eval_every: %d",
+                           std::max<int64_t>(1, facts.spec.train().steps() / 50))}};
+}
+
+constexpr v1::Severity kError = v1::SEVERITY_ERROR;
+constexpr v1::Severity kWarning = v1::SEVERITY_WARNING;
+constexpr v1::Severity kInfo = v1::SEVERITY_INFO;
+constexpr v1::Severity kOff = v1::SEVERITY_UNSPECIFIED;
+constexpr auto kNothing = PreflightRule::kNothing;
+constexpr auto kSizes = PreflightRule::kSizes;
+
+constexpr PreflightRule kRules[] = {
+    {"DATA_PATH_MISSING", "a source of files without files", kError, kError, false, kNothing,
+     PathMissing},
+    {"DATA_PATH_IGNORED", "files are named, but tokens are generated", kError, kError, true,
+     kNothing, PathIgnored},
+    {"DATA_KIND_MISMATCH", "a file's ending does not fit data.source", kError, kWarning, true,
+     kNothing, KindMismatch},
+    {"DATA_UNREADABLE", "a data file cannot be read", kError, kError, false, kNothing, Unreadable},
+    {"TOKENIZER_MISSING", "tokenizer: gpt2 without its files", kError, kError, false, kNothing,
+     TokenizerMissing},
+    {"DATA_TOO_SMALL", "fewer tokens than a batch, or than the run with on_exhausted: stop", kError,
+     kError, true, kSizes, TooSmall},
+    {"DATA_REPEATED", "every token is read more than ten times", kWarning, kInfo, true, kSizes,
+     Repeated},
+    {"DATA_SYNTHETIC", "tokens are generated", kError, kInfo, true, kNothing, Synthetic},
+    {"DATA_SYNTHETIC_FALLBACK", "a failing source is replaced by generated tokens", kError,
+     kWarning, true, kNothing, SyntheticFallback},
+    {"VAL_NOT_DISJOINT", "a validation file is trained on", kError, kError, true, kNothing,
+     ValNotDisjoint},
+    {"VAL_AMBIGUOUS", "val_path and val_fraction are both given", kError, kError, false, kNothing,
+     ValAmbiguous},
+    {"EVAL_WITHOUT_DATA", "validation without validation data", kError, kError, false, kNothing,
+     EvalWithoutData},
+    {"EVAL_EVERY_TOO_LARGE", "eval_every is more than steps", kWarning, kWarning, true, kNothing,
+     EvalEveryTooLarge},
+    {"EVAL_OFF", "no validation", kWarning, kOff, true, kNothing, EvalOff},
+};
+
+}  // namespace
+
+std::span<const PreflightRule> DataRules() { return kRules; }
+
+}  // namespace nsa

@@ -1,0 +1,38 @@
+// Libraries that are found at run time, because they are too large to travel with us (cuBLASLt,
+// NCCL) or belong to the driver. They stay loaded: unloading CUDA's libraries before the process
+// ends is not safe.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace nsa {
+
+struct LibrarySearch {
+  std::string what;                // "NCCL", for messages
+  std::vector<std::string> names;  // file names, the best first: "libnccl.so.2"
+  std::string pip_folder;          // where a wheel has it beneath site-packages: "nvidia/nccl/lib"
+  std::string help;                // how to get it: "install libnccl2"
+  std::string file;                // when not empty: this file and nothing else
+};
+
+struct SharedLibrary {
+  void* handle = nullptr;
+  std::string path;  // the file that was loaded
+
+  // Address of a function; FailedPrecondition with the file's name without it.
+  absl::StatusOr<void*> Find(const char* name) const;
+};
+
+// Looks in the loader's path, the usual CUDA and system folders, then beside every python3 on PATH.
+// NotFound says what was looked for, where, and how to help.
+absl::StatusOr<SharedLibrary> OpenSharedLibrary(const LibrarySearch& search);
+
+// Folders `pip_folder` beneath the site-packages of every python3 on `path` (a value of PATH): of a
+// virtual environment, of the system, of Conda. Those that exist, in the order of `path`.
+std::vector<std::string> PipFolders(const std::string& path, const std::string& pip_folder);
+
+}  // namespace nsa

@@ -1,0 +1,9 @@
+// Version of this build.
+#pragma once
+
+namespace nsa {
+
+extern const char kVersion[];   // "0.1.0"
+extern const char kRevision[];  // commit, or "unknown" outside a checkout
+
+}  // namespace nsa

@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# Installs the distribution's packages that this tree needs. Debian 12 and Ubuntu 24.04 use the same names.
+#
+#   deploy/packages.sh [build] [test] [check] [plot]     default: build
+#   deploy/packages.sh --list build test          only print the names
+#
+#   build   compile and run the programs        test   run every test        check   format and static analysis
+#   plot    draw the dashboard without Grafana (deploy/plot/dashboard.py)
+#
+# Installs only what is missing, so it can be repeated; needs root or sudo only when something is missing.
+# No service is started by an installation. The CUDA toolkit is not a package of the distribution: it is used where it is.
+set -euo pipefail
+
+readonly BUILD=(
+  g++ cmake ninja-build pkg-config git ca-certificates ccache mold
+  libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev protobuf-compiler libabsl-dev libssl-dev
+  prometheus-cpp-dev libcivetweb-dev libyaml-cpp-dev libsqlite3-dev libcli11-dev nlohmann-json3-dev libspdlog-dev
+  libopenblas-openmp-dev libzstd-dev zstd zlib1g-dev libxxhash-dev libpcre2-dev libcurl4-openssl-dev libdw-dev
+  libgtest-dev libgmock-dev libbenchmark-dev
+)
+readonly TEST=(prometheus python3 python3-yaml shellcheck procps)
+readonly CHECK=(clang-format clang-tidy)
+readonly PLOT=(prometheus python3 python3-matplotlib python3-pil fonts-inter)
+
+say() { printf '\n== %s\n' "$*"; }
+die() { printf 'packages.sh: %s\n' "$*" >&2; exit 1; }
+
+list=false wanted=()
+for argument in "$@"; do
+  case $argument in
+    --list) list=true ;;
+    build) wanted+=("${BUILD[@]}") ;;
+    test) wanted+=("${TEST[@]}") ;;
+    check) wanted+=("${CHECK[@]}") ;;
+    plot) wanted+=("${PLOT[@]}") ;;
+    -h | --help) sed -n '2,11p' "$0" | cut -c3-; exit 0 ;;
+    *) die "unknown set '$argument'; one or more of: build test check plot" ;;
+  esac
+done
+[ ${#wanted[@]} -gt 0 ] || wanted=("${BUILD[@]}")
+if $list; then printf '%s\n' "${wanted[@]}"; exit 0; fi
+
+{ command -v dpkg-query && command -v apt-get; } >/dev/null ||
+  die "this is neither Debian nor Ubuntu; install by hand: ${wanted[*]}"
+
+missing=()
+for package in "${wanted[@]}"; do
+  case $(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null || true) in
+    installed) ;;
+    *) missing+=("$package") ;;
+  esac
+done
+if [ ${#missing[@]} -eq 0 ]; then
+  say "packages: all ${#wanted[@]} are installed"
+  exit 0
+fi
+
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  command -v sudo >/dev/null || die "not root and no sudo; as root run: apt-get install -y --no-install-recommends ${missing[*]}"
+  as_root=(sudo)
+fi
+
+say "packages: installing ${#missing[@]} of ${#wanted[@]}: ${missing[*]}"
+# While this file answers 101, maintainer scripts start no service.
+policy=/usr/sbin/policy-rc.d
+if [ ! -e $policy ]; then
+  trap '"${as_root[@]}" rm -f $policy' EXIT
+  printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee $policy >/dev/null
+  "${as_root[@]}" chmod 755 $policy
+fi
+apt() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Acquire::Retries=3 -o Dpkg::Use-Pty=0 "$@"; }
+apt update
+apt install -y --no-install-recommends "${missing[@]}" >/dev/null ||
+  die "apt-get could not install: ${missing[*]}; on Ubuntu the 'universe' component must be enabled"
+say "packages: done in ${SECONDS} s"

@@ -1,0 +1,224 @@
+// The schema keeps buf's STANDARD rules and is documented: every message, field, enum, value,
+// oneof, service and method has a comment, and numbers with a unit have it in their name.
+#include "google/protobuf/descriptor.h"
+
+#include <gtest/gtest.h>
+
+#include <cctype>
+#include <fstream>
+#include <functional>
+#include <regex>
+#include <set>
+
+#include "google/protobuf/descriptor.pb.h"
+
+namespace nsa {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::DescriptorPool;
+using google::protobuf::EnumDescriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::FileDescriptor;
+using google::protobuf::FileDescriptorProto;
+using google::protobuf::FileDescriptorSet;
+using google::protobuf::MethodDescriptor;
+using google::protobuf::ServiceDescriptor;
+using google::protobuf::SourceLocation;
+
+bool Matches(const std::string& name, const char* pattern) {
+  return std::regex_match(name, std::regex(pattern));
+}
+bool IsPascal(const std::string& name) { return Matches(name, "([A-Z][a-z0-9]*)+"); }
+bool IsLowerSnake(const std::string& name) { return Matches(name, "[a-z][a-z0-9]*(_[a-z0-9]+)*"); }
+bool IsUpperSnake(const std::string& name) { return Matches(name, "[A-Z][A-Z0-9]*(_[A-Z0-9]+)*"); }
+
+std::string UpperSnake(const std::string& pascal) {
+  std::string upper;
+  for (size_t i = 0; i < pascal.size(); ++i) {
+    const auto c = static_cast<unsigned char>(pascal[i]);
+    if (i > 0 && std::isupper(c) != 0) upper += '_';
+    upper += static_cast<char>(std::toupper(c));
+  }
+  return upper;
+}
+
+// What is wrong with a schema, one line each.
+class Linter {
+ public:
+  std::vector<std::string> Lint(const FileDescriptor& file) {
+    Check(file.package() == "nsa.v1", file.name(), "package is nsa.v1");
+    Check(Matches(file.name(), "nsa/v1/[a-z][a-z0-9_]*\\.proto"), file.name(),
+          "lies in nsa/v1 and is lower_snake_case");
+    Check(file.syntax() == FileDescriptor::SYNTAX_PROTO3, file.name(), "is proto3");
+    for (int i = 0; i < file.message_type_count(); ++i) Message(*file.message_type(i));
+    for (int i = 0; i < file.enum_type_count(); ++i) Enum(*file.enum_type(i));
+    for (int i = 0; i < file.service_count(); ++i) Service(*file.service(i));
+    return std::move(faults_);
+  }
+
+ private:
+  void Check(bool good, const std::string& name, const std::string& rule) {
+    if (!good) faults_.push_back(name + ": " + rule);
+  }
+
+  template <class T>
+  void Comment(const T& thing) {
+    SourceLocation location;
+    const bool there = thing.GetSourceLocation(&location);
+    const std::string& text = location.leading_comments;
+    Check(there && text.find_first_not_of(" \n") != std::string::npos, thing.full_name(),
+          "has a comment above it");
+  }
+
+  void Message(const Descriptor& message) {
+    if (message.options().map_entry()) return;
+    Check(IsPascal(message.name()), message.full_name(), "is PascalCase");
+    Comment(message);
+    for (int i = 0; i < message.field_count(); ++i) Field(*message.field(i));
+    for (int i = 0; i < message.real_oneof_decl_count(); ++i) {
+      Check(IsLowerSnake(message.oneof_decl(i)->name()), message.oneof_decl(i)->full_name(),
+            "is lower_snake_case");
+      Comment(*message.oneof_decl(i));
+    }
+    for (int i = 0; i < message.nested_type_count(); ++i) Message(*message.nested_type(i));
+    for (int i = 0; i < message.enum_type_count(); ++i) Enum(*message.enum_type(i));
+  }
+
+  void Field(const FieldDescriptor& field) {
+    const std::string& name = field.name();
+    Check(IsLowerSnake(name), field.full_name(), "is lower_snake_case");
+    Comment(field);
+    // Times, sizes and rates: base units, spelt out.
+    const bool is_text = field.cpp_type() == FieldDescriptor::CPPTYPE_STRING;
+    const bool is_number = !is_text && field.cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE &&
+                           field.cpp_type() != FieldDescriptor::CPPTYPE_BOOL;
+    if (!is_number) return;
+    Check(!Matches(name,
+                   ".*_(ms|us|ns|sec|secs|millis|mb|mib|gb|gib|kb|kib|pct|percent|minutes|hours)"),
+          field.full_name(), "has its unit spelt out: _seconds, _unix_nanos, _bytes, _ratio");
+    Check(!Matches(name, "(.*_)?(time|timeout|duration|delay|interval|backoff|grace|memory|disk)"),
+          field.full_name(), "ends with its unit, e.g. _seconds or _bytes");
+  }
+
+  void Enum(const EnumDescriptor& type) {
+    Check(IsPascal(type.name()), type.full_name(), "is PascalCase");
+    Comment(type);
+    Check(!type.options().allow_alias(), type.full_name(), "has no aliases");
+    const std::string prefix = UpperSnake(type.name()) + "_";
+    Check(type.value(0)->number() == 0 && type.value(0)->name() == prefix + "UNSPECIFIED",
+          type.full_name(), "begins with " + prefix + "UNSPECIFIED = 0");
+    for (int i = 0; i < type.value_count(); ++i) {
+      const auto& value = *type.value(i);
+      Check(IsUpperSnake(value.name()), value.full_name(), "is UPPER_SNAKE_CASE");
+      Check(value.name().starts_with(prefix), value.full_name(), "begins with " + prefix);
+      Comment(value);
+    }
+  }
+
+  void Service(const ServiceDescriptor& service) {
+    Check(IsPascal(service.name()), service.full_name(), "is PascalCase");
+    Check(service.name().ends_with("Service"), service.full_name(), "ends with Service");
+    Comment(service);
+    for (int i = 0; i < service.method_count(); ++i) Method(*service.method(i));
+  }
+
+  void Method(const MethodDescriptor& method) {
+    const std::string& name = method.name();
+    const std::string of_service = method.service()->name() + name;
+    Check(IsPascal(name), method.full_name(), "is PascalCase");
+    Comment(method);
+    const auto named = [&](const Descriptor* type, const std::string& ending) {
+      return type->name() == name + ending || type->name() == of_service + ending;
+    };
+    Check(named(method.input_type(), "Request"), method.full_name(), "takes " + name + "Request");
+    Check(named(method.output_type(), "Response"), method.full_name(),
+          "returns " + name + "Response");
+    Check(used_.insert(method.input_type()->full_name()).second &&
+              used_.insert(method.output_type()->full_name()).second,
+          method.full_name(), "has a request and a response of its own");
+  }
+
+  std::vector<std::string> faults_;
+  std::set<std::string> used_;
+};
+
+FileDescriptorSet Schema() {
+  FileDescriptorSet set;
+  std::ifstream in(NSA_DESCRIPTOR_SET, std::ios::binary);
+  EXPECT_TRUE(set.ParseFromIstream(&in)) << NSA_DESCRIPTOR_SET;
+  return set;
+}
+
+TEST(Schema, KeepsItsNamingRulesAndIsDocumented) {
+  const FileDescriptorSet set = Schema();
+  DescriptorPool pool;
+  int files = 0;
+  for (const FileDescriptorProto& proto : set.file()) {
+    const FileDescriptor* file = pool.BuildFile(proto);
+    ASSERT_NE(file, nullptr) << proto.name();
+    if (!proto.name().starts_with("nsa/")) continue;
+    ++files;
+    for (const std::string& fault : Linter().Lint(*file)) ADD_FAILURE() << fault;
+  }
+  EXPECT_GE(files, 7);
+}
+
+// Faults of a file of one message or enum, built from text.
+std::vector<std::string> FaultsOf(const std::function<void(FileDescriptorProto*)>& edit) {
+  FileDescriptorProto proto;
+  proto.set_name("nsa/v1/x.proto");
+  proto.set_package("nsa.v1");
+  proto.set_syntax("proto3");
+  edit(&proto);
+  DescriptorPool pool;
+  const FileDescriptor* file = pool.BuildFile(proto);
+  return file == nullptr ? std::vector<std::string>{"does not build"} : Linter().Lint(*file);
+}
+
+int Count(const std::vector<std::string>& faults, const std::string& part) {
+  int count = 0;
+  for (const std::string& fault : faults) count += fault.find(part) != std::string::npos ? 1 : 0;
+  return count;
+}
+
+TEST(SchemaLinter, FindsEveryKindOfFault) {
+  const auto faults = FaultsOf([](FileDescriptorProto* file) {
+    auto* message = file->add_message_type();
+    message->set_name("bad_name");
+    auto* field = message->add_field();
+    field->set_name("timeoutMs");
+    field->set_number(1);
+    field->set_type(google::protobuf::FieldDescriptorProto::TYPE_INT32);
+    field->set_label(google::protobuf::FieldDescriptorProto::LABEL_OPTIONAL);
+    *message->add_field() = *field;
+    message->mutable_field(1)->set_name("wait_ms");
+    message->mutable_field(1)->set_number(2);
+    *message->add_field() = *field;
+    message->mutable_field(2)->set_name("hang_timeout");
+    message->mutable_field(2)->set_number(3);
+    auto* type = file->add_enum_type();
+    type->set_name("Colour");
+    type->add_value()->set_name("NONE");
+    type->mutable_value(0)->set_number(0);
+    auto* service = file->add_service();
+    service->set_name("Thing");
+    auto* method = service->add_method();
+    method->set_name("do_it");
+    method->set_input_type(".nsa.v1.bad_name");
+    method->set_output_type(".nsa.v1.bad_name");
+  });
+  EXPECT_EQ(Count(faults, "is PascalCase"), 2);
+  EXPECT_EQ(Count(faults, "is lower_snake_case"), 1);
+  EXPECT_EQ(Count(faults, "has its unit spelt out"), 1);
+  EXPECT_EQ(Count(faults, "ends with its unit"), 1);
+  EXPECT_EQ(Count(faults, "COLOUR_UNSPECIFIED = 0"), 1);
+  EXPECT_EQ(Count(faults, "begins with COLOUR_"), 2);
+  EXPECT_EQ(Count(faults, "ends with Service"), 1);
+  EXPECT_EQ(Count(faults, "takes do_itRequest"), 1);
+  EXPECT_EQ(Count(faults, "has a request and a response of its own"), 1);
+  EXPECT_EQ(Count(faults, "has a comment above it"), 8);
+}
+
+}  // namespace
+}  // namespace nsa

@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds, and runs every test that this machine can run. Can be repeated.
+#
+#   tests/run.sh [--fast] [--only REGEX] [--asan | --tsan] [--preset NAME] [--checks] [--sanitizers]
+#
+#   --fast         leave out the tests labelled slow
+#   --only REGEX   only tests whose name matches
+#   --asan --tsan  that build instead, with the tests that are meant for it
+#   --preset NAME  another preset of CMakePresets.json; default release: what this machine can build
+#   --checks       first clang-format and clang-tidy; also on when CI=true
+#   --sanitizers   also the unit tests under both sanitizers: two more builds; also on when CI=true
+#
+# Labels: slow, over ten seconds; e2e, starts programs; gpu, needs a GPU and is left out without one; repo, looks at the tree.
+# The last summary of ctest in the output is that of the whole suite.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+say() { printf '\n== %s  [%d s]\n' "$*" "$SECONDS"; }
+die() { printf 'run.sh: %s\n' "$*" >&2; exit 2; }
+
+preset=release fast=false only='' checks=false sanitizers=false
+[ "${CI:-}" = true ] && checks=true sanitizers=true
+while [ $# -gt 0 ]; do
+  case $1 in
+    --fast) fast=true ;;
+    --only) only=${2:?--only needs a regular expression}; shift ;;
+    --asan) preset=asan ;;
+    --tsan) preset=tsan ;;
+    --preset) preset=${2:?--preset needs a name}; shift ;;
+    --checks) checks=true ;;
+    --sanitizers) sanitizers=true ;;
+    -h | --help) sed -n '2,14p' "$0" | cut -c3-; exit 0 ;;
+    *) die "unknown argument '$1'; see --help" ;;
+  esac
+  shift
+done
+
+# Reports of the sanitizers end the test. Neither gRPC nor Abseil is instrumented, so ThreadSanitizer looks at our code only.
+export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_stack_use_after_return=1:strict_string_checks=1}
+export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
+export TSAN_OPTIONS=${TSAN_OPTIONS:-ignore_noninstrumented_modules=1:halt_on_error=1:second_deadlock_stack=1}
+# Several tests run side by side: threads that wait must not hold a core.
+export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
+
+# Another clone of the same tree finds what this one compiled.
+export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD} CCACHE_NOHASHDIR=${CCACHE_NOHASHDIR:-true}
+
+# build PRESET [TARGET…]: configure and build. Says when it is the first time, which takes minutes.
+build() {
+  local name=$1; shift
+  say "build: preset $name${*:+, targets $*}"
+  [ -f "build/$name/CMakeCache.txt" ] || echo "first build of this preset: some minutes"
+  cmake --preset "$name" >"/tmp/nsa-configure.$$" 2>&1 || { cat "/tmp/nsa-configure.$$"; rm -f "/tmp/nsa-configure.$$"; return 1; }
+  rm -f "/tmp/nsa-configure.$$"
+  local targets=()
+  [ $# -eq 0 ] || targets=(--target "$@")
+  cmake --build --preset "$name" "${targets[@]}"
+}
+
+# run_tests PRESET [ctest argument…]: everything but what this machine cannot run.
+run_tests() {
+  local name=$1; shift
+  local leave_out=()
+  compgen -G '/dev/nvidia[0-9]*' >/dev/null || { leave_out+=(gpu); echo "no GPU: tests labelled gpu are left out"; }
+  $fast && leave_out+=(slow)
+  local arguments=(--preset "$name" -j "$(nproc)" --no-tests=error "$@")
+  [ -z "$only" ] || arguments+=(-R "$only")
+  [ ${#leave_out[@]} -eq 0 ] || arguments+=(-LE "$(IFS='|'; echo "^(${leave_out[*]})$")")
+  ctest "${arguments[@]}"
+}
+
+own_sources() { git ls-files -- "$@" | grep -E '\.(cc|h|cu|cuh)$' || true; }
+
+check_format() {
+  say "clang-format"
+  own_sources | xargs -r clang-format --dry-run -Werror
+}
+
+# The product's .cc files: those that differ from $NSA_BASE or from origin/main, or all where there is neither.
+check_tidy() {
+  local base='' files
+  base=$(git merge-base HEAD "${NSA_BASE:-origin/main}" 2>/dev/null || true)
+  files=$(own_sources common kernels server worker client | grep '\.cc$')
+  if [ -n "$base" ] && [ "$base" != "$(git rev-parse HEAD)" ]; then
+    files=$(git diff --name-only --diff-filter=d "$base" -- common kernels server worker client | grep '\.cc$' || true)
+  fi
+  # What this machine does not compile (CUDA's side, without a toolkit) cannot be read either.
+  files=$(while read -r file; do grep -qF "/$file\"" "build/$preset/compile_commands.json" && echo "$file"; done <<<"$files" || true)
+  say "clang-tidy: $(wc -w <<<"$files") files"
+  xargs -r -n 1 -P "$(nproc)" clang-tidy -p "build/$preset" --quiet <<<"$files" 2> >(grep -v 'warnings.* generated' >&2)
+}
+
+# Unit tests under the sanitizers. ThreadSanitizer takes the parts that have threads.
+check_sanitizers() {
+  build asan unit_tests
+  say "tests under AddressSanitizer and UndefinedBehaviorSanitizer"
+  fast=true run_tests asan -L '^unit$'
+  build tsan thread_tests
+  say "tests under ThreadSanitizer"
+  fast=true run_tests tsan -L '^threads$'
+}
+
+sets=(build test)
+$checks && sets+=(check)
+deploy/packages.sh "${sets[@]}"
+
+case $preset in
+  asan) build asan unit_tests; say "tests"; run_tests asan -L '^unit$' ;;
+  tsan) build tsan thread_tests; say "tests"; run_tests tsan -L '^threads$' ;;
+  *)
+    $checks && check_format
+    build "$preset"
+    if $checks; then check_tidy; fi
+    if $sanitizers; then check_sanitizers; fi
+    say "tests"
+    run_tests "$preset"
+    ;;
+esac
+say "done"

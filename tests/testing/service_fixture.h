@@ -1,0 +1,261 @@
+// The whole service in a folder of the test's own: coordinator, the agent that it starts, and
+// workers (nsa-worker, or fake_worker). Whatever still runs at the end is killed.
+#pragma once
+
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/atomic_file.h"
+#include "common/clock.h"
+#include "common/process.h"
+#include "common/run_dir.h"
+#include "common/status_page.h"
+#include "grpcpp/grpcpp.h"
+#include "gtest/gtest.h"
+#include "nsa/v1/coordinator.grpc.pb.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_dir.h"
+
+namespace nsa {
+
+class ServiceFixture {
+ public:
+  // `worker` is a program's name, e.g. "nsa-worker".
+  explicit ServiceFixture(const std::string& worker) {
+    // The coordinator starts its agent without further flags; this one adds some.
+    const auto agent = folder_ / "agent.sh";
+    std::ofstream(folder_ / "agent.yaml") << "heartbeat_seconds: 0.1\ncpu_slots: 8\n";
+    std::ofstream(agent) << "#!/bin/sh\nexec " NSA_BIN_DIR "/nsa-agent \"$@\" --config "
+                         << (folder_ / "agent.yaml").string()
+                         << " --worker-program " NSA_BIN_DIR "/" << worker << "\n";
+    chmod(agent.c_str(), 0700);
+    std::ofstream(folder_ / "coordinator.yaml")
+        << "state_dir: " << state_dir().string() << "\nlisten_address: ''\nmetrics_address: ''\n"
+        << "agent_program: " << agent.string() << "\n";
+    StartCoordinator();
+  }
+
+  ~ServiceFixture() {
+    if (coordinator_.pid != 0) KillCoordinator();
+    KillAgent();
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(state_dir())) {
+      if (entry.path().filename() != "identity.json") continue;
+      const auto worker = ReadIdentity(entry.path());
+      if (worker.ok()) SignalProcess(*worker, SIGKILL).IgnoreError();
+    }
+    if (::testing::Test::HasFailure() && std::getenv("NSA_TEST_KEEP") != nullptr) {
+      std::filesystem::copy(
+          folder_.path(), std::getenv("NSA_TEST_KEEP"),
+          std::filesystem::copy_options::recursive | std::filesystem::copy_options::copy_symlinks);
+    }
+  }
+
+  void StartCoordinator() {
+    const auto process =
+        Spawn({.argv = {NSA_BIN_DIR "/nsa-coordinator", "--config",
+                        (folder_ / "coordinator.yaml").string()},
+               .environment = {{"PATH", "/usr/bin:/bin"}, {"OMP_WAIT_POLICY", "passive"}},
+               .output = folder_ / "coordinator.log"});
+    ASSERT_OK(process);
+    coordinator_ = *process;
+    channel_ = grpc::CreateChannel("unix:" + (state_dir() / "coordinator.sock").string(),
+                                   grpc::InsecureChannelCredentials());
+    ASSERT_TRUE(
+        channel_->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(20)));
+    stub_ = v1::CoordinatorService::NewStub(channel_);
+  }
+
+  void KillCoordinator() {
+    EXPECT_OK(SignalProcess(coordinator_, SIGKILL));
+    waitpid(coordinator_.pid, nullptr, 0);
+    coordinator_ = {};
+  }
+
+  // The coordinator starts another.
+  void KillAgent() {
+    const auto agent = ReadIdentity(state_dir() / "agent" / "agent.lock");
+    if (agent.ok()) SignalProcess(*agent, SIGKILL).IgnoreError();
+  }
+
+  // The agent neither hears nor does anything until it is woken; so no job begins to train.
+  void PauseAgent() { SignalAgent(SIGSTOP); }
+  void WakeAgent() { SignalAgent(SIGCONT); }
+
+  std::string Submit(const v1::JobSpec& spec) {
+    grpc::ClientContext context;
+    v1::SubmitJobRequest request;
+    v1::SubmitJobResponse response;
+    request.set_request_id(absl::StrCat("request-", ++requests_));
+    *request.mutable_spec() = spec;
+    const grpc::Status status = stub_->SubmitJob(&context, request, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    for (const v1::Finding& finding : response.report().findings()) {
+      if (finding.severity() == v1::SEVERITY_ERROR) {
+        ADD_FAILURE() << finding.rule() << ": " << finding.field() << ": " << finding.problem();
+      }
+    }
+    return response.job().id();
+  }
+
+  // Asks again while the coordinator is away.
+  v1::Job Get(const std::string& id) {
+    v1::GetJobRequest request;
+    v1::GetJobResponse response;
+    request.set_job(id);
+    for (int attempt = 0; attempt < 50; ++attempt) {
+      grpc::ClientContext context;
+      if (stub_->GetJob(&context, request, &response).ok()) break;
+      absl::SleepFor(absl::Milliseconds(100));
+    }
+    return response.job();
+  }
+
+  void Stop(const std::string& id, v1::StopMode mode, int64_t at_step = 0) {
+    grpc::ClientContext context;
+    v1::StopJobRequest request;
+    v1::StopJobResponse response;
+    request.set_job(id);
+    request.mutable_stop()->set_mode(mode);
+    request.mutable_stop()->set_at_step(at_step);
+    const grpc::Status status = stub_->StopJob(&context, request, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+  }
+
+  void Resume(const std::string& id) {
+    grpc::ClientContext context;
+    v1::ResumeJobRequest request;
+    v1::ResumeJobResponse response;
+    request.set_job(id);
+    const grpc::Status status = stub_->ResumeJob(&context, request, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+  }
+
+  v1::VerifyCheckpointResponse Verify(const std::string& id, int64_t step) {
+    grpc::ClientContext context;
+    v1::VerifyCheckpointRequest request;
+    v1::VerifyCheckpointResponse response;
+    request.set_job(id);
+    request.set_step(step);
+    const grpc::Status status = stub_->VerifyCheckpoint(&context, request, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return response;
+  }
+
+  v1::DumpStackResponse DumpStack(const std::string& id) {
+    grpc::ClientContext context;
+    v1::DumpStackRequest request;
+    v1::DumpStackResponse response;
+    request.set_job(id);
+    request.set_rank(-1);
+    const grpc::Status status = stub_->DumpStack(&context, request, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return response;
+  }
+
+  // Waits until the job has ended, or fails after two minutes.
+  v1::Job WaitForEnd(const std::string& id) {
+    return WaitUntil(id, [](const v1::Job& job) {
+      return job.state() == v1::Job::STATE_SUCCEEDED || job.state() == v1::Job::STATE_FAILED ||
+             job.state() == v1::Job::STATE_STOPPED;
+    });
+  }
+  v1::Job WaitUntil(const std::string& id, const std::function<bool(const v1::Job&)>& holds) {
+    const absl::Duration give_up = RealClock().Monotonic() + absl::Minutes(2);
+    v1::Job job = Get(id);
+    while (!holds(job)) {
+      if (RealClock().Monotonic() > give_up) {
+        ADD_FAILURE() << "job did not get there:\n" << job.ShortDebugString() << "\n" << Logs();
+        return job;
+      }
+      absl::SleepFor(absl::Milliseconds(20));
+      job = Get(id);
+    }
+    return job;
+  }
+
+  // Waits until a rank of the newest generation has done this step; by its status page, so that
+  // nothing lies between the worker and the test. Its identity is then known too: the agent writes
+  // it after the start, which a quick worker may overtake.
+  bool WaitForStep(const std::string& id, int rank, int64_t step) {
+    const absl::Duration give_up = RealClock().Monotonic() + absl::Minutes(2);
+    while (RealClock().Monotonic() < give_up) {
+      for (int64_t generation = 9; generation >= 1; --generation) {
+        const auto status = ReadStatusPage(Dir(id, generation, rank).status());
+        if (status.ok() && status->step >= step && Worker(id, generation, rank).ok()) return true;
+        if (status.ok()) break;
+      }
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    ADD_FAILURE() << "step " << step << " was not reached\n" << Logs();
+    return false;
+  }
+
+  std::vector<v1::WatchRecordsResponse> Records(const std::string& id, int rank) {
+    grpc::ClientContext context;
+    v1::WatchRecordsRequest request;
+    request.set_job(id);
+    request.set_rank(rank);
+    std::vector<v1::WatchRecordsResponse> records;
+    v1::WatchRecordsResponse response;
+    const auto reader = stub_->WatchRecords(&context, request);
+    while (reader->Read(&response)) records.push_back(response);
+    const grpc::Status status = reader->Finish();
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return records;
+  }
+
+  std::vector<v1::JobEvent> Events(const std::string& id) {
+    grpc::ClientContext context;
+    v1::WatchEventsRequest request;
+    request.set_job(id);
+    std::vector<v1::JobEvent> events;
+    v1::WatchEventsResponse response;
+    const auto reader = stub_->WatchEvents(&context, request);
+    while (reader->Read(&response)) events.push_back(response.event());
+    const grpc::Status status = reader->Finish();
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return events;
+  }
+
+  // For messages: what the daemons said.
+  std::string Logs() const {
+    return absl::StrCat(ReadWholeFile(folder_ / "coordinator.log").value_or(""), "\n",
+                        ReadWholeFile(state_dir() / "agent" / "agent.log").value_or(""));
+  }
+
+  std::filesystem::path state_dir() const { return folder_ / "state"; }
+  std::filesystem::path folder() const { return folder_.path(); }
+  RunDir Dir(const std::string& id, int64_t generation, int rank) const {
+    return RunDir::Of(state_dir() / "agent", id, generation, rank);
+  }
+  absl::StatusOr<ProcessIdentity> Worker(const std::string& id, int64_t generation,
+                                         int rank) const {
+    return ReadIdentity(Dir(id, generation, rank).identity());
+  }
+
+ private:
+  void SignalAgent(int signal_number) {
+    const auto agent = ReadIdentity(state_dir() / "agent" / "agent.lock");
+    ASSERT_OK(agent);
+    EXPECT_OK(SignalProcess(*agent, signal_number));
+  }
+
+  const TempDir folder_;
+  ProcessIdentity coordinator_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::CoordinatorService::Stub> stub_;
+  int requests_ = 0;
+};
+
+}  // namespace nsa
