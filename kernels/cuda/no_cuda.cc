@@ -1,0 +1,81 @@
+// A build without CUDA: every CUDA kernel says so.
+#include "absl/strings/str_cat.h"
+#include "kernels/cuda/kernels.h"
+
+namespace nsa::cuda {
+namespace {
+
+absl::Status Missing(const char* kernel) {
+  return absl::UnimplementedError(absl::StrCat(
+      kernel,
+      ": backend cuda (this program was built without CUDA); use nsa-worker-cuda, or device: cpu"));
+}
+
+}  // namespace
+
+absl::Status Compress(const Exec&, const CompressArgs&) { return Missing("Compress"); }
+absl::Status CompressBackward(const Exec&, const CompressBackwardArgs&) {
+  return Missing("CompressBackward");
+}
+absl::Status CompressedAttention(const Exec&, const CompressedAttentionArgs&) {
+  return Missing("CompressedAttention");
+}
+absl::Status CompressedAttentionBackward(const Exec&, const CompressedAttentionBackwardArgs&) {
+  return Missing("CompressedAttentionBackward");
+}
+absl::Status SelectBlocks(const Exec&, const SelectBlocksArgs&) { return Missing("SelectBlocks"); }
+absl::Status ChooseBlocks(const Exec&, const ChooseBlocksArgs&) { return Missing("ChooseBlocks"); }
+absl::Status SelectedAttention(const Exec&, const SelectedAttentionArgs&) {
+  return Missing("SelectedAttention");
+}
+absl::Status SelectedAttentionBackward(const Exec&, const SelectedAttentionBackwardArgs&) {
+  return Missing("SelectedAttentionBackward");
+}
+absl::Status WindowAttention(const Exec&, const WindowAttentionArgs&) {
+  return Missing("WindowAttention");
+}
+absl::Status WindowAttentionBackward(const Exec&, const WindowAttentionBackwardArgs&) {
+  return Missing("WindowAttentionBackward");
+}
+absl::Status Gate(const Exec&, const GateArgs&) { return Missing("Gate"); }
+absl::Status GateBackward(const Exec&, const GateBackwardArgs&) { return Missing("GateBackward"); }
+absl::Status AddMeanGradient(const Exec&, const AddMeanGradientArgs&) {
+  return Missing("AddMeanGradient");
+}
+absl::Status SplitProjections(const Exec&, const SplitProjectionsArgs&) {
+  return Missing("SplitProjections");
+}
+absl::Status JoinProjections(const Exec&, const JoinProjectionsArgs&) {
+  return Missing("JoinProjections");
+}
+absl::Status Rope(const Exec&, const RopeArgs&) { return Missing("Rope"); }
+absl::Status Matmul(const Exec&, const MatmulArgs&) { return Missing("Matmul"); }
+absl::Status RmsNorm(const Exec&, const RmsNormArgs&) { return Missing("RmsNorm"); }
+absl::Status RmsNormBackward(const Exec&, const RmsNormBackwardArgs&) {
+  return Missing("RmsNormBackward");
+}
+absl::Status Silu(const Exec&, const SiluArgs&) { return Missing("Silu"); }
+absl::Status SiluBackward(const Exec&, const SiluBackwardArgs&) { return Missing("SiluBackward"); }
+absl::Status Embedding(const Exec&, const EmbeddingArgs&) { return Missing("Embedding"); }
+absl::Status EmbeddingBackward(const Exec&, const EmbeddingBackwardArgs&) {
+  return Missing("EmbeddingBackward");
+}
+absl::Status CrossEntropy(const Exec&, const CrossEntropyArgs&) { return Missing("CrossEntropy"); }
+absl::Status GlobalNorm(const Exec&, const GlobalNormArgs&) { return Missing("GlobalNorm"); }
+absl::Status AdamW(const Exec&, const AdamWArgs&) { return Missing("AdamW"); }
+absl::Status SplitColumns(const Exec&, const SplitColumnsArgs&) { return Missing("SplitColumns"); }
+absl::Status JoinColumns(const Exec&, const JoinColumnsArgs&) { return Missing("JoinColumns"); }
+absl::Status Copy(const Exec&, const ConstTensor&, const Tensor&) { return Missing("Copy"); }
+absl::Status Zero(const Exec&, const Tensor&) { return Missing("Zero"); }
+
+int64_t WindowBackwardWorkspaceBytes(const NsaShape&) { return 0; }
+int64_t CompressedBackwardWorkspaceBytes(const NsaShape&) { return 0; }
+int64_t SelectedBackwardWorkspaceBytes(const NsaShape&) { return 0; }
+int64_t GateWorkspaceBytes(const NsaShape&) { return 0; }
+int64_t CompressWorkspaceBytes(const NsaShape&, int32_t, Phi) { return 0; }
+int64_t RmsNormBackwardWorkspaceBytes(int64_t) { return 0; }
+int64_t EmbeddingBackwardWorkspaceBytes(int64_t, int64_t) { return 0; }
+int64_t GlobalNormWorkspaceBytes(int64_t) { return 0; }
+int64_t AttentionScratchBytes(const AttentionConfig&) { return 0; }
+
+}  // namespace nsa::cuda

@@ -1,0 +1,66 @@
+// A build without CUDA: there is no GPU.
+#include "kernels/cuda/blas.h"
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/step.h"
+
+namespace nsa::cuda {
+namespace {
+
+absl::Status Missing() {
+  return absl::UnimplementedError(
+      "CUDA: none (this program was built without it); use nsa-worker-cuda, or device: cpu");
+}
+
+}  // namespace
+
+bool BuiltWithCuda() { return false; }
+int DeviceCount() { return 0; }
+absl::StatusOr<DeviceInfo> ReadDevice() { return Missing(); }
+absl::StatusOr<int64_t> FreeBytes() { return Missing(); }
+
+absl::StatusOr<DeviceMemory> DeviceMemory::Allocate(int64_t, const std::string&) {
+  return Missing();
+}
+DeviceMemory::~DeviceMemory() = default;
+absl::StatusOr<PinnedMemory> PinnedMemory::Allocate(int64_t, const std::string&) {
+  return Missing();
+}
+PinnedMemory::~PinnedMemory() = default;
+absl::StatusOr<Stream> Stream::Create() { return Missing(); }
+Stream::~Stream() = default;
+absl::StatusOr<Event> Event::Create() { return Missing(); }
+Event::~Event() = default;
+absl::Status Event::Record(void*) { return Missing(); }
+absl::Status Event::Wait(void*) const { return Missing(); }
+absl::StatusOr<bool> Event::Done() const { return Missing(); }
+absl::Status Synchronize(void*) { return Missing(); }
+absl::StatusOr<bool> Done(void*) { return Missing(); }
+absl::Status CopyBytes(void*, void*, const void*, int64_t) { return Missing(); }
+absl::Status ZeroBytes(void*, void*, int64_t) { return Missing(); }
+absl::StatusOr<Graph> Graph::Capture(void*, absl::FunctionRef<absl::Status()>) { return Missing(); }
+Graph::~Graph() = default;
+absl::Status Graph::Launch(void*) const { return Missing(); }
+Range::Range(const char*) {}
+Range::~Range() = default;
+
+class Blas::Impl {};
+std::string DefaultAlgorithmFolder() { return ""; }
+absl::StatusOr<std::unique_ptr<Blas>> Blas::Create(void*, int64_t, const std::string&) {
+  return Missing();
+}
+Blas::Blas(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Blas::~Blas() = default;
+absl::Status Blas::Plan(void*, std::span<const MatmulArgs>) { return Missing(); }
+absl::Status Blas::Matmul(void*, const MatmulArgs&) { return Missing(); }
+int64_t Blas::untimed_shapes() const { return 0; }
+const std::string& Blas::description() const {
+  static const std::string none = "none";
+  return none;
+}
+
+absl::Status MeanLoss(const Exec&, const MeanLossArgs&) { return Missing(); }
+absl::Status DecideUpdate(const Exec&, const DecideUpdateArgs&) { return Missing(); }
+absl::Status Mark(const Exec&, int32_t*, int32_t, int64_t*) { return Missing(); }
+absl::Status Spin(const Exec&, const int32_t*) { return Missing(); }
+
+}  // namespace nsa::cuda

@@ -1,0 +1,35 @@
+// Where a kernel runs. No CUDA header is needed to name a stream.
+#pragma once
+
+#include <cstdint>
+
+namespace nsa {
+
+namespace cuda {
+class Blas;
+}
+
+enum class Backend { kCpu, kCuda };
+
+struct Exec {
+  Backend backend = Backend::kCpu;
+
+  // CUDA only: the stream (cudaStream_t) that everything is enqueued on, the matrix library, and
+  // device memory that a kernel may use until it returns (its work is ordered by the stream). How
+  // much is needed: WorkspaceBytes() in kernels/cuda/kernels.h.
+  void* stream = nullptr;
+  cuda::Blas* blas = nullptr;
+  void* workspace = nullptr;
+  int64_t workspace_bytes = 0;
+
+  // Called as a kernel family is entered, with its name, e.g. for the status page; may be null.
+  // Must be cheap.
+  void (*on_kernel)(void* context, const char* name) = nullptr;
+  void* on_kernel_context = nullptr;
+
+  void Enter(const char* name) const {
+    if (on_kernel != nullptr) on_kernel(on_kernel_context, name);
+  }
+};
+
+}  // namespace nsa

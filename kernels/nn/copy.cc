@@ -1,0 +1,44 @@
+#include "kernels/nn/copy.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/status.h"
+#include "kernels/check.h"
+#include "kernels/cuda/kernels.h"
+
+namespace nsa {
+namespace {
+
+// Bytes of one task: large enough to be worth a thread, small enough to share.
+constexpr int64_t kChunk = 1 << 16;
+
+}  // namespace
+
+absl::Status Copy(const Exec& exec, const ConstTensor& from, const Tensor& to) {
+  NSA_RETURN_IF_ERROR(CheckTensor("to", to, from.size, from.dtype, "from"));
+  exec.Enter("copy");
+  if (exec.backend == Backend::kCuda) return cuda::Copy(exec, from, to);
+  const int64_t bytes = from.size * SizeOf(from.dtype);
+  const auto* source = static_cast<const std::byte*>(from.data);
+  auto* target = static_cast<std::byte*>(to.data);
+#pragma omp parallel for schedule(static) if (bytes > 4 * kChunk)
+  for (int64_t begin = 0; begin < bytes; begin += kChunk) {
+    std::memcpy(target + begin, source + begin, std::min(kChunk, bytes - begin));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Zero(const Exec& exec, const Tensor& to) {
+  exec.Enter("zero");
+  if (exec.backend == Backend::kCuda) return cuda::Zero(exec, to);
+  const int64_t bytes = to.size * SizeOf(to.dtype);
+  auto* target = static_cast<std::byte*>(to.data);
+#pragma omp parallel for schedule(static) if (bytes > 4 * kChunk)
+  for (int64_t begin = 0; begin < bytes; begin += kChunk) {
+    std::memset(target + begin, 0, std::min(kChunk, bytes - begin));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace nsa

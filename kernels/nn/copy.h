@@ -1,0 +1,16 @@
+// Copying and clearing on the device of an Exec.
+#pragma once
+
+#include "absl/status/status.h"
+#include "kernels/exec.h"
+#include "kernels/tensor.h"
+
+namespace nsa {
+
+// to ← from. InvalidArgument when sizes or types differ. They must not overlap.
+absl::Status Copy(const Exec& exec, const ConstTensor& from, const Tensor& to);
+
+// to ← 0.
+absl::Status Zero(const Exec& exec, const Tensor& to);
+
+}  // namespace nsa

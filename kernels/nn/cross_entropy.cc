@@ -1,0 +1,102 @@
+#include "kernels/nn/cross_entropy.h"
+
+#include <cmath>
+
+#include "common/status.h"
+#include "kernels/check.h"
+#include "kernels/cuda/kernels.h"
+#include "kernels/vector_exp.h"
+
+namespace nsa {
+namespace {
+
+absl::Status Check(const Exec& exec, const CrossEntropyArgs& args) {
+  const DType type = ActivationType(exec);
+  constexpr char kName[] = "cross_entropy";
+  NSA_RETURN_IF_ERROR(CheckAtLeast("rows", args.rows, 0));
+  NSA_RETURN_IF_ERROR(CheckAtLeast("vocab", args.vocab, 1));
+  NSA_RETURN_IF_ERROR(
+      CheckTensor("logits", args.logits, args.rows * args.vocab, type, "rows·vocab"));
+  NSA_RETURN_IF_ERROR(CheckTensor("targets", args.targets, args.rows, DType::kI32, "rows"));
+  NSA_RETURN_IF_ERROR(CheckTensor("row_loss", args.row_loss, args.rows, DType::kF32, "rows"));
+  NSA_RETURN_IF_ERROR(CheckTensor("mean_loss", args.mean_loss, 1, DType::kF32, "1"));
+  if (args.dlogits.wanted()) {
+    NSA_RETURN_IF_ERROR(
+        CheckTensor("dlogits", args.dlogits, args.rows * args.vocab, type, "rows·vocab"));
+  }
+  if (exec.backend == Backend::kCuda) return absl::OkStatus();  // the loader has looked
+  for (const int32_t target : args.targets.as<int32_t>()) {
+    if (target < args.vocab) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(kName, ": target: ", target, " (at most ", args.vocab - 1,
+                     "); check that the data was made with the job's tokenizer"));
+  }
+  return absl::OkStatus();
+}
+
+struct SoftmaxSum {
+  float max;
+  double sum;  // Σ exp(logit − max)
+};
+
+SoftmaxSum SumOfExponentials(const float* logits, int64_t vocab) {
+  float max = logits[0];
+#pragma omp simd reduction(max : max)
+  for (int64_t v = 0; v < vocab; ++v) max = logits[v] > max ? logits[v] : max;
+  // fp32 within chunks, fp64 across: a vocabulary of 50,000 keeps its last digits.
+  constexpr int64_t kChunk = 1024;
+  double sum = 0;
+  for (int64_t begin = 0; begin < vocab; begin += kChunk) {
+    const int64_t end = begin + kChunk < vocab ? begin + kChunk : vocab;
+    float part = 0;
+#pragma omp simd reduction(+ : part)
+    for (int64_t v = begin; v < end; ++v) part += VectorExp(logits[v] - max);
+    sum += part;
+  }
+  return {max, sum};
+}
+
+void GradientRow(const float* logits, int64_t vocab, int32_t target, const SoftmaxSum& softmax,
+                 float scale, float* dlogits) {
+  const float over_sum = static_cast<float>(static_cast<double>(scale) / softmax.sum);
+#pragma omp simd
+  for (int64_t v = 0; v < vocab; ++v) dlogits[v] = VectorExp(logits[v] - softmax.max) * over_sum;
+  dlogits[target] -= scale;
+}
+
+}  // namespace
+
+absl::Status CrossEntropy(const Exec& exec, const CrossEntropyArgs& args) {
+  NSA_RETURN_IF_ERROR(Check(exec, args));
+  exec.Enter("cross_entropy");
+  if (exec.backend == Backend::kCuda) return cuda::CrossEntropy(exec, args);
+  const auto targets = args.targets.as<int32_t>();
+  const auto row_loss = args.row_loss.as<float>();
+#pragma omp parallel for schedule(static)
+  for (int64_t r = 0; r < args.rows; ++r) {
+    const float* logits = args.logits.as<float>().data() + r * args.vocab;
+    float* dlogits =
+        args.dlogits.wanted() ? args.dlogits.as<float>().data() + r * args.vocab : nullptr;
+    if (targets[r] < 0) {
+      row_loss[r] = 0;
+      for (int64_t v = 0; dlogits != nullptr && v < args.vocab; ++v) dlogits[v] = 0;
+      continue;
+    }
+    const SoftmaxSum softmax = SumOfExponentials(logits, args.vocab);
+    row_loss[r] = static_cast<float>(std::log(softmax.sum) + softmax.max - logits[targets[r]]);
+    if (dlogits != nullptr) {
+      GradientRow(logits, args.vocab, targets[r], softmax, args.gradient_scale, dlogits);
+    }
+  }
+  double sum = 0;
+  int64_t predicted = 0;
+  for (int64_t r = 0; r < args.rows; ++r) {
+    sum += row_loss[r];
+    predicted += targets[r] >= 0 ? 1 : 0;
+  }
+  args.mean_loss.as<float>()[0] =
+      predicted == 0 ? 0.0f : static_cast<float>(sum / static_cast<double>(predicted));
+  return absl::OkStatus();
+}
+
+}  // namespace nsa

@@ -1,0 +1,34 @@
+// Cross-entropy of next tokens, in nats: row_loss[r] = log Σ_v exp(logits[r, v]) − logits[r,
+// targets[r]].
+//
+// A target below 0 predicts nothing: its loss is 0, its gradient is 0 and it is not counted in the
+// mean. Sums over rows run in row order in fp64, so they do not depend on the number of threads.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "kernels/exec.h"
+#include "kernels/tensor.h"
+
+namespace nsa {
+
+struct CrossEntropyArgs {
+  int64_t rows = 0;
+  int64_t vocab = 0;
+  ConstTensor logits;   // fp32 [rows, vocab]
+  ConstTensor targets;  // i32 [rows], each below vocab; negative predicts nothing
+  Tensor row_loss;      // fp32 [rows], overwritten: −log p(target)
+  Tensor mean_loss;     // fp32 [1], overwritten: mean over predicted rows, 0 when there is none
+
+  // d(Σ row_loss)/d(logits) · gradient_scale, i.e. (softmax − one-hot) · gradient_scale. For the
+  // gradient of a mean, the scale is 1/count.
+  float gradient_scale = 1;
+  Tensor dlogits;  // fp32 [rows, vocab], overwritten; optional; may be logits
+};
+
+// InvalidArgument when a tensor's size or type differs from its comment or a target is not below
+// vocab (checked on the CPU).
+absl::Status CrossEntropy(const Exec& exec, const CrossEntropyArgs& args);
+
+}  // namespace nsa

@@ -1,0 +1,37 @@
+// Token embedding: y[r] = table[tokens[r]].
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "kernels/exec.h"
+#include "kernels/tensor.h"
+
+namespace nsa {
+
+struct EmbeddingArgs {
+  int64_t rows = 0;
+  int64_t vocab = 0;
+  int64_t dim = 0;
+  ConstTensor tokens;  // i32 [rows], each in [0, vocab)
+  ConstTensor table;   // fp32 [vocab, dim]
+  Tensor y;            // fp32 [rows, dim], overwritten
+};
+
+// InvalidArgument when a tensor's size or type differs from its comment or a token is outside the
+// vocabulary (checked on the CPU; on CUDA the loader has checked it).
+absl::Status Embedding(const Exec& exec, const EmbeddingArgs& args);
+
+// dtable[v] += Σ dy[r] over the rows r with tokens[r] = v, in the order of the rows.
+struct EmbeddingBackwardArgs {
+  int64_t rows = 0;
+  int64_t vocab = 0;
+  int64_t dim = 0;
+  ConstTensor tokens;  // i32 [rows]
+  ConstTensor dy;      // fp32 [rows, dim]
+  Tensor dtable;       // fp32 [vocab, dim], added to
+};
+
+absl::Status EmbeddingBackward(const Exec& exec, const EmbeddingBackwardArgs& args);
+
+}  // namespace nsa

@@ -1,0 +1,29 @@
+// SiLU: y = x · σ(x), element by element.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "kernels/exec.h"
+#include "kernels/tensor.h"
+
+namespace nsa {
+
+struct SiluArgs {
+  ConstTensor x;  // fp32, any size
+  Tensor y;       // fp32, as x; may be x
+};
+
+// InvalidArgument when sizes or types differ.
+absl::Status Silu(const Exec& exec, const SiluArgs& args);
+
+//   dx = dy · σ(x) · (1 + x · (1 − σ(x)))
+struct SiluBackwardArgs {
+  ConstTensor dy;  // fp32, any size
+  ConstTensor x;   // fp32, as dy: the input of Silu
+  Tensor dx;       // fp32, as dy, overwritten; may be dy
+};
+
+absl::Status SiluBackward(const Exec& exec, const SiluBackwardArgs& args);
+
+}  // namespace nsa

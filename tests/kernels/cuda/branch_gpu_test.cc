@@ -1,0 +1,304 @@
+// The three branches and the selection on the GPU against the CPU truth, on the same bf16-rounded
+// inputs; twice for equal bits.
+#include <gmock/gmock.h>
+
+#include "kernels/nsa/compressed_attention.h"
+#include "kernels/nsa/select_blocks.h"
+#include "kernels/nsa/selected_attention.h"
+#include "kernels/nsa/window_attention.h"
+#include "tests/kernels/cases.h"
+#include "tests/kernels/cuda/device.h"
+
+namespace nsa::testing {
+namespace {
+
+std::vector<Case> GpuCases() {
+  std::vector<Case> cases = SmallCases();
+  // {B, S, H, G, dk, dv, l, d, l', n, w}
+  cases.push_back({"m7c", {1, 2048, 12, 2, 64, 64, 32, 16, 64, 16, 512}});
+  cases.push_back({"m7c ragged, two sequences", {2, 1111, 12, 2, 64, 64, 32, 16, 64, 16, 512}});
+  cases.push_back({"wide heads", {1, 700, 8, 2, 128, 128, 32, 16, 64, 6, 256}});
+  cases.push_back({"blocks of 128", {1, 900, 4, 1, 32, 64, 32, 16, 128, 4, 100}});
+  cases.push_back({"a window without end", {1, 70, 2, 1, 16, 16, 8, 4, 8, 4, 2147483647}});
+  cases.push_back({"long lists", {1, 5000, 2, 1, 16, 16, 32, 16, 64, 8, 64}});
+  cases.push_back({"S = 65,536", {1, 65536, 1, 1, 16, 16, 32, 16, 64, 4, 128}});
+  return cases;
+}
+
+struct Inputs {
+  std::vector<float> q, k, v, d_o;
+  std::vector<int32_t> doc_start;
+};
+
+// Keys of n rows. With documents, a new one starts every 37 tokens.
+Inputs RandomInputs(const NsaShape& s, int64_t keys, bool documents) {
+  const int64_t kv = int64_t{1} * s.batch * keys * s.n_kv_groups;
+  Inputs in{RoundToBf16(Random(s.q_size(), 1, 2)),
+            RoundToBf16(Random(kv * s.d_k, 2, 2)),
+            RoundToBf16(Random(kv * s.d_v, 3)),
+            RoundToBf16(Random(s.o_size(), 4)),
+            {}};
+  for (int64_t i = 0; documents && i < int64_t{1} * s.batch * s.seq_len; ++i) {
+    in.doc_start.push_back(static_cast<int32_t>(i % s.seq_len / 37 * 37));
+  }
+  return in;
+}
+
+std::span<const float> View(const std::vector<float>& v) { return v; }
+std::span<float> View(std::vector<float>& v) { return v; }
+std::span<const int32_t> View(const std::vector<int32_t>& v) { return v; }
+std::span<int32_t> View(std::vector<int32_t>& v) { return v; }
+
+struct Forward {
+  std::vector<float> o, lse;
+  int64_t keys_read = -1;
+};
+struct Backward {
+  std::vector<float> dq, dk, dv;
+};
+
+// One branch's functions and argument types.
+struct Window {
+  using Args = WindowAttentionArgs;
+  using BackwardArgs = WindowAttentionBackwardArgs;
+  static constexpr auto kForward = WindowAttention;
+  static constexpr auto kBackward = WindowAttentionBackward;
+  static int64_t Keys(const NsaShape& s) { return s.seq_len; }
+};
+struct Compressed {
+  using Args = CompressedAttentionArgs;
+  using BackwardArgs = CompressedAttentionBackwardArgs;
+  static constexpr auto kForward = CompressedAttention;
+  static constexpr auto kBackward = CompressedAttentionBackward;
+  static int64_t Keys(const NsaShape& s) { return s.cmp_blocks(); }
+};
+struct Selected {
+  using Args = SelectedAttentionArgs;
+  using BackwardArgs = SelectedAttentionBackwardArgs;
+  static constexpr auto kForward = SelectedAttention;
+  static constexpr auto kBackward = SelectedAttentionBackward;
+  static int64_t Keys(const NsaShape& s) { return s.seq_len; }
+};
+
+template <class Branch>
+class BranchRun {
+ public:
+  BranchRun(const NsaShape& shape, bool documents)
+      : s_(shape), in_(RandomInputs(shape, Branch::Keys(shape), documents)) {
+    if constexpr (std::is_same_v<Branch, Selected>) {
+      scores_ = Random(int64_t{1} * s_.batch * s_.seq_len * s_.n_kv_groups * s_.sel_blocks(), 9);
+      blocks_.resize(s_.blocks_size());
+      EXPECT_TRUE(ChooseBlocks({}, {.shape = s_,
+                                    .scores = View(scores_),
+                                    .doc_start = View(in_.doc_start),
+                                    .blocks = View(blocks_)})
+                      .ok());
+    }
+  }
+
+  void Cpu() {
+    f_ = {Poisoned(s_.o_size()), Poisoned(Rows()), -1};
+    typename Branch::Args args{.shape = s_, .q = View(in_.q), .k = View(in_.k), .v = View(in_.v)};
+    args.doc_start = View(in_.doc_start);
+    args.o = View(f_.o), args.lse = View(f_.lse);
+    args.keys_read = std::span<int64_t>(&f_.keys_read, 1);
+    if constexpr (std::is_same_v<Branch, Selected>) args.blocks = View(blocks_);
+    const absl::Status status = Branch::kForward({}, args);
+    ASSERT_TRUE(status.ok()) << status;
+    b_ = {Poisoned(s_.q_size()), Poisoned(in_.k.size()), Poisoned(in_.v.size())};
+    typename Branch::BackwardArgs back;
+    back.shape = s_;
+    back.q = View(in_.q), back.k = View(in_.k), back.v = View(in_.v),
+    back.doc_start = View(in_.doc_start);
+    back.o = View(f_.o), back.lse = View(f_.lse), back.d_o = View(in_.d_o);
+    back.dq = View(b_.dq), back.dk = View(b_.dk), back.dv = View(b_.dv);
+    if constexpr (std::is_same_v<Branch, Selected>) back.blocks = View(blocks_);
+    const absl::Status status_back = Branch::kBackward({}, back);
+    ASSERT_TRUE(status_back.ok()) << status_back;
+  }
+
+  void CompareGpu() {
+    const DeviceTensor q = ToDevice(in_.q), k = ToDevice(in_.k), v = ToDevice(in_.v),
+                       d_o = ToDevice(in_.d_o);
+    const DeviceTensor doc = ToDevice(in_.doc_start), blocks = ToDevice(blocks_);
+    std::vector<bf16> first_o, first_dq, first_dk, first_dv;
+    for (int run = 0; run < 2; ++run) {
+      const DeviceTensor o(s_.o_size(), DType::kBf16), lse(Rows(), DType::kF32),
+          keys_read(1, DType::kI64);
+      typename Branch::Args args{.shape = s_, .q = q, .k = k, .v = v};
+      args.doc_start = doc, args.o = o, args.lse = lse, args.keys_read = keys_read;
+      if constexpr (std::is_same_v<Branch, Selected>) args.blocks = blocks;
+      const absl::Status status = Branch::kForward(Gpu::Get().exec(), args);
+      ASSERT_TRUE(status.ok()) << status;
+      const DeviceTensor dq(s_.q_size(), DType::kBf16), dk(in_.k.size(), DType::kBf16),
+          dv(in_.v.size(), DType::kBf16);
+      typename Branch::BackwardArgs back;
+      back.shape = s_;
+      back.q = q, back.k = k, back.v = v, back.doc_start = doc, back.o = o, back.lse = lse,
+      back.d_o = d_o;
+      back.dq = dq, back.dk = dk, back.dv = dv;
+      if constexpr (std::is_same_v<Branch, Selected>) back.blocks = blocks;
+      const absl::Status status_back = Branch::kBackward(Gpu::Get().exec(), back);
+      ASSERT_TRUE(status_back.ok()) << status_back;
+      if (run == 0) {
+        EXPECT_TRUE(Near("o", o.Floats(), f_.o, kBf16Output));
+        EXPECT_TRUE(Near("lse", lse.Floats(), f_.lse, 1e-5, 1e-4));
+        EXPECT_EQ(keys_read.template Raw<int64_t>()[0], f_.keys_read);
+        EXPECT_TRUE(Near("dq", dq.Floats(), b_.dq, kBf16Gradient, 1e-4));
+        EXPECT_TRUE(Near("dk", dk.Floats(), b_.dk, kBf16Gradient, 1e-4));
+        EXPECT_TRUE(Near("dv", dv.Floats(), b_.dv, kBf16Gradient, 1e-4));
+        first_o = o.template Raw<bf16>(), first_dq = dq.template Raw<bf16>();
+        first_dk = dk.template Raw<bf16>(), first_dv = dv.template Raw<bf16>();
+        back.add_to_dq = true;
+        ASSERT_TRUE(Branch::kBackward(Gpu::Get().exec(), back).ok());
+        std::vector<float> twice = b_.dq;
+        for (float& x : twice) x *= 2;
+        EXPECT_TRUE(Near("dq added twice", dq.Floats(), twice, kBf16Gradient, 2e-4));
+      } else {
+        EXPECT_TRUE(Identical("o", o.template Raw<bf16>(), first_o));
+        EXPECT_TRUE(Identical("dq", dq.template Raw<bf16>(), first_dq));
+        EXPECT_TRUE(Identical("dk", dk.template Raw<bf16>(), first_dk));
+        EXPECT_TRUE(Identical("dv", dv.template Raw<bf16>(), first_dv));
+      }
+    }
+  }
+
+ private:
+  int64_t Rows() const { return int64_t{1} * s_.batch * s_.seq_len * s_.n_heads; }
+
+  const NsaShape s_;
+  const Inputs in_;
+  std::vector<float> scores_;
+  std::vector<int32_t> blocks_;
+  Forward f_;
+  Backward b_;
+};
+
+class BranchOnGpu : public GpuTestWith<Case> {};
+
+template <class Branch>
+void RunBranch(const NsaShape& shape) {
+  for (const bool documents : {false, true}) {
+    if (documents && shape.seq_len > 10000) continue;
+    SCOPED_TRACE(documents ? "with documents" : "without documents");
+    BranchRun<Branch> run(shape, documents);
+    run.Cpu();
+    run.CompareGpu();
+  }
+}
+
+TEST_P(BranchOnGpu, WindowEqualsTheCpuTruth) { RunBranch<Window>(GetParam().shape); }
+TEST_P(BranchOnGpu, CompressedEqualsTheCpuTruth) {
+  if (GetParam().shape.cmp_blocks() == 0) return;
+  RunBranch<Compressed>(GetParam().shape);
+}
+TEST_P(BranchOnGpu, SelectedEqualsTheCpuTruth) { RunBranch<Selected>(GetParam().shape); }
+
+TEST_P(BranchOnGpu, SelectionStatisticsEqualTheCpus) {
+  const NsaShape& s = GetParam().shape;
+  const std::vector<float> scores =
+      Random(int64_t{1} * s.batch * s.seq_len * s.n_kv_groups * s.sel_blocks(), 9);
+  const Inputs in = RandomInputs(s, s.seq_len, false);
+  std::vector<int32_t> blocks(s.blocks_size());
+  ASSERT_TRUE(ChooseBlocks({}, {.shape = s, .scores = View(scores), .blocks = View(blocks)}).ok());
+  std::vector<float> o(s.o_size()), lse(int64_t{1} * s.batch * s.seq_len * s.n_heads);
+  std::array<int64_t, kSelectionStats> want{};
+  ASSERT_TRUE(SelectedAttention({}, {.shape = s,
+                                     .q = View(in.q),
+                                     .k = View(in.k),
+                                     .v = View(in.v),
+                                     .blocks = View(blocks),
+                                     .o = View(o),
+                                     .lse = View(lse),
+                                     .selection_stats = std::span<int64_t>(want)})
+                  .ok());
+  const DeviceTensor q = ToDevice(in.q), k = ToDevice(in.k), v = ToDevice(in.v),
+                     ids = ToDevice(blocks);
+  const DeviceTensor o_gpu(s.o_size(), DType::kBf16), lse_gpu(lse.size(), DType::kF32),
+      stats(kSelectionStats, DType::kI64);
+  ASSERT_TRUE(SelectedAttention(Gpu::Get().exec(), {.shape = s,
+                                                    .q = q,
+                                                    .k = k,
+                                                    .v = v,
+                                                    .blocks = ids,
+                                                    .o = o_gpu,
+                                                    .lse = lse_gpu,
+                                                    .selection_stats = stats})
+                  .ok());
+  EXPECT_THAT(stats.Raw<int64_t>(), ::testing::ElementsAreArray(want));
+}
+
+// The same scores give the same blocks on both, whatever the scores: equal ones, NaN, infinities,
+// zeros of both signs.
+TEST_P(BranchOnGpu, EqualScoresGiveTheSameChoice) {
+  const NsaShape& s = GetParam().shape;
+  std::vector<float> scores =
+      Random(int64_t{1} * s.batch * s.seq_len * s.n_kv_groups * s.sel_blocks(), 11);
+  const float special[] = {0.0f, -0.0f, NAN, INFINITY, -INFINITY, 0.5f, 0.5f, 0.5f};
+  for (size_t i = 0; i < scores.size(); i += 3) scores[i] = special[i / 3 % 8];
+  std::vector<int32_t> want(s.blocks_size());
+  ASSERT_TRUE(ChooseBlocks({}, {.shape = s, .scores = View(scores), .blocks = View(want)}).ok());
+  const DeviceTensor scores_gpu = ToDeviceF32(scores), blocks(s.blocks_size(), DType::kI32);
+  const absl::Status status =
+      ChooseBlocks(Gpu::Get().exec(), {.shape = s, .scores = scores_gpu, .blocks = blocks});
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_TRUE(Identical("blocks", blocks.Raw<int32_t>(), want));
+}
+
+// Scores agree within the rounding of bf16 products, with and without the compressed branch's lse,
+// and the choice is the one that the GPU's own scores demand.
+TEST_P(BranchOnGpu, ScoresEqualTheCpuTruthAndDecideTheChoice) {
+  const NsaShape& s = GetParam().shape;
+  if (s.seq_len > 10000) return;
+  for (const bool documents : {false, true}) {
+    const Inputs in = RandomInputs(s, s.cmp_blocks(), documents);
+    const int64_t size = int64_t{1} * s.batch * s.seq_len * s.n_kv_groups * s.sel_blocks();
+    std::vector<float> want = Poisoned(size), o(s.o_size()),
+                       lse(int64_t{1} * s.batch * s.seq_len * s.n_heads);
+    std::vector<int32_t> blocks(s.blocks_size());
+    ASSERT_TRUE(SelectBlocks({}, {.shape = s,
+                                  .q = View(in.q),
+                                  .k = View(in.k),
+                                  .doc_start = View(in.doc_start),
+                                  .blocks = View(blocks),
+                                  .scores = View(want)})
+                    .ok());
+    ASSERT_TRUE(CompressedAttention({}, {.shape = s,
+                                         .q = View(in.q),
+                                         .k = View(in.k),
+                                         .v = View(in.v),
+                                         .doc_start = View(in.doc_start),
+                                         .o = View(o),
+                                         .lse = View(lse)})
+                    .ok());
+    const DeviceTensor q = ToDevice(in.q), k = ToDevice(in.k), lse_gpu = ToDeviceF32(lse),
+                       doc = ToDevice(in.doc_start);
+    for (const bool with_lse : {true, false}) {
+      const DeviceTensor chosen(s.blocks_size(), DType::kI32), scores(size, DType::kF32);
+      SelectBlocksArgs args{
+          .shape = s, .q = q, .k = k, .doc_start = doc, .blocks = chosen, .scores = scores};
+      if (with_lse) args.lse = lse_gpu;
+      const absl::Status status = SelectBlocks(Gpu::Get().exec(), args);
+      ASSERT_TRUE(status.ok()) << status;
+      EXPECT_TRUE(Near("scores", scores.Floats(), want, 1e-4, 1e-5));
+      const std::vector<float> own = scores.Floats();
+      std::vector<int32_t> demanded(s.blocks_size());
+      ASSERT_TRUE(ChooseBlocks({}, {.shape = s,
+                                    .scores = View(own),
+                                    .doc_start = View(in.doc_start),
+                                    .blocks = View(demanded)})
+                      .ok());
+      EXPECT_TRUE(Identical("blocks", chosen.Raw<int32_t>(), demanded));
+      // Without the optional scores the same blocks are chosen.
+      const DeviceTensor again(s.blocks_size(), DType::kI32);
+      args.blocks = again, args.scores = {};
+      ASSERT_TRUE(SelectBlocks(Gpu::Get().exec(), args).ok());
+      EXPECT_TRUE(Identical("blocks without scores", again.Raw<int32_t>(), demanded));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, BranchOnGpu, ::testing::ValuesIn(GpuCases()), CaseName());
+
+}  // namespace
+}  // namespace nsa::testing

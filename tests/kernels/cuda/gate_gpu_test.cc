@@ -1,0 +1,217 @@
+// Gate and compression on the GPU against the CPU truth; poisoned outputs, twice for equal bits.
+#include "kernels/nsa/compress.h"
+#include "kernels/nsa/gate.h"
+#include "tests/kernels/cuda/device.h"
+#include "tests/kernels/layer.h"
+
+namespace nsa::testing {
+namespace {
+
+using Tensors = std::vector<DeviceTensor>;
+
+std::vector<Case> Shapes() {
+  std::vector<Case> cases = SmallCases();
+  // {B, S, H, G, dk, dv, l, d, l', n, w}
+  cases.push_back({"m7c", {2, 1111, 12, 2, 64, 64, 32, 16, 64, 16, 512}});
+  cases.push_back({"wide heads", {1, 700, 8, 2, 128, 128, 32, 16, 64, 6, 256}});
+  cases.push_back({"narrow heads", {1, 3000, 8, 1, 16, 32, 16, 8, 32, 4, 64}});
+  return cases;
+}
+
+void Round(std::vector<float>* values) { *values = RoundToBf16(*values); }
+
+class GateOnGpu : public GpuTestWith<Case> {};
+
+struct GateInputs {
+  std::vector<float> q, d_o;
+  std::array<std::vector<float>, 3> o;
+  GateValues params;
+  int n = 0;
+};
+GateInputs InputsOf(const NsaShape& s, const std::array<bool, 3>& present) {
+  GateInputs in;
+  in.q = RoundToBf16(Random(s.q_size(), 1)), in.d_o = RoundToBf16(Random(s.o_size(), 2));
+  for (int c = 0; c < 3; ++c) {
+    if (present[c]) in.o[c] = RoundToBf16(Random(s.o_size(), 3 + c)), ++in.n;
+  }
+  in.params = RandomGate(s, in.n, 10);
+  for (auto* v : {&in.params.fc1_w, &in.params.fc1_b, &in.params.fc2_w, &in.params.fc2_b}) Round(v);
+  return in;
+}
+
+void CompareGate(const NsaShape& s, GateKind kind, const std::array<bool, 3>& present) {
+  const GateInputs in = InputsOf(s, present);
+  const int64_t rows = s.k_size() / s.d_k;
+  std::vector<float> gates = Poisoned(rows * in.n), o = Poisoned(s.o_size()),
+                     stats = Poisoned(kGateStats), dq_mean = Poisoned(s.k_size());
+  GateArgs args{.shape = s,
+                .kind = kind,
+                .q = Span(in.q),
+                .params = ParamsOf(in.params),
+                .gates = Span(gates),
+                .o = Span(o),
+                .gate_stats = Span(stats)};
+  GateBackwardArgs back{.shape = s,
+                        .kind = kind,
+                        .q = Span(in.q),
+                        .params = ParamsOf(in.params),
+                        .gates = Span(std::as_const(gates)),
+                        .d_o = Span(in.d_o),
+                        .dq_mean = Span(dq_mean)};
+  GateValues before = RandomGate(s, in.n, 50), grads = before;
+  back.grads = GradsOf(grads);
+  std::array<std::vector<float>, 3> d_branch;
+  for (int c = 0; c < 3; ++c) {
+    if (!present[c]) continue;
+    d_branch[c] = Poisoned(s.o_size());
+    args.o_branch[c] = back.o_branch[c] = Span(in.o[c]);
+    back.d_o_branch[c] = Span(d_branch[c]);
+  }
+  ASSERT_TRUE(Gate({}, args).ok());
+  ASSERT_TRUE(GateBackward({}, back).ok());
+
+  const DeviceTensor q = ToDevice(in.q), d_o = ToDevice(in.d_o), fc1_w = ToDevice(in.params.fc1_w),
+                     fc1_b = ToDevice(in.params.fc1_b), fc2_w = ToDevice(in.params.fc2_w),
+                     fc2_b = ToDevice(in.params.fc2_b);
+  args.q = back.q = q, back.d_o = d_o;
+  args.params = back.params = {fc1_w, fc1_b, fc2_w, fc2_b};
+  std::vector<DeviceTensor> branches;
+  for (int c = 0; c < 3; ++c) branches.push_back(ToDevice(in.o[c]));
+  std::vector<Output> outputs = {{"gates", gates, DType::kF32, 1e-5},
+                                 {"o", o},
+                                 {"stats", stats, DType::kF32, 1e-4, 1e-5},
+                                 {"dq_mean", dq_mean, DType::kBf16, kBf16Output, 1e-6},
+                                 {"fc1_w", grads.fc1_w, DType::kF32, 1e-4, 1e-5, before.fc1_w},
+                                 {"fc1_b", grads.fc1_b, DType::kF32, 1e-4, 1e-5, before.fc1_b},
+                                 {"fc2_w", grads.fc2_w, DType::kF32, 1e-4, 1e-5, before.fc2_w},
+                                 {"fc2_b", grads.fc2_b, DType::kF32, 1e-4, 1e-5, before.fc2_b}};
+  for (int c = 0; c < 3; ++c) {
+    if (present[c]) outputs.push_back({"d_branch", d_branch[c]});
+  }
+  ExpectOnGpu(outputs, [&](const Tensors& t) {
+    args.gates = t[0], args.o = t[1], args.gate_stats = t[2];
+    back.gates = t[0], back.dq_mean = t[3], back.grads = {t[4], t[5], t[6], t[7]};
+    for (int c = 0, i = 8; c < 3; ++c) {
+      if (!present[c]) continue;
+      args.o_branch[c] = back.o_branch[c] = branches[c];
+      back.d_o_branch[c] = t[i++];
+    }
+    const absl::Status status = Gate(Gpu::Get().exec(), args);
+    return status.ok() ? GateBackward(Gpu::Get().exec(), back) : status;
+  });
+}
+
+TEST_P(GateOnGpu, EqualsTheCpuTruthForEverySubset) {
+  for (const GateKind kind : {GateKind::kSoftmax, GateKind::kSigmoid}) {
+    for (const auto& present : {std::array{true, true, true}, std::array{true, true, false},
+                                std::array{false, true, true}, std::array{true, false, true}}) {
+      SCOPED_TRACE(::testing::Message() << "sigmoid " << (kind == GateKind::kSigmoid)
+                                        << " branches " << present[0] << present[1] << present[2]);
+      CompareGate(GetParam().shape, kind, present);
+    }
+  }
+}
+
+TEST_P(GateOnGpu, TheMeansGradientIsAddedToEveryHead) {
+  const NsaShape& s = GetParam().shape;
+  const std::vector<float> mean = RoundToBf16(Random(s.k_size(), 1)),
+                           before = RoundToBf16(Random(s.q_size(), 2));
+  std::vector<float> dq = before;
+  ASSERT_TRUE(AddMeanGradient({}, {s, Span(mean), Span(dq)}).ok());
+  const DeviceTensor mean_gpu = ToDevice(mean);
+  ExpectOnGpu({{"dq", dq, DType::kBf16, kBf16Output, 1e-6, before}}, [&](const Tensors& t) {
+    return AddMeanGradient(Gpu::Get().exec(), {s, mean_gpu, t[0]});
+  });
+}
+
+// Rounded at u, the hidden layer, its activation and the result.
+constexpr double kPhiBound = 2e-2;
+
+class CompressOnGpu : public GpuTestWith<Case> {};
+
+TEST_P(CompressOnGpu, AverageEqualsTheCpuTruth) {
+  const NsaShape& s = GetParam().shape;
+  for (const int32_t width : {s.d_k, s.d_v}) {
+    const int64_t cmp = int64_t{1} * s.batch * s.cmp_blocks() * s.n_kv_groups * width;
+    const int64_t all = int64_t{1} * s.batch * s.seq_len * s.n_kv_groups * width;
+    const std::vector<float> x = RoundToBf16(Random(all, 1)), dy = RoundToBf16(Random(cmp, 2));
+    std::vector<float> y = Poisoned(cmp), dx = Poisoned(all);
+    ASSERT_TRUE(Compress({}, {.shape = s, .width = width, .x = Span(x), .y = Span(y)}).ok());
+    ASSERT_TRUE(
+        CompressBackward({}, {.shape = s, .width = width, .dy = Span(dy), .dx = Span(dx)}).ok());
+    const DeviceTensor x_gpu = ToDevice(x), dy_gpu = ToDevice(dy);
+    ExpectOnGpu({{"y", y}, {"dx", dx}}, [&](const Tensors& t) {
+      const absl::Status status =
+          Compress(Gpu::Get().exec(), {.shape = s, .width = width, .x = x_gpu, .y = t[0]});
+      if (!status.ok()) return status;
+      return CompressBackward(Gpu::Get().exec(),
+                              {.shape = s, .width = width, .dy = dy_gpu, .dx = t[1]});
+    });
+  }
+}
+
+void CompareMlp(const NsaShape& s, int32_t width) {
+  const int64_t cmp_rows = int64_t{1} * s.batch * s.cmp_blocks() * s.n_kv_groups;
+  const int64_t all = int64_t{1} * s.batch * s.seq_len * s.n_kv_groups * width;
+  const std::vector<float> x = RoundToBf16(Random(all, 1)),
+                           dy = RoundToBf16(Random(cmp_rows * width, 2));
+  PhiValues phi = RandomPhi(s, width, 20), before = RandomPhi(s, width, 40), grads = before;
+  for (auto* v : {&phi.pe, &phi.w1, &phi.b1, &phi.w2, &phi.b2}) Round(v);
+  std::vector<float> y = Poisoned(cmp_rows * width), dx = Poisoned(all),
+                     hidden = Poisoned(cmp_rows * PhiHidden(width)), d_hidden = hidden;
+  CompressArgs args{.shape = s,
+                    .width = width,
+                    .phi = Phi::kMlp,
+                    .x = Span(x),
+                    .params = ParamsOf(phi),
+                    .hidden = Span(hidden),
+                    .y = Span(y)};
+  CompressBackwardArgs back{.shape = s,
+                            .width = width,
+                            .phi = Phi::kMlp,
+                            .x = Span(x),
+                            .params = ParamsOf(phi),
+                            .hidden = Span(std::as_const(hidden)),
+                            .dy = Span(dy),
+                            .d_hidden = Span(d_hidden),
+                            .dx = Span(dx),
+                            .grads = GradsOf(grads)};
+  ASSERT_TRUE(Compress({}, args).ok());
+  ASSERT_TRUE(CompressBackward({}, back).ok());
+  const DeviceTensor x_gpu = ToDevice(x), dy_gpu = ToDevice(dy), pe = ToDevice(phi.pe),
+                     w1 = ToDevice(phi.w1), b1 = ToDevice(phi.b1), w2 = ToDevice(phi.w2),
+                     b2 = ToDevice(phi.b2);
+  args.x = back.x = x_gpu, back.dy = dy_gpu;
+  args.params = back.params = {pe, w1, b1, w2, b2};
+  const DType f32 = DType::kF32;
+  // Gradients of parameters are sums over all blocks of products that carry those roundings.
+  ExpectOnGpu({{"hidden", hidden, DType::kBf16, kPhiBound},
+               {"y", y, DType::kBf16, kPhiBound},
+               {"dx", dx, DType::kBf16, kPhiBound},
+               {"pe", grads.pe, f32, kPhiBound, 1e-5, before.pe},
+               {"w1", grads.w1, f32, kPhiBound, 1e-5, before.w1},
+               {"b1", grads.b1, f32, kPhiBound, 1e-5, before.b1},
+               {"w2", grads.w2, f32, kPhiBound, 1e-5, before.w2},
+               {"b2", grads.b2, f32, kPhiBound, 1e-5, before.b2}},
+              [&](const Tensors& t) {
+                const DeviceTensor d_hidden_gpu(cmp_rows * PhiHidden(width), DType::kBf16);
+                args.hidden = t[0], args.y = t[1];
+                back.hidden = t[0], back.d_hidden = d_hidden_gpu, back.dx = t[2];
+                back.grads = {t[3], t[4], t[5], t[6], t[7]};
+                absl::Status status = Compress(Gpu::Get().exec(), args);
+                if (status.ok()) status = CompressBackward(Gpu::Get().exec(), back);
+                CheckCuda(cudaDeviceSynchronize(), "compress");
+                return status;
+              });
+}
+
+TEST_P(CompressOnGpu, MlpEqualsTheCpuTruth) {
+  CompareMlp(GetParam().shape, GetParam().shape.d_k);
+  CompareMlp(GetParam().shape, GetParam().shape.d_v);
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, GateOnGpu, ::testing::ValuesIn(Shapes()), CaseName());
+INSTANTIATE_TEST_SUITE_P(Shapes, CompressOnGpu, ::testing::ValuesIn(Shapes()), CaseName());
+
+}  // namespace
+}  // namespace nsa::testing

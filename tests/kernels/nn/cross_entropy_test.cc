@@ -1,0 +1,129 @@
+#include "kernels/nn/cross_entropy.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/kernels/nn/values.h"
+
+namespace nsa {
+namespace {
+
+using ::testing::HasSubstr;
+
+double RowLoss(const std::vector<double>& logits, int64_t row, int64_t vocab, int32_t target) {
+  double sum = 0;
+  for (int64_t v = 0; v < vocab; ++v) sum += std::exp(logits[row * vocab + v]);
+  return std::log(sum) - logits[row * vocab + target];
+}
+
+struct Case {
+  int64_t rows, vocab;
+  float scale;
+};
+
+class CrossEntropyTest : public ::testing::TestWithParam<Case> {};
+
+TEST_P(CrossEntropyTest, LossAndGradientEqualTheFormula) {
+  const auto [rows, vocab, spread] = GetParam();
+  const std::vector<float> logits = RandomValues(rows * vocab, 1, spread);
+  std::vector<int32_t> targets(rows);
+  for (int64_t r = 0; r < rows; ++r) targets[r] = static_cast<int32_t>((r * 7) % vocab);
+  if (rows > 2) targets[2] = -1;
+  std::vector<float> row_loss(rows), mean(1), dlogits(rows * vocab);
+  ASSERT_TRUE(CrossEntropy({}, {.rows = rows,
+                                .vocab = vocab,
+                                .logits = View(logits),
+                                .targets = std::span<const int32_t>(targets),
+                                .row_loss = std::span<float>(row_loss),
+                                .mean_loss = std::span<float>(mean),
+                                .gradient_scale = 0.5f,
+                                .dlogits = std::span<float>(dlogits)})
+                  .ok());
+  const std::vector<double> exact(logits.begin(), logits.end());
+  std::vector<double> want_loss(rows), want_gradient(rows * vocab);
+  double sum = 0;
+  int64_t predicted = 0;
+  for (int64_t r = 0; r < rows; ++r) {
+    if (targets[r] < 0) continue;
+    want_loss[r] = RowLoss(exact, r, vocab, targets[r]);
+    sum += want_loss[r];
+    ++predicted;
+    for (int64_t v = 0; v < vocab; ++v) {
+      const double log_p = -RowLoss(exact, r, vocab, static_cast<int32_t>(v));
+      want_gradient[r * vocab + v] = 0.5 * (std::exp(log_p) - (v == targets[r] ? 1.0 : 0.0));
+    }
+  }
+  // log-sum-exp: each exponential 4 units plus the rounding of logit − max (≤ 10·spread units),
+  // the fp32 partial sums of at most 1,024/8 terms a lane, and the loss's own size.
+  const double bound = (4 + 10.0 * spread + 130 + 10.0 * spread) * kUnit;
+  ExpectWithin(row_loss, want_loss, bound, "row_loss");
+  ExpectWithin(dlogits, want_gradient, bound, "dlogits");
+  EXPECT_NEAR(mean[0], sum / predicted, bound);
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, CrossEntropyTest,
+                         ::testing::Values(Case{1, 2, 1}, Case{5, 17, 3}, Case{4, 256, 1},
+                                           Case{3, 5003, 2}));
+
+TEST(CrossEntropy, IsLogVForEqualLogits) {
+  const std::vector<float> logits(256, 3.0f);
+  const std::vector<int32_t> targets = {17};
+  std::vector<float> row_loss(1), mean(1);
+  ASSERT_TRUE(CrossEntropy({}, {.rows = 1,
+                                .vocab = 256,
+                                .logits = View(logits),
+                                .targets = std::span<const int32_t>(targets),
+                                .row_loss = std::span<float>(row_loss),
+                                .mean_loss = std::span<float>(mean)})
+                  .ok());
+  EXPECT_FLOAT_EQ(mean[0], std::log(256.0f));
+}
+
+TEST(CrossEntropy, StaysFiniteForLogitsOfAThousand) {
+  const std::vector<float> logits = {1000.0f, -1000.0f, 0.0f};
+  const std::vector<int32_t> targets = {1};
+  std::vector<float> row_loss(1), mean(1), dlogits(3);
+  ASSERT_TRUE(CrossEntropy({}, {1, 3, View(logits), std::span<const int32_t>(targets),
+                                std::span<float>(row_loss), std::span<float>(mean), 1.0f,
+                                std::span<float>(dlogits)})
+                  .ok());
+  EXPECT_FLOAT_EQ(row_loss[0], 2000.0f);
+  EXPECT_FLOAT_EQ(dlogits[1], -1.0f);
+}
+
+TEST(CrossEntropy, GivesNaNForNaN) {
+  const std::vector<float> logits = {0.0f, NAN, 1.0f};
+  const std::vector<int32_t> targets = {0};
+  std::vector<float> row_loss(1), mean(1);
+  ASSERT_TRUE(CrossEntropy({}, {1, 3, View(logits), std::span<const int32_t>(targets),
+                                std::span<float>(row_loss), std::span<float>(mean)})
+                  .ok());
+  EXPECT_TRUE(std::isnan(mean[0]));
+}
+
+TEST(CrossEntropy, RefusesATargetOutsideTheVocabulary) {
+  const std::vector<float> logits(3);
+  const std::vector<int32_t> targets = {3};
+  std::vector<float> row_loss(1), mean(1);
+  const absl::Status status =
+      CrossEntropy({}, {1, 3, View(logits), std::span<const int32_t>(targets),
+                        std::span<float>(row_loss), std::span<float>(mean)});
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("target: 3 (at most 2)"));
+}
+
+TEST(CrossEntropy, DoesNotDependOnTheNumberOfThreads) {
+  const std::vector<float> logits = RandomValues(33 * 50, 4);
+  std::vector<int32_t> targets(33);
+  for (int32_t r = 0; r < 33; ++r) targets[r] = r;
+  ExpectSameBitsForAnyThreads([&] {
+    std::vector<float> out(33 + 1 + 33 * 50);
+    const std::span<float> all(out);
+    EXPECT_TRUE(CrossEntropy({}, {33, 50, View(logits), std::span<const int32_t>(targets),
+                                  all.subspan(0, 33), all.subspan(33, 1), 1.0f, all.subspan(34)})
+                    .ok());
+    return out;
+  });
+}
+
+}  // namespace
+}  // namespace nsa

@@ -1,0 +1,119 @@
+#include "kernels/nn/matmul.h"
+
+#include <gmock/gmock.h>
+
+#include "kernels/nn/columns.h"
+#include "kernels/nn/copy.h"
+#include "tests/kernels/nn/values.h"
+
+namespace nsa {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Case {
+  int64_t m, n, k;
+  bool transpose_a, transpose_b, accumulate;
+};
+
+class MatmulTest : public ::testing::TestWithParam<Case> {};
+
+TEST_P(MatmulTest, EqualsTheSumOfProducts) {
+  const Case& c = GetParam();
+  const std::vector<float> a = RandomValues(c.m * c.k, 1), b = RandomValues(c.k * c.n, 2);
+  std::vector<float> got = RandomValues(c.m * c.n, 3);
+  std::vector<double> want(c.m * c.n);
+  double largest = 0;
+  for (int64_t i = 0; i < c.m; ++i) {
+    for (int64_t j = 0; j < c.n; ++j) {
+      double sum = c.accumulate ? got[i * c.n + j] : 0.0, magnitude = std::abs(sum);
+      for (int64_t x = 0; x < c.k; ++x) {
+        const double product = double{a[c.transpose_a ? x * c.m + i : i * c.k + x]} *
+                               b[c.transpose_b ? j * c.k + x : x * c.n + j];
+        sum += product;
+        magnitude += std::abs(product);
+      }
+      want[i * c.n + j] = sum;
+      largest = std::max(largest, magnitude);
+    }
+  }
+  ASSERT_TRUE(Matmul({}, {.m = c.m,
+                          .n = c.n,
+                          .k = c.k,
+                          .transpose_a = c.transpose_a,
+                          .transpose_b = c.transpose_b,
+                          .a = View(a),
+                          .b = View(b),
+                          .c = std::span<float>(got),
+                          .accumulate = c.accumulate})
+                  .ok());
+  // A sum of k products in any order: (k + 1) roundings of at most the sum of magnitudes.
+  ExpectWithin(got, want, (c.k + 1) * kUnit * largest, "c");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, MatmulTest,
+    ::testing::Values(Case{1, 1, 1, false, false, false}, Case{5, 7, 3, false, false, true},
+                      Case{5, 7, 3, true, false, false}, Case{5, 7, 3, false, true, false},
+                      Case{5, 7, 3, true, true, true}, Case{64, 48, 128, false, true, false},
+                      Case{48, 64, 130, true, false, true}));
+
+TEST(Matmul, AddsAMatrixOfItsOwn) {
+  const std::vector<float> a = RandomValues(5 * 3, 1), b = RandomValues(3 * 7, 2),
+                           add = RandomValues(5 * 7, 3);
+  std::vector<float> want = add, got(5 * 7);
+  MatmulArgs args{.m = 5, .n = 7, .k = 3, .a = View(a), .b = View(b), .accumulate = true};
+  args.c = std::span<float>(want);
+  ASSERT_TRUE(Matmul({}, args).ok());
+  args.c = std::span<float>(got), args.add = View(add);
+  EXPECT_EQ(Matmul({}, args).code(), absl::StatusCode::kInvalidArgument);  // both
+  args.accumulate = false;
+  ASSERT_TRUE(Matmul({}, args).ok());
+  EXPECT_EQ(got, want);
+  args.add.size -= 1;
+  EXPECT_THAT(std::string(Matmul({}, args).message()), HasSubstr("add: 34 elements (35 = m·n)"));
+}
+
+TEST(Matmul, RefusesABufferOfTheWrongSize) {
+  const std::vector<float> a(6), b(6);
+  std::vector<float> c(3);
+  const absl::Status status =
+      Matmul({}, {.m = 2, .n = 2, .k = 3, .a = View(a), .b = View(b), .c = std::span<float>(c)});
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("c: 3 elements (4 = m·n)"));
+}
+
+TEST(Matmul, RefusesABackendThatIsNotBuilt) {
+  EXPECT_FALSE(Matmul({.backend = Backend::kCuda}, {.m = 1, .n = 1, .k = 1}).ok());
+}
+
+TEST(Columns, SplitAndJoinAreInverse) {
+  const std::vector<float> wide = RandomValues(5 * 9, 4);
+  std::vector<float> a(5 * 2), b(5 * 3), c(5 * 4), joined(5 * 9);
+  const std::vector<Tensor> parts = {std::span<float>(a), std::span<float>(b), std::span<float>(c)};
+  ASSERT_TRUE(SplitColumns({}, {.rows = 5, .wide = View(wide), .parts = parts}).ok());
+  EXPECT_EQ(b[3 * 3 + 1], wide[3 * 9 + 2 + 1]);
+  const std::vector<ConstTensor> back(parts.begin(), parts.end());
+  ASSERT_TRUE(JoinColumns({}, {.rows = 5, .parts = back, .wide = std::span<float>(joined)}).ok());
+  EXPECT_EQ(joined, wide);
+}
+
+TEST(Columns, RefusesPartsThatDoNotFillTheWideMatrix) {
+  const std::vector<float> wide(10);
+  std::vector<float> part(5);
+  const std::vector<Tensor> parts = {std::span<float>(part)};
+  EXPECT_EQ(SplitColumns({}, {.rows = 5, .wide = View(wide), .parts = parts}).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(Copy, CopiesAndClearsBuffersLargerThanAChunk) {
+  const std::vector<float> from = RandomValues(300001, 5);
+  std::vector<float> to(from.size());
+  ASSERT_TRUE(Copy({}, View(from), std::span<float>(to)).ok());
+  EXPECT_EQ(from, to);
+  ASSERT_TRUE(Zero({}, std::span<float>(to)).ok());
+  EXPECT_EQ(to, std::vector<float>(from.size()));
+}
+
+}  // namespace
+}  // namespace nsa

@@ -1,0 +1,110 @@
+#include "kernels/nn/rope.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/kernels/layer.h"
+#include "tests/testing/status_matchers.h"
+
+namespace nsa::testing {
+namespace {
+
+constexpr int32_t kBatch = 2, kTokens = 50, kHeads = 3, kWidth = 16;
+constexpr int64_t kSize = int64_t{kBatch} * kTokens * kHeads * kWidth;
+
+RopeArgs Args(const std::vector<float>& x, std::vector<float>& y) {
+  return {.batch = kBatch,
+          .seq_len = kTokens,
+          .heads = kHeads,
+          .head_dim = kWidth,
+          .x = Span(x),
+          .y = Span(y)};
+}
+
+// Two roundings of a sum of two products of numbers ≤ 1, and of sine and cosine: 4u.
+constexpr double kBound = 4 * kUnit;
+
+TEST(Rope, EqualsTheFormula) {
+  for (const float scale : {1.0f, 8.0f}) {
+    const std::vector<float> x = Random(kSize, 1);
+    std::vector<float> y = Poisoned(kSize);
+    RopeArgs args = Args(x, y);
+    args.scale = scale;
+    ASSERT_OK(Rope({}, args));
+    EXPECT_TRUE(Close("y", y, oracle::Rope(Double(x), kTokens, kHeads, kWidth, 10000, scale),
+                      {{"b", kBatch}, {"t", kTokens}, {"a", kHeads}, {"c", kWidth}}, kBound));
+  }
+}
+
+TEST(Rope, EveryHeadTurnsByTheSameAngles) {
+  std::vector<float> x = Random(kSize, 2), y = Poisoned(kSize);
+  for (int64_t i = 0; i < kSize; ++i)
+    x[i] = x[i / (kHeads * kWidth) * kHeads * kWidth + i % kWidth];
+  ASSERT_OK(Rope({}, Args(x, y)));
+  for (int64_t i = 0; i < kSize; ++i) {
+    ASSERT_EQ(y[i], y[i / (kHeads * kWidth) * kHeads * kWidth + i % kWidth]);
+  }
+}
+
+// q·k of two rotated rows is a function of their distance, for every head.
+TEST(Rope, ProductsDependOnTheDistanceOnly) {
+  const std::vector<float> row = Random(2 * kWidth, 3);
+  constexpr int32_t kLong = 1200;
+  std::vector<float> q(kLong * kWidth), k(kLong * kWidth);
+  for (int64_t i = 0; i < kLong * kWidth; ++i) {
+    q[i] = row[i % kWidth];
+    k[i] = row[kWidth + i % kWidth];
+  }
+  for (auto* x : {&q, &k}) {
+    ASSERT_OK(Rope({}, {.batch = 1,
+                        .seq_len = kLong,
+                        .heads = 1,
+                        .head_dim = kWidth,
+                        .x = Span(*x),
+                        .y = Span(*x)}));
+  }
+  const auto product = [&](int64_t m, int64_t n) {
+    double sum = 0;
+    for (int64_t c = 0; c < kWidth; ++c) {
+      sum += static_cast<double>(q[m * kWidth + c]) * k[n * kWidth + c];
+    }
+    return sum;
+  };
+  for (const int64_t distance : {0, 1, 10, 100}) {
+    for (const int64_t at : {0, 90, 1000}) {
+      // dk products of two rotated numbers, each within kBound.
+      EXPECT_NEAR(product(at + distance, at), product(distance, 0), 2 * kWidth * kBound);
+    }
+  }
+}
+
+TEST(Rope, InverseGivesBackWhatWasTurnedAlsoInPlace) {
+  const std::vector<float> x = Random(kSize, 4);
+  std::vector<float> y = x;
+  RopeArgs args = Args(y, y);
+  ASSERT_OK(Rope({}, args));
+  args.inverse = true;
+  ASSERT_OK(Rope({}, args));
+  EXPECT_TRUE(Close("x", y, x, {{"i", kSize}}, 2 * kBound));
+}
+
+TEST(Rope, RefusesWrongSizesTypesAndFields) {
+  std::vector<float> x(kSize), y(kSize);
+  const auto message = [&](auto change) {
+    RopeArgs args = Args(x, y);
+    change(&args);
+    return Rope({}, args);
+  };
+  using ::testing::HasSubstr;
+  const auto refuses = [](const char* what) {
+    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(what));
+  };
+  EXPECT_THAT(message([](RopeArgs* a) { a->y.size -= 1; }), refuses("y: 4799 elements (4800"));
+  EXPECT_THAT(message([](RopeArgs* a) { a->x.data = nullptr; }), refuses("x: no memory"));
+  EXPECT_THAT(message([](RopeArgs* a) { a->y.dtype = DType::kBf16; }), refuses("y: type bf16"));
+  EXPECT_THAT(message([](RopeArgs* a) { a->head_dim = 15; }), refuses("head_dim=15"));
+  EXPECT_THAT(message([](RopeArgs* a) { a->base = 1; }), refuses("rope_base"));
+  EXPECT_THAT(message([](RopeArgs* a) { a->scale = 0; }), refuses("rope_scale"));
+}
+
+}  // namespace
+}  // namespace nsa::testing
