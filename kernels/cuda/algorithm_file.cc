@@ -1,0 +1,100 @@
+#include "kernels/cuda/algorithm_file.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace nsa::cuda {
+namespace {
+
+absl::Status Failure(const std::string& path, const char* what) {
+  return absl::UnavailableError(absl::StrCat(path, ": ", what, ": ", std::strerror(errno)));
+}
+
+}  // namespace
+
+std::string DefaultAlgorithmFolder() {
+  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache == '/') {
+    return absl::StrCat(cache, "/nsa");
+  }
+  if (const char* home = std::getenv("HOME"); home != nullptr && *home == '/') {
+    return absl::StrCat(home, "/.cache/nsa");
+  }
+  return "";
+}
+
+AlgorithmFile::AlgorithmFile(const std::string& folder, const std::string& gpu,
+                             size_t library_version) {
+  if (folder.empty()) return;
+  std::string name = gpu;
+  for (char& c : name) {
+    if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
+  }
+  path_ = absl::StrCat(folder, "/cublaslt-", name, "-", library_version, ".txt");
+}
+
+AlgorithmFile::~AlgorithmFile() { Unlock(); }
+
+absl::Status AlgorithmFile::Lock() {
+  if (path_.empty()) return absl::UnavailableError("no folder for cuBLASLt's algorithms");
+  std::error_code error;
+  std::filesystem::create_directories(std::filesystem::path(path_).parent_path(), error);
+  lock_ = open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (lock_ < 0) return Failure(path_, "open");
+  while (flock(lock_, LOCK_EX) != 0) {
+    if (errno == EINTR) continue;
+    const absl::Status status = Failure(path_, "lock");
+    Unlock();
+    return status;
+  }
+  return absl::OkStatus();
+}
+
+void AlgorithmFile::Unlock() {
+  if (lock_ >= 0) close(std::exchange(lock_, -1));  // closing ends the lock
+}
+
+void AlgorithmFile::ReadNewLines() {
+  std::ifstream file(path_, std::ios::binary);
+  if (!file.seekg(read_)) return;
+  std::string line;
+  while (std::getline(file, line) && !file.eof()) {  // a line without its end is not whole
+    read_ += static_cast<int64_t>(line.size()) + 1;
+    std::istringstream words(line);
+    std::string key;
+    Algorithm algorithm{};
+    words >> key >> std::hex;
+    for (uint64_t& word : algorithm) words >> word;
+    if (words) known_.emplace(key, algorithm);  // the first line of a shape counts
+  }
+}
+
+std::optional<AlgorithmFile::Algorithm> AlgorithmFile::Find(const std::string& key) {
+  if (path_.empty()) return std::nullopt;
+  ReadNewLines();
+  const auto found = known_.find(key);
+  return found == known_.end() ? std::nullopt : std::optional(found->second);
+}
+
+absl::Status AlgorithmFile::Add(const std::string& key, const Algorithm& algorithm) {
+  std::string line = key;
+  for (const uint64_t word : algorithm) absl::StrAppend(&line, " ", absl::Hex(word));
+  line += '\n';
+  // One write of a line, so that a reader sees all of it or nothing.
+  if (write(lock_, line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
+    return Failure(path_, "write");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace nsa::cuda

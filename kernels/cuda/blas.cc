@@ -1,0 +1,327 @@
+#include "kernels/cuda/blas.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+#include "kernels/cuda/cublaslt.h"
+#include "kernels/cuda/status.h"
+
+namespace nsa::cuda {
+namespace {
+
+// A product of one shape: descriptors and the algorithm, made once.
+struct Product {
+  cublasLtMatmulDesc_t product = nullptr;
+  cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr;
+  cublasLtMatmulAlgo_t algorithm{};
+};
+
+// Whether the product is added to something: to c, or to a matrix of its own.
+bool Adds(const MatmulArgs& args) { return args.accumulate || args.add.wanted(); }
+
+using Key = std::tuple<int64_t, int64_t, int64_t, bool, bool, DType, bool>;
+Key KeyOf(const MatmulArgs& args) {
+  return {args.m, args.n, args.k, args.transpose_a, args.transpose_b, args.c.dtype, Adds(args)};
+}
+
+// "4096x1536x768-nt-bf16-add", the name of a shape in the file.
+std::string NameOf(const MatmulArgs& args) {
+  return absl::StrCat(args.m, "x", args.n, "x", args.k, "-", args.transpose_a ? "t" : "n",
+                      args.transpose_b ? "t" : "n", args.c.dtype == DType::kF32 ? "-f32" : "-bf16",
+                      Adds(args) ? "-add" : "");
+}
+
+// Device memory for a moment, filled with bf16 numbers between −1 and 1: on zeros products are
+// faster than on data.
+class Scratch {
+ public:
+  ~Scratch() {
+    for (void* block : blocks_) cudaFree(block);
+  }
+  absl::StatusOr<void*> Take(int64_t bytes) {
+    void* block = nullptr;
+    const cudaError_t error = cudaMalloc(&block, bytes);
+    if (error != cudaSuccess) cudaGetLastError();  // out of memory is an answer, not a fault
+    NSA_RETURN_IF_ERROR(ToStatus(error, "matmul timing"));
+    blocks_.push_back(block);
+    std::vector<bf16> values(std::min<int64_t>(bytes / 2, 1 << 20));
+    uint32_t state = 12345;
+    for (bf16& value : values) {
+      state = state * 1664525u + 1013904223u;
+      value = bf16(static_cast<float>(state >> 8) * 0x1p-23f - 1.0f);
+    }
+    const auto pattern = static_cast<int64_t>(values.size() * sizeof(bf16));
+    for (int64_t at = 0; at < bytes; at += pattern) {
+      NSA_RETURN_IF_ERROR(
+          ToStatus(cudaMemcpy(static_cast<uint8_t*>(block) + at, values.data(),
+                              std::min(pattern, bytes - at), cudaMemcpyHostToDevice),
+                   "matmul timing"));
+    }
+    return block;
+  }
+
+ private:
+  std::vector<void*> blocks_;
+};
+
+bool IsCapturing(void* stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  return cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status) != cudaSuccess ||
+         status != cudaStreamCaptureStatusNone;
+}
+
+}  // namespace
+
+class Blas::Impl {
+ public:
+  Impl(CublasLt library, void* workspace, int64_t workspace_bytes)
+      : library_(std::move(library)), workspace_(workspace), workspace_bytes_(workspace_bytes) {}
+
+  ~Impl() {
+    for (auto& [key, product] : products_) Destroy(product);
+    if (handle_ != nullptr) library_.destroy(handle_);
+  }
+
+  absl::Status Open(const std::string& algorithm_folder) {
+    NSA_RETURN_IF_ERROR(ToStatus(library_.create(&handle_), "create"));
+    const size_t version = library_.version();
+    int device = 0;
+    cudaDeviceProp properties{};
+    NSA_RETURN_IF_ERROR(ToStatus(cudaGetDevice(&device), "device"));
+    NSA_RETURN_IF_ERROR(ToStatus(cudaGetDeviceProperties(&properties, device), "device"));
+    file_ = std::make_unique<AlgorithmFile>(algorithm_folder, properties.name, version);
+    description = absl::StrCat("cuBLASLt ", version / 10000, ".", version / 100 % 100, ".",
+                               version % 100, " (", library_.path, ")");
+    if (!file_->path().empty()) absl::StrAppend(&description, ", algorithms in ", file_->path());
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<const Product*> Find(void* stream, const MatmulArgs& args) {
+    const Key key = KeyOf(args);
+    if (const auto found = products_.find(key); found != products_.end()) return &found->second;
+    Product product;
+    absl::Status status = Describe(args, &product);
+    if (status.ok()) status = Choose(stream, args, &product);
+    if (!status.ok()) {
+      Destroy(product);
+      return status;
+    }
+    return &products_.emplace(key, product).first->second;
+  }
+
+  absl::Status Run(void* stream, const Product& product, const MatmulArgs& args) const {
+    const float alpha = 1, beta = Adds(args) ? 1.0f : 0.0f;
+    const void* add = args.add.wanted() ? args.add.data : args.c.data;
+    // Column-major libraries see our row-major cᵀ = op(b)ᵀ·op(a)ᵀ: b comes first.
+    return ToStatus(library_.matmul(handle_, product.product, &alpha, args.b.data, product.b,
+                                    args.a.data, product.a, &beta, add, product.c, args.c.data,
+                                    product.c, &product.algorithm, workspace_, workspace_bytes_,
+                                    static_cast<cudaStream_t>(stream)),
+                    "matmul");
+  }
+
+  std::string description;
+  int64_t untimed_shapes = 0;
+
+ private:
+  void Destroy(const Product& product) const {
+    if (product.product != nullptr) library_.desc_destroy(product.product);
+    for (cublasLtMatrixLayout_t layout : {product.a, product.b, product.c}) {
+      if (layout != nullptr) library_.layout_destroy(layout);
+    }
+  }
+
+  absl::Status Describe(const MatmulArgs& args, Product* product) const {
+    NSA_RETURN_IF_ERROR(ToStatus(
+        library_.desc_create(&product->product, CUBLAS_COMPUTE_32F, CUDA_R_32F), "descriptor"));
+    const cublasOperation_t op_first = args.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasOperation_t op_second = args.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+    NSA_RETURN_IF_ERROR(ToStatus(library_.desc_set(product->product, CUBLASLT_MATMUL_DESC_TRANSA,
+                                                   &op_first, sizeof(op_first)),
+                                 "descriptor"));
+    NSA_RETURN_IF_ERROR(ToStatus(library_.desc_set(product->product, CUBLASLT_MATMUL_DESC_TRANSB,
+                                                   &op_second, sizeof(op_second)),
+                                 "descriptor"));
+    const cudaDataType_t result = args.c.dtype == DType::kF32 ? CUDA_R_32F : CUDA_R_16BF;
+    // Layouts are (rows, columns, leading dimension) of the column-major view: the stored row
+    // length comes first.
+    auto layout = [&](cublasLtMatrixLayout_t* to, cudaDataType_t type, int64_t stored_rows,
+                      int64_t stored_columns) {
+      return ToStatus(library_.layout_create(to, type, stored_columns, stored_rows, stored_columns),
+                      "layout");
+    };
+    NSA_RETURN_IF_ERROR(args.transpose_b ? layout(&product->b, CUDA_R_16BF, args.n, args.k)
+                                         : layout(&product->b, CUDA_R_16BF, args.k, args.n));
+    NSA_RETURN_IF_ERROR(args.transpose_a ? layout(&product->a, CUDA_R_16BF, args.k, args.m)
+                                         : layout(&product->a, CUDA_R_16BF, args.m, args.k));
+    return layout(&product->c, result, args.m, args.n);
+  }
+
+  // The library's candidates, its own favourite first.
+  absl::StatusOr<std::vector<cublasLtMatmulAlgo_t>> Candidates(const MatmulArgs& args,
+                                                               const Product& product) const {
+    constexpr int kMost = 16;
+    cublasLtMatmulPreference_t preference = nullptr;
+    NSA_RETURN_IF_ERROR(ToStatus(library_.preference_create(&preference), "preference"));
+    const size_t bytes = workspace_bytes_;
+    // In-place split-K adds in the order in which blocks finish; the other schemes add in a fixed
+    // order.
+    const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE |
+                             CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE |
+                             CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
+    library_.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes,
+                            sizeof(bytes));
+    library_.preference_set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes,
+                            sizeof(schemes));
+    std::vector<cublasLtMatmulHeuristicResult_t> results(kMost);
+    int found = 0;
+    const cublasStatus_t status =
+        library_.heuristic(handle_, product.product, product.b, product.a, product.c, product.c,
+                           preference, kMost, results.data(), &found);
+    library_.preference_destroy(preference);
+    NSA_RETURN_IF_ERROR(ToStatus(status, "algorithm"));
+    std::vector<cublasLtMatmulAlgo_t> algorithms;
+    for (int i = 0; i < found; ++i) {
+      if (results[i].state == CUBLAS_STATUS_SUCCESS) algorithms.push_back(results[i].algo);
+    }
+    if (!algorithms.empty()) return algorithms;
+    return absl::UnimplementedError(
+        absl::StrCat("cuBLASLt: no algorithm for m=", args.m, " n=", args.n, " k=", args.k,
+                     " (sizes must be multiples of 8); change the model's widths"));
+  }
+
+  // What the file says of the shape, if this library and GPU take it.
+  bool Remembered(const MatmulArgs& args, Product* product) const {
+    const auto words = file_->Find(NameOf(args));
+    if (!words.has_value()) return false;
+    static_assert(sizeof(AlgorithmFile::Algorithm) == sizeof(cublasLtMatmulAlgo_t));
+    std::memcpy(&product->algorithm, words->data(), sizeof(product->algorithm));
+    cublasLtMatmulHeuristicResult_t result{};
+    return library_.check(handle_, product->product, product->b, product->a, product->c, product->c,
+                          &product->algorithm, &result) == CUBLAS_STATUS_SUCCESS &&
+           result.workspaceSize <= static_cast<size_t>(workspace_bytes_);
+  }
+
+  absl::Status Choose(void* stream, const MatmulArgs& args, Product* product) {
+    if (Remembered(args, product)) return absl::OkStatus();
+    NSA_ASSIGN_OR_RETURN(const auto candidates, Candidates(args, *product));
+    product->algorithm = candidates.front();
+    if (candidates.size() == 1) return absl::OkStatus();
+    if (IsCapturing(stream) || !file_->Lock().ok()) {
+      ++untimed_shapes;
+      return absl::OkStatus();
+    }
+    // Another rank may have chosen while this one waited.
+    absl::Status status;
+    if (!Remembered(args, product)) {
+      product->algorithm = candidates.front();
+      status = Fastest(stream, args, candidates, product);
+      if (absl::IsResourceExhausted(status)) {
+        ++untimed_shapes;
+        product->algorithm = candidates.front();
+        status = absl::OkStatus();
+      } else if (status.ok()) {
+        AlgorithmFile::Algorithm words{};
+        std::memcpy(words.data(), &product->algorithm, sizeof(product->algorithm));
+        if (!file_->Add(NameOf(args), words).ok()) {
+          ++untimed_shapes;
+          product->algorithm = candidates.front();
+        }
+      }
+    }
+    file_->Unlock();
+    return status;
+  }
+
+  // Leaves the fastest candidate in `product`. An earlier one keeps its place unless a later one
+  // is 2 % faster: the library's order counts where the clock cannot tell.
+  absl::Status Fastest(void* stream, const MatmulArgs& args,
+                       const std::vector<cublasLtMatmulAlgo_t>& candidates, Product* product) {
+    Scratch scratch;
+    MatmulArgs timed = args;
+    NSA_ASSIGN_OR_RETURN(timed.a.data, scratch.Take(2 * args.m * args.k));
+    NSA_ASSIGN_OR_RETURN(timed.b.data, scratch.Take(2 * args.k * args.n));
+    NSA_ASSIGN_OR_RETURN(timed.c.data, scratch.Take(SizeOf(args.c.dtype) * args.m * args.n));
+    timed.accumulate = Adds(args), timed.add = {};
+    float best = 0;
+    cublasLtMatmulAlgo_t fastest = candidates.front();
+    for (const cublasLtMatmulAlgo_t& candidate : candidates) {
+      product->algorithm = candidate;
+      NSA_ASSIGN_OR_RETURN(const float time, TimeOf(stream, *product, timed));
+      if (best != 0 && time > best * 0.98f) continue;
+      best = time;
+      fastest = candidate;
+    }
+    product->algorithm = fastest;
+    return absl::OkStatus();
+  }
+
+  // Milliseconds of one call, the least of three samples.
+  absl::StatusOr<float> TimeOf(void* stream_pointer, const Product& product,
+                               const MatmulArgs& args) const {
+    constexpr int kSamples = 3, kCalls = 4;
+    auto* stream = static_cast<cudaStream_t>(stream_pointer);
+    cudaEvent_t begin = nullptr, end = nullptr;
+    NSA_RETURN_IF_ERROR(ToStatus(cudaEventCreate(&begin), "event"));
+    NSA_RETURN_IF_ERROR(ToStatus(cudaEventCreate(&end), "event"));
+    absl::Status status = Run(stream, product, args);
+    float least = 0;
+    for (int sample = 0; sample < kSamples && status.ok(); ++sample) {
+      cudaEventRecord(begin, stream);
+      for (int call = 0; call < kCalls; ++call) status.Update(Run(stream, product, args));
+      cudaEventRecord(end, stream);
+      status.Update(ToStatus(cudaEventSynchronize(end), "matmul timing"));
+      float time = 0;
+      cudaEventElapsedTime(&time, begin, end);
+      least = sample == 0 ? time : std::min(least, time);
+    }
+    cudaEventDestroy(begin);
+    cudaEventDestroy(end);
+    NSA_RETURN_IF_ERROR(status);
+    return least / kCalls;
+  }
+
+  CublasLt library_;
+  cublasLtHandle_t handle_ = nullptr;
+  void* const workspace_;
+  const int64_t workspace_bytes_;
+  std::unique_ptr<AlgorithmFile> file_;
+  std::map<Key, Product> products_;
+};
+
+absl::StatusOr<std::unique_ptr<Blas>> Blas::Create(void* workspace, int64_t workspace_bytes,
+                                                   const std::string& algorithm_folder) {
+  NSA_ASSIGN_OR_RETURN(CublasLt library, CublasLt::Load());
+  auto impl = std::make_unique<Impl>(std::move(library), workspace, workspace_bytes);
+  NSA_RETURN_IF_ERROR(impl->Open(algorithm_folder));
+  return std::unique_ptr<Blas>(new Blas(std::move(impl)));
+}
+
+Blas::Blas(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Blas::~Blas() = default;
+
+absl::Status Blas::Plan(void* stream, std::span<const MatmulArgs> products) {
+  for (const MatmulArgs& args : products) {
+    NSA_RETURN_IF_ERROR(impl_->Find(stream, args).status());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Blas::Matmul(void* stream, const MatmulArgs& args) {
+  NSA_ASSIGN_OR_RETURN(const Product* product, impl_->Find(stream, args));
+  return impl_->Run(stream, *product, args);
+}
+
+int64_t Blas::untimed_shapes() const { return impl_->untimed_shapes; }
+
+const std::string& Blas::description() const { return impl_->description; }
+
+}  // namespace nsa::cuda

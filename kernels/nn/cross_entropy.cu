@@ -1,0 +1,138 @@
+// Cross-entropy on CUDA: one block of threads a row (a warp where the vocabulary is small), fp32
+// inside, logits read again from L1; then one block adds the rows' losses in a fixed order.
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/vector.cuh"
+#include "kernels/nn/cross_entropy.h"
+
+namespace nsa::cuda {
+namespace {
+
+// Over a block of threads; every thread gets the result. `scratch` has 33 floats.
+template <bool kMax>
+__device__ float BlockReduce(float value, float* scratch) {
+  value = kMax ? WarpMax(value) : WarpSum(value);
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
+  if (warps == 1) return value;
+  __syncthreads();
+  if (lane == 0) scratch[warp] = value;
+  __syncthreads();
+  if (warp == 0) {
+    float all = lane < warps ? scratch[lane] : (kMax ? -INFINITY : 0.0f);
+    all = kMax ? WarpMax(all) : WarpSum(all);
+    if (lane == 0) scratch[32] = all;
+  }
+  __syncthreads();
+  return scratch[32];
+}
+
+__global__ void CrossEntropyKernel(const bf16* logits, const int* targets, float* row_loss,
+                                   bf16* dlogits, int vocab, float scale) {
+  __shared__ float scratch[33];
+  const int64_t row = blockIdx.x;
+  const bf16* x = logits + row * vocab;
+  const int target = targets[row];
+  float top = -INFINITY;
+  for (int c = threadIdx.x; c < vocab; c += blockDim.x) top = fmaxf(top, __bfloat162float(x[c]));
+  top = BlockReduce<true>(top, scratch);
+  float sum = 0;
+  for (int c = threadIdx.x; c < vocab; c += blockDim.x) sum += __expf(__bfloat162float(x[c]) - top);
+  sum = BlockReduce<false>(sum, scratch);
+  if (threadIdx.x == 0) {
+    row_loss[row] = target < 0 ? 0.0f : top + logf(sum) - __bfloat162float(x[target]);
+  }
+  if (dlogits == nullptr) return;
+  __syncthreads();  // dlogits may be logits: the target's logit has been read
+  const float factor = target < 0 ? 0.0f : scale / sum;
+  for (int c = threadIdx.x; c < vocab; c += blockDim.x) {
+    const float p = target < 0 ? 0.0f : __expf(__bfloat162float(x[c]) - top) * factor;
+    dlogits[row * vocab + c] = __float2bfloat16(c == target ? p - scale : p);
+  }
+}
+
+// The same for a small vocabulary that vectors divide: a warp a row, 16 bytes a lane and access.
+constexpr int kWarpRows = 8;  // rows of a block
+__global__ void __launch_bounds__(kWarpRows* kWarp)
+    CrossEntropyWarpKernel(const bf16* logits, const int* targets, float* row_loss, bf16* dlogits,
+                           int64_t rows, int vocab, float scale) {
+  const int64_t row = int64_t{1} * blockIdx.x * kWarpRows + threadIdx.x / kWarp;
+  const int lane = threadIdx.x % kWarp;
+  if (row >= rows) return;
+  const bf16* x = logits + row * vocab;
+  const int target = targets[row];
+  float top = -INFINITY;
+  for (int c = lane * 8; c < vocab; c += kWarp * 8) {
+    const Float8 v = Load8(x + c);
+#pragma unroll
+    for (int e = 0; e < 8; ++e) top = fmaxf(top, v.v[e]);
+  }
+  top = WarpMax(top);
+  float sum = 0;
+  for (int c = lane * 8; c < vocab; c += kWarp * 8) {
+    const Float8 v = Load8(x + c);
+#pragma unroll
+    for (int e = 0; e < 8; ++e) sum += __expf(v.v[e] - top);
+  }
+  sum = WarpSum(sum);
+  if (lane == 0) {
+    row_loss[row] = target < 0 ? 0.0f : top + logf(sum) - __bfloat162float(x[target]);
+  }
+  if (dlogits == nullptr) return;
+  __syncwarp();  // dlogits may be logits: the target's logit has been read
+  const float factor = target < 0 ? 0.0f : scale / sum;
+  for (int c = lane * 8; c < vocab; c += kWarp * 8) {
+    Float8 v = Load8(x + c);
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      v.v[e] = target < 0 ? 0.0f : __expf(v.v[e] - top) * factor;
+      if (c + e == target) v.v[e] -= scale;
+    }
+    Store8(dlogits + row * vocab + c, v);
+  }
+}
+
+// One block of 1,024 threads; thread i takes rows i, i + 1024, …; fp64 sums, a fixed tree.
+__global__ void MeanLossKernel(const float* row_loss, const int* targets, int64_t rows,
+                               float* mean) {
+  __shared__ double sums[1024];
+  __shared__ int counts[1024];
+  double sum = 0;
+  int count = 0;
+  for (int64_t row = threadIdx.x; row < rows; row += blockDim.x) {
+    sum += row_loss[row];
+    count += targets[row] >= 0;
+  }
+  sums[threadIdx.x] = sum;
+  counts[threadIdx.x] = count;
+  for (int half = blockDim.x / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (threadIdx.x < half) {
+      sums[threadIdx.x] += sums[threadIdx.x + half];
+      counts[threadIdx.x] += counts[threadIdx.x + half];
+    }
+  }
+  if (threadIdx.x == 0) *mean = counts[0] == 0 ? 0.0f : static_cast<float>(sums[0] / counts[0]);
+}
+
+}  // namespace
+
+absl::Status CrossEntropy(const Exec& exec, const CrossEntropyArgs& args) {
+  const int threads = args.vocab <= 512 ? 32 : args.vocab <= 4096 ? 256 : 1024;
+  if (args.rows > 0 && args.vocab <= 2048 && args.vocab % 8 == 0) {
+    CrossEntropyWarpKernel<<<GridFor(args.rows, kWarpRows), kWarpRows * kWarp, 0, StreamOf(exec)>>>(
+        DataOf<bf16>(args.logits), DataOf<int>(args.targets), DataOf<float>(args.row_loss),
+        DataOf<bf16>(args.dlogits), args.rows, static_cast<int>(args.vocab), args.gradient_scale);
+    NSA_RETURN_IF_ERROR(CheckLaunch("cross_entropy"));
+  } else if (args.rows > 0) {
+    CrossEntropyKernel<<<static_cast<unsigned int>(args.rows), threads, 0, StreamOf(exec)>>>(
+        DataOf<bf16>(args.logits), DataOf<int>(args.targets), DataOf<float>(args.row_loss),
+        DataOf<bf16>(args.dlogits), static_cast<int>(args.vocab), args.gradient_scale);
+    NSA_RETURN_IF_ERROR(CheckLaunch("cross_entropy"));
+  }
+  MeanLossKernel<<<1, 1024, 0, StreamOf(exec)>>>(DataOf<float>(args.row_loss),
+                                                 DataOf<int>(args.targets), args.rows,
+                                                 DataOf<float>(args.mean_loss));
+  return CheckLaunch("cross_entropy");
+}
+
+}  // namespace nsa::cuda

@@ -1,0 +1,212 @@
+// RMSNorm on CUDA: one warp a row, 16 bytes a lane and access; bound by memory (4 bytes an element
+// forward, 8 backward). dweight's sums are cut into a constant number of row ranges and added in
+// order.
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/vector.cuh"
+#include "kernels/nn/rms_norm.h"
+
+namespace nsa::cuda {
+namespace {
+
+constexpr int kWarps = 8;
+
+__global__ void __launch_bounds__(kWarps* kWarp)
+    RmsNormKernel(const bf16* x, const bf16* weight, bf16* y, float* rstd, int64_t rows, int dim) {
+  const int64_t row = int64_t{1} * blockIdx.x * kWarps + threadIdx.x / kWarp;
+  const int lane = threadIdx.x % kWarp;
+  if (row >= rows) return;
+  const bf16* from = x + row * dim;
+  float squares = 0;
+  for (int c = lane * 8; c < dim; c += kWarp * 8) {
+    const Float8 v = Load8(from + c);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) squares = fmaf(v.v[i], v.v[i], squares);
+  }
+  const float r = rsqrtf(WarpSum(squares) / dim + kRmsNormEps);
+  for (int c = lane * 8; c < dim; c += kWarp * 8) {
+    Float8 v = Load8(from + c);
+    const Float8 w = Load8(weight + c);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) v.v[i] *= r * w.v[i];
+    Store8(y + row * dim + c, v);
+  }
+  if (lane == 0 && rstd != nullptr) rstd[row] = r;
+}
+
+// Where rows are cut for the weight's gradient: a constant, so that the order of sums does not
+// depend on the GPU.
+constexpr int kBlocks = 512;
+constexpr int kMostChunks = 4;  // of 256 columns that a warp keeps in registers
+
+// Rows [rows·block/blocks, …) belong to a block, every eighth of them to a warp, which keeps a row
+// and its share of dweight in registers: dim ≤ 256 · kChunks.
+template <int kChunks>
+__global__ void __launch_bounds__(kWarps* kWarp)
+    RmsNormBackwardKernel(const bf16* dy, const bf16* x, const bf16* weight, const float* rstd,
+                          bf16* dx, float* partial, int64_t rows, int dim) {
+  __shared__ float sums[kWarps][kWarp * 8];
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  Float8 w[kChunks] = {}, sum[kChunks] = {};
+#pragma unroll
+  for (int k = 0; k < kChunks; ++k) {
+    const int c = (k * kWarp + lane) * 8;
+    if (c < dim) w[k] = Load8(weight + c);
+  }
+  const int64_t begin = rows * blockIdx.x / gridDim.x, end = rows * (blockIdx.x + 1) / gridDim.x;
+  for (int64_t row = begin + warp; row < end; row += kWarps) {
+    const float r = rstd[row];
+    uint4 g_raw[kChunks], v_raw[kChunks], out_raw[kChunks];
+#pragma unroll
+    for (int k = 0; k < kChunks; ++k) {
+      const int c = min((k * kWarp + lane) * 8, dim - 8);
+      g_raw[k] = *reinterpret_cast<const uint4*>(dy + row * dim + c);
+      v_raw[k] = *reinterpret_cast<const uint4*>(x + row * dim + c);
+      out_raw[k] = *reinterpret_cast<const uint4*>(dx + row * dim + c);
+    }
+    float dot = 0;
+#pragma unroll
+    for (int k = 0; k < kChunks; ++k) {
+      if ((k * kWarp + lane) * 8 >= dim) break;
+      const Float8 g = AsFloats(g_raw[k]), v = AsFloats(v_raw[k]);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        dot = fmaf(g.v[i] * w[k].v[i], v.v[i], dot);
+        sum[k].v[i] = fmaf(g.v[i], v.v[i] * r, sum[k].v[i]);
+      }
+    }
+    const float shift = WarpSum(dot) / dim * r * r;
+#pragma unroll
+    for (int k = 0; k < kChunks; ++k) {
+      const int c = (k * kWarp + lane) * 8;
+      if (c >= dim) break;
+      const Float8 g = AsFloats(g_raw[k]), v = AsFloats(v_raw[k]);
+      Float8 out = AsFloats(out_raw[k]);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) out.v[i] += r * (g.v[i] * w[k].v[i] - v.v[i] * shift);
+      Store8(dx + row * dim + c, out);
+    }
+  }
+  // dweight of the block, 256 columns at a time: the warps' sums in order.
+#pragma unroll
+  for (int k = 0; k < kChunks; ++k) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sums[warp][lane * 8 + i] = sum[k].v[i];
+    __syncthreads();
+    const int c = k * kWarp * 8 + threadIdx.x;
+    if (c < dim) {
+      float total = 0;
+      for (int from = 0; from < kWarps; ++from) total += sums[from][threadIdx.x];
+      partial[int64_t{1} * blockIdx.x * dim + c] = total;
+    }
+    __syncthreads();
+  }
+}
+
+// The same for wider rows, which are read twice; each warp sums dweight in shared memory.
+__global__ void __launch_bounds__(kWarps* kWarp)
+    RmsNormBackwardWideKernel(const bf16* dy, const bf16* x, const bf16* weight, const float* rstd,
+                              bf16* dx, float* partial, int64_t rows, int dim) {
+  extern __shared__ float wide_sums[];  // [warps][dim]
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  float* mine = wide_sums + warp * dim;
+  for (int c = lane; c < dim; c += kWarp) mine[c] = 0;
+  __syncwarp();
+  const int64_t begin = rows * blockIdx.x / gridDim.x, end = rows * (blockIdx.x + 1) / gridDim.x;
+  for (int64_t row = begin + warp; row < end; row += kWarps) {
+    const float r = rstd[row];
+    float dot = 0;
+    for (int c = lane * 8; c < dim; c += kWarp * 8) {
+      const Float8 g = Load8(dy + row * dim + c), v = Load8(x + row * dim + c),
+                   w = Load8(weight + c);
+      // mine[] is laid out [8][dim/8], so that the lanes of an access lie side by side.
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        dot = fmaf(g.v[i] * w.v[i], v.v[i], dot);
+        mine[i * (dim / 8) + c / 8] += g.v[i] * v.v[i] * r;
+      }
+    }
+    const float shift = WarpSum(dot) / dim * r * r;
+    for (int c = lane * 8; c < dim; c += kWarp * 8) {
+      const Float8 g = Load8(dy + row * dim + c), v = Load8(x + row * dim + c),
+                   w = Load8(weight + c);
+      Float8 out = Load8(dx + row * dim + c);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) out.v[i] += r * (g.v[i] * w.v[i] - v.v[i] * shift);
+      Store8(dx + row * dim + c, out);
+    }
+  }
+  __syncthreads();
+  for (int c = threadIdx.x; c < dim; c += blockDim.x) {
+    float sum = 0;
+    for (int w = 0; w < kWarps; ++w) sum += wide_sums[w * dim + c % 8 * (dim / 8) + c / 8];
+    partial[int64_t{1} * blockIdx.x * dim + c] = sum;
+  }
+}
+
+// Eight threads a column take an eighth of the blocks each, in order.
+__global__ void AddWeightGradient(const float* partial, int dim, float* dweight) {
+  __shared__ float sums[8][kWarp];
+  const int c = blockIdx.x * kWarp + threadIdx.x;
+  float sum = 0;
+  if (c < dim) {
+    for (int block = kBlocks / 8 * threadIdx.y; block < kBlocks / 8 * (threadIdx.y + 1); ++block) {
+      sum += partial[int64_t{1} * block * dim + c];
+    }
+  }
+  sums[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y != 0 || c >= dim) return;
+  for (int slice = 1; slice < 8; ++slice) sum += sums[slice][threadIdx.x];
+  dweight[c] += sum;
+}
+
+}  // namespace
+
+int64_t RmsNormBackwardWorkspaceBytes(int64_t dim) { return 4 * kBlocks * dim; }
+
+absl::Status RmsNorm(const Exec& exec, const RmsNormArgs& args) {
+  NSA_RETURN_IF_ERROR(CheckMultipleOf8("rms_norm", "dim", args.dim));
+  if (args.rows == 0) return absl::OkStatus();
+  RmsNormKernel<<<GridFor(args.rows, kWarps), kWarps * kWarp, 0, StreamOf(exec)>>>(
+      DataOf<bf16>(args.x), DataOf<bf16>(args.weight), DataOf<bf16>(args.y),
+      DataOf<float>(args.rstd), args.rows, static_cast<int>(args.dim));
+  return CheckLaunch("rms_norm");
+}
+
+absl::Status RmsNormBackward(const Exec& exec, const RmsNormBackwardArgs& args) {
+  NSA_RETURN_IF_ERROR(CheckMultipleOf8("rms_norm_backward", "dim", args.dim));
+  const int dim = static_cast<int>(args.dim), shared = 4 * kWarps * dim;
+  NSA_ASSIGN_OR_RETURN(
+      void* const workspace,
+      WorkspaceOf(exec, RmsNormBackwardWorkspaceBytes(args.dim), "rms_norm_backward"));
+  auto* partial = static_cast<float*>(workspace);
+  const auto launch = [&](auto* kernel, int bytes) {
+    kernel<<<kBlocks, kWarps * kWarp, bytes, StreamOf(exec)>>>(
+        DataOf<bf16>(args.dy), DataOf<bf16>(args.x), DataOf<bf16>(args.weight),
+        DataOf<float>(args.rstd), DataOf<bf16>(args.dx), partial, args.rows, dim);
+    return CheckLaunch("rms_norm_backward");
+  };
+  switch (GridFor(dim, kWarp * 8)) {
+    case 1:
+      NSA_RETURN_IF_ERROR(launch(RmsNormBackwardKernel<1>, 0));
+      break;
+    case 2:
+      NSA_RETURN_IF_ERROR(launch(RmsNormBackwardKernel<2>, 0));
+      break;
+    case 3:
+      NSA_RETURN_IF_ERROR(launch(RmsNormBackwardKernel<3>, 0));
+      break;
+    case kMostChunks:
+      NSA_RETURN_IF_ERROR(launch(RmsNormBackwardKernel<kMostChunks>, 0));
+      break;
+    default:
+      NSA_RETURN_IF_ERROR(AllowShared(RmsNormBackwardWideKernel, shared, "rms_norm_backward"));
+      NSA_RETURN_IF_ERROR(launch(RmsNormBackwardWideKernel, shared));
+  }
+  AddWeightGradient<<<GridFor(dim, kWarp), dim3(kWarp, 8), 0, StreamOf(exec)>>>(
+      partial, dim, DataOf<float>(args.dweight));
+  return CheckLaunch("rms_norm_backward");
+}
+
+}  // namespace nsa::cuda

@@ -1,0 +1,42 @@
+// RoPE on CUDA, 16 bytes (4 pairs) a thread and access; bound by memory: 4 bytes an element. All
+// heads of a token share its angles, which a block computes once for its tokens (rope_angles.cuh).
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/nn/rope.h"
+#include "kernels/nn/rope_angles.cuh"
+
+namespace nsa::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kTokens = 16;  // of a block
+
+__global__ void __launch_bounds__(kThreads)
+    RopeKernel(const bf16* x, bf16* y, const __grid_constant__ RopeFrequencies f, int seq_len,
+               int heads, int head_dim, float direction, int64_t tokens) {
+  __shared__ float2 angles[kTokens * kMaxRopePairs];
+  const int64_t token0 = int64_t{1} * blockIdx.x * kTokens;
+  const int count = static_cast<int>(min(int64_t{kTokens}, tokens - token0));
+  FillRopeAngles(f, token0, count, seq_len, head_dim / 2, angles);
+  __syncthreads();
+  const int per_head = head_dim / 8, per_token = heads * per_head;
+  const int64_t first = token0 * per_token;
+#pragma unroll 4
+  for (int i = threadIdx.x; i < count * per_token; i += kThreads) {
+    const float2* mine = angles + i / per_token * (head_dim / 2) + i % per_head * 4;
+    Store8(y + 8 * (first + i), Rotated(Load8(x + 8 * (first + i)), mine, direction));
+  }
+}
+
+}  // namespace
+
+absl::Status Rope(const Exec& exec, const RopeArgs& args) {
+  const int64_t tokens = int64_t{1} * args.batch * args.seq_len;
+  RopeKernel<<<GridFor(tokens, kTokens), kThreads, 0, StreamOf(exec)>>>(
+      DataOf<bf16>(args.x), DataOf<bf16>(args.y),
+      FrequenciesOf(args.head_dim, args.base, args.scale), args.seq_len, args.heads, args.head_dim,
+      args.inverse ? -1.0f : 1.0f, tokens);
+  return CheckLaunch("rope");
+}
+
+}  // namespace nsa::cuda

@@ -1,0 +1,65 @@
+// Angles of RoPE on CUDA. Positions times frequencies in fp64 are slow on a GPU, and in fp32 they
+// lose 2^-24 relative, which at t = 65,536 is 4e-3 rad; the product is therefore formed as two fp32
+// halves, in revolutions, so that reduction is a subtraction (error under 1e-7 rad for t < 2^17).
+#pragma once
+
+#include <cmath>
+
+#include "kernels/cuda/vector.cuh"
+
+namespace nsa::cuda {
+
+constexpr int kMaxRopePairs = 64;
+
+// Turns a position advances each pair by, as two floats whose sum is the fp64 value.
+struct RopeFrequencies {
+  float high[kMaxRopePairs];
+  float low[kMaxRopePairs];
+};
+
+inline RopeFrequencies FrequenciesOf(int head_dim, float base, float scale) {
+  RopeFrequencies f{};
+  for (int i = 0; i < head_dim / 2; ++i) {
+    const double turns = std::pow(static_cast<double>(base), -2.0 * i / head_dim) /
+                         (static_cast<double>(scale) * 2.0 * 3.14159265358979323846);
+    f.high[i] = static_cast<float>(turns);
+    f.low[i] = static_cast<float>(turns - static_cast<double>(f.high[i]));
+  }
+  return f;
+}
+
+// Cosine and sine of a pair at position t.
+__device__ __forceinline__ float2 RopeAngle(const RopeFrequencies& f, int t, int pair) {
+  const float position = static_cast<float>(t);
+  // t·turns exactly in two parts, then only the fraction of a turn matters.
+  const float high = position * f.high[pair];
+  const float rest = fmaf(position, f.high[pair], -high) + position * f.low[pair];
+  const float turn = (high - rintf(high)) + rest;
+  float sine, cosine;
+  sincospif(2.0f * turn, &sine, &cosine);
+  return {cosine, sine};
+}
+
+// Four pairs turned by their angles, or back (direction −1).
+__device__ __forceinline__ Float8 Rotated(const Float8& x, const float2* angles, float direction) {
+  Float8 y;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float cosine = angles[i].x, sine = angles[i].y * direction;
+    y.v[2 * i] = x.v[2 * i] * cosine - x.v[2 * i + 1] * sine;
+    y.v[2 * i + 1] = x.v[2 * i] * sine + x.v[2 * i + 1] * cosine;
+  }
+  return y;
+}
+
+// The angles of `rows` positions from row0 on in shared memory, [rows][head_dim/2]; row r is at
+// position r mod seq_len. Called by a whole block; the caller synchronises.
+__device__ __forceinline__ void FillRopeAngles(const RopeFrequencies& f, int64_t row0, int rows,
+                                               int seq_len, int pairs, float2* angles) {
+  const int first = static_cast<int>(row0 % seq_len);
+  for (int i = threadIdx.x; i < rows * pairs; i += blockDim.x) {
+    angles[i] = RopeAngle(f, (first + i / pairs) % seq_len, i % pairs);
+  }
+}
+
+}  // namespace nsa::cuda

@@ -1,0 +1,149 @@
+// Host side of the attention kernels: from argument structs to launches. Included by the three
+// branches' .cu files.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <type_traits>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/nsa/attention_backward.cuh"
+
+namespace nsa::cuda {
+
+// Fields that every branch fills alike.
+template <class Args>
+AttentionProblem ProblemOf(const Args& args, int keys) {
+  const NsaShape& s = args.shape;
+  AttentionProblem p{};
+  p.batch = s.batch, p.seq_len = s.seq_len, p.heads = s.n_heads, p.groups = s.n_kv_groups;
+  p.h = s.heads_per_group();
+  p.keys = keys;
+  p.l = s.l, p.d = s.d, p.window = std::min(s.window, s.seq_len), p.l_sel = s.l_sel,
+  p.n_sel = s.n_sel;
+  p.sel_blocks = s.sel_blocks();
+  p.dk = s.d_k, p.dv = s.d_v;
+  p.scale = args.scale != 0 ? args.scale : 1.0f / std::sqrt(static_cast<float>(s.d_k));
+  p.q = DataOf<bf16>(args.q), p.k = DataOf<bf16>(args.k), p.v = DataOf<bf16>(args.v);
+  p.doc_start = DataOf<int>(args.doc_start);
+  return p;
+}
+
+// Calls run(std::integral_constant<int, kD>) with kD = max(dk, dv), which NsaShape::Validate() has
+// limited to 16, 32, 64, 128.
+template <class Run>
+absl::Status ForHeadWidth(const NsaShape& shape, Run run) {
+  switch (std::max(shape.d_k, shape.d_v)) {
+    case 16:
+      return run(std::integral_constant<int, 16>());
+    case 32:
+      return run(std::integral_constant<int, 32>());
+    case 64:
+      return run(std::integral_constant<int, 64>());
+    default:
+      return run(std::integral_constant<int, 128>());
+  }
+}
+
+// Bytes of the rows' statistics, two fp32 [B, S, H], rounded up to 256.
+inline int64_t StatsBytes(const NsaShape& s) {
+  return CeilDiv64(int64_t{8} * s.batch * s.seq_len * s.n_heads, 256) * 256;
+}
+
+// How a query-major kernel is cut up.
+struct QueryGrid {
+  int queries;  // tokens a tile
+  int tiles;    // a sequence
+  int threads;  // 32 for every 16 rows, of whole warp groups where heads are 64 wide
+  int blocks;
+  int union_bytes;
+  int rows_padded() const { return threads / kWarp * 16; }
+};
+template <Kind kKind>
+QueryGrid GridOf(const AttentionProblem& p) {
+  // Where there are many more blocks than a token chooses, neighbours hardly share any: a tile of
+  // fewer tokens walks a shorter union.
+  const bool thin = kKind == Kind::kSelected && p.sel_blocks >= 8 * p.n_sel;
+  QueryGrid grid{};
+  grid.queries = (thin ? 64 : 128) / p.h;
+  // A token's choice is one bit of 32.
+  if (kKind == Kind::kSelected) grid.queries = std::min(grid.queries, 32);
+  grid.tiles = CeilDiv(p.seq_len, grid.queries);
+  const int step = std::max(p.dk, p.dv) == 64 ? kGroupRows : 16;
+  grid.threads = RoundUp(grid.queries * p.h, step) / 16 * kWarp;
+  grid.blocks = grid.tiles * p.batch * p.groups;
+  grid.union_bytes = kKind == Kind::kSelected ? UnionBytes(p.sel_blocks, p.n_sel, grid.queries) : 0;
+  return grid;
+}
+
+template <Kind kKind, class Args>
+absl::Status LaunchForward(const Exec& exec, const Args& args, const AttentionProblem& p,
+                           const char* what) {
+  const QueryGrid grid = GridOf<kKind>(p);
+  const AttentionOutputs out{DataOf<bf16>(args.o), DataOf<float>(args.lse),
+                             DataOf<unsigned long long>(args.keys_read)};
+  if (out.keys_read != nullptr) {
+    NSA_RETURN_IF_ERROR(ToStatus(cudaMemsetAsync(out.keys_read, 0, 8, StreamOf(exec)), what));
+  }
+  return ForHeadWidth(args.shape, [&](auto width) -> absl::Status {
+    constexpr int kD = decltype(width)::value;
+    auto* kernel = AttentionForwardKernel<kKind, kD>;
+    const int shared = ForwardSharedBytes<kD>(grid.rows_padded(), grid.union_bytes);
+    NSA_RETURN_IF_ERROR(AllowShared(kernel, shared, what));
+    kernel<<<grid.blocks, grid.threads, shared, StreamOf(exec)>>>(p, out, grid.queries, grid.tiles);
+    return CheckLaunch(what);
+  });
+}
+
+template <class Args>
+AttentionGradients GradientsOf(const Args& args, const float2* stats) {
+  return {stats,
+          DataOf<bf16>(args.d_o),
+          DataOf<bf16>(args.dq),
+          DataOf<bf16>(args.dk),
+          DataOf<bf16>(args.dv),
+          args.add_to_dq};
+}
+
+// The rows' statistics and dq; the first half of every branch's backward.
+template <Kind kKind, class Args>
+absl::Status LaunchDq(const Exec& exec, const Args& args, const AttentionProblem& p,
+                      const AttentionGradients& grad, float2* stats, const char* what) {
+  const int64_t rows = int64_t{1} * p.batch * p.seq_len * p.heads;
+  StatsKernel<<<GridFor(rows * p.dv / 8, 256), 256, 0, StreamOf(exec)>>>(
+      DataOf<bf16>(args.o), grad.d_o, DataOf<float>(args.lse), stats, rows, p.dv);
+  NSA_RETURN_IF_ERROR(CheckLaunch(what));
+  const QueryGrid grid = GridOf<kKind>(p);
+  return ForHeadWidth(args.shape, [&](auto width) -> absl::Status {
+    constexpr int kD = decltype(width)::value;
+    auto* kernel = AttentionDqKernel<kKind, kD>;
+    const int shared = DqSharedBytes<kD>(grid.rows_padded(), grid.union_bytes);
+    NSA_RETURN_IF_ERROR(AllowShared(kernel, shared, what));
+    kernel<<<grid.blocks, grid.threads, shared, StreamOf(exec)>>>(p, grad, grid.queries,
+                                                                  grid.tiles);
+    return CheckLaunch(what);
+  });
+}
+
+// dk and dv of window and compressed.
+template <Kind kKind, class Args>
+absl::Status LaunchDkv(const Exec& exec, const Args& args, const AttentionProblem& p,
+                       const AttentionGradients& grad, Segments segments, float* partial,
+                       const char* what) {
+  const int tiles = CeilDiv(p.keys, kKeyTile) * p.batch * p.groups;
+  return ForHeadWidth(args.shape, [&](auto width) -> absl::Status {
+    constexpr int kD = decltype(width)::value;
+    auto* kernel = AttentionDkvKernel<kKind, kD>;
+    NSA_RETURN_IF_ERROR(AllowShared(kernel, DkvSharedBytes<kD>(0), what));
+    kernel<<<tiles * segments.count, kDkvThreads, DkvSharedBytes<kD>(0), StreamOf(exec)>>>(
+        p, grad, segments, partial);
+    NSA_RETURN_IF_ERROR(CheckLaunch(what));
+    if (segments.count > 1) {
+      AddSegmentsKernel<kD>
+          <<<tiles * kAddSlices, 256, 0, StreamOf(exec)>>>(p, grad, segments.count, partial);
+    }
+    return CheckLaunch(what);
+  });
+}
+
+}  // namespace nsa::cuda

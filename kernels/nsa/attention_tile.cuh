@@ -1,0 +1,311 @@
+// What the CUDA kernels of the three attention branches share: the problem, who sees which key, and
+// how query rows are packed.
+//
+// A query tile is a few consecutive tokens times the h heads of one group: its rows share every
+// key, so one load of K and V serves up to 128 rows of the matrix unit, and a group of 6 heads
+// wastes 2 of them (21 tokens · 6 heads = 126 rows). Row r of a tile is head r % h of token r / h.
+// Keys come in tiles of 64.
+#pragma once
+
+#include "common/nsa_shape.h"
+#include "kernels/cuda/util.cuh"
+#include "kernels/cuda/wgmma.cuh"
+
+namespace nsa::cuda {
+
+enum class Kind { kCompressed, kSelected, kWindow };
+
+constexpr int kKeyTile = 64;
+
+// Pointers and sizes of one call, by value to every kernel.
+struct AttentionProblem {
+  int batch, seq_len, heads, groups, h;
+  int keys;          // rows of k and v a group: S, or S_cmp
+  int l, d, window;  // compressed, window
+  int l_sel, n_sel, sel_blocks;
+  int dk, dv;   // kernels are compiled for kD = max(dk, dv); the narrower one is padded with zeros
+                // in shared memory
+  float scale;  // of the logits
+  const bf16* q;         // [B, S, H, dk]
+  const bf16* k;         // [B, keys, G, dk]
+  const bf16* v;         // [B, keys, G, dv]
+  const int* blocks;     // [B, S, G, n], selected only
+  const int* doc_start;  // [B, S] or null
+};
+
+// Keys that position t may see, as [lo, hi), empty when hi ≤ lo: for the selected branch before the
+// choice of blocks is applied.
+template <Kind kKind>
+__device__ __forceinline__ int2 KeyRange(const AttentionProblem& p, int b, int t) {
+  const int doc = p.doc_start == nullptr ? 0 : p.doc_start[int64_t{1} * b * p.seq_len + t];
+  if constexpr (kKind == Kind::kWindow) {
+    return {max(doc, t + 1 - p.window), t + 1};
+  } else if constexpr (kKind == Kind::kSelected) {
+    return {doc, t + 1};
+  } else {
+    const int visible = t + 1 < p.l ? 0 : min((t + 1 - p.l) / p.d + 1, p.keys);
+    return {CeilDiv(doc, p.d), visible};
+  }
+}
+
+// Loads rows [begin, begin + 64) of group g of k or v ([B, keys, G, width]); rows at and after
+// `end` and columns from `width` on become zero.
+template <int kD>
+__device__ __forceinline__ void LoadKeyTile(bf16* tile, const bf16* source, int width,
+                                            const AttentionProblem& p, int b, int g, int begin,
+                                            int end) {
+  constexpr int kChunks = Tile<kD>::kChunks;
+  const bf16* base = source + (int64_t{1} * b * p.keys * p.groups + g) * width;
+  for (int i = threadIdx.x; i < kKeyTile * kChunks; i += blockDim.x) {
+    const int row = i / kChunks, chunk = i % kChunks;
+    const bool valid = begin + row < end && chunk * 8 < width;
+    const bf16* from =
+        valid ? base + int64_t{1} * (begin + row) * p.groups * width + chunk * 8 : source;
+    CopyAsync16(Tile<kD>::At(tile, row, chunk), from, valid);
+  }
+}
+
+// Loads the rows of a query tile (tokens t0 … t0 + queries − 1, the h heads of group g); rows
+// behind them, up to `rows_padded`, become zero.
+template <int kD>
+__device__ __forceinline__ void LoadQueryTile(bf16* tile, const bf16* source, int width,
+                                              const AttentionProblem& p, int b, int g, int t0,
+                                              int queries, int rows_padded) {
+  constexpr int kChunks = Tile<kD>::kChunks;
+  const bf16* base = source + ((int64_t{1} * b * p.seq_len + t0) * p.heads + g * p.h) * width;
+  for (int i = threadIdx.x; i < rows_padded * kChunks; i += blockDim.x) {
+    const int row = i / kChunks, chunk = i % kChunks;
+    const int query = row / p.h, head = row % p.h;
+    const bool valid = query < queries && chunk * 8 < width;
+    const bf16* from =
+        valid ? base + (int64_t{1} * query * p.heads + head) * width + chunk * 8 : source;
+    CopyAsync16(Tile<kD>::At(tile, row, chunk), from, valid);
+  }
+}
+
+// The key tiles that a query tile walks. Window and compressed: one run of keys. Selected: the
+// union of the tile's chosen blocks, ascending, with a mask of the queries that chose each.
+struct KeyTiles {
+  int first, last;  // keys, [first, last)
+  int tiles;
+  const int* union_ids;    // selected: block ids in shared memory
+  const uint32_t* takers;  // selected: bit q of takers[u]: query q of the tile chose union_ids[u]
+};
+
+struct KeyTile {
+  int begin, end;
+  uint32_t takers;  // all ones when every query may look
+};
+
+template <Kind kKind>
+__device__ __forceinline__ KeyTile TileAt(const AttentionProblem& p, const KeyTiles& tiles, int i) {
+  if constexpr (kKind == Kind::kSelected) {
+    const int parts = CeilDiv(p.l_sel, kKeyTile);
+    const int block = tiles.union_ids[i / parts];
+    const int begin = block * p.l_sel + (i % parts) * kKeyTile;
+    const int end = min(min(begin + kKeyTile, (block + 1) * p.l_sel), tiles.last);
+    return {begin, end, tiles.takers[i / parts]};
+  } else {
+    const int begin = tiles.first + i * kKeyTile;
+    return {begin, min(begin + kKeyTile, tiles.last), 0xffffffffu};
+  }
+}
+
+// Shared memory for the union: block ids and takers, then the bit set that finds them.
+__host__ __device__ inline int UnionCapacity(int sel_blocks, int n_sel, int queries) {
+  return min(sel_blocks, n_sel * queries);
+}
+__host__ __device__ inline int UnionBytes(int sel_blocks, int n_sel, int queries) {
+  return RoundUp(8 * UnionCapacity(sel_blocks, n_sel, queries) + 8 * CeilDiv(sel_blocks, 32), 16);
+}
+
+// Builds the union of the blocks that tokens t0 … t0 + queries − 1 of group g chose. All threads
+// call it; ends with a barrier. Returns the number of blocks.
+__device__ inline int BuildUnion(const AttentionProblem& p, int b, int g, int t0, int queries,
+                                 int capacity, int* ids, uint32_t* takers, uint32_t* bits,
+                                 int* ranks) {
+  const int words = CeilDiv(p.sel_blocks, 32);
+  const int* rows = p.blocks + ((int64_t{1} * b * p.seq_len + t0) * p.groups + g) * p.n_sel;
+  const int64_t row_stride = int64_t{1} * p.groups * p.n_sel;
+  for (int i = threadIdx.x; i < words; i += blockDim.x) bits[i] = 0;
+  for (int i = threadIdx.x; i < capacity; i += blockDim.x) takers[i] = 0;
+  __syncthreads();
+  for (int i = threadIdx.x; i < queries * p.n_sel; i += blockDim.x) {
+    const int block = rows[(i / p.n_sel) * row_stride + i % p.n_sel];
+    if (block >= 0) atomicOr(&bits[block >> 5], 1u << (block & 31));
+  }
+  __syncthreads();
+  // ranks[w]: set bits before word w. One warp scans 32 words at a time.
+  if (threadIdx.x < kWarp) {
+    int before = 0;
+    for (int base = 0; base < words; base += kWarp) {
+      const int w = base + threadIdx.x;
+      const int count = w < words ? __popc(bits[w]) : 0;
+      int inclusive = count;
+      for (int offset = 1; offset < kWarp; offset <<= 1) {
+        const int other = __shfl_up_sync(0xffffffffu, inclusive, offset);
+        if (static_cast<int>(threadIdx.x) >= offset) inclusive += other;
+      }
+      if (w < words) ranks[w] = before + inclusive - count;
+      before += __shfl_sync(0xffffffffu, inclusive, kWarp - 1);
+    }
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < queries * p.n_sel; i += blockDim.x) {
+    const int query = i / p.n_sel;
+    const int block = rows[query * row_stride + i % p.n_sel];
+    if (block < 0) continue;
+    const int word = block >> 5;
+    const int u = ranks[word] + __popc(bits[word] & ((1u << (block & 31)) - 1));
+    ids[u] = block;
+    atomicOr(&takers[u], 1u << query);
+  }
+  const int last = words - 1;
+  const int total = ranks[last] + __popc(bits[last]);
+  __syncthreads();
+  return total;
+}
+
+// The key tiles of a query tile. `scratch` holds UnionBytes() for the selected branch.
+template <Kind kKind>
+__device__ __forceinline__ KeyTiles PlanKeyTiles(const AttentionProblem& p, int b, int g, int t0,
+                                                 int queries, int queries_per_tile, void* scratch) {
+  KeyTiles tiles{};
+  tiles.last = KeyRange<kKind>(p, b, t0 + queries - 1).y;
+  if constexpr (kKind == Kind::kSelected) {
+    const int capacity = UnionCapacity(p.sel_blocks, p.n_sel, queries_per_tile);
+    int* ids = static_cast<int*>(scratch);
+    auto* takers = reinterpret_cast<uint32_t*>(ids + capacity);
+    uint32_t* bits = takers + capacity;
+    int* ranks = reinterpret_cast<int*>(bits + CeilDiv(p.sel_blocks, 32));
+    const int blocks = BuildUnion(p, b, g, t0, queries, capacity, ids, takers, bits, ranks);
+    tiles.union_ids = ids;
+    tiles.takers = takers;
+    tiles.tiles = blocks * CeilDiv(p.l_sel, kKeyTile);
+  } else {
+    // Both ends of a row's range rise with t, so the first and the last token bound them all.
+    tiles.first = KeyRange<kKind>(p, b, t0).x;
+    tiles.tiles = max(0, CeilDiv(tiles.last - tiles.first, kKeyTile));
+  }
+  return tiles;
+}
+
+// One of the two rows of a tile that a thread holds in its accumulators.
+struct Row {
+  bool valid;
+  int query;   // within the tile
+  int lo, hi;  // keys it sees
+  int64_t at;  // row of [B, S, H]
+};
+
+template <Kind kKind>
+__device__ __forceinline__ Row RowAt(const AttentionProblem& p, int b, int g, int t0, int queries,
+                                     int r) {
+  Row row{};
+  row.query = r / p.h;
+  row.valid = row.query < queries;
+  if (!row.valid) return row;
+  const int t = t0 + row.query;
+  const int2 range = KeyRange<kKind>(p, b, t);
+  row.lo = range.x;
+  row.hi = range.y;
+  row.at = (int64_t{1} * b * p.seq_len + t) * p.heads + g * p.h + r % p.h;
+  return row;
+}
+
+__device__ __forceinline__ bool Takes(const KeyTile& tile, const Row& row) {
+  return row.valid && ((tile.takers >> (row.query & 31)) & 1u) != 0;
+}
+
+// Whether a row that takes the tile sees this key of it.
+__device__ __forceinline__ bool Sees(const KeyTile& tile, const Row& row, int key) {
+  return key >= row.lo && key < row.hi && key < tile.end;
+}
+
+// Keys of the tile that the row sees.
+__device__ __forceinline__ int KeysSeen(const KeyTile& tile, const Row& row) {
+  return Takes(tile, row) ? max(0, min(row.hi, tile.end) - max(row.lo, tile.begin)) : 0;
+}
+
+// Whether all rows of the warp, as far as they take the tile, see all its 64 keys: then no key
+// needs masking.
+__device__ __forceinline__ bool Inside(const KeyTile& tile, const Row (&rows)[2]) {
+  bool inside = tile.end - tile.begin == kKeyTile;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    inside = inside && (!rows[i].valid || (rows[i].lo <= tile.begin && rows[i].hi >= tile.end));
+  }
+  return __all_sync(0xffffffffu, inside);
+}
+
+// Calls visit(n, e, row index 0 or 1, key) for every element of a 16 × 64 product of a warp that a
+// thread holds.
+template <class Visit>
+__device__ __forceinline__ void ForEachLogit(const KeyTile& tile, int lane, Visit visit) {
+#pragma unroll
+  for (int n = 0; n < kKeyTile / 8; ++n) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      visit(n, e, e >> 1, tile.begin + n * 8 + 2 * (lane & 3) + (e & 1));
+    }
+  }
+}
+
+// Which query tile a block of threads of a query-major kernel has, and which rows of it a thread.
+struct QueryTile {
+  int lane, warp;
+  int b, g;
+  int t0, queries;  // tokens t0 … t0 + queries − 1
+  int rows_padded;
+};
+
+// Blocks are ordered so that the last tiles of a sequence, which see the most keys, start first.
+__device__ __forceinline__ QueryTile QueryTileOf(const AttentionProblem& p, int queries_per_tile,
+                                                 int tiles_per_sequence) {
+  QueryTile tile{};
+  tile.lane = threadIdx.x % kWarp;
+  tile.warp = threadIdx.x / kWarp;
+  const int bg = blockIdx.x / tiles_per_sequence;
+  tile.b = bg / p.groups;
+  tile.g = bg % p.groups;
+  tile.t0 = (tiles_per_sequence - 1 - blockIdx.x % tiles_per_sequence) * queries_per_tile;
+  tile.queries = min(queries_per_tile, p.seq_len - tile.t0);
+  tile.rows_padded = blockDim.x / kWarp * 16;
+  return tile;
+}
+
+// The i-th of the two rows that a thread holds.
+template <Kind kKind>
+__device__ __forceinline__ Row RowOf(const AttentionProblem& p, const QueryTile& tile, int i) {
+  return RowAt<kKind>(p, tile.b, tile.g, tile.t0, tile.queries,
+                      tile.warp * 16 + tile.lane / 4 + 8 * i);
+}
+
+// The two stages of keys and values of a query-major kernel.
+template <Kind kKind, int kD>
+struct KeyStages {
+  bf16* k;  // 2 tiles
+  bf16* v;  // 2 tiles
+
+  __device__ __forceinline__ void Load(const AttentionProblem& p, const QueryTile& at,
+                                       const KeyTiles& tiles, int i) {
+    if (i < tiles.tiles) {
+      const KeyTile tile = TileAt<kKind>(p, tiles, i);
+      LoadKeyTile<kD>(Keys(i), p.k, p.dk, p, at.b, at.g, tile.begin, tile.end);
+      LoadKeyTile<kD>(Values(i), p.v, p.dv, p, at.b, at.g, tile.begin, tile.end);
+    }
+    CommitCopies();
+  }
+  // Starts the next tile's copies and waits for this one's. Ends with a barrier.
+  __device__ __forceinline__ void Advance(const AttentionProblem& p, const QueryTile& at,
+                                          const KeyTiles& tiles, int i) {
+    Load(p, at, tiles, i + 1);
+    WaitCopies<1>();
+    FenceTiles();
+    __syncthreads();
+  }
+  __device__ __forceinline__ bf16* Keys(int i) const { return k + (i & 1) * kKeyTile * kD; }
+  __device__ __forceinline__ bf16* Values(int i) const { return v + (i & 1) * kKeyTile * kD; }
+};
+
+}  // namespace nsa::cuda

@@ -1,0 +1,225 @@
+// Selected branch on CUDA.
+//
+// Forward and dq are query-major: a tile of 21 tokens · 6 heads walks the union of its tokens'
+// blocks, with a mask of the tokens that chose each (attention_tile.cuh). dk and dv are key-major
+// over inverse lists (selected_lists.cuh): 64 keys gather exactly the rows that chose them, so
+// nothing is wasted however thin the choice is. Long lists (block 0 is chosen by every token) are
+// cut into segments with fp32 partial sums.
+#include "kernels/cuda/kernels.h"
+#include "kernels/nsa/attention_launch.cuh"
+#include "kernels/nsa/selected_attention.h"
+#include "kernels/nsa/selected_lists.cuh"
+
+namespace nsa::cuda {
+namespace {
+
+// Grid: 64-key parts of a block · segments · S_sel · B·G, blocks fastest last so that the long
+// lists of early blocks start first.
+template <int kD>
+__global__ void __launch_bounds__(kDkvThreads, kD > 64 ? 2 : 3)
+    SelectedDkvKernel(AttentionProblem p, AttentionGradients grad, SelectedLists lists, int parts,
+                      int max_segments, int partials, float* partial) {
+  int index = blockIdx.x;
+  const int part = index % parts;
+  index /= parts;
+  const int segment = index % max_segments;
+  index /= max_segments;
+  const int pairs = p.batch * p.groups;
+  const int bg = index % pairs, block = index / pairs;
+  const int slot = bg * p.sel_blocks + block;
+  const int size = lists.sizes[slot];
+  if (segment > 0 && segment * lists.segment >= size) return;
+  DkvWork work{};
+  work.begin = block * p.l_sel + part * kKeyTile;
+  work.end = min(min(work.begin + kKeyTile, (block + 1) * p.l_sel), p.seq_len);
+  if (work.begin >= work.end) return;
+  work.count = min(lists.segment, size - segment * lists.segment);
+  extern __shared__ __align__(kTileAlignment) uint8_t shared[];
+  int* list = reinterpret_cast<int*>(shared + DkvSharedBytes<kD>(0));
+  const int* tokens = lists.tokens + int64_t{1} * bg * lists.capacity + lists.begins[slot] +
+                      segment * lists.segment;
+  for (int i = threadIdx.x; i < work.count; i += blockDim.x) list[i] = tokens[i];
+  __syncthreads();
+  work.list = list;
+  if (lists.segments[slot] >= 0) {
+    const int64_t number = int64_t{1} * bg * partials + lists.segments[slot] + segment;
+    work.partial = partial + (number * parts + part) * kKeyTile * kPartialRow<kD>;
+  }
+  WalkRows<Kind::kSelected, kD>(p, grad, work, bg / p.groups, bg % p.groups, shared);
+}
+
+// Adds the segments of the blocks that have several. Grid: slices · parts · S_sel · B·G.
+template <int kD>
+__global__ void AddListSegmentsKernel(AttentionProblem p, AttentionGradients grad,
+                                      SelectedLists lists, int parts, int partials,
+                                      const float* partial) {
+  constexpr int64_t kPart = int64_t{kKeyTile} * kPartialRow<kD>;
+  const int slice = blockIdx.x % kAddSlices, index = blockIdx.x / kAddSlices;
+  const int part = index % parts, slot = index / parts;
+  if (lists.segments[slot] < 0) return;
+  const int bg = slot / p.sel_blocks, block = slot % p.sel_blocks;
+  const int begin = block * p.l_sel + part * kKeyTile;
+  const int end = min(min(begin + kKeyTile, (block + 1) * p.l_sel), p.seq_len);
+  const int64_t first = int64_t{1} * bg * partials + lists.segments[slot];
+  AddPartials<kD>(p, grad, bg / p.groups, bg % p.groups, begin, end,
+                  partial + (first * parts + part) * kPart, parts * kPart,
+                  CeilDiv(lists.sizes[slot], lists.segment), slice);
+}
+
+// Keys of one (token, group) row, counted from its blocks.
+__device__ int KeysOfRow(const AttentionProblem& p, int64_t row) {
+  const int t = static_cast<int>(row / p.groups % p.seq_len);
+  const int b = static_cast<int>(row / p.groups / p.seq_len);
+  const int2 range = KeyRange<Kind::kSelected>(p, b, t);
+  int keys = 0;
+  for (int i = 0; i < p.n_sel; ++i) {
+    const int block = p.blocks[row * p.n_sel + i];
+    if (block < 0) break;
+    keys += max(0, min(range.y, (block + 1) * p.l_sel) - max(range.x, block * p.l_sel));
+  }
+  return keys;
+}
+
+using Count = unsigned long long;
+
+// stats = {sum, max, rows, rows at the maximum}; integer atomics, whose order does not matter.
+__global__ void SelectionSumKernel(AttentionProblem p, Count* stats) {
+  const int64_t rows = int64_t{1} * p.batch * p.seq_len * p.groups;
+  int most = 0;
+  Count sum = 0;
+  for (int64_t row = int64_t{1} * blockIdx.x * blockDim.x + threadIdx.x; row < rows;
+       row += int64_t{1} * gridDim.x * blockDim.x) {
+    const int keys = KeysOfRow(p, row);
+    most = max(most, keys);
+    sum += keys;
+  }
+  for (int offset = 16; offset > 0; offset >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+  most = __reduce_max_sync(0xffffffffu, most);
+  if (threadIdx.x % kWarp == 0) {
+    atomicAdd(&stats[0], sum);
+    atomicMax(&stats[1], static_cast<Count>(most));
+  }
+  if (blockIdx.x == 0 && threadIdx.x == 0) stats[2] = static_cast<Count>(rows);
+}
+__global__ void SelectionAtMaxKernel(AttentionProblem p, Count* stats) {
+  const int64_t rows = int64_t{1} * p.batch * p.seq_len * p.groups;
+  const Count most = stats[1];
+  unsigned int count = 0;
+  for (int64_t row = int64_t{1} * blockIdx.x * blockDim.x + threadIdx.x; row < rows;
+       row += int64_t{1} * gridDim.x * blockDim.x) {
+    count += static_cast<Count>(KeysOfRow(p, row)) == most;
+  }
+  count = __reduce_add_sync(0xffffffffu, count);
+  if (threadIdx.x % kWarp == 0 && count > 0) atomicAdd(&stats[3], static_cast<Count>(count));
+}
+
+// Tokens of a list's segment: small enough for some two thousand segments in all, so that a small
+// batch fills the GPU too; from 128 to 2,048.
+int ListSegment(const NsaShape& s) {
+  const int64_t entries = int64_t{1} * s.batch * s.n_kv_groups * s.seq_len * s.n_sel;
+  int segment = 128;
+  while (segment < 2048 && entries / segment > 2048) segment *= 2;
+  return segment;
+}
+
+// The workspace of backward: the rows' statistics, the lists, the partial sums.
+struct Plan {
+  int parts, max_segments, partials;
+  SelectedLists lists;
+  float2* stats;
+  float* partial;
+  int64_t bytes;
+};
+Plan PlanOf(const NsaShape& s, void* base) {
+  Plan plan{};
+  const int64_t pairs = int64_t{1} * s.batch * s.n_kv_groups;
+  plan.parts = CeilDiv(s.l_sel, kKeyTile);
+  plan.lists.segment = ListSegment(s);
+  plan.max_segments = CeilDiv(s.seq_len, plan.lists.segment);
+  // Σ ⌈size / segment⌉ over the blocks with size > segment is at most twice Σ size / segment.
+  plan.partials =
+      s.seq_len <= plan.lists.segment
+          ? 0
+          : static_cast<int>(2 * CeilDiv64(int64_t{1} * s.seq_len * s.n_sel, plan.lists.segment));
+  plan.lists.chunks = CeilDiv(s.seq_len, kChunk);
+  plan.lists.capacity = s.seq_len * s.n_sel;
+  auto* at = static_cast<uint8_t*>(base);
+  auto take = [&](int64_t bytes) {
+    uint8_t* here = at == nullptr ? nullptr : at + plan.bytes;
+    plan.bytes += CeilDiv64(bytes, 256) * 256;
+    return here;
+  };
+  plan.stats = reinterpret_cast<float2*>(take(StatsBytes(s)));
+  plan.lists.counts = reinterpret_cast<int*>(take(4 * pairs * plan.lists.chunks * s.sel_blocks()));
+  plan.lists.sizes = reinterpret_cast<int*>(take(4 * pairs * s.sel_blocks()));
+  plan.lists.begins = reinterpret_cast<int*>(take(4 * pairs * s.sel_blocks()));
+  plan.lists.segments = reinterpret_cast<int*>(take(4 * pairs * s.sel_blocks()));
+  plan.lists.tokens = reinterpret_cast<int*>(take(4 * pairs * plan.lists.capacity));
+  plan.partial = reinterpret_cast<float*>(
+      take(4 * pairs * plan.partials * plan.parts * kKeyTile * 2 * std::max(s.d_k, s.d_v)));
+  return plan;
+}
+
+absl::Status BuildLists(const Exec& exec, const AttentionProblem& p, const SelectedLists& lists) {
+  const int pairs = p.batch * p.groups;
+  const int shared = 4 * p.sel_blocks;
+  NSA_RETURN_IF_ERROR(AllowShared(CountListsKernel, shared, "selected_lists"));
+  NSA_RETURN_IF_ERROR(AllowShared(FillListsKernel, shared, "selected_lists"));
+  CountListsKernel<<<lists.chunks * pairs, 128, shared, StreamOf(exec)>>>(p, lists);
+  RankListsKernel<<<CeilDiv(p.sel_blocks, kWarp) * pairs, dim3(kWarp, kRankSlices), 0,
+                    StreamOf(exec)>>>(p, lists);
+  OffsetListsKernel<<<pairs, kWarp, 0, StreamOf(exec)>>>(p, lists);
+  FillListsKernel<<<lists.chunks * pairs, 128, shared, StreamOf(exec)>>>(p, lists);
+  return CheckLaunch("selected_lists");
+}
+
+}  // namespace
+
+absl::Status SelectedAttention(const Exec& exec, const SelectedAttentionArgs& args) {
+  AttentionProblem p = ProblemOf(args, args.shape.seq_len);
+  p.blocks = DataOf<int>(args.blocks);
+  if (args.selection_stats.wanted()) {
+    auto* stats = DataOf<Count>(args.selection_stats);
+    NSA_RETURN_IF_ERROR(
+        ToStatus(cudaMemsetAsync(stats, 0, 4 * sizeof(Count), StreamOf(exec)), "selection_stats"));
+    SelectionSumKernel<<<128, 256, 0, StreamOf(exec)>>>(p, stats);
+    SelectionAtMaxKernel<<<128, 256, 0, StreamOf(exec)>>>(p, stats);
+    NSA_RETURN_IF_ERROR(CheckLaunch("selection_stats"));
+  }
+  return LaunchForward<Kind::kSelected>(exec, args, p, "selected_attention");
+}
+
+absl::Status SelectedAttentionBackward(const Exec& exec,
+                                       const SelectedAttentionBackwardArgs& args) {
+  AttentionProblem p = ProblemOf(args, args.shape.seq_len);
+  p.blocks = DataOf<int>(args.blocks);
+  NSA_ASSIGN_OR_RETURN(
+      void* const workspace,
+      WorkspaceOf(exec, SelectedBackwardWorkspaceBytes(args.shape), "selected_attention_backward"));
+  const Plan plan = PlanOf(args.shape, workspace);
+  const AttentionGradients grad = GradientsOf(args, plan.stats);
+  NSA_RETURN_IF_ERROR(
+      LaunchDq<Kind::kSelected>(exec, args, p, grad, plan.stats, "selected_attention_dq"));
+  NSA_RETURN_IF_ERROR(BuildLists(exec, p, plan.lists));
+  const int slots = p.sel_blocks * p.batch * p.groups;
+  return ForHeadWidth(args.shape, [&](auto width) -> absl::Status {
+    constexpr int kD = decltype(width)::value;
+    auto* kernel = SelectedDkvKernel<kD>;
+    const int shared = DkvSharedBytes<kD>(plan.lists.segment);
+    NSA_RETURN_IF_ERROR(AllowShared(kernel, shared, "selected_attention_dkv"));
+    kernel<<<plan.parts * plan.max_segments * slots, kDkvThreads, shared, StreamOf(exec)>>>(
+        p, grad, plan.lists, plan.parts, plan.max_segments, plan.partials, plan.partial);
+    NSA_RETURN_IF_ERROR(CheckLaunch("selected_attention_dkv"));
+    if (plan.partials > 0) {
+      AddListSegmentsKernel<kD><<<kAddSlices * plan.parts * slots, 256, 0, StreamOf(exec)>>>(
+          p, grad, plan.lists, plan.parts, plan.partials, plan.partial);
+    }
+    return CheckLaunch("selected_attention_dkv");
+  });
+}
+
+int64_t SelectedBackwardWorkspaceBytes(const NsaShape& shape) {
+  return PlanOf(shape, nullptr).bytes;
+}
+
+}  // namespace nsa::cuda
