@@ -1,0 +1,225 @@
+// One rank on one GPU that sums gradients over NCCL, for tests that end processes.
+//   nccl_rank MODE RANK WORLD RENDEZVOUS_DIR OUT_FILE
+// MODE sum: sums twice and once more in a graph, checks the bits, writes the sums to OUT_FILE.
+//      die: sums for ever; rank 1 dies of SIGKILL in the middle.   stand: rank 1 stands still.
+//      cut: rank 1 leaves its GPU hanging in a sum that rank 0 never comes to, and dies.
+// Exit codes: 0 done, 1 wrong or failed, 5 a peer was lost (said on stderr).
+#include <signal.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/status.h"
+#include "kernels/cuda/device.h"
+#include "worker/train/comm.h"
+#include "worker/train/gradient_reducer.h"
+#include "worker/train/nccl_comm.h"
+#include "worker/train/nccl_library.h"
+
+namespace nsa {
+namespace {
+
+constexpr int64_t kElements = 40'000'003;  // 160 MB, an odd number of floats
+constexpr int64_t kExtras = 16;            // of them, behind the gradients
+constexpr int64_t kPiece = 3'000'000;      // what "backward" finishes at a time
+
+struct Arguments {
+  std::string mode;
+  int rank = 0;
+  int world = 1;
+  std::string rendezvous, out;
+};
+
+// A gradient of rank `rank`: nothing that sums exactly.
+float Value(int rank, int64_t i) {
+  const auto bits = static_cast<uint32_t>((i + 1) * 2654435761u) ^ (0x9e3779b9u * (rank + 1));
+  return (static_cast<float>(bits % 20011) - 10005.0f) * 1.37e-5f;
+}
+
+class Rank {
+ public:
+  explicit Rank(const Arguments& arguments) : arguments_(arguments) {}
+
+  absl::Status Open() {
+    NSA_ASSIGN_OR_RETURN(const cuda::DeviceInfo info, cuda::ReadDevice());
+    free_ = info.free_bytes;
+    const absl::Duration timeout =
+        arguments_.mode == "stand" ? absl::Seconds(3) : absl::Seconds(60);
+    if (arguments_.world == 1) {
+      host_ = SingleRank();
+    } else {
+      NSA_ASSIGN_OR_RETURN(host_, ConnectTcp({.rank = arguments_.rank,
+                                              .world_size = arguments_.world,
+                                              .rendezvous_dir = arguments_.rendezvous,
+                                              .timeout = absl::Seconds(60)}));
+    }
+    const absl::Time began = absl::Now();
+    NSA_ASSIGN_OR_RETURN(nccl_, NcclComm::Connect({.host = host_.get(), .timeout = timeout}));
+    std::printf("rank %d: %s, %s, joined in %.2f s\n", arguments_.rank, info.name.c_str(),
+                nccl_->description().c_str(), absl::ToDoubleSeconds(absl::Now() - began));
+    NSA_ASSIGN_OR_RETURN(stream_, cuda::Stream::Create());
+    NSA_ASSIGN_OR_RETURN(event_, cuda::Event::Create());
+    NSA_ASSIGN_OR_RETURN(input_, cuda::DeviceMemory::Allocate(4 * kElements, "input"));
+    NSA_ASSIGN_OR_RETURN(sums_, cuda::DeviceMemory::Allocate(4 * kElements, "sums"));
+    std::vector<float> values(kElements);
+    for (int64_t i = 0; i < kElements; ++i) values[i] = Value(arguments_.rank, i);
+    NSA_RETURN_IF_ERROR(
+        cuda::CopyBytes(stream_.get(), input_.data(), values.data(), 4 * kElements));
+    NSA_RETURN_IF_ERROR(cuda::Synchronize(stream_.get()));
+    NSA_ASSIGN_OR_RETURN(reducer_, GradientReducer::Create(nccl_.get(), {Sums(), size_t{kElements}},
+                                                           kElements - kExtras));
+    return absl::OkStatus();
+  }
+
+  absl::Status Run() {
+    if (arguments_.mode == "sum") return SumAndCheck();
+    if (arguments_.mode == "cut" && arguments_.rank == 0) {
+      // The other rank's kernel waits for this one, which waits for its death.
+      return nccl_->WaitFor("nothing", []() -> absl::StatusOr<bool> { return false; });
+    }
+    if (arguments_.rank == 1) {
+      std::thread([mode = arguments_.mode] {
+        absl::SleepFor(absl::Seconds(2));
+        kill(getpid(), mode == "stand" ? SIGSTOP : SIGKILL);
+      }).detach();
+    }
+    while (true) {
+      NSA_RETURN_IF_ERROR(EnqueueStep());
+      NSA_RETURN_IF_ERROR(WaitForStep());
+    }
+  }
+
+ private:
+  float* Sums() const { return static_cast<float*>(sums_.data()); }
+
+  // As a step does: gradients become final piece by piece, from the end.
+  absl::Status EnqueueStep() {
+    NSA_RETURN_IF_ERROR(cuda::CopyBytes(stream_.get(), sums_.data(), input_.data(), 4 * kElements));
+    for (int64_t begin = kElements - kExtras - kPiece; begin > 0; begin -= kPiece) {
+      NSA_RETURN_IF_ERROR(reducer_->Ready(stream_.get(), begin));
+    }
+    NSA_RETURN_IF_ERROR(reducer_->Ready(stream_.get(), 0));
+    return reducer_->Finish(stream_.get());
+  }
+
+  absl::Status WaitForStep() {
+    NSA_RETURN_IF_ERROR(event_.Record(stream_.get()));
+    return nccl_->WaitFor("gradients", [this] {
+      reducer_->Show(&page_);
+      return event_.Done();
+    });
+  }
+
+  absl::StatusOr<std::vector<float>> Read() {
+    std::vector<float> values(kElements);
+    NSA_RETURN_IF_ERROR(cuda::CopyBytes(stream_.get(), values.data(), sums_.data(), 4 * kElements));
+    NSA_RETURN_IF_ERROR(cuda::Synchronize(stream_.get()));
+    return values;
+  }
+
+  // The sums in double, and how far fp32 may be from them in any order.
+  absl::Status Check(const std::vector<float>& sums) const {
+    for (int64_t i = 0; i < kElements; ++i) {
+      double want = 0, size = 0;
+      for (int rank = 0; rank < arguments_.world; ++rank) {
+        want += Value(rank, i);
+        size += std::fabs(Value(rank, i));
+      }
+      const double bound = size * (arguments_.world - 1) * 6e-8;
+      if (!(std::fabs(sums[i] - want) <= bound)) {
+        return absl::InternalError(
+            absl::StrCat("sum ", i, ": ", sums[i], " (", want, " ± ", bound, ")"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status SumAndCheck() {
+    NSA_RETURN_IF_ERROR(EnqueueStep());
+    NSA_RETURN_IF_ERROR(WaitForStep());
+    NSA_ASSIGN_OR_RETURN(const std::vector<float> first, Read());
+    NSA_RETURN_IF_ERROR(Check(first));
+    NSA_ASSIGN_OR_RETURN(const int64_t free, cuda::FreeBytes());
+    std::printf("rank %d: %d buckets a step, %ld MiB taken beside the data\n", arguments_.rank,
+                reducer_->buckets(), static_cast<long>((free_ - free - 8 * kElements) >> 20));
+    NSA_RETURN_IF_ERROR(EnqueueStep());
+    NSA_RETURN_IF_ERROR(WaitForStep());
+    NSA_RETURN_IF_ERROR(ExpectSame("second sum", first));
+    {
+      NSA_ASSIGN_OR_RETURN(const cuda::Graph graph,
+                           cuda::Graph::Capture(stream_.get(), [this] { return EnqueueStep(); }));
+      for (int i = 0; i < 3; ++i) {
+        NSA_RETURN_IF_ERROR(graph.Launch(stream_.get()));
+        NSA_RETURN_IF_ERROR(WaitForStep());
+        NSA_RETURN_IF_ERROR(ExpectSame("sum in a graph", first));
+      }
+      NSA_RETURN_IF_ERROR(Time(graph));
+    }
+    std::ofstream(arguments_.out, std::ios::binary)
+        .write(reinterpret_cast<const char*>(first.data()), 4 * kElements);
+    return host_->Barrier("end");
+  }
+
+  absl::Status ExpectSame(const char* what, const std::vector<float>& first) {
+    NSA_ASSIGN_OR_RETURN(const std::vector<float> again, Read());
+    if (std::memcmp(first.data(), again.data(), 4 * kElements) == 0) return absl::OkStatus();
+    return absl::InternalError(absl::StrCat(what, ": other bits than the first"));
+  }
+
+  absl::Status Time(const cuda::Graph& graph) {
+    constexpr int kRounds = 20;
+    const absl::Time began = absl::Now();
+    for (int i = 0; i < kRounds; ++i) NSA_RETURN_IF_ERROR(graph.Launch(stream_.get()));
+    NSA_RETURN_IF_ERROR(WaitForStep());
+    const double seconds = absl::ToDoubleSeconds(absl::Now() - began) / kRounds;
+    std::printf("rank %d: %.3f ms a copy and sum of %.0f MB\n", arguments_.rank, seconds * 1e3,
+                4e-6 * kElements);
+    return absl::OkStatus();
+  }
+
+  const Arguments arguments_;
+  StatusPage page_;
+  int64_t free_ = 0;  // on the GPU, before anything is allocated
+  std::unique_ptr<Comm> host_;
+  std::unique_ptr<NcclComm> nccl_;
+  cuda::Stream stream_;
+  cuda::Event event_;
+  cuda::DeviceMemory input_, sums_;
+  std::unique_ptr<GradientReducer> reducer_;
+};
+
+int Main(int argc, char** argv) {
+  nccl::SetEnvironment();
+  Arguments arguments;
+  if (argc != 6 || !absl::SimpleAtoi(argv[2], &arguments.rank) ||
+      !absl::SimpleAtoi(argv[3], &arguments.world)) {
+    std::fprintf(stderr, "usage: nccl_rank MODE RANK WORLD RENDEZVOUS_DIR OUT_FILE\n");
+    return 2;
+  }
+  arguments.mode = argv[1];
+  arguments.rendezvous = argv[4];
+  arguments.out = argv[5];
+  Rank rank(arguments);
+  absl::Status status = rank.Open();
+  if (status.ok()) status = rank.Run();
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "rank %d: %s\n", arguments.rank, status.ToString().c_str());
+  // As the worker does: a broken rank leaves its GPU to the driver.
+  std::_Exit(absl::StrContains(status.message(), "PEER_LOST") ? 5 : 1);
+}
+
+}  // namespace
+}  // namespace nsa
+
+int main(int argc, char** argv) { return nsa::Main(argc, argv); }

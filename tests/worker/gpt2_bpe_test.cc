@@ -1,0 +1,122 @@
+#include "worker/train/data/gpt2_bpe.h"
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "nlohmann/json.hpp"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_dir.h"
+
+namespace nsa {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// As GPT-2 writes bytes: printable ones as themselves, the others as U+0100, U+0101, … in order.
+std::string Character(int byte) {
+  static const std::vector<std::string> characters = [] {
+    std::vector<std::string> all(256);
+    int next = 256;
+    for (int b = 0; b < 256; ++b) {
+      const bool self = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || (b >= 174 && b <= 255);
+      const int code = self ? b : next++;
+      all[b] = code < 128 ? std::string(1, static_cast<char>(code))
+                          : std::string{static_cast<char>(0xc0 | (code >> 6)),
+                                        static_cast<char>(0x80 | (code & 63))};
+    }
+    return all;
+  }();
+  return characters[byte];
+}
+
+// Bytes 0 … 255, then the merges' results from 256 on, then the separator.
+std::unique_ptr<TextTokenizer> Tokenizer(
+    const TempDir& dir, const std::vector<std::pair<std::string, std::string>>& merges) {
+  nlohmann::json vocab = nlohmann::json::object();
+  for (int byte = 0; byte < 256; ++byte) vocab[Character(byte)] = byte;
+  std::ofstream file(dir / "merges.txt");
+  file << "#version: 0.2\n";
+  int id = 256;
+  for (const auto& [left, right] : merges) {
+    file << left << " " << right << "\n";
+    vocab[left + right] = id++;
+  }
+  vocab["<|endoftext|>"] = id;
+  std::ofstream(dir / "vocab.json") << vocab.dump();
+  file.close();
+  auto tokenizer = LoadGpt2Bpe(dir.path());
+  EXPECT_OK(tokenizer);
+  return *std::move(tokenizer);
+}
+
+std::vector<uint16_t> Encode(const TextTokenizer& tokenizer, const std::string& text) {
+  std::vector<uint16_t> tokens;
+  EXPECT_OK(tokenizer.Encode(text, &tokens));
+  return tokens;
+}
+
+const std::string kSpace = "\xc4\xa0";  // Ġ, how GPT-2 writes a space
+
+TEST(Gpt2Bpe, MergesTheMostWantedPairFirst) {
+  const TempDir dir;
+  // "abc": b c (rank 0) wins over a b (rank 1); then a bc.
+  const auto tokenizer = Tokenizer(dir, {{"b", "c"}, {"a", "b"}, {"a", "bc"}});
+  EXPECT_THAT(Encode(*tokenizer, "abc"), ElementsAre(258));
+  EXPECT_THAT(Encode(*tokenizer, "abab"), ElementsAre(257, 257));
+  EXPECT_THAT(Encode(*tokenizer, "cab"), ElementsAre('c', 257));
+}
+
+TEST(Gpt2Bpe, SplitsWordsWithTheirLeadingSpaceAsGpt2Does) {
+  const TempDir dir;
+  const auto tokenizer =
+      Tokenizer(dir, {{kSpace, "a"}, {"a", "a"}, {"a", "1"}, {kSpace, kSpace}, {"'", "s"}});
+  EXPECT_THAT(Encode(*tokenizer, "a a"), ElementsAre('a', 256));
+  EXPECT_THAT(Encode(*tokenizer, "a1"), ElementsAre('a', '1'));  // letters and digits are split
+  EXPECT_THAT(Encode(*tokenizer, "a   a"),
+              ElementsAre('a', 259, 256));  // the last space is the word's
+  EXPECT_THAT(Encode(*tokenizer, "a's"), ElementsAre('a', 260));
+}
+
+TEST(Gpt2Bpe, GivesBackEveryByte) {
+  const TempDir dir;
+  const auto tokenizer = Tokenizer(dir, {{"a", "b"}, {"\xc3\x83", "\xc2\xa9"}});
+  std::string text = "abé\xe2\x82\xac\n\t \xff\xfe broken \xc3";
+  for (int byte = 1; byte < 256; ++byte) text += static_cast<char>(byte);
+  std::string back;
+  const auto tokens = Encode(*tokenizer, text);
+  for (const uint16_t token : tokens) back += tokenizer->Decode(token);
+  EXPECT_EQ(back, text);
+  EXPECT_EQ(tokens[0], 256);
+  EXPECT_EQ(tokens[1], 257);  // é in one token
+  EXPECT_EQ(tokenizer->separator(), 258);
+  EXPECT_EQ(tokenizer->vocab(), 259);
+  EXPECT_EQ(tokenizer->Decode(258), "");
+}
+
+TEST(Gpt2Bpe, NamesWhatIsWrongWithItsFiles) {
+  const TempDir dir;
+  EXPECT_THAT(LoadGpt2Bpe(dir.path()),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("vocab.json")));
+  Tokenizer(dir, {{"a", "b"}});
+  std::ofstream(dir / "merges.txt") << "#version: 0.2\na b\nx\n";
+  EXPECT_THAT(LoadGpt2Bpe(dir.path()),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("merges.txt:3:")));
+  std::ofstream(dir / "vocab.json") << "{\"a\": 0}";
+  EXPECT_THAT(LoadGpt2Bpe(dir.path()),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no token for byte 0")));
+}
+
+TEST(MakeTokenizer, SaysWhatGpt2Needs) {
+  v1::DataSpec data;
+  data.set_tokenizer(v1::TOKENIZER_GPT2);
+  EXPECT_THAT(MakeTokenizer(data),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("data.tokenizer_path")));
+  data.set_tokenizer(v1::TOKENIZER_BYTE);
+  EXPECT_EQ((*MakeTokenizer(data))->vocab(), 256);
+}
+
+}  // namespace
+}  // namespace nsa

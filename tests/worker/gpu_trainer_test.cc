@@ -1,0 +1,157 @@
+// Whole runs on a GPU.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+
+#include "common/checkpoint_dir.h"
+#include "common/estimate.h"
+#include "kernels/cuda/device.h"
+#include "tests/worker/run_job.h"
+#include "tests/worker/tiny_job.h"
+
+namespace nsa {
+namespace {
+
+v1::JobSpec Job(const TempDir& dir, const std::string& out = "out") {
+  v1::JobSpec spec = TinyJob();
+  spec.mutable_model()->set_dim(64);
+  spec.mutable_model()->set_vocab(64);
+  spec.mutable_nsa()->set_n_sel(4);
+  spec.mutable_nsa()->set_w(24);
+  spec.mutable_data()->set_source(v1::DATA_SOURCE_SYNTHETIC);
+  spec.mutable_runtime()->set_device(v1::DEVICE_CUDA);
+  spec.mutable_runtime()->set_precision(v1::PRECISION_BF16);
+  v1::TrainSpec& train = *spec.mutable_train();
+  train.set_seq_len(128);
+  train.set_batch_size(4);
+  train.set_accumulate_grad_batches(2);
+  train.set_steps(12);
+  train.set_warmup_steps(3);
+  train.set_lr(3e-3);
+  train.set_eval_every(4);
+  train.set_eval_batches(2);
+  train.set_save_every(5);
+  train.set_out_dir(dir / out);
+  return spec;
+}
+
+class GpuTrainer : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (cuda::DeviceCount() == 0) GTEST_SKIP() << "no CUDA device on this machine";
+  }
+  const TempDir dir_;
+};
+
+std::vector<double> Losses(const RankResult& result) {
+  std::vector<double> losses;
+  for (const v1::StepRecord& step : result.steps) losses.push_back(step.loss());
+  return losses;
+}
+
+std::string Weights(const std::filesystem::path& out_dir, int64_t step) {
+  std::ifstream in(CheckpointsDir(out_dir) / CheckpointName(step) / "model.safetensors",
+                   std::ios::binary);
+  EXPECT_TRUE(in) << out_dir << " " << step;
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+TEST_F(GpuTrainer, TrainsToTheLastStepWithoutFallbacks) {
+  const RankResult result = RunJob(dir_, Job(dir_))[0];
+  ASSERT_EQ(result.finished.outcome(), v1::OUTCOME_COMPLETED) << result.finished.text();
+  ASSERT_EQ(result.steps.size(), 12u);
+  for (const v1::StepRecord& step : result.steps) {
+    EXPECT_TRUE(std::isfinite(step.loss()) && step.grad_norm() > 0) << step.DebugString();
+    EXPECT_TRUE(step.fallbacks().empty()) << step.DebugString();
+    EXPECT_GT(step.times().forward_seconds(), 0);
+    EXPECT_GT(step.times().backward_seconds(), 0);
+    EXPECT_GT(step.memory_reserved_bytes(), step.memory_allocated_bytes());
+    ASSERT_EQ(step.layers_size(), 2);
+    for (const v1::LayerStats& layer : step.layers()) {
+      EXPECT_THAT(layer.keys_read(), ::testing::ElementsAreArray(layer.keys_expected()));
+    }
+  }
+  EXPECT_LT(result.steps.back().loss(), result.steps.front().loss());
+  EXPECT_EQ(result.evals.size(), 3u);
+}
+
+TEST_F(GpuTrainer, AGraphChangesNoBit) {
+  v1::JobSpec with = Job(dir_, "with"), without = Job(dir_, "without");
+  without.mutable_runtime()->set_cuda_graphs(false);
+  const RankResult graph = RunJob(dir_, with, {.generation = 1})[0];
+  const RankResult eager = RunJob(dir_, without, {.generation = 2})[0];
+  EXPECT_EQ(Losses(graph), Losses(eager));
+  EXPECT_TRUE(Weights(dir_ / "with", 12) == Weights(dir_ / "without", 12));
+}
+
+TEST_F(GpuTrainer, GoesOnFromACheckpointWithTheSameBits) {
+  const v1::JobSpec unbroken = Job(dir_, "unbroken"), broken = Job(dir_, "broken");
+  const RankResult whole = RunJob(dir_, unbroken, {.generation = 1})[0];
+  const auto stop_at_5 = [](int, Trainer* trainer) {
+    v1::StopRequest stop;
+    stop.set_mode(v1::STOP_MODE_AT_STEP);
+    stop.set_at_step(5);
+    EXPECT_TRUE(trainer->RequestStop(stop).ok());
+  };
+  RunJob(dir_, broken, {.generation = 2, .before = stop_at_5});
+  const RankResult rest = RunJob(dir_, broken, {.generation = 3})[0];
+  EXPECT_EQ(rest.started.resumed_step(), 5);
+  const std::vector<double> all = Losses(whole);
+  EXPECT_EQ(Losses(rest), std::vector<double>(all.begin() + 5, all.end()));
+  EXPECT_TRUE(Weights(dir_ / "unbroken", 12) == Weights(dir_ / "broken", 12));
+}
+
+// bf16 rounds weights and activations at 2^-9, 0.2 %, independently in every token. The losses of
+// the two runs stay within two such roundings of one another, although 50 updates could have driven
+// them apart, while the loss itself falls by more than a tenth.
+TEST_F(GpuTrainer, StaysNearTheCpuFor50Steps) {
+  v1::JobSpec gpu = Job(dir_, "gpu");
+  gpu.mutable_train()->set_steps(50);
+  gpu.mutable_train()->set_eval_every(0);
+  v1::JobSpec cpu = gpu;
+  cpu.mutable_train()->set_out_dir(dir_ / "cpu");
+  cpu.mutable_runtime()->set_device(v1::DEVICE_CPU);
+  cpu.mutable_runtime()->set_precision(v1::PRECISION_FP32);
+  const std::vector<double> fast = Losses(RunJob(dir_, gpu, {.generation = 1})[0]);
+  const std::vector<double> truth = Losses(RunJob(dir_, cpu, {.generation = 2})[0]);
+  ASSERT_EQ(fast.size(), 50u);
+  ASSERT_EQ(truth.size(), 50u);
+  double worst = 0;
+  for (size_t i = 0; i < 50; ++i) {
+    worst = std::max(worst, std::abs(fast[i] / truth[i] - 1));
+    EXPECT_NEAR(fast[i], truth[i], 0x1p-8 * truth[i]) << "step " << i + 1;
+  }
+  EXPECT_LT(truth[49], 0.9 * truth[0]);
+  printf("loss %.4f to %.4f (CPU), %.4f (GPU); largest difference %.2e of the loss\n", truth[0],
+         truth[49], fast[49], worst);
+}
+
+TEST_F(GpuTrainer, TakesTheMemoryThatTheEstimateSays) {
+  for (const bool checkpointing : {true, false}) {
+    v1::JobSpec spec = Job(dir_, checkpointing ? "on" : "off");
+    spec.mutable_model()->set_dim(512);
+    spec.mutable_model()->set_n_layers(8);
+    spec.mutable_model()->set_n_heads(8);
+    spec.mutable_model()->set_d_k(64);
+    spec.mutable_model()->set_d_v(64);
+    spec.mutable_train()->set_seq_len(1024);
+    spec.mutable_train()->set_batch_size(16);
+    spec.mutable_train()->set_steps(4);
+    spec.mutable_train()->set_eval_every(0);
+    spec.mutable_train()->set_save_every(0);
+    spec.mutable_runtime()->set_gradient_checkpointing(checkpointing);
+    const RankResult result = RunJob(dir_, spec, {.generation = checkpointing ? 1 : 2})[0];
+    ASSERT_EQ(result.steps.size(), 4u) << result.finished.text();
+    const auto taken = static_cast<double>(result.steps.back().memory_reserved_bytes());
+    const auto estimated = static_cast<double>(TotalBytes(MemoryEstimate(spec)));
+    printf("checkpointing %d: estimated %.0f MiB, taken %.0f MiB, allocated %.0f MiB\n",
+           checkpointing, estimated / (1 << 20), taken / (1 << 20),
+           static_cast<double>(result.steps.back().memory_allocated_bytes()) / (1 << 20));
+    EXPECT_NEAR(estimated, taken, 0.1 * taken);
+  }
+}
+
+}  // namespace
+}  // namespace nsa

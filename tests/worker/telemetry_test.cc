@@ -1,0 +1,356 @@
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <fstream>
+#include <limits>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_split.h"
+#include "common/atomic_file.h"
+#include "common/journal.h"
+#include "gmock/gmock.h"
+#include "nlohmann/json.hpp"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_dir.h"
+#include "worker/train/telemetry/append_file.h"
+#include "worker/train/telemetry/formats.h"
+#include "worker/train/telemetry/record_queue.h"
+#include "worker/train/telemetry/reporter.h"
+
+namespace nsa {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+ReporterOptions Options(const TempDir& dir) {
+  ReporterOptions options;
+  options.spec.set_name("a-job");
+  v1::TrainSpec* train = options.spec.mutable_train();
+  train->set_steps(100);
+  train->set_log_every(10);
+  train->set_out_dir((dir / "out").string());
+  return options;
+}
+
+v1::StepRecord Step(int64_t number) {
+  v1::StepRecord step;
+  step.set_step(number);
+  step.set_loss(3.0 - 0.01 * static_cast<double>(number));
+  step.set_learning_rate(1e-3);
+  step.set_grad_norm(0.5);
+  step.set_tokens(1000);
+  step.set_total_tokens(1000 * number);
+  step.set_tokens_per_second(5000);
+  step.mutable_times()->set_step_seconds(0.2);
+  step.set_memory_allocated_bytes(int64_t{3} << 29);  // 1.5 GiB
+  step.set_memory_reserved_bytes(int64_t{1} << 31);
+  step.set_data_source(v1::DATA_SOURCE_JSONL);
+  (*step.mutable_fallbacks())["data_source"] = 2;
+  (*step.mutable_fallbacks())["cuda_graph"] = 1;
+  for (int layer = 0; layer < 2; ++layer) {
+    v1::LayerStats* stats = step.add_layers();
+    stats->set_layer(layer);
+    stats->mutable_gate()->set_entropy_mean(1.0 + layer);
+    for (const double share : {0.2, 0.3, 0.5}) stats->mutable_gate()->add_branch_share(share);
+    stats->mutable_selection()->set_keys_mean(100);
+    stats->mutable_selection()->set_keys_max(128);
+    stats->mutable_selection()->set_rows(64);
+    stats->mutable_selection()->set_at_max_ratio(0.25);
+  }
+  return step;
+}
+
+std::vector<std::string> Lines(const std::filesystem::path& path) {
+  const auto content = ReadWholeFile(path);
+  EXPECT_OK(content);
+  std::vector<std::string> lines = absl::StrSplit(*content, '\n');
+  EXPECT_EQ(lines.back(), "") << path << " ends within a line";
+  lines.pop_back();
+  return lines;
+}
+
+void Train(const ReporterOptions& options, int64_t first, int64_t last) {
+  auto reporter = Reporter::Open(options);
+  ASSERT_OK(reporter);
+  v1::WorkerStarted started;
+  started.set_parameters(1234);
+  started.set_device("cpu, 2 threads");
+  (*reporter)->Started(started);
+  for (int64_t step = first; step <= last; ++step) {
+    (*reporter)->Step(Step(step));
+    if (step % 50 == 0) {
+      v1::EvalRecord eval;
+      eval.set_step(step);
+      eval.set_loss(2.5 + 0.001 * static_cast<double>(step));
+      eval.set_tokens(4096);
+      (*reporter)->Eval(eval);
+    }
+  }
+  v1::WorkerFinished finished;
+  finished.set_outcome(v1::OUTCOME_COMPLETED);
+  finished.set_reason("COMPLETED");
+  finished.set_step(last);
+  (*reporter)->Finished(finished);
+  EXPECT_EQ((*reporter)->dropped(), 0);
+}
+
+TEST(Reporter, CsvFilesHaveExactHeadersAndARowALoggedStep) {
+  const TempDir dir;
+  Train(Options(dir), 1, 100);
+  const auto training = Lines(dir / "out/training.csv");
+  ASSERT_EQ(training.size(), 12u);  // header, step 1, steps 10 … 100
+  EXPECT_EQ(training[0],
+            "step,loss,lr,toks_per_s,grad_norm,total_tokens,data_seconds,forward_seconds,backward_"
+            "seconds,"
+            "communication_seconds,optimizer_seconds,step_seconds,data_source,skipped_nonfinite,"
+            "unix_seconds");
+  EXPECT_THAT(training[2], StartsWith("10,2.9,0.001,5000.0,0.5,10000,0.000000,0.000000,0.000000,0."
+                                      "000000,0.000000,0.200000,jsonl,0,"));
+  const auto val = Lines(dir / "out/val.csv");
+  ASSERT_EQ(val.size(), 3u);
+  EXPECT_EQ(val[0], "step,val_loss,ppl,tokens,seconds,unix_seconds");
+  EXPECT_THAT(val[1], StartsWith("50,2.55,12.8071,4096,0.000,"));
+  const auto fallbacks = Lines(dir / "out/fallback_counters.csv");
+  EXPECT_EQ(fallbacks[0], "step,fallback,count");
+  EXPECT_EQ(fallbacks[1], "1,cuda_graph,1");
+  EXPECT_EQ(fallbacks[2], "1,data_source,2");
+  EXPECT_EQ(fallbacks[3], "1,total,3");
+  const auto selection = Lines(dir / "out/k_stats.csv");
+  EXPECT_EQ(selection[0], "step,layer,k_mean,k_max,rows,pct_at_max");
+  EXPECT_EQ(selection[1], "1,0,100,128,64,0.25");
+  EXPECT_EQ(selection[2], "1,1,100,128,64,0.25");
+}
+
+TEST(Reporter, HeartbeatsNameTheirUnits) {
+  const TempDir dir;
+  ReporterOptions options = Options(dir);
+  Train(options, 1, 20);
+  options.rank = 1;
+  Train(options, 1, 20);
+  for (const int rank : {0, 1}) {
+    const auto lines = Lines(dir / ("out/heartbeat_rank" + std::to_string(rank) + ".jsonl"));
+    ASSERT_EQ(lines.size(), 5u);  // boot, steps 1, 10, 20, end
+    const auto boot = nlohmann::json::parse(lines[0]);
+    EXPECT_EQ(boot["msg"], "boot");
+    EXPECT_EQ(boot["parameters"], 1234);
+    const auto beat = nlohmann::json::parse(lines[2]);
+    EXPECT_EQ(beat["msg"], "progress");
+    EXPECT_EQ(beat["rank"], rank);
+    EXPECT_EQ(beat["step"], 10);
+    EXPECT_EQ(beat["pid"], getpid());
+    EXPECT_EQ(beat["mem_allocated_mib"], 1536.0);
+    EXPECT_EQ(beat["mem_allocated_gib"], 1.5);
+    EXPECT_EQ(beat["mem_reserved_gib"], 2.0);
+    EXPECT_EQ(beat["data_source"], "jsonl");
+    EXPECT_EQ(beat["fallbacks"]["data_source"], 2);
+    EXPECT_EQ(beat["layers"][1]["gate_entropy_mean"], 2.0);
+    EXPECT_EQ(beat["layers"][1]["gate_branch_shares"][2], 0.5);
+    EXPECT_EQ(nlohmann::json::parse(lines[4])["msg"], "end");
+  }
+}
+
+TEST(Reporter, OnlyRankZeroKeepsTheFilesOfTheRun) {
+  const TempDir dir;
+  ReporterOptions options = Options(dir);
+  options.rank = 1;
+  options.world_size = 2;
+  Train(options, 1, 20);
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(dir / "out")) {
+    names.push_back(entry.path().filename());
+  }
+  EXPECT_THAT(names, ElementsAre("heartbeat_rank1.jsonl"));
+}
+
+TEST(Reporter, MetricsAndEnvironmentAreWholeJson) {
+  const TempDir dir;
+  Train(Options(dir), 1, 100);
+  const auto metrics = nlohmann::json::parse(*ReadWholeFile(dir / "out/metrics.json"));
+  EXPECT_EQ(metrics["state"], "COMPLETED");
+  EXPECT_EQ(metrics["step"], 100);
+  EXPECT_EQ(metrics["loss_first"], 2.99);
+  EXPECT_EQ(metrics["loss_last"], 2.0);
+  EXPECT_EQ(metrics["val_loss_best"], 2.55);
+  EXPECT_EQ(metrics["val_best_step"], 50);
+  EXPECT_EQ(metrics["val_loss_last"], 2.6);
+  EXPECT_NEAR(metrics["toks_per_s_mean"], 5000, 1e-6);
+  EXPECT_EQ(metrics["fallbacks"]["cuda_graph"], 1);
+  EXPECT_EQ(metrics["telemetry_dropped"], 0);
+  const auto environment = nlohmann::json::parse(*ReadWholeFile(dir / "out/env.json"));
+  EXPECT_EQ(environment["spec"]["name"], "a-job");
+  EXPECT_GT(environment["cores"], 0);
+  EXPECT_GT(environment["memory_bytes"], 1 << 20);
+}
+
+TEST(Reporter, EnvironmentShowsWhatMattersAndNoSecret) {
+  const TempDir dir;
+  setenv("OMP_NUM_THREADS", "2", 1);
+  setenv("NSA_API_TOKEN", "hunter2", 1);
+  setenv("HOME_BANKING", "hunter2", 1);
+  ASSERT_OK(Reporter::Open(Options(dir)));
+  const std::string text = *ReadWholeFile(dir / "out/env.json");
+  EXPECT_THAT(text, HasSubstr("\"OMP_NUM_THREADS\": \"2\""));
+  EXPECT_THAT(text, testing::Not(HasSubstr("hunter2")));
+}
+
+TEST(Reporter, AResumedRunWritesNoStepTwice) {
+  const TempDir dir;
+  ReporterOptions options = Options(dir);
+  Train(options, 1, 73);
+  options.resumed_step = 40;
+  Train(options, 41, 100);
+  std::vector<std::string> steps;
+  for (const std::string& line : Lines(dir / "out/training.csv")) {
+    steps.push_back(line.substr(0, line.find(',')));
+  }
+  EXPECT_THAT(steps, ElementsAre("step", "1", "10", "20", "30", "40", "41", "50", "60", "70", "80",
+                                 "90", "100"));
+  EXPECT_EQ(Lines(dir / "out/val.csv").size(), 3u);
+  int64_t last = 0;
+  for (const std::string& line : Lines(dir / "out/heartbeat_rank0.jsonl")) {
+    const int64_t step = nlohmann::json::parse(line)["step"];
+    EXPECT_GE(step, last);
+    last = step;
+  }
+  EXPECT_EQ(nlohmann::json::parse(*ReadWholeFile(dir / "out/metrics.json"))["loss_first"], 2.99);
+}
+
+TEST(Reporter, AFailedStartRemovesNothing) {
+  const TempDir dir;
+  ReporterOptions options = Options(dir);
+  Train(options, 1, 40);
+  const size_t rows = Lines(dir / "out/training.csv").size();
+  const size_t beats = Lines(dir / "out/heartbeat_rank0.jsonl").size();
+  options.resumed_step = std::numeric_limits<int64_t>::max();
+  {
+    auto reporter = Reporter::Open(options);
+    ASSERT_OK(reporter);
+    v1::WorkerEvent event;
+    event.set_reason("CHECKPOINT_CORRUPT");
+    (*reporter)->Event(event);
+    v1::WorkerFinished finished;
+    finished.set_outcome(v1::OUTCOME_FAILED_FINAL);
+    finished.set_reason("NO_VALID_CHECKPOINT");
+    (*reporter)->Finished(finished);
+  }
+  EXPECT_EQ(Lines(dir / "out/training.csv").size(), rows);
+  const auto lines = Lines(dir / "out/heartbeat_rank0.jsonl");
+  ASSERT_EQ(lines.size(), beats + 2);
+  EXPECT_EQ(nlohmann::json::parse(lines[beats])["reason"], "CHECKPOINT_CORRUPT");
+  EXPECT_EQ(nlohmann::json::parse(lines[beats])["step"], 0) << "no step was begun";
+  EXPECT_EQ(nlohmann::json::parse(lines.back())["reason"], "NO_VALID_CHECKPOINT");
+  EXPECT_EQ(nlohmann::json::parse(lines.back())["step"], 0);
+}
+
+TEST(Reporter, AForeignFileStepsAside) {
+  const TempDir dir;
+  std::filesystem::create_directory(dir / "out");
+  std::ofstream(dir / "out/training.csv")
+      << "1,5.67,1e-4,380\n";  // the Python system's, without a header
+  Train(Options(dir), 1, 20);
+  EXPECT_EQ(Lines(dir / "out/training.csv.old").size(), 1u);
+  EXPECT_EQ(Lines(dir / "out/training.csv").size(), 4u);
+}
+
+TEST(Reporter, EveryStepIsInTheJournalInOrder) {
+  const TempDir dir;
+  ReporterOptions options = Options(dir);
+  options.journal = dir / "journal";
+  Train(options, 1, 60);
+  JournalReader reader(dir / "journal");
+  std::vector<v1::WorkerRecord> records;
+  while (true) {
+    auto record = reader.Next();
+    ASSERT_OK(record);
+    if (!record->has_value()) break;
+    records.push_back(**record);
+  }
+  ASSERT_EQ(records.size(), 63u);  // started, 60 steps, a validation, finished
+  EXPECT_TRUE(records[0].has_started());
+  for (int i = 1; i <= 50; ++i) EXPECT_EQ(records[i].step().step(), i);
+  EXPECT_TRUE(records[51].has_eval());
+  EXPECT_TRUE(records.back().has_finished());
+  for (size_t i = 0; i < records.size(); ++i)
+    EXPECT_EQ(records[i].sequence(), static_cast<int64_t>(i) + 1);
+}
+
+TEST(Reporter, ANonFiniteLossDoesNotBreakTheFiles) {
+  const TempDir dir;
+  ReporterOptions options = Options(dir);
+  {
+    auto reporter = Reporter::Open(options);
+    ASSERT_OK(reporter);
+    v1::StepRecord step = Step(1);
+    step.set_loss(std::nan(""));
+    step.set_grad_norm(INFINITY);
+    step.set_skipped_nonfinite(true);
+    (*reporter)->Step(step);
+    v1::WorkerFinished finished;
+    finished.set_outcome(v1::OUTCOME_FAILED_FINAL);
+    finished.set_reason("NONFINITE_LOSS");
+    (*reporter)->Finished(finished);
+  }
+  EXPECT_THAT(Lines(dir / "out/training.csv")[1], StartsWith("1,nan,0.001,5000.0,inf,"));
+  const auto beat = nlohmann::json::parse(Lines(dir / "out/heartbeat_rank0.jsonl")[0]);
+  EXPECT_EQ(beat["loss"], "nan");
+  EXPECT_EQ(beat["grad_norm"], "inf");
+  EXPECT_EQ(nlohmann::json::parse(*ReadWholeFile(dir / "out/metrics.json"))["loss_last"], nullptr);
+}
+
+TEST(Formats, SyntheticDataAfterAFallbackIsShownInEveryLine) {
+  v1::WorkerRecord record;
+  *record.mutable_step() = Step(5);
+  EXPECT_THAT(LogLine(record, 100), testing::Not(HasSubstr("SYNTHETIC")));
+  record.mutable_step()->set_data_source(v1::DATA_SOURCE_SYNTHETIC);
+  EXPECT_THAT(LogLine(record, 100), HasSubstr("SYNTHETIC data"));
+  EXPECT_THAT(TrainingRow(record.step(), 0), HasSubstr(",synthetic,"));
+}
+
+TEST(AppendFile, CutsATornLineOffAndKeepsWholeOnes) {
+  const TempDir dir;
+  const std::string whole = "step,x\n1,a\n2,b\n3,c\n";
+  const auto keep = [](std::string_view content) {
+    return KeepLines(content, "step,x\n", 99, StepOfCsv);
+  };
+  for (size_t length = 7; length <= whole.size(); ++length) {
+    std::ofstream(dir / "x.csv") << whole.substr(0, length);
+    ASSERT_OK((*AppendFile::Open(dir / "x.csv", "step,x\n", keep))->Append("9,z\n"));
+    const std::string kept = whole.substr(0, whole.rfind('\n', length - 1) + 1);
+    EXPECT_EQ(*ReadWholeFile(dir / "x.csv"), kept + "9,z\n");
+  }
+}
+
+TEST(AppendFile, AFileWithAnotherHeaderIsNotOurs) {
+  EXPECT_EQ(KeepLines("step,y\n1,a\n", "step,x\n", 99, StepOfCsv), 0u);
+  EXPECT_EQ(StepOfCsv("12,a"), 12);
+  EXPECT_EQ(StepOfCsv("a,12"), -1);
+  EXPECT_EQ(StepOfCsv("12"), -1);
+  EXPECT_EQ(StepOfJson("{\"ts\":1,\"step\":7,\"msg\":\"x\"}"), 7);
+  EXPECT_EQ(StepOfJson("{\"step\":7,"), -1);
+}
+
+TEST(RecordQueue, AStuckSinkNeverBlocksAndLossesAreCounted) {
+  std::atomic<bool> stuck{true};
+  std::atomic<int> seen{0};
+  RecordQueue queue(4, [&](const v1::WorkerRecord&) {
+    while (stuck) std::this_thread::yield();
+    ++seen;
+  });
+  for (int i = 0; i < 100; ++i) queue.Push({});
+  EXPECT_GE(queue.dropped(), 95);  // four wait, one may be with the sink
+  EXPECT_LE(queue.dropped(), 96);
+  EXPECT_FALSE(queue.Flush(absl::Milliseconds(10)));
+  stuck = false;
+  EXPECT_TRUE(queue.Flush(absl::Seconds(10)));
+  EXPECT_EQ(seen + queue.dropped(), 100);
+}
+
+}  // namespace
+}  // namespace nsa

@@ -1,0 +1,343 @@
+#include "worker/train/trainer.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <fstream>
+
+#include "common/checkpoint_dir.h"
+#include "tests/worker/run_job.h"
+#include "tests/worker/tiny_job.h"
+
+namespace nsa {
+namespace {
+
+using ::testing::HasSubstr;
+
+v1::JobSpec Job(const TempDir& dir, const std::string& out = "out") {
+  v1::JobSpec spec = TinyJob();
+  spec.mutable_model()->set_vocab(64);
+  spec.mutable_data()->set_source(v1::DATA_SOURCE_SYNTHETIC);
+  spec.mutable_train()->set_batch_size(4);
+  spec.mutable_train()->set_steps(12);
+  spec.mutable_train()->set_warmup_steps(3);
+  spec.mutable_train()->set_eval_every(4);
+  spec.mutable_train()->set_eval_batches(2);
+  spec.mutable_train()->set_save_every(5);
+  spec.mutable_train()->set_out_dir(dir / out);
+  return spec;
+}
+
+RunOptions StopAt(int64_t step, int asked_rank, int world = 1) {
+  return {.world = world, .before = [=](int rank, Trainer* trainer) {
+            if (rank != asked_rank) return;
+            v1::StopRequest stop;
+            stop.set_mode(v1::STOP_MODE_AT_STEP);
+            stop.set_at_step(step);
+            EXPECT_TRUE(trainer->RequestStop(stop).ok());
+          }};
+}
+
+std::vector<double> Losses(const RankResult& result) {
+  std::vector<double> losses;
+  for (const v1::StepRecord& step : result.steps) losses.push_back(step.loss());
+  return losses;
+}
+
+std::string ReadFile(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  EXPECT_TRUE(in) << path;
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+std::string Weights(const std::filesystem::path& out_dir, int64_t step) {
+  return ReadFile(CheckpointsDir(out_dir) / CheckpointName(step) / "model.safetensors");
+}
+
+void FlipAByte(const std::filesystem::path& path) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(-5, std::ios::end);
+  const char byte = static_cast<char>(file.get() ^ 1);
+  file.seekp(-5, std::ios::end);
+  file.put(byte);
+}
+
+TEST(Trainer, TrainsToTheLastStepAndReportsEachOnce) {
+  const TempDir dir;
+  const v1::JobSpec spec = Job(dir);
+  const RankResult result = RunJob(dir, spec)[0];
+  EXPECT_EQ(result.finished.outcome(), v1::OUTCOME_COMPLETED) << result.finished.text();
+  EXPECT_EQ(result.finished.step(), 12);
+  EXPECT_EQ(result.started.parameters(), ParameterLayout(spec).count());
+  ASSERT_EQ(result.steps.size(), 12u);
+  for (int64_t i = 0; i < 12; ++i) {
+    const v1::StepRecord& step = result.steps[i];
+    EXPECT_EQ(step.step(), i + 1);
+    EXPECT_EQ(step.tokens(), 4 * 24);
+    EXPECT_EQ(step.total_tokens(), (i + 1) * 4 * 24);
+    EXPECT_GT(step.grad_norm(), 0);
+    EXPECT_EQ(step.layers_size(), 2);
+    EXPECT_EQ(step.data_source(), v1::DATA_SOURCE_SYNTHETIC);
+    EXPECT_GT(step.times().step_seconds(), 0);
+    EXPECT_GT(step.memory_allocated_bytes(), 1 << 20);
+  }
+  EXPECT_NEAR(result.steps[0].loss(), std::log(64.0), 0.1);
+  EXPECT_EQ(result.steps.back().learning_rate(), 1e-2 * 0.1);
+  ASSERT_EQ(result.evals.size(), 3u) << "after steps 4, 8 and 12";
+  EXPECT_EQ(result.evals[2].tokens(), 2 * 4 * 24);
+  EXPECT_LT(result.evals[2].loss(), result.evals[0].loss());
+  ASSERT_EQ(result.checkpoints.size(), 3u) << "after steps 5, 10 and 12";
+  for (const int64_t step : {5, 10, 12}) {
+    EXPECT_TRUE(
+        VerifyCheckpoint(CheckpointsDir(spec.train().out_dir()) / CheckpointName(step)).empty());
+  }
+}
+
+TEST(Trainer, KeepsItsStatusPageCurrentToTheEnd) {
+  const TempDir dir;
+  RunJob(dir, Job(dir));
+  const auto status = ReadStatusPage(RunFolder(dir, {}, 0) / "status");
+  ASSERT_TRUE(status.ok()) << status.status();
+  EXPECT_EQ(status->phase, Phase::kFinished);
+  EXPECT_EQ(status->step, 12);
+  EXPECT_EQ(status->layer, -1);
+  EXPECT_EQ(status->kernel, "") << "the last collective came after the last kernel";
+  EXPECT_GE(status->collective_sequence, 2 * 12);
+}
+
+TEST(Trainer, ResumesBitForBitAfterAStopAtAnyStep) {
+  const TempDir dir;
+  const RankResult whole = RunJob(dir, Job(dir, "whole"))[0];
+  const std::string weights = Weights(dir / "whole", 12);
+  for (const int64_t at : {1, 5, 7, 11}) {
+    const std::string out = "stopped-" + std::to_string(at);
+    const TempDir runs;
+    const v1::JobSpec spec = Job(dir, out);
+    const RankResult first = RunJob(runs, spec, StopAt(at, 0))[0];
+    EXPECT_EQ(first.finished.outcome(), v1::OUTCOME_STOPPED) << first.finished.text();
+    EXPECT_EQ(first.finished.reason(), "STOPPED_AT_STEP");
+    EXPECT_EQ(first.finished.step(), at);
+    const RankResult second = RunJob(runs, spec, {.generation = 2})[0];
+    EXPECT_EQ(second.started.resumed_step(), at);
+    EXPECT_TRUE(second.HasEvent("RESUMED"));
+    std::vector<double> losses = Losses(first);
+    for (const double loss : Losses(second)) losses.push_back(loss);
+    EXPECT_EQ(losses, Losses(whole)) << "stopped after step " << at;
+    EXPECT_EQ(second.evals.back().loss(), whole.evals.back().loss());
+    EXPECT_EQ(second.steps.back().total_tokens(), whole.steps.back().total_tokens());
+    EXPECT_TRUE(Weights(dir / out, 12) == weights) << "stopped after step " << at;
+  }
+}
+
+TEST(Trainer, GivesTheSameBitsEveryTimeAndOnEveryRank) {
+  const TempDir a, b;
+  const auto first = RunJob(a, Job(a), {.world = 2}), second = RunJob(b, Job(b), {.world = 2});
+  ASSERT_EQ(first[0].finished.outcome(), v1::OUTCOME_COMPLETED) << first[0].finished.text();
+  EXPECT_EQ(Losses(first[0]), Losses(second[0]));
+  EXPECT_TRUE(Weights(a / "out", 12) == Weights(b / "out", 12));
+  EXPECT_EQ(Losses(first[0]), Losses(first[1]));
+  for (size_t i = 0; i < first[0].steps.size(); ++i) {
+    EXPECT_EQ(first[0].steps[i].grad_norm(), first[1].steps[i].grad_norm());
+  }
+  for (size_t i = 0; i < first[0].evals.size(); ++i) {
+    EXPECT_EQ(first[0].evals[i].loss(), first[1].evals[i].loss());
+  }
+}
+
+TEST(Trainer, TrainsTheSameOnTwoRanksAsOnOneUpToTheOrderOfSums) {
+  const TempDir one, two;
+  const RankResult single = RunJob(one, Job(one))[0];
+  const RankResult pair = RunJob(two, Job(two), {.world = 2})[0];
+  ASSERT_EQ(pair.steps.size(), single.steps.size()) << pair.finished.text();
+  // The first loss differs by the rounding of means; later ones by what twelve steps of AdamW,
+  // whose update of a small gradient is its sign, make of that.
+  EXPECT_NEAR(pair.steps[0].loss(), single.steps[0].loss(), 1e-6);
+  EXPECT_NEAR(pair.steps[0].grad_norm(), single.steps[0].grad_norm(),
+              1e-5 * single.steps[0].grad_norm());
+  for (size_t i = 0; i < single.steps.size(); ++i) {
+    EXPECT_NEAR(pair.steps[i].loss(), single.steps[i].loss(), 1e-3) << i;
+  }
+}
+
+TEST(Trainer, AccumulatesMicroBatchesIntoTheGradientOfTheirMean) {
+  const TempDir one, two;
+  v1::JobSpec accumulated = Job(two);
+  accumulated.mutable_train()->set_batch_size(2);
+  accumulated.mutable_train()->set_accumulate_grad_batches(2);
+  const RankResult whole = RunJob(one, Job(one))[0], halves = RunJob(two, accumulated)[0];
+  ASSERT_EQ(halves.steps.size(), 12u) << halves.finished.text();
+  EXPECT_EQ(halves.steps[0].tokens(), whole.steps[0].tokens());
+  EXPECT_NEAR(halves.steps[0].loss(), whole.steps[0].loss(), 1e-6);
+  EXPECT_NEAR(halves.steps[0].grad_norm(), whole.steps[0].grad_norm(),
+              1e-5 * whole.steps[0].grad_norm());
+  EXPECT_EQ(halves.steps[0].layers(0).selection().rows(),
+            whole.steps[0].layers(0).selection().rows());
+}
+
+TEST(Trainer, StopsTwoRanksAfterTheSameStepWhenOneIsAsked) {
+  for (const int asked : {0, 1}) {
+    const TempDir dir;
+    const auto results = RunJob(dir, Job(dir), StopAt(7, asked, 2));
+    for (const RankResult& result : results) {
+      EXPECT_EQ(result.finished.outcome(), v1::OUTCOME_STOPPED) << result.finished.text();
+      EXPECT_EQ(result.finished.step(), 7);
+      EXPECT_EQ(result.steps.size(), 7u);
+    }
+    EXPECT_TRUE(VerifyCheckpoint(CheckpointsDir(dir / "out") / CheckpointName(7)).empty());
+  }
+}
+
+TEST(Trainer, ResumesTwoRanksBitForBit) {
+  const TempDir dir;
+  const RankResult whole = RunJob(dir, Job(dir, "whole"), {.world = 2})[0];
+  const TempDir runs;
+  const auto first = RunJob(runs, Job(dir, "parts"), StopAt(7, 1, 2));
+  const auto second = RunJob(runs, Job(dir, "parts"), {.world = 2, .generation = 2});
+  std::vector<double> losses = Losses(first[0]);
+  for (const double loss : Losses(second[0])) losses.push_back(loss);
+  EXPECT_EQ(losses, Losses(whole));
+  EXPECT_TRUE(Weights(dir / "parts", 12) == Weights(dir / "whole", 12));
+}
+
+TEST(Trainer, GoesOnAtAnotherWorldSizeUpToTheOrderOfSums) {
+  const TempDir dir;
+  const RankResult whole = RunJob(dir, Job(dir, "whole"))[0];
+  const TempDir runs;
+  RunJob(runs, Job(dir, "parts"), StopAt(7, 0, 2));
+  const RankResult rest = RunJob(runs, Job(dir, "parts"), {.generation = 2})[0];
+  EXPECT_EQ(rest.started.resumed_step(), 7) << rest.finished.text();
+  ASSERT_EQ(rest.steps.size(), 5u);
+  for (size_t i = 0; i < 5; ++i) {
+    EXPECT_NEAR(rest.steps[i].loss(), whole.steps[7 + i].loss(), 1e-3) << i;
+  }
+}
+
+TEST(Trainer, StopsWhenTheControlSocketAsks) {
+  const TempDir dir;
+  v1::JobSpec spec = Job(dir);
+  spec.mutable_train()->set_steps(1000000);
+  spec.mutable_train()->set_save_every(0);
+  spec.mutable_train()->set_eval_every(0);
+  std::thread asker([&] {
+    v1::ControlRequest request;
+    request.mutable_stop()->set_mode(v1::STOP_MODE_GRACEFUL);
+    const auto socket = RunDir{RunFolder(dir, {}, 0)}.control();
+    for (int attempt = 0; attempt < 200; ++attempt) {
+      const auto reply = ControlCall(socket, request, absl::Seconds(1));
+      if (reply.ok()) {
+        EXPECT_EQ(reply->error(), "");
+        return;
+      }
+      absl::SleepFor(absl::Milliseconds(20));
+    }
+    FAIL() << "nobody listened";
+  });
+  const RankResult result = RunJob(dir, spec)[0];
+  asker.join();
+  EXPECT_EQ(result.finished.outcome(), v1::OUTCOME_STOPPED) << result.finished.text();
+  EXPECT_EQ(result.finished.reason(), "STOPPED");
+  const int64_t step = result.finished.step();
+  EXPECT_GE(step, 1);
+  EXPECT_TRUE(VerifyCheckpoint(CheckpointsDir(dir / "out") / CheckpointName(step)).empty());
+}
+
+TEST(Trainer, SkipsNonFiniteStepsAndThenStopsAllRanksTogether) {
+  const TempDir dir;
+  v1::JobSpec spec = Job(dir);
+  // The first update throws every weight to 1e30; from then on nothing is finite.
+  spec.mutable_train()->set_lr(1e30);
+  spec.mutable_train()->set_warmup_steps(0);
+  spec.mutable_guard()->set_max_consecutive_nonfinite(2);
+  const auto results = RunJob(dir, spec, {.world = 2});
+  for (const RankResult& result : results) {
+    EXPECT_EQ(result.finished.outcome(), v1::OUTCOME_FAILED_FINAL);
+    EXPECT_EQ(result.finished.reason(), "NONFINITE_LOSS") << result.finished.text();
+    ASSERT_EQ(result.steps.size(), 4u) << "one good step, two skipped ones and one too many";
+    EXPECT_FALSE(result.steps[0].skipped_nonfinite());
+    EXPECT_TRUE(result.steps[1].skipped_nonfinite());
+    EXPECT_TRUE(result.HasEvent("NONFINITE_SKIPPED"));
+  }
+}
+
+TEST(Trainer, EndsWithACheckpointWhenTheDataEnds) {
+  const TempDir dir;
+  v1::JobSpec spec = Job(dir);
+  std::ofstream(dir / "train.txt") << std::string(24 * 40, 'a') << std::string(500, 'b');
+  std::ofstream(dir / "val.txt") << std::string(24 * 9, 'b');
+  spec.mutable_model()->set_vocab(256);
+  spec.mutable_data()->set_source(v1::DATA_SOURCE_TEXT);
+  spec.mutable_data()->add_path(dir / "train.txt");
+  spec.mutable_data()->add_val_path(dir / "val.txt");
+  spec.mutable_data()->set_on_exhausted(v1::ON_EXHAUSTED_STOP);
+  spec.mutable_train()->set_steps(100);
+  const auto results = RunJob(dir, spec, {.world = 2});
+  for (const RankResult& result : results) {
+    EXPECT_EQ(result.finished.outcome(), v1::OUTCOME_COMPLETED) << result.finished.text();
+    EXPECT_EQ(result.finished.reason(), "DATA_EXHAUSTED");
+    EXPECT_EQ(result.finished.step(), 15) << "60 rows of 24 tokens, 4 a step";
+  }
+  EXPECT_TRUE(VerifyCheckpoint(CheckpointsDir(dir / "out") / CheckpointName(15)).empty());
+}
+
+TEST(Trainer, GoesBackToTheLastGoodCheckpointAndSaysWhy) {
+  const TempDir dir;
+  const v1::JobSpec spec = Job(dir);
+  RunJob(dir, spec);
+  FlipAByte(CheckpointsDir(dir / "out") / CheckpointName(12) / "model.safetensors");
+  const RankResult again = RunJob(dir, spec, {.generation = 2})[0];
+  EXPECT_EQ(again.finished.outcome(), v1::OUTCOME_COMPLETED) << again.finished.text();
+  EXPECT_EQ(again.started.resumed_step(), 10);
+  EXPECT_TRUE(again.HasEvent("CHECKPOINT_CORRUPT"));
+
+  for (const int64_t step : {5, 10, 12}) {
+    FlipAByte(CheckpointsDir(dir / "out") / CheckpointName(step) / "model.safetensors");
+  }
+  const RankResult lost = RunJob(dir, spec, {.generation = 3})[0];
+  EXPECT_EQ(lost.finished.outcome(), v1::OUTCOME_FAILED_FINAL);
+  EXPECT_EQ(lost.finished.reason(), "NO_VALID_CHECKPOINT") << lost.finished.text();
+}
+
+TEST(Trainer, DoesNotMixANewRunWithCheckpointsOfAnOldOne) {
+  const TempDir dir;
+  v1::JobSpec spec = Job(dir);
+  RunJob(dir, spec, StopAt(2, 0));
+  spec.mutable_restart()->set_resume("never");
+  const TempDir runs;
+  const RankResult never = RunJob(runs, spec)[0];
+  EXPECT_EQ(never.finished.outcome(), v1::OUTCOME_FAILED_FINAL);
+  EXPECT_THAT(never.finished.text(), HasSubstr("has 1 checkpoints"));
+  const TempDir others;
+  const RankResult other = RunJob(others, Job(dir), {.job_id = "job-2"})[0];
+  EXPECT_EQ(other.finished.outcome(), v1::OUTCOME_FAILED_FINAL);
+  EXPECT_THAT(other.finished.text(), HasSubstr("belongs to job job-1"));
+}
+
+TEST(Trainer, FailsWithPeerLostWhenARankDoesNotCome) {
+  const TempDir dir;
+  v1::JobSpec spec = Job(dir);
+  spec.mutable_restart()->set_hang_timeout_seconds(0.3);
+  const RealClock clock;
+  TrainerOptions options{.run_dir = RunDir{dir / "run"}, .clock = &clock};
+  std::filesystem::create_directories(dir / "run");
+  *options.launch.mutable_spec() = spec;
+  options.launch.set_world_size(2);
+  options.launch.set_rendezvous_dir(dir / "rendezvous");
+  options.launch.set_cpu_threads(1);
+  const v1::WorkerFinished finished = Trainer(std::move(options)).Run();
+  EXPECT_EQ(finished.outcome(), v1::OUTCOME_FAILED);
+  EXPECT_EQ(finished.reason(), "PEER_LOST") << finished.text();
+  EXPECT_EQ(ReadJournal(dir / "run" / "journal").finished.reason(), "PEER_LOST");
+}
+
+TEST(EndingOf, TellsWhatARestartCanHelp) {
+  EXPECT_EQ(EndingOf(absl::UnavailableError("x: PEER_LOST: y")).outcome, v1::OUTCOME_FAILED);
+  EXPECT_EQ(EndingOf(absl::DeadlineExceededError("DATA_STALLED")).reason, "DATA_STALLED");
+  EXPECT_EQ(EndingOf(absl::NotFoundError("data.path")).outcome, v1::OUTCOME_FAILED_FINAL);
+  EXPECT_EQ(EndingOf(absl::InternalError("x")).reason, "INTERNAL");
+  EXPECT_EQ(ExitCodeOf(v1::OUTCOME_STOPPED), 0);
+  EXPECT_EQ(ExitCodeOf(v1::OUTCOME_FAILED), 1);
+  EXPECT_EQ(ExitCodeOf(v1::OUTCOME_FAILED_FINAL), 3);
+}
+
+}  // namespace
+}  // namespace nsa

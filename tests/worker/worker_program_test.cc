@@ -1,0 +1,174 @@
+// The program as people and agents start it.
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "common/checkpoint_dir.h"
+#include "common/process.h"
+#include "tests/testing/temp_dir.h"
+
+namespace nsa {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string Read(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+// Lines of training.csv without its columns of time: step, loss.
+std::vector<std::string> StepsAndLosses(const std::filesystem::path& out_dir) {
+  std::vector<std::string> rows;
+  std::istringstream in(Read(out_dir / "training.csv"));
+  for (std::string line; std::getline(in, line);) {
+    rows.push_back(line.substr(0, line.find(',', line.find(',') + 1)));
+  }
+  return rows;
+}
+
+class Worker {
+ public:
+  Worker(const TempDir& dir, const std::string& name, std::vector<std::string> arguments)
+      : output_(dir / (name + ".log")) {
+    arguments.insert(arguments.begin(), std::string(NSA_BIN_DIR) + "/nsa-worker");
+    const auto spawned = Spawn({.argv = std::move(arguments),
+                                .environment = FilterEnvironment({"PATH"}),
+                                .working_dir = dir.path(),
+                                .output = output_});
+    EXPECT_TRUE(spawned.ok()) << spawned.status();
+    if (spawned.ok()) identity_ = *spawned;
+  }
+
+  void Signal(int signal) { EXPECT_TRUE(SignalProcess(identity_, signal).ok()) << output(); }
+
+  ExitStatus Wait() {
+    for (int i = 0; i < 6000; ++i) {
+      const auto exited = TryReap(identity_.pid);
+      EXPECT_TRUE(exited.ok()) << exited.status();
+      if (!exited.ok() || exited->has_value()) return exited.ok() ? **exited : ExitStatus{};
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    ADD_FAILURE() << "still running: " << output();
+    return {};
+  }
+
+  // Waits until the output has `text`.
+  void WaitFor(const std::string& text) {
+    for (int i = 0; i < 6000; ++i) {
+      if (output().find(text) != std::string::npos) return;
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    FAIL() << "no '" << text << "' in: " << output();
+  }
+
+  std::string output() const { return Read(output_); }
+
+ private:
+  const std::filesystem::path output_;
+  ProcessIdentity identity_;
+};
+
+void WriteJob(const TempDir& dir, int64_t steps) {
+  std::ofstream(dir / "job.yaml")
+      << "name: tiny\n"
+         "model: {dim: 32, n_layers: 1, n_heads: 4, n_kv_groups: 2, "
+         "d_k: 16, d_v: 16, vocab: 32}\n"
+         "nsa: {l: 8, d: 4, l_sel: 8, n_sel: 4, w: 16}\n"
+         "data: {source: synthetic}\n"
+         "train: {steps: "
+      << steps << ", seq_len: 32, batch_size: 4, log_every: 1, save_every: 20}\n";
+}
+
+TEST(WorkerProgram, TrainsAJobFileByHandAndSaysHowItGoes) {
+  const TempDir dir;
+  WriteJob(dir, 30);
+  Worker worker(dir, "worker", {"--job", "job.yaml", "--threads", "1"});
+  EXPECT_EQ(worker.Wait().code, 0) << worker.output();
+  EXPECT_THAT(worker.output(), HasSubstr("step 30/30 | loss"));
+  EXPECT_THAT(worker.output(), HasSubstr("COMPLETED after step 30"));
+  EXPECT_EQ(StepsAndLosses(dir / "artifacts/tiny").size(), 31u) << "a header and 30 steps";
+  EXPECT_TRUE(VerifyCheckpoint(dir / "artifacts/tiny/checkpoints/step-00000030").empty());
+}
+
+TEST(WorkerProgram, SigtermToOneRankEndsBothAfterTheSameStepWithACheckpoint) {
+  const TempDir dir;
+  WriteJob(dir, 1000000);
+  const auto arguments = [](int rank) -> std::vector<std::string> {
+    return {"--job", "job.yaml",     "--rank", std::to_string(rank), "--world",
+            "2",     "--rendezvous", "meet",   "--threads",          "1"};
+  };
+  Worker zero(dir, "zero", arguments(0)), one(dir, "one", arguments(1));
+  zero.WaitFor("step 3/");
+  one.Signal(SIGTERM);
+  EXPECT_EQ(zero.Wait().code, 0) << zero.output();
+  EXPECT_EQ(one.Wait().code, 0) << one.output();
+  const auto all = ListCheckpoints(dir / "artifacts/tiny");
+  ASSERT_TRUE(all.ok() && !all->empty());
+  const std::string last = "STOPPED after step " + std::to_string(all->back().step);
+  EXPECT_THAT(zero.output(), HasSubstr(last));
+  EXPECT_THAT(one.output(), HasSubstr(last));
+  EXPECT_TRUE(VerifyCheckpoint(all->back().path).empty());
+}
+
+TEST(WorkerProgram, ARankKilledIsMissedAtOnceAndTheRunGoesOnFromItsCheckpointBitForBit) {
+  const TempDir dir, unbroken;
+  WriteJob(dir, 500);
+  WriteJob(unbroken, 500);
+  const auto arguments = [](int rank, const char* meet) -> std::vector<std::string> {
+    return {"--job", "job.yaml",     "--rank", std::to_string(rank), "--world",
+            "2",     "--rendezvous", meet,     "--threads",          "1"};
+  };
+  {
+    Worker zero(dir, "zero", arguments(0, "meet")), one(dir, "one", arguments(1, "meet"));
+    zero.WaitFor("step-00000020");
+    one.Signal(SIGKILL);
+    EXPECT_EQ(one.Wait().signal, SIGKILL);
+    EXPECT_EQ(zero.Wait().code, 1) << "a restart may help: " << zero.output();
+    EXPECT_THAT(zero.output(), HasSubstr("PEER_LOST"));
+  }
+  Worker zero(dir, "again-0", arguments(0, "meet-2")), one(dir, "again-1", arguments(1, "meet-2"));
+  Worker whole_zero(unbroken, "zero", arguments(0, "meet")),
+      whole_one(unbroken, "one", arguments(1, "meet"));
+  for (Worker* worker : {&zero, &one, &whole_zero, &whole_one}) {
+    EXPECT_EQ(worker->Wait().code, 0) << worker->output();
+  }
+  EXPECT_EQ(StepsAndLosses(dir / "artifacts/tiny").size(), 501u) << "a header and 500 steps";
+  EXPECT_EQ(StepsAndLosses(dir / "artifacts/tiny"), StepsAndLosses(unbroken / "artifacts/tiny"));
+  EXPECT_TRUE(Read(dir / "artifacts/tiny/checkpoints/step-00000500/model.safetensors") ==
+              Read(unbroken / "artifacts/tiny/checkpoints/step-00000500/model.safetensors"));
+}
+
+TEST(WorkerProgram, ExitsWithTwoForWhatTheCallerMustCorrect) {
+  const TempDir dir;
+  std::ofstream(dir / "bad.yaml") << "train: {stepz: 3}\n";
+  const std::vector<std::vector<std::string>> calls = {
+      {}, {"--jub", "x"}, {"--job", "none.yaml"}, {"--job", "bad.yaml"}, {"--run-dir", "none"}};
+  for (size_t i = 0; i < calls.size(); ++i) {
+    Worker worker(dir, std::to_string(i), calls[i]);
+    EXPECT_EQ(worker.Wait().code, 2) << worker.output();
+  }
+  EXPECT_THAT(Read(dir / "3.log"), HasSubstr("bad.yaml:1:9: train.stepz"));
+}
+
+TEST(WorkerProgram, ExitsWithThreeForAJobThatCanNeverRun) {
+  const TempDir dir;
+  std::ofstream(dir / "job.yaml") << "name: tiny\nmodel: {d_k: 17}\ntrain: {steps: 1}\n";
+  Worker worker(dir, "worker", {"--job", "job.yaml"});
+  EXPECT_EQ(worker.Wait().code, 3) << worker.output();
+  EXPECT_THAT(worker.output(), HasSubstr("d_k: 17"));
+}
+
+TEST(WorkerProgram, TellsItsVersion) {
+  const TempDir dir;
+  Worker worker(dir, "worker", {"--version"});
+  EXPECT_EQ(worker.Wait().code, 0);
+  EXPECT_THAT(worker.output(), HasSubstr("nsa-worker 0."));
+}
+
+}  // namespace
+}  // namespace nsa

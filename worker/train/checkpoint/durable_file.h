@@ -1,0 +1,50 @@
+// Files and folders that survive power loss, hashed as they are written.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "nsa/v1/checkpoint.pb.h"
+
+namespace nsa {
+
+// A file being written. Errors name the file; ResourceExhausted when the disk is full.
+class DurableFile {
+ public:
+  // Creates or empties `path`.
+  static absl::StatusOr<std::unique_ptr<DurableFile>> Create(const std::filesystem::path& path);
+
+  // Closes; a file that was not finished stays as it is.
+  ~DurableFile();
+
+  absl::Status Append(std::span<const std::byte> bytes);
+  absl::Status Append(std::string_view text) {
+    return Append(std::as_bytes(std::span(text.data(), text.size())));
+  }
+
+  // fsyncs; name, length and XXH3-128 of what was written.
+  absl::StatusOr<v1::CheckpointFile> Finish();
+
+ private:
+  struct State;
+  explicit DurableFile(std::unique_ptr<State> state);
+  const std::unique_ptr<State> state_;
+};
+
+// Makes the entries of a folder durable.
+absl::Status SyncFolder(const std::filesystem::path& folder);
+
+// Gives the folder `from` the name `to`, in the same parent, atomically and durably. What had that
+// name before has the name `from` afterwards.
+absl::Status PublishFolder(const std::filesystem::path& from, const std::filesystem::path& to);
+
+// Makes `link` a symbolic link to `target`, atomically and durably, whatever it was before.
+absl::Status PointLink(const std::filesystem::path& link, const std::string& target);
+
+}  // namespace nsa

@@ -1,0 +1,108 @@
+#include <map>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "common/checkpoint_dir.h"
+#include "common/status.h"
+#include "worker/train/checkpoint/checkpoint.h"
+#include "worker/train/checkpoint/safetensors.h"
+#include "worker/train/checkpoint/slices.h"
+#include "worker/train/parameters.h"
+
+namespace nsa {
+namespace {
+
+absl::Status LoadParameters(const std::filesystem::path& path, const RestoreTarget& target) {
+  NSA_ASSIGN_OR_RETURN(const auto file, SafetensorsFile::Open(path));
+  for (const ParameterInfo& tensor : target.layout->tensors()) {
+    const auto found = file->tensors().find(tensor.name);
+    if (found == file->tensors().end() || found->second.shape != tensor.shape) {
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "%s: tensor %s is [%s] (the model's is [%s]); the checkpoint is of another model",
+          kModelFile, tensor.name,
+          found == file->tensors().end() ? "absent" : absl::StrJoin(found->second.shape, ", "),
+          absl::StrJoin(tensor.shape, ", ")));
+    }
+    NSA_RETURN_IF_ERROR(
+        file->Read(tensor.name, target.parameters.subspan(static_cast<size_t>(tensor.offset),
+                                                          static_cast<size_t>(tensor.size))));
+  }
+  if (file->tensors().size() != target.layout->tensors().size()) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("%s: %d tensors (the model has %d); the checkpoint is of another model",
+                        kModelFile, file->tensors().size(), target.layout->tensors().size()));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> NumberOf(const SafetensorsFile& file, const std::string& key) {
+  const auto found = file.metadata().find(key);
+  int64_t number = 0;
+  if (found == file.metadata().end() || !absl::SimpleAtoi(found->second, &number)) {
+    return absl::DataLossError(absl::StrCat("no number '", key, "' in its metadata"));
+  }
+  return number;
+}
+
+// One shard into its place; returns how far the moments are loaded once it is.
+absl::StatusOr<int64_t> LoadShard(const std::filesystem::path& path, int64_t loaded,
+                                  const RestoreTarget& target) {
+  NSA_ASSIGN_OR_RETURN(const auto file, SafetensorsFile::Open(path));
+  NSA_ASSIGN_OR_RETURN(const int64_t begin, NumberOf(*file, "begin"));
+  NSA_ASSIGN_OR_RETURN(const int64_t end, NumberOf(*file, "end"));
+  const auto total = static_cast<int64_t>(target.first_moment.size());
+  if (begin != loaded || end < begin || end > total) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "elements %d to %d (expected from %d, of %d in all)", begin, end, loaded, total));
+  }
+  const auto at = static_cast<size_t>(begin), size = static_cast<size_t>(end - begin);
+  NSA_RETURN_IF_ERROR(file->Read(kFirstMoment, target.first_moment.subspan(at, size)));
+  NSA_RETURN_IF_ERROR(file->Read(kSecondMoment, target.second_moment.subspan(at, size)));
+  return end;
+}
+
+absl::Status LoadMoments(const std::filesystem::path& checkpoint, int32_t world_size,
+                         const RestoreTarget& target) {
+  int64_t loaded = 0;
+  for (int32_t rank = 0; rank < world_size; ++rank) {
+    const std::string name = ShardName(rank, world_size);
+    const absl::StatusOr<int64_t> next = LoadShard(checkpoint / name, loaded, target);
+    if (!next.ok()) return Annotate(next.status(), name);
+    loaded = *next;
+  }
+  if (loaded != static_cast<int64_t>(target.first_moment.size())) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "optimizer shards: %d elements (the model has %d)", loaded, target.first_moment.size()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<v1::CheckpointState> LoadCheckpoint(const std::filesystem::path& checkpoint,
+                                                   const std::string& job_hash,
+                                                   const RestoreTarget& target) {
+  const std::string name = checkpoint.filename().string();
+  const std::vector<std::string> problems = VerifyCheckpoint(checkpoint);
+  if (!problems.empty()) {
+    return absl::DataLossError(
+        absl::StrFormat("checkpoint %s: %s", name, absl::StrJoin(problems, "; ")));
+  }
+  NSA_ASSIGN_OR_RETURN(v1::CheckpointState state, ReadCheckpointState(checkpoint));
+  if (!job_hash.empty() && state.job_hash() != job_hash) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "checkpoint %s: of a job with hash %s (this one has %s): model, nsa, data or train differ; "
+        "undo the change, or start afresh in another train.out_dir",
+        name, state.job_hash(), job_hash));
+  }
+  NSA_RETURN_IF_ERROR(Annotate(LoadParameters(checkpoint / kModelFile, target), name));
+  if (!target.first_moment.empty()) {
+    NSA_RETURN_IF_ERROR(Annotate(LoadMoments(checkpoint, state.world_size(), target), name));
+  }
+  return state;
+}
+
+}  // namespace nsa

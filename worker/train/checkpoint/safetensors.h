@@ -1,0 +1,67 @@
+// The safetensors format: 8 bytes of little-endian header length, a JSON header, the data. Only F32
+// is written and read here. https://github.com/huggingface/safetensors
+//
+//   {"__metadata__": {"key": "text"}, "name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0,
+//   24]}, …}
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "nsa/v1/checkpoint.pb.h"
+
+namespace nsa {
+
+// A tensor to be written; borrows the values, whose number is the product of `shape`.
+struct TensorToWrite {
+  std::string name;
+  std::vector<int64_t> shape;
+  std::span<const float> values;
+};
+
+// Writes and fsyncs; the data begins at a multiple of 8 bytes. Returns name, length and hash.
+absl::StatusOr<v1::CheckpointFile> WriteSafetensors(
+    const std::filesystem::path& path, const std::vector<TensorToWrite>& tensors,
+    const std::map<std::string, std::string>& metadata);
+
+// A file being read. One thread at a time.
+class SafetensorsFile {
+ public:
+  struct Tensor {
+    std::vector<int64_t> shape;
+    int64_t offset = 0;  // in the file, bytes
+    int64_t size = 0;    // elements
+  };
+
+  // Reads the header. DataLoss when it is not one: cut off, over 100 MB, not JSON, another dtype,
+  // offsets that overlap, leave holes or run past the end.
+  static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(const std::filesystem::path& path);
+  ~SafetensorsFile();
+
+  const std::map<std::string, Tensor>& tensors() const { return tensors_; }
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+
+  // Fills `values`. NotFound without that tensor; FailedPrecondition when its size is another.
+  absl::Status Read(const std::string& name, std::span<float> values) const;
+
+ private:
+  SafetensorsFile(std::filesystem::path path, int fd) : path_(std::move(path)), fd_(fd) {}
+  absl::Status ReadHeader();
+  absl::Status CheckOffsets(int64_t data_begin, int64_t file_bytes) const;
+  absl::Status ReadBytes(int64_t offset, std::span<std::byte> to) const;
+  absl::Status Damaged(const std::string& why) const;
+
+  const std::filesystem::path path_;
+  const int fd_;
+  std::map<std::string, Tensor> tensors_;
+  std::map<std::string, std::string> metadata_;
+};
+
+}  // namespace nsa

@@ -1,0 +1,34 @@
+// How the flat AdamW moments are divided among the ranks that write them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/str_format.h"
+
+namespace nsa {
+
+// Elements [begin, end) of the flat arena.
+struct Slice {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t size() const { return end - begin; }
+};
+
+// The slice of rank `rank`: even, contiguous, in the order of ranks.
+inline Slice SliceOf(int64_t total, int32_t rank, int32_t world_size) {
+  const auto at = [&](int64_t r) {
+    return static_cast<int64_t>(static_cast<__int128>(total) * r / world_size);
+  };
+  return {at(rank), at(rank + 1)};
+}
+
+inline std::string ShardName(int32_t rank, int32_t world_size) {
+  return absl::StrFormat("optimizer-%05d-of-%05d.safetensors", rank, world_size);
+}
+
+inline constexpr char kModelFile[] = "model.safetensors";
+inline constexpr char kFirstMoment[] = "exp_avg";
+inline constexpr char kSecondMoment[] = "exp_avg_sq";
+
+}  // namespace nsa

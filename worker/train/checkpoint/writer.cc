@@ -1,0 +1,287 @@
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <deque>
+#include <limits>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "common/checkpoint_dir.h"
+#include "common/clock.h"
+#include "common/mutex.h"
+#include "common/status.h"
+#include "common/thread_name.h"
+#include "worker/train/checkpoint/checkpoint.h"
+#include "worker/train/checkpoint/durable_file.h"
+#include "worker/train/checkpoint/slices.h"
+#include "worker/train/checkpoint/write.h"
+
+namespace nsa {
+namespace {
+
+constexpr size_t kSnapshots = 2;
+
+// Holds out_dir for one worker; the kernel lets go of it when the process ends, however it ends.
+class OutDirLock {
+ public:
+  static absl::StatusOr<OutDirLock> Take(const std::filesystem::path& out_dir) {
+    const std::filesystem::path path = CheckpointsDir(out_dir) / ".lock";
+    const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (fd < 0) return absl::ErrnoToStatus(errno, path.string());
+    OutDirLock lock(fd);
+    char owner[24] = {};
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+      const ssize_t length = pread(fd, owner, sizeof(owner) - 1, 0);
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "train.out_dir: %s is being trained into by process %s; end it, or choose another folder",
+          out_dir.string(), length > 0 ? owner : "?"));
+    }
+    const int length = snprintf(owner, sizeof(owner), "%d\n", getpid());
+    if (ftruncate(fd, 0) != 0 || pwrite(fd, owner, static_cast<size_t>(length), 0) != length) {
+      return absl::ErrnoToStatus(errno, path.string());
+    }
+    return lock;
+  }
+  OutDirLock() = default;
+  OutDirLock(OutDirLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  OutDirLock& operator=(OutDirLock&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~OutDirLock() {
+    if (fd_ >= 0) close(fd_);
+  }
+
+ private:
+  explicit OutDirLock(int fd) : fd_(fd) {}
+  int fd_ = -1;
+};
+
+// A writer that was killed between publishing a checkpoint and pointing latest.ckpt to it has left
+// the link one behind.
+absl::Status RepairLatestLink(const std::filesystem::path& out_dir) {
+  NSA_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries, ListCheckpoints(out_dir));
+  if (entries.empty()) return absl::OkStatus();
+  return PointLink(CheckpointsDir(out_dir) / "latest.ckpt", CheckpointName(entries.back().step));
+}
+
+absl::Status CopyOnHost(std::span<float> to, std::span<const float> from) {
+  std::copy(from.begin(), from.end(), to.begin());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+class CheckpointWriter::Impl {
+ public:
+  Impl(CheckpointWriterOptions options, OutDirLock lock)
+      : options_(std::move(options)), lock_(std::move(lock)) {
+    if (!options_.copy) options_.copy = CopyOnHost;
+    place_ = {options_.out_dir, options_.rank, options_.world_size, options_.generation,
+              options_.shard_timeout};
+    if (!options_.allocate) {
+      for (size_t i = 0; i < kSnapshots; ++i) free_.push_back(std::make_unique<Snapshot>());
+    }
+    thread_ = std::thread([this] { Run(); });
+  }
+
+  ~Impl() {
+    {
+      const MutexLock lock(&mutex_);
+      ending_ = true;
+      changed_.SignalAll();
+    }
+    thread_.join();
+  }
+
+  absl::Status Save(const TrainingState& tensors, v1::CheckpointState state) {
+    if (state.step() == last_step_) return absl::OkStatus();
+    const RealClock clock;
+    const absl::Duration started = clock.Monotonic();
+    std::unique_ptr<Snapshot> snapshot = TakeFree();
+    state.set_unix_nanos(absl::ToUnixNanos(clock.Wall()));
+    const absl::Status copied = Copy(tensors, snapshot.get());
+    snapshot->state = std::move(state);
+    snapshot->stall_seconds = absl::ToDoubleSeconds(clock.Monotonic() - started);
+    const MutexLock lock(&mutex_);
+    if (copied.ok()) last_step_ = snapshot->state.step();
+    (copied.ok() ? queue_ : free_).push_back(std::move(snapshot));
+    changed_.SignalAll();
+    return Annotate(copied, "checkpoint snapshot");
+  }
+
+  absl::Status Drain() {
+    const MutexLock lock(&mutex_);
+    while (free_.size() < kSnapshots) changed_.Wait(&mutex_);
+    return last_result_;
+  }
+
+  void Abandon() { abandoned_ = true; }
+
+ private:
+  std::unique_ptr<Snapshot> TakeFree() {
+    const MutexLock lock(&mutex_);
+    while (free_.empty()) changed_.Wait(&mutex_);
+    std::unique_ptr<Snapshot> snapshot = std::move(free_.front());
+    free_.pop_front();
+    return snapshot;
+  }
+
+  // Floats that this rank copies of a model of `total` parameters.
+  int64_t FloatsOf(int64_t total) const {
+    const Slice slice = SliceOf(total, options_.rank, options_.world_size);
+    return 2 * slice.size() + (options_.rank == 0 ? total : 0);
+  }
+
+  // The special memory takes long to get: before it is needed, off the training thread.
+  void MakeSnapshots() {
+    for (size_t i = 0; options_.allocate && i < kSnapshots; ++i) {
+      auto snapshot = std::make_unique<Snapshot>();
+      const int64_t floats = FloatsOf(options_.layout->size());
+      snapshot->memory = options_.allocate(floats);
+      if (snapshot->memory != nullptr) snapshot->capacity = floats;
+      const MutexLock lock(&mutex_);
+      free_.push_back(std::move(snapshot));
+      changed_.SignalAll();
+    }
+  }
+
+  absl::Status Copy(const TrainingState& tensors, Snapshot* snapshot) {
+    const int64_t total = tensors.layout->size(), floats = FloatsOf(total);
+    const Slice slice = SliceOf(total, options_.rank, options_.world_size);
+    const auto begin = static_cast<size_t>(slice.begin), size = static_cast<size_t>(slice.size());
+    if (snapshot->capacity < floats) {
+      snapshot->memory = {new float[static_cast<size_t>(floats)], std::default_delete<float[]>()};
+      snapshot->capacity = floats;
+    }
+    const std::span<float> all(snapshot->memory.get(), static_cast<size_t>(floats));
+    snapshot->layout = tensors.layout;
+    snapshot->first_moment = all.first(size);
+    snapshot->second_moment = all.subspan(size, size);
+    snapshot->parameters = all.subspan(2 * size);
+    NSA_RETURN_IF_ERROR(
+        options_.copy(snapshot->first_moment, tensors.first_moment.subspan(begin, size)));
+    NSA_RETURN_IF_ERROR(
+        options_.copy(snapshot->second_moment, tensors.second_moment.subspan(begin, size)));
+    if (options_.rank != 0) return absl::OkStatus();
+    return options_.copy(snapshot->parameters, tensors.parameters);
+  }
+
+  void Run() {
+    NameThread("checkpoint");
+    MakeSnapshots();
+    while (true) {
+      std::unique_ptr<Snapshot> snapshot;
+      {
+        const MutexLock lock(&mutex_);
+        while (queue_.empty() && !ending_) changed_.Wait(&mutex_);
+        if (queue_.empty()) return;
+        snapshot = std::move(queue_.front());
+        queue_.pop_front();
+      }
+      const absl::Status result = Write(*snapshot);
+      const MutexLock lock(&mutex_);
+      last_result_ = result;
+      free_.push_back(std::move(snapshot));
+      changed_.SignalAll();
+    }
+  }
+
+  // A snapshot becomes a checkpoint: shards, state.json, rename, latest.ckpt.
+  absl::Status Write(const Snapshot& snapshot) {
+    const RealClock clock;
+    const absl::Duration started = clock.Monotonic();
+    const int64_t step = snapshot.state.step();
+    if (options_.before_write) options_.before_write();
+    absl::StatusOr<v1::CheckpointFile> shard = WriteShard(place_, snapshot);
+    absl::StatusOr<int64_t> bytes =
+        shard.ok() ? absl::StatusOr<int64_t>(shard->bytes()) : shard.status();
+    if (options_.rank == 0 && shard.ok()) {
+      bytes = CompleteCheckpoint(place_, snapshot, *std::move(shard), abandoned_);
+    }
+    v1::CheckpointRecord record;
+    record.set_step(step);
+    record.set_path((CheckpointsDir(options_.out_dir) / CheckpointName(step)).string());
+    record.set_bytes(bytes.ok() ? *bytes : 0);
+    record.set_stall_seconds(snapshot.stall_seconds);
+    record.set_write_seconds(absl::ToDoubleSeconds(clock.Monotonic() - started));
+    if (!bytes.ok()) record.set_error(std::string(bytes.status().message()));
+    if (options_.rank == 0) TidyUp(step, bytes.ok());
+    if (options_.on_record && (options_.rank == 0 || !bytes.ok())) options_.on_record(record);
+    if (!bytes.ok()) Event("CHECKPOINT_FAILED", CheckpointName(step), bytes.status().message());
+    return bytes.status();
+  }
+
+  // After a success: what retention lets go, and leftovers of earlier failures. After a failure:
+  // the temporary folder, whose space may be what the next one needs.
+  void TidyUp(int64_t step, bool published) {
+    std::error_code ignored;
+    std::filesystem::remove_all(TemporaryFolder(place_, step), ignored);
+    if (!published) return;
+    RemoveTemporaryFolders(options_.out_dir, step);
+    for (const std::string& problem : ApplyRetention(options_.out_dir, options_.keep, step)) {
+      Event("CHECKPOINT_DELETE_FAILED", "an old checkpoint could not be deleted", problem);
+    }
+  }
+
+  void Event(const std::string& reason, std::string_view what, absl::string_view why) {
+    if (!options_.on_event) return;
+    v1::WorkerEvent event;
+    event.set_reason(reason);
+    event.set_text(
+        absl::StrFormat("%s: %s; free space or fix the folder, training continues", what, why));
+    event.set_severity(v1::SEVERITY_WARNING);
+    options_.on_event(event);
+  }
+
+  CheckpointWriterOptions options_;
+  const OutDirLock lock_;
+  WriterPlace place_;
+  int64_t last_step_ = -1;  // of the training thread
+  std::atomic<bool> abandoned_{false};
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<std::unique_ptr<Snapshot>> free_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::unique_ptr<Snapshot>> queue_ ABSL_GUARDED_BY(mutex_);
+  absl::Status last_result_ ABSL_GUARDED_BY(mutex_);
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+CheckpointWriter::CheckpointWriter(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+CheckpointWriter::~CheckpointWriter() = default;
+
+absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Open(
+    CheckpointWriterOptions options) {
+  std::error_code error;
+  std::filesystem::create_directories(CheckpointsDir(options.out_dir), error);
+  if (error) {
+    return absl::ErrnoToStatus(error.value(), CheckpointsDir(options.out_dir).string());
+  }
+  OutDirLock lock;
+  if (options.rank == 0) {
+    NSA_ASSIGN_OR_RETURN(lock, OutDirLock::Take(options.out_dir));
+    RemoveTemporaryFolders(options.out_dir, std::numeric_limits<int64_t>::max());
+    NSA_RETURN_IF_ERROR(RepairLatestLink(options.out_dir));
+  }
+  return std::unique_ptr<CheckpointWriter>(
+      new CheckpointWriter(std::make_unique<Impl>(std::move(options), std::move(lock))));
+}
+
+// Main path 7/7: checkpoint.
+absl::Status CheckpointWriter::Save(const TrainingState& tensors, v1::CheckpointState state) {
+  return impl_->Save(tensors, std::move(state));
+}
+absl::Status CheckpointWriter::Drain() { return impl_->Drain(); }
+void CheckpointWriter::Abandon() { impl_->Abandon(); }
+
+}  // namespace nsa

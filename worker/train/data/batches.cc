@@ -1,0 +1,66 @@
+#include "worker/train/data/batches.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "common/status.h"
+
+namespace nsa {
+namespace {
+
+// The first position of each token's document within the row.
+void FindDocuments(std::span<const int32_t> tokens, int32_t separator, int32_t* doc_start) {
+  int32_t start = 0;
+  for (size_t t = 0; t < tokens.size(); ++t) {
+    if (tokens[t] == separator) start = static_cast<int32_t>(t);
+    doc_start[t] = start;
+  }
+}
+
+}  // namespace
+
+DataPosition Advance(DataPosition position, int64_t count, int64_t rows) {
+  position.sequence += count;
+  position.epoch += position.sequence / rows;
+  position.sequence %= rows;
+  return position;
+}
+
+BatchMaker::BatchMaker(BatchShape shape, std::shared_ptr<RowSource> source)
+    : shape_(shape), source_(std::move(source)), order_(shape.seed, source_->rows()) {}
+
+absl::StatusOr<Batch> BatchMaker::Make(const DataPosition& position) const {
+  const int32_t seq_len = shape_.seq_len;
+  Batch batch;
+  batch.rows = shape_.rows();
+  batch.seq_len = seq_len;
+  batch.source = source_->source();
+  batch.tokens.resize(static_cast<size_t>(batch.rows) * seq_len);
+  batch.targets.resize(batch.tokens.size());
+  if (shape_.document_mask) batch.doc_start.resize(batch.tokens.size());
+  std::vector<int32_t> row(seq_len + 1);
+  for (int32_t b = 0; b < batch.rows; ++b) {
+    const DataPosition at = Advance(position, shape_.first_row() + b, order_.rows());
+    if (b == 0) batch.epoch = at.epoch;
+    const int64_t index = order_.Row(at.epoch, at.sequence);
+    NSA_RETURN_IF_ERROR(Annotate(source_->Read(index, row), absl::StrCat("data row ", index)));
+    const auto outside = std::find_if(row.begin(), row.end(), [this](int32_t token) {
+      return token < 0 || token >= shape_.vocab;
+    });
+    if (outside != row.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("data row %d: token %d (model.vocab is %d); raise model.vocab", index,
+                          *outside, shape_.vocab));
+    }
+    const size_t offset = static_cast<size_t>(b) * seq_len;
+    std::copy(row.begin(), row.end() - 1, batch.tokens.begin() + static_cast<ptrdiff_t>(offset));
+    std::copy(row.begin() + 1, row.end(), batch.targets.begin() + static_cast<ptrdiff_t>(offset));
+    if (shape_.document_mask) {
+      FindDocuments(std::span(row).first(seq_len), source_->separator(), &batch.doc_start[offset]);
+    }
+  }
+  return batch;
+}
+
+}  // namespace nsa

@@ -1,0 +1,61 @@
+// From a position in the data to a rank's micro-batch: pure.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "worker/train/data/loader.h"
+#include "worker/train/data/order.h"
+#include "worker/train/data/rows.h"
+
+namespace nsa {
+
+// What is the same for all batches of a loader.
+struct BatchShape {
+  int32_t seq_len = 0;
+  int32_t batch_size = 0;  // over all ranks
+  int32_t rank = 0;
+  int32_t world_size = 1;
+  int32_t vocab = 0;
+  int64_t seed = 0;
+  bool document_mask = false;
+
+  int32_t first_row() const { return RowOf(rank); }
+  int32_t rows() const { return RowOf(rank + 1) - RowOf(rank); }
+
+ private:
+  int32_t RowOf(int32_t r) const {
+    return static_cast<int32_t>(int64_t{r} * batch_size / world_size);
+  }
+};
+
+// A place in the order: `sequence` rows of epoch `epoch` have been used.
+struct DataPosition {
+  int64_t epoch = 0;
+  int64_t sequence = 0;
+  bool operator==(const DataPosition&) const = default;
+};
+
+// `count` rows further on, with `rows` in an epoch.
+DataPosition Advance(DataPosition position, int64_t count, int64_t rows);
+
+class BatchMaker {
+ public:
+  BatchMaker(BatchShape shape, std::shared_ptr<RowSource> source);
+
+  int64_t rows() const { return order_.rows(); }
+
+  // This rank's share of the batch_size rows behind `position`, which may run over the end of an
+  // epoch. InvalidArgument when the source has a token outside the vocabulary.
+  absl::StatusOr<Batch> Make(const DataPosition& position) const;
+
+ private:
+  const BatchShape shape_;
+  const std::shared_ptr<RowSource>
+      source_;  // shared with the loader and a thread that may hang in it
+  const RowOrder order_;
+};
+
+}  // namespace nsa

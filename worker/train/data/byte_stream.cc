@@ -1,0 +1,200 @@
+#include "worker/train/data/byte_stream.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "common/status.h"
+
+namespace nsa {
+namespace {
+
+constexpr size_t kChunk = size_t{1} << 20;
+
+class PlainStream final : public ByteStream {
+ public:
+  PlainStream(int fd, std::string name, ReadProgress* progress)
+      : fd_(fd), name_(std::move(name)), progress_(progress) {}
+  ~PlainStream() override { close(fd_); }
+
+  absl::StatusOr<size_t> Read(std::span<char> to) override {
+    if (progress_->cancelled) return absl::CancelledError(absl::StrCat(name_, ": nobody waits"));
+    ssize_t count = 0;
+    do {
+      count = read(fd_, to.data(), to.size());
+    } while (count < 0 && errno == EINTR);
+    if (count < 0) return absl::ErrnoToStatus(errno, absl::StrCat(name_, ": read"));
+    progress_->bytes += count;
+    return static_cast<size_t>(count);
+  }
+
+  const std::string& name() const { return name_; }
+
+ private:
+  const int fd_;
+  const std::string name_;
+  ReadProgress* const progress_;
+};
+
+// Compressed input that is refilled in chunks.
+class Input {
+ public:
+  explicit Input(std::unique_ptr<PlainStream> file) : file_(std::move(file)), buffer_(kChunk) {}
+
+  // False at the end of the file.
+  absl::StatusOr<bool> Refill() {
+    NSA_ASSIGN_OR_RETURN(size_, file_->Read(buffer_));
+    return size_ > 0;
+  }
+  char* data() { return buffer_.data(); }
+  size_t size() const { return size_; }
+
+  absl::Status Damaged(std::string_view why) const {
+    return absl::DataLossError(absl::StrFormat(
+        "%s: %s; the archive is damaged or was cut off, copy it again", file_->name(), why));
+  }
+
+ private:
+  const std::unique_ptr<PlainStream> file_;
+  std::vector<char> buffer_;
+  size_t size_ = 0;
+};
+
+class GzipStream final : public ByteStream {
+ public:
+  explicit GzipStream(std::unique_ptr<PlainStream> file) : input_(std::move(file)) {
+    inflateInit2(&z_, 15 + 16);  // largest window, gzip header
+  }
+  ~GzipStream() override { inflateEnd(&z_); }
+
+  absl::StatusOr<size_t> Read(std::span<char> to) override {
+    z_.next_out = reinterpret_cast<Bytef*>(to.data());
+    z_.avail_out = static_cast<uInt>(to.size());
+    while (z_.avail_out == to.size()) {
+      if (z_.avail_in == 0) {
+        NSA_ASSIGN_OR_RETURN(const bool more, input_.Refill());
+        if (!more) {
+          if (in_member_) return input_.Damaged("ends within a gzip member");
+          return 0;
+        }
+        z_.next_in = reinterpret_cast<Bytef*>(input_.data());
+        z_.avail_in = static_cast<uInt>(input_.size());
+      }
+      in_member_ = true;
+      const int result = inflate(&z_, Z_NO_FLUSH);
+      if (result == Z_STREAM_END) {  // members may follow each other, as `cat a.gz b.gz` makes them
+        in_member_ = false;
+        inflateReset(&z_);
+      } else if (result != Z_OK && result != Z_BUF_ERROR) {
+        return input_.Damaged(z_.msg != nullptr ? z_.msg : "not gzip");
+      }
+    }
+    return to.size() - z_.avail_out;
+  }
+
+ private:
+  Input input_;
+  z_stream z_{};
+  bool in_member_ = false;
+};
+
+class ZstdStream final : public ByteStream {
+ public:
+  explicit ZstdStream(std::unique_ptr<PlainStream> file)
+      : input_(std::move(file)), context_(ZSTD_createDStream()) {}
+  ~ZstdStream() override { ZSTD_freeDStream(context_); }
+
+  absl::StatusOr<size_t> Read(std::span<char> to) override {
+    ZSTD_outBuffer out = {to.data(), to.size(), 0};
+    while (out.pos == 0) {
+      // The decoder may hold output back: the input is only refilled once it has nothing to give.
+      if (in_.pos == in_.size && !flushing_) {
+        NSA_ASSIGN_OR_RETURN(const bool more, input_.Refill());
+        if (!more) {
+          if (in_frame_) return input_.Damaged("ends within a Zstandard frame");
+          return 0;
+        }
+        in_ = {input_.data(), input_.size(), 0};
+      }
+      const size_t result = ZSTD_decompressStream(context_, &out, &in_);
+      if (ZSTD_isError(result)) return input_.Damaged(ZSTD_getErrorName(result));
+      in_frame_ = result != 0;
+      flushing_ = out.pos == out.size && in_frame_;
+    }
+    return out.pos;
+  }
+
+ private:
+  Input input_;
+  ZSTD_DStream* const context_;
+  ZSTD_inBuffer in_{};
+  bool in_frame_ = false;
+  bool flushing_ = false;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ByteStream>> ByteStream::Open(const std::filesystem::path& path,
+                                                             ReadProgress* progress) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return absl::ErrnoToStatus(errno, path.string());
+  auto file = std::make_unique<PlainStream>(fd, path.string(), progress);
+  struct stat info {};
+  if (fstat(fd, &info) == 0 && S_ISDIR(info.st_mode)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path.string(), ": a folder; name the files in data.path"));
+  }
+  if (path.extension() == ".gz") return std::make_unique<GzipStream>(std::move(file));
+  if (path.extension() == ".zst") return std::make_unique<ZstdStream>(std::move(file));
+  return file;
+}
+
+absl::StatusOr<bool> LineReader::Next(std::string_view* line) {
+  size_t searched = begin_;
+  while (true) {
+    const size_t end = buffer_.find('\n', searched);
+    if (end != std::string::npos) {
+      *line = std::string_view(buffer_).substr(begin_, end - begin_);
+      begin_ = end + 1;
+      ++line_number_;
+      return true;
+    }
+    if (ended_) break;
+    buffer_.erase(0, begin_);
+    begin_ = 0;
+    searched = buffer_.size();
+    if (searched > kLongestLine) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s:%d: a line of more than %d MiB; is it JSON lines?", name_,
+                          line_number_ + 1, kLongestLine >> 20));
+    }
+    buffer_.resize(searched + kChunk);
+    NSA_ASSIGN_OR_RETURN(const size_t count, stream_->Read(std::span(buffer_).subspan(searched)));
+    buffer_.resize(searched + count);
+    ended_ = count == 0;
+  }
+  if (begin_ == buffer_.size()) return false;
+  *line = std::string_view(buffer_).substr(begin_);
+  begin_ = buffer_.size();
+  ++line_number_;
+  return true;
+}
+
+absl::Status ReadAll(ByteStream* stream, std::string* to) {
+  while (true) {
+    const size_t size = to->size();
+    to->resize(size + kChunk);
+    NSA_ASSIGN_OR_RETURN(const size_t count, stream->Read(std::span(*to).subspan(size)));
+    to->resize(size + count);
+    if (count == 0) return absl::OkStatus();
+  }
+}
+
+}  // namespace nsa

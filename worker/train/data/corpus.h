@@ -1,0 +1,95 @@
+// A corpus in memory: every document of a job's files as tokens, divided into training and
+// validation.
+//
+// Division. With val_path: the documents of those files, and a training document with the same
+// content is dropped. With val_fraction f: the documents whose content hash (XXH3, as a fraction of
+// 2^64) is below f, at least one; copies have the same hash and so fall on the same side. Either
+// way no document is on both sides. Text files are cut into passages for this (documents.h), since
+// a file would be one document.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "nsa/v1/job.pb.h"
+#include "worker/train/data/rows.h"
+
+namespace nsa {
+
+// What was found in the files.
+struct CorpusInfo {
+  v1::DataSource source = v1::DATA_SOURCE_UNSPECIFIED;
+  int64_t documents = 0;  // for training
+  int64_t tokens = 0;     // for training, separators included
+  int64_t rows = 0;       // of an epoch
+  int64_t val_documents = 0;
+  int64_t val_tokens = 0;
+  int64_t val_rows = 0;
+  int64_t dropped_documents = 0;  // training documents that are copies of validation documents
+  int64_t inner_separators = 0;   // separator tokens inside documents: they split them
+  double load_seconds = 0;
+  std::string fingerprint;  // of the files, 32 hexadecimal digits
+};
+
+// Tokens end to end, one byte each where the vocabulary allows it.
+class TokenStore {
+ public:
+  explicit TokenStore(bool wide) : width_(wide ? 2 : 1) {}
+
+  int64_t size() const { return static_cast<int64_t>(bytes_.size()) / width_; }
+  void Append(std::span<const uint16_t> tokens);
+  // Copies to.size() tokens from `begin` on.
+  void Copy(int64_t begin, std::span<int32_t> to) const;
+  // Moves tokens [begin, end) to the end of `other`, which has the same width.
+  void Move(int64_t begin, int64_t end, TokenStore* other);
+
+ private:
+  const int width_;
+  std::vector<uint8_t> bytes_;
+};
+
+struct Corpus {
+  std::shared_ptr<TokenStore> train;
+  std::shared_ptr<TokenStore> val;
+  int32_t separator = 0;
+  CorpusInfo info;  // without rows and val_rows, which depend on the row length
+};
+
+// Reads the files of `data` on a thread of its own. DeadlineExceeded with DATA_STALLED in the text
+// when that thread makes no progress for `stall_timeout` (it is then left behind: it may hang in
+// the kernel). Otherwise the errors of DocumentReader, and InvalidArgument for a token that is not
+// below `vocab` or when one side has no document.
+absl::StatusOr<Corpus> LoadCorpus(const v1::DataSpec& data, int32_t vocab,
+                                  absl::Duration stall_timeout);
+
+// Row i is tokens [i·S, i·S + S] of a store.
+class CorpusRows final : public RowSource {
+ public:
+  CorpusRows(std::shared_ptr<const TokenStore> store, int32_t seq_len, int32_t separator,
+             v1::DataSource source)
+      : store_(std::move(store)), seq_len_(seq_len), separator_(separator), source_(source) {}
+
+  // May be 0: fewer than S + 1 tokens. The loader refuses that.
+  int64_t rows() const override {
+    return store_->size() == 0 ? 0 : (store_->size() - 1) / seq_len_;
+  }
+  int32_t separator() const override { return separator_; }
+  v1::DataSource source() const override { return source_; }
+  absl::Status Read(int64_t row, std::span<int32_t> tokens) override {
+    store_->Copy(row * seq_len_, tokens);
+    return absl::OkStatus();
+  }
+
+ private:
+  const std::shared_ptr<const TokenStore> store_;
+  const int32_t seq_len_;
+  const int32_t separator_;
+  const v1::DataSource source_;
+};
+
+}  // namespace nsa

@@ -1,0 +1,133 @@
+#include "worker/train/data/documents.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_format.h"
+#include "common/status.h"
+#include "nlohmann/json.hpp"
+
+namespace nsa {
+namespace {
+
+// `text` of a JSON line.
+absl::StatusOr<std::string> TextOf(std::string_view line, const std::string& place) {
+  nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: not valid JSON: '%s'; one JSON object a line, in UTF-8", place,
+        absl::CHexEscape(absl::string_view(line.data(), std::min<size_t>(line.size(), 60)))));
+  }
+  const auto text = json.is_object() ? json.find("text") : json.end();
+  if (!json.is_object() || text == json.end() || !text->is_string()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(place, ": no string field 'text'; a document is {\"text\": \"…\"}"));
+  }
+  return std::move(text->get_ref<std::string&>());
+}
+
+}  // namespace
+
+DocumentReader::DocumentReader(DocumentOptions options, ReadProgress* progress)
+    : options_(std::move(options)), progress_(progress) {}
+
+DocumentReader::~DocumentReader() = default;
+
+absl::StatusOr<bool> DocumentReader::Next(Document* document) {
+  while (file_ < options_.files.size()) {
+    if (!open_) NSA_RETURN_IF_ERROR(OpenFile());
+    NSA_ASSIGN_OR_RETURN(const bool found, NextOfFile(document));
+    if (!found) {
+      open_ = false;
+      lines_.reset();
+      ++file_;
+    } else if (!document->text.empty() || !document->tokens.empty()) {
+      return true;
+    }
+  }
+  return false;
+}
+
+absl::Status DocumentReader::OpenFile() {
+  const std::filesystem::path& path = options_.files[file_];
+  NSA_ASSIGN_OR_RETURN(auto stream, ByteStream::Open(path, progress_));
+  if (options_.source == v1::DATA_SOURCE_JSONL) {
+    lines_ = std::make_unique<LineReader>(std::move(stream), path.string());
+  } else {
+    content_.clear();
+    position_ = 0;
+    NSA_RETURN_IF_ERROR(ReadAll(stream.get(), &content_));
+  }
+  if (options_.source == v1::DATA_SOURCE_TOKENS && content_.size() % 2 != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: %d bytes (a multiple of 2); token files are little-endian uint16",
+                        path.string(), content_.size()));
+  }
+  open_ = true;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> DocumentReader::NextOfFile(Document* document) {
+  document->text.clear();
+  document->tokens.clear();
+  switch (options_.source) {
+    case v1::DATA_SOURCE_JSONL:
+      return NextLine(document);
+    case v1::DATA_SOURCE_TOKENS:
+      return NextTokens(document);
+    default:
+      return NextPassage(document);
+  }
+}
+
+absl::StatusOr<bool> DocumentReader::NextLine(Document* document) {
+  std::string_view line;
+  do {
+    NSA_ASSIGN_OR_RETURN(const bool found, lines_->Next(&line));
+    if (!found) return false;
+  } while (line.find_first_not_of(" \t\r") == std::string_view::npos);
+  document->place = absl::StrFormat("%s:%d", options_.files[file_].string(), lines_->line_number());
+  NSA_ASSIGN_OR_RETURN(document->text, TextOf(line, document->place));
+  return true;
+}
+
+absl::StatusOr<bool> DocumentReader::NextPassage(Document* document) {
+  if (position_ >= content_.size()) return false;
+  document->place = options_.files[file_].string();
+  size_t end = content_.size();
+  if (options_.passage_bytes > 0 && content_.size() - position_ > 2 * options_.passage_bytes) {
+    const size_t earliest = position_ + options_.passage_bytes;
+    const size_t latest = std::min(content_.size(), position_ + 4 * options_.passage_bytes);
+    const size_t blank = content_.find("\n\n", earliest);
+    const size_t newline = content_.rfind('\n', latest);
+    if (blank != std::string::npos && blank + 2 <= latest) {
+      end = blank + 2;
+    } else {
+      end = newline != std::string::npos && newline >= earliest ? newline + 1 : latest;
+    }
+  }
+  document->text.assign(content_, position_, end - position_);
+  document->place += absl::StrFormat(" at byte %d", position_);
+  position_ = end;
+  return true;
+}
+
+absl::StatusOr<bool> DocumentReader::NextTokens(Document* document) {
+  if (position_ >= content_.size()) return false;
+  document->place = absl::StrFormat("%s: token %d", options_.files[file_].string(), position_ / 2);
+  for (; position_ < content_.size(); position_ += 2) {
+    const auto low = static_cast<unsigned char>(content_[position_]);
+    const auto high = static_cast<unsigned char>(content_[position_ + 1]);
+    const auto token = static_cast<uint16_t>(low | (high << 8));
+    if (token == options_.separator) {
+      position_ += 2;
+      break;
+    }
+    document->tokens.push_back(token);
+  }
+  return true;
+}
+
+}  // namespace nsa

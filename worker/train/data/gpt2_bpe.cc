@@ -1,0 +1,206 @@
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "worker/train/data/gpt2_bpe.h"
+
+#include <pcre2.h>
+
+#include <array>
+#include <fstream>
+#include <limits>
+#include <map>
+#include <unordered_map>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "common/status.h"
+#include "nlohmann/json.hpp"
+
+namespace nsa {
+namespace {
+
+constexpr char kSplit[] =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+constexpr char kEndOfText[] = "<|endoftext|>";
+
+std::string Utf8(uint32_t code_point) {
+  if (code_point < 0x80) return std::string(1, static_cast<char>(code_point));
+  return {static_cast<char>(0xc0 | (code_point >> 6)), static_cast<char>(0x80 | (code_point & 63))};
+}
+
+// GPT-2 writes each byte as a printable character: itself where it is one, else 256, 257, …
+std::array<std::string, 256> BytesAsCharacters() {
+  std::array<std::string, 256> characters;
+  uint32_t next = 256;
+  for (uint32_t byte = 0; byte < 256; ++byte) {
+    const bool printable =
+        (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
+    characters[byte] = Utf8(printable ? byte : next++);
+  }
+  return characters;
+}
+
+using Pair = std::pair<int32_t, int32_t>;
+
+class Gpt2Bpe final : public TextTokenizer {
+ public:
+  ~Gpt2Bpe() override { pcre2_code_free(split_); }
+
+  absl::Status Load(const std::filesystem::path& folder) {
+    NSA_RETURN_IF_ERROR(LoadVocabulary(folder / "vocab.json"));
+    NSA_RETURN_IF_ERROR(LoadMerges(folder / "merges.txt"));
+    int error = 0;
+    PCRE2_SIZE offset = 0;
+    split_ =
+        pcre2_compile(reinterpret_cast<PCRE2_SPTR>(kSplit), PCRE2_ZERO_TERMINATED,
+                      PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF, &error, &offset, nullptr);
+    if (split_ == nullptr) return absl::InternalError("PCRE2 refuses the split pattern");
+    pcre2_jit_compile(split_, PCRE2_JIT_COMPLETE);
+    return absl::OkStatus();
+  }
+
+  int32_t vocab() const override { return static_cast<int32_t>(bytes_of_.size()); }
+  int32_t separator() const override { return separator_; }
+  std::string Decode(int32_t token) const override {
+    return token == separator_ ? "" : bytes_of_[token];
+  }
+
+  absl::Status Encode(std::string_view text, std::vector<uint16_t>* tokens) const override {
+    pcre2_match_data* match = pcre2_match_data_create_from_pattern(split_, nullptr);
+    size_t begin = 0;
+    while (begin < text.size()) {
+      const int found = pcre2_match(split_, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
+                                    begin, 0, match, nullptr);
+      const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(match);
+      // Bytes that are not UTF-8 match nothing: each run of them is a piece of its own.
+      const size_t piece_begin = found > 0 ? ends[0] : text.size();
+      const size_t piece_end = found > 0 ? ends[1] : text.size();
+      if (piece_begin > begin) Merge(text.substr(begin, piece_begin - begin), tokens);
+      if (piece_end > piece_begin) Merge(text.substr(piece_begin, piece_end - piece_begin), tokens);
+      begin = piece_end;
+    }
+    pcre2_match_data_free(match);
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status LoadVocabulary(const std::filesystem::path& path) {
+    std::ifstream file(path);
+    if (!file) return absl::NotFoundError(absl::StrCat(path.string(), ": cannot be opened"));
+    const nlohmann::json json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+    if (!json.is_object()) {
+      return absl::InvalidArgumentError(absl::StrCat(path.string(), ": not a JSON object"));
+    }
+    if (json.size() > 65536) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s: %d tokens (65536)", path.string(), json.size()));
+    }
+    for (const auto& [text, id] : json.items()) {
+      if (!id.is_number_unsigned() || id.get<uint64_t>() >= json.size()) {
+        return absl::InvalidArgumentError(
+            absl::StrFormat("%s: token %s has id %s (0 … %d, each once)", path.string(), text,
+                            id.dump(), json.size() - 1));
+      }
+      ids_.emplace(text, id.get<int32_t>());
+    }
+    return IndexVocabulary(path);
+  }
+
+  absl::Status IndexVocabulary(const std::filesystem::path& path) {
+    const std::array<std::string, 256> characters = BytesAsCharacters();
+    std::map<std::string, char> byte_of;
+    for (int byte = 0; byte < 256; ++byte) {
+      byte_of.emplace(characters[byte], static_cast<char>(byte));
+      const auto id = ids_.find(characters[byte]);
+      if (id == ids_.end()) {
+        return absl::InvalidArgumentError(
+            absl::StrFormat("%s: no token for byte %d", path.string(), byte));
+      }
+      byte_ids_[byte] = id->second;
+    }
+    const auto separator = ids_.find(kEndOfText);
+    if (separator == ids_.end()) {
+      return absl::InvalidArgumentError(absl::StrCat(path.string(), ": no ", kEndOfText));
+    }
+    separator_ = separator->second;
+    bytes_of_.resize(ids_.size());
+    for (const auto& [text, id] : ids_) {
+      for (size_t i = 0; i < text.size();) {
+        const size_t length = (text[i] & 0x80) != 0 ? 2 : 1;
+        const auto byte = byte_of.find(text.substr(i, length));
+        if (byte != byte_of.end()) bytes_of_[id] += byte->second;
+        i += length;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status LoadMerges(const std::filesystem::path& path) {
+    std::ifstream file(path);
+    if (!file) return absl::NotFoundError(absl::StrCat(path.string(), ": cannot be opened"));
+    std::string line;
+    for (int number = 1; std::getline(file, line); ++number) {
+      if (line.empty() || line.rfind("#version", 0) == 0) continue;
+      const std::vector<std::string> parts = absl::StrSplit(line, ' ');
+      const auto left = ids_.find(parts[0]);
+      const auto right = parts.size() == 2 ? ids_.find(parts[1]) : ids_.end();
+      const auto merged = parts.size() == 2 ? ids_.find(parts[0] + parts[1]) : ids_.end();
+      if (left == ids_.end() || right == ids_.end() || merged == ids_.end()) {
+        return absl::InvalidArgumentError(
+            absl::StrFormat("%s:%d: '%s' (two tokens whose union is one, all in vocab.json)",
+                            path.string(), number, line));
+      }
+      merges_.emplace(Pair{left->second, right->second},
+                      Rank{static_cast<int32_t>(merges_.size()), merged->second});
+    }
+    return absl::OkStatus();
+  }
+
+  // Merges the pair of lowest rank until none is left. Quadratic in the length of a piece, and
+  // pieces are words.
+  void Merge(std::string_view piece, std::vector<uint16_t>* tokens) const {
+    std::vector<int32_t> ids;
+    for (const char c : piece) ids.push_back(byte_ids_[static_cast<unsigned char>(c)]);
+    while (ids.size() > 1) {
+      Rank best{std::numeric_limits<int32_t>::max(), 0};
+      size_t at = 0;
+      for (size_t i = 0; i + 1 < ids.size(); ++i) {
+        const auto rank = merges_.find({ids[i], ids[i + 1]});
+        if (rank != merges_.end() && rank->second.order < best.order) {
+          best = rank->second;
+          at = i;
+        }
+      }
+      if (best.order == std::numeric_limits<int32_t>::max()) break;
+      ids[at] = best.merged;
+      ids.erase(ids.begin() + static_cast<ptrdiff_t>(at) + 1);
+    }
+    for (const int32_t id : ids) tokens->push_back(static_cast<uint16_t>(id));
+  }
+
+  struct Rank {
+    int32_t order;
+    int32_t merged;
+  };
+  struct PairHash {
+    size_t operator()(const Pair& pair) const {
+      return std::hash<uint64_t>()((uint64_t(pair.first) << 32) | uint64_t(pair.second));
+    }
+  };
+
+  std::unordered_map<std::string, int32_t> ids_;
+  std::vector<std::string> bytes_of_;  // by id
+  std::array<int32_t, 256> byte_ids_{};
+  std::unordered_map<Pair, Rank, PairHash> merges_;
+  int32_t separator_ = 0;
+  pcre2_code* split_ = nullptr;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TextTokenizer>> LoadGpt2Bpe(const std::filesystem::path& folder) {
+  auto tokenizer = std::make_unique<Gpt2Bpe>();
+  NSA_RETURN_IF_ERROR(tokenizer->Load(folder));
+  return tokenizer;
+}
+
+}  // namespace nsa

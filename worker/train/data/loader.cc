@@ -1,0 +1,266 @@
+#include "worker/train/data/loader.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "common/log.h"
+#include "common/status.h"
+#include "worker/train/data/batches.h"
+#include "worker/train/data/prefetch.h"
+#include "worker/train/data/synthetic.h"
+
+namespace nsa {
+namespace {
+
+// Sources without files have that many rows of training, and as many behind them for validation.
+constexpr int64_t kEndlessRows = int64_t{1} << 40;
+
+// Validation rows have an order of their own, the same in every validation.
+constexpr int64_t kEvalOrder = 0x6576616c;
+
+BatchShape ShapeFor(const LoaderOptions& options) {
+  const v1::TrainSpec& train = options.spec.train();
+  BatchShape shape;
+  shape.seq_len = train.seq_len();
+  shape.batch_size = train.batch_size();
+  shape.rank = options.rank;
+  shape.world_size = options.world_size;
+  shape.vocab = options.vocab;
+  shape.seed = train.seed();
+  shape.document_mask = options.spec.data().document_mask();
+  return shape;
+}
+
+absl::Duration Timeout(const v1::DataSpec& data) {
+  const double seconds = data.loader_timeout_seconds();
+  return seconds > 0 ? absl::Seconds(seconds) : absl::Seconds(60);
+}
+
+bool HasNoFiles(v1::DataSource source) {
+  return source == v1::DATA_SOURCE_UNSPECIFIED || source == v1::DATA_SOURCE_SYNTHETIC ||
+         source == v1::DATA_SOURCE_UNIFORM;
+}
+
+std::shared_ptr<RowSource> MakeRows(const LoaderOptions& options, v1::DataSource source,
+                                    bool validation) {
+  const int64_t seed = options.spec.train().seed();
+  const int64_t first = validation ? kEndlessRows : 0;
+  if (source == v1::DATA_SOURCE_UNIFORM) {
+    return std::make_shared<UniformRows>(seed, options.vocab, kEndlessRows, first);
+  }
+  return std::make_shared<SyntheticRows>(seed, options.vocab, kEndlessRows, first);
+}
+
+CorpusInfo InfoWithoutFiles(const LoaderOptions& options, v1::DataSource source) {
+  CorpusInfo info;
+  info.source = source;
+  info.fingerprint = absl::StrFormat("%s-seed-%d-vocab-%d",
+                                     source == v1::DATA_SOURCE_UNIFORM ? "uniform" : "synthetic",
+                                     options.spec.train().seed(), options.vocab);
+  return info;
+}
+
+absl::Status CheckOptions(const LoaderOptions& options) {
+  const v1::TrainSpec& train = options.spec.train();
+  if (train.seq_len() < 1 || options.vocab < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("data loader: train.seq_len %d, vocabulary %d (at least 1)",
+                        train.seq_len(), options.vocab));
+  }
+  if (train.batch_size() < 1 || train.batch_size() % options.world_size != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("train.batch_size: %d (a multiple of the %d ranks); change one of them",
+                        train.batch_size(), options.world_size));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TooFewTokens(std::string_view field, int64_t tokens, int32_t seq_len) {
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "%s: %d tokens (train.seq_len + 1 = %d at least); add text or shorten train.seq_len", field,
+      tokens, seq_len + 1));
+}
+
+}  // namespace
+
+class DataLoader::Impl {
+ public:
+  Impl(LoaderOptions options, std::shared_ptr<RowSource> train, std::shared_ptr<RowSource> val,
+       CorpusInfo info)
+      : options_(std::move(options)),
+        shape_(ShapeFor(options_)),
+        train_(std::move(train)),
+        info_(std::move(info)),
+        fingerprint_(info_.fingerprint) {
+    info_.rows = train_->rows();
+    if (val == nullptr) return;
+    info_.val_rows = val->rows();
+    BatchShape shape = shape_;
+    shape.seed ^= kEvalOrder;
+    eval_.emplace(shape, std::move(val));
+  }
+
+  // Every batch from now on is synthetic.
+  void FallBack(const absl::Status& why) {
+    fell_back_ = true;
+    train_ = MakeRows(options_, v1::DATA_SOURCE_SYNTHETIC, false);
+    prefetcher_.reset();
+    spdlog::warn("data: training on synthetic tokens: {}", std::string(why.message()));
+    if (options_.on_fallback) options_.on_fallback(std::string(why.message()));
+  }
+
+  absl::Status Seek(const v1::DataCursor& cursor) {
+    if (prefetcher_) return absl::FailedPreconditionError("data loader: Seek() after Next()");
+    if (!fell_back_ && cursor.fingerprint() != info_.fingerprint) {
+      return absl::FailedPreconditionError(
+          absl::StrFormat("data: the files are not those of the checkpoint (fingerprint %s, "
+                          "checkpoint %s); put the "
+                          "old files back, or start afresh in another train.out_dir",
+                          info_.fingerprint, cursor.fingerprint()));
+    }
+    if (cursor.epoch() < 0 || cursor.sequence() < 0) {
+      return absl::InvalidArgumentError("data cursor: a negative position");
+    }
+    fingerprint_ = cursor.fingerprint();
+    position_ = Advance({cursor.epoch(), cursor.sequence()}, 0, train_->rows());
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Batch> Next() {
+    while (true) {
+      if (!prefetcher_) StartPrefetcher();
+      absl::StatusOr<Prefetcher::Item> item = prefetcher_->Next(Timeout(options_.spec.data()));
+      if (item.ok()) {
+        position_ = item->after;
+        micro_step_ = (micro_step_ + 1) % micro_steps();
+        return std::move(item->batch);
+      }
+      const bool may_fall_back = options_.spec.data().allow_synthetic_fallback() && !fell_back_;
+      if (!may_fall_back || absl::IsOutOfRange(item.status())) return item.status();
+      FallBack(item.status());
+    }
+  }
+
+  v1::DataCursor cursor() const {
+    v1::DataCursor cursor;
+    cursor.set_epoch(position_.epoch);
+    cursor.set_sequence(position_.sequence);
+    cursor.set_fingerprint(fingerprint_);
+    return cursor;
+  }
+
+  int32_t eval_batches() const {
+    if (!eval_) return 0;
+    const int64_t whole = std::max<int64_t>(1, eval_->rows() / shape_.batch_size);
+    return static_cast<int32_t>(std::min<int64_t>(whole, options_.spec.train().eval_batches()));
+  }
+
+  absl::StatusOr<Batch> Eval(int32_t index) const {
+    if (index < 0 || index >= eval_batches()) {
+      return absl::OutOfRangeError(
+          absl::StrFormat("validation batch %d (%d batches)", index, eval_batches()));
+    }
+    NSA_ASSIGN_OR_RETURN(Batch batch, eval_->Make({0, int64_t{index} * shape_.batch_size}));
+    batch.epoch = 0;
+    return batch;
+  }
+
+  const CorpusInfo& info() const { return info_; }
+  bool fell_back() const { return fell_back_; }
+
+ private:
+  int32_t micro_steps() const {
+    return std::max<int32_t>(1, options_.spec.train().accumulate_grad_batches());
+  }
+
+  void StartPrefetcher() {
+    PrefetchOptions prefetch;
+    prefetch.start = position_;
+    prefetch.micro_step = micro_step_;
+    prefetch.micro_steps = micro_steps();
+    prefetch.batch_size = shape_.batch_size;
+    prefetch.stop_at_end = options_.spec.data().on_exhausted() == v1::ON_EXHAUSTED_STOP;
+    prefetcher_.emplace(prefetch, BatchMaker(shape_, train_));
+  }
+
+  const LoaderOptions options_;
+  const BatchShape shape_;
+  std::shared_ptr<RowSource> train_;
+  CorpusInfo info_;
+  std::string fingerprint_;  // of the cursor: the corpus's, also while it cannot be read
+  std::optional<BatchMaker> eval_;
+  std::optional<Prefetcher> prefetcher_;
+  DataPosition position_;
+  int32_t micro_step_ = 0;
+  bool fell_back_ = false;
+};
+
+DataLoader::DataLoader(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+DataLoader::~DataLoader() = default;
+
+absl::StatusOr<std::unique_ptr<DataLoader>> DataLoader::Open(LoaderOptions options) {
+  NSA_RETURN_IF_ERROR(CheckOptions(options));
+  const v1::DataSpec& data = options.spec.data();
+  if (HasNoFiles(data.source())) {
+    auto train = MakeRows(options, data.source(), false);
+    auto val = MakeRows(options, data.source(), true);
+    CorpusInfo info = InfoWithoutFiles(options, train->source());
+    return FromRows(std::move(options), std::move(train), std::move(val), std::move(info));
+  }
+  absl::StatusOr<Corpus> corpus = LoadCorpus(data, options.vocab, Timeout(data));
+  if (!corpus.ok()) {
+    if (!data.allow_synthetic_fallback()) return corpus.status();
+    auto rows = MakeRows(options, v1::DATA_SOURCE_SYNTHETIC, false);
+    auto val = MakeRows(options, v1::DATA_SOURCE_SYNTHETIC, true);
+    CorpusInfo info = InfoWithoutFiles(options, v1::DATA_SOURCE_SYNTHETIC);
+    auto impl = std::make_unique<Impl>(std::move(options), std::move(rows), std::move(val),
+                                       std::move(info));
+    impl->FallBack(corpus.status());
+    return std::unique_ptr<DataLoader>(new DataLoader(std::move(impl)));
+  }
+  const int32_t seq_len = options.spec.train().seq_len();
+  const auto rows_of = [&](std::shared_ptr<TokenStore> store) {
+    return std::make_shared<CorpusRows>(std::move(store), seq_len, corpus->separator,
+                                        data.source());
+  };
+  auto train = rows_of(corpus->train);
+  auto val = corpus->val->size() > 0 ? rows_of(corpus->val) : nullptr;
+  return FromRows(std::move(options), std::move(train), std::move(val), std::move(corpus->info));
+}
+
+absl::StatusOr<std::unique_ptr<DataLoader>> DataLoader::FromRows(LoaderOptions options,
+                                                                 std::shared_ptr<RowSource> train,
+                                                                 std::shared_ptr<RowSource> val,
+                                                                 CorpusInfo info) {
+  NSA_RETURN_IF_ERROR(CheckOptions(options));
+  const v1::TrainSpec& spec = options.spec.train();
+  if (train->rows() < 1) return TooFewTokens("data.path", info.tokens, spec.seq_len());
+  if (val != nullptr && val->rows() < 1) {
+    return TooFewTokens(
+        options.spec.data().val_path().empty() ? "data.val_fraction" : "data.val_path",
+        info.val_tokens, spec.seq_len());
+  }
+  const int64_t step_rows =
+      int64_t{1} * spec.batch_size() * std::max(1, spec.accumulate_grad_batches());
+  if (options.spec.data().on_exhausted() == v1::ON_EXHAUSTED_STOP && train->rows() < step_rows) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("data.path: %d rows of %d tokens (a step takes %d, and data.on_exhausted "
+                        "is stop); add text "
+                        "or make the batch smaller",
+                        train->rows(), spec.seq_len(), step_rows));
+  }
+  return std::unique_ptr<DataLoader>(new DataLoader(std::make_unique<Impl>(
+      std::move(options), std::move(train), std::move(val), std::move(info))));
+}
+
+absl::Status DataLoader::Seek(const v1::DataCursor& cursor) { return impl_->Seek(cursor); }
+absl::StatusOr<Batch> DataLoader::Next() { return impl_->Next(); }
+v1::DataCursor DataLoader::cursor() const { return impl_->cursor(); }
+int32_t DataLoader::eval_batches() const { return impl_->eval_batches(); }
+absl::StatusOr<Batch> DataLoader::Eval(int32_t index) const { return impl_->Eval(index); }
+const CorpusInfo& DataLoader::info() const { return impl_->info(); }
+bool DataLoader::fell_back() const { return impl_->fell_back(); }
+
+}  // namespace nsa

@@ -1,0 +1,28 @@
+// The order of rows within an epoch: a permutation that is computed, not stored.
+//
+// A four-round Feistel network over the smallest even number of bits that holds `rows`, walked
+// until the value falls below `rows` (fewer than four rounds of walking on average). It is a
+// bijection for every key, so an epoch shows each row exactly once.
+#pragma once
+
+#include <cstdint>
+
+namespace nsa {
+
+class RowOrder {
+ public:
+  // rows ≥ 1.
+  RowOrder(int64_t seed, int64_t rows);
+
+  // The row shown as number `sequence` in [0, rows) of epoch `epoch`.
+  int64_t Row(int64_t epoch, int64_t sequence) const;
+
+  int64_t rows() const { return rows_; }
+
+ private:
+  const uint64_t seed_;
+  const int64_t rows_;
+  int half_bits_ = 1;
+};
+
+}  // namespace nsa

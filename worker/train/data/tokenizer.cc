@@ -1,0 +1,36 @@
+#include "worker/train/data/tokenizer.h"
+
+#include "worker/train/data/gpt2_bpe.h"
+
+namespace nsa {
+namespace {
+
+class Bytes final : public TextTokenizer {
+ public:
+  int32_t vocab() const override { return 256; }
+  int32_t separator() const override { return 0; }
+  absl::Status Encode(std::string_view text, std::vector<uint16_t>* tokens) const override {
+    for (const char c : text) tokens->push_back(static_cast<unsigned char>(c));
+    return absl::OkStatus();
+  }
+  std::string Decode(int32_t token) const override {
+    return token == 0 ? "" : std::string(1, static_cast<char>(token));
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<TextTokenizer> ByteTokenizer() { return std::make_unique<Bytes>(); }
+
+absl::StatusOr<std::unique_ptr<TextTokenizer>> MakeTokenizer(const v1::DataSpec& data) {
+  if (data.tokenizer() != v1::TOKENIZER_GPT2) return ByteTokenizer();
+  if (data.tokenizer_path().empty()) {
+    return absl::FailedPreconditionError(
+        "data.tokenizer_path: not set (a folder with GPT-2's vocab.json and merges.txt); set it, "
+        "or "
+        "use data.tokenizer: byte");
+  }
+  return LoadGpt2Bpe(data.tokenizer_path());
+}
+
+}  // namespace nsa

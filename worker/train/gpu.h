@@ -1,0 +1,56 @@
+// This rank's GPU: its stream, its matrix library, the scratch memory of its kernels.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/cuda/blas.h"
+#include "kernels/cuda/device.h"
+#include "kernels/exec.h"
+
+namespace nsa {
+
+class Gpu {
+ public:
+  // Starts CUDA, loads cuBLASLt. FailedPrecondition or NotFound, with what to do, when one of the
+  // two cannot be used; Unimplemented in a program without CUDA.
+  static absl::StatusOr<std::unique_ptr<Gpu>> Open();
+
+  // Makes sure that kernels may take `bytes` of Exec::workspace. Before the first exec().
+  absl::Status TakeScratch(int64_t bytes);
+
+  // Chooses the matrix library's algorithms, by timing where nothing is known yet, which takes
+  // memory for a moment: before the arenas are allocated.
+  absl::Status Plan(std::span<const MatmulArgs> products) {
+    return blas_->Plan(stream_.get(), products);
+  }
+  // Products whose algorithm could not be timed: a fallback.
+  int64_t untimed_products() const { return blas_->untimed_shapes(); }
+
+  // Everything is enqueued on one stream.
+  Exec exec() const;
+  void* stream() const { return stream_.get(); }
+
+  const cuda::DeviceInfo& info() const { return info_; }
+  // "NVIDIA H200 (sm_90, 139.8 GiB), CUDA 13.0, cuBLASLt 13.0.2 (/usr/…/libcublasLt.so.13)".
+  std::string Description() const;
+
+  // Device memory in use on this GPU, CUDA's own included and, if there are any, that of other
+  // processes.
+  int64_t UsedBytes() const;
+
+ private:
+  Gpu() = default;
+
+  cuda::DeviceInfo info_;
+  cuda::Stream stream_;
+  cuda::DeviceMemory blas_workspace_;
+  std::unique_ptr<cuda::Blas> blas_;
+  cuda::DeviceMemory scratch_;
+};
+
+}  // namespace nsa

@@ -1,0 +1,251 @@
+// nsa-worker: trains on one rank. See README.md beside this file.
+#include <sys/prctl.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "common/clock.h"
+#include "common/load.h"
+#include "common/log.h"
+#include "common/status.h"
+#include "common/thread_name.h"
+#include "common/version.h"
+#include "kernels/cuda/device.h"
+#include "worker/train/ending.h"
+#include "worker/train/gpu.h"
+#include "worker/train/machine.h"
+#include "worker/train/nccl_library.h"
+#include "worker/train/score/commands.h"
+#include "worker/train/signals.h"
+#include "worker/train/trainer.h"
+
+namespace nsa {
+namespace {
+
+constexpr int kUsage = 2;
+
+struct Flags {
+  std::string run_dir;
+  std::string job;
+  int rank = 0;
+  int world = 1;
+  std::string rendezvous;
+  std::string out_dir;
+  int threads = 0;
+  bool check_gpu = false;
+  bool check_nccl = false;
+  bool time_kernels = false;
+  bool deterministic_check = false;
+  std::vector<std::string> score;  // checkpoint, text
+  std::string output = "scores.jsonl";
+  std::string sample;  // checkpoint
+  SampleOptions sampling;
+};
+
+const char* ProgramName() { return cuda::BuiltWithCuda() ? "nsa-worker-cuda" : "nsa-worker"; }
+
+int Refuse(const absl::Status& status) {
+  std::cerr << ProgramName() << ": " << status.message() << "\n";
+  return kUsage;
+}
+
+absl::StatusOr<v1::WorkerLaunch> ReadLaunch(const RunDir& run_dir) {
+  std::ifstream in(run_dir.launch(), std::ios::binary);
+  v1::WorkerLaunch launch;
+  if (!in || !launch.ParseFromIstream(&in)) {
+    return absl::InvalidArgumentError(absl::StrCat("--run-dir: ", run_dir.launch().string(),
+                                                   " (a launch.pb wanted); use --job by hand"));
+  }
+  return launch;
+}
+
+// A launch without a coordinator.
+absl::StatusOr<v1::WorkerLaunch> LaunchByHand(const Flags& flags) {
+  const std::filesystem::path here = std::filesystem::current_path();
+  NSA_ASSIGN_OR_RETURN(JobFile file, LoadJobFile(flags.job, here));
+  for (const LegacyKey& key : file.source.legacy) {
+    spdlog::warn("{}:{}: {}: {}", flags.job, key.place.line, key.field, key.why);
+  }
+  ApplyDefaults(&file.spec);
+  ResolveDevice(cuda::DeviceCount() > 0, &file.spec);
+  std::string* out_dir = file.spec.mutable_train()->mutable_out_dir();
+  if (!flags.out_dir.empty()) *out_dir = std::filesystem::absolute(flags.out_dir).string();
+  if (flags.world > 1 && flags.rendezvous.empty()) {
+    return absl::InvalidArgumentError(
+        "--rendezvous: none (a folder that all ranks share, with --world above 1); name an empty "
+        "one");
+  }
+  v1::WorkerLaunch launch;
+  *launch.mutable_spec() = std::move(file.spec);
+  launch.set_generation(1);
+  launch.set_rank(flags.rank);
+  launch.set_world_size(flags.world);
+  launch.set_rendezvous_dir(flags.rendezvous);
+  launch.set_cpu_threads(flags.threads);
+  return launch;
+}
+
+int CheckDeterminism(TrainerOptions options) {
+  Trainer trainer(std::move(options));
+  const absl::StatusOr<std::string> checked = trainer.CheckDeterminism();
+  (checked.ok() ? std::cout : std::cerr)
+      << (checked.ok() ? *checked : std::string(checked.status().message())) << "\n";
+  return checked.ok() ? 0 : 1;
+}
+
+// Trains; a first signal stops after the step in progress, with a checkpoint.
+int Train(TrainerOptions options) {
+  const bool on_gpu = options.launch.spec().runtime().device() == v1::DEVICE_CUDA;
+  const bool reporting = options.launch.rank() == 0;  // the reporter of rank 0 has the last word
+  Trainer trainer(std::move(options));
+  const SignalWatch watch([&trainer](int signal) {
+    spdlog::info("{}: stopping after the step in progress", strsignal(signal));
+    v1::StopRequest stop;
+    stop.set_mode(v1::STOP_MODE_GRACEFUL);
+    trainer.RequestStop(stop).IgnoreError();
+  });
+  const v1::WorkerFinished finished = trainer.Run();
+  if (!reporting)
+    spdlog::info("{} after step {}: {}", finished.reason(), finished.step(), finished.text());
+  const int code = ExitCodeOf(finished.outcome());
+  if (code != 0 && on_gpu) {
+    // To give memory back is to wait for kernels that may never end; the driver does not.
+    spdlog::shutdown();
+    std::_Exit(code);
+  }
+  return code;
+}
+
+int TrainFrom(const Flags& flags) {
+  const RealClock clock;
+  TrainerOptions options{.clock = &clock, .time_kernels = flags.time_kernels};
+  if (flags.run_dir.empty()) {
+    absl::StatusOr<v1::WorkerLaunch> launch = LaunchByHand(flags);
+    if (!launch.ok()) return Refuse(launch.status());
+    options.launch = *std::move(launch);
+  } else {
+    options.run_dir = RunDir{flags.run_dir};
+    absl::StatusOr<v1::WorkerLaunch> launch = ReadLaunch(*options.run_dir);
+    if (!launch.ok()) return Refuse(launch.status());
+    options.launch = *std::move(launch);
+  }
+  return flags.deterministic_check ? CheckDeterminism(std::move(options))
+                                   : Train(std::move(options));
+}
+
+// Runs a command that is no training.
+int Use(const Flags& flags) {
+  SetThreads(flags.threads, 1);
+  const absl::Status status = flags.sample.empty()
+                                  ? ScoreCommand(flags.score[0], flags.score[1], flags.output)
+                                  : SampleCommand(flags.sample, flags.sampling);
+  if (status.ok()) return 0;
+  std::cerr << ProgramName() << ": " << status.message() << "\n";
+  return 1;
+}
+
+int CheckGpu() {
+  const auto gpu = Gpu::Open();
+  if (absl::IsResourceExhausted(gpu.status())) {  // it works, for somebody else at the moment
+    std::cout << gpu.status().message() << "\n";
+    return 0;
+  }
+  if (!gpu.ok()) {
+    std::cerr << ProgramName() << ": " << gpu.status().message() << "\n";
+    return 1;
+  }
+  std::cout << (*gpu)->Description() << "\n";
+  return 0;
+}
+
+int CheckNccl() {
+  const char* const file = std::getenv("NSA_NCCL_LIBRARY");
+  const auto library = nccl::Load(file == nullptr ? "" : file);
+  if (!library.ok()) {
+    std::cerr << ProgramName() << ": " << library.status().message() << "\n";
+    return 1;
+  }
+  std::cout << library->description() << "\n";
+  return 0;
+}
+
+// Flags of the commands that use a trained model.
+void AddUse(CLI::App* app, Flags* flags) {
+  auto* score =
+      app->add_option("--score", flags->score,
+                      "CHECKPOINT TEXT: write the log-probability of every byte of a text");
+  score->expected(2);
+  app->add_option("-o,--output", flags->output, "file for --score")->needs(score);
+  auto* sample = app->add_option("--sample", flags->sample,
+                                 "CHECKPOINT: print text that a trained model writes");
+  app->add_option("--prompt", flags->sampling.prompt, "text to continue")->needs(sample);
+  app->add_option("--bytes", flags->sampling.bytes, "bytes to write")->needs(sample);
+  app->add_option("--temperature", flags->sampling.temperature, "0 takes the likeliest")
+      ->needs(sample);
+  app->add_option("--seed", flags->sampling.seed, "the same seed writes the same text")
+      ->needs(sample);
+  sample->excludes(score);
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("Trains a language model with Native Sparse Attention, one rank a process.");
+  Flags flags;
+  auto* run_dir =
+      app.add_option("--run-dir", flags.run_dir, "run folder with launch.pb, made by the agent");
+  auto* job = app.add_option("--job", flags.job, "job file, to train without a coordinator");
+  app.add_option("--rank", flags.rank, "this rank, with --job")->needs(job);
+  app.add_option("--world", flags.world, "number of ranks, with --job")->needs(job);
+  app.add_option("--rendezvous", flags.rendezvous, "empty folder in which the ranks meet")
+      ->needs(job);
+  app.add_option("--out-dir", flags.out_dir, "instead of the job's train.out_dir")->needs(job);
+  app.add_flag("--deterministic-check", flags.deterministic_check,
+               "do the job's first step several times, compare the bits, and end")
+      ->needs(job);
+  app.add_flag("--time-kernels", flags.time_kernels,
+               "on a GPU: print the time of every kernel family in the last step")
+      ->needs(job);
+  app.add_option("--threads", flags.threads, "kernel threads; 0 shares the cores")
+      ->excludes(run_dir);
+  job->excludes(run_dir);
+  app.add_flag("--check-gpu", flags.check_gpu,
+               "say which GPU and libraries there are, or what is missing, and end");
+  app.add_flag("--check-nccl", flags.check_nccl,
+               "say which NCCL there is for jobs on several GPUs, or what is missing, and end");
+  AddUse(&app, &flags);
+  app.set_version_flag("--version",
+                       absl::StrCat(ProgramName(), " ", kVersion, " (", kRevision, ")"));
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kUsage;
+  }
+  if (flags.check_gpu) return CheckGpu();
+  if (flags.check_nccl) return CheckNccl();
+  if (!flags.score.empty() || !flags.sample.empty()) return Use(flags);
+  if (flags.run_dir.empty() && flags.job.empty()) {
+    return Refuse(absl::InvalidArgumentError(
+        "--job, --run-dir, --score or --sample (one wanted); see --help"));
+  }
+  return TrainFrom(flags);
+}
+
+}  // namespace
+}  // namespace nsa
+
+int main(int argc, char** argv) {
+  nsa::SleepWhileWaiting(argv);
+  nsa::NameThread("nsa-worker");  // executed again by way of /proc/self/exe, it is called "exe"
+  nsa::BlockSignals();
+  nsa::nccl::SetEnvironment();
+  prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);  // so that the agent may read our stacks
+  nsa::InitLog(nsa::cuda::BuiltWithCuda() ? "nsa-worker-cuda" : "nsa-worker");
+  if (const absl::Status status = nsa::CheckProcessor(); !status.ok()) {
+    return nsa::Refuse(status);
+  }
+  return nsa::Main(argc, argv);
+}

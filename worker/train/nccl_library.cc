@@ -1,0 +1,86 @@
+#include "worker/train/nccl_library.h"
+
+#include <cstdlib>
+#include <string_view>
+#include <type_traits>
+
+#include "absl/strings/str_cat.h"
+#include "common/shared_library.h"
+#include "common/status.h"
+
+namespace nsa::nccl {
+namespace {
+
+constexpr int kOldest = 21700;
+constexpr int kNewest = 29999;
+
+std::string VersionText(int version) {
+  return absl::StrCat(version / 10000, ".", version / 100 % 100, ".", version % 100);
+}
+
+template <class Function>
+absl::Status Resolve(const SharedLibrary& library, const char* name, Function* function) {
+  NSA_ASSIGN_OR_RETURN(void* address, library.Find(name));
+  *function = reinterpret_cast<Function>(address);
+  return absl::OkStatus();
+}
+
+absl::Status CheckVersion(const Library& library) {
+  if (library.version >= kOldest && library.version <= kNewest) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("NCCL: version ", VersionText(library.version), " of ", library.path, " (",
+                   VersionText(kOldest), " to 2.99); install libnccl2 or nvidia-nccl-cu13"));
+}
+
+}  // namespace
+
+std::string Library::description() const {
+  return absl::StrCat("NCCL ", VersionText(version), " (", path, ")");
+}
+
+absl::StatusOr<Library> Load(const std::string& file) {
+  NSA_ASSIGN_OR_RETURN(
+      const SharedLibrary shared,
+      OpenSharedLibrary({.what = "NCCL",
+                         .names = {"libnccl.so.2", "libnccl.so"},
+                         .pip_folder = "nvidia/nccl/lib",
+                         .help = "install libnccl2 (or pip install nvidia-nccl-cu13), name the "
+                                 "file in NSA_NCCL_LIBRARY, or train with resources.gpus: 1",
+                         .file = file}));
+  Library library;
+  library.path = shared.path;
+  NSA_RETURN_IF_ERROR(Resolve(shared, "ncclGetVersion", &library.get_version));
+  if (library.get_version(&library.version) != kSuccess) library.version = 0;
+  NSA_RETURN_IF_ERROR(CheckVersion(library));
+  NSA_RETURN_IF_ERROR(Resolve(shared, "ncclGetUniqueId", &library.get_unique_id));
+  NSA_RETURN_IF_ERROR(Resolve(shared, "ncclCommInitRankConfig", &library.init_rank));
+  NSA_RETURN_IF_ERROR(Resolve(shared, "ncclCommDestroy", &library.destroy));
+  NSA_RETURN_IF_ERROR(Resolve(shared, "ncclCommAbort", &library.abort));
+  NSA_RETURN_IF_ERROR(Resolve(shared, "ncclCommGetAsyncError", &library.async_error));
+  NSA_RETURN_IF_ERROR(Resolve(shared, "ncclAllReduce", &library.all_reduce));
+  NSA_RETURN_IF_ERROR(Resolve(shared, "ncclGetErrorString", &library.error_string));
+  NSA_RETURN_IF_ERROR(Resolve(shared, "ncclGetLastError", &library.last_error));
+  return library;
+}
+
+void SetEnvironment() {
+  // A program that uses NVLink multicast can put all GPUs of a shared host out of service.
+  setenv("NCCL_NVLS_ENABLE", "0", 1);
+  setenv("NCCL_ALGO", "Ring", 1);
+  setenv("NCCL_PROTO", "Simple", 1);
+  // A registration outlives its graph, and an abort waits for it.
+  setenv("NCCL_GRAPH_REGISTER", "0", 1);
+  setenv("NCCL_RAS_ENABLE", "0", 1);  // a listener that nobody asks
+  unsetenv("NCCL_COMM_ID");           // would replace the id that our rank 0 hands out
+  setenv("NCCL_SOCKET_IFNAME", "lo", 0);
+  setenv("NCCL_DEBUG", "WARN", 0);
+}
+
+bool EnvironmentIsSet() {
+  const char* multicast = std::getenv("NCCL_NVLS_ENABLE");
+  const char* algorithm = std::getenv("NCCL_ALGO");
+  return multicast != nullptr && std::string_view(multicast) == "0" && algorithm != nullptr &&
+         std::string_view(algorithm) == "Ring";
+}
+
+}  // namespace nsa::nccl

@@ -1,0 +1,96 @@
+#include "worker/train/resume.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "common/atomic_file.h"
+#include "common/checkpoint_dir.h"
+#include "common/load.h"
+#include "common/status.h"
+#include "nlohmann/json.hpp"
+
+namespace nsa {
+namespace {
+
+absl::StatusOr<ResumePoint> Newest(const std::filesystem::path& out_dir) {
+  NSA_ASSIGN_OR_RETURN(NewestGood newest, FindNewestGood(out_dir));
+  ResumePoint point;
+  if (newest.found) point.checkpoint = newest.entry.path;
+  point.rejected = std::move(newest.rejected);
+  return point;
+}
+
+absl::StatusOr<ResumePoint> Choose(const v1::WorkerLaunch& launch) {
+  const std::filesystem::path out_dir = launch.spec().train().out_dir();
+  const std::string& resume = launch.spec().restart().resume();
+  NSA_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> own, ListCheckpoints(out_dir));
+  if (resume.empty() || resume == "auto") return Newest(out_dir);
+  if (launch.generation() > 1 && !own.empty()) return Newest(out_dir);
+  if (resume != "never") return ResumePoint{.checkpoint = resume};
+  if (own.empty()) return ResumePoint{};
+  return absl::FailedPreconditionError(
+      absl::StrCat("restart.resume: never, but ", out_dir.string(), " has ", own.size(),
+                   " checkpoints (0 wanted); take another out_dir, or resume: auto"));
+}
+
+// What rank 0 sends: a status code, and the checkpoint's path or the error's message.
+struct Decision {
+  int32_t code = 0;
+  std::array<char, 8188> text = {};
+};
+
+Decision Encode(const absl::StatusOr<ResumePoint>& chosen) {
+  Decision decision{.code = static_cast<int32_t>(chosen.status().code())};
+  const std::string text =
+      chosen.ok() ? chosen->checkpoint.string() : std::string(chosen.status().message());
+  std::copy_n(text.begin(), std::min(text.size(), decision.text.size() - 1), decision.text.begin());
+  return decision;
+}
+
+absl::StatusOr<ResumePoint> Decode(const Decision& decision) {
+  const std::string text(decision.text.data(), strnlen(decision.text.data(), decision.text.size()));
+  if (decision.code != 0) return absl::Status(static_cast<absl::StatusCode>(decision.code), text);
+  return ResumePoint{.checkpoint = text};
+}
+
+}  // namespace
+
+absl::StatusOr<ResumePoint> ChooseResume(const v1::WorkerLaunch& launch, Comm* comm) {
+  absl::StatusOr<ResumePoint> chosen = ResumePoint{};
+  Decision decision;
+  if (comm->rank() == 0) {
+    chosen = Choose(launch);
+    decision = Encode(chosen);
+  }
+  NSA_RETURN_IF_ERROR(
+      comm->Broadcast("resume", 0, std::as_writable_bytes(std::span<Decision>(&decision, 1))));
+  return comm->rank() == 0 ? chosen : Decode(decision);
+}
+
+absl::Status ClaimOutDir(const v1::WorkerLaunch& launch) {
+  const std::filesystem::path out_dir = launch.spec().train().out_dir();
+  std::error_code error;
+  std::filesystem::create_directories(out_dir, error);
+  if (error) {
+    return absl::FailedPreconditionError(absl::StrCat("train.out_dir: ", out_dir.string(), ": ",
+                                                      error.message(), "; make it writable"));
+  }
+  const std::filesystem::path path = out_dir / "owner.json";
+  const absl::StatusOr<std::string> content = ReadWholeFile(path);
+  if (content.ok()) {
+    const auto owner = nlohmann::json::parse(*content, nullptr, /*allow_exceptions=*/false);
+    const std::string job = owner.is_object() ? owner.value("job_id", "") : "";
+    if (owner.is_object() && job == launch.job_id()) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        absl::StrCat("train.out_dir: ", out_dir.string(), " belongs to ",
+                     job.empty() ? "a run without a coordinator" : absl::StrCat("job ", job),
+                     "; take another out_dir"));
+  }
+  const nlohmann::json owner = {{"job_id", launch.job_id()}, {"job_hash", JobHash(launch.spec())}};
+  return WriteFileAtomically(path, owner.dump(2) + "\n");
+}
+
+}  // namespace nsa

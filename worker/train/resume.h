@@ -1,0 +1,31 @@
+// Where a run goes on: rank 0 decides, the others are told.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "nsa/v1/worker.pb.h"
+#include "worker/train/comm.h"
+
+namespace nsa {
+
+struct ResumePoint {
+  std::filesystem::path checkpoint;  // empty: from the initial weights
+  std::vector<std::string>
+      rejected;  // newer checkpoints that do not verify, a line each; rank 0 only
+};
+
+// Decides by restart.resume, on rank 0, and tells every rank. A restart of the gang (generation 2
+// and later) goes on from its own newest checkpoint whatever restart.resume says.
+// Errors are the same on every rank: DataLoss with NO_VALID_CHECKPOINT when there are checkpoints
+// but none verifies; FailedPrecondition when `never` meets an out_dir that has checkpoints already,
+// since old and new ones could not be told apart.
+absl::StatusOr<ResumePoint> ChooseResume(const v1::WorkerLaunch& launch, Comm* comm);
+
+// Writes out_dir/owner.json (job id and hash) when it is not there. FailedPrecondition when out_dir
+// belongs to another job.
+absl::Status ClaimOutDir(const v1::WorkerLaunch& launch);
+
+}  // namespace nsa

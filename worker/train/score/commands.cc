@@ -1,0 +1,34 @@
+#include "worker/train/score/commands.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <numbers>
+
+#include "absl/strings/str_format.h"
+#include "common/status.h"
+#include "worker/train/score/score.h"
+#include "worker/train/score/trained_model.h"
+
+namespace nsa {
+
+absl::Status ScoreCommand(const std::string& checkpoint, const std::string& text,
+                          const std::string& output) {
+  NSA_ASSIGN_OR_RETURN(const auto trained, TrainedModel::Load(checkpoint));
+  NSA_ASSIGN_OR_RETURN(const ScoreSummary summary, ScoreFile(Exec{}, *trained, text, output));
+  const auto tokens = static_cast<double>(std::max<int64_t>(1, summary.tokens));
+  const auto bytes = static_cast<double>(std::max<int64_t>(1, summary.bytes));
+  absl::PrintF("%d bytes, %d tokens: %.4f nats a token, %.4f bits a byte; step %d\n", summary.bytes,
+               summary.tokens, summary.nats / tokens, summary.nats / std::numbers::ln2 / bytes,
+               trained->state().step());
+  return absl::OkStatus();
+}
+
+absl::Status SampleCommand(const std::string& checkpoint, const SampleOptions& options) {
+  NSA_ASSIGN_OR_RETURN(const auto trained, TrainedModel::Load(checkpoint));
+  NSA_ASSIGN_OR_RETURN(const std::string text, Sample(Exec{}, *trained, options));
+  absl::PrintF("%s\n", PrintableUtf8(options.prompt + text));
+  return absl::OkStatus();
+}
+
+}  // namespace nsa

@@ -1,0 +1,47 @@
+// A checkpoint, loaded to be used rather than trained on.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/exec.h"
+#include "nsa/v1/checkpoint.pb.h"
+#include "worker/train/data/tokenizer.h"
+#include "worker/train/model.h"
+#include "worker/train/parameters.h"
+
+namespace nsa {
+
+class TrainedModel {
+ public:
+  // `checkpoint` is a checkpoint folder, a link to one (latest.ckpt), or an out_dir, of which the
+  // newest good checkpoint is taken. Every file is verified. NotFound, DataLoss, or
+  // FailedPrecondition when the job was trained on tokens whose tokenizer is not known.
+  static absl::StatusOr<std::unique_ptr<TrainedModel>> Load(
+      const std::filesystem::path& checkpoint);
+
+  const v1::CheckpointState& state() const { return state_; }
+  const v1::JobSpec& spec() const { return state_.spec(); }
+  const TextTokenizer& tokenizer() const { return *tokenizer_; }
+  int32_t vocab() const { return vocab_; }
+
+  // Sequences the model was trained on are that long.
+  int32_t seq_len() const { return spec().train().seq_len(); }
+
+  // A workspace for `batch` sequences of `seq_len` tokens; borrows this.
+  absl::StatusOr<std::unique_ptr<Model>> MakeModel(int32_t batch, int32_t seq_len) const;
+
+ private:
+  TrainedModel() = default;
+  v1::CheckpointState state_;
+  std::unique_ptr<TextTokenizer> tokenizer_;
+  std::unique_ptr<ParameterLayout> layout_;
+  std::unique_ptr<Arena> parameters_;
+  int32_t vocab_ = 0;
+};
+
+}  // namespace nsa

@@ -1,0 +1,86 @@
+#include "worker/train/telemetry/append_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/atomic_file.h"
+#include "common/status.h"
+
+namespace nsa {
+
+absl::StatusOr<std::unique_ptr<AppendFile>> AppendFile::Open(const std::filesystem::path& path,
+                                                             std::string_view header,
+                                                             const Keep& keep) {
+  absl::StatusOr<std::string> content = ReadWholeFile(path);
+  if (absl::IsNotFound(content.status())) content = "";
+  NSA_RETURN_IF_ERROR(content.status());
+  const size_t kept = keep(*content);
+  if (kept == 0 && !content->empty()) {
+    std::error_code error;
+    std::filesystem::rename(path, path.string() + ".old", error);
+    if (error) return absl::ErrnoToStatus(error.value(), path.string());
+  }
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (fd < 0) return absl::ErrnoToStatus(errno, path.string());
+  auto file = std::unique_ptr<AppendFile>(new AppendFile(path, fd, static_cast<int64_t>(kept)));
+  if (ftruncate(fd, static_cast<off_t>(kept)) != 0)
+    return absl::ErrnoToStatus(errno, path.string());
+  if (kept == 0 && !header.empty()) NSA_RETURN_IF_ERROR(file->Append(header));
+  return file;
+}
+
+AppendFile::~AppendFile() { close(fd_); }
+
+absl::Status AppendFile::Append(std::string_view record) {
+  ssize_t written = 0;
+  do {
+    written = write(fd_, record.data(), record.size());
+  } while (written < 0 && errno == EINTR);
+  if (written == static_cast<ssize_t>(record.size())) {
+    size_ += written;
+    return absl::OkStatus();
+  }
+  const int error = written < 0 ? errno : ENOSPC;
+  if (written > 0 && ftruncate(fd_, size_) != 0) {
+    return absl::DataLossError(absl::StrCat(path_.string(), ": a record was cut short"));
+  }
+  return absl::ErrnoToStatus(error, path_.string());
+}
+
+size_t KeepLines(std::string_view content, std::string_view header, int64_t last_step,
+                 const std::function<int64_t(std::string_view)>& step_of) {
+  if (content.substr(0, header.size()) != header) return 0;
+  size_t kept = header.size();
+  while (true) {
+    const size_t end = content.find('\n', kept);
+    if (end == std::string_view::npos) return kept;
+    const int64_t step = step_of(content.substr(kept, end - kept));
+    if (step < 0 || step > last_step) return kept;
+    kept = end + 1;
+  }
+}
+
+int64_t StepOfCsv(std::string_view line) {
+  int64_t step = -1;
+  const auto result = std::from_chars(line.data(), line.data() + line.size(), step);
+  return result.ec == std::errc() && result.ptr != line.data() + line.size() && *result.ptr == ','
+             ? step
+             : -1;
+}
+
+int64_t StepOfJson(std::string_view line) {
+  constexpr std::string_view kKey = "\"step\":";
+  const size_t key = line.find(kKey);
+  if (key == std::string_view::npos || line.empty() || line.back() != '}') return -1;
+  int64_t step = -1;
+  const auto result =
+      std::from_chars(line.data() + key + kKey.size(), line.data() + line.size(), step);
+  return result.ec == std::errc() ? step : -1;
+}
+
+}  // namespace nsa

@@ -1,0 +1,184 @@
+#include "worker/train/telemetry/files.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "common/atomic_file.h"
+#include "common/status.h"
+#include "nlohmann/json.hpp"
+#include "worker/train/telemetry/environment.h"
+#include "worker/train/telemetry/formats.h"
+
+namespace nsa {
+namespace {
+
+// Steps that are not logged still beat, at most this often.
+constexpr int64_t kBeatNanos = 5'000'000'000;
+
+using Json = nlohmann::ordered_json;
+
+Json Number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+
+// Loss of the first row of a training.csv; 0 without one.
+double FirstLoss(const std::filesystem::path& path) {
+  const absl::StatusOr<std::string> content = ReadWholeFile(path);
+  if (!content.ok()) return 0;
+  const size_t row = content->find('\n');
+  const size_t comma = row == std::string::npos ? row : content->find(',', row);
+  return comma == std::string::npos ? 0 : std::strtod(content->c_str() + comma + 1, nullptr);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TelemetryFiles>> TelemetryFiles::Open(
+    const ReporterOptions& options) {
+  const std::filesystem::path out_dir = options.spec.train().out_dir();
+  std::error_code error;
+  std::filesystem::create_directories(out_dir, error);
+  if (error)
+    return absl::ErrnoToStatus(error.value(), absl::StrCat("train.out_dir: ", out_dir.string()));
+  auto files = std::unique_ptr<TelemetryFiles>(new TelemetryFiles(options));
+  NSA_ASSIGN_OR_RETURN(
+      files->heartbeat_,
+      AppendFile::Open(out_dir / absl::StrFormat("heartbeat_rank%d.jsonl", options.rank), "",
+                       [&](std::string_view content) {
+                         return KeepLines(content, "", options.resumed_step, StepOfJson);
+                       }));
+  if (options.rank == 0) NSA_RETURN_IF_ERROR(files->OpenForRankZero());
+  return files;
+}
+
+absl::Status TelemetryFiles::OpenForRankZero() {
+  const std::filesystem::path out_dir = options_.spec.train().out_dir();
+  NSA_RETURN_IF_ERROR(OpenLines("training.csv", kTrainingHeader, &training_));
+  NSA_RETURN_IF_ERROR(OpenLines("val.csv", kValHeader, &val_));
+  NSA_RETURN_IF_ERROR(OpenLines("fallback_counters.csv", kFallbackHeader, &fallbacks_));
+  NSA_RETURN_IF_ERROR(OpenLines("k_stats.csv", kSelectionHeader, &selection_));
+  NSA_ASSIGN_OR_RETURN(
+      tensorboard_, TensorBoardFile::Open(out_dir / "tb", options_.resumed_step,
+                                          absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch())));
+  summary_.first.set_loss(FirstLoss(out_dir / "training.csv"));
+  return WriteFileAtomically(out_dir / "env.json", EnvironmentJson(options_));
+}
+
+absl::Status TelemetryFiles::OpenLines(const std::string& name, const char* header,
+                                       std::unique_ptr<AppendFile>* file) {
+  NSA_ASSIGN_OR_RETURN(*file, AppendFile::Open(options_.spec.train().out_dir() + "/" + name, header,
+                                               [&](std::string_view content) {
+                                                 return KeepLines(content, header,
+                                                                  options_.resumed_step, StepOfCsv);
+                                               }));
+  return absl::OkStatus();
+}
+
+bool TelemetryFiles::IsLogged(int64_t step) const {
+  const v1::TrainSpec& train = options_.spec.train();
+  const int64_t every = std::max<int64_t>(1, train.log_every());
+  return step % every == 0 || step - 1 == options_.resumed_step || step == train.steps();
+}
+
+int64_t TelemetryFiles::LastStep() const {
+  if (summary_.finished.outcome() != v1::OUTCOME_UNSPECIFIED) return summary_.finished.step();
+  const bool began = options_.resumed_step != std::numeric_limits<int64_t>::max();
+  return std::max(began ? options_.resumed_step : 0, summary_.last.step());
+}
+
+int64_t TelemetryFiles::Write(const v1::WorkerRecord& record) {
+  Summarise(record);
+  const double unix_seconds = static_cast<double>(record.unix_nanos()) * 1e-9;
+  int64_t refused = WriteHeartbeat(record);
+  if (options_.rank != 0) return refused;
+  if (record.has_step() && IsLogged(record.step().step())) {
+    refused += WriteStep(record.step(), unix_seconds);
+  } else if (record.has_eval()) {
+    refused += WriteEval(record.eval(), unix_seconds);
+  }
+  return refused;
+}
+
+void TelemetryFiles::Summarise(const v1::WorkerRecord& record) {
+  if (record.has_started()) {
+    summary_.started = record.started();
+  } else if (record.has_step()) {
+    if (summary_.first.loss() == 0) summary_.first = record.step();
+    summary_.last = record.step();
+    summary_.tokens_here += record.step().tokens();
+    summary_.seconds_here += record.step().times().step_seconds();
+  } else if (record.has_eval()) {
+    summary_.eval = record.eval();
+    if (summary_.best.step() == 0 || record.eval().loss() < summary_.best.loss()) {
+      summary_.best = record.eval();
+    }
+  } else if (record.has_finished()) {
+    summary_.finished = record.finished();
+  }
+}
+
+int64_t TelemetryFiles::WriteHeartbeat(const v1::WorkerRecord& record) {
+  const bool logged = record.has_step() && IsLogged(record.step().step());
+  const bool due = record.unix_nanos() - last_heartbeat_nanos_ >= kBeatNanos;
+  if (record.has_step() && !logged && !due) return 0;
+  last_heartbeat_nanos_ = record.unix_nanos();
+  return heartbeat_->Append(HeartbeatLine(record, logged, LastStep(), options_.rank)).ok() ? 0 : 1;
+}
+
+int64_t TelemetryFiles::WriteStep(const v1::StepRecord& step, double unix_seconds) {
+  int64_t refused = 0;
+  refused += !training_->Append(TrainingRow(step, unix_seconds)).ok();
+  refused += !fallbacks_->Append(FallbackRows(step)).ok();
+  const std::string selection = SelectionRows(step);
+  if (!selection.empty()) refused += !selection_->Append(selection).ok();
+  refused += !tensorboard_->Add(unix_seconds, step.step(), ScalarsOf(step)).ok();
+  return refused;
+}
+
+int64_t TelemetryFiles::WriteEval(const v1::EvalRecord& eval, double unix_seconds) {
+  int64_t refused = 0;
+  refused += !val_->Append(ValRow(eval, unix_seconds)).ok();
+  refused += !tensorboard_->Add(unix_seconds, eval.step(), ScalarsOf(eval)).ok();
+  return refused;
+}
+
+absl::Status TelemetryFiles::WriteMetrics(int64_t dropped) {
+  if (options_.rank != 0) return absl::OkStatus();
+  const bool ended = summary_.finished.outcome() != v1::OUTCOME_UNSPECIFIED;
+  const bool evaluated = summary_.eval.step() > 0;
+  Json fallbacks = Json::object();
+  for (const auto& [name, count] : summary_.last.fallbacks()) fallbacks[name] = count;
+  const Json json = {
+      {"name", options_.spec.name()},
+      {"job_id", options_.job_id},
+      {"state", ended ? summary_.finished.reason() : "RUNNING"},
+      {"text", summary_.finished.text()},
+      {"step", LastStep()},
+      {"steps", options_.spec.train().steps()},
+      {"resumed_step", summary_.started.resumed_step()},
+      {"total_tokens", summary_.last.total_tokens()},
+      {"loss_first", Number(summary_.first.loss())},
+      {"loss_last", Number(summary_.last.loss())},
+      {"val_loss_last", evaluated ? Number(summary_.eval.loss()) : Json(nullptr)},
+      {"val_loss_best", evaluated ? Number(summary_.best.loss()) : Json(nullptr)},
+      {"val_best_step", evaluated ? Json(summary_.best.step()) : Json(nullptr)},
+      {"toks_per_s_mean", summary_.seconds_here > 0
+                              ? Number(double(summary_.tokens_here) / summary_.seconds_here)
+                              : Json(nullptr)},
+      {"train_seconds", summary_.seconds_here},
+      {"parameters", summary_.started.parameters()},
+      {"device", summary_.started.device()},
+      {"world_size", options_.world_size},
+      {"seq_len", options_.spec.train().seq_len()},
+      {"batch_size", options_.spec.train().batch_size()},
+      {"data_source", SourceName(summary_.last.data_source())},
+      {"fallbacks", fallbacks},
+      {"telemetry_dropped", dropped}};
+  return WriteFileAtomically(
+      std::filesystem::path(options_.spec.train().out_dir()) / "metrics.json",
+      json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+}  // namespace nsa

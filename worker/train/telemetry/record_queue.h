@@ -1,0 +1,47 @@
+// From the training thread to the thread that writes files: never blocks the former.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <thread>
+
+#include "absl/time/time.h"
+#include "common/mutex.h"
+#include "nsa/v1/telemetry.pb.h"
+
+namespace nsa {
+
+// Thread-safe.
+class RecordQueue {
+ public:
+  // `sink` is called on the queue's thread, one record at a time, in order.
+  RecordQueue(size_t capacity, std::function<void(const v1::WorkerRecord&)> sink);
+
+  // Hands over what is queued, then ends the thread.
+  ~RecordQueue();
+
+  // Queues, or drops and counts when `capacity` records wait already.
+  void Push(v1::WorkerRecord record);
+
+  // Waits until everything queued before has been handed over; false when that takes longer.
+  bool Flush(absl::Duration timeout);
+
+  int64_t dropped() const;
+
+ private:
+  void Run();
+
+  const size_t capacity_;
+  const std::function<void(const v1::WorkerRecord&)> sink_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::deque<v1::WorkerRecord> waiting_ ABSL_GUARDED_BY(mutex_);
+  bool busy_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
+  int64_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::thread thread_;
+};
+
+}  // namespace nsa

@@ -1,0 +1,71 @@
+// Everything a rank says while it trains goes through its Reporter: to the step journal (where
+// there is an agent to read it), to the files of out_dir, and for rank 0 to the log.
+//
+// A record goes to the journal at once, with one write(2). The files are written by a thread from a
+// bounded queue, so a slow disk never delays a step: when the queue is full the record is left out
+// of the files (not of the journal) and counted in `telemetry_dropped` of metrics.json.
+//
+// Files, by worker/train/telemetry/files.h: every rank heartbeat_rank{r}.jsonl; rank 0 also
+// training.csv, val.csv, fallback_counters.csv, k_stats.csv, env.json, metrics.json and tb/.
+// Thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "nsa/v1/job.pb.h"
+#include "nsa/v1/telemetry.pb.h"
+
+namespace nsa {
+
+struct ReporterOptions {
+  v1::JobSpec spec;  // with its defaults; train.out_dir is where the files go
+  std::string job_id;
+  int64_t generation = 0;
+  int32_t rank = 0;
+  int32_t world_size = 1;
+  std::string device;  // for people, with its libraries
+  // Rows of later steps are removed from the files first: a run that was resumed from step N writes
+  // N+1 … again. The largest int64_t removes nothing, for a start that failed before its first
+  // step.
+  int64_t resumed_step = 0;
+  // Empty without an agent.
+  std::filesystem::path journal;
+};
+
+class Reporter {
+ public:
+  // Makes out_dir and the journal and writes env.json.
+  static absl::StatusOr<std::unique_ptr<Reporter>> Open(const ReporterOptions& options);
+
+  // Flushes.
+  ~Reporter();
+
+  void Started(const v1::WorkerStarted& started);
+  void Step(const v1::StepRecord& step);
+  void Eval(const v1::EvalRecord& eval);
+  void Checkpoint(const v1::CheckpointRecord& checkpoint);
+  void Event(const v1::WorkerEvent& event);
+  void Event(const std::string& reason, const std::string& text, v1::Severity severity);
+
+  // Waits until the files have every record reported so far, for ten seconds at most.
+  void Flush();
+
+  // The last words: writes metrics.json, flushes the files, then appends WorkerFinished to the
+  // journal.
+  void Finished(const v1::WorkerFinished& finished);
+
+  // Records that the files do not have because the queue was full or a write failed.
+  int64_t dropped() const;
+
+ private:
+  class Impl;
+  explicit Reporter(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace nsa

@@ -1,0 +1,291 @@
+// The loop. Setting up is in trainer_setup.cc.
+#include "worker/train/trainer.h"
+
+#include <cmath>
+#include <limits>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/estimate.h"
+#include "common/log.h"
+#include "common/status.h"
+#include "kernels/nn/copy.h"
+#include "worker/train/schedule.h"
+
+namespace nsa {
+namespace {
+
+bool IsExhausted(const absl::Status& status) {
+  return absl::IsOutOfRange(status) && absl::StrContains(status.message(), "DATA_EXHAUSTED");
+}
+
+}  // namespace
+
+template <class Body>
+auto Trainer::Timed(double* seconds, Body body) {
+  const absl::Duration begin = options_.clock->Monotonic();
+  auto result = body();
+  *seconds += absl::ToDoubleSeconds(options_.clock->Monotonic() - begin);
+  return result;
+}
+
+v1::WorkerFinished Trainer::Run() {
+  const absl::Status ready = SetUp();
+  absl::StatusOr<Ending> ending = ready.ok() ? Train() : absl::StatusOr<Ending>(ready);
+  Ending last = ending.ok() ? *std::move(ending) : EndingOf(ending.status());
+  if (last.outcome == v1::OUTCOME_COMPLETED || last.outcome == v1::OUTCOME_STOPPED) {
+    const absl::Status finished = Finish(&last);
+    if (!finished.ok()) last = EndingOf(finished);
+  }
+
+  v1::WorkerFinished record;
+  record.set_outcome(last.outcome);
+  record.set_reason(last.reason);
+  record.set_text(last.text);
+  record.set_step(step());
+  page_.SetPhase(Phase::kFinished);
+  control_.reset();
+  // A peer that is lost writes no shard: nobody may wait for it.
+  if (checkpoints_ != nullptr && ExitCodeOf(last.outcome) != 0) checkpoints_->Abandon();
+  checkpoints_.reset();  // its last records come before the last words
+  // Without a reporter, setting up failed before there was a step to go on from: nothing of the
+  // files is removed.
+  if (reporter_ == nullptr) {
+    const absl::Status opened = OpenReporter(std::numeric_limits<int64_t>::max());
+    if (!opened.ok()) spdlog::error("{}", std::string(opened.message()));
+  }
+  if (reporter_ != nullptr) reporter_->Finished(record);
+  return record;
+}
+
+absl::StatusOr<Ending> Trainer::Train() {
+  step_began_ = options_.clock->Monotonic();
+  while (step() < train_.steps()) {
+    const absl::StatusOr<StepResult> result = Step(step() + 1);
+    if (IsExhausted(result.status())) {
+      NSA_RETURN_IF_ERROR(Save());
+      return Ending{v1::OUTCOME_COMPLETED, "DATA_EXHAUSTED",
+                    absl::StrCat("the data ended after step ", step())};
+    }
+    NSA_RETURN_IF_ERROR(result.status());
+    step_.store(step() + 1);
+    page_.SetStep(step());
+    if (const std::optional<Ending> failure = Observe(*result)) return *failure;
+
+    const bool last = step() == train_.steps();
+    if (Due(train_.eval_every()) || (last && train_.eval_every() > 0)) {
+      NSA_RETURN_IF_ERROR(Evaluate());
+    }
+    const bool stop = result->agreement.stop && !last;
+    if (Due(train_.save_every()) || last || stop) NSA_RETURN_IF_ERROR(Save());
+    if (stop) {
+      return Ending{v1::OUTCOME_STOPPED, result->agreement.at_step ? "STOPPED_AT_STEP" : "STOPPED",
+                    absl::StrCat("stopped as asked after step ", step())};
+    }
+  }
+  return Ending{v1::OUTCOME_COMPLETED, "COMPLETED",
+                absl::StrCat(train_.steps() == 1 ? "the one step"
+                                                 : absl::StrCat("all ", train_.steps(), " steps"),
+                             " done")};
+}
+
+// Main path 5/7: train step.
+absl::StatusOr<Trainer::StepResult> Trainer::Step(int64_t step) {
+  if (on_gpu()) return GpuStepOf(step);
+  StepResult result;
+  result.record.set_step(step);
+  NSA_RETURN_IF_ERROR(Zero(exec_, gradients_.flat()));
+  for (int32_t micro = 0; micro < train_.accumulate_grad_batches(); ++micro) {
+    NSA_RETURN_IF_ERROR(MicroStep(micro, &result));
+  }
+  NSA_RETURN_IF_ERROR(Reduce(&result));
+  NSA_RETURN_IF_ERROR(Update(step, &result));
+  return result;
+}
+
+// Data, forward, backward. Gradients add up to those of the mean over the step's tokens, of all
+// ranks.
+absl::Status Trainer::MicroStep(int32_t micro_step, StepResult* result) {
+  v1::StepRecord& record = result->record;
+  double data = 0, forward = 0, backward = 0;
+  page_.SetMicroStep(micro_step);
+
+  page_.SetPhase(Phase::kData);
+  const auto batch = Timed(&data, [&] { return data_->Next(); });
+  NSA_RETURN_IF_ERROR(batch.status());
+  record.set_data_source(batch->source);
+  record.set_data_epoch(batch->epoch);
+  if (data_->fell_back()) ++synthetic_batches_;
+
+  page_.SetPhase(Phase::kForward);
+  const auto loss = Timed(&forward, [&] {
+    return model_->Forward(exec_, {batch->tokens, batch->targets, batch->doc_start});
+  });
+  NSA_RETURN_IF_ERROR(loss.status());
+  record.set_loss(record.loss() + *loss / train_.accumulate_grad_batches());
+
+  page_.SetPhase(Phase::kBackward);
+  const float scale = static_cast<float>(1.0 / static_cast<double>(TokensPerStep(spec_)));
+  NSA_RETURN_IF_ERROR(
+      Timed(&backward, [&] { return model_->Backward(exec_, scale, &gradients_); }));
+
+  v1::StepTimes& times = *record.mutable_times();
+  times.set_data_seconds(times.data_seconds() + data);
+  times.set_forward_seconds(times.forward_seconds() + forward);
+  times.set_backward_seconds(times.backward_seconds() + backward);
+  return absl::OkStatus();
+}
+
+// Sums the gradients over the ranks, once a step, and agrees on everything that all must do alike.
+absl::Status Trainer::Reduce(StepResult* result) {
+  v1::StepRecord& record = result->record;
+  page_.SetPhase(Phase::kReduce);
+  double seconds = 0;
+  NSA_RETURN_IF_ERROR(Timed(
+      &seconds, [&] { return comm_->AllReduceSum("all_reduce_gradients", gradients_.flat()); }));
+  NSA_ASSIGN_OR_RETURN(const double norm, optimizer_->GlobalNorm(exec_, gradients_));
+  record.set_grad_norm(norm);
+  const RankReport mine = {.loss = record.loss(),
+                           .finite = std::isfinite(record.loss()) && std::isfinite(norm),
+                           .stop_after = stop_.stop_after(),
+                           .too_slow = too_slow_.has_value()};
+  const auto reports = Timed(&seconds, [&] { return Exchange(comm_.get(), mine); });
+  NSA_RETURN_IF_ERROR(reports.status());
+  result->agreement = Conclude(*reports, record.step());
+  record.set_loss(result->agreement.loss);
+  record.set_skipped_nonfinite(!result->agreement.finite);
+  record.mutable_times()->set_communication_seconds(seconds);
+  return absl::OkStatus();
+}
+
+// A step whose loss or gradient is not finite leaves the parameters as they are.
+absl::Status Trainer::Update(int64_t step, StepResult* result) {
+  v1::StepRecord& record = result->record;
+  page_.SetPhase(Phase::kOptimizer);
+  record.set_learning_rate(LearningRate(train_, step));
+  if (!result->agreement.finite) return absl::OkStatus();
+  double seconds = 0;
+  NSA_RETURN_IF_ERROR(Timed(&seconds, [&] {
+    return optimizer_->Update(exec_, step, record.learning_rate(), record.grad_norm(), gradients_,
+                              &parameters_);
+  }));
+  record.mutable_times()->set_optimizer_seconds(seconds);
+  return absl::OkStatus();
+}
+
+// Completes and reports the record of the step just done, and asks the guards. Returns how the run
+// ends when one of them says so.
+std::optional<Ending> Trainer::Observe(const StepResult& result) {
+  page_.SetPhase(Phase::kTelemetry);
+  const absl::Duration now = options_.clock->Monotonic();
+  v1::StepRecord record = result.record;
+  record.set_tokens(TokensPerStep(spec_));
+  state_.set_total_tokens(state_.total_tokens() + record.tokens());
+  record.set_total_tokens(state_.total_tokens());
+  const double seconds = absl::ToDoubleSeconds(now - step_began_);
+  step_began_ = now;
+  record.mutable_times()->set_step_seconds(seconds);
+  if (seconds > 0) record.set_tokens_per_second(static_cast<double>(record.tokens()) / seconds);
+  ReportMemory(&record);
+  for (v1::LayerStats& stats : model_->TakeLayerStats()) *record.add_layers() = std::move(stats);
+  if (synthetic_batches_ > 0) (*record.mutable_fallbacks())["data_source"] = synthetic_batches_;
+  if (on_gpu() && gpu_step_->graph_fallbacks() > 0) {
+    (*record.mutable_fallbacks())["cuda_graph"] = gpu_step_->graph_fallbacks();
+  }
+  if (on_gpu() && gpu_->untimed_products() > 0) {
+    (*record.mutable_fallbacks())["cublaslt_untimed"] = gpu_->untimed_products();
+  }
+  if (unpinned_ > 0) (*record.mutable_fallbacks())["checkpoint_pinned_memory"] = unpinned_;
+  reporter_->Step(record);
+
+  const std::vector<v1::LayerStats> layers(record.layers().begin(), record.layers().end());
+  if (const auto text = gate_guard_.Observe(record.step(), layers)) {
+    reporter_->Event("GATE_COLLAPSE", *text, v1::SEVERITY_WARNING);
+  }
+  if (!too_slow_) too_slow_ = throughput_guard_.Observe(record.tokens(), now);
+  if (!result.agreement.finite) {
+    reporter_->Event("NONFINITE_SKIPPED",
+                     absl::StrFormat("step %d: loss %g, gradient norm %g: the update is skipped",
+                                     record.step(), record.loss(), record.grad_norm()),
+                     v1::SEVERITY_WARNING);
+  }
+  if (const auto text = nonfinite_guard_->Observe(record.step(), result.agreement.finite)) {
+    return Ending{v1::OUTCOME_FAILED_FINAL, "NONFINITE_LOSS", *text};
+  }
+  if (result.agreement.too_slow) {
+    return Ending{v1::OUTCOME_FAILED_FINAL, "THROUGHPUT_TOO_LOW",
+                  too_slow_.value_or("another rank's throughput is below the floor")};
+  }
+  return std::nullopt;
+}
+
+absl::StatusOr<double> Trainer::EvalLoss(const Batch& batch) {
+  if (on_gpu()) return GpuEvalLoss(batch);
+  return model_->Forward(exec_, {batch.tokens, batch.targets, batch.doc_start});
+}
+
+// The mean loss over the validation batches, of which every rank takes its rows.
+absl::Status Trainer::Evaluate() {
+  const int32_t batches = data_->eval_batches();
+  if (batches == 0) return absl::OkStatus();
+  page_.SetPhase(Phase::kEval);
+  const absl::Duration begin = options_.clock->Monotonic();
+  double sum = 0;
+  for (int32_t i = 0; i < batches; ++i) {
+    page_.SetMicroStep(i);
+    NSA_ASSIGN_OR_RETURN(const Batch batch, data_->Eval(i));
+    NSA_ASSIGN_OR_RETURN(const double loss, EvalLoss(batch));
+    sum += loss / batches;
+  }
+  model_->TakeLayerStats();  // statistics are those of training
+  NSA_ASSIGN_OR_RETURN(const std::vector<double> losses,
+                       Gather(comm_.get(), "eval", std::span<const double>(&sum, 1)));
+  double mean = 0;
+  for (const double loss : losses) mean += loss / static_cast<double>(losses.size());
+
+  v1::EvalRecord record;
+  record.set_step(step());
+  record.set_loss(mean);
+  record.set_tokens(int64_t{batches} * train_.batch_size() * train_.seq_len());
+  record.set_seconds(absl::ToDoubleSeconds(options_.clock->Monotonic() - begin));
+  reporter_->Eval(record);
+  state_.set_val_loss(mean);
+  if (std::isfinite(mean) && (state_.best_val_step() == 0 || mean < state_.best_val_loss())) {
+    state_.set_best_val_loss(mean);
+    state_.set_best_val_step(step());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::Save() {
+  if (step() == 0) return absl::OkStatus();
+  page_.SetPhase(Phase::kCheckpoint);
+  v1::CheckpointState state = state_;
+  state.set_format_version(1);
+  state.set_step(step());
+  *state.mutable_data() = data_->cursor();
+  state.set_consecutive_nonfinite(nonfinite_guard_->consecutive());
+  return checkpoints_->Save({.layout = &layout_,
+                             .parameters = parameters_.flat(),
+                             .first_moment = optimizer_->first_moment().flat(),
+                             .second_moment = optimizer_->second_moment().flat()},
+                            state);
+}
+
+// Waits for the last checkpoint, and for all ranks to have done so: no rank ends well before what
+// it ends with is on disk.
+absl::Status Trainer::Finish(Ending* ending) {
+  if (on_gpu() && options_.time_kernels) PrintKernelTimes();
+  page_.SetPhase(Phase::kCheckpoint);
+  const absl::Status drained = checkpoints_->Drain();
+  double failed = drained.ok() ? 0 : 1;
+  NSA_RETURN_IF_ERROR(comm_->AllReduce("finish", nsa::Reduce::kMax, std::span<double>(&failed, 1)));
+  if (failed == 0) return absl::OkStatus();
+  *ending = {v1::OUTCOME_FAILED, "CHECKPOINT_FAILED",
+             drained.ok() ? "another rank could not write the last checkpoint"
+                          : std::string(drained.message())};
+  return absl::OkStatus();
+}
+
+}  // namespace nsa

@@ -1,0 +1,271 @@
+// What happens before the first step.
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/estimate.h"
+#include "common/load.h"
+#include "common/log.h"
+#include "common/status.h"
+#include "worker/train/machine.h"
+#include "worker/train/model_config.h"
+#include "worker/train/model_products.h"
+#include "worker/train/resume.h"
+#include "worker/train/trainer.h"
+
+namespace nsa {
+namespace {
+
+v1::WorkerEvent Event(std::string reason, std::string text, v1::Severity severity) {
+  v1::WorkerEvent event;
+  event.set_reason(std::move(reason));
+  event.set_text(std::move(text));
+  event.set_severity(severity);
+  return event;
+}
+
+absl::Status CheckLaunch(const v1::WorkerLaunch& launch) {
+  const v1::JobSpec& spec = launch.spec();
+  if (launch.rank() < 0 || launch.rank() >= launch.world_size()) {
+    return absl::InvalidArgumentError(absl::StrCat("rank: ", launch.rank(), " (0 to ",
+                                                   launch.world_size() - 1,
+                                                   "); correct --rank or --world"));
+  }
+  if (spec.train().batch_size() % launch.world_size() != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("train.batch_size: ", spec.train().batch_size(),
+                                                   " (a multiple of the ", launch.world_size(),
+                                                   " ranks); change batch_size or resources.gpus"));
+  }
+  const bool cuda = spec.runtime().device() == v1::DEVICE_CUDA;
+  const bool bf16 = spec.runtime().precision() == v1::PRECISION_BF16;
+  if (cuda && !cuda::BuiltWithCuda()) {
+    return absl::InvalidArgumentError(
+        "runtime.device: cuda (this worker has the CPU only); start nsa-worker-cuda, or write "
+        "device: cpu");
+  }
+  if (cuda && !bf16) {
+    return absl::InvalidArgumentError(
+        "runtime.precision: fp32 (bf16 on a GPU); write precision: bf16");
+  }
+  if (!cuda && bf16) {
+    return absl::InvalidArgumentError(
+        "runtime.precision: bf16 (fp32 on the CPU); write precision: fp32");
+  }
+  if (spec.train().out_dir().empty()) {
+    return absl::InvalidArgumentError("train.out_dir: empty; name a folder for what is trained");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Trainer::Trainer(TrainerOptions options)
+    : options_(std::move(options)),
+      launch_(options_.launch),
+      spec_(launch_.spec()),
+      train_(spec_.train()),
+      layout_(spec_),
+      throughput_guard_(spec_.guard().min_tokens_per_second(), spec_.guard().after_steps()),
+      gate_guard_(spec_.guard().max_gate_collapse()) {
+  exec_.on_kernel_context = &page_;
+  exec_.on_kernel = [](void* page, const char* name) {
+    static_cast<StatusPage*>(page)->SetKernel(name);
+  };
+}
+
+Trainer::~Trainer() = default;
+
+absl::Status Trainer::SetUp() {
+  NSA_RETURN_IF_ERROR(CheckLaunch(launch_));
+  NSA_RETURN_IF_ERROR(OpenRunDir());
+  NSA_RETURN_IF_ERROR(OpenData());
+  NSA_RETURN_IF_ERROR(Meet());
+  NSA_RETURN_IF_ERROR(OpenGpu());
+  NSA_RETURN_IF_ERROR(MakeModel());
+  NSA_RETURN_IF_ERROR(Resume());
+  NSA_RETURN_IF_ERROR(OpenCheckpoints());  // takes out_dir's lock before its files are touched
+  NSA_RETURN_IF_ERROR(OpenReporter(step()));
+  ReportStart();
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::OpenRunDir() {
+  if (!options_.run_dir) return absl::OkStatus();
+  NSA_ASSIGN_OR_RETURN(page_, StatusPage::Create(options_.run_dir->status(), launch_.rank(),
+                                                 launch_.world_size(), launch_.generation()));
+  const auto answer = [this](const v1::ControlRequest& request) {
+    v1::ControlReply reply;
+    if (request.has_stop()) reply.set_error(std::string(RequestStop(request.stop()).message()));
+    reply.set_step(step());
+    return reply;
+  };
+  NSA_ASSIGN_OR_RETURN(control_, ControlServer::Start(options_.run_dir->control(), answer));
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::OpenData() {
+  page_.SetPhase(Phase::kData);
+  const auto on_fallback = [this](const std::string& why) {
+    const v1::WorkerEvent event = Event("FALLBACK", why, v1::SEVERITY_WARNING);
+    reporter_ == nullptr ? early_events_.push_back(event) : reporter_->Event(event);
+  };
+  NSA_ASSIGN_OR_RETURN(data_, DataLoader::Open({.spec = spec_,
+                                                .rank = launch_.rank(),
+                                                .world_size = launch_.world_size(),
+                                                .vocab = VocabOf(spec_),
+                                                .on_fallback = on_fallback}));
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::Meet() {
+  threads_ = SetThreads(launch_.cpu_threads(), launch_.world_size());
+  if (launch_.world_size() == 1) {
+    comm_ = SingleRank();
+  } else {
+    page_.SetPhase(Phase::kWaitingForPeers);
+    NSA_ASSIGN_OR_RETURN(
+        comm_, ConnectTcp({.rank = launch_.rank(),
+                           .world_size = launch_.world_size(),
+                           .rendezvous_dir = launch_.rendezvous_dir(),
+                           .generation = launch_.generation(),
+                           .timeout = absl::Seconds(spec_.restart().hang_timeout_seconds())}));
+  }
+  comm_->set_status_page(&page_);
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::OpenGpu() {
+  page_.SetPhase(Phase::kStarting);
+  if (spec_.runtime().device() != v1::DEVICE_CUDA) return absl::OkStatus();
+  NSA_ASSIGN_OR_RETURN(gpu_, Gpu::Open());
+  ModelConfig config = ModelConfigOf(spec_);
+  config.attention.dtype = DType::kBf16;
+  config.attention.shape.batch = train_.batch_size() / launch_.world_size();
+  NSA_RETURN_IF_ERROR(gpu_->Plan(ProductsOf(config)));
+  return launch_.world_size() == 1 ? absl::OkStatus() : ConnectGpus();
+}
+
+absl::Status Trainer::MakeModel() {
+  const Backend backend = on_gpu() ? Backend::kCuda : Backend::kCpu;
+  NSA_ASSIGN_OR_RETURN(parameters_,
+                       Arena::Create(&layout_, {.backend = backend, .half = on_gpu()}, "weights"));
+  NSA_ASSIGN_OR_RETURN(
+      gradients_, Arena::Create(&layout_, {.backend = backend, .extras = GpuStep::kGradientExtras},
+                                "gradients"));
+  NSA_ASSIGN_OR_RETURN(optimizer_, Optimizer::Create(train_, &layout_, backend));
+  const ModelOptions options = {.batch = train_.batch_size() / launch_.world_size(),
+                                .seq_len = train_.seq_len(),
+                                .training = true,
+                                .statistics = true,
+                                .backend = backend,
+                                .micro_batches = on_gpu() ? train_.accumulate_grad_batches() : 1};
+  NSA_ASSIGN_OR_RETURN(model_, Model::Create(spec_, options, &parameters_));
+  if (on_gpu()) return MakeGpuStep();
+  model_->set_on_layer([this](int32_t layer) { page_.SetLayer(layer); });
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::Resume() {
+  page_.SetPhase(Phase::kLoadingCheckpoint);
+  if (launch_.rank() == 0) NSA_RETURN_IF_ERROR(ClaimOutDir(launch_));
+  NSA_ASSIGN_OR_RETURN(const ResumePoint point, ChooseResume(launch_, comm_.get()));
+  for (const std::string& problem : point.rejected) {
+    early_events_.push_back(Event("CHECKPOINT_CORRUPT", problem, v1::SEVERITY_ERROR));
+  }
+  const std::string job_hash = JobHash(spec_);
+  // What a GPU starts with is made in host memory.
+  std::vector<Arena> host;
+  for (int i = 0; on_gpu() && i < 3; ++i) host.emplace_back(&layout_);
+  Arena* const parameters = on_gpu() ? &host[0] : &parameters_;
+  Arena* const first = on_gpu() ? &host[1] : &optimizer_->first_moment();
+  Arena* const second = on_gpu() ? &host[2] : &optimizer_->second_moment();
+  if (point.checkpoint.empty()) {
+    Initialize(train_.seed(), parameters);
+  } else {
+    NSA_ASSIGN_OR_RETURN(state_, LoadCheckpoint(point.checkpoint, job_hash,
+                                                {.layout = &layout_,
+                                                 .parameters = parameters->flat(),
+                                                 .first_moment = first->flat(),
+                                                 .second_moment = second->flat()}));
+    NSA_RETURN_IF_ERROR(Annotate(data_->Seek(state_.data()), "resume"));
+    resumed_from_ = point.checkpoint.string();
+    early_events_.push_back(Event("RESUMED",
+                                  absl::StrFormat("from step %d: %s", state_.step(), resumed_from_),
+                                  v1::SEVERITY_INFO));
+  }
+  if (on_gpu()) {
+    NSA_RETURN_IF_ERROR(CopyArena(gpu_->exec(), *parameters, &parameters_));
+    NSA_RETURN_IF_ERROR(CopyArena(gpu_->exec(), *first, &optimizer_->first_moment()));
+    NSA_RETURN_IF_ERROR(CopyArena(gpu_->exec(), *second, &optimizer_->second_moment()));
+  }
+  step_.store(state_.step());
+  page_.SetStep(state_.step());
+  nonfinite_guard_ = std::make_unique<NonfiniteGuard>(spec_.guard().max_consecutive_nonfinite(),
+                                                      state_.consecutive_nonfinite());
+  state_.set_job_id(launch_.job_id());
+  state_.set_job_hash(job_hash);
+  *state_.mutable_spec() = spec_;
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::OpenReporter(int64_t resumed_step) {
+  NSA_ASSIGN_OR_RETURN(
+      reporter_, Reporter::Open({.spec = spec_,
+                                 .job_id = launch_.job_id(),
+                                 .generation = launch_.generation(),
+                                 .rank = launch_.rank(),
+                                 .world_size = launch_.world_size(),
+                                 .device = DeviceText(),
+                                 .resumed_step = resumed_step,
+                                 .journal = options_.run_dir ? options_.run_dir->journal() : ""}));
+  for (const v1::WorkerEvent& event : early_events_) reporter_->Event(event);
+  early_events_.clear();
+  return absl::OkStatus();
+}
+
+std::string Trainer::DeviceText() const {
+  if (!on_gpu()) {
+    return absl::StrFormat("cpu, %d thread%s", threads_, threads_ == 1 ? "" : "s");
+  }
+  if (nccl_ == nullptr) return gpu_->Description();
+  return absl::StrCat(gpu_->Description(), ", ", nccl_->description());
+}
+
+void Trainer::ReportStart() {
+  v1::WorkerStarted started;
+  started.set_pid(getpid());
+  started.set_resumed_step(step());
+  started.set_resumed_from(resumed_from_);
+  started.set_parameters(layout_.count());
+  started.set_device(DeviceText());
+  reporter_->Started(started);
+}
+
+absl::Status Trainer::OpenCheckpoints() {
+  std::function<absl::Status(std::span<float>, std::span<const float>)> copy;
+  std::function<std::shared_ptr<float>(int64_t)> allocate;
+  if (on_gpu()) {
+    allocate = [this](int64_t floats) { return PinnedFloats(floats); };
+    copy = [this](std::span<float> to, std::span<const float> from) {
+      return CopyToHost(to, from);
+    };
+  }
+  NSA_ASSIGN_OR_RETURN(
+      checkpoints_,
+      CheckpointWriter::Open(
+          {.out_dir = train_.out_dir(),
+           .rank = launch_.rank(),
+           .world_size = launch_.world_size(),
+           .generation = launch_.generation(),
+           .keep = train_.keep_checkpoints(),
+           .shard_timeout = absl::Seconds(spec_.restart().hang_timeout_seconds()),
+           .copy = copy,
+           .allocate = allocate,
+           .layout = &layout_,
+           .on_record = [this](const v1::CheckpointRecord& r) { reporter_->Checkpoint(r); },
+           .on_event = [this](const v1::WorkerEvent& e) { reporter_->Event(e); },
+           .before_write = [this] { reporter_->Flush(); }}));
+  return absl::OkStatus();
+}
+
+}  // namespace nsa
