@@ -1,0 +1,53 @@
+// Inputs and outputs of a benchmarked kernel: the same numbers on the host in fp32 and on the
+// device in bf16, so that one description of a call serves the CPU truth and the GPU.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/exec.h"
+#include "kernels/tensor.h"
+
+namespace nsa::bench {
+
+// Memory of one call, on the device of its Exec. Tensors live as long as the Data. Device memory is
+// plain cudaMalloc; a failure of it is remembered and told by status().
+class Data {
+ public:
+  explicit Data(const Exec& exec) : exec_(exec) {}
+  ~Data();
+  Data(const Data&) = delete;
+  Data& operator=(const Data&) = delete;
+
+  const Exec& exec() const { return exec_; }
+  const absl::Status& status() const { return status_; }
+
+  // U(−1, 1)·scale rounded to bf16, a function of (seed, index) alone: the same on both sides.
+  Tensor Random(int64_t size, uint64_t seed, float scale = 1);
+  Tensor RandomF32(int64_t size, uint64_t seed, float scale = 1);
+  // Integers in [0, limit).
+  Tensor RandomInts(int64_t size, uint64_t seed, int32_t limit);
+  // Activations (bf16 or, on the host, fp32), filled with NaN.
+  Tensor Out(int64_t size);
+  // Any type, filled with 0xff bytes or zeros.
+  Tensor Raw(int64_t size, DType dtype);
+  Tensor Zeros(int64_t size, DType dtype);
+
+  // The values of a floating tensor as fp32, on the host.
+  std::vector<float> Read(const ConstTensor& tensor) const;
+
+ private:
+  Tensor Allocate(int64_t size, DType dtype, int fill);
+  void Upload(const Tensor& tensor, const void* values);
+  bool on_device() const { return exec_.backend == Backend::kCuda; }
+
+  Exec exec_;
+  absl::Status status_;
+  std::vector<void*> blocks_;
+};
+
+}  // namespace nsa::bench

@@ -1,0 +1,40 @@
+// What nsa-bench times: every kernel family as a call that either backend can make, with the
+// arithmetic and the memory traffic that it cannot do without.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "kernels/nsa/attention.h"
+#include "worker/bench/data.h"
+
+namespace nsa::bench {
+
+// A family at one shape with its tensors on one device.
+struct Call {
+  std::function<absl::Status()> run;
+  std::vector<std::pair<std::string, ConstTensor>> outputs;  // compared with the CPU truth
+};
+
+struct Family {
+  std::string name;
+  double flops = 0;  // of multiplications and additions at the timed shape
+  double bytes = 0;  // each input read once, each output written once
+  // Makes the call at `shape`, e.g. the timed one, or one sequence of it for the check.
+  std::function<Call(const NsaShape& shape, Data* data)> make;
+  double bound = 1.2e-2;  // of ‖gpu − cpu‖ / ‖cpu‖
+};
+
+// Widths of the model around the attention.
+struct ModelWidths {
+  int64_t dim = 768;
+  int64_t vocab = 256;
+  int64_t parameters = 78'295'332;
+};
+
+std::vector<Family> Families(const NsaShape& shape, const ModelWidths& widths);
+
+}  // namespace nsa::bench

@@ -1,0 +1,175 @@
+#include "worker/bench/step.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "common/estimate.h"
+#include "common/load.h"
+#include "common/status.h"
+#include "common/status_page.h"
+#include "worker/train/gpu.h"
+#include "worker/train/gpu_step.h"
+#include "worker/train/model.h"
+#include "worker/train/model_config.h"
+#include "worker/train/model_products.h"
+#include "worker/train/optimizer.h"
+#include "worker/train/parameters.h"
+
+namespace nsa::bench {
+namespace {
+
+constexpr int kWarmUp = 5;
+
+// All that a step needs, as the trainer makes it.
+struct Bench {
+  explicit Bench(const v1::JobSpec& job) : spec(job), layout(job) {}
+  Bench(const Bench&) = delete;  // arenas point at the layout
+
+  absl::Status Make();
+  absl::Status Load();
+  absl::StatusOr<std::unique_ptr<GpuStep>> MakeStep(bool time_kernels);
+
+  const v1::JobSpec spec;
+  const ParameterLayout layout;
+  std::unique_ptr<nsa::Gpu> gpu;
+  Arena parameters, gradients;
+  std::optional<Optimizer> optimizer;
+  std::unique_ptr<Model> model;
+  StatusPage page;
+};
+
+absl::Status Bench::Make() {
+  NSA_ASSIGN_OR_RETURN(gpu, nsa::Gpu::Open());
+  ModelConfig config = ModelConfigOf(spec);
+  config.attention.dtype = DType::kBf16;
+  NSA_RETURN_IF_ERROR(gpu->Plan(ProductsOf(config)));
+  NSA_ASSIGN_OR_RETURN(
+      parameters, Arena::Create(&layout, {.backend = Backend::kCuda, .half = true}, "weights"));
+  NSA_ASSIGN_OR_RETURN(
+      gradients,
+      Arena::Create(&layout, {.backend = Backend::kCuda, .extras = GpuStep::kGradientExtras},
+                    "gradients"));
+  NSA_ASSIGN_OR_RETURN(optimizer, Optimizer::Create(spec.train(), &layout, Backend::kCuda));
+  NSA_ASSIGN_OR_RETURN(model,
+                       Model::Create(spec,
+                                     {.batch = spec.train().batch_size(),
+                                      .seq_len = spec.train().seq_len(),
+                                      .training = true,
+                                      .statistics = true,
+                                      .backend = Backend::kCuda,
+                                      .micro_batches = spec.train().accumulate_grad_batches()},
+                                     &parameters));
+  Arena host(&layout);
+  Initialize(spec.train().seed(), &host);
+  return CopyArena(gpu->exec(), host, &parameters);
+}
+
+absl::StatusOr<std::unique_ptr<GpuStep>> Bench::MakeStep(bool time_kernels) {
+  return GpuStep::Create(
+      {.gpu = gpu.get(),
+       .model = model.get(),
+       .optimizer = &*optimizer,
+       .parameters = &parameters,
+       .gradients = &gradients,
+       .page = &page,
+       .micro_batches = spec.train().accumulate_grad_batches(),
+       .gradient_scale = static_cast<float>(1.0 / static_cast<double>(TokensPerStep(spec))),
+       .graph = spec.runtime().cuda_graphs(),
+       .time_kernels = time_kernels});
+}
+
+// New tokens for every micro-batch: as in training, they are copied in every step.
+absl::Status Bench::Load() {
+  std::mt19937 random(7);
+  const auto rows =
+      static_cast<size_t>(spec.train().batch_size()) * static_cast<size_t>(spec.train().seq_len());
+  std::vector<int32_t> tokens(rows + 1);
+  for (int32_t micro = 0; micro < spec.train().accumulate_grad_batches(); ++micro) {
+    for (int32_t& token : tokens) token = static_cast<int32_t>(random() % VocabOf(spec));
+    const std::span<const int32_t> all(tokens);
+    NSA_RETURN_IF_ERROR(
+        model->Load(gpu->exec(), micro, {.tokens = all.first(rows), .targets = all.last(rows)}));
+  }
+  return absl::OkStatus();
+}
+
+struct Timed {
+  double seconds = 0;  // median
+  GpuStep::Result last;
+};
+
+absl::StatusOr<Timed> Time(Bench* bench, GpuStep* step, int steps) {
+  Timed timed;
+  std::vector<double> seconds;
+  for (int i = 0; i < kWarmUp + steps; ++i) {
+    NSA_RETURN_IF_ERROR(bench->Load());
+    const auto begin = std::chrono::steady_clock::now();
+    NSA_ASSIGN_OR_RETURN(timed.last, step->Run(i + 1, 1e-4));
+    const auto end = std::chrono::steady_clock::now();
+    if (i >= kWarmUp) seconds.push_back(std::chrono::duration<double>(end - begin).count());
+  }
+  std::sort(seconds.begin(), seconds.end());
+  timed.seconds = seconds[seconds.size() / 2];
+  return timed;
+}
+
+void PrintKernels(const std::map<std::string, GpuProgress::KernelTime>& times) {
+  std::vector<std::pair<std::string, GpuProgress::KernelTime>> sorted(times.begin(), times.end());
+  std::sort(sorted.begin(), sorted.end(),
+            [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
+  double sum = 0;
+  for (const auto& [name, time] : sorted) sum += time.seconds;
+  for (const auto& [name, time] : sorted) {
+    absl::PrintF("%9.3f ms %5.1f %% %5d calls  %s\n", 1e3 * time.seconds, 100 * time.seconds / sum,
+                 time.calls, name);
+  }
+}
+
+}  // namespace
+
+absl::Status RunStep(const StepOptions& options, const Ceilings& ceilings) {
+  NSA_ASSIGN_OR_RETURN(JobFile file, LoadJobFile(options.job, std::filesystem::current_path()));
+  ApplyDefaults(&file.spec);
+  ResolveDevice(/*has_gpu=*/true, &file.spec);
+  file.spec.mutable_resources()->set_gpus(1);
+  if (file.spec.runtime().device() != v1::DEVICE_CUDA) {
+    return absl::InvalidArgumentError("runtime.device: cpu (cuda); write device: cuda");
+  }
+  Bench bench(file.spec);
+  NSA_RETURN_IF_ERROR(bench.Make());
+  NSA_ASSIGN_OR_RETURN(auto step, bench.MakeStep(/*time_kernels=*/false));
+  NSA_ASSIGN_OR_RETURN(const Timed timed, Time(&bench, step.get(), options.steps));
+  const auto tokens = static_cast<double>(TokensPerStep(file.spec));
+  const double flops = FlopsPerToken(file.spec) * tokens / timed.seconds;
+  absl::PrintF("%s: %d x %d sequences of %d tokens, %d parameters%s\n", file.spec.name(),
+               file.spec.train().batch_size(), file.spec.train().accumulate_grad_batches(),
+               file.spec.train().seq_len(), bench.layout.count(),
+               file.spec.runtime().gradient_checkpointing() ? ", checkpointing" : "");
+  absl::PrintF(
+      "%.0f tok/s, %.3f ms a step (forward %.3f, backward %.3f, optimizer %.3f), %.1f TFLOP/s = "
+      "%.1f %% of the matrix ceiling\n",
+      tokens / timed.seconds, 1e3 * timed.seconds, 1e3 * timed.last.forward_seconds,
+      1e3 * timed.last.backward_seconds, 1e3 * timed.last.optimizer_seconds, flops / 1e12,
+      100 * flops / ceilings.gemm_flops);
+  absl::PrintF(
+      "graph of %d nodes, captured %d times, %d steps without it; products not timed %d; %.0f MiB "
+      "of the GPU in use (estimate %.0f)\n",
+      step->graph_nodes(), step->captures(), step->graph_fallbacks(), bench.gpu->untimed_products(),
+      static_cast<double>(bench.gpu->UsedBytes()) / (1 << 20),
+      static_cast<double>(TotalBytes(MemoryEstimate(file.spec))) / (1 << 20));
+  step.reset();
+  NSA_ASSIGN_OR_RETURN(step, bench.MakeStep(/*time_kernels=*/true));
+  NSA_RETURN_IF_ERROR(Time(&bench, step.get(), 1).status());
+  PrintKernels(step->KernelTimes());
+  return absl::OkStatus();
+}
+
+}  // namespace nsa::bench

@@ -1,0 +1,43 @@
+// Times on the GPU and the ceilings that they are held against.
+#pragma once
+
+#include <functional>
+
+#include "absl/status/statusor.h"
+#include "kernels/exec.h"
+
+namespace nsa::bench {
+
+// One device with everything that kernels ask for; the library's algorithms are chosen by timing.
+class Gpu {
+ public:
+  // Unavailable, with the reason, where there is no GPU.
+  static absl::StatusOr<std::unique_ptr<Gpu>> Open(int64_t workspace_bytes);
+  ~Gpu();
+
+  Exec exec() const;
+  const std::string& name() const { return name_; }
+  const std::string& blas() const;
+
+  // Median milliseconds of `repeats` calls after two that do not count. The L2 cache is flushed
+  // before each.
+  absl::StatusOr<double> Time(int repeats, const std::function<absl::Status()>& call) const;
+
+ private:
+  Gpu() = default;
+  std::string name_;
+  void* stream_ = nullptr;
+  void *workspace_ = nullptr, *blas_workspace_ = nullptr, *flush_ = nullptr;
+  int64_t workspace_bytes_ = 0;
+  std::unique_ptr<cuda::Blas> blas_;
+};
+
+struct Ceilings {
+  double gemm_flops = 0;            // a second: bf16, 8192³, random data
+  double copy_bytes = 0;            // a second, read + written
+  double launch_seconds = 0;        // between kernels of a stream that do nothing
+  double graph_launch_seconds = 0;  // the same inside a CUDA graph
+};
+absl::StatusOr<Ceilings> MeasureCeilings(const Gpu& gpu);
+
+}  // namespace nsa::bench
