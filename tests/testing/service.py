@@ -1,0 +1,93 @@
+"""A coordinator of a test's own: state in a given folder, no TCP but /metrics on a free port, with an agent."""
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import time
+import urllib.request
+
+
+class Service:
+    def __init__(self, bin_dir, folder, agent_environment=None):
+        """The agent is the coordinator's own, or with `agent_environment` one that also passes these variables on to its workers."""
+        self.bin = pathlib.Path(bin_dir).resolve()
+        self.environment = {**os.environ, "NSA_STATE_DIR": str(folder / "state"), "NSACTL_CONFIG": "/dev/null"}
+        for name in ("NSACTL_ADDRESS", "NSACTL_CONTEXT"):
+            self.environment.pop(name, None)
+        self.log = folder / "coordinator.log"
+        self.agent = None
+        arguments = ["--listen", "", "--metrics", "127.0.0.1:0"]
+        if agent_environment:
+            (folder / "coordinator.yaml").write_text("local_agent: false\n")
+            arguments += ["--config", folder / "coordinator.yaml"]
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen([self.bin / "nsa-coordinator", *arguments], env=self.environment, stdout=log, stderr=log)
+        if agent_environment:
+            (folder / "agent.yaml").write_text(f"pass_environment: [{', '.join(agent_environment)}]\n")
+            with open(folder / "agent.log", "wb") as log:
+                arguments = ["--config", folder / "agent.yaml", "--state-dir", folder / "state" / "agent"]
+                self.agent = subprocess.Popen([self.bin / "nsa-agent", *arguments], env={**self.environment, **agent_environment},
+                                              stdout=log, stderr=log)
+        self.wait_until(lambda: self.ctl("nodes", "-o", "name").stdout.strip(), 20, "an agent in nsactl nodes")
+
+    def wait_until(self, condition, seconds, what):
+        """What the condition returns, once it is true."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            result = condition()
+            if result:
+                return result
+            if self.process.poll() is not None:
+                raise AssertionError(f"the coordinator ended with {self.process.returncode}:\n{self.log.read_text()}")
+            time.sleep(0.1)
+        raise AssertionError(f"{what}: not within {seconds} s\n{self.log.read_text()}")
+
+    def ctl(self, *arguments, check=False, timeout=600):
+        return subprocess.run([self.bin / "nsactl", *map(str, arguments)], env=self.environment, capture_output=True, text=True,
+                              check=check, timeout=timeout)
+
+    def scrape(self):
+        address = re.search(r"metrics on (\S+)", self.log.read_text())[1]
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+            return answer.read().decode()
+
+    def processes(self, program):
+        """Process ids of one of our programs that work for this service's state folder."""
+        found = []
+        for entry in pathlib.Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and os.readlink(entry / "exe") == str(self.bin / program) and (
+                        self.environment["NSA_STATE_DIR"].encode() in (entry / "cmdline").read_bytes()):
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+        return found
+
+    def workers(self):
+        return self.processes("nsa-worker") + self.processes("nsa-worker-cuda")
+
+    def daemons(self):
+        """Process ids of the coordinator and of the agent."""
+        return [self.process.pid, *self.processes("nsa-agent")]
+
+    def close(self):
+        """Ends the daemons, and then the workers, which outlive them."""
+        for pid in self.daemons():
+            os.kill(pid, signal.SIGTERM)
+        self.process.wait(30)
+        if self.agent is not None:
+            self.agent.wait(30)
+        deadline = time.monotonic() + 20
+        while self.processes("nsa-agent") or self.workers():
+            if time.monotonic() > deadline:
+                raise AssertionError("agent or workers did not end")
+            for pid in self.workers():
+                os.kill(pid, signal.SIGKILL)
+            time.sleep(0.05)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()

@@ -1,0 +1,272 @@
+#include "worker/agent/agent.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "common/atomic_file.h"
+#include "common/clock.h"
+#include "common/rpc.h"
+#include "common/status.h"
+#include "common/thread_name.h"
+#include "spdlog/spdlog.h"
+#include "worker/agent/launch.h"
+
+namespace nsa {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr absl::Duration kConnect = absl::Milliseconds(500);
+constexpr absl::Duration kDeadline = absl::Seconds(5);
+constexpr absl::Duration kMaxBackoff = absl::Seconds(2);
+
+std::string NewIncarnation() {
+  const std::string uuid = ReadWholeFile("/proc/sys/kernel/random/uuid").value_or("unknown");
+  return std::string(absl::StripSuffix(uuid, "\n"));
+}
+
+RankKey KeyOf(const v1::WorkerAssignment& assignment) {
+  return {assignment.job_id(), assignment.generation(), assignment.rank()};
+}
+
+// "gen-000003" with prefix "gen-" is 3; nothing for anything else.
+std::optional<int64_t> NumberBehind(const std::string& name, absl::string_view prefix) {
+  absl::string_view rest = name;
+  int64_t number = 0;
+  if (!absl::ConsumePrefix(&rest, prefix) || !absl::SimpleAtoi(rest, &number)) return std::nullopt;
+  return number;
+}
+
+std::vector<fs::path> FoldersIn(const fs::path& path) {
+  std::vector<fs::path> folders;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(path, error)) {
+    if (entry.is_directory(error)) folders.push_back(entry.path());
+  }
+  return folders;
+}
+
+struct RunFolder {
+  RankKey key;
+  RunDir dir;
+};
+
+// Every run folder beneath a state folder.
+std::vector<RunFolder> FindRunFolders(const fs::path& state_dir) {
+  std::vector<RunFolder> found;
+  for (const fs::path& job : FoldersIn(state_dir / "jobs")) {
+    for (const fs::path& gang : FoldersIn(job)) {
+      const auto generation = NumberBehind(gang.filename().string(), "gen-");
+      for (const fs::path& path : FoldersIn(gang)) {
+        const auto rank = NumberBehind(path.filename().string(), "rank-");
+        if (!generation.has_value() || !rank.has_value()) continue;
+        found.push_back(
+            {{job.filename().string(), *generation, static_cast<int>(*rank)}, RunDir{path}});
+      }
+    }
+  }
+  return found;
+}
+
+// Removes a run folder, and what is empty above it once its gang's last rank is gone.
+void RemoveRunFolder(const RunDir& dir) {
+  std::error_code error;
+  fs::remove_all(dir.path, error);
+  if (error) spdlog::warn("remove {}: {}", dir.path.string(), error.message());
+  const fs::path gang = dir.path.parent_path();
+  for (const fs::path& other : FoldersIn(gang)) {
+    if (other.filename() != "rendezvous") return;
+  }
+  fs::remove_all(gang, error);
+  fs::remove(gang.parent_path(), error);  // Fails while it holds another generation.
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Agent>> Agent::Start(const AgentOptions& options) {
+  std::error_code error;
+  fs::create_directories(options.state_dir, error);
+  if (error) {
+    return absl::ErrnoToStatus(error.value(), "state folder: " + options.state_dir.string());
+  }
+  fs::permissions(options.state_dir, fs::perms::owner_all, error);
+  NSA_ASSIGN_OR_RETURN(std::unique_ptr<StateLock> lock, StateLock::Take(options.state_dir));
+  NSA_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
+                       OpenChannel(options.coordinator_address, options.tls));
+  std::unique_ptr<Agent> agent(new Agent(options, std::move(lock), channel));
+  agent->AdoptAll();
+  agent->thread_ = std::thread([raw = agent.get()] { raw->HeartbeatLoop(); });
+  return agent;
+}
+
+Agent::Agent(const AgentOptions& options, std::unique_ptr<StateLock> lock,
+             std::shared_ptr<grpc::Channel> channel)
+    : options_(options),
+      lock_(std::move(lock)),
+      channel_(std::move(channel)),
+      stub_(v1::FleetService::NewStub(channel_)),
+      incarnation_(NewIncarnation()),
+      shared_{options_, stub_.get(), [this] { OnChange(); }},
+      inventory_(options_),
+      dumps_(options_, stub_.get()) {}
+
+Agent::~Agent() {
+  {
+    const MutexLock lock(&mutex_);
+    ending_ = true;
+    if (in_flight_ != nullptr) in_flight_->TryCancel();
+  }
+  wake_.SignalAll();
+  if (thread_.joinable()) thread_.join();
+  ranks_.clear();  // Their threads call OnChange().
+}
+
+void Agent::AdoptAll() {
+  for (const RunFolder& folder : FindRunFolders(options_.state_dir)) {
+    std::unique_ptr<RankProcess> rank = RankProcess::Adopt(shared_, folder.key, folder.dir);
+    if (rank != nullptr) {
+      ranks_[folder.key] = std::move(rank);
+    } else {
+      RemoveRunFolder(folder.dir);
+    }
+  }
+}
+
+void Agent::HeartbeatLoop() {
+  NameThread("heartbeat");
+  absl::Duration pause = options_.heartbeat;
+  absl::Duration next = RealClock().Monotonic();
+  while (WaitUntil(next)) {
+    const absl::Duration start = RealClock().Monotonic();
+    const absl::Status status = Heartbeat();
+    NoteReachable(status);
+    pause = status.ok() ? options_.heartbeat
+                        : std::min(pause * 2, std::max(kMaxBackoff, options_.heartbeat));
+    // Without a connection, waiting for one is the pause.
+    const bool connected = channel_->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY;
+    next = start + (connected ? pause : absl::ZeroDuration());
+  }
+}
+
+void Agent::NoteReachable(const absl::Status& status) {
+  if (status.ok() == std::exchange(reachable_, status.ok())) return;
+  if (!reachable_) {
+    spdlog::warn("coordinator {}: {}; all workers keep running", options_.coordinator_address,
+                 status.ToString());
+    return;
+  }
+  spdlog::info("coordinator {}: answers again", options_.coordinator_address);
+  for (const auto& [key, rank] : ranks_) rank->Nudge();
+}
+
+absl::Status Agent::Heartbeat() {
+  // First a connection, then the look around: what is sent is never old.
+  const auto patience = std::chrono::system_clock::now() + absl::ToChronoNanoseconds(kConnect);
+  if (!channel_->WaitForConnected(patience)) return absl::UnavailableError("not reachable");
+  const v1::HeartbeatRequest request = Observe();
+  v1::HeartbeatResponse response;
+  const std::unique_ptr<grpc::ClientContext> context = MakeContext(kDeadline, options_.token);
+  {
+    const MutexLock lock(&mutex_);
+    if (ending_) return absl::CancelledError("the agent ends");
+    in_flight_ = context.get();
+  }
+  const grpc::Status status = stub_->Heartbeat(context.get(), request, &response);
+  {
+    const MutexLock lock(&mutex_);
+    in_flight_ = nullptr;
+  }
+  NSA_RETURN_IF_ERROR(FromGrpc(status));
+  Converge(response);
+  return absl::OkStatus();
+}
+
+v1::HeartbeatRequest Agent::Observe() const {
+  v1::HeartbeatRequest request;
+  *request.mutable_node() = inventory_.Read();
+  request.set_incarnation(incarnation_);
+  for (const auto& [key, rank] : ranks_) *request.add_workers() = rank->Observe();
+  return request;
+}
+
+// Main path 4/7: launch. Makes the running workers equal to the desired ones.
+void Agent::Converge(const v1::HeartbeatResponse& desired) {
+  if (desired.epoch() != epoch_) {
+    epoch_ = desired.epoch();
+    spdlog::info("coordinator {}: epoch {}", options_.coordinator_address, epoch_);
+  }
+  RemoveUndesired(desired);
+  for (const v1::WorkerAssignment& assignment : desired.desired()) Keep(assignment);
+  StartDumps(desired);
+}
+
+// One process a key, for ever: a worker that has ended is not started again, but stays observed as
+// ended until the coordinator takes it out of the desired set.
+void Agent::Keep(const v1::WorkerAssignment& assignment) {
+  if (const absl::Status status = CheckAssignment(assignment); !status.ok()) {
+    spdlog::error("assignment refused: {}", status.ToString());
+    return;
+  }
+  auto rank = ranks_.find(KeyOf(assignment));
+  if (rank == ranks_.end()) {
+    // What is to end at once is not started: the coordinator counts an absent worker as gone.
+    if (assignment.stop().mode() == v1::STOP_MODE_NOW) return;
+    rank = ranks_.emplace(KeyOf(assignment), RankProcess::Start(shared_, assignment)).first;
+  }
+  rank->second->SetStop(assignment.stop());
+}
+
+void Agent::RemoveUndesired(const v1::HeartbeatResponse& desired) {
+  std::set<RankKey> wanted;
+  for (const v1::WorkerAssignment& assignment : desired.desired()) wanted.insert(KeyOf(assignment));
+  for (auto it = ranks_.begin(); it != ranks_.end();) {
+    if (wanted.contains(it->first)) {
+      ++it;
+    } else if (it->second->settled()) {
+      const RunDir dir = it->second->dir();
+      it = ranks_.erase(it);
+      RemoveRunFolder(dir);
+    } else {
+      it->second->Kill();
+      ++it;
+    }
+  }
+}
+
+void Agent::StartDumps(const v1::HeartbeatResponse& desired) {
+  for (const v1::DumpRequest& request : desired.dumps()) {
+    const RankKey key = {request.job_id(), request.generation(), request.rank()};
+    const auto rank = ranks_.find(key);
+    if (rank == ranks_.end()) {
+      dumps_.Start(request, RunDir{}, std::nullopt);
+    } else {
+      dumps_.Start(request, rank->second->dir(), rank->second->identity());
+    }
+  }
+  dumps_.KeepOnly(desired);
+}
+
+bool Agent::WaitUntil(absl::Duration next) {
+  const MutexLock lock(&mutex_);
+  while (!ending_ && !changed_) {
+    const absl::Duration left = next - RealClock().Monotonic();
+    if (left <= absl::ZeroDuration()) break;
+    wake_.WaitFor(&mutex_, left);
+  }
+  changed_ = false;
+  return !ending_;
+}
+
+void Agent::OnChange() {
+  {
+    const MutexLock lock(&mutex_);
+    changed_ = true;
+  }
+  wake_.SignalAll();
+}
+
+}  // namespace nsa

@@ -1,0 +1,71 @@
+// The agent: one a machine. It tells the coordinator every half second what runs here, and makes
+// what runs equal to what the reply says should run. While the coordinator cannot be reached,
+// everything keeps running.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/status/statusor.h"
+#include "common/mutex.h"
+#include "nsa/v1/fleet.grpc.pb.h"
+#include "worker/agent/dump_runner.h"
+#include "worker/agent/inventory.h"
+#include "worker/agent/options.h"
+#include "worker/agent/rank_process.h"
+#include "worker/agent/state_lock.h"
+
+namespace nsa {
+
+class Agent {
+ public:
+  // Takes the state folder, adopts the workers that an earlier agent left and starts the heartbeat.
+  // AlreadyExists when another agent holds the state folder. The coordinator need not be there.
+  static absl::StatusOr<std::unique_ptr<Agent>> Start(const AgentOptions& options);
+
+  // Ends the agent; its workers keep running, for the next agent to adopt.
+  ~Agent();
+
+ private:
+  Agent(const AgentOptions& options, std::unique_ptr<StateLock> lock,
+        std::shared_ptr<grpc::Channel> channel);
+  void AdoptAll();
+  void HeartbeatLoop();  // the thread
+  absl::Status Heartbeat();
+  void NoteReachable(const absl::Status& status);
+  v1::HeartbeatRequest Observe() const;
+  void Converge(const v1::HeartbeatResponse& desired);
+  void Keep(const v1::WorkerAssignment& assignment);
+  void RemoveUndesired(const v1::HeartbeatResponse& desired);
+  void StartDumps(const v1::HeartbeatResponse& desired);
+  // Waits until `next` (RealClock().Monotonic()), a change among the workers, or the end; false at
+  // the end.
+  bool WaitUntil(absl::Duration next);
+  void OnChange();
+
+  const AgentOptions options_;
+  const std::unique_ptr<StateLock> lock_;
+  const std::shared_ptr<grpc::Channel> channel_;  // also of the stub
+  const std::unique_ptr<v1::FleetService::StubInterface> stub_;
+  const std::string incarnation_;
+  const RankProcess::Shared shared_;
+  Inventory inventory_;
+  DumpRunner dumps_;
+
+  // Of the heartbeat's thread alone.
+  std::map<RankKey, std::unique_ptr<RankProcess>> ranks_;
+  std::string epoch_;  // of the coordinator that answered last
+  bool reachable_ = true;
+
+  Mutex mutex_;
+  CondVar wake_;
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
+  bool changed_ ABSL_GUARDED_BY(mutex_) = false;
+  grpc::ClientContext* in_flight_ ABSL_GUARDED_BY(mutex_) = nullptr;
+
+  std::thread thread_;
+};
+
+}  // namespace nsa

@@ -1,0 +1,185 @@
+#include "worker/agent/inventory.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <optional>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "common/atomic_file.h"
+#include "common/process.h"
+#include "common/thread_name.h"
+#include "common/version.h"
+#include "worker/agent/nvml.h"
+
+namespace nsa {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr absl::Duration kRefresh = absl::Seconds(5);
+constexpr absl::Duration kTryPatience = absl::Seconds(10);
+
+// "MemTotal:  24000000 kB" of /proc/meminfo, in bytes.
+int64_t MemInfo(const std::string& text, absl::string_view key) {
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    const std::vector<absl::string_view> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
+    int64_t kilobytes = 0;
+    if (words.size() >= 2 && words[0] == key && absl::SimpleAtoi(words[1], &kilobytes)) {
+      return kilobytes * 1024;
+    }
+  }
+  return 0;
+}
+
+// A number in a file of a control group; nothing for "max" or without one.
+std::optional<int64_t> GroupNumber(const char* name) {
+  const auto text = ReadWholeFile(fs::path("/sys/fs/cgroup") / name);
+  int64_t value = 0;
+  if (!text.ok() || !absl::SimpleAtoi(absl::StripAsciiWhitespace(*text), &value)) {
+    return std::nullopt;
+  }
+  return value;
+}
+
+void SetMemory(v1::NodeInfo* node) {
+  const std::string text = ReadWholeFile("/proc/meminfo").value_or("");
+  int64_t total = MemInfo(text, "MemTotal:");
+  int64_t free = MemInfo(text, "MemAvailable:");
+  // In a container the group's limit is what there is.
+  if (const auto limit = GroupNumber("memory.max"); limit.has_value() && *limit < total) {
+    total = *limit;
+    free = std::clamp<int64_t>(*limit - GroupNumber("memory.current").value_or(0), 0, free);
+  }
+  node->set_memory_bytes(total);
+  node->set_free_memory_bytes(free);
+}
+
+// Why the program cannot train on a GPU (--check-gpu) or on several (--check-nccl) here; empty when
+// it can. It looks for GPU and libraries, and says itself what is missing.
+std::string TryProgram(const fs::path& program, const char* check, const fs::path& scratch) {
+  if (access(program.c_str(), X_OK) != 0) return absl::StrCat(program.string(), " is not there");
+  std::error_code error;
+  fs::remove(scratch, error);
+  const auto child =
+      Spawn({.argv = {program.string(), check},
+             .environment = FilterEnvironment(
+                 {"PATH", "HOME", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "NSA_NCCL_LIBRARY"}),
+             .output = scratch});
+  if (!child.ok()) return std::string(child.status().message());
+  const absl::Time deadline = absl::Now() + kTryPatience;
+  while (true) {
+    const auto exit = TryReap(child->pid);
+    if (!exit.ok()) return std::string(exit.status().message());
+    if (exit->has_value() && (*exit)->signal != 0) {
+      return absl::StrCat(program.string(), " died of signal ", (*exit)->signal);
+    }
+    if (exit->has_value()) {
+      if ((*exit)->code == 0) return "";
+      const std::string said = ReadWholeFile(scratch).value_or("");
+      return absl::StrCat(absl::StripAsciiWhitespace(said), " (exit code ", (*exit)->code, ")");
+    }
+    if (absl::Now() > deadline) {
+      SignalProcess(*child, SIGKILL).IgnoreError();
+      while (TryReap(child->pid).value_or(ExitStatus{}) == std::nullopt) {
+        absl::SleepFor(absl::Milliseconds(10));
+      }
+      return absl::StrCat(program.string(), " ", check, " did not end in ",
+                          absl::FormatDuration(kTryPatience));
+    }
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+}
+
+}  // namespace
+
+std::vector<v1::GpuInfo> VisibleGpus(const std::vector<v1::GpuInfo>& gpus, const char* visible) {
+  if (visible == nullptr) return gpus;
+  std::vector<v1::GpuInfo> chosen;
+  for (const absl::string_view word : absl::StrSplit(visible, ',')) {
+    const absl::string_view name = absl::StripAsciiWhitespace(word);
+    size_t position = 0;
+    const v1::GpuInfo* found = nullptr;
+    if (absl::SimpleAtoi(name, &position)) {
+      if (position < gpus.size()) found = &gpus[position];
+    } else if (!name.empty()) {
+      for (const v1::GpuInfo& gpu : gpus) {
+        if (absl::StartsWith(gpu.uuid(), name)) found = &gpu;
+      }
+    }
+    if (found == nullptr) break;
+    chosen.push_back(*found);
+  }
+  return chosen;
+}
+
+Inventory::Inventory(const AgentOptions& options) {
+  node_.set_name(options.node_name);
+  node_.set_cpu_slots(options.cpu_slots);
+  node_.set_cores(UsableCores());
+  node_.set_agent_version(absl::StrCat(kVersion, " ", kRevision));
+  std::unique_ptr<Nvml> nvml = Nvml::Open();
+  if (nvml == nullptr) {
+    node_.set_cuda_problem("no NVIDIA driver (libnvidia-ml.so.1 was not found or does not start)");
+    return;
+  }
+  node_.set_driver_version(nvml->DriverVersion());
+  const std::string problem = TryProgram(options.cuda_worker_program, "--check-gpu",
+                                         options.state_dir / "cuda-worker-check");
+  node_.set_cuda_worker(problem.empty());
+  node_.set_cuda_problem(problem);
+  for (const v1::GpuInfo& gpu : VisibleGpus(nvml->Gpus(), std::getenv("CUDA_VISIBLE_DEVICES"))) {
+    *node_.add_gpus() = gpu;
+  }
+  if (problem.empty() && node_.gpus_size() > 1) {
+    node_.set_cuda_problem(
+        TryProgram(options.cuda_worker_program, "--check-nccl", options.state_dir / "nccl-check"));
+  }
+  nvml.reset();
+  thread_ = std::thread([this] { Watch(); });
+}
+
+Inventory::~Inventory() {
+  {
+    const MutexLock lock(&mutex_);
+    ending_ = true;
+  }
+  wake_.SignalAll();
+  if (thread_.joinable()) thread_.join();
+}
+
+v1::NodeInfo Inventory::Read() const {
+  v1::NodeInfo node;
+  {
+    const MutexLock lock(&mutex_);
+    node = node_;
+  }
+  SetMemory(&node);
+  return node;
+}
+
+void Inventory::Watch() {
+  NameThread("inventory");
+  const std::unique_ptr<Nvml> nvml = Nvml::Open();
+  while (true) {
+    {
+      const MutexLock lock(&mutex_);
+      if (!ending_) wake_.WaitFor(&mutex_, kRefresh);
+      if (ending_) return;
+    }
+    if (nvml == nullptr) continue;
+    const std::vector<v1::GpuInfo> gpus =
+        VisibleGpus(nvml->Gpus(), std::getenv("CUDA_VISIBLE_DEVICES"));
+    const MutexLock lock(&mutex_);
+    node_.clear_gpus();
+    for (const v1::GpuInfo& gpu : gpus) *node_.add_gpus() = gpu;
+  }
+}
+
+}  // namespace nsa

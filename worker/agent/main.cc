@@ -1,0 +1,114 @@
+// nsa-agent: one a machine; starts, watches, dumps and ends the workers that the coordinator wants.
+//
+// Exit codes: 0 ended by SIGTERM or SIGINT (workers keep running), 1 failed, 2 usage or
+// configuration, 6 the state folder is in use by another agent.
+#include <signal.h>
+
+#include <cstdio>
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "common/load.h"
+#include "common/log.h"
+#include "common/rpc.h"
+#include "common/version.h"
+#include "spdlog/spdlog.h"
+#include "worker/agent/agent.h"
+#include "worker/agent/options.h"
+#include "worker/agent/stack_dump.h"
+
+namespace nsa {
+namespace {
+
+constexpr int kFailed = 1;
+constexpr int kUsage = 2;
+constexpr int kInUse = 6;
+
+struct Flags {
+  std::string config;
+  std::string state_dir;
+  std::string coordinator;
+  std::string node_name;
+  std::string worker_program;
+  std::string log_level = "info";
+  StackDumpOptions dump;
+};
+
+int Fail(const absl::Status& status) {
+  std::fprintf(stderr, "nsa-agent: %s\n", std::string(status.message()).c_str());
+  if (absl::IsAlreadyExists(status)) return kInUse;
+  return absl::IsInvalidArgument(status) || absl::IsNotFound(status) ? kUsage : kFailed;
+}
+
+// The file's configuration, with flags over it.
+absl::StatusOr<AgentOptions> OptionsFrom(const Flags& flags) {
+  v1::AgentConfig config;
+  if (!flags.config.empty()) {
+    const auto loaded = LoadYamlFile(flags.config, &config);
+    if (!loaded.ok()) return loaded.status();
+  }
+  if (!flags.state_dir.empty()) config.set_state_dir(flags.state_dir);
+  if (!flags.coordinator.empty()) config.set_coordinator_address(flags.coordinator);
+  if (!flags.node_name.empty()) config.set_node_name(flags.node_name);
+  if (!flags.worker_program.empty()) config.set_worker_program(flags.worker_program);
+  return ResolveOptions(config);
+}
+
+int RunAgent(const Flags& flags) {
+  // Blocked before the first thread starts, so that they wait for sigwait() below.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);  // A log that nobody reads any more.
+
+  SilenceGrpc();
+
+  InitLog("agent", flags.log_level);
+  const absl::StatusOr<AgentOptions> options = OptionsFrom(flags);
+  if (!options.ok()) return Fail(options.status());
+  absl::StatusOr<std::unique_ptr<Agent>> agent = Agent::Start(*options);
+  if (!agent.ok()) return Fail(agent.status());
+  spdlog::info("nsa-agent {} ({}) on {}: state in {}, coordinator {}", kVersion, kRevision,
+               options->node_name, options->state_dir.string(), options->coordinator_address);
+  int signal_number = 0;
+  sigwait(&signals, &signal_number);
+  spdlog::info("got {}: ending; workers keep running", sigabbrev_np(signal_number));
+  agent->reset();
+  return 0;
+}
+
+int RunDump(const Flags& flags) {
+  const absl::Status status = DumpStacks(flags.dump);
+  if (!status.ok()) std::fprintf(stderr, "dump: %s\n", std::string(status.message()).c_str());
+  return status.ok() ? 0 : kFailed;
+}
+
+}  // namespace
+}  // namespace nsa
+
+int main(int argc, char** argv) {
+  nsa::Flags flags;
+  CLI::App app{"nsa-agent: starts, watches, dumps and ends the workers of one machine"};
+  app.set_version_flag("--version", std::string(nsa::kVersion) + " " + nsa::kRevision);
+  app.add_option("--config", flags.config, "configuration file (YAML, see configs/agent.yaml)");
+  app.add_option("--state-dir", flags.state_dir, "folder for run folders and the lock");
+  app.add_option("--coordinator", flags.coordinator, "address: unix:PATH or HOST:PORT");
+  app.add_option("--node-name", flags.node_name, "name of this machine; default its host name");
+  app.add_option("--worker-program", flags.worker_program,
+                 "CPU worker; default nsa-worker beside this program");
+  app.add_option("--log-level", flags.log_level, "trace, debug, info, warn or error");
+  CLI::App* dump = app.add_subcommand("dump", "print the C++ stacks of a process and go on");
+  dump->add_option("--pid", flags.dump.pid, "process")->required();
+  dump->add_option("--start-ticks", flags.dump.start_ticks,
+                   "its start time (field 22 of /proc/PID/stat), against a reused pid");
+  dump->add_option("--status", flags.dump.status_page, "its status page, printed first");
+  dump->add_option("--output", flags.dump.output, "file instead of standard output");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : nsa::kUsage;
+  }
+  return *dump ? nsa::RunDump(flags) : nsa::RunAgent(flags);
+}

@@ -1,0 +1,35 @@
+// NVIDIA's management library, opened at run time: its header and library are the driver's, and
+// most machines have neither.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "nsa/v1/fleet.pb.h"
+
+namespace nsa {
+
+// Not thread-safe.
+class Nvml {
+ public:
+  // nullptr where there is no NVIDIA driver.
+  static std::unique_ptr<Nvml> Open();
+  ~Nvml();
+  Nvml(const Nvml&) = delete;
+  Nvml& operator=(const Nvml&) = delete;
+
+  // "550.54.15".
+  std::string DriverVersion() const;
+  // All GPUs, in the driver's order (by PCI address). One that does not answer is left out.
+  std::vector<v1::GpuInfo> Gpus() const;
+
+ private:
+  struct Functions;
+  explicit Nvml(std::unique_ptr<Functions> functions);
+  bool Describe(void* device, v1::GpuInfo* gpu) const;
+
+  const std::unique_ptr<Functions> functions_;
+};
+
+}  // namespace nsa

@@ -1,0 +1,80 @@
+#include "worker/agent/options.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_format.h"
+#include "common/atomic_file.h"
+#include "common/rpc.h"
+#include "common/status.h"
+
+namespace nsa {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string HostName() {
+  char name[256] = {};
+  return gethostname(name, sizeof name - 1) == 0 && name[0] != '\0' ? name : "localhost";
+}
+
+std::string Or(const std::string& value, const std::string& otherwise) {
+  return value.empty() ? otherwise : value;
+}
+
+absl::Status CheckTls(const AgentOptions& options) {
+  if (IsLoopback(options.coordinator_address)) return absl::OkStatus();
+  if (options.tls.certificate_file().empty() || options.token.empty()) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "coordinator_address: %s is not on this machine (needs tls and token_file); set both",
+        options.coordinator_address));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int UsableCores() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  return sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
+}
+
+absl::StatusOr<AgentOptions> ResolveOptions(const v1::AgentConfig& config) {
+  std::error_code error;
+  const fs::path self = fs::read_symlink("/proc/self/exe", error);
+  const fs::path state = DefaultStateDir();
+  AgentOptions options = {
+      .node_name = Or(config.node_name(), HostName()),
+      .coordinator_address =
+          Or(config.coordinator_address(), "unix:" + (state / "coordinator.sock").string()),
+      .state_dir = fs::absolute(Or(config.state_dir(), (state / "agent").string())),
+      .worker_program = Or(config.worker_program(), self.parent_path() / "nsa-worker"),
+      .cuda_worker_program =
+          Or(config.cuda_worker_program(), self.parent_path() / "nsa-worker-cuda"),
+      .agent_program = self,
+      .cpu_slots = config.has_cpu_slots() ? config.cpu_slots() : UsableCores(),
+      .tls = config.tls(),
+      .pass_environment = {config.pass_environment().begin(), config.pass_environment().end()}};
+  if (options.cpu_slots < 0 || options.cpu_slots > 4096) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("cpu_slots: %d (0 to 4096)", options.cpu_slots));
+  }
+  const double seconds = config.has_heartbeat_seconds() ? config.heartbeat_seconds() : 0.5;
+  if (!(seconds >= 0.01 && seconds <= 60)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("heartbeat_seconds: %g (0.01 to 60)", seconds));
+  }
+  options.heartbeat = absl::Seconds(seconds);
+  if (!config.token_file().empty()) {
+    NSA_ASSIGN_OR_RETURN(const std::string token, ReadWholeFile(config.token_file()));
+    options.token = std::string(absl::StripAsciiWhitespace(token));
+  }
+  NSA_RETURN_IF_ERROR(CheckTls(options));
+  return options;
+}
+
+}  // namespace nsa

@@ -1,0 +1,35 @@
+// What the agent needs to know, with every default filled in.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "nsa/v1/config.pb.h"
+
+namespace nsa {
+
+struct AgentOptions {
+  std::string node_name;
+  std::string coordinator_address;
+  std::filesystem::path state_dir;  // absolute
+  std::filesystem::path worker_program;
+  std::filesystem::path cuda_worker_program;  // need not exist
+  std::filesystem::path agent_program;        // this program, started again for `dump`
+  int cpu_slots = 1;
+  absl::Duration heartbeat = absl::Milliseconds(500);
+  v1::TlsConfig tls;
+  std::string token;  // empty: none
+  std::vector<std::string> pass_environment;
+};
+
+// Fills in what the configuration leaves open. InvalidArgument when a value is out of range or an
+// address that is not loopback has no TLS; NotFound when the token file cannot be read.
+absl::StatusOr<AgentOptions> ResolveOptions(const v1::AgentConfig& config);
+
+// Cores that this process may use.
+int UsableCores();
+
+}  // namespace nsa

@@ -1,0 +1,327 @@
+#include "worker/agent/rank_process.h"
+
+#include <signal.h>
+#include <time.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "common/atomic_file.h"
+#include "common/clock.h"
+#include "common/control_socket.h"
+#include "common/status.h"
+#include "common/status_page.h"
+#include "common/thread_name.h"
+#include "nlohmann/json.hpp"
+#include "spdlog/spdlog.h"
+#include "worker/agent/launch.h"
+
+namespace nsa {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr absl::Duration kPoll = absl::Milliseconds(100);  // looks at process and journal
+// Each report is a transaction of the coordinator's.
+constexpr absl::Duration kReportEvery = absl::Milliseconds(500);
+constexpr absl::Duration kMaxBackoff = absl::Seconds(5);
+constexpr absl::Duration kStopPatience = absl::Milliseconds(500);
+
+fs::path ExitFile(const RunDir& dir) { return dir.path / "exit.json"; }
+
+int64_t MonotonicNanos() {
+  timespec now = {};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
+}
+
+bool HasContent(const fs::path& path) {
+  std::error_code error;
+  return fs::file_size(path, error) > 0 && !error;
+}
+
+// The exit code that a worker's last words stand for.
+int CodeOf(v1::Outcome outcome) {
+  switch (outcome) {
+    case v1::OUTCOME_COMPLETED:
+    case v1::OUTCOME_STOPPED:
+      return 0;
+    case v1::OUTCOME_FAILED:
+      return 1;
+    case v1::OUTCOME_FAILED_FINAL:
+      return 3;
+    default:
+      return -1;
+  }
+}
+
+}  // namespace
+
+RankProcess::RankProcess(const Shared& shared, RankKey key, RunDir dir)
+    : shared_(shared),
+      key_(std::move(key)),
+      dir_(std::move(dir)),
+      reporter_(key_, dir_, shared.stub, shared.options.token) {}
+
+std::unique_ptr<RankProcess> RankProcess::Start(const Shared& shared,
+                                                const v1::WorkerAssignment& assignment) {
+  const RankKey key = {assignment.job_id(), assignment.generation(), assignment.rank()};
+  const RunDir dir = RunDir::Of(shared.options.state_dir, key.job_id, key.generation, key.rank);
+  std::unique_ptr<RankProcess> rank(new RankProcess(shared, key, dir));
+  const absl::StatusOr<ProcessIdentity> identity = Launch(assignment, dir, shared.options);
+  if (identity.ok()) {
+    spdlog::info("{}: started as process {}", key.ToString(), identity->pid);
+    const MutexLock lock(&rank->mutex_);
+    rank->identity_ = *identity;
+    rank->is_child_ = true;
+  } else {
+    spdlog::error("{}: not started: {}", key.ToString(), identity.status().ToString());
+    rank->SetExit({.start_error = std::string(identity.status().message())});
+  }
+  rank->thread_ = std::thread([raw = rank.get()] { raw->Run(); });
+  return rank;
+}
+
+std::unique_ptr<RankProcess> RankProcess::Adopt(const Shared& shared, const RankKey& key,
+                                                const RunDir& dir) {
+  absl::StatusOr<ProcessIdentity> identity = ReadIdentity(dir.identity());
+  if (!identity.ok()) identity = FindWorkerOf(dir);
+  std::unique_ptr<RankProcess> rank(new RankProcess(shared, key, dir));
+  {
+    const MutexLock lock(&rank->mutex_);
+    if (identity.ok()) rank->identity_ = *identity;
+    rank->exit_ = rank->LoadExit();
+    const bool ran = identity.ok() || rank->exit_.has_value() || HasContent(dir.journal()) ||
+                     HasContent(dir.log());
+    if (!ran) return nullptr;
+  }
+  spdlog::info("{}: adopted, {}", key.ToString(),
+               identity.ok() && IsAlive(*identity) ? absl::StrFormat("process %d", identity->pid)
+                                                   : "it has ended");
+  rank->thread_ = std::thread([raw = rank.get()] { raw->Run(); });
+  return rank;
+}
+
+RankProcess::~RankProcess() {
+  {
+    const MutexLock lock(&mutex_);
+    ending_ = true;
+  }
+  reporter_.Cancel();
+  wake_.SignalAll();
+  if (thread_.joinable()) thread_.join();
+}
+
+std::optional<ProcessIdentity> RankProcess::identity() const {
+  const MutexLock lock(&mutex_);
+  return exit_.has_value() ? std::nullopt : identity_;
+}
+
+bool RankProcess::settled() const {
+  const MutexLock lock(&mutex_);
+  return settled_;
+}
+
+void RankProcess::Run() {
+  NameThread(absl::StrFormat("rank-%d", key_.rank).c_str());
+  absl::Duration pause = kReportEvery;
+  absl::Duration next_report = RealClock().Monotonic();
+  while (true) {
+    DeliverStop();
+    CheckExit();
+    bool ended = false;
+    bool now = false;
+    {
+      const MutexLock lock(&mutex_);
+      if (ending_) return;
+      ended = exit_.has_value();
+      now = std::exchange(nudged_, false);
+    }
+    // What failed waits for its turn, however urgent.
+    if (LookAtJournal() && pause == kReportEvery) now = true;
+    if (now || RealClock().Monotonic() >= next_report) {
+      const Reporter::Result result = Report(ended);
+      if (ended && result == Reporter::Result::kComplete) return;
+      pause = result != Reporter::Result::kFailed ? kReportEvery : std::min(2 * pause, kMaxBackoff);
+      next_report = RealClock().Monotonic();
+      if (result != Reporter::Result::kMore) next_report += pause;
+    }
+    const absl::Duration left = next_report - RealClock().Monotonic();
+    const MutexLock lock(&mutex_);
+    if (!ending_ && !nudged_) wake_.WaitFor(&mutex_, std::min(kPoll, left));
+  }
+}
+
+// True when something is there that must not wait. A start is told at once, whether its record can
+// be reported or not.
+bool RankProcess::LookAtJournal() {
+  const bool had_started = reporter_.saw_started();
+  const bool urgent = reporter_.Look();
+  if (reporter_.saw_started() != had_started) shared_.on_change();
+  return urgent;
+}
+
+// What is read now was written before the end was seen, so after the end it is all there is.
+Reporter::Result RankProcess::Report(bool ended) {
+  const Reporter::Result result = reporter_.Pump(/*last=*/ended);
+  if (!ended || result != Reporter::Result::kComplete) return result;
+  {
+    const MutexLock lock(&mutex_);
+    settled_ = true;
+  }
+  shared_.on_change();
+  return result;
+}
+
+void RankProcess::Nudge() {
+  const MutexLock lock(&mutex_);
+  nudged_ = true;
+  wake_.SignalAll();
+}
+
+void RankProcess::CheckExit() {
+  {
+    const MutexLock lock(&mutex_);
+    if (exit_.has_value()) return;
+  }
+  const std::optional<Exit> exit = FindExit();
+  if (!exit.has_value()) return;
+  spdlog::info("{}: ended with {}", key_.ToString(),
+               exit->signal != 0 ? absl::StrFormat("signal %d", exit->signal)
+                                 : absl::StrFormat("code %d", exit->code));
+  SetExit(*exit);
+}
+
+std::optional<RankProcess::Exit> RankProcess::FindExit() {
+  std::optional<ProcessIdentity> process;
+  bool is_child = false;
+  {
+    const MutexLock lock(&mutex_);
+    process = identity_;
+    is_child = is_child_;
+  }
+  Exit exit;
+  if (is_child) {
+    const absl::StatusOr<std::optional<ExitStatus>> status = TryReap(process->pid);
+    if (status.ok() && !status->has_value()) return std::nullopt;
+    if (status.ok()) exit = {.code = (*status)->code, .signal = (*status)->signal};
+  } else if (process.has_value() && IsAlive(*process)) {
+    return std::nullopt;
+  }
+  const MutexLock lock(&mutex_);
+  exit.killed_by_agent = killed_;
+  return exit;
+}
+
+void RankProcess::SetExit(Exit exit) {
+  SaveExit(exit);
+  const MutexLock lock(&mutex_);
+  exit_ = std::move(exit);
+  nudged_ = true;  // The last report is made at once.
+}
+
+void RankProcess::SetStop(const v1::StopRequest& stop) {
+  if (stop.mode() == v1::STOP_MODE_NOW) return Kill();
+  const MutexLock lock(&mutex_);
+  if (stop.mode() == stop_.mode() && stop.at_step() == stop_.at_step()) return;
+  stop_ = stop;
+  stop_delivered_ = stop.mode() == v1::STOP_MODE_UNSPECIFIED;
+  wake_.SignalAll();
+}
+
+void RankProcess::DeliverStop() {
+  v1::ControlRequest request;
+  {
+    const MutexLock lock(&mutex_);
+    if (stop_delivered_ || exit_.has_value()) return;
+    *request.mutable_stop() = stop_;
+  }
+  // A worker that is still starting has no socket yet, a stopped one does not answer: asked again.
+  const absl::StatusOr<v1::ControlReply> reply =
+      ControlCall(dir_.control(), request, kStopPatience);
+  if (!reply.ok()) return;
+  spdlog::info("{}: told to stop {}, is at step {}{}{}", key_.ToString(),
+               request.stop().mode() == v1::STOP_MODE_AT_STEP
+                   ? absl::StrFormat("after step %d", request.stop().at_step())
+                   : "after the step in progress",
+               reply->step(), reply->error().empty() ? "" : ": ", reply->error());
+  const MutexLock lock(&mutex_);
+  const bool same =
+      stop_.mode() == request.stop().mode() && stop_.at_step() == request.stop().at_step();
+  if (same) stop_delivered_ = true;
+}
+
+void RankProcess::Kill() {
+  const std::optional<ProcessIdentity> process = identity();
+  if (!process.has_value()) return;
+  {
+    const MutexLock lock(&mutex_);
+    killed_ = true;
+  }
+  const absl::Status status = SignalProcess(*process, SIGKILL);
+  if (!status.ok() && !absl::IsNotFound(status)) {
+    spdlog::error("{}: kill: {}", key_.ToString(), status.ToString());
+  }
+  wake_.SignalAll();
+}
+
+v1::WorkerObservation RankProcess::Observe() const {
+  v1::WorkerObservation out;
+  out.set_job_id(key_.job_id);
+  out.set_generation(key_.generation);
+  out.set_rank(key_.rank);
+  if (const auto status = ReadStatusPage(dir_.status()); status.ok()) {
+    out.set_step(status->step);
+    out.set_phase(PhaseName(status->phase));
+    const int64_t quiet = MonotonicNanos() - status->updated_monotonic_nanos;
+    out.set_seconds_since_progress(std::max(0.0, static_cast<double>(quiet) / 1e9));
+  }
+  const MutexLock lock(&mutex_);
+  if (identity_.has_value()) {
+    out.set_pid(identity_->pid);
+    out.set_process_state(std::string(1, ProcessState(*identity_)));
+  }
+  // An end that is not yet reported in full is no end yet.
+  if (!settled_) {
+    out.set_state(reporter_.saw_started() ? v1::WorkerObservation::STATE_RUNNING
+                                          : v1::WorkerObservation::STATE_STARTING);
+    return out;
+  }
+  out.set_state(v1::WorkerObservation::STATE_EXITED);
+  const bool unknown = exit_->code < 0 && exit_->signal == 0 && exit_->start_error.empty();
+  const std::optional<v1::Outcome> outcome = reporter_.outcome();
+  out.set_exit_code(unknown && outcome.has_value() ? CodeOf(*outcome) : exit_->code);
+  out.set_exit_signal(exit_->signal);
+  out.set_killed_by_agent(exit_->killed_by_agent);
+  out.set_start_error(exit_->start_error);
+  return out;
+}
+
+std::optional<RankProcess::Exit> RankProcess::LoadExit() const {
+  const absl::StatusOr<std::string> text = ReadWholeFile(ExitFile(dir_));
+  const nlohmann::json json =
+      nlohmann::json::parse(text.ok() ? *text : "", nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !json.value("code", nlohmann::json()).is_number_integer() ||
+      !json.value("signal", nlohmann::json()).is_number_integer() ||
+      !json.value("killed_by_agent", nlohmann::json()).is_boolean() ||
+      !json.value("start_error", nlohmann::json()).is_string()) {
+    return std::nullopt;
+  }
+  return Exit{.code = json["code"].get<int>(),
+              .signal = json["signal"].get<int>(),
+              .killed_by_agent = json["killed_by_agent"].get<bool>(),
+              .start_error = json["start_error"].get<std::string>()};
+}
+
+void RankProcess::SaveExit(const Exit& exit) const {
+  const nlohmann::json json = {{"code", exit.code},
+                               {"signal", exit.signal},
+                               {"killed_by_agent", exit.killed_by_agent},
+                               {"start_error", exit.start_error}};
+  const absl::Status status = WriteFileAtomically(ExitFile(dir_), json.dump());
+  // Only a restarted agent would miss it: it would then say that the exit code is unknown.
+  if (!status.ok()) spdlog::warn("{}: {}", key_.ToString(), status.ToString());
+}
+
+}  // namespace nsa

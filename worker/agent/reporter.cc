@@ -1,0 +1,277 @@
+#include "worker/agent/reporter.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "common/atomic_file.h"
+#include "common/clock.h"
+#include "common/rpc.h"
+#include "common/status.h"
+#include "nlohmann/json.hpp"
+#include "spdlog/spdlog.h"
+
+namespace nsa {
+namespace {
+
+constexpr int kMaxBatchRecords = 256;
+constexpr size_t kMaxBatchBytes = 1 << 20;
+constexpr int64_t kMaxLogChunk = 256 << 10;
+constexpr int kMaxLogChunksAtOnce = 64;  // then it is the records' turn again
+constexpr absl::Duration kDeadline = absl::Seconds(5);
+constexpr absl::Duration kLogEvery = absl::Milliseconds(900);  // every other report
+constexpr absl::Duration kSaveEvery = absl::Seconds(5);
+
+template <typename Request>
+void SetKey(const RankKey& key, Request* request) {
+  request->set_job_id(key.job_id);
+  request->set_generation(key.generation);
+  request->set_rank(key.rank);
+}
+
+// Up to kMaxLogChunk bytes at an offset; empty at the end of the file or without one.
+std::string ReadChunk(const std::filesystem::path& path, int64_t offset) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return "";
+  struct stat info = {};
+  std::string chunk;
+  if (fstat(fd, &info) == 0 && info.st_size > offset) {
+    chunk.resize(static_cast<size_t>(std::min<int64_t>(kMaxLogChunk, info.st_size - offset)));
+    const ssize_t n = pread(fd, chunk.data(), chunk.size(), offset);
+    chunk.resize(n > 0 ? static_cast<size_t>(n) : 0);
+  }
+  close(fd);
+  return chunk;
+}
+
+}  // namespace
+
+std::string RankKey::ToString() const {
+  return absl::StrFormat("job %s generation %d rank %d", job_id, generation, rank);
+}
+
+Reporter::Reporter(RankKey key, RunDir dir, v1::FleetService::StubInterface* stub,
+                   std::string token)
+    : key_(std::move(key)), dir_(std::move(dir)), stub_(stub), token_(std::move(token)) {
+  SetKey(key_, &batch_);
+  LoadProgress();
+}
+
+bool Reporter::Look() {
+  if (!saw_started_) LookForStart();
+  // Before the coordinator has said where to begin, what is read may not be what it wants.
+  if (!begun_ || records_over_) return false;
+  FillBatch();
+  return urgent_ || batch_.records_size() >= kMaxBatchRecords;
+}
+
+Reporter::Result Reporter::Pump(bool last) {
+  // Records first: they are few and a human waits for them. Then the log, whatever became of them.
+  const bool records = PumpRecords();
+  Result log = Result::kComplete;
+  if (last || RealClock().Monotonic() >= next_log_) {
+    log = PumpLog();
+    next_log_ = RealClock().Monotonic();
+    if (log == Result::kComplete) next_log_ += kLogEvery;
+  }
+  SaveProgress();
+  return records ? log : Result::kFailed;
+}
+
+void Reporter::Cancel() {
+  const MutexLock lock(&mutex_);
+  cancelled_ = true;
+  if (in_flight_ != nullptr) in_flight_->TryCancel();
+}
+
+bool Reporter::PumpRecords() {
+  if (!Begin()) return records_over_;
+  int64_t sought = 0;
+  while (!records_over_ && FillBatch()) {
+    v1::ReportRecordsResponse response;
+    const absl::Status status =
+        Call(&v1::FleetService::StubInterface::ReportRecords, batch_, &response);
+    if (!status.ok()) {
+      records_over_ = IsFinal(status, "records");
+      return records_over_;
+    }
+    const int64_t after = batch_.records(batch_.records_size() - 1).sequence() + 1;
+    if (response.next_sequence() == after) {
+      next_sequence_ = after;
+      ClearBatch();
+      continue;
+    }
+    // It has more or less than we thought, e.g. since its store was restored from a backup.
+    if (response.next_sequence() <= sought) return false;  // It does not get further; later again.
+    sought = response.next_sequence();
+    Seek(sought);
+  }
+  return true;
+}
+
+bool Reporter::Begin() {
+  if (begun_ || records_over_) return true;
+  v1::ReportRecordsRequest question;
+  SetKey(key_, &question);
+  v1::ReportRecordsResponse response;
+  const absl::Status status =
+      Call(&v1::FleetService::StubInterface::ReportRecords, question, &response);
+  if (!status.ok()) {
+    records_over_ = IsFinal(status, "records");
+    return false;
+  }
+  begun_ = true;
+  if (response.next_sequence() != next_sequence_) Seek(response.next_sequence());
+  return true;
+}
+
+void Reporter::LookForStart() {
+  JournalReader reader(dir_.journal());
+  for (int i = 0; i < kMaxBatchRecords && !saw_started_; ++i) {
+    const absl::StatusOr<std::optional<v1::WorkerRecord>> record = reader.Next();
+    if (!record.ok() || !record->has_value()) return;
+    saw_started_ = (*record)->has_started();
+  }
+}
+
+bool Reporter::FillBatch() {
+  size_t bytes = batch_.ByteSizeLong();
+  while (batch_.records_size() < kMaxBatchRecords && bytes < kMaxBatchBytes) {
+    absl::StatusOr<std::optional<v1::WorkerRecord>> record = journal_->Next();
+    if (!record.ok()) {
+      if (batch_.records_size() > 0) break;  // What was read before the damage goes first.
+      if (std::exchange(from_note_, false)) {
+        // Maybe it is the note that is wrong.
+        journal_ = std::make_unique<JournalReader>(dir_.journal());
+        unread_ = 1;
+        continue;
+      }
+      spdlog::error("{}: {}; its later records are lost", key_.ToString(),
+                    record.status().ToString());
+      records_over_ = true;
+      break;
+    }
+    if (!record->has_value()) break;
+    Notice(**record);
+    unread_ = (*record)->sequence() + 1;
+    if ((*record)->sequence() < next_sequence_) continue;
+    bytes += (*record)->ByteSizeLong();
+    urgent_ = urgent_ || !(*record)->has_step();
+    *batch_.add_records() = *std::move(*record);
+  }
+  return batch_.records_size() > 0;
+}
+
+void Reporter::ClearBatch() {
+  batch_.clear_records();
+  urgent_ = false;
+}
+
+void Reporter::Notice(const v1::WorkerRecord& record) {
+  if (record.has_finished()) outcome_ = record.finished().outcome();
+}
+
+void Reporter::Seek(int64_t sequence) {
+  ClearBatch();
+  next_sequence_ = std::max<int64_t>(1, sequence);
+  if (next_sequence_ >= unread_) return;  // The records between are read and left out.
+  spdlog::info("{}: the coordinator wants record {} again", key_.ToString(), next_sequence_);
+  journal_ = std::make_unique<JournalReader>(dir_.journal());
+  unread_ = 1;
+  from_note_ = false;
+}
+
+Reporter::Result Reporter::PumpLog() {
+  for (int chunks = 0; !log_over_; ++chunks) {
+    v1::ReportLogRequest request;
+    SetKey(key_, &request);
+    request.set_offset(log_offset_);
+    request.set_data(ReadChunk(dir_.log(), log_offset_));
+    if (request.data().empty()) break;
+    if (chunks == kMaxLogChunksAtOnce) return Result::kMore;
+    v1::ReportLogResponse response;
+    const absl::Status status =
+        Call(&v1::FleetService::StubInterface::ReportLog, request, &response);
+    if (absl::IsOutOfRange(status) && log_offset_ > 0) {
+      log_offset_ = 0;  // A gap whose beginning was not said.
+    } else if (!status.ok()) {
+      // A quota that is used up stays so.
+      log_over_ = IsFinal(status, "log") || absl::IsResourceExhausted(status);
+      if (!log_over_) return Result::kFailed;
+    } else {
+      log_offset_ = std::max<int64_t>(0, response.next_offset());
+    }
+  }
+  return Result::kComplete;
+}
+
+template <typename Method, typename Request, typename Response>
+absl::Status Reporter::Call(Method method, const Request& request, Response* response) {
+  const std::unique_ptr<grpc::ClientContext> context = MakeContext(kDeadline, token_);
+  {
+    const MutexLock lock(&mutex_);
+    if (cancelled_) return absl::CancelledError("reporting has ended");
+    in_flight_ = context.get();
+  }
+  const grpc::Status status = (stub_->*method)(context.get(), request, response);
+  const MutexLock lock(&mutex_);
+  in_flight_ = nullptr;
+  return FromGrpc(status);
+}
+
+bool Reporter::IsFinal(const absl::Status& status, std::string_view what) {
+  const bool final = absl::IsNotFound(status) || absl::IsInvalidArgument(status) ||
+                     absl::IsFailedPrecondition(status);
+  if (final) {
+    spdlog::warn("{}: the coordinator refuses its {} for good: {}", key_.ToString(), what,
+                 status.ToString());
+  } else if (!absl::IsUnavailable(status) && !absl::IsCancelled(status)) {
+    spdlog::warn("{}: reporting its {}: {}; trying again", key_.ToString(), what,
+                 status.ToString());
+  }
+  return final;
+}
+
+void Reporter::LoadProgress() {
+  int64_t offset = 0;
+  const absl::StatusOr<std::string> text = ReadWholeFile(dir_.reported());
+  const nlohmann::json json =
+      nlohmann::json::parse(text.ok() ? *text : "", nullptr, /*allow_exceptions=*/false);
+  if (json.is_object()) {
+    const auto number = [&json](const char* key) -> int64_t {
+      const auto it = json.find(key);
+      return it != json.end() && it->is_number_integer() ? std::max<int64_t>(0, *it) : 0;
+    };
+    offset = number("journal_offset");
+    next_sequence_ = std::max<int64_t>(1, number("next_sequence"));
+    unread_ = next_sequence_;
+    log_offset_ = number("log_offset");
+    saw_started_ = number("started") != 0;
+    if (v1::Outcome_IsValid(static_cast<int>(number("outcome"))) && number("outcome") != 0) {
+      outcome_ = static_cast<v1::Outcome>(number("outcome"));
+    }
+  }
+  journal_ = std::make_unique<JournalReader>(dir_.journal(), offset);
+  from_note_ = offset > 0;
+}
+
+void Reporter::SaveProgress() {
+  // Only where the reader and the coordinator are at the same place.
+  if (batch_.records_size() > 0 || absl::Now() - saved_at_ < kSaveEvery) return;
+  const nlohmann::json json = {{"journal_offset", journal_->offset()},
+                               {"next_sequence", next_sequence_},
+                               {"log_offset", log_offset_},
+                               {"started", saw_started() ? 1 : 0},
+                               {"outcome", outcome_.has_value() ? static_cast<int>(*outcome_) : 0}};
+  std::string text = json.dump();
+  if (text == saved_progress_) return;
+  if (WriteFileAtomically(dir_.reported(), text).ok()) saved_progress_ = std::move(text);
+  saved_at_ = absl::Now();
+}
+
+}  // namespace nsa
