@@ -1,0 +1,84 @@
+// How a call runs: who may make it, where it runs, how it is counted. Both services share this.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/time/clock.h"
+#include "grpcpp/grpcpp.h"
+#include "server/auth.h"
+#include "server/errors.h"
+#include "server/executor.h"
+
+namespace nsa::server {
+
+// What every method needs. Borrowed.
+struct CallRules {
+  const Auth& auth;
+  Executor& executor;
+  // The coordinator is going down: streams end, so that their readers connect again.
+  const std::atomic<bool>& draining;
+  // A call has ended.
+  std::function<void(const std::string& method, grpc::StatusCode code, double seconds, bool stream)>
+      observe;
+  // A stream has begun (+1) or ended (−1).
+  std::function<void(const std::string& method, int change)> observe_stream;
+};
+
+// One unary call, from its arrival to its end.
+class UnaryCall {
+ public:
+  UnaryCall(grpc::CallbackServerContext* context, const CallRules& rules, const char* method)
+      : context_(context),
+        reactor_(context->DefaultReactor()),
+        rules_(&rules),
+        method_(method),
+        began_(absl::Now()) {}
+
+  // Runs `work` on the executor and finishes with its result. The reactor is gRPC's.
+  template <typename Response>
+  grpc::ServerUnaryReactor* Run(Response* response,
+                                std::function<absl::StatusOr<Response>()> work) {
+    return RunOn(rules_->executor, response, std::move(work));
+  }
+
+  // The same on another executor.
+  template <typename Response>
+  grpc::ServerUnaryReactor* RunOn(Executor& executor, Response* response,
+                                  std::function<absl::StatusOr<Response>()> work) {
+    if (const absl::Status allowed = rules_->auth.Check(*context_); !allowed.ok()) {
+      Finish(allowed);
+      return reactor_;
+    }
+    executor.Run([call = *this, response, work = std::move(work)] {
+      // Nobody waits any more: its deadline has passed or it has left.
+      if (call.context_->IsCancelled()) return call.Finish(absl::CancelledError("cancelled"));
+      absl::StatusOr<Response> result = work();
+      const absl::Status status = result.status();
+      if (status.ok()) *response = *std::move(result);
+      call.Finish(status);
+    });
+    return reactor_;
+  }
+
+  // For work that ends later; call once.
+  void Finish(const absl::Status& status) const {
+    const grpc::Status wire = ToWire(status);
+    rules_->observe(method_, wire.error_code(), absl::ToDoubleSeconds(absl::Now() - began_),
+                    /*stream=*/false);
+    reactor_->Finish(wire);
+  }
+  grpc::ServerUnaryReactor* reactor() const { return reactor_; }
+
+ private:
+  grpc::CallbackServerContext* context_;
+  grpc::ServerUnaryReactor* reactor_;
+  const CallRules* rules_;
+  const char* method_;
+  absl::Time began_;
+};
+
+}  // namespace nsa::server

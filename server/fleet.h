@@ -1,0 +1,88 @@
+// The machines and what runs on them, as heartbeats tell it. Memory only: after a restart the next
+// heartbeats tell everything again. A machine that has not been heard of is *unknown*, never
+// failed; only after a long time is it *lost*.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/clock.h"
+#include "common/mutex.h"
+#include "nsa/v1/fleet.pb.h"
+#include "nsa/v1/store.pb.h"
+#include "server/gang.h"
+#include "server/job_store.h"
+
+namespace nsa::server {
+
+struct NodeView {
+  v1::NodeInfo info;
+  RankView::Node state = RankView::Node::kUnknown;
+  int64_t heartbeat_unix_nanos = 0;
+  absl::Duration heard;  // monotonic time of the last heartbeat
+};
+
+// Thread-safe; the lock means "one heartbeat at a time" and nothing slow happens under it.
+class Fleet {
+ public:
+  struct Limits {
+    absl::Duration unknown = absl::Seconds(10);
+    absl::Duration lost = absl::Seconds(300);
+  };
+  Fleet(const Clock& clock, Limits limits);
+
+  // Takes in a heartbeat. FailedPrecondition when an agent that was replaced under the same name
+  // still speaks: two machines share a name.
+  absl::Status Observe(const v1::HeartbeatRequest& heartbeat);
+
+  // By name.
+  std::vector<NodeView> Nodes() const;
+  std::optional<NodeView> Find(const std::string& name) const;
+
+  // The ranks of a job's present generation. `told`: monotonic time since which agents have been
+  // told the job's present desired state. Last words are not filled in.
+  std::vector<RankView> Ranks(const v1::StoredJob& job, absl::Duration told) const;
+
+  // The newest observation of one rank.
+  std::optional<v1::WorkerObservation> Worker(const std::string& node, const std::string& job_id,
+                                              int64_t generation, int32_t rank) const;
+
+  // Forgets workers that are not there any more and belong to none of these jobs.
+  void Prune(const std::set<std::string>& active_jobs);
+
+  // When this object was made: nothing was heard before.
+  absl::Duration started() const { return started_; }
+
+ private:
+  using Key = std::tuple<std::string, int64_t, int32_t>;  // job, generation, rank
+  struct Seen {
+    v1::WorkerObservation worker;
+    bool present = false;  // in the last heartbeat
+    int64_t ended_unix_nanos = 0;
+  };
+  struct Node {
+    v1::NodeInfo info;
+    std::string incarnation;
+    std::string replaced;  // the incarnation before
+    absl::Duration heard;
+    int64_t heard_unix_nanos = 0;
+    std::map<Key, Seen> workers;
+  };
+
+  RankView::Node StateOf(absl::Duration heard) const;
+  NodeView ViewOf(const Node& node) const;
+
+  const Clock& clock_;
+  const Limits limits_;
+  const absl::Duration started_;
+  mutable Mutex mutex_;
+  std::map<std::string, Node> nodes_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace nsa::server

@@ -1,0 +1,56 @@
+#include "server/hang_policy.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_format.h"
+
+namespace nsa::server {
+namespace {
+
+constexpr absl::Duration kStartLimit = absl::Seconds(600);
+constexpr double kCheckpointFactor = 5;
+
+absl::Duration LimitFor(const RankProgress& rank, const HangLimits& limits) {
+  if (rank.phase == "starting" || rank.phase == "loading_checkpoint" ||
+      rank.phase == "waiting_for_peers" || rank.phase == "finished") {
+    return limits.start;
+  }
+  if (rank.phase == "checkpoint") return limits.checkpoint;
+  return rank.step - rank.first_step < kWarmupSteps ? limits.start : limits.step;
+}
+
+std::string Describe(const RankProgress& rank, absl::Duration limit) {
+  return absl::StrFormat(
+      "rank %d on %s: no progress for %.0f s in %s (limit %.0f s), process state %s", rank.rank,
+      rank.node, absl::ToDoubleSeconds(rank.since_progress),
+      rank.phase.empty() ? "an unknown phase" : rank.phase, absl::ToDoubleSeconds(limit),
+      rank.process_state.empty() ? "?" : rank.process_state);
+}
+
+}  // namespace
+
+HangLimits LimitsOf(const v1::RestartSpec& policy, absl::Duration last_checkpoint) {
+  const absl::Duration step = absl::Seconds(policy.hang_timeout_seconds());
+  return {.step = step,
+          .start = std::max(step, kStartLimit),
+          .checkpoint = std::max(step, kCheckpointFactor * last_checkpoint)};
+}
+
+HangDecision DecideHang(const std::vector<RankProgress>& ranks, const HangLimits& limits,
+                        const HangState& state, absl::Duration now) {
+  if (limits.step <= absl::ZeroDuration()) return {};
+  const RankProgress* culprit = nullptr;
+  for (const RankProgress& rank : ranks) {
+    if (!rank.heard || !rank.running || rank.since_progress < LimitFor(rank, limits)) continue;
+    // The others wait for the one that stood still first.
+    if (culprit == nullptr || rank.since_progress > culprit->since_progress) culprit = &rank;
+  }
+  if (culprit == nullptr) return {};
+  using Kind = HangDecision::Kind;
+  Kind kind = Kind::kDump;
+  if (state.suspected) kind = now - state.suspected_since < kDumpGrace ? Kind::kWait : Kind::kEnd;
+  return {
+      .kind = kind, .text = Describe(*culprit, LimitFor(*culprit, limits)), .rank = culprit->rank};
+}
+
+}  // namespace nsa::server

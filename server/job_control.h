@@ -1,0 +1,51 @@
+// What people may do with jobs: submit, stop, resume, look. The decisions behind
+// coordinator_service.cc, without gRPC.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/clock.h"
+#include "nsa/v1/coordinator.pb.h"
+#include "server/fleet.h"
+#include "server/job_store.h"
+#include "server/path_guard.h"
+#include "server/queue_board.h"
+
+namespace nsa::server {
+
+// Thread-safe. Calls may take as long as preflight needs to look at data files.
+class JobControl {
+ public:
+  // All are borrowed.
+  JobControl(JobStore& store, const Fleet& fleet, const QueueBoard& board, const PathGuard& paths,
+             const Clock& clock);
+
+  // See coordinator.proto. InvalidArgument with violations when preflight refuses.
+  absl::StatusOr<v1::SubmitJobResponse> Submit(const v1::SubmitJobRequest& request);
+  absl::StatusOr<v1::Job> Get(const std::string& id_or_name) const;
+  absl::StatusOr<v1::ListJobsResponse> List(const v1::ListJobsRequest& request) const;
+  absl::StatusOr<v1::Job> Stop(const v1::StopJobRequest& request);
+  absl::StatusOr<v1::Job> Resume(const std::string& id_or_name);
+
+  // A stored job with everything that is derived: ranks, place in the queue, why it waits.
+  v1::Job View(const v1::StoredJob& stored) const;
+
+ private:
+  v1::PreflightReport Check(v1::JobSpec spec) const;
+  absl::StatusOr<v1::SubmitJobResponse> Known(const v1::StoredJob& job) const;
+  absl::Status CheckStopStep(const v1::StoredJob& stored, const v1::StopRequest& stop) const;
+  int64_t FurthestStep(const v1::StoredJob& stored) const;
+
+  JobStore& store_;
+  const Fleet& fleet_;
+  const QueueBoard& board_;
+  const PathGuard& paths_;
+  const Clock& clock_;
+};
+
+// "j" and 12 characters of lower-case base32, random.
+std::string NewJobId();
+
+}  // namespace nsa::server

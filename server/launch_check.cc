@@ -1,0 +1,69 @@
+#include "server/launch_check.h"
+
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/preflight.h"
+#include "server/lifecycle.h"
+#include "server/machine_view.h"
+
+namespace nsa::server {
+
+LaunchCheck CheckLaunch(const v1::StoredJob& job, const Fleet& fleet) {
+  LaunchCheck check{.accepted = true};
+  std::set<std::string> names;
+  for (const v1::RankPlacement& place : job.placements()) names.insert(place.node());
+  check.nodes = absl::StrJoin(names, ", ");
+  for (const std::string& name : names) {
+    const std::optional<NodeView> node = fleet.Find(name);
+    if (!node.has_value()) continue;
+    const MachineView machine = MachineViewOf(node->info);
+    const v1::PreflightReport report = Preflight(
+        job.job().spec(), {.machine = &machine, .check_files = true, .job_id = job.job().id()});
+    if (report.accepted()) continue;
+    check.accepted = false;
+    for (const v1::Finding& finding : report.findings()) {
+      if (finding.severity() != v1::SEVERITY_ERROR || !finding.waived().empty()) continue;
+      check.problem = absl::StrCat(name, ": ", finding.rule(), ": ", finding.field(), ": ",
+                                   finding.problem(), "; ", finding.fix());
+      return check;
+    }
+  }
+  return check;
+}
+
+NodeSlots FreeSlots(const v1::NodeInfo& info, const std::vector<JobPtr>& active) {
+  NodeSlots slots{.name = info.name(), .cpu_free = info.cpu_slots(), .cpu_total = info.cpu_slots()};
+  std::set<std::string> taken;
+  for (const JobPtr& job : active) {
+    if (!HoldsSlots(job->job().state())) continue;
+    for (const v1::RankPlacement& place : job->placements()) {
+      if (place.node() != info.name()) continue;
+      if (place.cuda_device().empty()) {
+        --slots.cpu_free;
+      } else {
+        taken.insert(place.cuda_device());
+      }
+    }
+  }
+  if (!info.cuda_worker()) return slots;
+  slots.gpus_total = info.gpus_size();
+  for (const v1::GpuInfo& gpu : info.gpus()) {
+    if (!taken.contains(gpu.uuid())) slots.gpus_free.push_back(gpu.uuid());
+  }
+  return slots;
+}
+
+QueuedJob InQueue(const v1::StoredJob& job, bool any_gpu) {
+  const v1::JobSpec& spec = job.job().spec();
+  const v1::Device device = spec.runtime().device();
+  return {.id = job.job().id(),
+          .priority = spec.priority(),
+          .order = job.queued_unix_nanos(),
+          .ranks = std::max(spec.resources().gpus(), 1),
+          .nodes = std::max(spec.resources().nodes(), 1),
+          .cuda = device == v1::DEVICE_CUDA || (device != v1::DEVICE_CPU && any_gpu)};
+}
+
+}  // namespace nsa::server

@@ -1,0 +1,29 @@
+// Preflight of a placed job against the machines it was placed on, and slots as the scheduler sees
+// them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "server/fleet.h"
+#include "server/job_store.h"
+#include "server/scheduler.h"
+
+namespace nsa::server {
+
+struct LaunchCheck {
+  bool accepted = false;
+  std::string nodes;    // names, for people
+  std::string problem;  // the first finding that refuses
+};
+
+// Reads data files and out_dir of this machine; may take seconds.
+LaunchCheck CheckLaunch(const v1::StoredJob& job, const Fleet& fleet);
+
+// A machine's slots, less those that active jobs hold.
+NodeSlots FreeSlots(const v1::NodeInfo& info, const std::vector<JobPtr>& active);
+
+// `any_gpu`: a job that leaves its device open takes a GPU.
+QueuedJob InQueue(const v1::StoredJob& job, bool any_gpu);
+
+}  // namespace nsa::server

@@ -1,0 +1,36 @@
+// The gRPC server: listeners, limits, health, reflection.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "grpcpp/grpcpp.h"
+#include "nsa/v1/config.pb.h"
+
+namespace nsa::server {
+
+struct ListenOptions {
+  std::string tcp_address;            // host:port; empty: none
+  std::filesystem::path unix_socket;  // replaces a stale file; mode 0600
+  v1::TlsConfig tls;                  // of the TCP listener
+  std::vector<grpc::Service*> services;
+};
+
+struct Listening {
+  std::unique_ptr<grpc::Server> server;
+  std::string tcp_address;  // with the port that was taken; empty: none
+};
+
+// Starts listening; health says NOT_SERVING until it is told otherwise. Unavailable, naming the
+// address, when a port is taken.
+absl::StatusOr<Listening> Listen(const ListenOptions& options);
+
+// FailedPrecondition when the address is not loopback and TLS or token are missing: everybody who
+// can reach it could start programs here.
+absl::Status CheckExposure(const std::string& what, const std::string& address,
+                           const v1::TlsConfig& tls, const std::string& token_file);
+
+}  // namespace nsa::server

@@ -1,0 +1,122 @@
+// nsa-coordinator: takes jobs, keeps them alive, shows them.
+//
+// Exit codes: 0 drained after SIGTERM or SIGINT (workers keep running), 1 failed, 2 bad usage or
+// configuration, 3 the store is damaged or of a newer version, 4 a port is taken, 5 another
+// coordinator has the state folder, 6 not reachable any more (start it again).
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+
+#include "CLI/CLI.hpp"
+#include "common/load.h"
+#include "common/log.h"
+#include "common/rpc.h"
+#include "common/version.h"
+#include "server/server.h"
+#include "server/service_manager.h"
+
+namespace nsa::server {
+namespace {
+
+struct Flags {
+  std::string config;
+  std::string state_dir;
+  std::string listen;
+  std::string metrics;
+  std::string log_level = "info";
+};
+
+int Fail(const absl::Status& status) {
+  std::fprintf(stderr, "nsa-coordinator: %s\n", std::string(status.message()).c_str());
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+      return 2;
+    case absl::StatusCode::kDataLoss:
+      return 3;
+    case absl::StatusCode::kUnavailable:
+      return 4;
+    case absl::StatusCode::kFailedPrecondition:
+      return 5;
+    default:
+      return 1;
+  }
+}
+
+absl::StatusOr<Options> OptionsFrom(const CLI::App& app, const Flags& flags) {
+  v1::CoordinatorConfig config;
+  if (!flags.config.empty()) {
+    const auto loaded = LoadYamlFile(flags.config, &config);
+    if (!loaded.ok()) return loaded.status();
+  }
+  if (!flags.state_dir.empty()) config.set_state_dir(flags.state_dir);
+  if (app.count("--listen") > 0) config.set_listen_address(flags.listen);
+  if (app.count("--metrics") > 0) config.set_metrics_address(flags.metrics);
+  return ResolveOptions(config);
+}
+
+// A connection takes a descriptor, and gRPC does not survive running out of them.
+void RaiseDescriptorLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+int Run(const Options& options) {
+  // Blocked before the first thread starts: main waits for them.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  sigprocmask(SIG_BLOCK, &signals, nullptr);
+  umask(077);
+  RaiseDescriptorLimit();
+  SilenceGrpc();
+
+  const RealClock clock;
+  std::atomic<bool> deaf = false;
+  auto server = Server::Start(options, clock, [&deaf] {
+    deaf = true;
+    kill(getpid(), SIGTERM);
+  });
+  if (!server.ok()) return Fail(server.status());
+  spdlog::info("nsa-coordinator {} ({}): state in {}, gRPC on {} and {}, metrics on {}", kVersion,
+               kRevision, options.state_dir.string(), (*server)->listen_address(),
+               options.unix_socket().string(), (*server)->metrics_address());
+  TellServiceManager("READY=1");
+  int signal = 0;
+  sigwait(&signals, &signal);
+  TellServiceManager("STOPPING=1");
+  spdlog::info("got {}: draining; workers keep running", sigabbrev_np(signal));
+  (*server)->Drain(absl::Seconds(deaf ? 0 : 8));
+  return deaf ? 6 : 0;
+}
+
+}  // namespace
+}  // namespace nsa::server
+
+int main(int argc, char** argv) {
+  nsa::server::Flags flags;
+  CLI::App app("nsa-coordinator: takes training jobs, keeps them alive, shows them");
+  app.set_version_flag("--version", std::string(nsa::kVersion) + " (" + nsa::kRevision + ")");
+  app.add_option("--config", flags.config, "configs/coordinator.yaml; without it all defaults");
+  app.add_option("--state-dir", flags.state_dir,
+                 "store, logs and sockets [$NSA_STATE_DIR, else ~/.local/state/nsa]");
+  app.add_option("--listen", flags.listen, "gRPC over TCP [127.0.0.1:50951]; \"\" for none");
+  app.add_option("--metrics", flags.metrics, "HTTP of /metrics [127.0.0.1:9464]; \"\" for none");
+  app.add_option("--log-level", flags.log_level, "trace, debug, info, warn or error");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  nsa::InitLog("coordinator", flags.log_level);
+  const auto options = nsa::server::OptionsFrom(app, flags);
+  if (!options.ok()) return nsa::server::Fail(options.status());
+  return nsa::server::Run(*options);
+}

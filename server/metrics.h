@@ -1,0 +1,102 @@
+// The coordinator's Prometheus metrics. metrics_table.h says what there is; this says when it
+// changes, and when the series of a job go away.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "common/clock.h"
+#include "common/mutex.h"
+#include "nsa/v1/coordinator.pb.h"
+#include "nsa/v1/telemetry.pb.h"
+#include "prometheus/counter.h"
+#include "prometheus/family.h"
+#include "prometheus/gauge.h"
+#include "prometheus/histogram.h"
+#include "prometheus/registry.h"
+#include "server/fleet.h"
+#include "server/job_store.h"
+#include "server/metrics_table.h"
+
+namespace nsa::server {
+
+// Thread-safe; the lock means "one job's series are being changed".
+class Metrics {
+ public:
+  explicit Metrics(const Clock& clock);
+
+  // The text that Prometheus reads.
+  std::string Text() const;
+
+  void ObserveCall(const std::string& method, const std::string& code, double seconds, bool stream);
+  void ObserveStream(const std::string& method, int change);
+  void ObserveCommit(double seconds);
+  void ObserveStoreError(const std::string& operation);
+
+  // A job moved from one state to another (from UNSPECIFIED: it was submitted).
+  void ObserveMove(v1::Job::State from, const v1::StoredJob& job);
+
+  // New records of one rank of a job's present generation.
+  void ObserveRecords(const v1::Job& job, int32_t rank,
+                      const std::vector<v1::WorkerRecord>& records);
+
+  // What there is now; also drops the series of jobs that ended more than kGrace ago.
+  void ObserveFleet(const std::vector<NodeView>& nodes, const std::vector<JobPtr>& active,
+                    const std::map<v1::Job::State, int64_t>& jobs_by_state);
+
+  // Which ranks of a job run.
+  void ObserveRanks(const v1::Job& job, const std::vector<RankView>& ranks);
+
+  // Long enough for the last scrape to see the end.
+  static constexpr absl::Duration kGrace = absl::Minutes(5);
+
+ private:
+  using Labels = std::map<std::string, std::string>;
+  struct JobSeries {
+    std::set<std::pair<FamilyId, Labels>> known;
+    std::vector<std::function<void()>> removers;
+    absl::Duration ended = absl::InfiniteDuration();  // monotonic
+    double flops_per_token = 0;
+    double peak_flops = 0;  // of all its GPUs; 0: on the CPU, or not known
+    std::map<int32_t, std::map<std::string, int64_t>> fallbacks;  // by rank, as last reported
+    std::map<int32_t, double> busy_seconds;                       // by rank, of the last step
+    std::set<std::string> workers_up;                             // ranks with nsa_worker_up
+  };
+
+  prometheus::Gauge& Gauge(FamilyId id, const Labels& labels = {});
+  prometheus::Counter& Counter(FamilyId id, const Labels& labels = {});
+  prometheus::Histogram& Histogram(FamilyId id, const Labels& labels = {});
+  // The same for a job's series, which are remembered so that they can be removed.
+  prometheus::Gauge& Gauge(JobSeries* series, FamilyId id, const Labels& labels);
+  prometheus::Counter& Counter(JobSeries* series, FamilyId id, const Labels& labels);
+  prometheus::Histogram& Histogram(JobSeries* series, FamilyId id, const Labels& labels);
+
+  JobSeries& SeriesOf(const v1::Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ObserveSteps(const v1::Job& job, const std::vector<const v1::WorkerRecord*>& records,
+                    JobSeries* series) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ObserveRank(const std::string& job_id, int32_t rank, const v1::StepRecord& step,
+                   JobSeries* series) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ObserveLayer(const std::string& job_id, const v1::LayerStats& layer, JobSeries* series)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ObserveCheckpoint(const v1::Job& job, const v1::WorkerRecord& record, JobSeries* series)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ObserveGpus(const std::vector<NodeView>& nodes, const std::vector<JobPtr>& active)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Sweep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Clock& clock_;
+  prometheus::Registry registry_;
+  std::vector<prometheus::Family<prometheus::Gauge>*> gauges_;  // by FamilyId, or null
+  std::vector<prometheus::Family<prometheus::Counter>*> counters_;
+  std::vector<prometheus::Family<prometheus::Histogram>*> histograms_;
+  Mutex mutex_;
+  std::map<std::string, JobSeries> jobs_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace nsa::server

@@ -1,0 +1,32 @@
+// /metrics for Prometheus and /healthz for load balancers, on a small HTTP server of its own.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace nsa::server {
+
+class MetricsHttp {
+ public:
+  // `address` is host:port; port 0 takes a free one. `text` makes the body of /metrics; `healthy`
+  // decides between 200 and 503 of /healthz. Both are called on the server's threads. Unavailable
+  // when the port is taken.
+  static absl::StatusOr<std::unique_ptr<MetricsHttp>> Start(const std::string& address,
+                                                            std::function<std::string()> text,
+                                                            std::function<bool()> healthy);
+  ~MetricsHttp();
+
+  // host:port with the port that was taken.
+  const std::string& address() const { return address_; }
+
+ private:
+  struct Impl;
+  MetricsHttp(std::unique_ptr<Impl> impl, std::string address);
+  std::unique_ptr<Impl> impl_;
+  const std::string address_;
+};
+
+}  // namespace nsa::server

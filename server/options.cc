@@ -1,0 +1,84 @@
+#include "server/options.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/rpc.h"
+#include "common/status.h"
+#include "server/listener.h"
+
+namespace nsa::server {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kDefaultListen[] = "127.0.0.1:50951";
+constexpr char kDefaultMetrics[] = "127.0.0.1:9464";
+
+fs::path BesideThisProgram(const std::string& name) {
+  std::error_code error;
+  return fs::read_symlink("/proc/self/exe", error).parent_path() / name;
+}
+
+absl::Status CheckTimes(const Options& options) {
+  if (options.node_unknown < absl::Seconds(1)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("node_unknown_seconds: %g (≥ 1); heartbeats come every half second",
+                        absl::ToDoubleSeconds(options.node_unknown)));
+  }
+  if (options.node_lost <= options.node_unknown) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "node_lost_seconds: %g (more than node_unknown_seconds, %g); a job must not be restarted "
+        "on a short silence",
+        absl::ToDoubleSeconds(options.node_lost), absl::ToDoubleSeconds(options.node_unknown)));
+  }
+  if (options.log_quota_bytes < 64 << 10) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("log_quota_bytes: %d (≥ 65536); raise it", options.log_quota_bytes));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRoots(const Options& options) {
+  for (const fs::path& root : options.allowed_roots) {
+    if (root.is_absolute()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("allowed_roots: ", root.string(), " is relative; write it from /"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Options> ResolveOptions(const v1::CoordinatorConfig& config) {
+  Options options;
+  options.state_dir =
+      fs::absolute(config.state_dir().empty() ? DefaultStateDir() : config.state_dir())
+          .lexically_normal();
+  options.listen_address = config.has_listen_address() ? config.listen_address() : kDefaultListen;
+  options.metrics_address =
+      config.has_metrics_address() ? config.metrics_address() : kDefaultMetrics;
+  options.local_agent = config.has_local_agent() ? config.local_agent() : true;
+  options.agent_program = config.agent_program().empty() ? BesideThisProgram("nsa-agent")
+                                                         : fs::path(config.agent_program());
+  for (const std::string& root : config.allowed_roots()) {
+    options.allowed_roots.push_back(fs::path(root).lexically_normal());
+  }
+  if (options.allowed_roots.empty()) options.allowed_roots.emplace_back("/");
+  options.tls = config.tls();
+  options.token_file = config.token_file();
+  options.node_unknown =
+      absl::Seconds(config.has_node_unknown_seconds() ? config.node_unknown_seconds() : 10);
+  options.node_lost =
+      absl::Seconds(config.has_node_lost_seconds() ? config.node_lost_seconds() : 300);
+  options.log_quota_bytes =
+      config.has_log_quota_bytes() ? config.log_quota_bytes() : int64_t{256} << 20;
+  NSA_RETURN_IF_ERROR(CheckTimes(options));
+  NSA_RETURN_IF_ERROR(CheckRoots(options));
+  NSA_RETURN_IF_ERROR(
+      CheckExposure("listen_address", options.listen_address, options.tls, options.token_file));
+  // /metrics has neither TLS nor a token.
+  NSA_RETURN_IF_ERROR(CheckExposure("metrics_address", options.metrics_address, {}, ""));
+  return options;
+}
+
+}  // namespace nsa::server

@@ -1,0 +1,33 @@
+// The configuration with every default filled in, and checked.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "nsa/v1/config.pb.h"
+
+namespace nsa::server {
+
+struct Options {
+  std::filesystem::path state_dir;  // absolute
+  std::string listen_address;       // empty: no TCP
+  std::string metrics_address;      // empty: none
+  bool local_agent = true;
+  std::filesystem::path agent_program;
+  std::vector<std::filesystem::path> allowed_roots;
+  v1::TlsConfig tls;
+  std::string token_file;
+  absl::Duration node_unknown;
+  absl::Duration node_lost;
+  int64_t log_quota_bytes = 0;
+
+  std::filesystem::path unix_socket() const { return state_dir / "coordinator.sock"; }
+};
+
+// InvalidArgument or FailedPrecondition with the field, the value and what to do.
+absl::StatusOr<Options> ResolveOptions(const v1::CoordinatorConfig& config);
+
+}  // namespace nsa::server

@@ -1,0 +1,61 @@
+#include "server/progress.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace nsa::server {
+namespace {
+
+constexpr double kWeight = 0.05;  // of the newest step
+
+void FoldStep(const v1::StepRecord& record, int64_t last_step, v1::JobProgress* progress) {
+  progress->set_step(record.step());
+  progress->set_loss(record.loss());
+  progress->set_total_tokens(record.total_tokens());
+  progress->set_learning_rate(record.learning_rate());
+  progress->set_grad_norm(record.grad_norm());
+  const double now = record.tokens_per_second();
+  if (std::isfinite(now) && now > 0) {
+    const double before = progress->tokens_per_second();
+    progress->set_tokens_per_second(before > 0 ? before + kWeight * (now - before) : now);
+  }
+  const double left = static_cast<double>(std::max<int64_t>(last_step - record.step(), 0));
+  const double rate = progress->tokens_per_second();
+  const double tokens_a_step = static_cast<double>(record.tokens());
+  progress->set_eta_seconds(rate > 0 ? left * tokens_a_step / rate : -1);
+}
+
+}  // namespace
+
+void Fold(const v1::WorkerRecord& record, int64_t total_steps, int64_t last_step,
+          v1::JobProgress* progress) {
+  progress->set_total_steps(total_steps);
+  switch (record.kind_case()) {
+    case v1::WorkerRecord::kStarted:
+      // Steps behind the checkpoint are done again.
+      progress->set_step(record.started().resumed_step());
+      progress->set_eta_seconds(-1);
+      break;
+    case v1::WorkerRecord::kStep:
+      FoldStep(record.step(), last_step, progress);
+      break;
+    case v1::WorkerRecord::kEval:
+      progress->set_val_loss(record.eval().loss());
+      progress->set_val_step(record.eval().step());
+      break;
+    case v1::WorkerRecord::kCheckpoint:
+      if (!record.checkpoint().error().empty()) break;
+      progress->set_checkpoint_step(record.checkpoint().step());
+      progress->set_checkpoint_unix_nanos(record.unix_nanos());
+      break;
+    default:
+      break;
+  }
+}
+
+int64_t LastStep(const v1::JobSpec& spec, const v1::StopRequest& stop) {
+  const int64_t steps = spec.train().steps();
+  return stop.mode() == v1::STOP_MODE_AT_STEP ? std::min(steps, stop.at_step()) : steps;
+}
+
+}  // namespace nsa::server

@@ -1,0 +1,19 @@
+// From records to how far a job is. Pure.
+#pragma once
+
+#include "nsa/v1/coordinator.pb.h"
+#include "nsa/v1/telemetry.pb.h"
+
+namespace nsa::server {
+
+// Folds one record of rank 0 into `progress`. `total_steps` are the job's; `last_step` is the
+// one it ends after, earlier when a stop at a step is in force.
+// Throughput is an exponential mean over about 20 steps; the estimate to the end uses it and is
+// negative while there is none.
+void Fold(const v1::WorkerRecord& record, int64_t total_steps, int64_t last_step,
+          v1::JobProgress* progress);
+
+// The step at which a job ends: train.steps, or an earlier stop.
+int64_t LastStep(const v1::JobSpec& spec, const v1::StopRequest& stop);
+
+}  // namespace nsa::server

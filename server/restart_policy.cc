@@ -1,0 +1,55 @@
+#include "server/restart_policy.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/count.h"
+
+namespace nsa::server {
+namespace {
+
+constexpr double kLongestDelaySeconds = 300;
+constexpr double kJitter = 0.25;
+
+RestartDecision GiveUp(std::string reason, std::string text) {
+  return {.restart = false, .reason = std::move(reason), .text = std::move(text)};
+}
+
+absl::Duration Delay(double first_seconds, int failures_in_a_row, double jitter) {
+  const double doubled = first_seconds * std::exp2(std::min(failures_in_a_row - 1, 30));
+  const double capped = std::min(doubled, kLongestDelaySeconds);
+  return absl::Seconds(capped * (1 - kJitter + 2 * kJitter * jitter));
+}
+
+}  // namespace
+
+RestartDecision DecideRestart(const v1::RestartSpec& policy, const RestartHistory& history,
+                              const Failure& failure, absl::Time now, double jitter) {
+  if (failure.final) return GiveUp(failure.reason, failure.text);
+
+  const int32_t without_progress = history.made_progress ? 0 : history.without_progress + 1;
+  if (without_progress >= policy.max_no_progress() && policy.max_no_progress() > 0) {
+    return GiveUp("NO_PROGRESS", absl::StrFormat("%s in a row without a newer checkpoint "
+                                                 "(restart.max_no_progress: %d); last cause: %s",
+                                                 Count(without_progress, "start"),
+                                                 policy.max_no_progress(), failure.text));
+  }
+
+  const auto recent = std::ranges::count_if(
+      history.counted, [&](absl::Time time) { return now - time < kRestartWindow; });
+  if (!failure.infrastructure && recent >= policy.max_restarts()) {
+    return GiveUp("RESTART_BUDGET_EXHAUSTED",
+                  absl::StrFormat("%s in 24 h (restart.max_restarts: %d); last cause: %s",
+                                  Count(recent, "restart"), policy.max_restarts(), failure.text));
+  }
+
+  return {.restart = true,
+          .delay = Delay(policy.backoff_seconds(), std::max(without_progress, 1), jitter),
+          .counts = !failure.infrastructure,
+          .without_progress = without_progress,
+          .text = failure.text};
+}
+
+}  // namespace nsa::server

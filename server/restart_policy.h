@@ -1,0 +1,44 @@
+// Whether and when a failed gang starts again. Pure.
+//
+//   delay      restart.backoff_seconds · 2^(failures in a row − 1), at most 300 s, ±25 % jitter
+//   budget     restart.max_restarts in 24 hours; faults of the machine do not count
+//   breaker    restart.max_no_progress generations in a row without a newer checkpoint:
+//   NO_PROGRESS.
+//              This one counts faults of the machine too: it is what ends a loop.
+//   for good   failures that a restart would repeat are not retried
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "nsa/v1/job.pb.h"
+#include "server/gang.h"
+
+namespace nsa::server {
+
+// What is known of a job's earlier failures.
+struct RestartHistory {
+  std::vector<absl::Time> counted;  // restarts that counted, any order
+  int32_t without_progress = 0;     // generations in a row before this one
+  bool made_progress = false;       // this generation published a newer checkpoint
+};
+
+struct RestartDecision {
+  bool restart = false;
+  absl::Duration delay;          // with restart
+  bool counts = false;           // with restart: against the budget
+  int32_t without_progress = 0;  // to remember
+  std::string reason;            // without restart: UPPER_SNAKE
+  std::string text;              // for people
+};
+
+// `jitter` is uniform in [0, 1). `policy` has its defaults.
+RestartDecision DecideRestart(const v1::RestartSpec& policy, const RestartHistory& history,
+                              const Failure& failure, absl::Time now, double jitter);
+
+// How far back restarts count.
+inline constexpr absl::Duration kRestartWindow = absl::Hours(24);
+
+}  // namespace nsa::server

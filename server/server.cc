@@ -1,0 +1,267 @@
+#include "server/server.h"
+
+#include <atomic>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/status.h"
+#include "common/version.h"
+#include "grpcpp/health_check_service_interface.h"
+#include "server/auth.h"
+#include "server/call.h"
+#include "server/change_hub.h"
+#include "server/coordinator_service.h"
+#include "server/dump_broker.h"
+#include "server/executor.h"
+#include "server/fleet.h"
+#include "server/fleet_service.h"
+#include "server/job_control.h"
+#include "server/job_store.h"
+#include "server/listener.h"
+#include "server/local_agent.h"
+#include "server/log_store.h"
+#include "server/metrics.h"
+#include "server/metrics_http.h"
+#include "server/queue_board.h"
+#include "server/reconciler.h"
+#include "server/self_probe.h"
+#include "server/service_manager.h"
+#include "server/state_lock.h"
+#include "spdlog/spdlog.h"
+
+namespace nsa::server {
+namespace {
+
+constexpr int kExecutorThreads = 4;
+constexpr int kSlowThreads = 2;
+constexpr absl::Duration kLookEvery = absl::Seconds(1);
+
+std::string CodeName(grpc::StatusCode code) {
+  return absl::StatusCodeToString(static_cast<absl::StatusCode>(code));
+}
+
+}  // namespace
+
+// In order of construction; destroyed in reverse.
+struct Server::Parts {
+  Parts(const Options& with, const Clock& a_clock, StateLock a_lock, Auth an_auth)
+      : options(with),
+        clock(a_clock),
+        lock(std::move(a_lock)),
+        auth(std::move(an_auth)),
+        metrics(clock),
+        fleet(clock, {.unknown = with.node_unknown, .lost = with.node_lost}),
+        logs(with.state_dir / "logs", with.log_quota_bytes),
+        dumps(clock),
+        paths(with.allowed_roots) {}
+
+  const Options options;
+  const Clock& clock;
+  StateLock lock;
+  Auth auth;
+  Metrics metrics;
+  ChangeHub hub;
+  Fleet fleet;
+  LogStore logs;
+  DumpBroker dumps;
+  QueueBoard board;
+  PathGuard paths;
+  std::atomic<bool> draining = false;
+  bool running = true;                // until drained
+  std::atomic<bool> serving = false;  // everything is up and nothing is being drained
+  std::unique_ptr<JobStore> store;
+  std::unique_ptr<JobControl> control;
+  std::unique_ptr<MetricsHttp> metrics_http;
+  std::unique_ptr<Reconciler> reconciler;
+  absl::Duration looked = -absl::InfiniteDuration();  // of the reconciler's thread
+  // Executors end before what their tasks use.
+  std::unique_ptr<Executor> slow;
+  std::unique_ptr<Executor> executor;
+  std::unique_ptr<CallRules> rules;
+  std::unique_ptr<CoordinatorService> coordinator_service;
+  std::unique_ptr<FleetService> fleet_service;
+  Listening listening;
+  std::unique_ptr<SelfProbe> probe;
+  std::unique_ptr<LocalAgent> agent;
+
+  absl::Status OpenStore();
+  absl::Status StartMetrics();
+  void MakeReconciler();
+  v1::GetVersionResponse Version() const;
+  void MakeServices();
+  absl::Status StartListening();
+  void StartProbe(std::function<void()> deaf);
+  void StartAgent();
+  void Look();
+};
+
+absl::Status Server::Parts::OpenStore() {
+  JobStore::Observer observer{
+      .changed = [this](const std::string& id) { hub.Publish(id); },
+      .moved = [this](v1::Job::State from,
+                      const v1::StoredJob& job) { metrics.ObserveMove(from, job); },
+      .committed = [this](double seconds) { metrics.ObserveCommit(seconds); },
+      .failed = [this](const std::string& operation) { metrics.ObserveStoreError(operation); }};
+  NSA_ASSIGN_OR_RETURN(store, JobStore::Open(options.state_dir, clock, std::move(observer)));
+  control = std::make_unique<JobControl>(*store, fleet, board, paths, clock);
+  return absl::OkStatus();
+}
+
+absl::Status Server::Parts::StartMetrics() {
+  if (options.metrics_address.empty()) return absl::OkStatus();
+  NSA_ASSIGN_OR_RETURN(metrics_http, MetricsHttp::Start(
+                                         options.metrics_address, [this] { return metrics.Text(); },
+                                         [this] { return serving.load(); }));
+  return absl::OkStatus();
+}
+
+void Server::Parts::MakeReconciler() {
+  executor = std::make_unique<Executor>("calls", kExecutorThreads);
+  slow = std::make_unique<Executor>("slow-calls", kSlowThreads);
+  reconciler = std::make_unique<Reconciler>(
+      Reconciler::Parts{.store = *store,
+                        .fleet = fleet,
+                        .board = board,
+                        .dumps = dumps,
+                        .executor = *slow,
+                        .clock = clock,
+                        .dumps_dir = options.state_dir / "dumps",
+                        .changed = [this](const std::string& id) { hub.Publish(id); },
+                        .looked = [this] { Look(); }});
+}
+
+void Server::Parts::Look() {
+  // The reconciler looks several times a second; nobody reads the metrics as often.
+  const absl::Duration now = clock.Monotonic();
+  if (now - looked < kLookEvery) return;
+  looked = now;
+  const std::vector<JobPtr> active = store->Active();
+  metrics.ObserveFleet(fleet.Nodes(), active, store->CountByState());
+  for (const JobPtr& job : active) {
+    if (HasGang(job->job().state())) {
+      metrics.ObserveRanks(job->job(), fleet.Ranks(*job, fleet.started()));
+    }
+  }
+}
+
+v1::GetVersionResponse Server::Parts::Version() const {
+  v1::GetVersionResponse version;
+  version.set_version(kVersion);
+  version.set_revision(kRevision);
+  if (serving && metrics_http != nullptr) version.set_metrics_address(metrics_http->address());
+  version.set_state_dir(options.state_dir.string());
+  return version;
+}
+
+void Server::Parts::MakeServices() {
+  rules = std::make_unique<CallRules>(CallRules{
+      .auth = auth,
+      .executor = *executor,
+      .draining = draining,
+      .observe = [this](
+                     const std::string& method, grpc::StatusCode code, double seconds,
+                     bool stream) { metrics.ObserveCall(method, CodeName(code), seconds, stream); },
+      .observe_stream = [this](const std::string& method,
+                               int change) { metrics.ObserveStream(method, change); }});
+  coordinator_service = std::make_unique<CoordinatorService>(
+      CoordinatorService::Parts{.store = *store,
+                                .control = *control,
+                                .fleet = fleet,
+                                .logs = logs,
+                                .dumps = dumps,
+                                .hub = hub,
+                                .rules = *rules,
+                                .slow = *slow,
+                                .submitted = [this] { reconciler->Wake(); },
+                                .version = [this] { return Version(); }});
+  fleet_service = std::make_unique<FleetService>(FleetService::Parts{
+      .store = *store,
+      .fleet = fleet,
+      .logs = logs,
+      .dumps = dumps,
+      .hub = hub,
+      .rules = *rules,
+      .heard = [this] { reconciler->Wake(); },
+      .recorded =
+          [this](const v1::Job& job, int32_t rank, const std::vector<v1::WorkerRecord>& records) {
+            metrics.ObserveRecords(job, rank, records);
+          },
+      .epoch = absl::StrFormat("%x", absl::ToUnixNanos(clock.Wall()))});
+}
+
+absl::Status Server::Parts::StartListening() {
+  NSA_ASSIGN_OR_RETURN(listening,
+                       Listen({.tcp_address = options.listen_address,
+                               .unix_socket = options.unix_socket(),
+                               .tls = options.tls,
+                               .services = {coordinator_service.get(), fleet_service.get()}}));
+  return absl::OkStatus();
+}
+
+void Server::Parts::StartProbe(std::function<void()> deaf) {
+  // TLS listeners are probed through the socket: the same process, the same descriptors.
+  const bool plain = !listening.tcp_address.empty() && options.tls.certificate_file().empty();
+  probe = std::make_unique<SelfProbe>(
+      SelfProbe::Options{.address = plain ? listening.tcp_address
+                                          : absl::StrCat("unix:", options.unix_socket().string()),
+                         .alive = [] { TellServiceManager("WATCHDOG=1"); },
+                         .deaf = std::move(deaf)});
+}
+
+void Server::Parts::StartAgent() {
+  if (!options.local_agent) return;
+  agent = LocalAgent::Start(
+      {.program = options.agent_program,
+       .state_dir = options.state_dir / "agent",
+       .coordinator_address = absl::StrCat("unix:", options.unix_socket().string())},
+      clock);
+}
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options, const Clock& clock,
+                                                      std::function<void()> deaf) {
+  NSA_ASSIGN_OR_RETURN(StateLock lock, StateLock::Acquire(options.state_dir));
+  NSA_ASSIGN_OR_RETURN(Auth auth, Auth::FromFile(options.token_file));
+  auto parts = std::make_unique<Parts>(options, clock, std::move(lock), std::move(auth));
+  NSA_RETURN_IF_ERROR(parts->OpenStore());
+  parts->MakeReconciler();
+  parts->MakeServices();
+  NSA_RETURN_IF_ERROR(parts->StartListening());
+  // After gRPC: an HTTP server takes two seconds to stop when the other port turns out to be taken.
+  NSA_RETURN_IF_ERROR(parts->StartMetrics());
+  parts->listening.server->GetHealthCheckService()->SetServingStatus(true);
+  parts->serving = true;
+  parts->reconciler->Start();
+  parts->StartProbe(std::move(deaf));
+  parts->StartAgent();
+  return std::unique_ptr<Server>(new Server(std::move(parts)));
+}
+
+Server::Server(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+
+Server::~Server() { Drain(absl::ZeroDuration()); }
+
+void Server::Drain(absl::Duration patience) {
+  if (!std::exchange(parts_->running, false)) return;
+  parts_->serving = false;
+  parts_->agent.reset();
+  parts_->probe.reset();
+  parts_->listening.server->GetHealthCheckService()->SetServingStatus(false);
+  // Streams have no end of their own: they are told to end, and those that do not are cancelled.
+  parts_->draining = true;
+  parts_->hub.PublishAll();
+  parts_->listening.server->Shutdown(std::chrono::system_clock::now() +
+                                     absl::ToChronoNanoseconds(patience));
+  parts_->listening.server->Wait();
+  parts_->reconciler->Stop();
+}
+
+const std::string& Server::listen_address() const { return parts_->listening.tcp_address; }
+
+const std::string& Server::metrics_address() const {
+  static const std::string* const kNone = new std::string;
+  return parts_->metrics_http == nullptr ? *kNone : parts_->metrics_http->address();
+}
+
+}  // namespace nsa::server

@@ -1,0 +1,33 @@
+#include "server/service_manager.h"
+
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+
+namespace nsa::server {
+
+void TellServiceManager(const std::string& state) {
+  const char* path = std::getenv("NOTIFY_SOCKET");
+  sockaddr_un address{};
+  if (path == nullptr || (path[0] != '/' && path[0] != '@') ||
+      std::strlen(path) >= sizeof(address.sun_path)) {
+    return;
+  }
+  address.sun_family = AF_UNIX;
+  std::strcpy(address.sun_path, path);
+  const size_t length = offsetof(sockaddr_un, sun_path) + std::strlen(path);
+  // An abstract name begins with a NUL, written as @.
+  if (address.sun_path[0] == '@') address.sun_path[0] = '\0';
+  const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return;
+  // Nobody to tell when it fails.
+  (void)sendto(fd, state.data(), state.size(), MSG_NOSIGNAL,
+               reinterpret_cast<const sockaddr*>(&address), static_cast<socklen_t>(length));
+  close(fd);
+}
+
+}  // namespace nsa::server

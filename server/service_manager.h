@@ -1,0 +1,11 @@
+// What systemd wants to be told (sd_notify), without its library: one datagram to $NOTIFY_SOCKET.
+#pragma once
+
+#include <string>
+
+namespace nsa::server {
+
+// "READY=1", "STOPPING=1", "WATCHDOG=1". Does nothing without a manager that listens.
+void TellServiceManager(const std::string& state);
+
+}  // namespace nsa::server

@@ -1,0 +1,29 @@
+// Applies a row of the lifecycle table to a stored job: state, reason, times, event.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "nsa/v1/store.pb.h"
+#include "server/lifecycle.h"
+
+namespace nsa::server {
+
+struct Because {
+  std::string reason;  // more exact than the table's; empty: the table's
+  std::string text;    // for people
+  int32_t rank = -1;   // where it came from
+  v1::Severity severity = v1::SEVERITY_INFO;
+};
+
+// FailedPrecondition when the table has no such row; then nothing is changed.
+absl::Status Apply(Happening happening, const Because& because, absl::Time now,
+                   v1::StoredJob* stored, std::vector<v1::JobEvent>* events);
+
+// What a generation must move for a restart to be worth it: the step of the newest checkpoint, or
+// of a job that saves none the step.
+int64_t ProgressMark(const v1::Job& job);
+
+}  // namespace nsa::server

@@ -1,0 +1,31 @@
+// What each stream sends: sources over the stores, each of which remembers where its reader is.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "nsa/v1/coordinator.pb.h"
+#include "server/job_control.h"
+#include "server/job_store.h"
+#include "server/log_store.h"
+#include "server/stream.h"
+
+namespace nsa::server {
+
+// The job now and at every change that shows, until it has ended.
+Source<v1::WatchJobResponse> WatchJobSource(const JobStore& store, const JobControl& control,
+                                            std::string job_id);
+
+// Events after a position; with follow until the job has ended (all jobs: for ever).
+Source<v1::WatchEventsResponse> EventSource(const JobStore& store,
+                                            const v1::WatchEventsRequest& request,
+                                            std::string job_id);
+
+// Records after a position, or the last few; with follow until the job has ended.
+absl::StatusOr<Source<v1::WatchRecordsResponse>> RecordSource(
+    const JobStore& store, const v1::WatchRecordsRequest& request, std::string job_id);
+
+// Log lines of one rank or of all in turn; with follow until the job has ended.
+absl::StatusOr<Source<v1::StreamLogsResponse>> LogSource(const JobStore& store, LogStore* logs,
+                                                         const v1::StreamLogsRequest& request,
+                                                         std::string job_id);
+
+}  // namespace nsa::server

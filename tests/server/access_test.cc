@@ -1,0 +1,211 @@
+// Who reaches the coordinator and how: addresses, tokens, certificates, HTTP, what it refuses.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+
+#include "absl/strings/numbers.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "tests/server/server_fixture.h"
+
+namespace nsa::server {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// One answer of an HTTP server: head and body.
+std::string HttpGet(const std::string& address, const std::string& path) {
+  const size_t colon = address.rfind(':');
+  int port = 0;
+  EXPECT_TRUE(absl::SimpleAtoi(address.substr(colon + 1), &port));
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in to{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(port))};
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
+  const std::string request = absl::StrCat("GET ", path, " HTTP/1.0\r\n\r\n");
+  EXPECT_EQ(write(fd, request.data(), request.size()), static_cast<ssize_t>(request.size()));
+  std::string answer;
+  char buffer[4096];
+  for (ssize_t n = 0; (n = read(fd, buffer, sizeof(buffer))) > 0;) {
+    answer.append(buffer, static_cast<size_t>(n));
+  }
+  close(fd);
+  return answer;
+}
+
+TEST_F(ServerTest, ATooLargeMessageIsRefusedAndTheServerGoesOn) {
+  v1::JobSpec spec = Spec("huge");
+  (*spec.mutable_labels())["x"] = std::string(5 << 20, 'x');
+  v1::SubmitJobRequest request;
+  *request.mutable_spec() = spec;
+  grpc::ChannelArguments own;
+  own.SetMaxSendMessageSize(-1);
+  const auto stub = v1::CoordinatorService::NewStub(grpc::CreateCustomChannel(
+      server_->listen_address(), grpc::InsecureChannelCredentials(), own));
+  EXPECT_THAT(
+      Call<v1::SubmitJobResponse>(&v1::CoordinatorService::Stub::SubmitJob, stub.get(), request)
+          .status(),
+      StatusIs(absl::StatusCode::kResourceExhausted));
+  spec.mutable_labels()->clear();
+  EXPECT_TRUE(TrySubmit(spec).ok());
+}
+
+TEST_F(ServerTest, MetricsAndHealthAnswerOverHttp) {
+  metrics_address_ = "127.0.0.1:0";
+  Restart();
+  const std::string text = HttpGet(server_->metrics_address(), "/metrics");
+  EXPECT_THAT(text, AllOf(HasSubstr("200 OK"), HasSubstr("nsa_build_info{")));
+  EXPECT_THAT(HttpGet(server_->metrics_address(), "/healthz"), HasSubstr("ok\n"));
+  EXPECT_THAT(HttpGet(server_->metrics_address(), "/nothing"), HasSubstr("404"));
+}
+
+TEST_F(ServerTest, ASecondCoordinatorIsRefusedWithinTwoSeconds) {
+  const absl::Time start = absl::Now();
+  EXPECT_THAT(
+      Server::Start(MakeOptions(), clock_, [] {}).status(),
+      StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(absl::StrCat("pid ", getpid()))));
+  Options same_port = MakeOptions();
+  same_port.state_dir = folder_ / "another";
+  same_port.listen_address = server_->listen_address();
+  EXPECT_THAT(Server::Start(same_port, clock_, [] {}).status(),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr(server_->listen_address())));
+  Options same_metrics = MakeOptions();
+  same_metrics.state_dir = folder_ / "third";
+  same_metrics.metrics_address = server_->listen_address();
+  EXPECT_THAT(Server::Start(same_metrics, clock_, [] {}).status(),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("metrics_address")));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(2));
+}
+
+TEST_F(ServerTest, TcpNeedsTheTokenAndTheSocketDoesNot) {
+  token_file_ = (folder_ / "token").string();
+  std::ofstream(token_file_) << "0123456789abcdef0123\n";
+  chmod(token_file_.c_str(), 0600);
+  Restart();
+  const auto tcp = v1::CoordinatorService::NewStub(*OpenChannel(server_->listen_address(), {}));
+  for (const auto& [token, code] : std::vector<std::pair<std::string, grpc::StatusCode>>{
+           {"", grpc::UNAUTHENTICATED},
+           {"wrong", grpc::UNAUTHENTICATED},
+           {"0123456789abcdef012", grpc::UNAUTHENTICATED},
+           {"0123456789abcdef01234", grpc::UNAUTHENTICATED},
+           {"0123456789abcdef0123", grpc::OK}}) {
+    const auto context = MakeContext(kTimeout, token);
+    v1::GetVersionResponse version;
+    EXPECT_EQ(tcp->GetVersion(context.get(), {}, &version).error_code(), code) << token;
+    const auto streaming = MakeContext(kTimeout, token);
+    v1::WatchEventsResponse event;
+    const auto reader = tcp->WatchEvents(streaming.get(), {});
+    EXPECT_FALSE(reader->Read(&event));
+    EXPECT_EQ(reader->Finish().error_code(), code) << token;
+  }
+  EXPECT_TRUE(TrySubmit(Spec("demo")).ok()) << "the socket";
+}
+
+// What a client without our schema sees.
+std::string RawCall(const std::string& address, const std::string& method,
+                    const std::string& request) {
+  grpc::GenericStub stub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+  grpc::CompletionQueue queue;
+  const auto call = stub.PrepareCall(&context, method, &queue);
+  void* tag = nullptr;
+  bool ok = false;
+  call->StartCall(nullptr);
+  queue.Next(&tag, &ok);
+  const grpc::Slice slice(request);
+  call->Write(grpc::ByteBuffer(&slice, 1), nullptr);
+  queue.Next(&tag, &ok);
+  call->WritesDone(nullptr);
+  queue.Next(&tag, &ok);
+  grpc::ByteBuffer answer;
+  call->Read(&answer, nullptr);
+  queue.Next(&tag, &ok);
+  if (!ok) return "no answer";
+  grpc::Slice joined;
+  EXPECT_TRUE(answer.DumpToSingleSlice(&joined).ok());
+  return std::string(reinterpret_cast<const char*>(joined.begin()), joined.size());
+}
+
+TEST_F(ServerTest, HealthAndReflectionAnswerAnyClient) {
+  // HealthCheckResponse{status: SERVING}.
+  EXPECT_EQ(RawCall(server_->listen_address(), "/grpc.health.v1.Health/Check", ""),
+            std::string("\x08\x01", 2));
+  // ServerReflectionRequest{list_services: ""}.
+  const std::string services = RawCall(
+      server_->listen_address(), "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+      std::string("\x3a\x00", 2));
+  EXPECT_THAT(services,
+              AllOf(HasSubstr("nsa.v1.CoordinatorService"), HasSubstr("nsa.v1.FleetService")));
+}
+
+TEST_F(ServerTest, TlsAdmitsOnlyClientsWithACertificateOfOurAuthority) {
+  if (std::system("command -v openssl >/dev/null 2>&1") != 0) {
+    GTEST_SKIP() << "openssl is not installed: no certificates";
+  }
+  const std::string dir = folder_.path().string();
+  const std::string make = absl::StrCat(
+      "cd ", dir,
+      " && (for a in ca other; do openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=$a "
+      "-keyout $a.key -out $a.crt; done && for n in server:ca client:ca stranger:other; do "
+      "c=${n%:*} a=${n#*:}; openssl req -newkey rsa:2048 -nodes -subj /CN=$c -keyout $c.key -out "
+      "$c.csr && printf 'subjectAltName=IP:127.0.0.1' >$c.ext && openssl x509 -req -days 2 -in "
+      "$c.csr -CA $a.crt -CAkey $a.key -CAcreateserial -extfile $c.ext -out $c.crt; done) "
+      ">/dev/null 2>&1");
+  ASSERT_EQ(std::system(make.c_str()), 0);
+  const auto material = [&](const std::string& name) {
+    v1::TlsConfig tls;
+    tls.set_certificate_file(absl::StrCat(dir, "/", name, ".crt"));
+    tls.set_private_key_file(absl::StrCat(dir, "/", name, ".key"));
+    tls.set_client_ca_file(absl::StrCat(dir, "/ca.crt"));
+    return tls;
+  };
+  tls_ = material("server");
+  Restart();
+  const auto version = [&](const v1::TlsConfig& tls) {
+    const auto stub = v1::CoordinatorService::NewStub(*OpenChannel(server_->listen_address(), tls));
+    const auto context = MakeContext(absl::Seconds(5), "");
+    v1::GetVersionResponse response;
+    return stub->GetVersion(context.get(), {}, &response).error_code();
+  };
+  EXPECT_EQ(version(material("client")), grpc::OK);
+  EXPECT_EQ(version(material("stranger")), grpc::UNAVAILABLE);
+  v1::TlsConfig nobody;
+  nobody.set_client_ca_file(absl::StrCat(dir, "/ca.crt"));
+  EXPECT_EQ(version(nobody), grpc::UNAVAILABLE);
+  EXPECT_EQ(version({}), grpc::UNAVAILABLE) << "plaintext";
+}
+
+TEST(Options, RefuseAddressesThatOthersCanReach) {
+  v1::CoordinatorConfig config;
+  config.set_listen_address("0.0.0.0:50951");
+  EXPECT_THAT(ResolveOptions(config).status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("listen_address"), HasSubstr("token_file"))));
+  config.mutable_tls()->set_certificate_file("c");
+  config.mutable_tls()->set_private_key_file("k");
+  config.mutable_tls()->set_client_ca_file("a");
+  EXPECT_THAT(ResolveOptions(config).status(), StatusIs(absl::StatusCode::kFailedPrecondition))
+      << "TLS without a token";
+  config.set_token_file("t");
+  EXPECT_OK(ResolveOptions(config).status());
+  config.set_metrics_address("0.0.0.0:9464");
+  EXPECT_THAT(ResolveOptions(config).status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("metrics_address")));
+}
+
+TEST(Options, RefuseTimesThatWouldKillHealthyJobs) {
+  v1::CoordinatorConfig config;
+  config.set_node_unknown_seconds(20);
+  config.set_node_lost_seconds(15);
+  EXPECT_THAT(ResolveOptions(config).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("node_lost_seconds: 15")));
+}
+
+}  // namespace
+}  // namespace nsa::server

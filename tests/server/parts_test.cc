@@ -1,0 +1,280 @@
+// Small parts: who may call, which paths, dumps, change hub, fleet, self probe, local agent.
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <fstream>
+#include <future>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "common/process.h"
+#include "server/auth.h"
+#include "server/change_hub.h"
+#include "server/dump_broker.h"
+#include "server/errors.h"
+#include "server/local_agent.h"
+#include "server/path_guard.h"
+#include "server/self_probe.h"
+#include "tests/server/tiny_job.h"
+#include "tests/testing/fake_clock.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_dir.h"
+
+namespace nsa::server {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(Auth, RefusesTokenFilesThatOthersCanReadAndShortTokens) {
+  TempDir folder;
+  const std::string path = (folder / "token").string();
+  std::ofstream(path) << "0123456789abcdef\n";
+  chmod(path.c_str(), 0644);
+  EXPECT_THAT(Auth::FromFile(path).status(),
+              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("chmod 600")));
+  chmod(path.c_str(), 0600);
+  EXPECT_OK(Auth::FromFile(path).status());
+  std::ofstream(path) << "short\n";
+  EXPECT_THAT(Auth::FromFile(path).status(), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(Auth::FromFile(folder / "none").status(), StatusIs(absl::StatusCode::kNotFound));
+}
+
+TEST(Auth, DoesNotSayTheTokenInItsErrors) {
+  TempDir folder;
+  const std::string path = (folder / "token").string();
+  std::ofstream(path) << "canary-canary-canary\n";
+  chmod(path.c_str(), 0600);
+  const auto auth = Auth::FromFile(path);
+  const absl::Status refused = auth->Check("ipv4:127.0.0.1:5", "Bearer guess");
+  EXPECT_THAT(refused, StatusIs(absl::StatusCode::kUnauthenticated));
+  EXPECT_THAT(refused.ToString(), ::testing::Not(HasSubstr("canary")));
+  EXPECT_OK(auth->Check("ipv4:127.0.0.1:5", "Bearer canary-canary-canary"));
+  EXPECT_OK(auth->Check("unix:", ""));
+}
+
+TEST(PathGuard, AllowsWhatLiesBeneathARoot) {
+  TempDir folder;
+  std::filesystem::create_directories(folder / "root/data");
+  const PathGuard guard({folder / "root"});
+  const auto check = [&](const std::string& path) {
+    return guard.Check("train.out_dir", (folder.path() / path).string());
+  };
+  EXPECT_OK(check("root"));
+  EXPECT_OK(check("root/data"));
+  EXPECT_OK(check("root/not/yet/there"));
+  for (const char* path : {"", "other", "rootless", "root2/data"}) {
+    EXPECT_THAT(check(path),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("train.out_dir")))
+        << path;
+  }
+}
+
+TEST(PathGuard, RefusesTraversalLinksAndNonsense) {
+  TempDir folder;
+  std::filesystem::create_directories(folder / "root");
+  std::filesystem::create_directories(folder / "secret");
+  std::filesystem::create_symlink(folder / "secret", folder / "root/link");
+  std::filesystem::create_symlink("../secret", folder / "root/relative");
+  const PathGuard guard({folder / "root"});
+  const std::string root = (folder / "root").string();
+  for (const std::string& path :
+       {absl::StrCat(root, "/../secret"), absl::StrCat(root, "/link"),
+        absl::StrCat(root, "/link/new"), absl::StrCat(root, "/relative/new"),
+        std::string("relative/path"), absl::StrCat(root, "/", std::string(5'000, 'x')),
+        absl::StrCat(root, std::string("/a\0b", 4)), std::string()}) {
+    EXPECT_THAT(guard.Check("f", path), StatusIs(absl::StatusCode::kInvalidArgument))
+        << path.substr(0, 80);
+  }
+  const PathGuard open({"/"});
+  EXPECT_OK(open.Check("f", absl::StrCat(root, "/link/new"))) << "no roots: links are followed";
+  EXPECT_FALSE(open.Check("f", absl::StrCat(root, "/../x")).ok());
+}
+
+TEST(PathGuard, LooksAtEveryPathOfASpec) {
+  TempDir folder;
+  std::filesystem::create_directories(folder / "root");
+  const PathGuard guard({folder / "root"});
+  v1::JobSpec spec = TinyJob("demo", folder / "root/out");
+  spec.mutable_restart()->set_resume("auto");
+  EXPECT_OK(guard.CheckSpec(spec));
+  spec.mutable_data()->add_path("https://example.org/text.jsonl");
+  EXPECT_OK(guard.CheckSpec(spec));
+  v1::JobSpec bad = spec;
+  bad.mutable_data()->add_path("/etc/passwd");
+  EXPECT_THAT(guard.CheckSpec(bad),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("data.path")));
+  bad = spec;
+  bad.mutable_data()->add_val_path("/etc/passwd");
+  EXPECT_FALSE(guard.CheckSpec(bad).ok());
+  bad = spec;
+  bad.mutable_restart()->set_resume("/etc/step-1");
+  EXPECT_FALSE(guard.CheckSpec(bad).ok());
+  bad = spec;
+  bad.mutable_train()->set_out_dir("/etc");
+  EXPECT_FALSE(guard.CheckSpec(bad).ok());
+}
+
+TEST(DumpBroker, GivesWhatIsThereAndSaysWhatIsMissing) {
+  FakeClock clock;
+  DumpBroker broker(clock);
+  v1::Job job;
+  job.set_id("j");
+  std::vector<v1::RankPlacement> ranks(2);
+  ranks[0].set_node("a");
+  ranks[1].set_node("b");
+  ranks[1].set_rank(1);
+  std::vector<v1::StackDump> dumps;
+  broker.Request(job, ranks, absl::Seconds(5),
+                 [&](std::vector<v1::StackDump> got) { dumps = std::move(got); });
+  ASSERT_EQ(broker.Wanted("a").size(), 1u);
+  v1::ReportDumpRequest report;
+  report.set_dump_id(broker.Wanted("a")[0].dump_id());
+  report.set_node("b");
+  EXPECT_THAT(broker.Report(report), StatusIs(absl::StatusCode::kNotFound)) << "not its dump";
+  report.set_node("a");
+  report.set_stacks("#0\n");
+  EXPECT_OK(broker.Report(report));
+  EXPECT_TRUE(broker.Wanted("a").empty()) << "once is enough";
+  clock.Advance(absl::Seconds(4));
+  broker.Expire();
+  EXPECT_TRUE(dumps.empty());
+  clock.Advance(absl::Seconds(1));
+  broker.Expire();
+  ASSERT_EQ(dumps.size(), 2u);
+  EXPECT_EQ(dumps[0].stacks(), "#0\n");
+  EXPECT_EQ(dumps[0].error(), "");
+  EXPECT_THAT(dumps[1].error(), HasSubstr("agent b did not answer within 5.0 s"));
+  EXPECT_TRUE(broker.Wanted("b").empty());
+}
+
+TEST(ChangeHub, TellsThoseWhoFollowTheJobAndThoseWhoFollowAll) {
+  ChangeHub hub;
+  int of_a = 0;
+  int of_all = 0;
+  auto a = hub.Subscribe("a", [&] { ++of_a; });
+  auto all = hub.Subscribe("", [&] { ++of_all; });
+  hub.Publish("a");
+  hub.Publish("b");
+  a = ChangeHub::Subscription();
+  hub.Publish("a");
+  EXPECT_EQ(of_a, 1);
+  EXPECT_EQ(of_all, 3);
+}
+
+TEST(Errors, KeepReasonAndViolationsUntilTheWire) {
+  absl::Status status = WithReason(absl::InvalidArgumentError("bad"), "WHY");
+  status = WithViolation(std::move(status), {"a.b", "wrong"});
+  status = WithViolation(std::move(status), {"c", "too"});
+  const ErrorDetails details = DetailsOf(ToWire(status));
+  EXPECT_EQ(details.reason, "WHY");
+  ASSERT_EQ(details.violations.size(), 2u);
+  EXPECT_EQ(details.violations[1].field, "c");
+}
+
+TEST(SelfProbe, CallsForHelpOnceWhenNobodyAnswers) {
+  std::promise<void> deaf;
+  int calls = 0;
+  {
+    SelfProbe probe({.address = "unix:/nonexistent/socket",
+                     .every = absl::Milliseconds(5),
+                     .patience = absl::Milliseconds(50),
+                     .failures = 3,
+                     .alive = [] { ADD_FAILURE(); },
+                     .deaf =
+                         [&] {
+                           ++calls;
+                           deaf.set_value();
+                         }});
+    EXPECT_EQ(deaf.get_future().wait_for(std::chrono::seconds(10)), std::future_status::ready);
+    absl::SleepFor(absl::Milliseconds(30));
+  }
+  EXPECT_EQ(calls, 1);
+}
+
+// A program that takes the agent's place: says who it is as nsa-agent does, and waits.
+class LocalAgentTest : public ::testing::Test {
+ protected:
+  LocalAgentTest() {
+    std::filesystem::create_directories(folder_ / "agent");
+    const std::string program = (folder_ / "stand-in").string();
+    std::ofstream(program) << "#!/bin/sh\n"
+                           << "ticks=$(cut -d' ' -f22 /proc/$$/stat)\n"
+                           << "boot=$(cat /proc/sys/kernel/random/boot_id)\n"
+                           << "echo started >> starts\n"
+                           << "printf '{\"pid\": %s, \"start_ticks\": %s, \"boot_id\": \"%s\"}' "
+                           << "$$ $ticks $boot > agent.lock.new\n"
+                           << "mv agent.lock.new agent.lock\n"
+                           << "exec sleep 60\n";
+    chmod(program.c_str(), 0700);
+  }
+  ~LocalAgentTest() override {
+    const auto last = ReadIdentity(folder_ / "agent/agent.lock");
+    if (last.ok()) SignalProcess(*last, SIGKILL).IgnoreError();
+  }
+  std::unique_ptr<LocalAgent> Start(absl::Duration backoff = absl::Milliseconds(500)) {
+    return LocalAgent::Start({.program = folder_ / "stand-in",
+                              .state_dir = folder_ / "agent",
+                              .coordinator_address = "unix:/nowhere",
+                              .first_backoff = backoff,
+                              .longest_backoff = 4 * backoff},
+                             clock_);
+  }
+  ProcessIdentity WaitFor(const LocalAgent& agent, pid_t other_than) {
+    for (int i = 0; i < 1'000; ++i) {
+      const auto process = agent.process();
+      if (process.has_value() && process->pid != other_than) return *process;
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    ADD_FAILURE() << "no agent came";
+    return {};
+  }
+  int Starts() {
+    std::ifstream file(folder_ / "agent/starts");
+    int lines = 0;
+    for (std::string line; std::getline(file, line);) ++lines;
+    return lines;
+  }
+
+  TempDir folder_;
+  RealClock clock_;
+};
+
+TEST_F(LocalAgentTest, OutlivesTheCoordinatorAndIsFoundAgain) {
+  ProcessIdentity first;
+  {
+    const auto agent = Start();
+    first = WaitFor(*agent, 0);
+  }
+  EXPECT_TRUE(IsAlive(first));
+  const auto again = Start();
+  EXPECT_EQ(WaitFor(*again, 0).pid, first.pid);
+  EXPECT_EQ(Starts(), 1);
+}
+
+TEST_F(LocalAgentTest, IsStartedAgainWhenItDies) {
+  const auto agent = Start();
+  const ProcessIdentity first = WaitFor(*agent, 0);
+  ASSERT_OK(SignalProcess(first, SIGKILL));
+  const ProcessIdentity second = WaitFor(*agent, first.pid);
+  EXPECT_TRUE(IsAlive(second));
+  EXPECT_EQ(Starts(), 2);
+}
+
+TEST_F(LocalAgentTest, ComesBackSoonHoweverOftenItDies) {
+  EXPECT_LE(LocalAgent::Options{}.longest_backoff, absl::Seconds(2));
+  const auto agent = Start(absl::Milliseconds(25));
+  ProcessIdentity process = WaitFor(*agent, 0);
+  absl::Duration longest;
+  for (int death = 0; death < 9; ++death) {  // unlimited, the last wait were six seconds
+    ASSERT_OK(SignalProcess(process, SIGKILL));
+    const absl::Duration killed = clock_.Monotonic();
+    process = WaitFor(*agent, process.pid);
+    longest = std::max(longest, clock_.Monotonic() - killed);
+  }
+  EXPECT_LT(longest, absl::Seconds(4));
+  EXPECT_EQ(Starts(), 10);
+}
+
+}  // namespace
+}  // namespace nsa::server

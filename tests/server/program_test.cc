@@ -1,0 +1,167 @@
+// nsa-coordinator as a program: exit codes, signals, descriptors.
+#include <arpa/inet.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <sstream>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/process.h"
+#include "common/rpc.h"
+#include "nsa/v1/coordinator.grpc.pb.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_dir.h"
+
+namespace nsa {
+namespace {
+
+using ::testing::HasSubstr;
+
+class ProgramTest : public ::testing::Test {
+ protected:
+  ~ProgramTest() override {
+    for (const pid_t pid : started_) {
+      kill(pid, SIGKILL);
+      waitpid(pid, nullptr, 0);
+    }
+  }
+
+  // The program with a state folder of its own, no agent and no HTTP.
+  pid_t Start(const std::string& state, std::vector<std::string> more = {},
+              std::vector<std::string> before = {}) {
+    const std::string config = (folder_ / "coordinator.yaml").string();
+    std::ofstream(config) << config_;
+    SpawnOptions options;
+    options.argv = std::move(before);
+    options.argv.insert(options.argv.end(),
+                        {NSA_BIN_DIR "/nsa-coordinator", "--config", config, "--state-dir",
+                         (folder_ / state).string(), "--metrics", ""});
+    options.argv.insert(options.argv.end(), more.begin(), more.end());
+    options.environment = FilterEnvironment({"PATH", "HOME", "ASAN_OPTIONS", "TSAN_OPTIONS"});
+    options.output = folder_ / "output";
+    const auto identity = Spawn(options);
+    EXPECT_OK(identity.status());
+    started_.push_back(identity->pid);
+    return identity->pid;
+  }
+  int WaitForExit(pid_t pid) {
+    int status = 0;
+    waitpid(pid, &status, 0);
+    std::erase(started_, pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1'000 + WTERMSIG(status);
+  }
+  std::string Output() {
+    std::stringstream text;
+    text << std::ifstream(folder_ / "output").rdbuf();
+    return text.str();
+  }
+  bool Answers(const std::string& state) {
+    const auto channel =
+        OpenChannel(absl::StrCat("unix:", (folder_ / state / "coordinator.sock").string()), {});
+    const auto stub = v1::CoordinatorService::NewStub(*channel);
+    const auto context = MakeContext(absl::Seconds(10), "");
+    context->set_wait_for_ready(true);
+    v1::GetVersionResponse version;
+    return stub->GetVersion(context.get(), {}, &version).ok();
+  }
+
+  TempDir folder_;
+  std::string config_ = "local_agent: false\n";
+  std::vector<pid_t> started_;
+};
+
+TEST_F(ProgramTest, DrainsOnSigtermAndExitsZero) {
+  const pid_t pid = Start("state", {"--listen", ""});
+  ASSERT_TRUE(Answers("state"));
+  const absl::Time start = absl::Now();
+  kill(pid, SIGTERM);
+  EXPECT_EQ(WaitForExit(pid), 0) << Output();
+  EXPECT_LT(absl::Now() - start, absl::Seconds(10));
+  EXPECT_THAT(Output(), HasSubstr("workers keep running"));
+}
+
+TEST_F(ProgramTest, ComesBackAfterKillNine) {
+  const pid_t pid = Start("state", {"--listen", ""});
+  ASSERT_TRUE(Answers("state"));
+  kill(pid, SIGKILL);
+  WaitForExit(pid);
+  Start("state", {"--listen", ""});
+  EXPECT_TRUE(Answers("state")) << Output();
+}
+
+TEST_F(ProgramTest, ExitsFiveWhenTheStateFolderIsInUse) {
+  const pid_t first = Start("state", {"--listen", ""});
+  ASSERT_TRUE(Answers("state"));
+  EXPECT_EQ(WaitForExit(Start("state", {"--listen", ""})), 5);
+  EXPECT_THAT(Output(), HasSubstr(absl::StrCat("pid ", first)));
+  EXPECT_TRUE(Answers("state")) << "the first one's socket is still its own";
+}
+
+TEST_F(ProgramTest, ExitsFourWithinTwoSecondsWhenThePortIsTaken) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{.sin_family = AF_INET};
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(listen(fd, 1), 0);
+  socklen_t length = sizeof(address);
+  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
+  const std::string taken = absl::StrCat("127.0.0.1:", ntohs(address.sin_port));
+  const absl::Time start = absl::Now();
+  EXPECT_EQ(WaitForExit(Start("state", {"--listen", taken})), 4);
+  EXPECT_LT(absl::Now() - start, absl::Seconds(2));
+  EXPECT_THAT(Output(), HasSubstr(taken));
+  close(fd);
+}
+
+TEST_F(ProgramTest, ExitsTwoOnBadUsageAndConfiguration) {
+  EXPECT_EQ(WaitForExit(Start("state", {"--no-such-flag"})), 2);
+  config_ = "local_agnet: false\n";
+  EXPECT_EQ(WaitForExit(Start("state")), 2);
+  EXPECT_THAT(Output(), HasSubstr("local_agent")) << "did you mean";
+  config_ = "local_agent: false\nlisten_address: 0.0.0.0:1\n";
+  EXPECT_NE(WaitForExit(Start("state")), 0);
+  EXPECT_THAT(Output(), HasSubstr("can be reached from other machines"));
+}
+
+TEST_F(ProgramTest, ExitsThreeWhenTheStoreIsDamaged) {
+  std::filesystem::create_directories(folder_ / "state");
+  std::ofstream(folder_ / "state/jobs.sqlite") << std::string(4'096, 'x');
+  EXPECT_EQ(WaitForExit(Start("state", {"--listen", ""})), 3);
+  EXPECT_THAT(Output(), HasSubstr("jobs.sqlite is damaged"));
+}
+
+// gRPC 1.51 is deaf for good once accept() has failed for want of descriptors.
+TEST_F(ProgramTest, EndsItselfWhenItCannotBeReachedAnyMore) {
+  const pid_t pid =
+      Start("state", {"--listen", ""}, {"/bin/sh", "-c", "ulimit -n 64; exec \"$0\" \"$@\""});
+  ASSERT_TRUE(Answers("state"));
+  std::vector<int> connections;
+  sockaddr_un address{.sun_family = AF_UNIX};
+  const std::string path = (folder_ / "state/coordinator.sock").string();
+  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  for (int i = 0; i < 200; ++i) {
+    const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+      close(fd);
+      break;
+    }
+    connections.push_back(fd);
+  }
+  EXPECT_GT(connections.size(), 60u);
+  absl::SleepFor(absl::Seconds(1));
+  for (const int fd : connections) close(fd);
+  const absl::Time start = absl::Now();
+  EXPECT_EQ(WaitForExit(pid), 6) << Output();
+  EXPECT_LT(absl::Now() - start, absl::Seconds(40));
+  Start("state", {"--listen", ""});
+  EXPECT_TRUE(Answers("state"));
+}
+
+}  // namespace
+}  // namespace nsa

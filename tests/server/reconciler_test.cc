@@ -1,0 +1,498 @@
+// The life of jobs, from submit to their ends, with fake agents and a fake clock.
+#include "server/reconciler.h"
+
+#include <csignal>
+#include <numeric>
+
+#include "tests/server/harness.h"
+
+namespace nsa::server {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using v1::Job;
+
+using ReconcilerTest = Harness;
+
+std::vector<int64_t> UpTo(int64_t last, int64_t first = 1) {
+  std::vector<int64_t> steps(static_cast<size_t>(last - first + 1));
+  std::iota(steps.begin(), steps.end(), first);
+  return steps;
+}
+
+TEST_F(ReconcilerTest, AJobGoesFromSubmitToItsLastStep) {
+  FakeAgent agent = MakeAgent("a", 2);
+  const std::string id = Submit(Spec("demo", 2));
+  EXPECT_EQ(Get(id).state(), Job::STATE_QUEUED);
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  EXPECT_EQ(agent.workers().size(), 2u);
+  const Job running = Get(id);
+  EXPECT_EQ(running.generation(), 1);
+  ASSERT_EQ(running.ranks_size(), 2);
+  EXPECT_EQ(running.ranks(1).state(), "RUNNING");
+  EXPECT_EQ(running.ranks(1).node(), "a");
+
+  agent.Train(12);
+  Round({&agent});
+  EXPECT_EQ(Get(id).progress().step(), 12);
+  EXPECT_EQ(Get(id).progress().total_steps(), 20);
+  EXPECT_NEAR(Get(id).progress().eta_seconds(), 8 * 256 / 1000.0, 1e-6);
+
+  agent.Train(100);
+  RunUntil(id, Job::STATE_SUCCEEDED, {&agent});
+  EXPECT_EQ(History(id), "SUBMITTED PLACED LAUNCHED ALL_RANKS_UP COMPLETED");
+  EXPECT_EQ(StoredSteps(id, 0), UpTo(20));
+  EXPECT_EQ(StoredSteps(id, 1), UpTo(20));
+  Round({&agent});
+  EXPECT_THAT(agent.workers(), IsEmpty()) << "run folders are removed";
+}
+
+TEST_F(ReconcilerTest, AQueuedJobSaysWhyItWaitsAndWhere) {
+  const std::string first = Submit(Spec("first"));
+  Look();
+  EXPECT_EQ(Get(first).reason(), "NO_NODES");
+  FakeAgent agent = MakeAgent("a", 1);
+  RunUntil(first, Job::STATE_RUNNING, {&agent});
+  const std::string second = Submit(Spec("second"));
+  const std::string third = Submit(Spec("third"));
+  Look();
+  EXPECT_EQ(Get(second).reason(), "WAITING_FOR_SLOTS");
+  EXPECT_EQ(Get(second).queue_position(), 1);
+  EXPECT_EQ(Get(third).reason(), "BEHIND_ANOTHER_JOB");
+  EXPECT_EQ(Get(third).queue_position(), 2);
+}
+
+TEST_F(ReconcilerTest, ACrashRestartsTheWholeGangFromItsCheckpoint) {
+  FakeAgent agent = MakeAgent("a", 2);
+  const std::string id = Submit(Spec("demo", 2));
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  agent.Train(7);
+  agent.Checkpoint();
+  agent.Train(2);
+  agent.Finish(0, v1::OUTCOME_FAILED, "PEER_LOST");
+  agent.Crash(1, SIGSEGV);
+  RunUntil(id, Job::STATE_RESTARTING, {&agent});
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  const Job job = Get(id);
+  EXPECT_EQ(job.generation(), 2);
+  EXPECT_EQ(job.restarts(), 1);
+  agent.Train(100);
+  RunUntil(id, Job::STATE_SUCCEEDED, {&agent});
+  EXPECT_THAT(History(id), HasSubstr("RESTART_SCHEDULED RESTARTED ALL_RANKS_UP COMPLETED"));
+  std::vector<int64_t> expected = UpTo(9);
+  for (const int64_t step : UpTo(20, 8)) expected.push_back(step);
+  EXPECT_EQ(StoredSteps(id, 0), expected);
+  const auto events = store().Events(id, 0, 100);
+  for (const v1::JobEvent& event : *events) {
+    if (event.reason() != "RESTART_SCHEDULED") continue;
+    EXPECT_EQ(event.rank(), 1) << "rank 0 only lost its peer";
+    EXPECT_THAT(event.text(), HasSubstr("RANK_CRASHED"));
+  }
+}
+
+TEST_F(ReconcilerTest, TheSurvivorsOfACrashAreKilledBeforeTheNextStart) {
+  FakeAgent a = MakeAgent("a", 1);
+  FakeAgent b = MakeAgent("b", 1);
+  v1::JobSpec spec = Spec("wide", 2);
+  spec.mutable_resources()->set_nodes(2);
+  const std::string id = Submit(spec);
+  RunUntil(id, Job::STATE_RUNNING, {&a, &b});
+  FakeAgent& with_rank_1 = a.Find(1) != nullptr ? a : b;
+  FakeAgent& with_rank_0 = a.Find(1) != nullptr ? b : a;
+  with_rank_1.Crash(1, SIGABRT);
+  Round({&with_rank_1});
+  EXPECT_EQ(Get(id).state(), Job::STATE_RESTARTING);
+  for (int i = 0; i < 10; ++i) Round({&with_rank_1});
+  EXPECT_EQ(Get(id).generation(), 1) << "rank 0 has not been heard to have ended";
+  Round({&with_rank_0});
+  EXPECT_FALSE(with_rank_0.Find(0)->running());
+  RunUntil(id, Job::STATE_RUNNING, {&a, &b});
+  EXPECT_EQ(Get(id).generation(), 2);
+}
+
+TEST_F(ReconcilerTest, GivesUpAfterThreeStartsWithoutANewCheckpoint) {
+  FakeAgent agent = MakeAgent("a", 1);
+  const std::string id = Submit(Spec("loop"));
+  for (int generation = 1; generation <= 3; ++generation) {
+    RunUntil(id, Job::STATE_RUNNING, {&agent});
+    EXPECT_EQ(Get(id).generation(), generation);
+    agent.Train(4);
+    agent.Crash(0, SIGSEGV);
+    RunUntil(id, generation < 3 ? Job::STATE_RESTARTING : Job::STATE_FAILED, {&agent});
+  }
+  EXPECT_EQ(Get(id).reason(), "NO_PROGRESS");
+  EXPECT_EQ(Get(id).restarts(), 2);
+}
+
+TEST_F(ReconcilerTest, SpendsTheRestartBudgetOnlyOnce) {
+  FakeAgent agent = MakeAgent("a", 1);
+  v1::JobSpec spec = Spec("budget");
+  spec.mutable_restart()->set_max_restarts(2);
+  const std::string id = Submit(spec);
+  for (int generation = 1; generation <= 3; ++generation) {
+    RunUntil(id, Job::STATE_RUNNING, {&agent});
+    agent.Train(1);
+    agent.Checkpoint();
+    agent.Crash(0, SIGSEGV);
+    RunUntil(id, generation < 3 ? Job::STATE_RESTARTING : Job::STATE_FAILED, {&agent});
+  }
+  EXPECT_EQ(Get(id).reason(), "RESTART_BUDGET_EXHAUSTED");
+}
+
+TEST_F(ReconcilerTest, DoesNotRestartWhatFailedForGood) {
+  FakeAgent agent = MakeAgent("a", 1);
+  const std::string id = Submit(Spec("bad"));
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  agent.Finish(0, v1::OUTCOME_FAILED_FINAL, "NO_VALID_CHECKPOINT");
+  RunUntil(id, Job::STATE_FAILED, {&agent});
+  EXPECT_EQ(Get(id).reason(), "NO_VALID_CHECKPOINT");
+  EXPECT_EQ(Get(id).restarts(), 0);
+}
+
+TEST_F(ReconcilerTest, ARestartOfTheCoordinatorKillsNothingAndLosesNothing) {
+  FakeAgent agent = MakeAgent("a", 2);
+  const std::string id = Submit(Spec("demo", 2));
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  const int64_t pid = agent.Find(0)->seen.pid();
+  for (int i = 0; i < 5; ++i) {
+    agent.Train(2);
+    if (i % 2 == 0) {
+      ASSERT_OK(agent.Report());
+    }
+    clock().Advance(absl::Seconds(20));
+    Restart();
+    Look();
+    EXPECT_EQ(Get(id).state(), Job::STATE_RUNNING) << "nothing is known, so nothing has failed";
+    EXPECT_EQ(Get(id).ranks(0).state(), "UNKNOWN");
+    Round({&agent});
+    EXPECT_EQ(agent.Find(0)->seen.pid(), pid);
+    EXPECT_EQ(Get(id).ranks(0).state(), "RUNNING");
+  }
+  agent.Train(100);
+  Restart();
+  RunUntil(id, Job::STATE_SUCCEEDED, {&agent});
+  EXPECT_EQ(Get(id).restarts(), 0);
+  EXPECT_EQ(Get(id).generation(), 1);
+  EXPECT_EQ(StoredSteps(id, 0), UpTo(20));
+  EXPECT_EQ(StoredSteps(id, 1), UpTo(20));
+}
+
+TEST_F(ReconcilerTest, ARestartOfTheCoordinatorInEveryStateGoesOnWhereItWas) {
+  FakeAgent agent = MakeAgent("a", 1);
+  v1::JobSpec spec = Spec("demo");
+  // Each life lasts half a second, and a delay begins again with it.
+  spec.mutable_restart()->set_backoff_seconds(0.3);
+  const std::string id = Submit(spec);
+  for (int i = 0; i < 100 && !IsTerminal(Get(id).state()); ++i) {
+    Restart();
+    Round({&agent});
+    if (Get(id).state() == Job::STATE_RUNNING) {
+      agent.Train(3);
+      agent.Checkpoint();
+      if (i % 7 == 0) agent.Crash(0, SIGKILL);
+    }
+    clock().Advance(absl::Seconds(1));
+  }
+  EXPECT_EQ(Get(id).state(), Job::STATE_SUCCEEDED) << Get(id).reason();
+}
+
+TEST_F(ReconcilerTest, ASilentNodeIsUnknownForFiveMinutesAndThenItsJobsMoveOn) {
+  FakeAgent a = MakeAgent("a", 1);
+  FakeAgent b = MakeAgent("b", 1);
+  const std::string id = Submit(Spec("demo"));
+  RunUntil(id, Job::STATE_RUNNING, {&a});
+  clock().Advance(absl::Seconds(60));
+  Round({&b});
+  EXPECT_EQ(Get(id).state(), Job::STATE_RUNNING);
+  EXPECT_EQ(Get(id).ranks(0).state(), "UNKNOWN");
+  Round({&a, &b});
+  EXPECT_EQ(Get(id).restarts(), 0) << "it came back in time";
+  clock().Advance(absl::Seconds(301));
+  for (int i = 0; i < 10; ++i) Round({&b});
+  EXPECT_EQ(Get(id).state(), Job::STATE_RUNNING);
+  EXPECT_EQ(Get(id).ranks(0).node(), "b");
+  EXPECT_EQ(Get(id).generation(), 2);
+  EXPECT_TRUE(a.Find(0)->running()) << "nobody could tell it";
+  Round({&a, &b});
+  EXPECT_FALSE(a.Find(0)->running()) << "a rank of an old generation is ended when it comes back";
+  EXPECT_EQ(Get(id).state(), Job::STATE_RUNNING);
+}
+
+TEST_F(ReconcilerTest, AJumpOfTheWallClockChangesNothing) {
+  FakeAgent agent = MakeAgent("a", 1);
+  const std::string id = Submit(Spec("demo"));
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  for (const absl::Duration jump : {absl::Hours(1), -absl::Hours(2)}) {
+    clock().JumpWall(jump);
+    Round({&agent});
+    EXPECT_EQ(Get(id).state(), Job::STATE_RUNNING);
+    EXPECT_EQ(Get(id).ranks(0).state(), "RUNNING");
+  }
+}
+
+TEST_F(ReconcilerTest, StopAtStepEndsEveryRankAfterExactlyThatStep) {
+  FakeAgent agent = MakeAgent("a", 2);
+  const std::string id = Submit(Spec("demo", 2));
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  agent.Train(3);
+  Round({&agent});
+  ASSERT_OK(Stop(id, v1::STOP_MODE_AT_STEP, 15));
+  ASSERT_OK(Stop(id, v1::STOP_MODE_AT_STEP, 11)) << "a later request replaces an earlier one";
+  EXPECT_EQ(Get(id).progress().total_steps(), 20) << "of the job, not of the stop";
+  Round({&agent});
+  agent.Train(100);
+  RunUntil(id, Job::STATE_STOPPED, {&agent});
+  EXPECT_EQ(Get(id).reason(), "STOPPED_AT_STEP");
+  EXPECT_EQ(Get(id).progress().step(), 11);
+  EXPECT_EQ(Get(id).progress().total_steps(), 20);
+  EXPECT_EQ(StoredSteps(id, 0), UpTo(11));
+  EXPECT_EQ(StoredSteps(id, 1), UpTo(11));
+}
+
+TEST_F(ReconcilerTest, AStopAtAStepIsAcceptedBeforeTheJobStarts) {
+  FakeAgent agent = MakeAgent("a", 2);
+  const std::string id = Submit(Spec("demo", 2));
+  ASSERT_OK(Stop(id, v1::STOP_MODE_AT_STEP, 1)) << "while it is queued";
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  agent.Train(100);
+  RunUntil(id, Job::STATE_STOPPED, {&agent});
+  EXPECT_EQ(Get(id).reason(), "STOPPED_AT_STEP");
+  EXPECT_EQ(StoredSteps(id, 1), UpTo(1));
+}
+
+TEST_F(ReconcilerTest, AStopThatRanksHearOfTooLateSaysSo) {
+  FakeAgent agent = MakeAgent("a", 2);
+  const std::string id = Submit(Spec("demo", 2));
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  ASSERT_OK(Stop(id, v1::STOP_MODE_AT_STEP, 4));
+  agent.Train(6);  // before the next heartbeat
+  Round({&agent});
+  agent.Train(1);
+  RunUntil(id, Job::STATE_STOPPED, {&agent});
+  EXPECT_EQ(Get(id).reason(), "STOPPED_LATE");
+  EXPECT_THAT(Get(id).message(), HasSubstr("at step 7"));
+  EXPECT_THAT(Get(id).message(), HasSubstr("step 4 was past"));
+}
+
+TEST_F(ReconcilerTest, RefusesStepsInThePastBeyondTheEndAndOfJobsThatEnded) {
+  FakeAgent agent = MakeAgent("a", 1);
+  const std::string id = Submit(Spec("demo"));
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  agent.Train(7);
+  Round({&agent});
+  EXPECT_THAT(Stop(id, v1::STOP_MODE_AT_STEP, 7),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("step 7 is done")));
+  EXPECT_THAT(Stop(id, v1::STOP_MODE_AT_STEP, 21),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("ends at step 20")));
+  EXPECT_THAT(Stop(id, v1::STOP_MODE_UNSPECIFIED), StatusIs(absl::StatusCode::kInvalidArgument));
+  agent.Train(100);
+  RunUntil(id, Job::STATE_SUCCEEDED, {&agent});
+  EXPECT_THAT(Stop(id, v1::STOP_MODE_NOW),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("SUCCEEDED already")));
+}
+
+TEST_F(ReconcilerTest, AGracefulStopLetsWorkersEndAndAStopNowKills) {
+  FakeAgent agent = MakeAgent("a", 2);
+  const std::string graceful = Submit(Spec("graceful"));
+  const std::string now = Submit(Spec("now"));
+  RunUntil(now, Job::STATE_RUNNING, {&agent});
+  ASSERT_OK(Stop(graceful, v1::STOP_MODE_GRACEFUL));
+  ASSERT_OK(Stop(now, v1::STOP_MODE_NOW));
+  EXPECT_EQ(Get(graceful).state(), Job::STATE_STOPPING);
+  RunUntil(graceful, Job::STATE_STOPPED, {&agent});
+  RunUntil(now, Job::STATE_STOPPED, {&agent});
+  EXPECT_EQ(Get(graceful).reason(), "STOPPED");
+  EXPECT_EQ(Get(now).reason(), "STOPPED_BY_USER");
+}
+
+TEST_F(ReconcilerTest, ARankThatStandsStillSaysWhy) {
+  FakeAgent agent = MakeAgent("a", 2);
+  const std::string id = Submit(Spec("demo", 2));
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  agent.Find(1)->seen.set_process_state("T");
+  Round({&agent});
+  EXPECT_EQ(Get(id).ranks(0).state(), "RUNNING");
+  EXPECT_EQ(Get(id).ranks(0).note(), "");
+  EXPECT_EQ(Get(id).ranks(1).state(), "SUSPENDED");
+  EXPECT_EQ(Get(id).ranks(1).note(), "process stopped (T)");
+  agent.Find(1)->seen.set_seconds_since_progress(34);
+  Round({&agent});
+  EXPECT_EQ(Get(id).ranks(1).note(), "process stopped (T), no progress for 30 s");
+  agent.Find(1)->seen.set_process_state("S");
+  Round({&agent});
+  EXPECT_EQ(Get(id).ranks(1).state(), "RUNNING");
+  EXPECT_EQ(Get(id).ranks(1).note(), "no progress for 30 s");
+  clock().Advance(absl::Seconds(20));
+  EXPECT_EQ(Get(id).ranks(1).state(), "UNKNOWN");
+  EXPECT_EQ(Get(id).ranks(1).note(), "machine not heard of for 20 s");
+}
+
+TEST_F(ReconcilerTest, MessagesSpeakOfOneRankAndOfStopsInWords) {
+  FakeAgent agent = MakeAgent("a", 1);
+  agent.obeys_graceful_stops = false;
+  const std::string id = Submit(Spec("demo"));
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  EXPECT_EQ(Get(id).message(), "1 rank up");
+  EXPECT_THAT(control().Resume(id).status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("is RUNNING (FAILED or")));
+  ASSERT_OK(Stop(id, v1::STOP_MODE_GRACEFUL));
+  EXPECT_THAT(Stop(id, v1::STOP_MODE_AT_STEP, 19),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("a stop at a step (a stop after the step in progress is in")));
+}
+
+TEST_F(ReconcilerTest, AStopOnlyEscalates) {
+  FakeAgent agent = MakeAgent("a", 1);
+  agent.obeys_graceful_stops = false;
+  const std::string id = Submit(Spec("demo"));
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  ASSERT_OK(Stop(id, v1::STOP_MODE_GRACEFUL));
+  EXPECT_OK(Stop(id, v1::STOP_MODE_GRACEFUL)) << "again is no error";
+  EXPECT_THAT(Stop(id, v1::STOP_MODE_AT_STEP, 19),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("only escalates")));
+  Restart();
+  Round({&agent});
+  EXPECT_EQ(Get(id).state(), Job::STATE_STOPPING) << "a stop survives a restart";
+  ASSERT_OK(Stop(id, v1::STOP_MODE_NOW));
+  RunUntil(id, Job::STATE_STOPPED, {&agent});
+}
+
+TEST_F(ReconcilerTest, AWorkerThatDoesNotEndInTimeIsKilled) {
+  FakeAgent agent = MakeAgent("a", 1);
+  agent.obeys_graceful_stops = false;
+  const std::string id = Submit(Spec("stubborn"));
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  ASSERT_OK(Stop(id, v1::STOP_MODE_GRACEFUL));
+  Round({&agent});
+  clock().Advance(absl::Seconds(31));
+  Round({&agent});
+  EXPECT_TRUE(agent.Find(0)->running()) << "it still gets on";
+  agent.Find(0)->seen.set_seconds_since_progress(31);
+  RunUntil(id, Job::STATE_STOPPED, {&agent});
+  EXPECT_THAT(History(id), HasSubstr("STOP_GRACE_EXCEEDED"));
+}
+
+TEST_F(ReconcilerTest, AStopDuringARestartDelayEndsTheJobWithoutStartingIt) {
+  FakeAgent agent = MakeAgent("a", 1);
+  v1::JobSpec spec = Spec("demo");
+  spec.mutable_restart()->set_backoff_seconds(100);
+  const std::string id = Submit(spec);
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  agent.Crash(0, SIGSEGV);
+  RunUntil(id, Job::STATE_RESTARTING, {&agent});
+  for (int i = 0; i < 4; ++i) Round({&agent});
+  EXPECT_THAT(agent.workers(), IsEmpty());
+  ASSERT_OK(Stop(id, v1::STOP_MODE_GRACEFUL));
+  RunUntil(id, Job::STATE_STOPPED, {&agent});
+  Round({&agent});
+  EXPECT_THAT(agent.workers(), IsEmpty());
+}
+
+TEST_F(ReconcilerTest, AQueuedJobStopsAtOnce) {
+  const std::string id = Submit(Spec("demo"));
+  ASSERT_OK(Stop(id, v1::STOP_MODE_GRACEFUL));
+  EXPECT_EQ(Get(id).state(), Job::STATE_STOPPED);
+}
+
+TEST_F(ReconcilerTest, ResumeContinuesAStoppedAndAFailedJobButNoOther) {
+  FakeAgent agent = MakeAgent("a", 1);
+  const std::string id = Submit(Spec("demo"));
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  EXPECT_THAT(control().Resume(id).status(), StatusIs(absl::StatusCode::kFailedPrecondition));
+  ASSERT_OK(Stop(id, v1::STOP_MODE_AT_STEP, 10));
+  Round({&agent});
+  agent.Train(9);
+  agent.Checkpoint();
+  agent.Train(1);
+  RunUntil(id, Job::STATE_STOPPED, {&agent});
+  ASSERT_OK(control().Resume("demo").status());
+  EXPECT_EQ(Get(id).state(), Job::STATE_QUEUED);
+  EXPECT_EQ(Get(id).end_unix_nanos(), 0);
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  agent.Train(100);
+  RunUntil(id, Job::STATE_SUCCEEDED, {&agent});
+  EXPECT_EQ(Get(id).progress().step(), 20);
+  EXPECT_THAT(control().Resume(id).status(), StatusIs(absl::StatusCode::kFailedPrecondition));
+}
+
+TEST_F(ReconcilerTest, AHangIsDumpedThenRestarted) {
+  FakeAgent agent = MakeAgent("a", 2);
+  const std::string id = Submit(Spec("demo", 2));
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  agent.Train(9);
+  Round({&agent});
+  for (const int rank : {0, 1}) agent.Find(rank)->seen.set_seconds_since_progress(61);
+  agent.Find(1)->seen.set_process_state("T");
+  agent.Find(1)->seen.set_seconds_since_progress(62);
+  Round({&agent});
+  Round({&agent});
+  EXPECT_EQ(Get(id).state(), Job::STATE_RUNNING) << "stacks first";
+  EXPECT_EQ(agent.dumps, 2);
+  EXPECT_THAT(History(id), HasSubstr("HANG_SUSPECTED"));
+  clock().Advance(kDumpGrace);
+  RunUntil(id, Job::STATE_RESTARTING, {&agent});
+  EXPECT_EQ(Get(id).reason(), "HANG");
+  EXPECT_THAT(Get(id).message(), HasSubstr("rank 1 on a"));
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "state" / "dumps" /
+                                      absl::StrCat(id, ".gen-000001.hang.txt")));
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  EXPECT_EQ(Get(id).restarts(), 1);
+}
+
+TEST_F(ReconcilerTest, ARankThatGetsOnAgainWasNoHang) {
+  FakeAgent agent = MakeAgent("a", 1);
+  const std::string id = Submit(Spec("demo"));
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  agent.Train(9);
+  agent.Find(0)->seen.set_seconds_since_progress(61);
+  Round({&agent});
+  EXPECT_THAT(History(id), HasSubstr("HANG_SUSPECTED"));
+  agent.Find(0)->seen.set_seconds_since_progress(0);
+  Round({&agent});
+  clock().Advance(kDumpGrace);
+  Round({&agent});
+  EXPECT_EQ(Get(id).state(), Job::STATE_RUNNING);
+  EXPECT_THAT(History(id), HasSubstr("HANG_OVER"));
+}
+
+TEST_F(ReconcilerTest, WorkersThatSomebodyElseStoppedStartAgainUncounted) {
+  FakeAgent agent = MakeAgent("a", 1);
+  const std::string id = Submit(Spec("demo"));
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  agent.Train(5);
+  agent.Checkpoint();
+  agent.Finish(0, v1::OUTCOME_STOPPED, "SIGTERM");
+  RunUntil(id, Job::STATE_RESTARTING, {&agent});
+  EXPECT_THAT(Get(id).reason(), AnyOf("PREEMPTED"));
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  const auto stored = store().Find(id);
+  EXPECT_EQ((*stored)->counted_restart_unix_nanos_size(), 0);
+}
+
+TEST_F(ReconcilerTest, AnAgentThatWasRestartedKeepsItsWorkers) {
+  FakeAgent agent = MakeAgent("a", 1);
+  const std::string id = Submit(Spec("demo"));
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  const int64_t pid = agent.Find(0)->seen.pid();
+  clock().Advance(absl::Seconds(30));
+  agent.Restart();
+  Round({&agent});
+  EXPECT_EQ(agent.Find(0)->seen.pid(), pid);
+  EXPECT_EQ(Get(id).restarts(), 0);
+}
+
+TEST_F(ReconcilerTest, TwoMachinesWithOneNameAreToldSo) {
+  FakeAgent agent = MakeAgent("a", 1);
+  ASSERT_OK(agent.Beat());
+  FakeAgent twin = MakeAgent("a", 1);
+  twin.Restart();
+  ASSERT_OK(twin.Beat());
+  EXPECT_THAT(agent.Beat(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                     HasSubstr("also used by another agent")));
+}
+
+}  // namespace
+}  // namespace nsa::server

@@ -1,0 +1,182 @@
+// The whole coordinator in a test's own process, over gRPC, with agents that are fakes.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/rpc.h"
+#include "common/status.h"
+#include "gtest/gtest.h"
+#include "nsa/v1/coordinator.grpc.pb.h"
+#include "nsa/v1/fleet.grpc.pb.h"
+#include "server/lifecycle.h"
+#include "server/server.h"
+#include "tests/server/tiny_job.h"
+#include "tests/testing/fake_agent.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_dir.h"
+
+namespace nsa::server {
+
+class ServerTest : public ::testing::Test {
+ protected:
+  using Job = v1::Job;
+  static constexpr absl::Duration kTimeout = absl::Seconds(20);
+
+  ServerTest() { Start(); }
+  ~ServerTest() override { StopBeating(); }
+
+  Options MakeOptions() {
+    v1::CoordinatorConfig config;
+    config.set_state_dir((folder_ / "state").string());
+    config.set_listen_address("127.0.0.1:0");
+    // Stopping an HTTP server takes two seconds: only the tests that need one have it.
+    config.set_metrics_address(metrics_address_);
+    config.set_local_agent(false);
+    auto options = ResolveOptions(config);
+    EXPECT_TRUE(options.ok()) << options.status();
+    options->token_file = token_file_;
+    options->tls = tls_;
+    return *options;
+  }
+
+  void Start() {
+    auto started = Server::Start(MakeOptions(), clock_, [] { ADD_FAILURE() << "deaf"; });
+    ASSERT_TRUE(started.ok()) << started.status();
+    server_ = *std::move(started);
+    const std::string socket = absl::StrCat("unix:", (folder_ / "state/coordinator.sock").string());
+    people_ = v1::CoordinatorService::NewStub(*OpenChannel(socket, {}));
+    agents_ = v1::FleetService::NewStub(*OpenChannel(socket, {}));
+  }
+
+  // The coordinator goes and comes back.
+  void Restart() {
+    server_.reset();
+    Start();
+  }
+
+  FakeAgent::Wire Wire() {
+    return {.heartbeat =
+                [this](const v1::HeartbeatRequest& request) {
+                  return Call<v1::HeartbeatResponse>(&v1::FleetService::Stub::Heartbeat,
+                                                     agents_.get(), request);
+                },
+            .records =
+                [this](const v1::ReportRecordsRequest& request) {
+                  return Call<v1::ReportRecordsResponse>(&v1::FleetService::Stub::ReportRecords,
+                                                         agents_.get(), request);
+                },
+            .dump =
+                [this](const v1::ReportDumpRequest& request) {
+                  return Call<v1::ReportDumpResponse>(&v1::FleetService::Stub::ReportDump,
+                                                      agents_.get(), request);
+                }};
+  }
+
+  template <typename Response, typename Method, typename Stub, typename Request>
+  absl::StatusOr<Response> Call(Method method, Stub* stub, const Request& request,
+                                grpc::Status* wire = nullptr) {
+    const auto context = MakeContext(kTimeout, "");
+    Response response;
+    const grpc::Status status = (stub->*method)(context.get(), request, &response);
+    if (wire != nullptr) *wire = status;
+    if (!status.ok()) return FromGrpc(status);
+    return response;
+  }
+
+  // An agent that beats by itself and trains `steps` steps a beat.
+  void KeepBeating(int slots, int64_t steps) {
+    agent_ = std::make_unique<FakeAgent>("a", slots, Wire());
+    steps_ = steps;
+    beating_ = true;
+    beats_ = std::thread([this] {
+      while (beating_) {
+        // Not heard while the coordinator is away.
+        agent_->Beat().IgnoreError();
+        agent_->Train(steps_);
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+    });
+  }
+  void StopBeating() {
+    beating_ = false;
+    if (beats_.joinable()) beats_.join();
+  }
+
+  v1::JobSpec Spec(const std::string& name, int ranks = 1) {
+    return TinyJob(name, folder_ / "out" / name, ranks);
+  }
+  absl::StatusOr<v1::SubmitJobResponse> TrySubmit(const v1::JobSpec& spec,
+                                                  const std::string& request_id = "",
+                                                  grpc::Status* wire = nullptr) {
+    v1::SubmitJobRequest request;
+    *request.mutable_spec() = spec;
+    request.set_request_id(request_id);
+    return Call<v1::SubmitJobResponse>(&v1::CoordinatorService::Stub::SubmitJob, people_.get(),
+                                       request, wire);
+  }
+  std::string Submit(const v1::JobSpec& spec) {
+    const auto response = TrySubmit(spec);
+    EXPECT_TRUE(response.ok()) << response.status();
+    return response.ok() ? response->job().id() : "";
+  }
+  Job Get(const std::string& id) {
+    v1::GetJobRequest request;
+    request.set_job(id);
+    const auto response =
+        Call<v1::GetJobResponse>(&v1::CoordinatorService::Stub::GetJob, people_.get(), request);
+    EXPECT_TRUE(response.ok()) << response.status();
+    return response.ok() ? response->job() : Job();
+  }
+  // Watches a job to its end; returns the last message.
+  Job Follow(const std::string& id, std::vector<std::string>* states = nullptr) {
+    const auto context = MakeContext(kTimeout, "");
+    v1::WatchJobRequest request;
+    request.set_job(id);
+    const auto reader = people_->WatchJob(context.get(), request);
+    v1::WatchJobResponse response;
+    while (reader->Read(&response)) {
+      const std::string state = StateName(response.job().state());
+      if (states != nullptr && (states->empty() || states->back() != state)) {
+        states->push_back(state);
+      }
+    }
+    EXPECT_TRUE(reader->Finish().ok());
+    return response.job();
+  }
+  std::vector<v1::WatchRecordsResponse> Records(const std::string& id, int32_t rank,
+                                                int64_t after = 0, int count = 1'000'000) {
+    const auto context = MakeContext(kTimeout, "");
+    v1::WatchRecordsRequest request;
+    request.set_job(id);
+    request.set_rank(rank);
+    request.set_after_position(after);
+    const auto reader = people_->WatchRecords(context.get(), request);
+    std::vector<v1::WatchRecordsResponse> records;
+    v1::WatchRecordsResponse response;
+    while (static_cast<int>(records.size()) < count && reader->Read(&response)) {
+      records.push_back(response);
+    }
+    context->TryCancel();
+    return records;
+  }
+
+  TempDir folder_;
+  RealClock clock_;
+  std::string token_file_;
+  v1::TlsConfig tls_;
+  std::string metrics_address_;
+  std::unique_ptr<Server> server_;
+  std::unique_ptr<v1::CoordinatorService::Stub> people_;
+  std::unique_ptr<v1::FleetService::Stub> agents_;
+  std::unique_ptr<FakeAgent> agent_;
+  std::atomic<bool> beating_ = false;
+  std::atomic<int64_t> steps_ = 0;
+  std::thread beats_;
+};
+
+}  // namespace nsa::server

@@ -1,0 +1,305 @@
+// Jobs over gRPC: submit, watch, records, logs, dumps, a restart and a drain in the middle.
+#include <unistd.h>
+
+#include <fstream>
+#include <utility>
+
+#include "tests/server/server_fixture.h"
+
+namespace nsa::server {
+namespace {
+
+using ::testing::HasSubstr;
+
+int64_t ResidentBytes() {
+  std::ifstream file("/proc/self/statm");
+  int64_t total = 0;
+  int64_t resident = 0;
+  file >> total >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+TEST_F(ServerTest, AWatcherSeesAJobFromSubmitToItsEnd) {
+  KeepBeating(2, 3);
+  const std::string id = Submit(Spec("demo", 2));
+  std::vector<std::string> states;
+  const Job job = Follow(id, &states);
+  EXPECT_EQ(StateName(job.state()), "SUCCEEDED");
+  EXPECT_EQ(job.progress().step(), 20);
+  EXPECT_EQ(states.back(), "SUCCEEDED");
+  const auto records = Records(id, 1);
+  ASSERT_EQ(records.size(), 22u) << "started, twenty steps, finished";
+  EXPECT_EQ(records.back().record().finished().reason(), "COMPLETED");
+}
+
+TEST_F(ServerTest, AReaderContinuesWhereItStopped) {
+  KeepBeating(2, 3);
+  const std::string id = Submit(Spec("demo", 2));
+  Follow(id);
+  const auto first = Records(id, -1, 0, 9);
+  ASSERT_EQ(first.size(), 9u);
+  const auto rest = Records(id, -1, first.back().position());
+  EXPECT_EQ(first.size() + rest.size(), 44u);
+  for (const auto& record : rest) EXPECT_GT(record.position(), first.back().position());
+}
+
+TEST_F(ServerTest, ARestartInTheMiddleOfAJobLosesAndDoublesNothing) {
+  v1::JobSpec spec = Spec("demo", 2);
+  spec.mutable_train()->set_steps(300);
+  const std::string id = Submit(spec);
+  KeepBeating(2, 4);
+  while (Get(id).progress().step() < 40) absl::SleepFor(absl::Milliseconds(5));
+  for (int i = 0; i < 3; ++i) {
+    Restart();
+    absl::SleepFor(absl::Milliseconds(60));
+  }
+  const Job job = Follow(id);
+  EXPECT_EQ(StateName(job.state()), "SUCCEEDED");
+  EXPECT_EQ(job.restarts(), 0);
+  for (const int32_t rank : {0, 1}) {
+    const auto records = Records(id, rank);
+    ASSERT_EQ(records.size(), 302u);
+    for (size_t i = 0; i < records.size(); ++i) {
+      EXPECT_EQ(records[i].record().sequence(), static_cast<int64_t>(i + 1));
+    }
+  }
+}
+
+TEST_F(ServerTest, OneRequestSentAThousandTimesFromTwentyClientsIsOneJob) {
+  std::vector<std::thread> clients;
+  std::atomic<int> failures = 0;
+  for (int c = 0; c < 20; ++c) {
+    clients.emplace_back([&] {
+      for (int i = 0; i < 50; ++i) {
+        const auto response = TrySubmit(Spec("demo"), "0b0e-the-same");
+        if (!response.ok()) ++failures;
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(failures, 0);
+  const auto jobs = Call<v1::ListJobsResponse>(&v1::CoordinatorService::Stub::ListJobs,
+                                               people_.get(), v1::ListJobsRequest());
+  EXPECT_EQ(jobs->jobs_size(), 1);
+}
+
+TEST_F(ServerTest, ARequestIdWithAnotherSpecIsRefused) {
+  ASSERT_TRUE(TrySubmit(Spec("demo"), "r").ok());
+  grpc::Status wire;
+  EXPECT_THAT(TrySubmit(Spec("other"), "r", &wire).status(),
+              StatusIs(absl::StatusCode::kAlreadyExists));
+}
+
+TEST_F(ServerTest, ARefusedJobComesBackWithItsViolations) {
+  v1::JobSpec spec = Spec("bad");
+  spec.mutable_nsa()->set_d(5);
+  grpc::Status wire;
+  EXPECT_THAT(TrySubmit(spec, "", &wire).status(), StatusIs(absl::StatusCode::kInvalidArgument));
+  const ErrorDetails details = DetailsOf(wire);
+  EXPECT_EQ(details.reason, "PREFLIGHT_REFUSED");
+  ASSERT_FALSE(details.violations.empty());
+  EXPECT_THAT(details.violations[0].field, HasSubstr("nsa."));
+
+  v1::SubmitJobRequest request;
+  *request.mutable_spec() = spec;
+  request.set_validate_only(true);
+  const auto validated =
+      Call<v1::SubmitJobResponse>(&v1::CoordinatorService::Stub::SubmitJob, people_.get(), request);
+  ASSERT_TRUE(validated.ok()) << validated.status();
+  EXPECT_FALSE(validated->report().accepted());
+  EXPECT_FALSE(validated->has_job());
+}
+
+TEST_F(ServerTest, TwoJobsDoNotShareAnOutDir) {
+  ASSERT_TRUE(TrySubmit(Spec("demo")).ok());
+  v1::JobSpec second = Spec("demo");
+  second.set_name("second");
+  EXPECT_THAT(TrySubmit(second).status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("train.out_dir")));
+}
+
+TEST_F(ServerTest, ADumpOfARunningJobArrives) {
+  KeepBeating(2, 0);
+  const std::string id = Submit(Spec("demo", 2));
+  while (Get(id).state() != Job::STATE_RUNNING) absl::SleepFor(absl::Milliseconds(5));
+  v1::DumpStackRequest request;
+  request.set_job(id);
+  request.set_rank(-1);
+  const auto dump =
+      Call<v1::DumpStackResponse>(&v1::CoordinatorService::Stub::DumpStack, people_.get(), request);
+  ASSERT_TRUE(dump.ok()) << dump.status();
+  ASSERT_EQ(dump->dumps_size(), 2);
+  EXPECT_EQ(dump->dumps(1).rank(), 1);
+  EXPECT_EQ(dump->dumps(1).stacks(), "#0 main\n");
+  EXPECT_EQ(dump->dumps(1).error(), "");
+}
+
+TEST_F(ServerTest, AJobWithoutProcessesHasNothingToDump) {
+  const std::string id = Submit(Spec("demo"));
+  v1::DumpStackRequest request;
+  request.set_job(id);
+  EXPECT_THAT(
+      Call<v1::DumpStackResponse>(&v1::CoordinatorService::Stub::DumpStack, people_.get(), request)
+          .status(),
+      StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("QUEUED")));
+}
+
+TEST_F(ServerTest, LogsAreFollowedAndContinuedByToken) {
+  KeepBeating(1, 0);
+  const std::string id = Submit(Spec("demo"));
+  while (Get(id).state() != Job::STATE_RUNNING) absl::SleepFor(absl::Milliseconds(5));
+  v1::ReportLogRequest report;
+  report.set_job_id(id);
+  report.set_generation(1);
+  report.set_data("one\ntwo\nthr");
+  const auto send = [&] {
+    const auto sent =
+        Call<v1::ReportLogResponse>(&v1::FleetService::Stub::ReportLog, agents_.get(), report);
+    EXPECT_TRUE(sent.ok()) << sent.status();
+    return sent.ok() ? sent->next_offset() : -1;
+  };
+  ASSERT_EQ(send(), 11);
+  const auto context = MakeContext(kTimeout, "");
+  v1::StreamLogsRequest request;
+  request.set_job(id);
+  request.set_follow(true);
+  const auto reader = people_->StreamLogs(context.get(), request);
+  v1::StreamLogsResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  EXPECT_EQ(response.data(), "one\ntwo\n");
+  const std::string token = response.resume_token();
+  report.set_offset(11);
+  report.set_data("ee\n");
+  ASSERT_EQ(send(), 14);
+  ASSERT_TRUE(reader->Read(&response));
+  EXPECT_EQ(response.data(), "three\n");
+  context->TryCancel();
+
+  request.set_follow(false);
+  request.set_resume_token(token);
+  const auto again = MakeContext(kTimeout, "");
+  const auto continued = people_->StreamLogs(again.get(), request);
+  ASSERT_TRUE(continued->Read(&response));
+  EXPECT_EQ(response.data(), "three\n");
+  EXPECT_FALSE(continued->Read(&response));
+  EXPECT_TRUE(continued->Finish().ok());
+  request.set_resume_token("nonsense");
+  const auto bad = MakeContext(kTimeout, "");
+  const auto refused = people_->StreamLogs(bad.get(), request);
+  EXPECT_FALSE(refused->Read(&response));
+  EXPECT_EQ(refused->Finish().error_code(), grpc::INVALID_ARGUMENT);
+}
+
+TEST_F(ServerTest, ReadersThatDoNotReadCostLittleMemoryAndNobodyElseTime) {
+  KeepBeating(1, 0);
+  v1::JobSpec spec = Spec("demo");
+  spec.mutable_train()->set_steps(1'000'000);
+  const std::string id = Submit(spec);
+  while (Get(id).state() != Job::STATE_RUNNING) absl::SleepFor(absl::Milliseconds(5));
+  StopBeating();
+  // About 40 MB of records.
+  v1::ReportRecordsRequest request;
+  request.set_job_id(id);
+  request.set_generation(1);
+  int64_t sequence = 1;
+  for (int batch = 0; batch < 20; ++batch) {
+    request.clear_records();
+    for (int i = 0; i < 500; ++i) {
+      v1::WorkerRecord* record = request.add_records();
+      record->set_sequence(++sequence);
+      record->mutable_step()->set_step(sequence);
+      (*record->mutable_step()->mutable_fallbacks())[std::string(4'000, 'x')] = 1;
+    }
+    ASSERT_TRUE(Call<v1::ReportRecordsResponse>(&v1::FleetService::Stub::ReportRecords,
+                                                agents_.get(), request)
+                    .ok());
+  }
+  const int64_t before = ResidentBytes();
+  constexpr int kReaders = 30;
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  std::vector<std::unique_ptr<grpc::ClientReader<v1::WatchRecordsResponse>>> readers;
+  std::vector<std::unique_ptr<v1::CoordinatorService::Stub>> stubs;
+  for (int i = 0; i < kReaders; ++i) {
+    grpc::ChannelArguments own;
+    own.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    stubs.push_back(v1::CoordinatorService::NewStub(grpc::CreateCustomChannel(
+        server_->listen_address(), grpc::InsecureChannelCredentials(), own)));
+    contexts.push_back(MakeContext(kTimeout, ""));
+    v1::WatchRecordsRequest watch;
+    watch.set_job(id);
+    watch.set_rank(-1);
+    watch.set_follow(true);
+    readers.push_back(stubs.back()->WatchRecords(contexts.back().get(), watch));
+  }
+  absl::SleepFor(absl::Seconds(1));
+  const int64_t grown = ResidentBytes() - before;
+  // Client and server are both in this process.
+  EXPECT_LT(grown / kReaders, 8 << 20);
+  const absl::Time start = absl::Now();
+  for (int i = 0; i < 20; ++i) Get(id);
+  EXPECT_LT(absl::Now() - start, absl::Seconds(2));
+  for (auto& context : contexts) context->TryCancel();
+  for (auto& reader : readers) reader->Finish();
+}
+
+// Reads a stream to its end, which it returns.
+template <typename Response>
+grpc::Status ReadToTheEnd(grpc::ClientReader<Response>* reader) {
+  Response response;
+  while (reader->Read(&response)) {
+  }
+  return reader->Finish();
+}
+
+TEST_F(ServerTest, DrainEndsStreamsAndKeepsWhatWasAccepted) {
+  KeepBeating(1, 0);
+  const std::string id = Submit(Spec("demo"));
+  while (Get(id).state() != Job::STATE_RUNNING) absl::SleepFor(absl::Milliseconds(5));
+  StopBeating();
+  v1::ReportLogRequest line;
+  line.set_job_id(id);
+  line.set_generation(1);
+  line.set_data("one\n");
+  ASSERT_OK(Call<v1::ReportLogResponse>(&v1::FleetService::Stub::ReportLog, agents_.get(), line)
+                .status());
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  for (int i = 0; i < 4; ++i) contexts.push_back(MakeContext(kTimeout, ""));
+  v1::WatchJobRequest job;
+  job.set_job(id);
+  v1::WatchEventsRequest events;
+  events.set_job(id);
+  events.set_follow(true);
+  v1::WatchRecordsRequest records;
+  records.set_job(id);
+  records.set_rank(-1);
+  records.set_follow(true);
+  v1::StreamLogsRequest logs;
+  logs.set_job(id);
+  logs.set_rank(-1);
+  logs.set_follow(true);
+  const auto job_reader = people_->WatchJob(contexts[0].get(), job);
+  const auto event_reader = people_->WatchEvents(contexts[1].get(), events);
+  const auto record_reader = people_->WatchRecords(contexts[2].get(), records);
+  const auto log_reader = people_->StreamLogs(contexts[3].get(), logs);
+  // Each has begun, and waits for more.
+  v1::WatchJobResponse job_read;
+  v1::WatchEventsResponse event_read;
+  v1::WatchRecordsResponse record_read;
+  v1::StreamLogsResponse log_read;
+  ASSERT_TRUE(job_reader->Read(&job_read) && event_reader->Read(&event_read) &&
+              record_reader->Read(&record_read) && log_reader->Read(&log_read));
+  const absl::Time start = absl::Now();
+  server_->Drain(absl::Seconds(30));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(5)) << "watchers do not hold it up";
+  for (const grpc::Status& end :
+       {ReadToTheEnd(job_reader.get()), ReadToTheEnd(event_reader.get()),
+        ReadToTheEnd(record_reader.get()), ReadToTheEnd(log_reader.get())}) {
+    EXPECT_EQ(end.error_code(), grpc::UNAVAILABLE);
+    EXPECT_THAT(end.error_message(), HasSubstr("going down"));
+  }
+  Restart();
+  EXPECT_EQ(Get(id).state(), Job::STATE_RUNNING);
+}
+
+}  // namespace
+}  // namespace nsa::server
