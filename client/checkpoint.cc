@@ -1,0 +1,197 @@
+// nsactl checkpoint: what a job has saved, and whether it is whole. Takes a job, or a folder on
+// this machine, for which no coordinator is needed.
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "client/commands.h"
+#include "client/human.h"
+#include "common/checkpoint_dir.h"
+#include "common/status.h"
+
+namespace nsa {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct CheckpointFlags {
+  std::string target;
+  int64_t step = 0;
+};
+
+// A job's id or name has no slash in it.
+bool IsPath(const std::string& target) {
+  return target.find('/') != std::string::npos || target == "." || target == "..";
+}
+
+// A folder named without a slash was taken for a job.
+absl::Status HintAtFolder(const absl::Status& status, const std::string& target) {
+  std::error_code error;
+  if (!absl::IsNotFound(status) || !fs::is_directory(target, error)) return status;
+  return absl::NotFoundError(absl::StrCat(status.message(), "; for the folder write ./", target));
+}
+
+v1::CheckpointInfo InfoOf(const CheckpointEntry& entry) {
+  v1::CheckpointInfo info;
+  info.set_step(entry.step);
+  info.set_path(entry.path.string());
+  std::error_code error;
+  info.set_pinned(fs::exists(entry.path / "PINNED", error));
+  const absl::StatusOr<v1::CheckpointState> state = ReadCheckpointState(entry.path);
+  if (!state.ok()) {
+    info.set_error(std::string(state.status().message()));
+    return info;
+  }
+  for (const v1::CheckpointFile& file : state->files()) info.set_bytes(info.bytes() + file.bytes());
+  info.set_unix_nanos(state->unix_nanos());
+  info.set_val_loss(state->val_loss());
+  info.set_world_size(state->world_size());
+  return info;
+}
+
+// PATH is an out_dir, its checkpoints folder, or one checkpoint.
+absl::StatusOr<std::vector<CheckpointEntry>> EntriesAt(const std::string& target) {
+  std::error_code error;
+  fs::path path = fs::absolute(target, error).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  if (!fs::is_directory(path, error)) {
+    return absl::NotFoundError(absl::StrCat(
+        target, ": is no folder; name an out_dir or a checkpoint, or a job without a slash"));
+  }
+  // One checkpoint, under any name; its state.json may be what is damaged.
+  const bool named_like_one = absl::StartsWith(path.filename().string(), "step-");
+  if (named_like_one || fs::exists(path / "state.json", error)) {
+    const absl::StatusOr<v1::CheckpointState> state = ReadCheckpointState(path);
+    return std::vector<CheckpointEntry>{{state.ok() ? state->step() : 0, path}};
+  }
+  return ListCheckpoints(path.filename() == "checkpoints" ? path.parent_path() : path);
+}
+
+absl::StatusOr<v1::ListCheckpointsResponse> ListAt(const std::string& target) {
+  NSA_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries, EntriesAt(target));
+  v1::ListCheckpointsResponse response;
+  for (const CheckpointEntry& entry : entries) *response.add_checkpoints() = InfoOf(entry);
+  return response;
+}
+
+absl::StatusOr<v1::VerifyCheckpointResponse> VerifyAt(const CheckpointFlags& flags) {
+  NSA_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries, EntriesAt(flags.target));
+  for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
+    if (flags.step != 0 && entry->step != flags.step) continue;
+    v1::VerifyCheckpointResponse response;
+    *response.mutable_checkpoint() = InfoOf(*entry);
+    for (const std::string& problem : VerifyCheckpoint(entry->path)) response.add_problems(problem);
+    return response;
+  }
+  return absl::NotFoundError(absl::StrCat(flags.target, ": has no checkpoint",
+                                          flags.step != 0 ? absl::StrCat(" ", flags.step) : "",
+                                          "; see 'nsactl checkpoint list ", flags.target, "'"));
+}
+
+absl::StatusOr<ExitCode> List(Session& session, const CheckpointFlags& flags) {
+  v1::ListCheckpointsResponse response;
+  if (IsPath(flags.target)) {
+    NSA_ASSIGN_OR_RETURN(response, ListAt(flags.target));
+  } else {
+    NSA_ASSIGN_OR_RETURN(Client * client, session.client());
+    auto found = client->ListCheckpoints(flags.target);
+    NSA_RETURN_IF_ERROR(HintAtFolder(found.status(), flags.target));
+    response = *std::move(found);
+  }
+  if (session.structured()) {
+    session.PrintDocument(ToJson(response));
+    return ExitCode::kOk;
+  }
+  if (session.flags().format == Format::kName) {
+    for (const auto& checkpoint : response.checkpoints())
+      session.out() << checkpoint.path() << "\n";
+    return ExitCode::kOk;
+  }
+  Table table({{"STEP", true},
+               {"AGE", true},
+               {"SIZE", true},
+               {"VAL LOSS", true},
+               {"RANKS", true},
+               {"PINNED"},
+               {"PATH"}});
+  for (const v1::CheckpointInfo& c : response.checkpoints()) {
+    const std::string path = c.error().empty() ? c.path() : absl::StrCat(c.path(), ": ", c.error());
+    table.Add({absl::StrCat(c.step()),
+               ShortAge(session.now(), c.unix_nanos()),
+               HumanBytes(c.bytes()),
+               HumanLoss(c.val_loss()),
+               absl::StrCat(c.world_size()),
+               c.pinned() ? "yes" : "-",
+               {path, c.error().empty() ? Colour::kNone : Colour::kBad}});
+  }
+  if (table.empty()) {
+    session.Note("no checkpoints yet");
+  } else {
+    session.PrintTable(table);
+  }
+  return ExitCode::kOk;
+}
+
+absl::StatusOr<ExitCode> Verify(Session& session, const CheckpointFlags& flags) {
+  v1::VerifyCheckpointResponse response;
+  if (IsPath(flags.target)) {
+    NSA_ASSIGN_OR_RETURN(response, VerifyAt(flags));
+  } else {
+    v1::VerifyCheckpointRequest request;
+    request.set_job(flags.target);
+    request.set_step(flags.step);
+    NSA_ASSIGN_OR_RETURN(Client * client, session.client());
+    auto found = client->VerifyCheckpoint(request);
+    NSA_RETURN_IF_ERROR(HintAtFolder(found.status(), flags.target));
+    response = *std::move(found);
+  }
+  const v1::CheckpointInfo& checkpoint = response.checkpoint();
+  if (session.structured()) {
+    session.PrintDocument(ToJson(response));
+  } else {
+    for (const std::string& problem : response.problems()) session.out() << problem << "\n";
+    if (response.problems().empty()) {
+      session.out() << checkpoint.path() << ": good (step " << checkpoint.step() << ", "
+                    << HumanBytes(checkpoint.bytes()) << ", every length and hash)\n";
+    }
+  }
+  if (response.problems().empty()) return ExitCode::kOk;
+  return absl::DataLossError(absl::StrCat(
+      checkpoint.path(), ": ", response.problems_size(),
+      response.problems_size() == 1 ? " problem" : " problems",
+      " (0 allowed); it will not be resumed from: an older one is used, see 'nsactl checkpoint "
+      "list'"));
+}
+
+}  // namespace
+
+void AddCheckpoint(Cli* cli) {
+  const auto flags = std::make_shared<CheckpointFlags>();
+  CLI::App* group = cli->Add({.name = "checkpoint",
+                              .what = "List and verify checkpoints",
+                              .group = "Records",
+                              .more = "A target with a slash in it is a folder on this machine: an "
+                                      "out_dir or one checkpoint; no coordinator is asked.",
+                              .examples = "nsactl checkpoint list demo\n"
+                                          "nsactl checkpoint verify ./out"});
+  CLI::App* list =
+      cli->Add({.name = "list",
+                .what = "List a job's checkpoints, oldest first",
+                .examples = "nsactl checkpoint list demo\nnsactl checkpoint list ./out -o json",
+                .run = [flags](Session& session) { return List(session, *flags); },
+                .parent = group});
+  list->add_option("JOB|PATH", flags->target, "Job id or name, or a folder")->required();
+  CLI::App* verify =
+      cli->Add({.name = "verify",
+                .what = "Read a checkpoint and compare every length and hash",
+                .more = "Exit code 1 when it is not as it was written; each bad file is named.",
+                .examples = "nsactl checkpoint verify demo\n"
+                            "nsactl checkpoint verify demo --step 5000\n"
+                            "nsactl checkpoint verify ./out/checkpoints/step-00005000",
+                .run = [flags](Session& session) { return Verify(session, *flags); },
+                .parent = group});
+  verify->add_option("JOB|PATH", flags->target, "Job id or name, or a folder")->required();
+  verify->add_option("--step", flags->step, "The checkpoint of this step (default: the newest)")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
+}
+
+}  // namespace nsa

@@ -1,0 +1,168 @@
+// nsactl context: names for coordinators.
+#include "absl/strings/str_cat.h"
+#include "client/commands.h"
+#include "client/endpoint.h"
+#include "common/status.h"
+
+namespace nsa {
+namespace {
+
+struct ContextFlags {
+  std::string name;
+  std::string token_file;
+  std::string ca_file;
+  std::string certificate_file;
+  std::string private_key_file;
+};
+
+absl::StatusOr<ExitCode> List(Session& session) {
+  NSA_ASSIGN_OR_RETURN(const v1::ClientConfig config, ReadClientConfig(ClientConfigPath()));
+  if (session.structured()) {
+    session.PrintDocument(ToJson(config));
+    return ExitCode::kOk;
+  }
+  if (session.flags().format == Format::kName) {
+    for (const auto& context : config.contexts()) session.out() << context.name() << "\n";
+    return ExitCode::kOk;
+  }
+  if (config.contexts().empty()) {
+    session.Note(absl::StrCat("no contexts in ", ClientConfigPath().string(),
+                              "; make one with 'nsactl context set NAME --address HOST:PORT'"));
+    return ExitCode::kOk;
+  }
+  Table table({{"CURRENT"}, {"NAME"}, {"ADDRESS"}, {"TLS"}, {"TOKEN FILE"}});
+  for (const v1::ClientContext& context : config.contexts()) {
+    const bool tls =
+        !context.tls().client_ca_file().empty() || !context.tls().certificate_file().empty();
+    table.Add({context.name() == config.current() ? "*" : "", context.name(), context.address(),
+               tls ? "yes" : "-", context.token_file().empty() ? "-" : context.token_file()});
+  }
+  session.PrintTable(table);
+  return ExitCode::kOk;
+}
+
+absl::StatusOr<ExitCode> Use(Session& session, const ContextFlags& flags) {
+  NSA_ASSIGN_OR_RETURN(v1::ClientConfig config, ReadClientConfig(ClientConfigPath()));
+  const bool none = flags.name == "none";
+  if (!none && FindContext(config, flags.name) == nullptr) {
+    return absl::NotFoundError(absl::StrCat("context: '", flags.name, "' is not in ",
+                                            ClientConfigPath().string(),
+                                            "; see 'nsactl context list'"));
+  }
+  config.set_current(none ? "" : flags.name);
+  NSA_RETURN_IF_ERROR(WriteClientConfig(ClientConfigPath(), config));
+  session.Note(none ? "no context in use: this machine's coordinator"
+                    : absl::StrCat("now using ", flags.name));
+  return ExitCode::kOk;
+}
+
+// Makes the context or changes the fields that were given. --address is the global flag.
+absl::StatusOr<ExitCode> Set(Session& session, const ContextFlags& flags) {
+  if (flags.name == "none") {
+    return absl::InvalidArgumentError("context: 'none' stands for no context; choose another name");
+  }
+  NSA_ASSIGN_OR_RETURN(v1::ClientConfig config, ReadClientConfig(ClientConfigPath()));
+  v1::ClientContext* context = nullptr;
+  for (v1::ClientContext& each : *config.mutable_contexts()) {
+    if (each.name() == flags.name) context = &each;
+  }
+  if (context == nullptr) {
+    if (session.flags().address.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "context: '", flags.name, "' is new and needs an address; add --address HOST:PORT"));
+    }
+    context = config.add_contexts();
+    context->set_name(flags.name);
+  }
+  const auto absolute = [](const std::string& path) {
+    std::error_code error;
+    return std::filesystem::absolute(path, error).lexically_normal().string();
+  };
+  if (!session.flags().address.empty()) {
+    context->set_address(NormalAddress(session.flags().address));
+  }
+  if (!flags.token_file.empty()) context->set_token_file(absolute(flags.token_file));
+  v1::TlsConfig* tls = context->mutable_tls();
+  if (!flags.ca_file.empty()) tls->set_client_ca_file(absolute(flags.ca_file));
+  if (!flags.certificate_file.empty()) {
+    tls->set_certificate_file(absolute(flags.certificate_file));
+  }
+  if (!flags.private_key_file.empty()) {
+    tls->set_private_key_file(absolute(flags.private_key_file));
+  }
+  if (tls->ByteSizeLong() == 0) context->clear_tls();
+  NSA_RETURN_IF_ERROR(WriteClientConfig(ClientConfigPath(), config));
+  session.Note(absl::StrCat(flags.name, " is ", context->address(), "; 'nsactl context use ",
+                            flags.name, "' makes it the one in use"));
+  return ExitCode::kOk;
+}
+
+absl::StatusOr<ExitCode> Show(Session& session) {
+  NSA_ASSIGN_OR_RETURN(const Endpoint endpoint,
+                       ResolveEndpoint(session.flags().address, session.flags().context));
+  // The token itself is never shown.
+  const nlohmann::ordered_json document = {{"address", endpoint.address},
+                                           {"source", endpoint.source},
+                                           {"tls", !endpoint.tls.client_ca_file().empty()},
+                                           {"token", !endpoint.token.empty()},
+                                           {"config", ClientConfigPath().string()}};
+  if (session.structured()) {
+    session.PrintDocument(document);
+    return ExitCode::kOk;
+  }
+  session.out() << "address  " << endpoint.address << "\nfrom     " << endpoint.source
+                << "\ntls      " << (endpoint.tls.client_ca_file().empty() ? "no" : "yes")
+                << "\ntoken    " << (endpoint.token.empty() ? "no" : "yes") << "\nfile     "
+                << ClientConfigPath().string() << "\n";
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+void AddContext(Cli* cli) {
+  const auto flags = std::make_shared<ContextFlags>();
+  CLI::App* group = cli->Add(
+      {.name = "context",
+       .what = "Name coordinators and choose one",
+       .group = "Service",
+       .more = "Contexts are kept in ~/.config/nsa/config.yaml ($NSACTL_CONFIG). A flag wins over "
+               "an environment variable,\nand that over the context in use; without any it is this "
+               "machine's coordinator.",
+       .examples = "nsactl context set lab --address lab:50951 --token-file ~/lab.token --ca-file "
+                   "~/lab-ca.pem\n"
+                   "nsactl context use lab\n"
+                   "nsactl context show"});
+  cli->Add({.name = "list",
+            .what = "List the contexts",
+            .examples = "nsactl context list",
+            .run = List,
+            .parent = group});
+  CLI::App* use = cli->Add({.name = "use",
+                            .what = "Make a context the one in use",
+                            .more = "'none' goes back to this machine's coordinator.",
+                            .examples = "nsactl context use lab\nnsactl context use none",
+                            .run = [flags](Session& session) { return Use(session, *flags); },
+                            .parent = group});
+  use->add_option("NAME", flags->name, "Context")->required();
+  CLI::App* set = cli->Add({.name = "set",
+                            .what = "Make a context, or change the fields that are given",
+                            .examples = "nsactl context set lab --address lab:50951",
+                            .run = [flags](Session& session) { return Set(session, *flags); },
+                            .parent = group});
+  set->add_option("NAME", flags->name, "Context")->required();
+  set->add_option("--token-file", flags->token_file, "File with the bearer token")
+      ->type_name("FILE");
+  set->add_option("--ca-file", flags->ca_file, "PEM authorities of the coordinator's certificate")
+      ->type_name("FILE");
+  set->add_option("--certificate-file", flags->certificate_file, "PEM certificate of this client")
+      ->type_name("FILE");
+  set->add_option("--private-key-file", flags->private_key_file, "PEM key of that certificate")
+      ->type_name("FILE");
+  cli->Add({.name = "show",
+            .what = "Show which coordinator would be asked, and why",
+            .examples = "nsactl context show\nnsactl --context lab context show",
+            .run = Show,
+            .parent = group});
+}
+
+}  // namespace nsa

@@ -1,0 +1,41 @@
+// A job in words: what list, describe, watch and submit share.
+#pragma once
+
+#include <string>
+
+#include "client/exit_code.h"
+#include "client/session.h"
+#include "client/table.h"
+#include "nsa/v1/coordinator.pb.h"
+
+namespace nsa {
+
+// "RUNNING".
+std::string StateName(v1::Job::State state);
+Colour StateColour(v1::Job::State state);
+
+// SUCCEEDED, FAILED, STOPPED.
+bool HasEnded(v1::Job::State state);
+
+// "375/1000"; "-" before the first step is known.
+std::string StepText(const v1::JobProgress& progress);
+
+// Share of the steps done, in [0, 1].
+double ShareDone(const v1::JobProgress& progress);
+
+// "stopping after step 500", "stopping after this step", "stopping now"; empty without a stop.
+std::string StopText(const v1::StopRequest& stop);
+
+// "CUDA_OOM: out of memory on rank 1"; whatever of reason and message there is.
+std::string ReasonText(const v1::Job& job);
+
+// "demo (j3k5…)".
+std::string Title(const v1::Job& job);
+
+// What to type next, a line each with two spaces in front, for a job that runs or has ended.
+std::string NextCommands(const v1::Job& job);
+
+// What everything that runs to a job's end exits with: kFailed for FAILED, else kOk.
+ExitCode EndCode(const v1::Job& job);
+
+}  // namespace nsa

@@ -1,0 +1,40 @@
+// nsactl. Parsing and commands are in cli.h; this file connects them to the process.
+#include <langinfo.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <clocale>
+#include <cstring>
+#include <iostream>
+
+#include "client/cli.h"
+#include "client/endpoint.h"
+#include "common/rpc.h"
+
+namespace {
+
+int TerminalColumns() {
+  winsize size{};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  return 80;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  nsa::SilenceGrpc();
+  // What waits can be cancelled; what does not, e.g. reading a file, ends at once.
+  nsa::Interrupt interrupt([] { _exit(static_cast<int>(nsa::ExitCode::kInterrupted)); });
+  const nsa::SignalListener listener(&interrupt);
+  std::setlocale(LC_CTYPE, "");
+  std::ios::sync_with_stdio(false);
+  const nsa::RealClock clock;
+  nsa::Session session({.out = &std::cout,
+                        .err = &std::cerr,
+                        .terminal = isatty(STDOUT_FILENO) == 1,
+                        .unicode = std::strcmp(nl_langinfo(CODESET), "UTF-8") == 0,
+                        .columns = TerminalColumns},
+                       &clock, &interrupt);
+  nsa::Cli cli(&session);
+  return static_cast<int>(cli.Main({argv + 1, argv + argc}));
+}

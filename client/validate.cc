@@ -1,0 +1,96 @@
+// nsactl validate: what preflight says to a job file, without submitting it.
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "client/commands.h"
+#include "client/job_source.h"
+#include "common/preflight.h"
+#include "common/status.h"
+
+namespace nsa {
+namespace {
+
+struct ValidateFlags {
+  std::string file;
+  std::vector<std::string> sets;
+  bool offline = false;
+};
+
+// The same rules without a coordinator: what this machine's disks say is known, what the machine
+// that would run it says is not.
+v1::PreflightReport CheckHere(v1::JobSpec spec) {
+  ApplyDefaults(&spec);
+  return Preflight(spec, {.check_files = true});
+}
+
+absl::StatusOr<v1::PreflightReport> CheckThere(Session& session, const v1::JobSpec& spec) {
+  NSA_ASSIGN_OR_RETURN(Client * client, session.client());
+  v1::SubmitJobRequest request;
+  *request.mutable_spec() = spec;
+  request.set_validate_only(true);
+  absl::StatusOr<v1::SubmitJobResponse> response = client->SubmitJob(request, nullptr);
+  if (absl::IsUnavailable(response.status())) {
+    return absl::UnavailableError(
+        absl::StrCat(response.status().message(), "; --offline checks without one"));
+  }
+  NSA_RETURN_IF_ERROR(response.status());
+  return std::move(*response->mutable_report());
+}
+
+// The effective spec as a job file that loads again, under the findings as comments.
+void PrintYaml(Session& session, const v1::PreflightReport& report, const std::string& file) {
+  const std::string text = FormatReport(report, file);
+  for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+    session.out() << "# " << line << "\n";
+  }
+  session.out() << ToYaml(report.spec());
+}
+
+absl::StatusOr<ExitCode> Validate(Session& session, const ValidateFlags& flags) {
+  NSA_ASSIGN_OR_RETURN(const JobFile job, LoadJobSource(flags.file, flags.sets));
+  v1::PreflightReport report;
+  if (flags.offline) {
+    report = CheckHere(job.spec);
+  } else {
+    NSA_ASSIGN_OR_RETURN(report, CheckThere(session, job.spec));
+  }
+  AddPlaces(job.source.places, &report);
+  AddLegacyKeys(job.source, &report);
+  const std::string file = ShownName(flags.file);
+  if (session.flags().format == Format::kJson) {
+    session.PrintDocument(ToJson(report));
+  } else if (session.flags().format == Format::kYaml) {
+    PrintYaml(session, report, file);
+  } else {
+    // Without findings it begins with the blank line before the estimate.
+    const std::string text = FormatReport(report, file);
+    session.out() << absl::StripLeadingAsciiWhitespace(text);
+  }
+  if (!report.accepted()) return absl::InvalidArgumentError(RefusalText(flags.file, report));
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+void AddValidate(Cli* cli) {
+  const auto flags = std::make_shared<ValidateFlags>();
+  CLI::App* command = cli->Add(
+      {.name = "validate",
+       .what = "Say what preflight says to a job file, and submit nothing",
+       .group = "Jobs",
+       .more = "-o json gives the report; -o yaml gives the job file with every default filled "
+               "in, under the findings as\ncomments. Exit code 2 when the job would be refused.",
+       .examples = "nsactl validate job.yaml\n"
+                   "nsactl validate job.yaml --offline\n"
+                   "nsactl validate job.yaml --set runtime.precision=fp32 -o json | jq .findings\n"
+                   "nsactl validate job.yaml --offline -o yaml > full.yaml",
+       .run = [flags](Session& session) { return Validate(session, *flags); }});
+  command->add_option("FILE", flags->file, "Job file; - reads standard input")->required();
+  command->add_flag("--offline", flags->offline,
+                    "Ask no coordinator: what depends on its machines is not checked");
+  command->add_option("--set", flags->sets, "Change a field of the file; may be repeated")
+      ->type_name("FIELD=VALUE")
+      ->allow_extra_args(false);
+}
+
+}  // namespace nsa

@@ -1,0 +1,192 @@
+// Usage, help, errors and exit codes.
+#include "gmock/gmock.h"
+#include "tests/client/nsactl_harness.h"
+
+namespace nsa {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+class CliTest : public NsactlTest {};
+
+const std::vector<std::vector<std::string>> kCommands = {{"submit"},
+                                                         {"validate"},
+                                                         {"list"},
+                                                         {"describe"},
+                                                         {"watch"},
+                                                         {"logs"},
+                                                         {"events"},
+                                                         {"metrics"},
+                                                         {"stop"},
+                                                         {"resume"},
+                                                         {"dump-stack"},
+                                                         {"checkpoint", "list"},
+                                                         {"nodes"},
+                                                         {"checkpoint", "verify"},
+                                                         {"version"},
+                                                         {"completion"},
+                                                         {"context", "list"},
+                                                         {"context", "use"},
+                                                         {"context", "set"},
+                                                         {"context", "show"}};
+
+TEST_F(CliTest, EveryCommandHasHelpWithAnExample) {
+  for (std::vector<std::string> command : kCommands) {
+    std::string path = "nsactl";
+    for (const std::string& word : command) path += " " + word;
+    std::vector<std::string> help = command;
+    help.insert(help.begin(), "help");
+    const Ran by_help = RunAlone(help);
+    command.push_back("--help");
+    const Ran by_flag = RunAlone(command);
+    EXPECT_EQ(by_flag.code, ExitCode::kOk) << path;
+    EXPECT_EQ(by_help.out, by_flag.out) << path;
+    EXPECT_THAT(by_flag.out, AllOf(HasSubstr("Usage: " + path), HasSubstr("Examples:\n  "),
+                                   Not(HasSubstr("REQUIRED")), Not(HasSubstr(":POSITIVE"))));
+  }
+}
+
+TEST_F(CliTest, TheMainHelpListsCommandsAndEveryExitCode) {
+  const Ran ran = RunAlone({"--help"});
+  EXPECT_EQ(ran.code, ExitCode::kOk);
+  for (const auto& command : kCommands) EXPECT_THAT(ran.out, HasSubstr("\n  " + command[0] + " "));
+  for (const char* code : {"0", "1", "2", "3", "4", "5", "6", "7", "130"}) {
+    EXPECT_THAT(ran.out, ContainsRegex(std::string("\n  ") + code + "  +[a-z]"));
+  }
+}
+
+TEST_F(CliTest, WithoutACommandItShowsHelpAndIsUsage) {
+  const Ran ran = RunAlone({});
+  EXPECT_EQ(ran.code, ExitCode::kUsage);
+  EXPECT_THAT(ran.err, HasSubstr("Usage: nsactl"));
+}
+
+TEST_F(CliTest, AMisspeltCommandIsSuggested) {
+  const Ran ran = RunAlone({"lits"});
+  EXPECT_EQ(ran.code, ExitCode::kUsage);
+  EXPECT_EQ(ran.err, "nsactl: unknown command 'lits'; did you mean 'list'?; see 'nsactl --help'\n");
+}
+
+TEST_F(CliTest, WrongFlagsAreOneLineThatNamesTheHelp) {
+  for (const std::vector<std::string>& wrong :
+       std::vector<std::vector<std::string>>{{"list", "--foo"},
+                                             {"describe"},
+                                             {"list", "-o", "xml"},
+                                             {"list", "--timeout", "soon"},
+                                             {"list", "--timeout", "-1"},
+                                             {"list", "--state", "asleep"},
+                                             {"stop", "demo", "--now", "--at-step", "5"},
+                                             {"stop", "demo", "--at-step", "0"},
+                                             {"logs", "demo", "--rank", "-2"},
+                                             {"completion", "tcsh"},
+                                             {"checkpoint"},
+                                             {"context", "set", "new"}}) {
+    const Ran ran = RunAlone(wrong);
+    EXPECT_EQ(ran.code, ExitCode::kUsage) << wrong[0];
+    EXPECT_THAT(ran.err, AllOf(StartsWith("nsactl: "), EndsWith("\n")));
+    EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 1) << ran.err;
+    EXPECT_EQ(ran.out, "");
+  }
+}
+
+TEST_F(CliTest, EveryStatusOfTheCoordinatorHasItsExitCode) {
+  using Code = grpc::StatusCode;
+  const std::vector<std::pair<Code, ExitCode>> table = {
+      {Code::INVALID_ARGUMENT, ExitCode::kUsage},
+      {Code::NOT_FOUND, ExitCode::kNotFound},
+      {Code::UNAUTHENTICATED, ExitCode::kAuth},
+      {Code::PERMISSION_DENIED, ExitCode::kAuth},
+      {Code::FAILED_PRECONDITION, ExitCode::kPrecondition},
+      {Code::RESOURCE_EXHAUSTED, ExitCode::kPrecondition},
+      {Code::ALREADY_EXISTS, ExitCode::kPrecondition},
+      {Code::DEADLINE_EXCEEDED, ExitCode::kTimeout},
+      {Code::INTERNAL, ExitCode::kFailed}};
+  for (const auto& [status, code] : table) {
+    state().failures["ListJobs"] = {grpc::Status(status, "thing: 3 (2); do that")};
+    const Ran ran = Run({"list"});
+    EXPECT_EQ(ran.code, code) << status;
+    EXPECT_THAT(ran.err, StartsWith("nsactl: "));
+    if (status != Code::DEADLINE_EXCEEDED) {
+      EXPECT_EQ(ran.err, "nsactl: thing: 3 (2); do that\n");
+    }
+  }
+}
+
+TEST_F(CliTest, AnUnreachableCoordinatorIsFourAndSaysHowToStartOne) {
+  const Ran standard = RunAlone({"list"});
+  EXPECT_EQ(standard.code, ExitCode::kUnreachable);
+  EXPECT_THAT(standard.err, AllOf(HasSubstr("coordinator.sock cannot be reached (no such socket)"),
+                                  HasSubstr("start one with 'nsa-coordinator'")));
+  const Ran refused = RunAlone({"--address", "127.0.0.1:1", "list"});
+  EXPECT_EQ(refused.code, ExitCode::kUnreachable);
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("127.0.0.1:1 cannot be reached (connection refused)"),
+                                 HasSubstr("--address"), HasSubstr("nsa-coordinator")));
+}
+
+TEST_F(CliTest, ASlowCoordinatorIsATimeout) {
+  state().delay = absl::Seconds(30);
+  for (const char* timeout : {"0.1", "100ms"}) {
+    const Ran ran = Run({"list", "--timeout", timeout});
+    EXPECT_EQ(ran.code, ExitCode::kTimeout);
+    EXPECT_THAT(ran.err, HasSubstr("did not answer in 100ms (--timeout)"));
+  }
+  setenv("NSACTL_TIMEOUT", "50ms", 1);
+  EXPECT_THAT(Run({"list"}).err, HasSubstr("50ms"));
+}
+
+TEST_F(CliTest, ATokenOpensTheDoorAndAMissingOneIsFive) {
+  state().token = "secret";
+  EXPECT_EQ(Run({"list"}).code, ExitCode::kAuth);
+  setenv("NSACTL_TOKEN", "secret", 1);
+  EXPECT_EQ(Run({"list"}).code, ExitCode::kOk);
+}
+
+TEST_F(CliTest, CtrlCDuringACallIs130AndSaysNothing) {
+  state().delay = absl::Seconds(30);
+  std::thread later([this] {
+    absl::SleepFor(absl::Milliseconds(50));
+    interrupt_.Raise();
+  });
+  const Ran ran = Run({"list"});
+  later.join();
+  EXPECT_EQ(ran.code, ExitCode::kInterrupted);
+  EXPECT_EQ(ran.err, "");
+}
+
+TEST_F(CliTest, TheOutputFormatComesFromTheEnvironmentToo) {
+  setenv("NSACTL_OUTPUT", "json", 1);
+  EXPECT_THAT(Run({"list"}).out, StartsWith("{"));
+  EXPECT_THAT(Run({"list", "-o", "yaml"}).out, StartsWith("jobs: []"));
+}
+
+TEST_F(CliTest, ContextsAreMadeUsedAndShown) {
+  const std::string lab = "lab:50951";
+  EXPECT_EQ(RunAlone({"context", "set", "lab", "--address", lab}).code, ExitCode::kOk);
+  EXPECT_EQ(RunAlone({"context", "use", "lab"}).code, ExitCode::kOk);
+  EXPECT_THAT(RunAlone({"context", "show"}).out,
+              AllOf(HasSubstr("address  lab:50951"), HasSubstr("from     context lab")));
+  EXPECT_EQ(RunAlone({"context", "list"}).out,
+            "CURRENT  NAME  ADDRESS    TLS  TOKEN FILE\n"
+            "*        lab   lab:50951  -    -\n");
+  EXPECT_EQ(RunAlone({"context", "list", "-o", "name"}).out, "lab\n");
+  EXPECT_EQ(RunAlone({"context", "use", "moon"}).code, ExitCode::kNotFound);
+  EXPECT_EQ(RunAlone({"context", "use", "none"}).code, ExitCode::kOk);
+  EXPECT_THAT(RunAlone({"context", "show"}).out, HasSubstr("from     default"));
+}
+
+TEST_F(CliTest, VersionNamesBothAndAMissingCoordinatorIsNoError) {
+  EXPECT_THAT(Run({"version"}).out, AllOf(HasSubstr("nsactl "), HasSubstr("9.9.9 (abcdef)")));
+  const Ran alone = RunAlone({"version", "--timeout", "1"});
+  EXPECT_EQ(alone.code, ExitCode::kOk);
+  EXPECT_THAT(alone.out, HasSubstr("not reached"));
+  EXPECT_THAT(RunAlone({"version", "--client"}).out, Not(HasSubstr("coordinator")));
+  EXPECT_THAT(RunAlone({"--version"}).out, StartsWith("nsactl "));
+}
+
+}  // namespace
+}  // namespace nsa

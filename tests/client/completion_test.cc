@@ -1,0 +1,119 @@
+#include <cstdio>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "tests/client/nsactl_harness.h"
+
+namespace nsa {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+class CompletionTest : public NsactlTest {
+ protected:
+  CompletionTest() {
+    state().jobs = {DemoJob()};
+    v1::Job failed = DemoJob();
+    failed.set_id("jold12345678a");
+    failed.set_name("old");
+    failed.set_state(v1::Job::STATE_FAILED);
+    state().jobs.push_back(failed);
+    setenv("NSACTL_ADDRESS", coordinator_.address().c_str(), 1);
+  }
+
+  // What completes the last of these words, without what is said about it.
+  std::vector<std::string> Complete(std::vector<std::string> words) {
+    words.insert(words.begin(), "__complete");
+    std::vector<std::string> values;
+    const Ran ran = RunAlone(words);
+    EXPECT_EQ(ran.code, ExitCode::kOk);
+    for (const absl::string_view line : absl::StrSplit(ran.out, '\n', absl::SkipEmpty())) {
+      values.emplace_back(line.substr(0, line.find('\t')));
+    }
+    return values;
+  }
+
+  // Runs a command of the shell with `text` as its script; true when it exits with 0.
+  bool Shell(const std::string& command, const std::string& text, std::string* output) {
+    const std::string script = (dir_ / "script").string();
+    std::ofstream(script) << text;
+    FILE* pipe = popen(absl::StrCat(command, " ", script, " 2>&1").c_str(), "r");
+    if (pipe == nullptr) return false;
+    char buffer[4096];
+    output->clear();
+    while (const size_t n = fread(buffer, 1, sizeof(buffer), pipe)) output->append(buffer, n);
+    return pclose(pipe) == 0;
+  }
+};
+
+TEST_F(CompletionTest, CommandsAndSubcommands) {
+  EXPECT_THAT(Complete({""}), AllOf(Contains("submit"), Contains("watch"), Contains("context")));
+  EXPECT_THAT(Complete({"checkpoint", ""}), ElementsAre("list", "verify"));
+  EXPECT_THAT(Complete({"help", ""}), Contains("stop"));
+}
+
+TEST_F(CompletionTest, FlagsOfTheCommandAndGlobalOnes) {
+  EXPECT_THAT(Complete({"stop", "demo", "--"}),
+              AllOf(Contains("--at-step"), Contains("--now"), Contains("--address")));
+  EXPECT_THAT(Complete({"--output", ""}), ElementsAre("table", "wide", "json", "yaml", "name"));
+  EXPECT_THAT(Complete({"list", "--state", ""}), Contains("running"));
+}
+
+TEST_F(CompletionTest, JobsThatTheCommandCanDoSomethingWith) {
+  EXPECT_THAT(Complete({"describe", ""}),
+              ElementsAre("demo", "jdemo1234567", "old", "jold12345678a"));
+  EXPECT_THAT(Complete({"stop", ""}), ElementsAre("demo", "jdemo1234567"));
+  EXPECT_THAT(Complete({"resume", ""}), ElementsAre("old", "jold12345678a"));
+  EXPECT_THAT(Complete({"describe", "demo", ""}), IsEmpty());
+  EXPECT_THAT(Complete({"logs", "--rank", "1", "-f", "d"}), Contains("demo"));
+  EXPECT_THAT(Complete({"checkpoint", "verify", ""}), AllOf(Contains("demo"), Contains(":files")));
+}
+
+TEST_F(CompletionTest, WithoutACoordinatorItIsQuietAndQuick) {
+  unsetenv("NSACTL_ADDRESS");
+  const absl::Time start = absl::Now();
+  const Ran ran = RunAlone({"__complete", "describe", ""});
+  EXPECT_EQ(ran.out + ran.err, "");
+  EXPECT_LT(absl::Now() - start, absl::Seconds(1));
+}
+
+TEST_F(CompletionTest, FilesAndContexts) {
+  EXPECT_THAT(Complete({"submit", ""}), ElementsAre(":files"));
+  RunAlone({"context", "set", "lab", "--address", "lab:1"});
+  EXPECT_THAT(Complete({"context", "use", ""}), ElementsAre("lab"));
+  EXPECT_THAT(Complete({"--context", ""}), ElementsAre("lab"));
+}
+
+TEST_F(CompletionTest, TheBashScriptIsGoodBashAndCompletes) {
+  const std::string script = RunAlone({"completion", "bash"}).out;
+  std::string output;
+  EXPECT_TRUE(Shell("bash -n", script, &output)) << output;
+  const std::string use = absl::StrCat(
+      script,
+      "PATH=" NSA_BIN_DIR ":$PATH\nCOMP_WORDS=(nsactl describe de)\nCOMP_CWORD=2\n_nsactl\n",
+      "echo \"[${COMPREPLY[*]}]\"\nCOMP_WORDS=(nsactl st)\nCOMP_CWORD=1\n_nsactl\n",
+      "echo \"[${COMPREPLY[*]}]\"\n");
+  EXPECT_TRUE(Shell("bash", use, &output)) << output;
+  EXPECT_EQ(output, "[demo]\n[stop]\n");
+}
+
+TEST_F(CompletionTest, TheOtherScriptsAreGoodWhereTheirShellsAre) {
+  std::string output;
+  for (const char* shell : {"zsh", "fish"}) {
+    const std::string script = RunAlone({"completion", shell}).out;
+    EXPECT_THAT(script, HasSubstr("__complete"));
+    if (Shell(absl::StrCat("command -v ", shell, " #"), "", &output)) {
+      EXPECT_TRUE(Shell(absl::StrCat(shell, " -n"), script, &output)) << output;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace nsa

@@ -1,0 +1,283 @@
+// submit, validate and checkpoint folders: the commands that read this machine's files.
+#include <filesystem>
+#include <fstream>
+
+#include "client/job_source.h"
+#include "common/checkpoint_dir.h"
+#include "gmock/gmock.h"
+#include "nlohmann/json.hpp"
+#include "tests/client/nsactl_harness.h"
+#include "tests/testing/status_matchers.h"
+
+namespace nsa {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+class SubmitTest : public NsactlTest {
+ protected:
+  SubmitTest() {
+    state().jobs = {DemoJob()};
+    state().jobs[0].set_state(v1::Job::STATE_QUEUED);
+    state().report.set_accepted(true);
+    file_ = Write("job.yaml", "name: demo\nmodel: {dim: 128}\ntrain:\n  steps: 100\n");
+  }
+
+  std::string Write(const std::string& name, const std::string& text) {
+    const std::string path = (dir_ / name).string();
+    std::ofstream(path) << text;
+    return path;
+  }
+
+  v1::Finding& AddFinding(v1::Severity severity, const std::string& rule,
+                          const std::string& field) {
+    v1::Finding& finding = *state().report.add_findings();
+    finding.set_severity(severity);
+    finding.set_rule(rule);
+    finding.set_field(field);
+    finding.set_problem("100 (50)");
+    finding.set_fix("take less");
+    return finding;
+  }
+
+  std::string file_;
+};
+
+TEST_F(SubmitTest, SaysWhatWasAcceptedAndWhatToTypeNext) {
+  AddFinding(v1::SEVERITY_WARNING, "EVAL_OFF", "train.eval_every");
+  AddFinding(v1::SEVERITY_ERROR, "TOY", "model.dim").set_waived("a test");
+  for (const char* name : {"memory of a rank", "memory: activations"}) {
+    v1::EstimateItem& item = *state().report.add_estimates();
+    item.set_name(name);
+    item.set_value(1 << 20);
+    item.set_unit("bytes");
+  }
+  const Ran ran = Run({"submit", file_});
+  EXPECT_EQ(ran.code, ExitCode::kOk);
+  EXPECT_EQ(ran.out,
+            "submitted demo (jdemo1234567): QUEUED\n"
+            "  warning EVAL_OFF: train.eval_every: 100 (50); take less\n"
+            "  waived TOY: model.dim: 100 (50) (waived: a test)\n"
+            "  estimate: memory of a rank 1.0 MiB\n");
+  EXPECT_THAT(ran.err,
+              AllOf(HasSubstr("nsactl watch jdemo1234567"), HasSubstr("nsactl stop jdemo1234567")));
+}
+
+TEST_F(SubmitTest, QuietGivesTheIdAlone) {
+  const Ran ran = Run({"submit", "-q", file_});
+  EXPECT_EQ(ran.out, "jdemo1234567\n");
+  EXPECT_EQ(ran.err, "");
+  EXPECT_EQ(Run({"submit", "-o", "name", "-q", file_}).out, "jdemo1234567\n");
+  const auto json = nlohmann::json::parse(Run({"submit", "-o", "json", file_}).out);
+  EXPECT_EQ(json["job"]["id"], "jdemo1234567");
+}
+
+TEST_F(SubmitTest, ARequestThatIsSentAgainKeepsItsId) {
+  // More than the channel itself sends again.
+  const grpc::Status away(grpc::StatusCode::UNAVAILABLE, "going down");
+  state().failures["SubmitJob"] = {away, away, away, away, away};
+  EXPECT_EQ(Run({"submit", file_}).code, ExitCode::kOk);
+  const auto requests = service().Requests("SubmitJob");
+  ASSERT_THAT(requests, SizeIs(6));
+  EXPECT_THAT(requests[0], HasSubstr("request_id: \""));
+  for (const std::string& request : requests) EXPECT_EQ(request, requests[0]);
+  Run({"submit", file_});
+  EXPECT_NE(service().Requests("SubmitJob").back(), requests[0]) << "a new call is a new job";
+  Run({"submit", file_, "--request-id", "mine"});
+  EXPECT_THAT(service().Requests("SubmitJob").back(), HasSubstr("request_id: \"mine\""));
+}
+
+TEST_F(SubmitTest, PathsBecomeAbsoluteFromTheCurrentDirectory) {
+  const std::string file =
+      Write("text.yaml", "data: {source: text, path: a.txt}\ntrain: {out_dir: out}\n");
+  const auto before = std::filesystem::current_path();
+  std::filesystem::current_path(dir_.path());
+  Run({"submit", file, "--set", "data.val_path=[b.txt]"});
+  std::filesystem::current_path(before);
+  EXPECT_THAT(service().Requests("SubmitJob"),
+              ElementsAre(AllOf(HasSubstr("path: \"" + (dir_ / "a.txt").string()),
+                                HasSubstr("val_path: \"" + (dir_ / "b.txt").string()),
+                                HasSubstr("out_dir: \"" + (dir_ / "out").string()))));
+}
+
+TEST_F(SubmitTest, MistakesInTheFileNeedNoCoordinator) {
+  const std::string file = Write("bad.yaml", "model: {dim: wide}\ntrain:\n  stepps: 3\n");
+  const Ran ran = RunAlone({"submit", file});
+  EXPECT_EQ(ran.code, ExitCode::kUsage);
+  EXPECT_THAT(ran.err, AllOf(HasSubstr(file + ":1:14: model.dim: "),
+                             HasSubstr(file + ":3:3: train.stepps: "), HasSubstr("'steps'"),
+                             HasSubstr("nsactl: " + file + ": 2 mistakes (0 allowed)")));
+}
+
+TEST_F(SubmitTest, AFileThatIsNotThereIsUsage) {
+  const Ran ran = Run({"submit", "/nowhere/job.yaml"});
+  EXPECT_EQ(ran.code, ExitCode::kUsage);
+  EXPECT_THAT(ran.err, HasSubstr("nsactl: /nowhere/job.yaml: cannot be read"));
+}
+
+TEST_F(SubmitTest, ARefusalNamesEveryFindingWithItsPlace) {
+  state().report.set_accepted(false);
+  AddFinding(v1::SEVERITY_ERROR, "TOY", "model.dim");
+  AddFinding(v1::SEVERITY_ERROR, "STEPS", "train.steps");
+  const Ran ran = Run({"submit", file_});
+  EXPECT_EQ(ran.code, ExitCode::kUsage);
+  EXPECT_EQ(ran.out, "");
+  EXPECT_THAT(ran.err, AllOf(HasSubstr(file_ + ":2:9: error TOY: model.dim: 100 (50); take less"),
+                             HasSubstr(file_ + ":4:3: error STEPS: train.steps"),
+                             HasSubstr("nsactl: " + file_ + ": refused by preflight: 2 errors")));
+}
+
+TEST_F(SubmitTest, SubmitWatchEndsWithTheJobsOutcome) {
+  v1::Job job = DemoJob();
+  state().watch = {job};
+  job.set_state(v1::Job::STATE_FAILED);
+  job.set_reason("NONFINITE_LOSS");
+  job.set_end_unix_nanos(job.start_unix_nanos() + 1);
+  state().watch.push_back(job);
+  const Ran ran = Run({"submit", "--watch", file_});
+  EXPECT_EQ(ran.code, ExitCode::kFailed);
+  EXPECT_THAT(ran.out, HasSubstr("FAILED after 0s"));
+}
+
+TEST_F(SubmitTest, LegacyKeysAreExplained) {
+  const std::string file = Write("old.yaml", "runtime: {use_flash: true}\n");
+  EXPECT_THAT(Run({"submit", file}).err, HasSubstr(file + ":1:11: warning: runtime.use_flash"));
+}
+
+TEST(ApplySet, ChangesScalarsListsAndMapEntries) {
+  v1::JobSpec spec;
+  spec.mutable_data()->add_path("old");
+  (*spec.mutable_labels())["team"] = "a";
+  ASSERT_OK(ApplySet("train.steps=100", &spec));
+  ASSERT_OK(ApplySet("train.lr=3e-4", &spec));
+  ASSERT_OK(ApplySet("runtime.precision=bf16", &spec));
+  ASSERT_OK(ApplySet("data.path=[x, y]", &spec));
+  ASSERT_OK(ApplySet("labels.run=b", &spec));
+  ASSERT_OK(ApplySet("name=other", &spec));
+  EXPECT_EQ(spec.train().steps(), 100);
+  EXPECT_EQ(spec.train().lr(), 3e-4);
+  EXPECT_EQ(spec.runtime().precision(), v1::PRECISION_BF16);
+  EXPECT_THAT(spec.data().path(), ElementsAre("x", "y"));
+  EXPECT_EQ(spec.labels().at("team"), "a");
+  EXPECT_EQ(spec.labels().at("run"), "b");
+  EXPECT_EQ(spec.name(), "other");
+}
+
+TEST(ApplySet, RefusesWhatTheLoaderWouldRefuse) {
+  v1::JobSpec spec;
+  EXPECT_THAT(ApplySet("train.steps", &spec),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("FIELD=VALUE")));
+  EXPECT_THAT(ApplySet("train.stepps=1", &spec),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("--set train.stepps=1: "), HasSubstr("'steps'"))));
+  EXPECT_THAT(ApplySet("train.steps=many", &spec), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(ApplySet("train.steps=1, lr: 2", &spec), IsOk()) << "YAML is YAML";
+  EXPECT_THAT(ApplySet("train.steps=1}}", &spec), StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+TEST_F(SubmitTest, ValidateOfflineAsksNobody) {
+  const std::string file =
+      Write("toy.yaml",
+            "name: toy\nruntime: {device: cuda, precision: fp32}\nmodel: {dim: 128, n_layers: 1}\n"
+            "train: {steps: 50000, save_every: 0}\n");
+  const Ran ran = RunAlone({"validate", "--offline", file});
+  EXPECT_EQ(ran.code, ExitCode::kUsage);
+  EXPECT_THAT(ran.out,
+              AllOf(HasSubstr(file + ":2:25: error PRECISION_NOT_BF16: runtime.precision"),
+                    HasSubstr(file + ":4:23: error NO_CHECKPOINT_CADENCE: train.save_every"),
+                    HasSubstr("MODEL_TOO_SMALL_FOR_RUN")));
+  EXPECT_THAT(ran.err, HasSubstr("refused by preflight"));
+}
+
+TEST_F(SubmitTest, ValidateGivesJsonForProgramsAndYamlThatLoadsAgain) {
+  const std::string file = Write("ok.yaml",
+                                 "name: ok\nruntime: {device: cpu}\n"
+                                 "model: {dim: 64, n_layers: 1, n_heads: 2, n_kv_groups: 1}\n"
+                                 "train: {steps: 10, out_dir: " +
+                                     (dir_ / "out").string() + "}\n");
+  const Ran json = RunAlone({"validate", "--offline", "-o", "json", file});
+  EXPECT_EQ(json.code, ExitCode::kOk) << json.err;
+  EXPECT_EQ(nlohmann::json::parse(json.out)["accepted"], true);
+  const Ran yaml = RunAlone({"validate", "--offline", "-o", "yaml", file});
+  const std::string full = Write("full.yaml", yaml.out);
+  const Ran again = RunAlone({"validate", "--offline", "-o", "yaml", full});
+  EXPECT_EQ(again.code, ExitCode::kOk) << again.err;
+  EXPECT_THAT(yaml.out, HasSubstr("\n  steps: 10\n"));
+  const auto spec = [](const std::string& text) { return text.substr(text.find("\nname: ")); };
+  EXPECT_EQ(spec(again.out), spec(yaml.out));
+}
+
+TEST_F(SubmitTest, ValidateAsksTheCoordinatorAndStoresNothing) {
+  const Ran ran = Run({"validate", file_});
+  EXPECT_EQ(ran.code, ExitCode::kOk) << ran.err;
+  EXPECT_THAT(service().Requests("SubmitJob"), ElementsAre(HasSubstr("validate_only: true")));
+  const Ran alone = RunAlone({"validate", file_});
+  EXPECT_EQ(alone.code, ExitCode::kUnreachable);
+  EXPECT_THAT(alone.err, HasSubstr("--offline checks without one"));
+}
+
+class CheckpointFolderTest : public SubmitTest {
+ protected:
+  // A checkpoint of one file.
+  std::filesystem::path MakeCheckpoint(int64_t step) {
+    const auto path = CheckpointsDir(dir_.path()) / CheckpointName(step);
+    std::filesystem::create_directories(path);
+    std::ofstream(path / "model.safetensors") << "weights";
+    v1::CheckpointState state;
+    state.set_format_version(1);
+    state.set_step(step);
+    state.set_world_size(2);
+    state.set_val_loss(2.5);
+    state.set_unix_nanos(1795176000LL * 1'000'000'000);
+    v1::CheckpointFile& file = *state.add_files();
+    file.set_name("model.safetensors");
+    file.set_bytes(7);
+    file.set_xxh3_128(*HashFile(path / "model.safetensors"));
+    std::ofstream(path / "state.json") << *SerializeCheckpointState(state);
+    return path;
+  }
+};
+
+TEST_F(CheckpointFolderTest, FoldersAreListedWithoutACoordinator) {
+  const std::string path = MakeCheckpoint(100).string();
+  MakeCheckpoint(200);
+  const Ran ran = RunAlone({"checkpoint", "list", dir_.path().string()});
+  EXPECT_EQ(ran.code, ExitCode::kOk) << ran.err;
+  EXPECT_EQ(ran.out,
+            "STEP  AGE  SIZE  VAL LOSS  RANKS  PINNED  PATH\n"
+            " 100   0s   7 B    2.5000      2  -       " +
+                path + "\n" + " 200   0s   7 B    2.5000      2  -       " +
+                (CheckpointsDir(dir_.path()) / CheckpointName(200)).string() + "\n");
+  EXPECT_EQ(RunAlone({"checkpoint", "list", path, "-o", "name"}).out, path + "\n");
+  EXPECT_EQ(RunAlone({"checkpoint", "list", "/nowhere/at/all"}).code, ExitCode::kNotFound);
+  state().failures["ListCheckpoints"] = {grpc::Status(grpc::StatusCode::NOT_FOUND, "no job out")};
+  std::filesystem::create_directory(dir_ / "out");
+  const auto before = std::filesystem::current_path();
+  std::filesystem::current_path(dir_.path());
+  EXPECT_EQ(Run({"checkpoint", "list", "out"}).err,
+            "nsactl: no job out; for the folder write ./out\n");
+  std::filesystem::current_path(before);
+}
+
+TEST_F(CheckpointFolderTest, AFlippedBitIsFoundAndItsFileNamed) {
+  MakeCheckpoint(100);
+  const auto path = MakeCheckpoint(200);
+  EXPECT_EQ(RunAlone({"checkpoint", "verify", dir_.path().string()}).code, ExitCode::kOk);
+  std::ofstream(path / "model.safetensors") << "wfights";
+  const Ran bad = RunAlone({"checkpoint", "verify", dir_.path().string()});
+  EXPECT_EQ(bad.code, ExitCode::kFailed);
+  EXPECT_THAT(bad.out, HasSubstr("model.safetensors"));
+  EXPECT_THAT(bad.err, HasSubstr("step-00000200"));
+  EXPECT_EQ(RunAlone({"checkpoint", "verify", dir_.path().string(), "--step", "100"}).code,
+            ExitCode::kOk);
+  EXPECT_EQ(RunAlone({"checkpoint", "verify", dir_.path().string(), "--step", "300"}).code,
+            ExitCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace nsa

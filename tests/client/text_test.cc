@@ -1,0 +1,172 @@
+// Formatting: pure functions.
+#include "client/document.h"
+#include "client/human.h"
+#include "client/table.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nsa/v1/coordinator.pb.h"
+#include "yaml-cpp/yaml.h"
+
+namespace nsa {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kSecond = 1'000'000'000;
+
+TEST(Human, DurationsGrowWithTheirUnits) {
+  EXPECT_EQ(HumanDuration(0), "0s");
+  EXPECT_EQ(HumanDuration(59.4), "59s");
+  EXPECT_EQ(HumanDuration(59.6), "1m00s");
+  EXPECT_EQ(HumanDuration(192), "3m12s");
+  EXPECT_EQ(HumanDuration(7500), "2h05m");
+  EXPECT_EQ(HumanDuration(88200), "1d00h");
+  EXPECT_EQ(HumanDuration(273600), "3d04h");
+}
+
+TEST(Human, AnUnknownDurationIsADash) {
+  EXPECT_EQ(HumanDuration(-1), "-");
+  EXPECT_EQ(HumanDuration(std::numeric_limits<double>::quiet_NaN()), "-");
+  EXPECT_EQ(HumanDuration(std::numeric_limits<double>::infinity()), "-");
+  EXPECT_EQ(HumanDuration(1e300), ">10000d");
+}
+
+TEST(Human, AgesCountBackFromNow) {
+  const absl::Time now = absl::FromUnixSeconds(1000000);
+  const auto at = [](int64_t seconds_ago) { return (1000000 - seconds_ago) * kSecond; };
+  EXPECT_EQ(HumanAge(now, 0), "-");
+  EXPECT_EQ(HumanAge(now, at(0)), "now");
+  EXPECT_EQ(HumanAge(now, at(41)), "41s ago");
+  EXPECT_EQ(HumanAge(now, at(199)), "3m ago");
+  EXPECT_EQ(HumanAge(now, at(3 * 3600)), "3h ago");
+  EXPECT_EQ(HumanAge(now, at(50 * 3600)), "2d ago");
+  // A machine whose clock is ahead has not written in the future.
+  EXPECT_EQ(HumanAge(now, at(-30)), "now");
+}
+
+TEST(Human, BytesAndCountsNameTheirUnits) {
+  EXPECT_EQ(HumanBytes(512), "512 B");
+  EXPECT_EQ(HumanBytes(1536), "1.5 KiB");
+  EXPECT_EQ(HumanBytes(312LL << 20), "312.0 MiB");
+  EXPECT_EQ(HumanBytes(1288490189), "1.20 GiB");
+  EXPECT_EQ(HumanCount(950), "950");
+  EXPECT_EQ(HumanCount(999.7), "1.0k");
+  EXPECT_EQ(HumanCount(12345), "12.3k");
+  EXPECT_EQ(HumanCount(3.1e6), "3.10M");
+  EXPECT_EQ(WithCommas(0), "0");
+  EXPECT_EQ(WithCommas(1234567), "1,234,567");
+  EXPECT_EQ(WithCommas(-123456), "-123,456");
+}
+
+TEST(Human, ALossThatIsNotFiniteIsNamed) {
+  EXPECT_EQ(HumanLoss(0), "-");
+  EXPECT_EQ(HumanLoss(2.10344), "2.1034");
+  EXPECT_EQ(HumanLoss(std::numeric_limits<double>::quiet_NaN()), "nan");
+  EXPECT_EQ(HumanLoss(std::numeric_limits<double>::infinity()), "inf");
+}
+
+TEST(ProgressBar, HasItsWidthAndIsFullOnlyAtTheEnd) {
+  EXPECT_EQ(ProgressBar(0, 8, false), "--------");
+  EXPECT_EQ(ProgressBar(0.5, 8, false), "####----");
+  EXPECT_EQ(ProgressBar(0.999, 8, false), "#######-");
+  EXPECT_EQ(ProgressBar(1, 8, false), "########");
+  EXPECT_EQ(ProgressBar(0.5, 4, true), "██░░");
+  EXPECT_EQ(ProgressBar(0.375, 4, true), "█▌░░");
+  for (int i = 0; i <= 100; ++i) {
+    EXPECT_EQ(DisplayWidth(ProgressBar(i / 100.0, 13, true)), 13) << i;
+    EXPECT_EQ(DisplayWidth(ProgressBar(i / 100.0, 13, false)), 13) << i;
+  }
+}
+
+TEST(ProgressBar, ClampsWhatIsNoShare) {
+  EXPECT_EQ(ProgressBar(7, 4, false), "####");
+  EXPECT_EQ(ProgressBar(-1, 4, false), "----");
+  EXPECT_EQ(ProgressBar(std::numeric_limits<double>::quiet_NaN(), 4, false), "----");
+}
+
+TEST(Clip, CutsNoCharacterAndSwitchesColoursOff) {
+  EXPECT_EQ(Clip("abc", 5), "abc");
+  EXPECT_EQ(Clip("abcdef", 3), "abc");
+  EXPECT_EQ(Clip("█░█░", 2), "█░");
+  EXPECT_EQ(Clip("\x1B[31mabcdef\x1B[0m", 3), "\x1B[31mabc\x1B[0m");
+  EXPECT_EQ(Clip("\x1B[31mabc\x1B[0m", 3), "\x1B[31mabc\x1B[0m");
+}
+
+TEST(TableFormat, AlignsColumnsAndEndsNoLineInBlanks) {
+  Table table({{"NAME"}, {"STEP", true}, {"NOTE"}});
+  table.Add({"a", "12", "x"});
+  table.Add({"longer", "3", ""});
+  EXPECT_EQ(table.Format(false),
+            "NAME    STEP  NOTE\n"
+            "a         12  x\n"
+            "longer     3\n");
+}
+
+TEST(TableFormat, ColoursDoNotMoveColumns) {
+  Table table({{"STATE"}, {"X"}});
+  table.Add({{"RUNNING", Colour::kGood}, "1"});
+  table.Add({{"FAILED", Colour::kBad}, "2"});
+  std::string text = table.Format(true);
+  EXPECT_THAT(text, HasSubstr("\x1B[32mRUNNING\x1B[0m  1"));
+  EXPECT_THAT(text, HasSubstr("\x1B[31mFAILED\x1B[0m   2"));
+}
+
+v1::Job HardJob() {
+  v1::Job job;
+  job.set_id("j1");
+  job.set_name("yes");
+  job.set_message("a: b # c\n\"quoted\" \xC3\xA9");
+  job.set_submit_unix_nanos(1795176000123456789LL);
+  (*job.mutable_spec()->mutable_labels())["123"] = "null";
+  job.mutable_spec()->mutable_data()->add_path("/a b");
+  job.mutable_spec()->mutable_data()->add_path("/c");
+  job.add_ranks()->set_node("0x10");
+  return job;
+}
+
+TEST(Document, JsonKeepsFieldNamesAndLargeIntegers) {
+  const auto json = ToJson(HardJob());
+  EXPECT_EQ(json["submit_unix_nanos"], "1795176000123456789");
+  EXPECT_EQ(json["restarts"], 0) << "fields are there when they are 0";
+  EXPECT_EQ(json["state"], "STATE_UNSPECIFIED");
+}
+
+// Every scalar of the YAML text, read by a YAML reader, is the JSON document's.
+void ExpectSame(const YAML::Node& yaml, const nlohmann::ordered_json& json) {
+  if (json.is_object()) {
+    ASSERT_TRUE(yaml.IsMap() && yaml.size() == json.size()) << json;
+    for (const auto& [key, value] : json.items()) ExpectSame(yaml[key], value);
+  } else if (json.is_array()) {
+    ASSERT_TRUE(yaml.IsSequence() && yaml.size() == json.size()) << json;
+    for (size_t i = 0; i < json.size(); ++i) ExpectSame(yaml[i], json[i]);
+  } else if (json.is_string()) {
+    EXPECT_EQ(yaml.as<std::string>(), json.get<std::string>());
+    // Plain scalars ("?") must be such that no reader takes them for another type.
+    if (yaml.Tag() == "?") {
+      bool boolean;
+      double number;
+      EXPECT_FALSE(YAML::convert<bool>::decode(yaml, boolean)) << json;
+      EXPECT_FALSE(YAML::convert<double>::decode(yaml, number)) << json;
+    }
+  } else if (json.is_null()) {
+    EXPECT_TRUE(yaml.IsNull());
+  } else if (json.is_boolean()) {
+    EXPECT_EQ(yaml.as<bool>(), json.get<bool>());
+  } else {
+    EXPECT_EQ(yaml.as<double>(), json.get<double>());
+  }
+}
+
+TEST(Document, YamlIsTheSameDocument) {
+  const auto json = ToJson(HardJob());
+  ExpectSame(YAML::Load(YamlText(json)), json);
+  const nlohmann::ordered_json nested = {{"a", {{1, 2}, {{{"b", {3}}, {"c", {}}}}}}};
+  ExpectSame(YAML::Load(YamlText(nested)), nested);
+}
+
+TEST(Document, BytesThatAreNotUtf8AreReplacedAndNotFatal) {
+  EXPECT_EQ(JsonText("a\xFF", true), "\"a\xEF\xBF\xBD\"\n");
+}
+
+}  // namespace
+}  // namespace nsa

@@ -1,0 +1,238 @@
+#include <sys/wait.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "client/watch_view.h"
+#include "common/process.h"
+#include "gmock/gmock.h"
+#include "nlohmann/json.hpp"
+#include "tests/client/nsactl_harness.h"
+
+namespace nsa {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+const absl::Time kNoon = absl::FromUnixSeconds(1795176000);
+
+v1::Job Ended(v1::Job::State state) {
+  v1::Job job = DemoJob();
+  job.set_state(state);
+  job.set_end_unix_nanos(absl::ToUnixNanos(kNoon));
+  job.mutable_progress()->set_step(1000);
+  return job;
+}
+
+TEST(WatchView, ShowsBarLossRateEtaCheckpointAndRestarts) {
+  EXPECT_THAT(
+      LiveView(DemoJob(), {.now = kNoon, .received = kNoon},
+               {.columns = 60, .unicode = false, .colours = false}),
+      ElementsAre("demo jdemo1234567  RUNNING  10m00s  restarts 1",
+                  "[######----------]  37.5 %  375/1000  ETA 5m20s",
+                  "loss 2.1034  val loss 2.2101 at 300  12.3k tok/s", "checkpoint 300, 41s ago"));
+}
+
+TEST(WatchView, NoLineIsWiderThanTheTerminal) {
+  v1::Job job = DemoJob();
+  job.set_state(v1::Job::STATE_RESTARTING);
+  job.set_reason("RANK_LOST");
+  job.set_message(std::string(300, 'x'));
+  for (const int columns : {20, 40, 79, 200}) {
+    for (const std::string& line :
+         LiveView(job, {.now = kNoon, .received = kNoon, .connected = false},
+                  {.columns = columns, .unicode = true, .colours = false})) {
+      EXPECT_LE(std::count_if(line.begin(), line.end(), [](char c) { return (c & 0xC0) != 0x80; }),
+                columns)
+          << line;
+    }
+  }
+}
+
+TEST(WatchView, EtaCountsDownSinceTheStateArrived) {
+  v1::JobProgress progress;
+  progress.set_eta_seconds(100);
+  const auto at = [](int64_t seconds) {
+    return ViewMoment{.now = kNoon + absl::Seconds(seconds), .received = kNoon};
+  };
+  EXPECT_EQ(EtaNow(progress, at(0)), 100);
+  EXPECT_EQ(EtaNow(progress, at(30)), 70);
+  EXPECT_EQ(EtaNow(progress, at(300)), 0);
+  progress.set_eta_seconds(-1);
+  EXPECT_LT(EtaNow(progress, at(0)), 0);
+}
+
+TEST(WatchView, AQueuedJobSaysItsPlaceAndAStoppingOneItsStep) {
+  v1::Job job = DemoJob();
+  job.mutable_progress()->Clear();
+  job.set_state(v1::Job::STATE_QUEUED);
+  job.set_queue_position(2);
+  job.set_reason("WAITING_FOR_SLOTS");
+  const ViewOptions plain = {.columns = 100, .unicode = false, .colours = false};
+  EXPECT_EQ(LiveView(job, {.now = kNoon, .received = kNoon}, plain).back(),
+            "place 2 in the queue  WAITING_FOR_SLOTS");
+  job = DemoJob();
+  job.set_state(v1::Job::STATE_STOPPING);
+  job.mutable_stop()->set_mode(v1::STOP_MODE_AT_STEP);
+  job.mutable_stop()->set_at_step(500);
+  EXPECT_EQ(LiveView(job, {.now = kNoon, .received = kNoon}, plain).back(),
+            "stopping after step 500");
+}
+
+TEST(WatchView, APlainLineHasEverythingOnIt) {
+  EXPECT_EQ(PlainLine(DemoJob(), kNoon),
+            "2026-11-20T12:00:00Z jdemo1234567 RUNNING step 375/1000 37.5% loss 2.1034 val_loss "
+            "2.2101 tok/s 12345 eta 5m20s checkpoint 300@41s restarts 1");
+}
+
+TEST(WatchView, ValidationsAndCheckpointsAreNewsAndStatesAreTurns) {
+  const v1::Job before = DemoJob();
+  v1::Job job = before;
+  job.mutable_progress()->set_step(376);
+  EXPECT_FALSE(IsNews(before, job) || IsTurn(before, job));
+  job.mutable_progress()->set_checkpoint_step(350);
+  EXPECT_TRUE(IsNews(before, job));
+  EXPECT_FALSE(IsTurn(before, job));
+  job.set_restarts(2);
+  EXPECT_TRUE(IsTurn(before, job));
+  job = before;
+  job.mutable_stop()->set_mode(v1::STOP_MODE_GRACEFUL);
+  EXPECT_TRUE(IsTurn(before, job));
+}
+
+class WatchTest : public NsactlTest {
+ protected:
+  WatchTest() { state().jobs = {DemoJob()}; }
+};
+
+TEST_F(WatchTest, PrintsALineAtEveryTurnAndASummary) {
+  v1::Job job = DemoJob();
+  state().watch = {job};
+  job.mutable_progress()->set_step(376);  // no news, and within 10 s
+  state().watch.push_back(job);
+  job.mutable_progress()->set_step(400);
+  job.set_state(v1::Job::STATE_STOPPING);
+  state().watch.push_back(job);
+  state().watch.push_back(Ended(v1::Job::STATE_SUCCEEDED));
+  const Ran ran = Run({"watch", "demo"});
+  EXPECT_EQ(ran.code, ExitCode::kOk);
+  const std::vector<std::string> lines = absl::StrSplit(ran.out, '\n');
+  ASSERT_GT(lines.size(), 5u);
+  EXPECT_THAT(lines[0], HasSubstr("RUNNING step 375/1000"));
+  EXPECT_THAT(lines[1], HasSubstr("STOPPING step 400/1000"));
+  EXPECT_THAT(lines[2], HasSubstr("SUCCEEDED step 1000/1000 100.0%"));
+  EXPECT_EQ(lines[4],
+            "demo (jdemo1234567) SUCCEEDED after 10m00s: step 1000/1000, loss 2.1034, val loss "
+            "2.2101, checkpoint 300");
+  EXPECT_THAT(ran.out, Not(HasSubstr("\x1B")));
+}
+
+TEST_F(WatchTest, AFailedJobIsExitCodeOneWithItsReason) {
+  v1::Job job = Ended(v1::Job::STATE_FAILED);
+  job.set_reason("NO_PROGRESS");
+  job.set_message("3 restarts without a newer checkpoint");
+  state().watch = {job};
+  const Ran ran = Run({"watch", "demo"});
+  EXPECT_EQ(ran.code, ExitCode::kFailed);
+  EXPECT_THAT(ran.out, AllOf(HasSubstr("NO_PROGRESS: 3 restarts without a newer checkpoint"),
+                             HasSubstr("nsactl events jdemo1234567")));
+  state().watch = {Ended(v1::Job::STATE_STOPPED), Ended(v1::Job::STATE_STOPPED)};
+  EXPECT_EQ(Run({"watch", "demo"}).code, ExitCode::kOk);
+}
+
+TEST_F(WatchTest, GoesOnWhenTheCoordinatorComesBack) {
+  v1::Job job = DemoJob();
+  state().watch = {job, v1::Job()};  // the stream breaks
+  job.mutable_progress()->set_step(500);
+  job.set_restarts(2);
+  state().watch.push_back(job);
+  state().watch.push_back(v1::Job());
+  state().watch.push_back(Ended(v1::Job::STATE_SUCCEEDED));
+  const Ran ran = Run({"watch", "demo"});
+  EXPECT_EQ(ran.code, ExitCode::kOk);
+  EXPECT_THAT(ran.out, AllOf(HasSubstr("step 375/1000"), HasSubstr("step 500/1000"),
+                             HasSubstr("SUCCEEDED after")));
+  EXPECT_THAT(ran.err, AllOf(HasSubstr("coordinator not reached"), HasSubstr("reconnected")));
+  EXPECT_THAT(
+      service().Requests("WatchJob"),
+      ElementsAre(HasSubstr("jdemo1234567"), HasSubstr("jdemo1234567"), HasSubstr("jdemo1234567")))
+      << "by id: a newer job of that name is another job";
+}
+
+TEST_F(WatchTest, AJobThatIsNotThereIsNotFound) {
+  EXPECT_EQ(Run({"watch", "nothing"}).code, ExitCode::kNotFound);
+}
+
+TEST_F(WatchTest, JsonIsADocumentALine) {
+  state().watch = {DemoJob(), Ended(v1::Job::STATE_SUCCEEDED)};
+  const std::string out = Run({"watch", "demo", "-o", "json"}).out;
+  const std::vector<std::string> lines = absl::StrSplit(out, '\n', absl::SkipEmpty());
+  ASSERT_EQ(lines.size(), 2u) << out;
+  EXPECT_EQ(nlohmann::json::parse(lines[1])["state"], "STATE_SUCCEEDED");
+}
+
+TEST_F(WatchTest, ATerminalIsRedrawnInPlaceAndGetsItsCursorBack) {
+  terminal_ = true;
+  v1::Job restarting = DemoJob();
+  restarting.set_state(v1::Job::STATE_RESTARTING);
+  restarting.set_reason("RANK_LOST");
+  state().watch = {DemoJob(), restarting, Ended(v1::Job::STATE_SUCCEEDED)};
+  const Ran ran = Run({"watch", "demo"});
+  EXPECT_THAT(ran.out, StartsWith("\x1B[?25l"));
+  EXPECT_THAT(ran.out, HasSubstr("\x1B[?25h"));
+  EXPECT_THAT(ran.out, HasSubstr("RANK_LOST"));
+  EXPECT_THAT(ran.out, HasSubstr("\r\x1B[J"));
+}
+
+TEST_F(WatchTest, CtrlCLeavesTheJobRunningAndSaysHowToGoOn) {
+  state().watch = {DemoJob()};
+  std::thread later([this] {
+    while (service().Requests("WatchJob").empty()) absl::SleepFor(absl::Milliseconds(2));
+    interrupt_.Raise();
+  });
+  const Ran ran = Run({"watch", "demo"});
+  later.join();
+  EXPECT_EQ(ran.code, ExitCode::kInterrupted);
+  EXPECT_THAT(ran.err,
+              AllOf(HasSubstr("demo (jdemo1234567) keeps running"),
+                    HasSubstr("nsactl watch jdemo1234567"), HasSubstr("nsactl stop jdemo1234567")));
+  EXPECT_TRUE(service().Requests("StopJob").empty());
+}
+
+std::string ReadFile(const std::filesystem::path& path) {
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+TEST_F(WatchTest, SigintToTheProgramIs130) {
+  state().watch = {DemoJob()};
+  const auto output = dir_ / "output";
+  SpawnOptions options;
+  options.argv = {NSA_BIN_DIR "/nsactl", "--address", coordinator_.address(), "watch", "demo"};
+  options.environment = FilterEnvironment({"ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"});
+  options.environment["HOME"] = dir_.path().string();
+  options.output = output;
+  state();  // what was written into it comes before the call
+  const auto child = Spawn(options);
+  ASSERT_TRUE(child.ok()) << child.status();
+  for (int i = 0; i < 500 && ReadFile(output).empty(); ++i) absl::SleepFor(absl::Milliseconds(10));
+  ASSERT_THAT(ReadFile(output), HasSubstr("step 375/1000"));
+  ASSERT_EQ(kill(child->pid, SIGINT), 0);
+  int status = 0;
+  ASSERT_EQ(waitpid(child->pid, &status, 0), child->pid);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 130);
+  EXPECT_THAT(ReadFile(output), HasSubstr("keeps running"));
+}
+
+}  // namespace
+}  // namespace nsa
