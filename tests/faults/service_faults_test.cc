@@ -1,0 +1,187 @@
+// The whole service with real workers on two ranks: an exact stop and its resumption, a stack dump
+// of a rank that is stopped, a damaged checkpoint. Each job ends with the losses of an unbroken
+// run, bit for bit.
+#include <algorithm>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
+#include "tests/testing/service_fixture.h"
+#include "tests/testing/small_job.h"
+
+namespace nsa {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class ServiceFaults : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    service_ = new ServiceFixture("nsa-worker");
+    reference_ = new Reported[kRanks];
+    const std::string id = service_->Submit(SmallJob(service_->folder() / "unbroken"));
+    ASSERT_EQ(service_->WaitForEnd(id).state(), v1::Job::STATE_SUCCEEDED) << service_->Logs();
+    for (int rank = 0; rank < kRanks; ++rank) reference_[rank] = Collect(service_, id, rank);
+  }
+  static void TearDownTestSuite() {
+    delete service_;
+    delete[] reference_;
+  }
+
+  // Submits the job with an output folder named after the test.
+  std::string Submit() {
+    out_dir_ = service_->folder() / ::testing::UnitTest::GetInstance()->current_test_info()->name();
+    return service_->Submit(SmallJob(out_dir_));
+  }
+
+  void ExpectTheUnbrokenRun(const std::string& id) {
+    const v1::Job job = service_->WaitForEnd(id);
+    ASSERT_EQ(job.state(), v1::Job::STATE_SUCCEEDED) << job.message() << "\n" << service_->Logs();
+    for (int rank = 0; rank < kRanks; ++rank) {
+      const Reported run = Collect(service_, id, rank);
+      EXPECT_EQ(run.steps, reference_[rank].steps) << "rank " << rank;
+      EXPECT_EQ(run.evals, reference_[rank].evals) << "rank " << rank;
+    }
+  }
+
+  // Submits the job, stops it after exactly this step and waits until it has. The stop is in force
+  // before the agent hears of the job: a worker needs machines that were heard of after the
+  // placement.
+  std::string SubmitAndStopAt(int64_t step) {
+    service_->PauseAgent();
+    const std::string id = Submit();
+    service_->Stop(id, v1::STOP_MODE_AT_STEP, step);
+    service_->WakeAgent();
+    const v1::Job job = service_->WaitForEnd(id);
+    EXPECT_EQ(job.state(), v1::Job::STATE_STOPPED) << job.message() << "\n" << service_->Logs();
+    EXPECT_EQ(job.reason(), "STOPPED_AT_STEP");
+    for (int rank = 0; rank < kRanks; ++rank) {
+      EXPECT_EQ(Collect(service_, id, rank).steps.rbegin()->first, step) << "rank " << rank;
+    }
+    return id;
+  }
+
+  // Freezes a rank after a step that is well before the end, and steps little by little so that a
+  // fast machine does not run past it.
+  ProcessIdentity StopRankAfterStep(const std::string& id, int rank, int64_t step) {
+    const auto dir = service_->Dir(id, 1, rank);
+    const absl::Duration give_up = RealClock().Monotonic() + absl::Minutes(2);
+    while (RealClock().Monotonic() < give_up) {
+      const auto worker = service_->Worker(id, 1, rank);
+      if (!worker.ok()) {
+        absl::SleepFor(absl::Milliseconds(1));
+        continue;
+      }
+      EXPECT_OK(SignalProcess(*worker, SIGSTOP));
+      const auto status = ReadStatusPage(dir.status());
+      if (status.ok() && status->step >= step) return *worker;
+      EXPECT_OK(SignalProcess(*worker, SIGCONT));
+      absl::SleepFor(absl::Milliseconds(2));
+    }
+    ADD_FAILURE() << "step " << step << " was not reached\n" << service_->Logs();
+    return {};
+  }
+
+  static ServiceFixture* service_;
+  static Reported* reference_;
+  std::filesystem::path out_dir_;
+};
+
+ServiceFixture* ServiceFaults::service_ = nullptr;
+Reported* ServiceFaults::reference_ = nullptr;
+
+TEST_F(ServiceFaults, StopAtAStepEndsBothRanksThereAndResumeContinuesBitForBit) {
+  const std::string id = SubmitAndStopAt(48);  // not a multiple of save_every
+  const v1::VerifyCheckpointResponse checkpoint = service_->Verify(id, 0);
+  EXPECT_EQ(checkpoint.checkpoint().step(), 48);
+  EXPECT_EQ(checkpoint.problems_size(), 0);
+  service_->Resume(id);
+  ExpectTheUnbrokenRun(id);
+}
+
+TEST_F(ServiceFaults, ADumpOfAStoppedRankShowsItsStacksAndTrainingGoesOn) {
+  const std::string id = Submit();
+  const ProcessIdentity worker = StopRankAfterStep(id, 1, 5);
+  const absl::Duration start = RealClock().Monotonic();
+  const v1::DumpStackResponse response = service_->DumpStack(id);
+  const absl::Duration took = RealClock().Monotonic() - start;
+  EXPECT_EQ(ProcessState(worker), 'T') << "a dump leaves a stopped process stopped";
+  ASSERT_OK(SignalProcess(worker, SIGCONT));
+  EXPECT_LT(took, absl::Seconds(5));
+  ASSERT_EQ(response.dumps_size(), kRanks);
+  for (const v1::StackDump& dump : response.dumps()) {
+    EXPECT_EQ(dump.error(), "");
+    EXPECT_THAT(dump.status(), HasSubstr(absl::StrCat("rank ", dump.rank(), "/2")));
+    EXPECT_THAT(dump.stacks(), HasSubstr("nsa::Trainer::"));
+    int64_t threads = 0;
+    for (const absl::string_view part : absl::StrSplit(dump.stacks(), "\n\n")) {
+      if (!absl::StartsWith(part, "thread ")) continue;
+      ++threads;
+      EXPECT_THAT(std::string(part), AllOf(HasSubstr("\n  #0 "), HasSubstr("\n  #2 ")));
+    }
+    EXPECT_GE(threads, 3);
+    for (const char* name : {"nsa-worker", "control", "records", "checkpoint"}) {
+      EXPECT_THAT(dump.stacks(), HasSubstr(absl::StrCat("\"", name, "\""))) << "a thread's name";
+    }
+    RecordProperty(absl::StrCat("dump_seconds_rank_", dump.rank()), absl::StrCat(dump.seconds()));
+  }
+  ExpectTheUnbrokenRun(id);
+}
+
+TEST_F(ServiceFaults, TwentyDumpsInARowDoNotDisturbTraining) {
+  const std::string id = Submit();
+  ASSERT_TRUE(service_->WaitForStep(id, 0, 2));
+  for (int i = 0; i < 20; ++i) {
+    for (int rank = 0; rank < kRanks; ++rank) {
+      const auto worker = service_->Worker(id, 1, rank);
+      if (!worker.ok() || !IsAlive(*worker)) continue;
+      const auto dump =
+          Spawn({.argv = {NSA_BIN_DIR "/nsa-agent", "dump", "--pid", absl::StrCat(worker->pid)}});
+      ASSERT_OK(dump);
+      waitpid(dump->pid, nullptr, 0);
+    }
+  }
+  ExpectTheUnbrokenRun(id);
+  EXPECT_EQ(service_->Get(id).restarts(), 0);
+}
+
+TEST_F(ServiceFaults, AFlippedBitInTheNewestCheckpointIsNamedAndTheOneBeforeIsUsed) {
+  const std::string id = SubmitAndStopAt(50);
+  const auto file = out_dir_ / "checkpoints" / "step-00000050" / "model.safetensors";
+  std::string content = *ReadWholeFile(file);
+  content[content.size() / 2] ^= 0x04;
+  std::ofstream(file, std::ios::binary) << content;
+
+  const v1::VerifyCheckpointResponse verdict = service_->Verify(id, 50);
+  ASSERT_EQ(verdict.problems_size(), 1);
+  EXPECT_THAT(verdict.problems(0), HasSubstr("model.safetensors"));
+  service_->Resume(id);
+  ExpectTheUnbrokenRun(id);
+  std::string told;
+  for (const v1::JobEvent& event : service_->Events(id)) {
+    absl::StrAppend(&told, event.reason(), " ", event.text(), "\n");
+  }
+  EXPECT_THAT(told, AllOf(HasSubstr("CHECKPOINT_CORRUPT"), HasSubstr("step-00000050"),
+                          HasSubstr("RESUMED"), HasSubstr("step-00000045")));
+}
+
+TEST_F(ServiceFaults, WithoutAnyGoodCheckpointTheJobFailsAndNeverStartsAtStepZero) {
+  const std::string id = Submit();
+  ASSERT_TRUE(service_->WaitForStep(id, 0, 7));
+  service_->Stop(id, v1::STOP_MODE_GRACEFUL);  // wherever it is
+  ASSERT_EQ(service_->WaitForEnd(id).state(), v1::Job::STATE_STOPPED);
+  const Reported stopped = Collect(service_, id, 0);
+  ASSERT_LT(stopped.steps.size(), kSteps);
+  for (const auto& entry : std::filesystem::directory_iterator(out_dir_ / "checkpoints")) {
+    if (entry.is_symlink() || !entry.is_directory()) continue;
+    std::ofstream(entry.path() / "model.safetensors", std::ios::binary) << "damaged";
+  }
+  service_->Resume(id);
+  const v1::Job job = service_->WaitForEnd(id);
+  EXPECT_EQ(job.state(), v1::Job::STATE_FAILED);
+  EXPECT_EQ(job.reason(), "NO_VALID_CHECKPOINT") << job.message();
+  EXPECT_EQ(Collect(service_, id, 0).steps, stopped.steps);
+}
+
+}  // namespace
+}  // namespace nsa
