@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Makes the relocatable nsa-<version>-linux-x86_64.tar.zst: the installed programs with every shared library they need but
+# the C and C++ runtime and CUDA's, so that it runs on any machine with glibc 2.34 or newer. With names of test programs it makes
+# nsa-<version>-gpu-tests-linux-x86_64.tar.zst: the same and those tests, which run_gpu.sh in it runs.
+#
+#   deploy/bundle.sh BUILD_DIR VERSION             called by: cmake --build --preset release --target bundle
+#   deploy/bundle.sh BUILD_DIR VERSION TEST…       called by: cmake --build --preset release --target gpu_test_bundle
+#
+# The programs keep their function names and line tables: dump-stack prints them.
+set -euo pipefail
+[ $# -ge 2 ] || { sed -n '2,10p' "$0" | cut -c3-; exit 2; }
+build=$1 name=nsa-$2-linux-x86_64 source=$(cd "$(dirname "$0")/.." && pwd)
+shift 2
+[ $# -eq 0 ] || name=${name/-linux/-gpu-tests-linux}
+stage=$build/bundle/$name
+rm -rf "$stage"
+mkdir -p "$stage/lib"
+cmake --install "$build" --prefix "$stage" >/dev/null
+
+# Tests find their data and each other as they do in the tree.
+if [ $# -gt 0 ]; then
+  mkdir -p "$stage/tests/bin"
+  for test in "$@"; do
+    strip --strip-debug -o "$stage/tests/bin/$test" "$build/tests/$test"
+  done
+  strip --strip-debug -o "$stage/bin/nccl_rank" "$build/bin/nccl_rank"
+  cp "$source/tests/run_gpu.sh" "$stage/"
+  for script in "$source"/tests/faults/*_gpu_test.py "$source"/tests/testing/*.py; do
+    install -D "$script" "$stage/${script#"$source/"}"
+  done
+fi
+
+# Every machine has these, and a newer kernel or driver wants its own.
+readonly SYSTEM='/(ld-linux-x86-64|libc|libm|libgcc_s|libstdc\+\+|libpthread|libdl|librt|libresolv)\.so'
+readonly CUDA='/(libcuda|libcudart|libcublas|libcublasLt|libnccl|libnvidia|libnvrtc)[^/]*\.so'
+
+shopt -s nullglob
+ldd "$stage"/bin/* "$stage"/tests/bin/* |
+  awk '$2 == "=>" && $3 == "not" { print > "/dev/stderr"; missing = 1 } $3 ~ /^\// { print $3 } END { exit missing }' |
+  sort -u | grep -vE "$SYSTEM" | grep -vE "$CUDA" | while read -r library; do
+  cp -L "$library" "$stage/lib/"
+done
+chmod u+w "$stage"/lib/*
+strip --strip-unneeded "$stage"/lib/*
+
+# The same kernels are in nsa-worker-cuda and nsa-bench, tens of megabytes apart: hence the long window.
+tar -C "$build/bundle" -cf - "$name" | zstd -q -12 --long=27 -T0 -f -o "$build/$name.tar.zst"
+du -h "$build/$name.tar.zst" | awk '{ print $2 " " $1 }'

@@ -1,0 +1,220 @@
+#!/usr/bin/env python3
+"""Writes dashboards/nsa.json from the rows below, in Grafana's classic schema.
+
+    deploy/grafana/make_dashboard.py            write it
+    deploy/grafana/make_dashboard.py --check    fail when the file is not what this program writes
+
+deploy/plot/dashboard.py draws the result without Grafana and says which panels a Prometheus leaves empty.
+"""
+import json
+import pathlib
+import sys
+
+from panels import Panel, bars, gauge, render, series, stat, table, variable
+
+TARGET = pathlib.Path(__file__).parent / "dashboards" / "nsa.json"
+JOB = 'job=~"$job",instance=~"$instance"'
+ONE = JOB + ',job_id=~"$job_id"'
+GREEN, YELLOW, RED = "green", "#EAB839", "red"
+STATES = {"RUNNING": GREEN, "SUCCEEDED": "blue", "FAILED": RED, "STOPPED": "text", "RESTARTING": "orange", "STOPPING": "orange",
+          "STARTING": YELLOW, "PREFLIGHT": YELLOW, "QUEUED": YELLOW}
+BRANCHES = (("cmp", "compressed"), ("sel", "selected"), ("win", "window"))
+LN3 = 1.0986
+
+
+def one(metric, more=""):
+    """A metric of the chosen jobs."""
+    return f"{metric}{{{ONE}{more}}}"
+
+
+def rate(counter, more=""):
+    return f"rate({one(counter, more)}[$__rate_interval])"
+
+
+def quantile(share, histogram, by="job_id", selector=ONE):
+    return f"histogram_quantile({share}, sum by (le, {by}) (rate({histogram}_bucket{{{selector}}}[$__rate_interval])))".replace(", )", ")")
+
+
+def total(counter, label):
+    """What a counter stands at, 0 where nothing was counted yet: its series appears with the first count."""
+    return f"sum by ({label}) ({one(counter)}) or 0 * sum by ({label}) ({one('nsa_job_step')})"
+
+
+MFU = ("Model FLOP utilisation: operations a second that the model needs over the dense bf16 rate that the data sheet of the job's GPUs "
+       "says. Empty on the CPU.")
+CHECKPOINT_AGE = f"time() - {one('nsa_job_last_checkpoint_timestamp_seconds')}"
+KEYS_OFF = f"sum by (job_id) (abs({one('nsa_keys_read')} - {one('nsa_keys_expected')}))"
+
+OVERVIEW = [
+    table("Jobs", "The jobs that are chosen above, as they are at the end of the time range.", [
+        ("Job", f"sum by (job_id, name, device, world_size) ({one('nsa_job_info')})", None, {}),
+        ("State", f"sum by (job_id, state) ({one('nsa_job_state')} == 1)", None, {}),
+        ("Done", f"sum by (job_id) ({one('nsa_job_step')} / {one('nsa_job_target_steps')})", "percentunit", {"gauge": True}),
+        ("Step", f"sum by (job_id) ({one('nsa_job_step')})", "locale", {}),
+        ("Of", f"sum by (job_id) ({one('nsa_job_target_steps')})", "locale", {}),
+        ("Loss", f"sum by (job_id) ({one('nsa_job_loss')})", "none", {"decimals": 3}),
+        ("Validation", f"sum by (job_id) ({one('nsa_job_val_loss')})", "none", {"decimals": 3}),
+        ("Tokens/s", f"sum by (job_id) ({one('nsa_job_tokens_per_second')})", "short", {}),
+        ("Time left", f"sum by (job_id) ({one('nsa_job_eta_seconds')} >= 0)", "s", {}),
+        ("Checkpoint age", f"sum by (job_id) ({CHECKPOINT_AGE})", "s", {}),
+        ("Restarts", total("nsa_job_restarts_total", "job_id"), "none", {"decimals": 0}),
+    ], labels={"name": "Name", "job_id": "Id", "device": "Device", "world_size": "Ranks", "state": "State"}, hidden=("Job", "State"),
+        colours={"State": STATES}, height=4),
+    stat("State", "none", "Where the job is in its life.", (f"{one('nsa_job_state')} == 1", "{{state}}"), text="name", now=True,
+         colours=STATES),
+    gauge("Progress", "percentunit", "Steps done as a share of the steps asked for.",
+          (f"{one('nsa_job_step')} / {one('nsa_job_target_steps')}", "{{job_id}}"), maximum=1),
+    stat("Time left", "s", "At the present speed.", (f"{one('nsa_job_eta_seconds')} >= 0", "{{job_id}}"), now=True),
+    stat("Throughput", "short", "Predicted tokens a second over all ranks, mean of about 20 steps.",
+         (one("nsa_job_tokens_per_second"), "{{job_id}}"), graph=True),
+    stat("Step time", "s", "Mean time of a step.",
+         (f"{rate('nsa_job_step_duration_seconds_sum')} / {rate('nsa_job_step_duration_seconds_count')}", "{{job_id}}"), graph=True),
+    stat("MFU", "percentunit", MFU, (one("nsa_job_mfu_ratio"), "{{job_id}}"), graph=True, decimals=1),
+    stat("Loss", "none", "Training loss of the last step, nats a token.", (one("nsa_job_loss"), "{{job_id}}"), graph=True, decimals=3),
+    stat("Validation loss", "none", "Last validation, nats a token.", (one("nsa_job_val_loss"), "{{job_id}}"), graph=True, decimals=3),
+    stat("Checkpoint age", "s", "What a failure would cost now.", (CHECKPOINT_AGE, "{{job_id}}"), now=True),
+    stat("Restarts", "none", "Gangs that were lost, since the coordinator started.",
+         (total("nsa_job_restarts_total", "job_id"), "{{job_id}}"), now=True, steps=((0, GREEN), (1, YELLOW), (3, RED))),
+    stat("Fallbacks", "none", "Times the intended fast path was not taken, since the coordinator started.",
+         (total("nsa_fallbacks_total", "job_id"), "{{job_id}}"), now=True, steps=((0, GREEN), (1, RED))),
+    stat("Keys off the formula", "none", "Over all layers and branches of the last step; anything but 0 is a defect of a kernel.",
+         (KEYS_OFF, "{{job_id}}"), now=True, steps=((0, GREEN), (1, RED))),
+]
+
+LEARNING = [
+    series("Loss", "none", "Training loss of each step and the last validation loss, nats a token. Validation above a flat training loss is "
+           "over-fitting; both under ln V on random tokens is a leak of the future.",
+           (one("nsa_job_loss"), "{{job_id}} train"), (one("nsa_job_val_loss"), "{{job_id}} validation"), width=12),
+    series("Gradient norm", "none", "Global L2 norm before clipping: the one that clipping used.", (one("nsa_job_grad_norm"), "{{job_id}}"),
+           log=True, width=6),
+    series("Learning rate", "sci", "Learning rate of the last step.", (one("nsa_job_learning_rate"), "{{job_id}}"), width=6),
+]
+
+SPEED = [
+    series("Throughput", "short", "Predicted tokens a second over all ranks.", (rate("nsa_job_tokens_total"), "{{job_id}}"), minimum=0),
+    series("Step time, mean and 95th percentile", "s", "From the end of a step to the end of the next.",
+           (f"{rate('nsa_job_step_duration_seconds_sum')} / {rate('nsa_job_step_duration_seconds_count')}", "{{job_id}} mean"),
+           (quantile(0.95, "nsa_job_step_duration_seconds"), "{{job_id}} p95"), minimum=0),
+    series("Where a second goes", "percentunit", "Share of wall time in each phase. Data above 5 % means that the loader is too slow.",
+           (f"sum by (job_id, phase) ({rate('nsa_job_phase_seconds_total')})", "{{job_id}} {{phase}}"), stacked=True, maximum=1),
+    series("MFU", "percentunit", MFU, (one("nsa_job_mfu_ratio"), "{{job_id}}"), minimum=0),
+    series("Model arithmetic", "flops", "Floating-point operations a second that the model needs; recomputation is not counted.",
+           (rate("nsa_job_flops_total"), "{{job_id}}"), minimum=0),
+    series("Stragglers", "none", "Busy time of a rank's last step over the mean of all ranks: 1 is even.",
+           (one("nsa_worker_straggler_ratio"), "{{job_id}} rank {{rank}}")),
+    series("Memory of the ranks", "bytes", "In use and reserved on each rank's device; on the CPU the resident set and its peak.",
+           (one("nsa_worker_memory_bytes"), "{{job_id}} rank {{rank}} {{kind}}"), minimum=0),
+    series("Memory of the GPUs", "bytes", "Of every GPU, whoever uses it: memory that nobody's job holds belongs to another program.",
+           (f"nsa_gpu_memory_bytes{{{JOB}}}", "{{agent}} {{gpu}} {{kind}}"), minimum=0),
+    series("Epoch of the data", "none", "How often the training data has been gone through.", (one("nsa_job_data_epoch"), "{{job_id}}"),
+           minimum=0),
+]
+
+ATTENTION = [
+    series("Gate entropy by layer", "none", "Mean entropy of the gate in nats; ln 3 = 1.0986 is equal shares, under 0.1 is collapse. A gate that "
+           "learns moves away from ln 3.", (one("nsa_gate_entropy"), "layer {{layer}}")),
+    series("Largest gate by layer", "percentunit", "Mean of the rows' largest gate; a third is equal shares.",
+           (one("nsa_gate_max_mean"), "layer {{layer}}")),
+    bars("Gate entropy now", "none", "The same at the end of the time range, from 0 (one branch only) to ln 3 (equal shares).",
+         (one("nsa_gate_entropy"), "layer {{layer}}"), maximum=LN3, steps=((0, RED), (0.1, YELLOW), (0.3, GREEN)), decimals=3),
+    *[series(f"Share of the {word} branch by layer", "percentunit", f"Mean share that the gate gives to the {word} branch.",
+             (one("nsa_gate_share_ratio", f',branch="{branch}"'), "layer {{layer}}")) for branch, word in BRANCHES],
+    series("Collapsed gates by layer", "percentunit", "Share of rows with entropy under 0.1 and one gate above 0.95.",
+           (one("nsa_gate_collapse_ratio"), "layer {{layer}}"), maximum=1),
+    series("Selected keys a row by layer", "none", "Mean number of tokens that a (token, group) row selected.",
+           (one("nsa_selection_keys_mean"), "layer {{layer}}"), minimum=0),
+    series("Rows at the maximum of selected keys", "percentunit", "Share of rows that selected as much as any row.",
+           (one("nsa_selection_at_max_ratio"), "layer {{layer}}"), maximum=1),
+    series("Keys read, counted and expected", "short", "Counted by the kernels in the last step's forward, and by the formula: the lines lie on "
+           "each other.", (f"sum by (job_id, branch) ({one('nsa_keys_read')})", "{{job_id}} {{branch}}"),
+           (f"sum by (job_id, branch) ({one('nsa_keys_expected')})", "{{branch}} expected"), minimum=0),
+    series("Keys read minus keys expected", "short", "Anything but 0 is a defect: a kernel reads other keys than the formula.",
+           (f"sum by (job_id, branch) ({one('nsa_keys_read')} - {one('nsa_keys_expected')})", "{{job_id}} {{branch}}")),
+    series("Fallbacks", "short", "Times the intended fast path was not taken within an interval, by name.",
+           (f"sum by (job_id, kind) (increase({one('nsa_fallbacks_total')}[$__rate_interval])) or 0 * sum by (job_id) ({one('nsa_job_step')})",
+            "{{job_id}} {{kind}}"), minimum=0),
+]
+
+RELIABILITY = [
+    series("Age of the newest checkpoint", "s", "What a failure would cost now, and the expected time between checkpoints.",
+           (CHECKPOINT_AGE, "{{job_id}}"), (f"{one('nsa_job_checkpoint_interval_seconds')} > 0", "{{job_id}} interval"), minimum=0),
+    series("Checkpoint writes, mean", "s", "From the snapshot to the rename, in the background; and how long training stood still for it.",
+           (f"{rate('nsa_job_checkpoint_duration_seconds_sum')} / ({rate('nsa_job_checkpoint_duration_seconds_count')} > 0)",
+            "{{job_id}} write"),
+           (f"{rate('nsa_job_checkpoint_stall_seconds_total')} / ({rate('nsa_job_checkpoints_total')} > 0)", "{{job_id}} stall"), minimum=0),
+    series("Time since the last step", "s", "Grows when a job is stuck.",
+           (f"time() - {one('nsa_job_last_progress_timestamp_seconds')}", "{{job_id}}"), minimum=0),
+    series("Ranks up", "none", "Processes that run.", (f"sum by (job_id) ({one('nsa_worker_up')})", "{{job_id}}"), minimum=0),
+    series("Restarts", "none", "Gangs lost within an interval, by cause.",
+           (f"sum by (job_id, reason) (increase({one('nsa_job_restarts_total')}[$__rate_interval])) or 0 * sum by (job_id) ({one('nsa_job_step')})",
+            "{{job_id}} {{reason}}"), minimum=0),
+    series("Steps skipped, checkpoints failed", "none", "Within an interval: updates skipped because loss or gradient were not finite; checkpoints "
+           "that could not be written.",
+           (f"increase({one('nsa_job_nonfinite_steps_total')}[$__rate_interval])", "{{job_id}} not finite"),
+           (f"increase({one('nsa_job_checkpoint_failures_total')}[$__rate_interval])", "{{job_id}} checkpoints"), minimum=0),
+]
+
+COORDINATOR = [
+    series("Jobs by state", "none", "Jobs in the store.", (f"nsa_jobs{{{JOB}}}", "{{state}}"), minimum=0),
+    series("Slots", "none", "Places for ranks on all machines.", (f"nsa_slots{{{JOB}}}", "{{kind}} {{state}}"), minimum=0),
+    series("Agents", "none", "1 while an agent's heartbeats arrive.", (f"nsa_agent_up{{{JOB}}}", "{{agent}}"), minimum=0, maximum=1),
+    series("Requests", "reqps", "By method and status code.",
+           (f"sum by (method, code) (rate(nsa_rpc_requests_total{{{JOB}}}[$__rate_interval]))", "{{method}} {{code}}"), minimum=0),
+    series("Request time, 99th percentile", "s", "Unary requests, by method.",
+           (quantile(0.99, "nsa_rpc_duration_seconds", "method", JOB), "{{method}}"), minimum=0),
+    series("Store commits, mean and 99th percentile", "s", "A commit is an fsync.",
+           (f"rate(nsa_store_commit_duration_seconds_sum{{{JOB}}}[$__rate_interval]) / "
+            f"(rate(nsa_store_commit_duration_seconds_count{{{JOB}}}[$__rate_interval]) > 0)", "mean"),
+           (quantile(0.99, "nsa_store_commit_duration_seconds", "", JOB), "p99"), minimum=0),
+    series("Queue wait, mean", "s", "From entering the queue to the start, of the jobs that started within an interval.",
+           (f"rate(nsa_queue_wait_seconds_sum{{{JOB}}}[$__rate_interval]) / (rate(nsa_queue_wait_seconds_count{{{JOB}}}[$__rate_interval]) > 0) "
+            f"or 0 * nsa_queue_wait_seconds_count{{{JOB}}}", "mean"), minimum=0),
+    series("Store errors", "none", "Operations of the store that failed within an interval.",
+           (f"increase(nsa_store_errors_total{{{JOB}}}[$__rate_interval])", "{{op}}"), minimum=0),
+    series("Open streams", "none", "Watchers and followers.", (f"nsa_rpc_streams_active{{{JOB}}}", "{{method}}"), minimum=0),
+]
+
+ROWS: list[tuple[str, list[Panel]]] = [
+    ("Job", OVERVIEW), ("Learning", LEARNING), ("Speed and memory", SPEED), ("Sparse attention", ATTENTION), ("Reliability", RELIABILITY),
+    ("Coordinator", COORDINATOR)]
+
+
+def dashboard():
+    placed, identity, y = [], 1, 0
+    for title, panels in ROWS:
+        placed.append({"id": identity, "type": "row", "title": title, "collapsed": False, "panels": [],
+                       "gridPos": {"x": 0, "y": y, "w": 24, "h": 1}})
+        identity, y, x, height = identity + 1, y + 1, 0, 0
+        for panel in panels:
+            if x + panel.width > 24:
+                x, y, height = 0, y + height, 0
+            placed.append(render(panel, identity, x, y))
+            identity, x, height = identity + 1, x + panel.width, max(height, panel.height)
+        y += height
+    return {
+        "id": None, "uid": "nsa-training", "title": "NSA training", "tags": ["nsa"], "schemaVersion": 39, "version": 2,
+        "editable": False, "graphTooltip": 1, "refresh": "5s", "time": {"from": "now-1h", "to": "now"}, "timezone": "utc",
+        "description": "Jobs of the NSA training service: learning, speed, sparse attention, reliability, coordinator.",
+        "annotations": {"list": []}, "links": [], "panels": placed,
+        "templating": {"list": [
+            {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus", "refresh": 1,
+             "current": {"selected": False, "text": "Prometheus", "value": "prometheus"}},
+            variable("job", "Scrape job", "label_values(nsa_build_info, job)"),
+            variable("instance", "Coordinator", 'label_values(nsa_build_info{job=~"$job"}, instance)'),
+            variable("job_id", "Training job", 'label_values(nsa_job_info{job=~"$job",instance=~"$instance"}, job_id)'),
+        ]},
+    }
+
+
+def main():
+    text = json.dumps(dashboard(), indent=1) + "\n"
+    if "--check" in sys.argv[1:]:
+        if TARGET.read_text() != text:
+            sys.exit(f"{TARGET}: not what make_dashboard.py writes; run it")
+        return
+    TARGET.write_text(text)
+    print(f"{TARGET}: {len(dashboard()['panels'])} panels")
+
+
+if __name__ == "__main__":
+    main()

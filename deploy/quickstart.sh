@@ -1,0 +1,120 @@
+#!/usr/bin/env bash
+# From a fresh checkout to a trained model: installs what is missing, builds, starts a coordinator, trains the demo job to its
+# end, shows what came out and what to type next. Works with or without a GPU, with or without a terminal, and can be repeated.
+#
+#   deploy/quickstart.sh [JOB_FILE]          default: configs/jobs/demo.yaml
+#
+# The coordinator keeps its state in $NSA_STATE_DIR (default ~/.local/state/nsa) and goes on running; one that already runs
+# there is used. Every run trains into a folder of its own under out/quickstart/.
+set -euo pipefail
+case ${1:-} in -h | --help) sed -n '2,8p' "$0" | cut -c3-; exit 0 ;; esac
+JOB_FILE=${1:+$(realpath "$1")}
+cd "$(dirname "$0")/.."
+
+readonly JOB_FILE=${JOB_FILE:-configs/jobs/demo.yaml}
+readonly BIN=$PWD/build/release/bin
+export NSA_STATE_DIR=${NSA_STATE_DIR:-$HOME/.local/state/nsa}
+export PATH=$BIN:$PATH
+
+say() { printf '\n== %s  [%d s]\n' "$*" "$SECONDS"; }
+die() { printf 'quickstart.sh: %s\n' "$*" >&2; exit 1; }
+
+build_programs() {
+  [ -f build/release/CMakeCache.txt ] || echo "first build: some minutes on two cores; a repeated one takes seconds"
+  local log=build/configure.log
+  mkdir -p build
+  cmake --preset release >$log 2>&1 || { cat $log; die "cmake could not configure; see above"; }
+  cmake --build --preset release --target programs
+}
+
+coordinator_answers() { nsactl list --timeout 5s >/dev/null 2>&1; }
+
+# launch [FLAG…]: a coordinator in a session of its own, so that closing this terminal does not end it. Fails with its exit status.
+launch() {
+  local log=$NSA_STATE_DIR/coordinator.log
+  setsid nohup nsa-coordinator "$@" >>"$log" 2>&1 </dev/null &
+  local pid=$!
+  for _ in $(seq 150); do
+    if coordinator_answers; then
+      echo $pid >"$NSA_STATE_DIR/quickstart.pid"
+      echo "coordinator runs: process $pid, state in $NSA_STATE_DIR, log $log"
+      return 0
+    fi
+    kill -0 $pid 2>/dev/null || break
+    sleep 0.1
+  done
+  local status=0
+  wait $pid || status=$?
+  tail -n 5 "$log"
+  return $status
+}
+
+start_coordinator() {
+  if coordinator_answers; then
+    echo "a coordinator already runs on $NSA_STATE_DIR; using it"
+    return
+  fi
+  mkdir -p "$NSA_STATE_DIR"
+  local status=0
+  launch || status=$?
+  if [ $status -eq 4 ]; then
+    echo "another program has the usual port; taking free ones"
+    launch --listen "" --metrics 127.0.0.1:0 || status=$?
+  fi
+  [ $status -eq 0 ] || coordinator_answers || die "the coordinator did not come up (exit $status)"
+}
+
+show_results() {
+  local checkpoint=$RUN_DIR/checkpoints/latest.ckpt
+  say "validation loss, nats a byte ($RUN_DIR/val.csv)"
+  head -n 1 "$RUN_DIR/val.csv"
+  tail -n 5 "$RUN_DIR/val.csv"
+  say "a sample of the trained model"
+  nsa-worker --sample "$checkpoint" --prompt "$SAMPLE_PROMPT" --bytes 300
+}
+
+next() { printf '%-60s %s\n' "$1" "$2"; }
+
+show_next_commands() {
+  say "next"
+  echo "export PATH=$BIN:\$PATH NSA_STATE_DIR=$NSA_STATE_DIR"
+  next "nsactl list" "the jobs"
+  next "nsactl describe $job" "one job, and where its files are"
+  next "nsactl metrics $job" "its step records"
+  next "nsactl checkpoint list $job" "its checkpoints"
+  next "nsactl validate configs/jobs/train_showcase.yaml --offline" "what preflight says to a job file"
+  next "nsactl submit YOUR_JOB.yaml --watch" "README.md says what a job file is"
+  next "nsactl version" "where /metrics is; deploy/README.md adds Prometheus and Grafana"
+  local pid
+  pid=$(cat "$NSA_STATE_DIR/quickstart.pid" 2>/dev/null || true)
+  if [ -n "$pid" ] && kill -0 "$pid" 2>/dev/null; then
+    next "kill $pid" "stops the coordinator; jobs that train go on and are found again"
+  fi
+}
+
+# On a terminal nsactl draws its bar in place; elsewhere each of its lines gets one.
+train() {
+  if [ -t 1 ]; then
+    nsactl submit "$JOB_FILE" --set "train.out_dir=$RUN_DIR" --watch
+    return
+  fi
+  nsactl submit "$JOB_FILE" --set "train.out_dir=$RUN_DIR" --watch | awk '
+    match($0, / step [0-9]+\/[0-9]+ /) {
+      split(substr($0, RSTART + 6, RLENGTH - 7), at, "/"); done = int(30 * at[1] / at[2])
+      bar = ""; for (i = 1; i <= 30; ++i) bar = bar (i <= done ? "#" : ".")
+      sub(/^[^ ]+ [^ ]+ /, ""); print "[" bar "] " $0; fflush(); next
+    }
+    { print; fflush() }'
+}
+
+readonly SAMPLE_PROMPT=${SAMPLE_PROMPT:-"The "}
+say "1/4 packages"; deploy/packages.sh build
+say "2/4 build"; build_programs
+say "3/4 coordinator"; start_coordinator
+say "4/4 training $JOB_FILE"
+# A folder belongs to one job, so each run has its own.
+RUN_DIR=$PWD/out/quickstart/$(date -u +%Y%m%d-%H%M%S)-$$
+train || die "the job did not succeed (exit $?); nsactl events and nsactl logs say why"
+job=$(nsactl list -o name | sed -n 1p)
+show_results
+show_next_commands

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# The bundle runs where only the C and C++ runtime are: it is made, unpacked elsewhere and started with an empty environment.
+#
+#   tests/deploy/bundle_test.sh BUILD_DIR
+set -euo pipefail
+build=$(cd "$1" && pwd)
+cmake --build "$build" --target bundle
+archive=$(find "$build" -maxdepth 1 -name 'nsa-*-linux-x86_64.tar.zst')
+[ -f "$archive" ] || { echo "no archive in $build"; exit 1; }
+
+place=$(mktemp -d)
+trap 'rm -rf "$place"' EXIT
+mkdir "$place/some where"
+cd "$place/some where"
+cmake -E tar xf "$archive"
+cd nsa-*
+
+for program in nsactl nsa-coordinator nsa-agent nsa-worker; do
+  env -i "bin/$program" --version || { echo "$program --version failed"; exit 1; }
+done
+
+# Whatever is not in the bundle must be the machine's C or C++ runtime, or CUDA.
+outside=$(for program in bin/*; do env -i /usr/bin/ldd "$program"; done |
+  sed -nE 's/^[[:space:]]*([^ ]+) => (.*)$/\1 \2/p' | grep -vF " $PWD/bin/../lib/" |
+  grep -vE '^(ld-linux-x86-64|libc|libm|libgcc_s|libstdc\+\+|libpthread|libdl|librt|libresolv)\.so' |
+  grep -vE '^lib(cuda|cudart|cublas|cublasLt|nccl|nvidia|nvrtc)[^ ]*\.so' | sort -u || true)
+[ -z "$outside" ] || { echo "libraries from outside the bundle:"; echo "$outside"; exit 1; }
+[ -f configs/jobs/demo.yaml ] || { echo "the bundle has no configs/jobs/demo.yaml"; exit 1; }
+echo "the bundle runs from $PWD: $(find lib -type f | wc -l) libraries, $(du -sh . | cut -f1)"

@@ -1,0 +1,55 @@
+#!/usr/bin/env python3
+"""What a coordinator answers on /metrics while a job trains on two ranks is what the table, the dashboard and the alerts say.
+
+    tests/deploy/scrape_test.py BIN_DIR
+"""
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "testing"))
+from service import Service  # noqa: E402
+
+JOB = """\
+name: scraped
+model: {{dim: 64, n_layers: 2, n_heads: 4, n_kv_groups: 2, d_k: 16, d_v: 16}}
+nsa: {{l: 8, d: 4, l_sel: 16, n_sel: 4, w: 16}}
+data: {{source: synthetic, tokenizer: byte}}
+runtime: {{device: cpu, precision: fp32}}
+train: {{steps: 100000, seq_len: 64, batch_size: 4, lr: 1.0e-3, eval_every: 5, eval_batches: 1, save_every: 10, out_dir: {out_dir}}}
+resources: {{gpus: 2}}
+preflight: {{policy: experiment}}
+"""
+NEEDED = ("nsa_rpc_streams_active{", "nsa_job_val_loss{", "nsa_job_last_checkpoint_step{", "nsa_gate_entropy{", 'rank="1"')
+
+
+def main():
+    with tempfile.TemporaryDirectory(prefix="nsa-scrape-") as name:
+        folder = pathlib.Path(name)
+        job = folder / "job.yaml"
+        job.write_text(JOB.format(out_dir=folder / "out"))
+        with Service(sys.argv[1], folder) as service:
+            submitted = service.ctl("submit", job)
+            if submitted.returncode != 0:
+                sys.exit(f"submit: {submitted.returncode}\n{submitted.stdout}{submitted.stderr}")
+
+            watcher = subprocess.Popen([service.bin / "nsactl", "watch", "scraped"], env=service.environment,
+                                       stdout=subprocess.DEVNULL)  # an open stream
+
+            def scrape_with_everything():
+                text = service.scrape()
+                return text if all(word in text for word in NEEDED) else None
+
+            text = service.wait_until(scrape_with_everything, 60, f"a scrape with {NEEDED}")
+            service.ctl("stop", "scraped", "--now", check=True)
+            service.wait_until(lambda: not service.processes("nsa-worker"), 30, "the workers' end")
+            watcher.wait(30)
+        scrape = folder / "scrape.prom"
+        scrape.write_text(text)
+        return subprocess.run([sys.executable, HERE / "observability_test.py", "--scrape", scrape, "Scrape"], check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+#!/usr/bin/env bash
+# The READMEs tell the truth: files, functions, main path and commands that they name exist.
+#
+#   tests/readme_test.sh [BIN_DIR [TREE]]     BIN_DIR: where nsactl is; without it commands are not looked at
+#   tests/readme_test.sh --self-test          proves on a made-up tree that it can fail
+#
+# In backquotes, a word with a slash or a known ending is a file or folder (from the top of the tree, from the README's folder,
+# or without a folder from anywhere; `a.{h,cc}` is both), and a word ending in () is a function. `nsactl verb --flag` there and in
+# indented lines must be known to nsactl --help.
+set -euo pipefail
+
+complaints=0
+complain() { echo "$*"; complaints=$((complaints + 1)); }
+
+# Tests: `Suite.Name`.
+check_tests() {
+  local readme=$1 word
+  while read -r word; do
+    [[ $word =~ ^([A-Z][A-Za-z0-9]+)\.([A-Z][A-Za-z0-9]+)$ ]] || continue
+    grep -rqE "^(TEST|TEST_F|TEST_P|TYPED_TEST)\(${BASH_REMATCH[1]}, *${BASH_REMATCH[2]}\)" tests --include="*.cc" ||
+      complain "$readme: no test $word"
+  done < <(quoted "$readme")
+}
+
+quoted() { grep -oE '`[^` ]+`' "$1" | tr -d '`' | sort -u; }
+
+# A file may be named without its folder.
+named_somewhere() { [[ $1 != */* ]] && [ -n "$(find common kernels worker server client proto tests deploy configs -name "$1" 2>/dev/null | head -n 1)" ]; }
+
+check_files() {
+  local readme=$1 word path folder
+  folder=$(dirname "$readme")
+  while read -r word; do
+    case $word in
+      x.* | tb/ | .[a-z]* | http* | /* | ~* | *'$'* | *'<'* | *'*'* | *[A-Z][A-Z]* | out/* | build/* | out_dir/* | *:*) continue ;;
+      *.cc | *.h | *.cu | *.sh | *.md | *.yaml | *.yml | *.proto | *.py | *.service | *.cmake | *.txt | *'.{'*'}' | *[a-z]/) ;;
+      *) continue ;;
+    esac
+    for path in $(eval "printf '%s\n' $(printf '%q' "$word" | sed 's/\\\([{},]\)/\1/g')"); do
+      [ -e "$path" ] || [ -e "$folder/$path" ] || named_somewhere "$path" || complain "$readme: \`$path\` does not exist"
+    done
+  done < <(quoted "$readme")
+}
+
+check_functions() {
+  local readme=$1 word name
+  while read -r word; do
+    [[ $word =~ ^([A-Za-z_]+::)*([A-Za-z_]+)\(\)$ ]] || continue
+    name=${BASH_REMATCH[2]}
+    grep -rqE --include='*.h' --include='*.cc' --include='*.cu' "\b$name\(" common kernels server worker client tests 2>/dev/null ||
+      complain "$readme: no function $name()"
+  done < <(quoted "$readme")
+}
+
+# Rows of the table: | N | stage | `file` `Function()` … |. The function begins with the comment `// Main path N/7: stage.`
+check_main_path() {
+  local number stage where file name rows=0
+  while IFS='|' read -r _ number stage where _; do
+    number=${number// /} stage=$(sed 's/^ *//; s/ *$//' <<<"$stage")
+    file=$(grep -oE '`[^`]+\.cc`' <<<"$where" | head -n 1 | tr -d '`')
+    name=$(grep -oE '`[A-Za-z:]+\(\)`' <<<"$where" | head -n 1 | tr -d '`()')
+    rows=$((rows + 1))
+    [ -f "$file" ] || { complain "README.md: main path $number: no file '$file'"; continue; }
+    grep -A 12 -F "// Main path $number/7: $stage." "$file" | grep -qw "${name##*::}" ||
+      complain "$file: ${name:-?}() does not begin with '// Main path $number/7: $stage.'"
+  done < <(grep -E '^\| [1-7] \|' README.md)
+  [ $rows -eq 7 ] || complain "README.md: the main path has $rows rows (7)"
+}
+
+check_commands() {
+  local nsactl=$1 readme=$2 line verb flag help more
+  [ -x "$nsactl" ] || { complain "$nsactl: no such program"; return; }
+  help="$("$nsactl" --help)"$'\n  help '
+  while read -r line; do
+    verb=$(awk '{ print $2 }' <<<"$line")
+    grep -qE "^ +$verb( |\$)" <<<"$help" || { complain "$readme: nsactl has no command '$verb'"; continue; }
+    more=$("$nsactl" "$verb" --help)
+    for flag in $(grep -oE '(^| )--[a-z-]+' <<<"$line"); do
+      grep -qE -e "$flag([ ,=]|\$)" <<<"$help$more" || complain "$readme: nsactl $verb has no $flag"
+    done
+  done < <({ grep -E '^    ' "$readme"; grep -oE '`nsactl [^`]+`' "$readme"; } | grep -oE 'nsactl [a-z][a-z-]+( [^ `·|#,;()]+)*')
+}
+
+check_all() {
+  local readme
+  while read -r readme; do
+    check_files "$readme"
+    check_functions "$readme"
+    [ "$readme" != tests/README.md ] || check_tests "$readme"
+    [ -z "$1" ] || check_commands "$1/nsactl" "$readme"
+  done < <(find . -name README.md -not -path './build/*' -not -path './out/*' | sed 's|^\./||')
+  check_main_path
+  [ $complaints -eq 0 ] || { echo "$complaints complaints"; return 1; }
+}
+
+self_test() {
+  tree=$(mktemp -d)
+  trap 'rm -rf "$tree"' EXIT
+  cd "$tree"
+  mkdir -p server bin
+  printf '#!/bin/sh\n[ "$1" = list ] && echo "  --all  all of them"\necho "  list  jobs"\n' >bin/nsactl
+  chmod +x bin/nsactl
+  good() {
+    rm -f server/x.cc README.md
+    local i
+    for i in 1 2 3 4 5 6 7; do
+      printf '// Main path %s/7: stage%s.\nvoid F%s() {}\n' "$i" "$i" "$i" >>server/x.cc
+      printf '| %s | stage%s | `server/x.cc` `F%s()` | |\n' "$i" "$i" "$i" >>README.md
+    done
+    printf '`server/x.cc` `server/` `nsactl list --all`\n' >>README.md
+    complaints=0
+  }
+  good; check_all bin || { echo "self test: a good tree does not pass"; exit 1; }
+  expect_complaint() { if check_all bin >/dev/null; then echo "self test: passes in spite of $1"; exit 1; fi; good; }
+  echo '`server/gone.cc`' >>README.md; expect_complaint "a file that is gone"
+  echo '`server/x.{h,cc}`' >>README.md; expect_complaint "a header that is gone"
+  echo '`Gone()`' >>README.md; expect_complaint "a function that is gone"
+  echo '    nsactl explode' >>README.md; expect_complaint "an unknown command"
+  echo '    nsactl list --none' >>README.md; expect_complaint "an unknown flag"
+  sed -i 's/Main path 3/Main way 3/' server/x.cc; expect_complaint "a missing main path comment"
+  sed -i '/^| 7/d' README.md; expect_complaint "six rows"
+}
+
+if [ "${1:-}" = --self-test ]; then
+  self_test
+else
+  bin=${1:+$(cd "$1" && pwd)}
+  cd "${2:-$(dirname "$0")/..}"
+  check_all "$bin"
+fi

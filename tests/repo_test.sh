@@ -1,0 +1,99 @@
+#!/usr/bin/env bash
+# Hygiene of the tree: what a reviewer should never have to say. Looks at the files git tracks.
+# Run: tests/repo_test.sh; with --self-test it proves in a made-up repository that each check can fail.
+set -euo pipefail
+
+readonly MAX_FILE_BYTES=1000000
+readonly MAX_SOURCE_LINES=600
+
+complaints=0
+complain() { echo "$*"; complaints=$((complaints + 1)); }
+
+check_sizes() {
+  local file size
+  while read -r file; do
+    [ -f "$file" ] || continue
+    size=$(stat -c %s "$file")
+    [ "$size" -le $MAX_FILE_BYTES ] || complain "$file: $size bytes ($MAX_FILE_BYTES); keep data outside the repository"
+  done < <(git ls-files)
+  while read -r file; do
+    size=$(wc -l <"$file")
+    [ "$size" -le $MAX_SOURCE_LINES ] || complain "$file: $size lines ($MAX_SOURCE_LINES); split it by topic"
+  done < <(git ls-files -- '*.cc' '*.h' '*.cu' '*.cuh' '*.sh' '*.py')
+}
+
+# Brackets in the pattern keep this file from finding itself.
+check_words() {
+  local hits
+  hits=$(git grep -nIE 'TO[D]O|FIX[M]E|\bX[X]X\b|DISABL[E]D_|/wor[k]/|/roo[t]/' -- . || true)
+  [ -z "$hits" ] || complain "words that do not belong (unfinished work, disabled tests, one machine's paths):"$'\n'"$hits"
+  hits=$(git grep -nIE ' +$|'$'\r''$' -- '*.cc' '*.h' '*.sh' '*.py' '*.proto' '*.cmake' '*CMakeLists.txt' || true)
+  [ -z "$hits" ] || complain "blanks or carriage returns at the end of a line:"$'\n'"$hits"
+}
+
+check_scripts() {
+  local file mode
+  while read -r mode _ _ file; do
+    case $(head -c 2 "$file" 2>/dev/null | tr -d '\0') in
+      '#!') [ "$mode" = 100755 ] || complain "$file: has a #! line and no run bit; git update-index --chmod=+x $file" ;;
+      *) [ "$mode" != 100755 ] || complain "$file: has a run bit and no #! line" ;;
+    esac
+    head -n 1 "$file" 2>/dev/null | tr -d '\0' | grep -q '^#!.*bash' || continue
+    bash -n "$file" || complain "$file: does not parse"
+    grep -q '^set -euo pipefail' "$file" || complain "$file: without 'set -euo pipefail'"
+    ! command -v shellcheck >/dev/null || shellcheck -S warning "$file" || complain "$file: shellcheck"
+  done < <(git ls-files --stage)
+}
+
+# Sources that no CMakeLists.txt names are dead; headers without a guard break at the second include.
+check_sources() {
+  local file lists
+  lists=$(git ls-files -- '*CMakeLists.txt' | xargs -r cat)
+  while read -r file; do
+    local path=${file#tests/} stem
+    stem=$(basename "${file%.*}")
+    grep -qF -e "$(basename "$file")" -e "${path%.*}" <<<"$lists" || grep -qsw "$stem" "$(dirname "$file")/CMakeLists.txt" ||
+      complain "$file: no CMakeLists.txt builds it"
+  done < <(git ls-files -- '*.cc' '*.cu')
+  while read -r file; do
+    grep -q '^#pragma once' "$file" || complain "$file: no #pragma once"
+  done < <(git ls-files -- '*.h' '*.cuh')
+}
+
+check_all() {
+  check_sizes
+  check_words
+  check_scripts
+  check_sources
+  [ $complaints -eq 0 ] || { echo "$complaints complaints"; return 1; }
+}
+
+self_test() {
+  tree=$(mktemp -d)
+  trap 'rm -rf "$tree"' EXIT
+  git -C "$tree" init -q
+  cd "$tree"
+  expect_complaint() { # expect_complaint WHAT: the tree as it is must not pass, and empties it again
+    git add -A
+    complaints=0
+    if check_all >/dev/null 2>&1; then echo "self test: passes in spite of $1"; exit 1; fi
+    git rm -rqf . && git clean -fdq
+  }
+  complaints=0
+  check_all >/dev/null || { echo "self test: an empty tree does not pass"; exit 1; }
+  head -c $((MAX_FILE_BYTES + 1)) /dev/zero >big.bin; expect_complaint "a large file"
+  yes '' | head -n $((MAX_SOURCE_LINES + 1)) >long.py || true; expect_complaint "a long source"
+  printf '%s%s later\n' TO DO >a.md; expect_complaint "unfinished work"
+  printf '#!/usr/bin/env bash\nset -euo pipefail\n' >a.sh; expect_complaint "a script without a run bit"
+  printf '#!/usr/bin/env bash\necho\n' >a.sh; chmod +x a.sh; expect_complaint "a script that ignores errors"
+  printf 'int main() {}\n' >dead.cc; expect_complaint "a source that nobody builds"
+  printf 'int x;\n' >a.h; expect_complaint "a header without a guard"
+}
+
+if [ "${1:-}" = --self-test ]; then
+  self_test
+else
+  cd "$(dirname "$0")/.."
+  git rev-parse --is-inside-work-tree >/dev/null 2>&1 || { echo "not a git checkout: nothing to look at"; exit 77; }
+  check_all
+fi
