@@ -51,7 +51,8 @@ absl::StatusOr<void*> SharedLibrary::Find(const char* name) const {
       absl::StrCat(path, ": no function ", name, "; install a newer version"));
 }
 
-std::vector<std::string> PipFolders(const std::string& path, const std::string& pip_folder) {
+std::vector<std::string> PipFolders(const std::string& path,
+                                    const std::vector<std::string>& pip_folders) {
   std::vector<std::string> folders;
   std::error_code error;
   for (const absl::string_view bin : absl::StrSplit(path, ':', absl::SkipEmpty())) {
@@ -61,8 +62,10 @@ std::vector<std::string> PipFolders(const std::string& path, const std::string& 
     const fs::path lib = python.parent_path().parent_path() / "lib";
     for (const fs::path& version : Entries(lib, "python3")) {
       for (const char* packages : {"site-packages", "dist-packages"}) {
-        const fs::path folder = version / packages / pip_folder;
-        if (fs::is_directory(folder, error)) folders.push_back(folder.string());
+        for (const std::string& pip_folder : pip_folders) {
+          const fs::path folder = version / packages / pip_folder;
+          if (fs::is_directory(folder, error)) folders.push_back(folder.string());
+        }
       }
     }
   }
@@ -79,7 +82,7 @@ absl::StatusOr<SharedLibrary> OpenSharedLibrary(const LibrarySearch& search) {
   }
   const char* path = std::getenv("PATH");
   std::vector<std::string> folders(kFolders.begin(), kFolders.end());
-  const auto pip = PipFolders(path == nullptr ? "" : path, search.pip_folder);
+  const auto pip = PipFolders(path == nullptr ? "" : path, search.pip_folders);
   folders.insert(folders.end(), pip.begin(), pip.end());
   for (const std::string& name : search.names) {
     SharedLibrary library = Load(name);  // the loader's path
@@ -88,10 +91,10 @@ absl::StatusOr<SharedLibrary> OpenSharedLibrary(const LibrarySearch& search) {
     }
     if (library.handle != nullptr) return library;
   }
-  return absl::NotFoundError(
-      absl::StrCat(search.what, ": not found (", absl::StrJoin(search.names, ", "),
-                   " in the loader's path, ", absl::StrJoin(folders, ", "), " and ",
-                   search.pip_folder, " of a Python on PATH); ", search.help));
+  return absl::NotFoundError(absl::StrCat(
+      search.what, ": not found (", absl::StrJoin(search.names, ", "), " in the loader's path, ",
+      absl::StrJoin(folders, ", "), " and ", absl::StrJoin(search.pip_folders, ", "),
+      " of a Python on PATH); ", search.help));
 }
 
 }  // namespace nsa

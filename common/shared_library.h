@@ -8,22 +8,31 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/status.h"
 
 namespace nsa {
 
 struct LibrarySearch {
-  std::string what;                // "NCCL", for messages
-  std::vector<std::string> names;  // file names, the best first: "libnccl.so.2"
-  std::string pip_folder;          // where a wheel has it beneath site-packages: "nvidia/nccl/lib"
-  std::string help;                // how to get it: "install libnccl2"
-  std::string file;                // when not empty: this file and nothing else
+  std::string what;                      // "NCCL", for messages
+  std::vector<std::string> names;        // file names, the best first: "libnccl.so.2"
+  std::vector<std::string> pip_folders;  // of wheels, beneath site-packages: "nvidia/nccl/lib"
+  std::string help;                      // how to get it: "install libnccl2"
+  std::string file;                      // when not empty: this file and nothing else
 };
 
 struct SharedLibrary {
   void* handle = nullptr;
   std::string path;  // the file that was loaded
 
-  // Address of a function; FailedPrecondition with the file's name without it.
+  // Sets `function` to the function `name`; FailedPrecondition names the file that has none.
+  template <class Function>
+  absl::Status Resolve(const char* name, Function* function) const {
+    NSA_ASSIGN_OR_RETURN(void* address, Find(name));
+    *function = reinterpret_cast<Function>(address);
+    return absl::OkStatus();
+  }
+
+ private:
   absl::StatusOr<void*> Find(const char* name) const;
 };
 
@@ -31,8 +40,9 @@ struct SharedLibrary {
 // NotFound says what was looked for, where, and how to help.
 absl::StatusOr<SharedLibrary> OpenSharedLibrary(const LibrarySearch& search);
 
-// Folders `pip_folder` beneath the site-packages of every python3 on `path` (a value of PATH): of a
-// virtual environment, of the system, of Conda. Those that exist, in the order of `path`.
-std::vector<std::string> PipFolders(const std::string& path, const std::string& pip_folder);
+// Folders `pip_folders` beneath the site-packages of every python3 on `path` (a value of PATH): of
+// a virtual environment, of the system, of Conda. Those that exist, in the order of `path`.
+std::vector<std::string> PipFolders(const std::string& path,
+                                    const std::vector<std::string>& pip_folders);
 
 }  // namespace nsa

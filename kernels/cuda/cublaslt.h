@@ -12,8 +12,7 @@
 namespace nsa::cuda {
 
 struct CublasLt {
-  void* handle = nullptr;
-  std::string path;
+  std::string path;  // the file that was loaded
   decltype(&cublasLtCreate) create = nullptr;
   decltype(&cublasLtDestroy) destroy = nullptr;
   decltype(&cublasLtGetVersion) version = nullptr;

@@ -6,6 +6,7 @@
 #include "common/status.h"
 #include "kernels/check.h"
 #include "kernels/nn/copy.h"
+#include "kernels/nsa/check_branches.h"
 #include "kernels/nsa/compressed_attention.h"
 #include "kernels/nsa/rotation.h"
 #include "kernels/nsa/select_blocks.h"
@@ -100,20 +101,6 @@ absl::Status CheckBytes(const char* name, const Tensor& bytes, int64_t size) {
   if (reinterpret_cast<uintptr_t>(bytes.data) % 16 != 0) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%s: address %p (16-byte aligned); align it", name, bytes.data));
-  }
-  return absl::OkStatus();
-}
-
-// One tensor a branch: all of it when the branch is present, nothing when it is absent.
-template <class T>
-absl::Status CheckBranches(const char* name, const AttentionConfig& config,
-                           const std::array<T, kBranches>& tensors, int64_t size,
-                           const char* form) {
-  for (int c = 0; c < kBranches; ++c) {
-    const bool present = config.branches[c];
-    NSA_RETURN_IF_ERROR(CheckTensor(absl::StrFormat("%s[%d]", name, c), tensors[c],
-                                    present ? size : 0,
-                                    present ? config.dtype : ConstTensor(tensors[c]).dtype, form));
   }
   return absl::OkStatus();
 }

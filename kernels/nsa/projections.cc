@@ -2,30 +2,17 @@
 
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "kernels/check.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/nn/columns.h"
+#include "kernels/nsa/check_branches.h"
 #include "kernels/nsa/rotation.h"
 
 namespace nsa {
 namespace {
 
 int64_t RowsOf(const NsaShape& shape) { return int64_t{1} * shape.batch * shape.seq_len; }
-
-// One tensor a branch that is present.
-template <class T>
-absl::Status CheckBranches(const char* name, const AttentionConfig& config,
-                           const std::array<T, kBranches>& tensors, int64_t size,
-                           const char* form) {
-  for (int c = 0; c < kBranches; ++c) {
-    if (!config.branches[c]) continue;
-    NSA_RETURN_IF_ERROR(
-        CheckTensor(absl::StrCat(name, "[", c, "]"), tensors[c], size, config.dtype, form));
-  }
-  return absl::OkStatus();
-}
 
 absl::Status Check(const Exec& exec, const SplitProjectionsArgs& args) {
   const AttentionConfig& config = args.config;

@@ -3,15 +3,12 @@
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 
-#include <filesystem>
-#include <fstream>
 #include <functional>
 #include <latch>
 #include <thread>
 #include <vector>
 
 #include "absl/time/clock.h"
-#include "common/shared_library.h"
 #include "tests/testing/fake_nccl.h"
 #include "tests/testing/temp_dir.h"
 #include "worker/train/nccl_library.h"
@@ -280,30 +277,6 @@ TEST(NcclLibrary, KeepsNvlinkMulticastOffWhateverTheEnvironmentSays) {
   nccl::SetEnvironment();
   EXPECT_STREQ(std::getenv("NCCL_NVLS_ENABLE"), "0");
   EXPECT_TRUE(nccl::EnvironmentIsSet());
-}
-
-TEST(SharedLibrary, FindsWheelsBesideEveryPythonOnPath) {
-  const TempDir dir;
-  const auto folder = dir / "venv/lib/python3.12/site-packages/nvidia/nccl/lib";
-  std::filesystem::create_directories(folder);
-  std::filesystem::create_directories(dir / "venv/bin");
-  EXPECT_TRUE(PipFolders((dir / "venv/bin").string(), "nvidia/nccl/lib").empty())
-      << "no python3 there";
-  std::ofstream(dir / "venv/bin/python3") << "#!";
-  const std::string path = (dir / "empty").string() + ":" + (dir / "venv/bin").string();
-  EXPECT_EQ(PipFolders(path, "nvidia/nccl/lib"), std::vector<std::string>{folder.string()});
-  EXPECT_TRUE(PipFolders(path, "nvidia/cublas/lib").empty());
-}
-
-TEST(SharedLibrary, NamesWhatItLookedForAndHowToHelp) {
-  const auto found = OpenSharedLibrary({.what = "Nonsense",
-                                        .names = {"libnonsense.so.7", "libnonsense.so"},
-                                        .pip_folder = "nvidia/nonsense/lib",
-                                        .help = "install libnonsense7"});
-  EXPECT_EQ(found.status().code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(found.status().message()),
-              AllOf(HasSubstr("Nonsense: not found (libnonsense.so.7, libnonsense.so"),
-                    HasSubstr("install libnonsense7")));
 }
 
 }  // namespace

@@ -18,13 +18,6 @@ std::string VersionText(int version) {
   return absl::StrCat(version / 10000, ".", version / 100 % 100, ".", version % 100);
 }
 
-template <class Function>
-absl::Status Resolve(const SharedLibrary& library, const char* name, Function* function) {
-  NSA_ASSIGN_OR_RETURN(void* address, library.Find(name));
-  *function = reinterpret_cast<Function>(address);
-  return absl::OkStatus();
-}
-
 absl::Status CheckVersion(const Library& library) {
   if (library.version >= kOldest && library.version <= kNewest) return absl::OkStatus();
   return absl::FailedPreconditionError(
@@ -43,23 +36,23 @@ absl::StatusOr<Library> Load(const std::string& file) {
       const SharedLibrary shared,
       OpenSharedLibrary({.what = "NCCL",
                          .names = {"libnccl.so.2", "libnccl.so"},
-                         .pip_folder = "nvidia/nccl/lib",
+                         .pip_folders = {"nvidia/nccl/lib"},
                          .help = "install libnccl2 (or pip install nvidia-nccl-cu13), name the "
                                  "file in NSA_NCCL_LIBRARY, or train with resources.gpus: 1",
                          .file = file}));
   Library library;
   library.path = shared.path;
-  NSA_RETURN_IF_ERROR(Resolve(shared, "ncclGetVersion", &library.get_version));
+  NSA_RETURN_IF_ERROR(shared.Resolve("ncclGetVersion", &library.get_version));
   if (library.get_version(&library.version) != kSuccess) library.version = 0;
   NSA_RETURN_IF_ERROR(CheckVersion(library));
-  NSA_RETURN_IF_ERROR(Resolve(shared, "ncclGetUniqueId", &library.get_unique_id));
-  NSA_RETURN_IF_ERROR(Resolve(shared, "ncclCommInitRankConfig", &library.init_rank));
-  NSA_RETURN_IF_ERROR(Resolve(shared, "ncclCommDestroy", &library.destroy));
-  NSA_RETURN_IF_ERROR(Resolve(shared, "ncclCommAbort", &library.abort));
-  NSA_RETURN_IF_ERROR(Resolve(shared, "ncclCommGetAsyncError", &library.async_error));
-  NSA_RETURN_IF_ERROR(Resolve(shared, "ncclAllReduce", &library.all_reduce));
-  NSA_RETURN_IF_ERROR(Resolve(shared, "ncclGetErrorString", &library.error_string));
-  NSA_RETURN_IF_ERROR(Resolve(shared, "ncclGetLastError", &library.last_error));
+  NSA_RETURN_IF_ERROR(shared.Resolve("ncclGetUniqueId", &library.get_unique_id));
+  NSA_RETURN_IF_ERROR(shared.Resolve("ncclCommInitRankConfig", &library.init_rank));
+  NSA_RETURN_IF_ERROR(shared.Resolve("ncclCommDestroy", &library.destroy));
+  NSA_RETURN_IF_ERROR(shared.Resolve("ncclCommAbort", &library.abort));
+  NSA_RETURN_IF_ERROR(shared.Resolve("ncclCommGetAsyncError", &library.async_error));
+  NSA_RETURN_IF_ERROR(shared.Resolve("ncclAllReduce", &library.all_reduce));
+  NSA_RETURN_IF_ERROR(shared.Resolve("ncclGetErrorString", &library.error_string));
+  NSA_RETURN_IF_ERROR(shared.Resolve("ncclGetLastError", &library.last_error));
   return library;
 }
 

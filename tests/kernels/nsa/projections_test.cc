@@ -278,6 +278,12 @@ TEST(Projections, RefuseTensorsOfOtherSizes) {
   refused("dk[0]", JoinProjections, join, [](auto* a) { a->dk[0].size += 1; });
   refused("dv[1]", JoinProjections, join, [](auto* a) { a->dv[1].data = nullptr; });
   refused("wide", JoinProjections, join, [](auto* a) { a->wide.size += 1; });
+  // A branch that is absent has no tensors.
+  refused("k[1]", SplitProjections, split, [&](auto* a) {
+    a->config.branches[kSel] = false;
+    a->wide.size = Rows(s) * ProjectionWidth(a->config);
+  });
+  refused("dk[1]", JoinProjections, join, [](auto* a) { a->config.branches[kSel] = false; });
 }
 
 }  // namespace

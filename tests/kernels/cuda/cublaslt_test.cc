@@ -1,0 +1,16 @@
+#include "kernels/cuda/cublaslt.h"
+
+#include <gtest/gtest.h>
+
+namespace nsa::cuda {
+namespace {
+
+// A machine that builds this has the toolkit, and with it the library; no GPU is asked.
+TEST(CublasLt, HasEveryFunctionOfTheToolkitsLibrary) {
+  const auto library = CublasLt::Load();
+  ASSERT_TRUE(library.ok()) << library.status();
+  EXPECT_EQ(library->version() / 10000, CUBLAS_VER_MAJOR) << library->path;
+}
+
+}  // namespace
+}  // namespace nsa::cuda
