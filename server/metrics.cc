@@ -181,6 +181,7 @@ void Metrics::ObserveMove(v1::Job::State from, const v1::StoredJob& stored) {
         .Increment();
     if (const auto series = jobs_.find(job.id()); series != jobs_.end()) {
       series->second.ended = clock_.Monotonic();
+      ShowGpus(&series->second, {});
       for (const std::string& rank : series->second.workers_up) {
         Gauge(&series->second, FamilyId::kWorkerUp, {{"job_id", job.id()}, {"rank", rank}}).Set(0);
       }
@@ -388,13 +389,31 @@ void Metrics::ObserveGpus(const std::vector<NodeView>& nodes, const std::vector<
     }
   }
   for (const JobPtr& job : active) {
-    if (job->placements().empty() || job->placements(0).cuda_device().empty()) continue;
     double peak = 0;
-    for (const v1::RankPlacement& placement : job->placements()) {
+    std::set<Labels> gpus;
+    for (int rank = 0; rank < job->placements_size(); ++rank) {
+      const v1::RankPlacement& placement = job->placements(rank);
+      if (placement.cuda_device().empty()) continue;
       peak += peaks[placement.cuda_device()];
+      gpus.insert({{"job_id", job->job().id()},
+                   {"rank", absl::StrCat(rank)},
+                   {"agent", placement.node()},
+                   {"uuid", placement.cuda_device()}});
     }
-    SeriesOf(job->job()).peak_flops = peak;
+    if (gpus.empty() && !jobs_.contains(job->job().id())) continue;
+    JobSeries& series = SeriesOf(job->job());
+    if (!gpus.empty()) series.peak_flops = peak;
+    ShowGpus(&series, std::move(gpus));
   }
+}
+
+// The job has `gpus` and no others.
+void Metrics::ShowGpus(JobSeries* series, std::set<Labels> gpus) {
+  for (const Labels& labels : series->gpus) {
+    if (!gpus.contains(labels)) Gauge(series, FamilyId::kJobGpuInfo, labels).Set(0);
+  }
+  for (const Labels& labels : gpus) Gauge(series, FamilyId::kJobGpuInfo, labels).Set(1);
+  series->gpus = std::move(gpus);
 }
 
 void Metrics::ObserveRanks(const v1::Job& job, const std::vector<RankView>& ranks) {

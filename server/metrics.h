@@ -67,6 +67,7 @@ class Metrics {
     std::map<int32_t, std::map<std::string, int64_t>> fallbacks;  // by rank, as last reported
     std::map<int32_t, double> busy_seconds;                       // by rank, of the last step
     std::set<std::string> workers_up;                             // ranks with nsa_worker_up
+    std::set<Labels> gpus;                                        // with nsa_job_gpu_info 1
   };
 
   prometheus::Gauge& Gauge(FamilyId id, const Labels& labels = {});
@@ -88,6 +89,7 @@ class Metrics {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ObserveGpus(const std::vector<NodeView>& nodes, const std::vector<JobPtr>& active)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ShowGpus(JobSeries* series, std::set<Labels> gpus) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Sweep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Clock& clock_;

@@ -28,6 +28,7 @@ enum class FamilyId {
   kGpuMemory,
   // A job.
   kJobInfo,
+  kJobGpuInfo,
   kJobState,
   kJobStep,
   kJobTargetSteps,
@@ -121,6 +122,8 @@ inline constexpr FamilySpec kFamilies[] = {
 
     {FamilyId::kJobInfo, kGauge, "nsa_job_info", "job_id name job_hash world_size device",
      "Always 1; the labels say what the job is."},
+    {FamilyId::kJobGpuInfo, kGauge, "nsa_job_gpu_info", "job_id rank agent uuid",
+     "1 while the rank has the GPU, else 0; joins the figures of dcgm-exporter by UUID."},
     {FamilyId::kJobState, kGauge, "nsa_job_state", "job_id state",
      "1 for the state the job is in, 0 for states it has been in."},
     {FamilyId::kJobStep, kGauge, "nsa_job_step", "job_id", "Last optimizer step done by rank 0."},

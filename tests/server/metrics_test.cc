@@ -7,6 +7,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "common/estimate.h"
 #include "common/process.h"
@@ -19,6 +20,7 @@
 namespace nsa::server {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -180,7 +182,6 @@ TEST(Metrics, AResumedJobKeepsItsSeries) {
   EXPECT_THAT(metrics.Text(), HasSubstr("nsa_job_loss{job_id=\"j1\"}"));
 }
 
-// At most 60 series a running job, 12 a rank and 18 a layer.
 TEST(Metrics, ShowTheMemoryOfEveryGpuAndWhatAJobMakesOfItsOwn) {
   FakeClock clock;
   Metrics metrics(clock);
@@ -216,6 +217,35 @@ TEST(Metrics, ShowTheMemoryOfEveryGpuAndWhatAJobMakesOfItsOwn) {
   EXPECT_NEAR(mfu, 1e6 * FlopsPerToken(job.job().spec()) / (2 * 989e12), 1e-9);
 }
 
+TEST(Metrics, ShowWhichGpusAJobHasNow) {
+  FakeClock clock;
+  Metrics metrics(clock);
+  v1::StoredJob job = RunningJob("j1", 2);
+  const auto place = [&](std::vector<const char*> uuids) {
+    job.clear_placements();
+    for (const char* uuid : uuids) {
+      v1::RankPlacement* placement = job.add_placements();
+      placement->set_node("vm");
+      placement->set_cuda_device(uuid);
+    }
+    metrics.ObserveFleet({}, {std::make_shared<const v1::StoredJob>(job)}, {});
+  };
+  const auto info = [](int rank, const char* uuid, int value) {
+    return HasSubstr(absl::StrFormat(
+        "\nnsa_job_gpu_info{agent=\"vm\",job_id=\"j1\",rank=\"%d\",uuid=\"%s\"} %d\n", rank, uuid,
+        value));
+  };
+  place({"GPU-a", "GPU-b"});
+  EXPECT_THAT(metrics.Text(), AllOf(info(0, "GPU-a", 1), info(1, "GPU-b", 1)));
+  place({});
+  EXPECT_THAT(metrics.Text(), AllOf(info(0, "GPU-a", 0), info(1, "GPU-b", 0)));
+  place({"GPU-a", "GPU-c"});  // a restart that found another one free
+  EXPECT_THAT(metrics.Text(), AllOf(info(0, "GPU-a", 1), info(1, "GPU-b", 0), info(1, "GPU-c", 1)));
+  job.mutable_job()->set_state(v1::Job::STATE_SUCCEEDED);
+  metrics.ObserveMove(v1::Job::STATE_RUNNING, job);
+  EXPECT_THAT(metrics.Text(), AllOf(info(0, "GPU-a", 0), info(1, "GPU-c", 0)));
+}
+
 TEST(Metrics, AJobOnTheCpuHasNoModelFlopUtilisation) {
   FakeClock clock;
   Metrics metrics(clock);
@@ -226,6 +256,7 @@ TEST(Metrics, AJobOnTheCpuHasNoModelFlopUtilisation) {
   EXPECT_THAT(metrics.Text(), Not(HasSubstr("nsa_job_mfu_ratio{")));
 }
 
+// At most 60 series a running job, 12 a rank and 18 a layer.
 TEST(Metrics, StayWithinTheSeriesBudget) {
   FakeClock clock;
   Metrics metrics(clock);
