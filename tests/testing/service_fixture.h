@@ -61,16 +61,17 @@ class ServiceFixture {
     }
   }
 
-  void StartCoordinator() {
-    const auto process =
-        Spawn({.argv = {NSA_BIN_DIR "/nsa-coordinator", "--config",
-                        (folder_ / "coordinator.yaml").string()},
-               .environment = {{"PATH", "/usr/bin:/bin"}, {"OMP_WAIT_POLICY", "passive"}},
-               .output = folder_ / "coordinator.log"});
-    ASSERT_OK(process);
-    coordinator_ = *process;
-    channel_ = grpc::CreateChannel("unix:" + (state_dir() / "coordinator.sock").string(),
-                                   grpc::InsecureChannelCredentials());
+  // With these variables more in its environment.
+  void StartCoordinator(const std::map<std::string, std::string>& environment = {}) {
+    SpawnCoordinator(environment);
+    grpc::ChannelArguments arguments;
+    // Otherwise the connection to the coordinator before may be taken for this one's.
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+    arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 200);
+    channel_ = grpc::CreateCustomChannel("unix:" + (state_dir() / "coordinator.sock").string(),
+                                         grpc::InsecureChannelCredentials(), arguments);
     ASSERT_TRUE(
         channel_->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(20)));
     stub_ = v1::CoordinatorService::NewStub(channel_);
@@ -80,6 +81,30 @@ class ServiceFixture {
     EXPECT_OK(SignalProcess(coordinator_, SIGKILL));
     waitpid(coordinator_.pid, nullptr, 0);
     coordinator_ = {};
+  }
+
+  // Kills the coordinator and starts it again, under whoever is calling it.
+  void ReplaceCoordinator() {
+    KillCoordinator();
+    SpawnCoordinator({});
+  }
+
+  // Waits until the coordinator has ended by itself, or fails after two minutes; returns the signal
+  // that ended it, or 0.
+  int AwaitCoordinator() {
+    const absl::Duration give_up = RealClock().Monotonic() + absl::Minutes(2);
+    while (RealClock().Monotonic() < give_up) {
+      const auto ended = TryReap(coordinator_.pid);
+      EXPECT_OK(ended);
+      if (!ended.ok()) return 0;
+      if (ended->has_value()) {
+        coordinator_ = {};
+        return (*ended)->signal;
+      }
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    ADD_FAILURE() << "the coordinator did not end\n" << Logs();
+    return 0;
   }
 
   // The coordinator starts another.
@@ -92,13 +117,20 @@ class ServiceFixture {
   void PauseAgent() { SignalAgent(SIGSTOP); }
   void WakeAgent() { SignalAgent(SIGCONT); }
 
-  std::string Submit(const v1::JobSpec& spec) {
+  // One attempt; the coordinator may be away.
+  grpc::Status TrySubmit(const v1::JobSpec& spec, const std::string& request_id,
+                         v1::SubmitJobResponse* response) {
     grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
     v1::SubmitJobRequest request;
-    v1::SubmitJobResponse response;
-    request.set_request_id(absl::StrCat("request-", ++requests_));
+    request.set_request_id(request_id);
     *request.mutable_spec() = spec;
-    const grpc::Status status = stub_->SubmitJob(&context, request, &response);
+    return stub_->SubmitJob(&context, request, response);
+  }
+
+  std::string Submit(const v1::JobSpec& spec) {
+    v1::SubmitJobResponse response;
+    const grpc::Status status = TrySubmit(spec, absl::StrCat("request-", ++requests_), &response);
     EXPECT_TRUE(status.ok()) << status.error_message();
     for (const v1::Finding& finding : response.report().findings()) {
       if (finding.severity() == v1::SEVERITY_ERROR) {
@@ -119,6 +151,21 @@ class ServiceFixture {
       absl::SleepFor(absl::Milliseconds(100));
     }
     return response.job();
+  }
+
+  // Every job, newest first.
+  std::vector<v1::Job> List() {
+    std::vector<v1::Job> jobs;
+    v1::ListJobsRequest request;
+    v1::ListJobsResponse response;
+    do {
+      grpc::ClientContext context;
+      request.set_page_token(response.next_page_token());
+      const grpc::Status status = stub_->ListJobs(&context, request, &response);
+      EXPECT_TRUE(status.ok()) << status.error_message();
+      jobs.insert(jobs.end(), response.jobs().begin(), response.jobs().end());
+    } while (!response.next_page_token().empty());
+    return jobs;
   }
 
   void Stop(const std::string& id, v1::StopMode mode, int64_t at_step = 0) {
@@ -245,6 +292,15 @@ class ServiceFixture {
   }
 
  private:
+  void SpawnCoordinator(std::map<std::string, std::string> environment) {
+    environment.insert({{"PATH", "/usr/bin:/bin"}, {"OMP_WAIT_POLICY", "passive"}});
+    const auto process = Spawn({.argv = {NSA_BIN_DIR "/nsa-coordinator", "--config",
+                                         (folder_ / "coordinator.yaml").string()},
+                                .environment = std::move(environment),
+                                .output = folder_ / "coordinator.log"});
+    ASSERT_OK(process);
+    coordinator_ = *process;
+  }
   void SignalAgent(int signal_number) {
     const auto agent = ReadIdentity(state_dir() / "agent" / "agent.lock");
     ASSERT_OK(agent);
