@@ -3,6 +3,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
+#include "common/version.h"
 
 namespace nsa {
 namespace {
@@ -54,6 +55,12 @@ absl::Status Client::Explain(const grpc::Status& status, absl::Duration timeout)
     return absl::DeadlineExceededError(
         absl::StrCat("coordinator: ", endpoint_.address, " did not answer in ",
                      absl::FormatDuration(timeout), " (--timeout); try a longer --timeout"));
+  }
+  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
+    return absl::UnimplementedError(absl::StrCat(
+        "coordinator: ", endpoint_.address, " does not know this request (nsactl is ", kVersion,
+        "; 'nsactl version' shows both); start that version of "
+        "nsa-coordinator, or use the nsactl of its own"));
   }
   if (status.error_code() == grpc::StatusCode::CANCELLED) {
     return absl::UnavailableError(

@@ -58,7 +58,7 @@ void PrintProgress(const v1::Job& job, absl::Time now, Fields* fields) {
     fields->Add("Optimizer", absl::StrFormat("learning rate %.3g, gradient norm %.3g",
                                              p.learning_rate(), p.grad_norm()));
   }
-  if (!HasEnded(job.state())) fields->Add("ETA", HumanDuration(p.eta_seconds()));
+  if (!HasEnded(job)) fields->Add("ETA", HumanDuration(p.eta_seconds()));
   if (p.checkpoint_unix_nanos() != 0) {
     fields->Add("Checkpoint", absl::StrCat("step ", p.checkpoint_step(), ", ",
                                            HumanAge(now, p.checkpoint_unix_nanos())));
@@ -72,7 +72,7 @@ void PrintHead(Session& session, const v1::Job& job) {
   fields.Add("Id", job.id());
   fields.Add("State", Paint(StateColour(job.state()), StateName(job.state()), session.colours()));
   fields.Add("Reason", ReasonText(job));
-  if (!HasEnded(job.state())) fields.Add("Stop", StopText(job.stop()));
+  if (!HasEnded(job)) fields.Add("Stop", StopText(job.stop()));
   if (job.queue_position() > 0) {
     fields.Add("Queue", absl::StrCat("place ", job.queue_position()));
   }

@@ -20,6 +20,7 @@ ExitCode ExitCodeOf(const absl::Status& status) {
     case absl::StatusCode::kAlreadyExists:
     case absl::StatusCode::kAborted:
     case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kUnimplemented:
       return ExitCode::kPrecondition;
     case absl::StatusCode::kDeadlineExceeded:
       return ExitCode::kTimeout;
@@ -38,7 +39,8 @@ std::string ExitCodeHelp() {
          "  3    not found: no such job, checkpoint, rank or context\n"
          "  4    unreachable: no coordinator answered\n"
          "  5    authentication: token or certificate missing or refused\n"
-         "  6    precondition: not possible in this state, or no machine can take the job\n"
+         "  6    precondition: not possible in this state or with this coordinator's version, or\n"
+         "       no machine can take the job\n"
          "  7    timeout: no answer within --timeout\n"
          "  130  interrupted by Ctrl-C\n";
 }

@@ -29,7 +29,7 @@ absl::Status Follow(Session& session, const std::string& id,
     if (status.ok() && !id.empty()) {
       // A stream ends with the job, and with a coordinator that goes down.
       const absl::StatusOr<v1::Job> job = client->GetJob(id);
-      if (job.ok() && HasEnded(job->state())) return absl::OkStatus();
+      if (job.ok() && HasEnded(*job)) return absl::OkStatus();
       status = job.status();
     }
     if (!status.ok() && !absl::IsUnavailable(status)) return status;

@@ -38,7 +38,7 @@ absl::Status JobFeed::ReadOneStream(bool* ended) {
     pending_.jobs.push_back(response.job());
     pending_.connected = true;
     changed_.Signal();
-    *ended = HasEnded(response.job().state());
+    *ended = HasEnded(response.job());
     return !*ended;
   });
 }

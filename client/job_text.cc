@@ -10,6 +10,7 @@ namespace nsa {
 
 std::string StateName(v1::Job::State state) {
   const std::string name = v1::Job::State_Name(state);
+  if (name.empty()) return absl::StrCat("unknown(", static_cast<int>(state), ")");
   return std::string(absl::StripPrefix(name, "STATE_"));
 }
 
@@ -35,6 +36,11 @@ Colour StateColour(v1::Job::State state) {
 bool HasEnded(v1::Job::State state) {
   return state == v1::Job::STATE_SUCCEEDED || state == v1::Job::STATE_FAILED ||
          state == v1::Job::STATE_STOPPED;
+}
+
+bool HasEnded(const v1::Job& job) {
+  if (v1::Job::State_IsValid(job.state())) return HasEnded(job.state());
+  return job.end_unix_nanos() != 0;
 }
 
 std::string StepText(const v1::JobProgress& progress) {
@@ -90,7 +96,9 @@ std::string NextCommands(const v1::Job& job) {
 }
 
 ExitCode EndCode(const v1::Job& job) {
-  return job.state() == v1::Job::STATE_FAILED ? ExitCode::kFailed : ExitCode::kOk;
+  const bool well =
+      job.state() == v1::Job::STATE_SUCCEEDED || job.state() == v1::Job::STATE_STOPPED;
+  return well ? ExitCode::kOk : ExitCode::kFailed;
 }
 
 }  // namespace nsa

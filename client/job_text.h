@@ -10,12 +10,14 @@
 
 namespace nsa {
 
-// "RUNNING".
+// "RUNNING"; "unknown(17)" for a state of a newer coordinator.
 std::string StateName(v1::Job::State state);
 Colour StateColour(v1::Job::State state);
 
 // SUCCEEDED, FAILED, STOPPED.
 bool HasEnded(v1::Job::State state);
+// The same, and for a state of a newer coordinator: whether the job says when it ended.
+bool HasEnded(const v1::Job& job);
 
 // "375/1000"; "-" before the first step is known.
 std::string StepText(const v1::JobProgress& progress);
@@ -35,7 +37,8 @@ std::string Title(const v1::Job& job);
 // What to type next, a line each with two spaces in front, for a job that runs or has ended.
 std::string NextCommands(const v1::Job& job);
 
-// What everything that runs to a job's end exits with: kFailed for FAILED, else kOk.
+// What everything that runs to a job's end exits with: kOk for SUCCEEDED and STOPPED, kFailed for
+// FAILED and for an end that this version does not know.
 ExitCode EndCode(const v1::Job& job);
 
 }  // namespace nsa

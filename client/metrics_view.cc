@@ -64,8 +64,10 @@ void AddStepRow(const v1::WatchRecordsResponse& record, bool wide, Table* table)
   if (wide) {
     int64_t fallbacks = 0;
     for (const auto& [name, count] : step.fallbacks()) fallbacks += count;
-    std::string source = v1::DataSource_Name(step.data_source());
-    source.erase(0, std::string("DATA_SOURCE_").size());
+    const std::string name = v1::DataSource_Name(step.data_source());
+    const std::string source =
+        name.empty() ? absl::StrCat("unknown(", static_cast<int>(step.data_source()), ")")
+                     : name.substr(std::string("DATA_SOURCE_").size());
     for (const std::string& text :
          {Milliseconds(times.forward_seconds()), Milliseconds(times.backward_seconds()),
           Milliseconds(times.optimizer_seconds()), HumanCount(step.total_tokens()), source,

@@ -34,7 +34,7 @@ absl::StatusOr<ExitCode> Stop(Session& session, const StopFlags& flags) {
     return ExitCode::kOk;
   }
   session.out() << Title(job) << ": " << StateName(job.state());
-  if (!HasEnded(job.state())) {
+  if (!HasEnded(job)) {
     session.out() << ", " << StopText(job.stop()) << " (now at " << StepText(job.progress()) << ")";
   }
   session.out() << "\n";

@@ -79,7 +79,7 @@ std::string NoteLine(const v1::Job& job) {
   }
   const bool calm = job.state() == v1::Job::STATE_RUNNING;
   if (!calm && !ReasonText(job).empty()) parts.push_back(ReasonText(job));
-  if (!HasEnded(job.state()) && !StopText(job.stop()).empty()) {
+  if (!HasEnded(job) && !StopText(job.stop()).empty()) {
     parts.push_back(StopText(job.stop()));
   }
   return absl::StrJoin(parts, "  ");

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/count.h"
+#include "common/known.h"
 #include "common/load.h"
 #include "common/preflight.h"
 #include "common/status.h"
@@ -49,7 +50,9 @@ absl::Status CheckRequest(const v1::SubmitJobRequest& request) {
     return absl::InvalidArgumentError(
         absl::StrFormat("spec: %d bytes (%d); shorten it", bytes, kLargestSpec));
   }
-  return absl::OkStatus();
+  // What this version cannot read would be left out of the job in silence.
+  const absl::Status known = CheckKnown(request.spec(), "spec");
+  return known.ok() ? known : WithReason(known, "NEWER_SPEC");
 }
 
 absl::Status RefusedBy(const v1::PreflightReport& report) {
@@ -286,7 +289,8 @@ absl::Status JobControl::CheckStopStep(const v1::StoredJob& stored,
 
 absl::StatusOr<v1::Job> JobControl::Stop(const v1::StopJobRequest& request) {
   const v1::StopRequest& stop = request.stop();
-  if (stop.mode() < v1::STOP_MODE_AT_STEP || stop.mode() > v1::STOP_MODE_NOW) {
+  NSA_RETURN_IF_ERROR(CheckKnownValues(stop, "stop"));
+  if (stop.mode() == v1::STOP_MODE_UNSPECIFIED) {
     return absl::InvalidArgumentError("stop.mode: not said; choose at-step, graceful or now");
   }
   NSA_ASSIGN_OR_RETURN(JobPtr job, store_.Find(request.job()));

@@ -7,6 +7,7 @@
 
 #include "common/checkpoint_dir.h"
 #include "common/process.h"
+#include "nsa/v1/worker.pb.h"
 #include "tests/testing/temp_dir.h"
 
 namespace nsa {
@@ -153,6 +154,16 @@ TEST(WorkerProgram, ExitsWithTwoForWhatTheCallerMustCorrect) {
     EXPECT_EQ(worker.Wait().code, 2) << worker.output();
   }
   EXPECT_THAT(Read(dir / "3.log"), HasSubstr("bad.yaml:1:9: train.stepz"));
+}
+
+TEST(WorkerProgram, RefusesALaunchThatItUnderstandsOnlyInPart) {
+  const TempDir dir;
+  v1::WorkerLaunch launch;
+  launch.mutable_spec()->mutable_runtime()->set_precision(static_cast<v1::Precision>(77));
+  std::ofstream(dir / "launch.pb", std::ios::binary) << launch.SerializeAsString();
+  Worker worker(dir, "worker", {"--run-dir", dir.path().string()});
+  EXPECT_EQ(worker.Wait().code, 2) << worker.output();
+  EXPECT_THAT(worker.output(), HasSubstr("spec.runtime.precision: value 77 is not known"));
 }
 
 TEST(WorkerProgram, ExitsWithThreeForAJobThatCanNeverRun) {

@@ -10,6 +10,7 @@
 
 #include "CLI/CLI.hpp"
 #include "common/clock.h"
+#include "common/known.h"
 #include "common/load.h"
 #include "common/log.h"
 #include "common/status.h"
@@ -61,6 +62,8 @@ absl::StatusOr<v1::WorkerLaunch> ReadLaunch(const RunDir& run_dir) {
     return absl::InvalidArgumentError(absl::StrCat("--run-dir: ", run_dir.launch().string(),
                                                    " (a launch.pb wanted); use --job by hand"));
   }
+  // Of a newer coordinator: what is not known here would be left out of the training in silence.
+  NSA_RETURN_IF_ERROR(CheckKnown(launch.spec(), "spec"));
   return launch;
 }
 

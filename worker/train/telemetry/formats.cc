@@ -123,7 +123,9 @@ void AddDetails(const v1::WorkerRecord& record, bool logged, Json* line) {
 
 std::string SourceName(v1::DataSource source) {
   constexpr char kPrefix[] = "DATA_SOURCE_";
-  return absl::AsciiStrToLower(v1::DataSource_Name(source).substr(sizeof(kPrefix) - 1));
+  const std::string& name = v1::DataSource_Name(source);
+  if (name.empty()) return absl::StrCat("unknown(", static_cast<int>(source), ")");
+  return absl::AsciiStrToLower(name.substr(sizeof(kPrefix) - 1));
 }
 
 std::string TrainingRow(const v1::StepRecord& step, double unix_seconds) {
