@@ -47,7 +47,7 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> Credentials(const v1::T
   return grpc::SslServerCredentials(options);
 }
 
-void SetLimits(grpc::ServerBuilder* builder) {
+void SetLimits(const ListenOptions& options, grpc::ServerBuilder* builder) {
   // Without this a second server would share the port, and the kernel the calls between the two.
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder->SetMaxReceiveMessageSize(kLargestRequest);
@@ -56,9 +56,11 @@ void SetLimits(grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 256);
   // What a stream may have on its way before the next message is made.
   builder->AddChannelArgument(GRPC_ARG_HTTP2_WRITE_BUFFER_SIZE, 64 << 10);
-  // Vanished clients are noticed within 80 s; clients ping every 60 s.
-  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 60'000);
-  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
+  // Vanished clients are noticed within the sum of both; clients ping every 60 s.
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS,
+                              static_cast<int>(absl::ToInt64Milliseconds(options.ping_every)));
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
+                              static_cast<int>(absl::ToInt64Milliseconds(options.ping_timeout)));
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 30'000);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 15 * 60'000);
@@ -100,7 +102,7 @@ absl::StatusOr<Listening> Listen(const ListenOptions& options) {
   }();
   (void)switched;
   grpc::ServerBuilder builder;
-  SetLimits(&builder);
+  SetLimits(options, &builder);
   int port = 0;
   if (!options.tcp_address.empty()) {
     NSA_ASSIGN_OR_RETURN(const auto credentials, Credentials(options.tls));

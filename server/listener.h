@@ -17,6 +17,8 @@ struct ListenOptions {
   std::filesystem::path unix_socket;  // replaces a stale file; mode 0600
   v1::TlsConfig tls;                  // of the TCP listener
   std::vector<grpc::Service*> services;
+  absl::Duration ping_every;    // to every client
+  absl::Duration ping_timeout;  // without an answer the connection and its streams end
 };
 
 struct Listening {

@@ -23,6 +23,11 @@ struct Options {
   absl::Duration node_unknown;
   absl::Duration node_lost;
   int64_t log_quota_bytes = 0;
+  // A client that does not answer a ping within `ping_timeout` is gone; pings come every
+  // `ping_every`. Together they bound what a vanished host costs. Not configurable: clients are
+  // told these numbers (common/rpc.cc).
+  absl::Duration ping_every = absl::Seconds(60);
+  absl::Duration ping_timeout = absl::Seconds(20);
 
   std::filesystem::path unix_socket() const { return state_dir / "coordinator.sock"; }
 };

@@ -196,7 +196,9 @@ absl::Status Server::Parts::StartListening() {
                        Listen({.tcp_address = options.listen_address,
                                .unix_socket = options.unix_socket(),
                                .tls = options.tls,
-                               .services = {coordinator_service.get(), fleet_service.get()}}));
+                               .services = {coordinator_service.get(), fleet_service.get()},
+                               .ping_every = options.ping_every,
+                               .ping_timeout = options.ping_timeout}));
   return absl::OkStatus();
 }
 

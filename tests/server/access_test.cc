@@ -1,42 +1,24 @@
 // Who reaches the coordinator and how: addresses, tokens, certificates, HTTP, what it refuses.
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "tests/server/server_fixture.h"
+#include "tests/testing/http_get.h"
+#include "tests/testing/tcp_proxy.h"
 
 namespace nsa::server {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-// One answer of an HTTP server: head and body.
-std::string HttpGet(const std::string& address, const std::string& path) {
-  const size_t colon = address.rfind(':');
-  int port = 0;
-  EXPECT_TRUE(absl::SimpleAtoi(address.substr(colon + 1), &port));
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in to{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(port))};
-  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  EXPECT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
-  const std::string request = absl::StrCat("GET ", path, " HTTP/1.0\r\n\r\n");
-  EXPECT_EQ(write(fd, request.data(), request.size()), static_cast<ssize_t>(request.size()));
-  std::string answer;
-  char buffer[4096];
-  for (ssize_t n = 0; (n = read(fd, buffer, sizeof(buffer))) > 0;) {
-    answer.append(buffer, static_cast<size_t>(n));
-  }
-  close(fd);
-  return answer;
-}
 
 TEST_F(ServerTest, ATooLargeMessageIsRefusedAndTheServerGoesOn) {
   v1::JobSpec spec = Spec("huge");
@@ -104,6 +86,93 @@ TEST_F(ServerTest, TcpNeedsTheTokenAndTheSocketDoesNot) {
     EXPECT_EQ(reader->Finish().error_code(), code) << token;
   }
   EXPECT_TRUE(TrySubmit(Spec("demo")).ok()) << "the socket";
+}
+
+bool Within(absl::Duration patience, const std::function<bool()>& holds) {
+  const absl::Time give_up = absl::Now() + patience;
+  while (!holds()) {
+    if (absl::Now() > give_up) return false;
+    absl::SleepFor(absl::Milliseconds(20));
+  }
+  return true;
+}
+
+// The streams that a coordinator counts, by its own metrics; -1 when it does not answer.
+int OpenStreams(const std::string& metrics_address) {
+  const std::string text = HttpGet(metrics_address, "/metrics");
+  if (!absl::StrContains(text, "200 OK")) return -1;
+  double streams = 0;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    double value = 0;
+    if (absl::StartsWith(line, "nsa_rpc_streams_active{") &&
+        absl::SimpleAtod(line.substr(line.rfind(' ') + 1), &value)) {
+      streams += value;
+    }
+  }
+  return static_cast<int>(streams);
+}
+
+// A host that loses its power sends no FIN. Ours is behind a proxy that stops forwarding: its
+// streams, one of each kind, must end and its connection be given back.
+TEST_F(ServerTest, TheStreamsOfAHostThatVanishedEnd) {
+  metrics_address_ = "127.0.0.1:0";
+  ping_every_ = absl::Milliseconds(500);
+  ping_timeout_ = absl::Seconds(3);
+  Restart();
+  KeepBeating(1, 0);
+  v1::JobSpec spec = Spec("demo");
+  spec.mutable_train()->set_steps(1'000'000);
+  const std::string id = Submit(spec);
+  ASSERT_TRUE(Within(absl::Minutes(1), [&] { return Get(id).state() == Job::STATE_RUNNING; }));
+  StopBeating();  // nothing more to send: the streams are idle
+  const std::string& address = server_->listen_address();
+  int port = 0;
+  ASSERT_TRUE(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port));
+  TcpProxy proxy(static_cast<uint16_t>(port));
+  // As our clients are, which ping as well, but with a connection of its own.
+  const auto stub = v1::CoordinatorService::NewStub(*OpenChannel(proxy.address(), {}));
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  for (int i = 0; i < 4; ++i) contexts.push_back(MakeContext(absl::InfiniteDuration(), ""));
+  v1::WatchJobRequest job;
+  job.set_job(id);
+  v1::WatchEventsRequest events;
+  events.set_job(id);
+  events.set_follow(true);
+  v1::WatchRecordsRequest records;
+  records.set_job(id);
+  records.set_rank(-1);
+  records.set_follow(true);
+  v1::StreamLogsRequest logs;
+  logs.set_job(id);
+  logs.set_rank(-1);
+  logs.set_follow(true);
+  const auto job_reader = stub->WatchJob(contexts[0].get(), job);
+  const auto event_reader = stub->WatchEvents(contexts[1].get(), events);
+  const auto record_reader = stub->WatchRecords(contexts[2].get(), records);
+  const auto log_reader = stub->StreamLogs(contexts[3].get(), logs);
+  v1::WatchJobResponse job_read;
+  ASSERT_TRUE(job_reader->Read(&job_read));
+  const auto streams = [&] { return OpenStreams(server_->metrics_address()); };
+  ASSERT_TRUE(Within(absl::Minutes(1), [&] { return streams() == 4; }));
+  ASSERT_EQ(proxy.HeldByServer(), 1);
+
+  // An idle reader that answers pings stays: many times both durations.
+  absl::SleepFor(absl::Seconds(8));
+  EXPECT_EQ(streams(), 4);
+  EXPECT_EQ(proxy.HeldByServer(), 1);
+
+  proxy.Freeze();
+  const absl::Time vanished = absl::Now();
+  EXPECT_TRUE(Within(absl::Minutes(1), [&] { return streams() == 0; })) << streams();
+  EXPECT_TRUE(Within(absl::Minutes(1), [&] { return proxy.HeldByServer() == 0; }));
+  RecordProperty("freed_after_seconds",
+                 absl::StrCat(absl::ToDoubleSeconds(absl::Now() - vanished)));
+  EXPECT_EQ(Get(id).state(), Job::STATE_RUNNING) << "everybody else is served";
+  for (auto& context : contexts) context->TryCancel();
+  job_reader->Finish();
+  event_reader->Finish();
+  record_reader->Finish();
+  log_reader->Finish();
 }
 
 // What a client without our schema sees.

@@ -1,0 +1,142 @@
+// A TCP proxy on loopback whose other side can vanish: after Freeze nothing is forwarded in either
+// direction and nothing is closed, as when a host loses its power or its cable.
+#pragma once
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/mutex.h"
+
+namespace nsa {
+
+class TcpProxy {
+ public:
+  // To a port of this machine.
+  explicit TcpProxy(uint16_t to) : to_(to) {
+    listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address = Loopback(0);
+    bind(listener_, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+    listen(listener_, 128);
+    socklen_t length = sizeof(address);
+    getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &length);
+    port_ = ntohs(address.sin_port);
+    thread_ = std::thread([this] { Loop(); });
+  }
+  ~TcpProxy() {
+    ending_ = true;
+    thread_.join();
+    for (const Pair& pair : pairs_) {
+      close(pair.client);
+      close(pair.server);
+    }
+    close(listener_);
+  }
+  TcpProxy(const TcpProxy&) = delete;
+  TcpProxy& operator=(const TcpProxy&) = delete;
+
+  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+
+  // From now on everything is lost. What was on its way has arrived or is lost when this returns.
+  void Freeze() {
+    MutexLock lock(&mutex_);
+    frozen_ = true;
+  }
+
+  // Connections that the server has not closed.
+  int HeldByServer() {
+    MutexLock lock(&mutex_);
+    int held = 0;
+    for (const Pair& pair : pairs_) {
+      // What it sent before it closed stands in front of the end; once frozen, it can be dropped.
+      char buffer[4096];
+      ssize_t n = 0;
+      const int flags = MSG_DONTWAIT | (frozen_ ? 0 : MSG_PEEK);
+      while ((n = recv(pair.server, buffer, sizeof(buffer), flags)) > 0 && frozen_) {
+      }
+      if (n > 0 || (n < 0 && errno == EAGAIN)) ++held;
+    }
+    return held;
+  }
+
+ private:
+  struct Pair {
+    int client = -1;
+    int server = -1;
+    bool ended = false;
+  };
+
+  static sockaddr_in Loopback(uint16_t port) {
+    sockaddr_in address{.sin_family = AF_INET, .sin_port = htons(port)};
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    return address;
+  }
+
+  // Forwards what has come; false at the end of the stream.
+  static bool Forward(int from, int to) {
+    char buffer[65536];
+    const ssize_t n = recv(from, buffer, sizeof(buffer), MSG_DONTWAIT);
+    if (n < 0) return errno == EAGAIN;
+    for (ssize_t sent = 0; sent < n;) {
+      const ssize_t k = send(to, buffer + sent, static_cast<size_t>(n - sent), MSG_NOSIGNAL);
+      if (k <= 0) return false;
+      sent += k;
+    }
+    return n > 0;
+  }
+
+  void Loop() {
+    while (!ending_) {
+      std::vector<pollfd> waits = {{.fd = listener_, .events = POLLIN}};
+      {
+        MutexLock lock(&mutex_);
+        for (const Pair& pair : pairs_) {
+          if (frozen_ || pair.ended) continue;
+          waits.push_back({.fd = pair.client, .events = POLLIN});
+          waits.push_back({.fd = pair.server, .events = POLLIN});
+        }
+      }
+      poll(waits.data(), waits.size(), 20);
+      MutexLock lock(&mutex_);
+      if (frozen_) continue;
+      if (waits[0].revents != 0) Accept();
+      for (Pair& pair : pairs_) {
+        if (pair.ended) continue;
+        if (Forward(pair.client, pair.server) && Forward(pair.server, pair.client)) continue;
+        pair.ended = true;
+        shutdown(pair.client, SHUT_RDWR);
+        shutdown(pair.server, SHUT_RDWR);
+      }
+    }
+  }
+
+  void Accept() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    Pair pair;
+    pair.client = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+    pair.server = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const sockaddr_in address = Loopback(to_);
+    connect(pair.server, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+    pairs_.push_back(pair);
+  }
+
+  const uint16_t to_;
+  int listener_ = -1;
+  uint16_t port_ = 0;
+  std::atomic<bool> ending_ = false;
+  Mutex mutex_;
+  bool frozen_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<Pair> pairs_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
+}  // namespace nsa
