@@ -1,0 +1,221 @@
+// nsa-coordinator under more than anybody would send it: ten thousand submits at once, thousands of
+// idle connections, a fast scrape over ten thousand jobs. Nothing is lost, memory stays bounded,
+// and whoever else calls is answered.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <set>
+#include <sstream>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "common/process.h"
+#include "common/rpc.h"
+#include "gmock/gmock.h"
+#include "nsa/v1/coordinator.grpc.pb.h"
+#include "server/job_control.h"
+#include "server/job_store.h"
+#include "tests/server/tiny_job.h"
+#include "tests/testing/http_get.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_dir.h"
+
+namespace nsa {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kDeadline = absl::Seconds(10);  // nsactl's own
+
+bool Within(absl::Duration patience, const std::function<bool()>& holds) {
+  const absl::Time give_up = absl::Now() + patience;
+  while (!holds()) {
+    if (absl::Now() > give_up) return false;
+    absl::SleepFor(absl::Milliseconds(20));
+  }
+  return true;
+}
+
+class LoadFaults : public ::testing::Test {
+ protected:
+  using Stub = v1::CoordinatorService::Stub;
+
+  ~LoadFaults() override { Kill(); }
+
+  // Without an agent: jobs stay QUEUED.
+  void Start() {
+    std::ofstream(folder_ / "coordinator.yaml") << "local_agent: false\n";
+    const auto process =
+        Spawn({.argv = {NSA_BIN_DIR "/nsa-coordinator", "--config",
+                        (folder_ / "coordinator.yaml").string(), "--state-dir",
+                        state_dir().string(), "--listen", "", "--metrics", "127.0.0.1:0"},
+               .environment = FilterEnvironment({"PATH", "ASAN_OPTIONS"}),
+               .output = folder_ / "coordinator.log"});
+    ASSERT_OK(process);
+    process_ = *process;
+    const auto stub = Connect();
+    v1::GetVersionResponse version;
+    const auto context = MakeContext(absl::Minutes(1), "");
+    context->set_wait_for_ready(true);
+    const grpc::Status status = stub->GetVersion(context.get(), {}, &version);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    ASSERT_TRUE(Within(absl::Minutes(1), [&] {
+      const auto again = MakeContext(kDeadline, "");
+      return stub->GetVersion(again.get(), {}, &version).ok() && !version.metrics_address().empty();
+    }));
+    metrics_address_ = version.metrics_address();
+  }
+  void Kill() {
+    if (process_.pid == 0) return;
+    SignalProcess(process_, SIGKILL).IgnoreError();
+    waitpid(process_.pid, nullptr, 0);
+    process_ = {};
+  }
+
+  // A client with a connection of its own.
+  std::unique_ptr<Stub> Connect() const {
+    grpc::ChannelArguments own;
+    own.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    own.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+    own.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 200);
+    return v1::CoordinatorService::NewStub(grpc::CreateCustomChannel(
+        absl::StrCat("unix:", (state_dir() / "coordinator.sock").string()),
+        grpc::InsecureChannelCredentials(), own));
+  }
+
+  static bool Answers(Stub* stub) {
+    v1::ListJobsRequest request;
+    request.set_page_size(10);
+    v1::ListJobsResponse response;
+    const auto context = MakeContext(kDeadline, "");
+    const grpc::Status status = stub->ListJobs(context.get(), request, &response);
+    EXPECT_TRUE(status.ok()) << status.error_code() << " " << status.error_message();
+    return status.ok();
+  }
+
+  // Ids of all jobs, page by page.
+  static std::vector<std::string> ListAll(Stub* stub) {
+    std::vector<std::string> ids;
+    v1::ListJobsRequest request;
+    request.set_page_size(1'000);
+    v1::ListJobsResponse response;
+    do {
+      const auto context = MakeContext(kDeadline, "");
+      request.set_page_token(response.next_page_token());
+      const grpc::Status status = stub->ListJobs(context.get(), request, &response);
+      EXPECT_TRUE(status.ok()) << status.error_message();
+      for (const v1::Job& job : response.jobs()) ids.push_back(job.id());
+    } while (!response.next_page_token().empty());
+    return ids;
+  }
+
+  // A number of the coordinator's /proc/<pid>/status, e.g. "VmHWM" in KiB.
+  int64_t Status(const std::string& name) const {
+    std::ifstream file(absl::StrCat("/proc/", process_.pid, "/status"));
+    for (std::string line; std::getline(file, line);) {
+      int64_t value = -1;
+      if (absl::StartsWith(line, name + ":")) {
+        std::istringstream(line.substr(name.size() + 1)) >> value;
+        return value;
+      }
+    }
+    return -1;
+  }
+  int64_t Descriptors() const {
+    std::error_code error;
+    const std::filesystem::directory_iterator all(absl::StrCat("/proc/", process_.pid, "/fd"),
+                                                  error);
+    return std::distance(begin(all), end(all));
+  }
+
+  std::filesystem::path state_dir() const { return folder_ / "state"; }
+
+  TempDir folder_;
+  ProcessIdentity process_;
+  std::string metrics_address_;
+};
+
+// NSA_FAULT_SUBMITS changes how many, e.g. for a slow machine.
+TEST_F(LoadFaults, TenThousandSubmitsFromFiftyClientsAreTenThousandJobs) {
+  constexpr int kClients = 50;
+  const char* const asked = std::getenv("NSA_FAULT_SUBMITS");
+  int submits = 10'000;
+  ASSERT_TRUE(asked == nullptr || absl::SimpleAtoi(asked, &submits)) << asked;
+  const int each = submits / kClients;
+  Start();
+  std::vector<std::vector<std::string>> ids(kClients);
+  std::atomic<bool> done = false;
+  std::atomic<int> answered = 0;
+  const absl::Time began = absl::Now();
+  std::vector<std::thread> clients;
+  for (int client = 0; client < kClients; ++client) {
+    clients.emplace_back([&, client] {
+      const auto stub = Connect();
+      for (int i = 0; i < each; ++i) {
+        v1::SubmitJobRequest request;
+        const std::string name = absl::StrCat("job-", client, "-", i);
+        *request.mutable_spec() = TinyJob(name, folder_ / "out" / name);
+        request.set_request_id(name);
+        v1::SubmitJobResponse response;
+        const auto context = MakeContext(absl::Minutes(1), "");
+        const grpc::Status status = stub->SubmitJob(context.get(), request, &response);
+        ASSERT_TRUE(status.ok()) << name << ": " << status.error_message();
+        ids[client].push_back(response.job().id());
+        if (i % 20 != 0) continue;
+        // An impatient client sends it again.
+        v1::SubmitJobResponse again;
+        const auto second = MakeContext(absl::Minutes(1), "");
+        ASSERT_TRUE(stub->SubmitJob(second.get(), request, &again).ok());
+        EXPECT_EQ(again.job().id(), response.job().id());
+      }
+    });
+  }
+  std::thread bystander([&] {
+    const auto stub = Connect();
+    while (!done) {
+      if (Answers(stub.get())) ++answered;
+      absl::SleepFor(absl::Milliseconds(20));
+    }
+  });
+  for (std::thread& client : clients) client.join();
+  RecordProperty("submits_per_second",
+                 absl::StrCat(each * kClients / absl::ToDoubleSeconds(absl::Now() - began)));
+  done = true;
+  bystander.join();
+  EXPECT_GT(answered, 0);
+
+  std::set<std::string> acknowledged;
+  for (const auto& of_client : ids) acknowledged.insert(of_client.begin(), of_client.end());
+  EXPECT_EQ(acknowledged.size(), static_cast<size_t>(each * kClients));
+  const auto stub = Connect();
+  std::vector<std::string> listed = ListAll(stub.get());
+  EXPECT_EQ(listed.size(), acknowledged.size()) << "none twice";
+  EXPECT_EQ(std::set<std::string>(listed.begin(), listed.end()), acknowledged) << "none lost";
+  EXPECT_LT(Status("VmHWM"), 512 << 10) << "KiB";
+  RecordProperty("peak_kib", absl::StrCat(Status("VmHWM")));
+
+  Kill();
+  const absl::Time killed = absl::Now();
+  Start();
+  EXPECT_LT(absl::Now() - killed, absl::Seconds(10)) << "recovery";
+  listed = ListAll(Connect().get());
+  EXPECT_EQ(listed.size(), acknowledged.size());
+  EXPECT_EQ(std::set<std::string>(listed.begin(), listed.end()), acknowledged);
+}
+
+}  // namespace
+}  // namespace nsa
