@@ -217,5 +217,70 @@ TEST_F(LoadFaults, TenThousandSubmitsFromFiftyClientsAreTenThousandJobs) {
   EXPECT_EQ(std::set<std::string>(listed.begin(), listed.end()), acknowledged);
 }
 
+TEST_F(LoadFaults, AFastScrapeOverTenThousandJobsIsBoundedAndDisturbsNobody) {
+  constexpr int kJobs = 10'000;
+  constexpr int kScrapers = 8;
+  constexpr int kScrapes = 50;
+  std::filesystem::create_directories(state_dir());
+  std::string some_id;
+  {
+    // Half of them wait, half have ended.
+    const RealClock clock;
+    auto store = server::JobStore::Open(state_dir(), clock, {});
+    ASSERT_OK(store);
+    for (int i = 0; i < kJobs; ++i) {
+      v1::StoredJob stored;
+      v1::Job& job = *stored.mutable_job();
+      some_id = server::NewJobId();
+      job.set_id(some_id);
+      job.set_name(absl::StrCat("job-", i));
+      *job.mutable_spec() = TinyJob(job.name(), folder_ / "out" / job.name());
+      job.set_state(i % 2 == 0 ? v1::Job::STATE_SUCCEEDED : v1::Job::STATE_QUEUED);
+      v1::JobEvent event;
+      event.set_reason("SUBMITTED");
+      ASSERT_OK((*store)->Insert(stored, "", "", event).status());
+    }
+  }
+  Start();
+  const std::string waiting = absl::StrCat("nsa_jobs{state=\"QUEUED\"} ", kJobs / 2);
+  const std::string ended = absl::StrCat("nsa_jobs{state=\"SUCCEEDED\"} ", kJobs / 2);
+  ASSERT_TRUE(Within(absl::Minutes(1), [&] {
+    const std::string page = HttpGet(metrics_address_, "/metrics");
+    return absl::StrContains(page, waiting) && absl::StrContains(page, ended);
+  }));
+  const int64_t before = Status("VmRSS");
+  std::atomic<bool> done = false;
+  std::atomic<int> answered = 0;
+  std::atomic<int64_t> slowest_ms = 0;
+  std::thread bystander([&] {
+    const auto stub = Connect();
+    while (!done) {
+      if (Answers(stub.get())) ++answered;
+    }
+  });
+  std::vector<std::thread> scrapers;
+  for (int s = 0; s < kScrapers; ++s) {
+    scrapers.emplace_back([&] {
+      for (int i = 0; i < kScrapes; ++i) {
+        const absl::Time start = absl::Now();
+        const std::string page = HttpGet(metrics_address_, "/metrics");
+        const int64_t took = absl::ToInt64Milliseconds(absl::Now() - start);
+        for (int64_t seen = slowest_ms; took > seen;) slowest_ms.compare_exchange_weak(seen, took);
+        // Series are of jobs that have run lately, however many there are in the store.
+        EXPECT_LT(page.size(), 256u << 10);
+        EXPECT_THAT(page.substr(0, 20), HasSubstr(" 200 ")) << page.substr(0, 200);
+        EXPECT_TRUE(absl::StrContains(page, waiting) && absl::StrContains(page, ended));
+      }
+    });
+  }
+  for (std::thread& scraper : scrapers) scraper.join();
+  done = true;
+  bystander.join();
+  RecordProperty("slowest_scrape_ms", absl::StrCat(slowest_ms.load()));
+  EXPECT_LT(slowest_ms, 10'000) << "Prometheus gives up after its scrape_timeout of 10 s";
+  EXPECT_GT(answered, 0);
+  EXPECT_LT(Status("VmRSS") - before, 64 << 10) << "KiB";
+}
+
 }  // namespace
 }  // namespace nsa
