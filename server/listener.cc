@@ -64,6 +64,8 @@ void SetLimits(const ListenOptions& options, grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 30'000);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 15 * 60'000);
+  // Who connects and says nothing is sent away, so that idle connections do not use up descriptors.
+  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10'000);
   grpc::ResourceQuota quota("nsa-coordinator");
   quota.Resize(256 << 20);
   builder->SetResourceQuota(quota);

@@ -217,6 +217,54 @@ TEST_F(LoadFaults, TenThousandSubmitsFromFiftyClientsAreTenThousandJobs) {
   EXPECT_EQ(std::set<std::string>(listed.begin(), listed.end()), acknowledged);
 }
 
+TEST_F(LoadFaults, ThousandsOfIdleConnectionsAreDroppedAndDisturbNobody) {
+  constexpr int kConnections = 5'000;
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  limit.rlim_cur = limit.rlim_max;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  if (limit.rlim_max < kConnections + 1'000) GTEST_SKIP() << "descriptors: " << limit.rlim_max;
+  Start();
+  const auto old_client = Connect();
+  ASSERT_TRUE(Answers(old_client.get()));
+  const int64_t before = Descriptors();
+  sockaddr_un address{.sun_family = AF_UNIX};
+  const std::string path = (state_dir() / "coordinator.sock").string();
+  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  const auto open_all = [&] {
+    std::vector<int> connections;
+    for (int i = 0; i < kConnections; ++i) {
+      const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+      // Waits while the backlog is full.
+      EXPECT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+      connections.push_back(fd);
+      if (i % 500 == 0) Answers(old_client.get());
+    }
+    return connections;
+  };
+  const auto given_back = [&] { return Descriptors() < before + 100; };
+
+  // Closed by those who opened them.
+  std::vector<int> connections = open_all();
+  EXPECT_TRUE(Within(absl::Minutes(1), [&] { return Descriptors() > kConnections; }));
+  EXPECT_TRUE(Answers(old_client.get()));
+  EXPECT_TRUE(Answers(Connect().get())) << "a new client beside all those";
+  EXPECT_LT(Status("VmHWM"), 512 << 10) << "KiB";
+  RecordProperty("peak_kib", absl::StrCat(Status("VmHWM")));
+  for (const int fd : connections) close(fd);
+  const absl::Time closed = absl::Now();
+  EXPECT_TRUE(Answers(Connect().get()));
+  EXPECT_LT(absl::Now() - closed, absl::Seconds(5));
+  EXPECT_TRUE(Within(absl::Minutes(1), given_back)) << Descriptors();
+
+  // Left open: who does not speak is sent away.
+  connections = open_all();
+  EXPECT_TRUE(Within(absl::Minutes(1), given_back)) << Descriptors();
+  EXPECT_TRUE(Answers(old_client.get())) << "who has spoken stays";
+  EXPECT_TRUE(Answers(Connect().get()));
+  for (const int fd : connections) close(fd);
+}
+
 TEST_F(LoadFaults, AFastScrapeOverTenThousandJobsIsBoundedAndDisturbsNobody) {
   constexpr int kJobs = 10'000;
   constexpr int kScrapers = 8;
