@@ -18,6 +18,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/beneath.h"
 #include "common/status.h"
 #include "google/protobuf/util/json_util.h"
 
@@ -68,9 +69,17 @@ std::string HashOfText(std::string text, size_t place) {
 }
 
 absl::StatusOr<std::string> ReadText(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return absl::ErrnoToStatus(errno, path.filename().string());
-  return std::string(std::istreambuf_iterator<char>(file), {});
+  NSA_ASSIGN_OR_RETURN(const int fd, OpenBeneath(path.parent_path(), path.filename(), O_RDONLY));
+  std::string text;
+  char buffer[16384];
+  ssize_t count = 0;
+  while ((count = read(fd, buffer, sizeof(buffer))) > 0) {
+    text.append(buffer, static_cast<size_t>(count));
+  }
+  const int error = errno;
+  close(fd);
+  if (count < 0) return absl::ErrnoToStatus(error, path.filename().string());
+  return text;
 }
 
 // One problem of a file, or nothing.
@@ -160,8 +169,8 @@ absl::StatusOr<v1::CheckpointState> ReadCheckpointState(const std::filesystem::p
 }
 
 absl::StatusOr<std::string> HashFile(const std::filesystem::path& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return absl::ErrnoToStatus(errno, path.string());
+  // Neither follows a link nor waits for a pipe that was put in the file's place.
+  NSA_ASSIGN_OR_RETURN(const int fd, OpenBeneath(path.parent_path(), path.filename(), O_RDONLY));
   const HashState hash;
   std::vector<char> buffer(size_t{1} << 20);
   ssize_t count = 0;

@@ -180,8 +180,8 @@ CoordinatorService::Unary* CoordinatorService::ListCheckpoints(
   return UnaryCall(context, parts_.rules, "ListCheckpoints")
       .Run<v1::ListCheckpointsResponse>(
           response, [=, this]() -> absl::StatusOr<v1::ListCheckpointsResponse> {
-            NSA_ASSIGN_OR_RETURN(const JobPtr job, parts_.store.Find(request->job()));
-            return CheckpointsOf(job->job().spec().train().out_dir());
+            NSA_ASSIGN_OR_RETURN(const std::string out_dir, parts_.control.OutDir(request->job()));
+            return CheckpointsOf(out_dir);
           });
 }
 
@@ -191,8 +191,8 @@ CoordinatorService::Unary* CoordinatorService::VerifyCheckpoint(
   return UnaryCall(context, parts_.rules, "VerifyCheckpoint")
       .RunOn<v1::VerifyCheckpointResponse>(
           parts_.slow, response, [=, this]() -> absl::StatusOr<v1::VerifyCheckpointResponse> {
-            NSA_ASSIGN_OR_RETURN(const JobPtr job, parts_.store.Find(request->job()));
-            return Verify(job->job().spec().train().out_dir(), request->step());
+            NSA_ASSIGN_OR_RETURN(const std::string out_dir, parts_.control.OutDir(request->job()));
+            return Verify(out_dir, request->step());
           });
 }
 

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/checkpoint_dir.h"
 #include "common/count.h"
 #include "common/known.h"
 #include "common/load.h"
@@ -246,6 +247,14 @@ absl::StatusOr<v1::SubmitJobResponse> JobControl::Known(const v1::StoredJob& job
 absl::StatusOr<v1::Job> JobControl::Get(const std::string& id_or_name) const {
   NSA_ASSIGN_OR_RETURN(const JobPtr job, store_.Find(id_or_name));
   return View(*job);
+}
+
+absl::StatusOr<std::string> JobControl::OutDir(const std::string& id_or_name) const {
+  NSA_ASSIGN_OR_RETURN(const JobPtr job, store_.Find(id_or_name));
+  const std::string& out_dir = job->job().spec().train().out_dir();
+  const absl::Status safe = paths_.Check("train.out_dir", CheckpointsDir(out_dir));
+  if (!safe.ok()) return WithReason(safe, "PATH_NOT_ALLOWED");
+  return out_dir;
 }
 
 absl::StatusOr<v1::ListJobsResponse> JobControl::List(const v1::ListJobsRequest& request) const {

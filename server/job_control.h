@@ -29,6 +29,10 @@ class JobControl {
   absl::StatusOr<v1::Job> Stop(const v1::StopJobRequest& request);
   absl::StatusOr<v1::Job> Resume(const std::string& id_or_name);
 
+  // Where a job's checkpoints are. InvalidArgument when the path has come to lead out of the
+  // allowed roots, e.g. through a link that was put there after the submit.
+  absl::StatusOr<std::string> OutDir(const std::string& id_or_name) const;
+
   // A stored job with everything that is derived: ranks, place in the queue, why it waits.
   v1::Job View(const v1::StoredJob& stored) const;
 

@@ -10,8 +10,11 @@
 
 namespace nsa::server {
 
-LaunchCheck CheckLaunch(const v1::StoredJob& job, const Fleet& fleet) {
+LaunchCheck CheckLaunch(const v1::StoredJob& job, const Fleet& fleet, const PathGuard& paths) {
   LaunchCheck check{.accepted = true};
+  if (const absl::Status safe = paths.CheckSpec(job.job().spec()); !safe.ok()) {
+    return {.accepted = false, .problem = std::string(safe.message())};
+  }
   std::set<std::string> names;
   for (const v1::RankPlacement& place : job.placements()) names.insert(place.node());
   check.nodes = absl::StrJoin(names, ", ");

@@ -7,6 +7,7 @@
 
 #include "server/fleet.h"
 #include "server/job_store.h"
+#include "server/path_guard.h"
 #include "server/scheduler.h"
 
 namespace nsa::server {
@@ -17,8 +18,9 @@ struct LaunchCheck {
   std::string problem;  // the first finding that refuses
 };
 
-// Reads data files and out_dir of this machine; may take seconds.
-LaunchCheck CheckLaunch(const v1::StoredJob& job, const Fleet& fleet);
+// Reads data files and out_dir of this machine; may take seconds. Paths are looked at again: what
+// was a folder at the submit may be a link by now.
+LaunchCheck CheckLaunch(const v1::StoredJob& job, const Fleet& fleet, const PathGuard& paths);
 
 // A machine's slots, less those that active jobs hold.
 NodeSlots FreeSlots(const v1::NodeInfo& info, const std::vector<JobPtr>& active);

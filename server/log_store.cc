@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/beneath.h"
 #include "common/status.h"
 
 namespace nsa::server {
@@ -27,10 +28,18 @@ absl::Status FileError(const fs::path& path, const char* what) {
       absl::StrCat(path.string(), ": ", what, ": ", std::strerror(errno), "; check the disk"));
 }
 
+// Whoever sends the log sends it again after Unavailable, and it is not lost; so whatever stands in
+// the way is that.
+absl::StatusOr<int> Open(const fs::path& root, const fs::path& inner, int flags) {
+  absl::StatusOr<int> fd = OpenBeneath(root, inner, flags, 0600);
+  if (!fd.ok()) return absl::UnavailableError(fd.status().message());
+  return fd;
+}
+
 // Appends all or nothing.
-absl::Status AppendToFile(const fs::path& path, std::string_view data) {
-  const int fd = open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (fd < 0) return FileError(path, "open");
+absl::Status AppendToFile(const fs::path& root, const fs::path& inner, std::string_view data) {
+  NSA_ASSIGN_OR_RETURN(const int fd, Open(root, inner, O_WRONLY | O_APPEND | O_CREAT));
+  const fs::path path = root / inner;
   struct stat before {};
   absl::Status status;
   if (fstat(fd, &before) != 0) status = FileError(path, "stat");
@@ -47,12 +56,12 @@ absl::Status AppendToFile(const fs::path& path, std::string_view data) {
   return status;
 }
 
-absl::StatusOr<std::string> ReadRange(const fs::path& path, int64_t offset, int64_t length) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-  if (fd < 0) return FileError(path, "open");
+absl::StatusOr<std::string> ReadRange(const fs::path& root, const fs::path& inner, int64_t offset,
+                                      int64_t length) {
+  NSA_ASSIGN_OR_RETURN(const int fd, Open(root, inner, O_RDONLY));
   std::string data(static_cast<size_t>(length), '\0');
   const ssize_t got = pread(fd, data.data(), data.size(), offset);
-  const absl::Status status = got < 0 ? FileError(path, "read") : absl::OkStatus();
+  const absl::Status status = got < 0 ? FileError(root / inner, "read") : absl::OkStatus();
   close(fd);
   if (!status.ok()) return status;
   data.resize(static_cast<size_t>(got));
@@ -70,26 +79,30 @@ LogStore::RankLog& LogStore::Load(const std::string& job_id, int32_t rank) {
   const auto [entry, fresh] = logs_.try_emplace({job_id, rank});
   RankLog& log = entry->second;
   if (!fresh) return log;
+  const absl::StatusOr<int> folder = OpenBeneath(dir_, job_id, O_RDONLY | O_DIRECTORY);
+  if (!folder.ok()) return log;
   std::error_code error;
-  for (const fs::directory_entry& file : fs::directory_iterator(dir_ / job_id, error)) {
+  const fs::path listed = absl::StrCat("/proc/self/fd/", *folder);
+  for (const fs::directory_entry& file : fs::directory_iterator(listed, error)) {
     int of_rank = 0;
     long long generation = 0;
     long long base = 0;
     if (std::sscanf(file.path().filename().c_str(), "rank-%d.gen-%lld.%lld.log", &of_rank,
                     &generation, &base) != 3 ||
-        of_rank != rank) {
+        of_rank != rank || file.symlink_status(error).type() != fs::file_type::regular) {
       continue;
     }
     Segment& segment = log.segments.emplace_back();
     segment.generation = generation;
     segment.base = base;
     segment.size = static_cast<int64_t>(file.file_size(error));
-    segment.path = file.path();
+    segment.path = fs::path(job_id) / file.path().filename();
     if (segment.size > 0) {
-      const auto last = ReadRange(segment.path, segment.size - 1, 1);
+      const auto last = ReadRange(dir_, segment.path, segment.size - 1, 1);
       segment.ends_line = last.ok() && *last == "\n";
     }
   }
+  close(*folder);
   std::ranges::sort(log.segments, {}, [](const Segment& segment) {
     return std::make_pair(segment.generation, segment.base);
   });
@@ -106,7 +119,7 @@ LogStore::Segment& LogStore::StartSegment(RankLog* log, const std::string& job_i
   return *log->segments.insert(
       place, {.generation = generation,
               .base = base,
-              .path = dir_ / job_id /
+              .path = fs::path(job_id) /
                       absl::StrFormat("rank-%04d.gen-%06d.%016d.log", rank, generation, base)});
 }
 
@@ -116,8 +129,8 @@ bool LogStore::DropOldest(RankLog* log) {
   bool dropped = false;
   while (total > quota_bytes_ && log->segments.size() > 1) {
     total -= log->segments.front().size;
-    std::error_code error;
-    fs::remove(log->segments.front().path, error);
+    // What was put in its place is not ours to remove.
+    RemoveBeneath(dir_, log->segments.front().path).IgnoreError();
     log->segments.erase(log->segments.begin());
     dropped = true;
   }
@@ -153,7 +166,7 @@ absl::StatusOr<LogStore::Appended> LogStore::Append(const std::string& job_id, i
       }
     }
     if (!part.empty()) {
-      NSA_RETURN_IF_ERROR(AppendToFile(active->path, part));
+      NSA_RETURN_IF_ERROR(AppendToFile(dir_, active->path, part));
       active->size += static_cast<int64_t>(part.size());
       active->ends_line = part.back() == '\n';
       data.remove_prefix(part.size());
@@ -181,7 +194,7 @@ absl::StatusOr<LogStore::Chunk> LogStore::Read(const std::string& job_id, int32_
     start = segment->base;
   }
   const int64_t available = segment->end() - start;
-  NSA_ASSIGN_OR_RETURN(std::string data, ReadRange(segment->path, start - segment->base,
+  NSA_ASSIGN_OR_RETURN(std::string data, ReadRange(dir_, segment->path, start - segment->base,
                                                    std::min(available, kChunkBytes)));
   const auto behind = std::next(segment);
   const bool last_of_segment = static_cast<int64_t>(data.size()) == available;
@@ -211,7 +224,8 @@ absl::StatusOr<LogStore::Position> LogStore::Tail(const std::string& job_id, int
   for (auto segment = log.segments.rbegin(); segment != log.segments.rend(); ++segment) {
     for (int64_t end = segment->size; end > 0;) {
       const int64_t start = std::max<int64_t>(end - kChunkBytes, 0);
-      NSA_ASSIGN_OR_RETURN(const std::string data, ReadRange(segment->path, start, end - start));
+      NSA_ASSIGN_OR_RETURN(const std::string data,
+                           ReadRange(dir_, segment->path, start, end - start));
       for (auto i = static_cast<int64_t>(data.size()) - 1; i >= 0; --i) {
         const bool newline = data[static_cast<size_t>(i)] == '\n';
         // The newline at the very end closes the last line, it does not begin another.

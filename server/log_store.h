@@ -53,8 +53,8 @@ class LogStore {
     int64_t generation = 0;
     int64_t base = 0;  // offset of its first byte
     int64_t size = 0;
-    bool ends_line = true;  // its last byte is a newline, or it is empty
-    std::filesystem::path path;
+    bool ends_line = true;       // its last byte is a newline, or it is empty
+    std::filesystem::path path;  // beneath dir_
     int64_t end() const { return base + size; }
   };
   struct RankLog {

@@ -195,7 +195,7 @@ void Reconciler::CheckThenLaunch(const JobPtr& job, Happening passed, Memory* me
 
 // On the executor.
 void Reconciler::Launch(const JobPtr& job, Happening passed) {
-  const LaunchCheck check = CheckLaunch(*job, parts_.fleet);
+  const LaunchCheck check = CheckLaunch(*job, parts_.fleet, parts_.paths);
   if (check.accepted) {
     const int64_t generation = job->job().generation() + 1;
     return Move(job, passed,

@@ -24,6 +24,7 @@
 #include "server/hang_policy.h"
 #include "server/job_store.h"
 #include "server/lifecycle.h"
+#include "server/path_guard.h"
 #include "server/queue_board.h"
 #include "server/restart_policy.h"
 #include "server/transition.h"
@@ -38,6 +39,7 @@ class Reconciler {
     QueueBoard& board;
     DumpBroker& dumps;
     Executor& executor;
+    const PathGuard& paths;
     const Clock& clock;
     std::filesystem::path dumps_dir;                         // stacks of hung jobs are written here
     std::function<void(const std::string& job_id)> changed;  // a job looks different now

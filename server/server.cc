@@ -126,6 +126,7 @@ void Server::Parts::MakeReconciler() {
                         .board = board,
                         .dumps = dumps,
                         .executor = *slow,
+                        .paths = paths,
                         .clock = clock,
                         .dumps_dir = options.state_dir / "dumps",
                         .changed = [this](const std::string& id) { hub.Publish(id); },

@@ -1,4 +1,6 @@
 // The agent when things die: itself, its coordinator, its workers, and its notes on disk.
+#include <sys/stat.h>
+
 #include <random>
 
 #include "nsa/v1/worker.pb.h"
@@ -83,6 +85,37 @@ TEST_F(AgentFaults, AWorkerIsFoundAlthoughTheAgentDiedBeforeItWroteTheIdentity) 
   ASSERT_TRUE(coordinator_.WaitForHeartbeat());
   EXPECT_EQ(coordinator_.Observation(kJob).pid(), worker.pid);
   ASSERT_TRUE(coordinator_.WaitForStep(kJob, 10));
+}
+
+// Exchanged while the worker runs: for a link to another's file, and for a pipe, whose open waits
+// for ever. The records of the job go on, and nothing of the other file is sent.
+TEST_F(AgentFaults, ALogExchangedForALinkOrAPipeSendsNothingElse) {
+  StartAgent();
+  RunWorker(Assignment(kJob, 1000000, {{"log_bytes", "100"}}));
+  ASSERT_TRUE(Eventually([&] { return !coordinator_.Log(kJob).empty(); }));
+  std::ofstream(folder_ / "secret") << std::string(1 << 20, '$');
+  // Some seconds of the worker's, in which the log is looked at more than once.
+  const auto goes_on = [&] {
+    return coordinator_.WaitForStep(kJob, coordinator_.Steps(kJob).back() + 400);
+  };
+  const std::filesystem::path log = Dir(kJob).log();
+  std::filesystem::rename(log, log.string() + ".old");
+  std::filesystem::create_symlink(folder_ / "secret", log);
+  EXPECT_TRUE(goes_on()) << "a link";
+  std::filesystem::remove(log);
+  ASSERT_EQ(mkfifo(log.c_str(), 0600), 0);
+  EXPECT_TRUE(goes_on()) << "a pipe";
+  std::filesystem::remove(log);
+  std::filesystem::rename(log.string() + ".old", log);
+  const std::filesystem::path folder = Dir(kJob).path;
+  std::filesystem::create_directory(folder_ / "other");
+  std::filesystem::copy_file(folder_ / "secret", folder_ / "other" / "log");
+  std::filesystem::rename(folder, folder_ / "moved");
+  std::filesystem::create_directory_symlink(folder_ / "other", folder);
+  EXPECT_TRUE(goes_on()) << "the whole folder; the journal is open already";
+  EXPECT_EQ(coordinator_.Log(kJob).find('$'), std::string::npos);
+  std::filesystem::remove(folder);
+  std::filesystem::rename(folder_ / "moved", folder);
 }
 
 TEST_F(AgentFaults, AFolderInWhichNothingWasStartedIsStartedAfterAll) {

@@ -1,4 +1,5 @@
 // Who reaches the coordinator and how: addresses, tokens, certificates, HTTP, what it refuses.
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -95,6 +96,62 @@ bool Within(absl::Duration patience, const std::function<bool()>& holds) {
     absl::SleepFor(absl::Milliseconds(20));
   }
   return true;
+}
+
+// While the job runs its folder is exchanged for a link to one outside. What is there is not told,
+// and the job does not start again in it.
+TEST_F(ServerTest, AnOutDirExchangedForALinkIsNeitherReadNorStartedIn) {
+  allowed_root_ = folder_ / "root";
+  std::filesystem::create_directories(allowed_root_);
+  Restart();
+  const std::filesystem::path out_dir = allowed_root_ / "out";
+  FakeAgent agent("a", 1, Wire());
+  const std::string id = Submit(TinyJob("demo", out_dir));
+  const auto beat_until = [&](Job::State state) {
+    return Within(absl::Minutes(1), [&] {
+      EXPECT_OK(agent.Beat());
+      return Get(id).state() == state;
+    });
+  };
+  ASSERT_TRUE(beat_until(Job::STATE_RUNNING));
+  std::filesystem::create_directories(folder_ / "secret/checkpoints/step-00000005");
+  std::ofstream(folder_ / "secret/checkpoints/step-00000005/state.json") << "classified";
+  v1::ListCheckpointsRequest list;
+  list.set_job(id);
+  v1::VerifyCheckpointRequest verify;
+  verify.set_job(id);
+  const auto list_them = [&] {
+    return Call<v1::ListCheckpointsResponse>(&v1::CoordinatorService::Stub::ListCheckpoints,
+                                             people_.get(), list);
+  };
+  const auto refused = [&](const std::string& what) {
+    const auto verified = Call<v1::VerifyCheckpointResponse>(
+        &v1::CoordinatorService::Stub::VerifyCheckpoint, people_.get(), verify);
+    for (const absl::Status& status : {list_them().status(), verified.status()}) {
+      EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
+                                   AllOf(HasSubstr("train.out_dir"), HasSubstr("symbolic link"))))
+          << what;
+    }
+  };
+  std::filesystem::create_directories(out_dir);
+  std::filesystem::create_directory_symlink(folder_ / "secret/checkpoints",
+                                            out_dir / "checkpoints");
+  refused("the folder of checkpoints");
+  std::filesystem::remove_all(out_dir);
+  std::filesystem::create_directories(out_dir / "checkpoints/step-00000005");
+  std::filesystem::create_symlink(folder_ / "secret/checkpoints/step-00000005/state.json",
+                                  out_dir / "checkpoints/step-00000005/state.json");
+  const auto listed = list_them();
+  ASSERT_OK(listed);
+  ASSERT_EQ(listed->checkpoints_size(), 1);
+  EXPECT_THAT(listed->checkpoints(0).error(), HasSubstr("leads through a symbolic link"));
+  std::filesystem::remove_all(out_dir);
+  std::filesystem::create_directory_symlink(folder_ / "secret", out_dir);
+  refused("out_dir");
+  agent.Crash(0, SIGSEGV);
+  EXPECT_TRUE(beat_until(Job::STATE_FAILED)) << StateName(Get(id).state());
+  EXPECT_THAT(Get(id).message(), HasSubstr("symbolic link"));
+  EXPECT_EQ(Get(id).generation(), 1);
 }
 
 // The streams that a coordinator counts, by its own metrics; -1 when it does not answer.

@@ -62,6 +62,7 @@ struct Life {
                           .board = board,
                           .dumps = dumps,
                           .executor = executor,
+                          .paths = paths,
                           .clock = clock,
                           .dumps_dir = folder / "dumps",
                           .changed = [this](const std::string& id) { hub.Publish(id); }});

@@ -125,10 +125,47 @@ TEST_F(LogStoreTest, DoesNotFollowASymbolicLink) {
   std::filesystem::create_directories(folder_ / "logs" / "j");
   std::filesystem::create_symlink(
       folder_ / "victim", folder_ / "logs" / "j" / "rank-0000.gen-000001.0000000000000000.log");
-  EXPECT_FALSE(logs_->Append("j", 1, 0, 5, "evil\n").ok());
+  // Neither behind what the link leads to, nor over it.
+  EXPECT_EQ(logs_->Append("j", 1, 0, 5, "evil\n")->next_offset, 0);
+  EXPECT_FALSE(logs_->Append("j", 1, 0, 0, "evil\n").ok());
   std::string content;
   std::getline(std::ifstream(folder_ / "victim"), content);
   EXPECT_EQ(content, "mine");
+}
+
+// The job's folder is exchanged for a link to a folder with files of the same names.
+TEST_F(LogStoreTest, AFolderExchangedForALinkIsNeitherWrittenReadNorEmptied) {
+  const std::filesystem::path job = folder_ / "logs" / "j";
+  const std::filesystem::path victim = folder_ / "victim";
+  const std::string line = std::string(999, 'x') + "\n";
+  for (int i = 0; i < 7; ++i) Append(1'000 * i, line);
+  std::filesystem::create_directories(victim);
+  std::filesystem::rename(job, folder_ / "moved");
+  size_t files = 0;
+  for (const auto& file : std::filesystem::directory_iterator(folder_ / "moved")) {
+    std::ofstream(victim / file.path().filename()) << "secret\n";
+    ++files;
+  }
+  ASSERT_GT(files, 1u);
+  std::filesystem::create_directory_symlink(victim, job);
+  for (const bool restarted : {false, true}) {
+    if (restarted) Reopen();
+    // What would go over the quota, so that the oldest were removed.
+    for (int i = 0; i < 10; ++i) {
+      EXPECT_FALSE(logs_->Append("j", 1, 0, restarted ? 0 : 7'000, line).ok());
+    }
+    const auto read = logs_->Read("j", 0, {}, true);
+    EXPECT_TRUE(!read.ok() || read->data.empty()) << read->data;
+    const auto tail = logs_->Tail("j", 0, 1);
+    EXPECT_TRUE(!tail.ok() || *tail == Position{});
+  }
+  for (const auto& file : std::filesystem::directory_iterator(victim)) {
+    std::string content;
+    std::getline(std::ifstream(file.path()), content);
+    EXPECT_EQ(content, "secret");
+    --files;
+  }
+  EXPECT_EQ(files, 0u) << "neither more nor fewer";
 }
 
 }  // namespace

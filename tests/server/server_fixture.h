@@ -41,6 +41,7 @@ class ServerTest : public ::testing::Test {
     EXPECT_TRUE(options.ok()) << options.status();
     options->token_file = token_file_;
     options->tls = tls_;
+    if (!allowed_root_.empty()) options->allowed_roots = {allowed_root_};
     options->ping_every = ping_every_;
     options->ping_timeout = ping_timeout_;
     return *options;
@@ -172,6 +173,7 @@ class ServerTest : public ::testing::Test {
   std::string token_file_;
   v1::TlsConfig tls_;
   std::string metrics_address_;
+  std::filesystem::path allowed_root_;
   absl::Duration ping_every_ = absl::Seconds(60);
   absl::Duration ping_timeout_ = absl::Seconds(20);
   std::unique_ptr<Server> server_;

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "common/atomic_file.h"
+#include "common/beneath.h"
 #include "common/clock.h"
 #include "common/rpc.h"
 #include "common/status.h"
@@ -35,9 +36,12 @@ void SetKey(const RankKey& key, Request* request) {
 }
 
 // Up to kMaxLogChunk bytes at an offset; empty at the end of the file or without one.
-std::string ReadChunk(const std::filesystem::path& path, int64_t offset) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return "";
+// A worker may have put a link or a pipe in its place: nothing else's content leaves the machine.
+std::string ReadChunk(const RunDir& dir, int64_t offset) {
+  const std::filesystem::path jobs = dir.path.parent_path().parent_path().parent_path();
+  const auto opened = OpenBeneath(jobs, dir.log().lexically_relative(jobs), O_RDONLY);
+  if (!opened.ok()) return "";
+  const int fd = *opened;
   struct stat info = {};
   std::string chunk;
   if (fstat(fd, &info) == 0 && info.st_size > offset) {
@@ -191,7 +195,7 @@ Reporter::Result Reporter::PumpLog() {
     v1::ReportLogRequest request;
     SetKey(key_, &request);
     request.set_offset(log_offset_);
-    request.set_data(ReadChunk(dir_.log(), log_offset_));
+    request.set_data(ReadChunk(dir_, log_offset_));
     if (request.data().empty()) break;
     if (chunks == kMaxLogChunksAtOnce) return Result::kMore;
     v1::ReportLogResponse response;
