@@ -99,6 +99,13 @@ TEST_F(ServiceFaults, StopAtAStepEndsBothRanksThereAndResumeContinuesBitForBit) 
   ExpectTheUnbrokenRun(id);
 }
 
+TEST_F(ServiceFaults, AStopAtTheFirstStepAskedBeforeTheStartIsExact) {
+  const std::string id = SubmitAndStopAt(1);
+  EXPECT_EQ(service_->Verify(id, 0).checkpoint().step(), 1);
+  service_->Resume(id);
+  ExpectTheUnbrokenRun(id);
+}
+
 TEST_F(ServiceFaults, ADumpOfAStoppedRankShowsItsStacksAndTrainingGoesOn) {
   const std::string id = Submit();
   const ProcessIdentity worker = StopRankAfterStep(id, 1, 5);

@@ -14,6 +14,7 @@
 //   fake.hold_at_step       does not begin this step before it has been asked to stop, or the file
 //                           out_dir/go is there
 //   fake.ignore_stop        "1": answers stop requests and SIGTERM, and goes on
+//   fake.deaf               "1": no control socket; knows of the stop in launch.pb alone
 //   fake.fail_start         "1": exits with 2 before its first record
 //   fake.log_bytes          bytes of log a step, in lines of at most 100 bytes
 //   fake.print_environment  "1": writes its environment to the log at start, a variable a line
@@ -22,7 +23,7 @@
 //   fake.generations        crash, exit and hang apply up to this generation; default 1
 //
 // Ranks of a gang wait for each other after every step (by their status pages), end with PEER_LOST
-// when one is gone, and stop after the same step.
+// when one is gone, and stop after the same step. A stop in launch.pb holds from the first step.
 //
 // Losses are a function of the step alone, so a run that was interrupted can be compared with one
 // that was not. It resumes from the newest out_dir/checkpoints/step-XXXXXXXX, which rank 0 writes
@@ -116,12 +117,16 @@ class Worker {
       : dir_(dir), launch_(std::move(launch)), behaviour_(launch_), page_() {}
 
   absl::StatusOr<int> Run() {
+    if (launch_.has_stop()) SetStop(launch_.stop());
     NSA_ASSIGN_OR_RETURN(journal_, JournalWriter::Create(dir_.journal()));
     NSA_ASSIGN_OR_RETURN(page_, StatusPage::Create(dir_.status(), launch_.rank(),
                                                    launch_.world_size(), launch_.generation()));
-    NSA_ASSIGN_OR_RETURN(
-        const auto server,
-        ControlServer::Start(dir_.control(), [this](const auto& r) { return Answer(r); }));
+    std::unique_ptr<ControlServer> server;
+    if (behaviour_.Text("deaf", "") != "1") {
+      NSA_ASSIGN_OR_RETURN(server, ControlServer::Start(dir_.control(), [this](const auto& r) {
+                             return Answer(r);
+                           }));
+    }
     for (int64_t i = behaviour_.Number("threads", 2); i > 0; --i) {
       std::thread(HelperThread).detach();
     }
@@ -145,11 +150,14 @@ class Worker {
     v1::ControlReply reply;
     reply.set_step(step_);
     if (!request.has_stop()) return reply;
-    const v1::StopRequest& stop = request.stop();
-    if (stop.mode() < stop_.mode) return reply;
+    SetStop(request.stop());
+    return reply;
+  }
+
+  void SetStop(const v1::StopRequest& stop) {
+    if (stop.mode() < stop_.mode) return;
     stop_.mode = stop.mode();
     stop_.after_step = stop.mode() == v1::STOP_MODE_AT_STEP ? stop.at_step() : 0;
-    return reply;
   }
 
   // Rank 0 chooses the checkpoint and tells the others through the rendezvous folder.
@@ -206,6 +214,10 @@ class Worker {
   }
 
   absl::StatusOr<int> TrainLoop() {
+    // Resumed where it was told to end.
+    if (step_ > 0 && stop_.mode == v1::STOP_MODE_AT_STEP && step_ >= stop_.after_step) {
+      return Finish(v1::OUTCOME_STOPPED, "STOPPED_AT_STEP");
+    }
     while (step_ < steps()) {
       NSA_RETURN_IF_ERROR(TrainStep(step_ + 1));
       ++step_;

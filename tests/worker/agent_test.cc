@@ -98,13 +98,37 @@ TEST_F(AgentTest, StopsAtAStepExactly) {
   EXPECT_EQ(coordinator_.Observation(kJob).exit_code(), 0);
 }
 
-TEST_F(AgentTest, PassesAStopOnThatCameWithTheAssignment) {
+// A worker without a control socket: only its launch can have told it.
+TEST_F(AgentTest, AStopThatCameWithTheAssignmentIsInTheLaunch) {
   StartAgent();
-  v1::WorkerAssignment assignment = Assignment(kJob, 1000000, {{"step_ms", "2"}});
-  assignment.mutable_stop()->set_mode(v1::STOP_MODE_GRACEFUL);
-  coordinator_.Want(assignment);
+  v1::WorkerAssignment at_step = Assignment(kJob, 1000000, {{"deaf", "1"}, {"step_ms", "0"}});
+  at_step.mutable_stop()->set_mode(v1::STOP_MODE_AT_STEP);
+  at_step.mutable_stop()->set_at_step(1);
+  coordinator_.Want(at_step);
+  const Key second = {"job-b", 1, 0};
+  v1::WorkerAssignment graceful = Assignment(second, 1000000, {{"deaf", "1"}});
+  graceful.mutable_stop()->set_mode(v1::STOP_MODE_GRACEFUL);
+  coordinator_.Want(graceful);
   ASSERT_TRUE(WaitForEnd(kJob));
-  EXPECT_EQ(coordinator_.Records(kJob).back().finished().outcome(), v1::OUTCOME_STOPPED);
+  EXPECT_EQ(coordinator_.Steps(kJob), OneTo(1));
+  EXPECT_EQ(coordinator_.Records(kJob).back().finished().reason(), "STOPPED_AT_STEP");
+  ASSERT_TRUE(WaitForEnd(second));
+  EXPECT_EQ(coordinator_.Steps(second), OneTo(1));
+  EXPECT_EQ(coordinator_.Records(second).back().finished().reason(), "STOPPED");
+}
+
+TEST_F(AgentTest, ALaterStopReplacesTheOneInTheLaunch) {
+  StartAgent();
+  v1::WorkerAssignment assignment = Assignment(kJob, 1000000,
+                                               {
+                                                   {"step_ms", "2"},
+                                               });
+  assignment.mutable_stop()->set_mode(v1::STOP_MODE_AT_STEP);
+  assignment.mutable_stop()->set_at_step(1000000);
+  RunWorker(assignment);
+  coordinator_.SetStop(kJob, v1::STOP_MODE_GRACEFUL);
+  ASSERT_TRUE(WaitForEnd(kJob));
+  EXPECT_EQ(coordinator_.Records(kJob).back().finished().reason(), "STOPPED");
 }
 
 TEST_F(AgentTest, StopNowKillsAtOnceEvenAWorkerThatIsStopped) {

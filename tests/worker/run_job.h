@@ -40,6 +40,8 @@ struct RunOptions {
   std::string job_id = "job-1";
   // Called with each trainer before it runs, e.g. to ask it to stop.
   std::function<void(int rank, Trainer*)> before = [](int, Trainer*) {};
+  // Adds to a rank's launch, e.g. the stop in force.
+  std::function<void(v1::WorkerLaunch*)> launch = [](v1::WorkerLaunch*) {};
 };
 
 inline RankResult ReadJournal(const std::filesystem::path& path) {
@@ -81,6 +83,7 @@ inline std::vector<RankResult> RunJob(const TempDir& dir, const v1::JobSpec& spe
       launch.set_world_size(options.world);
       launch.set_rendezvous_dir(dir / "rendezvous");
       launch.set_cpu_threads(1);
+      options.launch(&launch);
       Trainer trainer(std::move(trainer_options));
       options.before(rank, &trainer);
       trainer.Run();

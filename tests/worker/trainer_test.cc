@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <fstream>
+#include <map>
 
 #include "common/checkpoint_dir.h"
 #include "tests/worker/run_job.h"
@@ -36,6 +37,21 @@ RunOptions StopAt(int64_t step, int asked_rank, int world = 1) {
             stop.set_at_step(step);
             EXPECT_TRUE(trainer->RequestStop(stop).ok());
           }};
+}
+
+// Asks for a graceful stop, once there is somebody to ask.
+void AskToStop(const std::filesystem::path& socket) {
+  v1::ControlRequest request;
+  request.mutable_stop()->set_mode(v1::STOP_MODE_GRACEFUL);
+  for (int attempt = 0; attempt < 3000; ++attempt) {
+    const auto reply = ControlCall(socket, request, absl::Seconds(1));
+    if (reply.ok()) {
+      EXPECT_EQ(reply->error(), "");
+      return;
+    }
+    absl::SleepFor(absl::Milliseconds(20));
+  }
+  FAIL() << "nobody listened";
 }
 
 std::vector<double> Losses(const RankResult& result) {
@@ -187,6 +203,96 @@ TEST(Trainer, StopsTwoRanksAfterTheSameStepWhenOneIsAsked) {
   }
 }
 
+// Options of a run whose launch has this stop, on one rank or (-1) on all.
+RunOptions LaunchedWith(v1::StopMode mode, int64_t step, RunOptions options = {}, int rank = -1) {
+  options.launch = [=](v1::WorkerLaunch* launch) {
+    if (rank >= 0 && launch->rank() != rank) return;
+    launch->mutable_stop()->set_mode(mode);
+    launch->mutable_stop()->set_at_step(step);
+  };
+  return options;
+}
+
+TEST(Trainer, EndsAtExactlyTheStepThatItsLaunchNames) {
+  for (const int told : {-1, 0, 1}) {  // the agents of the ranks may hear of it one by one
+    const TempDir dir;
+    const auto results =
+        RunJob(dir, Job(dir), LaunchedWith(v1::STOP_MODE_AT_STEP, 1, {.world = 2}, told));
+    for (const RankResult& result : results) {
+      EXPECT_EQ(result.finished.outcome(), v1::OUTCOME_STOPPED) << result.finished.text();
+      EXPECT_EQ(result.finished.reason(), "STOPPED_AT_STEP");
+      EXPECT_EQ(result.finished.step(), 1);
+      EXPECT_EQ(result.steps.size(), 1u);
+    }
+    EXPECT_TRUE(VerifyCheckpoint(CheckpointsDir(dir / "out") / CheckpointName(1)).empty());
+  }
+}
+
+TEST(Trainer, AResumedRunThatIsWhereItShallEndDoesNoFurtherStep) {
+  for (const auto& [at, reason] :
+       std::map<int64_t, std::string>{{7, "STOPPED_AT_STEP"}, {6, "STOPPED"}}) {
+    const TempDir dir;
+    RunJob(dir, Job(dir), StopAt(7, 0, 2));
+    const auto results = RunJob(
+        dir, Job(dir), LaunchedWith(v1::STOP_MODE_AT_STEP, at, {.world = 2, .generation = 2}, 1));
+    for (const RankResult& result : results) {
+      EXPECT_EQ(result.finished.outcome(), v1::OUTCOME_STOPPED) << result.finished.text();
+      EXPECT_EQ(result.finished.reason(), reason);
+      EXPECT_EQ(result.finished.step(), 7);
+      EXPECT_EQ(result.started.resumed_step(), 7);
+      EXPECT_TRUE(result.steps.empty());
+      EXPECT_TRUE(result.checkpoints.empty()) << "the one that it came from is there";
+    }
+    EXPECT_TRUE(VerifyCheckpoint(CheckpointsDir(dir / "out") / CheckpointName(7)).empty());
+  }
+}
+
+TEST(Trainer, AGracefulStopInTheLaunchDoesOneStepOfANewRunAndNoneOfAResumedOne) {
+  const TempDir dir;
+  const RankResult fresh = RunJob(dir, Job(dir), LaunchedWith(v1::STOP_MODE_GRACEFUL, 0))[0];
+  EXPECT_EQ(fresh.finished.reason(), "STOPPED") << fresh.finished.text();
+  EXPECT_EQ(fresh.finished.step(), 1);
+  EXPECT_TRUE(VerifyCheckpoint(CheckpointsDir(dir / "out") / CheckpointName(1)).empty());
+  const RankResult again =
+      RunJob(dir, Job(dir), LaunchedWith(v1::STOP_MODE_GRACEFUL, 0, {.generation = 2}))[0];
+  EXPECT_EQ(again.finished.reason(), "STOPPED") << again.finished.text();
+  EXPECT_EQ(again.finished.step(), 1);
+  EXPECT_TRUE(again.steps.empty());
+}
+
+TEST(Trainer, ARunThatEndsWhereAnotherRunsCheckpointBeganHasOneOfItsOwn) {
+  const TempDir dir;
+  RunJob(dir, Job(dir), StopAt(7, 0));
+  v1::JobSpec spec = Job(dir, "other");
+  spec.mutable_restart()->set_resume(CheckpointsDir(dir / "out") / CheckpointName(7));
+  const TempDir runs;
+  const RankResult result = RunJob(runs, spec, LaunchedWith(v1::STOP_MODE_GRACEFUL, 0))[0];
+  EXPECT_EQ(result.finished.reason(), "STOPPED") << result.finished.text();
+  EXPECT_TRUE(VerifyCheckpoint(CheckpointsDir(dir / "other") / CheckpointName(7)).empty());
+  EXPECT_TRUE(Weights(dir / "other", 7) == Weights(dir / "out", 7));
+}
+
+TEST(Trainer, AStopOnTheControlSocketReplacesTheOneInTheLaunch) {
+  const TempDir dir;
+  RunOptions options = LaunchedWith(v1::STOP_MODE_AT_STEP, 1000000);
+  v1::JobSpec spec = Job(dir);
+  spec.mutable_train()->set_steps(1000000);
+  spec.mutable_train()->set_save_every(0);
+  spec.mutable_train()->set_eval_every(0);
+  std::thread asker([&] { AskToStop(RunDir{RunFolder(dir, {}, 0)}.control()); });
+  const RankResult result = RunJob(dir, spec, options)[0];
+  asker.join();
+  EXPECT_EQ(result.finished.reason(), "STOPPED") << result.finished.text();
+  EXPECT_LT(result.finished.step(), 1000000);
+}
+
+TEST(Trainer, RefusesALaunchWhoseStopMakesNoSense) {
+  const TempDir dir;
+  const RankResult zero = RunJob(dir, Job(dir), LaunchedWith(v1::STOP_MODE_AT_STEP, 0))[0];
+  EXPECT_EQ(zero.finished.outcome(), v1::OUTCOME_FAILED_FINAL);
+  EXPECT_THAT(zero.finished.text(), HasSubstr("stop: at_step: 0 (1 or more)"));
+}
+
 TEST(Trainer, ResumesTwoRanksBitForBit) {
   const TempDir dir;
   const RankResult whole = RunJob(dir, Job(dir, "whole"), {.world = 2})[0];
@@ -218,20 +324,7 @@ TEST(Trainer, StopsWhenTheControlSocketAsks) {
   spec.mutable_train()->set_steps(1000000);
   spec.mutable_train()->set_save_every(0);
   spec.mutable_train()->set_eval_every(0);
-  std::thread asker([&] {
-    v1::ControlRequest request;
-    request.mutable_stop()->set_mode(v1::STOP_MODE_GRACEFUL);
-    const auto socket = RunDir{RunFolder(dir, {}, 0)}.control();
-    for (int attempt = 0; attempt < 200; ++attempt) {
-      const auto reply = ControlCall(socket, request, absl::Seconds(1));
-      if (reply.ok()) {
-        EXPECT_EQ(reply->error(), "");
-        return;
-      }
-      absl::SleepFor(absl::Milliseconds(20));
-    }
-    FAIL() << "nobody listened";
-  });
+  std::thread asker([&] { AskToStop(RunDir{RunFolder(dir, {}, 0)}.control()); });
   const RankResult result = RunJob(dir, spec)[0];
   asker.join();
   EXPECT_EQ(result.finished.outcome(), v1::OUTCOME_STOPPED) << result.finished.text();

@@ -63,6 +63,12 @@ v1::WorkerLaunch LaunchOf(const v1::WorkerAssignment& assignment, const RunDir& 
   if (assignment.world_size() > 1) {
     launch.set_rendezvous_dir((dir.path.parent_path() / "rendezvous").string());
   }
+  // Asked before the start: the worker knows it before its first step, however short its steps are.
+  // STOP_MODE_NOW is for the agent, which starts nothing then.
+  if (const v1::StopMode mode = assignment.stop().mode();
+      mode == v1::STOP_MODE_AT_STEP || mode == v1::STOP_MODE_GRACEFUL) {
+    *launch.mutable_stop() = assignment.stop();
+  }
   return launch;
 }
 

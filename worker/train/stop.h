@@ -1,5 +1,6 @@
-// Stopping together. Each rank hears of a stop at a time of its own; once a step all ranks exchange
-// what they know, and from the same reports every rank draws the same conclusion.
+// Stopping together. Each rank hears of a stop at a time of its own, in its launch or on its
+// control socket; once a step all ranks exchange what they know, and from the same reports every
+// rank draws the same conclusion.
 #pragma once
 
 #include <atomic>

@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/checkpoint_dir.h"
 #include "common/estimate.h"
 #include "common/log.h"
 #include "common/status.h"
@@ -18,6 +19,11 @@ namespace {
 
 bool IsExhausted(const absl::Status& status) {
   return absl::IsOutOfRange(status) && absl::StrContains(status.message(), "DATA_EXHAUSTED");
+}
+
+Ending StoppedAfter(int64_t step, const Agreement& agreement) {
+  return {v1::OUTCOME_STOPPED, agreement.at_step ? "STOPPED_AT_STEP" : "STOPPED",
+          absl::StrCat("stopped as asked after step ", step)};
 }
 
 }  // namespace
@@ -60,6 +66,8 @@ v1::WorkerFinished Trainer::Run() {
 }
 
 absl::StatusOr<Ending> Trainer::Train() {
+  NSA_ASSIGN_OR_RETURN(std::optional<Ending> over, StopBeforeTheFirstStep());
+  if (over) return *std::move(over);
   step_began_ = options_.clock->Monotonic();
   while (step() < train_.steps()) {
     const absl::StatusOr<StepResult> result = Step(step() + 1);
@@ -79,15 +87,28 @@ absl::StatusOr<Ending> Trainer::Train() {
     }
     const bool stop = result->agreement.stop && !last;
     if (Due(train_.save_every()) || last || stop) NSA_RETURN_IF_ERROR(Save());
-    if (stop) {
-      return Ending{v1::OUTCOME_STOPPED, result->agreement.at_step ? "STOPPED_AT_STEP" : "STOPPED",
-                    absl::StrCat("stopped as asked after step ", step())};
-    }
+    if (stop) return StoppedAfter(step(), result->agreement);
   }
   return Ending{v1::OUTCOME_COMPLETED, "COMPLETED",
                 absl::StrCat(train_.steps() == 1 ? "the one step"
                                                  : absl::StrCat("all ", train_.steps(), " steps"),
                              " done")};
+}
+
+// A run that goes on from a checkpoint may already be where it was told to end: the gang was lost
+// between the last step's checkpoint and its last words. One more step would pass the one asked
+// for. A new run has nothing to end with yet and does its first step whatever was asked.
+absl::StatusOr<std::optional<Ending>> Trainer::StopBeforeTheFirstStep() {
+  if (step() == 0) return std::nullopt;
+  const RankReport mine = {.stop_after = stop_.stop_after()};
+  NSA_ASSIGN_OR_RETURN(const std::vector<RankReport> reports, Exchange(comm_.get(), mine));
+  const Agreement agreement = Conclude(reports, step());
+  if (!agreement.stop || step() >= train_.steps()) return std::nullopt;
+  // A checkpoint of another out_dir (restart.resume: PATH) becomes one of this.
+  if (std::filesystem::path(resumed_from_).parent_path() != CheckpointsDir(train_.out_dir())) {
+    NSA_RETURN_IF_ERROR(Save());
+  }
+  return StoppedAfter(step(), agreement);
 }
 
 // Main path 5/7: train step.

@@ -91,6 +91,7 @@ class Trainer {
 
   // The loop.
   absl::StatusOr<Ending> Train();
+  absl::StatusOr<std::optional<Ending>> StopBeforeTheFirstStep();
   absl::StatusOr<StepResult> Step(int64_t step);
   absl::Status MicroStep(int32_t micro_step, StepResult* result);
   absl::Status Reduce(StepResult* result);

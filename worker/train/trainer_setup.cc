@@ -77,6 +77,8 @@ Trainer::~Trainer() = default;
 
 absl::Status Trainer::SetUp() {
   NSA_RETURN_IF_ERROR(CheckLaunch(launch_));
+  // Before the control socket is there: what it brings is newer.
+  if (launch_.has_stop()) NSA_RETURN_IF_ERROR(stop_.Request(launch_.stop()));
   NSA_RETURN_IF_ERROR(OpenRunDir());
   NSA_RETURN_IF_ERROR(OpenData());
   NSA_RETURN_IF_ERROR(Meet());
