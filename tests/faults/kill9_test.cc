@@ -115,6 +115,9 @@ TEST_P(Kill9, TheJobSucceedsWithTheLossesOfAnUnbrokenRun) {
     ASSERT_EQ(job.state(), v1::Job::STATE_SUCCEEDED) << job.message() << "\n" << service_->Logs();
     EXPECT_EQ(job.restarts(), EndsWorkers() ? 1 : 0);
     EXPECT_EQ(job.generation(), EndsWorkers() ? 2 : 1);
+    for (const v1::JobEvent& event : service_->Events(id)) {
+      EXPECT_NE(event.reason(), "CHECKPOINT_FAILED") << "no disk failed: " << event.text();
+    }
     for (int rank = 0; rank < kRanks; ++rank) {
       const Reported run = Collect(service_, id, rank);
       EXPECT_EQ(run.steps, reference_[rank].steps) << "rank " << rank;

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/checkpoint_dir.h"
 #include "common/mutex.h"
@@ -330,28 +332,6 @@ TEST(Checkpoint, AShardThatDoesNotComeCostsTheCheckpointOnly) {
   EXPECT_THAT(said.events, ElementsAre(HasSubstr("CHECKPOINT_FAILED step-00000004")));
 }
 
-TEST(Checkpoint, AnAbandonedWaitEndsAtOnce) {
-  const TempDir dir;
-  auto options = Options(dir);
-  options.world_size = 2;
-  auto writer = CheckpointWriter::Open(options);
-  ASSERT_OK((*writer)->Save(Training(1).state(), State(4)));
-  (*writer)->Abandon();
-  EXPECT_THAT((*writer)->Drain(), StatusIs(absl::StatusCode::kAborted));
-}
-
-TEST(Checkpoint, ASnapshotThatCannotBeCopiedIsAnErrorOfSave) {
-  const TempDir dir;
-  auto options = Options(dir);
-  options.copy = [](std::span<float>, std::span<const float>) {
-    return absl::InternalError("device lost");
-  };
-  auto writer = CheckpointWriter::Open(options);
-  EXPECT_THAT((*writer)->Save(Training(1).state(), State(4)),
-              StatusIs(absl::StatusCode::kInternal, HasSubstr("device lost")));
-  EXPECT_OK((*writer)->Drain());
-}
-
 // Limits the size of files that this process writes: write(2) then fails with EFBIG.
 class FileSizeLimit {
  public:
@@ -369,6 +349,86 @@ class FileSizeLimit {
   rlimit old_{};
   void (*old_handler_)(int);
 };
+
+TEST(Checkpoint, AnAbandonedWaitEndsAtOnceAndIsToldAsTheEndOfTheGang) {
+  const TempDir dir;
+  Said said;
+  auto options = Options(dir, &said);
+  options.world_size = 2;
+  auto writer = CheckpointWriter::Open(options);
+  ASSERT_OK((*writer)->Save(Training(1).state(), State(4)));
+  (*writer)->Abandon("all_reduce: PEER_LOST: the next rank closed its connection");
+  EXPECT_THAT((*writer)->Drain(), StatusIs(absl::StatusCode::kCancelled));
+  EXPECT_THAT(Names(CheckpointsDir(dir.path())), ElementsAre(".lock"));
+  const MutexLock lock(&said.mutex);
+  EXPECT_EQ(said.records.size(), 0u) << "it is no failure, and counted as none";
+  EXPECT_THAT(said.events,
+              ElementsAre(AllOf(HasSubstr("CHECKPOINT_ABANDONED step-00000004"),
+                                HasSubstr("shard of rank 1"),
+                                HasSubstr("PEER_LOST: the next rank closed its connection"))));
+}
+
+// The peer's end does not hide what is wrong with this rank's own disk.
+TEST(Checkpoint, AFailedWriteOfAnEndingGangIsAFailure) {
+  const TempDir dir;
+  Said said;
+  auto options = Options(dir, &said);
+  options.world_size = 2;
+  auto writer = CheckpointWriter::Open(options);
+  const FileSizeLimit limit(50000);
+  (*writer)->Abandon("PEER_LOST");
+  ASSERT_OK((*writer)->Save(Training(1).state(), State(4)));
+  EXPECT_FALSE((*writer)->Drain().ok());
+  const MutexLock lock(&said.mutex);
+  ASSERT_EQ(said.records.size(), 1u);
+  EXPECT_NE(said.records[0].error(), "");
+  EXPECT_THAT(said.events, ElementsAre(HasSubstr("CHECKPOINT_FAILED step-00000004")));
+}
+
+// Rank 0 takes the folder away when it gives up, whatever the others are doing in it.
+TEST(Checkpoint, AShardWhoseFolderRankZeroRemovedIsGivenUp) {
+  const TempDir dir;
+  Said said;
+  auto options = Options(dir, &said);
+  options.rank = 1;
+  options.world_size = 2;
+  const auto folder = CheckpointsDir(dir.path()) / "step-00000004.tmp-3";
+  std::filesystem::create_directories(folder);
+  // A pipe where the shard's last file comes: the writer waits there for a reader.
+  const auto pipe = folder / "optimizer-00001-of-00002.safetensors.done.tmp";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const int handle = open(pipe.c_str(), O_PATH | O_CLOEXEC);
+  ASSERT_GE(handle, 0);
+  auto writer = CheckpointWriter::Open(options);
+  ASSERT_OK(writer);
+  ASSERT_OK((*writer)->Save(Training(1).state(), State(4)));
+  while (!std::filesystem::exists(folder / "optimizer-00001-of-00002.safetensors")) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  std::filesystem::remove_all(folder);
+  const int reader =
+      open(absl::StrCat("/proc/self/fd/", handle).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  ASSERT_GE(reader, 0);
+  EXPECT_THAT((*writer)->Drain(), StatusIs(absl::StatusCode::kNotFound));
+  close(reader);
+  close(handle);
+  const MutexLock lock(&said.mutex);
+  EXPECT_EQ(said.records.size(), 0u);
+  EXPECT_THAT(said.events, ElementsAre(AllOf(HasSubstr("CHECKPOINT_ABANDONED step-00000004"),
+                                             HasSubstr("rank 0 has removed its folder"))));
+}
+
+TEST(Checkpoint, ASnapshotThatCannotBeCopiedIsAnErrorOfSave) {
+  const TempDir dir;
+  auto options = Options(dir);
+  options.copy = [](std::span<float>, std::span<const float>) {
+    return absl::InternalError("device lost");
+  };
+  auto writer = CheckpointWriter::Open(options);
+  EXPECT_THAT((*writer)->Save(Training(1).state(), State(4)),
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("device lost")));
+  EXPECT_OK((*writer)->Drain());
+}
 
 void ExpectThatAFailedWriteCostsOneCheckpointOnly(const TempDir& dir, Said* said,
                                                   CheckpointWriter* writer,

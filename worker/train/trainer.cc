@@ -53,7 +53,9 @@ v1::WorkerFinished Trainer::Run() {
   page_.SetPhase(Phase::kFinished);
   control_.reset();
   // A peer that is lost writes no shard: nobody may wait for it.
-  if (checkpoints_ != nullptr && ExitCodeOf(last.outcome) != 0) checkpoints_->Abandon();
+  if (checkpoints_ != nullptr && ExitCodeOf(last.outcome) != 0) {
+    checkpoints_->Abandon(last.text);
+  }
   checkpoints_.reset();  // its last records come before the last words
   // Without a reporter, setting up failed before there was a step to go on from: nothing of the
   // files is removed.

@@ -9,7 +9,9 @@
 // at any moment, what has a final name is complete.
 //
 // A failed write (disk full, …) costs that checkpoint and nothing else: its temporary folder goes,
-// a CheckpointRecord with `error` says why, training continues.
+// a CheckpointRecord with `error` and CHECKPOINT_FAILED say why, training continues. One that was
+// not finished because the gang ended has not failed: its folder goes too, there is no record, and
+// CHECKPOINT_ABANDONED says what ended the gang.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +20,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -46,11 +49,12 @@ struct CheckpointWriterOptions {
   std::function<std::shared_ptr<float>(int64_t floats)> allocate;
   const ParameterLayout* layout = nullptr;
 
-  // Called on the writer's thread. Rank 0: once a checkpoint, published or not. Other ranks: only
-  // for a shard that could not be written.
+  // Called on the writer's thread. Rank 0: once a checkpoint, published or failed. Other ranks:
+  // only for a shard that could not be written.
   std::function<void(const v1::CheckpointRecord&)> on_record;
 
-  // Called on the writer's thread: CHECKPOINT_FAILED, CHECKPOINT_DELETE_FAILED.
+  // Called on the writer's thread: CHECKPOINT_FAILED, CHECKPOINT_ABANDONED,
+  // CHECKPOINT_DELETE_FAILED.
   std::function<void(const v1::WorkerEvent&)> on_event;
 
   // Called on the writer's thread before anything of a checkpoint is written: flushes telemetry, so
@@ -86,8 +90,8 @@ class CheckpointWriter {
   // published.
   absl::Status Drain();
 
-  // Other ranks are gone: what waits for their shards is given up at once.
-  void Abandon();
+  // The gang ends, because of `why`: what waits for other ranks' shards is given up at once.
+  void Abandon(std::string_view why);
 
  private:
   class Impl;

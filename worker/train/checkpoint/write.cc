@@ -67,7 +67,9 @@ absl::StatusOr<v1::CheckpointFile> AwaitShard(const WriterPlace& place,
     if (std::filesystem::exists(FailedFile(folder, shard), ignored)) {
       return absl::AbortedError(absl::StrFormat("rank %d could not write its shard", rank));
     }
-    if (abandoned) return absl::AbortedError(absl::StrFormat("rank %d is gone", rank));
+    if (abandoned) {
+      return absl::CancelledError(absl::StrFormat("the shard of rank %d was not there yet", rank));
+    }
     if (clock.Monotonic() > deadline) {
       return absl::DeadlineExceededError(
           absl::StrFormat("%s: not there after %s; is out_dir shared by all ranks?", shard,

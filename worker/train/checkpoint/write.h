@@ -47,7 +47,7 @@ absl::StatusOr<v1::CheckpointFile> WriteShard(const WriterPlace& place, const Sn
 
 // Rank 0, once its shard is written: the weights, the other ranks' shards, state.json, publication.
 // Returns the size of all files. DeadlineExceeded when a shard does not come, Aborted when a rank
-// could not write its own or `abandoned` became true.
+// could not write its own, Cancelled when `abandoned` became true before all were there.
 absl::StatusOr<int64_t> CompleteCheckpoint(const WriterPlace& place, const Snapshot& snapshot,
                                            v1::CheckpointFile own_shard,
                                            const std::atomic<bool>& abandoned);

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "common/checkpoint_dir.h"
@@ -124,7 +125,13 @@ class CheckpointWriter::Impl {
     return last_result_;
   }
 
-  void Abandon() { abandoned_ = true; }
+  void Abandon(std::string_view why) {
+    {
+      const MutexLock lock(&mutex_);
+      why_abandoned_ = why;
+    }
+    abandoned_ = true;
+  }
 
  private:
   std::unique_ptr<Snapshot> TakeFree() {
@@ -207,6 +214,14 @@ class CheckpointWriter::Impl {
     if (options_.rank == 0 && shard.ok()) {
       bytes = CompleteCheckpoint(place_, snapshot, *std::move(shard), abandoned_);
     }
+    // Nobody failed to write it: it is missing because of what ended the gang, which is told.
+    const std::string given_up = WhyGivenUp(step, bytes.status());
+    if (!given_up.empty()) {
+      if (options_.rank == 0) TidyUp(step, /*published=*/false);
+      Event("CHECKPOINT_ABANDONED", v1::SEVERITY_INFO,
+            absl::StrCat(CheckpointName(step), ": given up, ", given_up));
+      return bytes.status();
+    }
     v1::CheckpointRecord record;
     record.set_step(step);
     record.set_path((CheckpointsDir(options_.out_dir) / CheckpointName(step)).string());
@@ -216,8 +231,23 @@ class CheckpointWriter::Impl {
     if (!bytes.ok()) record.set_error(std::string(bytes.status().message()));
     if (options_.rank == 0) TidyUp(step, bytes.ok());
     if (options_.on_record && (options_.rank == 0 || !bytes.ok())) options_.on_record(record);
-    if (!bytes.ok()) Event("CHECKPOINT_FAILED", CheckpointName(step), bytes.status().message());
+    if (!bytes.ok()) Trouble("CHECKPOINT_FAILED", CheckpointName(step), bytes.status().message());
     return bytes.status();
+  }
+
+  // Why a checkpoint was not finished though this rank can write; empty for every other result.
+  std::string WhyGivenUp(int64_t step, const absl::Status& result) {
+    if (absl::IsCancelled(result)) {
+      const MutexLock lock(&mutex_);
+      return absl::StrCat(result.message(), " when the gang ended: ", why_abandoned_);
+    }
+    // The folder goes when rank 0 gives up or fails, and it says why; this rank was still writing.
+    std::error_code error;
+    const bool there = std::filesystem::exists(TemporaryFolder(place_, step), error);
+    if (absl::IsNotFound(result) && options_.rank != 0 && !there && !error) {
+      return "rank 0 has removed its folder; see its events";
+    }
+    return "";
   }
 
   // After a success: what retention lets go, and leftovers of earlier failures. After a failure:
@@ -228,17 +258,21 @@ class CheckpointWriter::Impl {
     if (!published) return;
     RemoveTemporaryFolders(options_.out_dir, step);
     for (const std::string& problem : ApplyRetention(options_.out_dir, options_.keep, step)) {
-      Event("CHECKPOINT_DELETE_FAILED", "an old checkpoint could not be deleted", problem);
+      Trouble("CHECKPOINT_DELETE_FAILED", "an old checkpoint could not be deleted", problem);
     }
   }
 
-  void Event(const std::string& reason, std::string_view what, absl::string_view why) {
+  void Trouble(const std::string& reason, std::string_view what, absl::string_view why) {
+    Event(reason, v1::SEVERITY_WARNING,
+          absl::StrFormat("%s: %s; free space or fix the folder, training continues", what, why));
+  }
+
+  void Event(const std::string& reason, v1::Severity severity, const std::string& text) {
     if (!options_.on_event) return;
     v1::WorkerEvent event;
     event.set_reason(reason);
-    event.set_text(
-        absl::StrFormat("%s: %s; free space or fix the folder, training continues", what, why));
-    event.set_severity(v1::SEVERITY_WARNING);
+    event.set_text(text);
+    event.set_severity(severity);
     options_.on_event(event);
   }
 
@@ -254,6 +288,7 @@ class CheckpointWriter::Impl {
   std::deque<std::unique_ptr<Snapshot>> queue_ ABSL_GUARDED_BY(mutex_);
   absl::Status last_result_ ABSL_GUARDED_BY(mutex_);
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string why_abandoned_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;
 };
 
@@ -282,6 +317,6 @@ absl::Status CheckpointWriter::Save(const TrainingState& tensors, v1::Checkpoint
   return impl_->Save(tensors, std::move(state));
 }
 absl::Status CheckpointWriter::Drain() { return impl_->Drain(); }
-void CheckpointWriter::Abandon() { impl_->Abandon(); }
+void CheckpointWriter::Abandon(std::string_view why) { impl_->Abandon(why); }
 
 }  // namespace nsa
