@@ -58,6 +58,7 @@ void AddCommands(Cli* cli) {
   AddMetrics(cli);
   AddStop(cli);
   AddResume(cli);
+  AddDelete(cli);
   AddDumpStack(cli);
   AddCheckpoint(cli);
   AddNodes(cli);

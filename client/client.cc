@@ -133,6 +133,10 @@ absl::StatusOr<v1::Job> Client::ResumeJob(const std::string& job) {
   return std::move(*response.mutable_job());
 }
 
+absl::StatusOr<v1::DeleteJobResponse> Client::DeleteJob(const v1::DeleteJobRequest& request) {
+  return Call(&Stub::DeleteJob, request, kTimeout);
+}
+
 absl::StatusOr<v1::DumpStackResponse> Client::DumpStack(const v1::DumpStackRequest& request) {
   return Call(&Stub::DumpStack, request, kDumpTimeout);
 }

@@ -36,6 +36,7 @@ class Client {
   absl::StatusOr<v1::ListJobsResponse> ListJobs(const v1::ListJobsRequest& request);
   absl::StatusOr<v1::Job> StopJob(const v1::StopJobRequest& request);
   absl::StatusOr<v1::Job> ResumeJob(const std::string& job);
+  absl::StatusOr<v1::DeleteJobResponse> DeleteJob(const v1::DeleteJobRequest& request);
   absl::StatusOr<v1::DumpStackResponse> DumpStack(const v1::DumpStackRequest& request);
   absl::StatusOr<v1::ListCheckpointsResponse> ListCheckpoints(const std::string& job);
   absl::StatusOr<v1::VerifyCheckpointResponse> VerifyCheckpoint(

@@ -15,6 +15,7 @@ void AddEvents(Cli* cli);
 void AddMetrics(Cli* cli);
 void AddStop(Cli* cli);
 void AddResume(Cli* cli);
+void AddDelete(Cli* cli);
 void AddDumpStack(Cli* cli);
 void AddCheckpoint(Cli* cli);
 void AddNodes(Cli* cli);

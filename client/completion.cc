@@ -72,6 +72,7 @@ void AddContexts(Candidates* result) {
 // Jobs that the command can do something with: one that runs cannot be resumed.
 bool Suits(const std::string& command, v1::Job::State state) {
   if (command == "stop" || command == "dump-stack") return !HasEnded(state);
+  if (command == "delete") return HasEnded(state);
   if (command == "resume") return state == v1::Job::STATE_STOPPED || state == v1::Job::STATE_FAILED;
   return true;
 }
@@ -195,7 +196,12 @@ Candidates Complete(Session& session, const CLI::App& app, const std::vector<std
   } else {
     size_t index = 0;
     for (const CLI::Option* option : at.app->get_options()) {
-      if (!option->get_positional() || index++ != at.positionals) continue;
+      if (!option->get_positional()) continue;
+      const bool takes_more = option->get_items_expected_max() > 1;
+      if (const size_t place = index++;
+          takes_more ? at.positionals < place : at.positionals != place) {
+        continue;
+      }
       AddValues(session, *at.app, option->get_single_name(), "", &result);
     }
   }

@@ -33,7 +33,9 @@ int main(int argc, char** argv) {
                         .err = &std::cerr,
                         .terminal = isatty(STDOUT_FILENO) == 1,
                         .unicode = std::strcmp(nl_langinfo(CODESET), "UTF-8") == 0,
-                        .columns = TerminalColumns},
+                        .columns = TerminalColumns,
+                        .in = &std::cin,
+                        .can_ask = isatty(STDIN_FILENO) == 1 && isatty(STDERR_FILENO) == 1},
                        &clock, &interrupt);
   nsa::Cli cli(&session);
   return static_cast<int>(cli.Main({argv + 1, argv + argc}));

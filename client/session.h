@@ -37,6 +37,8 @@ struct Console {
   bool terminal = false;         // `out` is one
   bool unicode = false;          // it shows UTF-8
   std::function<int()> columns;  // its width now; asked before each redraw
+  std::istream* in = nullptr;
+  bool can_ask = false;  // `in` and `err` are a terminal
 };
 
 class Session {

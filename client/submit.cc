@@ -1,23 +1,19 @@
 // nsactl submit: a job file becomes a job.
 #include <algorithm>
 #include <array>
-#include <fstream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/commands.h"
-#include "client/follow.h"
 #include "client/job_source.h"
 #include "client/job_text.h"
+#include "client/resend.h"
 #include "client/watch.h"
 #include "common/preflight.h"
 #include "common/status.h"
 
 namespace nsa {
 namespace {
-
-// Sends of one request: the coordinator knows a repeated request_id.
-constexpr int kMaxSends = 3;
 
 // The estimates worth a line here; `validate` shows the whole table.
 constexpr std::array<absl::string_view, 5> kEstimates = {
@@ -29,25 +25,6 @@ struct SubmitFlags {
   std::vector<std::string> sets;
   bool watch = false;
 };
-
-absl::StatusOr<std::string> NewRequestId() {
-  std::ifstream file("/proc/sys/kernel/random/uuid");
-  std::string id;
-  if (std::getline(file, id) && id.size() == 36) return id;
-  return absl::InternalError(
-      "request id: /proc/sys/kernel/random/uuid cannot be read; give one with --request-id");
-}
-
-absl::StatusOr<v1::SubmitJobResponse> Send(Session& session, Client* client,
-                                           const v1::SubmitJobRequest& request,
-                                           ErrorDetails* details) {
-  Backoff backoff;
-  for (int sends = 1;; ++sends) {
-    auto response = client->SubmitJob(request, details);
-    if (!absl::IsUnavailable(response.status()) || sends == kMaxSends) return response;
-    if (!backoff.Wait(&session.interrupt())) return absl::CancelledError("interrupted");
-  }
-}
 
 // The whole verdict: an error's details hold only as much as fits into 6 KB.
 absl::StatusOr<ExitCode> ExplainRefusal(Session& session, Client* client, const SubmitFlags& flags,
@@ -110,7 +87,7 @@ absl::StatusOr<ExitCode> Submit(Session& session, const SubmitFlags& flags) {
   }
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
   ErrorDetails details;
-  const auto response = Send(session, client, request, &details);
+  const auto response = Resend(session, [&] { return client->SubmitJob(request, &details); });
   if (absl::IsInvalidArgument(response.status())) {
     return ExplainRefusal(session, client, flags, job, response.status(), details);
   }

@@ -74,6 +74,14 @@ CoordinatorService::Unary* CoordinatorService::ResumeJob(Context* context,
       });
 }
 
+CoordinatorService::Unary* CoordinatorService::DeleteJob(Context* context,
+                                                         const v1::DeleteJobRequest* request,
+                                                         v1::DeleteJobResponse* response) {
+  return UnaryCall(context, parts_.rules, "DeleteJob")
+      .Run<v1::DeleteJobResponse>(
+          response, [=, this] { return parts_.control.Delete(*request, context->peer()); });
+}
+
 // A stream about a job, or about all when `job` is empty. What is wrong with the request is said by
 // the source's first call.
 template <typename Response>

@@ -55,6 +55,8 @@ class CoordinatorService final : public v1::CoordinatorService::CallbackService 
                  v1::StopJobResponse* response) override;
   Unary* ResumeJob(Context* context, const v1::ResumeJobRequest* request,
                    v1::ResumeJobResponse* response) override;
+  Unary* DeleteJob(Context* context, const v1::DeleteJobRequest* request,
+                   v1::DeleteJobResponse* response) override;
   Unary* DumpStack(Context* context, const v1::DumpStackRequest* request,
                    v1::DumpStackResponse* response) override;
   Unary* ListCheckpoints(Context* context, const v1::ListCheckpointsRequest* request,

@@ -71,6 +71,11 @@ absl::StatusOr<v1::ReportLogResponse> FleetService::TakeLog(const v1::ReportLogR
   NSA_ASSIGN_OR_RETURN(const LogStore::Appended appended,
                        parts_.logs.Append(id, request.generation(), request.rank(),
                                           request.offset(), request.data()));
+  // Deleted meanwhile: its folder has just been made again.
+  if (const auto still = parts_.store.Find(id); !still.ok()) {
+    parts_.logs.Remove(id).IgnoreError();
+    return still.status();
+  }
   if (appended.quota_reached) {
     const auto note = [&](v1::StoredJob*, std::vector<v1::JobEvent>* events) {
       v1::JobEvent& event = events->emplace_back();

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -21,6 +22,7 @@
 #include "server/machine_view.h"
 #include "server/progress.h"
 #include "server/transition.h"
+#include "spdlog/spdlog.h"
 
 namespace nsa::server {
 namespace {
@@ -42,11 +44,14 @@ std::string Fingerprint(const v1::JobSpec& spec) {
   return absl::StrFormat("%016x%016x", hash.high64, hash.low64);
 }
 
+absl::Status CheckRequestId(const std::string& request_id) {
+  if (request_id.size() <= kLongestRequestId) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat("request_id: %d bytes (%d); send a UUID",
+                                                    request_id.size(), kLongestRequestId));
+}
+
 absl::Status CheckRequest(const v1::SubmitJobRequest& request) {
-  if (request.request_id().size() > kLongestRequestId) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "request_id: %d bytes (%d); send a UUID", request.request_id().size(), kLongestRequestId));
-  }
+  NSA_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
   if (const size_t bytes = request.spec().ByteSizeLong(); bytes > kLargestSpec) {
     return absl::InvalidArgumentError(
         absl::StrFormat("spec: %d bytes (%d); shorten it", bytes, kLargestSpec));
@@ -349,6 +354,33 @@ absl::StatusOr<v1::Job> JobControl::Resume(const std::string& id_or_name) {
   const auto resumed = store_.Update(job->job().id(), change);
   if (!resumed.ok()) return OutDirRefused(resumed.status());
   return View(**resumed);
+}
+
+absl::StatusOr<v1::DeleteJobResponse> JobControl::Delete(const v1::DeleteJobRequest& request,
+                                                         const std::string& who) {
+  NSA_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
+  const auto deleted = store_.Delete(request.job(), DeletedBy::kUser, request.request_id());
+  if (absl::IsFailedPrecondition(deleted.status())) {
+    return WithReason(deleted.status(), "JOB_HAS_NOT_ENDED");
+  }
+  NSA_RETURN_IF_ERROR(deleted.status());
+  if (deleted->job != nullptr) {
+    spdlog::info("job {}: deleted (by {}): {}", deleted->job_id, who,
+                 DeletionText(deleted->job->job()));
+  }
+  v1::DeleteJobResponse response;
+  response.set_job_id(deleted->job_id);
+  return response;
+}
+
+std::string DeletionText(const v1::Job& job) {
+  const v1::TrainSpec& train = job.spec().train();
+  return absl::StrFormat("name %s, %s at step %d of %d, submitted %s, ended %s; %s stays",
+                         absl::CHexEscape(job.name()), StateName(job.state()),
+                         job.progress().step(), train.steps(),
+                         absl::FormatTime(absl::FromUnixNanos(job.submit_unix_nanos())),
+                         absl::FormatTime(absl::FromUnixNanos(job.end_unix_nanos())),
+                         absl::CHexEscape(train.out_dir()));
 }
 
 v1::Job JobControl::View(const v1::StoredJob& stored) const {

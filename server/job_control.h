@@ -1,4 +1,4 @@
-// What people may do with jobs: submit, stop, resume, look. The decisions behind
+// What people may do with jobs: submit, stop, resume, delete, look. The decisions behind
 // coordinator_service.cc, without gRPC.
 #pragma once
 
@@ -28,6 +28,9 @@ class JobControl {
   absl::StatusOr<v1::ListJobsResponse> List(const v1::ListJobsRequest& request) const;
   absl::StatusOr<v1::Job> Stop(const v1::StopJobRequest& request);
   absl::StatusOr<v1::Job> Resume(const std::string& id_or_name);
+  // `who` is named in the log, which keeps what nothing else remembers.
+  absl::StatusOr<v1::DeleteJobResponse> Delete(const v1::DeleteJobRequest& request,
+                                               const std::string& who);
 
   // Where a job's checkpoints are. InvalidArgument when the path has come to lead out of the
   // allowed roots, e.g. through a link that was put there after the submit.
@@ -48,6 +51,9 @@ class JobControl {
   const PathGuard& paths_;
   const Clock& clock_;
 };
+
+// What the log keeps of a deleted job.
+std::string DeletionText(const v1::Job& job);
 
 // "j" and 12 characters of lower-case base32, random.
 std::string NewJobId();

@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/status.h"
 #include "server/lifecycle.h"
@@ -112,6 +113,10 @@ absl::Status JobStore::Load() {
       NSA_RETURN_IF_ERROR(Annotate(Unseal(progress, job->mutable_job()->mutable_progress()),
                                    "progress of job " + rows.Text(1)));
     }
+    if (job->deleted()) {
+      deleted_[rows.Text(1)] = rows.Int(0);
+      continue;
+    }
     Remember(rows.Int(0), std::move(job));
   }
 }
@@ -134,6 +139,25 @@ void JobStore::Remember(int64_t number, JobPtr job) {
     out_dirs_[out_dir] = id;
   }
   jobs_[id] = {number, std::move(job)};
+}
+
+// The opposite of Remember().
+void JobStore::Drop(const std::string& job_id) {
+  const Entry entry = jobs_.at(job_id);
+  const v1::Job& job = entry.job->job();
+  --counts_[job.state()];
+  numbers_.erase(entry.number);
+  journals_.erase(job.id());
+  jobs_.erase(job.id());
+  deleted_[job.id()] = entry.number;
+  const auto named = newest_by_name_.find(job.name());
+  if (named == newest_by_name_.end() || named->second != job.id()) return;
+  newest_by_name_.erase(named);
+  for (auto older = numbers_.rbegin(); older != numbers_.rend(); ++older) {
+    if (jobs_.at(older->second).job->job().name() != job.name()) continue;
+    newest_by_name_[job.name()] = older->second;
+    return;
+  }
 }
 
 absl::StatusOr<const JobStore::Entry*> JobStore::FindEntry(const std::string& id_or_name) const {
@@ -210,12 +234,18 @@ absl::StatusOr<JobPtr> JobStore::FindRequestLocked(const std::string& request_id
   NSA_ASSIGN_OR_RETURN(const bool found, row.Bind(1, request_id).Step());
   if (!found) return nullptr;
   if (row.Text(0) != fingerprint) {
-    return absl::AlreadyExistsError(absl::StrCat("request_id: ", request_id, " belongs to job ",
-                                                 row.Text(1),
-                                                 ", which has another spec; use a new request_id"));
+    return absl::AlreadyExistsError(absl::StrCat("request_id: ", request_id,
+                                                 " belongs to another request, about job ",
+                                                 row.Text(1), "; use a new request_id"));
   }
-  NSA_ASSIGN_OR_RETURN(const Entry* entry, FindEntry(row.Text(1)));
-  return entry->job;
+  const auto entry = jobs_.find(row.Text(1));
+  if (entry == jobs_.end()) {
+    // Its sender may not have seen the first answer: what somebody deleted must not come back.
+    return absl::NotFoundError(absl::StrCat("request_id: ", request_id, " belongs to job ",
+                                            row.Text(1),
+                                            ", which has been deleted; use a new request_id"));
+  }
+  return entry->second.job;
 }
 
 absl::StatusOr<JobStore::Inserted> JobStore::Insert(v1::StoredJob job,
@@ -249,11 +279,7 @@ absl::StatusOr<JobStore::Inserted> JobStore::InsertLocked(v1::StoredJob job,
   const int64_t number = database_->last_insert_id();
   NSA_RETURN_IF_ERROR(WriteEvent(number, job.job(), std::move(event)));
   if (!request_id.empty()) {
-    NSA_ASSIGN_OR_RETURN(
-        Statement request,
-        database_->Prepare("INSERT INTO requests(id, fingerprint, job) VALUES(?, ?, ?)"));
-    NSA_RETURN_IF_ERROR(
-        request.Bind(1, request_id).Bind(2, fingerprint).Bind(3, job.job().id()).Run());
+    NSA_RETURN_IF_ERROR(WriteRequest(request_id, fingerprint, job.job().id()));
   }
   NSA_RETURN_IF_ERROR(Commit(&transaction));
   auto stored = std::make_shared<const v1::StoredJob>(std::move(job));
@@ -307,6 +333,14 @@ absl::StatusOr<JobPtr> JobStore::UpdateLocked(const std::string& job_id, const C
   return job;
 }
 
+absl::Status JobStore::WriteRequest(const std::string& request_id, const std::string& fingerprint,
+                                    const std::string& job_id) {
+  NSA_ASSIGN_OR_RETURN(
+      Statement row,
+      database_->Prepare("INSERT INTO requests(id, fingerprint, job) VALUES(?, ?, ?)"));
+  return row.Bind(1, request_id).Bind(2, fingerprint).Bind(3, job_id).Run();
+}
+
 absl::Status JobStore::WriteJob(int64_t number, const v1::StoredJob& job) {
   // Progress has a row of its own, which changes with the records.
   v1::StoredJob body = job;
@@ -341,6 +375,9 @@ absl::StatusOr<std::vector<v1::JobEvent>> JobStore::Events(const std::string& jo
   if (!job_id.empty()) {
     NSA_ASSIGN_OR_RETURN(const Entry* entry, FindEntry(job_id));
     absl::StrAppend(&sql, " AND job = ", entry->number);
+  } else if (!deleted_.empty()) {
+    const auto number = [](std::string* out, const auto& job) { absl::StrAppend(out, job.second); };
+    absl::StrAppend(&sql, " AND job NOT IN (", absl::StrJoin(deleted_, ",", number), ")");
   }
   NSA_ASSIGN_OR_RETURN(Statement rows,
                        database_->Prepare(absl::StrCat(sql, " ORDER BY sequence LIMIT ?")));

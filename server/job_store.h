@@ -40,12 +40,16 @@ struct RankJournal {
   double last_checkpoint_seconds = 0;  // of this process's life
 };
 
+// Who wanted a job gone.
+enum class DeletedBy { kUser, kRetention };
+
 class JobStore {
  public:
   struct Observer {
     std::function<void(const std::string& job_id)> changed;  // job, events or records
     // A job has come (from UNSPECIFIED) or changed its state.
     std::function<void(v1::Job::State from, const v1::StoredJob& job)> moved;
+    std::function<void(const v1::StoredJob& job, DeletedBy by)> deleted;
     std::function<void(double seconds)> committed;
     std::function<void(const std::string& operation)> failed;
   };
@@ -58,7 +62,8 @@ class JobStore {
                                                         const Clock& clock, Observer observer);
 
   // Stores a new job and its first event. FailedPrecondition when its out_dir is in use. With a
-  // request id that is known: the job of then when the fingerprint is the same, else AlreadyExists.
+  // request id that is known: the job of then when the fingerprint is the same, else AlreadyExists;
+  // NotFound when that job has been deleted.
   struct Inserted {
     JobPtr job;
     bool created = false;
@@ -66,7 +71,8 @@ class JobStore {
   absl::StatusOr<Inserted> Insert(v1::StoredJob job, const std::string& request_id,
                                   const std::string& fingerprint, v1::JobEvent event);
 
-  // The job of a request id; null when it is not known, AlreadyExists when the fingerprint differs.
+  // The job of a request id; null when it is not known, AlreadyExists when the fingerprint differs,
+  // NotFound when the job has been deleted.
   absl::StatusOr<JobPtr> FindRequest(const std::string& request_id,
                                      const std::string& fingerprint) const;
 
@@ -93,6 +99,30 @@ class JobStore {
   // FailedPrecondition when a job that had ended would come back to an out_dir that is in use.
   using Change = std::function<absl::Status(v1::StoredJob* job, std::vector<v1::JobEvent>* events)>;
   absl::StatusOr<JobPtr> Update(const std::string& job_id, const Change& change);
+
+  // Takes out a job that has ended: from then on nobody finds it, also after a restart, and its
+  // name is free. One small transaction; what it has left goes by Purge() and Forget(). NotFound;
+  // FailedPrecondition for one that has not ended. A request id that is known gives the answer of
+  // then when it was for the same `id_or_name`, else AlreadyExists.
+  struct Deleted {
+    std::string job_id;
+    JobPtr job;  // as it was; null when the request was known
+  };
+  absl::StatusOr<Deleted> Delete(const std::string& id_or_name, DeletedBy by,
+                                 const std::string& request_id);
+
+  // Jobs that ended before a moment, those that did so first first; at most `limit`.
+  std::vector<JobPtr> EndedBefore(absl::Time when, size_t limit) const;
+
+  // A deleted job that has left something; empty: none.
+  std::string NextToPurge() const;
+
+  // Removes at most `rows` events and records of a deleted job, in one transaction. True when none
+  // is left.
+  absl::StatusOr<bool> Purge(const std::string& job_id, int rows);
+
+  // Removes the last of a deleted job, once Purge() said true.
+  absl::Status Forget(const std::string& job_id);
 
   // Events after `after_sequence` in order, of one job or (empty id) of all; at most `limit`.
   absl::StatusOr<std::vector<v1::JobEvent>> Events(const std::string& job_id,
@@ -136,6 +166,7 @@ class JobStore {
   absl::Status Migrate() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Load() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Remember(int64_t number, JobPtr job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Drop(const std::string& job_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<const Entry*> FindEntry(const std::string& id_or_name) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<JobPtr> FindRequestLocked(const std::string& request_id,
@@ -146,8 +177,15 @@ class JobStore {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<JobPtr> UpdateLocked(const std::string& job_id, const Change& change)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<Deleted> DeleteLocked(const std::string& id_or_name, const std::string& request_id)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<bool> PurgeLocked(const std::string& job_id, int rows)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status ForgetLocked(const std::string& job_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Appended> AppendLocked(const v1::ReportRecordsRequest& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status WriteRequest(const std::string& request_id, const std::string& fingerprint,
+                            const std::string& job_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WriteJob(int64_t number, const v1::StoredJob& job)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WriteProgress(int64_t number, const v1::JobProgress& progress)
@@ -174,6 +212,7 @@ class JobStore {
   std::map<int64_t, JobPtr> active_ ABSL_GUARDED_BY(mutex_);  // by number: have not ended
   std::map<std::string, std::string> out_dirs_ ABSL_GUARDED_BY(mutex_);  // of active jobs → id
   std::map<v1::Job::State, int64_t> counts_ ABSL_GUARDED_BY(mutex_);     // jobs by state
+  std::map<std::string, int64_t> deleted_ ABSL_GUARDED_BY(mutex_);  // id → number: left to purge
   mutable std::map<std::string, Journals> journals_ ABSL_GUARDED_BY(mutex_);  // of active jobs
 };
 

@@ -245,4 +245,14 @@ absl::StatusOr<LogStore::Position> LogStore::Tail(const std::string& job_id, int
   return Position{};
 }
 
+absl::Status LogStore::Remove(const std::string& job_id) {
+  MutexLock lock(&mutex_);
+  std::erase_if(logs_, [&](const auto& log) { return log.first.first == job_id; });
+  std::error_code error;
+  fs::remove_all(dir_ / job_id, error);
+  if (!error) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat((dir_ / job_id).string(), ": remove: ", error.message(), "; check the disk"));
+}
+
 }  // namespace nsa::server

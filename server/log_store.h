@@ -48,6 +48,9 @@ class LogStore {
   // The position of the last `lines` lines.
   absl::StatusOr<Position> Tail(const std::string& job_id, int32_t rank, int lines);
 
+  // Removes the logs of a job, and its folder.
+  absl::Status Remove(const std::string& job_id);
+
  private:
   struct Segment {
     int64_t generation = 0;

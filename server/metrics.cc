@@ -60,9 +60,12 @@ Metrics::Metrics(const Clock& clock) : clock_(clock) {
       .Set(1);
   Gauge(FamilyId::kStartTime).Set(absl::ToDoubleSeconds(clock.Wall() - absl::UnixEpoch()));
   Counter(FamilyId::kJobsSubmitted);
+  for (const char* cause : {"user", "retention"}) {
+    Counter(FamilyId::kJobsDeleted, {{"cause", cause}});
+  }
   Histogram(FamilyId::kStoreCommit);
   Histogram(FamilyId::kQueueWait);
-  for (const char* op : {"insert", "update", "append"}) {
+  for (const char* op : {"insert", "update", "append", "delete"}) {
     Counter(FamilyId::kStoreErrors, {{"op", op}});
   }
 }
@@ -189,6 +192,16 @@ void Metrics::ObserveMove(v1::Job::State from, const v1::StoredJob& stored) {
   } else if (const auto series = jobs_.find(job.id()); series != jobs_.end()) {
     series->second.ended = absl::InfiniteDuration();
   }
+}
+
+void Metrics::ObserveDeletion(const std::string& job_id, DeletedBy by) {
+  MutexLock lock(&mutex_);
+  Counter(FamilyId::kJobsDeleted, {{"cause", by == DeletedBy::kUser ? "user" : "retention"}})
+      .Increment();
+  if (const auto series = jobs_.find(job_id); series != jobs_.end()) {
+    series->second.ended = -absl::InfiniteDuration();
+  }
+  Sweep();
 }
 
 void Metrics::ObserveRecords(const v1::Job& job, int32_t rank,
@@ -367,6 +380,13 @@ void Metrics::ObserveFleet(const std::vector<NodeView>& nodes, const std::vector
         .Set(static_cast<double>(count));
   }
   ObserveGpus(nodes, active);
+  // Records that come late, from a machine that was silent, make series of a job that is no more.
+  std::set<std::string> alive;
+  for (const JobPtr& job : active) alive.insert(job->job().id());
+  for (auto& [id, series] : jobs_) {
+    series.ended =
+        alive.contains(id) ? absl::InfiniteDuration() : std::min(series.ended, clock_.Monotonic());
+  }
   Sweep();
 }
 

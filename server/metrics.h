@@ -42,11 +42,15 @@ class Metrics {
   // A job moved from one state to another (from UNSPECIFIED: it was submitted).
   void ObserveMove(v1::Job::State from, const v1::StoredJob& job);
 
+  // A job is no longer there: its series go at once.
+  void ObserveDeletion(const std::string& job_id, DeletedBy by);
+
   // New records of one rank of a job's present generation.
   void ObserveRecords(const v1::Job& job, int32_t rank,
                       const std::vector<v1::WorkerRecord>& records);
 
-  // What there is now; also drops the series of jobs that ended more than kGrace ago.
+  // What there is now; also drops the series of jobs that ended more than kGrace ago. A job that is
+  // not active has ended.
   void ObserveFleet(const std::vector<NodeView>& nodes, const std::vector<JobPtr>& active,
                     const std::map<v1::Job::State, int64_t>& jobs_by_state);
 

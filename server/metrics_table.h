@@ -1,5 +1,5 @@
 // Every Prometheus family of the coordinator in one table: name, help, labels. Base units; a family
-// with job_id loses its series five minutes after the job has ended.
+// with job_id loses its series five minutes after the job has ended, or when it is deleted.
 #pragma once
 
 #include <cstddef>
@@ -20,6 +20,7 @@ enum class FamilyId {
   kJobs,
   kJobsSubmitted,
   kJobsFinished,
+  kJobsDeleted,
   kQueueWait,
   kWaivers,
   // Machines.
@@ -108,6 +109,8 @@ inline constexpr FamilySpec kFamilies[] = {
     {FamilyId::kJobsSubmitted, kCounter, "nsa_jobs_submitted_total", "", "Jobs accepted."},
     {FamilyId::kJobsFinished, kCounter, "nsa_jobs_finished_total", "result reason",
      "Jobs that have ended."},
+    {FamilyId::kJobsDeleted, kCounter, "nsa_jobs_deleted_total", "cause",
+     "Ended jobs that were deleted, asked by a user or after job_retention_days (retention)."},
     {FamilyId::kQueueWait, kHistogram, "nsa_queue_wait_seconds", "",
      "Time from entering the queue to the start."},
     {FamilyId::kWaivers, kCounter, "nsa_preflight_waivers_total", "rule",

@@ -13,6 +13,7 @@ namespace fs = std::filesystem;
 
 constexpr char kDefaultListen[] = "127.0.0.1:50951";
 constexpr char kDefaultMetrics[] = "127.0.0.1:9464";
+constexpr double kLongestRetentionDays = 36'500;
 
 fs::path BesideThisProgram(const std::string& name) {
   std::error_code error;
@@ -36,6 +37,16 @@ absl::Status CheckTimes(const Options& options) {
         absl::StrFormat("log_quota_bytes: %d (≥ 65536); raise it", options.log_quota_bytes));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<absl::Duration> RetentionOf(double days) {
+  // Also not a number.
+  if (!(days >= 0 && days <= kLongestRetentionDays)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("job_retention_days: %g (0 to %g); 0 keeps the records of jobs for ever",
+                        days, kLongestRetentionDays));
+  }
+  return days * absl::Hours(24);
 }
 
 absl::Status CheckRoots(const Options& options) {
@@ -72,6 +83,7 @@ absl::StatusOr<Options> ResolveOptions(const v1::CoordinatorConfig& config) {
       absl::Seconds(config.has_node_lost_seconds() ? config.node_lost_seconds() : 300);
   options.log_quota_bytes =
       config.has_log_quota_bytes() ? config.log_quota_bytes() : int64_t{256} << 20;
+  NSA_ASSIGN_OR_RETURN(options.job_retention, RetentionOf(config.job_retention_days()));
   NSA_RETURN_IF_ERROR(CheckTimes(options));
   NSA_RETURN_IF_ERROR(CheckRoots(options));
   NSA_RETURN_IF_ERROR(

@@ -23,6 +23,7 @@ struct Options {
   absl::Duration node_unknown;
   absl::Duration node_lost;
   int64_t log_quota_bytes = 0;
+  absl::Duration job_retention;  // zero: for ever
   // A client that does not answer a ping within `ping_timeout` is gone; pings come every
   // `ping_every`. Together they bound what a vanished host costs. Not configurable: clients are
   // told these numbers (common/rpc.cc).

@@ -26,6 +26,7 @@
 #include "server/metrics_http.h"
 #include "server/queue_board.h"
 #include "server/reconciler.h"
+#include "server/retention.h"
 #include "server/self_probe.h"
 #include "server/service_manager.h"
 #include "server/state_lock.h"
@@ -75,6 +76,7 @@ struct Server::Parts {
   std::unique_ptr<JobControl> control;
   std::unique_ptr<MetricsHttp> metrics_http;
   std::unique_ptr<Reconciler> reconciler;
+  std::unique_ptr<Retention> retention;
   absl::Duration looked = -absl::InfiniteDuration();  // of the reconciler's thread
   // Executors end before what their tasks use.
   std::unique_ptr<Executor> slow;
@@ -102,6 +104,8 @@ absl::Status Server::Parts::OpenStore() {
       .changed = [this](const std::string& id) { hub.Publish(id); },
       .moved = [this](v1::Job::State from,
                       const v1::StoredJob& job) { metrics.ObserveMove(from, job); },
+      .deleted = [this](const v1::StoredJob& job,
+                        DeletedBy by) { metrics.ObserveDeletion(job.job().id(), by); },
       .committed = [this](double seconds) { metrics.ObserveCommit(seconds); },
       .failed = [this](const std::string& operation) { metrics.ObserveStoreError(operation); }};
   NSA_ASSIGN_OR_RETURN(store, JobStore::Open(options.state_dir, clock, std::move(observer)));
@@ -131,6 +135,13 @@ void Server::Parts::MakeReconciler() {
                         .dumps_dir = options.state_dir / "dumps",
                         .changed = [this](const std::string& id) { hub.Publish(id); },
                         .looked = [this] { Look(); }});
+  retention = std::make_unique<Retention>(Retention::Parts{.store = *store,
+                                                           .logs = logs,
+                                                           .executor = *slow,
+                                                           .clock = clock,
+                                                           .keep = options.job_retention,
+                                                           .dumps_dir = options.state_dir / "dumps",
+                                                           .draining = draining});
 }
 
 void Server::Parts::Look() {
@@ -138,6 +149,7 @@ void Server::Parts::Look() {
   const absl::Duration now = clock.Monotonic();
   if (now - looked < kLookEvery) return;
   looked = now;
+  retention->Look();
   const std::vector<JobPtr> active = store->Active();
   metrics.ObserveFleet(fleet.Nodes(), active, store->CountByState());
   for (const JobPtr& job : active) {

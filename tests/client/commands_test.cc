@@ -193,6 +193,62 @@ TEST_F(CommandsTest, ResumeQueuesTheJobAgain) {
   EXPECT_THAT(ran.err, HasSubstr("nsactl watch jold12345678a"));
 }
 
+TEST_F(CommandsTest, DeleteSaysWhatGoesAndWhatStays) {
+  const Ran ran = Run({"delete", "old", "jold12345678a", "--yes"});
+  EXPECT_EQ(ran.code, ExitCode::kOk);
+  EXPECT_EQ(ran.out, "deleted old (jold12345678a); /data/demo stays, with its checkpoints\n");
+  EXPECT_THAT(service().Requests("DeleteJob"),
+              ElementsAre(AllOf(HasSubstr("job: \"jold12345678a\""), HasSubstr("request_id"))))
+      << "named twice, deleted once";
+  EXPECT_EQ(Run({"delete", "old", "--yes"}).code, ExitCode::kNotFound);
+}
+
+TEST_F(CommandsTest, DeleteAsksOnATerminal) {
+  can_ask_ = true;
+  for (const std::string answer : {"", "\n", "n\n", "yesterday\n"}) {
+    typed_ = answer;
+    const Ran ran = Run({"delete", "old"});
+    EXPECT_EQ(ran.code, ExitCode::kInterrupted) << answer;
+    EXPECT_THAT(ran.err,
+                AllOf(HasSubstr("old (jold12345678a)  FAILED at 375/1000"), HasSubstr("/data/demo"),
+                      HasSubstr("checkpoints. [y/N]"), HasSubstr("nothing deleted")));
+    EXPECT_EQ(ran.out, "");
+  }
+  EXPECT_THAT(service().Requests("DeleteJob"), SizeIs(0));
+  typed_ = " YES \n";
+  EXPECT_EQ(Run({"delete", "old"}).code, ExitCode::kOk);
+  EXPECT_THAT(service().Requests("DeleteJob"), SizeIs(1));
+}
+
+TEST_F(CommandsTest, DeleteWithoutATerminalNeedsYes) {
+  const Ran ran = Run({"delete", "old"});
+  EXPECT_EQ(ran.code, ExitCode::kUsage);
+  EXPECT_THAT(ran.err, HasSubstr("nsactl: --yes: not given"));
+  EXPECT_THAT(service().Requests("DeleteJob"), SizeIs(0));
+}
+
+TEST_F(CommandsTest, DeleteOfAJobThatRunsDeletesNothing) {
+  const Ran ran = Run({"delete", "old", "demo", "--yes"});
+  EXPECT_EQ(ran.code, ExitCode::kPrecondition);
+  EXPECT_THAT(ran.err, AllOf(HasSubstr("demo (jdemo1234567) is RUNNING"),
+                             HasSubstr("nsactl stop jdemo1234567")));
+  EXPECT_EQ(Run({"delete", "old", "nothing", "--yes"}).code, ExitCode::kNotFound);
+  EXPECT_THAT(service().Requests("DeleteJob"), SizeIs(0));
+}
+
+TEST_F(CommandsTest, DeleteIsSentAgainUnderTheSameRequestId) {
+  state().failures["DeleteJob"] = {grpc::Status(grpc::StatusCode::UNAVAILABLE, "Socket closed")};
+  EXPECT_EQ(Run({"delete", "old", "--yes", "-o", "name"}).out, "jold12345678a\n");
+  const std::vector<std::string> sent = service().Requests("DeleteJob");
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(sent[0], sent[1]);
+}
+
+TEST_F(CommandsTest, DeleteInJsonIsOneDocument) {
+  const auto json = nlohmann::json::parse(Run({"delete", "old", "--yes", "-o", "json"}).out);
+  EXPECT_EQ(json, nlohmann::json::parse(R"({"job_ids": ["jold12345678a"]})"));
+}
+
 TEST_F(CommandsTest, LogsNameTheirRanksWhenThereAreSeveral) {
   const auto add = [this](int rank, const std::string& data, const std::string& token) {
     v1::StreamLogsResponse& chunk = state().logs.emplace_back();

@@ -51,11 +51,14 @@ class NsactlTest : public ::testing::Test {
   Ran RunAlone(const std::vector<std::string>& arguments) {
     std::ostringstream out;
     std::ostringstream err;
+    std::istringstream in(typed_);
     Session session({.out = &out,
                      .err = &err,
                      .terminal = terminal_,
                      .unicode = true,
-                     .columns = [] { return 100; }},
+                     .columns = [] { return 100; },
+                     .in = &in,
+                     .can_ask = can_ask_},
                     &clock_, &interrupt_);
     Cli cli(&session);
     state();  // what the test wrote into it comes before the call
@@ -71,6 +74,8 @@ class NsactlTest : public ::testing::Test {
   NoonClock clock_;
   Interrupt interrupt_;
   bool terminal_ = false;
+  bool can_ask_ = false;
+  std::string typed_;  // what the person types
 };
 
 inline void PrintTo(const ExitCode& code, std::ostream* out) { *out << static_cast<int>(code); }

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <functional>
+#include <limits>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -323,6 +324,18 @@ TEST(Options, RefuseAddressesThatOthersCanReach) {
   config.set_metrics_address("0.0.0.0:9464");
   EXPECT_THAT(ResolveOptions(config).status(),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("metrics_address")));
+}
+
+TEST(Options, KeepJobsForEverUnlessToldForHowLong) {
+  v1::CoordinatorConfig config;
+  EXPECT_EQ(ResolveOptions(config)->job_retention, absl::ZeroDuration());
+  config.set_job_retention_days(0.5);
+  EXPECT_EQ(ResolveOptions(config)->job_retention, absl::Hours(12));
+  for (const double days : {-1.0, 1e9, std::numeric_limits<double>::quiet_NaN()}) {
+    config.set_job_retention_days(days);
+    EXPECT_THAT(ResolveOptions(config).status(),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("job_retention_days")));
+  }
 }
 
 TEST(Options, RefuseTimesThatWouldKillHealthyJobs) {

@@ -120,6 +120,17 @@ TEST_F(LogStoreTest, FindsTheLastLines) {
   EXPECT_EQ(*logs_->Tail("nobody", 0, 1), Position());
 }
 
+TEST_F(LogStoreTest, RemovesTheLogsOfOneJobAlone) {
+  Append(0, "a line\n");
+  ASSERT_OK(logs_->Append("j2", 1, 0, 0, "another\n").status());
+  ASSERT_OK(logs_->Remove("j"));
+  ASSERT_OK(logs_->Remove("j")) << "twice is once";
+  EXPECT_EQ(ReadAll({}, true), "");
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "logs" / "j"));
+  EXPECT_EQ(logs_->Read("j2", 0, {}, true)->data, "another\n");
+  EXPECT_EQ(Append(0, "from the start\n"), 15) << "nothing is remembered";
+}
+
 TEST_F(LogStoreTest, DoesNotFollowASymbolicLink) {
   std::ofstream(folder_ / "victim") << "mine\n";
   std::filesystem::create_directories(folder_ / "logs" / "j");

@@ -151,21 +151,53 @@ TEST(Metrics, DropTheSeriesOfAJobFiveMinutesAfterItsEnd) {
   FakeClock clock;
   Metrics metrics(clock);
   v1::StoredJob job = RunningJob("j1", 2);
+  const auto running = std::make_shared<v1::StoredJob>(RunningJob("j2", 1));
   Exercise(&metrics, job);
-  Exercise(&metrics, RunningJob("j2", 1));
+  Exercise(&metrics, *running);
   job.mutable_job()->set_state(v1::Job::STATE_FAILED);
   job.mutable_job()->set_reason("HANG");
   metrics.ObserveMove(v1::Job::STATE_RUNNING, job);
   EXPECT_THAT(metrics.Text(), HasSubstr("nsa_worker_up{job_id=\"j1\",rank=\"0\"} 0"));
   clock.Advance(Metrics::kGrace - absl::Seconds(1));
-  metrics.ObserveFleet({}, {}, {});
+  metrics.ObserveFleet({}, {running}, {});
   EXPECT_THAT(metrics.Text(), HasSubstr("nsa_job_state{job_id=\"j1\",state=\"FAILED\"} 1"));
   clock.Advance(absl::Seconds(2));
-  metrics.ObserveFleet({}, {}, {});
+  metrics.ObserveFleet({}, {running}, {});
   EXPECT_THAT(metrics.Text(), Not(HasSubstr("job_id=\"j1\"")));
   EXPECT_THAT(metrics.Text(), HasSubstr("job_id=\"j2\""));
   EXPECT_THAT(metrics.Text(),
               HasSubstr("nsa_jobs_finished_total{reason=\"HANG\",result=\"FAILED\"} 1"));
+}
+
+TEST(Metrics, DropTheSeriesOfADeletedJobAtOnceAndCountWhoDeletedIt) {
+  FakeClock clock;
+  Metrics metrics(clock);
+  v1::StoredJob job = RunningJob("j1", 2);
+  Exercise(&metrics, job);
+  Exercise(&metrics, RunningJob("j2", 1));
+  job.mutable_job()->set_state(v1::Job::STATE_FAILED);
+  metrics.ObserveMove(v1::Job::STATE_RUNNING, job);
+  EXPECT_THAT(metrics.Text(), HasSubstr("nsa_jobs_deleted_total{cause=\"user\"} 0"));
+  metrics.ObserveDeletion("j1", DeletedBy::kUser);
+  metrics.ObserveDeletion("without-series", DeletedBy::kRetention);
+  EXPECT_THAT(metrics.Text(), Not(HasSubstr("job_id=\"j1\"")));
+  EXPECT_THAT(metrics.Text(), HasSubstr("job_id=\"j2\""));
+  EXPECT_THAT(metrics.Text(), HasSubstr("nsa_jobs_deleted_total{cause=\"user\"} 1"));
+  EXPECT_THAT(metrics.Text(), HasSubstr("nsa_jobs_deleted_total{cause=\"retention\"} 1"));
+}
+
+TEST(Metrics, RecordsThatComeAfterTheEndMakeNoSeriesThatStays) {
+  FakeClock clock;
+  Metrics metrics(clock);
+  const auto running = std::make_shared<v1::StoredJob>(RunningJob("j2", 1));
+  Exercise(&metrics, RunningJob("j1", 1));
+  Exercise(&metrics, *running);
+  for (int minute = 0; minute < 7; ++minute) {
+    metrics.ObserveFleet({}, {running}, {});
+    clock.Advance(absl::Minutes(1));
+  }
+  EXPECT_THAT(metrics.Text(), Not(HasSubstr("job_id=\"j1\""))) << "it is not among the active";
+  EXPECT_THAT(metrics.Text(), HasSubstr("job_id=\"j2\""));
 }
 
 TEST(Metrics, AResumedJobKeepsItsSeries) {
@@ -177,8 +209,11 @@ TEST(Metrics, AResumedJobKeepsItsSeries) {
   metrics.ObserveMove(v1::Job::STATE_RUNNING, job);
   job.mutable_job()->set_state(v1::Job::STATE_QUEUED);
   metrics.ObserveMove(v1::Job::STATE_STOPPED, job);
-  clock.Advance(absl::Hours(1));
-  metrics.ObserveFleet({}, {}, {});
+  const auto resumed = std::make_shared<v1::StoredJob>(job);
+  for (int i = 0; i < 3; ++i) {
+    clock.Advance(absl::Hours(1));
+    metrics.ObserveFleet({}, {resumed}, {});
+  }
   EXPECT_THAT(metrics.Text(), HasSubstr("nsa_job_loss{job_id=\"j1\"}"));
 }
 

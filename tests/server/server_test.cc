@@ -4,6 +4,7 @@
 #include <fstream>
 #include <utility>
 
+#include "server/job_control.h"
 #include "tests/server/server_fixture.h"
 
 namespace nsa::server {
@@ -108,6 +109,74 @@ TEST_F(ServerTest, ARefusedJobComesBackWithItsViolations) {
   ASSERT_TRUE(validated.ok()) << validated.status();
   EXPECT_FALSE(validated->report().accepted());
   EXPECT_FALSE(validated->has_job());
+}
+
+TEST_F(ServerTest, AnEndedJobIsDeletedWithAllThatIsKeptOfIt) {
+  const auto remove = [&](const std::string& job, const std::string& request_id,
+                          grpc::Status* wire = nullptr) {
+    v1::DeleteJobRequest request;
+    request.set_job(job);
+    request.set_request_id(request_id);
+    return Call<v1::DeleteJobResponse>(&v1::CoordinatorService::Stub::DeleteJob, people_.get(),
+                                       request, wire);
+  };
+  const std::string id = Submit(Spec("demo"));
+  grpc::Status wire;
+  EXPECT_THAT(remove(id, "early", &wire).status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("nsactl stop " + id)));
+  EXPECT_EQ(DetailsOf(wire).reason, "JOB_HAS_NOT_ENDED");
+  EXPECT_THAT(remove("nobody", "").status(), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(remove(id, std::string(200, 'r')).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("request_id")));
+  KeepBeating(2, 3);
+  EXPECT_EQ(Follow(id).state(), Job::STATE_SUCCEEDED);
+  v1::ReportLogRequest log;
+  log.set_job_id(id);
+  log.set_generation(1);
+  log.set_data("a line\n");
+  const auto report = [&] {
+    return Call<v1::ReportLogResponse>(&v1::FleetService::Stub::ReportLog, agents_.get(), log)
+        .status();
+  };
+  ASSERT_OK(report());
+  ASSERT_TRUE(std::filesystem::exists(folder_ / "state/logs" / id));
+
+  for (int i = 0; i < 3; ++i) {
+    const auto deleted = remove("demo", "r");
+    ASSERT_OK(deleted.status());
+    EXPECT_EQ(deleted->job_id(), id);
+    if (i == 1) Restart();
+  }
+  v1::GetJobRequest get;
+  get.set_job(id);
+  EXPECT_THAT(
+      Call<v1::GetJobResponse>(&v1::CoordinatorService::Stub::GetJob, people_.get(), get).status(),
+      StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(report(), StatusIs(absl::StatusCode::kNotFound)) << "an agent then gives up";
+  const absl::Time give_up = absl::Now() + absl::Seconds(60);
+  while (std::filesystem::exists(folder_ / "state/logs" / id) && absl::Now() < give_up) {
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "state/logs" / id));
+
+  v1::JobSpec again = Spec("demo");
+  again.mutable_train()->set_out_dir((folder_ / "out" / "again").string());
+  const std::string next = Submit(again);
+  EXPECT_NE(next, id);
+  EXPECT_EQ(Get("demo").id(), next);
+}
+
+TEST(DeletionText, NamesTheJobOnOneLineWhateverItIsCalled) {
+  v1::Job job;
+  job.set_name("a\nb");
+  job.set_state(v1::Job::STATE_FAILED);
+  job.mutable_progress()->set_step(7);
+  job.mutable_spec()->mutable_train()->set_steps(20);
+  job.mutable_spec()->mutable_train()->set_out_dir("/data/a");
+  const std::string text = DeletionText(job);
+  EXPECT_THAT(text, HasSubstr("name a\\nb, FAILED at step 7 of 20"));
+  EXPECT_THAT(text, HasSubstr("/data/a stays"));
+  EXPECT_EQ(text.find('\n'), std::string::npos);
 }
 
 TEST_F(ServerTest, TwoJobsDoNotShareAnOutDir) {

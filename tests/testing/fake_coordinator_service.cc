@@ -187,6 +187,18 @@ grpc::Status FakeCoordinatorService::ResumeJob(grpc::ServerContext* context,
   return grpc::Status::OK;
 }
 
+grpc::Status FakeCoordinatorService::DeleteJob(grpc::ServerContext* context,
+                                               const v1::DeleteJobRequest* request,
+                                               v1::DeleteJobResponse* response) {
+  if (auto status = Enter(context, "DeleteJob", *request); !status.ok()) return status;
+  MutexLock lock(&mutex_);
+  const v1::Job* job = Find(request->job());
+  if (job == nullptr) return NoSuchJob(request->job());
+  response->set_job_id(job->id());
+  std::erase_if(state_.jobs, [&](const v1::Job& each) { return each.id() == response->job_id(); });
+  return grpc::Status::OK;
+}
+
 grpc::Status FakeCoordinatorService::DumpStack(grpc::ServerContext* context,
                                                const v1::DumpStackRequest* request,
                                                v1::DumpStackResponse* response) {

@@ -67,6 +67,8 @@ class FakeCoordinatorService final : public v1::CoordinatorService::Service {
                        v1::StopJobResponse* response) override;
   grpc::Status ResumeJob(grpc::ServerContext* context, const v1::ResumeJobRequest* request,
                          v1::ResumeJobResponse* response) override;
+  grpc::Status DeleteJob(grpc::ServerContext* context, const v1::DeleteJobRequest* request,
+                         v1::DeleteJobResponse* response) override;
   grpc::Status DumpStack(grpc::ServerContext* context, const v1::DumpStackRequest* request,
                          v1::DumpStackResponse* response) override;
   grpc::Status ListCheckpoints(grpc::ServerContext* context,

@@ -1,0 +1,61 @@
+// Deletes: jobs that ended longer ago than job_retention_days, and, a little at a time, what
+// deleted jobs have left: their rows in the store, their logs, their stack dumps. out_dir is not
+// touched.
+//
+// A wall clock that is wrong by years must not cost anybody's records: nothing is taken out for its
+// age before the clock has gone evenly, and the coordinator has run, for kSteady.
+#pragma once
+
+#include <atomic>
+#include <filesystem>
+#include <optional>
+
+#include "absl/time/time.h"
+#include "common/clock.h"
+#include "server/executor.h"
+#include "server/job_store.h"
+#include "server/log_store.h"
+
+namespace nsa::server {
+
+class Retention {
+ public:
+  struct Parts {  // all borrowed
+    JobStore& store;
+    LogStore& logs;
+    Executor& executor;
+    const Clock& clock;
+    absl::Duration keep;  // after a job's end; zero: for ever
+    std::filesystem::path dumps_dir;
+    const std::atomic<bool>& draining;  // the coordinator is going down: what is left waits
+  };
+
+  // A clock that is set by more than kJump is not even.
+  static constexpr absl::Duration kSteady = absl::Minutes(10);
+  static constexpr absl::Duration kJump = absl::Minutes(1);
+
+  explicit Retention(Parts parts);
+
+  // Hands what there is to do to the executor; returns at once. Called by one thread, about once a
+  // second.
+  void Look();
+
+ private:
+  std::optional<absl::Time> OldestKept(absl::Duration now);
+  void Work(std::optional<absl::Time> oldest_kept);
+  bool DeleteOne(absl::Time oldest_kept);
+  bool PurgeSome(const std::string& job_id);
+  absl::Status RemoveFiles(const std::string& job_id) const;
+
+  const Parts parts_;
+  // Of Look()'s thread.
+  absl::Duration offset_ = absl::InfiniteDuration();  // wall clock to monotonic
+  absl::Duration steady_since_;
+  absl::Duration next_look_ = -absl::InfiniteDuration();  // at ages
+  absl::Duration retry_at_ = -absl::InfiniteDuration();
+  // Of both.
+  std::atomic<bool> busy_ = false;
+  std::atomic<bool> failed_ = false;
+};
+
+}  // namespace nsa::server
