@@ -499,7 +499,7 @@ TEST(Checkpoint, KilledAtAnyMomentItsLastFinalNameIsWhole) {
     ASSERT_OK((*writer)->Save(first.state(), State(1)));
     ASSERT_OK((*writer)->Drain());
   }
-  const double one = absl::ToDoubleMicroseconds(absl::Now() - before);
+  double one = absl::ToDoubleMicroseconds(absl::Now() - before);
   int64_t next = 2;
   for (int round = 0; round < 25; ++round) {
     const std::string log = dir / ("log-" + std::to_string(round));
@@ -530,6 +530,8 @@ TEST(Checkpoint, KilledAtAnyMomentItsLastFinalNameIsWhole) {
                   testing::Each(static_cast<float>(state->step())));
     }
     EXPECT_THAT(loaded.v, testing::Each(static_cast<float>(state->step())));
+    // The machine was quicker when the first one was timed: give the children more.
+    if (entries->back().step < next) one *= 1.2;
     next = entries->back().step + 1;
   }
   EXPECT_GT(next, 5) << "hardly any checkpoint was written";
