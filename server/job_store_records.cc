@@ -52,24 +52,15 @@ std::vector<v1::WorkerRecord> Fresh(const v1::ReportRecordsRequest& request, int
 std::vector<v1::JobEvent> EventsOf(const v1::ReportRecordsRequest& request,
                                    const std::vector<v1::WorkerRecord>& records) {
   std::vector<v1::JobEvent> events;
-  const auto add = [&](const v1::WorkerRecord& record, const std::string& reason,
-                       const std::string& text, v1::Severity severity) {
+  for (const v1::WorkerRecord& record : records) {
+    if (!record.has_event()) continue;
     v1::JobEvent& event = events.emplace_back();
     event.set_unix_nanos(record.unix_nanos());
-    event.set_reason(reason);
-    event.set_text(text);
-    event.set_severity(severity);
+    event.set_reason(record.event().reason());
+    event.set_text(record.event().text());
+    event.set_severity(record.event().severity());
     event.set_generation(request.generation());
     event.set_rank(request.rank());
-  };
-  for (const v1::WorkerRecord& record : records) {
-    if (record.has_event()) {
-      add(record, record.event().reason(), record.event().text(), record.event().severity());
-    } else if (record.has_checkpoint() && !record.checkpoint().error().empty()) {
-      add(record, "CHECKPOINT_FAILED",
-          absl::StrCat("step ", record.checkpoint().step(), ": ", record.checkpoint().error()),
-          v1::SEVERITY_ERROR);
-    }
   }
   return events;
 }

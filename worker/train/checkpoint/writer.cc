@@ -231,7 +231,10 @@ class CheckpointWriter::Impl {
     if (!bytes.ok()) record.set_error(std::string(bytes.status().message()));
     if (options_.rank == 0) TidyUp(step, bytes.ok());
     if (options_.on_record && (options_.rank == 0 || !bytes.ok())) options_.on_record(record);
-    if (!bytes.ok()) Trouble("CHECKPOINT_FAILED", CheckpointName(step), bytes.status().message());
+    if (!bytes.ok()) {
+      Trouble("CHECKPOINT_FAILED", v1::SEVERITY_ERROR, CheckpointName(step),
+              bytes.status().message());
+    }
     return bytes.status();
   }
 
@@ -258,12 +261,14 @@ class CheckpointWriter::Impl {
     if (!published) return;
     RemoveTemporaryFolders(options_.out_dir, step);
     for (const std::string& problem : ApplyRetention(options_.out_dir, options_.keep, step)) {
-      Trouble("CHECKPOINT_DELETE_FAILED", "an old checkpoint could not be deleted", problem);
+      Trouble("CHECKPOINT_DELETE_FAILED", v1::SEVERITY_WARNING,
+              "an old checkpoint could not be deleted", problem);
     }
   }
 
-  void Trouble(const std::string& reason, std::string_view what, absl::string_view why) {
-    Event(reason, v1::SEVERITY_WARNING,
+  void Trouble(const std::string& reason, v1::Severity severity, std::string_view what,
+               absl::string_view why) {
+    Event(reason, severity,
           absl::StrFormat("%s: %s; free space or fix the folder, training continues", what, why));
   }
 
