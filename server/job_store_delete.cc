@@ -79,10 +79,12 @@ std::vector<JobPtr> JobStore::EndedBefore(absl::Time when, size_t limit) const {
       if (IsTerminal(job.state()) && ended_then) ended.push_back(entry.job);
     }
   }
-  std::ranges::sort(ended, {}, [](const JobPtr& job) {
-    return std::make_pair(job->job().end_unix_nanos(), job->job().id());
-  });
-  if (ended.size() > limit) ended.resize(limit);
+  const size_t count = std::min(limit, ended.size());
+  std::ranges::partial_sort(ended, ended.begin() + static_cast<std::ptrdiff_t>(count), {},
+                            [](const JobPtr& job) {
+                              return std::make_pair(job->job().end_unix_nanos(), job->job().id());
+                            });
+  ended.resize(count);
   return ended;
 }
 
