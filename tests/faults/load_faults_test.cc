@@ -12,7 +12,6 @@
 #include <atomic>
 #include <cstdlib>
 #include <fstream>
-#include <functional>
 #include <set>
 #include <sstream>
 #include <thread>
@@ -33,6 +32,7 @@
 #include "tests/testing/http_get.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
+#include "tests/testing/within.h"
 
 namespace nsa {
 namespace {
@@ -40,15 +40,6 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr absl::Duration kDeadline = absl::Seconds(10);  // nsactl's own
-
-bool Within(absl::Duration patience, const std::function<bool()>& holds) {
-  const absl::Time give_up = absl::Now() + patience;
-  while (!holds()) {
-    if (absl::Now() > give_up) return false;
-    absl::SleepFor(absl::Milliseconds(20));
-  }
-  return true;
-}
 
 class LoadFaults : public ::testing::Test {
  protected:

@@ -5,16 +5,17 @@
 
 #include <cstdlib>
 #include <fstream>
-#include <functional>
 #include <limits>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "grpcpp/generic/generic_stub.h"
+#include "tests/server/followers.h"
 #include "tests/server/server_fixture.h"
 #include "tests/testing/http_get.h"
 #include "tests/testing/tcp_proxy.h"
+#include "tests/testing/within.h"
 
 namespace nsa::server {
 namespace {
@@ -88,15 +89,6 @@ TEST_F(ServerTest, TcpNeedsTheTokenAndTheSocketDoesNot) {
     EXPECT_EQ(reader->Finish().error_code(), code) << token;
   }
   EXPECT_TRUE(TrySubmit(Spec("demo")).ok()) << "the socket";
-}
-
-bool Within(absl::Duration patience, const std::function<bool()>& holds) {
-  const absl::Time give_up = absl::Now() + patience;
-  while (!holds()) {
-    if (absl::Now() > give_up) return false;
-    absl::SleepFor(absl::Milliseconds(20));
-  }
-  return true;
 }
 
 // While the job runs its folder is exchanged for a link to one outside. What is there is not told,
@@ -189,27 +181,9 @@ TEST_F(ServerTest, TheStreamsOfAHostThatVanishedEnd) {
   TcpProxy proxy(static_cast<uint16_t>(port));
   // As our clients are, which ping as well, but with a connection of its own.
   const auto stub = v1::CoordinatorService::NewStub(*OpenChannel(proxy.address(), {}));
-  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
-  for (int i = 0; i < 4; ++i) contexts.push_back(MakeContext(absl::InfiniteDuration(), ""));
-  v1::WatchJobRequest job;
-  job.set_job(id);
-  v1::WatchEventsRequest events;
-  events.set_job(id);
-  events.set_follow(true);
-  v1::WatchRecordsRequest records;
-  records.set_job(id);
-  records.set_rank(-1);
-  records.set_follow(true);
-  v1::StreamLogsRequest logs;
-  logs.set_job(id);
-  logs.set_rank(-1);
-  logs.set_follow(true);
-  const auto job_reader = stub->WatchJob(contexts[0].get(), job);
-  const auto event_reader = stub->WatchEvents(contexts[1].get(), events);
-  const auto record_reader = stub->WatchRecords(contexts[2].get(), records);
-  const auto log_reader = stub->StreamLogs(contexts[3].get(), logs);
+  Followers followers(stub.get(), id, absl::InfiniteDuration());
   v1::WatchJobResponse job_read;
-  ASSERT_TRUE(job_reader->Read(&job_read));
+  ASSERT_TRUE(followers.job->Read(&job_read));
   const auto streams = [&] { return OpenStreams(server_->metrics_address()); };
   ASSERT_TRUE(Within(absl::Minutes(1), [&] { return streams() == 4; }));
   ASSERT_EQ(proxy.HeldByServer(), 1);
@@ -226,11 +200,11 @@ TEST_F(ServerTest, TheStreamsOfAHostThatVanishedEnd) {
   RecordProperty("freed_after_seconds",
                  absl::StrCat(absl::ToDoubleSeconds(absl::Now() - vanished)));
   EXPECT_EQ(Get(id).state(), Job::STATE_RUNNING) << "everybody else is served";
-  for (auto& context : contexts) context->TryCancel();
-  job_reader->Finish();
-  event_reader->Finish();
-  record_reader->Finish();
-  log_reader->Finish();
+  for (auto& context : followers.contexts) context->TryCancel();
+  followers.job->Finish();
+  followers.events->Finish();
+  followers.records->Finish();
+  followers.logs->Finish();
 }
 
 // What a client without our schema sees.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "server/job_control.h"
+#include "tests/server/followers.h"
 #include "tests/server/server_fixture.h"
 
 namespace nsa::server {
@@ -331,38 +332,20 @@ TEST_F(ServerTest, DrainEndsStreamsAndKeepsWhatWasAccepted) {
   line.set_data("one\n");
   ASSERT_OK(Call<v1::ReportLogResponse>(&v1::FleetService::Stub::ReportLog, agents_.get(), line)
                 .status());
-  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
-  for (int i = 0; i < 4; ++i) contexts.push_back(MakeContext(kTimeout, ""));
-  v1::WatchJobRequest job;
-  job.set_job(id);
-  v1::WatchEventsRequest events;
-  events.set_job(id);
-  events.set_follow(true);
-  v1::WatchRecordsRequest records;
-  records.set_job(id);
-  records.set_rank(-1);
-  records.set_follow(true);
-  v1::StreamLogsRequest logs;
-  logs.set_job(id);
-  logs.set_rank(-1);
-  logs.set_follow(true);
-  const auto job_reader = people_->WatchJob(contexts[0].get(), job);
-  const auto event_reader = people_->WatchEvents(contexts[1].get(), events);
-  const auto record_reader = people_->WatchRecords(contexts[2].get(), records);
-  const auto log_reader = people_->StreamLogs(contexts[3].get(), logs);
+  Followers followers(people_.get(), id, kTimeout);
   // Each has begun, and waits for more.
   v1::WatchJobResponse job_read;
   v1::WatchEventsResponse event_read;
   v1::WatchRecordsResponse record_read;
   v1::StreamLogsResponse log_read;
-  ASSERT_TRUE(job_reader->Read(&job_read) && event_reader->Read(&event_read) &&
-              record_reader->Read(&record_read) && log_reader->Read(&log_read));
+  ASSERT_TRUE(followers.job->Read(&job_read) && followers.events->Read(&event_read) &&
+              followers.records->Read(&record_read) && followers.logs->Read(&log_read));
   const absl::Time start = absl::Now();
   server_->Drain(absl::Seconds(30));
   EXPECT_LT(absl::Now() - start, absl::Seconds(5)) << "watchers do not hold it up";
   for (const grpc::Status& end :
-       {ReadToTheEnd(job_reader.get()), ReadToTheEnd(event_reader.get()),
-        ReadToTheEnd(record_reader.get()), ReadToTheEnd(log_reader.get())}) {
+       {ReadToTheEnd(followers.job.get()), ReadToTheEnd(followers.events.get()),
+        ReadToTheEnd(followers.records.get()), ReadToTheEnd(followers.logs.get())}) {
     EXPECT_EQ(end.error_code(), grpc::UNAVAILABLE);
     EXPECT_THAT(end.error_message(), HasSubstr("going down"));
   }
