@@ -28,6 +28,23 @@ function(nsa_program name)
   set_property(GLOBAL APPEND PROPERTY NSA_PROGRAMS ${name})
 endfunction()
 
+# nsa_sm80_twin(nsa-bench): the same program with the kernels for sm_80 alone, in build/<preset>/sm80. Part of the target gpu_test_bundle only.
+function(nsa_sm80_twin name)
+  set(twin ${name}_sm80)
+  get_target_property(sources ${name} SOURCES)
+  add_executable(${twin} EXCLUDE_FROM_ALL ${sources})
+  foreach(property LINK_LIBRARIES INCLUDE_DIRECTORIES COMPILE_DEFINITIONS)
+    get_target_property(value ${name} ${property})
+    if(value)
+      set_target_properties(${twin} PROPERTIES ${property} "${value}")
+    endif()
+  endforeach()
+  target_compile_definitions(${twin} PRIVATE NSA_SM80=1)
+  set_target_properties(${twin} PROPERTIES NSA_SM80 ON EXPORT_COMPILE_COMMANDS OFF
+    OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/sm80)
+  set_property(GLOBAL APPEND PROPERTY NSA_SM80_PROGRAMS ${twin})
+endfunction()
+
 add_custom_target(unit_tests)   # every test labelled unit
 add_custom_target(thread_tests) # every test labelled threads
 
@@ -51,6 +68,7 @@ function(nsa_test path)
   if("gpu" IN_LIST ARG_LABELS)
     set_property(GLOBAL APPEND PROPERTY NSA_GPU_TESTS ${target})
     set_property(GLOBAL APPEND PROPERTY NSA_GPU_TEST_PROGRAMS ${ARG_PROGRAMS})
+    nsa_sm80_twin(${target})
   endif()
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)

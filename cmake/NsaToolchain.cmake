@@ -67,7 +67,7 @@ if("${NSA_CUDA}" STREQUAL "")
   endif()
 endif()
 if(NSA_CUDA)
-  # Code for both, and PTX of sm_80 for newer GPUs; CUDA_FORCE_PTX_JIT=1 runs that one on any.
+  # Code for both, and PTX of sm_80 for newer GPUs.
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
     set(CMAKE_CUDA_ARCHITECTURES "80;90a-real")
   endif()

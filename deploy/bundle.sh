@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes the relocatable nsa-<version>-linux-x86_64.tar.zst: the installed programs with every shared library they need but
 # the C and C++ runtime and CUDA's, so that it runs on any machine with glibc 2.34 or newer. With names of test programs it makes
-# nsa-<version>-gpu-tests-linux-x86_64.tar.zst: the same and those tests, which run_gpu.sh in it runs.
+# nsa-<version>-gpu-tests-linux-x86_64.tar.zst: the same and those tests, which run_gpu.sh in it runs, also as programs for sm_80 alone.
 #
 #   deploy/bundle.sh BUILD_DIR VERSION             called by: cmake --build --preset release --target bundle
 #   deploy/bundle.sh BUILD_DIR VERSION TEST…       called by: cmake --build --preset release --target gpu_test_bundle
@@ -22,6 +22,10 @@ if [ $# -gt 0 ]; then
   mkdir -p "$stage/tests/bin"
   for test in "$@"; do
     strip --strip-debug -o "$stage/tests/bin/$test" "$build/tests/$test"
+  done
+  mkdir -p "$stage/tests/sm80"
+  for program in "$build"/sm80/*; do
+    strip --strip-debug -o "$stage/tests/sm80/$(basename "$program")" "$program"
   done
   strip --strip-debug -o "$stage/bin/nccl_rank" "$build/bin/nccl_rank"
   cp "$source/tests/run_gpu.sh" "$stage/"

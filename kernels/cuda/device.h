@@ -36,6 +36,10 @@ struct DeviceInfo {
 // Starts CUDA in this process. FailedPrecondition, with what to do, when it cannot be used.
 absl::StatusOr<DeviceInfo> ReadDevice();
 
+// For what the kernels were compiled that this GPU takes from the program: 90 for sm_90a, 80 for
+// sm_80, whose PTX the driver translates at the first start on a GPU of another generation.
+absl::StatusOr<int32_t> KernelArchitecture();
+
 // Bytes of device memory that nobody uses, on the whole GPU.
 absl::StatusOr<int64_t> FreeBytes();
 

@@ -16,6 +16,7 @@ absl::Status Missing() {
 bool BuiltWithCuda() { return false; }
 int DeviceCount() { return 0; }
 absl::StatusOr<DeviceInfo> ReadDevice() { return Missing(); }
+absl::StatusOr<int32_t> KernelArchitecture() { return Missing(); }
 absl::StatusOr<int64_t> FreeBytes() { return Missing(); }
 
 absl::StatusOr<DeviceMemory> DeviceMemory::Allocate(int64_t, const std::string&) {

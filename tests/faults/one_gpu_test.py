@@ -15,7 +15,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "testing"))
 from gpu_jobs import Outcome, Runner, check_equal, gpus, main, running  # noqa: E402
 from service import Service  # noqa: E402
 
-STEPS, BATCH, SAVE_EVERY = 30, 4, 10
+STEPS, BATCH, SAVE_EVERY = 40, 4, 10
 
 
 def check_preflight(runner):
@@ -38,7 +38,9 @@ def check_preflight(runner):
 def check_killed(runner, whole):
     before = gpus()
     out_dir = runner.submit("killed", 1, BATCH, STEPS, save_every=SAVE_EVERY)
-    runner.wait_for_step(out_dir, SAVE_EVERY + 3)
+    # Writing a checkpoint takes longer than the steps to the next one, which waits for it: the job is somewhere in between.
+    checkpoint = out_dir / "checkpoints" / "latest.ckpt"
+    runner.service.wait_until(checkpoint.exists, 120, "the first checkpoint")
     (pid,) = runner.service.processes(runner.program)
     os.kill(pid, signal.SIGKILL)
     runner.service.wait_until(lambda: not running(pid), 30, "the worker's end")
@@ -55,8 +57,9 @@ def check_killed(runner, whole):
 def check_spinning_kernel(runner, whole):
     """A kernel of the first start never ends: the dump names it, the hang policy restarts the job, which gives the same bits."""
     out_dir = runner.submit("spins", 1, BATCH, STEPS, save_every=SAVE_EVERY, hang_timeout=20)
-    runner.wait_for_step(out_dir, SAVE_EVERY + 4)
-    time.sleep(2)
+    # Step SAVE_EVERY + 5 spins, and a step is reported when the next one is under way.
+    runner.wait_for_step(out_dir, SAVE_EVERY + 2)
+    time.sleep(3)
     began = time.monotonic()
     dump = runner.service.ctl("dump-stack", "spins")
     took = time.monotonic() - began

@@ -20,6 +20,7 @@ absl::StatusOr<std::unique_ptr<Gpu>> Gpu::Open() {
                         "a newer one, or device: cpu",
                         gpu->info_.name, gpu->info_.compute_capability / 10.0));
   }
+  NSA_ASSIGN_OR_RETURN(gpu->kernels_, cuda::KernelArchitecture());
   NSA_ASSIGN_OR_RETURN(gpu->stream_, cuda::Stream::Create());
   NSA_ASSIGN_OR_RETURN(gpu->blas_workspace_,
                        cuda::DeviceMemory::Allocate(kBlasWorkspace, "matrix products"));
@@ -46,9 +47,9 @@ Exec Gpu::exec() const {
 
 std::string Gpu::Description() const {
   return absl::StrFormat(
-      "%s (sm_%d, %.1f GiB), CUDA %d.%d, %s", info_.name, info_.compute_capability,
-      static_cast<double>(info_.total_bytes) / (1 << 30), info_.runtime_version / 1000,
-      info_.runtime_version / 10 % 100, blas_->description());
+      "%s (sm_%d, %.1f GiB), kernels for sm_%d, CUDA %d.%d, %s", info_.name,
+      info_.compute_capability, static_cast<double>(info_.total_bytes) / (1 << 30), kernels_,
+      info_.runtime_version / 1000, info_.runtime_version / 10 % 100, blas_->description());
 }
 
 int64_t Gpu::UsedBytes() const {

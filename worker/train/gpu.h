@@ -36,7 +36,8 @@ class Gpu {
   void* stream() const { return stream_.get(); }
 
   const cuda::DeviceInfo& info() const { return info_; }
-  // "NVIDIA H200 (sm_90, 139.8 GiB), CUDA 13.0, cuBLASLt 13.0.2 (/usr/…/libcublasLt.so.13)".
+  // "NVIDIA H200 (sm_90, 139.8 GiB), kernels for sm_90, CUDA 13.0, cuBLASLt 13.0.2
+  // (/usr/…/libcublasLt.so.13)".
   std::string Description() const;
 
   // Device memory in use on this GPU, CUDA's own included and, if there are any, that of other
@@ -47,6 +48,7 @@ class Gpu {
   Gpu() = default;
 
   cuda::DeviceInfo info_;
+  int32_t kernels_ = 0;  // what they are compiled for
   cuda::Stream stream_;
   cuda::DeviceMemory blas_workspace_;
   std::unique_ptr<cuda::Blas> blas_;

@@ -3,6 +3,7 @@
 #include <array>
 #include <numeric>
 
+#include "kernels/cuda/device.h"
 #include "kernels/nn/adamw.h"
 #include "kernels/nn/columns.h"
 #include "kernels/nn/copy.h"
@@ -39,6 +40,20 @@ const Exec kCpuExec{};
 Exec GpuExec() { return Gpu::Get().exec(); }
 
 class NnOnGpu : public GpuTest {};
+
+// A program for sm_80 alone (NSA_SM80) has nothing else to run; any other takes the GPU's own code
+// where it has that.
+TEST_F(NnOnGpu, RunsTheKernelsThatAreMeantForIt) {
+  const auto device = cuda::ReadDevice();
+  ASSERT_TRUE(device.ok()) << device.status();
+  const auto architecture = cuda::KernelArchitecture();
+  ASSERT_TRUE(architecture.ok()) << architecture.status();
+#ifdef NSA_SM80
+  EXPECT_EQ(*architecture, 80);
+#else
+  EXPECT_EQ(*architecture, device->compute_capability == 90 ? 90 : 80);
+#endif
+}
 
 struct RowShape {
   int64_t rows, dim;
