@@ -1,75 +1,30 @@
 // Block selection on CUDA: scores and choice in one kernel, so that neither [S, S_cmp] nor [S,
 // S_sel] reaches memory unless asked for.
 //
-// A block of threads has a query tile (attention_tile.cuh). For 64 compressed keys at a time:
-// logits on the matrix unit, probabilities from the compressed branch's lse, sum over the h heads,
-// then each (token, selection block) pair gathers its share of the keys in ascending order. Then a
-// warp a token takes the best blocks one after the other. Tiles whose tokens have no more than n
-// candidates skip the scores: at S = 2048 and n·l' = 1024 that is half of them.
+// A block of threads has 16 tokens of a group and walks the compressed keys they see, 128 at a
+// time, 32 for each of its four warps. A warp keeps its keys as fragments in registers and goes
+// through the heads: logits on the matrix unit, probabilities from the compressed branch's lse,
+// added up in registers in the order of the heads. The sums of the 128 keys meet in shared memory,
+// where each (token, selection block) pair gathers its share of them in ascending order. Blocks
+// that no later key touches are offered, 32 at a time, to the token's list of best blocks, which a
+// warp keeps sorted across its lanes. So neither shared memory nor registers grow with S. Tiles
+// whose tokens have no more than n candidates skip all of it: at S = 2048 and n·l' = 1024 that is
+// half of them. What remains is bound by exponentials: 16 tokens · h heads · 128 keys a round.
 #include "kernels/cuda/kernels.h"
 #include "kernels/nsa/attention_launch.cuh"
+#include "kernels/nsa/best_blocks.cuh"
 #include "kernels/nsa/select_blocks.h"
 
 namespace nsa::cuda {
 namespace {
 
-constexpr int kMaxSelected = 64;  // NsaShape's limit of n
-constexpr int kMaxScoreBytes = 64 << 10;
-
-// Scores as integers whose order is the choice's: higher is better, NaN is as low as −inf, 0 is
-// taken.
-__device__ __forceinline__ uint32_t Rank(float score) {
-  if (isnan(score)) score = -INFINITY;
-  const uint32_t bits = __float_as_uint(score + 0.0f);  // −0 becomes +0
-  return bits ^ ((bits >> 31) != 0 ? 0xffffffffu : 0x80000000u);
-}
-
-// The n slots of one token: forced blocks, the best others, ascending, then −1. One warp; `ranks`
-// [S_sel] is destroyed, `ids` has n slots.
-__device__ void ChooseRow(int first, int current, int n, uint32_t* ranks, int* ids, int* slots) {
-  const int lane = threadIdx.x % kWarp;
-  const int candidates = current - first + 1;
-  if (candidates <= n) {
-    for (int i = lane; i < n; i += kWarp) slots[i] = i < candidates ? first + i : -1;
-    return;
-  }
-  if (lane == 0) {
-    ids[0] = first;
-    ids[1] = current - 1;
-    ids[2] = current;
-  }
-  for (int slot = 3; slot < n; ++slot) {
-    // The highest rank, the lowest id on equal ranks: as one number, rank above inverted id.
-    unsigned long long best = 0;
-    for (int id = first + 1 + lane; id <= current - 2; id += kWarp) {
-      const unsigned long long key =
-          (static_cast<unsigned long long>(ranks[id]) << 32) | (0xffffffffu - id);
-      if (ranks[id] != 0 && key > best) best = key;
-    }
-    for (int offset = 16; offset > 0; offset >>= 1) {
-      const unsigned long long other = __shfl_xor_sync(0xffffffffu, best, offset);
-      best = other > best ? other : best;
-    }
-    const int id = static_cast<int>(0xffffffffu - static_cast<uint32_t>(best));
-    __syncwarp();  // every lane has read before the winner is struck out
-    if (lane == 0) {
-      ids[slot] = id;
-      ranks[id] = 0;
-    }
-    __syncwarp();
-  }
-  __syncwarp();
-  for (int i = lane; i < n; i += kWarp) {
-    int place = 0;
-    for (int other = 0; other < n; ++other) place += ids[other] < ids[i];
-    slots[place] = ids[i];
-  }
-  __syncwarp();
-}
-
-__device__ __forceinline__ int FirstBlock(const AttentionProblem& p, int b, int t) {
-  return p.doc_start == nullptr ? 0 : p.doc_start[int64_t{1} * b * p.seq_len + t] / p.l_sel;
-}
+constexpr int kTokens = 16;  // a block's
+constexpr int kWarps = 4;
+constexpr int kWarpKeys = 32;
+constexpr int kRoundKeys = kWarps * kWarpKeys;
+constexpr int kTokensOfWarp = kTokens / kWarps;  // whose choice it makes
+// Rows eight banks apart: what a half warp stores of its accumulators lies in different banks.
+constexpr int kSumStride = kRoundKeys + 8;
 
 struct SelectOutputs {
   const float* lse;  // [B, S, H], or null: computed here
@@ -77,235 +32,420 @@ struct SelectOutputs {
   float* scores;     // [B, S, G, S_sel] or null
 };
 
-// Rows eight banks apart: the eight rows of a warp's accumulators do not meet.
-constexpr int kProbabilityStride = kKeyTile + 8;
-
-constexpr int SelectSharedBytes(int dk, int rows_padded, int queries, int sel_blocks) {
-  return 2 * dk * (rows_padded + 2 * kKeyTile) + 4 * rows_padded * kProbabilityStride +
-         4 * queries * kKeyTile + 4 * queries * sel_blocks + 4 * (rows_padded / 16) * kMaxSelected;
+// Blocks that a round's keys may touch.
+int ScoreCapacity(const NsaShape& s) {
+  return kRoundKeys * s.d / s.l_sel + CeilDiv(s.l, s.l_sel) + 2;
 }
 
-// Log2 of the softmax's denominator of a warp's two rows, where the compressed branch did not leave
-// it: one pass over the keys.
-template <int kD, class Load>
-__device__ __forceinline__ void DenominatorPass(const KeyTiles& tiles, const AttentionProblem& p,
-                                                const Row (&rows)[2], const bf16* q_tile,
-                                                const bf16* k_tile, int warp, int lane, Load load,
-                                                float (&lse_log2)[2]) {
-  const float scale_log2 = p.scale * kLog2E;
-  float maximum[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
-  load(0);
-  CommitCopies();
-  for (int i = 0; i < tiles.tiles; ++i) {
-    if (i + 1 < tiles.tiles) load(i + 1);
-    CommitCopies();
-    WaitCopies<1>();
-    __syncthreads();
-    const KeyTile tile = TileAt<Kind::kCompressed>(p, tiles, i);
-    Rows16<kKeyTile> logits;
-    WarpByRow<kD, kKeyTile>(logits, q_tile, k_tile + (i & 1) * kKeyTile * kD, warp, lane);
-    float top[2] = {-INFINITY, -INFINITY};
-    ForEachLogit(tile, lane, [&](int n, int e, int row, int key) {
-      logits[n][e] =
-          rows[row].valid && Sees(tile, rows[row], key) ? logits[n][e] * scale_log2 : -INFINITY;
-      top[row] = fmaxf(top[row], logits[n][e]);
-    });
-    float reference[2];
-#pragma unroll
-    for (int row = 0; row < 2; ++row) {
-      const float seen = fmaxf(maximum[row], QuadMax(top[row]));
-      reference[row] = seen == -INFINITY ? 0.0f : seen;
-      sum[row] *= Exp2(maximum[row] - reference[row]);
-      maximum[row] = seen;
-    }
-    ForEachLogit(tile, lane, [&](int n, int e, int row, int) {
-      sum[row] += Exp2(logits[n][e] - reference[row]);
-    });
-    __syncthreads();
-  }
-#pragma unroll
-  for (int row = 0; row < 2; ++row) {
-    const float total = QuadSum(sum[row]);
-    lse_log2[row] = total > 0 ? maximum[row] + log2f(total) : INFINITY;
-  }
-}
+// A block's shared memory, cut up.
+template <int kD>
+struct SelectShared {
+  bf16* q;          // [h, 16, kD]: a head is an A tile
+  bf16* k;          // [warp][2][32, kD]
+  float* lse;       // [h, 16], in log2 units
+  float* sums;      // [16, kSumStride]: probabilities of a round's keys, summed over the heads
+  float* scores;    // [2][16, capacity]: a round's blocks, and the round's before
+  float2* partial;  // [warp][h, 16], for the denominators; where `sums` is
 
-// Softmax of a warp's 16 rows of logits, to shared memory.
-__device__ __forceinline__ void StoreProbabilities(const Rows16<kKeyTile>& logits,
-                                                   const KeyTile& tile, const Row (&rows)[2],
-                                                   const float (&lse_log2)[2], float scale_log2,
-                                                   int warp, int lane, float* probabilities) {
-  const bool inside = Inside(tile, rows);
+  __host__ __device__ static constexpr int Bytes(int h, int capacity) {
+    return 2 * kD * (h * kTokens + kWarps * 2 * kWarpKeys) +
+           4 * (h * kTokens + SumFloats(h) + 2 * kTokens * capacity);
+  }
+  __host__ __device__ static constexpr int SumFloats(int h) {
+    const int sums = kTokens * kSumStride, partial = 2 * kWarps * h * kTokens;
+    return sums > partial ? sums : partial;
+  }
+  __device__ SelectShared(uint8_t* memory, int h) {
+    q = reinterpret_cast<bf16*>(memory);
+    k = q + h * kTokens * kD;
+    lse = reinterpret_cast<float*>(k + kWarps * 2 * kWarpKeys * kD);
+    sums = lse + h * kTokens;
+    partial = reinterpret_cast<float2*>(sums);
+    scores = sums + SumFloats(h);
+  }
+};
+
+// The tokens of a block of threads and the compressed keys that one of them sees.
+struct SelectTile {
+  int b, g;
+  int t0, tokens;   // t0 … t0 + tokens − 1
+  int first, last;  // keys [first, last)
+  __device__ int rounds() const { return CeilDiv(max(0, last - first), kRoundKeys); }
+};
+
+// The two tokens whose rows a lane holds of every head's logits.
+struct LaneTokens {
+  int2 range[2];  // keys that they see, [x, y)
+};
+
+__device__ __forceinline__ LaneTokens LaneTokensOf(const AttentionProblem& p,
+                                                   const SelectTile& tile, int lane) {
+  LaneTokens tokens;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    // A row behind the last has lse = +inf, against which every probability is 0.
-    float* to = probabilities + (warp * 16 + lane / 4 + 8 * i) * kProbabilityStride;
-#pragma unroll
-    for (int n = 0; n < kKeyTile / 8; ++n) {
-      const int column = n * 8 + 2 * (lane & 3), key = tile.begin + column;
-      float2 p = {Exp2(fmaf(logits[n][2 * i], scale_log2, -lse_log2[i])),
-                  Exp2(fmaf(logits[n][2 * i + 1], scale_log2, -lse_log2[i]))};
-      if (!inside) {
-        if (!Sees(tile, rows[i], key)) p.x = 0;
-        if (!Sees(tile, rows[i], key + 1)) p.y = 0;
-      }
-      *reinterpret_cast<float2*>(to + column) = p;
-    }
+    const int token = lane / 4 + 8 * i;
+    tokens.range[i] =
+        token < tile.tokens ? KeyRange<Kind::kCompressed>(p, tile.b, tile.t0 + token) : int2{0, 0};
   }
-}
-
-// head_sums[query, key] = Σ over the query's h rows; four keys a thread.
-__device__ __forceinline__ void SumHeads(const float* probabilities, int queries, int h,
-                                         float* head_sums) {
-  constexpr int kQuads = kKeyTile / 4;
-  for (int item = threadIdx.x; item < queries * kQuads; item += blockDim.x) {
-    const int query = item / kQuads, quad = item % kQuads * 4;
-    const float* from = probabilities + query * h * kProbabilityStride + quad;
-    float4 sum = {0, 0, 0, 0};
-    for (int a = 0; a < h; ++a) {
-      const float4 p = *reinterpret_cast<const float4*>(from + a * kProbabilityStride);
-      sum.x += p.x, sum.y += p.y, sum.z += p.z, sum.w += p.w;
-    }
-    *reinterpret_cast<float4*>(head_sums + query * kKeyTile + quad) = sum;
-  }
-}
-
-// Adds what the tile's keys give to the selection blocks that they touch. A thread keeps its block
-// and goes through the queries.
-__device__ __forceinline__ void AddScores(const AttentionProblem& p, const KeyTile& tile,
-                                          const float* head_sums, int queries, float* scores) {
-  const int from = tile.begin * p.d / p.l_sel;
-  const int to = min(((tile.end - 1) * p.d + p.l - 1) / p.l_sel, p.sel_blocks - 1);
-  const int touched = to - from + 1;
-  const int at_once = max(1, static_cast<int>(blockDim.x) / touched);  // queries
-  for (int offset = threadIdx.x % touched; offset < touched; offset += blockDim.x) {
-    const int first_query = threadIdx.x / touched;
-    if (first_query >= at_once) break;
-    const int j = from + offset, begin = j * p.l_sel, end = begin + p.l_sel;
-    const int first_key = max(tile.begin, begin < p.l ? 0 : (begin - p.l) / p.d + 1);
-    const int last_key = min(tile.end - 1, (end - 1) / p.d);
-    const float share = 1.0f / p.l;
-    for (int query = first_query; query < queries; query += at_once) {
-      const float* sums = head_sums + query * kKeyTile - tile.begin;
-      float sum = scores[query * p.sel_blocks + j];
-      for (int key = first_key; key <= last_key; ++key) {
-        const int overlap = min(end, key * p.d + p.l) - max(begin, key * p.d);
-        sum = fmaf(sums[key], static_cast<float>(overlap) * share, sum);
-      }
-      scores[query * p.sel_blocks + j] = sum;
-    }
-  }
+  return tokens;
 }
 
 template <int kD>
-__global__ void __launch_bounds__(256)
-    SelectBlocksKernel(AttentionProblem p, SelectOutputs out, int queries_per_tile,
-                       int tiles_per_sequence) {
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
-  const int tile_id = tiles_per_sequence - 1 - blockIdx.x % tiles_per_sequence;
-  const int bg = blockIdx.x / tiles_per_sequence;
-  const int b = bg / p.groups, g = bg % p.groups;
-  const int t0 = tile_id * queries_per_tile;
-  const int queries = min(queries_per_tile, p.seq_len - t0);
-  const int rows_padded = warps * 16;
-
-  extern __shared__ __align__(128) uint8_t shared[];
-  bf16* q_tile = reinterpret_cast<bf16*>(shared);
-  bf16* k_tile = q_tile + rows_padded * kD;
-  float* probabilities = reinterpret_cast<float*>(k_tile + 2 * kKeyTile * kD);
-  float* head_sums = probabilities + rows_padded * kProbabilityStride;
-  float* scores = head_sums + queries_per_tile * kKeyTile;
-  int* ids = reinterpret_cast<int*>(scores + queries_per_tile * p.sel_blocks) + warp * kMaxSelected;
-
-  bool all_fit = out.scores == nullptr;
-  for (int query = 0; query < queries; ++query) {
-    const int t = t0 + query;
-    all_fit = all_fit && t / p.l_sel - FirstBlock(p, b, t) + 1 <= p.n_sel;
+__device__ __forceinline__ void LoadQueries(const SelectShared<kD>& shared,
+                                            const AttentionProblem& p, const SelectTile& tile) {
+  constexpr int kChunks = Tile<kD>::kChunks;
+  for (int i = threadIdx.x; i < p.h * kTokens * kChunks; i += blockDim.x) {
+    const int row = i / kChunks, chunk = i % kChunks;
+    const int head = row / kTokens, token = row % kTokens;
+    const bool valid = token < tile.tokens && chunk * 8 < p.dk;
+    const int64_t at =
+        (int64_t{1} * tile.b * p.seq_len + tile.t0 + token) * p.heads + tile.g * p.h + head;
+    CopyAsync16(Tile<kD>::At(shared.q, row, chunk), valid ? p.q + at * p.dk + chunk * 8 : p.q,
+                valid);
   }
-  for (int i = threadIdx.x; i < queries * p.sel_blocks; i += blockDim.x) scores[i] = 0;
-  const KeyTiles tiles =
-      PlanKeyTiles<Kind::kCompressed>(p, b, g, t0, queries, queries_per_tile, nullptr);
-  if (!all_fit && tiles.tiles > 0) {
-    LoadQueryTile<kD>(q_tile, p.q, p.dk, p, b, g, t0, queries, rows_padded);
-    auto load = [&](int i) {
-      const KeyTile tile = TileAt<Kind::kCompressed>(p, tiles, i);
-      LoadKeyTile<kD>(k_tile + (i & 1) * kKeyTile * kD, p.k, p.dk, p, b, g, tile.begin, tile.end);
-    };
-    const Row rows[2] = {RowAt<Kind::kCompressed>(p, b, g, t0, queries, warp * 16 + lane / 4),
-                         RowAt<Kind::kCompressed>(p, b, g, t0, queries, warp * 16 + lane / 4 + 8)};
-    const float scale_log2 = p.scale * kLog2E;
-    float lse_log2[2] = {INFINITY, INFINITY};
-    if (out.lse == nullptr) {
-      DenominatorPass<kD>(tiles, p, rows, q_tile, k_tile, warp, lane, load, lse_log2);
-    } else {
+}
+
+// Starts the copy of the warp's 32 keys from `begin` on; those at and after `tile.last` become
+// zero.
+template <int kD>
+__device__ __forceinline__ void LoadWarpKeys(bf16* to, const AttentionProblem& p,
+                                             const SelectTile& tile, int begin, int lane) {
+  constexpr int kChunks = Tile<kD>::kChunks;
+  const bf16* base = p.k + (int64_t{1} * tile.b * p.keys * p.groups + tile.g) * p.dk;
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        if (rows[i].valid) lse_log2[i] = out.lse[rows[i].at] * kLog2E;
+  for (int i = lane; i < kWarpKeys * kChunks; i += kWarp) {
+    const int row = i / kChunks, chunk = i % kChunks;
+    const bool valid = begin + row < tile.last && chunk * 8 < p.dk;
+    const bf16* from =
+        valid ? base + int64_t{1} * (begin + row) * p.groups * p.dk + chunk * 8 : p.k;
+    CopyAsync16(Tile<kD>::At(to, row, chunk), from, valid);
+  }
+}
+
+// The warp's 32 keys as B fragments.
+template <int kD>
+struct KeyFragments {
+  uint32_t b[kD / 16][kWarpKeys / 16][4];
+
+  __device__ __forceinline__ void Read(const bf16* tile, int lane) {
+#pragma unroll
+    for (int step = 0; step < kD / 16; ++step) {
+#pragma unroll
+      for (int pair = 0; pair < kWarpKeys / 16; ++pair) {
+        LoadBByRow<kD>(b[step][pair], tile, pair * 16, step, lane);
       }
     }
-    load(0);
-    CommitCopies();
-    for (int i = 0; i < tiles.tiles; ++i) {
-      if (i + 1 < tiles.tiles) load(i + 1);
-      CommitCopies();
-      WaitCopies<1>();
-      __syncthreads();
-      const KeyTile tile = TileAt<Kind::kCompressed>(p, tiles, i);
-      Rows16<kKeyTile> logits;
-      WarpByRow<kD, kKeyTile>(logits, q_tile, k_tile + (i & 1) * kKeyTile * kD, warp, lane);
-      StoreProbabilities(logits, tile, rows, lse_log2, scale_log2, warp, lane, probabilities);
-      __syncthreads();
-      SumHeads(probabilities, queries, p.h, head_sums);
-      __syncthreads();
-      AddScores(p, tile, head_sums, queries, scores);
-      __syncthreads();
+  }
+  // Logits of a head's 16 tokens.
+  __device__ __forceinline__ void Multiply(Rows16<kWarpKeys>& logits, const bf16* q, int head,
+                                           int lane) const {
+    Clear<kWarpKeys>(logits);
+#pragma unroll
+    for (int step = 0; step < kD / 16; ++step) {
+      uint32_t a[4];
+      LoadA<kD>(a, q, head * kTokens, step, lane);
+#pragma unroll
+      for (int pair = 0; pair < kWarpKeys / 16; ++pair) {
+        Mma(logits[2 * pair], a, b[step][pair][0], b[step][pair][1]);
+        Mma(logits[2 * pair + 1], a, b[step][pair][2], b[step][pair][3]);
+      }
     }
-    WaitCopies<0>();
+  }
+};
+
+// Calls visit(n, e, which of the lane's two tokens, key) for every logit that a lane holds.
+template <class Visit>
+__device__ __forceinline__ void ForEachKey(int begin, int lane, Visit visit) {
+#pragma unroll
+  for (int n = 0; n < kWarpKeys / 8; ++n) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) visit(n, e, e >> 1, begin + n * 8 + 2 * (lane & 3) + (e & 1));
+  }
+}
+
+__device__ __forceinline__ bool Sees(const LaneTokens& tokens, int i, int key) {
+  return key >= tokens.range[i].x && key < tokens.range[i].y;
+}
+// Whether all tokens of the tile see all 32 keys.
+__device__ __forceinline__ bool SeeAll(const LaneTokens& tokens, int begin) {
+  bool all = true;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    all = all && tokens.range[i].x <= begin && tokens.range[i].y >= begin + kWarpKeys;
+  }
+  return __all_sync(0xffffffffu, all);
+}
+
+// lse where the compressed branch did not leave it: a pass over the keys for each head, every warp
+// over its own; then the warps' parts are put together in their order.
+template <int kD>
+__device__ __forceinline__ void FindDenominators(const SelectShared<kD>& shared,
+                                                 const AttentionProblem& p, const SelectTile& tile,
+                                                 int warp, int lane) {
+  const LaneTokens tokens = LaneTokensOf(p, tile, lane);
+  const float scale_log2 = p.scale * kLog2E;
+  bf16* keys = shared.k + warp * 2 * kWarpKeys * kD;
+  for (int head = 0; head < p.h; ++head) {
+    float maximum[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
+    for (int begin = tile.first + warp * kWarpKeys; begin < tile.last; begin += kRoundKeys) {
+      __syncwarp();
+      LoadWarpKeys<kD>(keys, p, tile, begin, lane);
+      CommitCopies();
+      WaitCopies<0>();
+      __syncwarp();
+      KeyFragments<kD> fragments;
+      fragments.Read(keys, lane);
+      Rows16<kWarpKeys> logits;
+      fragments.Multiply(logits, shared.q, head, lane);
+      float top[2] = {-INFINITY, -INFINITY};
+      ForEachKey(begin, lane, [&](int n, int e, int i, int key) {
+        logits[n][e] = Sees(tokens, i, key) ? logits[n][e] * scale_log2 : -INFINITY;
+        top[i] = fmaxf(top[i], logits[n][e]);
+      });
+      float reference[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float seen = fmaxf(maximum[i], QuadMax(top[i]));
+        reference[i] = seen == -INFINITY ? 0.0f : seen;
+        sum[i] *= Exp2(maximum[i] - reference[i]);
+        maximum[i] = seen;
+      }
+      ForEachKey(begin, lane,
+                 [&](int n, int e, int i, int) { sum[i] += Exp2(logits[n][e] - reference[i]); });
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float total = QuadSum(sum[i]);
+      if ((lane & 3) == 0) {
+        shared.partial[(warp * p.h + head) * kTokens + lane / 4 + 8 * i] = {maximum[i], total};
+      }
+    }
   }
   __syncthreads();
-  for (int query = warp; query < queries; query += warps) {
-    const int t = t0 + query;
-    const int64_t row = (int64_t{1} * b * p.seq_len + t) * p.groups + g;
-    float* mine = scores + query * p.sel_blocks;
-    if (out.scores != nullptr) {
-      for (int j = lane; j < p.sel_blocks; j += kWarp) out.scores[row * p.sel_blocks + j] = mine[j];
+  for (int row = threadIdx.x; row < p.h * kTokens; row += blockDim.x) {
+    float maximum = -INFINITY, sum = 0;
+    for (int w = 0; w < kWarps; ++w) {
+      maximum = fmaxf(maximum, shared.partial[w * p.h * kTokens + row].x);
     }
-    auto* ranks = reinterpret_cast<uint32_t*>(mine);
-    for (int j = lane; j < p.sel_blocks; j += kWarp) ranks[j] = Rank(mine[j]);
-    __syncwarp();
-    ChooseRow(FirstBlock(p, b, t), t / p.l_sel, p.n_sel, ranks, ids, out.blocks + row * p.n_sel);
+    for (int w = 0; w < kWarps; ++w) {
+      const float2 part = shared.partial[w * p.h * kTokens + row];
+      if (part.y > 0) sum += part.y * Exp2(part.x - maximum);
+    }
+    shared.lse[row] = sum > 0 ? maximum + log2f(sum) : INFINITY;
+  }
+  __syncthreads();
+}
+
+// A token behind the last has lse = +inf, against which every probability is 0.
+template <int kD>
+__device__ __forceinline__ void LoadLse(const SelectShared<kD>& shared, const AttentionProblem& p,
+                                        const SelectTile& tile, const float* lse) {
+  for (int row = threadIdx.x; row < p.h * kTokens; row += blockDim.x) {
+    const int head = row / kTokens, token = row % kTokens;
+    const int64_t at =
+        (int64_t{1} * tile.b * p.seq_len + tile.t0 + token) * p.heads + tile.g * p.h + head;
+    shared.lse[row] = token < tile.tokens ? lse[at] * kLog2E : INFINITY;
   }
 }
 
-// The choice alone. One warp a (token, group) row; scores are copied to shared memory first.
+// sums[token, key] of the warp's 32 keys = Σ over the heads of the probabilities.
+template <int kD>
+__device__ __forceinline__ void SumHeads(const SelectShared<kD>& shared, const AttentionProblem& p,
+                                         const bf16* keys, const LaneTokens& tokens, int begin,
+                                         int warp, int lane) {
+  KeyFragments<kD> fragments;
+  fragments.Read(keys, lane);
+  const float scale_log2 = p.scale * kLog2E;
+  Rows16<kWarpKeys> sum;
+  Clear<kWarpKeys>(sum);
+  for (int head = 0; head < p.h; ++head) {
+    Rows16<kWarpKeys> logits;
+    fragments.Multiply(logits, shared.q, head, lane);
+    const float lse[2] = {shared.lse[head * kTokens + lane / 4],
+                          shared.lse[head * kTokens + lane / 4 + 8]};
+    ForEachKey(begin, lane, [&](int n, int e, int i, int) {
+      sum[n][e] += Exp2(fmaf(logits[n][e], scale_log2, -lse[i]));
+    });
+  }
+  if (!SeeAll(tokens, begin)) {
+    ForEachKey(begin, lane, [&](int n, int e, int i, int key) {
+      if (!Sees(tokens, i, key)) sum[n][e] = 0;
+    });
+  }
+#pragma unroll
+  for (int n = 0; n < kWarpKeys / 8; ++n) {
+    float* to = shared.sums + lane / 4 * kSumStride + warp * kWarpKeys + n * 8 + 2 * (lane & 3);
+    *reinterpret_cast<float2*>(to) = {sum[n][0], sum[n][1]};
+    *reinterpret_cast<float2*>(to + 8 * kSumStride) = {sum[n][2], sum[n][3]};
+  }
+}
+
+// Selection blocks that a round has scores of: [base, end).
+struct ScoredBlocks {
+  int base = 0, end = 0;
+  float* scores = nullptr;  // [16, capacity]
+
+  __device__ __forceinline__ float At(int token, int capacity, int block) const {
+    return block < end ? scores[token * capacity + block - base] : 0.0f;
+  }
+};
+
+// What keys [begin, end) give to the blocks that they touch, added to what `before` has of these.
+// A thread keeps its block and goes through the tokens.
+__device__ __forceinline__ ScoredBlocks AddScores(const AttentionProblem& p, int begin, int end,
+                                                  const float* sums, int tokens, int capacity,
+                                                  const ScoredBlocks& before, float* scores) {
+  ScoredBlocks blocks;
+  blocks.base = begin * p.d / p.l_sel;
+  blocks.end = min(((end - 1) * p.d + p.l - 1) / p.l_sel + 1, p.sel_blocks);
+  blocks.scores = scores;
+  const int touched = blocks.end - blocks.base;
+  const int at_once = max(1, static_cast<int>(blockDim.x) / touched);  // tokens
+  const float share = 1.0f / p.l;
+  for (int offset = threadIdx.x % touched; offset < touched; offset += blockDim.x) {
+    const int first_token = threadIdx.x / touched;
+    if (first_token >= at_once) break;
+    const int j = blocks.base + offset, from = j * p.l_sel, to = from + p.l_sel;
+    const int first_key = max(begin, from < p.l ? 0 : (from - p.l) / p.d + 1);
+    const int last_key = min(end - 1, (to - 1) / p.d);
+    for (int token = first_token; token < tokens; token += at_once) {
+      const float* row = sums + token * kSumStride - begin;
+      float sum = before.At(token, capacity, j);
+      for (int key = first_key; key <= last_key; ++key) {
+        const int overlap = min(to, key * p.d + p.l) - max(from, key * p.d);
+        sum = fmaf(row[key], static_cast<float>(overlap) * share, sum);
+      }
+      scores[token * capacity + offset] = sum;
+    }
+  }
+  return blocks;
+}
+
+// The lists of a warp's tokens.
+struct WarpChoice {
+  BestBlocks best[kTokensOfWarp];
+
+  // Blocks [from, to), whose scores are final.
+  __device__ __forceinline__ void Offer(const AttentionProblem& p, const SelectTile& tile,
+                                        const ScoredBlocks& blocks, int from, int to, int capacity,
+                                        const SelectOutputs& out, int warp, int lane) {
+#pragma unroll
+    for (int i = 0; i < kTokensOfWarp; ++i) {
+      const int token = warp + i * kWarps, t = tile.t0 + token;
+      if (token >= tile.tokens) break;
+      const int first = FirstBlock(p, tile.b, t), current = t / p.l_sel;
+      for (int block = from + lane; block - lane < to; block += kWarp) {
+        const float score = block < to ? blocks.At(token, capacity, block) : 0.0f;
+        if (out.scores != nullptr && block < blocks.end && block < to) {
+          const int64_t row = (int64_t{1} * tile.b * p.seq_len + t) * p.groups + tile.g;
+          out.scores[row * p.sel_blocks + block] = score;
+        }
+        const bool free = block < to && block > first && block < current - 1;
+        best[i].Offer(free ? BestBlocks::KeyOf(score, block) : 0, p.n_sel - kForced, lane);
+      }
+    }
+  }
+};
+
+template <int kD>
+__global__ void __launch_bounds__(kWarps* kWarp, kD > 64 ? 2 : 4)
+    SelectBlocksKernel(AttentionProblem p, SelectOutputs out, int tiles_per_sequence,
+                       int capacity) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int bg = blockIdx.x / tiles_per_sequence;
+  SelectTile tile{};
+  tile.b = bg / p.groups, tile.g = bg % p.groups;
+  tile.t0 = (tiles_per_sequence - 1 - blockIdx.x % tiles_per_sequence) * kTokens;
+  tile.tokens = min(kTokens, p.seq_len - tile.t0);
+  tile.first = KeyRange<Kind::kCompressed>(p, tile.b, tile.t0).x;
+  tile.last = KeyRange<Kind::kCompressed>(p, tile.b, tile.t0 + tile.tokens - 1).y;
+  const int last_block = (tile.t0 + tile.tokens - 1) / p.l_sel;
+
+  bool all_fit = out.scores == nullptr;
+  for (int token = 0; token < tile.tokens; ++token) {
+    const int t = tile.t0 + token;
+    all_fit = all_fit && t / p.l_sel - FirstBlock(p, tile.b, t) + 1 <= p.n_sel;
+  }
+  WarpChoice choice;
+  if (!all_fit) {
+    extern __shared__ __align__(128) uint8_t memory[];
+    const SelectShared<kD> shared(memory, p.h);
+    if (out.scores != nullptr) {
+      // Where nothing maps.
+      const int64_t row = (int64_t{1} * tile.b * p.seq_len + tile.t0) * p.groups + tile.g;
+      for (int i = threadIdx.x; i < tile.tokens * p.sel_blocks; i += blockDim.x) {
+        out.scores[(row + i / p.sel_blocks * p.groups) * p.sel_blocks + i % p.sel_blocks] = 0;
+      }
+    }
+    LoadQueries<kD>(shared, p, tile);
+    CommitCopies();
+    if (out.lse == nullptr) {
+      WaitCopies<0>();
+      __syncthreads();
+      FindDenominators<kD>(shared, p, tile, warp, lane);
+    } else {
+      LoadLse<kD>(shared, p, tile, out.lse);
+    }
+    bf16* const keys = shared.k + warp * 2 * kWarpKeys * kD;
+    const LaneTokens tokens = LaneTokensOf(p, tile, lane);
+    const int rounds = tile.rounds();
+    if (rounds > 0) {
+      LoadWarpKeys<kD>(keys, p, tile, tile.first + warp * kWarpKeys, lane);
+    }
+    CommitCopies();
+    WaitCopies<0>();
+    __syncthreads();
+
+    ScoredBlocks blocks;
+    int offered = tile.first * p.d / p.l_sel;  // blocks before it are final and have been offered
+    for (int round = 0; round < rounds; ++round) {
+      const int begin = tile.first + round * kRoundKeys, end = min(begin + kRoundKeys, tile.last);
+      // The warp's next keys arrive while these are multiplied.
+      if (round + 1 < rounds) {
+        LoadWarpKeys<kD>(keys + (round + 1) % 2 * kWarpKeys * kD, p, tile,
+                         begin + kRoundKeys + warp * kWarpKeys, lane);
+      }
+      CommitCopies();
+      SumHeads<kD>(shared, p, keys + round % 2 * kWarpKeys * kD, tokens, begin + warp * kWarpKeys,
+                   warp, lane);
+      __syncthreads();
+      blocks = AddScores(p, begin, end, shared.sums, tile.tokens, capacity, blocks,
+                         shared.scores + round % 2 * kTokens * capacity);
+      WaitCopies<0>();
+      __syncthreads();
+      const int final_blocks = end * p.d / p.l_sel;
+      choice.Offer(p, tile, blocks, offered, final_blocks, capacity, out, warp, lane);
+      offered = final_blocks;
+    }
+    // The last keys' blocks, and those that no key touches.
+    const int to = out.scores != nullptr ? max(last_block, blocks.end) : last_block;
+    choice.Offer(p, tile, blocks, offered, to, capacity, out, warp, lane);
+  }
+#pragma unroll
+  for (int i = 0; i < kTokensOfWarp; ++i) {
+    const int token = warp + i * kWarps, t = tile.t0 + token;
+    if (token >= tile.tokens) break;
+    const int64_t row = (int64_t{1} * tile.b * p.seq_len + t) * p.groups + tile.g;
+    choice.best[i].Store(FirstBlock(p, tile.b, t), t / p.l_sel, p.n_sel, out.blocks + row * p.n_sel,
+                         lane);
+  }
+}
+
+// The choice alone, a warp a (token, group) row.
 __global__ void ChooseBlocksKernel(AttentionProblem p, const float* scores, int* blocks) {
-  extern __shared__ uint32_t choice[];
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
-  const int64_t row = int64_t{1} * blockIdx.x * warps + warp;
+  const int lane = threadIdx.x % kWarp, warps = blockDim.x / kWarp;
+  const int64_t row = int64_t{1} * blockIdx.x * warps + threadIdx.x / kWarp;
   if (row >= int64_t{1} * p.batch * p.seq_len * p.groups) return;
-  uint32_t* ranks = choice + warp * (p.sel_blocks + kMaxSelected);
-  for (int j = lane; j < p.sel_blocks; j += kWarp) ranks[j] = Rank(scores[row * p.sel_blocks + j]);
-  __syncwarp();
   const int t = static_cast<int>(row / p.groups % p.seq_len);
   const int b = static_cast<int>(row / p.groups / p.seq_len);
-  ChooseRow(FirstBlock(p, b, t), t / p.l_sel, p.n_sel, ranks,
-            reinterpret_cast<int*>(ranks + p.sel_blocks), blocks + row * p.n_sel);
-}
-
-// Tokens a tile: up to 128 rows, fewer where a token's scores are long or the tile would take more
-// shared memory than every GPU has (163 KiB on sm_80).
-int SelectQueries(const NsaShape& shape) {
-  constexpr int kMaxBytes = 160 << 10;
-  const int h = shape.heads_per_group(), sel_blocks = shape.sel_blocks();
-  const auto bytes = [&](int queries) {
-    return SelectSharedBytes(shape.d_k, RoundUp(queries * h, 16), queries, sel_blocks);
-  };
-  int queries = 1;
-  while (2 * queries * h <= 128 && queries < 32) queries *= 2;
-  while (queries > 1 && (4 * queries * sel_blocks > kMaxScoreBytes || bytes(queries) > kMaxBytes)) {
-    queries /= 2;
+  const int first = FirstBlock(p, b, t), current = t / p.l_sel;
+  BestBlocks best;
+  for (int block = first + 1 + lane; block - lane < current - 1; block += kWarp) {
+    const uint64_t key =
+        block < current - 1 ? BestBlocks::KeyOf(scores[row * p.sel_blocks + block], block) : 0;
+    best.Offer(key, p.n_sel - kForced, lane);
   }
-  return queries;
+  best.Store(first, current, p.n_sel, blocks + row * p.n_sel, lane);
 }
 
 }  // namespace
@@ -320,17 +460,17 @@ absl::Status SelectBlocks(const Exec& exec, const SelectBlocksArgs& args) {
   const AttentionProblem p = ProblemOf(common, shape.cmp_blocks());
   const SelectOutputs out{DataOf<float>(args.lse), DataOf<int>(args.blocks),
                           DataOf<float>(args.scores)};
-  const int queries = SelectQueries(shape), tiles = CeilDiv(shape.seq_len, queries);
-  const int threads = CeilDiv(queries * p.h, 16) * kWarp;
+  const int tiles = CeilDiv(shape.seq_len, kTokens), capacity = ScoreCapacity(shape);
   // Only dk matters here; v is not read.
   NsaShape width = shape;
   width.d_v = width.d_k;
   return ForHeadWidth(width, [&](auto d) -> absl::Status {
     constexpr int kD = decltype(d)::value;
     auto* kernel = SelectBlocksKernel<kD>;
-    const int bytes = SelectSharedBytes(kD, threads / 2, queries, p.sel_blocks);
+    const int bytes = SelectShared<kD>::Bytes(p.h, capacity);
     NSA_RETURN_IF_ERROR(AllowShared(kernel, bytes, "select_blocks"));
-    kernel<<<tiles * p.batch * p.groups, threads, bytes, StreamOf(exec)>>>(p, out, queries, tiles);
+    kernel<<<tiles * p.batch * p.groups, kWarps * kWarp, bytes, StreamOf(exec)>>>(p, out, tiles,
+                                                                                  capacity);
     return CheckLaunch("select_blocks");
   });
 }
@@ -342,10 +482,7 @@ absl::Status ChooseBlocks(const Exec& exec, const ChooseBlocksArgs& args) {
   p.l_sel = shape.l_sel, p.n_sel = shape.n_sel, p.sel_blocks = shape.sel_blocks();
   p.doc_start = DataOf<int>(args.doc_start);
   const int64_t rows = int64_t{1} * shape.batch * shape.seq_len * shape.n_kv_groups;
-  const int row_bytes = 4 * (p.sel_blocks + kMaxSelected);
-  const int warps = std::max(1, std::min(4, (kMaxScoreBytes * 2) / row_bytes));
-  NSA_RETURN_IF_ERROR(AllowShared(ChooseBlocksKernel, warps * row_bytes, "choose_blocks"));
-  ChooseBlocksKernel<<<CeilDiv64(rows, warps), warps * kWarp, warps * row_bytes, StreamOf(exec)>>>(
+  ChooseBlocksKernel<<<CeilDiv64(rows, kWarps), kWarps * kWarp, 0, StreamOf(exec)>>>(
       p, DataOf<float>(args.scores), DataOf<int>(args.blocks));
   return CheckLaunch("choose_blocks");
 }
