@@ -7,7 +7,8 @@ namespace nsa {
 
 namespace cuda {
 class Blas;
-}
+class Side;
+}  // namespace cuda
 
 enum class Backend { kCpu, kCuda };
 
@@ -21,6 +22,9 @@ struct Exec {
   cuda::Blas* blas = nullptr;
   void* workspace = nullptr;
   int64_t workspace_bytes = 0;
+  // A stream for kernels that may run beside those of `stream` (kernels/cuda/side.h); null:
+  // everything in order.
+  cuda::Side* side = nullptr;
 
   // Called as a kernel family is entered, with its name, e.g. for the status page; may be null.
   // Must be cheap.

@@ -98,10 +98,11 @@ PinnedMemory::~PinnedMemory() {
   if (data_ != nullptr) cudaFreeHost(data_);
 }
 
-absl::StatusOr<Stream> Stream::Create() {
+absl::StatusOr<Stream> Stream::Create(int32_t priority) {
   cudaStream_t stream = nullptr;
-  NSA_RETURN_IF_ERROR(
-      ToStatus(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate"));
+  // CUDA counts downwards from 0.
+  NSA_RETURN_IF_ERROR(ToStatus(
+      cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, -priority), "cudaStreamCreate"));
   Stream made;
   made.stream_ = stream;
   return made;

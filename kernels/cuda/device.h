@@ -98,7 +98,9 @@ class PinnedMemory {
 class Stream {
  public:
   Stream() = default;
-  static absl::StatusOr<Stream> Create();
+  // Of several streams whose kernels have blocks to run, that of the highest priority comes first:
+  // 0 is the lowest and the default; 5 the highest that is told apart.
+  static absl::StatusOr<Stream> Create(int32_t priority = 0);
   Stream(Stream&& other) noexcept { std::swap(stream_, other.stream_); }
   Stream& operator=(Stream&& other) noexcept {
     std::swap(stream_, other.stream_);

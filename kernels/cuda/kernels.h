@@ -2,9 +2,11 @@
 // checks its arguments and comes here when the Exec says CUDA). Implemented by the .cu files; in a
 // build without CUDA by no_cuda.cc, where each answers Unimplemented. Arguments have been checked;
 // activations and weights are bf16, sums and gradients of parameters fp32. Everything is enqueued
-// on exec.stream.
+// on exec.stream; with an exec.side, a branch's backward leaves dk and dv on that, and the caller
+// joins (side.h).
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "absl/status/status.h"
@@ -73,7 +75,13 @@ int64_t RmsNormBackwardWorkspaceBytes(int64_t dim);
 int64_t EmbeddingBackwardWorkspaceBytes(int64_t vocab, int64_t dim);
 int64_t GlobalNormWorkspaceBytes(int64_t size);
 
-// The most that any kernel of an attention layer takes.
-int64_t AttentionScratchBytes(const AttentionConfig& config);
+// How an attention layer's backward cuts Exec::workspace, so that the branches may run side by
+// side: where a branch's part begins, and φ's. All else in the layer begins at 0, and runs alone.
+struct AttentionScratch {
+  std::array<int64_t, kBranches> branch = {};
+  int64_t phi = 0;
+  int64_t bytes = 0;  // in all
+};
+AttentionScratch PlanAttentionScratch(const AttentionConfig& config);
 
 }  // namespace nsa::cuda

@@ -76,6 +76,6 @@ int64_t CompressWorkspaceBytes(const NsaShape&, int32_t, Phi) { return 0; }
 int64_t RmsNormBackwardWorkspaceBytes(int64_t) { return 0; }
 int64_t EmbeddingBackwardWorkspaceBytes(int64_t, int64_t) { return 0; }
 int64_t GlobalNormWorkspaceBytes(int64_t) { return 0; }
-int64_t AttentionScratchBytes(const AttentionConfig&) { return 0; }
+AttentionScratch PlanAttentionScratch(const AttentionConfig&) { return {}; }
 
 }  // namespace nsa::cuda

@@ -27,7 +27,7 @@ absl::StatusOr<PinnedMemory> PinnedMemory::Allocate(int64_t, const std::string&)
   return Missing();
 }
 PinnedMemory::~PinnedMemory() = default;
-absl::StatusOr<Stream> Stream::Create() { return Missing(); }
+absl::StatusOr<Stream> Stream::Create(int32_t) { return Missing(); }
 Stream::~Stream() = default;
 absl::StatusOr<Event> Event::Create() { return Missing(); }
 Event::~Event() = default;

@@ -4,16 +4,25 @@
 
 namespace nsa::cuda {
 
-int64_t AttentionScratchBytes(const AttentionConfig& config) {
+AttentionScratch PlanAttentionScratch(const AttentionConfig& config) {
+  constexpr int64_t kAlignment = 256;
   const NsaShape& shape = config.shape;
-  int64_t most = GateWorkspaceBytes(shape);
-  if (config.has(kCmp)) most = std::max(most, CompressedBackwardWorkspaceBytes(shape));
-  if (config.has(kSel)) most = std::max(most, SelectedBackwardWorkspaceBytes(shape));
-  if (config.has(kWin)) most = std::max(most, WindowBackwardWorkspaceBytes(shape));
+  AttentionScratch scratch;
+  const auto take = [&](int64_t bytes) {
+    const int64_t begin = scratch.bytes;
+    scratch.bytes += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return begin;
+  };
+  int64_t phi = 0;
   for (const int32_t width : {shape.d_k, shape.d_v}) {
-    most = std::max(most, CompressWorkspaceBytes(shape, width, config.phi));
+    phi = std::max(phi, CompressWorkspaceBytes(shape, width, config.phi));
   }
-  return most;
+  if (config.has(kCmp)) scratch.branch[kCmp] = take(CompressedBackwardWorkspaceBytes(shape));
+  if (config.has(kSel)) scratch.branch[kSel] = take(SelectedBackwardWorkspaceBytes(shape));
+  if (config.has(kWin)) scratch.branch[kWin] = take(WindowBackwardWorkspaceBytes(shape));
+  scratch.phi = take(phi);
+  scratch.bytes = std::max(scratch.bytes, GateWorkspaceBytes(shape));
+  return scratch;
 }
 
 }  // namespace nsa::cuda

@@ -5,6 +5,8 @@
 #include "absl/strings/str_format.h"
 #include "common/status.h"
 #include "kernels/check.h"
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/side.h"
 #include "kernels/nn/copy.h"
 #include "kernels/nsa/check_branches.h"
 #include "kernels/nsa/compressed_attention.h"
@@ -252,8 +254,18 @@ absl::Status ZeroKeysRead(const Exec& exec, const Tensor& keys_read) {
 struct BackwardState {
   AttentionSaved saved;
   Workspace workspace;
+  cuda::AttentionScratch scratch;
   bool dq_written = false;  // the first branch overwrites dq, the others add to it
 };
+
+// Exec::workspace from `begin` on.
+Exec WithScratch(Exec exec, int64_t begin) {
+  if (exec.workspace != nullptr) {
+    exec.workspace = static_cast<std::byte*>(exec.workspace) + begin;
+    exec.workspace_bytes -= begin;
+  }
+  return exec;
+}
 
 absl::Status CombineBackward(const Exec& exec, const AttentionBackwardArgs& args,
                              const BackwardState& state) {
@@ -300,9 +312,12 @@ absl::Status CompressedBranchBackward(const Exec& exec, const AttentionBackwardA
   branch.v = saved.v_cmp;
   branch.dk = work.dk_cmp;
   branch.dv = work.dv_cmp;
-  NSA_RETURN_IF_ERROR(CompressedAttentionBackward(exec, branch));
   NSA_RETURN_IF_ERROR(
-      CompressBackward(exec, {.shape = shape,
+      CompressedAttentionBackward(WithScratch(exec, state->scratch.branch[kCmp]), branch));
+  // dk_cmp and dv_cmp are the side's.
+  const Exec side = WithScratch(cuda::OnSide(exec), state->scratch.phi);
+  NSA_RETURN_IF_ERROR(
+      CompressBackward(side, {.shape = shape,
                               .width = shape.d_k,
                               .phi = config.phi,
                               .x = saved.k[kCmp],
@@ -312,7 +327,7 @@ absl::Status CompressedBranchBackward(const Exec& exec, const AttentionBackwardA
                               .d_hidden = Prefix(work.d_hidden, saved.phi_k_hidden.size),
                               .dx = args.dk[kCmp],
                               .grads = args.grads.phi_k}));
-  return CompressBackward(exec, {.shape = shape,
+  return CompressBackward(side, {.shape = shape,
                                  .width = shape.d_v,
                                  .phi = config.phi,
                                  .x = args.v[kCmp],
@@ -330,7 +345,7 @@ absl::Status SelectedBranchBackward(const Exec& exec, const AttentionBackwardArg
   branch.k = state->saved.k[kSel];
   branch.v = args.v[kSel];
   branch.blocks = state->saved.blocks;
-  return SelectedAttentionBackward(exec, branch);
+  return SelectedAttentionBackward(WithScratch(exec, state->scratch.branch[kSel]), branch);
 }
 
 absl::Status WindowBranchBackward(const Exec& exec, const AttentionBackwardArgs& args,
@@ -338,7 +353,7 @@ absl::Status WindowBranchBackward(const Exec& exec, const AttentionBackwardArgs&
   auto branch = BranchBackward<WindowAttentionBackwardArgs>(args, state, kWin);
   branch.k = state->saved.k[kWin];
   branch.v = args.v[kWin];
-  return WindowAttentionBackward(exec, branch);
+  return WindowAttentionBackward(WithScratch(exec, state->scratch.branch[kWin]), branch);
 }
 
 absl::Status RotateAllBack(const Exec& exec, const AttentionBackwardArgs& args) {
@@ -397,10 +412,13 @@ absl::Status Attention(const Exec& exec, const AttentionArgs& args) {
   const AttentionSaved saved = LayoutSaved(config, args.saved);
   NSA_RETURN_IF_ERROR(ZeroKeysRead(exec, args.keys_read));
   if (!args.rotated) NSA_RETURN_IF_ERROR(RotateAll(exec, args, saved));
+  // The window branch needs nothing of the others.
+  NSA_RETURN_IF_ERROR(cuda::Fork(exec));
   NSA_RETURN_IF_ERROR(CompressAll(exec, args, saved));
   if (config.has(kCmp)) NSA_RETURN_IF_ERROR(CompressedBranch(exec, args, saved));
   if (config.has(kSel)) NSA_RETURN_IF_ERROR(SelectedBranch(exec, args, saved));
-  if (config.has(kWin)) NSA_RETURN_IF_ERROR(WindowBranch(exec, args, saved));
+  if (config.has(kWin)) NSA_RETURN_IF_ERROR(WindowBranch(cuda::OnSide(exec), args, saved));
+  NSA_RETURN_IF_ERROR(cuda::Join(exec));
   if (config.has_gate()) NSA_RETURN_IF_ERROR(CombineBranches(exec, args, saved));
   return absl::OkStatus();
 }
@@ -410,11 +428,13 @@ absl::Status AttentionBackward(const Exec& exec, const AttentionBackwardArgs& ar
   const AttentionConfig& config = args.config;
   Carver carver(args.workspace.data);
   BackwardState state{.saved = LayoutSaved(config, args.saved),
-                      .workspace = CarveWorkspace(config, &carver)};
+                      .workspace = CarveWorkspace(config, &carver),
+                      .scratch = cuda::PlanAttentionScratch(config)};
   if (config.has_gate()) NSA_RETURN_IF_ERROR(CombineBackward(exec, args, state));
   if (config.has(kCmp)) NSA_RETURN_IF_ERROR(CompressedBranchBackward(exec, args, &state));
   if (config.has(kSel)) NSA_RETURN_IF_ERROR(SelectedBranchBackward(exec, args, &state));
   if (config.has(kWin)) NSA_RETURN_IF_ERROR(WindowBranchBackward(exec, args, &state));
+  NSA_RETURN_IF_ERROR(cuda::Join(exec));
   if (args.rotated) return absl::OkStatus();
   NSA_RETURN_IF_ERROR(RotateAllBack(exec, args));
   if (!config.has_gate()) return absl::OkStatus();

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/side.h"
 #include "kernels/nsa/attention_backward.cuh"
 
 namespace nsa::cuda {
@@ -105,7 +106,8 @@ AttentionGradients GradientsOf(const Args& args, const float2* stats) {
           args.add_to_dq};
 }
 
-// The rows' statistics and dq; the first half of every branch's backward.
+// The rows' statistics and dq; the first half of every branch's backward. dk and dv need the
+// statistics only: the side may go on from there.
 template <Kind kKind, class Args>
 absl::Status LaunchDq(const Exec& exec, const Args& args, const AttentionProblem& p,
                       const AttentionGradients& grad, float2* stats, const char* what) {
@@ -113,6 +115,7 @@ absl::Status LaunchDq(const Exec& exec, const Args& args, const AttentionProblem
   StatsKernel<<<GridFor(rows * p.dv / 8, 256), 256, 0, StreamOf(exec)>>>(
       DataOf<bf16>(args.o), grad.d_o, DataOf<float>(args.lse), stats, rows, p.dv);
   NSA_RETURN_IF_ERROR(CheckLaunch(what));
+  NSA_RETURN_IF_ERROR(Fork(exec));
   const QueryGrid grid = GridOf<kKind>(p);
   return ForHeadWidth(args.shape, [&](auto width) -> absl::Status {
     constexpr int kD = decltype(width)::value;

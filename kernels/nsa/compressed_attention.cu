@@ -43,7 +43,7 @@ absl::Status CompressedAttentionBackward(const Exec& exec,
   NSA_RETURN_IF_ERROR(
       LaunchDq<Kind::kCompressed>(exec, args, p, grad, stats, "compressed_attention_dq"));
   if (p.keys == 0) return absl::OkStatus();
-  return LaunchDkv<Kind::kCompressed>(exec, args, p, grad, SegmentsOf(args.shape), partial,
+  return LaunchDkv<Kind::kCompressed>(OnSide(exec), args, p, grad, SegmentsOf(args.shape), partial,
                                       "compressed_attention_dkv");
 }
 

@@ -200,18 +200,19 @@ absl::Status SelectedAttentionBackward(const Exec& exec,
   const AttentionGradients grad = GradientsOf(args, plan.stats);
   NSA_RETURN_IF_ERROR(
       LaunchDq<Kind::kSelected>(exec, args, p, grad, plan.stats, "selected_attention_dq"));
-  NSA_RETURN_IF_ERROR(BuildLists(exec, p, plan.lists));
+  const Exec side = OnSide(exec);
+  NSA_RETURN_IF_ERROR(BuildLists(side, p, plan.lists));
   const int slots = p.sel_blocks * p.batch * p.groups;
   return ForHeadWidth(args.shape, [&](auto width) -> absl::Status {
     constexpr int kD = decltype(width)::value;
     auto* kernel = SelectedDkvKernel<kD>;
     const int shared = DkvSharedBytes<kD>(plan.lists.segment);
     NSA_RETURN_IF_ERROR(AllowShared(kernel, shared, "selected_attention_dkv"));
-    kernel<<<plan.parts * plan.max_segments * slots, kDkvThreads, shared, StreamOf(exec)>>>(
+    kernel<<<plan.parts * plan.max_segments * slots, kDkvThreads, shared, StreamOf(side)>>>(
         p, grad, plan.lists, plan.parts, plan.max_segments, plan.partials, plan.partial);
     NSA_RETURN_IF_ERROR(CheckLaunch("selected_attention_dkv"));
     if (plan.partials > 0) {
-      AddListSegmentsKernel<kD><<<kAddSlices * plan.parts * slots, 256, 0, StreamOf(exec)>>>(
+      AddListSegmentsKernel<kD><<<kAddSlices * plan.parts * slots, 256, 0, StreamOf(side)>>>(
           p, grad, plan.lists, plan.parts, plan.partials, plan.partial);
     }
     return CheckLaunch("selected_attention_dkv");

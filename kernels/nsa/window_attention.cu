@@ -42,7 +42,7 @@ absl::Status WindowAttentionBackward(const Exec& exec, const WindowAttentionBack
   const AttentionGradients grad = GradientsOf(args, stats);
   NSA_RETURN_IF_ERROR(LaunchDq<Kind::kWindow>(exec, args, p, grad, stats, "window_attention_dq"));
   auto* partial = reinterpret_cast<float*>(stats + StatsBytes(args.shape) / sizeof(float2));
-  return LaunchDkv<Kind::kWindow>(exec, args, p, grad, SegmentsOf(args.shape), partial,
+  return LaunchDkv<Kind::kWindow>(OnSide(exec), args, p, grad, SegmentsOf(args.shape), partial,
                                   "window_attention_dkv");
 }
 

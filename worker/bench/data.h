@@ -18,12 +18,15 @@ namespace nsa::bench {
 // plain cudaMalloc; a failure of it is remembered and told by status().
 class Data {
  public:
-  explicit Data(const Exec& exec) : exec_(exec) {}
+  explicit Data(const Exec& exec) : exec_(exec), exec_with_side_(exec) { exec_.side = nullptr; }
   ~Data();
   Data(const Data&) = delete;
   Data& operator=(const Data&) = delete;
 
+  // Everything in order, for one kernel's time.
   const Exec& exec() const { return exec_; }
+  // With the Exec's side, if it has one, for a whole layer's.
+  const Exec& exec_with_side() const { return exec_with_side_; }
   const absl::Status& status() const { return status_; }
 
   // U(−1, 1)·scale rounded to bf16, a function of (seed, index) alone: the same on both sides.
@@ -45,7 +48,7 @@ class Data {
   void Upload(const Tensor& tensor, const void* values);
   bool on_device() const { return exec_.backend == Backend::kCuda; }
 
-  Exec exec_;
+  Exec exec_, exec_with_side_;
   absl::Status status_;
   std::vector<void*> blocks_;
 };

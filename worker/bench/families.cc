@@ -163,7 +163,7 @@ Call MakeLayer(const NsaShape& shape, Data* data, bool backward) {
     args.k[c] = data->Random(shape.k_size(), 11 + c, 2);
     args.v[c] = back.v[c] = data->Random(shape.v_size(), 21 + c);
   }
-  if (!backward) return {[=] { return Attention(data->exec(), args); }, {{"o", args.o}}};
+  if (!backward) return {[=] { return Attention(data->exec_with_side(), args); }, {{"o", args.o}}};
   back.d_o = data->Random(shape.o_size(), 4);
   back.dq = data->Out(shape.q_size());
   for (int c = 0; c < kBranches; ++c) {
@@ -172,8 +172,8 @@ Call MakeLayer(const NsaShape& shape, Data* data, bool backward) {
   back.grads.gate = {data->Zeros(hidden * shape.d_k, DType::kF32), data->Zeros(hidden, DType::kF32),
                      data->Zeros(3 * hidden, DType::kF32), data->Zeros(3, DType::kF32)};
   return {[=] {
-            const absl::Status status = Attention(data->exec(), args);
-            return status.ok() ? AttentionBackward(data->exec(), back) : status;
+            const absl::Status status = Attention(data->exec_with_side(), args);
+            return status.ok() ? AttentionBackward(data->exec_with_side(), back) : status;
           },
           {{"dq", back.dq}, {"dk", back.dk[kWin]}, {"dv", back.dv[kWin]}}};
 }

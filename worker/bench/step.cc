@@ -35,7 +35,8 @@ struct Bench {
 
   absl::Status Make();
   absl::Status Load();
-  absl::StatusOr<std::unique_ptr<GpuStep>> MakeStep(bool time_kernels);
+  enum class Kind { kAsTrained, kInOrder, kTimed };
+  absl::StatusOr<std::unique_ptr<GpuStep>> MakeStep(Kind kind);
 
   const v1::JobSpec spec;
   const ParameterLayout layout;
@@ -72,7 +73,7 @@ absl::Status Bench::Make() {
   return CopyArena(gpu->exec(), host, &parameters);
 }
 
-absl::StatusOr<std::unique_ptr<GpuStep>> Bench::MakeStep(bool time_kernels) {
+absl::StatusOr<std::unique_ptr<GpuStep>> Bench::MakeStep(Kind kind) {
   return GpuStep::Create(
       {.gpu = gpu.get(),
        .model = model.get(),
@@ -83,7 +84,8 @@ absl::StatusOr<std::unique_ptr<GpuStep>> Bench::MakeStep(bool time_kernels) {
        .micro_batches = spec.train().accumulate_grad_batches(),
        .gradient_scale = static_cast<float>(1.0 / static_cast<double>(TokensPerStep(spec))),
        .graph = spec.runtime().cuda_graphs(),
-       .time_kernels = time_kernels});
+       .in_order = kind == Kind::kInOrder,
+       .time_kernels = kind == Kind::kTimed});
 }
 
 // New tokens for every micro-batch: as in training, they are copied in every step.
@@ -145,7 +147,7 @@ absl::Status RunStep(const StepOptions& options, const Ceilings& ceilings) {
   }
   Bench bench(file.spec);
   NSA_RETURN_IF_ERROR(bench.Make());
-  NSA_ASSIGN_OR_RETURN(auto step, bench.MakeStep(/*time_kernels=*/false));
+  NSA_ASSIGN_OR_RETURN(auto step, bench.MakeStep(Bench::Kind::kAsTrained));
   NSA_ASSIGN_OR_RETURN(const Timed timed, Time(&bench, step.get(), options.steps));
   const auto tokens = static_cast<double>(TokensPerStep(file.spec));
   const double flops = FlopsPerToken(file.spec) * tokens / timed.seconds;
@@ -166,7 +168,12 @@ absl::Status RunStep(const StepOptions& options, const Ceilings& ceilings) {
       static_cast<double>(bench.gpu->UsedBytes()) / (1 << 20),
       static_cast<double>(TotalBytes(MemoryEstimate(file.spec))) / (1 << 20));
   step.reset();
-  NSA_ASSIGN_OR_RETURN(step, bench.MakeStep(/*time_kernels=*/true));
+  NSA_ASSIGN_OR_RETURN(step, bench.MakeStep(Bench::Kind::kInOrder));
+  NSA_ASSIGN_OR_RETURN(const Timed in_order, Time(&bench, step.get(), options.steps));
+  absl::PrintF("%.3f ms a step with all kernels in order, %.3f times as long\n",
+               1e3 * in_order.seconds, in_order.seconds / timed.seconds);
+  step.reset();
+  NSA_ASSIGN_OR_RETURN(step, bench.MakeStep(Bench::Kind::kTimed));
   NSA_RETURN_IF_ERROR(Time(&bench, step.get(), 1).status());
   PrintKernels(step->KernelTimes());
   return absl::OkStatus();

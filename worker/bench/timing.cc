@@ -66,12 +66,14 @@ absl::StatusOr<std::unique_ptr<Gpu>> Gpu::Open(int64_t workspace_bytes) {
   NSA_RETURN_IF_ERROR(ToStatus(cudaGetDeviceProperties(&properties, 0), "device"));
   gpu->name_ = properties.name;
   cudaStream_t stream = nullptr;
-  NSA_RETURN_IF_ERROR(ToStatus(cudaStreamCreate(&stream), "stream"));
+  NSA_RETURN_IF_ERROR(
+      ToStatus(cudaStreamCreateWithPriority(&stream, cudaStreamDefault, -1), "stream"));
   gpu->stream_ = stream;
   gpu->workspace_bytes_ = workspace_bytes;
   NSA_RETURN_IF_ERROR(ToStatus(cudaMalloc(&gpu->workspace_, workspace_bytes), "workspace"));
   NSA_RETURN_IF_ERROR(ToStatus(cudaMalloc(&gpu->blas_workspace_, kBlasBytes), "workspace"));
   NSA_RETURN_IF_ERROR(ToStatus(cudaMalloc(&gpu->flush_, kFlushBytes), "workspace"));
+  NSA_ASSIGN_OR_RETURN(gpu->side_, cuda::Side::Create());
   NSA_ASSIGN_OR_RETURN(gpu->blas_, cuda::Blas::Create(gpu->blas_workspace_, kBlasBytes,
                                                       cuda::DefaultAlgorithmFolder()));
   return gpu;
@@ -88,7 +90,8 @@ Exec Gpu::exec() const {
           .stream = stream_,
           .blas = blas_.get(),
           .workspace = workspace_,
-          .workspace_bytes = workspace_bytes_};
+          .workspace_bytes = workspace_bytes_,
+          .side = side_.get()};
 }
 
 const std::string& Gpu::blas() const { return blas_->description(); }

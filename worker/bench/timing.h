@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "absl/status/statusor.h"
+#include "kernels/cuda/side.h"
 #include "kernels/exec.h"
 
 namespace nsa::bench {
@@ -29,6 +30,7 @@ class Gpu {
   void* stream_ = nullptr;
   void *workspace_ = nullptr, *blas_workspace_ = nullptr, *flush_ = nullptr;
   int64_t workspace_bytes_ = 0;
+  std::unique_ptr<cuda::Side> side_;
   std::unique_ptr<cuda::Blas> blas_;
 };
 

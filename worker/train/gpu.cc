@@ -8,6 +8,7 @@ namespace {
 
 constexpr int64_t kBlasWorkspace = int64_t{64} << 20;
 constexpr int kOldestCapability = 80;
+constexpr int32_t kStepPriority = 1;  // above its side, below the reduction of gradients
 
 }  // namespace
 
@@ -21,7 +22,8 @@ absl::StatusOr<std::unique_ptr<Gpu>> Gpu::Open() {
                         gpu->info_.name, gpu->info_.compute_capability / 10.0));
   }
   NSA_ASSIGN_OR_RETURN(gpu->kernels_, cuda::KernelArchitecture());
-  NSA_ASSIGN_OR_RETURN(gpu->stream_, cuda::Stream::Create());
+  NSA_ASSIGN_OR_RETURN(gpu->stream_, cuda::Stream::Create(kStepPriority));
+  NSA_ASSIGN_OR_RETURN(gpu->side_, cuda::Side::Create());
   NSA_ASSIGN_OR_RETURN(gpu->blas_workspace_,
                        cuda::DeviceMemory::Allocate(kBlasWorkspace, "matrix products"));
   NSA_ASSIGN_OR_RETURN(gpu->blas_,
@@ -42,7 +44,8 @@ Exec Gpu::exec() const {
           .stream = stream_.get(),
           .blas = blas_.get(),
           .workspace = scratch_.data(),
-          .workspace_bytes = scratch_.bytes()};
+          .workspace_bytes = scratch_.bytes(),
+          .side = side_.get()};
 }
 
 std::string Gpu::Description() const {

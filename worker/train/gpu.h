@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/cuda/blas.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/side.h"
 #include "kernels/exec.h"
 
 namespace nsa {
@@ -31,7 +32,7 @@ class Gpu {
   // Products whose algorithm could not be timed: a fallback.
   int64_t untimed_products() const { return blas_->untimed_shapes(); }
 
-  // Everything is enqueued on one stream.
+  // Everything is enqueued on one stream, and what may run beside it on its side.
   Exec exec() const;
   void* stream() const { return stream_.get(); }
 
@@ -50,6 +51,7 @@ class Gpu {
   cuda::DeviceInfo info_;
   int32_t kernels_ = 0;  // what they are compiled for
   cuda::Stream stream_;
+  std::unique_ptr<cuda::Side> side_;
   cuda::DeviceMemory blas_workspace_;
   std::unique_ptr<cuda::Blas> blas_;
   cuda::DeviceMemory scratch_;

@@ -31,6 +31,8 @@ absl::StatusOr<std::unique_ptr<GpuStep>> GpuStep::Create(const GpuStepOptions& o
   NSA_ASSIGN_OR_RETURN(step->host_, cuda::PinnedMemory::Allocate(kBytes, "a step's numbers"));
   NSA_ASSIGN_OR_RETURN(step->progress_, GpuProgress::Create(options.page, options.time_kernels));
   step->exec_ = step->progress_->Watch(options.gpu->exec());
+  // What runs side by side has no time of its own.
+  if (options.in_order || options.time_kernels) step->exec_.side = nullptr;
   GpuProgress* const progress = step->progress_.get();
   options.model->set_on_layer([progress](int32_t layer) { progress->EnterLayer(layer); });
   return step;

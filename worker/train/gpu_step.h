@@ -55,7 +55,8 @@ struct GpuStepOptions {
   // empty for one rank.
   std::function<absl::Status(const std::function<absl::StatusOr<bool>()>& look)> wait;
 
-  bool time_kernels = false;  // for KernelTimes()
+  bool in_order = false;      // no kernel beside another
+  bool time_kernels = false;  // for KernelTimes(); in order too
 
   // For tests: a kernel that never ends, in the first layer's forward of this step. 0: never.
   int64_t spin_at_step = 0;

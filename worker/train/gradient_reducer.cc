@@ -11,6 +11,7 @@ namespace nsa {
 namespace {
 
 constexpr char kName[] = "all_reduce_gradients ";
+constexpr int32_t kPriority = 2;  // above the step's: the other ranks wait for it
 
 }  // namespace
 
@@ -27,7 +28,7 @@ absl::StatusOr<std::unique_ptr<GradientReducer>> GradientReducer::Create(NcclCom
                                                                          int64_t bucket_elements) {
   std::unique_ptr<GradientReducer> reducer(
       new GradientReducer(comm, values, size, bucket_elements));
-  NSA_ASSIGN_OR_RETURN(reducer->stream_, cuda::Stream::Create());
+  NSA_ASSIGN_OR_RETURN(reducer->stream_, cuda::Stream::Create(kPriority));
   NSA_ASSIGN_OR_RETURN(reducer->ready_, cuda::Event::Create());
   NSA_ASSIGN_OR_RETURN(reducer->done_, cuda::Event::Create());
   NSA_ASSIGN_OR_RETURN(reducer->in_flight_,

@@ -193,7 +193,7 @@ Place Model::Impl::PlaceOf(int32_t part) const {
 }
 
 int64_t Model::Impl::scratch_bytes() const {
-  return std::max({cuda::AttentionScratchBytes(config_.attention),
+  return std::max({cuda::PlanAttentionScratch(config_.attention).bytes,
                    cuda::RmsNormBackwardWorkspaceBytes(config_.dim),
                    cuda::EmbeddingBackwardWorkspaceBytes(config_.vocab, config_.dim)});
 }

@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/side.h"
 #include "kernels/nsa/attention.h"
 #include "kernels/nsa/compressed_attention.h"
 #include "kernels/nsa/select_blocks.h"
@@ -66,7 +67,8 @@ struct GpuResult {
   std::vector<int64_t> keys_read, selection;
 };
 
-GpuResult RunOnGpu(const Layer& layer, const GpuLayer& in, const DeviceTensor& d_o) {
+GpuResult RunOnGpu(const Layer& layer, const GpuLayer& in, const DeviceTensor& d_o,
+                   cuda::Side* side) {
   AttentionConfig config = layer.config;
   config.dtype = DType::kBf16;
   const NsaShape& s = config.shape;
@@ -107,7 +109,8 @@ GpuResult RunOnGpu(const Layer& layer, const GpuLayer& in, const DeviceTensor& d
                 .phi_k = {grads[4], grads[5], grads[6], grads[7], grads[8]},
                 .phi_v = {grads[9], grads[10], grads[11], grads[12], grads[13]}};
   Exec exec = Gpu::Get().exec();
-  exec.workspace_bytes = cuda::AttentionScratchBytes(config);  // what it says must be enough
+  exec.side = side;
+  exec.workspace_bytes = cuda::PlanAttentionScratch(config).bytes;  // what it says must be enough
   absl::Status status = Attention(exec, args);
   EXPECT_TRUE(status.ok()) << status;
   status = AttentionBackward(exec, back);
@@ -306,8 +309,11 @@ void CompareLayer(Layer layer) {
   const std::vector<float> d_o = RoundToBf16(Random(layer.config.shape.o_size(), 99));
   const GpuLayer in(layer);
   const DeviceTensor d_o_gpu = ToDevice(d_o);
-  const GpuResult gpu = RunOnGpu(layer, in, d_o_gpu);
-  const GpuResult again = RunOnGpu(layer, in, d_o_gpu);
+  const GpuResult gpu = RunOnGpu(layer, in, d_o_gpu, nullptr);
+  // The same bits again, with branches side by side.
+  const auto side = cuda::Side::Create();
+  ASSERT_TRUE(side.ok()) << side.status();
+  const GpuResult again = RunOnGpu(layer, in, d_o_gpu, side->get());
   ForwardOut cpu = Forward(layer);
   if (layer.config.has(kSel)) {
     JudgeChoice(layer, cpu, gpu.blocks);
