@@ -23,7 +23,7 @@ __device__ __forceinline__ uint32_t SharedAddress(const void* pointer) {
 }
 
 // Copies 16 bytes to shared memory in the background; writes zeros when !valid (the source is then
-// not read).
+// not read and may lie anywhere).
 __device__ __forceinline__ void CopyAsync16(void* shared, const void* global, bool valid) {
   const int bytes = valid ? 16 : 0;
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(SharedAddress(shared)),

@@ -12,6 +12,7 @@
 // partial sums a last kernel adds in order.
 #pragma once
 
+#include <climits>
 #include <type_traits>
 
 #include "kernels/cuda/vector.cuh"
@@ -81,13 +82,12 @@ __global__ void __launch_bounds__(256, kD > 64 ? 1 : 2)
   extern __shared__ __align__(kTileAlignment) uint8_t shared[];
   bf16* q_tile = reinterpret_cast<bf16*>(shared);
   bf16* do_tile = q_tile + at.rows_padded * kD;
-  KeyStages<kKind, kD> stages{do_tile + at.rows_padded * kD,
-                              do_tile + (at.rows_padded + 2 * kKeyTile) * kD};
+  KeyStages<kKind, kD> stages(do_tile + at.rows_padded * kD, p, at);
   LoadQueryTile<kD>(q_tile, p.q, p.dk, p, at.b, at.g, at.t0, at.queries, at.rows_padded);
   LoadQueryTile<kD>(do_tile, grad.d_o, p.dv, p, at.b, at.g, at.t0, at.queries, at.rows_padded);
   const KeyTiles tiles = PlanKeyTiles<kKind>(p, at.b, at.g, at.t0, at.queries, queries_per_tile,
                                              stages.v + 2 * kKeyTile * kD);
-  stages.Load(p, at, tiles, 0);
+  stages.Load(p, tiles, 0);
 
   const Row rows[2] = {RowOf<kKind>(p, at, 0), RowOf<kKind>(p, at, 1)};
   const float scale_log2 = p.scale * kLog2E;
@@ -98,23 +98,23 @@ __global__ void __launch_bounds__(256, kD > 64 ? 1 : 2)
   }
   Rows16<kD> dq = {};
   for (int i = 0; i < tiles.tiles; ++i) {
-    stages.Advance(p, at, tiles, i);
+    stages.Advance(p, tiles, i);
     const KeyTile tile = TileAt<kKind>(p, tiles, i);
     Rows16<kKeyTile> weights, d_weights;
     TwoByRow<kD, kKeyTile>(weights, q_tile, stages.Keys(i), d_weights, do_tile, stages.Values(i),
                            at.warp, at.lane);
-    if (!Inside(tile, rows)) {
-      ForEachLogit(tile, at.lane, [&](int n, int e, int row, int key) {
-        if (!Sees(tile, rows[row], key)) weights[n][e] = -INFINITY;
-      });
-    }
+    HideUnseen(weights, tile, rows, at.lane);
     // Against +inf every weight is 0.
     const float shift[2] = {Takes(tile, rows[0]) ? stats[0].x : INFINITY,
                             Takes(tile, rows[1]) ? stats[1].x : INFINITY};
-    ForEachLogit(tile, at.lane, [&](int n, int e, int row, int) {
-      weights[n][e] =
-          Exp2(fmaf(weights[n][e], scale_log2, -shift[row])) * (d_weights[n][e] - stats[row].y);
-    });
+#pragma unroll
+    for (int n = 0; n < kKeyTile / 8; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        weights[n][e] = Exp2(fmaf(weights[n][e], scale_log2, -shift[e >> 1])) *
+                        (d_weights[n][e] - stats[e >> 1].y);
+      }
+    }
     Accumulate<kD, kKeyTile>(dq, weights, stages.Keys(i), at.lane);
     __syncthreads();
   }
@@ -131,6 +131,8 @@ struct DkvWork {
   int first;
   int count;       // tokens of this segment
   int begin, end;  // keys
+  int all_from;    // tokens all_from … all_to see all of them
+  int all_to;
   float* partial;  // fp32 [64, dk + dv], or null: straight to dk and dv
 
   __device__ __forceinline__ int Token(int index) const {
@@ -169,58 +171,68 @@ struct RowLoader {
   static constexpr int kCopies = kRows / kRowsApart;
 
   int chunk, first_row;
-  int query[kCopies], head[kCopies];
-  int tokens;  // of a tile
+  const bf16 *q, *d_o;  // the thread's column of token 0, first head of the group
+  int tokens;           // of a tile
 
-  __device__ __forceinline__ explicit RowLoader(const AttentionProblem& p)
+  __device__ __forceinline__ RowLoader(const AttentionProblem& p, const AttentionGradients& grad,
+                                       int b, int g)
       : chunk(threadIdx.x % kChunks), first_row(threadIdx.x / kChunks), tokens(kRows / p.h) {
-#pragma unroll
-    for (int i = 0; i < kCopies; ++i) {
-      query[i] = (first_row + i * kRowsApart) / p.h;
-      head[i] = (first_row + i * kRowsApart) % p.h;
-    }
+    const int64_t first = int64_t{1} * b * p.seq_len * p.heads + g * p.h;
+    q = p.q + first * p.dk + chunk * 8;
+    d_o = grad.d_o + first * p.dv + chunk * 8;
   }
 
   // The rows of tokens [from, from + tokens) of the work, and what belongs to them.
   __device__ __forceinline__ void Load(const AttentionProblem& p, const AttentionGradients& grad,
                                        const DkvWork& work, int b, int g, int from, bf16* q_tile,
                                        bf16* do_tile, RowInfo<kRows>& info) const {
+    const int rows = min(tokens, work.count - from) * p.h;
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
-      const int row = first_row + i * kRowsApart;
-      const bool valid = query[i] < tokens && from + query[i] < work.count;
-      int64_t at = 0;
-      if (valid) {
-        const int t = work.Token(from + query[i]);
-        at = (int64_t{1} * b * p.seq_len + t) * p.heads + g * p.h + head[i];
-      }
-      CopyAsync16(Tile<kD>::At(q_tile, row, chunk), valid ? p.q + at * p.dk + chunk * 8 : p.q,
+      const int row = first_row + i * kRowsApart, query = QueryOf(p, row);
+      const bool valid = row < rows;
+      // Below 2³¹: NsaShape limits B·S·H.
+      const int at = valid ? work.Token(from + query) * p.heads + row - query * p.h : 0;
+      CopyAsync16(Tile<kD>::At(q_tile, row, chunk), q + int64_t{at} * p.dk,
                   valid && chunk * 8 < p.dk);
-      CopyAsync16(Tile<kD>::At(do_tile, row, chunk),
-                  valid ? grad.d_o + at * p.dv + chunk * 8 : grad.d_o, valid && chunk * 8 < p.dv);
-      if (chunk != 0) continue;
-      if (valid) {
-        CopyAsync8(&info.stats[row], grad.stats + at);
-        const int2 range = KeyRange<kKind>(p, b, work.Token(from + query[i]));
-        info.lo[row] = range.x;
-        info.hi[row] = range.y;
-      } else {
-        info.stats[row] = {INFINITY, 0};
-        info.lo[row] = info.hi[row] = 0;
-      }
+      CopyAsync16(Tile<kD>::At(do_tile, row, chunk), d_o + int64_t{at} * p.dv,
+                  valid && chunk * 8 < p.dv);
+    }
+    const int row = threadIdx.x;
+    if (row >= kRows) return;
+    if (row < rows) {
+      const int query = QueryOf(p, row), t = work.Token(from + query);
+      const int64_t first = int64_t{1} * b * p.seq_len + t;
+      CopyAsync8(&info.stats[row], grad.stats + first * p.heads + g * p.h + row - query * p.h);
+      const int2 range = KeyRange<kKind>(p, b, t);
+      info.lo[row] = range.x;
+      info.hi[row] = range.y;
+    } else {
+      info.stats[row] = {INFINITY, 0};
+      info.lo[row] = info.hi[row] = 0;
     }
   }
 
-  // Whether every token of the tile sees every key of the work: both ends of a token's range rise
-  // with it.
-  __device__ __forceinline__ bool AllSeen(const AttentionProblem& p, const DkvWork& work, int b,
-                                          int from) const {
-    if (p.doc_start != nullptr) return false;
-    const int2 first = KeyRange<kKind>(p, b, work.Token(from));
-    const int2 last = KeyRange<kKind>(p, b, work.Token(min(from + tokens, work.count) - 1));
-    return last.x <= work.begin && first.y >= work.end;
+  // Whether every token of the tile sees every key of the work.
+  __device__ __forceinline__ bool AllSeen(const DkvWork& work, int from) const {
+    return work.Token(from) >= work.all_from &&
+           work.Token(min(from + tokens, work.count) - 1) <= work.all_to;
   }
 };
+
+// The tokens that see all keys of the work; none where documents may hide some.
+template <Kind kKind>
+__device__ __forceinline__ void SetAllSeen(const AttentionProblem& p, DkvWork* work) {
+  work->all_to = INT_MAX;
+  if (p.doc_start != nullptr) {
+    work->all_from = INT_MAX;
+  } else if constexpr (kKind == Kind::kCompressed) {
+    work->all_from = (work->end - 1) * p.d + p.l - 1;
+  } else {
+    work->all_from = work->end - 1;
+    if constexpr (kKind == Kind::kWindow) work->all_to = work->begin + p.window - 1;
+  }
+}
 
 // Floats of a key's row in the partial sums: dk, then dv.
 template <int kD>
@@ -280,8 +292,8 @@ __device__ __forceinline__ void WeighRows(Rows16<kRows>& weights, Rows16<kRows>&
 
 // Walks the rows of `work` for 64 keys of group g; kDkvThreads threads, one warp for 16 keys.
 template <Kind kKind, int kD>
-__device__ void WalkRows(const AttentionProblem& p, const AttentionGradients& grad,
-                         const DkvWork& work, int b, int g, uint8_t* shared) {
+__device__ void WalkRows(const AttentionProblem& p, const AttentionGradients& grad, DkvWork work,
+                         int b, int g, uint8_t* shared) {
   constexpr int kRows = kRowTile<kD>;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   bf16* k_tile = reinterpret_cast<bf16*>(shared);
@@ -292,7 +304,8 @@ __device__ void WalkRows(const AttentionProblem& p, const AttentionGradients& gr
 
   LoadKeyTile<kD>(k_tile, p.k, p.dk, p, b, g, work.begin, work.end);
   LoadKeyTile<kD>(v_tile, p.v, p.dv, p, b, g, work.begin, work.end);
-  const RowLoader<kKind, kD> loader(p);
+  SetAllSeen<kKind>(p, &work);
+  const RowLoader<kKind, kD> loader(p, grad, b, g);
   const int row_tiles = CeilDiv(work.count, loader.tokens);
   auto load = [&](int i) {
     if (i < row_tiles) {
@@ -314,8 +327,8 @@ __device__ void WalkRows(const AttentionProblem& p, const AttentionGradients& gr
     const bf16* d_o = do_tile + (i & 1) * kRows * kD;
     Rows16<kRows> weights, d_weights;
     TwoByRow<kD, kRows>(weights, k_tile, q, d_weights, v_tile, d_o, warp, lane);
-    WeighRows<kRows>(weights, d_weights, info[i & 1], work,
-                     loader.AllSeen(p, work, b, i * loader.tokens), scale_log2, warp, lane);
+    WeighRows<kRows>(weights, d_weights, info[i & 1], work, loader.AllSeen(work, i * loader.tokens),
+                     scale_log2, warp, lane);
     TwoAccumulate<kD, kRows>(dv, weights, d_o, dk, d_weights, q, lane);
     __syncthreads();
   }

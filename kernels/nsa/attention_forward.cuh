@@ -91,17 +91,26 @@ __device__ __forceinline__ void StoreRow(const OnlineSoftmax<kD>& state, const R
   }
 }
 
-// Keys that a thread's rows see in the tile, counted once for the heads of a group.
-__device__ __forceinline__ unsigned int CountKeys(const AttentionProblem& p, const QueryTile& at,
-                                                  const KeyTile& tile, const Row (&rows)[2]) {
+// Keys that a thread's rows see, counted once for the heads of a group and the lanes of a row.
+struct KeyCount {
+  bool counts[2];
   unsigned int keys = 0;
+
+  __device__ __forceinline__ KeyCount(const AttentionProblem& p, const QueryTile& at,
+                                      const Row (&rows)[2], bool wanted) {
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const bool first_head = (at.warp * 16 + at.lane / 4 + 8 * i) % p.h == 0;
-    if ((at.lane & 3) == 0 && first_head) keys += KeysSeen(tile, rows[i]);
+    for (int i = 0; i < 2; ++i) {
+      const int row = at.warp * 16 + at.lane / 4 + 8 * i;
+      counts[i] = wanted && (at.lane & 3) == 0 && row == rows[i].query * p.h;
+    }
   }
-  return keys;
-}
+  __device__ __forceinline__ void Add(const KeyTile& tile, const Row (&rows)[2]) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (counts[i]) keys += KeysSeen(tile, rows[i]);
+    }
+  }
+};
 
 template <Kind kKind, int kD>
 __global__ void __launch_bounds__(256, kD > 64 ? 1 : 2)
@@ -110,28 +119,23 @@ __global__ void __launch_bounds__(256, kD > 64 ? 1 : 2)
   const QueryTile at = QueryTileOf(p, queries_per_tile, tiles_per_sequence);
   extern __shared__ __align__(kTileAlignment) uint8_t shared[];
   bf16* q_tile = reinterpret_cast<bf16*>(shared);
-  KeyStages<kKind, kD> stages{q_tile + at.rows_padded * kD,
-                              q_tile + (at.rows_padded + 2 * kKeyTile) * kD};
+  KeyStages<kKind, kD> stages(q_tile + at.rows_padded * kD, p, at);
   LoadQueryTile<kD>(q_tile, p.q, p.dk, p, at.b, at.g, at.t0, at.queries, at.rows_padded);
   const KeyTiles tiles = PlanKeyTiles<kKind>(p, at.b, at.g, at.t0, at.queries, queries_per_tile,
                                              stages.v + 2 * kKeyTile * kD);
-  stages.Load(p, at, tiles, 0);
+  stages.Load(p, tiles, 0);
 
   const Row rows[2] = {RowOf<kKind>(p, at, 0), RowOf<kKind>(p, at, 1)};
   const float scale_log2 = p.scale * kLog2E;
   OnlineSoftmax<kD> state;
-  unsigned int keys_seen = 0;
+  KeyCount count(p, at, rows, out.keys_read != nullptr);
   for (int i = 0; i < tiles.tiles; ++i) {
-    stages.Advance(p, at, tiles, i);
+    stages.Advance(p, tiles, i);
     const KeyTile tile = TileAt<kKind>(p, tiles, i);
     Rows16<kKeyTile> logits;
     ByRow<kD, kKeyTile>(logits, q_tile, stages.Keys(i), at.warp, at.lane);
-    if (!Inside(tile, rows)) {
-      ForEachLogit(tile, at.lane, [&](int n, int e, int row, int key) {
-        if (!Sees(tile, rows[row], key)) logits[n][e] = -INFINITY;
-      });
-    }
-    if (out.keys_read != nullptr) keys_seen += CountKeys(p, at, tile, rows);
+    HideUnseen(logits, tile, rows, at.lane);
+    count.Add(tile, rows);
     const bool takes[2] = {Takes(tile, rows[0]), Takes(tile, rows[1])};
     state.Add(logits, takes, scale_log2, stages.Values(i), at.lane);
     __syncthreads();
@@ -139,7 +143,7 @@ __global__ void __launch_bounds__(256, kD > 64 ? 1 : 2)
 #pragma unroll
   for (int i = 0; i < 2; ++i) StoreRow<kD>(state, rows[i], i, out, p.dv, at.lane);
   if (out.keys_read != nullptr) {
-    keys_seen = __reduce_add_sync(0xffffffffu, keys_seen);
+    const unsigned int keys_seen = __reduce_add_sync(0xffffffffu, count.keys);
     // An integer sum: its order does not matter.
     if (at.lane == 0 && keys_seen > 0)
       atomicAdd(out.keys_read, static_cast<unsigned long long>(keys_seen));

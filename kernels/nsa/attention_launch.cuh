@@ -19,6 +19,7 @@ AttentionProblem ProblemOf(const Args& args, int keys) {
   AttentionProblem p{};
   p.batch = s.batch, p.seq_len = s.seq_len, p.heads = s.n_heads, p.groups = s.n_kv_groups;
   p.h = s.heads_per_group();
+  p.h_inverse = HInverse(p.h);
   p.keys = keys;
   p.l = s.l, p.d = s.d, p.window = std::min(s.window, s.seq_len), p.l_sel = s.l_sel,
   p.n_sel = s.n_sel;

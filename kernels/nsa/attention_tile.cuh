@@ -20,6 +20,7 @@ constexpr int kKeyTile = 64;
 // Pointers and sizes of one call, by value to every kernel.
 struct AttentionProblem {
   int batch, seq_len, heads, groups, h;
+  int h_inverse;     // see QueryOf
   int keys;          // rows of k and v a group: S, or S_cmp
   int l, d, window;  // compressed, window
   int l_sel, n_sel, sel_blocks;
@@ -32,6 +33,13 @@ struct AttentionProblem {
   const int* blocks;     // [B, S, G, n], selected only
   const int* doc_start;  // [B, S] or null
 };
+
+// Which token of a tile's row, row / h for rows below 256: an integer division takes some twenty
+// instructions.
+__host__ __device__ constexpr int HInverse(int h) { return (1 << 16) / h + 1; }
+__device__ __forceinline__ int QueryOf(const AttentionProblem& p, int row) {
+  return row * p.h_inverse >> 16;
+}
 
 // Keys that position t may see, as [lo, hi), empty when hi ≤ lo: for the selected branch before the
 // choice of blocks is applied.
@@ -75,11 +83,9 @@ __device__ __forceinline__ void LoadQueryTile(bf16* tile, const bf16* source, in
   const bf16* base = source + ((int64_t{1} * b * p.seq_len + t0) * p.heads + g * p.h) * width;
   for (int i = threadIdx.x; i < rows_padded * kChunks; i += blockDim.x) {
     const int row = i / kChunks, chunk = i % kChunks;
-    const int query = row / p.h, head = row % p.h;
-    const bool valid = query < queries && chunk * 8 < width;
-    const bf16* from =
-        valid ? base + (int64_t{1} * query * p.heads + head) * width + chunk * 8 : source;
-    CopyAsync16(Tile<kD>::At(tile, row, chunk), from, valid);
+    const int query = QueryOf(p, row), head = row - query * p.h;
+    CopyAsync16(Tile<kD>::At(tile, row, chunk), base + (query * p.heads + head) * width + chunk * 8,
+                query < queries && chunk * 8 < width);
   }
 }
 
@@ -88,6 +94,7 @@ __device__ __forceinline__ void LoadQueryTile(bf16* tile, const bf16* source, in
 struct KeyTiles {
   int first, last;  // keys, [first, last)
   int tiles;
+  int parts;               // selected: tiles of a block
   const int* union_ids;    // selected: block ids in shared memory
   const uint32_t* takers;  // selected: bit q of takers[u]: query q of the tile chose union_ids[u]
 };
@@ -100,11 +107,11 @@ struct KeyTile {
 template <Kind kKind>
 __device__ __forceinline__ KeyTile TileAt(const AttentionProblem& p, const KeyTiles& tiles, int i) {
   if constexpr (kKind == Kind::kSelected) {
-    const int parts = CeilDiv(p.l_sel, kKeyTile);
-    const int block = tiles.union_ids[i / parts];
-    const int begin = block * p.l_sel + (i % parts) * kKeyTile;
-    const int end = min(min(begin + kKeyTile, (block + 1) * p.l_sel), tiles.last);
-    return {begin, end, tiles.takers[i / parts]};
+    const int u = tiles.parts == 1 ? i : i / tiles.parts;
+    const int block = tiles.union_ids[u], from = block * p.l_sel;
+    const int begin = from + (i - u * tiles.parts) * kKeyTile;
+    const int end = min(min(begin + kKeyTile, from + p.l_sel), tiles.last);
+    return {begin, end, tiles.takers[u]};
   } else {
     const int begin = tiles.first + i * kKeyTile;
     return {begin, min(begin + kKeyTile, tiles.last), 0xffffffffu};
@@ -181,7 +188,8 @@ __device__ __forceinline__ KeyTiles PlanKeyTiles(const AttentionProblem& p, int 
     const int blocks = BuildUnion(p, b, g, t0, queries, capacity, ids, takers, bits, ranks);
     tiles.union_ids = ids;
     tiles.takers = takers;
-    tiles.tiles = blocks * CeilDiv(p.l_sel, kKeyTile);
+    tiles.parts = CeilDiv(p.l_sel, kKeyTile);
+    tiles.tiles = blocks * tiles.parts;
   } else {
     // Both ends of a row's range rise with t, so the first and the last token bound them all.
     tiles.first = KeyRange<kKind>(p, b, t0).x;
@@ -202,24 +210,19 @@ template <Kind kKind>
 __device__ __forceinline__ Row RowAt(const AttentionProblem& p, int b, int g, int t0, int queries,
                                      int r) {
   Row row{};
-  row.query = r / p.h;
+  row.query = QueryOf(p, r);
   row.valid = row.query < queries;
   if (!row.valid) return row;
   const int t = t0 + row.query;
   const int2 range = KeyRange<kKind>(p, b, t);
   row.lo = range.x;
   row.hi = range.y;
-  row.at = (int64_t{1} * b * p.seq_len + t) * p.heads + g * p.h + r % p.h;
+  row.at = (int64_t{1} * b * p.seq_len + t) * p.heads + g * p.h + r - row.query * p.h;
   return row;
 }
 
 __device__ __forceinline__ bool Takes(const KeyTile& tile, const Row& row) {
   return row.valid && ((tile.takers >> (row.query & 31)) & 1u) != 0;
-}
-
-// Whether a row that takes the tile sees this key of it.
-__device__ __forceinline__ bool Sees(const KeyTile& tile, const Row& row, int key) {
-  return key >= row.lo && key < row.hi && key < tile.end;
 }
 
 // Keys of the tile that the row sees.
@@ -238,15 +241,21 @@ __device__ __forceinline__ bool Inside(const KeyTile& tile, const Row (&rows)[2]
   return __all_sync(0xffffffffu, inside);
 }
 
-// Calls visit(n, e, row index 0 or 1, key) for every element of a 16 × 64 product of a warp that a
-// thread holds.
-template <class Visit>
-__device__ __forceinline__ void ForEachLogit(const KeyTile& tile, int lane, Visit visit) {
+// Logits of keys that their row does not see become −inf.
+__device__ __forceinline__ void HideUnseen(float (&logits)[kKeyTile / 8][4], const KeyTile& tile,
+                                           const Row (&rows)[2], int lane) {
+  if (Inside(tile, rows)) return;
 #pragma unroll
-  for (int n = 0; n < kKeyTile / 8; ++n) {
+  for (int i = 0; i < 2; ++i) {
+    // One comparison for both ends: what lies before lo is a large number without a sign.
+    const int first = tile.begin + 2 * (lane & 3) - rows[i].lo;
+    const auto seen = static_cast<unsigned int>(max(0, min(rows[i].hi, tile.end) - rows[i].lo));
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      visit(n, e, e >> 1, tile.begin + n * 8 + 2 * (lane & 3) + (e & 1));
+    for (int n = 0; n < kKeyTile / 8; ++n) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        if (static_cast<unsigned int>(first + n * 8 + e) >= seen) logits[n][2 * i + e] = -INFINITY;
+      }
     }
   }
 }
@@ -281,25 +290,53 @@ __device__ __forceinline__ Row RowOf(const AttentionProblem& p, const QueryTile&
                       tile.warp * 16 + tile.lane / 4 + 8 * i);
 }
 
-// The two stages of keys and values of a query-major kernel.
+// The two stages of keys and values of a query-major kernel. Which rows and columns of a tile a
+// thread copies is the same for every tile.
 template <Kind kKind, int kD>
 struct KeyStages {
-  bf16* k;  // 2 tiles
-  bf16* v;  // 2 tiles
+  static constexpr int kChunks = Tile<kD>::kChunks;
 
-  __device__ __forceinline__ void Load(const AttentionProblem& p, const QueryTile& at,
-                                       const KeyTiles& tiles, int i) {
+  bf16* k;             // 2 tiles
+  bf16* v;             // 2 tiles
+  const bf16* k_from;  // the thread's column of key 0
+  const bf16* v_from;
+  int k_stride, v_stride;  // from a key to the next
+  int row, chunk;          // the first of the thread's rows
+  bool k_column, v_column;
+
+  __device__ __forceinline__ KeyStages(bf16* tiles, const AttentionProblem& p, const QueryTile& at)
+      : k(tiles),
+        v(tiles + 2 * kKeyTile * kD),
+        k_stride(p.groups * p.dk),
+        v_stride(p.groups * p.dv),
+        row(threadIdx.x / kChunks),
+        chunk(threadIdx.x % kChunks),
+        k_column(chunk * 8 < p.dk),
+        v_column(chunk * 8 < p.dv) {
+    const int64_t first = int64_t{1} * at.b * p.keys * p.groups + at.g;
+    k_from = p.k + first * p.dk + chunk * 8;
+    v_from = p.v + first * p.dv + chunk * 8;
+  }
+
+  // Starts the copies of a tile; rows at and after its end become zero.
+  __device__ __forceinline__ void Load(const AttentionProblem& p, const KeyTiles& tiles, int i) {
     if (i < tiles.tiles) {
       const KeyTile tile = TileAt<kKind>(p, tiles, i);
-      LoadKeyTile<kD>(Keys(i), p.k, p.dk, p, at.b, at.g, tile.begin, tile.end);
-      LoadKeyTile<kD>(Values(i), p.v, p.dv, p, at.b, at.g, tile.begin, tile.end);
+      const int rows_apart = blockDim.x / kChunks;
+      bf16 *const k_tile = Keys(i), *const v_tile = Values(i);
+      for (int r = row; r < kKeyTile; r += rows_apart) {
+        const int key = tile.begin + r;
+        const int to = r * kD + Tile<kD>::Swizzle(r, chunk) * 8;
+        const bool valid = key < tile.end;
+        CopyAsync16(k_tile + to, k_from + int64_t{key} * k_stride, valid && k_column);
+        CopyAsync16(v_tile + to, v_from + int64_t{key} * v_stride, valid && v_column);
+      }
     }
     CommitCopies();
   }
   // Starts the next tile's copies and waits for this one's. Ends with a barrier.
-  __device__ __forceinline__ void Advance(const AttentionProblem& p, const QueryTile& at,
-                                          const KeyTiles& tiles, int i) {
-    Load(p, at, tiles, i + 1);
+  __device__ __forceinline__ void Advance(const AttentionProblem& p, const KeyTiles& tiles, int i) {
+    Load(p, tiles, i + 1);
     WaitCopies<1>();
     FenceTiles();
     __syncthreads();
