@@ -51,7 +51,7 @@ static __global__ void StatsKernel(const bf16* o, const bf16* d_o, const float* 
 
 template <int kD>
 __host__ __device__ constexpr int DqSharedBytes(int rows_padded, int union_bytes) {
-  return 4 * (rows_padded + 2 * kKeyTile) * kD + union_bytes;
+  return 4 * (rows_padded + kKeyStages<kD> * kKeyTile) * kD + union_bytes;
 }
 
 // dq of one of a thread's two rows.
@@ -86,8 +86,8 @@ __global__ void __launch_bounds__(256, kD > 64 ? 1 : 2)
   LoadQueryTile<kD>(q_tile, p.q, p.dk, p, at.b, at.g, at.t0, at.queries, at.rows_padded);
   LoadQueryTile<kD>(do_tile, grad.d_o, p.dv, p, at.b, at.g, at.t0, at.queries, at.rows_padded);
   const KeyTiles tiles = PlanKeyTiles<kKind>(p, at.b, at.g, at.t0, at.queries, queries_per_tile,
-                                             stages.v + 2 * kKeyTile * kD);
-  stages.Load(p, tiles, 0);
+                                             stages.k + stages.kElements);
+  stages.Begin(p, tiles);
 
   const Row rows[2] = {RowOf<kKind>(p, at, 0), RowOf<kKind>(p, at, 1)};
   const float scale_log2 = p.scale * kLog2E;
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(256, kD > 64 ? 1 : 2)
       }
     }
     Accumulate<kD, kKeyTile>(dq, weights, stages.Keys(i), at.lane);
-    __syncthreads();
+    stages.Release();
   }
 #pragma unroll
   for (int i = 0; i < 2; ++i) StoreDq<kD>(dq, p, grad, rows[i], i, at.lane);
@@ -149,8 +149,7 @@ constexpr int kRowTile = kD > 64 ? 32 : 64;
 template <int kRows>
 struct RowInfo {
   float2 stats[kRows];
-  int lo[kRows];
-  int hi[kRows];
+  int2 keys[kRows];  // the first that the row sees, and how many
 };
 
 // `list`: tokens of the longest list segment.
@@ -193,9 +192,9 @@ struct RowLoader {
       const bool valid = row < rows;
       // Below 2³¹: NsaShape limits B·S·H.
       const int at = valid ? work.Token(from + query) * p.heads + row - query * p.h : 0;
-      CopyAsync16(Tile<kD>::At(q_tile, row, chunk), q + int64_t{at} * p.dk,
+      CopyAsync16(Tile<kD>::At(q_tile, row, chunk), RowPointer(q, at, p.dk),
                   valid && chunk * 8 < p.dk);
-      CopyAsync16(Tile<kD>::At(do_tile, row, chunk), d_o + int64_t{at} * p.dv,
+      CopyAsync16(Tile<kD>::At(do_tile, row, chunk), RowPointer(d_o, at, p.dv),
                   valid && chunk * 8 < p.dv);
     }
     const int row = threadIdx.x;
@@ -205,11 +204,10 @@ struct RowLoader {
       const int64_t first = int64_t{1} * b * p.seq_len + t;
       CopyAsync8(&info.stats[row], grad.stats + first * p.heads + g * p.h + row - query * p.h);
       const int2 range = KeyRange<kKind>(p, b, t);
-      info.lo[row] = range.x;
-      info.hi[row] = range.y;
+      info.keys[row] = {range.x, max(0, range.y - range.x)};
     } else {
       info.stats[row] = {INFINITY, 0};
-      info.lo[row] = info.hi[row] = 0;
+      info.keys[row] = {0, 0};
     }
   }
 
@@ -273,11 +271,17 @@ __device__ __forceinline__ void WeighRows(Rows16<kRows>& weights, Rows16<kRows>&
     const int row = n * 8 + 2 * (lane & 3);  // of e = 0 and 2; the next one of e = 1 and 3
     const float4 stats = *reinterpret_cast<const float4*>(&info.stats[row]);
     if (!all_seen) {
+      // One comparison for both ends: what lies before the first key is a large number without a
+      // sign.
+      const int4 keys = *reinterpret_cast<const int4*>(&info.keys[row]);
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int key = work.begin + warp * 16 + lane / 4 + 8 * (e >> 1);
-        if (key < info.lo[row + (e & 1)] || key >= info.hi[row + (e & 1)]) {
-          weights[n][e] = -INFINITY;
+      for (int i = 0; i < 2; ++i) {
+        const int key = work.begin + warp * 16 + lane / 4 + 8 * i;
+        if (static_cast<unsigned int>(key - keys.x) >= static_cast<unsigned int>(keys.y)) {
+          weights[n][2 * i] = -INFINITY;
+        }
+        if (static_cast<unsigned int>(key - keys.z) >= static_cast<unsigned int>(keys.w)) {
+          weights[n][2 * i + 1] = -INFINITY;
         }
       }
     }
@@ -309,8 +313,9 @@ __device__ void WalkRows(const AttentionProblem& p, const AttentionGradients& gr
   const int row_tiles = CeilDiv(work.count, loader.tokens);
   auto load = [&](int i) {
     if (i < row_tiles) {
-      loader.Load(p, grad, work, b, g, i * loader.tokens, q_tile + (i & 1) * kRows * kD,
-                  do_tile + (i & 1) * kRows * kD, info[i & 1]);
+      const int stage = i & 1;
+      loader.Load(p, grad, work, b, g, i * loader.tokens, q_tile + stage * kRows * kD,
+                  do_tile + stage * kRows * kD, info[stage]);
     }
     CommitCopies();
   };
@@ -323,11 +328,12 @@ __device__ void WalkRows(const AttentionProblem& p, const AttentionGradients& gr
     WaitCopies<1>();
     FenceTiles();
     __syncthreads();
-    const bf16* q = q_tile + (i & 1) * kRows * kD;
-    const bf16* d_o = do_tile + (i & 1) * kRows * kD;
+    const int stage = i & 1;
+    const bf16* q = q_tile + stage * kRows * kD;
+    const bf16* d_o = do_tile + stage * kRows * kD;
     Rows16<kRows> weights, d_weights;
     TwoByRow<kD, kRows>(weights, k_tile, q, d_weights, v_tile, d_o, warp, lane);
-    WeighRows<kRows>(weights, d_weights, info[i & 1], work, loader.AllSeen(work, i * loader.tokens),
+    WeighRows<kRows>(weights, d_weights, info[stage], work, loader.AllSeen(work, i * loader.tokens),
                      scale_log2, warp, lane);
     TwoAccumulate<kD, kRows>(dv, weights, d_o, dk, d_weights, q, lane);
     __syncthreads();

@@ -1,10 +1,10 @@
 // Forward of the three attention branches: flash attention over a query tile's keys (Dao, arXiv
 // 2307.08691), one warp for 16 rows.
 //
-// Shared memory: the query tile, two stages of 64 keys and values, and for the selected branch the
-// union of chosen blocks. Each warp keeps 16 × 64 logits and 16 × dv outputs in registers; keys of
-// the next tile arrive while this one is multiplied. Bound by the matrix unit and, where heads are
-// 64 wide, as much by exponentials: 4 · rows · keys · (dk + dv)/2 operations a tile against
+// Shared memory: the query tile, stages of 64 keys and values, and for the selected branch
+// the union of chosen blocks. Each warp keeps 16 × 64 logits and 16 × dv outputs in registers; keys
+// of the next tile arrive while this one is multiplied. Bound by the matrix unit and, where heads
+// are 64 wide, as much by exponentials: 4 · rows · keys · (dk + dv)/2 operations a tile against
 // rows · keys exponentials.
 #pragma once
 
@@ -21,10 +21,15 @@ struct AttentionOutputs {
 
 template <int kD>
 __host__ __device__ constexpr int ForwardSharedBytes(int rows_padded, int union_bytes) {
-  return 2 * (rows_padded + 4 * kKeyTile) * kD + union_bytes;
+  return 2 * (rows_padded + 2 * kKeyStages<kD> * kKeyTile) * kD + union_bytes;
 }
 
-// Running maximum (in log2 units), sum and weighted values of two rows.
+// A row's weights are taken against a maximum (in log2 units) that need not be the true one: it
+// moves only when a logit is this far above it, since moving it means to multiply all of o. Weights
+// stay below 2^8, where fp32 and bf16 are as exact as below 1.
+constexpr float kMaximumSlack = 8;
+
+// The maximum, sum and weighted values of two rows.
 template <int kD>
 struct OnlineSoftmax {
   float maximum[2] = {-INFINITY, -INFINITY};
@@ -43,7 +48,7 @@ struct OnlineSoftmax {
         top = fmaxf(top, fmaxf(logits[n][2 * i], logits[n][2 * i + 1]));
       }
       top = QuadMax(top) * scale_log2;
-      const float seen = takes[i] ? fmaxf(maximum[i], top) : maximum[i];
+      const float seen = takes[i] && top > maximum[i] + kMaximumSlack ? top : maximum[i];
       // A row that has seen nothing yet keeps a finite reference, so that no (−inf) − (−inf)
       // arises; against +inf every weight is 0.
       const float reference = seen == -INFINITY ? 0.0f : seen;
@@ -122,8 +127,8 @@ __global__ void __launch_bounds__(256, kD > 64 ? 1 : 2)
   KeyStages<kKind, kD> stages(q_tile + at.rows_padded * kD, p, at);
   LoadQueryTile<kD>(q_tile, p.q, p.dk, p, at.b, at.g, at.t0, at.queries, at.rows_padded);
   const KeyTiles tiles = PlanKeyTiles<kKind>(p, at.b, at.g, at.t0, at.queries, queries_per_tile,
-                                             stages.v + 2 * kKeyTile * kD);
-  stages.Load(p, tiles, 0);
+                                             stages.k + stages.kElements);
+  stages.Begin(p, tiles);
 
   const Row rows[2] = {RowOf<kKind>(p, at, 0), RowOf<kKind>(p, at, 1)};
   const float scale_log2 = p.scale * kLog2E;
@@ -138,7 +143,7 @@ __global__ void __launch_bounds__(256, kD > 64 ? 1 : 2)
     count.Add(tile, rows);
     const bool takes[2] = {Takes(tile, rows[0]), Takes(tile, rows[1])};
     state.Add(logits, takes, scale_log2, stages.Values(i), at.lane);
-    __syncthreads();
+    stages.Release();
   }
 #pragma unroll
   for (int i = 0; i < 2; ++i) StoreRow<kD>(state, rows[i], i, out, p.dv, at.lane);

@@ -290,32 +290,43 @@ __device__ __forceinline__ Row RowOf(const AttentionProblem& p, const QueryTile&
                       tile.warp * 16 + tile.lane / 4 + 8 * i);
 }
 
-// The two stages of keys and values of a query-major kernel. Which rows and columns of a tile a
-// thread copies is the same for every tile.
+// Row `row` of bf16 rows that are `width` wide: one instruction, where elements would take four.
+__device__ __forceinline__ const bf16* RowPointer(const bf16* first, int row, int width) {
+  return reinterpret_cast<const bf16*>(reinterpret_cast<const char*>(first) +
+                                       int64_t{row} * (2 * width));
+}
+
+// Tiles of keys (and of values) that a query-major kernel has in shared memory. With three, while
+// one is multiplied the next is there and the one after that arrives, and there is one barrier a
+// tile. Heads of 128 have room for two, and a second barrier.
+template <int kD>
+constexpr int kKeyStages = kD > 64 ? 2 : 3;
+
+// The stages of keys and values of a query-major kernel. Which rows and columns of a tile a thread
+// copies is the same for every tile.
 template <Kind kKind, int kD>
 struct KeyStages {
+  static constexpr int kStages = kKeyStages<kD>;
+  static constexpr int kElements = 2 * kStages * kKeyTile * kD;
   static constexpr int kChunks = Tile<kD>::kChunks;
 
-  bf16* k;             // 2 tiles
-  bf16* v;             // 2 tiles
-  const bf16* k_from;  // the thread's column of key 0
-  const bf16* v_from;
-  int k_stride, v_stride;  // from a key to the next
-  int row, chunk;          // the first of the thread's rows
+  bf16* k;                      // kStages tiles
+  bf16* v;                      // kStages tiles
+  const bf16 *k_from, *v_from;  // the thread's column of row 0
+  int first_row;                // of key 0 in [B, keys, G]
+  int row, chunk;               // the first of the thread's rows
   bool k_column, v_column;
 
   __device__ __forceinline__ KeyStages(bf16* tiles, const AttentionProblem& p, const QueryTile& at)
       : k(tiles),
-        v(tiles + 2 * kKeyTile * kD),
-        k_stride(p.groups * p.dk),
-        v_stride(p.groups * p.dv),
+        v(tiles + kStages * kKeyTile * kD),
+        first_row(at.b * p.keys * p.groups + at.g),
         row(threadIdx.x / kChunks),
         chunk(threadIdx.x % kChunks),
         k_column(chunk * 8 < p.dk),
         v_column(chunk * 8 < p.dv) {
-    const int64_t first = int64_t{1} * at.b * p.keys * p.groups + at.g;
-    k_from = p.k + first * p.dk + chunk * 8;
-    v_from = p.v + first * p.dv + chunk * 8;
+    k_from = p.k + chunk * 8;
+    v_from = p.v + chunk * 8;
   }
 
   // Starts the copies of a tile; rows at and after its end become zero.
@@ -325,24 +336,34 @@ struct KeyStages {
       const int rows_apart = blockDim.x / kChunks;
       bf16 *const k_tile = Keys(i), *const v_tile = Values(i);
       for (int r = row; r < kKeyTile; r += rows_apart) {
-        const int key = tile.begin + r;
+        const int key = tile.begin + r, from = first_row + key * p.groups;
         const int to = r * kD + Tile<kD>::Swizzle(r, chunk) * 8;
         const bool valid = key < tile.end;
-        CopyAsync16(k_tile + to, k_from + int64_t{key} * k_stride, valid && k_column);
-        CopyAsync16(v_tile + to, v_from + int64_t{key} * v_stride, valid && v_column);
+        CopyAsync16(k_tile + to, RowPointer(k_from, from, p.dk), valid && k_column);
+        CopyAsync16(v_tile + to, RowPointer(v_from, from, p.dv), valid && v_column);
       }
     }
     CommitCopies();
   }
-  // Starts the next tile's copies and waits for this one's. Ends with a barrier.
+  __device__ __forceinline__ void Begin(const AttentionProblem& p, const KeyTiles& tiles) {
+    Load(p, tiles, 0);
+    if constexpr (kStages == 3) Load(p, tiles, 1);
+  }
+  // Before tile i is used: waits for it, which ends with a barrier.
   __device__ __forceinline__ void Advance(const AttentionProblem& p, const KeyTiles& tiles, int i) {
-    Load(p, tiles, i + 1);
+    if constexpr (kStages == 2) Load(p, tiles, i + 1);
     WaitCopies<1>();
     FenceTiles();
     __syncthreads();
+    // All have done with tile i − 1, whose place this one takes.
+    if constexpr (kStages == 3) Load(p, tiles, i + 2);
   }
-  __device__ __forceinline__ bf16* Keys(int i) const { return k + (i & 1) * kKeyTile * kD; }
-  __device__ __forceinline__ bf16* Values(int i) const { return v + (i & 1) * kKeyTile * kD; }
+  // After tile i was used.
+  __device__ __forceinline__ void Release() {
+    if constexpr (kStages == 2) __syncthreads();
+  }
+  __device__ __forceinline__ bf16* Keys(int i) const { return k + i % kStages * kKeyTile * kD; }
+  __device__ __forceinline__ bf16* Values(int i) const { return v + i % kStages * kKeyTile * kD; }
 };
 
 }  // namespace nsa::cuda
