@@ -5,6 +5,7 @@
 
 #include <cerrno>
 
+#include "common/durable_folder.h"
 #include "common/status.h"
 
 namespace nsa {
@@ -23,14 +24,6 @@ absl::Status WriteAll(int fd, std::string_view content, const std::filesystem::p
   }
   if (fsync(fd) != 0) return Errno("fsync", path);
   return absl::OkStatus();
-}
-
-absl::Status SyncFolder(const std::filesystem::path& folder) {
-  const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return Errno("open", folder);
-  const absl::Status status = fsync(fd) == 0 ? absl::OkStatus() : Errno("fsync", folder);
-  close(fd);
-  return status;
 }
 
 }  // namespace

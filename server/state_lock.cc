@@ -12,17 +12,16 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/durable_folder.h"
 
 namespace nsa::server {
 namespace {
 
 absl::Status MakePrivateFolder(const std::filesystem::path& path) {
-  std::error_code error;
-  std::filesystem::create_directories(path, error);
-  if (error) {
-    return absl::PermissionDeniedError(absl::StrCat("state_dir: ", path.string(),
-                                                    " cannot be made (", error.message(),
-                                                    "); choose another one"));
+  // Jobs are acknowledged once they are on disk: the folder's own name must be there too.
+  if (const absl::Status status = MakeDurableFolder(path); !status.ok()) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("state_dir: cannot make ", status.message(), "; choose another one"));
   }
   if (chmod(path.c_str(), 0700) != 0) {
     return absl::PermissionDeniedError(absl::StrCat("state_dir: ", path.string(),

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/durable_folder.h"
 #include "common/status.h"
 
 namespace nsa {
@@ -73,16 +74,6 @@ absl::StatusOr<v1::CheckpointFile> DurableFile::Finish() {
   file.set_bytes(state_->bytes);
   file.set_xxh3_128(absl::StrFormat("%016x%016x", hash.high64, hash.low64));
   return file;
-}
-
-absl::Status SyncFolder(const std::filesystem::path& folder) {
-  const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return absl::ErrnoToStatus(errno, folder.string());
-  const bool synced = fsync(fd) == 0;
-  const int error = errno;
-  close(fd);
-  return synced ? absl::OkStatus()
-                : absl::ErrnoToStatus(error, absl::StrCat(folder.string(), ": fsync"));
 }
 
 absl::Status PublishFolder(const std::filesystem::path& from, const std::filesystem::path& to) {

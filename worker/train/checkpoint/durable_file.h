@@ -37,9 +37,6 @@ class DurableFile {
   const std::unique_ptr<State> state_;
 };
 
-// Makes the entries of a folder durable.
-absl::Status SyncFolder(const std::filesystem::path& folder);
-
 // Gives the folder `from` the name `to`, in the same parent, atomically and durably. What had that
 // name before has the name `from` afterwards.
 absl::Status PublishFolder(const std::filesystem::path& from, const std::filesystem::path& to);

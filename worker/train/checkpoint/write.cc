@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "common/checkpoint_dir.h"
 #include "common/clock.h"
+#include "common/durable_folder.h"
 #include "common/status.h"
 #include "worker/train/checkpoint/durable_file.h"
 #include "worker/train/checkpoint/safetensors.h"

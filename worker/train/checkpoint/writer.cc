@@ -17,6 +17,7 @@
 #include "absl/time/clock.h"
 #include "common/checkpoint_dir.h"
 #include "common/clock.h"
+#include "common/durable_folder.h"
 #include "common/mutex.h"
 #include "common/status.h"
 #include "common/thread_name.h"
@@ -302,11 +303,7 @@ CheckpointWriter::~CheckpointWriter() = default;
 
 absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Open(
     CheckpointWriterOptions options) {
-  std::error_code error;
-  std::filesystem::create_directories(CheckpointsDir(options.out_dir), error);
-  if (error) {
-    return absl::ErrnoToStatus(error.value(), CheckpointsDir(options.out_dir).string());
-  }
+  NSA_RETURN_IF_ERROR(MakeDurableFolder(CheckpointsDir(options.out_dir)));
   OutDirLock lock;
   if (options.rank == 0) {
     NSA_ASSIGN_OR_RETURN(lock, OutDirLock::Take(options.out_dir));
