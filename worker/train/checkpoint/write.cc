@@ -204,12 +204,27 @@ std::vector<std::string> ApplyRetention(const std::filesystem::path& out_dir, in
   entries->erase(std::remove_if(entries->begin(), entries->end(),
                                 [&](const CheckpointEntry& entry) { return entry.step > step; }),
                  entries->end());
+  std::vector<std::filesystem::path> nameless;
   for (const CheckpointEntry& entry : PastRetention(*entries, keep, BestStep(*entries))) {
-    const std::filesystem::path going = entry.path.string() + kTemporary + "deleted";
+    std::filesystem::path going = entry.path.string() + kTemporary + "deleted";
     std::error_code error;
     std::filesystem::rename(entry.path, going, error);
-    if (!error) std::filesystem::remove_all(going, error);
-    if (error) problems.push_back(absl::StrCat(entry.path.string(), ": ", error.message()));
+    if (error) {
+      problems.push_back(absl::StrCat(entry.path.string(), ": ", error.message()));
+    } else {
+      nameless.push_back(std::move(going));
+    }
+  }
+  if (nameless.empty()) return problems;
+  // Else power loss could bring the name back without the files.
+  if (const absl::Status synced = SyncFolder(CheckpointsDir(out_dir)); !synced.ok()) {
+    problems.push_back(std::string(synced.message()));
+    return problems;
+  }
+  for (const std::filesystem::path& going : nameless) {
+    std::error_code error;
+    std::filesystem::remove_all(going, error);
+    if (error) problems.push_back(absl::StrCat(going.string(), ": ", error.message()));
   }
   return problems;
 }

@@ -56,8 +56,8 @@ absl::StatusOr<int64_t> CompleteCheckpoint(const WriterPlace& place, const Snaps
 void RemoveTemporaryFolders(const std::filesystem::path& out_dir, int64_t before_step);
 
 // Deletes what retention lets go after a checkpoint at `step`: a folder first loses its final name,
-// so that it is never half there. Checkpoints of later steps, left by a run that was rolled back,
-// neither count nor go. Returns one line a folder that could not be deleted.
+// durably, so that it is never half there. Checkpoints of later steps, left by a run that was
+// rolled back, neither count nor go. Returns one line a folder that could not be deleted.
 std::vector<std::string> ApplyRetention(const std::filesystem::path& out_dir, int32_t keep,
                                         int64_t step);
 
