@@ -1,22 +1,28 @@
-// Submits jobs and appends records until it is killed, and says on standard output what was
-// acknowledged. A test kills it and looks whether all of that is there.
-#include <cstdio>
+// `store_writer FOLDER SUFFIX [JOBS]` submits jobs and appends records, without end or until it has
+// submitted so many, and says what was acknowledged. A test kills it, or cuts its power, and looks
+// whether all of that is there.
+#include <climits>
+#include <cstdlib>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "server/job_control.h"
 #include "server/job_store.h"
+#include "server/state_lock.h"
 #include "tests/server/tiny_job.h"
+#include "tests/testing/say.h"
 
 namespace nsa {
 namespace {
 
-int Write(const std::string& folder, const std::string& suffix) {
+int Write(const std::string& folder, const std::string& suffix, int jobs) {
   const RealClock clock;
+  const auto lock = server::StateLock::Acquire(folder);
+  if (!lock.ok()) return 1;
   auto store = server::JobStore::Open(folder, clock, {});
   if (!store.ok()) return 1;
-  for (int i = 0;; ++i) {
+  for (int i = 0; i < jobs; ++i) {
     v1::StoredJob job;
     job.mutable_job()->set_id(server::NewJobId());
     job.mutable_job()->set_name("writer");
@@ -29,8 +35,7 @@ int Write(const std::string& folder, const std::string& suffix) {
     event.set_reason("SUBMITTED");
     const auto inserted = (*store)->Insert(job, request, "fingerprint", event);
     if (!inserted.ok()) return 2;
-    std::printf("job %s %s\n", job.job().id().c_str(), request.c_str());
-    std::fflush(stdout);
+    Say(absl::StrCat("job ", job.job().id(), " ", request));
     v1::ReportRecordsRequest records;
     records.set_job_id(job.job().id());
     records.set_generation(1);
@@ -40,13 +45,15 @@ int Write(const std::string& folder, const std::string& suffix) {
       record->set_sequence(step);
       record->mutable_step()->set_step(step);
       if (!(*store)->AppendRecords(records).ok()) return 3;
-      std::printf("record %s %d\n", job.job().id().c_str(), step);
-      std::fflush(stdout);
+      Say(absl::StrCat("record ", job.job().id(), " ", step));
     }
   }
+  return 0;
 }
 
 }  // namespace
 }  // namespace nsa
 
-int main(int, char** argv) { return nsa::Write(argv[1], argv[2]); }
+int main(int argc, char** argv) {
+  return nsa::Write(argv[1], argv[2], argc > 3 ? std::atoi(argv[3]) : INT_MAX);
+}

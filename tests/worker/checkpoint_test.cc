@@ -22,6 +22,7 @@
 #include "common/mutex.h"
 #include "common/process.h"
 #include "gmock/gmock.h"
+#include "tests/testing/small_model.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 #include "worker/train/parameters.h"
@@ -34,23 +35,9 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-v1::JobSpec SmallSpec() {
-  v1::JobSpec spec;
-  v1::ModelSpec* model = spec.mutable_model();
-  model->set_dim(32);
-  model->set_n_layers(2);
-  model->set_n_heads(2);
-  model->set_n_kv_groups(1);
-  model->set_d_k(16);
-  model->set_d_v(16);
-  model->set_mlp_ratio(4);
-  model->set_vocab(256);
-  return spec;
-}
-
 // Outlives every writer.
 const ParameterLayout& SmallLayout() {
-  static const ParameterLayout layout(SmallSpec());
+  static const ParameterLayout layout(SmallModel());
   return layout;
 }
 
@@ -228,7 +215,7 @@ TEST(Checkpoint, OfAnotherJobOrModelIsRefused) {
   EXPECT_THAT(
       LoadCheckpoint(path, "other", loaded.target()),
       StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("hash abc (this one has other)")));
-  v1::JobSpec wider = SmallSpec();
+  v1::JobSpec wider = SmallModel();
   wider.mutable_model()->set_mlp_ratio(2);
   const ParameterLayout layout(wider);
   std::vector<float> p(layout.size()), m(p), v(p);
