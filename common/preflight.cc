@@ -69,6 +69,27 @@ void AddEstimate(const std::string& name, double value, const char* unit,
   item->set_unit(unit);
 }
 
+// What the job meets: the GPU of its last rank (those with most free memory are taken first), or
+// the machine's memory.
+void AddMachine(const PreflightFacts& facts, v1::PreflightReport* report) {
+  const MachineView* machine = facts.machine();
+  if (machine == nullptr) return;
+  std::string name = "memory of the machine";
+  int64_t all = machine->memory_bytes, free = machine->free_memory_bytes;
+  if (facts.cuda()) {
+    if (machine->gpus.empty()) return;
+    std::vector<MachineView::Gpu> gpus = machine->gpus;
+    std::sort(gpus.begin(), gpus.end(), [](const MachineView::Gpu& a, const MachineView::Gpu& b) {
+      return a.free_bytes > b.free_bytes;
+    });
+    const auto last = std::min(gpus.size(), static_cast<size_t>(facts.ranks())) - 1;
+    name = absl::StrCat("memory of the GPU, ", gpus[last].name);
+    all = gpus[last].memory_bytes, free = gpus[last].free_bytes;
+  }
+  AddEstimate(name, static_cast<double>(all), "bytes", report);
+  AddEstimate("of it free now", static_cast<double>(free), "bytes", report);
+}
+
 void AddEstimates(const PreflightFacts& facts, v1::PreflightReport* report) {
   const v1::JobSpec& spec = facts.spec;
   const auto tokens = static_cast<double>(TokensPerStep(spec));
@@ -82,6 +103,7 @@ void AddEstimates(const PreflightFacts& facts, v1::PreflightReport* report) {
                 report);
   }
   AddEstimate("memory of a rank", static_cast<double>(TotalBytes(memory)), "bytes", report);
+  AddMachine(facts, report);
   AddEstimate("one checkpoint", checkpoint, "bytes", report);
   AddEstimate("disk for checkpoints", checkpoint * (spec.train().keep_checkpoints() + 1), "bytes",
               report);

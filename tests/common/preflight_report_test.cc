@@ -8,7 +8,9 @@
 namespace nsa {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(PreflightReport, GivesEveryFindingItsPlaceOrItsSections) {
   GoodJob job;
@@ -62,6 +64,21 @@ TEST(PreflightReport, PrintsAnAlignedTableOfMemoryDiskTimeAndTokens) {
     EXPECT_EQ(end - begin, width) << text.substr(begin, end - begin);
   }
   EXPECT_THAT(text, testing::EndsWith("accepted (policy: production)\n"));
+}
+
+TEST(PreflightReport, ShowsTheGpuAndItsFreeMemory) {
+  GoodJob job;
+  job.machine.gpus[0] = {"NVIDIA A100", int64_t{80} << 30, int64_t{79} << 30, 80};
+  const std::string text = FormatReport(job.Check(), "job.yaml");
+  EXPECT_THAT(text, ContainsRegex("memory of the GPU, NVIDIA A100 +80.00 GiB\n"
+                                  "  of it free now +79.00 GiB\n"));
+  // Of two ranks the second meets the GPU with less.
+  job.machine.gpus.push_back({"NVIDIA A30", int64_t{24} << 30, int64_t{20} << 30, 80});
+  job.spec.mutable_resources()->set_gpus(2);
+  EXPECT_THAT(FormatReport(job.Check(), "job.yaml"),
+              ContainsRegex("memory of the GPU, NVIDIA A30 +24.00 GiB\n"));
+  job.context.machine = nullptr;
+  EXPECT_THAT(FormatReport(job.Check(), "job.yaml"), Not(HasSubstr("memory of the GPU")));
 }
 
 TEST(PreflightReport, ShowsWaivers) {

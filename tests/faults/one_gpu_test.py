@@ -24,7 +24,8 @@ def check_preflight(runner):
     done = runner.service.ctl("validate", job)
     print(done.stdout + done.stderr)
     assert done.returncode == 0, "the job is refused"
-    assert "GPU" in done.stdout and "memory" in done.stdout
+    for words in ("memory of a rank", "memory of the GPU, ", "of it free now"):
+        assert words in done.stdout, f"does not say '{words}'"
     # A sequence of this model takes about 800 MiB, and 200 with checkpointing: together, twice what the GPU has.
     job = runner.write("too-large", 1, 2 * (gpus("memory.total")[0] // 800), STEPS)
     done = runner.service.ctl("validate", job)
