@@ -86,6 +86,52 @@ TEST_F(GpuTrainer, AGraphChangesNoBit) {
   EXPECT_TRUE(Weights(dir_ / "with", 12) == Weights(dir_ / "without", 12));
 }
 
+TEST_F(GpuTrainer, DocumentsUnderAGraphChangeNoBitAndHideWhatIsBeforeThem) {
+  std::ofstream lines(dir_ / "train.jsonl");
+  for (int i = 0; i < 400; ++i) {
+    lines << R"({"text": ")" << std::string(1 + i * 37 % 150, static_cast<char>('a' + i % 26))
+          << " " << i << "\"}\n";
+  }
+  lines.close();
+  const auto job = [&](const char* out, bool graph, bool mask) {
+    v1::JobSpec spec = Job(dir_, out);
+    spec.mutable_model()->set_vocab(256);
+    spec.mutable_data()->set_source(v1::DATA_SOURCE_JSONL);
+    spec.mutable_data()->add_path(dir_ / "train.jsonl");
+    spec.mutable_data()->set_document_mask(mask);
+    spec.mutable_runtime()->set_cuda_graphs(graph);
+    return spec;
+  };
+  const RankResult graph = RunJob(dir_, job("graph", true, true), {.generation = 1})[0];
+  const RankResult eager = RunJob(dir_, job("eager", false, true), {.generation = 2})[0];
+  const RankResult unmasked = RunJob(dir_, job("unmasked", true, false), {.generation = 3})[0];
+  ASSERT_EQ(graph.steps.size(), 12u) << graph.finished.text();
+  EXPECT_TRUE(graph.steps.back().fallbacks().empty()) << graph.steps.back().DebugString();
+  EXPECT_EQ(Losses(graph), Losses(eager));
+  EXPECT_TRUE(Weights(dir_ / "graph", 12) == Weights(dir_ / "eager", 12));
+  EXPECT_NE(Losses(graph), Losses(unmasked));
+  for (const v1::LayerStats& layer : graph.steps.back().layers()) {
+    EXPECT_THAT(layer.keys_read(), ::testing::ElementsAreArray(layer.keys_expected()));
+  }
+}
+
+// The decision is the device's, and in a graph from the second step on.
+TEST_F(GpuTrainer, SkipsNonFiniteStepsAndThenStops) {
+  v1::JobSpec spec = Job(dir_);
+  // The first update throws every weight to 1e30; from then on nothing is finite.
+  spec.mutable_train()->set_lr(1e30);
+  spec.mutable_train()->set_warmup_steps(0);
+  spec.mutable_train()->set_eval_every(0);
+  spec.mutable_guard()->set_max_consecutive_nonfinite(2);
+  const RankResult result = RunJob(dir_, spec)[0];
+  EXPECT_EQ(result.finished.outcome(), v1::OUTCOME_FAILED_FINAL);
+  EXPECT_EQ(result.finished.reason(), "NONFINITE_LOSS") << result.finished.text();
+  ASSERT_EQ(result.steps.size(), 4u) << "one good step, two skipped ones and one too many";
+  EXPECT_FALSE(result.steps[0].skipped_nonfinite());
+  for (int step = 1; step < 4; ++step) EXPECT_TRUE(result.steps[step].skipped_nonfinite()) << step;
+  EXPECT_TRUE(result.HasEvent("NONFINITE_SKIPPED"));
+}
+
 TEST_F(GpuTrainer, GoesOnFromACheckpointWithTheSameBits) {
   const v1::JobSpec unbroken = Job(dir_, "unbroken"), broken = Job(dir_, "broken");
   const RankResult whole = RunJob(dir_, unbroken, {.generation = 1})[0];
