@@ -5,7 +5,6 @@
 
 #include <cerrno>
 
-#include "common/durable_folder.h"
 #include "common/status.h"
 
 namespace nsa {
@@ -28,36 +27,54 @@ absl::Status WriteAll(int fd, std::string_view content, const std::filesystem::p
 
 }  // namespace
 
-absl::Status WriteFileAtomically(const std::filesystem::path& path, std::string_view content) {
-  const std::filesystem::path temporary = path.string() + ".tmp";
-  const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-  if (fd < 0) return Errno("create", temporary);
-  absl::Status status = WriteAll(fd, content, temporary);
+absl::Status WriteFileAtomically(int folder, const std::filesystem::path& path,
+                                 std::string_view content) {
+  const std::string name = path.filename().string(), temporary = name + ".tmp";
+  // What others may have put there, perhaps a link, goes; a new file is written.
+  if (unlinkat(folder, temporary.c_str(), 0) != 0 && errno != ENOENT) {
+    return Errno("remove", path.string() + ".tmp");
+  }
+  const int fd =
+      openat(folder, temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  if (fd < 0) return Errno("create", path.string() + ".tmp");
+  absl::Status status = WriteAll(fd, content, path);
   close(fd);
-  if (status.ok() && rename(temporary.c_str(), path.c_str()) != 0)
+  if (status.ok() && renameat(folder, temporary.c_str(), folder, name.c_str()) != 0) {
     status = Errno("rename to", path);
+  }
   if (!status.ok()) {
-    unlink(temporary.c_str());
+    unlinkat(folder, temporary.c_str(), 0);
     return status;
   }
-  const std::filesystem::path folder = path.parent_path();
-  return SyncFolder(folder.empty() ? "." : folder);
+  return fsync(folder) == 0 ? absl::OkStatus() : Errno("fsync", path.parent_path());
 }
 
-absl::StatusOr<std::string> ReadWholeFile(const std::filesystem::path& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return Errno("open", path);
+absl::Status WriteFileAtomically(const std::filesystem::path& path, std::string_view content) {
+  const std::filesystem::path parent = path.has_parent_path() ? path.parent_path() : ".";
+  const int folder = open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0) return Errno("open", parent);
+  const absl::Status status = WriteFileAtomically(folder, path, content);
+  close(folder);
+  return status;
+}
+
+absl::StatusOr<std::string> ReadWholeFile(int fd, const std::filesystem::path& path) {
   std::string content;
   char buffer[16384];
   ssize_t n = 0;
   while ((n = read(fd, buffer, sizeof buffer)) != 0) {
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) break;
+    if (n < 0) return Errno("read", path);
     content.append(buffer, static_cast<size_t>(n));
   }
-  const absl::Status status = n < 0 ? Errno("read", path) : absl::OkStatus();
+  return content;
+}
+
+absl::StatusOr<std::string> ReadWholeFile(const std::filesystem::path& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return Errno("open", path);
+  absl::StatusOr<std::string> content = ReadWholeFile(fd, path);
   close(fd);
-  if (!status.ok()) return status;
   return content;
 }
 

@@ -21,6 +21,17 @@ absl::Status Exchanged(const std::filesystem::path& path) {
                    "put the file back"));
 }
 
+// `fd` when it is a file or a folder; `error` is of the call that made it.
+absl::StatusOr<int> CheckOpened(int fd, int error, const std::filesystem::path& path) {
+  // ENXIO: a pipe that nobody reads.
+  if (fd < 0 && (error == ELOOP || error == EXDEV || error == ENXIO)) return Exchanged(path);
+  if (fd < 0) return absl::ErrnoToStatus(error, path.string());
+  struct stat info {};
+  if (fstat(fd, &info) == 0 && (S_ISREG(info.st_mode) || S_ISDIR(info.st_mode))) return fd;
+  close(fd);
+  return Exchanged(path);
+}
+
 }  // namespace
 
 absl::StatusOr<int> OpenBeneath(const std::filesystem::path& root,
@@ -35,13 +46,14 @@ absl::StatusOr<int> OpenBeneath(const std::filesystem::path& root,
   const auto fd = static_cast<int>(syscall(SYS_openat2, root_fd, inner.c_str(), &how, sizeof(how)));
   const int error = errno;
   close(root_fd);
-  // ENXIO: a pipe that nobody reads.
-  if (fd < 0 && (error == ELOOP || error == EXDEV || error == ENXIO)) return Exchanged(whole);
-  if (fd < 0) return absl::ErrnoToStatus(error, whole.string());
-  struct stat info {};
-  if (fstat(fd, &info) == 0 && (S_ISREG(info.st_mode) || S_ISDIR(info.st_mode))) return fd;
-  close(fd);
-  return Exchanged(whole);
+  return CheckOpened(fd, error, whole);
+}
+
+absl::StatusOr<int> OpenIn(int folder, const std::filesystem::path& path, int flags, int mode) {
+  const int fd =
+      openat(folder, path.filename().c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, mode);
+  // ENOTDIR: what a link or a file answers where a folder is wanted.
+  return CheckOpened(fd, errno == ENOTDIR ? ELOOP : errno, path);
 }
 
 absl::Status RemoveBeneath(const std::filesystem::path& root, const std::filesystem::path& inner) {

@@ -15,6 +15,10 @@ namespace nsa {
 absl::StatusOr<int> OpenBeneath(const std::filesystem::path& root,
                                 const std::filesystem::path& inner, int flags, int mode = 0);
 
+// Opens a name in a folder that is open, under the same rules: only the last part of `path` counts,
+// messages name the whole.
+absl::StatusOr<int> OpenIn(int folder, const std::filesystem::path& path, int flags, int mode = 0);
+
 // Removes the file `inner` beneath `root`, under the same rules.
 absl::Status RemoveBeneath(const std::filesystem::path& root, const std::filesystem::path& inner);
 

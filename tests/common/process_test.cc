@@ -199,5 +199,16 @@ TEST(AtomicFile, ReplacesAWholeFileAndLeavesNothingBeside) {
               StatusIs(absl::StatusCode::kNotFound));
 }
 
+TEST(AtomicFile, ALinkAtEitherNameIsReplacedAndNotFollowed) {
+  const TempDir folder;
+  std::ofstream(folder / "precious") << "mine";
+  std::filesystem::create_symlink("precious", folder / "f");
+  std::filesystem::create_symlink("precious", folder / "f.tmp");
+  ASSERT_OK(WriteFileAtomically(folder / "f", "one"));
+  EXPECT_FALSE(std::filesystem::is_symlink(folder / "f"));
+  EXPECT_EQ(*ReadWholeFile(folder / "f"), "one");
+  EXPECT_EQ(*ReadWholeFile(folder / "precious"), "mine");
+}
+
 }  // namespace
 }  // namespace nsa
