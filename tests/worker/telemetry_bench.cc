@@ -33,7 +33,7 @@ void BM_ReportStep(benchmark::State& state) {
   spdlog::set_level(spdlog::level::warn);
   const TempDir dir;
   ReporterOptions options;
-  options.spec.mutable_train()->set_out_dir((dir / "out").string());
+  options.out_dir = *Folder::Make(dir / "out");
   options.spec.mutable_train()->set_log_every(20);
   options.journal = dir / "journal";
   auto reporter = Reporter::Open(options);

@@ -25,6 +25,7 @@
 namespace nsa {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::StartsWith;
@@ -35,7 +36,7 @@ ReporterOptions Options(const TempDir& dir) {
   v1::TrainSpec* train = options.spec.mutable_train();
   train->set_steps(100);
   train->set_log_every(10);
-  train->set_out_dir((dir / "out").string());
+  options.out_dir = *Folder::Make(dir / "out");
   return options;
 }
 
@@ -259,6 +260,124 @@ TEST(Reporter, AForeignFileStepsAside) {
   EXPECT_EQ(Lines(dir / "out/training.csv").size(), 4u);
 }
 
+// The events of a journal, each as "REASON text".
+std::vector<std::string> Events(const std::filesystem::path& journal) {
+  std::vector<std::string> events;
+  JournalReader reader(journal);
+  for (auto record = reader.Next(); record.ok() && record->has_value(); record = reader.Next()) {
+    if (!(*record)->has_event()) continue;
+    events.push_back((*record)->event().reason() + " " + (*record)->event().text());
+  }
+  return events;
+}
+
+// While a run writes, links to files of somebody else's take the place of everything in out_dir:
+// their content stays, and the first exchange is told once.
+TEST(Reporter, FilesExchangedForLinksAreNotWrittenThrough) {
+  const TempDir dir;
+  std::ofstream(dir / "precious") << "mine";
+  ReporterOptions options = Options(dir);
+  options.journal = dir / "journal";
+  const std::vector<std::string> files = {
+      "heartbeat_rank0.jsonl", "training.csv", "val.csv",      "fallback_counters.csv",
+      "k_stats.csv",           "env.json",     "metrics.json", "tb/events.out.tfevents.nsa"};
+  {
+    auto reporter = Reporter::Open(options);
+    ASSERT_OK(reporter);
+    v1::EvalRecord eval;
+    eval.set_step(10);
+    (*reporter)->Step(Step(10));
+    (*reporter)->Eval(eval);
+    (*reporter)->Flush();
+    EXPECT_THAT(Events(dir / "journal"), ElementsAre());
+    for (const std::string& name : files) {
+      std::filesystem::remove(dir / ("out/" + name));
+      std::filesystem::create_symlink(dir / "precious", dir / ("out/" + name));
+    }
+    std::filesystem::create_symlink(dir / "precious", dir / "out/metrics.json.tmp");
+    for (const int64_t step : {20, 30}) {
+      eval.set_step(step);
+      (*reporter)->Step(Step(step));
+      (*reporter)->Eval(eval);
+    }
+    (*reporter)->Finished({});
+    EXPECT_EQ((*reporter)->dropped(), 0);
+  }
+  EXPECT_EQ(*ReadWholeFile(dir / "precious"), "mine");
+  EXPECT_THAT(Events(dir / "journal"),
+              ElementsAre(AllOf(HasSubstr("TELEMETRY_FAILED"),
+                                HasSubstr("heartbeat_rank0.jsonl: no longer the file"),
+                                HasSubstr("put it back; training continues"))));
+  EXPECT_EQ(nlohmann::json::parse(*ReadWholeFile(dir / "out/metrics.json"))["step"], 30);
+
+  // The next start says what is wrong before it has written anything.
+  options.journal = dir / "journal-2";
+  EXPECT_THAT(Reporter::Open(options),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("heartbeat_rank0.jsonl: "), HasSubstr("symbolic link"))));
+  EXPECT_EQ(*ReadWholeFile(dir / "precious"), "mine");
+}
+
+TEST(Reporter, AnOutDirExchangedForALinkIsNotWrittenThrough) {
+  const TempDir dir;
+  std::filesystem::create_directory(dir / "precious");
+  ReporterOptions options = Options(dir);
+  options.journal = dir / "journal";
+  {
+    auto reporter = Reporter::Open(options);
+    ASSERT_OK(reporter);
+    (*reporter)->Step(Step(10));
+    (*reporter)->Flush();
+    std::filesystem::rename(dir / "out", dir / "moved");
+    std::filesystem::create_directory_symlink("precious", dir / "out");
+    (*reporter)->Step(Step(20));
+    (*reporter)->Finished({});
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(dir / "precious"));
+  EXPECT_EQ(Lines(dir / "moved/training.csv").size(), 3u) << "header, two steps";
+  EXPECT_TRUE(std::filesystem::exists(dir / "moved/metrics.json"));
+  EXPECT_THAT(Events(dir / "journal"), ElementsAre(AllOf(HasSubstr("TELEMETRY_FAILED"),
+                                                         HasSubstr("/out: no longer the folder"))));
+}
+
+TEST(Reporter, WithoutAnOutDirTheJournalHasTheLastWords) {
+  const TempDir dir;
+  ReporterOptions options;
+  options.journal = dir / "journal";
+  {
+    auto reporter = Reporter::Open(options);
+    ASSERT_OK(reporter);
+    v1::WorkerFinished finished;
+    finished.set_reason("FAILED_PRECONDITION");
+    (*reporter)->Finished(finished);
+  }
+  JournalReader reader(dir / "journal");
+  const auto record = reader.Next();
+  ASSERT_OK(record);
+  ASSERT_TRUE(record->has_value());
+  EXPECT_EQ((*record)->finished().reason(), "FAILED_PRECONDITION");
+}
+
+TEST(Reporter, WhatAFileRefusesIsToldOnceAndCounted) {
+  const TempDir dir;
+  ReporterOptions options = Options(dir);
+  options.journal = dir / "journal";
+  auto reporter = Reporter::Open(options);
+  ASSERT_OK(reporter);
+  // A full folder of a kind: metrics.json cannot be replaced.
+  std::filesystem::create_directories(dir / "out/metrics.json/in the way");
+  for (const int64_t step : {10, 20}) {
+    v1::EvalRecord eval;
+    eval.set_step(step);
+    (*reporter)->Eval(eval);
+  }
+  (*reporter)->Flush();
+  EXPECT_EQ((*reporter)->dropped(), 2);
+  EXPECT_THAT(Events(dir / "journal"),
+              ElementsAre(AllOf(HasSubstr("TELEMETRY_FAILED"), HasSubstr("metrics.json"),
+                                HasSubstr("free space or fix the folder; training continues"))));
+}
+
 TEST(Reporter, EveryStepIsInTheJournalInOrder) {
   const TempDir dir;
   ReporterOptions options = Options(dir);
@@ -321,7 +440,8 @@ TEST(AppendFile, CutsATornLineOffAndKeepsWholeOnes) {
   };
   for (size_t length = 7; length <= whole.size(); ++length) {
     std::ofstream(dir / "x.csv") << whole.substr(0, length);
-    ASSERT_OK((*AppendFile::Open(dir / "x.csv", "step,x\n", keep))->Append("9,z\n"));
+    ASSERT_OK(
+        (*AppendFile::Open(*Folder::Make(dir.path()), "x.csv", "step,x\n", keep))->Append("9,z\n"));
     const std::string kept = whole.substr(0, whole.rfind('\n', length - 1) + 1);
     EXPECT_EQ(*ReadWholeFile(dir / "x.csv"), kept + "9,z\n");
   }

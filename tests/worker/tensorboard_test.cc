@@ -106,7 +106,7 @@ std::vector<Event> ReadEvents(const std::filesystem::path& path) {
 TEST(TensorBoardFile, HoldsAVersionAndOneEventAStep) {
   const TempDir dir;
   {
-    auto file = TensorBoardFile::Open(dir / "tb", 0, 1000.5);
+    auto file = TensorBoardFile::Open(*Folder::Make(dir / "tb"), 0, 1000.5);
     ASSERT_OK(file);
     ASSERT_OK((*file)->Add(1001.25, 20, {{"train/loss", 2.5}, {"train/lr", 1e-3}}));
     ASSERT_OK((*file)->Add(1002, 300, {{"val/loss", 2.25}}));
@@ -126,15 +126,15 @@ TEST(TensorBoardFile, AResumedRunRemovesLaterStepsAndATornEnd) {
   const TempDir dir;
   const auto path = dir / "tb/events.out.tfevents.nsa";
   {
-    auto file = TensorBoardFile::Open(dir / "tb", 0, 1);
+    auto file = TensorBoardFile::Open(*Folder::Make(dir / "tb"), 0, 1);
     for (const int64_t step : {10, 20, 30}) ASSERT_OK((*file)->Add(1, step, {{"x", 1}}));
   }
-  ASSERT_OK(TensorBoardFile::Open(dir / "tb", 20, 1));
+  ASSERT_OK(TensorBoardFile::Open(*Folder::Make(dir / "tb"), 20, 1));
   EXPECT_EQ(ReadEvents(path).size(), 3u);  // version, 10, 20
   const std::string whole = *ReadWholeFile(path);
   for (size_t cut = 1; cut < 30; ++cut) {  // killed within the last record
     std::ofstream(path, std::ios::binary) << whole.substr(0, whole.size() - cut);
-    auto file = TensorBoardFile::Open(dir / "tb", 1000, 1);
+    auto file = TensorBoardFile::Open(*Folder::Make(dir / "tb"), 1000, 1);
     ASSERT_OK(file);
     ASSERT_OK((*file)->Add(1, 21, {{"x", 1}}));
     const auto events = ReadEvents(path);

@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <system_error>
 
 #include "absl/strings/str_cat.h"
-#include "common/atomic_file.h"
 #include "common/checkpoint_dir.h"
 #include "common/load.h"
 #include "common/status.h"
@@ -70,27 +68,20 @@ absl::StatusOr<ResumePoint> ChooseResume(const v1::WorkerLaunch& launch, Comm* c
   return comm->rank() == 0 ? chosen : Decode(decision);
 }
 
-absl::Status ClaimOutDir(const v1::WorkerLaunch& launch) {
-  const std::filesystem::path out_dir = launch.spec().train().out_dir();
-  std::error_code error;
-  std::filesystem::create_directories(out_dir, error);
-  if (error) {
-    return absl::FailedPreconditionError(absl::StrCat("train.out_dir: ", out_dir.string(), ": ",
-                                                      error.message(), "; make it writable"));
-  }
-  const std::filesystem::path path = out_dir / "owner.json";
-  const absl::StatusOr<std::string> content = ReadWholeFile(path);
+absl::Status ClaimOutDir(const v1::WorkerLaunch& launch, const Folder& out_dir) {
+  const absl::StatusOr<std::string> content = out_dir.Read("owner.json");
   if (content.ok()) {
     const auto owner = nlohmann::json::parse(*content, nullptr, /*allow_exceptions=*/false);
     const std::string job = owner.is_object() ? owner.value("job_id", "") : "";
     if (owner.is_object() && job == launch.job_id()) return absl::OkStatus();
     return absl::FailedPreconditionError(
-        absl::StrCat("train.out_dir: ", out_dir.string(), " belongs to ",
+        absl::StrCat("train.out_dir: ", out_dir.path().string(), " belongs to ",
                      job.empty() ? "a run without a coordinator" : absl::StrCat("job ", job),
                      "; take another out_dir"));
   }
+  if (!absl::IsNotFound(content.status())) return Annotate(content.status(), "train.out_dir");
   const nlohmann::json owner = {{"job_id", launch.job_id()}, {"job_hash", JobHash(launch.spec())}};
-  return WriteFileAtomically(path, owner.dump(2) + "\n");
+  return out_dir.WriteAtomically("owner.json", owner.dump(2) + "\n");
 }
 
 }  // namespace nsa

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "nsa/v1/worker.pb.h"
 #include "worker/train/comm.h"
+#include "worker/train/folder.h"
 
 namespace nsa {
 
@@ -24,8 +25,8 @@ struct ResumePoint {
 // since old and new ones could not be told apart.
 absl::StatusOr<ResumePoint> ChooseResume(const v1::WorkerLaunch& launch, Comm* comm);
 
-// Writes out_dir/owner.json (job id and hash) when it is not there. FailedPrecondition when out_dir
-// belongs to another job.
-absl::Status ClaimOutDir(const v1::WorkerLaunch& launch);
+// Writes owner.json (job id and hash) into `out_dir` when it is not there. FailedPrecondition when
+// out_dir belongs to another job.
+absl::Status ClaimOutDir(const v1::WorkerLaunch& launch, const Folder& out_dir);
 
 }  // namespace nsa

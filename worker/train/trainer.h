@@ -29,6 +29,7 @@
 #include "worker/train/comm.h"
 #include "worker/train/data/loader.h"
 #include "worker/train/ending.h"
+#include "worker/train/folder.h"
 #include "worker/train/gpu.h"
 #include "worker/train/gpu_step.h"
 #include "worker/train/gradient_reducer.h"
@@ -78,6 +79,7 @@ class Trainer {
   // Setting up, in order.
   absl::Status SetUp();
   absl::Status OpenRunDir();
+  absl::Status OpenOutDir();
   absl::Status OpenData();
   absl::Status Meet();
   absl::Status OpenGpu();
@@ -133,6 +135,7 @@ class Trainer {
   v1::CheckpointState state_;
 
   StatusPage page_;
+  Folder out_dir_;  // once it is open
   std::unique_ptr<DataLoader> data_;
   std::unique_ptr<Comm> comm_;
   std::unique_ptr<Gpu> gpu_;        // null on the CPU

@@ -80,6 +80,7 @@ absl::Status Trainer::SetUp() {
   // Before the control socket is there: what it brings is newer.
   if (launch_.has_stop()) NSA_RETURN_IF_ERROR(stop_.Request(launch_.stop()));
   NSA_RETURN_IF_ERROR(OpenRunDir());
+  NSA_RETURN_IF_ERROR(OpenOutDir());
   NSA_RETURN_IF_ERROR(OpenData());
   NSA_RETURN_IF_ERROR(Meet());
   NSA_RETURN_IF_ERROR(OpenGpu());
@@ -102,6 +103,17 @@ absl::Status Trainer::OpenRunDir() {
     return reply;
   };
   NSA_ASSIGN_OR_RETURN(control_, ControlServer::Start(options_.run_dir->control(), answer));
+  return absl::OkStatus();
+}
+
+// Once: whatever its path leads to later, all is written to the folder that is open now.
+absl::Status Trainer::OpenOutDir() {
+  absl::StatusOr<Folder> out_dir = Folder::Make(std::filesystem::path(train_.out_dir()));
+  if (!out_dir.ok()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("train.out_dir: ", out_dir.status().message(), "; make it writable"));
+  }
+  out_dir_ = *std::move(out_dir);
   return absl::OkStatus();
 }
 
@@ -169,7 +181,7 @@ absl::Status Trainer::MakeModel() {
 
 absl::Status Trainer::Resume() {
   page_.SetPhase(Phase::kLoadingCheckpoint);
-  if (launch_.rank() == 0) NSA_RETURN_IF_ERROR(ClaimOutDir(launch_));
+  if (launch_.rank() == 0) NSA_RETURN_IF_ERROR(ClaimOutDir(launch_, out_dir_));
   NSA_ASSIGN_OR_RETURN(const ResumePoint point, ChooseResume(launch_, comm_.get()));
   for (const std::string& problem : point.rejected) {
     early_events_.push_back(Event("CHECKPOINT_CORRUPT", problem, v1::SEVERITY_ERROR));
@@ -213,6 +225,7 @@ absl::Status Trainer::Resume() {
 absl::Status Trainer::OpenReporter(int64_t resumed_step) {
   NSA_ASSIGN_OR_RETURN(
       reporter_, Reporter::Open({.spec = spec_,
+                                 .out_dir = out_dir_,
                                  .job_id = launch_.job_id(),
                                  .generation = launch_.generation(),
                                  .rank = launch_.rank(),

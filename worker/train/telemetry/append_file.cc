@@ -13,23 +13,23 @@
 
 namespace nsa {
 
-absl::StatusOr<std::unique_ptr<AppendFile>> AppendFile::Open(const std::filesystem::path& path,
+absl::StatusOr<std::unique_ptr<AppendFile>> AppendFile::Open(Folder folder, const std::string& name,
                                                              std::string_view header,
                                                              const Keep& keep) {
-  absl::StatusOr<std::string> content = ReadWholeFile(path);
-  if (absl::IsNotFound(content.status())) content = "";
-  NSA_RETURN_IF_ERROR(content.status());
-  const size_t kept = keep(*content);
-  if (kept == 0 && !content->empty()) {
-    std::error_code error;
-    std::filesystem::rename(path, path.string() + ".old", error);
-    if (error) return absl::ErrnoToStatus(error.value(), path.string());
+  constexpr int kFlags = O_RDWR | O_CREAT | O_APPEND;
+  NSA_ASSIGN_OR_RETURN(int fd, folder.Open(name, kFlags));
+  auto file = std::unique_ptr<AppendFile>(new AppendFile(folder, name, fd));
+  NSA_ASSIGN_OR_RETURN(const std::string content, ReadWholeFile(fd, file->path()));
+  const size_t kept = keep(content);
+  if (kept == 0 && !content.empty()) {
+    NSA_RETURN_IF_ERROR(folder.Rename(name, name + ".old"));
+    NSA_ASSIGN_OR_RETURN(fd, folder.Open(name, kFlags));
+    file.reset(new AppendFile(std::move(folder), name, fd));
   }
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (fd < 0) return absl::ErrnoToStatus(errno, path.string());
-  auto file = std::unique_ptr<AppendFile>(new AppendFile(path, fd, static_cast<int64_t>(kept)));
-  if (ftruncate(fd, static_cast<off_t>(kept)) != 0)
-    return absl::ErrnoToStatus(errno, path.string());
+  if (ftruncate(fd, static_cast<off_t>(kept)) != 0) {
+    return absl::ErrnoToStatus(errno, file->path());
+  }
+  file->size_ = static_cast<int64_t>(kept);
   if (kept == 0 && !header.empty()) NSA_RETURN_IF_ERROR(file->Append(header));
   return file;
 }
@@ -47,9 +47,9 @@ absl::Status AppendFile::Append(std::string_view record) {
   }
   const int error = written < 0 ? errno : ENOSPC;
   if (written > 0 && ftruncate(fd_, size_) != 0) {
-    return absl::DataLossError(absl::StrCat(path_.string(), ": a record was cut short"));
+    return absl::DataLossError(absl::StrCat(path(), ": a record was cut short"));
   }
-  return absl::ErrnoToStatus(error, path_.string());
+  return absl::ErrnoToStatus(error, path());
 }
 
 size_t KeepLines(std::string_view content, std::string_view header, int64_t last_step,

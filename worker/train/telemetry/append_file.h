@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -11,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "worker/train/folder.h"
 
 namespace nsa {
 
@@ -20,10 +20,10 @@ class AppendFile {
   // How much of an existing file's content to keep; 0 when it is not such a file.
   using Keep = std::function<size_t(std::string_view content)>;
 
-  // Opens or creates `path` and cuts off what `keep` does not keep. A file of which nothing is
-  // kept, though it had content, steps aside as `path`.old. A file that is then empty begins with
-  // `header`.
-  static absl::StatusOr<std::unique_ptr<AppendFile>> Open(const std::filesystem::path& path,
+  // Opens or creates `name` in `folder` and cuts off what `keep` does not keep. A file of which
+  // nothing is kept, though it had content, steps aside as `name`.old. A file that is then empty
+  // begins with `header`.
+  static absl::StatusOr<std::unique_ptr<AppendFile>> Open(Folder folder, const std::string& name,
                                                           std::string_view header,
                                                           const Keep& keep);
   ~AppendFile();
@@ -31,13 +31,19 @@ class AppendFile {
   // Appends with one write(2). When that fails or is cut short (a full disk) the file is as before.
   absl::Status Append(std::string_view record);
 
- private:
-  AppendFile(std::filesystem::path path, int fd, int64_t size)
-      : path_(std::move(path)), fd_(fd), size_(size) {}
+  // FailedPrecondition when another file, or none, has the name by now. Records still go to the
+  // one that was opened.
+  absl::Status CheckInPlace() const { return folder_.CheckInPlace(name_, fd_); }
 
-  const std::filesystem::path path_;
+ private:
+  AppendFile(Folder folder, std::string name, int fd)
+      : folder_(std::move(folder)), name_(std::move(name)), fd_(fd) {}
+  std::string path() const { return (folder_.path() / name_).string(); }
+
+  const Folder folder_;
+  const std::string name_;
   const int fd_;
-  int64_t size_;
+  int64_t size_ = 0;
 };
 
 // Keeps whole lines up to the first one whose step is above `last_step`. `header` must be the first

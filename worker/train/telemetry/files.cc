@@ -4,11 +4,11 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "common/atomic_file.h"
 #include "common/status.h"
 #include "nlohmann/json.hpp"
 #include "worker/train/telemetry/environment.h"
@@ -25,8 +25,8 @@ using Json = nlohmann::ordered_json;
 Json Number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
 // Loss of the first row of a training.csv; 0 without one.
-double FirstLoss(const std::filesystem::path& path) {
-  const absl::StatusOr<std::string> content = ReadWholeFile(path);
+double FirstLoss(const Folder& out_dir) {
+  const absl::StatusOr<std::string> content = out_dir.Read("training.csv");
   if (!content.ok()) return 0;
   const size_t row = content->find('\n');
   const size_t comma = row == std::string::npos ? row : content->find(',', row);
@@ -37,15 +37,10 @@ double FirstLoss(const std::filesystem::path& path) {
 
 absl::StatusOr<std::unique_ptr<TelemetryFiles>> TelemetryFiles::Open(
     const ReporterOptions& options) {
-  const std::filesystem::path out_dir = options.spec.train().out_dir();
-  std::error_code error;
-  std::filesystem::create_directories(out_dir, error);
-  if (error)
-    return absl::ErrnoToStatus(error.value(), absl::StrCat("train.out_dir: ", out_dir.string()));
   auto files = std::unique_ptr<TelemetryFiles>(new TelemetryFiles(options));
   NSA_ASSIGN_OR_RETURN(
       files->heartbeat_,
-      AppendFile::Open(out_dir / absl::StrFormat("heartbeat_rank%d.jsonl", options.rank), "",
+      AppendFile::Open(options.out_dir, absl::StrFormat("heartbeat_rank%d.jsonl", options.rank), "",
                        [&](std::string_view content) {
                          return KeepLines(content, "", options.resumed_step, StepOfJson);
                        }));
@@ -54,25 +49,25 @@ absl::StatusOr<std::unique_ptr<TelemetryFiles>> TelemetryFiles::Open(
 }
 
 absl::Status TelemetryFiles::OpenForRankZero() {
-  const std::filesystem::path out_dir = options_.spec.train().out_dir();
+  const Folder& out_dir = options_.out_dir;
   NSA_RETURN_IF_ERROR(OpenLines("training.csv", kTrainingHeader, &training_));
   NSA_RETURN_IF_ERROR(OpenLines("val.csv", kValHeader, &val_));
   NSA_RETURN_IF_ERROR(OpenLines("fallback_counters.csv", kFallbackHeader, &fallbacks_));
   NSA_RETURN_IF_ERROR(OpenLines("k_stats.csv", kSelectionHeader, &selection_));
+  NSA_ASSIGN_OR_RETURN(Folder tb, out_dir.MakeFolder("tb"));
   NSA_ASSIGN_OR_RETURN(
-      tensorboard_, TensorBoardFile::Open(out_dir / "tb", options_.resumed_step,
+      tensorboard_, TensorBoardFile::Open(std::move(tb), options_.resumed_step,
                                           absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch())));
-  summary_.first.set_loss(FirstLoss(out_dir / "training.csv"));
-  return WriteFileAtomically(out_dir / "env.json", EnvironmentJson(options_));
+  summary_.first.set_loss(FirstLoss(out_dir));
+  return out_dir.WriteAtomically("env.json", EnvironmentJson(options_));
 }
 
 absl::Status TelemetryFiles::OpenLines(const std::string& name, const char* header,
                                        std::unique_ptr<AppendFile>* file) {
-  NSA_ASSIGN_OR_RETURN(*file, AppendFile::Open(options_.spec.train().out_dir() + "/" + name, header,
-                                               [&](std::string_view content) {
-                                                 return KeepLines(content, header,
-                                                                  options_.resumed_step, StepOfCsv);
-                                               }));
+  NSA_ASSIGN_OR_RETURN(
+      *file, AppendFile::Open(options_.out_dir, name, header, [&](std::string_view content) {
+        return KeepLines(content, header, options_.resumed_step, StepOfCsv);
+      }));
   return absl::OkStatus();
 }
 
@@ -88,15 +83,16 @@ int64_t TelemetryFiles::LastStep() const {
   return std::max(began ? options_.resumed_step : 0, summary_.last.step());
 }
 
-int64_t TelemetryFiles::Write(const v1::WorkerRecord& record) {
+TelemetryFiles::Refused TelemetryFiles::Write(const v1::WorkerRecord& record) {
   Summarise(record);
   const double unix_seconds = static_cast<double>(record.unix_nanos()) * 1e-9;
-  int64_t refused = WriteHeartbeat(record);
+  Refused refused;
+  refused.Add(WriteHeartbeat(record));
   if (options_.rank != 0) return refused;
   if (record.has_step() && IsLogged(record.step().step())) {
-    refused += WriteStep(record.step(), unix_seconds);
+    WriteStep(record.step(), unix_seconds, &refused);
   } else if (record.has_eval()) {
-    refused += WriteEval(record.eval(), unix_seconds);
+    WriteEval(record.eval(), unix_seconds, &refused);
   }
   return refused;
 }
@@ -119,29 +115,25 @@ void TelemetryFiles::Summarise(const v1::WorkerRecord& record) {
   }
 }
 
-int64_t TelemetryFiles::WriteHeartbeat(const v1::WorkerRecord& record) {
+absl::Status TelemetryFiles::WriteHeartbeat(const v1::WorkerRecord& record) {
   const bool logged = record.has_step() && IsLogged(record.step().step());
   const bool due = record.unix_nanos() - last_heartbeat_nanos_ >= kBeatNanos;
-  if (record.has_step() && !logged && !due) return 0;
+  if (record.has_step() && !logged && !due) return absl::OkStatus();
   last_heartbeat_nanos_ = record.unix_nanos();
-  return heartbeat_->Append(HeartbeatLine(record, logged, LastStep(), options_.rank)).ok() ? 0 : 1;
+  return heartbeat_->Append(HeartbeatLine(record, logged, LastStep(), options_.rank));
 }
 
-int64_t TelemetryFiles::WriteStep(const v1::StepRecord& step, double unix_seconds) {
-  int64_t refused = 0;
-  refused += !training_->Append(TrainingRow(step, unix_seconds)).ok();
-  refused += !fallbacks_->Append(FallbackRows(step)).ok();
+void TelemetryFiles::WriteStep(const v1::StepRecord& step, double unix_seconds, Refused* refused) {
+  refused->Add(training_->Append(TrainingRow(step, unix_seconds)));
+  refused->Add(fallbacks_->Append(FallbackRows(step)));
   const std::string selection = SelectionRows(step);
-  if (!selection.empty()) refused += !selection_->Append(selection).ok();
-  refused += !tensorboard_->Add(unix_seconds, step.step(), ScalarsOf(step)).ok();
-  return refused;
+  if (!selection.empty()) refused->Add(selection_->Append(selection));
+  refused->Add(tensorboard_->Add(unix_seconds, step.step(), ScalarsOf(step)));
 }
 
-int64_t TelemetryFiles::WriteEval(const v1::EvalRecord& eval, double unix_seconds) {
-  int64_t refused = 0;
-  refused += !val_->Append(ValRow(eval, unix_seconds)).ok();
-  refused += !tensorboard_->Add(unix_seconds, eval.step(), ScalarsOf(eval)).ok();
-  return refused;
+void TelemetryFiles::WriteEval(const v1::EvalRecord& eval, double unix_seconds, Refused* refused) {
+  refused->Add(val_->Append(ValRow(eval, unix_seconds)));
+  refused->Add(tensorboard_->Add(unix_seconds, eval.step(), ScalarsOf(eval)));
 }
 
 absl::Status TelemetryFiles::WriteMetrics(int64_t dropped) {
@@ -176,9 +168,16 @@ absl::Status TelemetryFiles::WriteMetrics(int64_t dropped) {
       {"data_source", SourceName(summary_.last.data_source())},
       {"fallbacks", fallbacks},
       {"telemetry_dropped", dropped}};
-  return WriteFileAtomically(
-      std::filesystem::path(options_.spec.train().out_dir()) / "metrics.json",
-      json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  return options_.out_dir.WriteAtomically(
+      "metrics.json", json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+absl::Status TelemetryFiles::CheckInPlace() const {
+  NSA_RETURN_IF_ERROR(options_.out_dir.CheckInPlace());
+  for (const auto* file : {&heartbeat_, &training_, &val_, &fallbacks_, &selection_}) {
+    if (*file != nullptr) NSA_RETURN_IF_ERROR((*file)->CheckInPlace());
+  }
+  return tensorboard_ == nullptr ? absl::OkStatus() : tensorboard_->CheckInPlace();
 }
 
 }  // namespace nsa

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <string>
 
@@ -17,14 +16,26 @@ namespace nsa {
 
 class TelemetryFiles {
  public:
-  // Makes the folders, removes rows of steps above options.resumed_step, and writes env.json.
+  // Files that refused what was to be written.
+  struct Refused {
+    void Add(const absl::Status& status) {
+      if (!status.ok() && files++ == 0) why = status;
+    }
+    int64_t files = 0;
+    absl::Status why;  // the first of them
+  };
+
+  // Opens the files, removes rows of steps above options.resumed_step, and writes env.json.
   static absl::StatusOr<std::unique_ptr<TelemetryFiles>> Open(const ReporterOptions& options);
 
-  // Writes a record into every file that it belongs to. Returns how many files refused it.
-  int64_t Write(const v1::WorkerRecord& record);
+  // Writes a record into every file that it belongs to.
+  Refused Write(const v1::WorkerRecord& record);
 
   // Replaces metrics.json: what the run has come to so far. `dropped` as in Reporter::dropped().
   absl::Status WriteMetrics(int64_t dropped);
+
+  // FailedPrecondition when out_dir or a file in it has been exchanged for something else.
+  absl::Status CheckInPlace() const;
 
  private:
   // What metrics.json says.
@@ -46,9 +57,9 @@ class TelemetryFiles {
   bool IsLogged(int64_t step) const;
   int64_t LastStep() const;
   void Summarise(const v1::WorkerRecord& record);
-  int64_t WriteHeartbeat(const v1::WorkerRecord& record);
-  int64_t WriteStep(const v1::StepRecord& step, double unix_seconds);
-  int64_t WriteEval(const v1::EvalRecord& eval, double unix_seconds);
+  absl::Status WriteHeartbeat(const v1::WorkerRecord& record);
+  void WriteStep(const v1::StepRecord& step, double unix_seconds, Refused* refused);
+  void WriteEval(const v1::EvalRecord& eval, double unix_seconds, Refused* refused);
 
   const ReporterOptions options_;
   Summary summary_;

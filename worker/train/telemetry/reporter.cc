@@ -1,8 +1,11 @@
 #include "worker/train/telemetry/reporter.h"
 
 #include <atomic>
+#include <set>
+#include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/journal.h"
 #include "common/log.h"
@@ -68,15 +71,31 @@ class Reporter::Impl {
 
   // On the queue's thread.
   void Write(const v1::WorkerRecord& record) {
-    const int64_t refused = files_->Write(record);
-    if (refused > 0 && refused_.fetch_add(refused) == 0) {
-      spdlog::warn("telemetry: {} could not be written; is the disk full? training continues",
-                   options_.spec.train().out_dir());
-    }
-    if (record.has_eval() || record.has_checkpoint() || record.has_finished()) {
-      if (!files_->WriteMetrics(dropped()).ok()) ++refused_;
-    }
+    if (files_ != nullptr) WriteFiles(record);
     Log(record);
+  }
+
+  void WriteFiles(const v1::WorkerRecord& record) {
+    TelemetryFiles::Refused refused = files_->Write(record);
+    if (record.has_eval() || record.has_checkpoint() || record.has_finished()) {
+      refused.Add(files_->WriteMetrics(dropped()));
+      Tell(files_->CheckInPlace(), "");
+    }
+    refused_ += refused.files;
+    Tell(refused.why, "; free space or fix the folder");
+  }
+
+  // As an event, once.
+  void Tell(const absl::Status& status, std::string_view what_to_do) {
+    if (status.ok() || !told_.insert(std::string(status.message())).second) return;
+    v1::WorkerRecord record;
+    v1::WorkerEvent& event = *record.mutable_event();
+    event.set_reason("TELEMETRY_FAILED");
+    event.set_text(absl::StrCat(status.message(),
+                                absl::string_view(what_to_do.data(), what_to_do.size()),
+                                "; training continues"));
+    event.set_severity(v1::SEVERITY_WARNING);
+    Report(std::move(record));
   }
 
   void Log(const v1::WorkerRecord& record) const {
@@ -92,18 +111,22 @@ class Reporter::Impl {
   }
 
   const ReporterOptions options_;
-  const std::unique_ptr<TelemetryFiles> files_;  // the queue's thread
+  const std::unique_ptr<TelemetryFiles> files_;  // the queue's thread; null without out_dir
   const std::unique_ptr<JournalWriter> journal_;
   std::atomic<int64_t> refused_{0};
   std::atomic<bool> journal_failed_{false};
-  RecordQueue queue_;  // last: its thread uses the rest
+  std::set<std::string> told_;  // the queue's thread
+  RecordQueue queue_;           // last: its thread uses the rest
 };
 
 Reporter::Reporter(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Reporter::~Reporter() = default;
 
 absl::StatusOr<std::unique_ptr<Reporter>> Reporter::Open(const ReporterOptions& options) {
-  NSA_ASSIGN_OR_RETURN(auto files, TelemetryFiles::Open(options));
+  std::unique_ptr<TelemetryFiles> files;
+  if (options.out_dir.valid()) {
+    NSA_ASSIGN_OR_RETURN(files, TelemetryFiles::Open(options));
+  }
   std::unique_ptr<JournalWriter> journal;
   if (!options.journal.empty()) {
     NSA_ASSIGN_OR_RETURN(journal, JournalWriter::Create(options.journal));

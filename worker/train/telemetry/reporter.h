@@ -3,7 +3,9 @@
 //
 // A record goes to the journal at once, with one write(2). The files are written by a thread from a
 // bounded queue, so a slow disk never delays a step: when the queue is full the record is left out
-// of the files (not of the journal) and counted in `telemetry_dropped` of metrics.json.
+// of the files (not of the journal) and counted in `telemetry_dropped` of metrics.json. What a file
+// refuses is counted too; why is told as the event TELEMETRY_FAILED, each reason once, and so is a
+// file or an out_dir that was exchanged for another: with the next validation, checkpoint or end.
 //
 // Files, by worker/train/telemetry/files.h: every rank heartbeat_rank{r}.jsonl; rank 0 also
 // training.csv, val.csv, fallback_counters.csv, k_stats.csv, env.json, metrics.json and tb/.
@@ -19,11 +21,13 @@
 #include "absl/status/statusor.h"
 #include "nsa/v1/job.pb.h"
 #include "nsa/v1/telemetry.pb.h"
+#include "worker/train/folder.h"
 
 namespace nsa {
 
 struct ReporterOptions {
-  v1::JobSpec spec;  // with its defaults; train.out_dir is where the files go
+  v1::JobSpec spec;  // with its defaults
+  Folder out_dir;    // where the files go; without one there are none
   std::string job_id;
   int64_t generation = 0;
   int32_t rank = 0;
@@ -39,7 +43,7 @@ struct ReporterOptions {
 
 class Reporter {
  public:
-  // Makes out_dir and the journal and writes env.json.
+  // Makes the journal, opens the files and writes env.json.
   static absl::StatusOr<std::unique_ptr<Reporter>> Open(const ReporterOptions& options);
 
   // Flushes.

@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include "common/status.h"
 #include "google/protobuf/io/coded_stream.h"
@@ -136,14 +137,12 @@ size_t KeepEvents(std::string_view content, int64_t last_step) {
   }
 }
 
-absl::StatusOr<std::unique_ptr<TensorBoardFile>> TensorBoardFile::Open(
-    const std::filesystem::path& folder, int64_t last_step, double wall_time) {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) return absl::ErrnoToStatus(error.value(), folder.string());
+absl::StatusOr<std::unique_ptr<TensorBoardFile>> TensorBoardFile::Open(Folder folder,
+                                                                       int64_t last_step,
+                                                                       double wall_time) {
   NSA_ASSIGN_OR_RETURN(
       auto file,
-      AppendFile::Open(folder / "events.out.tfevents.nsa",
+      AppendFile::Open(std::move(folder), "events.out.tfevents.nsa",
                        Record(EventOf(wall_time, 0, kFileVersion, kVersion)),
                        [&](std::string_view content) { return KeepEvents(content, last_step); }));
   return std::unique_ptr<TensorBoardFile>(new TensorBoardFile(std::move(file)));

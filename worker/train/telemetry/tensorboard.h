@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -21,13 +20,16 @@ using Scalars = std::vector<std::pair<std::string, double>>;
 // One thread at a time.
 class TensorBoardFile {
  public:
-  // Opens or creates `folder`/events.out.tfevents.nsa and removes events of steps above `last_step`
-  // and a torn end.
-  static absl::StatusOr<std::unique_ptr<TensorBoardFile>> Open(const std::filesystem::path& folder,
-                                                               int64_t last_step, double wall_time);
+  // Opens or creates events.out.tfevents.nsa in `folder` and removes events of steps above
+  // `last_step` and a torn end.
+  static absl::StatusOr<std::unique_ptr<TensorBoardFile>> Open(Folder folder, int64_t last_step,
+                                                               double wall_time);
 
   // One event with all scalars.
   absl::Status Add(double wall_time, int64_t step, const Scalars& scalars);
+
+  // As AppendFile::CheckInPlace().
+  absl::Status CheckInPlace() const { return file_->CheckInPlace(); }
 
  private:
   explicit TensorBoardFile(std::unique_ptr<AppendFile> file) : file_(std::move(file)) {}
