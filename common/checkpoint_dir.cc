@@ -112,10 +112,13 @@ std::filesystem::path CheckpointsDir(const std::filesystem::path& out_dir) {
 }
 
 absl::StatusOr<std::vector<CheckpointEntry>> ListCheckpoints(const std::filesystem::path& out_dir) {
-  const std::filesystem::path dir = CheckpointsDir(out_dir);
+  return CheckpointsIn(CheckpointsDir(out_dir));
+}
+
+absl::StatusOr<std::vector<CheckpointEntry>> CheckpointsIn(const std::filesystem::path& folder) {
   std::vector<CheckpointEntry> entries;
   std::error_code error;
-  std::filesystem::directory_iterator it(dir, error);
+  std::filesystem::directory_iterator it(folder, error);
   if (error == std::errc::no_such_file_or_directory) return entries;
   for (; !error && it != std::filesystem::directory_iterator(); it.increment(error)) {
     const std::optional<int64_t> step = StepOf(it->path().filename().string());
@@ -124,7 +127,7 @@ absl::StatusOr<std::vector<CheckpointEntry>> ListCheckpoints(const std::filesyst
       entries.push_back({*step, it->path()});
     }
   }
-  if (error) return absl::ErrnoToStatus(error.value(), dir.string());
+  if (error) return absl::ErrnoToStatus(error.value(), folder.string());
   std::sort(entries.begin(), entries.end(),
             [](const CheckpointEntry& a, const CheckpointEntry& b) { return a.step < b.step; });
   return entries;

@@ -28,6 +28,9 @@ std::filesystem::path CheckpointsDir(const std::filesystem::path& out_dir);
 // `….tmp-3` are not checkpoints. An out_dir without any gives an empty list.
 absl::StatusOr<std::vector<CheckpointEntry>> ListCheckpoints(const std::filesystem::path& out_dir);
 
+// The same for the folder that CheckpointsDir() names.
+absl::StatusOr<std::vector<CheckpointEntry>> CheckpointsIn(const std::filesystem::path& folder);
+
 // The text of state.json: proto3 JSON with format_version and its own hash filled in.
 absl::StatusOr<std::string> SerializeCheckpointState(v1::CheckpointState state);
 

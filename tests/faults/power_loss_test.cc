@@ -261,7 +261,7 @@ std::string CheckCheckpoints(const fs::path& folder, const std::string& said) {
   }
   // The next worker puts the link right.
   CheckpointWriterOptions options;
-  options.out_dir = folder / kOutDir;
+  options.out_dir = *Folder::Make(folder / kOutDir);
   const auto next = CheckpointWriter::Open(options);
   if (!next.ok()) return next.status().ToString();
   return fs::read_symlink(link) == newest->entry.path.filename() ? "" : "latest.ckpt: not repaired";

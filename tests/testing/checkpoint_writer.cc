@@ -21,13 +21,15 @@ int main(int argc, char** argv) {
   const int ranks = argc > 4 ? std::atoi(argv[4]) : 1;
   const nsa::ParameterLayout layout(nsa::SmallModel());
   nsa::CheckpointWriterOptions options;
-  options.out_dir = argv[1];
   options.world_size = ranks;
   options.on_record = [](const nsa::v1::CheckpointRecord& record) {
     if (record.error().empty()) nsa::Say(absl::StrCat("published ", record.step()));
   };
-  // Made before, as a worker does that claims it.
-  std::filesystem::create_directories(options.out_dir);
+  // Made before, as somebody does who submits the job.
+  std::filesystem::create_directories(argv[1]);
+  auto out_dir = nsa::Folder::Make(argv[1]);
+  if (!out_dir.ok()) return 1;
+  options.out_dir = *std::move(out_dir);
   std::vector<std::unique_ptr<nsa::CheckpointWriter>> writers;
   for (options.rank = 0; options.rank < ranks; ++options.rank) {
     auto writer = nsa::CheckpointWriter::Open(options);

@@ -1,7 +1,5 @@
 #include "worker/train/checkpoint/checkpoint.h"
 
-#include <fcntl.h>
-#include <poll.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -22,7 +20,7 @@
 #include "common/mutex.h"
 #include "common/process.h"
 #include "gmock/gmock.h"
-#include "tests/testing/small_model.h"
+#include "tests/testing/precious_folder.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 #include "worker/train/parameters.h"
@@ -35,9 +33,23 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
+v1::JobSpec SmallSpec() {
+  v1::JobSpec spec;
+  v1::ModelSpec* model = spec.mutable_model();
+  model->set_dim(32);
+  model->set_n_layers(2);
+  model->set_n_heads(2);
+  model->set_n_kv_groups(1);
+  model->set_d_k(16);
+  model->set_d_v(16);
+  model->set_mlp_ratio(4);
+  model->set_vocab(256);
+  return spec;
+}
+
 // Outlives every writer.
 const ParameterLayout& SmallLayout() {
-  static const ParameterLayout layout(SmallModel());
+  static const ParameterLayout layout(SmallSpec());
   return layout;
 }
 
@@ -66,7 +78,7 @@ struct Said {
 
 CheckpointWriterOptions Options(const TempDir& dir, Said* said = nullptr) {
   CheckpointWriterOptions options;
-  options.out_dir = dir.path();
+  options.out_dir = *Folder::Make(dir.path());
   options.generation = 3;
   if (said == nullptr) return options;
   options.on_record = [said](const v1::CheckpointRecord& record) {
@@ -215,7 +227,7 @@ TEST(Checkpoint, OfAnotherJobOrModelIsRefused) {
   EXPECT_THAT(
       LoadCheckpoint(path, "other", loaded.target()),
       StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("hash abc (this one has other)")));
-  v1::JobSpec wider = SmallModel();
+  v1::JobSpec wider = SmallSpec();
   wider.mutable_model()->set_mlp_ratio(2);
   const ParameterLayout layout(wider);
   std::vector<float> p(layout.size()), m(p), v(p);
@@ -372,37 +384,152 @@ TEST(Checkpoint, AFailedWriteOfAnEndingGangIsAFailure) {
   EXPECT_THAT(said.events, ElementsAre(HasSubstr("CHECKPOINT_FAILED step-00000004")));
 }
 
-// Rank 0 takes the folder away when it gives up, whatever the others are doing in it.
+// Rank 0 takes the folder away when it gives up, whatever the others are doing in it. Here that is
+// done as soon as a shard begins, in step after step until it came before the shard's end.
 TEST(Checkpoint, AShardWhoseFolderRankZeroRemovedIsGivenUp) {
   const TempDir dir;
   Said said;
   auto options = Options(dir, &said);
   options.rank = 1;
   options.world_size = 2;
-  const auto folder = CheckpointsDir(dir.path()) / "step-00000004.tmp-3";
-  std::filesystem::create_directories(folder);
-  // A pipe where the shard's last file comes: the writer waits there for a reader.
-  const auto pipe = folder / "optimizer-00001-of-00002.safetensors.done.tmp";
-  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
-  const int handle = open(pipe.c_str(), O_PATH | O_CLOEXEC);
-  ASSERT_GE(handle, 0);
+  auto writer = CheckpointWriter::Open(options);
+  ASSERT_OK(writer);
+  absl::Status result;
+  int64_t step = 0;
+  while (!absl::IsNotFound(result) && step < 10000) {
+    const auto folder = CheckpointsDir(dir.path()) / absl::StrCat(CheckpointName(++step), ".tmp-3");
+    ASSERT_OK((*writer)->Save(Training(1).state(), State(step)));
+    while (!std::filesystem::exists(folder / "optimizer-00001-of-00002.safetensors")) continue;
+    std::error_code raced;  // something new came while it was emptied
+    while (std::filesystem::exists(folder)) std::filesystem::remove_all(folder, raced);
+    result = (*writer)->Drain();
+  }
+  EXPECT_THAT(result, StatusIs(absl::StatusCode::kNotFound));
+  const MutexLock lock(&said.mutex);
+  EXPECT_EQ(said.records.size(), 0u);
+  EXPECT_THAT(said.events,
+              ElementsAre(AllOf(HasSubstr("CHECKPOINT_ABANDONED " + CheckpointName(step)),
+                                HasSubstr("rank 0 has removed its folder"))));
+}
+
+// out_dir, or checkpoints in it, becomes a link while a run writes: that costs the checkpoints
+// until it is put back, and nothing is written or deleted where the link leads.
+TEST(Checkpoint, AFolderExchangedForALinkIsNeitherWrittenNorDeletedThrough) {
+  for (const std::string exchanged : {"out", "out/checkpoints"}) {
+    const TempDir dir;
+    const PreciousFolder precious(dir / "precious");
+    Said said;
+    auto options = Options(dir, &said);
+    options.out_dir = *Folder::Make(dir / "out");
+    auto writer = CheckpointWriter::Open(options);
+    ASSERT_OK(writer);
+    const Training training(1);
+    for (const int64_t step : {1, 2}) {
+      ASSERT_OK((*writer)->Save(training.state(), State(step)));
+    }
+    ASSERT_OK((*writer)->Drain());
+    precious.TakeThePlaceOf(dir / exchanged);
+    for (const int64_t step : {3, 4}) {
+      ASSERT_OK((*writer)->Save(training.state(), State(step)));
+      EXPECT_THAT((*writer)->Drain(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                               HasSubstr(exchanged + ": no longer the folder")));
+    }
+    precious.GiveBack(dir / exchanged);
+    for (const int64_t step : {5, 6}) {
+      ASSERT_OK((*writer)->Save(training.state(), State(step)));
+    }
+    ASSERT_OK((*writer)->Drain());
+    precious.ExpectUntouched();
+    EXPECT_THAT(Names(CheckpointsDir(dir / "out")),
+                ElementsAre(".lock", "latest.ckpt", "step-00000005", "step-00000006"));
+    const MutexLock lock(&said.mutex);
+    EXPECT_THAT(said.events, ElementsAre(AllOf(HasSubstr("CHECKPOINT_FAILED step-00000003"),
+                                               HasSubstr(exchanged + ": no longer the folder"),
+                                               HasSubstr("put it back")),
+                                         HasSubstr("CHECKPOINT_FAILED step-00000004")));
+  }
+}
+
+// While rank 0 waits in it for the other's shard.
+TEST(Checkpoint, ATemporaryFolderExchangedForALinkFailsThatCheckpointAtOnce) {
+  const TempDir dir;
+  const PreciousFolder precious(dir / "precious");
+  Said said;
+  auto options = Options(dir, &said);
+  options.world_size = 2;
   auto writer = CheckpointWriter::Open(options);
   ASSERT_OK(writer);
   ASSERT_OK((*writer)->Save(Training(1).state(), State(4)));
-  while (!std::filesystem::exists(folder / "optimizer-00001-of-00002.safetensors")) {
+  const auto folder = CheckpointsDir(dir.path()) / "step-00000004.tmp-3";
+  while (!std::filesystem::exists(folder / "model.safetensors")) {
     absl::SleepFor(absl::Milliseconds(1));
   }
-  std::filesystem::remove_all(folder);
-  const int reader =
-      open(absl::StrCat("/proc/self/fd/", handle).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-  ASSERT_GE(reader, 0);
-  EXPECT_THAT((*writer)->Drain(), StatusIs(absl::StatusCode::kNotFound));
-  close(reader);
-  close(handle);
+  precious.TakeThePlaceOf(folder);
+  EXPECT_THAT((*writer)->Drain(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                           HasSubstr("step-00000004.tmp-3: no longer the folder")));
+  precious.ExpectUntouched();
+  EXPECT_EQ(FindNewestGood(dir.path())->found, false);
   const MutexLock lock(&said.mutex);
-  EXPECT_EQ(said.records.size(), 0u);
-  EXPECT_THAT(said.events, ElementsAre(AllOf(HasSubstr("CHECKPOINT_ABANDONED step-00000004"),
-                                             HasSubstr("rank 0 has removed its folder"))));
+  EXPECT_THAT(said.events, ElementsAre(HasSubstr("CHECKPOINT_FAILED step-00000004")));
+}
+
+TEST(Checkpoint, LinksInTheTemporaryFolderAreReplacedAndNotFollowed) {
+  const TempDir dir;
+  const PreciousFolder precious(dir / "precious");
+  auto options = Options(dir);
+  options.rank = 1;
+  options.world_size = 2;
+  auto writer = CheckpointWriter::Open(options);
+  ASSERT_OK(writer);
+  const auto folder = CheckpointsDir(dir.path()) / "step-00000004.tmp-3";
+  const std::string shard = "optimizer-00001-of-00002.safetensors";
+  std::filesystem::create_directories(folder);
+  for (const std::string& name : {shard, shard + ".done", shard + ".done.tmp"}) {
+    std::filesystem::create_symlink(precious.path() / shard, folder / name);
+  }
+  ASSERT_OK((*writer)->Save(Training(1).state(), State(4)));
+  EXPECT_OK((*writer)->Drain());
+  precious.ExpectUntouched();
+  EXPECT_THAT(Names(folder), ElementsAre(shard, shard + ".done"));
+  for (const std::string& name : {shard, shard + ".done"}) {
+    EXPECT_FALSE(std::filesystem::is_symlink(folder / name)) << name;
+  }
+}
+
+TEST(Checkpoint, RetentionLeavesWhatLinksLeadTo) {
+  const TempDir dir;
+  const PreciousFolder precious(dir / "precious");
+  auto writer = CheckpointWriter::Open(Options(dir));
+  ASSERT_OK(writer);
+  const Training training(1);
+  const auto save = [&](int64_t step) {
+    EXPECT_OK((*writer)->Save(training.state(), State(step)));
+    EXPECT_OK((*writer)->Drain());
+  };
+  for (const int64_t step : {1, 2}) save(step);
+  const auto checkpoints = CheckpointsDir(dir.path());
+  // A checkpoint whose turn it is, one with a link in it, and a leftover of an earlier step.
+  precious.TakeThePlaceOf(checkpoints / "step-00000001");
+  std::filesystem::create_directory_symlink(precious.path(), checkpoints / "step-00000002/inner");
+  std::filesystem::create_directory_symlink(precious.path(), checkpoints / "step-00000001.tmp-2");
+  for (const int64_t step : {3, 4}) save(step);
+  precious.ExpectUntouched();
+  EXPECT_THAT(Names(checkpoints),
+              ElementsAre(".lock", "latest.ckpt", "step-00000001", "step-00000001.moved",
+                          "step-00000003", "step-00000004"));
+}
+
+TEST(Checkpoint, AStartIntoALinkIsRefused) {
+  const TempDir dir;
+  const PreciousFolder precious(dir / "precious");
+  std::filesystem::create_directory_symlink(precious.path(), CheckpointsDir(dir.path()));
+  const auto refused = StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("symbolic link"));
+  EXPECT_THAT(CheckpointWriter::Open(Options(dir)), refused);
+  std::filesystem::remove(CheckpointsDir(dir.path()));
+  std::filesystem::create_directory(CheckpointsDir(dir.path()));
+  std::filesystem::create_symlink(precious.path() / ".lock", CheckpointsDir(dir.path()) / ".lock");
+  EXPECT_THAT(CheckpointWriter::Open(Options(dir)), refused);
+  precious.ExpectUntouched();
 }
 
 TEST(Checkpoint, ASnapshotThatCannotBeCopiedIsAnErrorOfSave) {

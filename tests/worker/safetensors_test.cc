@@ -33,7 +33,7 @@ void WriteRaw(const std::filesystem::path& path, const std::string& header, size
 TEST(Safetensors, WritesTheBytesOfTheFormat) {
   const TempDir dir;
   const std::vector<float> a = {1, 2, 3, 4, 5, 6}, b = {-1.5f};
-  const auto file = WriteSafetensors(dir / "x.safetensors",
+  const auto file = WriteSafetensors(*Folder::Make(dir.path()), "x.safetensors",
                                      {{"a.weight", {2, 3}, a}, {"b", {1}, b}}, {{"format", "pt"}});
   ASSERT_OK(file);
   const std::string bytes = ReadFile(dir / "x.safetensors");
@@ -57,8 +57,8 @@ TEST(Safetensors, ReadsBackWhatWasWritten) {
   const TempDir dir;
   std::vector<float> values(3 << 20);  // more than one piece of writing
   for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i) * 0.5f;
-  ASSERT_OK(
-      WriteSafetensors(dir / "x", {{"v", {3, 1 << 20}, values}, {"empty", {0}, {}}}, {{"k", "7"}}));
+  ASSERT_OK(WriteSafetensors(*Folder::Make(dir.path()), "x",
+                             {{"v", {3, 1 << 20}, values}, {"empty", {0}, {}}}, {{"k", "7"}}));
   const auto file = SafetensorsFile::Open(dir / "x");
   ASSERT_OK(file);
   EXPECT_EQ((*file)->metadata().at("k"), "7");

@@ -45,7 +45,7 @@ train: {seq_len: 32, batch_size: 2, seed: 7}
   Initialize(7, &parameters);
   for (float& value : parameters.of(**layout.Find("lm_head.weight"))) value *= 8;
   CheckpointWriterOptions options;
-  options.out_dir = dir.path();
+  options.out_dir = *Folder::Make(dir.path());
   auto writer = CheckpointWriter::Open(options);
   EXPECT_OK(writer);
   v1::CheckpointState state;

@@ -1,12 +1,16 @@
 #include "worker/train/trainer.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <map>
 
 #include "common/checkpoint_dir.h"
+#include "tests/testing/precious_folder.h"
+#include "tests/testing/within.h"
 #include "tests/worker/run_job.h"
 #include "tests/worker/tiny_job.h"
 
@@ -420,6 +424,117 @@ TEST(Trainer, FailsWithPeerLostWhenARankDoesNotCome) {
   EXPECT_EQ(finished.outcome(), v1::OUTCOME_FAILED);
   EXPECT_EQ(finished.reason(), "PEER_LOST") << finished.text();
   EXPECT_EQ(ReadJournal(dir / "run" / "journal").finished.reason(), "PEER_LOST");
+}
+
+// A job that runs until it is asked to stop, and saves all the time.
+v1::JobSpec EndlessJob(const TempDir& dir) {
+  v1::JobSpec spec = Job(dir);
+  spec.mutable_train()->set_steps(1'000'000'000);
+  spec.mutable_train()->set_log_every(1);
+  return spec;
+}
+
+bool HasCheckpointAfter(const std::filesystem::path& out_dir, int64_t step) {
+  const auto entries = ListCheckpoints(out_dir);
+  return entries.ok() && !entries->empty() && entries->back().step > step;
+}
+
+// out_dir, or the checkpoints in it, becomes a link to somebody else's folder while two ranks
+// train, and is put back: that costs the checkpoints meanwhile, which is told, and nothing else.
+TEST(Trainer, AFolderExchangedForALinkCostsCheckpointsUntilItIsPutBack) {
+  for (const std::string exchanged : {"out", "out/checkpoints"}) {
+    const TempDir dir;
+    const PreciousFolder precious(dir / "precious");
+    const RunOptions options{.world = 2};
+    const auto journal = RunFolder(dir, options, 0) / "journal";
+    std::thread somebody([&] {
+      EXPECT_TRUE(Within(absl::Seconds(60), [&] { return HasCheckpointAfter(dir / "out", 0); }));
+      precious.TakeThePlaceOf(dir / exchanged);
+      EXPECT_TRUE(Within(absl::Seconds(60),
+                         [&] { return ReadJournal(journal).HasEvent("CHECKPOINT_FAILED"); }));
+      precious.GiveBack(dir / exchanged);
+      const RankResult now = ReadJournal(journal);
+      EXPECT_TRUE(Within(absl::Seconds(60), [&] {
+        return HasCheckpointAfter(dir / "out", now.checkpoints.back().step());
+      }));
+      AskToStop(RunFolder(dir, options, 0) / "control.sock");
+    });
+    const auto results = RunJob(dir, EndlessJob(dir), options);
+    somebody.join();
+    precious.ExpectUntouched();
+    for (const RankResult& result : results) {
+      EXPECT_EQ(result.finished.outcome(), v1::OUTCOME_STOPPED) << result.finished.text();
+    }
+    const int64_t last = results[0].finished.step();
+    EXPECT_TRUE(VerifyCheckpoint(CheckpointsDir(dir / "out") / CheckpointName(last)).empty());
+    std::string told;
+    for (const RankResult& result : results) {
+      for (const v1::WorkerEvent& event : result.events) told += event.text() + "\n";
+    }
+    EXPECT_THAT(told, HasSubstr(exchanged + ": no longer the folder"));
+    const std::string rows = ReadFile(dir / "out/training.csv");
+    EXPECT_EQ(std::count(rows.begin(), rows.end(), '\n'), 1 + last) << "the header, and every step";
+  }
+}
+
+// Somebody exchanges folders and files as fast as they can, until a good many checkpoints have been
+// written or refused.
+TEST(Trainer, WritesThroughNoLinkWhateverMomentItComesAt) {
+  const TempDir dir;
+  const PreciousFolder precious(dir / "precious");
+  v1::JobSpec spec = EndlessJob(dir);
+  spec.mutable_train()->set_save_every(1);
+  spec.mutable_train()->set_eval_every(1);
+  const std::filesystem::path out = dir / "out";
+  int folders = 0, files = 0;
+  // Puts a link in the place of `path` for a moment.
+  const auto exchange = [&](const std::filesystem::path& target,
+                            const std::filesystem::path& path) {
+    const std::filesystem::path link = dir / ("link-" + std::to_string(folders + files));
+    std::filesystem::create_symlink(target, link);
+    const auto swap = [&] {
+      return renameat2(AT_FDCWD, link.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0;
+    };
+    const bool swapped = swap();
+    if (swapped) swap();
+    std::filesystem::rename(link, dir / "used");  // it may be a folder that was not given back
+    std::filesystem::remove_all(dir / "used");
+    return swapped;
+  };
+  std::thread somebody([&] {
+    EXPECT_TRUE(Within(absl::Seconds(60), [&] { return HasCheckpointAfter(out, 0); }));
+    EXPECT_TRUE(Within(absl::Seconds(60), [&] {
+      for (int round = 0; round < 20; ++round) {
+        const auto newest = ListCheckpoints(out);
+        const int64_t next = newest.ok() && !newest->empty() ? newest->back().step + 1 : 1;
+        const auto temporary = CheckpointsDir(out) / (CheckpointName(next) + ".tmp-1");
+        for (const auto& path : {out, CheckpointsDir(out), temporary}) {
+          folders += exchange(precious.path(), path);
+        }
+        for (const char* name : {"metrics.json", "training.csv"}) {
+          files += exchange(precious.path() / name, out / name);
+        }
+        std::error_code taken;
+        std::filesystem::create_symlink(precious.path() / "metrics.json", out / "metrics.json.tmp",
+                                        taken);
+      }
+      return ReadJournal(RunFolder(dir, {}, 0) / "journal").checkpoints.size() > 40;
+    }));
+    AskToStop(RunFolder(dir, {}, 0) / "control.sock");
+  });
+  RunJob(dir, spec);
+  somebody.join();
+  precious.ExpectUntouched();
+  EXPECT_GT(folders, 80);
+  EXPECT_GT(files, 40);
+}
+
+TEST(Trainer, SaysWhyItCannotUseItsOutDirThoughThereIsNoFileToSayItIn) {
+  const TempDir dir;
+  std::ofstream(dir / "out") << "a file";
+  const RankResult result = RunJob(dir, Job(dir))[0];
+  EXPECT_EQ(result.finished.outcome(), v1::OUTCOME_FAILED_FINAL);
+  EXPECT_THAT(result.finished.text(), HasSubstr("train.out_dir: " + (dir / "out").string()));
 }
 
 TEST(EndingOf, TellsWhatARestartCanHelp) {

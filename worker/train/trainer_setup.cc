@@ -268,7 +268,7 @@ absl::Status Trainer::OpenCheckpoints() {
   NSA_ASSIGN_OR_RETURN(
       checkpoints_,
       CheckpointWriter::Open(
-          {.out_dir = train_.out_dir(),
+          {.out_dir = out_dir_,
            .rank = launch_.rank(),
            .world_size = launch_.world_size(),
            .generation = launch_.generation(),

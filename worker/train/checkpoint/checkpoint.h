@@ -12,6 +12,10 @@
 // a CheckpointRecord with `error` and CHECKPOINT_FAILED say why, training continues. One that was
 // not finished because the gang ended has not failed: its folder goes too, there is no record, and
 // CHECKPOINT_ABANDONED says what ended the gang.
+//
+// out_dir and its checkpoints are opened once (worker/train/folder.h). When something else lies in
+// their place, or in that of the temporary folder, the checkpoint fails as above: nothing is
+// written into what lies there, and nothing of it is deleted.
 #pragma once
 
 #include <cstdint>
@@ -27,13 +31,14 @@
 #include "absl/time/time.h"
 #include "nsa/v1/checkpoint.pb.h"
 #include "nsa/v1/telemetry.pb.h"
+#include "worker/train/folder.h"
 
 namespace nsa {
 
 class ParameterLayout;
 
 struct CheckpointWriterOptions {
-  std::filesystem::path out_dir;
+  Folder out_dir;
   int32_t rank = 0;
   int32_t world_size = 1;
   int64_t generation = 0;
@@ -74,8 +79,9 @@ struct TrainingState {
 // One a rank. Save() and Drain() come from one thread.
 class CheckpointWriter {
  public:
-  // Makes out_dir/checkpoints. Rank 0 takes out_dir's lock (FailedPrecondition, naming the process,
-  // when another worker trains into it) and removes what writers that died have left.
+  // Makes out_dir/checkpoints. FailedPrecondition when a link is there. Rank 0 takes out_dir's lock
+  // (FailedPrecondition, naming the process, when another worker trains into it) and removes what
+  // writers that died have left.
   static absl::StatusOr<std::unique_ptr<CheckpointWriter>> Open(CheckpointWriterOptions options);
 
   // Finishes what is being written.

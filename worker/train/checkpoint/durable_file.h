@@ -1,8 +1,7 @@
-// Files and folders that survive power loss, hashed as they are written.
+// Files that survive power loss, hashed as they are written.
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
@@ -11,14 +10,16 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "nsa/v1/checkpoint.pb.h"
+#include "worker/train/folder.h"
 
 namespace nsa {
 
 // A file being written. Errors name the file; ResourceExhausted when the disk is full.
 class DurableFile {
  public:
-  // Creates or empties `path`.
-  static absl::StatusOr<std::unique_ptr<DurableFile>> Create(const std::filesystem::path& path);
+  // Creates `name` in `folder`; what had that name is removed.
+  static absl::StatusOr<std::unique_ptr<DurableFile>> Create(const Folder& folder,
+                                                             const std::string& name);
 
   // Closes; a file that was not finished stays as it is.
   ~DurableFile();
@@ -36,12 +37,5 @@ class DurableFile {
   explicit DurableFile(std::unique_ptr<State> state);
   const std::unique_ptr<State> state_;
 };
-
-// Gives the folder `from` the name `to`, in the same parent, atomically and durably. What had that
-// name before has the name `from` afterwards.
-absl::Status PublishFolder(const std::filesystem::path& from, const std::filesystem::path& to);
-
-// Makes `link` a symbolic link to `target`, atomically and durably, whatever it was before.
-absl::Status PointLink(const std::filesystem::path& link, const std::string& target);
 
 }  // namespace nsa

@@ -57,7 +57,7 @@ bool IsNumberList(const nlohmann::json& json) {
 }  // namespace
 
 absl::StatusOr<v1::CheckpointFile> WriteSafetensors(
-    const std::filesystem::path& path, const std::vector<TensorToWrite>& tensors,
+    const Folder& folder, const std::string& name, const std::vector<TensorToWrite>& tensors,
     const std::map<std::string, std::string>& metadata) {
   for (const TensorToWrite& tensor : tensors) {
     int64_t elements = 0;
@@ -67,7 +67,7 @@ absl::StatusOr<v1::CheckpointFile> WriteSafetensors(
           absl::StrCat(tensor.name, ": its shape is not that of its values"));
     }
   }
-  NSA_ASSIGN_OR_RETURN(const auto file, DurableFile::Create(path));
+  NSA_ASSIGN_OR_RETURN(const auto file, DurableFile::Create(folder, name));
   const std::string header = HeaderOf(tensors, metadata);
   const uint64_t length = header.size();
   NSA_RETURN_IF_ERROR(file->Append(std::as_bytes(std::span(&length, 1))));

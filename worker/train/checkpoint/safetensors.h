@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "nsa/v1/checkpoint.pb.h"
+#include "worker/train/folder.h"
 
 namespace nsa {
 
@@ -26,9 +27,10 @@ struct TensorToWrite {
   std::span<const float> values;
 };
 
-// Writes and fsyncs; the data begins at a multiple of 8 bytes. Returns name, length and hash.
+// Writes `name` in `folder` and fsyncs; the data begins at a multiple of 8 bytes. Returns name,
+// length and hash.
 absl::StatusOr<v1::CheckpointFile> WriteSafetensors(
-    const std::filesystem::path& path, const std::vector<TensorToWrite>& tensors,
+    const Folder& folder, const std::string& name, const std::vector<TensorToWrite>& tensors,
     const std::map<std::string, std::string>& metadata);
 
 // A file being read. One thread at a time.

@@ -1,9 +1,11 @@
 #include "worker/train/checkpoint/write.h"
 
+#include <unistd.h>
+
 #include <algorithm>
-#include <fstream>
-#include <iterator>
+#include <cerrno>
 #include <optional>
+#include <sstream>
 #include <thread>
 
 #include "absl/strings/numbers.h"
@@ -11,7 +13,6 @@
 #include "absl/strings/str_split.h"
 #include "common/checkpoint_dir.h"
 #include "common/clock.h"
-#include "common/durable_folder.h"
 #include "common/status.h"
 #include "worker/train/checkpoint/durable_file.h"
 #include "worker/train/checkpoint/safetensors.h"
@@ -22,55 +23,64 @@ namespace {
 
 constexpr char kTemporary[] = ".tmp-";
 
-std::filesystem::path DoneFile(const std::filesystem::path& folder, const std::string& shard) {
-  return folder / (shard + ".done");
-}
-std::filesystem::path FailedFile(const std::filesystem::path& folder, const std::string& shard) {
-  return folder / (shard + ".failed");
+std::string DoneFile(const std::string& shard) { return shard + ".done"; }
+std::string FailedFile(const std::string& shard) { return shard + ".failed"; }
+
+// A new file; not synced.
+absl::Status WriteSmallFile(const Folder& folder, const std::string& name,
+                            const std::string& content) {
+  NSA_ASSIGN_OR_RETURN(const int fd, folder.Create(name));
+  const ssize_t written = write(fd, content.data(), content.size());
+  const int error = written < 0 ? errno : ENOSPC;
+  close(fd);
+  if (written == static_cast<ssize_t>(content.size())) return absl::OkStatus();
+  return absl::ErrnoToStatus(error, name);
 }
 
 // "<bytes> <hash>\n", with its final name only once it is whole.
-absl::Status WriteDone(const std::filesystem::path& folder, const v1::CheckpointFile& shard) {
-  const std::filesystem::path path = DoneFile(folder, shard.name());
-  const std::filesystem::path temporary = path.string() + ".tmp";
-  std::ofstream(temporary) << absl::StrFormat("%d %s\n", shard.bytes(), shard.xxh3_128());
-  std::error_code error;
-  std::filesystem::rename(temporary, path, error);
-  return error ? absl::ErrnoToStatus(error.value(), path.string()) : absl::OkStatus();
+absl::Status WriteDone(const Folder& folder, const v1::CheckpointFile& shard) {
+  const std::string name = DoneFile(shard.name());
+  NSA_RETURN_IF_ERROR(WriteSmallFile(folder, name + ".tmp",
+                                     absl::StrFormat("%d %s\n", shard.bytes(), shard.xxh3_128())));
+  return folder.Rename(name + ".tmp", name);
 }
 
-std::optional<v1::CheckpointFile> ReadDone(const std::filesystem::path& folder,
-                                           const std::string& shard) {
-  std::ifstream file(DoneFile(folder, shard));
+// What a rank has said about its shard; nothing as long as it has not.
+absl::StatusOr<std::optional<v1::CheckpointFile>> ReadDone(const Folder& folder,
+                                                           const std::string& shard) {
+  const absl::StatusOr<std::string> text = folder.Read(DoneFile(shard));
+  if (absl::IsNotFound(text.status())) return std::nullopt;
+  NSA_RETURN_IF_ERROR(text.status());
+  std::istringstream words(*text);
   v1::CheckpointFile result;
   int64_t bytes = 0;
   std::string hash;
-  if (!(file >> bytes >> hash)) return std::nullopt;
+  if (!(words >> bytes >> hash)) return std::nullopt;
   result.set_name(shard);
   result.set_bytes(bytes);
   result.set_xxh3_128(hash);
   return result;
 }
 
-absl::StatusOr<v1::CheckpointFile> AwaitShard(const WriterPlace& place,
-                                              const std::filesystem::path& folder, int32_t rank,
-                                              absl::Duration deadline,
+absl::StatusOr<v1::CheckpointFile> AwaitShard(const WriterPlace& place, const Folder& folder,
+                                              int32_t rank, absl::Duration deadline,
                                               const std::atomic<bool>& abandoned) {
   const RealClock clock;
   const std::string shard = ShardName(rank, place.world_size);
   while (true) {
-    if (auto done = ReadDone(folder, shard)) {
-      std::error_code ignored;
-      std::filesystem::remove(DoneFile(folder, shard), ignored);
+    NSA_ASSIGN_OR_RETURN(std::optional<v1::CheckpointFile> done, ReadDone(folder, shard));
+    if (done) {
+      folder.RemoveAll(DoneFile(shard)).IgnoreError();
       return *std::move(done);
     }
-    std::error_code ignored;
-    if (std::filesystem::exists(FailedFile(folder, shard), ignored)) {
+    if (folder.Has(FailedFile(shard))) {
       return absl::AbortedError(absl::StrFormat("rank %d could not write its shard", rank));
     }
     if (abandoned) {
       return absl::CancelledError(absl::StrFormat("the shard of rank %d was not there yet", rank));
     }
+    // A rank that comes later would meet us elsewhere.
+    NSA_RETURN_IF_ERROR(folder.CheckInPlace());
     if (clock.Monotonic() > deadline) {
       return absl::DeadlineExceededError(
           absl::StrFormat("%s: not there after %s; is out_dir shared by all ranks?", shard,
@@ -81,22 +91,35 @@ absl::StatusOr<v1::CheckpointFile> AwaitShard(const WriterPlace& place,
   }
 }
 
-absl::StatusOr<v1::CheckpointFile> WriteModel(const std::filesystem::path& folder,
-                                              const Snapshot& snapshot) {
+// This rank's slice of the moments.
+absl::StatusOr<v1::CheckpointFile> WriteSlice(const WriterPlace& place, const Folder& folder,
+                                              const std::string& name, const Snapshot& snapshot) {
+  const Slice slice = SliceOf(snapshot.layout->size(), place.rank, place.world_size);
+  return WriteSafetensors(folder, name,
+                          {{kFirstMoment, {slice.size()}, snapshot.first_moment},
+                           {kSecondMoment, {slice.size()}, snapshot.second_moment}},
+                          {{"begin", absl::StrCat(slice.begin)},
+                           {"end", absl::StrCat(slice.end)},
+                           {"total", absl::StrCat(snapshot.layout->size())},
+                           {"step", absl::StrCat(snapshot.state.step())}});
+}
+
+absl::StatusOr<v1::CheckpointFile> WriteModel(const Folder& folder, const Snapshot& snapshot) {
   std::vector<TensorToWrite> tensors;
   const std::span<const float> values(snapshot.parameters);
   for (const ParameterInfo& tensor : snapshot.layout->tensors()) {
     tensors.push_back({tensor.name, tensor.shape, values.subspan(tensor.offset, tensor.size)});
   }
-  return WriteSafetensors(folder / kModelFile, tensors,
+  return WriteSafetensors(folder, kModelFile, tensors,
                           {{"format", "pt"}, {"step", absl::StrCat(snapshot.state.step())}});
 }
 
-absl::Status WriteState(const std::filesystem::path& folder, const v1::CheckpointState& state) {
+absl::StatusOr<v1::CheckpointFile> WriteState(const Folder& folder,
+                                              const v1::CheckpointState& state) {
   NSA_ASSIGN_OR_RETURN(const std::string text, SerializeCheckpointState(state));
-  NSA_ASSIGN_OR_RETURN(const auto file, DurableFile::Create(folder / "state.json"));
+  NSA_ASSIGN_OR_RETURN(const auto file, DurableFile::Create(folder, "state.json"));
   NSA_RETURN_IF_ERROR(file->Append(text));
-  return file->Finish().status();
+  return file->Finish();
 }
 
 // The step of "step-00005000.tmp-3"; nothing for other names.
@@ -127,105 +150,79 @@ int64_t BestStep(const std::vector<CheckpointEntry>& entries) {
 
 }  // namespace
 
-std::filesystem::path TemporaryFolder(const WriterPlace& place, int64_t step) {
-  return CheckpointsDir(place.out_dir) /
-         absl::StrCat(CheckpointName(step), kTemporary, place.generation);
+std::string TemporaryName(const WriterPlace& place, int64_t step) {
+  return absl::StrCat(CheckpointName(step), kTemporary, place.generation);
 }
 
-absl::StatusOr<v1::CheckpointFile> WriteShard(const WriterPlace& place, const Snapshot& snapshot) {
-  const std::filesystem::path folder = TemporaryFolder(place, snapshot.state.step());
-  std::error_code error;
-  std::filesystem::create_directory(folder, error);
-  if (error) return absl::ErrnoToStatus(error.value(), folder.string());
+absl::StatusOr<v1::CheckpointFile> WriteShard(const WriterPlace& place, const Folder& temporary,
+                                              const Snapshot& snapshot) {
   const std::string name = ShardName(place.rank, place.world_size);
-  const Slice slice = SliceOf(snapshot.layout->size(), place.rank, place.world_size);
-  absl::StatusOr<v1::CheckpointFile> shard =
-      WriteSafetensors(folder / name,
-                       {{kFirstMoment, {slice.size()}, snapshot.first_moment},
-                        {kSecondMoment, {slice.size()}, snapshot.second_moment}},
-                       {{"begin", absl::StrCat(slice.begin)},
-                        {"end", absl::StrCat(slice.end)},
-                        {"total", absl::StrCat(snapshot.layout->size())},
-                        {"step", absl::StrCat(snapshot.state.step())}});
+  const absl::Status in_place = place.checkpoints.CheckInPlace();
+  const absl::StatusOr<v1::CheckpointFile> shard =
+      in_place.ok() ? WriteSlice(place, temporary, name, snapshot) : in_place;
   if (place.rank == 0) return shard;
-  absl::Status status = shard.status();
-  if (status.ok()) status = WriteDone(folder, *shard);
+  const absl::Status status = shard.ok() ? WriteDone(temporary, *shard) : shard.status();
   if (status.ok()) return shard;
-  std::ofstream(FailedFile(folder, name)).flush();
+  WriteSmallFile(temporary, FailedFile(name), "").IgnoreError();  // `status` says what is wrong
   return status;
 }
 
-absl::StatusOr<int64_t> CompleteCheckpoint(const WriterPlace& place, const Snapshot& snapshot,
-                                           v1::CheckpointFile own_shard,
+absl::StatusOr<int64_t> CompleteCheckpoint(const WriterPlace& place, const Folder& temporary,
+                                           const Snapshot& snapshot, v1::CheckpointFile own_shard,
                                            const std::atomic<bool>& abandoned) {
-  const int64_t step = snapshot.state.step();
-  const std::filesystem::path folder = TemporaryFolder(place, step);
-  const std::filesystem::path final_folder = CheckpointsDir(place.out_dir) / CheckpointName(step);
+  const std::string name = CheckpointName(snapshot.state.step());
   v1::CheckpointState state = snapshot.state;
   state.set_world_size(place.world_size);
   state.clear_files();
-  NSA_ASSIGN_OR_RETURN(*state.add_files(), WriteModel(folder, snapshot));
+  NSA_ASSIGN_OR_RETURN(*state.add_files(), WriteModel(temporary, snapshot));
   *state.add_files() = std::move(own_shard);
   const absl::Duration deadline = RealClock().Monotonic() + place.shard_timeout;
   for (int32_t rank = 1; rank < place.world_size; ++rank) {
-    NSA_ASSIGN_OR_RETURN(*state.add_files(), AwaitShard(place, folder, rank, deadline, abandoned));
+    NSA_ASSIGN_OR_RETURN(*state.add_files(),
+                         AwaitShard(place, temporary, rank, deadline, abandoned));
   }
-  NSA_RETURN_IF_ERROR(WriteState(folder, state));
-  std::error_code ignored;
-  if (std::filesystem::exists(final_folder / "PINNED", ignored)) {  // replaced, so still pinned
-    std::ofstream(folder / "PINNED").flush();
+  NSA_ASSIGN_OR_RETURN(const v1::CheckpointFile state_file, WriteState(temporary, state));
+  if (place.checkpoints.Has(name + "/PINNED")) {  // replaced, so still pinned
+    NSA_RETURN_IF_ERROR(WriteSmallFile(temporary, "PINNED", ""));
   }
-  NSA_RETURN_IF_ERROR(SyncFolder(folder));
-  NSA_RETURN_IF_ERROR(PublishFolder(folder, final_folder));
-  NSA_RETURN_IF_ERROR(
-      PointLink(CheckpointsDir(place.out_dir) / "latest.ckpt", CheckpointName(step)));
-  int64_t bytes =
-      static_cast<int64_t>(std::filesystem::file_size(final_folder / "state.json", ignored));
+  NSA_RETURN_IF_ERROR(temporary.Sync());
+  NSA_RETURN_IF_ERROR(temporary.CheckInPlace());  // what gets the final name is what was written
+  NSA_RETURN_IF_ERROR(place.checkpoints.Publish(TemporaryName(place, snapshot.state.step()), name));
+  NSA_RETURN_IF_ERROR(place.checkpoints.PointLink("latest.ckpt", name));
+  int64_t bytes = state_file.bytes();
   for (const v1::CheckpointFile& file : state.files()) bytes += file.bytes();
   return bytes;
 }
 
-void RemoveTemporaryFolders(const std::filesystem::path& out_dir, int64_t before_step) {
-  std::error_code error;
-  std::vector<std::filesystem::path> stale;
-  std::filesystem::directory_iterator it(CheckpointsDir(out_dir), error);
-  for (; !error && it != std::filesystem::directory_iterator(); it.increment(error)) {
-    const auto step = TemporaryStep(it->path().filename().string());
-    if (step && *step < before_step) stale.push_back(it->path());
+void RemoveTemporaryFolders(const Folder& checkpoints, int64_t before_step) {
+  const absl::StatusOr<std::vector<std::string>> names = checkpoints.Names();
+  if (!names.ok()) return;  // they only take space
+  for (const std::string& name : *names) {
+    const auto step = TemporaryStep(name);
+    if (step && *step < before_step) checkpoints.RemoveAll(name).IgnoreError();
   }
-  for (const std::filesystem::path& path : stale) std::filesystem::remove_all(path, error);
 }
 
-std::vector<std::string> ApplyRetention(const std::filesystem::path& out_dir, int32_t keep,
-                                        int64_t step) {
+std::vector<std::string> ApplyRetention(const Folder& checkpoints, int32_t keep, int64_t step) {
   std::vector<std::string> problems;
-  absl::StatusOr<std::vector<CheckpointEntry>> entries = ListCheckpoints(out_dir);
+  absl::StatusOr<std::vector<CheckpointEntry>> entries = CheckpointsIn(checkpoints.fixed_path());
   if (!entries.ok()) return {std::string(entries.status().message())};
   entries->erase(std::remove_if(entries->begin(), entries->end(),
                                 [&](const CheckpointEntry& entry) { return entry.step > step; }),
                  entries->end());
-  std::vector<std::filesystem::path> nameless;
+  const auto note = [&](const absl::Status& status) {
+    if (!status.ok()) problems.emplace_back(status.message());
+    return status.ok();
+  };
+  std::vector<std::string> nameless;
   for (const CheckpointEntry& entry : PastRetention(*entries, keep, BestStep(*entries))) {
-    std::filesystem::path going = entry.path.string() + kTemporary + "deleted";
-    std::error_code error;
-    std::filesystem::rename(entry.path, going, error);
-    if (error) {
-      problems.push_back(absl::StrCat(entry.path.string(), ": ", error.message()));
-    } else {
-      nameless.push_back(std::move(going));
-    }
+    const std::string name = CheckpointName(entry.step);
+    const std::string going = absl::StrCat(name, kTemporary, "deleted");
+    if (note(checkpoints.Rename(name, going))) nameless.push_back(going);
   }
-  if (nameless.empty()) return problems;
   // Else power loss could bring the name back without the files.
-  if (const absl::Status synced = SyncFolder(CheckpointsDir(out_dir)); !synced.ok()) {
-    problems.push_back(std::string(synced.message()));
-    return problems;
-  }
-  for (const std::filesystem::path& going : nameless) {
-    std::error_code error;
-    std::filesystem::remove_all(going, error);
-    if (error) problems.push_back(absl::StrCat(going.string(), ": ", error.message()));
-  }
+  if (nameless.empty() || !note(checkpoints.Sync())) return problems;
+  for (const std::string& going : nameless) note(checkpoints.RemoveAll(going));
   return problems;
 }
 

@@ -17,12 +17,10 @@
 #include "absl/time/clock.h"
 #include "common/checkpoint_dir.h"
 #include "common/clock.h"
-#include "common/durable_folder.h"
 #include "common/mutex.h"
 #include "common/status.h"
 #include "common/thread_name.h"
 #include "worker/train/checkpoint/checkpoint.h"
-#include "worker/train/checkpoint/durable_file.h"
 #include "worker/train/checkpoint/slices.h"
 #include "worker/train/checkpoint/write.h"
 
@@ -34,17 +32,16 @@ constexpr size_t kSnapshots = 2;
 // Holds out_dir for one worker; the kernel lets go of it when the process ends, however it ends.
 class OutDirLock {
  public:
-  static absl::StatusOr<OutDirLock> Take(const std::filesystem::path& out_dir) {
-    const std::filesystem::path path = CheckpointsDir(out_dir) / ".lock";
-    const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (fd < 0) return absl::ErrnoToStatus(errno, path.string());
+  static absl::StatusOr<OutDirLock> Take(const Folder& checkpoints) {
+    const std::filesystem::path path = checkpoints.path() / ".lock";
+    NSA_ASSIGN_OR_RETURN(const int fd, checkpoints.Open(".lock", O_RDWR | O_CREAT));
     OutDirLock lock(fd);
     char owner[24] = {};
     if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
       const ssize_t length = pread(fd, owner, sizeof(owner) - 1, 0);
       return absl::FailedPreconditionError(absl::StrFormat(
           "train.out_dir: %s is being trained into by process %s; end it, or choose another folder",
-          out_dir.string(), length > 0 ? owner : "?"));
+          path.parent_path().parent_path().string(), length > 0 ? owner : "?"));
     }
     const int length = snprintf(owner, sizeof(owner), "%d\n", getpid());
     if (ftruncate(fd, 0) != 0 || pwrite(fd, owner, static_cast<size_t>(length), 0) != length) {
@@ -69,10 +66,11 @@ class OutDirLock {
 
 // A writer that was killed between publishing a checkpoint and pointing latest.ckpt to it has left
 // the link one behind.
-absl::Status RepairLatestLink(const std::filesystem::path& out_dir) {
-  NSA_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries, ListCheckpoints(out_dir));
+absl::Status RepairLatestLink(const Folder& checkpoints) {
+  NSA_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries,
+                       CheckpointsIn(checkpoints.fixed_path()));
   if (entries.empty()) return absl::OkStatus();
-  return PointLink(CheckpointsDir(out_dir) / "latest.ckpt", CheckpointName(entries.back().step));
+  return checkpoints.PointLink("latest.ckpt", CheckpointName(entries.back().step));
 }
 
 absl::Status CopyOnHost(std::span<float> to, std::span<const float> from) {
@@ -84,10 +82,10 @@ absl::Status CopyOnHost(std::span<float> to, std::span<const float> from) {
 
 class CheckpointWriter::Impl {
  public:
-  Impl(CheckpointWriterOptions options, OutDirLock lock)
+  Impl(CheckpointWriterOptions options, Folder checkpoints, OutDirLock lock)
       : options_(std::move(options)), lock_(std::move(lock)) {
     if (!options_.copy) options_.copy = CopyOnHost;
-    place_ = {options_.out_dir, options_.rank, options_.world_size, options_.generation,
+    place_ = {std::move(checkpoints), options_.rank, options_.world_size, options_.generation,
               options_.shard_timeout};
     if (!options_.allocate) {
       for (size_t i = 0; i < kSnapshots; ++i) free_.push_back(std::make_unique<Snapshot>());
@@ -209,12 +207,7 @@ class CheckpointWriter::Impl {
     const absl::Duration started = clock.Monotonic();
     const int64_t step = snapshot.state.step();
     if (options_.before_write) options_.before_write();
-    absl::StatusOr<v1::CheckpointFile> shard = WriteShard(place_, snapshot);
-    absl::StatusOr<int64_t> bytes =
-        shard.ok() ? absl::StatusOr<int64_t>(shard->bytes()) : shard.status();
-    if (options_.rank == 0 && shard.ok()) {
-      bytes = CompleteCheckpoint(place_, snapshot, *std::move(shard), abandoned_);
-    }
+    const absl::StatusOr<int64_t> bytes = WriteFiles(snapshot);
     // Nobody failed to write it: it is missing because of what ended the gang, which is told.
     const std::string given_up = WhyGivenUp(step, bytes.status());
     if (!given_up.empty()) {
@@ -225,7 +218,7 @@ class CheckpointWriter::Impl {
     }
     v1::CheckpointRecord record;
     record.set_step(step);
-    record.set_path((CheckpointsDir(options_.out_dir) / CheckpointName(step)).string());
+    record.set_path((place_.checkpoints.path() / CheckpointName(step)).string());
     record.set_bytes(bytes.ok() ? *bytes : 0);
     record.set_stall_seconds(snapshot.stall_seconds);
     record.set_write_seconds(absl::ToDoubleSeconds(clock.Monotonic() - started));
@@ -239,6 +232,15 @@ class CheckpointWriter::Impl {
     return bytes.status();
   }
 
+  // The size of this rank's shard; on rank 0 that of the whole checkpoint.
+  absl::StatusOr<int64_t> WriteFiles(const Snapshot& snapshot) {
+    NSA_ASSIGN_OR_RETURN(const Folder temporary, place_.checkpoints.MakeFolder(
+                                                     TemporaryName(place_, snapshot.state.step())));
+    NSA_ASSIGN_OR_RETURN(v1::CheckpointFile shard, WriteShard(place_, temporary, snapshot));
+    if (options_.rank != 0) return shard.bytes();
+    return CompleteCheckpoint(place_, temporary, snapshot, std::move(shard), abandoned_);
+  }
+
   // Why a checkpoint was not finished though this rank can write; empty for every other result.
   std::string WhyGivenUp(int64_t step, const absl::Status& result) {
     if (absl::IsCancelled(result)) {
@@ -246,9 +248,8 @@ class CheckpointWriter::Impl {
       return absl::StrCat(result.message(), " when the gang ended: ", why_abandoned_);
     }
     // The folder goes when rank 0 gives up or fails, and it says why; this rank was still writing.
-    std::error_code error;
-    const bool there = std::filesystem::exists(TemporaryFolder(place_, step), error);
-    if (absl::IsNotFound(result) && options_.rank != 0 && !there && !error) {
+    if (absl::IsNotFound(result) && options_.rank != 0 &&
+        !place_.checkpoints.Has(TemporaryName(place_, step))) {
       return "rank 0 has removed its folder; see its events";
     }
     return "";
@@ -257,11 +258,10 @@ class CheckpointWriter::Impl {
   // After a success: what retention lets go, and leftovers of earlier failures. After a failure:
   // the temporary folder, whose space may be what the next one needs.
   void TidyUp(int64_t step, bool published) {
-    std::error_code ignored;
-    std::filesystem::remove_all(TemporaryFolder(place_, step), ignored);
+    place_.checkpoints.RemoveAll(TemporaryName(place_, step)).IgnoreError();
     if (!published) return;
-    RemoveTemporaryFolders(options_.out_dir, step);
-    for (const std::string& problem : ApplyRetention(options_.out_dir, options_.keep, step)) {
+    RemoveTemporaryFolders(place_.checkpoints, step);
+    for (const std::string& problem : ApplyRetention(place_.checkpoints, options_.keep, step)) {
       Trouble("CHECKPOINT_DELETE_FAILED", v1::SEVERITY_WARNING,
               "an old checkpoint could not be deleted", problem);
     }
@@ -303,15 +303,16 @@ CheckpointWriter::~CheckpointWriter() = default;
 
 absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Open(
     CheckpointWriterOptions options) {
-  NSA_RETURN_IF_ERROR(MakeDurableFolder(CheckpointsDir(options.out_dir)));
+  NSA_ASSIGN_OR_RETURN(Folder checkpoints, options.out_dir.MakeFolder(CheckpointsDir("").string()));
+  NSA_RETURN_IF_ERROR(options.out_dir.Sync());  // the name outlives power loss
   OutDirLock lock;
   if (options.rank == 0) {
-    NSA_ASSIGN_OR_RETURN(lock, OutDirLock::Take(options.out_dir));
-    RemoveTemporaryFolders(options.out_dir, std::numeric_limits<int64_t>::max());
-    NSA_RETURN_IF_ERROR(RepairLatestLink(options.out_dir));
+    NSA_ASSIGN_OR_RETURN(lock, OutDirLock::Take(checkpoints));
+    RemoveTemporaryFolders(checkpoints, std::numeric_limits<int64_t>::max());
+    NSA_RETURN_IF_ERROR(RepairLatestLink(checkpoints));
   }
-  return std::unique_ptr<CheckpointWriter>(
-      new CheckpointWriter(std::make_unique<Impl>(std::move(options), std::move(lock))));
+  return std::unique_ptr<CheckpointWriter>(new CheckpointWriter(
+      std::make_unique<Impl>(std::move(options), std::move(checkpoints), std::move(lock))));
 }
 
 // Main path 7/7: checkpoint.
