@@ -430,6 +430,7 @@ TEST(Trainer, FailsWithPeerLostWhenARankDoesNotCome) {
 v1::JobSpec EndlessJob(const TempDir& dir) {
   v1::JobSpec spec = Job(dir);
   spec.mutable_train()->set_steps(1'000'000'000);
+  spec.mutable_restart()->set_hang_timeout_seconds(60);  // so that a failure of the test ends it
   spec.mutable_train()->set_log_every(1);
   return spec;
 }
