@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
+#include "common/clock.h"
 #include "common/status_page.h"
 #include "tests/testing/agent_fixture.h"
 

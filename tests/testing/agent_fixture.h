@@ -10,15 +10,14 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "common/atomic_file.h"
-#include "common/clock.h"
 #include "common/process.h"
 #include "common/run_dir.h"
 #include "gtest/gtest.h"
 #include "tests/testing/fake_coordinator.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
+#include "tests/testing/within.h"
 
 namespace nsa {
 
@@ -146,14 +145,9 @@ inline std::vector<int64_t> OneTo(int64_t count) {
   return numbers;
 }
 
-// Waits up to ten seconds.
+// Waits for as long as nothing takes that goes well.
 inline bool Eventually(const std::function<bool()>& holds) {
-  const absl::Duration give_up = RealClock().Monotonic() + absl::Seconds(10);
-  while (!holds()) {
-    if (RealClock().Monotonic() > give_up) return false;
-    absl::SleepFor(absl::Milliseconds(10));
-  }
-  return true;
+  return Within(absl::Seconds(60), holds);
 }
 
 }  // namespace nsa

@@ -13,11 +13,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "common/clock.h"
 #include "common/mutex.h"
 #include "grpcpp/grpcpp.h"
 #include "nsa/v1/fleet.grpc.pb.h"
+#include "tests/testing/within.h"
 
 namespace nsa {
 
@@ -87,15 +86,12 @@ class FakeCoordinator final : public v1::FleetService::Service {
   }
 
   // Waits until `holds`, which is called under the lock and may use the accessors with Locked in
-  // their name, is true; false after 20 seconds.
+  // their name, is true; false after a minute.
   bool WaitFor(const std::function<bool()>& holds) {
-    const MutexLock lock(&mutex_);
-    const absl::Duration give_up = RealClock().Monotonic() + absl::Seconds(20);
-    while (!holds()) {
-      if (RealClock().Monotonic() > give_up) return false;
-      changed_.WaitFor(&mutex_, absl::Milliseconds(50));
-    }
-    return true;
+    return Within(absl::Minutes(1), [&] {
+      const MutexLock lock(&mutex_);
+      return holds();
+    });
   }
   bool WaitForState(const Key& key, v1::WorkerObservation::State state) {
     return WaitFor([&] { return ObservationLocked(key).state() == state; });
@@ -185,7 +181,6 @@ class FakeCoordinator final : public v1::FleetService::Service {
     response->set_epoch(absl::StrCat("epoch-", epoch_));
     for (const auto& [key, assignment] : desired_) *response->add_desired() = assignment;
     for (const auto& [id, dump] : wanted_dumps_) *response->add_dumps() = dump;
-    changed_.SignalAll();
     return grpc::Status::OK;
   }
 
@@ -214,7 +209,6 @@ class FakeCoordinator final : public v1::FleetService::Service {
       }
     }
     response->set_next_sequence(static_cast<int64_t>(have.size()) + 1);
-    changed_.SignalAll();
     return grpc::Status::OK;
   }
 
@@ -230,7 +224,6 @@ class FakeCoordinator final : public v1::FleetService::Service {
       log.append(data, known);
     }
     response->set_next_offset(static_cast<int64_t>(log.size()));
-    changed_.SignalAll();
     return grpc::Status::OK;
   }
 
@@ -242,13 +235,11 @@ class FakeCoordinator final : public v1::FleetService::Service {
     }
     dumps_[request->dump_id()] = *request;
     wanted_dumps_.erase(request->dump_id());
-    changed_.SignalAll();
     return grpc::Status::OK;
   }
 
   const std::filesystem::path socket_;
   Mutex mutex_;
-  CondVar changed_;
   std::unique_ptr<grpc::Server> server_;
   int64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t heartbeats_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include "common/clock.h"
 #include "tests/testing/agent_fixture.h"
 
 namespace nsa {
