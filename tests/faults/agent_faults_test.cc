@@ -3,6 +3,7 @@
 
 #include <random>
 
+#include "absl/strings/str_split.h"
 #include "nsa/v1/worker.pb.h"
 #include "tests/testing/agent_fixture.h"
 
@@ -99,20 +100,30 @@ TEST_F(AgentFaults, ALogExchangedForALinkOrAPipeSendsNothingElse) {
     return coordinator_.WaitForStep(kJob, coordinator_.Steps(kJob).back() + 400);
   };
   const std::filesystem::path log = Dir(kJob).log();
+  const auto complaints = [&] {
+    const std::vector<std::string> parts =
+        absl::StrSplit(AgentLog(), "rank 0: its log cannot be read");
+    return parts.size() - 1;
+  };
+  EXPECT_EQ(complaints(), 0u);
   std::filesystem::rename(log, log.string() + ".old");
   std::filesystem::create_symlink(folder_ / "secret", log);
   EXPECT_TRUE(goes_on()) << "a link";
   std::filesystem::remove(log);
   ASSERT_EQ(mkfifo(log.c_str(), 0600), 0);
   EXPECT_TRUE(goes_on()) << "a pipe";
+  EXPECT_EQ(complaints(), 1u) << "not with every look";
   std::filesystem::remove(log);
   std::filesystem::rename(log.string() + ".old", log);
+  const size_t sent = coordinator_.Log(kJob).size();
+  ASSERT_TRUE(Eventually([&] { return coordinator_.Log(kJob).size() > sent; }));
   const std::filesystem::path folder = Dir(kJob).path;
   std::filesystem::create_directory(folder_ / "other");
   std::filesystem::copy_file(folder_ / "secret", folder_ / "other" / "log");
   std::filesystem::rename(folder, folder_ / "moved");
   std::filesystem::create_directory_symlink(folder_ / "other", folder);
   EXPECT_TRUE(goes_on()) << "the whole folder; the journal is open already";
+  EXPECT_TRUE(Eventually([&] { return complaints() == 2; }));
   EXPECT_EQ(coordinator_.Log(kJob).find('$'), std::string::npos);
   std::filesystem::remove(folder);
   std::filesystem::rename(folder_ / "moved", folder);

@@ -1,10 +1,10 @@
 #include "worker/agent/reporter.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -35,21 +35,18 @@ void SetKey(const RankKey& key, Request* request) {
   request->set_rank(key.rank);
 }
 
-// Up to kMaxLogChunk bytes at an offset; empty at the end of the file or without one.
+// Up to kMaxLogChunk bytes at an offset; empty at the end of the file.
 // A worker may have put a link or a pipe in its place: nothing else's content leaves the machine.
-std::string ReadChunk(const RunDir& dir, int64_t offset) {
+absl::StatusOr<std::string> ReadChunk(const RunDir& dir, int64_t offset) {
   const std::filesystem::path jobs = dir.path.parent_path().parent_path().parent_path();
-  const auto opened = OpenBeneath(jobs, dir.log().lexically_relative(jobs), O_RDONLY);
-  if (!opened.ok()) return "";
-  const int fd = *opened;
-  struct stat info = {};
-  std::string chunk;
-  if (fstat(fd, &info) == 0 && info.st_size > offset) {
-    chunk.resize(static_cast<size_t>(std::min<int64_t>(kMaxLogChunk, info.st_size - offset)));
-    const ssize_t n = pread(fd, chunk.data(), chunk.size(), offset);
-    chunk.resize(n > 0 ? static_cast<size_t>(n) : 0);
-  }
+  NSA_ASSIGN_OR_RETURN(const int fd,
+                       OpenBeneath(jobs, dir.log().lexically_relative(jobs), O_RDONLY));
+  std::string chunk(kMaxLogChunk, '\0');
+  const ssize_t n = pread(fd, chunk.data(), chunk.size(), offset);
+  const int error = errno;
   close(fd);
+  if (n < 0) return absl::ErrnoToStatus(error, dir.log().string());
+  chunk.resize(static_cast<size_t>(n));
   return chunk;
 }
 
@@ -195,8 +192,10 @@ Reporter::Result Reporter::PumpLog() {
     v1::ReportLogRequest request;
     SetKey(key_, &request);
     request.set_offset(log_offset_);
-    request.set_data(ReadChunk(dir_, log_offset_));
-    if (request.data().empty()) break;
+    absl::StatusOr<std::string> chunk = ReadChunk(dir_, log_offset_);
+    NoticeLog(chunk.status());
+    if (!chunk.ok() || chunk->empty()) break;
+    request.set_data(*std::move(chunk));
     if (chunks == kMaxLogChunksAtOnce) return Result::kMore;
     v1::ReportLogResponse response;
     const absl::Status status =
@@ -212,6 +211,16 @@ Reporter::Result Reporter::PumpLog() {
     }
   }
   return Result::kComplete;
+}
+
+void Reporter::NoticeLog(const absl::Status& read) {
+  // There is no log before the worker was started.
+  const bool missed = !read.ok() && (!absl::IsNotFound(read) || log_offset_ > 0);
+  if (missed && !missed_log_) {
+    spdlog::warn("{}: its log cannot be read: {}; until it can, `nsactl logs` shows no more of it",
+                 key_.ToString(), std::string(read.message()));
+  }
+  missed_log_ = missed;
 }
 
 template <typename Method, typename Request, typename Response>

@@ -57,6 +57,8 @@ class Reporter {
   // Asks where to begin; false when the answer cannot be had now.
   bool Begin();
   Result PumpLog();
+  // Says that the log cannot be read, once until it can be again.
+  void NoticeLog(const absl::Status& read);
   // A worker counts as running as soon as its journal says so, reported or not.
   void LookForStart();
   // Fills batch_ from the journal; false when there is nothing to send.
@@ -87,6 +89,7 @@ class Reporter {
   bool records_over_ = false;  // damaged, or refused for good
   int64_t log_offset_ = 0;
   bool log_over_ = false;
+  bool missed_log_ = false;  // it could not be read the last time
   absl::Duration next_log_;  // RealClock().Monotonic()
   std::atomic<bool> saw_started_ = false;
   std::optional<v1::Outcome> outcome_;
