@@ -409,6 +409,29 @@ TEST(Trainer, DoesNotMixANewRunWithCheckpointsOfAnOldOne) {
   EXPECT_THAT(other.finished.text(), HasSubstr("belongs to job job-1"));
 }
 
+TEST(Trainer, AStartThatIsRefusedLeavesTheFilesOfTheRunThatOwnsThemAlone) {
+  const TempDir dir;
+  RunJob(dir, Job(dir), StopAt(2, 0));
+  const auto content = [&] {
+    std::map<std::string, std::string> files;
+    for (const auto& entry : std::filesystem::directory_iterator(dir / "out")) {
+      if (entry.is_regular_file()) files[entry.path().filename()] = ReadFile(entry.path());
+    }
+    return files;
+  };
+  const auto before = content();
+  ASSERT_TRUE(before.contains("metrics.json"));
+  const TempDir others, again;
+  EXPECT_THAT(RunJob(others, Job(dir), {.job_id = "job-2"})[0].finished.text(),
+              HasSubstr("belongs to job job-1"));
+  EXPECT_EQ(content(), before);
+  // A worker of this job that lives on, in a gang that was given up.
+  const auto holder = CheckpointWriter::Open({.out_dir = *Folder::Make(dir / "out")});
+  ASSERT_TRUE(holder.ok());
+  EXPECT_THAT(RunJob(again, Job(dir))[0].finished.text(), HasSubstr("being trained into"));
+  EXPECT_EQ(content(), before);
+}
+
 TEST(Trainer, FailsWithPeerLostWhenARankDoesNotCome) {
   const TempDir dir;
   v1::JobSpec spec = Job(dir);

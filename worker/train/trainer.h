@@ -80,6 +80,7 @@ class Trainer {
   absl::Status SetUp();
   absl::Status OpenRunDir();
   absl::Status OpenOutDir();
+  absl::Status LetGoOfOutDirUnless(const absl::Status& ours);
   absl::Status OpenData();
   absl::Status Meet();
   absl::Status OpenGpu();
@@ -135,7 +136,7 @@ class Trainer {
   v1::CheckpointState state_;
 
   StatusPage page_;
-  Folder out_dir_;  // once it is open
+  Folder out_dir_;  // once it is open, unless it is somebody else's
   std::unique_ptr<DataLoader> data_;
   std::unique_ptr<Comm> comm_;
   std::unique_ptr<Gpu> gpu_;        // null on the CPU

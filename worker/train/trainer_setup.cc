@@ -117,6 +117,12 @@ absl::Status Trainer::OpenOutDir() {
   return absl::OkStatus();
 }
 
+// Nothing is written into a folder that is somebody else's, not even why this run failed.
+absl::Status Trainer::LetGoOfOutDirUnless(const absl::Status& ours) {
+  if (!ours.ok()) out_dir_ = Folder();
+  return ours;
+}
+
 absl::Status Trainer::OpenData() {
   page_.SetPhase(Phase::kData);
   const auto on_fallback = [this](const std::string& why) {
@@ -181,7 +187,9 @@ absl::Status Trainer::MakeModel() {
 
 absl::Status Trainer::Resume() {
   page_.SetPhase(Phase::kLoadingCheckpoint);
-  if (launch_.rank() == 0) NSA_RETURN_IF_ERROR(ClaimOutDir(launch_, out_dir_));
+  if (launch_.rank() == 0) {
+    NSA_RETURN_IF_ERROR(LetGoOfOutDirUnless(ClaimOutDir(launch_, out_dir_)));
+  }
   NSA_ASSIGN_OR_RETURN(const ResumePoint point, ChooseResume(launch_, comm_.get()));
   for (const std::string& problem : point.rejected) {
     early_events_.push_back(Event("CHECKPOINT_CORRUPT", problem, v1::SEVERITY_ERROR));
@@ -265,21 +273,21 @@ absl::Status Trainer::OpenCheckpoints() {
       return CopyToHost(to, from);
     };
   }
-  NSA_ASSIGN_OR_RETURN(
-      checkpoints_,
-      CheckpointWriter::Open(
-          {.out_dir = out_dir_,
-           .rank = launch_.rank(),
-           .world_size = launch_.world_size(),
-           .generation = launch_.generation(),
-           .keep = train_.keep_checkpoints(),
-           .shard_timeout = absl::Seconds(spec_.restart().hang_timeout_seconds()),
-           .copy = copy,
-           .allocate = allocate,
-           .layout = &layout_,
-           .on_record = [this](const v1::CheckpointRecord& r) { reporter_->Checkpoint(r); },
-           .on_event = [this](const v1::WorkerEvent& e) { reporter_->Event(e); },
-           .before_write = [this] { reporter_->Flush(); }}));
+  auto checkpoints = CheckpointWriter::Open(
+      {.out_dir = out_dir_,
+       .rank = launch_.rank(),
+       .world_size = launch_.world_size(),
+       .generation = launch_.generation(),
+       .keep = train_.keep_checkpoints(),
+       .shard_timeout = absl::Seconds(spec_.restart().hang_timeout_seconds()),
+       .copy = copy,
+       .allocate = allocate,
+       .layout = &layout_,
+       .on_record = [this](const v1::CheckpointRecord& r) { reporter_->Checkpoint(r); },
+       .on_event = [this](const v1::WorkerEvent& e) { reporter_->Event(e); },
+       .before_write = [this] { reporter_->Flush(); }});
+  NSA_RETURN_IF_ERROR(LetGoOfOutDirUnless(checkpoints.status()));
+  checkpoints_ = *std::move(checkpoints);
   return absl::OkStatus();
 }
 
