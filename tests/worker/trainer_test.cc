@@ -559,6 +559,15 @@ TEST(Trainer, SaysWhyItCannotUseItsOutDirThoughThereIsNoFileToSayItIn) {
   const RankResult result = RunJob(dir, Job(dir))[0];
   EXPECT_EQ(result.finished.outcome(), v1::OUTCOME_FAILED_FINAL);
   EXPECT_THAT(result.finished.text(), HasSubstr("train.out_dir: " + (dir / "out").string()));
+
+  const TempDir other;
+  const PreciousFolder precious(other / "precious");
+  std::filesystem::create_directory(other / "out");
+  std::filesystem::create_symlink(precious.path() / "training.csv", other / "out/training.csv");
+  const RankResult linked = RunJob(other, Job(other))[0];
+  EXPECT_EQ(linked.finished.outcome(), v1::OUTCOME_FAILED_FINAL);
+  EXPECT_THAT(linked.finished.text(), HasSubstr("out/training.csv: leads through a symbolic link"));
+  precious.ExpectUntouched();
 }
 
 TEST(EndingOf, TellsWhatARestartCanHelp) {

@@ -60,7 +60,11 @@ v1::WorkerFinished Trainer::Run() {
   // Without a reporter, setting up failed before there was a step to go on from: nothing of the
   // files is removed.
   if (reporter_ == nullptr) {
-    const absl::Status opened = OpenReporter(std::numeric_limits<int64_t>::max());
+    absl::Status opened = OpenReporter(std::numeric_limits<int64_t>::max());
+    if (!opened.ok()) {  // its files cannot be opened: there is still the journal
+      out_dir_ = Folder();
+      opened = OpenReporter(std::numeric_limits<int64_t>::max());
+    }
     if (!opened.ok()) spdlog::error("{}", std::string(opened.message()));
   }
   if (reporter_ != nullptr) reporter_->Finished(record);
