@@ -20,9 +20,10 @@
 #include "common/mutex.h"
 #include "common/process.h"
 #include "gmock/gmock.h"
-#include "tests/testing/precious_folder.h"
+#include "tests/testing/small_model.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
+#include "tests/worker/small_checkpoint.h"
 #include "worker/train/parameters.h"
 
 namespace nsa {
@@ -32,85 +33,6 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-
-v1::JobSpec SmallSpec() {
-  v1::JobSpec spec;
-  v1::ModelSpec* model = spec.mutable_model();
-  model->set_dim(32);
-  model->set_n_layers(2);
-  model->set_n_heads(2);
-  model->set_n_kv_groups(1);
-  model->set_d_k(16);
-  model->set_d_v(16);
-  model->set_mlp_ratio(4);
-  model->set_vocab(256);
-  return spec;
-}
-
-// Outlives every writer.
-const ParameterLayout& SmallLayout() {
-  static const ParameterLayout layout(SmallSpec());
-  return layout;
-}
-
-// Parameters and moments that differ in every element and by `salt`. Between tensors is nothing.
-struct Training {
-  explicit Training(float salt = 0) : parameters(SmallLayout().size()), m(parameters), v(m) {
-    for (const ParameterInfo& tensor : SmallLayout().tensors()) {
-      for (int64_t i = tensor.offset; i < tensor.offset + tensor.size; ++i) {
-        parameters[i] = salt + static_cast<float>(i);
-        m[i] = -salt - static_cast<float>(i) * 0.5f;
-        v[i] = salt + static_cast<float>(i) * 0.25f;
-      }
-    }
-  }
-  TrainingState state() const { return {&SmallLayout(), parameters, m, v}; }
-  RestoreTarget target() { return {&SmallLayout(), parameters, m, v}; }
-  std::vector<float> parameters, m, v;
-};
-
-// What the writer's thread said.
-struct Said {
-  Mutex mutex;
-  std::vector<v1::CheckpointRecord> records ABSL_GUARDED_BY(mutex);
-  std::vector<std::string> events ABSL_GUARDED_BY(mutex);
-};
-
-CheckpointWriterOptions Options(const TempDir& dir, Said* said = nullptr) {
-  CheckpointWriterOptions options;
-  options.out_dir = *Folder::Make(dir.path());
-  options.generation = 3;
-  if (said == nullptr) return options;
-  options.on_record = [said](const v1::CheckpointRecord& record) {
-    const MutexLock lock(&said->mutex);
-    said->records.push_back(record);
-  };
-  options.on_event = [said](const v1::WorkerEvent& event) {
-    const MutexLock lock(&said->mutex);
-    said->events.push_back(event.reason() + " " + event.text());
-  };
-  return options;
-}
-
-v1::CheckpointState State(int64_t step, double val_loss = 0) {
-  v1::CheckpointState state;
-  state.set_step(step);
-  state.set_total_tokens(step * 1000);
-  state.set_job_hash("abc");
-  state.mutable_data()->set_epoch(2);
-  state.mutable_data()->set_sequence(77);
-  state.set_val_loss(val_loss);
-  return state;
-}
-
-std::vector<std::string> Names(const std::filesystem::path& folder) {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    names.push_back(entry.path().filename().string());
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
 
 TEST(Checkpoint, RestoresParametersMomentsStepAndCursor) {
   const TempDir dir;
@@ -227,7 +149,7 @@ TEST(Checkpoint, OfAnotherJobOrModelIsRefused) {
   EXPECT_THAT(
       LoadCheckpoint(path, "other", loaded.target()),
       StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("hash abc (this one has other)")));
-  v1::JobSpec wider = SmallSpec();
+  v1::JobSpec wider = SmallModel();
   wider.mutable_model()->set_mlp_ratio(2);
   const ParameterLayout layout(wider);
   std::vector<float> p(layout.size()), m(p), v(p);
@@ -410,126 +332,6 @@ TEST(Checkpoint, AShardWhoseFolderRankZeroRemovedIsGivenUp) {
   EXPECT_THAT(said.events,
               ElementsAre(AllOf(HasSubstr("CHECKPOINT_ABANDONED " + CheckpointName(step)),
                                 HasSubstr("rank 0 has removed its folder"))));
-}
-
-// out_dir, or checkpoints in it, becomes a link while a run writes: that costs the checkpoints
-// until it is put back, and nothing is written or deleted where the link leads.
-TEST(Checkpoint, AFolderExchangedForALinkIsNeitherWrittenNorDeletedThrough) {
-  for (const std::string exchanged : {"out", "out/checkpoints"}) {
-    const TempDir dir;
-    const PreciousFolder precious(dir / "precious");
-    Said said;
-    auto options = Options(dir, &said);
-    options.out_dir = *Folder::Make(dir / "out");
-    auto writer = CheckpointWriter::Open(options);
-    ASSERT_OK(writer);
-    const Training training(1);
-    for (const int64_t step : {1, 2}) {
-      ASSERT_OK((*writer)->Save(training.state(), State(step)));
-    }
-    ASSERT_OK((*writer)->Drain());
-    precious.TakeThePlaceOf(dir / exchanged);
-    for (const int64_t step : {3, 4}) {
-      ASSERT_OK((*writer)->Save(training.state(), State(step)));
-      EXPECT_THAT((*writer)->Drain(), StatusIs(absl::StatusCode::kFailedPrecondition,
-                                               HasSubstr(exchanged + ": no longer the folder")));
-    }
-    precious.GiveBack(dir / exchanged);
-    for (const int64_t step : {5, 6}) {
-      ASSERT_OK((*writer)->Save(training.state(), State(step)));
-    }
-    ASSERT_OK((*writer)->Drain());
-    precious.ExpectUntouched();
-    EXPECT_THAT(Names(CheckpointsDir(dir / "out")),
-                ElementsAre(".lock", "latest.ckpt", "step-00000005", "step-00000006"));
-    const MutexLock lock(&said.mutex);
-    EXPECT_THAT(said.events, ElementsAre(AllOf(HasSubstr("CHECKPOINT_FAILED step-00000003"),
-                                               HasSubstr(exchanged + ": no longer the folder"),
-                                               HasSubstr("put it back")),
-                                         HasSubstr("CHECKPOINT_FAILED step-00000004")));
-  }
-}
-
-// While rank 0 waits in it for the other's shard.
-TEST(Checkpoint, ATemporaryFolderExchangedForALinkFailsThatCheckpointAtOnce) {
-  const TempDir dir;
-  const PreciousFolder precious(dir / "precious");
-  Said said;
-  auto options = Options(dir, &said);
-  options.world_size = 2;
-  auto writer = CheckpointWriter::Open(options);
-  ASSERT_OK(writer);
-  ASSERT_OK((*writer)->Save(Training(1).state(), State(4)));
-  const auto folder = CheckpointsDir(dir.path()) / "step-00000004.tmp-3";
-  while (!std::filesystem::exists(folder / "model.safetensors")) {
-    absl::SleepFor(absl::Milliseconds(1));
-  }
-  precious.TakeThePlaceOf(folder);
-  EXPECT_THAT((*writer)->Drain(), StatusIs(absl::StatusCode::kFailedPrecondition,
-                                           HasSubstr("step-00000004.tmp-3: no longer the folder")));
-  precious.ExpectUntouched();
-  EXPECT_EQ(FindNewestGood(dir.path())->found, false);
-  const MutexLock lock(&said.mutex);
-  EXPECT_THAT(said.events, ElementsAre(HasSubstr("CHECKPOINT_FAILED step-00000004")));
-}
-
-TEST(Checkpoint, LinksInTheTemporaryFolderAreReplacedAndNotFollowed) {
-  const TempDir dir;
-  const PreciousFolder precious(dir / "precious");
-  auto options = Options(dir);
-  options.rank = 1;
-  options.world_size = 2;
-  auto writer = CheckpointWriter::Open(options);
-  ASSERT_OK(writer);
-  const auto folder = CheckpointsDir(dir.path()) / "step-00000004.tmp-3";
-  const std::string shard = "optimizer-00001-of-00002.safetensors";
-  std::filesystem::create_directories(folder);
-  for (const std::string& name : {shard, shard + ".done", shard + ".done.tmp"}) {
-    std::filesystem::create_symlink(precious.path() / shard, folder / name);
-  }
-  ASSERT_OK((*writer)->Save(Training(1).state(), State(4)));
-  EXPECT_OK((*writer)->Drain());
-  precious.ExpectUntouched();
-  EXPECT_THAT(Names(folder), ElementsAre(shard, shard + ".done"));
-  for (const std::string& name : {shard, shard + ".done"}) {
-    EXPECT_FALSE(std::filesystem::is_symlink(folder / name)) << name;
-  }
-}
-
-TEST(Checkpoint, RetentionLeavesWhatLinksLeadTo) {
-  const TempDir dir;
-  const PreciousFolder precious(dir / "precious");
-  auto writer = CheckpointWriter::Open(Options(dir));
-  ASSERT_OK(writer);
-  const Training training(1);
-  const auto save = [&](int64_t step) {
-    EXPECT_OK((*writer)->Save(training.state(), State(step)));
-    EXPECT_OK((*writer)->Drain());
-  };
-  for (const int64_t step : {1, 2}) save(step);
-  const auto checkpoints = CheckpointsDir(dir.path());
-  // A checkpoint whose turn it is, one with a link in it, and a leftover of an earlier step.
-  precious.TakeThePlaceOf(checkpoints / "step-00000001");
-  std::filesystem::create_directory_symlink(precious.path(), checkpoints / "step-00000002/inner");
-  std::filesystem::create_directory_symlink(precious.path(), checkpoints / "step-00000001.tmp-2");
-  for (const int64_t step : {3, 4}) save(step);
-  precious.ExpectUntouched();
-  EXPECT_THAT(Names(checkpoints),
-              ElementsAre(".lock", "latest.ckpt", "step-00000001", "step-00000001.moved",
-                          "step-00000003", "step-00000004"));
-}
-
-TEST(Checkpoint, AStartIntoALinkIsRefused) {
-  const TempDir dir;
-  const PreciousFolder precious(dir / "precious");
-  std::filesystem::create_directory_symlink(precious.path(), CheckpointsDir(dir.path()));
-  const auto refused = StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("symbolic link"));
-  EXPECT_THAT(CheckpointWriter::Open(Options(dir)), refused);
-  std::filesystem::remove(CheckpointsDir(dir.path()));
-  std::filesystem::create_directory(CheckpointsDir(dir.path()));
-  std::filesystem::create_symlink(precious.path() / ".lock", CheckpointsDir(dir.path()) / ".lock");
-  EXPECT_THAT(CheckpointWriter::Open(Options(dir)), refused);
-  precious.ExpectUntouched();
 }
 
 TEST(Checkpoint, ASnapshotThatCannotBeCopiedIsAnErrorOfSave) {
