@@ -108,6 +108,9 @@ void GpuProgress::Add(const char* kernel, bool begins_phase) {
                                          mark.stamp < 0 ? nullptr : stamps() + mark.stamp);
   if (error_.ok()) error_ = status;
   marks_.push_back(mark);
+  // Not only while the host waits: behind a kernel that does not end, the queue of launches fills
+  // up, and the host stands still in one of them.
+  Show();
 }
 
 double GpuProgress::Seconds(Phase phase, bool in_graph) const {
