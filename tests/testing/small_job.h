@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "nsa/v1/job.pb.h"
 #include "tests/testing/service_fixture.h"
+#include "tests/testing/small_model.h"
 
 namespace nsa {
 
@@ -18,16 +19,9 @@ constexpr int kRanks = 2;
 
 // A small job of two ranks that checkpoints every five steps.
 inline v1::JobSpec SmallJob(const std::filesystem::path& out_dir) {
-  v1::JobSpec spec;
+  v1::JobSpec spec = SmallModel();
   spec.set_name("kill-test");
   (*spec.mutable_labels())["fake.step_ms"] = "20";
-  v1::ModelSpec* model = spec.mutable_model();
-  model->set_dim(32);
-  model->set_n_layers(2);
-  model->set_n_heads(2);
-  model->set_n_kv_groups(1);
-  model->set_d_k(16);
-  model->set_d_v(16);
   v1::NsaSpec* nsa = spec.mutable_nsa();
   nsa->set_l(16);
   nsa->set_d(8);
