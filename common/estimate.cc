@@ -137,11 +137,11 @@ constexpr DeviceSpeed kDevices[] = {
 };
 
 // Share of those figures that a whole training step reaches, recomputation counted. Measured
-// 2026-11-20 on one H200 with m7c (nsa-bench step): 194,933 tok/s with micro-batches of 4,096
-// tokens and checkpointing, 361,175 with 65,536, 456,189 without checkpointing, which is 0.20, 0.37
-// and 0.35 of 788 TFLOP/s.
-constexpr double kStepShare = 0.38;
-constexpr double kHalfSpeedTokens = 3600;  // tokens of a micro-batch at which half of it is reached
+// 2026-11-21 on one H200 with m7c (nsa-bench step): 287,085 tok/s with micro-batches of 4,096
+// tokens and checkpointing, 411,670 with 65,536, 516,382 without checkpointing, which is 0.29, 0.42
+// and 0.40 of 788 TFLOP/s.
+constexpr double kStepShare = 0.42;
+constexpr double kHalfSpeedTokens = 1800;  // tokens of a micro-batch at which half of it is reached
 
 // Of an unknown GPU: an A100.
 constexpr double kUnknownGpuFlops = 249e12;

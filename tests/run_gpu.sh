@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the tests labelled gpu on a machine that has a GPU and no compiler, from the bundle of tests
-# (cmake --build --preset release --target gpu_test_bundle), and prints a line a test.
+# (cmake --build --preset release --target gpu_test_bundle), and prints a line a test. Wants the GPU to itself: memory is measured.
 #
 #   ./run_gpu.sh [--sm80] [--sanitize] [--only REGEX] [--log DIR]
 #
