@@ -13,7 +13,6 @@
 #include "common/nsa_shape.h"
 #include "kernels/exec.h"
 #include "kernels/nn/adamw.h"
-#include "kernels/nn/columns.h"
 #include "kernels/nn/copy.h"
 #include "kernels/nn/cross_entropy.h"
 #include "kernels/nn/embedding.h"
@@ -60,8 +59,6 @@ absl::Status EmbeddingBackward(const Exec& exec, const EmbeddingBackwardArgs& ar
 absl::Status CrossEntropy(const Exec& exec, const CrossEntropyArgs& args);
 absl::Status GlobalNorm(const Exec& exec, const GlobalNormArgs& args);
 absl::Status AdamW(const Exec& exec, const AdamWArgs& args);
-absl::Status SplitColumns(const Exec& exec, const SplitColumnsArgs& args);
-absl::Status JoinColumns(const Exec& exec, const JoinColumnsArgs& args);
 absl::Status Copy(const Exec& exec, const ConstTensor& from, const Tensor& to);
 absl::Status Zero(const Exec& exec, const Tensor& to);
 

@@ -63,8 +63,6 @@ absl::Status EmbeddingBackward(const Exec&, const EmbeddingBackwardArgs&) {
 absl::Status CrossEntropy(const Exec&, const CrossEntropyArgs&) { return Missing("CrossEntropy"); }
 absl::Status GlobalNorm(const Exec&, const GlobalNormArgs&) { return Missing("GlobalNorm"); }
 absl::Status AdamW(const Exec&, const AdamWArgs&) { return Missing("AdamW"); }
-absl::Status SplitColumns(const Exec&, const SplitColumnsArgs&) { return Missing("SplitColumns"); }
-absl::Status JoinColumns(const Exec&, const JoinColumnsArgs&) { return Missing("JoinColumns"); }
 absl::Status Copy(const Exec&, const ConstTensor&, const Tensor&) { return Missing("Copy"); }
 absl::Status Zero(const Exec&, const Tensor&) { return Missing("Zero"); }
 

@@ -2,21 +2,27 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "kernels/check.h"
-#include "kernels/cuda/kernels.h"
 
 namespace nsa {
 namespace {
 
+absl::Status CheckCpu(const Exec& exec, const char* what) {
+  if (exec.backend == Backend::kCpu) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat(
+      what, ": backend cuda (cpu); nsa::SplitProjections and JoinProjections do it there"));
+}
+
 // Checks every part and returns the sum of their widths.
 template <class Part>
-absl::StatusOr<int64_t> TotalWidth(int64_t rows, std::span<const Part> parts, DType type) {
+absl::StatusOr<int64_t> TotalWidth(int64_t rows, std::span<const Part> parts) {
   NSA_RETURN_IF_ERROR(CheckAtLeast("rows", rows, 1));
   int64_t width = 0;
   for (const Part& part : parts) {
     const int64_t part_width = part.size / rows;
-    NSA_RETURN_IF_ERROR(CheckTensor("part", part, part_width * rows, type, "rows·width"));
+    NSA_RETURN_IF_ERROR(CheckTensor("part", part, part_width * rows, DType::kF32, "rows·width"));
     width += part_width;
   }
   return width;
@@ -25,11 +31,11 @@ absl::StatusOr<int64_t> TotalWidth(int64_t rows, std::span<const Part> parts, DT
 }  // namespace
 
 absl::Status SplitColumns(const Exec& exec, const SplitColumnsArgs& args) {
-  const DType type = ActivationType(exec);
-  NSA_ASSIGN_OR_RETURN(const int64_t width, TotalWidth(args.rows, args.parts, type));
-  NSA_RETURN_IF_ERROR(CheckTensor("wide", args.wide, args.rows * width, type, "rows·Σ width"));
+  NSA_RETURN_IF_ERROR(CheckCpu(exec, "split_columns"));
+  NSA_ASSIGN_OR_RETURN(const int64_t width, TotalWidth(args.rows, args.parts));
+  NSA_RETURN_IF_ERROR(
+      CheckTensor("wide", args.wide, args.rows * width, DType::kF32, "rows·Σ width"));
   exec.Enter("split_columns");
-  if (exec.backend == Backend::kCuda) return cuda::SplitColumns(exec, args);
 #pragma omp parallel for schedule(static)
   for (int64_t r = 0; r < args.rows; ++r) {
     const float* from = args.wide.as<float>().data() + r * width;
@@ -43,11 +49,11 @@ absl::Status SplitColumns(const Exec& exec, const SplitColumnsArgs& args) {
 }
 
 absl::Status JoinColumns(const Exec& exec, const JoinColumnsArgs& args) {
-  const DType type = ActivationType(exec);
-  NSA_ASSIGN_OR_RETURN(const int64_t width, TotalWidth(args.rows, args.parts, type));
-  NSA_RETURN_IF_ERROR(CheckTensor("wide", args.wide, args.rows * width, type, "rows·Σ width"));
+  NSA_RETURN_IF_ERROR(CheckCpu(exec, "join_columns"));
+  NSA_ASSIGN_OR_RETURN(const int64_t width, TotalWidth(args.rows, args.parts));
+  NSA_RETURN_IF_ERROR(
+      CheckTensor("wide", args.wide, args.rows * width, DType::kF32, "rows·Σ width"));
   exec.Enter("join_columns");
-  if (exec.backend == Backend::kCuda) return cuda::JoinColumns(exec, args);
 #pragma omp parallel for schedule(static)
   for (int64_t r = 0; r < args.rows; ++r) {
     float* to = args.wide.as<float>().data() + r * width;

@@ -5,7 +5,6 @@
 
 #include "kernels/cuda/device.h"
 #include "kernels/nn/adamw.h"
-#include "kernels/nn/columns.h"
 #include "kernels/nn/copy.h"
 #include "kernels/nn/cross_entropy.h"
 #include "kernels/nn/embedding.h"
@@ -327,30 +326,6 @@ TEST_F(NnOnGpu, GlobalNormTellsOfNonFiniteValues) {
   }
 }
 
-TEST_F(NnOnGpu, ColumnsAreSplitAndJoined) {
-  for (const int64_t rows : {1, 37, 2000}) {
-    const std::array<int64_t, 7> widths = {768, 128, 128, 16, 128, 8, 128};
-    const int64_t width = std::accumulate(widths.begin(), widths.end(), int64_t{0});
-    const std::vector<float> wide = Rounded(rows * width, 1);
-    std::vector<std::vector<float>> parts;
-    std::vector<Tensor> views;
-    for (const int64_t w : widths) parts.push_back(Poisoned(rows * w));
-    for (auto& part : parts) views.push_back(Out(part));
-    ASSERT_TRUE(SplitColumns(kCpuExec, {rows, In(wide), views}).ok());
-    const DeviceTensor wide_gpu = ToDevice(wide);
-    std::vector<Output> outputs;
-    for (const auto& part : parts) outputs.push_back({"part", part, DType::kBf16, 1e-9, 0});
-    outputs.push_back({"wide", wide, DType::kBf16, 1e-9, 0});
-    ExpectOnGpu(outputs, [&](const Tensors& t) {
-      const std::vector<Tensor> to(t.begin(), t.end() - 1);
-      const absl::Status status = SplitColumns(GpuExec(), {rows, wide_gpu, to});
-      if (!status.ok()) return status;
-      const std::vector<ConstTensor> from(to.begin(), to.end());
-      return JoinColumns(GpuExec(), {rows, from, t.back()});
-    });
-  }
-}
-
 TEST_F(NnOnGpu, WidthsThatVectorsDoNotDivideAreRefused) {
   const DeviceTensor x(3 * 12, DType::kBf16), w(12, DType::kBf16), y(3 * 12, DType::kBf16),
       f(12, DType::kF32), r(3, DType::kF32);
@@ -360,8 +335,6 @@ TEST_F(NnOnGpu, WidthsThatVectorsDoNotDivideAreRefused) {
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(Embedding(GpuExec(), {3, 3, 12, tokens, x, y}).code(),
             absl::StatusCode::kInvalidArgument);
-  const std::vector<Tensor> to = {y};
-  EXPECT_EQ(SplitColumns(GpuExec(), {3, x, to}).code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(NnOnGpu, CopyAndZeroTouchExactlyTheirTensor) {
