@@ -175,17 +175,21 @@ std::string PhaseName(Phase phase) {
   return absl::StrFormat("unknown(%d)", static_cast<uint32_t>(phase));
 }
 
-std::string WorkerStatus::ToString(int64_t now_monotonic_nanos) const {
-  std::string text =
-      absl::StrFormat("rank %d/%d gen %d pid %d: step %d micro %d %s", rank, world_size, generation,
-                      pid, step, micro_step, PhaseName(phase));
+std::string WorkerStatus::Place() const {
+  std::string text = PhaseName(phase);
   if (layer >= 0) absl::StrAppend(&text, " layer ", layer);
   if (!kernel.empty()) absl::StrAppend(&text, " kernel ", kernel);
   if (!collective.empty()) {
     absl::StrAppend(&text, " waiting in ", collective, " #", collective_sequence);
   }
+  return text;
+}
+
+std::string WorkerStatus::ToString(int64_t now_monotonic_nanos) const {
   const double age = static_cast<double>(now_monotonic_nanos - updated_monotonic_nanos) / 1e9;
-  return absl::StrFormat("%s, %.1f s ago", text, std::max(0.0, age));
+  return absl::StrFormat("rank %d/%d gen %d pid %d: step %d micro %d %s, %.1f s ago", rank,
+                         world_size, generation, pid, step, micro_step, Place(),
+                         std::max(0.0, age));
 }
 
 StatusPage::StatusPage() {

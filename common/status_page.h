@@ -51,6 +51,8 @@ struct WorkerStatus {
   int64_t progress = 0;                 // rises with every update
   int64_t updated_monotonic_nanos = 0;  // CLOCK_MONOTONIC at the last update
 
+  // "forward layer 7 kernel window_attention", for people.
+  std::string Place() const;
   // "rank 1/2 gen 3 pid 4711: step 120 micro 1 forward layer 7 kernel window_attention, 0.2 s ago",
   // for people.
   std::string ToString(int64_t now_monotonic_nanos) const;

@@ -20,10 +20,11 @@ absl::Duration LimitFor(const RankProgress& rank, const HangLimits& limits) {
 }
 
 std::string Describe(const RankProgress& rank, absl::Duration limit) {
+  const std::string& place = rank.place.empty() ? rank.phase : rank.place;
   return absl::StrFormat(
       "rank %d on %s: no progress for %.0f s in %s (limit %.0f s), process state %s", rank.rank,
       rank.node, absl::ToDoubleSeconds(rank.since_progress),
-      rank.phase.empty() ? "an unknown phase" : rank.phase, absl::ToDoubleSeconds(limit),
+      place.empty() ? "an unknown phase" : place, absl::ToDoubleSeconds(limit),
       rank.process_state.empty() ? "?" : rank.process_state);
 }
 

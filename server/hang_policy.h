@@ -21,6 +21,7 @@ struct RankProgress {
   int64_t step = 0;               // steps done
   int64_t first_step = 0;         // steps done when this generation began
   std::string phase;              // common/status_page.h PhaseName()
+  std::string place;              // the same with layer and kernel, or empty (an older agent)
   std::string process_state;      // the kernel's letter
   absl::Duration since_progress;  // since its status page last changed
 };

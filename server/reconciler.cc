@@ -275,6 +275,7 @@ void Reconciler::WatchForHang(const JobPtr& job, const std::vector<RankView>& ra
                         .step = worker.step(),
                         .first_step = journal.ok() ? journal->first_step : 0,
                         .phase = worker.phase(),
+                        .place = worker.place(),
                         .process_state = worker.process_state(),
                         .since_progress = absl::Seconds(worker.seconds_since_progress())});
     if (journal.ok()) {

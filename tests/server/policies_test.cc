@@ -221,6 +221,10 @@ TEST(HangPolicy, DumpsFirstThenEnds) {
   EXPECT_EQ(first.kind, K::kDump);
   EXPECT_EQ(first.rank, 1) << "the one that has stood still longest";
   EXPECT_THAT(first.text, HasSubstr("no progress for 75 s in forward (limit 60 s)"));
+  RankProgress on_gpu = Still(0, 61);
+  on_gpu.place = "forward layer 3 kernel selected_attention";
+  EXPECT_THAT(DecideHang({on_gpu}, kLimits, {}, now).text,
+              HasSubstr("in forward layer 3 kernel selected_attention (limit 60 s)"));
   const HangState suspected{.suspected = true, .suspected_since = now};
   EXPECT_EQ(DecideHang({Still(0, 62)}, kLimits, suspected, now + absl::Seconds(1)).kind, K::kWait);
   EXPECT_EQ(DecideHang({Still(0, 70)}, kLimits, suspected, now + kDumpGrace).kind, K::kEnd);

@@ -71,6 +71,7 @@ TEST_F(AgentTest, ShowsStepAndPhaseOfARunningWorker) {
       coordinator_.WaitFor([&] { return coordinator_.ObservationLocked(kJob).step() > 3; }));
   const v1::WorkerObservation now = coordinator_.Observation(kJob);
   EXPECT_EQ(now.phase(), "forward");
+  EXPECT_THAT(now.place(), ::testing::StartsWith("forward"));
   EXPECT_LT(now.seconds_since_progress(), 5);
   EXPECT_THAT(now.process_state(), ::testing::AnyOf("R", "S"));
 }
