@@ -5,7 +5,7 @@
 set -euo pipefail
 build=$(cd "$1" && pwd)
 cmake --build "$build" --target bundle
-archive=$(find "$build" -maxdepth 1 -name 'nsa-*-linux-x86_64.tar.zst')
+archive=$(find "$build" -maxdepth 1 -name 'nsa-*-linux-x86_64.tar.zst' ! -name '*-gpu-tests-*')
 [ -f "$archive" ] || { echo "no archive in $build"; exit 1; }
 
 place=$(mktemp -d)
