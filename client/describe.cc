@@ -9,6 +9,7 @@
 #include "client/human.h"
 #include "client/job_text.h"
 #include "common/load.h"
+#include "common/run_time.h"
 #include "common/status.h"
 
 namespace nsa {
@@ -37,10 +38,8 @@ std::string When(absl::Time now, int64_t unix_nanos) {
 
 // How long it has run, or ran.
 std::string RunTime(const v1::Job& job, absl::Time now) {
-  if (job.start_unix_nanos() == 0) return "-";
-  const absl::Time end =
-      job.end_unix_nanos() != 0 ? absl::FromUnixNanos(job.end_unix_nanos()) : now;
-  return HumanDuration(absl::ToDoubleSeconds(end - absl::FromUnixNanos(job.start_unix_nanos())));
+  const double seconds = RunSeconds(job, now);
+  return seconds < 0 ? "-" : HumanDuration(seconds);
 }
 
 void PrintProgress(const v1::Job& job, absl::Time now, Fields* fields) {
@@ -80,6 +79,10 @@ void PrintHead(Session& session, const v1::Job& job) {
   fields.Add("Started", When(now, job.start_unix_nanos()));
   fields.Add("Ended", When(now, job.end_unix_nanos()));
   fields.Add("Run time", RunTime(job, now));
+  if (job.progress().productive_seconds() > 0) {
+    fields.Add("Goodput", absl::StrFormat("%.1f %% of the run time in steps that count",
+                                          100 * Goodput(job, now)));
+  }
   if (job.generation() > 0) {
     fields.Add("Restarts", absl::StrCat(job.restarts(), " (generation ", job.generation(), ")"));
   }

@@ -7,18 +7,12 @@
 #include "absl/strings/str_join.h"
 #include "client/human.h"
 #include "client/job_text.h"
+#include "common/run_time.h"
 
 namespace nsa {
 namespace {
 
 constexpr int kWidestBar = 50;
-
-double RunSeconds(const v1::Job& job, absl::Time now) {
-  if (job.start_unix_nanos() == 0) return -1;
-  const absl::Time end =
-      job.end_unix_nanos() != 0 ? absl::FromUnixNanos(job.end_unix_nanos()) : now;
-  return absl::ToDoubleSeconds(end - absl::FromUnixNanos(job.start_unix_nanos()));
-}
 
 std::string HeadLine(const v1::Job& job, absl::Time now, bool colours) {
   const double seconds = RunSeconds(job, now);

@@ -98,7 +98,7 @@ absl::StatusOr<JobStore::Appended> JobStore::AppendLocked(const v1::ReportRecord
     const v1::JobSpec& spec = job->job().spec();
     const int64_t last = LastStep(spec, job->job().stop());
     for (const auto& record : appended.fresh) {
-      Fold(record, spec.train().steps(), last, job->mutable_job()->mutable_progress());
+      Fold(record, spec.train(), last, job->mutable_job()->mutable_progress());
     }
   }
   NSA_ASSIGN_OR_RETURN(Transaction transaction, Transaction::Begin(database_.get()));

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/estimate.h"
 #include "common/load.h"
+#include "common/run_time.h"
 #include "common/version.h"
 #include "grpcpp/grpcpp.h"
 #include "prometheus/text_serializer.h"
@@ -23,7 +24,8 @@ constexpr const char* kBranches[] = {"cmp", "sel", "win"};
 Buckets BucketsOf(FamilyId id) {
   switch (id) {
     case FamilyId::kJobStepDuration:
-      return {0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 100};
+      return {0.01, 0.016, 0.025, 0.04, 0.063, 0.1, 0.16, 0.25, 0.4,
+              0.63, 1,     1.6,   2.5,  4,     10,  30,   100};
     case FamilyId::kJobCheckpointDuration:
       return {0.1, 1, 10, 60, 300};
     case FamilyId::kQueueWait:
@@ -216,6 +218,8 @@ void Metrics::ObserveRecords(const v1::Job& job, int32_t rank,
     if (record.has_checkpoint()) ObserveCheckpoint(job, record, &series);
     if (record.has_eval()) {
       Gauge(&series, FamilyId::kJobValLoss, {{"job_id", job.id()}}).Set(record.eval().loss());
+      Counter(&series, FamilyId::kJobPhase, {{"job_id", job.id()}, {"phase", "evaluation"}})
+          .Increment(std::max(record.eval().seconds(), 0.0));
     }
   }
   if (!steps.empty()) ObserveRank(job.id(), rank, steps.back()->step(), &series);
@@ -380,9 +384,15 @@ void Metrics::ObserveFleet(const std::vector<NodeView>& nodes, const std::vector
         .Set(static_cast<double>(count));
   }
   ObserveGpus(nodes, active);
-  // Records that come late, from a machine that was silent, make series of a job that is no more.
   std::set<std::string> alive;
-  for (const JobPtr& job : active) alive.insert(job->job().id());
+  for (const JobPtr& job : active) {
+    const std::string& id = *alive.insert(job->job().id()).first;
+    const double goodput = Goodput(job->job(), clock_.Wall());
+    if (const auto series = jobs_.find(id); series != jobs_.end() && goodput >= 0) {
+      Gauge(&series->second, FamilyId::kJobGoodput, {{"job_id", id}}).Set(goodput);
+    }
+  }
+  // Records that come late, from a machine that was silent, make series of a job that is no more.
   for (auto& [id, series] : jobs_) {
     series.ended =
         alive.contains(id) ? absl::InfiniteDuration() : std::min(series.ended, clock_.Monotonic());

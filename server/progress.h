@@ -6,11 +6,12 @@
 
 namespace nsa::server {
 
-// Folds one record of rank 0 into `progress`. `total_steps` are the job's; `last_step` is the
-// one it ends after, earlier when a stop at a step is in force.
-// Throughput is an exponential mean over about 20 steps; the estimate to the end uses it and is
-// negative while there is none.
-void Fold(const v1::WorkerRecord& record, int64_t total_steps, int64_t last_step,
+// Folds one record of rank 0 into `progress`. `train` is the job's; `last_step` is the one it ends
+// after, earlier than train.steps when a stop at a step is in force.
+// Throughput is an exponential mean over about 20 steps; the estimate to the end uses it, adds the
+// validations that are left, each as long as the last, and is negative while there is no
+// throughput. What is done again after a restart adds nothing to productive_seconds.
+void Fold(const v1::WorkerRecord& record, const v1::TrainSpec& train, int64_t last_step,
           v1::JobProgress* progress);
 
 // The step at which a job ends: train.steps, or an earlier stop.

@@ -121,6 +121,7 @@ TEST_F(CommandsTest, DescribeTellsEverything) {
   warning.set_field("train.eval_every");
   warning.set_problem("0 (more than 0)");
   warning.set_fix("write eval_every: 100");
+  job.mutable_progress()->set_productive_seconds(555);
   AddEvent(1, "SUBMITTED");
   const Ran ran = Run({"describe", "demo"});
   EXPECT_EQ(ran.code, ExitCode::kOk);
@@ -131,6 +132,7 @@ TEST_F(CommandsTest, DescribeTellsEverything) {
             "Submitted:   2026-11-20T09:00:00Z (3h ago)\n"
             "Started:     2026-11-20T11:50:00Z (10m ago)\n"
             "Run time:    10m00s\n"
+            "Goodput:     92.5 % of the run time in steps that count\n"
             "Restarts:    1 (generation 2)\n"
             "Step:        375 of 1000 (37.5 %)\n"
             "Loss:        2.1034\n"

@@ -83,6 +83,7 @@ void Exercise(Metrics* metrics, const v1::StoredJob& job) {
   }
   v1::WorkerRecord eval;
   eval.mutable_eval()->set_loss(3.25);
+  eval.mutable_eval()->set_seconds(0.75);
   metrics->ObserveRecords(job.job(), 0, {eval, Checkpoint(4, "disk full")});
   std::vector<RankView> views;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -93,29 +94,38 @@ void Exercise(Metrics* metrics, const v1::StoredJob& job) {
   metrics->ObserveCall("SubmitJob", "OK", 0.01, false);
   metrics->ObserveStream("WatchJob", 1);
   metrics->ObserveCommit(0.001);
-  metrics->ObserveFleet({}, {}, {{Job::STATE_RUNNING, 1}});
+  metrics->ObserveFleet({}, {std::make_shared<const v1::StoredJob>(job)},
+                        {{Job::STATE_RUNNING, 1}});
 }
 
 TEST(Metrics, ShowsWhatTheRecordsSay) {
   FakeClock clock;
   Metrics metrics(clock);
-  Exercise(&metrics, RunningJob("j1", 2));
+  v1::StoredJob job = RunningJob("j1", 2);
+  job.mutable_job()->mutable_progress()->set_productive_seconds(150);
+  job.mutable_job()->set_start_unix_nanos(absl::ToUnixNanos(clock.Wall() - absl::Seconds(200)));
+  Exercise(&metrics, job);
   const std::string text = metrics.Text();
-  for (const char* line :
-       {"nsa_job_step{job_id=\"j1\"} 2", "nsa_job_loss{job_id=\"j1\"} 3.5",
-        "nsa_job_val_loss{job_id=\"j1\"} 3.25", "nsa_job_tokens_total{job_id=\"j1\"} 512",
-        "nsa_job_step_duration_seconds_count{job_id=\"j1\"} 2",
-        "nsa_job_phase_seconds_total{job_id=\"j1\",phase=\"forward\"} 0.1",
-        "nsa_job_checkpoint_failures_total{job_id=\"j1\"} 1",
-        "nsa_job_checkpoints_total{job_id=\"j1\"} 2",
-        "nsa_job_last_checkpoint_step{job_id=\"j1\"} 2",
-        "nsa_gate_entropy{job_id=\"j1\",layer=\"1\"} 1",
-        "nsa_gate_share_ratio{branch=\"win\",job_id=\"j1\",layer=\"0\"} 0.5",
-        "nsa_keys_read{branch=\"sel\",job_id=\"j1\",layer=\"0\"} 20",
-        "nsa_worker_step{job_id=\"j1\",rank=\"1\"} 2", "nsa_worker_up{job_id=\"j1\",rank=\"1\"} 1",
-        "nsa_job_state{job_id=\"j1\",state=\"RUNNING\"} 1",
-        "nsa_job_state{job_id=\"j1\",state=\"STARTING\"} 0", "nsa_jobs{state=\"RUNNING\"} 1",
-        "nsa_jobs_submitted_total 1"}) {
+  for (const char* line : {"nsa_job_step{job_id=\"j1\"} 2",
+                           "nsa_job_loss{job_id=\"j1\"} 3.5",
+                           "nsa_job_val_loss{job_id=\"j1\"} 3.25",
+                           "nsa_job_tokens_total{job_id=\"j1\"} 512",
+                           "nsa_job_step_duration_seconds_count{job_id=\"j1\"} 2",
+                           "nsa_job_phase_seconds_total{job_id=\"j1\",phase=\"forward\"} 0.1",
+                           "nsa_job_phase_seconds_total{job_id=\"j1\",phase=\"evaluation\"} 0.75",
+                           "nsa_job_goodput_ratio{job_id=\"j1\"} 0.75",
+                           "nsa_job_checkpoint_failures_total{job_id=\"j1\"} 1",
+                           "nsa_job_checkpoints_total{job_id=\"j1\"} 2",
+                           "nsa_job_last_checkpoint_step{job_id=\"j1\"} 2",
+                           "nsa_gate_entropy{job_id=\"j1\",layer=\"1\"} 1",
+                           "nsa_gate_share_ratio{branch=\"win\",job_id=\"j1\",layer=\"0\"} 0.5",
+                           "nsa_keys_read{branch=\"sel\",job_id=\"j1\",layer=\"0\"} 20",
+                           "nsa_worker_step{job_id=\"j1\",rank=\"1\"} 2",
+                           "nsa_worker_up{job_id=\"j1\",rank=\"1\"} 1",
+                           "nsa_job_state{job_id=\"j1\",state=\"RUNNING\"} 1",
+                           "nsa_job_state{job_id=\"j1\",state=\"STARTING\"} 0",
+                           "nsa_jobs{state=\"RUNNING\"} 1",
+                           "nsa_jobs_submitted_total 1"}) {
     EXPECT_THAT(text, HasSubstr(absl::StrCat(line, "\n")));
   }
 }

@@ -113,6 +113,19 @@ TEST(Trainer, TrainsToTheLastStepAndReportsEachOnce) {
   }
 }
 
+// A validation of 400 forward passes is longer than any step.
+TEST(Trainer, ValidationIsNoPartOfTheNextStepsTime) {
+  const TempDir dir;
+  v1::JobSpec spec = Job(dir);
+  spec.mutable_train()->set_eval_batches(400);
+  const RankResult result = RunJob(dir, spec)[0];
+  ASSERT_EQ(result.evals.size(), 3u);
+  ASSERT_EQ(result.steps.size(), 12u);
+  for (const size_t eval : {0, 1}) {
+    EXPECT_LT(result.steps[4 * (eval + 1)].times().step_seconds(), result.evals[eval].seconds());
+  }
+}
+
 TEST(Trainer, KeepsItsStatusPageCurrentToTheEnd) {
   const TempDir dir;
   RunJob(dir, Job(dir));

@@ -270,12 +270,14 @@ absl::Status Trainer::Evaluate() {
                        Gather(comm_.get(), "eval", std::span<const double>(&sum, 1)));
   double mean = 0;
   for (const double loss : losses) mean += loss / static_cast<double>(losses.size());
+  const absl::Duration taken = options_.clock->Monotonic() - begin;
+  step_began_ += taken;
 
   v1::EvalRecord record;
   record.set_step(step());
   record.set_loss(mean);
   record.set_tokens(int64_t{batches} * train_.batch_size() * train_.seq_len());
-  record.set_seconds(absl::ToDoubleSeconds(options_.clock->Monotonic() - begin));
+  record.set_seconds(absl::ToDoubleSeconds(taken));
   reporter_->Eval(record);
   state_.set_val_loss(mean);
   if (std::isfinite(mean) && (state_.best_val_step() == 0 || mean < state_.best_val_loss())) {
@@ -293,11 +295,14 @@ absl::Status Trainer::Save() {
   state.set_step(step());
   *state.mutable_data() = data_->cursor();
   state.set_consecutive_nonfinite(nonfinite_guard_->consecutive());
-  return checkpoints_->Save({.layout = &layout_,
-                             .parameters = parameters_.flat(),
-                             .first_moment = optimizer_->first_moment().flat(),
-                             .second_moment = optimizer_->second_moment().flat()},
-                            state);
+  const absl::Duration begin = options_.clock->Monotonic();
+  absl::Status saved = checkpoints_->Save({.layout = &layout_,
+                                           .parameters = parameters_.flat(),
+                                           .first_moment = optimizer_->first_moment().flat(),
+                                           .second_moment = optimizer_->second_moment().flat()},
+                                          state);
+  step_began_ += options_.clock->Monotonic() - begin;
+  return saved;
 }
 
 // Waits for the last checkpoint, and for all ranks to have done so: no rank ends well before what
