@@ -70,9 +70,22 @@ Problems NcclUnavailable(const PreflightFacts& facts) {
 
 constexpr int kOldestCapability = 80;
 
+// Of shared memory a block may have 163 KiB or more on GPUs made for training, and 99 KiB on
+// others, where the backward kernels of heads wider than 64 do not fit.
+bool TakesNarrowHeadsOnly(int32_t capability) {
+  return capability == 86 || capability == 89 || capability >= 120;
+}
+
 Problems GpuCapability(const PreflightFacts& facts) {
   if (facts.machine() == nullptr || !facts.cuda()) return {};
+  const v1::ModelSpec& model = facts.spec.model();
   for (const MachineView::Gpu& gpu : facts.machine()->gpus) {
+    if (TakesNarrowHeadsOnly(gpu.compute_capability) && std::max(model.d_k(), model.d_v()) > 64) {
+      return {{model.d_k() > 64 ? "model.d_k" : "model.d_v",
+               absl::StrFormat("128 (at most 64 on %s: it has 99 KiB of shared memory a block)",
+                               gpu.name),
+               "write d_k: 64 and d_v: 64, or take a GPU with 163 KiB or more (A100, H100, B200)"}};
+    }
     if (gpu.compute_capability >= kOldestCapability) continue;
     return {{"runtime.device",
              absl::StrFormat("%s has compute capability %.1f (8.0 or more)", gpu.name,
@@ -289,8 +302,8 @@ constexpr PreflightRule kRules[] = {
      GpuCount},
     {"NCCL_UNAVAILABLE", "several GPUs, and no NCCL on the machine", kError, kError, false,
      kNothing, NcclUnavailable},
-    {"GPU_CAPABILITY", "a GPU older than compute capability 8.0", kError, kError, false, kNothing,
-     GpuCapability},
+    {"GPU_CAPABILITY", "a GPU older than compute capability 8.0, or too small for heads of 128",
+     kError, kError, false, kNothing, GpuCapability},
     {"GPU_DRIVER", "an NVIDIA driver older than CUDA 13's", kError, kError, true, kNothing,
      GpuDriver},
     {"CPU_SLOTS", "more CPU ranks than the machine has slots", kError, kError, false, kNothing,

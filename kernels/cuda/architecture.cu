@@ -2,6 +2,8 @@
 // alike.
 #include <cuda_runtime.h>
 
+#include <algorithm>
+
 #include "common/status.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/status.h"
@@ -18,6 +20,17 @@ absl::StatusOr<int32_t> KernelArchitecture() {
   NSA_RETURN_IF_ERROR(
       ToStatus(cudaFuncGetAttributes(&attributes, EmptyKernel), "cudaFuncGetAttributes"));
   return attributes.ptxVersion;
+}
+
+absl::StatusOr<int32_t> SharedBytesPerBlock() {
+  constexpr int kA100 = 163 * 1024;
+  int device = 0, most = 0;
+  NSA_RETURN_IF_ERROR(ToStatus(cudaGetDevice(&device), "cudaGetDevice"));
+  NSA_RETURN_IF_ERROR(
+      ToStatus(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+               "cudaDeviceGetAttribute"));
+  NSA_ASSIGN_OR_RETURN(const int32_t architecture, KernelArchitecture());
+  return architecture < 90 ? std::min(most, kA100) : most;
 }
 
 }  // namespace nsa::cuda

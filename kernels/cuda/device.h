@@ -40,6 +40,10 @@ absl::StatusOr<DeviceInfo> ReadDevice();
 // sm_80, whose PTX the driver translates at the first start on a GPU of another generation.
 absl::StatusOr<int32_t> KernelArchitecture();
 
+// The most shared memory that a block may have: the GPU's limit, and for code of sm_80 no more than
+// an A100's, so that tests of that code on a newer GPU say what an A100 would.
+absl::StatusOr<int32_t> SharedBytesPerBlock();
+
 // Bytes of device memory that nobody uses, on the whole GPU.
 absl::StatusOr<int64_t> FreeBytes();
 

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
+#include "kernels/cuda/device.h"
 #include "kernels/cuda/status.h"
 #include "kernels/exec.h"
 #include "kernels/tensor.h"
@@ -27,11 +28,17 @@ const T* DataOf(const ConstTensor& tensor) {
   return static_cast<const T*>(tensor.data);
 }
 
-// Lets `kernel` use more than 48 KiB of shared memory. Cheap; the runtime keeps it per device and
-// context.
+// Lets `kernel` use more than 48 KiB of shared memory a block. Cheap; the runtime keeps it per
+// device and context. FailedPrecondition when the GPU has not so much.
 template <class Kernel>
 absl::Status AllowShared(Kernel* kernel, int bytes, const char* what) {
   if (bytes <= 48 * 1024) return absl::OkStatus();
+  NSA_ASSIGN_OR_RETURN(const int32_t most, SharedBytesPerBlock());
+  if (bytes > most) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        what, ": shared memory: ", bytes, " bytes a block (at most ", most,
+        " on this GPU); use narrower heads (model.d_k, model.d_v) or a GPU with more"));
+  }
   return ToStatus(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
                   what);
 }

@@ -1,6 +1,8 @@
 // RMSNorm on CUDA: one warp a row, 16 bytes a lane and access; bound by memory (4 bytes an element
 // forward, 8 backward). dweight's sums are cut into a constant number of row ranges and added in
 // order.
+#include <algorithm>
+
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/vector.cuh"
@@ -103,14 +105,18 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   }
 }
 
-// The same for wider rows, which are read twice; each warp sums dweight in shared memory.
+// The same for wider rows, which are read twice; each warp sums dweight in shared memory, of as
+// many columns as there is room for: blockIdx.y says which.
+constexpr int kWideColumns = 4096;
+
 __global__ void __launch_bounds__(kWarps* kWarp)
     RmsNormBackwardWideKernel(const bf16* dy, const bf16* x, const bf16* weight, const float* rstd,
                               bf16* dx, float* partial, int64_t rows, int dim) {
-  extern __shared__ float wide_sums[];  // [warps][dim]
+  extern __shared__ float wide_sums[];  // [warps][columns]
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  float* mine = wide_sums + warp * dim;
-  for (int c = lane; c < dim; c += kWarp) mine[c] = 0;
+  const int from = blockIdx.y * kWideColumns, columns = min(kWideColumns, dim - from);
+  float* mine = wide_sums + warp * columns;
+  for (int c = lane; c < columns; c += kWarp) mine[c] = 0;
   __syncwarp();
   const int64_t begin = rows * blockIdx.x / gridDim.x, end = rows * (blockIdx.x + 1) / gridDim.x;
   for (int64_t row = begin + warp; row < end; row += kWarps) {
@@ -119,15 +125,17 @@ __global__ void __launch_bounds__(kWarps* kWarp)
     for (int c = lane * 8; c < dim; c += kWarp * 8) {
       const Float8 g = Load8(dy + row * dim + c), v = Load8(x + row * dim + c),
                    w = Load8(weight + c);
-      // mine[] is laid out [8][dim/8], so that the lanes of an access lie side by side.
+#pragma unroll
+      for (int i = 0; i < 8; ++i) dot = fmaf(g.v[i] * w.v[i], v.v[i], dot);
+      if (c < from || c >= from + columns) continue;
+        // mine[] is laid out [8][columns/8], so that the lanes of an access lie side by side.
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
-        dot = fmaf(g.v[i] * w.v[i], v.v[i], dot);
-        mine[i * (dim / 8) + c / 8] += g.v[i] * v.v[i] * r;
+        mine[i * (columns / 8) + (c - from) / 8] += g.v[i] * v.v[i] * r;
       }
     }
     const float shift = WarpSum(dot) / dim * r * r;
-    for (int c = lane * 8; c < dim; c += kWarp * 8) {
+    for (int c = from + lane * 8; c < from + columns; c += kWarp * 8) {
       const Float8 g = Load8(dy + row * dim + c), v = Load8(x + row * dim + c),
                    w = Load8(weight + c);
       Float8 out = Load8(dx + row * dim + c);
@@ -137,10 +145,10 @@ __global__ void __launch_bounds__(kWarps* kWarp)
     }
   }
   __syncthreads();
-  for (int c = threadIdx.x; c < dim; c += blockDim.x) {
+  for (int c = threadIdx.x; c < columns; c += blockDim.x) {
     float sum = 0;
-    for (int w = 0; w < kWarps; ++w) sum += wide_sums[w * dim + c % 8 * (dim / 8) + c / 8];
-    partial[int64_t{1} * blockIdx.x * dim + c] = sum;
+    for (int w = 0; w < kWarps; ++w) sum += wide_sums[w * columns + c % 8 * (columns / 8) + c / 8];
+    partial[int64_t{1} * blockIdx.x * dim + from + c] = sum;
   }
 }
 
@@ -176,33 +184,35 @@ absl::Status RmsNorm(const Exec& exec, const RmsNormArgs& args) {
 
 absl::Status RmsNormBackward(const Exec& exec, const RmsNormBackwardArgs& args) {
   NSA_RETURN_IF_ERROR(CheckMultipleOf8("rms_norm_backward", "dim", args.dim));
-  const int dim = static_cast<int>(args.dim), shared = 4 * kWarps * dim;
+  const int dim = static_cast<int>(args.dim);
   NSA_ASSIGN_OR_RETURN(
       void* const workspace,
       WorkspaceOf(exec, RmsNormBackwardWorkspaceBytes(args.dim), "rms_norm_backward"));
   auto* partial = static_cast<float*>(workspace);
-  const auto launch = [&](auto* kernel, int bytes) {
-    kernel<<<kBlocks, kWarps * kWarp, bytes, StreamOf(exec)>>>(
+  const auto launch = [&](auto* kernel, int slices = 1, int shared = 0) {
+    kernel<<<dim3(kBlocks, slices), kWarps * kWarp, shared, StreamOf(exec)>>>(
         DataOf<bf16>(args.dy), DataOf<bf16>(args.x), DataOf<bf16>(args.weight),
         DataOf<float>(args.rstd), DataOf<bf16>(args.dx), partial, args.rows, dim);
     return CheckLaunch("rms_norm_backward");
   };
   switch (GridFor(dim, kWarp * 8)) {
     case 1:
-      NSA_RETURN_IF_ERROR(launch(RmsNormBackwardKernel<1>, 0));
+      NSA_RETURN_IF_ERROR(launch(RmsNormBackwardKernel<1>));
       break;
     case 2:
-      NSA_RETURN_IF_ERROR(launch(RmsNormBackwardKernel<2>, 0));
+      NSA_RETURN_IF_ERROR(launch(RmsNormBackwardKernel<2>));
       break;
     case 3:
-      NSA_RETURN_IF_ERROR(launch(RmsNormBackwardKernel<3>, 0));
+      NSA_RETURN_IF_ERROR(launch(RmsNormBackwardKernel<3>));
       break;
     case kMostChunks:
-      NSA_RETURN_IF_ERROR(launch(RmsNormBackwardKernel<kMostChunks>, 0));
+      NSA_RETURN_IF_ERROR(launch(RmsNormBackwardKernel<kMostChunks>));
       break;
-    default:
+    default: {
+      const int shared = 4 * kWarps * std::min(dim, kWideColumns);
       NSA_RETURN_IF_ERROR(AllowShared(RmsNormBackwardWideKernel, shared, "rms_norm_backward"));
-      NSA_RETURN_IF_ERROR(launch(RmsNormBackwardWideKernel, shared));
+      NSA_RETURN_IF_ERROR(launch(RmsNormBackwardWideKernel, GridFor(dim, kWideColumns), shared));
+    }
   }
   AddWeightGradient<<<GridFor(dim, kWarp), dim3(kWarp, 8), 0, StreamOf(exec)>>>(
       partial, dim, DataOf<float>(args.dweight));

@@ -33,7 +33,8 @@ struct RmsNormBackwardArgs {
   ConstTensor x;       // fp32 [rows, dim]
   ConstTensor weight;  // fp32 [dim]
   ConstTensor rstd;    // fp32 [rows]
-  Tensor dx;           // fp32 [rows, dim], added to: the residual's gradient is already there
+  Tensor dx;           // fp32 [rows, dim], added to: the residual's gradient is already there;
+                       // must be neither dy nor x
   Tensor dweight;      // fp32 [dim], added to; rows are summed in order
 };
 

@@ -324,6 +324,21 @@ TEST(Preflight, CountsAllMemoryForAJobThatMayWaitAndFreeMemoryForOneThatStarts) 
   EXPECT_NE(FindingOf(job.Check(), "MEMORY_ESTIMATE_EXCEEDED"), nullptr);
 }
 
+TEST(Preflight, RefusesWideHeadsWhereSharedMemoryIsSmall) {
+  for (const int32_t capability : {80, 86, 89, 90, 100, 120}) {
+    GoodJob job;
+    job.machine.gpus[0] = {"NVIDIA L40S", int64_t{141} << 30, int64_t{139} << 30, capability};
+    EXPECT_EQ(FindingOf(job.Check(), "GPU_CAPABILITY"), nullptr) << capability << ", heads of 64";
+    job.spec.mutable_model()->set_d_v(128);
+    const v1::PreflightReport report = job.Check();
+    const v1::Finding* finding = FindingOf(report, "GPU_CAPABILITY");
+    ASSERT_EQ(finding != nullptr, capability % 10 != 0 || capability == 120) << capability;
+    if (finding == nullptr) continue;
+    EXPECT_EQ(finding->field(), "model.d_v");
+    EXPECT_THAT(finding->problem(), HasSubstr("128 (at most 64 on NVIDIA L40S: it has 99 KiB"));
+  }
+}
+
 TEST(Preflight, TakesTheOutDirOfItsOwnJob) {
   GoodJob job;
   job.Write("out/owner.json", R"({"job_id": "jmine", "job_hash": "00"})");

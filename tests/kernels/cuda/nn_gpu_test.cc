@@ -57,8 +57,8 @@ TEST_F(NnOnGpu, RunsTheKernelsThatAreMeantForIt) {
 struct RowShape {
   int64_t rows, dim;
 };
-const std::array<RowShape, 6> kRowShapes = {
-    {{1, 8}, {3, 64}, {17, 256}, {300, 768}, {5000, 104}, {33, 4096}}};
+const std::array<RowShape, 8> kRowShapes = {
+    {{1, 8}, {3, 64}, {17, 256}, {300, 768}, {5000, 104}, {33, 4096}, {21, 9224}, {3, 32768}}};
 
 TEST_F(NnOnGpu, RmsNormEqualsTheCpuTruth) {
   for (const auto& [rows, dim] : kRowShapes) {
