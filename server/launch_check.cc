@@ -1,5 +1,7 @@
 #include "server/launch_check.h"
 
+#include <algorithm>
+#include <functional>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +11,21 @@
 #include "server/machine_view.h"
 
 namespace nsa::server {
+
+namespace {
+
+// The machine with no other GPUs than those that the job was placed on.
+MachineView MachineOf(const v1::StoredJob& job, v1::NodeInfo info) {
+  std::set<std::string> placed;
+  for (const v1::RankPlacement& place : job.placements()) placed.insert(place.cuda_device());
+  auto* gpus = info.mutable_gpus();
+  gpus->erase(std::remove_if(gpus->begin(), gpus->end(),
+                             [&](const v1::GpuInfo& gpu) { return !placed.contains(gpu.uuid()); }),
+              gpus->end());
+  return MachineViewOf(info);
+}
+
+}  // namespace
 
 LaunchCheck CheckLaunch(const v1::StoredJob& job, const Fleet& fleet, const PathGuard& paths) {
   LaunchCheck check{.accepted = true};
@@ -21,7 +38,7 @@ LaunchCheck CheckLaunch(const v1::StoredJob& job, const Fleet& fleet, const Path
   for (const std::string& name : names) {
     const std::optional<NodeView> node = fleet.Find(name);
     if (!node.has_value()) continue;
-    const MachineView machine = MachineViewOf(node->info);
+    const MachineView machine = MachineOf(job, node->info);
     const v1::PreflightReport report = Preflight(
         job.job().spec(), {.machine = &machine, .check_files = true, .job_id = job.job().id()});
     if (report.accepted()) continue;
@@ -52,9 +69,13 @@ NodeSlots FreeSlots(const v1::NodeInfo& info, const std::vector<JobPtr>& active)
   }
   if (!info.cuda_worker()) return slots;
   slots.gpus_total = info.gpus_size();
+  std::vector<const v1::GpuInfo*> free;
   for (const v1::GpuInfo& gpu : info.gpus()) {
-    if (!taken.contains(gpu.uuid())) slots.gpus_free.push_back(gpu.uuid());
+    if (!taken.contains(gpu.uuid())) free.push_back(&gpu);
   }
+  std::ranges::stable_sort(free, std::greater<>(),
+                           [](const v1::GpuInfo* gpu) { return gpu->free_bytes() >> 30; });
+  for (const v1::GpuInfo* gpu : free) slots.gpus_free.push_back(gpu->uuid());
   return slots;
 }
 

@@ -19,10 +19,12 @@ struct LaunchCheck {
 };
 
 // Reads data files and out_dir of this machine; may take seconds. Paths are looked at again: what
-// was a folder at the submit may be a link by now.
+// was a folder at the submit may be a link by now. Of GPUs those count that the job was placed on,
+// with the memory that is free there.
 LaunchCheck CheckLaunch(const v1::StoredJob& job, const Fleet& fleet, const PathGuard& paths);
 
-// A machine's slots, less those that active jobs hold.
+// A machine's slots, less those that active jobs hold. The GPU with the most free memory comes
+// first (to the GiB), since a program that is no job of ours may use one.
 NodeSlots FreeSlots(const v1::NodeInfo& info, const std::vector<JobPtr>& active);
 
 // `any_gpu`: a job that leaves its device open takes a GPU.

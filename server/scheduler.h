@@ -36,7 +36,7 @@ struct NodeSlots {
   std::string name;
   int32_t cpu_free = 0;
   int32_t cpu_total = 0;
-  std::vector<std::string> gpus_free;  // UUIDs
+  std::vector<std::string> gpus_free;  // UUIDs; taken from the front
   int32_t gpus_total = 0;
 };
 
