@@ -14,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "common/estimate.h"
 #include "common/preflight_rules.h"
+#include "nlohmann/json.hpp"
 
 namespace nsa {
 namespace {
@@ -68,7 +69,8 @@ Problems KindMismatch(const PreflightFacts& facts) {
     const bool tokens = HasSuffix(file.path, {".bin", ".npy"});
     const bool wrong = (data.source() == v1::DATA_SOURCE_TEXT && (packed || json || tokens)) ||
                        (data.source() == v1::DATA_SOURCE_JSONL && tokens) ||
-                       (data.source() == v1::DATA_SOURCE_TOKENS && (packed || json));
+                       (data.source() == v1::DATA_SOURCE_TOKENS &&
+                        (packed || json || HasSuffix(file.path, {".txt"})));
     if (!wrong) continue;
     problems.push_back({file.field,
                         absl::StrFormat("%s does not look like this data.source", file.path),
@@ -108,6 +110,43 @@ Problems Unreadable(const PreflightFacts& facts) {
     if (const auto fault = ReadFault(file.path)) {
       problems.push_back({file.field, absl::StrFormat("%s: %s", file.path, *fault),
                           "name a file that the machine of the job can read"});
+    }
+  }
+  return problems;
+}
+
+// What is wrong with the first line of an unpacked file of JSON lines, or nothing. A line that is
+// longer than one wants to read here is the worker's affair.
+std::optional<std::string> FirstLineFault(const std::string& path) {
+  constexpr std::streamsize kLongest = 4 << 20;
+  std::string line(kLongest, '\0');
+  std::ifstream in(path, std::ios::binary);
+  in.read(line.data(), kLongest);
+  line.resize(static_cast<size_t>(in.gcount()));
+  const size_t begin = line.find_first_not_of(" \t\r\n");
+  if (begin == std::string::npos) return std::nullopt;
+  const size_t end = line.find('\n', begin);
+  if (end == std::string::npos && in.gcount() == kLongest) return std::nullopt;
+  line = line.substr(begin, end - begin);
+  const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return "the first line is no JSON object";
+  const auto text = json.find("text");
+  if (text == json.end()) return "the first line has no field `text`";
+  if (!text->is_string()) return "the first line's field `text` is no string";
+  return std::nullopt;
+}
+
+Problems NotJsonLines(const PreflightFacts& facts) {
+  const auto& data = facts.spec.data();
+  if (!MayLook(facts) || data.source() != v1::DATA_SOURCE_JSONL) return {};
+  Problems problems;
+  for (const NamedFile& file : AllFiles(data)) {
+    if (HasSuffix(file.path, {".gz", ".zst"}) || ReadFault(file.path).has_value()) continue;
+    if (const auto fault = FirstLineFault(file.path)) {
+      problems.push_back(
+          {file.field,
+           absl::StrFormat("%s: %s (a JSON object with a `text` on each line)", file.path, *fault),
+           "name a file of JSON lines, or write source: text"});
     }
   }
   return problems;
@@ -298,6 +337,8 @@ constexpr PreflightRule kRules[] = {
      kNothing, PathIgnored},
     {"DATA_KIND_MISMATCH", "a file's ending does not fit data.source", kError, kWarning, true,
      kNothing, KindMismatch},
+    {"DATA_NOT_JSONL", "the first line of a jsonl file is no document", kError, kError, false,
+     kNothing, NotJsonLines},
     {"DATA_UNREADABLE", "a data file cannot be read", kError, kError, false, kNothing, Unreadable},
     {"TOKENIZER_MISSING", "tokenizer: gpt2 without its files", kError, kError, false, kNothing,
      TokenizerMissing},

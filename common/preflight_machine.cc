@@ -12,7 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/checkpoint_dir.h"
 #include "common/estimate.h"
+#include "common/fork.h"
 #include "common/preflight_rules.h"
 #include "nlohmann/json.hpp"
 
@@ -273,20 +275,48 @@ Problems OutDirTaken(const PreflightFacts& facts) {
                                          file.string())
                        : absl::StrFormat("belongs to job %s", job),
            job.empty() ? "take another out_dir, or remove that file when its run has ended"
-                       : absl::StrFormat("take another out_dir, or nsactl resume %s", job)}};
+                       : absl::StrFormat("take another out_dir, or nsactl resume %s; if that job "
+                                         "has been deleted, remove %s",
+                                         job, file.string())}};
+}
+
+// Whether the job begins with a checkpoint that it names, which one with checkpoints of its own
+// does not any more.
+bool BeginsWithACheckpoint(const PreflightFacts& facts) {
+  const std::string& resume = facts.spec.restart().resume();
+  if (!facts.context.check_files || resume == "auto" || resume == "never" || resume.empty()) {
+    return false;
+  }
+  if (facts.context.job_id.empty()) return true;
+  const auto own = ListCheckpoints(facts.spec.train().out_dir());
+  return !own.ok() || own->empty();
+}
+
+bool HasState(const std::filesystem::path& checkpoint) {
+  std::error_code error;
+  return std::filesystem::exists(checkpoint / "state.json", error);
 }
 
 Problems ResumeNotFound(const PreflightFacts& facts) {
   const std::string& resume = facts.spec.restart().resume();
-  if (!facts.context.check_files || resume == "auto" || resume == "never" || resume.empty()) {
-    return {};
-  }
-  std::error_code error;
-  if (std::filesystem::exists(std::filesystem::path(resume) / "state.json", error)) return {};
+  if (!BeginsWithACheckpoint(facts) || HasState(resume)) return {};
   return {
       {"restart.resume",
        absl::StrFormat("%s is not a checkpoint (a folder with state.json)", resume.substr(0, 256)),
        "name a step-… folder, or write auto or never"}};
+}
+
+// Of a checkpoint that is there: it can be read, and the job can go on from it.
+Problems ResumeMismatch(const PreflightFacts& facts) {
+  const std::string& resume = facts.spec.restart().resume();
+  if (!BeginsWithACheckpoint(facts) || !HasState(resume)) return {};
+  const absl::StatusOr<v1::CheckpointState> state = ReadCheckpointState(resume);
+  if (!state.ok()) {
+    return {{"restart.resume", std::string(state.status().message()), "take another checkpoint"}};
+  }
+  const std::optional<ForkProblem> problem = CheckFork(*state, facts.spec);
+  if (!problem.has_value()) return {};
+  return {{"restart.resume", problem->what, problem->fix}};
 }
 
 constexpr v1::Severity kError = v1::SEVERITY_ERROR;
@@ -318,6 +348,8 @@ constexpr PreflightRule kRules[] = {
      OutDirTaken},
     {"RESUME_NOT_FOUND", "the checkpoint to resume from is not there", kError, kError, false,
      kNothing, ResumeNotFound},
+    {"RESUME_MISMATCH", "the checkpoint to resume from does not fit the job", kError, kError, false,
+     kNothing, ResumeMismatch},
 };
 
 }  // namespace

@@ -69,6 +69,7 @@ void Fold(const v1::WorkerRecord& record, const v1::TrainSpec& train, int64_t la
       FoldEval(record.eval(), progress);
       break;
     case v1::WorkerRecord::kCheckpoint:
+      progress->set_checkpoint_error(record.checkpoint().error());
       if (!record.checkpoint().error().empty()) break;
       progress->set_checkpoint_step(record.checkpoint().step());
       progress->set_checkpoint_unix_nanos(record.unix_nanos());

@@ -8,6 +8,7 @@
 #include <random>
 #include <set>
 
+#include "common/checkpoint_dir.h"
 #include "common/estimate.h"
 #include "tests/common/preflight_cases.h"
 
@@ -103,6 +104,14 @@ const RuleCase kCases[] = {
        job->Write("train.jsonl.zst", std::string(4 << 20, 'a'));
        Data(job)->set_path(0, job->PathOf("train.jsonl.zst"));
      }},
+    {"DATA_NOT_JSONL", "data.path[0]", "the first line has no field `text`",
+     [](GoodJob* job) {
+       Data(job)->set_source(v1::DATA_SOURCE_JSONL);
+       job->Write("train.jsonl", "{\"body\": \"a\"}\n{\"text\": \"b\"}\n");
+       job->Write("val.jsonl", "{\"text\": \"c\"}");
+       Data(job)->set_path(0, job->PathOf("train.jsonl"));
+       Data(job)->set_val_path(0, job->PathOf("val.jsonl"));
+     }},
     {"DATA_UNREADABLE", "data.path[0]", "No such file",
      [](GoodJob* job) { Data(job)->set_path(0, job->PathOf("missing.txt")); }},
     {"TOKENIZER_MISSING", "data.tokenizer_path", "merges.txt: No such file",
@@ -174,6 +183,16 @@ const RuleCase kCases[] = {
      }},
     {"RESUME_NOT_FOUND", "restart.resume", "is not a checkpoint",
      [](GoodJob* job) { job->spec.mutable_restart()->set_resume(job->PathOf("step-00000100")); }},
+    {"RESUME_MISMATCH", "restart.resume", "model.n_layers: 12 -> 13",
+     [](GoodJob* job) {
+       v1::CheckpointState state;
+       state.set_format_version(1);
+       state.set_step(100);
+       *state.mutable_spec() = job->spec;
+       job->Write("step-00000100/state.json", *SerializeCheckpointState(state));
+       job->spec.mutable_model()->set_n_layers(13);
+       job->spec.mutable_restart()->set_resume(job->PathOf("step-00000100"));
+     }},
 };
 
 class EveryRule : public testing::TestWithParam<RuleCase> {};

@@ -349,9 +349,11 @@ TEST(Progress, AFailedCheckpointIsNone) {
   record.mutable_checkpoint()->set_error("disk full");
   Fold(record, Training(100), 100, &progress);
   EXPECT_EQ(progress.checkpoint_step(), 0);
+  EXPECT_EQ(progress.checkpoint_error(), "disk full");
   record.mutable_checkpoint()->clear_error();
   Fold(record, Training(100), 100, &progress);
   EXPECT_EQ(progress.checkpoint_step(), 10);
+  EXPECT_EQ(progress.checkpoint_error(), "");
 }
 
 }  // namespace

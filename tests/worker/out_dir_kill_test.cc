@@ -28,7 +28,7 @@ constexpr int kSteps = 400;
 void WriteJob(const std::filesystem::path& path) {
   std::ofstream(path) << R"(
 name: killed
-model: {dim: 32, n_layers: 1, n_heads: 2, n_kv_groups: 1, d_k: 16, d_v: 16, vocab: 32, mlp_ratio: 2}
+model: {dim: 32, n_layers: 1, n_heads: 2, n_kv_groups: 1, d_k: 16, d_v: 16, mlp_ratio: 2}
 nsa: {l: 8, d: 4, l_sel: 8, n_sel: 3, w: 8}
 data: {source: synthetic}
 runtime: {device: cpu}

@@ -310,6 +310,63 @@ TEST(Trainer, RefusesALaunchWhoseStopMakesNoSense) {
   EXPECT_THAT(zero.finished.text(), HasSubstr("stop: at_step: 0 (1 or more)"));
 }
 
+// The checkpoint of step 5 of a run of 12, in `out`.
+std::string CheckpointOfStep5(const TempDir& dir) {
+  const RankResult first = RunJob(dir, Job(dir))[0];
+  EXPECT_EQ(first.finished.outcome(), v1::OUTCOME_COMPLETED);
+  return (CheckpointsDir(dir / "out") / "step-00000005").string();
+}
+
+RankResult GoOnFrom(const std::string& checkpoint, const TempDir& dir, const std::string& out,
+                    const std::function<void(v1::JobSpec*)>& change) {
+  v1::JobSpec spec = Job(dir, out);
+  spec.mutable_restart()->set_resume(checkpoint);
+  change(&spec);
+  const TempDir runs;
+  return RunJob(runs, spec, {.job_id = out})[0];
+}
+
+TEST(Trainer, GoesOnFromAnotherJobsCheckpointWithOtherSettings) {
+  const TempDir dir;
+  const std::string checkpoint = CheckpointOfStep5(dir);
+  const auto same = GoOnFrom(checkpoint, dir, "same", [](v1::JobSpec*) {});
+  ASSERT_EQ(same.steps.size(), 7u) << same.finished.text();
+  EXPECT_THAT(same.events.at(0).text(), testing::EndsWith("step-00000005")) << "nothing differs";
+
+  const auto slower = GoOnFrom(checkpoint, dir, "slower", [](v1::JobSpec* spec) {
+    spec->mutable_train()->set_lr(spec->train().lr() / 2);
+  });
+  ASSERT_EQ(slower.steps.size(), 7u) << slower.finished.text();
+  EXPECT_EQ(slower.steps[0].loss(), same.steps[0].loss()) << "the same weights, on the same data";
+  EXPECT_NE(slower.steps[2].loss(), same.steps[2].loss());
+  EXPECT_NEAR(slower.steps[0].learning_rate(), same.steps[0].learning_rate() / 2, 1e-12);
+  EXPECT_THAT(slower.events.at(0).text(), HasSubstr("which differs in train.lr: "));
+  EXPECT_THAT(slower.events.at(0).text(), Not(HasSubstr("the data begins anew")));
+
+  const auto other_data = GoOnFrom(checkpoint, dir, "other", [](v1::JobSpec* spec) {
+    spec->mutable_data()->set_source(v1::DATA_SOURCE_UNIFORM);
+  });
+  ASSERT_EQ(other_data.steps.size(), 7u) << other_data.finished.text();
+  EXPECT_NE(other_data.steps[0].loss(), same.steps[0].loss());
+  EXPECT_THAT(other_data.events.at(0).text(), HasSubstr("; the data begins anew"));
+}
+
+TEST(Trainer, RefusesAnotherJobsCheckpointOfAnotherModelOrBehindItsEnd) {
+  const TempDir dir;
+  const std::string checkpoint = CheckpointOfStep5(dir);
+  const auto wider = GoOnFrom(checkpoint, dir, "wider", [](v1::JobSpec* spec) {
+    spec->mutable_nsa()->set_w(spec->nsa().w() * 2);
+  });
+  EXPECT_EQ(wider.finished.outcome(), v1::OUTCOME_FAILED_FINAL);
+  EXPECT_THAT(wider.finished.text(), HasSubstr("restart.resume: a checkpoint of another model"));
+  EXPECT_THAT(wider.finished.text(), HasSubstr("nsa.w: "));
+  const auto over = GoOnFrom(checkpoint, dir, "over",
+                             [](v1::JobSpec* spec) { spec->mutable_train()->set_steps(5); });
+  EXPECT_EQ(over.finished.outcome(), v1::OUTCOME_FAILED_FINAL);
+  EXPECT_THAT(over.finished.text(),
+              HasSubstr("a checkpoint of step 5 (less than train.steps, 5); raise train.steps"));
+}
+
 TEST(Trainer, ResumesTwoRanksBitForBit) {
   const TempDir dir;
   const RankResult whole = RunJob(dir, Job(dir, "whole"), {.world = 2})[0];

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "common/checkpoint_dir.h"
+#include "common/load.h"
 #include "common/process.h"
 #include "nsa/v1/worker.pb.h"
 #include "tests/testing/temp_dir.h"
@@ -78,7 +79,7 @@ void WriteJob(const TempDir& dir, int64_t steps) {
   std::ofstream(dir / "job.yaml")
       << "name: tiny\n"
          "model: {dim: 32, n_layers: 1, n_heads: 4, n_kv_groups: 2, "
-         "d_k: 16, d_v: 16, vocab: 32}\n"
+         "d_k: 16, d_v: 16}\n"
          "nsa: {l: 8, d: 4, l_sel: 8, n_sel: 4, w: 16}\n"
          "data: {source: synthetic}\n"
          "train: {steps: "
@@ -166,10 +167,27 @@ TEST(WorkerProgram, RefusesALaunchThatItUnderstandsOnlyInPart) {
   EXPECT_THAT(worker.output(), HasSubstr("spec.runtime.precision: value 77 is not known"));
 }
 
+TEST(WorkerProgram, RefusesByHandWhatPreflightRefuses) {
+  const TempDir dir;
+  WriteJob(dir, 3);
+  std::ofstream(dir / "job.yaml", std::ios::app) << "restart: {resume: nowhere/step-00000005}\n";
+  Worker worker(dir, "worker", {"--job", "job.yaml"});
+  EXPECT_EQ(worker.Wait().code, 2) << worker.output();
+  EXPECT_THAT(worker.output(), HasSubstr("job.yaml:6:11: error RESUME_NOT_FOUND: restart.resume"));
+  EXPECT_FALSE(std::filesystem::exists(dir / "artifacts"));
+}
+
 TEST(WorkerProgram, ExitsWithThreeForAJobThatCanNeverRun) {
   const TempDir dir;
-  std::ofstream(dir / "job.yaml") << "name: tiny\nmodel: {d_k: 17}\ntrain: {steps: 1}\n";
-  Worker worker(dir, "worker", {"--job", "job.yaml"});
+  v1::WorkerLaunch launch;
+  launch.set_world_size(1);
+  launch.set_generation(1);
+  launch.mutable_spec()->mutable_model()->set_d_k(17);
+  launch.mutable_spec()->mutable_data()->set_source(v1::DATA_SOURCE_SYNTHETIC);
+  ApplyDefaults(launch.mutable_spec());
+  launch.mutable_spec()->mutable_train()->set_out_dir(dir / "out");
+  std::ofstream(dir / "launch.pb", std::ios::binary) << launch.SerializeAsString();
+  Worker worker(dir, "worker", {"--run-dir", dir.path().string()});
   EXPECT_EQ(worker.Wait().code, 3) << worker.output();
   EXPECT_THAT(worker.output(), HasSubstr("d_k: 17"));
 }

@@ -13,6 +13,7 @@
 #include "common/known.h"
 #include "common/load.h"
 #include "common/log.h"
+#include "common/preflight.h"
 #include "common/status.h"
 #include "common/thread_name.h"
 #include "common/version.h"
@@ -67,6 +68,24 @@ absl::StatusOr<v1::WorkerLaunch> ReadLaunch(const RunDir& run_dir) {
   return launch;
 }
 
+// What the coordinator would have checked, but for the machine.
+absl::Status CheckByHand(const Flags& flags, const JobFile& file) {
+  v1::JobSpec spec = file.spec;
+  spec.mutable_resources()->set_gpus(flags.world);
+  v1::PreflightReport report = Preflight(spec, {.check_files = true});
+  AddPlaces(file.source.places, &report);
+  if (report.accepted()) {
+    for (const v1::Finding& finding : report.findings()) {
+      if (finding.severity() != v1::SEVERITY_WARNING || flags.rank != 0) continue;
+      spdlog::warn("{}: {}: {}; {}", finding.rule(), finding.field(), finding.problem(),
+                   finding.fix());
+    }
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat(flags.job, ": refused by preflight\n", FormatReport(report, flags.job)));
+}
+
 // A launch without a coordinator.
 absl::StatusOr<v1::WorkerLaunch> LaunchByHand(const Flags& flags) {
   const std::filesystem::path here = std::filesystem::current_path();
@@ -83,6 +102,7 @@ absl::StatusOr<v1::WorkerLaunch> LaunchByHand(const Flags& flags) {
         "--rendezvous: none (a folder that all ranks share, with --world above 1); name an empty "
         "one");
   }
+  if (!flags.deterministic_check) NSA_RETURN_IF_ERROR(CheckByHand(flags, file));
   v1::WorkerLaunch launch;
   *launch.mutable_spec() = std::move(file.spec);
   launch.set_generation(1);

@@ -86,6 +86,7 @@ class Trainer {
   absl::Status OpenGpu();
   absl::Status MakeModel();
   absl::Status Resume();
+  std::string LeaveOrigin();
   absl::Status OpenReporter(int64_t resumed_step);
   absl::Status OpenCheckpoints();
   void ReportStart();

@@ -1,9 +1,14 @@
 // What happens before the first step.
 #include <unistd.h>
 
+#include <filesystem>
+#include <optional>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/checkpoint_dir.h"
 #include "common/estimate.h"
+#include "common/fork.h"
 #include "common/load.h"
 #include "common/log.h"
 #include "common/status.h"
@@ -22,6 +27,14 @@ v1::WorkerEvent Event(std::string reason, std::string text, v1::Severity severit
   event.set_text(std::move(text));
   event.set_severity(severity);
   return event;
+}
+
+// A checkpoint that the job names, of another out_dir.
+absl::Status CheckOrigin(const std::filesystem::path& checkpoint, const v1::JobSpec& spec) {
+  NSA_ASSIGN_OR_RETURN(const v1::CheckpointState state, ReadCheckpointState(checkpoint));
+  const std::optional<ForkProblem> problem = CheckFork(state, spec);
+  if (!problem.has_value()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(problem->what, "; ", problem->fix));
 }
 
 absl::Status CheckLaunch(const v1::WorkerLaunch& launch) {
@@ -185,6 +198,24 @@ absl::Status Trainer::MakeModel() {
   return absl::OkStatus();
 }
 
+// What was another job's stays with it: its validation, its trouble, and its place in the data
+// unless that is this job's data too. Returns, for people, in what this job differs.
+std::string Trainer::LeaveOrigin() {
+  const std::string differences = ForkDifferences(state_.spec(), spec_);
+  state_.set_consecutive_nonfinite(0);
+  const bool same_data = state_.data().fingerprint() == data_->info().fingerprint &&
+                         state_.spec().train().seq_len() == train_.seq_len() &&
+                         data_->Seek(state_.data()).ok();
+  if (!same_data) {
+    state_.clear_data();
+    state_.clear_val_loss();
+    state_.clear_best_val_loss();
+    state_.clear_best_val_step();
+  }
+  return absl::StrCat("; another job's, which differs in ", differences,
+                      same_data ? "" : "; the data begins anew");
+}
+
 absl::Status Trainer::Resume() {
   page_.SetPhase(Phase::kLoadingCheckpoint);
   if (launch_.rank() == 0) {
@@ -204,16 +235,19 @@ absl::Status Trainer::Resume() {
   if (point.checkpoint.empty()) {
     Initialize(train_.seed(), parameters);
   } else {
-    NSA_ASSIGN_OR_RETURN(state_, LoadCheckpoint(point.checkpoint, job_hash,
+    const bool own = point.checkpoint.parent_path() == CheckpointsDir(train_.out_dir());
+    if (!own) NSA_RETURN_IF_ERROR(Annotate(CheckOrigin(point.checkpoint, spec_), "restart.resume"));
+    NSA_ASSIGN_OR_RETURN(state_, LoadCheckpoint(point.checkpoint, own ? job_hash : "",
                                                 {.layout = &layout_,
                                                  .parameters = parameters->flat(),
                                                  .first_moment = first->flat(),
                                                  .second_moment = second->flat()}));
-    NSA_RETURN_IF_ERROR(Annotate(data_->Seek(state_.data()), "resume"));
+    const std::string differences = state_.job_hash() == job_hash ? "" : LeaveOrigin();
+    if (differences.empty()) NSA_RETURN_IF_ERROR(Annotate(data_->Seek(state_.data()), "resume"));
     resumed_from_ = point.checkpoint.string();
-    early_events_.push_back(Event("RESUMED",
-                                  absl::StrFormat("from step %d: %s", state_.step(), resumed_from_),
-                                  v1::SEVERITY_INFO));
+    early_events_.push_back(Event(
+        "RESUMED", absl::StrFormat("from step %d: %s%s", state_.step(), resumed_from_, differences),
+        v1::SEVERITY_INFO));
   }
   if (on_gpu()) {
     NSA_RETURN_IF_ERROR(CopyArena(gpu_->exec(), *parameters, &parameters_));
