@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -209,6 +210,15 @@ std::vector<std::string> VerifyCheckpoint(const std::filesystem::path& checkpoin
     if (auto problem = ProblemOf(checkpoint, file)) problems.push_back(*std::move(problem));
   }
   return problems;
+}
+
+// The trainer validates every eval_every steps and after the last one, before it saves.
+std::optional<double> ValLossAt(const v1::CheckpointState& state) {
+  const v1::TrainSpec& train = state.spec().train();
+  const bool validated = train.eval_every() > 0 &&
+                         (state.step() % train.eval_every() == 0 || state.step() == train.steps());
+  if (!validated || !std::isfinite(state.val_loss()) || state.val_loss() <= 0) return std::nullopt;
+  return state.val_loss();
 }
 
 absl::StatusOr<NewestGood> FindNewestGood(const std::filesystem::path& out_dir) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,10 @@ absl::StatusOr<std::string> SerializeCheckpointState(v1::CheckpointState state);
 // Reads state.json; DataLoss when it is not one or its own hash is wrong, FailedPrecondition for a
 // newer format_version.
 absl::StatusOr<v1::CheckpointState> ReadCheckpointState(const std::filesystem::path& checkpoint);
+
+// The loss of the validation that was made at this very checkpoint's step; nothing when there was
+// none. state.json carries the last validation's loss, which may be that of an earlier step.
+std::optional<double> ValLossAt(const v1::CheckpointState& state);
 
 // XXH3-128 of a file as 32 lower-case hexadecimal digits.
 absl::StatusOr<std::string> HashFile(const std::filesystem::path& path);

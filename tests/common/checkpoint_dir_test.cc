@@ -1,7 +1,9 @@
 #include "common/checkpoint_dir.h"
 
+#include <cmath>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,6 +55,28 @@ std::vector<int64_t> Steps(const std::vector<CheckpointEntry>& entries) {
   std::vector<int64_t> steps;
   for (const auto& entry : entries) steps.push_back(entry.step);
   return steps;
+}
+
+TEST(CheckpointDir, AValidationLossIsThatOfTheCheckpointsOwnStep) {
+  v1::CheckpointState state;
+  v1::TrainSpec& train = *state.mutable_spec()->mutable_train();
+  train.set_steps(3650);
+  train.set_eval_every(500);
+  state.set_val_loss(2.5);
+  const auto at = [&](int64_t step) {
+    state.set_step(step);
+    return ValLossAt(state);
+  };
+  EXPECT_EQ(at(3500), 2.5);
+  EXPECT_EQ(at(3640), std::nullopt) << "the loss is that of step 3500";
+  EXPECT_EQ(at(3650), 2.5) << "the last step is validated too";
+  train.set_eval_every(0);
+  EXPECT_EQ(at(3500), std::nullopt);
+  train.set_eval_every(500);
+  for (const double none : {0.0, std::nan("")}) {
+    state.set_val_loss(none);
+    EXPECT_EQ(at(3500), std::nullopt);
+  }
 }
 
 TEST(CheckpointDir, HashesAreXxh3Of128Bits) {

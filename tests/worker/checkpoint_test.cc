@@ -9,6 +9,7 @@
 #include <atomic>
 #include <csignal>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -177,6 +178,24 @@ TEST(Checkpoint, RetentionRunsAfterEachWrite) {
   EXPECT_THAT(Names(CheckpointsDir(dir.path())),
               ElementsAre(".lock", "latest.ckpt", "step-00000002", "step-00000003", "step-00000005",
                           "step-00000006"));
+}
+
+TEST(Checkpoint, TheBestIsOneThatWasValidatedAtItsOwnStep) {
+  const TempDir dir;
+  auto writer = CheckpointWriter::Open(Options(dir));
+  ASSERT_OK(writer);
+  const Training training(1);
+  // Validated at 2, 4 and 6; the checkpoints between carry the loss of the one before.
+  const std::map<int64_t, double> losses = {{1, 0.5}, {2, 3}, {3, 3}, {4, 1}, {5, 1}, {6, 2}};
+  for (int64_t step = 1; step <= 9; ++step) {
+    v1::CheckpointState state = State(step, losses.contains(step) ? losses.at(step) : 0.5);
+    state.mutable_spec()->mutable_train()->set_eval_every(step <= 6 ? 2 : 100);
+    ASSERT_OK((*writer)->Save(training.state(), state));
+    ASSERT_OK((*writer)->Drain());
+  }
+  EXPECT_THAT(
+      Names(CheckpointsDir(dir.path())),
+      ElementsAre(".lock", "latest.ckpt", "step-00000004", "step-00000008", "step-00000009"));
 }
 
 TEST(Checkpoint, ARolledBackRunReplacesWhatItReachesAgain) {

@@ -67,6 +67,7 @@ inline v1::CheckpointState State(int64_t step, double val_loss = 0) {
   state.mutable_data()->set_epoch(2);
   state.mutable_data()->set_sequence(77);
   state.set_val_loss(val_loss);
+  state.mutable_spec()->mutable_train()->set_eval_every(1);
   return state;
 }
 

@@ -133,16 +133,17 @@ std::optional<int64_t> TemporaryStep(const std::string& name) {
   return step;
 }
 
-// The step of the lowest validation loss among `entries`; 0 when none has one.
+// The step of the lowest validation loss among `entries`, of those that were validated at their own
+// step; 0 when none was.
 int64_t BestStep(const std::vector<CheckpointEntry>& entries) {
   int64_t best_step = 0;
   double best_loss = 0;
   for (const CheckpointEntry& entry : entries) {
     const auto state = ReadCheckpointState(entry.path);
-    if (!state.ok() || state->val_loss() <= 0) continue;
-    if (best_step == 0 || state->val_loss() < best_loss) {
+    const std::optional<double> loss = state.ok() ? ValLossAt(*state) : std::nullopt;
+    if (loss.has_value() && (best_step == 0 || *loss < best_loss)) {
       best_step = entry.step;
-      best_loss = state->val_loss();
+      best_loss = *loss;
     }
   }
   return best_step;
