@@ -42,6 +42,7 @@ struct RunOptions {
   std::function<void(int rank, Trainer*)> before = [](int, Trainer*) {};
   // Adds to a rank's launch, e.g. the stop in force.
   std::function<void(v1::WorkerLaunch*)> launch = [](v1::WorkerLaunch*) {};
+  LastSavePatience last_save = {};
 };
 
 inline RankResult ReadJournal(const std::filesystem::path& path) {
@@ -73,7 +74,8 @@ inline std::vector<RankResult> RunJob(const TempDir& dir, const v1::JobSpec& spe
   for (int rank = 0; rank < options.world; ++rank) {
     threads.emplace_back([&, rank] {
       TrainerOptions trainer_options{.run_dir = RunDir{RunFolder(dir, options, rank)},
-                                     .clock = &clock};
+                                     .clock = &clock,
+                                     .last_save = options.last_save};
       std::filesystem::create_directories(trainer_options.run_dir->path);
       v1::WorkerLaunch& launch = trainer_options.launch;
       *launch.mutable_spec() = spec;

@@ -571,6 +571,103 @@ TEST(Trainer, AFolderExchangedForALinkCostsCheckpointsUntilItIsPutBack) {
   }
 }
 
+// Nobody can point latest.ckpt anywhere while this is there.
+class NoCheckpointCanBeFinished {
+ public:
+  explicit NoCheckpointCanBeFinished(const std::filesystem::path& out_dir)
+      : obstacle_(CheckpointsDir(out_dir) / "latest.ckpt.tmp") {
+    std::filesystem::create_directories(obstacle_);
+  }
+  void End() const { std::filesystem::remove(obstacle_); }
+
+ private:
+  const std::filesystem::path obstacle_;
+};
+
+// The texts of a rank's CHECKPOINT_FAILED events.
+std::vector<std::string> Failures(const RankResult& result) {
+  std::vector<std::string> texts;
+  for (const v1::WorkerEvent& event : result.events) {
+    if (event.reason() == "CHECKPOINT_FAILED") texts.push_back(event.text());
+  }
+  return texts;
+}
+
+TEST(Trainer, TheLastCheckpointIsTriedAgainUntilItCanBeWritten) {
+  for (const bool asked : {false, true}) {
+    const TempDir dir;
+    const NoCheckpointCanBeFinished obstacle(dir / "out");
+    v1::JobSpec spec = asked ? EndlessJob(dir) : Job(dir);
+    spec.mutable_train()->set_save_every(0);
+    const RunOptions options{
+        .world = 2,
+        .last_save = {.first_wait = absl::Milliseconds(20), .longest_wait = absl::Seconds(1)}};
+    const auto folder = RunFolder(dir, options, 0);
+    std::thread somebody([&] {
+      if (asked) AskToStop(folder / "control.sock");
+      EXPECT_TRUE(Within(absl::Seconds(60), [&] {
+        return std::filesystem::exists(folder / "journal") &&
+               Failures(ReadJournal(folder / "journal")).size() >= 3;
+      }));
+      const auto page = ReadStatusPage(RunDir{folder}.status());
+      EXPECT_TRUE(page.ok()) << page.status();
+      // Alive while it waits.
+      EXPECT_TRUE(Within(absl::Seconds(60), [&] {
+        const auto now = ReadStatusPage(RunDir{folder}.status());
+        return page.ok() && now.ok() && now->progress > page->progress;
+      }));
+      EXPECT_EQ(ReadJournal(folder / "journal").finished.reason(), "") << "nothing is given up";
+      obstacle.End();
+    });
+    const auto results = RunJob(dir, spec, options);
+    somebody.join();
+    for (const RankResult& result : results) {
+      EXPECT_EQ(result.finished.outcome(), asked ? v1::OUTCOME_STOPPED : v1::OUTCOME_COMPLETED)
+          << result.finished.text();
+    }
+    const std::vector<std::string> failures = Failures(results[0]);
+    ASSERT_GE(failures.size(), 3u);
+    EXPECT_THAT(failures[0], HasSubstr("free space or fix the folder, it is tried again in 20ms"));
+    EXPECT_THAT(failures[1], HasSubstr("it is tried again in 40ms"));
+    const int64_t last = results[0].finished.step();
+    EXPECT_TRUE(VerifyCheckpoint(CheckpointsDir(dir / "out") / CheckpointName(last)).empty());
+    EXPECT_EQ(results[0].checkpoints.back().step(), last);
+    EXPECT_EQ(results[0].checkpoints.back().error(), "");
+  }
+}
+
+TEST(Trainer, PatienceWithTheLastCheckpointEnds) {
+  const TempDir dir;
+  const NoCheckpointCanBeFinished obstacle(dir / "out");
+  v1::JobSpec spec = Job(dir);
+  spec.mutable_train()->set_save_every(0);
+  const absl::Duration brief = absl::Milliseconds(1);
+  const auto results = RunJob(
+      dir, spec,
+      {.world = 2, .last_save = {.first_wait = brief, .longest_wait = brief, .total = 3 * brief}});
+  for (const RankResult& result : results) {
+    EXPECT_EQ(result.finished.outcome(), v1::OUTCOME_FAILED);
+    EXPECT_EQ(result.finished.reason(), "CHECKPOINT_FAILED") << result.finished.text();
+  }
+  const std::vector<std::string> failures = Failures(results[0]);
+  ASSERT_EQ(failures.size(), 4u) << "and three repetitions";
+  EXPECT_THAT(failures[2], HasSubstr("it is tried again in 1ms"));
+  EXPECT_THAT(failures[3], HasSubstr("it is not tried again"));
+}
+
+TEST(WaitAfter, DoublesUpToTheLongestAndEndsWithPatience) {
+  const LastSavePatience patience;
+  absl::Duration waited;
+  int failures = 1;
+  for (; const auto wait = WaitAfter(failures, patience); ++failures) {
+    const absl::Duration doubled = patience.first_wait * (failures <= 5 ? 1 << (failures - 1) : 16);
+    EXPECT_EQ(*wait, std::min(doubled, patience.longest_wait));
+    waited += *wait;
+  }
+  EXPECT_LE(waited, patience.total);
+  EXPECT_GT(waited + patience.longest_wait, patience.total);
+}
+
 // Somebody exchanges folders and files as fast as they can, until a good many checkpoints have been
 // written or refused.
 TEST(Trainer, WritesThroughNoLinkWhateverMomentItComesAt) {

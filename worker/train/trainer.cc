@@ -1,12 +1,14 @@
 // The loop. Setting up is in trainer_setup.cc.
 #include "worker/train/trainer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
 #include "common/checkpoint_dir.h"
 #include "common/estimate.h"
 #include "common/log.h"
@@ -27,6 +29,16 @@ Ending StoppedAfter(int64_t step, const Agreement& agreement) {
 }
 
 }  // namespace
+
+std::optional<absl::Duration> WaitAfter(int failures, const LastSavePatience& patience) {
+  absl::Duration wait = patience.first_wait, waited;
+  for (int i = 1; i < failures; ++i) {
+    waited += wait;
+    wait = std::min(2 * wait, patience.longest_wait);
+  }
+  if (waited + wait > patience.total) return std::nullopt;
+  return wait;
+}
 
 template <class Body>
 auto Trainer::Timed(double* seconds, Body body) {
@@ -78,7 +90,7 @@ absl::StatusOr<Ending> Trainer::Train() {
   while (step() < train_.steps()) {
     const absl::StatusOr<StepResult> result = Step(step() + 1);
     if (IsExhausted(result.status())) {
-      NSA_RETURN_IF_ERROR(Save());
+      NSA_RETURN_IF_ERROR(SaveLast(0));
       return Ending{v1::OUTCOME_COMPLETED, "DATA_EXHAUSTED",
                     absl::StrCat("the data ended after step ", step())};
     }
@@ -92,7 +104,11 @@ absl::StatusOr<Ending> Trainer::Train() {
       NSA_RETURN_IF_ERROR(Evaluate());
     }
     const bool stop = result->agreement.stop && !last;
-    if (Due(train_.save_every()) || last || stop) NSA_RETURN_IF_ERROR(Save());
+    if (last || stop) {
+      NSA_RETURN_IF_ERROR(SaveLast(0));
+    } else if (Due(train_.save_every())) {
+      NSA_RETURN_IF_ERROR(Save());
+    }
     if (stop) return StoppedAfter(step(), result->agreement);
   }
   return Ending{v1::OUTCOME_COMPLETED, "COMPLETED",
@@ -112,7 +128,7 @@ absl::StatusOr<std::optional<Ending>> Trainer::StopBeforeTheFirstStep() {
   if (!agreement.stop || step() >= train_.steps()) return std::nullopt;
   // A checkpoint of another out_dir (restart.resume: PATH) becomes one of this.
   if (std::filesystem::path(resumed_from_).parent_path() != CheckpointsDir(train_.out_dir())) {
-    NSA_RETURN_IF_ERROR(Save());
+    NSA_RETURN_IF_ERROR(SaveLast(0));
   }
   return StoppedAfter(step(), agreement);
 }
@@ -287,7 +303,18 @@ absl::Status Trainer::Evaluate() {
   return absl::OkStatus();
 }
 
-absl::Status Trainer::Save() {
+absl::Status Trainer::Save() { return SaveState({}); }
+
+// The checkpoint that the run ends with, after so many failures to write it.
+absl::Status Trainer::SaveLast(int failures) {
+  const std::optional<absl::Duration> wait = WaitAfter(failures + 1, options_.last_save);
+  return SaveState({.again = failures > 0,
+                    .then = wait
+                                ? absl::StrCat("it is tried again in ", absl::FormatDuration(*wait))
+                                : "it is not tried again"});
+}
+
+absl::Status Trainer::SaveState(const SaveOptions& how) {
   if (step() == 0) return absl::OkStatus();
   page_.SetPhase(Phase::kCheckpoint);
   v1::CheckpointState state = state_;
@@ -300,24 +327,43 @@ absl::Status Trainer::Save() {
                                            .parameters = parameters_.flat(),
                                            .first_moment = optimizer_->first_moment().flat(),
                                            .second_moment = optimizer_->second_moment().flat()},
-                                          state);
+                                          state, how);
   step_began_ += options_.clock->Monotonic() - begin;
   return saved;
 }
 
 // Waits for the last checkpoint, and for all ranks to have done so: no rank ends well before what
-// it ends with is on disk.
+// it ends with is on disk. One that cannot be written is tried again by all ranks, since with this
+// process would go what was trained since the one before.
 absl::Status Trainer::Finish(Ending* ending) {
   if (on_gpu() && options_.time_kernels) PrintKernelTimes();
+  for (int failures = 0;;) {
+    page_.SetPhase(Phase::kCheckpoint);
+    const absl::Status drained = checkpoints_->Drain();
+    double failed = drained.ok() ? 0 : 1;
+    NSA_RETURN_IF_ERROR(
+        comm_->AllReduce("finish", nsa::Reduce::kMax, std::span<double>(&failed, 1)));
+    if (failed == 0) return absl::OkStatus();
+    const std::optional<absl::Duration> wait = WaitAfter(++failures, options_.last_save);
+    if (!wait) {
+      *ending = {v1::OUTCOME_FAILED, "CHECKPOINT_FAILED",
+                 drained.ok() ? "another rank could not write the last checkpoint"
+                              : std::string(drained.message())};
+      return absl::OkStatus();
+    }
+    Pause(*wait);
+    NSA_RETURN_IF_ERROR(SaveLast(failures));
+  }
+}
+
+// Alive all the while, for whoever looks for hangs.
+void Trainer::Pause(absl::Duration wait) {
   page_.SetPhase(Phase::kCheckpoint);
-  const absl::Status drained = checkpoints_->Drain();
-  double failed = drained.ok() ? 0 : 1;
-  NSA_RETURN_IF_ERROR(comm_->AllReduce("finish", nsa::Reduce::kMax, std::span<double>(&failed, 1)));
-  if (failed == 0) return absl::OkStatus();
-  *ending = {v1::OUTCOME_FAILED, "CHECKPOINT_FAILED",
-             drained.ok() ? "another rank could not write the last checkpoint"
-                          : std::string(drained.message())};
-  return absl::OkStatus();
+  const absl::Duration end = options_.clock->Monotonic() + wait;
+  for (absl::Duration now; (now = options_.clock->Monotonic()) < end;) {
+    page_.Touch();
+    absl::SleepFor(std::min(end - now, absl::Seconds(1)));
+  }
 }
 
 }  // namespace nsa

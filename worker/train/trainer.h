@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "common/clock.h"
 #include "common/control_socket.h"
 #include "common/run_dir.h"
@@ -43,11 +44,23 @@
 
 namespace nsa {
 
+// How long a run goes on trying to write its last checkpoint when that fails, e.g. for a full disk:
+// what it has trained is in this process alone. All ranks have the same.
+struct LastSavePatience {
+  absl::Duration first_wait = absl::Seconds(5);  // doubles
+  absl::Duration longest_wait = absl::Minutes(1);
+  absl::Duration total = absl::Hours(1);  // of all waits
+};
+
+// The wait after so many failures, 1 or more; nothing when patience is at an end. Pure.
+std::optional<absl::Duration> WaitAfter(int failures, const LastSavePatience& patience);
+
 struct TrainerOptions {
   v1::WorkerLaunch launch;        // spec with all defaults, device resolved
   std::optional<RunDir> run_dir;  // journal, status page, control socket; none when run by hand
   const Clock* clock = nullptr;
   bool time_kernels = false;  // on a GPU: print the time of every kernel family in the last step
+  LastSavePatience last_save;
 };
 
 class Trainer {
@@ -117,7 +130,10 @@ class Trainer {
   std::optional<Ending> Observe(const StepResult& result);
   absl::Status Evaluate();
   absl::Status Save();
+  absl::Status SaveLast(int failures);
+  absl::Status SaveState(const SaveOptions& how);
   absl::Status Finish(Ending* ending);
+  void Pause(absl::Duration wait);
   bool Due(int64_t every) const { return every > 0 && step() % every == 0; }
 
   // Runs `body`, adding its time to `seconds`.

@@ -9,9 +9,10 @@
 // at any moment, what has a final name is complete.
 //
 // A failed write (disk full, …) costs that checkpoint and nothing else: its temporary folder goes,
-// a CheckpointRecord with `error` and CHECKPOINT_FAILED say why, training continues. One that was
-// not finished because the gang ended has not failed: its folder goes too, there is no record, and
-// CHECKPOINT_ABANDONED says what ended the gang.
+// a CheckpointRecord with `error` and CHECKPOINT_FAILED say why, training continues; the last one
+// is tried again (worker/train/trainer.h). One that was not finished because the gang ended has not
+// failed: its folder goes too, there is no record, and CHECKPOINT_ABANDONED says what ended the
+// gang.
 //
 // out_dir and its checkpoints are opened once (worker/train/folder.h). When something else lies in
 // their place, or in that of the temporary folder, the checkpoint fails as above: nothing is
@@ -76,6 +77,11 @@ struct TrainingState {
   std::span<const float> second_moment;
 };
 
+struct SaveOptions {
+  bool again = false;                       // though this step was saved before
+  std::string then = "training continues";  // what comes after a failure, for people
+};
+
 // One a rank. Save() and Drain() come from one thread.
 class CheckpointWriter {
  public:
@@ -89,8 +95,10 @@ class CheckpointWriter {
 
   // Copies and returns. `state` needs everything but `world_size`, `files` and `unix_nanos`. Two
   // snapshots fit: a third Save() waits for the first to be written, and the wait counts as stall.
-  // A step that was saved already is not saved again, so that the last step may be a regular one.
-  absl::Status Save(const TrainingState& tensors, v1::CheckpointState state);
+  // A step that was saved already is not saved again, so that the last step may be a regular one,
+  // unless `how` says so: after a failure, and then on every rank.
+  absl::Status Save(const TrainingState& tensors, v1::CheckpointState state,
+                    const SaveOptions& how = {});
 
   // Waits until everything has been written. The error of the last Save() when it could not be
   // published.

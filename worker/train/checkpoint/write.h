@@ -27,6 +27,7 @@ struct Snapshot {
   std::shared_ptr<float> memory;   // where they are
   int64_t capacity = 0;            // floats of it
   double stall_seconds = 0;
+  std::string then;  // what comes after a failure, for people
 };
 
 // Who writes.

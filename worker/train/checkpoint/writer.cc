@@ -102,14 +102,16 @@ class CheckpointWriter::Impl {
     thread_.join();
   }
 
-  absl::Status Save(const TrainingState& tensors, v1::CheckpointState state) {
-    if (state.step() == last_step_) return absl::OkStatus();
+  absl::Status Save(const TrainingState& tensors, v1::CheckpointState state,
+                    const SaveOptions& how) {
+    if (state.step() == last_step_ && !how.again) return absl::OkStatus();
     const RealClock clock;
     const absl::Duration started = clock.Monotonic();
     std::unique_ptr<Snapshot> snapshot = TakeFree();
     state.set_unix_nanos(absl::ToUnixNanos(clock.Wall()));
     const absl::Status copied = Copy(tensors, snapshot.get());
     snapshot->state = std::move(state);
+    snapshot->then = how.then;
     snapshot->stall_seconds = absl::ToDoubleSeconds(clock.Monotonic() - started);
     const MutexLock lock(&mutex_);
     if (copied.ok()) last_step_ = snapshot->state.step();
@@ -227,7 +229,7 @@ class CheckpointWriter::Impl {
     if (options_.on_record && (options_.rank == 0 || !bytes.ok())) options_.on_record(record);
     if (!bytes.ok()) {
       Trouble("CHECKPOINT_FAILED", v1::SEVERITY_ERROR, CheckpointName(step),
-              bytes.status().message());
+              bytes.status().message(), snapshot.then);
     }
     return bytes.status();
   }
@@ -263,14 +265,14 @@ class CheckpointWriter::Impl {
     RemoveTemporaryFolders(place_.checkpoints, step);
     for (const std::string& problem : ApplyRetention(place_.checkpoints, options_.keep, step)) {
       Trouble("CHECKPOINT_DELETE_FAILED", v1::SEVERITY_WARNING,
-              "an old checkpoint could not be deleted", problem);
+              "an old checkpoint could not be deleted", problem, SaveOptions().then);
     }
   }
 
   void Trouble(const std::string& reason, v1::Severity severity, std::string_view what,
-               absl::string_view why) {
+               absl::string_view why, const std::string& then) {
     Event(reason, severity,
-          absl::StrFormat("%s: %s; free space or fix the folder, training continues", what, why));
+          absl::StrFormat("%s: %s; free space or fix the folder, %s", what, why, then));
   }
 
   void Event(const std::string& reason, v1::Severity severity, const std::string& text) {
@@ -316,8 +318,9 @@ absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Open(
 }
 
 // Main path 7/7: checkpoint.
-absl::Status CheckpointWriter::Save(const TrainingState& tensors, v1::CheckpointState state) {
-  return impl_->Save(tensors, std::move(state));
+absl::Status CheckpointWriter::Save(const TrainingState& tensors, v1::CheckpointState state,
+                                    const SaveOptions& how) {
+  return impl_->Save(tensors, std::move(state), how);
 }
 absl::Status CheckpointWriter::Drain() { return impl_->Drain(); }
 void CheckpointWriter::Abandon(std::string_view why) { impl_->Abandon(why); }
