@@ -40,6 +40,7 @@ struct Failure {
   int32_t rank = -1;   // the rank it came from
   bool final = false;  // a restart would fail again
   bool infrastructure = false;  // the machine's fault, not the job's: does not count
+  bool refused = false;         // nothing was begun, since what the job needs is not there now
 };
 
 struct GangVerdict {

@@ -112,14 +112,18 @@ void Reconciler::Tick() {
 
 Reconciler::Memory& Reconciler::Remember(const v1::StoredJob& job) {
   Memory& memory = memory_[job.job().id()];
+  // A refusal changes nothing of the job but the wait that begins with it.
+  const bool waits = job.job().state() == v1::Job::STATE_RESTARTING;
+  const int32_t refusals = waits ? RefusalsOf(job.job()).count : 0;
   if (memory.state != job.job().state() || memory.generation != job.job().generation() ||
       memory.ending != job.gang_ending() || memory.decided != job.restart_decided() ||
-      memory.restarts != job.job().restarts()) {
+      memory.restarts != job.job().restarts() || memory.refusals != refusals) {
     memory.state = job.job().state();
     memory.generation = job.job().generation();
     memory.ending = job.gang_ending();
     memory.decided = job.restart_decided();
     memory.restarts = job.job().restarts();
+    memory.refusals = refusals;
     // What an earlier life of the coordinator decided, agents may have been told by it.
     memory.since = looks_ == 0 ? parts_.fleet.started() : parts_.clock.Monotonic();
     memory.hang = {};
@@ -133,7 +137,10 @@ void Reconciler::Forget(const std::vector<JobPtr>& active) {
   std::set<std::string> ids;
   for (const JobPtr& job : active) ids.insert(job->job().id());
   parts_.fleet.Prune(ids);
-  std::erase_if(memory_, [&](const auto& entry) { return !ids.contains(entry.first); });
+  const auto gone = [&](const auto& entry) { return !ids.contains(entry.first); };
+  std::erase_if(memory_, gone);
+  MutexLock lock(&mutex_);
+  std::erase_if(refusals_, gone);
 }
 
 void Reconciler::Advance(const JobPtr& job) {
@@ -205,7 +212,7 @@ void Reconciler::Launch(const JobPtr& job, Happening passed) {
     return Move(job, Happening::kPreflightRefused,
                 {.text = check.problem, .severity = v1::SEVERITY_ERROR});
   }
-  JudgeRestart(job, {.reason = "PREFLIGHT_REFUSED", .text = check.problem});
+  JudgeRestart(job, {.reason = "PREFLIGHT_REFUSED", .text = check.problem, .refused = true});
 }
 
 void Reconciler::AdvanceGang(const JobPtr& job, Memory* memory) {
@@ -368,6 +375,9 @@ void Reconciler::JudgeRestart(const JobPtr& job, const Failure& cause) {
   }
   history.without_progress = job->generations_without_progress();
   history.made_progress = ProgressMark(job->job()) > job->progress_mark();
+  const Refusals refusals = RefusalsOf(job->job());
+  history.refusals = refusals.count;
+  if (refusals.count > 0) history.refused_for = parts_.clock.Monotonic() - refusals.since;
   const absl::Time now = parts_.clock.Wall();
   const RestartDecision decision =
       DecideRestart(job->job().spec().restart(), history, cause, now, Jitter());
@@ -384,8 +394,8 @@ void Reconciler::JudgeRestart(const JobPtr& job, const Failure& cause) {
     if (stored->job().state() != v1::Job::STATE_RESTARTING) {
       return absl::AbortedError("the job has moved on");
     }
+    const bool started = !stored->restart_decided();  // else preflight refused the next start
     stored->set_restart_decided(true);
-    // A second delay for the same generation (preflight refused it) is a new wait.
     stored->set_restart_delay_seconds(absl::ToDoubleSeconds(decision.delay));
     stored->set_generations_without_progress(decision.without_progress);
     std::erase_if(history.counted, [&](absl::Time t) { return now - t >= kRestartWindow; });
@@ -395,7 +405,7 @@ void Reconciler::JudgeRestart(const JobPtr& job, const Failure& cause) {
       stored->add_counted_restart_unix_nanos(absl::ToUnixNanos(time));
     }
     v1::Job& fresh = *stored->mutable_job();
-    fresh.set_restarts(fresh.restarts() + 1);
+    if (started) fresh.set_restarts(fresh.restarts() + 1);
     fresh.set_reason(cause.reason);
     fresh.set_message(cause.text);
     events->push_back(
@@ -406,8 +416,29 @@ void Reconciler::JudgeRestart(const JobPtr& job, const Failure& cause) {
     return absl::OkStatus();
   };
   const auto updated = parts_.store.Update(job->job().id(), change);
+  if (updated.ok()) NoteJudged(job->job(), cause);
   if (!updated.ok() && !absl::IsAborted(updated.status())) {
     spdlog::error("job {}: {}", job->job().id(), std::string(updated.status().message()));
+  }
+}
+
+Reconciler::Refusals Reconciler::RefusalsOf(const v1::Job& job) const {
+  MutexLock lock(&mutex_);
+  const auto found = refusals_.find(job.id());
+  const bool stale = found == refusals_.end() || found->second.progress_mark != ProgressMark(job);
+  return stale ? Refusals() : found->second;
+}
+
+void Reconciler::NoteJudged(const v1::Job& job, const Failure& cause) {
+  Refusals refusals = RefusalsOf(job);
+  if (refusals.count == 0) refusals.since = parts_.clock.Monotonic();
+  ++refusals.count;
+  refusals.progress_mark = ProgressMark(job);
+  MutexLock lock(&mutex_);
+  if (cause.refused) {
+    refusals_[job.id()] = refusals;
+  } else {
+    refusals_.erase(job.id());
   }
 }
 

@@ -68,10 +68,19 @@ class Reconciler {
     bool ending = false;
     bool decided = false;
     int32_t restarts = 0;
+    int32_t refusals = 0;
     absl::Duration since;  // monotonic: agents have been told this since then
     HangState hang;
     bool checking = false;  // preflight is running on the executor
     absl::Duration last_checkpoint;
+  };
+
+  // Starts of a job that were refused in a row. Forgotten with this process: then it is more
+  // patient than it need be.
+  struct Refusals {
+    int32_t count = 0;
+    absl::Duration since;       // monotonic: of the first
+    int64_t progress_mark = 0;  // at which they were refused
   };
 
   void Loop();
@@ -88,6 +97,8 @@ class Reconciler {
   void DumpHungJob(const JobPtr& job, const std::string& why);
   void Note(const JobPtr& job, const v1::JobEvent& event);
   void JudgeRestart(const JobPtr& job, const Failure& cause);
+  Refusals RefusalsOf(const v1::Job& job) const;
+  void NoteJudged(const v1::Job& job, const Failure& cause);
   bool NodesAre(const v1::StoredJob& job, RankView::Node state, bool all) const;
   void CheckThenLaunch(const JobPtr& job, Happening passed, Memory* memory);
   void Launch(const JobPtr& job, Happening passed);
@@ -98,11 +109,12 @@ class Reconciler {
   std::map<std::string, Memory> memory_;  // the loop's own
   int64_t looks_ = 0;                     // the loop's own
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   CondVar woken_;
   bool wake_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::set<std::string> checked_ ABSL_GUARDED_BY(mutex_);  // preflights that have ended
+  std::map<std::string, Refusals> refusals_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;
 };
 

@@ -11,6 +11,7 @@ namespace nsa::server {
 namespace {
 
 constexpr double kLongestDelaySeconds = 300;
+constexpr double kShortestRefusalSeconds = 1;  // a look at a disk is not for every moment
 constexpr double kJitter = 0.25;
 
 RestartDecision GiveUp(std::string reason, std::string text) {
@@ -23,11 +24,28 @@ absl::Duration Delay(double first_seconds, int failures_in_a_row, double jitter)
   return absl::Seconds(capped * (1 - kJitter + 2 * kJitter * jitter));
 }
 
+RestartDecision DecideRefused(const v1::RestartSpec& policy, const RestartHistory& history,
+                              const Failure& failure, double jitter) {
+  if (history.refused_for >= kLongestRefusal) {
+    return GiveUp(failure.reason,
+                  absl::StrFormat("%s (refused %s in %s); put it right, then resume the job",
+                                  failure.text, Count(history.refusals + 1, "time"),
+                                  absl::FormatDuration(kLongestRefusal)));
+  }
+  const double first_seconds = std::max(policy.backoff_seconds(), kShortestRefusalSeconds);
+  const int32_t failures = std::max(history.without_progress, 1) + history.refusals + 1;
+  return {.restart = true,
+          .delay = Delay(first_seconds, failures, jitter),
+          .without_progress = history.without_progress,
+          .text = failure.text};
+}
+
 }  // namespace
 
 RestartDecision DecideRestart(const v1::RestartSpec& policy, const RestartHistory& history,
                               const Failure& failure, absl::Time now, double jitter) {
   if (failure.final) return GiveUp(failure.reason, failure.text);
+  if (failure.refused) return DecideRefused(policy, history, failure, jitter);
 
   const int32_t without_progress = history.made_progress ? 0 : history.without_progress + 1;
   if (without_progress >= policy.max_no_progress() && policy.max_no_progress() > 0) {

@@ -5,6 +5,9 @@
 //   breaker    restart.max_no_progress generations in a row without a newer checkpoint:
 //   NO_PROGRESS.
 //              This one counts faults of the machine too: it is what ends a loop.
+//   refused    a start that preflight refused began nothing: it is no restart and no generation
+//              without progress. The delay doubles with every one in a row; a full disk may be
+//              found in the morning, so only a day of them ends the job, with their reason.
 //   for good   failures that a restart would repeat are not retried
 #pragma once
 
@@ -23,6 +26,8 @@ struct RestartHistory {
   std::vector<absl::Time> counted;  // restarts that counted, any order
   int32_t without_progress = 0;     // generations in a row before this one
   bool made_progress = false;       // this generation published a newer checkpoint
+  int32_t refusals = 0;             // starts refused in a row before this failure
+  absl::Duration refused_for;       // since the first of them
 };
 
 struct RestartDecision {
@@ -37,6 +42,9 @@ struct RestartDecision {
 // `jitter` is uniform in [0, 1). `policy` has its defaults.
 RestartDecision DecideRestart(const v1::RestartSpec& policy, const RestartHistory& history,
                               const Failure& failure, absl::Time now, double jitter);
+
+// How long a job waits for what its starts are refused for.
+inline constexpr absl::Duration kLongestRefusal = absl::Hours(24);
 
 // How far back restarts count.
 inline constexpr absl::Duration kRestartWindow = absl::Hours(24);

@@ -190,6 +190,35 @@ TEST(RestartPolicy, BreaksALoopThatMakesNoProgressWhateverTheCause) {
   EXPECT_THAT(decision.text, HasSubstr("rank 0"));
 }
 
+TEST(RestartPolicy, ARefusedStartWaitsEverLongerAndCountsForNothing) {
+  const Failure refused{.reason = "PREFLIGHT_REFUSED", .text = "the disk is full", .refused = true};
+  RestartHistory history{.counted = std::vector<absl::Time>(9, kNow), .without_progress = 2};
+  const double expected[] = {60, 120, 240, 300, 300};
+  for (int i = 0; i < 5; ++i) {
+    history.refusals = i;
+    history.refused_for = absl::Minutes(5) * i;
+    history.made_progress = i % 2 == 0;
+    const RestartDecision decision = DecideRestart(Policy(), history, refused, kNow, 0.5);
+    ASSERT_TRUE(decision.restart) << decision.text;
+    EXPECT_EQ(absl::ToDoubleSeconds(decision.delay), expected[i]);
+    EXPECT_FALSE(decision.counts);
+    EXPECT_EQ(decision.without_progress, 2);
+  }
+  history.refused_for = absl::Hours(24);
+  const RestartDecision decision = DecideRestart(Policy(), history, refused, kNow, 0.5);
+  EXPECT_FALSE(decision.restart);
+  EXPECT_EQ(decision.reason, "PREFLIGHT_REFUSED");
+  EXPECT_EQ(decision.text,
+            "the disk is full (refused 5 times in 24h); put it right, then resume the job");
+}
+
+TEST(RestartPolicy, ARefusedStartIsNotLookedAtEveryMoment) {
+  v1::RestartSpec policy = Policy();
+  policy.set_backoff_seconds(0);
+  const Failure refused{.reason = "PREFLIGHT_REFUSED", .refused = true};
+  EXPECT_GT(DecideRestart(policy, {}, refused, kNow, 0).delay, absl::Seconds(1));
+}
+
 TEST(RestartPolicy, DoesNotRepeatWhatWouldFailAgain) {
   Failure final = kCrash;
   final.final = true;

@@ -2,6 +2,8 @@
 #include "server/reconciler.h"
 
 #include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <numeric>
 
 #include "tests/server/harness.h"
@@ -140,6 +142,98 @@ TEST_F(ReconcilerTest, SpendsTheRestartBudgetOnlyOnce) {
     RunUntil(id, generation < 3 ? Job::STATE_RESTARTING : Job::STATE_FAILED, {&agent});
   }
   EXPECT_EQ(Get(id).reason(), "RESTART_BUDGET_EXHAUSTED");
+}
+
+// A job whose out_dir preflight refuses as long as a file is in its place.
+class RefusedStarts : public Harness {
+ protected:
+  // One restart has been spent; the next start has been refused once.
+  void RunIntoARefusal() {
+    v1::JobSpec spec = Spec("full");
+    spec.mutable_restart()->set_max_restarts(1);
+    spec.mutable_restart()->set_backoff_seconds(10);
+    id_ = Submit(spec);
+    RunUntil(id_, Job::STATE_RUNNING, {&agent_});
+    agent_.Train(3);
+    agent_.Checkpoint();
+    std::filesystem::create_directories(obstacle_.parent_path());
+    std::ofstream(obstacle_) << "in the way";
+    agent_.Crash(0, SIGKILL);
+    RunUntil(id_, Job::STATE_RESTARTING, {&agent_});
+    for (int i = 0; i < 100 && Get(id_).reason() != "PREFLIGHT_REFUSED"; ++i) Round({&agent_});
+    ASSERT_EQ(Get(id_).reason(), "PREFLIGHT_REFUSED") << Get(id_).message();
+  }
+  double Delay() { return (*store().Find(id_))->restart_delay_seconds(); }
+  // Waits for the next start, and for what comes of it.
+  void Wait(absl::Duration wait) {
+    Round({&agent_});  // it has begun
+    clock().Advance(wait);
+    for (int i = 0; i < 4; ++i) Round({&agent_});
+  }
+
+  const std::filesystem::path obstacle_ = folder_ / "out" / "full";
+  FakeAgent agent_ = MakeAgent("a", 1);
+  std::string id_;
+};
+
+TEST_F(RefusedStarts, AreTriedAgainEverLaterWithoutUsingUpTheBudget) {
+  RunIntoARefusal();
+  double delay = Delay();
+  EXPECT_GE(delay, 15) << "twice the first, less jitter";
+  for (int i = 0; i < 12; ++i) {
+    Wait(absl::Seconds(delay));
+    ASSERT_EQ(Get(id_).state(), Job::STATE_RESTARTING) << Get(id_).message();
+    EXPECT_EQ(Get(id_).reason(), "PREFLIGHT_REFUSED");
+    EXPECT_THAT(Get(id_).message(), HasSubstr("is not a folder"));
+    EXPECT_NE(Delay(), delay) << "it was looked at again";
+    EXPECT_GT(Delay(), i < 4 ? delay : 224.9);
+    EXPECT_LE(Delay(), 375);
+    delay = Delay();
+  }
+  EXPECT_EQ(Get(id_).generation(), 1);
+  EXPECT_EQ(Get(id_).restarts(), 1) << "a refused start is no restart";
+
+  std::filesystem::remove(obstacle_);
+  Wait(absl::Seconds(delay));
+  RunUntil(id_, Job::STATE_RUNNING, {&agent_});
+  EXPECT_EQ(Get(id_).generation(), 2);
+  agent_.Train(100);
+  RunUntil(id_, Job::STATE_SUCCEEDED, {&agent_});
+}
+
+TEST_F(RefusedStarts, EndTheJobAfterADay) {
+  RunIntoARefusal();
+  int hours = 0;
+  for (; hours < 30 && Get(id_).state() == Job::STATE_RESTARTING; ++hours) Wait(absl::Hours(1));
+  EXPECT_EQ(hours, 24);
+  EXPECT_EQ(Get(id_).state(), Job::STATE_FAILED);
+  EXPECT_EQ(Get(id_).reason(), "PREFLIGHT_REFUSED");
+  EXPECT_THAT(Get(id_).message(), HasSubstr("is not a folder"));
+  EXPECT_THAT(Get(id_).message(), HasSubstr("times in 24h); put it right, then resume the job"));
+  std::filesystem::remove(obstacle_);
+  ASSERT_OK(control().Resume(id_));
+  RunUntil(id_, Job::STATE_RUNNING, {&agent_});
+}
+
+TEST_F(RefusedStarts, CanBeStopped) {
+  RunIntoARefusal();
+  ASSERT_OK(Stop(id_, v1::STOP_MODE_GRACEFUL));
+  RunUntil(id_, Job::STATE_STOPPED, {&agent_});
+  std::filesystem::remove(obstacle_);
+  ASSERT_OK(control().Resume(id_));
+  RunUntil(id_, Job::STATE_RUNNING, {&agent_});
+}
+
+TEST_F(RefusedStarts, AreRememberedByTheCoordinatorAsLongAsItLives) {
+  RunIntoARefusal();
+  for (int i = 0; i < 5; ++i) Wait(absl::Seconds(Delay()));
+  Restart();
+  Round({&agent_});
+  EXPECT_EQ(Get(id_).reason(), "PREFLIGHT_REFUSED");
+  EXPECT_GT(Delay(), 224.9);
+  Wait(absl::Seconds(Delay()));
+  EXPECT_EQ(Get(id_).state(), Job::STATE_RESTARTING);
+  EXPECT_LT(Delay(), 26) << "counted anew";
 }
 
 TEST_F(ReconcilerTest, DoesNotRestartWhatFailedForGood) {
