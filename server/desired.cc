@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/checkpoint_dir.h"
 #include "server/lifecycle.h"
 
 namespace nsa::server {
@@ -20,6 +21,10 @@ v1::WorkerAssignment Assignment(const v1::StoredJob& stored, const v1::RankPlace
   assignment.set_rank(place.rank());
   assignment.set_world_size(stored.placements_size());
   *assignment.mutable_spec() = job.spec();
+  if (const int64_t step = job.progress().checkpoint_step(); step > 0) {
+    const auto checkpoint = CheckpointsDir(job.spec().train().out_dir()) / CheckpointName(step);
+    assignment.mutable_spec()->mutable_restart()->set_resume(checkpoint.string());
+  }
   assignment.set_cuda_device(place.cuda_device());
   assignment.set_ranks_on_node(ranks_on_node);
   if (stored.gang_ending()) {

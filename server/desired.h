@@ -12,6 +12,10 @@ namespace nsa::server {
 // Ranks of STARTING, RUNNING and STOPPING jobs run, with the stop that is in force. When one was
 // lost the others are killed but kept, so that their ends are reported; once the cause has been
 // judged they are left out, and their agents clean up.
+//
+// A job that has published a checkpoint is assigned with restart.resume naming the last one, in
+// out_dir: a worker that finds none there, not even an older one, does not begin at step 0
+// (worker/train/resume.h).
 std::vector<v1::WorkerAssignment> DesiredOn(const std::string& node,
                                             const std::vector<JobPtr>& active);
 

@@ -13,6 +13,7 @@ namespace {
 using v1::WorkerObservation;
 
 constexpr char kPeerLost[] = "PEER_LOST";
+constexpr char kCheckpointsMissing[] = "CHECKPOINTS_MISSING";
 // Worker exit codes (README of worker/train): bad usage or configuration, failed for good.
 constexpr int kExitUsage = 2;
 constexpr int kExitFinal = 3;
@@ -42,6 +43,7 @@ Failure FromLastWords(const RankView& rank, const v1::WorkerFinished& words) {
                               words.text().empty() ? failure.reason : words.text());
   failure.final = words.outcome() == v1::OUTCOME_FAILED_FINAL;
   failure.infrastructure = words.reason() == kPeerLost;
+  failure.refused = words.reason() == kCheckpointsMissing;
   return failure;
 }
 

@@ -5,7 +5,8 @@
 //   breaker    restart.max_no_progress generations in a row without a newer checkpoint:
 //   NO_PROGRESS.
 //              This one counts faults of the machine too: it is what ends a loop.
-//   refused    a start that preflight refused began nothing: it is no restart and no generation
+//   refused    a start that preflight refused, or a worker because the job's checkpoints are not in
+//              out_dir (an unmounted volume), began nothing: it is no restart and no generation
 //              without progress. The delay doubles with every one in a row; a full disk may be
 //              found in the morning, so only a day of them ends the job, with their reason.
 //   for good   failures that a restart would repeat are not retried

@@ -7,6 +7,7 @@
 #include "absl/strings/str_split.h"
 #include "tests/testing/service_fixture.h"
 #include "tests/testing/small_job.h"
+#include "tests/testing/within.h"
 
 namespace nsa {
 namespace {
@@ -188,6 +189,22 @@ TEST_F(ServiceFaults, WithoutAnyGoodCheckpointTheJobFailsAndNeverStartsAtStepZer
   EXPECT_EQ(job.state(), v1::Job::STATE_FAILED);
   EXPECT_EQ(job.reason(), "NO_VALID_CHECKPOINT") << job.message();
   EXPECT_EQ(Collect(service_, id, 0).steps, stopped.steps);
+}
+
+// The folder is moved away while the job is stopped; a resumed job waits for it.
+TEST_F(ServiceFaults, AResumedJobWaitsForTheFolderWithItsCheckpoints) {
+  const std::string id = SubmitAndStopAt(48);
+  const auto moved = out_dir_.string() + ".moved";
+  std::filesystem::rename(out_dir_, moved);
+  service_->Resume(id);
+  EXPECT_TRUE(Within(absl::Minutes(2), [&] {
+    const v1::Job job = service_->Get(id);
+    return job.state() == v1::Job::STATE_RESTARTING && job.reason() == "CHECKPOINTS_MISSING";
+  })) << service_->Get(id).message();
+  EXPECT_THAT(service_->Get(id).message(), HasSubstr("has no checkpoint (step-00000048"));
+  EXPECT_FALSE(std::filesystem::exists(out_dir_)) << "nothing is made in its place";
+  std::filesystem::rename(moved, out_dir_);
+  ExpectTheUnbrokenRun(id);
 }
 
 }  // namespace

@@ -236,6 +236,45 @@ TEST_F(RefusedStarts, AreRememberedByTheCoordinatorAsLongAsItLives) {
   EXPECT_LT(Delay(), 26) << "counted anew";
 }
 
+TEST_F(ReconcilerTest, WaitsForAVolumeWithItsCheckpointsAndGoesOnWhenItIsBack) {
+  FakeAgent agent = MakeAgent("a", 1);
+  v1::JobSpec spec = Spec("volume");
+  spec.mutable_restart()->set_max_restarts(1);
+  spec.mutable_restart()->set_resume("never");
+  const std::string id = Submit(spec);
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  EXPECT_EQ(agent.Find(0)->assignment.spec().restart().resume(), "never");
+  agent.Train(7);
+  agent.Checkpoint();
+  agent.Crash(0, SIGKILL);
+  RunUntil(id, Job::STATE_RESTARTING, {&agent});
+  double delay = 0;
+  for (int64_t generation = 2; generation < 9; ++generation) {  // more than max_no_progress
+    for (int i = 0; i < 40 && Get(id).generation() < generation; ++i) {
+      clock().Advance(absl::Seconds(20));
+      Round({&agent});
+    }
+    Round({&agent});
+    ASSERT_EQ(Get(id).generation(), generation);
+    EXPECT_EQ(agent.Find(0)->assignment.spec().restart().resume(),
+              spec.train().out_dir() + "/checkpoints/step-00000007");
+    agent.Finish(0, v1::OUTCOME_FAILED, "CHECKPOINTS_MISSING");
+    RunUntil(id, Job::STATE_RESTARTING, {&agent});
+    for (int i = 0; i < 10 && Get(id).reason() != "CHECKPOINTS_MISSING"; ++i) Round({&agent});
+    EXPECT_EQ(Get(id).reason(), "CHECKPOINTS_MISSING") << Get(id).message();
+    const double now = (*store().Find(id))->restart_delay_seconds();
+    EXPECT_GT(now, delay);
+    delay = now;
+  }
+  Round({&agent});  // the wait begins
+  clock().Advance(absl::Seconds(delay));
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  EXPECT_EQ(agent.Find(0)->seen.step(), 7);
+  agent.Train(100);
+  RunUntil(id, Job::STATE_SUCCEEDED, {&agent});
+  EXPECT_THAT(History(id), HasSubstr("CHECKPOINTS_MISSING RESTART_SCHEDULED"));
+}
+
 TEST_F(ReconcilerTest, DoesNotRestartWhatFailedForGood) {
   FakeAgent agent = MakeAgent("a", 1);
   const std::string id = Submit(Spec("bad"));

@@ -464,6 +464,53 @@ TEST(Trainer, GoesBackToTheLastGoodCheckpointAndSaysWhy) {
   EXPECT_EQ(lost.finished.reason(), "NO_VALID_CHECKPOINT") << lost.finished.text();
 }
 
+// As the coordinator restarts a job that has published a checkpoint.
+RunOptions RestartAfter(const TempDir& dir, int64_t step, int64_t generation) {
+  return {.world = 2, .generation = generation, .launch = [&dir, step](v1::WorkerLaunch* launch) {
+            const auto checkpoint = CheckpointsDir(dir / "out") / CheckpointName(step);
+            launch->mutable_spec()->mutable_restart()->set_resume(checkpoint.string());
+          }};
+}
+
+TEST(Trainer, ARestartWithoutTheCheckpointsThatWerePublishedBeginsNothing) {
+  const TempDir dir;
+  const v1::JobSpec spec = Job(dir);
+  RunJob(dir, spec, StopAt(7, 0, 2));
+  std::filesystem::rename(dir / "out", dir / "moved");
+  const auto expect_refused = [&](int64_t generation) {
+    for (const RankResult& lost : RunJob(dir, spec, RestartAfter(dir, 7, generation))) {
+      EXPECT_EQ(lost.finished.outcome(), v1::OUTCOME_FAILED) << "it may come back";
+      EXPECT_EQ(lost.finished.reason(), "CHECKPOINTS_MISSING");
+      EXPECT_THAT(lost.finished.text(),
+                  HasSubstr((dir / "out").string() +
+                            " has no checkpoint (step-00000007 was published there); mount"));
+      EXPECT_TRUE(lost.steps.empty());
+    }
+  };
+  expect_refused(2);
+  EXPECT_FALSE(std::filesystem::exists(dir / "out")) << "nothing is made where a volume belongs";
+  std::filesystem::create_directory(dir / "out");  // a mount point
+  expect_refused(3);
+  EXPECT_TRUE(std::filesystem::is_empty(dir / "out"));
+
+  std::filesystem::remove(dir / "out");
+  std::filesystem::rename(dir / "moved", dir / "out");
+  const RankResult back = RunJob(dir, spec, RestartAfter(dir, 7, 4))[0];
+  EXPECT_EQ(back.finished.outcome(), v1::OUTCOME_COMPLETED) << back.finished.text();
+  EXPECT_EQ(back.started.resumed_step(), 7);
+}
+
+TEST(Trainer, ARestartTakesItsNewestCheckpointWhicheverOneWasToldOf) {
+  const TempDir dir;
+  RunJob(dir, Job(dir), StopAt(7, 0, 2));
+  // The last one published is gone or damaged, or a newer one was not told any more.
+  for (const int64_t told : {6, 20}) {
+    const RankResult result = RunJob(dir, Job(dir), RestartAfter(dir, told, told))[0];
+    EXPECT_EQ(result.finished.outcome(), v1::OUTCOME_COMPLETED) << result.finished.text();
+    EXPECT_EQ(result.started.resumed_step(), told == 6 ? 7 : 12);
+  }
+}
+
 TEST(Trainer, DoesNotMixANewRunWithCheckpointsOfAnOldOne) {
   const TempDir dir;
   v1::JobSpec spec = Job(dir);
@@ -739,6 +786,7 @@ TEST(Trainer, SaysWhyItCannotUseItsOutDirThoughThereIsNoFileToSayItIn) {
 
 TEST(EndingOf, TellsWhatARestartCanHelp) {
   EXPECT_EQ(EndingOf(absl::UnavailableError("x: PEER_LOST: y")).outcome, v1::OUTCOME_FAILED);
+  EXPECT_EQ(EndingOf(absl::UnavailableError("CHECKPOINTS_MISSING: x")).outcome, v1::OUTCOME_FAILED);
   EXPECT_EQ(EndingOf(absl::DeadlineExceededError("DATA_STALLED")).reason, "DATA_STALLED");
   EXPECT_EQ(EndingOf(absl::NotFoundError("data.path")).outcome, v1::OUTCOME_FAILED_FINAL);
   EXPECT_EQ(EndingOf(absl::InternalError("x")).reason, "INTERNAL");

@@ -13,10 +13,11 @@ struct Reason {
 };
 
 // Reasons that messages carry.
-constexpr std::array<Reason, 5> kReasons = {{{"PEER_LOST", false},
+constexpr std::array<Reason, 6> kReasons = {{{"PEER_LOST", false},
                                              {"DATA_STALLED", false},
                                              {"DATA_EXHAUSTED", true},
                                              {"NO_VALID_CHECKPOINT", true},
+                                             {"CHECKPOINTS_MISSING", false},
                                              {"CHECKPOINT_FAILED", false}}};
 
 bool IsFinal(absl::StatusCode code) {

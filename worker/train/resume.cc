@@ -56,6 +56,22 @@ absl::StatusOr<ResumePoint> Decode(const Decision& decision) {
 
 }  // namespace
 
+absl::Status CheckPublishedAreThere(const v1::WorkerLaunch& launch) {
+  const std::filesystem::path out_dir = launch.spec().train().out_dir();
+  const std::filesystem::path published = launch.spec().restart().resume();
+  if (launch.generation() <= 1 || published.parent_path() != CheckpointsDir(out_dir)) {
+    return absl::OkStatus();
+  }
+  const auto there = ListCheckpoints(out_dir);
+  if (there.ok() && !there->empty()) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(
+      "CHECKPOINTS_MISSING: train.out_dir: ", out_dir.string(), " has no checkpoint (",
+      published.filename().string(), " was published there",
+      there.ok() ? "" : absl::StrCat("; ", there.status().message()),
+      "); mount the volume or put the folder back, or submit the job under another name to begin "
+      "anew"));
+}
+
 absl::StatusOr<ResumePoint> ChooseResume(const v1::WorkerLaunch& launch, Comm* comm) {
   absl::StatusOr<ResumePoint> chosen = ResumePoint{};
   Decision decision;

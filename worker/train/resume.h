@@ -18,6 +18,12 @@ struct ResumePoint {
       rejected;  // newer checkpoints that do not verify, a line each; rank 0 only
 };
 
+// Unavailable with CHECKPOINTS_MISSING when this is a restart of a gang that has published
+// checkpoints (restart.resume names one of out_dir's own) and out_dir has none now: it was moved
+// away, or its volume is not mounted. To begin at step 0 would throw them away unasked. Reads only,
+// and creates nothing where a volume belongs. Any rank, before out_dir is opened.
+absl::Status CheckPublishedAreThere(const v1::WorkerLaunch& launch);
+
 // Decides by restart.resume, on rank 0, and tells every rank. A restart of the gang (generation 2
 // and later) goes on from its own newest checkpoint whatever restart.resume says.
 // Errors are the same on every rank: DataLoss with NO_VALID_CHECKPOINT when there are checkpoints

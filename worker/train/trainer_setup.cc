@@ -93,6 +93,7 @@ absl::Status Trainer::SetUp() {
   // Before the control socket is there: what it brings is newer.
   if (launch_.has_stop()) NSA_RETURN_IF_ERROR(stop_.Request(launch_.stop()));
   NSA_RETURN_IF_ERROR(OpenRunDir());
+  NSA_RETURN_IF_ERROR(CheckPublishedAreThere(launch_));
   NSA_RETURN_IF_ERROR(OpenOutDir());
   NSA_RETURN_IF_ERROR(OpenData());
   NSA_RETURN_IF_ERROR(Meet());
