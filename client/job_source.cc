@@ -82,7 +82,7 @@ absl::Status ApplySet(const std::string& assignment, v1::JobSpec* spec) {
 absl::StatusOr<JobFile> LoadJobSource(const std::string& file,
                                       const std::vector<std::string>& sets) {
   JobFile job;
-  absl::StatusOr<LoadResult> loaded = LoadYamlFile(file, &job.spec);
+  absl::StatusOr<LoadResult> loaded = LoadJobYaml(file, &job.spec);
   if (!loaded.ok()) return Mistakes(file, loaded.status());
   job.source = *std::move(loaded);
   for (const std::string& assignment : sets) {

@@ -83,6 +83,10 @@ std::string NameFromFile(const std::filesystem::path& path) {
   return name;
 }
 
+std::string ShownName(const std::filesystem::path& path) {
+  return path == "-" ? "<stdin>" : path.string();
+}
+
 bool IsUrl(const std::string& path) { return path.find("://") != std::string::npos; }
 
 void MakeAbsolute(const std::filesystem::path& base, std::string* path) {
@@ -128,7 +132,21 @@ absl::StatusOr<LoadResult> LoadYamlText(std::string_view text, std::string_view 
 absl::StatusOr<LoadResult> LoadYamlFile(const std::filesystem::path& path,
                                         google::protobuf::Message* message) {
   NSA_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-  return LoadYamlText(text, path == "-" ? "<stdin>" : path.string(), message);
+  return LoadYamlText(text, ShownName(path), message);
+}
+
+absl::StatusOr<LoadResult> LoadJobYaml(const std::filesystem::path& path, v1::JobSpec* spec) {
+  NSA_ASSIGN_OR_RETURN(LoadResult result, LoadYamlFile(path, spec));
+  if (spec->ByteSizeLong() == 0 && result.legacy.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(ShownName(path), ": sets nothing (a job file); see configs/jobs/"));
+  }
+  if (spec->train().has_out_dir() && spec->train().out_dir().empty()) {
+    return ErrorsStatus(ShownName(path),
+                        {{result.places["train.out_dir"], "train.out_dir",
+                          "\"\" (a folder); name one, or leave the key out for artifacts/NAME"}});
+  }
+  return result;
 }
 
 void PlaceJob(const std::filesystem::path& file, const std::filesystem::path& base_dir,
@@ -140,7 +158,7 @@ void PlaceJob(const std::filesystem::path& file, const std::filesystem::path& ba
 absl::StatusOr<JobFile> LoadJobFile(const std::filesystem::path& path,
                                     const std::filesystem::path& base_dir) {
   JobFile job;
-  NSA_ASSIGN_OR_RETURN(job.source, LoadYamlFile(path, &job.spec));
+  NSA_ASSIGN_OR_RETURN(job.source, LoadJobYaml(path, &job.spec));
   PlaceJob(path, base_dir, &job.spec);
   return job;
 }

@@ -57,7 +57,11 @@ absl::StatusOr<LoadResult> LoadYamlFile(const std::filesystem::path& path,
 void PlaceJob(const std::filesystem::path& file, const std::filesystem::path& base_dir,
               v1::JobSpec* spec);
 
-// A job file: LoadYamlFile and PlaceJob.
+// LoadYamlFile of a job. Also InvalidArgument: a file that sets nothing, which would train a model
+// of all defaults, and an empty out_dir.
+absl::StatusOr<LoadResult> LoadJobYaml(const std::filesystem::path& path, v1::JobSpec* spec);
+
+// A job file: LoadJobYaml and PlaceJob.
 struct JobFile {
   v1::JobSpec spec;
   LoadResult source;

@@ -33,7 +33,8 @@ absl::Status CheckText(const std::string& field, const std::string& path) {
     return Refuse(field, "holds a NUL byte; remove it");
   }
   if (!fs::path(path).is_absolute()) {
-    return Refuse(field, absl::StrCat(path, " is relative; write it from /"));
+    return Refuse(field, path.empty() ? "\"\" (an absolute path); write one from /"
+                                      : absl::StrCat(path, " is relative; write it from /"));
   }
   const auto up = [](const fs::path& part) { return part == ".."; };
   if (std::ranges::any_of(fs::path(path), up)) {

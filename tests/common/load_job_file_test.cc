@@ -8,10 +8,13 @@
 
 #include "common/load.h"
 #include "google/protobuf/util/message_differencer.h"
+#include "nsa/v1/config.pb.h"
 #include "tests/testing/temp_dir.h"
 
 namespace nsa {
 namespace {
+
+constexpr char kSteps[] = "train: {steps: 5}\n";
 
 JobFile MustLoad(const std::filesystem::path& path, std::string_view text) {
   std::ofstream(path) << text;
@@ -23,15 +26,42 @@ JobFile MustLoad(const std::filesystem::path& path, std::string_view text) {
 TEST(LoadJobFile, TakesTheNameFromTheFileWhenAbsent) {
   TempDir folder;
   EXPECT_EQ(MustLoad(folder / "a.yaml", "name: given\n").spec.name(), "given");
-  EXPECT_EQ(MustLoad(folder / "m7c_125m_1xA100.yaml", "").spec.name(), "m7c-125m-1xa100");
-  EXPECT_EQ(MustLoad(folder / "3090_smoke.yml", "").spec.name(), "job-3090-smoke");
-  EXPECT_EQ(MustLoad(folder / "__x__.yaml", "").spec.name(), "x");
+  EXPECT_EQ(MustLoad(folder / "m7c_125m_1xA100.yaml", kSteps).spec.name(), "m7c-125m-1xa100");
+  EXPECT_EQ(MustLoad(folder / "3090_smoke.yml", kSteps).spec.name(), "job-3090-smoke");
+  EXPECT_EQ(MustLoad(folder / "__x__.yaml", kSteps).spec.name(), "x");
   const std::regex valid("^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$");
   for (const char* file : {"é.yaml", "-.yaml", ".yaml", "a b.c.yaml"}) {
-    EXPECT_TRUE(std::regex_match(MustLoad(folder / file, "").spec.name(), valid)) << file;
+    EXPECT_TRUE(std::regex_match(MustLoad(folder / file, kSteps).spec.name(), valid)) << file;
   }
   const std::string longest = std::string(62, 'a') + "_" + std::string(40, 'b') + ".yaml";
-  EXPECT_EQ(MustLoad(folder / longest, "").spec.name(), std::string(62, 'a'));
+  EXPECT_EQ(MustLoad(folder / longest, kSteps).spec.name(), std::string(62, 'a'));
+}
+
+TEST(LoadJobFile, RefusesAFileThatSetsNothing) {
+  TempDir folder;
+  for (const char* text : {"", "\n", "# train: {steps: 5}\n", "---\n", "{}\n", "name: ''\n"}) {
+    const std::string path = (folder / "job.yaml").string();
+    std::ofstream(path) << text;
+    const absl::Status status = LoadJobFile(path, "/base").status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << "'" << text << "'";
+    EXPECT_EQ(status.message(), path + ": sets nothing (a job file); see configs/jobs/");
+  }
+  EXPECT_FALSE(LoadJobFile("/dev/null", "/base").ok());
+  // A key of the Python system is something, if only to be told about.
+  EXPECT_FALSE(MustLoad(folder / "job.yaml", "runtime: {use_flash: true}\n").source.legacy.empty());
+  // A daemon's configuration may be empty: everything has a default.
+  v1::CoordinatorConfig config;
+  EXPECT_TRUE(LoadYamlFile("/dev/null", &config).ok());
+}
+
+TEST(LoadJobFile, RefusesAnEmptyOutDirAndSaysWhere) {
+  TempDir folder;
+  const std::string path = (folder / "job.yaml").string();
+  std::ofstream(path) << "train:\n  steps: 5\n  out_dir: \"\"\n";
+  EXPECT_EQ(LoadJobFile(path, "/base").status().message(),
+            path +
+                ":3:3: train.out_dir: \"\" (a folder); name one, or leave the key out for "
+                "artifacts/NAME");
 }
 
 TEST(LoadJobFile, MakesPathsAbsoluteAndClean) {
