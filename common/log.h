@@ -4,12 +4,14 @@
 
 #include <string>
 
+#include "absl/status/status.h"
 #include "spdlog/spdlog.h"
 
 namespace nsa {
 
 // Sends log lines to standard error under this program name. `level`: trace, debug, info, warn,
-// error; $NSA_LOG_LEVEL wins over it.
-void InitLog(const std::string& program, const std::string& level = "info");
+// error, critical or off; $NSA_LOG_LEVEL, when not empty, wins over it. InvalidArgument for another
+// one; lines from info on are then shown.
+absl::Status InitLog(const std::string& program, const std::string& level = "info");
 
 }  // namespace nsa

@@ -109,13 +109,15 @@ int main(int argc, char** argv) {
                  "store, logs and sockets [$NSA_STATE_DIR, else ~/.local/state/nsa]");
   app.add_option("--listen", flags.listen, "gRPC over TCP [127.0.0.1:50951]; \"\" for none");
   app.add_option("--metrics", flags.metrics, "HTTP of /metrics [127.0.0.1:9464]; \"\" for none");
-  app.add_option("--log-level", flags.log_level, "trace, debug, info, warn or error");
+  app.add_option("--log-level", flags.log_level,
+                 "trace, debug, info, warn, error, critical or off");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
-  nsa::InitLog("coordinator", flags.log_level);
+  const absl::Status log = nsa::InitLog("coordinator", flags.log_level);
+  if (!log.ok()) return nsa::server::Fail(log);
   const auto options = nsa::server::OptionsFrom(app, flags);
   if (!options.ok()) return nsa::server::Fail(options.status());
   return nsa::server::Run(*options);

@@ -65,7 +65,7 @@ int RunAgent(const Flags& flags) {
 
   SilenceGrpc();
 
-  InitLog("agent", flags.log_level);
+  if (const absl::Status log = InitLog("agent", flags.log_level); !log.ok()) return Fail(log);
   const absl::StatusOr<AgentOptions> options = OptionsFrom(flags);
   if (!options.ok()) return Fail(options.status());
   absl::StatusOr<std::unique_ptr<Agent>> agent = Agent::Start(*options);
@@ -98,7 +98,8 @@ int main(int argc, char** argv) {
   app.add_option("--node-name", flags.node_name, "name of this machine; default its host name");
   app.add_option("--worker-program", flags.worker_program,
                  "CPU worker; default nsa-worker beside this program");
-  app.add_option("--log-level", flags.log_level, "trace, debug, info, warn or error");
+  app.add_option("--log-level", flags.log_level,
+                 "trace, debug, info, warn, error, critical or off");
   CLI::App* dump = app.add_subcommand("dump", "print the C++ stacks of a process and go on");
   dump->add_option("--pid", flags.dump.pid, "process")->required();
   dump->add_option("--start-ticks", flags.dump.start_ticks,
