@@ -207,6 +207,19 @@ TEST(Sample, TheSameSeedGivesTheSameTextOfTheWantedLength) {
   EXPECT_NE(*Sample(Exec{}, *trained, other), *text);
 }
 
+TEST(Sample, HandsOutItsBytesAsTheyAreDrawn) {
+  const TempDir dir;
+  const auto trained = SmallModel(dir);
+  std::vector<std::string> pieces;
+  const auto text = Sample(Exec{}, *trained, {.prompt = "To be", .bytes = 20},
+                           [&](std::string_view bytes) { pieces.emplace_back(bytes); });
+  ASSERT_OK(text);
+  EXPECT_EQ(pieces.size(), 20u) << "a byte a token";
+  std::string joined;
+  for (const std::string& piece : pieces) joined += piece;
+  EXPECT_EQ(joined, *text);
+}
+
 TEST(Sample, AtTemperatureZeroEachByteIsTheLikeliest) {
   const TempDir dir;
   const auto trained = SmallModel(dir);
@@ -246,6 +259,25 @@ TEST(PrintableUtf8, ReplacesWhatATerminalMustNotSee) {
   EXPECT_EQ(PrintableUtf8("\xc0\x80"), r + r);          // overlong
   EXPECT_EQ(PrintableUtf8("\xed\xa0\x80"), r + r + r);  // surrogate
   EXPECT_EQ(PrintableUtf8("\xc2\x9b"), r);              // a C1 control character
+}
+
+TEST(PrintableStream, GivesTheSameTextHoweverTheBytesAreCut) {
+  const std::string bytes =
+      "a é € 😀\x1b\xc3(\xff\xc0\x80\xed\xa0\x80\xe2\x82(\xf0\x9f\x98 end\xf0\x9f";
+  for (size_t length = 1; length <= 7; ++length) {
+    PrintableStream stream;
+    std::string text;
+    for (size_t at = 0; at < bytes.size(); at += length) {
+      text += stream.Add(std::string_view(bytes).substr(at, length));
+    }
+    text += stream.Finish();
+    EXPECT_EQ(text, PrintableUtf8(bytes)) << length;
+  }
+  PrintableStream stream;
+  EXPECT_EQ(stream.Add("x"), "x");
+  EXPECT_EQ(stream.Add("\xc3"), "") << "waits for its end";
+  EXPECT_EQ(stream.Add("\xa9"), "é");
+  EXPECT_EQ(stream.Finish(), "");
 }
 
 }  // namespace

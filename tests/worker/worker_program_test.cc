@@ -39,7 +39,7 @@ class Worker {
       : output_(dir / (name + ".log")) {
     arguments.insert(arguments.begin(), std::string(NSA_BIN_DIR) + "/nsa-worker");
     const auto spawned = Spawn({.argv = std::move(arguments),
-                                .environment = FilterEnvironment({"PATH"}),
+                                .environment = FilterEnvironment({"PATH", "NSA_LOG_LEVEL"}),
                                 .working_dir = dir.path(),
                                 .output = output_});
     EXPECT_TRUE(spawned.ok()) << spawned.status();
@@ -143,6 +143,42 @@ TEST(WorkerProgram, ARankKilledIsMissedAtOnceAndTheRunGoesOnFromItsCheckpointBit
   EXPECT_EQ(StepsAndLosses(dir / "artifacts/tiny"), StepsAndLosses(unbroken / "artifacts/tiny"));
   EXPECT_TRUE(Read(dir / "artifacts/tiny/checkpoints/step-00000500/model.safetensors") ==
               Read(unbroken / "artifacts/tiny/checkpoints/step-00000500/model.safetensors"));
+}
+
+TEST(WorkerProgram, ASampleIsShownAsItIsDrawnAndEndsAtOnceOnASignal) {
+  const TempDir dir;
+  std::ofstream(dir / "text.txt") << "To be, or not to be, that is the question:\n"
+                                     "Whether 'tis nobler in the mind to suffer\n";
+  std::ofstream(dir / "val.txt") << "The slings and arrows of outrageous fortune\n";
+  std::ofstream(dir / "job.yaml")
+      << "name: tiny\n"
+         "model: {dim: 32, n_layers: 1, n_heads: 4, n_kv_groups: 2, d_k: 16, d_v: 16}\n"
+         "nsa: {l: 8, d: 4, l_sel: 8, n_sel: 4, w: 16}\n"
+         "data: {source: text, path: text.txt, val_path: val.txt, tokenizer: byte}\n"
+         "train: {steps: 2, seq_len: 16, batch_size: 2, save_every: 2}\n";
+  Worker train(dir, "train", {"--job", "job.yaml"});
+  ASSERT_EQ(train.Wait().code, 0) << train.output();
+  for (const int signal : {SIGTERM, SIGINT}) {
+    Worker worker(
+        dir, std::to_string(signal),
+        {"--sample", "artifacts/tiny", "--prompt", "Once upon a time ", "--bytes", "1000000000"});
+    for (int i = 0; i < 6000 && worker.output().size() < 40; ++i) {
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    EXPECT_THAT(worker.output(), HasSubstr("Once upon a time "));
+    EXPECT_GE(worker.output().size(), 40u);
+    worker.Signal(signal);
+    EXPECT_EQ(worker.Wait().signal, signal) << worker.output();
+  }
+}
+
+TEST(WorkerProgram, RefusesALogLevelThatThereIsNot) {
+  const TempDir dir;
+  setenv("NSA_LOG_LEVEL", "loud", 1);
+  Worker worker(dir, "worker", {"--version"});
+  unsetenv("NSA_LOG_LEVEL");
+  EXPECT_EQ(worker.Wait().code, 2);
+  EXPECT_THAT(worker.output(), HasSubstr("NSA_LOG_LEVEL: 'loud' (trace, debug, info"));
 }
 
 TEST(WorkerProgram, ExitsWithTwoForWhatTheCallerMustCorrect) {

@@ -161,8 +161,9 @@ int TrainFrom(const Flags& flags) {
                                    : Train(std::move(options));
 }
 
-// Runs a command that is no training.
+// Runs a command that is no training. SIGTERM and SIGINT end it at once: it has nothing to save.
 int Use(const Flags& flags) {
+  UnblockSignals();
   SetThreads(flags.threads, 1);
   const absl::Status status = flags.sample.empty()
                                   ? ScoreCommand(flags.score[0], flags.score[1], flags.output)
@@ -266,7 +267,9 @@ int main(int argc, char** argv) {
   nsa::BlockSignals();
   nsa::nccl::SetEnvironment();
   prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);  // so that the agent may read our stacks
-  nsa::InitLog(nsa::cuda::BuiltWithCuda() ? "nsa-worker-cuda" : "nsa-worker");
+  if (const absl::Status status = nsa::InitLog(nsa::ProgramName()); !status.ok()) {
+    return nsa::Refuse(status);
+  }
   if (const absl::Status status = nsa::CheckProcessor(); !status.ok()) {
     return nsa::Refuse(status);
   }

@@ -25,6 +25,12 @@ void BlockSignals() {
   std::signal(SIGPIPE, SIG_IGN);
 }
 
+void UnblockSignals() {
+  std::signal(SIGPIPE, SIG_DFL);
+  const sigset_t signals = StopSignals();
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+}
+
 SignalWatch::SignalWatch(std::function<void(int signal)> on_signal) {
   thread_ = std::thread([this, on_signal = std::move(on_signal)] {
     NameThread("signals");

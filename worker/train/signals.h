@@ -11,6 +11,9 @@ namespace nsa {
 // Blocks SIGTERM and SIGINT for this thread and every later one, and ignores SIGPIPE.
 void BlockSignals();
 
+// Undoes BlockSignals() for a program that may end at once: each does what it does by default.
+void UnblockSignals();
+
 // Calls `on_signal` for each SIGTERM or SIGINT, on a thread of its own, until destroyed.
 class SignalWatch {
  public:

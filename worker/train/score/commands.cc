@@ -26,8 +26,15 @@ absl::Status ScoreCommand(const std::string& checkpoint, const std::string& text
 
 absl::Status SampleCommand(const std::string& checkpoint, const SampleOptions& options) {
   NSA_ASSIGN_OR_RETURN(const auto trained, TrainedModel::Load(checkpoint));
-  NSA_ASSIGN_OR_RETURN(const std::string text, Sample(Exec{}, *trained, options));
-  absl::PrintF("%s\n", PrintableUtf8(options.prompt + text));
+  // Shown as it is drawn: whoever ends the program early has what there is.
+  PrintableStream printable;
+  const auto show = [&printable](std::string_view bytes) {
+    absl::PrintF("%s", printable.Add(bytes));
+    std::fflush(stdout);
+  };
+  show(options.prompt);
+  NSA_RETURN_IF_ERROR(Sample(Exec{}, *trained, options, show).status());
+  absl::PrintF("%s\n", printable.Finish());
   return absl::OkStatus();
 }
 

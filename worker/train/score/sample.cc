@@ -13,17 +13,22 @@ namespace {
 
 constexpr char kReplacement[] = "\xef\xbf\xbd";
 
+// The length of the UTF-8 character that begins with this byte; 0 when none does.
+size_t LengthFrom(unsigned char first) {
+  if (first < 0x80) return 1;
+  if (first >= 0xc2 && first <= 0xdf) return 2;
+  if (first >= 0xe0 && first <= 0xef) return 3;
+  return first >= 0xf0 && first <= 0xf4 ? 4 : 0;
+}
+
 // The length of the UTF-8 character at the start of `bytes`; 0 when there is none.
 size_t CharacterLength(std::string_view bytes) {
   const auto at = [&](size_t i) {
     return i < bytes.size() ? static_cast<unsigned char>(bytes[i]) : 0;
   };
   const auto first = at(0);
-  if (first < 0x80) return 1;
-  const size_t length = first >= 0xc2 && first <= 0xdf   ? 2
-                        : first >= 0xe0 && first <= 0xef ? 3
-                        : first >= 0xf0 && first <= 0xf4 ? 4
-                                                         : 0;
+  const size_t length = LengthFrom(static_cast<unsigned char>(first));
+  if (length == 1) return 1;
   for (size_t i = 1; i < length; ++i) {
     if ((at(i) & 0xc0) != 0x80) return 0;
   }
@@ -58,7 +63,8 @@ int32_t DrawToken(std::span<const float> logits, double temperature, double unif
 }
 
 absl::StatusOr<std::string> Sample(const Exec& exec, const TrainedModel& trained,
-                                   const SampleOptions& options) {
+                                   const SampleOptions& options,
+                                   const std::function<void(std::string_view)>& on_bytes) {
   if (!(options.temperature >= 0) || !std::isfinite(options.temperature) || options.bytes < 0) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "sample: temperature %g, bytes %d (neither negative)", options.temperature, options.bytes));
@@ -85,7 +91,9 @@ absl::StatusOr<std::string> Sample(const Exec& exec, const TrainedModel& trained
                                        static_cast<size_t>(trained.tokenizer().vocab()));
     const int32_t token = DrawToken(known, options.temperature, uniform, separator);
     context.push_back(token);
-    text += trained.tokenizer().Decode(token);
+    const std::string bytes = trained.tokenizer().Decode(token);
+    if (on_bytes) on_bytes(bytes);
+    text += bytes;
   }
   return text;
 }
@@ -106,6 +114,25 @@ std::string PrintableUtf8(std::string_view bytes) {
     }
     bytes.remove_prefix(std::max<size_t>(1, length));
   }
+  return text;
+}
+
+std::string PrintableStream::Add(std::string_view bytes) {
+  waiting_ += bytes;
+  size_t done = 0;
+  while (done < waiting_.size()) {
+    const std::string_view rest = std::string_view(waiting_).substr(done);
+    if (LengthFrom(static_cast<unsigned char>(rest[0])) > rest.size()) break;
+    done += std::max<size_t>(1, CharacterLength(rest));
+  }
+  std::string text = PrintableUtf8(std::string_view(waiting_).substr(0, done));
+  waiting_.erase(0, done);
+  return text;
+}
+
+std::string PrintableStream::Finish() {
+  std::string text = PrintableUtf8(waiting_);
+  waiting_.clear();
   return text;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,9 +22,10 @@ struct SampleOptions {
 
 // The prompt's continuation, without the prompt. The model sees the separator, the prompt and what
 // it has written, of which the last S tokens; it never writes a separator. The same options give
-// the same text.
+// the same text. `on_bytes`, where there is one, gets each token's bytes as soon as they are drawn.
 absl::StatusOr<std::string> Sample(const Exec& exec, const TrainedModel& trained,
-                                   const SampleOptions& options);
+                                   const SampleOptions& options,
+                                   const std::function<void(std::string_view)>& on_bytes = {});
 
 // The token drawn from `logits` at `temperature`, given a uniform number in [0, 1); never
 // `excluded`.
@@ -33,5 +35,18 @@ int32_t DrawToken(std::span<const float> logits, double temperature, double unif
 // Bytes as valid UTF-8 for a terminal: what is not UTF-8, and control characters other than newline
 // and tab, become U+FFFD.
 std::string PrintableUtf8(std::string_view bytes);
+
+// The same for bytes that come in pieces, which may cut a character: what it gives, one after the
+// other, is PrintableUtf8() of the whole.
+class PrintableStream {
+ public:
+  // What can be shown so far; the beginning of a character waits for its end.
+  std::string Add(std::string_view bytes);
+  // What still waited.
+  std::string Finish();
+
+ private:
+  std::string waiting_;
+};
 
 }  // namespace nsa
