@@ -144,6 +144,7 @@ absl::StatusOr<std::vector<v1::RankPlacement>> CoordinatorService::RanksToDump(
     const v1::DumpStackRequest& request, JobPtr* job) const {
   NSA_ASSIGN_OR_RETURN(*job, parts_.store.Find(request.job()));
   const v1::StoredJob& stored = **job;
+  NSA_RETURN_IF_ERROR(CheckRank(request.rank(), stored.job()));
   if (!HasGang(stored.job().state()) || stored.restart_decided()) {
     return absl::FailedPreconditionError(absl::StrCat("state: job ", stored.job().id(), " is ",
                                                       StateName(stored.job().state()),
@@ -154,9 +155,9 @@ absl::StatusOr<std::vector<v1::RankPlacement>> CoordinatorService::RanksToDump(
     if (request.rank() < 0 || request.rank() == place.rank()) ranks.push_back(place);
   }
   if (ranks.empty()) {
-    return absl::InvalidArgumentError(absl::StrFormat("rank: %d (job %s has %d); choose another",
-                                                      request.rank(), stored.job().id(),
-                                                      stored.placements_size()));
+    return absl::NotFoundError(absl::StrFormat("rank: %d (job %s has %d placed); try again",
+                                               request.rank(), stored.job().id(),
+                                               stored.placements_size()));
   }
   return ranks;
 }

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/rpc.h"
@@ -84,6 +85,23 @@ absl::Status PrepareSocket(const std::filesystem::path& path) {
 }
 
 }  // namespace
+
+absl::Status CheckAddress(const std::string& what, const std::string& address) {
+  if (address.empty()) return absl::OkStatus();
+  const size_t colon = address.rfind(':');
+  const std::string host = address.substr(0, colon);
+  const std::string port = colon == std::string::npos ? "" : address.substr(colon + 1);
+  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  const bool host_good = bracketed || (!host.empty() && host.find_first_of(":[]/, ") == host.npos);
+  const bool digits = !port.empty() && port.find_first_not_of("0123456789") == port.npos;
+  int number = 0;
+  if (host_good && digits && absl::SimpleAtoi(port, &number) && number <= 65'535) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, ": '", address,
+                   "' (HOST:PORT with a port from 0 to 65535); write e.g. 127.0.0.1:50951"));
+}
 
 absl::Status CheckExposure(const std::string& what, const std::string& address,
                            const v1::TlsConfig& tls, const std::string& token_file) {

@@ -30,6 +30,10 @@ struct Listening {
 // address, when a port is taken.
 absl::StatusOr<Listening> Listen(const ListenOptions& options);
 
+// InvalidArgument unless `address` is host:port ([host]:port for IPv6) with a port from 0 to 65535;
+// an empty one is none, and good.
+absl::Status CheckAddress(const std::string& what, const std::string& address);
+
 // FailedPrecondition when the address is not loopback and TLS or token are missing: everybody who
 // can reach it could start programs here.
 absl::Status CheckExposure(const std::string& what, const std::string& address,

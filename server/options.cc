@@ -86,6 +86,8 @@ absl::StatusOr<Options> ResolveOptions(const v1::CoordinatorConfig& config) {
   NSA_ASSIGN_OR_RETURN(options.job_retention, RetentionOf(config.job_retention_days()));
   NSA_RETURN_IF_ERROR(CheckTimes(options));
   NSA_RETURN_IF_ERROR(CheckRoots(options));
+  NSA_RETURN_IF_ERROR(CheckAddress("listen_address", options.listen_address));
+  NSA_RETURN_IF_ERROR(CheckAddress("metrics_address", options.metrics_address));
   NSA_RETURN_IF_ERROR(
       CheckExposure("listen_address", options.listen_address, options.tls, options.token_file));
   // /metrics has neither TLS nor a token.

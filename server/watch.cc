@@ -115,8 +115,20 @@ Source<v1::WatchEventsResponse> EventSource(const JobStore& store,
                                           std::move(fetch));
 }
 
+absl::Status CheckRank(int32_t rank, const v1::Job& job) {
+  const int32_t ranks = job.spec().resources().gpus();
+  if (rank < ranks) return absl::OkStatus();
+  return absl::NotFoundError(
+      ranks == 1
+          ? absl::StrFormat("rank: %d (job %s has rank 0 only); leave --rank out", rank, job.id())
+          : absl::StrFormat("rank: %d (job %s has 0 to %d); leave --rank out, or choose one", rank,
+                            job.id(), ranks - 1));
+}
+
 absl::StatusOr<Source<v1::WatchRecordsResponse>> RecordSource(
     const JobStore& store, const v1::WatchRecordsRequest& request, std::string job_id) {
+  NSA_ASSIGN_OR_RETURN(const JobPtr job, store.Find(job_id));
+  NSA_RETURN_IF_ERROR(CheckRank(request.rank(), job->job()));
   auto after = std::make_shared<int64_t>(request.after_position());
   if (request.tail() > 0 && request.after_position() == 0) {
     NSA_ASSIGN_OR_RETURN(*after, store.TailPosition(job_id, request.rank(), request.tail()));
@@ -136,11 +148,7 @@ absl::StatusOr<Source<v1::StreamLogsResponse>> LogSource(const JobStore& store, 
                                                          std::string job_id) {
   NSA_ASSIGN_OR_RETURN(const JobPtr job, store.Find(job_id));
   const int32_t ranks = job->job().spec().resources().gpus();
-  if (request.rank() >= ranks) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("rank: %d (job %s has %d); choose 0 to %d, or -1 for all", request.rank(),
-                        job_id, ranks, ranks - 1));
-  }
+  NSA_RETURN_IF_ERROR(CheckRank(request.rank(), job->job()));
   auto places = std::make_shared<LogPlaces>();
   for (int32_t rank = 0; rank < ranks; ++rank) {
     if (request.rank() < 0 || request.rank() == rank) places->push_back({rank, {}});

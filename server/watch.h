@@ -19,6 +19,9 @@ Source<v1::WatchEventsResponse> EventSource(const JobStore& store,
                                             const v1::WatchEventsRequest& request,
                                             std::string job_id);
 
+// NotFound unless the job has this rank; below 0 stands for all.
+absl::Status CheckRank(int32_t rank, const v1::Job& job);
+
 // Records after a position, or the last few; with follow until the job has ended.
 absl::StatusOr<Source<v1::WatchRecordsResponse>> RecordSource(
     const JobStore& store, const v1::WatchRecordsRequest& request, std::string job_id);

@@ -121,6 +121,10 @@ TEST_F(ProgramTest, ExitsFourWithinTwoSecondsWhenThePortIsTaken) {
 
 TEST_F(ProgramTest, ExitsTwoOnBadUsageAndConfiguration) {
   EXPECT_EQ(WaitForExit(Start("state", {"--no-such-flag"})), 2);
+  EXPECT_EQ(WaitForExit(Start("state", {"--log-level", "loud"})), 2);
+  EXPECT_THAT(Output(), HasSubstr("--log-level: 'loud' (trace, debug, info"));
+  EXPECT_EQ(WaitForExit(Start("state", {"--listen", "127.0.0.1:99999"})), 2);
+  EXPECT_THAT(Output(), HasSubstr("listen_address: '127.0.0.1:99999' (HOST:PORT"));
   config_ = "local_agnet: false\n";
   EXPECT_EQ(WaitForExit(Start("state")), 2);
   EXPECT_THAT(Output(), HasSubstr("local_agent")) << "did you mean";

@@ -214,6 +214,43 @@ TEST_F(ServerTest, AJobWithoutProcessesHasNothingToDump) {
       StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("QUEUED")));
 }
 
+TEST_F(ServerTest, ARankThatIsNotThereIsNotFound) {
+  const std::string one = Submit(Spec("one"));
+  v1::JobSpec pair = Spec("pair", 2);
+  const std::string two = Submit(pair);
+  const auto texts = [&](const std::string& job, int rank) {
+    std::vector<std::string> found;
+    const auto note = [&found](const absl::Status& status) {
+      EXPECT_THAT(status, StatusIs(absl::StatusCode::kNotFound));
+      found.emplace_back(status.message());
+    };
+    v1::StreamLogsRequest logs;
+    logs.set_job(job);
+    logs.set_rank(rank);
+    v1::StreamLogsResponse line;
+    const auto logs_context = MakeContext(kTimeout, "");
+    const auto log_reader = people_->StreamLogs(logs_context.get(), logs);
+    EXPECT_FALSE(log_reader->Read(&line));
+    note(FromGrpc(log_reader->Finish()));
+    v1::WatchRecordsRequest records;
+    records.set_job(job);
+    records.set_rank(rank);
+    v1::WatchRecordsResponse record;
+    const auto records_context = MakeContext(kTimeout, "");
+    const auto record_reader = people_->WatchRecords(records_context.get(), records);
+    EXPECT_FALSE(record_reader->Read(&record));
+    note(FromGrpc(record_reader->Finish()));
+    v1::DumpStackRequest dump;
+    dump.set_job(job);
+    dump.set_rank(rank);
+    note(Call<v1::DumpStackResponse>(&v1::CoordinatorService::Stub::DumpStack, people_.get(), dump)
+             .status());
+    return found;
+  };
+  EXPECT_THAT(texts(one, 1), testing::Each(HasSubstr("rank: 1 (job " + one + " has rank 0 only)")));
+  EXPECT_THAT(texts(two, 5), testing::Each(HasSubstr("rank: 5 (job " + two + " has 0 to 1)")));
+}
+
 TEST_F(ServerTest, LogsAreFollowedAndContinuedByToken) {
   KeepBeating(1, 0);
   const std::string id = Submit(Spec("demo"));
