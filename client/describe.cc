@@ -45,6 +45,7 @@ std::string RunTime(const v1::Job& job, absl::Time now) {
 void PrintProgress(const v1::Job& job, absl::Time now, Fields* fields) {
   const v1::JobProgress& p = job.progress();
   if (p.total_steps() == 0) return;
+  const bool moving = job.state() == v1::Job::STATE_RUNNING;
   fields->Add("Step",
               absl::StrFormat("%d of %d (%.1f %%)", p.step(), p.total_steps(), 100 * ShareDone(p)));
   fields->Add("Loss", HumanLoss(p.loss()));
@@ -52,12 +53,15 @@ void PrintProgress(const v1::Job& job, absl::Time now, Fields* fields) {
     fields->Add("Val loss", absl::StrCat(HumanLoss(p.val_loss()), " at step ", p.val_step()));
   }
   if (p.total_tokens() != 0) {
-    fields->Add("Tokens", absl::StrCat(WithCommas(p.total_tokens()), " (",
-                                       HumanCount(p.tokens_per_second()), " a second)"));
+    fields->Add(
+        "Tokens",
+        absl::StrCat(
+            WithCommas(p.total_tokens()),
+            moving ? absl::StrCat(" (", HumanCount(p.tokens_per_second()), " a second)") : ""));
     fields->Add("Optimizer", absl::StrFormat("learning rate %.3g, gradient norm %.3g",
                                              p.learning_rate(), p.grad_norm()));
   }
-  if (!HasEnded(job)) fields->Add("ETA", HumanDuration(p.eta_seconds()));
+  if (moving) fields->Add("ETA", HumanDuration(p.eta_seconds()));
   if (p.checkpoint_unix_nanos() != 0) {
     fields->Add("Checkpoint", absl::StrCat("step ", p.checkpoint_step(), ", ",
                                            HumanAge(now, p.checkpoint_unix_nanos())));

@@ -1,6 +1,7 @@
 // nsactl logs: what a job's workers wrote.
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "client/at_least.h"
 #include "client/commands.h"
 #include "client/follow.h"
 #include "client/rank_flag.h"
@@ -75,7 +76,7 @@ void AddLogs(Cli* cli) {
   AddRankFlag(command, "Only this rank (default all)", &flags->rank);
   command->add_option("--tail", flags->tail, "Only the last N lines of each rank; 0: all")
       ->type_name("N")
-      ->check(CLI::NonNegativeNumber);
+      ->check(AtLeast(0));
 }
 
 }  // namespace nsa

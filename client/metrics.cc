@@ -1,5 +1,6 @@
 // nsactl metrics: a job's step records, as the workers wrote them.
 #include "absl/strings/str_cat.h"
+#include "client/at_least.h"
 #include "client/commands.h"
 #include "client/follow.h"
 #include "client/metrics_view.h"
@@ -137,7 +138,7 @@ void AddMetrics(Cli* cli) {
       ->add_option("--tail", flags->tail,
                    "Only the last N steps (default 20, with json and yaml all); 0: all")
       ->type_name("N")
-      ->check(CLI::NonNegativeNumber);
+      ->check(AtLeast(0));
   command->add_flag("--layers", flags->layers, "A table of layers for each step");
 }
 

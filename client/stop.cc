@@ -1,5 +1,6 @@
 // nsactl stop: ends a job, after a step, gracefully or at once.
 #include "absl/strings/str_cat.h"
+#include "client/at_least.h"
 #include "client/commands.h"
 #include "client/job_text.h"
 #include "common/status.h"
@@ -61,7 +62,7 @@ void AddStop(Cli* cli) {
           ->add_option("--at-step", flags->at_step,
                        "Every rank ends after exactly step N, with a checkpoint at N")
           ->type_name("N")
-          ->check(CLI::PositiveNumber);
+          ->check(AtLeast(1));
   command->add_flag("--now", flags->now, "At once, without a checkpoint")->excludes(at_step);
 }
 

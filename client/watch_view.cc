@@ -23,10 +23,15 @@ std::string HeadLine(const v1::Job& job, absl::Time now, bool colours) {
                       absl::StrCat("  restarts ", job.restarts()));
 }
 
+// Whether speed and time left mean anything.
+bool IsMoving(const v1::Job& job, const ViewMoment& moment) {
+  return job.state() == v1::Job::STATE_RUNNING && moment.connected;
+}
+
 std::string BarLine(const v1::Job& job, const ViewMoment& moment, const ViewOptions& options) {
   const v1::JobProgress& p = job.progress();
   const double eta = EtaNow(p, moment);
-  const bool moving = job.state() == v1::Job::STATE_RUNNING && moment.connected;
+  const bool moving = IsMoving(job, moment);
   const std::string numbers =
       absl::StrCat(absl::StrFormat("%5.1f %%  ", 100 * ShareDone(p)), StepText(p),
                    moving ? absl::StrCat("  ETA ", HumanDuration(eta)) : "");
@@ -41,13 +46,13 @@ std::string BarLine(const v1::Job& job, const ViewMoment& moment, const ViewOpti
 }
 
 // As much as fits; the most interesting comes first.
-std::string NumbersLine(const v1::Job& job, int columns) {
+std::string NumbersLine(const v1::Job& job, bool moving, int columns) {
   const v1::JobProgress& p = job.progress();
   std::vector<std::string> parts = {absl::StrCat("loss ", HumanLoss(p.loss()))};
   if (p.val_step() != 0) {
     parts.push_back(absl::StrCat("val loss ", HumanLoss(p.val_loss()), " at ", p.val_step()));
   }
-  parts.push_back(absl::StrCat(HumanCount(p.tokens_per_second()), " tok/s"));
+  if (moving) parts.push_back(absl::StrCat(HumanCount(p.tokens_per_second()), " tok/s"));
   parts.push_back(absl::StrCat(HumanCount(p.total_tokens()), " tokens"));
   parts.push_back(absl::StrFormat("grad norm %.2f", p.grad_norm()));
   parts.push_back(absl::StrFormat("lr %.2e", p.learning_rate()));
@@ -93,7 +98,7 @@ std::vector<std::string> LiveView(const v1::Job& job, const ViewMoment& moment,
                                     BarLine(job, moment, options)};
   const v1::JobProgress& p = job.progress();
   if (p.step() > 0) {
-    lines.push_back(NumbersLine(job, options.columns));
+    lines.push_back(NumbersLine(job, IsMoving(job, moment), options.columns));
     lines.push_back(CheckpointText(p, moment.now));
   }
   if (const std::string note = NoteLine(job); !note.empty()) lines.push_back(note);
@@ -114,9 +119,9 @@ std::string PlainLine(const v1::Job& job, absl::Time now) {
                                   StateName(job.state()), " step ", p.step(), "/", p.total_steps(),
                                   absl::StrFormat(" %.1f%%", 100 * ShareDone(p)));
   if (p.step() > 0) {
-    absl::StrAppend(&line, " loss ", HumanLoss(p.loss()), " val_loss ", HumanLoss(p.val_loss()),
-                    absl::StrFormat(" tok/s %.0f", p.tokens_per_second()));
     const bool moving = job.state() == v1::Job::STATE_RUNNING;
+    absl::StrAppend(&line, " loss ", HumanLoss(p.loss()), " val_loss ", HumanLoss(p.val_loss()),
+                    " tok/s ", moving ? absl::StrFormat("%.0f", p.tokens_per_second()) : "-");
     absl::StrAppend(
         &line, " eta ", moving ? HumanDuration(p.eta_seconds()) : "-", " checkpoint ",
         p.checkpoint_unix_nanos() == 0

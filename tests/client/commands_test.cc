@@ -158,6 +158,12 @@ TEST_F(CommandsTest, DescribeTellsEverything) {
             " 1m  SUBMITTED  what happened\n");
 }
 
+TEST_F(CommandsTest, DescribeHasASpeedAndATimeLeftOnlyOfAJobThatRuns) {
+  state().jobs[0].set_state(v1::Job::STATE_RESTARTING);
+  EXPECT_THAT(Run({"describe", "demo"}).out,
+              AllOf(HasSubstr("Tokens:      3,072,000\n"), Not(HasSubstr("ETA:"))));
+}
+
 TEST_F(CommandsTest, DescribeSaysWhatIsUnusualAboutARank) {
   state().jobs[0].mutable_ranks(0)->set_state("SUSPENDED");
   state().jobs[0].mutable_ranks(0)->set_note("process stopped (T)");
@@ -187,6 +193,16 @@ TEST_F(CommandsTest, StopSendsWhatWasAsked) {
               ElementsAre(HasSubstr("STOP_MODE_AT_STEP at_step: 500"),
                           HasSubstr("STOP_MODE_GRACEFUL"), HasSubstr("STOP_MODE_NOW")));
   EXPECT_EQ(Run({"stop", "nothing"}).code, ExitCode::kNotFound);
+}
+
+TEST_F(CommandsTest, AStepThatIsNoneIsNamed) {
+  for (const std::string step : {"0", "-1", "x", "5k", "99999999999999999999"}) {
+    const Ran ran = Run({"stop", "demo", "--at-step", step});
+    EXPECT_EQ(ran.code, ExitCode::kUsage);
+    EXPECT_EQ(ran.err, "nsactl: --at-step: '" + step +
+                           "' (a whole number of at least 1); see 'nsactl stop --help'\n");
+  }
+  EXPECT_THAT(service().Requests("StopJob"), SizeIs(0));
 }
 
 TEST_F(CommandsTest, ResumeQueuesTheJobAgain) {

@@ -41,6 +41,19 @@ TEST(WatchView, ShowsBarLossRateEtaCheckpointAndRestarts) {
                   "loss 2.1034  val loss 2.2101 at 300  12.3k tok/s", "checkpoint 300, 41s ago"));
 }
 
+TEST(WatchView, OnlyAJobThatRunsHasASpeedAndATimeLeft) {
+  const ViewOptions plain = {.columns = 100, .unicode = false, .colours = false};
+  v1::Job job = DemoJob();
+  for (const auto state : {v1::Job::STATE_RESTARTING, v1::Job::STATE_QUEUED,
+                           v1::Job::STATE_STARTING, v1::Job::STATE_STOPPING}) {
+    job.set_state(state);
+    for (const std::string& line : LiveView(job, {.now = kNoon, .received = kNoon}, plain)) {
+      EXPECT_THAT(line, AllOf(Not(HasSubstr("tok/s")), Not(HasSubstr("ETA"))));
+    }
+    EXPECT_THAT(PlainLine(job, kNoon), HasSubstr("tok/s - eta - "));
+  }
+}
+
 TEST(WatchView, NoLineIsWiderThanTheTerminal) {
   v1::Job job = DemoJob();
   job.set_state(v1::Job::STATE_RESTARTING);
