@@ -1,10 +1,18 @@
 // nsactl checkpoint: what a job has saved, and whether it is whole. Takes a job, or a folder on
 // this machine, for which no coordinator is needed.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "client/at_least.h"
 #include "client/commands.h"
 #include "client/human.h"
 #include "common/checkpoint_dir.h"
+#include "common/durable_folder.h"
 #include "common/status.h"
 
 namespace nsa {
@@ -72,18 +80,91 @@ absl::StatusOr<v1::ListCheckpointsResponse> ListAt(const std::string& target) {
   return response;
 }
 
-absl::StatusOr<v1::VerifyCheckpointResponse> VerifyAt(const CheckpointFlags& flags) {
-  NSA_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries, EntriesAt(flags.target));
+// The checkpoint of the wanted step, or the newest, of a list that is oldest first.
+absl::StatusOr<CheckpointEntry> Chosen(const std::vector<CheckpointEntry>& entries,
+                                       const CheckpointFlags& flags) {
   for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
-    if (flags.step != 0 && entry->step != flags.step) continue;
-    v1::VerifyCheckpointResponse response;
-    *response.mutable_checkpoint() = InfoOf(*entry);
-    for (const std::string& problem : VerifyCheckpoint(entry->path)) response.add_problems(problem);
-    return response;
+    if (flags.step == 0 || entry->step == flags.step) return *entry;
   }
   return absl::NotFoundError(absl::StrCat(flags.target, ": has no checkpoint",
                                           flags.step != 0 ? absl::StrCat(" ", flags.step) : "",
                                           "; see 'nsactl checkpoint list ", flags.target, "'"));
+}
+
+absl::StatusOr<v1::VerifyCheckpointResponse> VerifyAt(const CheckpointFlags& flags) {
+  NSA_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries, EntriesAt(flags.target));
+  NSA_ASSIGN_OR_RETURN(const CheckpointEntry entry, Chosen(entries, flags));
+  v1::VerifyCheckpointResponse response;
+  *response.mutable_checkpoint() = InfoOf(entry);
+  for (const std::string& problem : VerifyCheckpoint(entry.path)) response.add_problems(problem);
+  return response;
+}
+
+// A job's checkpoints as folders: they must be on this machine.
+absl::StatusOr<std::vector<CheckpointEntry>> EntriesOfJob(Session& session,
+                                                          const std::string& job) {
+  NSA_ASSIGN_OR_RETURN(Client * client, session.client());
+  const auto found = client->ListCheckpoints(job);
+  NSA_RETURN_IF_ERROR(HintAtFolder(found.status(), job));
+  std::vector<CheckpointEntry> entries;
+  for (const v1::CheckpointInfo& info : found->checkpoints()) {
+    entries.push_back({info.step(), info.path()});
+  }
+  return entries;
+}
+
+absl::Status CannotPin(const fs::path& file, int reason) {
+  const std::string text = absl::StrCat(file.string(), ": ", std::strerror(reason), "; ");
+  if (reason == ENOENT || reason == ENOTDIR) {
+    return absl::NotFoundError(
+        absl::StrCat(text, "the checkpoint is gone, or on another machine: do it there"));
+  }
+  if (reason == EACCES || reason == EPERM) {
+    return absl::PermissionDeniedError(absl::StrCat(text, "do it as the owner of the checkpoint"));
+  }
+  return absl::InternalError(absl::StrCat(text, "nothing was changed"));
+}
+
+// Durable: a pin that was confirmed is there after a loss of power, and one that was taken away is
+// not.
+absl::Status WritePin(const fs::path& checkpoint) {
+  const fs::path file = checkpoint / "PINNED";
+  const int fd = open(file.c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
+  if (fd < 0) return CannotPin(file, errno);
+  const int synced = fsync(fd) == 0 ? 0 : errno;
+  close(fd);
+  if (synced != 0) return CannotPin(file, synced);
+  return SyncFolder(checkpoint);
+}
+
+absl::Status RemovePin(const fs::path& checkpoint) {
+  const fs::path file = checkpoint / "PINNED";
+  std::error_code error;
+  const bool there = fs::is_directory(checkpoint, error);
+  if (unlink(file.c_str()) != 0 && (errno != ENOENT || !there)) return CannotPin(file, errno);
+  return SyncFolder(checkpoint);
+}
+
+absl::StatusOr<ExitCode> Pin(Session& session, const CheckpointFlags& flags, bool pin) {
+  std::vector<CheckpointEntry> entries;
+  if (IsPath(flags.target)) {
+    NSA_ASSIGN_OR_RETURN(entries, EntriesAt(flags.target));
+  } else {
+    NSA_ASSIGN_OR_RETURN(entries, EntriesOfJob(session, flags.target));
+  }
+  NSA_ASSIGN_OR_RETURN(const CheckpointEntry entry, Chosen(entries, flags));
+  NSA_RETURN_IF_ERROR(pin ? WritePin(entry.path) : RemovePin(entry.path));
+  if (session.structured()) {
+    session.PrintDocument(ToJson(InfoOf(entry)));
+  } else if (session.flags().format == Format::kName) {
+    session.out() << entry.path.string() << "\n";
+  } else {
+    session.out() << entry.path.string() << ": "
+                  << (pin ? "pinned: kept whatever train.keep_checkpoints says"
+                          : "not pinned: goes when train.keep_checkpoints newer ones are there")
+                  << "\n";
+  }
+  return ExitCode::kOk;
 }
 
 absl::StatusOr<ExitCode> List(Session& session, const CheckpointFlags& flags) {
@@ -166,12 +247,13 @@ absl::StatusOr<ExitCode> Verify(Session& session, const CheckpointFlags& flags) 
 void AddCheckpoint(Cli* cli) {
   const auto flags = std::make_shared<CheckpointFlags>();
   CLI::App* group = cli->Add({.name = "checkpoint",
-                              .what = "List and verify checkpoints",
+                              .what = "List, verify and pin checkpoints",
                               .group = "Records",
                               .more = "A target with a slash in it is a folder on this machine: an "
                                       "out_dir or one checkpoint; no coordinator is asked.",
                               .examples = "nsactl checkpoint list demo\n"
-                                          "nsactl checkpoint verify ./out"});
+                                          "nsactl checkpoint verify ./out\n"
+                                          "nsactl checkpoint pin demo --step 5000"});
   CLI::App* list =
       cli->Add({.name = "list",
                 .what = "List a job's checkpoints, oldest first",
@@ -188,10 +270,31 @@ void AddCheckpoint(Cli* cli) {
                             "nsactl checkpoint verify ./out/checkpoints/step-00005000",
                 .run = [flags](Session& session) { return Verify(session, *flags); },
                 .parent = group});
-  verify->add_option("JOB|PATH", flags->target, "Job id or name, or a folder")->required();
-  verify->add_option("--step", flags->step, "The checkpoint of this step (default: the newest)")
-      ->type_name("N")
-      ->check(CLI::PositiveNumber);
+  CLI::App* pin =
+      cli->Add({.name = "pin",
+                .what = "Keep a checkpoint: retention does not delete it",
+                .more = "Makes the file PINNED in its folder, which must be on this machine. "
+                        "Pinning twice is pinning once.",
+                .examples = "nsactl checkpoint pin demo\n"
+                            "nsactl checkpoint pin demo --step 5000\n"
+                            "nsactl checkpoint pin ./out/checkpoints/step-00005000",
+                .run = [flags](Session& session) { return Pin(session, *flags, true); },
+                .parent = group});
+  CLI::App* unpin =
+      cli->Add({.name = "unpin",
+                .what = "Let retention delete a checkpoint again",
+                .more = "Takes the file PINNED away; the checkpoint itself stays until newer ones "
+                        "replace it.",
+                .examples = "nsactl checkpoint unpin demo --step 5000\n"
+                            "nsactl checkpoint unpin ./out/checkpoints/step-00005000",
+                .run = [flags](Session& session) { return Pin(session, *flags, false); },
+                .parent = group});
+  for (CLI::App* command : {verify, pin, unpin}) {
+    command->add_option("JOB|PATH", flags->target, "Job id or name, or a folder")->required();
+    command->add_option("--step", flags->step, "The checkpoint of this step (default: the newest)")
+        ->type_name("N")
+        ->check(AtLeast(1));
+  }
 }
 
 }  // namespace nsa

@@ -49,6 +49,11 @@ absl::StatusOr<ExitCode> ExplainRefusal(Session& session, Client* client, const 
   return absl::InvalidArgumentError(absl::StrCat(text, refusal.message()));
 }
 
+std::string_view FindingWord(const v1::Finding& finding) {
+  if (!finding.waived().empty()) return "waived";
+  return finding.severity() == v1::SEVERITY_WARNING ? "warning" : "note";
+}
+
 void PrintAccepted(Session& session, const v1::SubmitJobResponse& response) {
   const v1::Job& job = response.job();
   std::ostream& out = session.out();
@@ -57,14 +62,16 @@ void PrintAccepted(Session& session, const v1::SubmitJobResponse& response) {
     return;
   }
   out << "submitted " << Title(job) << ": " << StateName(job.state()) << "\n";
+  // Accepted: what is left are waived errors, warnings and notes.
   for (const v1::Finding& finding : response.report().findings()) {
-    const bool waived = !finding.waived().empty();
-    if (!waived && finding.severity() != v1::SEVERITY_WARNING) continue;
-    out << "  " << (waived ? "waived " : "warning ") << finding.rule() << ": " << finding.field()
-        << ": " << finding.problem()
-        << (waived ? absl::StrCat(" (waived: ", finding.waived(), ")")
-                   : absl::StrCat("; ", finding.fix()))
-        << "\n";
+    out << "  " << FindingWord(finding) << " " << finding.rule() << ": " << finding.field() << ": "
+        << finding.problem();
+    if (!finding.waived().empty()) {
+      out << " (waived: " << finding.waived() << ")";
+    } else if (!finding.fix().empty()) {
+      out << "; " << finding.fix();
+    }
+    out << "\n";
   }
   std::vector<std::string> estimates;
   for (const v1::EstimateItem& item : response.report().estimates()) {

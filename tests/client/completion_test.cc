@@ -55,7 +55,7 @@ class CompletionTest : public NsactlTest {
 
 TEST_F(CompletionTest, CommandsAndSubcommands) {
   EXPECT_THAT(Complete({""}), AllOf(Contains("submit"), Contains("watch"), Contains("context")));
-  EXPECT_THAT(Complete({"checkpoint", ""}), ElementsAre("list", "verify"));
+  EXPECT_THAT(Complete({"checkpoint", ""}), ElementsAre("list", "verify", "pin", "unpin"));
   EXPECT_THAT(Complete({"help", ""}), Contains("stop"));
 }
 

@@ -51,6 +51,7 @@ class SubmitTest : public NsactlTest {
 TEST_F(SubmitTest, SaysWhatWasAcceptedAndWhatToTypeNext) {
   AddFinding(v1::SEVERITY_WARNING, "EVAL_OFF", "train.eval_every");
   AddFinding(v1::SEVERITY_ERROR, "TOY", "model.dim").set_waived("a test");
+  AddFinding(v1::SEVERITY_INFO, "NO_CHECKPOINT_CADENCE", "train.save_every").clear_fix();
   for (const char* name : {"memory of a rank", "memory: activations"}) {
     v1::EstimateItem& item = *state().report.add_estimates();
     item.set_name(name);
@@ -63,6 +64,7 @@ TEST_F(SubmitTest, SaysWhatWasAcceptedAndWhatToTypeNext) {
             "submitted demo (jdemo1234567): QUEUED\n"
             "  warning EVAL_OFF: train.eval_every: 100 (50); take less\n"
             "  waived TOY: model.dim: 100 (50) (waived: a test)\n"
+            "  note NO_CHECKPOINT_CADENCE: train.save_every: 100 (50)\n"
             "  estimate: memory of a rank 1.0 MiB\n");
   EXPECT_THAT(ran.err,
               AllOf(HasSubstr("nsactl watch jdemo1234567"), HasSubstr("nsactl stop jdemo1234567")));
@@ -112,6 +114,16 @@ TEST_F(SubmitTest, MistakesInTheFileNeedNoCoordinator) {
   EXPECT_THAT(ran.err, AllOf(HasSubstr(file + ":1:14: model.dim: "),
                              HasSubstr(file + ":3:3: train.stepps: "), HasSubstr("'steps'"),
                              HasSubstr("nsactl: " + file + ": 2 mistakes (0 allowed)")));
+}
+
+TEST_F(SubmitTest, AnEmptyFileIsUsageAndNothingIsSubmitted) {
+  const std::string file = Write("empty.yaml", "# nothing yet\n");
+  for (const char* command : {"submit", "validate"}) {
+    const Ran ran = Run({command, file});
+    EXPECT_EQ(ran.code, ExitCode::kUsage);
+    EXPECT_EQ(ran.err, "nsactl: " + file + ": sets nothing (a job file); see configs/jobs/\n");
+  }
+  EXPECT_THAT(service().Requests("SubmitJob"), SizeIs(0));
 }
 
 TEST_F(SubmitTest, AFileThatIsNotThereIsUsage) {
@@ -277,6 +289,53 @@ TEST_F(CheckpointFolderTest, AFlippedBitIsFoundAndItsFileNamed) {
             ExitCode::kOk);
   EXPECT_EQ(RunAlone({"checkpoint", "verify", dir_.path().string(), "--step", "300"}).code,
             ExitCode::kNotFound);
+}
+
+TEST_F(CheckpointFolderTest, APinIsSetShownAndTakenAway) {
+  const auto first = MakeCheckpoint(100);
+  const auto second = MakeCheckpoint(200);
+  const std::string out_dir = dir_.path().string();
+  const auto pinned = [&] {
+    std::string steps;
+    for (const auto& path : {first, second}) {
+      if (std::filesystem::exists(path / "PINNED")) steps += path.filename().string() + " ";
+    }
+    return steps;
+  };
+  for (int times = 0; times < 2; ++times) {
+    const Ran ran = RunAlone({"checkpoint", "pin", out_dir, "--step", "100"});
+    EXPECT_EQ(ran.code, ExitCode::kOk) << ran.err;
+    EXPECT_EQ(ran.out, first.string() + ": pinned: kept whatever train.keep_checkpoints says\n");
+    EXPECT_EQ(pinned(), "step-00000100 ");
+  }
+  EXPECT_EQ(RunAlone({"checkpoint", "pin", out_dir}).code, ExitCode::kOk) << "the newest";
+  EXPECT_EQ(pinned(), "step-00000100 step-00000200 ");
+  EXPECT_THAT(RunAlone({"checkpoint", "list", out_dir}).out, HasSubstr("  yes  "));
+  const Ran unpinned = RunAlone({"checkpoint", "unpin", first.string(), "-o", "json"});
+  EXPECT_EQ(unpinned.code, ExitCode::kOk) << unpinned.err;
+  EXPECT_EQ(nlohmann::json::parse(unpinned.out)["pinned"], false);
+  EXPECT_EQ(pinned(), "step-00000200 ");
+  EXPECT_EQ(RunAlone({"checkpoint", "unpin", first.string()}).code, ExitCode::kOk) << "it was not";
+  EXPECT_EQ(RunAlone({"checkpoint", "verify", out_dir}).code, ExitCode::kOk);
+  EXPECT_EQ(RunAlone({"checkpoint", "pin", out_dir, "--step", "300"}).code, ExitCode::kNotFound);
+}
+
+TEST_F(CheckpointFolderTest, AJobsCheckpointIsPinnedWhereItLies) {
+  for (const char* path : {"", "/on/another/machine/step-00000200"}) {
+    v1::CheckpointInfo info;
+    info.set_step(*path == '\0' ? 100 : 200);
+    info.set_path(*path == '\0' ? MakeCheckpoint(100).string() : path);
+    state().checkpoints.push_back(info);
+  }
+  const Ran ran = Run({"checkpoint", "pin", "demo", "--step", "100"});
+  EXPECT_EQ(ran.code, ExitCode::kOk) << ran.err;
+  EXPECT_TRUE(
+      std::filesystem::exists(CheckpointsDir(dir_.path()) / CheckpointName(100) / "PINNED"));
+  for (const char* command : {"pin", "unpin"}) {
+    const Ran away = Run({"checkpoint", command, "demo"});
+    EXPECT_EQ(away.code, ExitCode::kNotFound);
+    EXPECT_THAT(away.err, HasSubstr("/on/another/machine/step-00000200/PINNED: No such file"));
+  }
 }
 
 }  // namespace
