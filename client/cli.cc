@@ -41,10 +41,18 @@ class HelpLayout final : public CLI::Formatter {
 std::string DidYouMean(const std::string& word, const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::App* command : app.get_subcommands({})) {
-    if (!command->get_group().empty()) names.push_back(command->get_name());
+    names.push_back(command->get_name());
   }
   const std::string best = Nearest(word, names);
   return best.empty() ? "" : absl::StrCat("; did you mean '", best, "'?");
+}
+
+// Null when `app` has no such command.
+const CLI::App* CommandOf(const CLI::App& app, const std::string& name) {
+  for (const CLI::App* command : app.get_subcommands({})) {
+    if (command->get_name() == name) return command;
+  }
+  return nullptr;
 }
 
 void AddCommands(Cli* cli) {
@@ -132,7 +140,7 @@ void Cli::AddGlobalFlags() {
 CLI::App* Cli::Add(const Command& command) {
   CLI::App* parent = command.parent != nullptr ? command.parent : &app_;
   CLI::App* app = parent->add_subcommand(command.name, command.what);
-  app->group(command.group);
+  app->group(command.parent != nullptr ? "Commands" : command.group);  // "" would hide it
   app->fallthrough();
   std::string footer;
   if (!command.more.empty()) absl::StrAppend(&footer, command.more, "\n\n");
@@ -174,7 +182,18 @@ ExitCode Cli::FailUsage(const std::string& message) {
   return ExitCode::kUsage;
 }
 
+ExitCode Cli::FailUnknownCommand(const std::string& word, const CLI::App& app) {
+  return FailUsage(absl::StrCat("unknown command '", word, "'", DidYouMean(word, app)));
+}
+
 ExitCode Cli::ShowHelp(std::vector<std::string> path) {
+  const CLI::App* app = &app_;
+  for (const std::string& word : path) {
+    if (absl::StartsWith(word, "-")) break;
+    const CLI::App* const parent = app;
+    app = CommandOf(*parent, word);
+    if (app == nullptr) return FailUnknownCommand(word, *parent);
+  }
   path.push_back("--help");
   return Main(path);
 }
@@ -209,11 +228,18 @@ ExitCode Cli::Main(const std::vector<std::string>& arguments) {
     const CLI::App* app = Deepest();
     const std::vector<std::string> extra = app_.remaining(true);
     if (runs_.count(app) == 0 && !extra.empty() && !absl::StartsWith(extra[0], "-")) {
-      return FailUsage(
-          absl::StrCat("unknown command '", extra[0], "'", DidYouMean(extra[0], *app)));
+      return FailUnknownCommand(extra[0], *app);
     }
     return FailUsage(absl::StrCat("unexpected argument '",
                                   extra.empty() ? std::string(error.what()) : extra[0], "'"));
+  } catch (const CLI::RequiredError& error) {
+    // That a subcommand is wanted is said before that the word there is none.
+    const CLI::App* app = Deepest();
+    const std::vector<std::string> extra = app_.remaining(true);
+    if (runs_.count(app) == 0 && !extra.empty() && !absl::StartsWith(extra[0], "-")) {
+      return FailUnknownCommand(extra[0], *app);
+    }
+    return FailUsage(error.what());
   } catch (const CLI::ParseError& error) {
     return FailUsage(error.what());
   }

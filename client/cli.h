@@ -49,6 +49,7 @@ class Cli {
   ExitCode ShowCandidates(const std::vector<std::string>& words);
   ExitCode Fail(const absl::Status& status);
   ExitCode FailUsage(const std::string& message);
+  ExitCode FailUnknownCommand(const std::string& word, const CLI::App& app);
   const CLI::App* Deepest() const;
 
   Session* const session_;

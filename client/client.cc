@@ -19,14 +19,45 @@ std::string WhyUnreachable(const std::string& message) {
   if (absl::StrContains(message, "No such file or directory")) return "no such socket";
   if (absl::StrContains(message, "Connection refused")) return "connection refused";
   if (absl::StrContains(message, "DNS resolution failed")) return "unknown host";
-  if (absl::StrContains(message, "Ssl handshake failed") ||
-      absl::StrContains(message, "SSL_ERROR")) {
-    return "TLS handshake failed";
-  }
   if (absl::StrContains(message, "Failed parsing HTTP/2")) {
     return "something answers there, but no gRPC: is it another program's port, or /metrics?";
   }
+  if (absl::StrContains(message, "Socket closed")) return "connection closed";
   return message.substr(0, 200);
+}
+
+bool UsesTls(const Endpoint& endpoint) { return endpoint.tls.ByteSizeLong() > 0; }
+
+// What is wrong when TLS certainly is: gRPC's texts of a handshake that failed on our side. Empty
+// otherwise.
+std::string WhyTlsFailed(const std::string& message) {
+  if (absl::StrContains(message, "is not in peer certificate")) {
+    return "this name is not in the coordinator's certificate; use a name or address that is "
+           "(subjectAltName), or make a certificate with this one";
+  }
+  if (absl::StrContains(message, "Ssl handshake failed") ||
+      absl::StrContains(message, "SSL_ERROR")) {
+    return "TLS handshake failed; is the coordinator's certificate signed by the authority in "
+           "--ca-file, and does that port speak TLS?";
+  }
+  // No channel could be made of what the files hold.
+  if (absl::StartsWith(message, "empty address list")) {
+    return "the TLS files cannot be used; is --private-key-file the key of --certificate-file, and "
+           "are all of them PEM?";
+  }
+  return "";
+}
+
+// A server that refuses our certificate, or wants TLS, closes the connection and says nothing.
+std::string WhatElseAClosedConnectionIs(const Endpoint& endpoint, const std::string& message) {
+  const bool closed =
+      absl::StrContains(message, "Socket closed") || absl::StrContains(message, "Connection reset");
+  if (!closed || absl::StartsWith(endpoint.address, "unix:")) return "";
+  return UsesTls(endpoint)
+             ? "; it closes on a client whose certificate is missing or not signed by its "
+               "tls.client_ca_file: 'nsactl context set NAME --certificate-file FILE "
+               "--private-key-file FILE'"
+             : "; if it speaks TLS, see 'nsactl context --help'";
 }
 
 }  // namespace
@@ -43,13 +74,19 @@ absl::Status Client::Explain(const grpc::Status& status, absl::Duration timeout)
   if (interrupt_->raised()) return absl::CancelledError("interrupted");
   if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
     const bool here = endpoint_.source == "default";
+    const std::string tls = UsesTls(endpoint_) ? WhyTlsFailed(status.error_message()) : "";
+    if (!tls.empty()) {
+      return absl::UnauthenticatedError(
+          absl::StrCat("coordinator: ", endpoint_.address, ": ", tls));
+    }
     return absl::UnavailableError(absl::StrCat(
         "coordinator: ", endpoint_.address, " cannot be reached (",
         WhyUnreachable(status.error_message()), "); ",
         here ? "start one with 'nsa-coordinator', or name another with --address or 'nsactl "
                "context use NAME'"
              : absl::StrCat("the address is from ", endpoint_.source,
-                            "; check it, or start a coordinator there with 'nsa-coordinator'")));
+                            "; check it, or start a coordinator there with 'nsa-coordinator'"),
+        WhatElseAClosedConnectionIs(endpoint_, status.error_message())));
   }
   if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     return absl::DeadlineExceededError(

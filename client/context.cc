@@ -1,4 +1,6 @@
 // nsactl context: names for coordinators.
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "client/commands.h"
 #include "client/endpoint.h"
@@ -7,6 +9,26 @@
 namespace nsa {
 namespace {
 
+constexpr char kHowToMakeCertificates[] =
+    "For a coordinator on a machine that clients call 'lab', make there an authority, a "
+    "certificate "
+    "for the\ncoordinator, one for the client, and a token (16 characters or more, chmod 600):\n"
+    "  umask 077\n"
+    "  openssl req -x509 -newkey rsa:3072 -nodes -days 3650 -subj \"/CN=nsa authority\" -keyout "
+    "ca.key -out ca.crt\n"
+    "  openssl req -newkey rsa:3072 -nodes -subj /CN=lab -keyout server.key -out server.csr\n"
+    "  echo subjectAltName=DNS:lab > server.ext\n"
+    "  openssl x509 -req -days 825 -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial "
+    "-extfile "
+    "server.ext -out server.crt\n"
+    "  openssl req -newkey rsa:3072 -nodes -subj /CN=me -keyout me.key -out me.csr\n"
+    "  openssl x509 -req -days 825 -in me.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out "
+    "me.crt\n"
+    "  openssl rand -hex 32 > token\n"
+    "Its configuration names listen_address, token_file and tls: {certificate_file: server.crt, "
+    "private_key_file:\nserver.key, client_ca_file: ca.crt}, each with its whole path. ca.crt, "
+    "me.crt, me.key and token go to the client's machine.";
+
 struct ContextFlags {
   std::string name;
   std::string token_file;
@@ -14,6 +36,12 @@ struct ContextFlags {
   std::string certificate_file;
   std::string private_key_file;
 };
+
+absl::Status NoSuchContext(const std::string& name) {
+  return absl::NotFoundError(absl::StrCat("context: '", name, "' is not in ",
+                                          ClientConfigPath().string(),
+                                          "; see 'nsactl context list'"));
+}
 
 absl::StatusOr<ExitCode> List(Session& session) {
   NSA_ASSIGN_OR_RETURN(const v1::ClientConfig config, ReadClientConfig(ClientConfigPath()));
@@ -45,9 +73,7 @@ absl::StatusOr<ExitCode> Use(Session& session, const ContextFlags& flags) {
   NSA_ASSIGN_OR_RETURN(v1::ClientConfig config, ReadClientConfig(ClientConfigPath()));
   const bool none = flags.name == "none";
   if (!none && FindContext(config, flags.name) == nullptr) {
-    return absl::NotFoundError(absl::StrCat("context: '", flags.name, "' is not in ",
-                                            ClientConfigPath().string(),
-                                            "; see 'nsactl context list'"));
+    return NoSuchContext(flags.name);
   }
   config.set_current(none ? "" : flags.name);
   NSA_RETURN_IF_ERROR(WriteClientConfig(ClientConfigPath(), config));
@@ -97,6 +123,20 @@ absl::StatusOr<ExitCode> Set(Session& session, const ContextFlags& flags) {
   return ExitCode::kOk;
 }
 
+absl::StatusOr<ExitCode> Delete(Session& session, const ContextFlags& flags) {
+  NSA_ASSIGN_OR_RETURN(v1::ClientConfig config, ReadClientConfig(ClientConfigPath()));
+  auto& contexts = *config.mutable_contexts();
+  const auto found = std::ranges::find(contexts, flags.name, &v1::ClientContext::name);
+  if (found == contexts.end()) return NoSuchContext(flags.name);
+  contexts.erase(found);
+  const bool used = config.current() == flags.name;
+  if (used) config.clear_current();
+  NSA_RETURN_IF_ERROR(WriteClientConfig(ClientConfigPath(), config));
+  session.Note(absl::StrCat(flags.name, " deleted; its token and certificates stay where they are",
+                            used ? "; no context in use: this machine's coordinator" : ""));
+  return ExitCode::kOk;
+}
+
 absl::StatusOr<ExitCode> Show(Session& session) {
   NSA_ASSIGN_OR_RETURN(const Endpoint endpoint,
                        ResolveEndpoint(session.flags().address, session.flags().context));
@@ -127,9 +167,11 @@ void AddContext(Cli* cli) {
        .group = "Service",
        .more = "Contexts are kept in ~/.config/nsa/config.yaml ($NSACTL_CONFIG). A flag wins over "
                "an environment variable,\nand that over the context in use; without any it is this "
-               "machine's coordinator.",
+               "machine's coordinator. A coordinator that other\nmachines can reach wants a token, "
+               "and a client certificate that its tls.client_ca_file signed; 'nsactl\ncontext set "
+               "--help' says how to make them.",
        .examples = "nsactl context set lab --address lab:50951 --token-file ~/lab.token --ca-file "
-                   "~/lab-ca.pem\n"
+                   "~/lab-ca.crt --certificate-file ~/me.crt --private-key-file ~/me.key\n"
                    "nsactl context use lab\n"
                    "nsactl context show"});
   cli->Add({.name = "list",
@@ -146,7 +188,10 @@ void AddContext(Cli* cli) {
   use->add_option("NAME", flags->name, "Context")->required();
   CLI::App* set = cli->Add({.name = "set",
                             .what = "Make a context, or change the fields that are given",
-                            .examples = "nsactl context set lab --address lab:50951",
+                            .more = kHowToMakeCertificates,
+                            .examples = "nsactl context set lab --address lab:50951 --token-file "
+                                        "~/token --ca-file ~/ca.crt --certificate-file ~/me.crt "
+                                        "--private-key-file ~/me.key",
                             .run = [flags](Session& session) { return Set(session, *flags); },
                             .parent = group});
   set->add_option("NAME", flags->name, "Context")->required();
@@ -158,6 +203,15 @@ void AddContext(Cli* cli) {
       ->type_name("FILE");
   set->add_option("--private-key-file", flags->private_key_file, "PEM key of that certificate")
       ->type_name("FILE");
+  CLI::App* remove =
+      cli->Add({.name = "delete",
+                .what = "Forget a context",
+                .more = "Its token file and certificates stay. When it was in use, this machine's "
+                        "coordinator is.",
+                .examples = "nsactl context delete lab",
+                .run = [flags](Session& session) { return Delete(session, *flags); },
+                .parent = group});
+  remove->add_option("NAME", flags->name, "Context")->required();
   cli->Add({.name = "show",
             .what = "Show which coordinator would be asked, and why",
             .examples = "nsactl context show\nnsactl --context lab context show",

@@ -89,6 +89,15 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(const v1::
       tls.client_ca_file().empty()) {
     return grpc::InsecureChannelCredentials();
   }
+  // gRPC would leave half a pair out without a word.
+  if (tls.certificate_file().empty() != tls.private_key_file().empty()) {
+    return absl::InvalidArgumentError(
+        tls.private_key_file().empty()
+            ? absl::StrCat("tls.certificate_file: ", tls.certificate_file(),
+                           " without private_key_file; give both")
+            : absl::StrCat("tls.private_key_file: ", tls.private_key_file(),
+                           " without certificate_file; give both"));
+  }
   grpc::SslCredentialsOptions options;
   if (!tls.client_ca_file().empty()) {
     NSA_ASSIGN_OR_RETURN(options.pem_root_certs, ReadPem(tls.client_ca_file()));

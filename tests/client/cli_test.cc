@@ -1,5 +1,8 @@
 // Usage, help, errors and exit codes.
+#include <fstream>
+
 #include "gmock/gmock.h"
+#include "grpcpp/grpcpp.h"
 #include "tests/client/nsactl_harness.h"
 
 namespace nsa {
@@ -29,11 +32,14 @@ const std::vector<std::vector<std::string>> kCommands = {{"submit"},
                                                          {"checkpoint", "list"},
                                                          {"nodes"},
                                                          {"checkpoint", "verify"},
+                                                         {"checkpoint", "pin"},
+                                                         {"checkpoint", "unpin"},
                                                          {"version"},
                                                          {"completion"},
                                                          {"context", "list"},
                                                          {"context", "use"},
                                                          {"context", "set"},
+                                                         {"context", "delete"},
                                                          {"context", "show"}};
 
 TEST_F(CliTest, EveryCommandHasHelpWithAnExample) {
@@ -49,6 +55,13 @@ TEST_F(CliTest, EveryCommandHasHelpWithAnExample) {
     EXPECT_EQ(by_help.out, by_flag.out) << path;
     EXPECT_THAT(by_flag.out, AllOf(HasSubstr("Usage: " + path), HasSubstr("Examples:\n  "),
                                    Not(HasSubstr("REQUIRED")), Not(HasSubstr(":POSITIVE"))));
+  }
+}
+
+TEST_F(CliTest, TheHelpOfAGroupListsItsCommands) {
+  for (const auto& command : kCommands) {
+    if (command.size() < 2) continue;
+    EXPECT_THAT(RunAlone({command[0], "--help"}).out, HasSubstr("\n  " + command[1] + " "));
   }
 }
 
@@ -71,6 +84,20 @@ TEST_F(CliTest, AMisspeltCommandIsSuggested) {
   const Ran ran = RunAlone({"lits"});
   EXPECT_EQ(ran.code, ExitCode::kUsage);
   EXPECT_EQ(ran.err, "nsactl: unknown command 'lits'; did you mean 'list'?; see 'nsactl --help'\n");
+}
+
+TEST_F(CliTest, AnUnknownWordIsNamedWhereverItStands) {
+  EXPECT_EQ(RunAlone({"checkpoint", "nonsense"}).err,
+            "nsactl: unknown command 'nonsense'; see 'nsactl checkpoint --help'\n");
+  EXPECT_EQ(RunAlone({"context", "shwo"}).err,
+            "nsactl: unknown command 'shwo'; did you mean 'show'?; see 'nsactl context --help'\n");
+  const Ran help = RunAlone({"help", "lits"});
+  EXPECT_EQ(help.code, ExitCode::kUsage);
+  EXPECT_EQ(help.err,
+            "nsactl: unknown command 'lits'; did you mean 'list'?; see 'nsactl --help'\n");
+  EXPECT_EQ(help.out, "");
+  EXPECT_EQ(RunAlone({"help", "checkpoint", "nope"}).code, ExitCode::kUsage);
+  EXPECT_EQ(RunAlone({"help"}).code, ExitCode::kOk);
 }
 
 TEST_F(CliTest, WrongFlagsAreOneLineThatNamesTheHelp) {
@@ -178,6 +205,95 @@ TEST_F(CliTest, ContextsAreMadeUsedAndShown) {
   EXPECT_EQ(RunAlone({"context", "use", "moon"}).code, ExitCode::kNotFound);
   EXPECT_EQ(RunAlone({"context", "use", "none"}).code, ExitCode::kOk);
   EXPECT_THAT(RunAlone({"context", "show"}).out, HasSubstr("from     default"));
+}
+
+TEST_F(CliTest, ADeletedContextIsGoneAndNoLongerInUse) {
+  for (const char* name : {"lab", "home"}) {
+    RunAlone({"context", "set", name, "--address", std::string(name) + ":50951"});
+  }
+  RunAlone({"context", "use", "lab"});
+  EXPECT_EQ(RunAlone({"context", "delete", "home"}).code, ExitCode::kOk);
+  EXPECT_EQ(RunAlone({"context", "list", "-o", "name"}).out, "lab\n");
+  EXPECT_THAT(RunAlone({"context", "show"}).out, HasSubstr("from     context lab"));
+  const Ran ran = RunAlone({"context", "delete", "lab"});
+  EXPECT_EQ(ran.code, ExitCode::kOk);
+  EXPECT_THAT(ran.err, HasSubstr("this machine's coordinator"));
+  EXPECT_THAT(RunAlone({"context", "show"}).out, HasSubstr("from     default"));
+  EXPECT_EQ(RunAlone({"context", "delete", "lab"}).code, ExitCode::kNotFound);
+}
+
+// What gRPC 1.51 gives for each is UNAVAILABLE, and where the other side refused us no more than
+// "Socket closed".
+TEST_F(CliTest, ATlsConnectionThatFailsSaysWhatMayBeWrong) {
+  if (std::system("command -v openssl >/dev/null 2>&1") != 0) {
+    GTEST_SKIP() << "openssl is not installed: no certificates";
+  }
+  const std::string dir = dir_.path().string();
+  const std::string make =
+      "cd " + dir +
+      " && (for a in ca other; do openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=$a "
+      "-keyout $a.key -out $a.crt; done && for n in server:ca client:ca elsewhere:ca "
+      "stranger:other; do c=${n%:*} a=${n#*:} s=IP:127.0.0.1; [ $c = elsewhere ] && s=DNS:$c; "
+      "openssl req -newkey rsa:2048 -nodes -subj /CN=$c -keyout $c.key -out $c.csr && "
+      "echo subjectAltName=$s >$c.ext && openssl x509 -req -days 2 -in $c.csr -CA $a.crt -CAkey "
+      "$a.key -CAcreateserial -extfile $c.ext -out $c.crt || exit 1; done) >/dev/null 2>&1";
+  ASSERT_EQ(std::system(make.c_str()), 0);
+  const auto read = [&](const std::string& name) {
+    std::stringstream text;
+    text << std::ifstream(dir + "/" + name).rdbuf();
+    return text.str();
+  };
+  FakeCoordinatorService service;
+  const auto start = [&](const std::string& name, int* port) {
+    grpc::SslServerCredentialsOptions options(
+        GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+    options.pem_root_certs = read("ca.crt");
+    options.pem_key_cert_pairs = {{read(name + ".key"), read(name + ".crt")}};
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::SslServerCredentials(options), port);
+    builder.RegisterService(&service);
+    return builder.BuildAndStart();
+  };
+  int port = 0;
+  const auto server = start("server", &port);
+  ASSERT_NE(server, nullptr);
+  const auto list = [&](const std::string& ca, const std::string& certificate,
+                        const std::string& key, int to) {
+    const auto set = [&](const char* name, const std::string& file) {
+      file.empty() ? unsetenv(name) : setenv(name, (dir + "/" + file).c_str(), 1);
+    };
+    set("NSACTL_TLS_CA_FILE", ca);
+    set("NSACTL_TLS_CERTIFICATE_FILE", certificate);
+    set("NSACTL_TLS_PRIVATE_KEY_FILE", key);
+    return RunAlone({"--address", "127.0.0.1:" + std::to_string(to), "list"});
+  };
+  const Ran good = list("ca.crt", "client.crt", "client.key", port);
+  EXPECT_EQ(good.code, ExitCode::kOk) << good.err;
+  for (const std::string who : {"", "stranger"}) {
+    const Ran ran =
+        list("ca.crt", who.empty() ? "" : who + ".crt", who.empty() ? "" : who + ".key", port);
+    EXPECT_EQ(ran.code, ExitCode::kUnreachable);
+    EXPECT_THAT(ran.err, AllOf(HasSubstr("client_ca_file"), HasSubstr("--certificate-file FILE")));
+  }
+  const Ran authority = list("other.crt", "client.crt", "client.key", port);
+  EXPECT_EQ(authority.code, ExitCode::kAuth);
+  EXPECT_THAT(authority.err, AllOf(HasSubstr("TLS handshake failed"), HasSubstr("--ca-file")));
+  const Ran mismatch = list("ca.crt", "client.crt", "stranger.key", port);
+  EXPECT_EQ(mismatch.code, ExitCode::kAuth);
+  EXPECT_THAT(mismatch.err, HasSubstr("is --private-key-file the key of --certificate-file"));
+  EXPECT_THAT(list("", "", "", port).err, HasSubstr("nsactl context --help"));
+
+  int elsewhere_port = 0;
+  const auto elsewhere = start("elsewhere", &elsewhere_port);
+  ASSERT_NE(elsewhere, nullptr);
+  const Ran name = list("ca.crt", "client.crt", "client.key", elsewhere_port);
+  EXPECT_EQ(name.code, ExitCode::kAuth);
+  EXPECT_THAT(name.err, HasSubstr("this name is not in the coordinator's certificate"));
+  // Nobody there is still nobody there.
+  elsewhere->Shutdown();
+  EXPECT_EQ(list("ca.crt", "client.crt", "client.key", elsewhere_port).code,
+            ExitCode::kUnreachable);
+  server->Shutdown();
 }
 
 TEST_F(CliTest, VersionNamesBothAndAMissingCoordinatorIsNoError) {

@@ -109,6 +109,17 @@ TEST(Rpc, AMissingTlsFileIsNamed) {
               HasSubstr("/nonexistent/ca.pem"));
 }
 
+TEST(Rpc, ACertificateWithoutItsKeyIsRefused) {
+  v1::TlsConfig tls;
+  tls.set_certificate_file("/c.pem");
+  EXPECT_THAT(std::string(OpenChannel("127.0.0.1:1", tls).status().message()),
+              HasSubstr("tls.certificate_file: /c.pem without private_key_file"));
+  tls.clear_certificate_file();
+  tls.set_private_key_file("/k.pem");
+  EXPECT_THAT(std::string(OpenChannel("127.0.0.1:1", tls).status().message()),
+              HasSubstr("tls.private_key_file: /k.pem without certificate_file"));
+}
+
 TEST(Rpc, TheStateDirFollowsTheEnvironment) {
   setenv("NSA_STATE_DIR", "/a", 1);
   EXPECT_EQ(DefaultStateDir(), "/a");
