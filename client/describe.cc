@@ -66,6 +66,9 @@ void PrintProgress(const v1::Job& job, absl::Time now, Fields* fields) {
     fields->Add("Checkpoint", absl::StrCat("step ", p.checkpoint_step(), ", ",
                                            HumanAge(now, p.checkpoint_unix_nanos())));
   }
+  if (!p.checkpoint_error().empty()) {
+    fields->Add("Not saved", absl::StrCat("the newest checkpoint failed: ", p.checkpoint_error()));
+  }
 }
 
 void PrintHead(Session& session, const v1::Job& job) {

@@ -101,6 +101,11 @@ std::vector<std::string> LiveView(const v1::Job& job, const ViewMoment& moment,
     lines.push_back(NumbersLine(job, IsMoving(job, moment), options.columns));
     lines.push_back(CheckpointText(p, moment.now));
   }
+  if (!p.checkpoint_error().empty()) {
+    lines.push_back(Paint(Colour::kWarning,
+                          absl::StrCat("the newest checkpoint failed: ", p.checkpoint_error()),
+                          options.colours));
+  }
   if (const std::string note = NoteLine(job); !note.empty()) lines.push_back(note);
   if (!moment.connected) {
     lines.push_back(Paint(Colour::kWarning,
@@ -126,7 +131,8 @@ std::string PlainLine(const v1::Job& job, absl::Time now) {
         &line, " eta ", moving ? HumanDuration(p.eta_seconds()) : "-", " checkpoint ",
         p.checkpoint_unix_nanos() == 0
             ? "-"
-            : absl::StrCat(p.checkpoint_step(), "@", ShortAge(now, p.checkpoint_unix_nanos())));
+            : absl::StrCat(p.checkpoint_step(), "@", ShortAge(now, p.checkpoint_unix_nanos())),
+        p.checkpoint_error().empty() ? "" : " (newest failed)");
   }
   absl::StrAppend(&line, " restarts ", job.restarts());
   if (job.state() != v1::Job::STATE_RUNNING && !ReasonText(job).empty()) {

@@ -54,6 +54,18 @@ TEST(WatchView, OnlyAJobThatRunsHasASpeedAndATimeLeft) {
   }
 }
 
+TEST(WatchView, AFailedCheckpointIsSeen) {
+  v1::Job job = DemoJob();
+  const ViewOptions plain{.columns = 100, .unicode = false, .colours = false};
+  const ViewMoment moment{.now = kNoon, .received = kNoon};
+  EXPECT_THAT(LiveView(job, moment, plain), Not(testing::Contains(HasSubstr("failed"))));
+  EXPECT_THAT(PlainLine(job, kNoon), Not(HasSubstr("failed")));
+  job.mutable_progress()->set_checkpoint_error("step-00000400: disk full");
+  EXPECT_THAT(LiveView(job, moment, plain),
+              testing::Contains("the newest checkpoint failed: step-00000400: disk full"));
+  EXPECT_THAT(PlainLine(job, kNoon), HasSubstr("checkpoint 300@41s (newest failed) restarts"));
+}
+
 TEST(WatchView, NoLineIsWiderThanTheTerminal) {
   v1::Job job = DemoJob();
   job.set_state(v1::Job::STATE_RESTARTING);
