@@ -50,7 +50,7 @@ v1::CheckpointInfo InfoOf(const CheckpointEntry& entry) {
   }
   for (const v1::CheckpointFile& file : state->files()) info.set_bytes(info.bytes() + file.bytes());
   info.set_unix_nanos(state->unix_nanos());
-  info.set_val_loss(state->val_loss());
+  info.set_val_loss(ValLossAt(*state).value_or(0));
   info.set_world_size(state->world_size());
   return info;
 }

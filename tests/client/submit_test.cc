@@ -245,6 +245,8 @@ class CheckpointFolderTest : public SubmitTest {
     state.set_step(step);
     state.set_world_size(2);
     state.set_val_loss(2.5);
+    state.mutable_spec()->mutable_train()->set_steps(1'000);
+    state.mutable_spec()->mutable_train()->set_eval_every(100);
     state.set_unix_nanos(1795176000LL * 1'000'000'000);
     v1::CheckpointFile& file = *state.add_files();
     file.set_name("model.safetensors");
