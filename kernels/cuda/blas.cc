@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "kernels/cuda/cublaslt.h"
+#include "kernels/cuda/device.h"
 #include "kernels/cuda/status.h"
 
 namespace nsa::cuda {
@@ -65,6 +66,7 @@ class Scratch {
                               std::min(pattern, bytes - at), cudaMemcpyHostToDevice),
                    "matmul timing"));
     }
+    NSA_RETURN_IF_ERROR(Synchronize(nullptr));  // the last copy may be on its way
     return block;
   }
 

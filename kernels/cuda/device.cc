@@ -73,6 +73,9 @@ absl::StatusOr<DeviceMemory> DeviceMemory::Allocate(int64_t bytes, const std::st
   memory.bytes_ = bytes;
   NSA_RETURN_IF_ERROR(
       ToStatus(cudaMemset(memory.data_, 0, static_cast<size_t>(bytes)), "cudaMemset"));
+  // That runs on the default stream, for which ours do not wait: on a GPU that another program
+  // keeps busy, zeros would come after what was written here.
+  NSA_RETURN_IF_ERROR(Synchronize(nullptr));
   return memory;
 }
 

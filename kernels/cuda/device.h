@@ -51,7 +51,7 @@ absl::StatusOr<int64_t> FreeBytes();
 class DeviceMemory {
  public:
   DeviceMemory() = default;
-  // Zeroed. ResourceExhausted when the GPU has not so much: `what` names the use.
+  // Zeroed when it returns. ResourceExhausted when the GPU has not so much: `what` names the use.
   static absl::StatusOr<DeviceMemory> Allocate(int64_t bytes, const std::string& what);
   DeviceMemory(DeviceMemory&& other) noexcept { swap(other); }
   DeviceMemory& operator=(DeviceMemory&& other) noexcept {
@@ -118,7 +118,8 @@ class Stream {
   void* stream_ = nullptr;
 };
 
-// Waits for everything enqueued on `stream`, or asks whether it is done.
+// Waits for everything enqueued on `stream` (null: CUDA's default stream, which the others neither
+// wait for nor hold up), or asks whether it is done.
 absl::Status Synchronize(void* stream);
 absl::StatusOr<bool> Done(void* stream);
 

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "kernels/cuda/device.h"
 #include "kernels/cuda/status.h"
 
 namespace nsa::bench {
@@ -38,6 +39,7 @@ Tensor Data::Allocate(int64_t size, DType dtype, int fill) {
   if (bytes > 0 && on_device()) {
     if (status_.ok()) status_ = cuda::ToStatus(cudaMalloc(&block, bytes), "cudaMalloc");
     if (status_.ok()) status_ = cuda::ToStatus(cudaMemset(block, fill, bytes), "cudaMemset");
+    if (status_.ok()) status_ = cuda::Synchronize(nullptr);
   } else if (bytes > 0) {
     block = std::malloc(bytes);
     std::memset(block, fill, bytes);
@@ -52,6 +54,7 @@ void Data::Upload(const Tensor& tensor, const void* values) {
   if (on_device()) {
     status_ =
         cuda::ToStatus(cudaMemcpy(tensor.data, values, bytes, cudaMemcpyHostToDevice), "upload");
+    if (status_.ok()) status_ = cuda::Synchronize(nullptr);
   } else {
     std::memcpy(tensor.data, values, bytes);
   }

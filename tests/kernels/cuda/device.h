@@ -30,6 +30,7 @@ class DeviceTensor {
     if (size == 0) return;
     CheckCuda(cudaMalloc(&tensor_.data, bytes()), "cudaMalloc");
     CheckCuda(cudaMemset(tensor_.data, 0xff, bytes()), "cudaMemset");
+    CheckCuda(cudaStreamSynchronize(nullptr), "cudaMemset");  // kernels run on another stream
   }
   DeviceTensor(DeviceTensor&& other) noexcept : tensor_(other.tensor_) { other.tensor_ = {}; }
   DeviceTensor& operator=(DeviceTensor&&) = delete;
@@ -43,6 +44,7 @@ class DeviceTensor {
   template <class T>
   void Upload(const std::vector<T>& values) {
     CheckCuda(cudaMemcpy(tensor_.data, values.data(), bytes(), cudaMemcpyHostToDevice), "upload");
+    CheckCuda(cudaStreamSynchronize(nullptr), "upload");
   }
   template <class T>
   std::vector<T> Raw() const {

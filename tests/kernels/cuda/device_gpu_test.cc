@@ -1,0 +1,45 @@
+// Memory and streams, as kernels and the trainer rely on them.
+#include <chrono>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include "kernels/cuda/device.h"
+#include "tests/kernels/cuda/device.h"
+
+namespace nsa::testing {
+namespace {
+
+class DeviceOnGpu : public GpuTest {};
+
+// A busy GPU does what is on the default stream late: here a host function holds that stream up.
+TEST_F(DeviceOnGpu, MemoryIsZeroedBeforeAnybodyWritesToIt) {
+  auto stream = cuda::Stream::Create();
+  ASSERT_TRUE(stream.ok()) << stream.status();
+  const auto hold_up = [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(300)); };
+  CheckCuda(cudaLaunchHostFunc(nullptr, hold_up, nullptr), "hold up");
+  const std::vector<uint8_t> ones(4096, 1);
+  auto memory = cuda::DeviceMemory::Allocate(4096, "a test");
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  ASSERT_TRUE(cuda::CopyBytes(stream->get(), memory->data(), ones.data(), 4096).ok());
+  ASSERT_TRUE(cuda::Synchronize(stream->get()).ok());
+  CheckCuda(cudaDeviceSynchronize(), "what was held up");
+  std::vector<uint8_t> there(4096);
+  CheckCuda(cudaMemcpy(there.data(), memory->data(), 4096, cudaMemcpyDeviceToHost), "download");
+  EXPECT_EQ(there, ones);
+}
+
+TEST_F(DeviceOnGpu, FreshMemoryIsZero) {
+  {
+    DeviceTensor poison(1 << 20, DType::kF32);  // what the next allocation may be given
+  }
+  auto memory = cuda::DeviceMemory::Allocate(4 << 20, "a test");
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  std::vector<uint8_t> there(4 << 20, 7);
+  CheckCuda(cudaMemcpy(there.data(), memory->data(), there.size(), cudaMemcpyDeviceToHost),
+            "download");
+  EXPECT_EQ(there, std::vector<uint8_t>(there.size()));
+}
+
+}  // namespace
+}  // namespace nsa::testing
