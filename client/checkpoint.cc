@@ -12,6 +12,7 @@
 #include "client/commands.h"
 #include "client/human.h"
 #include "common/checkpoint_dir.h"
+#include "common/checkpoint_info.h"
 #include "common/durable_folder.h"
 #include "common/status.h"
 
@@ -37,24 +38,6 @@ absl::Status HintAtFolder(const absl::Status& status, const std::string& target)
   return absl::NotFoundError(absl::StrCat(status.message(), "; for the folder write ./", target));
 }
 
-v1::CheckpointInfo InfoOf(const CheckpointEntry& entry) {
-  v1::CheckpointInfo info;
-  info.set_step(entry.step);
-  info.set_path(entry.path.string());
-  std::error_code error;
-  info.set_pinned(fs::exists(entry.path / "PINNED", error));
-  const absl::StatusOr<v1::CheckpointState> state = ReadCheckpointState(entry.path);
-  if (!state.ok()) {
-    info.set_error(std::string(state.status().message()));
-    return info;
-  }
-  for (const v1::CheckpointFile& file : state->files()) info.set_bytes(info.bytes() + file.bytes());
-  info.set_unix_nanos(state->unix_nanos());
-  info.set_val_loss(ValLossAt(*state).value_or(0));
-  info.set_world_size(state->world_size());
-  return info;
-}
-
 // PATH is an out_dir, its checkpoints folder, or one checkpoint.
 absl::StatusOr<std::vector<CheckpointEntry>> EntriesAt(const std::string& target) {
   std::error_code error;
@@ -76,7 +59,8 @@ absl::StatusOr<std::vector<CheckpointEntry>> EntriesAt(const std::string& target
 absl::StatusOr<v1::ListCheckpointsResponse> ListAt(const std::string& target) {
   NSA_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries, EntriesAt(target));
   v1::ListCheckpointsResponse response;
-  for (const CheckpointEntry& entry : entries) *response.add_checkpoints() = InfoOf(entry);
+  for (const CheckpointEntry& entry : entries)
+    *response.add_checkpoints() = CheckpointInfoOf(entry);
   return response;
 }
 
@@ -95,7 +79,7 @@ absl::StatusOr<v1::VerifyCheckpointResponse> VerifyAt(const CheckpointFlags& fla
   NSA_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries, EntriesAt(flags.target));
   NSA_ASSIGN_OR_RETURN(const CheckpointEntry entry, Chosen(entries, flags));
   v1::VerifyCheckpointResponse response;
-  *response.mutable_checkpoint() = InfoOf(entry);
+  *response.mutable_checkpoint() = CheckpointInfoOf(entry);
   for (const std::string& problem : VerifyCheckpoint(entry.path)) response.add_problems(problem);
   return response;
 }
@@ -128,7 +112,7 @@ absl::Status CannotPin(const fs::path& file, int reason) {
 // Durable: a pin that was confirmed is there after a loss of power, and one that was taken away is
 // not.
 absl::Status WritePin(const fs::path& checkpoint) {
-  const fs::path file = checkpoint / "PINNED";
+  const fs::path file = checkpoint / kPinnedFile;
   const int fd = open(file.c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (fd < 0) return CannotPin(file, errno);
   const int synced = fsync(fd) == 0 ? 0 : errno;
@@ -138,7 +122,7 @@ absl::Status WritePin(const fs::path& checkpoint) {
 }
 
 absl::Status RemovePin(const fs::path& checkpoint) {
-  const fs::path file = checkpoint / "PINNED";
+  const fs::path file = checkpoint / kPinnedFile;
   std::error_code error;
   const bool there = fs::is_directory(checkpoint, error);
   if (unlink(file.c_str()) != 0 && (errno != ENOENT || !there)) return CannotPin(file, errno);
@@ -155,7 +139,7 @@ absl::StatusOr<ExitCode> Pin(Session& session, const CheckpointFlags& flags, boo
   NSA_ASSIGN_OR_RETURN(const CheckpointEntry entry, Chosen(entries, flags));
   NSA_RETURN_IF_ERROR(pin ? WritePin(entry.path) : RemovePin(entry.path));
   if (session.structured()) {
-    session.PrintDocument(ToJson(InfoOf(entry)));
+    session.PrintDocument(ToJson(CheckpointInfoOf(entry)));
   } else if (session.flags().format == Format::kName) {
     session.out() << entry.path.string() << "\n";
   } else {

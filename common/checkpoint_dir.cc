@@ -212,11 +212,12 @@ std::vector<std::string> VerifyCheckpoint(const std::filesystem::path& checkpoin
   return problems;
 }
 
-// The trainer validates every eval_every steps and after the last one, before it saves.
+bool ValidatesAfter(const v1::TrainSpec& train, int64_t step) {
+  return train.eval_every() > 0 && (step % train.eval_every() == 0 || step == train.steps());
+}
+
 std::optional<double> ValLossAt(const v1::CheckpointState& state) {
-  const v1::TrainSpec& train = state.spec().train();
-  const bool validated = train.eval_every() > 0 &&
-                         (state.step() % train.eval_every() == 0 || state.step() == train.steps());
+  const bool validated = ValidatesAfter(state.spec().train(), state.step());
   if (!validated || !std::isfinite(state.val_loss()) || state.val_loss() <= 0) return std::nullopt;
   return state.val_loss();
 }
@@ -251,7 +252,7 @@ std::vector<CheckpointEntry> PastRetention(const std::vector<CheckpointEntry>& a
   const size_t newest = static_cast<size_t>(std::max(keep, 2));
   for (size_t i = 0; i + newest < all.size(); ++i) {
     std::error_code ignored;
-    const bool pinned = std::filesystem::exists(all[i].path / "PINNED", ignored);
+    const bool pinned = std::filesystem::exists(all[i].path / kPinnedFile, ignored);
     if (!pinned && all[i].step != best_step) past.push_back(all[i]);
   }
   return past;

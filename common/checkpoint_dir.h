@@ -19,6 +19,9 @@ struct CheckpointEntry {
   std::filesystem::path path;
 };
 
+// A checkpoint whose folder has this file is kept by retention.
+inline constexpr char kPinnedFile[] = "PINNED";
+
 // "step-00005000".
 std::string CheckpointName(int64_t step);
 
@@ -38,6 +41,10 @@ absl::StatusOr<std::string> SerializeCheckpointState(v1::CheckpointState state);
 // Reads state.json; DataLoss when it is not one or its own hash is wrong, FailedPrecondition for a
 // newer format_version.
 absl::StatusOr<v1::CheckpointState> ReadCheckpointState(const std::filesystem::path& checkpoint);
+
+// Whether a run validates after this step, before it saves: every eval_every steps, and after the
+// last.
+bool ValidatesAfter(const v1::TrainSpec& train, int64_t step);
 
 // The loss of the validation that was made at this very checkpoint's step; nothing when there was
 // none. state.json carries the last validation's loss, which may be that of an earlier step.

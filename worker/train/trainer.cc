@@ -100,9 +100,7 @@ absl::StatusOr<Ending> Trainer::Train() {
     if (const std::optional<Ending> failure = Observe(*result)) return *failure;
 
     const bool last = step() == train_.steps();
-    if (Due(train_.eval_every()) || (last && train_.eval_every() > 0)) {
-      NSA_RETURN_IF_ERROR(Evaluate());
-    }
+    if (ValidatesAfter(train_, step())) NSA_RETURN_IF_ERROR(Evaluate());
     const bool stop = result->agreement.stop && !last;
     if (last || stop) {
       NSA_RETURN_IF_ERROR(SaveLast(0));

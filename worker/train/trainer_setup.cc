@@ -208,7 +208,6 @@ std::string Trainer::LeaveOrigin() {
                          state_.spec().train().seq_len() == train_.seq_len() &&
                          data_->Seek(state_.data()).ok();
   if (!same_data) {
-    state_.clear_data();
     state_.clear_val_loss();
     state_.clear_best_val_loss();
     state_.clear_best_val_step();

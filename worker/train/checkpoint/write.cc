@@ -184,7 +184,7 @@ absl::StatusOr<int64_t> CompleteCheckpoint(const WriterPlace& place, const Folde
   }
   NSA_ASSIGN_OR_RETURN(const v1::CheckpointFile state_file, WriteState(temporary, state));
   if (place.checkpoints.Has(name + "/PINNED")) {  // replaced, so still pinned
-    NSA_RETURN_IF_ERROR(WriteSmallFile(temporary, "PINNED", ""));
+    NSA_RETURN_IF_ERROR(WriteSmallFile(temporary, kPinnedFile, ""));
   }
   NSA_RETURN_IF_ERROR(temporary.Sync());
   NSA_RETURN_IF_ERROR(temporary.CheckInPlace());  // what gets the final name is what was written
