@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "common/attention_counts.h"
+#include "common/attention_scratch.h"
 
 namespace nsa {
 namespace {
@@ -260,9 +261,14 @@ std::vector<MemoryItem> MemoryEstimate(const v1::JobSpec& spec) {
   // Checkpoints are taken from a copy in host memory: on the CPU that is the same memory.
   if (!cuda) items.push_back({"checkpoint snapshot", 12 * parameters});
   const int64_t mib = int64_t{1} << 20;
-  // On a GPU mostly CUDA's own: 658 MiB beside the parts above on an H200, with CUDA 13.0 and
-  // driver 580, in every one of four jobs of 2 to 25 GiB, 2026-11-20.
-  items.push_back({"workspace and libraries", (cuda ? 672 : 96) * mib});
+  if (cuda) {
+    const LayerScratch scratch =
+        PlanLayerScratch(ShapeOf(spec), s.branches.cmp, s.branches.sel, s.branches.win, s.phi_mlp);
+    items.push_back({"scratch of the kernels", scratch.bytes});
+  }
+  // On a GPU mostly CUDA's own: 609 to 618 MiB beside the parts above on an H200, with CUDA 13.0
+  // and driver 580, in every one of eight jobs of 2 to 26 GiB, 2026-11-21.
+  items.push_back({cuda ? "libraries" : "workspace and libraries", (cuda ? 614 : 96) * mib});
   // Its kernels and buffers: 850 MiB for two ranks on H200s with NVLink, NCCL 2.28.
   if (cuda && spec.resources().gpus() > 1) items.push_back({"NCCL", 850 * mib});
   return items;

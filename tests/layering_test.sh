@@ -8,7 +8,7 @@ rules() {
   cat <<'TABLE'
 proto|                                                               |
 common|proto common                                                  |cuda nccl
-kernels|kernels common/status.h common/nsa_shape.h common/log.h common/clock.h common/mutex.h common/shared_library.h|grpcpp nccl google/protobuf yaml sqlite prometheus
+kernels|kernels common/status.h common/attention_scratch.h common/nsa_shape.h common/log.h common/clock.h common/mutex.h common/shared_library.h|grpcpp nccl google/protobuf yaml sqlite prometheus
 worker/train|worker/train kernels proto common                       |grpcpp sqlite prometheus
 worker/bench|worker/bench worker/train kernels proto common           |grpcpp sqlite prometheus
 worker/agent|worker/agent proto common                               |cuda nccl cublas

@@ -62,18 +62,15 @@ absl::Status AdamW(const Exec& exec, const AdamWArgs& args);
 absl::Status Copy(const Exec& exec, const ConstTensor& from, const Tensor& to);
 absl::Status Zero(const Exec& exec, const Tensor& to);
 
-// Scratch memory that a family's kernels take from Exec::workspace, bytes.
-int64_t WindowBackwardWorkspaceBytes(const NsaShape& shape);
-int64_t CompressedBackwardWorkspaceBytes(const NsaShape& shape);
-int64_t SelectedBackwardWorkspaceBytes(const NsaShape& shape);
+// Scratch memory that a family's kernels take from Exec::workspace, bytes. That of the branches
+// and φ, which grows with the shape: common/attention_scratch.h.
 int64_t GateWorkspaceBytes(const NsaShape& shape);
-int64_t CompressWorkspaceBytes(const NsaShape& shape, int32_t width, Phi phi);
 int64_t RmsNormBackwardWorkspaceBytes(int64_t dim);
 int64_t EmbeddingBackwardWorkspaceBytes(int64_t vocab, int64_t dim);
 int64_t GlobalNormWorkspaceBytes(int64_t size);
 
-// How an attention layer's backward cuts Exec::workspace, so that the branches may run side by
-// side: where a branch's part begins, and φ's. All else in the layer begins at 0, and runs alone.
+// How an attention layer cuts Exec::workspace, so that the branches may run side by side: where a
+// branch's part begins in backward, and φ's. All else in the layer begins at 0, and runs alone.
 struct AttentionScratch {
   std::array<int64_t, kBranches> branch = {};
   int64_t phi = 0;

@@ -66,11 +66,7 @@ absl::Status AdamW(const Exec&, const AdamWArgs&) { return Missing("AdamW"); }
 absl::Status Copy(const Exec&, const ConstTensor&, const Tensor&) { return Missing("Copy"); }
 absl::Status Zero(const Exec&, const Tensor&) { return Missing("Zero"); }
 
-int64_t WindowBackwardWorkspaceBytes(const NsaShape&) { return 0; }
-int64_t CompressedBackwardWorkspaceBytes(const NsaShape&) { return 0; }
-int64_t SelectedBackwardWorkspaceBytes(const NsaShape&) { return 0; }
 int64_t GateWorkspaceBytes(const NsaShape&) { return 0; }
-int64_t CompressWorkspaceBytes(const NsaShape&, int32_t, Phi) { return 0; }
 int64_t RmsNormBackwardWorkspaceBytes(int64_t) { return 0; }
 int64_t EmbeddingBackwardWorkspaceBytes(int64_t, int64_t) { return 0; }
 int64_t GlobalNormWorkspaceBytes(int64_t) { return 0; }

@@ -15,6 +15,7 @@
 #include <climits>
 #include <type_traits>
 
+#include "common/attention_scratch.h"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/nsa/attention_forward.cuh"
 
@@ -162,9 +163,9 @@ __host__ __device__ constexpr int DkvSharedBytes(int list) {
 constexpr int kDkvThreads = 128;
 
 // Copies tiles of query rows: which rows and columns a thread copies is the same for every tile.
-template <Kind kKind, int kD>
+// Without kGradients q alone, and of what belongs to the rows the keys alone.
+template <Kind kKind, int kD, int kRows = kRowTile<kD>, bool kGradients = true>
 struct RowLoader {
-  static constexpr int kRows = kRowTile<kD>;
   static constexpr int kChunks = kD / 8;
   static constexpr int kRowsApart = kDkvThreads / kChunks;
   static constexpr int kCopies = kRows / kRowsApart;
@@ -178,7 +179,7 @@ struct RowLoader {
       : chunk(threadIdx.x % kChunks), first_row(threadIdx.x / kChunks), tokens(kRows / p.h) {
     const int64_t first = int64_t{1} * b * p.seq_len * p.heads + g * p.h;
     q = p.q + first * p.dk + chunk * 8;
-    d_o = grad.d_o + first * p.dv + chunk * 8;
+    if constexpr (kGradients) d_o = grad.d_o + first * p.dv + chunk * 8;
   }
 
   // The rows of tokens [from, from + tokens) of the work, and what belongs to them.
@@ -194,15 +195,19 @@ struct RowLoader {
       const int at = valid ? work.Token(from + query) * p.heads + row - query * p.h : 0;
       CopyAsync16(Tile<kD>::At(q_tile, row, chunk), RowPointer(q, at, p.dk),
                   valid && chunk * 8 < p.dk);
-      CopyAsync16(Tile<kD>::At(do_tile, row, chunk), RowPointer(d_o, at, p.dv),
-                  valid && chunk * 8 < p.dv);
+      if constexpr (kGradients) {
+        CopyAsync16(Tile<kD>::At(do_tile, row, chunk), RowPointer(d_o, at, p.dv),
+                    valid && chunk * 8 < p.dv);
+      }
     }
     const int row = threadIdx.x;
     if (row >= kRows) return;
     if (row < rows) {
       const int query = QueryOf(p, row), t = work.Token(from + query);
       const int64_t first = int64_t{1} * b * p.seq_len + t;
-      CopyAsync8(&info.stats[row], grad.stats + first * p.heads + g * p.h + row - query * p.h);
+      if constexpr (kGradients) {
+        CopyAsync8(&info.stats[row], grad.stats + first * p.heads + g * p.h + row - query * p.h);
+      }
       const int2 range = KeyRange<kKind>(p, b, t);
       info.keys[row] = {range.x, max(0, range.y - range.x)};
     } else {
@@ -344,17 +349,10 @@ __device__ void WalkRows(const AttentionProblem& p, const AttentionGradients& gr
 
 // ---- contiguous key ranges: window and compressed
 
-// Tokens that one segment covers at most, and segments a key tile: the compressed branch has few
-// keys with many rows each.
-struct Segments {
-  int tokens;
-  int count;
-};
-
 // Grid: key tiles · segments · B · G.
 template <Kind kKind, int kD>
 __global__ void __launch_bounds__(kDkvThreads, kD > 64 ? 2 : 3)
-    AttentionDkvKernel(AttentionProblem p, AttentionGradients grad, Segments segments,
+    AttentionDkvKernel(AttentionProblem p, AttentionGradients grad, TokenSegments segments,
                        float* partial) {
   static_assert(kKind != Kind::kSelected);
   const int key_tiles = CeilDiv(p.keys, kKeyTile);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "common/attention_scratch.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/side.h"
 #include "kernels/nsa/attention_backward.cuh"
@@ -47,11 +48,6 @@ absl::Status ForHeadWidth(const NsaShape& shape, Run run) {
   }
 }
 
-// Bytes of the rows' statistics, two fp32 [B, S, H], rounded up to 256.
-inline int64_t StatsBytes(const NsaShape& s) {
-  return CeilDiv64(int64_t{8} * s.batch * s.seq_len * s.n_heads, 256) * 256;
-}
-
 // How a query-major kernel is cut up.
 struct QueryGrid {
   int queries;  // tokens a tile
@@ -64,7 +60,7 @@ struct QueryGrid {
 template <Kind kKind>
 QueryGrid GridOf(const AttentionProblem& p) {
   // Where there are many more blocks than a token chooses, neighbours hardly share any: a tile of
-  // fewer tokens walks a shorter union.
+  // fewer tokens walks a shorter union. (Where there are yet more: selected_by_key.cuh.)
   const bool thin = kKind == Kind::kSelected && p.sel_blocks >= 8 * p.n_sel;
   QueryGrid grid{};
   grid.queries = (thin ? 64 : 128) / p.h;
@@ -78,15 +74,24 @@ QueryGrid GridOf(const AttentionProblem& p) {
   return grid;
 }
 
+template <class Args>
+AttentionOutputs OutputsOf(const Args& args) {
+  return {DataOf<bf16>(args.o), DataOf<float>(args.lse),
+          DataOf<unsigned long long>(args.keys_read)};
+}
+
+// The kernels add to it.
+inline absl::Status ZeroKeysRead(const Exec& exec, const AttentionOutputs& out, const char* what) {
+  if (out.keys_read == nullptr) return absl::OkStatus();
+  return ToStatus(cudaMemsetAsync(out.keys_read, 0, 8, StreamOf(exec)), what);
+}
+
 template <Kind kKind, class Args>
 absl::Status LaunchForward(const Exec& exec, const Args& args, const AttentionProblem& p,
                            const char* what) {
   const QueryGrid grid = GridOf<kKind>(p);
-  const AttentionOutputs out{DataOf<bf16>(args.o), DataOf<float>(args.lse),
-                             DataOf<unsigned long long>(args.keys_read)};
-  if (out.keys_read != nullptr) {
-    NSA_RETURN_IF_ERROR(ToStatus(cudaMemsetAsync(out.keys_read, 0, 8, StreamOf(exec)), what));
-  }
+  const AttentionOutputs out = OutputsOf(args);
+  NSA_RETURN_IF_ERROR(ZeroKeysRead(exec, out, what));
   return ForHeadWidth(args.shape, [&](auto width) -> absl::Status {
     constexpr int kD = decltype(width)::value;
     auto* kernel = AttentionForwardKernel<kKind, kD>;
@@ -107,16 +112,20 @@ AttentionGradients GradientsOf(const Args& args, const float2* stats) {
           args.add_to_dq};
 }
 
-// The rows' statistics and dq; the first half of every branch's backward. dk and dv need the
-// statistics only: the side may go on from there.
-template <Kind kKind, class Args>
-absl::Status LaunchDq(const Exec& exec, const Args& args, const AttentionProblem& p,
-                      const AttentionGradients& grad, float2* stats, const char* what) {
+// The rows' statistics, which every branch's backward begins with. dk and dv need nothing else: the
+// side may go on from there.
+template <class Args>
+absl::Status LaunchStats(const Exec& exec, const Args& args, const AttentionProblem& p,
+                         const AttentionGradients& grad, float2* stats, const char* what) {
   const int64_t rows = int64_t{1} * p.batch * p.seq_len * p.heads;
   StatsKernel<<<GridFor(rows * p.dv / 8, 256), 256, 0, StreamOf(exec)>>>(
       DataOf<bf16>(args.o), grad.d_o, DataOf<float>(args.lse), stats, rows, p.dv);
-  NSA_RETURN_IF_ERROR(CheckLaunch(what));
-  NSA_RETURN_IF_ERROR(Fork(exec));
+  return CheckLaunch(what);
+}
+
+template <Kind kKind, class Args>
+absl::Status LaunchDq(const Exec& exec, const Args& args, const AttentionProblem& p,
+                      const AttentionGradients& grad, const char* what) {
   const QueryGrid grid = GridOf<kKind>(p);
   return ForHeadWidth(args.shape, [&](auto width) -> absl::Status {
     constexpr int kD = decltype(width)::value;
@@ -129,22 +138,30 @@ absl::Status LaunchDq(const Exec& exec, const Args& args, const AttentionProblem
   });
 }
 
-// dk and dv of window and compressed.
+// Backward of window and compressed, whose keys are one run; dk and dv on the side.
 template <Kind kKind, class Args>
-absl::Status LaunchDkv(const Exec& exec, const Args& args, const AttentionProblem& p,
-                       const AttentionGradients& grad, Segments segments, float* partial,
-                       const char* what) {
+absl::Status LaunchBackward(const Exec& exec, const Args& args, const AttentionProblem& p,
+                            const BranchScratch& scratch, TokenSegments segments,
+                            const char* what) {
+  NSA_ASSIGN_OR_RETURN(void* const workspace, WorkspaceOf(exec, scratch.bytes, what));
+  auto* stats = static_cast<float2*>(workspace);
+  auto* sums = reinterpret_cast<float*>(static_cast<uint8_t*>(workspace) + scratch.sums);
+  const AttentionGradients grad = GradientsOf(args, stats);
+  NSA_RETURN_IF_ERROR(LaunchStats(exec, args, p, grad, stats, what));
+  NSA_RETURN_IF_ERROR(Fork(exec));
+  NSA_RETURN_IF_ERROR(LaunchDq<kKind>(exec, args, p, grad, what));
+  if (p.keys == 0) return absl::OkStatus();
+  const cudaStream_t side = StreamOf(OnSide(exec));
   const int tiles = CeilDiv(p.keys, kKeyTile) * p.batch * p.groups;
   return ForHeadWidth(args.shape, [&](auto width) -> absl::Status {
     constexpr int kD = decltype(width)::value;
     auto* kernel = AttentionDkvKernel<kKind, kD>;
     NSA_RETURN_IF_ERROR(AllowShared(kernel, DkvSharedBytes<kD>(0), what));
-    kernel<<<tiles * segments.count, kDkvThreads, DkvSharedBytes<kD>(0), StreamOf(exec)>>>(
-        p, grad, segments, partial);
+    kernel<<<tiles * segments.count, kDkvThreads, DkvSharedBytes<kD>(0), side>>>(p, grad, segments,
+                                                                                 sums);
     NSA_RETURN_IF_ERROR(CheckLaunch(what));
     if (segments.count > 1) {
-      AddSegmentsKernel<kD>
-          <<<tiles * kAddSlices, 256, 0, StreamOf(exec)>>>(p, grad, segments.count, partial);
+      AddSegmentsKernel<kD><<<tiles * kAddSlices, 256, 0, side>>>(p, grad, segments.count, sums);
     }
     return CheckLaunch(what);
   });

@@ -7,7 +7,7 @@
 // Keys come in tiles of 64.
 #pragma once
 
-#include "common/nsa_shape.h"
+#include "common/attention_scratch.h"
 #include "kernels/cuda/util.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
@@ -15,7 +15,7 @@ namespace nsa::cuda {
 
 enum class Kind { kCompressed, kSelected, kWindow };
 
-constexpr int kKeyTile = 64;
+constexpr int kKeyTile = kScratchKeys;
 
 // Pointers and sizes of one call, by value to every kernel.
 struct AttentionProblem {

@@ -1,6 +1,7 @@
 // Compression on CUDA. avg is bound by memory: each block reads l rows and writes one. mlp gathers
 // the blocks' rows u = x + pe into the workspace ([B·S_cmp·G, l·width], as the matrix unit wants
 // them) and lets the library multiply.
+#include "common/attention_scratch.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/vector.cuh"
@@ -133,22 +134,18 @@ struct MlpWorkspace {
   int64_t rows, in, hidden;
   Tensor u, act;
   float* partial;
-  int64_t bytes;
 };
 MlpWorkspace LayOut(const NsaShape& s, int width, void* base) {
+  static_assert(PhiScratch::kSums == kSumBlocks);
+  const PhiScratch plan = PlanPhiScratch(s, width);
+  auto* at = static_cast<uint8_t*>(base);
   MlpWorkspace w{};
   w.rows = int64_t{1} * s.batch * s.cmp_blocks() * s.n_kv_groups;
   w.in = int64_t{1} * s.l * width;
   w.hidden = PhiHidden(width);
-  auto* at = static_cast<uint8_t*>(base);
-  auto take = [&](int64_t bytes) {
-    void* here = at == nullptr ? nullptr : at + w.bytes;
-    w.bytes += (bytes + 255) / 256 * 256;
-    return here;
-  };
-  w.u = {take(2 * w.rows * w.in), w.rows * w.in, DType::kBf16};
-  w.act = {take(2 * w.rows * w.hidden), w.rows * w.hidden, DType::kBf16};
-  w.partial = static_cast<float*>(take(4 * kSumBlocks * w.in));
+  w.u = {at, w.rows * w.in, DType::kBf16};
+  w.act = {at + plan.act, w.rows * w.hidden, DType::kBf16};
+  w.partial = reinterpret_cast<float*>(at + plan.sums);
   return w;
 }
 
@@ -167,9 +164,8 @@ absl::Status AddBias(const Exec& exec, const Tensor& x, const ConstTensor& bias)
 }
 
 absl::Status CompressMlp(const Exec& exec, const CompressArgs& args) {
-  NSA_ASSIGN_OR_RETURN(
-      void* const workspace,
-      WorkspaceOf(exec, CompressWorkspaceBytes(args.shape, args.width, args.phi), "compress"));
+  NSA_ASSIGN_OR_RETURN(void* const workspace,
+                       WorkspaceOf(exec, PlanPhiScratch(args.shape, args.width).bytes, "compress"));
   const MlpWorkspace w = LayOut(args.shape, args.width, workspace);
   NSA_RETURN_IF_ERROR(Gather(exec, ProblemOf(args.shape, args.width), args.x, args.params.pe, w));
   NSA_RETURN_IF_ERROR(nsa::Matmul(exec, {.m = w.rows,
@@ -193,9 +189,8 @@ absl::Status CompressMlp(const Exec& exec, const CompressArgs& args) {
 
 absl::Status CompressMlpBackward(const Exec& exec, const CompressBackwardArgs& args) {
   const CompressProblem p = ProblemOf(args.shape, args.width);
-  NSA_ASSIGN_OR_RETURN(
-      void* const workspace,
-      WorkspaceOf(exec, CompressWorkspaceBytes(args.shape, args.width, args.phi), "compress"));
+  NSA_ASSIGN_OR_RETURN(void* const workspace,
+                       WorkspaceOf(exec, PlanPhiScratch(args.shape, args.width).bytes, "compress"));
   const MlpWorkspace w = LayOut(args.shape, args.width, workspace);
   // Output layer: dW2 += dyᵀ silu(hidden), db2 += Σ dy, d_act = dy W2.
   NSA_RETURN_IF_ERROR(nsa::Silu(exec, {.x = args.hidden, .y = w.act}));
@@ -241,10 +236,6 @@ absl::Status CompressMlpBackward(const Exec& exec, const CompressBackwardArgs& a
 }
 
 }  // namespace
-
-int64_t CompressWorkspaceBytes(const NsaShape& shape, int32_t width, Phi phi) {
-  return phi == Phi::kMlp ? LayOut(shape, width, nullptr).bytes : 0;
-}
 
 absl::Status Compress(const Exec& exec, const CompressArgs& args) {
   const CompressProblem p = ProblemOf(args.shape, args.width);

@@ -1,14 +1,14 @@
 // Selected branch on CUDA.
 //
-// Forward and dq are query-major: a tile of 21 tokens · 6 heads walks the union of its tokens'
-// blocks, with a mask of the tokens that chose each (attention_tile.cuh). dk and dv are key-major
-// over inverse lists (selected_lists.cuh): 64 keys gather exactly the rows that chose them, so
-// nothing is wasted however thin the choice is. Long lists (block 0 is chosen by every token) are
-// cut into segments with fp32 partial sums.
+// Forward and dq are query-major where a token chooses a good part of the blocks: a tile of 21
+// tokens · 6 heads walks the union of its tokens' blocks, with a mask of the tokens that chose each
+// (attention_tile.cuh). Where it chooses few of many they go by key block (selected_by_key.cuh). dk
+// and dv always do, over the same inverse lists (selected_lists.cuh): 64 keys gather exactly the
+// rows that chose them, so nothing is wasted however thin the choice is. Long lists (block 0 is
+// chosen by every token) are cut into segments with fp32 partial sums.
 #include "kernels/cuda/kernels.h"
-#include "kernels/nsa/attention_launch.cuh"
 #include "kernels/nsa/selected_attention.h"
-#include "kernels/nsa/selected_lists.cuh"
+#include "kernels/nsa/selected_by_key.cuh"
 
 namespace nsa::cuda {
 namespace {
@@ -36,9 +36,9 @@ __global__ void __launch_bounds__(kDkvThreads, kD > 64 ? 2 : 3)
   work.count = min(lists.segment, size - segment * lists.segment);
   extern __shared__ __align__(kTileAlignment) uint8_t shared[];
   int* list = reinterpret_cast<int*>(shared + DkvSharedBytes<kD>(0));
-  const int* tokens = lists.tokens + int64_t{1} * bg * lists.capacity + lists.begins[slot] +
-                      segment * lists.segment;
-  for (int i = threadIdx.x; i < work.count; i += blockDim.x) list[i] = tokens[i];
+  const int* entries = lists.entries + int64_t{1} * bg * lists.capacity + lists.begins[slot] +
+                       segment * lists.segment;
+  for (int i = threadIdx.x; i < work.count; i += blockDim.x) list[i] = TokenOf(entries[i]);
   __syncthreads();
   work.list = list;
   if (lists.segments[slot] >= 0) {
@@ -113,51 +113,42 @@ __global__ void SelectionAtMaxKernel(AttentionProblem p, Count* stats) {
   if (threadIdx.x % kWarp == 0 && count > 0) atomicAdd(&stats[3], static_cast<Count>(count));
 }
 
-// Tokens of a list's segment: small enough for some two thousand segments in all, so that a small
-// batch fills the GPU too; from 128 to 2,048.
-int ListSegment(const NsaShape& s) {
-  const int64_t entries = int64_t{1} * s.batch * s.n_kv_groups * s.seq_len * s.n_sel;
-  int segment = 128;
-  while (segment < 2048 && entries / segment > 2048) segment *= 2;
-  return segment;
-}
-
-// The workspace of backward: the rows' statistics, the lists, the partial sums.
-struct Plan {
-  int parts, max_segments, partials;
+// The workspace, laid out.
+struct Workspace {
+  SelectedScratch plan;
   SelectedLists lists;
+  ByKey by_key;
   float2* stats;
-  float* partial;
-  int64_t bytes;
+  float* sums;
 };
-Plan PlanOf(const NsaShape& s, void* base) {
-  Plan plan{};
-  const int64_t pairs = int64_t{1} * s.batch * s.n_kv_groups;
-  plan.parts = CeilDiv(s.l_sel, kKeyTile);
-  plan.lists.segment = ListSegment(s);
-  plan.max_segments = CeilDiv(s.seq_len, plan.lists.segment);
-  // Σ ⌈size / segment⌉ over the blocks with size > segment is at most twice Σ size / segment.
-  plan.partials =
-      s.seq_len <= plan.lists.segment
-          ? 0
-          : static_cast<int>(2 * CeilDiv64(int64_t{1} * s.seq_len * s.n_sel, plan.lists.segment));
-  plan.lists.chunks = CeilDiv(s.seq_len, kChunk);
-  plan.lists.capacity = s.seq_len * s.n_sel;
-  auto* at = static_cast<uint8_t*>(base);
-  auto take = [&](int64_t bytes) {
-    uint8_t* here = at == nullptr ? nullptr : at + plan.bytes;
-    plan.bytes += CeilDiv64(bytes, 256) * 256;
-    return here;
+Workspace LayOut(const NsaShape& s, void* memory) {
+  Workspace work{};
+  const SelectedScratch& plan = work.plan = PlanSelectedScratch(s);
+  auto at = [&]<class T>(T** what, int64_t offset) {
+    *what = reinterpret_cast<T*>(static_cast<uint8_t*>(memory) + offset);
   };
-  plan.stats = reinterpret_cast<float2*>(take(StatsBytes(s)));
-  plan.lists.counts = reinterpret_cast<int*>(take(4 * pairs * plan.lists.chunks * s.sel_blocks()));
-  plan.lists.sizes = reinterpret_cast<int*>(take(4 * pairs * s.sel_blocks()));
-  plan.lists.begins = reinterpret_cast<int*>(take(4 * pairs * s.sel_blocks()));
-  plan.lists.segments = reinterpret_cast<int*>(take(4 * pairs * s.sel_blocks()));
-  plan.lists.tokens = reinterpret_cast<int*>(take(4 * pairs * plan.lists.capacity));
-  plan.partial = reinterpret_cast<float*>(
-      take(4 * pairs * plan.partials * plan.parts * kKeyTile * 2 * std::max(s.d_k, s.d_v)));
-  return plan;
+  SelectedLists& lists = work.lists;
+  lists.chunks = plan.chunks;
+  lists.capacity = s.seq_len * s.n_sel;
+  lists.segment = plan.segment;
+  at(&lists.counts, plan.counts);
+  at(&lists.sizes, plan.sizes);
+  at(&lists.begins, plan.begins);
+  at(&lists.segments, plan.segments);
+  at(&lists.entries, plan.entries);
+  at(&work.stats, plan.stats);
+  at(&work.sums, plan.sums);
+  if (!plan.by_key) return work;
+  ByKey& by_key = work.by_key;
+  by_key.chunks = plan.range_chunks;
+  by_key.ranges = plan.ranges;
+  by_key.parts = plan.parts;
+  by_key.capacity = plan.items;
+  at(&by_key.counts, plan.item_counts);
+  at(&by_key.items, plan.item_list);
+  at(&by_key.rows, plan.rows);
+  at(&by_key.sums, plan.row_sums);
+  return work;
 }
 
 absl::Status BuildLists(const Exec& exec, const AttentionProblem& p, const SelectedLists& lists) {
@@ -186,41 +177,55 @@ absl::Status SelectedAttention(const Exec& exec, const SelectedAttentionArgs& ar
     SelectionAtMaxKernel<<<128, 256, 0, StreamOf(exec)>>>(p, stats);
     NSA_RETURN_IF_ERROR(CheckLaunch("selection_stats"));
   }
-  return LaunchForward<Kind::kSelected>(exec, args, p, "selected_attention");
+  const SelectedScratch plan = PlanSelectedScratch(args.shape);
+  if (!plan.by_key) return LaunchForward<Kind::kSelected>(exec, args, p, "selected_attention");
+  NSA_ASSIGN_OR_RETURN(void* const memory, WorkspaceOf(exec, plan.bytes, "selected_attention"));
+  const Workspace work = LayOut(args.shape, memory);
+  const AttentionOutputs out = OutputsOf(args);
+  NSA_RETURN_IF_ERROR(ZeroKeysRead(exec, out, "selected_attention"));
+  NSA_RETURN_IF_ERROR(BuildLists(exec, p, work.lists));
+  return RunByKey<false>(exec, args.shape, p, out, {}, work.lists, work.by_key,
+                         "selected_attention");
 }
 
 absl::Status SelectedAttentionBackward(const Exec& exec,
                                        const SelectedAttentionBackwardArgs& args) {
+  constexpr const char* kWhat = "selected_attention_backward";
   AttentionProblem p = ProblemOf(args, args.shape.seq_len);
   p.blocks = DataOf<int>(args.blocks);
-  NSA_ASSIGN_OR_RETURN(
-      void* const workspace,
-      WorkspaceOf(exec, SelectedBackwardWorkspaceBytes(args.shape), "selected_attention_backward"));
-  const Plan plan = PlanOf(args.shape, workspace);
-  const AttentionGradients grad = GradientsOf(args, plan.stats);
-  NSA_RETURN_IF_ERROR(
-      LaunchDq<Kind::kSelected>(exec, args, p, grad, plan.stats, "selected_attention_dq"));
+  NSA_ASSIGN_OR_RETURN(void* const memory,
+                       WorkspaceOf(exec, PlanSelectedScratch(args.shape).bytes, kWhat));
+  const Workspace work = LayOut(args.shape, memory);
+  const SelectedScratch& plan = work.plan;
+  const AttentionGradients grad = GradientsOf(args, work.stats);
+  NSA_RETURN_IF_ERROR(LaunchStats(exec, args, p, grad, work.stats, kWhat));
   const Exec side = OnSide(exec);
-  NSA_RETURN_IF_ERROR(BuildLists(side, p, plan.lists));
+  if (plan.by_key) {
+    // Both need the lists.
+    NSA_RETURN_IF_ERROR(BuildLists(exec, p, work.lists));
+    NSA_RETURN_IF_ERROR(Fork(exec));
+    NSA_RETURN_IF_ERROR(
+        RunByKey<true>(exec, args.shape, p, {}, grad, work.lists, work.by_key, kWhat));
+  } else {
+    NSA_RETURN_IF_ERROR(Fork(exec));
+    NSA_RETURN_IF_ERROR(LaunchDq<Kind::kSelected>(exec, args, p, grad, kWhat));
+    NSA_RETURN_IF_ERROR(BuildLists(side, p, work.lists));
+  }
   const int slots = p.sel_blocks * p.batch * p.groups;
   return ForHeadWidth(args.shape, [&](auto width) -> absl::Status {
     constexpr int kD = decltype(width)::value;
     auto* kernel = SelectedDkvKernel<kD>;
-    const int shared = DkvSharedBytes<kD>(plan.lists.segment);
-    NSA_RETURN_IF_ERROR(AllowShared(kernel, shared, "selected_attention_dkv"));
+    const int shared = DkvSharedBytes<kD>(plan.segment);
+    NSA_RETURN_IF_ERROR(AllowShared(kernel, shared, kWhat));
     kernel<<<plan.parts * plan.max_segments * slots, kDkvThreads, shared, StreamOf(side)>>>(
-        p, grad, plan.lists, plan.parts, plan.max_segments, plan.partials, plan.partial);
-    NSA_RETURN_IF_ERROR(CheckLaunch("selected_attention_dkv"));
+        p, grad, work.lists, plan.parts, plan.max_segments, plan.partials, work.sums);
+    NSA_RETURN_IF_ERROR(CheckLaunch(kWhat));
     if (plan.partials > 0) {
       AddListSegmentsKernel<kD><<<kAddSlices * plan.parts * slots, 256, 0, StreamOf(side)>>>(
-          p, grad, plan.lists, plan.parts, plan.partials, plan.partial);
+          p, grad, work.lists, plan.parts, plan.partials, work.sums);
     }
-    return CheckLaunch("selected_attention_dkv");
+    return CheckLaunch(kWhat);
   });
-}
-
-int64_t SelectedBackwardWorkspaceBytes(const NsaShape& shape) {
-  return PlanOf(shape, nullptr).bytes;
 }
 
 }  // namespace nsa::cuda

@@ -2,17 +2,22 @@
 // counting sort with a slot of its own for every (32 tokens, block) pair, so that the order is
 // fixed without atomics on the lists.
 //
-//   mark    32 tokens' choices become a bit mask a block; counts[chunk][block] = its bits
-//   rank    a running sum over the chunks of each block: where a chunk's tokens start in the
-//   block's list offsets a running sum over the blocks: where each block's list starts, and its
-//   segments fill    writes the tokens
+//   mark:    32 tokens' choices become a bit mask a block; counts[chunk][block] = its bits
+//   rank:    a running sum over the chunks of each block: where a chunk's tokens start in its list
+//   offsets: a running sum over the blocks: where each block's list starts, and its segments
+//   fill:    writes the entries
 #pragma once
 
 #include "kernels/nsa/attention_tile.cuh"
 
 namespace nsa::cuda {
 
-constexpr int kChunk = 32;  // tokens of a chunk
+constexpr int kChunk = SelectedScratch::kChunk;  // tokens of a chunk, one bit of a mask each
+
+// An entry of a list: a token (below 2^20), and above it which of its n choices the block is.
+constexpr int kTokenBits = 20;
+__device__ __forceinline__ int TokenOf(int entry) { return entry & ((1 << kTokenBits) - 1); }
+__device__ __forceinline__ int ChoiceOf(int entry) { return entry >> kTokenBits; }
 
 // Device memory of the lists of all B·G (batch, group) pairs.
 struct SelectedLists {
@@ -25,14 +30,19 @@ struct SelectedLists {
   int* begins;  // [B·G, S_sel]: where the block's list starts
   int* segments;  // [B·G, S_sel]: number of the block's first segment with partial sums, −1 when it
                   // has only one segment
-  int* tokens;  // [B·G, S·n]
+  int* entries;  // [B·G, S·n]
 };
+
+// The choices of token t; those of the next token are G·n further on.
+__device__ __forceinline__ const int* ChoicesOf(const AttentionProblem& p, int bg, int t) {
+  const int b = bg / p.groups, g = bg % p.groups;
+  return p.blocks + ((int64_t{1} * b * p.seq_len + t) * p.groups + g) * p.n_sel;
+}
 
 __device__ __forceinline__ void MarkChunk(const AttentionProblem& p, int bg, int chunk,
                                           uint32_t* bits) {
-  const int b = bg / p.groups, g = bg % p.groups;
   const int t0 = chunk * kChunk, tokens = min(kChunk, p.seq_len - t0);
-  const int* rows = p.blocks + ((int64_t{1} * b * p.seq_len + t0) * p.groups + g) * p.n_sel;
+  const int* rows = ChoicesOf(p, bg, t0);
   for (int j = threadIdx.x; j < p.sel_blocks; j += blockDim.x) bits[j] = 0;
   __syncthreads();
   for (int i = threadIdx.x; i < tokens * p.n_sel; i += blockDim.x) {
@@ -119,12 +129,16 @@ static __global__ void FillListsKernel(AttentionProblem p, SelectedLists lists) 
   const int chunk = blockIdx.x % lists.chunks, bg = blockIdx.x / lists.chunks;
   MarkChunk(p, bg, chunk, bits);
   const int* starts = lists.counts + (int64_t{1} * bg * lists.chunks + chunk) * p.sel_blocks;
-  int* tokens = lists.tokens + int64_t{1} * bg * lists.capacity;
-  for (int j = threadIdx.x; j < p.sel_blocks; j += blockDim.x) {
-    uint32_t left = bits[j];
-    if (left == 0) continue;
-    int* to = tokens + lists.begins[bg * p.sel_blocks + j] + starts[j];
-    for (; left != 0; left &= left - 1) *to++ = chunk * kChunk + __ffs(left) - 1;
+  const int* begins = lists.begins + bg * p.sel_blocks;
+  int* entries = lists.entries + int64_t{1} * bg * lists.capacity;
+  const int t0 = chunk * kChunk, tokens = min(kChunk, p.seq_len - t0);
+  const int* rows = ChoicesOf(p, bg, t0);
+  for (int i = threadIdx.x; i < tokens * p.n_sel; i += blockDim.x) {
+    const int token = i / p.n_sel, choice = i % p.n_sel;
+    const int block = rows[int64_t{1} * token * p.groups * p.n_sel + choice];
+    if (block < 0) continue;
+    const int before = __popc(bits[block] & ((1u << token) - 1));
+    entries[begins[block] + starts[block] + before] = (choice << kTokenBits) | (t0 + token);
   }
 }
 

@@ -20,6 +20,12 @@ std::vector<Case> GpuCases() {
   cases.push_back({"wide heads", {1, 700, 8, 2, 128, 128, 32, 16, 64, 6, 256}});
   cases.push_back({"blocks of 128", {1, 900, 4, 1, 32, 64, 32, 16, 128, 4, 100}});
   cases.push_back({"a window without end", {1, 70, 2, 1, 16, 16, 8, 4, 8, 4, 2147483647}});
+  // Few of many blocks: forward and dq by key block, the first in two ranges of tokens.
+  cases.push_back({"m7c, few of many", {2, 8500, 12, 2, 64, 64, 32, 16, 64, 8, 512}});
+  cases.push_back({"wide heads, few of many", {1, 3100, 8, 2, 128, 128, 32, 16, 64, 3, 256}});
+  cases.push_back({"dk is not dv, few of many", {2, 3075, 10, 2, 64, 32, 32, 16, 64, 3, 256}});
+  cases.push_back({"blocks of 128, few of many", {1, 6209, 4, 1, 32, 64, 32, 16, 128, 3, 100}});
+  cases.push_back({"blocks of 16, few of many", {1, 1300, 32, 2, 64, 64, 32, 16, 16, 5, 64}});
   cases.push_back({"long lists", {1, 5000, 2, 1, 16, 16, 32, 16, 64, 8, 64}});
   cases.push_back({"S = 65,536", {1, 65536, 1, 1, 16, 16, 32, 16, 64, 4, 128}});
   return cases;
