@@ -30,7 +30,14 @@ class BestBlocks {
     if (slots == 0) return;
     const uint64_t worst = slots <= kWarp ? __shfl_sync(kAll, low_, slots - 1)
                                           : __shfl_sync(kAll, high_, slots - 1 - kWarp);
-    if (!__any_sync(kAll, key > worst)) return;
+    uint32_t better = __ballot_sync(kAll, key > worst);
+    if (__popc(better) <= kInsertAtMost) {
+      for (; better != 0; better &= better - 1) {
+        const uint64_t left = Insert(&low_, __shfl_sync(kAll, key, __ffs(better) - 1), lane);
+        if (slots > kWarp) Insert(&high_, left, lane);
+      }
+      return;
+    }
     Sort(&key, lane);
     Merge(&low_, &key, lane);
     if (slots <= kWarp) return;
@@ -66,6 +73,16 @@ class BestBlocks {
 
  private:
   static constexpr unsigned int kAll = 0xffffffffu;
+  // One by one these take fewer instructions than to sort 32 and to merge them.
+  static constexpr int kInsertAtMost = 10;
+
+  // Puts `key`, the same in all lanes, into a sorted list of 32; returns what falls out of it.
+  __device__ __forceinline__ static uint64_t Insert(uint64_t* best, uint64_t key, int lane) {
+    const uint64_t last = __shfl_sync(kAll, *best, kWarp - 1);
+    const uint64_t before = __shfl_up_sync(kAll, *best, 1);
+    if (key > *best) *best = lane > 0 && key > before ? before : key;
+    return key > last ? last : key;
+  }
 
   __device__ __forceinline__ static uint32_t BlockOf(uint64_t key) {
     return 0xffffffffu - static_cast<uint32_t>(key);

@@ -37,31 +37,36 @@ int ScoreCapacity(const NsaShape& s) {
   return kRoundKeys * s.d / s.l_sel + CeilDiv(s.l, s.l_sel) + 2;
 }
 
+// Compressed keys that overlap a selection block.
+__host__ __device__ int KeysOfBlock(int l, int d, int l_sel) { return l / d - 1 + l_sel / d; }
+
 // A block's shared memory, cut up.
 template <int kD>
 struct SelectShared {
   bf16* q;          // [h, 16, kD]: a head is an A tile
-  bf16* k;          // [warp][2][32, kD]
+  bf16* k;          // [warp][32, kD]
   float* lse;       // [h, 16], in log2 units
   float* sums;      // [16, kSumStride]: probabilities of a round's keys, summed over the heads
   float* scores;    // [2][16, capacity]: a round's blocks, and the round's before
+  float* shares;    // [KeysOfBlock()]: share of a key in the score of a block that it overlaps
   float2* partial;  // [warp][h, 16], for the denominators; where `sums` is
 
-  __host__ __device__ static constexpr int Bytes(int h, int capacity) {
-    return 2 * kD * (h * kTokens + kWarps * 2 * kWarpKeys) +
-           4 * (h * kTokens + SumFloats(h) + 2 * kTokens * capacity);
+  __host__ __device__ static constexpr int Bytes(int h, int capacity, int keys_of_block) {
+    return 2 * kD * (h * kTokens + kRoundKeys) +
+           4 * (h * kTokens + SumFloats(h) + 2 * kTokens * capacity + keys_of_block);
   }
   __host__ __device__ static constexpr int SumFloats(int h) {
     const int sums = kTokens * kSumStride, partial = 2 * kWarps * h * kTokens;
     return sums > partial ? sums : partial;
   }
-  __device__ SelectShared(uint8_t* memory, int h) {
+  __device__ SelectShared(uint8_t* memory, int h, int capacity) {
     q = reinterpret_cast<bf16*>(memory);
     k = q + h * kTokens * kD;
-    lse = reinterpret_cast<float*>(k + kWarps * 2 * kWarpKeys * kD);
+    lse = reinterpret_cast<float*>(k + kRoundKeys * kD);
     sums = lse + h * kTokens;
     partial = reinterpret_cast<float2*>(sums);
     scores = sums + SumFloats(h);
+    shares = scores + 2 * kTokens * capacity;
   }
 };
 
@@ -111,14 +116,16 @@ template <int kD>
 __device__ __forceinline__ void LoadWarpKeys(bf16* to, const AttentionProblem& p,
                                              const SelectTile& tile, int begin, int lane) {
   constexpr int kChunks = Tile<kD>::kChunks;
-  const bf16* base = p.k + (int64_t{1} * tile.b * p.keys * p.groups + tile.g) * p.dk;
+  constexpr int kRowsAtOnce = kWarp / kChunks;
+  const int first_row = lane / kChunks, chunk = lane % kChunks;
+  // Keys of a group are B·S_cmp·G rows below 2³¹.
+  const int first_key = (tile.b * p.keys + begin) * p.groups + tile.g;
+  const bf16* column = p.k + chunk * 8;
 #pragma unroll
-  for (int i = lane; i < kWarpKeys * kChunks; i += kWarp) {
-    const int row = i / kChunks, chunk = i % kChunks;
+  for (int row = first_row; row - first_row < kWarpKeys; row += kRowsAtOnce) {
     const bool valid = begin + row < tile.last && chunk * 8 < p.dk;
-    const bf16* from =
-        valid ? base + int64_t{1} * (begin + row) * p.groups * p.dk + chunk * 8 : p.k;
-    CopyAsync16(Tile<kD>::At(to, row, chunk), from, valid);
+    CopyAsync16(Tile<kD>::At(to, row, chunk),
+                RowPointer(column, valid ? first_key + row * p.groups : 0, p.dk), valid);
   }
 }
 
@@ -184,7 +191,7 @@ __device__ __forceinline__ void FindDenominators(const SelectShared<kD>& shared,
                                                  int warp, int lane) {
   const LaneTokens tokens = LaneTokensOf(p, tile, lane);
   const float scale_log2 = p.scale * kLog2E;
-  bf16* keys = shared.k + warp * 2 * kWarpKeys * kD;
+  bf16* keys = shared.k + warp * kWarpKeys * kD;
   for (int head = 0; head < p.h; ++head) {
     float maximum[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
     for (int begin = tile.first + warp * kWarpKeys; begin < tile.last; begin += kRoundKeys) {
@@ -251,10 +258,8 @@ __device__ __forceinline__ void LoadLse(const SelectShared<kD>& shared, const At
 // sums[token, key] of the warp's 32 keys = Σ over the heads of the probabilities.
 template <int kD>
 __device__ __forceinline__ void SumHeads(const SelectShared<kD>& shared, const AttentionProblem& p,
-                                         const bf16* keys, const LaneTokens& tokens, int begin,
-                                         int warp, int lane) {
-  KeyFragments<kD> fragments;
-  fragments.Read(keys, lane);
+                                         const KeyFragments<kD>& fragments,
+                                         const LaneTokens& tokens, int begin, int warp, int lane) {
   const float scale_log2 = p.scale * kLog2E;
   Rows16<kWarpKeys> sum;
   Clear<kWarpKeys>(sum);
@@ -290,10 +295,21 @@ struct ScoredBlocks {
   }
 };
 
+// The key that is the i-th to overlap block j is j·l'/d − l/d + 1 + i; that block has the same
+// share of it whatever j is.
+__device__ __forceinline__ void FillShares(const AttentionProblem& p, float* shares) {
+  const float share = 1.0f / p.l;
+  for (int i = threadIdx.x; i < KeysOfBlock(p.l, p.d, p.l_sel); i += blockDim.x) {
+    const int from = (i + 1) * p.d - p.l;  // of the key, against the block's first token
+    shares[i] = static_cast<float>(min(p.l_sel, from + p.l) - max(0, from)) * share;
+  }
+}
+
 // What keys [begin, end) give to the blocks that they touch, added to what `before` has of these.
 // A thread keeps its block and goes through the tokens.
 __device__ __forceinline__ ScoredBlocks AddScores(const AttentionProblem& p, int begin, int end,
-                                                  const float* sums, int tokens, int capacity,
+                                                  const float* sums, const float* shares,
+                                                  int tokens, int capacity,
                                                   const ScoredBlocks& before, float* scores) {
   ScoredBlocks blocks;
   blocks.base = begin * p.d / p.l_sel;
@@ -301,20 +317,18 @@ __device__ __forceinline__ ScoredBlocks AddScores(const AttentionProblem& p, int
   blocks.scores = scores;
   const int touched = blocks.end - blocks.base;
   const int at_once = max(1, static_cast<int>(blockDim.x) / touched);  // tokens
-  const float share = 1.0f / p.l;
+  const int first_token = threadIdx.x / touched;
+  if (first_token >= at_once) return blocks;
   for (int offset = threadIdx.x % touched; offset < touched; offset += blockDim.x) {
-    const int first_token = threadIdx.x / touched;
-    if (first_token >= at_once) break;
-    const int j = blocks.base + offset, from = j * p.l_sel, to = from + p.l_sel;
-    const int first_key = max(begin, from < p.l ? 0 : (from - p.l) / p.d + 1);
-    const int last_key = min(end - 1, (to - 1) / p.d);
+    const int j = blocks.base + offset;
+    const int origin = j * (p.l_sel / p.d) - p.l / p.d + 1;  // the first that overlaps the block
+    const int first_key = max(begin, origin);
+    const int keys = min(end, origin + KeysOfBlock(p.l, p.d, p.l_sel)) - first_key;
+    const float* share = shares + first_key - origin;
     for (int token = first_token; token < tokens; token += at_once) {
-      const float* row = sums + token * kSumStride - begin;
+      const float* row = sums + token * kSumStride + first_key - begin;
       float sum = before.At(token, capacity, j);
-      for (int key = first_key; key <= last_key; ++key) {
-        const int overlap = min(to, key * p.d + p.l) - max(from, key * p.d);
-        sum = fmaf(row[key], static_cast<float>(overlap) * share, sum);
-      }
+      for (int key = 0; key < keys; ++key) sum = fmaf(row[key], share[key], sum);
       scores[token * capacity + offset] = sum;
     }
   }
@@ -369,7 +383,8 @@ __global__ void __launch_bounds__(kWarps* kWarp, kD > 64 ? 2 : 4)
   WarpChoice choice;
   if (!all_fit) {
     extern __shared__ __align__(128) uint8_t memory[];
-    const SelectShared<kD> shared(memory, p.h);
+    const SelectShared<kD> shared(memory, p.h, capacity);
+    FillShares(p, shared.shares);
     if (out.scores != nullptr) {
       // Where nothing maps.
       const int64_t row = (int64_t{1} * tile.b * p.seq_len + tile.t0) * p.groups + tile.g;
@@ -386,7 +401,7 @@ __global__ void __launch_bounds__(kWarps* kWarp, kD > 64 ? 2 : 4)
     } else {
       LoadLse<kD>(shared, p, tile, out.lse);
     }
-    bf16* const keys = shared.k + warp * 2 * kWarpKeys * kD;
+    bf16* const keys = shared.k + warp * kWarpKeys * kD;
     const LaneTokens tokens = LaneTokensOf(p, tile, lane);
     const int rounds = tile.rounds();
     if (rounds > 0) {
@@ -400,16 +415,17 @@ __global__ void __launch_bounds__(kWarps* kWarp, kD > 64 ? 2 : 4)
     int offered = tile.first * p.d / p.l_sel;  // blocks before it are final and have been offered
     for (int round = 0; round < rounds; ++round) {
       const int begin = tile.first + round * kRoundKeys, end = min(begin + kRoundKeys, tile.last);
+      KeyFragments<kD> fragments;
+      fragments.Read(keys, lane);
+      __syncwarp();
       // The warp's next keys arrive while these are multiplied.
       if (round + 1 < rounds) {
-        LoadWarpKeys<kD>(keys + (round + 1) % 2 * kWarpKeys * kD, p, tile,
-                         begin + kRoundKeys + warp * kWarpKeys, lane);
+        LoadWarpKeys<kD>(keys, p, tile, begin + kRoundKeys + warp * kWarpKeys, lane);
       }
       CommitCopies();
-      SumHeads<kD>(shared, p, keys + round % 2 * kWarpKeys * kD, tokens, begin + warp * kWarpKeys,
-                   warp, lane);
+      SumHeads<kD>(shared, p, fragments, tokens, begin + warp * kWarpKeys, warp, lane);
       __syncthreads();
-      blocks = AddScores(p, begin, end, shared.sums, tile.tokens, capacity, blocks,
+      blocks = AddScores(p, begin, end, shared.sums, shared.shares, tile.tokens, capacity, blocks,
                          shared.scores + round % 2 * kTokens * capacity);
       WaitCopies<0>();
       __syncthreads();
@@ -467,7 +483,8 @@ absl::Status SelectBlocks(const Exec& exec, const SelectBlocksArgs& args) {
   return ForHeadWidth(width, [&](auto d) -> absl::Status {
     constexpr int kD = decltype(d)::value;
     auto* kernel = SelectBlocksKernel<kD>;
-    const int bytes = SelectShared<kD>::Bytes(p.h, capacity);
+    const int bytes =
+        SelectShared<kD>::Bytes(p.h, capacity, KeysOfBlock(shape.l, shape.d, shape.l_sel));
     NSA_RETURN_IF_ERROR(AllowShared(kernel, bytes, "select_blocks"));
     kernel<<<tiles * p.batch * p.groups, kWarps * kWarp, bytes, StreamOf(exec)>>>(p, out, tiles,
                                                                                   capacity);
