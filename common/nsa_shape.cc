@@ -77,13 +77,20 @@ absl::Status NsaShape::Validate() const {
 }
 
 absl::Status NsaShape::ValidateOnCuda() const {
-  constexpr int32_t kMaxSelBlocks = 16384;
+  constexpr int32_t kMaxSelBlocks = 16384, kMaxOverlap = 8;
   if (absl::Status status = Validate(); !status.ok()) return status;
-  if (sel_blocks() <= kMaxSelBlocks) return absl::OkStatus();
-  return Outside("l_sel", l_sel,
-                 absl::StrFormat("at most %d selection blocks on a GPU, seq_len / l_sel is %d",
-                                 kMaxSelBlocks, sel_blocks()),
-                 "take larger blocks");
+  if (sel_blocks() > kMaxSelBlocks) {
+    return Outside("l_sel", l_sel,
+                   absl::StrFormat("at most %d selection blocks on a GPU, seq_len / l_sel is %d",
+                                   kMaxSelBlocks, sel_blocks()),
+                   "take larger blocks");
+  }
+  if (l > kMaxOverlap * l_sel) {
+    return Outside("l", l,
+                   absl::StrFormat("at most %d times l_sel = %d on a GPU", kMaxOverlap, l_sel),
+                   "take larger selection or smaller compression blocks");
+  }
+  return absl::OkStatus();
 }
 
 std::string NsaShape::ToString() const {

@@ -63,8 +63,9 @@ struct NsaShape {
   // S < l, S < l', S < w, n ≥ S_sel and ragged S are all valid.
   absl::Status Validate() const;
 
-  // The same, and what CUDA's kernels ask for on top: S_sel ≤ 16,384, since a token's scores of all
-  // selection blocks lie in shared memory.
+  // The same, and what CUDA's kernels ask for on top: S_sel ≤ 16,384, since a mark for each of a
+  // sequence's selection blocks lies in shared memory (kernels/nsa/selected_lists.cuh); l ≤ 8 l',
+  // since the scores of the blocks that a few compressed keys overlap do.
   absl::Status ValidateOnCuda() const;
 
   // "B=2 S=2048 H=12 G=2 dk=64 dv=64 l=32 d=16 l'=64 n=16 w=512", for messages.

@@ -83,6 +83,23 @@ TEST(NsaShape, NamesTheFieldTheValueAndWhatToDo) {
             "l_sel: 72 (a multiple of d, which is 16); take a multiple of d");
 }
 
+TEST(NsaShape, OnCudaNamesWhatSharedMemoryLimits) {
+  EXPECT_OK(kM7c.ValidateOnCuda());
+  NsaShape s = kM7c;
+  s.seq_len = 1048576;
+  s.l_sel = 32;
+  EXPECT_EQ(s.ValidateOnCuda().message(),
+            "l_sel: 32 (at most 16384 selection blocks on a GPU, seq_len / l_sel is 32768); take "
+            "larger blocks");
+  s = kM7c;
+  s.l = 128, s.d = 8, s.l_sel = 8;
+  EXPECT_EQ(s.ValidateOnCuda().message(),
+            "l: 128 (at most 8 times l_sel = 8 on a GPU); take larger selection or smaller "
+            "compression blocks");
+  s.l = 64;
+  EXPECT_OK(s.ValidateOnCuda());
+}
+
 // The products must not overflow before they are compared.
 TEST(NsaShape, RefusesProductsBeyond31BitsWhateverTheirSize) {
   NsaShape s = kM7c;
