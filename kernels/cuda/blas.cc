@@ -183,6 +183,14 @@ class Blas::Impl {
                             sizeof(bytes));
     library_.preference_set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes,
                             sizeof(schemes));
+    // bf16 weights begin at multiples of 32 bytes, all else at larger ones; without this algorithms
+    // may count on 256.
+    for (const auto attribute :
+         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+      constexpr uint32_t kAlignment = 32;
+      library_.preference_set(preference, attribute, &kAlignment, sizeof(kAlignment));
+    }
     std::vector<cublasLtMatmulHeuristicResult_t> results(kMost);
     int found = 0;
     const cublasStatus_t status =
