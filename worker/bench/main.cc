@@ -34,7 +34,8 @@ double RelativeError(const Data& gpu_data, const Call& gpu, const Data& cpu_data
       norm += static_cast<double>(want[j]) * want[j];
     }
     const double relative = std::sqrt(error / (norm + 1e-300));
-    if (!(relative <= worst)) worst = relative;
+    if (std::isnan(relative)) return relative;
+    worst = std::max(worst, relative);
   }
   return worst;
 }
