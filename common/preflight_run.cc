@@ -79,6 +79,25 @@ Problems ModelTooSmallForRun(const PreflightFacts& facts) {
            "take a production configuration (configs/jobs/train_50k.yaml), or fewer steps"}};
 }
 
+// AdamW moves a weight by about lr in a step, whatever the gradient's size; matrices begin with a
+// standard deviation of 0.02. At 0.01 each step moves every weight by half of that, and a model
+// forgets in two steps what it was. Decoders of 10 million to 100 billion parameters are trained
+// with 1e-3 down to 6e-5 (GPT-3: 6e-4 at 125 million, 6e-5 at 175 billion), those of under a
+// million with up to 4e-3 (configs/jobs/openstax_cpu.yaml). What is above is mostly a forgotten
+// minus sign or exponent. It may be meant, so it does not refuse.
+constexpr double kLargestLr = 1e-2;
+
+Problems LrTooLarge(const PreflightFacts& facts) {
+  const double lr = facts.spec.train().lr();
+  if (lr <= kLargestLr) return {};
+  return {
+      {"train.lr",
+       absl::StrFormat("%g (at most %g with AdamW): every step moves a weight by about as much, "
+                       "and weights begin at about 0.02",
+                       lr, kLargestLr),
+       "write lr: 2.0e-4 to 1.0e-3, or up to 4.0e-3 for a model of under a million parameters"}};
+}
+
 Problems LrWarmupTooLong(const PreflightFacts& facts) {
   const auto& train = facts.spec.train();
   if (train.warmup_steps() <= train.steps() / 2) return {};
@@ -147,6 +166,8 @@ constexpr PreflightRule kRules[] = {
      kNothing, GradientCheckpointingOff},
     {"MODEL_TOO_SMALL_FOR_RUN", "a toy for 5,000 steps or more", kError, kOff, true, kSizes,
      ModelTooSmallForRun},
+    {"LR_TOO_LARGE", "the learning rate is far above what trains a transformer", kWarning, kWarning,
+     true, kNothing, LrTooLarge},
     {"LR_WARMUP_TOO_LONG", "warm-up takes more than half of the run", kError, kWarning, true,
      kNothing, LrWarmupTooLong},
     {"THROUGHPUT_GUARD_OFF", "no throughput floor", kError, kOff, true, kSizes, ThroughputGuardOff},

@@ -85,6 +85,8 @@ const RuleCase kCases[] = {
      [](GoodJob* job) { job->spec.mutable_runtime()->set_gradient_checkpointing(false); }},
     {"MODEL_TOO_SMALL_FOR_RUN", "model.dim", "dim 128 (256)",
      [](GoodJob* job) { job->spec.mutable_model()->set_dim(128); }},
+    {"LR_TOO_LARGE", "train.lr", "0.02 (at most 0.01 with AdamW)",
+     [](GoodJob* job) { Train(job)->set_lr(0.02); }},
     {"LR_WARMUP_TOO_LONG", "train.warmup_steps", "2501 (at most half of steps, 2500)",
      [](GoodJob* job) { Train(job)->set_warmup_steps(2501); }},
     {"THROUGHPUT_GUARD_OFF", "guard.min_tokens_per_second", "0 (more than 0)",
