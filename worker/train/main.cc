@@ -208,7 +208,10 @@ void AddUse(CLI::App* app, Flags* flags) {
   auto* sample = app->add_option("--sample", flags->sample,
                                  "CHECKPOINT: print text that a trained model writes");
   app->add_option("--prompt", flags->sampling.prompt, "text to continue")->needs(sample);
-  app->add_option("--bytes", flags->sampling.bytes, "bytes to write")->needs(sample);
+  app->add_option("--bytes", flags->sampling.bytes,
+                  "bytes to write. Each token costs a forward pass over prompt and text to "
+                  "come, at most seq_len tokens, on the CPU, also of a model of a GPU")
+      ->needs(sample);
   app->add_option("--temperature", flags->sampling.temperature, "0 takes the likeliest")
       ->needs(sample);
   app->add_option("--seed", flags->sampling.seed, "the same seed writes the same text")
