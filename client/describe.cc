@@ -94,6 +94,9 @@ void PrintHead(Session& session, const v1::Job& job) {
     fields.Add("Restarts", absl::StrCat(job.restarts(), " (generation ", job.generation(), ")"));
   }
   PrintProgress(job, now, &fields);
+  if (const std::string why = TelemetryText(job); !why.empty()) {
+    fields.Add("Not written", absl::StrCat("telemetry of ", why));
+  }
   fields.Add("Output", job.spec().train().out_dir());
   std::vector<std::string> labels;
   for (const auto& [key, value] : job.spec().labels()) labels.push_back(key + "=" + value);

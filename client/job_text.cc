@@ -71,6 +71,19 @@ std::string ReasonText(const v1::Job& job) {
   return absl::StrCat(job.reason(), ": ", job.message());
 }
 
+std::string TelemetryText(const v1::Job& job) {
+  const v1::RankStatus* first = nullptr;
+  int ranks = 0;
+  for (const v1::RankStatus& rank : job.ranks()) {
+    if (rank.telemetry_error().empty()) continue;
+    if (ranks++ == 0) first = &rank;
+  }
+  if (first == nullptr) return "";
+  return absl::StrCat("rank ", first->rank(),
+                      ranks > 1 ? absl::StrCat(" and ", ranks - 1, " more") : "", ": ",
+                      first->telemetry_error());
+}
+
 std::string Title(const v1::Job& job) { return absl::StrCat(job.name(), " (", job.id(), ")"); }
 
 std::string NextCommands(const v1::Job& job) {

@@ -31,6 +31,10 @@ std::string StopText(const v1::StopRequest& stop);
 // "CUDA_OOM: out of memory on rank 1"; whatever of reason and message there is.
 std::string ReasonText(const v1::Job& job);
 
+// "rank 0: /out/training.csv: No space left on device; …": why what the ranks report is not all
+// written; empty when it is.
+std::string TelemetryText(const v1::Job& job);
+
 // "demo (j3k5…)".
 std::string Title(const v1::Job& job);
 

@@ -101,6 +101,10 @@ std::vector<std::string> LiveView(const v1::Job& job, const ViewMoment& moment,
     lines.push_back(NumbersLine(job, IsMoving(job, moment), options.columns));
     lines.push_back(CheckpointText(p, moment.now));
   }
+  if (const std::string why = TelemetryText(job); !why.empty()) {
+    lines.push_back(
+        Paint(Colour::kWarning, absl::StrCat("telemetry is not written, ", why), options.colours));
+  }
   if (!p.checkpoint_error().empty()) {
     lines.push_back(Paint(Colour::kWarning,
                           absl::StrCat("the newest checkpoint failed: ", p.checkpoint_error()),
@@ -135,6 +139,9 @@ std::string PlainLine(const v1::Job& job, absl::Time now) {
         p.checkpoint_error().empty() ? "" : " (newest failed)");
   }
   absl::StrAppend(&line, " restarts ", job.restarts());
+  if (const std::string why = TelemetryText(job); !why.empty()) {
+    absl::StrAppend(&line, " telemetry not written, ", why);
+  }
   if (job.state() != v1::Job::STATE_RUNNING && !ReasonText(job).empty()) {
     absl::StrAppend(&line, " reason ", ReasonText(job));
   }
@@ -174,7 +181,8 @@ bool IsTurn(const v1::Job& previous, const v1::Job& job) {
 
 bool IsNews(const v1::Job& previous, const v1::Job& job) {
   return previous.progress().val_step() != job.progress().val_step() ||
-         previous.progress().checkpoint_step() != job.progress().checkpoint_step();
+         previous.progress().checkpoint_step() != job.progress().checkpoint_step() ||
+         TelemetryText(previous) != TelemetryText(job);
 }
 
 }  // namespace nsa

@@ -76,7 +76,7 @@ JournalWriter::~JournalWriter() { close(fd_); }
 absl::Status JournalWriter::Append(v1::WorkerRecord record) {
   const MutexLock lock(&mutex_);
   record.set_sequence(next_sequence_);
-  record.set_unix_nanos(absl::ToUnixNanos(absl::Now()));
+  if (record.unix_nanos() == 0) record.set_unix_nanos(absl::ToUnixNanos(absl::Now()));
   std::string bytes(kHeaderBytes, '\0');
   if (!record.AppendToString(&bytes)) return absl::InternalError("journal: record is incomplete");
   const std::string payload = bytes.substr(kHeaderBytes);

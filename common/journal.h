@@ -30,9 +30,9 @@ class JournalWriter {
   static absl::StatusOr<std::unique_ptr<JournalWriter>> Create(const std::filesystem::path& path);
   ~JournalWriter();
 
-  // Sets sequence and unix_nanos and appends. Never blocks on anything but the page cache.
-  // ResourceExhausted when the disk is full: then the record is not in the file and the file is
-  // still whole.
+  // Sets the sequence, and unix_nanos where it is 0, and appends. Never blocks on anything but the
+  // page cache. ResourceExhausted when the disk is full: then the record is not in the file and the
+  // file is still whole.
   absl::Status Append(v1::WorkerRecord record);
 
  private:

@@ -24,17 +24,17 @@ namespace {
 
 constexpr uint64_t kMagic = 0x3176'6567'6150'534e;  // "NSPagev1"
 constexpr size_t kPageBytes = 4096;
-constexpr size_t kTextBytes = 48;  // with a final zero
 
-// A text in words, so that it is copied with atomic loads and stores.
+// A text in words, so that it is copied with atomic loads and stores. kBytes with a final zero.
+template <size_t kBytes>
 struct Text {
-  std::array<std::atomic<uint64_t>, kTextBytes / 8> words;
+  std::array<std::atomic<uint64_t>, kBytes / 8> words;
 
   // Release, like every store of an update: a reader that sees the new word also sees the odd
   // sequence before it. (ThreadSanitizer knows no fences.)
   void Store(std::string_view text) {
-    char buffer[kTextBytes] = {};
-    std::memcpy(buffer, text.data(), std::min(text.size(), kTextBytes - 1));
+    char buffer[kBytes] = {};
+    std::memcpy(buffer, text.data(), std::min(text.size(), kBytes - 1));
     for (size_t i = 0; i < words.size(); ++i) {
       uint64_t word = 0;
       std::memcpy(&word, buffer + 8 * i, 8);
@@ -43,12 +43,12 @@ struct Text {
   }
 
   std::string Load() const {
-    char buffer[kTextBytes];
+    char buffer[kBytes];
     for (size_t i = 0; i < words.size(); ++i) {
       const uint64_t word = words[i].load(std::memory_order_acquire);
       std::memcpy(buffer + 8 * i, &word, 8);
     }
-    return std::string(buffer, strnlen(buffer, kTextBytes));
+    return std::string(buffer, strnlen(buffer, kBytes));
   }
 };
 
@@ -84,14 +84,16 @@ struct StatusPage::Layout {
   std::atomic<int64_t> collective_sequence;
   std::atomic<int64_t> progress;
   std::atomic<int64_t> updated_monotonic_nanos;
-  Text kernel;
-  Text collective;
+  Text<48> kernel;
+  Text<48> collective;
+  Text<512> telemetry_error;  // zeros on the page of a build that did not know it
 };
 
 namespace {
 
 using Layout = StatusPage::Layout;
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
+static_assert(sizeof(Layout) <= kPageBytes);
 
 // A mapping of a page: of a file, or of memory alone with fd -1.
 void* Map(int fd, int protection) {
@@ -125,7 +127,8 @@ WorkerStatus CopyOut(const Layout& page) {
           .collective = page.collective.Load(),
           .collective_sequence = Get(page.collective_sequence),
           .progress = Get(page.progress),
-          .updated_monotonic_nanos = Get(page.updated_monotonic_nanos)};
+          .updated_monotonic_nanos = Get(page.updated_monotonic_nanos),
+          .telemetry_error = page.telemetry_error.Load()};
 }
 
 // The sequence lock's read side. An update takes nanoseconds; a writer that was preempted in one
@@ -262,6 +265,16 @@ void StatusPage::SetLayer(int32_t layer) {
 
 void StatusPage::SetKernel(std::string_view kernel) {
   Update([kernel](Layout& page) { page.kernel.Store(kernel); });
+}
+
+void StatusPage::SetTelemetryError(std::string_view error) {
+  constexpr size_t kLongest = 511;
+  if (error.size() > kLongest) {  // within no code point: it is sent on as UTF-8
+    size_t end = kLongest;
+    while (end > 0 && (static_cast<unsigned char>(error[end]) & 0xc0) == 0x80) --end;
+    error = error.substr(0, end);
+  }
+  Update([error](Layout& page) { page.telemetry_error.Store(error); });
 }
 
 void StatusPage::EnterCollective(std::string_view name) {

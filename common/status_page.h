@@ -50,6 +50,7 @@ struct WorkerStatus {
   int64_t collective_sequence = 0;
   int64_t progress = 0;                 // rises with every update
   int64_t updated_monotonic_nanos = 0;  // CLOCK_MONOTONIC at the last update
+  std::string telemetry_error;          // why its records are not all written, or empty
 
   // "forward layer 7 kernel window_attention", for people.
   std::string Place() const;
@@ -76,6 +77,7 @@ class StatusPage {
   void SetKernel(std::string_view kernel);      // cut to 47 bytes
   void EnterCollective(std::string_view name);  // no kernel runs in it
   void LeaveCollective();
+  void SetTelemetryError(std::string_view error);  // cut to 511 bytes
   // A sign of life without news, e.g. from a long evaluation.
   void Touch();
 

@@ -396,6 +396,8 @@ v1::Job JobControl::View(const v1::StoredJob& stored) const {
       status.set_pid(rank.worker->pid());
       status.set_step(rank.worker->step());
       status.set_phase(rank.worker->phase());
+      const bool ended = rank.worker->state() == v1::WorkerObservation::STATE_EXITED;
+      if (!ended) status.set_telemetry_error(rank.worker->telemetry_error());
     }
   }
   if (job.state() == v1::Job::STATE_QUEUED) {

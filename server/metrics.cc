@@ -188,7 +188,9 @@ void Metrics::ObserveMove(v1::Job::State from, const v1::StoredJob& stored) {
       series->second.ended = clock_.Monotonic();
       ShowGpus(&series->second, {});
       for (const std::string& rank : series->second.workers_up) {
-        Gauge(&series->second, FamilyId::kWorkerUp, {{"job_id", job.id()}, {"rank", rank}}).Set(0);
+        for (const FamilyId family : {FamilyId::kWorkerUp, FamilyId::kWorkerTelemetryFailing}) {
+          Gauge(&series->second, family, {{"job_id", job.id()}, {"rank", rank}}).Set(0);
+        }
       }
     }
   } else if (const auto series = jobs_.find(job.id()); series != jobs_.end()) {
@@ -455,6 +457,9 @@ void Metrics::ObserveRanks(const v1::Job& job, const std::vector<RankView>& rank
     const bool up = rank.node == RankView::Node::kReady && rank.worker.has_value() &&
                     rank.worker->state() != v1::WorkerObservation::STATE_EXITED;
     Gauge(&series, FamilyId::kWorkerUp, {{"job_id", job.id()}, {"rank", label}}).Set(up ? 1 : 0);
+    const bool failing = up && !rank.worker->telemetry_error().empty();
+    Gauge(&series, FamilyId::kWorkerTelemetryFailing, {{"job_id", job.id()}, {"rank", label}})
+        .Set(failing ? 1 : 0);
   }
 }
 

@@ -63,6 +63,7 @@ enum class FamilyId {
   kWorkerUp,
   kWorkerStep,
   kWorkerMemory,
+  kWorkerTelemetryFailing,
   kWorkerStraggler,
   // A layer.
   kGateEntropyMean,
@@ -194,6 +195,8 @@ inline constexpr FamilySpec kFamilies[] = {
     {FamilyId::kWorkerStep, kGauge, "nsa_worker_step", "job_id rank", "Last step of the rank."},
     {FamilyId::kWorkerMemory, kGauge, "nsa_worker_memory_bytes", "job_id rank kind",
      "Device memory allocated and reserved; on the CPU the resident set and its peak."},
+    {FamilyId::kWorkerTelemetryFailing, kGauge, "nsa_worker_telemetry_failing", "job_id rank",
+     "1 while files in out_dir or records of the rank are not written, else 0."},
     {FamilyId::kWorkerStraggler, kGauge, "nsa_worker_straggler_ratio", "job_id rank",
      "Busy time of the rank's last step over the mean of all ranks."},
 

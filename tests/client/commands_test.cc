@@ -172,6 +172,14 @@ TEST_F(CommandsTest, DescribeSaysWhatIsUnusualAboutARank) {
                         "   0  box   4711  SUSPENDED   375  forward layer 3  process stopped (T)"));
 }
 
+TEST_F(CommandsTest, DescribeSaysThatTelemetryIsNotWritten) {
+  EXPECT_THAT(Run({"describe", "demo"}).out, Not(HasSubstr("Not written")));
+  state().jobs[0].mutable_ranks(0)->set_telemetry_error("/out/val.csv: No space left on device");
+  EXPECT_THAT(
+      Run({"describe", "demo"}).out,
+      HasSubstr("Not written: telemetry of rank 0: /out/val.csv: No space left on device\n"));
+}
+
 TEST_F(CommandsTest, DescribeTakesIdsAndNamesAndKnowsNoOthers) {
   EXPECT_EQ(Run({"describe", "jdemo1234567", "-o", "name"}).out, "jdemo1234567\n");
   EXPECT_EQ(Run({"describe", "demo", "-o", "name"}).out, "jdemo1234567\n");

@@ -66,6 +66,25 @@ TEST(WatchView, AFailedCheckpointIsSeen) {
   EXPECT_THAT(PlainLine(job, kNoon), HasSubstr("checkpoint 300@41s (newest failed) restarts"));
 }
 
+TEST(WatchView, TelemetryThatIsNotWrittenIsSeen) {
+  v1::Job job = DemoJob();
+  const ViewOptions plain{.columns = 100, .unicode = false, .colours = false};
+  const ViewMoment moment{.now = kNoon, .received = kNoon};
+  const v1::Job before = job;
+  EXPECT_THAT(LiveView(job, moment, plain), Not(testing::Contains(HasSubstr("telemetry"))));
+  EXPECT_THAT(PlainLine(job, kNoon), Not(HasSubstr("telemetry")));
+  job.mutable_ranks(0)->set_telemetry_error("/out/training.csv: No space left on device");
+  EXPECT_THAT(LiveView(job, moment, plain),
+              testing::Contains(
+                  "telemetry is not written, rank 0: /out/training.csv: No space left on device"));
+  EXPECT_THAT(PlainLine(job, kNoon), HasSubstr("restarts 1 telemetry not written, rank 0: /out/"));
+  EXPECT_TRUE(IsNews(before, job));
+  v1::RankStatus& other = *job.add_ranks();
+  other.set_rank(1);
+  other.set_telemetry_error("/out/heartbeat_rank1.jsonl: No space left on device");
+  EXPECT_THAT(LiveView(job, moment, plain), testing::Contains(HasSubstr("rank 0 and 1 more: ")));
+}
+
 TEST(WatchView, NoLineIsWiderThanTheTerminal) {
   v1::Job job = DemoJob();
   job.set_state(v1::Job::STATE_RESTARTING);

@@ -55,6 +55,24 @@ TEST(StatusPage, TouchIsASignOfLifeWithoutNews) {
   EXPECT_EQ(after->layer, -1);
 }
 
+TEST(StatusPage, SaysWhyTelemetryIsNotWrittenInWholeCodePoints) {
+  const TempDir folder;
+  auto page = StatusPage::Create(folder / "status", 0, 1, 1);
+  ASSERT_OK(page);
+  EXPECT_EQ(ReadStatusPage(folder / "status")->telemetry_error, "");
+  page->SetTelemetryError("training.csv: No space left on device");
+  EXPECT_EQ(ReadStatusPage(folder / "status")->telemetry_error,
+            "training.csv: No space left on device");
+  std::string umlauts = "x";  // their second bytes are at even places
+  while (umlauts.size() < 600) umlauts += "\u00fc";
+  page->SetTelemetryError(umlauts);
+  EXPECT_EQ(ReadStatusPage(folder / "status")->telemetry_error, umlauts.substr(0, 511));
+  page->SetTelemetryError("x" + umlauts);
+  EXPECT_EQ(ReadStatusPage(folder / "status")->telemetry_error, ("x" + umlauts).substr(0, 510));
+  page->SetTelemetryError("");
+  EXPECT_EQ(ReadStatusPage(folder / "status")->telemetry_error, "");
+}
+
 TEST(StatusPage, CutsALongKernelName) {
   const TempDir folder;
   auto page = StatusPage::Create(folder / "status", 0, 1, 1);

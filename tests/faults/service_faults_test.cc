@@ -1,8 +1,11 @@
 // The whole service with real workers on two ranks: an exact stop and its resumption, a stack dump
 // of a rank that is stopped, a damaged checkpoint. Each job ends with the losses of an unbroken
 // run, bit for bit.
+#include <sys/mount.h>
+
 #include <algorithm>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
 #include "tests/testing/service_fixture.h"
@@ -189,6 +192,48 @@ TEST_F(ServiceFaults, WithoutAnyGoodCheckpointTheJobFailsAndNeverStartsAtStepZer
   EXPECT_EQ(job.state(), v1::Job::STATE_FAILED);
   EXPECT_EQ(job.reason(), "NO_VALID_CHECKPOINT") << job.message();
   EXPECT_EQ(Collect(service_, id, 0).steps, stopped.steps);
+}
+
+// The disk of out_dir is full for a while: who watches the job sees why its rows are missing, and
+// when they are written again; the job trains on.
+TEST_F(ServiceFaults, AFullDiskOfOutDirIsSeenAndTrainingGoesOn) {
+  const auto disk = service_->folder() / "small-disk";
+  std::filesystem::create_directory(disk);
+  if (mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=64m") != 0) {
+    GTEST_SKIP() << "a small file system cannot be mounted here";
+  }
+  const absl::Cleanup unmount = [&] { umount2(disk.c_str(), MNT_DETACH); };
+  v1::JobSpec spec = SmallJob(disk / "out");
+  spec.mutable_train()->set_steps(1'000'000);
+  spec.mutable_train()->set_log_every(1);
+  spec.mutable_train()->set_save_every(1'000'000);
+  spec.mutable_train()->set_eval_every(1'000'000);
+  const std::string id = service_->Submit(spec);
+  const auto error = [&] {
+    const v1::Job job = service_->Get(id);
+    return job.ranks_size() == kRanks ? job.ranks(0).telemetry_error() : "";
+  };
+  ASSERT_TRUE(service_->WaitForStep(id, 0, 3)) << service_->Logs();
+  EXPECT_EQ(error(), "");
+  {
+    std::ofstream ballast(disk / "ballast");
+    while (ballast << std::string(4096, 'x') << std::flush) continue;
+  }
+  EXPECT_TRUE(Within(absl::Minutes(2), [&] { return !error().empty(); })) << service_->Logs();
+  EXPECT_THAT(error(), AllOf(HasSubstr("/small-disk/out/"), HasSubstr("No space left on device"),
+                             HasSubstr("free space")));
+  EXPECT_TRUE(service_->WaitForStep(id, 0, service_->Get(id).progress().step() + 5));
+  std::filesystem::remove(disk / "ballast");
+  EXPECT_TRUE(Within(absl::Minutes(2), [&] { return error().empty(); })) << error();
+  service_->Stop(id, v1::STOP_MODE_GRACEFUL);
+  EXPECT_EQ(service_->WaitForEnd(id).state(), v1::Job::STATE_STOPPED);
+  std::vector<std::string> told;
+  for (const v1::JobEvent& event : service_->Events(id)) {
+    if (event.reason().starts_with("TELEMETRY_")) told.push_back(event.reason());
+  }
+  EXPECT_THAT(told, ::testing::AllOf(::testing::Contains("TELEMETRY_FAILED"),
+                                     ::testing::Contains("TELEMETRY_RESTORED")));
+  EXPECT_EQ(service_->Get(id).restarts(), 0);
 }
 
 // The folder is moved away while the job is stopped; a resumed job waits for it.

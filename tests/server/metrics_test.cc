@@ -89,6 +89,7 @@ void Exercise(Metrics* metrics, const v1::StoredJob& job) {
   for (int rank = 0; rank < ranks; ++rank) {
     RankView& view = views.emplace_back(RankView{.rank = rank, .node = RankView::Node::kReady});
     view.worker.emplace();
+    if (rank == 1) view.worker->set_telemetry_error("disk full");
   }
   metrics->ObserveRanks(job.job(), views);
   metrics->ObserveCall("SubmitJob", "OK", 0.01, false);
@@ -122,6 +123,8 @@ TEST(Metrics, ShowsWhatTheRecordsSay) {
                            "nsa_keys_read{branch=\"sel\",job_id=\"j1\",layer=\"0\"} 20",
                            "nsa_worker_step{job_id=\"j1\",rank=\"1\"} 2",
                            "nsa_worker_up{job_id=\"j1\",rank=\"1\"} 1",
+                           "nsa_worker_telemetry_failing{job_id=\"j1\",rank=\"0\"} 0",
+                           "nsa_worker_telemetry_failing{job_id=\"j1\",rank=\"1\"} 1",
                            "nsa_job_state{job_id=\"j1\",state=\"RUNNING\"} 1",
                            "nsa_job_state{job_id=\"j1\",state=\"STARTING\"} 0",
                            "nsa_jobs{state=\"RUNNING\"} 1",
@@ -168,6 +171,8 @@ TEST(Metrics, DropTheSeriesOfAJobFiveMinutesAfterItsEnd) {
   job.mutable_job()->set_reason("HANG");
   metrics.ObserveMove(v1::Job::STATE_RUNNING, job);
   EXPECT_THAT(metrics.Text(), HasSubstr("nsa_worker_up{job_id=\"j1\",rank=\"0\"} 0"));
+  EXPECT_THAT(metrics.Text(),
+              HasSubstr("nsa_worker_telemetry_failing{job_id=\"j1\",rank=\"1\"} 0"));
   clock.Advance(Metrics::kGrace - absl::Seconds(1));
   metrics.ObserveFleet({}, {running}, {});
   EXPECT_THAT(metrics.Text(), HasSubstr("nsa_job_state{job_id=\"j1\",state=\"FAILED\"} 1"));

@@ -309,6 +309,19 @@ TEST_F(ReconcilerTest, AGracefulStopLetsWorkersEndAndAStopNowKills) {
   EXPECT_EQ(Get(now).reason(), "STOPPED_BY_USER");
 }
 
+TEST_F(ReconcilerTest, ARankThatCannotWriteItsTelemetrySaysWhyWhileItRuns) {
+  FakeAgent agent = MakeAgent("a", 2);
+  const std::string id = Submit(Spec("demo", 2));
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  agent.Find(1)->seen.set_telemetry_error("journal: no room");
+  Round({&agent});
+  EXPECT_EQ(Get(id).ranks(0).telemetry_error(), "");
+  EXPECT_EQ(Get(id).ranks(1).telemetry_error(), "journal: no room");
+  agent.Find(1)->seen.clear_telemetry_error();
+  Round({&agent});
+  EXPECT_EQ(Get(id).ranks(1).telemetry_error(), "");
+}
+
 TEST_F(ReconcilerTest, ARankThatStandsStillSaysWhy) {
   FakeAgent agent = MakeAgent("a", 2);
   const std::string id = Submit(Spec("demo", 2));

@@ -21,6 +21,7 @@
 #include "common/mutex.h"
 #include "common/process.h"
 #include "gmock/gmock.h"
+#include "tests/testing/file_size_limit.h"
 #include "tests/testing/small_model.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
@@ -271,24 +272,6 @@ TEST(Checkpoint, AShardThatDoesNotComeCostsTheCheckpointOnly) {
   EXPECT_THAT(said.records[0].error(), HasSubstr("not there after"));
   EXPECT_THAT(said.events, ElementsAre(HasSubstr("CHECKPOINT_FAILED step-00000004")));
 }
-
-// Limits the size of files that this process writes: write(2) then fails with EFBIG.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) : old_handler_(std::signal(SIGXFSZ, SIG_IGN)) {
-    getrlimit(RLIMIT_FSIZE, &old_);
-    const rlimit limit = {bytes, old_.rlim_max};
-    setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FileSizeLimit() {
-    setrlimit(RLIMIT_FSIZE, &old_);
-    std::signal(SIGXFSZ, old_handler_);
-  }
-
- private:
-  rlimit old_{};
-  void (*old_handler_)(int);
-};
 
 TEST(Checkpoint, AnAbandonedWaitEndsAtOnceAndIsToldAsTheEndOfTheGang) {
   const TempDir dir;

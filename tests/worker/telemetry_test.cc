@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/atomic_file.h"
 #include "common/journal.h"
@@ -17,6 +18,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
+#include "tests/worker/reporting.h"
 #include "worker/train/telemetry/append_file.h"
 #include "worker/train/telemetry/formats.h"
 #include "worker/train/telemetry/record_queue.h"
@@ -29,53 +31,6 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::StartsWith;
-
-ReporterOptions Options(const TempDir& dir) {
-  ReporterOptions options;
-  options.spec.set_name("a-job");
-  v1::TrainSpec* train = options.spec.mutable_train();
-  train->set_steps(100);
-  train->set_log_every(10);
-  options.out_dir = *Folder::Make(dir / "out");
-  return options;
-}
-
-v1::StepRecord Step(int64_t number) {
-  v1::StepRecord step;
-  step.set_step(number);
-  step.set_loss(3.0 - 0.01 * static_cast<double>(number));
-  step.set_learning_rate(1e-3);
-  step.set_grad_norm(0.5);
-  step.set_tokens(1000);
-  step.set_total_tokens(1000 * number);
-  step.set_tokens_per_second(5000);
-  step.mutable_times()->set_step_seconds(0.2);
-  step.set_memory_allocated_bytes(int64_t{3} << 29);  // 1.5 GiB
-  step.set_memory_reserved_bytes(int64_t{1} << 31);
-  step.set_data_source(v1::DATA_SOURCE_JSONL);
-  (*step.mutable_fallbacks())["data_source"] = 2;
-  (*step.mutable_fallbacks())["cuda_graph"] = 1;
-  for (int layer = 0; layer < 2; ++layer) {
-    v1::LayerStats* stats = step.add_layers();
-    stats->set_layer(layer);
-    stats->mutable_gate()->set_entropy_mean(1.0 + layer);
-    for (const double share : {0.2, 0.3, 0.5}) stats->mutable_gate()->add_branch_share(share);
-    stats->mutable_selection()->set_keys_mean(100);
-    stats->mutable_selection()->set_keys_max(128);
-    stats->mutable_selection()->set_rows(64);
-    stats->mutable_selection()->set_at_max_ratio(0.25);
-  }
-  return step;
-}
-
-std::vector<std::string> Lines(const std::filesystem::path& path) {
-  const auto content = ReadWholeFile(path);
-  EXPECT_OK(content);
-  std::vector<std::string> lines = absl::StrSplit(*content, '\n');
-  EXPECT_EQ(lines.back(), "") << path << " ends within a line";
-  lines.pop_back();
-  return lines;
-}
 
 void Train(const ReporterOptions& options, int64_t first, int64_t last) {
   auto reporter = Reporter::Open(options);
@@ -258,17 +213,6 @@ TEST(Reporter, AForeignFileStepsAside) {
   Train(Options(dir), 1, 20);
   EXPECT_EQ(Lines(dir / "out/training.csv.old").size(), 1u);
   EXPECT_EQ(Lines(dir / "out/training.csv").size(), 4u);
-}
-
-// The events of a journal, each as "REASON text".
-std::vector<std::string> Events(const std::filesystem::path& journal) {
-  std::vector<std::string> events;
-  JournalReader reader(journal);
-  for (auto record = reader.Next(); record.ok() && record->has_value(); record = reader.Next()) {
-    if (!(*record)->has_event()) continue;
-    events.push_back((*record)->event().reason() + " " + (*record)->event().text());
-  }
-  return events;
 }
 
 // While a run writes, links to files of somebody else's take the place of everything in out_dir:

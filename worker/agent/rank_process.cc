@@ -275,6 +275,7 @@ v1::WorkerObservation RankProcess::Observe() const {
     out.set_step(status->step);
     out.set_phase(PhaseName(status->phase));
     out.set_place(status->Place());
+    out.set_telemetry_error(status->telemetry_error);
     const int64_t quiet = MonotonicNanos() - status->updated_monotonic_nanos;
     out.set_seconds_since_progress(std::max(0.0, static_cast<double>(quiet) / 1e9));
   }

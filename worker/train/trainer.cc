@@ -239,6 +239,10 @@ std::optional<Ending> Trainer::Observe(const StepResult& result) {
   }
   if (unpinned_ > 0) (*record.mutable_fallbacks())["checkpoint_pinned_memory"] = unpinned_;
   reporter_->Step(record);
+  if (std::string trouble = reporter_->trouble(); trouble != shown_trouble_) {
+    page_.SetTelemetryError(trouble);
+    shown_trouble_ = std::move(trouble);
+  }
 
   const std::vector<v1::LayerStats> layers(record.layers().begin(), record.layers().end());
   if (const auto text = gate_guard_.Observe(record.step(), layers)) {

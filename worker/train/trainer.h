@@ -168,6 +168,7 @@ class Trainer {
   std::atomic<int64_t> unpinned_ = 0;          // checkpoint snapshots that are not in pinned memory
   std::vector<v1::WorkerEvent> early_events_;  // from before there was a reporter
   std::unique_ptr<Reporter> reporter_;
+  std::string shown_trouble_;  // its trouble, as the status page has it
   std::unique_ptr<CheckpointWriter> checkpoints_;
   ThroughputGuard throughput_guard_;
   std::unique_ptr<NonfiniteGuard> nonfinite_guard_;

@@ -83,18 +83,18 @@ int64_t TelemetryFiles::LastStep() const {
   return std::max(began ? options_.resumed_step : 0, summary_.last.step());
 }
 
-TelemetryFiles::Refused TelemetryFiles::Write(const v1::WorkerRecord& record) {
+std::vector<TelemetryFiles::Written> TelemetryFiles::Write(const v1::WorkerRecord& record) {
   Summarise(record);
   const double unix_seconds = static_cast<double>(record.unix_nanos()) * 1e-9;
-  Refused refused;
-  refused.Add(WriteHeartbeat(record));
-  if (options_.rank != 0) return refused;
+  std::vector<Written> written;
+  WriteHeartbeat(record, &written);
+  if (options_.rank != 0) return written;
   if (record.has_step() && IsLogged(record.step().step())) {
-    WriteStep(record.step(), unix_seconds, &refused);
+    WriteStep(record.step(), unix_seconds, &written);
   } else if (record.has_eval()) {
-    WriteEval(record.eval(), unix_seconds, &refused);
+    WriteEval(record.eval(), unix_seconds, &written);
   }
-  return refused;
+  return written;
 }
 
 void TelemetryFiles::Summarise(const v1::WorkerRecord& record) {
@@ -115,25 +115,28 @@ void TelemetryFiles::Summarise(const v1::WorkerRecord& record) {
   }
 }
 
-absl::Status TelemetryFiles::WriteHeartbeat(const v1::WorkerRecord& record) {
+void TelemetryFiles::WriteHeartbeat(const v1::WorkerRecord& record, std::vector<Written>* written) {
   const bool logged = record.has_step() && IsLogged(record.step().step());
   const bool due = record.unix_nanos() - last_heartbeat_nanos_ >= kBeatNanos;
-  if (record.has_step() && !logged && !due) return absl::OkStatus();
+  if (record.has_step() && !logged && !due) return;
   last_heartbeat_nanos_ = record.unix_nanos();
-  return heartbeat_->Append(HeartbeatLine(record, logged, LastStep(), options_.rank));
+  written->push_back(
+      {"heartbeat", heartbeat_->Append(HeartbeatLine(record, logged, LastStep(), options_.rank))});
 }
 
-void TelemetryFiles::WriteStep(const v1::StepRecord& step, double unix_seconds, Refused* refused) {
-  refused->Add(training_->Append(TrainingRow(step, unix_seconds)));
-  refused->Add(fallbacks_->Append(FallbackRows(step)));
+void TelemetryFiles::WriteStep(const v1::StepRecord& step, double unix_seconds,
+                               std::vector<Written>* written) {
+  written->push_back({"training", training_->Append(TrainingRow(step, unix_seconds))});
+  written->push_back({"fallbacks", fallbacks_->Append(FallbackRows(step))});
   const std::string selection = SelectionRows(step);
-  if (!selection.empty()) refused->Add(selection_->Append(selection));
-  refused->Add(tensorboard_->Add(unix_seconds, step.step(), ScalarsOf(step)));
+  if (!selection.empty()) written->push_back({"selection", selection_->Append(selection)});
+  written->push_back({"tb", tensorboard_->Add(unix_seconds, step.step(), ScalarsOf(step))});
 }
 
-void TelemetryFiles::WriteEval(const v1::EvalRecord& eval, double unix_seconds, Refused* refused) {
-  refused->Add(val_->Append(ValRow(eval, unix_seconds)));
-  refused->Add(tensorboard_->Add(unix_seconds, eval.step(), ScalarsOf(eval)));
+void TelemetryFiles::WriteEval(const v1::EvalRecord& eval, double unix_seconds,
+                               std::vector<Written>* written) {
+  written->push_back({"", val_->Append(ValRow(eval, unix_seconds))});
+  written->push_back({"tb", tensorboard_->Add(unix_seconds, eval.step(), ScalarsOf(eval))});
 }
 
 absl::Status TelemetryFiles::WriteMetrics(int64_t dropped) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "nsa/v1/telemetry.pb.h"
@@ -16,20 +17,17 @@ namespace nsa {
 
 class TelemetryFiles {
  public:
-  // Files that refused what was to be written.
-  struct Refused {
-    void Add(const absl::Status& status) {
-      if (!status.ok() && files++ == 0) why = status;
-    }
-    int64_t files = 0;
-    absl::Status why;  // the first of them
+  // How a write went. `file` is empty for one that is written too seldom to wait for its next row.
+  struct Written {
+    std::string file;
+    absl::Status status;
   };
 
   // Opens the files, removes rows of steps above options.resumed_step, and writes env.json.
   static absl::StatusOr<std::unique_ptr<TelemetryFiles>> Open(const ReporterOptions& options);
 
-  // Writes a record into every file that it belongs to.
-  Refused Write(const v1::WorkerRecord& record);
+  // Writes a record into every file that it belongs to; those that something was written to.
+  std::vector<Written> Write(const v1::WorkerRecord& record);
 
   // Replaces metrics.json: what the run has come to so far. `dropped` as in Reporter::dropped().
   absl::Status WriteMetrics(int64_t dropped);
@@ -57,9 +55,9 @@ class TelemetryFiles {
   bool IsLogged(int64_t step) const;
   int64_t LastStep() const;
   void Summarise(const v1::WorkerRecord& record);
-  absl::Status WriteHeartbeat(const v1::WorkerRecord& record);
-  void WriteStep(const v1::StepRecord& step, double unix_seconds, Refused* refused);
-  void WriteEval(const v1::EvalRecord& eval, double unix_seconds, Refused* refused);
+  void WriteHeartbeat(const v1::WorkerRecord& record, std::vector<Written>* written);
+  void WriteStep(const v1::StepRecord& step, double unix_seconds, std::vector<Written>* written);
+  void WriteEval(const v1::EvalRecord& eval, double unix_seconds, std::vector<Written>* written);
 
   const ReporterOptions options_;
   Summary summary_;

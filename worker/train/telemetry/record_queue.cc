@@ -19,14 +19,15 @@ RecordQueue::~RecordQueue() {
   thread_.join();
 }
 
-void RecordQueue::Push(v1::WorkerRecord record) {
+bool RecordQueue::Push(v1::WorkerRecord record) {
   const MutexLock lock(&mutex_);
   if (waiting_.size() >= capacity_) {
     ++dropped_;
-    return;
+    return false;
   }
   waiting_.push_back(std::move(record));
   changed_.SignalAll();
+  return true;
 }
 
 bool RecordQueue::Flush(absl::Duration timeout) {

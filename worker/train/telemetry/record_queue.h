@@ -22,8 +22,8 @@ class RecordQueue {
   // Hands over what is queued, then ends the thread.
   ~RecordQueue();
 
-  // Queues, or drops and counts when `capacity` records wait already.
-  void Push(v1::WorkerRecord record);
+  // Queues; false when `capacity` records wait already: then it is dropped and counted.
+  bool Push(v1::WorkerRecord record);
 
   // Waits until everything queued before has been handed over; false when that takes longer.
   bool Flush(absl::Duration timeout);

@@ -1,23 +1,31 @@
 #include "worker/train/telemetry/reporter.h"
 
+#include <sys/statvfs.h>
+
 #include <atomic>
-#include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "common/clock.h"
 #include "common/journal.h"
 #include "common/log.h"
 #include "common/status.h"
 #include "worker/train/telemetry/files.h"
 #include "worker/train/telemetry/formats.h"
+#include "worker/train/telemetry/patient_journal.h"
 #include "worker/train/telemetry/record_queue.h"
+#include "worker/train/telemetry/trouble.h"
 
 namespace nsa {
 namespace {
 
 constexpr size_t kQueueCapacity = 1024;
+constexpr size_t kJournalCapacity = 1024;
 constexpr absl::Duration kFlushPatience = absl::Seconds(10);
 
 spdlog::level::level_enum LevelOf(const v1::WorkerRecord& record) {
@@ -28,21 +36,37 @@ spdlog::level::level_enum LevelOf(const v1::WorkerRecord& record) {
   return warning ? spdlog::level::warn : spdlog::level::info;
 }
 
+// " (12.0 KiB of 1.0 GiB free)", where that says something about the failure.
+std::string FreeSpace(const absl::Status& status, const std::filesystem::path& folder) {
+  struct statvfs info = {};
+  if (!absl::IsResourceExhausted(status) || statvfs(folder.c_str(), &info) != 0) return "";
+  const double block = static_cast<double>(info.f_frsize) / (1 << 20);
+  return absl::StrFormat(" (%.1f of %.0f MiB free)", static_cast<double>(info.f_bavail) * block,
+                         static_cast<double>(info.f_blocks) * block);
+}
+
 }  // namespace
 
 class Reporter::Impl {
  public:
   Impl(const ReporterOptions& options, std::unique_ptr<TelemetryFiles> files,
-       std::unique_ptr<JournalWriter> journal)
+       std::unique_ptr<PatientJournal> journal)
       : options_(options),
         files_(std::move(files)),
         journal_(std::move(journal)),
+        trouble_(options.calm),
         queue_(kQueueCapacity, [this](const v1::WorkerRecord& record) { Write(record); }) {}
 
   void Report(v1::WorkerRecord record) {
     record.set_unix_nanos(absl::ToUnixNanos(absl::Now()));
     Journal(record);
-    queue_.Push(std::move(record));
+    const bool taken = queue_.Push(std::move(record));
+    Note({.place = "queue", .file = "queue", .what_to_do = "look at the disk of out_dir"},
+         taken || files_ == nullptr
+             ? absl::OkStatus()
+             : absl::UnavailableError(absl::StrFormat(
+                   "%s: its disk is slower than training (%d records wait, no more can)",
+                   options_.out_dir.path().string(), kQueueCapacity)));
   }
 
   void Finished(v1::WorkerRecord record) {
@@ -60,41 +84,85 @@ class Reporter::Impl {
 
   int64_t dropped() const { return queue_.dropped() + refused_; }
 
+  std::string trouble() const { return trouble_.text(); }
+
  private:
+  // Where something was to be written.
+  struct Where {
+    std::string place;  // files of one place fail together
+    std::string file;
+    std::filesystem::path folder;  // whose free space is told
+    std::string what_to_do;        // besides what the status says
+  };
+
   void Journal(const v1::WorkerRecord& record) {
     if (journal_ == nullptr) return;
-    const absl::Status status = journal_->Append(record);
-    if (!status.ok() && !journal_failed_.exchange(true)) {
-      spdlog::error("journal: {}", std::string(status.message()));
-    }
+    Note({.place = "journal",
+          .file = "journal",
+          .folder = options_.journal.parent_path(),
+          .what_to_do = "records wait in memory"},
+         journal_->Append(record));
   }
 
   // On the queue's thread.
   void Write(const v1::WorkerRecord& record) {
     if (files_ != nullptr) WriteFiles(record);
     Log(record);
+    if (trouble_.IsOver(clock_.Monotonic())) TellThatItIsOver();
   }
 
   void WriteFiles(const v1::WorkerRecord& record) {
-    TelemetryFiles::Refused refused = files_->Write(record);
-    if (record.has_eval() || record.has_checkpoint() || record.has_finished()) {
-      refused.Add(files_->WriteMetrics(dropped()));
-      Tell(files_->CheckInPlace(), "");
+    std::vector<TelemetryFiles::Written> written = files_->Write(record);
+    const bool sum_up = record.has_eval() || record.has_checkpoint() || record.has_finished();
+    if (sum_up || (metrics_failed_ && record.has_step())) {
+      written.push_back({"metrics", files_->WriteMetrics(dropped())});
+      metrics_failed_ = !written.back().status.ok();
     }
-    refused_ += refused.files;
-    Tell(refused.why, "; free space or fix the folder");
+    for (const auto& [file, status] : written) {
+      if (!status.ok()) ++refused_;
+      Note({.place = "out_dir",
+            .file = file,
+            .folder = options_.out_dir.fixed_path(),
+            .what_to_do = "free space or fix the folder"},
+           status);
+    }
+    if (sum_up) Note({.place = "exchanged", .file = "exchanged"}, files_->CheckInPlace());
   }
 
-  // As an event, once.
-  void Tell(const absl::Status& status, std::string_view what_to_do) {
-    if (status.ok() || !told_.insert(std::string(status.message())).second) return;
+  // A new kind of failure is told as an event, once.
+  void Note(const Where& where, const absl::Status& status) {
+    if (!trouble_.Note(where.place, where.file, status, clock_.Monotonic())) return;
+    const std::string free = FreeSpace(status, where.folder);
+    absl::string_view message = status.message();
+    // The journal's own messages do not say where it is.
+    const bool journal = absl::ConsumePrefix(&message, "journal: ");
+    const std::string what =
+        journal ? absl::StrCat("journal in ", where.folder.string(), free, ": ", message)
+                : absl::StrCat(message, free);
+    const std::string why =
+        absl::StrCat(what, where.what_to_do.empty() ? "" : "; ", where.what_to_do);
+    trouble_.Show(why);
+    Tell("TELEMETRY_FAILED", absl::StrCat(why, "; training continues"), v1::SEVERITY_WARNING);
+  }
+
+  void TellThatItIsOver() {
+    const int64_t rows = dropped() - told_dropped_;
+    told_dropped_ += rows;
+    const int64_t records = journal_ == nullptr ? 0 : journal_->lost() - told_lost_;
+    told_lost_ += records;
+    Tell("TELEMETRY_RESTORED",
+         absl::StrFormat("files and journal are written again; %d rows are missing in out_dir, "
+                         "%d records in the journal",
+                         rows, records),
+         v1::SEVERITY_INFO);
+  }
+
+  void Tell(const std::string& reason, const std::string& text, v1::Severity severity) {
     v1::WorkerRecord record;
     v1::WorkerEvent& event = *record.mutable_event();
-    event.set_reason("TELEMETRY_FAILED");
-    event.set_text(absl::StrCat(status.message(),
-                                absl::string_view(what_to_do.data(), what_to_do.size()),
-                                "; training continues"));
-    event.set_severity(v1::SEVERITY_WARNING);
+    event.set_reason(reason);
+    event.set_text(text);
+    event.set_severity(severity);
     Report(std::move(record));
   }
 
@@ -111,12 +179,15 @@ class Reporter::Impl {
   }
 
   const ReporterOptions options_;
-  const std::unique_ptr<TelemetryFiles> files_;  // the queue's thread; null without out_dir
-  const std::unique_ptr<JournalWriter> journal_;
+  const std::unique_ptr<TelemetryFiles> files_;    // the queue's thread; null without out_dir
+  const std::unique_ptr<PatientJournal> journal_;  // null without an agent
+  const RealClock clock_;
+  Trouble trouble_;
   std::atomic<int64_t> refused_{0};
-  std::atomic<bool> journal_failed_{false};
-  std::set<std::string> told_;  // the queue's thread
-  RecordQueue queue_;           // last: its thread uses the rest
+  bool metrics_failed_ = false;  // the queue's thread, like the next two
+  int64_t told_dropped_ = 0;     // up to the last TELEMETRY_RESTORED
+  int64_t told_lost_ = 0;
+  RecordQueue queue_;  // last: its thread uses the rest
 };
 
 Reporter::Reporter(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -127,9 +198,10 @@ absl::StatusOr<std::unique_ptr<Reporter>> Reporter::Open(const ReporterOptions& 
   if (options.out_dir.valid()) {
     NSA_ASSIGN_OR_RETURN(files, TelemetryFiles::Open(options));
   }
-  std::unique_ptr<JournalWriter> journal;
+  std::unique_ptr<PatientJournal> journal;
   if (!options.journal.empty()) {
-    NSA_ASSIGN_OR_RETURN(journal, JournalWriter::Create(options.journal));
+    NSA_ASSIGN_OR_RETURN(auto writer, JournalWriter::Create(options.journal));
+    journal = std::make_unique<PatientJournal>(std::move(writer), kJournalCapacity);
   }
   return std::unique_ptr<Reporter>(
       new Reporter(std::make_unique<Impl>(options, std::move(files), std::move(journal))));
@@ -182,5 +254,7 @@ void Reporter::Finished(const v1::WorkerFinished& finished) {
 void Reporter::Flush() { impl_->Flush(); }
 
 int64_t Reporter::dropped() const { return impl_->dropped(); }
+
+std::string Reporter::trouble() const { return impl_->trouble(); }
 
 }  // namespace nsa

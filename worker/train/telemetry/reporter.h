@@ -4,8 +4,13 @@
 // A record goes to the journal at once, with one write(2). The files are written by a thread from a
 // bounded queue, so a slow disk never delays a step: when the queue is full the record is left out
 // of the files (not of the journal) and counted in `telemetry_dropped` of metrics.json. What a file
-// refuses is counted too; why is told as the event TELEMETRY_FAILED, each reason once, and so is a
-// file or an out_dir that was exchanged for another: with the next validation, checkpoint or end.
+// refuses (a full disk) is counted too. What the journal refuses waits in memory, a thousand
+// records, and is appended in its order once there is room.
+//
+// Why something is not written is told as the event TELEMETRY_FAILED, each reason once, and by
+// trouble() for as long as it lasts; so is a file or an out_dir that was exchanged for another,
+// with the next validation, checkpoint or end. TELEMETRY_RESTORED says when all is written again,
+// and what is missing.
 //
 // Files, by worker/train/telemetry/files.h: every rank heartbeat_rank{r}.jsonl; rank 0 also
 // training.csv, val.csv, fallback_counters.csv, k_stats.csv, env.json, metrics.json and tb/.
@@ -19,6 +24,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "nsa/v1/job.pb.h"
 #include "nsa/v1/telemetry.pb.h"
 #include "worker/train/folder.h"
@@ -39,6 +45,8 @@ struct ReporterOptions {
   int64_t resumed_step = 0;
   // Empty without an agent.
   std::filesystem::path journal;
+  // How long nothing must have failed before all counts as written again.
+  absl::Duration calm = absl::Seconds(10);
 };
 
 class Reporter {
@@ -65,6 +73,10 @@ class Reporter {
 
   // Records that the files do not have because the queue was full or a write failed.
   int64_t dropped() const;
+
+  // Why files or journal are not written now, `what: value (limit); what to do`; empty when they
+  // are.
+  std::string trouble() const;
 
  private:
   class Impl;
