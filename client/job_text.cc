@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "client/human.h"
 
 namespace nsa {
 
@@ -64,6 +65,13 @@ std::string StopText(const v1::StopRequest& stop) {
     default:
       return "";
   }
+}
+
+std::string NextStartText(const v1::Job& job, absl::Time now) {
+  if (job.next_start_unix_nanos() == 0) return "";
+  const double seconds =
+      absl::ToDoubleSeconds(absl::FromUnixNanos(job.next_start_unix_nanos()) - now);
+  return seconds < 1 ? "next start due" : absl::StrCat("next start in ", HumanDuration(seconds));
 }
 
 std::string ReasonText(const v1::Job& job) {

@@ -59,7 +59,29 @@ std::string Percent(const v1::JobProgress& progress) {
   return absl::StrFormat("%.0f%%", 100 * ShareDone(progress));
 }
 
-std::vector<Table::Cell> Row(const v1::Job& job, absl::Time now, bool wide) {
+constexpr int kShortReason = 60;  // columns
+
+// Why a job that should run does not, or why it failed: for a column that most jobs leave empty.
+// Short, since a cause may be a paragraph: `describe` and `-o wide` have it whole.
+std::string ShortReason(const v1::Job& job, absl::Time now) {
+  const auto state = job.state();
+  const bool waits = state == v1::Job::STATE_QUEUED || state == v1::Job::STATE_PREFLIGHT ||
+                     state == v1::Job::STATE_RESTARTING || state == v1::Job::STATE_FAILED;
+  if (!waits) return "";
+  std::string message = job.message();
+  absl::StripTrailingAsciiWhitespace(&message);
+  message = message.substr(message.rfind('\n') + 1);  // of several lines the last says it
+  const std::string next = NextStartText(job, now);
+  std::string reason =
+      absl::StrCat(job.reason(), job.reason().empty() || message.empty() ? "" : ": ", message);
+  if (DisplayWidth(reason) > kShortReason) {
+    reason = Clip(reason, kShortReason - 4);
+    reason = absl::StrCat(reason.substr(0, reason.rfind(' ')), " ...");  // whole words
+  }
+  return absl::StrCat(next, next.empty() || reason.empty() ? "" : ", ", reason);
+}
+
+std::vector<Table::Cell> Row(const v1::Job& job, absl::Time now, bool wide, bool reasons) {
   const v1::JobProgress& progress = job.progress();
   const bool running = job.state() == v1::Job::STATE_RUNNING;
   std::vector<Table::Cell> row = {job.id(),
@@ -78,7 +100,11 @@ std::vector<Table::Cell> Row(const v1::Job& job, absl::Time now, bool wide) {
     row.emplace_back(absl::StrCat(job.restarts()));
     row.emplace_back(absl::StrCat(job.spec().resources().gpus()));
     row.emplace_back(absl::StrCat(job.spec().priority()));
-    row.emplace_back(ReasonText(job));
+    const std::string next = NextStartText(job, now);
+    const std::string reason = ReasonText(job);
+    row.emplace_back(absl::StrCat(next, next.empty() || reason.empty() ? "" : ", ", reason));
+  } else if (reasons) {
+    row.emplace_back(ShortReason(job, now));
   }
   return row;
 }
@@ -95,8 +121,13 @@ void PrintJobs(Session& session, const v1::ListJobsResponse& jobs) {
                                    {"PRIORITY", true},
                                    {"REASON"}});
   }
+  const bool reasons = std::ranges::any_of(
+      jobs.jobs(), [&](const v1::Job& job) { return !ShortReason(job, session.now()).empty(); });
+  if (reasons && !session.wide()) columns.push_back({"REASON"});
   Table table(columns);
-  for (const v1::Job& job : jobs.jobs()) table.Add(Row(job, session.now(), session.wide()));
+  for (const v1::Job& job : jobs.jobs()) {
+    table.Add(Row(job, session.now(), session.wide(), reasons));
+  }
   session.PrintTable(table);
 }
 

@@ -71,11 +71,12 @@ std::string CheckpointText(const v1::JobProgress& p, absl::Time now) {
 }
 
 // What there is to say about the state: why it waits, restarts or stops.
-std::string NoteLine(const v1::Job& job) {
+std::string NoteLine(const v1::Job& job, absl::Time now) {
   std::vector<std::string> parts;
   if (job.queue_position() > 0) {
     parts.push_back(absl::StrCat("place ", job.queue_position(), " in the queue"));
   }
+  if (const std::string next = NextStartText(job, now); !next.empty()) parts.push_back(next);
   const bool calm = job.state() == v1::Job::STATE_RUNNING;
   if (!calm && !ReasonText(job).empty()) parts.push_back(ReasonText(job));
   if (!HasEnded(job) && !StopText(job.stop()).empty()) {
@@ -110,7 +111,7 @@ std::vector<std::string> LiveView(const v1::Job& job, const ViewMoment& moment,
                           absl::StrCat("the newest checkpoint failed: ", p.checkpoint_error()),
                           options.colours));
   }
-  if (const std::string note = NoteLine(job); !note.empty()) lines.push_back(note);
+  if (const std::string note = NoteLine(job, moment.now); !note.empty()) lines.push_back(note);
   if (!moment.connected) {
     lines.push_back(Paint(Colour::kWarning,
                           absl::StrCat("coordinator not reached for ",

@@ -408,6 +408,7 @@ void Reconciler::JudgeRestart(const JobPtr& job, const Failure& cause) {
     if (started) fresh.set_restarts(fresh.restarts() + 1);
     fresh.set_reason(cause.reason);
     fresh.set_message(cause.text);
+    fresh.set_next_start_unix_nanos(absl::ToUnixNanos(now + decision.delay));
     events->push_back(
         Incident("RESTART_SCHEDULED",
                  absl::StrFormat("in %.1f s, because of %s: %s",

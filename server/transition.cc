@@ -16,6 +16,7 @@ void ForgetGang(v1::StoredJob* stored) {
 void Enter(State to, int64_t now, v1::StoredJob* stored) {
   v1::Job& job = *stored->mutable_job();
   stored->set_state_unix_nanos(now);
+  job.clear_next_start_unix_nanos();
   if (to == v1::Job::STATE_QUEUED) {
     ForgetGang(stored);
     stored->clear_placements();

@@ -68,9 +68,42 @@ class CommandsTest : public NsactlTest {
 
 TEST_F(CommandsTest, ListIsATable) {
   EXPECT_EQ(Run({"list"}).out,
-            "ID             NAME  STATE        STEP  DONE    LOSS  TOK/S    ETA  AGE\n"
+            "ID             NAME  STATE        STEP  DONE    LOSS  TOK/S    ETA  AGE  REASON\n"
             "jdemo1234567   demo  RUNNING  375/1000   38%  2.1034  12.3k  5m20s   3h\n"
-            "jold12345678a  old   FAILED   375/1000   38%  2.1034      -      -   2d\n");
+            "jold12345678a  old   FAILED   375/1000   38%  2.1034      -      -   2d  "
+            "CUDA_OOM: out of memory on rank 1\n");
+  state().jobs.pop_back();
+  EXPECT_THAT(Run({"list"}).out, Not(HasSubstr("REASON"))) << "nothing to say";
+}
+
+TEST_F(CommandsTest, ListSaysWhyAJobWaitsAndUntilWhen) {
+  v1::Job& waiting = state().jobs[0];
+  waiting.set_state(v1::Job::STATE_RESTARTING);
+  waiting.set_reason("PREFLIGHT_REFUSED");
+  waiting.set_message("first\nbox: DISK_TOO_SMALL: train.out_dir: 1.0 GiB free on /data (9.2 GiB)");
+  waiting.set_next_start_unix_nanos(kNoon + 42 * kSecond);
+  const std::string start =
+      "ID             NAME  STATE           STEP  DONE    LOSS  TOK/S  ETA  AGE  REASON\n"
+      "jdemo1234567   demo  RESTARTING  375/1000   38%  2.1034      -    -   3h  ";
+  EXPECT_THAT(
+      Run({"list"}).out,
+      ::testing::StartsWith(start + "next start in 42s, PREFLIGHT_REFUSED: box: DISK_TOO_SMALL: "
+                                    "train.out_dir: ...\n"
+                                    "jold12345678a  old   FAILED      375/1000"));
+  EXPECT_THAT(Run({"list", "-o", "wide"}).out,
+              HasSubstr("next start in 42s, PREFLIGHT_REFUSED: first"));
+  EXPECT_THAT(Run({"describe", "demo"}).out, HasSubstr("Next start:  in 42s\n"));
+  waiting.set_next_start_unix_nanos(kNoon - kSecond);
+  EXPECT_THAT(Run({"list"}).out,
+              ::testing::StartsWith(start + "next start due, PREFLIGHT_REFUSED: "));
+  EXPECT_EQ(nlohmann::json::parse(Run({"list", "-o", "json"}).out)["jobs"][0]["message"],
+            waiting.message());
+
+  waiting.clear_next_start_unix_nanos();
+  waiting.set_state(v1::Job::STATE_QUEUED);
+  waiting.set_reason("WAITING_FOR_SLOTS");
+  waiting.set_message("needs 2 GPUs, 1 are free");
+  EXPECT_THAT(Run({"list"}).out, HasSubstr("   3h  WAITING_FOR_SLOTS: needs 2 GPUs, 1 are free\n"));
 }
 
 TEST_F(CommandsTest, ListHasWideNameJsonAndYaml) {

@@ -101,6 +101,16 @@ TEST(WatchView, NoLineIsWiderThanTheTerminal) {
   }
 }
 
+TEST(WatchView, AJobThatWaitsForItsNextStartSaysUntilWhen) {
+  v1::Job job = DemoJob();
+  job.set_state(v1::Job::STATE_RESTARTING);
+  job.set_reason("PREFLIGHT_REFUSED");
+  job.set_next_start_unix_nanos(absl::ToUnixNanos(kNoon + absl::Seconds(42)));
+  EXPECT_THAT(LiveView(job, {.now = kNoon, .received = kNoon},
+                       {.columns = 100, .unicode = false, .colours = false}),
+              testing::Contains("next start in 42s  PREFLIGHT_REFUSED"));
+}
+
 TEST(WatchView, EtaCountsDownSinceTheStateArrived) {
   v1::JobProgress progress;
   progress.set_eta_seconds(100);

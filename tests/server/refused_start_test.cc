@@ -53,6 +53,7 @@ TEST_F(RefusedStarts, AreTriedAgainEverLaterWithoutUsingUpTheBudget) {
     ASSERT_EQ(Get(id_).state(), Job::STATE_RESTARTING) << Get(id_).message();
     EXPECT_EQ(Get(id_).reason(), "PREFLIGHT_REFUSED");
     EXPECT_THAT(Get(id_).message(), HasSubstr("is not a folder"));
+    EXPECT_GT(Get(id_).next_start_unix_nanos(), absl::ToUnixNanos(clock().Wall()));
     EXPECT_NE(Delay(), delay) << "it was looked at again";
     EXPECT_GT(Delay(), i < 4 ? delay : 224.9);
     EXPECT_LE(Delay(), 375);
@@ -65,6 +66,7 @@ TEST_F(RefusedStarts, AreTriedAgainEverLaterWithoutUsingUpTheBudget) {
   Wait(absl::Seconds(delay));
   RunUntil(id_, Job::STATE_RUNNING, {&agent_});
   EXPECT_EQ(Get(id_).generation(), 2);
+  EXPECT_EQ(Get(id_).next_start_unix_nanos(), 0);
   agent_.Train(100);
   RunUntil(id_, Job::STATE_SUCCEEDED, {&agent_});
 }
