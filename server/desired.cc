@@ -24,6 +24,7 @@ v1::WorkerAssignment Assignment(const v1::StoredJob& stored, const v1::RankPlace
   if (const int64_t step = job.progress().checkpoint_step(); step > 0) {
     const auto checkpoint = CheckpointsDir(job.spec().train().out_dir()) / CheckpointName(step);
     assignment.mutable_spec()->mutable_restart()->set_resume(checkpoint.string());
+    assignment.set_submitted_resume(job.spec().restart().resume());
   }
   assignment.set_cuda_device(place.cuda_device());
   assignment.set_ranks_on_node(ranks_on_node);

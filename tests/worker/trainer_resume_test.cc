@@ -229,6 +229,20 @@ TEST(Trainer, ARestartWithoutTheCheckpointsThatWerePublishedBeginsNothing) {
   EXPECT_EQ(back.started.resumed_step(), 7);
 }
 
+TEST(Trainer, ACheckpointSaysWhatItsJobWasSubmittedWith) {
+  const TempDir dir;
+  RunJob(dir, Job(dir), StopAt(7, 0, 2));
+  RunOptions restart = RestartAfter(dir, 7, 2);
+  restart.launch = [told = restart.launch](v1::WorkerLaunch* launch) {
+    told(launch);
+    launch->set_submitted_resume("auto");
+  };
+  EXPECT_EQ(RunJob(dir, Job(dir), restart)[0].started.resumed_step(), 7);
+  const auto state = ReadCheckpointState(CheckpointsDir(dir / "out") / CheckpointName(12));
+  ASSERT_TRUE(state.ok()) << state.status();
+  EXPECT_EQ(state->spec().restart().resume(), "auto");
+}
+
 TEST(Trainer, ARestartTakesItsNewestCheckpointWhicheverOneWasToldOf) {
   const TempDir dir;
   RunJob(dir, Job(dir), StopAt(7, 0, 2));

@@ -59,6 +59,7 @@ v1::WorkerLaunch LaunchOf(const v1::WorkerAssignment& assignment, const RunDir& 
   launch.set_rank(assignment.rank());
   launch.set_world_size(assignment.world_size());
   launch.set_cuda_device(assignment.cuda_device());
+  launch.set_submitted_resume(assignment.submitted_resume());
   launch.set_cpu_threads(std::max(1, UsableCores() / std::max(1, assignment.ranks_on_node())));
   if (assignment.world_size() > 1) {
     launch.set_rendezvous_dir((dir.path.parent_path() / "rendezvous").string());

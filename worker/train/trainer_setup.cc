@@ -261,6 +261,10 @@ absl::Status Trainer::Resume() {
   state_.set_job_id(launch_.job_id());
   state_.set_job_hash(job_hash);
   *state_.mutable_spec() = spec_;
+  // A checkpoint says what its job was submitted with, not where this start went on from.
+  if (!launch_.submitted_resume().empty()) {
+    state_.mutable_spec()->mutable_restart()->set_resume(launch_.submitted_resume());
+  }
   return absl::OkStatus();
 }
 
