@@ -14,8 +14,9 @@ namespace nsa::server {
 
 struct LaunchCheck {
   bool accepted = false;
-  std::string nodes;    // names, for people
-  std::string problem;  // the first finding that refuses
+  std::string nodes;     // names, for people
+  std::string problem;   // the first finding that refuses
+  bool passing = false;  // all that refuses may go by itself: a full disk, memory taken by others
 };
 
 // Reads data files and out_dir of this machine; may take seconds. Paths are looked at again: what

@@ -18,6 +18,7 @@ const std::vector<Transition>& Table() {
 
       {Job::STATE_PREFLIGHT, kPreflightPassed, Job::STATE_STARTING, "LAUNCHED"},
       {Job::STATE_PREFLIGHT, kPreflightRefused, Job::STATE_FAILED, "PREFLIGHT_REFUSED"},
+      {Job::STATE_PREFLIGHT, kStartPostponed, Job::STATE_QUEUED, "PREFLIGHT_REFUSED"},
       {Job::STATE_PREFLIGHT, kNodeGone, Job::STATE_QUEUED, "NODE_GONE"},
       {Job::STATE_PREFLIGHT, kStopAtStepAsked, Job::STATE_PREFLIGHT, "STOP_AT_STEP"},
       {Job::STATE_PREFLIGHT, kGracefulStopAsked, Job::STATE_STOPPED, "STOPPED_BY_USER"},
@@ -74,9 +75,10 @@ std::string StopName(v1::StopMode mode) {
 
 std::string HappeningName(Happening happening) {
   static constexpr const char* kNames[] = {
-      "PLACED",        "PREFLIGHT_PASSED", "PREFLIGHT_REFUSED", "NODE_GONE",       "ALL_RUNNING",
-      "RANK_LOST",     "RESTART_DUE",      "GAVE_UP",           "FAILED_FOR_GOOD", "STOP_AT_STEP",
-      "GRACEFUL_STOP", "STOP_NOW",         "GANG_STOPPED",      "GANG_COMPLETED",  "RESUMED"};
+      "PLACED",    "PREFLIGHT_PASSED", "PREFLIGHT_REFUSED", "START_POSTPONED",
+      "NODE_GONE", "ALL_RUNNING",      "RANK_LOST",         "RESTART_DUE",
+      "GAVE_UP",   "FAILED_FOR_GOOD",  "STOP_AT_STEP",      "GRACEFUL_STOP",
+      "STOP_NOW",  "GANG_STOPPED",     "GANG_COMPLETED",    "RESUMED"};
   static_assert(std::size(kNames) == kHappenings);
   return kNames[static_cast<int>(happening)];
 }

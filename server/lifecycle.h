@@ -22,6 +22,7 @@ enum class Happening {
   kPlaced,             // slots were found
   kPreflightPassed,    // the machine will do
   kPreflightRefused,   // it will not
+  kStartPostponed,     // it will not now: tried again later
   kNodeGone,           // a machine of the placement is gone; nothing runs
   kAllRunning,         // every rank is up
   kRankLost,           // a rank ended that should not have, or hangs; the gang is being ended

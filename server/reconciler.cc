@@ -208,11 +208,10 @@ void Reconciler::Launch(const JobPtr& job, Happening passed) {
     return Move(job, passed,
                 {.text = absl::StrCat("generation ", generation, " on ", check.nodes)});
   }
-  if (passed == Happening::kPreflightPassed) {
-    return Move(job, Happening::kPreflightRefused,
-                {.text = check.problem, .severity = v1::SEVERITY_ERROR});
-  }
-  JudgeRestart(job, {.reason = "PREFLIGHT_REFUSED", .text = check.problem, .refused = true});
+  const Failure refused = {.reason = "PREFLIGHT_REFUSED", .text = check.problem, .refused = true};
+  if (passed == Happening::kRestartDue) return JudgeRestart(job, refused);
+  if (check.passing) return Postpone(job, refused);
+  Move(job, Happening::kPreflightRefused, {.text = check.problem, .severity = v1::SEVERITY_ERROR});
 }
 
 void Reconciler::AdvanceGang(const JobPtr& job, Memory* memory) {
@@ -368,16 +367,37 @@ void Reconciler::AdvanceRestarting(const JobPtr& job, Memory* memory) {
   CheckThenLaunch(job, Happening::kRestartDue, memory);
 }
 
-void Reconciler::JudgeRestart(const JobPtr& job, const Failure& cause) {
+RestartHistory Reconciler::HistoryOf(const v1::StoredJob& job) const {
   RestartHistory history;
-  for (const int64_t nanos : job->counted_restart_unix_nanos()) {
+  for (const int64_t nanos : job.counted_restart_unix_nanos()) {
     history.counted.push_back(absl::FromUnixNanos(nanos));
   }
-  history.without_progress = job->generations_without_progress();
-  history.made_progress = ProgressMark(job->job()) > job->progress_mark();
-  const Refusals refusals = RefusalsOf(job->job());
+  history.without_progress = job.generations_without_progress();
+  history.made_progress = ProgressMark(job.job()) > job.progress_mark();
+  const Refusals refusals = RefusalsOf(job.job());
   history.refusals = refusals.count;
   if (refusals.count > 0) history.refused_for = parts_.clock.Monotonic() - refusals.since;
+  return history;
+}
+
+// A start from the queue that is refused for what may pass. The job gives its slots back, so that
+// others may run meanwhile and it may be placed elsewhere; patience is that of a restart.
+void Reconciler::Postpone(const JobPtr& job, const Failure& cause) {
+  const absl::Time now = parts_.clock.Wall();
+  const RestartDecision decision =
+      DecideRestart(job->job().spec().restart(), HistoryOf(*job), cause, now, Jitter());
+  if (!decision.restart) {
+    return Move(job, Happening::kPreflightRefused,
+                {.reason = decision.reason, .text = decision.text, .severity = v1::SEVERITY_ERROR});
+  }
+  // Before the job is back in the queue: it is not placed before its next start is due.
+  NoteJudged(job->job(), cause, decision.delay);
+  Move(job, Happening::kStartPostponed,
+       {.text = cause.text, .severity = v1::SEVERITY_WARNING, .next_start = now + decision.delay});
+}
+
+void Reconciler::JudgeRestart(const JobPtr& job, const Failure& cause) {
+  RestartHistory history = HistoryOf(*job);
   const absl::Time now = parts_.clock.Wall();
   const RestartDecision decision =
       DecideRestart(job->job().spec().restart(), history, cause, now, Jitter());
@@ -417,7 +437,7 @@ void Reconciler::JudgeRestart(const JobPtr& job, const Failure& cause) {
     return absl::OkStatus();
   };
   const auto updated = parts_.store.Update(job->job().id(), change);
-  if (updated.ok()) NoteJudged(job->job(), cause);
+  if (updated.ok()) NoteJudged(job->job(), cause, decision.delay);
   if (!updated.ok() && !absl::IsAborted(updated.status())) {
     spdlog::error("job {}: {}", job->job().id(), std::string(updated.status().message()));
   }
@@ -430,11 +450,12 @@ Reconciler::Refusals Reconciler::RefusalsOf(const v1::Job& job) const {
   return stale ? Refusals() : found->second;
 }
 
-void Reconciler::NoteJudged(const v1::Job& job, const Failure& cause) {
+void Reconciler::NoteJudged(const v1::Job& job, const Failure& cause, absl::Duration delay) {
   Refusals refusals = RefusalsOf(job);
   if (refusals.count == 0) refusals.since = parts_.clock.Monotonic();
   ++refusals.count;
   refusals.progress_mark = ProgressMark(job);
+  refusals.due = parts_.clock.Monotonic() + delay;
   MutexLock lock(&mutex_);
   if (cause.refused) {
     refusals_[job.id()] = refusals;
@@ -488,6 +509,9 @@ void Reconciler::PlaceQueued(const std::vector<JobPtr>& active) {
   std::vector<QueuedJob> queue;
   for (const JobPtr& job : active) {
     if (job->job().state() != v1::Job::STATE_QUEUED) continue;
+    // Postponed: out of line until its next start is due, so that nobody waits behind it.
+    const bool postponed = job->job().next_start_unix_nanos() != 0;
+    if (postponed && parts_.clock.Monotonic() < RefusalsOf(job->job()).due) continue;
     queue.push_back(InQueue(*job, any_gpu));
   }
   const QueuePlan plan = Schedule(std::move(queue), std::move(nodes));

@@ -81,6 +81,7 @@ class Reconciler {
     int32_t count = 0;
     absl::Duration since;       // monotonic: of the first
     int64_t progress_mark = 0;  // at which they were refused
+    absl::Duration due;         // monotonic: of a queued job's next start
   };
 
   void Loop();
@@ -97,8 +98,10 @@ class Reconciler {
   void DumpHungJob(const JobPtr& job, const std::string& why);
   void Note(const JobPtr& job, const v1::JobEvent& event);
   void JudgeRestart(const JobPtr& job, const Failure& cause);
+  void Postpone(const JobPtr& job, const Failure& cause);
+  RestartHistory HistoryOf(const v1::StoredJob& job) const;
   Refusals RefusalsOf(const v1::Job& job) const;
-  void NoteJudged(const v1::Job& job, const Failure& cause);
+  void NoteJudged(const v1::Job& job, const Failure& cause, absl::Duration delay);
   bool NodesAre(const v1::StoredJob& job, RankView::Node state, bool all) const;
   void CheckThenLaunch(const JobPtr& job, Happening passed, Memory* memory);
   void Launch(const JobPtr& job, Happening passed);

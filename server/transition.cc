@@ -50,6 +50,9 @@ absl::Status Apply(Happening happening, const Because& because, absl::Time now,
   job.set_state(row.to);
   job.set_reason(because.reason.empty() ? row.reason : because.reason);
   job.set_message(because.text);
+  if (because.next_start != absl::InfinitePast()) {
+    job.set_next_start_unix_nanos(absl::ToUnixNanos(because.next_start));
+  }
   v1::JobEvent& event = events->emplace_back();
   event.set_reason(job.reason());
   event.set_text(because.text);

@@ -16,6 +16,7 @@ struct Because {
   std::string text;    // for people
   int32_t rank = -1;   // where it came from
   v1::Severity severity = v1::SEVERITY_INFO;
+  absl::Time next_start = absl::InfinitePast();  // when it is tried again, if it is
 };
 
 // FailedPrecondition when the table has no such row; then nothing is changed.

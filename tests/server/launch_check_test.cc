@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+
 #include "tests/server/tiny_job.h"
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/temp_dir.h"
@@ -80,6 +83,36 @@ TEST(CheckLaunch, LooksAtTheMemoryOfTheGpusThatTheJobWasPlacedOn) {
   const LaunchCheck full = CheckLaunch(PlacedOn("GPU-notebook", dir), fleet, paths);
   EXPECT_FALSE(full.accepted);
   EXPECT_THAT(full.problem, HasSubstr("vm: MEMORY_ESTIMATE_EXCEEDED: train.batch_size: "));
+  EXPECT_TRUE(full.passing) << "somebody else uses it now";
+
+  heartbeat.mutable_node()->mutable_gpus(0)->set_memory_bytes(kGiB / 64);
+  ASSERT_TRUE(fleet.Observe(heartbeat).ok());
+  EXPECT_FALSE(CheckLaunch(PlacedOn("GPU-notebook", dir), fleet, paths).passing) << "too small";
+}
+
+TEST(CheckLaunch, WhatPassesIsToldFromWhatStays) {
+  const TempDir dir;
+  const FakeClock clock;
+  Fleet fleet(clock, {});
+  v1::HeartbeatRequest heartbeat;
+  heartbeat.set_incarnation("first");
+  *heartbeat.mutable_node() = Machine();
+  AddGpu("GPU-a", 79 * kGiB, heartbeat.mutable_node());
+  ASSERT_TRUE(fleet.Observe(heartbeat).ok());
+  const PathGuard paths({"/"});
+  const v1::StoredJob job = PlacedOn("GPU-a", dir);
+  EXPECT_FALSE(CheckLaunch(job, fleet, paths).passing) << "nothing refuses";
+  std::ofstream(dir / "out") << "in the way";
+  EXPECT_TRUE(CheckLaunch(job, fleet, paths).passing);
+  heartbeat.mutable_node()->set_driver_version("535.1");
+  ASSERT_TRUE(fleet.Observe(heartbeat).ok());
+  const LaunchCheck both = CheckLaunch(job, fleet, paths);
+  EXPECT_FALSE(both.passing);
+  EXPECT_THAT(both.problem, HasSubstr("GPU_DRIVER")) << "what stays is told";
+  std::filesystem::remove(dir / "out");
+  std::filesystem::create_directory(dir / "elsewhere");
+  std::filesystem::create_directory_symlink(dir / "elsewhere", dir / "out");
+  EXPECT_FALSE(CheckLaunch(job, fleet, paths).passing) << "a link is nothing to wait for";
 }
 
 }  // namespace

@@ -26,17 +26,17 @@ const std::vector<State> kStates = {
 // The whole table once more, as a picture: a row a state, a column a happening; the first letters
 // of the state it leads to, "." where it leads nowhere.
 TEST(Lifecycle, EveryPairOfStateAndHappeningLeadsWhereTheDesignSays) {
-  //                        PLA PAS REF GONE RUN LOST DUE GAVE FIN AT GRA NOW STO COM RES
+  //                        PLA PAS REF LATER GONE RUN LOST DUE GAVE FIN AT GRA NOW STO COM RES
   const std::map<State, std::string_view> picture = {
-      {Job::STATE_QUEUED, "P   .   .   .    .   .    .   .    .   Q  X   X   .   .   ."},
-      {Job::STATE_PREFLIGHT, ".   S   F   Q    .   .    .   .    .   P  X   X   .   .   ."},
-      {Job::STATE_STARTING, ".   .   .   .    R   RE   .   .    .   S  ST  ST  X   OK  ."},
-      {Job::STATE_RUNNING, ".   .   .   .    .   RE   .   .    .   R  ST  ST  X   OK  ."},
-      {Job::STATE_RESTARTING, ".   .   .   Q    .   .    S   F    F   RE ST  ST  .   .   ."},
-      {Job::STATE_STOPPING, ".   .   .   .    .   ST   .   .    .   .  .   ST  X   OK  ."},
-      {Job::STATE_SUCCEEDED, ".   .   .   .    .   .    .   .    .   .  .   .   .   .   ."},
-      {Job::STATE_FAILED, ".   .   .   .    .   .    .   .    .   .  .   .   .   .   Q"},
-      {Job::STATE_STOPPED, ".   .   .   .    .   .    .   .    .   .  .   .   .   .   Q"}};
+      {Job::STATE_QUEUED, "P   .   .   .     .    .   .    .   .    .   Q  X   X   .   .   ."},
+      {Job::STATE_PREFLIGHT, ".   S   F   Q     Q    .   .    .   .    .   P  X   X   .   .   ."},
+      {Job::STATE_STARTING, ".   .   .   .     .    R   RE   .   .    .   S  ST  ST  X   OK  ."},
+      {Job::STATE_RUNNING, ".   .   .   .     .    .   RE   .   .    .   R  ST  ST  X   OK  ."},
+      {Job::STATE_RESTARTING, ".   .   .   .     Q    .   .    S   F    F   RE ST  ST  .   .   ."},
+      {Job::STATE_STOPPING, ".   .   .   .     .    .   ST   .   .    .   .  .   ST  X   OK  ."},
+      {Job::STATE_SUCCEEDED, ".   .   .   .     .    .   .    .   .    .   .  .   .   .   .   ."},
+      {Job::STATE_FAILED, ".   .   .   .     .    .   .    .   .    .   .  .   .   .   .   Q"},
+      {Job::STATE_STOPPED, ".   .   .   .     .    .   .    .   .    .   .  .   .   .   .   Q"}};
   const std::map<std::string, State> letters = {
       {"Q", Job::STATE_QUEUED},     {"P", Job::STATE_PREFLIGHT},   {"S", Job::STATE_STARTING},
       {"R", Job::STATE_RUNNING},    {"RE", Job::STATE_RESTARTING}, {"ST", Job::STATE_STOPPING},

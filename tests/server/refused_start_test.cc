@@ -106,6 +106,61 @@ TEST_F(RefusedStarts, AreRememberedByTheCoordinatorAsLongAsItLives) {
   EXPECT_LT(Delay(), 26) << "counted anew";
 }
 
+// The first start is refused. The one slot is another job's meanwhile.
+TEST_F(RefusedStarts, FromTheQueueWaitWithoutSlotsAndGoOnOnceTheCauseIsGone) {
+  v1::JobSpec spec = Spec("full");
+  spec.mutable_restart()->set_backoff_seconds(100);
+  id_ = Submit(spec);
+  std::filesystem::create_directories(obstacle_.parent_path());
+  std::ofstream(obstacle_) << "in the way";
+  const auto refused = [&] {
+    const Job job = Get(id_);
+    return job.state() == Job::STATE_QUEUED && job.reason() == "PREFLIGHT_REFUSED";
+  };
+  for (int i = 0; i < 100 && !refused(); ++i) Round({&agent_});
+  ASSERT_TRUE(refused()) << Get(id_).reason();
+  EXPECT_THAT(Get(id_).message(), HasSubstr("is not a folder"));
+  const absl::Duration wait =
+      absl::FromUnixNanos(Get(id_).next_start_unix_nanos()) - clock().Wall();
+  EXPECT_GT(wait, absl::ZeroDuration());
+  EXPECT_EQ(Get(id_).queue_position(), 0) << "not in line";
+
+  const std::string other = Submit(Spec("other"));
+  RunUntil(other, Job::STATE_RUNNING, {&agent_});
+  EXPECT_TRUE(refused());
+  std::filesystem::remove(obstacle_);
+  clock().Advance(wait);
+  Round({&agent_});
+  EXPECT_EQ(Get(id_).reason(), "WAITING_FOR_SLOTS");
+  agent_.Train(100);
+  RunUntil(other, Job::STATE_SUCCEEDED, {&agent_});
+  RunUntil(id_, Job::STATE_RUNNING, {&agent_});
+  EXPECT_EQ(Get(id_).next_start_unix_nanos(), 0);
+  EXPECT_EQ(Get(id_).restarts(), 0);
+  EXPECT_THAT(History(id_), HasSubstr("PLACED PREFLIGHT_REFUSED PLACED"));
+}
+
+TEST_F(RefusedStarts, FromTheQueueEndTheJobAfterADayAndAtOnceWhereWaitingDoesNotHelp) {
+  id_ = Submit(Spec("full"));
+  std::filesystem::create_directories(obstacle_.parent_path());
+  std::ofstream(obstacle_) << "in the way";
+  for (int i = 0; i < 100 && Get(id_).reason() != "PREFLIGHT_REFUSED"; ++i) Round({&agent_});
+  int hours = 0;
+  for (; hours < 30 && Get(id_).state() != Job::STATE_FAILED; ++hours) {
+    clock().Advance(absl::Hours(1));
+    for (int i = 0; i < 6; ++i) Round({&agent_});
+  }
+  EXPECT_EQ(hours, 24);
+  EXPECT_EQ(Get(id_).reason(), "PREFLIGHT_REFUSED");
+  EXPECT_THAT(Get(id_).message(), HasSubstr("times in 24h); put it right, then resume the job"));
+
+  const std::string taken = Submit(Spec("taken"));
+  std::filesystem::create_directories(folder_ / "out" / "taken");
+  std::ofstream(folder_ / "out" / "taken" / "owner.json") << R"({"job_id": "jother"})";
+  RunUntil(taken, Job::STATE_FAILED, {&agent_});
+  EXPECT_THAT(Get(taken).message(), HasSubstr("OUT_DIR_TAKEN"));
+}
+
 using MissingCheckpoints = Harness;
 
 TEST_F(MissingCheckpoints, WaitsForAVolumeWithItsCheckpointsAndGoesOnWhenItIsBack) {
