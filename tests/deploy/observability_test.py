@@ -149,6 +149,12 @@ class Alerts(unittest.TestCase):
         code, output = promtool("test", "rules", RULE_TESTS)
         self.assertEqual(code, 0, output)
 
+    def test_are_tested_with_the_labels_of_a_scrape(self):
+        for test in yaml.safe_load(RULE_TESTS.read_text())["tests"]:
+            for series in test["input_series"]:
+                for label in ("job", "instance"):
+                    self.assertRegex(series["series"], rf'[{{ ]{label}="[^"]+"', f"{test['name']}: a scrape adds {label}")
+
     def test_each_has_a_test_of_both_sides_and_a_section_in_the_runbook(self):
         tested = {}
         for test in yaml.safe_load(RULE_TESTS.read_text())["tests"]:
