@@ -167,10 +167,8 @@ void Metrics::ObserveMove(v1::Job::State from, const v1::StoredJob& stored) {
     }
     return;
   }
-  if (HasGang(to) || jobs_.contains(job.id())) {
-    JobSeries& series = SeriesOf(job);
-    Gauge(&series, FamilyId::kJobState, {{"job_id", job.id()}, {"state", StateName(from)}}).Set(0);
-    Gauge(&series, FamilyId::kJobState, {{"job_id", job.id()}, {"state", StateName(to)}}).Set(1);
+  if (HasGang(from) || HasGang(to) || jobs_.contains(job.id())) {
+    ShowState(job.id(), to, &SeriesOf(job));
   }
   if (from == v1::Job::STATE_PREFLIGHT && to == v1::Job::STATE_STARTING) {
     const absl::Duration waited = clock_.Wall() - absl::FromUnixNanos(stored.queued_unix_nanos());
@@ -227,18 +225,51 @@ void Metrics::ObserveRecords(const v1::Job& job, int32_t rank,
   if (!steps.empty()) ObserveRank(job.id(), rank, steps.back()->step(), &series);
   if (rank != 0) return;
   if (!steps.empty()) ObserveSteps(job, steps, &series);
+  ShowPace(job, &series);
+}
+
+void Metrics::ShowState(const std::string& job_id, State state, JobSeries* series) {
+  series->states.insert(state);
+  for (const State known : series->states) {
+    Gauge(series, FamilyId::kJobState, {{"job_id", job_id}, {"state", StateName(known)}})
+        .Set(known == state ? 1 : 0);
+  }
+}
+
+void Metrics::ShowPace(const v1::Job& job, JobSeries* series) {
   const Labels id = {{"job_id", job.id()}};
-  Gauge(&series, FamilyId::kJobTargetSteps, id)
+  Gauge(series, FamilyId::kJobTargetSteps, id)
       .Set(static_cast<double>(LastStep(job.spec(), job.stop())));
-  Gauge(&series, FamilyId::kJobEta, id).Set(job.progress().eta_seconds());
+  Gauge(series, FamilyId::kJobEta, id).Set(job.progress().eta_seconds());
   const double speed = job.progress().tokens_per_second();
-  Gauge(&series, FamilyId::kJobSpeed, id).Set(speed);
-  if (series.peak_flops > 0) {
-    Gauge(&series, FamilyId::kJobMfu, id).Set(speed * series.flops_per_token / series.peak_flops);
+  Gauge(series, FamilyId::kJobSpeed, id).Set(speed);
+  if (series->peak_flops > 0) {
+    Gauge(series, FamilyId::kJobMfu, id).Set(speed * series->flops_per_token / series->peak_flops);
   }
   const auto tokens_between =
       static_cast<double>(job.spec().train().save_every() * TokensPerStep(job.spec()));
-  Gauge(&series, FamilyId::kJobCheckpointInterval, id).Set(speed > 0 ? tokens_between / speed : 0);
+  Gauge(series, FamilyId::kJobCheckpointInterval, id).Set(speed > 0 ? tokens_between / speed : 0);
+}
+
+// What records have said meanwhile is newer and stays.
+void Metrics::Seed(const v1::Job& job, JobSeries* series) {
+  ShowState(job.id(), job.state(), series);
+  const Labels id = {{"job_id", job.id()}};
+  const auto set = [&](FamilyId family, double value) {
+    if (!series->known.contains({family, id})) Gauge(series, family, id).Set(value);
+  };
+  const v1::JobProgress& progress = job.progress();
+  if (progress.step() > 0) {
+    set(FamilyId::kJobStep, static_cast<double>(progress.step()));
+    // The store does not keep when the step was; a job that stands still is seen from now on.
+    set(FamilyId::kJobProgress, absl::ToDoubleSeconds(clock_.Wall() - absl::UnixEpoch()));
+    ShowPace(job, series);
+  }
+  if (progress.val_step() > 0) set(FamilyId::kJobValLoss, progress.val_loss());
+  if (progress.checkpoint_unix_nanos() > 0) {
+    set(FamilyId::kJobCheckpointStep, static_cast<double>(progress.checkpoint_step()));
+    set(FamilyId::kJobCheckpointTime, static_cast<double>(progress.checkpoint_unix_nanos()) * 1e-9);
+  }
 }
 
 // Main path 6/7: metrics. Counters and the histogram take every step; what shows only the present
@@ -389,6 +420,10 @@ void Metrics::ObserveFleet(const std::vector<NodeView>& nodes, const std::vector
   std::set<std::string> alive;
   for (const JobPtr& job : active) {
     const std::string& id = *alive.insert(job->job().id()).first;
+    // A move is newer than `active` and is not overwritten.
+    if (HasGang(job->job().state()) && SeriesOf(job->job()).states.empty()) {
+      Seed(job->job(), &SeriesOf(job->job()));
+    }
     const double goodput = Goodput(job->job(), clock_.Wall());
     if (const auto series = jobs_.find(id); series != jobs_.end() && goodput >= 0) {
       Gauge(&series->second, FamilyId::kJobGoodput, {{"job_id", id}}).Set(goodput);

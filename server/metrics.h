@@ -22,6 +22,7 @@
 #include "prometheus/registry.h"
 #include "server/fleet.h"
 #include "server/job_store.h"
+#include "server/lifecycle.h"
 #include "server/metrics_table.h"
 
 namespace nsa::server {
@@ -50,7 +51,8 @@ class Metrics {
                       const std::vector<v1::WorkerRecord>& records);
 
   // What there is now; also drops the series of jobs that ended more than kGrace ago. A job that is
-  // not active has ended.
+  // not active has ended. A job with a gang that moved to its state before this coordinator started
+  // gets its series here: state, step, validation loss and checkpoint as the store has them.
   void ObserveFleet(const std::vector<NodeView>& nodes, const std::vector<JobPtr>& active,
                     const std::map<v1::Job::State, int64_t>& jobs_by_state);
 
@@ -72,6 +74,7 @@ class Metrics {
     std::map<int32_t, double> busy_seconds;                       // by rank, of the last step
     std::set<std::string> workers_up;                             // ranks with nsa_worker_up
     std::set<Labels> gpus;                                        // with nsa_job_gpu_info 1
+    std::set<State> states;                                       // with nsa_job_state
   };
 
   prometheus::Gauge& Gauge(FamilyId id, const Labels& labels = {});
@@ -83,6 +86,10 @@ class Metrics {
   prometheus::Histogram& Histogram(JobSeries* series, FamilyId id, const Labels& labels);
 
   JobSeries& SeriesOf(const v1::Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ShowState(const std::string& job_id, State state, JobSeries* series)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ShowPace(const v1::Job& job, JobSeries* series) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Seed(const v1::Job& job, JobSeries* series) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ObserveSteps(const v1::Job& job, const std::vector<const v1::WorkerRecord*>& records,
                     JobSeries* series) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ObserveRank(const std::string& job_id, int32_t rank, const v1::StepRecord& step,

@@ -130,7 +130,7 @@ inline constexpr FamilySpec kFamilies[] = {
     {FamilyId::kJobGpuInfo, kGauge, "nsa_job_gpu_info", "job_id rank agent uuid",
      "1 while the rank has the GPU, else 0; joins the figures of dcgm-exporter by UUID."},
     {FamilyId::kJobState, kGauge, "nsa_job_state", "job_id state",
-     "1 for the state the job is in, 0 for states it has been in."},
+     "1 for the state the job is in, 0 for others that it was seen in."},
     {FamilyId::kJobStep, kGauge, "nsa_job_step", "job_id", "Last optimizer step done by rank 0."},
     {FamilyId::kJobTargetSteps, kGauge, "nsa_job_target_steps", "job_id", "Step the job ends at."},
     {FamilyId::kJobLoss, kGauge, "nsa_job_loss", "job_id",
@@ -167,7 +167,8 @@ inline constexpr FamilySpec kFamilies[] = {
     {FamilyId::kJobRestarts, kCounter, "nsa_job_restarts_total", "job_id reason",
      "Gangs that were lost, by cause; each starts again unless the restart policy says no."},
     {FamilyId::kJobProgress, kGauge, "nsa_job_last_progress_timestamp_seconds", "job_id",
-     "Unix time of the last step."},
+     "Unix time of the last step; until the first step that this coordinator hears of, of its "
+     "start."},
     {FamilyId::kJobCheckpointTime, kGauge, "nsa_job_last_checkpoint_timestamp_seconds", "job_id",
      "Unix time of the last checkpoint."},
     {FamilyId::kJobCheckpointStep, kGauge, "nsa_job_last_checkpoint_step", "job_id",

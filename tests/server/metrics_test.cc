@@ -133,6 +133,53 @@ TEST(Metrics, ShowsWhatTheRecordsSay) {
   }
 }
 
+// What a coordinator that was just started shows of a job that it finds in its store.
+TEST(Metrics, AJobThatRunsAlreadyHasItsStateStepAndCheckpointAtOnce) {
+  FakeClock clock;
+  Metrics metrics(clock);
+  v1::StoredJob job = RunningJob("j1", 1);
+  v1::JobProgress* progress = job.mutable_job()->mutable_progress();
+  progress->set_step(977);
+  progress->set_val_step(900);
+  progress->set_val_loss(3.25);
+  progress->set_tokens_per_second(512);
+  progress->set_checkpoint_step(500);
+  progress->set_checkpoint_unix_nanos(1'500'000'000);
+  job.mutable_job()->mutable_spec()->mutable_train()->set_save_every(100);
+  metrics.ObserveFleet({}, {std::make_shared<const v1::StoredJob>(job)}, {});
+  const double interval = 100.0 * TokensPerStep(job.job().spec()) / 512;
+  const std::string text = metrics.Text();
+  for (const std::string& line :
+       {std::string("state{job_id=\"j1\",state=\"RUNNING\"} 1"),
+        std::string("step{job_id=\"j1\"} 977"), std::string("val_loss{job_id=\"j1\"} 3.25"),
+        std::string("last_checkpoint_step{job_id=\"j1\"} 500"),
+        std::string("last_checkpoint_timestamp_seconds{job_id=\"j1\"} 1.5"),
+        std::string("tokens_per_second{job_id=\"j1\"} 512"),
+        absl::StrCat("checkpoint_interval_seconds{job_id=\"j1\"} ", interval)}) {
+    EXPECT_THAT(text, HasSubstr(absl::StrCat("nsa_job_", line, "\n")));
+  }
+  EXPECT_THAT(text, HasSubstr("nsa_job_last_progress_timestamp_seconds{job_id=\"j1\"}"));
+  // From then on records and moves say what is new, however old the look at the fleet is.
+  metrics.ObserveRecords(job.job(), 0, {Step(978)});
+  v1::StoredJob failed = job;
+  failed.mutable_job()->set_state(v1::Job::STATE_FAILED);
+  metrics.ObserveMove(v1::Job::STATE_RUNNING, failed);
+  metrics.ObserveFleet({}, {std::make_shared<const v1::StoredJob>(job)}, {});
+  EXPECT_THAT(metrics.Text(),
+              AllOf(HasSubstr("nsa_job_step{job_id=\"j1\"} 978\n"),
+                    HasSubstr("nsa_job_state{job_id=\"j1\",state=\"FAILED\"} 1\n"),
+                    HasSubstr("nsa_job_state{job_id=\"j1\",state=\"RUNNING\"} 0\n")));
+}
+
+TEST(Metrics, AJobThatWaitsHasNoSeriesBeforeItsFirstStart) {
+  FakeClock clock;
+  Metrics metrics(clock);
+  v1::StoredJob job = RunningJob("j1", 1);
+  job.mutable_job()->set_state(v1::Job::STATE_QUEUED);
+  metrics.ObserveFleet({}, {std::make_shared<const v1::StoredJob>(job)}, {});
+  EXPECT_THAT(metrics.Text(), Not(HasSubstr("job_id=\"j1\"")));
+}
+
 TEST(Metrics, AFallbackCounterThatStartsAgainIsNotCountedTwice) {
   FakeClock clock;
   Metrics metrics(clock);
