@@ -167,7 +167,8 @@ void Metrics::ObserveMove(v1::Job::State from, const v1::StoredJob& stored) {
     }
     return;
   }
-  if (HasGang(from) || HasGang(to) || jobs_.contains(job.id())) {
+  // A job may fail before it had a gang: its preflight was refused.
+  if (HasGang(from) || HasGang(to) || to == v1::Job::STATE_FAILED || jobs_.contains(job.id())) {
     ShowState(job.id(), to, &SeriesOf(job));
   }
   if (from == v1::Job::STATE_PREFLIGHT && to == v1::Job::STATE_STARTING) {

@@ -180,6 +180,21 @@ TEST(Metrics, AJobThatWaitsHasNoSeriesBeforeItsFirstStart) {
   EXPECT_THAT(metrics.Text(), Not(HasSubstr("job_id=\"j1\"")));
 }
 
+// NsaJobFailed looks at the state; the series go after the grace as those of any job do.
+TEST(Metrics, AJobThatFailsBeforeItsFirstStartIsSeen) {
+  FakeClock clock;
+  Metrics metrics(clock);
+  v1::StoredJob job = RunningJob("j1", 1);
+  job.mutable_job()->set_state(v1::Job::STATE_FAILED);
+  job.mutable_job()->set_reason("PREFLIGHT_REFUSED");
+  metrics.ObserveMove(v1::Job::STATE_PREFLIGHT, job);
+  metrics.ObserveFleet({}, {}, {});
+  EXPECT_THAT(metrics.Text(), HasSubstr("nsa_job_state{job_id=\"j1\",state=\"FAILED\"} 1\n"));
+  clock.Advance(Metrics::kGrace + absl::Seconds(1));
+  metrics.ObserveFleet({}, {}, {});
+  EXPECT_THAT(metrics.Text(), Not(HasSubstr("job_id=\"j1\"")));
+}
+
 TEST(Metrics, AFallbackCounterThatStartsAgainIsNotCountedTwice) {
   FakeClock clock;
   Metrics metrics(clock);
