@@ -149,8 +149,8 @@ Metrics::JobSeries& Metrics::SeriesOf(const v1::Job& job) {
   Gauge(&series, FamilyId::kJobWaivers, id).Set(job.waivers_size());
   // Present from the start, so that their rise from nothing is seen.
   for (const FamilyId counter : {FamilyId::kJobTokens, FamilyId::kJobFlops, FamilyId::kJobNonfinite,
-                                 FamilyId::kJobCheckpointStall, FamilyId::kJobCheckpoints,
-                                 FamilyId::kJobCheckpointFailures}) {
+                                 FamilyId::kJobRestarts, FamilyId::kJobCheckpointStall,
+                                 FamilyId::kJobCheckpoints, FamilyId::kJobCheckpointFailures}) {
     Counter(&series, counter, id);
   }
   return series;
@@ -176,9 +176,7 @@ void Metrics::ObserveMove(v1::Job::State from, const v1::StoredJob& stored) {
     Histogram(FamilyId::kQueueWait).Observe(std::max(absl::ToDoubleSeconds(waited), 0.0));
   }
   if (to == v1::Job::STATE_RESTARTING) {
-    JobSeries& series = SeriesOf(job);
-    Counter(&series, FamilyId::kJobRestarts, {{"job_id", job.id()}, {"reason", job.reason()}})
-        .Increment();
+    Counter(&SeriesOf(job), FamilyId::kJobRestarts, {{"job_id", job.id()}}).Increment();
   }
   if (IsTerminal(to)) {
     Counter(FamilyId::kJobsFinished, {{"result", StateName(to)}, {"reason", job.reason()}})

@@ -164,8 +164,8 @@ inline constexpr FamilySpec kFamilies[] = {
      "Steps whose update was skipped because loss or gradient were not finite."},
     {FamilyId::kJobDataEpoch, kGauge, "nsa_job_data_epoch", "job_id",
      "Epoch of the data, 0-based."},
-    {FamilyId::kJobRestarts, kCounter, "nsa_job_restarts_total", "job_id reason",
-     "Gangs that were lost, by cause; each starts again unless the restart policy says no."},
+    {FamilyId::kJobRestarts, kCounter, "nsa_job_restarts_total", "job_id",
+     "Gangs that were lost; each starts again unless the restart policy says no."},
     {FamilyId::kJobProgress, kGauge, "nsa_job_last_progress_timestamp_seconds", "job_id",
      "Unix time of the last step; until the first step that this coordinator hears of, of its "
      "start."},

@@ -243,7 +243,7 @@ class Scrape(unittest.TestCase):
                 self.assertEqual(labels, known[name], name)
 
     def test_holds_everything_but_what_only_a_fault_or_a_gpu_brings(self):
-        only_a_fault = {"nsa_job_restarts_total", "nsa_fallbacks_total", "nsa_preflight_waivers_total", "nsa_jobs_finished_total"}
+        only_a_fault = {"nsa_fallbacks_total", "nsa_preflight_waivers_total", "nsa_jobs_finished_total"}
         only_a_gpu = {"nsa_gpu_memory_bytes", "nsa_job_gpu_info", "nsa_job_mfu_ratio"}
         self.assertEqual(set(families()) - set(scraped_families()) - only_a_fault - only_a_gpu, set())
 

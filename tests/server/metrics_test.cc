@@ -195,6 +195,21 @@ TEST(Metrics, AJobThatFailsBeforeItsFirstStartIsSeen) {
   EXPECT_THAT(metrics.Text(), Not(HasSubstr("job_id=\"j1\"")));
 }
 
+// increase() does not see the first value of a series: it has to be there before the first restart.
+TEST(Metrics, RestartsAreCountedFromZero) {
+  FakeClock clock;
+  Metrics metrics(clock);
+  v1::StoredJob job = RunningJob("j1", 1);
+  metrics.ObserveFleet({}, {std::make_shared<const v1::StoredJob>(job)}, {});
+  EXPECT_THAT(metrics.Text(), HasSubstr("nsa_job_restarts_total{job_id=\"j1\"} 0\n"));
+  job.mutable_job()->set_state(v1::Job::STATE_RESTARTING);
+  for (const char* reason : {"RANK_KILLED", "HANG"}) {
+    job.mutable_job()->set_reason(reason);
+    metrics.ObserveMove(v1::Job::STATE_RUNNING, job);
+  }
+  EXPECT_THAT(metrics.Text(), HasSubstr("nsa_job_restarts_total{job_id=\"j1\"} 2\n"));
+}
+
 TEST(Metrics, AFallbackCounterThatStartsAgainIsNotCountedTwice) {
   FakeClock clock;
   Metrics metrics(clock);
