@@ -400,12 +400,14 @@ void Metrics::ObserveFleet(const std::vector<NodeView>& nodes, const std::vector
                                                                   {{"cpu", "allocated"}, 0},
                                                                   {{"gpu", "free"}, 0},
                                                                   {{"gpu", "allocated"}, 0}};
+  bool any_gpu = false;
   for (const NodeView& node : nodes) {
     const bool ready = node.state == RankView::Node::kReady;
     Gauge(FamilyId::kAgentUp, {{"agent", node.info.name()}}).Set(ready ? 1 : 0);
     if (!ready) continue;
     const NodeSlots free = FreeSlots(node.info, active);
     const auto gpus_free = static_cast<int64_t>(free.gpus_free.size());
+    any_gpu = any_gpu || free.gpus_total > 0;
     slots[{"cpu", "free"}] += free.cpu_free;
     slots[{"cpu", "allocated"}] += free.cpu_total - free.cpu_free;
     slots[{"gpu", "free"}] += gpus_free;
@@ -414,6 +416,14 @@ void Metrics::ObserveFleet(const std::vector<NodeView>& nodes, const std::vector
   for (const auto& [key, count] : slots) {
     Gauge(FamilyId::kSlots, {{"kind", key.first}, {"state", key.second}})
         .Set(static_cast<double>(count));
+  }
+  const auto waits_for_gpu = [&](const JobPtr& job) { return InQueue(*job, any_gpu).cuda; };
+  std::map<std::string, int64_t> queued = {{"cpu", 0}, {"gpu", 0}};
+  for (const JobPtr& job : active) {
+    if (job->job().state() == v1::Job::STATE_QUEUED) ++queued[waits_for_gpu(job) ? "gpu" : "cpu"];
+  }
+  for (const auto& [kind, count] : queued) {
+    Gauge(FamilyId::kQueuedJobs, {{"kind", kind}}).Set(static_cast<double>(count));
   }
   ObserveGpus(nodes, active);
   std::set<std::string> alive;

@@ -160,7 +160,8 @@ RELIABILITY = [
 ]
 
 COORDINATOR = [
-    series("Jobs by state", "none", "Jobs in the store.", (f"nsa_jobs{{{JOB}}}", "{{state}}"), minimum=0),
+    series("Jobs by state", "none", "Jobs in the store; of those that are queued, how many wait for which kind of slot.",
+           (f"nsa_jobs{{{JOB}}}", "{{state}}"), (f"nsa_queued_jobs{{{JOB}}}", "QUEUED for {{kind}}"), minimum=0),
     series("Slots", "none", "Places for ranks on all machines.", (f"nsa_slots{{{JOB}}}", "{{kind}} {{state}}"), minimum=0),
     series("Agents", "none", "1 while an agent's heartbeats arrive.", (f"nsa_agent_up{{{JOB}}}", "{{agent}}"), minimum=0, maximum=1),
     series("Requests", "reqps", "By method and status code.",

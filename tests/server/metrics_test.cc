@@ -210,6 +210,35 @@ TEST(Metrics, RestartsAreCountedFromZero) {
   EXPECT_THAT(metrics.Text(), HasSubstr("nsa_job_restarts_total{job_id=\"j1\"} 2\n"));
 }
 
+TEST(Metrics, QueuedJobsAreCountedByTheKindOfSlotTheyWaitFor) {
+  FakeClock clock;
+  Metrics metrics(clock);
+  std::vector<NodeView> nodes(1);
+  nodes[0].state = RankView::Node::kReady;
+  nodes[0].info.set_name("vm");
+  nodes[0].info.set_cpu_slots(14);
+  std::vector<JobPtr> active;
+  for (const v1::Device device : {v1::DEVICE_CPU, v1::DEVICE_CUDA, v1::DEVICE_AUTO}) {
+    v1::StoredJob job = RunningJob(absl::StrCat("j", active.size()), 1);
+    job.mutable_job()->set_state(v1::Job::STATE_QUEUED);
+    job.mutable_job()->mutable_spec()->mutable_runtime()->set_device(device);
+    active.push_back(std::make_shared<const v1::StoredJob>(job));
+  }
+  active.push_back(std::make_shared<const v1::StoredJob>(RunningJob("running", 1)));
+  const auto queued = [&](int cpu, int gpu) {
+    return AllOf(HasSubstr(absl::StrCat("nsa_queued_jobs{kind=\"cpu\"} ", cpu, "\n")),
+                 HasSubstr(absl::StrCat("nsa_queued_jobs{kind=\"gpu\"} ", gpu, "\n")));
+  };
+  metrics.ObserveFleet(nodes, active, {});
+  EXPECT_THAT(metrics.Text(), queued(2, 1)) << "what leaves its device open runs on the CPU";
+  nodes[0].info.set_cuda_worker(true);
+  nodes[0].info.add_gpus()->set_uuid("GPU-a");
+  metrics.ObserveFleet(nodes, active, {});
+  EXPECT_THAT(metrics.Text(), queued(1, 2));
+  metrics.ObserveFleet(nodes, {}, {});
+  EXPECT_THAT(metrics.Text(), queued(0, 0));
+}
+
 TEST(Metrics, AFallbackCounterThatStartsAgainIsNotCountedTwice) {
   FakeClock clock;
   Metrics metrics(clock);
