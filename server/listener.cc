@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <fstream>
 #include <sstream>
 
@@ -37,6 +38,7 @@ bool HasTls(const v1::TlsConfig& tls) {
 
 // Mutual TLS where material is given.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> Credentials(const v1::TlsConfig& tls) {
+  NSA_RETURN_IF_ERROR(CheckTls(tls));
   if (!HasTls(tls)) return grpc::InsecureServerCredentials();
   grpc::SslServerCredentialsOptions options(
       GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
@@ -101,6 +103,23 @@ absl::Status CheckAddress(const std::string& what, const std::string& address) {
   return absl::InvalidArgumentError(
       absl::StrCat(what, ": '", address,
                    "' (HOST:PORT with a port from 0 to 65535); write e.g. 127.0.0.1:50951"));
+}
+
+absl::Status CheckTls(const v1::TlsConfig& tls) {
+  const std::pair<const char*, bool> given[] = {
+      {"tls.certificate_file", !tls.certificate_file().empty()},
+      {"tls.private_key_file", !tls.private_key_file().empty()},
+      {"tls.client_ca_file", !tls.client_ca_file().empty()}};
+  const auto is_given = [](const auto& field) { return field.second; };
+  if (std::ranges::none_of(given, is_given)) return absl::OkStatus();
+  for (const auto& [field, there] : given) {
+    if (there) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        field,
+        ": not set (tls needs certificate_file, private_key_file and client_ca_file); set "
+        "it, or none of them"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckExposure(const std::string& what, const std::string& address,

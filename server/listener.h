@@ -34,6 +34,10 @@ absl::StatusOr<Listening> Listen(const ListenOptions& options);
 // an empty one is none, and good.
 absl::Status CheckAddress(const std::string& what, const std::string& address);
 
+// InvalidArgument, naming what is missing, when some of the three files are set and others not:
+// half of a `tls:` block must not mean that nothing is encrypted.
+absl::Status CheckTls(const v1::TlsConfig& tls);
+
 // FailedPrecondition when the address is not loopback and TLS or token are missing: everybody who
 // can reach it could start programs here.
 absl::Status CheckExposure(const std::string& what, const std::string& address,

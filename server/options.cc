@@ -88,6 +88,7 @@ absl::StatusOr<Options> ResolveOptions(const v1::CoordinatorConfig& config) {
   NSA_RETURN_IF_ERROR(CheckRoots(options));
   NSA_RETURN_IF_ERROR(CheckAddress("listen_address", options.listen_address));
   NSA_RETURN_IF_ERROR(CheckAddress("metrics_address", options.metrics_address));
+  NSA_RETURN_IF_ERROR(CheckTls(options.tls));
   NSA_RETURN_IF_ERROR(
       CheckExposure("listen_address", options.listen_address, options.tls, options.token_file));
   // /metrics has neither TLS nor a token.

@@ -327,6 +327,29 @@ TEST(Options, RefuseAddressesThatOthersCanReach) {
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("metrics_address")));
 }
 
+TEST(Options, RefuseHalfATlsBlock) {
+  const auto set = [](v1::TlsConfig* tls, int field, const std::string& value) {
+    if (field == 0) tls->set_certificate_file(value);
+    if (field == 1) tls->set_private_key_file(value);
+    if (field == 2) tls->set_client_ca_file(value);
+  };
+  const char* names[] = {"tls.certificate_file", "tls.private_key_file", "tls.client_ca_file"};
+  for (int some = 1; some < 7; ++some) {  // a bit each; 0 is none and 7 all
+    v1::CoordinatorConfig config;
+    std::string missing;
+    for (int field = 2; field >= 0; --field) {
+      if ((some & 1 << field) != 0) {
+        set(config.mutable_tls(), field, "pem");
+      } else {
+        missing = names[field];
+      }
+    }
+    EXPECT_THAT(ResolveOptions(config).status(),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(missing)))
+        << config.tls().ShortDebugString();
+  }
+}
+
 TEST(Options, KeepJobsForEverUnlessToldForHowLong) {
   v1::CoordinatorConfig config;
   EXPECT_EQ(ResolveOptions(config)->job_retention, absl::ZeroDuration());
