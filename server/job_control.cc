@@ -195,9 +195,8 @@ JobControl::JobControl(JobStore& store, const Fleet& fleet, const QueueBoard& bo
                        const PathGuard& paths, const Clock& clock)
     : store_(store), fleet_(fleet), board_(board), paths_(paths), clock_(clock) {}
 
-// The machine is known when any is: the largest one speaks for all.
+// `spec` has its defaults. The machine is known when any is: the largest one speaks for all.
 v1::PreflightReport JobControl::Check(v1::JobSpec spec) const {
-  ApplyDefaults(&spec);
   std::optional<MachineView> machine;
   for (const NodeView& node : fleet_.Nodes()) {
     if (node.state != RankView::Node::kReady) continue;
@@ -222,11 +221,13 @@ absl::StatusOr<v1::SubmitJobResponse> JobControl::Submit(const v1::SubmitJobRequ
     NSA_ASSIGN_OR_RETURN(const JobPtr known, store_.FindRequest(request.request_id(), fingerprint));
     if (known != nullptr) return Known(*known);
   }
-  *response.mutable_report() = Check(request.spec());
-  const v1::JobSpec& spec = response.report().spec();
+  v1::JobSpec spec = request.spec();
+  ApplyDefaults(&spec);
+  // Before preflight, which opens the files.
   if (const absl::Status paths = paths_.CheckSpec(spec); !paths.ok()) {
     return WithReason(paths, "PATH_NOT_ALLOWED");
   }
+  *response.mutable_report() = Check(std::move(spec));
   if (request.validate_only()) return response;
   if (!response.report().accepted()) {
     // Its twin may have been accepted meanwhile, and its worker may own the out_dir by now.

@@ -92,6 +92,9 @@ absl::Status PathGuard::CheckSpec(const v1::JobSpec& spec) const {
   for (const std::string& path : spec.data().val_path()) {
     if (!is_url(path)) NSA_RETURN_IF_ERROR(Check("data.val_path", path));
   }
+  if (!spec.data().tokenizer_path().empty()) {
+    NSA_RETURN_IF_ERROR(Check("data.tokenizer_path", spec.data().tokenizer_path()));
+  }
   const std::string& resume = spec.restart().resume();
   if (!resume.empty() && resume != "auto" && resume != "never") {
     NSA_RETURN_IF_ERROR(Check("restart.resume", resume));

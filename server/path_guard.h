@@ -20,7 +20,8 @@ class PathGuard {
   // resolved by the kernel (openat2, RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS).
   absl::Status Check(const std::string& field, const std::string& path) const;
 
-  // out_dir, data and validation files (URLs are not paths), and the checkpoint to resume from.
+  // out_dir, data and validation files (URLs are not paths), the tokenizer's folder, and the
+  // checkpoint to resume from.
   absl::Status CheckSpec(const v1::JobSpec& spec) const;
 
  private:

@@ -1,8 +1,11 @@
 // Who reaches the coordinator and how: addresses, tokens, certificates, HTTP, what it refuses.
 #include <signal.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <climits>
 #include <cstdlib>
 #include <fstream>
 #include <limits>
@@ -89,6 +92,43 @@ TEST_F(ServerTest, TcpNeedsTheTokenAndTheSocketDoesNot) {
     EXPECT_EQ(reader->Finish().error_code(), code) << token;
   }
   EXPECT_TRUE(TrySubmit(Spec("demo")).ok()) << "the socket";
+}
+
+// Nor does the answer tell whether the file is there or what is in it.
+TEST_F(ServerTest, AFileOutsideAllowedRootsIsRefusedWithoutBeingOpened) {
+  allowed_root_ = folder_ / "root";
+  std::filesystem::create_directories(allowed_root_);
+  Restart();
+  const std::filesystem::path outside = folder_ / "outside";
+  std::filesystem::create_directories(outside);
+  for (const char* name : {"secret.txt", "vocab.json", "merges.txt"}) {
+    std::ofstream(outside / name) << "classified";
+  }
+  const int watch = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+  ASSERT_GE(inotify_add_watch(watch, outside.c_str(), IN_OPEN), 0);
+  v1::JobSpec data = TinyJob("demo", allowed_root_ / "out");
+  data.mutable_data()->set_source(v1::DATA_SOURCE_TEXT);
+  data.mutable_data()->add_path(outside / "secret.txt");
+  v1::JobSpec tokenizer = TinyJob("demo", allowed_root_ / "out");
+  tokenizer.mutable_data()->set_tokenizer(v1::TOKENIZER_GPT2);
+  tokenizer.mutable_data()->set_tokenizer_path(outside);
+  for (const v1::JobSpec& spec : {data, tokenizer}) {
+    for (const bool validate_only : {true, false}) {
+      v1::SubmitJobRequest request;
+      *request.mutable_spec() = spec;
+      request.set_validate_only(validate_only);
+      const absl::Status status =
+          Call<v1::SubmitJobResponse>(&v1::CoordinatorService::Stub::SubmitJob, people_.get(),
+                                      request)
+              .status();
+      EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
+                                   AllOf(HasSubstr("allowed_roots"), HasSubstr("data."))));
+    }
+  }
+  char event[sizeof(inotify_event) + NAME_MAX + 1];
+  EXPECT_EQ(read(watch, event, sizeof(event)), -1) << "a file was opened";
+  EXPECT_EQ(errno, EAGAIN);
+  close(watch);
 }
 
 // While the job runs its folder is exchanged for a link to one outside. What is there is not told,

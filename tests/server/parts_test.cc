@@ -4,11 +4,16 @@
 #include <sys/wait.h>
 
 #include <fstream>
+#include <functional>
 #include <future>
+#include <memory>
+#include <regex>
+#include <set>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "common/process.h"
+#include "google/protobuf/message.h"
 #include "server/auth.h"
 #include "server/change_hub.h"
 #include "server/dump_broker.h"
@@ -89,6 +94,56 @@ TEST(PathGuard, RefusesTraversalLinksAndNonsense) {
   const PathGuard open({"/"});
   EXPECT_OK(open.Check("f", absl::StrCat(root, "/link/new"))) << "no roots: links are followed";
   EXPECT_FALSE(open.Check("f", absl::StrCat(root, "/../x")).ok());
+}
+
+// Sets each field of strings in `part` to `text`, one at a time, and calls `visit` with its dotted
+// name while it is set.
+void ForEachTextField(google::protobuf::Message* part, const std::string& prefix,
+                      const std::string& text,
+                      const std::function<void(const std::string&)>& visit) {
+  using google::protobuf::FieldDescriptor;
+  const auto& r = *part->GetReflection();
+  for (int i = 0; i < part->GetDescriptor()->field_count(); ++i) {
+    const FieldDescriptor* field = part->GetDescriptor()->field(i);
+    const std::string name = prefix + field->name();
+    if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE && !field->is_repeated()) {
+      const bool there = r.HasField(*part, field);
+      ForEachTextField(r.MutableMessage(part, field), name + ".", text, visit);
+      if (!there) r.ClearField(part, field);
+    }
+    if (field->cpp_type() != FieldDescriptor::CPPTYPE_STRING) continue;
+    const std::unique_ptr<google::protobuf::Message> before(part->New());
+    before->CopyFrom(*part);
+    if (field->is_repeated()) {
+      r.AddString(part, field, text);
+    } else {
+      r.SetString(part, field, text);
+    }
+    visit(name);
+    part->CopyFrom(*before);
+  }
+}
+
+// A field that is added later is found by its name.
+TEST(PathGuard, RefusesAPathOutsideInEveryFieldThatTakesOne) {
+  TempDir folder;
+  std::filesystem::create_directories(folder / "root");
+  const PathGuard guard({folder / "root"});
+  v1::JobSpec spec = TinyJob("demo", folder / "root/out");
+  std::set<std::string> refused;
+  const auto visit = [&](const std::string& name) {
+    const bool takes_a_path =
+        std::regex_search(name, std::regex("(path|paths|dir|file|files|folder|resume)$"));
+    const absl::Status status = guard.CheckSpec(spec);
+    EXPECT_EQ(takes_a_path, !status.ok()) << name << ": " << status;
+    if (status.ok()) return;
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(name + ": ")));
+    refused.insert(name);
+  };
+  ForEachTextField(&spec, "", "/etc", visit);
+  EXPECT_THAT(refused,
+              ::testing::UnorderedElementsAre("data.path", "data.val_path", "data.tokenizer_path",
+                                              "train.out_dir", "restart.resume"));
 }
 
 TEST(PathGuard, LooksAtEveryPathOfASpec) {
