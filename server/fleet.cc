@@ -114,4 +114,16 @@ void Fleet::Prune(const std::set<std::string>& active_jobs) {
   }
 }
 
+void Fleet::ForgetLost(const std::vector<JobPtr>& active) {
+  std::set<std::string> placed;
+  for (const JobPtr& job : active) {
+    for (const v1::RankPlacement& place : job->placements()) placed.insert(place.node());
+  }
+  const absl::Duration limit = std::max(limits_.forgotten, limits_.lost);
+  MutexLock lock(&mutex_);
+  std::erase_if(nodes_, [&](const auto& entry) {
+    return clock_.Monotonic() - entry.second.heard >= limit && !placed.contains(entry.first);
+  });
+}
+
 }  // namespace nsa::server

@@ -34,6 +34,7 @@ class Fleet {
   struct Limits {
     absl::Duration unknown = absl::Seconds(10);
     absl::Duration lost = absl::Seconds(300);
+    absl::Duration forgotten = absl::Hours(1);  // never before `lost`
   };
   Fleet(const Clock& clock, Limits limits);
 
@@ -58,6 +59,11 @@ class Fleet {
 
   // When this object was made: nothing was heard before.
   absl::Duration started() const { return started_; }
+
+  // Drops the machines that have been silent for Limits::forgotten and that none of these jobs is
+  // placed on: a host that was renamed or taken away must not be missed for ever. One that comes
+  // back is a new one.
+  void ForgetLost(const std::vector<JobPtr>& active);
 
  private:
   using Key = std::tuple<std::string, int64_t, int32_t>;  // job, generation, rank

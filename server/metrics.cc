@@ -401,9 +401,11 @@ void Metrics::ObserveFleet(const std::vector<NodeView>& nodes, const std::vector
                                                                   {{"gpu", "free"}, 0},
                                                                   {{"gpu", "allocated"}, 0}};
   bool any_gpu = false;
+  std::set<Labels> agents;
   for (const NodeView& node : nodes) {
     const bool ready = node.state == RankView::Node::kReady;
-    Gauge(FamilyId::kAgentUp, {{"agent", node.info.name()}}).Set(ready ? 1 : 0);
+    const Labels& agent = *agents.insert({{"agent", node.info.name()}}).first;
+    Gauge(FamilyId::kAgentUp, agent).Set(ready ? 1 : 0);
     if (!ready) continue;
     const NodeSlots free = FreeSlots(node.info, active);
     const auto gpus_free = static_cast<int64_t>(free.gpus_free.size());
@@ -425,7 +427,7 @@ void Metrics::ObserveFleet(const std::vector<NodeView>& nodes, const std::vector
   for (const auto& [kind, count] : queued) {
     Gauge(FamilyId::kQueuedJobs, {{"kind", kind}}).Set(static_cast<double>(count));
   }
-  ObserveGpus(nodes, active);
+  SweepMachines(agents, ObserveGpus(nodes, active));
   std::set<std::string> alive;
   for (const JobPtr& job : active) {
     const std::string& id = *alive.insert(job->job().id()).first;
@@ -446,7 +448,9 @@ void Metrics::ObserveFleet(const std::vector<NodeView>& nodes, const std::vector
   Sweep();
 }
 
-void Metrics::ObserveGpus(const std::vector<NodeView>& nodes, const std::vector<JobPtr>& active) {
+std::set<Metrics::Labels> Metrics::ObserveGpus(const std::vector<NodeView>& nodes,
+                                               const std::vector<JobPtr>& active) {
+  std::set<Labels> shown;
   std::map<std::string, double> peaks;  // by UUID
   for (const NodeView& node : nodes) {
     for (int i = 0; i < node.info.gpus_size(); ++i) {
@@ -454,11 +458,13 @@ void Metrics::ObserveGpus(const std::vector<NodeView>& nodes, const std::vector<
       peaks[gpu.uuid()] = PeakFlops(gpu.name());
       if (node.state != RankView::Node::kReady) continue;
       const auto set = [&](const char* kind, int64_t bytes) {
-        Gauge(FamilyId::kGpuMemory, {{"agent", node.info.name()},
-                                     {"gpu", absl::StrCat(i)},
-                                     {"name", gpu.name()},
-                                     {"kind", kind}})
-            .Set(static_cast<double>(bytes));
+        const Labels& labels = *shown
+                                    .insert({{"agent", node.info.name()},
+                                             {"gpu", absl::StrCat(i)},
+                                             {"name", gpu.name()},
+                                             {"kind", kind}})
+                                    .first;
+        Gauge(FamilyId::kGpuMemory, labels).Set(static_cast<double>(bytes));
       };
       set("total", gpu.memory_bytes());
       set("used", gpu.memory_bytes() - gpu.free_bytes());
@@ -481,6 +487,7 @@ void Metrics::ObserveGpus(const std::vector<NodeView>& nodes, const std::vector<
     if (!gpus.empty()) series.peak_flops = peak;
     ShowGpus(&series, std::move(gpus));
   }
+  return shown;
 }
 
 // The job has `gpus` and no others.
@@ -505,6 +512,17 @@ void Metrics::ObserveRanks(const v1::Job& job, const std::vector<RankView>& rank
     Gauge(&series, FamilyId::kWorkerTelemetryFailing, {{"job_id", job.id()}, {"rank", label}})
         .Set(failing ? 1 : 0);
   }
+}
+
+void Metrics::SweepMachines(const std::set<Labels>& agents, const std::set<Labels>& gpus) {
+  const auto sweep = [&](FamilyId id, const std::set<Labels>& now, std::set<Labels>* before) {
+    for (const Labels& labels : *before) {
+      if (!now.contains(labels)) gauges_[static_cast<size_t>(id)]->Remove(&Gauge(id, labels));
+    }
+    *before = now;
+  };
+  sweep(FamilyId::kAgentUp, agents, &agents_);
+  sweep(FamilyId::kGpuMemory, gpus, &gpus_);
 }
 
 void Metrics::Sweep() {

@@ -50,7 +50,8 @@ class Metrics {
   void ObserveRecords(const v1::Job& job, int32_t rank,
                       const std::vector<v1::WorkerRecord>& records);
 
-  // What there is now; also drops the series of jobs that ended more than kGrace ago. A job that is
+  // What there is now: series of machines that are not among `nodes`, and of GPUs of machines that
+  // are not ready, go. Also drops the series of jobs that ended more than kGrace ago. A job that is
   // not active has ended. A job with a gang that moved to its state before this coordinator started
   // gets its series here: state, step, validation loss and checkpoint as the store has them.
   void ObserveFleet(const std::vector<NodeView>& nodes, const std::vector<JobPtr>& active,
@@ -98,9 +99,13 @@ class Metrics {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ObserveCheckpoint(const v1::Job& job, const v1::WorkerRecord& record, JobSeries* series)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void ObserveGpus(const std::vector<NodeView>& nodes, const std::vector<JobPtr>& active)
+  // Returns the labels of the GPUs that have series now.
+  std::set<Labels> ObserveGpus(const std::vector<NodeView>& nodes,
+                               const std::vector<JobPtr>& active)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ShowGpus(JobSeries* series, std::set<Labels> gpus) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SweepMachines(const std::set<Labels>& agents, const std::set<Labels>& gpus)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Sweep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Clock& clock_;
@@ -110,6 +115,8 @@ class Metrics {
   std::vector<prometheus::Family<prometheus::Histogram>*> histograms_;
   Mutex mutex_;
   std::map<std::string, JobSeries> jobs_ ABSL_GUARDED_BY(mutex_);
+  std::set<Labels> agents_ ABSL_GUARDED_BY(mutex_);  // with nsa_agent_up
+  std::set<Labels> gpus_ ABSL_GUARDED_BY(mutex_);    // with nsa_gpu_memory_bytes
 };
 
 }  // namespace nsa::server

@@ -124,7 +124,7 @@ inline constexpr FamilySpec kFamilies[] = {
     {FamilyId::kSlots, kGauge, "nsa_slots", "kind state",
      "Slots of the ready machines: cpu or gpu, free or allocated."},
     {FamilyId::kAgentUp, kGauge, "nsa_agent_up", "agent",
-     "1 while the agent's heartbeats arrive, else 0."},
+     "1 while the agent's heartbeats arrive, else 0; gone when the machine is forgotten."},
     {FamilyId::kGpuMemory, kGauge, "nsa_gpu_memory_bytes", "agent gpu name kind",
      "Memory of a GPU of a ready machine, total and used, whoever uses it."},
 

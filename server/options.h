@@ -22,6 +22,7 @@ struct Options {
   std::string token_file;
   absl::Duration node_unknown;
   absl::Duration node_lost;
+  absl::Duration node_forgotten = absl::Hours(1);  // not configurable
   int64_t log_quota_bytes = 0;
   absl::Duration job_retention;  // zero: for ever
   // A client that does not answer a ping within `ping_timeout` is gone; pings come every

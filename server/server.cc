@@ -53,7 +53,9 @@ struct Server::Parts {
         lock(std::move(a_lock)),
         auth(std::move(an_auth)),
         metrics(clock),
-        fleet(clock, {.unknown = with.node_unknown, .lost = with.node_lost}),
+        fleet(clock, {.unknown = with.node_unknown,
+                      .lost = with.node_lost,
+                      .forgotten = with.node_forgotten}),
         logs(with.state_dir / "logs", with.log_quota_bytes),
         dumps(clock),
         paths(with.allowed_roots) {}
@@ -151,6 +153,7 @@ void Server::Parts::Look() {
   looked = now;
   retention->Look();
   const std::vector<JobPtr> active = store->Active();
+  fleet.ForgetLost(active);
   metrics.ObserveFleet(fleet.Nodes(), active, store->CountByState());
   for (const JobPtr& job : active) {
     if (HasGang(job->job().state())) {

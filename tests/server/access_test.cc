@@ -52,6 +52,28 @@ TEST_F(ServerTest, MetricsAndHealthAnswerOverHttp) {
   EXPECT_THAT(HttpGet(server_->metrics_address(), "/nothing"), HasSubstr("404"));
 }
 
+TEST_F(ServerTest, AMachineThatNeverComesBackLeavesTheListAndTheMetrics) {
+  metrics_address_ = "127.0.0.1:0";
+  forgets_at_once_ = true;
+  Restart();
+  FakeAgent agent("renamed", 1, Wire());
+  const auto listed = [&] {
+    const auto nodes = Call<v1::ListNodesResponse>(&v1::CoordinatorService::Stub::ListNodes,
+                                                   people_.get(), v1::ListNodesRequest());
+    EXPECT_OK(nodes.status());
+    return nodes.ok() && nodes->nodes_size() > 0;
+  };
+  const auto measured = [&] {
+    return absl::StrContains(HttpGet(server_->metrics_address(), "/metrics"),
+                             "nsa_agent_up{agent=\"renamed\"}");
+  };
+  ASSERT_TRUE(Within(absl::Minutes(1), [&] {
+    EXPECT_OK(agent.Beat());
+    return listed() && measured();
+  }));
+  EXPECT_TRUE(Within(absl::Minutes(1), [&] { return !listed() && !measured(); }));
+}
+
 TEST_F(ServerTest, ASecondCoordinatorIsRefusedWithinTwoSeconds) {
   const absl::Time start = absl::Now();
   EXPECT_THAT(

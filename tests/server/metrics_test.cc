@@ -373,6 +373,32 @@ TEST(Metrics, ShowTheMemoryOfEveryGpuAndWhatAJobMakesOfItsOwn) {
   EXPECT_NEAR(mfu, 1e6 * FlopsPerToken(job.job().spec()) / (2 * 989e12), 1e-9);
 }
 
+TEST(Metrics, DropTheSeriesOfMachinesThatAreGone) {
+  FakeClock clock;
+  Metrics metrics(clock);
+  std::vector<NodeView> nodes(2);
+  for (const char* name : {"a", "b"}) {
+    NodeView& node = nodes[name[0] - 'a'];
+    node.state = RankView::Node::kReady;
+    node.info.set_name(name);
+    node.info.add_gpus()->set_memory_bytes(1'000);
+  }
+  const auto up = [](const char* agent, int value) {
+    return HasSubstr(absl::StrFormat("nsa_agent_up{agent=\"%s\"} %d\n", agent, value));
+  };
+  const auto gpu = [](const char* agent) {
+    return HasSubstr(absl::StrFormat("nsa_gpu_memory_bytes{agent=\"%s\"", agent));
+  };
+  metrics.ObserveFleet(nodes, {}, {});
+  EXPECT_THAT(metrics.Text(), AllOf(up("a", 1), up("b", 1), gpu("a"), gpu("b")));
+  nodes[1].state = RankView::Node::kLost;
+  metrics.ObserveFleet(nodes, {}, {});
+  EXPECT_THAT(metrics.Text(), AllOf(up("a", 1), up("b", 0), gpu("a"), Not(gpu("b"))));
+  nodes.pop_back();
+  metrics.ObserveFleet(nodes, {}, {});
+  EXPECT_THAT(metrics.Text(), AllOf(up("a", 1), gpu("a"), Not(HasSubstr("agent=\"b\""))));
+}
+
 TEST(Metrics, ShowWhichGpusAJobHasNow) {
   FakeClock clock;
   Metrics metrics(clock);

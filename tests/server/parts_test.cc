@@ -18,6 +18,7 @@
 #include "server/change_hub.h"
 #include "server/dump_broker.h"
 #include "server/errors.h"
+#include "server/fleet.h"
 #include "server/local_agent.h"
 #include "server/path_guard.h"
 #include "server/self_probe.h"
@@ -168,6 +169,48 @@ TEST(PathGuard, LooksAtEveryPathOfASpec) {
   bad = spec;
   bad.mutable_train()->set_out_dir("/etc");
   EXPECT_FALSE(guard.CheckSpec(bad).ok());
+}
+
+TEST(Fleet, ForgetsAMachineThatIsLongSilentAndHasNoJob) {
+  FakeClock clock;
+  Fleet fleet(clock, {.lost = absl::Minutes(5), .forgotten = absl::Hours(1)});
+  const auto beat = [&](const char* name) {
+    v1::HeartbeatRequest heartbeat;
+    heartbeat.mutable_node()->set_name(name);
+    EXPECT_OK(fleet.Observe(heartbeat));
+  };
+  v1::StoredJob job;
+  job.add_placements()->set_node("placed");
+  const std::vector<JobPtr> active = {std::make_shared<const v1::StoredJob>(job)};
+  const auto names = [&] {
+    fleet.ForgetLost(active);
+    std::vector<std::string> all;
+    for (const NodeView& node : fleet.Nodes()) all.push_back(node.info.name());
+    return all;
+  };
+  for (const char* name : {"here", "placed", "renamed"}) beat(name);
+  clock.Advance(absl::Hours(1) - absl::Seconds(1));
+  beat("here");
+  EXPECT_THAT(names(), ::testing::ElementsAre("here", "placed", "renamed"));
+  clock.Advance(absl::Seconds(1));
+  EXPECT_THAT(names(), ::testing::ElementsAre("here", "placed"));
+  EXPECT_EQ(fleet.Find("placed")->state, RankView::Node::kLost);
+  beat("renamed");
+  EXPECT_THAT(names(), ::testing::ElementsAre("here", "placed", "renamed"));
+}
+
+TEST(Fleet, ForgetsNobodyWhoIsNotLost) {
+  FakeClock clock;
+  Fleet fleet(clock, {.lost = absl::Hours(3), .forgotten = absl::Hours(1)});
+  v1::HeartbeatRequest heartbeat;
+  heartbeat.mutable_node()->set_name("a");
+  EXPECT_OK(fleet.Observe(heartbeat));
+  clock.Advance(absl::Hours(2));
+  fleet.ForgetLost({});
+  EXPECT_EQ(fleet.Nodes().size(), 1u);
+  clock.Advance(absl::Hours(1));
+  fleet.ForgetLost({});
+  EXPECT_TRUE(fleet.Nodes().empty());
 }
 
 TEST(DumpBroker, GivesWhatIsThereAndSaysWhatIsMissing) {

@@ -42,6 +42,9 @@ class ServerTest : public ::testing::Test {
     options->token_file = token_file_;
     options->tls = tls_;
     if (!allowed_root_.empty()) options->allowed_roots = {allowed_root_};
+    if (forgets_at_once_) {
+      options->node_unknown = options->node_lost = options->node_forgotten = absl::Seconds(1);
+    }
     options->ping_every = ping_every_;
     options->ping_timeout = ping_timeout_;
     return *options;
@@ -174,6 +177,7 @@ class ServerTest : public ::testing::Test {
   v1::TlsConfig tls_;
   std::string metrics_address_;
   std::filesystem::path allowed_root_;
+  bool forgets_at_once_ = false;  // a machine that is unknown
   absl::Duration ping_every_ = absl::Seconds(60);
   absl::Duration ping_timeout_ = absl::Seconds(20);
   std::unique_ptr<Server> server_;
