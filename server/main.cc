@@ -1,8 +1,9 @@
 // nsa-coordinator: takes jobs, keeps them alive, shows them.
 //
 // Exit codes: 0 drained after SIGTERM or SIGINT (workers keep running), 1 failed, 2 bad usage or
-// configuration, 3 the store is damaged or of a newer version, 4 a port is taken, 5 another
-// coordinator has the state folder, 6 not reachable any more (start it again).
+// configuration, 3 the store is damaged, 4 a port is taken, 5 another coordinator has the state
+// folder, the store is of a newer version or an address is not allowed, 6 not reachable any more
+// (start it again).
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>

@@ -155,6 +155,18 @@ class Alerts(unittest.TestCase):
                 for label in ("job", "instance"):
                     self.assertRegex(series["series"], rf'[{{ ]{label}="[^"]+"', f"{test['name']}: a scrape adds {label}")
 
+    def test_are_tested_on_series_that_exist(self):
+        known = families()
+        operations = re.search(r'for \(const char\* op : \{([^}]*)\}\)', (TOP / "server/metrics.cc").read_text())[1]
+        for test in yaml.safe_load(RULE_TESTS.read_text())["tests"]:
+            for series in test["input_series"]:
+                name, labels = re.match(r"(\w+)\{(.*)\}$", series["series"]).groups()
+                values = dict(re.findall(r'(\w+)="([^"]*)"', labels))
+                if name not in BUILT_IN:
+                    self.assertEqual(set(values) - {"job", "instance"}, known[name], f"{test['name']}: {name}")
+                if "op" in values:
+                    self.assertIn(f'"{values["op"]}"', operations, test["name"])
+
     def test_each_has_a_test_of_both_sides_and_a_section_in_the_runbook(self):
         tested = {}
         for test in yaml.safe_load(RULE_TESTS.read_text())["tests"]:
