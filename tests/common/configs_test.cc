@@ -106,6 +106,31 @@ TEST(ConfigFiles, EachBeginWithWhatTheyAreForAndHaveTheirFilesName) {
   }
 }
 
+// The command that deploy/compose.yaml gives is run in the container's home, which has no source
+// tree.
+TEST(ConfigFiles, TheJobOfTheContainersNeedsNoFilesOfThisTree) {
+  std::ifstream in(kTree / "deploy" / "compose.yaml");
+  std::stringstream compose;
+  compose << in.rdbuf();
+  const std::string text = compose.str();
+  std::smatch file;
+  ASSERT_TRUE(std::regex_search(text, file, std::regex("nsactl submit /jobs/([a-z0-9_.]+)")));
+  ASSERT_NE(text.find("../configs/jobs:/jobs"), std::string::npos);
+  TempDir home;
+  const auto job = LoadJobFile(kTree / "configs" / "jobs" / file[1].str(), home.path());
+  ASSERT_TRUE(job.ok()) << job.status();
+  MachineView machine;
+  machine.cpu_slots = 2;
+  machine.cores = 2;
+  machine.memory_bytes = int64_t{4} << 30;
+  PreflightContext context;
+  context.machine = &machine;
+  context.check_files = true;
+  const v1::PreflightReport report = Preflight(job->spec, context);
+  EXPECT_TRUE(report.accepted()) << FormatReport(report, file[1].str());
+  EXPECT_TRUE(job->spec.train().out_dir().starts_with(home.path().string()));
+}
+
 TEST(ConfigFiles, TheDemoFindsItsTextAndEnoughOfItInThisTree) {
   absl::StatusOr<JobFile> job = LoadJobFile(kTree / "configs" / "jobs" / "demo.yaml", kTree);
   ASSERT_TRUE(job.ok()) << job.status();
