@@ -134,6 +134,9 @@ absl::Status LocalAgent::Launch() {
   spawn.output = options_.state_dir / "agent.log";
   NSA_ASSIGN_OR_RETURN(const ProcessIdentity identity, Spawn(spawn));
   child_ = identity.pid;
+  if (const absl::Status status = RaiseOomScore(identity.pid, options_.oom_score); !status.ok()) {
+    spdlog::warn("local agent: {}", status.ToString());
+  }
   last_problem_.clear();
   if (!failing()) {
     spdlog::info("local agent: started {} as process {}", options_.program.string(), identity.pid);

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "common/clock.h"
 #include "common/mutex.h"
+#include "common/oom_score.h"
 #include "common/process.h"
 
 namespace nsa::server {
@@ -27,6 +28,7 @@ class LocalAgent {
     // workers of a dead agent wait for the next one to adopt them.
     absl::Duration first_backoff = absl::Milliseconds(500);
     absl::Duration longest_backoff = absl::Seconds(2);
+    int oom_score = kAgentOomScore;  // at least; else it would have the coordinator's
   };
 
   // Starts looking after it, on a thread of its own. A missing program is said once in the log; the

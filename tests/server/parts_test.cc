@@ -338,6 +338,22 @@ class LocalAgentTest : public ::testing::Test {
   RealClock clock_;
 };
 
+// Only a privilege makes the coordinator's own score lower than zero, so a higher one is asked for.
+TEST_F(LocalAgentTest, GivesTheAgentAnOomScoreOfItsOwn) {
+  const auto agent = LocalAgent::Start({.program = folder_ / "stand-in",
+                                        .state_dir = folder_ / "agent",
+                                        .coordinator_address = "unix:/nowhere",
+                                        .oom_score = 300},
+                                       clock_);
+  const ProcessIdentity process = WaitFor(*agent, 0);
+  int score = 0;
+  for (int i = 0; i < 6'000 && score < 300; ++i) {
+    std::ifstream(absl::StrCat("/proc/", process.pid, "/oom_score_adj")) >> score;
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  EXPECT_EQ(score, 300);
+}
+
 TEST_F(LocalAgentTest, OutlivesTheCoordinatorAndIsFoundAgain) {
   ProcessIdentity first;
   {

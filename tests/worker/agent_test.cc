@@ -76,6 +76,19 @@ TEST_F(AgentTest, ShowsStepAndPhaseOfARunningWorker) {
   EXPECT_THAT(now.process_state(), ::testing::AnyOf("R", "S"));
 }
 
+// With the agent's own score a trainer that leaks would be the last that the kernel kills.
+TEST_F(AgentTest, TheKernelKillsAWorkerBeforeTheAgent) {
+  StartAgent();
+  RunWorker(Assignment(kJob, 1000000));
+  ASSERT_TRUE(coordinator_.WaitFor([&] {
+    int score = 0;
+    std::ifstream(
+        absl::StrCat("/proc/", coordinator_.ObservationLocked(kJob).pid(), "/oom_score_adj")) >>
+        score;
+    return score >= 100;
+  }));
+}
+
 TEST_F(AgentTest, GivesTwoRanksOneRendezvousFolder) {
   StartAgent();
   const Key first = {"gang", 1, 0};

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "common/atomic_file.h"
+#include "common/oom_score.h"
 #include "common/status.h"
 #include "nsa/v1/worker.pb.h"
 #include "spdlog/spdlog.h"
@@ -124,6 +125,9 @@ absl::StatusOr<ProcessIdentity> Launch(const v1::WorkerAssignment& assignment, c
                               .environment = EnvironmentOf(assignment, options),
                               .working_dir = dir.path,
                               .output = dir.log()}));
+  if (const absl::Status status = RaiseOomScore(identity.pid, kWorkerOomScore); !status.ok()) {
+    spdlog::warn("{}: {}", dir.path.string(), status.ToString());
+  }
   // Without the file the worker is still found again, by its command line.
   if (const absl::Status status = WriteIdentity(dir.identity(), identity); !status.ok()) {
     spdlog::warn("{}: {}", dir.path.string(), status.ToString());
