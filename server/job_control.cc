@@ -275,7 +275,11 @@ absl::StatusOr<v1::ListJobsResponse> JobControl::List(const v1::ListJobsRequest&
 }
 
 int64_t JobControl::FurthestStep(const v1::StoredJob& stored) const {
-  int64_t step = stored.job().progress().step();
+  // Without ranks the job goes on from its checkpoint: what came after it is done again.
+  const State state = stored.job().state();
+  const bool trains = state == v1::Job::STATE_RUNNING || state == v1::Job::STATE_STOPPING;
+  const v1::JobProgress& progress = stored.job().progress();
+  int64_t step = trains ? progress.step() : progress.checkpoint_step();
   for (const RankView& rank : fleet_.Ranks(stored, fleet_.started())) {
     if (rank.worker.has_value()) step = std::max<int64_t>(step, rank.worker->step());
   }

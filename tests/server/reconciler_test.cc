@@ -432,6 +432,29 @@ TEST_F(ReconcilerTest, ResumeContinuesAStoppedAndAFailedJobButNoOther) {
   EXPECT_THAT(control().Resume(id).status(), StatusIs(absl::StatusCode::kFailedPrecondition));
 }
 
+TEST_F(ReconcilerTest, AStopAtAStepThatWillBeDoneAgainIsAccepted) {
+  FakeAgent agent = MakeAgent("a", 1);
+  const std::string id = Submit(Spec("demo"));
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  agent.Train(5);
+  agent.Checkpoint();
+  agent.Train(10);
+  Round({&agent});
+  EXPECT_THAT(Stop(id, v1::STOP_MODE_AT_STEP, 8),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("step 15 is done")));
+  ASSERT_OK(Stop(id, v1::STOP_MODE_NOW));
+  RunUntil(id, Job::STATE_STOPPED, {&agent});
+  ASSERT_OK(control().Resume(id).status());
+  EXPECT_THAT(Stop(id, v1::STOP_MODE_AT_STEP, 5),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("step 5 is done")));
+  ASSERT_OK(Stop(id, v1::STOP_MODE_AT_STEP, 8)) << "it goes on from the checkpoint of step 5";
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  agent.Train(100);
+  RunUntil(id, Job::STATE_STOPPED, {&agent});
+  EXPECT_EQ(Get(id).reason(), "STOPPED_AT_STEP");
+  EXPECT_EQ(Get(id).progress().step(), 8);
+}
+
 TEST_F(ReconcilerTest, AHangIsDumpedThenRestarted) {
   FakeAgent agent = MakeAgent("a", 2);
   const std::string id = Submit(Spec("demo", 2));
