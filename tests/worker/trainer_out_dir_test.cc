@@ -20,26 +20,41 @@ namespace {
 using ::testing::HasSubstr;
 
 TEST(Trainer, AStartThatIsRefusedLeavesTheFilesOfTheRunThatOwnsThemAlone) {
-  const TempDir dir;
-  RunJob(dir, Job(dir), StopAt(2, 0));
-  const auto content = [&] {
-    std::map<std::string, std::string> files;
-    for (const auto& entry : std::filesystem::directory_iterator(dir / "out")) {
-      if (entry.is_regular_file()) files[entry.path().filename()] = ReadFile(entry.path());
-    }
-    return files;
-  };
-  const auto before = content();
-  ASSERT_TRUE(before.contains("metrics.json"));
-  const TempDir others, again;
-  EXPECT_THAT(RunJob(others, Job(dir), {.job_id = "job-2"})[0].finished.text(),
-              HasSubstr("belongs to job job-1"));
-  EXPECT_EQ(content(), before);
-  // A worker of this job that lives on, in a gang that was given up.
-  const auto holder = CheckpointWriter::Open({.out_dir = *Folder::Make(dir / "out")});
-  ASSERT_TRUE(holder.ok());
-  EXPECT_THAT(RunJob(again, Job(dir))[0].finished.text(), HasSubstr("being trained into"));
-  EXPECT_EQ(content(), before);
+  for (const int world : {1, 2}) {
+    const TempDir dir;
+    RunJob(dir, Job(dir), StopAt(2, 0, world));
+    const auto content = [&] {
+      std::map<std::string, std::string> files;
+      for (const auto& entry : std::filesystem::directory_iterator(dir / "out")) {
+        if (entry.is_regular_file()) files[entry.path().filename()] = ReadFile(entry.path());
+      }
+      return files;
+    };
+    const auto before = content();
+    ASSERT_TRUE(before.contains("metrics.json"));
+    ASSERT_EQ(before.contains("heartbeat_rank1.jsonl"), world == 2);
+    // What a rank that began too early would cut back: rows behind the checkpoint that it reads.
+    const std::string last = "heartbeat_rank" + std::to_string(world - 1) + ".jsonl";
+    std::ofstream(dir / "out" / last, std::ios::app) << "{\"step\":3,\"msg\":\"progress\"}\n";
+    const auto alive = content();
+    ASSERT_NE(alive, before);
+    const auto expect_refused = [&](const RunOptions& options, const std::string& why) {
+      const TempDir runs;
+      const auto results = RunJob(runs, Job(dir), options);
+      EXPECT_THAT(results[0].finished.text(), HasSubstr(why));
+      for (const RankResult& result : results) {
+        EXPECT_NE(result.finished.outcome(), v1::OUTCOME_UNSPECIFIED) << "every rank says its end";
+        EXPECT_NE(result.finished.outcome(), v1::OUTCOME_COMPLETED);
+        EXPECT_TRUE(result.steps.empty());
+      }
+      EXPECT_EQ(content(), alive) << world << " ranks: " << why;
+    };
+    expect_refused({.world = world, .job_id = "job-2"}, "belongs to job job-1");
+    // A worker of this job that lives on, in a gang that was given up.
+    const auto holder = CheckpointWriter::Open({.out_dir = *Folder::Make(dir / "out")});
+    ASSERT_TRUE(holder.ok());
+    expect_refused({.world = world}, "being trained into");
+  }
 }
 
 // A job that runs until it is asked to stop, and saves all the time.

@@ -72,6 +72,8 @@ v1::WorkerFinished Trainer::Run() {
   // Without a reporter, setting up failed before there was a step to go on from: nothing of the
   // files is removed.
   if (reporter_ == nullptr) {
+    // Whether out_dir is this gang's only rank 0 knows; the others have their journals.
+    if (launch_.rank() != 0) out_dir_ = Folder();
     absl::Status opened = OpenReporter(std::numeric_limits<int64_t>::max());
     if (!opened.ok()) {  // its files cannot be opened: there is still the journal
       out_dir_ = Folder();

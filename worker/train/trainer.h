@@ -93,6 +93,7 @@ class Trainer {
   absl::Status SetUp();
   absl::Status OpenRunDir();
   absl::Status OpenOutDir();
+  absl::Status TakeOutDir();
   absl::Status LetGoOfOutDirUnless(const absl::Status& ours);
   absl::Status OpenData();
   absl::Status Meet();

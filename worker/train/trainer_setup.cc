@@ -100,7 +100,7 @@ absl::Status Trainer::SetUp() {
   NSA_RETURN_IF_ERROR(OpenGpu());
   NSA_RETURN_IF_ERROR(MakeModel());
   NSA_RETURN_IF_ERROR(Resume());
-  NSA_RETURN_IF_ERROR(OpenCheckpoints());  // takes out_dir's lock before its files are touched
+  NSA_RETURN_IF_ERROR(TakeOutDir());  // before its files are touched
   NSA_RETURN_IF_ERROR(OpenReporter(step()));
   ReportStart();
   return absl::OkStatus();
@@ -129,6 +129,14 @@ absl::Status Trainer::OpenOutDir() {
   }
   out_dir_ = *std::move(out_dir);
   return absl::OkStatus();
+}
+
+// Rank 0 claims out_dir and takes its lock, for all: the others touch nothing in it before. When it
+// is refused its connections close, which ends their wait.
+absl::Status Trainer::TakeOutDir() {
+  if (launch_.rank() == 0) NSA_RETURN_IF_ERROR(OpenCheckpoints());
+  NSA_RETURN_IF_ERROR(comm_->Barrier("out_dir"));
+  return launch_.rank() == 0 ? absl::OkStatus() : OpenCheckpoints();
 }
 
 // Nothing is written into a folder that is somebody else's, not even why this run failed.
