@@ -1,13 +1,16 @@
 #include "worker/train/trainer.h"
 
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 
 #include <cmath>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "common/checkpoint_dir.h"
+#include "tests/testing/within.h"
 #include "tests/worker/trainer_jobs.h"
 
 namespace nsa {
@@ -57,6 +60,37 @@ TEST(Trainer, ValidationIsNoPartOfTheNextStepsTime) {
   for (const size_t eval : {0, 1}) {
     EXPECT_LT(result.steps[4 * (eval + 1)].times().step_seconds(), result.evals[eval].seconds());
   }
+}
+
+// Whoever looks for hangs sees that a long read of large files is none.
+TEST(Trainer, ShowsOnItsStatusPageThatItsDataIsStillBeingRead) {
+  const TempDir dir;
+  const std::string pipe = dir / "pipe.jsonl";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  v1::JobSpec spec = Job(dir);
+  spec.mutable_data()->set_source(v1::DATA_SOURCE_JSONL);
+  spec.mutable_data()->add_path(pipe);
+  spec.mutable_train()->set_steps(1);
+  std::thread writer([&] {
+    std::ofstream out(pipe);  // waits for the reader
+    const auto page = [&] { return ReadStatusPage(RunFolder(dir, {}, 0) / "status"); };
+    for (int line = 0; line < 3; ++line) {
+      const auto before = page();
+      EXPECT_TRUE(before.ok()) << before.status();
+      if (!before.ok()) return;
+      EXPECT_EQ(before->phase, Phase::kData);
+      out << "{\"text\": \"01234567890123456789 01234567890123456789\"}" << std::endl;
+      EXPECT_TRUE(Within(absl::Seconds(60),
+                         [&] {
+                           const auto now = page();
+                           return now.ok() && now->progress > before->progress;
+                         }))
+          << "line " << line;
+    }
+  });
+  const RankResult result = RunJob(dir, spec)[0];
+  writer.join();
+  EXPECT_EQ(result.finished.outcome(), v1::OUTCOME_COMPLETED) << result.finished.text();
 }
 
 TEST(Trainer, KeepsItsStatusPageCurrentToTheEnd) {

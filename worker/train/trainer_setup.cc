@@ -155,7 +155,8 @@ absl::Status Trainer::OpenData() {
                                                 .rank = launch_.rank(),
                                                 .world_size = launch_.world_size(),
                                                 .vocab = VocabOf(spec_),
-                                                .on_fallback = on_fallback}));
+                                                .on_fallback = on_fallback,
+                                                .on_progress = [this] { page_.Touch(); }}));
   return absl::OkStatus();
 }
 

@@ -242,7 +242,8 @@ void TokenStore::Move(int64_t begin, int64_t end, TokenStore* other) {
 }
 
 absl::StatusOr<Corpus> LoadCorpus(const v1::DataSpec& data, int32_t vocab,
-                                  absl::Duration stall_timeout) {
+                                  absl::Duration stall_timeout,
+                                  const std::function<void()>& on_progress) {
   const RealClock clock;
   const absl::Duration started = clock.Monotonic();
   auto loading = std::make_shared<Loading>();
@@ -255,7 +256,7 @@ absl::StatusOr<Corpus> LoadCorpus(const v1::DataSpec& data, int32_t vocab,
   }).detach();
 
   const MutexLock lock(&loading->mutex);
-  int64_t seen = -1;
+  int64_t seen = 0;
   absl::Duration seen_at = started;
   while (!loading->result) {
     loading->done.WaitFor(&loading->mutex, std::min(stall_timeout / 4, absl::Seconds(1)));
@@ -263,6 +264,7 @@ absl::StatusOr<Corpus> LoadCorpus(const v1::DataSpec& data, int32_t vocab,
     if (loading->progress.bytes != seen) {
       seen = loading->progress.bytes;
       seen_at = now;
+      if (on_progress) on_progress();
     } else if (!loading->result && now - seen_at >= stall_timeout) {
       loading->progress.cancelled = true;
       return absl::DeadlineExceededError(

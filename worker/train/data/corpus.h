@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -63,9 +64,11 @@ struct Corpus {
 // Reads the files of `data` on a thread of its own. DeadlineExceeded with DATA_STALLED in the text
 // when that thread makes no progress for `stall_timeout` (it is then left behind: it may hang in
 // the kernel). Otherwise the errors of DocumentReader, and InvalidArgument for a token that is not
-// below `vocab` or when one side has no document.
+// below `vocab` or when one side has no document. `on_progress` may be empty; it is called on the
+// caller's thread, about once a second as long as there is progress.
 absl::StatusOr<Corpus> LoadCorpus(const v1::DataSpec& data, int32_t vocab,
-                                  absl::Duration stall_timeout);
+                                  absl::Duration stall_timeout,
+                                  const std::function<void()>& on_progress = {});
 
 // Row i is tokens [i·S, i·S + S] of a store.
 class CorpusRows final : public RowSource {

@@ -209,7 +209,8 @@ absl::StatusOr<std::unique_ptr<DataLoader>> DataLoader::Open(LoaderOptions optio
     CorpusInfo info = InfoWithoutFiles(options, train->source());
     return FromRows(std::move(options), std::move(train), std::move(val), std::move(info));
   }
-  absl::StatusOr<Corpus> corpus = LoadCorpus(data, options.vocab, Timeout(data));
+  absl::StatusOr<Corpus> corpus =
+      LoadCorpus(data, options.vocab, Timeout(data), options.on_progress);
   if (!corpus.ok()) {
     if (!data.allow_synthetic_fallback()) return corpus.status();
     auto rows = MakeRows(options, v1::DATA_SOURCE_SYNTHETIC, false);

@@ -46,6 +46,8 @@ struct LoaderOptions {
   int32_t vocab = 0;  // no token at or above it is ever returned
   // Called once, on the caller's thread, when the loader turns to synthetic tokens: the reason.
   std::function<void(const std::string&)> on_fallback;
+  // Called on the caller's thread about once a second while Open() reads and makes progress.
+  std::function<void()> on_progress;
 };
 
 class DataLoader {
