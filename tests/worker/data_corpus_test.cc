@@ -1,6 +1,7 @@
 #include <zlib.h>
 #include <zstd.h>
 
+#include <ctime>
 #include <fstream>
 #include <map>
 #include <set>
@@ -255,6 +256,36 @@ TEST(LoadCorpus, HoldsOutPassagesOfATextFileWithoutLosingAByte) {
     EXPECT_THAT(passage, testing::EndsWith("\n\n"));
   }
   EXPECT_OK(Load(Spec(v1::DATA_SOURCE_TEXT, {dir / "play.txt"})));
+}
+
+// Processor seconds of this thread.
+double CpuSeconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+// Cutting is linear: what it costs does not depend on how far away the next blank line is. A search
+// to the end of the file for every passage takes many times as long here.
+TEST(DocumentReader, CutsATextWithoutBlankLinesInAsMuchTimeAsOneWithThem) {
+  const TempDir dir;
+  std::string log;
+  while (log.size() < size_t{64} << 20) log += "12:34:56 a line of a log that goes on and on\n";
+  const auto seconds = [&](const std::string& name, size_t passages) {
+    Write(dir / name, log);
+    const double begin = CpuSeconds();
+    const auto texts = ReadAllDocuments({.files = {dir / name}, .passage_bytes = size_t{16} << 10});
+    const double taken = CpuSeconds() - begin;
+    EXPECT_GT(texts.size(), passages);
+    std::string whole;
+    for (const std::string& text : texts) whole += text;
+    EXPECT_TRUE(whole == log);
+    return taken;
+  };
+  const double without = seconds("log.txt", 1000);
+  for (size_t end = 4095; end < log.size(); end += 4096) log[end - 1] = log[end] = '\n';
+  const double with = seconds("paragraphs.txt", 3000);
+  EXPECT_LT(without, 10 * with);
 }
 
 TEST(LoadCorpus, DropsTrainingCopiesOfValidationDocumentsAndCountsThem) {

@@ -100,9 +100,10 @@ absl::StatusOr<bool> DocumentReader::NextPassage(Document* document) {
   if (options_.passage_bytes > 0 && content_.size() - position_ > 2 * options_.passage_bytes) {
     const size_t earliest = position_ + options_.passage_bytes;
     const size_t latest = std::min(content_.size(), position_ + 4 * options_.passage_bytes);
-    const size_t blank = content_.find("\n\n", earliest);
+    // Not beyond: a text without blank lines would be searched to its end for every passage.
+    const size_t blank = std::string_view(content_).substr(0, latest).find("\n\n", earliest);
     const size_t newline = content_.rfind('\n', latest);
-    if (blank != std::string::npos && blank + 2 <= latest) {
+    if (blank != std::string_view::npos) {
       end = blank + 2;
     } else {
       end = newline != std::string::npos && newline >= earliest ? newline + 1 : latest;
