@@ -11,6 +11,7 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -334,6 +335,26 @@ TEST(Checkpoint, AShardWhoseFolderRankZeroRemovedIsGivenUp) {
   EXPECT_THAT(said.events,
               ElementsAre(AllOf(HasSubstr("CHECKPOINT_ABANDONED " + CheckpointName(step)),
                                 HasSubstr("rank 0 has removed its folder"))));
+}
+
+// Two snapshots are for a Save() that comes while one is written, and taken only then.
+TEST(CheckpointWriter, OneSnapshotServesForSavesThatDoNotMeet) {
+  const TempDir dir;
+  std::set<const float*> copied_to;
+  auto options = Options(dir);
+  options.copy = [&](std::span<float> to, std::span<const float> from) {
+    copied_to.insert(to.data());
+    std::copy(from.begin(), from.end(), to.begin());
+    return absl::OkStatus();
+  };
+  auto writer = CheckpointWriter::Open(options);
+  ASSERT_OK(writer);
+  const Training training(1);
+  for (int64_t step = 1; step <= 3; ++step) {
+    ASSERT_OK((*writer)->Save(training.state(), State(step)));
+    ASSERT_OK((*writer)->Drain());
+  }
+  EXPECT_EQ(copied_to.size(), 3u) << "parameters and two moments, once";
 }
 
 TEST(Checkpoint, ASnapshotThatCannotBeCopiedIsAnErrorOfSave) {

@@ -115,7 +115,7 @@ class CheckpointWriter::Impl {
     snapshot->stall_seconds = absl::ToDoubleSeconds(clock.Monotonic() - started);
     const MutexLock lock(&mutex_);
     if (copied.ok()) last_step_ = snapshot->state.step();
-    (copied.ok() ? queue_ : free_).push_back(std::move(snapshot));
+    copied.ok() ? queue_.push_back(std::move(snapshot)) : free_.push_front(std::move(snapshot));
     changed_.SignalAll();
     return Annotate(copied, "checkpoint snapshot");
   }
@@ -198,7 +198,7 @@ class CheckpointWriter::Impl {
       const absl::Status result = Write(*snapshot);
       const MutexLock lock(&mutex_);
       last_result_ = result;
-      free_.push_back(std::move(snapshot));
+      free_.push_front(std::move(snapshot));  // taken first: it has its memory
       changed_.SignalAll();
     }
   }
