@@ -102,6 +102,37 @@ TEST(CheckpointExchange, LinksInTheTemporaryFolderAreReplacedAndNotFollowed) {
   }
 }
 
+// Rank 0 fails and removes the folder before rank 1 comes, which then leaves a shard that nobody
+// has asked for any more. The next attempt is not to take it.
+TEST(CheckpointExchange, AnAttemptTakesNoShardOfTheOneBefore) {
+  const TempDir dir;
+  auto options = Options(dir);
+  options.world_size = 2;
+  options.shard_timeout = absl::Milliseconds(50);
+  auto zero = CheckpointWriter::Open(options);
+  ASSERT_OK(zero);
+  options.rank = 1;
+  auto one = CheckpointWriter::Open(options);
+  ASSERT_OK(one);
+  const Training training(1);
+  for (const int32_t attempt : {1, 2}) {
+    ASSERT_OK((*zero)->Save(training.state(), State(4), {.attempt = attempt}));
+    EXPECT_THAT((*zero)->Drain(),
+                StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("00001-of-00002")));
+    ASSERT_OK((*one)->Save(training.state(), State(4), {.attempt = attempt}));
+    EXPECT_OK((*one)->Drain());
+  }
+  EXPECT_FALSE(FindNewestGood(dir.path())->found);
+
+  ASSERT_OK((*one)->Save(training.state(), State(4), {.attempt = 3}));
+  ASSERT_OK((*one)->Drain());
+  ASSERT_OK((*zero)->Save(training.state(), State(4), {.attempt = 3}));
+  ASSERT_OK((*zero)->Drain());
+  EXPECT_TRUE(FindNewestGood(dir.path())->found);
+  EXPECT_THAT(Names(CheckpointsDir(dir.path())),
+              ElementsAre(".lock", "latest.ckpt", "step-00000004"));
+}
+
 TEST(CheckpointExchange, RetentionLeavesWhatLinksLeadTo) {
   const TempDir dir;
   const PreciousFolder precious(dir / "precious");

@@ -312,7 +312,7 @@ absl::Status Trainer::Save() { return SaveState({}); }
 // The checkpoint that the run ends with, after so many failures to write it.
 absl::Status Trainer::SaveLast(int failures) {
   const std::optional<absl::Duration> wait = WaitAfter(failures + 1, options_.last_save);
-  return SaveState({.again = failures > 0,
+  return SaveState({.attempt = failures + 1,
                     .then = wait
                                 ? absl::StrCat("it is tried again in ", absl::FormatDuration(*wait))
                                 : "it is not tried again"});

@@ -3,8 +3,9 @@
 //
 // Writing. Save() copies parameters and moments to host memory (the only part that training waits
 // for) and returns; a thread writes. Every rank writes an even slice of the flat AdamW moments,
-// rank 0 also the weights. The ranks meet in the folder `step-00005000.tmp-<generation>`: a rank's
-// shard is complete when its `….done` file is there; rank 0 waits for all of them, writes
+// rank 0 also the weights. The ranks meet in the folder `step-00005000.tmp-<generation>` (a
+// second attempt in `….tmp-<generation>-2`: what a late rank left of the first is not its): a
+// rank's shard is complete when its `….done` file is there; rank 0 waits for all of them, writes
 // state.json, syncs files and folder, renames, syncs the parent, and swings `latest.ckpt`. Killed
 // at any moment, what has a final name is complete.
 //
@@ -78,7 +79,7 @@ struct TrainingState {
 };
 
 struct SaveOptions {
-  bool again = false;                       // though this step was saved before
+  int32_t attempt = 1;                      // 2 and more: again, though this step was saved before
   std::string then = "training continues";  // what comes after a failure, for people
 };
 

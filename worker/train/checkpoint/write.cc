@@ -151,8 +151,9 @@ int64_t BestStep(const std::vector<CheckpointEntry>& entries) {
 
 }  // namespace
 
-std::string TemporaryName(const WriterPlace& place, int64_t step) {
-  return absl::StrCat(CheckpointName(step), kTemporary, place.generation);
+std::string TemporaryName(const WriterPlace& place, const Snapshot& snapshot) {
+  return absl::StrCat(CheckpointName(snapshot.state.step()), kTemporary, place.generation,
+                      snapshot.attempt > 1 ? absl::StrCat("-", snapshot.attempt) : "");
 }
 
 absl::StatusOr<v1::CheckpointFile> WriteShard(const WriterPlace& place, const Folder& temporary,
@@ -188,7 +189,7 @@ absl::StatusOr<int64_t> CompleteCheckpoint(const WriterPlace& place, const Folde
   }
   NSA_RETURN_IF_ERROR(temporary.Sync());
   NSA_RETURN_IF_ERROR(temporary.CheckInPlace());  // what gets the final name is what was written
-  NSA_RETURN_IF_ERROR(place.checkpoints.Publish(TemporaryName(place, snapshot.state.step()), name));
+  NSA_RETURN_IF_ERROR(place.checkpoints.Publish(TemporaryName(place, snapshot), name));
   NSA_RETURN_IF_ERROR(place.checkpoints.PointLink("latest.ckpt", name));
   int64_t bytes = state_file.bytes();
   for (const v1::CheckpointFile& file : state.files()) bytes += file.bytes();

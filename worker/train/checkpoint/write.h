@@ -27,6 +27,7 @@ struct Snapshot {
   std::shared_ptr<float> memory;   // where they are
   int64_t capacity = 0;            // floats of it
   double stall_seconds = 0;
+  int32_t attempt = 1;
   std::string then;  // what comes after a failure, for people
 };
 
@@ -39,8 +40,9 @@ struct WriterPlace {
   absl::Duration shard_timeout;
 };
 
-// "step-00005000.tmp-3".
-std::string TemporaryName(const WriterPlace& place, int64_t step);
+// "step-00005000.tmp-3" in generation 3; "step-00005000.tmp-3-2" for the second attempt, which has
+// nothing to do with files that a slow rank still writes for the first.
+std::string TemporaryName(const WriterPlace& place, const Snapshot& snapshot);
 
 // Any rank: its shard in the temporary folder, and for other ranks than 0 the `….done` file that
 // says so, or a `….failed` one. FailedPrecondition when something else has taken the place of

@@ -104,7 +104,7 @@ class CheckpointWriter::Impl {
 
   absl::Status Save(const TrainingState& tensors, v1::CheckpointState state,
                     const SaveOptions& how) {
-    if (state.step() == last_step_ && !how.again) return absl::OkStatus();
+    if (state.step() == last_step_ && how.attempt == 1) return absl::OkStatus();
     const RealClock clock;
     const absl::Duration started = clock.Monotonic();
     std::unique_ptr<Snapshot> snapshot = TakeFree();
@@ -112,6 +112,7 @@ class CheckpointWriter::Impl {
     const absl::Status copied = Copy(tensors, snapshot.get());
     snapshot->state = std::move(state);
     snapshot->then = how.then;
+    snapshot->attempt = how.attempt;
     snapshot->stall_seconds = absl::ToDoubleSeconds(clock.Monotonic() - started);
     const MutexLock lock(&mutex_);
     if (copied.ok()) last_step_ = snapshot->state.step();
@@ -211,9 +212,9 @@ class CheckpointWriter::Impl {
     if (options_.before_write) options_.before_write();
     const absl::StatusOr<int64_t> bytes = WriteFiles(snapshot);
     // Nobody failed to write it: it is missing because of what ended the gang, which is told.
-    const std::string given_up = WhyGivenUp(step, bytes.status());
+    const std::string given_up = WhyGivenUp(snapshot, bytes.status());
     if (!given_up.empty()) {
-      if (options_.rank == 0) TidyUp(step, /*published=*/false);
+      if (options_.rank == 0) TidyUp(snapshot, /*published=*/false);
       Event("CHECKPOINT_ABANDONED", v1::SEVERITY_INFO,
             absl::StrCat(CheckpointName(step), ": given up, ", given_up));
       return bytes.status();
@@ -225,7 +226,7 @@ class CheckpointWriter::Impl {
     record.set_stall_seconds(snapshot.stall_seconds);
     record.set_write_seconds(absl::ToDoubleSeconds(clock.Monotonic() - started));
     if (!bytes.ok()) record.set_error(std::string(bytes.status().message()));
-    if (options_.rank == 0) TidyUp(step, bytes.ok());
+    if (options_.rank == 0) TidyUp(snapshot, bytes.ok());
     if (options_.on_record && (options_.rank == 0 || !bytes.ok())) options_.on_record(record);
     if (!bytes.ok()) {
       Trouble("CHECKPOINT_FAILED", v1::SEVERITY_ERROR, CheckpointName(step),
@@ -236,22 +237,22 @@ class CheckpointWriter::Impl {
 
   // The size of this rank's shard; on rank 0 that of the whole checkpoint.
   absl::StatusOr<int64_t> WriteFiles(const Snapshot& snapshot) {
-    NSA_ASSIGN_OR_RETURN(const Folder temporary, place_.checkpoints.MakeFolder(
-                                                     TemporaryName(place_, snapshot.state.step())));
+    NSA_ASSIGN_OR_RETURN(const Folder temporary,
+                         place_.checkpoints.MakeFolder(TemporaryName(place_, snapshot)));
     NSA_ASSIGN_OR_RETURN(v1::CheckpointFile shard, WriteShard(place_, temporary, snapshot));
     if (options_.rank != 0) return shard.bytes();
     return CompleteCheckpoint(place_, temporary, snapshot, std::move(shard), abandoned_);
   }
 
   // Why a checkpoint was not finished though this rank can write; empty for every other result.
-  std::string WhyGivenUp(int64_t step, const absl::Status& result) {
+  std::string WhyGivenUp(const Snapshot& snapshot, const absl::Status& result) {
     if (absl::IsCancelled(result)) {
       const MutexLock lock(&mutex_);
       return absl::StrCat(result.message(), " when the gang ended: ", why_abandoned_);
     }
     // The folder goes when rank 0 gives up or fails, and it says why; this rank was still writing.
     if (absl::IsNotFound(result) && options_.rank != 0 &&
-        !place_.checkpoints.Has(TemporaryName(place_, step))) {
+        !place_.checkpoints.Has(TemporaryName(place_, snapshot))) {
       return "rank 0 has removed its folder; see its events";
     }
     return "";
@@ -259,10 +260,11 @@ class CheckpointWriter::Impl {
 
   // After a success: what retention lets go, and leftovers of earlier failures. After a failure:
   // the temporary folder, whose space may be what the next one needs.
-  void TidyUp(int64_t step, bool published) {
-    place_.checkpoints.RemoveAll(TemporaryName(place_, step)).IgnoreError();
+  void TidyUp(const Snapshot& snapshot, bool published) {
+    const int64_t step = snapshot.state.step();
+    place_.checkpoints.RemoveAll(TemporaryName(place_, snapshot)).IgnoreError();
     if (!published) return;
-    RemoveTemporaryFolders(place_.checkpoints, step);
+    RemoveTemporaryFolders(place_.checkpoints, step + 1);  // of this step too: earlier attempts
     for (const std::string& problem : ApplyRetention(place_.checkpoints, options_.keep, step)) {
       Trouble("CHECKPOINT_DELETE_FAILED", v1::SEVERITY_WARNING,
               "an old checkpoint could not be deleted", problem, SaveOptions().then);
