@@ -43,6 +43,7 @@ struct RunOptions {
   // Adds to a rank's launch, e.g. the stop in force.
   std::function<void(v1::WorkerLaunch*)> launch = [](v1::WorkerLaunch*) {};
   LastSavePatience last_save = {};
+  const Clock* clock = nullptr;  // the machine's without one
 };
 
 inline RankResult ReadJournal(const std::filesystem::path& path) {
@@ -74,7 +75,7 @@ inline std::vector<RankResult> RunJob(const TempDir& dir, const v1::JobSpec& spe
   for (int rank = 0; rank < options.world; ++rank) {
     threads.emplace_back([&, rank] {
       TrainerOptions trainer_options{.run_dir = RunDir{RunFolder(dir, options, rank)},
-                                     .clock = &clock,
+                                     .clock = options.clock == nullptr ? &clock : options.clock,
                                      .last_save = options.last_save};
       std::filesystem::create_directories(trainer_options.run_dir->path);
       v1::WorkerLaunch& launch = trainer_options.launch;

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <thread>
@@ -60,6 +61,40 @@ TEST(Trainer, ValidationIsNoPartOfTheNextStepsTime) {
   for (const size_t eval : {0, 1}) {
     EXPECT_LT(result.steps[4 * (eval + 1)].times().step_seconds(), result.evals[eval].seconds());
   }
+}
+
+// Validations of 100 s and more each, between steps that take no time.
+class SlowValidations final : public Clock {
+ public:
+  explicit SlowValidations(std::filesystem::path page) : page_(std::move(page)) {}
+  absl::Time Wall() const override { return clock_.Wall(); }
+  absl::Duration Monotonic() const override {
+    const auto page = ReadStatusPage(page_);
+    // The clock is read when a validation begins and when it ends.
+    if (page.ok() && page->phase == Phase::kEval && ++readings_ % 2 == 0) {
+      passed_ += absl::Seconds(100);
+    }
+    return clock_.Monotonic() + passed_;
+  }
+
+ private:
+  const RealClock clock_;
+  const std::filesystem::path page_;
+  mutable int readings_ = 0;
+  mutable absl::Duration passed_;
+};
+
+TEST(Trainer, TheThroughputGuardDoesNotCountValidations) {
+  const TempDir dir;
+  v1::JobSpec spec = Job(dir);
+  spec.mutable_train()->set_eval_every(1);
+  spec.mutable_guard()->set_min_tokens_per_second(1);
+  spec.mutable_guard()->set_after_steps(1);
+  const SlowValidations clock(RunFolder(dir, {}, 0) / "status");
+  const RankResult result = RunJob(dir, spec, {.clock = &clock})[0];
+  EXPECT_EQ(result.finished.outcome(), v1::OUTCOME_COMPLETED) << result.finished.text();
+  ASSERT_EQ(result.evals.size(), 12u);
+  for (const v1::EvalRecord& eval : result.evals) EXPECT_GE(eval.seconds(), 100);
 }
 
 // Whoever looks for hangs sees that a long read of large files is none.

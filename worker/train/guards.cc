@@ -7,19 +7,15 @@
 
 namespace nsa {
 
-std::optional<std::string> ThroughputGuard::Observe(int64_t tokens, absl::Duration monotonic) {
-  const bool first = !last_end_.has_value();
-  const absl::Duration since = first ? absl::ZeroDuration() : monotonic - *last_end_;
-  last_end_ = monotonic;
-  // The first step has no beginning that we saw, and the ones after a start are slow.
-  if (floor_ <= 0 || first || ++steps_ < after_steps_) return std::nullopt;
-  if (static_cast<double>(tokens) >= floor_ * absl::ToDoubleSeconds(since)) {
+std::optional<std::string> ThroughputGuard::Observe(int64_t tokens, absl::Duration taken) {
+  if (floor_ <= 0 || ++steps_ <= after_steps_) return std::nullopt;
+  if (static_cast<double>(tokens) >= floor_ * absl::ToDoubleSeconds(taken)) {
     below_ = absl::ZeroDuration();
     tokens_below_ = 0;
     steps_below_ = 0;
     return std::nullopt;
   }
-  below_ += since;
+  below_ += taken;
   tokens_below_ += tokens;
   ++steps_below_;
   if (below_ < kPatience || steps_below_ < kSteps) return std::nullopt;

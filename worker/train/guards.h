@@ -18,22 +18,22 @@ namespace nsa {
 class ThroughputGuard {
  public:
   static constexpr absl::Duration kPatience = absl::Seconds(60);
-  static constexpr int64_t kSteps = 3;  // a single long validation is no reason
+  static constexpr int64_t kSteps = 3;  // a single long step is no reason
 
   // Floor 0 turns it off. It looks after `after_steps` steps of this process, so that a restarted
   // worker warms up again.
   ThroughputGuard(double min_tokens_per_second, int64_t after_steps)
       : floor_(min_tokens_per_second), after_steps_(after_steps) {}
 
-  // Feeds one step: its tokens over all ranks, and the monotonic time at its end (on the same
-  // rank). Returns why the job must fail, once every step of the last minute was below the floor.
-  std::optional<std::string> Observe(int64_t tokens, absl::Duration monotonic);
+  // Feeds one step: its tokens over all ranks, and how long it took on this rank, without
+  // validations and checkpoints. Returns why the job must fail, once every step of the last minute
+  // was below the floor.
+  std::optional<std::string> Observe(int64_t tokens, absl::Duration taken);
 
  private:
   const double floor_;
   const int64_t after_steps_;
   int64_t steps_ = 0;
-  std::optional<absl::Duration> last_end_;
   absl::Duration below_;  // how long every step was below the floor, up to now
   int64_t tokens_below_ = 0;
   int64_t steps_below_ = 0;

@@ -250,7 +250,7 @@ std::optional<Ending> Trainer::Observe(const StepResult& result) {
   if (const auto text = gate_guard_.Observe(record.step(), layers)) {
     reporter_->Event("GATE_COLLAPSE", *text, v1::SEVERITY_WARNING);
   }
-  if (!too_slow_) too_slow_ = throughput_guard_.Observe(record.tokens(), now);
+  if (!too_slow_) too_slow_ = throughput_guard_.Observe(record.tokens(), absl::Seconds(seconds));
   if (!result.agreement.finite) {
     reporter_->Event("NONFINITE_SKIPPED",
                      absl::StrFormat("step %d: loss %g, gradient norm %g: the update is skipped",
