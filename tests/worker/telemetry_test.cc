@@ -178,6 +178,51 @@ TEST(Reporter, AResumedRunWritesNoStepTwice) {
   EXPECT_EQ(nlohmann::json::parse(*ReadWholeFile(dir / "out/metrics.json"))["loss_first"], 2.99);
 }
 
+// What metrics.json says of validations, after these; NaN is written as null.
+nlohmann::json MetricsAfter(const ReporterOptions& options, const std::vector<double>& losses) {
+  auto reporter = Reporter::Open(options);
+  EXPECT_OK(reporter);
+  int64_t step = options.resumed_step;
+  for (const double loss : losses) {
+    v1::EvalRecord eval;
+    eval.set_step(++step);
+    eval.set_loss(loss);
+    (*reporter)->Eval(eval);
+  }
+  (*reporter)->Finished({});
+  return nlohmann::json::parse(*ReadWholeFile(options.out_dir.path() / "metrics.json"));
+}
+
+TEST(Reporter, TheBestValidationOutlivesARestart) {
+  const TempDir dir;
+  ReporterOptions options = Options(dir);
+  options.resumed_step = 50;
+  options.best_val_loss = 2.5;
+  options.best_val_step = 40;
+  auto metrics = MetricsAfter(options, {});
+  EXPECT_EQ(metrics["val_loss_last"], nullptr);
+  EXPECT_EQ(metrics["val_loss_best"], 2.5);
+  EXPECT_EQ(metrics["val_best_step"], 40);
+  metrics = MetricsAfter(options, {2.75});
+  EXPECT_EQ(metrics["val_loss_last"], 2.75);
+  EXPECT_EQ(metrics["val_loss_best"], 2.5);
+  EXPECT_EQ(metrics["val_best_step"], 40);
+  metrics = MetricsAfter(options, {2.75, 2.25});
+  EXPECT_EQ(metrics["val_loss_best"], 2.25);
+  EXPECT_EQ(metrics["val_best_step"], 52);
+}
+
+TEST(Reporter, AValidationThatIsNotFiniteIsNeverTheBest) {
+  const TempDir dir;
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  auto metrics = MetricsAfter(Options(dir), {nan});
+  EXPECT_EQ(metrics["val_best_step"], nullptr);
+  metrics = MetricsAfter(Options(dir), {nan, 3.5, nan});
+  EXPECT_EQ(metrics["val_loss_last"], nullptr);
+  EXPECT_EQ(metrics["val_loss_best"], 3.5);
+  EXPECT_EQ(metrics["val_best_step"], 2);
+}
+
 TEST(Reporter, AFailedStartRemovesNothing) {
   const TempDir dir;
   ReporterOptions options = Options(dir);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/checkpoint_dir.h"
+#include "nlohmann/json.hpp"
 #include "tests/worker/trainer_jobs.h"
 #include "worker/train/trainer.h"
 
@@ -132,6 +133,17 @@ TEST(Trainer, GoesOnFromAnotherJobsCheckpointWithOtherSettings) {
   ASSERT_EQ(other_data.steps.size(), 7u) << other_data.finished.text();
   EXPECT_NE(other_data.steps[0].loss(), same.steps[0].loss());
   EXPECT_THAT(other_data.events.at(0).text(), HasSubstr("; the data begins anew"));
+}
+
+TEST(Trainer, TheBestValidationBeforeARestartStaysInTheMetrics) {
+  const TempDir dir;
+  const RankResult first = RunJob(dir, Job(dir), StopAt(5, 0))[0];
+  ASSERT_EQ(first.evals.size(), 1u);
+  RunJob(dir, Job(dir), LaunchedWith(v1::STOP_MODE_AT_STEP, 6, {.generation = 2}));
+  const auto metrics = nlohmann::json::parse(ReadFile(dir / "out/metrics.json"));
+  EXPECT_EQ(metrics["step"], 6);
+  EXPECT_EQ(metrics["val_best_step"], 4);
+  EXPECT_EQ(metrics["val_loss_best"], first.evals[0].loss());
 }
 
 TEST(Trainer, RefusesAnotherJobsCheckpointOfAnotherModelOrBehindItsEnd) {

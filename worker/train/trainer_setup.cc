@@ -287,6 +287,8 @@ absl::Status Trainer::OpenReporter(int64_t resumed_step) {
                                  .world_size = launch_.world_size(),
                                  .device = DeviceText(),
                                  .resumed_step = resumed_step,
+                                 .best_val_loss = state_.best_val_loss(),
+                                 .best_val_step = state_.best_val_step(),
                                  .journal = options_.run_dir ? options_.run_dir->journal() : ""}));
   for (const v1::WorkerEvent& event : early_events_) reporter_->Event(event);
   early_events_.clear();

@@ -59,6 +59,8 @@ absl::Status TelemetryFiles::OpenForRankZero() {
       tensorboard_, TensorBoardFile::Open(std::move(tb), options_.resumed_step,
                                           absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch())));
   summary_.first.set_loss(FirstLoss(out_dir));
+  summary_.best.set_step(options_.best_val_step);
+  summary_.best.set_loss(options_.best_val_loss);
   return out_dir.WriteAtomically("env.json", EnvironmentJson(options_));
 }
 
@@ -107,7 +109,8 @@ void TelemetryFiles::Summarise(const v1::WorkerRecord& record) {
     summary_.seconds_here += record.step().times().step_seconds();
   } else if (record.has_eval()) {
     summary_.eval = record.eval();
-    if (summary_.best.step() == 0 || record.eval().loss() < summary_.best.loss()) {
+    const double loss = record.eval().loss();
+    if (std::isfinite(loss) && (summary_.best.step() == 0 || loss < summary_.best.loss())) {
       summary_.best = record.eval();
     }
   } else if (record.has_finished()) {
@@ -143,6 +146,7 @@ absl::Status TelemetryFiles::WriteMetrics(int64_t dropped) {
   if (options_.rank != 0) return absl::OkStatus();
   const bool ended = summary_.finished.outcome() != v1::OUTCOME_UNSPECIFIED;
   const bool evaluated = summary_.eval.step() > 0;
+  const bool has_best = summary_.best.step() > 0;
   Json fallbacks = Json::object();
   for (const auto& [name, count] : summary_.last.fallbacks()) fallbacks[name] = count;
   const Json json = {
@@ -157,8 +161,8 @@ absl::Status TelemetryFiles::WriteMetrics(int64_t dropped) {
       {"loss_first", Number(summary_.first.loss())},
       {"loss_last", Number(summary_.last.loss())},
       {"val_loss_last", evaluated ? Number(summary_.eval.loss()) : Json(nullptr)},
-      {"val_loss_best", evaluated ? Number(summary_.best.loss()) : Json(nullptr)},
-      {"val_best_step", evaluated ? Json(summary_.best.step()) : Json(nullptr)},
+      {"val_loss_best", has_best ? Number(summary_.best.loss()) : Json(nullptr)},
+      {"val_best_step", has_best ? Json(summary_.best.step()) : Json(nullptr)},
       {"toks_per_s_mean", summary_.seconds_here > 0
                               ? Number(double(summary_.tokens_here) / summary_.seconds_here)
                               : Json(nullptr)},

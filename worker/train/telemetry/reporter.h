@@ -43,6 +43,9 @@ struct ReporterOptions {
   // N+1 … again. The largest int64_t removes nothing, for a start that failed before its first
   // step.
   int64_t resumed_step = 0;
+  // The lowest validation loss up to there, and its step; step 0: none yet.
+  double best_val_loss = 0;
+  int64_t best_val_step = 0;
   // Empty without an agent.
   std::filesystem::path journal;
   // How long nothing must have failed before all counts as written again.
