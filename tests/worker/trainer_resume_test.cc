@@ -135,6 +135,51 @@ TEST(Trainer, GoesOnFromAnotherJobsCheckpointWithOtherSettings) {
   EXPECT_THAT(other_data.events.at(0).text(), HasSubstr("; the data begins anew"));
 }
 
+// Of an origin that validated after step 4, on a text of its own; a fork that does not validate.
+TEST(Trainer, AForkKeepsItsPlaceAndItsBestValidationOnlyOnTheSameData) {
+  const TempDir dir;
+  {
+    std::ofstream text(dir / "text");
+    for (int line = 0; line < 20000; ++line) text << "0123456789 " << line * line << "\n\n";
+  }
+  const auto on_text = [&](v1::JobSpec* spec) {
+    spec->mutable_data()->set_source(v1::DATA_SOURCE_TEXT);
+    spec->mutable_data()->add_path(dir / "text");
+    spec->mutable_data()->set_val_fraction(0.2);
+  };
+  v1::JobSpec origin = Job(dir);
+  on_text(&origin);
+  ASSERT_EQ(RunJob(dir, origin)[0].finished.outcome(), v1::OUTCOME_COMPLETED);
+  const std::string checkpoint = (CheckpointsDir(dir / "out") / CheckpointName(5)).string();
+  ASSERT_EQ(ReadCheckpointState(checkpoint)->best_val_step(), 4);
+
+  struct Case {
+    std::string name;
+    std::function<void(v1::JobSpec*)> change;
+    bool same_place, same_validation;
+  };
+  for (const Case& c : std::vector<Case>{
+           {"lr", [](auto* spec) { spec->mutable_train()->set_lr(1e-3); }, true, true},
+           {"seed", [](auto* spec) { spec->mutable_train()->set_seed(8); }, false, false},
+           {"val_fraction", [](auto* spec) { spec->mutable_data()->set_val_fraction(0.4); }, false,
+            false},
+           {"mask", [](auto* spec) { spec->mutable_data()->set_document_mask(true); }, true,
+            false}}) {
+    const auto fork = GoOnFrom(checkpoint, dir, c.name, [&](v1::JobSpec* spec) {
+      on_text(spec);
+      spec->mutable_train()->set_eval_every(0);
+      c.change(spec);
+    });
+    ASSERT_EQ(fork.finished.outcome(), v1::OUTCOME_COMPLETED) << fork.finished.text();
+    const std::string text = fork.events.at(0).text();
+    EXPECT_EQ(text.find("; the data begins anew") == std::string::npos, c.same_place) << text;
+    const auto state = ReadCheckpointState(CheckpointsDir(dir / c.name) / CheckpointName(12));
+    ASSERT_TRUE(state.ok()) << state.status();
+    EXPECT_EQ(state->best_val_step(), c.same_validation ? 4 : 0) << c.name;
+    EXPECT_EQ(state->data().sequence(), 4 * (c.same_place ? 12 : 7)) << c.name;
+  }
+}
+
 TEST(Trainer, TheBestValidationBeforeARestartStaysInTheMetrics) {
   const TempDir dir;
   const RankResult first = RunJob(dir, Job(dir), StopAt(5, 0))[0];

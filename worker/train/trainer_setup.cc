@@ -37,6 +37,12 @@ absl::Status CheckOrigin(const std::filesystem::path& checkpoint, const v1::JobS
   return absl::FailedPreconditionError(absl::StrCat(problem->what, "; ", problem->fix));
 }
 
+// Whether the same documents of the same files are for validation.
+bool HoldOutTheSame(const v1::DataSpec& a, const v1::DataSpec& b) {
+  if (a.val_path_size() != b.val_path_size()) return false;
+  return a.val_path_size() > 0 || a.val_fraction() == b.val_fraction();
+}
+
 absl::Status CheckLaunch(const v1::WorkerLaunch& launch) {
   const v1::JobSpec& spec = launch.spec();
   if (launch.rank() < 0 || launch.rank() >= launch.world_size()) {
@@ -213,10 +219,12 @@ absl::Status Trainer::MakeModel() {
 std::string Trainer::LeaveOrigin() {
   const std::string differences = ForkDifferences(state_.spec(), spec_);
   state_.set_consecutive_nonfinite(0);
-  const bool same_data = state_.data().fingerprint() == data_->info().fingerprint &&
-                         state_.spec().train().seq_len() == train_.seq_len() &&
-                         data_->Seek(state_.data()).ok();
-  if (!same_data) {
+  const v1::JobSpec& origin = state_.spec();
+  const bool same_data =
+      state_.data().fingerprint() == data_->info().fingerprint &&
+      origin.train().seq_len() == train_.seq_len() && origin.train().seed() == train_.seed() &&
+      HoldOutTheSame(origin.data(), spec_.data()) && data_->Seek(state_.data()).ok();
+  if (!same_data || origin.data().document_mask() != spec_.data().document_mask()) {
     state_.clear_val_loss();
     state_.clear_best_val_loss();
     state_.clear_best_val_step();
