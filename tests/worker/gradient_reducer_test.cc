@@ -33,6 +33,19 @@ TEST(BucketCutter, CutsFromTheEndOnceThereIsEnough) {
   EXPECT_TRUE(cutter.open());
 }
 
+// As after a capture that failed in the middle of backward: the step runs again, kernel by kernel.
+TEST(BucketCutter, CutsAStepWholeAfterOneThatWasDropped) {
+  BucketCutter cutter(100, 30);
+  const std::vector<int64_t> parts = {95, 80, 65, 50, 20, 0};
+  const std::vector<Bucket> want = Cut(&cutter, parts);
+  for (size_t done = 1; done < parts.size(); ++done) {
+    Cut(&cutter, {parts.begin(), parts.begin() + done});
+    cutter.Reset();
+    EXPECT_FALSE(cutter.open());
+    EXPECT_EQ(Cut(&cutter, parts), want) << "dropped after " << done << " parts";
+  }
+}
+
 TEST(BucketCutter, MakesOneBucketOfASmallModel) {
   BucketCutter cutter(100, 1000);
   EXPECT_EQ(Cut(&cutter, {95, 50, 0}), (std::vector<Bucket>{{0, 100}}));

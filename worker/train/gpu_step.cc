@@ -39,6 +39,7 @@ absl::StatusOr<std::unique_ptr<GpuStep>> GpuStep::Create(const GpuStepOptions& o
 }
 
 absl::Status GpuStep::EnqueueMicroBatches(int64_t step) {
+  if (options_.begin) options_.begin();
   NSA_RETURN_IF_ERROR(Zero(exec_, options_.gradients->with_extras()));
   for (int32_t micro = 0; micro < options_.micro_batches; ++micro) {
     progress_->EnterPhase(Phase::kForward, micro);

@@ -45,6 +45,10 @@ struct GpuStepOptions {
   float gradient_scale = 1;  // 1 / predicted tokens of a step over all ranks
   bool graph = true;
 
+  // Called when a step is about to be enqueued or captured, whatever became of the one before; may
+  // be empty.
+  std::function<void()> begin;
+
   // Sums over the ranks what it is given (gradients and, behind them, the loss), in stream order;
   // may be empty for one rank. `after_part` is called in the last micro-batch's backward
   // (Model::AfterPart), where a reduction may begin that `reduce` then completes.

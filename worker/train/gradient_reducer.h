@@ -33,6 +33,9 @@ class BucketCutter {
   // there is one. After 0, which closes the last, the next step begins.
   std::optional<Bucket> Ready(int64_t begin);
 
+  // A step begins; what an earlier one has left half done is forgotten.
+  void Reset() { end_ = size_; }
+
   // Whether a step has begun and not ended.
   bool open() const { return end_ < size_; }
 
@@ -52,6 +55,12 @@ class GradientReducer {
   static absl::StatusOr<std::unique_ptr<GradientReducer>> Create(
       NcclComm* comm, std::span<float> values, int64_t size,
       int64_t bucket_elements = kBucketElements);
+
+  // A step begins, also when the one before was not enqueued to its end: a capture that failed.
+  void Reset() {
+    cutter_.Reset();
+    next_ = 0;
+  }
 
   // In the order of `stream`, which may be capturing, all gradients from `begin` on are final;
   // `begin` only falls, to 0.

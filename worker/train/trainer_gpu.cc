@@ -49,6 +49,7 @@ void Trainer::JoinGpus(GpuStepOptions* options) {
   const auto ready = [this](int32_t part) {
     return reducer_->Ready(gpu_->stream(), model_->PlaceOf(part).offset);
   };
+  options->begin = [this] { reducer_->Reset(); };
   // A product that was not planned is planned in the first step: one rank at a time, and giving
   // memory back, which waits for the whole GPU. Nothing on it may wait for another rank then, so
   // the first step's sums, cut like all others, come at its end.
