@@ -7,7 +7,7 @@
 namespace nsa::server {
 
 Fleet::Fleet(const Clock& clock, Limits limits)
-    : clock_(clock), limits_(limits), started_(clock.Monotonic()) {}
+    : clock_(clock), limits_(limits), started_(clock.Monotonic()), listening_since_(started_) {}
 
 absl::Status Fleet::Observe(const v1::HeartbeatRequest& heartbeat) {
   const std::string& name = heartbeat.node().name();
@@ -39,9 +39,14 @@ absl::Status Fleet::Observe(const v1::HeartbeatRequest& heartbeat) {
 }
 
 RankView::Node Fleet::StateOf(absl::Duration heard) const {
-  const absl::Duration silence = clock_.Monotonic() - heard;
-  if (silence >= limits_.lost) return RankView::Node::kLost;
-  return silence >= limits_.unknown ? RankView::Node::kUnknown : RankView::Node::kReady;
+  const absl::Duration now = clock_.Monotonic();
+  if (now - std::max(heard, listening_since_) >= limits_.lost) return RankView::Node::kLost;
+  return now - heard >= limits_.unknown ? RankView::Node::kUnknown : RankView::Node::kReady;
+}
+
+void Fleet::ForgiveSilence() {
+  MutexLock lock(&mutex_);
+  listening_since_ = clock_.Monotonic();
 }
 
 NodeView Fleet::ViewOf(const Node& node) const {

@@ -57,6 +57,10 @@ class Fleet {
   // Forgets workers that are not there any more and belong to none of these jobs.
   void Prune(const std::set<std::string>& active_jobs);
 
+  // The coordinator stood still and heard nobody: the silence of machines before now does not make
+  // them lost. As after a start, they are unknown until they are heard of.
+  void ForgiveSilence();
+
   // When this object was made: nothing was heard before.
   absl::Duration started() const { return started_; }
 
@@ -81,13 +85,15 @@ class Fleet {
     std::map<Key, Seen> workers;
   };
 
-  RankView::Node StateOf(absl::Duration heard) const;
-  NodeView ViewOf(const Node& node) const;
+  RankView::Node StateOf(absl::Duration heard) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  NodeView ViewOf(const Node& node) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Clock& clock_;
   const Limits limits_;
   const absl::Duration started_;
   mutable Mutex mutex_;
+  // Nobody could be heard right before.
+  absl::Duration listening_since_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Node> nodes_ ABSL_GUARDED_BY(mutex_);
 };
 

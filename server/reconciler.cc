@@ -21,6 +21,8 @@ namespace {
 constexpr absl::Duration kLookEvery = absl::Milliseconds(200);
 // However often it is woken: a look at ten thousand queued jobs takes milliseconds.
 constexpr absl::Duration kRest = absl::Milliseconds(20);
+// No look for so long: the process was stopped, its machine frozen, or a disk hung.
+constexpr absl::Duration kStandstill = absl::Seconds(2);
 constexpr char kHang[] = "HANG";
 constexpr char kDataExhausted[] = "DATA_EXHAUSTED";
 
@@ -101,6 +103,7 @@ void Reconciler::Loop() {
 }
 
 void Reconciler::Tick() {
+  NoteStandstill();
   const std::vector<JobPtr> active = parts_.store.Active();
   Forget(active);
   for (const JobPtr& job : active) Advance(job);
@@ -108,6 +111,22 @@ void Reconciler::Tick() {
   parts_.dumps.Expire();
   ++looks_;
   if (parts_.looked) parts_.looked();
+}
+
+// While this process stood still nobody could be heard, and the first look afterwards may come
+// before the first heartbeat. Such time is neither a machine's silence nor a stopping gang's grace.
+void Reconciler::NoteStandstill() {
+  const absl::Duration now = parts_.clock.Monotonic();
+  const absl::Duration gap = now - std::exchange(looked_, now);
+  if (looks_ == 0 || gap < kStandstill) return;
+  spdlog::warn(
+      "no look at the jobs for {:.1f} s (a stopped process, a frozen machine or a disk?); "
+      "that time counts against no machine",
+      absl::ToDoubleSeconds(gap));
+  parts_.fleet.ForgiveSilence();
+  for (auto& [id, memory] : memory_) {
+    if (memory.state == v1::Job::STATE_STOPPING) memory.since += gap;
+  }
 }
 
 Reconciler::Memory& Reconciler::Remember(const v1::StoredJob& job) {

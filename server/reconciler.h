@@ -85,6 +85,7 @@ class Reconciler {
   };
 
   void Loop();
+  void NoteStandstill();
   Memory& Remember(const v1::StoredJob& job);
   void Forget(const std::vector<JobPtr>& active);
   void Advance(const JobPtr& job);
@@ -111,6 +112,7 @@ class Reconciler {
   const Parts parts_;
   std::map<std::string, Memory> memory_;  // the loop's own
   int64_t looks_ = 0;                     // the loop's own
+  absl::Duration looked_;                 // the loop's own: monotonic, when the last look began
 
   mutable Mutex mutex_;
   CondVar woken_;

@@ -2,6 +2,7 @@
 // lets agents beat and lets the reconciler look.
 #pragma once
 
+#include <algorithm>
 #include <future>
 #include <initializer_list>
 #include <memory>
@@ -142,6 +143,13 @@ class Harness : public ::testing::Test {
     Look();
     clock_.Advance(absl::Milliseconds(250));
     Look();
+  }
+  // Time passes in which nobody beats and the reconciler looks as it does.
+  void Pass(absl::Duration time) {
+    for (; time > absl::ZeroDuration(); time -= absl::Seconds(1)) {
+      clock_.Advance(std::min(time, absl::Seconds(1)));
+      Look();
+    }
   }
   void Look() {
     life_->reconciler->Tick();

@@ -205,13 +205,13 @@ TEST_F(ReconcilerTest, ASilentNodeIsUnknownForFiveMinutesAndThenItsJobsMoveOn) {
   FakeAgent b = MakeAgent("b", 1);
   const std::string id = Submit(Spec("demo"));
   RunUntil(id, Job::STATE_RUNNING, {&a});
-  clock().Advance(absl::Seconds(60));
+  Pass(absl::Seconds(60));
   Round({&b});
   EXPECT_EQ(Get(id).state(), Job::STATE_RUNNING);
   EXPECT_EQ(Get(id).ranks(0).state(), "UNKNOWN");
   Round({&a, &b});
   EXPECT_EQ(Get(id).restarts(), 0) << "it came back in time";
-  clock().Advance(absl::Seconds(301));
+  Pass(absl::Seconds(301));
   for (int i = 0; i < 10; ++i) Round({&b});
   EXPECT_EQ(Get(id).state(), Job::STATE_RUNNING);
   EXPECT_EQ(Get(id).ranks(0).node(), "b");
@@ -220,6 +220,34 @@ TEST_F(ReconcilerTest, ASilentNodeIsUnknownForFiveMinutesAndThenItsJobsMoveOn) {
   Round({&a, &b});
   EXPECT_FALSE(a.Find(0)->running()) << "a rank of an old generation is ended when it comes back";
   EXPECT_EQ(Get(id).state(), Job::STATE_RUNNING);
+}
+
+TEST_F(ReconcilerTest, ACoordinatorThatStoodStillBlamesNobodyForIt) {
+  FakeAgent a = MakeAgent("a", 1);
+  FakeAgent b = MakeAgent("b", 1);
+  const std::string id = Submit(Spec("demo"));
+  const std::string stopping = Submit(Spec("stopping"));
+  RunUntil(stopping, Job::STATE_RUNNING, {&a, &b});
+  FakeAgent& agent = Get(stopping).ranks(0).node() == "a" ? a : b;
+  FakeAgent& lost = Get(stopping).ranks(0).node() == "a" ? b : a;
+  for (FakeAgent* each : {&a, &b}) each->obeys_graceful_stops = false;
+  ASSERT_OK(Stop(stopping, v1::STOP_MODE_GRACEFUL));
+  Round({&a, &b});
+
+  clock().Advance(absl::Hours(1));  // SIGSTOP, a frozen machine, a disk that hung
+  Look();                           // before anybody is heard
+  EXPECT_EQ(Get(id).state(), Job::STATE_RUNNING);
+  EXPECT_EQ(Get(id).ranks(0).state(), "UNKNOWN");
+  Round({&agent});
+  EXPECT_EQ(Get(stopping).state(), Job::STATE_STOPPING);
+  EXPECT_TRUE(agent.Find(0)->running()) << "its grace is not over";
+  for (int i = 0; i < 590; ++i) Round({&agent});
+  EXPECT_EQ(Get(id).state(), Job::STATE_RUNNING) << Get(id).message();
+  EXPECT_EQ(Get(id).restarts(), 0);
+  // Who stays away from then on is lost as ever.
+  for (int i = 0; i < 20 && Get(id).restarts() == 0; ++i) Round({&agent});
+  EXPECT_EQ(Get(id).restarts(), 1);
+  EXPECT_TRUE(lost.Find(0)->running());
 }
 
 TEST_F(ReconcilerTest, AJumpOfTheWallClockChangesNothing) {
@@ -381,7 +409,7 @@ TEST_F(ReconcilerTest, AWorkerThatDoesNotEndInTimeIsKilled) {
   RunUntil(id, Job::STATE_RUNNING, {&agent});
   ASSERT_OK(Stop(id, v1::STOP_MODE_GRACEFUL));
   Round({&agent});
-  clock().Advance(absl::Seconds(31));
+  Pass(absl::Seconds(31));
   Round({&agent});
   EXPECT_TRUE(agent.Find(0)->running()) << "it still gets on";
   agent.Find(0)->seen.set_seconds_since_progress(31);
