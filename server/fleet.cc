@@ -26,6 +26,7 @@ absl::Status Fleet::Observe(const v1::HeartbeatRequest& heartbeat) {
   }
   node.info = heartbeat.node();
   node.heard = clock_.Monotonic();
+  node.gpus_measured = node.heard - absl::Seconds(heartbeat.node().gpus_age_seconds());
   node.heard_unix_nanos = absl::ToUnixNanos(clock_.Wall());
   for (auto& [key, seen] : node.workers) seen.present = false;
   for (const v1::WorkerObservation& worker : heartbeat.workers()) {
@@ -89,6 +90,8 @@ std::vector<RankView> Fleet::Ranks(const v1::StoredJob& job, absl::Duration told
     view.node = StateOf(node.heard);
     view.silence = clock_.Monotonic() - node.heard;
     view.heard_since_told = node.heard > told;
+    view.measured_since_told =
+        (place.cuda_device().empty() ? node.heard : node.gpus_measured) > told;
     const auto seen = node.workers.find({job.job().id(), job.job().generation(), place.rank()});
     if (seen == node.workers.end()) continue;
     view.seen_before = true;

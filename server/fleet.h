@@ -81,6 +81,7 @@ class Fleet {
     std::string incarnation;
     std::string replaced;  // the incarnation before
     absl::Duration heard;
+    absl::Duration gpus_measured;
     int64_t heard_unix_nanos = 0;
     std::map<Key, Seen> workers;
   };

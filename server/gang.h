@@ -24,6 +24,8 @@ struct RankView {
   absl::Duration silence;
   // A heartbeat arrived since the ranks were last told what to do, so an absent worker is absent.
   bool heard_since_told = false;
+  // What is known of its slot was measured since then; the driver is not asked for each heartbeat.
+  bool measured_since_told = false;
   // The worker was in a heartbeat of this generation before.
   bool seen_before = false;
   std::optional<v1::WorkerObservation> worker;

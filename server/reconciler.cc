@@ -23,6 +23,8 @@ constexpr absl::Duration kLookEvery = absl::Milliseconds(200);
 constexpr absl::Duration kRest = absl::Milliseconds(20);
 // No look for so long: the process was stopped, its machine frozen, or a disk hung.
 constexpr absl::Duration kStandstill = absl::Seconds(2);
+// A driver that hangs measures nothing any more; then the last numbers have to do.
+constexpr absl::Duration kMeasurePatience = absl::Seconds(30);
 constexpr char kHang[] = "HANG";
 constexpr char kDataExhausted[] = "DATA_EXHAUSTED";
 
@@ -202,9 +204,15 @@ void Reconciler::AdvancePreflight(const JobPtr& job, Memory* memory) {
   if (NodesAre(*job, RankView::Node::kLost, /*all=*/false)) {
     return Move(job, Happening::kNodeGone, {.text = "a machine of the placement is gone"});
   }
-  // Free memory and disks are looked at as they are after the placement.
-  if (!std::ranges::all_of(ranks, &RankView::heard_since_told)) return;
+  if (!Measured(ranks, parts_.clock.Monotonic() - memory->since)) return;
   CheckThenLaunch(job, Happening::kPreflightPassed, memory);
+}
+
+// Free memory is looked at as it is after the placement, or after the gang before has gone: a
+// number from earlier is that of a GPU in use. `waited`: for the measurement.
+bool Reconciler::Measured(const std::vector<RankView>& ranks, absl::Duration waited) const {
+  return std::ranges::all_of(ranks, &RankView::heard_since_told) &&
+         (waited >= kMeasurePatience || std::ranges::all_of(ranks, &RankView::measured_since_told));
 }
 
 void Reconciler::CheckThenLaunch(const JobPtr& job, Happening passed, Memory* memory) {
@@ -381,8 +389,9 @@ void Reconciler::AdvanceRestarting(const JobPtr& job, Memory* memory) {
     return Move(job, Happening::kNodeGone, {.text = "a machine is gone; queued for another"});
   }
   const absl::Duration waited = parts_.clock.Monotonic() - memory->since;
-  if (waited < absl::Seconds(job->restart_delay_seconds())) return;
-  if (!NodesAre(*job, RankView::Node::kReady, /*all=*/true)) return;
+  const absl::Duration delay = absl::Seconds(job->restart_delay_seconds());
+  if (waited < delay || !NodesAre(*job, RankView::Node::kReady, /*all=*/true)) return;
+  if (!Measured(parts_.fleet.Ranks(*job, memory->since), waited - delay)) return;
   CheckThenLaunch(job, Happening::kRestartDue, memory);
 }
 

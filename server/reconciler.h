@@ -104,6 +104,7 @@ class Reconciler {
   Refusals RefusalsOf(const v1::Job& job) const;
   void NoteJudged(const v1::Job& job, const Failure& cause, absl::Duration delay);
   bool NodesAre(const v1::StoredJob& job, RankView::Node state, bool all) const;
+  bool Measured(const std::vector<RankView>& ranks, absl::Duration waited) const;
   void CheckThenLaunch(const JobPtr& job, Happening passed, Memory* memory);
   void Launch(const JobPtr& job, Happening passed);
   void PlaceQueued(const std::vector<JobPtr>& active);

@@ -250,6 +250,47 @@ TEST_F(ReconcilerTest, ACoordinatorThatStoodStillBlamesNobodyForIt) {
   EXPECT_TRUE(lost.Find(0)->running());
 }
 
+TEST_F(ReconcilerTest, AGpuIsLookedAtAsItIsAfterThePlacement) {
+  FakeAgent agent = MakeAgent("a", 1);
+  agent.node().set_cuda_worker(true);
+  agent.node().set_driver_version("580.1");
+  v1::GpuInfo* gpu = agent.node().add_gpus();
+  gpu->set_uuid("GPU-0");
+  gpu->set_name("NVIDIA A100-SXM4-80GB");
+  gpu->set_memory_bytes(int64_t{80} << 30);
+  gpu->set_compute_capability(80);
+  // Measured while the job before held nearly all of it.
+  gpu->set_free_bytes(int64_t{1} << 24);
+  agent.node().set_gpus_age_seconds(4);
+  v1::JobSpec spec = Spec("next");
+  spec.mutable_runtime()->set_device(v1::DEVICE_CUDA);
+  spec.mutable_runtime()->set_precision(v1::PRECISION_BF16);
+  Round({&agent});
+  const std::string id = Submit(spec);
+  for (int i = 0; i < 8; ++i) {
+    Round({&agent});
+    ASSERT_NE(StateName(Get(id).state()), "FAILED") << Get(id).message();
+  }
+  EXPECT_EQ(Get(id).state(), Job::STATE_PREFLIGHT);
+  EXPECT_EQ(Get(id).generation(), 0);
+  gpu->set_free_bytes(int64_t{79} << 30);
+  agent.node().set_gpus_age_seconds(0.1);
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+
+  // After a crash too.
+  agent.node().set_gpus_age_seconds(15);
+  agent.Train(3);
+  agent.Checkpoint();
+  agent.Crash(0, SIGKILL);
+  for (int i = 0; i < 20; ++i) Round({&agent});
+  EXPECT_EQ(Get(id).state(), Job::STATE_RESTARTING);
+  // A driver that measures nothing any more holds nobody for ever.
+  agent.node().set_gpus_age_seconds(10'000);
+  for (int i = 0; i < 80 && Get(id).generation() == 1; ++i) Round({&agent});
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  EXPECT_EQ(Get(id).generation(), 2);
+}
+
 TEST_F(ReconcilerTest, AJumpOfTheWallClockChangesNothing) {
   FakeAgent agent = MakeAgent("a", 1);
   const std::string id = Submit(Spec("demo"));

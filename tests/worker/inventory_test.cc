@@ -1,10 +1,14 @@
 #include "worker/agent/inventory.h"
 
+#include <dlfcn.h>
+
 #include <fstream>
 
 #include "absl/strings/str_format.h"
 #include "gmock/gmock.h"
+#include "tests/testing/fake_nvml.h"
 #include "tests/testing/temp_dir.h"
+#include "tests/testing/within.h"
 #include "worker/agent/nvml.h"
 
 namespace nsa {
@@ -49,6 +53,33 @@ TEST(Inventory, SaysHonestlyThatThereIsNoGpu) {
   EXPECT_EQ(node.driver_version(), "");
   EXPECT_THAT(node.cuda_problem(), HasSubstr("no NVIDIA driver"));
   EXPECT_EQ(node.cpu_slots(), 2);
+}
+
+TEST(Inventory, SaysHowOldTheMemoryOfGpusIs) {
+  if (Nvml::Open() != nullptr) GTEST_SKIP() << "this machine has a GPU";
+  void* library = dlopen(NSA_BIN_DIR "/../tests/fake_nvml.so", RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(library, nullptr) << dlerror();
+  FakeNvml* driver = reinterpret_cast<FakeNvmlFunction>(dlsym(library, kFakeNvmlSymbol))();
+  const TempDir folder;
+  {
+    const AgentOptions options = {.node_name = "n",
+                                  .state_dir = folder.path(),
+                                  .cuda_worker_program = folder / "nsa-worker-cuda"};
+    const Inventory inventory(options);
+    const auto free_bytes = [&] { return inventory.Read().gpus(0).free_bytes(); };
+    const auto age = [&] { return inventory.Read().gpus_age_seconds(); };
+    ASSERT_EQ(inventory.Read().gpus_size(), 1);
+    EXPECT_EQ(free_bytes(), int64_t{79} << 30);
+
+    driver->hangs = true;
+    ASSERT_TRUE(Within(absl::Seconds(60), [&] { return driver->waiting > 0; }));
+    driver->free_bytes = 1;
+    EXPECT_TRUE(Within(absl::Seconds(60), [&] { return age() > 3; })) << "of the answer before";
+    EXPECT_EQ(free_bytes(), int64_t{79} << 30);
+    driver->hangs = false;
+    EXPECT_TRUE(Within(absl::Seconds(60), [&] { return free_bytes() == 1 && age() < 3; }));
+  }
+  dlclose(library);
 }
 
 TEST(Inventory, FindsTheGpusOfTheDriver) {

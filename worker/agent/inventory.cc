@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "common/atomic_file.h"
+#include "common/clock.h"
 #include "common/process.h"
 #include "common/thread_name.h"
 #include "common/version.h"
@@ -23,7 +24,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr absl::Duration kRefresh = absl::Seconds(5);
+// A job that was placed on a GPU waits for the next measurement.
+constexpr absl::Duration kRefresh = absl::Seconds(1);
 constexpr absl::Duration kTryPatience = absl::Seconds(10);
 
 // "MemTotal:  24000000 kB" of /proc/meminfo, in bytes.
@@ -134,6 +136,7 @@ Inventory::Inventory(const AgentOptions& options) {
                                          options.state_dir / "cuda-worker-check");
   node_.set_cuda_worker(problem.empty());
   node_.set_cuda_problem(problem);
+  measured_ = RealClock().Monotonic();
   for (const v1::GpuInfo& gpu : VisibleGpus(nvml->Gpus(), std::getenv("CUDA_VISIBLE_DEVICES"))) {
     *node_.add_gpus() = gpu;
   }
@@ -159,6 +162,9 @@ v1::NodeInfo Inventory::Read() const {
   {
     const MutexLock lock(&mutex_);
     node = node_;
+    if (node.gpus_size() > 0) {
+      node.set_gpus_age_seconds(absl::ToDoubleSeconds(RealClock().Monotonic() - measured_));
+    }
   }
   SetMemory(&node);
   return node;
@@ -174,9 +180,11 @@ void Inventory::Watch() {
       if (ending_) return;
     }
     if (nvml == nullptr) continue;
+    const absl::Duration asked = RealClock().Monotonic();
     const std::vector<v1::GpuInfo> gpus =
         VisibleGpus(nvml->Gpus(), std::getenv("CUDA_VISIBLE_DEVICES"));
     const MutexLock lock(&mutex_);
+    measured_ = asked;
     node_.clear_gpus();
     for (const v1::GpuInfo& gpu : gpus) *node_.add_gpus() = gpu;
   }

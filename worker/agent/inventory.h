@@ -20,7 +20,7 @@ class Inventory {
   explicit Inventory(const AgentOptions& options);
   ~Inventory();
 
-  // Free memory is as of now; that of GPUs at most a few seconds old.
+  // Free memory is as of now; that of GPUs as old as it says, a second when the driver answers.
   v1::NodeInfo Read() const;
 
  private:
@@ -29,6 +29,7 @@ class Inventory {
   mutable Mutex mutex_;
   CondVar wake_;
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Duration measured_ ABSL_GUARDED_BY(mutex_);  // monotonic: when the driver was asked
   v1::NodeInfo node_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;
 };
