@@ -276,15 +276,17 @@ void Reconciler::EndWell(const JobPtr& job, const GangVerdict& verdict) {
   if (completed || words.reason() == kDataExhausted) {
     return Move(job, Happening::kGangCompleted, {.reason = words.reason(), .text = text});
   }
-  if (job->job().stop().mode() == v1::STOP_MODE_UNSPECIFIED) {
-    // Somebody else stopped the workers, e.g. a machine that is going down.
+  const v1::StopRequest& stop = job->job().stop();
+  const bool at_step = stop.mode() == v1::STOP_MODE_AT_STEP;
+  if (stop.mode() == v1::STOP_MODE_UNSPECIFIED || (at_step && words.step() < stop.at_step())) {
+    // Somebody else stopped the workers, e.g. a machine that is going down. A stop at a later step
+    // stays in force.
     return Move(job, Happening::kRankLost,
                 {.reason = "PREEMPTED",
                  .text = absl::StrCat("the workers were asked to end from outside ", text),
                  .severity = v1::SEVERITY_WARNING});
   }
-  const v1::StopRequest& stop = job->job().stop();
-  if (stop.mode() == v1::STOP_MODE_AT_STEP && words.step() > stop.at_step()) {
+  if (at_step && words.step() > stop.at_step()) {
     return Move(job, Happening::kGangStopped,
                 {.reason = "STOPPED_LATE",
                  .text = absl::StrCat(text, "; step ", stop.at_step(),

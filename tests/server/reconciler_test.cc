@@ -578,6 +578,25 @@ TEST_F(ReconcilerTest, WorkersThatSomebodyElseStoppedStartAgainUncounted) {
   EXPECT_EQ((*stored)->counted_restart_unix_nanos_size(), 0);
 }
 
+TEST_F(ReconcilerTest, AStopAtALaterStepDoesNotMakeAStopFromOutsideTheEnd) {
+  FakeAgent agent = MakeAgent("a", 2);
+  const std::string id = Submit(Spec("demo", 2));
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  ASSERT_OK(Stop(id, v1::STOP_MODE_AT_STEP, 9));
+  Round({&agent});
+  agent.Train(5);
+  agent.Checkpoint();
+  for (const int rank : {0, 1}) agent.Finish(rank, v1::OUTCOME_STOPPED, "SIGTERM");
+  RunUntil(id, Job::STATE_RESTARTING, {&agent});
+  EXPECT_EQ(Get(id).reason(), "PREEMPTED");
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  EXPECT_EQ((*store().Find(id))->counted_restart_unix_nanos_size(), 0);
+  agent.Train(100);
+  RunUntil(id, Job::STATE_STOPPED, {&agent});
+  EXPECT_EQ(Get(id).reason(), "STOPPED_AT_STEP");
+  EXPECT_EQ(Get(id).progress().step(), 9);
+}
+
 TEST_F(ReconcilerTest, AnAgentThatWasRestartedKeepsItsWorkers) {
   FakeAgent agent = MakeAgent("a", 1);
   const std::string id = Submit(Spec("demo"));
