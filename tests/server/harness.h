@@ -6,7 +6,9 @@
 #include <future>
 #include <initializer_list>
 #include <memory>
+#include <numeric>
 #include <string>
+#include <vector>
 
 #include "common/status.h"
 #include "gtest/gtest.h"
@@ -30,6 +32,13 @@
 #include "tests/testing/temp_dir.h"
 
 namespace nsa::server {
+
+// first, first + 1, … last.
+inline std::vector<int64_t> UpTo(int64_t last, int64_t first = 1) {
+  std::vector<int64_t> steps(static_cast<size_t>(last - first + 1));
+  std::iota(steps.begin(), steps.end(), first);
+  return steps;
+}
 
 // Everything of one life of the coordinator. Destroying it and making another on the same folder is
 // a restart.
