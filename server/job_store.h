@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -114,8 +115,11 @@ class JobStore {
   // Jobs that ended before a moment, those that did so first first; at most `limit`.
   std::vector<JobPtr> EndedBefore(absl::Time when, size_t limit) const;
 
-  // A deleted job that has left something; empty: none.
-  std::string NextToPurge() const;
+  // A deleted job that has left something, not one of `but`; empty: none.
+  std::string NextToPurge(const std::set<std::string>& but = {}) const;
+
+  // What a deleted job has left beside the store could not be removed: counted as a failed delete.
+  void TellNotRemoved(const std::string& job_id, const absl::Status& status) const;
 
   // Removes at most `rows` events and records of a deleted job, in one transaction. True when none
   // is left.

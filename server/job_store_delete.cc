@@ -88,9 +88,15 @@ std::vector<JobPtr> JobStore::EndedBefore(absl::Time when, size_t limit) const {
   return ended;
 }
 
-std::string JobStore::NextToPurge() const {
+std::string JobStore::NextToPurge(const std::set<std::string>& but) const {
   MutexLock lock(&mutex_);
-  return deleted_.empty() ? "" : deleted_.begin()->first;
+  const auto next =
+      std::ranges::find_if(deleted_, [&](const auto& entry) { return !but.contains(entry.first); });
+  return next == deleted_.end() ? "" : next->first;
+}
+
+void JobStore::TellNotRemoved(const std::string& job_id, const absl::Status& status) const {
+  Tell(status, "delete", job_id);
 }
 
 absl::StatusOr<bool> JobStore::Purge(const std::string& job_id, int rows) {

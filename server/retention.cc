@@ -25,8 +25,8 @@ void Retention::Look() {
   const absl::Duration now = parts_.clock.Monotonic();
   if (failed_.exchange(false)) retry_at_ = now + kRetry;
   const std::optional<absl::Time> oldest_kept = OldestKept(now);
-  if (now < retry_at_) return;
-  if (!oldest_kept.has_value() && parts_.store.NextToPurge().empty()) return;
+  if (now >= retry_at_) stuck_.clear();
+  if (!oldest_kept.has_value() && parts_.store.NextToPurge(stuck_).empty()) return;
   busy_ = true;
   parts_.executor.Run([this, oldest_kept] {
     Work(oldest_kept);
@@ -51,10 +51,13 @@ std::optional<absl::Time> Retention::OldestKept(absl::Duration now) {
 
 // On the executor.
 void Retention::Work(std::optional<absl::Time> oldest_kept) {
-  while (!parts_.draining && !failed_) {
-    // What is deleted goes first: at no time is there much of it.
-    if (const std::string left = parts_.store.NextToPurge(); !left.empty()) {
-      failed_ = !PurgeSome(left);
+  while (!parts_.draining) {
+    // What is deleted goes first: at no time is there much of it. One job that cannot be removed
+    // does not hold up the others.
+    if (const std::string left = parts_.store.NextToPurge(stuck_); !left.empty()) {
+      if (PurgeSome(left)) continue;
+      stuck_.insert(left);
+      failed_ = true;
     } else if (!oldest_kept.has_value() || !DeleteOne(*oldest_kept)) {
       return;
     }
@@ -81,7 +84,10 @@ bool Retention::PurgeSome(const std::string& job_id) {
   const absl::Status status = [&]() -> absl::Status {
     NSA_ASSIGN_OR_RETURN(const bool empty, parts_.store.Purge(job_id, kRows));
     if (!empty) return absl::OkStatus();
-    NSA_RETURN_IF_ERROR(RemoveFiles(job_id));
+    if (const absl::Status files = RemoveFiles(job_id); !files.ok()) {
+      parts_.store.TellNotRemoved(job_id, files);
+      return files;
+    }
     return parts_.store.Forget(job_id);
   }();
   if (status.ok()) return true;

@@ -53,6 +53,9 @@ class Retention {
   absl::Duration steady_since_;
   absl::Duration next_look_ = -absl::InfiniteDuration();  // at ages
   absl::Duration retry_at_ = -absl::InfiniteDuration();
+  // Jobs of which something could not be removed, until retry_at_. Of Look()'s thread, and of the
+  // executor's while busy_.
+  std::set<std::string> stuck_;
   // Of both.
   std::atomic<bool> busy_ = false;
   std::atomic<bool> failed_ = false;

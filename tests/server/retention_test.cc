@@ -28,6 +28,7 @@ class RetentionTest : public ::testing::Test {
     observer.deleted = [this](const v1::StoredJob&, DeletedBy by) {
       ++(by == DeletedBy::kUser ? by_user_ : by_age_);
     };
+    observer.failed = [this](const std::string& operation) { failed_.push_back(operation); };
     auto opened = JobStore::Open(folder_.path(), clock_, std::move(observer));
     ASSERT_OK(opened.status());
     store_ = *std::move(opened);
@@ -114,6 +115,7 @@ class RetentionTest : public ::testing::Test {
   int jobs_ = 0;
   int by_user_ = 0;
   int by_age_ = 0;
+  std::vector<std::string> failed_;  // operations of the store
   std::unique_ptr<JobStore> store_;
   std::unique_ptr<Retention> retention_;
   Executor executor_{"test", 1};
@@ -179,6 +181,24 @@ TEST_F(RetentionTest, LeavesTheRestToTheNextCoordinator) {
   EXPECT_EQ(store_->NextToPurge(), "");
   EXPECT_EQ(Rows("records"), 0);
   EXPECT_THAT(Names(folder_ / "logs"), IsEmpty());
+}
+
+TEST_F(RetentionTest, WhatCannotBeRemovedHoldsUpNothingElseAndIsCounted) {
+  const std::string one = Insert(kDay), other = Insert(kDay), old = Insert(31 * kDay);
+  const std::string first = std::min(one, other), second = std::max(one, other);
+  Restart(30 * kDay);
+  const auto stubborn = folder_ / "dumps" / (first + ".folder");
+  std::filesystem::create_directories(stubborn / "full");
+  ASSERT_OK(store_->Delete(first, DeletedBy::kUser, "").status());
+  ASSERT_OK(store_->Delete(second, DeletedBy::kUser, "").status());
+  Pass(absl::Seconds(5));
+  EXPECT_EQ(store_->NextToPurge(), first);
+  EXPECT_EQ(store_->NextToPurge({first}), "");
+  EXPECT_EQ(failed_, std::vector<std::string>{"delete"});
+  Pass(Retention::kSteady + absl::Minutes(2));
+  EXPECT_THAT(Jobs(), IsEmpty()) << "by age too";
+  EXPECT_EQ(store_->NextToPurge(), first);
+  EXPECT_GT(failed_.size(), 5u) << "tried again every minute";
 }
 
 TEST_F(RetentionTest, WhatCannotBeRemovedIsTriedAgain) {
