@@ -38,11 +38,18 @@ bool IsMarked(std::string_view name) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GpuProgress>> GpuProgress::Create(StatusPage* page,
-                                                                 bool every_kernel) {
-  auto progress = std::unique_ptr<GpuProgress>(new GpuProgress(page, every_kernel));
-  const int64_t bytes = kStampOffset + int64_t{8} * progress->max_stamps();
+                                                                 bool every_kernel,
+                                                                 int32_t micro_batches) {
+  const int32_t max_stamps = Stamps(micro_batches, every_kernel);
+  auto progress = std::unique_ptr<GpuProgress>(new GpuProgress(page, every_kernel, max_stamps));
+  const int64_t bytes = kStampOffset + int64_t{8} * max_stamps;
   NSA_ASSIGN_OR_RETURN(progress->memory_, cuda::PinnedMemory::Allocate(bytes, "progress"));
   return progress;
+}
+
+int32_t GpuProgress::Stamps(int32_t micro_batches, bool every_kernel) {
+  const int32_t phases = 2 * (2 * micro_batches + 8);
+  return every_kernel ? std::max(phases, 16384) : phases;
 }
 
 int32_t* GpuProgress::word() const { return static_cast<int32_t*>(memory_.data()); }
@@ -102,7 +109,7 @@ void GpuProgress::Add(const char* kernel, bool begins_phase) {
   Mark mark = current_;
   mark.kernel = kernel;
   mark.begins_phase = begins_phase;
-  if ((begins_phase || every_kernel_) && stamps_used_ < max_stamps()) mark.stamp = stamps_used_++;
+  if ((begins_phase || every_kernel_) && stamps_used_ < max_stamps_) mark.stamp = stamps_used_++;
   current_.kernel = kernel;
   const absl::Status status = cuda::Mark(exec_, word(), static_cast<int32_t>(marks_.size()),
                                          mark.stamp < 0 ? nullptr : stamps() + mark.stamp);

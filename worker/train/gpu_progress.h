@@ -27,7 +27,12 @@ class GpuProgress {
  public:
   // `page` outlives this. With `every_kernel` each kernel is marked and timed, which a step takes a
   // few percent longer for.
-  static absl::StatusOr<std::unique_ptr<GpuProgress>> Create(StatusPage* page, bool every_kernel);
+  static absl::StatusOr<std::unique_ptr<GpuProgress>> Create(StatusPage* page, bool every_kernel,
+                                                             int32_t micro_batches);
+
+  // Places for times, of a graph and of what runs beside it: a step has a mark for each forward and
+  // each backward and three behind them. With `every_kernel` the marks of long steps have none.
+  static int32_t Stamps(int32_t micro_batches, bool every_kernel);
 
   // `exec`, with marks. Valid as long as this.
   Exec Watch(const Exec& exec);
@@ -74,8 +79,8 @@ class GpuProgress {
     bool begins_phase = false;
   };
 
-  GpuProgress(StatusPage* page, bool every_kernel) : page_(page), every_kernel_(every_kernel) {}
-  int32_t max_stamps() const { return every_kernel_ ? 16384 : 480; }
+  GpuProgress(StatusPage* page, bool every_kernel, int32_t max_stamps)
+      : page_(page), every_kernel_(every_kernel), max_stamps_(max_stamps) {}
   void EnterKernel(const char* name);
   void Add(const char* kernel, bool begins_phase);
   void Show();
@@ -84,6 +89,7 @@ class GpuProgress {
 
   StatusPage* const page_;
   const bool every_kernel_;
+  const int32_t max_stamps_;
   Exec exec_;
   cuda::PinnedMemory memory_;
   std::vector<Mark> marks_;

@@ -29,7 +29,8 @@ absl::StatusOr<std::unique_ptr<GpuStep>> GpuStep::Create(const GpuStepOptions& o
       std::max(options.model->scratch_bytes(), cuda::GlobalNormWorkspaceBytes(size))));
   NSA_ASSIGN_OR_RETURN(step->device_, cuda::DeviceMemory::Allocate(kBytes, "a step's numbers"));
   NSA_ASSIGN_OR_RETURN(step->host_, cuda::PinnedMemory::Allocate(kBytes, "a step's numbers"));
-  NSA_ASSIGN_OR_RETURN(step->progress_, GpuProgress::Create(options.page, options.time_kernels));
+  NSA_ASSIGN_OR_RETURN(step->progress_, GpuProgress::Create(options.page, options.time_kernels,
+                                                            options.micro_batches));
   step->exec_ = step->progress_->Watch(options.gpu->exec());
   // What runs side by side has no time of its own.
   if (options.in_order || options.time_kernels) step->exec_.side = nullptr;
