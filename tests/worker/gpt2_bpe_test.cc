@@ -4,10 +4,12 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
+#include "worker/train/data/corpus.h"
 
 namespace nsa {
 namespace {
@@ -116,6 +118,44 @@ TEST(MakeTokenizer, SaysWhatGpt2Needs) {
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("data.tokenizer_path")));
   data.set_tokenizer(v1::TOKENIZER_BYTE);
   EXPECT_EQ((*MakeTokenizer(data))->vocab(), 256);
+}
+
+TEST(Tokenizers, ShowHowFarTheyAreAndEndWhenNobodyWaits) {
+  const TempDir dir;
+  const auto bpe = Tokenizer(dir, {{"a", "b"}});
+  const auto bytes = ByteTokenizer();
+  const std::string text = "ab a\xff b " + std::string(3 << 20, '\n') + "ab";
+  for (const TextTokenizer* tokenizer : {bpe.get(), bytes.get()}) {
+    ReadProgress progress;
+    std::vector<uint16_t> tokens;
+    EXPECT_OK(tokenizer->Encode(text, &tokens, &progress));
+    EXPECT_EQ(progress.bytes, static_cast<int64_t>(text.size()));
+    EXPECT_EQ(tokens, Encode(*tokenizer, text)) << "as without";
+    progress.cancelled = true;
+    EXPECT_THAT(tokenizer->Encode(text, &tokens, &progress),
+                StatusIs(absl::StatusCode::kCancelled));
+  }
+}
+
+// A text file is one document without a fraction for validation, and its tokens take as long as
+// they take.
+TEST(Tokenizers, ALongEncodingIsNoStalledRead) {
+  const TempDir dir;
+  const auto tokenizer = Tokenizer(dir, {{"a", "a"}});
+  std::string text;
+  for (int word = 0; word < 1000; ++word) text += std::string(1500, 'a') + "\n";
+  std::ofstream(dir / "a.txt") << text;
+  const absl::Time begin = absl::Now();
+  const std::vector<uint16_t> tokens = Encode(*tokenizer, text);
+  const absl::Duration taken = absl::Now() - begin;
+  v1::DataSpec spec;
+  spec.set_source(v1::DATA_SOURCE_TEXT);
+  spec.set_tokenizer(v1::TOKENIZER_GPT2);
+  spec.set_tokenizer_path(dir.path().string());
+  spec.add_path(dir / "a.txt");
+  const auto corpus = LoadCorpus(spec, tokenizer->vocab(), taken / 3);
+  ASSERT_OK(corpus);
+  EXPECT_EQ(corpus->info.tokens, static_cast<int64_t>(tokens.size()) + 1);
 }
 
 }  // namespace

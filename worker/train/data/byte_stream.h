@@ -16,7 +16,7 @@ namespace nsa {
 
 // What a reading thread and the one that waits for it share.
 struct ReadProgress {
-  std::atomic<int64_t> bytes{0};  // read from files so far
+  std::atomic<int64_t> bytes{0};  // read from files, and made tokens of, so far
   std::atomic<bool> cancelled{
       false};  // set when nobody waits any more: reading ends with Cancelled
 };

@@ -167,7 +167,7 @@ class Builder {
   absl::Status Append(const Document& document, TokenStore* store) {
     buffer_.assign(1, static_cast<uint16_t>(corpus_.separator));
     if (document.tokens.empty()) {
-      NSA_RETURN_IF_ERROR(tokenizer_->Encode(document.text, &buffer_));
+      NSA_RETURN_IF_ERROR(tokenizer_->Encode(document.text, &buffer_, progress_));
     } else {
       buffer_.insert(buffer_.end(), document.tokens.begin(), document.tokens.end());
     }

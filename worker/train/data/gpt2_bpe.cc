@@ -64,10 +64,11 @@ class Gpt2Bpe final : public TextTokenizer {
     return token == separator_ ? "" : bytes_of_[token];
   }
 
-  absl::Status Encode(std::string_view text, std::vector<uint16_t>* tokens) const override {
+  absl::Status Encode(std::string_view text, std::vector<uint16_t>* tokens,
+                      ReadProgress* progress) const override {
     pcre2_match_data* match = pcre2_match_data_create_from_pattern(split_, nullptr);
     size_t begin = 0;
-    while (begin < text.size()) {
+    while (begin < text.size() && (progress == nullptr || !progress->cancelled)) {
       const int found = pcre2_match(split_, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
                                     begin, 0, match, nullptr);
       const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(match);
@@ -76,10 +77,11 @@ class Gpt2Bpe final : public TextTokenizer {
       const size_t piece_end = found > 0 ? ends[1] : text.size();
       if (piece_begin > begin) Merge(text.substr(begin, piece_begin - begin), tokens);
       if (piece_end > piece_begin) Merge(text.substr(piece_begin, piece_end - piece_begin), tokens);
+      if (progress != nullptr) progress->bytes += static_cast<int64_t>(piece_end - begin);
       begin = piece_end;
     }
     pcre2_match_data_free(match);
-    return absl::OkStatus();
+    return begin < text.size() ? EncodingCancelled() : absl::OkStatus();
   }
 
  private:

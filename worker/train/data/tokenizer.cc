@@ -1,16 +1,26 @@
 #include "worker/train/data/tokenizer.h"
 
+#include <algorithm>
+
 #include "worker/train/data/gpt2_bpe.h"
 
 namespace nsa {
 namespace {
 
+constexpr size_t kSlice = size_t{1} << 20;  // between two looks at the progress
+
 class Bytes final : public TextTokenizer {
  public:
   int32_t vocab() const override { return 256; }
   int32_t separator() const override { return 0; }
-  absl::Status Encode(std::string_view text, std::vector<uint16_t>* tokens) const override {
-    for (const char c : text) tokens->push_back(static_cast<unsigned char>(c));
+  absl::Status Encode(std::string_view text, std::vector<uint16_t>* tokens,
+                      ReadProgress* progress) const override {
+    for (; !text.empty(); text.remove_prefix(std::min(text.size(), kSlice))) {
+      if (progress != nullptr && progress->cancelled) return EncodingCancelled();
+      const std::string_view slice = text.substr(0, kSlice);
+      for (const char c : slice) tokens->push_back(static_cast<unsigned char>(c));
+      if (progress != nullptr) progress->bytes += static_cast<int64_t>(slice.size());
+    }
     return absl::OkStatus();
   }
   std::string Decode(int32_t token) const override {
@@ -19,6 +29,10 @@ class Bytes final : public TextTokenizer {
 };
 
 }  // namespace
+
+absl::Status EncodingCancelled() {
+  return absl::CancelledError("tokenizer: nobody waits for the tokens");
+}
 
 std::unique_ptr<TextTokenizer> ByteTokenizer() { return std::make_unique<Bytes>(); }
 

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "nsa/v1/job.pb.h"
+#include "worker/train/data/byte_stream.h"
 
 namespace nsa {
 
@@ -23,12 +24,17 @@ class TextTokenizer {
   // The token that begins a document.
   virtual int32_t separator() const = 0;
 
-  // Appends the tokens of `text`.
-  virtual absl::Status Encode(std::string_view text, std::vector<uint16_t>* tokens) const = 0;
+  // Appends the tokens of `text`, which may be a whole file. `progress` may be null; its bytes rise
+  // by those of the text, on the way, and Cancelled is returned once it is cancelled.
+  virtual absl::Status Encode(std::string_view text, std::vector<uint16_t>* tokens,
+                              ReadProgress* progress = nullptr) const = 0;
 
   // The bytes of a token; empty for the separator. `token` is in [0, vocab()).
   virtual std::string Decode(int32_t token) const = 0;
 };
+
+// What Encode() returns once its progress is cancelled.
+absl::Status EncodingCancelled();
 
 // UTF-8 bytes; vocabulary 256, byte 0 begins a document.
 std::unique_ptr<TextTokenizer> ByteTokenizer();
