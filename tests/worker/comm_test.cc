@@ -196,6 +196,8 @@ TEST(Conclude, IsNotFiniteAndTooSlowWhenOneRankIs) {
   EXPECT_FALSE(Conclude(std::vector<RankReport>{{}, {.finite = false}}, 1).finite);
   EXPECT_TRUE(Conclude(std::vector<RankReport>{{}, {.too_slow = true}}, 1).too_slow);
   EXPECT_TRUE(Conclude(std::vector<RankReport>{{}, {}}, 1).finite);
+  EXPECT_TRUE(Conclude(std::vector<RankReport>{{}, {.exhausted = true}}, 1).exhausted);
+  EXPECT_FALSE(Conclude(std::vector<RankReport>{{}, {}}, 1).exhausted);
 }
 
 TEST(Exchange, CarriesALossThatIsNotFiniteFromOneRankToAll) {

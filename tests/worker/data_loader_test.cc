@@ -115,7 +115,11 @@ TEST(DataLoader, StopsBeforeTheFirstStepThatCannotBeDoneWhole) {
   LoaderOptions options = Options();
   options.spec.mutable_data()->set_on_exhausted(v1::ON_EXHAUSTED_STOP);
   auto loader = Loader(options, std::make_shared<ScriptedRows>(11));  // a step takes 4: 2 steps
-  for (int i = 0; i < 4; ++i) ASSERT_OK(loader->Next());
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_FALSE(loader->exhausted()) << i;
+    ASSERT_OK(loader->Next());
+  }
+  EXPECT_TRUE(loader->exhausted());
   EXPECT_THAT(loader->Next(), StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("DATA_EXHAUSTED")));
   EXPECT_THAT(loader->Next(), StatusIs(absl::StatusCode::kOutOfRange));
   EXPECT_EQ(loader->cursor().sequence(), 8);

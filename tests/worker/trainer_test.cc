@@ -286,6 +286,36 @@ TEST(Trainer, EndsWithACheckpointWhenTheDataEnds) {
     EXPECT_EQ(result.finished.step(), 15) << "60 rows of 24 tokens, 4 a step";
   }
   EXPECT_TRUE(VerifyCheckpoint(CheckpointsDir(dir / "out") / CheckpointName(15)).empty());
+  for (const RankResult& again : RunJob(dir, spec, {.world = 2, .generation = 2})) {
+    EXPECT_EQ(again.finished.reason(), "DATA_EXHAUSTED") << again.finished.text();
+    EXPECT_TRUE(again.steps.empty());
+  }
+}
+
+// A rank that cannot read its files goes on with synthetic tokens, of which there is no end.
+TEST(Trainer, AllRanksEndWithTheDataThoughOneHasFallenBack) {
+  const TempDir dir;
+  v1::JobSpec spec = Job(dir);
+  std::ofstream(dir / "train.txt") << std::string(24 * 60, '0');
+  spec.mutable_data()->set_source(v1::DATA_SOURCE_TEXT);
+  spec.mutable_data()->add_path(dir / "train.txt");
+  spec.mutable_data()->set_on_exhausted(v1::ON_EXHAUSTED_STOP);
+  spec.mutable_data()->set_allow_synthetic_fallback(true);
+  spec.mutable_train()->set_steps(100);
+  spec.mutable_restart()->set_hang_timeout_seconds(60);  // so that a failure of the test ends it
+  const RunOptions options{.world = 2, .launch = [&](v1::WorkerLaunch* launch) {
+                             if (launch->rank() == 0) return;
+                             auto* data = launch->mutable_spec()->mutable_data();
+                             data->set_path(0, dir / "missing.txt");
+                           }};
+  const auto results = RunJob(dir, spec, options);
+  EXPECT_TRUE(results[1].HasEvent("FALLBACK"));
+  for (const RankResult& result : results) {
+    EXPECT_EQ(result.finished.outcome(), v1::OUTCOME_COMPLETED) << result.finished.text();
+    EXPECT_EQ(result.finished.reason(), "DATA_EXHAUSTED");
+    EXPECT_EQ(result.finished.step(), 15) << "60 rows of 24 tokens, 4 a step";
+    EXPECT_EQ(result.steps.size(), 15u);
+  }
 }
 
 TEST(Trainer, FailsWithPeerLostWhenARankDoesNotCome) {

@@ -40,6 +40,7 @@ Agreement Conclude(std::span<const RankReport> reports, int64_t step) {
     agreement.loss += report.loss;
     agreement.finite = agreement.finite && report.finite;
     agreement.too_slow = agreement.too_slow || report.too_slow;
+    agreement.exhausted = agreement.exhausted || report.exhausted;
     stop_after = std::min(stop_after, report.stop_after);
   }
   agreement.loss /= static_cast<double>(reports.size());
@@ -60,9 +61,9 @@ absl::StatusOr<std::vector<double>> Gather(Comm* comm, std::string_view name,
 absl::StatusOr<std::vector<RankReport>> Exchange(Comm* comm, const RankReport& mine) {
   // A loss that is not finite is carried by its flag: NaN + 0 would still be NaN, but ∞ · 0 is not
   // what a sum of slots may meet.
-  const std::array<double, 4> values = {mine.finite ? mine.loss : 0.0, mine.finite ? 1.0 : 0.0,
+  const std::array<double, 5> values = {mine.finite ? mine.loss : 0.0, mine.finite ? 1.0 : 0.0,
                                         static_cast<double>(mine.stop_after),
-                                        mine.too_slow ? 1.0 : 0.0};
+                                        mine.too_slow ? 1.0 : 0.0, mine.exhausted ? 1.0 : 0.0};
   NSA_ASSIGN_OR_RETURN(const std::vector<double> all, Gather(comm, "agreement", values));
   std::vector<RankReport> reports(comm->world_size());
   for (size_t rank = 0; rank < reports.size(); ++rank) {
@@ -70,7 +71,8 @@ absl::StatusOr<std::vector<RankReport>> Exchange(Comm* comm, const RankReport& m
     reports[rank] = {.loss = v[0],
                      .finite = v[1] != 0,
                      .stop_after = static_cast<int64_t>(v[2]),
-                     .too_slow = v[3] != 0};
+                     .too_slow = v[3] != 0,
+                     .exhausted = v[4] != 0};
     if (!reports[rank].finite) reports[rank].loss = std::numeric_limits<double>::quiet_NaN();
   }
   return reports;

@@ -39,7 +39,8 @@ struct RankReport {
   double loss = 0;  // mean over this rank's tokens
   bool finite = true;
   int64_t stop_after = StopState::kNever;
-  bool too_slow = false;  // the throughput guard has spoken
+  bool too_slow = false;   // the throughput guard has spoken
+  bool exhausted = false;  // the data has no further step
 };
 
 // What all conclude.
@@ -49,6 +50,7 @@ struct Agreement {
   bool stop = false;
   bool at_step = false;  // the stop was asked for this very step, not at once
   bool too_slow = false;
+  bool exhausted = false;  // on one rank; another may train on synthetic tokens, without an end
 };
 
 // Pure: the same on every rank.

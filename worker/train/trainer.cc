@@ -5,7 +5,6 @@
 #include <cmath>
 #include <limits>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
@@ -19,13 +18,14 @@
 namespace nsa {
 namespace {
 
-bool IsExhausted(const absl::Status& status) {
-  return absl::IsOutOfRange(status) && absl::StrContains(status.message(), "DATA_EXHAUSTED");
-}
-
 Ending StoppedAfter(int64_t step, const Agreement& agreement) {
   return {v1::OUTCOME_STOPPED, agreement.at_step ? "STOPPED_AT_STEP" : "STOPPED",
           absl::StrCat("stopped as asked after step ", step)};
+}
+
+Ending DataEndedAfter(int64_t step) {
+  return {v1::OUTCOME_COMPLETED, "DATA_EXHAUSTED",
+          absl::StrCat("the data ended after step ", step)};
 }
 
 }  // namespace
@@ -90,26 +90,22 @@ absl::StatusOr<Ending> Trainer::Train() {
   if (over) return *std::move(over);
   step_began_ = options_.clock->Monotonic();
   while (step() < train_.steps()) {
-    const absl::StatusOr<StepResult> result = Step(step() + 1);
-    if (IsExhausted(result.status())) {
-      NSA_RETURN_IF_ERROR(SaveLast(0));
-      return Ending{v1::OUTCOME_COMPLETED, "DATA_EXHAUSTED",
-                    absl::StrCat("the data ended after step ", step())};
-    }
-    NSA_RETURN_IF_ERROR(result.status());
+    NSA_ASSIGN_OR_RETURN(const StepResult result, Step(step() + 1));
     step_.store(step() + 1);
     page_.SetStep(step());
-    if (const std::optional<Ending> failure = Observe(*result)) return *failure;
+    if (const std::optional<Ending> failure = Observe(result)) return *failure;
 
     const bool last = step() == train_.steps();
     if (ValidatesAfter(train_, step())) NSA_RETURN_IF_ERROR(Evaluate());
-    const bool stop = result->agreement.stop && !last;
-    if (last || stop) {
+    const bool stop = result.agreement.stop && !last;
+    const bool data_ended = result.agreement.exhausted && !last;
+    if (last || stop || data_ended) {
       NSA_RETURN_IF_ERROR(SaveLast(0));
     } else if (Due(train_.save_every())) {
       NSA_RETURN_IF_ERROR(Save());
     }
-    if (stop) return StoppedAfter(step(), result->agreement);
+    if (stop) return StoppedAfter(step(), result.agreement);
+    if (data_ended) return DataEndedAfter(step());
   }
   return Ending{v1::OUTCOME_COMPLETED, "COMPLETED",
                 absl::StrCat(train_.steps() == 1 ? "the one step"
@@ -119,18 +115,19 @@ absl::StatusOr<Ending> Trainer::Train() {
 
 // A run that goes on from a checkpoint may already be where it was told to end: the gang was lost
 // between the last step's checkpoint and its last words. One more step would pass the one asked
-// for. A new run has nothing to end with yet and does its first step whatever was asked.
+// for. Or the data ended there. A new run has nothing to end with yet and does its first step
+// whatever was asked.
 absl::StatusOr<std::optional<Ending>> Trainer::StopBeforeTheFirstStep() {
   if (step() == 0) return std::nullopt;
-  const RankReport mine = {.stop_after = stop_.stop_after()};
+  const RankReport mine = {.stop_after = stop_.stop_after(), .exhausted = data_->exhausted()};
   NSA_ASSIGN_OR_RETURN(const std::vector<RankReport> reports, Exchange(comm_.get(), mine));
   const Agreement agreement = Conclude(reports, step());
-  if (!agreement.stop || step() >= train_.steps()) return std::nullopt;
+  if (step() >= train_.steps() || !(agreement.stop || agreement.exhausted)) return std::nullopt;
   // A checkpoint of another out_dir (restart.resume: PATH) becomes one of this.
   if (std::filesystem::path(resumed_from_).parent_path() != CheckpointsDir(train_.out_dir())) {
     NSA_RETURN_IF_ERROR(SaveLast(0));
   }
-  return StoppedAfter(step(), agreement);
+  return agreement.stop ? StoppedAfter(step(), agreement) : DataEndedAfter(step());
 }
 
 // Main path 5/7: train step.
@@ -192,7 +189,8 @@ absl::Status Trainer::Reduce(StepResult* result) {
   const RankReport mine = {.loss = record.loss(),
                            .finite = std::isfinite(record.loss()) && std::isfinite(norm),
                            .stop_after = stop_.stop_after(),
-                           .too_slow = too_slow_.has_value()};
+                           .too_slow = too_slow_.has_value(),
+                           .exhausted = data_->exhausted()};
   const auto reports = Timed(&seconds, [&] { return Exchange(comm_.get(), mine); });
   NSA_RETURN_IF_ERROR(reports.status());
   result->agreement = Conclude(*reports, record.step());

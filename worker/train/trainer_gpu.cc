@@ -127,7 +127,8 @@ absl::StatusOr<Trainer::StepResult> Trainer::GpuStepOf(int64_t step) {
   const RankReport mine = {.loss = done.loss,
                            .finite = !done.skipped,
                            .stop_after = stop_.stop_after(),
-                           .too_slow = too_slow_.has_value()};
+                           .too_slow = too_slow_.has_value(),
+                           .exhausted = data_->exhausted()};
   const absl::Duration begin = options_.clock->Monotonic();
   NSA_ASSIGN_OR_RETURN(const std::vector<RankReport> reports, Exchange(comm_.get(), mine));
   communication += absl::ToDoubleSeconds(options_.clock->Monotonic() - begin);

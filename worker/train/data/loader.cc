@@ -151,6 +151,13 @@ class DataLoader::Impl {
     return cursor;
   }
 
+  bool exhausted() const {
+    const bool stops = options_.spec.data().on_exhausted() == v1::ON_EXHAUSTED_STOP;
+    const int64_t needed = int64_t{1} * shape_.batch_size * micro_steps();
+    return stops && !fell_back_ &&
+           (position_.epoch > 0 || position_.sequence + needed > train_->rows());
+  }
+
   int32_t eval_batches() const {
     if (!eval_) return 0;
     const int64_t whole = std::max<int64_t>(1, eval_->rows() / shape_.batch_size);
@@ -214,7 +221,9 @@ absl::StatusOr<std::unique_ptr<DataLoader>> DataLoader::Open(LoaderOptions optio
   if (!corpus.ok()) {
     if (!data.allow_synthetic_fallback()) return corpus.status();
     auto rows = MakeRows(options, v1::DATA_SOURCE_SYNTHETIC, false);
-    auto val = MakeRows(options, v1::DATA_SOURCE_SYNTHETIC, true);
+    // Validated together with ranks that could read the files, or not at all.
+    const bool validates = data.val_path_size() > 0 || data.val_fraction() > 0;
+    auto val = validates ? MakeRows(options, v1::DATA_SOURCE_SYNTHETIC, true) : nullptr;
     CorpusInfo info = InfoWithoutFiles(options, v1::DATA_SOURCE_SYNTHETIC);
     auto impl = std::make_unique<Impl>(std::move(options), std::move(rows), std::move(val),
                                        std::move(info));
@@ -258,6 +267,7 @@ absl::StatusOr<std::unique_ptr<DataLoader>> DataLoader::FromRows(LoaderOptions o
 
 absl::Status DataLoader::Seek(const v1::DataCursor& cursor) { return impl_->Seek(cursor); }
 absl::StatusOr<Batch> DataLoader::Next() { return impl_->Next(); }
+bool DataLoader::exhausted() const { return impl_->exhausted(); }
 v1::DataCursor DataLoader::cursor() const { return impl_->cursor(); }
 int32_t DataLoader::eval_batches() const { return impl_->eval_batches(); }
 absl::StatusOr<Batch> DataLoader::Eval(int32_t index) const { return impl_->Eval(index); }

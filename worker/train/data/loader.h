@@ -77,6 +77,10 @@ class DataLoader {
   // DATA_STALLED in the text after loader_timeout_seconds.
   absl::StatusOr<Batch> Next();
 
+  // Whether too few rows are left for another step, with on_exhausted: stop; between steps. Never
+  // after a fallback.
+  bool exhausted() const;
+
   // Behind the last batch that Next() returned.
   v1::DataCursor cursor() const;
 
