@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -9,6 +10,8 @@
 #include <vector>
 
 #include "common/checkpoint_dir.h"
+#include "common/log.h"
+#include "spdlog/sinks/sink.h"
 #include "tests/testing/precious_folder.h"
 #include "tests/testing/within.h"
 #include "tests/worker/trainer_jobs.h"
@@ -172,6 +175,58 @@ TEST(Trainer, TheLastCheckpointIsTriedAgainUntilItCanBeWritten) {
     EXPECT_EQ(results[0].checkpoints.back().step(), last);
     EXPECT_EQ(results[0].checkpoints.back().error(), "");
   }
+}
+
+// Holds back who logs a line with `text` in it until it is released.
+class HoldingSink final : public spdlog::sinks::sink {
+ public:
+  explicit HoldingSink(std::string text) : text_(std::move(text)) {}
+  void log(const spdlog::details::log_msg& message) override {
+    const std::string_view line(message.payload.data(), message.payload.size());
+    if (line.find(text_) == std::string_view::npos) return;
+    holds = true;
+    released.wait(false);
+  }
+  void flush() override {}
+  void set_pattern(const std::string&) override {}
+  void set_formatter(std::unique_ptr<spdlog::formatter>) override {}
+
+  std::atomic<bool> holds{false}, released{false};
+
+ private:
+  const std::string text_;
+};
+
+// Rank 0's last checkpoint waits for its telemetry, for ten seconds at most, and that for the log.
+TEST(Trainer, RanksThatHaveWrittenShowThatTheyWaitForTheOneThatHasNot) {
+  const TempDir dir;
+  const auto sink = std::make_shared<HoldingSink>("step 12/12 |");
+  spdlog::default_logger()->sinks().push_back(sink);
+  v1::JobSpec spec = Job(dir);
+  spec.mutable_train()->set_save_every(0);
+  const RunOptions options{.world = 2};
+  std::thread somebody([&] {
+    EXPECT_TRUE(Within(absl::Seconds(60), [&] { return sink->holds.load(); }));
+    const auto meetings = [&](int rank) -> int64_t {
+      const auto page = ReadStatusPage(RunDir{RunFolder(dir, options, rank)}.status());
+      return page.ok() && page->phase == Phase::kCheckpoint ? page->collective_sequence : 0;
+    };
+    for (const int rank : {0, 1}) {
+      int64_t before = 0;
+      EXPECT_TRUE(Within(absl::Seconds(60), [&] { return (before = meetings(rank)) > 0; }));
+      EXPECT_TRUE(Within(absl::Seconds(5), [&] { return meetings(rank) >= before + 3; })) << rank;
+    }
+    EXPECT_FALSE(HasCheckpointAfter(dir / "out", 0)) << "it is being held back";
+    sink->released = true;
+    sink->released.notify_all();
+  });
+  const auto results = RunJob(dir, spec, options);
+  somebody.join();
+  spdlog::default_logger()->sinks().pop_back();
+  for (const RankResult& result : results) {
+    EXPECT_EQ(result.finished.outcome(), v1::OUTCOME_COMPLETED) << result.finished.text();
+  }
+  EXPECT_TRUE(HasCheckpointAfter(dir / "out", 11));
 }
 
 TEST(Trainer, PatienceWithTheLastCheckpointEnds) {

@@ -2,6 +2,7 @@
 #include "worker/train/trainer.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -341,11 +342,9 @@ absl::Status Trainer::Finish(Ending* ending) {
   if (on_gpu() && options_.time_kernels) PrintKernelTimes();
   for (int failures = 0;;) {
     page_.SetPhase(Phase::kCheckpoint);
-    const absl::Status drained = checkpoints_->Drain();
-    double failed = drained.ok() ? 0 : 1;
-    NSA_RETURN_IF_ERROR(
-        comm_->AllReduce("finish", nsa::Reduce::kMax, std::span<double>(&failed, 1)));
-    if (failed == 0) return absl::OkStatus();
+    absl::Status drained;
+    NSA_ASSIGN_OR_RETURN(const bool written, DrainTogether(&drained));
+    if (written) return absl::OkStatus();
     const std::optional<absl::Duration> wait = WaitAfter(++failures, options_.last_save);
     if (!wait) {
       *ending = {v1::OUTCOME_FAILED, "CHECKPOINT_FAILED",
@@ -355,6 +354,24 @@ absl::Status Trainer::Finish(Ending* ending) {
     }
     Pause(*wait);
     NSA_RETURN_IF_ERROR(SaveLast(failures));
+  }
+}
+
+// Waits until every rank has written what it saves; whether all could, and this rank's result. One
+// rank may write for much longer than the others, which a collective would not wait for: they meet
+// again and again and say so, which also shows on their pages that they are alive. Longer than all
+// patience with failures they do not: whoever looks for hangs finds the rank that stands still.
+absl::StatusOr<bool> Trainer::DrainTogether(absl::Status* drained) {
+  constexpr absl::Duration kSlice = absl::Milliseconds(500);
+  const absl::Duration end = options_.clock->Monotonic() + options_.last_save.total;
+  while (true) {
+    std::optional<absl::Status> result = checkpoints_->DrainFor(kSlice);
+    if (!result && options_.clock->Monotonic() >= end) result = checkpoints_->Drain();
+    std::array<double, 2> any = {result ? 0.0 : 1.0, result && !result->ok() ? 1.0 : 0.0};
+    NSA_RETURN_IF_ERROR(comm_->AllReduce("finish", nsa::Reduce::kMax, any));
+    if (any[0] != 0) continue;
+    *drained = *std::move(result);
+    return any[1] == 0;
   }
 }
 

@@ -134,6 +134,7 @@ class Trainer {
   absl::Status SaveLast(int failures);
   absl::Status SaveState(const SaveOptions& how);
   absl::Status Finish(Ending* ending);
+  absl::StatusOr<bool> DrainTogether(absl::Status* drained);
   void Pause(absl::Duration wait);
   bool Due(int64_t every) const { return every > 0 && step() % every == 0; }
 

@@ -24,6 +24,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -83,7 +84,7 @@ struct SaveOptions {
   std::string then = "training continues";  // what comes after a failure, for people
 };
 
-// One a rank. Save() and Drain() come from one thread.
+// One a rank. Save(), Drain() and DrainFor() come from one thread.
 class CheckpointWriter {
  public:
   // Makes out_dir/checkpoints. FailedPrecondition when a link is there. Rank 0 takes out_dir's lock
@@ -104,6 +105,9 @@ class CheckpointWriter {
   // Waits until everything has been written. The error of the last Save() when it could not be
   // published.
   absl::Status Drain();
+
+  // The same for as long as `patience`; nothing when something is still being written then.
+  std::optional<absl::Status> DrainFor(absl::Duration patience);
 
   // The gang ends, because of `why`: what waits for other ranks' shards is given up at once.
   void Abandon(std::string_view why);

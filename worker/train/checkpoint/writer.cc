@@ -8,6 +8,7 @@
 #include <deque>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -124,6 +125,18 @@ class CheckpointWriter::Impl {
   absl::Status Drain() {
     const MutexLock lock(&mutex_);
     while (free_.size() < kSnapshots) changed_.Wait(&mutex_);
+    return last_result_;
+  }
+
+  std::optional<absl::Status> DrainFor(absl::Duration patience) {
+    const RealClock clock;
+    const absl::Duration deadline = clock.Monotonic() + patience;
+    const MutexLock lock(&mutex_);
+    while (free_.size() < kSnapshots) {
+      const absl::Duration left = deadline - clock.Monotonic();
+      if (left <= absl::ZeroDuration()) return std::nullopt;
+      changed_.WaitFor(&mutex_, left);
+    }
     return last_result_;
   }
 
@@ -325,6 +338,9 @@ absl::Status CheckpointWriter::Save(const TrainingState& tensors, v1::Checkpoint
   return impl_->Save(tensors, std::move(state), how);
 }
 absl::Status CheckpointWriter::Drain() { return impl_->Drain(); }
+std::optional<absl::Status> CheckpointWriter::DrainFor(absl::Duration patience) {
+  return impl_->DrainFor(patience);
+}
 void CheckpointWriter::Abandon(std::string_view why) { impl_->Abandon(why); }
 
 }  // namespace nsa
