@@ -13,7 +13,9 @@ namespace {
 using v1::WorkerObservation;
 
 constexpr char kPeerLost[] = "PEER_LOST";
+// A worker ended before it began anything, for what may be otherwise later.
 constexpr char kCheckpointsMissing[] = "CHECKPOINTS_MISSING";
+constexpr char kOutDirBusy[] = "OUT_DIR_BUSY";
 // Worker exit codes (README of worker/train): bad usage or configuration, failed for good.
 constexpr int kExitUsage = 2;
 constexpr int kExitFinal = 3;
@@ -43,7 +45,7 @@ Failure FromLastWords(const RankView& rank, const v1::WorkerFinished& words) {
                               words.text().empty() ? failure.reason : words.text());
   failure.final = words.outcome() == v1::OUTCOME_FAILED_FINAL;
   failure.infrastructure = words.reason() == kPeerLost;
-  failure.refused = words.reason() == kCheckpointsMissing;
+  failure.refused = words.reason() == kCheckpointsMissing || words.reason() == kOutDirBusy;
   return failure;
 }
 

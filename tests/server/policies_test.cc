@@ -212,9 +212,13 @@ TEST(RestartPolicy, ARefusedStartWaitsEverLongerAndCountsForNothing) {
             "the disk is full (refused 5 times in 24h); put it right, then resume the job");
 }
 
-TEST(Gang, AStartWithoutTheJobsCheckpointsWasRefused) {
+TEST(Gang, AStartWithoutTheJobsCheckpointsOrIntoABusyFolderWasRefused) {
   const auto failure = Judge({Ended(0, v1::OUTCOME_FAILED, "CHECKPOINTS_MISSING")}).failure;
   EXPECT_TRUE(failure->refused);
+  EXPECT_TRUE(Judge({Ended(0, v1::OUTCOME_FAILED, "OUT_DIR_BUSY")}).failure->refused);
+  EXPECT_TRUE(Judge({Ended(0, v1::OUTCOME_FAILED, "OUT_DIR_BUSY"),
+                     Ended(1, v1::OUTCOME_FAILED, "PEER_LOST")})
+                  .failure->refused);
   EXPECT_FALSE(failure->final);
   EXPECT_FALSE(Judge({Ended(0, v1::OUTCOME_FAILED, "CHECKPOINT_FAILED")}).failure->refused);
 }

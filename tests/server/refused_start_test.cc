@@ -204,5 +204,38 @@ TEST_F(MissingCheckpoints, WaitsForAVolumeWithItsCheckpointsAndGoesOnWhenItIsBac
   EXPECT_THAT(History(id), HasSubstr("CHECKPOINTS_MISSING RESTART_SCHEDULED"));
 }
 
+using BusyFolder = Harness;
+
+TEST_F(BusyFolder, IsWaitedForAndCountsForNothing) {
+  FakeAgent agent = MakeAgent("a", 1);
+  v1::JobSpec spec = Spec("shared");
+  spec.mutable_restart()->set_max_restarts(1);
+  const std::string id = Submit(spec);
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  agent.Train(7);
+  agent.Checkpoint();
+  agent.Crash(0, SIGKILL);
+  // More than max_no_progress and max_restarts.
+  for (int64_t generation = 2; generation < 9; ++generation) {
+    for (int i = 0; i < 40 && Get(id).generation() < generation; ++i) {
+      clock().Advance(absl::Seconds(20));
+      Round({&agent});
+    }
+    Round({&agent});
+    ASSERT_EQ(Get(id).generation(), generation) << Get(id).message();
+    agent.Finish(0, v1::OUTCOME_FAILED, "OUT_DIR_BUSY");
+    RunUntil(id, Job::STATE_RESTARTING, {&agent});
+    for (int i = 0; i < 10 && Get(id).reason() != "OUT_DIR_BUSY"; ++i) Round({&agent});
+    EXPECT_EQ(Get(id).reason(), "OUT_DIR_BUSY") << Get(id).message();
+  }
+  for (int i = 0; i < 40 && Get(id).generation() < 9; ++i) {
+    clock().Advance(absl::Seconds(20));
+    Round({&agent});
+  }
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  agent.Train(100);
+  RunUntil(id, Job::STATE_SUCCEEDED, {&agent});
+}
+
 }  // namespace
 }  // namespace nsa::server

@@ -236,11 +236,24 @@ TEST(Checkpoint, TheStartRemovesWhatDeadWritersLeft) {
 
 TEST(Checkpoint, TwoWorkersCannotTrainIntoOneFolder) {
   const TempDir dir;
-  auto first = CheckpointWriter::Open(Options(dir));
+  auto options = Options(dir);
+  options.generation = 3;
+  auto first = CheckpointWriter::Open(options);
   ASSERT_OK(first);
+  char host[256] = {};
+  ASSERT_EQ(gethostname(host, sizeof(host) - 1), 0);
   EXPECT_THAT(CheckpointWriter::Open(Options(dir)),
-              StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("by process " + std::to_string(getpid()))));
+              StatusIs(absl::StatusCode::kUnavailable,
+                       AllOf(HasSubstr("OUT_DIR_BUSY: train.out_dir: " + dir.path().string()),
+                             HasSubstr(absl::StrCat("by process ", getpid(), " on ", host,
+                                                    ", generation 3;")))));
+  // The holder's words are shown whatever they are.
+  std::ofstream(CheckpointsDir(dir.path()) / ".lock") << "\xff\xfe\nmore";
+  EXPECT_THAT(CheckpointWriter::Open(Options(dir)),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("by \\xff\\xfe;")));
+  std::ofstream(CheckpointsDir(dir.path()) / ".lock") << "";
+  EXPECT_THAT(CheckpointWriter::Open(Options(dir)),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("has not said its name;")));
   first->reset();
   EXPECT_OK(CheckpointWriter::Open(Options(dir)));
 }

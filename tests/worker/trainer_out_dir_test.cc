@@ -51,12 +51,15 @@ TEST(Trainer, AStartThatIsRefusedLeavesTheFilesOfTheRunThatOwnsThemAlone) {
         EXPECT_TRUE(result.steps.empty());
       }
       EXPECT_EQ(content(), alive) << world << " ranks: " << why;
+      return results[0].finished;
     };
     expect_refused({.world = world, .job_id = "job-2"}, "belongs to job job-1");
     // A worker of this job that lives on, in a gang that was given up.
     const auto holder = CheckpointWriter::Open({.out_dir = *Folder::Make(dir / "out")});
     ASSERT_TRUE(holder.ok());
-    expect_refused({.world = world}, "being trained into");
+    const v1::WorkerFinished busy = expect_refused({.world = world}, "being trained into");
+    EXPECT_EQ(busy.reason(), "OUT_DIR_BUSY");
+    EXPECT_EQ(busy.outcome(), v1::OUTCOME_FAILED) << "another time it may be free";
   }
 }
 

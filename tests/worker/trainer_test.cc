@@ -338,6 +338,7 @@ TEST(Trainer, FailsWithPeerLostWhenARankDoesNotCome) {
 TEST(EndingOf, TellsWhatARestartCanHelp) {
   EXPECT_EQ(EndingOf(absl::UnavailableError("x: PEER_LOST: y")).outcome, v1::OUTCOME_FAILED);
   EXPECT_EQ(EndingOf(absl::UnavailableError("CHECKPOINTS_MISSING: x")).outcome, v1::OUTCOME_FAILED);
+  EXPECT_EQ(EndingOf(absl::UnavailableError("OUT_DIR_BUSY: x")).reason, "OUT_DIR_BUSY");
   EXPECT_EQ(EndingOf(absl::DeadlineExceededError("DATA_STALLED")).reason, "DATA_STALLED");
   EXPECT_EQ(EndingOf(absl::NotFoundError("data.path")).outcome, v1::OUTCOME_FAILED_FINAL);
   EXPECT_EQ(EndingOf(absl::InternalError("x")).reason, "INTERNAL");

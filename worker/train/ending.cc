@@ -13,11 +13,12 @@ struct Reason {
 };
 
 // Reasons that messages carry.
-constexpr std::array<Reason, 6> kReasons = {{{"PEER_LOST", false},
+constexpr std::array<Reason, 7> kReasons = {{{"PEER_LOST", false},
                                              {"DATA_STALLED", false},
                                              {"DATA_EXHAUSTED", true},
                                              {"NO_VALID_CHECKPOINT", true},
                                              {"CHECKPOINTS_MISSING", false},
+                                             {"OUT_DIR_BUSY", false},
                                              {"CHECKPOINT_FAILED", false}}};
 
 bool IsFinal(absl::StatusCode code) {

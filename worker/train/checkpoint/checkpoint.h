@@ -88,8 +88,8 @@ struct SaveOptions {
 class CheckpointWriter {
  public:
   // Makes out_dir/checkpoints. FailedPrecondition when a link is there. Rank 0 takes out_dir's lock
-  // (FailedPrecondition, naming the process, when another worker trains into it) and removes what
-  // writers that died have left.
+  // (Unavailable, reason OUT_DIR_BUSY, naming process, host and generation, while another worker
+  // trains into it) and removes what writers that died have left.
   static absl::StatusOr<std::unique_ptr<CheckpointWriter>> Open(CheckpointWriterOptions options);
 
   // Finishes what is being written.

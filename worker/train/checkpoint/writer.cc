@@ -9,10 +9,13 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
@@ -30,22 +33,32 @@ namespace {
 
 constexpr size_t kSnapshots = 2;
 
+// "process 4711 on vm3, generation 2".
+std::string WhoTrains(int64_t generation) {
+  char host[256] = {};
+  if (gethostname(host, sizeof(host) - 1) != 0) host[0] = '?';
+  return absl::StrFormat("process %d on %s, generation %d", getpid(), host, generation);
+}
+
 // Holds out_dir for one worker; the kernel lets go of it when the process ends, however it ends.
+// That may be a while after SIGKILL, and on a shared file system the process may be on a machine
+// that nobody hears of: who finds it held tries again later.
 class OutDirLock {
  public:
-  static absl::StatusOr<OutDirLock> Take(const Folder& checkpoints) {
+  static absl::StatusOr<OutDirLock> Take(const Folder& checkpoints, int64_t generation) {
     const std::filesystem::path path = checkpoints.path() / ".lock";
     NSA_ASSIGN_OR_RETURN(const int fd, checkpoints.Open(".lock", O_RDWR | O_CREAT));
     OutDirLock lock(fd);
-    char owner[24] = {};
     if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-      const ssize_t length = pread(fd, owner, sizeof(owner) - 1, 0);
-      return absl::FailedPreconditionError(absl::StrFormat(
-          "train.out_dir: %s is being trained into by process %s; end it, or choose another folder",
-          path.parent_path().parent_path().string(), length > 0 ? owner : "?"));
+      if (errno != EWOULDBLOCK) return absl::ErrnoToStatus(errno, path.string());
+      return absl::UnavailableError(absl::StrFormat(
+          "OUT_DIR_BUSY: train.out_dir: %s is being trained into by %s; end it, or choose another "
+          "folder",
+          path.parent_path().parent_path().string(), HolderOf(fd)));
     }
-    const int length = snprintf(owner, sizeof(owner), "%d\n", getpid());
-    if (ftruncate(fd, 0) != 0 || pwrite(fd, owner, static_cast<size_t>(length), 0) != length) {
+    const std::string holder = WhoTrains(generation) + "\n";
+    if (ftruncate(fd, 0) != 0 ||
+        pwrite(fd, holder.data(), holder.size(), 0) != static_cast<ssize_t>(holder.size())) {
       return absl::ErrnoToStatus(errno, path.string());
     }
     return lock;
@@ -62,6 +75,16 @@ class OutDirLock {
 
  private:
   explicit OutDirLock(int fd) : fd_(fd) {}
+
+  // What the holder wrote, on one line; it may not have come to that.
+  static std::string HolderOf(int fd) {
+    char text[400];
+    const ssize_t length = pread(fd, text, sizeof(text), 0);
+    std::string line(text, static_cast<size_t>(std::max<ssize_t>(length, 0)));
+    line.resize(std::min(line.size(), line.find('\n')));
+    return line.empty() ? "a process that has not said its name" : absl::CHexEscape(line);
+  }
+
   int fd_ = -1;
 };
 
@@ -324,7 +347,7 @@ absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Open(
   NSA_RETURN_IF_ERROR(options.out_dir.Sync());  // the name outlives power loss
   OutDirLock lock;
   if (options.rank == 0) {
-    NSA_ASSIGN_OR_RETURN(lock, OutDirLock::Take(checkpoints));
+    NSA_ASSIGN_OR_RETURN(lock, OutDirLock::Take(checkpoints, options.generation));
     RemoveTemporaryFolders(checkpoints, std::numeric_limits<int64_t>::max());
     NSA_RETURN_IF_ERROR(RepairLatestLink(checkpoints));
   }
