@@ -85,7 +85,8 @@ absl::StatusOr<std::string> ReadText(const std::filesystem::path& path) {
 
 // One problem of a file, or nothing.
 std::optional<std::string> ProblemOf(const std::filesystem::path& checkpoint,
-                                     const v1::CheckpointFile& file) {
+                                     const v1::CheckpointFile& file,
+                                     const std::function<bool()>& abandoned) {
   if (file.name().empty() || absl::StrContains(file.name(), '/')) {
     return absl::StrFormat("state.json: lists a file '%s' (a name within the folder)", file.name());
   }
@@ -96,7 +97,7 @@ std::optional<std::string> ProblemOf(const std::filesystem::path& checkpoint,
   if (bytes != file.bytes()) {
     return absl::StrFormat("%s: %d bytes (state.json says %d)", file.name(), bytes, file.bytes());
   }
-  const absl::StatusOr<std::string> hash = HashFile(path);
+  const absl::StatusOr<std::string> hash = HashFile(path, abandoned);
   if (!hash.ok()) return absl::StrCat(file.name(), ": ", hash.status().message());
   if (*hash != file.xxh3_128()) {
     return absl::StrFormat("%s: hash %s (state.json says %s)", file.name(), *hash, file.xxh3_128());
@@ -172,24 +173,30 @@ absl::StatusOr<v1::CheckpointState> ReadCheckpointState(const std::filesystem::p
   return state;
 }
 
-absl::StatusOr<std::string> HashFile(const std::filesystem::path& path) {
+absl::StatusOr<std::string> HashFile(const std::filesystem::path& path,
+                                     const std::function<bool()>& abandoned) {
   // Neither follows a link nor waits for a pipe that was put in the file's place.
   NSA_ASSIGN_OR_RETURN(const int fd, OpenBeneath(path.parent_path(), path.filename(), O_RDONLY));
   const HashState hash;
   std::vector<char> buffer(size_t{1} << 20);
   ssize_t count = 0;
+  bool left = false;
   while ((count = read(fd, buffer.data(), buffer.size())) != 0) {
     if (count < 0 && errno == EINTR) continue;
+    left = abandoned && abandoned();
+    if (left) break;
     if (count < 0) break;
     XXH3_128bits_update(hash.state, buffer.data(), static_cast<size_t>(count));
   }
   const int error = errno;
   close(fd);
+  if (left) return absl::CancelledError("nobody waits any more");
   if (count < 0) return absl::ErrnoToStatus(error, path.string());
   return Hex(XXH3_128bits_digest(hash.state));
 }
 
-std::vector<std::string> VerifyCheckpoint(const std::filesystem::path& checkpoint) {
+std::vector<std::string> VerifyCheckpoint(const std::filesystem::path& checkpoint,
+                                          const std::function<bool()>& abandoned) {
   const absl::StatusOr<v1::CheckpointState> state = ReadCheckpointState(checkpoint);
   if (!state.ok()) {
     const std::string message(state.status().message());
@@ -207,7 +214,13 @@ std::vector<std::string> VerifyCheckpoint(const std::filesystem::path& checkpoin
                   [](const auto& file) { return file.name() == "model.safetensors"; });
   if (!has_model) problems.push_back("state.json: lists no model.safetensors");
   for (const v1::CheckpointFile& file : state->files()) {
-    if (auto problem = ProblemOf(checkpoint, file)) problems.push_back(*std::move(problem));
+    if (abandoned && abandoned()) {
+      problems.push_back("verifying was cut short: nobody waits any more");
+      break;
+    }
+    if (auto problem = ProblemOf(checkpoint, file, abandoned)) {
+      problems.push_back(*std::move(problem));
+    }
   }
   return problems;
 }

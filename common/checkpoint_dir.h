@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -50,12 +51,16 @@ bool ValidatesAfter(const v1::TrainSpec& train, int64_t step);
 // none. state.json carries the last validation's loss, which may be that of an earlier step.
 std::optional<double> ValLossAt(const v1::CheckpointState& state);
 
-// XXH3-128 of a file as 32 lower-case hexadecimal digits.
-absl::StatusOr<std::string> HashFile(const std::filesystem::path& path);
+// XXH3-128 of a file as 32 lower-case hexadecimal digits. Cancelled once `abandoned` says so, which
+// is asked for every MiB.
+absl::StatusOr<std::string> HashFile(const std::filesystem::path& path,
+                                     const std::function<bool()>& abandoned = nullptr);
 
 // Compares every file with state.json: "model.safetensors: hash 3f… (state.json says 9a…)". Empty
-// when all are good. Never an error: a folder that cannot be read is a problem too.
-std::vector<std::string> VerifyCheckpoint(const std::filesystem::path& checkpoint);
+// when all are good. Never an error: a folder that cannot be read is a problem too. `abandoned` is
+// asked all the time: once it says so nothing more is read, and the rest is one problem.
+std::vector<std::string> VerifyCheckpoint(const std::filesystem::path& checkpoint,
+                                          const std::function<bool()>& abandoned = nullptr);
 
 // The newest checkpoint of `out_dir` that verifies, and the problems of every newer one that did
 // not (one line each, starting with the checkpoint's name). `found` is false only when there is no

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,9 @@ struct PreflightContext {
   // the job is about to start, and free memory counts; without one it may wait, and all memory
   // does.
   std::string job_id;
+  // Asked while large files are read: true when nobody waits for the report any more. It is then
+  // cut short, and not to be relied on. Null: never.
+  std::function<bool()> abandoned;
 };
 
 // Runs every rule. `spec` has its defaults, or gets them in the report's copy. Without a machine,

@@ -246,12 +246,13 @@ Problems SyntheticFallback(const PreflightFacts& facts) {
            "write allow_synthetic_fallback: false"}};
 }
 
-bool SameBytes(const std::string& a, const std::string& b) {
+bool SameBytes(const std::string& a, const std::string& b, const std::function<bool()>& abandoned) {
   std::ifstream in_a(a, std::ios::binary);
   std::ifstream in_b(b, std::ios::binary);
   std::vector<char> block_a(1 << 20);
   std::vector<char> block_b(1 << 20);
   while (in_a && in_b) {
+    if (abandoned && abandoned()) return false;
     in_a.read(block_a.data(), static_cast<std::streamsize>(block_a.size()));
     in_b.read(block_b.data(), static_cast<std::streamsize>(block_b.size()));
     if (in_a.gcount() != in_b.gcount() ||
@@ -263,18 +264,18 @@ bool SameBytes(const std::string& a, const std::string& b) {
 }
 
 // The same text under both names: the same path, the same file, or the same content.
-bool SameText(const std::string& a, const std::string& b, bool may_look) {
+bool SameText(const std::string& a, const std::string& b, const PreflightFacts& facts) {
   if (std::filesystem::path(a).lexically_normal() == std::filesystem::path(b).lexically_normal()) {
     return true;
   }
-  if (!may_look) return false;
+  if (!MayLook(facts)) return false;
   std::error_code error;
   if (std::filesystem::equivalent(a, b, error)) return true;
   const auto size_a = std::filesystem::file_size(a, error);
   if (error) return false;
   const auto size_b = std::filesystem::file_size(b, error);
   if (error || size_a != size_b || size_a > (uintmax_t{4} << 30)) return false;
-  return SameBytes(a, b);
+  return SameBytes(a, b, facts.context.abandoned);
 }
 
 Problems ValNotDisjoint(const PreflightFacts& facts) {
@@ -282,7 +283,7 @@ Problems ValNotDisjoint(const PreflightFacts& facts) {
   Problems problems;
   for (const NamedFile& val : Files("data.val_path", data.val_path())) {
     for (const std::string& train : data.path()) {
-      if (!SameText(val.path, train, MayLook(facts))) continue;
+      if (!SameText(val.path, train, facts)) continue;
       problems.push_back({val.field, absl::StrFormat("%s is also trained on (%s)", val.path, train),
                           "validate on text that is not in data.path, or set val_fraction"});
       break;

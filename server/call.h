@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "grpcpp/grpcpp.h"
 #include "server/auth.h"
@@ -41,28 +42,40 @@ class UnaryCall {
   // Runs `work` on the executor and finishes with its result. The reactor is gRPC's.
   template <typename Response>
   grpc::ServerUnaryReactor* Run(Response* response,
-                                std::function<absl::StatusOr<Response>()> work) {
+                                std::function<absl::StatusOr<Response>()> work) const {
     return RunOn(rules_->executor, response, std::move(work));
   }
 
-  // The same on another executor.
+  // The same on another executor. ResourceExhausted when as many calls wait for it as may.
   template <typename Response>
   grpc::ServerUnaryReactor* RunOn(Executor& executor, Response* response,
-                                  std::function<absl::StatusOr<Response>()> work) {
+                                  std::function<absl::StatusOr<Response>()> work) const {
     if (const absl::Status allowed = rules_->auth.Check(*context_); !allowed.ok()) {
       Finish(allowed);
       return reactor_;
     }
-    executor.Run([call = *this, response, work = std::move(work)] {
+    const bool taken = executor.TryRun([call = *this, response, work = std::move(work)] {
       // Nobody waits any more: its deadline has passed or it has left.
       if (call.context_->IsCancelled()) return call.Finish(absl::CancelledError("cancelled"));
       absl::StatusOr<Response> result = work();
+      if (absl::IsCancelled(result.status()) && call.rules_->draining) {
+        result = absl::UnavailableError("the coordinator is going down; try again in a while");
+      }
       const absl::Status status = result.status();
       if (status.ok()) *response = *std::move(result);
       call.Finish(status);
     });
+    if (!taken) {
+      Finish(absl::ResourceExhaustedError(
+          absl::StrCat(method_, ": ", executor.limit(), " calls wait for ", executor.name(),
+                       " already (", executor.limit(), "); try again in a while")));
+    }
     return reactor_;
   }
+
+  // Nobody waits for the answer any more, or the coordinator goes down: work that takes long may
+  // end early. Once true it stays so. Until Finish().
+  bool Abandoned() const { return rules_->draining || context_->IsCancelled(); }
 
   // For work that ends later; call once.
   void Finish(const absl::Status& status) const {

@@ -17,7 +17,8 @@ absl::StatusOr<v1::ListCheckpointsResponse> CheckpointsOf(const std::string& out
   return response;
 }
 
-absl::StatusOr<v1::VerifyCheckpointResponse> Verify(const std::string& out_dir, int64_t step) {
+absl::StatusOr<v1::VerifyCheckpointResponse> Verify(const std::string& out_dir, int64_t step,
+                                                    const std::function<bool()>& abandoned) {
   NSA_ASSIGN_OR_RETURN(const auto entries, ListCheckpoints(out_dir));
   const auto found = step == 0 ? (entries.empty() ? entries.end() : std::prev(entries.end()))
                                : std::ranges::find(entries, step, &CheckpointEntry::step);
@@ -28,7 +29,10 @@ absl::StatusOr<v1::VerifyCheckpointResponse> Verify(const std::string& out_dir, 
   }
   v1::VerifyCheckpointResponse response;
   *response.mutable_checkpoint() = CheckpointInfoOf(*found);
-  for (const std::string& problem : VerifyCheckpoint(found->path)) response.add_problems(problem);
+  for (const std::string& problem : VerifyCheckpoint(found->path, abandoned)) {
+    response.add_problems(problem);
+  }
+  if (abandoned()) return absl::CancelledError("verifying was cut short: nobody waits any more");
   return response;
 }
 

@@ -1,6 +1,7 @@
 // Checkpoints of a job as replies. Reads the disk; verifying reads every byte.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -11,7 +12,9 @@ namespace nsa::server {
 // Oldest first; one whose state.json cannot be read is listed with the error.
 absl::StatusOr<v1::ListCheckpointsResponse> CheckpointsOf(const std::string& out_dir);
 
-// The checkpoint of `step`, or the newest for 0. NotFound when there is none.
-absl::StatusOr<v1::VerifyCheckpointResponse> Verify(const std::string& out_dir, int64_t step);
+// The checkpoint of `step`, or the newest for 0. NotFound when there is none. Cancelled once
+// `abandoned` says that nobody waits any more; it is asked all the time.
+absl::StatusOr<v1::VerifyCheckpointResponse> Verify(const std::string& out_dir, int64_t step,
+                                                    const std::function<bool()>& abandoned);
 
 }  // namespace nsa::server

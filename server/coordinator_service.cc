@@ -30,12 +30,12 @@ absl::StatusOr<Response> Wrap(absl::StatusOr<v1::Job> job) {
 CoordinatorService::Unary* CoordinatorService::SubmitJob(Context* context,
                                                          const v1::SubmitJobRequest* request,
                                                          v1::SubmitJobResponse* response) {
-  return UnaryCall(context, parts_.rules, "SubmitJob")
-      .Run<v1::SubmitJobResponse>(response, [this, request] {
-        auto submitted = parts_.control.Submit(*request);
-        if (submitted.ok()) parts_.submitted();
-        return submitted;
-      });
+  const UnaryCall call(context, parts_.rules, "SubmitJob");
+  return call.RunOn<v1::SubmitJobResponse>(parts_.files, response, [this, call, request] {
+    auto submitted = parts_.control.Submit(*request, [call] { return call.Abandoned(); });
+    if (submitted.ok()) parts_.submitted();
+    return submitted;
+  });
 }
 
 CoordinatorService::Unary* CoordinatorService::GetJob(Context* context,
@@ -187,8 +187,8 @@ CoordinatorService::Unary* CoordinatorService::ListCheckpoints(
     Context* context, const v1::ListCheckpointsRequest* request,
     v1::ListCheckpointsResponse* response) {
   return UnaryCall(context, parts_.rules, "ListCheckpoints")
-      .Run<v1::ListCheckpointsResponse>(
-          response, [=, this]() -> absl::StatusOr<v1::ListCheckpointsResponse> {
+      .RunOn<v1::ListCheckpointsResponse>(
+          parts_.files, response, [=, this]() -> absl::StatusOr<v1::ListCheckpointsResponse> {
             NSA_ASSIGN_OR_RETURN(const std::string out_dir, parts_.control.OutDir(request->job()));
             return CheckpointsOf(out_dir);
           });
@@ -197,12 +197,12 @@ CoordinatorService::Unary* CoordinatorService::ListCheckpoints(
 CoordinatorService::Unary* CoordinatorService::VerifyCheckpoint(
     Context* context, const v1::VerifyCheckpointRequest* request,
     v1::VerifyCheckpointResponse* response) {
-  return UnaryCall(context, parts_.rules, "VerifyCheckpoint")
-      .RunOn<v1::VerifyCheckpointResponse>(
-          parts_.slow, response, [=, this]() -> absl::StatusOr<v1::VerifyCheckpointResponse> {
-            NSA_ASSIGN_OR_RETURN(const std::string out_dir, parts_.control.OutDir(request->job()));
-            return Verify(out_dir, request->step());
-          });
+  const UnaryCall call(context, parts_.rules, "VerifyCheckpoint");
+  return call.RunOn<v1::VerifyCheckpointResponse>(
+      parts_.slow, response, [=, this]() -> absl::StatusOr<v1::VerifyCheckpointResponse> {
+        NSA_ASSIGN_OR_RETURN(const std::string out_dir, parts_.control.OutDir(request->job()));
+        return Verify(out_dir, request->step(), [call] { return call.Abandoned(); });
+      });
 }
 
 CoordinatorService::Unary* CoordinatorService::ListNodes(Context* context,

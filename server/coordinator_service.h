@@ -25,7 +25,9 @@ class CoordinatorService final : public v1::CoordinatorService::CallbackService 
     DumpBroker& dumps;
     ChangeHub& hub;
     const CallRules& rules;
-    // Reads checkpoints, which may take minutes; apart from the executor of everything else.
+    // Calls that read a user's files, which may take seconds, or for ever on a file system that is
+    // gone; and those that take minutes. Apart from the executor of everything else, and bounded.
+    Executor& files;
     Executor& slow;
     std::function<void()> submitted;  // wakes the reconciler
     std::function<v1::GetVersionResponse()> version;

@@ -6,7 +6,8 @@
 
 namespace nsa::server {
 
-Executor::Executor(const std::string& name, int threads) : name_(name) {
+Executor::Executor(const std::string& name, int threads, size_t limit)
+    : name_(name), limit_(limit) {
   for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Loop(); });
 }
 
@@ -23,6 +24,14 @@ void Executor::Run(std::function<void()> task) {
   MutexLock lock(&mutex_);
   tasks_.push_back(std::move(task));
   changed_.Signal();
+}
+
+bool Executor::TryRun(std::function<void()> task) {
+  MutexLock lock(&mutex_);
+  if (tasks_.size() >= limit_) return false;
+  tasks_.push_back(std::move(task));
+  changed_.Signal();
+  return true;
 }
 
 void Executor::Loop() {

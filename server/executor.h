@@ -1,6 +1,8 @@
 // Threads for what may block: gRPC's callbacks must not wait for a disk.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <string>
@@ -14,17 +16,25 @@ namespace nsa::server {
 // Runs tasks in order of arrival on a fixed number of threads. Thread-safe.
 class Executor {
  public:
-  // `name` is that of the threads, at most 15 bytes.
-  Executor(const std::string& name, int threads);
+  // `name` is that of the threads, at most 15 bytes. At most `limit` tasks wait for a thread, as
+  // far as TryRun() goes.
+  Executor(const std::string& name, int threads, size_t limit = SIZE_MAX);
   // Runs what is queued, then ends.
   ~Executor();
 
   void Run(std::function<void()> task);
 
+  // False, and the task is not taken, when as many wait as may.
+  bool TryRun(std::function<void()> task);
+
+  const std::string& name() const { return name_; }
+  size_t limit() const { return limit_; }
+
  private:
   void Loop();
 
   const std::string name_;
+  const size_t limit_;
   Mutex mutex_;
   CondVar changed_;
   std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);

@@ -196,7 +196,8 @@ JobControl::JobControl(JobStore& store, const Fleet& fleet, const QueueBoard& bo
     : store_(store), fleet_(fleet), board_(board), paths_(paths), clock_(clock) {}
 
 // `spec` has its defaults. The machine is known when any is: the largest one speaks for all.
-v1::PreflightReport JobControl::Check(v1::JobSpec spec) const {
+v1::PreflightReport JobControl::Check(v1::JobSpec spec,
+                                      const std::function<bool()>& abandoned) const {
   std::optional<MachineView> machine;
   for (const NodeView& node : fleet_.Nodes()) {
     if (node.state != RankView::Node::kReady) continue;
@@ -207,12 +208,14 @@ v1::PreflightReport JobControl::Check(v1::JobSpec spec) const {
     if (!machine.has_value() || size(view) > size(*machine)) machine = std::move(view);
   }
   if (machine.has_value()) ResolveDevice(!machine->gpus.empty() && machine->cuda_worker, &spec);
-  return Preflight(
-      spec,
-      {.machine = machine.has_value() ? &*machine : nullptr, .check_files = true, .job_id = ""});
+  return Preflight(spec, {.machine = machine.has_value() ? &*machine : nullptr,
+                          .check_files = true,
+                          .job_id = "",
+                          .abandoned = abandoned});
 }
 
-absl::StatusOr<v1::SubmitJobResponse> JobControl::Submit(const v1::SubmitJobRequest& request) {
+absl::StatusOr<v1::SubmitJobResponse> JobControl::Submit(const v1::SubmitJobRequest& request,
+                                                         const std::function<bool()>& abandoned) {
   NSA_RETURN_IF_ERROR(CheckRequest(request));
   const std::string fingerprint = Fingerprint(request.spec());
   v1::SubmitJobResponse response;
@@ -227,7 +230,10 @@ absl::StatusOr<v1::SubmitJobResponse> JobControl::Submit(const v1::SubmitJobRequ
   if (const absl::Status paths = paths_.CheckSpec(spec); !paths.ok()) {
     return WithReason(paths, "PATH_NOT_ALLOWED");
   }
-  *response.mutable_report() = Check(std::move(spec));
+  *response.mutable_report() = Check(std::move(spec), abandoned);
+  if (abandoned && abandoned()) {
+    return absl::CancelledError("the check was cut short: nobody waits any more; submit again");
+  }
   if (request.validate_only()) return response;
   if (!response.report().accepted()) {
     // Its twin may have been accepted meanwhile, and its worker may own the out_dir by now.

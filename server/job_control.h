@@ -2,6 +2,7 @@
 // coordinator_service.cc, without gRPC.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -22,8 +23,11 @@ class JobControl {
   JobControl(JobStore& store, const Fleet& fleet, const QueueBoard& board, const PathGuard& paths,
              const Clock& clock);
 
-  // See coordinator.proto. InvalidArgument with violations when preflight refuses.
-  absl::StatusOr<v1::SubmitJobResponse> Submit(const v1::SubmitJobRequest& request);
+  // See coordinator.proto. InvalidArgument with violations when preflight refuses. Cancelled, and
+  // nothing submitted, when `abandoned` has come to say that nobody waits any more; it is asked
+  // while preflight reads files. Null: never.
+  absl::StatusOr<v1::SubmitJobResponse> Submit(const v1::SubmitJobRequest& request,
+                                               const std::function<bool()>& abandoned = nullptr);
   absl::StatusOr<v1::Job> Get(const std::string& id_or_name) const;
   absl::StatusOr<v1::ListJobsResponse> List(const v1::ListJobsRequest& request) const;
   absl::StatusOr<v1::Job> Stop(const v1::StopJobRequest& request);
@@ -40,7 +44,7 @@ class JobControl {
   v1::Job View(const v1::StoredJob& stored) const;
 
  private:
-  v1::PreflightReport Check(v1::JobSpec spec) const;
+  v1::PreflightReport Check(v1::JobSpec spec, const std::function<bool()>& abandoned) const;
   absl::StatusOr<v1::SubmitJobResponse> Known(const v1::StoredJob& job) const;
   absl::Status CheckStopStep(const v1::StoredJob& stored, const v1::StopRequest& stop) const;
   int64_t FurthestStep(const v1::StoredJob& stored) const;

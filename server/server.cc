@@ -35,8 +35,17 @@
 namespace nsa::server {
 namespace {
 
-constexpr int kExecutorThreads = 4;
+// Each kind of work has threads of its own: what hangs on a user's files stops neither heartbeats
+// nor launches, and agents are heard whatever people ask for.
+constexpr int kCallThreads = 4;
+constexpr int kAgentThreads = 4;
+constexpr int kFileThreads = 4;
 constexpr int kSlowThreads = 2;
+constexpr int kLaunchThreads = 2;
+// Calls that may wait for such a thread. A file takes seconds: who is further behind does better
+// to come back.
+constexpr size_t kFileCalls = 64;
+constexpr size_t kSlowCalls = 16;
 constexpr absl::Duration kLookEvery = absl::Seconds(1);
 
 std::string CodeName(grpc::StatusCode code) {
@@ -81,9 +90,13 @@ struct Server::Parts {
   std::unique_ptr<Retention> retention;
   absl::Duration looked = -absl::InfiniteDuration();  // of the reconciler's thread
   // Executors end before what their tasks use.
+  std::unique_ptr<Executor> launches;
   std::unique_ptr<Executor> slow;
+  std::unique_ptr<Executor> files;
+  std::unique_ptr<Executor> agent_calls;
   std::unique_ptr<Executor> executor;
   std::unique_ptr<CallRules> rules;
+  std::unique_ptr<CallRules> agent_rules;
   std::unique_ptr<CoordinatorService> coordinator_service;
   std::unique_ptr<FleetService> fleet_service;
   Listening listening;
@@ -124,14 +137,17 @@ absl::Status Server::Parts::StartMetrics() {
 }
 
 void Server::Parts::MakeReconciler() {
-  executor = std::make_unique<Executor>("calls", kExecutorThreads);
-  slow = std::make_unique<Executor>("slow-calls", kSlowThreads);
+  executor = std::make_unique<Executor>("calls", kCallThreads);
+  agent_calls = std::make_unique<Executor>("agent-calls", kAgentThreads);
+  files = std::make_unique<Executor>("file-calls", kFileThreads, kFileCalls);
+  slow = std::make_unique<Executor>("slow-calls", kSlowThreads, kSlowCalls);
+  launches = std::make_unique<Executor>("launches", kLaunchThreads);
   reconciler = std::make_unique<Reconciler>(
       Reconciler::Parts{.store = *store,
                         .fleet = fleet,
                         .board = board,
                         .dumps = dumps,
-                        .executor = *slow,
+                        .executor = *launches,
                         .paths = paths,
                         .clock = clock,
                         .dumps_dir = options.state_dir / "dumps",
@@ -172,15 +188,20 @@ v1::GetVersionResponse Server::Parts::Version() const {
 }
 
 void Server::Parts::MakeServices() {
-  rules = std::make_unique<CallRules>(CallRules{
-      .auth = auth,
-      .executor = *executor,
-      .draining = draining,
-      .observe = [this](
-                     const std::string& method, grpc::StatusCode code, double seconds,
-                     bool stream) { metrics.ObserveCall(method, CodeName(code), seconds, stream); },
-      .observe_stream = [this](const std::string& method,
-                               int change) { metrics.ObserveStream(method, change); }});
+  const auto rules_on = [this](Executor& on) {
+    return std::make_unique<CallRules>(CallRules{
+        .auth = auth,
+        .executor = on,
+        .draining = draining,
+        .observe =
+            [this](const std::string& method, grpc::StatusCode code, double seconds, bool stream) {
+              metrics.ObserveCall(method, CodeName(code), seconds, stream);
+            },
+        .observe_stream = [this](const std::string& method,
+                                 int change) { metrics.ObserveStream(method, change); }});
+  };
+  rules = rules_on(*executor);
+  agent_rules = rules_on(*agent_calls);
   coordinator_service = std::make_unique<CoordinatorService>(
       CoordinatorService::Parts{.store = *store,
                                 .control = *control,
@@ -189,6 +210,7 @@ void Server::Parts::MakeServices() {
                                 .dumps = dumps,
                                 .hub = hub,
                                 .rules = *rules,
+                                .files = *files,
                                 .slow = *slow,
                                 .submitted = [this] { reconciler->Wake(); },
                                 .version = [this] { return Version(); }});
@@ -198,7 +220,7 @@ void Server::Parts::MakeServices() {
       .logs = logs,
       .dumps = dumps,
       .hub = hub,
-      .rules = *rules,
+      .rules = *agent_rules,
       .heard = [this] { reconciler->Wake(); },
       .recorded =
           [this](const v1::Job& job, int32_t rank, const std::vector<v1::WorkerRecord>& records) {

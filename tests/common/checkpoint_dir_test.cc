@@ -125,6 +125,17 @@ TEST(CheckpointDir, AWholeCheckpointHasNoProblems) {
   EXPECT_THAT(VerifyCheckpoint(MakeCheckpoint(dir.path(), 7)), IsEmpty());
 }
 
+TEST(CheckpointDir, VerifyingEndsWhenNobodyWaitsAnyMore) {
+  const TempDir dir;
+  const auto path = MakeCheckpoint(dir.path(), 7);
+  int asked = 0;
+  const auto third = [&] { return ++asked >= 3; };
+  EXPECT_THAT(VerifyCheckpoint(path, third), ElementsAre(HasSubstr("nobody waits any more")));
+  EXPECT_EQ(asked, 3);
+  EXPECT_THAT(HashFile(path / "model.safetensors", [] { return true; }),
+              StatusIs(absl::StatusCode::kCancelled));
+}
+
 TEST(CheckpointDir, EveryFlippedBitInEveryFileIsNamed) {
   const TempDir dir;
   const auto path = MakeCheckpoint(dir.path(), 7);
