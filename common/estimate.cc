@@ -138,9 +138,9 @@ constexpr DeviceSpeed kDevices[] = {
 };
 
 // Share of those figures that a whole training step reaches, recomputation counted. Measured
-// 2026-11-21 on one H200 with m7c (nsa-bench step): 287,085 tok/s with micro-batches of 4,096
-// tokens and checkpointing, 411,670 with 65,536, 516,382 without checkpointing, which is 0.29, 0.42
-// and 0.40 of 788 TFLOP/s.
+// 2026-11-21 on one H200 with m7c (nsa-bench step): 292,176 tok/s with micro-batches of 4,096
+// tokens and checkpointing, 415,222 with 65,536, 524,084 without checkpointing, which is 0.30, 0.43
+// and 0.41 of 788 TFLOP/s.
 constexpr double kStepShare = 0.42;
 constexpr double kHalfSpeedTokens = 1800;  // tokens of a micro-batch at which half of it is reached
 
