@@ -77,11 +77,13 @@ TEST_F(CommandsTest, ListIsATable) {
 }
 
 TEST_F(CommandsTest, ListSaysWhyAJobWaitsAndUntilWhen) {
-  v1::Job& waiting = state().jobs[0];
-  waiting.set_state(v1::Job::STATE_RESTARTING);
-  waiting.set_reason("PREFLIGHT_REFUSED");
-  waiting.set_message("first\nbox: DISK_TOO_SMALL: train.out_dir: 1.0 GiB free on /data (9.2 GiB)");
-  waiting.set_next_start_unix_nanos(kNoon + 42 * kSecond);
+  // Each time anew: state() waits for the coordinator's threads.
+  const auto waiting = [this]() -> v1::Job& { return state().jobs[0]; };
+  waiting().set_state(v1::Job::STATE_RESTARTING);
+  waiting().set_reason("PREFLIGHT_REFUSED");
+  waiting().set_message(
+      "first\nbox: DISK_TOO_SMALL: train.out_dir: 1.0 GiB free on /data (9.2 GiB)");
+  waiting().set_next_start_unix_nanos(kNoon + 42 * kSecond);
   const std::string start =
       "ID             NAME  STATE           STEP  DONE    LOSS  TOK/S  ETA  AGE  REASON\n"
       "jdemo1234567   demo  RESTARTING  375/1000   38%  2.1034      -    -   3h  ";
@@ -93,16 +95,16 @@ TEST_F(CommandsTest, ListSaysWhyAJobWaitsAndUntilWhen) {
   EXPECT_THAT(Run({"list", "-o", "wide"}).out,
               HasSubstr("next start in 42s, PREFLIGHT_REFUSED: first"));
   EXPECT_THAT(Run({"describe", "demo"}).out, HasSubstr("Next start:  in 42s\n"));
-  waiting.set_next_start_unix_nanos(kNoon - kSecond);
+  waiting().set_next_start_unix_nanos(kNoon - kSecond);
   EXPECT_THAT(Run({"list"}).out,
               ::testing::StartsWith(start + "next start due, PREFLIGHT_REFUSED: "));
   EXPECT_EQ(nlohmann::json::parse(Run({"list", "-o", "json"}).out)["jobs"][0]["message"],
-            waiting.message());
+            waiting().message());
 
-  waiting.clear_next_start_unix_nanos();
-  waiting.set_state(v1::Job::STATE_QUEUED);
-  waiting.set_reason("WAITING_FOR_SLOTS");
-  waiting.set_message("needs 2 GPUs, 1 are free");
+  waiting().clear_next_start_unix_nanos();
+  waiting().set_state(v1::Job::STATE_QUEUED);
+  waiting().set_reason("WAITING_FOR_SLOTS");
+  waiting().set_message("needs 2 GPUs, 1 are free");
   EXPECT_THAT(Run({"list"}).out, HasSubstr("   3h  WAITING_FOR_SLOTS: needs 2 GPUs, 1 are free\n"));
 }
 
