@@ -78,9 +78,7 @@ void PrintHead(Session& session, const v1::Job& job) {
   fields.Add("Id", job.id());
   fields.Add("State", Paint(StateColour(job.state()), StateName(job.state()), session.colours()));
   fields.Add("Reason", ReasonText(job));
-  if (const std::string next = NextStartText(job, now); !next.empty()) {
-    fields.Add("Next start", next.substr(std::string_view("next start ").size()));
-  }
+  fields.Add("Next start", NextStartText(job, now));
   if (!HasEnded(job)) fields.Add("Stop", StopText(job.stop()));
   if (job.queue_position() > 0) {
     fields.Add("Queue", absl::StrCat("place ", job.queue_position()));

@@ -71,7 +71,7 @@ std::string NextStartText(const v1::Job& job, absl::Time now) {
   if (job.next_start_unix_nanos() == 0) return "";
   const double seconds =
       absl::ToDoubleSeconds(absl::FromUnixNanos(job.next_start_unix_nanos()) - now);
-  return seconds < 1 ? "next start due" : absl::StrCat("next start in ", HumanDuration(seconds));
+  return seconds < 1 ? "due" : absl::StrCat("in ", HumanDuration(seconds));
 }
 
 std::string ReasonText(const v1::Job& job) {

@@ -29,7 +29,7 @@ double ShareDone(const v1::JobProgress& progress);
 // "stopping after step 500", "stopping after this step", "stopping now"; empty without a stop.
 std::string StopText(const v1::StopRequest& stop);
 
-// "next start in 42s", "next start due"; empty when the job does not wait for one.
+// When the next start is: "in 42s", "due"; empty when the job does not wait for one.
 std::string NextStartText(const v1::Job& job, absl::Time now);
 
 // "CUDA_OOM: out of memory on rank 1"; whatever of reason and message there is.

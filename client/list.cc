@@ -59,6 +59,13 @@ std::string Percent(const v1::JobProgress& progress) {
   return absl::StrFormat("%.0f%%", 100 * ShareDone(progress));
 }
 
+// "next start in 42s, CUDA_OOM: …"; either part may be missing.
+std::string WithNextStart(const v1::Job& job, absl::Time now, const std::string& reason) {
+  const std::string next = NextStartText(job, now);
+  if (next.empty()) return reason;
+  return absl::StrCat("next start ", next, reason.empty() ? "" : ", ", reason);
+}
+
 constexpr int kShortReason = 60;  // columns
 
 // Why a job that should run does not, or why it failed: for a column that most jobs leave empty.
@@ -71,14 +78,13 @@ std::string ShortReason(const v1::Job& job, absl::Time now) {
   std::string message = job.message();
   absl::StripTrailingAsciiWhitespace(&message);
   message = message.substr(message.rfind('\n') + 1);  // of several lines the last says it
-  const std::string next = NextStartText(job, now);
   std::string reason =
       absl::StrCat(job.reason(), job.reason().empty() || message.empty() ? "" : ": ", message);
   if (DisplayWidth(reason) > kShortReason) {
     reason = Clip(reason, kShortReason - 4);
     reason = absl::StrCat(reason.substr(0, reason.rfind(' ')), " ...");  // whole words
   }
-  return absl::StrCat(next, next.empty() || reason.empty() ? "" : ", ", reason);
+  return WithNextStart(job, now, reason);
 }
 
 std::vector<Table::Cell> Row(const v1::Job& job, absl::Time now, bool wide, bool reasons) {
@@ -100,9 +106,7 @@ std::vector<Table::Cell> Row(const v1::Job& job, absl::Time now, bool wide, bool
     row.emplace_back(absl::StrCat(job.restarts()));
     row.emplace_back(absl::StrCat(job.spec().resources().gpus()));
     row.emplace_back(absl::StrCat(job.spec().priority()));
-    const std::string next = NextStartText(job, now);
-    const std::string reason = ReasonText(job);
-    row.emplace_back(absl::StrCat(next, next.empty() || reason.empty() ? "" : ", ", reason));
+    row.emplace_back(WithNextStart(job, now, ReasonText(job)));
   } else if (reasons) {
     row.emplace_back(ShortReason(job, now));
   }

@@ -76,7 +76,9 @@ std::string NoteLine(const v1::Job& job, absl::Time now) {
   if (job.queue_position() > 0) {
     parts.push_back(absl::StrCat("place ", job.queue_position(), " in the queue"));
   }
-  if (const std::string next = NextStartText(job, now); !next.empty()) parts.push_back(next);
+  if (const std::string next = NextStartText(job, now); !next.empty()) {
+    parts.push_back("next start " + next);
+  }
   const bool calm = job.state() == v1::Job::STATE_RUNNING;
   if (!calm && !ReasonText(job).empty()) parts.push_back(ReasonText(job));
   if (!HasEnded(job) && !StopText(job.stop()).empty()) {

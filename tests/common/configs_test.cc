@@ -106,6 +106,18 @@ TEST(ConfigFiles, EachBeginWithWhatTheyAreForAndHaveTheirFilesName) {
   }
 }
 
+// With a look at the files: two cores, 4 GiB.
+v1::PreflightReport PreflightOnASmallMachine(const v1::JobSpec& spec) {
+  MachineView machine;
+  machine.cpu_slots = 2;
+  machine.cores = 2;
+  machine.memory_bytes = int64_t{4} << 30;
+  PreflightContext context;
+  context.machine = &machine;
+  context.check_files = true;
+  return Preflight(spec, context);
+}
+
 // The command that deploy/compose.yaml gives is run in the container's home, which has no source
 // tree.
 TEST(ConfigFiles, TheJobOfTheContainersNeedsNoFilesOfThisTree) {
@@ -119,14 +131,7 @@ TEST(ConfigFiles, TheJobOfTheContainersNeedsNoFilesOfThisTree) {
   TempDir home;
   const auto job = LoadJobFile(kTree / "configs" / "jobs" / file[1].str(), home.path());
   ASSERT_TRUE(job.ok()) << job.status();
-  MachineView machine;
-  machine.cpu_slots = 2;
-  machine.cores = 2;
-  machine.memory_bytes = int64_t{4} << 30;
-  PreflightContext context;
-  context.machine = &machine;
-  context.check_files = true;
-  const v1::PreflightReport report = Preflight(job->spec, context);
+  const v1::PreflightReport report = PreflightOnASmallMachine(job->spec);
   EXPECT_TRUE(report.accepted()) << FormatReport(report, file[1].str());
   EXPECT_TRUE(job->spec.train().out_dir().starts_with(home.path().string()));
 }
@@ -136,14 +141,7 @@ TEST(ConfigFiles, TheDemoFindsItsTextAndEnoughOfItInThisTree) {
   ASSERT_TRUE(job.ok()) << job.status();
   TempDir out;
   job->spec.mutable_train()->set_out_dir((out / "out").string());
-  MachineView machine;
-  machine.cpu_slots = 2;
-  machine.cores = 2;
-  machine.memory_bytes = int64_t{4} << 30;
-  PreflightContext context;
-  context.machine = &machine;
-  context.check_files = true;
-  const v1::PreflightReport report = Preflight(job->spec, context);
+  const v1::PreflightReport report = PreflightOnASmallMachine(job->spec);
   EXPECT_TRUE(report.accepted()) << FormatReport(report, "demo.yaml");
   EXPECT_THAT(ErrorsAndWarnings(report), testing::IsEmpty()) << FormatReport(report, "demo.yaml");
 }
