@@ -1,14 +1,18 @@
 #include "client/cli.h"
 
+#include <utility>
+
+#include "CLI/CLI.hpp"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/commands.h"
-#include "client/completion.h"
-#include "common/did_you_mean.h"
-#include "common/version.h"
+#include "client/commands/commands.h"
+#include "client/commands/completion.h"
+#include "common/base/version.h"
+#include "common/job/did_you_mean.h"
 
-namespace nsa {
+namespace nsa::client {
 namespace {
 
 const std::map<std::string, Format> kFormats = {{"table", Format::kTable},
@@ -55,56 +59,147 @@ const CLI::App* CommandOf(const CLI::App& app, const std::string& name) {
   return nullptr;
 }
 
-void AddCommands(Cli* cli) {
-  AddSubmit(cli);
-  AddValidate(cli);
-  AddList(cli);
-  AddDescribe(cli);
-  AddWatch(cli);
-  AddLogs(cli);
-  AddEvents(cli);
-  AddMetrics(cli);
-  AddStop(cli);
-  AddResume(cli);
-  AddDelete(cli);
-  AddDumpStack(cli);
-  AddCheckpoint(cli);
-  AddNodes(cli);
-  AddVersion(cli);
-  AddContext(cli);
-  AddCompletion(cli);
+// A check of a flag that takes a whole number: "0 (a whole number of at least 1)".
+CLI::Validator AtLeast(int64_t least) {
+  return CLI::Validator(
+      [least](const std::string& text) -> std::string {
+        int64_t number = 0;
+        if (absl::SimpleAtoi(text, &number) && number >= least) return "";
+        return absl::StrCat("'", text, "' (a whole number of at least ", least, ")");
+      },
+      "");
+}
+
+template <typename Integer>
+CLI::Option* AddNumber(CLI::App* app, const std::string& names, Integer* value,
+                       const Options::Range& range, const std::string& what) {
+  CLI::Option* option = app->add_option(names, *value, what)->type_name("N");
+  const bool open = range.most == std::numeric_limits<int64_t>::max();
+  return option->check(open ? AtLeast(range.least) : CLI::Range(range.least, range.most));
+}
+
+// What completion sees of a command and of those below it.
+CommandShape ShapeOf(const CLI::App& app) {
+  CommandShape shape{.name = app.get_name(), .what = app.get_description()};
+  for (const CLI::Option* option : app.get_options()) {
+    CommandShape::Option& seen = shape.options.emplace_back();
+    seen.argument = option->get_positional();
+    seen.name = seen.argument                  ? option->get_single_name()
+                : option->get_lnames().empty() ? ""
+                                               : "--" + option->get_lnames().front();
+    for (const std::string& name : option->get_snames()) seen.names.push_back("-" + name);
+    for (const std::string& name : option->get_lnames()) seen.names.push_back("--" + name);
+    seen.type = option->get_type_name();
+    seen.what = option->get_description();
+    seen.takes_value = option->get_items_expected_max() > 0;
+    seen.takes_many = option->get_items_expected_max() > 1;
+  }
+  for (const CLI::App* command : app.get_subcommands({})) {
+    shape.commands.push_back(ShapeOf(*command));
+  }
+  return shape;
+}
+
+// The end of `nsactl --help`.
+std::string MainFooter() {
+  return absl::StrCat(
+      "'nsactl COMMAND --help' or 'nsactl help COMMAND' shows the help of one command, with "
+      "examples.\n"
+      "JOB is a job's id or its name; a name means the newest job of that name.\n\n",
+      ExitCodeHelp(), "\nEnvironment:\n",
+      "  NSACTL_ADDRESS, NSACTL_CONTEXT, NSACTL_TIMEOUT, NSACTL_OUTPUT   defaults of the flags of "
+      "the same name\n"
+      "  NSACTL_TOKEN, NSACTL_TOKEN_FILE, NSACTL_TLS_CA_FILE, NSACTL_TLS_CERTIFICATE_FILE,\n"
+      "  NSACTL_TLS_PRIVATE_KEY_FILE   credentials; they override those of the context\n"
+      "  NSACTL_CONFIG   file with the contexts (default ~/.config/nsa/config.yaml)\n"
+      "  NSA_STATE_DIR   state folder of this machine's coordinator (it holds coordinator.sock)\n"
+      "  NO_COLOR   turns colours off");
 }
 
 }  // namespace
 
+void Options::Argument(const std::string& name, std::string* value, const std::string& what) {
+  app_->add_option(name, *value, what)->required();
+}
+
+void Options::Argument(const std::string& name, std::vector<std::string>* values,
+                       const std::string& what) {
+  app_->add_option(name, *values, what)->required();
+}
+
+void Options::OptionalArgument(const std::string& name, std::string* value,
+                               const std::string& what) {
+  app_->add_option(name, *value, what);
+}
+
+void Options::Choice(const std::string& name, const std::vector<std::string>& choices,
+                     std::string* value, const std::string& what) {
+  app_->add_option(name, *value, what)->required()->check(CLI::IsMember(choices));
+}
+
+CLI::Option* Options::Flag(const std::string& names, bool* value, const std::string& what) {
+  return app_->add_flag(names, *value, what);
+}
+
+CLI::Option* Options::Text(const std::string& names, const std::string& type, std::string* value,
+                           const std::string& what) {
+  return app_->add_option(names, *value, what)->type_name(type);
+}
+
+void Options::Texts(const std::string& names, const std::string& type,
+                    std::vector<std::string>* values, const std::string& what) {
+  app_->add_option(names, *values, what)->type_name(type)->allow_extra_args(false);
+}
+
+void Options::List(const std::string& names, const std::string& type,
+                   std::vector<std::string>* values, const std::string& what) {
+  app_->add_option(names, *values, what)->type_name(type)->delimiter(',');
+}
+
+CLI::Option* Options::Number(const std::string& names, int* value, Range range,
+                             const std::string& what) {
+  return AddNumber(app_, names, value, range, what);
+}
+
+CLI::Option* Options::Number(const std::string& names, int64_t* value, Range range,
+                             const std::string& what) {
+  return AddNumber(app_, names, value, range, what);
+}
+
+void Options::Rank(int* rank, const std::string& what) {
+  const auto parse = [rank](const std::string& text) {
+    if (text == "all") {
+      *rank = -1;
+    } else if (!absl::SimpleAtoi(text, rank) || *rank < 0) {
+      throw CLI::ValidationError("--rank", "'" + text + "' (a rank from 0, or all)");
+    }
+  };
+  app_->add_option_function<std::string>("--rank", parse, what)->type_name("N|all");
+}
+
+void Options::Exclude(CLI::Option* one, CLI::Option* other) { one->excludes(other); }
+
+Cli::~Cli() = default;
+
 Cli::Cli(Session* session)
-    : session_(session), app_("Submits, watches and steers NSA training jobs.", "nsactl") {
-  app_.formatter(std::make_shared<HelpLayout>());
-  app_.set_help_flag("-h,--help", "Show this text and leave");
-  app_.footer(absl::StrCat(
-      "'nsactl COMMAND --help' or 'nsactl help COMMAND' says more about a command, with examples.\n"
-      "JOB is a job's id, or a name, which means the newest job of that name.\n\n",
-      ExitCodeHelp(), "\nEnvironment:\n",
-      "  NSACTL_ADDRESS, NSACTL_CONTEXT, NSACTL_TIMEOUT, NSACTL_OUTPUT   like the flags, which "
-      "win\n"
-      "  NSACTL_TOKEN, NSACTL_TOKEN_FILE, NSACTL_TLS_CA_FILE, NSACTL_TLS_CERTIFICATE_FILE,\n"
-      "  NSACTL_TLS_PRIVATE_KEY_FILE   credentials; they win over the context's\n"
-      "  NSACTL_CONFIG   file of contexts (default ~/.config/nsa/config.yaml)\n"
-      "  NSA_STATE_DIR   where this machine's coordinator listens (coordinator.sock)\n"
-      "  NO_COLOR   no colours"));
+    : session_(session),
+      app_(std::make_unique<CLI::App>("Submits, watches and steers NSA training jobs.", "nsactl")) {
+  app_->formatter(std::make_shared<HelpLayout>());
+  app_->set_help_flag("-h,--help", "Show this text and leave");
+  app_->footer(MainFooter());
   AddGlobalFlags();
   AddCommands(this);
 }
 
 void Cli::AddGlobalFlags() {
   GlobalFlags& flags = session_->flags();
-  app_.add_option("--address", flags.address,
-                  "Coordinator: host:port or unix:/path (default: the context's, else this "
-                  "machine's socket)")
+  app_->add_option("--address", flags.address,
+                   "Coordinator: host:port or unix:/path (default: the context's, else this "
+                   "machine's socket)")
       ->type_name("ADDRESS");
-  app_.add_option("--context", flags.context, "Context of ~/.config/nsa/config.yaml to use")
+  app_->add_option("--context", flags.context, "Context of ~/.config/nsa/config.yaml to use")
       ->type_name("NAME");
-  app_.add_option_function<std::string>(
+  app_->add_option_function<std::string>(
           "--timeout",
           [&flags](const std::string& text) {
             absl::Duration timeout;
@@ -120,15 +215,15 @@ void Cli::AddGlobalFlags() {
           "Longest wait for an answer, e.g. 10s or 2m (default 10s)")
       ->type_name("DURATION")
       ->envname("NSACTL_TIMEOUT");
-  app_.add_option_function<std::string>(
+  app_->add_option_function<std::string>(
           "-o,--output", [&flags](const std::string& text) { flags.format = kFormats.at(text); },
           "Output: table, wide, json, yaml or name (default table)")
       ->type_name("FORMAT")
       ->check(CLI::IsMember({"table", "wide", "json", "yaml", "name"}))
       ->envname("NSACTL_OUTPUT");
-  app_.add_flag("--no-color", flags.no_color, "No colours");
-  app_.add_flag("-q,--quiet", flags.quiet, "No remarks on standard error");
-  app_.add_flag_function(
+  app_->add_flag("--no-color", flags.no_color, "No colours");
+  app_->add_flag("-q,--quiet", flags.quiet, "No remarks on standard error");
+  app_->add_flag_function(
       "--version",
       [this](int64_t) {
         session_->out() << "nsactl " << kVersion << " (" << kRevision << ")\n";
@@ -137,8 +232,8 @@ void Cli::AddGlobalFlags() {
       "Show the version and leave");
 }
 
-CLI::App* Cli::Add(const Command& command) {
-  CLI::App* parent = command.parent != nullptr ? command.parent : &app_;
+Options Cli::Add(const Command& command) {
+  CLI::App* parent = command.parent != nullptr ? command.parent->app_ : app_.get();
   CLI::App* app = parent->add_subcommand(command.name, command.what);
   app->group(command.parent != nullptr ? "Commands" : command.group);  // "" would hide it
   app->fallthrough();
@@ -154,11 +249,11 @@ CLI::App* Cli::Add(const Command& command) {
   } else {
     app->require_subcommand(1);
   }
-  return app;
+  return Options(app);
 }
 
 const CLI::App* Cli::Deepest() const {
-  const CLI::App* app = &app_;
+  const CLI::App* app = app_.get();
   while (!app->get_subcommands().empty()) app = app->get_subcommands().front();
   return app;
 }
@@ -186,8 +281,18 @@ ExitCode Cli::FailUnknownCommand(const std::string& word, const CLI::App& app) {
   return FailUsage(absl::StrCat("unknown command '", word, "'", DidYouMean(word, app)));
 }
 
+ExitCode Cli::FailExtra(const std::string& message, bool only_commands) {
+  const CLI::App* app = Deepest();
+  const std::vector<std::string> extra = app_->remaining(true);
+  if (runs_.count(app) == 0 && !extra.empty() && !absl::StartsWith(extra[0], "-")) {
+    return FailUnknownCommand(extra[0], *app);
+  }
+  if (only_commands) return FailUsage(message);
+  return FailUsage(absl::StrCat("unexpected argument '", extra.empty() ? message : extra[0], "'"));
+}
+
 ExitCode Cli::ShowHelp(std::vector<std::string> path) {
-  const CLI::App* app = &app_;
+  const CLI::App* app = app_.get();
   for (const std::string& word : path) {
     if (absl::StartsWith(word, "-")) break;
     const CLI::App* const parent = app;
@@ -199,7 +304,7 @@ ExitCode Cli::ShowHelp(std::vector<std::string> path) {
 }
 
 ExitCode Cli::ShowCandidates(const std::vector<std::string>& words) {
-  const Candidates candidates = Complete(*session_, app_, words);
+  const Candidates candidates = Complete(*session_, ShapeOf(*app_), words);
   for (const Candidate& candidate : candidates.values) {
     session_->out() << candidate.value << "\t" << candidate.what << "\n";
   }
@@ -217,35 +322,24 @@ ExitCode Cli::Main(const std::vector<std::string>& arguments) {
   }
   try {
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
-    app_.parse(reversed);
+    app_->parse(reversed);
   } catch (const CLI::CallForHelp&) {
     // CLI11 has already parsed up to --help, so that the text is the innermost command's.
-    session_->out() << app_.help() << std::flush;
+    session_->out() << app_->help() << std::flush;
     return ExitCode::kOk;
   } catch (const CLI::Success&) {
     return ExitCode::kOk;
   } catch (const CLI::ExtrasError& error) {
-    const CLI::App* app = Deepest();
-    const std::vector<std::string> extra = app_.remaining(true);
-    if (runs_.count(app) == 0 && !extra.empty() && !absl::StartsWith(extra[0], "-")) {
-      return FailUnknownCommand(extra[0], *app);
-    }
-    return FailUsage(absl::StrCat("unexpected argument '",
-                                  extra.empty() ? std::string(error.what()) : extra[0], "'"));
+    return FailExtra(error.what(), false);
   } catch (const CLI::RequiredError& error) {
-    // That a subcommand is wanted is said before that the word there is none.
-    const CLI::App* app = Deepest();
-    const std::vector<std::string> extra = app_.remaining(true);
-    if (runs_.count(app) == 0 && !extra.empty() && !absl::StartsWith(extra[0], "-")) {
-      return FailUnknownCommand(extra[0], *app);
-    }
-    return FailUsage(error.what());
+    // CLI11 reports a missing subcommand even where an unknown one was given.
+    return FailExtra(error.what(), true);
   } catch (const CLI::ParseError& error) {
     return FailUsage(error.what());
   }
   const auto run = runs_.find(Deepest());
   if (run == runs_.end()) {
-    *session_->console().err << app_.help();
+    *session_->console().err << app_->help();
     return ExitCode::kUsage;
   }
   const absl::StatusOr<ExitCode> result = run->second(*session_);
@@ -256,4 +350,4 @@ ExitCode Cli::Main(const std::vector<std::string>& arguments) {
   return code;
 }
 
-}  // namespace nsa
+}  // namespace nsa::client

@@ -1,22 +1,72 @@
 // The command line: parsing, --help, dispatch, errors and exit codes.
 //
-// To add a command: a file client/<command>.cc with `void Add<Command>(Cli* cli)` that calls
-// cli->Add() and declares its flags; its line in commands.h and in AddCommands() of cli.cc; its row
-// in README.md.
+// To add a command: a file client/commands/<command>.cc with `void Add<Command>(Cli* cli)` that
+// calls cli->Add() and declares its flags; its row in the table of commands.cc; its row in
+// README.md. Commands see no header of CLI11: cli.cc alone includes it.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/statusor.h"
+#include "client/connect/session.h"
 #include "client/exit_code.h"
-#include "client/session.h"
 
-namespace nsa {
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+namespace nsa::client {
+
+// Declares the flags and arguments of one command. Parsing writes into the variables given here,
+// which must outlive the Cli. `names` are as in "-f,--follow"; `type` stands for the value in the
+// help, as in "--at-step N".
+class Options {
+ public:
+  explicit Options(CLI::App* app) : app_(app) {}
+
+  // A required word without a flag, e.g. JOB; with a vector one word or more.
+  void Argument(const std::string& name, std::string* value, const std::string& what);
+  void Argument(const std::string& name, std::vector<std::string>* values, const std::string& what);
+  void OptionalArgument(const std::string& name, std::string* value, const std::string& what);
+  void Choice(const std::string& name, const std::vector<std::string>& choices, std::string* value,
+              const std::string& what);
+
+  CLI::Option* Flag(const std::string& names, bool* value, const std::string& what);
+  CLI::Option* Text(const std::string& names, const std::string& type, std::string* value,
+                    const std::string& what);
+  // May be repeated, one value each time.
+  void Texts(const std::string& names, const std::string& type, std::vector<std::string>* values,
+             const std::string& what);
+  // One value with commas in it.
+  void List(const std::string& names, const std::string& type, std::vector<std::string>* values,
+            const std::string& what);
+
+  // Whole numbers that are allowed, both ends included.
+  struct Range {
+    int64_t least = 0;
+    int64_t most = std::numeric_limits<int64_t>::max();
+  };
+  CLI::Option* Number(const std::string& names, int* value, Range range, const std::string& what);
+  CLI::Option* Number(const std::string& names, int64_t* value, Range range,
+                      const std::string& what);
+  // `--rank N|all`; "all" is -1.
+  void Rank(int* rank, const std::string& what);
+
+  // Refuses a command line with both.
+  void Exclude(CLI::Option* one, CLI::Option* other);
+
+ private:
+  friend class Cli;
+
+  CLI::App* app_;
+};
 
 class Cli {
  public:
@@ -29,19 +79,18 @@ class Cli {
     std::string more;      // further text of the command's --help
     std::string examples;  // its last part, a line each
     Run run;               // empty for a command that only has subcommands
-    CLI::App* parent = nullptr;
+    const Options* parent = nullptr;
   };
 
   explicit Cli(Session* session);
+  ~Cli();
 
   // Adds a command; the caller declares its flags and arguments on the result.
-  CLI::App* Add(const Command& command);
+  Options Add(const Command& command);
 
-  // Parses, runs, prints what went wrong, and says with what to exit. `arguments` are without the
+  // Parses, runs, prints what went wrong, and returns the exit code. `arguments` are without the
   // program's name.
   ExitCode Main(const std::vector<std::string>& arguments);
-
-  CLI::App& app() { return app_; }
 
  private:
   void AddGlobalFlags();
@@ -50,11 +99,14 @@ class Cli {
   ExitCode Fail(const absl::Status& status);
   ExitCode FailUsage(const std::string& message);
   ExitCode FailUnknownCommand(const std::string& word, const CLI::App& app);
+  // Reports words that CLI11 could not place: an unknown command, else an unexpected argument, or
+  // `message` when only commands are looked for.
+  ExitCode FailExtra(const std::string& message, bool only_commands);
   const CLI::App* Deepest() const;
 
   Session* const session_;
-  CLI::App app_;
+  const std::unique_ptr<CLI::App> app_;
   std::map<const CLI::App*, Run> runs_;
 };
 
-}  // namespace nsa
+}  // namespace nsa::client

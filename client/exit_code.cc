@@ -1,6 +1,6 @@
 #include "client/exit_code.h"
 
-namespace nsa {
+namespace nsa::client {
 
 ExitCode ExitCodeOf(const absl::Status& status) {
   switch (status.code()) {
@@ -45,4 +45,4 @@ std::string ExitCodeHelp() {
          "  130  interrupted by Ctrl-C, or not told yes\n";
 }
 
-}  // namespace nsa
+}  // namespace nsa::client

@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 
-namespace nsa {
+namespace nsa::client {
 
 enum class ExitCode : int {
   kOk = 0,            // done; a watched job succeeded or was stopped as asked
@@ -26,4 +26,4 @@ ExitCode ExitCodeOf(const absl::Status& status);
 // One line a code, for --help.
 std::string ExitCodeHelp();
 
-}  // namespace nsa
+}  // namespace nsa::client

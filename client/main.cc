@@ -8,8 +8,8 @@
 #include <iostream>
 
 #include "client/cli.h"
-#include "client/endpoint.h"
-#include "common/rpc.h"
+#include "client/connect/endpoint.h"
+#include "common/rpc/rpc.h"
 
 namespace {
 
@@ -24,19 +24,20 @@ int TerminalColumns() {
 int main(int argc, char** argv) {
   nsa::SilenceGrpc();
   // What waits can be cancelled; what does not, e.g. reading a file, ends at once.
-  nsa::Interrupt interrupt([] { _exit(static_cast<int>(nsa::ExitCode::kInterrupted)); });
-  const nsa::SignalListener listener(&interrupt);
+  nsa::client::Interrupt interrupt(
+      [] { _exit(static_cast<int>(nsa::client::ExitCode::kInterrupted)); });
+  const nsa::client::SignalListener listener(&interrupt);
   std::setlocale(LC_CTYPE, "");
   std::ios::sync_with_stdio(false);
   const nsa::RealClock clock;
-  nsa::Session session({.out = &std::cout,
-                        .err = &std::cerr,
-                        .terminal = isatty(STDOUT_FILENO) == 1,
-                        .unicode = std::strcmp(nl_langinfo(CODESET), "UTF-8") == 0,
-                        .columns = TerminalColumns,
-                        .in = &std::cin,
-                        .can_ask = isatty(STDIN_FILENO) == 1 && isatty(STDERR_FILENO) == 1},
-                       &clock, &interrupt);
-  nsa::Cli cli(&session);
+  nsa::client::Session session({.out = &std::cout,
+                                .err = &std::cerr,
+                                .terminal = isatty(STDOUT_FILENO) == 1,
+                                .unicode = std::strcmp(nl_langinfo(CODESET), "UTF-8") == 0,
+                                .columns = TerminalColumns,
+                                .in = &std::cin,
+                                .can_ask = isatty(STDIN_FILENO) == 1 && isatty(STDERR_FILENO) == 1},
+                               &clock, &interrupt);
+  nsa::client::Cli cli(&session);
   return static_cast<int>(cli.Main({argv + 1, argv + argc}));
 }

@@ -48,7 +48,7 @@ endfunction()
 add_custom_target(unit_tests)   # every test labelled unit
 add_custom_target(thread_tests) # every test labelled threads
 
-# nsa_test(common/load_test DEPS nsa::job LABELS slow TIMEOUT 120 PROGRAMS nsa-worker): gtest program from tests/common/load_test.cc.
+# nsa_test(common/job/load_test DEPS nsa::job LABELS slow TIMEOUT 120 PROGRAMS nsa-worker): gtest program from tests/common/job/load_test.cc.
 # LABELS: slow (over ten seconds), e2e (starts programs), gpu (needs a GPU); these run alone. A test without any of them gets the label
 # unit and runs under AddressSanitizer; when it links neither kernels nor trainer (OpenMP's own threads are invisible to
 # ThreadSanitizer) and has not the label grpc (callbacks of a server in the test's process: gRPC's locks are as invisible) it also gets the
@@ -59,9 +59,7 @@ function(nsa_test path)
   add_executable(${target} ${PROJECT_SOURCE_DIR}/tests/${path}.cc ${ARG_SOURCES})
   set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
-  target_link_libraries(${target} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main nsa_warnings)
-  target_compile_definitions(${target} PRIVATE
-    NSA_SOURCE_DIR="${PROJECT_SOURCE_DIR}" NSA_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
+  target_link_libraries(${target} PRIVATE ${ARG_DEPS} nsa::test_paths GTest::gmock GTest::gtest_main nsa_warnings)
   if(ARG_PROGRAMS)
     add_dependencies(${target} ${ARG_PROGRAMS})
   endif()

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Makes the relocatable nsa-<version>-linux-x86_64.tar.zst: the installed programs with every shared library they need but
-# the C and C++ runtime and CUDA's, so that it runs on any machine with glibc 2.34 or newer. With names of test programs it makes
-# nsa-<version>-gpu-tests-linux-x86_64.tar.zst: the same and those tests, which run_gpu.sh in it runs, also as programs for sm_80 alone.
+# Makes the relocatable archive nsa-<version>-linux-x86_64.tar.zst: the installed programs with every shared library they need, except
+# the C and C++ runtime and CUDA's, for machines with glibc 2.34 or newer. With names of test programs it makes
+# nsa-<version>-gpu-tests-linux-x86_64.tar.zst, which adds those tests, their versions for sm_80, and run_gpu.sh to run them.
 #
 #   deploy/bundle.sh BUILD_DIR VERSION             called by: cmake --build --preset release --target bundle
 #   deploy/bundle.sh BUILD_DIR VERSION TEST…       called by: cmake --build --preset release --target gpu_test_bundle
@@ -34,7 +34,7 @@ if [ $# -gt 0 ]; then
   done
 fi
 
-# Every machine has these, and a newer kernel or driver wants its own.
+# Every machine has its own versions of these, which must fit its kernel and driver.
 readonly SYSTEM='/(ld-linux-x86-64|libc|libm|libgcc_s|libstdc\+\+|libpthread|libdl|librt|libresolv)\.so'
 readonly CUDA='/(libcuda|libcudart|libcublas|libcublasLt|libnccl|libnvidia|libnvrtc)[^/]*\.so'
 
@@ -47,7 +47,7 @@ done
 chmod u+w "$stage"/lib/*
 strip --strip-unneeded "$stage"/lib/*
 
-# The same kernels are in nsa-worker-cuda and nsa-bench, tens of megabytes apart: hence the long window. Level 19 takes a
-# minute on two cores and a sixth off what people download (12: 40.7 MB, 19: 33.5).
+# nsa-worker-cuda and nsa-bench contain the same kernels tens of megabytes apart, so a long window helps. Level 19 takes a minute
+# on two cores and makes the download a sixth smaller than level 12 (33.5 MB instead of 40.7).
 tar -C "$build/bundle" -cf - "$name" | zstd -q -19 --long=27 -T0 -f -o "$build/$name.tar.zst"
 du -h "$build/$name.tar.zst" | awk '{ print $2 " " $1 }'

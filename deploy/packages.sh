@@ -2,13 +2,13 @@
 # Installs the distribution's packages that this tree needs. Debian 12 and Ubuntu 24.04 use the same names.
 #
 #   deploy/packages.sh [build] [test] [check] [plot]     default: build
-#   deploy/packages.sh --list build test          only print the names
+#   deploy/packages.sh --list build test          print the names and exit
 #
 #   build   compile and run the programs        test   run every test        check   format and static analysis
 #   plot    draw the dashboard without Grafana (deploy/plot/dashboard.py)
 #
-# Installs only what is missing, so it can be repeated; needs root or sudo only when something is missing.
-# No service is started by an installation. The CUDA toolkit is not a package of the distribution: it is used where it is.
+# Installs only missing packages, so it can be repeated; needs root or sudo only then. The installation starts no service.
+# The CUDA toolkit is not among these packages: the build uses it where it is installed.
 set -euo pipefail
 
 readonly BUILD=(

@@ -1,17 +1,16 @@
 #!/usr/bin/env bash
-# From a fresh checkout to a trained model: installs what is missing, builds, starts a coordinator, trains the demo job to its
-# end, shows what came out and what to type next. Works with or without a GPU, with or without a terminal, and can be repeated.
+# From a fresh checkout to a trained model: installs missing packages, builds, starts a coordinator, trains the demo job,
+# prints its results and what to type next. Works with and without a GPU, with and without a terminal, and can be repeated.
 #
-#   deploy/quickstart.sh [JOB_FILE]          default: configs/jobs/demo.yaml
+#   deploy/quickstart.sh [JOB_FILE]     default: configs/jobs/demo.yaml; on a machine with a GPU configs/jobs/demo_gpu.yaml
 #
-# The coordinator keeps its state in $NSA_STATE_DIR (default ~/.local/state/nsa) and goes on running; one that already runs
-# there is used. Every run trains into a folder of its own under out/quickstart/.
+# The coordinator keeps its state in $NSA_STATE_DIR (default ~/.local/state/nsa) and keeps running; one that already runs there
+# is used. Every run trains into a new folder under out/quickstart/. SAMPLE_PROMPT is what the sample begins with.
 set -euo pipefail
 case ${1:-} in -h | --help) sed -n '2,8p' "$0" | cut -c3-; exit 0 ;; esac
 JOB_FILE=${1:+$(realpath "$1")}
 cd "$(dirname "$0")/.."
 
-readonly JOB_FILE=${JOB_FILE:-configs/jobs/demo.yaml}
 readonly BIN=$PWD/build/release/bin
 export NSA_STATE_DIR=${NSA_STATE_DIR:-$HOME/.local/state/nsa}
 export PATH=$BIN:$PATH
@@ -29,6 +28,20 @@ build_programs() {
 
 coordinator_answers() { nsactl list --timeout 5s >/dev/null 2>&1; }
 
+# A GPU, and a worker that was built for it and finds its driver and libraries.
+gpu_works() { compgen -G '/dev/nvidia[0-9]*' >/dev/null && [ -x "$BIN/nsa-worker-cuda" ] && nsa-worker-cuda --check-gpu; }
+
+choose_job() {
+  [ -z "$JOB_FILE" ] || return 0
+  if gpu_works; then
+    JOB_FILE=configs/jobs/demo_gpu.yaml
+    echo "training on the GPU: 24 million parameters, sized for less than a minute"
+  else
+    JOB_FILE=configs/jobs/demo.yaml
+    echo "training on the CPU: half a million parameters, about a minute on two cores"
+  fi
+}
+
 # launch [FLAG…]: a coordinator in a session of its own, so that closing this terminal does not end it. Fails with its exit status.
 launch() {
   local log=$NSA_STATE_DIR/coordinator.log
@@ -37,7 +50,7 @@ launch() {
   for _ in $(seq 150); do
     if coordinator_answers; then
       echo $pid >"$NSA_STATE_DIR/quickstart.pid"
-      echo "coordinator runs: process $pid, state in $NSA_STATE_DIR, log $log"
+      echo "coordinator is running: process $pid, state in $NSA_STATE_DIR, log $log"
       return 0
     fi
     kill -0 $pid 2>/dev/null || break
@@ -51,17 +64,17 @@ launch() {
 
 start_coordinator() {
   if coordinator_answers; then
-    echo "a coordinator already runs on $NSA_STATE_DIR; using it"
+    echo "a coordinator is already running in $NSA_STATE_DIR; using it"
     return
   fi
   mkdir -p "$NSA_STATE_DIR"
   local status=0
   launch || status=$?
   if [ $status -eq 4 ]; then
-    echo "another program has the usual port; taking free ones"
+    echo "another program uses the default port; using free ports"
     launch --listen "" --metrics 127.0.0.1:0 || status=$?
   fi
-  [ $status -eq 0 ] || coordinator_answers || die "the coordinator did not come up (exit $status)"
+  [ $status -eq 0 ] || coordinator_answers || die "the coordinator did not start (exit $status); see $NSA_STATE_DIR/coordinator.log"
 }
 
 show_results() {
@@ -70,7 +83,9 @@ show_results() {
   head -n 1 "$RUN_DIR/val.csv"
   tail -n 5 "$RUN_DIR/val.csv"
   say "a sample of the trained model"
-  nsa-worker --sample "$checkpoint" --prompt "$SAMPLE_PROMPT" --bytes 300
+  nsa-worker --sample "$checkpoint" --prompt "$SAMPLE_PROMPT" --bytes 400 --temperature 0.5 --seed 1 |
+    tr -s ' \n' ' ' | fold -s -w 100
+  echo
 }
 
 next() { printf '%-60s %s\n' "$1" "$2"; }
@@ -82,13 +97,13 @@ show_next_commands() {
   next "nsactl describe $job" "one job, and where its files are"
   next "nsactl metrics $job" "its step records"
   next "nsactl checkpoint list $job" "its checkpoints"
-  next "nsactl validate configs/jobs/train_showcase.yaml --offline" "what preflight says to a job file"
-  next "nsactl submit YOUR_JOB.yaml --watch" "README.md says what a job file is"
-  next "nsactl version" "where /metrics is; deploy/README.md adds Prometheus and Grafana"
+  next "nsactl validate configs/jobs/train_showcase.yaml --offline" "check a job file"
+  next "nsactl submit YOUR_JOB.yaml --watch" "docs/job_file.md explains every key"
+  next "nsactl version" "where /metrics is; docs/deploy.md adds Prometheus and Grafana"
   local pid
   pid=$(cat "$NSA_STATE_DIR/quickstart.pid" 2>/dev/null || true)
   if [ -n "$pid" ] && kill -0 "$pid" 2>/dev/null; then
-    next "kill $pid" "stops the coordinator; jobs that train go on and are found again"
+    next "kill $pid" "stop the coordinator; running jobs continue and are found again"
   fi
 }
 
@@ -107,10 +122,11 @@ train() {
     { print; fflush() }'
 }
 
-readonly SAMPLE_PROMPT=${SAMPLE_PROMPT:-"The "}
+readonly SAMPLE_PROMPT=${SAMPLE_PROMPT:-"This License "}
 say "1/4 packages"; deploy/packages.sh build
 say "2/4 build"; build_programs
 say "3/4 coordinator"; start_coordinator
+choose_job
 say "4/4 training $JOB_FILE"
 # A folder belongs to one job, so each run has its own.
 RUN_DIR=$PWD/out/quickstart/$(date -u +%Y%m%d-%H%M%S)-$$

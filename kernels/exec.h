@@ -17,7 +17,7 @@ struct Exec {
 
   // CUDA only: the stream (cudaStream_t) that everything is enqueued on, the matrix library, and
   // device memory that a kernel may use until it returns (its work is ordered by the stream). How
-  // much is needed: WorkspaceBytes() in kernels/cuda/kernels.h.
+  // much is needed: …WorkspaceBytes() of the families, PlanScratch() of the layer.
   void* stream = nullptr;
   cuda::Blas* blas = nullptr;
   void* workspace = nullptr;

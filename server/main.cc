@@ -13,10 +13,10 @@
 #include <cstdio>
 
 #include "CLI/CLI.hpp"
-#include "common/load.h"
-#include "common/log.h"
-#include "common/rpc.h"
-#include "common/version.h"
+#include "common/base/log.h"
+#include "common/base/version.h"
+#include "common/job/load.h"
+#include "common/rpc/rpc.h"
 #include "server/server.h"
 #include "server/service_manager.h"
 
@@ -80,22 +80,22 @@ int Run(const Options& options) {
   SilenceGrpc();
 
   const RealClock clock;
-  std::atomic<bool> deaf = false;
-  auto server = Server::Start(options, clock, [&deaf] {
-    deaf = true;
+  std::atomic<bool> unreachable = false;
+  auto server = Server::Start(options, clock, [&unreachable] {
+    unreachable = true;
     kill(getpid(), SIGTERM);
   });
   if (!server.ok()) return Fail(server.status());
   spdlog::info("nsa-coordinator {} ({}): state in {}, gRPC on {} and {}, metrics on {}", kVersion,
                kRevision, options.state_dir.string(), (*server)->listen_address(),
                options.unix_socket().string(), (*server)->metrics_address());
-  TellServiceManager("READY=1");
+  NotifyServiceManager("READY=1");
   int signal = 0;
   sigwait(&signals, &signal);
-  TellServiceManager("STOPPING=1");
+  NotifyServiceManager("STOPPING=1");
   spdlog::info("got {}: draining; workers keep running", sigabbrev_np(signal));
-  (*server)->Drain(absl::Seconds(deaf ? 0 : 8));
-  return deaf ? 6 : 0;
+  (*server)->Drain(absl::Seconds(unreachable ? 0 : 8));
+  return unreachable ? 6 : 0;
 }
 
 }  // namespace

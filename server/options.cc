@@ -2,9 +2,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/rpc.h"
-#include "common/status.h"
-#include "server/listener.h"
+#include "common/base/status.h"
+#include "common/rpc/rpc.h"
+#include "server/rpc/listener.h"
 
 namespace nsa::server {
 namespace {

@@ -27,7 +27,7 @@ struct Options {
   absl::Duration job_retention;  // zero: for ever
   // A client that does not answer a ping within `ping_timeout` is gone; pings come every
   // `ping_every`. Together they bound what a vanished host costs. Not configurable: clients are
-  // told these numbers (common/rpc.cc).
+  // told these numbers (common/rpc/rpc.cc).
   absl::Duration ping_every = absl::Seconds(60);
   absl::Duration ping_timeout = absl::Seconds(20);
 

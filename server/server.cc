@@ -6,47 +6,47 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/status.h"
-#include "common/version.h"
+#include "common/base/status.h"
+#include "common/base/version.h"
 #include "grpcpp/health_check_service_interface.h"
-#include "server/auth.h"
-#include "server/call.h"
-#include "server/change_hub.h"
-#include "server/coordinator_service.h"
-#include "server/dump_broker.h"
-#include "server/executor.h"
-#include "server/fleet.h"
-#include "server/fleet_service.h"
-#include "server/job_control.h"
-#include "server/job_store.h"
-#include "server/listener.h"
-#include "server/local_agent.h"
-#include "server/log_store.h"
-#include "server/metrics.h"
-#include "server/metrics_http.h"
-#include "server/queue_board.h"
-#include "server/reconciler.h"
-#include "server/retention.h"
-#include "server/self_probe.h"
+#include "server/act/dump_broker.h"
+#include "server/act/executor.h"
+#include "server/act/job_control.h"
+#include "server/act/local_agent.h"
+#include "server/act/reconciler.h"
+#include "server/act/retention.h"
+#include "server/rpc/auth.h"
+#include "server/rpc/call.h"
+#include "server/rpc/coordinator_service.h"
+#include "server/rpc/fleet_service.h"
+#include "server/rpc/listener.h"
+#include "server/rpc/self_probe.h"
 #include "server/service_manager.h"
-#include "server/state_lock.h"
+#include "server/store/fleet.h"
+#include "server/store/job_store.h"
+#include "server/store/log_store.h"
+#include "server/store/state_lock.h"
+#include "server/watch/change_hub.h"
+#include "server/watch/metrics.h"
+#include "server/watch/metrics_http.h"
+#include "server/watch/queue_board.h"
 #include "spdlog/spdlog.h"
 
 namespace nsa::server {
 namespace {
 
-// Each kind of work has threads of its own: what hangs on a user's files stops neither heartbeats
-// nor launches, and agents are heard whatever people ask for.
+// Each kind of work has its own threads: a call that hangs on a user's files delays neither
+// heartbeats nor launches, and people's calls do not delay agents.
 constexpr int kCallThreads = 4;
 constexpr int kAgentThreads = 4;
 constexpr int kFileThreads = 4;
 constexpr int kSlowThreads = 2;
 constexpr int kLaunchThreads = 2;
-// Calls that may wait for such a thread. A file takes seconds: who is further behind does better
-// to come back.
+// How many calls may wait for such a thread. A call takes seconds, so beyond this number a client
+// should come back later.
 constexpr size_t kFileCalls = 64;
 constexpr size_t kSlowCalls = 16;
-constexpr absl::Duration kLookEvery = absl::Seconds(1);
+constexpr absl::Duration kRefreshEvery = absl::Seconds(1);
 
 std::string CodeName(grpc::StatusCode code) {
   return absl::StatusCodeToString(static_cast<absl::StatusCode>(code));
@@ -56,7 +56,7 @@ std::string CodeName(grpc::StatusCode code) {
 
 // In order of construction; destroyed in reverse.
 struct Server::Parts {
-  Parts(const Options& with, const Clock& a_clock, StateLock a_lock, Auth an_auth)
+  Parts(const Options& with, const Clock& a_clock, FileLock a_lock, Auth an_auth)
       : options(with),
         clock(a_clock),
         lock(std::move(a_lock)),
@@ -71,7 +71,7 @@ struct Server::Parts {
 
   const Options options;
   const Clock& clock;
-  StateLock lock;
+  FileLock lock;
   Auth auth;
   Metrics metrics;
   ChangeHub hub;
@@ -88,7 +88,7 @@ struct Server::Parts {
   std::unique_ptr<MetricsHttp> metrics_http;
   std::unique_ptr<Reconciler> reconciler;
   std::unique_ptr<Retention> retention;
-  absl::Duration looked = -absl::InfiniteDuration();  // of the reconciler's thread
+  absl::Duration last_refresh = -absl::InfiniteDuration();  // the reconciler's thread's own
   // Executors end before what their tasks use.
   std::unique_ptr<Executor> launches;
   std::unique_ptr<Executor> slow;
@@ -109,9 +109,9 @@ struct Server::Parts {
   v1::GetVersionResponse Version() const;
   void MakeServices();
   absl::Status StartListening();
-  void StartProbe(std::function<void()> deaf);
+  void StartProbe(std::function<void()> unreachable);
   void StartAgent();
-  void Look();
+  void AfterTick();
 };
 
 absl::Status Server::Parts::OpenStore() {
@@ -152,7 +152,7 @@ void Server::Parts::MakeReconciler() {
                         .clock = clock,
                         .dumps_dir = options.state_dir / "dumps",
                         .changed = [this](const std::string& id) { hub.Publish(id); },
-                        .looked = [this] { Look(); }});
+                        .after_tick = [this] { AfterTick(); }});
   retention = std::make_unique<Retention>(Retention::Parts{.store = *store,
                                                            .logs = logs,
                                                            .executor = *slow,
@@ -162,12 +162,12 @@ void Server::Parts::MakeReconciler() {
                                                            .draining = draining});
 }
 
-void Server::Parts::Look() {
-  // The reconciler looks several times a second; nobody reads the metrics as often.
+void Server::Parts::AfterTick() {
+  // The reconciler ticks several times a second; the metrics are not read as often.
   const absl::Duration now = clock.Monotonic();
-  if (now - looked < kLookEvery) return;
-  looked = now;
-  retention->Look();
+  if (now - last_refresh < kRefreshEvery) return;
+  last_refresh = now;
+  retention->Tick();
   const std::vector<JobPtr> active = store->Active();
   fleet.ForgetLost(active);
   metrics.ObserveFleet(fleet.Nodes(), active, store->CountByState());
@@ -221,7 +221,7 @@ void Server::Parts::MakeServices() {
       .dumps = dumps,
       .hub = hub,
       .rules = *agent_rules,
-      .heard = [this] { reconciler->Wake(); },
+      .on_heartbeat = [this] { reconciler->Wake(); },
       .recorded =
           [this](const v1::Job& job, int32_t rank, const std::vector<v1::WorkerRecord>& records) {
             metrics.ObserveRecords(job, rank, records);
@@ -240,14 +240,14 @@ absl::Status Server::Parts::StartListening() {
   return absl::OkStatus();
 }
 
-void Server::Parts::StartProbe(std::function<void()> deaf) {
+void Server::Parts::StartProbe(std::function<void()> unreachable) {
   // TLS listeners are probed through the socket: the same process, the same descriptors.
   const bool plain = !listening.tcp_address.empty() && options.tls.certificate_file().empty();
   probe = std::make_unique<SelfProbe>(
       SelfProbe::Options{.address = plain ? listening.tcp_address
                                           : absl::StrCat("unix:", options.unix_socket().string()),
-                         .alive = [] { TellServiceManager("WATCHDOG=1"); },
-                         .deaf = std::move(deaf)});
+                         .alive = [] { NotifyServiceManager("WATCHDOG=1"); },
+                         .unreachable = std::move(unreachable)});
 }
 
 void Server::Parts::StartAgent() {
@@ -260,8 +260,8 @@ void Server::Parts::StartAgent() {
 }
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options, const Clock& clock,
-                                                      std::function<void()> deaf) {
-  NSA_ASSIGN_OR_RETURN(StateLock lock, StateLock::Acquire(options.state_dir));
+                                                      std::function<void()> unreachable) {
+  NSA_ASSIGN_OR_RETURN(FileLock lock, LockStateDir(options.state_dir));
   NSA_ASSIGN_OR_RETURN(Auth auth, Auth::FromFile(options.token_file));
   auto parts = std::make_unique<Parts>(options, clock, std::move(lock), std::move(auth));
   NSA_RETURN_IF_ERROR(parts->OpenStore());
@@ -273,7 +273,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options, co
   parts->listening.server->GetHealthCheckService()->SetServingStatus(true);
   parts->serving = true;
   parts->reconciler->Start();
-  parts->StartProbe(std::move(deaf));
+  parts->StartProbe(std::move(unreachable));
   parts->StartAgent();
   return std::unique_ptr<Server>(new Server(std::move(parts)));
 }

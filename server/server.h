@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "server/options.h"
 
 namespace nsa::server {
@@ -16,10 +16,11 @@ namespace nsa::server {
 class Server {
  public:
   // Locks the state folder, recovers the store, listens. `clock` is borrowed. Fails within two
-  // seconds when a port is taken, and at once when another coordinator has the folder. `deaf` is
-  // called when the server cannot be reached any more though it runs (self_probe.h).
+  // seconds when a port is taken, and at once when another coordinator has the folder.
+  // `unreachable` is called when the server cannot be reached any more though it runs
+  // (self_probe.h).
   static absl::StatusOr<std::unique_ptr<Server>> Start(const Options& options, const Clock& clock,
-                                                       std::function<void()> deaf);
+                                                       std::function<void()> unreachable);
 
   // Refuses new calls, lets the present ones end for at most `patience`, then ends everything but
   // the workers and their agent.

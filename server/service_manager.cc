@@ -8,9 +8,11 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "common/base/fd.h"
+
 namespace nsa::server {
 
-void TellServiceManager(const std::string& state) {
+void NotifyServiceManager(const std::string& state) {
   const char* path = std::getenv("NOTIFY_SOCKET");
   sockaddr_un address{};
   if (path == nullptr || (path[0] != '/' && path[0] != '@') ||
@@ -22,12 +24,11 @@ void TellServiceManager(const std::string& state) {
   const size_t length = offsetof(sockaddr_un, sun_path) + std::strlen(path);
   // An abstract name begins with a NUL, written as @.
   if (address.sun_path[0] == '@') address.sun_path[0] = '\0';
-  const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return;
+  const Fd fd(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return;
   // Nobody to tell when it fails.
-  (void)sendto(fd, state.data(), state.size(), MSG_NOSIGNAL,
+  (void)sendto(fd.get(), state.data(), state.size(), MSG_NOSIGNAL,
                reinterpret_cast<const sockaddr*>(&address), static_cast<socklen_t>(length));
-  close(fd);
 }
 
 }  // namespace nsa::server

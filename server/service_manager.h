@@ -1,4 +1,4 @@
-// What systemd wants to be told (sd_notify), without its library: one datagram to $NOTIFY_SOCKET.
+// Notifies systemd (sd_notify) without its library: one datagram to $NOTIFY_SOCKET.
 #pragma once
 
 #include <string>
@@ -6,6 +6,6 @@
 namespace nsa::server {
 
 // "READY=1", "STOPPING=1", "WATCHDOG=1". Does nothing without a manager that listens.
-void TellServiceManager(const std::string& state);
+void NotifyServiceManager(const std::string& state);
 
 }  // namespace nsa::server

@@ -1,63 +1,113 @@
 #!/usr/bin/env bash
-# Who may include whom. A row is a folder and the folders (or single headers) whose headers it may include; the longest matching row counts.
+# Who may include whom, and no file that includes itself through others.
+# A row is a room (a folder), the rooms or single headers that it may include beside its own, and the libraries and headers that it must not include.
+# The longest row that matches a file counts. A room that is listed without its folders stands for all of them.
 # Run: tests/layering_test.sh [FOLDER_OF_THE_TREE]; with --self-test it proves on a made-up tree that it can fail.
 set -euo pipefail
 
-# folder          may include                                       and of libraries never
+# What makes a function impure: gRPC, databases, logs, threads, files and clocks. Time comes as a value.
+impure='grpcpp sqlite spdlog prometheus civetweb thread mutex shared_mutex condition_variable atomic future fstream filesystem iostream chrono ctime random
+  unistd.h fcntl.h sys/ absl/synchronization absl/time/clock.h absl/random
+  common/base/clock.h common/base/mutex.h common/base/log.h common/base/durable_folder.h common/base/beneath.h common/base/thread_name.h'
+impure=${impure//$'\n'/ }
+below_rpc='common/base common/estimate common/job common/checkpoint common/preflight common/run'
+kernel_base='common/base/status.h common/base/arena_plan.h common/base/attention_scratch.h common/base/nsa_shape.h common/base/branch.h common/base/visibility.h common/base/log.h common/base/clock.h common/base/mutex.h common/base/shared_library.h'
+
+# room | may include | must not include
 rules() {
-  cat <<'TABLE'
-proto|                                                               |
-common|proto common                                                  |cuda nccl
-kernels|kernels common/status.h common/attention_scratch.h common/nsa_shape.h common/log.h common/clock.h common/mutex.h common/shared_library.h|grpcpp nccl google/protobuf yaml sqlite prometheus
-worker/train|worker/train kernels proto common                       |grpcpp sqlite prometheus
-worker/bench|worker/bench worker/train kernels proto common           |grpcpp sqlite prometheus
-worker/agent|worker/agent proto common                               |cuda nccl cublas
-server|server proto common                                           |cuda nccl cublas
-client|client proto common                                           |cuda nccl cublas sqlite prometheus
-tests|proto common kernels worker server client tests                |
+  cat <<TABLE
+proto||
+common/base|proto|cuda nccl grpcpp yaml sqlite prometheus
+common/estimate|common/base proto|cuda nccl grpcpp yaml sqlite spdlog prometheus
+common/checkpoint|common/base proto|cuda nccl grpcpp yaml sqlite prometheus
+common/run|common/base proto|cuda nccl grpcpp yaml sqlite prometheus
+common/job|common/base common/estimate proto|cuda nccl grpcpp sqlite prometheus
+common/preflight|common/base common/estimate common/job common/checkpoint proto|cuda nccl grpcpp sqlite prometheus
+common/rpc|common/base proto|cuda nccl yaml sqlite prometheus
+kernels|$kernel_base|grpcpp nccl google/protobuf yaml sqlite prometheus
+kernels/cuda|kernels/exec.h kernels/tensor.h kernels/dtype.h kernels/matmul_args.h common/base/status.h common/base/log.h common/base/shared_library.h|grpcpp nccl google/protobuf yaml sqlite prometheus
+worker/train/comm|kernels $below_rpc proto|grpcpp sqlite prometheus
+worker/train/data|kernels $below_rpc proto|grpcpp sqlite prometheus
+worker/train/model|kernels $below_rpc proto|grpcpp sqlite prometheus
+worker/train/gpu|worker/train/model worker/train/comm kernels $below_rpc proto|grpcpp sqlite prometheus
+worker/train/telemetry|worker/train/folder.h kernels $below_rpc proto|grpcpp sqlite prometheus
+worker/train/checkpoint|worker/train/folder.h worker/train/model kernels $below_rpc proto|grpcpp sqlite prometheus
+worker/train/score|worker/train/folder.h worker/train/model worker/train/data worker/train/checkpoint worker/train/gpu kernels $below_rpc proto|grpcpp sqlite prometheus
+worker/train|kernels $below_rpc proto|grpcpp sqlite prometheus
+worker/bench|worker/train kernels $below_rpc proto|grpcpp sqlite prometheus
+worker/agent|proto common|cuda nccl cublas
+server/decide|common/base common/estimate common/job common/preflight proto|$impure
+server/store|server/decide common/base common/run proto|grpcpp prometheus cuda nccl cublas
+server/watch|server/store server/decide common/base common/estimate common/job proto|sqlite cuda nccl cublas
+server/act|server/watch server/store server/decide $below_rpc proto|grpcpp sqlite prometheus cuda nccl cublas
+server/rpc|server/act server/watch server/store server/decide common proto|sqlite prometheus cuda nccl cublas
+server|proto common|cuda nccl cublas
+client/show|client/exit_code.h client/connect/session.h common proto|cuda nccl cublas sqlite prometheus
+client/connect|client/exit_code.h client/show common proto|cuda nccl cublas sqlite prometheus
+client|proto common|cuda nccl cublas sqlite prometheus
+tests|proto common kernels worker server client|
 TABLE
 }
-# check TREE: prints every include that the table does not allow; fails when there is one.
-check() {
+
+# includes TREE: "FILE:LINE PATH" of every include of the tree.
+includes() {
   (cd "$1"; grep -rnE '^[[:space:]]*#[[:space:]]*include' --include='*.h' --include='*.cc' --include='*.cu' --include='*.cuh' \
-    common kernels server worker client tests 2>/dev/null || true) | awk -v table="$(rules)" '
-    # The folder of the table that a path lies in; generated nsa/v1 headers are those of proto.
-    function owner(path) {
+    common kernels server worker client tests 2>/dev/null || true) |
+    sed -nE 's/^(\.\/)?([^:]+:[0-9]+):[^"<]*["<]([^">]+)[">].*/\2 \3/p'
+}
+
+# check TREE: prints every include that the table does not allow and every cycle; fails when there is one.
+check() {
+  includes "$1" | awk -v table="$(rules)" '
+    # The row that a path belongs to; generated nsa/v1 headers are those of proto. Empty for a library.
+    function row_of(path,    room, best) {
       if (path ~ /^nsa\/v1\//) return "proto"
-      if (match(path, /^worker\/[a-z]+\//)) return substr(path, 1, RLENGTH - 1)
-      if (match(path, /^(proto|common|kernels|server|client|tests)\//)) return substr(path, 1, RLENGTH - 1)
-      return ""
+      for (room in may) if (index(path, room "/") == 1 && length(room) > length(best)) best = room
+      return best
     }
-    function allows(from, path, to,    words, count, i) {
-      count = split(may[from], words, " ")
-      for (i = 1; i <= count; ++i) if (words[i] == path || words[i] == to || index(to, words[i] "/") == 1) return 1
+    function listed(words, path, to,    word, count, i) {
+      count = split(words, word, " ")
+      for (i = 1; i <= count; ++i) if (word[i] == path || word[i] == to || index(to, word[i] "/") == 1) return 1
       return 0
     }
-    function forbids(from, path,    words, count, i) {
-      count = split(never[from], words, " ")
-      for (i = 1; i <= count; ++i) if (index(path, words[i]) == 1) return 1
+    function forbidden(words, path,    word, count, i) {
+      count = split(words, word, " ")
+      for (i = 1; i <= count; ++i) if (index(path, word[i]) == 1) return 1
       return 0
+    }
+    # Walks the includes below `file`; `trail` is the way to it.
+    function walk(file, trail,    next_file, count, i) {
+      if (seen[file] == 2) return
+      if (seen[file] == 1) { print "include cycle: " trail; ++bad; return }
+      seen[file] = 1
+      count = split(below[file], next_file, " ")
+      for (i = 1; i <= count; ++i) walk(next_file[i], trail " -> " next_file[i])
+      seen[file] = 2
     }
     BEGIN {
       rows = split(table, row, "\n")
       for (r = 1; r <= rows; ++r) { split(row[r], cell, "|"); may[cell[1]] = cell[2]; never[cell[1]] = cell[3] }
     }
     {
-      split($0, place, ":"); file = place[1]; sub(/^\.\//, "", file); from = owner(file)
-      if (from == "" || !match($0, /["<][^">]+[">]/)) next
-      angled = substr($0, RSTART, 1) == "<"; path = substr($0, RSTART + 1, RLENGTH - 2); to = owner(path)
-      wrong = angled ? forbids(from, path) : to != "" && !allows(from, path, to)
-      if (path == "common/rpc.h" && from == "worker/train") wrong = 1  # it brings gRPC
-      if (wrong) { print file ":" place[2] ": " from " may not include " path; ++bad }
+      file = $1; sub(/:[0-9]+$/, "", file); path = $2; from = row_of(file); to = row_of(path)
+      below[file] = below[file] " " path
+      if (from == "") next
+      own = to == from || index(to, from "/") == 1
+      wrong = forbidden(never[from], path) || (to != "" && !own && !listed(may[from], path, to))
+      if (wrong) { print $1 ": " from " may not include " path; ++bad }
     }
-    END { if (bad) { print bad " forbidden includes; the table is at the top of tests/layering_test.sh"; exit 1 } }'
+    END {
+      for (file in below) files[++n] = file
+      for (i = 1; i <= n; ++i) walk(files[i], files[i])
+      if (bad) { print bad " forbidden includes or cycles; the table is at the top of tests/layering_test.sh"; exit 1 }
+    }'
 }
 
 self_test() {
   tree=$(mktemp -d)
   trap 'rm -rf "$tree"' EXIT
-  mkdir -p "$tree"/{server,client,kernels,worker/train,worker/agent,common}
   expect() { # expect FILE INCLUDE pass|fail
+    mkdir -p "$(dirname "$tree/$1")"
     printf '#include %s\n' "$2" >"$tree/$1"
     local result=pass
     check "$tree" >/dev/null || result=fail
@@ -65,18 +115,63 @@ self_test() {
     [ "$result" = "$3" ] || { echo "self test: $1 including $2 should $3"; return 1; }
   }
   expect server/a.cc '"client/b.h"' fail
-  expect server/a.cc '"common/status.h"' pass
+  expect server/a.cc '"common/base/status.h"' pass
+  expect server/a.cc '"server/rpc/listener.h"' pass
   expect server/a.cc '<cuda_runtime.h>' fail
+  # decide is pure.
+  expect server/decide/a.cc '"server/decide/gang.h"' pass
+  expect server/decide/a.cc '"common/base/status.h"' pass
+  expect server/decide/a.cc '"absl/time/time.h"' pass
+  expect server/decide/a.cc '"server/store/job_store.h"' fail
+  expect server/decide/a.cc '"server/act/reconciler.h"' fail
+  expect server/decide/a.cc '"common/run/process.h"' fail
+  expect server/decide/a.cc '"common/base/clock.h"' fail
+  expect server/decide/a.cc '"absl/time/clock.h"' fail
+  expect server/decide/a.cc '"spdlog/spdlog.h"' fail
+  expect server/decide/a.cc '"grpcpp/grpcpp.h"' fail
+  expect server/decide/a.cc '<sqlite3.h>' fail
+  expect server/decide/a.cc '<thread>' fail
+  expect server/decide/a.cc '<fstream>' fail
+  expect server/decide/a.cc '<sys/stat.h>' fail
+  # The rooms of the server: decide, store, watch, act, rpc, each on the ones before.
+  expect server/store/a.h '"server/decide/gang.h"' pass
+  expect server/store/a.h '"server/watch/metrics.h"' fail
+  expect server/watch/a.h '"server/act/launch_check.h"' fail
+  expect server/act/a.h '"server/watch/queue_board.h"' pass
+  expect server/act/a.h '"server/rpc/errors.h"' fail
+  expect server/act/a.h '"grpcpp/grpcpp.h"' fail
+  expect server/rpc/a.h '"server/act/job_control.h"' pass
+  expect server/rpc/a.h '"server/server.h"' fail
+  # The rooms of common.
+  expect common/base/a.h '"common/job/load.h"' fail
+  expect common/job/a.h '"common/base/status.h"' pass
+  expect common/job/a.h '"common/preflight/preflight.h"' fail
+  expect common/run/a.h '"common/job/load.h"' fail
+  expect common/preflight/a.h '"common/rpc/rpc.h"' fail
+  expect common/preflight/a.h '"grpcpp/grpcpp.h"' fail
+  expect common/base/a.h '"server/store.h"' fail
   expect client/a.cc '"nsa/v1/job.pb.h"' pass
+  expect client/show/a.h '"client/commands/submit.h"' fail
   expect kernels/a.h '"nsa/v1/job.pb.h"' fail
-  expect kernels/a.h '"common/status.h"' pass
-  expect kernels/a.h '"common/load.h"' fail
+  expect kernels/a.h '"common/base/status.h"' pass
+  expect kernels/a.h '"common/job/load.h"' fail
+  expect kernels/cuda/a.h '"kernels/nn/rope.h"' fail
+  expect kernels/cuda/a.h '"kernels/tensor.h"' pass
   expect worker/train/a.cc '"kernels/tensor.h"' pass
-  expect worker/train/a.cc '"common/rpc.h"' fail
+  expect worker/train/a.cc '"worker/train/step/trainer.h"' pass
+  expect worker/train/a.cc '"common/rpc/rpc.h"' fail
   expect worker/train/a.cc '<grpcpp/grpcpp.h>' fail
+  expect worker/train/a.cc '"grpcpp/grpcpp.h"' fail
   expect worker/train/a.cc '"worker/agent/agent.h"' fail
-  expect worker/agent/a.cc '"worker/train/model.h"' fail
-  expect common/a.h '"server/store.h"' fail
+  expect worker/train/data/a.h '"worker/train/model/model.h"' fail
+  expect worker/train/gpu/a.h '"worker/train/model/model.h"' pass
+  expect worker/agent/a.cc '"worker/train/model/model.h"' fail
+  # Cycles: a.h -> b.h -> c.h -> b.h.
+  mkdir -p "$tree/server/store"
+  printf '#include "server/store/c.h"\n' >"$tree/server/store/b.h"
+  expect server/store/a.h '"server/store/b.h"' pass
+  printf '#include "server/store/b.h"\n' >"$tree/server/store/c.h"
+  expect server/store/a.h '"server/store/b.h"' fail
 }
 
 if [ "${1:-}" = --self-test ]; then self_test; else check "${1:-$(dirname "$0")/..}"; fi

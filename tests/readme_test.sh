@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# The READMEs tell the truth: files, functions, main path and commands that they name exist.
+# READMEs and docs/ tell the truth: the files, functions, links, commands and the main path that they name exist.
 #
-#   tests/readme_test.sh [BIN_DIR [TREE]]     BIN_DIR: where nsactl is; without it commands are not looked at
-#   tests/readme_test.sh --self-test          proves on a made-up tree that it can fail
+#   tests/readme_test.sh [BIN_DIR [TREE]]     BIN_DIR: where nsactl is; without it commands are not checked
+#   tests/readme_test.sh --links TREE         checks only the links of the .md files in TREE, for example an unpacked bundle
+#   tests/readme_test.sh --self-test          proves on a made-up tree that the checks can fail
 #
 # In backquotes, a word with a slash or a known ending is a file or folder (from the top of the tree, from the README's folder,
 # or without a folder from anywhere; `a.{h,cc}` is both), and a word ending in () is a function. `nsactl verb --flag` there and in
 # indented lines must be known to nsactl --help.
 set -euo pipefail
 
+readonly MAIN_PATH_PAGE=docs/architecture.md
 complaints=0
 complain() { echo "$*"; complaints=$((complaints + 1)); }
 
@@ -63,9 +65,38 @@ check_main_path() {
     [ -f "$file" ] || { complain "README.md: main path $number: no file '$file'"; continue; }
     grep -A 12 -F "// Main path $number/7: $stage." "$file" | grep -qw "${name##*::}" ||
       complain "$file: ${name:-?}() does not begin with '// Main path $number/7: $stage.'"
-  done < <(grep -E '^\| [1-7] \|' README.md)
-  [ $rows -eq 7 ] || complain "README.md: the main path has $rows rows (7)"
+  done < <(grep -E '^\| [1-7] \|' "$MAIN_PATH_PAGE")
+  [ $rows -eq 7 ] || complain "$MAIN_PATH_PAGE: the main path has $rows rows (7)"
 }
+
+# Every field of a message of job.proto is a row of docs/job_file.md: | `section.key` |.
+check_job_keys() {
+  local page=docs/job_file.md section key
+  while read -r section key; do
+    grep -qE "^\| \`${section:+$section\.}$key\` \|" "$page" || complain "$page: no row for \`${section:+$section.}$key\`"
+  done < <(awk '/^message (Model|Nsa|Data|Runtime|Train|Restart|Guard|Preflight|Resource)Spec/ {
+      section = tolower($2); sub(/spec$/, "", section); if (section == "resource") section = "resources" }
+    /^message [A-Za-z]*Spec|^}/ { if ($2 == "JobSpec") top = 1; else if (/^}/) { section = ""; top = 0 } }
+    section != "" && / = [0-9]+;/ { for (i = 1; i <= NF; ++i) if ($(i + 1) == "=") { print section, $i; break } }' proto/nsa/v1/job.proto)
+}
+
+# [text](target): a file from the page's folder, and with #anchor a heading of it. Web addresses are not followed.
+check_links() {
+  local page=$1 target file anchor headings
+  while read -r target; do
+    case $target in http://* | https://* | mailto:*) continue ;; esac
+    file=${target%%#*} anchor=''
+    [[ $target != *#* ]] || anchor=${target#*#}
+    file=${file:+$(dirname "$page")/$file}
+    file=${file:-$page}
+    [ -e "$file" ] || { complain "$page: dead link to $target"; continue; }
+    [ -n "$anchor" ] || continue
+    headings=$(sed -nE 's/^#+ +//p' "$file" | tr '[:upper:]' '[:lower:]' | sed 's/[^a-z0-9 _-]//g; s/ /-/g')
+    grep -qxF -e "$anchor" <<<"$headings" || complain "$page: $file has no heading #$anchor"
+  done < <(sed 's/`[^`]*`//g' "$page" | grep -oE '\]\([^() ]+\)' | sed -E 's/^..//; s/.$//')
+}
+
+pages() { find . -name '*.md' -not -path './build/*' -not -path './out/*' -not -path './.git/*' | sed 's|^\./||'; }
 
 check_commands() {
   local nsactl=$1 readme=$2 line verb flag help more
@@ -88,8 +119,10 @@ check_all() {
     check_functions "$readme"
     [ "$readme" != tests/README.md ] || check_tests "$readme"
     [ -z "$1" ] || check_commands "$1/nsactl" "$readme"
-  done < <(find . -name README.md -not -path './build/*' -not -path './out/*' | sed 's|^\./||')
+    check_links "$readme"
+  done < <(pages)
   check_main_path
+  [ ! -f proto/nsa/v1/job.proto ] || check_job_keys
   [ $complaints -eq 0 ] || { echo "$complaints complaints"; return 1; }
 }
 
@@ -97,16 +130,19 @@ self_test() {
   tree=$(mktemp -d)
   trap 'rm -rf "$tree"' EXIT
   cd "$tree"
-  mkdir -p server bin
+  mkdir -p server bin docs proto/nsa/v1
+  printf 'message TrainSpec {\n  // Steps.\n  optional int64 steps = 1;\n}\n' >proto/nsa/v1/job.proto
   printf '#!/bin/sh\n[ "$1" = list ] && echo "  --all  all of them"\necho "  list  jobs"\n' >bin/nsactl
   chmod +x bin/nsactl
   good() {
-    rm -f server/x.cc README.md
+    rm -f server/x.cc README.md docs/*.md
     local i
     for i in 1 2 3 4 5 6 7; do
       printf '// Main path %s/7: stage%s.\nvoid F%s() {}\n' "$i" "$i" "$i" >>server/x.cc
-      printf '| %s | stage%s | `server/x.cc` `F%s()` | |\n' "$i" "$i" "$i" >>README.md
+      printf '| %s | stage%s | `server/x.cc` `F%s()` | |\n' "$i" "$i" "$i" >>docs/architecture.md
     done
+    printf '| `train.steps` | steps |\n' >docs/job_file.md
+    printf '# Where to go\n[main path](docs/architecture.md) [there](#where-to-go) [paper](https://example.org/x)\n' >README.md
     printf '`server/x.cc` `server/` `nsactl list --all`\n' >>README.md
     complaints=0
   }
@@ -118,11 +154,19 @@ self_test() {
   echo '    nsactl explode' >>README.md; expect_complaint "an unknown command"
   echo '    nsactl list --none' >>README.md; expect_complaint "an unknown flag"
   sed -i 's/Main path 3/Main way 3/' server/x.cc; expect_complaint "a missing main path comment"
-  sed -i '/^| 7/d' README.md; expect_complaint "six rows"
+  sed -i '/^| 7/d' docs/architecture.md; expect_complaint "six rows"
+  echo '`server/gone.cc`' >>docs/job_file.md; expect_complaint "a file that is gone, in docs/"
+  echo '[gone](docs/gone.md)' >>README.md; expect_complaint "a dead link"
+  echo '[main path](architecture.md#gone)' >>docs/job_file.md; expect_complaint "a link to a heading that is gone"
+  sed -i '/train.steps/d' docs/job_file.md; expect_complaint "a key of the job file without a row"
 }
 
 if [ "${1:-}" = --self-test ]; then
   self_test
+elif [ "${1:-}" = --links ]; then
+  cd "${2:?--links needs a folder}"
+  while read -r page; do check_links "$page"; done < <(pages)
+  [ $complaints -eq 0 ] || { echo "$complaints dead links"; exit 1; }
 else
   bin=${1:+$(cd "$1" && pwd)}
   cd "${2:-$(dirname "$0")/..}"

@@ -66,20 +66,7 @@ run_tests() {
   local arguments=(--preset "$name" -j "$(nproc)" --no-tests=error "$@")
   [ -z "$only" ] || arguments+=(-R "$only")
   [ ${#leave_out[@]} -eq 0 ] || arguments+=(-LE "$(IFS='|'; echo "^(${leave_out[*]})$")")
-  [ "${CI:-}" != true ] || arguments+=(--repeat until-pass:2)
-  local output
-  output=$(mktemp)
-  if ! ctest "${arguments[@]}" | tee "$output"; then rm -f "$output"; return 1; fi
-  second_try "$output"
-  rm -f "$output"
-}
-
-# second_try OUTPUT: what CI saw pass at the second try only. It is named, to be mended; a sanitizer's report is no bad luck and fails.
-second_try() {
-  if grep -qE 'ERROR: (Address|Leak)Sanitizer|WARNING: ThreadSanitizer|: runtime error: ' "$1"; then
-    echo "a sanitizer reported a defect in the first try: see above"; return 1
-  fi
-  grep -E '\*\*\*(Failed|Timeout|Exception)' "$1" | sed 's/^/passed at the second try, to be mended: /' || true
+  ctest "${arguments[@]}"
 }
 
 own_sources() { git ls-files -- "$@" | grep -E '\.(cc|h|cu|cuh)$' || true; }

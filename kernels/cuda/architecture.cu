@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/status.h"
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/status.h"
+#include "common/base/status.h"
 #include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/status.h"

@@ -17,7 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/cuda/algorithm_file.h"
-#include "kernels/nn/matmul.h"
+#include "kernels/matmul_args.h"
 
 namespace nsa::cuda {
 

@@ -1,7 +1,7 @@
 #include "kernels/cuda/cublaslt.h"
 
-#include "common/shared_library.h"
-#include "common/status.h"
+#include "common/base/shared_library.h"
+#include "common/base/status.h"
 
 namespace nsa::cuda {
 namespace {

@@ -4,7 +4,7 @@
 #include <nvtx3/nvToolsExt.h>
 
 #include "absl/strings/str_cat.h"
-#include "common/status.h"
+#include "common/base/status.h"
 #include "kernels/cuda/status.h"
 
 namespace nsa::cuda {

@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "common/status.h"
+#include "common/base/status.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/status.h"
 #include "kernels/exec.h"

@@ -1,7 +1,6 @@
 // A build without CUDA: there is no GPU.
 #include "kernels/cuda/blas.h"
 #include "kernels/cuda/device.h"
-#include "kernels/cuda/step.h"
 
 namespace nsa::cuda {
 namespace {
@@ -59,10 +58,5 @@ const std::string& Blas::description() const {
   static const std::string none = "none";
   return none;
 }
-
-absl::Status MeanLoss(const Exec&, const MeanLossArgs&) { return Missing(); }
-absl::Status DecideUpdate(const Exec&, const DecideUpdateArgs&) { return Missing(); }
-absl::Status Mark(const Exec&, int32_t*, int32_t, int64_t*) { return Missing(); }
-absl::Status Spin(const Exec&, const int32_t*) { return Missing(); }
 
 }  // namespace nsa::cuda

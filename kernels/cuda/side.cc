@@ -1,6 +1,6 @@
 #include "kernels/cuda/side.h"
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 namespace nsa::cuda {
 

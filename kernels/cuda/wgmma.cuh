@@ -48,8 +48,10 @@ __device__ __forceinline__ void BeginProducts() {
 __device__ __forceinline__ void CommitProducts() {
   asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
 }
+// Waits until at most `kPending` of the newest groups are still under way.
+template <int kPending = 0>
 __device__ __forceinline__ void WaitProducts() {
-  asm volatile("wgmma.wait_group.sync.aligned 0;\n" ::: "memory");
+  asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kPending) : "memory");
 }
 // Keeps the compiler from moving what reads or writes `c` across this point: it does not know that
 // the products run on.

@@ -1,7 +1,7 @@
 // Between one wide matrix and several narrow ones that stand side by side in it: the projections of
 // q and of all keys and values are one product, whose columns are then handed out (and their
-// gradients gathered again). On the CPU only: on a GPU kernels/nsa/projections.h does it with the
-// rotation, and these answer Unimplemented.
+// gradients gathered again). On the CPU only: on a GPU kernels/nsa/layer/projections.h does it with
+// the rotation, and these answer Unimplemented.
 #pragma once
 
 #include <cstdint>

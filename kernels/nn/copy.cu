@@ -1,5 +1,4 @@
 // Copying and clearing on CUDA.
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/nn/copy.h"
 

@@ -14,3 +14,11 @@ absl::Status Copy(const Exec& exec, const ConstTensor& from, const Tensor& to);
 absl::Status Zero(const Exec& exec, const Tensor& to);
 
 }  // namespace nsa
+
+// The same on a GPU (copy.cu); the functions above have checked the arguments.
+namespace nsa::cuda {
+
+absl::Status Copy(const Exec& exec, const ConstTensor& from, const Tensor& to);
+absl::Status Zero(const Exec& exec, const Tensor& to);
+
+}  // namespace nsa::cuda

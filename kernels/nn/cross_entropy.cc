@@ -2,9 +2,8 @@
 
 #include <cmath>
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "kernels/check.h"
-#include "kernels/cuda/kernels.h"
 #include "kernels/vector_exp.h"
 
 namespace nsa {

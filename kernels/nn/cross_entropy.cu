@@ -1,6 +1,5 @@
 // Cross-entropy on CUDA: one block of threads a row (a warp where the vocabulary is small), fp32
 // inside, logits read again from L1; then one block adds the rows' losses in a fixed order.
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/nn/cross_entropy.h"

@@ -32,3 +32,10 @@ struct CrossEntropyArgs {
 absl::Status CrossEntropy(const Exec& exec, const CrossEntropyArgs& args);
 
 }  // namespace nsa
+
+// The same on a GPU (cross_entropy.cu); the function above has checked the arguments.
+namespace nsa::cuda {
+
+absl::Status CrossEntropy(const Exec& exec, const CrossEntropyArgs& args);
+
+}  // namespace nsa::cuda

@@ -2,9 +2,8 @@
 
 #include <algorithm>
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "kernels/check.h"
-#include "kernels/cuda/kernels.h"
 
 namespace nsa {
 namespace {

@@ -3,7 +3,6 @@
 // last kernel adds the ranges in order. With 256 rows that is 64 ranges; with a large vocabulary,
 // where few tokens share a row, one range, and the scan (4 bytes a token and row, from L2) is the
 // bound.
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/nn/embedding.h"

@@ -35,3 +35,13 @@ struct EmbeddingBackwardArgs {
 absl::Status EmbeddingBackward(const Exec& exec, const EmbeddingBackwardArgs& args);
 
 }  // namespace nsa
+
+// The same on a GPU (embedding.cu); the functions above have checked the arguments.
+namespace nsa::cuda {
+
+absl::Status Embedding(const Exec& exec, const EmbeddingArgs& args);
+absl::Status EmbeddingBackward(const Exec& exec, const EmbeddingBackwardArgs& args);
+// Bytes of Exec::workspace that EmbeddingBackward needs.
+int64_t EmbeddingBackwardWorkspaceBytes(int64_t vocab, int64_t dim);
+
+}  // namespace nsa::cuda

@@ -4,9 +4,8 @@
 
 #include <limits>
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "kernels/check.h"
-#include "kernels/cuda/kernels.h"
 #include "kernels/nn/copy.h"
 
 namespace nsa {

@@ -1,7 +1,6 @@
 // Matrix products on CUDA are cuBLASLt's (kernels/cuda/blas.h).
 #include "absl/status/status.h"
 #include "kernels/cuda/blas.h"
-#include "kernels/cuda/kernels.h"
 #include "kernels/nn/matmul.h"
 
 namespace nsa::cuda {

@@ -7,30 +7,21 @@
 // bits.
 #pragma once
 
-#include <cstdint>
-
 #include "absl/status/status.h"
 #include "kernels/exec.h"
-#include "kernels/tensor.h"
+#include "kernels/matmul_args.h"
 
 namespace nsa {
-
-struct MatmulArgs {
-  int64_t m = 0;
-  int64_t n = 0;
-  int64_t k = 0;
-  bool transpose_a = false;
-  bool transpose_b = false;
-  ConstTensor a;            // fp32 [m, k], or [k, m] with transpose_a
-  ConstTensor b;            // fp32 [k, n], or [n, k] with transpose_b
-  Tensor c;                 // fp32 [m, n]
-  bool accumulate = false;  // adds to c instead of overwriting it
-  // Optional, [m, n] of c's type: what the product is added to instead of c; not with `accumulate`.
-  ConstTensor add;
-};
 
 // InvalidArgument when a tensor's size or type differs from its comment; Unimplemented on a backend
 // that this build lacks.
 absl::Status Matmul(const Exec& exec, const MatmulArgs& args);
 
 }  // namespace nsa
+
+// The same on a GPU (matmul.cu); the function above has checked the arguments.
+namespace nsa::cuda {
+
+absl::Status Matmul(const Exec& exec, const MatmulArgs& args);
+
+}  // namespace nsa::cuda

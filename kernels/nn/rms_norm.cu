@@ -3,7 +3,6 @@
 // order.
 #include <algorithm>
 
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/nn/rms_norm.h"

@@ -41,3 +41,13 @@ struct RmsNormBackwardArgs {
 absl::Status RmsNormBackward(const Exec& exec, const RmsNormBackwardArgs& args);
 
 }  // namespace nsa
+
+// The same on a GPU (rms_norm.cu); the functions above have checked the arguments.
+namespace nsa::cuda {
+
+absl::Status RmsNorm(const Exec& exec, const RmsNormArgs& args);
+absl::Status RmsNormBackward(const Exec& exec, const RmsNormBackwardArgs& args);
+// Bytes of Exec::workspace that RmsNormBackward needs.
+int64_t RmsNormBackwardWorkspaceBytes(int64_t dim);
+
+}  // namespace nsa::cuda

@@ -4,9 +4,8 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "common/status.h"
+#include "common/base/status.h"
 #include "kernels/check.h"
-#include "kernels/cuda/kernels.h"
 
 namespace nsa {
 namespace {

@@ -1,6 +1,5 @@
 // RoPE on CUDA, 16 bytes (4 pairs) a thread and access; bound by memory: 4 bytes an element. All
 // heads of a token share its angles, which a block computes once for its tokens (rope_angles.cuh).
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/nn/rope.h"
 #include "kernels/nn/rope_angles.cuh"

@@ -33,3 +33,10 @@ struct RopeArgs {
 absl::Status Rope(const Exec& exec, const RopeArgs& args);
 
 }  // namespace nsa
+
+// The same on a GPU (rope.cu); the function above has checked the arguments.
+namespace nsa::cuda {
+
+absl::Status Rope(const Exec& exec, const RopeArgs& args);
+
+}  // namespace nsa::cuda

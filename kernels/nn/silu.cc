@@ -1,8 +1,7 @@
 #include "kernels/nn/silu.h"
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "kernels/check.h"
-#include "kernels/cuda/kernels.h"
 #include "kernels/vector_exp.h"
 
 namespace nsa {

@@ -1,6 +1,5 @@
 // SiLU on CUDA, eight elements a thread; bound by memory. Elements behind the last eight are the
 // last thread's, one by one.
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/nn/silu.h"

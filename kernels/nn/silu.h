@@ -27,3 +27,11 @@ struct SiluBackwardArgs {
 absl::Status SiluBackward(const Exec& exec, const SiluBackwardArgs& args);
 
 }  // namespace nsa
+
+// The same on a GPU (silu.cu); the functions above have checked the arguments.
+namespace nsa::cuda {
+
+absl::Status Silu(const Exec& exec, const SiluArgs& args);
+absl::Status SiluBackward(const Exec& exec, const SiluBackwardArgs& args);
+
+}  // namespace nsa::cuda

@@ -5,7 +5,7 @@
 #include "grpcpp/grpcpp.h"
 #include "tests/client/nsactl_harness.h"
 
-namespace nsa {
+namespace nsa::client {
 namespace {
 
 using ::testing::AllOf;
@@ -306,4 +306,4 @@ TEST_F(CliTest, VersionNamesBothAndAMissingCoordinatorIsNoError) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::client

@@ -7,7 +7,7 @@
 #include "tests/client/nsactl_harness.h"
 #include "yaml-cpp/yaml.h"
 
-namespace nsa {
+namespace nsa::client {
 namespace {
 
 using ::testing::AllOf;
@@ -502,4 +502,4 @@ TEST_F(CommandsTest, NodesAreListed) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::client

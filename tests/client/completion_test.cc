@@ -5,8 +5,9 @@
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "tests/client/nsactl_harness.h"
+#include "tests/testing/paths.h"
 
-namespace nsa {
+namespace nsa::client {
 namespace {
 
 using ::testing::AllOf;
@@ -99,7 +100,7 @@ TEST_F(CompletionTest, TheBashScriptIsGoodBashAndCompletes) {
   EXPECT_TRUE(Shell("bash -n", script, &output)) << output;
   const std::string use = absl::StrCat(
       script,
-      "PATH=" NSA_BIN_DIR ":$PATH\nCOMP_WORDS=(nsactl describe de)\nCOMP_CWORD=2\n_nsactl\n",
+      "PATH=" + Program("") + ":$PATH\nCOMP_WORDS=(nsactl describe de)\nCOMP_CWORD=2\n_nsactl\n",
       "echo \"[${COMPREPLY[*]}]\"\nCOMP_WORDS=(nsactl st)\nCOMP_CWORD=1\n_nsactl\n",
       "echo \"[${COMPREPLY[*]}]\"\n");
   EXPECT_TRUE(Shell("bash", use, &output)) << output;
@@ -118,4 +119,4 @@ TEST_F(CompletionTest, TheOtherScriptsAreGoodWhereTheirShellsAre) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::client

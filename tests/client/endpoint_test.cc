@@ -1,4 +1,4 @@
-#include "client/endpoint.h"
+#include "client/connect/endpoint.h"
 
 #include <sys/stat.h>
 
@@ -8,7 +8,7 @@
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 
-namespace nsa {
+namespace nsa::client {
 namespace {
 
 using ::testing::AllOf;
@@ -114,4 +114,4 @@ TEST_F(EndpointTest, AWrittenConfigReadsBackAndIsTheOwnersAlone) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::client

@@ -8,10 +8,10 @@
 
 #include "client/cli.h"
 #include "gtest/gtest.h"
-#include "tests/testing/fake_coordinator_service.h"
+#include "tests/testing/fakes/fake_coordinator_service.h"
 #include "tests/testing/temp_dir.h"
 
-namespace nsa {
+namespace nsa::client {
 
 // Records are read at noon; waits take real time.
 class NoonClock final : public Clock {
@@ -80,4 +80,4 @@ class NsactlTest : public ::testing::Test {
 
 inline void PrintTo(const ExitCode& code, std::ostream* out) { *out << static_cast<int>(code); }
 
-}  // namespace nsa
+}  // namespace nsa::client

@@ -2,14 +2,14 @@
 #include <filesystem>
 #include <fstream>
 
-#include "client/job_source.h"
-#include "common/checkpoint_dir.h"
+#include "client/connect/job_source.h"
+#include "common/checkpoint/checkpoint_dir.h"
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
 #include "tests/client/nsactl_harness.h"
 #include "tests/testing/status_matchers.h"
 
-namespace nsa {
+namespace nsa::client {
 namespace {
 
 using ::testing::AllOf;
@@ -341,4 +341,4 @@ TEST_F(CheckpointFolderTest, AJobsCheckpointIsPinnedWhereItLies) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::client

@@ -1,13 +1,14 @@
 // Formatting: pure functions.
-#include "client/document.h"
-#include "client/human.h"
-#include "client/table.h"
+#include "client/show/document.h"
+#include "client/show/human.h"
+#include "client/show/table.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "nsa/v1/coordinator.pb.h"
 #include "yaml-cpp/yaml.h"
 
-namespace nsa {
+namespace nsa::client {
 namespace {
 
 using ::testing::HasSubstr;
@@ -169,4 +170,4 @@ TEST(Document, BytesThatAreNotUtf8AreReplacedAndNotFatal) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::client

@@ -6,7 +6,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/client/nsactl_harness.h"
 
-namespace nsa {
+namespace nsa::client {
 namespace {
 
 using ::testing::AllOf;
@@ -104,4 +104,4 @@ TEST_F(UpgradeTest, AnOlderCoordinatorIsNamedAsTheReason) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::client

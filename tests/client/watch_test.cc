@@ -6,13 +6,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "client/watch_view.h"
-#include "common/process.h"
+#include "client/show/watch_view.h"
+#include "common/run/process.h"
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
 #include "tests/client/nsactl_harness.h"
+#include "tests/testing/paths.h"
 
-namespace nsa {
+namespace nsa::client {
 namespace {
 
 using ::testing::AllOf;
@@ -271,7 +272,7 @@ TEST_F(WatchTest, SigintToTheProgramIs130) {
   state().watch = {DemoJob()};
   const auto output = dir_ / "output";
   SpawnOptions options;
-  options.argv = {NSA_BIN_DIR "/nsactl", "--address", coordinator_.address(), "watch", "demo"};
+  options.argv = {Program("nsactl"), "--address", coordinator_.address(), "watch", "demo"};
   options.environment = FilterEnvironment({"ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"});
   options.environment["HOME"] = dir_.path().string();
   options.output = output;
@@ -289,4 +290,4 @@ TEST_F(WatchTest, SigintToTheProgramIs130) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::client

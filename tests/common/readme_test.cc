@@ -1,4 +1,4 @@
-// The tables of common/README.md are those of the code.
+// The table of docs/preflight.md is that of the code.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,13 +7,14 @@
 #include <sstream>
 
 #include "absl/strings/str_format.h"
-#include "common/preflight_rules.h"
+#include "common/preflight/rules.h"
+#include "tests/testing/paths.h"
 
 namespace nsa {
 namespace {
 
 std::string Readme() {
-  std::ifstream in(std::string(NSA_SOURCE_DIR) + "/common/README.md");
+  std::ifstream in(SourceDir() + "/docs/preflight.md");
   std::stringstream text;
   text << in.rdbuf();
   return text.str();

@@ -3,6 +3,7 @@
 #
 #   tests/deploy/bundle_test.sh BUILD_DIR
 set -euo pipefail
+readme_test=$(cd "$(dirname "$0")/.." && pwd)/readme_test.sh
 build=$(cd "$1" && pwd)
 cmake --build "$build" --target bundle
 archive=$(find "$build" -maxdepth 1 -name 'nsa-*-linux-x86_64.tar.zst' ! -name '*-gpu-tests-*')
@@ -26,4 +27,6 @@ outside=$(for program in bin/*; do env -i /usr/bin/ldd "$program"; done |
   grep -vE '^lib(cuda|cudart|cublas|cublasLt|nccl|nvidia|nvrtc)[^ ]*\.so' | sort -u || true)
 [ -z "$outside" ] || { echo "libraries from outside the bundle:"; echo "$outside"; exit 1; }
 [ -f configs/jobs/demo.yaml ] || { echo "the bundle has no configs/jobs/demo.yaml"; exit 1; }
+[ -f docs/two_gpus.md ] || { echo "the bundle has no docs/two_gpus.md"; exit 1; }
+bash "$readme_test" --links .
 echo "the bundle runs from $PWD: $(find lib -type f | wc -l) libraries, $(du -sh . | cut -f1)"

@@ -28,8 +28,8 @@ BUILT_IN = {"up"}
 
 def families():
     """Metric name → set of label names, from the table that the coordinator registers."""
-    table = (TOP / "server/metrics_table.h").read_text()
-    rows = re.findall(r'\{FamilyId::\w+,\s*k(\w+),\s*"(\w+)",\s*"([^"]*)"', table)
+    table = (TOP / "server/watch/metrics_table.h").read_text()
+    rows = re.findall(r'\{k(\w+),\s*"(\w+)",\s*"([^"]*)"', table)
     found = {}
     for kind, name, labels in rows:
         if kind == "Histogram":
@@ -157,7 +157,7 @@ class Alerts(unittest.TestCase):
 
     def test_are_tested_on_series_that_exist(self):
         known = families()
-        operations = re.search(r'for \(const char\* op : \{([^}]*)\}\)', (TOP / "server/metrics.cc").read_text())[1]
+        operations = re.search(r'for \(const char\* op : \{([^}]*)\}\)', (TOP / "server/watch/metrics.cc").read_text())[1]
         for test in yaml.safe_load(RULE_TESTS.read_text())["tests"]:
             for series in test["input_series"]:
                 name, labels = re.match(r"(\w+)\{(.*)\}$", series["series"]).groups()
@@ -173,7 +173,7 @@ class Alerts(unittest.TestCase):
             for case in test.get("promql_expr_test", []):
                 name = re.search(r'alertname="(\w+)"', case["expr"])
                 tested.setdefault(name[1], set()).add(bool(case.get("exp_samples")))
-        sections = set(re.findall(r"^## (\w+)$", (TOP / "deploy/runbook.md").read_text(), re.MULTILINE))
+        sections = set(re.findall(r"^## (\w+)$", (TOP / "docs/runbook.md").read_text(), re.MULTILINE))
         names = {alert["alert"] for alert in alerts()}
         self.assertEqual(sections, names)
         for name in names:
@@ -186,7 +186,7 @@ class Alerts(unittest.TestCase):
             self.assertIn(alert["labels"]["severity"], ("warning", "critical"), name)
             self.assertEqual(set(alert["annotations"]), {"summary", "description", "runbook_url"}, name)
             self.assertNotIn("{{", alert["annotations"]["summary"], name)
-            self.assertEqual(alert["annotations"]["runbook_url"], f"deploy/runbook.md#{name.lower()}")
+            self.assertEqual(alert["annotations"]["runbook_url"], f"docs/runbook.md#{name.lower()}")
 
 
 class Deployment(unittest.TestCase):

@@ -7,7 +7,7 @@
 #include <random>
 #include <set>
 
-#include "common/journal.h"
+#include "common/run/journal.h"
 #include "tests/testing/service_fixture.h"
 #include "tests/testing/small_job.h"
 

@@ -22,14 +22,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "common/process.h"
-#include "common/rpc.h"
+#include "common/rpc/rpc.h"
+#include "common/run/process.h"
 #include "gmock/gmock.h"
 #include "nsa/v1/coordinator.grpc.pb.h"
-#include "server/job_control.h"
-#include "server/job_store.h"
+#include "server/act/job_control.h"
+#include "server/store/job_store.h"
 #include "tests/server/tiny_job.h"
 #include "tests/testing/http_get.h"
+#include "tests/testing/paths.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 #include "tests/testing/within.h"
@@ -50,12 +51,11 @@ class LoadFaults : public ::testing::Test {
   // Without an agent: jobs stay QUEUED.
   void Start() {
     std::ofstream(folder_ / "coordinator.yaml") << "local_agent: false\n";
-    const auto process =
-        Spawn({.argv = {NSA_BIN_DIR "/nsa-coordinator", "--config",
-                        (folder_ / "coordinator.yaml").string(), "--state-dir",
-                        state_dir().string(), "--listen", "", "--metrics", "127.0.0.1:0"},
-               .environment = FilterEnvironment({"PATH", "ASAN_OPTIONS"}),
-               .output = folder_ / "coordinator.log"});
+    const auto process = Spawn(
+        {.argv = {Program("nsa-coordinator"), "--config", (folder_ / "coordinator.yaml").string(),
+                  "--state-dir", state_dir().string(), "--listen", "", "--metrics", "127.0.0.1:0"},
+         .environment = FilterEnvironment({"PATH", "ASAN_OPTIONS"}),
+         .output = folder_ / "coordinator.log"});
     ASSERT_OK(process);
     process_ = *process;
     const auto stub = Connect();

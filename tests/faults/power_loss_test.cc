@@ -1,8 +1,9 @@
 // Power loss at any moment. The real job store and the real checkpoint writers run under a recorder
 // of all that they do to a folder; then, for moments before a sync, the states that the disk may be
-// left in are made (tests/testing/power_loss.h), and the real readers must find in each what had
-// been acknowledged by then. Not for the sanitizers, whose libraries want to be preloaded first.
-#include "tests/testing/power_loss.h"
+// left in are made (tests/testing/power_loss/power_loss.h), and the real readers must find in each
+// what had been acknowledged by then. Not for the sanitizers, whose libraries want to be preloaded
+// first.
+#include "tests/testing/power_loss/power_loss.h"
 
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -17,19 +18,20 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/atomic_file.h"
-#include "common/checkpoint_dir.h"
-#include "common/journal.h"
-#include "common/process.h"
+#include "common/checkpoint/checkpoint_dir.h"
+#include "common/run/atomic_file.h"
+#include "common/run/journal.h"
+#include "common/run/process.h"
 #include "gmock/gmock.h"
-#include "server/job_store.h"
-#include "server/state_lock.h"
-#include "tests/testing/fake_clock.h"
+#include "server/store/job_store.h"
+#include "server/store/state_lock.h"
+#include "tests/testing/fakes/fake_clock.h"
+#include "tests/testing/paths.h"
 #include "tests/testing/small_model.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 #include "worker/train/checkpoint/checkpoint.h"
-#include "worker/train/parameters.h"
+#include "worker/train/model/parameters.h"
 
 // The readers' own syncs, in thousands of folders that live for a moment, would only take time.
 extern "C" {
@@ -71,9 +73,9 @@ class PowerLoss : public ::testing::Test {
 
   // Runs a program (of ours, by name) to its end.
   void Run(std::vector<std::string> argv) {
-    argv[0] = absl::StrCat(NSA_BIN_DIR, "/", argv[0]);
+    argv[0] = Program(argv[0]);
     const auto child = Spawn({.argv = argv,
-                              .environment = {{"LD_PRELOAD", NSA_DISK_RECORDER},
+                              .environment = {{"LD_PRELOAD", TestFile("disk_recorder.so")},
                                               {"NSA_DISK_FOLDER", folder_.string()},
                                               {"NSA_DISK_LOG", (dir_ / "log").string()}},
                               .working_dir = {},
@@ -183,7 +185,7 @@ constexpr char kState[] = "var/nsa/state";
 // What store_writer said: `job ID REQUEST`, `record ID STEP`.
 std::string CheckStore(const fs::path& folder, const std::string& said) {
   const FakeClock clock;
-  const auto lock = server::StateLock::Acquire(folder / kState);
+  const auto lock = server::LockStateDir(folder / kState);
   if (!lock.ok()) return lock.status().ToString();
   const auto store = server::JobStore::Open(folder / kState, clock, {});
   if (!store.ok()) return store.status().ToString();

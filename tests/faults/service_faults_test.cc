@@ -8,6 +8,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
+#include "tests/testing/paths.h"
 #include "tests/testing/service_fixture.h"
 #include "tests/testing/small_job.h"
 #include "tests/testing/within.h"
@@ -147,7 +148,7 @@ TEST_F(ServiceFaults, TwentyDumpsInARowDoNotDisturbTraining) {
       const auto worker = service_->Worker(id, 1, rank);
       if (!worker.ok() || !IsAlive(*worker)) continue;
       const auto dump =
-          Spawn({.argv = {NSA_BIN_DIR "/nsa-agent", "dump", "--pid", absl::StrCat(worker->pid)}});
+          Spawn({.argv = {Program("nsa-agent"), "dump", "--pid", absl::StrCat(worker->pid)}});
       ASSERT_OK(dump);
       waitpid(dump->pid, nullptr, 0);
     }

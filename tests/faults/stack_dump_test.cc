@@ -7,9 +7,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
-#include "common/clock.h"
-#include "common/status_page.h"
+#include "common/base/clock.h"
+#include "common/run/status_page.h"
 #include "tests/testing/agent_fixture.h"
+#include "tests/testing/paths.h"
 
 namespace nsa {
 namespace {
@@ -54,7 +55,7 @@ class StackDump : public AgentFixture {
     std::filesystem::remove(path);
     const absl::Duration start = RealClock().Monotonic();
     const auto child =
-        Spawn({.argv = {NSA_BIN_DIR "/nsa-agent", "dump", "--pid", absl::StrCat(process.pid),
+        Spawn({.argv = {Program("nsa-agent"), "dump", "--pid", absl::StrCat(process.pid),
                         "--status", Dir(kJob).status().string()},
                .output = path});
     EXPECT_OK(child);
@@ -86,9 +87,10 @@ void ExpectFakeWorkersStacks(const std::string& dump) {
   const std::vector<std::string> threads = ThreadsIn(dump);
   ASSERT_EQ(threads.size(), 4U) << dump;
   // With ccache's base_dir paths are relative, else from the root.
-  EXPECT_THAT(threads[0],
-              ContainsRegex("Worker::TrainStep\\(long\\) at [^ ]*tests/testing/fake_worker.cc:"));
-  EXPECT_THAT(threads[1], HasSubstr("common/control_socket.cc:"));
+  EXPECT_THAT(
+      threads[0],
+      ContainsRegex("Worker::TrainStep\\(long\\) at [^ ]*tests/testing/fakes/fake_worker.cc:"));
+  EXPECT_THAT(threads[1], HasSubstr("common/run/control_socket.cc:"));
   for (size_t i = 2; i < 4; ++i) {
     EXPECT_THAT(threads[i],
                 AllOf(HasSubstr("nsa::fake::(anonymous namespace)::WaitForEver() at"),
@@ -194,7 +196,7 @@ TEST_F(StackDump, KilledAtAnyMomentItLeavesTheWorkerRunning) {
   std::mt19937 random(7);
   for (int kill = 0; kill < 60; ++kill) {
     const auto dump =
-        Spawn({.argv = {NSA_BIN_DIR "/nsa-agent", "dump", "--pid", absl::StrCat(worker.pid)}});
+        Spawn({.argv = {Program("nsa-agent"), "dump", "--pid", absl::StrCat(worker.pid)}});
     ASSERT_OK(dump);
     absl::SleepFor(absl::Microseconds(std::uniform_int_distribution<int>(0, 25000)(random)));
     SignalProcess(*dump, SIGKILL).IgnoreError();

@@ -6,6 +6,7 @@
 #include <set>
 #include <thread>
 
+#include "tests/testing/paths.h"
 #include "tests/testing/service_fixture.h"
 #include "tests/testing/small_job.h"
 
@@ -71,7 +72,7 @@ TEST_F(SubmitFaults, ACrashBeforeOrAfterAnyCommitLosesAndDoublesNothing) {
     for (const std::string when : {"before", "after"}) {
       SCOPED_TRACE(absl::StrCat(when, " commit ", commit));
       service_.KillCoordinator();
-      service_.StartCoordinator({{"LD_PRELOAD", NSA_CRASH_AT_SYNC},
+      service_.StartCoordinator({{"LD_PRELOAD", TestFile("crash_at_sync.so")},
                                  {"NSA_CRASH_AT_SYNC", plan.string()},
                                  {"ASAN_OPTIONS", "verify_asan_link_order=0"}});
       std::ofstream(plan) << when << " " << commit;

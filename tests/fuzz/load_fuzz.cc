@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "common/load.h"
-#include "common/preflight.h"
+#include "common/job/load.h"
+#include "common/preflight/preflight.h"
 #include "google/protobuf/util/message_differencer.h"
 
 namespace {

@@ -14,4 +14,4 @@ cmake --build --preset fuzz --target load_fuzz
 mkdir -p build/fuzz/corpus/load build/fuzz/crashes
 build/fuzz/fuzz/load_fuzz -max_total_time="$seconds" -timeout=2 -rss_limit_mb=1024 -max_len=65536 -print_final_stats=1 \
   -dict=tests/fuzz/load.dict -artifact_prefix=build/fuzz/crashes/ \
-  build/fuzz/corpus/load tests/fuzz/corpus/load configs/jobs tests/common/data
+  build/fuzz/corpus/load tests/fuzz/corpus/load configs/jobs configs/jobs/legacy tests/common/preflight/data

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "common/nsa_shape.h"
+#include "common/base/nsa_shape.h"
 #include "tests/testing/compare.h"
 
 namespace nsa::testing {

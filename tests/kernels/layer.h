@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/nsa/attention.h"
+#include "kernels/nsa/layer/nsa_layer.h"
 #include "tests/kernels/cases.h"
 #include "tests/kernels/oracle.h"
 
@@ -53,19 +53,19 @@ inline GateValues RandomGate(const NsaShape& s, int n_branches, uint32_t seed) {
 }
 
 struct Layer {
-  AttentionConfig config;
+  NsaLayerConfig config;
   std::vector<float> q;
   std::array<std::vector<float>, kBranches> k, v;
   GateValues gate;
   PhiValues phi_k, phi_v;
   std::vector<int32_t> doc_start;  // empty: no documents
 
-  AttentionParams params() const {
+  NsaLayerParams params() const {
     return {.gate = ParamsOf(gate), .phi_k = ParamsOf(phi_k), .phi_v = ParamsOf(phi_v)};
   }
 };
 
-inline Layer RandomLayer(const AttentionConfig& config, uint32_t seed) {
+inline Layer RandomLayer(const NsaLayerConfig& config, uint32_t seed) {
   const NsaShape& s = config.shape;
   Layer layer{.config = config, .q = Random(s.q_size(), seed)};
   for (int c = 0; c < kBranches; ++c) {
@@ -84,7 +84,7 @@ inline Layer RandomLayer(const AttentionConfig& config, uint32_t seed) {
 struct ForwardOut {
   std::vector<float> o;
   std::vector<float> saved_memory, workspace;  // fp32 so that they can be poisoned with NaN
-  AttentionSaved saved;
+  NsaLayerSaved saved;
   std::array<int64_t, kBranches> keys_read = {-1, -1, -1};
   std::array<int64_t, kSelectionStats> selection = {};
   std::array<float, kGateStats> gate_stats = {};
@@ -97,26 +97,26 @@ inline Tensor Bytes(std::vector<float>& memory, int64_t bytes) {
 }
 
 inline ForwardOut Forward(const Layer& layer) {
-  const AttentionConfig& config = layer.config;
+  const NsaLayerConfig& config = layer.config;
   ForwardOut out;
   out.o = Poisoned(config.shape.o_size());
-  out.saved_memory = Poisoned(AttentionSavedBytes(config) / 4 + 1);
-  out.workspace = Poisoned(AttentionWorkspaceBytes(config) / 4 + 1);
-  AttentionArgs args{.config = config,
-                     .params = layer.params(),
-                     .q = Span(layer.q),
-                     .doc_start = Span(layer.doc_start),
-                     .saved = Bytes(out.saved_memory, AttentionSavedBytes(config)),
-                     .workspace = Bytes(out.workspace, AttentionWorkspaceBytes(config)),
-                     .o = Span(out.o),
-                     .keys_read = std::span<int64_t>(out.keys_read)};
+  out.saved_memory = Poisoned(NsaLayerSavedBytes(config) / 4 + 1);
+  out.workspace = Poisoned(NsaLayerWorkspaceBytes(config) / 4 + 1);
+  NsaLayerArgs args{.config = config,
+                    .params = layer.params(),
+                    .q = Span(layer.q),
+                    .doc_start = Span(layer.doc_start),
+                    .saved = Bytes(out.saved_memory, NsaLayerSavedBytes(config)),
+                    .workspace = Bytes(out.workspace, NsaLayerWorkspaceBytes(config)),
+                    .o = Span(out.o),
+                    .keys_read = std::span<int64_t>(out.keys_read)};
   if (config.has_gate()) args.gate_stats = std::span<float>(out.gate_stats);
   if (config.has(kSel)) args.selection_stats = std::span<int64_t>(out.selection);
   for (int c = 0; c < kBranches; ++c) {
     args.k[c] = Span(layer.k[c]);
     args.v[c] = Span(layer.v[c]);
   }
-  const absl::Status status = Attention({}, args);
+  const absl::Status status = NsaLayer({}, args);
   EXPECT_TRUE(status.ok()) << status << "\n" << config.shape.ToString();
   out.saved = LayoutSaved(config, args.saved);
   return out;
@@ -131,7 +131,7 @@ struct BackwardOut {
 
 // Parameter gradients start from 0.
 inline BackwardOut Backward(const Layer& layer, ForwardOut& forward, std::span<const float> d_o) {
-  const AttentionConfig& config = layer.config;
+  const NsaLayerConfig& config = layer.config;
   const NsaShape& s = config.shape;
   BackwardOut out{
       .dq = Poisoned(s.q_size()), .gate = layer.gate, .phi_k = layer.phi_k, .phi_v = layer.phi_v};
@@ -144,15 +144,15 @@ inline BackwardOut Backward(const Layer& layer, ForwardOut& forward, std::span<c
     }
   }
   forward.workspace = Poisoned(static_cast<int64_t>(forward.workspace.size()));
-  AttentionBackwardArgs args{.config = config,
-                             .params = layer.params(),
-                             .q = Span(layer.q),
-                             .doc_start = Span(layer.doc_start),
-                             .o = Span(forward.o),
-                             .saved = Bytes(forward.saved_memory, AttentionSavedBytes(config)),
-                             .workspace = Bytes(forward.workspace, AttentionWorkspaceBytes(config)),
-                             .d_o = d_o,
-                             .dq = Span(out.dq)};
+  NsaLayerBackwardArgs args{.config = config,
+                            .params = layer.params(),
+                            .q = Span(layer.q),
+                            .doc_start = Span(layer.doc_start),
+                            .o = Span(forward.o),
+                            .saved = Bytes(forward.saved_memory, NsaLayerSavedBytes(config)),
+                            .workspace = Bytes(forward.workspace, NsaLayerWorkspaceBytes(config)),
+                            .d_o = d_o,
+                            .dq = Span(out.dq)};
   if (config.has_gate()) args.grads.gate = GradsOf(out.gate);
   if (config.has_phi()) {
     args.grads.phi_k = GradsOf(out.phi_k);
@@ -166,7 +166,7 @@ inline BackwardOut Backward(const Layer& layer, ForwardOut& forward, std::span<c
     args.dk[c] = Span(out.dk[c]);
     args.dv[c] = Span(out.dv[c]);
   }
-  const absl::Status status = AttentionBackward({}, args);
+  const absl::Status status = NsaLayerBackward({}, args);
   EXPECT_TRUE(status.ok()) << status << "\n" << s.ToString();
   return out;
 }

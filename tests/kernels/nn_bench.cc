@@ -5,13 +5,13 @@
 
 #include <vector>
 
-#include "kernels/nn/adamw.h"
 #include "kernels/nn/cross_entropy.h"
 #include "kernels/nn/embedding.h"
-#include "kernels/nn/global_norm.h"
 #include "kernels/nn/matmul.h"
 #include "kernels/nn/rms_norm.h"
 #include "kernels/nn/silu.h"
+#include "kernels/optimizer/adamw.h"
+#include "kernels/optimizer/global_norm.h"
 
 namespace nsa {
 namespace {

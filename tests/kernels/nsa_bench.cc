@@ -4,9 +4,9 @@
 #include <benchmark/benchmark.h>
 
 #include "kernels/nn/rope.h"
-#include "kernels/nsa/compressed_attention.h"
-#include "kernels/nsa/select_blocks.h"
-#include "kernels/nsa/window_attention.h"
+#include "kernels/nsa/branch/compressed_attention.h"
+#include "kernels/nsa/branch/window_attention.h"
+#include "kernels/nsa/select/select_blocks.h"
 #include "tests/kernels/layer.h"
 
 namespace nsa::testing {
@@ -46,7 +46,7 @@ struct Bench {
         blocks(s.blocks_size()) {}
 
   template <class Args>
-  Args BranchArgs(Branch branch) {
+  Args CommonArgs(Branch branch) {
     Args args;
     args.shape = s;
     args.q = forward.saved.q;
@@ -56,14 +56,14 @@ struct Bench {
   }
   template <class Args>
   Args ForwardArgs(Branch branch) {
-    Args args = BranchArgs<Args>(branch);
+    Args args = CommonArgs<Args>(branch);
     args.o = Span(o);
     args.lse = Span(lse);
     return args;
   }
   template <class Args>
   Args BackwardArgs(Branch branch) {
-    Args args = BranchArgs<Args>(branch);
+    Args args = CommonArgs<Args>(branch);
     args.o = forward.saved.o[branch];
     args.lse = forward.saved.lse[branch];
     args.d_o = Span(d_o);
@@ -126,12 +126,12 @@ void BM_CompressKeysBackward(benchmark::State& state, const NsaShape& s, Phi phi
 
 void BM_CompressedAttention(benchmark::State& state, const NsaShape& s) {
   Bench bench(s);
-  const auto args = bench.ForwardArgs<CompressedAttentionArgs>(kCmp);
+  const auto args = bench.ForwardArgs<BranchArgs>(kCmp);
   Run(state, s, [&] { return CompressedAttention({}, args); });
 }
 void BM_CompressedAttentionBackward(benchmark::State& state, const NsaShape& s) {
   Bench bench(s);
-  const auto args = bench.BackwardArgs<CompressedAttentionBackwardArgs>(kCmp);
+  const auto args = bench.BackwardArgs<BranchBackwardArgs>(kCmp);
   Run(state, s, [&] { return CompressedAttentionBackward({}, args); });
 }
 
@@ -147,31 +147,31 @@ void BM_SelectBlocks(benchmark::State& state, const NsaShape& s) {
 
 void BM_SelectedAttention(benchmark::State& state, const NsaShape& s) {
   Bench bench(s);
-  auto args = bench.ForwardArgs<SelectedAttentionArgs>(kSel);
+  auto args = bench.ForwardArgs<BranchArgs>(kSel);
   args.blocks = bench.forward.saved.blocks;
   Run(state, s, [&] { return SelectedAttention({}, args); });
 }
 void BM_SelectedAttentionBackward(benchmark::State& state, const NsaShape& s) {
   Bench bench(s);
-  auto args = bench.BackwardArgs<SelectedAttentionBackwardArgs>(kSel);
+  auto args = bench.BackwardArgs<BranchBackwardArgs>(kSel);
   args.blocks = bench.forward.saved.blocks;
   Run(state, s, [&] { return SelectedAttentionBackward({}, args); });
 }
 
 void BM_WindowAttention(benchmark::State& state, const NsaShape& s) {
   Bench bench(s);
-  const auto args = bench.ForwardArgs<WindowAttentionArgs>(kWin);
+  const auto args = bench.ForwardArgs<BranchArgs>(kWin);
   Run(state, s, [&] { return WindowAttention({}, args); });
 }
 void BM_WindowAttentionBackward(benchmark::State& state, const NsaShape& s) {
   Bench bench(s);
-  const auto args = bench.BackwardArgs<WindowAttentionBackwardArgs>(kWin);
+  const auto args = bench.BackwardArgs<BranchBackwardArgs>(kWin);
   Run(state, s, [&] { return WindowAttentionBackward({}, args); });
 }
 
 void BM_Gate(benchmark::State& state, const NsaShape& s) {
   Bench bench(s);
-  const AttentionSaved& saved = bench.forward.saved;
+  const NsaLayerSaved& saved = bench.forward.saved;
   const GateArgs args{.shape = s,
                       .q = Span(bench.layer.q),
                       .params = bench.layer.params().gate,
@@ -183,7 +183,7 @@ void BM_Gate(benchmark::State& state, const NsaShape& s) {
 }
 void BM_GateBackward(benchmark::State& state, const NsaShape& s) {
   Bench bench(s);
-  const AttentionSaved& saved = bench.forward.saved;
+  const NsaLayerSaved& saved = bench.forward.saved;
   std::vector<float> d_o_branch[3] = {bench.o, bench.o, bench.o}, dq_mean(s.k_size());
   const GateBackwardArgs args{
       .shape = s,
@@ -203,22 +203,22 @@ void BM_Layer(benchmark::State& state, const NsaShape& s, Phi phi, bool backward
   Bench bench(s, phi);
   const Layer& layer = bench.layer;
   BackwardOut& grads = bench.backward;
-  const Tensor saved = Bytes(bench.forward.saved_memory, AttentionSavedBytes(layer.config));
-  const Tensor workspace = Bytes(bench.forward.workspace, AttentionWorkspaceBytes(layer.config));
-  AttentionArgs args{.config = layer.config,
-                     .params = layer.params(),
-                     .q = Span(layer.q),
-                     .saved = saved,
-                     .workspace = workspace,
-                     .o = Span(bench.o)};
-  AttentionBackwardArgs back{.config = layer.config,
-                             .params = layer.params(),
-                             .q = Span(layer.q),
-                             .o = Span(bench.o),
-                             .saved = saved,
-                             .workspace = workspace,
-                             .d_o = Span(bench.d_o),
-                             .dq = Span(grads.dq)};
+  const Tensor saved = Bytes(bench.forward.saved_memory, NsaLayerSavedBytes(layer.config));
+  const Tensor workspace = Bytes(bench.forward.workspace, NsaLayerWorkspaceBytes(layer.config));
+  NsaLayerArgs args{.config = layer.config,
+                    .params = layer.params(),
+                    .q = Span(layer.q),
+                    .saved = saved,
+                    .workspace = workspace,
+                    .o = Span(bench.o)};
+  NsaLayerBackwardArgs back{.config = layer.config,
+                            .params = layer.params(),
+                            .q = Span(layer.q),
+                            .o = Span(bench.o),
+                            .saved = saved,
+                            .workspace = workspace,
+                            .d_o = Span(bench.d_o),
+                            .dq = Span(grads.dq)};
   back.grads = {GradsOf(grads.gate), GradsOf(grads.phi_k), GradsOf(grads.phi_v)};
   for (int c = 0; c < kBranches; ++c) {
     args.k[c] = Span(layer.k[c]);
@@ -227,8 +227,8 @@ void BM_Layer(benchmark::State& state, const NsaShape& s, Phi phi, bool backward
     back.dv[c] = Span(grads.dv[c]);
   }
   Run(state, s, [&] {
-    const absl::Status status = Attention({}, args);
-    return status.ok() && backward ? AttentionBackward({}, back) : status;
+    const absl::Status status = NsaLayer({}, args);
+    return status.ok() && backward ? NsaLayerBackward({}, back) : status;
   });
 }
 

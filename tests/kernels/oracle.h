@@ -9,8 +9,8 @@
 #include <functional>
 #include <vector>
 
-#include "common/nsa_shape.h"
-#include "kernels/nsa/attention.h"
+#include "common/base/nsa_shape.h"
+#include "kernels/nsa/layer/nsa_layer.h"
 
 namespace nsa::oracle {
 
@@ -220,7 +220,7 @@ inline Array Gates(const NsaShape& s, GateKind kind, int64_t n, const Array& q, 
 }
 
 struct Layer {
-  AttentionConfig config;
+  NsaLayerConfig config;
   Array q;                            // before RoPE
   std::array<Array, kBranches> k, v;  // before RoPE; empty when absent
   Gate gate;
@@ -236,7 +236,7 @@ struct LayerResult {
 
 // `fixed_blocks`, when given, replaces the choice: no gradient flows through it.
 inline LayerResult Forward(const Layer& layer, const std::vector<int32_t>* fixed_blocks = nullptr) {
-  const AttentionConfig& config = layer.config;
+  const NsaLayerConfig& config = layer.config;
   const NsaShape& s = config.shape;
   const Doc doc = DocOf(s, layer.doc_start);
   const auto rope = [&](const Array& x, int64_t heads) {

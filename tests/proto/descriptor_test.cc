@@ -1,5 +1,6 @@
-// The schema keeps buf's STANDARD rules and is documented: every message, field, enum, value,
-// oneof, service and method has a comment, and numbers with a unit have it in their name.
+// The schema keeps buf's STANDARD rules. Numbers with a unit have it in their name. Services and
+// methods have a comment. In the files that users write, the comment of a number gives its limits
+// and its default, and that of a switch or a choice its default.
 #include "google/protobuf/descriptor.h"
 
 #include <gtest/gtest.h>
@@ -11,6 +12,7 @@
 #include <set>
 
 #include "google/protobuf/descriptor.pb.h"
+#include "tests/testing/paths.h"
 
 namespace nsa {
 namespace {
@@ -71,15 +73,32 @@ class Linter {
           "has a comment above it");
   }
 
+  // A key of a job file or of a configuration file.
+  void Key(const FieldDescriptor& field) {
+    const bool of_user =
+        field.file()->name() == "nsa/v1/job.proto" || field.file()->name() == "nsa/v1/config.proto";
+    const auto type = field.cpp_type();
+    if (!of_user || field.is_map() || type == FieldDescriptor::CPPTYPE_MESSAGE ||
+        type == FieldDescriptor::CPPTYPE_STRING) {
+      return;
+    }
+    SourceLocation location;
+    field.GetSourceLocation(&location);
+    const std::string& text = location.leading_comments;
+    Check(text.find("Default: ") != std::string::npos, field.full_name(),
+          "says its default in its comment, as `Default: 1.`");
+    if (type == FieldDescriptor::CPPTYPE_BOOL || type == FieldDescriptor::CPPTYPE_ENUM) return;
+    Check(text.find("Limits: ") != std::string::npos, field.full_name(),
+          "says its limits in its comment, as `Limits: 1 to 16.`");
+  }
+
   void Message(const Descriptor& message) {
     if (message.options().map_entry()) return;
     Check(IsPascal(message.name()), message.full_name(), "is PascalCase");
-    Comment(message);
     for (int i = 0; i < message.field_count(); ++i) Field(*message.field(i));
     for (int i = 0; i < message.real_oneof_decl_count(); ++i) {
       Check(IsLowerSnake(message.oneof_decl(i)->name()), message.oneof_decl(i)->full_name(),
             "is lower_snake_case");
-      Comment(*message.oneof_decl(i));
     }
     for (int i = 0; i < message.nested_type_count(); ++i) Message(*message.nested_type(i));
     for (int i = 0; i < message.enum_type_count(); ++i) Enum(*message.enum_type(i));
@@ -88,7 +107,7 @@ class Linter {
   void Field(const FieldDescriptor& field) {
     const std::string& name = field.name();
     Check(IsLowerSnake(name), field.full_name(), "is lower_snake_case");
-    Comment(field);
+    Key(field);
     // Times, sizes and rates: base units, spelt out.
     const bool is_text = field.cpp_type() == FieldDescriptor::CPPTYPE_STRING;
     const bool is_number = !is_text && field.cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE &&
@@ -103,7 +122,6 @@ class Linter {
 
   void Enum(const EnumDescriptor& type) {
     Check(IsPascal(type.name()), type.full_name(), "is PascalCase");
-    Comment(type);
     Check(!type.options().allow_alias(), type.full_name(), "has no aliases");
     const std::string prefix = UpperSnake(type.name()) + "_";
     Check(type.value(0)->number() == 0 && type.value(0)->name() == prefix + "UNSPECIFIED",
@@ -112,7 +130,6 @@ class Linter {
       const auto& value = *type.value(i);
       Check(IsUpperSnake(value.name()), value.full_name(), "is UPPER_SNAKE_CASE");
       Check(value.name().starts_with(prefix), value.full_name(), "begins with " + prefix);
-      Comment(value);
     }
   }
 
@@ -145,8 +162,8 @@ class Linter {
 
 FileDescriptorSet Schema() {
   FileDescriptorSet set;
-  std::ifstream in(NSA_DESCRIPTOR_SET, std::ios::binary);
-  EXPECT_TRUE(set.ParseFromIstream(&in)) << NSA_DESCRIPTOR_SET;
+  std::ifstream in(TestFile("schema.binpb"), std::ios::binary);
+  EXPECT_TRUE(set.ParseFromIstream(&in)) << TestFile("schema.binpb");
   return set;
 }
 
@@ -217,7 +234,48 @@ TEST(SchemaLinter, FindsEveryKindOfFault) {
   EXPECT_EQ(Count(faults, "ends with Service"), 1);
   EXPECT_EQ(Count(faults, "takes do_itRequest"), 1);
   EXPECT_EQ(Count(faults, "has a request and a response of its own"), 1);
-  EXPECT_EQ(Count(faults, "has a comment above it"), 8);
+  EXPECT_EQ(Count(faults, "has a comment above it"), 2);
+}
+
+TEST(SchemaLinter, WantsLimitsAndDefaultsOfTheKeysThatUsersWrite) {
+  using google::protobuf::FieldDescriptorProto;
+  const auto faults_of = [](const char* file, FieldDescriptorProto::Type type,
+                            const char* comment) {
+    return FaultsOf([&](FileDescriptorProto* proto) {
+      proto->set_name(file);
+      auto* message = proto->add_message_type();
+      message->set_name("Spec");
+      auto* field = message->add_field();
+      field->set_name("size");
+      field->set_number(1);
+      field->set_type(type);
+      field->set_label(FieldDescriptorProto::LABEL_OPTIONAL);
+      auto* location = proto->mutable_source_code_info()->add_location();
+      for (const int part : {4, 0, 2, 0}) location->add_path(part);  // message 0, field 0
+      for (const int part : {1, 0, 1}) location->add_span(part);
+      location->set_leading_comments(comment);
+    });
+  };
+  const struct {
+    const char* file;
+    FieldDescriptorProto::Type type;
+    const char* comment;
+    int limits;
+    int defaults;
+  } cases[] = {
+      {"nsa/v1/job.proto", FieldDescriptorProto::TYPE_INT32, "Tokens.", 1, 1},
+      {"nsa/v1/config.proto", FieldDescriptorProto::TYPE_DOUBLE, "Default: 1.", 1, 0},
+      {"nsa/v1/job.proto", FieldDescriptorProto::TYPE_INT64, "Limits: 1 to 2.", 0, 1},
+      {"nsa/v1/job.proto", FieldDescriptorProto::TYPE_INT64, "Limits: any. Default: 1.", 0, 0},
+      {"nsa/v1/job.proto", FieldDescriptorProto::TYPE_BOOL, "Whether.", 0, 1},
+      {"nsa/v1/job.proto", FieldDescriptorProto::TYPE_STRING, "", 0, 0},
+      {"nsa/v1/fleet.proto", FieldDescriptorProto::TYPE_INT32, "", 0, 0},
+  };
+  for (const auto& one : cases) {
+    const auto faults = faults_of(one.file, one.type, one.comment);
+    EXPECT_EQ(Count(faults, "says its limits"), one.limits) << one.file << ": " << one.comment;
+    EXPECT_EQ(Count(faults, "says its default"), one.defaults) << one.file << ": " << one.comment;
+  }
 }
 
 }  // namespace

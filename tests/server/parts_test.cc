@@ -12,18 +12,21 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "common/process.h"
+#include "common/base/reason.h"
+#include "common/rpc/rpc.h"
+#include "common/run/process.h"
 #include "google/protobuf/message.h"
-#include "server/auth.h"
-#include "server/change_hub.h"
-#include "server/dump_broker.h"
-#include "server/errors.h"
-#include "server/fleet.h"
-#include "server/local_agent.h"
-#include "server/path_guard.h"
-#include "server/self_probe.h"
+#include "server/act/dump_broker.h"
+#include "server/act/local_agent.h"
+#include "server/act/path_guard.h"
+#include "server/act/request_error.h"
+#include "server/rpc/auth.h"
+#include "server/rpc/errors.h"
+#include "server/rpc/self_probe.h"
+#include "server/store/fleet.h"
+#include "server/watch/change_hub.h"
 #include "tests/server/tiny_job.h"
-#include "tests/testing/fake_clock.h"
+#include "tests/testing/fakes/fake_clock.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 
@@ -261,17 +264,17 @@ TEST(ChangeHub, TellsThoseWhoFollowTheJobAndThoseWhoFollowAll) {
 }
 
 TEST(Errors, KeepReasonAndViolationsUntilTheWire) {
-  absl::Status status = WithReason(absl::InvalidArgumentError("bad"), "WHY");
-  status = WithViolation(std::move(status), {"a.b", "wrong"});
-  status = WithViolation(std::move(status), {"c", "too"});
+  absl::Status status = WithReason(absl::InvalidArgumentError("bad"), Reason::kPathNotAllowed);
+  status = WithViolation(std::move(status), "a.b", "wrong");
+  status = WithViolation(std::move(status), "c", "too");
   const ErrorDetails details = DetailsOf(ToWire(status));
-  EXPECT_EQ(details.reason, "WHY");
+  EXPECT_EQ(details.reason, "PATH_NOT_ALLOWED");
   ASSERT_EQ(details.violations.size(), 2u);
   EXPECT_EQ(details.violations[1].field, "c");
 }
 
 TEST(SelfProbe, CallsForHelpOnceWhenNobodyAnswers) {
-  std::promise<void> deaf;
+  std::promise<void> unreachable;
   int calls = 0;
   {
     SelfProbe probe({.address = "unix:/nonexistent/socket",
@@ -279,12 +282,13 @@ TEST(SelfProbe, CallsForHelpOnceWhenNobodyAnswers) {
                      .patience = absl::Milliseconds(50),
                      .failures = 3,
                      .alive = [] { ADD_FAILURE(); },
-                     .deaf =
+                     .unreachable =
                          [&] {
                            ++calls;
-                           deaf.set_value();
+                           unreachable.set_value();
                          }});
-    EXPECT_EQ(deaf.get_future().wait_for(std::chrono::seconds(10)), std::future_status::ready);
+    EXPECT_EQ(unreachable.get_future().wait_for(std::chrono::seconds(10)),
+              std::future_status::ready);
     absl::SleepFor(absl::Milliseconds(30));
   }
   EXPECT_EQ(calls, 1);

@@ -12,9 +12,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "common/process.h"
-#include "common/rpc.h"
+#include "common/rpc/rpc.h"
+#include "common/run/process.h"
 #include "nsa/v1/coordinator.grpc.pb.h"
+#include "tests/testing/paths.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 
@@ -40,7 +41,7 @@ class ProgramTest : public ::testing::Test {
     SpawnOptions options;
     options.argv = std::move(before);
     options.argv.insert(options.argv.end(),
-                        {NSA_BIN_DIR "/nsa-coordinator", "--config", config, "--state-dir",
+                        {Program("nsa-coordinator"), "--config", config, "--state-dir",
                          (folder_ / state).string(), "--metrics", ""});
     options.argv.insert(options.argv.end(), more.begin(), more.end());
     options.environment = FilterEnvironment({"PATH", "HOME", "ASAN_OPTIONS", "TSAN_OPTIONS"});
@@ -99,7 +100,7 @@ TEST_F(ProgramTest, ExitsFiveWhenTheStateFolderIsInUse) {
   const pid_t first = Start("state", {"--listen", ""});
   ASSERT_TRUE(Answers("state"));
   EXPECT_EQ(WaitForExit(Start("state", {"--listen", ""})), 5);
-  EXPECT_THAT(Output(), HasSubstr(absl::StrCat("pid ", first)));
+  EXPECT_THAT(Output(), HasSubstr(absl::StrCat("process ", first)));
   EXPECT_TRUE(Answers("state")) << "the first one's socket is still its own";
 }
 

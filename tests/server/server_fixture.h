@@ -8,15 +8,15 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/rpc.h"
-#include "common/status.h"
+#include "common/base/status.h"
+#include "common/rpc/rpc.h"
 #include "gtest/gtest.h"
 #include "nsa/v1/coordinator.grpc.pb.h"
 #include "nsa/v1/fleet.grpc.pb.h"
-#include "server/lifecycle.h"
+#include "server/decide/lifecycle.h"
 #include "server/server.h"
 #include "tests/server/tiny_job.h"
-#include "tests/testing/fake_agent.h"
+#include "tests/testing/fakes/fake_agent.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 
@@ -51,12 +51,14 @@ class ServerTest : public ::testing::Test {
   }
 
   void Start() {
-    auto started = Server::Start(MakeOptions(), clock_, [] { ADD_FAILURE() << "deaf"; });
+    auto started = Server::Start(MakeOptions(), clock_, [] { ADD_FAILURE() << "unreachable"; });
     ASSERT_TRUE(started.ok()) << started.status();
     server_ = *std::move(started);
     const std::string socket = absl::StrCat("unix:", (folder_ / "state/coordinator.sock").string());
     people_ = v1::CoordinatorService::NewStub(*OpenChannel(socket, {}));
-    agents_ = v1::FleetService::NewStub(*OpenChannel(socket, {}));
+    // Kept over a restart, as a real agent keeps its channel: the thread of KeepBeating() may be in
+    // a call on it.
+    if (agents_ == nullptr) agents_ = v1::FleetService::NewStub(*OpenChannel(socket, {}));
   }
 
   // The coordinator goes and comes back.

@@ -4,8 +4,8 @@
 #include <fstream>
 #include <utility>
 
-#include "server/job_control.h"
-#include "tests/server/followers.h"
+#include "server/act/job_control.h"
+#include "tests/server/rpc/followers.h"
 #include "tests/server/server_fixture.h"
 
 namespace nsa::server {

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "benchmark/benchmark.h"
-#include "common/rpc.h"
+#include "common/rpc/rpc.h"
 #include "nsa/v1/coordinator.grpc.pb.h"
 #include "server/server.h"
 #include "tests/server/tiny_job.h"

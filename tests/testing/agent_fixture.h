@@ -10,11 +10,12 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "common/atomic_file.h"
-#include "common/process.h"
-#include "common/run_dir.h"
+#include "common/run/atomic_file.h"
+#include "common/run/process.h"
+#include "common/run/run_dir.h"
 #include "gtest/gtest.h"
-#include "tests/testing/fake_coordinator.h"
+#include "tests/testing/fakes/fake_coordinator.h"
+#include "tests/testing/paths.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 #include "tests/testing/within.h"
@@ -54,15 +55,9 @@ class AgentFixture : public ::testing::Test {
   }
 
   std::vector<std::string> AgentCommand() const {
-    return {NSA_BIN_DIR "/nsa-agent",
-            "--config",
-            (folder_ / "agent.yaml").string(),
-            "--state-dir",
-            StateDir(),
-            "--coordinator",
-            coordinator_.address(),
-            "--worker-program",
-            worker_program_};
+    return {Program("nsa-agent"),   "--config",         (folder_ / "agent.yaml").string(),
+            "--state-dir",          StateDir(),         "--coordinator",
+            coordinator_.address(), "--worker-program", worker_program_};
   }
 
   // Signals the agent and returns how it ended.
@@ -133,7 +128,7 @@ class AgentFixture : public ::testing::Test {
 
   const TempDir folder_;
   FakeCoordinator coordinator_;
-  std::string worker_program_ = NSA_BIN_DIR "/fake_worker";
+  std::string worker_program_ = Program("fake_worker");
   ProcessIdentity agent_;
   std::map<Key, ProcessIdentity> workers_;
 };

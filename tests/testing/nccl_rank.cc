@@ -16,16 +16,16 @@
 #include <thread>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "common/status.h"
+#include "common/base/reason.h"
+#include "common/base/status.h"
 #include "kernels/cuda/device.h"
-#include "worker/train/comm.h"
-#include "worker/train/gradient_reducer.h"
-#include "worker/train/nccl_comm.h"
-#include "worker/train/nccl_library.h"
+#include "worker/train/comm/comm.h"
+#include "worker/train/comm/gradient_reducer.h"
+#include "worker/train/comm/nccl_comm.h"
+#include "worker/train/comm/nccl_library.h"
 
 namespace nsa {
 namespace {
@@ -216,7 +216,7 @@ int Main(int argc, char** argv) {
   if (status.ok()) return 0;
   std::fprintf(stderr, "rank %d: %s\n", arguments.rank, status.ToString().c_str());
   // As the worker does: a broken rank leaves its GPU to the driver.
-  std::_Exit(absl::StrContains(status.message(), "PEER_LOST") ? 5 : 1);
+  std::_Exit(ReasonOf(status) == Reason::kPeerLost ? 5 : 1);
 }
 
 }  // namespace

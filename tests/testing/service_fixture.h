@@ -16,14 +16,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "common/atomic_file.h"
-#include "common/clock.h"
-#include "common/process.h"
-#include "common/run_dir.h"
-#include "common/status_page.h"
+#include "common/base/clock.h"
+#include "common/run/atomic_file.h"
+#include "common/run/process.h"
+#include "common/run/run_dir.h"
+#include "common/run/status_page.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "nsa/v1/coordinator.grpc.pb.h"
+#include "tests/testing/paths.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 
@@ -36,9 +37,9 @@ class ServiceFixture {
     // The coordinator starts its agent without further flags; this one adds some.
     const auto agent = folder_ / "agent.sh";
     std::ofstream(folder_ / "agent.yaml") << "heartbeat_seconds: 0.1\ncpu_slots: 8\n";
-    std::ofstream(agent) << "#!/bin/sh\nexec " NSA_BIN_DIR "/nsa-agent \"$@\" --config "
-                         << (folder_ / "agent.yaml").string()
-                         << " --worker-program " NSA_BIN_DIR "/" << worker << "\n";
+    std::ofstream(agent) << "#!/bin/sh\nexec " << Program("nsa-agent") << " \"$@\" --config "
+                         << (folder_ / "agent.yaml").string() << " --worker-program "
+                         << Program(worker) << "\n";
     chmod(agent.c_str(), 0700);
     std::ofstream(folder_ / "coordinator.yaml")
         << "state_dir: " << state_dir().string() << "\nlisten_address: ''\nmetrics_address: ''\n"
@@ -294,10 +295,10 @@ class ServiceFixture {
  private:
   void SpawnCoordinator(std::map<std::string, std::string> environment) {
     environment.insert({{"PATH", "/usr/bin:/bin"}, {"OMP_WAIT_POLICY", "passive"}});
-    const auto process = Spawn({.argv = {NSA_BIN_DIR "/nsa-coordinator", "--config",
-                                         (folder_ / "coordinator.yaml").string()},
-                                .environment = std::move(environment),
-                                .output = folder_ / "coordinator.log"});
+    const auto process = Spawn(
+        {.argv = {Program("nsa-coordinator"), "--config", (folder_ / "coordinator.yaml").string()},
+         .environment = std::move(environment),
+         .output = folder_ / "coordinator.log"});
     ASSERT_OK(process);
     coordinator_ = *process;
   }

@@ -7,15 +7,15 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
-#include "common/atomic_file.h"
-#include "common/clock.h"
-#include "common/rpc.h"
-#include "common/status.h"
-#include "common/thread_name.h"
+#include "common/base/clock.h"
+#include "common/base/status.h"
+#include "common/base/thread_name.h"
+#include "common/rpc/rpc.h"
+#include "common/run/atomic_file.h"
 #include "spdlog/spdlog.h"
 #include "worker/agent/launch.h"
 
-namespace nsa {
+namespace nsa::agent {
 namespace {
 
 namespace fs = std::filesystem;
@@ -85,6 +85,15 @@ void RemoveRunFolder(const RunDir& dir) {
   fs::remove(gang.parent_path(), error);  // Fails while it holds another generation.
 }
 
+// One agent per state folder. The coordinator reads <state>/agent.lock to find its agent again.
+absl::StatusOr<FileLock> LockStateDir(const fs::path& state_dir) {
+  absl::StatusOr<FileLock> lock = FileLock::Take(state_dir / "agent.lock");
+  if (!absl::IsAlreadyExists(lock.status())) return lock;
+  return absl::AlreadyExistsError(absl::StrCat(
+      "state folder: ", state_dir.string(), " is in use by another agent (",
+      lock.status().message(), "); end it, or give this one a --state-dir of its own"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Agent>> Agent::Start(const AgentOptions& options) {
@@ -94,7 +103,7 @@ absl::StatusOr<std::unique_ptr<Agent>> Agent::Start(const AgentOptions& options)
     return absl::ErrnoToStatus(error.value(), "state folder: " + options.state_dir.string());
   }
   fs::permissions(options.state_dir, fs::perms::owner_all, error);
-  NSA_ASSIGN_OR_RETURN(std::unique_ptr<StateLock> lock, StateLock::Take(options.state_dir));
+  NSA_ASSIGN_OR_RETURN(FileLock lock, LockStateDir(options.state_dir));
   NSA_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
                        OpenChannel(options.coordinator_address, options.tls));
   std::unique_ptr<Agent> agent(new Agent(options, std::move(lock), channel));
@@ -103,8 +112,7 @@ absl::StatusOr<std::unique_ptr<Agent>> Agent::Start(const AgentOptions& options)
   return agent;
 }
 
-Agent::Agent(const AgentOptions& options, std::unique_ptr<StateLock> lock,
-             std::shared_ptr<grpc::Channel> channel)
+Agent::Agent(const AgentOptions& options, FileLock lock, std::shared_ptr<grpc::Channel> channel)
     : options_(options),
       lock_(std::move(lock)),
       channel_(std::move(channel)),
@@ -269,4 +277,4 @@ void Agent::OnChange() {
   wake_.SignalAll();
 }
 
-}  // namespace nsa
+}  // namespace nsa::agent

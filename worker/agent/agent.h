@@ -9,15 +9,15 @@
 #include <thread>
 
 #include "absl/status/statusor.h"
-#include "common/mutex.h"
+#include "common/base/mutex.h"
+#include "common/run/file_lock.h"
 #include "nsa/v1/fleet.grpc.pb.h"
-#include "worker/agent/dump_runner.h"
+#include "worker/agent/dump/dump_runner.h"
 #include "worker/agent/inventory.h"
 #include "worker/agent/options.h"
 #include "worker/agent/rank_process.h"
-#include "worker/agent/state_lock.h"
 
-namespace nsa {
+namespace nsa::agent {
 
 class Agent {
  public:
@@ -29,8 +29,7 @@ class Agent {
   ~Agent();
 
  private:
-  Agent(const AgentOptions& options, std::unique_ptr<StateLock> lock,
-        std::shared_ptr<grpc::Channel> channel);
+  Agent(const AgentOptions& options, FileLock lock, std::shared_ptr<grpc::Channel> channel);
   void AdoptAll();
   void HeartbeatLoop();  // the thread
   absl::Status Heartbeat();
@@ -46,7 +45,7 @@ class Agent {
   void OnChange();
 
   const AgentOptions options_;
-  const std::unique_ptr<StateLock> lock_;
+  const FileLock lock_;
   const std::shared_ptr<grpc::Channel> channel_;  // also of the stub
   const std::unique_ptr<v1::FleetService::StubInterface> stub_;
   const std::string incarnation_;
@@ -68,4 +67,4 @@ class Agent {
   std::thread thread_;
 };
 
-}  // namespace nsa
+}  // namespace nsa::agent

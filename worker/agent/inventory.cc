@@ -12,14 +12,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "common/atomic_file.h"
-#include "common/clock.h"
-#include "common/process.h"
-#include "common/thread_name.h"
-#include "common/version.h"
+#include "common/base/clock.h"
+#include "common/base/thread_name.h"
+#include "common/base/version.h"
+#include "common/run/atomic_file.h"
+#include "common/run/process.h"
 #include "worker/agent/nvml.h"
 
-namespace nsa {
+namespace nsa::agent {
 namespace {
 
 namespace fs = std::filesystem;
@@ -190,4 +190,4 @@ void Inventory::Watch() {
   }
 }
 
-}  // namespace nsa
+}  // namespace nsa::agent

@@ -4,11 +4,11 @@
 #include <memory>
 #include <thread>
 
-#include "common/mutex.h"
+#include "common/base/mutex.h"
 #include "nsa/v1/fleet.pb.h"
 #include "worker/agent/options.h"
 
-namespace nsa {
+namespace nsa::agent {
 
 // GPUs are asked for through NVML, which is opened at run time: a machine without it has none. GPUs
 // that $CUDA_VISIBLE_DEVICES leaves out (a batch system's allocation) do not count. The driver is
@@ -38,4 +38,4 @@ class Inventory {
 // names no GPU. `gpus` are all of the machine's, in NVML's order.
 std::vector<v1::GpuInfo> VisibleGpus(const std::vector<v1::GpuInfo>& gpus, const char* visible);
 
-}  // namespace nsa
+}  // namespace nsa::agent

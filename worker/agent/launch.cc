@@ -7,13 +7,13 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "common/atomic_file.h"
-#include "common/oom_score.h"
-#include "common/status.h"
+#include "common/base/status.h"
+#include "common/run/atomic_file.h"
+#include "common/run/oom_score.h"
 #include "nsa/v1/worker.pb.h"
 #include "spdlog/spdlog.h"
 
-namespace nsa {
+namespace nsa::agent {
 namespace {
 
 namespace fs = std::filesystem;
@@ -148,4 +148,4 @@ absl::StatusOr<ProcessIdentity> FindWorkerOf(const RunDir& dir) {
   return absl::NotFoundError(absl::StrCat("no process runs for ", dir.path.string()));
 }
 
-}  // namespace nsa
+}  // namespace nsa::agent

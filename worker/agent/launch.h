@@ -5,12 +5,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/process.h"
-#include "common/run_dir.h"
+#include "common/run/process.h"
+#include "common/run/run_dir.h"
 #include "nsa/v1/fleet.pb.h"
 #include "worker/agent/options.h"
 
-namespace nsa {
+namespace nsa::agent {
 
 // InvalidArgument unless the ids can name a folder: a job id of [A-Za-z0-9_-] and dots inside, at
 // most 128 bytes; a generation from 1; a rank in [0, world size).
@@ -25,4 +25,4 @@ absl::StatusOr<ProcessIdentity> Launch(const v1::WorkerAssignment& assignment, c
 // died between the two. Found by its command line. NotFound when there is none.
 absl::StatusOr<ProcessIdentity> FindWorkerOf(const RunDir& dir);
 
-}  // namespace nsa
+}  // namespace nsa::agent

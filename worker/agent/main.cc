@@ -8,16 +8,16 @@
 #include <string>
 
 #include "CLI/CLI.hpp"
-#include "common/load.h"
-#include "common/log.h"
-#include "common/rpc.h"
-#include "common/version.h"
+#include "common/base/log.h"
+#include "common/base/version.h"
+#include "common/job/load.h"
+#include "common/rpc/rpc.h"
 #include "spdlog/spdlog.h"
 #include "worker/agent/agent.h"
+#include "worker/agent/dump/stack_dump.h"
 #include "worker/agent/options.h"
-#include "worker/agent/stack_dump.h"
 
-namespace nsa {
+namespace nsa::agent {
 namespace {
 
 constexpr int kFailed = 1;
@@ -86,10 +86,10 @@ int RunDump(const Flags& flags) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::agent
 
 int main(int argc, char** argv) {
-  nsa::Flags flags;
+  nsa::agent::Flags flags;
   CLI::App app{"nsa-agent: starts, watches, dumps and ends the workers of one machine"};
   app.set_version_flag("--version", std::string(nsa::kVersion) + " " + nsa::kRevision);
   app.add_option("--config", flags.config, "configuration file (YAML, see configs/agent.yaml)");
@@ -109,7 +109,7 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : nsa::kUsage;
+    return app.exit(error) == 0 ? 0 : nsa::agent::kUsage;
   }
-  return *dump ? nsa::RunDump(flags) : nsa::RunAgent(flags);
+  return *dump ? nsa::agent::RunDump(flags) : nsa::agent::RunAgent(flags);
 }

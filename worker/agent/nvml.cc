@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <utility>
 
-namespace nsa {
+namespace nsa::agent {
 namespace {
 
 // The few declarations of nvml.h that are used here; the library keeps them stable.
@@ -99,4 +99,4 @@ bool Nvml::Describe(void* device, v1::GpuInfo* gpu) const {
   return true;
 }
 
-}  // namespace nsa
+}  // namespace nsa::agent

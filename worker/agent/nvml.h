@@ -8,7 +8,7 @@
 
 #include "nsa/v1/fleet.pb.h"
 
-namespace nsa {
+namespace nsa::agent {
 
 // Not thread-safe.
 class Nvml {
@@ -32,4 +32,4 @@ class Nvml {
   const std::unique_ptr<Functions> functions_;
 };
 
-}  // namespace nsa
+}  // namespace nsa::agent

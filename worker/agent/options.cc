@@ -7,11 +7,11 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
-#include "common/atomic_file.h"
-#include "common/rpc.h"
-#include "common/status.h"
+#include "common/base/status.h"
+#include "common/rpc/rpc.h"
+#include "common/run/atomic_file.h"
 
-namespace nsa {
+namespace nsa::agent {
 namespace {
 
 namespace fs = std::filesystem;
@@ -77,4 +77,4 @@ absl::StatusOr<AgentOptions> ResolveOptions(const v1::AgentConfig& config) {
   return options;
 }
 
-}  // namespace nsa
+}  // namespace nsa::agent

@@ -9,7 +9,7 @@
 #include "absl/time/time.h"
 #include "nsa/v1/config.pb.h"
 
-namespace nsa {
+namespace nsa::agent {
 
 struct AgentOptions {
   std::string node_name;
@@ -32,4 +32,4 @@ absl::StatusOr<AgentOptions> ResolveOptions(const v1::AgentConfig& config);
 // Cores that this process may use.
 int UsableCores();
 
-}  // namespace nsa
+}  // namespace nsa::agent

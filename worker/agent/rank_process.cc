@@ -7,17 +7,17 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "common/atomic_file.h"
-#include "common/clock.h"
-#include "common/control_socket.h"
-#include "common/status.h"
-#include "common/status_page.h"
-#include "common/thread_name.h"
+#include "common/base/clock.h"
+#include "common/base/status.h"
+#include "common/base/thread_name.h"
+#include "common/run/atomic_file.h"
+#include "common/run/control_socket.h"
+#include "common/run/status_page.h"
 #include "nlohmann/json.hpp"
 #include "spdlog/spdlog.h"
 #include "worker/agent/launch.h"
 
-namespace nsa {
+namespace nsa::agent {
 namespace {
 
 namespace fs = std::filesystem;
@@ -326,4 +326,4 @@ void RankProcess::SaveExit(const Exit& exit) const {
   if (!status.ok()) spdlog::warn("{}: {}", key_.ToString(), status.ToString());
 }
 
-}  // namespace nsa
+}  // namespace nsa::agent

@@ -12,14 +12,14 @@
 #include <string>
 #include <thread>
 
-#include "common/mutex.h"
-#include "common/process.h"
-#include "common/run_dir.h"
+#include "common/base/mutex.h"
+#include "common/run/process.h"
+#include "common/run/run_dir.h"
 #include "nsa/v1/fleet.grpc.pb.h"
 #include "worker/agent/options.h"
 #include "worker/agent/reporter.h"
 
-namespace nsa {
+namespace nsa::agent {
 
 // Thread-safe.
 class RankProcess {
@@ -102,4 +102,4 @@ class RankProcess {
   std::thread thread_;  // last: it uses everything above
 };
 
-}  // namespace nsa
+}  // namespace nsa::agent

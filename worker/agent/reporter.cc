@@ -9,15 +9,15 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "common/atomic_file.h"
-#include "common/beneath.h"
-#include "common/clock.h"
-#include "common/rpc.h"
-#include "common/status.h"
+#include "common/base/beneath.h"
+#include "common/base/clock.h"
+#include "common/base/status.h"
+#include "common/rpc/rpc.h"
+#include "common/run/atomic_file.h"
 #include "nlohmann/json.hpp"
 #include "spdlog/spdlog.h"
 
-namespace nsa {
+namespace nsa::agent {
 namespace {
 
 constexpr int kMaxBatchRecords = 256;
@@ -39,13 +39,11 @@ void SetKey(const RankKey& key, Request* request) {
 // A worker may have put a link or a pipe in its place: nothing else's content leaves the machine.
 absl::StatusOr<std::string> ReadChunk(const RunDir& dir, int64_t offset) {
   const std::filesystem::path jobs = dir.path.parent_path().parent_path().parent_path();
-  NSA_ASSIGN_OR_RETURN(const int fd,
+  NSA_ASSIGN_OR_RETURN(const Fd fd,
                        OpenBeneath(jobs, dir.log().lexically_relative(jobs), O_RDONLY));
   std::string chunk(kMaxLogChunk, '\0');
-  const ssize_t n = pread(fd, chunk.data(), chunk.size(), offset);
-  const int error = errno;
-  close(fd);
-  if (n < 0) return absl::ErrnoToStatus(error, dir.log().string());
+  const ssize_t n = pread(fd.get(), chunk.data(), chunk.size(), offset);
+  if (n < 0) return absl::ErrnoToStatus(errno, dir.log().string());
   chunk.resize(static_cast<size_t>(n));
   return chunk;
 }
@@ -287,4 +285,4 @@ void Reporter::SaveProgress() {
   saved_at_ = absl::Now();
 }
 
-}  // namespace nsa
+}  // namespace nsa::agent

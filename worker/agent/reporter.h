@@ -10,12 +10,12 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "common/journal.h"
-#include "common/mutex.h"
-#include "common/run_dir.h"
+#include "common/base/mutex.h"
+#include "common/run/journal.h"
+#include "common/run/run_dir.h"
 #include "nsa/v1/fleet.grpc.pb.h"
 
-namespace nsa {
+namespace nsa::agent {
 
 // Which worker: unique on a machine, and for ever.
 struct RankKey {
@@ -101,4 +101,4 @@ class Reporter {
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-}  // namespace nsa
+}  // namespace nsa::agent

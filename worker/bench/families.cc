@@ -1,18 +1,18 @@
 #include "worker/bench/families.h"
 
-#include "common/status.h"
-#include "kernels/nn/adamw.h"
+#include "common/base/status.h"
 #include "kernels/nn/cross_entropy.h"
 #include "kernels/nn/embedding.h"
-#include "kernels/nn/global_norm.h"
 #include "kernels/nn/matmul.h"
 #include "kernels/nn/rms_norm.h"
 #include "kernels/nn/rope.h"
 #include "kernels/nn/silu.h"
-#include "kernels/nsa/compressed_attention.h"
-#include "kernels/nsa/projections.h"
-#include "kernels/nsa/select_blocks.h"
-#include "kernels/nsa/window_attention.h"
+#include "kernels/nsa/branch/compressed_attention.h"
+#include "kernels/nsa/branch/window_attention.h"
+#include "kernels/nsa/layer/projections.h"
+#include "kernels/nsa/select/select_blocks.h"
+#include "kernels/optimizer/adamw.h"
+#include "kernels/optimizer/global_norm.h"
 
 namespace nsa::bench {
 namespace {
@@ -22,7 +22,7 @@ int64_t HeadRows(const NsaShape& s) { return RowsOf(s) * s.n_heads; }
 
 // Query–key pairs of a branch times the heads that share them.
 double Pairs(const NsaShape& s, Branch branch) {
-  AttentionConfig config{.shape = s};
+  NsaLayerConfig config{.shape = s};
   return static_cast<double>(KeysExpected(config)[branch]) * s.heads_per_group();
 }
 // Forward multiplies q·k and p·v; backward five such products.
@@ -102,12 +102,12 @@ int64_t CompressedKeys(const NsaShape& s) { return s.cmp_blocks(); }
 
 void AddBranches(const NsaShape& s, std::vector<Family>* out) {
   const auto nothing = [](const NsaShape&, Data*, auto*) {};
-  AddBranch<WindowAttentionArgs, WindowAttentionBackwardArgs>(
-      s, "window_attention", kWin, AllKeys, WindowAttention, WindowAttentionBackward, nothing, out);
-  AddBranch<CompressedAttentionArgs, CompressedAttentionBackwardArgs>(
-      s, "compressed_attention", kCmp, CompressedKeys, CompressedAttention,
-      CompressedAttentionBackward, nothing, out);
-  AddBranch<SelectedAttentionArgs, SelectedAttentionBackwardArgs>(
+  AddBranch<BranchArgs, BranchBackwardArgs>(s, "window_attention", kWin, AllKeys, WindowAttention,
+                                            WindowAttentionBackward, nothing, out);
+  AddBranch<BranchArgs, BranchBackwardArgs>(s, "compressed_attention", kCmp, CompressedKeys,
+                                            CompressedAttention, CompressedAttentionBackward,
+                                            nothing, out);
+  AddBranch<BranchArgs, BranchBackwardArgs>(
       s, "selected_attention", kSel, AllKeys, SelectedAttention, SelectedAttentionBackward,
       // Blocks chosen from random scores: neighbours agree on nothing but the forced ones, which is
       // the hardest case for a tile of queries.
@@ -126,7 +126,7 @@ void AddBranches(const NsaShape& s, std::vector<Family>* out) {
          const BranchTensors t(shape, shape.cmp_blocks(), data);
          const Tensor blocks = data->Raw(shape.blocks_size(), DType::kI32);
          const absl::Status status =
-             CompressedAttention(data->exec(), t.Forward<CompressedAttentionArgs>(shape));
+             CompressedAttention(data->exec(), t.Forward<BranchArgs>(shape));
          const SelectBlocksArgs args{
              .shape = shape, .q = t.q, .k = t.k, .lse = t.lse, .blocks = blocks};
          return {[=] { return status.ok() ? SelectBlocks(data->exec(), args) : status; }, {}};
@@ -138,32 +138,32 @@ constexpr double kLayerBound = 0.1;
 
 // The whole layer, all branches, with forward alone or both directions.
 Call MakeLayer(const NsaShape& shape, Data* data, bool backward) {
-  AttentionConfig config{.shape = shape};
+  NsaLayerConfig config{.shape = shape};
   if (data->exec().backend == Backend::kCuda) config.dtype = DType::kBf16;
   const int64_t hidden = GateHidden(shape.d_k);
-  AttentionArgs args{
+  NsaLayerArgs args{
       .config = config,
       .params = {.gate = {data->Random(hidden * shape.d_k, 31, 0.1f),
                           data->Random(hidden, 32, 0.1f), data->Random(3 * hidden, 33, 0.1f),
                           data->Random(3, 34, 0.1f)}},
       .q = data->Random(shape.q_size(), 1, 2),
-      .saved = data->Raw(AttentionSavedBytes(config), DType::kU8),
-      .workspace = data->Raw(AttentionWorkspaceBytes(config), DType::kU8),
+      .saved = data->Raw(NsaLayerSavedBytes(config), DType::kU8),
+      .workspace = data->Raw(NsaLayerWorkspaceBytes(config), DType::kU8),
       .o = data->Out(shape.o_size()),
       .gate_stats = data->Raw(kGateStats, DType::kF32),
       .selection_stats = data->Raw(kSelectionStats, DType::kI64),
       .keys_read = data->Raw(kBranches, DType::kI64)};
-  AttentionBackwardArgs back{.config = config,
-                             .params = args.params,
-                             .q = args.q,
-                             .o = args.o,
-                             .saved = args.saved,
-                             .workspace = args.workspace};
+  NsaLayerBackwardArgs back{.config = config,
+                            .params = args.params,
+                            .q = args.q,
+                            .o = args.o,
+                            .saved = args.saved,
+                            .workspace = args.workspace};
   for (int c = 0; c < kBranches; ++c) {
     args.k[c] = data->Random(shape.k_size(), 11 + c, 2);
     args.v[c] = back.v[c] = data->Random(shape.v_size(), 21 + c);
   }
-  if (!backward) return {[=] { return Attention(data->exec_with_side(), args); }, {{"o", args.o}}};
+  if (!backward) return {[=] { return NsaLayer(data->exec_with_side(), args); }, {{"o", args.o}}};
   back.d_o = data->Random(shape.o_size(), 4);
   back.dq = data->Out(shape.q_size());
   for (int c = 0; c < kBranches; ++c) {
@@ -172,8 +172,8 @@ Call MakeLayer(const NsaShape& shape, Data* data, bool backward) {
   back.grads.gate = {data->Zeros(hidden * shape.d_k, DType::kF32), data->Zeros(hidden, DType::kF32),
                      data->Zeros(3 * hidden, DType::kF32), data->Zeros(3, DType::kF32)};
   return {[=] {
-            const absl::Status status = Attention(data->exec_with_side(), args);
-            return status.ok() ? AttentionBackward(data->exec_with_side(), back) : status;
+            const absl::Status status = NsaLayer(data->exec_with_side(), args);
+            return status.ok() ? NsaLayerBackward(data->exec_with_side(), back) : status;
           },
           {{"dq", back.dq}, {"dk", back.dk[kWin]}, {"dv", back.dv[kWin]}}};
 }
@@ -285,7 +285,7 @@ void AddRows(const NsaShape& s, const ModelWidths& w, std::vector<Family>* out) 
 void AddProjections(const NsaShape& s, std::vector<Family>* out) {
   const auto make = [](bool backward) {
     return [backward](const NsaShape& shape, Data* data) -> Call {
-      AttentionConfig config{.shape = shape};
+      NsaLayerConfig config{.shape = shape};
       if (data->exec().backend == Backend::kCuda) config.dtype = DType::kBf16;
       const int64_t wide = RowsOf(shape) * ProjectionWidth(config);
       if (!backward) {

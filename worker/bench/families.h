@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "kernels/nsa/attention.h"
+#include "kernels/nsa/layer/nsa_layer.h"
 #include "worker/bench/data.h"
 
 namespace nsa::bench {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
-#include "common/status.h"
+#include "common/base/status.h"
 #include "worker/bench/families.h"
 #include "worker/bench/step.h"
 #include "worker/bench/timing.h"

@@ -5,23 +5,21 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <optional>
 #include <random>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "common/estimate.h"
-#include "common/load.h"
-#include "common/status.h"
-#include "common/status_page.h"
-#include "worker/train/gpu.h"
-#include "worker/train/gpu_step.h"
-#include "worker/train/model.h"
-#include "worker/train/model_config.h"
-#include "worker/train/model_products.h"
-#include "worker/train/optimizer.h"
-#include "worker/train/parameters.h"
+#include "common/base/status.h"
+#include "common/estimate/estimate.h"
+#include "common/job/load.h"
+#include "common/run/status_page.h"
+#include "worker/train/gpu/gpu.h"
+#include "worker/train/gpu/gpu_step.h"
+#include "worker/train/model/model_config.h"
+#include "worker/train/model/model_products.h"
+#include "worker/train/model/parameters.h"
+#include "worker/train/model/state.h"
 
 namespace nsa::bench {
 namespace {
@@ -41,9 +39,7 @@ struct Bench {
   const v1::JobSpec spec;
   const ParameterLayout layout;
   std::unique_ptr<nsa::Gpu> gpu;
-  Arena parameters, gradients;
-  std::optional<Optimizer> optimizer;
-  std::unique_ptr<Model> model;
+  std::unique_ptr<ModelState> state;
   StatusPage page;
 };
 
@@ -52,34 +48,16 @@ absl::Status Bench::Make() {
   ModelConfig config = ModelConfigOf(spec);
   config.attention.dtype = DType::kBf16;
   NSA_RETURN_IF_ERROR(gpu->Plan(ProductsOf(config)));
-  NSA_ASSIGN_OR_RETURN(
-      parameters, Arena::Create(&layout, {.backend = Backend::kCuda, .half = true}, "weights"));
-  NSA_ASSIGN_OR_RETURN(
-      gradients,
-      Arena::Create(&layout, {.backend = Backend::kCuda, .extras = GpuStep::kGradientExtras},
-                    "gradients"));
-  NSA_ASSIGN_OR_RETURN(optimizer, Optimizer::Create(spec.train(), &layout, Backend::kCuda));
-  NSA_ASSIGN_OR_RETURN(model,
-                       Model::Create(spec,
-                                     {.batch = spec.train().batch_size(),
-                                      .seq_len = spec.train().seq_len(),
-                                      .training = true,
-                                      .statistics = true,
-                                      .backend = Backend::kCuda,
-                                      .micro_batches = spec.train().accumulate_grad_batches()},
-                                     &parameters));
+  NSA_ASSIGN_OR_RETURN(state, ModelState::Create(spec, &layout, Backend::kCuda, 1));
   Arena host(&layout);
   Initialize(spec.train().seed(), &host);
-  return CopyArena(gpu->exec(), host, &parameters);
+  return CopyArena(gpu->exec(), host, &state->parameters);
 }
 
 absl::StatusOr<std::unique_ptr<GpuStep>> Bench::MakeStep(Kind kind) {
   return GpuStep::Create(
       {.gpu = gpu.get(),
-       .model = model.get(),
-       .optimizer = &*optimizer,
-       .parameters = &parameters,
-       .gradients = &gradients,
+       .state = state.get(),
        .page = &page,
        .micro_batches = spec.train().accumulate_grad_batches(),
        .gradient_scale = static_cast<float>(1.0 / static_cast<double>(TokensPerStep(spec))),
@@ -97,8 +75,8 @@ absl::Status Bench::Load() {
   for (int32_t micro = 0; micro < spec.train().accumulate_grad_batches(); ++micro) {
     for (int32_t& token : tokens) token = static_cast<int32_t>(random() % VocabOf(spec));
     const std::span<const int32_t> all(tokens);
-    NSA_RETURN_IF_ERROR(
-        model->Load(gpu->exec(), micro, {.tokens = all.first(rows), .targets = all.last(rows)}));
+    NSA_RETURN_IF_ERROR(state->model->Load(gpu->exec(), micro,
+                                           {.tokens = all.first(rows), .targets = all.last(rows)}));
   }
   return absl::OkStatus();
 }

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "kernels/cuda/blas.h"
 #include "kernels/cuda/status.h"
 #include "kernels/nn/copy.h"

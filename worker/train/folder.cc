@@ -9,10 +9,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/atomic_file.h"
-#include "common/beneath.h"
-#include "common/durable_folder.h"
-#include "common/status.h"
+#include "common/base/beneath.h"
+#include "common/base/durable_folder.h"
+#include "common/base/status.h"
+#include "common/run/atomic_file.h"
 
 namespace nsa {
 namespace {
@@ -30,28 +30,27 @@ absl::Status OutOfPlace(const std::filesystem::path& path, std::string_view what
 }  // namespace
 
 struct Folder::State {
-  ~State() { close(fd); }
-  int fd;
+  Fd fd;
   std::filesystem::path path;
   Folder parent;  // none for what was opened by its path
 };
 
 absl::StatusOr<Folder> Folder::Make(const std::filesystem::path& path) {
   NSA_RETURN_IF_ERROR(MakeDurableFolder(path));
-  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return absl::ErrnoToStatus(errno, path.string());
-  return Folder(std::shared_ptr<const State>(new State{fd, path, Folder()}));
+  Fd fd(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.valid()) return absl::ErrnoToStatus(errno, path.string());
+  return Folder(std::shared_ptr<const State>(new State{std::move(fd), path, Folder()}));
 }
 
 absl::StatusOr<Folder> Folder::MakeFolder(const std::string& name) const {
   if (mkdirat(fd(), name.c_str(), 0777) != 0 && errno != EEXIST) {
     return absl::ErrnoToStatus(errno, (path() / name).string());
   }
-  NSA_ASSIGN_OR_RETURN(const int folder, Open(name, O_RDONLY | O_DIRECTORY));
-  return Folder(std::shared_ptr<const State>(new State{folder, path() / name, *this}));
+  NSA_ASSIGN_OR_RETURN(Fd folder, Open(name, O_RDONLY | O_DIRECTORY));
+  return Folder(std::shared_ptr<const State>(new State{std::move(folder), path() / name, *this}));
 }
 
-int Folder::fd() const { return state_->fd; }
+int Folder::fd() const { return state_->fd.get(); }
 
 const std::filesystem::path& Folder::path() const { return state_->path; }
 
@@ -79,11 +78,11 @@ absl::Status Folder::CheckInPlace(const std::string& name, int fd) const {
               : OutOfPlace(path() / name, S_ISDIR(held.st_mode) ? "folder" : "file");
 }
 
-absl::StatusOr<int> Folder::Open(const std::string& name, int flags) const {
+absl::StatusOr<Fd> Folder::Open(const std::string& name, int flags) const {
   return OpenIn(fd(), path() / name, flags, 0644);
 }
 
-absl::StatusOr<int> Folder::Create(const std::string& name) const {
+absl::StatusOr<Fd> Folder::Create(const std::string& name) const {
   if (unlinkat(fd(), name.c_str(), 0) != 0 && errno != ENOENT) {
     return absl::ErrnoToStatus(errno, (path() / name).string());
   }
@@ -91,10 +90,8 @@ absl::StatusOr<int> Folder::Create(const std::string& name) const {
 }
 
 absl::StatusOr<std::string> Folder::Read(const std::string& name) const {
-  NSA_ASSIGN_OR_RETURN(const int file, Open(name, O_RDONLY));
-  absl::StatusOr<std::string> content = ReadWholeFile(file, path() / name);
-  close(file);
-  return content;
+  NSA_ASSIGN_OR_RETURN(const Fd file, Open(name, O_RDONLY));
+  return ReadWholeFile(file.get(), path() / name);
 }
 
 absl::Status Folder::WriteAtomically(const std::string& name, std::string_view content) const {
@@ -159,8 +156,9 @@ absl::Status Folder::RemoveAll(const std::string& name) const {
   };
   const int result = unlinkat(fd(), name.c_str(), 0);
   if (result == 0 || errno != EISDIR) return removed(result);
-  NSA_ASSIGN_OR_RETURN(const int inner, Open(name, O_RDONLY | O_DIRECTORY));
-  const Folder folder(std::shared_ptr<const State>(new State{inner, path() / name, *this}));
+  NSA_ASSIGN_OR_RETURN(Fd inner, Open(name, O_RDONLY | O_DIRECTORY));
+  const Folder folder(
+      std::shared_ptr<const State>(new State{std::move(inner), path() / name, *this}));
   NSA_ASSIGN_OR_RETURN(const std::vector<std::string> names, folder.Names());
   for (const std::string& one : names) NSA_RETURN_IF_ERROR(folder.RemoveAll(one));
   return removed(unlinkat(fd(), name.c_str(), AT_REMOVEDIR));

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/fd.h"
 
 namespace nsa {
 
@@ -43,16 +44,16 @@ class Folder {
   // FailedPrecondition when `name` is another file by now than the one that is open as `fd`.
   absl::Status CheckInPlace(const std::string& name, int fd) const;
 
-  // Opens a file with the flags of open(2); the caller closes it.
-  absl::StatusOr<int> Open(const std::string& name, int flags) const;
+  // Opens a file with the flags of open(2).
+  absl::StatusOr<Fd> Open(const std::string& name, int flags) const;
 
   // Opens a new file for writing; what had that name is removed.
-  absl::StatusOr<int> Create(const std::string& name) const;
+  absl::StatusOr<Fd> Create(const std::string& name) const;
 
   // The content of a file.
   absl::StatusOr<std::string> Read(const std::string& name) const;
 
-  // As in common/atomic_file.h.
+  // As in common/run/atomic_file.h.
   absl::Status WriteAtomically(const std::string& name, std::string_view content) const;
 
   // Whether something has that name, be it a link.

@@ -6,11 +6,10 @@
 // scores.
 #include <gmock/gmock.h>
 
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/side.h"
-#include "kernels/nsa/attention.h"
-#include "kernels/nsa/compressed_attention.h"
-#include "kernels/nsa/select_blocks.h"
+#include "kernels/nsa/branch/compressed_attention.h"
+#include "kernels/nsa/layer/nsa_layer.h"
+#include "kernels/nsa/select/select_blocks.h"
 #include "tests/kernels/cuda/device.h"
 #include "tests/kernels/layer.h"
 
@@ -48,7 +47,7 @@ struct GpuLayer {
             &l.phi_k.w1,   &l.phi_k.b1,   &l.phi_k.w2,   &l.phi_k.b2,   &l.phi_v.pe,
             &l.phi_v.w1,   &l.phi_v.b1,   &l.phi_v.w2,   &l.phi_v.b2};
   }
-  AttentionParams attention_params() const {
+  NsaLayerParams attention_params() const {
     const auto& p = params;
     return {.gate = {p[0], p[1], p[2], p[3]},
             .phi_k = {p[4], p[5], p[6], p[7], p[8]},
@@ -69,32 +68,32 @@ struct GpuResult {
 
 GpuResult RunOnGpu(const Layer& layer, const GpuLayer& in, const DeviceTensor& d_o,
                    cuda::Side* side) {
-  AttentionConfig config = layer.config;
+  NsaLayerConfig config = layer.config;
   config.dtype = DType::kBf16;
   const NsaShape& s = config.shape;
-  const DeviceTensor saved(AttentionSavedBytes(config), DType::kU8),
-      workspace(AttentionWorkspaceBytes(config), DType::kU8), o(s.o_size(), DType::kBf16),
+  const DeviceTensor saved(NsaLayerSavedBytes(config), DType::kU8),
+      workspace(NsaLayerWorkspaceBytes(config), DType::kU8), o(s.o_size(), DType::kBf16),
       gate_stats(kGateStats, DType::kF32), selection(kSelectionStats, DType::kI64),
       keys_read(kBranches, DType::kI64), dq(s.q_size(), DType::kBf16);
-  AttentionArgs args{.config = config,
-                     .params = in.attention_params(),
-                     .q = in.q,
-                     .doc_start = in.doc_start,
-                     .saved = saved,
-                     .workspace = workspace,
-                     .o = o,
-                     .keys_read = keys_read};
+  NsaLayerArgs args{.config = config,
+                    .params = in.attention_params(),
+                    .q = in.q,
+                    .doc_start = in.doc_start,
+                    .saved = saved,
+                    .workspace = workspace,
+                    .o = o,
+                    .keys_read = keys_read};
   if (config.has_gate()) args.gate_stats = gate_stats;
   if (config.has(kSel)) args.selection_stats = selection;
-  AttentionBackwardArgs back{.config = config,
-                             .params = args.params,
-                             .q = in.q,
-                             .doc_start = in.doc_start,
-                             .o = o,
-                             .saved = saved,
-                             .workspace = workspace,
-                             .d_o = d_o,
-                             .dq = dq};
+  NsaLayerBackwardArgs back{.config = config,
+                            .params = args.params,
+                            .q = in.q,
+                            .doc_start = in.doc_start,
+                            .o = o,
+                            .saved = saved,
+                            .workspace = workspace,
+                            .d_o = d_o,
+                            .dq = dq};
   std::vector<DeviceTensor> dk, dv, grads;
   for (int c = 0; c < kBranches; ++c) {
     dk.emplace_back(config.branches[c] ? s.k_size() : 0, DType::kBf16);
@@ -110,15 +109,15 @@ GpuResult RunOnGpu(const Layer& layer, const GpuLayer& in, const DeviceTensor& d
                 .phi_v = {grads[9], grads[10], grads[11], grads[12], grads[13]}};
   Exec exec = Gpu::Get().exec();
   exec.side = side;
-  exec.workspace_bytes = cuda::PlanAttentionScratch(config).bytes;  // what it says must be enough
-  absl::Status status = Attention(exec, args);
+  exec.workspace_bytes = PlanScratch(config).bytes;  // what it says must be enough
+  absl::Status status = NsaLayer(exec, args);
   EXPECT_TRUE(status.ok()) << status;
-  status = AttentionBackward(exec, back);
+  status = NsaLayerBackward(exec, back);
   EXPECT_TRUE(status.ok()) << status;
 
   GpuResult out{.o = o.Floats(), .dq = dq.Floats(), .keys_read = keys_read.Raw<int64_t>()};
   const std::vector<uint8_t> bytes = saved.Bytes();
-  const AttentionSaved at = LayoutSaved(config, saved);
+  const NsaLayerSaved at = LayoutSaved(config, saved);
   auto copy = [&]<class T>(const Tensor& tensor, std::vector<T>* to) {
     to->resize(tensor.size);
     if (tensor.size == 0) return;
@@ -174,7 +173,7 @@ void JudgeChoice(const Layer& layer, const ForwardOut& cpu, const std::vector<in
 
 // Puts the GPU's choice into the CPU's saved tensors and computes what follows from it again.
 void TakeChoice(const Layer& layer, const std::vector<int32_t>& blocks, ForwardOut* cpu) {
-  const AttentionConfig& config = layer.config;
+  const NsaLayerConfig& config = layer.config;
   std::copy(blocks.begin(), blocks.end(), static_cast<int32_t*>(cpu->saved.blocks.data));
   const Tensor o = config.has_gate() ? cpu->saved.o[kSel] : Tensor(Span(cpu->o));
   ASSERT_TRUE(SelectedAttention({}, {.shape = config.shape,
@@ -203,7 +202,7 @@ std::vector<float> FloatsOf(const Tensor& tensor) {
 }
 
 void CompareForward(const Layer& layer, const ForwardOut& cpu, const GpuResult& gpu) {
-  const AttentionConfig& config = layer.config;
+  const NsaLayerConfig& config = layer.config;
   EXPECT_TRUE(Near("o", gpu.o, cpu.o, kLayerOutput, 1e-5));
   for (int c = 0; c < kBranches; ++c) {
     EXPECT_EQ(gpu.keys_read[c], cpu.keys_read[c]) << c;
@@ -336,7 +335,7 @@ class AttentionOnGpu : public GpuTestWith<Case> {};
 
 TEST_P(AttentionOnGpu, EqualsTheCpuTruthForEverySubsetOfBranches) {
   for (int subset = 1; subset < 8; ++subset) {
-    AttentionConfig config{.shape = GetParam().shape};
+    NsaLayerConfig config{.shape = GetParam().shape};
     config.branches = {(subset & 1) != 0, (subset & 2) != 0, (subset & 4) != 0};
     config.phi = subset % 2 == 1 ? Phi::kMlp : Phi::kAvg;
     config.gate = subset == 7 ? GateKind::kSoftmax : GateKind::kSigmoid;
@@ -346,14 +345,14 @@ TEST_P(AttentionOnGpu, EqualsTheCpuTruthForEverySubsetOfBranches) {
 }
 
 TEST_P(AttentionOnGpu, EqualsTheCpuTruthWithDocuments) {
-  AttentionConfig config{.shape = GetParam().shape};
+  NsaLayerConfig config{.shape = GetParam().shape};
   Layer layer = RandomLayer(config, 3);
   layer.doc_start = Documents(config.shape, {3, 11, 12, 40, 500});
   CompareLayer(layer);
 }
 
 TEST_P(AttentionOnGpu, EqualsTheCpuTruthWithScaledPositions) {
-  AttentionConfig config{.shape = GetParam().shape, .rope_base = 500000, .rope_scale = 4};
+  NsaLayerConfig config{.shape = GetParam().shape, .rope_base = 500000, .rope_scale = 4};
   CompareLayer(RandomLayer(config, 5));
 }
 

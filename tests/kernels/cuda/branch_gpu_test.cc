@@ -2,10 +2,10 @@
 // inputs; twice for equal bits.
 #include <gmock/gmock.h>
 
-#include "kernels/nsa/compressed_attention.h"
-#include "kernels/nsa/select_blocks.h"
-#include "kernels/nsa/selected_attention.h"
-#include "kernels/nsa/window_attention.h"
+#include "kernels/nsa/branch/compressed_attention.h"
+#include "kernels/nsa/branch/selected_attention.h"
+#include "kernels/nsa/branch/window_attention.h"
+#include "kernels/nsa/select/select_blocks.h"
 #include "tests/kernels/cases.h"
 #include "tests/kernels/cuda/device.h"
 
@@ -65,22 +65,22 @@ struct Backward {
 
 // One branch's functions and argument types.
 struct Window {
-  using Args = WindowAttentionArgs;
-  using BackwardArgs = WindowAttentionBackwardArgs;
+  using Args = BranchArgs;
+  using BackwardArgs = BranchBackwardArgs;
   static constexpr auto kForward = WindowAttention;
   static constexpr auto kBackward = WindowAttentionBackward;
   static int64_t Keys(const NsaShape& s) { return s.seq_len; }
 };
 struct Compressed {
-  using Args = CompressedAttentionArgs;
-  using BackwardArgs = CompressedAttentionBackwardArgs;
+  using Args = BranchArgs;
+  using BackwardArgs = BranchBackwardArgs;
   static constexpr auto kForward = CompressedAttention;
   static constexpr auto kBackward = CompressedAttentionBackward;
   static int64_t Keys(const NsaShape& s) { return s.cmp_blocks(); }
 };
 struct Selected {
-  using Args = SelectedAttentionArgs;
-  using BackwardArgs = SelectedAttentionBackwardArgs;
+  using Args = BranchArgs;
+  using BackwardArgs = BranchBackwardArgs;
   static constexpr auto kForward = SelectedAttention;
   static constexpr auto kBackward = SelectedAttentionBackward;
   static int64_t Keys(const NsaShape& s) { return s.seq_len; }

@@ -1,6 +1,6 @@
 // Gate and compression on the GPU against the CPU truth; poisoned outputs, twice for equal bits.
-#include "kernels/nsa/compress.h"
-#include "kernels/nsa/gate.h"
+#include "kernels/nsa/compress/compress.h"
+#include "kernels/nsa/gate/gate.h"
 #include "tests/kernels/cuda/device.h"
 #include "tests/kernels/layer.h"
 

@@ -4,14 +4,14 @@
 #include <numeric>
 
 #include "kernels/cuda/device.h"
-#include "kernels/nn/adamw.h"
 #include "kernels/nn/copy.h"
 #include "kernels/nn/cross_entropy.h"
 #include "kernels/nn/embedding.h"
-#include "kernels/nn/global_norm.h"
 #include "kernels/nn/rms_norm.h"
 #include "kernels/nn/rope.h"
 #include "kernels/nn/silu.h"
+#include "kernels/optimizer/adamw.h"
+#include "kernels/optimizer/global_norm.h"
 #include "tests/kernels/cases.h"
 #include "tests/kernels/cuda/device.h"
 

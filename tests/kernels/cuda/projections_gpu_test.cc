@@ -1,6 +1,6 @@
 // Projections handed out and gathered on the GPU against the CPU truth; poisoned outputs, twice for
 // equal bits.
-#include "kernels/nsa/projections.h"
+#include "kernels/nsa/layer/projections.h"
 #include "tests/kernels/cuda/device.h"
 #include "tests/kernels/layer.h"
 
@@ -9,8 +9,8 @@ namespace {
 
 using Tensors = std::vector<DeviceTensor>;
 
-std::vector<AttentionConfig> Configs() {
-  std::vector<AttentionConfig> out;
+std::vector<NsaLayerConfig> Configs() {
+  std::vector<NsaLayerConfig> out;
   std::vector<NsaShape> shapes = {{2, 1111, 12, 2, 64, 64, 32, 16, 64, 16, 512},
                                   {1, 700, 8, 2, 128, 32, 32, 16, 64, 6, 256},
                                   {3, 5, 5, 1, 16, 128, 16, 8, 32, 4, 64},
@@ -18,7 +18,7 @@ std::vector<AttentionConfig> Configs() {
                                   {1, 1, 2, 1, 16, 16, 8, 4, 8, 3, 4}};
   for (const NsaShape& shape : shapes) {
     for (int mask = 1; mask < 8; ++mask) {
-      AttentionConfig config{.shape = shape};
+      NsaLayerConfig config{.shape = shape};
       for (int c = 0; c < kBranches; ++c) config.branches[c] = (mask >> c & 1) != 0;
       out.push_back(config);
     }
@@ -27,18 +27,18 @@ std::vector<AttentionConfig> Configs() {
   return out;
 }
 
-AttentionConfig OnGpu(AttentionConfig config) {
+NsaLayerConfig OnGpu(NsaLayerConfig config) {
   config.dtype = DType::kBf16;
   return config;
 }
-int64_t WideSize(const AttentionConfig& config) {
+int64_t WideSize(const NsaLayerConfig& config) {
   return int64_t{1} * config.shape.batch * config.shape.seq_len * ProjectionWidth(config);
 }
 
 class ProjectionsOnGpu : public GpuTest {};
 
 TEST_F(ProjectionsOnGpu, AreHandedOutAndRotated) {
-  for (const AttentionConfig& config : Configs()) {
+  for (const NsaLayerConfig& config : Configs()) {
     const NsaShape& s = config.shape;
     SCOPED_TRACE(s.ToString());
     const std::vector<float> wide = RoundToBf16(Random(WideSize(config), 1));
@@ -72,7 +72,7 @@ TEST_F(ProjectionsOnGpu, AreHandedOutAndRotated) {
 }
 
 TEST_F(ProjectionsOnGpu, GradientsAreRotatedBackAndGathered) {
-  for (const AttentionConfig& config : Configs()) {
+  for (const NsaLayerConfig& config : Configs()) {
     const NsaShape& s = config.shape;
     SCOPED_TRACE(s.ToString());
     std::vector<float> dq = RoundToBf16(Random(s.q_size(), 1)), wide = Poisoned(WideSize(config));

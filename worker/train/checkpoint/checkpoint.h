@@ -1,5 +1,5 @@
 // Checkpoints: written in the background by all ranks, read back by any number of them. The format
-// is proto/nsa/v1/checkpoint.proto, choosing and verifying are common/checkpoint_dir.h.
+// is proto/nsa/v1/checkpoint.proto, choosing and verifying are common/checkpoint/checkpoint_dir.h.
 //
 // Writing. Save() copies parameters and moments to host memory (the only part that training waits
 // for) and returns; a thread writes. Every rank writes an even slice of the flat AdamW moments,
@@ -11,9 +11,9 @@
 //
 // A failed write (disk full, …) costs that checkpoint and nothing else: its temporary folder goes,
 // a CheckpointRecord with `error` and CHECKPOINT_FAILED say why, training continues; the last one
-// is tried again (worker/train/trainer.h). One that was not finished because the gang ended has not
-// failed: its folder goes too, there is no record, and CHECKPOINT_ABANDONED says what ended the
-// gang.
+// is tried again (worker/train/step/trainer.h). One that was not finished because the gang ended
+// has not failed: its folder goes too, there is no record, and CHECKPOINT_ABANDONED says what ended
+// the gang.
 //
 // out_dir and its checkpoints are opened once (worker/train/folder.h). When something else lies in
 // their place, or in that of the temporary folder, the checkpoint fails as above: nothing is
@@ -126,9 +126,9 @@ struct RestoreTarget {
   std::span<float> second_moment;
 };
 
-// Verifies every file, then restores. `job_hash` (common/load.h) must be the checkpoint's; empty
-// does not compare. Any world size may load what any other wrote. DataLoss names the file and what
-// is wrong with it; FailedPrecondition when the checkpoint belongs to another job or model.
+// Verifies every file, then restores. `job_hash` (common/job/load.h) must be the checkpoint's;
+// empty does not compare. Any world size may load what any other wrote. DataLoss names the file and
+// what is wrong with it; FailedPrecondition when the checkpoint belongs to another job or model.
 absl::StatusOr<v1::CheckpointState> LoadCheckpoint(const std::filesystem::path& checkpoint,
                                                    const std::string& job_hash,
                                                    const RestoreTarget& target);

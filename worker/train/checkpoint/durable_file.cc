@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/status.h"
+#include "common/base/fd.h"
+#include "common/base/status.h"
 
 namespace nsa {
 namespace {
@@ -19,13 +21,10 @@ constexpr size_t kPiece = size_t{4} << 20;
 }  // namespace
 
 struct DurableFile::State {
-  State(std::string n, int f) : name(std::move(n)), fd(f), hash(XXH3_createState()) {
+  State(std::string n, Fd f) : name(std::move(n)), fd(std::move(f)), hash(XXH3_createState()) {
     XXH3_128bits_reset(hash);
   }
-  ~State() {
-    close(fd);
-    XXH3_freeState(hash);
-  }
+  ~State() { XXH3_freeState(hash); }
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
@@ -35,7 +34,7 @@ struct DurableFile::State {
   }
 
   const std::string name;
-  const int fd;
+  const Fd fd;
   XXH3_state_t* const hash;
   int64_t bytes = 0;
 };
@@ -45,14 +44,15 @@ DurableFile::~DurableFile() = default;
 
 absl::StatusOr<std::unique_ptr<DurableFile>> DurableFile::Create(const Folder& folder,
                                                                  const std::string& name) {
-  NSA_ASSIGN_OR_RETURN(const int fd, folder.Create(name));
-  return std::unique_ptr<DurableFile>(new DurableFile(std::make_unique<State>(name, fd)));
+  NSA_ASSIGN_OR_RETURN(Fd fd, folder.Create(name));
+  return std::unique_ptr<DurableFile>(
+      new DurableFile(std::make_unique<State>(name, std::move(fd))));
 }
 
 absl::Status DurableFile::Append(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const auto piece = bytes.first(std::min(bytes.size(), kPiece));
-    const ssize_t written = write(state_->fd, piece.data(), piece.size());
+    const ssize_t written = write(state_->fd.get(), piece.data(), piece.size());
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) return state_->Error("write");
     XXH3_128bits_update(state_->hash, piece.data(), static_cast<size_t>(written));
@@ -63,7 +63,7 @@ absl::Status DurableFile::Append(std::span<const std::byte> bytes) {
 }
 
 absl::StatusOr<v1::CheckpointFile> DurableFile::Finish() {
-  if (fsync(state_->fd) != 0) return state_->Error("fsync");
+  if (fsync(state_->fd.get()) != 0) return state_->Error("fsync");
   const XXH128_hash_t hash = XXH3_128bits_digest(state_->hash);
   v1::CheckpointFile file;
   file.set_name(state_->name);

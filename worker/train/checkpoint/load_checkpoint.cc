@@ -5,12 +5,12 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "common/checkpoint_dir.h"
-#include "common/status.h"
+#include "common/base/status.h"
+#include "common/checkpoint/checkpoint_dir.h"
 #include "worker/train/checkpoint/checkpoint.h"
 #include "worker/train/checkpoint/safetensors.h"
 #include "worker/train/checkpoint/slices.h"
-#include "worker/train/parameters.h"
+#include "worker/train/model/parameters.h"
 
 namespace nsa {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/status.h"
+#include "common/base/status.h"
 #include "nlohmann/json.hpp"
 #include "worker/train/checkpoint/durable_file.h"
 
@@ -80,14 +80,12 @@ absl::StatusOr<v1::CheckpointFile> WriteSafetensors(
 
 absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(
     const std::filesystem::path& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return absl::ErrnoToStatus(errno, path.string());
-  auto file = std::unique_ptr<SafetensorsFile>(new SafetensorsFile(path, fd));
+  Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) return absl::ErrnoToStatus(errno, path.string());
+  auto file = std::unique_ptr<SafetensorsFile>(new SafetensorsFile(path, std::move(fd)));
   NSA_RETURN_IF_ERROR(file->ReadHeader());
   return file;
 }
-
-SafetensorsFile::~SafetensorsFile() { close(fd_); }
 
 absl::Status SafetensorsFile::Damaged(const std::string& why) const {
   return absl::DataLossError(
@@ -96,7 +94,7 @@ absl::Status SafetensorsFile::Damaged(const std::string& why) const {
 
 absl::Status SafetensorsFile::ReadBytes(int64_t offset, std::span<std::byte> to) const {
   while (!to.empty()) {
-    const ssize_t count = pread(fd_, to.data(), to.size(), offset);
+    const ssize_t count = pread(fd_.get(), to.data(), to.size(), offset);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return absl::ErrnoToStatus(errno, path_.string());
     if (count == 0) return Damaged("it ends too early");
@@ -108,7 +106,7 @@ absl::Status SafetensorsFile::ReadBytes(int64_t offset, std::span<std::byte> to)
 
 absl::Status SafetensorsFile::ReadHeader() {
   struct stat info {};
-  if (fstat(fd_, &info) != 0) return absl::ErrnoToStatus(errno, path_.string());
+  if (fstat(fd_.get(), &info) != 0) return absl::ErrnoToStatus(errno, path_.string());
   uint64_t length = 0;
   NSA_RETURN_IF_ERROR(ReadBytes(0, std::as_writable_bytes(std::span(&length, 1))));
   if (length > kLargestHeader || length + 8 > static_cast<uint64_t>(info.st_size)) {

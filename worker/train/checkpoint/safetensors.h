@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/fd.h"
 #include "nsa/v1/checkpoint.pb.h"
 #include "worker/train/folder.h"
 
@@ -45,7 +46,6 @@ class SafetensorsFile {
   // Reads the header. DataLoss when it is not one: cut off, over 100 MB, not JSON, another dtype,
   // offsets that overlap, leave holes or run past the end.
   static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(const std::filesystem::path& path);
-  ~SafetensorsFile();
 
   const std::map<std::string, Tensor>& tensors() const { return tensors_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
@@ -54,14 +54,14 @@ class SafetensorsFile {
   absl::Status Read(const std::string& name, std::span<float> values) const;
 
  private:
-  SafetensorsFile(std::filesystem::path path, int fd) : path_(std::move(path)), fd_(fd) {}
+  SafetensorsFile(std::filesystem::path path, Fd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
   absl::Status ReadHeader();
   absl::Status CheckOffsets(int64_t data_begin, int64_t file_bytes) const;
   absl::Status ReadBytes(int64_t offset, std::span<std::byte> to) const;
   absl::Status Damaged(const std::string& why) const;
 
   const std::filesystem::path path_;
-  const int fd_;
+  const Fd fd_;
   std::map<std::string, Tensor> tensors_;
   std::map<std::string, std::string> metadata_;
 };

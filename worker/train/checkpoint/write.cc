@@ -11,9 +11,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "common/checkpoint_dir.h"
-#include "common/clock.h"
-#include "common/status.h"
+#include "common/base/clock.h"
+#include "common/base/fd.h"
+#include "common/base/status.h"
+#include "common/checkpoint/checkpoint_dir.h"
 #include "worker/train/checkpoint/durable_file.h"
 #include "worker/train/checkpoint/safetensors.h"
 #include "worker/train/checkpoint/slices.h"
@@ -29,12 +30,10 @@ std::string FailedFile(const std::string& shard) { return shard + ".failed"; }
 // A new file; not synced.
 absl::Status WriteSmallFile(const Folder& folder, const std::string& name,
                             const std::string& content) {
-  NSA_ASSIGN_OR_RETURN(const int fd, folder.Create(name));
-  const ssize_t written = write(fd, content.data(), content.size());
-  const int error = written < 0 ? errno : ENOSPC;
-  close(fd);
+  NSA_ASSIGN_OR_RETURN(const Fd fd, folder.Create(name));
+  const ssize_t written = write(fd.get(), content.data(), content.size());
   if (written == static_cast<ssize_t>(content.size())) return absl::OkStatus();
-  return absl::ErrnoToStatus(error, name);
+  return absl::ErrnoToStatus(written < 0 ? errno : ENOSPC, name);
 }
 
 // "<bytes> <hash>\n", with its final name only once it is whole.

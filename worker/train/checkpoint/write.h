@@ -13,7 +13,7 @@
 #include "absl/time/time.h"
 #include "nsa/v1/checkpoint.pb.h"
 #include "worker/train/folder.h"
-#include "worker/train/parameters.h"
+#include "worker/train/model/parameters.h"
 
 namespace nsa {
 

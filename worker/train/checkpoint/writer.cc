@@ -1,5 +1,4 @@
 #include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,15 +14,17 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "common/checkpoint_dir.h"
-#include "common/clock.h"
-#include "common/mutex.h"
-#include "common/status.h"
-#include "common/thread_name.h"
+#include "common/base/clock.h"
+#include "common/base/fd.h"
+#include "common/base/mutex.h"
+#include "common/base/reason.h"
+#include "common/base/status.h"
+#include "common/base/thread_name.h"
+#include "common/checkpoint/checkpoint_dir.h"
+#include "common/run/file_lock.h"
 #include "worker/train/checkpoint/checkpoint.h"
 #include "worker/train/checkpoint/slices.h"
 #include "worker/train/checkpoint/write.h"
@@ -33,60 +34,21 @@ namespace {
 
 constexpr size_t kSnapshots = 2;
 
-// "process 4711 on vm3, generation 2".
-std::string WhoTrains(int64_t generation) {
-  char host[256] = {};
-  if (gethostname(host, sizeof(host) - 1) != 0) host[0] = '?';
-  return absl::StrFormat("process %d on %s, generation %d", getpid(), host, generation);
+// Holds out_dir for one worker; the kernel releases it when the process ends, however it ends. That
+// may be a while after SIGKILL, and on a shared file system the process may be on a machine that
+// nobody hears of: a worker that finds it held tries again later.
+absl::StatusOr<FileLock> LockOutDir(const Folder& checkpoints, int64_t generation) {
+  const std::filesystem::path path = checkpoints.path() / ".lock";
+  NSA_ASSIGN_OR_RETURN(Fd file, checkpoints.Open(".lock", O_RDWR | O_CREAT));
+  absl::StatusOr<FileLock> lock =
+      FileLock::Take(std::move(file), path, absl::StrCat("generation ", generation));
+  if (!absl::IsAlreadyExists(lock.status())) return lock;
+  return ReasonError(
+      absl::StatusCode::kUnavailable, Reason::kOutDirBusy,
+      absl::StrFormat(
+          "train.out_dir: %s is being trained into by %s; end it, or choose another folder",
+          path.parent_path().parent_path().string(), lock.status().message()));
 }
-
-// Holds out_dir for one worker; the kernel lets go of it when the process ends, however it ends.
-// That may be a while after SIGKILL, and on a shared file system the process may be on a machine
-// that nobody hears of: who finds it held tries again later.
-class OutDirLock {
- public:
-  static absl::StatusOr<OutDirLock> Take(const Folder& checkpoints, int64_t generation) {
-    const std::filesystem::path path = checkpoints.path() / ".lock";
-    NSA_ASSIGN_OR_RETURN(const int fd, checkpoints.Open(".lock", O_RDWR | O_CREAT));
-    OutDirLock lock(fd);
-    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-      if (errno != EWOULDBLOCK) return absl::ErrnoToStatus(errno, path.string());
-      return absl::UnavailableError(absl::StrFormat(
-          "OUT_DIR_BUSY: train.out_dir: %s is being trained into by %s; end it, or choose another "
-          "folder",
-          path.parent_path().parent_path().string(), HolderOf(fd)));
-    }
-    const std::string holder = WhoTrains(generation) + "\n";
-    if (ftruncate(fd, 0) != 0 ||
-        pwrite(fd, holder.data(), holder.size(), 0) != static_cast<ssize_t>(holder.size())) {
-      return absl::ErrnoToStatus(errno, path.string());
-    }
-    return lock;
-  }
-  OutDirLock() = default;
-  OutDirLock(OutDirLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  OutDirLock& operator=(OutDirLock&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~OutDirLock() {
-    if (fd_ >= 0) close(fd_);
-  }
-
- private:
-  explicit OutDirLock(int fd) : fd_(fd) {}
-
-  // What the holder wrote, on one line; it may not have come to that.
-  static std::string HolderOf(int fd) {
-    char text[400];
-    const ssize_t length = pread(fd, text, sizeof(text), 0);
-    std::string line(text, static_cast<size_t>(std::max<ssize_t>(length, 0)));
-    line.resize(std::min(line.size(), line.find('\n')));
-    return line.empty() ? "a process that has not said its name" : absl::CHexEscape(line);
-  }
-
-  int fd_ = -1;
-};
 
 // A writer that was killed between publishing a checkpoint and pointing latest.ckpt to it has left
 // the link one behind.
@@ -106,7 +68,7 @@ absl::Status CopyOnHost(std::span<float> to, std::span<const float> from) {
 
 class CheckpointWriter::Impl {
  public:
-  Impl(CheckpointWriterOptions options, Folder checkpoints, OutDirLock lock)
+  Impl(CheckpointWriterOptions options, Folder checkpoints, FileLock lock)
       : options_(std::move(options)), lock_(std::move(lock)) {
     if (!options_.copy) options_.copy = CopyOnHost;
     place_ = {std::move(checkpoints), options_.rank, options_.world_size, options_.generation,
@@ -251,7 +213,7 @@ class CheckpointWriter::Impl {
     const std::string given_up = WhyGivenUp(snapshot, bytes.status());
     if (!given_up.empty()) {
       if (options_.rank == 0) TidyUp(snapshot, /*published=*/false);
-      Event("CHECKPOINT_ABANDONED", v1::SEVERITY_INFO,
+      Event(Reason::kCheckpointAbandoned, v1::SEVERITY_INFO,
             absl::StrCat(CheckpointName(step), ": given up, ", given_up));
       return bytes.status();
     }
@@ -265,7 +227,7 @@ class CheckpointWriter::Impl {
     if (options_.rank == 0) TidyUp(snapshot, bytes.ok());
     if (options_.on_record && (options_.rank == 0 || !bytes.ok())) options_.on_record(record);
     if (!bytes.ok()) {
-      Trouble("CHECKPOINT_FAILED", v1::SEVERITY_ERROR, CheckpointName(step),
+      Trouble(Reason::kCheckpointFailed, v1::SEVERITY_ERROR, CheckpointName(step),
               bytes.status().message(), snapshot.then);
     }
     return bytes.status();
@@ -302,28 +264,28 @@ class CheckpointWriter::Impl {
     if (!published) return;
     RemoveTemporaryFolders(place_.checkpoints, step + 1);  // of this step too: earlier attempts
     for (const std::string& problem : ApplyRetention(place_.checkpoints, options_.keep, step)) {
-      Trouble("CHECKPOINT_DELETE_FAILED", v1::SEVERITY_WARNING,
+      Trouble(Reason::kCheckpointDeleteFailed, v1::SEVERITY_WARNING,
               "an old checkpoint could not be deleted", problem, SaveOptions().then);
     }
   }
 
-  void Trouble(const std::string& reason, v1::Severity severity, std::string_view what,
-               absl::string_view why, const std::string& then) {
+  void Trouble(Reason reason, v1::Severity severity, std::string_view what, absl::string_view why,
+               const std::string& then) {
     Event(reason, severity,
           absl::StrFormat("%s: %s; free space or fix the folder, %s", what, why, then));
   }
 
-  void Event(const std::string& reason, v1::Severity severity, const std::string& text) {
+  void Event(Reason reason, v1::Severity severity, const std::string& text) {
     if (!options_.on_event) return;
     v1::WorkerEvent event;
-    event.set_reason(reason);
+    event.set_reason(Word(reason));
     event.set_text(text);
     event.set_severity(severity);
     options_.on_event(event);
   }
 
   CheckpointWriterOptions options_;
-  const OutDirLock lock_;
+  const FileLock lock_;
   WriterPlace place_;
   int64_t last_step_ = -1;  // of the training thread
   std::atomic<bool> abandoned_{false};
@@ -345,9 +307,9 @@ absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Open(
     CheckpointWriterOptions options) {
   NSA_ASSIGN_OR_RETURN(Folder checkpoints, options.out_dir.MakeFolder(CheckpointsDir("").string()));
   NSA_RETURN_IF_ERROR(options.out_dir.Sync());  // the name outlives power loss
-  OutDirLock lock;
+  FileLock lock;
   if (options.rank == 0) {
-    NSA_ASSIGN_OR_RETURN(lock, OutDirLock::Take(checkpoints, options.generation));
+    NSA_ASSIGN_OR_RETURN(lock, LockOutDir(checkpoints, options.generation));
     RemoveTemporaryFolders(checkpoints, std::numeric_limits<int64_t>::max());
     NSA_RETURN_IF_ERROR(RepairLatestLink(checkpoints));
   }

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "common/status.h"
+#include "common/base/status.h"
 
 namespace nsa {
 namespace {

@@ -1,4 +1,4 @@
-// From a position in the data to a rank's micro-batch: pure.
+// Computes a rank's micro-batch from a position in the data. Pure.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace nsa {
 
-// What is the same for all batches of a loader.
+// What all batches of a loader have in common.
 struct BatchShape {
   int32_t seq_len = 0;
   int32_t batch_size = 0;  // over all ranks
@@ -31,14 +31,14 @@ struct BatchShape {
   }
 };
 
-// A place in the order: `sequence` rows of epoch `epoch` have been used.
+// A position in the order: `sequence` rows of epoch `epoch` have been used.
 struct DataPosition {
   int64_t epoch = 0;
   int64_t sequence = 0;
   bool operator==(const DataPosition&) const = default;
 };
 
-// `count` rows further on, with `rows` in an epoch.
+// The position `count` rows later, with `rows` rows in an epoch.
 DataPosition Advance(DataPosition position, int64_t count, int64_t rows);
 
 class BatchMaker {
@@ -47,14 +47,14 @@ class BatchMaker {
 
   int64_t rows() const { return order_.rows(); }
 
-  // This rank's share of the batch_size rows behind `position`, which may run over the end of an
-  // epoch. InvalidArgument when the source has a token outside the vocabulary.
+  // This rank's share of the batch_size rows after `position`; they may continue into the next
+  // epoch. InvalidArgument if the source has a token outside the vocabulary.
   absl::StatusOr<Batch> Make(const DataPosition& position) const;
 
  private:
   const BatchShape shape_;
   const std::shared_ptr<RowSource>
-      source_;  // shared with the loader and a thread that may hang in it
+      source_;  // shared with the loader and with a thread that may hang in it
   const RowOrder order_;
 };
 

@@ -11,7 +11,8 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "common/status.h"
+#include "common/base/fd.h"
+#include "common/base/status.h"
 
 namespace nsa {
 namespace {
@@ -20,15 +21,14 @@ constexpr size_t kChunk = size_t{1} << 20;
 
 class PlainStream final : public ByteStream {
  public:
-  PlainStream(int fd, std::string name, ReadProgress* progress)
-      : fd_(fd), name_(std::move(name)), progress_(progress) {}
-  ~PlainStream() override { close(fd_); }
+  PlainStream(Fd fd, std::string name, ReadProgress* progress)
+      : fd_(std::move(fd)), name_(std::move(name)), progress_(progress) {}
 
   absl::StatusOr<size_t> Read(std::span<char> to) override {
-    if (progress_->cancelled) return absl::CancelledError(absl::StrCat(name_, ": nobody waits"));
+    if (progress_->cancelled) return absl::CancelledError(absl::StrCat(name_, ": cancelled"));
     ssize_t count = 0;
     do {
-      count = read(fd_, to.data(), to.size());
+      count = read(fd_.get(), to.data(), to.size());
     } while (count < 0 && errno == EINTR);
     if (count < 0) return absl::ErrnoToStatus(errno, absl::StrCat(name_, ": read"));
     progress_->bytes += count;
@@ -38,7 +38,7 @@ class PlainStream final : public ByteStream {
   const std::string& name() const { return name_; }
 
  private:
-  const int fd_;
+  const Fd fd_;
   const std::string name_;
   ReadProgress* const progress_;
 };
@@ -89,7 +89,7 @@ class GzipStream final : public ByteStream {
       }
       in_member_ = true;
       const int result = inflate(&z_, Z_NO_FLUSH);
-      if (result == Z_STREAM_END) {  // members may follow each other, as `cat a.gz b.gz` makes them
+      if (result == Z_STREAM_END) {  // members may follow each other, as in `cat a.gz b.gz`
         in_member_ = false;
         inflateReset(&z_);
       } else if (result != Z_OK && result != Z_BUF_ERROR) {
@@ -114,7 +114,7 @@ class ZstdStream final : public ByteStream {
   absl::StatusOr<size_t> Read(std::span<char> to) override {
     ZSTD_outBuffer out = {to.data(), to.size(), 0};
     while (out.pos == 0) {
-      // The decoder may hold output back: the input is only refilled once it has nothing to give.
+      // The decoder may still hold output, so refill its input only when it has none left.
       if (in_.pos == in_.size && !flushing_) {
         NSA_ASSIGN_OR_RETURN(const bool more, input_.Refill());
         if (!more) {
@@ -143,14 +143,14 @@ class ZstdStream final : public ByteStream {
 
 absl::StatusOr<std::unique_ptr<ByteStream>> ByteStream::Open(const std::filesystem::path& path,
                                                              ReadProgress* progress) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return absl::ErrnoToStatus(errno, path.string());
-  auto file = std::make_unique<PlainStream>(fd, path.string(), progress);
+  Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) return absl::ErrnoToStatus(errno, path.string());
   struct stat info {};
-  if (fstat(fd, &info) == 0 && S_ISDIR(info.st_mode)) {
+  if (fstat(fd.get(), &info) == 0 && S_ISDIR(info.st_mode)) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path.string(), ": a folder; name the files in data.path"));
+        absl::StrCat(path.string(), ": is a folder; list its files in data.path"));
   }
+  auto file = std::make_unique<PlainStream>(std::move(fd), path.string(), progress);
   if (path.extension() == ".gz") return std::make_unique<GzipStream>(std::move(file));
   if (path.extension() == ".zst") return std::make_unique<ZstdStream>(std::move(file));
   return file;
@@ -172,7 +172,7 @@ absl::StatusOr<bool> LineReader::Next(std::string_view* line) {
     searched = buffer_.size();
     if (searched > kLongestLine) {
       return absl::InvalidArgumentError(
-          absl::StrFormat("%s:%d: a line of more than %d MiB; is it JSON lines?", name_,
+          absl::StrFormat("%s:%d: line of more than %d MiB; is this a file of JSON lines?", name_,
                           line_number_ + 1, kLongestLine >> 20));
     }
     buffer_.resize(searched + kChunk);

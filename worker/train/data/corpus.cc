@@ -11,10 +11,11 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "common/clock.h"
-#include "common/mutex.h"
-#include "common/status.h"
-#include "common/thread_name.h"
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "common/base/reason.h"
+#include "common/base/status.h"
+#include "common/base/thread_name.h"
 #include "worker/train/data/documents.h"
 #include "worker/train/data/tokenizer.h"
 
@@ -83,7 +84,7 @@ class Builder {
   }
 
  private:
-  // Where a training document lies, so that it can still be held out.
+  // The position of a training document, so that it can be held out later.
   struct Place {
     Hash hash;
     int64_t begin;
@@ -150,7 +151,7 @@ class Builder {
     return absl::OkStatus();
   }
 
-  // A fraction so small that it holds out nothing holds out one document.
+  // A fraction that is too small to hold out any document holds out one.
   absl::Status HoldOut(const Place& place) {
     if (corpus_.info.documents < 2 || copies_of_lowest_ > 1) {
       return absl::InvalidArgumentError(
@@ -183,15 +184,15 @@ class Builder {
 
   absl::Status TooLarge(const std::string& place, int32_t token) const {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "%s: token %d (model.vocab is %d); raise model.vocab or use the tokenizer that it is for",
-        place, token, vocab_));
+        "%s: token %d (model.vocab is %d); raise model.vocab or use the matching tokenizer", place,
+        token, vocab_));
   }
 
   absl::Status NoTrainingDocuments() const {
     if (corpus_.info.dropped_documents > 0) {
       return absl::InvalidArgumentError(
-          absl::StrFormat("data.path: all %d documents are validation documents too; name other "
-                          "files in data.val_path",
+          absl::StrFormat("data.path: all %d documents are validation documents too; use other "
+                          "files for data.val_path",
                           corpus_.info.dropped_documents));
     }
     return absl::InvalidArgumentError(absl::StrFormat(
@@ -210,7 +211,7 @@ class Builder {
   std::vector<uint16_t> buffer_;
 };
 
-// Shared by the reading thread and the one that waits for it, because the latter may give up first.
+// Shared by the reading thread and the thread that waits for it, because the latter may give up.
 struct Loading {
   ReadProgress progress;
   Mutex mutex;
@@ -267,11 +268,11 @@ absl::StatusOr<Corpus> LoadCorpus(const v1::DataSpec& data, int32_t vocab,
       if (on_progress) on_progress();
     } else if (!loading->result && now - seen_at >= stall_timeout) {
       loading->progress.cancelled = true;
-      return absl::DeadlineExceededError(
-          absl::StrFormat("DATA_STALLED: no byte of the data files for %s after %d bytes "
-                          "(data.loader_timeout_seconds); "
-                          "is the file system or the pipe behind them alive?",
-                          absl::FormatDuration(stall_timeout), seen));
+      return ReasonError(absl::StatusCode::kDeadlineExceeded, Reason::kDataStalled,
+                         absl::StrFormat("no byte of the data files for %s after %d bytes "
+                                         "(data.loader_timeout_seconds); "
+                                         "does the file system respond?",
+                                         absl::FormatDuration(stall_timeout), seen));
     }
   }
   absl::StatusOr<Corpus> corpus = *std::move(loading->result);

@@ -1,11 +1,11 @@
-// A corpus in memory: every document of a job's files as tokens, divided into training and
+// A corpus in memory: the documents of a job's files as tokens, divided into training and
 // validation.
 //
-// Division. With val_path: the documents of those files, and a training document with the same
-// content is dropped. With val_fraction f: the documents whose content hash (XXH3, as a fraction of
-// 2^64) is below f, at least one; copies have the same hash and so fall on the same side. Either
-// way no document is on both sides. Text files are cut into passages for this (documents.h), since
-// a file would be one document.
+// With val_path, the documents of those files are for validation, and training documents with the
+// same content are dropped. With val_fraction f, documents whose content hash (XXH3, as a fraction
+// of 2^64) is below f are for validation, at least one; copies have the same hash, so they are on
+// the same side. In both cases no document is on both sides. Text files are divided into passages
+// for this (documents.h); otherwise each file would be one document.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@
 
 namespace nsa {
 
-// What was found in the files.
+// What the files contain.
 struct CorpusInfo {
   v1::DataSource source = v1::DATA_SOURCE_UNSPECIFIED;
   int64_t documents = 0;  // for training
@@ -32,12 +32,12 @@ struct CorpusInfo {
   int64_t val_tokens = 0;
   int64_t val_rows = 0;
   int64_t dropped_documents = 0;  // training documents that are copies of validation documents
-  int64_t inner_separators = 0;   // separator tokens inside documents: they split them
+  int64_t inner_separators = 0;   // separator tokens inside documents, which split them
   double load_seconds = 0;
   std::string fingerprint;  // of the files, 32 hexadecimal digits
 };
 
-// Tokens end to end, one byte each where the vocabulary allows it.
+// Tokens in one array, with one byte per token if the vocabulary allows it.
 class TokenStore {
  public:
   explicit TokenStore(bool wide) : width_(wide ? 2 : 1) {}
@@ -61,11 +61,11 @@ struct Corpus {
   CorpusInfo info;  // without rows and val_rows, which depend on the row length
 };
 
-// Reads the files of `data` on a thread of its own. DeadlineExceeded with DATA_STALLED in the text
-// when that thread makes no progress for `stall_timeout` (it is then left behind: it may hang in
-// the kernel). Otherwise the errors of DocumentReader, and InvalidArgument for a token that is not
-// below `vocab` or when one side has no document. `on_progress` may be empty; it is called on the
-// caller's thread, about once a second as long as there is progress.
+// Reads the files of `data` on a separate thread. DeadlineExceeded with Reason::kDataStalled if
+// that thread makes no progress for `stall_timeout`; the thread is then left behind, because it may
+// hang in the kernel. Otherwise the errors of DocumentReader, and InvalidArgument for a token that
+// is not below `vocab` or when one side has no document. `on_progress` may be empty; it is called
+// on the caller's thread about once a second while there is progress.
 absl::StatusOr<Corpus> LoadCorpus(const v1::DataSpec& data, int32_t vocab,
                                   absl::Duration stall_timeout,
                                   const std::function<void()>& on_progress = {});

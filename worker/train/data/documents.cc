@@ -6,32 +6,13 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_format.h"
-#include "common/status.h"
-#include "nlohmann/json.hpp"
+#include "common/base/status.h"
 
 namespace nsa {
-namespace {
-
-// `text` of a JSON line.
-absl::StatusOr<std::string> TextOf(std::string_view line, const std::string& place) {
-  nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "%s: not valid JSON: '%s'; one JSON object a line, in UTF-8", place,
-        absl::CHexEscape(absl::string_view(line.data(), std::min<size_t>(line.size(), 60)))));
-  }
-  const auto text = json.is_object() ? json.find("text") : json.end();
-  if (!json.is_object() || text == json.end() || !text->is_string()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(place, ": no string field 'text'; a document is {\"text\": \"…\"}"));
-  }
-  return std::move(text->get_ref<std::string&>());
-}
-
-}  // namespace
-
 DocumentReader::DocumentReader(DocumentOptions options, ReadProgress* progress)
-    : options_(std::move(options)), progress_(progress) {}
+    : options_(std::move(options)),
+      source_(DataSourceInfoOf(options_.source)),
+      progress_(progress) {}
 
 DocumentReader::~DocumentReader() = default;
 
@@ -53,16 +34,16 @@ absl::StatusOr<bool> DocumentReader::Next(Document* document) {
 absl::Status DocumentReader::OpenFile() {
   const std::filesystem::path& path = options_.files[file_];
   NSA_ASSIGN_OR_RETURN(auto stream, ByteStream::Open(path, progress_));
-  if (options_.source == v1::DATA_SOURCE_JSONL) {
+  if (source_.format == DocumentFormat::kLines) {
     lines_ = std::make_unique<LineReader>(std::move(stream), path.string());
   } else {
     content_.clear();
     position_ = 0;
     NSA_RETURN_IF_ERROR(ReadAll(stream.get(), &content_));
   }
-  if (options_.source == v1::DATA_SOURCE_TOKENS && content_.size() % 2 != 0) {
+  if (source_.format == DocumentFormat::kTokens && content_.size() % 2 != 0) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("%s: %d bytes (a multiple of 2); token files are little-endian uint16",
+        absl::StrFormat("%s: %d bytes (a multiple of 2); a token file holds little-endian uint16",
                         path.string(), content_.size()));
   }
   open_ = true;
@@ -72,10 +53,10 @@ absl::Status DocumentReader::OpenFile() {
 absl::StatusOr<bool> DocumentReader::NextOfFile(Document* document) {
   document->text.clear();
   document->tokens.clear();
-  switch (options_.source) {
-    case v1::DATA_SOURCE_JSONL:
+  switch (source_.format) {
+    case DocumentFormat::kLines:
       return NextLine(document);
-    case v1::DATA_SOURCE_TOKENS:
+    case DocumentFormat::kTokens:
       return NextTokens(document);
     default:
       return NextPassage(document);
@@ -89,7 +70,15 @@ absl::StatusOr<bool> DocumentReader::NextLine(Document* document) {
     if (!found) return false;
   } while (line.find_first_not_of(" \t\r") == std::string_view::npos);
   document->place = absl::StrFormat("%s:%d", options_.files[file_].string(), lines_->line_number());
-  NSA_ASSIGN_OR_RETURN(document->text, TextOf(line, document->place));
+  absl::StatusOr<std::string> text = source_.text_of_line(line);
+  if (!text.ok()) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: %s: '%s' (each line must be %s)", document->place,
+        std::string(text.status().message()),
+        absl::CHexEscape(absl::string_view(line.data(), std::min<size_t>(line.size(), 60))),
+        std::string(source_.line_format)));
+  }
+  document->text = *std::move(text);
   return true;
 }
 
@@ -100,7 +89,8 @@ absl::StatusOr<bool> DocumentReader::NextPassage(Document* document) {
   if (options_.passage_bytes > 0 && content_.size() - position_ > 2 * options_.passage_bytes) {
     const size_t earliest = position_ + options_.passage_bytes;
     const size_t latest = std::min(content_.size(), position_ + 4 * options_.passage_bytes);
-    // Not beyond: a text without blank lines would be searched to its end for every passage.
+    // The search ends at `latest`; otherwise every passage of a text without blank lines would
+    // search the whole rest of the file.
     const size_t blank = std::string_view(content_).substr(0, latest).find("\n\n", earliest);
     const size_t newline = content_.rfind('\n', latest);
     if (blank != std::string_view::npos) {

@@ -1,4 +1,4 @@
-// The documents of a job's files, one after the other.
+// Reads the documents of a job's files in order.
 #pragma once
 
 #include <cstdint>
@@ -8,24 +8,25 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/job/data_source.h"
 #include "nsa/v1/job.pb.h"
 #include "worker/train/data/byte_stream.h"
 
 namespace nsa {
 
 struct Document {
-  std::string text;              // text, jsonl
-  std::vector<uint16_t> tokens;  // tokens, without separators
+  std::string text;              // of a source that has text
+  std::vector<uint16_t> tokens;  // of token files, without separators
   std::string place;             // "books.jsonl:17", for messages
 };
 
 struct DocumentOptions {
   v1::DataSource source = v1::DATA_SOURCE_TEXT;
   std::vector<std::filesystem::path> files;
-  int32_t separator = 0;  // of token files
-  // Text files are cut into passages of at least this many bytes that end at a blank line (at the
-  // latest after four times as many, at a line's end), so that some can be held out; 0: a file is
-  // one document.
+  int32_t separator = 0;  // the token that begins a document in a token file
+  // Text files are divided into passages, so that some of them can be held out for validation. A
+  // passage has at least this many bytes and ends at a blank line; without a blank line it ends at
+  // a newline before it is four times as long. 0: each file is one document.
   size_t passage_bytes = 0;
 };
 
@@ -35,8 +36,8 @@ class DocumentReader {
   DocumentReader(DocumentOptions options, ReadProgress* progress);
   ~DocumentReader();
 
-  // The next document that is not empty; false at the end. Errors name file and line: NotFound,
-  // InvalidArgument (a line that is no JSON object with a string `text`; a token file of odd
+  // Reads the next document that is not empty; false at the end. Errors name the file and the line:
+  // NotFound, InvalidArgument (a line that is not what the source expects, a token file of odd
   // length), DataLoss.
   absl::StatusOr<bool> Next(Document* document);
 
@@ -48,11 +49,12 @@ class DocumentReader {
   absl::Status OpenFile();
 
   const DocumentOptions options_;
+  const DataSourceInfo& source_;
   ReadProgress* const progress_;
-  size_t file_ = 0;  // of options_.files, the one being read
+  size_t file_ = 0;  // index of the file being read, in options_.files
   bool open_ = false;
-  std::unique_ptr<LineReader> lines_;  // jsonl
-  std::string content_;                // text, tokens: the file
+  std::unique_ptr<LineReader> lines_;  // of a source of lines
+  std::string content_;                // of other sources: the whole file
   size_t position_ = 0;                // in content_
 };
 

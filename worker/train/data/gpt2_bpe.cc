@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "common/status.h"
+#include "common/base/status.h"
 #include "nlohmann/json.hpp"
 
 namespace nsa {
@@ -27,7 +27,8 @@ std::string Utf8(uint32_t code_point) {
   return {static_cast<char>(0xc0 | (code_point >> 6)), static_cast<char>(0x80 | (code_point & 63))};
 }
 
-// GPT-2 writes each byte as a printable character: itself where it is one, else 256, 257, …
+// GPT-2 writes each byte as a printable character: the byte itself if it is printable, otherwise
+// U+0100, U+0101, …
 std::array<std::string, 256> BytesAsCharacters() {
   std::array<std::string, 256> characters;
   uint32_t next = 256;
@@ -53,7 +54,7 @@ class Gpt2Bpe final : public TextTokenizer {
     split_ =
         pcre2_compile(reinterpret_cast<PCRE2_SPTR>(kSplit), PCRE2_ZERO_TERMINATED,
                       PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF, &error, &offset, nullptr);
-    if (split_ == nullptr) return absl::InternalError("PCRE2 refuses the split pattern");
+    if (split_ == nullptr) return absl::InternalError("PCRE2 cannot compile the split pattern");
     pcre2_jit_compile(split_, PCRE2_JIT_COMPLETE);
     return absl::OkStatus();
   }
@@ -72,7 +73,7 @@ class Gpt2Bpe final : public TextTokenizer {
       const int found = pcre2_match(split_, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
                                     begin, 0, match, nullptr);
       const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(match);
-      // Bytes that are not UTF-8 match nothing: each run of them is a piece of its own.
+      // Bytes that are not UTF-8 match nothing; each run of them is a separate piece.
       const size_t piece_begin = found > 0 ? ends[0] : text.size();
       const size_t piece_end = found > 0 ? ends[1] : text.size();
       if (piece_begin > begin) Merge(text.substr(begin, piece_begin - begin), tokens);
@@ -94,7 +95,7 @@ class Gpt2Bpe final : public TextTokenizer {
     }
     if (json.size() > 65536) {
       return absl::InvalidArgumentError(
-          absl::StrFormat("%s: %d tokens (65536)", path.string(), json.size()));
+          absl::StrFormat("%s: %d tokens (at most 65536)", path.string(), json.size()));
     }
     for (const auto& [text, id] : json.items()) {
       if (!id.is_number_unsigned() || id.get<uint64_t>() >= json.size()) {
@@ -157,8 +158,8 @@ class Gpt2Bpe final : public TextTokenizer {
     return absl::OkStatus();
   }
 
-  // Merges the pair of lowest rank until none is left. Quadratic in the length of a piece, and
-  // pieces are words.
+  // Merges the pair with the lowest rank until none is left. Quadratic in the length of a piece,
+  // but pieces are words.
   void Merge(std::string_view piece, std::vector<uint16_t>* tokens) const {
     std::vector<int32_t> ids;
     for (const char c : piece) ids.push_back(byte_ids_[static_cast<unsigned char>(c)]);

@@ -1,4 +1,4 @@
-// GPT-2's byte-level BPE: the split pattern by PCRE2, merges by rank.
+// GPT-2's byte-level BPE. PCRE2 splits the text; merges are applied by rank.
 #pragma once
 
 #include <filesystem>
@@ -9,9 +9,10 @@
 
 namespace nsa {
 
-// Reads `vocab.json` (token text to id) and `merges.txt` (a merge a line, most wanted first) of the
-// published GPT-2 tokenizer, or of one of the same form. The separator is "<|endoftext|>", which
-// must be in the vocabulary. NotFound or InvalidArgument naming file and line.
+// Reads `vocab.json` (token text to id) and `merges.txt` (one merge per line, highest priority
+// first) of the published GPT-2 tokenizer or of one in the same format. The separator is
+// "<|endoftext|>", which must be in the vocabulary. NotFound or InvalidArgument, naming the file
+// and the line.
 absl::StatusOr<std::unique_ptr<TextTokenizer>> LoadGpt2Bpe(const std::filesystem::path& folder);
 
 }  // namespace nsa

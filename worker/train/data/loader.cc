@@ -5,8 +5,10 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "common/log.h"
-#include "common/status.h"
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "common/job/data_source.h"
+#include "common/job/enum_words.h"
 #include "worker/train/data/batches.h"
 #include "worker/train/data/prefetch.h"
 #include "worker/train/data/synthetic.h"
@@ -14,10 +16,10 @@
 namespace nsa {
 namespace {
 
-// Sources without files have that many rows of training, and as many behind them for validation.
+// A generated source has this many rows for training, and as many after them for validation.
 constexpr int64_t kEndlessRows = int64_t{1} << 40;
 
-// Validation rows have an order of their own, the same in every validation.
+// Changes the seed of the order of validation rows. The order is the same in every validation.
 constexpr int64_t kEvalOrder = 0x6576616c;
 
 BatchShape ShapeFor(const LoaderOptions& options) {
@@ -38,27 +40,18 @@ absl::Duration Timeout(const v1::DataSpec& data) {
   return seconds > 0 ? absl::Seconds(seconds) : absl::Seconds(60);
 }
 
-bool HasNoFiles(v1::DataSource source) {
-  return source == v1::DATA_SOURCE_UNSPECIFIED || source == v1::DATA_SOURCE_SYNTHETIC ||
-         source == v1::DATA_SOURCE_UNIFORM;
+std::shared_ptr<RowSource> GeneratedRows(const LoaderOptions& options, v1::DataSource source,
+                                         bool validation) {
+  return MakeGeneratedRows(source, options.spec.train().seed(), options.vocab, kEndlessRows,
+                           validation ? kEndlessRows : 0);
 }
 
-std::shared_ptr<RowSource> MakeRows(const LoaderOptions& options, v1::DataSource source,
-                                    bool validation) {
-  const int64_t seed = options.spec.train().seed();
-  const int64_t first = validation ? kEndlessRows : 0;
-  if (source == v1::DATA_SOURCE_UNIFORM) {
-    return std::make_shared<UniformRows>(seed, options.vocab, kEndlessRows, first);
-  }
-  return std::make_shared<SyntheticRows>(seed, options.vocab, kEndlessRows, first);
-}
-
-CorpusInfo InfoWithoutFiles(const LoaderOptions& options, v1::DataSource source) {
+CorpusInfo GeneratedInfo(const LoaderOptions& options, v1::DataSource source) {
   CorpusInfo info;
   info.source = source;
-  info.fingerprint = absl::StrFormat("%s-seed-%d-vocab-%d",
-                                     source == v1::DATA_SOURCE_UNIFORM ? "uniform" : "synthetic",
-                                     options.spec.train().seed(), options.vocab);
+  info.fingerprint = absl::StrFormat(
+      "%s-seed-%d-vocab-%d", EnumWord(*v1::DataSource_descriptor()->FindValueByNumber(source)),
+      options.spec.train().seed(), options.vocab);
   return info;
 }
 
@@ -79,8 +72,8 @@ absl::Status CheckOptions(const LoaderOptions& options) {
 
 absl::Status TooFewTokens(std::string_view field, int64_t tokens, int32_t seq_len) {
   return absl::InvalidArgumentError(absl::StrFormat(
-      "%s: %d tokens (train.seq_len + 1 = %d at least); add text or shorten train.seq_len", field,
-      tokens, seq_len + 1));
+      "%s: %d tokens (at least train.seq_len + 1 = %d); add text or use a smaller train.seq_len",
+      field, tokens, seq_len + 1));
 }
 
 }  // namespace
@@ -102,26 +95,26 @@ class DataLoader::Impl {
     eval_.emplace(shape, std::move(val));
   }
 
-  // Every batch from now on is synthetic.
+  // Every later batch is synthetic.
   void FallBack(const absl::Status& why) {
     fell_back_ = true;
-    train_ = MakeRows(options_, v1::DATA_SOURCE_SYNTHETIC, false);
+    train_ = GeneratedRows(options_, v1::DATA_SOURCE_SYNTHETIC, false);
     prefetcher_.reset();
-    spdlog::warn("data: training on synthetic tokens: {}", std::string(why.message()));
+    spdlog::warn("data: the run continues on synthetic tokens: {}", std::string(why.message()));
     if (options_.on_fallback) options_.on_fallback(std::string(why.message()));
   }
 
   absl::Status Seek(const v1::DataCursor& cursor) {
     if (prefetcher_) return absl::FailedPreconditionError("data loader: Seek() after Next()");
     if (!fell_back_ && cursor.fingerprint() != info_.fingerprint) {
-      return absl::FailedPreconditionError(
-          absl::StrFormat("data: the files are not those of the checkpoint (fingerprint %s, "
-                          "checkpoint %s); put the "
-                          "old files back, or start afresh in another train.out_dir",
-                          info_.fingerprint, cursor.fingerprint()));
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "data: the files changed since the checkpoint was written (fingerprint %s, "
+          "checkpoint %s); restore the old files, or start again in another "
+          "train.out_dir",
+          info_.fingerprint, cursor.fingerprint()));
     }
     if (cursor.epoch() < 0 || cursor.sequence() < 0) {
-      return absl::InvalidArgumentError("data cursor: a negative position");
+      return absl::InvalidArgumentError("data cursor: negative position");
     }
     fingerprint_ = cursor.fingerprint();
     position_ = Advance({cursor.epoch(), cursor.sequence()}, 0, train_->rows());
@@ -196,7 +189,7 @@ class DataLoader::Impl {
   const BatchShape shape_;
   std::shared_ptr<RowSource> train_;
   CorpusInfo info_;
-  std::string fingerprint_;  // of the cursor: the corpus's, also while it cannot be read
+  std::string fingerprint_;  // for the cursor: of the corpus, even after a fallback
   std::optional<BatchMaker> eval_;
   std::optional<Prefetcher> prefetcher_;
   DataPosition position_;
@@ -210,21 +203,22 @@ DataLoader::~DataLoader() = default;
 absl::StatusOr<std::unique_ptr<DataLoader>> DataLoader::Open(LoaderOptions options) {
   NSA_RETURN_IF_ERROR(CheckOptions(options));
   const v1::DataSpec& data = options.spec.data();
-  if (HasNoFiles(data.source())) {
-    auto train = MakeRows(options, data.source(), false);
-    auto val = MakeRows(options, data.source(), true);
-    CorpusInfo info = InfoWithoutFiles(options, train->source());
+  if (!DataSourceInfoOf(data.source()).has_files()) {
+    auto train = GeneratedRows(options, data.source(), false);
+    auto val = GeneratedRows(options, data.source(), true);
+    CorpusInfo info = GeneratedInfo(options, train->source());
     return FromRows(std::move(options), std::move(train), std::move(val), std::move(info));
   }
   absl::StatusOr<Corpus> corpus =
       LoadCorpus(data, options.vocab, Timeout(data), options.on_progress);
   if (!corpus.ok()) {
     if (!data.allow_synthetic_fallback()) return corpus.status();
-    auto rows = MakeRows(options, v1::DATA_SOURCE_SYNTHETIC, false);
-    // Validated together with ranks that could read the files, or not at all.
+    auto rows = GeneratedRows(options, v1::DATA_SOURCE_SYNTHETIC, false);
+    // Validation is collective, so this rank must validate exactly when the ranks that could read
+    // their files do.
     const bool validates = data.val_path_size() > 0 || data.val_fraction() > 0;
-    auto val = validates ? MakeRows(options, v1::DATA_SOURCE_SYNTHETIC, true) : nullptr;
-    CorpusInfo info = InfoWithoutFiles(options, v1::DATA_SOURCE_SYNTHETIC);
+    auto val = validates ? GeneratedRows(options, v1::DATA_SOURCE_SYNTHETIC, true) : nullptr;
+    CorpusInfo info = GeneratedInfo(options, v1::DATA_SOURCE_SYNTHETIC);
     auto impl = std::make_unique<Impl>(std::move(options), std::move(rows), std::move(val),
                                        std::move(info));
     impl->FallBack(corpus.status());
@@ -257,8 +251,7 @@ absl::StatusOr<std::unique_ptr<DataLoader>> DataLoader::FromRows(LoaderOptions o
   if (options.spec.data().on_exhausted() == v1::ON_EXHAUSTED_STOP && train->rows() < step_rows) {
     return absl::InvalidArgumentError(
         absl::StrFormat("data.path: %d rows of %d tokens (a step takes %d, and data.on_exhausted "
-                        "is stop); add text "
-                        "or make the batch smaller",
+                        "is stop); add text or use a smaller batch",
                         train->rows(), spec.seq_len(), step_rows));
   }
   return std::unique_ptr<DataLoader>(new DataLoader(std::make_unique<Impl>(

@@ -1,8 +1,8 @@
-// The order of rows within an epoch: a permutation that is computed, not stored.
+// The order of the rows in an epoch: a permutation that is computed, not stored.
 //
-// A four-round Feistel network over the smallest even number of bits that holds `rows`, walked
-// until the value falls below `rows` (fewer than four rounds of walking on average). It is a
-// bijection for every key, so an epoch shows each row exactly once.
+// A four-round Feistel network over the smallest even number of bits that can hold `rows`. It is
+// applied again until the value is below `rows`, fewer than four times on average. It is a
+// bijection for every key, so each epoch contains each row exactly once.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ class RowOrder {
   // rows ≥ 1.
   RowOrder(int64_t seed, int64_t rows);
 
-  // The row shown as number `sequence` in [0, rows) of epoch `epoch`.
+  // The row at position `sequence`, in [0, rows), of epoch `epoch`.
   int64_t Row(int64_t epoch, int64_t sequence) const;
 
   int64_t rows() const { return rows_; }

@@ -6,14 +6,16 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "common/clock.h"
-#include "common/mutex.h"
-#include "common/thread_name.h"
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "common/base/reason.h"
+#include "common/base/thread_name.h"
 
 namespace nsa {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Seconds(1);  // with a thread that is within the source
+constexpr absl::Duration kPatience =
+    absl::Seconds(1);  // how long the destructor waits for the thread
 
 }  // namespace
 
@@ -25,11 +27,12 @@ struct Prefetcher::Shared {
   Mutex mutex;
   CondVar changed;
   std::deque<Item> ready ABSL_GUARDED_BY(mutex);
-  std::optional<absl::Status> ended ABSL_GUARDED_BY(mutex);  // no batch comes after `ready`
+  std::optional<absl::Status> ended
+      ABSL_GUARDED_BY(mutex);  // set when no batch follows those in `ready`
   bool cancelled ABSL_GUARDED_BY(mutex) = false;
-  bool finished ABSL_GUARDED_BY(mutex) = false;  // the thread has left the source for good
+  bool finished ABSL_GUARDED_BY(mutex) = false;  // the thread will not use the source again
 
-  // False when the thread has to end.
+  // False if the thread must end.
   bool Put(Item item) {
     const MutexLock lock(&mutex);
     while (ready.size() >= kAhead && !cancelled) changed.Wait(&mutex);
@@ -47,7 +50,7 @@ struct Prefetcher::Shared {
 
 Prefetcher::Prefetcher(PrefetchOptions options, BatchMaker maker)
     : shared_(std::make_shared<Shared>(options, std::move(maker))) {
-  // Detached, because it may hang in the source for ever; it holds what it uses.
+  // Detached, because it may hang in the source forever; it shares ownership of what it uses.
   std::thread([shared = shared_] {
     NameThread("prefetch");
     Run(shared);
@@ -76,9 +79,10 @@ void Prefetcher::Run(const std::shared_ptr<Shared>& shared) {
     const int64_t needed = int64_t{1} * options.batch_size * options.micro_steps;
     const bool too_few = position.epoch > 0 || position.sequence + needed > rows;
     if (options.stop_at_end && micro == 0 && too_few) {
-      shared->End(absl::OutOfRangeError(absl::StrFormat(
-          "DATA_EXHAUSTED: %d of %d rows used, a step takes %d (data.on_exhausted: stop)",
-          position.epoch > 0 ? rows : position.sequence, rows, needed)));
+      shared->End(ReasonError(
+          absl::StatusCode::kOutOfRange, Reason::kDataExhausted,
+          absl::StrFormat("%d of %d rows used, a step takes %d (data.on_exhausted: stop)",
+                          position.epoch > 0 ? rows : position.sequence, rows, needed)));
       return;
     }
     absl::StatusOr<Batch> batch = shared->maker.Make(position);
@@ -99,9 +103,11 @@ absl::StatusOr<Prefetcher::Item> Prefetcher::Next(absl::Duration timeout) {
   while (shared_->ready.empty() && !shared_->ended) {
     const absl::Duration left = deadline - clock.Monotonic();
     if (left <= absl::ZeroDuration()) {
-      return absl::DeadlineExceededError(absl::StrFormat(
-          "DATA_STALLED: no batch for %s (data.loader_timeout_seconds); is the source alive?",
-          absl::FormatDuration(timeout)));
+      return ReasonError(
+          absl::StatusCode::kDeadlineExceeded, Reason::kDataStalled,
+          absl::StrFormat(
+              "no batch for %s (data.loader_timeout_seconds); does the file system respond?",
+              absl::FormatDuration(timeout)));
     }
     shared_->changed.WaitFor(&shared_->mutex, left);
   }

@@ -12,20 +12,21 @@ namespace nsa {
 
 struct PrefetchOptions {
   DataPosition start;
-  int32_t micro_step = 0;    // of the step that the first batch belongs to
-  int32_t micro_steps = 1;   // micro-batches of a step
-  int32_t batch_size = 1;    // rows a micro-batch takes over all ranks
+  int32_t micro_step = 0;    // index of the first batch within its step
+  int32_t micro_steps = 1;   // micro-batches in a step
+  int32_t batch_size = 1;    // rows in a micro-batch, over all ranks
   bool stop_at_end = false;  // on_exhausted: stop
 };
 
-// One caller at a time.
+// Only one thread may call it at a time.
 class Prefetcher {
  public:
   static constexpr size_t kAhead = 4;  // batches
 
   Prefetcher(PrefetchOptions options, BatchMaker maker);
 
-  // Ends the thread; one that is stuck in the source is left behind (what it uses is shared).
+  // Ends the thread. A thread that hangs in the source is left behind; it shares ownership of what
+  // it uses.
   ~Prefetcher();
 
   Prefetcher(const Prefetcher&) = delete;
@@ -36,8 +37,8 @@ class Prefetcher {
     DataPosition after;
   };
 
-  // The next batch. The source's error, again at every call; OutOfRange with DATA_EXHAUSTED;
-  // DeadlineExceeded with DATA_STALLED.
+  // The next batch. An error of the source is returned again by every later call. OutOfRange with
+  // Reason::kDataExhausted; DeadlineExceeded with Reason::kDataStalled.
   absl::StatusOr<Item> Next(absl::Duration timeout);
 
  private:

@@ -1,4 +1,4 @@
-// Random numbers that are a pure function of a key: the same on every machine, rank and thread.
+// Random numbers that depend only on a key: the same on every machine, rank and thread.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ inline uint64_t Mix(uint64_t x) {
 inline uint64_t Mix(uint64_t a, uint64_t b) { return Mix(Mix(a) ^ b); }
 inline uint64_t Mix(uint64_t a, uint64_t b, uint64_t c) { return Mix(Mix(a, b) ^ c); }
 
-// A sequence from one key.
+// The random numbers of one key.
 class KeyedRandom {
  public:
   explicit KeyedRandom(uint64_t key) : key_(key) {}

@@ -1,4 +1,4 @@
-// Rows of S + 1 tokens: what the loader draws from.
+// Sources of rows of S + 1 tokens, from which the loader makes batches.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace nsa {
 
-// A fixed number of rows, each a pure function of its index. One thread at a time.
+// A fixed number of rows; each depends only on its index. One thread at a time.
 class RowSource {
  public:
   virtual ~RowSource() = default;
@@ -22,7 +22,8 @@ class RowSource {
 
   virtual v1::DataSource source() const = 0;
 
-  // Fills `tokens`, of the S + 1 that the source was made for, with row `row` in [0, rows()).
+  // Fills `tokens`, which holds the S + 1 tokens that the source was made for, with row `row` in
+  // [0, rows()).
   virtual absl::Status Read(int64_t row, std::span<int32_t> tokens) = 0;
 };
 

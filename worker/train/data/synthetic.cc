@@ -73,4 +73,14 @@ absl::Status UniformRows::Read(int64_t row, std::span<int32_t> tokens) {
   return absl::OkStatus();
 }
 
+std::shared_ptr<RowSource> MakeGeneratedRows(v1::DataSource source, int64_t seed, int32_t vocab,
+                                             int64_t rows, int64_t first_row) {
+  switch (source) {
+    case v1::DATA_SOURCE_UNIFORM:
+      return std::make_shared<UniformRows>(seed, vocab, rows, first_row);
+    default:
+      return std::make_shared<SyntheticRows>(seed, vocab, rows, first_row);
+  }
+}
+
 }  // namespace nsa

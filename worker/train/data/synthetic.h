@@ -1,8 +1,9 @@
-// Sources without files.
+// Generated data sources.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -10,17 +11,19 @@
 
 namespace nsa {
 
-// A task that a model can learn, in three parts of rising difficulty:
-//   order 1–2   each token is one of four candidates (odds 8 : 4 : 2 : 2) that depend on the token
-//               before it and on three bits of the one before that: 1.21 nats a token;
-//   copying     now and then 8 to 31 tokens are repeated from at least 32 tokens before; attention
-//               can find them, a Markov model cannot;
-//   documents   of 64 to 511 tokens, each begun by token 0.
-// Tokens are in [0, min(vocab, 64)). Row i is a pure function of (seed, i).
+// A task that a model can learn, in three parts of increasing difficulty:
+//   order 1–2   Each token is one of four candidates (odds 8 : 4 : 2 : 2). They depend on the
+//   previous
+//               token and on three bits of the one before: 1.21 nats per token.
+//   copying     Sometimes 8 to 31 tokens are repeated from at least 32 tokens earlier. Attention
+//   can
+//               find them; a Markov model cannot.
+//   documents   of 64 to 511 tokens, each starting with token 0.
+// Tokens are in [0, min(vocab, 64)). Row i depends only on (seed, i).
 class SyntheticRows final : public RowSource {
  public:
-  // Rows of S + 1 tokens numbered from `first_row`. Validation takes another range of numbers than
-  // training, from the same tables.
+  // Rows of S + 1 tokens, numbered from `first_row`. Validation uses the same tables as training,
+  // but other row numbers.
   SyntheticRows(int64_t seed, int32_t vocab, int64_t rows, int64_t first_row);
 
   int64_t rows() const override { return rows_; }
@@ -29,7 +32,7 @@ class SyntheticRows final : public RowSource {
   absl::Status Read(int64_t row, std::span<int32_t> tokens) override;
 
  private:
-  static constexpr int kSlots = 8;  // what is kept of the token before last
+  static constexpr int kSlots = 8;  // values kept of the token before the last
 
   int32_t Draw(uint64_t random, int32_t before_last, int32_t last) const;
 
@@ -40,8 +43,8 @@ class SyntheticRows final : public RowSource {
   std::vector<std::array<uint8_t, 4>> candidates_;  // [kSlots, alphabet]
 };
 
-// Independent uniform tokens in [0, vocab): the best loss is ln V, and a lower one means that the
-// model sees what it predicts.
+// Independent uniform tokens in [0, vocab). The best possible loss is ln V; a lower loss means that
+// the model sees the tokens that it predicts.
 class UniformRows final : public RowSource {
  public:
   UniformRows(int64_t seed, int32_t vocab, int64_t rows, int64_t first_row)
@@ -58,5 +61,9 @@ class UniformRows final : public RowSource {
   const int64_t rows_;
   const int64_t first_row_;
 };
+
+// The rows of a generated source, numbered from `first_row`; synthetic ones for any other source.
+std::shared_ptr<RowSource> MakeGeneratedRows(v1::DataSource source, int64_t seed, int32_t vocab,
+                                             int64_t rows, int64_t first_row);
 
 }  // namespace nsa

@@ -7,7 +7,7 @@
 namespace nsa {
 namespace {
 
-constexpr size_t kSlice = size_t{1} << 20;  // between two looks at the progress
+constexpr size_t kSlice = size_t{1} << 20;  // bytes between two checks of the progress
 
 class Bytes final : public TextTokenizer {
  public:
@@ -30,9 +30,7 @@ class Bytes final : public TextTokenizer {
 
 }  // namespace
 
-absl::Status EncodingCancelled() {
-  return absl::CancelledError("tokenizer: nobody waits for the tokens");
-}
+absl::Status EncodingCancelled() { return absl::CancelledError("tokenizer: cancelled"); }
 
 std::unique_ptr<TextTokenizer> ByteTokenizer() { return std::make_unique<Bytes>(); }
 

@@ -1,4 +1,4 @@
-// Text to tokens and back.
+// Turns text into tokens and back.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ class TextTokenizer {
   // The token that begins a document.
   virtual int32_t separator() const = 0;
 
-  // Appends the tokens of `text`, which may be a whole file. `progress` may be null; its bytes rise
-  // by those of the text, on the way, and Cancelled is returned once it is cancelled.
+  // Appends the tokens of `text`, which may be a whole file. `progress` may be null. Its `bytes`
+  // grow with the text that is done, and Encode() returns Cancelled once `cancelled` is set.
   virtual absl::Status Encode(std::string_view text, std::vector<uint16_t>* tokens,
                               ReadProgress* progress = nullptr) const = 0;
 
@@ -33,7 +33,7 @@ class TextTokenizer {
   virtual std::string Decode(int32_t token) const = 0;
 };
 
-// What Encode() returns once its progress is cancelled.
+// What Encode() returns once `cancelled` is set.
 absl::Status EncodingCancelled();
 
 // UTF-8 bytes; vocabulary 256, byte 0 begins a document.

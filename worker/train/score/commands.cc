@@ -6,7 +6,7 @@
 #include <numbers>
 
 #include "absl/strings/str_format.h"
-#include "common/status.h"
+#include "common/base/status.h"
 #include "worker/train/score/score.h"
 #include "worker/train/score/trained_model.h"
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "common/status.h"
+#include "common/base/status.h"
 #include "worker/train/data/random.h"
 
 namespace nsa {

@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "absl/strings/str_format.h"
-#include "common/atomic_file.h"
-#include "common/status.h"
+#include "common/base/status.h"
+#include "common/run/atomic_file.h"
 
 namespace nsa {
 namespace {

@@ -1,10 +1,10 @@
 #include "worker/train/score/trained_model.h"
 
 #include "absl/strings/str_cat.h"
-#include "common/checkpoint_dir.h"
-#include "common/estimate.h"
-#include "common/log.h"
-#include "common/status.h"
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "common/checkpoint/checkpoint_dir.h"
+#include "common/estimate/estimate.h"
 #include "worker/train/checkpoint/checkpoint.h"
 
 namespace nsa {

@@ -11,8 +11,8 @@
 #include "kernels/exec.h"
 #include "nsa/v1/checkpoint.pb.h"
 #include "worker/train/data/tokenizer.h"
-#include "worker/train/model.h"
-#include "worker/train/parameters.h"
+#include "worker/train/model/model.h"
+#include "worker/train/model/parameters.h"
 
 namespace nsa {
 

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/atomic_file.h"
-#include "common/status.h"
+#include "common/base/status.h"
+#include "common/run/atomic_file.h"
 
 namespace nsa {
 
@@ -17,16 +17,16 @@ absl::StatusOr<std::unique_ptr<AppendFile>> AppendFile::Open(Folder folder, cons
                                                              std::string_view header,
                                                              const Keep& keep) {
   constexpr int kFlags = O_RDWR | O_CREAT | O_APPEND;
-  NSA_ASSIGN_OR_RETURN(int fd, folder.Open(name, kFlags));
-  auto file = std::unique_ptr<AppendFile>(new AppendFile(folder, name, fd));
-  NSA_ASSIGN_OR_RETURN(const std::string content, ReadWholeFile(fd, file->path()));
+  NSA_ASSIGN_OR_RETURN(Fd fd, folder.Open(name, kFlags));
+  auto file = std::unique_ptr<AppendFile>(new AppendFile(folder, name, std::move(fd)));
+  NSA_ASSIGN_OR_RETURN(const std::string content, ReadWholeFile(file->fd_.get(), file->path()));
   const size_t kept = keep(content);
   if (kept == 0 && !content.empty()) {
     NSA_RETURN_IF_ERROR(folder.Rename(name, name + ".old"));
     NSA_ASSIGN_OR_RETURN(fd, folder.Open(name, kFlags));
-    file.reset(new AppendFile(std::move(folder), name, fd));
+    file.reset(new AppendFile(std::move(folder), name, std::move(fd)));
   }
-  if (ftruncate(fd, static_cast<off_t>(kept)) != 0) {
+  if (ftruncate(file->fd_.get(), static_cast<off_t>(kept)) != 0) {
     return absl::ErrnoToStatus(errno, file->path());
   }
   file->size_ = static_cast<int64_t>(kept);
@@ -34,19 +34,17 @@ absl::StatusOr<std::unique_ptr<AppendFile>> AppendFile::Open(Folder folder, cons
   return file;
 }
 
-AppendFile::~AppendFile() { close(fd_); }
-
 absl::Status AppendFile::Append(std::string_view record) {
   ssize_t written = 0;
   do {
-    written = write(fd_, record.data(), record.size());
+    written = write(fd_.get(), record.data(), record.size());
   } while (written < 0 && errno == EINTR);
   if (written == static_cast<ssize_t>(record.size())) {
     size_ += written;
     return absl::OkStatus();
   }
   const int error = written < 0 ? errno : ENOSPC;
-  if (written > 0 && ftruncate(fd_, size_) != 0) {
+  if (written > 0 && ftruncate(fd_.get(), size_) != 0) {
     return absl::DataLossError(absl::StrCat(path(), ": a record was cut short"));
   }
   return absl::ErrnoToStatus(error, path());

@@ -7,9 +7,11 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/fd.h"
 #include "worker/train/folder.h"
 
 namespace nsa {
@@ -26,23 +28,22 @@ class AppendFile {
   static absl::StatusOr<std::unique_ptr<AppendFile>> Open(Folder folder, const std::string& name,
                                                           std::string_view header,
                                                           const Keep& keep);
-  ~AppendFile();
 
   // Appends with one write(2). When that fails or is cut short (a full disk) the file is as before.
   absl::Status Append(std::string_view record);
 
   // FailedPrecondition when another file, or none, has the name by now. Records still go to the
   // one that was opened.
-  absl::Status CheckInPlace() const { return folder_.CheckInPlace(name_, fd_); }
+  absl::Status CheckInPlace() const { return folder_.CheckInPlace(name_, fd_.get()); }
 
  private:
-  AppendFile(Folder folder, std::string name, int fd)
-      : folder_(std::move(folder)), name_(std::move(name)), fd_(fd) {}
+  AppendFile(Folder folder, std::string name, Fd fd)
+      : folder_(std::move(folder)), name_(std::move(name)), fd_(std::move(fd)) {}
   std::string path() const { return (folder_.path() / name_).string(); }
 
   const Folder folder_;
   const std::string name_;
-  const int fd_;
+  const Fd fd_;
   int64_t size_ = 0;
 };
 

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "absl/time/clock.h"
-#include "common/version.h"
+#include "common/base/version.h"
 #include "google/protobuf/util/json_util.h"
 #include "nlohmann/json.hpp"
 

@@ -7,8 +7,8 @@
 #include <memory>
 
 #include "absl/status/status.h"
-#include "common/journal.h"
-#include "common/mutex.h"
+#include "common/base/mutex.h"
+#include "common/run/journal.h"
 #include "nsa/v1/telemetry.pb.h"
 
 namespace nsa {

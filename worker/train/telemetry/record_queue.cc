@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "common/clock.h"
-#include "common/thread_name.h"
+#include "common/base/clock.h"
+#include "common/base/thread_name.h"
 
 namespace nsa {
 

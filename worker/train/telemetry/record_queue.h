@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "absl/time/time.h"
-#include "common/mutex.h"
+#include "common/base/mutex.h"
 #include "nsa/v1/telemetry.pb.h"
 
 namespace nsa {

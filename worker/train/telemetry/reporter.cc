@@ -11,10 +11,10 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
-#include "common/clock.h"
-#include "common/journal.h"
-#include "common/log.h"
-#include "common/status.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "common/run/journal.h"
 #include "worker/train/telemetry/files.h"
 #include "worker/train/telemetry/formats.h"
 #include "worker/train/telemetry/patient_journal.h"
@@ -142,7 +142,7 @@ class Reporter::Impl {
     const std::string why =
         absl::StrCat(what, where.what_to_do.empty() ? "" : "; ", where.what_to_do);
     trouble_.Show(why);
-    Tell("TELEMETRY_FAILED", absl::StrCat(why, "; training continues"), v1::SEVERITY_WARNING);
+    Tell(Reason::kTelemetryFailed, absl::StrCat(why, "; training continues"), v1::SEVERITY_WARNING);
   }
 
   void TellThatItIsOver() {
@@ -150,17 +150,17 @@ class Reporter::Impl {
     told_dropped_ += rows;
     const int64_t records = journal_ == nullptr ? 0 : journal_->lost() - told_lost_;
     told_lost_ += records;
-    Tell("TELEMETRY_RESTORED",
+    Tell(Reason::kTelemetryRestored,
          absl::StrFormat("files and journal are written again; %d rows are missing in out_dir, "
                          "%d records in the journal",
                          rows, records),
          v1::SEVERITY_INFO);
   }
 
-  void Tell(const std::string& reason, const std::string& text, v1::Severity severity) {
+  void Tell(Reason reason, const std::string& text, v1::Severity severity) {
     v1::WorkerRecord record;
     v1::WorkerEvent& event = *record.mutable_event();
-    event.set_reason(reason);
+    event.set_reason(Word(reason));
     event.set_text(text);
     event.set_severity(severity);
     Report(std::move(record));
@@ -237,9 +237,9 @@ void Reporter::Event(const v1::WorkerEvent& event) {
   impl_->Report(std::move(record));
 }
 
-void Reporter::Event(const std::string& reason, const std::string& text, v1::Severity severity) {
+void Reporter::Event(Reason reason, const std::string& text, v1::Severity severity) {
   v1::WorkerEvent event;
-  event.set_reason(reason);
+  event.set_reason(Word(reason));
   event.set_text(text);
   event.set_severity(severity);
   Event(event);

@@ -25,6 +25,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/base/reason.h"
 #include "nsa/v1/job.pb.h"
 #include "nsa/v1/telemetry.pb.h"
 #include "worker/train/folder.h"
@@ -65,7 +66,7 @@ class Reporter {
   void Eval(const v1::EvalRecord& eval);
   void Checkpoint(const v1::CheckpointRecord& checkpoint);
   void Event(const v1::WorkerEvent& event);
-  void Event(const std::string& reason, const std::string& text, v1::Severity severity);
+  void Event(Reason reason, const std::string& text, v1::Severity severity);
 
   // Waits until the files have every record reported so far, for ten seconds at most.
   void Flush();

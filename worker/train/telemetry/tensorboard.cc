@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "worker/train/telemetry/crc32c.h"

@@ -1,0 +1,36 @@
+#include "client/commands/commands.h"
+
+namespace nsa::client {
+
+// One row for each command, in the order of `nsactl --help`. A row Name stands for the function
+// AddName(), which the command's own file defines.
+#define NSACTL_COMMANDS(ROW) \
+  ROW(Submit)                \
+  ROW(Validate)              \
+  ROW(List)                  \
+  ROW(Describe)              \
+  ROW(Watch)                 \
+  ROW(Logs)                  \
+  ROW(Events)                \
+  ROW(Metrics)               \
+  ROW(Stop)                  \
+  ROW(Resume)                \
+  ROW(Delete)                \
+  ROW(DumpStack)             \
+  ROW(Checkpoint)            \
+  ROW(Nodes)                 \
+  ROW(Version)               \
+  ROW(Context)               \
+  ROW(Completion)
+
+#define NSACTL_DECLARE(name) void Add##name(Cli* cli);
+NSACTL_COMMANDS(NSACTL_DECLARE)
+#undef NSACTL_DECLARE
+
+void AddCommands(Cli* cli) {
+#define NSACTL_ADD(name) Add##name(cli);
+  NSACTL_COMMANDS(NSACTL_ADD)
+#undef NSACTL_ADD
+}
+
+}  // namespace nsa::client

@@ -1,0 +1,231 @@
+// nsactl completion: scripts for the shells, and the candidates that they ask for.
+#include "client/commands/completion.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "client/cli.h"
+#include "client/connect/endpoint.h"
+#include "client/show/job_text.h"
+
+namespace nsa::client {
+namespace {
+
+constexpr char kBash[] = R"(# bash completion for nsactl. Use: source <(nsactl completion bash)
+_nsactl() {
+  local current="${COMP_WORDS[COMP_CWORD]}" line value
+  COMPREPLY=()
+  while IFS= read -r line; do
+    if [[ "$line" == ":files" ]]; then
+      compopt -o filenames 2>/dev/null
+      while IFS= read -r value; do COMPREPLY+=("$value"); done < <(compgen -f -- "$current")
+      continue
+    fi
+    value="${line%%$'\t'*}"
+    if [[ "$value" == "$current"* ]]; then COMPREPLY+=("$value"); fi
+  done < <("${COMP_WORDS[0]}" __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
+}
+complete -F _nsactl nsactl
+)";
+
+constexpr char kZsh[] = R"(#compdef nsactl
+# zsh completion for nsactl. Use: source <(nsactl completion zsh)
+_nsactl() {
+  local line files=0
+  local -a candidates
+  for line in "${(@f)$("${words[1]}" __complete "${(@)words[2,CURRENT]}" 2>/dev/null)}"; do
+    if [[ "$line" == ":files" ]]; then
+      files=1
+    elif [[ -n "$line" ]]; then
+      candidates+=("${${line%%$'\t'*}//:/\\:}:${line#*$'\t'}")
+    fi
+  done
+  (( ${#candidates} )) && _describe 'nsactl' candidates
+  (( files )) && _files
+}
+compdef _nsactl nsactl
+)";
+
+constexpr char kFish[] = R"(# fish completion for nsactl. Use: nsactl completion fish | source
+function __nsactl_complete
+    set -l words (commandline -opc) (commandline -ct)
+    for line in ($words[1] __complete $words[2..-1] 2>/dev/null)
+        if test "$line" = ":files"
+            __fish_complete_path (commandline -ct)
+        else
+            echo $line
+        end
+    end
+end
+complete -c nsactl -f -a '(__nsactl_complete)'
+)";
+
+void AddContexts(Candidates* result) {
+  const auto config = ReadClientConfig(ClientConfigPath());
+  if (!config.ok()) return;
+  for (const v1::ClientContext& context : config->contexts()) {
+    result->values.push_back({context.name(), context.address()});
+  }
+}
+
+// Jobs that the command can do something with: one that runs cannot be resumed.
+bool Suits(const std::string& command, v1::Job::State state) {
+  if (command == "stop" || command == "dump-stack") return !HasEnded(state);
+  if (command == "delete") return HasEnded(state);
+  if (command == "resume") return state == v1::Job::STATE_STOPPED || state == v1::Job::STATE_FAILED;
+  return true;
+}
+
+void AddJobs(Session& session, const std::string& command, Candidates* result) {
+  session.flags().timeout_seconds = 0.5;
+  const absl::StatusOr<Client*> client = session.client();
+  if (!client.ok()) return;
+  v1::ListJobsRequest request;
+  request.set_page_size(200);
+  const auto jobs = (*client)->Call<v1::ListJobsResponse>(request);
+  if (!jobs.ok()) return;
+  std::set<std::string> names;
+  for (const v1::Job& job : jobs->jobs()) {
+    if (!Suits(command, job.state())) continue;
+    const std::string what = StateName(job.state()) + " " + StepText(job.progress());
+    if (names.insert(job.name()).second) result->values.push_back({job.name(), what});
+    result->values.push_back({job.id(), job.name() + " " + what});
+  }
+}
+
+// Values of the positional or the flag that is called `name`.
+void AddValues(Session& session, const std::string& command, const std::string& name,
+               const std::string& type, Candidates* result) {
+  const auto words = [result](std::initializer_list<const char*> list) {
+    for (const char* word : list) result->values.push_back({word, ""});
+  };
+  if (name == "JOB") AddJobs(session, command, result);
+  if (name == "JOB|PATH") {
+    AddJobs(session, command, result);
+    result->files = true;
+  }
+  if (name == "FILE" || type == "FILE") result->files = true;
+  if (name == "SHELL") words({"bash", "zsh", "fish"});
+  if (name == "NAME" || name == "--context") AddContexts(result);
+  if (name == "--output") words({"table", "wide", "json", "yaml", "name"});
+  if (name == "--state") {
+    words({"active", "queued", "preflight", "starting", "running", "restarting", "stopping",
+           "succeeded", "failed", "stopped"});
+  }
+}
+
+// The command under `words`, after its groups: checkpoint, verify.
+using Path = std::vector<const CommandShape*>;
+
+// A flag of the command or of those above it; null when there is none.
+const CommandShape::Option* FindFlag(const Path& path, const std::string& word) {
+  const std::string name = word.substr(0, word.find('='));
+  for (auto command = path.rbegin(); command != path.rend(); ++command) {
+    for (const CommandShape::Option& option : (*command)->options) {
+      if (std::ranges::find(option.names, name) != option.names.end()) return &option;
+    }
+  }
+  return nullptr;
+}
+
+const CommandShape* FindCommand(const CommandShape& parent, const std::string& name) {
+  const auto found = std::ranges::find(parent.commands, name, &CommandShape::name);
+  return found != parent.commands.end() ? &*found : nullptr;
+}
+
+// What the words before the last one have settled.
+struct Position {
+  Path path;                                       // from nsactl to the command
+  size_t arguments = 0;                            // words that are neither command nor flag
+  const CommandShape::Option* awaiting = nullptr;  // the flag whose value comes next
+};
+
+Position Walk(Session& session, const CommandShape& root, const std::vector<std::string>& words) {
+  Position at{.path = {&root}};
+  for (size_t i = 0; i + 1 < words.size(); ++i) {
+    const std::string& word = words[i];
+    if (at.awaiting != nullptr) {
+      if (at.awaiting->name == "--address") session.flags().address = word;
+      if (at.awaiting->name == "--context") session.flags().context = word;
+      at.awaiting = nullptr;
+    } else if (word.size() > 1 && word[0] == '-') {
+      const CommandShape::Option* option = FindFlag(at.path, word);
+      const bool takes_value = option != nullptr && option->takes_value;
+      if (takes_value && !absl::StrContains(word, "=")) at.awaiting = option;
+    } else if (i == 0 && word == "help") {
+      continue;
+    } else if (const CommandShape* command = FindCommand(*at.path.back(), word)) {
+      at.path.push_back(command);
+    } else {
+      ++at.arguments;
+    }
+  }
+  return at;
+}
+
+void AddFlags(const Path& path, Candidates* result) {
+  std::set<std::string> seen;
+  for (auto command = path.rbegin(); command != path.rend(); ++command) {
+    for (const CommandShape::Option& option : (*command)->options) {
+      if (option.argument || option.name.empty() || !seen.insert(option.name).second) continue;
+      result->values.push_back({option.name, option.what});
+    }
+  }
+}
+
+// Values of the argument that comes next.
+void AddArgument(Session& session, const Position& at, Candidates* result) {
+  const CommandShape& command = *at.path.back();
+  size_t place = 0;
+  for (const CommandShape::Option& option : command.options) {
+    if (!option.argument) continue;
+    const bool next = option.takes_many ? at.arguments >= place : at.arguments == place;
+    ++place;
+    if (next) AddValues(session, command.name, option.name, "", result);
+  }
+}
+
+}  // namespace
+
+Candidates Complete(Session& session, const CommandShape& root,
+                    const std::vector<std::string>& words) {
+  Candidates result;
+  const std::string current = words.empty() ? "" : words.back();
+  const Position at = Walk(session, root, words);
+  const CommandShape& command = *at.path.back();
+  if (at.awaiting != nullptr) {
+    AddValues(session, command.name, at.awaiting->name, at.awaiting->type, &result);
+  } else if (absl::StartsWith(current, "-") && current != "-") {
+    AddFlags(at.path, &result);
+  } else if (!command.commands.empty()) {
+    for (const CommandShape& sub : command.commands) {
+      result.values.push_back({sub.name, sub.what});
+    }
+  } else {
+    AddArgument(session, at, &result);
+  }
+  return result;
+}
+
+void AddCompletion(Cli* cli) {
+  const auto shell = std::make_shared<std::string>();
+  Options options = cli->Add(
+      {.name = "completion",
+       .what = "Print a completion script for bash, zsh or fish",
+       .group = "Service",
+       .more = "Completes commands, flags, contexts, and the ids and names of jobs, which it asks "
+               "the coordinator for.",
+       .examples = "source <(nsactl completion bash)\n"
+                   "nsactl completion bash > /etc/bash_completion.d/nsactl\n"
+                   "nsactl completion zsh > ~/.zsh/_nsactl\n"
+                   "nsactl completion fish > ~/.config/fish/completions/nsactl.fish",
+       .run = [shell](Session& session) -> absl::StatusOr<ExitCode> {
+         session.out() << (*shell == "bash" ? kBash : *shell == "zsh" ? kZsh : kFish);
+         return ExitCode::kOk;
+       }});
+  options.Choice("SHELL", {"bash", "zsh", "fish"}, shell.get(), "bash, zsh or fish");
+}
+
+}  // namespace nsa::client

@@ -1,0 +1,221 @@
+// nsactl context: names for coordinators.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "client/cli.h"
+#include "client/connect/endpoint.h"
+#include "common/base/status.h"
+#include "nlohmann/json.hpp"
+
+namespace nsa::client {
+namespace {
+
+constexpr char kHowToMakeCertificates[] =
+    "For a coordinator on a machine that clients call 'lab', make there an authority, a "
+    "certificate "
+    "for the\ncoordinator, one for the client, and a token (16 characters or more, chmod 600):\n"
+    "  umask 077\n"
+    "  openssl req -x509 -newkey rsa:3072 -nodes -days 3650 -subj \"/CN=nsa authority\" -keyout "
+    "ca.key -out ca.crt\n"
+    "  openssl req -newkey rsa:3072 -nodes -subj /CN=lab -keyout server.key -out server.csr\n"
+    "  echo subjectAltName=DNS:lab > server.ext\n"
+    "  openssl x509 -req -days 825 -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial "
+    "-extfile "
+    "server.ext -out server.crt\n"
+    "  openssl req -newkey rsa:3072 -nodes -subj /CN=me -keyout me.key -out me.csr\n"
+    "  openssl x509 -req -days 825 -in me.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out "
+    "me.crt\n"
+    "  openssl rand -hex 32 > token\n"
+    "Its configuration names listen_address, token_file and tls: {certificate_file: server.crt, "
+    "private_key_file:\nserver.key, client_ca_file: ca.crt}, each with its whole path. ca.crt, "
+    "me.crt, me.key and token go to the client's machine.";
+
+struct ContextFlags {
+  std::string name;
+  std::string token_file;
+  std::string ca_file;
+  std::string certificate_file;
+  std::string private_key_file;
+};
+
+absl::Status NoSuchContext(const std::string& name) {
+  return absl::NotFoundError(absl::StrCat("context: '", name, "' is not in ",
+                                          ClientConfigPath().string(),
+                                          "; see 'nsactl context list'"));
+}
+
+absl::StatusOr<ExitCode> List(Session& session) {
+  NSA_ASSIGN_OR_RETURN(const v1::ClientConfig config, ReadClientConfig(ClientConfigPath()));
+  if (session.structured()) {
+    session.PrintDocument(config);
+    return ExitCode::kOk;
+  }
+  if (session.flags().format == Format::kName) {
+    for (const auto& context : config.contexts()) session.out() << context.name() << "\n";
+    return ExitCode::kOk;
+  }
+  if (config.contexts().empty()) {
+    session.Note(absl::StrCat("no contexts in ", ClientConfigPath().string(),
+                              "; make one with 'nsactl context set NAME --address HOST:PORT'"));
+    return ExitCode::kOk;
+  }
+  Table table({{"CURRENT"}, {"NAME"}, {"ADDRESS"}, {"TLS"}, {"TOKEN FILE"}});
+  for (const v1::ClientContext& context : config.contexts()) {
+    const bool tls =
+        !context.tls().client_ca_file().empty() || !context.tls().certificate_file().empty();
+    table.Add({context.name() == config.current() ? "*" : "", context.name(), context.address(),
+               tls ? "yes" : "-", context.token_file().empty() ? "-" : context.token_file()});
+  }
+  session.PrintTable(table);
+  return ExitCode::kOk;
+}
+
+absl::StatusOr<ExitCode> Use(Session& session, const ContextFlags& flags) {
+  NSA_ASSIGN_OR_RETURN(v1::ClientConfig config, ReadClientConfig(ClientConfigPath()));
+  const bool none = flags.name == "none";
+  if (!none && FindContext(config, flags.name) == nullptr) {
+    return NoSuchContext(flags.name);
+  }
+  config.set_current(none ? "" : flags.name);
+  NSA_RETURN_IF_ERROR(WriteClientConfig(ClientConfigPath(), config));
+  session.Note(none ? "no context in use: this machine's coordinator"
+                    : absl::StrCat("now using ", flags.name));
+  return ExitCode::kOk;
+}
+
+// Makes the context or changes the fields that were given. --address is the global flag.
+absl::StatusOr<ExitCode> Set(Session& session, const ContextFlags& flags) {
+  if (flags.name == "none") {
+    return absl::InvalidArgumentError("context: 'none' stands for no context; choose another name");
+  }
+  NSA_ASSIGN_OR_RETURN(v1::ClientConfig config, ReadClientConfig(ClientConfigPath()));
+  v1::ClientContext* context = nullptr;
+  for (v1::ClientContext& each : *config.mutable_contexts()) {
+    if (each.name() == flags.name) context = &each;
+  }
+  if (context == nullptr) {
+    if (session.flags().address.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "context: '", flags.name, "' is new and needs an address; add --address HOST:PORT"));
+    }
+    context = config.add_contexts();
+    context->set_name(flags.name);
+  }
+  const auto absolute = [](const std::string& path) {
+    std::error_code error;
+    return std::filesystem::absolute(path, error).lexically_normal().string();
+  };
+  if (!session.flags().address.empty()) {
+    context->set_address(NormalAddress(session.flags().address));
+  }
+  if (!flags.token_file.empty()) context->set_token_file(absolute(flags.token_file));
+  v1::TlsConfig* tls = context->mutable_tls();
+  if (!flags.ca_file.empty()) tls->set_client_ca_file(absolute(flags.ca_file));
+  if (!flags.certificate_file.empty()) {
+    tls->set_certificate_file(absolute(flags.certificate_file));
+  }
+  if (!flags.private_key_file.empty()) {
+    tls->set_private_key_file(absolute(flags.private_key_file));
+  }
+  if (tls->ByteSizeLong() == 0) context->clear_tls();
+  NSA_RETURN_IF_ERROR(WriteClientConfig(ClientConfigPath(), config));
+  session.Note(absl::StrCat(flags.name, " is ", context->address(), "; 'nsactl context use ",
+                            flags.name, "' makes it the one in use"));
+  return ExitCode::kOk;
+}
+
+absl::StatusOr<ExitCode> Delete(Session& session, const ContextFlags& flags) {
+  NSA_ASSIGN_OR_RETURN(v1::ClientConfig config, ReadClientConfig(ClientConfigPath()));
+  auto& contexts = *config.mutable_contexts();
+  const auto found = std::ranges::find(contexts, flags.name, &v1::ClientContext::name);
+  if (found == contexts.end()) return NoSuchContext(flags.name);
+  contexts.erase(found);
+  const bool used = config.current() == flags.name;
+  if (used) config.clear_current();
+  NSA_RETURN_IF_ERROR(WriteClientConfig(ClientConfigPath(), config));
+  session.Note(absl::StrCat(flags.name, " deleted; its token and certificates stay where they are",
+                            used ? "; no context in use: this machine's coordinator" : ""));
+  return ExitCode::kOk;
+}
+
+absl::StatusOr<ExitCode> Show(Session& session) {
+  NSA_ASSIGN_OR_RETURN(const Endpoint endpoint,
+                       ResolveEndpoint(session.flags().address, session.flags().context));
+  // The token itself is never shown.
+  const nlohmann::ordered_json document = {{"address", endpoint.address},
+                                           {"source", endpoint.source},
+                                           {"tls", !endpoint.tls.client_ca_file().empty()},
+                                           {"token", !endpoint.token.empty()},
+                                           {"config", ClientConfigPath().string()}};
+  if (session.structured()) {
+    session.PrintDocument(document);
+    return ExitCode::kOk;
+  }
+  session.out() << "address  " << endpoint.address << "\nfrom     " << endpoint.source
+                << "\ntls      " << (endpoint.tls.client_ca_file().empty() ? "no" : "yes")
+                << "\ntoken    " << (endpoint.token.empty() ? "no" : "yes") << "\nfile     "
+                << ClientConfigPath().string() << "\n";
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+void AddContext(Cli* cli) {
+  const auto flags = std::make_shared<ContextFlags>();
+  Options group = cli->Add(
+      {.name = "context",
+       .what = "Name coordinators and choose one",
+       .group = "Service",
+       .more = "Contexts are kept in ~/.config/nsa/config.yaml ($NSACTL_CONFIG). A flag wins over "
+               "an environment variable,\nand that over the context in use; without any it is this "
+               "machine's coordinator. A coordinator that other\nmachines can reach wants a token, "
+               "and a client certificate that its tls.client_ca_file signed; 'nsactl\ncontext set "
+               "--help' says how to make them.",
+       .examples = "nsactl context set lab --address lab:50951 --token-file ~/lab.token --ca-file "
+                   "~/lab-ca.crt --certificate-file ~/me.crt --private-key-file ~/me.key\n"
+                   "nsactl context use lab\n"
+                   "nsactl context show"});
+  cli->Add({.name = "list",
+            .what = "List the contexts",
+            .examples = "nsactl context list",
+            .run = List,
+            .parent = &group});
+  Options use = cli->Add({.name = "use",
+                          .what = "Make a context the one in use",
+                          .more = "'none' goes back to this machine's coordinator.",
+                          .examples = "nsactl context use lab\nnsactl context use none",
+                          .run = [flags](Session& session) { return Use(session, *flags); },
+                          .parent = &group});
+  use.Argument("NAME", &flags->name, "Context");
+  Options set = cli->Add({.name = "set",
+                          .what = "Make a context, or change the fields that are given",
+                          .more = kHowToMakeCertificates,
+                          .examples = "nsactl context set lab --address lab:50951 --token-file "
+                                      "~/token --ca-file ~/ca.crt --certificate-file ~/me.crt "
+                                      "--private-key-file ~/me.key",
+                          .run = [flags](Session& session) { return Set(session, *flags); },
+                          .parent = &group});
+  set.Argument("NAME", &flags->name, "Context");
+  set.Text("--token-file", "FILE", &flags->token_file, "File with the bearer token");
+  set.Text("--ca-file", "FILE", &flags->ca_file,
+           "PEM authorities of the coordinator's certificate");
+  set.Text("--certificate-file", "FILE", &flags->certificate_file,
+           "PEM certificate of this client");
+  set.Text("--private-key-file", "FILE", &flags->private_key_file, "PEM key of that certificate");
+  Options remove =
+      cli->Add({.name = "delete",
+                .what = "Forget a context",
+                .more = "Its token file and certificates stay. When it was in use, this machine's "
+                        "coordinator is.",
+                .examples = "nsactl context delete lab",
+                .run = [flags](Session& session) { return Delete(session, *flags); },
+                .parent = &group});
+  remove.Argument("NAME", &flags->name, "Context");
+  cli->Add({.name = "show",
+            .what = "Show which coordinator would be asked, and why",
+            .examples = "nsactl context show\nnsactl --context lab context show",
+            .run = Show,
+            .parent = &group});
+}
+
+}  // namespace nsa::client

@@ -1,0 +1,124 @@
+// nsactl delete: the records of jobs that have ended go away.
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "client/cli.h"
+#include "client/connect/resend.h"
+#include "client/show/job_text.h"
+#include "common/base/count.h"
+#include "common/base/status.h"
+#include "nlohmann/json.hpp"
+
+namespace nsa::client {
+namespace {
+
+struct DeleteFlags {
+  std::vector<std::string> jobs;
+  bool yes = false;
+};
+
+// The jobs that are meant, each once. All are looked at before the first is deleted, so that a
+// mistake in the last word costs nothing.
+absl::StatusOr<std::vector<v1::Job>> FindEnded(Client* client,
+                                               const std::vector<std::string>& names) {
+  std::vector<v1::Job> jobs;
+  std::set<std::string> seen;
+  for (const std::string& name : names) {
+    NSA_ASSIGN_OR_RETURN(v1::Job job, client->GetJob(name));
+    if (!HasEnded(job.state())) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("state: job ", Title(job), " is ", StateName(job.state()),
+                       " (SUCCEEDED, FAILED or STOPPED); end it with 'nsactl stop ", job.id(),
+                       "', then delete it"));
+    }
+    if (seen.insert(job.id()).second) jobs.push_back(std::move(job));
+  }
+  return jobs;
+}
+
+// True when a person says yes.
+absl::StatusOr<bool> Ask(Session& session, const std::vector<v1::Job>& jobs) {
+  if (!session.console().can_ask) {
+    return absl::InvalidArgumentError(
+        "--yes: not given (and there is no terminal to ask on); add it to delete unasked");
+  }
+  std::ostream& err = *session.console().err;
+  for (const v1::Job& job : jobs) {
+    err << "  " << Title(job) << "  " << StateName(job.state()) << " at "
+        << StepText(job.progress()) << ", out_dir " << job.spec().train().out_dir() << "\n";
+  }
+  err << "Delete the records, events, metrics and logs of "
+      << (jobs.size() == 1 ? "this job" : Count(static_cast<int64_t>(jobs.size()), "job"))
+      << " for good? Every out_dir stays, with its checkpoints. [y/N] " << std::flush;
+  std::string answer;
+  std::getline(*session.console().in, answer);
+  answer = absl::AsciiStrToLower(absl::StripAsciiWhitespace(answer));
+  return answer == "y" || answer == "yes";
+}
+
+absl::Status DeleteOne(Session& session, Client* client, const v1::Job& job) {
+  v1::DeleteJobRequest request;
+  request.set_job(job.id());
+  NSA_ASSIGN_OR_RETURN(*request.mutable_request_id(), NewRequestId());
+  NSA_RETURN_IF_ERROR(
+      Resend(session, [&] { return client->Call<v1::DeleteJobResponse>(request); }).status());
+  if (session.structured()) return absl::OkStatus();
+  if (session.flags().format == Format::kName) {
+    session.out() << job.id() << "\n";
+  } else {
+    session.out() << "deleted " << Title(job) << "; " << job.spec().train().out_dir()
+                  << " stays, with its checkpoints\n";
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ExitCode> Delete(Session& session, const DeleteFlags& flags) {
+  NSA_ASSIGN_OR_RETURN(Client * client, session.client());
+  NSA_ASSIGN_OR_RETURN(const std::vector<v1::Job> jobs, FindEnded(client, flags.jobs));
+  if (!flags.yes) {
+    NSA_ASSIGN_OR_RETURN(const bool yes, Ask(session, jobs));
+    if (!yes) {
+      session.Note("nothing deleted");
+      return ExitCode::kInterrupted;
+    }
+  }
+  nlohmann::ordered_json deleted = nlohmann::ordered_json::array();
+  absl::Status status;
+  for (const v1::Job& job : jobs) {
+    status = DeleteOne(session, client, job);
+    if (!status.ok()) break;
+    deleted.push_back(job.id());
+  }
+  if (session.structured()) session.PrintDocument({{"job_ids", std::move(deleted)}});
+  NSA_RETURN_IF_ERROR(status);
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+void AddDelete(Cli* cli) {
+  const auto flags = std::make_shared<DeleteFlags>();
+  Options options = cli->Add(
+      {.name = "delete",
+       .what = "Delete the records of jobs that have ended",
+       .group = "Jobs",
+       .more =
+           "The coordinator forgets the job for good: its record, events, step records, metrics "
+           "and the log it keeps.\nThe job's out_dir stays as it is, with checkpoints and "
+           "telemetry files; remove it by hand when it is not needed.\nA job that has not "
+           "ended is refused (exit code 6): stop it first. Nothing is deleted unless every "
+           "JOB can be.\nAsks on a terminal, where any other answer than yes gives exit code "
+           "130; elsewhere --yes is needed.\nThe coordinator's setting job_retention_days "
+           "does the same by itself to jobs that ended long ago.",
+       .examples = "nsactl delete demo\n"
+                   "nsactl delete jqx2m4k7c3zap jw5d6y3tn2hbe --yes\n"
+                   "nsactl list --state failed -o name | xargs nsactl delete --yes",
+       .run = [flags](Session& session) { return Delete(session, *flags); }});
+  options.Argument("JOB", &flags->jobs, "Job ids or names");
+  options.Flag("-y,--yes", &flags->yes, "Do not ask");
+}
+
+}  // namespace nsa::client

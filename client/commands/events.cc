@@ -1,0 +1,126 @@
+// nsactl events: what happened to a job, or to all.
+#include "absl/strings/str_cat.h"
+#include "client/cli.h"
+#include "client/connect/follow.h"
+#include "client/show/document.h"
+#include "client/show/human.h"
+#include "client/show/job_text.h"
+#include "common/base/status.h"
+#include "nlohmann/json.hpp"
+
+namespace nsa::client {
+namespace {
+
+struct EventFlags {
+  std::string job;
+  bool follow = false;
+};
+
+Colour ColourOf(v1::Severity severity) {
+  if (severity == v1::SEVERITY_ERROR) return Colour::kBad;
+  return severity == v1::SEVERITY_WARNING ? Colour::kWarning : Colour::kNone;
+}
+
+// Columns are as wide as what is usual in them, because rows come one at a time.
+Table EventTable() {
+  return Table({{"TIME", false, 20},
+                {"JOB", false, 13},
+                {"STATE", false, 10},
+                {"RANK", true, 4},
+                {"REASON", false, 18},
+                {"TEXT"}});
+}
+
+void AddRow(const v1::JobEvent& event, Table* table) {
+  table->Add({Timestamp(event.unix_nanos()),
+              event.job_id(),
+              {StateName(event.state()), StateColour(event.state())},
+              event.rank() < 0 ? "-" : absl::StrCat(event.rank()),
+              {event.reason(), ColourOf(event.severity())},
+              event.text()});
+}
+
+// Prints each event as it comes.
+class EventPrinter {
+ public:
+  explicit EventPrinter(Session* session) : session_(*session) {}
+
+  void Print(const v1::JobEvent& event) {
+    if (session_.structured()) {
+      session_.PrintStreamed(event);
+      return;
+    }
+    Table table = EventTable();
+    AddRow(event, &table);
+    session_.out() << table.Format(session_.colours(), first_) << std::flush;
+    first_ = false;
+  }
+
+ private:
+  Session& session_;
+  bool first_ = true;
+};
+
+absl::Status FollowEvents(Session& session, Client* client, v1::WatchEventsRequest request) {
+  EventPrinter printer(&session);
+  const std::string id = request.job();
+  return Follow(session, id, [&] {
+    return client->Stream<v1::WatchEventsResponse>(
+        request, [&](const v1::WatchEventsResponse& response) {
+          printer.Print(response.event());
+          request.set_after_sequence(response.event().sequence());
+          return static_cast<bool>(session.out());
+        });
+  });
+}
+
+absl::Status ListEvents(Session& session, Client* client, const v1::WatchEventsRequest& request) {
+  Table table = EventTable();
+  nlohmann::ordered_json events = nlohmann::ordered_json::array();
+  NSA_RETURN_IF_ERROR(client->Stream<v1::WatchEventsResponse>(
+      request, [&](const v1::WatchEventsResponse& response) {
+        if (session.structured()) events.push_back(ToJson(response.event()));
+        AddRow(response.event(), &table);
+        return true;
+      }));
+  if (session.structured()) {
+    session.PrintDocument({{"events", events}});
+  } else if (table.empty()) {
+    session.Note("no events");
+  } else {
+    session.PrintTable(table);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ExitCode> Events(Session& session, const EventFlags& flags) {
+  NSA_ASSIGN_OR_RETURN(Client * client, session.client());
+  v1::WatchEventsRequest request;
+  request.set_follow(flags.follow);
+  if (!flags.job.empty()) {
+    NSA_ASSIGN_OR_RETURN(const v1::Job job, client->GetJob(flags.job));
+    request.set_job(job.id());
+  }
+  NSA_RETURN_IF_ERROR(flags.follow ? FollowEvents(session, client, request)
+                                   : ListEvents(session, client, request));
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+void AddEvents(Cli* cli) {
+  const auto flags = std::make_shared<EventFlags>();
+  Options options =
+      cli->Add({.name = "events",
+                .what = "Show what happened to a job, or to all jobs",
+                .group = "Records",
+                .more = "-f goes on until the job has ended (without JOB: until Ctrl-C), over "
+                        "restarts of the coordinator.\n-o json gives one document; with -f a "
+                        "document a line.",
+                .examples = "nsactl events demo\nnsactl events -f\nnsactl events demo -o json",
+                .run = [flags](Session& session) { return Events(session, *flags); }});
+  options.OptionalArgument("JOB", &flags->job, "Job id or name (default: all jobs)");
+  options.Flag("-f,--follow", &flags->follow, "Keep printing new events");
+}
+
+}  // namespace nsa::client

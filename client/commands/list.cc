@@ -1,0 +1,177 @@
+// nsactl list: jobs, newest first.
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/cli.h"
+#include "client/show/human.h"
+#include "client/show/job_text.h"
+#include "common/base/status.h"
+
+namespace nsa::client {
+namespace {
+
+struct ListFlags {
+  std::vector<std::string> states;
+  int limit = 100;
+};
+
+// "running" to STATE_RUNNING; "active" to every state that has not ended.
+absl::Status AddStates(const std::string& text, v1::ListJobsRequest* request) {
+  const std::string word = absl::AsciiStrToUpper(text);
+  if (word == "ACTIVE") {
+    for (int i = v1::Job::STATE_QUEUED; i < v1::Job::State_ARRAYSIZE; ++i) {
+      const auto state = static_cast<v1::Job::State>(i);
+      if (!HasEnded(state)) request->add_states(state);
+    }
+    return absl::OkStatus();
+  }
+  v1::Job::State state;
+  if (!v1::Job::State_Parse("STATE_" + word, &state) || state == v1::Job::STATE_UNSPECIFIED) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--state: '", text,
+        "' (queued, preflight, starting, running, restarting, stopping, succeeded, failed, stopped "
+        "or active); use one of these"));
+  }
+  request->add_states(state);
+  return absl::OkStatus();
+}
+
+// All pages up to `limit` jobs (0: all). The result's next_page_token says that there are more.
+absl::StatusOr<v1::ListJobsResponse> Collect(Client* client, v1::ListJobsRequest request,
+                                             int limit) {
+  constexpr int kPage = 500;
+  v1::ListJobsResponse all;
+  do {
+    const int wanted = limit == 0 ? kPage : std::min(kPage, limit - all.jobs_size());
+    request.set_page_size(wanted);
+    NSA_ASSIGN_OR_RETURN(v1::ListJobsResponse page, client->Call<v1::ListJobsResponse>(request));
+    for (v1::Job& job : *page.mutable_jobs()) all.add_jobs()->Swap(&job);
+    all.set_next_page_token(page.next_page_token());
+    request.set_page_token(page.next_page_token());
+  } while (!all.next_page_token().empty() && (limit == 0 || all.jobs_size() < limit));
+  return all;
+}
+
+std::string Percent(const v1::JobProgress& progress) {
+  if (progress.total_steps() == 0) return "-";
+  return absl::StrFormat("%.0f%%", 100 * ShareDone(progress));
+}
+
+// "next start in 42s, CUDA_OOM: …"; either part may be missing.
+std::string WithNextStart(const v1::Job& job, absl::Time now, const std::string& reason) {
+  const std::string next = NextStartText(job, now);
+  if (next.empty()) return reason;
+  return absl::StrCat("next start ", next, reason.empty() ? "" : ", ", reason);
+}
+
+constexpr int kShortReason = 60;  // columns
+
+// Why a job that should run does not, or why it failed: for a column that most jobs leave empty.
+// Short, since a cause may be a paragraph: `describe` and `-o wide` have it whole.
+std::string ShortReason(const v1::Job& job, absl::Time now) {
+  const auto state = job.state();
+  const bool waits = state == v1::Job::STATE_QUEUED || state == v1::Job::STATE_PREFLIGHT ||
+                     state == v1::Job::STATE_RESTARTING || state == v1::Job::STATE_FAILED;
+  if (!waits) return "";
+  std::string message = job.message();
+  absl::StripTrailingAsciiWhitespace(&message);
+  message = message.substr(message.rfind('\n') + 1);  // of several lines the last says it
+  std::string reason =
+      absl::StrCat(job.reason(), job.reason().empty() || message.empty() ? "" : ": ", message);
+  if (DisplayWidth(reason) > kShortReason) {
+    reason = Clip(reason, kShortReason - 4);
+    reason = absl::StrCat(reason.substr(0, reason.rfind(' ')), " ...");  // whole words
+  }
+  return WithNextStart(job, now, reason);
+}
+
+std::vector<Table::Cell> Row(const v1::Job& job, absl::Time now, bool wide, bool reasons) {
+  const v1::JobProgress& progress = job.progress();
+  const bool running = job.state() == v1::Job::STATE_RUNNING;
+  std::vector<Table::Cell> row = {job.id(),
+                                  job.name(),
+                                  {StateName(job.state()), StateColour(job.state())},
+                                  StepText(progress),
+                                  Percent(progress),
+                                  HumanLoss(progress.loss()),
+                                  running ? HumanCount(progress.tokens_per_second()) : "-",
+                                  running ? HumanDuration(progress.eta_seconds()) : "-",
+                                  ShortAge(now, job.submit_unix_nanos())};
+  if (wide) {
+    row.emplace_back(HumanLoss(progress.val_loss()));
+    row.emplace_back(progress.checkpoint_step() == 0 ? "-"
+                                                     : absl::StrCat(progress.checkpoint_step()));
+    row.emplace_back(absl::StrCat(job.restarts()));
+    row.emplace_back(absl::StrCat(job.spec().resources().gpus()));
+    row.emplace_back(absl::StrCat(job.spec().priority()));
+    row.emplace_back(WithNextStart(job, now, ReasonText(job)));
+  } else if (reasons) {
+    row.emplace_back(ShortReason(job, now));
+  }
+  return row;
+}
+
+void PrintJobs(Session& session, const v1::ListJobsResponse& jobs) {
+  std::vector<Table::Column> columns = {{"ID"},          {"NAME"},       {"STATE"},
+                                        {"STEP", true},  {"DONE", true}, {"LOSS", true},
+                                        {"TOK/S", true}, {"ETA", true},  {"AGE", true}};
+  if (session.wide()) {
+    columns.insert(columns.end(), {{"VAL LOSS", true},
+                                   {"CHECKPOINT", true},
+                                   {"RESTARTS", true},
+                                   {"RANKS", true},
+                                   {"PRIORITY", true},
+                                   {"REASON"}});
+  }
+  const bool reasons = std::ranges::any_of(
+      jobs.jobs(), [&](const v1::Job& job) { return !ShortReason(job, session.now()).empty(); });
+  if (reasons && !session.wide()) columns.push_back({"REASON"});
+  Table table(columns);
+  for (const v1::Job& job : jobs.jobs()) {
+    table.Add(Row(job, session.now(), session.wide(), reasons));
+  }
+  session.PrintTable(table);
+}
+
+absl::StatusOr<ExitCode> List(Session& session, const ListFlags& flags) {
+  v1::ListJobsRequest request;
+  for (const std::string& state : flags.states) NSA_RETURN_IF_ERROR(AddStates(state, &request));
+  NSA_ASSIGN_OR_RETURN(Client * client, session.client());
+  NSA_ASSIGN_OR_RETURN(const v1::ListJobsResponse jobs, Collect(client, request, flags.limit));
+  if (session.structured()) {
+    session.PrintDocument(jobs);
+  } else if (session.flags().format == Format::kName) {
+    for (const v1::Job& job : jobs.jobs()) session.out() << job.id() << "\n";
+  } else if (jobs.jobs().empty()) {
+    session.Note(flags.states.empty() ? "no jobs yet; submit one with 'nsactl submit FILE'"
+                                      : "no jobs in these states");
+  } else {
+    PrintJobs(session, jobs);
+  }
+  if (!jobs.next_page_token().empty()) {
+    session.Note(absl::StrCat("only the newest ", flags.limit, "; --limit 0 shows all"));
+  }
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+void AddList(Cli* cli) {
+  const auto flags = std::make_shared<ListFlags>();
+  Options options =
+      cli->Add({.name = "list",
+                .what = "List jobs, newest first",
+                .group = "Jobs",
+                .examples = "nsactl list\n"
+                            "nsactl list --state active -o wide\n"
+                            "nsactl list --state failed,stopped -o json | jq -r '.jobs[].id'",
+                .run = [flags](Session& session) { return List(session, *flags); }});
+  options.List("--state", "STATE,...", &flags->states,
+               "Only jobs in these states (running, failed, …; active: not ended)");
+  options.Number("--limit", &flags->limit, {.least = 0, .most = 1000000},
+                 "Show at most N jobs (default 100); 0: all");
+}
+
+}  // namespace nsa::client

@@ -1,0 +1,75 @@
+// nsactl nodes: the machines.
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/cli.h"
+#include "client/show/human.h"
+#include "common/base/status.h"
+
+namespace nsa::client {
+namespace {
+
+Colour ColourOf(const std::string& state) {
+  if (state == "READY") return Colour::kGood;
+  return state == "LOST" ? Colour::kBad : Colour::kWarning;
+}
+
+std::string Gpus(const v1::Node& node) {
+  const auto& gpus = node.info().gpus();
+  if (gpus.empty()) return "-";
+  return absl::StrCat(node.gpus_used(), "/", gpus.size(), " ", gpus[0].name());
+}
+
+absl::StatusOr<ExitCode> Nodes(Session& session) {
+  NSA_ASSIGN_OR_RETURN(Client * client, session.client());
+  NSA_ASSIGN_OR_RETURN(const v1::ListNodesResponse response,
+                       client->Call<v1::ListNodesResponse>(v1::ListNodesRequest()));
+  if (session.structured()) {
+    session.PrintDocument(response);
+    return ExitCode::kOk;
+  }
+  if (session.flags().format == Format::kName) {
+    for (const v1::Node& node : response.nodes()) session.out() << node.info().name() << "\n";
+    return ExitCode::kOk;
+  }
+  std::vector<Table::Column> columns = {
+      {"NAME"}, {"STATE"}, {"CPU SLOTS", true}, {"GPUS"}, {"FREE MEMORY"}, {"HEARTBEAT"}, {"JOBS"}};
+  if (session.wide()) {
+    columns.insert(columns.end(),
+                   {{"CORES", true}, {"MEMORY"}, {"DRIVER"}, {"AGENT"}, {"CUDA WORKER"}});
+  }
+  Table table(columns);
+  for (const v1::Node& node : response.nodes()) {
+    const v1::NodeInfo& info = node.info();
+    std::vector<Table::Cell> row = {
+        info.name(),
+        {node.state(), ColourOf(node.state())},
+        absl::StrCat(node.cpu_slots_used(), "/", info.cpu_slots()),
+        Gpus(node),
+        HumanBytes(info.free_memory_bytes()),
+        HumanAge(session.now(), node.heartbeat_unix_nanos()),
+        node.job_ids().empty() ? "-" : absl::StrJoin(node.job_ids(), ",")};
+    if (session.wide()) {
+      row.emplace_back(absl::StrCat(info.cores()));
+      row.emplace_back(HumanBytes(info.memory_bytes()));
+      row.emplace_back(info.driver_version().empty() ? "-" : info.driver_version());
+      row.emplace_back(info.agent_version());
+      row.emplace_back(info.cuda_worker() ? "yes" : info.cuda_problem());
+    }
+    table.Add(std::move(row));
+  }
+  session.PrintTable(table);
+  if (response.nodes().empty()) session.Note("no machines; start 'nsa-agent' on one");
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+void AddNodes(Cli* cli) {
+  cli->Add({.name = "nodes",
+            .what = "List the machines, what they have and what runs on them",
+            .group = "Service",
+            .examples = "nsactl nodes\nnsactl nodes -o wide",
+            .run = Nodes});
+}
+
+}  // namespace nsa::client

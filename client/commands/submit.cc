@@ -1,0 +1,140 @@
+// nsactl submit: a job file becomes a job.
+#include <algorithm>
+#include <array>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/cli.h"
+#include "client/commands/watch.h"
+#include "client/connect/job_source.h"
+#include "client/connect/resend.h"
+#include "client/show/job_text.h"
+#include "common/base/status.h"
+#include "common/preflight/preflight.h"
+#include "common/rpc/rpc.h"
+
+namespace nsa::client {
+namespace {
+
+// The estimates worth a line here; `validate` shows the whole table.
+constexpr std::array<absl::string_view, 5> kEstimates = {
+    "parameters", "memory of a rank", "disk for checkpoints", "tokens of the run", "expected time"};
+
+struct SubmitFlags {
+  std::string file;
+  std::string request_id;
+  std::vector<std::string> sets;
+  bool watch = false;
+};
+
+// The whole verdict: an error's details hold only as much as fits into 6 KB.
+absl::StatusOr<ExitCode> ExplainRefusal(Session& session, Client* client, const SubmitFlags& flags,
+                                        const JobFile& job, const absl::Status& refusal,
+                                        const ErrorDetails& details) {
+  v1::SubmitJobRequest request;
+  *request.mutable_spec() = job.spec;
+  request.set_validate_only(true);
+  absl::StatusOr<v1::SubmitJobResponse> response = client->Call<v1::SubmitJobResponse>(request);
+  if (response.ok() && !response->report().accepted()) {
+    v1::PreflightReport& report = *response->mutable_report();
+    AddPlaces(job.source.places, &report);
+    if (session.structured()) session.PrintDocument(*response);
+    report.clear_estimates();  // of a job that will not run; `validate` shows them
+    *session.console().err << FormatReport(report, ShownName(flags.file));
+    return absl::InvalidArgumentError(RefusalText(flags.file, report));
+  }
+  std::string text;
+  for (const FieldViolation& violation : details.violations) {
+    absl::StrAppend(&text, violation.field, ": ", violation.description, "\n");
+  }
+  return absl::InvalidArgumentError(absl::StrCat(text, refusal.message()));
+}
+
+std::string_view FindingWord(const v1::Finding& finding) {
+  if (!finding.waived().empty()) return "waived";
+  return finding.severity() == v1::SEVERITY_WARNING ? "warning" : "note";
+}
+
+void PrintAccepted(Session& session, const v1::SubmitJobResponse& response) {
+  const v1::Job& job = response.job();
+  std::ostream& out = session.out();
+  if (session.flags().format == Format::kName || session.flags().quiet) {
+    out << job.id() << "\n" << std::flush;
+    return;
+  }
+  out << "submitted " << Title(job) << ": " << StateName(job.state()) << "\n";
+  // Accepted: what is left are waived errors, warnings and notes.
+  for (const v1::Finding& finding : response.report().findings()) {
+    out << "  " << FindingWord(finding) << " " << finding.rule() << ": " << finding.field() << ": "
+        << finding.problem();
+    if (!finding.waived().empty()) {
+      out << " (waived: " << finding.waived() << ")";
+    } else if (!finding.fix().empty()) {
+      out << "; " << finding.fix();
+    }
+    out << "\n";
+  }
+  std::vector<std::string> estimates;
+  for (const v1::EstimateItem& item : response.report().estimates()) {
+    if (std::count(kEstimates.begin(), kEstimates.end(), item.name()) == 0) continue;
+    estimates.push_back(EstimateText(item));
+  }
+  if (!estimates.empty()) out << "  estimate: " << absl::StrJoin(estimates, ", ") << "\n";
+  out << std::flush;
+}
+
+// Main path 1/7: submit.
+absl::StatusOr<ExitCode> Submit(Session& session, const SubmitFlags& flags) {
+  NSA_ASSIGN_OR_RETURN(const JobFile job, LoadJobSource(flags.file, flags.sets));
+  NoteLegacyKeys(session, flags.file, job);
+  v1::SubmitJobRequest request;
+  *request.mutable_spec() = job.spec;
+  request.set_request_id(flags.request_id);
+  if (flags.request_id.empty()) {
+    NSA_ASSIGN_OR_RETURN(*request.mutable_request_id(), NewRequestId());
+  }
+  NSA_ASSIGN_OR_RETURN(Client * client, session.client());
+  ErrorDetails details;
+  const auto response = Resend(
+      session, [&] { return client->Call<v1::SubmitJobResponse>(request, {.details = &details}); });
+  if (absl::IsInvalidArgument(response.status())) {
+    return ExplainRefusal(session, client, flags, job, response.status(), details);
+  }
+  NSA_RETURN_IF_ERROR(response.status());
+  if (session.structured()) {
+    session.PrintDocument(*response);
+  } else {
+    PrintAccepted(session, *response);
+  }
+  if (flags.watch) return WatchToEnd(session, response->job());
+  if (!session.structured()) session.Note("Next:\n" + NextCommands(response->job()));
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+void AddSubmit(Cli* cli) {
+  const auto flags = std::make_shared<SubmitFlags>();
+  Options options = cli->Add(
+      {.name = "submit",
+       .what = "Check a job file and queue it",
+       .group = "Jobs",
+       .more = "Relative paths in the file are taken from the current directory. A file with "
+               "mistakes, and a job that\npreflight refuses, give exit code 2 and every finding "
+               "with its line. With --watch the exit code is 1 when\nthe job fails; Ctrl-C leaves "
+               "the job running.",
+       .examples = "nsactl submit job.yaml\n"
+                   "nsactl submit job.yaml --watch\n"
+                   "nsactl submit job.yaml --set train.steps=100 --set data.path=[a.txt,b.txt]\n"
+                   "sed s/0.001/0.0003/ job.yaml | nsactl submit - --set name=low-lr\n"
+                   "id=$(nsactl submit -q job.yaml)",
+       .run = [flags](Session& session) { return Submit(session, *flags); }});
+  options.Argument("FILE", &flags->file, "Job file; - reads standard input");
+  options.Flag("-w,--watch", &flags->watch, "Then show its progress until it ends");
+  options.Texts("--set", "FIELD=VALUE", &flags->sets,
+                "Change a field of the file; may be repeated");
+  options.Text("--request-id", "UUID", &flags->request_id,
+               "Submitting twice with the same id creates one job (default: a new UUID)");
+}
+
+}  // namespace nsa::client

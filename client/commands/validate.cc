@@ -1,0 +1,95 @@
+// nsactl validate: what preflight says to a job file, without submitting it.
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "client/cli.h"
+#include "client/connect/job_source.h"
+#include "common/base/status.h"
+#include "common/preflight/preflight.h"
+
+namespace nsa::client {
+namespace {
+
+struct ValidateFlags {
+  std::string file;
+  std::vector<std::string> sets;
+  bool offline = false;
+};
+
+// The same rules without a coordinator: what this machine's disks say is known, what the machine
+// that would run it says is not.
+v1::PreflightReport CheckHere(v1::JobSpec spec) {
+  ApplyDefaults(&spec);
+  return Preflight(spec, {.check_files = true});
+}
+
+absl::StatusOr<v1::PreflightReport> CheckThere(Session& session, const v1::JobSpec& spec) {
+  NSA_ASSIGN_OR_RETURN(Client * client, session.client());
+  v1::SubmitJobRequest request;
+  *request.mutable_spec() = spec;
+  request.set_validate_only(true);
+  absl::StatusOr<v1::SubmitJobResponse> response = client->Call<v1::SubmitJobResponse>(request);
+  if (absl::IsUnavailable(response.status())) {
+    return absl::UnavailableError(
+        absl::StrCat(response.status().message(), "; --offline checks without one"));
+  }
+  NSA_RETURN_IF_ERROR(response.status());
+  return std::move(*response->mutable_report());
+}
+
+// The effective spec as a job file that loads again, under the findings as comments.
+void PrintYaml(Session& session, const v1::PreflightReport& report, const std::string& file) {
+  const std::string text = FormatReport(report, file);
+  for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+    session.out() << "# " << line << "\n";
+  }
+  session.out() << ToYaml(report.spec());
+}
+
+absl::StatusOr<ExitCode> Validate(Session& session, const ValidateFlags& flags) {
+  NSA_ASSIGN_OR_RETURN(const JobFile job, LoadJobSource(flags.file, flags.sets));
+  v1::PreflightReport report;
+  if (flags.offline) {
+    report = CheckHere(job.spec);
+  } else {
+    NSA_ASSIGN_OR_RETURN(report, CheckThere(session, job.spec));
+  }
+  AddPlaces(job.source.places, &report);
+  AddLegacyKeys(job.source, &report);
+  const std::string file = ShownName(flags.file);
+  if (session.flags().format == Format::kJson) {
+    session.PrintDocument(report);
+  } else if (session.flags().format == Format::kYaml) {
+    PrintYaml(session, report, file);
+  } else {
+    // Without findings it begins with the blank line before the estimate.
+    const std::string text = FormatReport(report, file);
+    session.out() << absl::StripLeadingAsciiWhitespace(text);
+  }
+  if (!report.accepted()) return absl::InvalidArgumentError(RefusalText(flags.file, report));
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+void AddValidate(Cli* cli) {
+  const auto flags = std::make_shared<ValidateFlags>();
+  Options options = cli->Add(
+      {.name = "validate",
+       .what = "Say what preflight says to a job file, and submit nothing",
+       .group = "Jobs",
+       .more = "-o json gives the report; -o yaml gives the job file with every default filled "
+               "in, under the findings as\ncomments. Exit code 2 when the job would be refused.",
+       .examples = "nsactl validate job.yaml\n"
+                   "nsactl validate job.yaml --offline\n"
+                   "nsactl validate job.yaml --set runtime.precision=fp32 -o json | jq .findings\n"
+                   "nsactl validate job.yaml --offline -o yaml > full.yaml",
+       .run = [flags](Session& session) { return Validate(session, *flags); }});
+  options.Argument("FILE", &flags->file, "Job file; - reads standard input");
+  options.Flag("--offline", &flags->offline,
+               "Do not ask the coordinator; rules that depend on its machines are not checked");
+  options.Texts("--set", "FIELD=VALUE", &flags->sets,
+                "Change a field of the file; may be repeated");
+}
+
+}  // namespace nsa::client

@@ -1,0 +1,58 @@
+// nsactl version: this program's and the coordinator's.
+#include "common/base/version.h"
+
+#include "absl/strings/str_cat.h"
+#include "client/cli.h"
+#include "client/show/document.h"
+#include "common/base/status.h"
+#include "nlohmann/json.hpp"
+
+namespace nsa::client {
+namespace {
+
+absl::StatusOr<ExitCode> Version(Session& session, bool client_only) {
+  nlohmann::ordered_json document;
+  document["client"] = {{"version", std::string(kVersion)}, {"revision", std::string(kRevision)}};
+  std::string server;
+  if (!client_only) {
+    NSA_ASSIGN_OR_RETURN(Client * client, session.client());
+    const absl::StatusOr<v1::GetVersionResponse> response =
+        client->Call<v1::GetVersionResponse>(v1::GetVersionRequest());
+    if (absl::IsCancelled(response.status())) return response.status();
+    if (response.ok()) {
+      document["coordinator"] = ToJson(*response);
+      server = absl::StrCat(response->version(), " (", response->revision(), ") at ",
+                            client->endpoint().address, ", state in ", response->state_dir());
+      if (!response->metrics_address().empty()) {
+        absl::StrAppend(&server, ", metrics on http://", response->metrics_address(), "/metrics");
+      }
+    } else {
+      // Not an error: the question about this program has its answer.
+      document["coordinator"] = {{"error", std::string(response.status().message())}};
+      server = absl::StrCat("not reached: ", std::string(response.status().message()));
+    }
+  }
+  if (session.structured()) {
+    session.PrintDocument(document);
+    return ExitCode::kOk;
+  }
+  session.out() << "nsactl          " << kVersion << " (" << kRevision << ")\n";
+  if (!client_only) session.out() << "nsa-coordinator " << server << "\n";
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+void AddVersion(Cli* cli) {
+  const auto client_only = std::make_shared<bool>(false);
+  Options options =
+      cli->Add({.name = "version",
+                .what = "Show the versions of nsactl and of the coordinator",
+                .group = "Service",
+                .more = "An unreachable coordinator is shown and is no error.",
+                .examples = "nsactl version\nnsactl version --client",
+                .run = [client_only](Session& session) { return Version(session, *client_only); }});
+  options.Flag("--client", client_only.get(), "Only nsactl's version; do not ask the coordinator");
+}
+
+}  // namespace nsa::client

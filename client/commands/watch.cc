@@ -1,0 +1,181 @@
+// nsactl watch: a job's progress until it ends.
+#include "client/commands/watch.h"
+
+#include "absl/strings/str_cat.h"
+#include "client/cli.h"
+#include "client/connect/job_feed.h"
+#include "client/show/human.h"
+#include "client/show/job_text.h"
+#include "client/show/watch_view.h"
+#include "common/base/status.h"
+
+namespace nsa::client {
+namespace {
+
+constexpr absl::Duration kRedraw = absl::Milliseconds(250);
+// Plain lines: progress every 10 s, validations and checkpoints at most every 2 s.
+constexpr absl::Duration kPlainEvery = absl::Seconds(10);
+constexpr absl::Duration kNewsEvery = absl::Seconds(2);
+
+// Draws a block of lines again and again in the same place.
+class LiveBlock {
+ public:
+  explicit LiveBlock(std::ostream* out) : out_(*out) { out_ << "\x1B[?25l"; }
+  ~LiveBlock() { out_ << "\x1B[?25h" << std::flush; }
+
+  // `above` stays on the screen above the block.
+  void Draw(const std::string& above, const std::vector<std::string>& lines) {
+    if (height_ > 0) out_ << "\x1B[" << height_ << "A";
+    out_ << "\r\x1B[J" << above;
+    for (const std::string& line : lines) out_ << line << "\n";
+    out_ << std::flush;
+    height_ = lines.size();
+  }
+
+ private:
+  std::ostream& out_;
+  size_t height_ = 0;
+};
+
+// The three ways of showing the states that a feed delivers.
+class Show {
+ public:
+  virtual ~Show() = default;
+  virtual void Batch(const JobFeed::Batch& batch) = 0;
+};
+
+class ShowLive final : public Show {
+ public:
+  explicit ShowLive(Session* session, const v1::Job& job)
+      : session_(*session), job_(job), received_(session->now()), block_(&session->out()) {}
+
+  void Batch(const JobFeed::Batch& batch) override {
+    const absl::Time now = session_.now();
+    const ViewOptions options = {.columns = session_.console().columns() - 1,
+                                 .unicode = session_.console().unicode,
+                                 .colours = session_.colours()};
+    std::string above;
+    for (const v1::Job& job : batch.jobs) {
+      if (job.state() != job_.state()) {
+        absl::StrAppend(&above, TransitionLine(job, now, StateName(job_.state()), options), "\n");
+      }
+      job_ = job;
+      received_ = now;
+    }
+    block_.Draw(above, LiveView(job_,
+                                {.now = now,
+                                 .received = received_,
+                                 .connected = batch.connected,
+                                 .silence = batch.silence},
+                                options));
+  }
+
+ private:
+  Session& session_;
+  v1::Job job_;
+  absl::Time received_;
+  LiveBlock block_;
+};
+
+class ShowPlain final : public Show {
+ public:
+  explicit ShowPlain(Session* session) : session_(*session) {}
+
+  void Batch(const JobFeed::Batch& batch) override {
+    for (const v1::Job& job : batch.jobs) {
+      const absl::Time now = session_.now();
+      if (!first_ && !IsDue(job, now)) continue;
+      session_.out() << PlainLine(job, now) << "\n" << std::flush;
+      first_ = false;
+      printed_ = now;
+      job_ = job;
+    }
+    if (batch.connected != connected_) {
+      session_.Note(batch.connected
+                        ? "nsactl: reconnected"
+                        : "nsactl: coordinator not reached; trying again (training goes on)");
+      connected_ = batch.connected;
+    }
+  }
+
+ private:
+  bool IsDue(const v1::Job& job, absl::Time now) const {
+    if (IsTurn(job_, job)) return true;
+    return now - printed_ >= (IsNews(job_, job) ? kNewsEvery : kPlainEvery);
+  }
+
+  Session& session_;
+  v1::Job job_;  // as printed last
+  absl::Time printed_;
+  bool first_ = true;
+  bool connected_ = true;
+};
+
+class ShowDocuments final : public Show {
+ public:
+  explicit ShowDocuments(Session* session) : session_(*session) {}
+  void Batch(const JobFeed::Batch& batch) override {
+    for (const v1::Job& job : batch.jobs) session_.PrintStreamed(job);
+  }
+
+ private:
+  Session& session_;
+};
+
+std::unique_ptr<Show> MakeShow(Session* session, const v1::Job& job) {
+  if (session->structured()) return std::make_unique<ShowDocuments>(session);
+  if (session->console().terminal) return std::make_unique<ShowLive>(session, job);
+  return std::make_unique<ShowPlain>(session);
+}
+
+}  // namespace
+
+absl::StatusOr<ExitCode> WatchToEnd(Session& session, const v1::Job& job) {
+  NSA_ASSIGN_OR_RETURN(Client * client, session.client());
+  v1::Job last = job;
+  JobFeed::Batch batch;
+  {
+    JobFeed feed(client, &session.interrupt(), &session.clock(), job.id());
+    const std::unique_ptr<Show> show = MakeShow(&session, job);
+    while (!batch.done) {
+      batch = feed.Wait(kRedraw);
+      show->Batch(batch);
+      if (!batch.jobs.empty()) last = batch.jobs.back();
+    }
+  }
+  if (absl::IsCancelled(batch.status)) {
+    session.Note(absl::StrCat("\n", Title(last), " keeps running without this window:\n",
+                              NextCommands(last)));
+    return ExitCode::kInterrupted;
+  }
+  NSA_RETURN_IF_ERROR(batch.status);
+  if (!session.structured()) {
+    session.out() << "\n"
+                  << Summary(last,
+                             {.unicode = session.console().unicode, .colours = session.colours()});
+  }
+  return EndCode(last);
+}
+
+void AddWatch(Cli* cli) {
+  const auto job = std::make_shared<std::string>();
+  Options options = cli->Add(
+      {.name = "watch",
+       .what = "Show a job's progress until it ends",
+       .group = "Jobs",
+       .more = "On a terminal the view is redrawn in place; elsewhere there is a line at every "
+               "change of state,\nat validations and checkpoints, and every 10 s. Ctrl-C leaves "
+               "the job "
+               "running. Exit code 1 when the job failed.\nA coordinator that goes away is waited "
+               "for.",
+       .examples =
+           "nsactl watch demo\nnsactl watch demo | tee watch.log\nnsactl watch demo -o json",
+       .run = [job](Session& session) -> absl::StatusOr<ExitCode> {
+         NSA_ASSIGN_OR_RETURN(Client * client, session.client());
+         NSA_ASSIGN_OR_RETURN(const v1::Job found, client->GetJob(*job));
+         return WatchToEnd(session, found);
+       }});
+  options.Argument("JOB", job.get(), "Job id or name");
+}
+
+}  // namespace nsa::client

@@ -1,0 +1,138 @@
+#include "client/connect/client.h"
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "client/connect/grpc_failure.h"
+#include "client/connect/interrupt.h"
+#include "common/base/status.h"
+#include "common/base/version.h"
+#include "common/rpc/rpc.h"
+#include "grpcpp/grpcpp.h"
+#include "grpcpp/impl/client_unary_call.h"
+#include "grpcpp/impl/codegen/proto_utils.h"
+#include "grpcpp/support/sync_stream.h"
+
+namespace nsa::client {
+namespace {
+
+using google::protobuf::MessageLite;
+
+bool UsesTls(const Endpoint& endpoint) { return endpoint.tls.ByteSizeLong() > 0; }
+
+// "/nsa.v1.CoordinatorService/GetJob": the method whose request and response have these types.
+absl::StatusOr<std::string> MethodOf(const google::protobuf::Message& request,
+                                     const google::protobuf::Message& response) {
+  const google::protobuf::ServiceDescriptor& service =
+      *v1::Job::descriptor()->file()->FindServiceByName("CoordinatorService");
+  for (int i = 0; i < service.method_count(); ++i) {
+    const google::protobuf::MethodDescriptor& method = *service.method(i);
+    if (method.input_type() != request.GetDescriptor()) continue;
+    if (method.output_type() != response.GetDescriptor()) break;
+    return absl::StrCat("/", service.full_name(), "/", method.name());
+  }
+  return absl::InternalError(absl::StrCat("client: no method of ", service.full_name(), " takes ",
+                                          request.GetTypeName(), " and returns ",
+                                          response.GetTypeName()));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Client>> Client::Open(const Endpoint& endpoint,
+                                                     std::optional<absl::Duration> timeout,
+                                                     Interrupt* interrupt) {
+  NSA_ASSIGN_OR_RETURN(auto channel, OpenChannel(endpoint.address, endpoint.tls));
+  return std::unique_ptr<Client>(new Client(endpoint, timeout, interrupt, std::move(channel)));
+}
+
+Client::Client(Endpoint endpoint, std::optional<absl::Duration> timeout, Interrupt* interrupt,
+               std::shared_ptr<grpc::Channel> channel)
+    : endpoint_(std::move(endpoint)),
+      timeout_(timeout),
+      interrupt_(interrupt),
+      channel_(std::move(channel)) {}
+
+Client::~Client() = default;
+
+absl::Status Client::Explain(const grpc::Status& status, absl::Duration timeout) const {
+  if (interrupt_->raised()) return absl::CancelledError("interrupted");
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
+    const bool unix_socket = absl::StartsWith(endpoint_.address, "unix:");
+    const bool here = endpoint_.source == "default";
+    const std::string tls = UsesTls(endpoint_) ? WhyTlsFailed(status.error_message()) : "";
+    if (!tls.empty()) {
+      return absl::UnauthenticatedError(
+          absl::StrCat("coordinator: ", endpoint_.address, ": ", tls));
+    }
+    return absl::UnavailableError(absl::StrCat(
+        "coordinator: ", endpoint_.address, " cannot be reached (",
+        WhyUnreachable(status.error_message()), "); ",
+        here ? "start one with 'nsa-coordinator', or name another with --address or 'nsactl "
+               "context use NAME'"
+             : absl::StrCat("the address is from ", endpoint_.source,
+                            "; check it, or start a coordinator there with 'nsa-coordinator'"),
+        ClosedConnectionHint(status.error_message(), unix_socket, UsesTls(endpoint_))));
+  }
+  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+    return absl::DeadlineExceededError(
+        absl::StrCat("coordinator: ", endpoint_.address, " did not answer in ",
+                     absl::FormatDuration(timeout), " (--timeout); try a longer --timeout"));
+  }
+  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
+    return absl::UnimplementedError(absl::StrCat(
+        "coordinator: ", endpoint_.address, " does not know this request (nsactl is ", kVersion,
+        "; 'nsactl version' shows both); start that version of "
+        "nsa-coordinator, or use the nsactl of its own"));
+  }
+  if (status.error_code() == grpc::StatusCode::CANCELLED) {
+    return absl::UnavailableError(
+        absl::StrCat("coordinator: ", endpoint_.address, " ended the call; try again"));
+  }
+  return FromGrpc(status);
+}
+
+absl::Status Client::CallInto(const Message& request, Message* response,
+                              const CallOptions& options) {
+  NSA_ASSIGN_OR_RETURN(const std::string name, MethodOf(request, *response));
+  const absl::Duration timeout = timeout_.value_or(options.timeout);
+  const auto context = MakeContext(timeout, endpoint_.token);
+  const Interrupt::Scope scope(interrupt_, [&] { context->TryCancel(); });
+  // As the generated stubs do.
+  const grpc::internal::RpcMethod method(name.c_str(), grpc::internal::RpcMethod::NORMAL_RPC);
+  const grpc::Status status = grpc::internal::BlockingUnaryCall<MessageLite, MessageLite>(
+      channel_.get(), method, context.get(), request, response);
+  if (status.ok()) return absl::OkStatus();
+  if (options.details != nullptr) *options.details = DetailsOf(status);
+  return Explain(status, timeout);
+}
+
+absl::Status Client::StreamInto(const Message& request, Message* response,
+                                const std::function<bool()>& on_message) {
+  NSA_ASSIGN_OR_RETURN(const std::string name, MethodOf(request, *response));
+  const auto context = MakeContext(absl::InfiniteDuration(), endpoint_.token);
+  const Interrupt::Scope scope(interrupt_, [&] { context->TryCancel(); });
+  const grpc::internal::RpcMethod method(name.c_str(), grpc::internal::RpcMethod::SERVER_STREAMING);
+  const std::unique_ptr<grpc::ClientReader<MessageLite>> reader(
+      grpc::internal::ClientReaderFactory<MessageLite>::Create<MessageLite>(
+          channel_.get(), method, context.get(), request));
+  while (reader->Read(response)) {
+    if (on_message()) continue;
+    context->TryCancel();
+    while (reader->Read(response)) {
+    }
+    reader->Finish();
+    return absl::OkStatus();
+  }
+  const grpc::Status status = reader->Finish();
+  return status.ok() ? absl::OkStatus() : Explain(status, absl::InfiniteDuration());
+}
+
+absl::StatusOr<v1::Job> Client::GetJob(const std::string& job) {
+  v1::GetJobRequest request;
+  request.set_job(job);
+  NSA_ASSIGN_OR_RETURN(v1::GetJobResponse response, Call<v1::GetJobResponse>(request));
+  return std::move(*response.mutable_job());
+}
+
+}  // namespace nsa::client

@@ -1,0 +1,95 @@
+// The coordinator as typed calls. Every unary call has a deadline; every call ends early on Ctrl-C.
+// A new RPC needs no line here: the method is the one whose request and response have these types.
+//
+// Errors: those of the coordinator are passed on word for word. When no coordinator answered
+// (Unavailable) or the answer took too long (DeadlineExceeded), the error names the address that
+// was tried and says what to do.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "client/connect/endpoint.h"
+#include "nsa/v1/coordinator.pb.h"
+
+namespace grpc {
+class Channel;
+class Status;
+}  // namespace grpc
+
+namespace nsa {
+struct ErrorDetails;
+}  // namespace nsa
+
+namespace nsa::client {
+
+class Interrupt;
+
+// Deadlines of calls that take longer than others. --timeout overrides all.
+constexpr absl::Duration kCallTimeout = absl::Seconds(10);
+constexpr absl::Duration kDumpTimeout = absl::Seconds(60);    // stacks of a job with many ranks
+constexpr absl::Duration kVerifyTimeout = absl::Minutes(30);  // hashes of many GiB
+
+struct CallOptions {
+  absl::Duration timeout = kCallTimeout;
+  ErrorDetails* details = nullptr;  // receives the details of an error
+};
+
+class Client {
+ public:
+  // Opens no connection yet. `timeout` replaces the deadline of every unary call. `interrupt`
+  // outlives the client.
+  static absl::StatusOr<std::unique_ptr<Client>> Open(const Endpoint& endpoint,
+                                                      std::optional<absl::Duration> timeout,
+                                                      Interrupt* interrupt);
+  ~Client();
+
+  const Endpoint& endpoint() const { return endpoint_; }
+
+  // client->Call<v1::ListNodesResponse>(v1::ListNodesRequest())
+  template <typename Response>
+  absl::StatusOr<Response> Call(const google::protobuf::Message& request,
+                                const CallOptions& options = CallOptions()) {
+    Response response;
+    const absl::Status status = CallInto(request, &response, options);
+    if (!status.ok()) return status;
+    return response;
+  }
+
+  // Calls `on_message` from this thread for each response; it returns false to leave. Returns OK at
+  // the end of the stream or when left, Cancelled on Ctrl-C. A stream that breaks is Unavailable;
+  // the caller decides whether to continue (see follow.h).
+  template <typename Response>
+  absl::Status Stream(const google::protobuf::Message& request,
+                      const std::function<bool(const Response&)>& on_message) {
+    Response response;
+    return StreamInto(request, &response, [&] { return on_message(response); });
+  }
+
+  // The job of this id or name.
+  absl::StatusOr<v1::Job> GetJob(const std::string& job);
+
+ private:
+  using Message = google::protobuf::Message;
+
+  Client(Endpoint endpoint, std::optional<absl::Duration> timeout, Interrupt* interrupt,
+         std::shared_ptr<grpc::Channel> channel);
+
+  absl::Status CallInto(const Message& request, Message* response, const CallOptions& options);
+  absl::Status StreamInto(const Message& request, Message* response,
+                          const std::function<bool()>& on_message);
+  absl::Status Explain(const grpc::Status& status, absl::Duration timeout) const;
+
+  const Endpoint endpoint_;
+  const std::optional<absl::Duration> timeout_;
+  Interrupt* const interrupt_;
+  const std::shared_ptr<grpc::Channel> channel_;
+};
+
+}  // namespace nsa::client

@@ -1,0 +1,179 @@
+#include "client/connect/endpoint.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/fd.h"
+#include "common/base/status.h"
+#include "common/job/load.h"
+#include "common/rpc/rpc.h"
+
+namespace nsa::client {
+namespace {
+
+absl::StatusOr<std::string> ReadToken(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream content;
+  if (!file || !(content << file.rdbuf())) {
+    return absl::UnauthenticatedError(
+        absl::StrCat("token file: ", path, " cannot be read; check the path and its permissions"));
+  }
+  return std::string(absl::StripAsciiWhitespace(content.str()));
+}
+
+absl::Status ApplyContext(const v1::ClientContext& context, Endpoint* endpoint) {
+  endpoint->tls = context.tls();
+  if (!context.token_file().empty()) {
+    NSA_ASSIGN_OR_RETURN(endpoint->token, ReadToken(context.token_file()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ApplyEnvironment(Endpoint* endpoint) {
+  if (const auto v = Environment("NSACTL_TLS_CA_FILE"); !v.empty()) {
+    endpoint->tls.set_client_ca_file(v);
+  }
+  if (const auto v = Environment("NSACTL_TLS_CERTIFICATE_FILE"); !v.empty()) {
+    endpoint->tls.set_certificate_file(v);
+  }
+  if (const auto v = Environment("NSACTL_TLS_PRIVATE_KEY_FILE"); !v.empty()) {
+    endpoint->tls.set_private_key_file(v);
+  }
+  if (const auto v = Environment("NSACTL_TOKEN"); !v.empty()) {
+    endpoint->token = v;
+  } else if (const auto file = Environment("NSACTL_TOKEN_FILE"); !file.empty()) {
+    NSA_ASSIGN_OR_RETURN(endpoint->token, ReadToken(file));
+  }
+  return absl::OkStatus();
+}
+
+// Name of the context to use, and who named it. A context named by a flag is stronger than an
+// address from the environment.
+struct Choice {
+  std::string name;
+  std::string named_by;
+};
+
+Choice ChooseContext(const std::string& flag, const v1::ClientConfig& config) {
+  if (!flag.empty()) return {flag, "--context"};
+  if (const auto v = Environment("NSACTL_CONTEXT"); !v.empty()) return {v, "NSACTL_CONTEXT"};
+  return {config.current(), "current"};
+}
+
+}  // namespace
+
+std::string Environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : "";
+}
+
+std::string NormalAddress(const std::string& address) {
+  if (absl::StartsWith(address, "/") || absl::StartsWith(address, "./")) return "unix:" + address;
+  return address;
+}
+
+std::filesystem::path ClientConfigPath() {
+  if (const auto v = Environment("NSACTL_CONFIG"); !v.empty()) return v;
+  if (const auto v = Environment("XDG_CONFIG_HOME"); !v.empty()) return v + "/nsa/config.yaml";
+  return Environment("HOME") + "/.config/nsa/config.yaml";
+}
+
+absl::StatusOr<v1::ClientConfig> ReadClientConfig(const std::filesystem::path& path) {
+  v1::ClientConfig config;
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return config;
+  const auto loaded = LoadYamlFile(path, &config);
+  if (!loaded.ok()) {
+    if (absl::IsInvalidArgument(loaded.status())) return loaded.status();
+    return absl::InvalidArgumentError(loaded.status().message());
+  }
+  std::set<std::string> names;
+  for (const v1::ClientContext& context : config.contexts()) {
+    if (context.name().empty() || !names.insert(context.name()).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path.string(), ": contexts: name '", context.name(),
+                       "' is empty or there twice; give each context a name of its own"));
+    }
+  }
+  if (!config.current().empty() && names.count(config.current()) == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path.string(), ": current: '", config.current(),
+                     "' is not one of the contexts; choose one with 'nsactl context use NAME'"));
+  }
+  return config;
+}
+
+absl::Status WriteClientConfig(const std::filesystem::path& path, const v1::ClientConfig& config) {
+  std::error_code error;
+  std::filesystem::create_directories(path.parent_path(), error);
+  const std::string temporary = absl::StrCat(path.string(), ".tmp-", getpid());
+  const std::string text = ToYaml(config);
+  Fd file(open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  bool ok = file.valid();
+  ok = ok && write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  ok = ok && fsync(file.get()) == 0;
+  const int write_errno = errno;
+  file.Reset();
+  ok = ok && rename(temporary.c_str(), path.c_str()) == 0;
+  if (ok) return absl::OkStatus();
+  unlink(temporary.c_str());
+  return absl::InternalError(absl::StrCat(path.string(), ": cannot be written (",
+                                          std::strerror(write_errno),
+                                          "); set NSACTL_CONFIG to a file that can"));
+}
+
+const v1::ClientContext* FindContext(const v1::ClientConfig& config, const std::string& name) {
+  for (const v1::ClientContext& context : config.contexts()) {
+    if (context.name() == name) return &context;
+  }
+  return nullptr;
+}
+
+absl::StatusOr<Endpoint> ResolveEndpoint(const std::string& address_flag,
+                                         const std::string& context_flag) {
+  NSA_ASSIGN_OR_RETURN(const v1::ClientConfig config, ReadClientConfig(ClientConfigPath()));
+  const Choice choice = ChooseContext(context_flag, config);
+  const v1::ClientContext* context = nullptr;
+  if (!choice.name.empty()) {
+    context = FindContext(config, choice.name);
+    if (context == nullptr) {
+      return absl::NotFoundError(
+          absl::StrCat("context: '", choice.name, "' (from ", choice.named_by, ") is not in ",
+                       ClientConfigPath().string(), "; see 'nsactl context list'"));
+    }
+  }
+  const bool context_is_a_flag = !context_flag.empty();
+  const std::string address_variable = Environment("NSACTL_ADDRESS");
+  Endpoint endpoint;
+  if (!address_flag.empty()) {
+    endpoint.address = NormalAddress(address_flag);
+    endpoint.source = "--address";
+  } else if (!address_variable.empty() && !context_is_a_flag) {
+    endpoint.address = NormalAddress(address_variable);
+    endpoint.source = "NSACTL_ADDRESS";
+  } else if (context != nullptr && !context->address().empty()) {
+    endpoint.address = NormalAddress(context->address());
+    endpoint.source = absl::StrCat("context ", context->name());
+  } else {
+    endpoint.address = absl::StrCat("unix:", DefaultStateDir(), "/coordinator.sock");
+    endpoint.source = "default";
+  }
+  // The current context's token is not shown to an address that it did not name.
+  const bool ours = context != nullptr && (choice.named_by != "current" ||
+                                           endpoint.address == NormalAddress(context->address()));
+  if (ours) NSA_RETURN_IF_ERROR(ApplyContext(*context, &endpoint));
+  NSA_RETURN_IF_ERROR(ApplyEnvironment(&endpoint));
+  return endpoint;
+}
+
+}  // namespace nsa::client

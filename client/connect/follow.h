@@ -1,0 +1,29 @@
+// Streams that go on over restarts of the coordinator.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "client/connect/session.h"
+
+namespace nsa::client {
+
+// Time between two attempts: 0.2 s, then twice as long each time, at most 1 s.
+class Backoff {
+ public:
+  // Waits; false when interrupted.
+  bool Wait(Interrupt* interrupt);
+  void Reset() { next_ = absl::Milliseconds(200); }
+
+ private:
+  absl::Duration next_ = absl::Milliseconds(200);
+};
+
+// Calls `attempt` (one stream, which continues where the last one broke) until a stream has ended
+// and the job `id` has too. A coordinator that cannot be reached is waited for; each outage is
+// remarked on once. Other errors, and Ctrl-C, end it. With an empty `id` (all jobs) only those do.
+absl::Status Follow(Session& session, const std::string& id,
+                    const std::function<absl::Status()>& attempt);
+
+}  // namespace nsa::client

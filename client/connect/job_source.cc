@@ -1,0 +1,132 @@
+#include "client/connect/job_source.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "client/show/human.h"
+#include "common/base/status.h"
+
+namespace nsa::client {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Reflection;
+
+// Puts every field that is set in `from` into `to`.
+void Overlay(const Message& from, Message* to) {
+  const Reflection& reflection = *from.GetReflection();
+  std::vector<const FieldDescriptor*> fields;
+  reflection.ListFields(from, &fields);
+  for (const FieldDescriptor* field : fields) {
+    const bool message = field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE;
+    if (!field->is_repeated() && message) {
+      Overlay(reflection.GetMessage(from, field), reflection.MutableMessage(to, field));
+      continue;
+    }
+    // MergeFrom appends to lists and sets entries of maps.
+    if (field->is_repeated() && !field->is_map()) reflection.ClearField(to, field);
+    const std::unique_ptr<Message> only(from.New());
+    only->CopyFrom(from);
+    for (const FieldDescriptor* other : fields) {
+      if (other != field) reflection.ClearField(only.get(), other);
+    }
+    to->MergeFrom(*only);
+  }
+}
+
+// The loader's mistakes, a line each, and a last line that says what they mean.
+absl::Status Mistakes(const std::string& file, const absl::Status& loaded) {
+  const std::string text(loaded.message());
+  const size_t digit = ShownName(file).size() + 1;
+  const bool placed = digit < text.size() && absl::ascii_isdigit(text[digit]);
+  if (!placed) return absl::InvalidArgumentError(text);
+  const auto lines = std::count(text.begin(), text.end(), '\n') + 1;
+  return absl::InvalidArgumentError(absl::StrCat(text, "\n", ShownName(file), ": ", lines,
+                                                 lines == 1 ? " mistake" : " mistakes",
+                                                 " (0 allowed); correct the file and try again"));
+}
+
+absl::Status BadSet(const std::string& assignment, absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("--set ", assignment, ": ", what));
+}
+
+}  // namespace
+
+absl::Status ApplySet(const std::string& assignment, v1::JobSpec* spec) {
+  const size_t equals = assignment.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    return BadSet(assignment, "is not FIELD=VALUE; write e.g. --set train.steps=100");
+  }
+  const std::vector<std::string> path =
+      absl::StrSplit(absl::string_view(assignment).substr(0, equals), '.');
+  // Flow style, on one line: {train: {steps: 100}}.
+  std::string yaml;
+  for (const std::string& name : path) absl::StrAppend(&yaml, "{", name, ": ");
+  absl::StrAppend(&yaml, assignment.substr(equals + 1), std::string(path.size(), '}'));
+  v1::JobSpec overlay;
+  const auto loaded = LoadYamlText(yaml, "--set", &overlay);
+  if (!loaded.ok()) {
+    // The place in our own line of YAML says nothing to the reader.
+    const std::vector<std::string> parts =
+        absl::StrSplit(loaded.status().message(), absl::MaxSplits(": ", 1));
+    return BadSet(assignment, parts.back());
+  }
+  Overlay(overlay, spec);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<JobFile> LoadJobSource(const std::string& file,
+                                      const std::vector<std::string>& sets) {
+  JobFile job;
+  absl::StatusOr<LoadResult> loaded = LoadJobYaml(file, &job.spec);
+  if (!loaded.ok()) return Mistakes(file, loaded.status());
+  job.source = *std::move(loaded);
+  for (const std::string& assignment : sets) {
+    NSA_RETURN_IF_ERROR(ApplySet(assignment, &job.spec));
+    // No place in the file, nor in the section around it.
+    job.source.places[assignment.substr(0, assignment.find('='))] = SourcePlace();
+  }
+  std::error_code error;
+  PlaceJob(file, std::filesystem::current_path(error), &job.spec);
+  return job;
+}
+
+std::string ShownName(const std::string& file) { return file == "-" ? "<stdin>" : file; }
+
+void NoteLegacyKeys(Session& session, const std::string& file, const JobFile& job) {
+  for (const LegacyKey& key : job.source.legacy) {
+    session.Note(absl::StrCat(ShownName(file), ":", key.place.line, ":", key.place.column,
+                              ": warning: ", key.field, ": ", key.why));
+  }
+}
+
+std::string EstimateText(const v1::EstimateItem& item) {
+  std::string value;
+  if (item.unit() == "bytes") {
+    value = HumanBytes(static_cast<int64_t>(item.value()));
+  } else if (item.unit() == "seconds") {
+    value = HumanDuration(item.value());
+  } else if (item.unit() == "tokens_per_second") {
+    value = HumanCount(item.value()) + " tok/s";
+  } else {
+    value = HumanCount(item.value());
+  }
+  return absl::StrCat(item.name(), " ", value);
+}
+
+std::string RefusalText(const std::string& file, const v1::PreflightReport& report) {
+  int errors = 0;
+  for (const v1::Finding& finding : report.findings()) {
+    if (finding.severity() == v1::SEVERITY_ERROR && finding.waived().empty()) ++errors;
+  }
+  return absl::StrCat(ShownName(file), ": refused by preflight: ", errors,
+                      errors == 1 ? " error" : " errors",
+                      " (0 allowed); change the job, or waive a rule with a reason under "
+                      "preflight.waive");
+}
+
+}  // namespace nsa::client

@@ -1,0 +1,134 @@
+#include "client/show/human.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace nsa::client {
+namespace {
+
+constexpr int64_t kMinute = 60;
+constexpr int64_t kHour = 60 * kMinute;
+constexpr int64_t kDay = 24 * kHour;
+constexpr double kLongest = 1e4 * kDay;
+
+}  // namespace
+
+std::string HumanDuration(double seconds) {
+  if (!std::isfinite(seconds) || seconds < 0) return "-";
+  if (seconds > kLongest) return ">10000d";
+  const int64_t s = std::llround(seconds);
+  if (s < kMinute) return absl::StrFormat("%ds", s);
+  if (s < kHour) return absl::StrFormat("%dm%02ds", s / kMinute, s % kMinute);
+  if (s < kDay) return absl::StrFormat("%dh%02dm", s / kHour, s % kHour / kMinute);
+  return absl::StrFormat("%dd%02dh", s / kDay, s % kDay / kHour);
+}
+
+std::string ShortAge(absl::Time now, int64_t unix_nanos) {
+  if (unix_nanos == 0) return "-";
+  const int64_t s =
+      std::max<int64_t>(0, absl::ToInt64Seconds(now - absl::FromUnixNanos(unix_nanos)));
+  if (s < kMinute) return absl::StrFormat("%ds", s);
+  if (s < kHour) return absl::StrFormat("%dm", s / kMinute);
+  if (s < kDay) return absl::StrFormat("%dh", s / kHour);
+  return absl::StrFormat("%dd", s / kDay);
+}
+
+std::string HumanAge(absl::Time now, int64_t unix_nanos) {
+  const std::string age = ShortAge(now, unix_nanos);
+  if (age == "-") return age;
+  return age == "0s" ? "now" : age + " ago";
+}
+
+std::string Timestamp(int64_t unix_nanos) {
+  if (unix_nanos == 0) return "-";
+  return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::FromUnixNanos(unix_nanos),
+                          absl::UTCTimeZone());
+}
+
+std::string HumanBytes(int64_t bytes) {
+  constexpr double kKi = 1024;
+  const double value = static_cast<double>(bytes);
+  const double size = std::fabs(value);
+  if (size < kKi) return absl::StrFormat("%d B", bytes);
+  if (size < kKi * kKi) return absl::StrFormat("%.1f KiB", value / kKi);
+  if (size < kKi * kKi * kKi) return absl::StrFormat("%.1f MiB", value / (kKi * kKi));
+  return absl::StrFormat("%.2f GiB", value / (kKi * kKi * kKi));
+}
+
+std::string HumanCount(double value) {
+  if (!std::isfinite(value)) return "-";
+  const double size = std::fabs(value);
+  if (size < 999.5) return absl::StrFormat("%.0f", value);
+  if (size < 999.95e3) return absl::StrFormat("%.1fk", value / 1e3);
+  if (size < 999.995e6) return absl::StrFormat("%.2fM", value / 1e6);
+  return absl::StrFormat("%.2fG", value / 1e9);
+}
+
+std::string WithCommas(int64_t value) {
+  const std::string digits = absl::StrCat(value);
+  std::string grouped;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    const bool boundary = i > 0 && (digits.size() - i) % 3 == 0 && digits[i - 1] != '-';
+    if (boundary) grouped += ',';
+    grouped += digits[i];
+  }
+  return grouped;
+}
+
+std::string HumanLoss(double loss) {
+  if (std::isnan(loss)) return "nan";
+  if (std::isinf(loss)) return "inf";
+  return loss == 0 ? "-" : absl::StrFormat("%.4f", loss);
+}
+
+std::string ProgressBar(double share, int width, bool unicode) {
+  if (!std::isfinite(share)) share = 0;
+  share = std::clamp(share, 0.0, 1.0);
+  std::string bar;
+  if (!unicode) {
+    // Floor: the bar is full only at the end.
+    const int full = static_cast<int>(share * width);
+    return std::string(full, '#') + std::string(width - full, '-');
+  }
+  static constexpr std::array<const char*, 8> kEighths = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+  const int eighths = static_cast<int>(share * width * 8);
+  int columns = 0;
+  for (; columns < eighths / 8; ++columns) bar += "█";
+  if (eighths % 8 != 0) {
+    bar += kEighths[eighths % 8];
+    ++columns;
+  }
+  for (; columns < width; ++columns) bar += "░";
+  return bar;
+}
+
+int DisplayWidth(const std::string& text) {
+  int width = 0;
+  for (const char c : text) {
+    if ((static_cast<unsigned char>(c) & 0xC0) != 0x80) ++width;
+  }
+  return width;
+}
+
+std::string Clip(const std::string& text, int width) {
+  std::string result;
+  int used = 0;
+  bool escape = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const unsigned char c = static_cast<unsigned char>(text[i]);
+    const bool continuation = (c & 0xC0) == 0x80;
+    if (c == 0x1B) escape = true;
+    if (!escape && !continuation && used++ == width) break;
+    result += text[i];
+    if (escape && c == 'm') escape = false;
+  }
+  // A colour that was switched on is switched off.
+  if (result.size() < text.size() && result.find('\x1B') != std::string::npos) result += "\x1B[0m";
+  return result;
+}
+
+}  // namespace nsa::client

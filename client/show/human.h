@@ -1,0 +1,45 @@
+// Numbers and times as people read them. Pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/time/time.h"
+
+namespace nsa::client {
+
+// "0s", "45s", "3m12s", "2h05m", "3d04h"; "-" when negative or not finite.
+std::string HumanDuration(double seconds);
+
+// "now", "41s ago", "3m ago", "5h ago", "2d ago"; "-" for 0 nanoseconds, which means never.
+std::string HumanAge(absl::Time now, int64_t unix_nanos);
+
+// The age alone: "41s", "3m", "5h", "2d"; "-" for never.
+std::string ShortAge(absl::Time now, int64_t unix_nanos);
+
+// "2026-11-20T16:31:02Z"; "-" for 0.
+std::string Timestamp(int64_t unix_nanos);
+
+// "512 B", "1.5 KiB", "312.0 MiB", "1.20 GiB".
+std::string HumanBytes(int64_t bytes);
+
+// "0", "950", "12.4k", "3.10M", "1.25G": thousands, for tokens and rates.
+std::string HumanCount(double value);
+
+// "1,234,567".
+std::string WithCommas(int64_t value);
+
+// Loss with four decimals; "-" when there is none (0) or it is not finite ("nan", "inf").
+std::string HumanLoss(double loss);
+
+// `width` columns of bar for a share in [0, 1], in eighths of a block with `unicode`, else '#'
+// and '-'.
+std::string ProgressBar(double share, int width, bool unicode);
+
+// Columns that a UTF-8 text takes, one a code point.
+int DisplayWidth(const std::string& text);
+
+// The first `width` columns, and nothing of a code point or an escape sequence cut.
+std::string Clip(const std::string& text, int width);
+
+}  // namespace nsa::client

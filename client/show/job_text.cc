@@ -1,0 +1,125 @@
+#include "client/show/job_text.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "client/show/human.h"
+
+namespace nsa::client {
+
+std::string StateName(v1::Job::State state) {
+  const std::string name = v1::Job::State_Name(state);
+  if (name.empty()) return absl::StrCat("unknown(", static_cast<int>(state), ")");
+  return std::string(absl::StripPrefix(name, "STATE_"));
+}
+
+Colour StateColour(v1::Job::State state) {
+  switch (state) {
+    case v1::Job::STATE_RUNNING:
+      return Colour::kGood;
+    case v1::Job::STATE_SUCCEEDED:
+      return Colour::kGood;
+    case v1::Job::STATE_FAILED:
+      return Colour::kBad;
+    case v1::Job::STATE_RESTARTING:
+      return Colour::kWarning;
+    case v1::Job::STATE_STOPPING:
+      return Colour::kWarning;
+    case v1::Job::STATE_STOPPED:
+      return Colour::kDim;
+    default:
+      return Colour::kBusy;
+  }
+}
+
+bool HasEnded(v1::Job::State state) {
+  return state == v1::Job::STATE_SUCCEEDED || state == v1::Job::STATE_FAILED ||
+         state == v1::Job::STATE_STOPPED;
+}
+
+bool HasEnded(const v1::Job& job) {
+  if (v1::Job::State_IsValid(job.state())) return HasEnded(job.state());
+  return job.end_unix_nanos() != 0;
+}
+
+std::string StepText(const v1::JobProgress& progress) {
+  if (progress.total_steps() == 0) return "-";
+  return absl::StrCat(progress.step(), "/", progress.total_steps());
+}
+
+double ShareDone(const v1::JobProgress& progress) {
+  if (progress.total_steps() <= 0) return 0;
+  return std::clamp(static_cast<double>(progress.step()) / progress.total_steps(), 0.0, 1.0);
+}
+
+std::string StopText(const v1::StopRequest& stop) {
+  switch (stop.mode()) {
+    case v1::STOP_MODE_AT_STEP:
+      return absl::StrCat("stopping after step ", stop.at_step());
+    case v1::STOP_MODE_GRACEFUL:
+      return "stopping after the step in progress";
+    case v1::STOP_MODE_NOW:
+      return "stopping now";
+    default:
+      return "";
+  }
+}
+
+std::string NextStartText(const v1::Job& job, absl::Time now) {
+  if (job.next_start_unix_nanos() == 0) return "";
+  const double seconds =
+      absl::ToDoubleSeconds(absl::FromUnixNanos(job.next_start_unix_nanos()) - now);
+  return seconds < 1 ? "due" : absl::StrCat("in ", HumanDuration(seconds));
+}
+
+std::string ReasonText(const v1::Job& job) {
+  if (job.reason().empty() || job.message().empty()) return job.reason() + job.message();
+  return absl::StrCat(job.reason(), ": ", job.message());
+}
+
+std::string TelemetryText(const v1::Job& job) {
+  const v1::RankStatus* first = nullptr;
+  int ranks = 0;
+  for (const v1::RankStatus& rank : job.ranks()) {
+    if (rank.telemetry_error().empty()) continue;
+    if (ranks++ == 0) first = &rank;
+  }
+  if (first == nullptr) return "";
+  return absl::StrCat("rank ", first->rank(),
+                      ranks > 1 ? absl::StrCat(" and ", ranks - 1, " more") : "", ": ",
+                      first->telemetry_error());
+}
+
+std::string Title(const v1::Job& job) { return absl::StrCat(job.name(), " (", job.id(), ")"); }
+
+std::string NextCommands(const v1::Job& job) {
+  const auto line = [&job](const char* command, const char* what) {
+    return absl::StrFormat("  %-42s# %s\n", absl::StrCat("nsactl ", command, " ", job.id()), what);
+  };
+  switch (job.state()) {
+    case v1::Job::STATE_SUCCEEDED:
+      return line("describe", "how it went") + line("checkpoint list", "what it left");
+    case v1::Job::STATE_FAILED:
+      return line("events", "what happened") + line("logs --tail 50", "the workers' last words") +
+             line("resume", "continue from the newest good checkpoint");
+    case v1::Job::STATE_STOPPED:
+      return line("resume", "continue from the newest good checkpoint") +
+             line("checkpoint list", "what it left");
+    case v1::Job::STATE_STOPPING:
+      return line("watch", "progress until it ends") +
+             line("stop --now", "at once, without a checkpoint");
+    default:
+      return line("watch", "progress until it ends") + line("logs -f", "the workers' output") +
+             line("stop", "finish the step, checkpoint, end");
+  }
+}
+
+ExitCode EndCode(const v1::Job& job) {
+  const bool well =
+      job.state() == v1::Job::STATE_SUCCEEDED || job.state() == v1::Job::STATE_STOPPED;
+  return well ? ExitCode::kOk : ExitCode::kFailed;
+}
+
+}  // namespace nsa::client

@@ -1,0 +1,49 @@
+// A table with aligned columns.
+//
+//   NAME   STATE    LOSS
+//   demo   RUNNING  2.1034
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace nsa::client {
+
+// Terminal colours by meaning.
+enum class Colour { kNone, kGood, kBusy, kWarning, kBad, kDim, kBold };
+
+// `text` in a colour; as it is when `enabled` is false.
+std::string Paint(Colour colour, const std::string& text, bool enabled);
+
+class Table {
+ public:
+  struct Column {
+    std::string title;
+    bool right = false;  // numbers
+    int min_width = 0;   // for tables that grow a row at a time
+  };
+  struct Cell {
+    Cell(std::string t, Colour c = Colour::kNone) : text(std::move(t)), colour(c) {}  // NOLINT
+    Cell(const char* t) : text(t) {}                                                  // NOLINT
+    std::string text;
+    Colour colour = Colour::kNone;
+  };
+
+  explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
+
+  // A row has as many cells as the table has columns.
+  void Add(std::vector<Cell> row) { rows_.push_back(std::move(row)); }
+
+  // Title row and rows, two spaces between columns, none at the end of a line. `header` false
+  // leaves the title row out.
+  std::string Format(bool colours, bool header = true) const;
+
+  bool empty() const { return rows_.empty(); }
+  void Clear() { rows_.clear(); }
+
+ private:
+  std::vector<Column> columns_;
+  std::vector<std::vector<Cell>> rows_;
+};
+
+}  // namespace nsa::client

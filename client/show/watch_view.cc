@@ -1,0 +1,191 @@
+#include "client/show/watch_view.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "client/show/human.h"
+#include "client/show/job_text.h"
+#include "common/estimate/run_time.h"
+
+namespace nsa::client {
+namespace {
+
+constexpr int kWidestBar = 50;
+
+std::string HeadLine(const v1::Job& job, absl::Time now, bool colours) {
+  const double seconds = RunSeconds(job, now);
+  return absl::StrCat(Paint(Colour::kBold, job.name(), colours), " ",
+                      Paint(Colour::kDim, job.id(), colours), "  ",
+                      Paint(StateColour(job.state()), StateName(job.state()), colours),
+                      seconds >= 0 ? "  " + HumanDuration(seconds) : "",
+                      absl::StrCat("  restarts ", job.restarts()));
+}
+
+// Whether speed and time left mean anything.
+bool IsMoving(const v1::Job& job, const ViewMoment& moment) {
+  return job.state() == v1::Job::STATE_RUNNING && moment.connected;
+}
+
+std::string BarLine(const v1::Job& job, const ViewMoment& moment, const ViewOptions& options) {
+  const v1::JobProgress& p = job.progress();
+  const double eta = EtaNow(p, moment);
+  const bool moving = IsMoving(job, moment);
+  const std::string numbers =
+      absl::StrCat(absl::StrFormat("%5.1f %%  ", 100 * ShareDone(p)), StepText(p),
+                   moving ? absl::StrCat("  ETA ", HumanDuration(eta)) : "");
+  // The bar keeps its width while the numbers change theirs.
+  const int bar = std::clamp(options.columns - 44, 8, kWidestBar);
+  const std::string open = options.unicode ? "" : "[";
+  const std::string close = options.unicode ? "" : "]";
+  return absl::StrCat(open,
+                      Paint(StateColour(job.state()),
+                            ProgressBar(ShareDone(p), bar, options.unicode), options.colours),
+                      close, " ", numbers);
+}
+
+// As much as fits; the most interesting comes first.
+std::string NumbersLine(const v1::Job& job, bool moving, int columns) {
+  const v1::JobProgress& p = job.progress();
+  std::vector<std::string> parts = {absl::StrCat("loss ", HumanLoss(p.loss()))};
+  if (p.val_step() != 0) {
+    parts.push_back(absl::StrCat("val loss ", HumanLoss(p.val_loss()), " at ", p.val_step()));
+  }
+  if (moving) parts.push_back(absl::StrCat(HumanCount(p.tokens_per_second()), " tok/s"));
+  parts.push_back(absl::StrCat(HumanCount(p.total_tokens()), " tokens"));
+  parts.push_back(absl::StrFormat("grad norm %.2f", p.grad_norm()));
+  parts.push_back(absl::StrFormat("lr %.2e", p.learning_rate()));
+  std::string line = parts[0];
+  for (size_t i = 1; i < parts.size(); ++i) {
+    if (line.size() + 2 + parts[i].size() > static_cast<size_t>(columns)) break;
+    absl::StrAppend(&line, "  ", parts[i]);
+  }
+  return line;
+}
+
+std::string CheckpointText(const v1::JobProgress& p, absl::Time now) {
+  if (p.checkpoint_unix_nanos() == 0) return "no checkpoint yet";
+  return absl::StrCat("checkpoint ", p.checkpoint_step(), ", ",
+                      HumanAge(now, p.checkpoint_unix_nanos()));
+}
+
+// What there is to say about the state: why it waits, restarts or stops.
+std::string NoteLine(const v1::Job& job, absl::Time now) {
+  std::vector<std::string> parts;
+  if (job.queue_position() > 0) {
+    parts.push_back(absl::StrCat("place ", job.queue_position(), " in the queue"));
+  }
+  if (const std::string next = NextStartText(job, now); !next.empty()) {
+    parts.push_back("next start " + next);
+  }
+  const bool calm = job.state() == v1::Job::STATE_RUNNING;
+  if (!calm && !ReasonText(job).empty()) parts.push_back(ReasonText(job));
+  if (!HasEnded(job) && !StopText(job.stop()).empty()) {
+    parts.push_back(StopText(job.stop()));
+  }
+  return absl::StrJoin(parts, "  ");
+}
+
+}  // namespace
+
+double EtaNow(const v1::JobProgress& progress, const ViewMoment& moment) {
+  if (progress.eta_seconds() < 0) return -1;
+  const double passed = absl::ToDoubleSeconds(moment.now - moment.received);
+  return std::max(0.0, progress.eta_seconds() - std::max(0.0, passed));
+}
+
+std::vector<std::string> LiveView(const v1::Job& job, const ViewMoment& moment,
+                                  const ViewOptions& options) {
+  std::vector<std::string> lines = {HeadLine(job, moment.now, options.colours),
+                                    BarLine(job, moment, options)};
+  const v1::JobProgress& p = job.progress();
+  if (p.step() > 0) {
+    lines.push_back(NumbersLine(job, IsMoving(job, moment), options.columns));
+    lines.push_back(CheckpointText(p, moment.now));
+  }
+  if (const std::string why = TelemetryText(job); !why.empty()) {
+    lines.push_back(
+        Paint(Colour::kWarning, absl::StrCat("telemetry is not written, ", why), options.colours));
+  }
+  if (!p.checkpoint_error().empty()) {
+    lines.push_back(Paint(Colour::kWarning,
+                          absl::StrCat("the newest checkpoint failed: ", p.checkpoint_error()),
+                          options.colours));
+  }
+  if (const std::string note = NoteLine(job, moment.now); !note.empty()) lines.push_back(note);
+  if (!moment.connected) {
+    lines.push_back(Paint(Colour::kWarning,
+                          absl::StrCat("coordinator not reached for ",
+                                       HumanDuration(absl::ToDoubleSeconds(moment.silence)),
+                                       "; trying again (training goes on without it)"),
+                          options.colours));
+  }
+  for (std::string& line : lines) line = Clip(line, options.columns);
+  return lines;
+}
+
+std::string PlainLine(const v1::Job& job, absl::Time now) {
+  const v1::JobProgress& p = job.progress();
+  std::string line = absl::StrCat(Timestamp(absl::ToUnixNanos(now)), " ", job.id(), " ",
+                                  StateName(job.state()), " step ", p.step(), "/", p.total_steps(),
+                                  absl::StrFormat(" %.1f%%", 100 * ShareDone(p)));
+  if (p.step() > 0) {
+    const bool moving = job.state() == v1::Job::STATE_RUNNING;
+    absl::StrAppend(&line, " loss ", HumanLoss(p.loss()), " val_loss ", HumanLoss(p.val_loss()),
+                    " tok/s ", moving ? absl::StrFormat("%.0f", p.tokens_per_second()) : "-");
+    absl::StrAppend(
+        &line, " eta ", moving ? HumanDuration(p.eta_seconds()) : "-", " checkpoint ",
+        p.checkpoint_unix_nanos() == 0
+            ? "-"
+            : absl::StrCat(p.checkpoint_step(), "@", ShortAge(now, p.checkpoint_unix_nanos())),
+        p.checkpoint_error().empty() ? "" : " (newest failed)");
+  }
+  absl::StrAppend(&line, " restarts ", job.restarts());
+  if (const std::string why = TelemetryText(job); !why.empty()) {
+    absl::StrAppend(&line, " telemetry not written, ", why);
+  }
+  if (job.state() != v1::Job::STATE_RUNNING && !ReasonText(job).empty()) {
+    absl::StrAppend(&line, " reason ", ReasonText(job));
+  }
+  return line;
+}
+
+std::string TransitionLine(const v1::Job& job, absl::Time now, const std::string& from,
+                           const ViewOptions& options) {
+  const std::string time = absl::FormatTime("%H:%M:%S", now, absl::LocalTimeZone());
+  const std::string reason = ReasonText(job);
+  return absl::StrCat(Paint(Colour::kDim, time, options.colours), " ", from,
+                      options.unicode ? " → " : " -> ",
+                      Paint(StateColour(job.state()), StateName(job.state()), options.colours),
+                      reason.empty() ? "" : "  " + reason);
+}
+
+std::string Summary(const v1::Job& job, const ViewOptions& options) {
+  const v1::JobProgress& p = job.progress();
+  const double seconds = RunSeconds(job, absl::FromUnixNanos(job.end_unix_nanos()));
+  std::string text = absl::StrCat(
+      Title(job), " ", Paint(StateColour(job.state()), StateName(job.state()), options.colours),
+      seconds >= 0 ? absl::StrCat(" after ", HumanDuration(seconds)) : "", ": step ", StepText(p),
+      p.step() > 0 ? ", loss " + HumanLoss(p.loss()) : "",
+      p.val_step() != 0 ? ", val loss " + HumanLoss(p.val_loss()) : "",
+      p.checkpoint_unix_nanos() != 0 ? absl::StrCat(", checkpoint ", p.checkpoint_step()) : "",
+      "\n");
+  if (job.state() != v1::Job::STATE_SUCCEEDED && !ReasonText(job).empty()) {
+    absl::StrAppend(&text, ReasonText(job), "\n");
+  }
+  return absl::StrCat(text, "Next:\n", NextCommands(job));
+}
+
+bool IsTurn(const v1::Job& previous, const v1::Job& job) {
+  return previous.state() != job.state() || previous.restarts() != job.restarts() ||
+         previous.stop().mode() != job.stop().mode();
+}
+
+bool IsNews(const v1::Job& previous, const v1::Job& job) {
+  return previous.progress().val_step() != job.progress().val_step() ||
+         previous.progress().checkpoint_step() != job.progress().checkpoint_step() ||
+         TelemetryText(previous) != TelemetryText(job);
+}
+
+}  // namespace nsa::client

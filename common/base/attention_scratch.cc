@@ -1,0 +1,132 @@
+#include "common/base/attention_scratch.h"
+
+#include <algorithm>
+
+#include "common/base/arena_plan.h"
+
+namespace nsa {
+namespace {
+
+constexpr int64_t kAlignment = 256;
+
+int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+int64_t Pairs(const NsaShape& s) { return int64_t{1} * s.batch * s.n_kv_groups; }
+int64_t WiderHead(const NsaShape& s) { return std::max(s.d_k, s.d_v); }
+// Two fp32 a query row: log-sum-exp and delta.
+int64_t StatsBytes(const NsaShape& s) { return int64_t{8} * s.batch * s.seq_len * s.n_heads; }
+// fp32 dk and dv of a tile of keys.
+int64_t TileSumBytes(const NsaShape& s) { return int64_t{4} * kScratchKeys * 2 * WiderHead(s); }
+
+BranchScratch SegmentScratch(const NsaShape& s, int64_t keys, int64_t segments) {
+  const int64_t tiles = CeilDiv(keys, kScratchKeys) * Pairs(s);
+  ArenaPlan parts(kAlignment);
+  parts.Take(StatsBytes(s));
+  BranchScratch scratch;
+  scratch.sums = parts.Take(segments == 1 ? 0 : tiles * segments * TileSumBytes(s));
+  scratch.bytes = parts.used();
+  return scratch;
+}
+
+// Small enough for some two thousand segments in all, so that a small batch fills the GPU too; from
+// 128 to 2,048.
+int32_t ListSegment(const NsaShape& s) {
+  const int64_t entries = Pairs(s) * s.seq_len * s.n_sel;
+  int32_t segment = 128;
+  while (segment < 2048 && entries / segment > 2048) segment *= 2;
+  return segment;
+}
+
+}  // namespace
+
+TokenSegments WindowSegments(const NsaShape& s) {
+  const int64_t tiles = CeilDiv(s.seq_len, kScratchKeys) * Pairs(s);
+  const int64_t tokens = std::min<int64_t>(s.seq_len, int64_t{s.window} + kScratchKeys - 1);
+  const int64_t count = std::clamp<int64_t>(512 / tiles, 1, CeilDiv(tokens, 128));
+  return {static_cast<int32_t>(CeilDiv(tokens, count)), static_cast<int32_t>(count)};
+}
+
+TokenSegments CompressedSegments(const NsaShape& s) {
+  const int64_t tiles = CeilDiv(std::max(1, s.cmp_blocks()), kScratchKeys) * Pairs(s);
+  const int64_t fewest = std::min(CeilDiv(s.seq_len, 2048), std::max<int64_t>(1, 16384 / tiles));
+  const int64_t most = std::max(fewest, std::min<int64_t>(32, CeilDiv(s.seq_len, 64)));
+  const int64_t count = std::clamp<int64_t>(1024 / tiles, fewest, most);
+  return {static_cast<int32_t>(CeilDiv(s.seq_len, count)), static_cast<int32_t>(count)};
+}
+
+BranchScratch WindowScratch(const NsaShape& s) {
+  return SegmentScratch(s, s.seq_len, WindowSegments(s).count);
+}
+
+BranchScratch CompressedScratch(const NsaShape& s) {
+  return SegmentScratch(s, s.cmp_blocks(), CompressedSegments(s).count);
+}
+
+SelectedScratch PlanSelectedScratch(const NsaShape& s) {
+  constexpr int64_t kPartialRowsBytes = int64_t{256} << 20;
+  constexpr int32_t kFewOfMany = 16;  // see kernels/README.md
+  SelectedScratch plan;
+  plan.parts = static_cast<int32_t>(CeilDiv(s.l_sel, kScratchKeys));
+  plan.chunks = static_cast<int32_t>(CeilDiv(s.seq_len, SelectedScratch::kChunk));
+  plan.segment = ListSegment(s);
+  plan.max_segments = static_cast<int32_t>(CeilDiv(s.seq_len, plan.segment));
+  // Σ ⌈size / segment⌉ over the lists with size > segment is at most twice Σ size / segment.
+  const int64_t entries = int64_t{1} * s.seq_len * s.n_sel;
+  plan.partials =
+      s.seq_len <= plan.segment ? 0 : static_cast<int32_t>(2 * CeilDiv(entries, plan.segment));
+  ArenaPlan parts(kAlignment);
+  plan.stats = parts.Take(StatsBytes(s));
+  plan.counts = parts.Take(4 * Pairs(s) * plan.chunks * s.sel_blocks());
+  plan.sizes = parts.Take(4 * Pairs(s) * s.sel_blocks());
+  plan.begins = parts.Take(4 * Pairs(s) * s.sel_blocks());
+  plan.segments = parts.Take(4 * Pairs(s) * s.sel_blocks());
+  plan.entries = parts.Take(4 * Pairs(s) * entries);
+  plan.sums = parts.Take(Pairs(s) * plan.partials * plan.parts * TileSumBytes(s));
+  plan.by_key = s.sel_blocks() >= int64_t{kFewOfMany} * s.n_sel;
+  if (plan.by_key) {
+    // A partial result is a row of fp32, its maximum and its sum.
+    const int64_t chunk_rows =
+        int64_t{SelectedScratch::kChunk} * s.batch * s.n_heads * s.n_sel * plan.parts;
+    const int64_t row_bytes = 4 * WiderHead(s) + 8;
+    plan.range_chunks = static_cast<int32_t>(
+        std::clamp<int64_t>(kPartialRowsBytes / (chunk_rows * row_bytes), 1, plan.chunks));
+    plan.ranges = static_cast<int32_t>(CeilDiv(plan.chunks, plan.range_chunks));
+    const int64_t range_entries =
+        int64_t{1} * plan.range_chunks * SelectedScratch::kChunk * s.n_sel;
+    plan.items =
+        static_cast<int32_t>(s.sel_blocks() + CeilDiv(range_entries, SelectedScratch::kItemTokens));
+    plan.item_counts = parts.Take(4 * plan.ranges * Pairs(s));
+    plan.item_list = parts.Take(8 * plan.ranges * Pairs(s) * plan.items);
+    plan.rows = parts.Take(plan.range_chunks * chunk_rows * 4 * WiderHead(s));
+    plan.row_sums = parts.Take(plan.range_chunks * chunk_rows * 8);
+  }
+  plan.bytes = parts.used();
+  return plan;
+}
+
+PhiScratch PlanPhiScratch(const NsaShape& s, int32_t width) {
+  const int64_t rows = Pairs(s) * s.cmp_blocks(), in = int64_t{1} * s.l * width;
+  ArenaPlan parts(kAlignment);
+  parts.Take(2 * rows * in);
+  PhiScratch scratch;
+  scratch.act = parts.Take(2 * rows * width);
+  scratch.sums = parts.Take(4 * PhiScratch::kSums * in);
+  scratch.bytes = parts.used();
+  return scratch;
+}
+
+LayerScratch PlanLayerScratch(const NsaShape& s, const BranchSet& branches, bool phi_mlp) {
+  ArenaPlan parts(kAlignment);
+  LayerScratch scratch;
+  if (branches[kCmp]) scratch.branch[kCmp] = parts.Take(CompressedScratch(s).bytes);
+  if (branches[kSel]) scratch.branch[kSel] = parts.Take(PlanSelectedScratch(s).bytes);
+  if (branches[kWin]) scratch.branch[kWin] = parts.Take(WindowScratch(s).bytes);
+  if (branches[kCmp] && phi_mlp) {
+    scratch.phi =
+        parts.Take(std::max(PlanPhiScratch(s, s.d_k).bytes, PlanPhiScratch(s, s.d_v).bytes));
+  }
+  scratch.bytes = parts.used();
+  return scratch;
+}
+
+}  // namespace nsa

@@ -1,0 +1,80 @@
+// The shape of NSA attention and its limits: what preflight promises and what every kernel checks,
+// in one place.
+//
+// Letters, here and in every kernel: B batch, S tokens, H query heads, G key/value groups, h = H/G
+// heads a group, dk and dv head widths, l tokens a compression block, d its stride, l' (l_sel)
+// tokens a selection block, n (n_sel) selected blocks, w window, t a 0-based position. Block i of
+// the compression covers tokens [i·d, i·d + l); block j of the selection covers [j·l', (j+1)·l').
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace nsa {
+
+// A field of a shape that is outside its limits.
+struct ShapeProblem {
+  const char* field = "";  // "batch", "seq_len", "n_heads", "n_kv_groups", "d_k", "d_v", "l", "d",
+                           // "l_sel", "n_sel", "w"
+  int64_t value = 0;
+  std::string limit;  // "3 to 64, three blocks are forced"
+  std::string fix;    // "take 16"
+
+  absl::Status ToStatus() const;
+};
+
+struct NsaShape {
+  int32_t batch = 0;        // B
+  int32_t seq_len = 0;      // S
+  int32_t n_heads = 0;      // H
+  int32_t n_kv_groups = 0;  // G
+  int32_t d_k = 0;          // dk
+  int32_t d_v = 0;          // dv
+  int32_t l = 0;
+  int32_t d = 0;
+  int32_t l_sel = 0;   // l'
+  int32_t n_sel = 0;   // n
+  int32_t window = 0;  // w
+
+  // h, query heads a group.
+  int32_t heads_per_group() const { return n_heads / n_kv_groups; }
+
+  // S_cmp: compression blocks that lie wholly within S; 0 when S < l.
+  int32_t cmp_blocks() const { return seq_len < l ? 0 : (seq_len - l) / d + 1; }
+
+  // S_sel: selection blocks, the last one possibly ragged.
+  int32_t sel_blocks() const { return (seq_len + l_sel - 1) / l_sel; }
+
+  // Tokens · heads of q: B·S·H·dk and the like, 64-bit.
+  int64_t q_size() const { return int64_t{1} * batch * seq_len * n_heads * d_k; }
+  int64_t k_size() const { return int64_t{1} * batch * seq_len * n_kv_groups * d_k; }
+  int64_t v_size() const { return int64_t{1} * batch * seq_len * n_kv_groups * d_v; }
+  int64_t o_size() const { return int64_t{1} * batch * seq_len * n_heads * d_v; }
+  int64_t cmp_k_size() const { return int64_t{1} * batch * cmp_blocks() * n_kv_groups * d_k; }
+  int64_t cmp_v_size() const { return int64_t{1} * batch * cmp_blocks() * n_kv_groups * d_v; }
+  int64_t blocks_size() const { return int64_t{1} * batch * seq_len * n_kv_groups * n_sel; }
+
+  // The first field that is outside its limits; none when the shape is valid. The limits are:
+  //   B ≥ 1; 1 ≤ S ≤ 1,048,576; H ≥ 1; G ≥ 1 and divides H; 1 ≤ h ≤ 16; dk, dv ∈ {16, 32, 64, 128};
+  //   1 ≤ d ≤ l ≤ 128; d divides l and l'; 1 ≤ l' ≤ 256; 3 ≤ n ≤ 64 (three blocks are forced); 1 ≤
+  //   w; B·S·H ≤ 2^31 − 1.
+  // S < l, S < l', S < w, n ≥ S_sel and ragged S are all valid.
+  std::optional<ShapeProblem> FindProblem() const;
+
+  // The same, and the further limits of the CUDA kernels: S_sel ≤ 16,384, because a mark for each
+  // of a sequence's selection blocks lies in shared memory (kernels/nsa/branch/selected_lists.cuh);
+  // l ≤ 8 l', because the scores of the blocks that a few compressed keys overlap lie there too.
+  std::optional<ShapeProblem> FindProblemOnCuda() const;
+
+  // The problem as InvalidArgument `field: value (limit); what to do`; OK when there is none.
+  absl::Status Validate() const;
+  absl::Status ValidateOnCuda() const;
+
+  // "B=2 S=2048 H=12 G=2 dk=64 dv=64 l=32 d=16 l'=64 n=16 w=512", for messages.
+  std::string ToString() const;
+};
+
+}  // namespace nsa

@@ -1,0 +1,130 @@
+#include "common/base/reason.h"
+
+#include <algorithm>
+#include <array>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+
+namespace nsa {
+namespace {
+
+constexpr char kPayloadUrl[] = "nsa.dev/reason";
+
+using enum ReasonUse;
+constexpr bool kFinal = true;
+constexpr bool kRetried = false;
+constexpr bool kGoesOn = false;  // neither: nothing failed
+
+constexpr std::array<ReasonInfo, kReasonCount> kReasons = {{
+    {Reason::kCompleted, "COMPLETED", kEnded, kGoesOn, Fault::kNone},
+    // A run whose data ends after a step has completed; one that never had a batch has failed.
+    {Reason::kDataExhausted, "DATA_EXHAUSTED", kEnded, kFinal, Fault::kJob},
+    {Reason::kStopped, "STOPPED", kEnded, kGoesOn, Fault::kAsked},
+    {Reason::kStoppedAtStep, "STOPPED_AT_STEP", kEnded, kGoesOn, Fault::kAsked},
+    {Reason::kStoppedByUser, "STOPPED_BY_USER", kEnded, kGoesOn, Fault::kAsked},
+    // The step that the stop named had passed when the ranks heard of it.
+    {Reason::kStoppedLate, "STOPPED_LATE", kEnded, kGoesOn, Fault::kAsked},
+
+    {Reason::kPeerLost, "PEER_LOST", kFailed, kRetried, Fault::kMachine},
+    {Reason::kDataStalled, "DATA_STALLED", kFailed, kRetried, Fault::kJob},
+    {Reason::kCheckpointFailed, "CHECKPOINT_FAILED", kFailed, kRetried, Fault::kJob},
+    {Reason::kNonfiniteLoss, "NONFINITE_LOSS", kFailed, kFinal, Fault::kJob},
+    {Reason::kThroughputTooLow, "THROUGHPUT_TOO_LOW", kFailed, kFinal, Fault::kJob},
+    {Reason::kNoValidCheckpoint, "NO_VALID_CHECKPOINT", kFailed, kFinal, Fault::kJob},
+    // A worker's last record names no reason.
+    {Reason::kWorkerFailed, "WORKER_FAILED", kFailed, kRetried, Fault::kJob},
+    {Reason::kStartFailed, "START_FAILED", kFailed, kRetried, Fault::kJob},
+    {Reason::kKilled, "KILLED", kFailed, kRetried, Fault::kMachine},  // by its agent
+    {Reason::kRankKilled, "RANK_KILLED", kFailed, kRetried, Fault::kJob},
+    {Reason::kRankCrashed, "RANK_CRASHED", kFailed, kRetried, Fault::kJob},
+    // Final with the exit codes that say so.
+    {Reason::kRankExited, "RANK_EXITED", kFailed, kRetried, Fault::kJob},
+    {Reason::kRankLost, "RANK_LOST", kFailed, kRetried, Fault::kJob},
+    {Reason::kNodeLost, "NODE_LOST", kFailed, kRetried, Fault::kMachine},
+    {Reason::kWorkerVanished, "WORKER_VANISHED", kFailed, kRetried, Fault::kMachine},
+    {Reason::kPreempted, "PREEMPTED", kFailed, kRetried, Fault::kMachine},
+    {Reason::kHang, "HANG", kFailed, kRetried, Fault::kJob},
+    {Reason::kNoProgress, "NO_PROGRESS", kFailed, kFinal, Fault::kJob},
+    {Reason::kRestartBudgetExhausted, "RESTART_BUDGET_EXHAUSTED", kFailed, kFinal, Fault::kJob},
+    {Reason::kFailedForGood, "FAILED_FOR_GOOD", kFailed, kFinal, Fault::kJob},
+
+    {Reason::kPreflightRefused, "PREFLIGHT_REFUSED", kRefused, kRetried, Fault::kJob},
+    {Reason::kCheckpointsMissing, "CHECKPOINTS_MISSING", kRefused, kRetried, Fault::kMachine},
+    {Reason::kOutDirBusy, "OUT_DIR_BUSY", kRefused, kRetried, Fault::kMachine},
+
+    {Reason::kNewerSpec, "NEWER_SPEC", kRequestRefused, kFinal, Fault::kAsked},
+    {Reason::kOutDirInUse, "OUT_DIR_IN_USE", kRequestRefused, kFinal, Fault::kAsked},
+    {Reason::kPathNotAllowed, "PATH_NOT_ALLOWED", kRequestRefused, kFinal, Fault::kAsked},
+    {Reason::kStepInThePast, "STEP_IN_THE_PAST", kRequestRefused, kFinal, Fault::kAsked},
+    {Reason::kStepBeyondTheEnd, "STEP_BEYOND_THE_END", kRequestRefused, kFinal, Fault::kAsked},
+    {Reason::kJobHasEnded, "JOB_HAS_ENDED", kRequestRefused, kFinal, Fault::kAsked},
+    {Reason::kJobHasNotEnded, "JOB_HAS_NOT_ENDED", kRequestRefused, kFinal, Fault::kAsked},
+    {Reason::kNotResumable, "NOT_RESUMABLE", kRequestRefused, kFinal, Fault::kAsked},
+
+    {Reason::kNoNodes, "NO_NODES", kWaiting, kGoesOn, Fault::kNone},
+    {Reason::kUnplaceable, "UNPLACEABLE", kWaiting, kGoesOn, Fault::kNone},
+    {Reason::kWaitingForSlots, "WAITING_FOR_SLOTS", kWaiting, kGoesOn, Fault::kNone},
+    {Reason::kBehindAnotherJob, "BEHIND_ANOTHER_JOB", kWaiting, kGoesOn, Fault::kNone},
+
+    {Reason::kSubmitted, "SUBMITTED", kEvent, kGoesOn, Fault::kAsked},
+    {Reason::kPlaced, "PLACED", kEvent, kGoesOn, Fault::kNone},
+    {Reason::kLaunched, "LAUNCHED", kEvent, kGoesOn, Fault::kNone},
+    {Reason::kAllRanksUp, "ALL_RANKS_UP", kEvent, kGoesOn, Fault::kNone},
+    {Reason::kRestartScheduled, "RESTART_SCHEDULED", kEvent, kGoesOn, Fault::kNone},
+    {Reason::kRestarted, "RESTARTED", kEvent, kGoesOn, Fault::kNone},
+    {Reason::kResumed, "RESUMED", kEvent, kGoesOn, Fault::kNone},
+    {Reason::kNodeGone, "NODE_GONE", kEvent, kGoesOn, Fault::kMachine},
+    {Reason::kStopAtStep, "STOP_AT_STEP", kEvent, kGoesOn, Fault::kAsked},
+    {Reason::kStopGraceExceeded, "STOP_GRACE_EXCEEDED", kEvent, kGoesOn, Fault::kJob},
+    {Reason::kHangSuspected, "HANG_SUSPECTED", kEvent, kGoesOn, Fault::kJob},
+    {Reason::kHangOver, "HANG_OVER", kEvent, kGoesOn, Fault::kNone},
+    {Reason::kLogQuota, "LOG_QUOTA", kEvent, kGoesOn, Fault::kJob},
+
+    {Reason::kTelemetryFailed, "TELEMETRY_FAILED", kEvent, kGoesOn, Fault::kMachine},
+    {Reason::kTelemetryRestored, "TELEMETRY_RESTORED", kEvent, kGoesOn, Fault::kNone},
+    {Reason::kCheckpointAbandoned, "CHECKPOINT_ABANDONED", kEvent, kGoesOn, Fault::kNone},
+    {Reason::kCheckpointCorrupt, "CHECKPOINT_CORRUPT", kEvent, kGoesOn, Fault::kMachine},
+    {Reason::kCheckpointDeleteFailed, "CHECKPOINT_DELETE_FAILED", kEvent, kGoesOn, Fault::kMachine},
+    {Reason::kGateCollapse, "GATE_COLLAPSE", kEvent, kGoesOn, Fault::kJob},
+    {Reason::kNonfiniteSkipped, "NONFINITE_SKIPPED", kEvent, kGoesOn, Fault::kJob},
+    {Reason::kFallback, "FALLBACK", kEvent, kGoesOn, Fault::kNone},
+}};
+
+constexpr bool InOrderOfTheEnum() {
+  for (int i = 0; i < kReasonCount; ++i) {
+    if (kReasons[i].reason != static_cast<Reason>(i)) return false;
+  }
+  return true;
+}
+static_assert(InOrderOfTheEnum());
+
+}  // namespace
+
+const ReasonInfo& InfoOf(Reason reason) { return kReasons[static_cast<size_t>(reason)]; }
+
+std::string Word(Reason reason) { return std::string(InfoOf(reason).word); }
+
+std::optional<Reason> ReasonFromWord(std::string_view word) {
+  const auto* const found = std::ranges::find(kReasons, word, &ReasonInfo::word);
+  if (found == kReasons.end()) return std::nullopt;
+  return found->reason;
+}
+
+absl::Status WithReason(absl::Status status, Reason reason) {
+  status.SetPayload(kPayloadUrl, absl::Cord(Word(reason)));
+  return status;
+}
+
+std::optional<Reason> ReasonOf(const absl::Status& status) {
+  const auto payload = status.GetPayload(kPayloadUrl);
+  if (!payload.has_value()) return std::nullopt;
+  return ReasonFromWord(std::string(*payload));
+}
+
+absl::Status ReasonError(absl::StatusCode code, Reason reason, std::string_view text) {
+  return WithReason(absl::Status(code, absl::StrCat(Word(reason), ": ", std::string(text))),
+                    reason);
+}
+
+}  // namespace nsa

@@ -1,0 +1,274 @@
+#include "common/checkpoint/checkpoint_dir.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string_view>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "common/base/beneath.h"
+#include "common/base/fd.h"
+#include "common/base/reason.h"
+#include "common/base/status.h"
+#include "google/protobuf/util/json_util.h"
+
+namespace nsa {
+namespace {
+
+constexpr int32_t kFormatVersion = 1;
+constexpr size_t kHashDigits = 32;
+constexpr std::string_view kPrefix = "step-";
+// The key of state.json's own hash; the second is how older versions spelled it.
+constexpr std::string_view kSelfHashKeys[] = {"\"state_xxh3_128\"", "\"stateXxh3128\""};
+
+struct HashState {
+  HashState() : state(XXH3_createState()) { XXH3_128bits_reset(state); }
+  ~HashState() { XXH3_freeState(state); }
+  HashState(const HashState&) = delete;
+  HashState& operator=(const HashState&) = delete;
+  XXH3_state_t* const state;
+};
+
+std::string Hex(const XXH128_hash_t& hash) {
+  return absl::StrFormat("%016x%016x", hash.high64, hash.low64);
+}
+
+// The step of an exact checkpoint name: "step-" and the number, padded to eight digits.
+std::optional<int64_t> StepOf(const std::string& name) {
+  if (!absl::StartsWith(name, absl::string_view(kPrefix.data(), kPrefix.size())))
+    return std::nullopt;
+  int64_t step = 0;
+  if (!absl::SimpleAtoi(name.substr(kPrefix.size()), &step)) return std::nullopt;
+  if (step < 0 || CheckpointName(step) != name) return std::nullopt;  // "+5", "5", "00000005 "
+  return step;
+}
+
+// The position of the 32 digits of state.json's own hash; npos without them.
+size_t SelfHashPlace(std::string_view text) {
+  size_t end_of_key = 0;  // It is the last key of the file; a label may have the same name.
+  for (const std::string_view name : kSelfHashKeys) {
+    const size_t key = text.rfind(name);
+    if (key != std::string_view::npos) end_of_key = std::max(end_of_key, key + name.size());
+  }
+  const size_t quote = end_of_key > 0 ? text.find('"', end_of_key) : std::string_view::npos;
+  if (quote == std::string_view::npos || quote + 1 + kHashDigits >= text.size()) {
+    return std::string_view::npos;
+  }
+  return text[quote + 1 + kHashDigits] == '"' ? quote + 1 : std::string_view::npos;
+}
+
+std::string HashOfText(std::string text, size_t place) {
+  text.replace(place, kHashDigits, kHashDigits, '0');
+  return Hex(XXH3_128bits(text.data(), text.size()));
+}
+
+absl::StatusOr<std::string> ReadText(const std::filesystem::path& path) {
+  NSA_ASSIGN_OR_RETURN(const Fd fd, OpenBeneath(path.parent_path(), path.filename(), O_RDONLY));
+  std::string text;
+  char buffer[16384];
+  ssize_t count = 0;
+  while ((count = read(fd.get(), buffer, sizeof(buffer))) > 0) {
+    text.append(buffer, static_cast<size_t>(count));
+  }
+  if (count < 0) return absl::ErrnoToStatus(errno, path.filename().string());
+  return text;
+}
+
+// What is wrong with a file, or nothing.
+std::optional<std::string> ProblemOf(const std::filesystem::path& checkpoint,
+                                     const v1::CheckpointFile& file,
+                                     const std::function<bool()>& abandoned) {
+  if (file.name().empty() || absl::StrContains(file.name(), '/')) {
+    return absl::StrFormat("state.json: file '%s' (a name within the folder)", file.name());
+  }
+  const std::filesystem::path path = checkpoint / file.name();
+  std::error_code error;
+  const auto bytes = static_cast<int64_t>(std::filesystem::file_size(path, error));
+  if (error) return absl::StrCat(file.name(), ": ", error.message());
+  if (bytes != file.bytes()) {
+    return absl::StrFormat("%s: %d bytes (state.json says %d)", file.name(), bytes, file.bytes());
+  }
+  const absl::StatusOr<std::string> hash = HashFile(path, abandoned);
+  if (!hash.ok()) return absl::StrCat(file.name(), ": ", hash.status().message());
+  if (*hash != file.xxh3_128()) {
+    return absl::StrFormat("%s: hash %s (state.json says %s)", file.name(), *hash, file.xxh3_128());
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string CheckpointName(int64_t step) { return absl::StrFormat("step-%08d", step); }
+
+std::filesystem::path CheckpointsDir(const std::filesystem::path& out_dir) {
+  return out_dir / "checkpoints";
+}
+
+absl::StatusOr<std::vector<CheckpointEntry>> ListCheckpoints(const std::filesystem::path& out_dir) {
+  return CheckpointsIn(CheckpointsDir(out_dir));
+}
+
+absl::StatusOr<std::vector<CheckpointEntry>> CheckpointsIn(const std::filesystem::path& folder) {
+  std::vector<CheckpointEntry> entries;
+  std::error_code error;
+  std::filesystem::directory_iterator it(folder, error);
+  if (error == std::errc::no_such_file_or_directory) return entries;
+  for (; !error && it != std::filesystem::directory_iterator(); it.increment(error)) {
+    const std::optional<int64_t> step = StepOf(it->path().filename().string());
+    std::error_code ignored;
+    if (step && !it->is_symlink(ignored) && it->is_directory(ignored)) {
+      entries.push_back({*step, it->path()});
+    }
+  }
+  if (error) return absl::ErrnoToStatus(error.value(), folder.string());
+  std::sort(entries.begin(), entries.end(),
+            [](const CheckpointEntry& a, const CheckpointEntry& b) { return a.step < b.step; });
+  return entries;
+}
+
+absl::StatusOr<std::string> SerializeCheckpointState(v1::CheckpointState state) {
+  state.set_format_version(kFormatVersion);
+  state.set_state_xxh3_128(std::string(kHashDigits, '0'));
+  google::protobuf::util::JsonPrintOptions options;
+  options.add_whitespace = true;
+  options.preserve_proto_field_names = true;  // the names of the job file
+  std::string text;
+  const auto printed = google::protobuf::util::MessageToJsonString(state, &text, options);
+  if (!printed.ok()) return absl::InternalError(absl::StrCat("state.json: ", printed.ToString()));
+  const size_t place = SelfHashPlace(text);
+  if (place == std::string::npos) return absl::InternalError("state.json: its own hash is missing");
+  return text.replace(place, kHashDigits, HashOfText(text, place));
+}
+
+absl::StatusOr<v1::CheckpointState> ReadCheckpointState(const std::filesystem::path& checkpoint) {
+  absl::StatusOr<std::string> text = ReadText(checkpoint / "state.json");
+  if (!text.ok()) {
+    return absl::DataLossError(absl::StrCat("cannot be read: ", text.status().message()));
+  }
+  google::protobuf::util::JsonParseOptions options;
+  options.ignore_unknown_fields = true;  // A newer format is recognized by its version below.
+  v1::CheckpointState state;
+  const auto parsed = google::protobuf::util::JsonStringToMessage(*text, &state, options);
+  if (!parsed.ok()) return absl::DataLossError(absl::StrCat("state.json: ", parsed.ToString()));
+  const size_t place = SelfHashPlace(*text);
+  if (place == std::string::npos) return absl::DataLossError("state.json: its own hash is missing");
+  const std::string hash = HashOfText(*text, place);
+  if (hash != state.state_xxh3_128()) {
+    return absl::DataLossError(
+        absl::StrFormat("state.json: hash %s (the file says %s)", hash, state.state_xxh3_128()));
+  }
+  if (state.format_version() != kFormatVersion) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "state.json: format_version %d (this program reads %d); use a newer nsa-worker",
+        state.format_version(), kFormatVersion));
+  }
+  return state;
+}
+
+absl::StatusOr<std::string> HashFile(const std::filesystem::path& path,
+                                     const std::function<bool()>& abandoned) {
+  // OpenBeneath() neither follows a link nor waits for a pipe that replaced the file.
+  NSA_ASSIGN_OR_RETURN(const Fd fd, OpenBeneath(path.parent_path(), path.filename(), O_RDONLY));
+  const HashState hash;
+  std::vector<char> buffer(size_t{1} << 20);
+  ssize_t count = 0;
+  while ((count = read(fd.get(), buffer.data(), buffer.size())) != 0) {
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return absl::ErrnoToStatus(errno, path.string());
+    if (abandoned && abandoned()) return absl::CancelledError("the caller no longer waits");
+    XXH3_128bits_update(hash.state, buffer.data(), static_cast<size_t>(count));
+  }
+  return Hex(XXH3_128bits_digest(hash.state));
+}
+
+std::vector<std::string> VerifyCheckpoint(const std::filesystem::path& checkpoint,
+                                          const std::function<bool()>& abandoned) {
+  const absl::StatusOr<v1::CheckpointState> state = ReadCheckpointState(checkpoint);
+  if (!state.ok()) {
+    const std::string message(state.status().message());
+    return {absl::StartsWith(message, "state.json") ? message
+                                                    : absl::StrCat("state.json: ", message)};
+  }
+  std::vector<std::string> problems;
+  const std::optional<int64_t> step = StepOf(checkpoint.filename().string());
+  if (step && *step != state->step()) {
+    problems.push_back(
+        absl::StrFormat("state.json: step %d (the folder says %d)", state->step(), *step));
+  }
+  const bool has_model =
+      std::any_of(state->files().begin(), state->files().end(),
+                  [](const auto& file) { return file.name() == "model.safetensors"; });
+  if (!has_model) problems.push_back("state.json: does not list model.safetensors");
+  for (const v1::CheckpointFile& file : state->files()) {
+    if (abandoned && abandoned()) {
+      problems.push_back("verification was cut short: the caller no longer waits");
+      break;
+    }
+    if (auto problem = ProblemOf(checkpoint, file, abandoned)) {
+      problems.push_back(*std::move(problem));
+    }
+  }
+  return problems;
+}
+
+bool ValidatesAfter(const v1::TrainSpec& train, int64_t step) {
+  return train.eval_every() > 0 && (step % train.eval_every() == 0 || step == train.steps());
+}
+
+std::optional<double> ValLossAt(const v1::CheckpointState& state) {
+  const bool validated = ValidatesAfter(state.spec().train(), state.step());
+  if (!validated || !std::isfinite(state.val_loss()) || state.val_loss() <= 0) return std::nullopt;
+  return state.val_loss();
+}
+
+absl::StatusOr<NewestGood> FindNewestGood(const std::filesystem::path& out_dir) {
+  NSA_ASSIGN_OR_RETURN(std::vector<CheckpointEntry> entries, ListCheckpoints(out_dir));
+  NewestGood result;
+  for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
+    const std::vector<std::string> problems = VerifyCheckpoint(entry->path);
+    if (problems.empty()) {
+      result.found = true;
+      result.entry = *entry;
+      return result;
+    }
+    for (const std::string& problem : problems) {
+      result.rejected.push_back(absl::StrCat(entry->path.filename().string(), ": ", problem));
+    }
+  }
+  if (!entries.empty()) {
+    return ReasonError(
+        absl::StatusCode::kDataLoss, Reason::kNoValidCheckpoint,
+        absl::StrFormat("no checkpoint in %s is valid (%s tried: %s); restore one, or start "
+                        "afresh with restart.resume: never",
+                        CheckpointsDir(out_dir).string(), std::to_string(entries.size()),
+                        absl::StrJoin(result.rejected, "; ")));
+  }
+  return result;
+}
+
+std::vector<CheckpointEntry> PastRetention(const std::vector<CheckpointEntry>& all, int keep,
+                                           int64_t best_step) {
+  std::vector<CheckpointEntry> past;
+  const size_t newest = static_cast<size_t>(std::max(keep, 2));
+  for (size_t i = 0; i + newest < all.size(); ++i) {
+    std::error_code ignored;
+    const bool pinned = std::filesystem::exists(all[i].path / kPinnedFile, ignored);
+    if (!pinned && all[i].step != best_step) past.push_back(all[i]);
+  }
+  return past;
+}
+
+}  // namespace nsa

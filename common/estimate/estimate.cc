@@ -1,0 +1,322 @@
+#include "common/estimate/estimate.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/base/attention_scratch.h"
+#include "common/base/visibility.h"
+
+namespace nsa {
+namespace {
+
+// φ mlp, keys or values of this width (kernels/nsa/compress/compress.h): position embedding, two
+// layers.
+int64_t PhiParameters(int64_t l, int64_t width) {
+  return l * width + width * l * width + width + width * width + width;
+}
+
+// The gate's two layers (kernels/nsa/gate/gate.h); a single branch needs none.
+int64_t GateParameters(int64_t d_k, int64_t branches) {
+  if (branches < 2) return 0;
+  const int64_t hidden = d_k / 2;
+  return hidden * d_k + hidden + branches * hidden + branches;
+}
+
+// Sizes that the formulas share, 64-bit.
+struct Sizes {
+  explicit Sizes(const v1::JobSpec& spec)
+      : dim(spec.model().dim()),
+        layers(spec.model().n_layers()),
+        vocab(VocabOf(spec)),
+        hidden(int64_t{spec.model().mlp_ratio()} * dim),
+        q(int64_t{spec.model().n_heads()} * spec.model().d_k()),
+        o(int64_t{spec.model().n_heads()} * spec.model().d_v()),
+        k(int64_t{spec.model().n_kv_groups()} * spec.model().d_k()),
+        v(int64_t{spec.model().n_kv_groups()} * spec.model().d_v()),
+        branches(BranchesOf(spec.nsa())),
+        n_branches(std::count(branches.begin(), branches.end(), true)),
+        phi_mlp(branches[kCmp] && spec.nsa().phi() == v1::PHI_MLP) {}
+
+  int64_t dim, layers, vocab, hidden;
+  int64_t q, o, k, v;  // widths of all heads of q, o and of one branch's k, v
+  BranchSet branches;
+  int64_t n_branches;  // K/V projections and gate rows of a block
+  bool phi_mlp;
+
+  // Weights of a block's matrix products.
+  int64_t block_matrices() const {
+    return dim * q + n_branches * dim * (k + v) + dim * o + 2 * dim * hidden;
+  }
+};
+
+bool IsBf16(const v1::JobSpec& spec) {
+  if (spec.runtime().precision() != v1::PRECISION_UNSPECIFIED) {
+    return spec.runtime().precision() == v1::PRECISION_BF16;
+  }
+  return spec.runtime().device() != v1::DEVICE_CPU;
+}
+
+int64_t Ranks(const v1::JobSpec& spec) { return std::max(1, spec.resources().gpus()); }
+
+// What a rank keeps for one micro-batch, as worker/train/model/block.cc and
+// kernels/nsa/layer/layer_memory.cc lay it out: elements as wide as the arithmetic, and values of
+// four bytes whatever that is.
+struct Kept {
+  int64_t elements = 0;
+  int64_t words = 0;
+  int64_t bytes(int64_t width) const { return elements * width + words * 4; }
+};
+
+// Of one block: q and v, the attention's output, and the residual stream behind it.
+Kept BlockKept(const Sizes& s, int64_t tokens) {
+  return {tokens * (s.dim + s.q + s.n_branches * s.v + s.o), 0};
+}
+
+// Of one block, cheap to compute again: the two norms, fc1's output and its SiLU.
+Kept MlpKept(const Sizes& s, int64_t tokens) {
+  return {tokens * (2 * s.dim + 2 * s.hidden), 2 * tokens};
+}
+
+int64_t CompressedTokens(const NsaShape& shape) {
+  return int64_t{shape.batch} * shape.cmp_blocks();
+}
+
+// Of one block's attention: rotated q and k, branch outputs, log-sum-exp, compressed keys and
+// values, chosen blocks, gates.
+Kept AttentionKept(const v1::JobSpec& spec, const Sizes& s, int64_t tokens) {
+  const NsaShape shape = ShapeOf(spec);
+  const int64_t count = s.n_branches;
+  Kept kept;
+  kept.elements = tokens * (s.q + count * s.k + (count > 1 ? count * s.o : 0));
+  kept.words = tokens * (count * shape.n_heads + (count > 1 ? count * shape.n_kv_groups : 0));
+  if (s.branches[kCmp] || s.branches[kSel]) kept.elements += CompressedTokens(shape) * s.k;
+  if (s.branches[kCmp]) kept.elements += CompressedTokens(shape) * s.v;
+  if (s.phi_mlp) kept.elements += CompressedTokens(shape) * (s.k + s.v);
+  if (s.branches[kSel]) kept.words += tokens * shape.n_kv_groups * shape.n_sel;
+  return kept;
+}
+
+// Backward's own, shared by all blocks: projections side by side, and gradients of activations.
+Kept BackwardWorkspace(const v1::JobSpec& spec, const Sizes& s, int64_t tokens) {
+  const int64_t count = s.n_branches;
+  Kept kept;
+  kept.elements = tokens * (2 * s.q + 2 * count * (s.k + s.v) + s.o + s.dim + s.hidden);
+  if (count > 1) kept.elements += tokens * (count * s.o + s.k);
+  if (s.branches[kCmp]) kept.elements += CompressedTokens(ShapeOf(spec)) * (s.k + s.v);
+  if (s.phi_mlp) kept.elements += CompressedTokens(ShapeOf(spec)) * std::max(s.k, s.v);
+  return kept;
+}
+
+// With gradient checkpointing the attention's results are kept up to here: half of a GPU with 24
+// GB, and more than m7c's with 65,536 tokens a micro-batch.
+constexpr int64_t kKeptAttentionBytes = int64_t{12} << 30;
+
+struct DeviceSpeed {
+  std::string_view name;    // part of the GPU's name
+  double data_sheet_flops;  // dense bf16
+  double matrix_flops;      // bf16 matrix products, as reached
+  std::string_view source;  // where that figure is from
+};
+
+// What a GPU reaches in large bf16 matrix products. H200: measured 2026-11-20, 8192³ (CUDA 13.0).
+// The others: their data sheet's dense figure times the H200's ratio of measured to data sheet
+// (788 of 989).
+constexpr DeviceSpeed kDevices[] = {
+    {"H200", 989e12, 788e12, "measured 2026-11-20"},
+    {"H100 PCIe", 756e12, 603e12, "data sheet × 0.80"},
+    {"H100", 989e12, 788e12, "data sheet × 0.80"},
+    {"A100", 312e12, 249e12, "data sheet × 0.80"},
+    {"L40S", 362e12, 289e12, "data sheet × 0.80"},
+    {"RTX 4090", 165e12, 132e12, "data sheet × 0.80"},
+    {"RTX 3090", 71e12, 57e12, "data sheet × 0.80"},
+};
+
+// Share of those figures that a whole training step reaches, recomputation counted. Measured
+// 2026-11-22 on one H200 with m7c (nsa-bench step): 349,091 tok/s with micro-batches of 4,096
+// tokens and checkpointing, 495,045 with 65,536, 525,021 without checkpointing, which is 0.29, 0.42
+// and 0.41 of 788 TFLOP/s.
+constexpr double kStepShare = 0.42;
+constexpr double kHalfSpeedTokens = 1800;  // tokens of a micro-batch at which half of it is reached
+
+// Of an unknown GPU: an A100.
+constexpr double kUnknownGpuFlops = 249e12;
+
+// fp32, one core. The whole demo job (500 steps, 3.02 TFLOP) took 43.7 s of processor time on a 2.6
+// GHz Xeon with AVX-512, 2026-11-20: 69 GFLOP/s. Less here: threads do not scale perfectly and many
+// machines have AVX2 only.
+constexpr double kCpuCoreFlops = 40e9;
+
+// Null when the name is not known.
+const DeviceSpeed* FindDevice(const std::string& name) {
+  for (const DeviceSpeed& device : kDevices) {
+    if (name.find(device.name) != std::string::npos) return &device;
+  }
+  return nullptr;
+}
+
+double GpuFlops(const std::string& name) {
+  const DeviceSpeed* device = FindDevice(name);
+  return device != nullptr ? device->matrix_flops : kUnknownGpuFlops;
+}
+
+}  // namespace
+
+NsaShape ShapeOf(const v1::JobSpec& spec) {
+  NsaShape shape;
+  shape.batch = static_cast<int32_t>(spec.train().batch_size() / Ranks(spec));
+  shape.seq_len = spec.train().seq_len();
+  shape.n_heads = spec.model().n_heads();
+  shape.n_kv_groups = spec.model().n_kv_groups();
+  shape.d_k = spec.model().d_k();
+  shape.d_v = spec.model().d_v();
+  shape.l = spec.nsa().l();
+  shape.d = spec.nsa().d();
+  shape.l_sel = spec.nsa().l_sel();
+  shape.n_sel = spec.nsa().n_sel();
+  shape.window = spec.nsa().w();
+  return shape;
+}
+
+BranchSet BranchesOf(const v1::NsaSpec& nsa) {
+  static_assert(v1::Branch_MAX == v1::BRANCH_CMP + kBranches - 1);
+  BranchSet branches = {};
+  for (const int branch : nsa.branches()) {
+    const int place = branch - v1::BRANCH_CMP;
+    if (place >= 0 && place < kBranches) branches[place] = true;
+  }
+  if (nsa.branches().empty()) branches.fill(true);
+  return branches;
+}
+
+int32_t VocabOf(const v1::JobSpec& spec) {
+  if (spec.model().vocab() != 0) return spec.model().vocab();
+  return spec.data().tokenizer() == v1::TOKENIZER_GPT2 ? 50257 : 256;
+}
+
+int64_t ParameterCount(const v1::JobSpec& spec) {
+  const Sizes s(spec);
+  int64_t block = s.block_matrices() + 2 * s.dim;
+  block += GateParameters(spec.model().d_k(), s.n_branches);
+  if (s.phi_mlp) {
+    block += PhiParameters(spec.nsa().l(), spec.model().d_k());
+    block += PhiParameters(spec.nsa().l(), spec.model().d_v());
+  }
+  return s.layers * block + 2 * s.vocab * s.dim + s.dim;
+}
+
+int64_t TokensPerStep(const v1::JobSpec& spec) {
+  return int64_t{1} * spec.train().batch_size() * spec.train().accumulate_grad_batches() *
+         spec.train().seq_len();
+}
+
+double PeakFlops(const std::string& device_name) {
+  const DeviceSpeed* device = FindDevice(device_name);
+  return device != nullptr ? device->data_sheet_flops : 0;
+}
+
+double FlopsPerToken(const v1::JobSpec& spec) {
+  const Sizes s(spec);
+  const std::array<double, kBranches> keys = MeanKeysRead(ShapeOf(spec));
+  // Forward: two operations a weight, and two a key for each of the dk and dv columns of a head.
+  const double products = 2.0 * (s.layers * s.block_matrices() + s.vocab * s.dim);
+  double visited = 0;
+  for (int c = 0; c < kBranches; ++c) {
+    if (s.branches[c]) visited += keys[c];
+  }
+  double attention = 2.0 * visited * (s.q + s.o);
+  if (s.branches[kCmp]) {
+    const NsaShape shape = ShapeOf(spec);
+    const double blocks = static_cast<double>(shape.cmp_blocks()) / shape.seq_len;
+    const double width = 1.0 * spec.model().d_k() * spec.model().d_k() +
+                         1.0 * spec.model().d_v() * spec.model().d_v();
+    attention += s.phi_mlp ? 2.0 * blocks * spec.model().n_kv_groups() * (shape.l + 1) * width
+                           : blocks * shape.l * (s.k + s.v);
+  }
+  // Backward takes twice the forward.
+  return 3.0 * (products + s.layers * attention);
+}
+
+Recompute RecomputeOf(const v1::JobSpec& spec) {
+  if (!spec.runtime().gradient_checkpointing()) return Recompute::kNothing;
+  const Sizes s(spec);
+  const int64_t width = IsBf16(spec) ? 2 : 4;
+  const int64_t tokens = int64_t{ShapeOf(spec).batch} * spec.train().seq_len();
+  const int64_t block =
+      BlockKept(s, tokens).bytes(width) + AttentionKept(spec, s, tokens).bytes(width);
+  return s.layers * block <= kKeptAttentionBytes ? Recompute::kMlp : Recompute::kBlock;
+}
+
+std::vector<MemoryItem> MemoryEstimate(const v1::JobSpec& spec) {
+  const Sizes s(spec);
+  const bool bf16 = IsBf16(spec);
+  const bool cuda = spec.runtime().device() != v1::DEVICE_CPU;
+  const Recompute recompute = RecomputeOf(spec);
+  const int64_t parameters = ParameterCount(spec);
+  const int64_t width = bf16 ? 2 : 4;
+  const int64_t tokens = int64_t{ShapeOf(spec).batch} * spec.train().seq_len();
+  // Blocks whose results are in memory at once.
+  const int64_t blocks = recompute == Recompute::kBlock ? 1 : s.layers;
+  const int64_t mlps = recompute == Recompute::kNothing ? s.layers : 1;
+  // Every block's input, the last one's output, the final norm's, a gradient; rstd and row losses.
+  // Tokens, targets and document starts of every micro-batch that is loaded: on a GPU all of a
+  // step's.
+  const int64_t loaded = cuda ? std::max(1, spec.train().accumulate_grad_batches()) : 1;
+  const Kept residuals{tokens * (s.layers + 3) * s.dim, (2 + 3 * loaded) * tokens};
+  const int64_t activations = residuals.bytes(width) + blocks * BlockKept(s, tokens).bytes(width) +
+                              mlps * MlpKept(s, tokens).bytes(width);
+
+  std::vector<MemoryItem> items = {
+      {"master weights", 4 * parameters},
+      {"gradients", 4 * parameters},
+      {"AdamW moments", 8 * parameters},
+  };
+  if (bf16) items.push_back({"bf16 weights", 2 * parameters});
+  constexpr const char* kActivations[] = {"activations", "activations, MLP recomputed",
+                                          "activations, recomputed by block"};
+  items.push_back({kActivations[static_cast<int>(recompute)], activations});
+  items.push_back(
+      {"attention, saved for backward", blocks * AttentionKept(spec, s, tokens).bytes(width)});
+  items.push_back({"backward workspace", BackwardWorkspace(spec, s, tokens).bytes(width)});
+  items.push_back({"logits", tokens * s.vocab * width});
+  // Checkpoints are taken from a copy in host memory: on the CPU that is the same memory.
+  if (!cuda) items.push_back({"checkpoint snapshot", 12 * parameters});
+  const int64_t mib = int64_t{1} << 20;
+  if (cuda) {
+    const LayerScratch scratch = PlanLayerScratch(ShapeOf(spec), s.branches, s.phi_mlp);
+    items.push_back({"scratch of the kernels", scratch.bytes});
+  }
+  // On a GPU mostly CUDA's own: 609 to 618 MiB beside the parts above on an H200, with CUDA 13.0
+  // and driver 580, in every one of eight jobs of 2 to 26 GiB, 2026-11-21.
+  items.push_back({cuda ? "libraries" : "workspace and libraries", (cuda ? 614 : 96) * mib});
+  // Its kernels and buffers: 850 MiB for two ranks on H200s with NVLink, NCCL 2.28.
+  if (cuda && spec.resources().gpus() > 1) items.push_back({"NCCL", 850 * mib});
+  return items;
+}
+
+int64_t TotalBytes(const std::vector<MemoryItem>& items) {
+  int64_t total = 0;
+  for (const MemoryItem& item : items) total += item.bytes;
+  return total;
+}
+
+int64_t CheckpointBytes(const v1::JobSpec& spec) {
+  // fp32 master weights and two moments; headers and state.json.
+  return 12 * ParameterCount(spec) + (int64_t{256} << 10);
+}
+
+double ExpectedTokensPerSecond(const v1::JobSpec& spec, const std::string& device_name, int cores) {
+  const double ranks = static_cast<double>(Ranks(spec));
+  double flops = FlopsPerToken(spec);
+  const Recompute recompute = RecomputeOf(spec);
+  if (recompute == Recompute::kBlock) flops *= 4.0 / 3.0;  // forward once more
+  if (recompute == Recompute::kMlp) {                      // fc1 once more
+    flops += 2.0 * spec.model().n_layers() * spec.model().dim() * Sizes(spec).hidden;
+  }
+  if (device_name == "cpu") return kCpuCoreFlops * std::max(1, cores) / flops;
+  const double tokens = 1.0 * ShapeOf(spec).batch * spec.train().seq_len();
+  const double share = kStepShare * tokens / (tokens + kHalfSpeedTokens);
+  const double precision = IsBf16(spec) ? 1.0 : 0.1;  // fp32 without tensor cores
+  return ranks * GpuFlops(device_name) * share * precision / flops;
+}
+
+}  // namespace nsa

@@ -1,0 +1,57 @@
+#include "common/job/data_source.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/job/enum_words.h"
+#include "nlohmann/json.hpp"
+
+namespace nsa {
+namespace {
+
+absl::StatusOr<std::string> TextOfJsonLine(std::string_view line) {
+  nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) return absl::InvalidArgumentError("not valid JSON");
+  if (!json.is_object()) return absl::InvalidArgumentError("not a JSON object");
+  const auto text = json.find("text");
+  if (text == json.end()) return absl::InvalidArgumentError("no field 'text'");
+  if (!text->is_string()) return absl::InvalidArgumentError("the field 'text' is not a string");
+  return std::move(text->get_ref<std::string&>());
+}
+
+constexpr std::string_view kNotText[] = {".gz", ".zst", ".jsonl", ".ndjson", ".bin", ".npy"};
+constexpr std::string_view kNotJsonLines[] = {".bin", ".npy"};
+constexpr std::string_view kNotTokens[] = {".gz", ".zst", ".jsonl", ".ndjson", ".txt"};
+
+constexpr DataSourceInfo kSources[] = {
+    {v1::DATA_SOURCE_TEXT, DocumentFormat::kText, kNotText, nullptr, ""},
+    {v1::DATA_SOURCE_JSONL, DocumentFormat::kLines, kNotJsonLines, TextOfJsonLine,
+     R"(a JSON object with a string field 'text', in UTF-8)"},
+    {v1::DATA_SOURCE_TOKENS, DocumentFormat::kTokens, kNotTokens, nullptr, ""},
+};
+constexpr DataSourceInfo kGenerated = {
+    v1::DATA_SOURCE_UNSPECIFIED, DocumentFormat::kNone, {}, nullptr, ""};
+
+}  // namespace
+
+const DataSourceInfo& DataSourceInfoOf(v1::DataSource source) {
+  const auto* row = std::find_if(std::begin(kSources), std::end(kSources),
+                                 [&](const DataSourceInfo& info) { return info.source == source; });
+  return row != std::end(kSources) ? *row : kGenerated;
+}
+
+std::string SourcesWithFiles() {
+  std::vector<std::string> words;
+  for (const DataSourceInfo& info : kSources) {
+    words.push_back(EnumWord(*v1::DataSource_descriptor()->FindValueByNumber(info.source)));
+  }
+  const std::string last = words.back();
+  words.pop_back();
+  return absl::StrCat(absl::StrJoin(words, ", "), " or ", last);
+}
+
+}  // namespace nsa

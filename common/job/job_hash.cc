@@ -1,0 +1,36 @@
+#include <cstdint>
+
+#include "absl/strings/str_format.h"
+#include "common/job/load.h"
+#include "xxhash.h"
+
+namespace nsa {
+
+std::string JobHash(const v1::JobSpec& spec) {
+  v1::JobSpec full = spec;
+  ApplyDefaults(&full);
+
+  v1::JobSpec fixed;
+  *fixed.mutable_model() = full.model();
+  *fixed.mutable_nsa() = full.nsa();
+  *fixed.mutable_data() = full.data();
+  *fixed.mutable_train() = full.train();
+  fixed.mutable_data()->clear_loader_timeout_seconds();
+  fixed.mutable_data()->clear_allow_synthetic_fallback();
+  v1::TrainSpec* train = fixed.mutable_train();
+  train->clear_steps();
+  train->clear_log_every();
+  train->clear_eval_every();
+  train->clear_eval_batches();
+  train->clear_save_every();
+  train->clear_keep_checkpoints();
+  train->clear_out_dir();
+
+  // The YAML text is canonical: fields in order of number, maps sorted, shortest exact numbers. A
+  // field added to the schema later changes no hash as long as it has no default.
+  const std::string text = ToYaml(fixed);
+  const XXH128_hash_t hash = XXH3_128bits(text.data(), text.size());
+  return absl::StrFormat("%016x%016x", hash.high64, hash.low64);
+}
+
+}  // namespace nsa

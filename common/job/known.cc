@@ -1,0 +1,71 @@
+#include "common/job/known.h"
+
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status.h"
+#include "common/base/version.h"
+#include "common/job/enum_words.h"
+#include "google/protobuf/unknown_field_set.h"
+
+namespace nsa {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+
+absl::Status CheckValue(const FieldDescriptor& field, int value, const std::string& path) {
+  if (field.enum_type()->FindValueByNumber(value) != nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "%s: value %d is not known (version %s knows %s); choose one of these, or start the version "
+      "that knows it",
+      path, value, kVersion, absl::StrJoin(EnumWords(*field.enum_type()), ", ")));
+}
+
+absl::Status CheckFields(const Message& message, const std::string& path) {
+  const auto& unknown = message.GetReflection()->GetUnknownFields(message);
+  if (unknown.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "%s: field number %d is not known (version %s); leave out what that version has no key for, "
+      "or start the one that knows it",
+      path, unknown.field(0).number(), kVersion));
+}
+
+absl::Status Check(const Message& message, const std::string& path, bool fields_too) {
+  if (fields_too) NSA_RETURN_IF_ERROR(CheckFields(message, path));
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  std::vector<const FieldDescriptor*> fields;
+  reflection.ListFields(message, &fields);
+  for (const FieldDescriptor* field : fields) {
+    const bool is_enum = field->cpp_type() == FieldDescriptor::CPPTYPE_ENUM;
+    if (!is_enum && field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) continue;
+    const std::string inner = absl::StrCat(path, path.empty() ? "" : ".", field->name());
+    if (!field->is_repeated()) {
+      NSA_RETURN_IF_ERROR(is_enum
+                              ? CheckValue(*field, reflection.GetEnumValue(message, field), inner)
+                              : Check(reflection.GetMessage(message, field), inner, fields_too));
+      continue;
+    }
+    for (int i = 0; i < reflection.FieldSize(message, field); ++i) {
+      const std::string place = absl::StrFormat("%s[%d]", inner, i);
+      NSA_RETURN_IF_ERROR(
+          is_enum ? CheckValue(*field, reflection.GetRepeatedEnumValue(message, field, i), place)
+                  : Check(reflection.GetRepeatedMessage(message, field, i), place, fields_too));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckKnownValues(const Message& message, const std::string& path) {
+  return Check(message, path, /*fields_too=*/false);
+}
+
+absl::Status CheckKnown(const Message& message, const std::string& path) {
+  return Check(message, path, /*fields_too=*/true);
+}
+
+}  // namespace nsa

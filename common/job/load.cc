@@ -1,0 +1,166 @@
+#include "common/job/load.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <sstream>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status.h"
+#include "common/job/legacy_keys.h"
+#include "common/job/yaml_message.h"
+#include "common/job/yaml_tree.h"
+
+namespace nsa {
+namespace {
+
+constexpr size_t kMaxErrorsShown = 20;
+
+absl::Status ErrorsStatus(std::string_view file, std::vector<LoadError> errors) {
+  std::stable_sort(errors.begin(), errors.end(), [](const LoadError& a, const LoadError& b) {
+    return std::tie(a.place.line, a.place.column) < std::tie(b.place.line, b.place.column);
+  });
+  std::vector<std::string> lines;
+  for (const LoadError& error : errors) {
+    if (lines.size() == kMaxErrorsShown) {
+      lines.push_back(absl::StrFormat("and %d more", errors.size() - kMaxErrorsShown));
+      break;
+    }
+    lines.push_back(absl::StrFormat("%s:%d:%d: %s: %s", std::string(file), error.place.line,
+                                    error.place.column, error.field, error.text));
+  }
+  return absl::InvalidArgumentError(absl::StrJoin(lines, "\n"));
+}
+
+// At most one byte more than may be loaded, so that a huge or endless file costs nothing.
+std::string ReadSome(std::istream& in) {
+  std::string text(kMaxYamlBytes + 4, '\0');
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(in.gcount()));
+  return text;
+}
+
+absl::StatusOr<std::string> ReadFile(const std::filesystem::path& path) {
+  if (path == "-") return ReadSome(std::cin);
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path.string(), ": is a folder; name a file in it"));
+  }
+  errno = 0;
+  std::ifstream in(path, std::ios::binary);
+  if (!in) {
+    const int reason = errno;
+    const std::string text = absl::StrFormat("%s: cannot be read: %s; check the path",
+                                             path.string(), std::strerror(reason));
+    return reason == EACCES ? absl::PermissionDeniedError(text) : absl::NotFoundError(text);
+  }
+  return ReadSome(in);
+}
+
+// A job name from a file name: m7c_125m.yaml → m7c-125m.
+std::string NameFromFile(const std::filesystem::path& path) {
+  if (path == "-") return "job";
+  std::string name;
+  for (const char c : path.stem().string()) {
+    const auto u = static_cast<unsigned char>(c);
+    if (std::isalnum(u) && u < 0x80) {
+      name += static_cast<char>(std::tolower(u));
+    } else if (!name.empty() && name.back() != '-') {
+      name += '-';
+    }
+  }
+  if (name.empty() || !std::isalpha(static_cast<unsigned char>(name[0]))) name = "job-" + name;
+  name.resize(std::min<size_t>(name.size(), 63));
+  while (name.back() == '-') name.pop_back();
+  return name;
+}
+
+std::string ShownName(const std::filesystem::path& path) {
+  return path == "-" ? "<stdin>" : path.string();
+}
+
+bool IsUrl(const std::string& path) { return path.find("://") != std::string::npos; }
+
+void MakeAbsolute(const std::filesystem::path& base, std::string* path) {
+  if (path->empty() || IsUrl(*path)) return;
+  std::filesystem::path absolute = (base / *path).lexically_normal();
+  if (!absolute.has_filename() && absolute.has_relative_path()) absolute = absolute.parent_path();
+  *path = absolute.string();
+}
+
+void MakePathsAbsolute(const std::filesystem::path& base_dir, v1::JobSpec* spec) {
+  const std::filesystem::path base = std::filesystem::absolute(base_dir);
+  for (std::string& path : *spec->mutable_data()->mutable_path()) MakeAbsolute(base, &path);
+  for (std::string& path : *spec->mutable_data()->mutable_val_path()) MakeAbsolute(base, &path);
+  if (spec->data().has_tokenizer_path()) {
+    MakeAbsolute(base, spec->mutable_data()->mutable_tokenizer_path());
+  }
+  if (!spec->train().has_out_dir()) {
+    spec->mutable_train()->set_out_dir(absl::StrCat("artifacts/", spec->name()));
+  }
+  MakeAbsolute(base, spec->mutable_train()->mutable_out_dir());
+  const std::string& resume = spec->restart().resume();
+  if (!resume.empty() && resume != "auto" && resume != "never") {
+    MakeAbsolute(base, spec->mutable_restart()->mutable_resume());
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<LoadResult> LoadYamlText(std::string_view text, std::string_view file,
+                                        google::protobuf::Message* message) {
+  message->Clear();
+  LoadResult result;
+  std::vector<LoadError> errors;
+  const YamlNode root = ParseYaml(text, &errors);
+  FillMessage(root, message, &result, &errors);
+  if (!errors.empty()) return ErrorsStatus(file, std::move(errors));
+  if (message->GetDescriptor() == v1::JobSpec::descriptor()) {
+    CompleteLegacyFile(&result, static_cast<v1::JobSpec*>(message));
+  }
+  return result;
+}
+
+absl::StatusOr<LoadResult> LoadYamlFile(const std::filesystem::path& path,
+                                        google::protobuf::Message* message) {
+  NSA_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  return LoadYamlText(text, ShownName(path), message);
+}
+
+absl::StatusOr<LoadResult> LoadJobYaml(const std::filesystem::path& path, v1::JobSpec* spec) {
+  NSA_ASSIGN_OR_RETURN(LoadResult result, LoadYamlFile(path, spec));
+  if (spec->ByteSizeLong() == 0 && result.legacy.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(ShownName(path), ": sets nothing (a job file); see configs/jobs/"));
+  }
+  if (spec->train().has_out_dir() && spec->train().out_dir().empty()) {
+    return ErrorsStatus(ShownName(path),
+                        {{result.places["train.out_dir"], "train.out_dir",
+                          "\"\" (a folder); name one, or leave the key out for artifacts/NAME"}});
+  }
+  return result;
+}
+
+void PlaceJob(const std::filesystem::path& file, const std::filesystem::path& base_dir,
+              v1::JobSpec* spec) {
+  if (spec->name().empty()) spec->set_name(NameFromFile(file));
+  MakePathsAbsolute(base_dir, spec);
+}
+
+absl::StatusOr<JobFile> LoadJobFile(const std::filesystem::path& path,
+                                    const std::filesystem::path& base_dir) {
+  JobFile job;
+  NSA_ASSIGN_OR_RETURN(job.source, LoadJobYaml(path, &job.spec));
+  PlaceJob(path, base_dir, &job.spec);
+  return job;
+}
+
+}  // namespace nsa

@@ -1,0 +1,79 @@
+#include "common/job/text_check.h"
+
+#include <cstdint>
+
+#include "absl/strings/str_format.h"
+
+namespace nsa {
+namespace {
+
+SourcePlace PlaceOf(std::string_view text, size_t offset) {
+  SourcePlace place{1, 1};
+  for (size_t i = 0; i < offset; ++i) {
+    ++place.column;
+    if (text[i] == '\n') place = {place.line + 1, 1};
+  }
+  return place;
+}
+
+// Length of the valid UTF-8 sequence at the front of `text`, or 0. Overlong forms, surrogates and
+// code points above U+10FFFF are not valid.
+size_t Utf8Length(std::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
+  const uint8_t first = byte(0);
+  if (first < 0x80) return 1;
+  const size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
+  if (first < 0xC2 || first > 0xF4 || text.size() < length) return 0;
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return 0;
+  }
+  const uint8_t second = byte(1);
+  if (first == 0xE0 && second < 0xA0) return 0;
+  if (first == 0xED && second > 0x9F) return 0;
+  if (first == 0xF0 && second < 0x90) return 0;
+  if (first == 0xF4 && second > 0x8F) return 0;
+  return length;
+}
+
+bool IsForbiddenControl(char c) {
+  const auto u = static_cast<uint8_t>(c);
+  return (u < 0x20 && c != '\t' && c != '\n' && c != '\r') || u == 0x7F;
+}
+
+}  // namespace
+
+std::optional<LoadError> CheckText(std::string_view* text) {
+  if (text->starts_with("\xEF\xBB\xBF")) text->remove_prefix(3);
+  if (text->size() > kMaxYamlBytes) {
+    return LoadError{{1, 1},
+                     "yaml",
+                     absl::StrFormat("%d bytes (at most %d); a job or a configuration is a few "
+                                     "kilobytes, is this the right file?",
+                                     text->size(), kMaxYamlBytes)};
+  }
+  if (text->starts_with("\xFF\xFE") || text->starts_with("\xFE\xFF") ||
+      text->starts_with(std::string_view("\0\0\xFE\xFF", 4))) {
+    return LoadError{{1, 1}, "yaml", "UTF-16 or UTF-32 text; save the file as UTF-8"};
+  }
+  for (size_t i = 0; i < text->size();) {
+    const std::string_view rest = text->substr(i);
+    if (rest[0] == '\0') {
+      return LoadError{PlaceOf(*text, i), "yaml", "NUL byte; save the file as UTF-8 text"};
+    }
+    if (IsForbiddenControl(rest[0])) {
+      return LoadError{PlaceOf(*text, i), "yaml",
+                       absl::StrFormat("control character 0x%02X; remove it", rest[0])};
+    }
+    const size_t length = Utf8Length(rest);
+    if (length == 0) {
+      return LoadError{
+          PlaceOf(*text, i), "yaml",
+          absl::StrFormat("byte 0x%02X is not valid UTF-8; save the file as UTF-8 text",
+                          static_cast<uint8_t>(rest[0]))};
+    }
+    i += length;
+  }
+  return std::nullopt;
+}
+
+}  // namespace nsa

@@ -1,0 +1,197 @@
+#include <charconv>
+#include <cmath>
+#include <map>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/job/enum_words.h"
+#include "common/job/load.h"
+
+namespace nsa {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Reflection;
+
+// Plain when no reader of YAML could take it for anything but this text.
+bool IsPlain(const std::string& text) {
+  if (text.empty() || text.size() > 512) return false;
+  const auto first = static_cast<unsigned char>(text[0]);
+  if (!std::isalpha(first) && first != '/' && first != '_') return false;
+  for (const char c : text) {
+    const auto u = static_cast<unsigned char>(c);
+    if (u >= 0x80 ||
+        (!std::isalnum(u) && std::string_view("_-./+=@").find(c) == std::string::npos)) {
+      return false;
+    }
+  }
+  static constexpr std::string_view kWords[] = {"true", "false", "null", "yes", "no",
+                                                "on",   "off",   "y",    "n"};
+  std::string lower;
+  for (const char c : text) lower += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (const std::string_view word : kWords) {
+    if (lower == word) return false;
+  }
+  return true;
+}
+
+std::string Text(const std::string& text) {
+  if (IsPlain(text)) return text;
+  std::string quoted = "\"";
+  for (const char c : text) {
+    switch (c) {
+      case '"':
+        quoted += "\\\"";
+        break;
+      case '\\':
+        quoted += "\\\\";
+        break;
+      case '\n':
+        quoted += "\\n";
+        break;
+      case '\t':
+        quoted += "\\t";
+        break;
+      case '\r':
+        quoted += "\\r";
+        break;
+      default:
+        if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) {
+          absl::StrAppendFormat(&quoted, "\\x%02X", static_cast<unsigned char>(c));
+        } else {
+          quoted += c;
+        }
+    }
+  }
+  return quoted + "\"";
+}
+
+// The shortest decimal that reads back as the same number.
+template <typename Float>
+std::string Number(Float value) {
+  if (std::isnan(value)) return ".nan";
+  if (std::isinf(value)) return value > 0 ? ".inf" : "-.inf";
+  char buffer[32];
+  const auto end = std::to_chars(buffer, buffer + sizeof(buffer), value).ptr;
+  return std::string(buffer, end);
+}
+
+// One value of a field: element `index` of a repeated one, or the value when index is -1.
+std::string Scalar(const Message& message, const FieldDescriptor& field, int index) {
+  const Reflection& r = *message.GetReflection();
+#define NSA_GET_(Name) \
+  (index < 0 ? r.Get##Name(message, &field) : r.GetRepeated##Name(message, &field, index))
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_INT32:
+      return absl::StrCat(NSA_GET_(Int32));
+    case FieldDescriptor::CPPTYPE_INT64:
+      return absl::StrCat(NSA_GET_(Int64));
+    case FieldDescriptor::CPPTYPE_UINT32:
+      return absl::StrCat(NSA_GET_(UInt32));
+    case FieldDescriptor::CPPTYPE_UINT64:
+      return absl::StrCat(NSA_GET_(UInt64));
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return Number(NSA_GET_(Double));
+    case FieldDescriptor::CPPTYPE_FLOAT:
+      return Number(NSA_GET_(Float));
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return NSA_GET_(Bool) ? "true" : "false";
+    case FieldDescriptor::CPPTYPE_ENUM:
+      return EnumWord(*NSA_GET_(Enum));
+    case FieldDescriptor::CPPTYPE_STRING:
+      return Text(NSA_GET_(String));
+    case FieldDescriptor::CPPTYPE_MESSAGE:
+      return "";
+  }
+#undef NSA_GET_
+  return "";
+}
+
+class Printer {
+ public:
+  std::string Print(const Message& message) {
+    Fields(message, 0, false);
+    return out_.empty() ? "{}\n" : out_;
+  }
+
+ private:
+  // `first_inline`: the first line continues a "- " that is already written.
+  void Fields(const Message& message, int indent, bool first_inline) {
+    std::vector<const FieldDescriptor*> fields;
+    message.GetReflection()->ListFields(message, &fields);
+    for (const FieldDescriptor* field : fields) {
+      out_ += first_inline ? "" : std::string(indent, ' ');
+      first_inline = false;
+      absl::StrAppend(&out_, field->name(), ":");
+      Value(message, *field, indent);
+    }
+    if (first_inline) out_ += "{}\n";
+  }
+
+  void Value(const Message& message, const FieldDescriptor& field, int indent) {
+    if (field.is_map()) return Map(message, field, indent);
+    if (field.is_repeated()) return List(message, field, indent);
+    if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+      const Message& section = message.GetReflection()->GetMessage(message, &field);
+      std::vector<const FieldDescriptor*> fields;
+      section.GetReflection()->ListFields(section, &fields);
+      if (fields.empty()) {
+        out_ += " {}\n";
+      } else {
+        out_ += "\n";
+        Fields(section, indent + 2, false);
+      }
+      return;
+    }
+    absl::StrAppend(&out_, " ", Scalar(message, field, -1), "\n");
+  }
+
+  void List(const Message& message, const FieldDescriptor& field, int indent) {
+    const Reflection& reflection = *message.GetReflection();
+    const int size = reflection.FieldSize(message, &field);
+    const bool of_messages = field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE;
+    const bool flow = !of_messages && field.cpp_type() != FieldDescriptor::CPPTYPE_STRING;
+    if (flow) {
+      out_ += " [";
+      for (int i = 0; i < size; ++i) {
+        absl::StrAppend(&out_, i == 0 ? "" : ", ", Scalar(message, field, i));
+      }
+      out_ += "]\n";
+      return;
+    }
+    out_ += "\n";
+    for (int i = 0; i < size; ++i) {
+      out_ += std::string(indent + 2, ' ') + "- ";
+      if (of_messages) {
+        Fields(reflection.GetRepeatedMessage(message, &field, i), indent + 4, true);
+      } else {
+        absl::StrAppend(&out_, Scalar(message, field, i), "\n");
+      }
+    }
+  }
+
+  // Sorted by key, so that the same message prints alike every time.
+  void Map(const Message& message, const FieldDescriptor& field, int indent) {
+    const Reflection& reflection = *message.GetReflection();
+    std::map<std::string, std::string> entries;
+    for (int i = 0; i < reflection.FieldSize(message, &field); ++i) {
+      const Message& entry = reflection.GetRepeatedMessage(message, &field, i);
+      const auto& type = *field.message_type();
+      entries[Scalar(entry, *type.map_key(), -1)] = Scalar(entry, *type.map_value(), -1);
+    }
+    out_ += "\n";
+    for (const auto& [key, value] : entries) {
+      absl::StrAppend(&out_, std::string(indent + 2, ' '), key, ": ", value, "\n");
+    }
+  }
+
+  std::string out_;
+};
+
+}  // namespace
+
+std::string ToYaml(const Message& message) { return Printer().Print(message); }
+
+}  // namespace nsa

@@ -1,0 +1,188 @@
+#include "common/job/yaml_tree.h"
+
+#include <exception>
+#include <optional>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/job/text_check.h"
+#include "yaml-cpp/anchor.h"
+#include "yaml-cpp/emitterstyle.h"
+#include "yaml-cpp/eventhandler.h"
+#include "yaml-cpp/exceptions.h"
+#include "yaml-cpp/mark.h"
+#include "yaml-cpp/parser.h"
+
+namespace nsa {
+namespace {
+
+// Thrown through the parser to end it at once; never leaves this file.
+struct StopParsing {
+  LoadError error;
+};
+
+SourcePlace PlaceOf(const YAML::Mark& mark) { return {mark.line + 1, mark.column + 1}; }
+
+class TreeBuilder : public YAML::EventHandler {
+ public:
+  TreeBuilder(std::string_view text, std::vector<LoadError>* errors)
+      : text_(text), errors_(errors) {}
+
+  YamlNode TakeRoot() { return std::move(root_); }
+
+  void OnDocumentStart(const YAML::Mark& mark) override {
+    if (++documents_ > 1) {
+      throw StopParsing{
+          {PlaceOf(mark), "yaml", "a second document starts here; keep one document a file"}};
+    }
+  }
+  void OnDocumentEnd() override {}
+
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    RefuseAnchor(mark, anchor);
+    RefuseTag(mark, "!");  // a lone `!` comes as null
+    Attach(Node(mark, YamlNode::Kind::kNull));
+  }
+
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override {
+    Refuse(mark, "alias (*name); write the value out");
+    Attach(Node(mark, YamlNode::Kind::kNull));
+  }
+
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                const std::string& value) override {
+    RefuseAnchor(mark, anchor);
+    RefuseTag(mark, tag);
+    YamlNode node = Node(mark, YamlNode::Kind::kScalar);
+    node.scalar = value;
+    node.quoted = tag == "!";
+    Attach(std::move(node));
+  }
+
+  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                       YAML::EmitterStyle::value) override {
+    RefuseAnchor(mark, anchor);
+    RefuseTag(mark, tag);
+    Open(Node(mark, YamlNode::Kind::kSequence));
+  }
+  void OnSequenceEnd() override { Close(); }
+
+  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                  YAML::EmitterStyle::value) override {
+    RefuseAnchor(mark, anchor);
+    RefuseTag(mark, tag);
+    Open(Node(mark, YamlNode::Kind::kMap));
+  }
+  void OnMapEnd() override { Close(); }
+
+ private:
+  struct Frame {
+    YamlNode node;
+    std::optional<YamlNode> key;  // of a map: read, its value is still to come
+  };
+
+  YamlNode Node(const YAML::Mark& mark, YamlNode::Kind kind) {
+    if (++values_ > kMaxYamlValues) {
+      throw StopParsing{
+          {PlaceOf(mark), Path(),
+           absl::StrFormat("more than %d values; is this the right file?", kMaxYamlValues)}};
+    }
+    YamlNode node;
+    node.kind = kind;
+    node.place = PlaceOf(mark);
+    return node;
+  }
+
+  void Open(YamlNode node) {
+    if (stack_.size() >= kMaxYamlDepth) {
+      throw StopParsing{
+          {node.place, Path(),
+           absl::StrFormat("more than %d levels; nothing here nests so deep", kMaxYamlDepth)}};
+    }
+    stack_.push_back({std::move(node), std::nullopt});
+  }
+
+  void Close() {
+    YamlNode done = std::move(stack_.back().node);
+    stack_.pop_back();
+    Attach(std::move(done));
+  }
+
+  void Attach(YamlNode node) {
+    if (stack_.empty()) {
+      root_ = std::move(node);
+      return;
+    }
+    Frame& frame = stack_.back();
+    if (frame.node.kind == YamlNode::Kind::kSequence) {
+      frame.node.items.push_back(std::move(node));
+    } else if (!frame.key) {
+      frame.key = std::move(node);
+    } else {
+      frame.node.entries.push_back({*std::move(frame.key), std::move(node)});
+      frame.key.reset();
+    }
+  }
+
+  // Keys on the way to the value that is being read.
+  std::string Path() const {
+    std::string path;
+    for (const Frame& frame : stack_) {
+      if (frame.key && frame.key->kind == YamlNode::Kind::kScalar) {
+        absl::StrAppend(&path, path.empty() ? "" : ".", frame.key->scalar.substr(0, 64));
+      }
+    }
+    return path.empty() ? "yaml" : path;
+  }
+
+  void Refuse(const YAML::Mark& mark, std::string text) {
+    errors_->push_back({PlaceOf(mark), Path(), std::move(text)});
+  }
+  void RefuseAnchor(const YAML::Mark& mark, YAML::anchor_t anchor) {
+    if (anchor != 0) Refuse(mark, "anchor (&name); remove it and write values out");
+  }
+  // yaml-cpp says "?" for no tag and "!" for a quoted scalar, but also "!" for a lone `!`.
+  void RefuseTag(const YAML::Mark& mark, const std::string& tag) {
+    const auto offset = static_cast<size_t>(mark.pos);
+    const bool lone = tag == "!" && offset < text_.size() && text_[offset] == '!';
+    if (lone || (!tag.empty() && tag != "?" && tag != "!")) {
+      Refuse(mark, absl::StrCat("tag ", tag, "; remove it, types come from the field"));
+    }
+  }
+
+  std::string_view text_;
+  std::vector<LoadError>* errors_;
+  std::vector<Frame> stack_;
+  YamlNode root_;
+  int documents_ = 0;
+  size_t values_ = 0;
+};
+
+}  // namespace
+
+YamlNode ParseYaml(std::string_view text, std::vector<LoadError>* errors) {
+  if (std::optional<LoadError> bad = CheckText(&text)) {
+    errors->push_back(*std::move(bad));
+    return {};
+  }
+  TreeBuilder builder(text, errors);
+  try {
+    std::istringstream stream{std::string(text)};
+    YAML::Parser parser(stream);
+    while (parser.HandleNextDocument(builder)) {
+    }
+  } catch (const StopParsing& stop) {
+    errors->push_back(stop.error);
+  } catch (const YAML::Exception& e) {
+    errors->push_back({PlaceOf(e.mark), "yaml",
+                       absl::StrCat(e.msg,
+                                    "; check indentation, colons and quotes here and in "
+                                    "the line above")});
+  } catch (const std::exception& e) {
+    errors->push_back({{1, 1}, "yaml", absl::StrCat(e.what(), "; this is not YAML")});
+  }
+  return builder.TakeRoot();
+}
+
+}  // namespace nsa

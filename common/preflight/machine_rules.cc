@@ -1,0 +1,370 @@
+// Rules that need the machine: GPUs, memory, disk, and the output folder.
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <optional>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "common/checkpoint/checkpoint_dir.h"
+#include "common/estimate/estimate.h"
+#include "common/preflight/fork.h"
+#include "common/preflight/rules.h"
+#include "nlohmann/json.hpp"
+
+namespace nsa {
+namespace {
+
+int64_t RanksOnNode(const PreflightFacts& facts) {
+  const int64_t nodes = std::max(1, facts.spec.resources().nodes());
+  return (facts.ranks() + nodes - 1) / nodes;
+}
+
+Problems NodesNotDivisible(const PreflightFacts& facts) {
+  const int64_t nodes = facts.spec.resources().nodes();
+  if (nodes < 1 || facts.ranks() % nodes == 0) return {};
+  return {{"resources.nodes",
+           absl::StrFormat("%d (must divide the %d ranks)", nodes, facts.ranks()),
+           "choose a divisor of resources.gpus"}};
+}
+
+Problems GpuUnavailable(const PreflightFacts& facts) {
+  const MachineView* machine = facts.machine();
+  if (machine == nullptr || !facts.cuda()) return {};
+  if (machine->gpus.empty()) {
+    return {{"runtime.device", "cuda, but the machine has no GPU",
+             "set device: cpu, or submit to a machine with a GPU"}};
+  }
+  if (machine->cuda_worker) return {};
+  return {{"runtime.device",
+           absl::StrFormat("cuda, but nsa-worker-cuda cannot run: %s", machine->cuda_problem.empty()
+                                                                           ? "it is not installed"
+                                                                           : machine->cuda_problem),
+           "build with the cuda preset and install its libraries, or set device: cpu"}};
+}
+
+Problems GpuCount(const PreflightFacts& facts) {
+  const MachineView* machine = facts.machine();
+  if (machine == nullptr || !facts.cuda() || machine->gpus.empty()) return {};
+  const int64_t wanted = RanksOnNode(facts);
+  const auto have = static_cast<int64_t>(machine->gpus.size());
+  if (wanted <= have) return {};
+  return {{"resources.gpus", absl::StrFormat("%d on one machine (it has %d)", wanted, have),
+           absl::StrFormat("set gpus: %d, or use more nodes", have)}};
+}
+
+Problems NcclUnavailable(const PreflightFacts& facts) {
+  const MachineView* machine = facts.machine();
+  if (machine == nullptr || !facts.cuda() || facts.ranks() < 2) return {};
+  // A missing worker is reported by GPU_UNAVAILABLE.
+  if (!machine->cuda_worker || machine->cuda_problem.empty()) return {};
+  return {{"resources.gpus",
+           absl::StrFormat("%d, but GPUs cannot work together: %s", facts.ranks(),
+                           machine->cuda_problem),
+           "install libnccl2 and restart the agent, or set gpus: 1"}};
+}
+
+constexpr int kOldestCapability = 80;
+
+// A thread block can use at least 163 KiB of shared memory on GPUs made for training, but only 99
+// KiB on the others. The backward kernels for heads wider than 64 need more than that.
+bool TakesNarrowHeadsOnly(int32_t capability) {
+  return capability == 86 || capability == 89 || capability >= 120;
+}
+
+Problems GpuCapability(const PreflightFacts& facts) {
+  if (facts.machine() == nullptr || !facts.cuda()) return {};
+  const v1::ModelSpec& model = facts.spec.model();
+  for (const MachineView::Gpu& gpu : facts.machine()->gpus) {
+    if (TakesNarrowHeadsOnly(gpu.compute_capability) && std::max(model.d_k(), model.d_v()) > 64) {
+      return {{model.d_k() > 64 ? "model.d_k" : "model.d_v",
+               absl::StrFormat("128 (at most 64 on %s: it has 99 KiB of shared memory per block)",
+                               gpu.name),
+               "set d_k: 64 and d_v: 64, or use a GPU with 163 KiB or more (A100, H100, B200)"}};
+    }
+    if (gpu.compute_capability >= kOldestCapability) continue;
+    return {{"runtime.device",
+             absl::StrFormat("%s has compute capability %.1f (8.0 or more)", gpu.name,
+                             gpu.compute_capability / 10.0),
+             "use an Ampere or newer GPU, or set device: cpu"}};
+  }
+  return {};
+}
+
+constexpr int kOldestDriver = 580;  // CUDA 13's
+
+Problems GpuDriver(const PreflightFacts& facts) {
+  if (facts.machine() == nullptr || !facts.cuda()) return {};
+  const std::string& version = facts.machine()->driver_version;
+  int major = 0;
+  if (!absl::SimpleAtoi(version.substr(0, version.find('.')), &major) || major >= kOldestDriver) {
+    return {};
+  }
+  return {{"runtime.device",
+           absl::StrFormat("NVIDIA driver %s (%d or newer)", version, kOldestDriver),
+           "update the driver"}};
+}
+
+Problems CpuSlots(const PreflightFacts& facts) {
+  const MachineView* machine = facts.machine();
+  if (machine == nullptr || facts.cuda() || machine->cpu_slots == 0) return {};
+  if (RanksOnNode(facts) <= machine->cpu_slots) return {};
+  return {{"resources.gpus",
+           absl::StrFormat("%d CPU ranks on one machine (it has %d slots)", RanksOnNode(facts),
+                           machine->cpu_slots),
+           absl::StrFormat("set gpus: %d, or raise cpu_slots of the agent", machine->cpu_slots)}};
+}
+
+// Memory that one rank can use, or 0 if it is not known. A job without an id may wait until other
+// jobs end, so all memory counts. A job with an id is about to start, so only free memory counts.
+int64_t MemoryOfRank(const PreflightFacts& facts) {
+  const MachineView& machine = *facts.machine();
+  const bool starts = !facts.context.job_id.empty();
+  const auto usable = [starts](int64_t free, int64_t all) {
+    return starts && free > 0 ? free : all;
+  };
+  if (!facts.cuda()) {
+    return usable(machine.free_memory_bytes, machine.memory_bytes) / RanksOnNode(facts);
+  }
+  std::vector<int64_t> memory;
+  for (const MachineView::Gpu& gpu : machine.gpus) {
+    memory.push_back(usable(gpu.free_bytes, gpu.memory_bytes));
+  }
+  const auto wanted = static_cast<size_t>(RanksOnNode(facts));
+  if (memory.size() < wanted) return 0;  // GPU_COUNT reports it
+  std::sort(memory.begin(), memory.end(), std::greater<>());
+  return memory[wanted - 1];
+}
+
+// Changes that make a job smaller, each alone.
+struct Change {
+  std::string text;
+  v1::JobSpec spec;
+};
+
+std::vector<Change> SmallerJobs(const PreflightFacts& facts) {
+  std::vector<Change> changes;
+  const v1::JobSpec& spec = facts.spec;
+  const auto add = [&](std::string text, const std::function<void(v1::JobSpec*)>& edit) {
+    changes.push_back({std::move(text), spec});
+    edit(&changes.back().spec);
+  };
+  if (!spec.runtime().gradient_checkpointing()) {
+    add("gradient_checkpointing: true",
+        [](v1::JobSpec* s) { s->mutable_runtime()->set_gradient_checkpointing(true); });
+  }
+  if (facts.cuda() && spec.runtime().precision() == v1::PRECISION_FP32) {
+    add("precision: bf16",
+        [](v1::JobSpec* s) { s->mutable_runtime()->set_precision(v1::PRECISION_BF16); });
+  }
+  const int batch = spec.train().batch_size();
+  const int accumulate = spec.train().accumulate_grad_batches();
+  for (int factor = 2; factor <= batch; ++factor) {
+    if (batch % factor != 0 || (batch / factor) % facts.ranks() != 0) continue;
+    add(absl::StrFormat("batch_size: %d with accumulate_grad_batches: %d", batch / factor,
+                        accumulate * factor),
+        [&](v1::JobSpec* s) { s->mutable_train()->set_batch_size(batch / factor); });
+  }
+  for (int seq_len = spec.train().seq_len() / 2; seq_len >= 256; seq_len /= 2) {
+    add(absl::StrFormat("seq_len: %d", seq_len),
+        [&](v1::JobSpec* s) { s->mutable_train()->set_seq_len(seq_len); });
+  }
+  return changes;
+}
+
+// Up to three single changes, of different settings, that would make it fit.
+std::string WhatWouldFit(const PreflightFacts& facts, int64_t memory) {
+  std::vector<std::string> fitting;
+  std::string last_setting;
+  for (const Change& change : SmallerJobs(facts)) {
+    const std::string setting = change.text.substr(0, change.text.find(':'));
+    if (setting == last_setting || TotalBytes(MemoryEstimate(change.spec)) > memory) continue;
+    last_setting = setting;
+    fitting.push_back(change.text);
+    if (fitting.size() == 3) break;
+  }
+  if (fitting.empty()) return "use a smaller model or more memory; no single setting is enough";
+  return absl::StrCat("it fits with ", absl::StrJoin(fitting, ", or "));
+}
+
+Problems MemoryExceeded(const PreflightFacts& facts) {
+  if (facts.machine() == nullptr) return {};
+  const int64_t memory = MemoryOfRank(facts);
+  const std::vector<MemoryItem> items = MemoryEstimate(facts.spec);
+  if (memory == 0 || TotalBytes(items) <= memory) return {};
+  std::vector<MemoryItem> largest = items;
+  std::sort(largest.begin(), largest.end(),
+            [](const MemoryItem& a, const MemoryItem& b) { return a.bytes > b.bytes; });
+  std::vector<std::string> parts;
+  for (const MemoryItem& item : largest) {
+    parts.push_back(absl::StrCat(item.name, " ", Bytes(static_cast<double>(item.bytes))));
+  }
+  return {{"train.batch_size",
+           absl::StrFormat("about %s per rank (at most %s): %s",
+                           Bytes(static_cast<double>(TotalBytes(items))),
+                           Bytes(static_cast<double>(memory)), absl::StrJoin(parts, ", ")),
+           WhatWouldFit(facts, memory)}};
+}
+
+// The nearest folder above `path` that exists.
+std::filesystem::path ExistingAncestor(std::filesystem::path path) {
+  std::error_code error;
+  while (!std::filesystem::exists(path, error) && path.has_parent_path() &&
+         path != path.parent_path()) {
+    path = path.parent_path();
+  }
+  return path;
+}
+
+bool HasOutDir(const PreflightFacts& facts) {
+  return facts.context.check_files && facts.spec.train().out_dir().starts_with('/');
+}
+
+Problems DiskTooSmall(const PreflightFacts& facts) {
+  if (!HasOutDir(facts)) return {};
+  const std::filesystem::path folder = ExistingAncestor(facts.spec.train().out_dir());
+  struct statvfs info = {};
+  if (statvfs(folder.c_str(), &info) != 0) return {};
+  const double free = static_cast<double>(info.f_bavail) * static_cast<double>(info.f_frsize);
+  const int64_t checkpoints = facts.spec.train().keep_checkpoints() + 1;
+  const double wanted =
+      static_cast<double>(checkpoints) * static_cast<double>(CheckpointBytes(facts.spec));
+  if (wanted <= free) return {};
+  return {{"train.out_dir",
+           absl::StrFormat("%s free on %s (%s needed for %d checkpoints of %s)", Bytes(free),
+                           folder.string(), Bytes(wanted), checkpoints,
+                           Bytes(static_cast<double>(CheckpointBytes(facts.spec)))),
+           "free some space, choose another out_dir, or keep fewer checkpoints"}};
+}
+
+Problems OutDirNotWritable(const PreflightFacts& facts) {
+  if (!HasOutDir(facts)) return {};
+  const std::filesystem::path folder = ExistingAncestor(facts.spec.train().out_dir());
+  std::error_code error;
+  if (!std::filesystem::is_directory(folder, error)) {
+    return {{"train.out_dir", absl::StrFormat("%s is not a folder", folder.string()),
+             "choose another out_dir"}};
+  }
+  if (access(folder.c_str(), W_OK | X_OK) == 0) return {};
+  return {{"train.out_dir", absl::StrFormat("%s is not writable", folder.string()),
+           "change its permissions or choose another out_dir"}};
+}
+
+Problems OutDirTaken(const PreflightFacts& facts) {
+  if (!HasOutDir(facts)) return {};
+  const std::filesystem::path file =
+      std::filesystem::path(facts.spec.train().out_dir()) / "owner.json";
+  std::ifstream in(file);
+  if (!in) return {};
+  const nlohmann::json owner = nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
+  const auto text = [&](const char* key) {
+    const bool there = owner.is_object() && owner.contains(key) && owner[key].is_string();
+    return there ? owner[key].get<std::string>() : std::string();
+  };
+  const std::string job = text("job_id");
+  if (owner.is_object() && job == facts.context.job_id) return {};
+  return {{"train.out_dir",
+           job.empty() ? absl::StrFormat("%s belongs to a run without a coordinator, or cannot be "
+                                         "read",
+                                         file.string())
+                       : absl::StrFormat("belongs to job %s", job),
+           job.empty()
+               ? "choose another out_dir, or remove that file after its run has ended"
+               : absl::StrFormat("choose another out_dir, or run nsactl resume %s; if that job "
+                                 "was deleted, remove %s",
+                                 job, file.string())}};
+}
+
+// Whether the job starts from the checkpoint that restart.resume names. A job that has checkpoints
+// of its own continues from those instead.
+bool StartsFromNamedCheckpoint(const PreflightFacts& facts) {
+  const std::string& resume = facts.spec.restart().resume();
+  if (!facts.context.check_files || resume == "auto" || resume == "never" || resume.empty()) {
+    return false;
+  }
+  if (facts.context.job_id.empty()) return true;
+  const auto own = ListCheckpoints(facts.spec.train().out_dir());
+  return !own.ok() || own->empty();
+}
+
+bool HasState(const std::filesystem::path& checkpoint) {
+  std::error_code error;
+  return std::filesystem::exists(checkpoint / "state.json", error);
+}
+
+Problems ResumeNotFound(const PreflightFacts& facts) {
+  const std::string& resume = facts.spec.restart().resume();
+  if (!StartsFromNamedCheckpoint(facts) || HasState(resume)) return {};
+  return {
+      {"restart.resume",
+       absl::StrFormat("%s is not a checkpoint (a folder with state.json)", resume.substr(0, 256)),
+       "give the path of a step-… folder, or set auto or never"}};
+}
+
+// The named checkpoint exists: it must be readable, and the job must be able to continue from it.
+Problems ResumeMismatch(const PreflightFacts& facts) {
+  const std::string& resume = facts.spec.restart().resume();
+  if (!StartsFromNamedCheckpoint(facts) || !HasState(resume)) return {};
+  const absl::StatusOr<v1::CheckpointState> state = ReadCheckpointState(resume);
+  if (!state.ok()) {
+    return {{"restart.resume", std::string(state.status().message()), "choose another checkpoint"}};
+  }
+  const std::optional<ForkProblem> problem = CheckFork(*state, facts.spec);
+  if (!problem.has_value()) return {};
+  return {{"restart.resume", problem->what, problem->fix}};
+}
+
+constexpr v1::Severity kError = v1::SEVERITY_ERROR;
+constexpr auto kNothing = PreflightRule::kNothing;
+constexpr auto kSizes = PreflightRule::kSizes;
+
+constexpr PreflightRule kRules[] = {
+    {"NODES_NOT_DIVISIBLE", "nodes does not divide the ranks", kError, kError, false, kNothing,
+     NodesNotDivisible},
+    {"GPU_UNAVAILABLE", "the machine has no GPU or no CUDA worker", kError, kError, false, kNothing,
+     GpuUnavailable},
+    {"GPU_COUNT", "more ranks than the machine has GPUs", kError, kError, false, kNothing,
+     GpuCount},
+    {"NCCL_UNAVAILABLE", "several GPUs, but no NCCL on the machine", kError, kError, false,
+     kNothing, NcclUnavailable},
+    {"GPU_CAPABILITY", "a GPU older than compute capability 8.0, or too small for heads of 128",
+     kError, kError, false, kNothing, GpuCapability},
+    {"GPU_DRIVER", "an NVIDIA driver older than CUDA 13's", kError, kError, true, kNothing,
+     GpuDriver},
+    {"CPU_SLOTS", "more CPU ranks than the machine has slots", kError, kError, false, kNothing,
+     CpuSlots},
+    {"MEMORY_ESTIMATE_EXCEEDED", "the estimate exceeds the memory", kError, kError, true, kSizes,
+     MemoryExceeded},
+    {"DISK_TOO_SMALL", "no room for all kept checkpoints and one more", kError, kError, true,
+     kSizes, DiskTooSmall},
+    {"OUT_DIR_NOT_WRITABLE", "out_dir is not writable", kError, kError, false, kNothing,
+     OutDirNotWritable},
+    {"OUT_DIR_TAKEN", "out_dir belongs to another job", kError, kError, false, kNothing,
+     OutDirTaken},
+    {"RESUME_NOT_FOUND", "the checkpoint to resume from does not exist", kError, kError, false,
+     kNothing, ResumeNotFound},
+    {"RESUME_MISMATCH", "the checkpoint to resume from does not fit the job", kError, kError, false,
+     kNothing, ResumeMismatch},
+};
+
+}  // namespace
+
+std::span<const PreflightRule> MachineRules() { return kRules; }
+
+double ExpectedSpeed(const PreflightFacts& facts) {
+  const MachineView* machine = facts.machine();
+  if (!facts.cuda()) {
+    const int cores = machine != nullptr ? machine->cores : static_cast<int>(facts.ranks());
+    return ExpectedTokensPerSecond(facts.spec, "cpu", cores);
+  }
+  const bool known = machine != nullptr && !machine->gpus.empty();
+  return ExpectedTokensPerSecond(facts.spec, known ? machine->gpus[0].name : "A100", 0);
+}
+
+}  // namespace nsa

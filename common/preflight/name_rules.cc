@@ -1,0 +1,153 @@
+// Rules about names, paths and waivers.
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/job/did_you_mean.h"
+#include "common/preflight/rules.h"
+
+namespace nsa {
+namespace {
+
+bool IsLowerOrDigit(char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); }
+
+// ^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$
+bool IsName(const std::string& name) {
+  if (name.empty() || name.size() > 63 || name[0] < 'a' || name[0] > 'z') return false;
+  return IsLowerOrDigit(name.back()) && std::all_of(name.begin(), name.end(), [](char c) {
+           return IsLowerOrDigit(c) || c == '-';
+         });
+}
+
+// Text from the user, shortened and without control characters, for a message.
+std::string Shown(const std::string& text) {
+  std::string shown;
+  for (const char c : text.substr(0, 64)) {
+    const auto u = static_cast<unsigned char>(c);
+    shown += u < 0x20 || u == 0x7F ? '?' : c;
+  }
+  return text.size() > 64 ? shown + "…" : shown;
+}
+
+Problems NameInvalid(const PreflightFacts& facts) {
+  const std::string& name = facts.spec.name();
+  if (IsName(name)) return {};
+  return {{"name",
+           absl::StrFormat("'%s' (a lower-case letter, then at most 62 letters, digits or -, not "
+                           "ending in -)",
+                           Shown(name)),
+           "use a name like m7c-first-run"}};
+}
+
+Problems LabelsInvalid(const PreflightFacts& facts) {
+  Problems problems;
+  if (facts.spec.labels_size() > 64) {
+    problems.push_back({"labels", absl::StrFormat("%d (at most 64)", facts.spec.labels_size()),
+                        "use fewer labels"});
+  }
+  for (const auto& [key, value] : facts.spec.labels()) {
+    if (!key.empty() && key.size() <= 63 && value.size() <= 256) continue;
+    problems.push_back({absl::StrCat("labels.", Shown(key)),
+                        absl::StrFormat("%d and %d characters (key 1 to 63, value at most 256)",
+                                        key.size(), value.size()),
+                        "shorten it"});
+  }
+  return problems;
+}
+
+// What is wrong with a path, or empty.
+std::string PathFault(const std::string& path) {
+  if (path.empty()) return "empty (an absolute path)";
+  if (path.size() > 4096) return absl::StrFormat("%d characters (at most 4096)", path.size());
+  for (const char c : path) {
+    const auto u = static_cast<unsigned char>(c);
+    if (u < 0x20 || u == 0x7F) return "contains a NUL or control character (none allowed)";
+  }
+  if (path.find("://") != std::string::npos) return {};  // DATA_UNREADABLE reports it
+  if (path[0] != '/') return absl::StrFormat("'%s' is relative (an absolute path)", Shown(path));
+  for (const std::filesystem::path& part : std::filesystem::path(path)) {
+    if (part == "..") return absl::StrFormat("'%s' has .. in it (none allowed)", Shown(path));
+    if (part.string().size() > 255) return "a component has more than 255 bytes (at most 255)";
+  }
+  return {};
+}
+
+Problems PathInvalid(const PreflightFacts& facts) {
+  const auto& spec = facts.spec;
+  Problems problems;
+  const auto check = [&](const std::string& field, const std::string& path) {
+    if (std::string fault = PathFault(path); !fault.empty()) {
+      problems.push_back(
+          {field, std::move(fault), "use an absolute path without .. or control characters"});
+    }
+  };
+  for (int i = 0; i < spec.data().path_size(); ++i) {
+    check(absl::StrFormat("data.path[%d]", i), spec.data().path(i));
+  }
+  for (int i = 0; i < spec.data().val_path_size(); ++i) {
+    check(absl::StrFormat("data.val_path[%d]", i), spec.data().val_path(i));
+  }
+  if (spec.data().has_tokenizer_path()) check("data.tokenizer_path", spec.data().tokenizer_path());
+  check("train.out_dir", spec.train().out_dir());
+  const std::string& resume = spec.restart().resume();
+  if (resume != "auto" && resume != "never") check("restart.resume", resume);
+  return problems;
+}
+
+const PreflightRule* FindRule(std::span<const PreflightRule> rules, std::string_view id) {
+  const auto rule =
+      std::find_if(rules.begin(), rules.end(), [&](const PreflightRule& r) { return r.id == id; });
+  return rule == rules.end() ? nullptr : &*rule;
+}
+
+Problems WaiverInvalid(const PreflightFacts& facts) {
+  const std::vector<PreflightRule> rules = AllRules();
+  std::vector<std::string> ids;
+  for (const PreflightRule& rule : rules) ids.emplace_back(rule.id);
+  Problems problems;
+  for (const auto& [id, reason] : facts.spec.preflight().waive()) {
+    const std::string field = absl::StrCat("preflight.waive.", Shown(id));
+    const PreflightRule* rule = FindRule(rules, id);
+    if (rule == nullptr) {
+      const std::string nearest = Nearest(id, ids);
+      problems.push_back({field, absl::StrFormat("'%s' is not a rule (a rule's id)", Shown(id)),
+                          nearest.empty() ? "copy the id from a finding"
+                                          : absl::StrFormat("did you mean %s?", nearest)});
+    } else if (!rule->waivable) {
+      problems.push_back(
+          {field, "this rule cannot be waived", "remove the waiver and fix the job"});
+    } else if (absl::StripAsciiWhitespace(reason).empty()) {
+      problems.push_back({field, "no reason (every waiver needs one)",
+                          absl::StrFormat("write %s: followed by the reason", id)});
+    } else if (reason.size() > 500) {
+      problems.push_back({field,
+                          absl::StrFormat("a reason of %d characters (at most 500)", reason.size()),
+                          "shorten it"});
+    }
+  }
+  return problems;
+}
+
+constexpr v1::Severity kError = v1::SEVERITY_ERROR;
+constexpr auto kNothing = PreflightRule::kNothing;
+
+constexpr PreflightRule kRules[] = {
+    {"NAME_INVALID", "the name of the job is not valid", kError, kError, false, kNothing,
+     NameInvalid},
+    {"LABELS_INVALID", "too many labels, or labels that are too long", kError, kError, false,
+     kNothing, LabelsInvalid},
+    {"PATH_INVALID", "a path is relative, has .. or control characters, or is too long", kError,
+     kError, false, kNothing, PathInvalid},
+    {"WAIVER_INVALID",
+     "a waiver has no reason, names an unknown rule, or a rule that cannot be waived", kError,
+     kError, false, kNothing, WaiverInvalid},
+};
+
+}  // namespace
+
+std::span<const PreflightRule> NameRules() { return kRules; }
+
+}  // namespace nsa

@@ -1,0 +1,156 @@
+#include "common/preflight/preflight.h"
+
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "common/estimate/estimate.h"
+#include "common/preflight/rules.h"
+
+namespace nsa {
+namespace {
+
+constexpr int64_t kProductionSteps = 5000;
+
+v1::PreflightPolicy PolicyOf(const v1::JobSpec& spec) {
+  if (spec.preflight().policy() != v1::PREFLIGHT_POLICY_UNSPECIFIED) {
+    return spec.preflight().policy();
+  }
+  const bool production =
+      spec.runtime().device() == v1::DEVICE_CUDA && spec.train().steps() >= kProductionSteps;
+  return production ? v1::PREFLIGHT_POLICY_PRODUCTION : v1::PREFLIGHT_POLICY_EXPERIMENT;
+}
+
+// Where nothing is known of the machine, device: auto is judged as cuda: the stricter of the two.
+bool HasGpu(const MachineView* machine) {
+  return machine == nullptr || (!machine->gpus.empty() && machine->cuda_worker);
+}
+
+v1::Severity SeverityOf(const PreflightRule& rule, v1::PreflightPolicy policy) {
+  return policy == v1::PREFLIGHT_POLICY_PRODUCTION ? rule.production : rule.experiment;
+}
+
+std::string WaiverFor(const PreflightRule& rule, const v1::JobSpec& spec) {
+  const auto& waivers = spec.preflight().waive();
+  const auto waiver = waivers.find(std::string(rule.id));
+  if (!rule.waivable || waiver == waivers.end()) return {};
+  return std::string(absl::StripAsciiWhitespace(waiver->second));
+}
+
+void AddFindings(const PreflightRule& rule, const PreflightFacts& facts,
+                 v1::PreflightReport* report) {
+  const v1::Severity severity = SeverityOf(rule, facts.policy);
+  if (severity == v1::SEVERITY_UNSPECIFIED) return;
+  for (Problem& problem : rule.check(facts)) {
+    v1::Finding* finding = report->add_findings();
+    finding->set_rule(std::string(rule.id));
+    finding->set_severity(severity);
+    finding->set_field(std::move(problem.field));
+    finding->set_problem(std::move(problem.problem));
+    finding->set_fix(std::move(problem.fix));
+    finding->set_waived(WaiverFor(rule, facts.spec));
+  }
+}
+
+void AddEstimate(const std::string& name, double value, const char* unit,
+                 v1::PreflightReport* report) {
+  v1::EstimateItem* item = report->add_estimates();
+  item->set_name(name);
+  item->set_value(value);
+  item->set_unit(unit);
+}
+
+// What the job meets: the GPU of its last rank (those with most free memory are taken first), or
+// the machine's memory.
+void AddMachine(const PreflightFacts& facts, v1::PreflightReport* report) {
+  const MachineView* machine = facts.machine();
+  if (machine == nullptr) return;
+  std::string name = "memory of the machine";
+  int64_t all = machine->memory_bytes, free = machine->free_memory_bytes;
+  if (facts.cuda()) {
+    if (machine->gpus.empty()) return;
+    std::vector<MachineView::Gpu> gpus = machine->gpus;
+    std::sort(gpus.begin(), gpus.end(), [](const MachineView::Gpu& a, const MachineView::Gpu& b) {
+      return a.free_bytes > b.free_bytes;
+    });
+    const auto last = std::min(gpus.size(), static_cast<size_t>(facts.ranks())) - 1;
+    name = absl::StrCat("memory of the GPU, ", gpus[last].name);
+    all = gpus[last].memory_bytes, free = gpus[last].free_bytes;
+  }
+  AddEstimate(name, static_cast<double>(all), "bytes", report);
+  AddEstimate("of it free now", static_cast<double>(free), "bytes", report);
+}
+
+void AddEstimates(const PreflightFacts& facts, v1::PreflightReport* report) {
+  const v1::JobSpec& spec = facts.spec;
+  const auto tokens = static_cast<double>(TokensPerStep(spec));
+  const double all_tokens = tokens * static_cast<double>(spec.train().steps());
+  const double speed = ExpectedSpeed(facts);
+  const auto checkpoint = static_cast<double>(CheckpointBytes(spec));
+  AddEstimate("parameters", static_cast<double>(ParameterCount(spec)), "parameters", report);
+  const std::vector<MemoryItem> memory = MemoryEstimate(spec);
+  for (const MemoryItem& item : memory) {
+    AddEstimate(absl::StrCat("memory: ", item.name), static_cast<double>(item.bytes), "bytes",
+                report);
+  }
+  AddEstimate("memory of a rank", static_cast<double>(TotalBytes(memory)), "bytes", report);
+  AddMachine(facts, report);
+  AddEstimate("one checkpoint", checkpoint, "bytes", report);
+  AddEstimate("disk for checkpoints", checkpoint * (spec.train().keep_checkpoints() + 1), "bytes",
+              report);
+  AddEstimate("tokens of a step", tokens, "tokens", report);
+  AddEstimate("tokens of the run", all_tokens, "tokens", report);
+  AddEstimate("operations a token", FlopsPerToken(spec), "flops", report);
+  AddEstimate("expected speed", speed, "tokens_per_second", report);
+  AddEstimate("expected time", all_tokens / speed, "seconds", report);
+}
+
+}  // namespace
+
+std::vector<PreflightRule> AllRules() {
+  std::vector<PreflightRule> rules;
+  for (const auto part :
+       {RangeRules(), ShapeRules(), NameRules(), RunRules(), DataRules(), MachineRules()}) {
+    rules.insert(rules.end(), part.begin(), part.end());
+  }
+  return rules;
+}
+
+// Main path 2/7: preflight.
+v1::PreflightReport Preflight(const v1::JobSpec& spec, const PreflightContext& context) {
+  v1::PreflightReport report;
+  *report.mutable_spec() = spec;
+  ApplyDefaults(report.mutable_spec());
+  v1::JobSpec decided = report.spec();
+  ResolveDevice(HasGpu(context.machine), &decided);
+  report.set_policy(PolicyOf(decided));
+  const PreflightFacts facts{decided, context, report.policy()};
+
+  const std::vector<PreflightRule> rules = AllRules();
+  const bool sizes_good = std::none_of(rules.begin(), rules.end(), [&](const PreflightRule& rule) {
+    return rule.needs == PreflightRule::kGuardsSizes && !rule.check(facts).empty();
+  });
+  for (const PreflightRule& rule : rules) {
+    if (rule.needs != PreflightRule::kSizes || sizes_good) AddFindings(rule, facts, &report);
+  }
+  if (sizes_good) AddEstimates(facts, &report);
+
+  std::stable_sort(
+      report.mutable_findings()->begin(), report.mutable_findings()->end(),
+      [](const v1::Finding& a, const v1::Finding& b) { return a.severity() > b.severity(); });
+  report.set_accepted(std::none_of(
+      report.findings().begin(), report.findings().end(), [](const v1::Finding& finding) {
+        return finding.severity() == v1::SEVERITY_ERROR && finding.waived().empty();
+      }));
+  return report;
+}
+
+std::vector<RuleInfo> PreflightRules() {
+  std::vector<RuleInfo> infos;
+  for (const PreflightRule& rule : AllRules()) {
+    infos.push_back({std::string(rule.id), std::string(rule.summary), rule.waivable});
+  }
+  return infos;
+}
+
+}  // namespace nsa

@@ -1,0 +1,141 @@
+// Rules about single numbers: each within its limits, whatever the others are.
+#include <array>
+#include <cmath>
+#include <cstdint>
+
+#include "absl/strings/str_format.h"
+#include "common/preflight/rules.h"
+#include "google/protobuf/descriptor.h"
+
+namespace nsa {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+
+struct Limit {
+  std::string_view field;
+  double min;
+  double max;
+  bool above_min = false;  // min itself is out
+};
+
+// The upper limits of sizes keep every product of the estimate within 64 bits.
+constexpr Limit kModelLimits[] = {
+    {"model.dim", 1, 32768},
+    {"model.n_layers", 1, 512},
+    {"model.rope_base", 1, 1e12, true},
+    {"model.rope_scale", 0, 1e6, true},
+    {"model.mlp_ratio", 1, 16},
+    {"model.vocab", 2, 1e6},
+};
+constexpr Limit kTrainLimits[] = {
+    {"train.steps", 1, 1e9},
+    {"train.batch_size", 1, 1e6},
+    {"train.accumulate_grad_batches", 1, 4096},
+    {"train.lr", 0, 10, true},
+    {"train.min_lr_ratio", 0, 1},
+    {"train.warmup_steps", 0, 1e9},
+    {"train.weight_decay", 0, 10},
+    {"train.grad_clip", 0, 1e6},
+    {"train.log_every", 1, 1e9},
+    {"train.eval_every", 0, 1e9},
+    {"train.eval_batches", 1, 1e6},
+    {"train.save_every", 0, 1e9},
+    {"priority", -1000, 1000},
+};
+constexpr Limit kDataLimits[] = {
+    {"data.val_fraction", 0, 0.5},
+    {"data.loader_timeout_seconds", 0, 86400, true},
+};
+constexpr Limit kResourceLimits[] = {{"resources.gpus", 1, 65536}, {"resources.nodes", 1, 65536}};
+constexpr Limit kRestartLimits[] = {
+    {"restart.max_restarts", 0, 1000},          {"restart.backoff_seconds", 0, 3600},
+    {"restart.hang_timeout_seconds", 1, 86400}, {"restart.max_no_progress", 1, 1000},
+    {"restart.stop_grace_seconds", 0, 3600},
+};
+constexpr Limit kGuardLimits[] = {
+    {"guard.min_tokens_per_second", 0, 1e12},
+    {"guard.after_steps", 0, 1e9},
+    {"guard.max_consecutive_nonfinite", 0, 1000},
+    {"guard.max_gate_collapse", 0, 1},
+};
+
+double NumberAt(const Message& message, std::string_view path) {
+  const size_t dot = path.find('.');
+  const FieldDescriptor* field =
+      message.GetDescriptor()->FindFieldByName(std::string(path.substr(0, dot)));
+  const auto& reflection = *message.GetReflection();
+  if (dot != std::string_view::npos) {
+    return NumberAt(reflection.GetMessage(message, field), path.substr(dot + 1));
+  }
+  switch (field->cpp_type()) {
+    case FieldDescriptor::CPPTYPE_INT32:
+      return reflection.GetInt32(message, field);
+    case FieldDescriptor::CPPTYPE_INT64:
+      return static_cast<double>(reflection.GetInt64(message, field));
+    default:
+      return reflection.GetDouble(message, field);
+  }
+}
+
+Problems Outside(const PreflightFacts& facts, std::span<const Limit> limits) {
+  Problems problems;
+  for (const Limit& limit : limits) {
+    const double value = NumberAt(facts.spec, limit.field);
+    const bool inside =
+        (limit.above_min ? value > limit.min : value >= limit.min) && value <= limit.max;
+    if (inside) continue;  // NaN is not
+    const std::string bounds = limit.above_min
+                                   ? absl::StrFormat("above %g, at most %g", limit.min, limit.max)
+                                   : absl::StrFormat("%g to %g", limit.min, limit.max);
+    problems.push_back({std::string(limit.field), absl::StrFormat("%.10g (%s)", value, bounds),
+                        "set a value within the limits"});
+  }
+  return problems;
+}
+
+Problems ModelRange(const PreflightFacts& facts) { return Outside(facts, kModelLimits); }
+Problems DataRange(const PreflightFacts& facts) { return Outside(facts, kDataLimits); }
+Problems ResourcesRange(const PreflightFacts& facts) { return Outside(facts, kResourceLimits); }
+Problems RestartRange(const PreflightFacts& facts) { return Outside(facts, kRestartLimits); }
+Problems GuardRange(const PreflightFacts& facts) { return Outside(facts, kGuardLimits); }
+
+Problems TrainRange(const PreflightFacts& facts) {
+  Problems problems = Outside(facts, kTrainLimits);
+  const auto& betas = facts.spec.train().betas();
+  bool good = betas.size() == 2;
+  for (const double beta : betas) good = good && beta >= 0 && beta < 1;
+  if (!good) {
+    problems.push_back(
+        {"train.betas",
+         absl::StrFormat("%d values (two, each 0 or more and below 1)", betas.size()),
+         "write betas: [0.9, 0.95]"});
+  }
+  return problems;
+}
+
+constexpr v1::Severity kError = v1::SEVERITY_ERROR;
+constexpr auto kNothing = PreflightRule::kNothing;
+constexpr auto kGuardsSizes = PreflightRule::kGuardsSizes;
+
+constexpr PreflightRule kRules[] = {
+    {"MODEL_RANGE", "a number of `model` is outside its limits", kError, kError, false,
+     kGuardsSizes, ModelRange},
+    {"TRAIN_RANGE", "a number of `train` is outside its limits", kError, kError, false,
+     kGuardsSizes, TrainRange},
+    {"DATA_RANGE", "a number of `data` is outside its limits", kError, kError, false, kNothing,
+     DataRange},
+    {"RESOURCES_RANGE", "a number of `resources` is outside its limits", kError, kError, false,
+     kGuardsSizes, ResourcesRange},
+    {"RESTART_RANGE", "a number of `restart` is outside its limits", kError, kError, false,
+     kNothing, RestartRange},
+    {"GUARD_RANGE", "a number of `guard` is outside its limits", kError, kError, false, kNothing,
+     GuardRange},
+};
+
+}  // namespace
+
+std::span<const PreflightRule> RangeRules() { return kRules; }
+
+}  // namespace nsa

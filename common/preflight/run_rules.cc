@@ -1,0 +1,189 @@
+// Rules that guard a long run: precision, checkpoints, size, schedule, guards.
+#include <algorithm>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "common/estimate/estimate.h"
+#include "common/preflight/rules.h"
+
+namespace nsa {
+namespace {
+
+Problems PrecisionNotBf16(const PreflightFacts& facts) {
+  if (!facts.cuda() || facts.spec.runtime().precision() == v1::PRECISION_BF16) return {};
+  return {{"runtime.precision", "fp32 on cuda (bf16): the GPU kernels support only bf16",
+           "set precision: bf16; master weights and moments stay fp32"}};
+}
+
+Problems CpuBf16(const PreflightFacts& facts) {
+  if (facts.cuda() || facts.spec.runtime().precision() != v1::PRECISION_BF16) return {};
+  return {{"runtime.precision", "bf16 on the cpu (fp32)", "set precision: fp32"}};
+}
+
+Problems NoCheckpointCadence(const PreflightFacts& facts) {
+  if (facts.spec.train().save_every() > 0) return {};
+  return {
+      {"train.save_every",
+       absl::StrFormat("0 (more than 0): no checkpoint before step %d, so any fault loses the run",
+                       facts.spec.train().steps()),
+       absl::StrFormat("set save_every: %d",
+                       std::max<int64_t>(1, facts.spec.train().steps() / 10))}};
+}
+
+Problems SaveEveryTooLarge(const PreflightFacts& facts) {
+  const auto& train = facts.spec.train();
+  if (train.save_every() <= train.steps()) return {};
+  return {{"train.save_every",
+           absl::StrFormat("%d (at most steps, %d): no checkpoint before the end",
+                           train.save_every(), train.steps()),
+           absl::StrFormat("set save_every: %d", std::max<int64_t>(1, train.steps() / 10))}};
+}
+
+Problems KeepCheckpointsTooFew(const PreflightFacts& facts) {
+  const int keep = facts.spec.train().keep_checkpoints();
+  if (keep >= 2) return {};
+  return {{"train.keep_checkpoints",
+           absl::StrFormat("%d (at least 2): the newest one may be damaged", keep),
+           "set keep_checkpoints: 2 or more"}};
+}
+
+Problems GradientCheckpointingOff(const PreflightFacts& facts) {
+  if (!facts.cuda() || facts.spec.runtime().gradient_checkpointing()) return {};
+  return {{"runtime.gradient_checkpointing",
+           "off (on): memory grows with the layers, and a long run may run out of it",
+           "set gradient_checkpointing: true, or waive this rule if memory is ample"}};
+}
+
+constexpr int64_t kSmallParameters = 10'000'000;
+constexpr int kSmallDim = 256;
+constexpr int kSmallSeqLen = 512;
+constexpr int64_t kLongRunSteps = 5000;
+
+Problems ModelTooSmallForRun(const PreflightFacts& facts) {
+  const auto& spec = facts.spec;
+  if (spec.train().steps() < kLongRunSteps) return {};
+  std::vector<std::string> small;
+  if (const int64_t count = ParameterCount(spec); count < kSmallParameters) {
+    small.push_back(
+        absl::StrFormat("%s parameters (at least %s)", Grouped(count), Grouped(kSmallParameters)));
+  }
+  if (spec.model().dim() < kSmallDim) {
+    small.push_back(absl::StrFormat("dim %d (at least %d)", spec.model().dim(), kSmallDim));
+  }
+  if (spec.train().seq_len() < kSmallSeqLen) {
+    small.push_back(
+        absl::StrFormat("seq_len %d (at least %d)", spec.train().seq_len(), kSmallSeqLen));
+  }
+  if (small.empty()) return {};
+  return {{"model.dim",
+           absl::StrFormat("too small for %s steps: %s", Grouped(spec.train().steps()),
+                           absl::StrJoin(small, ", ")),
+           "use a production configuration (configs/jobs/train_50k.yaml), or fewer steps"}};
+}
+
+// AdamW changes a weight by about lr in each step, whatever the size of the gradient. The initial
+// weights have a standard deviation of 0.02, so at lr 0.01 two steps can overwrite them. Decoders
+// of 10 million to 100 billion parameters are trained with 1e-3 down to 6e-5 (GPT-3: 6e-4 at 125
+// million parameters, 6e-5 at 175 billion), those with under a million with up to 4e-3
+// (configs/jobs/openstax_cpu.yaml). A higher value is usually a missing minus sign in the exponent,
+// but it may be intended, so this is only a warning.
+constexpr double kLargestLr = 1e-2;
+
+Problems LrTooLarge(const PreflightFacts& facts) {
+  const double lr = facts.spec.train().lr();
+  if (lr <= kLargestLr) return {};
+  return {
+      {"train.lr",
+       absl::StrFormat("%g (at most %g with AdamW): each step changes a weight by about that "
+                       "much, and the initial weights are about 0.02",
+                       lr, kLargestLr),
+       "set lr to 2.0e-4 to 1.0e-3, or up to 4.0e-3 for a model with under a million parameters"}};
+}
+
+Problems LrWarmupTooLong(const PreflightFacts& facts) {
+  const auto& train = facts.spec.train();
+  if (train.warmup_steps() <= train.steps() / 2) return {};
+  return {
+      {"train.warmup_steps",
+       absl::StrFormat("%d (at most half of steps, %d)", train.warmup_steps(), train.steps() / 2),
+       absl::StrFormat("set warmup_steps: %d", train.steps() / 25)}};
+}
+
+Problems ThroughputGuardOff(const PreflightFacts& facts) {
+  if (facts.spec.guard().min_tokens_per_second() > 0) return {};
+  return {{"guard.min_tokens_per_second",
+           "0 (more than 0): nothing notices that the run has become slow",
+           absl::StrFormat("set it to about half of the expected %s tok/s",
+                           Grouped(static_cast<int64_t>(ExpectedSpeed(facts))))}};
+}
+
+Problems ThroughputGuardTooHigh(const PreflightFacts& facts) {
+  const double floor = facts.spec.guard().min_tokens_per_second();
+  if (facts.machine() == nullptr || floor <= ExpectedSpeed(facts)) return {};
+  return {{"guard.min_tokens_per_second",
+           absl::StrFormat("%g (at most the expected %s tok/s): the guard would end a healthy run",
+                           floor, Grouped(static_cast<int64_t>(ExpectedSpeed(facts)))),
+           "set it to about half of the expected speed"}};
+}
+
+Problems HangTimeoutShort(const PreflightFacts& facts) {
+  if (facts.machine() == nullptr) return {};
+  const double step = static_cast<double>(TokensPerStep(facts.spec)) / ExpectedSpeed(facts);
+  const double timeout = facts.spec.restart().hang_timeout_seconds();
+  if (timeout >= 5 * step) return {};
+  return {{"restart.hang_timeout_seconds",
+           absl::StrFormat("%g (at least five steps; a step is expected to take about %.2g s)",
+                           timeout, step),
+           absl::StrFormat("set it to at least %.0f", 5 * step + 1)}};
+}
+
+Problems LongRun(const PreflightFacts& facts) {
+  const auto& train = facts.spec.train();
+  const double tokens =
+      static_cast<double>(TokensPerStep(facts.spec)) * static_cast<double>(train.steps());
+  const double hours = tokens / ExpectedSpeed(facts) / 3600;
+  if (hours < 1 && train.steps() < kLongRunSteps) return {};
+  return {{"train.steps",
+           absl::StrFormat("%s steps are about %s and %.4g million tokens", Grouped(train.steps()),
+                           Duration(3600 * hours), tokens / 1e6),
+           "follow it with nsactl watch"}};
+}
+
+constexpr v1::Severity kError = v1::SEVERITY_ERROR;
+constexpr v1::Severity kWarning = v1::SEVERITY_WARNING;
+constexpr v1::Severity kInfo = v1::SEVERITY_INFO;
+constexpr v1::Severity kOff = v1::SEVERITY_UNSPECIFIED;
+constexpr auto kNothing = PreflightRule::kNothing;
+constexpr auto kSizes = PreflightRule::kSizes;
+
+constexpr PreflightRule kRules[] = {
+    {"PRECISION_NOT_BF16", "fp32 on cuda", kError, kError, false, kNothing, PrecisionNotBf16},
+    {"CPU_BF16", "bf16 on the cpu", kError, kError, false, kNothing, CpuBf16},
+    {"NO_CHECKPOINT_CADENCE", "save_every is 0", kError, kInfo, true, kNothing,
+     NoCheckpointCadence},
+    {"SAVE_EVERY_TOO_LARGE", "save_every is more than steps", kError, kWarning, true, kNothing,
+     SaveEveryTooLarge},
+    {"KEEP_CHECKPOINTS_TOO_FEW", "fewer than two checkpoints are kept", kError, kError, false,
+     kNothing, KeepCheckpointsTooFew},
+    {"GRADIENT_CHECKPOINTING_OFF", "gradient checkpointing is off on cuda", kError, kOff, true,
+     kNothing, GradientCheckpointingOff},
+    {"MODEL_TOO_SMALL_FOR_RUN", "the model is too small for 5,000 steps or more", kError, kOff,
+     true, kSizes, ModelTooSmallForRun},
+    {"LR_TOO_LARGE", "the learning rate is far above what trains a transformer", kWarning, kWarning,
+     true, kNothing, LrTooLarge},
+    {"LR_WARMUP_TOO_LONG", "warm-up takes more than half of the run", kError, kWarning, true,
+     kNothing, LrWarmupTooLong},
+    {"THROUGHPUT_GUARD_OFF", "no throughput floor", kError, kOff, true, kSizes, ThroughputGuardOff},
+    {"THROUGHPUT_GUARD_TOO_HIGH", "the throughput floor is above the expected speed", kWarning,
+     kWarning, true, kSizes, ThroughputGuardTooHigh},
+    {"HANG_TIMEOUT_SHORT", "the hang timeout is under five expected steps", kWarning, kWarning,
+     true, kSizes, HangTimeoutShort},
+    {"LONG_RUN", "expected hours and tokens of a run over an hour or 5,000 steps", kInfo, kInfo,
+     true, kSizes, LongRun},
+};
+
+}  // namespace
+
+std::span<const PreflightRule> RunRules() { return kRules; }
+
+}  // namespace nsa

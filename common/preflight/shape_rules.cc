@@ -1,0 +1,166 @@
+// Rules about the model's and the attention's shape. The limits themselves are NsaShape's, which
+// the kernels check too: preflight accepts a shape exactly when no kernel refuses it.
+#include <algorithm>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "common/estimate/estimate.h"
+#include "common/preflight/rules.h"
+
+namespace nsa {
+namespace {
+
+Problems Groups(const PreflightFacts& facts) {
+  const auto& model = facts.spec.model();
+  if (model.n_kv_groups() < 1 || model.n_heads() % model.n_kv_groups() == 0) return {};
+  return {{"model.n_kv_groups",
+           absl::StrFormat("%d (must divide n_heads, %d)", model.n_kv_groups(), model.n_heads()),
+           "choose a divisor of n_heads"}};
+}
+
+Problems Stride(const PreflightFacts& facts) {
+  const auto& nsa = facts.spec.nsa();
+  if (nsa.d() < 1) return {};
+  Problems problems;
+  if (nsa.l() % nsa.d() != 0) {
+    problems.push_back({"nsa.l", absl::StrFormat("%d (a multiple of d, %d)", nsa.l(), nsa.d()),
+                        "choose a multiple of d, or a smaller d"});
+  }
+  if (nsa.l_sel() % nsa.d() != 0) {
+    problems.push_back({"nsa.l_sel",
+                        absl::StrFormat("%d (a multiple of d, %d)", nsa.l_sel(), nsa.d()),
+                        "choose a multiple of d, or a smaller d"});
+  }
+  return problems;
+}
+
+// The job's field for a field of NsaShape.
+std::string SpecField(std::string_view field) {
+  if (field == "batch") return "train.batch_size";
+  if (field == "seq_len") return "train.seq_len";
+  for (const std::string_view name : {"n_heads", "n_kv_groups", "d_k", "d_v"}) {
+    if (field == name) return absl::StrCat("model.", std::string(field));
+  }
+  return absl::StrCat("nsa.", std::string(field));
+}
+
+// The shape of one rank. BATCH_NOT_DIVISIBLE reports a batch that the ranks cannot share.
+NsaShape RankShape(const PreflightFacts& facts) {
+  NsaShape shape = ShapeOf(facts.spec);
+  const bool some = facts.spec.train().batch_size() > 0 && facts.ranks() > 0;
+  if (some && shape.batch == 0) shape.batch = 1;
+  return shape;
+}
+
+// Whatever else NsaShape refuses.
+Problems Invalid(const PreflightFacts& facts) {
+  if (!Groups(facts).empty() || !Stride(facts).empty()) return {};
+  const NsaShape shape = RankShape(facts);
+  const std::optional<ShapeProblem> problem =
+      facts.cuda() ? shape.FindProblemOnCuda() : shape.FindProblem();
+  if (!problem) return {};
+  return {{SpecField(problem->field), absl::StrFormat("%d (%s)", problem->value, problem->limit),
+           problem->fix}};
+}
+
+constexpr int kCudaWidth = 8;  // elements of bf16 that a GPU's kernels read at once
+
+Problems CudaWidth(const PreflightFacts& facts) {
+  const int64_t dim = facts.spec.model().dim();
+  if (!facts.cuda() || dim % kCudaWidth == 0) return {};
+  return {{"model.dim", absl::StrFormat("%d (a multiple of %d on a GPU)", dim, kCudaWidth),
+           absl::StrFormat("set it to %d", (dim / kCudaWidth + 1) * kCudaWidth)}};
+}
+
+Problems BatchNotDivisible(const PreflightFacts& facts) {
+  const int64_t batch = facts.spec.train().batch_size();
+  if (facts.ranks() < 1 || batch % facts.ranks() == 0) return {};
+  return {{"train.batch_size",
+           absl::StrFormat("%d sequences (a multiple of the %d ranks)", batch, facts.ranks()),
+           absl::StrFormat("set it to %d, or change resources.gpus",
+                           (batch / facts.ranks() + 1) * facts.ranks())}};
+}
+
+Problems Branches(const PreflightFacts& facts) {
+  Problems problems;
+  BranchSet seen = {};
+  for (const int branch : facts.spec.nsa().branches()) {
+    const int place = branch - v1::BRANCH_CMP;
+    if (place < 0 || place >= kBranches) {
+      problems.push_back(
+          {"nsa.branches",
+           absl::StrFormat("unknown branch %d (%s)", branch, absl::StrJoin(kBranchNames, ", ")),
+           "remove it"});
+    } else if (std::exchange(seen[place], true)) {
+      problems.push_back({"nsa.branches", "a branch is named twice (once each)", "name it once"});
+    }
+  }
+  return problems;
+}
+
+Problems VocabTooSmall(const PreflightFacts& facts) {
+  const int tokens = facts.spec.data().tokenizer() == v1::TOKENIZER_GPT2 ? 50257 : 256;
+  const int vocab = facts.spec.model().vocab();
+  if (vocab == 0 || vocab >= tokens) return {};
+  return {{"model.vocab", absl::StrFormat("%d (the tokenizer has %d tokens)", vocab, tokens),
+           absl::StrFormat("remove it, or set at least %d", tokens)}};
+}
+
+Problems SeqLenShort(const PreflightFacts& facts) {
+  const auto& nsa = facts.spec.nsa();
+  const int seq_len = facts.spec.train().seq_len();
+  Problems problems;
+  if (seq_len < nsa.l()) {
+    problems.push_back({"train.seq_len",
+                        absl::StrFormat("%d tokens (nsa.l is %d): the compressed branch never sees "
+                                        "a block",
+                                        seq_len, nsa.l()),
+                        "use longer sequences or smaller blocks"});
+  }
+  if (seq_len < nsa.w()) {
+    problems.push_back(
+        {"train.seq_len",
+         absl::StrFormat(
+             "%d tokens (nsa.w is %d): the window is all of the past, so attention is dense",
+             seq_len, nsa.w()),
+         "use longer sequences or a smaller window"});
+  }
+  if (seq_len <= int64_t{nsa.l_sel()} * nsa.n_sel()) {
+    problems.push_back(
+        {"train.seq_len",
+         absl::StrFormat("%d tokens (nsa.n_sel · nsa.l_sel is %d): every block is selected",
+                         seq_len, int64_t{nsa.l_sel()} * nsa.n_sel()),
+         "use longer sequences, or fewer or smaller blocks"});
+  }
+  return problems;
+}
+
+constexpr v1::Severity kError = v1::SEVERITY_ERROR;
+constexpr auto kNothing = PreflightRule::kNothing;
+constexpr auto kGuardsSizes = PreflightRule::kGuardsSizes;
+
+constexpr PreflightRule kRules[] = {
+    {"SHAPE_GROUPS", "n_kv_groups does not divide n_heads", kError, kError, false, kGuardsSizes,
+     Groups},
+    {"SHAPE_STRIDE", "d does not divide l or l_sel", kError, kError, false, kGuardsSizes, Stride},
+    {"SHAPE_INVALID", "a size is outside the limits of the kernels (common/base/nsa_shape.h)",
+     kError, kError, false, kGuardsSizes, Invalid},
+    {"CUDA_WIDTH", "dim is not a multiple of 8, on a GPU", kError, kError, false, kNothing,
+     CudaWidth},
+    {"BATCH_NOT_DIVISIBLE", "batch_size is not a multiple of the ranks", kError, kError, false,
+     kGuardsSizes, BatchNotDivisible},
+    {"BRANCHES_INVALID", "a branch is unknown or named twice", kError, kError, false, kNothing,
+     Branches},
+    {"VOCAB_TOO_SMALL", "vocab is smaller than the tokenizer's", kError, kError, false, kNothing,
+     VocabTooSmall},
+    {"SEQ_LEN_SHORT", "sequences are so short that a branch sees nothing or attention is dense",
+     v1::SEVERITY_WARNING, v1::SEVERITY_INFO, true, PreflightRule::kSizes, SeqLenShort},
+};
+
+}  // namespace
+
+std::span<const PreflightRule> ShapeRules() { return kRules; }
+
+}  // namespace nsa

@@ -1,0 +1,231 @@
+#include "common/rpc/rpc.h"
+
+#include <arpa/inet.h>
+#include <pwd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <string_view>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "common/base/status.h"
+#include "common/rpc/service_config.h"
+#include "google/rpc/status.pb.h"
+
+namespace nsa {
+namespace {
+
+constexpr char kDomain[] = "nsa.dev";
+// Message and details travel in one block of trailing metadata. Receivers with default settings
+// drop a status whose metadata passes 8 KB, and report RESOURCE_EXHAUSTED in its place.
+constexpr size_t kMaxMessageBytes = 1500;
+constexpr size_t kMaxDetailBytes = 6000;
+constexpr size_t kMaxViolations = 32;
+constexpr size_t kMaxFieldBytes = 128;
+constexpr size_t kMaxDescriptionBytes = 400;
+constexpr char kCut[] = "...";
+
+// Bytes of `text` in the grpc-message header, where everything but printable ASCII takes three.
+size_t EncodedBytes(std::string_view text) {
+  size_t bytes = 0;
+  for (const char c : text) bytes += (absl::ascii_isprint(c) && c != '%') ? 1 : 3;
+  return bytes;
+}
+
+// The longest prefix that stays whole UTF-8 and below `limit` encoded bytes.
+std::string Cut(const std::string& text, size_t limit) {
+  if (EncodedBytes(text) <= limit) return text;
+  size_t bytes = sizeof(kCut) - 1;
+  size_t length = 0;
+  while (length < text.size()) {
+    bytes += EncodedBytes(std::string_view(text).substr(length, 1));
+    if (bytes > limit) break;
+    ++length;
+  }
+  while (length > 0 && (static_cast<unsigned char>(text[length]) & 0xC0) == 0x80) --length;
+  return text.substr(0, length) + kCut;
+}
+
+google::rpc::BadRequest CutViolations(const std::vector<FieldViolation>& violations, size_t limit) {
+  google::rpc::BadRequest request;
+  // Room for the last entry, which says how many were left out.
+  limit -= std::min<size_t>(limit, 64);
+  size_t taken = 0;
+  for (const FieldViolation& violation : violations) {
+    if (taken == kMaxViolations) break;
+    auto* entry = request.add_field_violations();
+    entry->set_field(Cut(violation.field, kMaxFieldBytes));
+    entry->set_description(Cut(violation.description, kMaxDescriptionBytes));
+    if (request.ByteSizeLong() > limit) {
+      request.mutable_field_violations()->RemoveLast();
+      break;
+    }
+    ++taken;
+  }
+  if (taken < violations.size()) {
+    request.add_field_violations()->set_description(
+        absl::StrCat("and ", violations.size() - taken, " more"));
+  }
+  return request;
+}
+
+absl::StatusOr<std::string> ReadPem(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream content;
+  if (!file || !(content << file.rdbuf())) {
+    return absl::NotFoundError(
+        absl::StrCat("TLS file: ", path, " cannot be read; check the path and its permissions"));
+  }
+  return content.str();
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(const v1::TlsConfig& tls) {
+  if (tls.certificate_file().empty() && tls.private_key_file().empty() &&
+      tls.client_ca_file().empty()) {
+    return grpc::InsecureChannelCredentials();
+  }
+  // gRPC would leave half a pair out without a word.
+  if (tls.certificate_file().empty() != tls.private_key_file().empty()) {
+    return absl::InvalidArgumentError(
+        tls.private_key_file().empty()
+            ? absl::StrCat("tls.certificate_file: ", tls.certificate_file(),
+                           " without private_key_file; give both")
+            : absl::StrCat("tls.private_key_file: ", tls.private_key_file(),
+                           " without certificate_file; give both"));
+  }
+  grpc::SslCredentialsOptions options;
+  if (!tls.client_ca_file().empty()) {
+    NSA_ASSIGN_OR_RETURN(options.pem_root_certs, ReadPem(tls.client_ca_file()));
+  }
+  if (!tls.certificate_file().empty()) {
+    NSA_ASSIGN_OR_RETURN(options.pem_cert_chain, ReadPem(tls.certificate_file()));
+  }
+  if (!tls.private_key_file().empty()) {
+    NSA_ASSIGN_OR_RETURN(options.pem_private_key, ReadPem(tls.private_key_file()));
+  }
+  return grpc::SslCredentials(options);
+}
+
+// The host of "host:port", "[v6]:port" or a bare host.
+std::string HostOf(absl::string_view address) {
+  for (const absl::string_view scheme : {"dns:///", "dns:", "ipv4:", "ipv6:"}) {
+    if (absl::ConsumePrefix(&address, scheme)) break;
+  }
+  if (absl::ConsumePrefix(&address, "[")) return std::string(address.substr(0, address.find(']')));
+  const size_t colon = address.rfind(':');
+  // Several colons without brackets: an IPv6 address without a port.
+  if (colon != absl::string_view::npos && address.find(':') == colon) {
+    address = address.substr(0, colon);
+  }
+  return std::string(address);
+}
+
+}  // namespace
+
+void SilenceGrpc() { setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0); }
+
+grpc::Status ToGrpc(const absl::Status& status, const std::string& reason,
+                    const std::vector<FieldViolation>& violations) {
+  if (status.ok()) return grpc::Status::OK;
+  const auto code = static_cast<grpc::StatusCode>(status.code());
+  const std::string message = Cut(std::string(status.message()), kMaxMessageBytes);
+
+  google::rpc::Status details;
+  details.set_code(static_cast<int32_t>(code));
+  details.set_message(message);
+  google::rpc::ErrorInfo info;
+  info.set_reason(reason.empty() ? absl::StatusCodeToString(status.code()) : Cut(reason, 63));
+  info.set_domain(kDomain);
+  details.add_details()->PackFrom(info);
+  if (!violations.empty()) {
+    const size_t used = details.ByteSizeLong() + EncodedBytes(message) + 64;
+    const size_t room = used < kMaxDetailBytes ? kMaxDetailBytes - used : 0;
+    details.add_details()->PackFrom(CutViolations(violations, room));
+  }
+  return grpc::Status(code, message, details.SerializeAsString());
+}
+
+absl::Status FromGrpc(const grpc::Status& status) {
+  if (status.ok()) return absl::OkStatus();
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+ErrorDetails DetailsOf(const grpc::Status& status) {
+  ErrorDetails result;
+  google::rpc::Status details;
+  if (!details.ParseFromString(status.error_details())) return result;
+  for (const google::protobuf::Any& any : details.details()) {
+    google::rpc::ErrorInfo info;
+    google::rpc::BadRequest request;
+    if (any.UnpackTo(&info)) result.reason = info.reason();
+    if (!any.UnpackTo(&request)) continue;
+    for (const auto& violation : request.field_violations()) {
+      result.violations.push_back({violation.field(), violation.description()});
+    }
+  }
+  return result;
+}
+
+bool IsLoopback(const std::string& address) {
+  if (absl::StartsWith(address, "unix:") || absl::StartsWith(address, "unix-abstract:"))
+    return true;
+  const std::string host = HostOf(address);
+  if (host == "localhost") return true;
+  in_addr v4{};
+  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
+  in6_addr v6{};
+  return inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+}
+
+absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const std::string& address,
+                                                           const v1::TlsConfig& tls) {
+  NSA_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ChannelCredentials> credentials,
+                       Credentials(tls));
+  grpc::ChannelArguments arguments;
+  // The server tolerates a ping every 30 s; a client that pings more often is sent away.
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 60'000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  // A restarted coordinator is found again within seconds, not minutes.
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 200);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 200);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2'000);
+  // Not through $http_proxy: agents and clients talk to their own coordinator.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetMaxReceiveMessageSize(16 << 20);
+  arguments.SetMaxSendMessageSize(4 << 20);
+  arguments.SetServiceConfigJSON(ServiceConfig());
+  return grpc::CreateCustomChannel(address, credentials, arguments);
+}
+
+std::unique_ptr<grpc::ClientContext> MakeContext(absl::Duration timeout, const std::string& token) {
+  auto context = std::make_unique<grpc::ClientContext>();
+  if (timeout != absl::InfiniteDuration()) {
+    context->set_deadline(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(timeout));
+  }
+  if (!token.empty()) context->AddMetadata("authorization", absl::StrCat("Bearer ", token));
+  return context;
+}
+
+std::string DefaultStateDir() {
+  const auto environment = [](const char* name) -> std::string {
+    const char* value = std::getenv(name);
+    return value != nullptr ? value : "";
+  };
+  if (const std::string dir = environment("NSA_STATE_DIR"); !dir.empty()) return dir;
+  if (const std::string dir = environment("XDG_STATE_HOME"); !dir.empty()) return dir + "/nsa";
+  if (const std::string home = environment("HOME"); !home.empty()) {
+    return home + "/.local/state/nsa";
+  }
+  const passwd* user = getpwuid(getuid());
+  return absl::StrCat(user != nullptr ? user->pw_dir : "", "/.local/state/nsa");
+}
+
+}  // namespace nsa

@@ -1,0 +1,85 @@
+#include "common/run/file_lock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/status.h"
+#include "common/run/process.h"
+#include "nlohmann/json.hpp"
+
+namespace nsa {
+namespace {
+
+std::string HostName() {
+  char host[256] = {};
+  return gethostname(host, sizeof(host) - 1) == 0 ? host : "?";
+}
+
+absl::Status WriteHolder(int fd, const std::filesystem::path& path, const std::string& detail) {
+  NSA_ASSIGN_OR_RETURN(const ProcessIdentity self, IdentityOf(getpid()));
+  nlohmann::json holder = {{"pid", self.pid},
+                           {"start_ticks", self.start_ticks},
+                           {"boot_id", self.boot_id},
+                           {"program", program_invocation_short_name},
+                           {"host", HostName()}};
+  if (!detail.empty()) holder["detail"] = detail;
+  // In place: the lock is on this file, not on its name.
+  const std::string text =
+      holder.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  if (ftruncate(fd, 0) != 0 ||
+      pwrite(fd, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) {
+    return absl::ErrnoToStatus(errno, path.string());
+  }
+  return absl::OkStatus();
+}
+
+std::string Get(const nlohmann::json& holder, const char* key) {
+  const auto found = holder.find(key);
+  return found != holder.end() && found->is_string() ? absl::CHexEscape(found->get<std::string>())
+                                                     : "?";
+}
+
+// The holder, for people. The file's first line as it is when something else wrote it; a holder
+// that was killed early may not have written anything.
+std::string HolderOf(int fd) {
+  char text[1024];
+  const ssize_t length = pread(fd, text, sizeof(text), 0);
+  std::string line(text, static_cast<size_t>(std::max<ssize_t>(length, 0)));
+  line.resize(std::min(line.size(), line.find('\n')));
+  if (line.empty()) return "a process that has not written its name";
+  const auto holder = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!holder.is_object() || !holder.contains("pid") || !holder["pid"].is_number_integer()) {
+    return absl::CHexEscape(line);
+  }
+  return absl::StrFormat("process %d (%s) on %s%s", holder["pid"].get<int64_t>(),
+                         Get(holder, "program"), Get(holder, "host"),
+                         holder.contains("detail") ? ", " + Get(holder, "detail") : "");
+}
+
+}  // namespace
+
+absl::StatusOr<FileLock> FileLock::Take(const std::filesystem::path& path,
+                                        const std::string& detail) {
+  Fd file(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file.valid()) return absl::ErrnoToStatus(errno, path.string());
+  return Take(std::move(file), path, detail);
+}
+
+absl::StatusOr<FileLock> FileLock::Take(Fd file, const std::filesystem::path& path,
+                                        const std::string& detail) {
+  if (flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK) return absl::AlreadyExistsError(HolderOf(file.get()));
+    return absl::ErrnoToStatus(errno, path.string());
+  }
+  NSA_RETURN_IF_ERROR(WriteHolder(file.get(), path, detail));
+  return FileLock(std::move(file));
+}
+
+}  // namespace nsa

@@ -1,0 +1,232 @@
+#include "common/run/process.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "common/base/fd.h"
+#include "common/base/status.h"
+#include "common/run/atomic_file.h"
+#include "nlohmann/json.hpp"
+
+namespace nsa {
+namespace {
+
+absl::Status Gone(pid_t pid) {
+  return absl::NotFoundError(absl::StrFormat("process %d: gone", pid));
+}
+
+struct Stat {
+  char state = '?';
+  int64_t start_ticks = 0;
+};
+
+// Fields 3 and 22 of /proc/<pid>/stat. Field 2, the name, may hold anything, ')' and blanks too.
+absl::StatusOr<Stat> ReadStat(pid_t pid) {
+  const absl::StatusOr<std::string> text = ReadWholeFile(absl::StrFormat("/proc/%d/stat", pid));
+  if (!text.ok()) return Gone(pid);  // ENOENT, or ESRCH while it ends
+  const size_t name_end = text->rfind(')');
+  if (name_end == std::string::npos) return Gone(pid);
+  const std::vector<std::string> fields =
+      absl::StrSplit(text->substr(name_end + 1), ' ', absl::SkipEmpty());
+  Stat stat;
+  if (fields.size() < 20 || !absl::SimpleAtoi(fields[19], &stat.start_ticks)) {
+    return absl::InternalError(absl::StrFormat("process %d: /proc/%d/stat is malformed", pid, pid));
+  }
+  stat.state = fields[0][0];
+  return stat;
+}
+
+absl::StatusOr<std::string> BootId() {
+  NSA_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile("/proc/sys/kernel/random/boot_id"));
+  return std::string(absl::StripSuffix(text, "\n"));
+}
+
+// Like IdentityOf, but of a zombie too: a child that ended at once still has an identity.
+absl::StatusOr<ProcessIdentity> IdentityOfAny(pid_t pid) {
+  NSA_ASSIGN_OR_RETURN(const Stat stat, ReadStat(pid));
+  NSA_ASSIGN_OR_RETURN(std::string boot_id, BootId());
+  return ProcessIdentity{pid, stat.start_ticks, std::move(boot_id)};
+}
+
+// Frees what posix_spawn needs.
+struct SpawnSettings {
+  posix_spawnattr_t attributes;
+  posix_spawn_file_actions_t actions;
+  SpawnSettings() {
+    posix_spawnattr_init(&attributes);
+    posix_spawn_file_actions_init(&actions);
+  }
+  ~SpawnSettings() {
+    posix_spawnattr_destroy(&attributes);
+    posix_spawn_file_actions_destroy(&actions);
+  }
+};
+
+void Configure(const SpawnOptions& options, int output, SpawnSettings* settings) {
+  sigset_t all;
+  sigset_t none;
+  sigfillset(&all);
+  sigemptyset(&none);
+  posix_spawnattr_setsigdefault(&settings->attributes, &all);
+  posix_spawnattr_setsigmask(&settings->attributes, &none);
+  posix_spawnattr_setflags(&settings->attributes,
+                           POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
+  posix_spawn_file_actions_addopen(&settings->actions, 0, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_adddup2(&settings->actions, output, 1);
+  posix_spawn_file_actions_adddup2(&settings->actions, output, 2);
+  posix_spawn_file_actions_addclosefrom_np(&settings->actions, 3);
+  if (!options.working_dir.empty()) {
+    posix_spawn_file_actions_addchdir_np(&settings->actions, options.working_dir.c_str());
+  }
+}
+
+// The output, above the standard descriptors so that the child's own dup2 does not overwrite it.
+absl::StatusOr<Fd> OpenOutput(const SpawnOptions& options) {
+  const std::string path = options.output.empty() ? "/dev/null" : options.output.string();
+  Fd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  if (!fd.valid()) return absl::ErrnoToStatus(errno, absl::StrCat("spawn: open output ", path));
+  if (fd.get() > 2) return fd;
+  Fd higher(fcntl(fd.get(), F_DUPFD_CLOEXEC, 3));
+  if (!higher.valid()) return absl::ErrnoToStatus(errno, "spawn: output");
+  return higher;
+}
+
+absl::Status SpawnError(int error, const std::string& program) {
+  const std::string text = absl::StrCat("spawn: ", program, ": ", std::strerror(error));
+  switch (error) {
+    case ENOENT:
+    case ENOTDIR:
+      return absl::NotFoundError(text);
+    case EACCES:
+    case EPERM:
+    case ENOEXEC:
+      return absl::PermissionDeniedError(text);
+    case EAGAIN:
+    case ENOMEM:
+      return absl::ResourceExhaustedError(text);
+    default:
+      return absl::ErrnoToStatus(error, absl::StrCat("spawn: ", program));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<ProcessIdentity> IdentityOf(pid_t pid) {
+  NSA_ASSIGN_OR_RETURN(const Stat stat, ReadStat(pid));
+  if (stat.state == 'Z' || stat.state == 'X') return Gone(pid);
+  NSA_ASSIGN_OR_RETURN(std::string boot_id, BootId());
+  return ProcessIdentity{pid, stat.start_ticks, std::move(boot_id)};
+}
+
+bool IsAlive(const ProcessIdentity& identity) {
+  const absl::StatusOr<ProcessIdentity> now = IdentityOf(identity.pid);
+  return now.ok() && *now == identity;
+}
+
+char ProcessState(const ProcessIdentity& identity) {
+  const absl::StatusOr<Stat> stat = ReadStat(identity.pid);
+  if (!stat.ok() || stat->start_ticks != identity.start_ticks) return '?';
+  const absl::StatusOr<std::string> boot_id = BootId();
+  return boot_id.ok() && *boot_id == identity.boot_id ? stat->state : '?';
+}
+
+absl::Status SignalProcess(const ProcessIdentity& identity, int signal) {
+  const Fd fd(static_cast<int>(syscall(SYS_pidfd_open, identity.pid, 0)));
+  if (!fd.valid() && errno == ESRCH) return Gone(identity.pid);
+  if (!fd.valid()) return absl::ErrnoToStatus(errno, "pidfd_open (needs Linux 5.3)");
+  // The descriptor holds on to whoever has the pid now; only then is it asked who that is.
+  if (!IsAlive(identity)) return Gone(identity.pid);
+  if (syscall(SYS_pidfd_send_signal, fd.get(), signal, nullptr, 0) == 0) return absl::OkStatus();
+  if (errno == ESRCH) return Gone(identity.pid);
+  return absl::ErrnoToStatus(errno,
+                             absl::StrFormat("signal %d to process %d", signal, identity.pid));
+}
+
+absl::Status WriteIdentity(const std::filesystem::path& path, const ProcessIdentity& identity) {
+  const nlohmann::json json = {
+      {"pid", identity.pid}, {"start_ticks", identity.start_ticks}, {"boot_id", identity.boot_id}};
+  return WriteFileAtomically(path, json.dump() + "\n");
+}
+
+absl::StatusOr<ProcessIdentity> ReadIdentity(const std::filesystem::path& path) {
+  NSA_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path));
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto holds = [&json](const char* key, bool (nlohmann::json::*is)() const noexcept) {
+    return json.contains(key) && (json[key].*is)();
+  };
+  if (!json.is_object() || !holds("pid", &nlohmann::json::is_number_integer) ||
+      !holds("start_ticks", &nlohmann::json::is_number_integer) ||
+      !holds("boot_id", &nlohmann::json::is_string)) {
+    return absl::DataLossError(absl::StrCat("identity: ", path.string(), " holds none"));
+  }
+  return ProcessIdentity{json["pid"].get<pid_t>(), json["start_ticks"].get<int64_t>(),
+                         json["boot_id"].get<std::string>()};
+}
+
+absl::StatusOr<ProcessIdentity> Spawn(const SpawnOptions& options) {
+  if (options.argv.empty() || options.argv[0].empty()) {
+    return absl::InvalidArgumentError("spawn: no program");
+  }
+  // Told apart here: posix_spawn says ENOENT for a missing folder and a missing program alike.
+  std::error_code error;
+  if (!options.working_dir.empty() && !std::filesystem::is_directory(options.working_dir, error)) {
+    return absl::NotFoundError(
+        absl::StrCat("spawn: working folder ", options.working_dir.string(), " is not there"));
+  }
+  std::vector<char*> argv;
+  for (const std::string& argument : options.argv)
+    argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  std::vector<std::string> pairs;
+  for (const auto& [name, value] : options.environment)
+    pairs.push_back(absl::StrCat(name, "=", value));
+  std::vector<char*> environment;
+  for (std::string& pair : pairs) environment.push_back(pair.data());
+  environment.push_back(nullptr);
+
+  NSA_ASSIGN_OR_RETURN(const Fd output, OpenOutput(options));
+  SpawnSettings settings;
+  Configure(options, output.get(), &settings);
+  pid_t pid = 0;
+  const int failure = posix_spawn(&pid, argv[0], &settings.actions, &settings.attributes,
+                                  argv.data(), environment.data());
+  if (failure != 0) return SpawnError(failure, options.argv[0]);
+  return IdentityOfAny(pid);  // It is not reaped, so /proc still knows it.
+}
+
+absl::StatusOr<std::optional<ExitStatus>> TryReap(pid_t pid) {
+  int status = 0;
+  pid_t reaped = 0;
+  do {
+    reaped = waitpid(pid, &status, WNOHANG);
+  } while (reaped < 0 && errno == EINTR);
+  if (reaped == 0) return std::nullopt;
+  if (reaped < 0) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("process %d: not a child of this process", pid));
+  }
+  if (WIFSIGNALED(status)) return ExitStatus{.code = -1, .signal = WTERMSIG(status)};
+  return ExitStatus{.code = WEXITSTATUS(status), .signal = 0};
+}
+
+std::map<std::string, std::string> FilterEnvironment(const std::vector<std::string>& allowed) {
+  std::map<std::string, std::string> environment;
+  for (const std::string& name : allowed) {
+    if (const char* value = std::getenv(name.c_str()); value != nullptr) environment[name] = value;
+  }
+  return environment;
+}
+
+}  // namespace nsa

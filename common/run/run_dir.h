@@ -1,0 +1,43 @@
+// The run folder: where an agent and one worker meet on a machine. One folder for each (job,
+// generation, rank), made by the agent (or by hand, for a worker without an agent), outliving both:
+//
+//   <agent state>/jobs/<job id>/gen-000003/rank-0000/
+//     launch.pb       WorkerLaunch, written before the worker starts
+//     identity.json   ProcessIdentity of the worker, written by the agent right after it started it
+//     journal         WorkerRecords, common/run/journal.h; the worker appends, the agent tails
+//     status          status page, common/run/status_page.h; the worker writes, the agent reads
+//     control.sock    control socket, common/run/control_socket.h; the worker listens
+//     log             the worker's stdout and stderr
+//     reported.json   how far the agent has reported journal and log, written by the agent
+//   <agent state>/jobs/<job id>/gen-000003/rendezvous/    shared by the ranks of this generation
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+#include "absl/strings/str_format.h"
+
+namespace nsa {
+
+struct RunDir {
+  std::filesystem::path path;
+
+  static RunDir Of(const std::filesystem::path& agent_state, const std::string& job_id,
+                   int64_t generation, int rank) {
+    return {GangDir(agent_state, job_id, generation) / absl::StrFormat("rank-%04d", rank)};
+  }
+  static std::filesystem::path GangDir(const std::filesystem::path& agent_state,
+                                       const std::string& job_id, int64_t generation) {
+    return agent_state / "jobs" / job_id / absl::StrFormat("gen-%06d", generation);
+  }
+
+  std::filesystem::path launch() const { return path / "launch.pb"; }
+  std::filesystem::path identity() const { return path / "identity.json"; }
+  std::filesystem::path journal() const { return path / "journal"; }
+  std::filesystem::path status() const { return path / "status"; }
+  std::filesystem::path control() const { return path / "control.sock"; }
+  std::filesystem::path log() const { return path / "log"; }
+  std::filesystem::path reported() const { return path / "reported.json"; }
+};
+
+}  // namespace nsa

@@ -1,0 +1,317 @@
+#include "common/run/status_page.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/fd.h"
+#include "common/base/status.h"
+
+namespace nsa {
+namespace {
+
+constexpr uint64_t kMagic = 0x3176'6567'6150'534e;  // "NSPagev1"
+constexpr size_t kPageBytes = 4096;
+
+// A text in words, so that it is copied with atomic loads and stores. kBytes with a final zero.
+template <size_t kBytes>
+struct Text {
+  std::array<std::atomic<uint64_t>, kBytes / 8> words;
+
+  // Release, like every store of an update: a reader that sees the new word also sees the odd
+  // sequence before it. (ThreadSanitizer knows no fences.)
+  void Store(std::string_view text) {
+    char buffer[kBytes] = {};
+    std::memcpy(buffer, text.data(), std::min(text.size(), kBytes - 1));
+    for (size_t i = 0; i < words.size(); ++i) {
+      uint64_t word = 0;
+      std::memcpy(&word, buffer + 8 * i, 8);
+      words[i].store(word, std::memory_order_release);
+    }
+  }
+
+  std::string Load() const {
+    char buffer[kBytes];
+    for (size_t i = 0; i < words.size(); ++i) {
+      const uint64_t word = words[i].load(std::memory_order_acquire);
+      std::memcpy(buffer + 8 * i, &word, 8);
+    }
+    return std::string(buffer, strnlen(buffer, kBytes));
+  }
+};
+
+int64_t MonotonicNanos() {
+  timespec now = {};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
+}
+
+template <typename T>
+void Put(std::atomic<T>* field, T value) {
+  field->store(value, std::memory_order_release);
+}
+
+template <typename T>
+T Get(const std::atomic<T>& field) {
+  return field.load(std::memory_order_acquire);
+}
+
+}  // namespace
+
+struct StatusPage::Layout {
+  std::atomic<uint64_t> magic;
+  std::atomic<uint64_t> sequence;  // odd while an update is under way
+  std::atomic<int64_t> pid;
+  std::atomic<int64_t> generation;
+  std::atomic<int64_t> rank;
+  std::atomic<int64_t> world_size;
+  std::atomic<int64_t> step;
+  std::atomic<int64_t> micro_step;
+  std::atomic<uint64_t> phase;
+  std::atomic<int64_t> layer;
+  std::atomic<int64_t> collective_sequence;
+  std::atomic<int64_t> progress;
+  std::atomic<int64_t> updated_monotonic_nanos;
+  Text<48> kernel;
+  Text<48> collective;
+  Text<512> telemetry_error;  // zeros on the page of a build that did not know it
+};
+
+namespace {
+
+using Layout = StatusPage::Layout;
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
+static_assert(sizeof(Layout) <= kPageBytes);
+
+// A mapping of a page: of a file, or of memory alone with fd -1.
+void* Map(int fd, int protection) {
+  const int flags = fd >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
+  void* const memory = mmap(nullptr, kPageBytes, protection, flags, fd, 0);
+  return memory == MAP_FAILED ? nullptr : memory;
+}
+
+Layout* Initialise(void* memory, int32_t rank, int32_t world_size, int64_t generation) {
+  auto* const page = new (memory) Layout();
+  Put<int64_t>(&page->pid, getpid());
+  Put<int64_t>(&page->rank, rank);
+  Put<int64_t>(&page->world_size, world_size);
+  Put(&page->generation, generation);
+  Put<int64_t>(&page->layer, -1);
+  Put(&page->updated_monotonic_nanos, MonotonicNanos());
+  Put(&page->magic, kMagic);
+  return page;
+}
+
+WorkerStatus CopyOut(const Layout& page) {
+  return {.pid = Get(page.pid),
+          .rank = static_cast<int32_t>(Get(page.rank)),
+          .world_size = static_cast<int32_t>(Get(page.world_size)),
+          .generation = Get(page.generation),
+          .step = Get(page.step),
+          .micro_step = static_cast<int32_t>(Get(page.micro_step)),
+          .phase = static_cast<Phase>(Get(page.phase)),
+          .layer = static_cast<int32_t>(Get(page.layer)),
+          .kernel = page.kernel.Load(),
+          .collective = page.collective.Load(),
+          .collective_sequence = Get(page.collective_sequence),
+          .progress = Get(page.progress),
+          .updated_monotonic_nanos = Get(page.updated_monotonic_nanos),
+          .telemetry_error = page.telemetry_error.Load()};
+}
+
+// The sequence lock's read side. An update takes nanoseconds; a writer that was preempted in one
+// gets the processor again while we yield, one that is stopped or dead in one does not.
+absl::StatusOr<WorkerStatus> ReadConsistently(const Layout& page) {
+  const int64_t give_up = MonotonicNanos() + 200'000'000;
+  do {
+    const uint64_t before = Get(page.sequence);
+    if (before % 2 == 0) {
+      WorkerStatus status = CopyOut(page);
+      if (page.sequence.load(std::memory_order_relaxed) == before) return status;
+    }
+    sched_yield();
+  } while (MonotonicNanos() < give_up);
+  return absl::UnavailableError("status page: its writer stopped in the middle of an update");
+}
+
+}  // namespace
+
+std::string PhaseName(Phase phase) {
+  switch (phase) {
+    case Phase::kStarting:
+      return "starting";
+    case Phase::kLoadingCheckpoint:
+      return "loading_checkpoint";
+    case Phase::kWaitingForPeers:
+      return "waiting_for_peers";
+    case Phase::kData:
+      return "data";
+    case Phase::kForward:
+      return "forward";
+    case Phase::kBackward:
+      return "backward";
+    case Phase::kReduce:
+      return "reduce";
+    case Phase::kOptimizer:
+      return "optimizer";
+    case Phase::kEval:
+      return "eval";
+    case Phase::kCheckpoint:
+      return "checkpoint";
+    case Phase::kTelemetry:
+      return "telemetry";
+    case Phase::kFinished:
+      return "finished";
+  }
+  return absl::StrFormat("unknown(%d)", static_cast<uint32_t>(phase));
+}
+
+std::string WorkerStatus::Place() const {
+  std::string text = PhaseName(phase);
+  if (layer >= 0) absl::StrAppend(&text, " layer ", layer);
+  if (!kernel.empty()) absl::StrAppend(&text, " kernel ", kernel);
+  if (!collective.empty()) {
+    absl::StrAppend(&text, " waiting in ", collective, " #", collective_sequence);
+  }
+  return text;
+}
+
+std::string WorkerStatus::ToString(int64_t now_monotonic_nanos) const {
+  const double age = static_cast<double>(now_monotonic_nanos - updated_monotonic_nanos) / 1e9;
+  return absl::StrFormat("rank %d/%d gen %d pid %d: step %d micro %d %s, %.1f s ago", rank,
+                         world_size, generation, pid, step, micro_step, Place(),
+                         std::max(0.0, age));
+}
+
+StatusPage::StatusPage() {
+  void* const memory = Map(-1, PROT_READ | PROT_WRITE);
+  if (memory == nullptr) {  // One page: the process is out of memory.
+    std::fputs("status page: mmap failed\n", stderr);
+    std::abort();
+  }
+  page_ = Initialise(memory, 0, 1, 0);
+}
+
+absl::StatusOr<StatusPage> StatusPage::Create(const std::filesystem::path& path, int32_t rank,
+                                              int32_t world_size, int64_t generation) {
+  // Under a temporary name first: a reader of an older page keeps a whole one.
+  const std::string temporary = path.string() + ".tmp";
+  const Fd fd(open(temporary.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (!fd.valid())
+    return absl::ErrnoToStatus(errno, absl::StrCat("status page: create ", temporary));
+  // Space now, or a store would end the process (SIGBUS) when the disk is full.
+  int error = posix_fallocate(fd.get(), 0, kPageBytes);
+  void* const memory = error == 0 ? Map(fd.get(), PROT_READ | PROT_WRITE) : nullptr;
+  if (error == 0 && memory == nullptr) error = errno;
+  if (error != 0) {
+    unlink(temporary.c_str());
+    return absl::ErrnoToStatus(error, absl::StrCat("status page: map ", temporary));
+  }
+  StatusPage page(Initialise(memory, rank, world_size, generation));
+  if (rename(temporary.c_str(), path.c_str()) != 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("status page: rename to ", path.string()));
+  }
+  return page;
+}
+
+StatusPage::StatusPage(StatusPage&& other) noexcept : page_(std::exchange(other.page_, nullptr)) {}
+
+StatusPage& StatusPage::operator=(StatusPage&& other) noexcept {
+  std::swap(page_, other.page_);
+  return *this;
+}
+
+StatusPage::~StatusPage() {
+  if (page_ != nullptr) munmap(page_, kPageBytes);
+}
+
+template <typename Store>
+void StatusPage::Update(Store store) {
+  const uint64_t sequence = page_->sequence.load(std::memory_order_relaxed);
+  page_->sequence.store(sequence + 1, std::memory_order_relaxed);
+  store(*page_);
+  Put(&page_->progress, page_->progress.load(std::memory_order_relaxed) + 1);
+  Put(&page_->updated_monotonic_nanos, MonotonicNanos());
+  page_->sequence.store(sequence + 2, std::memory_order_release);
+}
+
+void StatusPage::SetStep(int64_t step) {
+  Update([step](Layout& page) { Put(&page.step, step); });
+}
+
+void StatusPage::SetMicroStep(int32_t micro_step) {
+  Update([micro_step](Layout& page) { Put<int64_t>(&page.micro_step, micro_step); });
+}
+
+void StatusPage::SetPhase(Phase phase) {
+  Update([phase](Layout& page) { Put(&page.phase, static_cast<uint64_t>(phase)); });
+}
+
+void StatusPage::SetLayer(int32_t layer) {
+  Update([layer](Layout& page) { Put<int64_t>(&page.layer, layer); });
+}
+
+void StatusPage::SetKernel(std::string_view kernel) {
+  Update([kernel](Layout& page) { page.kernel.Store(kernel); });
+}
+
+void StatusPage::SetTelemetryError(std::string_view error) {
+  constexpr size_t kLongest = 511;
+  if (error.size() > kLongest) {  // within no code point: it is sent on as UTF-8
+    size_t end = kLongest;
+    while (end > 0 && (static_cast<unsigned char>(error[end]) & 0xc0) == 0x80) --end;
+    error = error.substr(0, end);
+  }
+  Update([error](Layout& page) { page.telemetry_error.Store(error); });
+}
+
+void StatusPage::EnterCollective(std::string_view name) {
+  Update([name](Layout& page) {
+    page.kernel.Store("");
+    page.collective.Store(name);
+    Put(&page.collective_sequence, page.collective_sequence.load(std::memory_order_relaxed) + 1);
+  });
+}
+
+void StatusPage::LeaveCollective() {
+  Update([](Layout& page) { page.collective.Store(""); });
+}
+
+void StatusPage::Touch() {
+  Update([](Layout&) {});
+}
+
+absl::StatusOr<WorkerStatus> ReadStatusPage(const std::filesystem::path& path) {
+  const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid())
+    return absl::ErrnoToStatus(errno, absl::StrCat("status page: open ", path.string()));
+  struct stat info = {};
+  const bool whole = fstat(fd.get(), &info) == 0 && info.st_size == static_cast<off_t>(kPageBytes);
+  void* const memory = whole ? Map(fd.get(), PROT_READ) : nullptr;
+  if (memory == nullptr) {
+    return absl::DataLossError(absl::StrFormat("status page: %s has %d bytes (a page has %d)",
+                                               path.string(), info.st_size, kPageBytes));
+  }
+  const auto* const page = static_cast<const Layout*>(memory);
+  absl::StatusOr<WorkerStatus> status =
+      Get(page->magic) == kMagic ? ReadConsistently(*page)
+                                 : absl::DataLossError(absl::StrCat("status page: ", path.string(),
+                                                                    " is none of this version"));
+  munmap(memory, kPageBytes);
+  return status;
+}
+
+}  // namespace nsa

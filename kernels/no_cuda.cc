@@ -1,0 +1,92 @@
+// A build without CUDA: the GPU half of every family refuses. Nothing else includes all families.
+#include "absl/strings/str_cat.h"
+#include "kernels/nn/copy.h"
+#include "kernels/nn/cross_entropy.h"
+#include "kernels/nn/embedding.h"
+#include "kernels/nn/matmul.h"
+#include "kernels/nn/rms_norm.h"
+#include "kernels/nn/rope.h"
+#include "kernels/nn/silu.h"
+#include "kernels/nsa/branch/compressed_attention.h"
+#include "kernels/nsa/branch/selected_attention.h"
+#include "kernels/nsa/branch/window_attention.h"
+#include "kernels/nsa/compress/compress.h"
+#include "kernels/nsa/gate/gate.h"
+#include "kernels/nsa/layer/projections.h"
+#include "kernels/nsa/select/select_blocks.h"
+#include "kernels/optimizer/adamw.h"
+#include "kernels/optimizer/global_norm.h"
+#include "kernels/optimizer/step.h"
+
+namespace nsa::cuda {
+namespace {
+
+absl::Status Missing(const char* kernel) {
+  return absl::UnimplementedError(absl::StrCat(
+      kernel,
+      ": backend cuda (this program was built without CUDA); use nsa-worker-cuda, or device: cpu"));
+}
+
+}  // namespace
+
+absl::Status Compress(const Exec&, const CompressArgs&) { return Missing("Compress"); }
+absl::Status CompressBackward(const Exec&, const CompressBackwardArgs&) {
+  return Missing("CompressBackward");
+}
+absl::Status CompressedAttention(const Exec&, const BranchArgs&) {
+  return Missing("CompressedAttention");
+}
+absl::Status CompressedAttentionBackward(const Exec&, const BranchBackwardArgs&) {
+  return Missing("CompressedAttentionBackward");
+}
+absl::Status SelectBlocks(const Exec&, const SelectBlocksArgs&) { return Missing("SelectBlocks"); }
+absl::Status ChooseBlocks(const Exec&, const ChooseBlocksArgs&) { return Missing("ChooseBlocks"); }
+absl::Status SelectedAttention(const Exec&, const BranchArgs&) {
+  return Missing("SelectedAttention");
+}
+absl::Status SelectedAttentionBackward(const Exec&, const BranchBackwardArgs&) {
+  return Missing("SelectedAttentionBackward");
+}
+absl::Status WindowAttention(const Exec&, const BranchArgs&) { return Missing("WindowAttention"); }
+absl::Status WindowAttentionBackward(const Exec&, const BranchBackwardArgs&) {
+  return Missing("WindowAttentionBackward");
+}
+absl::Status Gate(const Exec&, const GateArgs&) { return Missing("Gate"); }
+absl::Status GateBackward(const Exec&, const GateBackwardArgs&) { return Missing("GateBackward"); }
+absl::Status AddMeanGradient(const Exec&, const AddMeanGradientArgs&) {
+  return Missing("AddMeanGradient");
+}
+absl::Status SplitProjections(const Exec&, const SplitProjectionsArgs&) {
+  return Missing("SplitProjections");
+}
+absl::Status JoinProjections(const Exec&, const JoinProjectionsArgs&) {
+  return Missing("JoinProjections");
+}
+absl::Status Rope(const Exec&, const RopeArgs&) { return Missing("Rope"); }
+absl::Status Matmul(const Exec&, const MatmulArgs&) { return Missing("Matmul"); }
+absl::Status RmsNorm(const Exec&, const RmsNormArgs&) { return Missing("RmsNorm"); }
+absl::Status RmsNormBackward(const Exec&, const RmsNormBackwardArgs&) {
+  return Missing("RmsNormBackward");
+}
+absl::Status Silu(const Exec&, const SiluArgs&) { return Missing("Silu"); }
+absl::Status SiluBackward(const Exec&, const SiluBackwardArgs&) { return Missing("SiluBackward"); }
+absl::Status Embedding(const Exec&, const EmbeddingArgs&) { return Missing("Embedding"); }
+absl::Status EmbeddingBackward(const Exec&, const EmbeddingBackwardArgs&) {
+  return Missing("EmbeddingBackward");
+}
+absl::Status CrossEntropy(const Exec&, const CrossEntropyArgs&) { return Missing("CrossEntropy"); }
+absl::Status GlobalNorm(const Exec&, const GlobalNormArgs&) { return Missing("GlobalNorm"); }
+absl::Status AdamW(const Exec&, const AdamWArgs&) { return Missing("AdamW"); }
+absl::Status Copy(const Exec&, const ConstTensor&, const Tensor&) { return Missing("Copy"); }
+absl::Status Zero(const Exec&, const Tensor&) { return Missing("Zero"); }
+absl::Status MeanLoss(const Exec&, const MeanLossArgs&) { return Missing("MeanLoss"); }
+absl::Status DecideUpdate(const Exec&, const DecideUpdateArgs&) { return Missing("DecideUpdate"); }
+absl::Status Mark(const Exec&, int32_t*, int32_t, int64_t*) { return Missing("Mark"); }
+absl::Status Spin(const Exec&, const int32_t*) { return Missing("Spin"); }
+
+int64_t GateWorkspaceBytes(const NsaShape&) { return 0; }
+int64_t RmsNormBackwardWorkspaceBytes(int64_t) { return 0; }
+int64_t EmbeddingBackwardWorkspaceBytes(int64_t, int64_t) { return 0; }
+int64_t GlobalNormWorkspaceBytes(int64_t) { return 0; }
+
+}  // namespace nsa::cuda

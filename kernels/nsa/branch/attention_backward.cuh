@@ -1,0 +1,433 @@
+// Backward of the three attention branches, without atomics: two kernels that each recompute the
+// logits.
+//
+//   dq   query-major, the forward's tiles:   dS = P ∘ (dO·Vᵀ − delta),  dq = scale · dS·K
+//   dkv  key-major, 64 keys a block:         dV = Pᵀ·dO,  dK = scale · dSᵀ·Q
+//
+// with P = exp(scale·q·k − lse) and delta = Σ_c dO·O a row. The key-major kernel takes its query
+// rows in a fixed order (token order, or the list of tokens that chose the block) and packs 64/h
+// tokens · h heads into one tile of up to 64 rows, so every gradient of a key has one owner and the
+// sums are repeatable. Where one key tile has too many rows to walk (block 0 is chosen by every
+// token; a compressed key is seen by every later token), its rows are cut into segments whose fp32
+// partial sums a last kernel adds in order.
+#pragma once
+
+#include <climits>
+#include <type_traits>
+
+#include "common/base/attention_scratch.h"
+#include "kernels/cuda/vector.cuh"
+#include "kernels/nsa/branch/attention_forward.cuh"
+
+namespace nsa::cuda {
+
+struct AttentionGradients {
+  const float2* stats;  // [B, S, H]: lse in log2 units, delta
+  const bf16* d_o;      // [B, S, H, dv]
+  bf16* dq;             // [B, S, H, dk]
+  bf16* dk;             // [B, keys, G, dk]
+  bf16* dv;             // [B, keys, G, dv]
+  bool add_to_dq;
+};
+
+// stats[row] = {lse · log2 e, Σ_c d_o[row, c] · o[row, c]}. dv/8 lanes a row, 16 bytes a lane.
+static __global__ void StatsKernel(const bf16* o, const bf16* d_o, const float* lse, float2* stats,
+                                   int64_t rows, int dv) {
+  const int lanes = dv / 8;
+  const int64_t chunk = int64_t{1} * blockIdx.x * blockDim.x + threadIdx.x;
+  const int64_t row = chunk / lanes;
+  float sum = 0;
+  if (row < rows) {
+    const Float8 x = Load8(o + chunk * 8), y = Load8(d_o + chunk * 8);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum = fmaf(x.v[i], y.v[i], sum);
+  }
+  for (int offset = 1; offset < lanes; offset <<= 1) {
+    sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+  }
+  if (row < rows && chunk % lanes == 0) stats[row] = {lse[row] * kLog2E, sum};
+}
+
+// ---- dq
+
+template <int kD>
+__host__ __device__ constexpr int DqSharedBytes(int rows_padded, int union_bytes) {
+  return 4 * (rows_padded + kKeyStages<kD> * kKeyTile) * kD + union_bytes;
+}
+
+// dq of one of a thread's two rows.
+template <int kD>
+__device__ __forceinline__ void StoreDq(const Rows16<kD>& dq, const AttentionProblem& p,
+                                        const AttentionGradients& grad, const Row& row, int i,
+                                        int lane) {
+  if (!row.valid) return;
+  auto* out = reinterpret_cast<__nv_bfloat162*>(grad.dq + row.at * p.dk + 2 * (lane & 3));
+#pragma unroll
+  for (int n = 0; n < kD / 8; ++n) {
+    if (n * 8 >= p.dk) break;
+    float2 value = {dq[n][2 * i] * p.scale, dq[n][2 * i + 1] * p.scale};
+    if (grad.add_to_dq) {
+      const float2 old = __bfloat1622float2(out[4 * n]);
+      value.x += old.x;
+      value.y += old.y;
+    }
+    out[4 * n] = __floats2bfloat162_rn(value.x, value.y);
+  }
+}
+
+template <Branch kBranch, int kD>
+__global__ void __launch_bounds__(256, kD > 64 ? 1 : 2)
+    AttentionDqKernel(AttentionProblem p, AttentionGradients grad, int queries_per_tile,
+                      int tiles_per_sequence) {
+  const QueryTile at = QueryTileOf(p, queries_per_tile, tiles_per_sequence);
+  extern __shared__ __align__(kTileAlignment) uint8_t shared[];
+  bf16* q_tile = reinterpret_cast<bf16*>(shared);
+  bf16* do_tile = q_tile + at.rows_padded * kD;
+  KeyStages<kBranch, kD> stages(do_tile + at.rows_padded * kD, p, at);
+  LoadQueryTile<kD>(q_tile, p.q, p.dk, p, at.b, at.g, at.t0, at.queries, at.rows_padded);
+  LoadQueryTile<kD>(do_tile, grad.d_o, p.dv, p, at.b, at.g, at.t0, at.queries, at.rows_padded);
+  const KeyTiles tiles = PlanKeyTiles<kBranch>(p, at.b, at.g, at.t0, at.queries, queries_per_tile,
+                                               stages.k + stages.kElements);
+  stages.Begin(p, tiles);
+
+  const Row rows[2] = {RowOf<kBranch>(p, at, 0), RowOf<kBranch>(p, at, 1)};
+  const float scale_log2 = p.scale * kLog2E;
+  float2 stats[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    stats[i] = rows[i].valid ? grad.stats[rows[i].at] : float2{INFINITY, 0};
+  }
+  Rows16<kD> dq = {};
+  for (int i = 0; i < tiles.tiles; ++i) {
+    stages.Advance(p, tiles, i);
+    const KeyTile tile = TileAt<kBranch>(p, tiles, i);
+    Rows16<kKeyTile> weights, d_weights;
+    const auto weigh = [&] {
+      HideUnseen(weights, tile, rows, at.lane);
+      // Against +inf every weight is 0.
+      const float shift[2] = {Takes(tile, rows[0]) ? stats[0].x : INFINITY,
+                              Takes(tile, rows[1]) ? stats[1].x : INFINITY};
+#pragma unroll
+      for (int n = 0; n < kKeyTile / 8; ++n) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          weights[n][e] = Exp2(fmaf(weights[n][e], scale_log2, -shift[e >> 1]));
+        }
+      }
+    };
+    TwoByRow<kD, kKeyTile>(weights, q_tile, stages.Keys(i), d_weights, do_tile, stages.Values(i),
+                           at.warp, at.lane, weigh);
+    Accumulate<kD, kKeyTile>(dq, weights, stages.Keys(i), at.lane, [&](int step) {
+#pragma unroll
+      for (int n = 2 * step; n < 2 * step + 2; ++n) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) weights[n][e] *= d_weights[n][e] - stats[e >> 1].y;
+      }
+    });
+    stages.Release();
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) StoreDq<kD>(dq, p, grad, rows[i], i, at.lane);
+}
+
+// ---- dk, dv
+
+// Which query rows a block of the key-major kernel walks, and where its sums go.
+struct DkvWork {
+  const int* list;  // in shared memory: tokens that chose the block, ascending; null: tokens first,
+                    // first + 1, …
+  int first;
+  int count;       // tokens of this segment
+  int begin, end;  // keys
+  int all_from;    // tokens all_from … all_to see all of them
+  int all_to;
+  float* partial;  // fp32 [64, dk + dv], or null: straight to dk and dv
+
+  __device__ __forceinline__ int Token(int index) const {
+    return list == nullptr ? first + index : list[index];
+  }
+};
+
+// Rows of one tile of the key-major kernel: 64, or 32 where a head is 128 wide, so that the
+// accumulators stay in registers.
+template <int kD>
+constexpr int kRowTile = kD > 64 ? 32 : 64;
+
+// What a key needs to know of the query rows of a tile. Rows behind the last have weight 0.
+template <int kRows>
+struct RowInfo {
+  float2 stats[kRows];
+  int2 keys[kRows];  // the first that the row sees, and how many
+};
+
+// `list`: tokens of the longest list segment.
+template <int kD>
+__host__ __device__ constexpr int DkvSharedBytes(int list) {
+  constexpr int kRows = kRowTile<kD>;
+  return 4 * (kKeyTile + 2 * kRows) * kD + 2 * static_cast<int>(sizeof(RowInfo<kRows>)) + 4 * list;
+}
+
+constexpr int kDkvThreads = 128;
+
+// Copies tiles of query rows: which rows and columns a thread copies is the same for every tile.
+// Without kGradients q alone, and of what belongs to the rows the keys alone.
+template <Branch kBranch, int kD, int kRows = kRowTile<kD>, bool kGradients = true>
+struct RowLoader {
+  static constexpr int kChunks = kD / 8;
+  static constexpr int kRowsApart = kDkvThreads / kChunks;
+  static constexpr int kCopies = kRows / kRowsApart;
+
+  int chunk, first_row;
+  const bf16 *q, *d_o;  // the thread's column of token 0, first head of the group
+  int tokens;           // of a tile
+
+  __device__ __forceinline__ RowLoader(const AttentionProblem& p, const AttentionGradients& grad,
+                                       int b, int g)
+      : chunk(threadIdx.x % kChunks), first_row(threadIdx.x / kChunks), tokens(kRows / p.h) {
+    const int64_t first = int64_t{1} * b * p.seq_len * p.heads + g * p.h;
+    q = p.q + first * p.dk + chunk * 8;
+    if constexpr (kGradients) d_o = grad.d_o + first * p.dv + chunk * 8;
+  }
+
+  // The rows of tokens [from, from + tokens) of the work, and what belongs to them.
+  __device__ __forceinline__ void Load(const AttentionProblem& p, const AttentionGradients& grad,
+                                       const DkvWork& work, int b, int g, int from, bf16* q_tile,
+                                       bf16* do_tile, RowInfo<kRows>& info) const {
+    const int rows = min(tokens, work.count - from) * p.h;
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i) {
+      const int row = first_row + i * kRowsApart, query = QueryOf(p, row);
+      const bool valid = row < rows;
+      // Below 2³¹: NsaShape limits B·S·H.
+      const int at = valid ? work.Token(from + query) * p.heads + row - query * p.h : 0;
+      CopyAsync16(Tile<kD>::At(q_tile, row, chunk), RowPointer(q, at, p.dk),
+                  valid && chunk * 8 < p.dk);
+      if constexpr (kGradients) {
+        CopyAsync16(Tile<kD>::At(do_tile, row, chunk), RowPointer(d_o, at, p.dv),
+                    valid && chunk * 8 < p.dv);
+      }
+    }
+    const int row = threadIdx.x;
+    if (row >= kRows) return;
+    if (row < rows) {
+      const int query = QueryOf(p, row), t = work.Token(from + query);
+      const int64_t first = int64_t{1} * b * p.seq_len + t;
+      if constexpr (kGradients) {
+        CopyAsync8(&info.stats[row], grad.stats + first * p.heads + g * p.h + row - query * p.h);
+      }
+      const KeyRange keys = KeysOf<kBranch>(p, b, t);
+      info.keys[row] = {keys.begin, max(0, keys.end - keys.begin)};
+    } else {
+      info.stats[row] = {INFINITY, 0};
+      info.keys[row] = {0, 0};
+    }
+  }
+
+  // Whether every token of the tile sees every key of the work.
+  __device__ __forceinline__ bool AllSeen(const DkvWork& work, int from) const {
+    return work.Token(from) >= work.all_from &&
+           work.Token(min(from + tokens, work.count) - 1) <= work.all_to;
+  }
+};
+
+// The tokens that see all keys of the work; none where documents may hide some.
+template <Branch kBranch>
+__device__ __forceinline__ void SetAllSeen(const AttentionProblem& p, DkvWork* work) {
+  const TokenBounds all = BranchRule<kBranch>::TokensOfAll(p, work->begin, work->end);
+  work->all_from = p.doc_start != nullptr ? INT_MAX : all.from;
+  work->all_to = all.to;
+}
+
+// Floats of a key's row in the partial sums: dk, then dv.
+template <int kD>
+constexpr int kPartialRow = 2 * kD;
+
+// Writes one thread's share of 16 keys · width columns: to bf16 rows of dk or dv, or to the partial
+// sums from column `offset` on.
+template <int kD>
+__device__ __forceinline__ void StoreKeys(const Rows16<kD>& sum, float factor,
+                                          const AttentionProblem& p, const DkvWork& work, bf16* out,
+                                          int width, int offset, int b, int g, int warp, int lane) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int row = warp * 16 + lane / 4 + 8 * i;
+    if (work.begin + row >= work.end) continue;
+    bf16* to = out + ((int64_t{1} * b * p.keys + work.begin + row) * p.groups + g) * width;
+#pragma unroll
+    for (int n = 0; n < kD / 8; ++n) {
+      const int column = n * 8 + 2 * (lane & 3);
+      if (n * 8 >= width) break;
+      const float2 value = {sum[n][2 * i] * factor, sum[n][2 * i + 1] * factor};
+      if (work.partial != nullptr) {
+        *reinterpret_cast<float2*>(work.partial + row * kPartialRow<kD> + offset + column) = value;
+      } else {
+        *reinterpret_cast<__nv_bfloat162*>(to + column) = __floats2bfloat162_rn(value.x, value.y);
+      }
+    }
+  }
+}
+
+// Logits of 16 keys × kRows rows to weights.
+template <int kRows>
+__device__ __forceinline__ void WeighRows(Rows16<kRows>& weights, const RowInfo<kRows>& info,
+                                          const DkvWork& work, bool all_seen, float scale_log2,
+                                          int warp, int lane) {
+#pragma unroll
+  for (int n = 0; n < kRows / 8; ++n) {
+    const int row = n * 8 + 2 * (lane & 3);  // of e = 0 and 2; the next one of e = 1 and 3
+    const float4 stats = *reinterpret_cast<const float4*>(&info.stats[row]);
+    if (!all_seen) {
+      // One comparison for both ends: what lies before the first key is a large number without a
+      // sign.
+      const int4 keys = *reinterpret_cast<const int4*>(&info.keys[row]);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int key = work.begin + warp * 16 + lane / 4 + 8 * i;
+        if (static_cast<unsigned int>(key - keys.x) >= static_cast<unsigned int>(keys.y)) {
+          weights[n][2 * i] = -INFINITY;
+        }
+        if (static_cast<unsigned int>(key - keys.z) >= static_cast<unsigned int>(keys.w)) {
+          weights[n][2 * i + 1] = -INFINITY;
+        }
+      }
+    }
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const float lse = (e & 1) == 0 ? stats.x : stats.z;
+      weights[n][e] = Exp2(fmaf(weights[n][e], scale_log2, -lse));
+    }
+  }
+}
+
+// dO·V of the keys and of rows 16·step … 16·step + 15 to the gradients of the weights.
+template <int kRows>
+__device__ __forceinline__ void DifferentiateRows(Rows16<kRows>& d_weights,
+                                                  const Rows16<kRows>& weights,
+                                                  const RowInfo<kRows>& info, int step, int lane) {
+#pragma unroll
+  for (int n = 2 * step; n < 2 * step + 2; ++n) {
+    const int row = n * 8 + 2 * (lane & 3);
+    const float delta[2] = {info.stats[row].y, info.stats[row + 1].y};
+#pragma unroll
+    for (int e = 0; e < 4; ++e) d_weights[n][e] = weights[n][e] * (d_weights[n][e] - delta[e & 1]);
+  }
+}
+
+// Walks the rows of `work` for 64 keys of group g; kDkvThreads threads, one warp for 16 keys.
+template <Branch kBranch, int kD>
+__device__ void WalkRows(const AttentionProblem& p, const AttentionGradients& grad, DkvWork work,
+                         int b, int g, uint8_t* shared) {
+  constexpr int kRows = kRowTile<kD>;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  bf16* k_tile = reinterpret_cast<bf16*>(shared);
+  bf16* v_tile = k_tile + kKeyTile * kD;
+  bf16* q_tile = v_tile + kKeyTile * kD;
+  bf16* do_tile = q_tile + 2 * kRows * kD;
+  auto* info = reinterpret_cast<RowInfo<kRows>*>(do_tile + 2 * kRows * kD);
+
+  LoadKeyTile<kD>(k_tile, p.k, p.dk, p, b, g, work.begin, work.end);
+  LoadKeyTile<kD>(v_tile, p.v, p.dv, p, b, g, work.begin, work.end);
+  SetAllSeen<kBranch>(p, &work);
+  const RowLoader<kBranch, kD> loader(p, grad, b, g);
+  const int row_tiles = CeilDiv(work.count, loader.tokens);
+  auto load = [&](int i) {
+    if (i < row_tiles) {
+      const int stage = i & 1;
+      loader.Load(p, grad, work, b, g, i * loader.tokens, q_tile + stage * kRows * kD,
+                  do_tile + stage * kRows * kD, info[stage]);
+    }
+    CommitCopies();
+  };
+  load(0);
+
+  const float scale_log2 = p.scale * kLog2E;
+  Rows16<kD> dk = {}, dv = {};
+  for (int i = 0; i < row_tiles; ++i) {
+    load(i + 1);
+    WaitCopies<1>();
+    FenceTiles();
+    __syncthreads();
+    const int stage = i & 1;
+    const bf16* q = q_tile + stage * kRows * kD;
+    const bf16* d_o = do_tile + stage * kRows * kD;
+    Rows16<kRows> weights, d_weights;
+    const bool all_seen = loader.AllSeen(work, i * loader.tokens);
+    const auto weigh = [&] {
+      WeighRows<kRows>(weights, info[stage], work, all_seen, scale_log2, warp, lane);
+    };
+    TwoByRow<kD, kRows>(weights, k_tile, q, d_weights, v_tile, d_o, warp, lane, weigh);
+    TwoAccumulate<kD, kRows>(dv, weights, d_o, dk, d_weights, q, lane, [&](int step) {
+      DifferentiateRows<kRows>(d_weights, weights, info[stage], step, lane);
+    });
+    __syncthreads();
+  }
+  StoreKeys<kD>(dk, p.scale, p, work, grad.dk, p.dk, 0, b, g, warp, lane);
+  StoreKeys<kD>(dv, 1.0f, p, work, grad.dv, p.dv, kD, b, g, warp, lane);
+}
+
+// ---- contiguous key ranges: window and compressed
+
+// Grid: key tiles · segments · B · G.
+template <Branch kBranch, int kD>
+__global__ void __launch_bounds__(kDkvThreads, kD > 64 ? 2 : 3)
+    AttentionDkvKernel(AttentionProblem p, AttentionGradients grad, TokenSegments segments,
+                       float* partial) {
+  static_assert(kBranch != kSel);
+  const int key_tiles = CeilDiv(p.keys, kKeyTile);
+  const int segment = blockIdx.x % segments.count;
+  const int tile = blockIdx.x / segments.count % key_tiles;
+  const int bg = blockIdx.x / segments.count / key_tiles;
+  DkvWork work{};
+  work.begin = tile * kKeyTile;
+  work.end = min(work.begin + kKeyTile, p.keys);
+  const TokenRange tokens = BranchRule<kBranch>::Tokens(p, work.begin, work.end);
+  work.first = tokens.begin + segment * segments.tokens;
+  work.count = max(0, min(segments.tokens, tokens.end - work.first));
+  if (segments.count > 1) {
+    work.partial = partial + int64_t{1} * blockIdx.x * kKeyTile * kPartialRow<kD>;
+  }
+  extern __shared__ __align__(kTileAlignment) uint8_t shared[];
+  WalkRows<kBranch, kD>(p, grad, work, bg / p.groups, bg % p.groups, shared);
+}
+
+constexpr int kAddSlices = 8;  // blocks that share the keys of a tile when partial sums are added
+
+// Adds the partial sums of keys [begin, end) of group g over the segments, `stride` floats apart,
+// in order; `slice` of kAddSlices does its share. Four columns a thread.
+template <int kD>
+__device__ __forceinline__ void AddPartials(const AttentionProblem& p,
+                                            const AttentionGradients& grad, int b, int g, int begin,
+                                            int end, const float* sums, int64_t stride,
+                                            int segments, int slice) {
+  constexpr int kQuads = kPartialRow<kD> / 4;
+  const int count = (end - begin) * kQuads;
+  for (int i = slice * blockDim.x + threadIdx.x; i < count; i += kAddSlices * blockDim.x) {
+    const int row = i / kQuads, column = i % kQuads * 4;
+    const bool is_v = column >= kD;
+    const int c = is_v ? column - kD : column, width = is_v ? p.dv : p.dk;
+    if (c >= width) continue;
+    float4 sum = {0, 0, 0, 0};
+#pragma unroll 4
+    for (int segment = 0; segment < segments; ++segment) {
+      const auto part = reinterpret_cast<const float4*>(sums + segment * stride)[i];
+      sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
+    }
+    const int64_t key = int64_t{1} * b * p.keys + begin + row;
+    *reinterpret_cast<uint2*>((is_v ? grad.dv : grad.dk) + (key * p.groups + g) * width + c) = {
+        Pack(sum.x, sum.y), Pack(sum.z, sum.w)};
+  }
+}
+
+// Adds the segments of a key tile. Grid: slices · key tiles · B · G.
+template <int kD>
+__global__ void AddSegmentsKernel(AttentionProblem p, AttentionGradients grad, int segments,
+                                  const float* partial) {
+  constexpr int64_t kStride = int64_t{kKeyTile} * kPartialRow<kD>;
+  const int key_tiles = CeilDiv(p.keys, kKeyTile);
+  const int slice = blockIdx.x % kAddSlices, index = blockIdx.x / kAddSlices;
+  const int begin = index % key_tiles * kKeyTile, bg = index / key_tiles;
+  AddPartials<kD>(p, grad, bg / p.groups, bg % p.groups, begin, min(begin + kKeyTile, p.keys),
+                  partial + index * segments * kStride, kStride, segments, slice);
+}
+
+}  // namespace nsa::cuda

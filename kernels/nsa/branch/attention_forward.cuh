@@ -1,0 +1,160 @@
+// Forward of the three attention branches: flash attention over a query tile's keys (Dao, arXiv
+// 2307.08691), one warp for 16 rows.
+//
+// Shared memory: the query tile, stages of 64 keys and values, and for the selected branch
+// the union of chosen blocks. Each warp keeps 16 × 64 logits and 16 × dv outputs in registers; keys
+// of the next tile arrive while this one is multiplied. Bound by the matrix unit and, where heads
+// are 64 wide, as much by exponentials: 4 · rows · keys · (dk + dv)/2 operations a tile against
+// rows · keys exponentials.
+#pragma once
+
+#include "kernels/nsa/branch/attention_products.cuh"
+#include "kernels/nsa/branch/attention_tile.cuh"
+
+namespace nsa::cuda {
+
+struct AttentionOutputs {
+  bf16* o;                        // [B, S, H, dv]
+  float* lse;                     // [B, S, H]
+  unsigned long long* keys_read;  // [1] or null
+};
+
+template <int kD>
+__host__ __device__ constexpr int ForwardSharedBytes(int rows_padded, int union_bytes) {
+  return 2 * (rows_padded + 2 * kKeyStages<kD> * kKeyTile) * kD + union_bytes;
+}
+
+// A row's weights are taken against a maximum (in log2 units) that need not be the true one: it
+// moves only when a logit is this far above it, since moving it means to multiply all of o. Weights
+// stay below 2^8, where fp32 and bf16 are as exact as below 1.
+constexpr float kMaximumSlack = 8;
+
+// The maximum, sum and weighted values of two rows.
+template <int kD>
+struct OnlineSoftmax {
+  float maximum[2] = {-INFINITY, -INFINITY};
+  float sum[2] = {0, 0};
+  Rows16<kD> o = {};
+
+  // Turns logits into weights and folds them in; a row that does not take the tile stays as it is.
+  __device__ __forceinline__ void Add(Rows16<kKeyTile>& logits, const bool (&takes)[2],
+                                      float scale_log2, const bf16* v, int lane) {
+    float shrink[2], shift[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      float top = -INFINITY;
+#pragma unroll
+      for (int n = 0; n < kKeyTile / 8; ++n) {
+        top = fmaxf(top, fmaxf(logits[n][2 * i], logits[n][2 * i + 1]));
+      }
+      top = QuadMax(top) * scale_log2;
+      const float seen = takes[i] && top > maximum[i] + kMaximumSlack ? top : maximum[i];
+      // A row that has seen nothing yet keeps a finite reference, so that no (−inf) − (−inf)
+      // arises; against +inf every weight is 0.
+      const float reference = seen == -INFINITY ? 0.0f : seen;
+      shrink[i] = Exp2(maximum[i] - reference);
+      if (seen == maximum[i]) shrink[i] = 1.0f;
+      maximum[i] = seen;
+      shift[i] = takes[i] ? reference : INFINITY;
+    }
+    if (__any_sync(0xffffffffu, shrink[0] != 1.0f || shrink[1] != 1.0f)) {
+#pragma unroll
+      for (int n = 0; n < kD / 8; ++n) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) o[n][e] *= shrink[e >> 1];
+      }
+    }
+    float added[2] = {0, 0};
+    Accumulate<kD, kKeyTile>(o, logits, v, lane, [&](int step) {
+#pragma unroll
+      for (int n = 2 * step; n < 2 * step + 2; ++n) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          logits[n][e] = Exp2(fmaf(logits[n][e], scale_log2, -shift[e >> 1]));
+          added[e >> 1] += logits[n][e];
+        }
+      }
+    });
+#pragma unroll
+    for (int i = 0; i < 2; ++i) sum[i] = sum[i] * shrink[i] + added[i];
+  }
+};
+
+template <int kD>
+__device__ __forceinline__ void StoreRow(const OnlineSoftmax<kD>& state, const Row& row, int i,
+                                         const AttentionOutputs& out, int dv, int lane) {
+  const float sum = QuadSum(state.sum[i]);
+  if (!row.valid) return;
+  const float inverse = sum > 0 ? 1.0f / sum : 0.0f;
+  bf16* o = out.o + row.at * dv + 2 * (lane & 3);
+#pragma unroll
+  for (int n = 0; n < kD / 8; ++n) {
+    if (n * 8 >= dv) break;
+    *reinterpret_cast<uint32_t*>(o + n * 8) =
+        Pack(state.o[n][2 * i] * inverse, state.o[n][2 * i + 1] * inverse);
+  }
+  if ((lane & 3) == 0) {
+    out.lse[row.at] = sum > 0 ? (state.maximum[i] + log2f(sum)) * kLn2 : INFINITY;
+  }
+}
+
+// Keys that a thread's rows see, counted once for the heads of a group and the lanes of a row.
+struct KeyCount {
+  bool counts[2];
+  unsigned int keys = 0;
+
+  __device__ __forceinline__ KeyCount(const AttentionProblem& p, const QueryTile& at,
+                                      const Row (&rows)[2], bool wanted) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = at.warp * 16 + at.lane / 4 + 8 * i;
+      counts[i] = wanted && (at.lane & 3) == 0 && row == rows[i].query * p.h;
+    }
+  }
+  __device__ __forceinline__ void Add(const KeyTile& tile, const Row (&rows)[2]) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (counts[i]) keys += KeysSeen(tile, rows[i]);
+    }
+  }
+};
+
+template <Branch kBranch, int kD>
+__global__ void __launch_bounds__(256, kD > 64 ? 1 : 2)
+    AttentionForwardKernel(AttentionProblem p, AttentionOutputs out, int queries_per_tile,
+                           int tiles_per_sequence) {
+  const QueryTile at = QueryTileOf(p, queries_per_tile, tiles_per_sequence);
+  extern __shared__ __align__(kTileAlignment) uint8_t shared[];
+  bf16* q_tile = reinterpret_cast<bf16*>(shared);
+  KeyStages<kBranch, kD> stages(q_tile + at.rows_padded * kD, p, at);
+  LoadQueryTile<kD>(q_tile, p.q, p.dk, p, at.b, at.g, at.t0, at.queries, at.rows_padded);
+  const KeyTiles tiles = PlanKeyTiles<kBranch>(p, at.b, at.g, at.t0, at.queries, queries_per_tile,
+                                               stages.k + stages.kElements);
+  stages.Begin(p, tiles);
+
+  const Row rows[2] = {RowOf<kBranch>(p, at, 0), RowOf<kBranch>(p, at, 1)};
+  const float scale_log2 = p.scale * kLog2E;
+  OnlineSoftmax<kD> state;
+  KeyCount count(p, at, rows, out.keys_read != nullptr);
+  for (int i = 0; i < tiles.tiles; ++i) {
+    stages.Advance(p, tiles, i);
+    const KeyTile tile = TileAt<kBranch>(p, tiles, i);
+    Rows16<kKeyTile> logits;
+    ByRow<kD, kKeyTile>(logits, q_tile, stages.Keys(i), at.warp, at.lane);
+    HideUnseen(logits, tile, rows, at.lane);
+    count.Add(tile, rows);
+    const bool takes[2] = {Takes(tile, rows[0]), Takes(tile, rows[1])};
+    state.Add(logits, takes, scale_log2, stages.Values(i), at.lane);
+    stages.Release();
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) StoreRow<kD>(state, rows[i], i, out, p.dv, at.lane);
+  if (out.keys_read != nullptr) {
+    const unsigned int keys_seen = __reduce_add_sync(0xffffffffu, count.keys);
+    // An integer sum: its order does not matter.
+    if (at.lane == 0 && keys_seen > 0)
+      atomicAdd(out.keys_read, static_cast<unsigned long long>(keys_seen));
+  }
+}
+
+}  // namespace nsa::cuda

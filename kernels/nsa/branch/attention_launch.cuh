@@ -1,0 +1,170 @@
+// Host side of the attention kernels: from argument structs to launches. Included by the three
+// branches' .cu files.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <type_traits>
+
+#include "common/base/attention_scratch.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/side.h"
+#include "kernels/nsa/branch/attention_backward.cuh"
+
+namespace nsa::cuda {
+
+// Fields that every branch fills alike.
+template <class Args>
+AttentionProblem ProblemOf(const Args& args, int keys) {
+  const NsaShape& s = args.shape;
+  AttentionProblem p{};
+  p.batch = s.batch, p.seq_len = s.seq_len, p.heads = s.n_heads, p.groups = s.n_kv_groups;
+  p.h = s.heads_per_group();
+  p.h_inverse = HInverse(p.h);
+  p.keys = keys;
+  p.l = s.l, p.d = s.d, p.window = std::min(s.window, s.seq_len), p.l_sel = s.l_sel,
+  p.n_sel = s.n_sel;
+  p.sel_blocks = s.sel_blocks();
+  p.dk = s.d_k, p.dv = s.d_v;
+  p.scale = args.scale != 0 ? args.scale : 1.0f / std::sqrt(static_cast<float>(s.d_k));
+  p.q = DataOf<bf16>(args.q), p.k = DataOf<bf16>(args.k), p.v = DataOf<bf16>(args.v);
+  p.doc_start = DataOf<int>(args.doc_start);
+  return p;
+}
+
+// Calls run(std::integral_constant<int, kD>) with kD = max(dk, dv), which NsaShape::Validate() has
+// limited to 16, 32, 64, 128.
+template <class Run>
+absl::Status ForHeadWidth(const NsaShape& shape, Run run) {
+  switch (std::max(shape.d_k, shape.d_v)) {
+    case 16:
+      return run(std::integral_constant<int, 16>());
+    case 32:
+      return run(std::integral_constant<int, 32>());
+    case 64:
+      return run(std::integral_constant<int, 64>());
+    default:
+      return run(std::integral_constant<int, 128>());
+  }
+}
+
+// How a query-major kernel is cut up.
+struct QueryGrid {
+  int queries;  // tokens a tile
+  int tiles;    // a sequence
+  int threads;  // 32 for every 16 rows, of whole warp groups where heads are 64 wide
+  int blocks;
+  int union_bytes;
+  int rows_padded() const { return threads / kWarp * 16; }
+};
+template <Branch kBranch>
+QueryGrid GridOf(const AttentionProblem& p) {
+  // Where there are many more blocks than a token chooses, neighbours hardly share any: a tile of
+  // fewer tokens walks a shorter union. (Where there are yet more: selected_by_key.cuh.)
+  const bool thin = kBranch == kSel && p.sel_blocks >= 8 * p.n_sel;
+  QueryGrid grid{};
+  grid.queries = (thin ? 64 : 128) / p.h;
+  // A token's choice is one bit of 32.
+  if (kBranch == kSel) grid.queries = std::min(grid.queries, 32);
+  grid.tiles = CeilDiv(p.seq_len, grid.queries);
+  const int step = std::max(p.dk, p.dv) == 64 ? kGroupRows : 16;
+  grid.threads = RoundUp(grid.queries * p.h, step) / 16 * kWarp;
+  grid.blocks = grid.tiles * p.batch * p.groups;
+  grid.union_bytes = kBranch == kSel ? UnionBytes(p.sel_blocks, p.n_sel, grid.queries) : 0;
+  return grid;
+}
+
+template <class Args>
+AttentionOutputs OutputsOf(const Args& args) {
+  return {DataOf<bf16>(args.o), DataOf<float>(args.lse),
+          DataOf<unsigned long long>(args.keys_read)};
+}
+
+// The kernels add to it.
+inline absl::Status ZeroKeysRead(const Exec& exec, const AttentionOutputs& out, const char* what) {
+  if (out.keys_read == nullptr) return absl::OkStatus();
+  return ToStatus(cudaMemsetAsync(out.keys_read, 0, 8, StreamOf(exec)), what);
+}
+
+template <Branch kBranch, class Args>
+absl::Status LaunchForward(const Exec& exec, const Args& args, const AttentionProblem& p,
+                           const char* what) {
+  const QueryGrid grid = GridOf<kBranch>(p);
+  const AttentionOutputs out = OutputsOf(args);
+  NSA_RETURN_IF_ERROR(ZeroKeysRead(exec, out, what));
+  return ForHeadWidth(args.shape, [&](auto width) -> absl::Status {
+    constexpr int kD = decltype(width)::value;
+    auto* kernel = AttentionForwardKernel<kBranch, kD>;
+    const int shared = ForwardSharedBytes<kD>(grid.rows_padded(), grid.union_bytes);
+    NSA_RETURN_IF_ERROR(AllowShared(kernel, shared, what));
+    kernel<<<grid.blocks, grid.threads, shared, StreamOf(exec)>>>(p, out, grid.queries, grid.tiles);
+    return CheckLaunch(what);
+  });
+}
+
+template <class Args>
+AttentionGradients GradientsOf(const Args& args, const float2* stats) {
+  return {stats,
+          DataOf<bf16>(args.d_o),
+          DataOf<bf16>(args.dq),
+          DataOf<bf16>(args.dk),
+          DataOf<bf16>(args.dv),
+          args.add_to_dq};
+}
+
+// The rows' statistics, which every branch's backward begins with. dk and dv need nothing else: the
+// side may go on from there.
+template <class Args>
+absl::Status LaunchStats(const Exec& exec, const Args& args, const AttentionProblem& p,
+                         const AttentionGradients& grad, float2* stats, const char* what) {
+  const int64_t rows = int64_t{1} * p.batch * p.seq_len * p.heads;
+  StatsKernel<<<GridFor(rows * p.dv / 8, 256), 256, 0, StreamOf(exec)>>>(
+      DataOf<bf16>(args.o), grad.d_o, DataOf<float>(args.lse), stats, rows, p.dv);
+  return CheckLaunch(what);
+}
+
+template <Branch kBranch, class Args>
+absl::Status LaunchDq(const Exec& exec, const Args& args, const AttentionProblem& p,
+                      const AttentionGradients& grad, const char* what) {
+  const QueryGrid grid = GridOf<kBranch>(p);
+  return ForHeadWidth(args.shape, [&](auto width) -> absl::Status {
+    constexpr int kD = decltype(width)::value;
+    auto* kernel = AttentionDqKernel<kBranch, kD>;
+    const int shared = DqSharedBytes<kD>(grid.rows_padded(), grid.union_bytes);
+    NSA_RETURN_IF_ERROR(AllowShared(kernel, shared, what));
+    kernel<<<grid.blocks, grid.threads, shared, StreamOf(exec)>>>(p, grad, grid.queries,
+                                                                  grid.tiles);
+    return CheckLaunch(what);
+  });
+}
+
+// Backward of window and compressed, whose keys are one run; dk and dv on the side.
+template <Branch kBranch, class Args>
+absl::Status LaunchBackward(const Exec& exec, const Args& args, const AttentionProblem& p,
+                            const BranchScratch& scratch, TokenSegments segments,
+                            const char* what) {
+  NSA_ASSIGN_OR_RETURN(void* const workspace, WorkspaceOf(exec, scratch.bytes, what));
+  auto* stats = static_cast<float2*>(workspace);
+  auto* sums = reinterpret_cast<float*>(static_cast<uint8_t*>(workspace) + scratch.sums);
+  const AttentionGradients grad = GradientsOf(args, stats);
+  NSA_RETURN_IF_ERROR(LaunchStats(exec, args, p, grad, stats, what));
+  NSA_RETURN_IF_ERROR(Fork(exec));
+  NSA_RETURN_IF_ERROR(LaunchDq<kBranch>(exec, args, p, grad, what));
+  if (p.keys == 0) return absl::OkStatus();
+  const cudaStream_t side = StreamOf(OnSide(exec));
+  const int tiles = CeilDiv(p.keys, kKeyTile) * p.batch * p.groups;
+  return ForHeadWidth(args.shape, [&](auto width) -> absl::Status {
+    constexpr int kD = decltype(width)::value;
+    auto* kernel = AttentionDkvKernel<kBranch, kD>;
+    NSA_RETURN_IF_ERROR(AllowShared(kernel, DkvSharedBytes<kD>(0), what));
+    kernel<<<tiles * segments.count, kDkvThreads, DkvSharedBytes<kD>(0), side>>>(p, grad, segments,
+                                                                                 sums);
+    NSA_RETURN_IF_ERROR(CheckLaunch(what));
+    if (segments.count > 1) {
+      AddSegmentsKernel<kD><<<tiles * kAddSlices, 256, 0, side>>>(p, grad, segments.count, sums);
+    }
+    return CheckLaunch(what);
+  });
+}
+
+}  // namespace nsa::cuda

@@ -1,0 +1,210 @@
+// The matrix products of the attention kernels, by warp groups where the code is sm_90a and heads
+// are 64 wide, else by warps. Either way a warp holds 16 rows of a result, laid out as mma.sync has
+// them, and all warps of a block call together.
+#pragma once
+
+#include "kernels/cuda/wgmma.cuh"
+
+namespace nsa::cuda {
+
+template <int kColumns>
+using Rows16 = float[kColumns / 8][4];  // 16 rows of a warp, kColumns columns
+
+// Whether a product with kRows rows of a tile on its other side is a warp group's.
+template <int kWidth, int kRows>
+constexpr bool kGroupProduct = kByWarpGroup<kWidth>&& kRows == kGroupRows;
+
+template <int kColumns>
+__device__ __forceinline__ void Clear(Rows16<kColumns>& c) {
+#pragma unroll
+  for (int n = 0; n < kColumns / 8; ++n) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) c[n][e] = 0;
+  }
+}
+
+// c[16 × kRows] = the warp's rows of a · tileᵀ, by a warp.
+template <int kWidth, int kRows>
+__device__ __forceinline__ void WarpByRow(Rows16<kRows>& c, const bf16* a_tile, const bf16* tile,
+                                          int warp, int lane) {
+  Clear<kRows>(c);
+#pragma unroll
+  for (int step = 0; step < kWidth / 16; ++step) {
+    uint32_t a[4];
+    LoadA<kWidth>(a, a_tile, warp * 16, step, lane);
+#pragma unroll
+    for (int pair = 0; pair < kRows / 16; ++pair) {
+      uint32_t b[4];
+      LoadBByRow<kWidth>(b, tile, pair * 16, step, lane);
+      Mma(c[2 * pair], a, b[0], b[1]);
+      Mma(c[2 * pair + 1], a, b[2], b[3]);
+    }
+  }
+}
+
+// sum[16 × kWidth] += c[16 × kRows] · tile, by a warp.
+template <int kWidth, int kRows>
+__device__ __forceinline__ void WarpAccumulate(Rows16<kWidth>& sum, const Rows16<kRows>& c,
+                                               const bf16* tile, int lane) {
+#pragma unroll
+  for (int step = 0; step < kRows / 16; ++step) {
+    uint32_t a[4];
+    AccumulatorAsA(a, c[2 * step], c[2 * step + 1]);
+#pragma unroll
+    for (int pair = 0; pair < kWidth / 16; ++pair) {
+      uint32_t b[4];
+      LoadBByColumn<kWidth>(b, tile, step * 16, pair, lane);
+      Mma(sum[2 * pair], a, b[0], b[1]);
+      Mma(sum[2 * pair + 1], a, b[2], b[3]);
+    }
+  }
+}
+
+// Runs make(step) for every 16 columns of a product with kRows columns.
+template <int kRows, class Make>
+__device__ __forceinline__ void MakeAll(Make make) {
+#pragma unroll
+  for (int step = 0; step < kRows / 16; ++step) make(step);
+}
+
+#ifdef NSA_WGMMA
+// First row of the warp group that `warp` belongs to.
+__device__ __forceinline__ const bf16* GroupTile(const bf16* tile, int warp) {
+  return tile + (warp >> 2) * kGroupRows * 64;
+}
+template <int kRows>
+__device__ __forceinline__ void AsFragments(uint32_t (&a)[kRows / 16][4], const Rows16<kRows>& c) {
+#pragma unroll
+  for (int step = 0; step < kRows / 16; ++step) {
+    AccumulatorAsA(a[step], c[2 * step], c[2 * step + 1]);
+  }
+}
+#endif
+
+// c = rows of a · tileᵀ.
+template <int kWidth, int kRows>
+__device__ __forceinline__ void ByRow(Rows16<kRows>& c, const bf16* a, const bf16* tile, int warp,
+                                      int lane) {
+  if constexpr (kGroupProduct<kWidth, kRows>) {
+#ifdef NSA_WGMMA
+    Pin(c);
+    BeginProducts();
+    EnqueueByRow(c, GroupTile(a, warp), tile);
+    CommitProducts();
+    WaitProducts();
+    Pin(c);
+#endif
+  } else {
+    WarpByRow<kWidth, kRows>(c, a, tile, warp, lane);
+  }
+}
+
+// x = rows of a · bᵀ and y = rows of c · dᵀ. use_x() runs once x is there, on a warp group while y
+// is still multiplied.
+template <int kWidth, int kRows, class UseX>
+__device__ __forceinline__ void TwoByRow(Rows16<kRows>& x, const bf16* a, const bf16* b,
+                                         Rows16<kRows>& y, const bf16* c, const bf16* d, int warp,
+                                         int lane, UseX use_x) {
+  if constexpr (kGroupProduct<kWidth, kRows>) {
+#ifdef NSA_WGMMA
+    Pin(x);
+    Pin(y);
+    BeginProducts();
+    EnqueueByRow(x, GroupTile(a, warp), b);
+    CommitProducts();
+    EnqueueByRow(y, GroupTile(c, warp), d);
+    CommitProducts();
+    WaitProducts<1>();
+    Pin(x);
+    use_x();
+    WaitProducts();
+    Pin(y);
+#endif
+  } else {
+    WarpByRow<kWidth, kRows>(x, a, b, warp, lane);
+    WarpByRow<kWidth, kRows>(y, c, d, warp, lane);
+    use_x();
+  }
+}
+
+// sum += c · tile.
+template <int kWidth, int kRows>
+__device__ __forceinline__ void Accumulate(Rows16<kWidth>& sum, const Rows16<kRows>& c,
+                                           const bf16* tile, int lane) {
+  if constexpr (kGroupProduct<kWidth, kRows>) {
+#ifdef NSA_WGMMA
+    uint32_t a[kRows / 16][4];
+    AsFragments<kRows>(a, c);
+    Pin(sum);
+    BeginProducts();
+    EnqueueAccumulate(sum, a, tile);
+    CommitProducts();
+    WaitProducts();
+    Pin(sum);
+#endif
+  } else {
+    WarpAccumulate<kWidth, kRows>(sum, c, tile, lane);
+  }
+}
+
+// The same, where make(step) makes 16 columns of c: c[2·step] and c[2·step + 1]. On a warp group
+// the matrix unit works on them while the next are made.
+template <int kWidth, int kRows, class Make>
+__device__ __forceinline__ void Accumulate(Rows16<kWidth>& sum, const Rows16<kRows>& c,
+                                           const bf16* tile, int lane, Make make) {
+  if constexpr (kGroupProduct<kWidth, kRows>) {
+#ifdef NSA_WGMMA
+    uint32_t a[kRows / 16][4];
+    const uint64_t b = Descriptor(tile);
+    Pin(sum);
+#pragma unroll
+    for (int step = 0; step < kRows / 16; ++step) {
+      make(step);
+      AccumulatorAsA(a[step], c[2 * step], c[2 * step + 1]);
+      BeginProducts();
+      ProductRegisters(sum, a[step], b + step * kRowStep);
+    }
+    CommitProducts();
+    WaitProducts();
+    Pin(sum);
+#endif
+  } else {
+    MakeAll<kRows>(make);
+    WarpAccumulate<kWidth, kRows>(sum, c, tile, lane);
+  }
+}
+
+// x += a · b and y += c · d, where make(step) makes the 16 columns of a and of c.
+template <int kWidth, int kRows, class Make>
+__device__ __forceinline__ void TwoAccumulate(Rows16<kWidth>& x, const Rows16<kRows>& a,
+                                              const bf16* b, Rows16<kWidth>& y,
+                                              const Rows16<kRows>& c, const bf16* d, int lane,
+                                              Make make) {
+  if constexpr (kGroupProduct<kWidth, kRows>) {
+#ifdef NSA_WGMMA
+    const uint64_t b_tile = Descriptor(b), d_tile = Descriptor(d);
+    uint32_t a_fragments[kRows / 16][4], c_fragments[kRows / 16][4];
+    Pin(x);
+    Pin(y);
+#pragma unroll
+    for (int step = 0; step < kRows / 16; ++step) {
+      make(step);
+      AccumulatorAsA(a_fragments[step], a[2 * step], a[2 * step + 1]);
+      AccumulatorAsA(c_fragments[step], c[2 * step], c[2 * step + 1]);
+      BeginProducts();
+      ProductRegisters(x, a_fragments[step], b_tile + step * kRowStep);
+      ProductRegisters(y, c_fragments[step], d_tile + step * kRowStep);
+    }
+    CommitProducts();
+    WaitProducts();
+    Pin(x);
+    Pin(y);
+#endif
+  } else {
+    MakeAll<kRows>(make);
+    WarpAccumulate<kWidth, kRows>(x, a, b, lane);
+    WarpAccumulate<kWidth, kRows>(y, c, d, lane);
+  }
+}
+
+}  // namespace nsa::cuda

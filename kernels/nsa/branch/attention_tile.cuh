@@ -1,0 +1,364 @@
+// What the CUDA kernels of the three attention branches share: the problem, who sees which key, and
+// how query rows are packed.
+//
+// A query tile is a few consecutive tokens times the h heads of one group: its rows share every
+// key, so one load of K and V serves up to 128 rows of the matrix unit, and a group of 6 heads
+// wastes 2 of them (21 tokens · 6 heads = 126 rows). Row r of a tile is head r % h of token r / h.
+// Keys come in tiles of 64.
+#pragma once
+
+#include "common/base/attention_scratch.h"
+#include "common/base/visibility.h"
+#include "kernels/cuda/util.cuh"
+#include "kernels/cuda/wgmma.cuh"
+
+namespace nsa::cuda {
+
+constexpr int kKeyTile = kScratchKeys;
+
+// Pointers and sizes of one call, by value to every kernel. Has the fields that a BranchRule wants.
+struct AttentionProblem {
+  int batch, seq_len, heads, groups, h;
+  int h_inverse;     // see QueryOf
+  int keys;          // rows of k and v a group: S, or S_cmp
+  int l, d, window;  // compressed, window
+  int l_sel, n_sel, sel_blocks;
+  int dk, dv;   // kernels are compiled for kD = max(dk, dv); the narrower one is padded with zeros
+                // in shared memory
+  float scale;  // of the logits
+  const bf16* q;         // [B, S, H, dk]
+  const bf16* k;         // [B, keys, G, dk]
+  const bf16* v;         // [B, keys, G, dv]
+  const int* blocks;     // [B, S, G, n], selected only
+  const int* doc_start;  // [B, S] or null
+};
+
+// Which token of a tile's row, row / h for rows below 256: an integer division takes some twenty
+// instructions.
+__host__ __device__ constexpr int HInverse(int h) { return (1 << 16) / h + 1; }
+__device__ __forceinline__ int QueryOf(const AttentionProblem& p, int row) {
+  return row * p.h_inverse >> 16;
+}
+
+// The first token of t's document.
+__device__ __forceinline__ int DocStart(const AttentionProblem& p, int b, int t) {
+  return p.doc_start == nullptr ? 0 : p.doc_start[int64_t{1} * b * p.seq_len + t];
+}
+
+// Keys that the query at t may see: for the selected branch before the choice of blocks is applied.
+template <Branch kBranch>
+__device__ __forceinline__ KeyRange KeysOf(const AttentionProblem& p, int b, int t) {
+  return BranchRule<kBranch>::Keys(p, t, DocStart(p, b, t));
+}
+
+// Loads rows [begin, begin + 64) of group g of k or v ([B, keys, G, width]); rows at and after
+// `end` and columns from `width` on become zero.
+template <int kD>
+__device__ __forceinline__ void LoadKeyTile(bf16* tile, const bf16* source, int width,
+                                            const AttentionProblem& p, int b, int g, int begin,
+                                            int end) {
+  constexpr int kChunks = Tile<kD>::kChunks;
+  const bf16* base = source + (int64_t{1} * b * p.keys * p.groups + g) * width;
+  for (int i = threadIdx.x; i < kKeyTile * kChunks; i += blockDim.x) {
+    const int row = i / kChunks, chunk = i % kChunks;
+    const bool valid = begin + row < end && chunk * 8 < width;
+    const bf16* from =
+        valid ? base + int64_t{1} * (begin + row) * p.groups * width + chunk * 8 : source;
+    CopyAsync16(Tile<kD>::At(tile, row, chunk), from, valid);
+  }
+}
+
+// Loads the rows of a query tile (tokens t0 … t0 + queries − 1, the h heads of group g); rows
+// behind them, up to `rows_padded`, become zero.
+template <int kD>
+__device__ __forceinline__ void LoadQueryTile(bf16* tile, const bf16* source, int width,
+                                              const AttentionProblem& p, int b, int g, int t0,
+                                              int queries, int rows_padded) {
+  constexpr int kChunks = Tile<kD>::kChunks;
+  const bf16* base = source + ((int64_t{1} * b * p.seq_len + t0) * p.heads + g * p.h) * width;
+  for (int i = threadIdx.x; i < rows_padded * kChunks; i += blockDim.x) {
+    const int row = i / kChunks, chunk = i % kChunks;
+    const int query = QueryOf(p, row), head = row - query * p.h;
+    CopyAsync16(Tile<kD>::At(tile, row, chunk), base + (query * p.heads + head) * width + chunk * 8,
+                query < queries && chunk * 8 < width);
+  }
+}
+
+// The key tiles that a query tile walks. Window and compressed: one run of keys. Selected: the
+// union of the tile's chosen blocks, ascending, with a mask of the queries that chose each.
+struct KeyTiles {
+  int first, last;  // keys, [first, last)
+  int tiles;
+  int parts;               // selected: tiles of a block
+  const int* union_ids;    // selected: block ids in shared memory
+  const uint32_t* takers;  // selected: bit q of takers[u]: query q of the tile chose union_ids[u]
+};
+
+struct KeyTile {
+  int begin, end;
+  uint32_t takers;  // all ones when every query may look
+};
+
+template <Branch kBranch>
+__device__ __forceinline__ KeyTile TileAt(const AttentionProblem& p, const KeyTiles& tiles, int i) {
+  if constexpr (kBranch == kSel) {
+    const int u = tiles.parts == 1 ? i : i / tiles.parts;
+    const int block = tiles.union_ids[u], from = block * p.l_sel;
+    const int begin = from + (i - u * tiles.parts) * kKeyTile;
+    const int end = min(min(begin + kKeyTile, from + p.l_sel), tiles.last);
+    return {begin, end, tiles.takers[u]};
+  } else {
+    const int begin = tiles.first + i * kKeyTile;
+    return {begin, min(begin + kKeyTile, tiles.last), 0xffffffffu};
+  }
+}
+
+// Shared memory for the union: block ids and takers, then the bit set that finds them.
+__host__ __device__ inline int UnionCapacity(int sel_blocks, int n_sel, int queries) {
+  return min(sel_blocks, n_sel * queries);
+}
+__host__ __device__ inline int UnionBytes(int sel_blocks, int n_sel, int queries) {
+  return RoundUp(8 * UnionCapacity(sel_blocks, n_sel, queries) + 8 * CeilDiv(sel_blocks, 32), 16);
+}
+
+// Builds the union of the blocks that tokens t0 … t0 + queries − 1 of group g chose. All threads
+// call it; ends with a barrier. Returns the number of blocks.
+__device__ inline int BuildUnion(const AttentionProblem& p, int b, int g, int t0, int queries,
+                                 int capacity, int* ids, uint32_t* takers, uint32_t* bits,
+                                 int* ranks) {
+  const int words = CeilDiv(p.sel_blocks, 32);
+  const int* rows = p.blocks + ((int64_t{1} * b * p.seq_len + t0) * p.groups + g) * p.n_sel;
+  const int64_t row_stride = int64_t{1} * p.groups * p.n_sel;
+  for (int i = threadIdx.x; i < words; i += blockDim.x) bits[i] = 0;
+  for (int i = threadIdx.x; i < capacity; i += blockDim.x) takers[i] = 0;
+  __syncthreads();
+  for (int i = threadIdx.x; i < queries * p.n_sel; i += blockDim.x) {
+    const int block = rows[(i / p.n_sel) * row_stride + i % p.n_sel];
+    if (block >= 0) atomicOr(&bits[block >> 5], 1u << (block & 31));
+  }
+  __syncthreads();
+  // ranks[w]: set bits before word w. One warp scans 32 words at a time.
+  if (threadIdx.x < kWarp) {
+    int before = 0;
+    for (int base = 0; base < words; base += kWarp) {
+      const int w = base + threadIdx.x;
+      const int count = w < words ? __popc(bits[w]) : 0;
+      int inclusive = count;
+      for (int offset = 1; offset < kWarp; offset <<= 1) {
+        const int other = __shfl_up_sync(0xffffffffu, inclusive, offset);
+        if (static_cast<int>(threadIdx.x) >= offset) inclusive += other;
+      }
+      if (w < words) ranks[w] = before + inclusive - count;
+      before += __shfl_sync(0xffffffffu, inclusive, kWarp - 1);
+    }
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < queries * p.n_sel; i += blockDim.x) {
+    const int query = i / p.n_sel;
+    const int block = rows[query * row_stride + i % p.n_sel];
+    if (block < 0) continue;
+    const int word = block >> 5;
+    const int u = ranks[word] + __popc(bits[word] & ((1u << (block & 31)) - 1));
+    ids[u] = block;
+    atomicOr(&takers[u], 1u << query);
+  }
+  const int last = words - 1;
+  const int total = ranks[last] + __popc(bits[last]);
+  __syncthreads();
+  return total;
+}
+
+// The key tiles of a query tile. `scratch` holds UnionBytes() for the selected branch.
+template <Branch kBranch>
+__device__ __forceinline__ KeyTiles PlanKeyTiles(const AttentionProblem& p, int b, int g, int t0,
+                                                 int queries, int queries_per_tile, void* scratch) {
+  KeyTiles tiles{};
+  tiles.last = KeysOf<kBranch>(p, b, t0 + queries - 1).end;
+  if constexpr (kBranch == kSel) {
+    const int capacity = UnionCapacity(p.sel_blocks, p.n_sel, queries_per_tile);
+    int* ids = static_cast<int*>(scratch);
+    auto* takers = reinterpret_cast<uint32_t*>(ids + capacity);
+    uint32_t* bits = takers + capacity;
+    int* ranks = reinterpret_cast<int*>(bits + CeilDiv(p.sel_blocks, 32));
+    const int blocks = BuildUnion(p, b, g, t0, queries, capacity, ids, takers, bits, ranks);
+    tiles.union_ids = ids;
+    tiles.takers = takers;
+    tiles.parts = CeilDiv(p.l_sel, kKeyTile);
+    tiles.tiles = blocks * tiles.parts;
+  } else {
+    // Both ends of a row's range rise with t, so the first and the last token bound them all.
+    tiles.first = KeysOf<kBranch>(p, b, t0).begin;
+    tiles.tiles = max(0, CeilDiv(tiles.last - tiles.first, kKeyTile));
+  }
+  return tiles;
+}
+
+// One of the two rows of a tile that a thread holds in its accumulators.
+struct Row {
+  bool valid;
+  int query;   // within the tile
+  int lo, hi;  // keys it sees
+  int64_t at;  // row of [B, S, H]
+};
+
+template <Branch kBranch>
+__device__ __forceinline__ Row RowAt(const AttentionProblem& p, int b, int g, int t0, int queries,
+                                     int r) {
+  Row row{};
+  row.query = QueryOf(p, r);
+  row.valid = row.query < queries;
+  if (!row.valid) return row;
+  const int t = t0 + row.query;
+  const KeyRange keys = KeysOf<kBranch>(p, b, t);
+  row.lo = keys.begin;
+  row.hi = keys.end;
+  row.at = (int64_t{1} * b * p.seq_len + t) * p.heads + g * p.h + r - row.query * p.h;
+  return row;
+}
+
+__device__ __forceinline__ bool Takes(const KeyTile& tile, const Row& row) {
+  return row.valid && ((tile.takers >> (row.query & 31)) & 1u) != 0;
+}
+
+// Keys of the tile that the row sees.
+__device__ __forceinline__ int KeysSeen(const KeyTile& tile, const Row& row) {
+  return Takes(tile, row) ? max(0, min(row.hi, tile.end) - max(row.lo, tile.begin)) : 0;
+}
+
+// Whether all rows of the warp, as far as they take the tile, see all its 64 keys: then no key
+// needs masking.
+__device__ __forceinline__ bool Inside(const KeyTile& tile, const Row (&rows)[2]) {
+  bool inside = tile.end - tile.begin == kKeyTile;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    inside = inside && (!rows[i].valid || (rows[i].lo <= tile.begin && rows[i].hi >= tile.end));
+  }
+  return __all_sync(0xffffffffu, inside);
+}
+
+// Logits of keys that their row does not see become −inf.
+__device__ __forceinline__ void HideUnseen(float (&logits)[kKeyTile / 8][4], const KeyTile& tile,
+                                           const Row (&rows)[2], int lane) {
+  if (Inside(tile, rows)) return;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    // One comparison for both ends: what lies before lo is a large number without a sign.
+    const int first = tile.begin + 2 * (lane & 3) - rows[i].lo;
+    const auto seen = static_cast<unsigned int>(max(0, min(rows[i].hi, tile.end) - rows[i].lo));
+#pragma unroll
+    for (int n = 0; n < kKeyTile / 8; ++n) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        if (static_cast<unsigned int>(first + n * 8 + e) >= seen) logits[n][2 * i + e] = -INFINITY;
+      }
+    }
+  }
+}
+
+// Which query tile a block of threads of a query-major kernel has, and which rows of it a thread.
+struct QueryTile {
+  int lane, warp;
+  int b, g;
+  int t0, queries;  // tokens t0 … t0 + queries − 1
+  int rows_padded;
+};
+
+// Blocks are ordered so that the last tiles of a sequence, which see the most keys, start first.
+__device__ __forceinline__ QueryTile QueryTileOf(const AttentionProblem& p, int queries_per_tile,
+                                                 int tiles_per_sequence) {
+  QueryTile tile{};
+  tile.lane = threadIdx.x % kWarp;
+  tile.warp = threadIdx.x / kWarp;
+  const int bg = blockIdx.x / tiles_per_sequence;
+  tile.b = bg / p.groups;
+  tile.g = bg % p.groups;
+  tile.t0 = (tiles_per_sequence - 1 - blockIdx.x % tiles_per_sequence) * queries_per_tile;
+  tile.queries = min(queries_per_tile, p.seq_len - tile.t0);
+  tile.rows_padded = blockDim.x / kWarp * 16;
+  return tile;
+}
+
+// The i-th of the two rows that a thread holds.
+template <Branch kBranch>
+__device__ __forceinline__ Row RowOf(const AttentionProblem& p, const QueryTile& tile, int i) {
+  return RowAt<kBranch>(p, tile.b, tile.g, tile.t0, tile.queries,
+                        tile.warp * 16 + tile.lane / 4 + 8 * i);
+}
+
+// Row `row` of bf16 rows that are `width` wide: one instruction, where elements would take four.
+__device__ __forceinline__ const bf16* RowPointer(const bf16* first, int row, int width) {
+  return reinterpret_cast<const bf16*>(reinterpret_cast<const char*>(first) +
+                                       int64_t{row} * (2 * width));
+}
+
+// Tiles of keys (and of values) that a query-major kernel has in shared memory. With three, while
+// one is multiplied the next is there and the one after that arrives, and there is one barrier a
+// tile. Heads of 128 have room for two, and a second barrier.
+template <int kD>
+constexpr int kKeyStages = kD > 64 ? 2 : 3;
+
+// The stages of keys and values of a query-major kernel. Which rows and columns of a tile a thread
+// copies is the same for every tile.
+template <Branch kBranch, int kD>
+struct KeyStages {
+  static constexpr int kStages = kKeyStages<kD>;
+  static constexpr int kElements = 2 * kStages * kKeyTile * kD;
+  static constexpr int kChunks = Tile<kD>::kChunks;
+
+  bf16* k;                      // kStages tiles
+  bf16* v;                      // kStages tiles
+  const bf16 *k_from, *v_from;  // the thread's column of row 0
+  int first_row;                // of key 0 in [B, keys, G]
+  int row, chunk;               // the first of the thread's rows
+  bool k_column, v_column;
+
+  __device__ __forceinline__ KeyStages(bf16* tiles, const AttentionProblem& p, const QueryTile& at)
+      : k(tiles),
+        v(tiles + kStages * kKeyTile * kD),
+        first_row(at.b * p.keys * p.groups + at.g),
+        row(threadIdx.x / kChunks),
+        chunk(threadIdx.x % kChunks),
+        k_column(chunk * 8 < p.dk),
+        v_column(chunk * 8 < p.dv) {
+    k_from = p.k + chunk * 8;
+    v_from = p.v + chunk * 8;
+  }
+
+  // Starts the copies of a tile; rows at and after its end become zero.
+  __device__ __forceinline__ void Load(const AttentionProblem& p, const KeyTiles& tiles, int i) {
+    if (i < tiles.tiles) {
+      const KeyTile tile = TileAt<kBranch>(p, tiles, i);
+      const int rows_apart = blockDim.x / kChunks;
+      bf16 *const k_tile = Keys(i), *const v_tile = Values(i);
+      for (int r = row; r < kKeyTile; r += rows_apart) {
+        const int key = tile.begin + r, from = first_row + key * p.groups;
+        const int to = r * kD + Tile<kD>::Swizzle(r, chunk) * 8;
+        const bool valid = key < tile.end;
+        CopyAsync16(k_tile + to, RowPointer(k_from, from, p.dk), valid && k_column);
+        CopyAsync16(v_tile + to, RowPointer(v_from, from, p.dv), valid && v_column);
+      }
+    }
+    CommitCopies();
+  }
+  __device__ __forceinline__ void Begin(const AttentionProblem& p, const KeyTiles& tiles) {
+    Load(p, tiles, 0);
+    if constexpr (kStages == 3) Load(p, tiles, 1);
+  }
+  // Before tile i is used: waits for it, which ends with a barrier.
+  __device__ __forceinline__ void Advance(const AttentionProblem& p, const KeyTiles& tiles, int i) {
+    if constexpr (kStages == 2) Load(p, tiles, i + 1);
+    WaitCopies<1>();
+    FenceTiles();
+    __syncthreads();
+    // All have done with tile i − 1, whose place this one takes.
+    if constexpr (kStages == 3) Load(p, tiles, i + 2);
+  }
+  // After tile i was used.
+  __device__ __forceinline__ void Release() {
+    if constexpr (kStages == 2) __syncthreads();
+  }
+  __device__ __forceinline__ bf16* Keys(int i) const { return k + i % kStages * kKeyTile * kD; }
+  __device__ __forceinline__ bf16* Values(int i) const { return v + i % kStages * kKeyTile * kD; }
+};
+
+}  // namespace nsa::cuda

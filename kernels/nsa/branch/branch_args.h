@@ -1,0 +1,39 @@
+// The arguments of a branch: softmax attention of every query over the keys that the branch lets it
+// see (common/base/visibility.h). The same for all branches, forward and backward.
+#pragma once
+
+#include <cstdint>
+
+#include "common/base/nsa_shape.h"
+#include "kernels/tensor.h"
+
+namespace nsa {
+
+// K is the number of keys in a sequence: S_cmp for the compressed branch, S for the others.
+struct BranchArgs {
+  NsaShape shape;
+  float scale = 0;        // 0 means 1/√dk
+  ConstTensor q;          // [B, S, H, dk], rotated
+  ConstTensor k;          // [B, K, G, dk], rotated, or what Compress wrote
+  ConstTensor v;          // [B, K, G, dv]
+  ConstTensor blocks;     // selected only: int32 [B, S, G, n], what SelectBlocks wrote
+  ConstTensor doc_start;  // optional int32 [B, S]: first token of t's document; without it 0
+  Tensor o;               // [B, S, H, dv], overwritten
+  Tensor lse;             // fp32 [B, S, H], natural log of the softmax's denominator, overwritten
+  Tensor keys_read;  // optional int64 [1]: keys read, once for the heads of a group; overwritten
+  // Selected only, optional: int64 [kSelectionStats], in SelectionStats' order, overwritten.
+  Tensor selection_stats;
+};
+
+struct BranchBackwardArgs {
+  NsaShape shape;
+  float scale = 0;
+  ConstTensor q, k, v, blocks, doc_start, o, lse;  // as in forward
+  ConstTensor d_o;                                 // [B, S, H, dv]
+  Tensor dq;  // [B, S, H, dk], overwritten, or added to when add_to_dq
+  Tensor dk;  // [B, K, G, dk], overwritten
+  Tensor dv;  // [B, K, G, dv], overwritten
+  bool add_to_dq = false;
+};
+
+}  // namespace nsa

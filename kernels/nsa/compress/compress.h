@@ -1,0 +1,92 @@
+// Compression φ: every block of l tokens becomes one compressed key (or value), at stride d.
+//
+//   y[b,i,g,:] = φ(x[b, i·d … i·d+l−1, g, :])            i = 0 … S_cmp−1        (NSA paper, eq. 7)
+//
+//   avg   φ(x) = (1/l) Σ_r x_r
+//   mlp   φ(x) = W2 · silu(W1 · u + b1) + b2,   u = (x_0 + pe_0 ‖ x_1 + pe_1 ‖ … ‖ x_{l−1} +
+//   pe_{l−1})
+//
+// The MLP is the paper's learnable φ with an intra-block position embedding pe: l·width → m →
+// width with m = width hidden units. Keys and values have parameters of their own; the G groups
+// share them. Keys are rotated (RoPE) before they are compressed.
+//
+// One call compresses one tensor: keys with width = dk, values with width = dv.
+// Gradients of x are overwritten, gradients of parameters are added to. Repeatable: every sum has a
+// fixed order that does not depend on the number of threads.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "common/base/nsa_shape.h"
+#include "kernels/exec.h"
+#include "kernels/tensor.h"
+
+namespace nsa {
+
+enum class Phi : uint8_t { kAvg, kMlp };
+
+// m, the hidden units of φ mlp.
+constexpr int64_t PhiHidden(int64_t width) { return width; }
+
+// Sizes of φ mlp's five parameters for one of keys or values, and how to initialise them: pe, w1
+// and b1 from U(±1/√(l·width)), w2 and b2 from U(±1/√m).
+struct PhiSizes {
+  int64_t pe, w1, b1, w2, b2;
+  int64_t total() const { return pe + w1 + b1 + w2 + b2; }
+};
+constexpr PhiSizes PhiSizesOf(int64_t l, int64_t width) {
+  const int64_t m = PhiHidden(width);
+  return {l * width, m * l * width, m, width * m, width};
+}
+
+// Parameters of φ mlp; all empty for avg.
+struct PhiParams {
+  ConstTensor pe;  // [l, width]
+  ConstTensor w1;  // [m, l, width]: (out, in) with in = r·width + c
+  ConstTensor b1;  // [m]
+  ConstTensor w2;  // [width, m]
+  ConstTensor b2;  // [width]
+};
+
+// Gradients of PhiParams, fp32, added to.
+struct PhiGrads {
+  Tensor pe, w1, b1, w2, b2;
+};
+
+struct CompressArgs {
+  NsaShape shape;
+  int32_t width = 0;  // dk or dv
+  Phi phi = Phi::kAvg;
+  ConstTensor x;     // [B, S, G, width]
+  PhiParams params;  // mlp only
+  Tensor hidden;     // mlp only: [B, S_cmp, G, m], W1·u + b1, overwritten, for backward
+  Tensor y;          // [B, S_cmp, G, width], overwritten; empty when S < l
+};
+
+struct CompressBackwardArgs {
+  NsaShape shape;
+  int32_t width = 0;
+  Phi phi = Phi::kAvg;
+  ConstTensor x;       // mlp only: as in forward
+  PhiParams params;    // mlp only
+  ConstTensor hidden;  // mlp only: what forward wrote
+  ConstTensor dy;      // [B, S_cmp, G, width]
+  Tensor d_hidden;     // mlp only: [B, S_cmp, G, m], workspace
+  Tensor dx;           // [B, S, G, width], overwritten
+  PhiGrads grads;      // mlp only, added to
+};
+
+// Errors: InvalidArgument when the shape is outside its limits or a tensor differs from its shape.
+absl::Status Compress(const Exec& exec, const CompressArgs& args);
+absl::Status CompressBackward(const Exec& exec, const CompressBackwardArgs& args);
+
+}  // namespace nsa
+
+// The same on a GPU (compress.cu); the functions above have checked the arguments.
+namespace nsa::cuda {
+
+absl::Status Compress(const Exec& exec, const CompressArgs& args);
+absl::Status CompressBackward(const Exec& exec, const CompressBackwardArgs& args);
+
+}  // namespace nsa::cuda

@@ -1,0 +1,196 @@
+// Gate on CUDA: a warp has 16 (token, group) rows at a time. Bound by memory: the branch outputs
+// are read once and the combination written once. The MLP runs on the matrix unit (gate_mlp.cuh);
+// the backward pass is in gate_backward.cu. Sums over rows go to one partial sum for each of a
+// constant number of blocks, added in order.
+#include <type_traits>
+
+#include "kernels/nsa/gate/gate.h"
+#include "kernels/nsa/gate/gate_launch.cuh"
+
+namespace nsa::cuda {
+namespace {
+
+constexpr int kStatFields = 8;
+
+// Statistics of a lane's rows, in GateStats' order; means are sums until GateStatsKernel divides
+// them.
+struct Stats {
+  float v[kStatFields] = {0, INFINITY, 0, 0, 0, 0, 0, 0};
+
+  template <int kN>
+  __device__ __forceinline__ void Add(const GateProblem& p, const float (&gate)[kN]) {
+    float total = 0, entropy = 0, most = 0;
+#pragma unroll
+    for (int c = 0; c < kN; ++c) total += gate[c];
+#pragma unroll
+    for (int c = 0; c < kN; ++c) {
+      const float share = total > 0 ? gate[c] / total : 1.0f / kN;
+      if (share > 0) entropy -= share * logf(share);
+      most = fmaxf(most, share);
+#pragma unroll
+      for (int id = 0; id < 3; ++id) v[5 + id] += p.branch_id[c] == id ? share : 0.0f;
+    }
+    v[0] += entropy;
+    v[1] = fminf(v[1], entropy);
+    v[2] += most;
+    v[3] = fmaxf(v[3], most);
+    v[4] += entropy < 0.1f && most > 0.95f ? 1.0f : 0.0f;
+  }
+};
+
+__device__ __forceinline__ float CombineField(int field, float a, float b) {
+  return field == 1 ? fminf(a, b) : field == 3 ? fmaxf(a, b) : a + b;
+}
+
+// o of the block's rows: their memory is one run of chunks of 8 elements, kBatch of which a thread
+// has under way at a time.
+template <int kN>
+__device__ __forceinline__ void Combine(const GateProblem& p,
+                                        const float (&gates)[kGateBlockRows][4], int64_t row0,
+                                        int rows, bf16* o) {
+  constexpr int kBatch = 3, kThreads = kGateWarps * kWarp;
+  const int per_row = p.h * p.dv / 8, total = rows * per_row;
+  const int64_t first = row0 * per_row;
+  for (int base = threadIdx.x; base < total; base += kBatch * kThreads) {
+    uint4 in[kBatch][kN];
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      const int i = min(base + j * kThreads, total - 1);
+#pragma unroll
+      for (int c = 0; c < kN; ++c) {
+        in[j][c] = __ldg(reinterpret_cast<const uint4*>(p.branch[c]) + first + i);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      const int i = base + j * kThreads;
+      if (i >= total) break;
+      const float(&gate)[4] = gates[i / per_row];
+      Float8 sum{};
+#pragma unroll
+      for (int c = 0; c < kN; ++c) {
+        const Float8 x = AsFloats(in[j][c]);
+#pragma unroll
+        for (int e = 0; e < 8; ++e) sum.v[e] = fmaf(gate[c], x.v[e], sum.v[e]);
+      }
+      Store8(o + (first + i) * 8, sum);
+    }
+  }
+}
+
+// A block has up to eight groups of 16 rows at a time: a warp each for the gates, all of them
+// together for the combination.
+template <int kDk, int kN>
+__global__ void __launch_bounds__(kGateWarps* kWarp)
+    GateKernel(GateProblem p, float* gates, bf16* o, float* partial_stats) {
+  __shared__ GateParameters<kDk, kN> m;
+  __shared__ float row_gates[kGateBlockRows][4];
+  m.Load(p);
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const GroupRange range = GroupsOf(p);
+  Stats stats;
+  for (int64_t base = range.begin; base < range.end; base += kGateWarps) {
+    const int64_t row0 = base * kGateRows;
+    const int rows = RowsFrom(p, range, base);
+    if (warp * kGateRows < rows) {
+      GateMeans<kDk> x;
+      LoadMeans<kDk>(p, row0 + warp * kGateRows, lane, x);
+      GateUnits<kDk> before;
+      HiddenUnits<kDk, kN>(m, x, lane, before);
+      RowGates<kN> gate;
+      EvaluateGates<kDk, kN>(m, p.sigmoid, before, lane, gate);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int row = warp * kGateRows + lane / 4 + 8 * i;
+        if ((lane & 3) != 0 || row >= rows) continue;
+#pragma unroll
+        for (int c = 0; c < kN; ++c) {
+          row_gates[row][c] = gate[i][c];
+          gates[(row0 + row) * kN + c] = gate[i][c];
+        }
+        if (partial_stats != nullptr) stats.Add<kN>(p, gate[i]);
+      }
+    }
+    __syncthreads();
+    Combine<kN>(p, row_gates, row0, rows, o);
+    __syncthreads();
+  }
+  if (partial_stats == nullptr) return;
+  // Over the lanes by a fixed tree, then over the warps in order.
+  float* warp_stats = &row_gates[0][0];
+#pragma unroll
+  for (int field = 0; field < kStatFields; ++field) {
+    float value = stats.v[field];
+    for (int offset = 4; offset < kWarp; offset <<= 1) {
+      value = CombineField(field, value, __shfl_xor_sync(0xffffffffu, value, offset));
+    }
+    if (lane == 0) warp_stats[warp * kStatFields + field] = value;
+  }
+  __syncthreads();
+  if (threadIdx.x >= kStatFields) return;
+  float value = warp_stats[threadIdx.x];
+  for (int from = 1; from < kGateWarps; ++from) {
+    value = CombineField(threadIdx.x, value, warp_stats[from * kStatFields + threadIdx.x]);
+  }
+  partial_stats[blockIdx.x * kStatFields + threadIdx.x] = value;
+}
+
+// One warp a field; lanes take every 32nd partial, then a fixed tree.
+__global__ void GateStatsKernel(const float* partial, int count, float rows, float* stats) {
+  const int field = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  float value = field == 1 ? INFINITY : 0.0f;
+  for (int i = lane; i < count; i += kWarp)
+    value = CombineField(field, value, partial[i * kStatFields + field]);
+  for (int offset = 16; offset > 0; offset >>= 1) {
+    value = CombineField(field, value, __shfl_xor_sync(0xffffffffu, value, offset));
+  }
+  if (lane == 0) stats[field] = field == 1 || field == 3 ? value : value / rows;
+}
+
+// dq[row, a, :] += dq_mean[row, :] / h, eight elements a thread.
+__global__ void AddMeanGradientKernel(const bf16* mean, bf16* dq, int h, int width,
+                                      int64_t chunks) {
+  const int64_t i = int64_t{1} * blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= chunks) return;
+  const int64_t row = i / width / h;
+  const Float8 x = Load8(mean + (row * width + i % width) * 8);
+  Float8 y = Load8(dq + i * 8);
+#pragma unroll
+  for (int e = 0; e < 8; ++e) y.v[e] += x.v[e] / h;
+  Store8(dq + i * 8, y);
+}
+
+}  // namespace
+
+int64_t GateWorkspaceBytes(const NsaShape& shape) {
+  const int64_t stats = int64_t{1} * kGateBlocks * kStatFields;
+  return 4 * std::max(stats, kGateBlocks * GateParameterFloats(shape.d_k, 3));
+}
+
+absl::Status Gate(const Exec& exec, const GateArgs& args) {
+  int branches = 0;
+  const GateProblem p = GateProblemOf(args, &branches);
+  NSA_ASSIGN_OR_RETURN(void* const workspace,
+                       WorkspaceOf(exec, GateWorkspaceBytes(args.shape), "gate"));
+  float* partial = args.gate_stats.wanted() ? static_cast<float*>(workspace) : nullptr;
+  NSA_RETURN_IF_ERROR(ForGate(args.shape.d_k, branches, [&](auto dk, auto n) -> absl::Status {
+    GateKernel<decltype(dk)::value, decltype(n)::value>
+        <<<kGateBlocks, kGateWarps * kWarp, 0, StreamOf(exec)>>>(p, DataOf<float>(args.gates),
+                                                                 DataOf<bf16>(args.o), partial);
+    return CheckLaunch("gate");
+  }));
+  if (partial == nullptr) return absl::OkStatus();
+  GateStatsKernel<<<1, kStatFields * kWarp, 0, StreamOf(exec)>>>(
+      partial, kGateBlocks, static_cast<float>(p.rows), DataOf<float>(args.gate_stats));
+  return CheckLaunch("gate_stats");
+}
+
+absl::Status AddMeanGradient(const Exec& exec, const AddMeanGradientArgs& args) {
+  const int64_t chunks = args.shape.q_size() / 8;
+  AddMeanGradientKernel<<<GridFor(chunks, 256), 256, 0, StreamOf(exec)>>>(
+      DataOf<bf16>(args.dq_mean), DataOf<bf16>(args.dq), args.shape.heads_per_group(),
+      args.shape.d_k / 8, chunks);
+  return CheckLaunch("add_mean_gradient");
+}
+
+}  // namespace nsa::cuda

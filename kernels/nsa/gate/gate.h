@@ -1,0 +1,105 @@
+// Gate: how much of each branch a token takes, one gate a branch for the heads of a group.
+//
+//   x[b,t,g,:] = mean over the h heads of group g of q[b,t,:,:]          (q BEFORE RoPE)
+//   z          = fc2.w · silu(fc1.w · x + fc1.b) + fc2.b                 (one logit a branch)
+//   gate       = softmax(z)  or  sigmoid(z)
+//   o[b,t,a,:] = Σ_branches gate[b,t,g,branch] · o_branch[b,t,a,:]       g = a / h     (eq. 5)
+//
+// Branches are ordered [cmp, sel, win]; those without memory are absent, n_b are present. Gates and
+// fc2 have a row for each present branch, in that order. n_b ≥ 2: one branch needs no gate.
+// Gradients of parameters are added to, all others overwritten. Repeatable: parameter gradients are
+// summed over fixed chunks of rows in order.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "absl/status/status.h"
+#include "common/base/nsa_shape.h"
+#include "kernels/exec.h"
+#include "kernels/tensor.h"
+
+namespace nsa {
+
+enum class GateKind : uint8_t { kSoftmax, kSigmoid };
+
+// Hidden units of the gate's MLP.
+constexpr int64_t GateHidden(int64_t d_k) { return d_k / 2; }
+
+struct GateParams {
+  ConstTensor fc1_w;  // [dk/2, dk]     initialise from U(±1/√dk)
+  ConstTensor fc1_b;  // [dk/2]         initialise from U(±1/√dk)
+  ConstTensor fc2_w;  // [n_b, dk/2]    initialise from U(±0.1·√(6/(dk/2 + n_b)))
+  ConstTensor fc2_b;  // [n_b]          initialise with 0
+};
+
+// Gradients of GateParams, fp32, added to.
+struct GateGrads {
+  Tensor fc1_w, fc1_b, fc2_w, fc2_b;
+};
+
+// gate_stats: fp32 [kGateStats], over the (token, group) rows of one call. They describe a row's
+// shares gate_c / Σ gate (which are the gates themselves under softmax).
+inline constexpr int kGateStats = 8;
+struct GateStats {
+  float entropy_mean = 0;    // nats; ln n_b when the branches share equally
+  float entropy_min = 0;     // smallest of a row
+  float max_gate_mean = 0;   // mean of the rows' largest share
+  float max_gate_max = 0;    // largest of all
+  float collapse_ratio = 0;  // share of rows with entropy < 0.1 and a share > 0.95
+  std::array<float, 3> branch_share = {0, 0, 0};  // mean share of [cmp, sel, win]; 0 when absent
+};
+
+// Reads what Gate() wrote, on the host.
+GateStats ReadGateStats(std::span<const float> values);
+
+struct GateArgs {
+  NsaShape shape;
+  GateKind kind = GateKind::kSoftmax;
+  ConstTensor q;  // [B, S, H, dk], not rotated
+  GateParams params;
+  std::array<ConstTensor, 3> o_branch;  // [cmp, sel, win], each [B, S, H, dv] or absent
+  Tensor gates;                         // fp32 [B, S, G, n_b], overwritten
+  Tensor o;                             // [B, S, H, dv], overwritten
+  Tensor gate_stats;                    // optional fp32 [kGateStats], overwritten
+};
+
+struct GateBackwardArgs {
+  NsaShape shape;
+  GateKind kind = GateKind::kSoftmax;
+  ConstTensor q;
+  GateParams params;
+  std::array<ConstTensor, 3> o_branch;
+  ConstTensor gates;                 // what forward wrote
+  ConstTensor d_o;                   // [B, S, H, dv]
+  std::array<Tensor, 3> d_o_branch;  // [B, S, H, dv] for each present branch, overwritten
+  Tensor dq_mean;   // [B, S, G, dk], gradient of x, overwritten; each head gets 1/h of it
+  GateGrads grads;  // added to
+};
+
+// dq[b,t,a,:] += dq_mean[b,t,g,:] / h for the heads a of group g: the gate's part of q's gradient,
+// once the branches' part has been rotated back.
+struct AddMeanGradientArgs {
+  NsaShape shape;
+  ConstTensor dq_mean;  // [B, S, G, dk]
+  Tensor dq;            // [B, S, H, dk], added to
+};
+
+// Errors: InvalidArgument when the shape is outside its limits or a tensor differs from its shape.
+absl::Status Gate(const Exec& exec, const GateArgs& args);
+absl::Status GateBackward(const Exec& exec, const GateBackwardArgs& args);
+absl::Status AddMeanGradient(const Exec& exec, const AddMeanGradientArgs& args);
+
+}  // namespace nsa
+
+// The same on a GPU (gate.cu, gate_backward.cu); the functions above have checked the arguments.
+namespace nsa::cuda {
+
+absl::Status Gate(const Exec& exec, const GateArgs& args);
+absl::Status GateBackward(const Exec& exec, const GateBackwardArgs& args);
+absl::Status AddMeanGradient(const Exec& exec, const AddMeanGradientArgs& args);
+// Bytes of Exec::workspace that GateBackward needs.
+int64_t GateWorkspaceBytes(const NsaShape& shape);
+
+}  // namespace nsa::cuda

@@ -1,0 +1,77 @@
+// Host side of the gate's kernels, and how rows are shared among blocks.
+#pragma once
+
+#include <algorithm>
+#include <type_traits>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/vector.cuh"
+#include "kernels/nsa/gate/gate.h"
+#include "kernels/nsa/gate/gate_mlp.cuh"
+
+namespace nsa::cuda {
+
+// A constant, so that the order of sums over rows does not depend on the GPU: four blocks for each
+// of 128 multiprocessors.
+constexpr int kGateBlocks = 512;
+
+struct GroupRange {
+  int64_t begin, end;  // groups of kGateRows rows
+};
+__device__ __forceinline__ GroupRange GroupsOf(const GateProblem& p) {
+  const int64_t groups = CeilDiv64(p.rows, kGateRows);
+  return {groups * blockIdx.x / gridDim.x, groups * (blockIdx.x + 1) / gridDim.x};
+}
+
+// Rows of a block that begins with group `base`.
+__device__ __forceinline__ int RowsFrom(const GateProblem& p, const GroupRange& range,
+                                        int64_t base) {
+  const int64_t groups = min(int64_t{kGateWarps}, range.end - base);
+  return static_cast<int>(min(groups * kGateRows, p.rows - base * kGateRows));
+}
+
+// Floats of the gradients of fc1_w, fc1_b, fc2_w, fc2_b, in this order.
+inline int64_t GateParameterFloats(int64_t dk, int64_t n) {
+  const int64_t hidden = GateHidden(dk);
+  return hidden * (dk + 1) + n * (hidden + 1);
+}
+
+template <class Args>
+GateProblem GateProblemOf(const Args& args, int* branches) {
+  const NsaShape& s = args.shape;
+  GateProblem p{};
+  p.rows = int64_t{1} * s.batch * s.seq_len * s.n_kv_groups;
+  p.h = s.heads_per_group(), p.dv = s.d_v;
+  p.sigmoid = args.kind == GateKind::kSigmoid;
+  p.q = DataOf<bf16>(args.q);
+  p.fc1_w = DataOf<bf16>(args.params.fc1_w), p.fc1_b = DataOf<bf16>(args.params.fc1_b);
+  p.fc2_w = DataOf<bf16>(args.params.fc2_w), p.fc2_b = DataOf<bf16>(args.params.fc2_b);
+  *branches = 0;
+  for (int c = 0; c < 3; ++c) {
+    if (!args.o_branch[c].wanted()) continue;
+    p.branch_id[*branches] = c;
+    p.branch[(*branches)++] = DataOf<bf16>(args.o_branch[c]);
+  }
+  return p;
+}
+
+// Calls run(dk, n) with two integral constants: the width of keys and the number of branches.
+template <class Run>
+absl::Status ForGate(int dk, int branches, Run run) {
+  const auto with_n = [&](auto width) -> absl::Status {
+    return branches == 2 ? run(width, std::integral_constant<int, 2>())
+                         : run(width, std::integral_constant<int, 3>());
+  };
+  switch (dk) {
+    case 16:
+      return with_n(std::integral_constant<int, 16>());
+    case 32:
+      return with_n(std::integral_constant<int, 32>());
+    case 64:
+      return with_n(std::integral_constant<int, 64>());
+    default:
+      return with_n(std::integral_constant<int, 128>());
+  }
+}
+
+}  // namespace nsa::cuda

@@ -1,0 +1,51 @@
+// How an NSA layer lays out the memory that its caller owns: what forward saves for backward, what
+// backward works in, and the scratch memory of the kernels on a GPU. Functions of the config alone.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "common/base/attention_scratch.h"
+#include "common/base/branch.h"
+#include "kernels/nsa/layer/layer_config.h"
+#include "kernels/tensor.h"
+
+namespace nsa {
+
+// Views into the bytes of `saved`; tensors of absent branches are empty.
+struct NsaLayerSaved {
+  Tensor q;                           // [B, S, H, dk], rotated
+  std::array<Tensor, kBranches> k;    // [B, S, G, dk], rotated
+  std::array<Tensor, kBranches> o;    // [B, S, H, dv], when has_gate()
+  std::array<Tensor, kBranches> lse;  // fp32 [B, S, H]
+  Tensor k_cmp, v_cmp;                // [B, S_cmp, G, dk or dv]; k_cmp also for sel without cmp
+  Tensor phi_k_hidden, phi_v_hidden;  // [B, S_cmp, G, m], when has_phi()
+  Tensor blocks;                      // int32 [B, S, G, n]
+  Tensor gates;                       // fp32 [B, S, G, n_b], when has_gate()
+};
+
+// Bytes that `saved` and `workspace` must have (uint8 tensors, 16-byte aligned).
+int64_t NsaLayerSavedBytes(const NsaLayerConfig& config);
+int64_t NsaLayerWorkspaceBytes(const NsaLayerConfig& config);
+
+// The layout of `saved`, e.g. to look at the chosen blocks. `saved` has NsaLayerSavedBytes().
+NsaLayerSaved LayoutSaved(const NsaLayerConfig& config, const Tensor& saved);
+
+// The layout of `workspace`, in backward only; nothing lives in it between calls.
+struct NsaLayerWorkspace {
+  std::array<Tensor, kBranches> d_o;  // [B, S, H, dv], when has_gate()
+  Tensor dq_mean;                     // [B, S, G, dk], when has_gate()
+  Tensor dk_cmp, dv_cmp;              // [B, S_cmp, G, dk or dv]
+  Tensor d_hidden;                    // [B, S_cmp, G, m], φ mlp of keys, then of values
+};
+NsaLayerWorkspace LayoutWorkspace(const NsaLayerConfig& config, const Tensor& workspace);
+
+// Where NsaLayerBackward leaves the gate's part of q's gradient when its arguments say `rotated`:
+// [B, S, G, dk] within `workspace`, empty without a gate.
+Tensor LayoutMeanGradient(const NsaLayerConfig& config, const Tensor& workspace);
+
+// Exec::workspace on a GPU. Kernels that run beside others have a part each; all else in the layer
+// begins at 0 and runs alone.
+LayerScratch PlanScratch(const NsaLayerConfig& config);
+
+}  // namespace nsa

@@ -1,0 +1,324 @@
+#include "kernels/nsa/layer/nsa_layer.h"
+
+#include "absl/strings/str_format.h"
+#include "common/base/status.h"
+#include "kernels/check.h"
+#include "kernels/cuda/side.h"
+#include "kernels/nn/copy.h"
+#include "kernels/nsa/branch/compressed_attention.h"
+#include "kernels/nsa/branch/selected_attention.h"
+#include "kernels/nsa/branch/window_attention.h"
+#include "kernels/nsa/layer/check_branches.h"
+#include "kernels/nsa/layer/rotation.h"
+#include "kernels/nsa/select/select_blocks.h"
+
+namespace nsa {
+namespace {
+
+Tensor Prefix(const Tensor& tensor, int64_t size) { return {tensor.data, size, tensor.dtype}; }
+
+absl::Status CheckBytes(const char* name, const Tensor& bytes, int64_t size) {
+  NSA_RETURN_IF_ERROR(CheckTensor(name, bytes, size, DType::kU8, "bytes of the config"));
+  if (reinterpret_cast<uintptr_t>(bytes.data) % 16 != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: address %p (16-byte aligned); align it", name, bytes.data));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Check(const Exec& exec, const NsaLayerArgs& args) {
+  const NsaLayerConfig& config = args.config;
+  const NsaShape& shape = config.shape;
+  NSA_RETURN_IF_ERROR(config.Validate());
+  NSA_RETURN_IF_ERROR(CheckTensor("q", args.q, shape.q_size(), config.dtype, "B·S·H·dk"));
+  if (!args.rotated) {
+    NSA_RETURN_IF_ERROR(CheckBranches("k", config, args.k, shape.k_size(), "B·S·G·dk"));
+  }
+  NSA_RETURN_IF_ERROR(CheckBranches("v", config, args.v, shape.v_size(), "B·S·G·dv"));
+  NSA_RETURN_IF_ERROR(CheckBytes("saved", args.saved, NsaLayerSavedBytes(config)));
+  NSA_RETURN_IF_ERROR(CheckBytes("workspace", args.workspace, NsaLayerWorkspaceBytes(config)));
+  NSA_RETURN_IF_ERROR(CheckTensor("o", args.o, shape.o_size(), config.dtype, "B·S·H·dv"));
+  NSA_RETURN_IF_ERROR(CheckOptional("keys_read", args.keys_read, kBranches, DType::kI64, "3"));
+  NSA_RETURN_IF_ERROR(CheckDocStart(exec, shape, args.doc_start));
+  return CheckBackend(exec, "attention", config.dtype);
+}
+
+absl::Status Check(const Exec& exec, const NsaLayerBackwardArgs& args) {
+  const NsaLayerConfig& config = args.config;
+  const NsaShape& shape = config.shape;
+  NSA_RETURN_IF_ERROR(config.Validate());
+  NSA_RETURN_IF_ERROR(CheckTensor("q", args.q, shape.q_size(), config.dtype, "B·S·H·dk"));
+  NSA_RETURN_IF_ERROR(CheckBranches("v", config, args.v, shape.v_size(), "B·S·G·dv"));
+  NSA_RETURN_IF_ERROR(CheckTensor("o", args.o, shape.o_size(), config.dtype, "B·S·H·dv"));
+  NSA_RETURN_IF_ERROR(CheckBytes("saved", args.saved, NsaLayerSavedBytes(config)));
+  NSA_RETURN_IF_ERROR(CheckBytes("workspace", args.workspace, NsaLayerWorkspaceBytes(config)));
+  NSA_RETURN_IF_ERROR(CheckTensor("d_o", args.d_o, shape.o_size(), config.dtype, "B·S·H·dv"));
+  NSA_RETURN_IF_ERROR(CheckTensor("dq", args.dq, shape.q_size(), config.dtype, "B·S·H·dk"));
+  NSA_RETURN_IF_ERROR(CheckBranches("dk", config, args.dk, shape.k_size(), "B·S·G·dk"));
+  NSA_RETURN_IF_ERROR(CheckBranches("dv", config, args.dv, shape.v_size(), "B·S·G·dv"));
+  NSA_RETURN_IF_ERROR(CheckDocStart(exec, shape, args.doc_start));
+  return CheckBackend(exec, "attention_backward", config.dtype);
+}
+
+// --- forward, in the order of the header ---
+
+// A branch's output: where the gate reads it, or the layer's when there is no gate.
+Tensor OutputOf(const NsaLayerArgs& args, const NsaLayerSaved& saved, Branch branch) {
+  return args.config.has_gate() ? saved.o[branch] : args.o;
+}
+
+Tensor KeysReadOf(const NsaLayerArgs& args, Branch branch) {
+  if (!args.keys_read.wanted()) return {};
+  return {static_cast<int64_t*>(args.keys_read.data) + branch, 1, DType::kI64};
+}
+
+absl::Status RotateAll(const Exec& exec, const NsaLayerArgs& args, const NsaLayerSaved& saved) {
+  const NsaShape& shape = args.config.shape;
+  NSA_RETURN_IF_ERROR(Rotate(exec, args.config, shape.n_heads, false, args.q, saved.q));
+  for (int c = 0; c < kBranches; ++c) {
+    if (!args.config.branches[c]) continue;
+    NSA_RETURN_IF_ERROR(Rotate(exec, args.config, shape.n_kv_groups, false, args.k[c], saved.k[c]));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CompressAll(const Exec& exec, const NsaLayerArgs& args, const NsaLayerSaved& saved) {
+  const NsaLayerConfig& config = args.config;
+  const NsaShape& shape = config.shape;
+  if (config.has(kCmp)) {
+    NSA_RETURN_IF_ERROR(Compress(exec, {.shape = shape,
+                                        .width = shape.d_k,
+                                        .phi = config.phi,
+                                        .x = saved.k[kCmp],
+                                        .params = args.params.phi_k,
+                                        .hidden = saved.phi_k_hidden,
+                                        .y = saved.k_cmp}));
+    return Compress(exec, {.shape = shape,
+                           .width = shape.d_v,
+                           .phi = config.phi,
+                           .x = args.v[kCmp],
+                           .params = args.params.phi_v,
+                           .hidden = saved.phi_v_hidden,
+                           .y = saved.v_cmp});
+  }
+  if (!config.has(kSel)) return absl::OkStatus();
+  return Compress(
+      exec,
+      {.shape = shape, .width = shape.d_k, .phi = Phi::kAvg, .x = saved.k[kSel], .y = saved.k_cmp});
+}
+
+absl::Status CompressedBranch(const Exec& exec, const NsaLayerArgs& args,
+                              const NsaLayerSaved& saved) {
+  return CompressedAttention(exec, {.shape = args.config.shape,
+                                    .q = saved.q,
+                                    .k = saved.k_cmp,
+                                    .v = saved.v_cmp,
+                                    .doc_start = args.doc_start,
+                                    .o = OutputOf(args, saved, kCmp),
+                                    .lse = saved.lse[kCmp],
+                                    .keys_read = KeysReadOf(args, kCmp)});
+}
+
+absl::Status SelectedBranch(const Exec& exec, const NsaLayerArgs& args,
+                            const NsaLayerSaved& saved) {
+  NSA_RETURN_IF_ERROR(SelectBlocks(exec, {.shape = args.config.shape,
+                                          .q = saved.q,
+                                          .k = saved.k_cmp,
+                                          .lse = saved.lse[kCmp],
+                                          .doc_start = args.doc_start,
+                                          .blocks = saved.blocks}));
+  return SelectedAttention(exec, {.shape = args.config.shape,
+                                  .q = saved.q,
+                                  .k = saved.k[kSel],
+                                  .v = args.v[kSel],
+                                  .blocks = saved.blocks,
+                                  .doc_start = args.doc_start,
+                                  .o = OutputOf(args, saved, kSel),
+                                  .lse = saved.lse[kSel],
+                                  .keys_read = KeysReadOf(args, kSel),
+                                  .selection_stats = args.selection_stats});
+}
+
+absl::Status WindowBranch(const Exec& exec, const NsaLayerArgs& args, const NsaLayerSaved& saved) {
+  return WindowAttention(exec, {.shape = args.config.shape,
+                                .q = saved.q,
+                                .k = saved.k[kWin],
+                                .v = args.v[kWin],
+                                .doc_start = args.doc_start,
+                                .o = OutputOf(args, saved, kWin),
+                                .lse = saved.lse[kWin],
+                                .keys_read = KeysReadOf(args, kWin)});
+}
+
+absl::Status CombineBranches(const Exec& exec, const NsaLayerArgs& args,
+                             const NsaLayerSaved& saved) {
+  return Gate(exec, {.shape = args.config.shape,
+                     .kind = args.config.gate,
+                     .q = args.q,
+                     .params = args.params.gate,
+                     .o_branch = {saved.o[kCmp], saved.o[kSel], saved.o[kWin]},
+                     .gates = saved.gates,
+                     .o = args.o,
+                     .gate_stats = args.gate_stats});
+}
+
+// Absent branches read nothing.
+absl::Status ZeroKeysRead(const Exec& exec, const Tensor& keys_read) {
+  return keys_read.wanted() ? Zero(exec, keys_read) : absl::OkStatus();
+}
+
+// --- backward, in reverse order ---
+
+struct BackwardState {
+  NsaLayerSaved saved;
+  NsaLayerWorkspace workspace;
+  LayerScratch scratch;
+  bool dq_written = false;  // the first branch overwrites dq, the others add to it
+};
+
+// Exec::workspace from `begin` on.
+Exec WithScratch(Exec exec, int64_t begin) {
+  if (exec.workspace != nullptr) {
+    exec.workspace = static_cast<std::byte*>(exec.workspace) + begin;
+    exec.workspace_bytes -= begin;
+  }
+  return exec;
+}
+
+absl::Status CombineBackward(const Exec& exec, const NsaLayerBackwardArgs& args,
+                             const BackwardState& state) {
+  const NsaLayerSaved& saved = state.saved;
+  return GateBackward(exec, {.shape = args.config.shape,
+                             .kind = args.config.gate,
+                             .q = args.q,
+                             .params = args.params.gate,
+                             .o_branch = {saved.o[kCmp], saved.o[kSel], saved.o[kWin]},
+                             .gates = saved.gates,
+                             .d_o = args.d_o,
+                             .d_o_branch = state.workspace.d_o,
+                             .dq_mean = state.workspace.dq_mean,
+                             .grads = args.grads.gate});
+}
+
+// Fills what the branches' backward arguments have in common.
+BranchBackwardArgs BranchBackward(const NsaLayerBackwardArgs& args, BackwardState* state,
+                                  Branch branch) {
+  const bool gated = args.config.has_gate();
+  BranchBackwardArgs out;
+  out.shape = args.config.shape;
+  out.q = state->saved.q;
+  out.doc_start = args.doc_start;
+  out.lse = state->saved.lse[branch];
+  out.o = gated ? ConstTensor(state->saved.o[branch]) : args.o;
+  out.d_o = gated ? ConstTensor(state->workspace.d_o[branch]) : args.d_o;
+  out.dq = args.dq;
+  out.dk = args.dk[branch];
+  out.dv = args.dv[branch];
+  out.add_to_dq = state->dq_written;
+  state->dq_written = true;
+  return out;
+}
+
+absl::Status CompressedBranchBackward(const Exec& exec, const NsaLayerBackwardArgs& args,
+                                      BackwardState* state) {
+  const NsaLayerConfig& config = args.config;
+  const NsaShape& shape = config.shape;
+  const NsaLayerSaved& saved = state->saved;
+  const NsaLayerWorkspace& work = state->workspace;
+  auto branch = BranchBackward(args, state, kCmp);
+  branch.k = saved.k_cmp;
+  branch.v = saved.v_cmp;
+  branch.dk = work.dk_cmp;
+  branch.dv = work.dv_cmp;
+  NSA_RETURN_IF_ERROR(
+      CompressedAttentionBackward(WithScratch(exec, state->scratch.branch[kCmp]), branch));
+  // dk_cmp and dv_cmp are the side's.
+  const Exec side = WithScratch(cuda::OnSide(exec), state->scratch.phi);
+  NSA_RETURN_IF_ERROR(
+      CompressBackward(side, {.shape = shape,
+                              .width = shape.d_k,
+                              .phi = config.phi,
+                              .x = saved.k[kCmp],
+                              .params = args.params.phi_k,
+                              .hidden = saved.phi_k_hidden,
+                              .dy = work.dk_cmp,
+                              .d_hidden = Prefix(work.d_hidden, saved.phi_k_hidden.size),
+                              .dx = args.dk[kCmp],
+                              .grads = args.grads.phi_k}));
+  return CompressBackward(side, {.shape = shape,
+                                 .width = shape.d_v,
+                                 .phi = config.phi,
+                                 .x = args.v[kCmp],
+                                 .params = args.params.phi_v,
+                                 .hidden = saved.phi_v_hidden,
+                                 .dy = work.dv_cmp,
+                                 .d_hidden = Prefix(work.d_hidden, saved.phi_v_hidden.size),
+                                 .dx = args.dv[kCmp],
+                                 .grads = args.grads.phi_v});
+}
+
+absl::Status SelectedBranchBackward(const Exec& exec, const NsaLayerBackwardArgs& args,
+                                    BackwardState* state) {
+  auto branch = BranchBackward(args, state, kSel);
+  branch.k = state->saved.k[kSel];
+  branch.v = args.v[kSel];
+  branch.blocks = state->saved.blocks;
+  return SelectedAttentionBackward(WithScratch(exec, state->scratch.branch[kSel]), branch);
+}
+
+absl::Status WindowBranchBackward(const Exec& exec, const NsaLayerBackwardArgs& args,
+                                  BackwardState* state) {
+  auto branch = BranchBackward(args, state, kWin);
+  branch.k = state->saved.k[kWin];
+  branch.v = args.v[kWin];
+  return WindowAttentionBackward(WithScratch(exec, state->scratch.branch[kWin]), branch);
+}
+
+absl::Status RotateAllBack(const Exec& exec, const NsaLayerBackwardArgs& args) {
+  const NsaShape& shape = args.config.shape;
+  NSA_RETURN_IF_ERROR(Rotate(exec, args.config, shape.n_heads, true, args.dq, args.dq));
+  for (int c = 0; c < kBranches; ++c) {
+    if (!args.config.branches[c]) continue;
+    NSA_RETURN_IF_ERROR(Rotate(exec, args.config, shape.n_kv_groups, true, args.dk[c], args.dk[c]));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status NsaLayer(const Exec& exec, const NsaLayerArgs& args) {
+  NSA_RETURN_IF_ERROR(Check(exec, args));
+  const NsaLayerConfig& config = args.config;
+  const NsaLayerSaved saved = LayoutSaved(config, args.saved);
+  NSA_RETURN_IF_ERROR(ZeroKeysRead(exec, args.keys_read));
+  if (!args.rotated) NSA_RETURN_IF_ERROR(RotateAll(exec, args, saved));
+  // The window branch needs nothing of the others.
+  NSA_RETURN_IF_ERROR(cuda::Fork(exec));
+  NSA_RETURN_IF_ERROR(CompressAll(exec, args, saved));
+  if (config.has(kCmp)) NSA_RETURN_IF_ERROR(CompressedBranch(exec, args, saved));
+  if (config.has(kSel)) NSA_RETURN_IF_ERROR(SelectedBranch(exec, args, saved));
+  if (config.has(kWin)) NSA_RETURN_IF_ERROR(WindowBranch(cuda::OnSide(exec), args, saved));
+  NSA_RETURN_IF_ERROR(cuda::Join(exec));
+  if (config.has_gate()) NSA_RETURN_IF_ERROR(CombineBranches(exec, args, saved));
+  return absl::OkStatus();
+}
+
+absl::Status NsaLayerBackward(const Exec& exec, const NsaLayerBackwardArgs& args) {
+  NSA_RETURN_IF_ERROR(Check(exec, args));
+  const NsaLayerConfig& config = args.config;
+  BackwardState state{.saved = LayoutSaved(config, args.saved),
+                      .workspace = LayoutWorkspace(config, args.workspace),
+                      .scratch = PlanScratch(config)};
+  if (config.has_gate()) NSA_RETURN_IF_ERROR(CombineBackward(exec, args, state));
+  if (config.has(kCmp)) NSA_RETURN_IF_ERROR(CompressedBranchBackward(exec, args, &state));
+  if (config.has(kSel)) NSA_RETURN_IF_ERROR(SelectedBranchBackward(exec, args, &state));
+  if (config.has(kWin)) NSA_RETURN_IF_ERROR(WindowBranchBackward(exec, args, &state));
+  NSA_RETURN_IF_ERROR(cuda::Join(exec));
+  if (args.rotated) return absl::OkStatus();
+  NSA_RETURN_IF_ERROR(RotateAllBack(exec, args));
+  if (!config.has_gate()) return absl::OkStatus();
+  return AddMeanGradient(
+      exec, {.shape = config.shape, .dq_mean = state.workspace.dq_mean, .dq = args.dq});
+}
+
+}  // namespace nsa

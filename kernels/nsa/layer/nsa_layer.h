@@ -1,0 +1,87 @@
+// The NSA layer between its projections: rotate, compress, choose, attend three times, gate.
+//
+//   q', k'_x   = rope(q), rope(k_x)                            per head, x in {cmp, sel, win}
+//   k̃, ṽ      = φ(k'_cmp), φ(v_cmp)
+//   o_cmp      = softmax attention over k̃, ṽ                   and its scores choose the blocks
+//   o_sel      = … over the chosen blocks of k'_sel, v_sel
+//   o_win      = … over the window of k'_win, v_win
+//   o          = Σ gate_x(q) · o_x                             gate from q before RoPE
+//
+// Branches may be a subset. A branch that is absent has no tensors. With one branch there is no
+// gate: o is that branch. When sel is present without cmp there are no compressed keys to score
+// with; the blocks are then scored with the average of l rotated keys of the selected branch
+// itself.
+//
+// The caller owns all memory. Forward writes what backward needs into `saved`; `workspace` holds
+// nothing between calls (but see LayoutMeanGradient). Both are one block of bytes, laid out by
+// layer_memory.h; sizes are functions of the config, so that an arena can be planned.
+//
+// Gradients of inputs are overwritten, gradients of parameters are added to.
+#pragma once
+
+#include <array>
+
+#include "absl/status/status.h"
+#include "common/base/branch.h"
+#include "kernels/exec.h"
+#include "kernels/nsa/branch/selected_attention.h"
+#include "kernels/nsa/compress/compress.h"
+#include "kernels/nsa/gate/gate.h"
+#include "kernels/nsa/layer/layer_config.h"
+#include "kernels/nsa/layer/layer_memory.h"
+#include "kernels/tensor.h"
+
+namespace nsa {
+
+struct NsaLayerParams {
+  GateParams gate;  // when has_gate()
+  PhiParams phi_k;  // when has_phi(): width dk
+  PhiParams phi_v;  // when has_phi(): width dv
+};
+
+struct NsaLayerGrads {
+  GateGrads gate;
+  PhiGrads phi_k, phi_v;
+};
+
+struct NsaLayerArgs {
+  NsaLayerConfig config;
+  NsaLayerParams params;
+  // q and k stand rotated in `saved` already (SplitProjections put them there); k is not read.
+  bool rotated = false;
+  ConstTensor q;                         // [B, S, H, dk], projected, not rotated
+  std::array<ConstTensor, kBranches> k;  // [B, S, G, dk], projected, not rotated
+  std::array<ConstTensor, kBranches> v;  // [B, S, G, dv]
+  ConstTensor doc_start;                 // optional int32 [B, S]
+  Tensor saved;                          // uint8 [NsaLayerSavedBytes], overwritten
+  Tensor workspace;                      // uint8 [NsaLayerWorkspaceBytes]
+  Tensor o;                              // [B, S, H, dv], overwritten
+  Tensor gate_stats;                     // optional fp32 [kGateStats], when has_gate()
+  Tensor selection_stats;                // optional int64 [kSelectionStats], when sel is present
+  Tensor keys_read;                      // optional int64 [3] by branch, 0 when absent
+};
+
+struct NsaLayerBackwardArgs {
+  NsaLayerConfig config;
+  NsaLayerParams params;
+  ConstTensor q;                         // as in forward
+  std::array<ConstTensor, kBranches> v;  // as in forward
+  ConstTensor doc_start;
+  ConstTensor o;                     // what forward wrote
+  Tensor saved;                      // what forward wrote; not changed
+  Tensor workspace;                  // uint8 [NsaLayerWorkspaceBytes]
+  ConstTensor d_o;                   // [B, S, H, dv]
+  Tensor dq;                         // [B, S, H, dk], overwritten
+  std::array<Tensor, kBranches> dk;  // [B, S, G, dk], overwritten
+  std::array<Tensor, kBranches> dv;  // [B, S, G, dv], overwritten
+  // dq and dk stay gradients of the rotated q and k, and the gate's part of q's gradient stays in
+  // the workspace: JoinProjections takes them from there.
+  bool rotated = false;
+  NsaLayerGrads grads;  // added to
+};
+
+// Errors: InvalidArgument when the config is outside its limits or a tensor differs from its shape.
+absl::Status NsaLayer(const Exec& exec, const NsaLayerArgs& args);
+absl::Status NsaLayerBackward(const Exec& exec, const NsaLayerBackwardArgs& args);
+
+}  // namespace nsa

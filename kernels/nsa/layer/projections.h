@@ -1,0 +1,57 @@
+// Between the projections and attention. One product makes q and every branch's keys and values,
+// side by side in a wide matrix of R = B·S rows:
+//
+//   wide[r, :] = [ q | k_x | v_x | k_y | v_y | … ]      branches in kProjectionOrder
+//
+// Splitting hands the columns out and rotates q and the keys (nn/rope.h); joining is its gradient:
+// it rotates the gradients of q and the keys back, adds the gate's part to q's and puts them side
+// by side again. On the CPU these are SplitColumns, Rope, AddMeanGradient and JoinColumns one after
+// the other; on a GPU each direction reads and writes every number once.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "kernels/exec.h"
+#include "kernels/nsa/layer/nsa_layer.h"
+#include "kernels/tensor.h"
+
+namespace nsa {
+
+inline constexpr std::array<Branch, kBranches> kProjectionOrder = {kSel, kWin, kCmp};
+
+// Columns of `wide`.
+int64_t ProjectionWidth(const NsaLayerConfig& config);
+
+struct SplitProjectionsArgs {
+  NsaLayerConfig config;
+  ConstTensor wide;                 // [R, ProjectionWidth]
+  Tensor q;                         // [B, S, H, dk], not rotated, overwritten
+  Tensor q_rotated;                 // [B, S, H, dk], overwritten
+  std::array<Tensor, kBranches> k;  // [B, S, G, dk], rotated, overwritten
+  std::array<Tensor, kBranches> v;  // [B, S, G, dv], overwritten
+};
+
+struct JoinProjectionsArgs {
+  NsaLayerConfig config;
+  Tensor dq;                              // [B, S, H, dk], gradient of q_rotated; used up
+  ConstTensor dq_mean;                    // [B, S, G, dk], when has_gate()
+  std::array<Tensor, kBranches> dk;       // [B, S, G, dk], gradients of k; used up
+  std::array<ConstTensor, kBranches> dv;  // [B, S, G, dv]
+  Tensor wide;                            // [R, ProjectionWidth], overwritten
+};
+
+// Errors: InvalidArgument when the config is outside its limits or a tensor differs from its shape.
+absl::Status SplitProjections(const Exec& exec, const SplitProjectionsArgs& args);
+absl::Status JoinProjections(const Exec& exec, const JoinProjectionsArgs& args);
+
+}  // namespace nsa
+
+// The same on a GPU (projections.cu); the functions above have checked the arguments.
+namespace nsa::cuda {
+
+absl::Status SplitProjections(const Exec& exec, const SplitProjectionsArgs& args);
+absl::Status JoinProjections(const Exec& exec, const JoinProjectionsArgs& args);
+
+}  // namespace nsa::cuda

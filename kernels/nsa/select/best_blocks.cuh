@@ -1,0 +1,124 @@
+// The best of the blocks that are offered to a token, kept sorted across the lanes of a warp, and
+// the list of chosen blocks that comes of it.
+#pragma once
+
+#include "kernels/nsa/branch/attention_tile.cuh"
+
+namespace nsa::cuda {
+
+constexpr int kForced = 3;  // blocks that every token has: its document's first, the one before its
+                            // own, its own
+
+__device__ __forceinline__ int FirstBlock(const AttentionProblem& p, int b, int t) {
+  return p.doc_start == nullptr ? 0 : DocStart(p, b, t) / p.l_sel;
+}
+
+// Up to 64 blocks. Entry i is lane i's `low` or lane i − 32's `high`, in descending order of keys.
+class BestBlocks {
+ public:
+  // An integer whose order is the choice's: higher scores are better, NaN is as low as −inf, and of
+  // equal scores the lower block is better. Never 0, which stands for no block.
+  __device__ __forceinline__ static uint64_t KeyOf(float score, int block) {
+    if (isnan(score)) score = -INFINITY;
+    const uint32_t bits = __float_as_uint(score + 0.0f);  // −0 becomes +0
+    const uint32_t rank = bits ^ ((bits >> 31) != 0 ? 0xffffffffu : 0x80000000u);
+    return (static_cast<uint64_t>(rank) << 32) | (0xffffffffu - static_cast<uint32_t>(block));
+  }
+
+  // Offers a block a lane, 0 for none; the best `slots` of all stay.
+  __device__ __forceinline__ void Offer(uint64_t key, int slots, int lane) {
+    if (slots == 0) return;
+    const uint64_t worst = slots <= kWarp ? __shfl_sync(kAll, low_, slots - 1)
+                                          : __shfl_sync(kAll, high_, slots - 1 - kWarp);
+    uint32_t better = __ballot_sync(kAll, key > worst);
+    if (__popc(better) <= kInsertAtMost) {
+      for (; better != 0; better &= better - 1) {
+        const uint64_t left = Insert(&low_, __shfl_sync(kAll, key, __ffs(better) - 1), lane);
+        if (slots > kWarp) Insert(&high_, left, lane);
+      }
+      return;
+    }
+    Sort(&key, lane);
+    Merge(&low_, &key, lane);
+    if (slots <= kWarp) return;
+    Clean(&key, lane);
+    Merge(&high_, &key, lane);
+  }
+
+  // blocks[n] ← the forced blocks and the best n − 3 that were offered, ascending; all from `first`
+  // to `current`, then −1, when those are not more than n.
+  __device__ __forceinline__ void Store(int first, int current, int n, int* blocks,
+                                        int lane) const {
+    const int candidates = current - first + 1;
+    if (candidates <= n) {
+      for (int i = lane; i < n; i += kWarp) blocks[i] = i < candidates ? first + i : -1;
+      return;
+    }
+    const int slots = n - kForced;
+    if (lane == 0) {
+      blocks[0] = first;
+      blocks[n - 2] = current - 1;
+      blocks[n - 1] = current;
+    }
+    const uint32_t mine[2] = {BlockOf(low_), BlockOf(high_)};
+    int place[2] = {1, 1};
+    for (int i = 0; i < slots; ++i) {
+      const uint32_t other = __shfl_sync(kAll, i < kWarp ? mine[0] : mine[1], i % kWarp);
+      place[0] += other < mine[0];
+      place[1] += other < mine[1];
+    }
+    if (lane < slots) blocks[place[0]] = static_cast<int>(mine[0]);
+    if (lane + kWarp < slots) blocks[place[1]] = static_cast<int>(mine[1]);
+  }
+
+ private:
+  static constexpr unsigned int kAll = 0xffffffffu;
+  // One by one these take fewer instructions than to sort 32 and to merge them.
+  static constexpr int kInsertAtMost = 10;
+
+  // Puts `key`, the same in all lanes, into a sorted list of 32; returns what falls out of it.
+  __device__ __forceinline__ static uint64_t Insert(uint64_t* best, uint64_t key, int lane) {
+    const uint64_t last = __shfl_sync(kAll, *best, kWarp - 1);
+    const uint64_t before = __shfl_up_sync(kAll, *best, 1);
+    if (key > *best) *best = lane > 0 && key > before ? before : key;
+    return key > last ? last : key;
+  }
+
+  __device__ __forceinline__ static uint32_t BlockOf(uint64_t key) {
+    return 0xffffffffu - static_cast<uint32_t>(key);
+  }
+  // Each lane and the one `distance` away: the larger to the lower lane, or to the higher.
+  __device__ __forceinline__ static void Exchange(uint64_t* key, int distance, bool larger) {
+    const uint64_t other = __shfl_xor_sync(kAll, *key, distance);
+    if ((other > *key) == larger) *key = other;
+  }
+  // Bitonic sort (Batcher 1968), descending.
+  __device__ __forceinline__ static void Sort(uint64_t* key, int lane) {
+#pragma unroll
+    for (int size = 2; size <= kWarp; size *= 2) {
+#pragma unroll
+      for (int distance = size / 2; distance > 0; distance /= 2) {
+        Exchange(key, distance, ((lane & distance) == 0) == ((lane & size) == 0));
+      }
+    }
+  }
+  // Sorts what rises and then falls, or falls and then rises.
+  __device__ __forceinline__ static void Clean(uint64_t* key, int lane) {
+#pragma unroll
+    for (int distance = kWarp / 2; distance > 0; distance /= 2) {
+      Exchange(key, distance, (lane & distance) == 0);
+    }
+  }
+  // Of two sorted lists of 32, the best 32 to `best`, sorted; the others stay in `key`, to be
+  // cleaned.
+  __device__ __forceinline__ static void Merge(uint64_t* best, uint64_t* key, int lane) {
+    const uint64_t other = __shfl_sync(kAll, *key, kWarp - 1 - lane);
+    *key = other < *best ? other : *best;
+    if (other > *best) *best = other;
+    Clean(best, lane);
+  }
+
+  uint64_t low_ = 0, high_ = 0;
+};
+
+}  // namespace nsa::cuda

@@ -1,0 +1,163 @@
+// Block selection on CUDA: scores and choice in one kernel, so that neither [S, S_cmp] nor [S,
+// S_sel] reaches memory unless asked for.
+//
+// A block of threads has 16 tokens of a group and walks the compressed keys they see, 128 at a
+// time, 32 for each of its four warps. A warp keeps its keys as fragments in registers and goes
+// through the heads: logits on the matrix unit, probabilities from the compressed branch's lse,
+// added up in registers in the order of the heads. The sums of the 128 keys meet in shared memory,
+// where each (token, selection block) pair gathers its share of them in ascending order. Blocks
+// that no later key touches are offered, 32 at a time, to the token's list of best blocks, which a
+// warp keeps sorted across its lanes. So neither shared memory nor registers grow with S. Tiles
+// whose tokens have no more than n candidates skip all of it: at S = 2048 and n·l' = 1024 that is
+// half of them. What remains is bound by exponentials: 16 tokens · h heads · 128 keys a round.
+#include "kernels/nsa/branch/attention_launch.cuh"
+#include "kernels/nsa/select/select_blocks.h"
+#include "kernels/nsa/select/select_tile.cuh"
+
+namespace nsa::cuda {
+namespace {
+
+template <int kD>
+__global__ void __launch_bounds__(kWarps* kWarp, kD > 64 ? 2 : 4)
+    SelectBlocksKernel(AttentionProblem p, SelectOutputs out, int tiles_per_sequence,
+                       int capacity) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int bg = blockIdx.x / tiles_per_sequence;
+  SelectTile tile{};
+  tile.b = bg / p.groups, tile.g = bg % p.groups;
+  tile.t0 = (tiles_per_sequence - 1 - blockIdx.x % tiles_per_sequence) * kTokens;
+  tile.tokens = min(kTokens, p.seq_len - tile.t0);
+  tile.first = KeysOf<kCmp>(p, tile.b, tile.t0).begin;
+  tile.last = KeysOf<kCmp>(p, tile.b, tile.t0 + tile.tokens - 1).end;
+  const int last_block = (tile.t0 + tile.tokens - 1) / p.l_sel;
+
+  bool all_fit = out.scores == nullptr;
+  for (int token = 0; token < tile.tokens; ++token) {
+    const int t = tile.t0 + token;
+    all_fit = all_fit && t / p.l_sel - FirstBlock(p, tile.b, t) + 1 <= p.n_sel;
+  }
+  WarpChoice choice;
+  if (!all_fit) {
+    extern __shared__ __align__(128) uint8_t memory[];
+    const SelectShared<kD> shared(memory, p.h, capacity);
+    FillShares(p, shared.shares);
+    if (out.scores != nullptr) {
+      // Where nothing maps.
+      const int64_t row = (int64_t{1} * tile.b * p.seq_len + tile.t0) * p.groups + tile.g;
+      for (int i = threadIdx.x; i < tile.tokens * p.sel_blocks; i += blockDim.x) {
+        out.scores[(row + i / p.sel_blocks * p.groups) * p.sel_blocks + i % p.sel_blocks] = 0;
+      }
+    }
+    LoadQueries<kD>(shared, p, tile);
+    CommitCopies();
+    if (out.lse == nullptr) {
+      WaitCopies<0>();
+      __syncthreads();
+      FindDenominators<kD>(shared, p, tile, warp, lane);
+    } else {
+      LoadLse<kD>(shared, p, tile, out.lse);
+    }
+    bf16* const keys = shared.k + warp * kWarpKeys * kD;
+    const LaneTokens tokens = LaneTokensOf(p, tile, lane);
+    const int rounds = tile.rounds();
+    if (rounds > 0) {
+      LoadWarpKeys<kD>(keys, p, tile, tile.first + warp * kWarpKeys, lane);
+    }
+    CommitCopies();
+    WaitCopies<0>();
+    __syncthreads();
+
+    ScoredBlocks blocks;
+    int offered = tile.first * p.d / p.l_sel;  // blocks before it are final and have been offered
+    for (int round = 0; round < rounds; ++round) {
+      const int begin = tile.first + round * kRoundKeys, end = min(begin + kRoundKeys, tile.last);
+      KeyFragments<kD> fragments;
+      fragments.Read(keys, lane);
+      __syncwarp();
+      // The warp's next keys arrive while these are multiplied.
+      if (round + 1 < rounds) {
+        LoadWarpKeys<kD>(keys, p, tile, begin + kRoundKeys + warp * kWarpKeys, lane);
+      }
+      CommitCopies();
+      SumHeads<kD>(shared, p, fragments, tokens, begin + warp * kWarpKeys, warp, lane);
+      __syncthreads();
+      blocks = AddScores(p, begin, end, shared.sums, shared.shares, tile.tokens, capacity, blocks,
+                         shared.scores + round % 2 * kTokens * capacity);
+      WaitCopies<0>();
+      __syncthreads();
+      const int final_blocks = end * p.d / p.l_sel;
+      choice.Offer(p, tile, blocks, offered, final_blocks, capacity, out, warp, lane);
+      offered = final_blocks;
+    }
+    // The last keys' blocks, and those that no key touches.
+    const int to = out.scores != nullptr ? max(last_block, blocks.end) : last_block;
+    choice.Offer(p, tile, blocks, offered, to, capacity, out, warp, lane);
+  }
+#pragma unroll
+  for (int i = 0; i < kTokensOfWarp; ++i) {
+    const int token = warp + i * kWarps, t = tile.t0 + token;
+    if (token >= tile.tokens) break;
+    const int64_t row = (int64_t{1} * tile.b * p.seq_len + t) * p.groups + tile.g;
+    choice.best[i].Store(FirstBlock(p, tile.b, t), t / p.l_sel, p.n_sel, out.blocks + row * p.n_sel,
+                         lane);
+  }
+}
+
+// The choice alone, a warp a (token, group) row.
+__global__ void ChooseBlocksKernel(AttentionProblem p, const float* scores, int* blocks) {
+  const int lane = threadIdx.x % kWarp, warps = blockDim.x / kWarp;
+  const int64_t row = int64_t{1} * blockIdx.x * warps + threadIdx.x / kWarp;
+  if (row >= int64_t{1} * p.batch * p.seq_len * p.groups) return;
+  const int t = static_cast<int>(row / p.groups % p.seq_len);
+  const int b = static_cast<int>(row / p.groups / p.seq_len);
+  const int first = FirstBlock(p, b, t), current = t / p.l_sel;
+  BestBlocks best;
+  for (int block = first + 1 + lane; block - lane < current - 1; block += kWarp) {
+    const uint64_t key =
+        block < current - 1 ? BestBlocks::KeyOf(scores[row * p.sel_blocks + block], block) : 0;
+    best.Offer(key, p.n_sel - kForced, lane);
+  }
+  best.Store(first, current, p.n_sel, blocks + row * p.n_sel, lane);
+}
+
+}  // namespace
+
+absl::Status SelectBlocks(const Exec& exec, const SelectBlocksArgs& args) {
+  const NsaShape& shape = args.shape;
+  struct {
+    const NsaShape& shape;
+    float scale;
+    ConstTensor q, k, v, doc_start;
+  } common{shape, args.scale, args.q, args.k, {}, args.doc_start};
+  const AttentionProblem p = ProblemOf(common, shape.cmp_blocks());
+  const SelectOutputs out{DataOf<float>(args.lse), DataOf<int>(args.blocks),
+                          DataOf<float>(args.scores)};
+  const int tiles = CeilDiv(shape.seq_len, kTokens), capacity = ScoreCapacity(shape);
+  // Only dk matters here; v is not read.
+  NsaShape width = shape;
+  width.d_v = width.d_k;
+  return ForHeadWidth(width, [&](auto d) -> absl::Status {
+    constexpr int kD = decltype(d)::value;
+    auto* kernel = SelectBlocksKernel<kD>;
+    const int bytes =
+        SelectShared<kD>::Bytes(p.h, capacity, KeysOfBlock(shape.l, shape.d, shape.l_sel));
+    NSA_RETURN_IF_ERROR(AllowShared(kernel, bytes, "select_blocks"));
+    kernel<<<tiles * p.batch * p.groups, kWarps * kWarp, bytes, StreamOf(exec)>>>(p, out, tiles,
+                                                                                  capacity);
+    return CheckLaunch("select_blocks");
+  });
+}
+
+absl::Status ChooseBlocks(const Exec& exec, const ChooseBlocksArgs& args) {
+  const NsaShape& shape = args.shape;
+  AttentionProblem p{};
+  p.batch = shape.batch, p.seq_len = shape.seq_len, p.groups = shape.n_kv_groups;
+  p.l_sel = shape.l_sel, p.n_sel = shape.n_sel, p.sel_blocks = shape.sel_blocks();
+  p.doc_start = DataOf<int>(args.doc_start);
+  const int64_t rows = int64_t{1} * shape.batch * shape.seq_len * shape.n_kv_groups;
+  ChooseBlocksKernel<<<CeilDiv64(rows, kWarps), kWarps * kWarp, 0, StreamOf(exec)>>>(
+      p, DataOf<float>(args.scores), DataOf<int>(args.blocks));
+  return CheckLaunch("choose_blocks");
+}
+
+}  // namespace nsa::cuda

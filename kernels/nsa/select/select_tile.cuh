@@ -1,0 +1,357 @@
+// What a block of threads of SelectBlocksKernel (select_blocks.cu) does with its 16 tokens: loads
+// queries and keys, adds up probabilities over the heads, turns them into scores of selection
+// blocks and offers these to the tokens' lists of best blocks.
+#pragma once
+
+#include "kernels/nsa/branch/attention_products.cuh"
+#include "kernels/nsa/branch/attention_tile.cuh"
+#include "kernels/nsa/select/best_blocks.cuh"
+
+namespace nsa::cuda {
+
+constexpr int kTokens = 16;  // a block's
+constexpr int kWarps = 4;
+constexpr int kWarpKeys = 32;
+constexpr int kRoundKeys = kWarps * kWarpKeys;
+constexpr int kTokensOfWarp = kTokens / kWarps;  // whose choice it makes
+// Rows eight banks apart: what a half warp stores of its accumulators lies in different banks.
+constexpr int kSumStride = kRoundKeys + 8;
+
+struct SelectOutputs {
+  const float* lse;  // [B, S, H], or null: computed here
+  int* blocks;       // [B, S, G, n]
+  float* scores;     // [B, S, G, S_sel] or null
+};
+
+// Blocks that a round's keys may touch.
+inline int ScoreCapacity(const NsaShape& s) {
+  return kRoundKeys * s.d / s.l_sel + CeilDiv(s.l, s.l_sel) + 2;
+}
+
+// Compressed keys that overlap a selection block.
+__host__ __device__ inline int KeysOfBlock(int l, int d, int l_sel) {
+  return l / d - 1 + l_sel / d;
+}
+
+// A block's shared memory, cut up.
+template <int kD>
+struct SelectShared {
+  bf16* q;          // [h, 16, kD]: a head is an A tile
+  bf16* k;          // [warp][32, kD]
+  float* lse;       // [h, 16], in log2 units
+  float* sums;      // [16, kSumStride]: probabilities of a round's keys, summed over the heads
+  float* scores;    // [2][16, capacity]: a round's blocks, and the round's before
+  float* shares;    // [KeysOfBlock()]: share of a key in the score of a block that it overlaps
+  float2* partial;  // [warp][h, 16], for the denominators; where `sums` is
+
+  __host__ __device__ static constexpr int Bytes(int h, int capacity, int keys_of_block) {
+    return 2 * kD * (h * kTokens + kRoundKeys) +
+           4 * (h * kTokens + SumFloats(h) + 2 * kTokens * capacity + keys_of_block);
+  }
+  __host__ __device__ static constexpr int SumFloats(int h) {
+    const int sums = kTokens * kSumStride, partial = 2 * kWarps * h * kTokens;
+    return sums > partial ? sums : partial;
+  }
+  __device__ SelectShared(uint8_t* memory, int h, int capacity) {
+    q = reinterpret_cast<bf16*>(memory);
+    k = q + h * kTokens * kD;
+    lse = reinterpret_cast<float*>(k + kRoundKeys * kD);
+    sums = lse + h * kTokens;
+    partial = reinterpret_cast<float2*>(sums);
+    scores = sums + SumFloats(h);
+    shares = scores + 2 * kTokens * capacity;
+  }
+};
+
+// The tokens of a block of threads and the compressed keys that one of them sees.
+struct SelectTile {
+  int b, g;
+  int t0, tokens;   // t0 … t0 + tokens − 1
+  int first, last;  // keys [first, last)
+  __device__ int rounds() const { return CeilDiv(max(0, last - first), kRoundKeys); }
+};
+
+// The two tokens whose rows a lane holds of every head's logits.
+struct LaneTokens {
+  KeyRange keys[2];  // that they see
+};
+
+__device__ __forceinline__ LaneTokens LaneTokensOf(const AttentionProblem& p,
+                                                   const SelectTile& tile, int lane) {
+  LaneTokens tokens;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int token = lane / 4 + 8 * i;
+    tokens.keys[i] =
+        token < tile.tokens ? KeysOf<kCmp>(p, tile.b, tile.t0 + token) : KeyRange{0, 0};
+  }
+  return tokens;
+}
+
+template <int kD>
+__device__ __forceinline__ void LoadQueries(const SelectShared<kD>& shared,
+                                            const AttentionProblem& p, const SelectTile& tile) {
+  constexpr int kChunks = Tile<kD>::kChunks;
+  for (int i = threadIdx.x; i < p.h * kTokens * kChunks; i += blockDim.x) {
+    const int row = i / kChunks, chunk = i % kChunks;
+    const int head = row / kTokens, token = row % kTokens;
+    const bool valid = token < tile.tokens && chunk * 8 < p.dk;
+    const int64_t at =
+        (int64_t{1} * tile.b * p.seq_len + tile.t0 + token) * p.heads + tile.g * p.h + head;
+    CopyAsync16(Tile<kD>::At(shared.q, row, chunk), valid ? p.q + at * p.dk + chunk * 8 : p.q,
+                valid);
+  }
+}
+
+// Starts the copy of the warp's 32 keys from `begin` on; those at and after `tile.last` become
+// zero.
+template <int kD>
+__device__ __forceinline__ void LoadWarpKeys(bf16* to, const AttentionProblem& p,
+                                             const SelectTile& tile, int begin, int lane) {
+  constexpr int kChunks = Tile<kD>::kChunks;
+  constexpr int kRowsAtOnce = kWarp / kChunks;
+  const int first_row = lane / kChunks, chunk = lane % kChunks;
+  // Keys of a group are B·S_cmp·G rows below 2³¹.
+  const int first_key = (tile.b * p.keys + begin) * p.groups + tile.g;
+  const bf16* column = p.k + chunk * 8;
+#pragma unroll
+  for (int row = first_row; row - first_row < kWarpKeys; row += kRowsAtOnce) {
+    const bool valid = begin + row < tile.last && chunk * 8 < p.dk;
+    CopyAsync16(Tile<kD>::At(to, row, chunk),
+                RowPointer(column, valid ? first_key + row * p.groups : 0, p.dk), valid);
+  }
+}
+
+// The warp's 32 keys as B fragments.
+template <int kD>
+struct KeyFragments {
+  uint32_t b[kD / 16][kWarpKeys / 16][4];
+
+  __device__ __forceinline__ void Read(const bf16* tile, int lane) {
+#pragma unroll
+    for (int step = 0; step < kD / 16; ++step) {
+#pragma unroll
+      for (int pair = 0; pair < kWarpKeys / 16; ++pair) {
+        LoadBByRow<kD>(b[step][pair], tile, pair * 16, step, lane);
+      }
+    }
+  }
+  // Logits of a head's 16 tokens.
+  __device__ __forceinline__ void Multiply(Rows16<kWarpKeys>& logits, const bf16* q, int head,
+                                           int lane) const {
+    Clear<kWarpKeys>(logits);
+#pragma unroll
+    for (int step = 0; step < kD / 16; ++step) {
+      uint32_t a[4];
+      LoadA<kD>(a, q, head * kTokens, step, lane);
+#pragma unroll
+      for (int pair = 0; pair < kWarpKeys / 16; ++pair) {
+        Mma(logits[2 * pair], a, b[step][pair][0], b[step][pair][1]);
+        Mma(logits[2 * pair + 1], a, b[step][pair][2], b[step][pair][3]);
+      }
+    }
+  }
+};
+
+// Calls visit(n, e, which of the lane's two tokens, key) for every logit that a lane holds.
+template <class Visit>
+__device__ __forceinline__ void ForEachKey(int begin, int lane, Visit visit) {
+#pragma unroll
+  for (int n = 0; n < kWarpKeys / 8; ++n) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) visit(n, e, e >> 1, begin + n * 8 + 2 * (lane & 3) + (e & 1));
+  }
+}
+
+__device__ __forceinline__ bool Sees(const LaneTokens& tokens, int i, int key) {
+  return key >= tokens.keys[i].begin && key < tokens.keys[i].end;
+}
+// Whether all tokens of the tile see all 32 keys.
+__device__ __forceinline__ bool SeeAll(const LaneTokens& tokens, int begin) {
+  bool all = true;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    all = all && tokens.keys[i].begin <= begin && tokens.keys[i].end >= begin + kWarpKeys;
+  }
+  return __all_sync(0xffffffffu, all);
+}
+
+// lse where the compressed branch did not leave it: a pass over the keys for each head, every warp
+// over its own; then the warps' parts are put together in their order.
+template <int kD>
+__device__ __forceinline__ void FindDenominators(const SelectShared<kD>& shared,
+                                                 const AttentionProblem& p, const SelectTile& tile,
+                                                 int warp, int lane) {
+  const LaneTokens tokens = LaneTokensOf(p, tile, lane);
+  const float scale_log2 = p.scale * kLog2E;
+  bf16* keys = shared.k + warp * kWarpKeys * kD;
+  for (int head = 0; head < p.h; ++head) {
+    float maximum[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
+    for (int begin = tile.first + warp * kWarpKeys; begin < tile.last; begin += kRoundKeys) {
+      __syncwarp();
+      LoadWarpKeys<kD>(keys, p, tile, begin, lane);
+      CommitCopies();
+      WaitCopies<0>();
+      __syncwarp();
+      KeyFragments<kD> fragments;
+      fragments.Read(keys, lane);
+      Rows16<kWarpKeys> logits;
+      fragments.Multiply(logits, shared.q, head, lane);
+      float top[2] = {-INFINITY, -INFINITY};
+      ForEachKey(begin, lane, [&](int n, int e, int i, int key) {
+        logits[n][e] = Sees(tokens, i, key) ? logits[n][e] * scale_log2 : -INFINITY;
+        top[i] = fmaxf(top[i], logits[n][e]);
+      });
+      float reference[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float seen = fmaxf(maximum[i], QuadMax(top[i]));
+        reference[i] = seen == -INFINITY ? 0.0f : seen;
+        sum[i] *= Exp2(maximum[i] - reference[i]);
+        maximum[i] = seen;
+      }
+      ForEachKey(begin, lane,
+                 [&](int n, int e, int i, int) { sum[i] += Exp2(logits[n][e] - reference[i]); });
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float total = QuadSum(sum[i]);
+      if ((lane & 3) == 0) {
+        shared.partial[(warp * p.h + head) * kTokens + lane / 4 + 8 * i] = {maximum[i], total};
+      }
+    }
+  }
+  __syncthreads();
+  for (int row = threadIdx.x; row < p.h * kTokens; row += blockDim.x) {
+    float maximum = -INFINITY, sum = 0;
+    for (int w = 0; w < kWarps; ++w) {
+      maximum = fmaxf(maximum, shared.partial[w * p.h * kTokens + row].x);
+    }
+    for (int w = 0; w < kWarps; ++w) {
+      const float2 part = shared.partial[w * p.h * kTokens + row];
+      if (part.y > 0) sum += part.y * Exp2(part.x - maximum);
+    }
+    shared.lse[row] = sum > 0 ? maximum + log2f(sum) : INFINITY;
+  }
+  __syncthreads();
+}
+
+// A token behind the last has lse = +inf, against which every probability is 0.
+template <int kD>
+__device__ __forceinline__ void LoadLse(const SelectShared<kD>& shared, const AttentionProblem& p,
+                                        const SelectTile& tile, const float* lse) {
+  for (int row = threadIdx.x; row < p.h * kTokens; row += blockDim.x) {
+    const int head = row / kTokens, token = row % kTokens;
+    const int64_t at =
+        (int64_t{1} * tile.b * p.seq_len + tile.t0 + token) * p.heads + tile.g * p.h + head;
+    shared.lse[row] = token < tile.tokens ? lse[at] * kLog2E : INFINITY;
+  }
+}
+
+// sums[token, key] of the warp's 32 keys = Σ over the heads of the probabilities.
+template <int kD>
+__device__ __forceinline__ void SumHeads(const SelectShared<kD>& shared, const AttentionProblem& p,
+                                         const KeyFragments<kD>& fragments,
+                                         const LaneTokens& tokens, int begin, int warp, int lane) {
+  const float scale_log2 = p.scale * kLog2E;
+  Rows16<kWarpKeys> sum;
+  Clear<kWarpKeys>(sum);
+  for (int head = 0; head < p.h; ++head) {
+    Rows16<kWarpKeys> logits;
+    fragments.Multiply(logits, shared.q, head, lane);
+    const float lse[2] = {shared.lse[head * kTokens + lane / 4],
+                          shared.lse[head * kTokens + lane / 4 + 8]};
+    ForEachKey(begin, lane, [&](int n, int e, int i, int) {
+      sum[n][e] += Exp2(fmaf(logits[n][e], scale_log2, -lse[i]));
+    });
+  }
+  if (!SeeAll(tokens, begin)) {
+    ForEachKey(begin, lane, [&](int n, int e, int i, int key) {
+      if (!Sees(tokens, i, key)) sum[n][e] = 0;
+    });
+  }
+#pragma unroll
+  for (int n = 0; n < kWarpKeys / 8; ++n) {
+    float* to = shared.sums + lane / 4 * kSumStride + warp * kWarpKeys + n * 8 + 2 * (lane & 3);
+    *reinterpret_cast<float2*>(to) = {sum[n][0], sum[n][1]};
+    *reinterpret_cast<float2*>(to + 8 * kSumStride) = {sum[n][2], sum[n][3]};
+  }
+}
+
+// Selection blocks that a round has scores of: [base, end).
+struct ScoredBlocks {
+  int base = 0, end = 0;
+  float* scores = nullptr;  // [16, capacity]
+
+  __device__ __forceinline__ float At(int token, int capacity, int block) const {
+    return block < end ? scores[token * capacity + block - base] : 0.0f;
+  }
+};
+
+// The key that is the i-th to overlap block j is j·l'/d − l/d + 1 + i; that block has the same
+// share of it whatever j is.
+__device__ __forceinline__ void FillShares(const AttentionProblem& p, float* shares) {
+  const float share = 1.0f / p.l;
+  for (int i = threadIdx.x; i < KeysOfBlock(p.l, p.d, p.l_sel); i += blockDim.x) {
+    const int from = (i + 1) * p.d - p.l;  // of the key, against the block's first token
+    shares[i] = static_cast<float>(min(p.l_sel, from + p.l) - max(0, from)) * share;
+  }
+}
+
+// What keys [begin, end) give to the blocks that they touch, added to what `before` has of these.
+// A thread keeps its block and goes through the tokens.
+__device__ __forceinline__ ScoredBlocks AddScores(const AttentionProblem& p, int begin, int end,
+                                                  const float* sums, const float* shares,
+                                                  int tokens, int capacity,
+                                                  const ScoredBlocks& before, float* scores) {
+  ScoredBlocks blocks;
+  blocks.base = begin * p.d / p.l_sel;
+  blocks.end = min(((end - 1) * p.d + p.l - 1) / p.l_sel + 1, p.sel_blocks);
+  blocks.scores = scores;
+  const int touched = blocks.end - blocks.base;
+  const int at_once = max(1, static_cast<int>(blockDim.x) / touched);  // tokens
+  const int first_token = threadIdx.x / touched;
+  if (first_token >= at_once) return blocks;
+  for (int offset = threadIdx.x % touched; offset < touched; offset += blockDim.x) {
+    const int j = blocks.base + offset;
+    const int origin = j * (p.l_sel / p.d) - p.l / p.d + 1;  // the first that overlaps the block
+    const int first_key = max(begin, origin);
+    const int keys = min(end, origin + KeysOfBlock(p.l, p.d, p.l_sel)) - first_key;
+    const float* share = shares + first_key - origin;
+    for (int token = first_token; token < tokens; token += at_once) {
+      const float* row = sums + token * kSumStride + first_key - begin;
+      float sum = before.At(token, capacity, j);
+      for (int key = 0; key < keys; ++key) sum = fmaf(row[key], share[key], sum);
+      scores[token * capacity + offset] = sum;
+    }
+  }
+  return blocks;
+}
+
+// The lists of a warp's tokens.
+struct WarpChoice {
+  BestBlocks best[kTokensOfWarp];
+
+  // Blocks [from, to), whose scores are final.
+  __device__ __forceinline__ void Offer(const AttentionProblem& p, const SelectTile& tile,
+                                        const ScoredBlocks& blocks, int from, int to, int capacity,
+                                        const SelectOutputs& out, int warp, int lane) {
+#pragma unroll
+    for (int i = 0; i < kTokensOfWarp; ++i) {
+      const int token = warp + i * kWarps, t = tile.t0 + token;
+      if (token >= tile.tokens) break;
+      const int first = FirstBlock(p, tile.b, t), current = t / p.l_sel;
+      for (int block = from + lane; block - lane < to; block += kWarp) {
+        const float score = block < to ? blocks.At(token, capacity, block) : 0.0f;
+        if (out.scores != nullptr && block < blocks.end && block < to) {
+          const int64_t row = (int64_t{1} * tile.b * p.seq_len + t) * p.groups + tile.g;
+          out.scores[row * p.sel_blocks + block] = score;
+        }
+        const bool free = block < to && block > first && block < current - 1;
+        best[i].Offer(free ? BestBlocks::KeyOf(score, block) : 0, p.n_sel - kForced, lane);
+      }
+    }
+  }
+};
+
+}  // namespace nsa::cuda

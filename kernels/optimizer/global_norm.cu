@@ -1,0 +1,62 @@
+// The L2 norm on CUDA: fp64 sums of squares over chunks of 4,096, the chunks' sums in a fixed tree.
+// Bound by memory: 4 bytes an element.
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/util.cuh"
+#include "kernels/optimizer/global_norm.h"
+
+namespace nsa::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int64_t kChunk = 4096;
+
+__device__ double BlockSum(double value, double* scratch) {
+  scratch[threadIdx.x] = value;
+  for (int half = kThreads / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (threadIdx.x < half) scratch[threadIdx.x] += scratch[threadIdx.x + half];
+  }
+  __syncthreads();
+  return scratch[0];
+}
+
+__global__ void __launch_bounds__(kThreads)
+    SquaresKernel(const float* values, int64_t size, double* sums) {
+  __shared__ double scratch[kThreads];
+  const int64_t begin = blockIdx.x * kChunk, end = begin + kChunk < size ? begin + kChunk : size;
+  double sum = 0;
+  for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
+    sum += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+  }
+  sum = BlockSum(sum, scratch);
+  if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    NormKernel(const double* sums, int64_t count, float* norm) {
+  __shared__ double scratch[kThreads];
+  double sum = 0;
+  for (int64_t i = threadIdx.x; i < count; i += kThreads) sum += sums[i];
+  sum = BlockSum(sum, scratch);
+  if (threadIdx.x == 0) *norm = static_cast<float>(sqrt(sum));
+}
+
+}  // namespace
+
+int64_t GlobalNormWorkspaceBytes(int64_t size) { return 8 * CeilDiv64(size, kChunk); }
+
+absl::Status GlobalNorm(const Exec& exec, const GlobalNormArgs& args) {
+  const int64_t chunks = CeilDiv64(args.values.size, kChunk);
+  NSA_ASSIGN_OR_RETURN(
+      void* const workspace,
+      WorkspaceOf(exec, GlobalNormWorkspaceBytes(args.values.size), "global_norm"));
+  auto* sums = static_cast<double*>(workspace);
+  if (chunks > 0) {
+    SquaresKernel<<<static_cast<unsigned int>(chunks), kThreads, 0, StreamOf(exec)>>>(
+        DataOf<float>(args.values), args.values.size, sums);
+  }
+  NormKernel<<<1, kThreads, 0, StreamOf(exec)>>>(sums, chunks, DataOf<float>(args.norm));
+  return CheckLaunch("global_norm");
+}
+
+}  // namespace nsa::cuda

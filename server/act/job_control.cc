@@ -1,0 +1,428 @@
+#include "server/act/job_control.h"
+
+#include <sys/random.h>
+#include <xxhash.h>
+
+#include <algorithm>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/count.h"
+#include "common/base/reason.h"
+#include "common/base/status.h"
+#include "common/checkpoint/checkpoint_dir.h"
+#include "common/job/known.h"
+#include "common/job/load.h"
+#include "common/preflight/preflight.h"
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
+#include "server/act/request_error.h"
+#include "server/decide/lifecycle.h"
+#include "server/decide/machine_view.h"
+#include "server/decide/progress.h"
+#include "server/decide/transition.h"
+#include "spdlog/spdlog.h"
+
+namespace nsa::server {
+namespace {
+
+constexpr size_t kLongestRequestId = 128;
+constexpr size_t kLargestSpec = 1 << 20;
+constexpr absl::Duration kQuiet =
+    absl::Seconds(10);  // a rank without progress for longer gets a note
+
+// Of the spec as it was sent, maps in order.
+std::string Fingerprint(const v1::JobSpec& spec) {
+  std::string bytes;
+  {
+    google::protobuf::io::StringOutputStream stream(&bytes);
+    google::protobuf::io::CodedOutputStream coded(&stream);
+    coded.SetSerializationDeterministic(true);
+    spec.SerializeToCodedStream(&coded);
+  }
+  const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
+  return absl::StrFormat("%016x%016x", hash.high64, hash.low64);
+}
+
+absl::Status CheckRequestId(const std::string& request_id) {
+  if (request_id.size() <= kLongestRequestId) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat("request_id: %d bytes (%d); send a UUID",
+                                                    request_id.size(), kLongestRequestId));
+}
+
+absl::Status CheckRequest(const v1::SubmitJobRequest& request) {
+  NSA_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
+  if (const size_t bytes = request.spec().ByteSizeLong(); bytes > kLargestSpec) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("spec: %d bytes (%d); shorten it", bytes, kLargestSpec));
+  }
+  // Fields that this version does not know would silently be left out of the job.
+  const absl::Status known = CheckKnown(request.spec(), "spec");
+  return known.ok() ? known : WithReason(known, Reason::kNewerSpec);
+}
+
+absl::Status RefusedBy(const v1::PreflightReport& report) {
+  absl::Status status;
+  int refusing = 0;
+  std::string first;
+  for (const v1::Finding& finding : report.findings()) {
+    if (finding.severity() != v1::SEVERITY_ERROR || !finding.waived().empty()) continue;
+    if (refusing++ == 0) first = absl::StrCat(finding.field(), ": ", finding.problem());
+  }
+  status = absl::InvalidArgumentError(
+      absl::StrFormat("preflight: %s (%d %s this job); see the findings", first, refusing,
+                      refusing == 1 ? "rule refuses" : "rules refuse"));
+  for (const v1::Finding& finding : report.findings()) {
+    if (finding.severity() != v1::SEVERITY_ERROR || !finding.waived().empty()) continue;
+    status =
+        WithViolation(std::move(status), finding.field(),
+                      absl::StrCat(finding.rule(), ": ", finding.problem(), "; ", finding.fix()));
+  }
+  return WithReason(std::move(status), Reason::kPreflightRefused);
+}
+
+// The store's refusal of a second job in one out_dir, with what clients look at.
+absl::Status OutDirRefused(const absl::Status& status) {
+  if (!absl::StartsWith(status.message(), "train.out_dir")) return status;
+  return WithReason(WithViolation(status, "train.out_dir", std::string(status.message())),
+                    Reason::kOutDirInUse);
+}
+
+v1::StoredJob NewJob(const v1::PreflightReport& report, const std::string& id, int64_t now) {
+  v1::StoredJob stored;
+  v1::Job& job = *stored.mutable_job();
+  job.set_id(id);
+  job.set_name(report.spec().name());
+  *job.mutable_spec() = report.spec();
+  job.set_state(v1::Job::STATE_QUEUED);
+  job.set_reason(Word(Reason::kSubmitted));
+  job.set_submit_unix_nanos(now);
+  job.mutable_progress()->set_total_steps(report.spec().train().steps());
+  job.mutable_progress()->set_eta_seconds(-1);
+  for (const v1::Finding& finding : report.findings()) {
+    if (!finding.waived().empty()) {
+      (*job.mutable_waivers())[finding.rule()] = finding.waived();
+    } else if (finding.severity() == v1::SEVERITY_WARNING) {
+      *job.add_warnings() = finding;
+    }
+  }
+  stored.set_state_unix_nanos(now);
+  stored.set_queued_unix_nanos(now);
+  return stored;
+}
+
+v1::JobEvent SubmittedEvent(const v1::StoredJob& stored) {
+  const v1::JobSpec& spec = stored.job().spec();
+  v1::JobEvent event;
+  event.set_reason(Word(Reason::kSubmitted));
+  event.set_text(absl::StrCat(Count(spec.train().steps(), "step"), " on ",
+                              Count(spec.resources().gpus(), "rank"), ", out_dir ",
+                              spec.train().out_dir()));
+  event.set_severity(v1::SEVERITY_INFO);
+  event.set_rank(-1);
+  return event;
+}
+
+// By a signal (T) or by a tracer (t).
+bool IsSuspended(const v1::WorkerObservation& worker) {
+  return worker.state() != v1::WorkerObservation::STATE_EXITED &&
+         (worker.process_state() == "T" || worker.process_state() == "t");
+}
+
+std::string RankState(const RankView& rank) {
+  if (rank.node != RankView::Node::kReady) return "UNKNOWN";
+  if (!rank.worker.has_value()) return "STARTING";
+  if (IsSuspended(*rank.worker)) return "SUSPENDED";
+  switch (rank.worker->state()) {
+    case v1::WorkerObservation::STATE_RUNNING:
+      return "RUNNING";
+    case v1::WorkerObservation::STATE_EXITED:
+      return "EXITED";
+    default:
+      return "STARTING";
+  }
+}
+
+// Seconds are rounded to tens, so that a client that watches a stuck rank is not sent a change
+// every second.
+std::string For(absl::Duration time) {
+  return absl::StrCat(" for ", absl::ToInt64Seconds(time) / 10 * 10, " s");
+}
+
+std::string RankNote(const RankView& rank) {
+  if (rank.node != RankView::Node::kReady) {
+    return absl::StrCat("machine not heard of", For(rank.silence));
+  }
+  if (!rank.worker.has_value()) return "";
+  std::string note;
+  if (IsSuspended(*rank.worker)) {
+    note = absl::StrCat("process stopped (", rank.worker->process_state(), ")");
+  }
+  const absl::Duration quiet = absl::Seconds(rank.worker->seconds_since_progress());
+  const bool ended = rank.worker->state() == v1::WorkerObservation::STATE_EXITED;
+  if (quiet >= kQuiet && !ended) {
+    absl::StrAppend(&note, note.empty() ? "" : ", ", "no progress", For(quiet));
+  }
+  return note;
+}
+
+Trigger TriggerOf(v1::StopMode mode) {
+  if (mode == v1::STOP_MODE_AT_STEP) return Trigger::kStopAtStepAsked;
+  return mode == v1::STOP_MODE_NOW ? Trigger::kStopNowAsked : Trigger::kGracefulStopAsked;
+}
+
+std::string Describe(const v1::StopRequest& stop) {
+  if (stop.mode() == v1::STOP_MODE_AT_STEP) {
+    return absl::StrCat("asked to end after step ", stop.at_step());
+  }
+  return stop.mode() == v1::STOP_MODE_NOW ? "asked to end at once"
+                                          : "asked to end after the step in progress";
+}
+
+}  // namespace
+
+std::string NewJobId() {
+  constexpr char kBase32[] = "abcdefghijklmnopqrstuvwxyz234567";
+  unsigned char bytes[12];
+  // Never short below 256 bytes, and never fails once the kernel has booted.
+  while (getrandom(bytes, sizeof(bytes), 0) != sizeof(bytes)) {
+  }
+  std::string id = "j";
+  for (const unsigned char byte : bytes) id += kBase32[byte % 32];
+  return id;
+}
+
+JobControl::JobControl(JobStore& store, const Fleet& fleet, const QueueBoard& board,
+                       const PathGuard& paths, const Clock& clock)
+    : store_(store), fleet_(fleet), board_(board), paths_(paths), clock_(clock) {}
+
+// `spec` has its defaults. The machine is known when any is: the largest one speaks for all.
+v1::PreflightReport JobControl::Check(v1::JobSpec spec,
+                                      const std::function<bool()>& abandoned) const {
+  std::optional<MachineView> machine;
+  for (const NodeView& node : fleet_.Nodes()) {
+    if (node.state != RankView::Node::kReady) continue;
+    MachineView view = MachineViewOf(node.info);
+    const auto size = [](const MachineView& m) {
+      return std::make_pair(m.gpus.size(), m.memory_bytes);
+    };
+    if (!machine.has_value() || size(view) > size(*machine)) machine = std::move(view);
+  }
+  if (machine.has_value()) ResolveDevice(!machine->gpus.empty() && machine->cuda_worker, &spec);
+  return Preflight(spec, {.machine = machine.has_value() ? &*machine : nullptr,
+                          .check_files = true,
+                          .job_id = "",
+                          .abandoned = abandoned});
+}
+
+absl::StatusOr<v1::SubmitJobResponse> JobControl::Submit(const v1::SubmitJobRequest& request,
+                                                         const std::function<bool()>& abandoned) {
+  NSA_RETURN_IF_ERROR(CheckRequest(request));
+  const std::string fingerprint = Fingerprint(request.spec());
+  v1::SubmitJobResponse response;
+  if (!request.validate_only()) {
+    // Before preflight: the first submit may have taken the out_dir already.
+    NSA_ASSIGN_OR_RETURN(const JobPtr known, store_.FindRequest(request.request_id(), fingerprint));
+    if (known != nullptr) return Known(*known);
+  }
+  v1::JobSpec spec = request.spec();
+  ApplyDefaults(&spec);
+  // Before preflight, which opens the files.
+  if (const absl::Status paths = paths_.CheckSpec(spec); !paths.ok()) {
+    return WithReason(paths, Reason::kPathNotAllowed);
+  }
+  *response.mutable_report() = Check(std::move(spec), abandoned);
+  if (abandoned && abandoned()) {
+    return absl::CancelledError("the check was cut short: nobody waits any more; submit again");
+  }
+  if (request.validate_only()) return response;
+  if (!response.report().accepted()) {
+    // Its twin may have been accepted meanwhile, and its worker may own the out_dir by now.
+    NSA_ASSIGN_OR_RETURN(const JobPtr twin, store_.FindRequest(request.request_id(), fingerprint));
+    return twin != nullptr ? Known(*twin) : RefusedBy(response.report());
+  }
+
+  v1::StoredJob stored = NewJob(response.report(), NewJobId(), absl::ToUnixNanos(clock_.Wall()));
+  v1::JobEvent event = SubmittedEvent(stored);
+  const auto inserted =
+      store_.Insert(std::move(stored), request.request_id(), fingerprint, std::move(event));
+  if (!inserted.ok()) return OutDirRefused(inserted.status());
+  *response.mutable_job() = View(*inserted->job);
+  return response;
+}
+
+absl::StatusOr<v1::SubmitJobResponse> JobControl::Known(const v1::StoredJob& job) const {
+  v1::SubmitJobResponse response;
+  *response.mutable_job() = View(job);
+  return response;
+}
+
+absl::StatusOr<v1::Job> JobControl::Get(const std::string& id_or_name) const {
+  NSA_ASSIGN_OR_RETURN(const JobPtr job, store_.Find(id_or_name));
+  return View(*job);
+}
+
+absl::StatusOr<std::string> JobControl::OutDir(const std::string& id_or_name) const {
+  NSA_ASSIGN_OR_RETURN(const JobPtr job, store_.Find(id_or_name));
+  const std::string& out_dir = job->job().spec().train().out_dir();
+  const absl::Status safe = paths_.Check("train.out_dir", CheckpointsDir(out_dir));
+  if (!safe.ok()) return WithReason(safe, Reason::kPathNotAllowed);
+  return out_dir;
+}
+
+absl::StatusOr<v1::ListJobsResponse> JobControl::List(const v1::ListJobsRequest& request) const {
+  std::vector<State> states;
+  for (const int state : request.states()) states.push_back(static_cast<State>(state));
+  NSA_ASSIGN_OR_RETURN(const JobStore::Page page,
+                       store_.List(request.page_size(), request.page_token(), states));
+  v1::ListJobsResponse response;
+  for (const JobPtr& job : page.jobs) *response.add_jobs() = View(*job);
+  response.set_next_page_token(page.next_page_token);
+  return response;
+}
+
+int64_t JobControl::FurthestStep(const v1::StoredJob& stored) const {
+  // Without ranks the job goes on from its checkpoint: what came after it is done again.
+  const State state = stored.job().state();
+  const bool trains = state == v1::Job::STATE_RUNNING || state == v1::Job::STATE_STOPPING;
+  const v1::JobProgress& progress = stored.job().progress();
+  int64_t step = trains ? progress.step() : progress.checkpoint_step();
+  for (const RankView& rank : fleet_.Ranks(stored, fleet_.started())) {
+    if (rank.worker.has_value()) step = std::max<int64_t>(step, rank.worker->step());
+  }
+  return step;
+}
+
+absl::Status JobControl::CheckStopStep(const v1::StoredJob& stored,
+                                       const v1::StopRequest& stop) const {
+  if (stop.mode() != v1::STOP_MODE_AT_STEP) return absl::OkStatus();
+  const int64_t done = FurthestStep(stored);
+  const int64_t steps = stored.job().spec().train().steps();
+  if (stop.at_step() <= done) {
+    return WithReason(
+        absl::FailedPreconditionError(absl::StrFormat(
+            "at_step: %d (step %d is done); choose a later step", stop.at_step(), done)),
+        Reason::kStepInThePast);
+  }
+  if (stop.at_step() > steps) {
+    return WithReason(absl::FailedPreconditionError(absl::StrFormat(
+                          "at_step: %d (the job ends at step %d); choose an earlier step",
+                          stop.at_step(), steps)),
+                      Reason::kStepBeyondTheEnd);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::Job> JobControl::Stop(const v1::StopJobRequest& request) {
+  const v1::StopRequest& stop = request.stop();
+  NSA_RETURN_IF_ERROR(CheckKnownValues(stop, "stop"));
+  if (stop.mode() == v1::STOP_MODE_UNSPECIFIED) {
+    return absl::InvalidArgumentError("stop.mode: not said; choose at-step, graceful or now");
+  }
+  NSA_ASSIGN_OR_RETURN(JobPtr job, store_.Find(request.job()));
+  const auto change = [&](v1::StoredJob* stored,
+                          std::vector<v1::JobEvent>* events) -> absl::Status {
+    if (IsTerminal(stored->job().state())) {
+      return WithReason(absl::FailedPreconditionError(absl::StrCat(
+                            "state: job ", stored->job().id(), " is ",
+                            StateName(stored->job().state()), " already; nothing to stop")),
+                        Reason::kJobHasEnded);
+    }
+    NSA_ASSIGN_OR_RETURN(const bool stronger, Escalates(stored->job().stop(), stop));
+    // The same again does no harm: its sender may not have seen the first answer.
+    if (!stronger) return absl::OkStatus();
+    NSA_RETURN_IF_ERROR(CheckStopStep(*stored, stop));
+    NSA_RETURN_IF_ERROR(
+        Apply(TriggerOf(stop.mode()), {.text = Describe(stop)}, clock_.Wall(), stored, events));
+    *stored->mutable_job()->mutable_stop() = stop;
+    return absl::OkStatus();
+  };
+  NSA_ASSIGN_OR_RETURN(job, store_.Update(job->job().id(), change));
+  return View(*job);
+}
+
+absl::StatusOr<v1::Job> JobControl::Resume(const std::string& id_or_name) {
+  NSA_ASSIGN_OR_RETURN(const JobPtr job, store_.Find(id_or_name));
+  const auto change = [&](v1::StoredJob* stored,
+                          std::vector<v1::JobEvent>* events) -> absl::Status {
+    const State state = stored->job().state();
+    if (!FindTransition(state, Trigger::kResumed).ok()) {
+      return WithReason(absl::FailedPreconditionError(absl::StrCat(
+                            "state: job ", stored->job().id(), " is ", StateName(state),
+                            " (FAILED or STOPPED); only a job that ended early can be resumed")),
+                        Reason::kNotResumable);
+    }
+    absl::Status moved =
+        Apply(Trigger::kResumed, {.text = "asked to continue"}, clock_.Wall(), stored, events);
+    if (!moved.ok()) return WithReason(moved, Reason::kNotResumable);
+    v1::Job& fresh = *stored->mutable_job();
+    fresh.clear_stop();
+    fresh.clear_end_unix_nanos();
+    fresh.mutable_progress()->set_total_steps(fresh.spec().train().steps());
+    stored->clear_counted_restart_unix_nanos();
+    stored->set_generations_without_progress(0);
+    return absl::OkStatus();
+  };
+  const auto resumed = store_.Update(job->job().id(), change);
+  if (!resumed.ok()) return OutDirRefused(resumed.status());
+  return View(**resumed);
+}
+
+absl::StatusOr<v1::DeleteJobResponse> JobControl::Delete(const v1::DeleteJobRequest& request,
+                                                         const std::string& who) {
+  NSA_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
+  const auto deleted = store_.Delete(request.job(), DeletedBy::kUser, request.request_id());
+  if (absl::IsFailedPrecondition(deleted.status())) {
+    return WithReason(deleted.status(), Reason::kJobHasNotEnded);
+  }
+  NSA_RETURN_IF_ERROR(deleted.status());
+  if (deleted->job != nullptr) {
+    spdlog::info("job {}: deleted (by {}): {}", deleted->job_id, who,
+                 DeletionText(deleted->job->job()));
+  }
+  v1::DeleteJobResponse response;
+  response.set_job_id(deleted->job_id);
+  return response;
+}
+
+std::string DeletionText(const v1::Job& job) {
+  const v1::TrainSpec& train = job.spec().train();
+  return absl::StrFormat("name %s, %s at step %d of %d, submitted %s, ended %s; %s stays",
+                         absl::CHexEscape(job.name()), StateName(job.state()),
+                         job.progress().step(), train.steps(),
+                         absl::FormatTime(absl::FromUnixNanos(job.submit_unix_nanos())),
+                         absl::FormatTime(absl::FromUnixNanos(job.end_unix_nanos())),
+                         absl::CHexEscape(train.out_dir()));
+}
+
+v1::Job JobControl::View(const v1::StoredJob& stored) const {
+  v1::Job job = stored.job();
+  if (HasGang(job.state())) {
+    for (const RankView& rank : fleet_.Ranks(stored, fleet_.started())) {
+      v1::RankStatus& status = *job.add_ranks();
+      status.set_rank(rank.rank);
+      status.set_node(rank.node_name);
+      status.set_state(RankState(rank));
+      status.set_note(RankNote(rank));
+      if (!rank.worker.has_value()) continue;
+      status.set_pid(rank.worker->pid());
+      status.set_step(rank.worker->step());
+      status.set_phase(rank.worker->phase());
+      const bool ended = rank.worker->state() == v1::WorkerObservation::STATE_EXITED;
+      if (!ended) status.set_telemetry_error(rank.worker->telemetry_error());
+    }
+  }
+  if (job.state() == v1::Job::STATE_QUEUED) {
+    const QueueBoard::Place place = board_.PlaceOf(job.id());
+    job.set_queue_position(place.position);
+    if (!place.reason.empty()) {
+      job.set_reason(place.reason);
+      job.set_message(place.text);
+    }
+  }
+  return job;
+}
+
+}  // namespace nsa::server

@@ -1,0 +1,65 @@
+// What people can do with jobs: submit, stop, resume, delete, view. The logic behind
+// coordinator_service.cc, without gRPC.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/clock.h"
+#include "nsa/v1/coordinator.pb.h"
+#include "server/act/path_guard.h"
+#include "server/store/fleet.h"
+#include "server/store/job_store.h"
+#include "server/watch/queue_board.h"
+
+namespace nsa::server {
+
+// Thread-safe. Calls may take as long as preflight needs to read data files.
+class JobControl {
+ public:
+  // All are borrowed.
+  JobControl(JobStore& store, const Fleet& fleet, const QueueBoard& board, const PathGuard& paths,
+             const Clock& clock);
+
+  // See coordinator.proto. InvalidArgument with violations when preflight refuses. Cancelled, and
+  // nothing submitted, when `abandoned` returns true: nobody waits for the answer any more. It is
+  // called while preflight reads files. Null: never abandoned.
+  absl::StatusOr<v1::SubmitJobResponse> Submit(const v1::SubmitJobRequest& request,
+                                               const std::function<bool()>& abandoned = nullptr);
+  absl::StatusOr<v1::Job> Get(const std::string& id_or_name) const;
+  absl::StatusOr<v1::ListJobsResponse> List(const v1::ListJobsRequest& request) const;
+  absl::StatusOr<v1::Job> Stop(const v1::StopJobRequest& request);
+  absl::StatusOr<v1::Job> Resume(const std::string& id_or_name);
+  // `who` is written to the log, which alone keeps it.
+  absl::StatusOr<v1::DeleteJobResponse> Delete(const v1::DeleteJobRequest& request,
+                                               const std::string& who);
+
+  // Where a job's checkpoints are. InvalidArgument when the path now leads out of the allowed
+  // roots, e.g. through a link that was made after the submit.
+  absl::StatusOr<std::string> OutDir(const std::string& id_or_name) const;
+
+  // A stored job with everything that is derived: ranks, place in the queue, why it waits.
+  v1::Job View(const v1::StoredJob& stored) const;
+
+ private:
+  v1::PreflightReport Check(v1::JobSpec spec, const std::function<bool()>& abandoned) const;
+  absl::StatusOr<v1::SubmitJobResponse> Known(const v1::StoredJob& job) const;
+  absl::Status CheckStopStep(const v1::StoredJob& stored, const v1::StopRequest& stop) const;
+  int64_t FurthestStep(const v1::StoredJob& stored) const;
+
+  JobStore& store_;
+  const Fleet& fleet_;
+  const QueueBoard& board_;
+  const PathGuard& paths_;
+  const Clock& clock_;
+};
+
+// What the log keeps of a deleted job.
+std::string DeletionText(const v1::Job& job);
+
+// "j" and 12 characters of lower-case base32, random.
+std::string NewJobId();
+
+}  // namespace nsa::server

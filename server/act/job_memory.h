@@ -1,0 +1,72 @@
+// What the reconciler remembers of jobs between two ticks. Memory only: nothing here matters for
+// long, and after a restart of the coordinator it is found again.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+
+#include "absl/time/time.h"
+#include "common/base/mutex.h"
+#include "nsa/v1/store.pb.h"
+#include "server/decide/gang.h"
+#include "server/decide/hang_policy.h"
+#include "server/decide/lifecycle.h"
+#include "server/decide/restart_policy.h"
+
+namespace nsa::server {
+
+// Thread-safe; the lock means "one job's entry is being changed".
+class JobMemory {
+ public:
+  // What agents are told follows from these; when one changes, agents have to be told anew.
+  struct Situation {
+    State state = v1::Job::STATE_UNSPECIFIED;
+    int64_t generation = 0;
+    bool gang_ending = false;
+    bool restart_decided = false;
+    int32_t restarts = 0;
+    int32_t refusals = 0;
+    bool operator==(const Situation&) const = default;
+  };
+
+  struct Entry {
+    Situation situation;
+    absl::Duration told;  // monotonic: when the situation was first seen
+    HangState hang;
+    absl::Duration last_checkpoint;  // how long the slowest checkpoint so far took
+    bool checking = false;           // preflight is running on the executor
+    Refusals refusals;
+  };
+
+  // The job's entry. When its situation has changed, agents are told at `now` and no hang is
+  // suspected.
+  Entry Observe(const v1::StoredJob& job, absl::Duration now);
+
+  void SetHang(const std::string& job_id, const HangState& hang);
+  void SetChecking(const std::string& job_id, bool checking);
+  // A checkpoint of the job took `duration`.
+  void NoteCheckpoint(const std::string& job_id, absl::Duration duration);
+
+  // Starts refused in a row since the job last made progress.
+  Refusals RefusalsOf(const v1::Job& job) const;
+  // A start of the job was refused and the next one is due after `delay`, or (`failure` is no
+  // refusal) the row of refusals is over.
+  void NoteFailure(const v1::Job& job, const Failure& failure, absl::Duration delay,
+                   absl::Duration now);
+
+  // The coordinator stood still for `gap`: that time does not count against gangs that stop.
+  void ForgiveStandstill(absl::Duration gap);
+
+  // Forgets all but these jobs.
+  void Prune(const std::set<std::string>& active_jobs);
+
+ private:
+  Refusals RefusalsLocked(const v1::Job& job) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  mutable Mutex mutex_;
+  std::map<std::string, Entry> jobs_ ABSL_GUARDED_BY(mutex_);  // by id
+};
+
+}  // namespace nsa::server

@@ -1,0 +1,81 @@
+#include "server/act/launch_check.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/preflight/preflight.h"
+#include "server/decide/lifecycle.h"
+#include "server/decide/machine_view.h"
+
+namespace nsa::server {
+
+namespace {
+
+// The machine with no other GPUs than those that the job was placed on.
+MachineView MachineOf(const v1::StoredJob& job, v1::NodeInfo info) {
+  std::set<std::string> placed;
+  for (const v1::RankPlacement& place : job.placements()) placed.insert(place.cuda_device());
+  auto* gpus = info.mutable_gpus();
+  gpus->erase(std::remove_if(gpus->begin(), gpus->end(),
+                             [&](const v1::GpuInfo& gpu) { return !placed.contains(gpu.uuid()); }),
+              gpus->end());
+  return MachineViewOf(info);
+}
+
+// Rules whose verdict another hour may change without anybody touching the job: disks fill and are
+// emptied, volumes are mounted, a GPU is given back by whoever used it or found again by its
+// driver.
+constexpr std::string_view kPassing[] = {
+    "DISK_TOO_SMALL",   "OUT_DIR_NOT_WRITABLE", "DATA_UNREADABLE", "TOKENIZER_MISSING",
+    "RESUME_NOT_FOUND", "GPU_UNAVAILABLE",      "GPU_COUNT",
+};
+
+// Memory that is not free now passes, memory that is not there does not.
+bool MemoryIsTaken(const v1::StoredJob& job, const MachineView& machine) {
+  const v1::PreflightReport report = Preflight(job.job().spec(), {.machine = &machine});
+  return std::ranges::none_of(report.findings(), [](const v1::Finding& finding) {
+    return finding.rule() == "MEMORY_ESTIMATE_EXCEEDED";
+  });
+}
+
+bool Passes(const v1::Finding& finding, const v1::StoredJob& job, const MachineView& machine) {
+  if (finding.rule() == "MEMORY_ESTIMATE_EXCEEDED") return MemoryIsTaken(job, machine);
+  return std::ranges::find(kPassing, finding.rule()) != std::end(kPassing);
+}
+
+}  // namespace
+
+LaunchCheck CheckLaunch(const v1::StoredJob& job, const Fleet& fleet, const PathGuard& paths) {
+  LaunchCheck check{.accepted = true, .passing = true};
+  if (const absl::Status safe = paths.CheckSpec(job.job().spec()); !safe.ok()) {
+    return {.accepted = false, .problem = std::string(safe.message())};
+  }
+  std::set<std::string> names;
+  for (const v1::RankPlacement& place : job.placements()) names.insert(place.node());
+  check.nodes = absl::StrJoin(names, ", ");
+  for (const std::string& name : names) {
+    const std::optional<NodeView> node = fleet.Find(name);
+    if (!node.has_value()) continue;
+    const MachineView machine = MachineOf(job, node->info);
+    const v1::PreflightReport report = Preflight(
+        job.job().spec(), {.machine = &machine, .check_files = true, .job_id = job.job().id()});
+    if (report.accepted()) continue;
+    check.accepted = false;
+    for (const v1::Finding& finding : report.findings()) {
+      if (finding.severity() != v1::SEVERITY_ERROR || !finding.waived().empty()) continue;
+      const bool passes = Passes(finding, job, machine);
+      // What stays is told before what passes.
+      if (check.problem.empty() || (check.passing && !passes)) {
+        check.problem = absl::StrCat(name, ": ", finding.rule(), ": ", finding.field(), ": ",
+                                     finding.problem(), "; ", finding.fix());
+      }
+      check.passing = check.passing && passes;
+    }
+  }
+  check.passing = check.passing && !check.accepted;
+  return check;
+}
+
+}  // namespace nsa::server

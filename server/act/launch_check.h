@@ -1,0 +1,16 @@
+// Preflight of a placed job against the machines it was placed on.
+#pragma once
+
+#include "nsa/v1/store.pb.h"
+#include "server/act/path_guard.h"
+#include "server/decide/next_action.h"
+#include "server/store/fleet.h"
+
+namespace nsa::server {
+
+// Reads data files and out_dir of this machine; may take seconds. Paths are checked again: what was
+// a folder at submit may be a link by now. Only the GPUs that the job was placed on count, with
+// the memory that is free on them.
+LaunchCheck CheckLaunch(const v1::StoredJob& job, const Fleet& fleet, const PathGuard& paths);
+
+}  // namespace nsa::server

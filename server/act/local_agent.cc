@@ -1,0 +1,147 @@
+#include "server/act/local_agent.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/status.h"
+#include "common/base/thread_name.h"
+#include "spdlog/spdlog.h"
+
+namespace nsa::server {
+namespace {
+
+constexpr absl::Duration kCheckEvery = absl::Milliseconds(250);
+// An agent that has lived this long starts again at once when it dies.
+constexpr absl::Duration kHealthy = absl::Seconds(30);
+
+// What the agent may see of this program's environment; workers see what the agent lets through.
+const std::vector<std::string>& PassedOn() {
+  static const auto* const names = new std::vector<std::string>{"PATH",
+                                                                "HOME",
+                                                                "USER",
+                                                                "LOGNAME",
+                                                                "LANG",
+                                                                "LC_ALL",
+                                                                "TZ",
+                                                                "TMPDIR",
+                                                                "LD_LIBRARY_PATH",
+                                                                "CUDA_VISIBLE_DEVICES",
+                                                                "NSA_LOG_LEVEL",
+                                                                "OMP_NUM_THREADS",
+                                                                "ASAN_OPTIONS",
+                                                                "TSAN_OPTIONS",
+                                                                "UBSAN_OPTIONS"};
+  return *names;
+}
+
+}  // namespace
+
+LocalAgent::LocalAgent(Options options, const Clock& clock)
+    : options_(std::move(options)), clock_(clock), backoff_(options_.first_backoff) {}
+
+std::unique_ptr<LocalAgent> LocalAgent::Start(Options options, const Clock& clock) {
+  std::unique_ptr<LocalAgent> agent(new LocalAgent(std::move(options), clock));
+  agent->thread_ = std::thread([raw = agent.get()] { raw->Loop(); });
+  return agent;
+}
+
+LocalAgent::~LocalAgent() {
+  {
+    MutexLock lock(&mutex_);
+    stopping_ = true;
+    woken_.SignalAll();
+  }
+  thread_.join();
+}
+
+std::optional<ProcessIdentity> LocalAgent::process() const {
+  MutexLock lock(&mutex_);
+  return process_;
+}
+
+void LocalAgent::Loop() {
+  NameThread("local-agent");
+  while (true) {
+    const absl::Duration wait = EnsureRunning();
+    MutexLock lock(&mutex_);
+    if (!stopping_) woken_.WaitFor(&mutex_, wait);
+    if (stopping_) return;
+  }
+}
+
+void LocalAgent::Reap() {
+  if (!child_.has_value()) return;
+  const auto ended = TryReap(*child_);
+  if (ended.ok() && !ended->has_value()) return;
+  if (ended.ok() && !failing()) {
+    spdlog::warn("local agent: process {} ended (code {}, signal {})", *child_, (*ended)->code,
+                 (*ended)->signal);
+  }
+  child_.reset();
+}
+
+bool LocalAgent::Lives() {
+  const std::optional<ProcessIdentity> known = process();
+  // A child is reaped when it ends, so nothing is asked about one that holds the lock.
+  if (known.has_value() && known->pid == child_) return true;
+  // The lock file names whoever held it last; whether that one lives is asked of the kernel.
+  const auto holder = ReadIdentity(options_.state_dir / "agent.lock");
+  if (!holder.ok() || !IsAlive(*holder)) return false;
+  if (known != *holder) {
+    if (!failing()) spdlog::info("local agent: process {}", holder->pid);
+    healthy_at_ = clock_.Monotonic() + kHealthy;
+    MutexLock lock(&mutex_);
+    process_ = *holder;
+  }
+  return true;
+}
+
+absl::Duration LocalAgent::EnsureRunning() {
+  Reap();
+  if (Lives()) {
+    if (clock_.Monotonic() >= healthy_at_) backoff_ = options_.first_backoff;
+    return kCheckEvery;
+  }
+  // It has been started and has not taken its lock yet.
+  if (child_.has_value()) return kCheckEvery;
+  {
+    MutexLock lock(&mutex_);
+    process_.reset();
+  }
+  const absl::Status launched = Launch();
+  if (!launched.ok() && last_problem_ != launched.message()) {
+    last_problem_ = std::string(launched.message());
+    spdlog::error("local agent: {}; jobs wait until an agent comes", last_problem_);
+  }
+  const absl::Duration wait = backoff_;
+  backoff_ = std::min(2 * backoff_, options_.longest_backoff);
+  if (failing() && wait < backoff_) {
+    spdlog::error(
+        "local agent: it ends again and again, see {}; it is started every {} from now on",
+        (options_.state_dir / "agent.log").string(), absl::FormatDuration(backoff_));
+  }
+  return wait;
+}
+
+absl::Status LocalAgent::Launch() {
+  std::error_code error;
+  std::filesystem::create_directories(options_.state_dir, error);
+  SpawnOptions spawn;
+  spawn.argv = {options_.program.string(), "--state-dir", options_.state_dir.string(),
+                "--coordinator", options_.coordinator_address};
+  spawn.environment = FilterEnvironment(PassedOn());
+  spawn.working_dir = options_.state_dir;
+  spawn.output = options_.state_dir / "agent.log";
+  NSA_ASSIGN_OR_RETURN(const ProcessIdentity identity, Spawn(spawn));
+  child_ = identity.pid;
+  if (const absl::Status status = RaiseOomScore(identity.pid, options_.oom_score); !status.ok()) {
+    spdlog::warn("local agent: {}", status.ToString());
+  }
+  last_problem_.clear();
+  if (!failing()) {
+    spdlog::info("local agent: started {} as process {}", options_.program.string(), identity.pid);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace nsa::server

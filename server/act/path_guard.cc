@@ -1,0 +1,100 @@
+#include "server/act/path_guard.h"
+
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/fd.h"
+#include "common/base/status.h"
+
+namespace nsa::server {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kLongestPath = 4'000;
+
+absl::Status Refuse(const std::string& field, const std::string& problem) {
+  return absl::InvalidArgumentError(absl::StrCat(field, ": ", problem));
+}
+
+absl::Status CheckText(const std::string& field, const std::string& path) {
+  if (path.size() > kLongestPath) {
+    return Refuse(field,
+                  absl::StrFormat("%d bytes (%d); use a shorter path", path.size(), kLongestPath));
+  }
+  if (path.find('\0') != std::string::npos) {
+    return Refuse(field, "holds a NUL byte; remove it");
+  }
+  if (!fs::path(path).is_absolute()) {
+    return Refuse(field, path.empty() ? "\"\" (an absolute path); write one from /"
+                                      : absl::StrCat(path, " is relative; write it from /"));
+  }
+  const auto up = [](const fs::path& part) { return part == ".."; };
+  if (std::ranges::any_of(fs::path(path), up)) {
+    return Refuse(field, absl::StrCat(path, " contains ..; write it without"));
+  }
+  return absl::OkStatus();
+}
+
+// Whether `inner` resolves beneath `root` without a symbolic link. What does not exist yet cannot
+// lead anywhere, so the deepest folder that exists is looked at.
+bool ResolvesBeneath(const fs::path& root, fs::path inner) {
+  const Fd root_fd(open(root.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!root_fd.valid()) return false;
+  while (true) {
+    open_how how{};
+    how.flags = O_PATH | O_CLOEXEC;
+    how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS;
+    const std::string name = inner.empty() ? "." : inner.string();
+    const Fd fd(
+        static_cast<int>(syscall(SYS_openat2, root_fd.get(), name.c_str(), &how, sizeof(how))));
+    if (fd.valid()) return true;
+    if ((errno != ENOENT && errno != ENOTDIR) || inner.empty()) return false;
+    inner = inner.parent_path();
+  }
+}
+
+}  // namespace
+
+absl::Status PathGuard::Check(const std::string& field, const std::string& path) const {
+  NSA_RETURN_IF_ERROR(CheckText(field, path));
+  const fs::path wanted = fs::path(path).lexically_normal();
+  for (const fs::path& root : roots_) {
+    if (root == "/") return absl::OkStatus();
+    const fs::path inner = wanted.lexically_relative(root);
+    if (inner.empty() || *inner.begin() == "..") continue;
+    if (ResolvesBeneath(root, inner == "." ? fs::path() : inner)) return absl::OkStatus();
+  }
+  return Refuse(field, absl::StrCat(path,
+                                    " is not beneath allowed_roots, or leads through a "
+                                    "symbolic link; choose a path beneath one of them"));
+}
+
+absl::Status PathGuard::CheckSpec(const v1::JobSpec& spec) const {
+  NSA_RETURN_IF_ERROR(Check("train.out_dir", spec.train().out_dir()));
+  const auto is_url = [](const std::string& path) { return absl::StrContains(path, "://"); };
+  for (const std::string& path : spec.data().path()) {
+    if (!is_url(path)) NSA_RETURN_IF_ERROR(Check("data.path", path));
+  }
+  for (const std::string& path : spec.data().val_path()) {
+    if (!is_url(path)) NSA_RETURN_IF_ERROR(Check("data.val_path", path));
+  }
+  if (!spec.data().tokenizer_path().empty()) {
+    NSA_RETURN_IF_ERROR(Check("data.tokenizer_path", spec.data().tokenizer_path()));
+  }
+  const std::string& resume = spec.restart().resume();
+  if (!resume.empty() && resume != "auto" && resume != "never") {
+    NSA_RETURN_IF_ERROR(Check("restart.resume", resume));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace nsa::server

@@ -1,0 +1,305 @@
+#include "server/act/reconciler.h"
+
+#include <algorithm>
+#include <fstream>
+#include <random>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/count.h"
+#include "common/base/reason.h"
+#include "common/base/status.h"
+#include "common/base/thread_name.h"
+#include "common/job/load.h"
+#include "server/act/launch_check.h"
+#include "server/decide/scheduler.h"
+#include "spdlog/spdlog.h"
+
+namespace nsa::server {
+namespace {
+
+constexpr absl::Duration kTickEvery = absl::Milliseconds(200);
+// The shortest time between two ticks, however often the loop is woken: a tick over ten thousand
+// queued jobs takes milliseconds.
+constexpr absl::Duration kShortestRest = absl::Milliseconds(20);
+// No tick for this long: the process was stopped, its machine was frozen, or a disk hung.
+constexpr absl::Duration kStandstill = absl::Seconds(2);
+
+double Jitter() {
+  thread_local std::mt19937_64 random{std::random_device{}()};
+  return std::uniform_real_distribution<double>(0, 1)(random);
+}
+
+v1::JobEvent Incident(Reason reason, const std::string& text, v1::Severity severity) {
+  v1::JobEvent event;
+  event.set_reason(Word(reason));
+  event.set_text(text);
+  event.set_severity(severity);
+  event.set_rank(-1);
+  return event;
+}
+
+void WriteDumps(const std::filesystem::path& file, const std::string& why,
+                const std::vector<v1::StackDump>& dumps) {
+  std::error_code error;
+  std::filesystem::create_directories(file.parent_path(), error);
+  std::ofstream out(file);
+  out << why << "\n";
+  for (const v1::StackDump& dump : dumps) {
+    out << "\n== rank " << dump.rank() << " on " << dump.node() << " pid " << dump.pid() << "\n"
+        << dump.status() << "\n"
+        << dump.stacks();
+    if (!dump.error().empty()) out << "incomplete: " << dump.error() << "\n";
+  }
+}
+
+// Aborted: the job has moved on since the action was decided; the next tick sees its new state.
+void LogUnlessAborted(const JobPtr& job, const absl::Status& status) {
+  if (status.ok() || absl::IsAborted(status)) return;
+  spdlog::error("job {}: {}", job->job().id(), std::string(status.message()));
+}
+
+}  // namespace
+
+Reconciler::Reconciler(Parts parts) : parts_(std::move(parts)) {}
+
+Reconciler::~Reconciler() { Stop(); }
+
+void Reconciler::Start() {
+  thread_ = std::thread([this] { Loop(); });
+}
+
+void Reconciler::Stop() {
+  {
+    MutexLock lock(&mutex_);
+    stopping_ = true;
+    woken_.SignalAll();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void Reconciler::Wake() {
+  MutexLock lock(&mutex_);
+  wake_ = true;
+  woken_.SignalAll();
+}
+
+void Reconciler::Loop() {
+  NameThread("reconciler");
+  while (true) {
+    Tick();
+    MutexLock lock(&mutex_);
+    const absl::Duration ended = parts_.clock.Monotonic();
+    while (!stopping_) {
+      const absl::Duration rested = parts_.clock.Monotonic() - ended;
+      const absl::Duration wanted = wake_ ? kShortestRest : kTickEvery;
+      if (rested >= wanted) break;
+      woken_.WaitFor(&mutex_, wanted - rested);
+    }
+    if (stopping_) return;
+    wake_ = false;
+  }
+}
+
+void Reconciler::Tick() {
+  NoteStandstill();
+  const std::vector<JobPtr> active = parts_.store.Active();
+  Forget(active);
+  for (const JobPtr& job : active) Act(job, Next(FactsOf(*job)));
+  PlaceQueued(parts_.store.Active());
+  parts_.dumps.Expire();
+  ++ticks_;
+  if (parts_.after_tick) parts_.after_tick();
+}
+
+// While this process stood still it heard nobody, and the first tick afterwards may come before the
+// first heartbeat. That time is neither a machine's silence nor part of a stopping gang's grace.
+void Reconciler::NoteStandstill() {
+  const absl::Duration now = parts_.clock.Monotonic();
+  const absl::Duration gap = now - std::exchange(last_tick_, now);
+  if (ticks_ == 0 || gap < kStandstill) return;
+  spdlog::warn(
+      "the jobs were not looked at for {:.1f} s (a stopped process, a frozen machine or a disk?); "
+      "that time counts against no machine",
+      absl::ToDoubleSeconds(gap));
+  parts_.fleet.ForgiveSilence();
+  memory_.ForgiveStandstill(gap);
+}
+
+void Reconciler::Forget(const std::vector<JobPtr>& active) {
+  std::set<std::string> ids;
+  for (const JobPtr& job : active) ids.insert(job->job().id());
+  parts_.fleet.Prune(ids);
+  memory_.Prune(ids);
+}
+
+JobFacts Reconciler::FactsOf(const v1::StoredJob& job) {
+  const absl::Duration now = parts_.clock.Monotonic();
+  // What an earlier life of the coordinator decided, agents may have been told by it.
+  const JobMemory::Entry memory = memory_.Observe(job, ticks_ == 0 ? parts_.fleet.started() : now);
+  JobFacts facts = {.job = job,
+                    .ranks = parts_.fleet.Ranks(job, memory.told),
+                    .now = now,
+                    .wall_time = parts_.clock.Wall(),
+                    .jitter = Jitter(),
+                    .told = memory.told,
+                    .checking = memory.checking,
+                    .hang = memory.hang,
+                    .last_checkpoint = memory.last_checkpoint,
+                    .refusals = memory.refusals};
+  if (HasGang(job.job().state())) AddJournals(&facts);
+  return facts;
+}
+
+// Last words, where the generation began and how long its checkpoints take.
+void Reconciler::AddJournals(JobFacts* facts) {
+  const v1::Job& job = facts->job.job();
+  for (RankView& rank : facts->ranks) {
+    const auto journal = parts_.store.Journal(job.id(), job.generation(), rank.rank);
+    if (!journal.ok()) continue;
+    rank.first_step = journal->first_step;
+    facts->last_checkpoint =
+        std::max(facts->last_checkpoint, absl::Seconds(journal->last_checkpoint_seconds));
+    if (!journal->finished.has_value()) continue;
+    rank.finished = journal->finished;
+    rank.ended_unix_nanos = journal->finished_unix_nanos;
+  }
+  memory_.NoteCheckpoint(job.id(), facts->last_checkpoint);
+}
+
+void Reconciler::Act(const JobPtr& job, const Action& action) {
+  std::visit([&](const auto& what) { Do(job, what); }, action);
+}
+
+// The job may have moved on since it was looked at (a stop, a preflight that ended); then nothing
+// is changed, and the next tick sees its new state.
+void Reconciler::Do(const JobPtr& job, const action::Move& move) {
+  const auto change = [&](v1::StoredJob* stored,
+                          std::vector<v1::JobEvent>* events) -> absl::Status {
+    if (stored->job().state() != job->job().state() ||
+        stored->job().generation() != job->job().generation() ||
+        stored->queued_unix_nanos() != job->queued_unix_nanos()) {
+      return absl::AbortedError("the job has moved on");
+    }
+    if (move.trigger == Trigger::kStopNowAsked) {
+      stored->mutable_job()->mutable_stop()->set_mode(v1::STOP_MODE_NOW);
+    }
+    return Apply(move.trigger, move.cause, parts_.clock.Wall(), stored, events);
+  };
+  const auto moved = parts_.store.Update(job->job().id(), change);
+  if (!moved.ok()) return LogUnlessAborted(job, moved.status());
+  spdlog::info("job {}: {} -> {} ({}: {})", job->job().id(), StateName(job->job().state()),
+               StateName((*moved)->job().state()), (*moved)->job().reason(), move.cause.text);
+}
+
+// Preflight reads files and may take seconds, so it runs on the executor.
+void Reconciler::Do(const JobPtr& job, const action::CheckLaunch& /*check*/) {
+  memory_.SetChecking(job->job().id(), true);
+  parts_.executor.Run([this, job] {
+    const LaunchCheck check = CheckLaunch(*job, parts_.fleet, parts_.paths);
+    const JobFacts facts = {.job = *job,
+                            .now = parts_.clock.Monotonic(),
+                            .wall_time = parts_.clock.Wall(),
+                            .jitter = Jitter(),
+                            .refusals = memory_.RefusalsOf(job->job())};
+    Act(job, AfterCheck(facts, check));
+    memory_.SetChecking(job->job().id(), false);
+    Wake();
+  });
+}
+
+void Reconciler::Do(const JobPtr& job, const action::DumpStacks& dump) {
+  const std::string& id = job->job().id();
+  memory_.SetHang(id, {.suspected = true, .suspected_since = parts_.clock.Monotonic()});
+  const std::filesystem::path file =
+      parts_.dumps_dir / absl::StrFormat("%s.gen-%06d.hang.txt", id, job->job().generation());
+  AddEvent(job, Incident(Reason::kHangSuspected,
+                         absl::StrCat(dump.why, "; dumping all ranks to ", file.string()),
+                         v1::SEVERITY_WARNING));
+  parts_.dumps.Request(job->job(), {job->placements().begin(), job->placements().end()},
+                       kDumpGrace - absl::Seconds(1),
+                       [file, why = dump.why](const std::vector<v1::StackDump>& dumps) {
+                         WriteDumps(file, why, dumps);
+                       });
+}
+
+void Reconciler::Do(const JobPtr& job, const action::EndSuspicion& /*end*/) {
+  memory_.SetHang(job->job().id(), {});
+  AddEvent(job, Incident(Reason::kHangOver, "every rank makes progress again", v1::SEVERITY_INFO));
+}
+
+void Reconciler::Do(const JobPtr& job, const action::Restart& restart) {
+  const auto change = [&](v1::StoredJob* stored, std::vector<v1::JobEvent>* events) {
+    return ApplyRestart(restart.failure, restart.decision, parts_.clock.Wall(), stored, events);
+  };
+  const auto updated = parts_.store.Update(job->job().id(), change);
+  if (!updated.ok()) return LogUnlessAborted(job, updated.status());
+  memory_.NoteFailure(job->job(), restart.failure, restart.decision.delay,
+                      parts_.clock.Monotonic());
+}
+
+void Reconciler::Do(const JobPtr& job, const action::PostponeStart& postpone) {
+  // Before the job is back in the queue: it must not be placed before its next start is due.
+  memory_.NoteFailure(job->job(), postpone.refusal, postpone.delay, parts_.clock.Monotonic());
+  Do(job, action::Move{Trigger::kStartPostponed,
+                       {.text = postpone.refusal.text,
+                        .severity = v1::SEVERITY_WARNING,
+                        .next_start = parts_.clock.Wall() + postpone.delay}});
+}
+
+void Reconciler::AddEvent(const JobPtr& job, const v1::JobEvent& event) {
+  const auto add = [&](v1::StoredJob*, std::vector<v1::JobEvent>* events) {
+    events->push_back(event);
+    return absl::OkStatus();
+  };
+  LogUnlessAborted(job, parts_.store.Update(job->job().id(), add).status());
+}
+
+void Reconciler::PlaceQueued(const std::vector<JobPtr>& active) {
+  const QueuePlan plan = PlanQueue(active);
+  for (const std::string& id : parts_.board.Post(plan)) parts_.changed(id);
+  for (const Placement& placement : plan.placements) Place(placement);
+  if (!plan.placements.empty()) Wake();
+}
+
+QueuePlan Reconciler::PlanQueue(const std::vector<JobPtr>& active) const {
+  std::vector<NodeSlots> nodes;
+  bool any_gpu = false;
+  for (const NodeView& node : parts_.fleet.Nodes()) {
+    if (node.state != RankView::Node::kReady) continue;
+    nodes.push_back(FreeSlots(node.info, active));
+    any_gpu = any_gpu || nodes.back().gpus_total > 0;
+  }
+  std::vector<QueuedJob> queue;
+  for (const JobPtr& job : active) {
+    if (job->job().state() != v1::Job::STATE_QUEUED) continue;
+    // A postponed job is out of line until its next start is due, so that nobody waits behind it.
+    const bool postponed = job->job().next_start_unix_nanos() != 0;
+    if (postponed && parts_.clock.Monotonic() < memory_.RefusalsOf(job->job()).due) continue;
+    queue.push_back(InQueue(*job, any_gpu));
+  }
+  return Schedule(std::move(queue), std::move(nodes));
+}
+
+void Reconciler::Place(const Placement& placement) {
+  const std::string where = absl::StrCat(
+      Count(static_cast<int64_t>(placement.ranks.size()), "rank"),
+      placement.ranks.size() == 1 ? " on " : ", the first on ", placement.ranks.front().node());
+  const bool cuda = !placement.ranks.front().cuda_device().empty();
+  const auto change = [&](v1::StoredJob* stored,
+                          std::vector<v1::JobEvent>* events) -> absl::Status {
+    NSA_RETURN_IF_ERROR(
+        Apply(Trigger::kPlaced, {.text = where}, parts_.clock.Wall(), stored, events));
+    stored->mutable_placements()->Assign(placement.ranks.begin(), placement.ranks.end());
+    ResolveDevice(cuda, stored->mutable_job()->mutable_spec());
+    return absl::OkStatus();
+  };
+  const auto placed = parts_.store.Update(placement.job_id, change);
+  if (!placed.ok()) {
+    spdlog::warn("job {}: {}", placement.job_id, std::string(placed.status().message()));
+  }
+}
+
+}  // namespace nsa::server

@@ -1,0 +1,96 @@
+// The one loop that makes jobs move. Several times a second, and whenever it is woken, it gathers
+// what is known of each job (store, fleet, memory), asks Next() what to do, and does it. Everything
+// that agents should do follows from the store.
+//
+// It keeps nothing that matters: what it remembers (when a state was first seen, whether a hang is
+// suspected) is found again after a restart.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "server/act/dump_broker.h"
+#include "server/act/executor.h"
+#include "server/act/job_memory.h"
+#include "server/act/path_guard.h"
+#include "server/decide/next_action.h"
+#include "server/decide/scheduler.h"
+#include "server/store/fleet.h"
+#include "server/store/job_store.h"
+#include "server/watch/queue_board.h"
+
+namespace nsa::server {
+
+class Reconciler {
+ public:
+  struct Parts {  // all borrowed
+    JobStore& store;
+    Fleet& fleet;
+    QueueBoard& board;
+    DumpBroker& dumps;
+    Executor& executor;
+    const PathGuard& paths;
+    const Clock& clock;
+    std::filesystem::path dumps_dir;                         // stacks of hung jobs are written here
+    std::function<void(const std::string& job_id)> changed;  // a job looks different now
+    std::function<void()> after_tick;
+  };
+
+  explicit Reconciler(Parts parts);
+  // Stops the loop.
+  ~Reconciler();
+
+  // Starts the loop.
+  void Start();
+  void Stop();
+
+  // Tick now.
+  void Wake();
+
+  // Decides and acts once for every job. Called by the loop, and by tests without it.
+  void Tick();
+
+ private:
+  void Loop();
+  void NoteStandstill();
+  void Forget(const std::vector<JobPtr>& active);
+
+  // Gather.
+  JobFacts FactsOf(const v1::StoredJob& job);
+  void AddJournals(JobFacts* facts);
+
+  // Act.
+  void Act(const JobPtr& job, const Action& action);
+  void Do(const JobPtr& /*job*/, const action::Wait& /*wait*/) {}
+  void Do(const JobPtr& job, const action::Move& move);
+  void Do(const JobPtr& job, const action::CheckLaunch& check);
+  void Do(const JobPtr& job, const action::DumpStacks& dump);
+  void Do(const JobPtr& job, const action::EndSuspicion& end);
+  void Do(const JobPtr& job, const action::Restart& restart);
+  void Do(const JobPtr& job, const action::PostponeStart& postpone);
+  void AddEvent(const JobPtr& job, const v1::JobEvent& event);
+
+  void PlaceQueued(const std::vector<JobPtr>& active);
+  QueuePlan PlanQueue(const std::vector<JobPtr>& active) const;
+  void Place(const Placement& placement);
+
+  const Parts parts_;
+  JobMemory memory_;
+  int64_t ticks_ = 0;         // the loop's own
+  absl::Duration last_tick_;  // the loop's own: monotonic, when the last tick began
+
+  Mutex mutex_;
+  CondVar woken_;
+  bool wake_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace nsa::server

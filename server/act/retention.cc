@@ -1,0 +1,118 @@
+#include "server/act/retention.h"
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "server/act/job_control.h"
+#include "spdlog/spdlog.h"
+
+namespace nsa::server {
+namespace {
+
+// Rows of a transaction: a few milliseconds, during which no other change is stored.
+constexpr int kRows = 500;
+constexpr absl::Duration kAgeCheckEvery = absl::Minutes(1);
+constexpr absl::Duration kRetry = absl::Minutes(1);
+
+}  // namespace
+
+Retention::Retention(Parts parts) : parts_(std::move(parts)) {}
+
+void Retention::Tick() {
+  if (busy_) return;
+  const absl::Duration now = parts_.clock.Monotonic();
+  if (failed_.exchange(false)) retry_at_ = now + kRetry;
+  const std::optional<absl::Time> oldest_kept = OldestKept(now);
+  if (now >= retry_at_) stuck_.clear();
+  if (!oldest_kept.has_value() && parts_.store.NextToPurge(stuck_).empty()) return;
+  busy_ = true;
+  parts_.executor.Run([this, oldest_kept] {
+    Work(oldest_kept);
+    busy_ = false;
+  });
+}
+
+// What ended before this is to go; nothing while it is not the time to look.
+std::optional<absl::Time> Retention::OldestKept(absl::Duration now) {
+  const absl::Time wall = parts_.clock.Wall();
+  const absl::Duration offset = wall - absl::UnixEpoch() - now;
+  if (absl::AbsDuration(offset - offset_) > kJump) {
+    offset_ = offset;
+    steady_since_ = now;
+  }
+  if (parts_.keep == absl::ZeroDuration() || now - steady_since_ < kSteady ||
+      now < next_age_check_) {
+    return std::nullopt;
+  }
+  next_age_check_ = now + kAgeCheckEvery;
+  return wall - parts_.keep;
+}
+
+// On the executor.
+void Retention::Work(std::optional<absl::Time> oldest_kept) {
+  while (!parts_.draining) {
+    // What is deleted goes first: at no time is there much of it. One job that cannot be removed
+    // does not hold up the others.
+    if (const std::string left = parts_.store.NextToPurge(stuck_); !left.empty()) {
+      if (PurgeSome(left)) continue;
+      stuck_.insert(left);
+      failed_ = true;
+    } else if (!oldest_kept.has_value() || !DeleteOne(*oldest_kept)) {
+      return;
+    }
+  }
+}
+
+// False when there is none.
+bool Retention::DeleteOne(absl::Time oldest_kept) {
+  const std::vector<JobPtr> old = parts_.store.EndedBefore(oldest_kept, 1);
+  if (old.empty()) return false;
+  const v1::Job& job = old.front()->job();
+  // It may have been resumed or deleted meanwhile; the next look sees that.
+  const auto deleted = parts_.store.Delete(job.id(), DeletedBy::kRetention, "");
+  if (!deleted.ok()) {
+    spdlog::warn("job {}: not deleted: {}", job.id(), std::string(deleted.status().message()));
+    return false;
+  }
+  spdlog::info("job {}: deleted after job_retention_days: {}", job.id(), DeletionText(job));
+  return true;
+}
+
+// False when it has failed.
+bool Retention::PurgeSome(const std::string& job_id) {
+  const absl::Status status = [&]() -> absl::Status {
+    NSA_ASSIGN_OR_RETURN(const bool empty, parts_.store.Purge(job_id, kRows));
+    if (!empty) return absl::OkStatus();
+    if (const absl::Status files = RemoveFiles(job_id); !files.ok()) {
+      parts_.store.ReportNotRemoved(job_id, files);
+      return files;
+    }
+    return parts_.store.Forget(job_id);
+  }();
+  if (status.ok()) return true;
+  spdlog::warn("deleted job {}: what it has left stays for now: {}", job_id,
+               std::string(status.message()));
+  return false;
+}
+
+absl::Status Retention::RemoveFiles(const std::string& job_id) const {
+  NSA_RETURN_IF_ERROR(parts_.logs.Remove(job_id));
+  std::error_code error;
+  std::vector<std::filesystem::path> dumps;
+  for (const auto& file : std::filesystem::directory_iterator(parts_.dumps_dir, error)) {
+    if (absl::StartsWith(file.path().filename().string(), absl::StrCat(job_id, "."))) {
+      dumps.push_back(file.path());
+    }
+  }
+  for (const std::filesystem::path& dump : dumps) {
+    if (!std::filesystem::remove(dump, error) && error) {
+      return absl::UnavailableError(
+          absl::StrCat(dump.string(), ": remove: ", error.message(), "; check the disk"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace nsa::server

@@ -1,0 +1,75 @@
+// The life of a job, as a table: (state, trigger) → (state, reason). Pure.
+//
+//   QUEUED → PREFLIGHT → STARTING → RUNNING → SUCCEEDED | FAILED | STOPPED
+//                            ↑          ↓
+//                            └── RESTARTING           RUNNING → STOPPING → STOPPED
+//
+// A pair that is not in the table cannot happen: FindTransition() refuses it and the job stays as
+// it is. Terminal states are final, but a STOPPED or FAILED job can be resumed. README.md shows the
+// table.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/base/reason.h"
+#include "nsa/v1/coordinator.pb.h"
+
+namespace nsa::server {
+
+using State = v1::Job::State;
+
+enum class Trigger {
+  kPlaced,             // slots were found
+  kPreflightPassed,    // the machine will do
+  kPreflightRefused,   // it will not
+  kStartPostponed,     // it will not now: tried again later
+  kNodeGone,           // a machine of the placement is gone; nothing runs
+  kAllRunning,         // every rank is up
+  kRankLost,           // a rank ended that should not have, or hangs; the gang is being ended
+  kRestartDue,         // the old gang is gone and the delay is over
+  kGaveUp,             // the restart policy says no
+  kFailedForGood,      // a rank says that a restart would fail again
+  kStopAtStepAsked,    // after step N
+  kGracefulStopAsked,  // after the step in progress
+  kStopNowAsked,       // at once
+  kGangStopped,        // every rank has ended, as asked
+  kGangCompleted,      // every rank has ended, all steps done
+  kResumed,            // back into the queue
+};
+inline constexpr int kTriggers = static_cast<int>(Trigger::kResumed) + 1;
+
+// "PLACED".
+std::string TriggerName(Trigger trigger);
+
+// "QUEUED".
+std::string StateName(State state);
+
+// SUCCEEDED, FAILED, STOPPED.
+bool IsTerminal(State state);
+
+// The job holds slots, so its ranks may exist: PREFLIGHT … STOPPING.
+bool HoldsSlots(State state);
+
+// Ranks should exist or are being ended: STARTING, RUNNING, RESTARTING, STOPPING.
+bool HasGang(State state);
+
+struct Transition {
+  State from;
+  Trigger trigger;
+  State to;
+  Reason reason;  // the caller may have a more exact one
+};
+
+// Where `trigger` leads from `state`. FailedPrecondition when it leads nowhere, naming both.
+absl::StatusOr<Transition> FindTransition(State state, Trigger trigger);
+
+// Every row, for documentation and tests.
+const std::vector<Transition>& LifecycleTable();
+
+// Stops only escalate: at-step → graceful → now. A later at-step replaces an earlier one. Returns
+// whether `asked` changes what is in force, and FailedPrecondition when it would weaken it.
+absl::StatusOr<bool> Escalates(const v1::StopRequest& in_force, const v1::StopRequest& asked);
+
+}  // namespace nsa::server

@@ -1,0 +1,258 @@
+#include "server/decide/next_action.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/count.h"
+#include "common/base/reason.h"
+
+namespace nsa::server {
+namespace {
+
+using v1::Job;
+
+// When a driver hangs, no new measurement arrives; after this time the last one is used.
+constexpr absl::Duration kMeasurePatience = absl::Seconds(30);
+
+bool AnyNodeLost(const std::vector<RankView>& ranks) {
+  return std::ranges::any_of(
+      ranks, [](const RankView& rank) { return rank.node == RankView::Node::kLost; });
+}
+
+bool AllNodesReady(const std::vector<RankView>& ranks) {
+  return std::ranges::all_of(
+      ranks, [](const RankView& rank) { return rank.node == RankView::Node::kReady; });
+}
+
+// Free memory counts only when it was measured after the placement, or after the gang before has
+// gone: an earlier number is that of a GPU in use. `waited`: for the measurement.
+bool Measured(const std::vector<RankView>& ranks, absl::Duration waited) {
+  return std::ranges::all_of(ranks, &RankView::heard_since_told) &&
+         (waited >= kMeasurePatience || std::ranges::all_of(ranks, &RankView::measured_since_told));
+}
+
+// The cause that was stored when the gang began to end: all that is known when no rank died by
+// itself.
+Failure StoredCause(const Job& job) {
+  return {.reason = job.reason(),
+          .text = job.message(),
+          .infrastructure = IsMachineFault(job.reason())};
+}
+
+action::Move RankLost(const Failure& failure, v1::Severity severity) {
+  return {
+      Trigger::kRankLost,
+      {.reason = failure.reason, .text = failure.text, .rank = failure.rank, .severity = severity}};
+}
+
+// A gang that was asked to end may finish its step and its checkpoint while it makes progress.
+bool StopIsOverdue(const JobFacts& facts) {
+  const absl::Duration asked = facts.now - facts.told;
+  const absl::Duration grace = absl::Seconds(facts.job.job().spec().restart().stop_grace_seconds());
+  const auto stuck = [&](const RankView& rank) {
+    return rank.worker.has_value() && absl::Seconds(rank.worker->seconds_since_progress()) >= grace;
+  };
+  return asked >= 10 * grace || (asked >= grace && std::ranges::any_of(facts.ranks, stuck));
+}
+
+RestartHistory HistoryOf(const JobFacts& facts) {
+  RestartHistory history;
+  for (const int64_t nanos : facts.job.counted_restart_unix_nanos()) {
+    history.counted.push_back(absl::FromUnixNanos(nanos));
+  }
+  history.without_progress = facts.job.generations_without_progress();
+  history.made_progress = ProgressMark(facts.job.job()) > facts.job.progress_mark();
+  history.refusals = facts.refusals.count;
+  if (facts.refusals.count > 0) history.refused_for = facts.now - facts.refusals.since;
+  return history;
+}
+
+RestartDecision DecideRestart(const JobFacts& facts, const Failure& failure) {
+  return DecideRestart(facts.job.job().spec().restart(), HistoryOf(facts), failure, facts.wall_time,
+                       facts.jitter);
+}
+
+Action AfterFailure(const JobFacts& facts, const Failure& failure) {
+  const RestartDecision decision = DecideRestart(facts, failure);
+  if (decision.restart) return action::Restart{failure, decision};
+  return action::Move{failure.final ? Trigger::kFailedForGood : Trigger::kGaveUp,
+                      {.reason = decision.reason,
+                       .text = decision.text,
+                       .rank = failure.rank,
+                       .severity = v1::SEVERITY_ERROR}};
+}
+
+// A start from the queue that was refused for a reason that may pass. The job gives its slots back,
+// so that others run meanwhile and it may be placed elsewhere; its patience is that of a restart.
+Action Postpone(const JobFacts& facts, const Failure& refusal) {
+  const RestartDecision decision = DecideRestart(facts, refusal);
+  if (decision.restart) return action::PostponeStart{refusal, decision.delay};
+  return action::Move{
+      Trigger::kPreflightRefused,
+      {.reason = decision.reason, .text = decision.text, .severity = v1::SEVERITY_ERROR}};
+}
+
+// Every rank ended as completed or stopped.
+Action EndWell(const JobFacts& facts, const GangVerdict& verdict) {
+  const v1::WorkerFinished& words = verdict.words;
+  const std::string text =
+      absl::StrCat("at step ", words.step(), words.text().empty() ? "" : ": ", words.text());
+  const bool completed = verdict.kind == GangVerdict::Kind::kCompleted;
+  if (completed || ReasonFromWord(words.reason()) == Reason::kDataExhausted) {
+    return action::Move{Trigger::kGangCompleted, {.reason = words.reason(), .text = text}};
+  }
+  const v1::StopRequest& stop = facts.job.job().stop();
+  const bool at_step = stop.mode() == v1::STOP_MODE_AT_STEP;
+  if (stop.mode() == v1::STOP_MODE_UNSPECIFIED || (at_step && words.step() < stop.at_step())) {
+    // Somebody else stopped the workers, e.g. a machine that is going down. A stop at a later step
+    // stays in force.
+    return action::Move{Trigger::kRankLost,
+                        {.reason = Word(Reason::kPreempted),
+                         .text = absl::StrCat("the workers were asked to end from outside ", text),
+                         .severity = v1::SEVERITY_WARNING}};
+  }
+  if (at_step && words.step() > stop.at_step()) {
+    return action::Move{Trigger::kGangStopped,
+                        {.reason = Word(Reason::kStoppedLate),
+                         .text = absl::StrCat(text, "; step ", stop.at_step(),
+                                              " was past when the ranks heard of the stop"),
+                         .severity = v1::SEVERITY_WARNING}};
+  }
+  return action::Move{Trigger::kGangStopped, {.reason = words.reason(), .text = text}};
+}
+
+Action NextForHang(const JobFacts& facts) {
+  std::vector<RankProgress> progress;
+  for (const RankView& rank : facts.ranks) {
+    if (rank.worker.has_value()) progress.push_back(ProgressOf(rank));
+  }
+  const HangLimits limits = LimitsOf(facts.job.job().spec().restart(), facts.last_checkpoint);
+  const HangDecision decision = DecideHang(progress, limits, facts.hang, facts.now);
+  switch (decision.kind) {
+    case HangDecision::Kind::kFine:
+      if (facts.hang.suspected) return action::EndSuspicion{};
+      return action::Wait{};
+    case HangDecision::Kind::kDump:
+      return action::DumpStacks{decision.text};
+    case HangDecision::Kind::kWait:
+      return action::Wait{};
+    case HangDecision::Kind::kEnd:
+      return RankLost({.reason = Word(Reason::kHang), .text = decision.text, .rank = decision.rank},
+                      v1::SEVERITY_ERROR);
+  }
+  return action::Wait{};
+}
+
+Action NextInPreflight(const JobFacts& facts) {
+  if (facts.checking) return action::Wait{};
+  if (AnyNodeLost(facts.ranks)) {
+    return action::Move{Trigger::kNodeGone, {.text = "a machine of the placement is gone"}};
+  }
+  if (!Measured(facts.ranks, facts.now - facts.told)) return action::Wait{};
+  return action::CheckLaunch{};
+}
+
+// STARTING and RUNNING.
+Action NextWithGang(const JobFacts& facts) {
+  const GangVerdict verdict = Judge(facts.ranks);
+  using Kind = GangVerdict::Kind;
+  if (verdict.kind == Kind::kFailed) return RankLost(*verdict.failure, v1::SEVERITY_ERROR);
+  if (verdict.kind == Kind::kCompleted || verdict.kind == Kind::kStopped) {
+    return EndWell(facts, verdict);
+  }
+  if (verdict.kind == Kind::kRunning && facts.job.job().state() == Job::STATE_STARTING) {
+    const std::string ranks = Count(static_cast<int64_t>(facts.ranks.size()), "rank");
+    return action::Move{Trigger::kAllRunning, {.text = absl::StrCat(ranks, " up")}};
+  }
+  return NextForHang(facts);
+}
+
+// The old gang is ending, and nothing has been decided yet.
+Action NextAfterGang(const JobFacts& facts) {
+  const GangVerdict verdict = Judge(facts.ranks);
+  if (!verdict.gone) return action::Wait{};
+  // A hang or a stop from outside was known before the gang was ended; in all other cases the first
+  // rank that died may be known only now.
+  const Failure stored = StoredCause(facts.job.job());
+  const std::optional<Reason> reason = ReasonFromWord(stored.reason);
+  const bool known = reason == Reason::kHang || reason == Reason::kPreempted;
+  return AfterFailure(facts, known || !verdict.failure.has_value() ? stored : *verdict.failure);
+}
+
+Action NextInRestarting(const JobFacts& facts) {
+  if (!facts.job.restart_decided()) return NextAfterGang(facts);
+  if (facts.checking) return action::Wait{};
+  if (AnyNodeLost(facts.ranks)) {
+    return action::Move{Trigger::kNodeGone, {.text = "a machine is gone; queued for another"}};
+  }
+  const absl::Duration waited = facts.now - facts.told;
+  const absl::Duration delay = absl::Seconds(facts.job.restart_delay_seconds());
+  if (waited < delay || !AllNodesReady(facts.ranks)) return action::Wait{};
+  if (!Measured(facts.ranks, waited - delay)) return action::Wait{};
+  return action::CheckLaunch{};
+}
+
+Action NextInStopping(const JobFacts& facts) {
+  const v1::StopMode mode = facts.job.job().stop().mode();
+  if (facts.job.restart_decided()) {
+    return action::Move{Trigger::kGangStopped, {.text = "between two starts"}};
+  }
+  const GangVerdict verdict = Judge(facts.ranks);
+  using Kind = GangVerdict::Kind;
+  if (verdict.kind == Kind::kCompleted || verdict.kind == Kind::kStopped) {
+    return EndWell(facts, verdict);
+  }
+  const bool failed = verdict.kind == Kind::kFailed;
+  if (verdict.gone && failed && mode != v1::STOP_MODE_NOW) {
+    return action::Move{Trigger::kGangStopped,
+                        {.text = absl::StrCat("without a last checkpoint: ", verdict.failure->text),
+                         .severity = v1::SEVERITY_WARNING}};
+  }
+  if (verdict.gone) return action::Move{Trigger::kGangStopped, {.text = "ended at once"}};
+  if (facts.job.gang_ending() || mode == v1::STOP_MODE_NOW) return action::Wait{};
+  if (failed) return RankLost(*verdict.failure, v1::SEVERITY_WARNING);
+  if (StopIsOverdue(facts)) {
+    return action::Move{Trigger::kStopNowAsked,
+                        {.reason = Word(Reason::kStopGraceExceeded),
+                         .text = "the workers did not end within restart.stop_grace_seconds",
+                         .severity = v1::SEVERITY_WARNING}};
+  }
+  return action::Wait{};
+}
+
+}  // namespace
+
+Action Next(const JobFacts& facts) {
+  switch (facts.job.job().state()) {
+    case Job::STATE_PREFLIGHT:
+      return NextInPreflight(facts);
+    case Job::STATE_STARTING:
+    case Job::STATE_RUNNING:
+      return NextWithGang(facts);
+    case Job::STATE_RESTARTING:
+      return NextInRestarting(facts);
+    case Job::STATE_STOPPING:
+      return NextInStopping(facts);
+    default:
+      return action::Wait{};
+  }
+}
+
+Action AfterCheck(const JobFacts& facts, const LaunchCheck& check) {
+  const Job& job = facts.job.job();
+  const bool restart = job.state() == Job::STATE_RESTARTING;
+  if (check.accepted) {
+    return action::Move{
+        restart ? Trigger::kRestartDue : Trigger::kPreflightPassed,
+        {.text = absl::StrCat("generation ", job.generation() + 1, " on ", check.nodes)}};
+  }
+  const Failure refused = {
+      .reason = Word(Reason::kPreflightRefused), .text = check.problem, .refused = true};
+  if (restart) return AfterFailure(facts, refused);
+  if (check.passing) return Postpone(facts, refused);
+  return action::Move{Trigger::kPreflightRefused,
+                      {.text = check.problem, .severity = v1::SEVERITY_ERROR}};
+}
+
+}  // namespace nsa::server

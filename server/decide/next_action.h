@@ -1,0 +1,86 @@
+// What the reconciler does next with one job. Pure: facts in, one action out. The reconciler
+// (act/reconciler.cc) gathers the facts and carries out the action.
+#pragma once
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "nsa/v1/store.pb.h"
+#include "server/decide/gang.h"
+#include "server/decide/hang_policy.h"
+#include "server/decide/lifecycle.h"
+#include "server/decide/restart_policy.h"
+#include "server/decide/transition.h"
+
+namespace nsa::server {
+
+// What is known of a job at one moment. Borrows the job.
+struct JobFacts {
+  const v1::StoredJob& job;
+  std::vector<RankView> ranks;  // of the present generation, last words included
+  absl::Duration now;           // monotonic
+  absl::Time wall_time;
+  double jitter = 0.5;             // uniform in [0, 1): spreads restarts
+  absl::Duration told;             // monotonic: agents have known what the job wants since then
+  bool checking = false;           // a preflight of this job is running
+  HangState hang;                  // whether a hang is suspected
+  absl::Duration last_checkpoint;  // how long the slowest checkpoint so far took
+  Refusals refusals;               // starts refused in a row
+};
+
+namespace action {
+
+// Nothing to do now.
+struct Wait {};
+
+// Take a row of the lifecycle table.
+struct Move {
+  Trigger trigger;
+  Cause cause;
+};
+
+// Run preflight against the machines of the placement; AfterCheck() says what follows.
+struct CheckLaunch {};
+
+// A hang is suspected: dump the stacks of all ranks.
+struct DumpStacks {
+  std::string why;
+};
+
+// Every rank makes progress again.
+struct EndSuspicion {};
+
+// The gang has ended: start it again after a delay.
+struct Restart {
+  Failure failure;
+  RestartDecision decision;
+};
+
+// A start from the queue was refused for a reason that may pass: back into the queue.
+struct PostponeStart {
+  Failure refusal;
+  absl::Duration delay;
+};
+
+}  // namespace action
+
+using Action = std::variant<action::Wait, action::Move, action::CheckLaunch, action::DumpStacks,
+                            action::EndSuspicion, action::Restart, action::PostponeStart>;
+
+// What to do with a job in the state it is in. Wait for a state without a gang.
+Action Next(const JobFacts& facts);
+
+// The result of a preflight before a launch.
+struct LaunchCheck {
+  bool accepted = false;
+  std::string nodes;     // names, for people
+  std::string problem;   // the first finding that refuses
+  bool passing = false;  // every refusal may go away by itself: a full disk, memory taken by others
+};
+
+// What to do after a preflight that action::CheckLaunch asked for. `facts.ranks` is not read.
+Action AfterCheck(const JobFacts& facts, const LaunchCheck& check);
+
+}  // namespace nsa::server

@@ -1,0 +1,87 @@
+#include "server/decide/progress.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace nsa::server {
+namespace {
+
+constexpr double kWeight = 0.05;  // of the newest step
+
+// Validations after steps in (step, last_step].
+int64_t EvalsLeft(const v1::TrainSpec& train, int64_t step, int64_t last_step) {
+  if (train.eval_every() <= 0 || step >= last_step) return 0;
+  // The last step of all is validated too, whatever eval_every is.
+  const bool extra = last_step == train.steps() && last_step % train.eval_every() != 0;
+  return last_step / train.eval_every() - step / train.eval_every() + (extra ? 1 : 0);
+}
+
+void FoldStep(const v1::StepRecord& record, const v1::TrainSpec& train, int64_t last_step,
+              v1::JobProgress* progress) {
+  if (record.step() > progress->counted_step()) {
+    progress->set_counted_step(record.step());
+    progress->set_productive_seconds(progress->productive_seconds() +
+                                     std::max(record.times().step_seconds(), 0.0));
+  }
+  progress->set_step(record.step());
+  progress->set_loss(record.loss());
+  progress->set_total_tokens(record.total_tokens());
+  progress->set_learning_rate(record.learning_rate());
+  progress->set_grad_norm(record.grad_norm());
+  const double now = record.tokens_per_second();
+  if (std::isfinite(now) && now > 0) {
+    const double before = progress->tokens_per_second();
+    progress->set_tokens_per_second(before > 0 ? before + kWeight * (now - before) : now);
+  }
+  const double left = static_cast<double>(std::max<int64_t>(last_step - record.step(), 0));
+  const double rate = progress->tokens_per_second();
+  const double tokens_a_step = static_cast<double>(record.tokens());
+  const double evals = static_cast<double>(EvalsLeft(train, record.step(), last_step));
+  progress->set_eta_seconds(
+      rate > 0 ? left * tokens_a_step / rate + evals * progress->eval_seconds() : -1);
+}
+
+void FoldEval(const v1::EvalRecord& record, v1::JobProgress* progress) {
+  progress->set_val_loss(record.loss());
+  progress->set_val_step(record.step());
+  progress->set_eval_seconds(std::max(record.seconds(), 0.0));
+  if (record.step() > progress->counted_val_step()) {
+    progress->set_counted_val_step(record.step());
+    progress->set_productive_seconds(progress->productive_seconds() + progress->eval_seconds());
+  }
+}
+
+}  // namespace
+
+void Fold(const v1::WorkerRecord& record, const v1::TrainSpec& train, int64_t last_step,
+          v1::JobProgress* progress) {
+  progress->set_total_steps(train.steps());
+  switch (record.kind_case()) {
+    case v1::WorkerRecord::kStarted:
+      // Steps behind the checkpoint are done again.
+      progress->set_step(record.started().resumed_step());
+      progress->set_eta_seconds(-1);
+      break;
+    case v1::WorkerRecord::kStep:
+      FoldStep(record.step(), train, last_step, progress);
+      break;
+    case v1::WorkerRecord::kEval:
+      FoldEval(record.eval(), progress);
+      break;
+    case v1::WorkerRecord::kCheckpoint:
+      progress->set_checkpoint_error(record.checkpoint().error());
+      if (!record.checkpoint().error().empty()) break;
+      progress->set_checkpoint_step(record.checkpoint().step());
+      progress->set_checkpoint_unix_nanos(record.unix_nanos());
+      break;
+    default:
+      break;
+  }
+}
+
+int64_t LastStep(const v1::JobSpec& spec, const v1::StopRequest& stop) {
+  const int64_t steps = spec.train().steps();
+  return stop.mode() == v1::STOP_MODE_AT_STEP ? std::min(steps, stop.at_step()) : steps;
+}
+
+}  // namespace nsa::server

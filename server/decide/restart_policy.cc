@@ -1,0 +1,75 @@
+#include "server/decide/restart_policy.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/count.h"
+#include "common/base/reason.h"
+
+namespace nsa::server {
+namespace {
+
+constexpr double kLongestDelaySeconds = 300;
+constexpr double kShortestRefusalSeconds = 1;  // a look at a disk is not for every moment
+constexpr double kJitter = 0.25;
+
+RestartDecision GiveUp(std::string reason, std::string text) {
+  return {.restart = false, .reason = std::move(reason), .text = std::move(text)};
+}
+
+absl::Duration Delay(double first_seconds, int failures_in_a_row, double jitter) {
+  const double doubled = first_seconds * std::exp2(std::min(failures_in_a_row - 1, 30));
+  const double capped = std::min(doubled, kLongestDelaySeconds);
+  return absl::Seconds(capped * (1 - kJitter + 2 * kJitter * jitter));
+}
+
+RestartDecision DecideRefused(const v1::RestartSpec& policy, const RestartHistory& history,
+                              const Failure& failure, double jitter) {
+  if (history.refused_for >= kLongestRefusal) {
+    return GiveUp(failure.reason,
+                  absl::StrFormat("%s (refused %s in %s); put it right, then resume the job",
+                                  failure.text, Count(history.refusals + 1, "time"),
+                                  absl::FormatDuration(kLongestRefusal)));
+  }
+  const double first_seconds = std::max(policy.backoff_seconds(), kShortestRefusalSeconds);
+  const int32_t failures = std::max(history.without_progress, 1) + history.refusals + 1;
+  return {.restart = true,
+          .delay = Delay(first_seconds, failures, jitter),
+          .without_progress = history.without_progress,
+          .text = failure.text};
+}
+
+}  // namespace
+
+RestartDecision DecideRestart(const v1::RestartSpec& policy, const RestartHistory& history,
+                              const Failure& failure, absl::Time now, double jitter) {
+  if (failure.final) return GiveUp(failure.reason, failure.text);
+  if (failure.refused) return DecideRefused(policy, history, failure, jitter);
+
+  const int32_t without_progress = history.made_progress ? 0 : history.without_progress + 1;
+  if (without_progress >= policy.max_no_progress() && policy.max_no_progress() > 0) {
+    return GiveUp(
+        Word(Reason::kNoProgress),
+        absl::StrFormat("%s in a row without a newer checkpoint "
+                        "(restart.max_no_progress: %d); last cause: %s",
+                        Count(without_progress, "start"), policy.max_no_progress(), failure.text));
+  }
+
+  const auto recent = std::ranges::count_if(
+      history.counted, [&](absl::Time time) { return now - time < kRestartWindow; });
+  if (!failure.infrastructure && recent >= policy.max_restarts()) {
+    return GiveUp(Word(Reason::kRestartBudgetExhausted),
+                  absl::StrFormat("%s in 24 h (restart.max_restarts: %d); last cause: %s",
+                                  Count(recent, "restart"), policy.max_restarts(), failure.text));
+  }
+
+  return {.restart = true,
+          .delay = Delay(policy.backoff_seconds(), std::max(without_progress, 1), jitter),
+          .counts = !failure.infrastructure,
+          .without_progress = without_progress,
+          .text = failure.text};
+}
+
+}  // namespace nsa::server

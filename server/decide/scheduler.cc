@@ -1,0 +1,150 @@
+#include "server/decide/scheduler.h"
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/reason.h"
+#include "server/decide/lifecycle.h"
+
+namespace nsa::server {
+namespace {
+
+int32_t Free(const NodeSlots& node, bool cuda) {
+  return cuda ? static_cast<int32_t>(node.gpus_free.size()) : node.cpu_free;
+}
+
+int32_t Total(const NodeSlots& node, bool cuda) { return cuda ? node.gpus_total : node.cpu_total; }
+
+const char* SlotName(bool cuda) { return cuda ? "GPUs" : "CPU slots"; }
+
+int32_t RanksPerNode(const QueuedJob& job) { return (job.ranks + job.nodes - 1) / job.nodes; }
+
+// The job would fit if nothing else ran.
+bool FitsEmptyNodes(const QueuedJob& job, const std::vector<NodeSlots>& nodes) {
+  const auto fitting = std::ranges::count_if(
+      nodes, [&](const NodeSlots& node) { return Total(node, job.cuda) >= RanksPerNode(job); });
+  return fitting >= job.nodes;
+}
+
+// The machines for a job, fullest first; nothing when too few have room.
+std::optional<std::vector<NodeSlots*>> Choose(const QueuedJob& job, std::vector<NodeSlots>& nodes) {
+  std::vector<NodeSlots*> fitting;
+  for (NodeSlots& node : nodes) {
+    if (Free(node, job.cuda) >= RanksPerNode(job)) fitting.push_back(&node);
+  }
+  if (static_cast<int32_t>(fitting.size()) < job.nodes) return std::nullopt;
+  std::ranges::sort(fitting, [&](const NodeSlots* a, const NodeSlots* b) {
+    const int32_t free_a = Free(*a, job.cuda);
+    const int32_t free_b = Free(*b, job.cuda);
+    return free_a != free_b ? free_a < free_b : a->name < b->name;
+  });
+  fitting.resize(job.nodes);
+  return fitting;
+}
+
+Placement Take(const QueuedJob& job, const std::vector<NodeSlots*>& nodes) {
+  Placement placement{.job_id = job.id};
+  int32_t rank = 0;
+  for (NodeSlots* node : nodes) {
+    for (int32_t i = 0; i < RanksPerNode(job) && rank < job.ranks; ++i, ++rank) {
+      v1::RankPlacement& place = placement.ranks.emplace_back();
+      place.set_rank(rank);
+      place.set_node(node->name);
+      if (job.cuda) {
+        place.set_cuda_device(node->gpus_free.front());
+        node->gpus_free.erase(node->gpus_free.begin());
+      } else {
+        --node->cpu_free;
+      }
+    }
+  }
+  return placement;
+}
+
+Waiting Unplaceable(const QueuedJob& job, const std::vector<NodeSlots>& nodes) {
+  if (nodes.empty()) {
+    return {job.id, Word(Reason::kNoNodes), "no machine is ready; `nsactl nodes` shows them"};
+  }
+  int32_t most = 0;
+  for (const NodeSlots& node : nodes) most = std::max(most, Total(node, job.cuda));
+  return {job.id, Word(Reason::kUnplaceable),
+          absl::StrCat("needs ", RanksPerNode(job), " ", SlotName(job.cuda), " on each of ",
+                       job.nodes, " machines; ", nodes.size(), " are ready, the largest has ", most,
+                       ". Lower resources.gpus or add machines")};
+}
+
+Waiting WaitsForSlots(const QueuedJob& job, const std::vector<NodeSlots>& nodes) {
+  int32_t free = 0;
+  for (const NodeSlots& node : nodes) free += Free(node, job.cuda);
+  return {job.id, Word(Reason::kWaitingForSlots),
+          absl::StrCat("needs ", job.ranks, " ", SlotName(job.cuda), ", ", free, " are free")};
+}
+
+}  // namespace
+
+// Main path 3/7: schedule.
+QueuePlan Schedule(std::vector<QueuedJob> queue, std::vector<NodeSlots> nodes) {
+  std::ranges::stable_sort(queue, [](const QueuedJob& a, const QueuedJob& b) {
+    return a.priority != b.priority ? a.priority > b.priority : a.order < b.order;
+  });
+  QueuePlan plan;
+  std::string first_waiting[2];  // by kind: CPU, GPU
+  for (const QueuedJob& job : queue) {
+    plan.order.push_back(job.id);
+    if (!FitsEmptyNodes(job, nodes)) {
+      plan.waiting.push_back(Unplaceable(job, nodes));
+    } else if (const std::string& ahead = first_waiting[job.cuda]; !ahead.empty()) {
+      plan.waiting.push_back({job.id, Word(Reason::kBehindAnotherJob),
+                              absl::StrCat("job ", ahead, " is first in line")});
+    } else if (const auto chosen = Choose(job, nodes)) {
+      plan.placements.push_back(Take(job, *chosen));
+    } else {
+      plan.waiting.push_back(WaitsForSlots(job, nodes));
+      first_waiting[job.cuda] = job.id;
+    }
+  }
+  return plan;
+}
+
+NodeSlots FreeSlots(const v1::NodeInfo& info,
+                    const std::vector<std::shared_ptr<const v1::StoredJob>>& active) {
+  NodeSlots slots{.name = info.name(), .cpu_free = info.cpu_slots(), .cpu_total = info.cpu_slots()};
+  std::set<std::string> taken;
+  for (const auto& job : active) {
+    if (!HoldsSlots(job->job().state())) continue;
+    for (const v1::RankPlacement& place : job->placements()) {
+      if (place.node() != info.name()) continue;
+      if (place.cuda_device().empty()) {
+        --slots.cpu_free;
+      } else {
+        taken.insert(place.cuda_device());
+      }
+    }
+  }
+  if (!info.cuda_worker()) return slots;
+  slots.gpus_total = info.gpus_size();
+  std::vector<const v1::GpuInfo*> free;
+  for (const v1::GpuInfo& gpu : info.gpus()) {
+    if (!taken.contains(gpu.uuid())) free.push_back(&gpu);
+  }
+  std::ranges::stable_sort(free, std::greater<>(),
+                           [](const v1::GpuInfo* gpu) { return gpu->free_bytes() >> 30; });
+  for (const v1::GpuInfo* gpu : free) slots.gpus_free.push_back(gpu->uuid());
+  return slots;
+}
+
+QueuedJob InQueue(const v1::StoredJob& job, bool any_gpu) {
+  const v1::JobSpec& spec = job.job().spec();
+  const v1::Device device = spec.runtime().device();
+  return {.id = job.job().id(),
+          .priority = spec.priority(),
+          .order = job.queued_unix_nanos(),
+          .ranks = std::max(spec.resources().gpus(), 1),
+          .nodes = std::max(spec.resources().nodes(), 1),
+          .cuda = device == v1::DEVICE_CUDA || (device != v1::DEVICE_CPU && any_gpu)};
+}
+
+}  // namespace nsa::server

@@ -1,0 +1,103 @@
+#include "server/decide/transition.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_format.h"
+#include "common/base/reason.h"
+#include "common/base/status.h"
+
+namespace nsa::server {
+namespace {
+
+// The gang of the last generation is a thing of the past.
+void ForgetGang(v1::StoredJob* stored) {
+  stored->set_restart_decided(false);
+  stored->set_restart_delay_seconds(0);
+  stored->set_gang_ending(false);
+}
+
+// What entering a state means for the rest of the stored job.
+void Enter(State to, int64_t now, v1::StoredJob* stored) {
+  v1::Job& job = *stored->mutable_job();
+  stored->set_state_unix_nanos(now);
+  job.clear_next_start_unix_nanos();
+  if (to == v1::Job::STATE_QUEUED) {
+    ForgetGang(stored);
+    stored->clear_placements();
+    stored->set_queued_unix_nanos(now);
+  } else if (to == v1::Job::STATE_STARTING) {
+    ForgetGang(stored);
+    job.set_generation(job.generation() + 1);
+    if (job.start_unix_nanos() == 0) job.set_start_unix_nanos(now);
+    stored->set_progress_mark(ProgressMark(job));
+  } else if (IsTerminal(to)) {
+    ForgetGang(stored);
+    stored->clear_placements();
+    job.set_end_unix_nanos(now);
+    job.mutable_progress()->set_eta_seconds(to == v1::Job::STATE_SUCCEEDED ? 0 : -1);
+  }
+}
+
+// Keeps the restarts that still count against the budget, and adds one when `counts`.
+void CountRestart(bool counts, absl::Time now, v1::StoredJob* stored) {
+  auto& counted = *stored->mutable_counted_restart_unix_nanos();
+  const auto expired = [&](int64_t nanos) {
+    return now - absl::FromUnixNanos(nanos) >= kRestartWindow;
+  };
+  counted.erase(std::remove_if(counted.begin(), counted.end(), expired), counted.end());
+  if (counts) counted.Add(absl::ToUnixNanos(now));
+}
+
+}  // namespace
+
+int64_t ProgressMark(const v1::Job& job) {
+  const bool saves = job.spec().train().save_every() > 0;
+  return saves ? job.progress().checkpoint_step() : job.progress().step();
+}
+
+absl::Status Apply(Trigger trigger, const Cause& cause, absl::Time now, v1::StoredJob* stored,
+                   std::vector<v1::JobEvent>* events) {
+  v1::Job& job = *stored->mutable_job();
+  NSA_ASSIGN_OR_RETURN(const Transition row, FindTransition(job.state(), trigger));
+  if (row.to != row.from) Enter(row.to, absl::ToUnixNanos(now), stored);
+  if (trigger == Trigger::kRankLost) stored->set_gang_ending(true);
+  job.set_state(row.to);
+  job.set_reason(cause.reason.empty() ? Word(row.reason) : cause.reason);
+  job.set_message(cause.text);
+  if (cause.next_start != absl::InfinitePast()) {
+    job.set_next_start_unix_nanos(absl::ToUnixNanos(cause.next_start));
+  }
+  v1::JobEvent& event = events->emplace_back();
+  event.set_reason(job.reason());
+  event.set_text(cause.text);
+  event.set_severity(cause.severity);
+  event.set_rank(cause.rank);
+  return absl::OkStatus();
+}
+
+absl::Status ApplyRestart(const Failure& failure, const RestartDecision& decision, absl::Time now,
+                          v1::StoredJob* stored, std::vector<v1::JobEvent>* events) {
+  v1::Job& job = *stored->mutable_job();
+  if (job.state() != v1::Job::STATE_RESTARTING) {
+    return absl::AbortedError("the job has moved on");
+  }
+  // Otherwise preflight refused the next start, and this is still the same restart.
+  if (!stored->restart_decided()) job.set_restarts(job.restarts() + 1);
+  stored->set_restart_decided(true);
+  stored->set_restart_delay_seconds(absl::ToDoubleSeconds(decision.delay));
+  stored->set_generations_without_progress(decision.without_progress);
+  CountRestart(decision.counts, now, stored);
+  job.set_reason(failure.reason);
+  job.set_message(failure.text);
+  job.set_next_start_unix_nanos(absl::ToUnixNanos(now + decision.delay));
+  v1::JobEvent& event = events->emplace_back();
+  event.set_reason(Word(Reason::kRestartScheduled));
+  event.set_text(absl::StrFormat("in %.1f s, because of %s: %s",
+                                 absl::ToDoubleSeconds(decision.delay), failure.reason,
+                                 failure.text));
+  event.set_severity(v1::SEVERITY_WARNING);
+  event.set_rank(failure.rank);
+  return absl::OkStatus();
+}
+
+}  // namespace nsa::server

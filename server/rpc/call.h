@@ -1,0 +1,97 @@
+// How a call runs: who may make it, where it runs, how it is counted. Both services share this.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "grpcpp/grpcpp.h"
+#include "server/act/executor.h"
+#include "server/rpc/auth.h"
+#include "server/rpc/errors.h"
+
+namespace nsa::server {
+
+// What every method needs. Borrowed.
+struct CallRules {
+  const Auth& auth;
+  Executor& executor;
+  // The coordinator is shutting down: streams end, so that their readers connect again.
+  const std::atomic<bool>& draining;
+  // A call has ended.
+  std::function<void(const std::string& method, grpc::StatusCode code, double seconds, bool stream)>
+      observe;
+  // A stream has begun (+1) or ended (−1).
+  std::function<void(const std::string& method, int change)> observe_stream;
+};
+
+// One unary call, from its arrival to its end.
+class UnaryCall {
+ public:
+  UnaryCall(grpc::CallbackServerContext* context, const CallRules& rules, const char* method)
+      : context_(context),
+        reactor_(context->DefaultReactor()),
+        rules_(&rules),
+        method_(method),
+        began_(absl::Now()) {}
+
+  // Runs `work` on the executor and finishes with its result. The reactor is gRPC's.
+  template <typename Response>
+  grpc::ServerUnaryReactor* Run(Response* response,
+                                std::function<absl::StatusOr<Response>()> work) const {
+    return RunOn(rules_->executor, response, std::move(work));
+  }
+
+  // The same on another executor. ResourceExhausted when its queue is full.
+  template <typename Response>
+  grpc::ServerUnaryReactor* RunOn(Executor& executor, Response* response,
+                                  std::function<absl::StatusOr<Response>()> work) const {
+    if (const absl::Status allowed = rules_->auth.Check(*context_); !allowed.ok()) {
+      Finish(allowed);
+      return reactor_;
+    }
+    const bool taken = executor.TryRun([call = *this, response, work = std::move(work)] {
+      // Nobody waits for the answer: the deadline has passed or the client has left.
+      if (call.context_->IsCancelled()) return call.Finish(absl::CancelledError("cancelled"));
+      absl::StatusOr<Response> result = work();
+      if (absl::IsCancelled(result.status()) && call.rules_->draining) {
+        result = absl::UnavailableError("the coordinator is going down; try again in a while");
+      }
+      const absl::Status status = result.status();
+      if (status.ok()) *response = *std::move(result);
+      call.Finish(status);
+    });
+    if (!taken) {
+      Finish(absl::ResourceExhaustedError(
+          absl::StrCat(method_, ": ", executor.limit(), " calls wait for ", executor.name(),
+                       " already (", executor.limit(), "); try again in a while")));
+    }
+    return reactor_;
+  }
+
+  // Nobody waits for the answer any more, or the coordinator is shutting down: work that takes long
+  // may end early. Once true, it stays true. May be called until Finish().
+  bool Abandoned() const { return rules_->draining || context_->IsCancelled(); }
+
+  // For work that ends later; call once.
+  void Finish(const absl::Status& status) const {
+    const grpc::Status wire = ToWire(status);
+    rules_->observe(method_, wire.error_code(), absl::ToDoubleSeconds(absl::Now() - began_),
+                    /*stream=*/false);
+    reactor_->Finish(wire);
+  }
+  grpc::ServerUnaryReactor* reactor() const { return reactor_; }
+
+ private:
+  grpc::CallbackServerContext* context_;
+  grpc::ServerUnaryReactor* reactor_;
+  const CallRules* rules_;
+  const char* method_;
+  absl::Time began_;
+};
+
+}  // namespace nsa::server

@@ -1,0 +1,84 @@
+// The service for people, on gRPC's callback API: request → call → reply. No decision is made here
+// (job_control.h), and nothing that may block runs on gRPC's threads.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "nsa/v1/coordinator.grpc.pb.h"
+#include "server/act/dump_broker.h"
+#include "server/act/job_control.h"
+#include "server/rpc/call.h"
+#include "server/rpc/stream.h"
+#include "server/store/log_store.h"
+#include "server/watch/change_hub.h"
+
+namespace nsa::server {
+
+class CoordinatorService final : public v1::CoordinatorService::CallbackService {
+ public:
+  struct Parts {  // all borrowed
+    JobStore& store;
+    JobControl& control;
+    Fleet& fleet;
+    LogStore& logs;
+    DumpBroker& dumps;
+    ChangeHub& hub;
+    const CallRules& rules;
+    // `files` runs calls that read a user's files, which may take seconds, or for ever on a file
+    // system that is gone; `slow` runs calls that take minutes. Both are separate from the executor
+    // of all other calls, and their queues are bounded.
+    Executor& files;
+    Executor& slow;
+    std::function<void()> submitted;  // wakes the reconciler
+    std::function<v1::GetVersionResponse()> version;
+  };
+  explicit CoordinatorService(Parts parts) : parts_(std::move(parts)) {}
+
+  template <typename T>
+  using Writer = grpc::ServerWriteReactor<T>;
+  using Unary = grpc::ServerUnaryReactor;
+  using Context = grpc::CallbackServerContext;
+
+  Unary* SubmitJob(Context* context, const v1::SubmitJobRequest* request,
+                   v1::SubmitJobResponse* response) override;
+  Unary* GetJob(Context* context, const v1::GetJobRequest* request,
+                v1::GetJobResponse* response) override;
+  Unary* ListJobs(Context* context, const v1::ListJobsRequest* request,
+                  v1::ListJobsResponse* response) override;
+  Writer<v1::WatchJobResponse>* WatchJob(Context* context,
+                                         const v1::WatchJobRequest* request) override;
+  Writer<v1::WatchEventsResponse>* WatchEvents(Context* context,
+                                               const v1::WatchEventsRequest* request) override;
+  Writer<v1::WatchRecordsResponse>* WatchRecords(Context* context,
+                                                 const v1::WatchRecordsRequest* request) override;
+  Writer<v1::StreamLogsResponse>* StreamLogs(Context* context,
+                                             const v1::StreamLogsRequest* request) override;
+  Unary* StopJob(Context* context, const v1::StopJobRequest* request,
+                 v1::StopJobResponse* response) override;
+  Unary* ResumeJob(Context* context, const v1::ResumeJobRequest* request,
+                   v1::ResumeJobResponse* response) override;
+  Unary* DeleteJob(Context* context, const v1::DeleteJobRequest* request,
+                   v1::DeleteJobResponse* response) override;
+  Unary* DumpStack(Context* context, const v1::DumpStackRequest* request,
+                   v1::DumpStackResponse* response) override;
+  Unary* ListCheckpoints(Context* context, const v1::ListCheckpointsRequest* request,
+                         v1::ListCheckpointsResponse* response) override;
+  Unary* VerifyCheckpoint(Context* context, const v1::VerifyCheckpointRequest* request,
+                          v1::VerifyCheckpointResponse* response) override;
+  Unary* ListNodes(Context* context, const v1::ListNodesRequest* request,
+                   v1::ListNodesResponse* response) override;
+  Unary* GetVersion(Context* context, const v1::GetVersionRequest* request,
+                    v1::GetVersionResponse* response) override;
+
+ private:
+  template <typename Response>
+  Writer<Response>* StartStream(Context* context, const char* method, const std::string& job,
+                                std::function<absl::StatusOr<Source<Response>>(std::string)> make);
+  absl::StatusOr<std::vector<v1::RankPlacement>> RanksToDump(const v1::DumpStackRequest& request,
+                                                             JobPtr* job) const;
+
+  Parts parts_;
+};
+
+}  // namespace nsa::server

@@ -1,0 +1,57 @@
+// The service for agents: they report what runs, and the answer says what should run. It is
+// registered only after the store has been read, because an empty answer would end every worker.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "nsa/v1/fleet.grpc.pb.h"
+#include "server/act/dump_broker.h"
+#include "server/rpc/call.h"
+#include "server/store/fleet.h"
+#include "server/store/job_store.h"
+#include "server/store/log_store.h"
+#include "server/watch/change_hub.h"
+
+namespace nsa::server {
+
+class FleetService final : public v1::FleetService::CallbackService {
+ public:
+  struct Parts {  // all borrowed
+    JobStore& store;
+    Fleet& fleet;
+    LogStore& logs;
+    DumpBroker& dumps;
+    ChangeHub& hub;
+    const CallRules& rules;
+    std::function<void()> on_heartbeat;  // wakes the reconciler
+    // New records of the job's present generation.
+    std::function<void(const v1::Job& job, int32_t rank,
+                       const std::vector<v1::WorkerRecord>& records)>
+        recorded;
+    std::string epoch;
+  };
+  explicit FleetService(Parts parts) : parts_(std::move(parts)) {}
+
+  using Unary = grpc::ServerUnaryReactor;
+  using Context = grpc::CallbackServerContext;
+
+  Unary* Heartbeat(Context* context, const v1::HeartbeatRequest* request,
+                   v1::HeartbeatResponse* response) override;
+  Unary* ReportRecords(Context* context, const v1::ReportRecordsRequest* request,
+                       v1::ReportRecordsResponse* response) override;
+  Unary* ReportLog(Context* context, const v1::ReportLogRequest* request,
+                   v1::ReportLogResponse* response) override;
+  Unary* ReportDump(Context* context, const v1::ReportDumpRequest* request,
+                    v1::ReportDumpResponse* response) override;
+
+  // The work behind the calls, for tests without gRPC.
+  absl::StatusOr<v1::HeartbeatResponse> Answer(const v1::HeartbeatRequest& request);
+  absl::StatusOr<v1::ReportRecordsResponse> Take(const v1::ReportRecordsRequest& request);
+  absl::StatusOr<v1::ReportLogResponse> TakeLog(const v1::ReportLogRequest& request);
+
+ private:
+  Parts parts_;
+};
+
+}  // namespace nsa::server

@@ -1,0 +1,171 @@
+#include "server/rpc/listener.h"
+
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/status.h"
+#include "common/rpc/rpc.h"
+#include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/resource_quota.h"
+
+namespace nsa::server {
+namespace {
+
+constexpr int kLargestRequest = 4 << 20;
+constexpr int kLargestReply = 16 << 20;
+
+absl::StatusOr<std::string> ReadPem(const std::string& field, const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream content;
+  if (!file || !(content << file.rdbuf())) {
+    return absl::NotFoundError(absl::StrCat(field, ": ", path, " cannot be read; check the path"));
+  }
+  return content.str();
+}
+
+bool HasTls(const v1::TlsConfig& tls) {
+  return !tls.certificate_file().empty() && !tls.private_key_file().empty() &&
+         !tls.client_ca_file().empty();
+}
+
+// Mutual TLS where material is given.
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> Credentials(const v1::TlsConfig& tls) {
+  NSA_RETURN_IF_ERROR(CheckTls(tls));
+  if (!HasTls(tls)) return grpc::InsecureServerCredentials();
+  grpc::SslServerCredentialsOptions options(
+      GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  NSA_ASSIGN_OR_RETURN(options.pem_root_certs, ReadPem("tls.client_ca_file", tls.client_ca_file()));
+  grpc::SslServerCredentialsOptions::PemKeyCertPair pair;
+  NSA_ASSIGN_OR_RETURN(pair.private_key, ReadPem("tls.private_key_file", tls.private_key_file()));
+  NSA_ASSIGN_OR_RETURN(pair.cert_chain, ReadPem("tls.certificate_file", tls.certificate_file()));
+  options.pem_key_cert_pairs.push_back(std::move(pair));
+  return grpc::SslServerCredentials(options);
+}
+
+void SetLimits(const ListenOptions& options, grpc::ServerBuilder* builder) {
+  // Without this a second server would share the port, and the kernel the calls between the two.
+  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder->SetMaxReceiveMessageSize(kLargestRequest);
+  builder->SetMaxSendMessageSize(kLargestReply);
+  builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 8 << 10);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 256);
+  // What a stream may have on its way before the next message is made.
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_WRITE_BUFFER_SIZE, 64 << 10);
+  // Vanished clients are noticed within the sum of both; clients ping every 60 s.
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS,
+                              static_cast<int>(absl::ToInt64Milliseconds(options.ping_every)));
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
+                              static_cast<int>(absl::ToInt64Milliseconds(options.ping_timeout)));
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 30'000);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 15 * 60'000);
+  // Who connects and says nothing is sent away, so that idle connections do not use up descriptors.
+  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10'000);
+  grpc::ResourceQuota quota("nsa-coordinator");
+  quota.Resize(256 << 20);
+  builder->SetResourceQuota(quota);
+}
+
+absl::Status PrepareSocket(const std::filesystem::path& path) {
+  if (path.native().size() >= sizeof(sockaddr_un::sun_path)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("state_dir: %s is too long for a socket (%d characters of at most %d); "
+                        "choose a shorter one",
+                        path.string(), path.native().size(), sizeof(sockaddr_un::sun_path) - 1));
+  }
+  std::error_code error;
+  std::filesystem::remove(path, error);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckAddress(const std::string& what, const std::string& address) {
+  if (address.empty()) return absl::OkStatus();
+  const size_t colon = address.rfind(':');
+  const std::string host = address.substr(0, colon);
+  const std::string port = colon == std::string::npos ? "" : address.substr(colon + 1);
+  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  const bool host_good = bracketed || (!host.empty() && host.find_first_of(":[]/, ") == host.npos);
+  const bool digits = !port.empty() && port.find_first_not_of("0123456789") == port.npos;
+  int number = 0;
+  if (host_good && digits && absl::SimpleAtoi(port, &number) && number <= 65'535) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, ": '", address,
+                   "' (HOST:PORT with a port from 0 to 65535); write e.g. 127.0.0.1:50951"));
+}
+
+absl::Status CheckTls(const v1::TlsConfig& tls) {
+  const std::pair<const char*, bool> given[] = {
+      {"tls.certificate_file", !tls.certificate_file().empty()},
+      {"tls.private_key_file", !tls.private_key_file().empty()},
+      {"tls.client_ca_file", !tls.client_ca_file().empty()}};
+  const auto is_given = [](const auto& field) { return field.second; };
+  if (std::ranges::none_of(given, is_given)) return absl::OkStatus();
+  for (const auto& [field, there] : given) {
+    if (there) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        field,
+        ": not set (tls needs certificate_file, private_key_file and client_ca_file); set "
+        "it, or none of them"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckExposure(const std::string& what, const std::string& address,
+                           const v1::TlsConfig& tls, const std::string& token_file) {
+  if (address.empty() || IsLoopback(address)) return absl::OkStatus();
+  if (HasTls(tls) && !token_file.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(what, ": ", address,
+                   " can be reached from other machines (loopback only without tls and "
+                   "token_file); set both, or listen on 127.0.0.1"));
+}
+
+absl::StatusOr<Listening> Listen(const ListenOptions& options) {
+  // Both are switches of the whole process.
+  static const bool switched = [] {
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    return true;
+  }();
+  (void)switched;
+  grpc::ServerBuilder builder;
+  SetLimits(options, &builder);
+  int port = 0;
+  if (!options.tcp_address.empty()) {
+    NSA_ASSIGN_OR_RETURN(const auto credentials, Credentials(options.tls));
+    builder.AddListeningPort(options.tcp_address, credentials, &port);
+  }
+  NSA_RETURN_IF_ERROR(PrepareSocket(options.unix_socket));
+  builder.AddListeningPort(absl::StrCat("unix:", options.unix_socket.string()),
+                           grpc::InsecureServerCredentials());
+  for (grpc::Service* service : options.services) builder.RegisterService(service);
+  Listening listening{.server = builder.BuildAndStart()};
+  if (listening.server == nullptr) {
+    return absl::UnavailableError(absl::StrCat(
+        "listen_address: ",
+        options.tcp_address.empty() ? options.unix_socket.string() : options.tcp_address,
+        " cannot be listened on (port in use, or not an address of this machine); `ss -ltnp` shows "
+        "who has it, --listen chooses another"));
+  }
+  chmod(options.unix_socket.c_str(), 0600);
+  listening.server->GetHealthCheckService()->SetServingStatus(false);
+  if (!options.tcp_address.empty()) {
+    listening.tcp_address =
+        absl::StrCat(options.tcp_address.substr(0, options.tcp_address.rfind(':') + 1), port);
+  }
+  return listening;
+}
+
+}  // namespace nsa::server

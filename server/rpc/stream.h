@@ -1,0 +1,141 @@
+// One server stream. It pulls: each message is made when the previous one has been written, from
+// the store and from the reader's position, so a slow reader costs no memory and misses nothing.
+// When there is nothing to send, the stream sleeps until the change hub wakes it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/mutex.h"
+#include "grpcpp/grpcpp.h"
+#include "server/rpc/call.h"
+#include "server/watch/change_hub.h"
+
+namespace nsa::server {
+
+// What comes next: a message; nothing (wait for a change); or the end, with a status (OutOfRange is
+// the good end of a stream, as of a file).
+template <typename Response>
+using Source = std::function<absl::StatusOr<std::optional<Response>>()>;
+
+inline absl::Status EndOfStream() { return absl::OutOfRangeError("end"); }
+
+template <typename Response>
+class Stream final : public grpc::ServerWriteReactor<Response> {
+ public:
+  // Starts a stream over `source`, which runs on the executor, one call at a time. `job_id`: whose
+  // changes wake it (empty: all).
+  static grpc::ServerWriteReactor<Response>* Start(grpc::CallbackServerContext* context,
+                                                   const CallRules& rules, const char* method,
+                                                   ChangeHub* hub, const std::string& job_id,
+                                                   Source<Response> source) {
+    auto stream = std::shared_ptr<Stream>(new Stream(rules, method, std::move(source)));
+    stream->self_ = stream;
+    rules.observe_stream(method, +1);
+    const absl::Status allowed = rules.auth.Check(*context);
+    if (!allowed.ok()) {
+      MutexLock lock(&stream->mutex_);
+      stream->FinishLocked(allowed);
+      return stream.get();
+    }
+    // The callback may come once more after the subscription has ended.
+    stream->subscription_ = hub->Subscribe(job_id, [weak = std::weak_ptr<Stream>(stream)] {
+      if (const auto alive = weak.lock()) alive->Wake();
+    });
+    stream->Wake();
+    return stream.get();
+  }
+
+  void OnWriteDone(bool ok) override {
+    MutexLock lock(&mutex_);
+    writing_ = false;
+    if (!ok || cancelled_) return FinishLocked(absl::CancelledError("the reader has left"));
+    PumpLocked();
+  }
+
+  void OnCancel() override {
+    MutexLock lock(&mutex_);
+    cancelled_ = true;
+    // A write or a pump in progress finishes when it ends.
+    if (!writing_ && !pumping_) FinishLocked(absl::CancelledError("the reader has left"));
+  }
+
+  void OnDone() override {
+    rules_->observe_stream(method_, -1);
+    ChangeHub::Subscription ended = std::move(subscription_);
+    // Tasks on the executor may still hold it for a moment.
+    const std::shared_ptr<Stream> last = std::move(self_);
+  }
+
+ private:
+  Stream(const CallRules& rules, const char* method, Source<Response> source)
+      : rules_(&rules), method_(method), began_(absl::Now()), source_(std::move(source)) {}
+
+  void Wake() {
+    MutexLock lock(&mutex_);
+    woken_ = true;
+    PumpLocked();
+  }
+
+  void PumpLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (writing_ || pumping_ || finished_) return;
+    pumping_ = true;
+    rules_->executor.Run([stream = this->self_] { stream->Pump(); });
+  }
+
+  void Pump() {
+    {
+      MutexLock lock(&mutex_);
+      woken_ = false;
+    }
+    absl::StatusOr<std::optional<Response>> next =
+        rules_->draining
+            ? absl::UnavailableError("the coordinator is going down; connect again to continue")
+            : source_();
+    MutexLock lock(&mutex_);
+    pumping_ = false;
+    if (finished_) return;
+    if (cancelled_) return FinishLocked(absl::CancelledError("the reader has left"));
+    if (!next.ok()) {
+      const bool good = absl::IsOutOfRange(next.status());
+      return FinishLocked(good ? absl::OkStatus() : next.status());
+    }
+    if (next->has_value()) {
+      message_ = **std::move(next);
+      writing_ = true;
+      this->StartWrite(&message_);
+    } else if (woken_) {
+      // Something changed while the source was looking.
+      PumpLocked();
+    }
+  }
+
+  void FinishLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (std::exchange(finished_, true)) return;
+    const grpc::Status wire = ToWire(status);
+    rules_->observe(method_, wire.error_code(), absl::ToDoubleSeconds(absl::Now() - began_),
+                    /*stream=*/true);
+    this->Finish(wire);
+  }
+
+  const CallRules* const rules_;
+  const char* const method_;
+  const absl::Time began_;
+  const Source<Response> source_;         // pump only
+  ChangeHub::Subscription subscription_;  // set before the first pump, moved out in OnDone
+  std::shared_ptr<Stream> self_;          // from Start to OnDone, which gRPC calls once and last
+  Mutex mutex_;
+  Response message_;  // while writing_
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool pumping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool woken_ ABSL_GUARDED_BY(mutex_) = false;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace nsa::server

@@ -1,0 +1,137 @@
+#include "server/store/fleet.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace nsa::server {
+
+Fleet::Fleet(const Clock& clock, Limits limits)
+    : clock_(clock), limits_(limits), started_(clock.Monotonic()), listening_since_(started_) {}
+
+absl::Status Fleet::Observe(const v1::HeartbeatRequest& heartbeat) {
+  const std::string& name = heartbeat.node().name();
+  if (name.empty()) return absl::InvalidArgumentError("node.name: empty; an agent needs a name");
+  MutexLock lock(&mutex_);
+  Node& node = nodes_[name];
+  if (!node.replaced.empty() && heartbeat.incarnation() == node.replaced) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("node.name: ", name,
+                     " is also used by another agent; give one of them "
+                     "another node_name"));
+  }
+  if (heartbeat.incarnation() != node.incarnation) {
+    node.replaced = node.incarnation;
+    node.incarnation = heartbeat.incarnation();
+  }
+  node.info = heartbeat.node();
+  node.heard = clock_.Monotonic();
+  node.gpus_measured = node.heard - absl::Seconds(heartbeat.node().gpus_age_seconds());
+  node.heard_unix_nanos = absl::ToUnixNanos(clock_.Wall());
+  for (auto& [key, seen] : node.workers) seen.present = false;
+  for (const v1::WorkerObservation& worker : heartbeat.workers()) {
+    Seen& seen = node.workers[{worker.job_id(), worker.generation(), worker.rank()}];
+    const bool ended = worker.state() == v1::WorkerObservation::STATE_EXITED;
+    if (ended && seen.ended_unix_nanos == 0) seen.ended_unix_nanos = node.heard_unix_nanos;
+    seen.worker = worker;
+    seen.present = true;
+  }
+  return absl::OkStatus();
+}
+
+RankView::Node Fleet::StateOf(absl::Duration heard) const {
+  const absl::Duration now = clock_.Monotonic();
+  if (now - std::max(heard, listening_since_) >= limits_.lost) return RankView::Node::kLost;
+  return now - heard >= limits_.unknown ? RankView::Node::kUnknown : RankView::Node::kReady;
+}
+
+void Fleet::ForgiveSilence() {
+  MutexLock lock(&mutex_);
+  listening_since_ = clock_.Monotonic();
+}
+
+NodeView Fleet::ViewOf(const Node& node) const {
+  return {.info = node.info,
+          .state = StateOf(node.heard),
+          .heartbeat_unix_nanos = node.heard_unix_nanos,
+          .heard = node.heard};
+}
+
+std::vector<NodeView> Fleet::Nodes() const {
+  MutexLock lock(&mutex_);
+  std::vector<NodeView> views;
+  for (const auto& [name, node] : nodes_) views.push_back(ViewOf(node));
+  return views;
+}
+
+std::optional<NodeView> Fleet::Find(const std::string& name) const {
+  MutexLock lock(&mutex_);
+  const auto node = nodes_.find(name);
+  if (node == nodes_.end()) return std::nullopt;
+  return ViewOf(node->second);
+}
+
+std::vector<RankView> Fleet::Ranks(const v1::StoredJob& job, absl::Duration told) const {
+  MutexLock lock(&mutex_);
+  std::vector<RankView> views;
+  for (const v1::RankPlacement& place : job.placements()) {
+    RankView& view = views.emplace_back();
+    view.rank = place.rank();
+    view.node_name = place.node();
+    const auto found = nodes_.find(place.node());
+    if (found == nodes_.end()) {
+      // Not heard of since this coordinator started: unknown until that has lasted long enough.
+      const RankView::Node state = StateOf(started_);
+      view.node = state == RankView::Node::kLost ? state : RankView::Node::kUnknown;
+      view.silence = clock_.Monotonic() - started_;
+      continue;
+    }
+    const Node& node = found->second;
+    view.node = StateOf(node.heard);
+    view.silence = clock_.Monotonic() - node.heard;
+    view.heard_since_told = node.heard > told;
+    view.measured_since_told =
+        (place.cuda_device().empty() ? node.heard : node.gpus_measured) > told;
+    const auto seen = node.workers.find({job.job().id(), job.job().generation(), place.rank()});
+    if (seen == node.workers.end()) continue;
+    view.seen_before = true;
+    if (!seen->second.present) continue;
+    view.worker = seen->second.worker;
+    view.ended_unix_nanos = seen->second.ended_unix_nanos;
+  }
+  return views;
+}
+
+std::optional<v1::WorkerObservation> Fleet::Worker(const std::string& node,
+                                                   const std::string& job_id, int64_t generation,
+                                                   int32_t rank) const {
+  MutexLock lock(&mutex_);
+  const auto found = nodes_.find(node);
+  if (found == nodes_.end()) return std::nullopt;
+  const auto seen = found->second.workers.find({job_id, generation, rank});
+  if (seen == found->second.workers.end() || !seen->second.present) return std::nullopt;
+  return seen->second.worker;
+}
+
+void Fleet::Prune(const std::set<std::string>& active_jobs) {
+  MutexLock lock(&mutex_);
+  for (auto& [name, node] : nodes_) {
+    std::erase_if(node.workers, [&](const auto& entry) {
+      return !entry.second.present && !active_jobs.contains(std::get<0>(entry.first));
+    });
+  }
+}
+
+void Fleet::ForgetLost(const std::vector<JobPtr>& active) {
+  std::set<std::string> placed;
+  for (const JobPtr& job : active) {
+    for (const v1::RankPlacement& place : job->placements()) placed.insert(place.node());
+  }
+  const absl::Duration limit = std::max(limits_.forgotten, limits_.lost);
+  MutexLock lock(&mutex_);
+  std::erase_if(nodes_, [&](const auto& entry) {
+    return clock_.Monotonic() - entry.second.heard >= limit && !placed.contains(entry.first);
+  });
+}
+
+}  // namespace nsa::server

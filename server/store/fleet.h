@@ -1,0 +1,101 @@
+// The machines and what runs on them, as heartbeats report it. Memory only: after a restart the
+// next heartbeats report everything again. A machine that sends no heartbeats is *unknown*, never
+// failed; only after a long time is it *lost*.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "nsa/v1/fleet.pb.h"
+#include "nsa/v1/store.pb.h"
+#include "server/decide/gang.h"
+#include "server/store/job_store.h"
+
+namespace nsa::server {
+
+struct NodeView {
+  v1::NodeInfo info;
+  RankView::Node state = RankView::Node::kUnknown;
+  int64_t heartbeat_unix_nanos = 0;
+  absl::Duration heard;  // monotonic time of the last heartbeat
+};
+
+// Thread-safe; the lock means "one heartbeat at a time" and nothing slow happens under it.
+class Fleet {
+ public:
+  struct Limits {
+    absl::Duration unknown = absl::Seconds(10);
+    absl::Duration lost = absl::Seconds(300);
+    absl::Duration forgotten = absl::Hours(1);  // never before `lost`
+  };
+  Fleet(const Clock& clock, Limits limits);
+
+  // Records a heartbeat. FailedPrecondition when an agent that was replaced under the same name
+  // still sends heartbeats: two machines share a name.
+  absl::Status Observe(const v1::HeartbeatRequest& heartbeat);
+
+  // By name.
+  std::vector<NodeView> Nodes() const;
+  std::optional<NodeView> Find(const std::string& name) const;
+
+  // The ranks of a job's present generation. `told`: monotonic time since which agents have been
+  // told the job's present desired state. Last words are not filled in.
+  std::vector<RankView> Ranks(const v1::StoredJob& job, absl::Duration told) const;
+
+  // The newest observation of one rank.
+  std::optional<v1::WorkerObservation> Worker(const std::string& node, const std::string& job_id,
+                                              int64_t generation, int32_t rank) const;
+
+  // Forgets workers that no longer exist and belong to none of these jobs.
+  void Prune(const std::set<std::string>& active_jobs);
+
+  // The coordinator stood still and received nothing: the silence of machines before now does not
+  // make them lost. As after a start, they are unknown until their next heartbeat.
+  void ForgiveSilence();
+
+  // When this object was made. No heartbeat arrived before.
+  absl::Duration started() const { return started_; }
+
+  // Drops the machines that have been silent for Limits::forgotten and that none of these jobs is
+  // placed on: a host that was renamed or removed must not be reported as down for ever. A machine
+  // that comes back counts as new.
+  void ForgetLost(const std::vector<JobPtr>& active);
+
+ private:
+  using Key = std::tuple<std::string, int64_t, int32_t>;  // job, generation, rank
+  struct Seen {
+    v1::WorkerObservation worker;
+    bool present = false;  // in the last heartbeat
+    int64_t ended_unix_nanos = 0;
+  };
+  struct Node {
+    v1::NodeInfo info;
+    std::string incarnation;
+    std::string replaced;  // the incarnation before
+    absl::Duration heard;
+    absl::Duration gpus_measured;
+    int64_t heard_unix_nanos = 0;
+    std::map<Key, Seen> workers;
+  };
+
+  RankView::Node StateOf(absl::Duration heard) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  NodeView ViewOf(const Node& node) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Clock& clock_;
+  const Limits limits_;
+  const absl::Duration started_;
+  mutable Mutex mutex_;
+  // Silence counts from here on: right before, no heartbeat could arrive.
+  absl::Duration listening_since_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, Node> nodes_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace nsa::server

@@ -1,0 +1,417 @@
+#include "server/store/job_store.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "common/base/status.h"
+#include "server/decide/lifecycle.h"
+#include "server/store/sealed.h"
+
+namespace nsa::server {
+namespace {
+
+constexpr char kFileName[] = "jobs.sqlite";
+constexpr int kDefaultPage = 100;
+constexpr int kLargestPage = 1'000;
+
+constexpr char kSchema[] = R"(
+  CREATE TABLE jobs(number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE,
+                    body BLOB NOT NULL);
+  CREATE TABLE progress(job INTEGER PRIMARY KEY, body BLOB NOT NULL);
+  CREATE TABLE events(sequence INTEGER PRIMARY KEY AUTOINCREMENT, job INTEGER NOT NULL,
+                      body BLOB NOT NULL);
+  CREATE INDEX events_by_job ON events(job);
+  CREATE TABLE requests(id TEXT PRIMARY KEY, fingerprint TEXT NOT NULL, job TEXT NOT NULL)
+    WITHOUT ROWID;
+  CREATE TABLE records(position INTEGER PRIMARY KEY AUTOINCREMENT, job INTEGER NOT NULL,
+                       generation INTEGER NOT NULL, rank INTEGER NOT NULL,
+                       sequence INTEGER NOT NULL, body BLOB NOT NULL,
+                       UNIQUE(job, generation, rank, sequence));
+  CREATE INDEX records_by_job ON records(job);
+)";
+
+// What stands in the way of opening the store, and what to do about it.
+absl::Status OpenError(const std::filesystem::path& path, const absl::Status& status) {
+  if (absl::IsFailedPrecondition(status) || absl::IsResourceExhausted(status)) return status;
+  if (absl::IsPermissionDenied(status)) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("job store: ", status.message(), "; check who owns the file and its folder"));
+  }
+  return absl::DataLossError(absl::StrCat(
+      "job store: ", path.string(), " is damaged (", status.message(),
+      "); put a copy back, or move it and its -wal and -shm files away: jobs are then forgotten, "
+      "running workers are ended by their agents, checkpoints stay"));
+}
+
+absl::StatusOr<int64_t> ParsePageToken(const std::string& token) {
+  int64_t number = 0;
+  absl::string_view digits = token;
+  if (!absl::ConsumePrefix(&digits, "n") || !absl::SimpleAtoi(digits, &number)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("page_token: '", token, "' is not from an answer; leave it empty"));
+  }
+  return number;
+}
+
+}  // namespace
+
+JobStore::JobStore(std::unique_ptr<Database> database, const Clock& clock, Observer observer)
+    : clock_(clock), observer_(std::move(observer)), database_(std::move(database)) {}
+
+absl::StatusOr<std::unique_ptr<JobStore>> JobStore::Open(const std::filesystem::path& state_dir,
+                                                         const Clock& clock, Observer observer) {
+  const std::filesystem::path path = state_dir / kFileName;
+  auto database = Database::Open(path);
+  if (!database.ok()) return OpenError(path, database.status());
+  std::unique_ptr<JobStore> store(new JobStore(*std::move(database), clock, std::move(observer)));
+  MutexLock lock(&store->mutex_);
+  absl::Status status = store->Migrate();
+  if (status.ok()) status = store->Load();
+  if (!status.ok()) return OpenError(path, status);
+  return store;
+}
+
+absl::Status JobStore::Migrate() {
+  NSA_RETURN_IF_ERROR(database_->Execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;"));
+  NSA_ASSIGN_OR_RETURN(const int64_t version, database_->QueryInt("PRAGMA user_version"));
+  if (version > kSchemaVersion) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "job store: %s has version %d (%d); start the newer nsa-coordinator that wrote it",
+        database_->path().string(), version, kSchemaVersion));
+  }
+  if (version == 0) {
+    NSA_ASSIGN_OR_RETURN(Transaction transaction, Transaction::Begin(database_.get()));
+    NSA_RETURN_IF_ERROR(database_->Execute(kSchema));
+    NSA_RETURN_IF_ERROR(database_->Execute(absl::StrCat("PRAGMA user_version=", kSchemaVersion)));
+    NSA_RETURN_IF_ERROR(transaction.Commit());
+  }
+  // Records are checked when they are read: checking them all would take long in a large store.
+  for (const char* table : {"jobs", "progress", "events", "requests"}) {
+    NSA_ASSIGN_OR_RETURN(const std::string result,
+                         database_->QueryText(absl::StrCat("PRAGMA quick_check(", table, ")")));
+    if (result != "ok") return absl::DataLossError(result);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status JobStore::Load() {
+  NSA_ASSIGN_OR_RETURN(
+      Statement rows,
+      database_->Prepare("SELECT jobs.number, jobs.id, jobs.body, progress.body FROM jobs "
+                         "LEFT JOIN progress ON progress.job = jobs.number ORDER BY jobs.number"));
+  while (true) {
+    NSA_ASSIGN_OR_RETURN(const bool more, rows.Step());
+    if (!more) return absl::OkStatus();
+    auto job = std::make_shared<v1::StoredJob>();
+    NSA_RETURN_IF_ERROR(Annotate(Unseal(rows.Blob(2), job.get()), "job " + rows.Text(1)));
+    if (const std::string progress = rows.Blob(3); !progress.empty()) {
+      NSA_RETURN_IF_ERROR(Annotate(Unseal(progress, job->mutable_job()->mutable_progress()),
+                                   "progress of job " + rows.Text(1)));
+    }
+    if (job->deleted()) {
+      deleted_[rows.Text(1)] = rows.Int(0);
+      continue;
+    }
+    Remember(rows.Int(0), std::move(job));
+  }
+}
+
+void JobStore::Remember(int64_t number, JobPtr job) {
+  const std::string& id = job->job().id();
+  if (const auto before = jobs_.find(id); before != jobs_.end()) {
+    --counts_[before->second.job->job().state()];
+  } else {
+    numbers_[number] = id;
+    newest_by_name_[job->job().name()] = id;
+  }
+  ++counts_[job->job().state()];
+  const std::string& out_dir = job->job().spec().train().out_dir();
+  if (IsTerminal(job->job().state())) {
+    if (active_.erase(number) > 0) out_dirs_.erase(out_dir);
+    journals_.erase(id);
+  } else {
+    active_[number] = job;
+    out_dirs_[out_dir] = id;
+  }
+  jobs_[id] = {number, std::move(job)};
+}
+
+// The opposite of Remember().
+void JobStore::Drop(const std::string& job_id) {
+  const Entry entry = jobs_.at(job_id);
+  const v1::Job& job = entry.job->job();
+  --counts_[job.state()];
+  numbers_.erase(entry.number);
+  journals_.erase(job.id());
+  jobs_.erase(job.id());
+  deleted_[job.id()] = entry.number;
+  const auto named = newest_by_name_.find(job.name());
+  if (named == newest_by_name_.end() || named->second != job.id()) return;
+  newest_by_name_.erase(named);
+  for (auto older = numbers_.rbegin(); older != numbers_.rend(); ++older) {
+    if (jobs_.at(older->second).job->job().name() != job.name()) continue;
+    newest_by_name_[job.name()] = older->second;
+    return;
+  }
+}
+
+absl::StatusOr<const JobStore::Entry*> JobStore::FindEntry(const std::string& id_or_name) const {
+  auto entry = jobs_.find(id_or_name);
+  if (entry == jobs_.end()) {
+    if (const auto named = newest_by_name_.find(id_or_name); named != newest_by_name_.end()) {
+      entry = jobs_.find(named->second);
+    }
+  }
+  if (entry == jobs_.end()) {
+    return absl::NotFoundError(absl::StrCat("job: no job has the id or name '",
+                                            id_or_name.substr(0, 80),
+                                            "'; `nsactl list` shows them"));
+  }
+  return &entry->second;
+}
+
+absl::StatusOr<JobPtr> JobStore::Find(const std::string& id_or_name) const {
+  MutexLock lock(&mutex_);
+  NSA_ASSIGN_OR_RETURN(const Entry* entry, FindEntry(id_or_name));
+  return entry->job;
+}
+
+std::vector<JobPtr> JobStore::Active() const {
+  MutexLock lock(&mutex_);
+  std::vector<JobPtr> jobs;
+  jobs.reserve(active_.size());
+  for (const auto& [number, job] : active_) jobs.push_back(job);
+  return jobs;
+}
+
+std::map<v1::Job::State, int64_t> JobStore::CountByState() const {
+  MutexLock lock(&mutex_);
+  return counts_;
+}
+
+absl::StatusOr<JobStore::Page> JobStore::List(int32_t page_size, const std::string& page_token,
+                                              const std::vector<v1::Job::State>& states) const {
+  if (page_size < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("page_size: ", page_size, " (≥ 0); use 0 for the default"));
+  }
+  const size_t limit = page_size == 0 ? kDefaultPage : std::min(page_size, kLargestPage);
+  MutexLock lock(&mutex_);
+  auto next = numbers_.rbegin();
+  if (!page_token.empty()) {
+    NSA_ASSIGN_OR_RETURN(const int64_t before, ParsePageToken(page_token));
+    next = std::make_reverse_iterator(numbers_.lower_bound(before));
+  }
+  Page page;
+  for (; next != numbers_.rend(); ++next) {
+    const JobPtr& job = jobs_.at(next->second).job;
+    if (!states.empty() && std::ranges::find(states, job->job().state()) == states.end()) continue;
+    if (page.jobs.size() == limit) {
+      page.next_page_token = absl::StrCat("n", std::prev(next)->first);
+      break;
+    }
+    page.jobs.push_back(job);
+  }
+  return page;
+}
+
+absl::StatusOr<JobPtr> JobStore::FindRequest(const std::string& request_id,
+                                             const std::string& fingerprint) const {
+  MutexLock lock(&mutex_);
+  return FindRequestLocked(request_id, fingerprint);
+}
+
+absl::StatusOr<JobPtr> JobStore::FindRequestLocked(const std::string& request_id,
+                                                   const std::string& fingerprint) const {
+  if (request_id.empty()) return nullptr;
+  NSA_ASSIGN_OR_RETURN(Statement row,
+                       database_->Prepare("SELECT fingerprint, job FROM requests WHERE id = ?"));
+  NSA_ASSIGN_OR_RETURN(const bool found, row.Bind(1, request_id).Step());
+  if (!found) return nullptr;
+  if (row.Text(0) != fingerprint) {
+    return absl::AlreadyExistsError(absl::StrCat("request_id: ", request_id,
+                                                 " belongs to another request, about job ",
+                                                 row.Text(1), "; use a new request_id"));
+  }
+  const auto entry = jobs_.find(row.Text(1));
+  if (entry == jobs_.end()) {
+    // Its sender may not have seen the first answer: what somebody deleted must not come back.
+    return absl::NotFoundError(absl::StrCat("request_id: ", request_id, " belongs to job ",
+                                            row.Text(1),
+                                            ", which has been deleted; use a new request_id"));
+  }
+  return entry->second.job;
+}
+
+absl::StatusOr<JobStore::Inserted> JobStore::Insert(v1::StoredJob job,
+                                                    const std::string& request_id,
+                                                    const std::string& fingerprint,
+                                                    v1::JobEvent event) {
+  const std::string id = job.job().id();
+  absl::StatusOr<Inserted> inserted;
+  {
+    MutexLock lock(&mutex_);
+    inserted = InsertLocked(std::move(job), request_id, fingerprint, std::move(event));
+  }
+  if (inserted.ok() && inserted->created && observer_.moved) {
+    observer_.moved(v1::Job::STATE_UNSPECIFIED, *inserted->job);
+  }
+  ReportIfFailed(inserted.status(), "insert", id);
+  return inserted;
+}
+
+absl::StatusOr<JobStore::Inserted> JobStore::InsertLocked(v1::StoredJob job,
+                                                          const std::string& request_id,
+                                                          const std::string& fingerprint,
+                                                          v1::JobEvent event) {
+  NSA_ASSIGN_OR_RETURN(JobPtr known, FindRequestLocked(request_id, fingerprint));
+  if (known != nullptr) return Inserted{.job = std::move(known), .created = false};
+  NSA_RETURN_IF_ERROR(CheckOutDir(job.job()));
+  NSA_ASSIGN_OR_RETURN(Transaction transaction, Transaction::Begin(database_.get()));
+  NSA_ASSIGN_OR_RETURN(Statement row,
+                       database_->Prepare("INSERT INTO jobs(id, body) VALUES(?, ?)"));
+  NSA_RETURN_IF_ERROR(row.Bind(1, job.job().id()).BindBlob(2, Seal(job)).Run());
+  const int64_t number = database_->last_insert_id();
+  NSA_RETURN_IF_ERROR(WriteEvent(number, job.job(), std::move(event)));
+  if (!request_id.empty()) {
+    NSA_RETURN_IF_ERROR(WriteRequest(request_id, fingerprint, job.job().id()));
+  }
+  NSA_RETURN_IF_ERROR(Commit(&transaction));
+  auto stored = std::make_shared<const v1::StoredJob>(std::move(job));
+  Remember(number, stored);
+  return Inserted{.job = std::move(stored), .created = true};
+}
+
+absl::Status JobStore::CheckOutDir(const v1::Job& job) const {
+  const std::string& out_dir = job.spec().train().out_dir();
+  const auto taken = out_dirs_.find(out_dir);
+  if (taken == out_dirs_.end() || taken->second == job.id()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("train.out_dir: ", out_dir, " is written by job ", taken->second, " (",
+                   StateName(jobs_.at(taken->second).job->job().state()),
+                   "); choose another out_dir or stop that job"));
+}
+
+absl::StatusOr<JobPtr> JobStore::Update(const std::string& job_id, const Change& change) {
+  absl::StatusOr<JobPtr> updated;
+  State from = v1::Job::STATE_UNSPECIFIED;
+  {
+    MutexLock lock(&mutex_);
+    if (const auto before = jobs_.find(job_id); before != jobs_.end()) {
+      from = before->second.job->job().state();
+    }
+    updated = UpdateLocked(job_id, change);
+  }
+  if (updated.ok() && (*updated)->job().state() != from && observer_.moved) {
+    observer_.moved(from, **updated);
+  }
+  ReportIfFailed(updated.status(), "update", job_id);
+  return updated;
+}
+
+absl::StatusOr<JobPtr> JobStore::UpdateLocked(const std::string& job_id, const Change& change) {
+  NSA_ASSIGN_OR_RETURN(const Entry* entry, FindEntry(job_id));
+  const int64_t number = entry->number;
+  auto job = std::make_shared<v1::StoredJob>(*entry->job);
+  std::vector<v1::JobEvent> events;
+  NSA_RETURN_IF_ERROR(change(job.get(), &events));
+  if (IsTerminal(entry->job->job().state()) && !IsTerminal(job->job().state())) {
+    NSA_RETURN_IF_ERROR(CheckOutDir(job->job()));
+  }
+  NSA_ASSIGN_OR_RETURN(Transaction transaction, Transaction::Begin(database_.get()));
+  NSA_RETURN_IF_ERROR(WriteJob(number, *job));
+  for (v1::JobEvent& event : events) {
+    NSA_RETURN_IF_ERROR(WriteEvent(number, job->job(), std::move(event)));
+  }
+  NSA_RETURN_IF_ERROR(Commit(&transaction));
+  Remember(number, job);
+  return job;
+}
+
+absl::Status JobStore::WriteRequest(const std::string& request_id, const std::string& fingerprint,
+                                    const std::string& job_id) {
+  NSA_ASSIGN_OR_RETURN(
+      Statement row,
+      database_->Prepare("INSERT INTO requests(id, fingerprint, job) VALUES(?, ?, ?)"));
+  return row.Bind(1, request_id).Bind(2, fingerprint).Bind(3, job_id).Run();
+}
+
+absl::Status JobStore::WriteJob(int64_t number, const v1::StoredJob& job) {
+  // Progress has a row of its own, which changes with the records.
+  v1::StoredJob body = job;
+  body.mutable_job()->clear_progress();
+  NSA_ASSIGN_OR_RETURN(Statement row,
+                       database_->Prepare("UPDATE jobs SET body = ? WHERE number = ?"));
+  NSA_RETURN_IF_ERROR(row.BindBlob(1, Seal(body)).Bind(2, number).Run());
+  return WriteProgress(number, job.job().progress());
+}
+
+absl::Status JobStore::WriteProgress(int64_t number, const v1::JobProgress& progress) {
+  NSA_ASSIGN_OR_RETURN(
+      Statement row, database_->Prepare("INSERT OR REPLACE INTO progress(job, body) VALUES(?, ?)"));
+  return row.Bind(1, number).BindBlob(2, Seal(progress)).Run();
+}
+
+absl::Status JobStore::WriteEvent(int64_t number, const v1::Job& job, v1::JobEvent event) {
+  event.set_job_id(job.id());
+  if (event.unix_nanos() == 0) event.set_unix_nanos(absl::ToUnixNanos(clock_.Wall()));
+  event.set_state(job.state());
+  if (event.generation() == 0) event.set_generation(job.generation());
+  NSA_ASSIGN_OR_RETURN(Statement row,
+                       database_->Prepare("INSERT INTO events(job, body) VALUES(?, ?)"));
+  return row.Bind(1, number).BindBlob(2, Seal(event)).Run();
+}
+
+absl::StatusOr<std::vector<v1::JobEvent>> JobStore::Events(const std::string& job_id,
+                                                           int64_t after_sequence,
+                                                           int limit) const {
+  MutexLock lock(&mutex_);
+  std::string sql = "SELECT sequence, body FROM events WHERE sequence > ?";
+  if (!job_id.empty()) {
+    NSA_ASSIGN_OR_RETURN(const Entry* entry, FindEntry(job_id));
+    absl::StrAppend(&sql, " AND job = ", entry->number);
+  } else if (!deleted_.empty()) {
+    const auto number = [](std::string* out, const auto& job) { absl::StrAppend(out, job.second); };
+    absl::StrAppend(&sql, " AND job NOT IN (", absl::StrJoin(deleted_, ",", number), ")");
+  }
+  NSA_ASSIGN_OR_RETURN(Statement rows,
+                       database_->Prepare(absl::StrCat(sql, " ORDER BY sequence LIMIT ?")));
+  rows.Bind(1, after_sequence).Bind(2, int64_t{limit});
+  std::vector<v1::JobEvent> events;
+  while (true) {
+    NSA_ASSIGN_OR_RETURN(const bool more, rows.Step());
+    if (!more) return events;
+    v1::JobEvent& event = events.emplace_back();
+    NSA_RETURN_IF_ERROR(
+        Annotate(Unseal(rows.Blob(1), &event), absl::StrCat("event ", rows.Int(0))));
+    event.set_sequence(rows.Int(0));
+  }
+}
+
+absl::Status JobStore::Commit(Transaction* transaction) {
+  const absl::Duration before = clock_.Monotonic();
+  NSA_RETURN_IF_ERROR(transaction->Commit());
+  if (observer_.committed) {
+    observer_.committed(absl::ToDoubleSeconds(clock_.Monotonic() - before));
+  }
+  return absl::OkStatus();
+}
+
+void JobStore::ReportIfFailed(const absl::Status& status, const std::string& operation,
+                              const std::string& job_id) const {
+  if (status.ok()) {
+    if (observer_.changed) observer_.changed(job_id);
+    return;
+  }
+  const bool ours = absl::IsInternal(status) || absl::IsDataLoss(status) ||
+                    absl::IsResourceExhausted(status) || absl::IsUnavailable(status) ||
+                    absl::IsPermissionDenied(status);
+  if (ours && observer_.failed) observer_.failed(operation);
+}
+
+}  // namespace nsa::server

@@ -1,0 +1,199 @@
+// The part of JobStore that deals with the workers' records.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/status.h"
+#include "server/decide/progress.h"
+#include "server/store/job_store.h"
+#include "server/store/sealed.h"
+
+namespace nsa::server {
+namespace {
+
+void FoldInto(const v1::WorkerRecord& record, RankJournal* journal) {
+  journal->next_sequence = record.sequence() + 1;
+  if (record.has_started()) journal->first_step = record.started().resumed_step();
+  if (record.has_checkpoint()) {
+    journal->last_checkpoint_seconds = record.checkpoint().write_seconds();
+  }
+  if (record.has_finished()) {
+    journal->finished = record.finished();
+    journal->finished_unix_nanos = record.unix_nanos();
+  }
+}
+
+absl::Status CheckPlace(const v1::ReportRecordsRequest& request, const v1::Job& job) {
+  const int32_t ranks = job.spec().resources().gpus();
+  if (request.rank() < 0 || request.rank() >= ranks) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "rank: %d (job %s has %d); drop these records", request.rank(), job.id(), ranks));
+  }
+  if (request.generation() < 1 || request.generation() > job.generation()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("generation: %d (job %s is at %d); drop these records",
+                        request.generation(), job.id(), job.generation()));
+  }
+  return absl::OkStatus();
+}
+
+// The records that continue the journal, without those it has.
+std::vector<v1::WorkerRecord> Fresh(const v1::ReportRecordsRequest& request, int64_t next) {
+  std::vector<v1::WorkerRecord> fresh;
+  for (const v1::WorkerRecord& record : request.records()) {
+    if (record.sequence() < next) continue;
+    if (record.sequence() > next) break;
+    fresh.push_back(record);
+    ++next;
+  }
+  return fresh;
+}
+
+std::vector<v1::JobEvent> EventsOf(const v1::ReportRecordsRequest& request,
+                                   const std::vector<v1::WorkerRecord>& records) {
+  std::vector<v1::JobEvent> events;
+  for (const v1::WorkerRecord& record : records) {
+    if (!record.has_event()) continue;
+    v1::JobEvent& event = events.emplace_back();
+    event.set_unix_nanos(record.unix_nanos());
+    event.set_reason(record.event().reason());
+    event.set_text(record.event().text());
+    event.set_severity(record.event().severity());
+    event.set_generation(request.generation());
+    event.set_rank(request.rank());
+  }
+  return events;
+}
+
+}  // namespace
+
+absl::StatusOr<JobStore::Appended> JobStore::AppendRecords(
+    const v1::ReportRecordsRequest& request) {
+  absl::StatusOr<Appended> appended;
+  {
+    MutexLock lock(&mutex_);
+    appended = AppendLocked(request);
+  }
+  if (!appended.ok() || !appended->fresh.empty()) {
+    ReportIfFailed(appended.status(), "append", request.job_id());
+  }
+  return appended;
+}
+
+absl::StatusOr<JobStore::Appended> JobStore::AppendLocked(const v1::ReportRecordsRequest& request) {
+  NSA_ASSIGN_OR_RETURN(const Entry* entry, FindEntry(request.job_id()));
+  const int64_t number = entry->number;
+  NSA_RETURN_IF_ERROR(CheckPlace(request, entry->job->job()));
+  NSA_ASSIGN_OR_RETURN(RankJournal * journal,
+                       LoadJournal(*entry, request.generation(), request.rank()));
+  Appended appended{.next_sequence = journal->next_sequence,
+                    .fresh = Fresh(request, journal->next_sequence),
+                    .current = request.generation() == entry->job->job().generation(),
+                    .job = entry->job};
+  if (appended.fresh.empty()) return appended;
+
+  const bool moves = appended.current && request.rank() == 0;
+  auto job = std::make_shared<v1::StoredJob>(*entry->job);
+  if (moves) {
+    const v1::JobSpec& spec = job->job().spec();
+    const int64_t last = LastStep(spec, job->job().stop());
+    for (const auto& record : appended.fresh) {
+      Fold(record, spec.train(), last, job->mutable_job()->mutable_progress());
+    }
+  }
+  NSA_ASSIGN_OR_RETURN(Transaction transaction, Transaction::Begin(database_.get()));
+  NSA_RETURN_IF_ERROR(WriteRecords(number, request, appended.fresh));
+  if (moves) NSA_RETURN_IF_ERROR(WriteProgress(number, job->job().progress()));
+  for (v1::JobEvent& event : EventsOf(request, appended.fresh)) {
+    NSA_RETURN_IF_ERROR(WriteEvent(number, job->job(), std::move(event)));
+  }
+  NSA_RETURN_IF_ERROR(Commit(&transaction));
+  for (const auto& record : appended.fresh) FoldInto(record, journal);
+  appended.next_sequence = journal->next_sequence;
+  Remember(number, job);
+  appended.job = std::move(job);
+  return appended;
+}
+
+absl::Status JobStore::WriteRecords(int64_t number, const v1::ReportRecordsRequest& where,
+                                    const std::vector<v1::WorkerRecord>& records) {
+  NSA_ASSIGN_OR_RETURN(
+      Statement row,
+      database_->Prepare("INSERT OR IGNORE INTO records(job, generation, rank, sequence, body) "
+                         "VALUES(?, ?, ?, ?, ?)"));
+  for (const v1::WorkerRecord& record : records) {
+    row.Bind(1, number).Bind(2, where.generation()).Bind(3, int64_t{where.rank()});
+    NSA_RETURN_IF_ERROR(row.Bind(4, record.sequence()).BindBlob(5, Seal(record)).Run());
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RankJournal*> JobStore::LoadJournal(const Entry& entry, int64_t generation,
+                                                   int32_t rank) const {
+  Journals& journals = journals_[entry.job->job().id()];
+  const auto key = std::make_pair(generation, rank);
+  if (const auto known = journals.find(key); known != journals.end()) return &known->second;
+  RankJournal journal;
+  // The first record says where it began, the last how far it came and how it ended.
+  for (const char* order : {"ASC", "DESC"}) {
+    NSA_ASSIGN_OR_RETURN(
+        Statement row,
+        database_->Prepare(absl::StrCat("SELECT body FROM records WHERE job = ? AND generation = ? "
+                                        "AND rank = ? ORDER BY sequence ",
+                                        order, " LIMIT 1")));
+    row.Bind(1, entry.number).Bind(2, generation).Bind(3, int64_t{rank});
+    NSA_ASSIGN_OR_RETURN(const bool found, row.Step());
+    if (!found) break;
+    v1::WorkerRecord record;
+    NSA_RETURN_IF_ERROR(Annotate(Unseal(row.Blob(0), &record), "record"));
+    FoldInto(record, &journal);
+  }
+  return &(journals[key] = journal);
+}
+
+absl::StatusOr<RankJournal> JobStore::Journal(const std::string& job_id, int64_t generation,
+                                              int32_t rank) const {
+  MutexLock lock(&mutex_);
+  NSA_ASSIGN_OR_RETURN(const Entry* entry, FindEntry(job_id));
+  NSA_ASSIGN_OR_RETURN(const RankJournal* journal, LoadJournal(*entry, generation, rank));
+  return *journal;
+}
+
+absl::StatusOr<std::vector<v1::WatchRecordsResponse>> JobStore::Records(const std::string& job_id,
+                                                                        int32_t rank,
+                                                                        int64_t after_position,
+                                                                        int limit) const {
+  MutexLock lock(&mutex_);
+  NSA_ASSIGN_OR_RETURN(const Entry* entry, FindEntry(job_id));
+  NSA_ASSIGN_OR_RETURN(
+      Statement rows,
+      database_->Prepare(absl::StrCat(
+          "SELECT position, generation, rank, body FROM records INDEXED BY records_by_job "
+          "WHERE job = ? AND position > ? ",
+          rank >= 0 ? absl::StrCat("AND rank = ", rank) : "", " ORDER BY position LIMIT ?")));
+  rows.Bind(1, entry->number).Bind(2, after_position).Bind(3, int64_t{limit});
+  std::vector<v1::WatchRecordsResponse> records;
+  while (true) {
+    NSA_ASSIGN_OR_RETURN(const bool more, rows.Step());
+    if (!more) return records;
+    v1::WatchRecordsResponse& record = records.emplace_back();
+    record.set_position(rows.Int(0));
+    record.set_generation(rows.Int(1));
+    record.set_rank(static_cast<int32_t>(rows.Int(2)));
+    NSA_RETURN_IF_ERROR(Annotate(Unseal(rows.Blob(3), record.mutable_record()),
+                                 absl::StrCat("record at position ", rows.Int(0))));
+  }
+}
+
+absl::StatusOr<int64_t> JobStore::TailPosition(const std::string& job_id, int32_t rank,
+                                               int count) const {
+  MutexLock lock(&mutex_);
+  NSA_ASSIGN_OR_RETURN(const Entry* entry, FindEntry(job_id));
+  return database_->QueryInt(absl::StrCat(
+      "SELECT COALESCE(MIN(position) - 1, 0) FROM (SELECT position FROM records INDEXED BY "
+      "records_by_job WHERE job = ",
+      entry->number, rank >= 0 ? absl::StrCat(" AND rank = ", rank) : "",
+      " ORDER BY position DESC LIMIT ", count, ")"));
+}
+
+}  // namespace nsa::server

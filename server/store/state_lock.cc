@@ -1,0 +1,43 @@
+#include "server/store/state_lock.h"
+
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/durable_folder.h"
+
+namespace nsa::server {
+namespace {
+
+absl::Status MakePrivateFolder(const std::filesystem::path& path) {
+  // Jobs are acknowledged once they are on disk: the folder's own name must be there too.
+  if (const absl::Status status = MakeDurableFolder(path); !status.ok()) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("state_dir: cannot make ", status.message(), "; choose another one"));
+  }
+  if (chmod(path.c_str(), 0700) != 0) {
+    return absl::PermissionDeniedError(absl::StrCat("state_dir: ", path.string(),
+                                                    " does not belong to this user (",
+                                                    std::strerror(errno), "); choose another one"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<FileLock> LockStateDir(const std::filesystem::path& state_dir) {
+  if (const absl::Status status = MakePrivateFolder(state_dir); !status.ok()) return status;
+  absl::StatusOr<FileLock> lock = FileLock::Take(state_dir / "coordinator.lock");
+  if (lock.ok()) return lock;
+  if (absl::IsAlreadyExists(lock.status())) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("state_dir: ", state_dir.string(), " is in use by ", lock.status().message(),
+                     "; stop that one or choose another --state-dir"));
+  }
+  return absl::PermissionDeniedError(absl::StrCat(lock.status().message(), "; check its owner"));
+}
+
+}  // namespace nsa::server

@@ -1,0 +1,333 @@
+#include "server/watch/metrics.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/branch.h"
+#include "common/base/version.h"
+#include "common/estimate/estimate.h"
+#include "common/estimate/run_time.h"
+#include "common/job/load.h"
+#include "grpcpp/grpcpp.h"
+#include "server/decide/lifecycle.h"
+#include "server/decide/progress.h"
+#include "server/decide/scheduler.h"
+
+namespace nsa::server {
+namespace {
+
+std::string Word(v1::Device device) {
+  return device == v1::DEVICE_CUDA ? "cuda" : device == v1::DEVICE_CPU ? "cpu" : "auto";
+}
+
+}  // namespace
+
+Metrics::Metrics(const Clock& clock) : clock_(clock) {
+  families_
+      .Gauge("nsa_build_info",
+             {{"version", kVersion}, {"revision", kRevision}, {"grpc", grpc::Version()}})
+      .Set(1);
+  families_.Gauge("nsa_coordinator_start_time_seconds")
+      .Set(absl::ToDoubleSeconds(clock.Wall() - absl::UnixEpoch()));
+  families_.Counter("nsa_jobs_submitted_total");
+  for (const char* cause : {"user", "retention"}) {
+    families_.Counter("nsa_jobs_deleted_total", {{"cause", cause}});
+  }
+  families_.Histogram("nsa_store_commit_duration_seconds");
+  families_.Histogram("nsa_queue_wait_seconds");
+  for (const char* op : {"insert", "update", "append", "delete"}) {
+    families_.Counter("nsa_store_errors_total", {{"op", op}});
+  }
+}
+
+std::string Metrics::Text() const { return families_.Text(); }
+
+void Metrics::ObserveCall(const std::string& method, const std::string& code, double seconds,
+                          bool stream) {
+  families_.Counter("nsa_rpc_requests_total", {{"method", method}, {"code", code}}).Increment();
+  if (!stream)
+    families_.Histogram("nsa_rpc_duration_seconds", {{"method", method}}).Observe(seconds);
+}
+
+void Metrics::ObserveStream(const std::string& method, int change) {
+  families_.Gauge("nsa_rpc_streams_active", {{"method", method}}).Increment(change);
+}
+
+void Metrics::ObserveCommit(double seconds) {
+  families_.Histogram("nsa_store_commit_duration_seconds").Observe(seconds);
+}
+
+void Metrics::ObserveStoreError(const std::string& operation) {
+  families_.Counter("nsa_store_errors_total", {{"op", operation}}).Increment();
+}
+
+Metrics::JobSeries& Metrics::SeriesOf(const v1::Job& job) {
+  const auto [entry, fresh] = jobs_.try_emplace(job.id(), families_);
+  JobSeries& series = entry->second;
+  if (!fresh) return series;
+  const v1::JobSpec& spec = job.spec();
+  series.flops_per_token = FlopsPerToken(spec);
+  const Labels id = {{"job_id", job.id()}};
+  series
+      .Gauge("nsa_job_info", {{"job_id", job.id()},
+                              {"name", job.name()},
+                              {"job_hash", JobHash(spec)},
+                              {"world_size", absl::StrCat(spec.resources().gpus())},
+                              {"device", Word(spec.runtime().device())}})
+      .Set(1);
+  series.Gauge("nsa_job_waivers", id).Set(job.waivers_size());
+  // Present from the start, so that their rise from nothing is seen.
+  for (const CounterFamily counter :
+       {CounterFamily("nsa_job_tokens_total"), CounterFamily("nsa_job_flops_total"),
+        CounterFamily("nsa_job_nonfinite_steps_total"), CounterFamily("nsa_job_restarts_total"),
+        CounterFamily("nsa_job_checkpoint_stall_seconds_total"),
+        CounterFamily("nsa_job_checkpoints_total"),
+        CounterFamily("nsa_job_checkpoint_failures_total")}) {
+    series.Counter(counter, id);
+  }
+  return series;
+}
+
+void Metrics::ObserveMove(v1::Job::State from, const v1::StoredJob& stored) {
+  const v1::Job& job = stored.job();
+  const State to = job.state();
+  MutexLock lock(&mutex_);
+  if (from == v1::Job::STATE_UNSPECIFIED) {
+    families_.Counter("nsa_jobs_submitted_total").Increment();
+    for (const auto& [rule, reason] : job.waivers()) {
+      families_.Counter("nsa_preflight_waivers_total", {{"rule", rule}}).Increment();
+    }
+    return;
+  }
+  // A job may fail before it had a gang: its preflight was refused.
+  if (HasGang(from) || HasGang(to) || to == v1::Job::STATE_FAILED || jobs_.contains(job.id())) {
+    ShowState(job.id(), to, &SeriesOf(job));
+  }
+  if (from == v1::Job::STATE_PREFLIGHT && to == v1::Job::STATE_STARTING) {
+    const absl::Duration waited = clock_.Wall() - absl::FromUnixNanos(stored.queued_unix_nanos());
+    families_.Histogram("nsa_queue_wait_seconds")
+        .Observe(std::max(absl::ToDoubleSeconds(waited), 0.0));
+  }
+  if (to == v1::Job::STATE_RESTARTING) {
+    SeriesOf(job).Counter("nsa_job_restarts_total", {{"job_id", job.id()}}).Increment();
+  }
+  if (IsTerminal(to)) {
+    families_
+        .Counter("nsa_jobs_finished_total", {{"result", StateName(to)}, {"reason", job.reason()}})
+        .Increment();
+    if (const auto series = jobs_.find(job.id()); series != jobs_.end()) {
+      series->second.ended = clock_.Monotonic();
+      ShowGpus(&series->second, {});
+      for (const std::string& rank : series->second.workers_up) {
+        for (const GaugeFamily family :
+             {GaugeFamily("nsa_worker_up"), GaugeFamily("nsa_worker_telemetry_failing")}) {
+          series->second.Gauge(family, {{"job_id", job.id()}, {"rank", rank}}).Set(0);
+        }
+      }
+    }
+  } else if (const auto series = jobs_.find(job.id()); series != jobs_.end()) {
+    series->second.ended = absl::InfiniteDuration();
+  }
+}
+
+void Metrics::ObserveDeletion(const std::string& job_id, DeletedBy by) {
+  MutexLock lock(&mutex_);
+  families_
+      .Counter("nsa_jobs_deleted_total", {{"cause", by == DeletedBy::kUser ? "user" : "retention"}})
+      .Increment();
+  if (const auto series = jobs_.find(job_id); series != jobs_.end()) {
+    series->second.ended = -absl::InfiniteDuration();
+  }
+  Sweep();
+}
+
+void Metrics::ObserveRecords(const v1::Job& job, int32_t rank,
+                             const std::vector<v1::WorkerRecord>& records) {
+  MutexLock lock(&mutex_);
+  JobSeries& series = SeriesOf(job);
+  std::vector<const v1::WorkerRecord*> steps;
+  for (const v1::WorkerRecord& record : records) {
+    if (record.has_started()) series.fallbacks[rank].clear();
+    if (record.has_step()) steps.push_back(&record);
+    if (rank != 0) continue;
+    if (record.has_checkpoint()) ObserveCheckpoint(job, record, &series);
+    if (record.has_eval()) {
+      series.Gauge("nsa_job_val_loss", {{"job_id", job.id()}}).Set(record.eval().loss());
+      series.Counter("nsa_job_phase_seconds_total", {{"job_id", job.id()}, {"phase", "evaluation"}})
+          .Increment(std::max(record.eval().seconds(), 0.0));
+    }
+  }
+  if (!steps.empty()) ObserveRank(job.id(), rank, steps.back()->step(), &series);
+  if (rank != 0) return;
+  if (!steps.empty()) ObserveSteps(job, steps, &series);
+  ShowPace(job, &series);
+}
+
+void Metrics::ShowState(const std::string& job_id, State state, JobSeries* series) {
+  series->states.insert(state);
+  for (const State known : series->states) {
+    series->Gauge("nsa_job_state", {{"job_id", job_id}, {"state", StateName(known)}})
+        .Set(known == state ? 1 : 0);
+  }
+}
+
+void Metrics::ShowPace(const v1::Job& job, JobSeries* series) {
+  const Labels id = {{"job_id", job.id()}};
+  series->Gauge("nsa_job_target_steps", id)
+      .Set(static_cast<double>(LastStep(job.spec(), job.stop())));
+  series->Gauge("nsa_job_eta_seconds", id).Set(job.progress().eta_seconds());
+  const double speed = job.progress().tokens_per_second();
+  series->Gauge("nsa_job_tokens_per_second", id).Set(speed);
+  if (series->peak_flops > 0) {
+    series->Gauge("nsa_job_mfu_ratio", id)
+        .Set(speed * series->flops_per_token / series->peak_flops);
+  }
+  const auto tokens_between =
+      static_cast<double>(job.spec().train().save_every() * TokensPerStep(job.spec()));
+  series->Gauge("nsa_job_checkpoint_interval_seconds", id)
+      .Set(speed > 0 ? tokens_between / speed : 0);
+}
+
+// What records have said meanwhile is newer and stays.
+void Metrics::Seed(const v1::Job& job, JobSeries* series) {
+  ShowState(job.id(), job.state(), series);
+  const Labels id = {{"job_id", job.id()}};
+  const auto set = [&](GaugeFamily family, double value) {
+    if (!series->Has(family, id)) series->Gauge(family, id).Set(value);
+  };
+  const v1::JobProgress& progress = job.progress();
+  if (progress.step() > 0) {
+    set("nsa_job_step", static_cast<double>(progress.step()));
+    // The store does not keep when the step was; a job that stands still is seen from now on.
+    set("nsa_job_last_progress_timestamp_seconds",
+        absl::ToDoubleSeconds(clock_.Wall() - absl::UnixEpoch()));
+    ShowPace(job, series);
+  }
+  if (progress.val_step() > 0) set("nsa_job_val_loss", progress.val_loss());
+  if (progress.checkpoint_unix_nanos() > 0) {
+    set("nsa_job_last_checkpoint_step", static_cast<double>(progress.checkpoint_step()));
+    set("nsa_job_last_checkpoint_timestamp_seconds",
+        static_cast<double>(progress.checkpoint_unix_nanos()) * 1e-9);
+  }
+}
+
+// Main path 6/7: metrics. Counters and the histogram take every step; what shows only the present
+// takes the last.
+void Metrics::ObserveSteps(const v1::Job& job, const std::vector<const v1::WorkerRecord*>& records,
+                           JobSeries* series) {
+  const Labels id = {{"job_id", job.id()}};
+  double tokens = 0, skipped = 0, data = 0, forward = 0, backward = 0, communication = 0,
+         optimizer = 0;
+  prometheus::Histogram& duration = series->Histogram("nsa_job_step_duration_seconds", id);
+  for (const v1::WorkerRecord* record : records) {
+    const v1::StepTimes& times = record->step().times();
+    tokens += static_cast<double>(record->step().tokens());
+    skipped += record->step().skipped_nonfinite() ? 1 : 0;
+    duration.Observe(times.step_seconds());
+    data += std::max(times.data_seconds(), 0.0);
+    forward += std::max(times.forward_seconds(), 0.0);
+    backward += std::max(times.backward_seconds(), 0.0);
+    communication += std::max(times.communication_seconds(), 0.0);
+    optimizer += std::max(times.optimizer_seconds(), 0.0);
+  }
+  series->Counter("nsa_job_tokens_total", id).Increment(tokens);
+  series->Counter("nsa_job_flops_total", id).Increment(tokens * series->flops_per_token);
+  series->Counter("nsa_job_nonfinite_steps_total", id).Increment(skipped);
+  const std::pair<const char*, double> phases[] = {{"data", data},
+                                                   {"forward", forward},
+                                                   {"backward", backward},
+                                                   {"communication", communication},
+                                                   {"optimizer", optimizer}};
+  for (const auto& [phase, seconds] : phases) {
+    series->Counter("nsa_job_phase_seconds_total", {{"job_id", job.id()}, {"phase", phase}})
+        .Increment(seconds);
+  }
+  const v1::WorkerRecord& last = *records.back();
+  const v1::StepRecord& step = last.step();
+  series->Gauge("nsa_job_step", id).Set(static_cast<double>(step.step()));
+  series->Gauge("nsa_job_loss", id).Set(step.loss());
+  series->Gauge("nsa_job_grad_norm", id).Set(step.grad_norm());
+  series->Gauge("nsa_job_learning_rate", id).Set(step.learning_rate());
+  series->Gauge("nsa_job_data_epoch", id).Set(static_cast<double>(step.data_epoch()));
+  series->Gauge("nsa_job_last_progress_timestamp_seconds", id)
+      .Set(static_cast<double>(last.unix_nanos()) * 1e-9);
+  for (const v1::LayerStats& layer : step.layers()) ObserveLayer(job.id(), layer, series);
+}
+
+void Metrics::ObserveRank(const std::string& job_id, int32_t rank, const v1::StepRecord& step,
+                          JobSeries* series) {
+  const Labels labels = {{"job_id", job_id}, {"rank", absl::StrCat(rank)}};
+  series->Gauge("nsa_worker_step", labels).Set(static_cast<double>(step.step()));
+  for (const auto& [kind, bytes] : {std::make_pair("allocated", step.memory_allocated_bytes()),
+                                    std::make_pair("reserved", step.memory_reserved_bytes())}) {
+    Labels of_kind = labels;
+    of_kind["kind"] = kind;
+    series->Gauge("nsa_worker_memory_bytes", of_kind).Set(static_cast<double>(bytes));
+  }
+  // Waiting for the others is not being busy.
+  series->busy_seconds[rank] = step.times().step_seconds() - step.times().communication_seconds();
+  double sum = 0;
+  for (const auto& [other, busy] : series->busy_seconds) sum += busy;
+  const double mean = sum / static_cast<double>(series->busy_seconds.size());
+  series->Gauge("nsa_worker_straggler_ratio", labels)
+      .Set(mean > 0 ? series->busy_seconds[rank] / mean : 1);
+  for (const auto& [name, count] : step.fallbacks()) {
+    int64_t& before = series->fallbacks[rank][name];
+    series->Counter("nsa_fallbacks_total", {{"job_id", job_id}, {"kind", name}})
+        .Increment(static_cast<double>(std::max<int64_t>(count - before, 0)));
+    before = count;
+  }
+}
+
+void Metrics::ObserveLayer(const std::string& job_id, const v1::LayerStats& layer,
+                           JobSeries* series) {
+  const Labels labels = {{"job_id", job_id}, {"layer", absl::StrCat(layer.layer())}};
+  const v1::GateStats& gate = layer.gate();
+  const v1::SelectionStats& selection = layer.selection();
+  const std::pair<GaugeFamily, double> values[] = {
+      {GaugeFamily("nsa_gate_entropy"), gate.entropy_mean()},
+      {GaugeFamily("nsa_gate_entropy_min"), gate.entropy_min()},
+      {GaugeFamily("nsa_gate_max_mean"), gate.max_gate_mean()},
+      {GaugeFamily("nsa_gate_max"), gate.max_gate_max()},
+      {GaugeFamily("nsa_gate_collapse_ratio"), gate.collapse_ratio()},
+      {GaugeFamily("nsa_selection_keys_mean"), selection.keys_mean()},
+      {GaugeFamily("nsa_selection_keys_max"), static_cast<double>(selection.keys_max())},
+      {GaugeFamily("nsa_selection_at_max_ratio"), selection.at_max_ratio()}};
+  for (const auto& [id, value] : values) series->Gauge(id, labels).Set(value);
+  const auto of_branch = [](Labels base, int branch) {
+    base["branch"] = kBranchNames[branch];
+    return base;
+  };
+  for (int b = 0; b < std::min(gate.branch_share_size(), kBranches); ++b) {
+    series->Gauge("nsa_gate_share_ratio", of_branch(labels, b)).Set(gate.branch_share(b));
+  }
+  for (int b = 0; b < std::min(layer.keys_read_size(), kBranches); ++b) {
+    series->Gauge("nsa_keys_read", of_branch(labels, b))
+        .Set(static_cast<double>(layer.keys_read(b)));
+  }
+  for (int b = 0; b < std::min(layer.keys_expected_size(), kBranches); ++b) {
+    series->Gauge("nsa_keys_expected", of_branch(labels, b))
+        .Set(static_cast<double>(layer.keys_expected(b)));
+  }
+}
+
+void Metrics::ObserveCheckpoint(const v1::Job& job, const v1::WorkerRecord& record,
+                                JobSeries* series) {
+  const v1::CheckpointRecord& checkpoint = record.checkpoint();
+  const Labels id = {{"job_id", job.id()}};
+  series->Counter("nsa_job_checkpoints_total", id).Increment();
+  series->Counter("nsa_job_checkpoint_stall_seconds_total", id)
+      .Increment(std::max(checkpoint.stall_seconds(), 0.0));
+  if (!checkpoint.error().empty()) {
+    series->Counter("nsa_job_checkpoint_failures_total", id).Increment();
+    return;
+  }
+  series->Gauge("nsa_job_last_checkpoint_timestamp_seconds", id)
+      .Set(static_cast<double>(record.unix_nanos()) * 1e-9);
+  series->Gauge("nsa_job_last_checkpoint_step", id).Set(static_cast<double>(checkpoint.step()));
+  series->Gauge("nsa_job_checkpoint_bytes", id).Set(static_cast<double>(checkpoint.bytes()));
+  series->Histogram("nsa_job_checkpoint_duration_seconds", id).Observe(checkpoint.write_seconds());
+}
+
+}  // namespace nsa::server

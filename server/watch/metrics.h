@@ -1,0 +1,103 @@
+// The coordinator's Prometheus metrics. metrics_table.h declares them; this says when they change
+// and when the series of a job are removed.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "nsa/v1/coordinator.pb.h"
+#include "nsa/v1/telemetry.pb.h"
+#include "server/decide/lifecycle.h"
+#include "server/store/fleet.h"
+#include "server/store/job_store.h"
+#include "server/watch/families.h"
+
+namespace nsa::server {
+
+// Thread-safe; the lock means "one job's series are being changed".
+class Metrics {
+ public:
+  explicit Metrics(const Clock& clock);
+
+  // The text that Prometheus reads.
+  std::string Text() const;
+
+  void ObserveCall(const std::string& method, const std::string& code, double seconds, bool stream);
+  void ObserveStream(const std::string& method, int change);
+  void ObserveCommit(double seconds);
+  void ObserveStoreError(const std::string& operation);
+
+  // A job moved from one state to another (from UNSPECIFIED: it was submitted).
+  void ObserveMove(v1::Job::State from, const v1::StoredJob& job);
+
+  // A job is no longer there: its series go at once.
+  void ObserveDeletion(const std::string& job_id, DeletedBy by);
+
+  // New records of one rank of a job's present generation.
+  void ObserveRecords(const v1::Job& job, int32_t rank,
+                      const std::vector<v1::WorkerRecord>& records);
+
+  // What there is now: series of machines that are not among `nodes`, and of GPUs of machines that
+  // are not ready, go. Also drops the series of jobs that ended more than kGrace ago. A job that is
+  // not active has ended. A job with a gang that moved to its state before this coordinator started
+  // gets its series here: state, step, validation loss and checkpoint as the store has them.
+  void ObserveFleet(const std::vector<NodeView>& nodes, const std::vector<JobPtr>& active,
+                    const std::map<v1::Job::State, int64_t>& jobs_by_state);
+
+  // Which ranks of a job run.
+  void ObserveRanks(const v1::Job& job, const std::vector<RankView>& ranks);
+
+  // Long enough for the last scrape to see the end.
+  static constexpr absl::Duration kGrace = absl::Minutes(5);
+
+ private:
+  struct JobSeries : SeriesGroup {
+    using SeriesGroup::SeriesGroup;
+    absl::Duration ended = absl::InfiniteDuration();  // monotonic
+    double flops_per_token = 0;
+    double peak_flops = 0;  // of all its GPUs; 0: on the CPU, or not known
+    std::map<int32_t, std::map<std::string, int64_t>> fallbacks;  // by rank, as last reported
+    std::map<int32_t, double> busy_seconds;                       // by rank, of the last step
+    std::set<std::string> workers_up;                             // ranks with nsa_worker_up
+    std::set<Labels> gpus;                                        // with nsa_job_gpu_info 1
+    std::set<State> states;                                       // with nsa_job_state
+  };
+
+  JobSeries& SeriesOf(const v1::Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ShowState(const std::string& job_id, State state, JobSeries* series)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ShowPace(const v1::Job& job, JobSeries* series) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Seed(const v1::Job& job, JobSeries* series) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ObserveSteps(const v1::Job& job, const std::vector<const v1::WorkerRecord*>& records,
+                    JobSeries* series) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ObserveRank(const std::string& job_id, int32_t rank, const v1::StepRecord& step,
+                   JobSeries* series) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ObserveLayer(const std::string& job_id, const v1::LayerStats& layer, JobSeries* series)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ObserveCheckpoint(const v1::Job& job, const v1::WorkerRecord& record, JobSeries* series)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ObserveMachines(const std::vector<NodeView>& nodes, const std::vector<JobPtr>& active)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Returns the labels of the GPUs that have series now.
+  std::set<Labels> ObserveGpus(const std::vector<NodeView>& nodes,
+                               const std::vector<JobPtr>& active)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ShowGpus(JobSeries* series, std::set<Labels> gpus) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SweepMachines(const std::set<Labels>& agents, const std::set<Labels>& gpus)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Sweep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Clock& clock_;
+  MetricFamilies families_;
+  Mutex mutex_;
+  std::map<std::string, JobSeries> jobs_ ABSL_GUARDED_BY(mutex_);
+  std::set<Labels> agents_ ABSL_GUARDED_BY(mutex_);  // with nsa_agent_up
+  std::set<Labels> gpus_ ABSL_GUARDED_BY(mutex_);    // with nsa_gpu_memory_bytes
+};
+
+}  // namespace nsa::server

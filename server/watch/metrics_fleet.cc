@@ -1,0 +1,163 @@
+// Metrics of machines, of the queue and of which ranks run.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/estimate/estimate.h"
+#include "common/estimate/run_time.h"
+#include "server/decide/lifecycle.h"
+#include "server/decide/progress.h"
+#include "server/decide/scheduler.h"
+#include "server/watch/metrics.h"
+
+namespace nsa::server {
+
+void Metrics::ObserveFleet(const std::vector<NodeView>& nodes, const std::vector<JobPtr>& active,
+                           const std::map<v1::Job::State, int64_t>& jobs_by_state) {
+  MutexLock lock(&mutex_);
+  for (int state = v1::Job::STATE_QUEUED; state <= v1::Job::STATE_STOPPED; ++state) {
+    const auto found = jobs_by_state.find(static_cast<State>(state));
+    families_.Gauge("nsa_jobs", {{"state", StateName(static_cast<State>(state))}})
+        .Set(found == jobs_by_state.end() ? 0 : static_cast<double>(found->second));
+  }
+  ObserveMachines(nodes, active);
+  std::set<std::string> alive;
+  for (const JobPtr& job : active) {
+    const std::string& id = *alive.insert(job->job().id()).first;
+    // A move is newer than `active` and is not overwritten.
+    if (HasGang(job->job().state()) && SeriesOf(job->job()).states.empty()) {
+      Seed(job->job(), &SeriesOf(job->job()));
+    }
+    const double goodput = Goodput(job->job(), clock_.Wall());
+    if (const auto series = jobs_.find(id); series != jobs_.end() && goodput >= 0) {
+      series->second.Gauge("nsa_job_goodput_ratio", {{"job_id", id}}).Set(goodput);
+    }
+  }
+  // Records that come late, from a machine that was silent, make series of a job that is no more.
+  for (auto& [id, series] : jobs_) {
+    series.ended =
+        alive.contains(id) ? absl::InfiniteDuration() : std::min(series.ended, clock_.Monotonic());
+  }
+  Sweep();
+}
+
+// Slots, agents and GPUs, and how many queued jobs wait for each kind of slot.
+void Metrics::ObserveMachines(const std::vector<NodeView>& nodes,
+                              const std::vector<JobPtr>& active) {
+  std::map<std::pair<std::string, std::string>, int64_t> slots = {{{"cpu", "free"}, 0},
+                                                                  {{"cpu", "allocated"}, 0},
+                                                                  {{"gpu", "free"}, 0},
+                                                                  {{"gpu", "allocated"}, 0}};
+  bool any_gpu = false;
+  std::set<Labels> agents;
+  for (const NodeView& node : nodes) {
+    const bool ready = node.state == RankView::Node::kReady;
+    const Labels& agent = *agents.insert({{"agent", node.info.name()}}).first;
+    families_.Gauge("nsa_agent_up", agent).Set(ready ? 1 : 0);
+    if (!ready) continue;
+    const NodeSlots free = FreeSlots(node.info, active);
+    const auto gpus_free = static_cast<int64_t>(free.gpus_free.size());
+    any_gpu = any_gpu || free.gpus_total > 0;
+    slots[{"cpu", "free"}] += free.cpu_free;
+    slots[{"cpu", "allocated"}] += free.cpu_total - free.cpu_free;
+    slots[{"gpu", "free"}] += gpus_free;
+    slots[{"gpu", "allocated"}] += free.gpus_total - gpus_free;
+  }
+  for (const auto& [key, count] : slots) {
+    families_.Gauge("nsa_slots", {{"kind", key.first}, {"state", key.second}})
+        .Set(static_cast<double>(count));
+  }
+  const auto waits_for_gpu = [&](const JobPtr& job) { return InQueue(*job, any_gpu).cuda; };
+  std::map<std::string, int64_t> queued = {{"cpu", 0}, {"gpu", 0}};
+  for (const JobPtr& job : active) {
+    if (job->job().state() == v1::Job::STATE_QUEUED) ++queued[waits_for_gpu(job) ? "gpu" : "cpu"];
+  }
+  for (const auto& [kind, count] : queued) {
+    families_.Gauge("nsa_queued_jobs", {{"kind", kind}}).Set(static_cast<double>(count));
+  }
+  SweepMachines(agents, ObserveGpus(nodes, active));
+}
+
+std::set<Labels> Metrics::ObserveGpus(const std::vector<NodeView>& nodes,
+                                      const std::vector<JobPtr>& active) {
+  std::set<Labels> shown;
+  std::map<std::string, double> peaks;  // by UUID
+  for (const NodeView& node : nodes) {
+    for (int i = 0; i < node.info.gpus_size(); ++i) {
+      const v1::GpuInfo& gpu = node.info.gpus(i);
+      peaks[gpu.uuid()] = PeakFlops(gpu.name());
+      if (node.state != RankView::Node::kReady) continue;
+      const auto set = [&](const char* kind, int64_t bytes) {
+        const Labels& labels = *shown
+                                    .insert({{"agent", node.info.name()},
+                                             {"gpu", absl::StrCat(i)},
+                                             {"name", gpu.name()},
+                                             {"kind", kind}})
+                                    .first;
+        families_.Gauge("nsa_gpu_memory_bytes", labels).Set(static_cast<double>(bytes));
+      };
+      set("total", gpu.memory_bytes());
+      set("used", gpu.memory_bytes() - gpu.free_bytes());
+    }
+  }
+  for (const JobPtr& job : active) {
+    double peak = 0;
+    std::set<Labels> gpus;
+    for (int rank = 0; rank < job->placements_size(); ++rank) {
+      const v1::RankPlacement& placement = job->placements(rank);
+      if (placement.cuda_device().empty()) continue;
+      peak += peaks[placement.cuda_device()];
+      gpus.insert({{"job_id", job->job().id()},
+                   {"rank", absl::StrCat(rank)},
+                   {"agent", placement.node()},
+                   {"uuid", placement.cuda_device()}});
+    }
+    if (gpus.empty() && !jobs_.contains(job->job().id())) continue;
+    JobSeries& series = SeriesOf(job->job());
+    if (!gpus.empty()) series.peak_flops = peak;
+    ShowGpus(&series, std::move(gpus));
+  }
+  return shown;
+}
+
+// The job has `gpus` and no others.
+void Metrics::ShowGpus(JobSeries* series, std::set<Labels> gpus) {
+  for (const Labels& labels : series->gpus) {
+    if (!gpus.contains(labels)) series->Gauge("nsa_job_gpu_info", labels).Set(0);
+  }
+  for (const Labels& labels : gpus) series->Gauge("nsa_job_gpu_info", labels).Set(1);
+  series->gpus = std::move(gpus);
+}
+
+void Metrics::ObserveRanks(const v1::Job& job, const std::vector<RankView>& ranks) {
+  MutexLock lock(&mutex_);
+  JobSeries& series = SeriesOf(job);
+  for (const RankView& rank : ranks) {
+    const std::string label = absl::StrCat(rank.rank);
+    series.workers_up.insert(label);
+    const bool up = rank.node == RankView::Node::kReady && rank.worker.has_value() &&
+                    rank.worker->state() != v1::WorkerObservation::STATE_EXITED;
+    series.Gauge("nsa_worker_up", {{"job_id", job.id()}, {"rank", label}}).Set(up ? 1 : 0);
+    const bool failing = up && !rank.worker->telemetry_error().empty();
+    series.Gauge("nsa_worker_telemetry_failing", {{"job_id", job.id()}, {"rank", label}})
+        .Set(failing ? 1 : 0);
+  }
+}
+
+void Metrics::SweepMachines(const std::set<Labels>& agents, const std::set<Labels>& gpus) {
+  const auto sweep = [&](GaugeFamily family, const std::set<Labels>& now,
+                         std::set<Labels>* before) {
+    for (const Labels& labels : *before) {
+      if (!now.contains(labels)) families_.Remove(family, &families_.Gauge(family, labels));
+    }
+    *before = now;
+  };
+  sweep("nsa_agent_up", agents, &agents_);
+  sweep("nsa_gpu_memory_bytes", gpus, &gpus_);
+}
+
+void Metrics::Sweep() {
+  const absl::Duration now = clock_.Monotonic();
+  std::erase_if(jobs_, [&](const auto& entry) { return now - entry.second.ended >= kGrace; });
+}
+
+}  // namespace nsa::server

@@ -1,0 +1,174 @@
+// Every Prometheus metric of the coordinator, declared once: kind, name, labels, help, buckets.
+// Base units. A family with the label job_id loses its series five minutes after the job has ended,
+// or when the job is deleted. To add a metric, add a row here and set it in metrics.cc or
+// metrics_fleet.cc by its name.
+#pragma once
+
+#include <cstddef>
+#include <iterator>
+#include <span>
+#include <string_view>
+
+namespace nsa::server {
+
+enum class MetricKind { kGauge, kCounter, kHistogram };
+
+// Upper bounds of a histogram's buckets.
+inline constexpr double kShortBuckets[] = {0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10};
+inline constexpr double kCommitBuckets[] = {0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 1};
+inline constexpr double kStepBuckets[] = {0.01, 0.016, 0.025, 0.04, 0.063, 0.1, 0.16, 0.25, 0.4,
+                                          0.63, 1,     1.6,   2.5,  4,     10,  30,   100};
+inline constexpr double kCheckpointBuckets[] = {0.1, 1, 10, 60, 300};
+inline constexpr double kWaitBuckets[] = {1, 10, 60, 600, 3'600, 36'000};
+
+struct FamilySpec {
+  MetricKind kind;
+  const char* name;
+  const char* labels;  // for people
+  const char* help;
+  std::span<const double> buckets = {};  // of a histogram
+};
+
+inline constexpr auto kGauge = MetricKind::kGauge;
+inline constexpr auto kCounter = MetricKind::kCounter;
+inline constexpr auto kHistogram = MetricKind::kHistogram;
+
+inline constexpr FamilySpec kFamilies[] = {
+    {kGauge, "nsa_build_info", "version revision grpc", "Always 1; the labels say what runs."},
+    {kGauge, "nsa_coordinator_start_time_seconds", "",
+     "Unix time at which the coordinator started."},
+    {kCounter, "nsa_rpc_requests_total", "method code", "Calls that have ended."},
+    {kHistogram, "nsa_rpc_duration_seconds", "method",
+     "Duration of unary calls; streams are not in it.", kShortBuckets},
+    {kGauge, "nsa_rpc_streams_active", "method", "Streams open now."},
+    {kHistogram, "nsa_store_commit_duration_seconds", "",
+     "Duration of a commit to the job store, fsync included.", kCommitBuckets},
+    {kCounter, "nsa_store_errors_total", "op", "Operations of the job store that failed."},
+    {kGauge, "nsa_jobs", "state", "Jobs in the store."},
+    {kGauge, "nsa_queued_jobs", "kind",
+     "Queued jobs by the kind of slot that they wait for: cpu or gpu."},
+    {kCounter, "nsa_jobs_submitted_total", "", "Jobs accepted."},
+    {kCounter, "nsa_jobs_finished_total", "result reason", "Jobs that have ended."},
+    {kCounter, "nsa_jobs_deleted_total", "cause",
+     "Ended jobs that were deleted, asked by a user or after job_retention_days (retention)."},
+    {kHistogram, "nsa_queue_wait_seconds", "", "Time from entering the queue to the start.",
+     kWaitBuckets},
+    {kCounter, "nsa_preflight_waivers_total", "rule", "Preflight rules that accepted jobs waived."},
+
+    {kGauge, "nsa_slots", "kind state",
+     "Slots of the ready machines: cpu or gpu, free or allocated."},
+    {kGauge, "nsa_agent_up", "agent",
+     "1 while the agent's heartbeats arrive, else 0; gone when the machine is forgotten."},
+    {kGauge, "nsa_gpu_memory_bytes", "agent gpu name kind",
+     "Memory of a GPU of a ready machine, total and used, whoever uses it."},
+
+    {kGauge, "nsa_job_info", "job_id name job_hash world_size device",
+     "Always 1; the labels say what the job is."},
+    {kGauge, "nsa_job_gpu_info", "job_id rank agent uuid",
+     "1 while the rank has the GPU, else 0; joins the figures of dcgm-exporter by UUID."},
+    {kGauge, "nsa_job_state", "job_id state",
+     "1 for the state the job is in, 0 for others that it was seen in."},
+    {kGauge, "nsa_job_step", "job_id", "Last optimizer step done by rank 0."},
+    {kGauge, "nsa_job_target_steps", "job_id", "Step the job ends at."},
+    {kGauge, "nsa_job_loss", "job_id", "Training loss of the last step, nats a token."},
+    {kGauge, "nsa_job_val_loss", "job_id", "Last validation loss, nats a token."},
+    {kGauge, "nsa_job_grad_norm", "job_id", "Global gradient norm before clipping."},
+    {kGauge, "nsa_job_learning_rate", "job_id", "Learning rate of the last step."},
+    {kCounter, "nsa_job_tokens_total", "job_id",
+     "Predicted tokens over all ranks, steps done again included."},
+    {kGauge, "nsa_job_tokens_per_second", "job_id",
+     "Throughput over all ranks, exponential mean of about 20 steps."},
+    {kCounter, "nsa_job_flops_total", "job_id",
+     "Floating-point operations of the model, recomputation not included."},
+    {kGauge, "nsa_job_mfu_ratio", "job_id",
+     "Operations of the model a second over the dense bf16 rate that the data sheet of the job's "
+     "GPUs says; absent on the CPU."},
+    {kGauge, "nsa_job_eta_seconds", "job_id", "Estimated time to the end; negative while unknown."},
+    {kGauge, "nsa_job_goodput_ratio", "job_id",
+     "Share of the time since the first start that went into steps and validations that count; "
+     "what "
+     "a failure cost does not."},
+    {kHistogram, "nsa_job_step_duration_seconds", "job_id",
+     "Duration of a step on rank 0; validation and standing still for checkpoints are not in it.",
+     kStepBuckets},
+    {kCounter, "nsa_job_phase_seconds_total", "job_id phase",
+     "Time of rank 0 by phase: data, forward, backward, communication, optimizer, evaluation."},
+    {kCounter, "nsa_job_nonfinite_steps_total", "job_id",
+     "Steps whose update was skipped because loss or gradient were not finite."},
+    {kGauge, "nsa_job_data_epoch", "job_id", "Epoch of the data, 0-based."},
+    {kCounter, "nsa_job_restarts_total", "job_id",
+     "Gangs that were lost; each starts again unless the restart policy says no."},
+    {kGauge, "nsa_job_last_progress_timestamp_seconds", "job_id",
+     "Unix time of the last step; until the first step that this coordinator hears of, of its "
+     "start."},
+    {kGauge, "nsa_job_last_checkpoint_timestamp_seconds", "job_id",
+     "Unix time of the last checkpoint."},
+    {kGauge, "nsa_job_last_checkpoint_step", "job_id", "Step of the last checkpoint."},
+    {kGauge, "nsa_job_checkpoint_interval_seconds", "job_id",
+     "Expected time between checkpoints at the present speed; 0 when the job saves only at its "
+     "end."},
+    {kGauge, "nsa_job_checkpoint_bytes", "job_id", "Size of the last checkpoint."},
+    {kHistogram, "nsa_job_checkpoint_duration_seconds", "job_id",
+     "Time that writing a checkpoint took, in the background.", kCheckpointBuckets},
+    {kCounter, "nsa_job_checkpoint_stall_seconds_total", "job_id",
+     "Time that training stood still for checkpoints."},
+    {kCounter, "nsa_job_checkpoints_total", "job_id", "Checkpoints that were tried."},
+    {kCounter, "nsa_job_checkpoint_failures_total", "job_id",
+     "Checkpoints that could not be written."},
+    {kGauge, "nsa_job_waivers", "job_id", "Preflight rules that the job waives."},
+    {kCounter, "nsa_fallbacks_total", "job_id kind",
+     "Times the intended fast path was not taken, over all ranks."},
+
+    {kGauge, "nsa_worker_up", "job_id rank", "1 while the rank's process runs, else 0."},
+    {kGauge, "nsa_worker_step", "job_id rank", "Last step of the rank."},
+    {kGauge, "nsa_worker_memory_bytes", "job_id rank kind",
+     "Device memory allocated and reserved; on the CPU the resident set and its peak."},
+    {kGauge, "nsa_worker_telemetry_failing", "job_id rank",
+     "1 while files in out_dir or records of the rank are not written, else 0."},
+    {kGauge, "nsa_worker_straggler_ratio", "job_id rank",
+     "Busy time of the rank's last step over the mean of all ranks."},
+
+    {kGauge, "nsa_gate_entropy", "job_id layer",
+     "Mean entropy of the gates, nats; ln 3 when the branches share equally."},
+    {kGauge, "nsa_gate_entropy_min", "job_id layer", "Smallest entropy of a gate, nats."},
+    {kGauge, "nsa_gate_max_mean", "job_id layer", "Mean of the largest gate of each row."},
+    {kGauge, "nsa_gate_max", "job_id layer", "Largest gate of all."},
+    {kGauge, "nsa_gate_collapse_ratio", "job_id layer",
+     "Share of gates that have collapsed to one branch."},
+    {kGauge, "nsa_gate_share_ratio", "job_id layer branch", "Mean share of a branch."},
+    {kGauge, "nsa_selection_keys_mean", "job_id layer", "Mean selected keys of a query."},
+    {kGauge, "nsa_selection_keys_max", "job_id layer", "Most selected keys of a query."},
+    {kGauge, "nsa_selection_at_max_ratio", "job_id layer",
+     "Share of queries that select as many keys as possible."},
+    {kGauge, "nsa_keys_read", "job_id layer branch",
+     "Keys read in the last step of rank 0, counted by the kernels."},
+    {kGauge, "nsa_keys_expected", "job_id layer branch", "The same from the formula."},
+};
+
+// One family of the table, found by its name when the program is compiled: a name that is not in
+// the table, or is there as another kind, does not compile.
+template <MetricKind kind>
+class Family {
+ public:
+  // NOLINTNEXTLINE(google-explicit-constructor): so that a literal is enough.
+  consteval Family(const char* name) : index_(Find(name)) {}
+
+  constexpr size_t index() const { return index_; }
+  constexpr const FamilySpec& spec() const { return kFamilies[index_]; }
+
+ private:
+  static consteval size_t Find(std::string_view name) {
+    for (size_t i = 0; i < std::size(kFamilies); ++i) {
+      if (kFamilies[i].kind == kind && name == kFamilies[i].name) return i;
+    }
+    throw "no such metric of this kind in kFamilies";
+  }
+
+  size_t index_;
+};
+
+using GaugeFamily = Family<kGauge>;
+using CounterFamily = Family<kCounter>;
+using HistogramFamily = Family<kHistogram>;
+
+}  // namespace nsa::server

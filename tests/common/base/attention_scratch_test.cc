@@ -1,0 +1,123 @@
+#include "common/base/attention_scratch.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <vector>
+
+namespace nsa {
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+// m7c, one layer.
+NsaShape M7c(int32_t batch, int32_t seq_len) {
+  return {batch, seq_len, 12, 2, 64, 64, 32, 16, 64, 16, 512};
+}
+
+NsaShape RandomShape(std::mt19937* random) {
+  const auto one_of = [&](std::initializer_list<int32_t> values) {
+    return values.begin()[(*random)() % values.size()];
+  };
+  NsaShape s;
+  s.batch = one_of({1, 3, 8});
+  s.seq_len = one_of({1, 31, 64, 1111, 4096, 40000, 1048576});
+  s.n_kv_groups = one_of({1, 2, 8});
+  s.n_heads = s.n_kv_groups * one_of({1, 6, 16});
+  s.d_k = one_of({16, 64, 128}), s.d_v = one_of({16, 64, 128});
+  s.d = one_of({1, 8, 16}), s.l = s.d * one_of({1, 2, 4});
+  s.l_sel = s.d * one_of({1, 4, 8});
+  s.n_sel = one_of({3, 16, 64});
+  s.window = one_of({1, 512, 2147483647});
+  return s;
+}
+
+TEST(AttentionScratch, SegmentsCoverTheTokens) {
+  std::mt19937 random(1);
+  for (int round = 0; round < 1000; ++round) {
+    const NsaShape s = RandomShape(&random);
+    const TokenSegments window = WindowSegments(s), compressed = CompressedSegments(s);
+    EXPECT_GE(int64_t{1} * window.tokens * window.count,
+              std::min<int64_t>(s.seq_len, int64_t{s.window} + kScratchKeys - 1))
+        << s.ToString();
+    EXPECT_GE(int64_t{1} * compressed.tokens * compressed.count, s.seq_len) << s.ToString();
+    const SelectedScratch selected = PlanSelectedScratch(s);
+    EXPECT_GE(int64_t{1} * selected.segment * selected.max_segments, s.seq_len) << s.ToString();
+    EXPECT_GE(selected.chunks * SelectedScratch::kChunk, s.seq_len) << s.ToString();
+    if (!selected.by_key) continue;
+    EXPECT_GE(int64_t{1} * selected.range_chunks * selected.ranges, selected.chunks)
+        << s.ToString();
+  }
+}
+
+// Each part is as large as its header says, begins where the one before it ends or later, and at a
+// multiple of 256 bytes.
+TEST(AttentionScratch, PartsDoNotOverlap) {
+  std::mt19937 random(2);
+  for (int round = 0; round < 1000; ++round) {
+    const NsaShape s = RandomShape(&random);
+    const SelectedScratch plan = PlanSelectedScratch(s);
+    const int64_t pairs = int64_t{1} * s.batch * s.n_kv_groups, blocks = s.sel_blocks();
+    const int64_t width = std::max(s.d_k, s.d_v);
+    struct Part {
+      int64_t begin, bytes;
+    };
+    std::vector<Part> parts = {{plan.stats, int64_t{8} * s.batch * s.seq_len * s.n_heads},
+                               {plan.counts, 4 * pairs * plan.chunks * blocks},
+                               {plan.sizes, 4 * pairs * blocks},
+                               {plan.begins, 4 * pairs * blocks},
+                               {plan.segments, 4 * pairs * blocks},
+                               {plan.entries, 4 * pairs * s.seq_len * s.n_sel},
+                               {plan.sums, 8 * pairs * plan.partials * plan.parts * 64 * width}};
+    if (plan.by_key) {
+      const int64_t rows = int64_t{1} * s.batch * plan.range_chunks * SelectedScratch::kChunk *
+                           s.n_heads * s.n_sel * plan.parts;
+      parts.insert(parts.end(), {{plan.item_counts, 4 * plan.ranges * pairs},
+                                 {plan.item_list, 8 * plan.ranges * pairs * plan.items},
+                                 {plan.rows, 4 * rows * width},
+                                 {plan.row_sums, 8 * rows}});
+    }
+    parts.push_back({plan.bytes, 0});
+    for (size_t i = 0; i + 1 < parts.size(); ++i) {
+      EXPECT_GE(parts[i + 1].begin, parts[i].begin + parts[i].bytes) << i << " " << s.ToString();
+      EXPECT_EQ(parts[i].begin % 256, 0) << i << " " << s.ToString();
+    }
+  }
+}
+
+TEST(AttentionScratch, GoesByKeyBlockWhereATokenChoosesFewOfMany) {
+  EXPECT_FALSE(PlanSelectedScratch(M7c(1, 8192)).by_key);
+  EXPECT_FALSE(PlanSelectedScratch(M7c(1, 16320)).by_key);
+  EXPECT_TRUE(PlanSelectedScratch(M7c(1, 16384)).by_key);
+}
+
+// Partial rows: 12 heads · 16 choices · (64 fp32 and two sums) a token, so 5,296 tokens fit 256
+// MiB.
+TEST(AttentionScratch, HoldsPartialRowsOfARangeOfTokens) {
+  const SelectedScratch plan = PlanSelectedScratch(M7c(1, 65536));
+  EXPECT_EQ(plan.range_chunks * SelectedScratch::kChunk, 5280);
+  EXPECT_EQ(plan.ranges, 13);
+  EXPECT_LE(plan.bytes - plan.rows, 256 * kMiB);
+}
+
+// Sums of dk and dv grew with S² once: 34 GiB at a million tokens.
+TEST(AttentionScratch, OfTheCompressedBranchStaysBoundedAtAMillionTokens) {
+  EXPECT_EQ(CompressedSegments(M7c(1, 65536)).tokens, 2048);
+  EXPECT_LE(CompressedScratch(M7c(1, 1048576)).bytes, 700 * kMiB);
+}
+
+TEST(AttentionScratch, OfALayerHasAPartForEachBranchThatIsThere) {
+  const NsaShape s = M7c(2, 2048);
+  const LayerScratch all = PlanLayerScratch(s, {true, true, true}, true);
+  EXPECT_EQ(all.branch[kCmp], 0);
+  EXPECT_GE(all.branch[kSel], CompressedScratch(s).bytes);
+  EXPECT_GE(all.branch[kWin], all.branch[kSel] + PlanSelectedScratch(s).bytes);
+  EXPECT_GE(all.phi, all.branch[kWin] + WindowScratch(s).bytes);
+  EXPECT_GE(all.bytes, all.phi + PlanPhiScratch(s, 64).bytes);
+  EXPECT_EQ(PlanLayerScratch(s, {false, false, true}, false).bytes, WindowScratch(s).bytes);
+  EXPECT_EQ(PlanLayerScratch(s, {false, false, false}, false).bytes, 0);
+}
+
+}  // namespace
+}  // namespace nsa

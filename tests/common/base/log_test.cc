@@ -1,0 +1,42 @@
+// Which level a program logs at, and what it says to a level that there is not.
+#include "common/base/log.h"
+
+#include <cstdlib>
+
+#include "gmock/gmock.h"
+
+namespace nsa {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(InitLog, TakesTheLevelThatIsNamedAndTheEnvironmentBeforeIt) {
+  unsetenv("NSA_LOG_LEVEL");
+  EXPECT_TRUE(InitLog("a", "warn").ok());
+  EXPECT_EQ(spdlog::default_logger()->level(), spdlog::level::warn);
+  EXPECT_TRUE(InitLog("b", "off").ok());
+  EXPECT_EQ(spdlog::default_logger()->level(), spdlog::level::off);
+  setenv("NSA_LOG_LEVEL", "debug", 1);
+  EXPECT_TRUE(InitLog("c", "warn").ok());
+  EXPECT_EQ(spdlog::default_logger()->level(), spdlog::level::debug);
+  setenv("NSA_LOG_LEVEL", "", 1);
+  EXPECT_TRUE(InitLog("d", "error").ok());
+  EXPECT_EQ(spdlog::default_logger()->level(), spdlog::level::err);
+}
+
+TEST(InitLog, RefusesALevelThatThereIsNotAndIsNotSilent) {
+  unsetenv("NSA_LOG_LEVEL");
+  const absl::Status flag = InitLog("e", "loud");
+  EXPECT_EQ(flag.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(flag.message()),
+              AllOf(HasSubstr("--log-level: 'loud'"), HasSubstr("trace, debug, info, warn")));
+  EXPECT_EQ(spdlog::default_logger()->level(), spdlog::level::info);
+  setenv("NSA_LOG_LEVEL", "OFF!", 1);
+  EXPECT_THAT(std::string(InitLog("f", "info").message()), HasSubstr("NSA_LOG_LEVEL: 'OFF!'"));
+  EXPECT_EQ(spdlog::default_logger()->level(), spdlog::level::info);
+  unsetenv("NSA_LOG_LEVEL");
+}
+
+}  // namespace
+}  // namespace nsa

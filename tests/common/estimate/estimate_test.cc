@@ -1,0 +1,209 @@
+#include "common/estimate/estimate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/base/visibility.h"
+#include "common/job/enum_words.h"
+#include "common/job/load.h"
+
+namespace nsa {
+namespace {
+
+v1::JobSpec M7c() {
+  v1::JobSpec spec;
+  ApplyDefaults(&spec);
+  return spec;
+}
+
+v1::JobSpec Toy() {
+  v1::JobSpec spec;
+  v1::ModelSpec* model = spec.mutable_model();
+  model->set_dim(128);
+  model->set_n_layers(1);
+  model->set_n_heads(8);
+  model->set_n_kv_groups(2);
+  model->set_d_k(16);
+  model->set_d_v(16);
+  v1::NsaSpec* nsa = spec.mutable_nsa();
+  nsa->set_l(16);
+  nsa->set_d(8);
+  nsa->set_l_sel(32);
+  nsa->set_n_sel(8);
+  nsa->set_w(64);
+  spec.mutable_train()->set_seq_len(128);
+  spec.mutable_train()->set_batch_size(8);
+  ApplyDefaults(&spec);
+  return spec;
+}
+
+TEST(ParameterCount, OfM7cWithBytesIsThePythonSystems) {
+  EXPECT_EQ(ParameterCount(M7c()), 78'295'332);
+}
+
+TEST(ParameterCount, OfM7cWithGpt2TokensIsThePythonSystems) {
+  v1::JobSpec spec;
+  spec.mutable_data()->set_tokenizer(v1::TOKENIZER_GPT2);
+  ApplyDefaults(&spec);
+  EXPECT_EQ(ParameterCount(spec), 155'096'868);
+}
+
+TEST(ParameterCount, OfTheToyIsThePythonSystems) { EXPECT_EQ(ParameterCount(Toy()), 254'499); }
+
+TEST(ParameterCount, CountsTheCompressionMlpForKeysAndValues) {
+  v1::JobSpec spec = Toy();
+  spec.mutable_nsa()->set_phi(v1::PHI_MLP);
+  // l=16, width 16: pe 256, w1 4096, b1 16, w2 256, b2 16; keys and values.
+  EXPECT_EQ(ParameterCount(spec), 254'499 + 2 * 4640);
+}
+
+TEST(ParameterCount, LeavesOutABranchsProjectionsAndItsGateRow) {
+  v1::JobSpec spec = Toy();
+  spec.mutable_nsa()->clear_branches();
+  spec.mutable_nsa()->add_branches(v1::BRANCH_CMP);
+  spec.mutable_nsa()->add_branches(v1::BRANCH_WIN);
+  EXPECT_EQ(ParameterCount(spec), 254'499 - 2 * 128 * 32 - 9);
+}
+
+TEST(TokensPerStep, CountsEveryMicroBatchOfEveryRank) {
+  v1::JobSpec spec = M7c();
+  spec.mutable_train()->set_batch_size(4);
+  spec.mutable_train()->set_accumulate_grad_batches(3);
+  EXPECT_EQ(TokensPerStep(spec), 4 * 3 * 2048);
+}
+
+TEST(MeanKeysRead, EqualABruteForceOverEveryPairOfPositions) {
+  NsaShape shape = ShapeOf(Toy());
+  shape.seq_len = 123;  // ragged in l, d and l'
+  shape.n_sel = 3;
+  int64_t cmp = 0, win = 0, sel = 0;
+  for (int t = 0; t < shape.seq_len; ++t) {
+    for (int i = 0; i * shape.d + shape.l <= shape.seq_len; ++i) {
+      cmp += i * shape.d + shape.l - 1 <= t;
+    }
+    for (int j = 0; j <= t; ++j) win += t - j < shape.window;
+    // Block of t, and the n − 1 others that are wholly in the past, as far as there are any.
+    const int past = t / shape.l_sel;
+    sel += t - past * shape.l_sel + 1 + std::min(past, shape.n_sel - 1) * shape.l_sel;
+  }
+  const std::array<double, kBranches> mean = MeanKeysRead(shape);
+  EXPECT_DOUBLE_EQ(mean[kCmp], cmp / 123.0);
+  EXPECT_DOUBLE_EQ(mean[kWin], win / 123.0);
+  EXPECT_DOUBLE_EQ(mean[kSel], sel / 123.0);
+}
+
+TEST(MeanKeysRead, OfM7cGiveThePythonSystemsFingerprint) {
+  // 752.5 selected keys a row at S=2048 (its sequential path, which kept the current block).
+  EXPECT_NEAR(MeanKeysRead(ShapeOf(M7c()))[kSel], 752.5, 0.05);
+}
+
+TEST(FlopsPerToken, IsSixAWeightPlusAttention) {
+  v1::JobSpec spec = M7c();
+  const double weights = 78'295'332 - 256 * 768 /* embedding */;
+  // 62.3 + 752.5 + 448.1 keys a query, 12 layers, 12 heads of 64 + 64 columns; backward twice.
+  const double attention = 3.0 * 12 * 2 * (62.3 + 752.5 + 448.1) * 12 * 128;
+  EXPECT_NEAR(FlopsPerToken(spec), 6 * weights + attention, 0.002 * 6 * weights);
+}
+
+TEST(BranchesOf, AreThoseOfTheListAndAllOfAnEmptyOne) {
+  v1::NsaSpec nsa;
+  EXPECT_EQ(BranchesOf(nsa), (BranchSet{true, true, true}));
+  nsa.add_branches(v1::BRANCH_WIN);
+  EXPECT_EQ(BranchesOf(nsa), (BranchSet{false, false, true}));
+  nsa.add_branches(v1::BRANCH_CMP);
+  nsa.add_branches(v1::BRANCH_UNSPECIFIED);
+  EXPECT_EQ(BranchesOf(nsa), (BranchSet{true, false, true}));
+}
+
+TEST(BranchNames, AreTheWordsOfTheJobFileInItsOrder) {
+  for (int branch = 0; branch < kBranches; ++branch) {
+    const auto* value = v1::Branch_descriptor()->FindValueByNumber(v1::BRANCH_CMP + branch);
+    EXPECT_EQ(EnumWord(*value), kBranchNames[branch]);
+  }
+}
+
+TEST(PeakFlops, IsTheDataSheetsByPartOfTheName) {
+  EXPECT_EQ(PeakFlops("NVIDIA A100-SXM4-80GB"), 312e12);
+  EXPECT_EQ(PeakFlops("NVIDIA H100 PCIe"), 756e12);
+  EXPECT_EQ(PeakFlops("NVIDIA H100 80GB HBM3"), 989e12);
+  EXPECT_EQ(PeakFlops("cpu"), 0);
+}
+
+TEST(RecomputeOf, KeepsTheAttentionOfAllLayersUpToTwelveGigabytesOfARank) {
+  const auto job = [](int batch, int seq_len, int gpus, bool checkpointing) {
+    v1::JobSpec spec = M7c();
+    spec.mutable_train()->set_batch_size(batch);
+    spec.mutable_train()->set_seq_len(seq_len);
+    spec.mutable_resources()->set_gpus(gpus);
+    spec.mutable_runtime()->set_device(v1::DEVICE_CUDA);
+    spec.mutable_runtime()->set_gradient_checkpointing(checkpointing);
+    return RecomputeOf(spec);
+  };
+  EXPECT_EQ(job(2, 2048, 1, false), Recompute::kNothing);
+  EXPECT_EQ(job(512, 2048, 1, false), Recompute::kNothing);
+  EXPECT_EQ(job(2, 2048, 1, true), Recompute::kMlp);
+  // 151 KB a token in bf16: 9.9 GB with 65,536 tokens.
+  EXPECT_EQ(job(32, 2048, 1, true), Recompute::kMlp);
+  EXPECT_EQ(job(1, 65'536, 1, true), Recompute::kMlp);
+  EXPECT_EQ(job(64, 2048, 1, true), Recompute::kBlock);
+  EXPECT_EQ(job(64, 2048, 2, true), Recompute::kMlp);
+  EXPECT_EQ(job(1, 1 << 20, 1, true), Recompute::kBlock);
+}
+
+TEST(MemoryEstimate, NamesEveryPartOnceAndSumsThem) {
+  const std::vector<MemoryItem> items = MemoryEstimate(M7c());
+  int64_t total = 0;
+  for (const MemoryItem& item : items) {
+    EXPECT_GT(item.bytes, 0) << item.name;
+    total += item.bytes;
+  }
+  EXPECT_EQ(TotalBytes(items), total);
+}
+
+TEST(MemoryEstimate, ShrinksWithGradientCheckpointing) {
+  v1::JobSpec spec = M7c();
+  spec.mutable_train()->set_batch_size(64);
+  const int64_t kept = TotalBytes(MemoryEstimate(spec));
+  spec.mutable_runtime()->set_gradient_checkpointing(true);
+  ASSERT_EQ(RecomputeOf(spec), Recompute::kBlock);
+  EXPECT_LT(TotalBytes(MemoryEstimate(spec)), kept / 2 + (int64_t{1} << 30));
+}
+
+TEST(MemoryEstimate, HasOneLayersNormsAndMlpWhereThoseAreRecomputed) {
+  v1::JobSpec spec = M7c();
+  const int64_t kept = TotalBytes(MemoryEstimate(spec));
+  spec.mutable_runtime()->set_gradient_checkpointing(true);
+  ASSERT_EQ(RecomputeOf(spec), Recompute::kMlp);
+  // bf16: RMSNorm's results twice, fc1's output and its SiLU; fp32: a factor a row of each norm.
+  const int64_t tokens = int64_t{spec.train().batch_size()} * spec.train().seq_len();
+  const int64_t layer = tokens * (2 * (2 * 768 + 2 * 3072) + 4 * 2);
+  EXPECT_EQ(kept - TotalBytes(MemoryEstimate(spec)), 11 * layer);
+}
+
+TEST(MemoryEstimate, OfFp32IsLargerThanOfBf16) {
+  v1::JobSpec spec = M7c();
+  spec.mutable_train()->set_batch_size(16);
+  spec.mutable_runtime()->set_precision(v1::PRECISION_BF16);
+  const int64_t bf16 = TotalBytes(MemoryEstimate(spec));
+  spec.mutable_runtime()->set_precision(v1::PRECISION_FP32);
+  EXPECT_GT(TotalBytes(MemoryEstimate(spec)), bf16 * 3 / 2);
+}
+
+TEST(CheckpointBytes, IsTwelveAParameterAndHeaders) {
+  EXPECT_GE(CheckpointBytes(M7c()), 12 * 78'295'332LL);
+  EXPECT_LT(CheckpointBytes(M7c()), 12 * 78'295'332LL + (1 << 20));
+}
+
+TEST(ExpectedTokensPerSecond, IsSlowerWithGradientCheckpointingAndOnSmallerDevices) {
+  v1::JobSpec spec = M7c();
+  spec.mutable_runtime()->set_device(v1::DEVICE_CUDA);
+  const double h200 = ExpectedTokensPerSecond(spec, "NVIDIA H200", 0);
+  EXPECT_GT(h200, ExpectedTokensPerSecond(spec, "NVIDIA A100-SXM4-80GB", 0));
+  spec.mutable_runtime()->set_gradient_checkpointing(true);
+  EXPECT_LT(ExpectedTokensPerSecond(spec, "NVIDIA H200", 0), h200);
+  spec.mutable_runtime()->set_device(v1::DEVICE_CPU);
+  EXPECT_LT(ExpectedTokensPerSecond(spec, "cpu", 2), h200 / 100);
+}
+
+}  // namespace
+}  // namespace nsa

@@ -1,0 +1,52 @@
+#include "common/job/data_source.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <iterator>
+
+#include "common/job/enum_words.h"
+#include "tests/testing/status_matchers.h"
+
+namespace nsa {
+namespace {
+
+TEST(DataSource, SaysWhichSourcesReadFilesAndWhichHoldText) {
+  const struct {
+    v1::DataSource source;
+    bool files;
+    bool text;
+  } cases[] = {
+      {v1::DATA_SOURCE_UNSPECIFIED, false, false}, {v1::DATA_SOURCE_SYNTHETIC, false, false},
+      {v1::DATA_SOURCE_UNIFORM, false, false},     {v1::DATA_SOURCE_TEXT, true, true},
+      {v1::DATA_SOURCE_JSONL, true, true},         {v1::DATA_SOURCE_TOKENS, true, false},
+  };
+  EXPECT_EQ(std::size(cases), static_cast<size_t>(v1::DataSource_descriptor()->value_count()));
+  for (const auto& one : cases) {
+    const DataSourceInfo& info = DataSourceInfoOf(one.source);
+    EXPECT_EQ(info.has_files(), one.files) << v1::DataSource_Name(one.source);
+    EXPECT_EQ(info.has_text(), one.text) << v1::DataSource_Name(one.source);
+    EXPECT_EQ(info.text_of_line != nullptr, info.format == DocumentFormat::kLines);
+    EXPECT_EQ(info.line_format.empty(), info.format != DocumentFormat::kLines);
+  }
+  EXPECT_EQ(SourcesWithFiles(), "text, jsonl or tokens");
+}
+
+TEST(DataSource, ReadsTheTextOfAJsonLineOrSaysWhatIsWrongWithIt) {
+  const auto text_of_line = DataSourceInfoOf(v1::DATA_SOURCE_JSONL).text_of_line;
+  EXPECT_EQ(text_of_line(R"({"id": 1, "text": "a \u00e9"})").value(), "a é");
+  const std::pair<const char*, const char*> bad[] = {
+      {"{\"text\": \"tw", "not valid JSON"},
+      {"[\"text\"]", "not a JSON object"},
+      {"{\"body\": \"a\"}", "no field 'text'"},
+      {"{\"text\": 7}", "the field 'text' is not a string"},
+      {"{\"text\": \"\xff\"}", "not valid JSON"},
+  };
+  for (const auto& [line, fault] : bad) {
+    EXPECT_THAT(text_of_line(line),
+                StatusIs(absl::StatusCode::kInvalidArgument, testing::StrEq(fault)));
+  }
+}
+
+}  // namespace
+}  // namespace nsa

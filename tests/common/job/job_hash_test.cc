@@ -1,0 +1,108 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <set>
+
+#include "common/job/load.h"
+
+namespace nsa {
+namespace {
+
+TEST(JobHash, IsTheSameOnEveryMachineAndInEveryVersion) {
+  // Changes when a default of a hashed field changes: checkpoints of before are then another job's.
+  v1::JobSpec spec;
+  EXPECT_EQ(JobHash(spec), "71d6b4859f8ea8b791d81057e6d8855a");
+}
+
+TEST(JobHash, IsThatOfTheJobWithItsDefaults) {
+  v1::JobSpec bare;
+  v1::JobSpec full;
+  ApplyDefaults(&full);
+  EXPECT_EQ(JobHash(bare), JobHash(full));
+  EXPECT_THAT(JobHash(bare), testing::MatchesRegex("[0-9a-f]{32}"));
+}
+
+TEST(JobHash, IgnoresWhatAContinuedRunMayChange) {
+  const std::function<void(v1::JobSpec*)> edits[] = {
+      [](v1::JobSpec* s) { s->set_name("other"); },
+      [](v1::JobSpec* s) { s->set_priority(3); },
+      [](v1::JobSpec* s) { (*s->mutable_labels())["a"] = "b"; },
+      [](v1::JobSpec* s) { s->mutable_train()->set_steps(7); },
+      [](v1::JobSpec* s) { s->mutable_train()->set_log_every(7); },
+      [](v1::JobSpec* s) { s->mutable_train()->set_eval_every(7); },
+      [](v1::JobSpec* s) { s->mutable_train()->set_eval_batches(7); },
+      [](v1::JobSpec* s) { s->mutable_train()->set_save_every(7); },
+      [](v1::JobSpec* s) { s->mutable_train()->set_keep_checkpoints(7); },
+      [](v1::JobSpec* s) { s->mutable_train()->set_out_dir("/other"); },
+      [](v1::JobSpec* s) { s->mutable_data()->set_loader_timeout_seconds(7); },
+      [](v1::JobSpec* s) { s->mutable_data()->set_allow_synthetic_fallback(true); },
+      [](v1::JobSpec* s) { s->mutable_runtime()->set_gradient_checkpointing(true); },
+      [](v1::JobSpec* s) { s->mutable_resources()->set_gpus(4); },
+      [](v1::JobSpec* s) { s->mutable_restart()->set_max_restarts(9); },
+      [](v1::JobSpec* s) { s->mutable_guard()->set_after_steps(9); },
+  };
+  const std::string hash = JobHash({});
+  for (size_t i = 0; i < std::size(edits); ++i) {
+    v1::JobSpec spec;
+    edits[i](&spec);
+    EXPECT_EQ(JobHash(spec), hash) << "edit " << i;
+  }
+}
+
+TEST(JobHash, ChangesWithEveryOtherFieldOfModelNsaDataAndTrain) {
+  const std::string hash = JobHash({});
+  v1::JobSpec defaults;
+  ApplyDefaults(&defaults);
+  const std::set<std::string> free = {"steps",
+                                      "log_every",
+                                      "eval_every",
+                                      "save_every",
+                                      "keep_checkpoints",
+                                      "eval_batches",
+                                      "out_dir",
+                                      "loader_timeout_seconds",
+                                      "allow_synthetic_fallback"};
+  int changed = 0;
+  for (const char* section : {"model", "nsa", "data", "train"}) {
+    const auto* section_field = v1::JobSpec::descriptor()->FindFieldByName(section);
+    for (int i = 0; i < section_field->message_type()->field_count(); ++i) {
+      const auto* f = section_field->message_type()->field(i);
+      if (free.contains(f->name())) continue;
+      v1::JobSpec spec = defaults;
+      auto* message = spec.GetReflection()->MutableMessage(&spec, section_field);
+      const auto& r = *message->GetReflection();
+      if (f->is_repeated()) {
+        if (f->cpp_type() == f->CPPTYPE_STRING) r.AddString(message, f, "/x");
+        if (f->cpp_type() == f->CPPTYPE_DOUBLE) r.AddDouble(message, f, 0.5);
+        if (f->cpp_type() == f->CPPTYPE_ENUM) r.AddEnumValue(message, f, 1);
+      } else {
+        switch (f->cpp_type()) {
+          case google::protobuf::FieldDescriptor::CPPTYPE_INT32:
+            r.SetInt32(message, f, r.GetInt32(*message, f) + 1);
+            break;
+          case google::protobuf::FieldDescriptor::CPPTYPE_INT64:
+            r.SetInt64(message, f, r.GetInt64(*message, f) + 1);
+            break;
+          case google::protobuf::FieldDescriptor::CPPTYPE_DOUBLE:
+            r.SetDouble(message, f, r.GetDouble(*message, f) + 0.001);
+            break;
+          case google::protobuf::FieldDescriptor::CPPTYPE_BOOL:
+            r.SetBool(message, f, !r.GetBool(*message, f));
+            break;
+          case google::protobuf::FieldDescriptor::CPPTYPE_ENUM:
+            r.SetEnumValue(message, f, r.GetEnumValue(*message, f) == 1 ? 2 : 1);
+            break;
+          default:
+            r.SetString(message, f, "/x");
+        }
+      }
+      EXPECT_NE(JobHash(spec), hash) << section << "." << f->name();
+      ++changed;
+    }
+  }
+  EXPECT_GE(changed, 30);
+}
+
+}  // namespace
+}  // namespace nsa

@@ -1,0 +1,179 @@
+// A job file on disk: its name, its paths, its defaults.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <regex>
+#include <sstream>
+
+#include "common/job/load.h"
+#include "google/protobuf/util/message_differencer.h"
+#include "nsa/v1/config.pb.h"
+#include "tests/testing/paths.h"
+#include "tests/testing/temp_dir.h"
+
+namespace nsa {
+namespace {
+
+constexpr char kSteps[] = "train: {steps: 5}\n";
+
+JobFile MustLoad(const std::filesystem::path& path, std::string_view text) {
+  std::ofstream(path) << text;
+  const auto job = LoadJobFile(path, "/base/dir");
+  EXPECT_TRUE(job.ok()) << job.status();
+  return job.ok() ? *job : JobFile{};
+}
+
+TEST(LoadJobFile, TakesTheNameFromTheFileWhenAbsent) {
+  TempDir folder;
+  EXPECT_EQ(MustLoad(folder / "a.yaml", "name: given\n").spec.name(), "given");
+  EXPECT_EQ(MustLoad(folder / "m7c_125m_1xA100.yaml", kSteps).spec.name(), "m7c-125m-1xa100");
+  EXPECT_EQ(MustLoad(folder / "3090_smoke.yml", kSteps).spec.name(), "job-3090-smoke");
+  EXPECT_EQ(MustLoad(folder / "__x__.yaml", kSteps).spec.name(), "x");
+  const std::regex valid("^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$");
+  for (const char* file : {"é.yaml", "-.yaml", ".yaml", "a b.c.yaml"}) {
+    EXPECT_TRUE(std::regex_match(MustLoad(folder / file, kSteps).spec.name(), valid)) << file;
+  }
+  const std::string longest = std::string(62, 'a') + "_" + std::string(40, 'b') + ".yaml";
+  EXPECT_EQ(MustLoad(folder / longest, kSteps).spec.name(), std::string(62, 'a'));
+}
+
+TEST(LoadJobFile, RefusesAFileThatSetsNothing) {
+  TempDir folder;
+  for (const char* text : {"", "\n", "# train: {steps: 5}\n", "---\n", "{}\n", "name: ''\n"}) {
+    const std::string path = (folder / "job.yaml").string();
+    std::ofstream(path) << text;
+    const absl::Status status = LoadJobFile(path, "/base").status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << "'" << text << "'";
+    EXPECT_EQ(status.message(), path + ": sets nothing (a job file); see configs/jobs/");
+  }
+  EXPECT_FALSE(LoadJobFile("/dev/null", "/base").ok());
+  // A key of the Python system is something, if only to be told about.
+  EXPECT_FALSE(MustLoad(folder / "job.yaml", "runtime: {use_flash: true}\n").source.legacy.empty());
+  // A daemon's configuration may be empty: everything has a default.
+  v1::CoordinatorConfig config;
+  EXPECT_TRUE(LoadYamlFile("/dev/null", &config).ok());
+}
+
+TEST(LoadJobFile, RefusesAnEmptyOutDirAndSaysWhere) {
+  TempDir folder;
+  const std::string path = (folder / "job.yaml").string();
+  std::ofstream(path) << "train:\n  steps: 5\n  out_dir: \"\"\n";
+  EXPECT_EQ(LoadJobFile(path, "/base").status().message(),
+            path +
+                ":3:3: train.out_dir: \"\" (a folder); name one, or leave the key out for "
+                "artifacts/NAME");
+}
+
+TEST(LoadJobFile, MakesPathsAbsoluteAndClean) {
+  TempDir folder;
+  const v1::JobSpec spec = MustLoad(folder / "a.yaml", R"(
+data:
+  path: [x.txt, ../y.txt, /z/./z.txt, "https://example.org/w.txt"]
+  val_path: v.txt
+train: {out_dir: out/}
+restart: {resume: out/checkpoints/step-00000005}
+)")
+                               .spec;
+  EXPECT_THAT(spec.data().path(), testing::ElementsAre("/base/dir/x.txt", "/base/y.txt", "/z/z.txt",
+                                                       "https://example.org/w.txt"));
+  EXPECT_THAT(spec.data().val_path(), testing::ElementsAre("/base/dir/v.txt"));
+  EXPECT_EQ(spec.train().out_dir(), "/base/dir/out");
+  EXPECT_EQ(spec.restart().resume(), "/base/dir/out/checkpoints/step-00000005");
+}
+
+TEST(LoadJobFile, GivesTheJobAnOutDirOfItsNameAndLeavesResumeWordsAlone) {
+  TempDir folder;
+  const v1::JobSpec spec = MustLoad(folder / "first.yaml", "restart: {resume: never}\n").spec;
+  EXPECT_EQ(spec.train().out_dir(), "/base/dir/artifacts/first");
+  EXPECT_EQ(spec.restart().resume(), "never");
+}
+
+TEST(ApplyDefaults, IsIdempotentAndChangesNothingThatIsSet) {
+  v1::JobSpec spec;
+  spec.mutable_train()->set_grad_clip(0);
+  spec.mutable_data()->set_tokenizer(v1::TOKENIZER_GPT2);
+  ApplyDefaults(&spec);
+  EXPECT_EQ(spec.train().grad_clip(), 0);
+  EXPECT_EQ(spec.model().vocab(), 50257);
+  v1::JobSpec again = spec;
+  ApplyDefaults(&again);
+  EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(spec, again));
+}
+
+TEST(ApplyDefaults, FillsEveryFieldThatHasOne) {
+  v1::JobSpec spec;
+  ApplyDefaults(&spec);
+  const std::set<std::string> none = {
+      "name",          "labels",           "preflight",  // the job's own
+      "data.path",     "data.val_path",    "data.tokenizer_path",
+      "train.out_dir", "runtime.precision"};  // ResolveDevice's
+  const auto check = [&](const google::protobuf::Message& message, const std::string& prefix) {
+    for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
+      const auto* field = message.GetDescriptor()->field(i);
+      if (none.contains(prefix + field->name())) continue;
+      const auto& r = *message.GetReflection();
+      EXPECT_TRUE(field->is_repeated() ? r.FieldSize(message, field) > 0
+                                       : r.HasField(message, field))
+          << prefix << field->name();
+    }
+  };
+  check(spec, "");
+  for (int i = 0; i < spec.GetDescriptor()->field_count(); ++i) {
+    const auto* field = spec.GetDescriptor()->field(i);
+    if (field->message_type() == nullptr || field->is_repeated()) continue;
+    if (none.contains(field->name())) continue;
+    check(spec.GetReflection()->GetMessage(spec, field), field->name() + ".");
+  }
+}
+
+TEST(ApplyDefaults, AreThoseOfTheReadme) {
+  std::ifstream in(SourceDir() + "/docs/job_file.md");
+  std::stringstream text;
+  text << in.rdbuf();
+  v1::JobSpec spec;
+  ApplyDefaults(&spec);
+  v1::JobSpec shown;
+  const std::string readme = text.str();
+  const size_t begin = readme.find("```yaml\n# defaults\n");
+  ASSERT_NE(begin, std::string::npos);
+  const size_t end = readme.find("```", begin + 3);
+  const auto loaded = LoadYamlText(readme.substr(begin + 8, end - begin - 8), "README", &shown);
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(spec, shown))
+      << "the README should say\n"
+      << ToYaml(spec);
+}
+
+TEST(ApplyDefaults, HoldsOutTextOnlyWhenThereIsTextAndNoValidationFile) {
+  const auto fraction = [](v1::DataSource source, bool val_path) {
+    v1::JobSpec spec;
+    spec.mutable_data()->set_source(source);
+    if (val_path) spec.mutable_data()->add_val_path("/v");
+    ApplyDefaults(&spec);
+    return spec.data().val_fraction();
+  };
+  EXPECT_EQ(fraction(v1::DATA_SOURCE_SYNTHETIC, false), 0);
+  EXPECT_EQ(fraction(v1::DATA_SOURCE_TEXT, false), 0.01);
+  EXPECT_EQ(fraction(v1::DATA_SOURCE_TEXT, true), 0);
+}
+
+TEST(ResolveDevice, TakesTheGpuWhereThereIsOneAndThePrecisionThatFits) {
+  const auto resolve = [](bool has_gpu, v1::Device device, v1::Precision precision) {
+    v1::JobSpec spec;
+    spec.mutable_runtime()->set_device(device);
+    spec.mutable_runtime()->set_precision(precision);
+    ResolveDevice(has_gpu, &spec);
+    return std::pair(spec.runtime().device(), spec.runtime().precision());
+  };
+  const auto open = v1::PRECISION_UNSPECIFIED;
+  EXPECT_EQ(resolve(true, v1::DEVICE_AUTO, open), std::pair(v1::DEVICE_CUDA, v1::PRECISION_BF16));
+  EXPECT_EQ(resolve(false, v1::DEVICE_AUTO, open), std::pair(v1::DEVICE_CPU, v1::PRECISION_FP32));
+  EXPECT_EQ(resolve(false, v1::DEVICE_CUDA, open), std::pair(v1::DEVICE_CUDA, v1::PRECISION_BF16));
+  EXPECT_EQ(resolve(true, v1::DEVICE_CPU, open), std::pair(v1::DEVICE_CPU, v1::PRECISION_FP32));
+  EXPECT_EQ(resolve(true, v1::DEVICE_AUTO, v1::PRECISION_FP32),
+            std::pair(v1::DEVICE_CUDA, v1::PRECISION_FP32));
+}
+
+}  // namespace
+}  // namespace nsa

@@ -1,0 +1,118 @@
+#include "common/job/load.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "google/protobuf/util/message_differencer.h"
+#include "nsa/v1/config.pb.h"
+
+namespace nsa {
+namespace {
+
+using ::testing::HasSubstr;
+
+v1::JobSpec MustLoad(std::string_view text) {
+  v1::JobSpec spec;
+  const absl::StatusOr<LoadResult> result = LoadYamlText(text, "job.yaml", &spec);
+  EXPECT_TRUE(result.ok()) << result.status();
+  return spec;
+}
+
+std::string ErrorOf(std::string_view text) {
+  v1::JobSpec spec;
+  const absl::StatusOr<LoadResult> result = LoadYamlText(text, "job.yaml", &spec);
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument) << text;
+  return std::string(result.status().message());
+}
+
+TEST(LoadYaml, FillsEveryKindOfField) {
+  const v1::JobSpec spec = MustLoad(R"(
+name: first-run
+labels: {team: nlp, run: 5}
+model: {dim: 64, rope_base: 1e5}
+nsa: {phi: mlp, branches: [cmp, win]}
+data:
+  source: text
+  path: a.txt
+  val_path:
+    - b.txt
+    - "c d.txt"
+  allow_synthetic_fallback: true
+train: {lr: 3e-4, betas: [0.9, 0.99], seed: -1}
+preflight:
+  policy: production
+  waive:
+    - DISK_TOO_SMALL: cleaned up by hand
+)");
+  EXPECT_EQ(spec.name(), "first-run");
+  EXPECT_EQ(spec.labels().at("run"), "5");
+  EXPECT_EQ(spec.model().dim(), 64);
+  EXPECT_EQ(spec.model().rope_base(), 1e5);
+  EXPECT_EQ(spec.nsa().phi(), v1::PHI_MLP);
+  EXPECT_THAT(spec.nsa().branches(), testing::ElementsAre(v1::BRANCH_CMP, v1::BRANCH_WIN));
+  EXPECT_THAT(spec.data().path(), testing::ElementsAre("a.txt"));
+  EXPECT_THAT(spec.data().val_path(), testing::ElementsAre("b.txt", "c d.txt"));
+  EXPECT_TRUE(spec.data().allow_synthetic_fallback());
+  EXPECT_EQ(spec.train().lr(), 3e-4);
+  EXPECT_THAT(spec.train().betas(), testing::ElementsAre(0.9, 0.99));
+  EXPECT_EQ(spec.train().seed(), -1);
+  EXPECT_EQ(spec.preflight().waive().at("DISK_TOO_SMALL"), "cleaned up by hand");
+}
+
+TEST(LoadYaml, KeepsThePlaceOfEveryKey) {
+  v1::JobSpec spec;
+  const auto result =
+      LoadYamlText("name: a\ntrain:\n  steps: 5\n  betas: [0.9,\n    0.95]\n", "job.yaml", &spec);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->places.at("train").line, 2);
+  EXPECT_EQ(result->places.at("train.steps").line, 3);
+  EXPECT_EQ(result->places.at("train.steps").column, 3);
+  EXPECT_EQ(result->places.at("train.betas[1]").line, 5);
+}
+
+TEST(LoadYaml, AcceptsAnEmptyFileAndEmptySections) {
+  EXPECT_EQ(MustLoad("").ByteSizeLong(), 0u);
+  EXPECT_EQ(MustLoad("# nothing\n").ByteSizeLong(), 0u);
+  EXPECT_FALSE(MustLoad("train:\n  # steps: 5\n").train().has_steps());
+}
+
+TEST(LoadYaml, LoadsTheDaemonsConfigurations) {
+  v1::CoordinatorConfig config;
+  const auto result =
+      LoadYamlText("state_dir: /var/lib/nsa\nallowed_roots: [/data, /out]\nlocal_agent: false\n",
+                   "c.yaml", &config);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(config.state_dir(), "/var/lib/nsa");
+  EXPECT_FALSE(config.local_agent());
+}
+
+TEST(LoadYaml, SaysWhereAndWhatAndHowToFix) {
+  EXPECT_EQ(ErrorOf("train:\n  stepz: 5\n"),
+            "job.yaml:2:3: train.stepz: unknown key; did you mean 'steps'?");
+  EXPECT_EQ(ErrorOf("model:\n  seq_len: 5\n"),
+            "job.yaml:2:3: model.seq_len: unknown key; it belongs to train, write it as "
+            "train.seq_len");
+  EXPECT_EQ(ErrorOf("train:\n  steps: two\n"),
+            "job.yaml:2:10: train.steps: 'two' is not a whole number; write decimal digits only, "
+            "e.g. 100");
+  EXPECT_THAT(ErrorOf("runtime: {precision: fp16}"), HasSubstr("write bf16"));
+  EXPECT_THAT(ErrorOf("runtime: {precision: bf61}"), HasSubstr("did you mean 'bf16'?"));
+}
+
+TEST(LoadYaml, ReportsAllMistakesAtOnceInTheirOrder) {
+  const std::string error = ErrorOf("train:\n  steps: x\nmodle: 1\nmodel:\n  dim: 1.5\n");
+  EXPECT_LT(error.find("job.yaml:2:"), error.find("job.yaml:3:"));
+  EXPECT_LT(error.find("job.yaml:3:"), error.find("job.yaml:5:"));
+  EXPECT_THAT(error, HasSubstr("did you mean 'model'?"));
+}
+
+TEST(LoadYaml, ShowsTwentyMistakesAndCountsTheRest) {
+  std::string text;
+  for (int i = 0; i < 33; ++i) text += "zzzzzz" + std::to_string(i) + ": 1\n";
+  const std::string error = ErrorOf(text);
+  EXPECT_EQ(std::count(error.begin(), error.end(), '\n'), 20);
+  EXPECT_THAT(error, testing::EndsWith("and 13 more"));
+}
+
+}  // namespace
+}  // namespace nsa

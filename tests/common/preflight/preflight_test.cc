@@ -1,0 +1,465 @@
+// Every rule of preflight: fires on a job that breaks it, does not fire on one that does not.
+#include "common/preflight/preflight.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <random>
+#include <set>
+
+#include "common/checkpoint/checkpoint_dir.h"
+#include "common/estimate/estimate.h"
+#include "tests/common/preflight/preflight_cases.h"
+
+namespace nsa {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct RuleCase {
+  const char* rule;
+  const char* field;    // of the finding
+  const char* problem;  // part of it
+  std::function<void(GoodJob*)> break_it;
+};
+
+v1::TrainSpec* Train(GoodJob* job) { return job->spec.mutable_train(); }
+v1::DataSpec* Data(GoodJob* job) { return job->spec.mutable_data(); }
+
+const RuleCase kCases[] = {
+    {"MODEL_RANGE", "model.mlp_ratio", "0 (1 to 16)",
+     [](GoodJob* job) { job->spec.mutable_model()->set_mlp_ratio(0); }},
+    {"TRAIN_RANGE", "train.lr", "0 (above 0", [](GoodJob* job) { Train(job)->set_lr(0); }},
+    {"DATA_RANGE", "data.loader_timeout_seconds", "-1",
+     [](GoodJob* job) { Data(job)->set_loader_timeout_seconds(-1); }},
+    {"RESOURCES_RANGE", "resources.gpus", "0 (1 to",
+     [](GoodJob* job) { job->spec.mutable_resources()->set_gpus(0); }},
+    {"RESTART_RANGE", "restart.hang_timeout_seconds", "0 (1 to 86400)",
+     [](GoodJob* job) { job->spec.mutable_restart()->set_hang_timeout_seconds(0); }},
+    {"GUARD_RANGE", "guard.max_gate_collapse", "1.5 (0 to 1)",
+     [](GoodJob* job) { job->spec.mutable_guard()->set_max_gate_collapse(1.5); }},
+    {"SHAPE_GROUPS", "model.n_kv_groups", "5 (must divide n_heads, 12)",
+     [](GoodJob* job) { job->spec.mutable_model()->set_n_kv_groups(5); }},
+    {"SHAPE_STRIDE", "nsa.l_sel", "60 (a multiple of d, 16)",
+     [](GoodJob* job) { job->spec.mutable_nsa()->set_l_sel(60); }},
+    {"SHAPE_INVALID", "model.d_k", "63 (16, 32, 64 or 128)",
+     [](GoodJob* job) { job->spec.mutable_model()->set_d_k(63); }},
+    {"BATCH_NOT_DIVISIBLE", "train.batch_size", "3 sequences (a multiple of the 2 ranks)",
+     [](GoodJob* job) {
+       job->spec.mutable_resources()->set_gpus(2);
+       job->machine.gpus.push_back(job->machine.gpus[0]);
+       Train(job)->set_batch_size(3);
+     }},
+    {"BRANCHES_INVALID", "nsa.branches", "twice",
+     [](GoodJob* job) { job->spec.mutable_nsa()->add_branches(v1::BRANCH_CMP); }},
+    {"VOCAB_TOO_SMALL", "model.vocab", "255 (the tokenizer has 256 tokens)",
+     [](GoodJob* job) { job->spec.mutable_model()->set_vocab(255); }},
+    {"SEQ_LEN_SHORT", "train.seq_len", "the window is all of the past",
+     [](GoodJob* job) { job->spec.mutable_nsa()->set_w(4096); }},
+    {"NAME_INVALID", "name", "'Bad_Name'", [](GoodJob* job) { job->spec.set_name("Bad_Name"); }},
+    {"LABELS_INVALID", "labels.team", "300",
+     [](GoodJob* job) { (*job->spec.mutable_labels())["team"] = std::string(300, 'x'); }},
+    {"PATH_INVALID", "train.out_dir", "has .. in it",
+     [](GoodJob* job) { Train(job)->set_out_dir("/data/../etc"); }},
+    {"WAIVER_INVALID", "preflight.waive.DISK_TO_SMALL", "is not a rule",
+     [](GoodJob* job) {
+       (*job->spec.mutable_preflight()->mutable_waive())["DISK_TO_SMALL"] = "typo";
+     }},
+    {"PRECISION_NOT_BF16", "runtime.precision", "fp32 on cuda",
+     [](GoodJob* job) { job->spec.mutable_runtime()->set_precision(v1::PRECISION_FP32); }},
+    {"CUDA_WIDTH", "model.dim", "100 (a multiple of 8 on a GPU)",
+     [](GoodJob* job) { job->spec.mutable_model()->set_dim(100); }},
+    {"CPU_BF16", "runtime.precision", "bf16 on the cpu",
+     [](GoodJob* job) {
+       job->MoveToCpu();
+       job->spec.mutable_runtime()->set_precision(v1::PRECISION_BF16);
+     }},
+    {"NO_CHECKPOINT_CADENCE", "train.save_every", "0 (more than 0)",
+     [](GoodJob* job) { Train(job)->set_save_every(0); }},
+    {"SAVE_EVERY_TOO_LARGE", "train.save_every", "5001 (at most steps, 5000)",
+     [](GoodJob* job) { Train(job)->set_save_every(5001); }},
+    {"KEEP_CHECKPOINTS_TOO_FEW", "train.keep_checkpoints", "1 (at least 2)",
+     [](GoodJob* job) { Train(job)->set_keep_checkpoints(1); }},
+    {"GRADIENT_CHECKPOINTING_OFF", "runtime.gradient_checkpointing", "off (on)",
+     [](GoodJob* job) { job->spec.mutable_runtime()->set_gradient_checkpointing(false); }},
+    {"MODEL_TOO_SMALL_FOR_RUN", "model.dim", "dim 128 (at least 256)",
+     [](GoodJob* job) { job->spec.mutable_model()->set_dim(128); }},
+    {"LR_TOO_LARGE", "train.lr", "0.02 (at most 0.01 with AdamW)",
+     [](GoodJob* job) { Train(job)->set_lr(0.02); }},
+    {"LR_WARMUP_TOO_LONG", "train.warmup_steps", "2501 (at most half of steps, 2500)",
+     [](GoodJob* job) { Train(job)->set_warmup_steps(2501); }},
+    {"THROUGHPUT_GUARD_OFF", "guard.min_tokens_per_second", "0 (more than 0)",
+     [](GoodJob* job) { job->spec.mutable_guard()->set_min_tokens_per_second(0); }},
+    {"THROUGHPUT_GUARD_TOO_HIGH", "guard.min_tokens_per_second", "would end a healthy run",
+     [](GoodJob* job) { job->spec.mutable_guard()->set_min_tokens_per_second(1e9); }},
+    {"HANG_TIMEOUT_SHORT", "restart.hang_timeout_seconds", "a step is expected to take",
+     [](GoodJob* job) {
+       Train(job)->set_accumulate_grad_batches(4096);
+       job->spec.mutable_restart()->set_hang_timeout_seconds(1);
+     }},
+    {"DATA_PATH_MISSING", "data.path", "no files", [](GoodJob* job) { Data(job)->clear_path(); }},
+    {"DATA_PATH_IGNORED", "data.source", "would not be read",
+     [](GoodJob* job) { Data(job)->set_source(v1::DATA_SOURCE_SYNTHETIC); }},
+    {"DATA_KIND_MISMATCH", "data.path[0]", "ending of another data.source",
+     [](GoodJob* job) {
+       job->Write("train.jsonl.zst", std::string(4 << 20, 'a'));
+       Data(job)->set_path(0, job->PathOf("train.jsonl.zst"));
+     }},
+    {"DATA_NOT_JSONL", "data.path[0]", "first line: no field 'text'",
+     [](GoodJob* job) {
+       Data(job)->set_source(v1::DATA_SOURCE_JSONL);
+       job->Write("train.jsonl", "{\"body\": \"a\"}\n{\"text\": \"b\"}\n");
+       job->Write("val.jsonl", "{\"text\": \"c\"}");
+       Data(job)->set_path(0, job->PathOf("train.jsonl"));
+       Data(job)->set_val_path(0, job->PathOf("val.jsonl"));
+     }},
+    {"DATA_UNREADABLE", "data.path[0]", "No such file",
+     [](GoodJob* job) { Data(job)->set_path(0, job->PathOf("missing.txt")); }},
+    {"TOKENIZER_MISSING", "data.tokenizer_path", "merges.txt: No such file",
+     [](GoodJob* job) {
+       job->Write("gpt2/vocab.json", "{}");
+       Data(job)->set_tokenizer(v1::TOKENIZER_GPT2);
+       Data(job)->set_tokenizer_path(job->PathOf("gpt2"));
+       job->spec.mutable_model()->set_vocab(50257);
+     }},
+    {"DATA_TOO_SMALL", "data.path", "one batch takes 4,098",
+     [](GoodJob* job) { job->Write("train.txt", std::string(4097, 'a')); }},
+    {"DATA_REPEATED", "data.path", "times (at most 10)",
+     [](GoodJob* job) { Train(job)->set_accumulate_grad_batches(8); }},
+    {"DATA_SYNTHETIC", "data.source", "learns no language",
+     [](GoodJob* job) {
+       Data(job)->set_source(v1::DATA_SOURCE_UNIFORM);
+       Data(job)->clear_path();
+       Data(job)->clear_val_path();
+     }},
+    {"DATA_SYNTHETIC_FALLBACK", "data.allow_synthetic_fallback", "true (false)",
+     [](GoodJob* job) { Data(job)->set_allow_synthetic_fallback(true); }},
+    {"VAL_NOT_DISJOINT", "data.val_path[0]", "is also used for training",
+     [](GoodJob* job) {
+       job->Write("copy.txt", std::string(4 << 20, 'a'));
+       Data(job)->set_val_path(0, job->PathOf("copy.txt"));
+     }},
+    {"VAL_AMBIGUOUS", "data.val_fraction", "0.1, but val_path is set too",
+     [](GoodJob* job) { Data(job)->set_val_fraction(0.1); }},
+    {"EVAL_WITHOUT_DATA", "train.eval_every", "there is no validation data",
+     [](GoodJob* job) { Data(job)->clear_val_path(); }},
+    {"EVAL_EVERY_TOO_LARGE", "train.eval_every", "5001 (at most steps, 5000)",
+     [](GoodJob* job) { Train(job)->set_eval_every(5001); }},
+    {"EVAL_OFF", "train.eval_every", "0 (more than 0)",
+     [](GoodJob* job) { Train(job)->set_eval_every(0); }},
+    {"NODES_NOT_DIVISIBLE", "resources.nodes", "2 (must divide the 1 ranks)",
+     [](GoodJob* job) { job->spec.mutable_resources()->set_nodes(2); }},
+    {"GPU_UNAVAILABLE", "runtime.device", "libcudart.so.13: not found",
+     [](GoodJob* job) {
+       job->machine.cuda_worker = false;
+       job->machine.cuda_problem = "libcudart.so.13: not found";
+     }},
+    {"GPU_COUNT", "resources.gpus", "2 on one machine (it has 1)",
+     [](GoodJob* job) { job->spec.mutable_resources()->set_gpus(2); }},
+    {"NCCL_UNAVAILABLE", "resources.gpus", "2, but GPUs cannot work together: NCCL: not found",
+     [](GoodJob* job) {
+       job->machine.gpus.push_back(job->machine.gpus[0]);
+       job->machine.cuda_problem = "NCCL: not found";
+       job->spec.mutable_resources()->set_gpus(2);
+     }},
+    {"GPU_CAPABILITY", "runtime.device", "compute capability 7.5 (8.0 or more)",
+     [](GoodJob* job) { job->machine.gpus[0].compute_capability = 75; }},
+    {"GPU_DRIVER", "runtime.device", "535.1 (580 or newer)",
+     [](GoodJob* job) { job->machine.driver_version = "535.1"; }},
+    {"CPU_SLOTS", "resources.gpus", "4 CPU ranks on one machine (it has 2 slots)",
+     [](GoodJob* job) {
+       job->MoveToCpu();
+       job->spec.mutable_resources()->set_gpus(4);
+       Train(job)->set_batch_size(4);
+     }},
+    {"MEMORY_ESTIMATE_EXCEEDED", "train.batch_size", "master weights",
+     [](GoodJob* job) { job->machine.gpus[0].memory_bytes = int64_t{1} << 30; }},
+    {"DISK_TOO_SMALL", "train.out_dir", "for 1000000001 checkpoints",
+     [](GoodJob* job) { Train(job)->set_keep_checkpoints(1'000'000'000); }},
+    {"OUT_DIR_NOT_WRITABLE", "train.out_dir", "is not a folder",
+     [](GoodJob* job) { Train(job)->set_out_dir(job->PathOf("train.txt")); }},
+    {"OUT_DIR_TAKEN", "train.out_dir", "belongs to job jother",
+     [](GoodJob* job) {
+       job->Write("out/owner.json", R"({"job_id": "jother", "job_hash": "00"})");
+     }},
+    {"RESUME_NOT_FOUND", "restart.resume", "is not a checkpoint",
+     [](GoodJob* job) { job->spec.mutable_restart()->set_resume(job->PathOf("step-00000100")); }},
+    {"RESUME_MISMATCH", "restart.resume", "model.n_layers: 12 -> 13",
+     [](GoodJob* job) {
+       v1::CheckpointState state;
+       state.set_format_version(1);
+       state.set_step(100);
+       *state.mutable_spec() = job->spec;
+       job->Write("step-00000100/state.json", *SerializeCheckpointState(state));
+       job->spec.mutable_model()->set_n_layers(13);
+       job->spec.mutable_restart()->set_resume(job->PathOf("step-00000100"));
+     }},
+};
+
+class EveryRule : public testing::TestWithParam<RuleCase> {};
+
+TEST_P(EveryRule, FiresWhenBrokenAndOnlyThen) {
+  GoodJob job;
+  EXPECT_EQ(FindingOf(job.Check(), GetParam().rule), nullptr) << "on the good job";
+
+  GetParam().break_it(&job);
+  const v1::PreflightReport report = job.Check();
+  const v1::Finding* finding = FindingOf(report, GetParam().rule);
+  ASSERT_NE(finding, nullptr) << report.DebugString();
+  EXPECT_EQ(finding->field(), GetParam().field);
+  EXPECT_THAT(finding->problem(), HasSubstr(GetParam().problem));
+  EXPECT_FALSE(finding->fix().empty());
+  if (finding->severity() == v1::SEVERITY_ERROR) {
+    EXPECT_FALSE(report.accepted());
+  }
+}
+
+TEST_P(EveryRule, IsWaivedByItsIdWithAReasonExactlyWhenItMayBe) {
+  GoodJob job;
+  GetParam().break_it(&job);
+  (*job.spec.mutable_preflight()->mutable_waive())[GetParam().rule] = "known and meant";
+  const v1::PreflightReport report = job.Check();
+  const v1::Finding* finding = FindingOf(report, GetParam().rule);
+  ASSERT_NE(finding, nullptr);
+  bool waivable = false;
+  for (const RuleInfo& rule : PreflightRules()) {
+    if (rule.id == GetParam().rule) waivable = rule.waivable;
+  }
+  EXPECT_EQ(finding->waived(), waivable ? "known and meant" : "");
+  if (!waivable) {
+    EXPECT_NE(FindingOf(report, "WAIVER_INVALID"), nullptr);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Preflight, EveryRule, testing::ValuesIn(kCases),
+                         [](const auto& one) { return std::string(one.param.rule); });
+
+TEST(Preflight, HasACaseHereForEveryRule) {
+  std::set<std::string> rules;
+  for (const RuleInfo& rule : PreflightRules()) {
+    EXPECT_TRUE(rules.insert(rule.id).second) << "twice: " << rule.id;
+    EXPECT_FALSE(rule.summary.empty());
+  }
+  for (const RuleCase& one : kCases) rules.erase(one.rule);
+  EXPECT_THAT(rules, testing::ElementsAre("LONG_RUN")) << "LONG_RUN has its own test";
+}
+
+TEST(Preflight, AcceptsTheGoodJobWithNothingButItsLength) {
+  GoodJob job;
+  const v1::PreflightReport report = job.Check();
+  EXPECT_TRUE(report.accepted()) << report.DebugString();
+  EXPECT_EQ(report.policy(), v1::PREFLIGHT_POLICY_PRODUCTION);
+  ASSERT_EQ(report.findings_size(), 1) << report.DebugString();
+  EXPECT_EQ(report.findings(0).rule(), "LONG_RUN");
+  EXPECT_THAT(report.findings(0).problem(), testing::AllOf(HasSubstr("5,000 steps are about "),
+                                                           HasSubstr(" and 20.48 million tokens")));
+}
+
+TEST(Preflight, SaysNothingOfTheLengthOfAShortRun) {
+  GoodJob job;
+  Train(&job)->set_steps(100);
+  EXPECT_EQ(FindingOf(job.Check(), "LONG_RUN"), nullptr);
+}
+
+TEST(Preflight, AWaivedErrorKeepsItsSeverityAndDoesNotRefuse) {
+  GoodJob job;
+  job.spec.mutable_runtime()->set_gradient_checkpointing(false);
+  EXPECT_FALSE(job.Check().accepted());
+  (*job.spec.mutable_preflight()->mutable_waive())["GRADIENT_CHECKPOINTING_OFF"] = "141 GiB";
+  const v1::PreflightReport report = job.Check();
+  EXPECT_TRUE(report.accepted());
+  EXPECT_EQ(FindingOf(report, "GRADIENT_CHECKPOINTING_OFF")->severity(), v1::SEVERITY_ERROR);
+}
+
+TEST(Preflight, RefusesAWaiverWithoutAReason) {
+  GoodJob job;
+  job.spec.mutable_runtime()->set_gradient_checkpointing(false);
+  (*job.spec.mutable_preflight()->mutable_waive())["GRADIENT_CHECKPOINTING_OFF"] = "  ";
+  const v1::PreflightReport report = job.Check();
+  EXPECT_FALSE(report.accepted());
+  EXPECT_THAT(FindingOf(report, "WAIVER_INVALID")->problem(), HasSubstr("no reason"));
+}
+
+TEST(Preflight, SuggestsTheRuleThatAWaiverMeant) {
+  GoodJob job;
+  (*job.spec.mutable_preflight()->mutable_waive())["DISK_TO_SMALL"] = "why";
+  EXPECT_EQ(FindingOf(job.Check(), "WAIVER_INVALID")->fix(), "did you mean DISK_TOO_SMALL?");
+}
+
+TEST(Preflight, PolicyIsProductionForLongCudaJobsUnlessTheJobSays) {
+  GoodJob job;
+  EXPECT_EQ(job.Check().policy(), v1::PREFLIGHT_POLICY_PRODUCTION);
+  Train(&job)->set_steps(4999);
+  EXPECT_EQ(job.Check().policy(), v1::PREFLIGHT_POLICY_EXPERIMENT);
+  job.spec.mutable_preflight()->set_policy(v1::PREFLIGHT_POLICY_PRODUCTION);
+  EXPECT_EQ(job.Check().policy(), v1::PREFLIGHT_POLICY_PRODUCTION);
+  Train(&job)->set_steps(5000);
+  job.spec.mutable_preflight()->set_policy(v1::PREFLIGHT_POLICY_EXPERIMENT);
+  EXPECT_EQ(job.Check().policy(), v1::PREFLIGHT_POLICY_EXPERIMENT);
+}
+
+TEST(Preflight, JudgesAnOpenDeviceAsCudaUnlessTheMachineHasNoGpu) {
+  GoodJob job;
+  job.spec.mutable_runtime()->set_device(v1::DEVICE_AUTO);
+  job.spec.mutable_runtime()->set_precision(v1::PRECISION_FP32);
+  EXPECT_NE(FindingOf(job.Check(), "PRECISION_NOT_BF16"), nullptr);
+  job.context.machine = nullptr;
+  EXPECT_NE(FindingOf(job.Check(), "PRECISION_NOT_BF16"), nullptr);
+  job.machine.gpus.clear();
+  job.context.machine = &job.machine;
+  EXPECT_EQ(FindingOf(job.Check(), "PRECISION_NOT_BF16"), nullptr);
+  EXPECT_EQ(job.Check().policy(), v1::PREFLIGHT_POLICY_EXPERIMENT);
+}
+
+TEST(Preflight, OrdersErrorsThenWarningsThenNotes) {
+  GoodJob job;
+  Train(&job)->set_eval_every(0);                                 // warning
+  job.spec.mutable_runtime()->set_gradient_checkpointing(false);  // error
+  const v1::PreflightReport report = job.Check();
+  for (int i = 1; i < report.findings_size(); ++i) {
+    EXPECT_GE(report.findings(i - 1).severity(), report.findings(i).severity());
+  }
+  EXPECT_EQ(report.findings(0).rule(), "GRADIENT_CHECKPOINTING_OFF");
+}
+
+TEST(Preflight, NamesUpToThreeSettingsThatWouldFitTheMemory) {
+  GoodJob job;
+  job.spec.mutable_runtime()->set_gradient_checkpointing(false);
+  Train(&job)->set_batch_size(16);
+  job.machine.gpus[0].memory_bytes = int64_t{12} << 30;
+  const v1::PreflightReport report = job.Check();
+  const v1::Finding* finding = FindingOf(report, "MEMORY_ESTIMATE_EXCEEDED");
+  ASSERT_NE(finding, nullptr) << FormatReport(report, "");
+  EXPECT_THAT(finding->fix(), HasSubstr("gradient_checkpointing: true"));
+  EXPECT_THAT(finding->fix(), HasSubstr("batch_size: 8 with accumulate_grad_batches: 2"));
+  EXPECT_THAT(finding->fix(), HasSubstr("seq_len: 1024"));
+  EXPECT_THAT(finding->problem(), HasSubstr("activations"));
+}
+
+TEST(Preflight, CountsAllMemoryForAJobThatMayWaitAndFreeMemoryForOneThatStarts) {
+  GoodJob job;
+  job.machine.gpus[0].free_bytes = int64_t{1} << 30;  // taken by another job
+  EXPECT_EQ(FindingOf(job.Check(), "MEMORY_ESTIMATE_EXCEEDED"), nullptr);
+  job.context.job_id = "jmine";
+  EXPECT_NE(FindingOf(job.Check(), "MEMORY_ESTIMATE_EXCEEDED"), nullptr);
+}
+
+TEST(Preflight, RefusesWideHeadsWhereSharedMemoryIsSmall) {
+  for (const int32_t capability : {80, 86, 89, 90, 100, 120}) {
+    GoodJob job;
+    job.machine.gpus[0] = {"NVIDIA L40S", int64_t{141} << 30, int64_t{139} << 30, capability};
+    EXPECT_EQ(FindingOf(job.Check(), "GPU_CAPABILITY"), nullptr) << capability << ", heads of 64";
+    job.spec.mutable_model()->set_d_v(128);
+    const v1::PreflightReport report = job.Check();
+    const v1::Finding* finding = FindingOf(report, "GPU_CAPABILITY");
+    ASSERT_EQ(finding != nullptr, capability % 10 != 0 || capability == 120) << capability;
+    if (finding == nullptr) continue;
+    EXPECT_EQ(finding->field(), "model.d_v");
+    EXPECT_THAT(finding->problem(), HasSubstr("128 (at most 64 on NVIDIA L40S: it has 99 KiB"));
+  }
+}
+
+TEST(Preflight, TakesTheOutDirOfItsOwnJob) {
+  GoodJob job;
+  job.Write("out/owner.json", R"({"job_id": "jmine", "job_hash": "00"})");
+  EXPECT_FALSE(job.Check().accepted());
+  job.context.job_id = "jmine";
+  EXPECT_TRUE(job.Check().accepted());
+  job.Write("out/owner.json", "not json");
+  EXPECT_FALSE(job.Check().accepted());
+}
+
+TEST(Preflight, FindsTheSameFileUnderAnotherName) {
+  GoodJob job;
+  std::filesystem::create_symlink(job.PathOf("train.txt"), job.PathOf("other.txt"));
+  Data(&job)->set_val_path(0, job.PathOf("other.txt"));
+  EXPECT_NE(FindingOf(job.Check(), "VAL_NOT_DISJOINT"), nullptr);
+}
+
+TEST(Preflight, LooksAtNoFilesUnlessToldTo) {
+  GoodJob job;
+  job.context.check_files = false;
+  Data(&job)->set_path(0, "/nowhere/train.txt");
+  Data(&job)->set_val_path(0, "/nowhere/val.txt");
+  Train(&job)->set_out_dir("/nowhere/out");
+  EXPECT_TRUE(job.Check().accepted());
+}
+
+TEST(Preflight, RefusesTextThatEndsBeforeTheRunWhenToldToStop) {
+  GoodJob job;
+  Data(&job)->set_on_exhausted(v1::ON_EXHAUSTED_STOP);
+  EXPECT_THAT(FindingOf(job.Check(), "DATA_TOO_SMALL")->problem(), HasSubstr("on_exhausted"));
+}
+
+TEST(Preflight, SurvivesNumbersThatNoRuleExpects) {
+  std::mt19937 random(1);
+  const int64_t extremes[] = {0, -1, 1, 7, 1 << 30, INT32_MAX, INT32_MIN};
+  const auto pick = [&] { return static_cast<int32_t>(extremes[random() % std::size(extremes)]); };
+  for (int round = 0; round < 2000; ++round) {
+    v1::JobSpec spec;
+    for (const char* section : {"model", "nsa", "train", "resources", "data", "restart", "guard"}) {
+      auto* message = spec.GetReflection()->MutableMessage(
+          &spec, spec.GetDescriptor()->FindFieldByName(section));
+      for (int i = 0; i < message->GetDescriptor()->field_count(); ++i) {
+        const auto* field = message->GetDescriptor()->field(i);
+        if (field->is_repeated() || random() % 2 == 0) continue;
+        if (field->cpp_type() == field->CPPTYPE_INT32) {
+          message->GetReflection()->SetInt32(message, field, pick());
+        } else if (field->cpp_type() == field->CPPTYPE_INT64) {
+          message->GetReflection()->SetInt64(message, field, pick());
+        }
+      }
+    }
+    MachineView machine;
+    machine.gpus.push_back({"GPU", 1, 1, 80});
+    machine.cuda_worker = round % 2 == 0;
+    PreflightContext context;
+    context.machine = &machine;
+    FormatReport(Preflight(spec, context), "x.yaml");
+  }
+}
+
+// The other half, that kernels accept what NsaShape accepts, is in tests/kernels.
+TEST(Preflight, AcceptsAShapeExactlyWhenNsaShapeDoes) {
+  std::mt19937 random(7);
+  const auto one_of = [&](std::initializer_list<int> values) {
+    return *(values.begin() + random() % values.size());
+  };
+  int accepted = 0;
+  constexpr int kRounds = 5000;
+  for (int round = 0; round < kRounds; ++round) {
+    v1::JobSpec spec;
+    spec.set_name("shape");
+    spec.mutable_train()->set_out_dir("/out");
+    spec.mutable_train()->set_steps(10);
+    const bool cuda = round % 2 == 1;
+    spec.mutable_runtime()->set_device(cuda ? v1::DEVICE_CUDA : v1::DEVICE_CPU);
+    spec.mutable_train()->set_batch_size(one_of({1, 2, 3, 64, 100000}));
+    spec.mutable_train()->set_seq_len(one_of({1, 17, 128, 2048, 65536, 1 << 20, (1 << 20) + 1, 0}));
+    v1::ModelSpec* model = spec.mutable_model();
+    model->set_n_kv_groups(one_of({1, 2, 3, 4}));
+    model->set_n_heads(one_of({1, 2, 4, 6, 8, 12, 64, 68}));
+    model->set_d_k(one_of({16, 32, 64, 128, 64, 15, 256}));
+    model->set_d_v(one_of({16, 32, 64, 128, 64, 0}));
+    v1::NsaSpec* nsa = spec.mutable_nsa();
+    nsa->set_d(one_of({1, 2, 4, 8, 16, 16, 3, 0}));
+    nsa->set_l(one_of({1, 8, 16, 32, 32, 128, 144, 30}));
+    nsa->set_l_sel(one_of({1, 16, 32, 64, 64, 256, 272}));
+    nsa->set_n_sel(one_of({2, 3, 8, 16, 64, 65}));
+    nsa->set_w(one_of({0, 1, 64, 512, 1 << 20}));
+    model->set_dim(one_of({256, 768, 760, 100, 257}));
+    const NsaShape shape = ShapeOf(spec);
+    const bool valid =
+        cuda ? shape.ValidateOnCuda().ok() && model->dim() % 8 == 0 : shape.Validate().ok();
+    const v1::PreflightReport report = Preflight(spec, {});
+    EXPECT_EQ(report.accepted(), valid) << shape.ToString() << " dim " << model->dim() << "\n"
+                                        << FormatReport(report, "") << shape.ValidateOnCuda();
+    accepted += valid ? 1 : 0;
+  }
+  EXPECT_GT(accepted, kRounds / 50);  // both sides are reached
+  EXPECT_LT(accepted, kRounds / 2);
+}
+
+}  // namespace
+}  // namespace nsa

@@ -1,0 +1,120 @@
+#include "server/act/launch_check.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "server/decide/scheduler.h"
+#include "tests/server/tiny_job.h"
+#include "tests/testing/fakes/fake_clock.h"
+#include "tests/testing/temp_dir.h"
+
+namespace nsa::server {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int64_t kGiB = int64_t{1} << 30;
+
+void AddGpu(const std::string& uuid, int64_t free_bytes, v1::NodeInfo* info) {
+  v1::GpuInfo* gpu = info->add_gpus();
+  gpu->set_uuid(uuid);
+  gpu->set_name("NVIDIA A100-SXM4-80GB");
+  gpu->set_memory_bytes(80 * kGiB);
+  gpu->set_free_bytes(free_bytes);
+  gpu->set_compute_capability(80);
+}
+
+v1::NodeInfo Machine() {
+  v1::NodeInfo info;
+  info.set_name("vm");
+  info.set_cpu_slots(2);
+  info.set_cores(8);
+  info.set_memory_bytes(64 * kGiB);
+  info.set_free_memory_bytes(60 * kGiB);
+  info.set_cuda_worker(true);
+  info.set_driver_version("580.1");
+  return info;
+}
+
+v1::StoredJob PlacedOn(const std::string& uuid, const TempDir& dir) {
+  v1::StoredJob job;
+  job.mutable_job()->set_id("j1");
+  job.mutable_job()->set_state(v1::Job::STATE_PREFLIGHT);
+  *job.mutable_job()->mutable_spec() = TinyJob("demo", dir / "out");
+  v1::RuntimeSpec* runtime = job.mutable_job()->mutable_spec()->mutable_runtime();
+  runtime->set_device(v1::DEVICE_CUDA);
+  runtime->set_precision(v1::PRECISION_BF16);
+  v1::RankPlacement* place = job.add_placements();
+  place->set_node("vm");
+  place->set_cuda_device(uuid);
+  return job;
+}
+
+TEST(FreeSlots, TheEmptiestGpuComesFirst) {
+  const TempDir dir;
+  v1::NodeInfo info = Machine();
+  AddGpu("GPU-notebook", 9 * kGiB, &info);
+  AddGpu("GPU-a", 79 * kGiB + 1, &info);
+  AddGpu("GPU-job", 79 * kGiB, &info);
+  AddGpu("GPU-b", 79 * kGiB + 2, &info);
+  const auto job = std::make_shared<const v1::StoredJob>(PlacedOn("GPU-job", dir));
+  const NodeSlots slots = FreeSlots(info, {job});
+  EXPECT_THAT(slots.gpus_free, ElementsAre("GPU-a", "GPU-b", "GPU-notebook"));
+  EXPECT_EQ(slots.gpus_total, 4);
+}
+
+TEST(CheckLaunch, LooksAtTheMemoryOfTheGpusThatTheJobWasPlacedOn) {
+  const TempDir dir;
+  const FakeClock clock;
+  Fleet fleet(clock, {});
+  v1::HeartbeatRequest heartbeat;
+  heartbeat.set_incarnation("first");
+  *heartbeat.mutable_node() = Machine();
+  AddGpu("GPU-notebook", kGiB / 64, heartbeat.mutable_node());
+  AddGpu("GPU-a", 79 * kGiB, heartbeat.mutable_node());
+  ASSERT_TRUE(fleet.Observe(heartbeat).ok());
+  const PathGuard paths({"/"});
+  const LaunchCheck empty = CheckLaunch(PlacedOn("GPU-a", dir), fleet, paths);
+  EXPECT_TRUE(empty.accepted) << empty.problem;
+  EXPECT_EQ(empty.nodes, "vm");
+  const LaunchCheck full = CheckLaunch(PlacedOn("GPU-notebook", dir), fleet, paths);
+  EXPECT_FALSE(full.accepted);
+  EXPECT_THAT(full.problem, HasSubstr("vm: MEMORY_ESTIMATE_EXCEEDED: train.batch_size: "));
+  EXPECT_TRUE(full.passing) << "somebody else uses it now";
+
+  heartbeat.mutable_node()->mutable_gpus(0)->set_memory_bytes(kGiB / 64);
+  ASSERT_TRUE(fleet.Observe(heartbeat).ok());
+  EXPECT_FALSE(CheckLaunch(PlacedOn("GPU-notebook", dir), fleet, paths).passing) << "too small";
+}
+
+TEST(CheckLaunch, WhatPassesIsToldFromWhatStays) {
+  const TempDir dir;
+  const FakeClock clock;
+  Fleet fleet(clock, {});
+  v1::HeartbeatRequest heartbeat;
+  heartbeat.set_incarnation("first");
+  *heartbeat.mutable_node() = Machine();
+  AddGpu("GPU-a", 79 * kGiB, heartbeat.mutable_node());
+  ASSERT_TRUE(fleet.Observe(heartbeat).ok());
+  const PathGuard paths({"/"});
+  const v1::StoredJob job = PlacedOn("GPU-a", dir);
+  EXPECT_FALSE(CheckLaunch(job, fleet, paths).passing) << "nothing refuses";
+  std::ofstream(dir / "out") << "in the way";
+  EXPECT_TRUE(CheckLaunch(job, fleet, paths).passing);
+  heartbeat.mutable_node()->set_driver_version("535.1");
+  ASSERT_TRUE(fleet.Observe(heartbeat).ok());
+  const LaunchCheck both = CheckLaunch(job, fleet, paths);
+  EXPECT_FALSE(both.passing);
+  EXPECT_THAT(both.problem, HasSubstr("GPU_DRIVER")) << "what stays is told";
+  std::filesystem::remove(dir / "out");
+  std::filesystem::create_directory(dir / "elsewhere");
+  std::filesystem::create_directory_symlink(dir / "elsewhere", dir / "out");
+  EXPECT_FALSE(CheckLaunch(job, fleet, paths).passing) << "a link is nothing to wait for";
+}
+
+}  // namespace
+}  // namespace nsa::server

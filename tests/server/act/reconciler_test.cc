@@ -1,0 +1,409 @@
+// The life of jobs, from submit to their ends, with fake agents and a fake clock.
+#include "server/act/reconciler.h"
+
+#include <csignal>
+#include <filesystem>
+
+#include "tests/server/act/harness.h"
+
+namespace nsa::server {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using v1::Job;
+
+using ReconcilerTest = Harness;
+
+TEST_F(ReconcilerTest, AJobGoesFromSubmitToItsLastStep) {
+  FakeAgent agent = MakeAgent("a", 2);
+  const std::string id = Submit(Spec("demo", 2));
+  EXPECT_EQ(Get(id).state(), Job::STATE_QUEUED);
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  EXPECT_EQ(agent.workers().size(), 2u);
+  const Job running = Get(id);
+  EXPECT_EQ(running.generation(), 1);
+  ASSERT_EQ(running.ranks_size(), 2);
+  EXPECT_EQ(running.ranks(1).state(), "RUNNING");
+  EXPECT_EQ(running.ranks(1).node(), "a");
+
+  agent.Train(12);
+  Round({&agent});
+  EXPECT_EQ(Get(id).progress().step(), 12);
+  EXPECT_EQ(Get(id).progress().total_steps(), 20);
+  EXPECT_NEAR(Get(id).progress().eta_seconds(), 8 * 256 / 1000.0, 1e-6);
+
+  agent.Train(100);
+  RunUntil(id, Job::STATE_SUCCEEDED, {&agent});
+  EXPECT_EQ(History(id), "SUBMITTED PLACED LAUNCHED ALL_RANKS_UP COMPLETED");
+  EXPECT_EQ(StoredSteps(id, 0), UpTo(20));
+  EXPECT_EQ(StoredSteps(id, 1), UpTo(20));
+  Round({&agent});
+  EXPECT_THAT(agent.workers(), IsEmpty()) << "run folders are removed";
+}
+
+TEST_F(ReconcilerTest, AQueuedJobSaysWhyItWaitsAndWhere) {
+  const std::string first = Submit(Spec("first"));
+  Look();
+  EXPECT_EQ(Get(first).reason(), "NO_NODES");
+  FakeAgent agent = MakeAgent("a", 1);
+  RunUntil(first, Job::STATE_RUNNING, {&agent});
+  const std::string second = Submit(Spec("second"));
+  const std::string third = Submit(Spec("third"));
+  Look();
+  EXPECT_EQ(Get(second).reason(), "WAITING_FOR_SLOTS");
+  EXPECT_EQ(Get(second).queue_position(), 1);
+  EXPECT_EQ(Get(third).reason(), "BEHIND_ANOTHER_JOB");
+  EXPECT_EQ(Get(third).queue_position(), 2);
+}
+
+TEST_F(ReconcilerTest, ACrashRestartsTheWholeGangFromItsCheckpoint) {
+  FakeAgent agent = MakeAgent("a", 2);
+  const std::string id = Submit(Spec("demo", 2));
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  agent.Train(7);
+  agent.Checkpoint();
+  agent.Train(2);
+  agent.Finish(0, v1::OUTCOME_FAILED, "PEER_LOST");
+  agent.Crash(1, SIGSEGV);
+  RunUntil(id, Job::STATE_RESTARTING, {&agent});
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  const Job job = Get(id);
+  EXPECT_EQ(job.generation(), 2);
+  EXPECT_EQ(job.restarts(), 1);
+  agent.Train(100);
+  RunUntil(id, Job::STATE_SUCCEEDED, {&agent});
+  EXPECT_THAT(History(id), HasSubstr("RESTART_SCHEDULED RESTARTED ALL_RANKS_UP COMPLETED"));
+  std::vector<int64_t> expected = UpTo(9);
+  for (const int64_t step : UpTo(20, 8)) expected.push_back(step);
+  EXPECT_EQ(StoredSteps(id, 0), expected);
+  const auto events = store().Events(id, 0, 100);
+  for (const v1::JobEvent& event : *events) {
+    if (event.reason() != "RESTART_SCHEDULED") continue;
+    EXPECT_EQ(event.rank(), 1) << "rank 0 only lost its peer";
+    EXPECT_THAT(event.text(), HasSubstr("RANK_CRASHED"));
+  }
+}
+
+TEST_F(ReconcilerTest, TheSurvivorsOfACrashAreKilledBeforeTheNextStart) {
+  FakeAgent a = MakeAgent("a", 1);
+  FakeAgent b = MakeAgent("b", 1);
+  v1::JobSpec spec = Spec("wide", 2);
+  spec.mutable_resources()->set_nodes(2);
+  const std::string id = Submit(spec);
+  RunUntil(id, Job::STATE_RUNNING, {&a, &b});
+  FakeAgent& with_rank_1 = a.Find(1) != nullptr ? a : b;
+  FakeAgent& with_rank_0 = a.Find(1) != nullptr ? b : a;
+  with_rank_1.Crash(1, SIGABRT);
+  Round({&with_rank_1});
+  EXPECT_EQ(Get(id).state(), Job::STATE_RESTARTING);
+  for (int i = 0; i < 10; ++i) Round({&with_rank_1});
+  EXPECT_EQ(Get(id).generation(), 1) << "rank 0 has not been heard to have ended";
+  Round({&with_rank_0});
+  EXPECT_FALSE(with_rank_0.Find(0)->running());
+  RunUntil(id, Job::STATE_RUNNING, {&a, &b});
+  EXPECT_EQ(Get(id).generation(), 2);
+}
+
+TEST_F(ReconcilerTest, GivesUpAfterThreeStartsWithoutANewCheckpoint) {
+  FakeAgent agent = MakeAgent("a", 1);
+  const std::string id = Submit(Spec("loop"));
+  for (int generation = 1; generation <= 3; ++generation) {
+    RunUntil(id, Job::STATE_RUNNING, {&agent});
+    EXPECT_EQ(Get(id).generation(), generation);
+    agent.Train(4);
+    agent.Crash(0, SIGSEGV);
+    RunUntil(id, generation < 3 ? Job::STATE_RESTARTING : Job::STATE_FAILED, {&agent});
+  }
+  EXPECT_EQ(Get(id).reason(), "NO_PROGRESS");
+  EXPECT_EQ(Get(id).restarts(), 2);
+}
+
+TEST_F(ReconcilerTest, SpendsTheRestartBudgetOnlyOnce) {
+  FakeAgent agent = MakeAgent("a", 1);
+  v1::JobSpec spec = Spec("budget");
+  spec.mutable_restart()->set_max_restarts(2);
+  const std::string id = Submit(spec);
+  for (int generation = 1; generation <= 3; ++generation) {
+    RunUntil(id, Job::STATE_RUNNING, {&agent});
+    agent.Train(1);
+    agent.Checkpoint();
+    agent.Crash(0, SIGSEGV);
+    RunUntil(id, generation < 3 ? Job::STATE_RESTARTING : Job::STATE_FAILED, {&agent});
+  }
+  EXPECT_EQ(Get(id).reason(), "RESTART_BUDGET_EXHAUSTED");
+}
+
+TEST_F(ReconcilerTest, DoesNotRestartWhatFailedForGood) {
+  FakeAgent agent = MakeAgent("a", 1);
+  const std::string id = Submit(Spec("bad"));
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  agent.Finish(0, v1::OUTCOME_FAILED_FINAL, "NO_VALID_CHECKPOINT");
+  RunUntil(id, Job::STATE_FAILED, {&agent});
+  EXPECT_EQ(Get(id).reason(), "NO_VALID_CHECKPOINT");
+  EXPECT_EQ(Get(id).restarts(), 0);
+}
+
+TEST_F(ReconcilerTest, ARestartOfTheCoordinatorKillsNothingAndLosesNothing) {
+  FakeAgent agent = MakeAgent("a", 2);
+  const std::string id = Submit(Spec("demo", 2));
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  const int64_t pid = agent.Find(0)->seen.pid();
+  for (int i = 0; i < 5; ++i) {
+    agent.Train(2);
+    if (i % 2 == 0) {
+      ASSERT_OK(agent.Report());
+    }
+    clock().Advance(absl::Seconds(20));
+    Restart();
+    Look();
+    EXPECT_EQ(Get(id).state(), Job::STATE_RUNNING) << "nothing is known, so nothing has failed";
+    EXPECT_EQ(Get(id).ranks(0).state(), "UNKNOWN");
+    Round({&agent});
+    EXPECT_EQ(agent.Find(0)->seen.pid(), pid);
+    EXPECT_EQ(Get(id).ranks(0).state(), "RUNNING");
+  }
+  agent.Train(100);
+  Restart();
+  RunUntil(id, Job::STATE_SUCCEEDED, {&agent});
+  EXPECT_EQ(Get(id).restarts(), 0);
+  EXPECT_EQ(Get(id).generation(), 1);
+  EXPECT_EQ(StoredSteps(id, 0), UpTo(20));
+  EXPECT_EQ(StoredSteps(id, 1), UpTo(20));
+}
+
+TEST_F(ReconcilerTest, ARestartOfTheCoordinatorInEveryStateGoesOnWhereItWas) {
+  FakeAgent agent = MakeAgent("a", 1);
+  v1::JobSpec spec = Spec("demo");
+  // Each life lasts half a second, and a delay begins again with it.
+  spec.mutable_restart()->set_backoff_seconds(0.3);
+  const std::string id = Submit(spec);
+  for (int i = 0; i < 100 && !IsTerminal(Get(id).state()); ++i) {
+    Restart();
+    Round({&agent});
+    if (Get(id).state() == Job::STATE_RUNNING) {
+      agent.Train(3);
+      agent.Checkpoint();
+      if (i % 7 == 0) agent.Crash(0, SIGKILL);
+    }
+    clock().Advance(absl::Seconds(1));
+  }
+  EXPECT_EQ(Get(id).state(), Job::STATE_SUCCEEDED) << Get(id).reason();
+}
+
+TEST_F(ReconcilerTest, ASilentNodeIsUnknownForFiveMinutesAndThenItsJobsMoveOn) {
+  FakeAgent a = MakeAgent("a", 1);
+  FakeAgent b = MakeAgent("b", 1);
+  const std::string id = Submit(Spec("demo"));
+  RunUntil(id, Job::STATE_RUNNING, {&a});
+  Pass(absl::Seconds(60));
+  Round({&b});
+  EXPECT_EQ(Get(id).state(), Job::STATE_RUNNING);
+  EXPECT_EQ(Get(id).ranks(0).state(), "UNKNOWN");
+  Round({&a, &b});
+  EXPECT_EQ(Get(id).restarts(), 0) << "it came back in time";
+  Pass(absl::Seconds(301));
+  for (int i = 0; i < 10; ++i) Round({&b});
+  EXPECT_EQ(Get(id).state(), Job::STATE_RUNNING);
+  EXPECT_EQ(Get(id).ranks(0).node(), "b");
+  EXPECT_EQ(Get(id).generation(), 2);
+  EXPECT_TRUE(a.Find(0)->running()) << "nobody could tell it";
+  Round({&a, &b});
+  EXPECT_FALSE(a.Find(0)->running()) << "a rank of an old generation is ended when it comes back";
+  EXPECT_EQ(Get(id).state(), Job::STATE_RUNNING);
+}
+
+TEST_F(ReconcilerTest, ACoordinatorThatStoodStillBlamesNobodyForIt) {
+  FakeAgent a = MakeAgent("a", 1);
+  FakeAgent b = MakeAgent("b", 1);
+  const std::string id = Submit(Spec("demo"));
+  const std::string stopping = Submit(Spec("stopping"));
+  RunUntil(stopping, Job::STATE_RUNNING, {&a, &b});
+  FakeAgent& agent = Get(stopping).ranks(0).node() == "a" ? a : b;
+  FakeAgent& lost = Get(stopping).ranks(0).node() == "a" ? b : a;
+  for (FakeAgent* each : {&a, &b}) each->obeys_graceful_stops = false;
+  ASSERT_OK(Stop(stopping, v1::STOP_MODE_GRACEFUL));
+  Round({&a, &b});
+
+  clock().Advance(absl::Hours(1));  // SIGSTOP, a frozen machine, a disk that hung
+  Look();                           // before anybody is heard
+  EXPECT_EQ(Get(id).state(), Job::STATE_RUNNING);
+  EXPECT_EQ(Get(id).ranks(0).state(), "UNKNOWN");
+  Round({&agent});
+  EXPECT_EQ(Get(stopping).state(), Job::STATE_STOPPING);
+  EXPECT_TRUE(agent.Find(0)->running()) << "its grace is not over";
+  for (int i = 0; i < 590; ++i) Round({&agent});
+  EXPECT_EQ(Get(id).state(), Job::STATE_RUNNING) << Get(id).message();
+  EXPECT_EQ(Get(id).restarts(), 0);
+  // Who stays away from then on is lost as ever.
+  for (int i = 0; i < 20 && Get(id).restarts() == 0; ++i) Round({&agent});
+  EXPECT_EQ(Get(id).restarts(), 1);
+  EXPECT_TRUE(lost.Find(0)->running());
+}
+
+TEST_F(ReconcilerTest, AGpuIsLookedAtAsItIsAfterThePlacement) {
+  FakeAgent agent = MakeAgent("a", 1);
+  agent.node().set_cuda_worker(true);
+  agent.node().set_driver_version("580.1");
+  v1::GpuInfo* gpu = agent.node().add_gpus();
+  gpu->set_uuid("GPU-0");
+  gpu->set_name("NVIDIA A100-SXM4-80GB");
+  gpu->set_memory_bytes(int64_t{80} << 30);
+  gpu->set_compute_capability(80);
+  // Measured while the job before held nearly all of it.
+  gpu->set_free_bytes(int64_t{1} << 24);
+  agent.node().set_gpus_age_seconds(4);
+  v1::JobSpec spec = Spec("next");
+  spec.mutable_runtime()->set_device(v1::DEVICE_CUDA);
+  spec.mutable_runtime()->set_precision(v1::PRECISION_BF16);
+  Round({&agent});
+  const std::string id = Submit(spec);
+  for (int i = 0; i < 8; ++i) {
+    Round({&agent});
+    ASSERT_NE(StateName(Get(id).state()), "FAILED") << Get(id).message();
+  }
+  EXPECT_EQ(Get(id).state(), Job::STATE_PREFLIGHT);
+  EXPECT_EQ(Get(id).generation(), 0);
+  gpu->set_free_bytes(int64_t{79} << 30);
+  agent.node().set_gpus_age_seconds(0.1);
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+
+  // After a crash too.
+  agent.node().set_gpus_age_seconds(15);
+  agent.Train(3);
+  agent.Checkpoint();
+  agent.Crash(0, SIGKILL);
+  for (int i = 0; i < 20; ++i) Round({&agent});
+  EXPECT_EQ(Get(id).state(), Job::STATE_RESTARTING);
+  // A driver that measures nothing any more holds nobody for ever.
+  agent.node().set_gpus_age_seconds(10'000);
+  for (int i = 0; i < 80 && Get(id).generation() == 1; ++i) Round({&agent});
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  EXPECT_EQ(Get(id).generation(), 2);
+}
+
+TEST_F(ReconcilerTest, AJumpOfTheWallClockChangesNothing) {
+  FakeAgent agent = MakeAgent("a", 1);
+  const std::string id = Submit(Spec("demo"));
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  for (const absl::Duration jump : {absl::Hours(1), -absl::Hours(2)}) {
+    clock().JumpWall(jump);
+    Round({&agent});
+    EXPECT_EQ(Get(id).state(), Job::STATE_RUNNING);
+    EXPECT_EQ(Get(id).ranks(0).state(), "RUNNING");
+  }
+}
+
+TEST_F(ReconcilerTest, ARankThatCannotWriteItsTelemetrySaysWhyWhileItRuns) {
+  FakeAgent agent = MakeAgent("a", 2);
+  const std::string id = Submit(Spec("demo", 2));
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  agent.Find(1)->seen.set_telemetry_error("journal: no room");
+  Round({&agent});
+  EXPECT_EQ(Get(id).ranks(0).telemetry_error(), "");
+  EXPECT_EQ(Get(id).ranks(1).telemetry_error(), "journal: no room");
+  agent.Find(1)->seen.clear_telemetry_error();
+  Round({&agent});
+  EXPECT_EQ(Get(id).ranks(1).telemetry_error(), "");
+}
+
+TEST_F(ReconcilerTest, ARankThatStandsStillSaysWhy) {
+  FakeAgent agent = MakeAgent("a", 2);
+  const std::string id = Submit(Spec("demo", 2));
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  agent.Find(1)->seen.set_process_state("T");
+  Round({&agent});
+  EXPECT_EQ(Get(id).ranks(0).state(), "RUNNING");
+  EXPECT_EQ(Get(id).ranks(0).note(), "");
+  EXPECT_EQ(Get(id).ranks(1).state(), "SUSPENDED");
+  EXPECT_EQ(Get(id).ranks(1).note(), "process stopped (T)");
+  agent.Find(1)->seen.set_seconds_since_progress(34);
+  Round({&agent});
+  EXPECT_EQ(Get(id).ranks(1).note(), "process stopped (T), no progress for 30 s");
+  agent.Find(1)->seen.set_process_state("S");
+  Round({&agent});
+  EXPECT_EQ(Get(id).ranks(1).state(), "RUNNING");
+  EXPECT_EQ(Get(id).ranks(1).note(), "no progress for 30 s");
+  clock().Advance(absl::Seconds(20));
+  EXPECT_EQ(Get(id).ranks(1).state(), "UNKNOWN");
+  EXPECT_EQ(Get(id).ranks(1).note(), "machine not heard of for 20 s");
+}
+
+TEST_F(ReconcilerTest, MessagesSpeakOfOneRankAndOfStopsInWords) {
+  FakeAgent agent = MakeAgent("a", 1);
+  agent.obeys_graceful_stops = false;
+  const std::string id = Submit(Spec("demo"));
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  EXPECT_EQ(Get(id).message(), "1 rank up");
+  EXPECT_THAT(control().Resume(id).status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("is RUNNING (FAILED or")));
+  ASSERT_OK(Stop(id, v1::STOP_MODE_GRACEFUL));
+  EXPECT_THAT(Stop(id, v1::STOP_MODE_AT_STEP, 19),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("a stop at a step (a stop after the step in progress is in")));
+}
+
+TEST_F(ReconcilerTest, AHangIsDumpedThenRestarted) {
+  FakeAgent agent = MakeAgent("a", 2);
+  const std::string id = Submit(Spec("demo", 2));
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  agent.Train(9);
+  Round({&agent});
+  for (const int rank : {0, 1}) agent.Find(rank)->seen.set_seconds_since_progress(61);
+  agent.Find(1)->seen.set_process_state("T");
+  agent.Find(1)->seen.set_seconds_since_progress(62);
+  Round({&agent});
+  Round({&agent});
+  EXPECT_EQ(Get(id).state(), Job::STATE_RUNNING) << "stacks first";
+  EXPECT_EQ(agent.dumps, 2);
+  EXPECT_THAT(History(id), HasSubstr("HANG_SUSPECTED"));
+  clock().Advance(kDumpGrace);
+  RunUntil(id, Job::STATE_RESTARTING, {&agent});
+  EXPECT_EQ(Get(id).reason(), "HANG");
+  EXPECT_THAT(Get(id).message(), HasSubstr("rank 1 on a"));
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "state" / "dumps" /
+                                      absl::StrCat(id, ".gen-000001.hang.txt")));
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  EXPECT_EQ(Get(id).restarts(), 1);
+}
+
+TEST_F(ReconcilerTest, ARankThatGetsOnAgainWasNoHang) {
+  FakeAgent agent = MakeAgent("a", 1);
+  const std::string id = Submit(Spec("demo"));
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  agent.Train(9);
+  agent.Find(0)->seen.set_seconds_since_progress(61);
+  Round({&agent});
+  EXPECT_THAT(History(id), HasSubstr("HANG_SUSPECTED"));
+  agent.Find(0)->seen.set_seconds_since_progress(0);
+  Round({&agent});
+  clock().Advance(kDumpGrace);
+  Round({&agent});
+  EXPECT_EQ(Get(id).state(), Job::STATE_RUNNING);
+  EXPECT_THAT(History(id), HasSubstr("HANG_OVER"));
+}
+
+TEST_F(ReconcilerTest, AnAgentThatWasRestartedKeepsItsWorkers) {
+  FakeAgent agent = MakeAgent("a", 1);
+  const std::string id = Submit(Spec("demo"));
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  const int64_t pid = agent.Find(0)->seen.pid();
+  clock().Advance(absl::Seconds(30));
+  agent.Restart();
+  Round({&agent});
+  EXPECT_EQ(agent.Find(0)->seen.pid(), pid);
+  EXPECT_EQ(Get(id).restarts(), 0);
+}
+
+TEST_F(ReconcilerTest, TwoMachinesWithOneNameAreToldSo) {
+  FakeAgent agent = MakeAgent("a", 1);
+  ASSERT_OK(agent.Beat());
+  FakeAgent twin = MakeAgent("a", 1);
+  twin.Restart();
+  ASSERT_OK(twin.Beat());
+  EXPECT_THAT(agent.Beat(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                     HasSubstr("also used by another agent")));
+}
+
+}  // namespace
+}  // namespace nsa::server

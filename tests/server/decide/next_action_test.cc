@@ -1,0 +1,327 @@
+// What the reconciler does next, as a table: a situation in, an action out.
+#include "server/decide/next_action.h"
+
+#include <csignal>
+#include <functional>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace nsa::server {
+namespace {
+
+using ::testing::HasSubstr;
+using v1::Job;
+
+// A job with two ranks on machine "a", and what a test changes about it.
+struct Situation {
+  v1::StoredJob job;
+  std::vector<RankView> ranks;
+  absl::Duration waited = absl::Seconds(1);  // since agents were told
+  bool checking = false;
+  HangState hang;
+  Refusals refusals;
+
+  JobFacts Facts() const {
+    const absl::Duration now = absl::Hours(100);
+    return {.job = job,
+            .ranks = ranks,
+            .now = now,
+            .wall_time = absl::FromUnixSeconds(1'800'000'000),
+            .jitter = 0.5,
+            .told = now - waited,
+            .checking = checking,
+            .hang = hang,
+            .refusals = refusals};
+  }
+};
+
+RankView Rank(int32_t rank, v1::WorkerObservation::State state) {
+  RankView view{.rank = rank,
+                .node = RankView::Node::kReady,
+                .node_name = "a",
+                .heard_since_told = true,
+                .measured_since_told = true,
+                .seen_before = true};
+  view.worker.emplace();
+  view.worker->set_state(state);
+  view.worker->set_step(7);
+  return view;
+}
+
+Situation In(Job::State state,
+             v1::WorkerObservation::State worker = v1::WorkerObservation::STATE_RUNNING) {
+  Situation s;
+  s.job.mutable_job()->set_state(state);
+  s.job.mutable_job()->set_generation(3);
+  v1::RestartSpec& restart = *s.job.mutable_job()->mutable_spec()->mutable_restart();
+  restart.set_backoff_seconds(8);
+  restart.set_max_restarts(5);
+  restart.set_max_no_progress(3);
+  restart.set_stop_grace_seconds(60);
+  restart.set_hang_timeout_seconds(30);
+  s.ranks = {Rank(0, worker), Rank(1, worker)};
+  return s;
+}
+
+Situation Ended(Job::State state, v1::Outcome outcome, int64_t step) {
+  Situation s = In(state, v1::WorkerObservation::STATE_EXITED);
+  for (RankView& rank : s.ranks) {
+    rank.finished.emplace();
+    rank.finished->set_outcome(outcome);
+    rank.finished->set_step(step);
+  }
+  return s;
+}
+
+void Stop(Situation* s, v1::StopMode mode, int64_t at_step = 0) {
+  s->job.mutable_job()->mutable_stop()->set_mode(mode);
+  s->job.mutable_job()->mutable_stop()->set_at_step(at_step);
+}
+
+void Crash(Situation* s) {
+  for (RankView& rank : s->ranks) {
+    rank.worker->set_state(v1::WorkerObservation::STATE_EXITED);
+    rank.worker->set_exit_signal(SIGSEGV);
+  }
+}
+
+std::string Describe(const Action& action) {
+  struct {
+    std::string operator()(const action::Wait&) { return "wait"; }
+    std::string operator()(const action::Move& move) {
+      return absl::StrCat(TriggerName(move.trigger), move.cause.reason.empty() ? "" : " ",
+                          move.cause.reason);
+    }
+    std::string operator()(const action::CheckLaunch&) { return "check"; }
+    std::string operator()(const action::DumpStacks&) { return "dump"; }
+    std::string operator()(const action::EndSuspicion&) { return "end suspicion"; }
+    std::string operator()(const action::Restart& restart) {
+      return absl::StrCat("restart ", restart.failure.reason, " in ",
+                          absl::FormatDuration(restart.decision.delay));
+    }
+    std::string operator()(const action::PostponeStart& postpone) {
+      return absl::StrCat("postpone ", postpone.refusal.reason, " by ",
+                          absl::FormatDuration(postpone.delay));
+    }
+  } describe;
+  return std::visit(describe, action);
+}
+
+struct Row {
+  const char* name;
+  Situation situation;
+  std::function<void(Situation*)> change;
+  const char* action;
+};
+
+void Check(const std::vector<Row>& rows) {
+  for (const Row& row : rows) {
+    Situation situation = row.situation;
+    if (row.change) row.change(&situation);
+    EXPECT_EQ(Describe(Next(situation.Facts())), row.action) << row.name;
+  }
+}
+
+TEST(NextAction, StatesWithoutAGangWait) {
+  for (const Job::State state : {Job::STATE_QUEUED, Job::STATE_SUCCEEDED, Job::STATE_FAILED,
+                                 Job::STATE_STOPPED, Job::STATE_UNSPECIFIED}) {
+    EXPECT_EQ(Describe(Next(In(state).Facts())), "wait") << StateName(state);
+  }
+}
+
+TEST(NextAction, InPreflight) {
+  const Situation s = In(Job::STATE_PREFLIGHT);
+  Check({
+      {"machines were heard and measured", s, {}, "check"},
+      {"a check runs", s, [](Situation* x) { x->checking = true; }, "wait"},
+      {"a machine was not heard since the placement", s,
+       [](Situation* x) { x->ranks[1].heard_since_told = false; }, "wait"},
+      {"not measured yet", s, [](Situation* x) { x->ranks[1].measured_since_told = false; },
+       "wait"},
+      {"a driver that hangs is not waited for", s,
+       [](Situation* x) {
+         x->ranks[1].measured_since_told = false;
+         x->waited = absl::Seconds(30);
+       },
+       "check"},
+      {"a machine is lost", s, [](Situation* x) { x->ranks[0].node = RankView::Node::kLost; },
+       "NODE_GONE"},
+      {"a machine is unknown", s,
+       [](Situation* x) {
+         x->ranks[0].node = RankView::Node::kUnknown;
+         x->ranks[0].heard_since_told = false;
+       },
+       "wait"},
+  });
+}
+
+TEST(NextAction, WithAGang) {
+  const Situation starting = In(Job::STATE_STARTING);
+  const Situation running = In(Job::STATE_RUNNING);
+  const Situation stopped = Ended(Job::STATE_RUNNING, v1::OUTCOME_STOPPED, 7);
+  Check({
+      {"every rank is up", starting, {}, "ALL_RUNNING"},
+      {"a rank is not up", starting,
+       [](Situation* x) { x->ranks[1].worker->set_state(v1::WorkerObservation::STATE_STARTING); },
+       "wait"},
+      {"all run", running, {}, "wait"},
+      {"a rank crashed", running, [](Situation* x) { Crash(x); }, "RANK_LOST RANK_CRASHED"},
+      {"a machine is lost", running, [](Situation* x) { x->ranks[0].node = RankView::Node::kLost; },
+       "RANK_LOST NODE_LOST"},
+      {"all steps are done",
+       Ended(Job::STATE_RUNNING, v1::OUTCOME_COMPLETED, 20),
+       {},
+       "GANG_COMPLETED"},
+      {"the data ended first", stopped,
+       [](Situation* x) { x->ranks[0].finished->set_reason("DATA_EXHAUSTED"); },
+       "GANG_COMPLETED DATA_EXHAUSTED"},
+      {"stopped though nobody asked", stopped, {}, "RANK_LOST PREEMPTED"},
+      {"stopped before the step asked for", stopped,
+       [](Situation* x) { Stop(x, v1::STOP_MODE_AT_STEP, 9); }, "RANK_LOST PREEMPTED"},
+      {"stopped at the step asked for", stopped,
+       [](Situation* x) { Stop(x, v1::STOP_MODE_AT_STEP, 7); }, "GANG_STOPPED"},
+      {"stopped behind the step asked for", stopped,
+       [](Situation* x) { Stop(x, v1::STOP_MODE_AT_STEP, 5); }, "GANG_STOPPED STOPPED_LATE"},
+  });
+}
+
+TEST(NextAction, AHangIsDumpedThenEnded) {
+  Situation stuck = In(Job::STATE_RUNNING);
+  for (RankView& rank : stuck.ranks) rank.worker->set_seconds_since_progress(40);
+  const absl::Duration now = stuck.Facts().now;
+  const auto suspected_for = [now](absl::Duration time) {
+    return [=](Situation* x) { x->hang = {.suspected = true, .suspected_since = now - time}; };
+  };
+  Check({
+      {"no progress", stuck, {}, "dump"},
+      {"the dumps are under way", stuck, suspected_for(absl::Seconds(1)), "wait"},
+      {"still no progress", stuck, suspected_for(kDumpGrace), "RANK_LOST HANG"},
+      {"progress again", In(Job::STATE_RUNNING), suspected_for(absl::Seconds(1)), "end suspicion"},
+      {"a generation's first steps may take longer", stuck,
+       [](Situation* x) {
+         for (RankView& rank : x->ranks) rank.first_step = 6;
+       },
+       "wait"},
+  });
+}
+
+TEST(NextAction, AGangThatEndedStartsAgainOrNot) {
+  Situation crashed = In(Job::STATE_RESTARTING);
+  Crash(&crashed);
+  const auto stored = [](const char* reason) {
+    return [reason](Situation* x) { x->job.mutable_job()->set_reason(reason); };
+  };
+  Check({
+      {"a rank is left", In(Job::STATE_RESTARTING), {}, "wait"},
+      {"the first rank that died is the cause", crashed, stored("NODE_LOST"),
+       "restart RANK_CRASHED in 8s"},
+      {"a hang was known before", crashed, stored("HANG"), "restart HANG in 8s"},
+      {"so was a stop from outside", crashed, stored("PREEMPTED"), "restart PREEMPTED in 8s"},
+      {"no rank died by itself", Ended(Job::STATE_RESTARTING, v1::OUTCOME_STOPPED, 7),
+       stored("WORKER_VANISHED"), "restart WORKER_VANISHED in 8s"},
+      {"a failure that would repeat", Ended(Job::STATE_RESTARTING, v1::OUTCOME_FAILED_FINAL, 7),
+       [](Situation* x) { x->ranks[0].finished->set_reason("NO_VALID_CHECKPOINT"); },
+       "FAILED_FOR_GOOD NO_VALID_CHECKPOINT"},
+      {"no progress in a row", crashed,
+       [](Situation* x) { x->job.set_generations_without_progress(2); }, "GAVE_UP NO_PROGRESS"},
+  });
+}
+
+TEST(NextAction, AScheduledRestartWaitsForItsDelayAndItsMachines) {
+  Situation s = In(Job::STATE_RESTARTING);
+  s.job.set_restart_decided(true);
+  s.job.set_restart_delay_seconds(8);
+  s.waited = absl::Seconds(9);
+  Check({
+      {"due", s, {}, "check"},
+      {"not due", s, [](Situation* x) { x->waited = absl::Seconds(7); }, "wait"},
+      {"a check runs", s, [](Situation* x) { x->checking = true; }, "wait"},
+      {"a machine is lost", s, [](Situation* x) { x->ranks[0].node = RankView::Node::kLost; },
+       "NODE_GONE"},
+      {"a machine is unknown", s, [](Situation* x) { x->ranks[0].node = RankView::Node::kUnknown; },
+       "wait"},
+      {"patience for the measurement begins after the delay", s,
+       [](Situation* x) {
+         x->ranks[0].measured_since_told = false;
+         x->waited = absl::Seconds(37);
+       },
+       "wait"},
+  });
+}
+
+TEST(NextAction, AGangThatWasAskedToStop) {
+  Situation running = In(Job::STATE_STOPPING);
+  Stop(&running, v1::STOP_MODE_GRACEFUL);
+  Situation crashed = running;
+  Crash(&crashed);
+  Check({
+      {"it still runs", running, {}, "wait"},
+      {"between two starts", running, [](Situation* x) { x->job.set_restart_decided(true); },
+       "GANG_STOPPED"},
+      {"it stands still longer than the grace", running,
+       [](Situation* x) {
+         x->waited = absl::Seconds(60);
+         x->ranks[1].worker->set_seconds_since_progress(60);
+       },
+       "STOP_NOW STOP_GRACE_EXCEEDED"},
+      {"it makes progress", running, [](Situation* x) { x->waited = absl::Seconds(599); }, "wait"},
+      {"but not for ever", running, [](Situation* x) { x->waited = absl::Seconds(600); },
+       "STOP_NOW STOP_GRACE_EXCEEDED"},
+      {"one rank crashed, the other runs", running,
+       [](Situation* x) {
+         x->ranks[1].worker->set_state(v1::WorkerObservation::STATE_EXITED);
+         x->ranks[1].worker->set_exit_signal(SIGSEGV);
+       },
+       "RANK_LOST RANK_CRASHED"},
+      {"the agents end it already", crashed,
+       [](Situation* x) {
+         x->ranks[0] = Rank(0, v1::WorkerObservation::STATE_RUNNING);
+         x->job.set_gang_ending(true);
+       },
+       "wait"},
+      {"every rank crashed", crashed, {}, "GANG_STOPPED"},
+      {"killed at once", crashed, [](Situation* x) { Stop(x, v1::STOP_MODE_NOW); }, "GANG_STOPPED"},
+      {"it did all its steps",
+       Ended(Job::STATE_STOPPING, v1::OUTCOME_COMPLETED, 20),
+       {},
+       "GANG_COMPLETED"},
+  });
+}
+
+TEST(NextAction, ACrashWhileStoppingSaysThatTheLastCheckpointIsMissing) {
+  Situation crashed = In(Job::STATE_STOPPING);
+  Stop(&crashed, v1::STOP_MODE_GRACEFUL);
+  Crash(&crashed);
+  const Action action = Next(crashed.Facts());
+  EXPECT_THAT(std::get<action::Move>(action).cause.text, HasSubstr("without a last checkpoint"));
+  Stop(&crashed, v1::STOP_MODE_NOW);
+  EXPECT_EQ(std::get<action::Move>(Next(crashed.Facts())).cause.text, "ended at once");
+}
+
+TEST(NextAction, AfterACheckItStartsWaitsOrFails) {
+  const LaunchCheck accepted = {.accepted = true, .nodes = "a, b"};
+  const LaunchCheck disk_full = {.problem = "disk", .passing = true};
+  const LaunchCheck too_small = {.problem = "GPU"};
+  const auto after = [](const Situation& s, const LaunchCheck& check) {
+    return Describe(AfterCheck(s.Facts(), check));
+  };
+  const Situation first = In(Job::STATE_PREFLIGHT);
+  EXPECT_EQ(after(first, accepted), "PREFLIGHT_PASSED");
+  EXPECT_EQ(after(first, disk_full), "postpone PREFLIGHT_REFUSED by 16s");
+  EXPECT_EQ(after(first, too_small), "PREFLIGHT_REFUSED");
+  const Situation again = In(Job::STATE_RESTARTING);
+  EXPECT_EQ(after(again, accepted), "RESTART_DUE");
+  EXPECT_EQ(after(again, disk_full), "restart PREFLIGHT_REFUSED in 16s");
+  EXPECT_EQ(after(again, too_small), "restart PREFLIGHT_REFUSED in 16s");
+
+  Situation refused_all_day = first;
+  refused_all_day.refusals = {.count = 40, .since = first.Facts().now - kLongestRefusal};
+  EXPECT_EQ(after(refused_all_day, disk_full), "PREFLIGHT_REFUSED PREFLIGHT_REFUSED");
+  const Action launch = AfterCheck(first.Facts(), accepted);
+  EXPECT_EQ(std::get<action::Move>(launch).cause.text, "generation 4 on a, b");
+}
+
+}  // namespace
+}  // namespace nsa::server

@@ -1,0 +1,400 @@
+// The pure policies: gang verdict, restart, hang, progress.
+#include <csignal>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/decide/gang.h"
+#include "server/decide/hang_policy.h"
+#include "server/decide/progress.h"
+#include "server/decide/restart_policy.h"
+
+namespace nsa::server {
+namespace {
+
+using ::testing::HasSubstr;
+using Kind = GangVerdict::Kind;
+
+RankView Rank(int32_t rank, v1::WorkerObservation::State state) {
+  RankView view{.rank = rank,
+                .node = RankView::Node::kReady,
+                .node_name = "a",
+                .heard_since_told = true,
+                .seen_before = true};
+  view.worker.emplace();
+  view.worker->set_state(state);
+  view.worker->set_step(7);
+  return view;
+}
+
+RankView Running(int32_t rank) { return Rank(rank, v1::WorkerObservation::STATE_RUNNING); }
+
+RankView Ended(int32_t rank, v1::Outcome outcome, const std::string& reason, int64_t when = 1) {
+  RankView view = Rank(rank, v1::WorkerObservation::STATE_EXITED);
+  view.finished.emplace();
+  view.finished->set_outcome(outcome);
+  view.finished->set_reason(reason);
+  view.ended_unix_nanos = when;
+  return view;
+}
+
+RankView Killed(int32_t rank, int signal, bool by_agent, int64_t when = 1) {
+  RankView view = Rank(rank, v1::WorkerObservation::STATE_EXITED);
+  view.worker->set_exit_code(-1);
+  view.worker->set_exit_signal(signal);
+  view.worker->set_killed_by_agent(by_agent);
+  view.ended_unix_nanos = when;
+  return view;
+}
+
+RankView Silent(int32_t rank, RankView::Node node) {
+  return {.rank = rank, .node = node, .node_name = "b"};
+}
+
+TEST(Gang, RunsWhenEveryRankIsUp) {
+  EXPECT_EQ(Judge({Running(0), Running(1)}).kind, Kind::kRunning);
+  EXPECT_EQ(Judge({Running(0), Rank(1, v1::WorkerObservation::STATE_STARTING)}).kind,
+            Kind::kStarting);
+}
+
+TEST(Gang, AMissingHeartbeatIsUnknownAndNotFailed) {
+  const GangVerdict verdict = Judge({Running(0), Silent(1, RankView::Node::kUnknown)});
+  EXPECT_EQ(verdict.kind, Kind::kUnknown);
+  EXPECT_FALSE(verdict.gone);
+}
+
+TEST(Gang, ALostNodeIsAFaultOfTheMachine) {
+  const GangVerdict verdict = Judge({Running(0), Silent(1, RankView::Node::kLost)});
+  ASSERT_EQ(verdict.kind, Kind::kFailed);
+  EXPECT_EQ(verdict.failure->reason, "NODE_LOST");
+  EXPECT_TRUE(verdict.failure->infrastructure);
+  EXPECT_FALSE(verdict.gone) << "rank 0 is still there";
+}
+
+TEST(Gang, TheFirstRankThatDiedOnItsOwnIsTheCause) {
+  // Rank 0 noticed first, rank 2 was killed by us, rank 1 is the one that crashed.
+  const GangVerdict verdict = Judge({Ended(0, v1::OUTCOME_FAILED, "PEER_LOST", 10),
+                                     Killed(1, SIGSEGV, false, 30), Killed(2, SIGKILL, true, 5)});
+  ASSERT_EQ(verdict.kind, Kind::kFailed);
+  EXPECT_EQ(verdict.failure->rank, 1);
+  EXPECT_EQ(verdict.failure->reason, "RANK_CRASHED");
+  EXPECT_THAT(verdict.failure->text, HasSubstr("signal 11"));
+  EXPECT_FALSE(verdict.failure->infrastructure);
+  EXPECT_TRUE(verdict.gone);
+}
+
+TEST(Gang, OfTwoThatDiedOnTheirOwnTheEarlierIsTheCause) {
+  const GangVerdict verdict = Judge({Ended(0, v1::OUTCOME_FAILED, "DATA_STALLED", 20),
+                                     Ended(1, v1::OUTCOME_FAILED, "OUT_OF_MEMORY", 10)});
+  EXPECT_EQ(verdict.failure->reason, "OUT_OF_MEMORY");
+}
+
+TEST(Gang, PeerLostAloneIsAFaultOfTheMachine) {
+  const GangVerdict verdict = Judge({Ended(0, v1::OUTCOME_FAILED, "PEER_LOST"), Running(1)});
+  EXPECT_EQ(verdict.failure->reason, "PEER_LOST");
+  EXPECT_TRUE(verdict.failure->infrastructure);
+}
+
+TEST(Gang, LastWordsAndExitCodesSayWhetherARestartHelps) {
+  EXPECT_TRUE(Judge({Ended(0, v1::OUTCOME_FAILED_FINAL, "NO_VALID_CHECKPOINT")}).failure->final);
+  EXPECT_FALSE(Judge({Ended(0, v1::OUTCOME_FAILED, "DATA_STALLED")}).failure->final);
+  for (const auto& [code, final] : {std::pair(1, false), {2, true}, {3, true}, {139, false}}) {
+    RankView rank = Rank(0, v1::WorkerObservation::STATE_EXITED);
+    rank.worker->set_exit_code(code);
+    EXPECT_EQ(Judge({rank}).failure->final, final) << code;
+  }
+}
+
+TEST(Gang, EndsWellOnlyWhenEveryRankDoes) {
+  EXPECT_EQ(Judge({Ended(0, v1::OUTCOME_COMPLETED, "COMPLETED"), Running(1)}).kind, Kind::kRunning);
+  EXPECT_EQ(Judge({Ended(0, v1::OUTCOME_COMPLETED, ""), Ended(1, v1::OUTCOME_COMPLETED, "")}).kind,
+            Kind::kCompleted);
+  EXPECT_EQ(Judge({Ended(0, v1::OUTCOME_STOPPED, ""), Ended(1, v1::OUTCOME_STOPPED, "")}).kind,
+            Kind::kStopped);
+  EXPECT_EQ(Judge({Ended(0, v1::OUTCOME_COMPLETED, ""), Killed(1, SIGKILL, false)}).kind,
+            Kind::kFailed);
+}
+
+TEST(Gang, AWorkerThatItsAgentForgotHasVanished) {
+  RankView rank = Running(0);
+  rank.worker.reset();
+  const GangVerdict verdict = Judge({rank});
+  ASSERT_EQ(verdict.kind, Kind::kFailed);
+  EXPECT_EQ(verdict.failure->reason, "WORKER_VANISHED");
+  rank.heard_since_told = false;
+  EXPECT_NE(Judge({rank}).kind, Kind::kFailed) << "an old heartbeat does not count";
+}
+
+v1::RestartSpec Policy() {
+  v1::RestartSpec policy;
+  policy.set_max_restarts(5);
+  policy.set_backoff_seconds(15);
+  policy.set_max_no_progress(3);
+  return policy;
+}
+
+const absl::Time kNow = absl::FromUnixSeconds(1'000'000);
+const Failure kCrash = {.reason = "RANK_CRASHED", .text = "rank 0", .rank = 0};
+
+TEST(RestartPolicy, DoublesTheDelayUpToFiveMinutesWithJitter) {
+  v1::RestartSpec policy = Policy();
+  policy.set_max_no_progress(100);
+  policy.set_max_restarts(100);
+  const double expected[] = {15, 30, 60, 120, 240, 300, 300};
+  for (int i = 0; i < 7; ++i) {
+    const RestartHistory history{.without_progress = i};
+    for (const double jitter : {0.0, 0.5, 0.999}) {
+      const RestartDecision decision = DecideRestart(policy, history, kCrash, kNow, jitter);
+      ASSERT_TRUE(decision.restart);
+      EXPECT_NEAR(absl::ToDoubleSeconds(decision.delay), expected[i] * (0.75 + 0.5 * jitter), 1e-6);
+    }
+  }
+}
+
+TEST(RestartPolicy, ProgressStartsTheDelayAgain) {
+  const RestartDecision decision =
+      DecideRestart(Policy(), {.without_progress = 2, .made_progress = true}, kCrash, kNow, 0.5);
+  ASSERT_TRUE(decision.restart);
+  EXPECT_EQ(decision.delay, absl::Seconds(15));
+  EXPECT_EQ(decision.without_progress, 0);
+}
+
+TEST(RestartPolicy, GivesUpWhenTheBudgetOfADayIsSpent) {
+  RestartHistory history{.made_progress = true};
+  for (int i = 0; i < 4; ++i) history.counted.push_back(kNow - absl::Hours(1));
+  EXPECT_TRUE(DecideRestart(Policy(), history, kCrash, kNow, 0).restart);
+  history.counted.push_back(kNow - absl::Hours(23));
+  const RestartDecision decision = DecideRestart(Policy(), history, kCrash, kNow, 0);
+  EXPECT_FALSE(decision.restart);
+  EXPECT_EQ(decision.reason, "RESTART_BUDGET_EXHAUSTED");
+  history.counted.back() = kNow - absl::Hours(25);
+  EXPECT_TRUE(DecideRestart(Policy(), history, kCrash, kNow, 0).restart) << "yesterday is over";
+}
+
+TEST(RestartPolicy, FaultsOfTheMachineDoNotCount) {
+  RestartHistory history{.made_progress = true};
+  for (int i = 0; i < 9; ++i) history.counted.push_back(kNow);
+  Failure lost = kCrash;
+  lost.infrastructure = true;
+  const RestartDecision decision = DecideRestart(Policy(), history, lost, kNow, 0);
+  EXPECT_TRUE(decision.restart);
+  EXPECT_FALSE(decision.counts);
+}
+
+TEST(RestartPolicy, BreaksALoopThatMakesNoProgressWhateverTheCause) {
+  Failure lost = kCrash;
+  lost.infrastructure = true;
+  EXPECT_TRUE(DecideRestart(Policy(), {.without_progress = 1}, lost, kNow, 0).restart);
+  const RestartDecision decision = DecideRestart(Policy(), {.without_progress = 2}, lost, kNow, 0);
+  EXPECT_FALSE(decision.restart);
+  EXPECT_EQ(decision.reason, "NO_PROGRESS");
+  EXPECT_THAT(decision.text, HasSubstr("rank 0"));
+}
+
+TEST(RestartPolicy, ARefusedStartWaitsEverLongerAndCountsForNothing) {
+  const Failure refused{.reason = "PREFLIGHT_REFUSED", .text = "the disk is full", .refused = true};
+  RestartHistory history{.counted = std::vector<absl::Time>(9, kNow), .without_progress = 2};
+  const double expected[] = {60, 120, 240, 300, 300};
+  for (int i = 0; i < 5; ++i) {
+    history.refusals = i;
+    history.refused_for = absl::Minutes(5) * i;
+    history.made_progress = i % 2 == 0;
+    const RestartDecision decision = DecideRestart(Policy(), history, refused, kNow, 0.5);
+    ASSERT_TRUE(decision.restart) << decision.text;
+    EXPECT_EQ(absl::ToDoubleSeconds(decision.delay), expected[i]);
+    EXPECT_FALSE(decision.counts);
+    EXPECT_EQ(decision.without_progress, 2);
+  }
+  history.refused_for = absl::Hours(24);
+  const RestartDecision decision = DecideRestart(Policy(), history, refused, kNow, 0.5);
+  EXPECT_FALSE(decision.restart);
+  EXPECT_EQ(decision.reason, "PREFLIGHT_REFUSED");
+  EXPECT_EQ(decision.text,
+            "the disk is full (refused 5 times in 24h); put it right, then resume the job");
+}
+
+TEST(Gang, AStartWithoutTheJobsCheckpointsOrIntoABusyFolderWasRefused) {
+  const auto failure = Judge({Ended(0, v1::OUTCOME_FAILED, "CHECKPOINTS_MISSING")}).failure;
+  EXPECT_TRUE(failure->refused);
+  EXPECT_TRUE(Judge({Ended(0, v1::OUTCOME_FAILED, "OUT_DIR_BUSY")}).failure->refused);
+  EXPECT_TRUE(Judge({Ended(0, v1::OUTCOME_FAILED, "OUT_DIR_BUSY"),
+                     Ended(1, v1::OUTCOME_FAILED, "PEER_LOST")})
+                  .failure->refused);
+  EXPECT_FALSE(failure->final);
+  EXPECT_FALSE(Judge({Ended(0, v1::OUTCOME_FAILED, "CHECKPOINT_FAILED")}).failure->refused);
+}
+
+TEST(RestartPolicy, ARefusedStartIsNotLookedAtEveryMoment) {
+  v1::RestartSpec policy = Policy();
+  policy.set_backoff_seconds(0);
+  const Failure refused{.reason = "PREFLIGHT_REFUSED", .refused = true};
+  EXPECT_GT(DecideRestart(policy, {}, refused, kNow, 0).delay, absl::Seconds(1));
+}
+
+TEST(RestartPolicy, DoesNotRepeatWhatWouldFailAgain) {
+  Failure final = kCrash;
+  final.final = true;
+  final.reason = "NONFINITE_LOSS";
+  const RestartDecision decision = DecideRestart(Policy(), {}, final, kNow, 0);
+  EXPECT_FALSE(decision.restart);
+  EXPECT_EQ(decision.reason, "NONFINITE_LOSS");
+}
+
+RankProgress Still(int32_t rank, double seconds, const std::string& phase = "forward") {
+  return {.rank = rank,
+          .node = "a",
+          .heard = true,
+          .running = true,
+          .step = 100,
+          .phase = phase,
+          .process_state = "T",
+          .since_progress = absl::Seconds(seconds)};
+}
+
+const HangLimits kLimits = {
+    .step = absl::Seconds(60), .start = absl::Seconds(600), .checkpoint = absl::Seconds(100)};
+
+TEST(HangPolicy, DumpsFirstThenEnds) {
+  const absl::Duration now = absl::Seconds(1'000);
+  using K = HangDecision::Kind;
+  EXPECT_EQ(DecideHang({Still(0, 59)}, kLimits, {}, now).kind, K::kFine);
+  const HangDecision first = DecideHang({Still(0, 61), Still(1, 75)}, kLimits, {}, now);
+  EXPECT_EQ(first.kind, K::kDump);
+  EXPECT_EQ(first.rank, 1) << "the one that has stood still longest";
+  EXPECT_THAT(first.text, HasSubstr("no progress for 75 s in forward (limit 60 s)"));
+  RankProgress on_gpu = Still(0, 61);
+  on_gpu.place = "forward layer 3 kernel selected_attention";
+  EXPECT_THAT(DecideHang({on_gpu}, kLimits, {}, now).text,
+              HasSubstr("in forward layer 3 kernel selected_attention (limit 60 s)"));
+  const HangState suspected{.suspected = true, .suspected_since = now};
+  EXPECT_EQ(DecideHang({Still(0, 62)}, kLimits, suspected, now + absl::Seconds(1)).kind, K::kWait);
+  EXPECT_EQ(DecideHang({Still(0, 70)}, kLimits, suspected, now + kDumpGrace).kind, K::kEnd);
+  EXPECT_EQ(DecideHang({Still(0, 1)}, kLimits, suspected, now + kDumpGrace).kind, K::kFine);
+}
+
+TEST(HangPolicy, KnowsThePhases) {
+  using K = HangDecision::Kind;
+  const auto at = [](RankProgress rank) { return DecideHang({rank}, kLimits, {}, {}).kind; };
+  EXPECT_EQ(at(Still(0, 599, "waiting_for_peers")), K::kFine);
+  EXPECT_EQ(at(Still(0, 601, "loading_checkpoint")), K::kDump);
+  EXPECT_EQ(at(Still(0, 99, "checkpoint")), K::kFine);
+  EXPECT_EQ(at(Still(0, 101, "checkpoint")), K::kDump);
+  RankProgress warming = Still(0, 120);
+  warming.first_step = 96;
+  EXPECT_EQ(at(warming), K::kFine) << "the first steps of a generation";
+}
+
+TEST(HangPolicy, JudgesNothingThatItHasNotHeard) {
+  RankProgress silent = Still(0, 1'000);
+  silent.heard = false;
+  EXPECT_EQ(DecideHang({silent}, kLimits, {}, {}).kind, HangDecision::Kind::kFine);
+  RankProgress ended = Still(0, 1'000);
+  ended.running = false;
+  EXPECT_EQ(DecideHang({ended}, kLimits, {}, {}).kind, HangDecision::Kind::kFine);
+}
+
+TEST(HangPolicy, GivesACheckpointFiveTimesTheLastOne) {
+  v1::RestartSpec policy;
+  policy.set_hang_timeout_seconds(60);
+  EXPECT_EQ(LimitsOf(policy, absl::Seconds(40)).checkpoint, absl::Seconds(200));
+  EXPECT_EQ(LimitsOf(policy, absl::Seconds(1)).checkpoint, absl::Seconds(60));
+  EXPECT_EQ(LimitsOf(policy, {}).start, absl::Seconds(600));
+}
+
+v1::WorkerRecord StepAt(int64_t step, double speed, double seconds = 0.5) {
+  v1::WorkerRecord record;
+  record.mutable_step()->set_step(step);
+  record.mutable_step()->set_tokens(1'000);
+  record.mutable_step()->set_tokens_per_second(speed);
+  record.mutable_step()->mutable_times()->set_step_seconds(seconds);
+  return record;
+}
+
+v1::WorkerRecord EvalAfter(int64_t step, double seconds) {
+  v1::WorkerRecord record;
+  record.mutable_eval()->set_step(step);
+  record.mutable_eval()->set_loss(2);
+  record.mutable_eval()->set_seconds(seconds);
+  return record;
+}
+
+v1::WorkerRecord StartedFrom(int64_t step) {
+  v1::WorkerRecord record;
+  record.mutable_started()->set_resumed_step(step);
+  return record;
+}
+
+v1::TrainSpec Training(int64_t steps, int64_t eval_every = 0) {
+  v1::TrainSpec train;
+  train.set_steps(steps);
+  train.set_eval_every(eval_every);
+  return train;
+}
+
+TEST(Progress, EstimatesTheEndWithinTenPercentAfterAHundredSteps) {
+  v1::JobProgress progress;
+  for (int step = 1; step <= 100; ++step) {
+    // The first steps are slow, later ones waver by a third.
+    const double speed = step <= 3 ? 100 : (step % 2 == 0 ? 12'000 : 8'000);
+    Fold(StepAt(step, speed), Training(1'500), 1'100, &progress);
+  }
+  EXPECT_NEAR(progress.eta_seconds(), 1'000 * 1'000 / 10'000.0, 10);
+  EXPECT_EQ(progress.total_steps(), 1'500) << "of the job, not of its stop";
+}
+
+TEST(Progress, EstimatesTheValidationsThatAreLeft) {
+  const auto eta_at = [](int64_t step, int64_t last_step) {
+    v1::JobProgress progress;
+    Fold(EvalAfter(10, 7), Training(95, 10), last_step, &progress);
+    Fold(StepAt(step, 1'000), Training(95, 10), last_step, &progress);
+    return progress.eta_seconds();
+  };
+  EXPECT_DOUBLE_EQ(eta_at(11, 95), 84 + 9 * 7) << "after 20, 30, … 90, and the last step";
+  EXPECT_DOUBLE_EQ(eta_at(20, 95), 75 + 8 * 7) << "that after step 20 runs now";
+  EXPECT_DOUBLE_EQ(eta_at(11, 35), 24 + 2 * 7) << "a stop is not validated for itself";
+  EXPECT_DOUBLE_EQ(eta_at(95, 95), 0);
+}
+
+TEST(Progress, GoesBackToTheCheckpointAfterARestart) {
+  v1::JobProgress progress;
+  Fold(StepAt(57, 1'000), Training(100), 100, &progress);
+  Fold(StartedFrom(50), Training(100), 100, &progress);
+  EXPECT_EQ(progress.step(), 50);
+  EXPECT_LT(progress.eta_seconds(), 0);
+}
+
+TEST(Progress, CountsWhatIsDoneAgainOnce) {
+  v1::JobProgress progress;
+  const auto fold = [&](const v1::WorkerRecord& record) {
+    Fold(record, Training(100, 2), 100, &progress);
+  };
+  for (const int64_t step : {1, 2}) fold(StepAt(step, 1'000));
+  fold(EvalAfter(2, 3));
+  fold(StepAt(3, 1'000));
+  EXPECT_DOUBLE_EQ(progress.productive_seconds(), 3 * 0.5 + 3);
+  fold(StartedFrom(1));
+  for (const int64_t step : {2, 3}) {
+    fold(StepAt(step, 1'000, 20));
+    fold(EvalAfter(2, 20));
+    EXPECT_DOUBLE_EQ(progress.productive_seconds(), 3 * 0.5 + 3) << "at step " << step;
+  }
+  fold(StepAt(4, 1'000));
+  fold(EvalAfter(4, 2));
+  EXPECT_DOUBLE_EQ(progress.productive_seconds(), 4 * 0.5 + 5);
+}
+
+TEST(Progress, AFailedCheckpointIsNone) {
+  v1::JobProgress progress;
+  v1::WorkerRecord record;
+  record.mutable_checkpoint()->set_step(10);
+  record.mutable_checkpoint()->set_error("disk full");
+  Fold(record, Training(100), 100, &progress);
+  EXPECT_EQ(progress.checkpoint_step(), 0);
+  EXPECT_EQ(progress.checkpoint_error(), "disk full");
+  record.mutable_checkpoint()->clear_error();
+  Fold(record, Training(100), 100, &progress);
+  EXPECT_EQ(progress.checkpoint_step(), 10);
+  EXPECT_EQ(progress.checkpoint_error(), "");
+}
+
+}  // namespace
+}  // namespace nsa::server

@@ -1,0 +1,139 @@
+#include "server/decide/scheduler.h"
+
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace nsa::server {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+NodeSlots Cpu(const std::string& name, int free, int total) {
+  return {.name = name, .cpu_free = free, .cpu_total = total};
+}
+
+NodeSlots Gpus(const std::string& name, std::vector<std::string> free, int total) {
+  return {.name = name,
+          .cpu_free = 2,
+          .cpu_total = 2,
+          .gpus_free = std::move(free),
+          .gpus_total = total};
+}
+
+// "j: a a b": a job and the machines of its ranks in order.
+std::vector<std::string> Text(const QueuePlan& plan) {
+  std::vector<std::string> lines;
+  for (const Placement& placement : plan.placements) {
+    std::string line = absl::StrCat(placement.job_id, ":");
+    int32_t rank = 0;
+    for (const auto& place : placement.ranks) {
+      EXPECT_EQ(place.rank(), rank++);
+      absl::StrAppend(&line, " ", place.node());
+      if (!place.cuda_device().empty()) absl::StrAppend(&line, "/", place.cuda_device());
+    }
+    lines.push_back(line);
+  }
+  return lines;
+}
+
+TEST(Scheduler, TakesPriorityFirstThenAge) {
+  const QueuePlan plan = Schedule({{.id = "old", .order = 1},
+                                   {.id = "urgent", .priority = 5, .order = 3},
+                                   {.id = "young", .order = 2}},
+                                  {Cpu("a", 2, 2)});
+  EXPECT_THAT(plan.order, ElementsAre("urgent", "old", "young"));
+  EXPECT_THAT(Text(plan), ElementsAre("urgent: a", "old: a"));
+  ASSERT_THAT(plan.waiting, SizeIs(1));
+  EXPECT_EQ(plan.waiting[0].job_id, "young");
+  EXPECT_EQ(plan.waiting[0].reason, "WAITING_FOR_SLOTS");
+  EXPECT_THAT(plan.waiting[0].text, HasSubstr("needs 1 CPU slots, 0 are free"));
+}
+
+TEST(Scheduler, GivesAGangAllItsSlotsOrNone) {
+  const QueuePlan plan = Schedule({{.id = "gang", .ranks = 3}}, {Cpu("a", 2, 4)});
+  EXPECT_THAT(plan.placements, IsEmpty());
+  EXPECT_EQ(plan.waiting.at(0).reason, "WAITING_FOR_SLOTS");
+}
+
+TEST(Scheduler, KeepsAJobWholeRatherThanSplitItAcrossNodes) {
+  const QueuePlan plan =
+      Schedule({{.id = "two", .ranks = 2}}, {Cpu("a", 1, 2), Cpu("b", 1, 2), Cpu("c", 2, 2)});
+  EXPECT_THAT(Text(plan), ElementsAre("two: c c"));
+}
+
+TEST(Scheduler, SharesRanksOverAsManyNodesAsAsked) {
+  const QueuePlan plan =
+      Schedule({{.id = "wide", .ranks = 4, .nodes = 2}}, {Cpu("a", 4, 4), Cpu("b", 2, 2)});
+  EXPECT_THAT(Text(plan), ElementsAre("wide: b b a a"));
+}
+
+TEST(Scheduler, FillsTheFullestNodeFirst) {
+  const QueuePlan plan = Schedule({{.id = "small"}}, {Cpu("empty", 8, 8), Cpu("busy", 1, 8)});
+  EXPECT_THAT(Text(plan), ElementsAre("small: busy"));
+}
+
+TEST(Scheduler, GivesEachRankAGpuOfItsOwn) {
+  const QueuePlan plan = Schedule({{.id = "j", .ranks = 2, .cuda = true}, {.id = "k", .order = 1}},
+                                  {Gpus("a", {"GPU-1", "GPU-3"}, 4)});
+  EXPECT_THAT(Text(plan), ElementsAre("j: a/GPU-1 a/GPU-3", "k: a"));
+}
+
+TEST(Scheduler, LetsNobodyOvertakeTheFirstInLineOfItsKind) {
+  const QueuePlan plan = Schedule({{.id = "large", .order = 1, .ranks = 4},
+                                   {.id = "small", .order = 2},
+                                   {.id = "gpu", .order = 3, .cuda = true}},
+                                  {Cpu("a", 2, 4), Gpus("b", {"GPU-0"}, 1)});
+  EXPECT_THAT(Text(plan), ElementsAre("gpu: b/GPU-0")) << "another kind is not held back";
+  ASSERT_THAT(plan.waiting, SizeIs(2));
+  EXPECT_EQ(plan.waiting[1].reason, "BEHIND_ANOTHER_JOB");
+  EXPECT_THAT(plan.waiting[1].text, HasSubstr("large"));
+}
+
+TEST(Scheduler, AJobThatFitsNowhereHoldsNobodyBack) {
+  const QueuePlan plan = Schedule(
+      {{.id = "giant", .order = 1, .ranks = 64}, {.id = "small", .order = 2}}, {Cpu("a", 2, 2)});
+  EXPECT_THAT(Text(plan), ElementsAre("small: a"));
+  EXPECT_EQ(plan.waiting.at(0).reason, "UNPLACEABLE");
+  EXPECT_THAT(plan.waiting.at(0).text, HasSubstr("the largest has 2"));
+}
+
+TEST(Scheduler, SaysWhenThereIsNoMachine) {
+  const QueuePlan plan = Schedule({{.id = "j"}}, {});
+  EXPECT_EQ(plan.waiting.at(0).reason, "NO_NODES");
+}
+
+TEST(Scheduler, NeverGivesOutMoreThanThereIs) {
+  std::vector<QueuedJob> queue;
+  for (int i = 0; i < 50; ++i) {
+    queue.push_back({.id = absl::StrCat("j", i),
+                     .priority = i % 3,
+                     .order = i,
+                     .ranks = 1 + i % 4,
+                     .nodes = 1 + i % 2,
+                     .cuda = i % 2 == 0});
+  }
+  const QueuePlan plan = Schedule(queue, {Gpus("a", {"0", "1", "2", "3"}, 4), Cpu("b", 5, 8)});
+  std::map<std::string, int> cpu;
+  std::map<std::string, int> gpu;
+  for (const Placement& placement : plan.placements) {
+    for (const auto& place : placement.ranks) {
+      if (place.cuda_device().empty()) {
+        ++cpu[place.node()];
+      } else {
+        EXPECT_EQ(++gpu[absl::StrCat(place.node(), place.cuda_device())], 1);
+      }
+    }
+  }
+  EXPECT_LE(cpu["a"], 2);
+  EXPECT_LE(cpu["b"], 5);
+  EXPECT_EQ(plan.placements.size() + plan.waiting.size(), 50u);
+}
+
+}  // namespace
+}  // namespace nsa::server

@@ -1,0 +1,396 @@
+#include "server/store/job_store.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <fstream>
+#include <random>
+#include <sstream>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "common/run/process.h"
+#include "server/store/state_lock.h"
+#include "tests/server/store/job_store_fixture.h"
+#include "tests/testing/paths.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_dir.h"
+
+namespace nsa::server {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class JobStoreTest : public JobStoreFixture {
+ protected:
+  absl::Status OpenAgain() {
+    store_.reset();
+    return JobStore::Open(folder_.path(), clock_, {}).status();
+  }
+
+  std::string Bytes() {
+    std::ifstream file(folder_ / "jobs.sqlite", std::ios::binary);
+    std::stringstream bytes;
+    bytes << file.rdbuf();
+    return bytes.str();
+  }
+  void WriteBytes(const std::string& bytes) {
+    std::ofstream(folder_ / "jobs.sqlite", std::ios::binary) << bytes;
+  }
+};
+
+TEST_F(JobStoreTest, KeepsJobsEventsRecordsAndProgressOverAReopen) {
+  const std::string id = Insert("demo");
+  ASSERT_EQ(*Append(id, 0, 1, 5), 6);
+  ASSERT_OK(store_
+                ->Update(id,
+                         [](v1::StoredJob* job, std::vector<v1::JobEvent>* events) {
+                           job->mutable_job()->set_reason("BECAUSE");
+                           events->emplace_back().set_reason("HAPPENED");
+                           return absl::OkStatus();
+                         })
+                .status());
+  Reopen();
+  const auto job = store_->Find(id);
+  ASSERT_TRUE(job.ok());
+  EXPECT_EQ((*job)->job().reason(), "BECAUSE");
+  EXPECT_EQ((*job)->job().progress().step(), 5);
+  EXPECT_EQ(Steps(id, 0).size(), 5u);
+  const auto events = store_->Events(id, 0, 10);
+  ASSERT_EQ(events->size(), 2u);
+  EXPECT_EQ((*events)[1].reason(), "HAPPENED");
+  EXPECT_EQ((*events)[1].state(), v1::Job::STATE_RUNNING);
+  EXPECT_LT((*events)[0].sequence(), (*events)[1].sequence());
+}
+
+TEST_F(JobStoreTest, FindsByIdAndTheNewestByName) {
+  const std::string first = Insert("demo");
+  const std::string second = Insert("demo");
+  EXPECT_EQ((*store_->Find("demo"))->job().id(), second);
+  EXPECT_EQ((*store_->Find(first))->job().id(), first);
+  Reopen();
+  EXPECT_EQ((*store_->Find("demo"))->job().id(), second);
+  EXPECT_THAT(store_->Find("nobody").status(),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("'nobody'")));
+}
+
+TEST_F(JobStoreTest, IgnoresRecordsThatItHasAndStopsAtAGap) {
+  const std::string id = Insert("demo");
+  EXPECT_EQ(*Append(id, 0, 1, 3), 4);
+  EXPECT_EQ(*Append(id, 0, 2, 5), 6) << "2 and 3 are known";
+  EXPECT_EQ(*Append(id, 0, 1, 5), 6) << "all are known";
+  EXPECT_EQ(*Append(id, 0, 8, 9), 6) << "6 and 7 are missing";
+  Reopen();
+  EXPECT_EQ(*Append(id, 0, 4, 6), 7) << "after a restart too";
+  EXPECT_EQ(*Append(id, 1, 1, 2), 3) << "each rank counts for itself";
+  EXPECT_THAT(Steps(id, 0), ElementsAre(1, 2, 3, 4, 5, 6));
+  EXPECT_THAT(Steps(id, 1), ElementsAre(1, 2));
+}
+
+TEST_F(JobStoreTest, RefusesRecordsOfRanksAndGenerationsThatNeverWere) {
+  const std::string id = Insert("demo");
+  EXPECT_THAT(Append(id, 2, 1, 1).status(), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(Append(id, -1, 1, 1).status(), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(Append(id, 0, 1, 1, 2).status(), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(Append("jnobody", 0, 1, 1).status(), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(Steps(id, -1), IsEmpty());
+}
+
+TEST_F(JobStoreTest, LateRecordsOfAnOldGenerationAreKeptButMoveNothing) {
+  const std::string id = Insert("demo");
+  ASSERT_TRUE(Append(id, 0, 1, 5).ok());
+  ASSERT_OK(store_
+                ->Update(id,
+                         [](v1::StoredJob* job, std::vector<v1::JobEvent>*) {
+                           job->mutable_job()->set_generation(2);
+                           return absl::OkStatus();
+                         })
+                .status());
+  ASSERT_TRUE(Append(id, 0, 1, 2, 2).ok());
+  ASSERT_TRUE(Append(id, 0, 6, 7, 1).ok());
+  EXPECT_EQ((*store_->Find(id))->job().progress().step(), 2);
+  EXPECT_EQ(Steps(id, 0).size(), 9u);
+}
+
+TEST_F(JobStoreTest, GivesRecordsByPositionAndTheLastFew) {
+  const std::string id = Insert("demo");
+  const std::string other = Insert("other");
+  for (int i = 1; i <= 10; ++i) {
+    ASSERT_TRUE(Append(id, 0, i, i).ok());
+    ASSERT_TRUE(Append(other, 0, i, i).ok());
+    ASSERT_TRUE(Append(id, 1, i, i).ok());
+  }
+  const auto first = store_->Records(id, -1, 0, 7);
+  ASSERT_EQ(first->size(), 7u);
+  const auto rest = store_->Records(id, -1, first->back().position(), 100);
+  EXPECT_EQ(rest->size(), 13u);
+  const auto tail = store_->TailPosition(id, 1, 3);
+  const auto last = store_->Records(id, 1, *tail, 100);
+  ASSERT_EQ(last->size(), 3u);
+  EXPECT_EQ(last->front().record().step().step(), 8);
+  EXPECT_EQ(store_->Records(id, 1, *store_->TailPosition(id, 1, 99), 100)->size(), 10u);
+}
+
+TEST_F(JobStoreTest, RemembersLastWordsAndTheFirstStepOverAReopen) {
+  const std::string id = Insert("demo");
+  v1::ReportRecordsRequest request;
+  request.set_job_id(id);
+  request.set_generation(1);
+  v1::WorkerRecord* started = request.add_records();
+  started->set_sequence(1);
+  started->mutable_started()->set_resumed_step(40);
+  v1::WorkerRecord* finished = request.add_records();
+  finished->set_sequence(2);
+  finished->set_unix_nanos(77);
+  finished->mutable_finished()->set_reason("COMPLETED");
+  ASSERT_OK(store_->AppendRecords(request).status());
+  Reopen();
+  const auto journal = store_->Journal(id, 1, 0);
+  ASSERT_TRUE(journal.ok());
+  EXPECT_EQ(journal->first_step, 40);
+  EXPECT_EQ(journal->next_sequence, 3);
+  ASSERT_TRUE(journal->finished.has_value());
+  EXPECT_EQ(journal->finished->reason(), "COMPLETED");
+  EXPECT_EQ(journal->finished_unix_nanos, 77);
+}
+
+TEST_F(JobStoreTest, OneRequestIdGivesOneJob) {
+  const std::string first = Insert("demo", "r1");
+  EXPECT_EQ(Insert("demo", "r1"), first);
+  Reopen();
+  EXPECT_EQ(Insert("demo", "r1"), first);
+  EXPECT_THAT(store_->FindRequest("r1", "another").status(),
+              StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr(first)));
+  EXPECT_TRUE(*store_->FindRequest("r2", "f") == nullptr);
+}
+
+TEST_F(JobStoreTest, AThousandSubmitsOfOneRequestFromTwentyThreadsGiveOneJob) {
+  std::vector<std::thread> threads;
+  std::vector<std::string> ids(20);
+  for (size_t t = 0; t < 20; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 50; ++i) {
+        const std::string id = Insert("demo", "the-request");
+        if (i == 0) ids[t] = id;
+        EXPECT_EQ(id, ids[t]);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& id : ids) EXPECT_EQ(id, ids[0]);
+  EXPECT_EQ(store_->List(0, "", {})->jobs.size(), 1u);
+}
+
+TEST_F(JobStoreTest, ListsInPagesNewestFirst) {
+  std::vector<std::string> inserted;
+  for (int i = 0; i < 25; ++i) inserted.push_back(Insert("j"));
+  std::vector<std::string> listed;
+  std::string token;
+  int pages = 0;
+  do {
+    const auto page = store_->List(10, token, {});
+    ASSERT_TRUE(page.ok());
+    for (const JobPtr& job : page->jobs) listed.push_back(job->job().id());
+    token = page->next_page_token;
+    ++pages;
+    if (pages == 1) Insert("new ones do not shift the pages");
+  } while (!token.empty());
+  EXPECT_EQ(pages, 3);
+  EXPECT_EQ(listed, std::vector<std::string>(inserted.rbegin(), inserted.rend()));
+  EXPECT_EQ(store_->List(0, "", {})->jobs.size(), 26u);
+  EXPECT_TRUE(store_->List(10, "", {v1::Job::STATE_FAILED})->jobs.empty());
+  EXPECT_THAT(store_->List(-1, "", {}).status(), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(store_->List(1, "x", {}).status(), StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+TEST_F(JobStoreTest, NoTwoActiveJobsShareAnOutDir) {
+  const std::string first = Insert("first");
+  v1::StoredJob second = **store_->Find(first);
+  second.mutable_job()->set_id(NewJobId());
+  EXPECT_THAT(store_->Insert(second, "", "", {}).status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(first)));
+  const auto set_state = [&](const std::string& id, v1::Job::State state) {
+    return store_
+        ->Update(id,
+                 [&](v1::StoredJob* job, std::vector<v1::JobEvent>*) {
+                   job->mutable_job()->set_state(state);
+                   return absl::OkStatus();
+                 })
+        .status();
+  };
+  ASSERT_OK(set_state(first, v1::Job::STATE_FAILED));
+  EXPECT_OK(store_->Insert(second, "", "", {}).status());
+  EXPECT_THAT(set_state(first, v1::Job::STATE_QUEUED),
+              StatusIs(absl::StatusCode::kFailedPrecondition));
+}
+
+TEST_F(JobStoreTest, AChangeThatFailsLeavesNothingBehind) {
+  const std::string id = Insert("demo");
+  const auto failed = store_->Update(id, [](v1::StoredJob* job, std::vector<v1::JobEvent>* events) {
+    job->mutable_job()->set_reason("HALF");
+    events->emplace_back().set_reason("HALF");
+    return absl::AbortedError("no");
+  });
+  EXPECT_THAT(failed.status(), StatusIs(absl::StatusCode::kAborted));
+  EXPECT_EQ((*store_->Find(id))->job().reason(), "");
+  EXPECT_EQ(store_->Events(id, 0, 10)->size(), 1u);
+}
+
+TEST_F(JobStoreTest, AWorkersEventIsAJobEventOnceAndItsOtherRecordsAreNone) {
+  const std::string id = Insert("demo");
+  v1::ReportRecordsRequest request;
+  request.set_job_id(id);
+  request.set_generation(1);
+  request.set_rank(1);
+  v1::WorkerRecord* corrupt = request.add_records();
+  corrupt->set_sequence(1);
+  corrupt->mutable_event()->set_reason("CHECKPOINT_CORRUPT");
+  v1::WorkerRecord* failed = request.add_records();
+  failed->set_sequence(2);
+  failed->mutable_checkpoint()->set_error("disk full");
+  ASSERT_OK(store_->AppendRecords(request).status());
+  ASSERT_OK(store_->AppendRecords(request).status());
+  const auto events = store_->Events(id, 0, 10);
+  ASSERT_EQ(events->size(), 2u) << "the writer of a failed checkpoint says so in an event";
+  EXPECT_EQ((*events)[1].reason(), "CHECKPOINT_CORRUPT");
+  EXPECT_EQ((*events)[1].rank(), 1);
+}
+
+TEST_F(JobStoreTest, RefusesAStoreOfANewerVersion) {
+  store_.reset();
+  auto database = Database::Open(folder_ / "jobs.sqlite");
+  ASSERT_OK((*database)->Execute("PRAGMA user_version=99"));
+  database->reset();
+  EXPECT_THAT(OpenAgain(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                    HasSubstr("jobs.sqlite has version 99 (1)")));
+}
+
+TEST_F(JobStoreTest, RefusesWhatIsNoDatabaseAndNamesTheFile) {
+  store_.reset();
+  WriteBytes(std::string(10'000, 'x'));
+  EXPECT_THAT(OpenAgain(),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("jobs.sqlite is damaged")));
+}
+
+TEST_F(JobStoreTest, RefusesATruncatedStore) {
+  for (int i = 0; i < 50; ++i) Insert("demo");
+  store_.reset();
+  const std::string bytes = Bytes();
+  WriteBytes(bytes.substr(0, bytes.size() / 2));
+  EXPECT_THAT(OpenAgain(), StatusIs(absl::StatusCode::kDataLoss));
+}
+
+// A byte flip is found when the store is opened, or it hit what no answer depends on: then every
+// job still reads as it was written.
+TEST_F(JobStoreTest, NeverServesAJobThatWasFlippedOnDisk) {
+  std::vector<std::string> ids;
+  for (int i = 0; i < 20; ++i) ids.push_back(Insert("demo"));
+  std::map<std::string, std::string> before;
+  for (const std::string& id : ids) before[id] = (*store_->Find(id))->SerializeAsString();
+  store_.reset();
+  const std::string good = Bytes();
+  std::mt19937 random(7);
+  int refused = 0;
+  for (int i = 0; i < 200; ++i) {
+    std::string bad = good;
+    bad[random() % bad.size()] ^= static_cast<char>(1 << (random() % 8));
+    WriteBytes(bad);
+    auto opened = JobStore::Open(folder_.path(), clock_, {});
+    if (!opened.ok()) {
+      ++refused;
+      EXPECT_THAT(std::string(opened.status().message()), HasSubstr("jobs.sqlite"));
+      continue;
+    }
+    for (const auto& [id, bytes] : before) {
+      const auto job = (*opened)->Find(id);
+      if (job.ok()) {
+        EXPECT_EQ((*job)->SerializeAsString(), bytes);
+      }
+    }
+    opened->reset();
+    std::filesystem::remove(folder_ / "jobs.sqlite-wal");
+    std::filesystem::remove(folder_ / "jobs.sqlite-shm");
+  }
+  EXPECT_GT(refused, 0);
+}
+
+TEST_F(JobStoreTest, RefusesAStoreWithAFlippedBitInAJob) {
+  for (int i = 0; i < 5; ++i) Insert("demo");
+  store_.reset();
+  const std::string good = Bytes();
+  int jobs = 0;
+  for (size_t at = good.find("/nowhere"); at != std::string::npos;
+       at = good.find("/nowhere", at + 1), ++jobs) {
+    std::string bad = good;
+    bad[at + 3] ^= 4;
+    WriteBytes(bad);
+    EXPECT_THAT(OpenAgain(), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("wrong checksum")));
+  }
+  EXPECT_EQ(jobs, 5);
+  WriteBytes(good);
+  EXPECT_OK(OpenAgain());
+}
+
+TEST_F(JobStoreTest, WhatWasAcknowledgedSurvivesKillNine) {
+  store_.reset();
+  std::mt19937 random(std::random_device{}());
+  for (int round = 0; round < 5; ++round) {
+    const std::filesystem::path output = folder_ / absl::StrCat("out-", round);
+    SpawnOptions options;
+    options.argv = {Program("store_writer"), folder_.path().string(), absl::StrCat(round)};
+    options.output = output;
+    const auto writer = Spawn(options);
+    ASSERT_TRUE(writer.ok()) << writer.status();
+    std::this_thread::sleep_for(std::chrono::milliseconds(40 + random() % 80));
+    ASSERT_OK(SignalProcess(*writer, SIGKILL));
+    waitpid(writer->pid, nullptr, 0);
+    Reopen();
+    std::ifstream said(output);
+    std::string kind;
+    std::string id;
+    std::string detail;
+    std::map<std::string, size_t> records;
+    while (said >> kind >> id >> detail) {
+      if (kind == "job") {
+        const auto job = store_->FindRequest(detail, "fingerprint");
+        ASSERT_TRUE(job.ok() && *job != nullptr) << detail;
+        EXPECT_EQ((*job)->job().id(), id);
+      } else if (kind == "record") {
+        ++records[id];
+      }
+    }
+    for (const auto& [job, count] : records) {
+      const std::vector<int64_t> steps = Steps(job, 0);
+      EXPECT_GE(steps.size(), count) << "acknowledged and gone";
+      EXPECT_LE(steps.size(), count + 1) << "at most the one that was not acknowledged yet";
+      for (size_t i = 0; i < steps.size(); ++i) EXPECT_EQ(steps[i], static_cast<int64_t>(i + 1));
+    }
+    store_.reset();
+  }
+}
+
+TEST(StateLock, RefusesASecondHolderAndNamesTheFirst) {
+  TempDir folder;
+  const auto first = LockStateDir(folder / "state");
+  ASSERT_OK(first.status());
+  EXPECT_THAT(LockStateDir(folder / "state").status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr(absl::StrCat("process ", getpid()))));
+  EXPECT_EQ(std::filesystem::status(folder / "state").permissions(),
+            std::filesystem::perms::owner_all);
+}
+
+TEST(StateLock, IsFreeAgainWhenItsHolderIsGone) {
+  TempDir folder;
+  { const auto first = LockStateDir(folder.path()); }
+  EXPECT_OK(LockStateDir(folder.path()).status());
+}
+
+}  // namespace
+}  // namespace nsa::server

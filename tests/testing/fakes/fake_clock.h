@@ -1,0 +1,40 @@
+// A clock that a test moves.
+#pragma once
+
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+
+namespace nsa {
+
+// Thread-safe.
+class FakeClock final : public Clock {
+ public:
+  absl::Time Wall() const override {
+    MutexLock lock(&mutex_);
+    return wall_;
+  }
+  absl::Duration Monotonic() const override {
+    MutexLock lock(&mutex_);
+    return monotonic_;
+  }
+
+  // Time passes.
+  void Advance(absl::Duration duration) {
+    MutexLock lock(&mutex_);
+    wall_ += duration;
+    monotonic_ += duration;
+  }
+
+  // Somebody sets the wall clock.
+  void JumpWall(absl::Duration duration) {
+    MutexLock lock(&mutex_);
+    wall_ += duration;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  absl::Time wall_ ABSL_GUARDED_BY(mutex_) = absl::FromUnixSeconds(1'800'000'000);
+  absl::Duration monotonic_ ABSL_GUARDED_BY(mutex_) = absl::Seconds(1'000);
+};
+
+}  // namespace nsa

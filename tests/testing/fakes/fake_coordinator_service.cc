@@ -1,0 +1,303 @@
+#include "tests/testing/fakes/fake_coordinator_service.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+namespace nsa {
+
+std::vector<std::string> FakeCoordinatorService::Requests(const std::string& method) {
+  MutexLock lock(&mutex_);
+  return requests_[method];
+}
+
+grpc::Status FakeCoordinatorService::Enter(grpc::ServerContext* context, const std::string& method,
+                                           const google::protobuf::Message& request) {
+  const absl::Time end = absl::Now() + state().delay;
+  while (absl::Now() < end && !context->IsCancelled()) absl::SleepFor(absl::Milliseconds(2));
+  MutexLock lock(&mutex_);
+  requests_[method].push_back(request.ShortDebugString());
+  if (!state_.token.empty()) {
+    const auto sent = context->client_metadata().find("authorization");
+    if (sent == context->client_metadata().end() ||
+        std::string(sent->second.data(), sent->second.size()) != "Bearer " + state_.token) {
+      return grpc::Status(grpc::StatusCode::UNAUTHENTICATED, "token: missing; give one");
+    }
+  }
+  std::vector<grpc::Status>& failures = state_.failures[method];
+  if (failures.empty()) return grpc::Status::OK;
+  const grpc::Status next = failures.front();
+  failures.erase(failures.begin());
+  return next;
+}
+
+v1::Job* FakeCoordinatorService::Find(const std::string& name) {
+  for (v1::Job& job : state_.jobs) {
+    if (job.id() == name || job.name() == name) return &job;
+  }
+  return nullptr;
+}
+
+namespace {
+
+grpc::Status NoSuchJob(const std::string& name) {
+  return grpc::Status(grpc::StatusCode::NOT_FOUND,
+                      absl::StrCat("job: '", name, "' is not known; see 'nsactl list'"));
+}
+
+}  // namespace
+
+grpc::Status FakeCoordinatorService::SubmitJob(grpc::ServerContext* context,
+                                               const v1::SubmitJobRequest* request,
+                                               v1::SubmitJobResponse* response) {
+  if (auto status = Enter(context, "SubmitJob", *request); !status.ok()) return status;
+  MutexLock lock(&mutex_);
+  *response->mutable_report() = state_.report;
+  if (request->validate_only()) return grpc::Status::OK;
+  if (!state_.report.accepted()) {
+    return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "job: refused by preflight");
+  }
+  v1::Job job = state_.jobs.empty() ? v1::Job() : state_.jobs.front();
+  job.set_name(request->spec().name());
+  *job.mutable_spec() = request->spec();
+  *response->mutable_job() = job;
+  return grpc::Status::OK;
+}
+
+grpc::Status FakeCoordinatorService::GetJob(grpc::ServerContext* context,
+                                            const v1::GetJobRequest* request,
+                                            v1::GetJobResponse* response) {
+  if (auto status = Enter(context, "GetJob", *request); !status.ok()) return status;
+  MutexLock lock(&mutex_);
+  const v1::Job* job = Find(request->job());
+  if (job == nullptr) return NoSuchJob(request->job());
+  *response->mutable_job() = *job;
+  return grpc::Status::OK;
+}
+
+grpc::Status FakeCoordinatorService::ListJobs(grpc::ServerContext* context,
+                                              const v1::ListJobsRequest* request,
+                                              v1::ListJobsResponse* response) {
+  if (auto status = Enter(context, "ListJobs", *request); !status.ok()) return status;
+  MutexLock lock(&mutex_);
+  const size_t first = request->page_token().empty() ? 0 : std::stoul(request->page_token());
+  const size_t last = std::min(state_.jobs.size(), first + request->page_size());
+  for (size_t i = first; i < last; ++i) {
+    const auto& states = request->states();
+    const bool wanted = states.empty() || std::find(states.begin(), states.end(),
+                                                    state_.jobs[i].state()) != states.end();
+    if (wanted) *response->add_jobs() = state_.jobs[i];
+  }
+  if (last < state_.jobs.size()) response->set_next_page_token(absl::StrCat(last));
+  return grpc::Status::OK;
+}
+
+grpc::Status FakeCoordinatorService::WatchJob(grpc::ServerContext* context,
+                                              const v1::WatchJobRequest* request,
+                                              grpc::ServerWriter<v1::WatchJobResponse>* writer) {
+  if (auto status = Enter(context, "WatchJob", *request); !status.ok()) return status;
+  while (true) {
+    v1::WatchJobResponse response;
+    {
+      MutexLock lock(&mutex_);
+      if (watched_ == state_.watch.size()) break;
+      *response.mutable_job() = state_.watch[watched_++];
+    }
+    if (response.job().id().empty()) {
+      return grpc::Status(grpc::StatusCode::UNAVAILABLE, "Socket closed");
+    }
+    writer->Write(response);
+    if (response.job().state() >= v1::Job::STATE_SUCCEEDED) return grpc::Status::OK;
+  }
+  // A job that goes on: silent until the caller leaves.
+  while (!context->IsCancelled()) absl::SleepFor(absl::Milliseconds(2));
+  return grpc::Status::CANCELLED;
+}
+
+grpc::Status FakeCoordinatorService::WatchEvents(
+    grpc::ServerContext* context, const v1::WatchEventsRequest* request,
+    grpc::ServerWriter<v1::WatchEventsResponse>* writer) {
+  const grpc::Status status = Enter(context, "WatchEvents", *request);
+  MutexLock lock(&mutex_);
+  for (const v1::JobEvent& event : state_.events) {
+    if (event.sequence() <= request->after_sequence()) continue;
+    if (!request->job().empty() && event.job_id() != request->job()) continue;
+    v1::WatchEventsResponse response;
+    *response.mutable_event() = event;
+    writer->Write(response);
+    if (!status.ok()) return status;  // after the first one
+  }
+  return status;
+}
+
+grpc::Status FakeCoordinatorService::WatchRecords(
+    grpc::ServerContext* context, const v1::WatchRecordsRequest* request,
+    grpc::ServerWriter<v1::WatchRecordsResponse>* writer) {
+  const grpc::Status status = Enter(context, "WatchRecords", *request);
+  MutexLock lock(&mutex_);
+  const size_t count = state_.records.size();
+  const size_t tail = request->tail() > 0 ? request->tail() : count;
+  for (size_t i = count > tail ? count - tail : 0; i < count; ++i) {
+    const v1::WatchRecordsResponse& record = state_.records[i];
+    if (record.position() <= request->after_position()) continue;
+    if (request->rank() >= 0 && record.rank() != request->rank()) continue;
+    writer->Write(record);
+    if (!status.ok()) return status;
+  }
+  return status;
+}
+
+grpc::Status FakeCoordinatorService::StreamLogs(
+    grpc::ServerContext* context, const v1::StreamLogsRequest* request,
+    grpc::ServerWriter<v1::StreamLogsResponse>* writer) {
+  const grpc::Status status = Enter(context, "StreamLogs", *request);
+  MutexLock lock(&mutex_);
+  for (const v1::StreamLogsResponse& chunk : state_.logs) {
+    if (chunk.resume_token() <= request->resume_token()) continue;
+    if (request->rank() >= 0 && chunk.rank() != request->rank()) continue;
+    writer->Write(chunk);
+    if (!status.ok()) return status;
+  }
+  return status;
+}
+
+grpc::Status FakeCoordinatorService::StopJob(grpc::ServerContext* context,
+                                             const v1::StopJobRequest* request,
+                                             v1::StopJobResponse* response) {
+  if (auto status = Enter(context, "StopJob", *request); !status.ok()) return status;
+  MutexLock lock(&mutex_);
+  v1::Job* job = Find(request->job());
+  if (job == nullptr) return NoSuchJob(request->job());
+  job->set_state(v1::Job::STATE_STOPPING);
+  *job->mutable_stop() = request->stop();
+  *response->mutable_job() = *job;
+  return grpc::Status::OK;
+}
+
+grpc::Status FakeCoordinatorService::ResumeJob(grpc::ServerContext* context,
+                                               const v1::ResumeJobRequest* request,
+                                               v1::ResumeJobResponse* response) {
+  if (auto status = Enter(context, "ResumeJob", *request); !status.ok()) return status;
+  MutexLock lock(&mutex_);
+  v1::Job* job = Find(request->job());
+  if (job == nullptr) return NoSuchJob(request->job());
+  job->set_state(v1::Job::STATE_QUEUED);
+  *response->mutable_job() = *job;
+  return grpc::Status::OK;
+}
+
+grpc::Status FakeCoordinatorService::DeleteJob(grpc::ServerContext* context,
+                                               const v1::DeleteJobRequest* request,
+                                               v1::DeleteJobResponse* response) {
+  if (auto status = Enter(context, "DeleteJob", *request); !status.ok()) return status;
+  MutexLock lock(&mutex_);
+  const v1::Job* job = Find(request->job());
+  if (job == nullptr) return NoSuchJob(request->job());
+  response->set_job_id(job->id());
+  std::erase_if(state_.jobs, [&](const v1::Job& each) { return each.id() == response->job_id(); });
+  return grpc::Status::OK;
+}
+
+grpc::Status FakeCoordinatorService::DumpStack(grpc::ServerContext* context,
+                                               const v1::DumpStackRequest* request,
+                                               v1::DumpStackResponse* response) {
+  if (auto status = Enter(context, "DumpStack", *request); !status.ok()) return status;
+  MutexLock lock(&mutex_);
+  for (const v1::StackDump& dump : state_.dumps) {
+    if (request->rank() < 0 || dump.rank() == request->rank()) *response->add_dumps() = dump;
+  }
+  return grpc::Status::OK;
+}
+
+grpc::Status FakeCoordinatorService::ListCheckpoints(grpc::ServerContext* context,
+                                                     const v1::ListCheckpointsRequest* request,
+                                                     v1::ListCheckpointsResponse* response) {
+  if (auto status = Enter(context, "ListCheckpoints", *request); !status.ok()) return status;
+  MutexLock lock(&mutex_);
+  for (const v1::CheckpointInfo& each : state_.checkpoints) *response->add_checkpoints() = each;
+  return grpc::Status::OK;
+}
+
+grpc::Status FakeCoordinatorService::VerifyCheckpoint(grpc::ServerContext* context,
+                                                      const v1::VerifyCheckpointRequest* request,
+                                                      v1::VerifyCheckpointResponse* response) {
+  if (auto status = Enter(context, "VerifyCheckpoint", *request); !status.ok()) return status;
+  MutexLock lock(&mutex_);
+  if (!state_.checkpoints.empty()) *response->mutable_checkpoint() = state_.checkpoints.back();
+  for (const std::string& problem : state_.checkpoint_problems) response->add_problems(problem);
+  return grpc::Status::OK;
+}
+
+grpc::Status FakeCoordinatorService::ListNodes(grpc::ServerContext* context,
+                                               const v1::ListNodesRequest* request,
+                                               v1::ListNodesResponse* response) {
+  if (auto status = Enter(context, "ListNodes", *request); !status.ok()) return status;
+  MutexLock lock(&mutex_);
+  for (const v1::Node& node : state_.nodes) *response->add_nodes() = node;
+  return grpc::Status::OK;
+}
+
+grpc::Status FakeCoordinatorService::GetVersion(grpc::ServerContext* context,
+                                                const v1::GetVersionRequest* request,
+                                                v1::GetVersionResponse* response) {
+  if (auto status = Enter(context, "GetVersion", *request); !status.ok()) return status;
+  MutexLock lock(&mutex_);
+  response->set_version("9.9.9");
+  response->set_revision("abcdef");
+  response->set_state_dir("/var/lib/nsa");
+  response->set_metrics_address("127.0.0.1:9464");
+  return grpc::Status::OK;
+}
+
+FakeCoordinator::FakeCoordinator(const std::string& socket_path) : address_("unix:" + socket_path) {
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort(address_, grpc::InsecureServerCredentials());
+  builder.RegisterService(&service_);
+  server_ = builder.BuildAndStart();
+}
+
+FakeCoordinator::~FakeCoordinator() {
+  server_->Shutdown(std::chrono::system_clock::now());
+  server_->Wait();
+}
+
+v1::Job DemoJob() {
+  v1::Job job;
+  job.set_id("jdemo1234567");
+  job.set_name("demo");
+  job.set_state(v1::Job::STATE_RUNNING);
+  job.mutable_spec()->set_name("demo");
+  job.mutable_spec()->mutable_resources()->set_gpus(1);
+  job.mutable_spec()->mutable_train()->set_out_dir("/data/demo");
+  // 2026-11-20T12:00:00Z.
+  constexpr int64_t kNoon = 1795176000LL * 1'000'000'000;
+  constexpr int64_t kSecond = 1'000'000'000;
+  job.set_submit_unix_nanos(kNoon - 3 * 3600 * kSecond);
+  job.set_start_unix_nanos(kNoon - 600 * kSecond);
+  job.set_generation(2);
+  job.set_restarts(1);
+  v1::JobProgress& progress = *job.mutable_progress();
+  progress.set_step(375);
+  progress.set_total_steps(1000);
+  progress.set_loss(2.1034);
+  progress.set_val_loss(2.2101);
+  progress.set_val_step(300);
+  progress.set_tokens_per_second(12345);
+  progress.set_eta_seconds(320);
+  progress.set_checkpoint_step(300);
+  progress.set_checkpoint_unix_nanos(kNoon - 41 * kSecond);
+  progress.set_total_tokens(3072000);
+  progress.set_learning_rate(3e-4);
+  progress.set_grad_norm(0.8125);
+  v1::RankStatus& rank = *job.add_ranks();
+  rank.set_rank(0);
+  rank.set_node("box");
+  rank.set_pid(4711);
+  rank.set_state("RUNNING");
+  rank.set_step(375);
+  rank.set_phase("forward layer 3");
+  return job;
+}
+
+}  // namespace nsa

@@ -1,0 +1,106 @@
+#include "worker/agent/inventory.h"
+
+#include <dlfcn.h>
+
+#include <fstream>
+
+#include "absl/strings/str_format.h"
+#include "gmock/gmock.h"
+#include "tests/testing/fakes/fake_nvml.h"
+#include "tests/testing/paths.h"
+#include "tests/testing/temp_dir.h"
+#include "tests/testing/within.h"
+#include "worker/agent/nvml.h"
+
+namespace nsa::agent {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::vector<v1::GpuInfo> FourGpus() {
+  std::vector<v1::GpuInfo> gpus(4);
+  for (size_t i = 0; i < gpus.size(); ++i) {
+    gpus[i].set_uuid(absl::StrFormat("GPU-%c0000000-1111", "abcd"[i]));
+  }
+  return gpus;
+}
+
+// The letters of the GPUs that remain.
+std::string Visible(const char* visible) {
+  std::string letters;
+  for (const v1::GpuInfo& gpu : VisibleGpus(FourGpus(), visible)) letters.append(gpu.uuid(), 4, 1);
+  return letters;
+}
+
+TEST(VisibleGpus, ReadsTheVariableAsCudaDoes) {
+  EXPECT_EQ(Visible(nullptr), "abcd");
+  EXPECT_EQ(Visible("2,0"), "ca");
+  EXPECT_EQ(Visible(" 1 , 3 "), "bd");
+  EXPECT_EQ(Visible("GPU-b0000000-1111,GPU-d"), "bd");
+  EXPECT_EQ(Visible(""), "") << "set and empty: none";
+  EXPECT_EQ(Visible("1,7,2"), "b") << "the list ends at the first that is none";
+  EXPECT_EQ(Visible("-1"), "");
+  EXPECT_EQ(Visible("NoDevFiles"), "");
+}
+
+TEST(Inventory, SaysHonestlyThatThereIsNoGpu) {
+  if (Nvml::Open() != nullptr) GTEST_SKIP() << "this machine has a GPU";
+  const TempDir folder;
+  const AgentOptions options = {.node_name = "n", .state_dir = folder.path(), .cpu_slots = 2};
+  const Inventory inventory(options);
+  const v1::NodeInfo node = inventory.Read();
+  EXPECT_EQ(node.gpus_size(), 0);
+  EXPECT_FALSE(node.cuda_worker());
+  EXPECT_EQ(node.driver_version(), "");
+  EXPECT_THAT(node.cuda_problem(), HasSubstr("no NVIDIA driver"));
+  EXPECT_EQ(node.cpu_slots(), 2);
+}
+
+TEST(Inventory, SaysHowOldTheMemoryOfGpusIs) {
+  if (Nvml::Open() != nullptr) GTEST_SKIP() << "this machine has a GPU";
+  void* library = dlopen(TestFile("fake_nvml.so").c_str(), RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(library, nullptr) << dlerror();
+  FakeNvml* driver = reinterpret_cast<FakeNvmlFunction>(dlsym(library, kFakeNvmlSymbol))();
+  const TempDir folder;
+  {
+    const AgentOptions options = {.node_name = "n",
+                                  .state_dir = folder.path(),
+                                  .cuda_worker_program = folder / "nsa-worker-cuda"};
+    const Inventory inventory(options);
+    const auto free_bytes = [&] { return inventory.Read().gpus(0).free_bytes(); };
+    const auto age = [&] { return inventory.Read().gpus_age_seconds(); };
+    ASSERT_EQ(inventory.Read().gpus_size(), 1);
+    EXPECT_EQ(free_bytes(), int64_t{79} << 30);
+
+    driver->hangs = true;
+    ASSERT_TRUE(Within(absl::Seconds(60), [&] { return driver->waiting > 0; }));
+    driver->free_bytes = 1;
+    EXPECT_TRUE(Within(absl::Seconds(60), [&] { return age() > 3; })) << "of the answer before";
+    EXPECT_EQ(free_bytes(), int64_t{79} << 30);
+    driver->hangs = false;
+    EXPECT_TRUE(Within(absl::Seconds(60), [&] { return free_bytes() == 1 && age() < 3; }));
+  }
+  dlclose(library);
+}
+
+TEST(Inventory, FindsTheGpusOfTheDriver) {
+  const auto nvml = Nvml::Open();
+  if (nvml == nullptr) GTEST_SKIP() << "no NVIDIA driver here";
+  ASSERT_NE(nvml->DriverVersion(), "");
+  for (const v1::GpuInfo& gpu : nvml->Gpus()) {
+    EXPECT_THAT(gpu.uuid(), HasSubstr("GPU-"));
+    EXPECT_NE(gpu.name(), "");
+    EXPECT_GT(gpu.memory_bytes(), int64_t{1} << 30);
+    EXPECT_GT(gpu.free_bytes(), 0);
+    EXPECT_LE(gpu.free_bytes(), gpu.memory_bytes());
+    EXPECT_GE(gpu.compute_capability(), 50);
+  }
+  const TempDir folder;
+  const AgentOptions options = {.node_name = "n",
+                                .state_dir = folder.path(),
+                                .cuda_worker_program = folder / "nsa-worker-cuda"};
+  EXPECT_THAT(Inventory(options).Read().cuda_problem(), HasSubstr("nsa-worker-cuda is not there"));
+}
+
+}  // namespace
+}  // namespace nsa::agent

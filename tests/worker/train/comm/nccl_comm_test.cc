@@ -1,0 +1,284 @@
+#include "worker/train/comm/nccl_comm.h"
+
+#include <dlfcn.h>
+#include <gmock/gmock.h>
+
+#include <functional>
+#include <latch>
+#include <thread>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "tests/testing/fakes/fake_nccl.h"
+#include "tests/testing/paths.h"
+#include "tests/testing/temp_dir.h"
+#include "worker/train/comm/nccl_library.h"
+
+namespace nsa {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+
+std::string Fake(const std::string& kind) { return TestFile(kind + ".so"); }
+
+// The stand-in's controls, in this process.
+class NcclCommTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    nccl::SetEnvironment();
+    void* library = dlopen(Fake("fake_nccl").c_str(), RTLD_NOW | RTLD_LOCAL);
+    ASSERT_NE(library, nullptr) << dlerror();
+    set_ = reinterpret_cast<FakeNcclSetFunction>(dlsym(library, "FakeNcclSet"));
+    read_ = reinterpret_cast<FakeNcclReadFunction>(dlsym(library, "FakeNcclRead"));
+    done_ = reinterpret_cast<FakeNcclDoneFunction>(dlsym(library, "FakeNcclDone"));
+    set_(kFakeWell);
+  }
+
+  NcclOptions Options(Comm* host, absl::Duration timeout = absl::Seconds(20)) const {
+    return {.host = host, .timeout = timeout, .library = Fake("fake_nccl")};
+  }
+
+  FakeNcclCounts counts() const {
+    FakeNcclCounts counts;
+    read_(&counts);
+    return counts;
+  }
+
+  // Whether what was enqueued on `stream` is done.
+  std::function<absl::StatusOr<bool>()> Done(void* stream) const {
+    return [this, stream]() -> absl::StatusOr<bool> { return done_(stream); };
+  }
+
+  // Runs `body` on a thread a rank.
+  void RunRanks(int world, const std::function<void(Comm*)>& body) {
+    const TempDir dir;
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < world; ++rank) {
+      threads.emplace_back([&, rank] {
+        auto comm = ConnectTcp({.rank = rank,
+                                .world_size = world,
+                                .rendezvous_dir = dir.path(),
+                                .timeout = absl::Seconds(20)});
+        ASSERT_TRUE(comm.ok()) << comm.status();
+        body(comm->get());
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  FakeNcclSetFunction set_ = nullptr;
+  FakeNcclReadFunction read_ = nullptr;
+  FakeNcclDoneFunction done_ = nullptr;
+};
+
+TEST_F(NcclCommTest, SumsOverTheRanksThatMeetByTheIdOfRankZero) {
+  for (const int mood : {kFakeWell, kFakeSlowToEnqueue}) {
+    set_(mood);
+    RunRanks(3, [&](Comm* host) {
+      auto comm = NcclComm::Connect(Options(host));
+      ASSERT_TRUE(comm.ok()) << comm.status();
+      EXPECT_EQ((*comm)->world_size(), 3);
+      std::vector<float> values(100, static_cast<float>(1 + (*comm)->rank()));
+      char stream = 0;
+      ASSERT_TRUE((*comm)->AllReduceSum("bucket", values.data(), 100, &stream).ok());
+      ASSERT_TRUE((*comm)->WaitFor("gradients", Done(&stream)).ok());
+      EXPECT_EQ(values, std::vector<float>(100, 6.0f));
+      EXPECT_EQ((*comm)->sequence(), 1);
+      ASSERT_TRUE(host->Barrier("end").ok());
+    });
+    EXPECT_EQ(counts().joined, 3);
+    EXPECT_EQ(counts().destroyed, 3);
+    EXPECT_EQ(counts().aborted, 0);
+  }
+}
+
+TEST_F(NcclCommTest, SaysWhichLibraryItHas) {
+  const auto comm = SingleRank();
+  const auto nccl = NcclComm::Connect(Options(comm.get()));
+  ASSERT_TRUE(nccl.ok()) << nccl.status();
+  EXPECT_THAT((*nccl)->description(),
+              AllOf(HasSubstr("NCCL 2.28.9 ("), EndsWith("fake_nccl.so), ring, simple")));
+}
+
+TEST_F(NcclCommTest, ShowsOnTheStatusPageThatTheRanksMeet) {
+  const TempDir dir;
+  auto page = StatusPage::Create(dir / "status", 0, 1, 1);
+  ASSERT_TRUE(page.ok());
+  set_(kFakeNeverJoins);
+  const auto host = SingleRank();
+  NcclOptions options = Options(host.get(), absl::Seconds(1));
+  options.status_page = &*page;
+  std::thread connecting([&] { EXPECT_FALSE(NcclComm::Connect(options).ok()); });
+  std::string during;
+  while (during.empty()) during = ReadStatusPage(dir / "status")->collective;
+  connecting.join();
+  EXPECT_EQ(during, "nccl_connect");
+  EXPECT_EQ(ReadStatusPage(dir / "status")->collective, "");
+}
+
+// A long step whose sums go on is no reason to give up.
+TEST_F(NcclCommTest, WaitsAnewWhenTheWaitHasComeFurther) {
+  const auto host = SingleRank();
+  const auto comm = NcclComm::Connect(Options(host.get(), absl::Milliseconds(200)));
+  ASSERT_TRUE(comm.ok()) << comm.status();
+  const absl::Time began = absl::Now();
+  EXPECT_TRUE((*comm)
+                  ->WaitFor("step",
+                            [&]() -> absl::StatusOr<bool> {
+                              (*comm)->Touch();
+                              return absl::Now() - began > absl::Milliseconds(500);
+                            })
+                  .ok());
+}
+
+// A peer that dies while this rank waits for its GPU: NCCL says nothing, the closed connection
+// does.
+TEST_F(NcclCommTest, EndsAWaitWhenAPeerHasGone) {
+  absl::Status survivor;
+  const absl::Time began = absl::Now();
+  std::latch connected(2);
+  RunRanks(2, [&](Comm* host) {
+    auto comm = NcclComm::Connect(Options(host, absl::Seconds(60)));
+    connected.arrive_and_wait();
+    ASSERT_TRUE(comm.ok()) << comm.status();
+    if (host->rank() == 1) return;  // leaves without coming to the sum
+    std::vector<float> values(10, 1.0f);
+    char stream = 0;
+    ASSERT_TRUE((*comm)->AllReduceSum("bucket", values.data(), 10, &stream).ok());
+    survivor = (*comm)->WaitFor("gradients", Done(&stream));
+    EXPECT_EQ((*comm)->AllReduceSum("bucket", values.data(), 10, &stream), survivor)
+        << "of no use any more";
+  });
+  EXPECT_EQ(survivor.code(), absl::StatusCode::kUnavailable) << survivor;
+  EXPECT_THAT(std::string(survivor.message()), HasSubstr("gradients: PEER_LOST"));
+  EXPECT_LT(absl::Now() - began, absl::Seconds(30)) << "before the timeout";
+  EXPECT_EQ(counts().aborted, 1);
+}
+
+TEST_F(NcclCommTest, EndsAWaitWhenNcclReportsARemoteError) {
+  set_(kFakeRemoteError);
+  absl::Status waiting;
+  RunRanks(2, [&](Comm* host) {
+    auto comm = NcclComm::Connect(Options(host));
+    ASSERT_TRUE(comm.ok()) << comm.status();
+    if (host->rank() == 0) {
+      std::vector<float> values(10, 1.0f);
+      char stream = 0;
+      ASSERT_TRUE((*comm)->AllReduceSum("bucket", values.data(), 10, &stream).ok());
+      waiting = (*comm)->WaitFor("gradients", Done(&stream));
+    }
+    ASSERT_TRUE(host->Barrier("end").ok());
+  });
+  EXPECT_EQ(waiting.code(), absl::StatusCode::kUnavailable) << waiting;
+  EXPECT_THAT(
+      std::string(waiting.message()),
+      AllOf(HasSubstr("PEER_LOST"), HasSubstr("remote process exited"), HasSubstr("fake detail")));
+}
+
+TEST_F(NcclCommTest, GivesUpOnAPeerThatDoesNotComeToTheSum) {
+  absl::Status waiting;
+  RunRanks(2, [&](Comm* host) {
+    auto comm = NcclComm::Connect(Options(host, absl::Milliseconds(1500)));
+    ASSERT_TRUE(comm.ok()) << comm.status();
+    if (host->rank() == 0) {
+      std::vector<float> values(10, 1.0f);
+      char stream = 0;
+      ASSERT_TRUE((*comm)->AllReduceSum("bucket", values.data(), 10, &stream).ok());
+      waiting = (*comm)->WaitFor("gradients", Done(&stream));
+    }
+    ASSERT_TRUE(host->Barrier("end").ok());
+  });
+  EXPECT_EQ(waiting.code(), absl::StatusCode::kDeadlineExceeded) << waiting;
+  EXPECT_THAT(std::string(waiting.message()), HasSubstr("gradients: PEER_LOST"));
+  EXPECT_EQ(counts().aborted, 1);
+}
+
+TEST_F(NcclCommTest, GivesUpWhenNcclDoesNotGetTheRanksTogether) {
+  set_(kFakeNeverJoins);
+  const auto host = SingleRank();
+  const auto comm = NcclComm::Connect(Options(host.get(), absl::Milliseconds(300)));
+  EXPECT_EQ(comm.status().code(), absl::StatusCode::kDeadlineExceeded) << comm.status();
+  EXPECT_EQ(counts().aborted, 1);
+}
+
+TEST_F(NcclCommTest, DoesNotWaitForAnAbortThatHangs) {
+  set_(kFakeAbortHangs);
+  const absl::Time began = absl::Now();
+  const auto host = SingleRank();
+  auto comm = NcclComm::Connect(Options(host.get()));
+  ASSERT_TRUE(comm.ok()) << comm.status();
+  (*comm)->Abort();
+  EXPECT_FALSE((*comm)->Check().ok());
+  EXPECT_LT(absl::Now() - began, absl::Seconds(4)) << "nobody waits yet";
+  comm->reset();
+  EXPECT_LT(absl::Now() - began, absl::Seconds(9));
+}
+
+TEST_F(NcclCommTest, ReturnsWhatNcclRefusesAndWhatTheGpuReports) {
+  const auto host = SingleRank();
+  auto comm = NcclComm::Connect(Options(host.get()));
+  ASSERT_TRUE(comm.ok()) << comm.status();
+  const absl::Status gpu = (*comm)->WaitFor("gradients", []() -> absl::StatusOr<bool> {
+    return absl::InternalError("cudaEventQuery: cudaErrorIllegalAddress");
+  });
+  EXPECT_EQ(gpu.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(gpu.message()), HasSubstr("cudaErrorIllegalAddress"));
+
+  set_(kFakeRefusesSums);
+  comm = NcclComm::Connect(Options(host.get()));
+  ASSERT_TRUE(comm.ok()) << comm.status();
+  float value = 0;
+  const absl::Status refused = (*comm)->AllReduceSum("bucket", &value, 1, nullptr);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << refused;
+}
+
+// A peer's death can show first as an error of this rank's GPU; the cause is the peer then.
+TEST_F(NcclCommTest, BlamesThePeerForAnErrorThatItsEndHasCaused) {
+  absl::Status survivor;
+  std::latch connected(2);
+  RunRanks(2, [&](Comm* host) {
+    auto comm = NcclComm::Connect(Options(host));
+    connected.arrive_and_wait();
+    ASSERT_TRUE(comm.ok()) << comm.status();
+    if (host->rank() == 1) {
+      absl::SleepFor(absl::Milliseconds(100));
+      return;
+    }
+    survivor = (*comm)->WaitFor("gradients", []() -> absl::StatusOr<bool> {
+      return absl::InternalError("cudaEventQuery: cudaErrorIllegalAddress");
+    });
+  });
+  EXPECT_EQ(survivor.code(), absl::StatusCode::kUnavailable) << survivor;
+  EXPECT_THAT(std::string(survivor.message()),
+              AllOf(HasSubstr("PEER_LOST"), HasSubstr("cudaErrorIllegalAddress")));
+}
+
+TEST(NcclLibrary, SaysWhatIsMissing) {
+  const auto absent = nccl::Load("/nowhere/libnccl.so.2");
+  EXPECT_EQ(absent.status().code(), absl::StatusCode::kNotFound) << absent.status();
+  EXPECT_THAT(std::string(absent.status().message()),
+              AllOf(HasSubstr("/nowhere/libnccl.so.2"), HasSubstr("install libnccl2")));
+  const auto part = nccl::Load(Fake("fake_nccl_without_abort"));
+  EXPECT_EQ(part.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(part.status().message()), HasSubstr("no function ncclCommAbort"));
+  const auto old = nccl::Load(Fake("fake_nccl_old"));
+  EXPECT_EQ(old.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(old.status().message()), HasSubstr("version 2.10.3"));
+}
+
+TEST(NcclLibrary, KeepsNvlinkMulticastOffWhateverTheEnvironmentSays) {
+  setenv("NCCL_NVLS_ENABLE", "1", 1);
+  setenv("NCCL_ALGO", "NVLS", 1);
+  EXPECT_FALSE(nccl::EnvironmentIsSet());
+  const auto host = SingleRank();
+  EXPECT_EQ(NcclComm::Connect({.host = host.get(), .library = Fake("fake_nccl")}).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  nccl::SetEnvironment();
+  EXPECT_STREQ(std::getenv("NCCL_NVLS_ENABLE"), "0");
+  EXPECT_TRUE(nccl::EnvironmentIsSet());
+}
+
+}  // namespace
+}  // namespace nsa

@@ -1,0 +1,170 @@
+// The gradients' way over NCCL on real GPUs: one process a rank, each with a GPU of its own.
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstddef>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <sstream>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/run/process.h"
+#include "kernels/cuda/device.h"
+#include "tests/testing/temp_dir.h"
+#include "worker/train/comm/nccl_library.h"
+
+#if __has_include(<nccl.h>)
+#include <nccl.h>
+// What nccl_library.h declares is what NCCL's own header says.
+static_assert(sizeof(ncclUniqueId) == sizeof(nsa::nccl::UniqueId));
+static_assert(offsetof(ncclConfig_t, magic) == offsetof(nsa::nccl::Config, magic));
+static_assert(offsetof(ncclConfig_t, version) == offsetof(nsa::nccl::Config, version));
+static_assert(offsetof(ncclConfig_t, blocking) == offsetof(nsa::nccl::Config, blocking));
+static_assert(offsetof(ncclConfig_t, maxCTAs) == offsetof(nsa::nccl::Config, max_ctas));
+static_assert(offsetof(ncclConfig_t, netName) == offsetof(nsa::nccl::Config, net_name));
+static_assert(NCCL_CONFIG_UNDEF_INT == INT_MIN);
+static_assert(ncclInProgress == static_cast<int>(nsa::nccl::kInProgress));
+static_assert(ncclRemoteError == static_cast<int>(nsa::nccl::kRemoteError));
+static_assert(ncclFloat32 == static_cast<int>(nsa::nccl::kFloat32));
+static_assert(ncclSum == static_cast<int>(nsa::nccl::kSum));
+#endif
+
+namespace nsa {
+namespace {
+
+struct Ended {
+  int code = -1;
+  int signal = 0;
+  double seconds = 0;  // after the first rank's start
+};
+
+std::string Read(const std::filesystem::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+// In bin/ of the build, or of the bundle that the test lies in.
+std::string RankProgram() {
+  const auto here = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  for (const char* const bin : {"../bin", "../../bin"}) {
+    const auto program = here / bin / "nccl_rank";
+    if (std::filesystem::exists(program)) return program.string();
+  }
+  return "nccl_rank, in neither ../bin nor ../../bin";
+}
+
+// Runs nccl_rank in `mode` on `world` GPUs. A rank that has not ended `limit` after another is
+// killed.
+std::vector<Ended> RunRanks(const std::string& mode, int world, const TempDir& dir,
+                            double limit = 60) {
+  std::vector<ProcessIdentity> ranks;
+  std::filesystem::create_directories(dir / (mode + ".meet"));
+  for (int rank = 0; rank < world; ++rank) {
+    auto environment = FilterEnvironment({"PATH", "HOME", "LD_LIBRARY_PATH", "NSA_NCCL_LIBRARY"});
+    environment["CUDA_VISIBLE_DEVICES"] = absl::StrCat(rank);
+    const auto child = Spawn(
+        {.argv = {RankProgram(), mode, absl::StrCat(rank), absl::StrCat(world),
+                  (dir / (mode + ".meet")).string(), (dir / absl::StrCat(mode, rank)).string()},
+         .environment = environment,
+         .output = dir / absl::StrCat(mode, ".log")});
+    EXPECT_TRUE(child.ok()) << child.status();
+    if (child.ok()) ranks.push_back(*child);
+  }
+  std::vector<Ended> ends(ranks.size());
+  const absl::Time began = absl::Now();
+  absl::Time give_up = began + absl::Seconds(180);
+  for (size_t left = ranks.size(); left > 0;) {
+    for (size_t rank = 0; rank < ranks.size(); ++rank) {
+      if (ends[rank].seconds > 0) continue;
+      const auto exit = TryReap(ranks[rank].pid);
+      if (!exit.ok() || !exit->has_value()) continue;
+      const absl::Time now = absl::Now();
+      ends[rank] = {(*exit)->code, (*exit)->signal, absl::ToDoubleSeconds(now - began)};
+      give_up = std::min(give_up, now + absl::Seconds(limit));
+      --left;
+    }
+    if (absl::Now() > give_up) {
+      for (const ProcessIdentity& rank : ranks) SignalProcess(rank, SIGKILL).IgnoreError();
+      give_up = absl::InfiniteFuture();
+    }
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  std::cerr << Read(dir / absl::StrCat(mode, ".log"));
+  return ends;
+}
+
+int64_t FreeOnTheGpu() { return cuda::FreeBytes().value_or(-1); }
+
+class NcclGpuTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const int gpus = cuda::DeviceCount();
+    if (gpus == 0) GTEST_SKIP() << "no GPU here";
+    const auto library = nccl::Load("");
+    if (!library.ok()) GTEST_SKIP() << library.status();
+  }
+  static bool TwoGpus() { return cuda::DeviceCount() >= 2; }
+};
+
+TEST_F(NcclGpuTest, ARankAloneSumsInAndOutsideAGraph) {
+  const TempDir dir;
+  EXPECT_EQ(RunRanks("sum", 1, dir)[0].code, 0);
+}
+
+TEST_F(NcclGpuTest, SumsAreThoseOfTheCpuAndTheSameBitsOnAllRanksAndTwice) {
+  if (!TwoGpus()) GTEST_SKIP() << "needs two GPUs";
+  std::string before;
+  const int world = std::min(cuda::DeviceCount(), 8);
+  for (int run = 0; run < 2; ++run) {
+    const TempDir dir;
+    for (const Ended& end : RunRanks("sum", world, dir)) EXPECT_EQ(end.code, 0);
+    const std::string sums = Read(dir / "sum0");
+    ASSERT_FALSE(sums.empty());
+    for (int rank = 1; rank < world; ++rank) {
+      EXPECT_TRUE(sums == Read(dir / absl::StrCat("sum", rank))) << "rank " << rank << " differs";
+    }
+    if (run == 1) {
+      EXPECT_TRUE(sums == before) << "the runs differ";
+    }
+    before = sums;
+  }
+}
+
+TEST_F(NcclGpuTest, EndsSoonWhenAPeerIsKilledAndLeavesNoMemoryInUse) {
+  if (!TwoGpus()) GTEST_SKIP() << "needs two GPUs";
+  ASSERT_TRUE(cuda::ReadDevice().ok());
+  const int64_t free = FreeOnTheGpu();
+  for (const char* const mode : {"die", "cut"}) {
+    const TempDir dir;
+    const std::vector<Ended> ends = RunRanks(mode, 2, dir, /*limit=*/20);
+    ASSERT_EQ(ends.size(), 2u);
+    EXPECT_EQ(ends[1].signal, SIGKILL) << mode;
+    EXPECT_EQ(ends[0].code, 5) << mode;
+    EXPECT_LT(ends[0].seconds - ends[1].seconds, 15) << mode;
+    // The driver takes memory back a moment after the process is gone.
+    for (int i = 0; i < 100 && FreeOnTheGpu() < free - (64 << 20); ++i) {
+      absl::SleepFor(absl::Milliseconds(100));
+    }
+    EXPECT_GE(FreeOnTheGpu(), free - (64 << 20)) << mode;
+  }
+}
+
+TEST_F(NcclGpuTest, GivesUpOnAPeerThatStandsStill) {
+  if (!TwoGpus()) GTEST_SKIP() << "needs two GPUs";
+  const TempDir dir;
+  // The one that stands still is killed by RunRanks, `limit` after the other has ended.
+  const std::vector<Ended> ends = RunRanks("stand", 2, dir, /*limit=*/1);
+  ASSERT_EQ(ends.size(), 2u);
+  EXPECT_EQ(ends[0].code, 5);
+  EXPECT_EQ(ends[1].signal, SIGKILL);
+  EXPECT_LT(ends[0].seconds, ends[1].seconds);
+}
+
+}  // namespace
+}  // namespace nsa

@@ -1,0 +1,333 @@
+#include <zlib.h>
+#include <zstd.h>
+
+#include <ctime>
+#include <fstream>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_dir.h"
+#include "worker/train/data/corpus.h"
+#include "worker/train/data/documents.h"
+
+namespace nsa {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+void Write(const std::filesystem::path& path, const std::string& content) {
+  std::ofstream(path, std::ios::binary) << content;
+}
+
+std::string Gzip(const std::string& text) {
+  std::string out(compressBound(text.size()) + 64, '\0');
+  z_stream z{};
+  deflateInit2(&z, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY);
+  z.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+  z.avail_in = text.size();
+  z.next_out = reinterpret_cast<Bytef*>(out.data());
+  z.avail_out = out.size();
+  deflate(&z, Z_FINISH);
+  out.resize(z.total_out);
+  deflateEnd(&z);
+  return out;
+}
+
+std::string Zstd(const std::string& text) {
+  std::string out(ZSTD_compressBound(text.size()), '\0');
+  out.resize(ZSTD_compress(out.data(), out.size(), text.data(), text.size(), 3));
+  return out;
+}
+
+// Documents of many sizes, with quotes, escapes, non-ASCII and blank lines between.
+std::string ManyLines(int count) {
+  std::string lines;
+  for (int i = 0; i < count; ++i) {
+    lines += absl::StrCat("{\"id\": ", i, ", \"text\": \"document ", i, " \\u00e9 é \\\"q\\\" ",
+                          std::string((i * 7919) % 5000, 'a' + i % 26), "\"}\n");
+    if (i % 10 == 0) lines += "\n";
+  }
+  return lines;
+}
+
+std::vector<std::string> ReadAllDocuments(const DocumentOptions& options) {
+  ReadProgress progress;
+  DocumentReader reader(options, &progress);
+  std::vector<std::string> texts;
+  Document document;
+  while (true) {
+    const auto found = reader.Next(&document);
+    EXPECT_OK(found);
+    if (!found.ok() || !*found) return texts;
+    texts.push_back(document.text);
+  }
+}
+
+v1::DataSpec Spec(v1::DataSource source, const std::vector<std::filesystem::path>& files) {
+  v1::DataSpec spec;
+  spec.set_source(source);
+  for (const auto& file : files) spec.add_path(file.string());
+  return spec;
+}
+
+absl::StatusOr<Corpus> Load(const v1::DataSpec& spec, int32_t vocab = 256) {
+  return LoadCorpus(spec, vocab, absl::Seconds(20));
+}
+
+std::string TextOf(const TokenStore& store) {
+  std::vector<int32_t> tokens(store.size());
+  store.Copy(0, tokens);
+  return std::string(tokens.begin(), tokens.end());
+}
+
+std::multiset<std::string> DocumentsOf(const TokenStore& store) {
+  std::multiset<std::string> documents;
+  std::string document;
+  for (const char c : TextOf(store) + '\0') {
+    if (c != '\0') {
+      document += c;
+    } else if (!document.empty()) {
+      documents.insert(std::exchange(document, ""));
+    }
+  }
+  return documents;
+}
+
+TEST(DocumentReader, ReadsPlainGzipAndZstandardJsonLinesAlike) {
+  const TempDir dir;
+  const std::string lines = ManyLines(2000);
+  Write(dir / "a.jsonl", lines);
+  Write(dir / "a.jsonl.gz", Gzip(lines));
+  Write(dir / "a.jsonl.zst", Zstd(lines));
+  const size_t half = lines.find('\n', lines.size() / 2) + 1;
+  Write(dir / "two.jsonl.gz", Gzip(lines.substr(0, half)) + Gzip(lines.substr(half)));
+  Write(dir / "two.jsonl.zst", Zstd(lines.substr(0, half)) + Zstd(lines.substr(half)));
+  DocumentOptions options{.source = v1::DATA_SOURCE_JSONL, .files = {dir / "a.jsonl"}};
+  const auto plain = ReadAllDocuments(options);
+  ASSERT_EQ(plain.size(), 2000u);
+  EXPECT_THAT(plain[1], testing::StartsWith("document 1 é é \"q\" bbb"));
+  for (const char* name : {"a.jsonl.gz", "a.jsonl.zst", "two.jsonl.gz", "two.jsonl.zst"}) {
+    options.files = {dir / name};
+    EXPECT_EQ(ReadAllDocuments(options), plain) << name;
+  }
+}
+
+TEST(DocumentReader, TheLastLineNeedsNoNewline) {
+  const TempDir dir;
+  Write(dir / "a.jsonl", "{\"text\": \"one\"}\n{\"text\": \"two\"}");
+  EXPECT_THAT(ReadAllDocuments({.source = v1::DATA_SOURCE_JSONL, .files = {dir / "a.jsonl"}}),
+              testing::ElementsAre("one", "two"));
+}
+
+TEST(LoadCorpus, NamesFileAndLineOfABadLine) {
+  const TempDir dir;
+  Write(dir / "a.jsonl", "{\"text\": \"one\"}\n\n{\"text\": 7}\n");
+  EXPECT_THAT(
+      Load(Spec(v1::DATA_SOURCE_JSONL, {dir / "a.jsonl"})),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               AllOf(HasSubstr("a.jsonl:3:"), HasSubstr("the field 'text' is not a string"))));
+  Write(dir / "b.jsonl", "{\"text\": \"one\"}\n{\"text\": \"tw\n");
+  EXPECT_THAT(Load(Spec(v1::DATA_SOURCE_JSONL, {dir / "b.jsonl"})),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("b.jsonl:2:"), HasSubstr("not valid JSON"))));
+}
+
+TEST(LoadCorpus, ReportsArchivesThatWereCutOffOrDamaged) {
+  const TempDir dir;
+  const std::string lines = ManyLines(500);
+  for (const auto& [name, archive] : std::map<std::string, std::string>{
+           {"a.jsonl.gz", Gzip(lines)}, {"a.jsonl.zst", Zstd(lines)}}) {
+    Write(dir / name, archive.substr(0, archive.size() - 20));
+    EXPECT_THAT(
+        Load(Spec(v1::DATA_SOURCE_JSONL, {dir / name})),
+        StatusIs(absl::StatusCode::kDataLoss, AllOf(HasSubstr(name), HasSubstr("ends within"))));
+    Write(dir / name, "this is no archive, it only has the name of one");
+    EXPECT_THAT(Load(Spec(v1::DATA_SOURCE_JSONL, {dir / name})),
+                StatusIs(absl::StatusCode::kDataLoss, HasSubstr(name)));
+  }
+}
+
+TEST(LoadCorpus, NamesAMissingFile) {
+  const TempDir dir;
+  EXPECT_THAT(Load(Spec(v1::DATA_SOURCE_TEXT, {dir / "none.txt"})),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("none.txt")));
+  EXPECT_THAT(Load(Spec(v1::DATA_SOURCE_TEXT, {dir.path()})),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a folder")));
+}
+
+TEST(LoadCorpus, KeepsEveryByteOfEveryDocumentBehindASeparator) {
+  const TempDir dir;
+  Write(dir / "a.txt", "first");
+  Write(dir / "b.txt", "second");
+  const auto corpus = Load(Spec(v1::DATA_SOURCE_TEXT, {dir / "a.txt", dir / "b.txt"}));
+  ASSERT_OK(corpus);
+  EXPECT_EQ(TextOf(*corpus->train), std::string("\0first\0second", 13));
+  EXPECT_EQ(corpus->info.documents, 2);
+  EXPECT_EQ(corpus->info.tokens, 13);
+}
+
+TEST(LoadCorpus, RefusesATokenOutsideTheVocabularyNamingItsPlace) {
+  const TempDir dir;
+  Write(dir / "a.jsonl", "{\"text\": \"abc\"}\n{\"text\": \"xyz\"}\n");
+  EXPECT_OK(Load(Spec(v1::DATA_SOURCE_JSONL, {dir / "a.jsonl"}), 'z' + 1));
+  EXPECT_THAT(Load(Spec(v1::DATA_SOURCE_JSONL, {dir / "a.jsonl"}), 'z'),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("a.jsonl:2: token 122"), HasSubstr("model.vocab is 122"))));
+}
+
+TEST(LoadCorpus, TokenFilesAreLittleEndianAndSplitAtTheSeparator) {
+  const TempDir dir;
+  Write(dir / "a.bin", std::string("\x01\x00\x02\x01\x00\x00\x03\x00", 8));
+  const auto corpus = Load(Spec(v1::DATA_SOURCE_TOKENS, {dir / "a.bin"}), 1000);
+  ASSERT_OK(corpus);
+  std::vector<int32_t> tokens(corpus->train->size());
+  corpus->train->Copy(0, tokens);
+  EXPECT_THAT(tokens, testing::ElementsAre(0, 1, 0x102, 0, 3));
+  EXPECT_EQ(corpus->info.documents, 2);
+  Write(dir / "odd.bin", "123");
+  EXPECT_THAT(Load(Spec(v1::DATA_SOURCE_TOKENS, {dir / "odd.bin"}), 1000),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("odd.bin: 3 bytes")));
+}
+
+TEST(LoadCorpus, HoldsOutAFractionSoThatNoDocumentIsOnBothSides) {
+  const TempDir dir;
+  std::string lines;
+  for (int i = 0; i < 3000; ++i) {
+    lines += absl::StrCat("{\"text\": \"document number ", i % 1000, "\"}\n");  // each three times
+  }
+  Write(dir / "a.jsonl", lines);
+  v1::DataSpec spec = Spec(v1::DATA_SOURCE_JSONL, {dir / "a.jsonl"});
+  spec.set_val_fraction(0.2);
+  const auto corpus = Load(spec);
+  ASSERT_OK(corpus);
+  const auto train = DocumentsOf(*corpus->train), val = DocumentsOf(*corpus->val);
+  EXPECT_EQ(train.size() + val.size(), 3000u);
+  for (const std::string& document : val) EXPECT_EQ(train.count(document), 0u) << document;
+  // 600 ± 5·√(1000·0.16)·3.
+  EXPECT_NEAR(static_cast<double>(val.size()), 600, 190);
+}
+
+TEST(LoadCorpus, ATinyFractionHoldsOutOneDocument) {
+  const TempDir dir;
+  Write(dir / "a.jsonl", "{\"text\": \"one\"}\n{\"text\": \"two\"}\n{\"text\": \"three\"}\n");
+  v1::DataSpec spec = Spec(v1::DATA_SOURCE_JSONL, {dir / "a.jsonl"});
+  spec.set_val_fraction(1e-9);
+  const auto corpus = Load(spec);
+  ASSERT_OK(corpus);
+  EXPECT_EQ(corpus->info.val_documents, 1);
+  EXPECT_EQ(corpus->info.documents, 2);
+  auto all = DocumentsOf(*corpus->train);
+  all.merge(DocumentsOf(*corpus->val));
+  EXPECT_THAT(all, testing::UnorderedElementsAre("one", "two", "three"));
+}
+
+TEST(LoadCorpus, RefusesAFractionOfOneDocument) {
+  const TempDir dir;
+  Write(dir / "a.jsonl", "{\"text\": \"one\"}\n");
+  v1::DataSpec spec = Spec(v1::DATA_SOURCE_JSONL, {dir / "a.jsonl"});
+  spec.set_val_fraction(0.1);
+  EXPECT_THAT(Load(spec), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("val_fraction")));
+}
+
+TEST(LoadCorpus, HoldsOutPassagesOfATextFileWithoutLosingAByte) {
+  const TempDir dir;
+  std::string text;
+  for (int i = 0; text.size() < 600000; ++i) {
+    text += absl::StrCat("Speaker ", i, ":\nSome words of line ", i * i, ".\n\n");
+  }
+  Write(dir / "play.txt", text);
+  v1::DataSpec spec = Spec(v1::DATA_SOURCE_TEXT, {dir / "play.txt"});
+  spec.set_val_fraction(0.1);
+  const auto corpus = Load(spec);
+  ASSERT_OK(corpus);
+  EXPECT_GT(corpus->info.documents, 20);
+  EXPECT_GE(corpus->info.val_documents, 1);
+  const int64_t documents = corpus->info.documents + corpus->info.val_documents;
+  EXPECT_EQ(corpus->info.tokens + corpus->info.val_tokens,
+            static_cast<int64_t>(text.size()) + documents);
+  for (const std::string& passage : DocumentsOf(*corpus->val)) {
+    EXPECT_THAT(text, HasSubstr(passage));
+    EXPECT_THAT(passage, testing::StartsWith("Speaker"));
+    EXPECT_THAT(passage, testing::EndsWith("\n\n"));
+  }
+  EXPECT_OK(Load(Spec(v1::DATA_SOURCE_TEXT, {dir / "play.txt"})));
+}
+
+// Processor seconds of this thread.
+double CpuSeconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+// Cutting is linear: what it costs does not depend on how far away the next blank line is. A search
+// to the end of the file for every passage takes many times as long here.
+TEST(DocumentReader, CutsATextWithoutBlankLinesInAsMuchTimeAsOneWithThem) {
+  const TempDir dir;
+  std::string log;
+  while (log.size() < size_t{64} << 20) log += "12:34:56 a line of a log that goes on and on\n";
+  const auto seconds = [&](const std::string& name, size_t passages) {
+    Write(dir / name, log);
+    const double begin = CpuSeconds();
+    const auto texts = ReadAllDocuments({.files = {dir / name}, .passage_bytes = size_t{16} << 10});
+    const double taken = CpuSeconds() - begin;
+    EXPECT_GT(texts.size(), passages);
+    std::string whole;
+    for (const std::string& text : texts) whole += text;
+    EXPECT_TRUE(whole == log);
+    return taken;
+  };
+  const double without = seconds("log.txt", 1000);
+  for (size_t end = 4095; end < log.size(); end += 4096) log[end - 1] = log[end] = '\n';
+  const double with = seconds("paragraphs.txt", 3000);
+  EXPECT_LT(without, 10 * with);
+}
+
+TEST(LoadCorpus, DropsTrainingCopiesOfValidationDocumentsAndCountsThem) {
+  const TempDir dir;
+  Write(dir / "train.jsonl",
+        "{\"text\": \"one\"}\n{\"text\": \"two\"}\n{\"text\": \"one\"}\n{\"text\": \"six\"}\n");
+  Write(dir / "val.jsonl", "{\"id\": 3, \"text\": \"one\"}\n");
+  v1::DataSpec spec = Spec(v1::DATA_SOURCE_JSONL, {dir / "train.jsonl"});
+  spec.add_val_path((dir / "val.jsonl").string());
+  const auto corpus = Load(spec);
+  ASSERT_OK(corpus);
+  EXPECT_EQ(corpus->info.dropped_documents, 2);
+  EXPECT_THAT(DocumentsOf(*corpus->train), testing::UnorderedElementsAre("two", "six"));
+  EXPECT_THAT(DocumentsOf(*corpus->val), testing::UnorderedElementsAre("one"));
+  spec.set_path(0, (dir / "val.jsonl").string());
+  EXPECT_THAT(Load(spec), StatusIs(absl::StatusCode::kInvalidArgument,
+                                   HasSubstr("are validation documents too")));
+}
+
+TEST(LoadCorpus, TheFingerprintChangesWithOneByteAndNotWithTheFolder) {
+  const TempDir dir;
+  std::filesystem::create_directory(dir / "moved");
+  Write(dir / "a.txt", "some text");
+  Write(dir / "moved/a.txt", "some text");
+  const auto here = Load(Spec(v1::DATA_SOURCE_TEXT, {dir / "a.txt"}));
+  const auto moved = Load(Spec(v1::DATA_SOURCE_TEXT, {dir / "moved/a.txt"}));
+  Write(dir / "a.txt", "some tex!");
+  const auto changed = Load(Spec(v1::DATA_SOURCE_TEXT, {dir / "a.txt"}));
+  ASSERT_OK(here);
+  EXPECT_EQ(here->info.fingerprint.size(), 32u);
+  EXPECT_EQ(here->info.fingerprint, moved->info.fingerprint);
+  EXPECT_NE(here->info.fingerprint, changed->info.fingerprint);
+}
+
+TEST(LoadCorpus, CountsSeparatorsWithinDocuments) {
+  const TempDir dir;
+  Write(dir / "a.txt", std::string("a\0b\0c", 5));
+  const auto corpus = Load(Spec(v1::DATA_SOURCE_TEXT, {dir / "a.txt"}));
+  ASSERT_OK(corpus);
+  EXPECT_EQ(corpus->info.inner_separators, 2);
+}
+
+}  // namespace
+}  // namespace nsa

@@ -1,0 +1,24 @@
+// What of the GPU's progress is arithmetic. That marks show and time a step is in
+// gpu_model_test.cc.
+#include "worker/train/gpu/gpu_progress.h"
+
+#include <gtest/gtest.h>
+
+namespace nsa {
+namespace {
+
+// Preflight takes up to 4096 micro-batches. Each has a mark for forward and one for backward, and
+// the reduction, the optimizer and the telemetry have one each.
+TEST(GpuProgress, HasAPlaceForTheTimeOfEveryPhaseOfAStep) {
+  for (const bool every_kernel : {false, true}) {
+    for (const int32_t micro_batches : {1, 2, 238, 239, 4096}) {
+      const int32_t step = 2 * micro_batches + 3;
+      EXPECT_GE(GpuProgress::Stamps(micro_batches, every_kernel), 2 * step + 1)
+          << micro_batches << " micro-batches: a graph, a step beside it, a validation";
+    }
+  }
+  EXPECT_GE(GpuProgress::Stamps(1, true), 16384) << "for every kernel of a step of usual size";
+}
+
+}  // namespace
+}  // namespace nsa

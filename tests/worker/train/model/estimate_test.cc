@@ -1,0 +1,84 @@
+// What common/estimate/estimate.h promises before a run is what the trainer then takes.
+#include "common/estimate/estimate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "common/job/load.h"
+#include "worker/train/model/model.h"
+#include "worker/train/model/parameters.h"
+
+namespace nsa {
+namespace {
+
+// Small jobs of every kind: branches, φ, checkpointing, head widths.
+v1::JobSpec RandomJob(std::mt19937* random) {
+  const auto one_of = [&](std::initializer_list<int> values) {
+    return *(values.begin() + (*random)() % values.size());
+  };
+  v1::JobSpec spec;
+  v1::ModelSpec* model = spec.mutable_model();
+  model->set_dim(one_of({24, 64}));
+  model->set_n_layers(one_of({1, 3}));
+  model->set_n_kv_groups(one_of({1, 2}));
+  model->set_n_heads(model->n_kv_groups() * one_of({1, 3}));
+  model->set_d_k(one_of({16, 32}));
+  model->set_d_v(one_of({16, 32}));
+  model->set_mlp_ratio(one_of({1, 4}));
+  v1::NsaSpec* nsa = spec.mutable_nsa();
+  nsa->set_l(16);
+  nsa->set_d(8);
+  nsa->set_l_sel(32);
+  nsa->set_n_sel(one_of({3, 5}));
+  nsa->set_w(24);
+  nsa->set_phi(one_of({0, 1}) == 0 ? v1::PHI_AVG : v1::PHI_MLP);
+  const int branches = one_of({1, 2, 3, 4, 5, 6, 7});
+  for (int branch = 0; branch < 3; ++branch) {
+    if ((branches >> branch & 1) != 0) nsa->add_branches(static_cast<v1::Branch>(branch + 1));
+  }
+  spec.mutable_runtime()->set_device(v1::DEVICE_CPU);
+  spec.mutable_runtime()->set_precision(v1::PRECISION_FP32);
+  spec.mutable_runtime()->set_gradient_checkpointing(one_of({0, 1}) == 1);
+  spec.mutable_train()->set_seq_len(one_of({8, 100, 160}));
+  spec.mutable_train()->set_batch_size(one_of({1, 2}));
+  ApplyDefaults(&spec);
+  return spec;
+}
+
+TEST(Estimate, CountsTheParametersThatTheTrainerAllocates) {
+  std::mt19937 random(3);
+  for (int round = 0; round < 100; ++round) {
+    const v1::JobSpec spec = RandomJob(&random);
+    EXPECT_EQ(ParameterCount(spec), ParameterLayout(spec).count()) << spec.DebugString();
+  }
+}
+
+TEST(Estimate, CountsTheActivationsThatTheTrainerAllocates) {
+  std::mt19937 random(4);
+  for (int round = 0; round < 60; ++round) {
+    const v1::JobSpec spec = RandomJob(&random);
+    const ParameterLayout layout(spec);
+    const Arena parameters(&layout);
+    const auto model = Model::Create(
+        spec,
+        {.batch = spec.train().batch_size(), .seq_len = spec.train().seq_len(), .training = true},
+        &parameters);
+    ASSERT_TRUE(model.ok()) << model.status() << spec.DebugString();
+    int64_t estimated = 0;
+    for (const MemoryItem& item : MemoryEstimate(spec)) {
+      const bool arena = item.name.starts_with("activations") || item.name == "logits" ||
+                         item.name == "attention, saved for backward" ||
+                         item.name == "backward workspace";
+      if (arena) estimated += item.bytes;
+    }
+    // Every tensor of the arena begins at a multiple of 64 bytes.
+    const int64_t taken = (*model)->activation_bytes();
+    EXPECT_GE(taken, estimated) << spec.DebugString();
+    EXPECT_LE(taken, estimated + 64 * 50 * (spec.model().n_layers() + 1)) << spec.DebugString();
+  }
+}
+
+}  // namespace
+}  // namespace nsa

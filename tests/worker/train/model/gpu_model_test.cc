@@ -1,0 +1,304 @@
+// The model on a GPU in bf16 against the model on the CPU in fp32: the same weights (rounded to
+// bf16 first), the same tokens.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <optional>
+#include <random>
+
+#include "common/estimate/estimate.h"
+#include "common/preflight/preflight.h"
+#include "tests/worker/train/tiny_job.h"
+#include "worker/train/gpu/gpu.h"
+#include "worker/train/model/model.h"
+#include "worker/train/model/parameters.h"
+
+namespace nsa {
+namespace {
+
+// Widths are multiples of 8, as matrix products on GPUs want. n_sel = S_sel, so that the choice of
+// blocks, which rounding may turn, is no part of the comparison.
+v1::JobSpec GpuJob() {
+  v1::JobSpec spec = TinyJob();
+  spec.mutable_model()->set_dim(64);
+  spec.mutable_model()->set_n_layers(3);
+  spec.mutable_model()->set_vocab(48);
+  spec.mutable_nsa()->set_n_sel(6);
+  spec.mutable_train()->set_seq_len(48);
+  spec.mutable_train()->set_batch_size(3);
+  return spec;
+}
+
+class Bench {
+ public:
+  Bench(const v1::JobSpec& spec, bool documents)
+      : spec_(spec), layout_(spec), weights_(&layout_), gradients_(&layout_) {
+    const int64_t rows = int64_t{spec.train().batch_size()} * spec.train().seq_len();
+    tokens_ = TinyTokens(rows, spec.model().vocab(), 1);
+    targets_ = TinyTokens(rows, spec.model().vocab(), 2);
+    for (int64_t i = 0; documents && i < rows; ++i) {
+      doc_start_.push_back(i % spec.train().seq_len() < 19 ? 0 : 19);
+    }
+    std::mt19937 engine(3);
+    std::normal_distribution<float> normal(0.0f, 0.125f);
+    for (const ParameterInfo& tensor : layout_.tensors()) {
+      for (float& value : weights_.of(tensor)) {
+        value = (tensor.init == Init::kOnes ? 1.0f : 0.0f) + normal(engine);
+        value = static_cast<float>(bf16(value));
+      }
+    }
+  }
+  Bench(const Bench&) = delete;  // arenas point at the layout
+
+  // Loss; gradients in gradients(), in host memory. Statistics are of the last call.
+  double Run(Backend backend, std::optional<Recompute> recompute = {}) {
+    if (backend == Backend::kCuda && gpu_ == nullptr) {
+      auto gpu = Gpu::Open();
+      EXPECT_TRUE(gpu.ok()) << gpu.status();
+      gpu_ = *std::move(gpu);
+    }
+    auto weights =
+        Arena::Create(&layout_, {.backend = backend, .half = backend == Backend::kCuda}, "weights");
+    auto gradients = Arena::Create(&layout_, {.backend = backend}, "gradients");
+    EXPECT_TRUE(weights.ok() && gradients.ok());
+    auto model = Model::Create(spec_,
+                               {.batch = spec_.train().batch_size(),
+                                .seq_len = spec_.train().seq_len(),
+                                .training = true,
+                                .statistics = true,
+                                .backend = backend,
+                                .recompute = recompute},
+                               &*weights);
+    EXPECT_TRUE(model.ok()) << model.status();
+    Exec exec;
+    if (backend == Backend::kCuda) {
+      EXPECT_TRUE(gpu_->TakeScratch((*model)->scratch_bytes()).ok());
+      exec = gpu_->exec();
+    }
+    Check(CopyArena(exec, weights_, &*weights));
+    const auto loss = (*model)->Forward(exec, {tokens_, targets_, doc_start_});
+    Check(loss.status());
+    const auto rows = static_cast<double>(tokens_.size());
+    Check((*model)->Backward(exec, static_cast<float>(1 / rows), &*gradients));
+    Check(CopyArena(exec, *gradients, &gradients_));
+    stats_ = (*model)->TakeLayerStats();
+    return loss.ok() ? *loss : NAN;
+  }
+
+  const ParameterLayout& layout() const { return layout_; }
+  const Arena& gradients() const { return gradients_; }
+  std::vector<float> Flat() const {
+    const std::span<const float> flat = gradients_.flat();
+    return {flat.begin(), flat.end()};
+  }
+  const std::vector<v1::LayerStats>& stats() const { return stats_; }
+  v1::JobSpec& spec() { return spec_; }
+
+ private:
+  static void Check(const absl::Status& status) { EXPECT_TRUE(status.ok()) << status; }
+
+  v1::JobSpec spec_;
+  ParameterLayout layout_;
+  Arena weights_, gradients_;
+  std::vector<int32_t> tokens_, targets_, doc_start_;
+  std::unique_ptr<Gpu> gpu_;
+  std::vector<v1::LayerStats> stats_;
+};
+
+struct Variant {
+  const char* name;
+  std::function<void(v1::JobSpec*)> change;
+  bool documents = false;
+};
+
+void Branches(v1::JobSpec* spec, std::initializer_list<v1::Branch> branches) {
+  spec->mutable_nsa()->clear_branches();
+  for (const v1::Branch branch : branches) spec->mutable_nsa()->add_branches(branch);
+}
+
+class GpuModel : public ::testing::TestWithParam<Variant> {
+ protected:
+  void SetUp() override {
+    if (cuda::DeviceCount() == 0) GTEST_SKIP() << "no CUDA device on this machine";
+    v1::JobSpec spec = GpuJob();
+    GetParam().change(&spec);
+    bench_ = std::make_unique<Bench>(spec, GetParam().documents);
+  }
+  std::unique_ptr<Bench> bench_;
+};
+
+// Length of the gradient of everything in the tensor's block (or, outside blocks, of the tensor).
+double LengthAround(const ParameterLayout& layout, const std::vector<float>& gradients,
+                    const ParameterInfo& tensor) {
+  const std::string block = tensor.name.substr(0, tensor.name.find('.', 7) + 1);
+  double sum = 0;
+  for (const ParameterInfo& other : layout.tensors()) {
+    const bool near = tensor.name.starts_with("blocks.") ? other.name.starts_with(block)
+                                                         : other.name == tensor.name;
+    for (int64_t i = 0; near && i < other.size; ++i) {
+      sum += double{gradients[other.offset + i]} * gradients[other.offset + i];
+    }
+  }
+  return std::sqrt(sum);
+}
+
+// A gradient passes about 25 roundings to bf16 (unit roundoff 2^-9) a layer on its way through
+// three layers, forward and backward. They are independent, so together √(2 · 3 · 25) · 2^-9 ≈ 2.4
+// % of the gradient's length; twice that is the bound. A gradient that is the small difference of
+// larger ones (a gate's, or the bias that moves all scores alike, whose gradient is 0) has the
+// roundings of those: 2^-9 of the block's. The loss averages over 144 tokens.
+TEST_P(GpuModel, HasTheGradientsOfTheCpu) {
+  const double want_loss = bench_->Run(Backend::kCpu);
+  const std::vector<float> want = bench_->Flat();
+  const std::vector<v1::LayerStats> want_stats = bench_->stats();
+  const double loss = bench_->Run(Backend::kCuda);
+  EXPECT_NEAR(loss, want_loss, 0.01 * want_loss);
+  double worst = 0;
+  for (const ParameterInfo& tensor : bench_->layout().tensors()) {
+    const std::span<const float> got = bench_->gradients().of(tensor);
+    double error = 0, norm = 0;
+    for (int64_t i = 0; i < tensor.size; ++i) {
+      const double w = want[tensor.offset + i];
+      error += (got[i] - w) * (got[i] - w);
+      norm += w * w;
+    }
+    error = std::sqrt(error);
+    norm = std::sqrt(norm);
+    const double around = LengthAround(bench_->layout(), want, tensor);
+    worst = std::max(worst, error / (norm + 1e-30));
+    EXPECT_LE(error, 0.05 * norm + 0x1p-9 * around)
+        << tensor.name << ", length " << norm << ", around it " << around;
+  }
+  printf("%s: loss %.6f (CPU %.6f), worst gradient %.4f\n", GetParam().name, loss, want_loss,
+         worst);
+  ASSERT_EQ(bench_->stats().size(), want_stats.size());
+  for (size_t layer = 0; layer < want_stats.size(); ++layer) {
+    const v1::LayerStats &got = bench_->stats()[layer], &cpu = want_stats[layer];
+    for (int branch = 0; branch < 3; ++branch) {
+      EXPECT_EQ(got.keys_read(branch), cpu.keys_read(branch)) << layer << " " << branch;
+      EXPECT_EQ(got.keys_expected(branch), cpu.keys_expected(branch)) << layer << " " << branch;
+    }
+    EXPECT_NEAR(got.gate().entropy_mean(), cpu.gate().entropy_mean(), 0.02) << layer;
+    EXPECT_EQ(got.selection().rows(), cpu.selection().rows()) << layer;
+    EXPECT_EQ(got.selection().keys_max(), cpu.selection().keys_max()) << layer;
+  }
+}
+
+TEST_P(GpuModel, RepeatsItsBits) {
+  bench_->Run(Backend::kCuda);
+  const std::vector<float> first = bench_->Flat();
+  bench_->Run(Backend::kCuda);
+  const std::vector<float> second = bench_->Flat();
+  EXPECT_EQ(std::memcmp(first.data(), second.data(), first.size() * sizeof(float)), 0);
+}
+
+TEST_P(GpuModel, CheckpointingChangesNoBit) {
+  bench_->spec().mutable_runtime()->set_gradient_checkpointing(false);
+  const double loss = bench_->Run(Backend::kCuda);
+  const std::vector<float> kept = bench_->Flat();
+  bench_->spec().mutable_runtime()->set_gradient_checkpointing(true);
+  for (const Recompute what : {Recompute::kMlp, Recompute::kBlock}) {
+    EXPECT_EQ(bench_->Run(Backend::kCuda, what), loss);
+    const std::vector<float> recomputed = bench_->Flat();
+    EXPECT_EQ(std::memcmp(kept.data(), recomputed.data(), kept.size() * sizeof(float)), 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Jobs, GpuModel,
+    ::testing::Values(
+        Variant{"Default", [](v1::JobSpec*) {}},
+        Variant{"PhiMlp", [](v1::JobSpec* s) { s->mutable_nsa()->set_phi(v1::PHI_MLP); }},
+        Variant{"Sigmoid", [](v1::JobSpec* s) { s->mutable_nsa()->set_gate(v1::GATE_SIGMOID); }},
+        Variant{"Documents", [](v1::JobSpec*) {}, true},
+        Variant{"WideValues", [](v1::JobSpec* s) { s->mutable_model()->set_d_v(32); }},
+        Variant{"ManyHeads", [](v1::JobSpec* s) { s->mutable_model()->set_n_heads(12); }},
+        Variant{"OddVocabulary", [](v1::JobSpec* s) { s->mutable_model()->set_vocab(51); }},
+        Variant{"OddWidth", [](v1::JobSpec* s) { s->mutable_model()->set_dim(40); }},
+        Variant{"WindowAlone", [](v1::JobSpec* s) { Branches(s, {v1::BRANCH_WIN}); }},
+        Variant{"SelectedAndWindow",
+                [](v1::JobSpec* s) {
+                  Branches(s, {v1::BRANCH_SEL, v1::BRANCH_WIN});
+                }}),
+    [](const auto& instance) { return std::string(instance.param.name); });
+
+// Jobs of all shapes, possible and impossible ones.
+std::vector<v1::JobSpec> ManyJobs() {
+  std::mt19937 random(11);
+  const auto one_of = [&](std::initializer_list<int> values) {
+    return *(values.begin() + random() % values.size());
+  };
+  std::vector<v1::JobSpec> jobs;
+  for (int round = 0; round < 120; ++round) {
+    v1::JobSpec spec = GpuJob();
+    spec.mutable_runtime()->set_device(v1::DEVICE_CUDA);
+    spec.mutable_runtime()->set_precision(v1::PRECISION_BF16);
+    spec.mutable_data()->set_source(v1::DATA_SOURCE_SYNTHETIC);
+    v1::ModelSpec& model = *spec.mutable_model();
+    model.set_vocab(one_of({256, 257, 1000, 50257}));
+    model.set_dim(one_of({8, 24, 64, 200, 36}));
+    model.set_n_layers(1);
+    model.set_mlp_ratio(one_of({1, 3, 4}));
+    model.set_n_kv_groups(one_of({1, 2, 3}));
+    model.set_n_heads(model.n_kv_groups() * one_of({1, 2, 5, 6, 16, 17}));
+    model.set_d_k(one_of({16, 32, 64, 128, 48}));
+    model.set_d_v(one_of({16, 32, 64, 128}));
+    v1::NsaSpec& nsa = *spec.mutable_nsa();
+    nsa.set_d(one_of({1, 4, 8, 16}));
+    nsa.set_l(nsa.d() * one_of({1, 2, 3, 8}));
+    nsa.set_l_sel(nsa.d() * one_of({1, 2, 4, 16}));
+    nsa.set_n_sel(one_of({3, 4, 16, 64}));
+    nsa.set_w(one_of({1, 5, 64, 512}));
+    nsa.set_phi(one_of({0, 1}) == 0 ? v1::PHI_AVG : v1::PHI_MLP);
+    nsa.clear_branches();
+    const int branches = one_of({1, 2, 3, 4, 5, 6, 7});
+    for (int branch = 0; branch < 3; ++branch) {
+      if ((branches >> branch & 1) != 0) nsa.add_branches(static_cast<v1::Branch>(branch + 1));
+    }
+    spec.mutable_train()->set_seq_len(one_of({1, 7, 33, 128, 300, 16500}));
+    spec.mutable_train()->set_batch_size(spec.train().seq_len() > 1000 ? 1 : one_of({1, 2, 3}));
+    spec.mutable_train()->set_steps(10);
+    spec.mutable_train()->set_out_dir("/tmp/nsa-shapes");
+    jobs.push_back(spec);
+  }
+  return jobs;
+}
+
+// Preflight accepts a job exactly when no kernel refuses it: whatever it accepts runs, whatever it
+// refuses for its shape no model is made for.
+TEST(GpuShapes, RunExactlyWhenPreflightAcceptsThem) {
+  std::vector<v1::JobSpec> accepted, refused;
+  for (const v1::JobSpec& spec : ManyJobs()) {
+    const v1::PreflightReport report = Preflight(spec, {});
+    for (const v1::Finding& finding : report.findings()) {
+      if (finding.severity() != v1::SEVERITY_ERROR) continue;
+      EXPECT_THAT(finding.rule(),
+                  ::testing::AnyOf("SHAPE_GROUPS", "SHAPE_STRIDE", "SHAPE_INVALID", "CUDA_WIDTH"));
+    }
+    (report.accepted() ? accepted : refused).push_back(spec);
+  }
+  EXPECT_GT(accepted.size(), 30u);
+  EXPECT_GT(refused.size(), 30u);
+  if (cuda::DeviceCount() == 0) GTEST_SKIP() << "no CUDA device on this machine";
+  for (size_t i = 0; i < accepted.size() && !HasFailure(); ++i) {
+    SCOPED_TRACE(accepted[i].DebugString());
+    const bool documents = i % 3 == 0 && accepted[i].train().seq_len() > 20;
+    EXPECT_TRUE(std::isfinite(Bench(accepted[i], documents).Run(Backend::kCuda)));
+  }
+  for (const v1::JobSpec& spec : refused) {
+    SCOPED_TRACE(spec.DebugString());
+    const ParameterLayout layout(spec);
+    const auto weights = Arena::Create(&layout, {.backend = Backend::kCuda, .half = true}, "");
+    ASSERT_TRUE(weights.ok());
+    const ModelOptions options = {.batch = spec.train().batch_size(),
+                                  .seq_len = spec.train().seq_len(),
+                                  .backend = Backend::kCuda};
+    EXPECT_FALSE(Model::Create(spec, options, &*weights).ok());
+  }
+}
+
+}  // namespace
+}  // namespace nsa

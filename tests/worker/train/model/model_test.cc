@@ -1,0 +1,330 @@
+#include "worker/train/model/model.h"
+
+#include <cblas.h>
+#include <gtest/gtest.h>
+#include <omp.h>
+
+#include <cmath>
+#include <functional>
+#include <optional>
+#include <random>
+
+#include "tests/worker/train/tiny_job.h"
+#include "worker/train/model/optimizer.h"
+
+namespace nsa {
+namespace {
+
+// A job's parameters, a model of its shape, and one batch.
+struct Bench {
+  explicit Bench(const v1::JobSpec& job, std::optional<Recompute> recompute = {})
+      : spec(job),
+        layout(spec),
+        parameters(&layout),
+        gradients(&layout),
+        tokens(TinyTokens(Rows(), spec.model().vocab(), 1)),
+        targets(TinyTokens(Rows(), spec.model().vocab(), 2)) {
+    // Shapes too small to share: more threads only wait for one another.
+    omp_set_num_threads(1);
+    openblas_set_num_threads(1);
+    Initialize(spec.train().seed(), &parameters);
+    auto made = Model::Create(spec,
+                              {.batch = spec.train().batch_size(),
+                               .seq_len = spec.train().seq_len(),
+                               .training = true,
+                               .statistics = true,
+                               .recompute = recompute},
+                              &parameters);
+    EXPECT_TRUE(made.ok()) << made.status();
+    if (made.ok()) model = *std::move(made);
+  }
+
+  Bench(const Bench&) = delete;  // arenas point at the layout
+
+  int64_t Rows() const { return int64_t{spec.train().batch_size()} * spec.train().seq_len(); }
+
+  // Parameters large enough that scores, gates and norms are far from their symmetric start.
+  void Randomize() {
+    std::mt19937 engine(3);
+    std::normal_distribution<float> normal(0.0f, 0.25f);
+    for (const ParameterInfo& tensor : layout.tensors()) {
+      for (float& value : parameters.of(tensor)) {
+        value = (tensor.init == Init::kOnes ? 1.0f : 0.0f) + normal(engine);
+      }
+    }
+  }
+
+  double Loss() {
+    const auto loss = model->Forward({}, {tokens, targets, doc_start});
+    EXPECT_TRUE(loss.ok()) << loss.status();
+    // In fp64 over the tokens: the mean of the kernel is rounded to fp32.
+    double sum = 0;
+    for (const float token_loss : model->token_losses()) sum += token_loss;
+    return sum / static_cast<double>(Rows());
+  }
+
+  void Backward() {
+    EXPECT_TRUE(model->Backward({}, static_cast<float>(1.0 / Rows()), &gradients).ok());
+  }
+
+  v1::JobSpec spec;
+  ParameterLayout layout;
+  Arena parameters;
+  Arena gradients;
+  std::vector<int32_t> tokens, targets, doc_start;
+  std::unique_ptr<Model> model;
+};
+
+struct Variant {
+  const char* name;
+  std::function<void(v1::JobSpec*)> change;
+  bool document_mask = false;
+};
+
+class ModelVariants : public ::testing::TestWithParam<Variant> {
+ protected:
+  static std::unique_ptr<Bench> MakeBench() {
+    v1::JobSpec spec = TinyJob();
+    GetParam().change(&spec);
+    auto bench = std::make_unique<Bench>(spec);
+    if (GetParam().document_mask) {
+      for (int64_t i = 0; i < bench->Rows(); ++i) {
+        const int64_t t = i % spec.train().seq_len();
+        bench->doc_start.push_back(t < 9 ? 0 : 9);
+      }
+    }
+    return bench;
+  }
+};
+
+// The derivative of the loss along `direction`, by central differences at two step sizes, whose
+// combination leaves an error of the fourth order.
+double DifferenceAlong(Bench* bench, const ParameterInfo& tensor,
+                       const std::vector<double>& direction, double step) {
+  const std::span<float> values = bench->parameters.of(tensor);
+  const std::vector<float> start(values.begin(), values.end());
+  const auto at = [&](double distance) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] = static_cast<float>(start[i] + distance * direction[i]);
+    }
+    return bench->Loss();
+  };
+  const double near = (at(step) - at(-step)) / (2 * step);
+  const double far = (at(2 * step) - at(-2 * step)) / (4 * step);
+  std::copy(start.begin(), start.end(), values.begin());
+  return (4 * near - far) / 3;
+}
+
+TEST_P(ModelVariants, GradientsEqualCentralDifferences) {
+  const auto made = MakeBench();
+  Bench& bench = *made;
+  bench.Randomize();
+  bench.Loss();
+  bench.Backward();
+  constexpr double kStep = 0.01;
+  std::mt19937 engine(5);
+  std::normal_distribution<double> normal;
+  for (const ParameterInfo& tensor : bench.layout.tensors()) {
+    const std::span<const float> gradient = std::as_const(bench.gradients).of(tensor);
+    double norm = 0;
+    for (const float g : gradient) norm += double{g} * g;
+    norm = std::sqrt(norm);
+    // Along the gradient itself, where its length must be right, and along two random directions.
+    for (int trial = 0; trial < 3; ++trial) {
+      std::vector<double> direction(gradient.begin(), gradient.end());
+      if (trial > 0) {
+        for (double& d : direction) d = normal(engine);
+      }
+      double length = 0, want = 0;
+      for (const double d : direction) length += d * d;
+      length = std::sqrt(length) + 1e-30;
+      for (size_t i = 0; i < direction.size(); ++i) {
+        direction[i] /= length;
+        want += direction[i] * gradient[i];
+      }
+      const double got = DifferenceAlong(&bench, tensor, direction, kStep);
+      // A token's loss carries about 2^-21 (eight roundings of a number near 4) and they are
+      // independent over the 48 tokens; the combination multiplies by 2/step. The fourth-order
+      // remainder is step^4 times a fifth derivative, of the order of the gradient.
+      const double noise = 3 * (0x1p-21 / std::sqrt(48.0)) * 2 / kStep;
+      EXPECT_NEAR(got, want, noise + 2e-3 * std::abs(want) + 1e-4 * norm)
+          << tensor.name << " trial " << trial << " gradient norm " << norm;
+    }
+  }
+}
+
+TEST_P(ModelVariants, CheckpointingChangesNoBitOfLossOrGradient) {
+  const auto made = MakeBench();
+  Bench& keep = *made;
+  v1::JobSpec spec = keep.spec;
+  spec.mutable_runtime()->set_gradient_checkpointing(true);
+  ASSERT_EQ(RecomputeOf(spec), Recompute::kMlp);
+  keep.Randomize();
+  const double loss = keep.Loss();
+  keep.Backward();
+  int64_t bytes = keep.model->activation_bytes();
+  for (const std::optional<Recompute> what : {std::optional<Recompute>(), {Recompute::kBlock}}) {
+    Bench recompute(spec, what);
+    recompute.doc_start = keep.doc_start;
+    recompute.Randomize();
+    EXPECT_EQ(loss, recompute.Loss());
+    recompute.Backward();
+    for (const ParameterInfo& tensor : keep.layout.tensors()) {
+      const auto a = keep.gradients.of(tensor), b = recompute.gradients.of(tensor);
+      EXPECT_TRUE(std::equal(a.begin(), a.end(), b.begin())) << tensor.name;
+    }
+    EXPECT_LT(recompute.model->activation_bytes(), bytes);
+    bytes = recompute.model->activation_bytes();
+  }
+}
+
+TEST_P(ModelVariants, EveryParameterReceivesAGradientOnStepOneAndChangesInFive) {
+  const auto made = MakeBench();
+  Bench& bench = *made;
+  const std::vector<float> start(bench.parameters.flat().begin(), bench.parameters.flat().end());
+  Optimizer optimizer(bench.spec.train(), &bench.layout);
+  for (int step = 1; step <= 5; ++step) {
+    std::fill(bench.gradients.flat().begin(), bench.gradients.flat().end(), 0.0f);
+    bench.Loss();
+    bench.Backward();
+    const auto norm = optimizer.GlobalNorm({}, bench.gradients);
+    ASSERT_TRUE(norm.ok());
+    for (const ParameterInfo& tensor : bench.layout.tensors()) {
+      // A shift of all compressed keys alike cancels in the softmax: no gradient by mathematics.
+      if (tensor.name.ends_with("phi_k.fc2.bias")) continue;
+      double squares = 0;
+      for (const float g : bench.gradients.of(tensor)) squares += double{g} * g;
+      EXPECT_GT(std::sqrt(squares), 1e-12) << tensor.name << " in step " << step;
+    }
+    ASSERT_TRUE(optimizer.Update({}, step, 1e-2, *norm, bench.gradients, &bench.parameters).ok());
+  }
+  for (const ParameterInfo& tensor : bench.layout.tensors()) {
+    const auto now = bench.parameters.of(tensor);
+    EXPECT_FALSE(std::equal(now.begin(), now.end(), start.begin() + tensor.offset)) << tensor.name;
+  }
+}
+
+TEST_P(ModelVariants, AFutureTokenChangesNoBitOfAnEarlierLoss) {
+  const auto made = MakeBench();
+  Bench& bench = *made;
+  bench.Randomize();
+  bench.Loss();
+  const std::vector<float> before(bench.model->token_losses().begin(),
+                                  bench.model->token_losses().end());
+  const int32_t seq_len = bench.spec.train().seq_len();
+  for (int32_t p = 1; p < seq_len; ++p) {
+    const std::vector<int32_t> tokens = bench.tokens;
+    for (int32_t t = p; t < seq_len; ++t) bench.tokens[t] = (bench.tokens[t] + 1) % 11;
+    bench.Loss();
+    for (int32_t t = 0; t < p; ++t) ASSERT_EQ(bench.model->token_losses()[t], before[t]) << p;
+    EXPECT_NE(bench.model->token_losses()[p], before[p]) << p;
+    bench.tokens = tokens;
+  }
+}
+
+TEST_P(ModelVariants, CountsTheKeysThatTheFormulaExpects) {
+  const auto made = MakeBench();
+  Bench& bench = *made;
+  bench.Loss();
+  bench.Loss();
+  const std::vector<v1::LayerStats> stats = bench.model->TakeLayerStats();
+  ASSERT_EQ(stats.size(), 2u);
+  for (const v1::LayerStats& layer : stats) {
+    for (int branch = 0; branch < 3; ++branch) {
+      EXPECT_EQ(layer.keys_read(branch), layer.keys_expected(branch)) << branch;
+    }
+    if (!layer.has_gate()) continue;
+    EXPECT_NEAR(
+        layer.gate().branch_share(0) + layer.gate().branch_share(1) + layer.gate().branch_share(2),
+        1.0, 1e-5);
+  }
+  EXPECT_EQ(bench.model->TakeLayerStats()[0].keys_expected(2), 0) << "taken means gone";
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Jobs, ModelVariants,
+    ::testing::Values(
+        Variant{"Default", [](v1::JobSpec*) {}},
+        Variant{"PhiMlp", [](v1::JobSpec* s) { s->mutable_nsa()->set_phi(v1::PHI_MLP); }},
+        Variant{"Sigmoid", [](v1::JobSpec* s) { s->mutable_nsa()->set_gate(v1::GATE_SIGMOID); }},
+        Variant{"WindowAndSelection",
+                [](v1::JobSpec* s) {
+                  s->mutable_nsa()->clear_branches();
+                  s->mutable_nsa()->add_branches(v1::BRANCH_SEL);
+                  s->mutable_nsa()->add_branches(v1::BRANCH_WIN);
+                }},
+        Variant{"WindowAlone",
+                [](v1::JobSpec* s) {
+                  s->mutable_nsa()->clear_branches();
+                  s->mutable_nsa()->add_branches(v1::BRANCH_WIN);
+                }},
+        Variant{"DocumentMask", [](v1::JobSpec*) {}, true}),
+    [](const auto& variant) { return std::string(variant.param.name); });
+
+TEST(Model, StartsAtTheEntropyOfTheVocabulary) {
+  Bench bench(TinyJob());
+  // Logits have a standard deviation of 0.02·√32 = 0.11: the expected loss is ln V + 0.11²/2.
+  EXPECT_NEAR(bench.Loss(), std::log(11.0), 0.05);
+}
+
+TEST(Model, AddsTheGradientsOfMicroBatches) {
+  Bench bench(TinyJob());
+  bench.Randomize();
+  bench.Loss();
+  bench.Backward();
+  const std::vector<float> once(bench.gradients.flat().begin(), bench.gradients.flat().end());
+  bench.Loss();
+  bench.Backward();
+  double error = 0, size = 0;
+  for (size_t i = 0; i < once.size(); ++i) {
+    error += std::pow(bench.gradients.flat()[i] - 2.0 * once[i], 2);
+    size += std::pow(2.0 * once[i], 2);
+  }
+  EXPECT_LT(std::sqrt(error / size), 1e-6);
+}
+
+TEST(Model, RefusesABackwardWithoutAForward) {
+  Bench bench(TinyJob());
+  EXPECT_EQ(bench.model->Backward({}, 1.0f, &bench.gradients).code(),
+            absl::StatusCode::kFailedPrecondition);
+  bench.Loss();
+  bench.Backward();
+  EXPECT_EQ(bench.model->Backward({}, 1.0f, &bench.gradients).code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(Model, NextLogitsAreThoseOfTheLoss) {
+  Bench bench(TinyJob());
+  bench.Randomize();
+  bench.Loss();
+  auto one = Model::Create(bench.spec, {.batch = 1, .seq_len = 24}, &bench.parameters);
+  ASSERT_TRUE(one.ok());
+  std::vector<int32_t> row(bench.tokens.begin(), bench.tokens.begin() + 24);
+  std::vector<float> logits(11);
+  for (const int32_t position : {0, 7, 23}) {
+    for (int32_t t = position + 1; t < 24; ++t) row[t] = 0;
+    ASSERT_TRUE((*one)->NextLogits({}, row, position, logits).ok());
+    double sum = 0;
+    for (const float logit : logits) sum += std::exp(double{logit});
+    EXPECT_NEAR(std::log(sum) - logits[bench.targets[position]],
+                bench.model->token_losses()[position], 1e-5);
+    std::copy_n(bench.tokens.begin(), 24, row.begin());
+  }
+}
+
+TEST(Model, LearnsOneBatchByHeart) {
+  Bench bench(TinyJob());
+  Optimizer optimizer(bench.spec.train(), &bench.layout);
+  const double start = bench.Loss();
+  for (int step = 1; step <= 60; ++step) {
+    std::fill(bench.gradients.flat().begin(), bench.gradients.flat().end(), 0.0f);
+    bench.Loss();
+    bench.Backward();
+    const auto norm = optimizer.GlobalNorm({}, bench.gradients);
+    ASSERT_TRUE(optimizer.Update({}, step, 1e-2, *norm, bench.gradients, &bench.parameters).ok());
+  }
+  EXPECT_LT(bench.Loss(), 0.2 * start);
+}
+
+}  // namespace
+}  // namespace nsa

@@ -1,0 +1,284 @@
+#include "worker/train/score/score.h"
+
+#include <cmath>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_split.h"
+#include "common/checkpoint/checkpoint_dir.h"
+#include "common/job/load.h"
+#include "common/run/atomic_file.h"
+#include "gmock/gmock.h"
+#include "nlohmann/json.hpp"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_dir.h"
+#include "worker/train/checkpoint/checkpoint.h"
+#include "worker/train/gpu/machine.h"
+#include "worker/train/score/sample.h"
+
+namespace nsa {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int32_t kSeqLen = 32;
+
+// A checkpoint of a small model with its initial weights, head made larger so that it has opinions.
+std::unique_ptr<TrainedModel> SmallModel(const TempDir& dir, bool document_mask = false) {
+  SetThreads(1, 1);  // a model this small only waits for a second one
+  v1::JobSpec spec;
+  const auto loaded = LoadYamlText(R"(
+name: small
+model: {dim: 32, n_layers: 2, n_heads: 2, n_kv_groups: 1, d_k: 16, d_v: 16, mlp_ratio: 2}
+nsa: {l: 8, d: 4, l_sel: 8, n_sel: 3, w: 8}
+data: {source: text, path: none.txt}
+train: {seq_len: 32, batch_size: 2, seed: 7}
+)",
+                                   "small.yaml", &spec);
+  EXPECT_OK(loaded);
+  ApplyDefaults(&spec);
+  spec.mutable_data()->set_document_mask(document_mask);
+  static const ParameterLayout layout(spec);
+  Arena parameters(&layout);
+  Initialize(7, &parameters);
+  for (float& value : parameters.of(**layout.Find("lm_head.weight"))) value *= 8;
+  CheckpointWriterOptions options;
+  options.out_dir = *Folder::Make(dir.path());
+  auto writer = CheckpointWriter::Open(options);
+  EXPECT_OK(writer);
+  v1::CheckpointState state;
+  state.set_step(5);
+  *state.mutable_spec() = spec;
+  EXPECT_OK(
+      (*writer)->Save({&layout, parameters.flat(), parameters.flat(), parameters.flat()}, state));
+  EXPECT_OK((*writer)->Drain());
+  auto trained = TrainedModel::Load(dir.path());
+  EXPECT_OK(trained);
+  return *std::move(trained);
+}
+
+std::vector<uint16_t> Bytes(const std::string& text) {
+  std::vector<uint16_t> tokens;
+  for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
+  return tokens;
+}
+
+std::string LongText() {
+  std::string text;
+  for (int i = 0; text.size() < 150; ++i) text += "word " + std::to_string(i * i) + ", ";
+  return text;
+}
+
+TEST(ScoreWindows, ScoreEveryTokenOnceWithAllOfItsPastOrHalfAWindowOfIt) {
+  for (const int32_t seq_len : {1, 2, 7, 32}) {
+    for (const int64_t tokens : {0, 1, 2, 31, 32, 33, 48, 49, 100, 1000}) {
+      int64_t next = 0;
+      for (const ScoreWindow& window : ScoreWindows(tokens, seq_len)) {
+        ASSERT_LE(window.length, seq_len);
+        ASSERT_EQ(window.begin + window.first, next);
+        ASSERT_LT(window.first, window.length);
+        ASSERT_TRUE(window.begin == 0 || window.first >= seq_len - seq_len / 2 - 1) << seq_len;
+        next = window.begin + window.length;
+      }
+      ASSERT_EQ(next, tokens) << seq_len;
+    }
+  }
+}
+
+TEST(Score, IsTheLogarithmOfTheProbabilityGivenTheWindowSoFar) {
+  const TempDir dir;
+  const auto trained = SmallModel(dir);
+  const std::string text = LongText();
+  const auto tokens = Bytes(text);
+  const auto scores = ScoreTokens(Exec{}, *trained, tokens);
+  ASSERT_OK(scores);
+  ASSERT_EQ(scores->size(), text.size());
+  // Another way to the same number: the next-token distribution, one position at a time.
+  auto model = trained->MakeModel(1, kSeqLen);
+  ASSERT_OK(model);
+  std::vector<int32_t> sequence = {0};
+  sequence.insert(sequence.end(), tokens.begin(), tokens.end());
+  std::vector<float> logits(256);
+  for (const ScoreWindow& window : ScoreWindows(static_cast<int64_t>(tokens.size()), kSeqLen)) {
+    for (int32_t t = window.first; t < window.length; ++t) {
+      std::vector<int32_t> row(sequence.begin() + window.begin,
+                               sequence.begin() + window.begin + t + 1);
+      row.resize(kSeqLen, 'x');  // the future is not seen
+      ASSERT_OK((*model)->NextLogits(Exec{}, row, t, logits));
+      double sum = 0;
+      for (const float logit : logits) sum += std::exp(double{logit});
+      const auto target = static_cast<size_t>(window.begin + t);
+      const double expected = logits[tokens[target]] - std::log(sum);
+      // fp32 logits of magnitude below 16: 2^-24 · 16 each, a few of them.
+      EXPECT_NEAR((*scores)[target], expected, 1e-5) << "byte " << target;
+    }
+  }
+}
+
+TEST(Score, ProbabilitiesOfAllContinuationsSumToOne) {
+  const TempDir dir;
+  const auto trained = SmallModel(dir);
+  double sum = 0;
+  for (int byte = 0; byte < 256; ++byte) {
+    auto tokens = Bytes("the text so far");
+    tokens.push_back(static_cast<uint16_t>(byte));
+    const auto scores = ScoreTokens(Exec{}, *trained, tokens);
+    ASSERT_OK(scores);
+    sum += std::exp(double{scores->back()});
+  }
+  EXPECT_NEAR(sum, 1, 1e-5);
+}
+
+TEST(Score, LaterTextNeverChangesAnEarlierScore) {
+  const TempDir dir;
+  const auto trained = SmallModel(dir);
+  const std::string text = LongText();
+  const auto whole = ScoreTokens(Exec{}, *trained, Bytes(text));
+  std::string other = text;
+  for (size_t i = 70; i < other.size(); ++i) other[i] = '#';
+  const auto changed = ScoreTokens(Exec{}, *trained, Bytes(other));
+  for (size_t i = 0; i < 70; ++i) EXPECT_EQ((*whole)[i], (*changed)[i]) << i;
+  EXPECT_NE((*whole)[70], (*changed)[70]);
+}
+
+TEST(Score, WithADocumentMaskADocumentIsScoredAsIfItStoodAlone) {
+  const TempDir dir;
+  const auto trained = SmallModel(dir, /*document_mask=*/true);
+  const std::string first = "one text", second = "another";
+  const auto both = ScoreTokens(Exec{}, *trained, Bytes(first + '\0' + second));
+  const auto changed =
+      ScoreTokens(Exec{}, *trained, Bytes("ONE TEXT" + std::string(1, '\0') + second));
+  ASSERT_OK(both);
+  for (size_t i = first.size() + 1; i < both->size(); ++i)
+    EXPECT_EQ((*both)[i], (*changed)[i]) << i;
+}
+
+TEST(Score, WritesOneObjectAByte) {
+  const TempDir dir;
+  const auto trained = SmallModel(dir);
+  const std::string text = "Hé" + LongText();
+  std::ofstream(dir / "text.txt") << text;
+  const auto summary = ScoreFile(Exec{}, *trained, dir / "text.txt", dir / "scores.jsonl");
+  ASSERT_OK(summary);
+  std::vector<std::string> lines = absl::StrSplit(*ReadWholeFile(dir / "scores.jsonl"), '\n');
+  ASSERT_EQ(lines.size(), text.size() + 1);
+  double nats = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto line = nlohmann::json::parse(lines[i]);
+    EXPECT_EQ(line["offset"], i);
+    EXPECT_EQ(line["bytes"], 1);
+    EXPECT_EQ(line["token"], static_cast<unsigned char>(text[i]));
+    EXPECT_LT(line["logprob"], 0);
+    nats -= line["logprob"].get<double>();
+  }
+  EXPECT_EQ(summary->bytes, static_cast<int64_t>(text.size()));
+  EXPECT_NEAR(summary->nats, nats, 1e-4);
+}
+
+TEST(TrainedModel, IsFoundByFolderLinkOrOutDirAndVerified) {
+  const TempDir dir;
+  const auto trained = SmallModel(dir);
+  EXPECT_EQ(trained->state().step(), 5);
+  const auto checkpoints = CheckpointsDir(dir.path());
+  EXPECT_OK(TrainedModel::Load(checkpoints / "latest.ckpt"));
+  EXPECT_OK(TrainedModel::Load(checkpoints / "step-00000005"));
+  EXPECT_THAT(TrainedModel::Load(checkpoints / "step-00000006"),
+              StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(TrainedModel::Load(checkpoints),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("no checkpoint")));
+  std::ofstream(checkpoints / "step-00000005" / "model.safetensors", std::ios::app) << "x";
+  EXPECT_THAT(TrainedModel::Load(checkpoints / "latest.ckpt"),
+              StatusIs(absl::StatusCode::kDataLoss));
+}
+
+TEST(Sample, TheSameSeedGivesTheSameTextOfTheWantedLength) {
+  const TempDir dir;
+  const auto trained = SmallModel(dir);
+  const SampleOptions options{.prompt = "To be", .bytes = 60, .temperature = 1.0, .seed = 3};
+  const auto text = Sample(Exec{}, *trained, options);
+  ASSERT_OK(text);
+  EXPECT_EQ(text->size(), 60u);
+  EXPECT_EQ(text->find('\0'), std::string::npos);
+  EXPECT_EQ(*Sample(Exec{}, *trained, options), *text);
+  SampleOptions other = options;
+  other.seed = 4;
+  EXPECT_NE(*Sample(Exec{}, *trained, other), *text);
+}
+
+TEST(Sample, HandsOutItsBytesAsTheyAreDrawn) {
+  const TempDir dir;
+  const auto trained = SmallModel(dir);
+  std::vector<std::string> pieces;
+  const auto text = Sample(Exec{}, *trained, {.prompt = "To be", .bytes = 20},
+                           [&](std::string_view bytes) { pieces.emplace_back(bytes); });
+  ASSERT_OK(text);
+  EXPECT_EQ(pieces.size(), 20u) << "a byte a token";
+  std::string joined;
+  for (const std::string& piece : pieces) joined += piece;
+  EXPECT_EQ(joined, *text);
+}
+
+TEST(Sample, AtTemperatureZeroEachByteIsTheLikeliest) {
+  const TempDir dir;
+  const auto trained = SmallModel(dir);
+  const auto text = Sample(Exec{}, *trained, {.prompt = "", .bytes = 1, .temperature = 0});
+  ASSERT_OK(text);
+  float best = -1e9;
+  int likeliest = 0;
+  for (int byte = 1; byte < 256; ++byte) {
+    const float score =
+        ScoreTokens(Exec{}, *trained, Bytes(std::string(1, static_cast<char>(byte))))->at(0);
+    if (score > best) {
+      best = score;
+      likeliest = byte;
+    }
+  }
+  EXPECT_EQ(static_cast<unsigned char>((*text)[0]), likeliest);
+}
+
+TEST(DrawToken, DrawsInProportionToTheWeightsAndNeverTheExcluded) {
+  const std::vector<float> logits = {10, 0, std::log(3.0f)};  // 1 : 3 without token 0
+  EXPECT_EQ(DrawToken(logits, 1, 0.0, 0), 1);
+  EXPECT_EQ(DrawToken(logits, 1, 0.249, 0), 1);
+  EXPECT_EQ(DrawToken(logits, 1, 0.251, 0), 2);
+  EXPECT_EQ(DrawToken(logits, 1, 0.9999999999, 0), 2);
+  EXPECT_EQ(DrawToken(logits, 0.5, 0.0999, 0), 1);  // 1 : 9
+  EXPECT_EQ(DrawToken(logits, 0.5, 0.1001, 0), 2);
+  EXPECT_EQ(DrawToken(logits, 0, 0.1, 0), 2);
+  EXPECT_EQ(DrawToken(logits, 0, 0.1, 2), 0);
+}
+
+TEST(PrintableUtf8, ReplacesWhatATerminalMustNotSee) {
+  EXPECT_EQ(PrintableUtf8("plain é € 😀\n\t"), "plain é € 😀\n\t");
+  const std::string r = "\xef\xbf\xbd";
+  EXPECT_EQ(PrintableUtf8("a\x1b[31m"), "a" + r + "[31m");
+  EXPECT_EQ(PrintableUtf8("\xc3"), r);
+  EXPECT_EQ(PrintableUtf8("\xc3(\xff"), r + "(" + r);
+  EXPECT_EQ(PrintableUtf8("\xc0\x80"), r + r);          // overlong
+  EXPECT_EQ(PrintableUtf8("\xed\xa0\x80"), r + r + r);  // surrogate
+  EXPECT_EQ(PrintableUtf8("\xc2\x9b"), r);              // a C1 control character
+}
+
+TEST(PrintableStream, GivesTheSameTextHoweverTheBytesAreCut) {
+  const std::string bytes =
+      "a é € 😀\x1b\xc3(\xff\xc0\x80\xed\xa0\x80\xe2\x82(\xf0\x9f\x98 end\xf0\x9f";
+  for (size_t length = 1; length <= 7; ++length) {
+    PrintableStream stream;
+    std::string text;
+    for (size_t at = 0; at < bytes.size(); at += length) {
+      text += stream.Add(std::string_view(bytes).substr(at, length));
+    }
+    text += stream.Finish();
+    EXPECT_EQ(text, PrintableUtf8(bytes)) << length;
+  }
+  PrintableStream stream;
+  EXPECT_EQ(stream.Add("x"), "x");
+  EXPECT_EQ(stream.Add("\xc3"), "") << "waits for its end";
+  EXPECT_EQ(stream.Add("\xa9"), "é");
+  EXPECT_EQ(stream.Finish(), "");
+}
+
+}  // namespace
+}  // namespace nsa

@@ -1,0 +1,212 @@
+// Whole runs on a GPU.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+
+#include "common/checkpoint/checkpoint_dir.h"
+#include "common/estimate/estimate.h"
+#include "kernels/cuda/device.h"
+#include "tests/worker/train/run_job.h"
+#include "tests/worker/train/tiny_job.h"
+
+namespace nsa {
+namespace {
+
+v1::JobSpec Job(const TempDir& dir, const std::string& out = "out") {
+  v1::JobSpec spec = TinyJob();
+  spec.mutable_model()->set_dim(64);
+  spec.mutable_model()->set_vocab(64);
+  spec.mutable_nsa()->set_n_sel(4);
+  spec.mutable_nsa()->set_w(24);
+  spec.mutable_data()->set_source(v1::DATA_SOURCE_SYNTHETIC);
+  spec.mutable_runtime()->set_device(v1::DEVICE_CUDA);
+  spec.mutable_runtime()->set_precision(v1::PRECISION_BF16);
+  v1::TrainSpec& train = *spec.mutable_train();
+  train.set_seq_len(128);
+  train.set_batch_size(4);
+  train.set_accumulate_grad_batches(2);
+  train.set_steps(12);
+  train.set_warmup_steps(3);
+  train.set_lr(3e-3);
+  train.set_eval_every(4);
+  train.set_eval_batches(2);
+  train.set_save_every(5);
+  train.set_out_dir(dir / out);
+  return spec;
+}
+
+class GpuTrainer : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (cuda::DeviceCount() == 0) GTEST_SKIP() << "no CUDA device on this machine";
+  }
+  const TempDir dir_;
+};
+
+std::vector<double> Losses(const RankResult& result) {
+  std::vector<double> losses;
+  for (const v1::StepRecord& step : result.steps) losses.push_back(step.loss());
+  return losses;
+}
+
+std::string Weights(const std::filesystem::path& out_dir, int64_t step) {
+  std::ifstream in(CheckpointsDir(out_dir) / CheckpointName(step) / "model.safetensors",
+                   std::ios::binary);
+  EXPECT_TRUE(in) << out_dir << " " << step;
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+TEST_F(GpuTrainer, TrainsToTheLastStepWithoutFallbacks) {
+  const RankResult result = RunJob(dir_, Job(dir_))[0];
+  ASSERT_EQ(result.finished.outcome(), v1::OUTCOME_COMPLETED) << result.finished.text();
+  ASSERT_EQ(result.steps.size(), 12u);
+  for (const v1::StepRecord& step : result.steps) {
+    EXPECT_TRUE(std::isfinite(step.loss()) && step.grad_norm() > 0) << step.DebugString();
+    EXPECT_TRUE(step.fallbacks().empty()) << step.DebugString();
+    EXPECT_GT(step.times().forward_seconds(), 0);
+    EXPECT_GT(step.times().backward_seconds(), 0);
+    EXPECT_GT(step.memory_reserved_bytes(), step.memory_allocated_bytes());
+    ASSERT_EQ(step.layers_size(), 2);
+    for (const v1::LayerStats& layer : step.layers()) {
+      EXPECT_THAT(layer.keys_read(), ::testing::ElementsAreArray(layer.keys_expected()));
+    }
+  }
+  EXPECT_LT(result.steps.back().loss(), result.steps.front().loss());
+  EXPECT_EQ(result.evals.size(), 3u);
+}
+
+TEST_F(GpuTrainer, AGraphChangesNoBit) {
+  v1::JobSpec with = Job(dir_, "with"), without = Job(dir_, "without");
+  without.mutable_runtime()->set_cuda_graphs(false);
+  const RankResult graph = RunJob(dir_, with, {.generation = 1})[0];
+  const RankResult eager = RunJob(dir_, without, {.generation = 2})[0];
+  EXPECT_EQ(Losses(graph), Losses(eager));
+  EXPECT_TRUE(Weights(dir_ / "with", 12) == Weights(dir_ / "without", 12));
+}
+
+TEST_F(GpuTrainer, DocumentsUnderAGraphChangeNoBitAndHideWhatIsBeforeThem) {
+  std::ofstream lines(dir_ / "train.jsonl");
+  for (int i = 0; i < 400; ++i) {
+    lines << R"({"text": ")" << std::string(1 + i * 37 % 150, static_cast<char>('a' + i % 26))
+          << " " << i << "\"}\n";
+  }
+  lines.close();
+  const auto job = [&](const char* out, bool graph, bool mask) {
+    v1::JobSpec spec = Job(dir_, out);
+    spec.mutable_model()->set_vocab(256);
+    spec.mutable_data()->set_source(v1::DATA_SOURCE_JSONL);
+    spec.mutable_data()->add_path(dir_ / "train.jsonl");
+    spec.mutable_data()->set_document_mask(mask);
+    spec.mutable_runtime()->set_cuda_graphs(graph);
+    return spec;
+  };
+  const RankResult graph = RunJob(dir_, job("graph", true, true), {.generation = 1})[0];
+  const RankResult eager = RunJob(dir_, job("eager", false, true), {.generation = 2})[0];
+  const RankResult unmasked = RunJob(dir_, job("unmasked", true, false), {.generation = 3})[0];
+  ASSERT_EQ(graph.steps.size(), 12u) << graph.finished.text();
+  EXPECT_TRUE(graph.steps.back().fallbacks().empty()) << graph.steps.back().DebugString();
+  EXPECT_EQ(Losses(graph), Losses(eager));
+  EXPECT_TRUE(Weights(dir_ / "graph", 12) == Weights(dir_ / "eager", 12));
+  EXPECT_NE(Losses(graph), Losses(unmasked));
+  for (const v1::LayerStats& layer : graph.steps.back().layers()) {
+    EXPECT_THAT(layer.keys_read(), ::testing::ElementsAreArray(layer.keys_expected()));
+  }
+}
+
+// The decision is the device's, and in a graph from the second step on.
+TEST_F(GpuTrainer, SkipsNonFiniteStepsAndThenStops) {
+  v1::JobSpec spec = Job(dir_);
+  // The first update throws every weight to 1e30; from then on nothing is finite.
+  spec.mutable_train()->set_lr(1e30);
+  spec.mutable_train()->set_warmup_steps(0);
+  spec.mutable_train()->set_eval_every(0);
+  spec.mutable_guard()->set_max_consecutive_nonfinite(2);
+  const RankResult result = RunJob(dir_, spec)[0];
+  EXPECT_EQ(result.finished.outcome(), v1::OUTCOME_FAILED_FINAL);
+  EXPECT_EQ(result.finished.reason(), "NONFINITE_LOSS") << result.finished.text();
+  ASSERT_EQ(result.steps.size(), 4u) << "one good step, two skipped ones and one too many";
+  EXPECT_FALSE(result.steps[0].skipped_nonfinite());
+  for (int step = 1; step < 4; ++step) EXPECT_TRUE(result.steps[step].skipped_nonfinite()) << step;
+  EXPECT_TRUE(result.HasEvent("NONFINITE_SKIPPED"));
+}
+
+TEST_F(GpuTrainer, GoesOnFromACheckpointWithTheSameBits) {
+  const v1::JobSpec unbroken = Job(dir_, "unbroken"), broken = Job(dir_, "broken");
+  const RankResult whole = RunJob(dir_, unbroken, {.generation = 1})[0];
+  const auto stop_at_5 = [](int, Trainer* trainer) {
+    v1::StopRequest stop;
+    stop.set_mode(v1::STOP_MODE_AT_STEP);
+    stop.set_at_step(5);
+    EXPECT_TRUE(trainer->RequestStop(stop).ok());
+  };
+  RunJob(dir_, broken, {.generation = 2, .before = stop_at_5});
+  const RankResult rest = RunJob(dir_, broken, {.generation = 3})[0];
+  EXPECT_EQ(rest.started.resumed_step(), 5);
+  const std::vector<double> all = Losses(whole);
+  EXPECT_EQ(Losses(rest), std::vector<double>(all.begin() + 5, all.end()));
+  EXPECT_TRUE(Weights(dir_ / "unbroken", 12) == Weights(dir_ / "broken", 12));
+}
+
+// bf16 rounds weights and activations at 2^-9, 0.2 %, independently in every token. The losses of
+// the two runs stay within two such roundings of one another, although 50 updates could have driven
+// them apart, while the loss itself falls by more than a tenth.
+TEST_F(GpuTrainer, StaysNearTheCpuFor50Steps) {
+  v1::JobSpec gpu = Job(dir_, "gpu");
+  gpu.mutable_train()->set_steps(50);
+  gpu.mutable_train()->set_eval_every(0);
+  v1::JobSpec cpu = gpu;
+  cpu.mutable_train()->set_out_dir(dir_ / "cpu");
+  cpu.mutable_runtime()->set_device(v1::DEVICE_CPU);
+  cpu.mutable_runtime()->set_precision(v1::PRECISION_FP32);
+  const std::vector<double> fast = Losses(RunJob(dir_, gpu, {.generation = 1})[0]);
+  const std::vector<double> truth = Losses(RunJob(dir_, cpu, {.generation = 2})[0]);
+  ASSERT_EQ(fast.size(), 50u);
+  ASSERT_EQ(truth.size(), 50u);
+  double worst = 0;
+  for (size_t i = 0; i < 50; ++i) {
+    worst = std::max(worst, std::abs(fast[i] / truth[i] - 1));
+    EXPECT_NEAR(fast[i], truth[i], 0x1p-8 * truth[i]) << "step " << i + 1;
+  }
+  EXPECT_LT(truth[49], 0.9 * truth[0]);
+  printf("loss %.4f to %.4f (CPU), %.4f (GPU); largest difference %.2e of the loss\n", truth[0],
+         truth[49], fast[49], worst);
+}
+
+TEST_F(GpuTrainer, TakesTheMemoryThatTheEstimateSays) {
+  struct {
+    int seq_len, batch, layers;
+    bool checkpointing;
+  } const jobs[] = {
+      {1024, 16, 8, true},
+      {1024, 16, 8, false},
+      {32768, 1, 2, true},  // much of it scratch of the kernels
+  };
+  int64_t generation = 0;
+  for (const auto& job : jobs) {
+    v1::JobSpec spec = Job(dir_, std::to_string(++generation));
+    spec.mutable_model()->set_dim(512);
+    spec.mutable_model()->set_n_layers(job.layers);
+    spec.mutable_model()->set_n_heads(8);
+    spec.mutable_model()->set_d_k(64);
+    spec.mutable_model()->set_d_v(64);
+    spec.mutable_train()->set_seq_len(job.seq_len);
+    spec.mutable_train()->set_batch_size(job.batch);
+    spec.mutable_train()->set_steps(4);
+    spec.mutable_train()->set_eval_every(0);
+    spec.mutable_train()->set_save_every(0);
+    spec.mutable_runtime()->set_gradient_checkpointing(job.checkpointing);
+    const RankResult result = RunJob(dir_, spec, {.generation = generation})[0];
+    ASSERT_EQ(result.steps.size(), 4u) << result.finished.text();
+    const auto taken = static_cast<double>(result.steps.back().memory_reserved_bytes());
+    const auto estimated = static_cast<double>(TotalBytes(MemoryEstimate(spec)));
+    printf("S=%d, checkpointing %d: estimated %.0f MiB, taken %.0f MiB, allocated %.0f MiB\n",
+           job.seq_len, job.checkpointing, estimated / (1 << 20), taken / (1 << 20),
+           static_cast<double>(result.steps.back().memory_allocated_bytes()) / (1 << 20));
+    EXPECT_NEAR(estimated, taken, 0.05 * taken);
+  }
+}
+
+}  // namespace
+}  // namespace nsa

@@ -1,0 +1,76 @@
+#include "worker/train/step/step_guards.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "common/base/reason.h"
+#include "tests/testing/temp_dir.h"
+
+namespace nsa {
+namespace {
+
+using testing::HasSubstr;
+
+class StepGuardsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto reporter = Reporter::Open({.journal = dir_ / "journal"});
+    ASSERT_TRUE(reporter.ok()) << reporter.status();
+    reporter_ = *std::move(reporter);
+  }
+
+  static v1::StepRecord Record(int64_t step, double seconds) {
+    v1::StepRecord record;
+    record.set_step(step);
+    record.set_tokens(100);
+    record.mutable_times()->set_step_seconds(seconds);
+    return record;
+  }
+
+  TempDir dir_;
+  std::unique_ptr<Reporter> reporter_;
+};
+
+TEST_F(StepGuardsTest, EndsARunWithMoreNonFiniteStepsInARowThanAllowed) {
+  v1::GuardSpec spec;
+  spec.set_max_consecutive_nonfinite(2);
+  StepGuards guards(spec, /*consecutive_nonfinite=*/1);
+  const Agreement nonfinite = {.finite = false};
+  EXPECT_FALSE(guards.Observe(Record(1, 1), nonfinite, reporter_.get()).has_value());
+  EXPECT_EQ(guards.consecutive_nonfinite(), 2);
+  const std::optional<Ending> ending = guards.Observe(Record(2, 1), nonfinite, reporter_.get());
+  ASSERT_TRUE(ending.has_value());
+  EXPECT_EQ(ending->outcome, v1::OUTCOME_FAILED_FINAL);
+  EXPECT_EQ(ending->reason, Word(Reason::kNonfiniteLoss));
+}
+
+TEST_F(StepGuardsTest, TellsOthersThatItIsTooSlowAndEndsOnceAllAgree) {
+  v1::GuardSpec spec;
+  spec.set_min_tokens_per_second(1000);
+  StepGuards guards(spec, 0);
+  for (int step = 1; step <= 3; ++step) {
+    EXPECT_FALSE(guards.too_slow());
+    EXPECT_FALSE(guards.Observe(Record(step, 30), {}, reporter_.get()).has_value());
+  }
+  EXPECT_TRUE(guards.too_slow());
+  const std::optional<Ending> ending =
+      guards.Observe(Record(4, 30), {.too_slow = true}, reporter_.get());
+  ASSERT_TRUE(ending.has_value());
+  EXPECT_EQ(ending->reason, Word(Reason::kThroughputTooLow));
+  EXPECT_THAT(ending->text, HasSubstr("guard.min_tokens_per_second"));
+}
+
+TEST_F(StepGuardsTest, NamesAnotherRankWhenOnlyThatOneIsTooSlow) {
+  StepGuards guards(v1::GuardSpec(), 0);
+  const std::optional<Ending> ending =
+      guards.Observe(Record(1, 1), {.too_slow = true}, reporter_.get());
+  ASSERT_TRUE(ending.has_value());
+  EXPECT_THAT(ending->text, HasSubstr("another rank"));
+}
+
+}  // namespace
+}  // namespace nsa

@@ -1,0 +1,105 @@
+#include "worker/train/telemetry/guards.h"
+
+#include <vector>
+
+#include "gmock/gmock.h"
+
+namespace nsa {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using testing::Optional;
+
+// Feeds `steps` steps of `tokens` tokens each taking `seconds`; the first complaint, if any.
+class SimulatedRun {
+ public:
+  explicit SimulatedRun(ThroughputGuard guard) : guard_(std::move(guard)) {}
+  std::optional<std::string> Steps(int steps, int64_t tokens, double seconds) {
+    for (int i = 0; i < steps; ++i) {
+      if (auto why = guard_.Observe(tokens, absl::Seconds(seconds))) return why;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  ThroughputGuard guard_;
+};
+
+TEST(ThroughputGuard, FailsAfterAMinuteBelowTheFloor) {
+  SimulatedRun run(ThroughputGuard(1000, 0));
+  EXPECT_EQ(run.Steps(59, 999, 1), std::nullopt);
+  EXPECT_THAT(run.Steps(1, 999, 1),
+              Optional(AllOf(HasSubstr("999 tokens a second"),
+                             HasSubstr("guard.min_tokens_per_second: 1000"))));
+}
+
+TEST(ThroughputGuard, OneStepAtTheFloorStartsTheMinuteAnew) {
+  SimulatedRun run(ThroughputGuard(1000, 0));
+  EXPECT_EQ(run.Steps(59, 500, 1), std::nullopt);
+  EXPECT_EQ(run.Steps(1, 1000, 1), std::nullopt);
+  EXPECT_EQ(run.Steps(59, 500, 1), std::nullopt);
+  EXPECT_NE(run.Steps(1, 500, 1), std::nullopt);
+}
+
+TEST(ThroughputGuard, DoesNotLookWhileTheRunWarmsUp) {
+  SimulatedRun run(ThroughputGuard(1000, 100));
+  EXPECT_EQ(run.Steps(100, 1, 10), std::nullopt);
+  EXPECT_EQ(run.Steps(5, 1, 10), std::nullopt);
+  EXPECT_NE(run.Steps(1, 1, 10), std::nullopt);
+}
+
+TEST(ThroughputGuard, ForgivesOneLongStep) {
+  SimulatedRun run(ThroughputGuard(1000, 0));
+  EXPECT_EQ(run.Steps(10, 2000, 1), std::nullopt);
+  EXPECT_EQ(run.Steps(1, 2000, 500), std::nullopt);
+  EXPECT_EQ(run.Steps(10, 2000, 1), std::nullopt);
+}
+
+TEST(ThroughputGuard, ZeroTurnsItOff) {
+  SimulatedRun run(ThroughputGuard(0, 0));
+  EXPECT_EQ(run.Steps(1000, 0, 10), std::nullopt);
+}
+
+TEST(NonfiniteGuard, ToleratesTheAllowedNumberInARow) {
+  NonfiniteGuard guard(2, 0);
+  EXPECT_EQ(guard.Observe(1, false), std::nullopt);
+  EXPECT_EQ(guard.Observe(2, false), std::nullopt);
+  EXPECT_EQ(guard.consecutive(), 2);
+  EXPECT_EQ(guard.Observe(3, true), std::nullopt);
+  EXPECT_EQ(guard.consecutive(), 0);
+  EXPECT_EQ(guard.Observe(4, false), std::nullopt);
+  EXPECT_EQ(guard.Observe(5, false), std::nullopt);
+  EXPECT_THAT(guard.Observe(6, false), Optional(HasSubstr("3 steps up to step 6")));
+}
+
+TEST(NonfiniteGuard, GoesOnCountingAfterAResume) {
+  NonfiniteGuard guard(2, 2);
+  EXPECT_THAT(guard.Observe(101, false), Optional(HasSubstr("3 steps")));
+}
+
+std::vector<v1::LayerStats> Layers(const std::vector<double>& shares) {
+  std::vector<v1::LayerStats> layers(shares.size());
+  for (size_t i = 0; i < shares.size(); ++i) {
+    layers[i].set_layer(static_cast<int32_t>(i));
+    layers[i].mutable_gate()->set_collapse_ratio(shares[i]);
+  }
+  return layers;
+}
+
+TEST(GateCollapseGuard, WarnsOnceALayerAndAgainOnlyAfterItRecovered) {
+  GateCollapseGuard guard(0.5);
+  EXPECT_EQ(guard.Observe(1, Layers({0.1, 0.5})), std::nullopt);
+  EXPECT_THAT(guard.Observe(2, Layers({0.1, 0.6})),
+              Optional(AllOf(HasSubstr("step 2: layer 1: 0.600"), Not(HasSubstr("layer 0")))));
+  EXPECT_EQ(guard.Observe(3, Layers({0.1, 0.9})), std::nullopt);
+  EXPECT_EQ(guard.Observe(4, Layers({0.1, 0.4})), std::nullopt);
+  EXPECT_EQ(guard.Observe(5, Layers({0.1, 0.9})), std::nullopt);  // it never fell under 0.25
+  EXPECT_EQ(guard.Observe(6, Layers({0.1, 0.2})), std::nullopt);
+  EXPECT_THAT(guard.Observe(7, Layers({0.7, 0.9})),
+              Optional(HasSubstr("layer 0: 0.700, layer 1: 0.900")));
+}
+
+}  // namespace
+}  // namespace nsa

@@ -1,0 +1,240 @@
+// The program as people and agents start it.
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "common/checkpoint/checkpoint_dir.h"
+#include "common/job/load.h"
+#include "common/run/process.h"
+#include "nsa/v1/worker.pb.h"
+#include "tests/testing/paths.h"
+#include "tests/testing/temp_dir.h"
+
+namespace nsa {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string Read(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+// Lines of training.csv without its columns of time: step, loss.
+std::vector<std::string> StepsAndLosses(const std::filesystem::path& out_dir) {
+  std::vector<std::string> rows;
+  std::istringstream in(Read(out_dir / "training.csv"));
+  for (std::string line; std::getline(in, line);) {
+    rows.push_back(line.substr(0, line.find(',', line.find(',') + 1)));
+  }
+  return rows;
+}
+
+class Worker {
+ public:
+  Worker(const TempDir& dir, const std::string& name, std::vector<std::string> arguments)
+      : output_(dir / (name + ".log")) {
+    arguments.insert(arguments.begin(), Program("nsa-worker"));
+    const auto spawned = Spawn({.argv = std::move(arguments),
+                                .environment = FilterEnvironment({"PATH", "NSA_LOG_LEVEL"}),
+                                .working_dir = dir.path(),
+                                .output = output_});
+    EXPECT_TRUE(spawned.ok()) << spawned.status();
+    if (spawned.ok()) identity_ = *spawned;
+  }
+
+  void Signal(int signal) { EXPECT_TRUE(SignalProcess(identity_, signal).ok()) << output(); }
+
+  ExitStatus Wait() {
+    for (int i = 0; i < 6000; ++i) {
+      const auto exited = TryReap(identity_.pid);
+      EXPECT_TRUE(exited.ok()) << exited.status();
+      if (!exited.ok() || exited->has_value()) return exited.ok() ? **exited : ExitStatus{};
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    ADD_FAILURE() << "still running: " << output();
+    return {};
+  }
+
+  // Waits until the output has `text`.
+  void WaitFor(const std::string& text) {
+    for (int i = 0; i < 6000; ++i) {
+      if (output().find(text) != std::string::npos) return;
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    FAIL() << "no '" << text << "' in: " << output();
+  }
+
+  std::string output() const { return Read(output_); }
+
+ private:
+  const std::filesystem::path output_;
+  ProcessIdentity identity_;
+};
+
+void WriteJob(const TempDir& dir, int64_t steps) {
+  std::ofstream(dir / "job.yaml")
+      << "name: tiny\n"
+         "model: {dim: 32, n_layers: 1, n_heads: 4, n_kv_groups: 2, "
+         "d_k: 16, d_v: 16}\n"
+         "nsa: {l: 8, d: 4, l_sel: 8, n_sel: 4, w: 16}\n"
+         "data: {source: synthetic}\n"
+         "train: {steps: "
+      << steps << ", seq_len: 32, batch_size: 4, log_every: 1, save_every: 20}\n";
+}
+
+TEST(WorkerProgram, TrainsAJobFileByHandAndSaysHowItGoes) {
+  const TempDir dir;
+  WriteJob(dir, 30);
+  Worker worker(dir, "worker", {"--job", "job.yaml", "--threads", "1"});
+  EXPECT_EQ(worker.Wait().code, 0) << worker.output();
+  EXPECT_THAT(worker.output(), HasSubstr("step 30/30 | loss"));
+  EXPECT_THAT(worker.output(), HasSubstr("COMPLETED after step 30"));
+  EXPECT_EQ(StepsAndLosses(dir / "artifacts/tiny").size(), 31u) << "a header and 30 steps";
+  EXPECT_TRUE(VerifyCheckpoint(dir / "artifacts/tiny/checkpoints/step-00000030").empty());
+}
+
+TEST(WorkerProgram, SigtermToOneRankEndsBothAfterTheSameStepWithACheckpoint) {
+  const TempDir dir;
+  WriteJob(dir, 1000000);
+  const auto arguments = [](int rank) -> std::vector<std::string> {
+    return {"--job", "job.yaml",     "--rank", std::to_string(rank), "--world",
+            "2",     "--rendezvous", "meet",   "--threads",          "1"};
+  };
+  Worker zero(dir, "zero", arguments(0)), one(dir, "one", arguments(1));
+  zero.WaitFor("step 3/");
+  one.Signal(SIGTERM);
+  EXPECT_EQ(zero.Wait().code, 0) << zero.output();
+  EXPECT_EQ(one.Wait().code, 0) << one.output();
+  const auto all = ListCheckpoints(dir / "artifacts/tiny");
+  ASSERT_TRUE(all.ok() && !all->empty());
+  const std::string last = "STOPPED after step " + std::to_string(all->back().step);
+  EXPECT_THAT(zero.output(), HasSubstr(last));
+  EXPECT_THAT(one.output(), HasSubstr(last));
+  EXPECT_TRUE(VerifyCheckpoint(all->back().path).empty());
+}
+
+TEST(WorkerProgram, ARankKilledIsMissedAtOnceAndTheRunGoesOnFromItsCheckpointBitForBit) {
+  const TempDir dir, unbroken;
+  WriteJob(dir, 500);
+  WriteJob(unbroken, 500);
+  const auto arguments = [](int rank, const char* meet) -> std::vector<std::string> {
+    return {"--job", "job.yaml",     "--rank", std::to_string(rank), "--world",
+            "2",     "--rendezvous", meet,     "--threads",          "1"};
+  };
+  {
+    Worker zero(dir, "zero", arguments(0, "meet")), one(dir, "one", arguments(1, "meet"));
+    zero.WaitFor("step-00000020");
+    one.Signal(SIGKILL);
+    EXPECT_EQ(one.Wait().signal, SIGKILL);
+    EXPECT_EQ(zero.Wait().code, 1) << "a restart may help: " << zero.output();
+    EXPECT_THAT(zero.output(), HasSubstr("PEER_LOST"));
+  }
+  Worker zero(dir, "again-0", arguments(0, "meet-2")), one(dir, "again-1", arguments(1, "meet-2"));
+  Worker whole_zero(unbroken, "zero", arguments(0, "meet")),
+      whole_one(unbroken, "one", arguments(1, "meet"));
+  for (Worker* worker : {&zero, &one, &whole_zero, &whole_one}) {
+    EXPECT_EQ(worker->Wait().code, 0) << worker->output();
+  }
+  EXPECT_EQ(StepsAndLosses(dir / "artifacts/tiny").size(), 501u) << "a header and 500 steps";
+  EXPECT_EQ(StepsAndLosses(dir / "artifacts/tiny"), StepsAndLosses(unbroken / "artifacts/tiny"));
+  EXPECT_TRUE(Read(dir / "artifacts/tiny/checkpoints/step-00000500/model.safetensors") ==
+              Read(unbroken / "artifacts/tiny/checkpoints/step-00000500/model.safetensors"));
+}
+
+TEST(WorkerProgram, ASampleIsShownAsItIsDrawnAndEndsAtOnceOnASignal) {
+  const TempDir dir;
+  std::ofstream(dir / "text.txt") << "To be, or not to be, that is the question:\n"
+                                     "Whether 'tis nobler in the mind to suffer\n";
+  std::ofstream(dir / "val.txt") << "The slings and arrows of outrageous fortune\n";
+  std::ofstream(dir / "job.yaml")
+      << "name: tiny\n"
+         "model: {dim: 32, n_layers: 1, n_heads: 4, n_kv_groups: 2, d_k: 16, d_v: 16}\n"
+         "nsa: {l: 8, d: 4, l_sel: 8, n_sel: 4, w: 16}\n"
+         "data: {source: text, path: text.txt, val_path: val.txt, tokenizer: byte}\n"
+         "train: {steps: 2, seq_len: 16, batch_size: 2, save_every: 2}\n";
+  Worker train(dir, "train", {"--job", "job.yaml"});
+  ASSERT_EQ(train.Wait().code, 0) << train.output();
+  for (const int signal : {SIGTERM, SIGINT}) {
+    Worker worker(
+        dir, std::to_string(signal),
+        {"--sample", "artifacts/tiny", "--prompt", "Once upon a time ", "--bytes", "1000000000"});
+    for (int i = 0; i < 6000 && worker.output().size() < 40; ++i) {
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    EXPECT_THAT(worker.output(), HasSubstr("Once upon a time "));
+    EXPECT_GE(worker.output().size(), 40u);
+    worker.Signal(signal);
+    EXPECT_EQ(worker.Wait().signal, signal) << worker.output();
+  }
+}
+
+TEST(WorkerProgram, RefusesALogLevelThatThereIsNot) {
+  const TempDir dir;
+  setenv("NSA_LOG_LEVEL", "loud", 1);
+  Worker worker(dir, "worker", {"--version"});
+  unsetenv("NSA_LOG_LEVEL");
+  EXPECT_EQ(worker.Wait().code, 2);
+  EXPECT_THAT(worker.output(), HasSubstr("NSA_LOG_LEVEL: 'loud' (trace, debug, info"));
+}
+
+TEST(WorkerProgram, ExitsWithTwoForWhatTheCallerMustCorrect) {
+  const TempDir dir;
+  std::ofstream(dir / "bad.yaml") << "train: {stepz: 3}\n";
+  const std::vector<std::vector<std::string>> calls = {
+      {}, {"--jub", "x"}, {"--job", "none.yaml"}, {"--job", "bad.yaml"}, {"--run-dir", "none"}};
+  for (size_t i = 0; i < calls.size(); ++i) {
+    Worker worker(dir, std::to_string(i), calls[i]);
+    EXPECT_EQ(worker.Wait().code, 2) << worker.output();
+  }
+  EXPECT_THAT(Read(dir / "3.log"), HasSubstr("bad.yaml:1:9: train.stepz"));
+}
+
+TEST(WorkerProgram, RefusesALaunchThatItUnderstandsOnlyInPart) {
+  const TempDir dir;
+  v1::WorkerLaunch launch;
+  launch.mutable_spec()->mutable_runtime()->set_precision(static_cast<v1::Precision>(77));
+  std::ofstream(dir / "launch.pb", std::ios::binary) << launch.SerializeAsString();
+  Worker worker(dir, "worker", {"--run-dir", dir.path().string()});
+  EXPECT_EQ(worker.Wait().code, 2) << worker.output();
+  EXPECT_THAT(worker.output(), HasSubstr("spec.runtime.precision: value 77 is not known"));
+}
+
+TEST(WorkerProgram, RefusesByHandWhatPreflightRefuses) {
+  const TempDir dir;
+  WriteJob(dir, 3);
+  std::ofstream(dir / "job.yaml", std::ios::app) << "restart: {resume: nowhere/step-00000005}\n";
+  Worker worker(dir, "worker", {"--job", "job.yaml"});
+  EXPECT_EQ(worker.Wait().code, 2) << worker.output();
+  EXPECT_THAT(worker.output(), HasSubstr("job.yaml:6:11: error RESUME_NOT_FOUND: restart.resume"));
+  EXPECT_FALSE(std::filesystem::exists(dir / "artifacts"));
+}
+
+TEST(WorkerProgram, ExitsWithThreeForAJobThatCanNeverRun) {
+  const TempDir dir;
+  v1::WorkerLaunch launch;
+  launch.set_world_size(1);
+  launch.set_generation(1);
+  launch.mutable_spec()->mutable_model()->set_d_k(17);
+  launch.mutable_spec()->mutable_data()->set_source(v1::DATA_SOURCE_SYNTHETIC);
+  ApplyDefaults(launch.mutable_spec());
+  launch.mutable_spec()->mutable_train()->set_out_dir(dir / "out");
+  std::ofstream(dir / "launch.pb", std::ios::binary) << launch.SerializeAsString();
+  Worker worker(dir, "worker", {"--run-dir", dir.path().string()});
+  EXPECT_EQ(worker.Wait().code, 3) << worker.output();
+  EXPECT_THAT(worker.output(), HasSubstr("d_k: 17"));
+}
+
+TEST(WorkerProgram, TellsItsVersion) {
+  const TempDir dir;
+  Worker worker(dir, "worker", {"--version"});
+  EXPECT_EQ(worker.Wait().code, 0);
+  EXPECT_THAT(worker.output(), HasSubstr("nsa-worker 0."));
+}
+
+}  // namespace
+}  // namespace nsa

@@ -1,0 +1,175 @@
+#include "worker/agent/dump/dump_runner.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "common/base/clock.h"
+#include "common/base/status.h"
+#include "common/base/thread_name.h"
+#include "common/rpc/rpc.h"
+#include "common/run/atomic_file.h"
+#include "common/run/status_page.h"
+#include "spdlog/spdlog.h"
+
+namespace nsa::agent {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr absl::Duration kPatience = absl::Milliseconds(4700);
+constexpr absl::Duration kDeadline = absl::Seconds(5);
+constexpr int kDeliveries = 5;
+constexpr size_t kMaxText = 1 << 20;  // a message holds 4 MiB
+
+std::string StatusText(const fs::path& page) {
+  const absl::StatusOr<WorkerStatus> status = ReadStatusPage(page);
+  if (!status.ok()) return std::string(status.status().message());
+  return status->ToString(absl::ToInt64Nanoseconds(RealClock().Monotonic()));
+}
+
+// A file of the dump program, cut to what a message holds, then removed.
+std::string Take(const fs::path& path) {
+  std::string text = ReadWholeFile(path).value_or("");
+  std::error_code error;
+  fs::remove(path, error);
+  if (text.size() > kMaxText) {
+    const size_t left_out = text.size() - kMaxText;
+    text.resize(kMaxText);
+    absl::StrAppend(&text, "\n(", left_out, " more bytes were left out)\n");
+  }
+  return text;
+}
+
+}  // namespace
+
+DumpRunner::DumpRunner(const AgentOptions& options, v1::FleetService::StubInterface* stub)
+    : options_(options), stub_(stub) {}
+
+DumpRunner::~DumpRunner() {
+  std::map<std::string, std::unique_ptr<Job>> jobs;
+  {
+    const MutexLock lock(&mutex_);
+    ending_ = true;
+    jobs.swap(jobs_);
+  }
+  wake_.SignalAll();
+  for (auto& [id, job] : jobs) job->thread.join();
+}
+
+void DumpRunner::Start(const v1::DumpRequest& request, const RunDir& dir,
+                       std::optional<ProcessIdentity> process) {
+  const MutexLock lock(&mutex_);
+  std::unique_ptr<Job>& job = jobs_[request.dump_id()];
+  if (job != nullptr && (!job->done || job->delivered)) return;
+  if (job != nullptr) job->thread.join();  // It could not be delivered, and is asked for again.
+  job = std::make_unique<Job>();
+  job->thread = std::thread([this, request, dir, process = std::move(process), raw = job.get()] {
+    NameThread("dump");
+    Run(request, dir, process, raw);
+  });
+}
+
+void DumpRunner::KeepOnly(const v1::HeartbeatResponse& response) {
+  const MutexLock lock(&mutex_);
+  for (auto it = jobs_.begin(); it != jobs_.end();) {
+    const bool asked = std::any_of(
+        response.dumps().begin(), response.dumps().end(),
+        [&it](const v1::DumpRequest& request) { return request.dump_id() == it->first; });
+    if (asked || !it->second->done) {
+      ++it;
+      continue;
+    }
+    it->second->thread.join();
+    it = jobs_.erase(it);
+  }
+}
+
+void DumpRunner::Run(const v1::DumpRequest& request, const RunDir& dir,
+                     const std::optional<ProcessIdentity>& process, Job* job) {
+  const v1::ReportDumpRequest report = Dump(request, dir, process);
+  for (int attempt = 0; attempt < kDeliveries && !ending(); ++attempt) {
+    if (Deliver(report)) {
+      job->delivered = true;
+      break;
+    }
+    const MutexLock lock(&mutex_);
+    if (!ending_) wake_.WaitFor(&mutex_, absl::Milliseconds(200) * (1 << attempt));
+  }
+  job->done = true;
+}
+
+v1::ReportDumpRequest DumpRunner::Dump(const v1::DumpRequest& request, const RunDir& dir,
+                                       const std::optional<ProcessIdentity>& process) {
+  const absl::Duration start = RealClock().Monotonic();
+  v1::ReportDumpRequest report;
+  report.set_dump_id(request.dump_id());
+  report.set_rank(request.rank());
+  report.set_node(options_.node_name);
+  if (!dir.path.empty()) report.set_status(StatusText(dir.status()));
+  if (process.has_value()) {
+    report.set_pid(process->pid);
+    RunProgram(dir, *process, &report);
+  } else {
+    report.set_error(absl::StrFormat("job %s generation %d rank %d: no such worker runs on %s",
+                                     request.job_id(), request.generation(), request.rank(),
+                                     options_.node_name));
+  }
+  report.set_seconds(absl::ToDoubleSeconds(RealClock().Monotonic() - start));
+  return report;
+}
+
+void DumpRunner::RunProgram(const RunDir& dir, const ProcessIdentity& process,
+                            v1::ReportDumpRequest* report) {
+  // Beside the run folder, which may be removed meanwhile.
+  const fs::path stem =
+      options_.state_dir / absl::StrCat("dump-", process.pid, "-", absl::ToUnixNanos(absl::Now()));
+  const fs::path stacks = stem.string() + ".stacks";
+  const fs::path problems = stem.string() + ".problems";
+  const absl::StatusOr<ProcessIdentity> child = Spawn(
+      {.argv = {options_.agent_program.string(), "dump", "--pid", absl::StrCat(process.pid),
+                "--start-ticks", absl::StrCat(process.start_ticks), "--output", stacks.string()},
+       .environment = FilterEnvironment({"LD_LIBRARY_PATH"}),
+       .working_dir = dir.path.parent_path(),
+       .output = problems});
+  if (!child.ok()) {
+    report->set_error(std::string(child.status().message()));
+    return;
+  }
+  const absl::Duration deadline = RealClock().Monotonic() + kPatience;
+  bool overran = false;
+  while (true) {
+    const absl::StatusOr<std::optional<ExitStatus>> exit = TryReap(child->pid);
+    if (!exit.ok() || exit->has_value()) break;
+    if (!overran && (RealClock().Monotonic() > deadline || ending())) {
+      overran = true;
+      // Harmless to the worker: nothing is pending in it (see stack_dump.h).
+      SignalProcess(*child, SIGKILL).IgnoreError();
+    }
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  report->set_stacks(Take(stacks));
+  std::string error(absl::StripAsciiWhitespace(Take(problems)));
+  if (overran) absl::StrAppend(&error, error.empty() ? "" : "\n", "dump: took too long, was ended");
+  report->set_error(error);
+}
+
+bool DumpRunner::Deliver(const v1::ReportDumpRequest& report) {
+  const auto context = MakeContext(kDeadline, options_.token);
+  v1::ReportDumpResponse response;
+  const absl::Status status = FromGrpc(stub_->ReportDump(context.get(), report, &response));
+  if (!status.ok()) spdlog::warn("dump {}: {}", report.dump_id(), status.ToString());
+  // An answer of any other kind will not change by asking again.
+  return !absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status);
+}
+
+bool DumpRunner::ending() {
+  const MutexLock lock(&mutex_);
+  return ending_;
+}
+
+}  // namespace nsa::agent

@@ -1,0 +1,58 @@
+// Answers the coordinator's requests for stack dumps. Each dump is made by a program of its own
+// (`nsa-agent dump`), several at once, so that a dump that hangs or crashes takes nothing with it,
+// and is killed after five seconds.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "common/base/mutex.h"
+#include "common/run/process.h"
+#include "common/run/run_dir.h"
+#include "nsa/v1/fleet.grpc.pb.h"
+#include "worker/agent/options.h"
+
+namespace nsa::agent {
+
+// Thread-safe.
+class DumpRunner {
+ public:
+  // Both live longer.
+  DumpRunner(const AgentOptions& options, v1::FleetService::StubInterface* stub);
+  // Ends dumps in progress.
+  ~DumpRunner();
+
+  // Starts a dump unless it is under way or was delivered. `process` is empty when it does not run,
+  // `dir` is when there is no such worker: that is then the answer.
+  void Start(const v1::DumpRequest& request, const RunDir& dir,
+             std::optional<ProcessIdentity> process);
+
+  // Forgets the requests that are no longer asked for and are done.
+  void KeepOnly(const v1::HeartbeatResponse& response);
+
+ private:
+  struct Job {
+    std::thread thread;
+    std::atomic<bool> done = false;
+    std::atomic<bool> delivered = false;
+  };
+  void Run(const v1::DumpRequest& request, const RunDir& dir,
+           const std::optional<ProcessIdentity>& process, Job* job);
+  v1::ReportDumpRequest Dump(const v1::DumpRequest& request, const RunDir& dir,
+                             const std::optional<ProcessIdentity>& process);
+  void RunProgram(const RunDir& dir, const ProcessIdentity& process, v1::ReportDumpRequest* report);
+  bool Deliver(const v1::ReportDumpRequest& report);
+  bool ending();
+
+  const AgentOptions& options_;
+  v1::FleetService::StubInterface* const stub_;
+  Mutex mutex_;
+  CondVar wake_;
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
+  std::map<std::string, std::unique_ptr<Job>> jobs_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace nsa::agent

@@ -1,0 +1,218 @@
+#include "worker/agent/dump/unwinder.h"
+
+#include <cxxabi.h>
+#include <dwarf.h>
+#include <elfutils/libdw.h>
+#include <elfutils/libdwfl.h>
+#include <sys/uio.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+
+namespace nsa::agent {
+namespace {
+
+constexpr size_t kMaxFrames = 128;
+constexpr size_t kMaxName = 300;
+
+std::string Demangle(const char* name) {
+  int status = 0;
+  char* const plain = abi::__cxa_demangle(name, nullptr, nullptr, &status);
+  std::string text = status == 0 && plain != nullptr ? plain : name;
+  std::free(plain);
+  if (text.size() > kMaxName) text = text.substr(0, kMaxName) + "...";
+  return text;
+}
+
+// Without the build folder: from the last "/../" or the part that tells most.
+std::string ShortSource(const char* file, int line) {
+  const std::string path = std::filesystem::path(file).lexically_normal().string();
+  size_t begin = 0;
+  while (path.compare(begin, 3, "../") == 0) begin += 3;
+  return absl::StrFormat("%s:%d", path.substr(begin), line);
+}
+
+// No separate debug files: looking for them takes time, and ours are in the programs.
+int FindNoDebugInfo(Dwfl_Module*, void**, const char*, Dwarf_Addr, const char*, const char*,
+                    GElf_Word, char**) {
+  return -1;
+}
+
+const Dwfl_Callbacks kCallbacks = {.find_elf = dwfl_linux_proc_find_elf,
+                                   .find_debuginfo = FindNoDebugInfo,
+                                   .section_address = nullptr,
+                                   .debuginfo_path = nullptr};
+
+}  // namespace
+
+struct Unwinder::State {
+  pid_t pid = 0;
+  Dwfl* dwfl = nullptr;
+  const ThreadSnapshot* current = nullptr;
+  std::map<uint64_t, std::vector<StackFrame>> known;  // address looked up to its functions
+
+  ~State() {
+    if (dwfl != nullptr) dwfl_end(dwfl);
+  }
+
+  bool ReadMemory(uint64_t address, Dwarf_Word* out) const {
+    const ThreadSnapshot& thread = *current;
+    if (address >= thread.stack_begin &&
+        address + sizeof *out <= thread.stack_begin + thread.stack.size()) {
+      std::memcpy(out, thread.stack.data() + (address - thread.stack_begin), sizeof *out);
+      return true;
+    }
+    const iovec local = {out, sizeof *out};
+    const iovec remote = {reinterpret_cast<void*>(address), sizeof *out};
+    return process_vm_readv(pid, &local, 1, &remote, 1, 0) == sizeof *out;
+  }
+
+  bool SetRegisters(Dwfl_Thread* thread) const {
+    const user_regs_struct& r = current->registers;
+    // In DWARF's order for x86-64; the last is the return address, which here is the pc.
+    const Dwarf_Word registers[17] = {r.rax, r.rdx, r.rcx, r.rbx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8,
+                                      r.r9,  r.r10, r.r11, r.r12, r.r13, r.r14, r.r15, r.rip};
+    return dwfl_thread_state_registers(thread, 0, 17, registers);
+  }
+
+  std::vector<StackFrame> Lookup(uint64_t pc);
+  void AddInlined(Dwfl_Module* module, uint64_t pc, std::vector<StackFrame>* frames);
+};
+
+absl::StatusOr<std::unique_ptr<Unwinder>> Unwinder::Create(pid_t pid) {
+  auto state = std::make_unique<Unwinder::State>();
+  state->pid = pid;
+  state->dwfl = dwfl_begin(&kCallbacks);
+  const auto error = [pid](const char* what) {
+    return absl::UnavailableError(absl::StrFormat(
+        "%s of process %d: %s", what, pid,
+        dwfl_errno() != 0 ? dwfl_errmsg(-1) : "none (a kernel thread, or it has ended)"));
+  };
+  if (state->dwfl == nullptr) return error("libdwfl");
+  if (dwfl_linux_proc_report(state->dwfl, pid) != 0) return error("mappings");
+  if (dwfl_report_end(state->dwfl, nullptr, nullptr) != 0) return error("mappings");
+  static constexpr Dwfl_Thread_Callbacks kThreadCallbacks = {
+      .next_thread = [](Dwfl*, void*, void**) -> pid_t { return 0; },
+      .get_thread =
+          [](Dwfl*, pid_t, void* arg, void** thread_arg) {
+            *thread_arg = arg;
+            return true;
+          },
+      .memory_read =
+          [](Dwfl*, Dwarf_Addr address, Dwarf_Word* out, void* arg) {
+            return static_cast<Unwinder::State*>(arg)->ReadMemory(address, out);
+          },
+      .set_initial_registers =
+          [](Dwfl_Thread* thread, void* arg) {
+            return static_cast<Unwinder::State*>(arg)->SetRegisters(thread);
+          },
+      .detach = nullptr,
+      .thread_detach = nullptr};
+  if (!dwfl_attach_state(state->dwfl, nullptr, pid, &kThreadCallbacks, state.get())) {
+    return error("architecture");
+  }
+  return std::unique_ptr<Unwinder>(new Unwinder(std::move(state)));
+}
+
+Unwinder::Unwinder(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Unwinder::~Unwinder() = default;
+
+std::vector<StackFrame> Unwinder::Unwind(const ThreadSnapshot& snapshot) {
+  state_->current = &snapshot;
+  std::vector<uint64_t> addresses;
+  const auto collect = [](Dwfl_Frame* frame, void* arg) -> int {
+    auto* const out = static_cast<std::vector<uint64_t>*>(arg);
+    Dwarf_Addr pc = 0;
+    bool is_activation = false;
+    if (!dwfl_frame_pc(frame, &pc, &is_activation) || pc == 0) return DWARF_CB_ABORT;
+    // A return address is behind the call, maybe in the next line or function.
+    out->push_back(is_activation ? pc : pc - 1);
+    return out->size() < kMaxFrames ? DWARF_CB_OK : DWARF_CB_ABORT;
+  };
+  // An error is how many stacks end.
+  dwfl_getthread_frames(state_->dwfl, snapshot.tid, collect, &addresses);
+  if (addresses.empty()) addresses.push_back(snapshot.registers.rip);
+  std::vector<StackFrame> frames;
+  for (const uint64_t address : addresses) {
+    auto [it, is_new] = state_->known.try_emplace(address);
+    if (is_new) it->second = state_->Lookup(address);
+    frames.insert(frames.end(), it->second.begin(), it->second.end());
+  }
+  return frames;
+}
+
+std::vector<StackFrame> Unwinder::State::Lookup(uint64_t pc) {
+  StackFrame frame = {.address = pc};
+  Dwfl_Module* const module = dwfl_addrmodule(dwfl, pc);
+  if (module == nullptr) return {frame};
+  const char* const file =
+      dwfl_module_info(module, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr);
+  if (file != nullptr) frame.module = std::filesystem::path(file).filename().string();
+  GElf_Off offset = 0;
+  GElf_Sym symbol = {};
+  const char* const name =
+      dwfl_module_addrinfo(module, pc, &offset, &symbol, nullptr, nullptr, nullptr);
+  if (name != nullptr) frame.function = Demangle(name);
+  if (Dwfl_Line* const line = dwfl_module_getsrc(module, pc); line != nullptr) {
+    int number = 0;
+    const char* const source = dwfl_lineinfo(line, nullptr, &number, nullptr, nullptr, nullptr);
+    if (source != nullptr) frame.source = ShortSource(source, number);
+  }
+  std::vector<StackFrame> frames = {frame};
+  AddInlined(module, pc, &frames);
+  return frames;
+}
+
+// Puts the functions that were inlined at this address before the one that holds them. The line
+// found so far is the innermost's; each outer one continues at its call's line.
+void Unwinder::State::AddInlined(Dwfl_Module* module, uint64_t pc,
+                                 std::vector<StackFrame>* frames) {
+  Dwarf_Addr bias = 0;
+  Dwarf_Die* const unit = dwfl_module_addrdie(module, pc, &bias);
+  if (unit == nullptr) return;
+  // The first call follows an inlined function to where it was written; the second, from the
+  // innermost scope outwards, to where it is.
+  Dwarf_Die* written = nullptr;
+  Dwarf_Die* scopes = nullptr;
+  int count = 0;
+  if (dwarf_getscopes(unit, pc - bias, &written) > 0) {
+    count = dwarf_getscopes_die(&written[0], &scopes);
+  }
+  std::free(written);
+  std::vector<StackFrame> inlined;
+  StackFrame outer = frames->back();
+  for (int i = 0; i < count; ++i) {
+    if (dwarf_tag(&scopes[i]) == DW_TAG_subprogram) break;
+    if (dwarf_tag(&scopes[i]) != DW_TAG_inlined_subroutine) continue;
+    Dwarf_Attribute attribute;
+    const char* name =
+        dwarf_formstring(dwarf_attr_integrate(&scopes[i], DW_AT_linkage_name, &attribute));
+    if (name == nullptr) name = dwarf_diename(&scopes[i]);
+    inlined.push_back({.address = pc,
+                       .inlined = true,
+                       .function = name != nullptr ? Demangle(name) : "",
+                       .source = outer.source,
+                       .module = outer.module});
+    Dwarf_Word line = 0;
+    Dwarf_Word file = 0;
+    Dwarf_Files* files = nullptr;
+    size_t file_count = 0;
+    if (dwarf_formudata(dwarf_attr(&scopes[i], DW_AT_call_line, &attribute), &line) == 0 &&
+        dwarf_formudata(dwarf_attr(&scopes[i], DW_AT_call_file, &attribute), &file) == 0 &&
+        dwarf_getsrcfiles(unit, &files, &file_count) == 0 && file < file_count) {
+      outer.source =
+          ShortSource(dwarf_filesrc(files, file, nullptr, nullptr), static_cast<int>(line));
+    }
+  }
+  std::free(scopes);
+  if (inlined.empty()) return;
+  inlined.push_back(outer);
+  *frames = std::move(inlined);
+}
+
+}  // namespace nsa::agent

@@ -1,0 +1,76 @@
+// Collectives between the ranks of a gang. Every rank calls the same collectives in the same order.
+// The status page shows the name of the collective that a rank is waiting in.
+//
+// Repeatable: for a given world size the order of summation is fixed, and every rank receives the
+// same bits. A lost peer is Unavailable, a peer that is late DeadlineExceeded; after either the
+// Comm cannot be used any more.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/run/status_page.h"
+
+namespace nsa {
+
+enum class Reduce { kSum, kMin, kMax };
+
+// One thread at a time.
+class Comm {
+ public:
+  virtual ~Comm() = default;
+
+  virtual int rank() const = 0;
+  virtual int world_size() const = 0;
+
+  // Where collectives report to; may be null.
+  void set_status_page(StatusPage* page) { page_ = page; }
+
+  // values ← Σ over ranks, on every rank.
+  absl::Status AllReduceSum(std::string_view name, std::span<float> values);
+
+  // The same with a few doubles and a choice of reduction.
+  absl::Status AllReduce(std::string_view name, Reduce reduce, std::span<double> values);
+
+  // Every rank gets root's bytes.
+  absl::Status Broadcast(std::string_view name, int root, std::span<std::byte> bytes);
+
+  // Returns when every rank has come.
+  absl::Status Barrier(std::string_view name);
+
+  // Unavailable with PEER_LOST when this rank can see that another one has gone; never waits. For a
+  // rank that is waiting for something else, e.g. its GPU.
+  virtual absl::Status CheckPeers() = 0;
+
+ protected:
+  virtual absl::Status DoAllReduceSum(std::span<float> values) = 0;
+  virtual absl::Status DoAllReduce(Reduce reduce, std::span<double> values) = 0;
+  virtual absl::Status DoBroadcast(int root, std::span<std::byte> bytes) = 0;
+  virtual absl::Status DoBarrier() = 0;
+
+ private:
+  StatusPage* page_ = nullptr;
+};
+
+// A gang of one: every collective is the identity.
+std::unique_ptr<Comm> SingleRank();
+
+struct TcpOptions {
+  int rank = 0;
+  int world_size = 1;
+  std::filesystem::path rendezvous_dir;  // shared by all ranks of one generation, and only by them
+  int64_t generation = 1;                // ranks of different generations do not meet
+  absl::Duration timeout = absl::Minutes(5);  // for meeting, and for each collective
+};
+
+// Connects to the other ranks over TCP on the loopback interface. DeadlineExceeded when some do not
+// connect within the timeout.
+absl::StatusOr<std::unique_ptr<Comm>> ConnectTcp(const TcpOptions& options);
+
+}  // namespace nsa

@@ -1,0 +1,278 @@
+#include "worker/train/comm/nccl_comm.h"
+
+#include <sched.h>
+
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/mutex.h"
+#include "common/base/reason.h"
+#include "common/base/status.h"
+#include "worker/train/comm/nccl_library.h"
+
+namespace nsa {
+namespace {
+
+constexpr absl::Duration kSpin = absl::Microseconds(200);  // a wait begins with this much polling
+constexpr absl::Duration kPause = absl::Microseconds(20);  // between looks, thereafter
+constexpr absl::Duration kPeerCheck = absl::Milliseconds(2);  // between looks at NCCL and peers
+constexpr absl::Duration kPatience = absl::Seconds(5);        // for the library's shutdown calls
+// A peer's death can reach us as an error of the GPU before its connection is closed.
+constexpr absl::Duration kAfterError = absl::Milliseconds(500);
+
+std::string InSeconds(absl::Duration duration) {
+  return absl::StrFormat("%.0f s", absl::ToDoubleSeconds(duration));
+}
+
+// Runs a call on its own thread. If the call never returns, the thread lives until the process
+// ends.
+class Detached {
+ public:
+  explicit Detached(std::function<void()> call) {
+    std::thread([state = state_, call = std::move(call)] {
+      call();
+      MutexLock lock(&state->mutex);
+      state->done = true;
+      state->changed.SignalAll();
+    }).detach();
+  }
+
+  // Whether it has returned within `patience`.
+  bool WaitFor(absl::Duration patience) const {
+    const RealClock clock;
+    const absl::Duration end = clock.Monotonic() + patience;
+    MutexLock lock(&state_->mutex);
+    while (!state_->done) {
+      const absl::Duration left = end - clock.Monotonic();
+      if (left <= absl::ZeroDuration()) return false;
+      state_->changed.WaitFor(&state_->mutex, left);
+    }
+    return true;
+  }
+
+ private:
+  struct State {
+    Mutex mutex;
+    CondVar changed;
+    bool done ABSL_GUARDED_BY(mutex) = false;
+  };
+  const std::shared_ptr<State> state_ = std::make_shared<State>();
+};
+
+}  // namespace
+
+class NcclComm::Impl {
+ public:
+  Impl(nccl::Library library, const NcclOptions& options)
+      : library_(std::move(library)),
+        options_(options),
+        description_(absl::StrCat(library_.description(), ", ring, simple")) {}
+
+  ~Impl() {
+    if (communicator_ != nullptr) End(library_.destroy);
+    if (ending_ != nullptr && !ending_->WaitFor(kPatience)) {
+      spdlog::warn("NCCL: the communicator has not ended after {}; left behind",
+                   InSeconds(kPatience));
+    }
+  }
+
+  absl::Status Join();
+  absl::Status AllReduceSum(std::string_view name, float* values, int64_t count, void* stream);
+  absl::Status WaitFor(std::string_view name, const std::function<absl::StatusOr<bool>()>& done);
+  void Touch() { touched_ = clock_.Monotonic(); }
+  absl::Status Check();
+  void Abort() {
+    if (communicator_ != nullptr) End(library_.abort);
+  }
+
+  const NcclOptions& options() const { return options_; }
+  const std::string& description() const { return description_; }
+  int64_t sequence() const { return sequence_; }
+
+ private:
+  absl::Status ToStatus(nccl::Result result, std::string_view call) const;
+  absl::Status AsyncState(bool* in_progress);
+  absl::Status Settle(std::string_view call, nccl::Result result);
+  absl::Status WaitUntilDone(const std::function<absl::StatusOr<bool>()>& done);
+  absl::Status Late() const;
+  void End(nccl::Result (*call)(nccl::Communicator));
+
+  const nccl::Library library_;
+  const NcclOptions options_;
+  const std::string description_;
+  const RealClock clock_;
+  nccl::Communicator communicator_ = nullptr;
+  std::unique_ptr<Detached> ending_;  // of the communicator
+  absl::Duration touched_;            // when the wait in progress last made progress
+  absl::Status broken_;               // the first error; afterwards nothing works
+  int64_t sequence_ = 0;
+};
+
+absl::Status NcclComm::Impl::ToStatus(nccl::Result result, std::string_view call) const {
+  if (result == nccl::kSuccess || result == nccl::kInProgress) return absl::OkStatus();
+  const char* detail = communicator_ == nullptr ? nullptr : library_.last_error(communicator_);
+  std::string text =
+      absl::StrCat(absl::string_view(call.data(), call.size()), ": ", library_.error_string(result),
+                   " (", detail == nullptr || *detail == '\0' ? "no details" : detail, ")");
+  switch (result) {
+    case nccl::kRemoteError:
+      return ReasonError(absl::StatusCode::kUnavailable, Reason::kPeerLost,
+                         absl::StrCat(text, "; see the other ranks' logs"));
+    case nccl::kInvalidArgument:
+    case nccl::kInvalidUsage:
+      return absl::FailedPreconditionError(absl::StrCat("NCCL: ", text, "; see this rank's log"));
+    default:
+      return absl::InternalError(absl::StrCat("NCCL: ", text, "; see this rank's log"));
+  }
+}
+
+absl::Status NcclComm::Impl::Late() const {
+  return ReasonError(absl::StatusCode::kDeadlineExceeded, Reason::kPeerLost,
+                     absl::StrCat("NCCL: not done after ", InSeconds(options_.timeout),
+                                  " (restart.hang_timeout_seconds); see the other ranks' logs"));
+}
+
+// The error that the communicator's own threads have reported.
+absl::Status NcclComm::Impl::AsyncState(bool* in_progress) {
+  nccl::Result state = nccl::kSuccess;
+  NSA_RETURN_IF_ERROR(
+      ToStatus(library_.async_error(communicator_, &state), "ncclCommGetAsyncError"));
+  *in_progress = state == nccl::kInProgress;
+  return ToStatus(state, "NCCL's own threads");
+}
+
+absl::Status NcclComm::Impl::Check() {
+  if (!broken_.ok()) return broken_;
+  NSA_RETURN_IF_ERROR(options_.host->CheckPeers());
+  bool in_progress = false;
+  return AsyncState(&in_progress);
+}
+
+// Polls `done` until it is true; errors and the timeout end the wait earlier.
+absl::Status NcclComm::Impl::WaitUntilDone(const std::function<absl::StatusOr<bool>()>& done) {
+  const absl::Duration began = clock_.Monotonic();
+  absl::Duration checked = began;
+  touched_ = began;
+  while (true) {
+    const absl::StatusOr<bool> is_done = done();
+    NSA_RETURN_IF_ERROR(is_done.status());
+    if (*is_done) return absl::OkStatus();
+    const absl::Duration now = clock_.Monotonic();
+    if (now - checked >= kPeerCheck) {
+      NSA_RETURN_IF_ERROR(Check());
+      checked = now;
+    }
+    if (now - touched_ >= options_.timeout) return Late();
+    now - began < kSpin ? static_cast<void>(sched_yield()) : absl::SleepFor(kPause);
+  }
+}
+
+// A call of a non-blocking communicator continues after it has returned. The next call must wait
+// until it is done.
+absl::Status NcclComm::Impl::Settle(std::string_view call, nccl::Result result) {
+  NSA_RETURN_IF_ERROR(ToStatus(result, call));
+  if (result != nccl::kInProgress) return absl::OkStatus();
+  return WaitUntilDone([this]() -> absl::StatusOr<bool> {
+    bool in_progress = false;
+    NSA_RETURN_IF_ERROR(AsyncState(&in_progress));
+    return !in_progress;
+  });
+}
+
+absl::Status NcclComm::Impl::Join() {
+  nccl::UniqueId id;
+  if (options_.host->rank() == 0) {
+    NSA_RETURN_IF_ERROR(ToStatus(library_.get_unique_id(&id), "ncclGetUniqueId"));
+  }
+  NSA_RETURN_IF_ERROR(
+      options_.host->Broadcast("nccl_unique_id", 0, std::as_writable_bytes(std::span(id.bytes))));
+  nccl::Config config;
+  const nccl::Result result = library_.init_rank(&communicator_, options_.host->world_size(), id,
+                                                 options_.host->rank(), &config);
+  if (options_.status_page != nullptr) options_.status_page->EnterCollective("nccl_connect");
+  broken_ = Settle("ncclCommInitRankConfig", result);
+  if (options_.status_page != nullptr) options_.status_page->LeaveCollective();
+  if (!broken_.ok()) Abort();
+  return broken_;
+}
+
+absl::Status NcclComm::Impl::AllReduceSum(std::string_view name, float* values, int64_t count,
+                                          void* stream) {
+  if (!broken_.ok()) return broken_;
+  ++sequence_;
+  broken_ = Annotate(Settle("ncclAllReduce",
+                            library_.all_reduce(values, values, static_cast<size_t>(count),
+                                                nccl::kFloat32, nccl::kSum, communicator_, stream)),
+                     name);
+  if (!broken_.ok()) Abort();
+  return broken_;
+}
+
+absl::Status NcclComm::Impl::WaitFor(std::string_view name,
+                                     const std::function<absl::StatusOr<bool>()>& done) {
+  if (!broken_.ok()) return broken_;
+  broken_ = WaitUntilDone(done);
+  if (!broken_.ok() && !absl::IsUnavailable(broken_) && !absl::IsDeadlineExceeded(broken_)) {
+    // This rank is broken. Was it the first, or has a peer's end broken it?
+    const absl::Duration end = clock_.Monotonic() + kAfterError;
+    absl::Status peers;
+    while (peers.ok() && clock_.Monotonic() < end) {
+      peers = options_.host->CheckPeers();
+      absl::SleepFor(kPeerCheck);
+    }
+    if (!peers.ok()) {
+      broken_ = WithMessage(peers,
+                            absl::StrCat(peers.message(), " (then here: ", broken_.message(), ")"));
+    }
+  }
+  broken_ = Annotate(broken_, name);
+  if (!broken_.ok()) Abort();
+  return broken_;
+}
+
+void NcclComm::Impl::End(nccl::Result (*call)(nccl::Communicator)) {
+  const nccl::Communicator communicator = std::exchange(communicator_, nullptr);
+  if (broken_.ok()) broken_ = absl::FailedPreconditionError("NCCL: the communicator was ended");
+  ending_ = std::make_unique<Detached>([call, communicator] { call(communicator); });
+}
+
+absl::StatusOr<std::unique_ptr<NcclComm>> NcclComm::Connect(const NcclOptions& options) {
+  if (!nccl::EnvironmentIsSet()) {
+    return absl::FailedPreconditionError(
+        "NCCL: its settings are not made (NCCL_NVLS_ENABLE=0, NCCL_ALGO=Ring); call "
+        "nccl::SetEnvironment() first thing in main()");
+  }
+  NSA_ASSIGN_OR_RETURN(nccl::Library library, nccl::Load(options.library));
+  auto impl = std::make_unique<Impl>(std::move(library), options);
+  NSA_RETURN_IF_ERROR(Annotate(impl->Join(), "nccl_connect"));
+  return std::unique_ptr<NcclComm>(new NcclComm(std::move(impl)));
+}
+
+NcclComm::NcclComm(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+NcclComm::~NcclComm() = default;
+
+int NcclComm::rank() const { return impl_->options().host->rank(); }
+int NcclComm::world_size() const { return impl_->options().host->world_size(); }
+
+absl::Status NcclComm::AllReduceSum(std::string_view name, float* values, int64_t count,
+                                    void* stream) {
+  return impl_->AllReduceSum(name, values, count, stream);
+}
+
+absl::Status NcclComm::WaitFor(std::string_view name,
+                               const std::function<absl::StatusOr<bool>()>& done) {
+  return impl_->WaitFor(name, done);
+}
+
+void NcclComm::Touch() { impl_->Touch(); }
+absl::Status NcclComm::Check() { return impl_->Check(); }
+void NcclComm::Abort() { impl_->Abort(); }
+const std::string& NcclComm::description() const { return impl_->description(); }
+int64_t NcclComm::sequence() const { return impl_->sequence(); }
+
+}  // namespace nsa

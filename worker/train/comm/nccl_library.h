@@ -1,0 +1,83 @@
+// NCCL, loaded at run time. A machine without it builds everything and trains on one GPU.
+//
+// This header declares the part of NCCL's binary interface that we use. It is the same from 2.17
+// on: later versions added functions, and fields at the end of Config for which the library uses
+// defaults when `version` is older.
+#pragma once
+
+#include <climits>
+#include <cstddef>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace nsa::nccl {
+
+// ncclResult_t.
+enum Result : int {
+  kSuccess = 0,
+  kUnhandledCudaError = 1,
+  kSystemError = 2,
+  kInternalError = 3,
+  kInvalidArgument = 4,
+  kInvalidUsage = 5,
+  kRemoteError = 6,
+  kInProgress = 7,
+};
+
+constexpr int kFloat32 = 7;  // ncclDataType_t
+constexpr int kSum = 0;      // ncclRedOp_t
+
+// ncclUniqueId: made by rank 0, presented by all ranks of one communicator.
+struct UniqueId {
+  char bytes[128] = {};
+};
+
+// ncclConfig_t as of 2.17.
+struct Config {
+  size_t size = sizeof(Config);
+  unsigned int magic = 0xcafebeef;
+  unsigned int version = 21700;
+  int blocking = 0;
+  int cga_cluster_size = INT_MIN;
+  int min_ctas = INT_MIN;
+  int max_ctas = INT_MIN;
+  const char* net_name = nullptr;
+};
+
+using Communicator = void*;  // ncclComm_t
+
+// The functions that we use. Any thread.
+struct Library {
+  int version = 0;   // 22809 is 2.28.9
+  std::string path;  // the file that was loaded
+
+  Result (*get_version)(int*) = nullptr;
+  Result (*get_unique_id)(UniqueId*) = nullptr;
+  Result (*init_rank)(Communicator*, int world_size, UniqueId, int rank, Config*) = nullptr;
+  Result (*destroy)(Communicator) = nullptr;
+  Result (*abort)(Communicator) = nullptr;
+  Result (*async_error)(Communicator, Result*) = nullptr;
+  Result (*all_reduce)(const void* send, void* receive, size_t count, int type, int op,
+                       Communicator, void* stream) = nullptr;
+  const char* (*error_string)(Result) = nullptr;
+  const char* (*last_error)(Communicator) = nullptr;
+
+  // "NCCL 2.28.9 (/usr/local/cuda/lib/libnccl.so.2)", for env.json.
+  std::string description() const;
+};
+
+// Loads libnccl.so.2 (or `file`, when not empty). NotFound says where it was looked for and how to
+// help; FailedPrecondition for a library that is too old.
+absl::StatusOr<Library> Load(const std::string& file);
+
+// Sets the environment variables that NCCL reads. To be called in main() before there are threads.
+// They turn NVLink multicast off, select one algorithm (ring) and protocol, so that the order of
+// summation depends on sizes and ranks only, keep no registrations for graphs, and let nothing
+// listen beyond the loopback interface.
+void SetEnvironment();
+
+// Whether SetEnvironment() has been called in this process.
+bool EnvironmentIsSet();
+
+}  // namespace nsa::nccl

@@ -1,0 +1,67 @@
+// Stopping together. Ranks learn of a stop at different times, from their launch or over their
+// control socket. Once per step all ranks exchange what they know, and from the same reports every
+// rank draws the same conclusion.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/mutex.h"
+#include "nsa/v1/worker.pb.h"
+#include "worker/train/comm/comm.h"
+
+namespace nsa {
+
+// The stop that this rank was asked for. Thread-safe.
+class StopState {
+ public:
+  static constexpr int64_t kNever = int64_t{1} << 52;  // a step that no run reaches; exact in fp64
+
+  // Puts a request in force, unless a stronger one is: GRACEFUL is stronger than AT_STEP.
+  // InvalidArgument when it makes no sense; Unimplemented for STOP_MODE_NOW, for which the agent
+  // kills the worker.
+  absl::Status Request(const v1::StopRequest& request);
+
+  // The step after which to stop: 0 for at once, kNever without a request.
+  int64_t stop_after() const;
+
+ private:
+  mutable Mutex mutex_;
+  v1::StopMode mode_ ABSL_GUARDED_BY(mutex_) = v1::STOP_MODE_UNSPECIFIED;
+  int64_t at_step_ ABSL_GUARDED_BY(mutex_) = kNever;
+};
+
+// What one rank tells the others after a step.
+struct RankReport {
+  double loss = 0;  // mean over this rank's tokens
+  bool finite = true;
+  int64_t stop_after = StopState::kNever;
+  bool too_slow = false;   // the throughput guard has fired
+  bool exhausted = false;  // no data is left for another step
+};
+
+// What all ranks conclude.
+struct Agreement {
+  double loss = 0;  // mean over all ranks, summed in rank order
+  bool finite = true;
+  bool stop = false;
+  bool at_step = false;  // the stop was asked for exactly this step
+  bool too_slow = false;
+  bool exhausted = false;  // on at least one rank; a rank on synthetic tokens never is
+};
+
+// Pure: the same on every rank.
+Agreement Conclude(std::span<const RankReport> reports, int64_t step);
+
+// Every rank's report, in rank order.
+absl::StatusOr<std::vector<RankReport>> Exchange(Comm* comm, const RankReport& mine);
+
+// Every rank's values, in rank order: [world][values.size()].
+absl::StatusOr<std::vector<double>> Gather(Comm* comm, std::string_view name,
+                                           std::span<const double> values);
+
+}  // namespace nsa

@@ -1,0 +1,54 @@
+// Ranks in a ring, each with a TCP connection to the next and one from the previous.
+//
+// Meeting: each rank listens on the loopback interface and writes its address and a random token
+// into the rendezvous folder. It connects to the next rank, presents that rank's token, and accepts
+// the one connection that presents its own. The folder is private, so other users cannot join.
+//
+// On each connection bytes flow in one direction. When a peer dies, both of its connections close;
+// its neighbours see that at once and end, too, and so on around the ring.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/fd.h"
+
+namespace nsa {
+
+struct RingOptions {
+  int rank = 0;
+  int world_size = 2;             // 2 or more
+  std::filesystem::path meeting;  // a folder for this start of this gang only
+  absl::Duration timeout;
+};
+
+class TcpRing {
+ public:
+  // Connects to the others. DeadlineExceeded with PEER_LOST when a neighbour does not connect in
+  // time; FailedPrecondition when this rank's place in the folder is taken.
+  static absl::StatusOr<TcpRing> Meet(const RingOptions& options);
+
+  // Sends `out` to the next rank while it receives `in` from the previous one; either may be empty.
+  // Unavailable with PEER_LOST when a neighbour closes, DeadlineExceeded when this takes longer
+  // than the timeout.
+  absl::Status Transfer(std::span<const std::byte> out, std::span<std::byte> in);
+
+  // Unavailable with PEER_LOST when a neighbour has closed its connection; never waits.
+  absl::Status Check();
+
+ private:
+  TcpRing(Fd next, Fd previous, absl::Duration timeout)
+      : next_(std::move(next)), previous_(std::move(previous)), timeout_(timeout) {}
+
+  Fd next_;      // written only
+  Fd previous_;  // read only
+  absl::Duration timeout_;
+};
+
+}  // namespace nsa

@@ -1,0 +1,176 @@
+#include "worker/train/gpu/gpu_progress.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "kernels/optimizer/step.h"
+
+namespace nsa {
+namespace {
+
+constexpr int64_t kStampOffset = 128;
+constexpr useconds_t kPollInterval = 50;
+
+// The attention's kernels, and others that run long.
+constexpr std::array<std::string_view, 12> kMarked = {"compressed_attention",
+                                                      "compressed_attention_backward",
+                                                      "select_blocks",
+                                                      "selected_attention",
+                                                      "selected_attention_backward",
+                                                      "window_attention",
+                                                      "window_attention_backward",
+                                                      "gate",
+                                                      "gate_backward",
+                                                      "cross_entropy",
+                                                      "embedding_backward",
+                                                      "spin"};
+
+bool IsMarked(std::string_view name) {
+  return std::find(kMarked.begin(), kMarked.end(), name) != kMarked.end();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GpuProgress>> GpuProgress::Create(StatusPage* page,
+                                                                 bool every_kernel,
+                                                                 int32_t micro_batches) {
+  const int32_t max_stamps = Stamps(micro_batches, every_kernel);
+  auto progress = std::unique_ptr<GpuProgress>(new GpuProgress(page, every_kernel, max_stamps));
+  const int64_t bytes = kStampOffset + int64_t{8} * max_stamps;
+  NSA_ASSIGN_OR_RETURN(progress->memory_, cuda::PinnedMemory::Allocate(bytes, "progress"));
+  return progress;
+}
+
+int32_t GpuProgress::Stamps(int32_t micro_batches, bool every_kernel) {
+  const int32_t phases = 2 * (2 * micro_batches + 8);
+  return every_kernel ? std::max(phases, 16384) : phases;
+}
+
+int32_t* GpuProgress::word() const { return static_cast<int32_t*>(memory_.data()); }
+const int32_t* GpuProgress::never() const { return word() + 16; }
+int64_t* GpuProgress::stamps() const {
+  return reinterpret_cast<int64_t*>(static_cast<std::byte*>(memory_.data()) + kStampOffset);
+}
+
+Exec GpuProgress::Watch(const Exec& exec) {
+  exec_ = exec;
+  Exec watched = exec;
+  watched.on_kernel_context = this;
+  watched.on_kernel = [](void* self, const char* name) {
+    static_cast<GpuProgress*>(self)->EnterKernel(name);
+  };
+  return watched;
+}
+
+void GpuProgress::Begin() {
+  marks_.resize(kept_);
+  stamps_used_ = stamps_kept_;
+  current_ = {};
+  shown_ = -1;
+  error_ = absl::OkStatus();
+  *word() = -1;
+}
+
+void GpuProgress::Keep() {
+  kept_ = marks_.size();
+  stamps_kept_ = stamps_used_;
+}
+
+void GpuProgress::Drop() {
+  kept_ = 0;
+  stamps_kept_ = 0;
+}
+
+void GpuProgress::EnterPhase(Phase phase, int32_t micro_batch) {
+  current_.phase = phase;
+  current_.micro_batch = micro_batch;
+  current_.layer = -1;
+  Add("", /*begins_phase=*/true);
+}
+
+void GpuProgress::EnterLayer(int32_t layer) {
+  current_.layer = layer;
+  current_.kernel = "";
+}
+
+void GpuProgress::EnterKernel(const char* name) {
+  const bool begins = current_.kernel[0] == '\0';
+  current_.kernel = name;
+  if (begins || every_kernel_ || IsMarked(name)) Add(name, /*begins_phase=*/false);
+}
+
+void GpuProgress::Add(const char* kernel, bool begins_phase) {
+  Mark mark = current_;
+  mark.kernel = kernel;
+  mark.begins_phase = begins_phase;
+  if ((begins_phase || every_kernel_) && stamps_used_ < max_stamps_) mark.stamp = stamps_used_++;
+  current_.kernel = kernel;
+  const absl::Status status = cuda::Mark(exec_, word(), static_cast<int32_t>(marks_.size()),
+                                         mark.stamp < 0 ? nullptr : stamps() + mark.stamp);
+  if (error_.ok()) error_ = status;
+  marks_.push_back(mark);
+  // Not only while the host waits: when a kernel does not end, the queue of launches fills up and
+  // the host blocks in a launch.
+  Show();
+}
+
+double GpuProgress::Seconds(Phase phase, bool in_graph) const {
+  const size_t begin = in_graph ? 0 : kept_, end = in_graph ? kept_ : marks_.size();
+  double seconds = 0;
+  int32_t open = -1;
+  for (size_t i = begin; i < end; ++i) {
+    if (!marks_[i].begins_phase || marks_[i].stamp < 0) continue;
+    if (open >= 0) {
+      seconds += static_cast<double>(stamps()[marks_[i].stamp] - stamps()[open]) * 1e-9;
+    }
+    open = marks_[i].phase == phase ? marks_[i].stamp : -1;
+  }
+  return seconds;
+}
+
+std::map<std::string, GpuProgress::KernelTime> GpuProgress::KernelTimes(bool in_graph) const {
+  const size_t begin = in_graph ? 0 : kept_, end = in_graph ? kept_ : marks_.size();
+  std::map<std::string, KernelTime> times;
+  for (size_t i = begin; i + 1 < end; ++i) {
+    const Mark &mark = marks_[i], &next = marks_[i + 1];
+    if (mark.stamp < 0 || next.stamp < 0) continue;
+    KernelTime& time = times[absl::StrCat(PhaseName(mark.phase), " ", mark.kernel)];
+    ++time.calls;
+    time.seconds += static_cast<double>(stamps()[next.stamp] - stamps()[mark.stamp]) * 1e-9;
+  }
+  return times;
+}
+
+void GpuProgress::Show() {
+  const int32_t at = std::atomic_ref<int32_t>(*word()).load(std::memory_order_acquire);
+  if (at == shown_ || at < 0 || at >= static_cast<int32_t>(marks_.size())) return;
+  shown_ = at;
+  const Mark& mark = marks_[static_cast<size_t>(at)];
+  page_->SetPhase(mark.phase);
+  page_->SetMicroStep(mark.micro_batch);
+  page_->SetLayer(mark.layer);
+  page_->SetKernel(mark.kernel);
+}
+
+absl::StatusOr<bool> GpuProgress::Poll() {
+  NSA_RETURN_IF_ERROR(error_);
+  const absl::StatusOr<bool> done = cuda::Done(exec_.stream);
+  Show();
+  return done;
+}
+
+absl::Status GpuProgress::Wait() {
+  while (true) {
+    NSA_ASSIGN_OR_RETURN(const bool done, Poll());
+    if (done) return absl::OkStatus();
+    usleep(kPollInterval);
+  }
+}
+
+}  // namespace nsa

@@ -1,0 +1,180 @@
+#include "worker/train/gpu/gpu_step.h"
+
+#include <algorithm>
+
+#include "common/base/status.h"
+#include "kernels/nn/copy.h"
+#include "kernels/optimizer/global_norm.h"
+
+namespace nsa {
+namespace {
+
+constexpr int64_t kOutputOffset = 64;
+constexpr int64_t kBytes = 128;
+static_assert(sizeof(cuda::StepInput) <= kOutputOffset &&
+              sizeof(cuda::StepOutput) <= kBytes - kOutputOffset);
+
+cuda::StepInput* InputOf(void* memory) { return static_cast<cuda::StepInput*>(memory); }
+cuda::StepOutput* OutputOf(void* memory) {
+  return reinterpret_cast<cuda::StepOutput*>(static_cast<std::byte*>(memory) + kOutputOffset);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GpuStep>> GpuStep::Create(const GpuStepOptions& options) {
+  auto step = std::unique_ptr<GpuStep>(new GpuStep(options));
+  ModelState* const state = options.state;
+  const int64_t size = state->gradients.layout().size();
+  if (options.nccl != nullptr) {
+    NSA_ASSIGN_OR_RETURN(step->reducer_, GradientReducer::Create(
+                                             options.nccl, state->gradients.with_extras(), size));
+  }
+  NSA_RETURN_IF_ERROR(options.gpu->TakeScratch(
+      std::max(state->model->scratch_bytes(), cuda::GlobalNormWorkspaceBytes(size))));
+  NSA_ASSIGN_OR_RETURN(step->device_, cuda::DeviceMemory::Allocate(kBytes, "a step's numbers"));
+  NSA_ASSIGN_OR_RETURN(step->host_, cuda::PinnedMemory::Allocate(kBytes, "a step's numbers"));
+  NSA_ASSIGN_OR_RETURN(step->progress_, GpuProgress::Create(options.page, options.time_kernels,
+                                                            options.micro_batches));
+  step->exec_ = step->progress_->Watch(options.gpu->exec());
+  // Kernels that run at the same time cannot be timed one by one.
+  if (options.in_order || options.time_kernels) step->exec_.side = nullptr;
+  GpuProgress* const progress = step->progress_.get();
+  state->model->set_on_layer([progress](int32_t layer) { progress->EnterLayer(layer); });
+  return step;
+}
+
+absl::Status GpuStep::EnqueueMicroBatches(int64_t step) {
+  Model* const model = options_.state->model.get();
+  Arena* const gradients = &options_.state->gradients;
+  if (reducer_ != nullptr) reducer_->Reset();
+  NSA_RETURN_IF_ERROR(Zero(exec_, gradients->with_extras()));
+  for (int32_t micro = 0; micro < options_.micro_batches; ++micro) {
+    progress_->EnterPhase(Phase::kForward, micro);
+    if (step == options_.spin_at_step) {
+      progress_->EnterLayer(0);
+      exec_.Enter("spin");
+      NSA_RETURN_IF_ERROR(cuda::Spin(exec_, progress_->never()));
+    }
+    {
+      const cuda::Range range("forward");
+      NSA_RETURN_IF_ERROR(model->EnqueueForward(exec_, micro));
+    }
+    progress_->EnterPhase(Phase::kBackward, micro);
+    const cuda::Range range("backward");
+    Model::AfterPart after_part;
+    if (reducer_ != nullptr && warm() && micro + 1 == options_.micro_batches) {
+      after_part = [this](int32_t part) { return SumPart(part); };
+    }
+    NSA_RETURN_IF_ERROR(model->Backward(exec_, options_.gradient_scale, gradients, after_part));
+  }
+  return model->EnqueueReadout(exec_);
+}
+
+// The gradients of a part of the model are final: their sum over the ranks may begin.
+absl::Status GpuStep::SumPart(int32_t part) {
+  return reducer_->Ready(exec_.stream, options_.state->model->PlaceOf(part).offset);
+}
+
+// What follows sees the sums over all ranks. In the first step a matrix product that was not
+// planned is planned, by one rank at a time, and gives memory back, which waits for the whole GPU.
+// No sum may wait for another rank on it then, so the first step's sums, cut like all others, begin
+// here.
+absl::Status GpuStep::FinishSums() {
+  if (reducer_ == nullptr) return absl::OkStatus();
+  for (int32_t part = options_.state->model->n_layers(); !warm() && part >= -1; --part) {
+    NSA_RETURN_IF_ERROR(SumPart(part));
+  }
+  return reducer_->Finish(exec_.stream);
+}
+
+absl::Status GpuStep::EnqueueUpdate() {
+  ModelState& state = *options_.state;
+  float* const loss = state.gradients.extras().data();
+  const Model::Losses losses = state.model->losses();
+  progress_->EnterPhase(Phase::kReduce, 0);
+  const cuda::Range range("update");
+  const float scale = 1.0f / static_cast<float>(options_.micro_batches * options_.world_size);
+  NSA_RETURN_IF_ERROR(cuda::MeanLoss(exec_, {.losses = losses.first,
+                                             .count = options_.micro_batches,
+                                             .stride = losses.stride,
+                                             .scale = scale,
+                                             .mean = loss}));
+  NSA_RETURN_IF_ERROR(FinishSums());
+  progress_->EnterPhase(Phase::kOptimizer, 0);
+  cuda::StepOutput* const output = OutputOf(device_.data());
+  NSA_RETURN_IF_ERROR(GlobalNorm(
+      exec_, {.values = state.gradients.flat(), .norm = std::span<float>(&output->norm, 1)}));
+  NSA_RETURN_IF_ERROR(cuda::DecideUpdate(
+      exec_, {.input = InputOf(device_.data()), .loss = loss, .output = output}));
+  static_assert(sizeof(AdamWStep) == 5 * sizeof(float));
+  NSA_RETURN_IF_ERROR(state.optimizer.Enqueue(exec_, ConstTensor(output, 5, DType::kF32),
+                                              state.gradients, &state.parameters));
+  NSA_RETURN_IF_ERROR(
+      cuda::CopyBytes(exec_.stream, OutputOf(host_.data()), output, sizeof(cuda::StepOutput)));
+  progress_->EnterPhase(Phase::kTelemetry, 0);
+  return absl::OkStatus();
+}
+
+absl::Status GpuStep::Enqueue(int64_t step) {
+  NSA_RETURN_IF_ERROR(EnqueueMicroBatches(step));
+  return EnqueueUpdate();
+}
+
+absl::Status GpuStep::Wait() {
+  if (reducer_ == nullptr) return progress_->Wait();
+  return options_.nccl->WaitFor("step", [this] {
+    reducer_->Show(options_.page);
+    return progress_->Poll();
+  });
+}
+
+absl::Status GpuStep::Capture(int64_t step) {
+  progress_->Drop();
+  progress_->Begin();
+  NSA_ASSIGN_OR_RETURN(graph_, cuda::Graph::Capture(exec_.stream, [&] { return Enqueue(step); }));
+  progress_->Keep();
+  graph_kind_ = options_.state->model->loaded_documents();
+  ++captures_;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<GpuStep::Result> GpuStep::Run(int64_t step, double learning_rate) {
+  const Optimizer& optimizer = options_.state->optimizer;
+  const AdamWStep numbers = optimizer.StepAt(step, learning_rate);
+  *InputOf(host_.data()) = {.lr = numbers.lr,
+                            .inverse_bias1 = numbers.inverse_bias1,
+                            .inverse_bias2 = numbers.inverse_bias2,
+                            .clip = static_cast<float>(optimizer.clip())};
+  NSA_RETURN_IF_ERROR(
+      cuda::CopyBytes(exec_.stream, device_.data(), host_.data(), sizeof(cuda::StepInput)));
+  const bool spins = step == options_.spin_at_step;
+  const bool wants_graph = options_.graph && runs_ > 0 && !spins && graph_problem_.empty();
+  if (wants_graph &&
+      (!graph_.ready() || graph_kind_ != options_.state->model->loaded_documents())) {
+    if (const absl::Status captured = Capture(step); !captured.ok()) {
+      graph_problem_ = std::string(captured.message());
+      progress_->Drop();
+      graph_ = {};
+    }
+  }
+  launched_ = wants_graph && graph_.ready();
+  progress_->Begin();
+  if (launched_) {
+    NSA_RETURN_IF_ERROR(graph_.Launch(exec_.stream));
+  } else {
+    if (!graph_problem_.empty()) ++graph_fallbacks_;
+    NSA_RETURN_IF_ERROR(Enqueue(step));
+  }
+  NSA_RETURN_IF_ERROR(Wait());
+  ++runs_;
+  const cuda::StepOutput& output = *OutputOf(host_.data());
+  return Result{.loss = output.loss,
+                .norm = output.norm,
+                .skipped = output.update.skip != 0,
+                .forward_seconds = progress_->Seconds(Phase::kForward, launched_),
+                .backward_seconds = progress_->Seconds(Phase::kBackward, launched_),
+                .reduce_seconds = progress_->Seconds(Phase::kReduce, launched_),
+                .optimizer_seconds = progress_->Seconds(Phase::kOptimizer, launched_)};
+}
+
+}  // namespace nsa

@@ -1,0 +1,113 @@
+// A whole optimizer step on a GPU: zero the gradients, every micro-batch forward and backward, sum
+// over the ranks, norm, decision, AdamW. The host enqueues it and waits once.
+//
+// The device decides whether to update: when the loss or the norm is not finite, parameters and
+// moments stay as they are. The host never sees the clipping factor before it is used.
+//
+// With `graph` the second step is captured into a CUDA graph (the first one loads kernels and
+// chooses algorithms), which later steps launch. The step is captured again when the micro-batches
+// change between with and without documents. A step that cannot be captured runs kernel by kernel,
+// with the same bits, and counts as a fallback.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/run/status_page.h"
+#include "kernels/cuda/device.h"
+#include "kernels/optimizer/step.h"
+#include "worker/train/comm/gradient_reducer.h"
+#include "worker/train/comm/nccl_comm.h"
+#include "worker/train/gpu/gpu.h"
+#include "worker/train/gpu/gpu_progress.h"
+#include "worker/train/model/state.h"
+
+namespace nsa {
+
+struct GpuStepOptions {
+  // All borrowed.
+  Gpu* gpu = nullptr;
+  ModelState* state = nullptr;  // on the GPU
+  NcclComm* nccl = nullptr;     // sums gradients and loss over the ranks; null for one rank
+  StatusPage* page = nullptr;
+
+  int32_t micro_batches = 1;  // those that the state's model holds
+  int32_t world_size = 1;
+  float gradient_scale = 1;  // 1 / predicted tokens of a step over all ranks
+  bool graph = true;
+
+  bool in_order = false;      // kernels run one at a time
+  bool time_kernels = false;  // for KernelTimes(); in order too
+
+  // For tests: in this step a kernel that never ends runs before the first forward. 0: never.
+  int64_t spin_at_step = 0;
+};
+
+class GpuStep {
+ public:
+  static absl::StatusOr<std::unique_ptr<GpuStep>> Create(const GpuStepOptions& options);
+
+  // What the kernels of a step run with, and those of an evaluation between two steps.
+  const Exec& exec() const { return exec_; }
+
+  struct Result {
+    double loss = 0;  // mean over all ranks' tokens
+    double norm = 0;  // of the gradients, before clipping
+    bool skipped = false;
+    double forward_seconds = 0, backward_seconds = 0, reduce_seconds = 0, optimizer_seconds = 0;
+  };
+
+  // Runs step `step` (1-based) on the micro-batches that the model has loaded, and waits.
+  absl::StatusOr<Result> Run(int64_t step, double learning_rate);
+
+  // An evaluation's kernels are enqueued between these two.
+  void BeginEvaluation(Phase phase) {
+    progress_->Begin();
+    progress_->EnterPhase(phase, 0);
+  }
+  absl::Status Wait();
+
+  // Of the last step, with `time_kernels`.
+  std::map<std::string, GpuProgress::KernelTime> KernelTimes() const {
+    return progress_->KernelTimes(launched_);
+  }
+
+  // Whether a step has run: afterwards nothing is loaded, chosen or allocated.
+  bool warm() const { return runs_ > 0; }
+
+  // Steps that ran kernel by kernel because capturing them failed, and why it failed last.
+  int64_t graph_fallbacks() const { return graph_fallbacks_; }
+  const std::string& graph_problem() const { return graph_problem_; }
+  int64_t captures() const { return captures_; }
+  int64_t graph_nodes() const { return graph_.nodes(); }
+
+ private:
+  explicit GpuStep(const GpuStepOptions& options) : options_(options) {}
+  absl::Status Enqueue(int64_t step);
+  absl::Status EnqueueMicroBatches(int64_t step);
+  absl::Status EnqueueUpdate();
+  absl::Status SumPart(int32_t part);
+  absl::Status FinishSums();
+  absl::Status Capture(int64_t step);
+
+  const GpuStepOptions options_;
+  Exec exec_;
+  std::unique_ptr<GradientReducer> reducer_;  // null for one rank; goes after the graph
+  std::unique_ptr<GpuProgress> progress_;
+  cuda::DeviceMemory device_;  // StepInput, StepOutput
+  cuda::PinnedMemory host_;    // the same
+  cuda::Graph graph_;
+  std::vector<bool> graph_kind_;
+  int64_t runs_ = 0;
+  bool launched_ = false;  // the last step ran as a graph
+  int64_t captures_ = 0;
+  int64_t graph_fallbacks_ = 0;
+  std::string graph_problem_;
+};
+
+}  // namespace nsa

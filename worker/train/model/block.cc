@@ -1,0 +1,306 @@
+#include "worker/train/model/block.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "kernels/nn/rms_norm.h"
+#include "kernels/nn/silu.h"
+#include "kernels/nsa/layer/projections.h"
+#include "worker/train/model/linear.h"
+
+namespace nsa {
+namespace {
+
+int64_t Rows(const ModelConfig& config) {
+  return int64_t{config.attention.shape.batch} * config.attention.shape.seq_len;
+}
+
+ConstTensor View(const Arena& arena, const Place& place) {
+  return place.size == 0 ? ConstTensor() : arena.weight(place.offset, place.size);
+}
+
+Tensor View(Arena* arena, const Place& place) {
+  return place.size == 0 ? Tensor() : Tensor(arena->flat().subspan(place.offset, place.size));
+}
+
+// PhiParams from a const arena, PhiGrads from a writable one.
+template <class Out, class ArenaPointer>
+Out PhiView(ArenaPointer arena, const PhiPlaces& p) {
+  return {.pe = View(arena, p.position),
+          .w1 = View(arena, p.fc1_w),
+          .b1 = View(arena, p.fc1_b),
+          .w2 = View(arena, p.fc2_w),
+          .b2 = View(arena, p.fc2_b)};
+}
+
+NsaLayerParams AttentionView(const Arena& arena, const BlockPlaces& p) {
+  return {.gate = {.fc1_w = View(arena, p.gate_fc1_w),
+                   .fc1_b = View(arena, p.gate_fc1_b),
+                   .fc2_w = View(arena, p.gate_fc2_w),
+                   .fc2_b = View(arena, p.gate_fc2_b)},
+          .phi_k = PhiView<PhiParams, const Arena&>(arena, p.phi_k),
+          .phi_v = PhiView<PhiParams, const Arena&>(arena, p.phi_v)};
+}
+
+NsaLayerGrads AttentionView(Arena* arena, const BlockPlaces& p) {
+  return {.gate = {.fc1_w = View(arena, p.gate_fc1_w),
+                   .fc1_b = View(arena, p.gate_fc1_b),
+                   .fc2_w = View(arena, p.gate_fc2_w),
+                   .fc2_b = View(arena, p.gate_fc2_b)},
+          .phi_k = PhiView<PhiGrads, Arena*>(arena, p.phi_k),
+          .phi_v = PhiView<PhiGrads, Arena*>(arena, p.phi_v)};
+}
+
+// One tensor for each of `slots`; T is Tensor or ConstTensor.
+template <class T>
+std::array<T, kBranches> Tensors(const ActivationArena& arena,
+                                 const std::array<ActivationArena::Slot, kBranches>& slots) {
+  return {T(arena[slots[kCmp]]), T(arena[slots[kSel]]), T(arena[slots[kWin]])};
+}
+
+// h1 = RMSNorm1(x)
+absl::Status AttentionNorm(const BlockContext& block, const ConstTensor& x) {
+  const BlockActivations& act = block.activations;
+  return RmsNorm(block.exec, {.rows = Rows(block.config),
+                              .dim = block.config.dim,
+                              .x = x,
+                              .weight = View(block.parameters, block.places.norm1),
+                              .y = block.arena[act.h1],
+                              .rstd = block.arena[act.rstd1]});
+}
+
+// a = silu(fc1(RMSNorm2(mid)))
+absl::Status MlpHidden(const BlockContext& block) {
+  const ModelConfig& config = block.config;
+  const BlockActivations& act = block.activations;
+  const ActivationArena& arena = block.arena;
+  const int64_t rows = Rows(config);
+  NSA_RETURN_IF_ERROR(RmsNorm(block.exec, {.rows = rows,
+                                           .dim = config.dim,
+                                           .x = arena[act.mid],
+                                           .weight = View(block.parameters, block.places.norm2),
+                                           .y = arena[act.h2],
+                                           .rstd = arena[act.rstd2]}));
+  NSA_RETURN_IF_ERROR(Linear(block.exec, {rows, config.dim, config.hidden}, arena[act.h2],
+                             View(block.parameters, block.places.fc1), arena[act.u]));
+  return Silu(block.exec, {.x = arena[act.u], .y = arena[act.a]});
+}
+
+absl::Status ProjectionsForward(const BlockContext& block) {
+  const BlockActivations& act = block.activations;
+  const BlockWorkspace& work = block.workspace;
+  const ActivationArena& arena = block.arena;
+  const NsaLayerConfig& attention = block.config.attention;
+  const LinearShape shape = {Rows(block.config), block.config.dim, ProjectionWidth(attention)};
+  NSA_RETURN_IF_ERROR(Linear(block.exec, shape, arena[act.h1],
+                             View(block.parameters, block.places.projections), arena[work.wide]));
+  const NsaLayerSaved saved = LayoutSaved(attention, arena[act.saved]);
+  return SplitProjections(block.exec, {.config = attention,
+                                       .wide = arena[work.wide],
+                                       .q = arena[act.q],
+                                       .q_rotated = saved.q,
+                                       .k = saved.k,
+                                       .v = Tensors<Tensor>(arena, act.v)});
+}
+
+absl::Status AttentionForward(const BlockContext& block, const BlockStatistics& statistics) {
+  const BlockActivations& act = block.activations;
+  const ActivationArena& arena = block.arena;
+  return NsaLayer(block.exec, {.config = block.config.attention,
+                               .params = AttentionView(block.parameters, block.places),
+                               .rotated = true,
+                               .q = arena[act.q],
+                               .v = Tensors<ConstTensor>(arena, act.v),
+                               .doc_start = block.doc_start,
+                               .saved = arena[act.saved],
+                               .workspace = arena[block.workspace.attention],
+                               .o = arena[act.o],
+                               .gate_stats = statistics.gate,
+                               .selection_stats = statistics.selection,
+                               .keys_read = statistics.keys_read});
+}
+
+LinearShape OutShape(const ModelConfig& config) {
+  const NsaShape& shape = config.attention.shape;
+  return {Rows(config), int64_t{shape.n_heads} * shape.d_v, config.dim};
+}
+
+absl::Status MlpBackward(const BlockContext& block, const Tensor& dx, Arena* gradients) {
+  const Exec& exec = block.exec;
+  const ModelConfig& config = block.config;
+  const BlockPlaces& p = block.places;
+  const BlockActivations& act = block.activations;
+  const ActivationArena& arena = block.arena;
+  const Tensor da = arena[block.workspace.da], dh = arena[block.workspace.dh];
+  const int64_t rows = Rows(config);
+  NSA_RETURN_IF_ERROR(LinearBackward(exec, {rows, config.hidden, config.dim}, dx, arena[act.a],
+                                     View(block.parameters, p.fc2), da, View(gradients, p.fc2)));
+  NSA_RETURN_IF_ERROR(SiluBackward(exec, {.dy = da, .x = arena[act.u], .dx = da}));
+  NSA_RETURN_IF_ERROR(LinearBackward(exec, {rows, config.dim, config.hidden}, da, arena[act.h2],
+                                     View(block.parameters, p.fc1), dh, View(gradients, p.fc1)));
+  return RmsNormBackward(exec, {.rows = rows,
+                                .dim = config.dim,
+                                .dy = dh,
+                                .x = arena[act.mid],
+                                .weight = View(block.parameters, p.norm2),
+                                .rstd = arena[act.rstd2],
+                                .dx = dx,
+                                .dweight = View(gradients, p.norm2)});
+}
+
+absl::Status AttentionGradients(const BlockContext& block, const Tensor& dx, Arena* gradients) {
+  const BlockPlaces& p = block.places;
+  const BlockActivations& act = block.activations;
+  const BlockWorkspace& work = block.workspace;
+  const ActivationArena& arena = block.arena;
+  NSA_RETURN_IF_ERROR(LinearBackward(block.exec, OutShape(block.config), dx, arena[act.o],
+                                     View(block.parameters, p.out), arena[work.d_o],
+                                     View(gradients, p.out)));
+  return NsaLayerBackward(block.exec, {.config = block.config.attention,
+                                       .params = AttentionView(block.parameters, p),
+                                       .q = arena[act.q],
+                                       .v = Tensors<ConstTensor>(arena, act.v),
+                                       .doc_start = block.doc_start,
+                                       .o = arena[act.o],
+                                       .saved = arena[act.saved],
+                                       .workspace = arena[work.attention],
+                                       .d_o = arena[work.d_o],
+                                       .dq = arena[work.dq],
+                                       .dk = Tensors<Tensor>(arena, work.dk),
+                                       .dv = Tensors<Tensor>(arena, work.dv),
+                                       .rotated = true,
+                                       .grads = AttentionView(gradients, p)});
+}
+
+absl::Status ProjectionsBackward(const BlockContext& block, const ConstTensor& x, const Tensor& dx,
+                                 Arena* gradients) {
+  const BlockPlaces& p = block.places;
+  const BlockWorkspace& work = block.workspace;
+  const ActivationArena& arena = block.arena;
+  const NsaLayerConfig& attention = block.config.attention;
+  const LinearShape shape = {Rows(block.config), block.config.dim, ProjectionWidth(attention)};
+  NSA_RETURN_IF_ERROR(
+      JoinProjections(block.exec, {.config = attention,
+                                   .dq = arena[work.dq],
+                                   .dq_mean = LayoutMeanGradient(attention, arena[work.attention]),
+                                   .dk = Tensors<Tensor>(arena, work.dk),
+                                   .dv = Tensors<ConstTensor>(arena, work.dv),
+                                   .wide = arena[work.wide]}));
+  NSA_RETURN_IF_ERROR(LinearBackward(
+      block.exec, shape, arena[work.wide], arena[block.activations.h1],
+      View(block.parameters, p.projections), arena[work.dh], View(gradients, p.projections)));
+  return RmsNormBackward(block.exec, {.rows = shape.rows,
+                                      .dim = block.config.dim,
+                                      .dy = arena[work.dh],
+                                      .x = x,
+                                      .weight = View(block.parameters, p.norm1),
+                                      .rstd = arena[block.activations.rstd1],
+                                      .dx = dx,
+                                      .dweight = View(gradients, p.norm1)});
+}
+
+}  // namespace
+
+BlockPlaces BlockPlaces::Of(const ParameterLayout& layout, int32_t layer) {
+  const auto find = [&](std::string_view name) -> Place {
+    const auto found = layout.Find(
+        absl::StrCat("blocks.", layer, ".", absl::string_view(name.data(), name.size())));
+    return found.ok() ? Place{(*found)->offset, (*found)->size} : Place{};
+  };
+  const auto phi = [&](const std::string& name) -> PhiPlaces {
+    return {.position = find(name + ".position"),
+            .fc1_w = find(name + ".fc1.weight"),
+            .fc1_b = find(name + ".fc1.bias"),
+            .fc2_w = find(name + ".fc2.weight"),
+            .fc2_b = find(name + ".fc2.bias")};
+  };
+  BlockPlaces p{.norm1 = find("norm1.weight"),
+                .out = find("attn.out.weight"),
+                .gate_fc1_w = find("attn.gate.fc1.weight"),
+                .gate_fc1_b = find("attn.gate.fc1.bias"),
+                .gate_fc2_w = find("attn.gate.fc2.weight"),
+                .gate_fc2_b = find("attn.gate.fc2.bias"),
+                .phi_k = phi("attn.phi_k"),
+                .phi_v = phi("attn.phi_v"),
+                .norm2 = find("norm2.weight"),
+                .fc1 = find("mlp.fc1.weight"),
+                .fc2 = find("mlp.fc2.weight")};
+  // All projections lie between W_Q and `out`.
+  p.projections.offset = find("attn.W_Q.weight").offset;
+  p.projections.size = p.out.offset - p.projections.offset;
+  return p;
+}
+
+void BlockActivations::PlanAttention(const ModelConfig& config, ActivationArena* arena) {
+  const NsaShape& shape = config.attention.shape;
+  const DType type = config.attention.dtype;
+  q = arena->Plan(shape.q_size(), type);
+  for (const Branch branch : kProjectionOrder) {
+    if (config.attention.has(branch)) v[branch] = arena->Plan(shape.v_size(), type);
+  }
+  saved = arena->Plan(NsaLayerSavedBytes(config.attention), DType::kU8);
+  o = arena->Plan(shape.o_size(), type);
+  mid = arena->Plan(Rows(config) * config.dim, type);
+}
+
+void BlockActivations::PlanMlp(const ModelConfig& config, ActivationArena* arena) {
+  const int64_t rows = Rows(config);
+  const DType type = config.attention.dtype;
+  rstd1 = arena->Plan(rows);
+  h1 = arena->Plan(rows * config.dim, type);
+  rstd2 = arena->Plan(rows);
+  h2 = arena->Plan(rows * config.dim, type);
+  u = arena->Plan(rows * config.hidden, type);
+  a = arena->Plan(rows * config.hidden, type);
+}
+
+BlockWorkspace BlockWorkspace::Plan(const ModelConfig& config, bool training,
+                                    ActivationArena* arena) {
+  const int64_t rows = Rows(config);
+  const NsaShape& shape = config.attention.shape;
+  const DType type = config.attention.dtype;
+  BlockWorkspace work;
+  work.wide = arena->Plan(rows * ProjectionWidth(config.attention), type);
+  work.attention = arena->Plan(NsaLayerWorkspaceBytes(config.attention), DType::kU8);
+  if (!training) return work;
+  work.dq = arena->Plan(shape.q_size(), type);
+  for (const Branch branch : kProjectionOrder) {
+    if (!config.attention.has(branch)) continue;
+    work.dk[branch] = arena->Plan(shape.k_size(), type);
+    work.dv[branch] = arena->Plan(shape.v_size(), type);
+  }
+  work.d_o = arena->Plan(shape.o_size(), type);
+  work.dh = arena->Plan(rows * config.dim, type);
+  work.da = arena->Plan(rows * config.hidden, type);
+  return work;
+}
+
+absl::Status BlockForward(const BlockContext& block, const ConstTensor& x, const Tensor& y,
+                          const BlockStatistics& statistics) {
+  const ModelConfig& config = block.config;
+  const BlockPlaces& p = block.places;
+  const BlockActivations& act = block.activations;
+  const ActivationArena& arena = block.arena;
+  NSA_RETURN_IF_ERROR(AttentionNorm(block, x));
+  NSA_RETURN_IF_ERROR(ProjectionsForward(block));
+  NSA_RETURN_IF_ERROR(AttentionForward(block, statistics));
+  NSA_RETURN_IF_ERROR(Linear(block.exec, OutShape(config), arena[act.o],
+                             View(block.parameters, p.out), arena[act.mid], /*add=*/x));
+  NSA_RETURN_IF_ERROR(MlpHidden(block));
+  if (!y.wanted()) return absl::OkStatus();
+  return Linear(block.exec, {Rows(config), config.hidden, config.dim}, arena[act.a],
+                View(block.parameters, p.fc2), y, /*add=*/arena[act.mid]);
+}
+
+absl::Status BlockRecomputeMlp(const BlockContext& block, const ConstTensor& x) {
+  NSA_RETURN_IF_ERROR(AttentionNorm(block, x));
+  return MlpHidden(block);
+}
+
+absl::Status BlockBackward(const BlockContext& block, const ConstTensor& x, const Tensor& dx,
+                           Arena* gradients) {
+  NSA_RETURN_IF_ERROR(MlpBackward(block, dx, gradients));
+  NSA_RETURN_IF_ERROR(AttentionGradients(block, dx, gradients));
+  return ProjectionsBackward(block, x, dx, gradients);
+}
+
+}  // namespace nsa

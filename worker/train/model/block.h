@@ -1,0 +1,104 @@
+// One block of the decoder, forward and backward:
+//
+//   mid = x + W_out · NSA(RMSNorm1(x));   y = mid + fc2(silu(fc1(RMSNorm2(mid))))
+//
+// The block's tensors are plain structs of offsets: BlockPlaces in the parameter arena,
+// BlockActivations and BlockWorkspace in the activation arena. There is no other state.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "kernels/exec.h"
+#include "kernels/nsa/layer/nsa_layer.h"
+#include "worker/train/model/activations.h"
+#include "worker/train/model/model.h"
+#include "worker/train/model/model_config.h"
+#include "worker/train/model/parameters.h"
+
+namespace nsa {
+
+struct PhiPlaces {
+  Place position, fc1_w, fc1_b, fc2_w, fc2_b;
+};
+
+// Where the parameters of block `layer` are, and their gradients.
+struct BlockPlaces {
+  Place norm1;
+  Place projections;  // [W_Q; W_K_sel; W_V_sel; …], one matrix [width, D]
+  Place out;
+  Place gate_fc1_w, gate_fc1_b, gate_fc2_w, gate_fc2_b;
+  PhiPlaces phi_k, phi_v;
+  Place norm2, fc1, fc2;
+
+  static BlockPlaces Of(const ParameterLayout& layout, int32_t layer);
+};
+
+// What a block's forward saves for its backward. R = B·S rows.
+struct BlockActivations {
+  using Slot = ActivationArena::Slot;
+  Slot rstd1, h1;                 // [R], [R, D]: RMSNorm1(x)
+  Slot q;                         // [R, H·dk], not rotated
+  std::array<Slot, kBranches> v;  // [R, G·dv]
+  Slot saved;                     // of the attention
+  Slot o;                         // [R, H·dv]
+  Slot mid;                       // [R, D]
+  Slot rstd2, h2;                 // [R], [R, D]: RMSNorm2(mid)
+  Slot u, a;                      // [R, hidden]: fc1's output, and its SiLU
+
+  // Those that take the attention to compute: q, v, saved, o and mid.
+  void PlanAttention(const ModelConfig& config, ActivationArena* arena);
+  // Those that BlockRecomputeMlp() computes: rstd1, h1, rstd2, h2, u and a.
+  void PlanMlp(const ModelConfig& config, ActivationArena* arena);
+};
+
+// Holds nothing between calls; all blocks share one.
+struct BlockWorkspace {
+  using Slot = ActivationArena::Slot;
+  Slot wide;                       // [R, width]: all projections in one matrix, or its gradient
+  std::array<Slot, kBranches> dk;  // [R, G·dk]
+  Slot attention;                  // bytes
+  Slot dq;                         // [R, H·dk]
+  std::array<Slot, kBranches> dv;  // [R, G·dv]
+  Slot d_o;                        // [R, H·dv]
+  Slot dh;                         // [R, D]
+  Slot da;                         // [R, hidden]
+
+  static BlockWorkspace Plan(const ModelConfig& config, bool training, ActivationArena* arena);
+};
+
+// Statistics that the kernels write; an empty tensor is not written.
+struct BlockStatistics {
+  Tensor gate;       // fp32 [kGateStats]
+  Tensor selection;  // int64 [kSelectionStats]
+  Tensor keys_read;  // int64 [kBranches]
+};
+
+// What forward and backward need.
+struct BlockContext {
+  const Exec& exec;
+  const ModelConfig& config;
+  const BlockPlaces& places;
+  const Arena& parameters;
+  const ActivationArena& arena;
+  const BlockActivations& activations;
+  const BlockWorkspace& workspace;
+  ConstTensor doc_start;  // optional int32 [R]
+};
+
+// x [R, D] → y [R, D]. Without `y` it computes only what backward needs, for gradient
+// checkpointing.
+absl::Status BlockForward(const BlockContext& block, const ConstTensor& x, const Tensor& y,
+                          const BlockStatistics& statistics);
+
+// Computes again what forward left in the tensors of PlanMlp(), from x and the others: the same
+// bits.
+absl::Status BlockRecomputeMlp(const BlockContext& block, const ConstTensor& x);
+
+// `dx` [R, D] holds the gradient of y and becomes the gradient of x; gradients of parameters are
+// added to `gradients`.
+absl::Status BlockBackward(const BlockContext& block, const ConstTensor& x, const Tensor& dx,
+                           Arena* gradients);
+
+}  // namespace nsa

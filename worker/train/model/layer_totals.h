@@ -1,0 +1,30 @@
+// One layer's statistics, added up over the micro-batches of a step.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "kernels/nsa/layer/nsa_layer.h"
+#include "nsa/v1/telemetry.pb.h"
+
+namespace nsa {
+
+class LayerTotals {
+ public:
+  // Adds what the kernels wrote in one forward. Every forward has the same number of rows.
+  void Add(const GateStats& gate, const SelectionStats& selection,
+           const std::array<int64_t, kBranches>& keys_read,
+           const std::array<int64_t, kBranches>& keys_expected);
+
+  // The record of layer `layer`; gate and selection stay unset where the model has none.
+  v1::LayerStats ToProto(int32_t layer, const NsaLayerConfig& config) const;
+
+ private:
+  int64_t forwards_ = 0;
+  GateStats gate_;  // sums; entropy_min the smallest, max_gate_max the largest
+  SelectionStats selection_;
+  std::array<int64_t, kBranches> keys_read_ = {};
+  std::array<int64_t, kBranches> keys_expected_ = {};
+};
+
+}  // namespace nsa

@@ -1,0 +1,417 @@
+#include "worker/train/model/model.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "kernels/cuda/device.h"
+#include "kernels/nn/copy.h"
+#include "kernels/nn/cross_entropy.h"
+#include "kernels/nn/embedding.h"
+#include "kernels/nn/rms_norm.h"
+#include "worker/train/model/activations.h"
+#include "worker/train/model/block.h"
+#include "worker/train/model/inputs.h"
+#include "worker/train/model/layer_totals.h"
+#include "worker/train/model/linear.h"
+#include "worker/train/model/model_config.h"
+#include "worker/train/model/readout.h"
+
+namespace nsa {
+
+class Model::Impl {
+ public:
+  Impl(const ModelConfig& config, const ModelOptions& options, const Arena* parameters);
+  absl::Status Allocate();
+
+  absl::StatusOr<double> Forward(const Exec& exec, const TokenBatch& batch);
+  absl::Status Backward(const Exec& exec, float gradient_scale, Arena* gradients,
+                        const AfterPart& after_part);
+  absl::Status Load(const Exec& exec, int32_t micro_batch, const TokenBatch& batch);
+  absl::Status EnqueueForward(const Exec& exec, int32_t micro_batch);
+  absl::Status EnqueueReadout(const Exec& exec) { return readout_.Enqueue(exec, arena_); }
+  double Collect(int32_t micro_batch);
+  absl::Status NextLogits(const Exec& exec, std::span<const int32_t> tokens, int32_t position,
+                          std::span<float> logits);
+  std::vector<v1::LayerStats> TakeLayerStats();
+
+  void set_on_layer(std::function<void(int32_t)> on_layer) { on_layer_ = std::move(on_layer); }
+  int32_t n_layers() const { return config_.n_layers; }
+  Place PlaceOf(int32_t part) const;
+  Losses losses() const {
+    return {static_cast<const float*>(readout_.Loss(arena_, 0).data), readout_.loss_stride()};
+  }
+  std::vector<bool> loaded_documents() const { return inputs_.documents(); }
+  int64_t scratch_bytes() const;
+  std::span<const float> token_losses() const { return arena_[row_loss_].as<float>(); }
+  int64_t activation_bytes() const { return arena_.bytes(); }
+
+ private:
+  using Slot = ActivationArena::Slot;
+
+  void Plan();
+  absl::StatusOr<Tensor> RunBlocks(const Exec& exec, int32_t micro_batch);
+  absl::Status FinalNorm(const Exec& exec, const ConstTensor& x);
+  absl::Status HeadBackward(const Exec& exec, float gradient_scale, Arena* gradients);
+  absl::Status RecomputeBlock(const Exec& exec, int32_t layer);
+
+  bool on_cuda() const { return options_.backend == Backend::kCuda; }
+  // Memory of block `layer`: its own, or, in whole or in part, what all blocks share.
+  const BlockActivations& ActivationsOf(int32_t layer) const {
+    return activations_[activations_.size() == 1 ? 0 : layer];
+  }
+  // Input of block `layer`; that of block n_layers is the last one's output.
+  Tensor InputOf(int32_t layer) const { return arena_[streams_[layer % streams_.size()]]; }
+
+  BlockContext Context(const Exec& exec, int32_t layer) const {
+    return {.exec = exec,
+            .config = config_,
+            .places = places_[layer],
+            .parameters = parameters_,
+            .arena = arena_,
+            .activations = ActivationsOf(layer),
+            .workspace = workspace_,
+            .doc_start = inputs_.doc_start(arena_, current_)};
+  }
+  void EnterLayer(int32_t layer) {
+    if (on_layer_) on_layer_(layer);
+  }
+  ConstTensor Weight(const Place& place) const {
+    return parameters_.weight(place.offset, place.size);
+  }
+  static Tensor Gradient(Arena* gradients, const Place& place) {
+    return gradients->flat().subspan(place.offset, place.size);
+  }
+
+  const ModelConfig config_;
+  const ModelOptions options_;
+  const Arena& parameters_;
+  const int64_t rows_;
+  std::function<void(int32_t)> on_layer_;
+
+  Place embed_, norm_f_, head_;
+  std::vector<BlockPlaces> places_;
+
+  ActivationArena arena_;
+  Inputs inputs_;
+  std::vector<Slot> streams_;  // the residual stream before each block, and behind the last
+  std::vector<BlockActivations> activations_;
+  BlockWorkspace workspace_;
+  Slot rstd_f_, h_f_, logits_, row_loss_, backward_loss_, dx_;
+  Readout readout_;
+
+  // Of the last forward, for Backward.
+  int32_t current_ = 0;
+  bool forward_done_ = false;
+
+  // Statistics.
+  std::vector<LayerTotals> totals_;
+  std::vector<std::array<int64_t, kBranches>> keys_expected_;  // of one layer, by micro-batch
+  std::array<int64_t, kBranches> keys_without_documents_ = {};
+};
+
+Model::Impl::Impl(const ModelConfig& config, const ModelOptions& options, const Arena* parameters)
+    : config_(config),
+      options_(options),
+      parameters_(*parameters),
+      rows_(int64_t{options.batch} * options.seq_len),
+      inputs_({.backend = options.backend,
+               .micro_batches = options.micro_batches,
+               .rows = rows_,
+               .vocab = config.vocab},
+              &arena_),
+      totals_(config.n_layers),
+      keys_expected_(options.micro_batches) {
+  const auto find = [&](std::string_view name) -> Place {
+    const auto found = parameters->layout().Find(name);
+    return found.ok() ? Place{(*found)->offset, (*found)->size} : Place{};
+  };
+  embed_ = find("embed.weight");
+  norm_f_ = find("norm_f.weight");
+  head_ = find("lm_head.weight");
+  for (int32_t layer = 0; layer < config_.n_layers; ++layer) {
+    places_.push_back(BlockPlaces::Of(parameters->layout(), layer));
+  }
+  keys_without_documents_ = KeysExpected(config_.attention);
+  Plan();
+}
+
+absl::Status Model::Impl::Allocate() {
+  NSA_RETURN_IF_ERROR(arena_.Allocate(options_.backend));
+  NSA_RETURN_IF_ERROR(readout_.Allocate(options_.backend));
+  return inputs_.Allocate();
+}
+
+void Model::Impl::Plan() {
+  const DType type = config_.attention.dtype;
+  const bool keep = options_.training && config_.recompute != Recompute::kBlock;
+  for (int32_t i = 0; i < (options_.training ? config_.n_layers + 1 : 2); ++i) {
+    streams_.push_back(arena_.Plan(rows_ * config_.dim, type));
+  }
+  for (int32_t i = 0; i < (keep ? config_.n_layers : 1); ++i) {
+    BlockActivations block = i == 0 ? BlockActivations() : activations_[0];
+    block.PlanAttention(config_, &arena_);
+    if (i == 0 || config_.recompute == Recompute::kNothing) block.PlanMlp(config_, &arena_);
+    activations_.push_back(block);
+  }
+  workspace_ = BlockWorkspace::Plan(config_, options_.training, &arena_);
+  rstd_f_ = arena_.Plan(rows_);
+  h_f_ = arena_.Plan(rows_ * config_.dim, type);
+  logits_ = arena_.Plan(rows_ * config_.vocab, type);
+  row_loss_ = arena_.Plan(rows_);
+  backward_loss_ = arena_.Plan(1);
+  if (options_.training) dx_ = arena_.Plan(rows_ * config_.dim, type);
+  readout_.Plan(options_.micro_batches, config_.n_layers, &arena_);
+}
+
+Place Model::Impl::PlaceOf(int32_t part) const {
+  const auto end = [](const Place& place) { return place.offset + place.size; };
+  const int64_t blocks = config_.n_layers == 0 ? norm_f_.offset : places_[0].norm1.offset;
+  if (part < 0) return {0, blocks};
+  const auto begin_of = [&](int32_t layer) {
+    return layer < config_.n_layers ? places_[layer].norm1.offset : norm_f_.offset;
+  };
+  if (part < config_.n_layers) return {begin_of(part), begin_of(part + 1) - begin_of(part)};
+  return {norm_f_.offset, end(head_) - norm_f_.offset};
+}
+
+int64_t Model::Impl::scratch_bytes() const {
+  return std::max({PlanScratch(config_.attention).bytes,
+                   cuda::RmsNormBackwardWorkspaceBytes(config_.dim),
+                   cuda::EmbeddingBackwardWorkspaceBytes(config_.vocab, config_.dim)});
+}
+
+absl::Status Model::Impl::Load(const Exec& exec, int32_t micro_batch, const TokenBatch& batch) {
+  NSA_RETURN_IF_ERROR(inputs_.Load(exec, arena_, micro_batch, batch));
+  if (options_.statistics) {
+    keys_expected_[micro_batch] = batch.doc_start.empty()
+                                      ? keys_without_documents_
+                                      : KeysExpected(config_.attention, batch.doc_start);
+  }
+  return absl::OkStatus();
+}
+
+double Model::Impl::Collect(int32_t micro_batch) {
+  for (int32_t layer = 0; options_.statistics && layer < config_.n_layers; ++layer) {
+    const LayerReadout read = readout_.ReadLayer(arena_, micro_batch, layer);
+    const auto& s = read.selection;
+    totals_[layer].Add(ReadGateStats(read.gate),
+                       {.keys_sum = s[0], .keys_max = s[1], .rows = s[2], .at_max = s[3]},
+                       read.keys_read, keys_expected_[micro_batch]);
+  }
+  return readout_.ReadLoss(arena_, micro_batch);
+}
+
+// Embedding and all blocks; returns the residual stream behind the last one.
+absl::StatusOr<Tensor> Model::Impl::RunBlocks(const Exec& exec, int32_t micro_batch) {
+  current_ = micro_batch;
+  NSA_RETURN_IF_ERROR(Embedding(exec, {.rows = rows_,
+                                       .vocab = config_.vocab,
+                                       .dim = config_.dim,
+                                       .tokens = inputs_.tokens(arena_, micro_batch),
+                                       .table = Weight(embed_),
+                                       .y = InputOf(0)}));
+  for (int32_t layer = 0; layer < config_.n_layers; ++layer) {
+    const cuda::Range range("forward of a block");
+    EnterLayer(layer);
+    const BlockStatistics statistics =
+        options_.statistics ? readout_.Layer(arena_, config_.attention, micro_batch, layer)
+                            : BlockStatistics();
+    NSA_RETURN_IF_ERROR(
+        Annotate(BlockForward(Context(exec, layer), InputOf(layer), InputOf(layer + 1), statistics),
+                 absl::StrCat("forward of block ", layer)));
+  }
+  EnterLayer(-1);
+  return InputOf(config_.n_layers);
+}
+
+absl::Status Model::Impl::FinalNorm(const Exec& exec, const ConstTensor& x) {
+  return RmsNorm(exec, {.rows = rows_,
+                        .dim = config_.dim,
+                        .x = x,
+                        .weight = Weight(norm_f_),
+                        .y = arena_[h_f_],
+                        .rstd = arena_[rstd_f_]});
+}
+
+absl::Status Model::Impl::EnqueueForward(const Exec& exec, int32_t micro_batch) {
+  forward_done_ = false;
+  NSA_ASSIGN_OR_RETURN(const Tensor x, RunBlocks(exec, micro_batch));
+  NSA_RETURN_IF_ERROR(FinalNorm(exec, x));
+  NSA_RETURN_IF_ERROR(Linear(exec, {rows_, config_.dim, config_.vocab}, arena_[h_f_], Weight(head_),
+                             arena_[logits_]));
+  NSA_RETURN_IF_ERROR(CrossEntropy(exec, {.rows = rows_,
+                                          .vocab = config_.vocab,
+                                          .logits = arena_[logits_],
+                                          .targets = inputs_.targets(arena_, micro_batch),
+                                          .row_loss = arena_[row_loss_],
+                                          .mean_loss = readout_.Loss(arena_, micro_batch)}));
+  forward_done_ = true;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<double> Model::Impl::Forward(const Exec& exec, const TokenBatch& batch) {
+  forward_done_ = false;
+  NSA_RETURN_IF_ERROR(Load(exec, 0, batch));
+  NSA_RETURN_IF_ERROR(EnqueueForward(exec, 0));
+  NSA_RETURN_IF_ERROR(EnqueueReadout(exec));
+  if (on_cuda()) NSA_RETURN_IF_ERROR(cuda::Synchronize(exec.stream));
+  return Collect(0);
+}
+
+// From the logits of the last Forward to the gradient of the residual stream behind the last block.
+absl::Status Model::Impl::HeadBackward(const Exec& exec, float gradient_scale, Arena* gradients) {
+  const Tensor logits = arena_[logits_], dh = arena_[workspace_.dh];
+  NSA_RETURN_IF_ERROR(CrossEntropy(exec, {.rows = rows_,
+                                          .vocab = config_.vocab,
+                                          .logits = logits,
+                                          .targets = inputs_.targets(arena_, current_),
+                                          .row_loss = arena_[row_loss_],
+                                          .mean_loss = arena_[backward_loss_],
+                                          .gradient_scale = gradient_scale,
+                                          .dlogits = logits}));
+  NSA_RETURN_IF_ERROR(LinearBackward(exec, {rows_, config_.dim, config_.vocab}, logits,
+                                     arena_[h_f_], Weight(head_), dh, Gradient(gradients, head_)));
+  NSA_RETURN_IF_ERROR(Zero(exec, arena_[dx_]));
+  return RmsNormBackward(exec, {.rows = rows_,
+                                .dim = config_.dim,
+                                .dy = dh,
+                                .x = InputOf(config_.n_layers),
+                                .weight = Weight(norm_f_),
+                                .rstd = arena_[rstd_f_],
+                                .dx = arena_[dx_],
+                                .dweight = Gradient(gradients, norm_f_)});
+}
+
+// Computes again what blocks share and block `layer` + 1 has overwritten.
+absl::Status Model::Impl::RecomputeBlock(const Exec& exec, int32_t layer) {
+  if (layer == config_.n_layers - 1) return absl::OkStatus();  // still there
+  switch (config_.recompute) {
+    case Recompute::kNothing:
+      return absl::OkStatus();
+    case Recompute::kMlp:
+      return BlockRecomputeMlp(Context(exec, layer), InputOf(layer));
+    case Recompute::kBlock:
+      return BlockForward(Context(exec, layer), InputOf(layer), {}, {});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Model::Impl::Backward(const Exec& exec, float gradient_scale, Arena* gradients,
+                                   const AfterPart& after_part) {
+  if (!options_.training || !std::exchange(forward_done_, false)) {
+    return absl::FailedPreconditionError(
+        "model: backward without a forward of a training model; call Forward first");
+  }
+  const auto complete = [&](int32_t part) {
+    return after_part ? after_part(part) : absl::OkStatus();
+  };
+  NSA_RETURN_IF_ERROR(HeadBackward(exec, gradient_scale, gradients));
+  NSA_RETURN_IF_ERROR(complete(config_.n_layers));
+  for (int32_t layer = config_.n_layers - 1; layer >= 0; --layer) {
+    const cuda::Range range("backward of a block");
+    EnterLayer(layer);
+    NSA_RETURN_IF_ERROR(
+        Annotate(RecomputeBlock(exec, layer), absl::StrCat("recomputation of block ", layer)));
+    NSA_RETURN_IF_ERROR(
+        Annotate(BlockBackward(Context(exec, layer), InputOf(layer), arena_[dx_], gradients),
+                 absl::StrCat("backward of block ", layer)));
+    NSA_RETURN_IF_ERROR(complete(layer));
+  }
+  EnterLayer(-1);
+  NSA_RETURN_IF_ERROR(EmbeddingBackward(exec, {.rows = rows_,
+                                               .vocab = config_.vocab,
+                                               .dim = config_.dim,
+                                               .tokens = inputs_.tokens(arena_, current_),
+                                               .dy = arena_[dx_],
+                                               .dtable = Gradient(gradients, embed_)}));
+  return complete(-1);
+}
+
+absl::Status Model::Impl::NextLogits(const Exec& exec, std::span<const int32_t> tokens,
+                                     int32_t position, std::span<float> logits) {
+  if (on_cuda()) return absl::UnimplementedError("model: next logits on a GPU; sample on the CPU");
+  if (position < 0 || position >= options_.seq_len ||
+      static_cast<int64_t>(tokens.size()) != rows_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model: position ", position, " of ", tokens.size(), " tokens (", rows_,
+                     " = B·S); fill the row up to the model's shape"));
+  }
+  forward_done_ = false;
+  NSA_RETURN_IF_ERROR(inputs_.LoadTokens(exec, arena_, 0, tokens));
+  NSA_ASSIGN_OR_RETURN(const Tensor x, RunBlocks(exec, 0));
+  NSA_RETURN_IF_ERROR(FinalNorm(exec, x));
+  const std::span<const float> h =
+      arena_[h_f_].as<float>().subspan(int64_t{position} * config_.dim, config_.dim);
+  return Linear(exec, {1, config_.dim, config_.vocab}, h, Weight(head_), logits);
+}
+
+std::vector<v1::LayerStats> Model::Impl::TakeLayerStats() {
+  std::vector<v1::LayerStats> stats;
+  if (!options_.statistics) return stats;
+  for (int32_t layer = 0; layer < config_.n_layers; ++layer) {
+    stats.push_back(totals_[layer].ToProto(layer, config_.attention));
+    totals_[layer] = {};
+  }
+  return stats;
+}
+
+absl::StatusOr<std::unique_ptr<Model>> Model::Create(const v1::JobSpec& spec,
+                                                     const ModelOptions& options,
+                                                     const Arena* parameters) {
+  ModelConfig config = ModelConfigOf(spec);
+  config.attention.shape.batch = options.batch;
+  config.attention.shape.seq_len = options.seq_len;
+  config.recompute = options.recompute.value_or(config.recompute);
+  NSA_RETURN_IF_ERROR(Annotate(config.attention.Validate(), "model"));
+  if (options.backend == Backend::kCuda) {
+    config.attention.dtype = DType::kBf16;
+    NSA_RETURN_IF_ERROR(Annotate(config.attention.shape.ValidateOnCuda(), "model"));
+    if (config.dim % 8 != 0) {
+      return absl::InvalidArgumentError(absl::StrCat("model: dim: ", config.dim,
+                                                     " (a multiple of 8 on a GPU); take ",
+                                                     (config.dim / 8 + 1) * 8));
+    }
+  }
+  auto impl = std::make_unique<Impl>(config, options, parameters);
+  NSA_RETURN_IF_ERROR(impl->Allocate());
+  return std::unique_ptr<Model>(new Model(std::move(impl)));
+}
+
+Model::Model(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Model::~Model() = default;
+
+void Model::set_on_layer(std::function<void(int32_t)> on_layer) {
+  impl_->set_on_layer(std::move(on_layer));
+}
+absl::StatusOr<double> Model::Forward(const Exec& exec, const TokenBatch& batch) {
+  return impl_->Forward(exec, batch);
+}
+absl::Status Model::Backward(const Exec& exec, float gradient_scale, Arena* gradients,
+                             const AfterPart& after_part) {
+  return impl_->Backward(exec, gradient_scale, gradients, after_part);
+}
+int32_t Model::n_layers() const { return impl_->n_layers(); }
+Place Model::PlaceOf(int32_t part) const { return impl_->PlaceOf(part); }
+absl::Status Model::Load(const Exec& exec, int32_t micro_batch, const TokenBatch& batch) {
+  return impl_->Load(exec, micro_batch, batch);
+}
+absl::Status Model::EnqueueForward(const Exec& exec, int32_t micro_batch) {
+  return impl_->EnqueueForward(exec, micro_batch);
+}
+absl::Status Model::EnqueueReadout(const Exec& exec) { return impl_->EnqueueReadout(exec); }
+double Model::Collect(int32_t micro_batch) { return impl_->Collect(micro_batch); }
+std::vector<bool> Model::loaded_documents() const { return impl_->loaded_documents(); }
+Model::Losses Model::losses() const { return impl_->losses(); }
+int64_t Model::scratch_bytes() const { return impl_->scratch_bytes(); }
+std::span<const float> Model::token_losses() const { return impl_->token_losses(); }
+absl::Status Model::NextLogits(const Exec& exec, std::span<const int32_t> tokens, int32_t position,
+                               std::span<float> logits) {
+  return impl_->NextLogits(exec, tokens, position, logits);
+}
+std::vector<v1::LayerStats> Model::TakeLayerStats() { return impl_->TakeLayerStats(); }
+int64_t Model::activation_bytes() const { return impl_->activation_bytes(); }
+
+}  // namespace nsa

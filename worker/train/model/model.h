@@ -1,0 +1,140 @@
+// The decoder: embed → n blocks → RMSNorm → head → cross-entropy, forward and backward by hand as a
+// sequence of kernel calls.
+//
+//   x ← x + NSA(RMSNorm1(x));   x ← x + fc2(silu(fc1(RMSNorm2(x))))
+//
+// A Model is the workspace for one shape [B, S]. It owns the activations (one arena, allocated
+// once) and borrows the parameters from the caller. Several models of different shapes can share
+// parameters, e.g. one for training and one for scoring. One thread at a time.
+//
+// Forward() waits for its result. A step on a GPU uses the functions below it, which only enqueue:
+// Load() every micro-batch, EnqueueForward() and Backward() for each, EnqueueReadout(), wait for
+// the stream once, Collect(). What EnqueueForward() … EnqueueReadout() enqueue reads and writes the
+// same memory every time, so a CUDA graph can hold it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/nsa_shape.h"
+#include "common/estimate/estimate.h"
+#include "kernels/exec.h"
+#include "nsa/v1/job.pb.h"
+#include "nsa/v1/telemetry.pb.h"
+#include "worker/train/model/parameters.h"
+
+namespace nsa {
+
+// What a model is made for.
+struct ModelOptions {
+  int32_t batch = 1;        // B, sequences at a time
+  int32_t seq_len = 0;      // S
+  bool training = false;    // false: no backward, and memory for one block only
+  bool statistics = false;  // gather LayerStats in Forward
+  Backend backend = Backend::kCpu;
+  int32_t micro_batches = 1;  // how many can be loaded at a time
+
+  // For tests: in place of what RecomputeOf(job) says.
+  std::optional<Recompute> recompute = {};
+};
+
+// A run of elements in a flat arena; size 0 where the model has no such tensor.
+struct Place {
+  int64_t offset = 0;
+  int64_t size = 0;
+};
+
+// One micro-batch. Row b holds S inputs and, for each, the token that follows it.
+struct TokenBatch {
+  std::span<const int32_t> tokens;   // [B, S]
+  std::span<const int32_t> targets;  // [B, S]; negative predicts nothing
+
+  // [B, S]: the first position that each token may attend to, where its document begins; empty
+  // without a document mask.
+  std::span<const int32_t> doc_start = {};
+};
+
+class Model {
+ public:
+  // `parameters` has the layout of `spec` and outlives the model. InvalidArgument when the shape is
+  // outside the limits of common/base/nsa_shape.h.
+  static absl::StatusOr<std::unique_ptr<Model>> Create(const v1::JobSpec& spec,
+                                                       const ModelOptions& options,
+                                                       const Arena* parameters);
+  ~Model();
+
+  // Called with its number when a block is entered, and with −1 after the last one; may be empty.
+  void set_on_layer(std::function<void(int32_t layer)> on_layer);
+
+  // Mean loss over the predicted tokens, in nats. With `training`, keeps what Backward needs.
+  absl::StatusOr<double> Forward(const Exec& exec, const TokenBatch& batch);
+
+  // Called in Backward when the gradients of a part are complete: n_layers (final norm and head),
+  // then the blocks downwards, then −1 (embedding). PlaceOf() says where they are.
+  using AfterPart = std::function<absl::Status(int32_t part)>;
+
+  // Adds gradient_scale · d(Σ of the last Forward's token losses)/d(parameter) to `gradients`. Once
+  // per Forward. For the gradient of a mean over n tokens the scale is 1/n.
+  absl::Status Backward(const Exec& exec, float gradient_scale, Arena* gradients,
+                        const AfterPart& after_part = {});
+
+  int32_t n_layers() const;
+
+  // Where the parameters of a part lie in the arena; parts as in AfterPart.
+  Place PlaceOf(int32_t part) const;
+
+  // Copies a micro-batch to the device. InvalidArgument when a size is wrong or a token is outside
+  // the vocabulary. Not while the device still uses the one loaded there before.
+  absl::Status Load(const Exec& exec, int32_t micro_batch, const TokenBatch& batch);
+
+  // Forward of a loaded micro-batch; the loss stays on the device.
+  absl::Status EnqueueForward(const Exec& exec, int32_t micro_batch);
+
+  // Copies losses and statistics of all micro-batches to the host.
+  absl::Status EnqueueReadout(const Exec& exec);
+
+  // After that copy has arrived: adds the micro-batch's statistics and returns its loss.
+  double Collect(int32_t micro_batch);
+
+  // Which of the loaded micro-batches have documents: different kernels are enqueued for them.
+  std::vector<bool> loaded_documents() const;
+
+  // Where the losses are on the device: one per micro-batch, `stride` floats apart.
+  struct Losses {
+    const float* first = nullptr;
+    int64_t stride = 0;
+  };
+  Losses losses() const;
+
+  // Scratch memory that the kernels use of Exec::workspace; 0 on the CPU.
+  int64_t scratch_bytes() const;
+
+  // −log p(target) of every position of the last Forward, [B, S]; 0 where nothing was predicted. On
+  // a GPU, device memory.
+  std::span<const float> token_losses() const;
+
+  // Logits [V] after position `position` of row 0, from which the next token is drawn. Later
+  // positions may hold any token; they have no effect. CPU only.
+  absl::Status NextLogits(const Exec& exec, std::span<const int32_t> tokens, int32_t position,
+                          std::span<float> logits);
+
+  // Statistics over all Forwards since the last call, one record per layer; empty without
+  // `statistics`. Recomputed blocks are not counted twice.
+  std::vector<v1::LayerStats> TakeLayerStats();
+
+  // Bytes of the activations.
+  int64_t activation_bytes() const;
+
+ private:
+  class Impl;
+  explicit Model(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace nsa

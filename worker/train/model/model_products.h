@@ -1,0 +1,15 @@
+// Lists every matrix product of a model's step, so that the GPU's library can choose its algorithms
+// before memory is allocated (cuda::Blas::Plan).
+#pragma once
+
+#include <vector>
+
+#include "kernels/nn/matmul.h"
+#include "worker/train/model/model_config.h"
+
+namespace nsa {
+
+// Shapes, transpositions, types; no memory. `config` has the shape of one rank's micro-batch.
+std::vector<MatmulArgs> ProductsOf(const ModelConfig& config);
+
+}  // namespace nsa

@@ -1,0 +1,133 @@
+// The trainable parameters: one flat fp32 arena in which every tensor has a name, a shape and an
+// offset. Everything else with one number per parameter (gradients, AdamW moments) has the same
+// layout. Tensors begin at multiples of 16 elements, as matrix libraries on GPUs require; the gaps
+// are and stay 0. Names and order are those of the Python system, so that its tools can read our
+// checkpoints:
+//
+//   embed.weight
+//   blocks.<i>.norm1.weight
+//   blocks.<i>.attn.{W_Q, W_K_sel, W_V_sel, W_K_win, W_V_win, W_K_cmp, W_V_cmp, out}.weight
+//   blocks.<i>.attn.gate.{fc1, fc2}.{weight, bias}
+//   blocks.<i>.attn.phi_{k, v}.…          with phi: mlp
+//   blocks.<i>.norm2.weight, blocks.<i>.mlp.{fc1, fc2}.weight
+//   norm_f.weight, lm_head.weight
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/exec.h"
+#include "kernels/tensor.h"
+#include "nsa/v1/job.pb.h"
+#include "worker/train/model/memory.h"
+
+namespace nsa {
+
+// Initial values of a tensor.
+enum class Init {
+  kZeros,
+  kOnes,
+  kNormal,   // N(0, scale²)
+  kUniform,  // U(−scale, scale)
+};
+
+struct ParameterInfo {
+  std::string name;
+  std::vector<int64_t> shape;  // [out, in] for matrices
+  int64_t offset = 0;          // of its first element in the arena
+  int64_t size = 0;            // elements
+  bool decay = false;          // weight decay applies: matrices (the embedding among them) only
+  Init init = Init::kZeros;
+  float scale = 0;
+};
+
+// Names, shapes and offsets; pure.
+class ParameterLayout {
+ public:
+  explicit ParameterLayout(const v1::JobSpec& spec);
+
+  std::span<const ParameterInfo> tensors() const { return tensors_; }
+  int64_t size() const { return size_; }    // elements of the arena
+  int64_t count() const { return count_; }  // parameters
+
+  // The tensor of that name. NotFound when there is none.
+  absl::StatusOr<const ParameterInfo*> Find(std::string_view name) const;
+
+ private:
+  std::vector<ParameterInfo> tensors_;
+  int64_t size_ = 0;
+  int64_t count_ = 0;
+};
+
+// A flat buffer with a layout: values, gradients or moments. On a GPU its spans are device memory:
+// for kernels and copies, not to be read by the host.
+class Arena {
+ public:
+  struct Options {
+    Backend backend = Backend::kCpu;
+    bool half = false;   // CUDA: a bf16 copy, too, which kernels read as weights
+    int64_t extras = 0;  // more floats behind the values
+  };
+
+  Arena() = default;
+
+  // Zeros, in host memory.
+  explicit Arena(const ParameterLayout* layout);
+
+  // Zeros. ResourceExhausted, naming `what`, when the GPU has too little free memory.
+  static absl::StatusOr<Arena> Create(const ParameterLayout* layout, const Options& options,
+                                      const std::string& what);
+
+  const ParameterLayout& layout() const { return *layout_; }
+  std::span<float> flat() { return {values(), static_cast<size_t>(layout_->size())}; }
+  std::span<const float> flat() const { return {values(), static_cast<size_t>(layout_->size())}; }
+  std::span<float> of(const ParameterInfo& tensor) {
+    return flat().subspan(tensor.offset, tensor.size);
+  }
+  std::span<const float> of(const ParameterInfo& tensor) const {
+    return flat().subspan(tensor.offset, tensor.size);
+  }
+
+  // Values and extras in one span, for the sum over ranks.
+  std::span<float> with_extras() {
+    return {values(), static_cast<size_t>(layout_->size() + extras_)};
+  }
+  std::span<float> extras() { return with_extras().subspan(layout_->size()); }
+
+  // The bf16 copy; empty without one.
+  Tensor half() const {
+    return half_.bytes() == 0 ? Tensor() : Tensor(half_.data(), layout_->size(), DType::kBf16);
+  }
+
+  // Elements [offset, offset + size) for kernels that read weights: of the bf16 copy if there is
+  // one.
+  ConstTensor weight(int64_t offset, int64_t size) const {
+    if (half_.bytes() == 0) return flat().subspan(offset, size);
+    return {half_.data() + 2 * offset, size, DType::kBf16};
+  }
+
+  int64_t bytes() const { return values_.bytes() + half_.bytes(); }
+
+ private:
+  float* values() const { return reinterpret_cast<float*>(values_.data()); }
+
+  const ParameterLayout* layout_ = nullptr;  // borrowed
+  int64_t extras_ = 0;
+  Memory values_;
+  Memory half_;
+};
+
+// to ← from, between the host and the GPU of `exec` or on one of them; waits until it is done. When
+// `to` has a bf16 copy, `from` must be on the host.
+absl::Status CopyArena(const Exec& exec, const Arena& from, Arena* to);
+
+// Fills `parameters`, in host memory, with initial values. Each element is a pure function of
+// (seed, tensor name, index), so it does not depend on threads, ranks or other tensors.
+void Initialize(int64_t seed, Arena* parameters);
+
+}  // namespace nsa

@@ -1,0 +1,52 @@
+// The results of a step that the host reads: the loss of each micro-batch and the statistics of
+// each of its layers, in one block, so that a single copy transfers them all.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "kernels/cuda/device.h"
+#include "kernels/nsa/layer/nsa_layer.h"
+#include "worker/train/model/activations.h"
+#include "worker/train/model/block.h"
+
+namespace nsa {
+
+// The format that the kernels write.
+struct LayerReadout {
+  std::array<float, kGateStats> gate;
+  std::array<int64_t, kSelectionStats> selection;
+  std::array<int64_t, kBranches> keys_read;
+};
+
+class Readout {
+ public:
+  // Plans the device's block in `arena`.
+  void Plan(int32_t micro_batches, int32_t layers, ActivationArena* arena);
+  // Allocates the host's copy; on the CPU there is none.
+  absl::Status Allocate(Backend backend);
+
+  Tensor Loss(const ActivationArena& arena, int32_t micro_batch) const;
+  // Where a layer's kernels write; the tensors of parts that the model lacks are empty.
+  BlockStatistics Layer(const ActivationArena& arena, const NsaLayerConfig& config,
+                        int32_t micro_batch, int32_t layer) const;
+  int64_t loss_stride() const { return bytes_ / static_cast<int64_t>(sizeof(float)); }
+
+  // Enqueues the copy.
+  absl::Status Enqueue(const Exec& exec, const ActivationArena& arena) const;
+
+  // Values that have arrived.
+  float ReadLoss(const ActivationArena& arena, int32_t micro_batch) const;
+  LayerReadout ReadLayer(const ActivationArena& arena, int32_t micro_batch, int32_t layer) const;
+
+ private:
+  std::byte* Host(const ActivationArena& arena) const;
+
+  int64_t bytes_ = 0;  // of one micro-batch
+  ActivationArena::Slot block_;
+  cuda::PinnedMemory host_;
+};
+
+}  // namespace nsa

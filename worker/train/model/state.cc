@@ -1,0 +1,58 @@
+#include "worker/train/model/state.h"
+
+#include <utility>
+
+#include "common/base/status.h"
+
+namespace nsa {
+
+absl::StatusOr<std::unique_ptr<ModelState>> ModelState::Create(const v1::JobSpec& spec,
+                                                               const ParameterLayout* layout,
+                                                               Backend backend,
+                                                               int32_t world_size) {
+  const v1::TrainSpec& train = spec.train();
+  const bool cuda = backend == Backend::kCuda;
+  NSA_ASSIGN_OR_RETURN(Arena parameters,
+                       Arena::Create(layout, {.backend = backend, .half = cuda}, "weights"));
+  NSA_ASSIGN_OR_RETURN(
+      Arena gradients,
+      Arena::Create(layout, {.backend = backend, .extras = kGradientExtras}, "gradients"));
+  NSA_ASSIGN_OR_RETURN(Optimizer optimizer, Optimizer::Create(train, layout, backend));
+  std::unique_ptr<ModelState> state(new ModelState{.backend = backend,
+                                                   .parameters = std::move(parameters),
+                                                   .gradients = std::move(gradients),
+                                                   .optimizer = std::move(optimizer),
+                                                   .model = nullptr});
+  const ModelOptions options = {.batch = train.batch_size() / world_size,
+                                .seq_len = train.seq_len(),
+                                .training = true,
+                                .statistics = true,
+                                .backend = backend,
+                                .micro_batches = cuda ? train.accumulate_grad_batches() : 1};
+  NSA_ASSIGN_OR_RETURN(state->model, Model::Create(spec, options, &state->parameters));
+  return state;
+}
+
+int64_t ModelState::bytes() const {
+  return parameters.bytes() + gradients.bytes() + optimizer.first_moment().bytes() +
+         optimizer.second_moment().bytes() + model->activation_bytes();
+}
+
+HostState::HostState(ModelState* state, const ParameterLayout* layout) : state_(state) {
+  if (state->backend == Backend::kCpu) {
+    parts_ = {&state->parameters, &state->optimizer.first_moment(),
+              &state->optimizer.second_moment()};
+    return;
+  }
+  for (size_t i = 0; i < parts_.size(); ++i) copy_.emplace_back(layout);
+  for (size_t i = 0; i < parts_.size(); ++i) parts_[i] = &copy_[i];
+}
+
+absl::Status HostState::Commit(const Exec& exec) {
+  if (copy_.empty()) return absl::OkStatus();
+  NSA_RETURN_IF_ERROR(CopyArena(exec, copy_[0], &state_->parameters));
+  NSA_RETURN_IF_ERROR(CopyArena(exec, copy_[1], &state_->optimizer.first_moment()));
+  return CopyArena(exec, copy_[2], &state_->optimizer.second_moment());
+}
+
+}  // namespace nsa

@@ -1,0 +1,60 @@
+// What one rank trains: parameters, their gradients and moments, and the model that computes with
+// them, all in the memory of one device.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/exec.h"
+#include "nsa/v1/job.pb.h"
+#include "worker/train/model/model.h"
+#include "worker/train/model/optimizer.h"
+#include "worker/train/model/parameters.h"
+
+namespace nsa {
+
+struct ModelState {
+  // Floats behind the gradients: the loss, which is summed over the ranks together with them.
+  static constexpr int64_t kGradientExtras = 16;
+
+  // Allocates everything for a rank's share of a step, one of `world_size` equal ones; all zeros.
+  // `layout` outlives the state. On a GPU the parameters have a bf16 copy, and the model holds all
+  // micro-batches of a step at a time. ResourceExhausted when the device has too little memory.
+  static absl::StatusOr<std::unique_ptr<ModelState>> Create(const v1::JobSpec& spec,
+                                                            const ParameterLayout* layout,
+                                                            Backend backend, int32_t world_size);
+
+  // Device memory of all of it.
+  int64_t bytes() const;
+
+  Backend backend = Backend::kCpu;
+  Arena parameters;
+  Arena gradients;  // with kGradientExtras
+  Optimizer optimizer;
+  std::unique_ptr<Model> model;  // borrows `parameters`
+};
+
+// The place in host memory where parameters and moments get their first values. On a CPU this is
+// the state itself. For a GPU it is a copy, which Commit() transfers.
+class HostState {
+ public:
+  HostState(ModelState* state, const ParameterLayout* layout);
+
+  Arena* parameters() { return parts_[0]; }
+  Arena* first_moment() { return parts_[1]; }
+  Arena* second_moment() { return parts_[2]; }
+
+  // Brings the values to the state's device and waits for it.
+  absl::Status Commit(const Exec& exec);
+
+ private:
+  ModelState* const state_;
+  std::vector<Arena> copy_;
+  std::array<Arena*, 3> parts_ = {};
+};
+
+}  // namespace nsa

@@ -1,0 +1,119 @@
+// The step on the CPU: every call computes at once.
+#include <cmath>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "common/base/status.h"
+#include "common/estimate/estimate.h"
+#include "kernels/nn/copy.h"
+#include "worker/train/gpu/machine.h"
+#include "worker/train/step/executor.h"
+
+namespace nsa {
+namespace {
+
+class CpuExecutor final : public StepExecutor {
+ public:
+  explicit CpuExecutor(const ExecutorOptions& options)
+      : options_(options), spec_(options.launch->spec()) {
+    exec_.on_kernel_context = options_.page;
+    exec_.on_kernel = [](void* page, const char* name) {
+      static_cast<StatusPage*>(page)->SetKernel(name);
+    };
+  }
+
+  absl::Status Open() override {
+    NSA_ASSIGN_OR_RETURN(state_, ModelState::Create(spec_, options_.layout, Backend::kCpu,
+                                                    options_.launch->world_size()));
+    state_->model->set_on_layer([page = options_.page](int32_t layer) { page->SetLayer(layer); });
+    return absl::OkStatus();
+  }
+
+  // Forward and backward. Gradients add up to those of the mean over the step's tokens, of all
+  // ranks.
+  absl::Status AddMicroBatch(int32_t micro_batch, const TokenBatch& batch,
+                             v1::StepRecord* record) override {
+    if (micro_batch == 0) NSA_RETURN_IF_ERROR(Zero(exec_, state_->gradients.flat()));
+    double forward = 0, backward = 0;
+    options_.page->SetPhase(Phase::kForward);
+    const auto loss =
+        Timed(*options_.clock, &forward, [&] { return state_->model->Forward(exec_, batch); });
+    NSA_RETURN_IF_ERROR(loss.status());
+    record->set_loss(record->loss() + *loss / spec_.train().accumulate_grad_batches());
+
+    options_.page->SetPhase(Phase::kBackward);
+    const float scale = static_cast<float>(1.0 / static_cast<double>(TokensPerStep(spec_)));
+    NSA_RETURN_IF_ERROR(Timed(*options_.clock, &backward, [&] {
+      return state_->model->Backward(exec_, scale, &state_->gradients);
+    }));
+
+    v1::StepTimes& times = *record->mutable_times();
+    times.set_forward_seconds(times.forward_seconds() + forward);
+    times.set_backward_seconds(times.backward_seconds() + backward);
+    return absl::OkStatus();
+  }
+
+  absl::Status CompleteGradients(v1::StepRecord* record) override {
+    options_.page->SetPhase(Phase::kReduce);
+    double seconds = 0;
+    NSA_RETURN_IF_ERROR(Timed(*options_.clock, &seconds, [&] {
+      return options_.comm->AllReduceSum("all_reduce_gradients", state_->gradients.flat());
+    }));
+    NSA_ASSIGN_OR_RETURN(const double norm, state_->optimizer.GlobalNorm(exec_, state_->gradients));
+    record->set_grad_norm(norm);
+    record->set_skipped_nonfinite(!std::isfinite(record->loss()) || !std::isfinite(norm));
+    record->mutable_times()->set_communication_seconds(seconds);
+    return absl::OkStatus();
+  }
+
+  absl::Status Update(bool finite, v1::StepRecord* record) override {
+    options_.page->SetPhase(Phase::kOptimizer);
+    if (!finite) return absl::OkStatus();
+    double seconds = 0;
+    NSA_RETURN_IF_ERROR(Timed(*options_.clock, &seconds, [&] {
+      return state_->optimizer.Update(exec_, record->step(), record->learning_rate(),
+                                      record->grad_norm(), state_->gradients, &state_->parameters);
+    }));
+    record->mutable_times()->set_optimizer_seconds(seconds);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<double> EvalLoss(const TokenBatch& batch) override {
+    return state_->model->Forward(exec_, batch);
+  }
+
+  void AddStatistics(v1::StepRecord* record) override {
+    record->set_memory_allocated_bytes(ResidentBytes());
+    record->set_memory_reserved_bytes(PeakResidentBytes());
+    for (v1::LayerStats& stats : state_->model->TakeLayerStats()) {
+      *record->add_layers() = std::move(stats);
+    }
+  }
+
+  ModelState& state() override { return *state_; }
+  Exec exec() const override { return exec_; }
+  SnapshotAccess snapshot_access() override { return {}; }
+  std::string Description() const override { return CpuDescription(options_.threads); }
+  int64_t graph_captures() const override { return 0; }
+  void PrintKernelTimes(int64_t) const override {}
+
+ private:
+  const ExecutorOptions options_;
+  const v1::JobSpec& spec_;
+  Exec exec_;
+  std::unique_ptr<ModelState> state_;
+};
+
+}  // namespace
+
+std::string CpuDescription(int threads) {
+  return absl::StrFormat("cpu, %d thread%s", threads, threads == 1 ? "" : "s");
+}
+
+std::unique_ptr<StepExecutor> MakeCpuExecutor(const ExecutorOptions& options) {
+  return std::make_unique<CpuExecutor>(options);
+}
+
+}  // namespace nsa

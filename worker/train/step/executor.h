@@ -1,0 +1,106 @@
+// How one rank computes an optimizer step. There are two ways: on the CPU every call computes at
+// once; on a GPU the micro-batches are loaded first, then the whole step runs as one piece.
+//
+// All ranks call the same methods in the same order: a step contains collectives. One thread at a
+// time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/clock.h"
+#include "common/run/status_page.h"
+#include "kernels/exec.h"
+#include "nsa/v1/telemetry.pb.h"
+#include "nsa/v1/worker.pb.h"
+#include "worker/train/comm/comm.h"
+#include "worker/train/model/model.h"
+#include "worker/train/model/parameters.h"
+#include "worker/train/model/state.h"
+
+namespace nsa {
+
+// All borrowed; they outlive the executor.
+struct ExecutorOptions {
+  const v1::WorkerLaunch* launch = nullptr;
+  const ParameterLayout* layout = nullptr;
+  Comm* comm = nullptr;
+  StatusPage* page = nullptr;
+  const Clock* clock = nullptr;
+  int threads = 1;            // of the CPU, for Description()
+  bool time_kernels = false;  // for PrintKernelTimes()
+};
+
+// How a checkpoint copies the state to host memory; both are empty where it is there already. They
+// may be called from the checkpoint's thread.
+struct SnapshotAccess {
+  std::function<absl::Status(std::span<float> to, std::span<const float> from)> copy;
+  std::function<std::shared_ptr<float>(int64_t floats)> allocate;
+};
+
+class StepExecutor {
+ public:
+  virtual ~StepExecutor() = default;
+
+  // Opens the device and allocates the state. To be called once, before everything but
+  // Description().
+  virtual absl::Status Open() = 0;
+
+  // A step is AddMicroBatch() for micro-batch 0, 1, …, then CompleteGradients(), then Update().
+  // Each adds to `record` what it knows: loss, gradient norm, times. The record has the step and
+  // its learning rate from the start.
+
+  // Takes one micro-batch; the first one begins the step with gradients of zero.
+  virtual absl::Status AddMicroBatch(int32_t micro_batch, const TokenBatch& batch,
+                                     v1::StepRecord* record) = 0;
+
+  // Completes the gradients of all micro-batches, summed over the ranks. Afterwards the record has
+  // the loss, the gradient norm, and skipped_nonfinite where one of them is not finite. On a GPU
+  // the update has been made, too: the device decides about it by the same rule.
+  virtual absl::Status CompleteGradients(v1::StepRecord* record) = 0;
+
+  // Updates the parameters, unless the ranks have agreed that the step is not `finite`.
+  virtual absl::Status Update(bool finite, v1::StepRecord* record) = 0;
+
+  // Mean loss of a batch, without gradients.
+  virtual absl::StatusOr<double> EvalLoss(const TokenBatch& batch) = 0;
+
+  // Adds statistics of the layers, memory and fallbacks to the record of a finished step.
+  virtual void AddStatistics(v1::StepRecord* record) = 0;
+
+  // The state between two steps, and what copies and kernels on it run with.
+  virtual ModelState& state() = 0;
+  virtual Exec exec() const = 0;
+  virtual SnapshotAccess snapshot_access() = 0;
+
+  // The device and its libraries, for people.
+  virtual std::string Description() const = 0;
+
+  // Steps that were captured into a CUDA graph.
+  virtual int64_t graph_captures() const = 0;
+
+  // With time_kernels on a GPU: prints the last step's time by kernel family.
+  virtual void PrintKernelTimes(int64_t step) const = 0;
+};
+
+// "cpu, 4 threads".
+std::string CpuDescription(int threads);
+
+// Runs `body` and adds the time that it takes to `seconds`.
+template <class Body>
+auto Timed(const Clock& clock, double* seconds, Body body) {
+  const absl::Duration begin = clock.Monotonic();
+  auto result = body();
+  *seconds += absl::ToDoubleSeconds(clock.Monotonic() - begin);
+  return result;
+}
+
+std::unique_ptr<StepExecutor> MakeCpuExecutor(const ExecutorOptions& options);
+std::unique_ptr<StepExecutor> MakeGpuExecutor(const ExecutorOptions& options);
+
+}  // namespace nsa

@@ -1,0 +1,216 @@
+// The step on a GPU: micro-batches are copied to the device, then the whole step is enqueued and
+// waited for once (gpu_step.h).
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "common/estimate/estimate.h"
+#include "kernels/cuda/device.h"
+#include "worker/train/comm/nccl_comm.h"
+#include "worker/train/gpu/gpu.h"
+#include "worker/train/gpu/gpu_step.h"
+#include "worker/train/model/model_config.h"
+#include "worker/train/model/model_products.h"
+#include "worker/train/step/executor.h"
+
+namespace nsa {
+namespace {
+
+// For tests of a hanging kernel: the step in which one hangs, in the first start of a job. 0: none.
+int64_t SpinAtStep(int64_t generation) {
+  const char* const text = std::getenv("NSA_TEST_SPIN_AT_STEP");
+  int64_t step = 0;
+  return generation == 1 && text != nullptr && absl::SimpleAtoi(text, &step) ? step : 0;
+}
+
+class GpuExecutor final : public StepExecutor {
+ public:
+  explicit GpuExecutor(const ExecutorOptions& options)
+      : options_(options), launch_(*options.launch), spec_(options.launch->spec()) {}
+
+  absl::Status Open() override {
+    NSA_ASSIGN_OR_RETURN(gpu_, Gpu::Open());
+    NSA_RETURN_IF_ERROR(PlanProducts());
+    if (launch_.world_size() > 1) NSA_RETURN_IF_ERROR(Connect());
+    NSA_ASSIGN_OR_RETURN(
+        state_, ModelState::Create(spec_, options_.layout, Backend::kCuda, launch_.world_size()));
+    NSA_ASSIGN_OR_RETURN(step_,
+                         GpuStep::Create({.gpu = gpu_.get(),
+                                          .state = state_.get(),
+                                          .nccl = nccl_.get(),
+                                          .page = options_.page,
+                                          .micro_batches = spec_.train().accumulate_grad_batches(),
+                                          .world_size = launch_.world_size(),
+                                          .gradient_scale = static_cast<float>(
+                                              1.0 / static_cast<double>(TokensPerStep(spec_))),
+                                          .graph = spec_.runtime().cuda_graphs(),
+                                          .time_kernels = options_.time_kernels,
+                                          .spin_at_step = SpinAtStep(launch_.generation())}));
+    return absl::OkStatus();
+  }
+
+  absl::Status AddMicroBatch(int32_t micro_batch, const TokenBatch& batch,
+                             v1::StepRecord*) override {
+    return state_->model->Load(step_->exec(), micro_batch, batch);
+  }
+
+  // Runs the whole step, the update included.
+  absl::Status CompleteGradients(v1::StepRecord* record) override {
+    const bool fell_back = step_->graph_fallbacks() > 0;
+    NSA_ASSIGN_OR_RETURN(const GpuStep::Result done,
+                         step_->Run(record->step(), record->learning_rate()));
+    if (!fell_back && step_->graph_fallbacks() > 0) {
+      spdlog::warn("cuda_graph: steps run kernel by kernel: {}", step_->graph_problem());
+    }
+    for (int32_t micro = 0; micro < spec_.train().accumulate_grad_batches(); ++micro) {
+      state_->model->Collect(micro);
+    }
+    record->set_loss(done.loss);
+    record->set_grad_norm(done.norm);
+    record->set_skipped_nonfinite(done.skipped);
+    v1::StepTimes& times = *record->mutable_times();
+    times.set_forward_seconds(done.forward_seconds);
+    times.set_backward_seconds(done.backward_seconds);
+    times.set_communication_seconds(done.reduce_seconds);
+    times.set_optimizer_seconds(done.optimizer_seconds);
+    return absl::OkStatus();
+  }
+
+  // Loss and gradients are the same bits on all ranks, so their devices have decided alike.
+  absl::Status Update(bool, v1::StepRecord*) override { return absl::OkStatus(); }
+
+  absl::StatusOr<double> EvalLoss(const TokenBatch& batch) override {
+    const Exec& exec = step_->exec();
+    step_->BeginEvaluation(Phase::kEval);
+    NSA_RETURN_IF_ERROR(state_->model->Load(exec, 0, batch));
+    NSA_RETURN_IF_ERROR(state_->model->EnqueueForward(exec, 0));
+    NSA_RETURN_IF_ERROR(state_->model->EnqueueReadout(exec));
+    NSA_RETURN_IF_ERROR(step_->Wait());
+    return state_->model->Collect(0);
+  }
+
+  void AddStatistics(v1::StepRecord* record) override {
+    // Nothing is allocated after the first steps, so the driver is not asked again.
+    constexpr int64_t kWarmUp = 3;
+    ++steps_;
+    if (gpu_bytes_ == 0 || steps_ <= kWarmUp) gpu_bytes_ = gpu_->UsedBytes();
+    record->set_memory_allocated_bytes(state_->bytes());
+    record->set_memory_reserved_bytes(gpu_bytes_);
+    for (v1::LayerStats& stats : state_->model->TakeLayerStats()) {
+      *record->add_layers() = std::move(stats);
+    }
+    auto& fallbacks = *record->mutable_fallbacks();
+    if (step_->graph_fallbacks() > 0) fallbacks["cuda_graph"] = step_->graph_fallbacks();
+    if (gpu_->untimed_products() > 0) fallbacks["cublaslt_untimed"] = gpu_->untimed_products();
+    if (unpinned_ > 0) fallbacks["checkpoint_pinned_memory"] = unpinned_;
+  }
+
+  ModelState& state() override { return *state_; }
+  Exec exec() const override { return gpu_->exec(); }
+
+  SnapshotAccess snapshot_access() override {
+    return {.copy = [this](std::span<float> to,
+                           std::span<const float> from) { return CopyToHost(to, from); },
+            .allocate = [this](int64_t floats) { return PinnedFloats(floats); }};
+  }
+
+  std::string Description() const override {
+    if (gpu_ == nullptr) return CpuDescription(options_.threads);  // as far as Open() came
+    if (nccl_ == nullptr) return gpu_->Description();
+    return absl::StrCat(gpu_->Description(), ", ", nccl_->description());
+  }
+
+  int64_t graph_captures() const override { return step_->captures(); }
+  void PrintKernelTimes(int64_t step) const override;
+
+ private:
+  absl::Status PlanProducts();
+  absl::Status Connect();
+  absl::Status CopyToHost(std::span<float> to, std::span<const float> from);
+  std::shared_ptr<float> PinnedFloats(int64_t floats);
+
+  const ExecutorOptions options_;
+  const v1::WorkerLaunch& launch_;
+  const v1::JobSpec& spec_;
+  std::unique_ptr<Gpu> gpu_;
+  std::unique_ptr<NcclComm> nccl_;  // null on one GPU; graphs that use it go before it
+  std::unique_ptr<ModelState> state_;
+  std::unique_ptr<GpuStep> step_;
+  int64_t steps_ = 0;
+  int64_t gpu_bytes_ = 0;              // in use on the GPU after the first steps
+  std::atomic<int64_t> unpinned_ = 0;  // checkpoint snapshots that are not in pinned memory
+};
+
+absl::Status GpuExecutor::PlanProducts() {
+  ModelConfig config = ModelConfigOf(spec_);
+  config.attention.dtype = DType::kBf16;
+  config.attention.shape.batch = spec_.train().batch_size() / launch_.world_size();
+  return gpu_->Plan(ProductsOf(config));
+}
+
+// The ranks' GPUs meet. The service's policy for hangs, which dumps stacks first, acts before the
+// communicator's own timeout does.
+absl::Status GpuExecutor::Connect() {
+  constexpr absl::Duration kAfterPolicy = absl::Seconds(30);
+  options_.page->SetPhase(Phase::kWaitingForPeers);
+  const char* const library = std::getenv("NSA_NCCL_LIBRARY");
+  NSA_ASSIGN_OR_RETURN(
+      nccl_, NcclComm::Connect(
+                 {.host = options_.comm,
+                  .timeout = absl::Seconds(spec_.restart().hang_timeout_seconds()) + kAfterPolicy,
+                  .library = library == nullptr ? "" : library,
+                  .status_page = options_.page}));
+  options_.page->SetPhase(Phase::kStarting);
+  return absl::OkStatus();
+}
+
+absl::Status GpuExecutor::CopyToHost(std::span<float> to, std::span<const float> from) {
+  NSA_RETURN_IF_ERROR(cuda::CopyBytes(gpu_->stream(), to.data(), from.data(),
+                                      static_cast<int64_t>(from.size_bytes())));
+  return cuda::Synchronize(gpu_->stream());
+}
+
+// Copies to pinned memory run at the bus's speed, copies to other memory at a tenth of it.
+std::shared_ptr<float> GpuExecutor::PinnedFloats(int64_t floats) {
+  auto memory = cuda::PinnedMemory::Allocate(4 * floats, "checkpoint snapshots");
+  if (!memory.ok()) {
+    ++unpinned_;
+    spdlog::warn("checkpoint_pinned_memory: {}", std::string(memory.status().message()));
+    return nullptr;
+  }
+  const auto held = std::make_shared<cuda::PinnedMemory>(*std::move(memory));
+  return {held, static_cast<float*>(held->data())};
+}
+
+void GpuExecutor::PrintKernelTimes(int64_t step) const {
+  if (!options_.time_kernels) return;
+  const std::map<std::string, GpuProgress::KernelTime> times = step_->KernelTimes();
+  std::vector<std::pair<std::string, GpuProgress::KernelTime>> sorted(times.begin(), times.end());
+  std::sort(sorted.begin(), sorted.end(),
+            [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
+  double sum = 0;
+  for (const auto& [name, time] : sorted) sum += time.seconds;
+  absl::PrintF("kernel times of step %d, %.3f ms\n", step, 1e3 * sum);
+  for (const auto& [name, time] : sorted) {
+    absl::PrintF("%9.3f ms %5.1f %% %5d calls  %s\n", 1e3 * time.seconds, 100 * time.seconds / sum,
+                 time.calls, name);
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<StepExecutor> MakeGpuExecutor(const ExecutorOptions& options) {
+  return std::make_unique<GpuExecutor>(options);
+}
+
+}  // namespace nsa

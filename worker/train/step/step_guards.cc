@@ -1,0 +1,36 @@
+#include "worker/train/step/step_guards.h"
+
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "absl/time/time.h"
+#include "common/base/reason.h"
+
+namespace nsa {
+
+std::optional<Ending> StepGuards::Observe(const v1::StepRecord& record, const Agreement& agreement,
+                                          Reporter* reporter) {
+  const std::vector<v1::LayerStats> layers(record.layers().begin(), record.layers().end());
+  if (const auto text = gate_.Observe(record.step(), layers)) {
+    reporter->Event(Reason::kGateCollapse, *text, v1::SEVERITY_WARNING);
+  }
+  if (!too_slow_) {
+    too_slow_ = throughput_.Observe(record.tokens(), absl::Seconds(record.times().step_seconds()));
+  }
+  if (!agreement.finite) {
+    reporter->Event(Reason::kNonfiniteSkipped,
+                    absl::StrFormat("step %d: loss %g, gradient norm %g: the update is skipped",
+                                    record.step(), record.loss(), record.grad_norm()),
+                    v1::SEVERITY_WARNING);
+  }
+  if (const auto text = nonfinite_.Observe(record.step(), agreement.finite)) {
+    return Ending{v1::OUTCOME_FAILED_FINAL, Word(Reason::kNonfiniteLoss), *text};
+  }
+  if (agreement.too_slow) {
+    return Ending{v1::OUTCOME_FAILED_FINAL, Word(Reason::kThroughputTooLow),
+                  too_slow_.value_or("another rank's throughput is below the floor")};
+  }
+  return std::nullopt;
+}
+
+}  // namespace nsa

@@ -1,0 +1,43 @@
+// The guards of a run (telemetry/guards.h), asked together after every step.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "nsa/v1/job.pb.h"
+#include "nsa/v1/telemetry.pb.h"
+#include "worker/train/comm/stop.h"
+#include "worker/train/step/ending.h"
+#include "worker/train/telemetry/guards.h"
+#include "worker/train/telemetry/reporter.h"
+
+namespace nsa {
+
+class StepGuards {
+ public:
+  // `consecutive_nonfinite` steps before the first one were skipped.
+  StepGuards(const v1::GuardSpec& spec, int32_t consecutive_nonfinite)
+      : throughput_(spec.min_tokens_per_second(), spec.after_steps()),
+        nonfinite_(spec.max_consecutive_nonfinite(), consecutive_nonfinite),
+        gate_(spec.max_gate_collapse()) {}
+
+  // Feeds a step that is done; warnings go to `reporter`. Returns how the run ends when a guard, of
+  // this rank or of another one, ends it.
+  std::optional<Ending> Observe(const v1::StepRecord& record, const Agreement& agreement,
+                                Reporter* reporter);
+
+  // Whether this rank's throughput has been too low for too long: to be told to the other ranks.
+  bool too_slow() const { return too_slow_.has_value(); }
+
+  // For the checkpoint.
+  int32_t consecutive_nonfinite() const { return nonfinite_.consecutive(); }
+
+ private:
+  ThroughputGuard throughput_;
+  NonfiniteGuard nonfinite_;
+  GateCollapseGuard gate_;
+  std::optional<std::string> too_slow_;
+};
+
+}  // namespace nsa

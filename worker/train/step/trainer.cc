@@ -1,0 +1,273 @@
+// The loop. Setting up is in trainer_setup.cc.
+#include "worker/train/step/trainer.h"
+
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
+#include "common/base/reason.h"
+#include "common/base/status.h"
+#include "common/checkpoint/checkpoint_dir.h"
+#include "common/estimate/estimate.h"
+#include "worker/train/step/schedule.h"
+
+namespace nsa {
+namespace {
+
+Ending StoppedAfter(int64_t step, const Agreement& agreement) {
+  return {v1::OUTCOME_STOPPED, Word(agreement.at_step ? Reason::kStoppedAtStep : Reason::kStopped),
+          absl::StrCat("stopped as asked after step ", step)};
+}
+
+Ending DataEndedAfter(int64_t step) {
+  return {v1::OUTCOME_COMPLETED, Word(Reason::kDataExhausted),
+          absl::StrCat("the data ended after step ", step)};
+}
+
+Ending CompletedAfter(int64_t steps) {
+  return {v1::OUTCOME_COMPLETED, Word(Reason::kCompleted),
+          steps == 1 ? "the one step done" : absl::StrCat("all ", steps, " steps done")};
+}
+
+bool SavesAfter(const v1::TrainSpec& train, int64_t step) {
+  return train.save_every() > 0 && step % train.save_every() == 0;
+}
+
+TokenBatch TokensOf(const Batch& batch) {
+  return {.tokens = batch.tokens, .targets = batch.targets, .doc_start = batch.doc_start};
+}
+
+}  // namespace
+
+v1::WorkerFinished Trainer::Run() {
+  const absl::Status ready = SetUp();
+  absl::StatusOr<Ending> ending = ready.ok() ? Train() : absl::StatusOr<Ending>(ready);
+  if (ending.ok()) ending = Finish(*ending);
+  const Ending last = ending.ok() ? *std::move(ending) : EndingOf(ending.status());
+
+  v1::WorkerFinished record;
+  record.set_outcome(last.outcome);
+  record.set_reason(last.reason);
+  record.set_text(last.text);
+  record.set_step(step());
+  Report(record);
+  return record;
+}
+
+absl::StatusOr<Ending> Trainer::Train() {
+  NSA_ASSIGN_OR_RETURN(std::optional<Ending> over, StopBeforeTheFirstStep());
+  if (over) return *std::move(over);
+  step_began_ = options_.clock->Monotonic();
+  while (step() < train_.steps()) {
+    NSA_ASSIGN_OR_RETURN(const StepResult result, Step(step() + 1));
+    step_.store(step() + 1);
+    page_.SetStep(step());
+    if (const std::optional<Ending> failure = Observe(result)) return *failure;
+
+    const bool last = step() == train_.steps();
+    const bool stop = result.agreement.stop && !last;
+    const bool data_ended = result.agreement.exhausted && !last;
+    const bool ends = last || stop || data_ended;
+    if (ValidatesAfter(train_, step())) NSA_RETURN_IF_ERROR(Evaluate());
+    if (ends || SavesAfter(train_, step())) NSA_RETURN_IF_ERROR(Save(/*last=*/ends));
+    if (stop) return StoppedAfter(step(), result.agreement);
+    if (data_ended) return DataEndedAfter(step());
+  }
+  return CompletedAfter(train_.steps());
+}
+
+// A resumed run may already be where it was asked to end: the gang was lost between its last
+// checkpoint and its last record. One more step would pass the step asked for. Or the data ended
+// there. A new run has nothing to save yet and does its first step in any case.
+absl::StatusOr<std::optional<Ending>> Trainer::StopBeforeTheFirstStep() {
+  if (step() == 0) return std::nullopt;
+  const RankReport mine = {.stop_after = stop_.stop_after(), .exhausted = data_->exhausted()};
+  NSA_ASSIGN_OR_RETURN(const std::vector<RankReport> reports, Exchange(comm_.get(), mine));
+  const Agreement agreement = Conclude(reports, step());
+  if (step() >= train_.steps() || !(agreement.stop || agreement.exhausted)) return std::nullopt;
+  // A checkpoint of another out_dir (restart.resume: PATH) becomes one of this.
+  if (std::filesystem::path(resumed_from_).parent_path() != CheckpointsDir(train_.out_dir())) {
+    NSA_RETURN_IF_ERROR(Save(/*last=*/true));
+  }
+  return agreement.stop ? StoppedAfter(step(), agreement) : DataEndedAfter(step());
+}
+
+// Main path 5/7: train step.
+absl::StatusOr<Trainer::StepResult> Trainer::Step(int64_t step) {
+  StepResult result;
+  v1::StepRecord& record = result.record;
+  record.set_step(step);
+  record.set_learning_rate(LearningRate(train_, step));
+  for (int32_t micro = 0; micro < train_.accumulate_grad_batches(); ++micro) {
+    NSA_ASSIGN_OR_RETURN(const Batch batch, NextBatch(micro, &record));
+    NSA_RETURN_IF_ERROR(executor_->AddMicroBatch(micro, TokensOf(batch), &record));
+  }
+  NSA_RETURN_IF_ERROR(executor_->CompleteGradients(&record));
+  NSA_ASSIGN_OR_RETURN(result.agreement, Agree(&record));
+  NSA_RETURN_IF_ERROR(executor_->Update(result.agreement.finite, &record));
+  return result;
+}
+
+absl::StatusOr<Batch> Trainer::NextBatch(int32_t micro_batch, v1::StepRecord* record) {
+  page_.SetMicroStep(micro_batch);
+  page_.SetPhase(Phase::kData);
+  v1::StepTimes& times = *record->mutable_times();
+  double seconds = times.data_seconds();
+  absl::StatusOr<Batch> batch = Timed(*options_.clock, &seconds, [&] { return data_->Next(); });
+  NSA_RETURN_IF_ERROR(batch.status());
+  times.set_data_seconds(seconds);
+  record->set_data_source(batch->source);
+  record->set_data_epoch(batch->epoch);
+  if (data_->fell_back()) ++synthetic_batches_;
+  return batch;
+}
+
+// All ranks exchange what they know and agree on everything that they must do alike.
+absl::StatusOr<Agreement> Trainer::Agree(v1::StepRecord* record) {
+  page_.SetPhase(Phase::kReduce);
+  const RankReport mine = {.loss = record->loss(),
+                           .finite = !record->skipped_nonfinite(),
+                           .stop_after = stop_.stop_after(),
+                           .too_slow = guards_->too_slow(),
+                           .exhausted = data_->exhausted()};
+  v1::StepTimes& times = *record->mutable_times();
+  double seconds = times.communication_seconds();
+  const auto reports =
+      Timed(*options_.clock, &seconds, [&] { return Exchange(comm_.get(), mine); });
+  NSA_RETURN_IF_ERROR(reports.status());
+  const Agreement agreement = Conclude(*reports, record->step());
+  record->set_loss(agreement.loss);
+  record->set_skipped_nonfinite(!agreement.finite);
+  times.set_communication_seconds(seconds);
+  return agreement;
+}
+
+// Completes and reports the record of the step that is done, and asks the guards. Returns how the
+// run ends when one of them ends it.
+std::optional<Ending> Trainer::Observe(const StepResult& result) {
+  page_.SetPhase(Phase::kTelemetry);
+  v1::StepRecord record = result.record;
+  Complete(&record);
+  reporter_->Step(record);
+  if (std::string trouble = reporter_->trouble(); trouble != shown_trouble_) {
+    page_.SetTelemetryError(trouble);
+    shown_trouble_ = std::move(trouble);
+  }
+  return guards_->Observe(record, result.agreement, reporter_.get());
+}
+
+// Adds what concerns the step as a whole.
+void Trainer::Complete(v1::StepRecord* record) {
+  const absl::Duration now = options_.clock->Monotonic();
+  const double seconds = absl::ToDoubleSeconds(now - step_began_);
+  step_began_ = now;
+  record->set_tokens(TokensPerStep(spec_));
+  state_.set_total_tokens(state_.total_tokens() + record->tokens());
+  record->set_total_tokens(state_.total_tokens());
+  record->mutable_times()->set_step_seconds(seconds);
+  if (seconds > 0) record->set_tokens_per_second(static_cast<double>(record->tokens()) / seconds);
+  if (synthetic_batches_ > 0) (*record->mutable_fallbacks())["data_source"] = synthetic_batches_;
+  executor_->AddStatistics(record);
+}
+
+// The mean loss over the validation batches, of which every rank takes its rows.
+absl::Status Trainer::Evaluate() {
+  const int32_t batches = data_->eval_batches();
+  if (batches == 0) return absl::OkStatus();
+  page_.SetPhase(Phase::kEval);
+  const absl::Duration begin = options_.clock->Monotonic();
+  NSA_ASSIGN_OR_RETURN(const double loss, EvalLoss());
+  const absl::Duration taken = options_.clock->Monotonic() - begin;
+  step_began_ += taken;  // is no part of a step's time
+
+  v1::EvalRecord record;
+  record.set_step(step());
+  record.set_loss(loss);
+  record.set_tokens(int64_t{batches} * train_.batch_size() * train_.seq_len());
+  record.set_seconds(absl::ToDoubleSeconds(taken));
+  reporter_->Eval(record);
+  state_.set_val_loss(loss);
+  if (std::isfinite(loss) && (state_.best_val_step() == 0 || loss < state_.best_val_loss())) {
+    state_.set_best_val_loss(loss);
+    state_.set_best_val_step(step());
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<double> Trainer::EvalLoss() {
+  const int32_t batches = data_->eval_batches();
+  double sum = 0;
+  for (int32_t i = 0; i < batches; ++i) {
+    page_.SetMicroStep(i);
+    NSA_ASSIGN_OR_RETURN(const Batch batch, data_->Eval(i));
+    NSA_ASSIGN_OR_RETURN(const double loss, executor_->EvalLoss(TokensOf(batch)));
+    sum += loss / batches;
+  }
+  executor_->state().model->TakeLayerStats();  // those of training only are reported
+  NSA_ASSIGN_OR_RETURN(const std::vector<double> losses,
+                       Gather(comm_.get(), "eval", std::span<const double>(&sum, 1)));
+  double mean = 0;
+  for (const double loss : losses) mean += loss / static_cast<double>(losses.size());
+  return mean;
+}
+
+absl::Status Trainer::Save(bool last) {
+  page_.SetPhase(Phase::kCheckpoint);
+  const absl::Duration begin = options_.clock->Monotonic();
+  const Snapshot snapshot = TakeSnapshot();
+  const absl::Status saved = last ? saver_->SaveLast(snapshot) : saver_->Save(snapshot);
+  step_began_ += options_.clock->Monotonic() - begin;  // is no part of a step's time
+  return saved;
+}
+
+Snapshot Trainer::TakeSnapshot() {
+  const ModelState& trained = executor_->state();
+  Snapshot snapshot = {.tensors = {.layout = &layout_,
+                                   .parameters = trained.parameters.flat(),
+                                   .first_moment = trained.optimizer.first_moment().flat(),
+                                   .second_moment = trained.optimizer.second_moment().flat()},
+                       .state = state_};
+  snapshot.state.set_format_version(1);
+  snapshot.state.set_step(step());
+  *snapshot.state.mutable_data() = data_->cursor();
+  snapshot.state.set_consecutive_nonfinite(guards_->consecutive_nonfinite());
+  return snapshot;
+}
+
+// Waits for the last checkpoint of a run that has not failed.
+absl::StatusOr<Ending> Trainer::Finish(const Ending& ending) {
+  if (ending.outcome != v1::OUTCOME_COMPLETED && ending.outcome != v1::OUTCOME_STOPPED) {
+    return ending;
+  }
+  executor_->PrintKernelTimes(step());
+  NSA_ASSIGN_OR_RETURN(const std::optional<Ending> failure, saver_->Finish(TakeSnapshot()));
+  return failure.value_or(ending);
+}
+
+// Ends everything that writes, and writes the last record.
+void Trainer::Report(const v1::WorkerFinished& record) {
+  page_.SetPhase(Phase::kFinished);
+  control_.reset();
+  // A lost peer writes no shard: do not wait for it.
+  if (checkpoints_ != nullptr && ExitCodeOf(record.outcome()) != 0) {
+    checkpoints_->Abandon(record.text());
+  }
+  checkpoints_.reset();  // its last records come before the run's
+  // Without a reporter, setting up failed before it was known from which step the run goes on, so
+  // no rows are removed from the files.
+  if (reporter_ == nullptr) {
+    // Only rank 0 knows whether out_dir belongs to this job; the others have their journals.
+    if (launch_.rank() != 0) out_dir_ = Folder();
+    absl::Status opened = OpenReporter(std::numeric_limits<int64_t>::max());
+    if (!opened.ok()) {  // its files cannot be opened: there is still the journal
+      out_dir_ = Folder();
+      opened = OpenReporter(std::numeric_limits<int64_t>::max());
+    }
+    if (!opened.ok()) spdlog::error("{}", std::string(opened.message()));
+  }
+  if (reporter_ != nullptr) reporter_->Finished(record);
+}
+
+}  // namespace nsa

@@ -1,0 +1,139 @@
+// Training on one rank, from the launch to the last step: the loop, and everything it owns. How a
+// step is computed, on the CPU or on a GPU, is in executor.h.
+//
+// All ranks run the same loop and meet in its collectives, so they do the same steps, skip the same
+// ones and end after the same one. Losses, gradients and parameters are the same bits on every
+// rank, and in every run of the same job at the same world size, resumed or not.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/run/control_socket.h"
+#include "common/run/run_dir.h"
+#include "common/run/status_page.h"
+#include "nsa/v1/checkpoint.pb.h"
+#include "nsa/v1/telemetry.pb.h"
+#include "nsa/v1/worker.pb.h"
+#include "worker/train/checkpoint/checkpoint.h"
+#include "worker/train/comm/comm.h"
+#include "worker/train/comm/stop.h"
+#include "worker/train/data/loader.h"
+#include "worker/train/folder.h"
+#include "worker/train/model/parameters.h"
+#include "worker/train/step/ending.h"
+#include "worker/train/step/executor.h"
+#include "worker/train/step/resume.h"
+#include "worker/train/step/saver.h"
+#include "worker/train/step/step_guards.h"
+#include "worker/train/telemetry/reporter.h"
+
+namespace nsa {
+
+struct TrainerOptions {
+  v1::WorkerLaunch launch;        // spec with all defaults, device resolved
+  std::optional<RunDir> run_dir;  // journal, status page, control socket; none when run by hand
+  const Clock* clock = nullptr;
+  bool time_kernels = false;  // on a GPU: print the time of every kernel family in the last step
+  LastSavePatience last_save;
+};
+
+class Trainer {
+ public:
+  explicit Trainer(TrainerOptions options);
+  ~Trainer();
+
+  // Trains to the end. The result, which is also the journal's last record, says how it went.
+  v1::WorkerFinished Run();
+
+  // Does the first step several times from the same state and compares every bit of the result:
+  // parameters, moments, loss. On a GPU the first time runs kernel by kernel, the others as a
+  // graph. Writes nothing. Returns what was compared; DataLoss names the first tensor that differs.
+  absl::StatusOr<std::string> CheckDeterminism();
+
+  // Asks this rank, and so all, to stop. Any thread.
+  absl::Status RequestStop(const v1::StopRequest& request) { return stop_.Request(request); }
+
+  // Steps done. Any thread.
+  int64_t step() const { return step_.load(); }
+
+ private:
+  struct StepResult {
+    Agreement agreement;
+    v1::StepRecord record;
+  };
+
+  // Setting up, in order.
+  absl::Status SetUp();
+  absl::Status OpenRunDir();
+  absl::Status OpenOutDir();
+  absl::Status OpenData();
+  absl::Status Meet();
+  absl::Status OpenExecutor();
+  absl::Status Resume();
+  absl::Status LoadFrom(const ResumePoint& point, HostState* host);
+  std::string LeaveOrigin();
+  absl::Status TakeOutDir();
+  absl::Status OpenCheckpoints();
+  absl::Status LetGoOfOutDirUnless(const absl::Status& ours);
+  absl::Status OpenReporter(int64_t resumed_step);
+  std::string DeviceText() const;
+  void ReportStart();
+
+  // The loop.
+  absl::StatusOr<Ending> Train();
+  absl::StatusOr<std::optional<Ending>> StopBeforeTheFirstStep();
+  absl::StatusOr<StepResult> Step(int64_t step);
+  absl::StatusOr<Batch> NextBatch(int32_t micro_batch, v1::StepRecord* record);
+  absl::StatusOr<Agreement> Agree(v1::StepRecord* record);
+  std::optional<Ending> Observe(const StepResult& result);
+  void Complete(v1::StepRecord* record);
+  absl::Status Evaluate();
+  absl::StatusOr<double> EvalLoss();
+  absl::Status Save(bool last);
+  Snapshot TakeSnapshot();
+
+  // The end.
+  absl::StatusOr<Ending> Finish(const Ending& ending);
+  void Report(const v1::WorkerFinished& record);
+
+  absl::StatusOr<std::string> StateAfterStep(const Arena& start);
+
+  const TrainerOptions options_;
+  const v1::WorkerLaunch& launch_;
+  const v1::JobSpec& spec_;
+  const v1::TrainSpec& train_;
+  const ParameterLayout layout_;
+  StopState stop_;
+  std::atomic<int64_t> step_ = 0;
+
+  // The state that a checkpoint keeps, besides tensors and data cursor.
+  v1::CheckpointState state_;
+  std::string resumed_from_;
+
+  StatusPage page_;
+  Folder out_dir_;  // once it is open, unless it belongs to another job
+  std::unique_ptr<DataLoader> data_;
+  int64_t synthetic_batches_ = 0;
+  int threads_ = 0;
+  std::unique_ptr<Comm> comm_;
+  std::unique_ptr<StepExecutor> executor_;
+  std::vector<v1::WorkerEvent> early_events_;  // from before there was a reporter
+  std::unique_ptr<Reporter> reporter_;
+  std::string shown_trouble_;  // the reporter's trouble, as the status page has it
+  std::unique_ptr<CheckpointWriter> checkpoints_;
+  std::optional<Saver> saver_;  // beside checkpoints_
+  std::optional<StepGuards> guards_;
+  absl::Duration step_began_;
+  std::unique_ptr<ControlServer> control_;  // last: its thread uses the members above
+};
+
+}  // namespace nsa

@@ -1,0 +1,316 @@
+// What happens before the first step.
+#include <unistd.h>
+
+#include <filesystem>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/log.h"
+#include "common/base/reason.h"
+#include "common/base/status.h"
+#include "common/checkpoint/checkpoint_dir.h"
+#include "common/estimate/estimate.h"
+#include "common/job/load.h"
+#include "common/preflight/fork.h"
+#include "worker/train/gpu/machine.h"
+#include "worker/train/step/resume.h"
+#include "worker/train/step/trainer.h"
+
+namespace nsa {
+namespace {
+
+v1::WorkerEvent Event(Reason reason, std::string text, v1::Severity severity) {
+  v1::WorkerEvent event;
+  event.set_reason(Word(reason));
+  event.set_text(std::move(text));
+  event.set_severity(severity);
+  return event;
+}
+
+// Whether the job may start from a checkpoint of another out_dir.
+absl::Status CheckOrigin(const std::filesystem::path& checkpoint, const v1::JobSpec& spec) {
+  NSA_ASSIGN_OR_RETURN(const v1::CheckpointState state, ReadCheckpointState(checkpoint));
+  const std::optional<ForkProblem> problem = CheckFork(state, spec);
+  if (!problem.has_value()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(problem->what, "; ", problem->fix));
+}
+
+// Whether both use the same documents of the same files for validation.
+bool HoldOutTheSame(const v1::DataSpec& a, const v1::DataSpec& b) {
+  if (a.val_path_size() != b.val_path_size()) return false;
+  return a.val_path_size() > 0 || a.val_fraction() == b.val_fraction();
+}
+
+absl::Status CheckLaunch(const v1::WorkerLaunch& launch) {
+  const v1::JobSpec& spec = launch.spec();
+  if (launch.rank() < 0 || launch.rank() >= launch.world_size()) {
+    return absl::InvalidArgumentError(absl::StrCat("rank: ", launch.rank(), " (0 to ",
+                                                   launch.world_size() - 1,
+                                                   "); correct --rank or --world"));
+  }
+  if (spec.train().batch_size() % launch.world_size() != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("train.batch_size: ", spec.train().batch_size(),
+                                                   " (a multiple of the ", launch.world_size(),
+                                                   " ranks); change batch_size or resources.gpus"));
+  }
+  const bool cuda = spec.runtime().device() == v1::DEVICE_CUDA;
+  const bool bf16 = spec.runtime().precision() == v1::PRECISION_BF16;
+  if (cuda && !cuda::BuiltWithCuda()) {
+    return absl::InvalidArgumentError(
+        "runtime.device: cuda (this worker has the CPU only); start nsa-worker-cuda, or write "
+        "device: cpu");
+  }
+  if (cuda && !bf16) {
+    return absl::InvalidArgumentError(
+        "runtime.precision: fp32 (bf16 on a GPU); write precision: bf16");
+  }
+  if (!cuda && bf16) {
+    return absl::InvalidArgumentError(
+        "runtime.precision: bf16 (fp32 on the CPU); write precision: fp32");
+  }
+  if (spec.train().out_dir().empty()) {
+    return absl::InvalidArgumentError("train.out_dir: empty; name a folder for what is trained");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Trainer::Trainer(TrainerOptions options)
+    : options_(std::move(options)),
+      launch_(options_.launch),
+      spec_(launch_.spec()),
+      train_(spec_.train()),
+      layout_(spec_),
+      guards_(std::in_place, spec_.guard(), /*consecutive_nonfinite=*/0) {}
+
+Trainer::~Trainer() = default;
+
+absl::Status Trainer::SetUp() {
+  NSA_RETURN_IF_ERROR(CheckLaunch(launch_));
+  // Before the control socket exists: what comes over it is newer.
+  if (launch_.has_stop()) NSA_RETURN_IF_ERROR(stop_.Request(launch_.stop()));
+  NSA_RETURN_IF_ERROR(OpenRunDir());
+  NSA_RETURN_IF_ERROR(CheckPublishedAreThere(launch_));
+  NSA_RETURN_IF_ERROR(OpenOutDir());
+  NSA_RETURN_IF_ERROR(OpenData());
+  NSA_RETURN_IF_ERROR(Meet());
+  NSA_RETURN_IF_ERROR(OpenExecutor());
+  NSA_RETURN_IF_ERROR(Resume());
+  NSA_RETURN_IF_ERROR(TakeOutDir());  // before its files are touched
+  NSA_RETURN_IF_ERROR(OpenReporter(step()));
+  ReportStart();
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::OpenRunDir() {
+  if (!options_.run_dir) return absl::OkStatus();
+  NSA_ASSIGN_OR_RETURN(page_, StatusPage::Create(options_.run_dir->status(), launch_.rank(),
+                                                 launch_.world_size(), launch_.generation()));
+  const auto answer = [this](const v1::ControlRequest& request) {
+    v1::ControlReply reply;
+    if (request.has_stop()) reply.set_error(std::string(RequestStop(request.stop()).message()));
+    reply.set_step(step());
+    return reply;
+  };
+  NSA_ASSIGN_OR_RETURN(control_, ControlServer::Start(options_.run_dir->control(), answer));
+  return absl::OkStatus();
+}
+
+// Opened once: everything is written to this folder, whatever its path leads to later.
+absl::Status Trainer::OpenOutDir() {
+  absl::StatusOr<Folder> out_dir = Folder::Make(std::filesystem::path(train_.out_dir()));
+  if (!out_dir.ok()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("train.out_dir: ", out_dir.status().message(), "; make it writable"));
+  }
+  out_dir_ = *std::move(out_dir);
+  return absl::OkStatus();
+}
+
+// Rank 0 claims out_dir and takes its lock for all ranks; the others touch nothing in it before.
+// When rank 0 is refused its connections close, which ends the others' wait.
+absl::Status Trainer::TakeOutDir() {
+  if (launch_.rank() == 0) NSA_RETURN_IF_ERROR(OpenCheckpoints());
+  NSA_RETURN_IF_ERROR(comm_->Barrier("out_dir"));
+  return launch_.rank() == 0 ? absl::OkStatus() : OpenCheckpoints();
+}
+
+// Nothing is written into a folder that belongs to another job, not even why this run failed.
+absl::Status Trainer::LetGoOfOutDirUnless(const absl::Status& ours) {
+  if (!ours.ok()) out_dir_ = Folder();
+  return ours;
+}
+
+absl::Status Trainer::OpenData() {
+  page_.SetPhase(Phase::kData);
+  const auto on_fallback = [this](const std::string& why) {
+    const v1::WorkerEvent event = Event(Reason::kFallback, why, v1::SEVERITY_WARNING);
+    reporter_ == nullptr ? early_events_.push_back(event) : reporter_->Event(event);
+  };
+  NSA_ASSIGN_OR_RETURN(data_, DataLoader::Open({.spec = spec_,
+                                                .rank = launch_.rank(),
+                                                .world_size = launch_.world_size(),
+                                                .vocab = VocabOf(spec_),
+                                                .on_fallback = on_fallback,
+                                                .on_progress = [this] { page_.Touch(); }}));
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::Meet() {
+  threads_ = SetThreads(launch_.cpu_threads(), launch_.world_size());
+  if (launch_.world_size() == 1) {
+    comm_ = SingleRank();
+  } else {
+    page_.SetPhase(Phase::kWaitingForPeers);
+    NSA_ASSIGN_OR_RETURN(
+        comm_, ConnectTcp({.rank = launch_.rank(),
+                           .world_size = launch_.world_size(),
+                           .rendezvous_dir = launch_.rendezvous_dir(),
+                           .generation = launch_.generation(),
+                           .timeout = absl::Seconds(spec_.restart().hang_timeout_seconds())}));
+  }
+  comm_->set_status_page(&page_);
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::OpenExecutor() {
+  page_.SetPhase(Phase::kStarting);
+  const ExecutorOptions options = {.launch = &launch_,
+                                   .layout = &layout_,
+                                   .comm = comm_.get(),
+                                   .page = &page_,
+                                   .clock = options_.clock,
+                                   .threads = threads_,
+                                   .time_kernels = options_.time_kernels};
+  const bool cuda = spec_.runtime().device() == v1::DEVICE_CUDA;
+  executor_ = cuda ? MakeGpuExecutor(options) : MakeCpuExecutor(options);
+  return executor_->Open();
+}
+
+// The checkpoint is another job's. Its validation losses, its count of non-finite steps and, unless
+// the data is the same, its place in the data are not taken over. Returns what differs, for people.
+std::string Trainer::LeaveOrigin() {
+  const std::string differences = ForkDifferences(state_.spec(), spec_);
+  state_.set_consecutive_nonfinite(0);
+  const v1::JobSpec& origin = state_.spec();
+  const bool same_data =
+      state_.data().fingerprint() == data_->info().fingerprint &&
+      origin.train().seq_len() == train_.seq_len() && origin.train().seed() == train_.seed() &&
+      HoldOutTheSame(origin.data(), spec_.data()) && data_->Seek(state_.data()).ok();
+  if (!same_data || origin.data().document_mask() != spec_.data().document_mask()) {
+    state_.clear_val_loss();
+    state_.clear_best_val_loss();
+    state_.clear_best_val_step();
+  }
+  return absl::StrCat("; another job's, which differs in ", differences,
+                      same_data ? "" : "; the data begins anew");
+}
+
+absl::Status Trainer::Resume() {
+  page_.SetPhase(Phase::kLoadingCheckpoint);
+  if (launch_.rank() == 0) {
+    NSA_RETURN_IF_ERROR(LetGoOfOutDirUnless(ClaimOutDir(launch_, out_dir_)));
+  }
+  NSA_ASSIGN_OR_RETURN(const ResumePoint point, ChooseResume(launch_, comm_.get()));
+  for (const std::string& problem : point.rejected) {
+    early_events_.push_back(Event(Reason::kCheckpointCorrupt, problem, v1::SEVERITY_ERROR));
+  }
+  HostState host(&executor_->state(), &layout_);
+  if (point.checkpoint.empty()) {
+    Initialize(train_.seed(), host.parameters());
+  } else {
+    NSA_RETURN_IF_ERROR(LoadFrom(point, &host));
+  }
+  NSA_RETURN_IF_ERROR(host.Commit(executor_->exec()));
+  step_.store(state_.step());
+  page_.SetStep(state_.step());
+  guards_.emplace(spec_.guard(), state_.consecutive_nonfinite());
+  state_.set_job_id(launch_.job_id());
+  state_.set_job_hash(JobHash(spec_));
+  *state_.mutable_spec() = spec_;
+  // A checkpoint says what its job was submitted with, not which checkpoint this start resumed.
+  if (!launch_.submitted_resume().empty()) {
+    state_.mutable_spec()->mutable_restart()->set_resume(launch_.submitted_resume());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::LoadFrom(const ResumePoint& point, HostState* host) {
+  const std::string job_hash = JobHash(spec_);
+  const bool own = point.checkpoint.parent_path() == CheckpointsDir(train_.out_dir());
+  if (!own) NSA_RETURN_IF_ERROR(Annotate(CheckOrigin(point.checkpoint, spec_), "restart.resume"));
+  NSA_ASSIGN_OR_RETURN(state_, LoadCheckpoint(point.checkpoint, own ? job_hash : "",
+                                              {.layout = &layout_,
+                                               .parameters = host->parameters()->flat(),
+                                               .first_moment = host->first_moment()->flat(),
+                                               .second_moment = host->second_moment()->flat()}));
+  const std::string differences = state_.job_hash() == job_hash ? "" : LeaveOrigin();
+  if (differences.empty()) NSA_RETURN_IF_ERROR(Annotate(data_->Seek(state_.data()), "resume"));
+  resumed_from_ = point.checkpoint.string();
+  early_events_.push_back(
+      Event(Reason::kResumed,
+            absl::StrFormat("from step %d: %s%s", state_.step(), resumed_from_, differences),
+            v1::SEVERITY_INFO));
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::OpenReporter(int64_t resumed_step) {
+  NSA_ASSIGN_OR_RETURN(
+      reporter_, Reporter::Open({.spec = spec_,
+                                 .out_dir = out_dir_,
+                                 .job_id = launch_.job_id(),
+                                 .generation = launch_.generation(),
+                                 .rank = launch_.rank(),
+                                 .world_size = launch_.world_size(),
+                                 .device = DeviceText(),
+                                 .resumed_step = resumed_step,
+                                 .best_val_loss = state_.best_val_loss(),
+                                 .best_val_step = state_.best_val_step(),
+                                 .journal = options_.run_dir ? options_.run_dir->journal() : ""}));
+  for (const v1::WorkerEvent& event : early_events_) reporter_->Event(event);
+  early_events_.clear();
+  return absl::OkStatus();
+}
+
+std::string Trainer::DeviceText() const {
+  return executor_ == nullptr ? CpuDescription(threads_) : executor_->Description();
+}
+
+void Trainer::ReportStart() {
+  v1::WorkerStarted started;
+  started.set_pid(getpid());
+  started.set_resumed_step(step());
+  started.set_resumed_from(resumed_from_);
+  started.set_parameters(layout_.count());
+  started.set_device(DeviceText());
+  reporter_->Started(started);
+}
+
+absl::Status Trainer::OpenCheckpoints() {
+  const SnapshotAccess access = executor_->snapshot_access();
+  auto checkpoints = CheckpointWriter::Open(
+      {.out_dir = out_dir_,
+       .rank = launch_.rank(),
+       .world_size = launch_.world_size(),
+       .generation = launch_.generation(),
+       .keep = train_.keep_checkpoints(),
+       .shard_timeout = absl::Seconds(spec_.restart().hang_timeout_seconds()),
+       .copy = access.copy,
+       .allocate = access.allocate,
+       .layout = &layout_,
+       .on_record = [this](const v1::CheckpointRecord& r) { reporter_->Checkpoint(r); },
+       .on_event = [this](const v1::WorkerEvent& e) { reporter_->Event(e); },
+       .before_write = [this] { reporter_->Flush(); }});
+  NSA_RETURN_IF_ERROR(LetGoOfOutDirUnless(checkpoints.status()));
+  checkpoints_ = *std::move(checkpoints);
+  saver_.emplace(SaverOptions{.writer = checkpoints_.get(),
+                              .comm = comm_.get(),
+                              .page = &page_,
+                              .clock = options_.clock,
+                              .patience = options_.last_save});
+  return absl::OkStatus();
+}
+
+}  // namespace nsa

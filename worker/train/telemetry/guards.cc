@@ -1,0 +1,59 @@
+#include "worker/train/telemetry/guards.h"
+
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+
+namespace nsa {
+
+std::optional<std::string> ThroughputGuard::Observe(int64_t tokens, absl::Duration taken) {
+  if (floor_ <= 0 || ++steps_ <= after_steps_) return std::nullopt;
+  if (static_cast<double>(tokens) >= floor_ * absl::ToDoubleSeconds(taken)) {
+    below_ = absl::ZeroDuration();
+    tokens_below_ = 0;
+    steps_below_ = 0;
+    return std::nullopt;
+  }
+  below_ += taken;
+  tokens_below_ += tokens;
+  ++steps_below_;
+  if (below_ < kPatience || steps_below_ < kSteps) return std::nullopt;
+  return absl::StrFormat(
+      "throughput: %.0f tokens a second over %s (guard.min_tokens_per_second: %.0f); see where the "
+      "step's "
+      "time goes, or lower the floor",
+      static_cast<double>(tokens_below_) / absl::ToDoubleSeconds(below_),
+      absl::FormatDuration(below_), floor_);
+}
+
+std::optional<std::string> NonfiniteGuard::Observe(int64_t step, bool finite) {
+  consecutive_ = finite ? 0 : consecutive_ + 1;
+  if (consecutive_ <= max_) return std::nullopt;
+  return absl::StrFormat(
+      "loss or gradient norm: not finite for %d steps up to step %d "
+      "(guard.max_consecutive_nonfinite: "
+      "%d); lower train.lr, lengthen train.warmup_steps or look at the data",
+      consecutive_, step, max_);
+}
+
+std::optional<std::string> GateCollapseGuard::Observe(int64_t step,
+                                                      std::span<const v1::LayerStats> layers) {
+  std::vector<std::string> risen;
+  for (const v1::LayerStats& layer : layers) {
+    const double share = layer.gate().collapse_ratio();
+    if (share > max_ && warned_.insert(layer.layer()).second) {
+      risen.push_back(absl::StrFormat("layer %d: %.3f", layer.layer(), share));
+    } else if (share < max_ / 2) {
+      warned_.erase(layer.layer());
+    }
+  }
+  if (risen.empty()) return std::nullopt;
+  return absl::StrFormat(
+      "share of collapsed gates at step %d: %s (guard.max_gate_collapse: %g); one branch has taken "
+      "over, "
+      "a lower train.lr may help",
+      step, absl::StrJoin(risen, ", "), max_);
+}
+
+}  // namespace nsa
