@@ -12,6 +12,8 @@ endif()
 # -g1 keeps function names and line tables, which dump-stack needs, at a tenth of the size of -g.
 set(CMAKE_CXX_FLAGS_RELEASE "-O3 -g1 -fno-omit-frame-pointer")
 set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g1 -fno-omit-frame-pointer")
+# For code that waits for networks, disks and people: compiles in about two thirds of the time.
+set(NSA_LIGHT_OPTIMIZATION $<$<CONFIG:Release>:-O1>)
 
 # Programs are found beside each other in one folder, as in the bundle.
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
