@@ -1,4 +1,4 @@
-// Where the parts of one block of memory begin: each part after the one before, aligned.
+// Offsets of consecutive, aligned parts within one block of memory.
 #pragma once
 
 #include <cstdint>
@@ -7,17 +7,17 @@ namespace nsa {
 
 class ArenaPlan {
  public:
-  // `alignment` of every part's offset, in bytes.
+  // Every part begins at a multiple of `alignment` bytes.
   explicit ArenaPlan(int64_t alignment) : alignment_(alignment) {}
 
-  // The offset of a part of `bytes`, 0 or more.
+  // Adds a part of `bytes` (0 or more) and returns its offset in bytes.
   int64_t Take(int64_t bytes) {
     const int64_t begin = used_;
     used_ += (bytes + alignment_ - 1) / alignment_ * alignment_;
     return begin;
   }
 
-  // Bytes of all parts so far, the last one's padding included.
+  // Bytes of all parts so far, including the padding after the last one.
   int64_t used() const { return used_; }
 
  private:

@@ -13,9 +13,9 @@ int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 int64_t Pairs(const NsaShape& s) { return int64_t{1} * s.batch * s.n_kv_groups; }
 int64_t WiderHead(const NsaShape& s) { return std::max(s.d_k, s.d_v); }
-// Two fp32 a query row: log-sum-exp and delta.
+// Two fp32 values for each query row: log-sum-exp and delta.
 int64_t StatsBytes(const NsaShape& s) { return int64_t{8} * s.batch * s.seq_len * s.n_heads; }
-// fp32 dk and dv of a tile of keys.
+// dk and dv of a tile of keys, in fp32.
 int64_t TileSumBytes(const NsaShape& s) { return int64_t{4} * kScratchKeys * 2 * WiderHead(s); }
 
 BranchScratch SegmentScratch(const NsaShape& s, int64_t keys, int64_t segments) {
@@ -28,8 +28,8 @@ BranchScratch SegmentScratch(const NsaShape& s, int64_t keys, int64_t segments) 
   return scratch;
 }
 
-// Small enough for some two thousand segments in all, so that a small batch fills the GPU too; from
-// 128 to 2,048.
+// Entries of a list in one segment: the smallest power of two from 128 to 2,048 that gives at most
+// about 2,048 segments in total. Short segments let a small batch fill the GPU too.
 int32_t ListSegment(const NsaShape& s) {
   const int64_t entries = Pairs(s) * s.seq_len * s.n_sel;
   int32_t segment = 128;
@@ -70,7 +70,7 @@ SelectedScratch PlanSelectedScratch(const NsaShape& s) {
   plan.chunks = static_cast<int32_t>(CeilDiv(s.seq_len, SelectedScratch::kChunk));
   plan.segment = ListSegment(s);
   plan.max_segments = static_cast<int32_t>(CeilDiv(s.seq_len, plan.segment));
-  // Σ ⌈size / segment⌉ over the lists with size > segment is at most twice Σ size / segment.
+  // Over the lists with size > segment, Σ ⌈size / segment⌉ is at most 2 Σ size / segment.
   const int64_t entries = int64_t{1} * s.seq_len * s.n_sel;
   plan.partials =
       s.seq_len <= plan.segment ? 0 : static_cast<int32_t>(2 * CeilDiv(entries, plan.segment));
@@ -84,7 +84,7 @@ SelectedScratch PlanSelectedScratch(const NsaShape& s) {
   plan.sums = parts.Take(Pairs(s) * plan.partials * plan.parts * TileSumBytes(s));
   plan.by_key = s.sel_blocks() >= int64_t{kFewOfMany} * s.n_sel;
   if (plan.by_key) {
-    // A partial result is a row of fp32, its maximum and its sum.
+    // A partial result is a row of fp32 values with its maximum and its sum.
     const int64_t chunk_rows =
         int64_t{SelectedScratch::kChunk} * s.batch * s.n_heads * s.n_sel * plan.parts;
     const int64_t row_bytes = 4 * WiderHead(s) + 8;

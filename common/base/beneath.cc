@@ -22,9 +22,9 @@ absl::Status Exchanged(const std::filesystem::path& path) {
                    "put the file back"));
 }
 
-// `fd` when it is a file or a folder; `error` is of the call that made it.
+// Returns `fd` if it is a file or a folder. `error` is the errno of the call that opened it.
 absl::StatusOr<Fd> CheckOpened(Fd fd, int error, const std::filesystem::path& path) {
-  // ENXIO: a pipe that nobody reads.
+  // ENXIO: a pipe without a reader.
   if (!fd.valid() && (error == ELOOP || error == EXDEV || error == ENXIO)) return Exchanged(path);
   if (!fd.valid()) return absl::ErrnoToStatus(error, path.string());
   struct stat info {};
@@ -49,7 +49,7 @@ absl::StatusOr<Fd> OpenBeneath(const std::filesystem::path& root,
 
 absl::StatusOr<Fd> OpenIn(int folder, const std::filesystem::path& path, int flags, int mode) {
   Fd fd(openat(folder, path.filename().c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, mode));
-  // ENOTDIR: what a link or a file answers where a folder is wanted.
+  // ENOTDIR: with O_DIRECTORY, `path` is a link or a file.
   const int error = errno == ENOTDIR ? ELOOP : errno;
   return CheckOpened(std::move(fd), error, path);
 }

@@ -1,5 +1,5 @@
-// Opens files that others can exchange: a worker, or whoever may write into its folders, can put a
-// symbolic link or a pipe where a file was, at any moment.
+// Opens files that others may replace. A worker, or anyone who can write to its folders, may put a
+// symbolic link or a pipe in the place of a file at any moment.
 #pragma once
 
 #include <filesystem>
@@ -9,15 +9,15 @@
 
 namespace nsa {
 
-// Opens `inner`, a path relative to `root`, with the flags of open(2).
-// FailedPrecondition when a symbolic link is on the way, when the path leaves `root`, or when what
-// lies there is neither a file nor a folder. Never waits, as an open of a pipe would. The root
-// itself may be reached through links. Needs Linux 5.6.
+// Opens `inner`, a path relative to `root`, with the flags of open(2). FailedPrecondition if any
+// part of `inner` is a symbolic link, if the path leaves `root`, or if it is neither a regular file
+// nor a folder. Never blocks, as opening a pipe would. The path of the root itself may contain
+// links. Needs Linux 5.6.
 absl::StatusOr<Fd> OpenBeneath(const std::filesystem::path& root,
                                const std::filesystem::path& inner, int flags, int mode = 0);
 
-// Opens a name in a folder that is open, under the same rules: only the last part of `path` counts,
-// messages name the whole.
+// Opens a file or folder in the open folder `folder`, under the same rules. Only the last part of
+// `path` is used to open it; the whole path appears in error messages.
 absl::StatusOr<Fd> OpenIn(int folder, const std::filesystem::path& path, int flags, int mode = 0);
 
 // Removes the file `inner` beneath `root`, under the same rules.

@@ -1,4 +1,4 @@
-// The branches of the attention: how many there are, in which order, and their names.
+// The branches of the attention, their order and their names.
 #pragma once
 
 #include <array>
@@ -6,11 +6,11 @@
 
 namespace nsa {
 
-// The order of the branches wherever there is one value for each branch.
+// Index of a branch in every array that has one element for each branch.
 enum Branch : uint8_t { kCmp = 0, kSel = 1, kWin = 2 };
 inline constexpr int kBranches = 3;
 
-// As job files, metrics and parameter names spell them.
+// Names of the branches in job files, metrics and parameter names.
 inline constexpr std::array<const char*, kBranches> kBranchNames = {"cmp", "sel", "win"};
 
 // Which branches a model has.

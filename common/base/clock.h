@@ -1,4 +1,4 @@
-// Time as a dependency, so that tests own it. Deadlines use Monotonic(), records use Wall().
+// A clock that tests can replace. Use Monotonic() for deadlines and Wall() for timestamps.
 #pragma once
 
 #include "absl/time/clock.h"
@@ -11,10 +11,10 @@ class Clock {
  public:
   virtual ~Clock() = default;
 
-  // Wall clock; may jump.
+  // The wall clock; it may jump.
   virtual absl::Time Wall() const = 0;
 
-  // Time since an arbitrary moment; never goes back.
+  // Time since an arbitrary moment; it never goes backwards.
   virtual absl::Duration Monotonic() const = 0;
 };
 

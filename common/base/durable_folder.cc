@@ -20,7 +20,7 @@ absl::Status SyncFolder(const std::filesystem::path& folder) {
 absl::Status MakeDurableFolder(const std::filesystem::path& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
-  // Without links and dots, so that the parents are those that hold the names.
+  // The canonical path has no links or dots, so its parents are the folders that contain the names.
   std::filesystem::path folder;
   if (!error) folder = std::filesystem::canonical(path, error);
   if (error) return absl::ErrnoToStatus(error.value(), path.string());

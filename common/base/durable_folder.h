@@ -1,5 +1,5 @@
-// Folders that survive power loss. A folder's fsync makes the names in it durable; that of a file
-// does nothing for its name.
+// Folders that survive a power loss. fsync on a folder makes the names in it durable; fsync on a
+// file does not make the file's name durable.
 #pragma once
 
 #include <filesystem>
@@ -8,11 +8,12 @@
 
 namespace nsa {
 
-// Makes the names in a folder durable: what was created, renamed or removed there.
+// Makes every creation, renaming and removal in a folder durable, with fsync.
 absl::Status SyncFolder(const std::filesystem::path& folder);
 
-// Makes a folder, and those above it that do not exist, and makes all their names durable, whoever
-// made them: up to the first one that this user cannot write to, and so has made nothing in.
+// Creates a folder and its missing parents, and makes their names durable, also those of parents
+// that existed before. It syncs the parents from the innermost outwards and stops at the first one
+// that this user cannot read and write; this user cannot have created anything there.
 absl::Status MakeDurableFolder(const std::filesystem::path& path);
 
 }  // namespace nsa

@@ -10,11 +10,11 @@
 
 namespace nsa {
 
-// Closes its descriptor when it is destroyed; errno stays as it was, so that an error can be
-// returned behind it. Move-only.
+// Closes the descriptor when it is destroyed. Destruction keeps errno, so that the caller can still
+// report an earlier error. Move-only.
 class Fd {
  public:
-  // Owns `fd`, the result of open(2) and the like; a negative one is none.
+  // Takes ownership of `fd`, e.g. the result of open(2). A negative value means no descriptor.
   explicit Fd(int fd = -1) : fd_(fd) {}
   Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   Fd& operator=(Fd&& other) noexcept {
@@ -26,7 +26,7 @@ class Fd {
   bool valid() const { return fd_ >= 0; }
   int get() const { return fd_; }
 
-  // Closes now.
+  // Closes the descriptor now; keeps errno.
   void Reset() {
     if (fd_ < 0) return;
     const int saved = errno;
@@ -34,8 +34,8 @@ class Fd {
     errno = saved;
   }
 
-  // Closes now and reports what close(2) reports, e.g. data that a network file system or a quota
-  // could not take. Nothing is open afterwards, whatever it returns.
+  // Closes the descriptor now and returns the error of close(2), e.g. when a network file system or
+  // a quota did not accept the data. The descriptor is closed even if an error is returned.
   absl::Status Close() {
     if (fd_ < 0) return absl::OkStatus();
     if (close(std::exchange(fd_, -1)) == 0 || errno == EINTR) return absl::OkStatus();

@@ -14,7 +14,7 @@ absl::Status InitLog(const std::string& program, const std::string& level) {
   const char* from_environment = std::getenv("NSA_LOG_LEVEL");
   const bool overridden = from_environment != nullptr && *from_environment != '\0';
   const std::string wanted = overridden ? from_environment : level;
-  // A name that is not one gives off: silence for good.
+  // from_str() returns `off` for an unknown name, which would silence the program.
   const spdlog::level::level_enum parsed = spdlog::level::from_str(wanted);
   const bool known = parsed != spdlog::level::off || wanted == "off";
   logger->set_level(known ? parsed : spdlog::level::info);

@@ -1,6 +1,6 @@
-// std::mutex with Clang's thread-safety annotations. absl::Mutex of the distribution is not
-// instrumented and makes ThreadSanitizer report races that are none; this one is clean under TSan
-// and checked by `clang -Wthread-safety`.
+// std::mutex with Clang's thread-safety annotations, which `clang -Wthread-safety` checks. The
+// absl::Mutex of the Linux distribution is not instrumented, so ThreadSanitizer reports false races
+// with it; it reports none with this class.
 #pragma once
 
 #include <chrono>
@@ -22,7 +22,7 @@ class ABSL_LOCKABLE Mutex {
   std::mutex mutex_;
 };
 
-// Holds a Mutex for a scope.
+// Locks a Mutex until the end of a scope.
 class ABSL_SCOPED_LOCKABLE MutexLock {
  public:
   explicit MutexLock(Mutex* mutex) ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex) : mutex_(mutex) {
@@ -36,7 +36,7 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
   Mutex* const mutex_;
 };
 
-// A condition variable over Mutex. Wakes spuriously: wait in a loop.
+// A condition variable for Mutex. Wake-ups may be spurious, so wait in a loop.
 class CondVar {
  public:
   void Wait(Mutex* mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
@@ -45,7 +45,7 @@ class CondVar {
     lock.release();
   }
 
-  // Returns true when the time ran out.
+  // Returns true if the timeout expired.
   bool WaitFor(Mutex* mutex, absl::Duration timeout) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     std::unique_lock<std::mutex> lock(mutex->mutex_, std::adopt_lock);
     const bool expired =

@@ -70,7 +70,7 @@ std::optional<ShapeProblem> NsaShape::FindProblem() const {
   if (Problem problem = CheckWidth("d_k", d_k)) return problem;
   if (Problem problem = CheckWidth("d_v", d_v)) return problem;
   if (Problem problem = CheckBlocks(*this)) return problem;
-  // Divided, not multiplied: batch · seq_len · n_heads may exceed 64 bits.
+  // Compare with a quotient: batch · seq_len · n_heads may not fit into 64 bits.
   const int64_t rows = std::numeric_limits<int32_t>::max() / n_heads;
   if (int64_t{batch} * seq_len > rows) {
     return Outside(

@@ -14,16 +14,16 @@ constexpr char kPayloadUrl[] = "nsa.dev/reason";
 using enum ReasonUse;
 constexpr bool kFinal = true;
 constexpr bool kRetried = false;
-constexpr bool kGoesOn = false;  // neither: nothing failed
+constexpr bool kGoesOn = false;  // nothing failed
 
 constexpr std::array<ReasonInfo, kReasonCount> kReasons = {{
     {Reason::kCompleted, "COMPLETED", kEnded, kGoesOn, Fault::kNone},
-    // A run whose data ends after a step has completed; one that never had a batch has failed.
+    // If the data ends after a step, the run succeeded; a run that got no batch at all failed.
     {Reason::kDataExhausted, "DATA_EXHAUSTED", kEnded, kFinal, Fault::kJob},
     {Reason::kStopped, "STOPPED", kEnded, kGoesOn, Fault::kAsked},
     {Reason::kStoppedAtStep, "STOPPED_AT_STEP", kEnded, kGoesOn, Fault::kAsked},
     {Reason::kStoppedByUser, "STOPPED_BY_USER", kEnded, kGoesOn, Fault::kAsked},
-    // The step that the stop named had passed when the ranks heard of it.
+    // The ranks had already passed the step named in the stop request when they received it.
     {Reason::kStoppedLate, "STOPPED_LATE", kEnded, kGoesOn, Fault::kAsked},
 
     {Reason::kPeerLost, "PEER_LOST", kFailed, kRetried, Fault::kMachine},
@@ -32,13 +32,13 @@ constexpr std::array<ReasonInfo, kReasonCount> kReasons = {{
     {Reason::kNonfiniteLoss, "NONFINITE_LOSS", kFailed, kFinal, Fault::kJob},
     {Reason::kThroughputTooLow, "THROUGHPUT_TOO_LOW", kFailed, kFinal, Fault::kJob},
     {Reason::kNoValidCheckpoint, "NO_VALID_CHECKPOINT", kFailed, kFinal, Fault::kJob},
-    // A worker's last record names no reason.
+    // The worker's last record has no reason.
     {Reason::kWorkerFailed, "WORKER_FAILED", kFailed, kRetried, Fault::kJob},
     {Reason::kStartFailed, "START_FAILED", kFailed, kRetried, Fault::kJob},
     {Reason::kKilled, "KILLED", kFailed, kRetried, Fault::kMachine},  // by its agent
     {Reason::kRankKilled, "RANK_KILLED", kFailed, kRetried, Fault::kJob},
     {Reason::kRankCrashed, "RANK_CRASHED", kFailed, kRetried, Fault::kJob},
-    // Final with the exit codes that say so.
+    // Final if the exit code says that a restart would fail too.
     {Reason::kRankExited, "RANK_EXITED", kFailed, kRetried, Fault::kJob},
     {Reason::kRankLost, "RANK_LOST", kFailed, kRetried, Fault::kJob},
     {Reason::kNodeLost, "NODE_LOST", kFailed, kRetried, Fault::kMachine},

@@ -1,9 +1,10 @@
-// Every reason word of the service, e.g. PEER_LOST: the upper-case word that a job, an event, a
-// worker's last record or a refused request carries, and what follows from it. Code decides by the
-// value; nothing decides by searching the text of a message.
+// All reasons of the service, e.g. PEER_LOST. A job, an event, a worker's last record and a refused
+// request each have a reason: an upper-case word with defined consequences. Code compares the enum
+// value and never searches the text of a message.
 //
-// A reason travels inside a Status as its payload (NSA_RETURN_IF_ERROR and Annotate() keep it), and
-// as the word on the wire and on disk. To add one: a value here and its row in reason.cc.
+// Within a program a reason is the payload of a Status (NSA_RETURN_IF_ERROR and Annotate() keep
+// it); on the wire and on disk it is the word. To add a reason, add a value here and its row in
+// reason.cc.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +16,9 @@
 
 namespace nsa {
 
-// In the order of the table in reason.cc, which says what each one means.
+// In the order of the table in reason.cc, which has the properties of each reason.
 enum class Reason : uint8_t {
-  // A run ended well.
+  // A run ended without a failure.
   kCompleted,
   kDataExhausted,
   kStopped,
@@ -63,7 +64,7 @@ enum class Reason : uint8_t {
   kUnplaceable,
   kWaitingForSlots,
   kBehindAnotherJob,
-  // Something happened to a job that goes on.
+  // Something happened to a job, and the job continues.
   kSubmitted,
   kPlaced,
   kLaunched,
@@ -77,7 +78,7 @@ enum class Reason : uint8_t {
   kHangSuspected,
   kHangOver,
   kLogQuota,
-  // A worker reports an event and goes on.
+  // A worker reported an event and continues.
   kTelemetryFailed,
   kTelemetryRestored,
   kCheckpointAbandoned,
@@ -90,26 +91,26 @@ enum class Reason : uint8_t {
 inline constexpr int kReasonCount = static_cast<int>(Reason::kFallback) + 1;
 
 enum class ReasonUse : uint8_t {
-  kEnded,           // a run ended with all its steps, its data, or as asked
+  kEnded,           // a run did all its steps, used up its data, or stopped on request
   kFailed,          // a run that had begun failed
   kRefused,         // a start was refused before anything began; not counted as a restart
-  kRequestRefused,  // the coordinator refused a request; the job is as before
+  kRequestRefused,  // the coordinator refused a request; the job is unchanged
   kWaiting,         // why a queued job is not placed
-  kEvent,           // an event; the job goes on
+  kEvent,           // an event; the job continues
 };
 
 enum class Fault : uint8_t {
   kNone,     // nothing went wrong
   kJob,      // the job, its data or its program: counts against restart.max_restarts
   kMachine,  // the machine or another rank: does not count
-  kAsked,    // someone asked for it, or asked for something impossible
+  kAsked,    // a user requested it, or requested something impossible
 };
 
 struct ReasonInfo {
   Reason reason;
   std::string_view word;
   ReasonUse use;
-  bool final;  // kFailed, kRefused and kRequestRefused: trying again would end the same way
+  bool final;  // for kFailed, kRefused and kRequestRefused: another attempt would fail too
   Fault fault;
 };
 
@@ -118,10 +119,10 @@ const ReasonInfo& InfoOf(Reason reason);
 // "PEER_LOST".
 std::string Word(Reason reason);
 
-// Nothing for a word that is not in the table, e.g. one of a newer version or a status code's name.
+// Nothing if the word is not in the table, e.g. a reason of a newer version or a status code name.
 std::optional<Reason> ReasonFromWord(std::string_view word);
 
-// `status` with the reason as payload, in place of an earlier one. OK stays OK.
+// `status` with the reason as payload; it replaces an earlier reason. OK stays OK.
 absl::Status WithReason(absl::Status status, Reason reason);
 
 // The reason that `status` carries, if any.

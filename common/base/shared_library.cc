@@ -58,7 +58,7 @@ std::vector<std::string> PipFolders(const std::string& path,
   for (const absl::string_view bin : absl::StrSplit(path, ':', absl::SkipEmpty())) {
     const fs::path python(std::string(bin) + "/python3");
     if (!fs::exists(python, error)) continue;
-    // The environment is where its bin/ is, even when python3 there is a link to elsewhere.
+    // The environment is the folder above bin/, even if bin/python3 is a link to another folder.
     const fs::path lib = python.parent_path().parent_path() / "lib";
     for (const fs::path& version : Entries(lib, "python3")) {
       for (const char* packages : {"site-packages", "dist-packages"}) {

@@ -1,5 +1,5 @@
-// The two macros with which every Status travels, Annotate() and WithMessage(). Shaped like newer
-// Abseil's, which will replace this file.
+// Two macros that return errors to the caller, Annotate() and WithMessage(). The macros resemble
+// those of newer Abseil versions, which will replace this file.
 #pragma once
 
 #include <string_view>
@@ -12,7 +12,7 @@
 
 namespace nsa {
 
-// The same error (code and payloads, e.g. its reason) with another message; OK stays OK.
+// The same error, with its code and payloads (e.g. its reason), but another message. OK stays OK.
 inline absl::Status WithMessage(const absl::Status& status, std::string_view message) {
   absl::Status result(status.code(), absl::string_view(message.data(), message.size()));
   status.ForEachPayload(
@@ -20,8 +20,8 @@ inline absl::Status WithMessage(const absl::Status& status, std::string_view mes
   return result;
 }
 
-// Puts `context: ` in front of the message of an error; OK stays OK. Each layer that knows
-// something adds it once.
+// Puts `context: ` in front of the message of an error; OK stays OK. Each layer adds what it knows,
+// once.
 inline absl::Status Annotate(const absl::Status& status, std::string_view context) {
   if (status.ok()) return status;
   return WithMessage(status, absl::StrCat(absl::string_view(context.data(), context.size()), ": ",

@@ -5,8 +5,8 @@
 
 namespace nsa {
 
-// Names the calling thread; threads that it starts inherit the name. At most 15 bytes: a longer one
-// is not taken.
+// Names the calling thread; threads that it starts inherit the name. At most 15 bytes; a longer
+// name is ignored.
 inline void NameThread(const char* name) { pthread_setname_np(pthread_self(), name); }
 
 }  // namespace nsa

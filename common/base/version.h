@@ -4,6 +4,6 @@
 namespace nsa {
 
 extern const char kVersion[];   // "0.1.0"
-extern const char kRevision[];  // commit, or "unknown" outside a checkout
+extern const char kRevision[];  // Git commit; "unknown" if built outside a checkout
 
 }  // namespace nsa

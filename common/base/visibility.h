@@ -1,14 +1,14 @@
-// Which keys a query may see in each branch of the attention: the one definition. The CPU's key
-// ranges, the GPU's tiles, the expected counts of keys and the estimate all follow from it.
+// The only definition of which keys a query may see in each branch of the attention. The CPU's key
+// ranges, the GPU's tiles, the expected numbers of keys and the estimate are all derived from it.
 //
-// A branch has a BranchRule. Its functions take positions within one sequence:
+// Each branch has a BranchRule. Its functions take positions within one sequence:
 //   Keys(s, t, first)           the keys that the query at t may see
 //   KeysRead(s, t, first)       how many keys the query at t reads
 //   Tokens(s, begin, end)       the tokens that may see at least one of the keys begin … end − 1
 //   TokensOfAll(s, begin, end)  the tokens that see all of them, in a sequence of one document
-// `first` is the first token of t's document, 0 without documents. `s` is an NsaShape, or whatever
-// else has its fields seq_len, l, d, l_sel, n_sel and window, such as the kernels' own copy on a
-// GPU. The letters are those of nsa_shape.h.
+// `first` is the first token of t's document; 0 without documents. `s` is an NsaShape or any struct
+// with its fields seq_len, l, d, l_sel, n_sel and window, such as the kernels' own copy on a GPU.
+// nsa_shape.h explains the notation.
 #pragma once
 
 #include <array>
@@ -27,12 +27,12 @@
 namespace nsa {
 
 struct KeyRange {
-  int32_t begin, end;  // keys begin … end − 1; none when end ≤ begin
+  int32_t begin, end;  // keys begin … end − 1; none if end ≤ begin
 };
 struct TokenRange {
-  int32_t begin, end;  // tokens begin … end − 1; none when end ≤ begin
+  int32_t begin, end;  // tokens begin … end − 1; none if end ≤ begin
 };
-// Tokens `from` … `to`, both included; `to` may lie behind the sequence.
+// Tokens `from` … `to`, both included; `to` may be after the end of the sequence.
 struct TokenBounds {
   int32_t from, to;
 };
@@ -41,13 +41,14 @@ NSA_HOST_DEVICE KeyRange Intersection(KeyRange a, KeyRange b) {
   return {a.begin > b.begin ? a.begin : b.begin, a.end < b.end ? a.end : b.end};
 }
 
-// The tokens of selection block j; the last block may reach beyond the sequence.
+// The tokens of selection block j; the last block may extend beyond the end of the sequence.
 template <class Sizes>
 NSA_HOST_DEVICE KeyRange SelectionBlock(const Sizes& s, int32_t j) {
   return {j * s.l_sel, (j + 1) * s.l_sel};
 }
 
-// The selection blocks from which the query at t chooses: its document's first to its own.
+// The selection blocks that the query at t can select: from the first block of its document to the
+// block that contains t.
 template <class Sizes>
 NSA_HOST_DEVICE KeyRange CandidateBlocks(const Sizes& s, int32_t t, int32_t first) {
   return {first / s.l_sel, t / s.l_sel + 1};
@@ -56,8 +57,8 @@ NSA_HOST_DEVICE KeyRange CandidateBlocks(const Sizes& s, int32_t t, int32_t firs
 template <Branch kBranch>
 struct BranchRule;
 
-// Compressed: the keys are compression blocks. A query sees those that begin in its document and
-// end at or before it: first ≤ i·d and i·d + l − 1 ≤ t.
+// Compressed: the keys are compression blocks. A query sees the blocks that begin in its document
+// and end at t or before: first ≤ i·d and i·d + l − 1 ≤ t.
 template <>
 struct BranchRule<kCmp> {
   template <class Sizes>
@@ -79,10 +80,10 @@ struct BranchRule<kCmp> {
   }
 };
 
-// Selected: the keys are tokens. A query may see those of its document up to itself, as far as
-// they lie in the blocks that it chose. KeysRead() is for a choice of SelectBlocks, which fills
-// all n slots when there are so many candidates, and always takes the first, the last but one and
-// the last candidate.
+// Selected: the keys are tokens. A query may see the tokens of its document up to itself that are
+// in the blocks it selected. KeysRead() assumes the selection of SelectBlocks, which fills all n
+// slots if there are at least n candidates and always includes the first candidate and the last
+// two.
 template <>
 struct BranchRule<kSel> {
   template <class Sizes>
@@ -93,7 +94,8 @@ struct BranchRule<kSel> {
   NSA_HOST_DEVICE static int32_t KeysRead(const Sizes& s, int32_t t, int32_t first) {
     const KeyRange blocks = CandidateBlocks(s, t, first);
     if (blocks.end - blocks.begin <= s.n_sel) return t + 1 - first;
-    // The first block is cut at the document's start, the last at t; the others are whole.
+    // The first block starts at the document's start and the last ends at t; the others are
+    // complete.
     return ((blocks.begin + 1) * s.l_sel - first) + (s.n_sel - 2) * s.l_sel + (t % s.l_sel + 1);
   }
   template <class Sizes>
@@ -107,8 +109,8 @@ struct BranchRule<kSel> {
   }
 };
 
-// Window: the keys are tokens. A query sees the last w of its document, itself included. Tokens()
-// and TokensOfAll() want w ≤ S.
+// Window: the keys are tokens. A query sees the last w tokens of its document, including itself.
+// Tokens() and TokensOfAll() require w ≤ S.
 template <>
 struct BranchRule<kWin> {
   template <class Sizes>
@@ -130,12 +132,13 @@ struct BranchRule<kWin> {
   }
 };
 
-// Keys that a branch reads over the (b, g, t) rows of a call, once for the heads of a group:
-// B·G·Σ_t KeysRead(t). `doc_start` is [B, S], or empty without documents. For a shape that
-// Validate() accepts; O(S), or O(B·S) with documents.
+// Number of keys that a branch reads in all (b, g, t) rows of a call. The heads of a group share a
+// row: B·G·Σ_t KeysRead(t). `doc_start` is [B, S], or empty without documents. The shape must be
+// valid (NsaShape::Validate). O(S); O(B·S) with documents.
 int64_t KeysRead(const NsaShape& shape, Branch branch, std::span<const int32_t> doc_start = {});
 
-// The mean over the positions of a sequence without documents.
+// Mean number of keys that each branch reads for a query, over the positions of a sequence without
+// documents.
 std::array<double, kBranches> MeanKeysRead(const NsaShape& shape);
 
 }  // namespace nsa
