@@ -31,7 +31,7 @@ namespace {
 constexpr int32_t kFormatVersion = 1;
 constexpr size_t kHashDigits = 32;
 constexpr std::string_view kPrefix = "step-";
-// The key of state.json's own hash; the second is how older versions spelled it.
+// The key of state.json's own hash, and its spelling in older versions.
 constexpr std::string_view kSelfHashKeys[] = {"\"state_xxh3_128\"", "\"stateXxh3128\""};
 
 struct HashState {
@@ -46,7 +46,8 @@ std::string Hex(const XXH128_hash_t& hash) {
   return absl::StrFormat("%016x%016x", hash.high64, hash.low64);
 }
 
-// The step of an exact checkpoint name: "step-" and the number, padded to eight digits.
+// The step of a checkpoint name; nothing unless the name is exactly "step-" and the number, padded
+// to eight digits.
 std::optional<int64_t> StepOf(const std::string& name) {
   if (!absl::StartsWith(name, absl::string_view(kPrefix.data(), kPrefix.size())))
     return std::nullopt;
@@ -56,9 +57,9 @@ std::optional<int64_t> StepOf(const std::string& name) {
   return step;
 }
 
-// The position of the 32 digits of state.json's own hash; npos without them.
+// The position of the 32 digits of state.json's own hash; npos if there are none.
 size_t SelfHashPlace(std::string_view text) {
-  size_t end_of_key = 0;  // It is the last key of the file; a label may have the same name.
+  size_t end_of_key = 0;  // Search from the end: it is the last key, and a label may have its name.
   for (const std::string_view name : kSelfHashKeys) {
     const size_t key = text.rfind(name);
     if (key != std::string_view::npos) end_of_key = std::max(end_of_key, key + name.size());
@@ -87,7 +88,7 @@ absl::StatusOr<std::string> ReadText(const std::filesystem::path& path) {
   return text;
 }
 
-// What is wrong with a file, or nothing.
+// Describes what is wrong with a file; nothing if it is good.
 std::optional<std::string> ProblemOf(const std::filesystem::path& checkpoint,
                                      const v1::CheckpointFile& file,
                                      const std::function<bool()>& abandoned) {
@@ -144,7 +145,7 @@ absl::StatusOr<std::string> SerializeCheckpointState(v1::CheckpointState state) 
   state.set_state_xxh3_128(std::string(kHashDigits, '0'));
   google::protobuf::util::JsonPrintOptions options;
   options.add_whitespace = true;
-  options.preserve_proto_field_names = true;  // the names of the job file
+  options.preserve_proto_field_names = true;  // field names as in the job file
   std::string text;
   const auto printed = google::protobuf::util::MessageToJsonString(state, &text, options);
   if (!printed.ok()) return absl::InternalError(absl::StrCat("state.json: ", printed.ToString()));
@@ -159,7 +160,7 @@ absl::StatusOr<v1::CheckpointState> ReadCheckpointState(const std::filesystem::p
     return absl::DataLossError(absl::StrCat("cannot be read: ", text.status().message()));
   }
   google::protobuf::util::JsonParseOptions options;
-  options.ignore_unknown_fields = true;  // A newer format is recognized by its version below.
+  options.ignore_unknown_fields = true;  // A newer format is detected by its version below.
   v1::CheckpointState state;
   const auto parsed = google::protobuf::util::JsonStringToMessage(*text, &state, options);
   if (!parsed.ok()) return absl::DataLossError(absl::StrCat("state.json: ", parsed.ToString()));
@@ -180,7 +181,7 @@ absl::StatusOr<v1::CheckpointState> ReadCheckpointState(const std::filesystem::p
 
 absl::StatusOr<std::string> HashFile(const std::filesystem::path& path,
                                      const std::function<bool()>& abandoned) {
-  // OpenBeneath() neither follows a link nor waits for a pipe that replaced the file.
+  // OpenBeneath() does not follow a link or block on a pipe that replaced the file.
   NSA_ASSIGN_OR_RETURN(const Fd fd, OpenBeneath(path.parent_path(), path.filename(), O_RDONLY));
   const HashState hash;
   std::vector<char> buffer(size_t{1} << 20);

@@ -1,5 +1,5 @@
-// Checkpoint folders as everybody sees them: listing, verifying, choosing, keeping. The tensors are
-// the worker's affair (worker/train/checkpoint.h); the format is proto/nsa/v1/checkpoint.proto.
+// Listing, verifying, choosing and retaining checkpoint folders. The worker reads and writes the
+// tensors (worker/train/checkpoint/); proto/nsa/v1/checkpoint.proto defines the format.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct CheckpointEntry {
   std::filesystem::path path;
 };
 
-// A checkpoint whose folder has this file is kept by retention.
+// Retention never deletes a checkpoint whose folder has this file.
 inline constexpr char kPinnedFile[] = "PINNED";
 
 // "step-00005000".
@@ -30,42 +30,43 @@ std::string CheckpointName(int64_t step);
 std::filesystem::path CheckpointsDir(const std::filesystem::path& out_dir);
 
 // Published checkpoints, oldest first. Only exact names count: `step-00000100.backup` and
-// `….tmp-3` are not checkpoints. An out_dir without any gives an empty list.
+// `….tmp-3` are not checkpoints. The list is empty if there are none, or no checkpoints folder.
 absl::StatusOr<std::vector<CheckpointEntry>> ListCheckpoints(const std::filesystem::path& out_dir);
 
-// The same for the folder that CheckpointsDir() names.
+// The same for a folder that CheckpointsDir() returned.
 absl::StatusOr<std::vector<CheckpointEntry>> CheckpointsIn(const std::filesystem::path& folder);
 
 // The text of state.json: proto3 JSON with format_version and its own hash filled in.
 absl::StatusOr<std::string> SerializeCheckpointState(v1::CheckpointState state);
 
-// Reads state.json; DataLoss when it is not one or its own hash is wrong, FailedPrecondition for a
-// newer format_version.
+// Reads state.json. DataLoss if it cannot be read or parsed or its own hash is wrong;
+// FailedPrecondition for another format_version.
 absl::StatusOr<v1::CheckpointState> ReadCheckpointState(const std::filesystem::path& checkpoint);
 
-// Whether a run validates after this step, before it saves: every eval_every steps, and after the
-// last.
+// Whether a run validates after this step: every eval_every steps and after the last step. It
+// validates before it saves a checkpoint.
 bool ValidatesAfter(const v1::TrainSpec& train, int64_t step);
 
-// The loss of the validation that was made at this very checkpoint's step; nothing when there was
-// none. state.json carries the last validation's loss, which may be that of an earlier step.
+// The loss of the validation at exactly this checkpoint's step; nothing if there was none. val_loss
+// in state.json is that of the last validation, which may be of an earlier step.
 std::optional<double> ValLossAt(const v1::CheckpointState& state);
 
-// XXH3-128 of a file as 32 lower-case hexadecimal digits. Cancelled once `abandoned` says so, which
-// is asked for every MiB.
+// XXH3-128 of a file as 32 lower-case hexadecimal digits. `abandoned` is called for every MiB;
+// Cancelled once it returns true.
 absl::StatusOr<std::string> HashFile(const std::filesystem::path& path,
                                      const std::function<bool()>& abandoned = nullptr);
 
-// Compares every file with state.json: "model.safetensors: hash 3f… (state.json says 9a…)". Empty
-// when all are good. Never an error: a folder that cannot be read is a problem too. `abandoned` is
-// asked all the time: once it says so nothing more is read, and the rest is one problem.
+// Compares every file with state.json and returns the problems, e.g. "model.safetensors: hash 3f…
+// (state.json says 9a…)"; empty if all files are good. A folder that cannot be read is also a
+// problem. `abandoned` is called for every file and every MiB: once it returns true, nothing more
+// is read and one problem says that the verification is incomplete.
 std::vector<std::string> VerifyCheckpoint(const std::filesystem::path& checkpoint,
                                           const std::function<bool()>& abandoned = nullptr);
 
-// The newest checkpoint of `out_dir` that verifies, and the problems of every newer one that did
-// not (one line each, starting with the checkpoint's name). `found` is false only when there is no
-// checkpoint folder at all; when there are some but none is good the result is DataLoss (reason
-// NO_VALID_CHECKPOINT), so that nobody starts from step 0 unasked.
+// The newest valid checkpoint of `out_dir`, and the problems of all newer ones (one line each,
+// starting with the checkpoint's name). `found` is false only if there is no checkpoint folder at
+// all. If there are checkpoints but none is valid, the result is DataLoss (reason
+// NO_VALID_CHECKPOINT), so that no job starts from step 0 unintentionally.
 struct NewestGood {
   bool found = false;
   CheckpointEntry entry;
@@ -73,8 +74,8 @@ struct NewestGood {
 };
 absl::StatusOr<NewestGood> FindNewestGood(const std::filesystem::path& out_dir);
 
-// The checkpoints that retention may delete: all but the newest `keep` (≥ 2), pinned ones and
-// `best_step`.
+// The checkpoints that retention may delete: all except the newest `keep` (at least 2), the pinned
+// ones and the one of `best_step`. `all` is oldest first.
 std::vector<CheckpointEntry> PastRetention(const std::vector<CheckpointEntry>& all, int keep,
                                            int64_t best_step);
 

@@ -1,4 +1,4 @@
-// A checkpoint folder as it is listed, by nsactl for a folder and by the coordinator for a job.
+// Information about a checkpoint folder, for nsactl (a folder) and the coordinator (a job).
 #pragma once
 
 #include "common/checkpoint/checkpoint_dir.h"
@@ -6,7 +6,8 @@
 
 namespace nsa {
 
-// What state.json and the folder say; `error` says why state.json cannot be read. Hashes nothing.
+// Reads state.json and looks for PINNED; `error` says why state.json cannot be read. Does not
+// verify the hashes of the other files.
 v1::CheckpointInfo CheckpointInfoOf(const CheckpointEntry& entry);
 
 }  // namespace nsa

@@ -22,8 +22,8 @@ namespace nsa {
 namespace {
 
 constexpr char kDomain[] = "nsa.dev";
-// Message and details travel in one block of trailing metadata. Receivers with default settings
-// drop a status whose metadata passes 8 KB, and report RESOURCE_EXHAUSTED in its place.
+// Message and details are sent in one block of trailing metadata. A receiver with default settings
+// drops a status with more than 8 KB of metadata and reports RESOURCE_EXHAUSTED instead.
 constexpr size_t kMaxMessageBytes = 1500;
 constexpr size_t kMaxDetailBytes = 6000;
 constexpr size_t kMaxViolations = 32;
@@ -31,14 +31,16 @@ constexpr size_t kMaxFieldBytes = 128;
 constexpr size_t kMaxDescriptionBytes = 400;
 constexpr char kCut[] = "...";
 
-// Bytes of `text` in the grpc-message header, where everything but printable ASCII takes three.
+// Bytes of `text` in the grpc-message header, where each byte that is not printable ASCII takes
+// three bytes, and so does %.
 size_t EncodedBytes(std::string_view text) {
   size_t bytes = 0;
   for (const char c : text) bytes += (absl::ascii_isprint(c) && c != '%') ? 1 : 3;
   return bytes;
 }
 
-// The longest prefix that stays whole UTF-8 and below `limit` encoded bytes.
+// The longest prefix that is valid UTF-8 and, with "..." at its end, takes at most `limit` encoded
+// bytes.
 std::string Cut(const std::string& text, size_t limit) {
   if (EncodedBytes(text) <= limit) return text;
   size_t bytes = sizeof(kCut) - 1;
@@ -54,7 +56,7 @@ std::string Cut(const std::string& text, size_t limit) {
 
 google::rpc::BadRequest CutViolations(const std::vector<FieldViolation>& violations, size_t limit) {
   google::rpc::BadRequest request;
-  // Room for the last entry, which says how many were left out.
+  // Reserve space for the last entry, which says how many violations were left out.
   limit -= std::min<size_t>(limit, 64);
   size_t taken = 0;
   for (const FieldViolation& violation : violations) {
@@ -90,7 +92,7 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(const v1::
       tls.client_ca_file().empty()) {
     return grpc::InsecureChannelCredentials();
   }
-  // gRPC would leave half a pair out without a word.
+  // gRPC would silently ignore a certificate without a key, or a key without a certificate.
   if (tls.certificate_file().empty() != tls.private_key_file().empty()) {
     return absl::InvalidArgumentError(
         tls.private_key_file().empty()
@@ -188,16 +190,16 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const std::string& ad
   NSA_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ChannelCredentials> credentials,
                        Credentials(tls));
   grpc::ChannelArguments arguments;
-  // The server tolerates a ping every 30 s; a client that pings more often is sent away.
+  // The server allows a ping every 30 s and disconnects a client that pings more often.
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 60'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  // A restarted coordinator is found again within seconds, not minutes.
+  // Reconnect to a restarted coordinator within seconds, not minutes.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 200);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 200);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2'000);
-  // Not through $http_proxy: agents and clients talk to their own coordinator.
+  // Ignore $http_proxy: agents and clients talk to their own coordinator.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetMaxReceiveMessageSize(16 << 20);
   arguments.SetMaxSendMessageSize(4 << 20);

@@ -1,5 +1,5 @@
-// absl::Status on the wire, channels, credentials. Part of nsa::rpc, the one library of common/
-// that links gRPC.
+// Conversion between absl::Status and gRPC's status, channels and credentials. Part of nsa::rpc,
+// the only library of common/ that links gRPC.
 #pragma once
 
 #include <memory>
@@ -15,42 +15,43 @@
 
 namespace nsa {
 
-// A field of a request that is wrong.
+// A wrong field of a request.
 struct FieldViolation {
   std::string field;
   std::string description;
 };
 
-// Keeps gRPC's own messages from the standard error, unless $GRPC_VERBOSITY says otherwise: they
-// say in many words what ours say in few. Before the first call of gRPC, and before the first
-// thread.
+// Keeps gRPC's own messages off standard error, unless $GRPC_VERBOSITY is set: our messages report
+// the same errors more briefly. Call it before the first use of gRPC and before the first thread
+// starts.
 void SilenceGrpc();
 
-// To the wire: the code, the message, and google.rpc.Status details with one ErrorInfo{reason,
-// domain "nsa.dev"} and BadRequest violations, cut to 6 KB with a last violation "and N more"
-// (above about 7 KB the receiver loses the status itself).
+// Converts a status for gRPC: the code, the message, and google.rpc.Status details with one
+// ErrorInfo{reason, domain "nsa.dev"} and the BadRequest violations. The details are cut to 6 KB,
+// with a last violation "and N more" (above about 7 KB the receiver loses the status itself).
 grpc::Status ToGrpc(const absl::Status& status, const std::string& reason = "",
                     const std::vector<FieldViolation>& violations = {});
 
-// From the wire: code and message.
+// Converts a status from gRPC: code and message.
 absl::Status FromGrpc(const grpc::Status& status);
 
-// What the details said; empty where there were none.
+// The reason and the violations in the details of a status; empty if there are none.
 struct ErrorDetails {
   std::string reason;
   std::vector<FieldViolation> violations;
 };
 ErrorDetails DetailsOf(const grpc::Status& status);
 
-// True for unix: addresses and for hosts in 127.0.0.0/8, ::1 and localhost.
+// True for unix: and unix-abstract: addresses and for hosts in 127.0.0.0/8, ::1 and localhost.
 bool IsLoopback(const std::string& address);
 
-// A channel with our keepalive (60 s / 20 s), message limits and retry policy. TLS when `tls` is
-// not empty.
+// A channel with our keepalive (a ping every 60 s, timeout 20 s), message limits (receive 16 MiB,
+// send 4 MiB) and retry policy. It uses TLS if `tls` is not empty.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const std::string& address,
                                                            const v1::TlsConfig& tls);
 
-// A context with a deadline and, when not empty, the bearer token.
+// A context with a deadline (none for InfiniteDuration) and, if `token` is not empty, the bearer
+// token.
 std::unique_ptr<grpc::ClientContext> MakeContext(absl::Duration timeout, const std::string& token);
 
 // $NSA_STATE_DIR, else $XDG_STATE_HOME/nsa, else ~/.local/state/nsa.

@@ -31,7 +31,7 @@ absl::Status WriteAll(int fd, std::string_view content, const std::filesystem::p
 absl::Status WriteFileAtomically(int folder, const std::filesystem::path& path,
                                  std::string_view content) {
   const std::string name = path.filename().string(), temporary = name + ".tmp";
-  // What others may have put there, perhaps a link, goes; a new file is written.
+  // Remove whatever is there, perhaps a link that somebody else made, and write a new file.
   if (unlinkat(folder, temporary.c_str(), 0) != 0 && errno != ENOENT) {
     return Errno("remove", path.string() + ".tmp");
   }

@@ -1,4 +1,4 @@
-// Whole files: read at once, replaced at once.
+// Reads whole files and replaces them atomically.
 #pragma once
 
 #include <filesystem>
@@ -10,21 +10,22 @@
 
 namespace nsa {
 
-// Replaces `path` by a file with this content: temporary name beside it, fsync, rename, fsync of
-// the folder. A reader sees the old file or the new one. Two processes may not write the same path
-// at once. Mode 0600. ResourceExhausted when the disk is full (the old file is then still there).
-// A symbolic link at either name is replaced, never followed.
+// Replaces `path` by a file with this content: writes `path`.tmp, calls fsync, renames it and calls
+// fsync on the folder. A reader sees either the old file or the new one. Two processes must not
+// write the same path at the same time. The mode is 0600. ResourceExhausted if the disk is full;
+// the old file is then unchanged. A symbolic link at either name is replaced, never followed.
 absl::Status WriteFileAtomically(const std::filesystem::path& path, std::string_view content);
 
-// The same in a folder that is open for reading, whatever has become of its path: only the last
-// part of `path` counts, messages name the whole.
+// The same in the folder `folder`, which is open for reading, even if its path has changed. Only
+// the last part of `path` is used to open the file; the whole path appears in error messages.
 absl::Status WriteFileAtomically(int folder, const std::filesystem::path& path,
                                  std::string_view content);
 
-// The content. NotFound without the file; works for files of /proc, whose size is not known before.
+// The content of a file. NotFound if there is no file. Works for files in /proc, whose size is not
+// known in advance.
 absl::StatusOr<std::string> ReadWholeFile(const std::filesystem::path& path);
 
-// What is left to read of a file that is open; messages name `path`.
+// The rest of an open file. `path` is only for error messages.
 absl::StatusOr<std::string> ReadWholeFile(int fd, const std::filesystem::path& path);
 
 }  // namespace nsa

@@ -28,7 +28,7 @@ namespace {
 constexpr uint32_t kMaxFrameBytes = 64 << 10;
 constexpr absl::Duration kServerPatience = absl::Seconds(1);
 
-// A socket's address and the folder descriptor that it leads through.
+// A socket's address and the folder descriptor that the address refers to.
 struct Address {
   Fd folder;
   sockaddr_un address;
@@ -52,7 +52,7 @@ absl::StatusOr<Address> AddressOf(const std::filesystem::path& path) {
   return Address{std::move(folder), address};
 }
 
-// What a transfer may wait for: its peer until a deadline, or until `wake` becomes readable.
+// How long a transfer waits for its peer: until a deadline, or until `wake` becomes readable.
 struct Patience {
   absl::Duration deadline;  // RealClock().Monotonic()
   int wake = -1;
@@ -155,7 +155,7 @@ class SocketServer final : public ControlServer {
     const Patience patience = {RealClock().Monotonic() + kServerPatience, wake_.get()};
     v1::ControlRequest request;
     if (!ReceiveFrame(peer, &request, patience).ok()) return;
-    SendFrame(peer, handler_(request), patience).IgnoreError();  // The caller asks again.
+    SendFrame(peer, handler_(request), patience).IgnoreError();  // The caller repeats its request.
   }
 
   const Fd listener_;
@@ -164,8 +164,8 @@ class SocketServer final : public ControlServer {
   std::thread thread_;
 };
 
-// Connects before the deadline. A full backlog (a stopped worker that was asked often) is EAGAIN,
-// which no poll() waits for.
+// Connects before the deadline. If the backlog is full (a stopped worker that got many requests),
+// connect() fails with EAGAIN. poll() cannot wait for that, so connect() is tried again.
 absl::Status Connect(int fd, const sockaddr_un& address, const Patience& patience) {
   while (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     if (errno == EINTR) continue;
@@ -192,7 +192,7 @@ absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(
     return absl::ErrnoToStatus(errno, "control socket: create");
   }
   unlink(path.c_str());
-  // The mode of the file is taken from the socket's own.
+  // bind() gives the file the mode of the socket.
   if (fchmod(listener.get(), 0600) != 0 ||
       bind(listener.get(), reinterpret_cast<const sockaddr*>(&address.address),
            sizeof address.address) != 0 ||

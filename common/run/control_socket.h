@@ -1,7 +1,8 @@
-// The control socket: how an agent asks a worker to stop. A unix stream socket that the worker
-// listens on; each message is 4 bytes of little-endian length and a serialised ControlRequest or
-// ControlReply, of at most 64 KiB. One request a connection. Paths may be longer than sockaddr_un
-// allows: their folders are opened through /proc/self/fd. The socket is its user's alone (0600).
+// The control socket: an agent uses it to ask a worker to stop. It is a unix stream socket on which
+// the worker listens. Each message is a 4-byte little-endian length and a serialised ControlRequest
+// or ControlReply of at most 64 KiB. There is one request per connection. Paths may be longer than
+// sockaddr_un allows: their folders are opened through /proc/self/fd. Only the worker's user can
+// connect (mode 0600).
 #pragma once
 
 #include <filesystem>
@@ -14,21 +15,22 @@
 
 namespace nsa {
 
-// Answers requests on a thread of its own until destroyed.
+// Answers requests on its own thread until it is destroyed.
 class ControlServer {
  public:
   using Handler = std::function<v1::ControlReply(const v1::ControlRequest&)>;
 
   // `handler` is called on the server's thread, one request at a time; it must not block on
-  // training. Replaces a stale socket file. A peer that sends no whole request within a second, or
-  // too large a one, is hung up on.
+  // training. Replaces an old socket file. The connection is closed if the peer does not send a
+  // complete request within a second or sends one that is too large.
   static absl::StatusOr<std::unique_ptr<ControlServer>> Start(const std::filesystem::path& path,
                                                               Handler handler);
   virtual ~ControlServer() = default;
 };
 
-// One request, one reply. Unavailable when nobody listens or the peer hangs up, DeadlineExceeded
-// after `timeout` (a stopped worker), DataLoss when the reply is not one.
+// Sends one request and returns the reply. Unavailable if no process listens or the peer closes the
+// connection; DeadlineExceeded after `timeout` (e.g. a stopped worker); DataLoss if the reply is
+// malformed.
 absl::StatusOr<v1::ControlReply> ControlCall(const std::filesystem::path& path,
                                              const v1::ControlRequest& request,
                                              absl::Duration timeout);

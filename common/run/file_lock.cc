@@ -30,7 +30,7 @@ absl::Status WriteHolder(int fd, const std::filesystem::path& path, const std::s
                            {"program", program_invocation_short_name},
                            {"host", HostName()}};
   if (!detail.empty()) holder["detail"] = detail;
-  // In place: the lock is on this file, not on its name.
+  // Write in place: the lock belongs to this file, so another file must not replace it.
   const std::string text =
       holder.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   if (ftruncate(fd, 0) != 0 ||
@@ -46,7 +46,7 @@ std::string Get(const nlohmann::json& holder, const char* key) {
                                                      : "?";
 }
 
-// The holder, for people. The file's first line as it is when something else wrote it; a holder
+// A description of the holder for people. If the file has another format, its first line. A holder
 // that was killed early may not have written anything.
 std::string HolderOf(int fd) {
   char text[1024];

@@ -1,11 +1,11 @@
-// A file that one process at a time holds: an exclusive flock(2), and in the file, as one line of
-// JSON, who holds it:
+// A lock file: an exclusive flock(2) that one process holds at a time. The file says who holds it,
+// in one line of JSON:
 //
 //   {"pid": 4711, "start_ticks": 55, "boot_id": "…", "program": "nsa-worker", "host": "vm3",
 //    "detail": "generation 2"}
 //
-// common/run/process.h reads the same file as the holder's identity. The kernel releases the lock
-// when the process ends, however it ends.
+// ReadIdentity() in common/run/process.h can read the holder's identity from this file. The kernel
+// releases the lock when the process ends for any reason.
 #pragma once
 
 #include <filesystem>
@@ -20,17 +20,17 @@ namespace nsa {
 
 class FileLock {
  public:
-  // None.
+  // Holds no lock.
   FileLock() = default;
 
-  // Creates the file with mode 0600 where it is absent, and locks it; a symbolic link is not
-  // followed. AlreadyExists while another process holds it: the message is the holder, e.g.
-  // "process 4711 (nsa-worker) on vm3, generation 2", for the caller to say what it holds and what
-  // to do. `detail` is what else the holder wants to be known by.
+  // Creates the file with mode 0600 if it does not exist, and locks it. A symbolic link is not
+  // followed. AlreadyExists while another process holds the lock; the message is only the holder,
+  // e.g. "process 4711 (nsa-worker) on vm3, generation 2", and the caller adds what is locked and
+  // what to do. `detail` is additional text about the holder ("generation 2"); it may be empty.
   static absl::StatusOr<FileLock> Take(const std::filesystem::path& path,
                                        const std::string& detail = "");
 
-  // The same for a file that is open for reading and writing; `path` is for messages.
+  // The same for a file that is open for reading and writing. `path` is only for error messages.
   static absl::StatusOr<FileLock> Take(Fd file, const std::filesystem::path& path,
                                        const std::string& detail = "");
 

@@ -31,7 +31,7 @@ uint32_t Checksum(const std::string& payload) {
   return static_cast<uint32_t>(XXH3_64bits(payload.data(), payload.size()));
 }
 
-// Reads up to `size` bytes at an offset; fewer only at the end of the file.
+// Reads `size` bytes at an offset, or fewer if the file ends before that.
 absl::StatusOr<size_t> ReadAt(int fd, int64_t offset, char* out, size_t size) {
   size_t done = 0;
   while (done < size) {
@@ -45,7 +45,7 @@ absl::StatusOr<size_t> ReadAt(int fd, int64_t offset, char* out, size_t size) {
 }
 
 absl::Status DiskError(int error) {
-  // A file size limit (EFBIG) and a quota are a full disk to the worker.
+  // A file size limit (EFBIG) and a quota have the same effect as a full disk.
   if (error == ENOSPC || error == EDQUOT || error == EFBIG) {
     return absl::ResourceExhaustedError(absl::StrCat("journal: no room for a record (",
                                                      std::strerror(error), "); free disk space"));
@@ -95,7 +95,8 @@ absl::Status JournalWriter::Append(v1::WorkerRecord record) {
     ++next_sequence_;
     return absl::OkStatus();
   }
-  // A short write means a full disk. Cut it off: the next record must begin at a border.
+  // A short write means a full disk. Remove the partial record, so that the next one follows a
+  // whole one.
   const int error = n < 0 ? errno : ENOSPC;
   if (n > 0 && ftruncate(fd_.get(), size_) != 0) {
     return absl::ErrnoToStatus(errno, "journal: cut off a torn record");

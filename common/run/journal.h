@@ -1,13 +1,12 @@
-// The step journal: an append-only file of WorkerRecords between one worker (writer) and one agent
-// (reader).
+// The step journal: an append-only file of WorkerRecords. One worker writes it and one agent reads
+// it.
 //
-// A record on disk is: u32 length, u32 low half of XXH3-64 of the payload, payload (a serialised
-// WorkerRecord); little-endian. A record is appended with one write(2), so a worker that is killed
-// leaves at most one torn record at the end, which the reader never returns. Data survives the
-// death of either process (it is in the page cache); it is not fsynced, since a machine that loses
-// power also loses the training state, and resumes from a checkpoint.
-//
-// A payload is at most 64 MiB.
+// A record on disk is little-endian: u32 length of the payload, u32 lower half of XXH3-64 of the
+// payload, payload (a serialised WorkerRecord, at most 64 MiB). A record is appended with one
+// write(2), so a worker that is killed leaves at most one incomplete record at the end, which the
+// reader never returns. The data survives the death of either process, because it is in the page
+// cache. It is not synced to disk: after a power loss the training state is lost as well, and
+// training resumes from a checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -25,15 +24,16 @@
 
 namespace nsa {
 
-// Appends. Thread-safe. One writer a file; a new worker generation has a new file.
+// Appends records. Thread-safe. A file has one writer; each generation of a worker has its own
+// file.
 class JournalWriter {
  public:
-  // Creates the file; FailedPrecondition when it exists already with content.
+  // Creates the file. FailedPrecondition if it already has content.
   static absl::StatusOr<std::unique_ptr<JournalWriter>> Create(const std::filesystem::path& path);
 
-  // Sets the sequence, and unix_nanos where it is 0, and appends. Never blocks on anything but the
-  // page cache. ResourceExhausted when the disk is full: then the record is not in the file and the
-  // file is still whole.
+  // Sets the sequence, and unix_nanos if it is 0, and appends the record. Writes to the page cache
+  // and does not wait for the disk. ResourceExhausted if the disk is full: the file then has only
+  // the earlier, whole records.
   absl::Status Append(v1::WorkerRecord record);
 
  private:
@@ -44,19 +44,19 @@ class JournalWriter {
   int64_t size_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// Reads from the beginning or from an offset, and goes on where it stopped. Not thread-safe.
+// Reads records in order, from the beginning or from an offset. Not thread-safe.
 class JournalReader {
  public:
-  // The file need not exist yet.
+  // The file may not exist yet.
   explicit JournalReader(std::filesystem::path path, int64_t offset = 0);
   JournalReader(const JournalReader&) = delete;
   JournalReader& operator=(const JournalReader&) = delete;
 
-  // The next whole record, or nothing when there is none yet. DataLoss, with the offset, when a
-  // whole record's checksum is wrong.
+  // The next whole record; nothing if there is none yet. DataLoss, with the offset, if a record's
+  // length, checksum or content is wrong.
   absl::StatusOr<std::optional<v1::WorkerRecord>> Next();
 
-  // Offset behind the last record returned.
+  // Offset of the end of the last returned record.
   int64_t offset() const { return offset_; }
 
  private:

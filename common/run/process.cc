@@ -32,10 +32,11 @@ struct Stat {
   int64_t start_ticks = 0;
 };
 
-// Fields 3 and 22 of /proc/<pid>/stat. Field 2, the name, may hold anything, ')' and blanks too.
+// Fields 3 and 22 of /proc/<pid>/stat. Field 2, the name, may contain any characters, also ')' and
+// spaces.
 absl::StatusOr<Stat> ReadStat(pid_t pid) {
   const absl::StatusOr<std::string> text = ReadWholeFile(absl::StrFormat("/proc/%d/stat", pid));
-  if (!text.ok()) return Gone(pid);  // ENOENT, or ESRCH while it ends
+  if (!text.ok()) return Gone(pid);  // ENOENT, or ESRCH while the process ends
   const size_t name_end = text->rfind(')');
   if (name_end == std::string::npos) return Gone(pid);
   const std::vector<std::string> fields =
@@ -53,14 +54,14 @@ absl::StatusOr<std::string> BootId() {
   return std::string(absl::StripSuffix(text, "\n"));
 }
 
-// Like IdentityOf, but of a zombie too: a child that ended at once still has an identity.
+// Like IdentityOf, but also for a zombie: a child that ended at once still has an identity.
 absl::StatusOr<ProcessIdentity> IdentityOfAny(pid_t pid) {
   NSA_ASSIGN_OR_RETURN(const Stat stat, ReadStat(pid));
   NSA_ASSIGN_OR_RETURN(std::string boot_id, BootId());
   return ProcessIdentity{pid, stat.start_ticks, std::move(boot_id)};
 }
 
-// Frees what posix_spawn needs.
+// The attributes and file actions for posix_spawn; frees them.
 struct SpawnSettings {
   posix_spawnattr_t attributes;
   posix_spawn_file_actions_t actions;
@@ -92,7 +93,7 @@ void Configure(const SpawnOptions& options, int output, SpawnSettings* settings)
   }
 }
 
-// The output, above the standard descriptors so that the child's own dup2 does not overwrite it.
+// Opens the output as a descriptor above 2, so that the child's dup2 calls do not overwrite it.
 absl::StatusOr<Fd> OpenOutput(const SpawnOptions& options) {
   const std::string path = options.output.empty() ? "/dev/null" : options.output.string();
   Fd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
@@ -146,7 +147,7 @@ absl::Status SignalProcess(const ProcessIdentity& identity, int signal) {
   const Fd fd(static_cast<int>(syscall(SYS_pidfd_open, identity.pid, 0)));
   if (!fd.valid() && errno == ESRCH) return Gone(identity.pid);
   if (!fd.valid()) return absl::ErrnoToStatus(errno, "pidfd_open (needs Linux 5.3)");
-  // The descriptor holds on to whoever has the pid now; only then is it asked who that is.
+  // The pidfd refers to the process that has the pid now. Check the identity only after opening it.
   if (!IsAlive(identity)) return Gone(identity.pid);
   if (syscall(SYS_pidfd_send_signal, fd.get(), signal, nullptr, 0) == 0) return absl::OkStatus();
   if (errno == ESRCH) return Gone(identity.pid);
@@ -179,7 +180,7 @@ absl::StatusOr<ProcessIdentity> Spawn(const SpawnOptions& options) {
   if (options.argv.empty() || options.argv[0].empty()) {
     return absl::InvalidArgumentError("spawn: no program");
   }
-  // Told apart here: posix_spawn says ENOENT for a missing folder and a missing program alike.
+  // posix_spawn returns ENOENT for a missing folder as well as for a missing program.
   std::error_code error;
   if (!options.working_dir.empty() && !std::filesystem::is_directory(options.working_dir, error)) {
     return absl::NotFoundError(
@@ -203,7 +204,7 @@ absl::StatusOr<ProcessIdentity> Spawn(const SpawnOptions& options) {
   const int failure = posix_spawn(&pid, argv[0], &settings.actions, &settings.attributes,
                                   argv.data(), environment.data());
   if (failure != 0) return SpawnError(failure, options.argv[0]);
-  return IdentityOfAny(pid);  // It is not reaped, so /proc still knows it.
+  return IdentityOfAny(pid);  // It has not been reaped yet, so /proc still has it.
 }
 
 absl::StatusOr<std::optional<ExitStatus>> TryReap(pid_t pid) {

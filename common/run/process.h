@@ -1,6 +1,6 @@
-// Processes by identity. A pid alone is reused; (pid, start time, boot id) is not. Signals go
-// through a pidfd that was opened while the identity was checked, so a foreign process is never
-// hit. Needs Linux 5.3.
+// Starting, identifying and signalling processes. A pid can be reused; (pid, start time, boot id)
+// cannot. A signal is sent through a pidfd whose process was identified after the pidfd was opened,
+// so it never reaches another process. Needs Linux 5.3.
 #pragma once
 
 #include <sys/types.h>
@@ -24,44 +24,46 @@ struct ProcessIdentity {
   bool operator==(const ProcessIdentity&) const = default;
 };
 
-// NotFound when there is no such process (a zombie counts as none).
+// NotFound if there is no such process or it is a zombie.
 absl::StatusOr<ProcessIdentity> IdentityOf(pid_t pid);
 
-// True while that very process lives (a zombie does not).
+// True while this process is alive; a zombie is not.
 bool IsAlive(const ProcessIdentity& identity);
 
-// The state letter of /proc/<pid>/stat, '?' when it is gone.
+// The state letter of /proc/<pid>/stat; '?' if the process no longer exists.
 char ProcessState(const ProcessIdentity& identity);
 
-// Sends a signal to that very process. NotFound when it is gone.
+// Sends a signal to this process. NotFound if it has ended.
 absl::Status SignalProcess(const ProcessIdentity& identity, int signal);
 
-// Stored as JSON, atomically (temporary name, fsync, rename).
+// The identity is stored as JSON. WriteIdentity replaces the file atomically (temporary name,
+// fsync, rename).
 absl::Status WriteIdentity(const std::filesystem::path& path, const ProcessIdentity& identity);
 absl::StatusOr<ProcessIdentity> ReadIdentity(const std::filesystem::path& path);
 
 struct SpawnOptions {
   std::vector<std::string> argv;                   // argv[0] is the program's path; no shell
-  std::map<std::string, std::string> environment;  // the whole environment
+  std::map<std::string, std::string> environment;  // the complete environment
   std::filesystem::path working_dir;               // empty: the caller's
   std::filesystem::path
       output;  // stdout and stderr are appended here; empty: /dev/null. stdin is /dev/null
 };
 
-// posix_spawn with a new session, default signal dispositions, an empty signal mask and no
-// inherited descriptors. Safe in a process with gRPC threads. The caller reaps the child. NotFound
-// / PermissionDenied / ResourceExhausted as the kernel says, naming the program.
+// Starts a process with posix_spawn, in a new session, with default signal dispositions, an empty
+// signal mask and no inherited descriptors. Safe in a process with gRPC threads. The caller must
+// reap the child. NotFound, PermissionDenied or ResourceExhausted, with the program, depending on
+// errno.
 absl::StatusOr<ProcessIdentity> Spawn(const SpawnOptions& options);
 
-// How a child ended, once it has; nothing while it runs. FailedPrecondition when it is not a child
-// of this process.
+// How a child ended; nothing while it is running. FailedPrecondition if it is not a child of this
+// process.
 struct ExitStatus {
-  int code = -1;  // -1 when ended by a signal
+  int code = -1;  // -1 if a signal ended it
   int signal = 0;
 };
 absl::StatusOr<std::optional<ExitStatus>> TryReap(pid_t pid);
 
-// Names and values of the caller's environment that are on `allowed` (exact names).
+// The variables of the caller's environment whose names are in `allowed` (exact names).
 std::map<std::string, std::string> FilterEnvironment(const std::vector<std::string>& allowed);
 
 }  // namespace nsa

@@ -1,14 +1,15 @@
-// The run folder: where an agent and one worker meet on a machine. One folder for each (job,
-// generation, rank), made by the agent (or by hand, for a worker without an agent), outliving both:
+// The run folder, through which an agent and one worker on the same machine communicate. There is
+// one folder for each (job, generation, rank). The agent creates it (or a user, for a worker
+// without an agent), and it outlives both processes:
 //
 //   <agent state>/jobs/<job id>/gen-000003/rank-0000/
 //     launch.pb       WorkerLaunch, written before the worker starts
-//     identity.json   ProcessIdentity of the worker, written by the agent right after it started it
-//     journal         WorkerRecords, common/run/journal.h; the worker appends, the agent tails
+//     identity.json   ProcessIdentity of the worker, written by the agent right after starting it
+//     journal         WorkerRecords, common/run/journal.h; the worker appends, the agent reads
 //     status          status page, common/run/status_page.h; the worker writes, the agent reads
 //     control.sock    control socket, common/run/control_socket.h; the worker listens
 //     log             the worker's stdout and stderr
-//     reported.json   how far the agent has reported journal and log, written by the agent
+//     reported.json   positions up to which the agent has reported journal and log; written by it
 //   <agent state>/jobs/<job id>/gen-000003/rendezvous/    shared by the ranks of this generation
 #pragma once
 

@@ -26,13 +26,14 @@ namespace {
 constexpr uint64_t kMagic = 0x3176'6567'6150'534e;  // "NSPagev1"
 constexpr size_t kPageBytes = 4096;
 
-// A text in words, so that it is copied with atomic loads and stores. kBytes with a final zero.
+// A text of up to kBytes - 1 bytes and a final zero, in words that are copied with atomic loads and
+// stores.
 template <size_t kBytes>
 struct Text {
   std::array<std::atomic<uint64_t>, kBytes / 8> words;
 
-  // Release, like every store of an update: a reader that sees the new word also sees the odd
-  // sequence before it. (ThreadSanitizer knows no fences.)
+  // Every store of an update has release order: a reader that sees the new word also sees the odd
+  // sequence number stored before it. (Not a fence: ThreadSanitizer does not support fences.)
   void Store(std::string_view text) {
     char buffer[kBytes] = {};
     std::memcpy(buffer, text.data(), std::min(text.size(), kBytes - 1));
@@ -73,7 +74,7 @@ T Get(const std::atomic<T>& field) {
 
 struct StatusPage::Layout {
   std::atomic<uint64_t> magic;
-  std::atomic<uint64_t> sequence;  // odd while an update is under way
+  std::atomic<uint64_t> sequence;  // odd during an update
   std::atomic<int64_t> pid;
   std::atomic<int64_t> generation;
   std::atomic<int64_t> rank;
@@ -87,7 +88,7 @@ struct StatusPage::Layout {
   std::atomic<int64_t> updated_monotonic_nanos;
   Text<48> kernel;
   Text<48> collective;
-  Text<512> telemetry_error;  // zeros on the page of a build that did not know it
+  Text<512> telemetry_error;  // zeros on the page of an older build without this field
 };
 
 namespace {
@@ -96,7 +97,7 @@ using Layout = StatusPage::Layout;
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 static_assert(sizeof(Layout) <= kPageBytes);
 
-// A mapping of a page: of a file, or of memory alone with fd -1.
+// Maps a page of a file, or anonymous memory if fd is -1.
 void* Map(int fd, int protection) {
   const int flags = fd >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
   void* const memory = mmap(nullptr, kPageBytes, protection, flags, fd, 0);
@@ -132,8 +133,9 @@ WorkerStatus CopyOut(const Layout& page) {
           .telemetry_error = page.telemetry_error.Load()};
 }
 
-// The sequence lock's read side. An update takes nanoseconds; a writer that was preempted in one
-// gets the processor again while we yield, one that is stopped or dead in one does not.
+// The reading side of the sequence lock. An update takes nanoseconds. If the writer was preempted
+// during an update, it gets the processor again while this function yields. If it was stopped or
+// died during an update, this function gives up after 0.2 s.
 absl::StatusOr<WorkerStatus> ReadConsistently(const Layout& page) {
   const int64_t give_up = MonotonicNanos() + 200'000'000;
   do {
@@ -198,7 +200,7 @@ std::string WorkerStatus::ToString(int64_t now_monotonic_nanos) const {
 
 StatusPage::StatusPage() {
   void* const memory = Map(-1, PROT_READ | PROT_WRITE);
-  if (memory == nullptr) {  // One page: the process is out of memory.
+  if (memory == nullptr) {  // Not even one page: out of memory.
     std::fputs("status page: mmap failed\n", stderr);
     std::abort();
   }
@@ -207,12 +209,12 @@ StatusPage::StatusPage() {
 
 absl::StatusOr<StatusPage> StatusPage::Create(const std::filesystem::path& path, int32_t rank,
                                               int32_t world_size, int64_t generation) {
-  // Under a temporary name first: a reader of an older page keeps a whole one.
+  // Under a temporary name first, so that a reader of an older page never sees a partial one.
   const std::string temporary = path.string() + ".tmp";
   const Fd fd(open(temporary.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
   if (!fd.valid())
     return absl::ErrnoToStatus(errno, absl::StrCat("status page: create ", temporary));
-  // Space now, or a store would end the process (SIGBUS) when the disk is full.
+  // Allocate the space now. Otherwise a store would end the process (SIGBUS) if the disk is full.
   int error = posix_fallocate(fd.get(), 0, kPageBytes);
   void* const memory = error == 0 ? Map(fd.get(), PROT_READ | PROT_WRITE) : nullptr;
   if (error == 0 && memory == nullptr) error = errno;
@@ -270,7 +272,7 @@ void StatusPage::SetKernel(std::string_view kernel) {
 
 void StatusPage::SetTelemetryError(std::string_view error) {
   constexpr size_t kLongest = 511;
-  if (error.size() > kLongest) {  // within no code point: it is sent on as UTF-8
+  if (error.size() > kLongest) {  // Do not cut a code point: it is sent as UTF-8.
     size_t end = kLongest;
     while (end > 0 && (static_cast<unsigned char>(error[end]) & 0xc0) == 0x80) --end;
     error = error.substr(0, end);

@@ -1,9 +1,10 @@
-// The status page: one memory-mapped page a worker, in which it says at every moment what it is
-// doing, so that a stuck, stopped or dead worker can still be read from outside. Writing costs a
-// few stores and never a system call.
+// The status page: a memory-mapped page in which each worker always writes what it is doing. It can
+// be read even if the worker is stuck, stopped or dead. An update takes a few stores and no system
+// call.
 //
-// The layout is fixed (a plain struct, version in `magic`), since programs of different builds read
-// each other's. Every update is made under a sequence lock: odd while the page is being written.
+// The layout is fixed (a plain struct with its version in `magic`), because programs of different
+// builds read each other's pages. A sequence lock protects each update: its number is odd while the
+// page is being written.
 #pragma once
 
 #include <array>
@@ -32,25 +33,25 @@ enum class Phase : uint32_t {
   kFinished,
 };
 
-// "forward"; "unknown(17)" for a value of a newer build.
+// E.g. "forward"; "unknown(17)" for a value of a newer build.
 std::string PhaseName(Phase phase);
 
-// What a page says, copied out.
+// A copy of the content of a page.
 struct WorkerStatus {
   int64_t pid = 0;
   int32_t rank = 0;
   int32_t world_size = 0;
   int64_t generation = 0;
   int64_t step = 0;        // steps done
-  int32_t micro_step = 0;  // of the step in progress, 0-based
+  int32_t micro_step = 0;  // micro-batch of the step in progress, 0-based
   Phase phase = Phase::kStarting;
-  int32_t layer = -1;      // 0-based; -1 outside the blocks
-  std::string kernel;      // name of the kernel entered last, or empty
-  std::string collective;  // name of the collective that is waited for, or empty
+  int32_t layer = -1;      // 0-based; -1 outside the decoder blocks
+  std::string kernel;      // name of the last kernel that was entered, or empty
+  std::string collective;  // name of the collective that it waits for, or empty
   int64_t collective_sequence = 0;
-  int64_t progress = 0;                 // rises with every update
+  int64_t progress = 0;                 // increases with every update
   int64_t updated_monotonic_nanos = 0;  // CLOCK_MONOTONIC at the last update
-  std::string telemetry_error;          // why its records are not all written, or empty
+  std::string telemetry_error;          // why some of its records are not written, or empty
 
   // "forward layer 7 kernel window_attention", for people.
   std::string Place() const;
@@ -59,8 +60,8 @@ struct WorkerStatus {
   std::string ToString(int64_t now_monotonic_nanos) const;
 };
 
-// The worker's side. Updates come from the training thread alone. A default-constructed writer
-// keeps its page in memory only.
+// The worker's side. Only the training thread may make updates. A default-constructed StatusPage
+// has its page in memory only.
 class StatusPage {
  public:
   StatusPage();
@@ -75,10 +76,10 @@ class StatusPage {
   void SetPhase(Phase phase);
   void SetLayer(int32_t layer);
   void SetKernel(std::string_view kernel);      // cut to 47 bytes
-  void EnterCollective(std::string_view name);  // no kernel runs in it
+  void EnterCollective(std::string_view name);  // also clears the kernel
   void LeaveCollective();
   void SetTelemetryError(std::string_view error);  // cut to 511 bytes
-  // A sign of life without news, e.g. from a long evaluation.
+  // Counts as progress without changing any other field, e.g. during a long evaluation.
   void Touch();
 
   struct Layout;
@@ -88,12 +89,12 @@ class StatusPage {
   template <typename Store>
   void Update(Store store);  // runs `store` under the sequence lock
 
-  Layout* page_;  // a mapping of its own; nullptr after a move
+  Layout* page_;  // an owned mapping; nullptr after a move
 };
 
-// A consistent copy of a page; works on the page of a dead or stopped process. Unavailable when the
-// process died in the middle of an update (the copy is then best-effort and not returned), NotFound
-// without the file.
+// A consistent copy of a page, also of a dead or stopped process. Unavailable if the process died
+// or was stopped during an update, NotFound if there is no file, DataLoss if the file is not a page
+// of this version.
 absl::StatusOr<WorkerStatus> ReadStatusPage(const std::filesystem::path& path);
 
 }  // namespace nsa
