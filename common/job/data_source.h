@@ -1,5 +1,5 @@
-// The data sources of a job (data.source), one row each. Defaults, preflight and the worker's
-// reader take what they need to know about a source from its row, so that they agree.
+// The properties of each data source of a job (data.source), in a table with one row per source.
+// Defaults, preflight and the worker's reader all use this table, so that they agree.
 #pragma once
 
 #include <span>
@@ -14,29 +14,29 @@ namespace nsa {
 // How a file is divided into documents.
 enum class DocumentFormat {
   kNone,    // There are no files: the tokens are generated.
-  kText,    // The file is one text.
-  kLines,   // Each line that is not blank is a document; `text_of_line` reads it.
-  kTokens,  // Little-endian uint16 tokens; the tokenizer's separator token begins a document.
+  kText,    // The file is one document.
+  kLines,   // Each line that is not blank is a document; `text_of_line` extracts its text.
+  kTokens,  // Little-endian uint16 tokens; a document begins with the separator token.
 };
 
 struct DataSourceInfo {
   v1::DataSource source;
   DocumentFormat format;
-  // File name endings that belong to another source.
+  // File name endings that show that a file is for another source.
   std::span<const std::string_view> wrong_endings;
-  // kLines: the text of a line. The error says what is wrong with the line, without naming it.
+  // kLines: returns the text in a line. The error says what is wrong, without the line's number.
   absl::StatusOr<std::string> (*text_of_line)(std::string_view line);
-  // kLines: what a line must be, for messages.
+  // kLines: describes what a line must be, for error messages.
   std::string_view line_format;
 
   bool has_files() const { return format != DocumentFormat::kNone; }
-  // The files hold text, which a tokenizer turns into tokens.
+  // True if the files contain text, which a tokenizer converts to tokens.
   bool has_text() const {
     return format == DocumentFormat::kText || format == DocumentFormat::kLines;
   }
 };
 
-// A source without a row of its own is generated.
+// The row of a source. A source without a row is generated: it has no files.
 const DataSourceInfo& DataSourceInfoOf(v1::DataSource source);
 
 // "text, jsonl or tokens": the sources that read files.

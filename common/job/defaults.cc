@@ -1,5 +1,5 @@
-// The defaults of the job file, and what depends on the machine. The table in common/README.md is
-// checked against this file by tests/common/job/configs_test.cc.
+// The defaults of the job file, and the values that depend on the machine.
+// tests/common/job/load_job_file_test.cc compares docs/job_file.md with this file.
 #include "common/estimate/estimate.h"
 #include "common/job/data_source.h"
 #include "common/job/load.h"
@@ -7,7 +7,7 @@
 namespace nsa {
 namespace {
 
-// Sets a field that the file left out.
+// Sets a field that is absent from the file.
 #define NSA_DEFAULT_(message, field, value) \
   if (!(message)->has_##field()) (message)->set_##field(value)
 
@@ -44,7 +44,8 @@ void DataDefaults(v1::DataSpec* data) {
   if (data->on_exhausted() == v1::ON_EXHAUSTED_UNSPECIFIED) {
     data->set_on_exhausted(v1::ON_EXHAUSTED_REPEAT);
   }
-  // Generated tokens do not run out, so validation takes other rows of them and holds out nothing.
+  // Generated tokens never run out, so validation uses other generated rows and nothing is held
+  // out.
   const bool hold_out = data->val_path().empty() && DataSourceInfoOf(data->source()).has_files();
   NSA_DEFAULT_(data, val_fraction, hold_out ? 0.01 : 0.0);
   NSA_DEFAULT_(data, document_mask, false);

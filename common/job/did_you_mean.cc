@@ -41,7 +41,7 @@ std::string Nearest(std::string_view word, const std::vector<std::string>& candi
   std::string nearest;
   for (const std::string& candidate : candidates) {
     const int distance = EditDistance(lower, Lower(candidate));
-    // A word of which nothing is left is not a misspelling of it.
+    // Do not suggest a word if all of its letters would have been replaced.
     if (distance < best && distance < static_cast<int>(candidate.size())) {
       best = distance;
       nearest = candidate;

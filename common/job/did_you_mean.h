@@ -1,4 +1,4 @@
-// What a misspelt word was probably meant to be.
+// Finds the word that a misspelt word was probably meant to be.
 #pragma once
 
 #include <string>
@@ -7,12 +7,12 @@
 
 namespace nsa {
 
-// Edits (insert, delete, replace, swap of neighbours) that turn `a` into `b`. Words over 64
-// characters count as infinitely far.
+// Number of edits (insert, delete, replace, or swap of neighbouring characters) that turn `a` into
+// `b`; 2^20 if a word has more than 64 characters.
 int EditDistance(std::string_view a, std::string_view b);
 
-// The nearest of `candidates` within a third of the word's length (at least 1, case ignored), or
-// empty. The first one wins a tie.
+// The candidate with the smallest edit distance; empty if none is within a third of the word's
+// length (at least 1). Case is ignored. If several are equally near, the first one.
 std::string Nearest(std::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace nsa

@@ -12,26 +12,28 @@ namespace {
 struct OldWord {
   std::string_view type;
   std::string_view word;
-  std::string_view means;  // the word it stands for, or empty
-  std::string_view why;    // "what; fix", when it stands for none
+  std::string_view means;  // the present word, or empty if there is none
+  std::string_view why;    // "what; fix" if `means` is empty
 };
 
 constexpr OldWord kOldWords[] = {
     {"Precision", "bfloat16", "bf16", ""},
     {"Precision", "float32", "fp32", ""},
     {"Precision", "fp16", "",
-     "'fp16' is not supported (it needs loss scaling and lost runs to NaN); write bf16"},
+     "'fp16' is not supported (it needs loss scaling, and runs with it ended in NaN); write bf16"},
     {"Precision", "float16", "",
-     "'float16' is not supported (it needs loss scaling and lost runs to NaN); write bf16"},
+     "'float16' is not supported (it needs loss scaling, and runs with it ended in NaN); write "
+     "bf16"},
     {"Device", "gpu", "cuda", ""},
     {"DataSource", "fineweb_edu", "",
      "'fineweb_edu' is not supported (nothing is streamed from the network); download it and "
-     "write source: jsonl with its path"},
+     "write source: jsonl and its path"},
     {"DataSource", "fineweb_edu_local", "",
      "'fineweb_edu_local' is not supported under this name; write source: jsonl or text"},
 };
 
-// PRECISION_ for Precision, STATE_ for Job.State: what the 0 value has before UNSPECIFIED.
+// The prefix of the values' names, taken from the 0 value, whose name is the prefix and
+// UNSPECIFIED: PRECISION_ for Precision, STATE_ for Job.State.
 std::string_view Prefix(const google::protobuf::EnumDescriptor& type) {
   std::string_view name = type.value(0)->name();
   constexpr std::string_view kSuffix = "UNSPECIFIED";

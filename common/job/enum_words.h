@@ -1,4 +1,4 @@
-// Enum values as a YAML file spells them: in lower case and without the enum's prefix.
+// Enum values as they are spelt in YAML: in lower case and without the enum's prefix.
 #pragma once
 
 #include <string>
@@ -13,10 +13,11 @@ namespace nsa {
 // "bf16" for PRECISION_BF16.
 std::string EnumWord(const google::protobuf::EnumValueDescriptor& value);
 
-// Every word that may be written; the 0 value, "not said", is not one.
+// Every word that may be written. The 0 value means "not set" and has no word.
 std::vector<std::string> EnumWords(const google::protobuf::EnumDescriptor& type);
 
-// The number of a word. Errors say which words there are, and why for words of the Python system.
+// The number of a word. The error lists the valid words; for a word of the Python system it says
+// why that word is not supported.
 absl::StatusOr<int> ParseEnum(const google::protobuf::EnumDescriptor& type, std::string_view word);
 
 }  // namespace nsa

@@ -27,7 +27,7 @@ std::string JobHash(const v1::JobSpec& spec) {
   train->clear_out_dir();
 
   // The YAML text is canonical: fields in order of number, maps sorted, shortest exact numbers. A
-  // field added to the schema later changes no hash as long as it has no default.
+  // field that is added to the schema later does not change any hash, as long as it has no default.
   const std::string text = ToYaml(fixed);
   const XXH128_hash_t hash = XXH3_128bits(text.data(), text.size());
   return absl::StrFormat("%016x%016x", hash.high64, hash.low64);

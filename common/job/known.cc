@@ -19,8 +19,8 @@ using google::protobuf::Message;
 absl::Status CheckValue(const FieldDescriptor& field, int value, const std::string& path) {
   if (field.enum_type()->FindValueByNumber(value) != nullptr) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrFormat(
-      "%s: value %d is not known (version %s knows %s); choose one of these, or start the version "
-      "that knows it",
+      "%s: value %d is not known (version %s knows %s); choose one of these, or install a newer "
+      "version",
       path, value, kVersion, absl::StrJoin(EnumWords(*field.enum_type()), ", ")));
 }
 
@@ -28,8 +28,8 @@ absl::Status CheckFields(const Message& message, const std::string& path) {
   const auto& unknown = message.GetReflection()->GetUnknownFields(message);
   if (unknown.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrFormat(
-      "%s: field number %d is not known (version %s); leave out what that version has no key for, "
-      "or start the one that knows it",
+      "%s: field number %d is not known (version %s); remove the keys that this version does not "
+      "have, or install a newer version",
       path, unknown.field(0).number(), kVersion));
 }
 

@@ -1,6 +1,6 @@
-// What a message holds that this program's schema does not know, because a newer program made it.
-// Such parts survive parsing, storing and passing on; where leaving them out would do something
-// else than was asked for, the message is refused instead.
+// Finds the parts of a message that are not in this program's schema because a newer program wrote
+// it. Parsing, storing and forwarding preserve such parts. A message is refused if ignoring them
+// would do something other than what was requested.
 #pragma once
 
 #include <string>
@@ -10,11 +10,13 @@
 
 namespace nsa {
 
-// InvalidArgument for the first enum field whose value has no name here, with the field's path
-// ("spec.runtime.precision") and the values that may be sent. `path` is the message's own.
+// InvalidArgument if an enum field has a value that is not in the schema. The error has the first
+// such field's path ("spec.runtime.precision") and the valid values. `path` is the path of
+// `message`.
 absl::Status CheckKnownValues(const google::protobuf::Message& message, const std::string& path);
 
-// The same, and for the first message within that holds fields without a name here.
+// The same, and also InvalidArgument if the message, or one inside it, has a field that is not in
+// the schema.
 absl::Status CheckKnown(const google::protobuf::Message& message, const std::string& path);
 
 }  // namespace nsa

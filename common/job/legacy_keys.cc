@@ -44,19 +44,20 @@ void CompleteLegacyFile(LoadResult* result, v1::JobSpec* spec) {
   };
   if (!spec->model().has_n_layers()) {
     spec->mutable_model()->set_n_layers(1);
-    note("model.n_layers", "is absent: 1, as in the Python system (here the default is 12)");
+    note("model.n_layers", "is not set: 1, as in the Python system (the default here is 12)");
   }
   if (!spec->train().has_weight_decay()) {
     spec->mutable_train()->set_weight_decay(0);
-    note("train.weight_decay", "is absent: 0, as in the Python system (here the default is 0.1)");
+    note("train.weight_decay", "is not set: 0, as in the Python system (the default here is 0.1)");
   }
   if (spec->train().has_steps()) {
     const int64_t accumulate =
         spec->train().has_accumulate_grad_batches() ? spec->train().accumulate_grad_batches() : 1;
     std::string why = "counts optimizer steps; the Python system counted micro-steps";
     if (accumulate > 1) {
-      why += absl::StrFormat(": %d train on %d times the tokens, write %d for the same tokens",
-                             spec->train().steps(), accumulate, spec->train().steps() / accumulate);
+      why += absl::StrFormat(
+          ". %d steps train on %d times as many tokens; write %d for the same number of tokens",
+          spec->train().steps(), accumulate, spec->train().steps() / accumulate);
     }
     note("train.steps", std::move(why));
   }

@@ -39,7 +39,8 @@ absl::Status ErrorsStatus(std::string_view file, std::vector<LoadError> errors) 
   return absl::InvalidArgumentError(absl::StrJoin(lines, "\n"));
 }
 
-// At most one byte more than may be loaded, so that a huge or endless file costs nothing.
+// Reads slightly more than the limit at most (a UTF-8 mark and one byte), so that a huge or endless
+// file costs nothing.
 std::string ReadSome(std::istream& in) {
   std::string text(kMaxYamlBytes + 4, '\0');
   in.read(text.data(), static_cast<std::streamsize>(text.size()));
@@ -139,12 +140,14 @@ absl::StatusOr<LoadResult> LoadJobYaml(const std::filesystem::path& path, v1::Jo
   NSA_ASSIGN_OR_RETURN(LoadResult result, LoadYamlFile(path, spec));
   if (spec->ByteSizeLong() == 0 && result.legacy.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(ShownName(path), ": sets nothing (a job file); see configs/jobs/"));
+        absl::StrCat(ShownName(path),
+                     ": sets nothing (a job file must set at least one key); see configs/jobs/"));
   }
   if (spec->train().has_out_dir() && spec->train().out_dir().empty()) {
-    return ErrorsStatus(ShownName(path),
-                        {{result.places["train.out_dir"], "train.out_dir",
-                          "\"\" (a folder); name one, or leave the key out for artifacts/NAME"}});
+    return ErrorsStatus(
+        ShownName(path),
+        {{result.places["train.out_dir"], "train.out_dir",
+          "\"\" (must be a folder); name one, or remove the key to use artifacts/NAME"}});
   }
   return result;
 }

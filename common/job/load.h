@@ -1,11 +1,12 @@
-// YAML into any of our messages, strictly. The loader walks the message's descriptor, so the schema
-// is the .proto file and nothing else.
+// Strict loader from YAML to any of our messages. It follows the message's descriptor, so the
+// .proto file is the only schema.
 //
-// Refused, each with its place: unknown keys (with a did-you-mean), duplicate keys, anchors,
-// aliases, tags, merge keys, second documents, non-finite numbers, numbers that do not fit,
-// octal-looking numbers, more than 1 MiB, more than 32 levels, a BOM other than UTF-8's, NUL bytes,
-// invalid UTF-8. Enum values are written in lower case without their prefix. A scalar where a list
-// is expected is a list of one. A map field accepts a map, or a list of one-key maps.
+// These are errors, and each error has its line and column: unknown keys (with a suggestion),
+// duplicate keys, anchors, aliases, tags, merge keys, second documents, non-finite numbers, numbers
+// that are out of range, numbers that look octal, more than 1 MiB, 32 levels or 100,000 values, a
+// byte-order mark other than UTF-8's, NUL bytes and other control characters, invalid UTF-8. Enum
+// values are written in lower case without their prefix. A scalar in the place of a list is a list
+// of one. A map field accepts a map or a list of one-key maps.
 #pragma once
 
 #include <filesystem>
@@ -21,7 +22,7 @@
 
 namespace nsa {
 
-// A place in a file, 1-based; line 0 when unknown.
+// A place in a file, 1-based; line 0 if it is unknown.
 struct SourcePlace {
   int line = 0;
   int column = 0;
@@ -30,11 +31,11 @@ struct SourcePlace {
 // Field path ("train.save_every", "data.path[1]") to its place.
 using SourceMap = std::map<std::string, SourcePlace, std::less<>>;
 
-// A key of the Python system that means nothing here any more, and why.
+// A warning about a key of the Python system, or about a default that such a file relies on.
 struct LegacyKey {
   std::string field;  // "runtime.use_flash"
   SourcePlace place;
-  std::string why;
+  std::string why;  // "has no effect: …"
 };
 
 struct LoadResult {
@@ -42,26 +43,27 @@ struct LoadResult {
   std::vector<LegacyKey> legacy;  // only when loading a JobSpec
 };
 
-// Parses `text` into `message`, which is cleared first. `file` names the text in errors. On error:
-// InvalidArgument whose message has one line a mistake, `file:line:column: field: what; fix`, at
-// most 20 of them and then "and N more".
+// Parses `text` into `message`, which is cleared first. `file` is the name of the text in errors.
+// The error is InvalidArgument; its message has one line for each mistake, `file:line:column:
+// field: what; fix`. It has at most 20 such lines, then "and N more".
 absl::StatusOr<LoadResult> LoadYamlText(std::string_view text, std::string_view file,
                                         google::protobuf::Message* message);
 
-// Reads a file ("-" is standard input) and parses it. NotFound, PermissionDenied, or as above.
+// Reads a file ("-" is standard input) and parses it. NotFound or PermissionDenied if it cannot be
+// read; otherwise as above.
 absl::StatusOr<LoadResult> LoadYamlFile(const std::filesystem::path& path,
                                         google::protobuf::Message* message);
 
-// Gives a loaded spec what its place in the world decides: a name (from the file's when absent) and
-// absolute paths (relative ones are taken from `base_dir`). Idempotent.
+// Sets the name of a loaded spec from the file name if it has none, and makes its paths absolute
+// (relative to `base_dir`). out_dir becomes artifacts/NAME if it is absent. Idempotent.
 void PlaceJob(const std::filesystem::path& file, const std::filesystem::path& base_dir,
               v1::JobSpec* spec);
 
-// LoadYamlFile of a job. Also InvalidArgument: a file that sets nothing, which would train a model
-// of all defaults, and an empty out_dir.
+// LoadYamlFile for a job. Also InvalidArgument if the file sets nothing (it would train a model
+// with all defaults) or sets out_dir to "".
 absl::StatusOr<LoadResult> LoadJobYaml(const std::filesystem::path& path, v1::JobSpec* spec);
 
-// A job file: LoadJobYaml and PlaceJob.
+// A loaded job file: LoadJobYaml, then PlaceJob.
 struct JobFile {
   v1::JobSpec spec;
   LoadResult source;
@@ -69,18 +71,20 @@ struct JobFile {
 absl::StatusOr<JobFile> LoadJobFile(const std::filesystem::path& path,
                                     const std::filesystem::path& base_dir);
 
-// Fills in every default, so that the effective spec can be shown and stored. Idempotent. What
-// depends on the machine (device: auto, precision) stays as it is; see ResolveDevice.
+// Fills in every default, so that the effective spec can be shown and stored. Idempotent. Values
+// that depend on the machine (device: auto, precision) are unchanged; see ResolveDevice.
 void ApplyDefaults(v1::JobSpec* spec);
 
-// Decides device and precision where they are left open.
+// Sets the device if it is auto or absent (cuda with a GPU, otherwise cpu), and the precision if it
+// is absent (bf16 on cuda, fp32 on cpu).
 void ResolveDevice(bool has_gpu, v1::JobSpec* spec);
 
-// A message as YAML in the spelling that the loader reads.
+// A message as YAML that the loader can read.
 std::string ToYaml(const google::protobuf::Message& message);
 
-// XXH3-128 of what a continued run may not change: model, nsa, data (without loader settings), and
-// train without steps, cadences, retention and out_dir. 32 hexadecimal digits.
+// XXH3-128, as 32 hexadecimal digits, of the fields that a continued run must not change: model,
+// nsa, data without loader_timeout_seconds and allow_synthetic_fallback, and train without steps,
+// log_every, eval_every, eval_batches, save_every, keep_checkpoints and out_dir. Defaults count.
 std::string JobHash(const v1::JobSpec& spec);
 
 }  // namespace nsa

@@ -17,7 +17,7 @@ bool AllDigits(std::string_view word) {
   });
 }
 
-// "0777" and "-012": eight in some YAML readers and ten in others.
+// "0777" and "-012": some YAML readers take them as octal, others as decimal.
 bool LooksOctal(std::string_view word) {
   if (word.starts_with('-') || word.starts_with('+')) word.remove_prefix(1);
   return word.size() > 1 && word[0] == '0' && (AllDigits(word) || word[1] == 'o');
@@ -35,7 +35,7 @@ absl::Status OctalError(std::string_view word) {
 
 absl::Status NotWholeError(std::string_view word) {
   if (word.empty()) {
-    return absl::InvalidArgumentError("empty (a whole number); write one, e.g. 100");
+    return absl::InvalidArgumentError("empty (must be a whole number); write one, e.g. 100");
   }
   return absl::InvalidArgumentError(absl::StrFormat(
       "%s is not a whole number; write decimal digits only, e.g. 100", Quoted(word)));
@@ -50,7 +50,7 @@ absl::StatusOr<int64_t> ParseInteger(std::string_view word, int64_t min, int64_t
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
   if (error != std::errc() || value < min || value > max) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "%s is out of range (%d to %d); write a number within it", Quoted(word), min, max));
+        "%s is out of range (%d to %d); write a number in this range", Quoted(word), min, max));
   }
   return value;
 }
@@ -62,7 +62,7 @@ absl::StatusOr<uint64_t> ParseUnsigned(std::string_view word, uint64_t max) {
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
   if (error != std::errc() || value > max) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "%s is out of range (0 to %d); write a number within it", Quoted(word), max));
+        "%s is out of range (0 to %d); write a number in this range", Quoted(word), max));
   }
   return value;
 }
@@ -89,7 +89,8 @@ absl::StatusOr<double> ParseDouble(std::string_view word) {
   }
   if (error == std::errc::result_out_of_range || !std::isfinite(value)) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "%s does not fit a double; write a number between 1e-307 and 1e308", Quoted(word)));
+        "%s is out of range (1e-307 to 1e308 in magnitude); write a number in this range",
+        Quoted(word)));
   }
   return value;
 }

@@ -1,4 +1,4 @@
-// Strict scalars: what a plain YAML word is as a number or truth value. Errors are `what; fix`
+// Strict conversion of plain YAML words to numbers and booleans. Errors have the form `what; fix`,
 // without the field.
 #pragma once
 
@@ -9,8 +9,8 @@
 
 namespace nsa {
 
-// Decimal digits with an optional minus; within [min, max]. "0777", "0x1F", "1_000" and "1e3" are
-// refused with what to write instead.
+// Decimal digits with an optional minus, within [min, max]. "0777", "0x1F", "1_000" and "1e3" are
+// errors that say what to write instead.
 absl::StatusOr<int64_t> ParseInteger(std::string_view word, int64_t min, int64_t max);
 
 // As ParseInteger, for uint64 fields.
@@ -19,7 +19,7 @@ absl::StatusOr<uint64_t> ParseUnsigned(std::string_view word, uint64_t max);
 // A finite decimal number, with or without exponent.
 absl::StatusOr<double> ParseDouble(std::string_view word);
 
-// true or false (True, TRUE, False, FALSE too).
+// true, True, TRUE, false, False or FALSE.
 absl::StatusOr<bool> ParseBool(std::string_view word);
 
 }  // namespace nsa

@@ -16,8 +16,8 @@ SourcePlace PlaceOf(std::string_view text, size_t offset) {
   return place;
 }
 
-// Length of the valid UTF-8 sequence at the front of `text`, or 0. Overlong forms, surrogates and
-// code points above U+10FFFF are not valid.
+// Length of the valid UTF-8 sequence at the beginning of `text`; 0 if it is not valid. Overlong
+// forms, surrogates and code points above U+10FFFF are not valid.
 size_t Utf8Length(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
   const uint8_t first = byte(0);

@@ -1,4 +1,4 @@
-// Is this text fit for a parser? Clean UTF-8 without NUL and control characters.
+// Checks that a text is valid UTF-8 without NUL and other control characters.
 #pragma once
 
 #include <optional>
@@ -8,8 +8,9 @@
 
 namespace nsa {
 
-// Takes a UTF-8 byte-order mark off the front of `text`, then returns the first thing that is
-// wrong with it, or nothing: too long, UTF-16 or UTF-32, NUL, a control character, invalid UTF-8.
+// Removes a UTF-8 byte-order mark from the beginning of `text`, then returns the first mistake in
+// it, or nothing: too long (kMaxYamlBytes), UTF-16 or UTF-32, NUL, a control character, invalid
+// UTF-8.
 std::optional<LoadError> CheckText(std::string_view* text);
 
 }  // namespace nsa

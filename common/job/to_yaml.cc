@@ -15,7 +15,7 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
 
-// Plain when no reader of YAML could take it for anything but this text.
+// True if every YAML reader reads the unquoted text as this string.
 bool IsPlain(const std::string& text) {
   if (text.empty() || text.size() > 512) return false;
   const auto first = static_cast<unsigned char>(text[0]);
@@ -78,7 +78,7 @@ std::string Number(Float value) {
   return std::string(buffer, end);
 }
 
-// One value of a field: element `index` of a repeated one, or the value when index is -1.
+// One value of a field: element `index` of a repeated field, or the value of a singular one (-1).
 std::string Scalar(const Message& message, const FieldDescriptor& field, int index) {
   const Reflection& r = *message.GetReflection();
 #define NSA_GET_(Name) \
@@ -117,7 +117,7 @@ class Printer {
   }
 
  private:
-  // `first_inline`: the first line continues a "- " that is already written.
+  // `first_inline`: the first line follows a "- " that has already been written.
   void Fields(const Message& message, int indent, bool first_inline) {
     std::vector<const FieldDescriptor*> fields;
     message.GetReflection()->ListFields(message, &fields);
@@ -172,7 +172,7 @@ class Printer {
     }
   }
 
-  // Sorted by key, so that the same message prints alike every time.
+  // Sorted by key, so that the same message always gives the same text.
   void Map(const Message& message, const FieldDescriptor& field, int indent) {
     const Reflection& reflection = *message.GetReflection();
     std::map<std::string, std::string> entries;

@@ -1,4 +1,4 @@
-// What to say about a key that a message does not have.
+// The error text for an unknown key.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace nsa {
 
-// "unknown key; did you mean 'save_every'?", "unknown key; it belongs to train, write
-// train.seq_len", or the keys that there are. `section` is the path of `type` within `root`.
+// "unknown key; did you mean 'save_every'?", "unknown key; it belongs to train, write it as
+// train.seq_len", or "unknown key; the keys here are …". `section` is the path of `type` in `root`.
 std::string UnknownKey(const google::protobuf::Descriptor& root,
                        const google::protobuf::Descriptor& type, std::string_view section,
                        std::string_view key);

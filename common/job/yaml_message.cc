@@ -48,7 +48,8 @@ struct Target {
 #undef NSA_PUT_
 };
 
-// The error of a value that is no scalar of the field's type, or OK.
+// Sets the field to the scalar `node`. The error is `what; fix` if it is not a value of the field's
+// type.
 absl::Status PutScalar(const Target& target, const YamlNode& node) {
   const FieldDescriptor& field = *target.field;
   const auto type = field.cpp_type();
@@ -66,8 +67,8 @@ absl::Status PutScalar(const Target& target, const YamlNode& node) {
   }
   if (node.quoted) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "'%s' in quotes is text (a %s is wanted); remove the quotes", node.scalar.substr(0, 64),
-        type == FieldDescriptor::CPPTYPE_BOOL ? "truth value" : "number"));
+        "'%s' in quotes is text (must be %s); remove the quotes", node.scalar.substr(0, 64),
+        type == FieldDescriptor::CPPTYPE_BOOL ? "true or false" : "a number"));
   }
   const auto put = [](const auto& value, auto&& store) {
     if (value.ok()) store(*value);
@@ -110,10 +111,10 @@ class Walker {
         errors_(errors) {}
 
   void Fill(const YamlNode& node, const std::string& path, Message* message) {
-    if (node.kind == Kind::kNull) return;  // a section whose keys are all left out
+    if (node.kind == Kind::kNull) return;  // a section without keys
     if (node.kind != Kind::kMap) {
       return Error(node, path.empty() ? "yaml" : path,
-                   "a section of keys is wanted here; write `key: value` lines");
+                   "must be a section of keys; write `key: value` lines");
     }
     std::vector<const YamlNode*> keys;
     for (const auto& [key, value] : node.entries) {
@@ -126,7 +127,7 @@ class Walker {
     errors_->push_back({node.place, field, std::move(text)});
   }
 
-  // A plain key that has not been given before.
+  // True for a scalar key that has not been given before; otherwise reports an error.
   bool CheckKey(const YamlNode& key, const std::string& path, std::vector<const YamlNode*>* keys) {
     if (key.kind != Kind::kScalar) {
       Error(key, path.empty() ? "yaml" : path, "a key must be a single word; write `key: value`");
@@ -161,8 +162,8 @@ class Walker {
     FillField(value, key, field_path, {message, field});
   }
 
-  // A key that the message does not have: a key of the Python system, or a mistake. Returns the
-  // field that it stands for, or null.
+  // Handles a key that the message does not have: a key of the Python system or a mistake. Returns
+  // the field to set instead, or null.
   const FieldDescriptor* Legacy(const YamlNode& section, const YamlNode& key,
                                 const std::string& name, const Descriptor& type) {
     const LegacyRule* rule = FindLegacyRule(name);
@@ -201,7 +202,7 @@ class Walker {
     }
     if (value.kind != Kind::kScalar) {
       return Error(value, path,
-                   absl::StrFormat("a %s (one value is wanted); write one value",
+                   absl::StrFormat("a %s (must be one value); write one value",
                                    value.kind == Kind::kMap ? "section of keys" : "list"));
     }
     const absl::Status status = PutScalar(target, value);
@@ -212,7 +213,8 @@ class Walker {
     const bool of_messages = target.field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE;
     if (value.kind == Kind::kScalar && !of_messages) return FillScalar(value, path, target);
     if (value.kind != Kind::kSequence) {
-      return Error(value, path, "a section of keys (a list is wanted); write [a, b] or - lines");
+      return Error(value, path,
+                   "a section of keys (must be a list); write [a, b] or lines of `- a`");
     }
     for (size_t i = 0; i < value.items.size(); ++i) {
       const YamlNode& item = value.items[i];
@@ -231,7 +233,7 @@ class Walker {
     std::vector<const YamlNode*> keys;
     if (value.kind == Kind::kMap) return FillMapEntries(value, path, target, &keys);
     if (value.kind != Kind::kSequence) {
-      return Error(value, path, "one value (key: value lines are wanted); write `name: value`");
+      return Error(value, path, "one value (must be a section of keys); write `name: value` lines");
     }
     for (const YamlNode& item : value.items) {
       if (item.kind == Kind::kMap) {

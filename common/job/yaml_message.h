@@ -1,4 +1,4 @@
-// A YAML tree into a message, by the message's descriptor.
+// Fills a message from a YAML tree, using the message's descriptor.
 #pragma once
 
 #include <vector>
@@ -8,8 +8,8 @@
 
 namespace nsa {
 
-// Fills `message` from `root`, collecting places and, for a JobSpec, keys of the Python system.
-// Every mistake is appended to `errors`, with its field path.
+// Fills `message` from `root`. Adds to `result` the place of every key and, for a JobSpec, the keys
+// of the Python system. Appends every mistake to `errors`, with its field path.
 void FillMessage(const YamlNode& root, google::protobuf::Message* message, LoadResult* result,
                  std::vector<LoadError>* errors);
 

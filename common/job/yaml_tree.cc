@@ -17,7 +17,7 @@
 namespace nsa {
 namespace {
 
-// Thrown through the parser to end it at once; never leaves this file.
+// Thrown through the parser to stop it at once; ParseYaml catches it.
 struct StopParsing {
   LoadError error;
 };
@@ -34,14 +34,14 @@ class TreeBuilder : public YAML::EventHandler {
   void OnDocumentStart(const YAML::Mark& mark) override {
     if (++documents_ > 1) {
       throw StopParsing{
-          {PlaceOf(mark), "yaml", "a second document starts here; keep one document a file"}};
+          {PlaceOf(mark), "yaml", "a second document starts here; keep one document in a file"}};
     }
   }
   void OnDocumentEnd() override {}
 
   void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     RefuseAnchor(mark, anchor);
-    RefuseTag(mark, "!");  // a lone `!` comes as null
+    RefuseTag(mark, "!");  // the parser reports a lone `!` as null
     Attach(Node(mark, YamlNode::Kind::kNull));
   }
 
@@ -79,7 +79,7 @@ class TreeBuilder : public YAML::EventHandler {
  private:
   struct Frame {
     YamlNode node;
-    std::optional<YamlNode> key;  // of a map: read, its value is still to come
+    std::optional<YamlNode> key;  // of a map: the key whose value has not been read yet
   };
 
   YamlNode Node(const YAML::Mark& mark, YamlNode::Kind kind) {
@@ -96,9 +96,9 @@ class TreeBuilder : public YAML::EventHandler {
 
   void Open(YamlNode node) {
     if (stack_.size() >= kMaxYamlDepth) {
-      throw StopParsing{
-          {node.place, Path(),
-           absl::StrFormat("more than %d levels; nothing here nests so deep", kMaxYamlDepth)}};
+      throw StopParsing{{node.place, Path(),
+                         absl::StrFormat("more than %d levels of nesting; is this the right file?",
+                                         kMaxYamlDepth)}};
     }
     stack_.push_back({std::move(node), std::nullopt});
   }
@@ -125,7 +125,7 @@ class TreeBuilder : public YAML::EventHandler {
     }
   }
 
-  // Keys on the way to the value that is being read.
+  // The path of keys to the value that is being read; "yaml" if there are none.
   std::string Path() const {
     std::string path;
     for (const Frame& frame : stack_) {
@@ -140,14 +140,14 @@ class TreeBuilder : public YAML::EventHandler {
     errors_->push_back({PlaceOf(mark), Path(), std::move(text)});
   }
   void RefuseAnchor(const YAML::Mark& mark, YAML::anchor_t anchor) {
-    if (anchor != 0) Refuse(mark, "anchor (&name); remove it and write values out");
+    if (anchor != 0) Refuse(mark, "anchor (&name); remove it and write the values out");
   }
-  // yaml-cpp says "?" for no tag and "!" for a quoted scalar, but also "!" for a lone `!`.
+  // yaml-cpp reports "?" for no tag and "!" for a quoted scalar, but also "!" for a lone `!`.
   void RefuseTag(const YAML::Mark& mark, const std::string& tag) {
     const auto offset = static_cast<size_t>(mark.pos);
     const bool lone = tag == "!" && offset < text_.size() && text_[offset] == '!';
     if (lone || (!tag.empty() && tag != "?" && tag != "!")) {
-      Refuse(mark, absl::StrCat("tag ", tag, "; remove it, types come from the field"));
+      Refuse(mark, absl::StrCat("tag ", tag, "; remove it, the field determines the type"));
     }
   }
 

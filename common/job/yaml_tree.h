@@ -1,8 +1,9 @@
-// YAML text into a plain tree with places. Strict where yaml-cpp is not: one document, no anchors,
-// aliases or tags, at most 1 MiB, 32 levels and 100,000 values, clean UTF-8.
+// Parses YAML text into a tree whose nodes have line and column. Stricter than yaml-cpp: one
+// document, no anchors, aliases or tags, at most 1 MiB, 32 levels and 100,000 values, valid UTF-8
+// without control characters.
 //
-// The tree is built from parser events, so that an alias is refused before anything could expand
-// it, and depth before anything could recurse.
+// The tree is built from parser events. This way an alias is refused before it is expanded, and
+// deep nesting before anything recurses.
 #pragma once
 
 #include <string>
@@ -18,7 +19,7 @@ struct YamlEntry;
 struct YamlNode {
   enum class Kind { kNull, kScalar, kSequence, kMap };
   Kind kind = Kind::kNull;
-  bool quoted = false;             // a scalar in quotes or in block style
+  bool quoted = false;             // a scalar in quotes or in block style, so it is text
   std::string scalar;              // kScalar
   std::vector<YamlNode> items;     // kSequence
   std::vector<YamlEntry> entries;  // kMap, as written; duplicates are kept
@@ -30,10 +31,10 @@ struct YamlEntry {
   YamlNode value;
 };
 
-// One mistake of a file: `field: what; fix`.
+// A mistake in a file, shown as `field: what; fix`.
 struct LoadError {
   SourcePlace place;
-  std::string field;  // field path, or "yaml" for the text as such
+  std::string field;  // field path, or "yaml" for the text as a whole
   std::string text;   // "what; fix"
 };
 
@@ -41,8 +42,8 @@ inline constexpr size_t kMaxYamlBytes = size_t{1} << 20;
 inline constexpr size_t kMaxYamlDepth = 32;
 inline constexpr size_t kMaxYamlValues = 100'000;
 
-// Parses `text`. Mistakes are appended to `errors`; the tree is then incomplete. An empty document
-// is a null node.
+// Parses `text`. Mistakes are appended to `errors`; the tree may then be incomplete. The tree of an
+// empty document is a null node.
 YamlNode ParseYaml(std::string_view text, std::vector<LoadError>* errors);
 
 }  // namespace nsa

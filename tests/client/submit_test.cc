@@ -121,7 +121,9 @@ TEST_F(SubmitTest, AnEmptyFileIsUsageAndNothingIsSubmitted) {
   for (const char* command : {"submit", "validate"}) {
     const Ran ran = Run({command, file});
     EXPECT_EQ(ran.code, ExitCode::kUsage);
-    EXPECT_EQ(ran.err, "nsactl: " + file + ": sets nothing (a job file); see configs/jobs/\n");
+    EXPECT_EQ(ran.err,
+              "nsactl: " + file +
+                  ": sets nothing (a job file must set at least one key); see configs/jobs/\n");
   }
   EXPECT_THAT(service().Requests("SubmitJob"), SizeIs(0));
 }

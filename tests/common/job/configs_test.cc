@@ -242,7 +242,8 @@ TEST(OldFiles, LoadWithAWarningForEveryKeyThatMeansNothing) {
                                            "runtime.compile_cmp_win", "train.max_grad_norm",
                                            "train.steps"));
   EXPECT_EQ(job->spec.train().grad_clip(), 0.5);
-  EXPECT_THAT(job->source.legacy.back().why, testing::HasSubstr("write 25000 for the same tokens"));
+  EXPECT_THAT(job->source.legacy.back().why,
+              testing::HasSubstr("write 25000 for the same number of tokens"));
   EXPECT_EQ(job->spec.data().source(), v1::DATA_SOURCE_UNSPECIFIED);  // synthetic by default
 }
 

@@ -158,8 +158,8 @@ TEST(HostileYaml, BrokenTextSaysWhere) {
 }
 
 TEST(HostileYaml, AFileThatIsAListOrAWordIsRefused) {
-  EXPECT_THAT(ErrorOf("- a\n- b\n"), HasSubstr("a section of keys is wanted"));
-  EXPECT_THAT(ErrorOf("hello\n"), HasSubstr("a section of keys is wanted"));
+  EXPECT_THAT(ErrorOf("- a\n- b\n"), HasSubstr("must be a section of keys"));
+  EXPECT_THAT(ErrorOf("hello\n"), HasSubstr("must be a section of keys"));
 }
 
 TEST(HostileYaml, LongWordsAreCutInMessages) {

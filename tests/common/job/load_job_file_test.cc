@@ -45,7 +45,8 @@ TEST(LoadJobFile, RefusesAFileThatSetsNothing) {
     std::ofstream(path) << text;
     const absl::Status status = LoadJobFile(path, "/base").status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << "'" << text << "'";
-    EXPECT_EQ(status.message(), path + ": sets nothing (a job file); see configs/jobs/");
+    EXPECT_EQ(status.message(),
+              path + ": sets nothing (a job file must set at least one key); see configs/jobs/");
   }
   EXPECT_FALSE(LoadJobFile("/dev/null", "/base").ok());
   // A key of the Python system is something, if only to be told about.
@@ -61,7 +62,7 @@ TEST(LoadJobFile, RefusesAnEmptyOutDirAndSaysWhere) {
   std::ofstream(path) << "train:\n  steps: 5\n  out_dir: \"\"\n";
   EXPECT_EQ(LoadJobFile(path, "/base").status().message(),
             path +
-                ":3:3: train.out_dir: \"\" (a folder); name one, or leave the key out for "
+                ":3:3: train.out_dir: \"\" (must be a folder); name one, or remove the key to use "
                 "artifacts/NAME");
 }
 
