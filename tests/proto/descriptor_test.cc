@@ -1,6 +1,6 @@
-// The schema keeps buf's STANDARD rules. Numbers with a unit have it in their name. Services and
-// methods have a comment. In the files that users write, the comment of a number gives its limits
-// and its default, and that of a switch or a choice its default.
+// The schema follows buf's STANDARD rules. The name of a number with a unit includes the unit.
+// Services and methods have a comment. In the files that users write, the comment of a number has
+// its limits and its default, and the comment of a bool or an enum has its default.
 #include "google/protobuf/descriptor.h"
 
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ std::string UpperSnake(const std::string& pascal) {
   return upper;
 }
 
-// What is wrong with a schema, one line each.
+// Finds the faults of a schema, one line for each.
 class Linter {
  public:
   std::vector<std::string> Lint(const FileDescriptor& file) {
@@ -73,7 +73,7 @@ class Linter {
           "has a comment above it");
   }
 
-  // A key of a job file or of a configuration file.
+  // Checks the comment of a key of a job file or a configuration file.
   void Key(const FieldDescriptor& field) {
     const bool of_user =
         field.file()->name() == "nsa/v1/job.proto" || field.file()->name() == "nsa/v1/config.proto";
@@ -108,7 +108,7 @@ class Linter {
     const std::string& name = field.name();
     Check(IsLowerSnake(name), field.full_name(), "is lower_snake_case");
     Key(field);
-    // Times, sizes and rates: base units, spelt out.
+    // Times, sizes and rates are in base units, which are spelt out.
     const bool is_text = field.cpp_type() == FieldDescriptor::CPPTYPE_STRING;
     const bool is_number = !is_text && field.cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE &&
                            field.cpp_type() != FieldDescriptor::CPPTYPE_BOOL;
@@ -181,7 +181,7 @@ TEST(Schema, KeepsItsNamingRulesAndIsDocumented) {
   EXPECT_GE(files, 7);
 }
 
-// Faults of a file of one message or enum, built from text.
+// The faults of a schema file that `edit` builds.
 std::vector<std::string> FaultsOf(const std::function<void(FileDescriptorProto*)>& edit) {
   FileDescriptorProto proto;
   proto.set_name("nsa/v1/x.proto");

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
-// m7c, one layer.
+// The shape of one layer of m7c.
 NsaShape M7c(int32_t batch, int32_t seq_len) {
   return {batch, seq_len, 12, 2, 64, 64, 32, 16, 64, 16, 512};
 }
@@ -51,8 +51,8 @@ TEST(AttentionScratch, SegmentsCoverTheTokens) {
   }
 }
 
-// Each part is as large as its header says, begins where the one before it ends or later, and at a
-// multiple of 256 bytes.
+// Each part has the size that the header states, does not overlap the part before it, and begins at
+// a multiple of 256 bytes.
 TEST(AttentionScratch, PartsDoNotOverlap) {
   std::mt19937 random(2);
   for (int round = 0; round < 1000; ++round) {
@@ -92,8 +92,8 @@ TEST(AttentionScratch, GoesByKeyBlockWhereATokenChoosesFewOfMany) {
   EXPECT_TRUE(PlanSelectedScratch(M7c(1, 16384)).by_key);
 }
 
-// Partial rows: 12 heads · 16 choices · (64 fp32 and two sums) a token, so 5,296 tokens fit 256
-// MiB.
+// A token has 12 heads · 16 selected blocks · (64 fp32 values and two sums) of partial rows, so
+// 5,296 tokens fit into 256 MiB.
 TEST(AttentionScratch, HoldsPartialRowsOfARangeOfTokens) {
   const SelectedScratch plan = PlanSelectedScratch(M7c(1, 65536));
   EXPECT_EQ(plan.range_chunks * SelectedScratch::kChunk, 5280);
@@ -101,7 +101,7 @@ TEST(AttentionScratch, HoldsPartialRowsOfARangeOfTokens) {
   EXPECT_LE(plan.bytes - plan.rows, 256 * kMiB);
 }
 
-// Sums of dk and dv grew with S² once: 34 GiB at a million tokens.
+// A regression test: the sums of dk and dv used to grow with S², to 34 GiB at a million tokens.
 TEST(AttentionScratch, OfTheCompressedBranchStaysBoundedAtAMillionTokens) {
   EXPECT_EQ(CompressedSegments(M7c(1, 65536)).tokens, 2048);
   EXPECT_LE(CompressedScratch(M7c(1, 1048576)).bytes, 700 * kMiB);

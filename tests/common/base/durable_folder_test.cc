@@ -9,7 +9,7 @@
 namespace nsa {
 namespace {
 
-// That the names are durable is shown by tests/faults/power_loss_test.cc.
+// tests/faults/power_loss_test.cc checks that the names are durable.
 TEST(MakeDurableFolder, MakesWhatIsMissingAndTakesWhatIsThere) {
   const TempDir dir;
   EXPECT_OK(MakeDurableFolder(dir / "a/b/c"));

@@ -61,7 +61,7 @@ TEST(Fd, CloseReportsAndForgets) {
   EXPECT_TRUE(fd.Close().ok());
   EXPECT_FALSE(fd.valid());
   EXPECT_FALSE(IsOpen(number));
-  Fd wrong(number);  // not open any more
+  Fd wrong(number);  // already closed
   EXPECT_FALSE(wrong.Close().ok());
   EXPECT_FALSE(wrong.valid());
 }

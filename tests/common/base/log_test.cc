@@ -1,4 +1,4 @@
-// Which level a program logs at, and what it says to a level that there is not.
+// The log level of a program, and the error for an unknown level.
 #include "common/base/log.h"
 
 #include <cstdlib>

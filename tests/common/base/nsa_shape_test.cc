@@ -101,7 +101,7 @@ TEST(NsaShape, OnCudaNamesWhatSharedMemoryLimits) {
   EXPECT_OK(s.ValidateOnCuda());
 }
 
-// The products must not overflow before they are compared.
+// The check itself must not overflow.
 TEST(NsaShape, RefusesProductsBeyond31BitsWhateverTheirSize) {
   NsaShape s = kM7c;
   s.batch = 2147483647;

@@ -95,7 +95,7 @@ TEST(Reason, OnlyWhatFailedOrWasRefusedIsFinal) {
   }
 }
 
-// What restarts depend on, word by word.
+// The properties of reasons on which restarts depend.
 TEST(Reason, SaysWhatARestartDoes) {
   const auto is = [](Reason reason, ReasonUse use, bool final, Fault fault) {
     const ReasonInfo& info = InfoOf(reason);

@@ -83,7 +83,8 @@ TEST(CheckpointDir, AValidationLossIsThatOfTheCheckpointsOwnStep) {
 TEST(CheckpointDir, HashesAreXxh3Of128Bits) {
   const TempDir dir;
   Write(dir / "empty", "");
-  EXPECT_EQ(*HashFile(dir / "empty"), "99aa06d3014798d86001c324468d497f");  // of the specification
+  // The value is from the XXH3 specification.
+  EXPECT_EQ(*HashFile(dir / "empty"), "99aa06d3014798d86001c324468d497f");
 }
 
 TEST(CheckpointDir, ListsExactNamesOnlyOldestFirst) {
@@ -226,7 +227,8 @@ TEST(CheckpointDir, ANewerFormatIsRefusedAndNotCalledDamaged) {
   const auto version = text.find("\"format_version\": 1");
   ASSERT_NE(version, std::string::npos);
   EXPECT_THAT(text, HasSubstr("\"state_xxh3_128\""));
-  // A file of that format with a right hash: made by the same function, then hashed again by hand.
+  // Make a file of version 2 with the right hash: change the version, then replace the hash by the
+  // one in the error.
   text[version + 18] = '2';
   Write(path / "state.json", text);
   const auto wrong_hash = ReadCheckpointState(path);

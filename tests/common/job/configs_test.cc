@@ -1,4 +1,4 @@
-// Every file of configs/ loads, and what preflight says of it is written here.
+// Every file in configs/ loads, with the preflight findings that are listed here.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -107,7 +107,7 @@ TEST(ConfigFiles, EachBeginWithWhatTheyAreForAndHaveTheirFilesName) {
   }
 }
 
-// With a look at the files: two cores, 4 GiB.
+// Preflight on a machine with two cores and 4 GiB, with a check of the data files.
 v1::PreflightReport PreflightOnASmallMachine(const v1::JobSpec& spec) {
   MachineView machine;
   machine.cpu_slots = 2;
@@ -119,7 +119,7 @@ v1::PreflightReport PreflightOnASmallMachine(const v1::JobSpec& spec) {
   return Preflight(spec, context);
 }
 
-// The command that deploy/compose.yaml gives is run in the container's home, which has no source
+// The command in deploy/compose.yaml runs in the container's home folder, where there is no source
 // tree.
 TEST(ConfigFiles, TheJobOfTheContainersNeedsNoFilesOfThisTree) {
   std::ifstream in(kTree / "deploy" / "compose.yaml");
@@ -163,7 +163,7 @@ TEST(ConfigFiles, TheDemoForGpusFindsItsTextAndEnoughOfItOnThisSystem) {
   ExpectNothingToComplainOf(job->spec, Preflight(job->spec, context));
 }
 
-// --- the daemons' files: everything is commented out, and everything is there ---
+// --- the daemons' files: they have every key, and each one is commented out ---
 
 std::string Uncommented(const fs::path& file) {
   std::ifstream in(file);
@@ -198,7 +198,7 @@ TEST(ConfigFiles, TheAgentsShowsEveryKeyCommentedOut) {
   CheckDaemonFile<v1::AgentConfig>("agent.yaml");
 }
 
-// --- files of the Python system ---
+// --- job files of the Python system ---
 
 TEST(OldFiles, TheOneThatWasted24HoursIsRefusedNamingEveryRuleItBreaks) {
   const auto job =

@@ -1,4 +1,4 @@
-// A job in which every field is set, each to a value of its own.
+// A job in which every field is set, each to a different value.
 #pragma once
 
 #include "google/protobuf/message.h"

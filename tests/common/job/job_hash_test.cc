@@ -10,7 +10,8 @@ namespace nsa {
 namespace {
 
 TEST(JobHash, IsTheSameOnEveryMachineAndInEveryVersion) {
-  // Changes when a default of a hashed field changes: checkpoints of before are then another job's.
+  // This changes if a default of a hashed field changes; older checkpoints then belong to another
+  // job.
   v1::JobSpec spec;
   EXPECT_EQ(JobHash(spec), "71d6b4859f8ea8b791d81057e6d8855a");
 }

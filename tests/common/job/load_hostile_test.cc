@@ -1,4 +1,4 @@
-// Input that was made to hurt ends with an error that has a line and a column, and quickly.
+// Malicious input quickly causes an error with a line and a column.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 using ::testing::StartsWith;
 
-// What a refusal may cost in CPU time; a sanitizer's checks make everything some ten times slower.
+// Most CPU time in seconds until the error. Sanitizers make the code about ten times slower.
 #if defined(__SANITIZE_ADDRESS__) || defined(_GLIBCXX_TSAN)
 constexpr double kMostSeconds = 20;
 #else

@@ -1,4 +1,4 @@
-// A job file on disk: its name, its paths, its defaults.
+// Job files on disk: their names, paths and defaults.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -49,9 +49,9 @@ TEST(LoadJobFile, RefusesAFileThatSetsNothing) {
               path + ": sets nothing (a job file must set at least one key); see configs/jobs/");
   }
   EXPECT_FALSE(LoadJobFile("/dev/null", "/base").ok());
-  // A key of the Python system is something, if only to be told about.
+  // A key of the Python system counts as a key, even if it only causes a warning.
   EXPECT_FALSE(MustLoad(folder / "job.yaml", "runtime: {use_flash: true}\n").source.legacy.empty());
-  // A daemon's configuration may be empty: everything has a default.
+  // A daemon's configuration may be empty: every key has a default.
   v1::CoordinatorConfig config;
   EXPECT_TRUE(LoadYamlFile("/dev/null", &config).ok());
 }
@@ -106,9 +106,9 @@ TEST(ApplyDefaults, FillsEveryFieldThatHasOne) {
   v1::JobSpec spec;
   ApplyDefaults(&spec);
   const std::set<std::string> none = {
-      "name",          "labels",           "preflight",  // the job's own
+      "name",          "labels",           "preflight",  // specific to the job
       "data.path",     "data.val_path",    "data.tokenizer_path",
-      "train.out_dir", "runtime.precision"};  // ResolveDevice's
+      "train.out_dir", "runtime.precision"};  // set by ResolveDevice
   const auto check = [&](const google::protobuf::Message& message, const std::string& prefix) {
     for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
       const auto* field = message.GetDescriptor()->field(i);

@@ -1,5 +1,5 @@
-// Every mutated line of a job file that has every key is refused with its place, its field, what is
-// wrong and what to do.
+// Mutates each line of a job file that has every key. The error must have the place, the field,
+// what is wrong and what to do.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ struct Line {
   const FieldDescriptor* field = nullptr;
 };
 
-// The lines `key: value` of ToYaml's text whose key is a field of one value.
+// The lines `key: value` in the output of ToYaml whose value is a scalar.
 std::vector<Line> ScalarLines(const std::vector<std::string>& text) {
   std::vector<Line> lines;
   const google::protobuf::Descriptor* section = nullptr;
@@ -54,7 +54,7 @@ std::vector<Line> ScalarLines(const std::vector<std::string>& text) {
   return lines;
 }
 
-// Values that are wrong for a field, whatever its name.
+// Wrong values for a field, depending on its type.
 std::vector<std::string> WrongValues(const FieldDescriptor& field) {
   std::vector<std::string> wrong = {"{a: 1}", "", "&a 1", "*a", "!!str 1"};
   if (!field.is_repeated()) wrong.push_back("[1, 2]");
@@ -90,7 +90,7 @@ class Mutations : public testing::Test {
     lines_ = ScalarLines(text_);
   }
 
-  // The error of the file with line `number` replaced.
+  // The error for the file with line `number` replaced.
   std::string ErrorWith(int number, const std::string& replacement) {
     ++mutations_;
     std::vector<std::string> text = text_;
@@ -121,7 +121,7 @@ TEST_F(Mutations, AWrongValueIsRefusedAtItsLineWithItsFieldAndAFix) {
       EXPECT_TRUE(error.starts_with(absl::StrFormat("job.yaml:%d:", line.number)))
           << mutated << "\n"
           << error;
-      // An error of the text as such has no field.
+      // An error in the text as a whole has "yaml" instead of a field.
       EXPECT_TRUE(error.find(absl::StrCat(": ", line.path)) != std::string::npos ||
                   error.find(": yaml: ") != std::string::npos)
           << mutated << "\n"
@@ -168,7 +168,7 @@ TEST_F(Mutations, AKeyInTheWrongSectionIsSentToItsOwn) {
   int wrong = 0;
   for (const Line& line : lines_) {
     if (line.indent.empty() || line.path.starts_with("model.")) continue;
-    // At the end of `model`; `path: x` is not unique to a section, all others are.
+    // Insert the key into `model`. Every key exists in one section only.
     std::vector<std::string> text = text_;
     const auto model = std::find(text.begin(), text.end(), "model:");
     text.insert(model + 1, absl::StrCat("  ", line.key, ": ", line.value));

@@ -1,4 +1,4 @@
-// What ToYaml writes, LoadYamlText reads back as the same message.
+// LoadYamlText reads the output of ToYaml back as the same message.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -44,7 +44,7 @@ TEST(ToYaml, QuotesTextThatCouldBeTakenForSomethingElse) {
     (*spec.mutable_labels())[text] = text;
     v1::JobSpec loaded;
     const auto result = LoadYamlText(ToYaml(spec), "x.yaml", &loaded);
-    if (std::string_view(text) == "<<") continue;  // a merge key is refused, quoted or not
+    if (std::string_view(text) == "<<") continue;  // a merge key is an error, even in quotes
     ASSERT_TRUE(result.ok()) << result.status() << ToYaml(spec);
     EXPECT_TRUE(MessageDifferencer::Equals(spec, loaded)) << ToYaml(spec);
   }

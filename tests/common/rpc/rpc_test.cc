@@ -15,7 +15,7 @@ using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-// A service whose every GetVersion fails as it was told.
+// A service whose GetVersion always returns `status`.
 class FailingService final : public v1::CoordinatorService::Service {
  public:
   grpc::Status GetVersion(grpc::ServerContext*, const v1::GetVersionRequest*,
@@ -25,7 +25,7 @@ class FailingService final : public v1::CoordinatorService::Service {
   grpc::Status status;
 };
 
-// The status as a client with our channel settings receives it.
+// The status that a client with our channel settings receives.
 grpc::Status OverTheWire(const grpc::Status& status) {
   const std::string folder = (std::filesystem::temp_directory_path() / "nsa-rpc-XXXXXX").string();
   std::string made = folder;

@@ -33,7 +33,7 @@ v1::ControlReply AtStep(int64_t step) {
   return reply;
 }
 
-// A bare listener or connection at a short path.
+// Addresses, connections and listeners without the code under test. The path must be short.
 sockaddr_un Address(const std::filesystem::path& path) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
@@ -114,7 +114,8 @@ TEST(ControlSocket, APeerThatNeverAnswersIsDeadlineExceededInTime) {
   const TempDir folder;
   const int listener = ListenOn(folder / "s", 0);
   const absl::Duration start = RealClock().Monotonic();
-  // The first waits for a reply; with the backlog full, later ones wait for a connection.
+  // The first caller waits for a reply. When the backlog is full, later callers wait for a
+  // connection.
   std::vector<std::thread> callers;
   for (int i = 0; i < 4; ++i) {
     callers.emplace_back([&folder] {
@@ -167,7 +168,7 @@ TEST(ControlSocket, HangsUpOnAnOversizeFrameAndOnGarbage) {
     const int fd = ConnectTo(folder / "s");
     ASSERT_EQ(write(fd, frame.data(), frame.size()), static_cast<ssize_t>(frame.size()));
     char c = 0;
-    EXPECT_LE(read(fd, &c, 1), 0);  // end of file, or a reset
+    EXPECT_LE(read(fd, &c, 1), 0);  // end of file or a reset
     close(fd);
   }
   EXPECT_OK(ControlCall(folder / "s", Ping(), absl::Seconds(5)));

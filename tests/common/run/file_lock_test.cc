@@ -61,7 +61,7 @@ TEST_F(FileLockTest, WhateverIsInTheFileIsShownOnOneLine) {
     const char* content;
     const char* shown;
   } cases[] = {
-      {"4711\n", "4711"},  // a coordinator of an older version
+      {"4711\n", "4711"},  // written by an older coordinator
       {"process 12 on vm3, generation 2\n", "process 12 on vm3, generation 2"},
       {"\xff\xfe\nmore", "\\xff\\xfe"},
       {"", "a process that has not written its name"},

@@ -40,7 +40,7 @@ std::filesystem::path WriteSteps(const TempDir& folder, int count) {
   return path;
 }
 
-// The steps that a reader returns until it has nothing more to say.
+// The steps of all records that the reader returns.
 std::vector<int64_t> StepsOf(JournalReader* reader) {
   std::vector<int64_t> steps;
   while (true) {
@@ -96,7 +96,7 @@ TEST(Journal, ATornTailOfAnyLengthIsNotReturnedAndNoError) {
     JournalReader reader(torn);
     EXPECT_THAT(StepsOf(&reader), ::testing::ElementsAre(1)) << "cut at " << cut;
     EXPECT_EQ(reader.offset(), second_begins);
-    // The missing bytes arrive: the record is whole.
+    // The missing bytes are written: now the record is complete.
     std::ofstream(torn, std::ios::binary | std::ios::app).write(content.data() + cut, size - cut);
     EXPECT_THAT(StepsOf(&reader), ::testing::ElementsAre(2)) << "cut at " << cut;
   }
@@ -113,7 +113,7 @@ TEST(Journal, EveryFlippedBitOfARecordIsFoundOrWaitedFor) {
     std::ofstream(copy, std::ios::binary) << damaged;
     JournalReader reader(copy);
     const auto record = reader.Next();
-    // A longer length may look like a torn record; it must never look like a good one.
+    // With a larger length the record may look incomplete, but never valid.
     if (record.ok()) {
       EXPECT_FALSE(record->has_value()) << "bit " << bit;
       EXPECT_LT(bit, 32U);
@@ -152,7 +152,7 @@ TEST(Journal, AFullDeviceIsResourceExhausted) {
   EXPECT_THAT((*writer)->Append(Step(1)), StatusIs(absl::StatusCode::kResourceExhausted));
 }
 
-// A limit on the file's size gives what a full disk gives: first a short write, then an error.
+// A file size limit acts like a full disk: first a short write, then an error.
 TEST(Journal, ARecordThatFitsOnlyInPartIsCutOffAndTheNextOneFollows) {
   const TempDir folder;
   const auto path = folder / "journal";

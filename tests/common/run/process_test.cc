@@ -29,7 +29,7 @@ ProcessIdentity Shell(const std::string& script, const SpawnOptions& base = {}) 
   return identity.ok() ? *identity : ProcessIdentity{};
 }
 
-// Waits until the child has ended, without taking its status.
+// Waits until the child has ended, without reaping it.
 void WaitForZombie(pid_t pid) {
   siginfo_t info = {};
   ASSERT_EQ(waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT), 0);
@@ -137,7 +137,7 @@ TEST(Spawn, GivesASessionAnEmptyMaskDefaultSignalsAndNoDescriptors) {
   sigprocmask(SIG_BLOCK, &blocked, &before);
   const auto old = signal(SIGUSR1, SIG_IGN);
   const int leak = open("/dev/null", O_RDONLY);  // without O_CLOEXEC
-  // No pipe: a shell that makes one has descriptors of its own while the first command runs.
+  // The command has no pipe: a shell has additional descriptors open while it runs a pipe.
   const ProcessIdentity child = Shell(
       "grep -E 'SigBlk|SigIgn' /proc/self/status; ls /proc/$$/fd; "
       "cut -d' ' -f6 /proc/$$/stat; echo $$",
@@ -146,7 +146,7 @@ TEST(Spawn, GivesASessionAnEmptyMaskDefaultSignalsAndNoDescriptors) {
   signal(SIGUSR1, old);
   sigprocmask(SIG_SETMASK, &before, nullptr);
   Reap(child.pid);
-  // The C library leaves its two internal signals (32 and 33) ignored in whatever it spawns.
+  // The C library leaves its two internal signals (32 and 33) ignored in processes that it spawns.
   EXPECT_THAT(*ReadWholeFile(folder / "log"),
               ::testing::MatchesRegex(absl::StrCat("SigBlk:\t0000000000000000\n"
                                                    "SigIgn:\t0000000[01][08]0000000\n"

@@ -63,7 +63,7 @@ TEST(StatusPage, SaysWhyTelemetryIsNotWrittenInWholeCodePoints) {
   page->SetTelemetryError("training.csv: No space left on device");
   EXPECT_EQ(ReadStatusPage(folder / "status")->telemetry_error,
             "training.csv: No space left on device");
-  std::string umlauts = "x";  // their second bytes are at even places
+  std::string umlauts = "x";  // the second byte of each ü is at an even offset
   while (umlauts.size() < 600) umlauts += "\u00fc";
   page->SetTelemetryError(umlauts);
   EXPECT_EQ(ReadStatusPage(folder / "status")->telemetry_error, umlauts.substr(0, 511));
@@ -111,7 +111,7 @@ TEST(StatusPage, ReadersNeverSeeAMixtureOfTwoUpdates) {
   page->EnterCollective("0");
   std::atomic<bool> done = false;
   std::thread writer([&] {
-    // Name and number of a collective are written in one update: they must always match.
+    // The name and number of a collective are written in one update, so they must always match.
     for (int i = 1; !done.load(std::memory_order_relaxed); ++i) {
       page->EnterCollective(absl::StrCat(std::string(static_cast<size_t>(i % 30), '0'), i));
     }
@@ -140,7 +140,7 @@ TEST(StatusPage, AWriterThatDiedInAnUpdateIsUnavailable) {
   const auto path = folder / "status";
   ASSERT_OK(StatusPage::Create(path, 0, 1, 1));
   std::string content = *ReadWholeFile(path);
-  const uint64_t odd = 5;  // The word behind the magic is the sequence.
+  const uint64_t odd = 5;  // The word after the magic number is the sequence number.
   std::memcpy(content.data() + 8, &odd, sizeof odd);
   std::ofstream(path, std::ios::binary) << content;
   EXPECT_THAT(ReadStatusPage(path), StatusIs(absl::StatusCode::kUnavailable));
@@ -155,7 +155,7 @@ TEST(StatusPage, AnUpdateIsCheap) {
   for (int i = 0; i < kUpdates; ++i) page->SetKernel("compressed_attention");
   const std::chrono::duration<double, std::nano> each =
       (std::chrono::steady_clock::now() - start) / kUpdates;
-  // About 40 ns; a system call or a sanitizer would show at once. The bound is for a busy machine.
+  // An update takes about 40 ns. The limit leaves room for a busy machine.
   EXPECT_LT(each.count(), 5000);
   RecordProperty("nanoseconds", absl::StrCat(each.count()));
 }
