@@ -24,7 +24,7 @@ Problem CheckHeads(const NsaShape& s) {
   }
   if (s.heads_per_group() > 16) {
     return Outside("n_heads", s.n_heads,
-                   absl::StrCat("at most 16 heads a group, n_kv_groups is ", s.n_kv_groups),
+                   absl::StrCat("at most 16 heads in a group, n_kv_groups is ", s.n_kv_groups),
                    "take more groups or fewer heads");
   }
   return std::nullopt;
@@ -64,7 +64,7 @@ absl::Status ShapeProblem::ToStatus() const {
 std::optional<ShapeProblem> NsaShape::FindProblem() const {
   if (batch < 1) return Outside("batch", batch, "at least 1", "set it");
   if (seq_len < 1 || seq_len > 1048576) {
-    return Outside("seq_len", seq_len, "1 to 1048576", "take a length within");
+    return Outside("seq_len", seq_len, "1 to 1048576", "take a length in this range");
   }
   if (Problem problem = CheckHeads(*this)) return problem;
   if (Problem problem = CheckWidth("d_k", d_k)) return problem;

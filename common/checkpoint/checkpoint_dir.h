@@ -64,8 +64,8 @@ std::vector<std::string> VerifyCheckpoint(const std::filesystem::path& checkpoin
                                           const std::function<bool()>& abandoned = nullptr);
 
 // The newest valid checkpoint of `out_dir`, and the problems of all newer ones (one line each,
-// starting with the checkpoint's name). `found` is false only if there is no checkpoint folder at
-// all. If there are checkpoints but none is valid, the result is DataLoss (reason
+// starting with the checkpoint's name). `found` is false only if `out_dir` has no checkpoint
+// folder at all. If there are checkpoints but none is valid, the result is DataLoss (reason
 // NO_VALID_CHECKPOINT), so that no job starts from step 0 unintentionally.
 struct NewestGood {
   bool found = false;

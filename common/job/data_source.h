@@ -16,7 +16,7 @@ enum class DocumentFormat {
   kNone,    // There are no files: the tokens are generated.
   kText,    // The file is one document.
   kLines,   // Each line that is not blank is a document; `text_of_line` extracts its text.
-  kTokens,  // Little-endian uint16 tokens; a document begins with the separator token.
+  kTokens,  // Little-endian uint16 tokens; the tokenizer's separator begins a document.
 };
 
 struct DataSourceInfo {

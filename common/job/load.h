@@ -44,8 +44,8 @@ struct LoadResult {
 };
 
 // Parses `text` into `message`, which is cleared first. `file` is the name of the text in errors.
-// The error is InvalidArgument; its message has one line for each mistake, `file:line:column:
-// field: what; fix`. It has at most 20 such lines, then "and N more".
+// The error is InvalidArgument. Its message has one line for each mistake:
+// `file:line:column: field: what; fix`; at most 20 such lines, then "and N more".
 absl::StatusOr<LoadResult> LoadYamlText(std::string_view text, std::string_view file,
                                         google::protobuf::Message* message);
 
@@ -84,7 +84,8 @@ std::string ToYaml(const google::protobuf::Message& message);
 
 // XXH3-128, as 32 hexadecimal digits, of the fields that a continued run must not change: model,
 // nsa, data without loader_timeout_seconds and allow_synthetic_fallback, and train without steps,
-// log_every, eval_every, eval_batches, save_every, keep_checkpoints and out_dir. Defaults count.
+// log_every, eval_every, eval_batches, save_every, keep_checkpoints and out_dir. Absent
+// fields count with their defaults.
 std::string JobHash(const v1::JobSpec& spec);
 
 }  // namespace nsa
