@@ -1,9 +1,9 @@
 // nsa-coordinator: takes jobs, keeps them alive, shows them.
 //
 // Exit codes: 0 drained after SIGTERM or SIGINT (workers keep running), 1 failed, 2 bad usage or
-// configuration, 3 the store is damaged, 4 a port is taken, 5 another coordinator has the state
-// folder, the store is of a newer version or an address is not allowed, 6 not reachable any more
-// (start it again).
+// configuration, 3 the store is damaged, 4 a port is taken, 5 another coordinator holds the state
+// folder, a newer version wrote the store or an address is not allowed, 6 the server can no longer
+// be reached (start it again).
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -60,7 +60,7 @@ absl::StatusOr<Options> OptionsFrom(const CLI::App& app, const Flags& flags) {
   return ResolveOptions(config);
 }
 
-// A connection takes a descriptor, and gRPC does not survive running out of them.
+// Each connection uses a file descriptor, and gRPC stops accepting connections once they run out.
 void RaiseDescriptorLimit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -69,7 +69,7 @@ void RaiseDescriptorLimit() {
 }
 
 int Run(const Options& options) {
-  // Blocked before the first thread starts: main waits for them.
+  // Blocked before the first thread starts, so that only main receives them.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);

@@ -40,7 +40,7 @@ absl::Status CheckTimes(const Options& options) {
 }
 
 absl::StatusOr<absl::Duration> RetentionOf(double days) {
-  // Also not a number.
+  // Written so that NaN is refused too.
   if (!(days >= 0 && days <= kLongestRetentionDays)) {
     return absl::InvalidArgumentError(
         absl::StrFormat("job_retention_days: %g (0 to %g); 0 keeps the records of jobs for ever",

@@ -25,9 +25,9 @@ struct Options {
   absl::Duration node_forgotten = absl::Hours(1);  // not configurable
   int64_t log_quota_bytes = 0;
   absl::Duration job_retention;  // zero: for ever
-  // A client that does not answer a ping within `ping_timeout` is gone; pings come every
-  // `ping_every`. Together they bound what a vanished host costs. Not configurable: clients are
-  // told these numbers (common/rpc/rpc.cc).
+  // The server pings each client every `ping_every`. A client that does not answer within
+  // `ping_timeout` counts as gone. So the streams of a host that has vanished end after the sum of
+  // both. Not configurable: clients use the same numbers (common/rpc/rpc.cc).
   absl::Duration ping_every = absl::Seconds(60);
   absl::Duration ping_timeout = absl::Seconds(20);
 

@@ -35,15 +35,15 @@
 namespace nsa::server {
 namespace {
 
-// Each kind of work has its own threads: a call that hangs on a user's files delays neither
-// heartbeats nor launches, and people's calls do not delay agents.
+// Each kind of work has its own threads. A call that hangs on a user's files therefore delays
+// neither heartbeats nor launches, and users' calls do not delay agents' calls.
 constexpr int kCallThreads = 4;
 constexpr int kAgentThreads = 4;
 constexpr int kFileThreads = 4;
 constexpr int kSlowThreads = 2;
 constexpr int kLaunchThreads = 2;
-// How many calls may wait for such a thread. A call takes seconds, so beyond this number a client
-// should come back later.
+// How many calls may wait for such a thread. Each call takes seconds, so further clients are asked
+// to retry later.
 constexpr size_t kFileCalls = 64;
 constexpr size_t kSlowCalls = 16;
 constexpr absl::Duration kRefreshEvery = absl::Seconds(1);
@@ -81,15 +81,15 @@ struct Server::Parts {
   QueueBoard board;
   PathGuard paths;
   std::atomic<bool> draining = false;
-  bool running = true;                // until drained
-  std::atomic<bool> serving = false;  // everything is up and nothing is being drained
+  bool running = true;                // false once drained
+  std::atomic<bool> serving = false;  // everything has started and draining has not begun
   std::unique_ptr<JobStore> store;
   std::unique_ptr<JobControl> control;
   std::unique_ptr<MetricsHttp> metrics_http;
   std::unique_ptr<Reconciler> reconciler;
   std::unique_ptr<Retention> retention;
-  absl::Duration last_refresh = -absl::InfiniteDuration();  // the reconciler's thread's own
-  // Executors end before what their tasks use.
+  absl::Duration last_refresh = -absl::InfiniteDuration();  // used by the reconciler's thread only
+  // Executors are declared last: they end before the parts that their tasks use.
   std::unique_ptr<Executor> launches;
   std::unique_ptr<Executor> slow;
   std::unique_ptr<Executor> files;
@@ -163,7 +163,7 @@ void Server::Parts::MakeReconciler() {
 }
 
 void Server::Parts::AfterTick() {
-  // The reconciler ticks several times a second; the metrics are not read as often.
+  // The reconciler ticks several times a second, but metrics are scraped less often.
   const absl::Duration now = clock.Monotonic();
   if (now - last_refresh < kRefreshEvery) return;
   last_refresh = now;
@@ -241,7 +241,8 @@ absl::Status Server::Parts::StartListening() {
 }
 
 void Server::Parts::StartProbe(std::function<void()> unreachable) {
-  // TLS listeners are probed through the socket: the same process, the same descriptors.
+  // When TCP uses TLS, the probe uses the unix socket: it is served by the same process with the
+  // same file descriptors.
   const bool plain = !listening.tcp_address.empty() && options.tls.certificate_file().empty();
   probe = std::make_unique<SelfProbe>(
       SelfProbe::Options{.address = plain ? listening.tcp_address
@@ -268,7 +269,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options, co
   parts->MakeReconciler();
   parts->MakeServices();
   NSA_RETURN_IF_ERROR(parts->StartListening());
-  // After gRPC: an HTTP server takes two seconds to stop when the other port turns out to be taken.
+  // Started after gRPC: if the gRPC port is taken, no HTTP server has to be stopped, which takes
+  // two seconds.
   NSA_RETURN_IF_ERROR(parts->StartMetrics());
   parts->listening.server->GetHealthCheckService()->SetServingStatus(true);
   parts->serving = true;
@@ -288,7 +290,7 @@ void Server::Drain(absl::Duration patience) {
   parts_->agent.reset();
   parts_->probe.reset();
   parts_->listening.server->GetHealthCheckService()->SetServingStatus(false);
-  // Streams have no end of their own: they are told to end, and those that do not are cancelled.
+  // Streams do not end by themselves: they are told to end, and those that do not are cancelled.
   parts_->draining = true;
   parts_->hub.PublishAll();
   parts_->listening.server->Shutdown(std::chrono::system_clock::now() +

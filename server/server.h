@@ -1,5 +1,5 @@
-// The coordinator: owns every part; the order of start and of drain is here and nowhere else.
-// main.cc runs one, tests run several in a process.
+// The coordinator. It owns every part, starts them in order and drains them. main.cc runs one
+// coordinator; tests run several in one process.
 #pragma once
 
 #include <functional>
@@ -15,21 +15,20 @@ namespace nsa::server {
 
 class Server {
  public:
-  // Locks the state folder, recovers the store, listens. `clock` is borrowed. Fails within two
-  // seconds when a port is taken, and at once when another coordinator has the folder.
-  // `unreachable` is called when the server cannot be reached any more though it runs
-  // (self_probe.h).
+  // Locks the state folder, opens the store and listens. `clock` is borrowed. Fails within two
+  // seconds when a port is taken, and at once when another coordinator holds the state folder.
+  // `unreachable` is called when the server runs but no longer accepts connections (self_probe.h).
   static absl::StatusOr<std::unique_ptr<Server>> Start(const Options& options, const Clock& clock,
                                                        std::function<void()> unreachable);
 
-  // Refuses new calls, lets the present ones end for at most `patience`, then ends everything but
-  // the workers and their agent.
+  // Refuses new calls, gives calls in progress at most `patience` to finish, then ends everything
+  // except the workers and their agent.
   void Drain(absl::Duration patience);
 
-  // Drains without patience.
+  // Drains with a patience of zero.
   ~Server();
 
-  // Addresses with the ports that were taken; empty: none.
+  // Addresses with the actual ports. Empty: not listening there.
   const std::string& listen_address() const;
   const std::string& metrics_address() const;
 

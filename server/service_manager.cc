@@ -22,11 +22,11 @@ void NotifyServiceManager(const std::string& state) {
   address.sun_family = AF_UNIX;
   std::strcpy(address.sun_path, path);
   const size_t length = offsetof(sockaddr_un, sun_path) + std::strlen(path);
-  // An abstract name begins with a NUL, written as @.
+  // The name of an abstract socket begins with a NUL byte, which the variable shows as @.
   if (address.sun_path[0] == '@') address.sun_path[0] = '\0';
   const Fd fd(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!fd.valid()) return;
-  // Nobody to tell when it fails.
+  // A failure is ignored: there is nobody to report it to.
   (void)sendto(fd.get(), state.data(), state.size(), MSG_NOSIGNAL,
                reinterpret_cast<const sockaddr*>(&address), static_cast<socklen_t>(length));
 }

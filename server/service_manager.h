@@ -5,7 +5,7 @@
 
 namespace nsa::server {
 
-// "READY=1", "STOPPING=1", "WATCHDOG=1". Does nothing without a manager that listens.
+// "READY=1", "STOPPING=1", "WATCHDOG=1". Does nothing when $NOTIFY_SOCKET is not set.
 void NotifyServiceManager(const std::string& state);
 
 }  // namespace nsa::server

@@ -13,7 +13,8 @@ namespace {
 
 using v1::WorkerObservation;
 
-// Worker exit codes (README of worker/train): bad usage or configuration, failed for good.
+// Worker exit codes (worker/train/README.md): bad usage or configuration; failed so that a restart
+// would fail again.
 constexpr int kExitUsage = 2;
 constexpr int kExitFinal = 3;
 
@@ -21,7 +22,7 @@ bool Ended(const RankView& rank) {
   return rank.worker.has_value() && rank.worker->state() == WorkerObservation::STATE_EXITED;
 }
 
-// Absent though its machine speaks.
+// The agent sends heartbeats, but the worker is not in them.
 bool Vanished(const RankView& rank) {
   return rank.node == RankView::Node::kReady && rank.heard_since_told && !rank.worker.has_value();
 }
@@ -42,13 +43,13 @@ Failure FromLastWords(const RankView& rank, const v1::WorkerFinished& words) {
                               words.text().empty() ? failure.reason : words.text());
   failure.final = words.outcome() == v1::OUTCOME_FAILED_FINAL;
   failure.infrastructure = IsMachineFault(words.reason());
-  // The worker ended before it began anything; the cause may go away by itself.
+  // The worker ended before it did any work, and the cause may go away by itself.
   const std::optional<Reason> reason = ReasonFromWord(words.reason());
   failure.refused = reason.has_value() && InfoOf(*reason).use == ReasonUse::kRefused;
   return failure;
 }
 
-// A worker that died without last words.
+// The failure of a worker that died without a last record.
 Failure FromExit(const RankView& rank, const WorkerObservation& worker) {
   Failure failure;
   failure.rank = rank.rank;
@@ -74,8 +75,8 @@ Failure FromExit(const RankView& rank, const WorkerObservation& worker) {
   return failure;
 }
 
-// Ranks that ended on their own before those that lost a peer, and those before the ones we killed;
-// within a class the earliest.
+// Order in which failures are taken as the cause: first ranks that failed by themselves, then ranks
+// that lost a peer, then ranks that their agent killed. Within a class the earliest comes first.
 std::tuple<int, int64_t, int32_t> Precedence(const RankView& rank, const Failure& failure) {
   int order = 0;
   const std::optional<Reason> reason = ReasonFromWord(failure.reason);
@@ -141,7 +142,7 @@ GangVerdict Judge(const std::vector<RankView>& ranks) {
     verdict.kind = Kind::kCompleted;
     verdict.words = *ranks.front().finished;
   } else if (all(Ended)) {
-    // Each ended well and at least one as a stop: all agreed on the step.
+    // Every rank ended well, at least one because of a stop. All agreed on the step.
     verdict.kind = Kind::kStopped;
     verdict.words = *ranks.front().finished;
   } else if (all([](const RankView& r) {

@@ -57,7 +57,7 @@ HangDecision DecideHang(const std::vector<RankProgress>& ranks, const HangLimits
   const RankProgress* culprit = nullptr;
   for (const RankProgress& rank : ranks) {
     if (!rank.heard || !rank.running || rank.since_progress < LimitFor(rank, limits)) continue;
-    // The others wait for the one that stood still first.
+    // The rank without progress for longest is the culprit: the others wait for it.
     if (culprit == nullptr || rank.since_progress > culprit->since_progress) culprit = &rank;
   }
   if (culprit == nullptr) return {};

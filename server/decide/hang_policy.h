@@ -1,6 +1,7 @@
-// Is a gang stuck? Phase-aware and in two stages: first the stacks of all ranks are dumped, then
-// the gang is ended and starts again. Pure. Only what agents measured is judged: a machine that is
-// not heard of says nothing, and the wall clock plays no part.
+// Whether a gang is stuck. The limits depend on the phase a rank is in. There are two stages: first
+// the stacks of all ranks are dumped, then the gang is ended and restarted. Pure. Only what agents
+// measured counts: a machine without heartbeats is never judged to hang, and the wall clock plays
+// no part.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +18,13 @@ namespace nsa::server {
 struct RankProgress {
   int32_t rank = 0;
   std::string node;
-  bool heard = false;             // the last heartbeat is recent
-  bool running = false;           // the process is there and not ended
+  bool heard = false;             // its machine is ready: the last heartbeat is recent
+  bool running = false;           // the process has not ended
   int64_t step = 0;               // steps done
   int64_t first_step = 0;         // steps done when this generation began
   std::string phase;              // common/run/status_page.h PhaseName()
-  std::string place;              // the same with layer and kernel, or empty (an older agent)
-  std::string process_state;      // the kernel's letter
+  std::string place;              // the phase with layer and kernel; empty from an older agent
+  std::string process_state;      // the process state letter of /proc, e.g. R, S, D, T
   absl::Duration since_progress;  // since its status page last changed
 };
 
@@ -36,10 +37,12 @@ struct HangLimits {
   absl::Duration checkpoint;  // while a checkpoint is taken
 };
 
-// step: the spec's. start: at least 600 s. checkpoint: at least five times the last one's duration.
+// step: from the spec. start: the same, but at least 600 s. checkpoint: the same, but at least five
+// times the duration of the last checkpoint.
 HangLimits LimitsOf(const v1::RestartSpec& policy, absl::Duration last_checkpoint);
 
-// Whether a job is suspected to hang. Kept in memory; after a restart it is found again.
+// Whether a job is suspected to hang. Kept in memory only; after a restart of the coordinator the
+// suspicion arises again.
 struct HangState {
   bool suspected = false;
   absl::Duration suspected_since;  // monotonic
@@ -47,9 +50,9 @@ struct HangState {
 
 struct HangDecision {
   enum class Kind {
-    kFine,  // nothing, or progress has come back
-    kDump,  // just became suspect: dump all ranks
-    kWait,  // suspect; the dumps are on their way
+    kFine,  // no suspicion, or progress has resumed
+    kDump,  // a hang is now suspected: dump all ranks
+    kWait,  // suspected; the dumps are being taken
     kEnd,   // still stuck: end the gang
   };
   Kind kind = Kind::kFine;
@@ -57,11 +60,11 @@ struct HangDecision {
   int32_t rank = -1;
 };
 
-// How long dumps may take before the gang is ended.
+// Time between the suspicion and the end of the gang, in which dumps are taken.
 inline constexpr absl::Duration kDumpGrace = absl::Seconds(6);
 
-// Steps of a generation that are measured with the start limit: kernels are being compiled, caches
-// are cold.
+// The start limit also applies to this many first steps of a generation: kernels are being compiled
+// and caches are cold.
 inline constexpr int64_t kWarmupSteps = 5;
 
 HangDecision DecideHang(const std::vector<RankProgress>& ranks, const HangLimits& limits,

@@ -22,12 +22,12 @@ using State = v1::Job::State;
 
 enum class Trigger {
   kPlaced,             // slots were found
-  kPreflightPassed,    // the machine will do
-  kPreflightRefused,   // it will not
-  kStartPostponed,     // it will not now: tried again later
-  kNodeGone,           // a machine of the placement is gone; nothing runs
+  kPreflightPassed,    // the machines passed preflight
+  kPreflightRefused,   // preflight refused for good
+  kStartPostponed,     // preflight refused for now: tried again later
+  kNodeGone,           // a machine of the placement is lost; nothing runs there
   kAllRunning,         // every rank is up
-  kRankLost,           // a rank ended that should not have, or hangs; the gang is being ended
+  kRankLost,           // a rank failed, ended unasked or hangs; the gang is being ended
   kRestartDue,         // the old gang is gone and the delay is over
   kGaveUp,             // the restart policy says no
   kFailedForGood,      // a rank says that a restart would fail again
@@ -52,24 +52,24 @@ bool IsTerminal(State state);
 // The job holds slots, so its ranks may exist: PREFLIGHT … STOPPING.
 bool HoldsSlots(State state);
 
-// Ranks should exist or are being ended: STARTING, RUNNING, RESTARTING, STOPPING.
+// Ranks should exist or are being ended: STARTING, RUNNING, RESTARTING or STOPPING.
 bool HasGang(State state);
 
 struct Transition {
   State from;
   Trigger trigger;
   State to;
-  Reason reason;  // the caller may have a more exact one
+  Reason reason;  // used unless the caller has a more exact one
 };
 
-// Where `trigger` leads from `state`. FailedPrecondition when it leads nowhere, naming both.
+// The transition for `trigger` in `state`. FailedPrecondition, naming both, when there is none.
 absl::StatusOr<Transition> FindTransition(State state, Trigger trigger);
 
 // Every row, for documentation and tests.
 const std::vector<Transition>& LifecycleTable();
 
-// Stops only escalate: at-step → graceful → now. A later at-step replaces an earlier one. Returns
-// whether `asked` changes what is in force, and FailedPrecondition when it would weaken it.
+// Stops only escalate: at-step → graceful → now. A new at-step request replaces an earlier one.
+// Returns whether `asked` changes the stop in force; FailedPrecondition when it would weaken it.
 absl::StatusOr<bool> Escalates(const v1::StopRequest& in_force, const v1::StopRequest& asked);
 
 }  // namespace nsa::server

@@ -12,7 +12,7 @@ namespace {
 
 using v1::Job;
 
-// When a driver hangs, no new measurement arrives; after this time the last one is used.
+// When a GPU driver hangs, no new measurement arrives. After this time the last one is used.
 constexpr absl::Duration kMeasurePatience = absl::Seconds(30);
 
 bool AnyNodeLost(const std::vector<RankView>& ranks) {
@@ -25,15 +25,15 @@ bool AllNodesReady(const std::vector<RankView>& ranks) {
       ranks, [](const RankView& rank) { return rank.node == RankView::Node::kReady; });
 }
 
-// Free memory counts only when it was measured after the placement, or after the gang before has
-// gone: an earlier number is that of a GPU in use. `waited`: for the measurement.
+// Whether free memory was measured after the placement, or after the previous gang was gone:
+// earlier, the GPU may still have been in use. `waited`: how long the job has waited for the
+// measurement.
 bool Measured(const std::vector<RankView>& ranks, absl::Duration waited) {
   return std::ranges::all_of(ranks, &RankView::heard_since_told) &&
          (waited >= kMeasurePatience || std::ranges::all_of(ranks, &RankView::measured_since_told));
 }
 
-// The cause that was stored when the gang began to end: all that is known when no rank died by
-// itself.
+// The cause that was stored when the gang began to end. Used when no rank failed by itself.
 Failure StoredCause(const Job& job) {
   return {.reason = job.reason(),
           .text = job.message(),
@@ -46,7 +46,8 @@ action::Move RankLost(const Failure& failure, v1::Severity severity) {
       {.reason = failure.reason, .text = failure.text, .rank = failure.rank, .severity = severity}};
 }
 
-// A gang that was asked to end may finish its step and its checkpoint while it makes progress.
+// A gang that was asked to stop may finish its step and its checkpoint: up to ten times the grace
+// as long as every rank makes progress, else the grace.
 bool StopIsOverdue(const JobFacts& facts) {
   const absl::Duration asked = facts.now - facts.told;
   const absl::Duration grace = absl::Seconds(facts.job.job().spec().restart().stop_grace_seconds());
@@ -83,8 +84,9 @@ Action AfterFailure(const JobFacts& facts, const Failure& failure) {
                        .severity = v1::SEVERITY_ERROR}};
 }
 
-// A start from the queue that was refused for a reason that may pass. The job gives its slots back,
-// so that others run meanwhile and it may be placed elsewhere; its patience is that of a restart.
+// After a start from the queue was refused for a reason that may go away. The job gives its slots
+// back, so that others can run and it can be placed elsewhere. The restart policy sets the delay
+// and decides when to give up.
 Action Postpone(const JobFacts& facts, const Failure& refusal) {
   const RestartDecision decision = DecideRestart(facts, refusal);
   if (decision.restart) return action::PostponeStart{refusal, decision.delay};
@@ -93,7 +95,7 @@ Action Postpone(const JobFacts& facts, const Failure& refusal) {
       {.reason = decision.reason, .text = decision.text, .severity = v1::SEVERITY_ERROR}};
 }
 
-// Every rank ended as completed or stopped.
+// After every rank has ended as completed or stopped.
 Action EndWell(const JobFacts& facts, const GangVerdict& verdict) {
   const v1::WorkerFinished& words = verdict.words;
   const std::string text =
@@ -105,8 +107,8 @@ Action EndWell(const JobFacts& facts, const GangVerdict& verdict) {
   const v1::StopRequest& stop = facts.job.job().stop();
   const bool at_step = stop.mode() == v1::STOP_MODE_AT_STEP;
   if (stop.mode() == v1::STOP_MODE_UNSPECIFIED || (at_step && words.step() < stop.at_step())) {
-    // Somebody else stopped the workers, e.g. a machine that is going down. A stop at a later step
-    // stays in force.
+    // Something other than this coordinator stopped the workers, e.g. a machine that shuts down. A
+    // stop at a later step stays in force.
     return action::Move{Trigger::kRankLost,
                         {.reason = Word(Reason::kPreempted),
                          .text = absl::StrCat("the workers were asked to end from outside ", text),
@@ -153,7 +155,7 @@ Action NextInPreflight(const JobFacts& facts) {
   return action::CheckLaunch{};
 }
 
-// STARTING and RUNNING.
+// For STARTING and RUNNING.
 Action NextWithGang(const JobFacts& facts) {
   const GangVerdict verdict = Judge(facts.ranks);
   using Kind = GangVerdict::Kind;
@@ -168,12 +170,12 @@ Action NextWithGang(const JobFacts& facts) {
   return NextForHang(facts);
 }
 
-// The old gang is ending, and nothing has been decided yet.
+// For RESTARTING while the old gang is ending and no restart has been decided yet.
 Action NextAfterGang(const JobFacts& facts) {
   const GangVerdict verdict = Judge(facts.ranks);
   if (!verdict.gone) return action::Wait{};
-  // A hang or a stop from outside was known before the gang was ended; in all other cases the first
-  // rank that died may be known only now.
+  // A hang or a stop from outside was the cause before the gang was ended. In all other cases the
+  // first rank that died may become known only now.
   const Failure stored = StoredCause(facts.job.job());
   const std::optional<Reason> reason = ReasonFromWord(stored.reason);
   const bool known = reason == Reason::kHang || reason == Reason::kPreempted;

@@ -16,14 +16,14 @@
 
 namespace nsa::server {
 
-// What is known of a job at one moment. Borrows the job.
+// What is known of a job at one moment. The job is borrowed.
 struct JobFacts {
   const v1::StoredJob& job;
-  std::vector<RankView> ranks;  // of the present generation, last words included
+  std::vector<RankView> ranks;  // of the current generation, last records included
   absl::Duration now;           // monotonic
   absl::Time wall_time;
   double jitter = 0.5;             // uniform in [0, 1): spreads restarts
-  absl::Duration told;             // monotonic: agents have known what the job wants since then
+  absl::Duration told;             // monotonic: when agents were told the job's current situation
   bool checking = false;           // a preflight of this job is running
   HangState hang;                  // whether a hang is suspected
   absl::Duration last_checkpoint;  // how long the slowest checkpoint so far took
@@ -35,7 +35,7 @@ namespace action {
 // Nothing to do now.
 struct Wait {};
 
-// Take a row of the lifecycle table.
+// Apply a row of the lifecycle table.
 struct Move {
   Trigger trigger;
   Cause cause;
@@ -58,7 +58,7 @@ struct Restart {
   RestartDecision decision;
 };
 
-// A start from the queue was refused for a reason that may pass: back into the queue.
+// A start from the queue was refused for a reason that may go away: back into the queue.
 struct PostponeStart {
   Failure refusal;
   absl::Duration delay;
@@ -69,7 +69,7 @@ struct PostponeStart {
 using Action = std::variant<action::Wait, action::Move, action::CheckLaunch, action::DumpStacks,
                             action::EndSuspicion, action::Restart, action::PostponeStart>;
 
-// What to do with a job in the state it is in. Wait for a state without a gang.
+// The next action for a job in its current state. Wait for QUEUED and for jobs that have ended.
 Action Next(const JobFacts& facts);
 
 // The result of a preflight before a launch.

@@ -8,7 +8,7 @@ namespace {
 
 constexpr double kWeight = 0.05;  // of the newest step
 
-// Validations after steps in (step, last_step].
+// The number of validations after the steps in (step, last_step].
 int64_t EvalsLeft(const v1::TrainSpec& train, int64_t step, int64_t last_step) {
   if (train.eval_every() <= 0 || step >= last_step) return 0;
   // The last step of all is validated too, whatever eval_every is.
@@ -58,7 +58,7 @@ void Fold(const v1::WorkerRecord& record, const v1::TrainSpec& train, int64_t la
   progress->set_total_steps(train.steps());
   switch (record.kind_case()) {
     case v1::WorkerRecord::kStarted:
-      // Steps behind the checkpoint are done again.
+      // Steps after the checkpoint are repeated.
       progress->set_step(record.started().resumed_step());
       progress->set_eta_seconds(-1);
       break;

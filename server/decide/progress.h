@@ -1,4 +1,4 @@
-// From records to how far a job is. Pure.
+// Computes a job's progress from its records. Pure.
 #pragma once
 
 #include "nsa/v1/coordinator.pb.h"
@@ -6,11 +6,12 @@
 
 namespace nsa::server {
 
-// Folds one record of rank 0 into `progress`. `train` is the job's; `last_step` is the one it ends
-// after, earlier than train.steps when a stop at a step is in force.
-// Throughput is an exponential mean over about 20 steps; the estimate to the end uses it, adds the
-// validations that are left, each as long as the last, and is negative while there is no
-// throughput. What is done again after a restart adds nothing to productive_seconds.
+// Folds one record of rank 0 into `progress`. `train` is the job's TrainSpec. `last_step` is the
+// step after which the job ends: train.steps, or an earlier one when a stop at a step is in force.
+// Throughput is an exponential mean over about 20 steps. The estimated time to the end is computed
+// from it, plus the remaining validations, each assumed to take as long as the last one. The
+// estimate is negative while there is no throughput. Steps that are repeated after a restart add
+// nothing to productive_seconds.
 void Fold(const v1::WorkerRecord& record, const v1::TrainSpec& train, int64_t last_step,
           v1::JobProgress* progress);
 

@@ -12,7 +12,8 @@ namespace nsa::server {
 namespace {
 
 constexpr double kLongestDelaySeconds = 300;
-constexpr double kShortestRefusalSeconds = 1;  // a look at a disk is not for every moment
+constexpr double kShortestRefusalSeconds =
+    1;  // preflight reads the disk, so not more often than this
 constexpr double kJitter = 0.25;
 
 RestartDecision GiveUp(std::string reason, std::string text) {

@@ -2,14 +2,15 @@
 //
 //   delay      restart.backoff_seconds · 2^(failures in a row − 1), at most 300 s, ±25 % jitter
 //   budget     restart.max_restarts in 24 hours; faults of the machine do not count
-//   breaker    restart.max_no_progress generations in a row without a newer checkpoint:
-//   NO_PROGRESS.
-//              This one counts faults of the machine too: it is what ends a loop.
-//   refused    a start that preflight refused, or a worker because the job's checkpoints are not in
-//              out_dir (an unmounted volume), began nothing: it is no restart and no generation
-//              without progress. The delay doubles with every one in a row; a full disk may be
-//              found in the morning, so only a day of them ends the job, with their reason.
-//   for good   failures that a restart would repeat are not retried
+//   breaker    after restart.max_no_progress generations in a row without a newer checkpoint the
+//              job fails with NO_PROGRESS. Faults of the machine count here: this ends endless
+//              loops of restarts.
+//   refused    a start that preflight refused, or that a worker refused, e.g. because the
+//              job's checkpoints are not in out_dir (an unmounted volume). Nothing was begun, so it
+//              is neither a restart nor a generation without progress. The delay doubles with each
+//              refusal in a row. Only after 24 hours of refusals does the job fail, with their
+//              reason, since nobody may notice a full disk before the morning.
+//   for good   a failure that a restart would repeat is not retried
 #pragma once
 
 #include <cstdint>
@@ -25,26 +26,26 @@ namespace nsa::server {
 // What is known of a job's earlier failures.
 struct RestartHistory {
   std::vector<absl::Time> counted;  // restarts that counted, any order
-  int32_t without_progress = 0;     // generations in a row before this one
+  int32_t without_progress = 0;     // generations in a row without progress, before this one
   bool made_progress = false;       // this generation published a newer checkpoint
   int32_t refusals = 0;             // starts refused in a row before this failure
-  absl::Duration refused_for;       // since the first of them
+  absl::Duration refused_for;       // time since the first of them
 };
 
 // Starts of a job that were refused in a row. Kept in memory only: after a restart of the
-// coordinator the count begins again, so the job waits longer than it has to.
+// coordinator the count and the 24 hours begin again.
 struct Refusals {
   int32_t count = 0;
-  absl::Duration since;       // monotonic: of the first
+  absl::Duration since;       // monotonic: when the first was refused
   int64_t progress_mark = 0;  // ProgressMark() of the job when they were refused
-  absl::Duration due;         // monotonic: of a queued job's next start
+  absl::Duration due;         // monotonic: when a queued job may be placed again
 };
 
 struct RestartDecision {
   bool restart = false;
   absl::Duration delay;          // with restart
-  bool counts = false;           // with restart: against the budget
-  int32_t without_progress = 0;  // to remember
+  bool counts = false;           // with restart: counts against the budget
+  int32_t without_progress = 0;  // the new value of the job's count
   std::string reason;            // without restart: UPPER_SNAKE
   std::string text;              // for people
 };
@@ -53,10 +54,10 @@ struct RestartDecision {
 RestartDecision DecideRestart(const v1::RestartSpec& policy, const RestartHistory& history,
                               const Failure& failure, absl::Time now, double jitter);
 
-// How long a job waits for what its starts are refused for.
+// A job fails when its starts have been refused for this long.
 inline constexpr absl::Duration kLongestRefusal = absl::Hours(24);
 
-// How far back restarts count.
+// Restarts within this time count against the budget.
 inline constexpr absl::Duration kRestartWindow = absl::Hours(24);
 
 }  // namespace nsa::server

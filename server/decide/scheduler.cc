@@ -22,14 +22,14 @@ const char* SlotName(bool cuda) { return cuda ? "GPUs" : "CPU slots"; }
 
 int32_t RanksPerNode(const QueuedJob& job) { return (job.ranks + job.nodes - 1) / job.nodes; }
 
-// The job would fit if nothing else ran.
+// Whether the job would fit if nothing else ran.
 bool FitsEmptyNodes(const QueuedJob& job, const std::vector<NodeSlots>& nodes) {
   const auto fitting = std::ranges::count_if(
       nodes, [&](const NodeSlots& node) { return Total(node, job.cuda) >= RanksPerNode(job); });
   return fitting >= job.nodes;
 }
 
-// The machines for a job, fullest first; nothing when too few have room.
+// The machines for a job, those with the fewest free slots first. Empty when too few have room.
 std::optional<std::vector<NodeSlots*>> Choose(const QueuedJob& job, std::vector<NodeSlots>& nodes) {
   std::vector<NodeSlots*> fitting;
   for (NodeSlots& node : nodes) {

@@ -1,18 +1,16 @@
-// Which queued jobs get which slots. Pure: queue × machines → placements, and for every job that
-// has to wait, why.
+// Decides which queued jobs get which slots. Pure. Takes the queue and the machines; returns
+// placements, and for every other job the reason why it waits.
 //
 // Rules
 //   - Order: higher priority first, then first come, first served.
 //   - A gang gets all its slots or none. A rank takes one GPU or one CPU slot.
-//   - resources.nodes machines share the ranks equally; with one (the default) a job is never
-//   split.
-//   - The machine that is left with the fewest free slots takes the job, so that whole machines
-//   stay
-//     free for large ones.
+//   - resources.nodes machines share the ranks equally. With one, the default, a job is not split.
+//   - A job goes to the machines with the fewest free slots that have room for it, so that whole
+//     machines stay free for large jobs.
 //   - Nobody overtakes: the first job that has to wait for busy slots of a kind (GPU, CPU) holds
-//     back every later job of that kind. Large jobs therefore never starve; the price is slots that
+//     back every later job of that kind. Large jobs therefore never starve; the price is that slots
 //     stay idle while a large job waits. A job that could not run even on empty machines does not
-//     hold anybody back.
+//     hold back the others.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +26,7 @@ namespace nsa::server {
 struct QueuedJob {
   std::string id;
   int32_t priority = 0;
-  int64_t order = 0;  // rises with the time of entering the queue; ties keep the caller's order
+  int64_t order = 0;  // when it entered the queue, e.g. in ns; ties keep the caller's order
   int32_t ranks = 1;
   int32_t nodes = 1;
   bool cuda = false;
@@ -62,12 +60,13 @@ struct QueuePlan {
 // `nodes` are the machines that are ready.
 QueuePlan Schedule(std::vector<QueuedJob> queue, std::vector<NodeSlots> nodes);
 
-// A machine's slots, less those that active jobs hold. The GPU with the most free memory comes
-// first (to the GiB), since programs that are not our jobs may use the others.
+// A machine's slots without those that active jobs hold. GPUs with more free memory (in whole GiB)
+// come first, since other programs may be using the rest.
 NodeSlots FreeSlots(const v1::NodeInfo& info,
                     const std::vector<std::shared_ptr<const v1::StoredJob>>& active);
 
-// A queued job as Schedule() sees it. `any_gpu`: a job that leaves its device open takes a GPU.
+// A queued job as Schedule() sees it. `any_gpu`: a ready machine has a GPU, so a job that leaves
+// its device open takes one.
 QueuedJob InQueue(const v1::StoredJob& job, bool any_gpu);
 
 }  // namespace nsa::server

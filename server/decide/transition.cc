@@ -9,14 +9,14 @@
 namespace nsa::server {
 namespace {
 
-// The gang of the last generation is a thing of the past.
+// Clears what was stored about ending and restarting the last gang.
 void ForgetGang(v1::StoredJob* stored) {
   stored->set_restart_decided(false);
   stored->set_restart_delay_seconds(0);
   stored->set_gang_ending(false);
 }
 
-// What entering a state means for the rest of the stored job.
+// Updates the other fields of the stored job when it enters a state.
 void Enter(State to, int64_t now, v1::StoredJob* stored) {
   v1::Job& job = *stored->mutable_job();
   stored->set_state_unix_nanos(now);
@@ -38,7 +38,7 @@ void Enter(State to, int64_t now, v1::StoredJob* stored) {
   }
 }
 
-// Keeps the restarts that still count against the budget, and adds one when `counts`.
+// Drops the restarts that are too old to count against the budget, and adds one when `counts`.
 void CountRestart(bool counts, absl::Time now, v1::StoredJob* stored) {
   auto& counted = *stored->mutable_counted_restart_unix_nanos();
   const auto expired = [&](int64_t nanos) {
@@ -81,7 +81,7 @@ absl::Status ApplyRestart(const Failure& failure, const RestartDecision& decisio
   if (job.state() != v1::Job::STATE_RESTARTING) {
     return absl::AbortedError("the job has moved on");
   }
-  // Otherwise preflight refused the next start, and this is still the same restart.
+  // If a restart was already decided, preflight refused its start: it is still the same restart.
   if (!stored->restart_decided()) job.set_restarts(job.restarts() + 1);
   stored->set_restart_decided(true);
   stored->set_restart_delay_seconds(absl::ToDoubleSeconds(decision.delay));

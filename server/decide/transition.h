@@ -16,22 +16,23 @@ namespace nsa::server {
 struct Cause {
   std::string reason;  // more exact than the table's; empty: the table's
   std::string text;    // for people
-  int32_t rank = -1;   // where it came from
+  int32_t rank = -1;   // the rank it came from; -1: none
   v1::Severity severity = v1::SEVERITY_INFO;
-  absl::Time next_start = absl::InfinitePast();  // when it is tried again, if it is
+  absl::Time next_start =
+      absl::InfinitePast();  // when the start is tried again; InfinitePast: it is not
 };
 
 // FailedPrecondition when the table has no such row; then nothing is changed.
 absl::Status Apply(Trigger trigger, const Cause& cause, absl::Time now, v1::StoredJob* stored,
                    std::vector<v1::JobEvent>* events);
 
-// Schedules the next start of a RESTARTING job: delay, budget and event. Aborted when the job is in
-// another state by now; then nothing is changed.
+// Schedules the next start of a RESTARTING job: sets the delay, counts the restart, adds the event.
+// Aborted when the job has left that state meanwhile; then nothing is changed.
 absl::Status ApplyRestart(const Failure& failure, const RestartDecision& decision, absl::Time now,
                           v1::StoredJob* stored, std::vector<v1::JobEvent>* events);
 
-// What a generation must move for a restart to be worth it: the step of the newest checkpoint, or
-// of a job that saves none the step.
+// A measure of progress: a generation that does not raise it made no progress. It is the step of
+// the newest checkpoint or, for a job that saves none, the step.
 int64_t ProgressMark(const v1::Job& job);
 
 }  // namespace nsa::server

@@ -1,5 +1,5 @@
-// Who may call: everybody on the unix socket (its folder is private) and, when there is a token,
-// only bearers of it on TCP.
+// Who may call. On the unix socket: everybody who can open it (its folder is private). On TCP: when
+// a token is configured, only callers that send it.
 #pragma once
 
 #include <filesystem>
@@ -13,11 +13,11 @@ namespace nsa::server {
 
 class Auth {
  public:
-  // Without a file nobody needs a token. InvalidArgument for a token shorter than 16 bytes,
+  // With an empty path no token is needed. InvalidArgument for a token shorter than 16 bytes,
   // PermissionDenied for a file that others can read.
   static absl::StatusOr<Auth> FromFile(const std::filesystem::path& token_file);
 
-  // Unauthenticated without the token, with a time that does not depend on how much of it is right.
+  // Unauthenticated without the right token. The comparison takes constant time.
   absl::Status Check(const grpc::CallbackServerContext& context) const;
 
   // `peer` as gRPC names it, `header` as it was sent: "Bearer …" or empty.
@@ -25,7 +25,7 @@ class Auth {
 
  private:
   explicit Auth(std::string token) : token_(std::move(token)) {}
-  std::string token_;  // empty: none needed
+  std::string token_;  // empty: no token needed
 };
 
 }  // namespace nsa::server

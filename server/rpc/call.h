@@ -1,4 +1,4 @@
-// How a call runs: who may make it, where it runs, how it is counted. Both services share this.
+// How a call runs: the check of the caller, the executor, the metrics. Both services use this.
 #pragma once
 
 #include <atomic>
@@ -20,12 +20,12 @@ namespace nsa::server {
 struct CallRules {
   const Auth& auth;
   Executor& executor;
-  // The coordinator is shutting down: streams end, so that their readers connect again.
+  // True while the coordinator shuts down: streams then end, so that their readers connect again.
   const std::atomic<bool>& draining;
-  // A call has ended.
+  // Called when a call has ended.
   std::function<void(const std::string& method, grpc::StatusCode code, double seconds, bool stream)>
       observe;
-  // A stream has begun (+1) or ended (−1).
+  // Called when a stream begins (+1) and ends (−1).
   std::function<void(const std::string& method, int change)> observe_stream;
 };
 
@@ -55,7 +55,7 @@ class UnaryCall {
       return reactor_;
     }
     const bool taken = executor.TryRun([call = *this, response, work = std::move(work)] {
-      // Nobody waits for the answer: the deadline has passed or the client has left.
+      // The deadline has passed or the client has disconnected.
       if (call.context_->IsCancelled()) return call.Finish(absl::CancelledError("cancelled"));
       absl::StatusOr<Response> result = work();
       if (absl::IsCancelled(result.status()) && call.rules_->draining) {
@@ -73,11 +73,12 @@ class UnaryCall {
     return reactor_;
   }
 
-  // Nobody waits for the answer any more, or the coordinator is shutting down: work that takes long
-  // may end early. Once true, it stays true. May be called until Finish().
+  // True when nobody waits for the answer any more (deadline passed, client disconnected) or the
+  // coordinator is shutting down: long work may then end early. Once true, it stays true. May be
+  // called until Finish().
   bool Abandoned() const { return rules_->draining || context_->IsCancelled(); }
 
-  // For work that ends later; call once.
+  // Ends the call. Called by Run() and RunOn(); other users call it exactly once.
   void Finish(const absl::Status& status) const {
     const grpc::Status wire = ToWire(status);
     rules_->observe(method_, wire.error_code(), absl::ToDoubleSeconds(absl::Now() - began_),

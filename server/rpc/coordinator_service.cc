@@ -13,10 +13,11 @@
 namespace nsa::server {
 namespace {
 
-// Agents need one heartbeat to hear of a dump, and the caller expects an answer within 5 s.
+// An agent receives a dump request with its next heartbeat reply, and the caller expects an answer
+// within 5 s.
 constexpr absl::Duration kDumpPatience = absl::Milliseconds(4'700);
 
-// A reply that is one message around a job.
+// Puts a job into a reply that has no other field.
 template <typename Response>
 absl::StatusOr<Response> Wrap(absl::StatusOr<v1::Job> job) {
   if (!job.ok()) return job.status();
@@ -82,8 +83,8 @@ CoordinatorService::Unary* CoordinatorService::DeleteJob(Context* context,
           response, [=, this] { return parts_.control.Delete(*request, context->peer()); });
 }
 
-// A stream about a job, or about all when `job` is empty. What is wrong with the request is said by
-// the source's first call.
+// Starts a stream about one job, or about all when `job` is empty. An error in the request is
+// returned by the source's first call.
 template <typename Response>
 CoordinatorService::Writer<Response>* CoordinatorService::StartStream(
     Context* context, const char* method, const std::string& job,

@@ -1,5 +1,5 @@
-// The service for people, on gRPC's callback API: request → call → reply. No decision is made here
-// (job_control.h), and nothing that may block runs on gRPC's threads.
+// The service for users (nsactl), on gRPC's callback API. It only passes requests on and returns
+// replies; job_control.h makes the decisions. Nothing that may block runs on gRPC's threads.
 #pragma once
 
 #include <functional>
@@ -25,9 +25,9 @@ class CoordinatorService final : public v1::CoordinatorService::CallbackService 
     DumpBroker& dumps;
     ChangeHub& hub;
     const CallRules& rules;
-    // `files` runs calls that read a user's files, which may take seconds, or for ever on a file
-    // system that is gone; `slow` runs calls that take minutes. Both are separate from the executor
-    // of all other calls, and their queues are bounded.
+    // `files` runs calls that read a user's files. They may take seconds, or never return if a
+    // network file system hangs. `slow` runs calls that take minutes. Both are separate from the
+    // executor of all other calls, and their queues are bounded.
     Executor& files;
     Executor& slow;
     std::function<void()> submitted;  // wakes the reconciler

@@ -1,4 +1,4 @@
-// From an absl::Status to the wire.
+// Turns an absl::Status into the grpc::Status that is sent.
 #pragma once
 
 #include "absl/status/status.h"
@@ -6,7 +6,7 @@
 
 namespace nsa::server {
 
-// common/rpc/rpc.h ToGrpc() with the reason (common/base/reason.h) and the violations
+// Like ToGrpc() of common/rpc/rpc.h, with the reason (common/base/reason.h) and the violations
 // (act/request_error.h) that the status carries.
 grpc::Status ToWire(const absl::Status& status);
 

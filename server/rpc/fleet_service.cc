@@ -72,7 +72,7 @@ absl::StatusOr<v1::ReportLogResponse> FleetService::TakeLog(const v1::ReportLogR
   NSA_ASSIGN_OR_RETURN(const LogStore::Appended appended,
                        parts_.logs.Append(id, request.generation(), request.rank(),
                                           request.offset(), request.data()));
-  // Deleted meanwhile: its folder has just been made again.
+  // The job was deleted meanwhile, and Append() has created its log folder again.
   if (const auto still = parts_.store.Find(id); !still.ok()) {
     parts_.logs.Remove(id).IgnoreError();
     return still.status();

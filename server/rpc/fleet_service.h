@@ -1,5 +1,5 @@
-// The service for agents: they report what runs, and the answer says what should run. It is
-// registered only after the store has been read, because an empty answer would end every worker.
+// The service for agents: a heartbeat reports what runs, and its reply says what should run. It is
+// registered only after the store has been read, because an empty reply would end every worker.
 #pragma once
 
 #include <functional>
@@ -25,7 +25,7 @@ class FleetService final : public v1::FleetService::CallbackService {
     ChangeHub& hub;
     const CallRules& rules;
     std::function<void()> on_heartbeat;  // wakes the reconciler
-    // New records of the job's present generation.
+    // Called with new records of the job's current generation.
     std::function<void(const v1::Job& job, int32_t rank,
                        const std::vector<v1::WorkerRecord>& records)>
         recorded;

@@ -36,7 +36,7 @@ bool HasTls(const v1::TlsConfig& tls) {
          !tls.client_ca_file().empty();
 }
 
-// Mutual TLS where material is given.
+// Mutual TLS when the tls fields are set, else plaintext.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> Credentials(const v1::TlsConfig& tls) {
   NSA_RETURN_IF_ERROR(CheckTls(tls));
   if (!HasTls(tls)) return grpc::InsecureServerCredentials();
@@ -51,15 +51,16 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> Credentials(const v1::T
 }
 
 void SetLimits(const ListenOptions& options, grpc::ServerBuilder* builder) {
-  // Without this a second server would share the port, and the kernel the calls between the two.
+  // With SO_REUSEPORT a second server could listen on the same port, and the kernel would split the
+  // connections between the two.
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder->SetMaxReceiveMessageSize(kLargestRequest);
   builder->SetMaxSendMessageSize(kLargestReply);
   builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 8 << 10);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 256);
-  // What a stream may have on its way before the next message is made.
+  // How many bytes a stream may buffer before the next message is made.
   builder->AddChannelArgument(GRPC_ARG_HTTP2_WRITE_BUFFER_SIZE, 64 << 10);
-  // Vanished clients are noticed within the sum of both; clients ping every 60 s.
+  // A client that has vanished is noticed within the sum of both. Clients send pings every 60 s.
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS,
                               static_cast<int>(absl::ToInt64Milliseconds(options.ping_every)));
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
@@ -67,7 +68,7 @@ void SetLimits(const ListenOptions& options, grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 30'000);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 15 * 60'000);
-  // Who connects and says nothing is sent away, so that idle connections do not use up descriptors.
+  // Connections that never send anything are closed, so that they do not use up file descriptors.
   builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10'000);
   grpc::ResourceQuota quota("nsa-coordinator");
   quota.Resize(256 << 20);
@@ -133,7 +134,7 @@ absl::Status CheckExposure(const std::string& what, const std::string& address,
 }
 
 absl::StatusOr<Listening> Listen(const ListenOptions& options) {
-  // Both are switches of the whole process.
+  // Both settings are global to the process, so they are made once.
   static const bool switched = [] {
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();

@@ -14,32 +14,32 @@ namespace nsa::server {
 
 struct ListenOptions {
   std::string tcp_address;            // host:port; empty: none
-  std::filesystem::path unix_socket;  // replaces a stale file; mode 0600
+  std::filesystem::path unix_socket;  // an existing file is replaced; mode 0600
   v1::TlsConfig tls;                  // of the TCP listener
   std::vector<grpc::Service*> services;
   absl::Duration ping_every;    // to every client
-  absl::Duration ping_timeout;  // without an answer the connection and its streams end
+  absl::Duration ping_timeout;  // a connection without an answer for this long is closed
 };
 
 struct Listening {
   std::unique_ptr<grpc::Server> server;
-  std::string tcp_address;  // with the port that was taken; empty: none
+  std::string tcp_address;  // with the actual port; empty: none
 };
 
-// Starts listening; health says NOT_SERVING until it is told otherwise. Unavailable, naming the
-// address, when a port is taken.
+// Starts listening. The health service reports NOT_SERVING until the caller changes that.
+// Unavailable, naming the address, when a port is taken.
 absl::StatusOr<Listening> Listen(const ListenOptions& options);
 
-// InvalidArgument unless `address` is host:port ([host]:port for IPv6) with a port from 0 to 65535;
-// an empty one is none, and good.
+// InvalidArgument unless `address` is empty (do not listen) or host:port ([host]:port for IPv6)
+// with a port from 0 to 65535.
 absl::Status CheckAddress(const std::string& what, const std::string& address);
 
-// InvalidArgument, naming what is missing, when some of the three files are set and others not:
-// half of a `tls:` block must not mean that nothing is encrypted.
+// InvalidArgument, naming the missing field, when only some of the three files are set: an
+// incomplete `tls:` block must not silently turn encryption off.
 absl::Status CheckTls(const v1::TlsConfig& tls);
 
-// FailedPrecondition when the address is not loopback and TLS or token are missing: everybody who
-// can reach it could start programs here.
+// FailedPrecondition when the address is not loopback and TLS or the token is missing: everybody
+// who can reach the address could start programs on this machine.
 absl::Status CheckExposure(const std::string& what, const std::string& address,
                            const v1::TlsConfig& tls, const std::string& token_file);
 

@@ -43,7 +43,7 @@ void SelfProbe::Loop() {
 
 bool SelfProbe::Answers() const {
   grpc::ChannelArguments arguments;
-  // A connection of its own each time: an old one would go on working.
+  // A new connection each time: an existing one keeps working after accept() has failed.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   const auto channel =
@@ -51,7 +51,8 @@ bool SelfProbe::Answers() const {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() +
                        absl::ToChronoNanoseconds(options_.patience));
-  // Health.Check with an empty request; whatever it says, it was heard.
+  // Health.Check with an empty request. Any OK reply shows that the server can be reached; its
+  // content is not read.
   const grpc::internal::RpcMethod method("/grpc.health.v1.Health/Check",
                                          grpc::internal::RpcMethod::NORMAL_RPC);
   grpc::ByteBuffer request;

@@ -1,6 +1,7 @@
-// Asks this server for its health over a new connection every few seconds. gRPC 1.51 accepts no
-// connection any more once accept() has failed because descriptors ran out (the class of
-// CVE-2023-4785). A process that cannot be reached should be restarted; workers keep running.
+// Calls this server's health service over a new connection every few seconds. Once accept() has
+// failed because the process ran out of file descriptors, gRPC 1.51 accepts no further connection
+// (the class of CVE-2023-4785). A process that cannot be reached should be restarted; workers keep
+// running meanwhile.
 #pragma once
 
 #include <functional>

@@ -1,6 +1,6 @@
-// One server stream. It pulls: each message is made when the previous one has been written, from
-// the store and from the reader's position, so a slow reader costs no memory and misses nothing.
-// When there is nothing to send, the stream sleeps until the change hub wakes it.
+// One server stream. Streams pull: a message is made only when the previous one has been written,
+// from the store and from the reader's position. A slow reader therefore costs no memory and misses
+// nothing. When there is nothing to send, the stream sleeps until the change hub wakes it.
 #pragma once
 
 #include <functional>
@@ -18,8 +18,8 @@
 
 namespace nsa::server {
 
-// What comes next: a message; nothing (wait for a change); or the end, with a status (OutOfRange is
-// the good end of a stream, as of a file).
+// Returns what to send next: a message, nothing (wait for a change), or an error that ends the
+// stream. EndOfStream() (OutOfRange) is its normal end, which the client sees as OK.
 template <typename Response>
 using Source = std::function<absl::StatusOr<std::optional<Response>>()>;
 
@@ -28,8 +28,8 @@ inline absl::Status EndOfStream() { return absl::OutOfRangeError("end"); }
 template <typename Response>
 class Stream final : public grpc::ServerWriteReactor<Response> {
  public:
-  // Starts a stream over `source`, which runs on the executor, one call at a time. `job_id`: whose
-  // changes wake it (empty: all).
+  // Starts a stream over `source`, which runs on the executor, one call at a time. `job_id` is the
+  // job whose changes wake the stream (empty: all jobs).
   static grpc::ServerWriteReactor<Response>* Start(grpc::CallbackServerContext* context,
                                                    const CallRules& rules, const char* method,
                                                    ChangeHub* hub, const std::string& job_id,
@@ -43,7 +43,7 @@ class Stream final : public grpc::ServerWriteReactor<Response> {
       stream->FinishLocked(allowed);
       return stream.get();
     }
-    // The callback may come once more after the subscription has ended.
+    // The hub may call once more after the subscription has ended, hence the weak pointer.
     stream->subscription_ = hub->Subscribe(job_id, [weak = std::weak_ptr<Stream>(stream)] {
       if (const auto alive = weak.lock()) alive->Wake();
     });
@@ -61,14 +61,14 @@ class Stream final : public grpc::ServerWriteReactor<Response> {
   void OnCancel() override {
     MutexLock lock(&mutex_);
     cancelled_ = true;
-    // A write or a pump in progress finishes when it ends.
+    // Otherwise the write or pump in progress finishes the stream when it ends.
     if (!writing_ && !pumping_) FinishLocked(absl::CancelledError("the reader has left"));
   }
 
   void OnDone() override {
     rules_->observe_stream(method_, -1);
     ChangeHub::Subscription ended = std::move(subscription_);
-    // Tasks on the executor may still hold it for a moment.
+    // Tasks on the executor may keep the stream alive for a moment longer.
     const std::shared_ptr<Stream> last = std::move(self_);
   }
 
@@ -110,7 +110,7 @@ class Stream final : public grpc::ServerWriteReactor<Response> {
       writing_ = true;
       this->StartWrite(&message_);
     } else if (woken_) {
-      // Something changed while the source was looking.
+      // Something changed while the source was running.
       PumpLocked();
     }
   }
@@ -126,11 +126,12 @@ class Stream final : public grpc::ServerWriteReactor<Response> {
   const CallRules* const rules_;
   const char* const method_;
   const absl::Time began_;
-  const Source<Response> source_;         // pump only
+  const Source<Response> source_;         // used by Pump() only
   ChangeHub::Subscription subscription_;  // set before the first pump, moved out in OnDone
-  std::shared_ptr<Stream> self_;          // from Start to OnDone, which gRPC calls once and last
+  std::shared_ptr<Stream>
+      self_;  // set from Start() to OnDone(), which gRPC calls once, as its last call
   Mutex mutex_;
-  Response message_;  // while writing_
+  Response message_;  // must not change while writing_
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool pumping_ ABSL_GUARDED_BY(mutex_) = false;
   bool woken_ ABSL_GUARDED_BY(mutex_) = false;

@@ -22,8 +22,8 @@ absl::StatusOr<bool> HasEnded(const JobStore& store, const std::string& job_id) 
   return IsTerminal(job->job().state());
 }
 
-// Returns what `fetch` returns, a batch at a time. Whether the job has ended is checked before the
-// last fetch, so that nothing that was stored in between is missed.
+// Sends what `fetch` returns, one batch after another. Whether the job has ended is checked before
+// each fetch, so that nothing stored between the two is missed.
 template <typename Response, typename Fetch>
 Source<Response> Batched(const JobStore& store, std::string job_id, bool follow, Fetch fetch) {
   return [&store, job_id = std::move(job_id), follow, fetch = std::move(fetch),
@@ -42,7 +42,7 @@ Source<Response> Batched(const JobStore& store, std::string job_id, bool follow,
   };
 }
 
-// Where the reader is in each rank's log.
+// The reader's position in each rank's log.
 using LogPlaces = std::vector<std::pair<int32_t, LogStore::Position>>;
 
 std::string EncodePlaces(const LogPlaces& places) {

@@ -1,4 +1,4 @@
-// What each stream sends: sources over the stores, each of which keeps its reader's position.
+// What each stream sends. A source reads from the stores and keeps its reader's position.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -10,23 +10,25 @@
 
 namespace nsa::server {
 
-// The job now and at every change that shows, until it has ended.
+// The job as it is now, then after every visible change, until it has ended.
 Source<v1::WatchJobResponse> WatchJobSource(const JobStore& store, const JobControl& control,
                                             std::string job_id);
 
-// Events after a position; with follow until the job has ended (all jobs: for ever).
+// Events after a position. With `follow`, continues until the job has ended (of all jobs: for
+// ever).
 Source<v1::WatchEventsResponse> EventSource(const JobStore& store,
                                             const v1::WatchEventsRequest& request,
                                             std::string job_id);
 
-// NotFound unless the job has this rank; below 0 stands for all.
+// NotFound unless the job has this rank. A negative rank means all ranks.
 absl::Status CheckRank(int32_t rank, const v1::Job& job);
 
-// Records after a position, or the last few; with follow until the job has ended.
+// Records after a position, or the last `tail` ones. With `follow`, continues until the job has
+// ended.
 absl::StatusOr<Source<v1::WatchRecordsResponse>> RecordSource(
     const JobStore& store, const v1::WatchRecordsRequest& request, std::string job_id);
 
-// Log lines of one rank or of all in turn; with follow until the job has ended.
+// Log lines of one rank, or of all ranks in turn. With `follow`, continues until the job has ended.
 absl::StatusOr<Source<v1::StreamLogsResponse>> LogSource(const JobStore& store, LogStore* logs,
                                                          const v1::StreamLogsRequest& request,
                                                          std::string job_id);
