@@ -1,4 +1,5 @@
-// Checkpoints of a job as replies. Reads the disk; verifying reads every byte.
+// Lists and verifies the checkpoints of a job for replies. Reads the disk; verifying reads every
+// byte.
 #pragma once
 
 #include <functional>
@@ -9,11 +10,11 @@
 
 namespace nsa::server {
 
-// Oldest first; one whose state.json cannot be read is listed with the error.
+// Oldest first. A checkpoint whose state.json cannot be read is listed with the error.
 absl::StatusOr<v1::ListCheckpointsResponse> CheckpointsOf(const std::string& out_dir);
 
-// The checkpoint of `step`, or the newest for 0. NotFound when there is none. Cancelled once
-// `abandoned` returns true: nobody waits for the answer any more. It is called often.
+// Verifies the checkpoint of `step`; 0 means the newest. NotFound when there is none. `abandoned`
+// is called often; Cancelled once it returns true, because nobody waits for the answer any more.
 absl::StatusOr<v1::VerifyCheckpointResponse> Verify(const std::string& out_dir, int64_t step,
                                                     const std::function<bool()>& abandoned);
 

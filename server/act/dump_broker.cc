@@ -16,7 +16,8 @@ void DumpBroker::Request(const v1::Job& job, const std::vector<v1::RankPlacement
   group.deadline = clock_.Monotonic() + patience;
   group.patience = patience;
   group.done = std::move(done);
-  // A dump id must not come again after a restart of the coordinator: agents remember them.
+  // A dump id must not be used again after a restart of the coordinator, because agents remember
+  // the ids.
   const int64_t now = absl::ToUnixNanos(clock_.Wall());
   for (const v1::RankPlacement& place : ranks) {
     Wish& wish = group.wishes.emplace_back();

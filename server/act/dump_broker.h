@@ -1,6 +1,6 @@
-// Passes stack dumps from agents to callers: the answer to a heartbeat carries the request, and
+// Passes stack dumps from agents to callers. The reply to a heartbeat carries the request, and
 // ReportDump the result. A caller waits for a bounded time and gets the dumps that have arrived,
-// with a line for each rank that did not answer.
+// with an error for each rank that did not answer.
 #pragma once
 
 #include <functional>
@@ -26,17 +26,18 @@ class DumpBroker {
 
   explicit DumpBroker(const Clock& clock) : clock_(clock) {}
 
-  // Asks for the dumps of these ranks of the job's present generation.
+  // Asks for dumps of these ranks of the job's current generation. Waits at most `patience`.
   void Request(const v1::Job& job, const std::vector<v1::RankPlacement>& ranks,
                absl::Duration patience, Done done);
 
-  // What a machine should dump now. Repeated until it is reported: agents dump each id once.
+  // The dumps that a machine should take now. A request is repeated until its result is reported;
+  // agents take each dump id once.
   std::vector<v1::DumpRequest> Wanted(const std::string& node) const;
 
-  // NotFound when nobody waits for this dump.
+  // Takes the result of a dump. NotFound when nobody waits for it.
   absl::Status Report(const v1::ReportDumpRequest& report);
 
-  // Ends the waits whose deadline has passed. Called regularly.
+  // Answers the requests whose deadline has passed. Called regularly.
   void Expire();
 
  private:

@@ -1,4 +1,4 @@
-// Threads for work that may block: gRPC's callbacks must not wait for a disk.
+// Threads for work that may block, because gRPC's callbacks must not wait for a disk.
 #pragma once
 
 #include <cstddef>
@@ -16,15 +16,15 @@ namespace nsa::server {
 // Runs tasks in order of arrival on a fixed number of threads. Thread-safe.
 class Executor {
  public:
-  // `name` names the threads, at most 15 bytes. TryRun() lets at most `limit` tasks wait for a
-  // thread; Run() has no limit.
+  // `name` is the name of the threads, at most 15 bytes. TryRun() lets at most `limit` tasks wait
+  // for a thread; Run() has no limit.
   Executor(const std::string& name, int threads, size_t limit = SIZE_MAX);
-  // Runs what is queued, then ends.
+  // Runs all queued tasks, then ends the threads.
   ~Executor();
 
   void Run(std::function<void()> task);
 
-  // Returns false, without taking the task, when the queue is full.
+  // Returns false, and drops the task, when the queue is full.
   bool TryRun(std::function<void()> task);
 
   const std::string& name() const { return name_; }

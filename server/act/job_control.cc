@@ -31,9 +31,10 @@ namespace {
 constexpr size_t kLongestRequestId = 128;
 constexpr size_t kLargestSpec = 1 << 20;
 constexpr absl::Duration kQuiet =
-    absl::Seconds(10);  // a rank without progress for longer gets a note
+    absl::Seconds(10);  // a rank without progress for this long gets a note
 
-// Of the spec as it was sent, maps in order.
+// A hash of the spec as it was sent. Maps are serialised in key order, so equal specs have equal
+// hashes.
 std::string Fingerprint(const v1::JobSpec& spec) {
   std::string bytes;
   {
@@ -58,7 +59,7 @@ absl::Status CheckRequest(const v1::SubmitJobRequest& request) {
     return absl::InvalidArgumentError(
         absl::StrFormat("spec: %d bytes (%d); shorten it", bytes, kLargestSpec));
   }
-  // Fields that this version does not know would silently be left out of the job.
+  // Otherwise fields that this version does not know would silently be ignored.
   const absl::Status known = CheckKnown(request.spec(), "spec");
   return known.ok() ? known : WithReason(known, Reason::kNewerSpec);
 }
@@ -83,7 +84,8 @@ absl::Status RefusedBy(const v1::PreflightReport& report) {
   return WithReason(std::move(status), Reason::kPreflightRefused);
 }
 
-// The store's refusal of a second job in one out_dir, with what clients look at.
+// Adds reason and violation to the store's refusal of a second job in one out_dir. Other errors are
+// returned unchanged.
 absl::Status OutDirRefused(const absl::Status& status) {
   if (!absl::StartsWith(status.message(), "train.out_dir")) return status;
   return WithReason(WithViolation(status, "train.out_dir", std::string(status.message())),
@@ -125,7 +127,7 @@ v1::JobEvent SubmittedEvent(const v1::StoredJob& stored) {
   return event;
 }
 
-// By a signal (T) or by a tracer (t).
+// Stopped by a signal (T) or by a tracer (t).
 bool IsSuspended(const v1::WorkerObservation& worker) {
   return worker.state() != v1::WorkerObservation::STATE_EXITED &&
          (worker.process_state() == "T" || worker.process_state() == "t");
@@ -145,7 +147,7 @@ std::string RankState(const RankView& rank) {
   }
 }
 
-// Seconds are rounded to tens, so that a client that watches a stuck rank is not sent a change
+// Seconds are rounded down to tens, so that a client that watches a stuck rank is not sent a change
 // every second.
 std::string For(absl::Duration time) {
   return absl::StrCat(" for ", absl::ToInt64Seconds(time) / 10 * 10, " s");
@@ -186,7 +188,8 @@ std::string Describe(const v1::StopRequest& stop) {
 std::string NewJobId() {
   constexpr char kBase32[] = "abcdefghijklmnopqrstuvwxyz234567";
   unsigned char bytes[12];
-  // Never short below 256 bytes, and never fails once the kernel has booted.
+  // For up to 256 bytes getrandom() returns all of them, and it does not fail once the kernel has
+  // booted.
   while (getrandom(bytes, sizeof(bytes), 0) != sizeof(bytes)) {
   }
   std::string id = "j";
@@ -198,7 +201,8 @@ JobControl::JobControl(JobStore& store, const Fleet& fleet, const QueueBoard& bo
                        const PathGuard& paths, const Clock& clock)
     : store_(store), fleet_(fleet), board_(board), paths_(paths), clock_(clock) {}
 
-// `spec` has its defaults. The machine is known when any is: the largest one speaks for all.
+// `spec` has its defaults filled in. The job is checked against the largest ready machine; without
+// a ready machine the rules about machines do not apply.
 v1::PreflightReport JobControl::Check(v1::JobSpec spec,
                                       const std::function<bool()>& abandoned) const {
   std::optional<MachineView> machine;
@@ -223,13 +227,14 @@ absl::StatusOr<v1::SubmitJobResponse> JobControl::Submit(const v1::SubmitJobRequ
   const std::string fingerprint = Fingerprint(request.spec());
   v1::SubmitJobResponse response;
   if (!request.validate_only()) {
-    // Before preflight: the first submit may have taken the out_dir already.
+    // Before preflight, which could refuse a repeated submit: the first one may already use the
+    // out_dir.
     NSA_ASSIGN_OR_RETURN(const JobPtr known, store_.FindRequest(request.request_id(), fingerprint));
     if (known != nullptr) return Known(*known);
   }
   v1::JobSpec spec = request.spec();
   ApplyDefaults(&spec);
-  // Before preflight, which opens the files.
+  // Before preflight, because preflight opens the files.
   if (const absl::Status paths = paths_.CheckSpec(spec); !paths.ok()) {
     return WithReason(paths, Reason::kPathNotAllowed);
   }
@@ -239,7 +244,8 @@ absl::StatusOr<v1::SubmitJobResponse> JobControl::Submit(const v1::SubmitJobRequ
   }
   if (request.validate_only()) return response;
   if (!response.report().accepted()) {
-    // Its twin may have been accepted meanwhile, and its worker may own the out_dir by now.
+    // If the request was sent twice, the other one may have been accepted meanwhile, and its worker
+    // may already use the out_dir.
     NSA_ASSIGN_OR_RETURN(const JobPtr twin, store_.FindRequest(request.request_id(), fingerprint));
     return twin != nullptr ? Known(*twin) : RefusedBy(response.report());
   }
@@ -284,7 +290,7 @@ absl::StatusOr<v1::ListJobsResponse> JobControl::List(const v1::ListJobsRequest&
 }
 
 int64_t JobControl::FurthestStep(const v1::StoredJob& stored) const {
-  // Without ranks the job goes on from its checkpoint: what came after it is done again.
+  // Without ranks the job will continue from its checkpoint, and later steps are repeated.
   const State state = stored.job().state();
   const bool trains = state == v1::Job::STATE_RUNNING || state == v1::Job::STATE_STOPPING;
   const v1::JobProgress& progress = stored.job().progress();
@@ -331,7 +337,7 @@ absl::StatusOr<v1::Job> JobControl::Stop(const v1::StopJobRequest& request) {
                         Reason::kJobHasEnded);
     }
     NSA_ASSIGN_OR_RETURN(const bool stronger, Escalates(stored->job().stop(), stop));
-    // The same again does no harm: its sender may not have seen the first answer.
+    // A repeated request is accepted: its sender may not have received the first answer.
     if (!stronger) return absl::OkStatus();
     NSA_RETURN_IF_ERROR(CheckStopStep(*stored, stop));
     NSA_RETURN_IF_ERROR(

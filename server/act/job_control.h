@@ -1,4 +1,4 @@
-// What people can do with jobs: submit, stop, resume, delete, view. The logic behind
+// What users can do with jobs: submit, stop, resume, delete, view. The logic of
 // coordinator_service.cc, without gRPC.
 #pragma once
 
@@ -23,24 +23,24 @@ class JobControl {
   JobControl(JobStore& store, const Fleet& fleet, const QueueBoard& board, const PathGuard& paths,
              const Clock& clock);
 
-  // See coordinator.proto. InvalidArgument with violations when preflight refuses. Cancelled, and
-  // nothing submitted, when `abandoned` returns true: nobody waits for the answer any more. It is
-  // called while preflight reads files. Null: never abandoned.
+  // See coordinator.proto. InvalidArgument with violations when preflight refuses. `abandoned`
+  // tells whether nobody waits for the answer any more; it is called while preflight reads files.
+  // Once it returns true, the result is Cancelled and nothing is submitted. Null: never abandoned.
   absl::StatusOr<v1::SubmitJobResponse> Submit(const v1::SubmitJobRequest& request,
                                                const std::function<bool()>& abandoned = nullptr);
   absl::StatusOr<v1::Job> Get(const std::string& id_or_name) const;
   absl::StatusOr<v1::ListJobsResponse> List(const v1::ListJobsRequest& request) const;
   absl::StatusOr<v1::Job> Stop(const v1::StopJobRequest& request);
   absl::StatusOr<v1::Job> Resume(const std::string& id_or_name);
-  // `who` is written to the log, which alone keeps it.
+  // `who` is written to the coordinator's log and nowhere else.
   absl::StatusOr<v1::DeleteJobResponse> Delete(const v1::DeleteJobRequest& request,
                                                const std::string& who);
 
-  // Where a job's checkpoints are. InvalidArgument when the path now leads out of the allowed
-  // roots, e.g. through a link that was made after the submit.
+  // The job's out_dir, which holds its checkpoints. InvalidArgument when the path now leads out of
+  // the allowed roots, e.g. through a link that was made after the submit.
   absl::StatusOr<std::string> OutDir(const std::string& id_or_name) const;
 
-  // A stored job with everything that is derived: ranks, place in the queue, why it waits.
+  // A stored job with the derived fields filled in: ranks, position in the queue, why it waits.
   v1::Job View(const v1::StoredJob& stored) const;
 
  private:
@@ -56,7 +56,7 @@ class JobControl {
   const Clock& clock_;
 };
 
-// What the log keeps of a deleted job.
+// The line that the coordinator's log keeps about a deleted job.
 std::string DeletionText(const v1::Job& job);
 
 // "j" and 12 characters of lower-case base32, random.

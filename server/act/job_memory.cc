@@ -7,7 +7,8 @@
 namespace nsa::server {
 
 JobMemory::Entry JobMemory::Observe(const v1::StoredJob& job, absl::Duration now) {
-  // A refusal changes nothing of the job except that it waits for longer.
+  // A refused restart changes nothing else in the situation, so the count of refusals shows that a
+  // new wait has begun.
   const bool waits = job.job().state() == v1::Job::STATE_RESTARTING;
   MutexLock lock(&mutex_);
   const Situation situation = {.state = job.job().state(),

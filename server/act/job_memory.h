@@ -1,5 +1,5 @@
-// What the reconciler remembers of jobs between two ticks. Memory only: nothing here matters for
-// long, and after a restart of the coordinator it is found again.
+// What the reconciler remembers of jobs between two ticks. Kept in memory only: after a restart of
+// the coordinator it is built up again.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace nsa::server {
 // Thread-safe; the lock means "one job's entry is being changed".
 class JobMemory {
  public:
-  // What agents are told follows from these; when one changes, agents have to be told anew.
+  // The fields that decide what agents are told. When one changes, agents have to be told again.
   struct Situation {
     State state = v1::Job::STATE_UNSPECIFIED;
     int64_t generation = 0;
@@ -40,8 +40,8 @@ class JobMemory {
     Refusals refusals;
   };
 
-  // The job's entry. When its situation has changed, agents are told at `now` and no hang is
-  // suspected.
+  // Returns the job's entry. If its situation has changed since the last call, `told` becomes `now`
+  // and a suspected hang is forgotten.
   Entry Observe(const v1::StoredJob& job, absl::Duration now);
 
   void SetHang(const std::string& job_id, const HangState& hang);
@@ -49,14 +49,15 @@ class JobMemory {
   // A checkpoint of the job took `duration`.
   void NoteCheckpoint(const std::string& job_id, absl::Duration duration);
 
-  // Starts refused in a row since the job last made progress.
+  // The starts refused in a row since the job last made progress.
   Refusals RefusalsOf(const v1::Job& job) const;
-  // A start of the job was refused and the next one is due after `delay`, or (`failure` is no
-  // refusal) the row of refusals is over.
+  // Records how a start failed. If `failure` is a refusal, it is counted and the next start is due
+  // after `delay`; else the count starts again from zero.
   void NoteFailure(const v1::Job& job, const Failure& failure, absl::Duration delay,
                    absl::Duration now);
 
-  // The coordinator stood still for `gap`: that time does not count against gangs that stop.
+  // The coordinator stood still for `gap`: this time does not count towards the stop grace of
+  // STOPPING gangs.
   void ForgiveStandstill(absl::Duration gap);
 
   // Forgets all but these jobs.

@@ -13,7 +13,7 @@ namespace nsa::server {
 
 namespace {
 
-// The machine with no other GPUs than those that the job was placed on.
+// The machine with only those GPUs that the job was placed on.
 MachineView MachineOf(const v1::StoredJob& job, v1::NodeInfo info) {
   std::set<std::string> placed;
   for (const v1::RankPlacement& place : job.placements()) placed.insert(place.cuda_device());
@@ -24,15 +24,15 @@ MachineView MachineOf(const v1::StoredJob& job, v1::NodeInfo info) {
   return MachineViewOf(info);
 }
 
-// Rules whose verdict another hour may change without anybody touching the job: disks fill and are
-// emptied, volumes are mounted, a GPU is given back by whoever used it or found again by its
-// driver.
+// Rules whose verdict may change without a change to the job: space on a disk is freed, a volume is
+// mounted, another program releases a GPU, or a driver finds a GPU again.
 constexpr std::string_view kPassing[] = {
     "DISK_TOO_SMALL",   "OUT_DIR_NOT_WRITABLE", "DATA_UNREADABLE", "TOKENIZER_MISSING",
     "RESUME_NOT_FOUND", "GPU_UNAVAILABLE",      "GPU_COUNT",
 };
 
-// Memory that is not free now passes, memory that is not there does not.
+// Whether the job would fit if no other program used memory. If so, the refusal may go away; if the
+// machine has too little memory, it does not.
 bool MemoryIsTaken(const v1::StoredJob& job, const MachineView& machine) {
   const v1::PreflightReport report = Preflight(job.job().spec(), {.machine = &machine});
   return std::ranges::none_of(report.findings(), [](const v1::Finding& finding) {
@@ -66,7 +66,7 @@ LaunchCheck CheckLaunch(const v1::StoredJob& job, const Fleet& fleet, const Path
     for (const v1::Finding& finding : report.findings()) {
       if (finding.severity() != v1::SEVERITY_ERROR || !finding.waived().empty()) continue;
       const bool passes = Passes(finding, job, machine);
-      // What stays is told before what passes.
+      // A problem that stays is reported rather than one that may go away.
       if (check.problem.empty() || (check.passing && !passes)) {
         check.problem = absl::StrCat(name, ": ", finding.rule(), ": ", finding.field(), ": ",
                                      finding.problem(), "; ", finding.fix());

@@ -8,9 +8,9 @@
 
 namespace nsa::server {
 
-// Reads data files and out_dir of this machine; may take seconds. Paths are checked again: what was
-// a folder at submit may be a link by now. Only the GPUs that the job was placed on count, with
-// the memory that is free on them.
+// Reads data files and out_dir from this machine's disk; may take seconds. Paths are checked again,
+// because a folder may have been replaced by a link since the submit. Of the GPUs only those that
+// the job was placed on count, with the memory that is free on them.
 LaunchCheck CheckLaunch(const v1::StoredJob& job, const Fleet& fleet, const PathGuard& paths);
 
 }  // namespace nsa::server

@@ -11,10 +11,11 @@ namespace nsa::server {
 namespace {
 
 constexpr absl::Duration kCheckEvery = absl::Milliseconds(250);
-// An agent that has lived this long starts again at once when it dies.
+// After an agent has lived this long, the delay is reset to the first one.
 constexpr absl::Duration kHealthy = absl::Seconds(30);
 
-// What the agent may see of this program's environment; workers see what the agent lets through.
+// The environment variables that are passed on to the agent. The agent in turn decides what workers
+// get.
 const std::vector<std::string>& PassedOn() {
   static const auto* const names = new std::vector<std::string>{"PATH",
                                                                 "HOME",
@@ -82,9 +83,10 @@ void LocalAgent::Reap() {
 
 bool LocalAgent::Lives() {
   const std::optional<ProcessIdentity> known = process();
-  // A child is reaped when it ends, so nothing is asked about one that holds the lock.
+  // A child that has ended would have been reaped, so this one is alive.
   if (known.has_value() && known->pid == child_) return true;
-  // The lock file names whoever held it last; whether that one lives is asked of the kernel.
+  // The lock file names the process that held it last. The kernel knows whether that process is
+  // alive.
   const auto holder = ReadIdentity(options_.state_dir / "agent.lock");
   if (!holder.ok() || !IsAlive(*holder)) return false;
   if (known != *holder) {
@@ -102,7 +104,7 @@ absl::Duration LocalAgent::EnsureRunning() {
     if (clock_.Monotonic() >= healthy_at_) backoff_ = options_.first_backoff;
     return kCheckEvery;
   }
-  // It has been started and has not taken its lock yet.
+  // The agent has been started but has not taken its lock yet.
   if (child_.has_value()) return kCheckEvery;
   {
     MutexLock lock(&mutex_);

@@ -1,6 +1,6 @@
-// The agent of this machine, so that one program is enough to train. It is started when there is
-// none, found again by its lock when there is one, and started again when it dies. It and its
-// workers live on when the coordinator ends, however it ends.
+// Keeps an agent running on this machine, so that starting the coordinator is enough to train. An
+// agent that already runs is found by its lock file; otherwise one is started, and started again
+// when it dies. The agent and its workers keep running when the coordinator ends, in whatever way.
 #pragma once
 
 #include <filesystem>
@@ -24,11 +24,11 @@ class LocalAgent {
     std::filesystem::path program;    // nsa-agent
     std::filesystem::path state_dir;  // the agent's: <coordinator's>/agent
     std::string coordinator_address;  // unix:<coordinator's>/coordinator.sock
-    // Between one start and the next; doubles while agents die young. Short even then, since the
-    // workers of a dead agent wait for the next one to adopt them.
+    // Delay between two starts. It doubles while agents die soon after their start. The longest
+    // delay is short too, because the workers of a dead agent wait for the next one to adopt them.
     absl::Duration first_backoff = absl::Milliseconds(500);
     absl::Duration longest_backoff = absl::Seconds(2);
-    int oom_score = kAgentOomScore;  // at least; else it would have the coordinator's
+    int oom_score = kAgentOomScore;  // the minimum; the agent would inherit the coordinator's score
   };
 
   // Starts a thread that keeps the agent running. A missing program is logged once; the coordinator
@@ -37,7 +37,7 @@ class LocalAgent {
   // Ends the thread. The agent keeps running.
   ~LocalAgent();
 
-  // Its process; nothing while there is none.
+  // The agent's process; empty while there is none.
   std::optional<ProcessIdentity> process() const;
 
  private:
@@ -45,7 +45,7 @@ class LocalAgent {
   void Loop();
   void Reap();
   bool Lives();
-  // The agent ends again and again, and this has been logged.
+  // The agent keeps dying soon after its start, and this has been logged.
   bool failing() const { return backoff_ >= options_.longest_backoff; }
   // Starts the agent if there is none. Returns how long to wait before the next call.
   absl::Duration EnsureRunning();
@@ -53,10 +53,10 @@ class LocalAgent {
 
   const Options options_;
   const Clock& clock_;
-  absl::Duration backoff_;      // the thread's
-  absl::Duration healthy_at_;   // the thread's; monotonic
-  std::optional<pid_t> child_;  // the thread's: to be reaped
-  std::string last_problem_;    // the thread's
+  absl::Duration backoff_;      // used by the thread only
+  absl::Duration healthy_at_;   // used by the thread only; monotonic
+  std::optional<pid_t> child_;  // used by the thread only: to be reaped
+  std::string last_problem_;    // used by the thread only
   mutable Mutex mutex_;
   CondVar woken_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

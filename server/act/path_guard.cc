@@ -44,8 +44,8 @@ absl::Status CheckText(const std::string& field, const std::string& path) {
   return absl::OkStatus();
 }
 
-// Whether `inner` resolves beneath `root` without a symbolic link. What does not exist yet cannot
-// lead anywhere, so the deepest folder that exists is looked at.
+// Whether `inner` resolves beneath `root` without a symbolic link. The part of the path that does
+// not exist yet cannot be a link, so only the deepest existing part is checked.
 bool ResolvesBeneath(const fs::path& root, fs::path inner) {
   const Fd root_fd(open(root.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!root_fd.valid()) return false;

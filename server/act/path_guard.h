@@ -1,5 +1,5 @@
-// Which paths a job may name: absolute, beneath one of the configured roots, and not through a
-// symbolic link that leads elsewhere.
+// Checks the paths that a job names: they must be absolute and beneath one of the configured roots,
+// and must not lead through a symbolic link.
 #pragma once
 
 #include <filesystem>
@@ -13,7 +13,7 @@ namespace nsa::server {
 
 class PathGuard {
  public:
-  // Roots are absolute; {"/"} allows every path and follows symbolic links.
+  // Roots are absolute; The root "/" allows every absolute path and follows symbolic links.
   explicit PathGuard(std::vector<std::filesystem::path> roots) : roots_(std::move(roots)) {}
 
   // InvalidArgument when the path is not allowed. The path need not exist; the part that exists is

@@ -24,7 +24,7 @@ constexpr absl::Duration kTickEvery = absl::Milliseconds(200);
 // The shortest time between two ticks, however often the loop is woken: a tick over ten thousand
 // queued jobs takes milliseconds.
 constexpr absl::Duration kShortestRest = absl::Milliseconds(20);
-// No tick for this long: the process was stopped, its machine was frozen, or a disk hung.
+// Without a tick for this long, the process was stopped, its machine was frozen or a disk hung.
 constexpr absl::Duration kStandstill = absl::Seconds(2);
 
 double Jitter() {
@@ -55,7 +55,8 @@ void WriteDumps(const std::filesystem::path& file, const std::string& why,
   }
 }
 
-// Aborted: the job has moved on since the action was decided; the next tick sees its new state.
+// Aborted is not an error: the job has changed since the action was decided, and the next tick sees
+// its new state.
 void LogUnlessAborted(const JobPtr& job, const absl::Status& status) {
   if (status.ok() || absl::IsAborted(status)) return;
   spdlog::error("job {}: {}", job->job().id(), std::string(status.message()));
@@ -114,8 +115,9 @@ void Reconciler::Tick() {
   if (parts_.after_tick) parts_.after_tick();
 }
 
-// While this process stood still it heard nobody, and the first tick afterwards may come before the
-// first heartbeat. That time is neither a machine's silence nor part of a stopping gang's grace.
+// While this process stood still it received no heartbeats, and the first tick afterwards may come
+// before the first heartbeat. So this time counts neither as silence of a machine nor towards the
+// stop grace of a gang.
 void Reconciler::NoteStandstill() {
   const absl::Duration now = parts_.clock.Monotonic();
   const absl::Duration gap = now - std::exchange(last_tick_, now);
@@ -137,7 +139,8 @@ void Reconciler::Forget(const std::vector<JobPtr>& active) {
 
 JobFacts Reconciler::FactsOf(const v1::StoredJob& job) {
   const absl::Duration now = parts_.clock.Monotonic();
-  // What an earlier life of the coordinator decided, agents may have been told by it.
+  // The situation at the first tick was decided before this process started, and agents may have
+  // been told then. So heartbeats count from the start of the process.
   const JobMemory::Entry memory = memory_.Observe(job, ticks_ == 0 ? parts_.fleet.started() : now);
   JobFacts facts = {.job = job,
                     .ranks = parts_.fleet.Ranks(job, memory.told),
@@ -153,7 +156,8 @@ JobFacts Reconciler::FactsOf(const v1::StoredJob& job) {
   return facts;
 }
 
-// Last words, where the generation began and how long its checkpoints take.
+// Adds what the stored records say: last records, the step at which the generation began, and how
+// long checkpoints take.
 void Reconciler::AddJournals(JobFacts* facts) {
   const v1::Job& job = facts->job.job();
   for (RankView& rank : facts->ranks) {
@@ -173,8 +177,8 @@ void Reconciler::Act(const JobPtr& job, const Action& action) {
   std::visit([&](const auto& what) { Do(job, what); }, action);
 }
 
-// The job may have moved on since it was looked at (a stop, a preflight that ended); then nothing
-// is changed, and the next tick sees its new state.
+// If the job has changed since it was read (a stop, a preflight that ended), nothing is done, and
+// the next tick sees its new state.
 void Reconciler::Do(const JobPtr& job, const action::Move& move) {
   const auto change = [&](v1::StoredJob* stored,
                           std::vector<v1::JobEvent>* events) -> absl::Status {
@@ -241,7 +245,7 @@ void Reconciler::Do(const JobPtr& job, const action::Restart& restart) {
 }
 
 void Reconciler::Do(const JobPtr& job, const action::PostponeStart& postpone) {
-  // Before the job is back in the queue: it must not be placed before its next start is due.
+  // First, so that the job is not placed before its next start is due.
   memory_.NoteFailure(job->job(), postpone.refusal, postpone.delay, parts_.clock.Monotonic());
   Do(job, action::Move{Trigger::kStartPostponed,
                        {.text = postpone.refusal.text,
@@ -275,7 +279,8 @@ QueuePlan Reconciler::PlanQueue(const std::vector<JobPtr>& active) const {
   std::vector<QueuedJob> queue;
   for (const JobPtr& job : active) {
     if (job->job().state() != v1::Job::STATE_QUEUED) continue;
-    // A postponed job is out of line until its next start is due, so that nobody waits behind it.
+    // A postponed job is not in the queue until its next start is due, so that no other job waits
+    // behind it.
     const bool postponed = job->job().next_start_unix_nanos() != 0;
     if (postponed && parts_.clock.Monotonic() < memory_.RefusalsOf(job->job()).due) continue;
     queue.push_back(InQueue(*job, any_gpu));

@@ -1,9 +1,9 @@
-// The one loop that makes jobs move. Several times a second, and whenever it is woken, it gathers
-// what is known of each job (store, fleet, memory), asks Next() what to do, and does it. Everything
-// that agents should do follows from the store.
+// The loop that moves jobs from state to state. Several times a second, and whenever it is woken,
+// it gathers what is known of each job (store, fleet, memory), asks Next() what to do and does it.
+// What agents should do is derived from the store alone.
 //
-// It keeps nothing that matters: what it remembers (when a state was first seen, whether a hang is
-// suspected) is found again after a restart.
+// It has no state that must survive a restart: what it remembers (when a state was first seen,
+// whether a hang is suspected) is built up again.
 #pragma once
 
 #include <filesystem>
@@ -39,7 +39,7 @@ class Reconciler {
     const PathGuard& paths;
     const Clock& clock;
     std::filesystem::path dumps_dir;                         // stacks of hung jobs are written here
-    std::function<void(const std::string& job_id)> changed;  // a job looks different now
+    std::function<void(const std::string& job_id)> changed;  // what is shown of a job has changed
     std::function<void()> after_tick;
   };
 
@@ -51,7 +51,7 @@ class Reconciler {
   void Start();
   void Stop();
 
-  // Tick now.
+  // Makes the next tick come at once (at most one every 20 ms).
   void Wake();
 
   // Decides and acts once for every job. Called by the loop, and by tests without it.
@@ -83,8 +83,8 @@ class Reconciler {
 
   const Parts parts_;
   JobMemory memory_;
-  int64_t ticks_ = 0;         // the loop's own
-  absl::Duration last_tick_;  // the loop's own: monotonic, when the last tick began
+  int64_t ticks_ = 0;         // used by the loop only
+  absl::Duration last_tick_;  // used by the loop only: monotonic, when the last tick began
 
   Mutex mutex_;
   CondVar woken_;

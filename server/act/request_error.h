@@ -1,5 +1,5 @@
-// Violations of a request's fields. They travel as a payload of an absl::Status, as reasons do
-// (common/base/reason.h), until a service puts them on the wire (rpc/errors.h).
+// Violations of a request's fields. Like reasons (common/base/reason.h) they are a payload of an
+// absl::Status; rpc/errors.h puts them into the reply.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace nsa::server {
 
-// Payload of the violations: google.rpc.BadRequest.
+// Type URL of the payload, a google.rpc.BadRequest.
 inline constexpr char kViolationsUrl[] = "nsa.dev/violations";
 
 // Adds a violation of a request's field.

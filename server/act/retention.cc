@@ -11,7 +11,8 @@
 namespace nsa::server {
 namespace {
 
-// Rows of a transaction: a few milliseconds, during which no other change is stored.
+// Rows deleted in one transaction. It takes a few milliseconds, during which no other change can be
+// stored.
 constexpr int kRows = 500;
 constexpr absl::Duration kAgeCheckEvery = absl::Minutes(1);
 constexpr absl::Duration kRetry = absl::Minutes(1);
@@ -34,7 +35,7 @@ void Retention::Tick() {
   });
 }
 
-// What ended before this is to go; nothing while it is not the time to look.
+// Jobs that ended before this time are deleted. Empty when nothing is to be deleted by age now.
 std::optional<absl::Time> Retention::OldestKept(absl::Duration now) {
   const absl::Time wall = parts_.clock.Wall();
   const absl::Duration offset = wall - absl::UnixEpoch() - now;
@@ -50,11 +51,11 @@ std::optional<absl::Time> Retention::OldestKept(absl::Duration now) {
   return wall - parts_.keep;
 }
 
-// On the executor.
+// Runs on the executor.
 void Retention::Work(std::optional<absl::Time> oldest_kept) {
   while (!parts_.draining) {
-    // What is deleted goes first: at no time is there much of it. One job that cannot be removed
-    // does not hold up the others.
+    // Jobs that are already deleted are removed first, so that little is left over at any time. A
+    // job that cannot be removed does not hold up the others.
     if (const std::string left = parts_.store.NextToPurge(stuck_); !left.empty()) {
       if (PurgeSome(left)) continue;
       stuck_.insert(left);
@@ -65,12 +66,12 @@ void Retention::Work(std::optional<absl::Time> oldest_kept) {
   }
 }
 
-// False when there is none.
+// Returns false when there is no such job or deleting it failed.
 bool Retention::DeleteOne(absl::Time oldest_kept) {
   const std::vector<JobPtr> old = parts_.store.EndedBefore(oldest_kept, 1);
   if (old.empty()) return false;
   const v1::Job& job = old.front()->job();
-  // It may have been resumed or deleted meanwhile; the next look sees that.
+  // The job may have been resumed or deleted meanwhile; then the next check skips it.
   const auto deleted = parts_.store.Delete(job.id(), DeletedBy::kRetention, "");
   if (!deleted.ok()) {
     spdlog::warn("job {}: not deleted: {}", job.id(), std::string(deleted.status().message()));
@@ -80,7 +81,7 @@ bool Retention::DeleteOne(absl::Time oldest_kept) {
   return true;
 }
 
-// False when it has failed.
+// Returns false when it has failed.
 bool Retention::PurgeSome(const std::string& job_id) {
   const absl::Status status = [&]() -> absl::Status {
     NSA_ASSIGN_OR_RETURN(const bool empty, parts_.store.Purge(job_id, kRows));

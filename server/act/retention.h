@@ -1,9 +1,9 @@
-// Deletes: jobs that ended longer ago than job_retention_days, and, a little at a time, what
-// deleted jobs have left: their rows in the store, their logs, their stack dumps. out_dir is not
+// Deletes jobs that ended more than job_retention_days ago. Also removes, in small portions, what
+// deleted jobs have left: their rows in the store, their logs and their stack dumps. out_dir is not
 // touched.
 //
-// A wall clock that is wrong by years must not delete anybody's records: nothing is deleted by age
-// until the coordinator has run for kSteady without a jump of the clock.
+// A wall clock that is wrong by years must not cause records to be deleted. So nothing is deleted
+// by age until the coordinator has run for kSteady without a jump of the wall clock.
 #pragma once
 
 #include <atomic>
@@ -25,18 +25,19 @@ class Retention {
     LogStore& logs;
     Executor& executor;
     const Clock& clock;
-    absl::Duration keep;  // after a job's end; zero: for ever
+    absl::Duration keep;  // how long after a job's end; zero: for ever
     std::filesystem::path dumps_dir;
-    const std::atomic<bool>& draining;  // shutting down: the rest waits for the next start
+    const std::atomic<bool>& draining;  // shutting down: no more work is done
   };
 
-  // A clock that is set by more than kJump has jumped.
+  // A wall clock that is changed by more than kJump has jumped.
   static constexpr absl::Duration kSteady = absl::Minutes(10);
   static constexpr absl::Duration kJump = absl::Minutes(1);
 
   explicit Retention(Parts parts);
 
-  // Passes work to the executor and returns at once. Called by one thread, about once a second.
+  // Passes work to the executor and returns at once. Always called by the same thread, about once a
+  // second.
   void Tick();
 
  private:
@@ -47,15 +48,15 @@ class Retention {
   absl::Status RemoveFiles(const std::string& job_id) const;
 
   const Parts parts_;
-  // Of Tick()'s thread.
-  absl::Duration offset_ = absl::InfiniteDuration();  // wall clock to monotonic
+  // Used by Tick()'s thread only.
+  absl::Duration offset_ = absl::InfiniteDuration();  // wall clock minus monotonic clock
   absl::Duration steady_since_;
-  absl::Duration next_age_check_ = -absl::InfiniteDuration();  // at ages
+  absl::Duration next_age_check_ = -absl::InfiniteDuration();  // when to look for old jobs next
   absl::Duration retry_at_ = -absl::InfiniteDuration();
-  // Jobs of which something could not be removed, until retry_at_. Of Tick()'s thread, and of the
-  // executor's while busy_.
+  // Jobs of which something could not be removed; skipped until retry_at_. Used by Tick()'s thread,
+  // and by the executor's thread while busy_.
   std::set<std::string> stuck_;
-  // Of both.
+  // Used by both threads.
   std::atomic<bool> busy_ = false;
   std::atomic<bool> failed_ = false;
 };
