@@ -80,7 +80,8 @@ std::vector<RankView> Fleet::Ranks(const v1::StoredJob& job, absl::Duration told
     view.node_name = place.node();
     const auto found = nodes_.find(place.node());
     if (found == nodes_.end()) {
-      // Not heard of since this coordinator started: unknown until that has lasted long enough.
+      // No heartbeat since this coordinator started: unknown, and lost once that has lasted long
+      // enough.
       const RankView::Node state = StateOf(started_);
       view.node = state == RankView::Node::kLost ? state : RankView::Node::kUnknown;
       view.silence = clock_.Monotonic() - started_;

@@ -1,6 +1,6 @@
-// The machines and what runs on them, as heartbeats report it. Memory only: after a restart the
-// next heartbeats report everything again. A machine that sends no heartbeats is *unknown*, never
-// failed; only after a long time is it *lost*.
+// The machines and what runs on them, as heartbeats report it. Kept in memory only: after a restart
+// the next heartbeats report everything again. A machine that sends no heartbeats is first
+// *unknown*, and *lost* only after a long time.
 #pragma once
 
 #include <map>
@@ -28,7 +28,7 @@ struct NodeView {
   absl::Duration heard;  // monotonic time of the last heartbeat
 };
 
-// Thread-safe; the lock means "one heartbeat at a time" and nothing slow happens under it.
+// Thread-safe. Nothing slow is done under the lock.
 class Fleet {
  public:
   struct Limits {
@@ -38,48 +38,48 @@ class Fleet {
   };
   Fleet(const Clock& clock, Limits limits);
 
-  // Records a heartbeat. FailedPrecondition when an agent that was replaced under the same name
-  // still sends heartbeats: two machines share a name.
+  // Records a heartbeat. FailedPrecondition when an agent that was replaced by another with the
+  // same name still sends heartbeats: then two agents use one name.
   absl::Status Observe(const v1::HeartbeatRequest& heartbeat);
 
   // By name.
   std::vector<NodeView> Nodes() const;
   std::optional<NodeView> Find(const std::string& name) const;
 
-  // The ranks of a job's present generation. `told`: monotonic time since which agents have been
-  // told the job's present desired state. Last words are not filled in.
+  // The ranks of a job's current generation. `told`: monotonic time at which agents were first told
+  // the job's current desired state. Last records are not filled in.
   std::vector<RankView> Ranks(const v1::StoredJob& job, absl::Duration told) const;
 
-  // The newest observation of one rank.
+  // One rank's worker as the last heartbeat reported it; empty when it was not in it.
   std::optional<v1::WorkerObservation> Worker(const std::string& node, const std::string& job_id,
                                               int64_t generation, int32_t rank) const;
 
   // Forgets workers that no longer exist and belong to none of these jobs.
   void Prune(const std::set<std::string>& active_jobs);
 
-  // The coordinator stood still and received nothing: the silence of machines before now does not
-  // make them lost. As after a start, they are unknown until their next heartbeat.
+  // The coordinator stood still and received nothing: silence before now does not count towards
+  // `lost`. As after a start, machines are unknown until their next heartbeat.
   void ForgiveSilence();
 
-  // When this object was made. No heartbeat arrived before.
+  // When this object was made: the earliest time of a heartbeat.
   absl::Duration started() const { return started_; }
 
   // Drops the machines that have been silent for Limits::forgotten and that none of these jobs is
-  // placed on: a host that was renamed or removed must not be reported as down for ever. A machine
-  // that comes back counts as new.
+  // placed on, so that a host that was renamed or removed is not reported as down for ever. A
+  // machine that comes back counts as new.
   void ForgetLost(const std::vector<JobPtr>& active);
 
  private:
   using Key = std::tuple<std::string, int64_t, int32_t>;  // job, generation, rank
   struct Seen {
     v1::WorkerObservation worker;
-    bool present = false;  // in the last heartbeat
+    bool present = false;  // it was in the last heartbeat
     int64_t ended_unix_nanos = 0;
   };
   struct Node {
     v1::NodeInfo info;
     std::string incarnation;
-    std::string replaced;  // the incarnation before
+    std::string replaced;  // the previous incarnation
     absl::Duration heard;
     absl::Duration gpus_measured;
     int64_t heard_unix_nanos = 0;
@@ -93,7 +93,7 @@ class Fleet {
   const Limits limits_;
   const absl::Duration started_;
   mutable Mutex mutex_;
-  // Silence counts from here on: right before, no heartbeat could arrive.
+  // Silence counts towards `lost` from here on: before, the coordinator could receive nothing.
   absl::Duration listening_since_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Node> nodes_ ABSL_GUARDED_BY(mutex_);
 };

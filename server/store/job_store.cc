@@ -35,7 +35,7 @@ constexpr char kSchema[] = R"(
   CREATE INDEX records_by_job ON records(job);
 )";
 
-// What stands in the way of opening the store, and what to do about it.
+// Adds to an error of opening the store what to do about it.
 absl::Status OpenError(const std::filesystem::path& path, const absl::Status& status) {
   if (absl::IsFailedPrecondition(status) || absl::IsResourceExhausted(status)) return status;
   if (absl::IsPermissionDenied(status)) {
@@ -240,7 +240,8 @@ absl::StatusOr<JobPtr> JobStore::FindRequestLocked(const std::string& request_id
   }
   const auto entry = jobs_.find(row.Text(1));
   if (entry == jobs_.end()) {
-    // Its sender may not have seen the first answer: what somebody deleted must not come back.
+    // The sender may not have received the first answer and tries again. A job that was deleted
+    // must not come back because of that.
     return absl::NotFoundError(absl::StrCat("request_id: ", request_id, " belongs to job ",
                                             row.Text(1),
                                             ", which has been deleted; use a new request_id"));
@@ -342,7 +343,7 @@ absl::Status JobStore::WriteRequest(const std::string& request_id, const std::st
 }
 
 absl::Status JobStore::WriteJob(int64_t number, const v1::StoredJob& job) {
-  // Progress has a row of its own, which changes with the records.
+  // Progress is in a separate table, which is written with the records.
   v1::StoredJob body = job;
   body.mutable_job()->clear_progress();
   NSA_ASSIGN_OR_RETURN(Statement row,

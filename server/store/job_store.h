@@ -1,12 +1,12 @@
-// What must survive a restart: jobs, their events, the workers' records, request ids. SQLite (WAL,
-// synchronous=FULL) in <state_dir>/jobs.sqlite, one transaction for each change, on disk when the
-// call returns OK. Every body carries an XXH3-64, so a flipped bit is noticed when it is read.
+// Stores what must survive a restart: jobs, their events, the workers' records, request ids. The
+// file is <state_dir>/jobs.sqlite (SQLite, WAL, synchronous=FULL). Each change is one transaction
+// and is on disk when the call returns OK. Every body carries an XXH3-64 checksum, so a flipped bit
+// is noticed when the body is read.
 //
-// All jobs are also kept in memory as immutable snapshots: reading a job never touches the disk.
-// No two jobs that have not ended share an out_dir.
-// Thread-safe: one lock, which means "one change at a time"; it is held while a transaction is
-// committed. Observers are called without the lock. Only one process may have a state folder open
-// (state_lock.h).
+// All jobs are also kept in memory as immutable snapshots: reading a job never touches the disk. No
+// two jobs that have not ended share an out_dir. Thread-safe. One lock, held while a transaction is
+// committed, serialises all changes. Observers are called without the lock. Only one process may
+// have a state folder open (state_lock.h).
 #pragma once
 
 #include <filesystem>
@@ -32,16 +32,16 @@ namespace nsa::server {
 // A job as it was at some moment. Shared by the store and its readers.
 using JobPtr = std::shared_ptr<const v1::StoredJob>;
 
-// The position of the journal of one rank of one generation.
+// What is stored of the journal of one rank in one generation.
 struct RankJournal {
   int64_t next_sequence = 1;
   int64_t first_step = 0;                      // steps done when it began
-  std::optional<v1::WorkerFinished> finished;  // its last words
+  std::optional<v1::WorkerFinished> finished;  // its last record
   int64_t finished_unix_nanos = 0;
-  double last_checkpoint_seconds = 0;  // of this process's life
+  double last_checkpoint_seconds = 0;  // of those that this process received
 };
 
-// What deleted a job.
+// Who deleted a job: a user, or retention after job_retention_days.
 enum class DeletedBy { kUser, kRetention };
 
 class JobStore {
@@ -58,12 +58,12 @@ class JobStore {
   static constexpr int kSchemaVersion = 1;
 
   // Creates the file when there is none. DataLoss when it is damaged or unreadable,
-  // FailedPrecondition when a newer version wrote it; both name the file and the remedy.
+  // FailedPrecondition when a newer version wrote it. Both errors name the file and the remedy.
   static absl::StatusOr<std::unique_ptr<JobStore>> Open(const std::filesystem::path& state_dir,
                                                         const Clock& clock, Observer observer);
 
-  // Stores a new job and its first event. FailedPrecondition when its out_dir is in use. For a
-  // request id that is known, returns the job it created if the fingerprint is the same, else
+  // Stores a new job and its first event. FailedPrecondition when its out_dir is in use. When the
+  // request id is known: returns the job that it created if the fingerprint is the same, else
   // AlreadyExists; NotFound when that job has been deleted.
   struct Inserted {
     JobPtr job;
@@ -72,12 +72,12 @@ class JobStore {
   absl::StatusOr<Inserted> Insert(v1::StoredJob job, const std::string& request_id,
                                   const std::string& fingerprint, v1::JobEvent event);
 
-  // The job of a request id; null when it is not known, AlreadyExists when the fingerprint differs,
-  // NotFound when the job has been deleted.
+  // The job that a request id created. Null when the id is not known, AlreadyExists when the
+  // fingerprint differs, NotFound when the job has been deleted.
   absl::StatusOr<JobPtr> FindRequest(const std::string& request_id,
                                      const std::string& fingerprint) const;
 
-  // By id, or else the newest job of that name. NotFound.
+  // The job with this id, else the newest job with this name, else NotFound.
   absl::StatusOr<JobPtr> Find(const std::string& id_or_name) const;
 
   // Jobs that have not ended, oldest first.
@@ -90,25 +90,25 @@ class JobStore {
     std::vector<JobPtr> jobs;  // newest first
     std::string next_page_token;
   };
-  // `page_size` 0 is 100, more than 1,000 is 1,000. InvalidArgument for a negative one and for a
-  // foreign token.
+  // `page_size` 0 means 100; more than 1,000 means 1,000. InvalidArgument for a negative size and
+  // for a token that does not come from an earlier page.
   absl::StatusOr<Page> List(int32_t page_size, const std::string& page_token,
                             const std::vector<v1::Job::State>& states) const;
 
   // Reads, changes and writes a job atomically. `change` edits the job and adds events (sequence,
-  // time, job id, state and generation are filled in); if it fails, nothing is changed and its
-  // error is returned. FailedPrecondition when a job that had ended would use an out_dir that is in
-  // use.
+  // time, job id, state and generation are filled in). If it fails, nothing is changed and its
+  // error is returned. FailedPrecondition when a job that had ended would become active with an
+  // out_dir that is in use.
   using Change = std::function<absl::Status(v1::StoredJob* job, std::vector<v1::JobEvent>* events)>;
   absl::StatusOr<JobPtr> Update(const std::string& job_id, const Change& change);
 
   // Deletes a job that has ended: from then on it cannot be found, also after a restart, and its
-  // name is free. One small transaction; Purge() and Forget() remove the rows. NotFound;
-  // FailedPrecondition for a job that has not ended. A request id that is known gets the same
-  // answer again if it was for the same `id_or_name`, else AlreadyExists.
+  // name is free. This is one small transaction; Purge() and Forget() remove the rows later.
+  // NotFound for an unknown job, FailedPrecondition for one that has not ended. A request id that
+  // is known gets the same answer again if it was for the same `id_or_name`, else AlreadyExists.
   struct Deleted {
     std::string job_id;
-    JobPtr job;  // as it was; null when the request was known
+    JobPtr job;  // as it was before; null when the request id was known
   };
   absl::StatusOr<Deleted> Delete(const std::string& id_or_name, DeletedBy by,
                                  const std::string& request_id);
@@ -116,42 +116,42 @@ class JobStore {
   // Jobs that ended before `when`, the earliest first; at most `limit`.
   std::vector<JobPtr> EndedBefore(absl::Time when, size_t limit) const;
 
-  // The id of a deleted job that still has rows and is not one of `but`. Empty: none.
+  // The id of a deleted job that still has rows and is not in `but`. Empty: none.
   std::string NextToPurge(const std::set<std::string>& but = {}) const;
 
-  // Files of a deleted job could not be removed: counted as a failed delete.
+  // Reports that files of a deleted job could not be removed. Counted as a failed delete.
   void ReportNotRemoved(const std::string& job_id, const absl::Status& status) const;
 
-  // Removes at most `rows` events and records of a deleted job, in one transaction. Returns true
-  // when none is left.
+  // Removes events and records of a deleted job, at most `rows` in all, in one transaction. Returns
+  // true when none are left.
   absl::StatusOr<bool> Purge(const std::string& job_id, int rows);
 
-  // Removes the last row of a deleted job, once Purge() has returned true.
+  // Removes a deleted job's own row. Call it once Purge() has returned true.
   absl::Status Forget(const std::string& job_id);
 
-  // Events after `after_sequence` in order, of one job or (empty id) of all; at most `limit`.
+  // At most `limit` events after `after_sequence`, in order, of one job or (empty id) of all.
   absl::StatusOr<std::vector<v1::JobEvent>> Events(const std::string& job_id,
                                                    int64_t after_sequence, int limit) const;
 
   // Appends a rank's records. Records that are already stored are skipped; after a gap nothing is
-  // stored. In the same transaction, worker events become job events and rank 0's records update
-  // the job's progress. NotFound for an unknown job, InvalidArgument for a rank or generation that
-  // it never had.
+  // stored. In the same transaction, worker events become job events, and records of rank 0 of the
+  // current generation update the job's progress. NotFound for an unknown job, InvalidArgument for
+  // a rank or generation that it never had.
   struct Appended {
     int64_t next_sequence = 1;
-    std::vector<v1::WorkerRecord> fresh;  // what was new
-    bool current = false;                 // of the job's present generation
-    JobPtr job;                           // after it
+    std::vector<v1::WorkerRecord> fresh;  // the records that were stored now
+    bool current = false;                 // they are of the job's current generation
+    JobPtr job;                           // the job after the change
   };
   absl::StatusOr<Appended> AppendRecords(const v1::ReportRecordsRequest& request);
 
-  // Records of a job after a position in order, of one rank or (-1) of all; at most `limit`.
+  // At most `limit` records of a job after a position, in order, of one rank or (-1) of all.
   absl::StatusOr<std::vector<v1::WatchRecordsResponse>> Records(const std::string& job_id,
                                                                 int32_t rank,
                                                                 int64_t after_position,
                                                                 int limit) const;
 
-  // The position after which exactly the last `count` records lie.
+  // The position that the last `count` records follow.
   absl::StatusOr<int64_t> TailPosition(const std::string& job_id, int32_t rank, int count) const;
 
   absl::StatusOr<RankJournal> Journal(const std::string& job_id, int64_t generation,
@@ -214,7 +214,7 @@ class JobStore {
   std::map<std::string, Entry> jobs_ ABSL_GUARDED_BY(mutex_);                  // by id
   std::map<int64_t, std::string> numbers_ ABSL_GUARDED_BY(mutex_);             // number → id
   std::map<std::string, std::string> newest_by_name_ ABSL_GUARDED_BY(mutex_);  // name → id
-  std::map<int64_t, JobPtr> active_ ABSL_GUARDED_BY(mutex_);  // by number: have not ended
+  std::map<int64_t, JobPtr> active_ ABSL_GUARDED_BY(mutex_);             // by number: not ended
   std::map<std::string, std::string> out_dirs_ ABSL_GUARDED_BY(mutex_);  // of active jobs → id
   std::map<v1::Job::State, int64_t> counts_ ABSL_GUARDED_BY(mutex_);     // jobs by state
   std::map<std::string, int64_t> deleted_ ABSL_GUARDED_BY(mutex_);  // id → number: left to purge

@@ -1,9 +1,9 @@
-// The part of JobStore that takes jobs out.
+// The part of JobStore that deletes jobs.
 //
-// A job is marked first, in a transaction that is as small as any other: that is what is
-// acknowledged, and from then on it is not in memory any more. Its rows, which may be many, go a
-// few at a time and its own row last, so that a restart in between finds the mark and goes on. The
-// mark is a field of the stored job: the schema is what it was.
+// A job is first marked as deleted, in one small transaction. This is acknowledged to the caller,
+// and from then on the job is no longer in memory. Its rows, which may be many, are removed a few
+// at a time and its own row last, so that after a restart in between the mark is found and the
+// removal continues. The mark is a field of the stored job, so the database schema did not change.
 #include <algorithm>
 #include <utility>
 
@@ -15,7 +15,8 @@
 namespace nsa::server {
 namespace {
 
-// What a request id of a deletion is known by; no fingerprint of a submit looks like it.
+// The fingerprint that is stored with a deletion's request id. It differs from every fingerprint of
+// a submit.
 std::string FingerprintOf(const std::string& id_or_name) {
   return absl::StrCat("delete ", id_or_name);
 }

@@ -1,4 +1,4 @@
-// The part of JobStore that deals with the workers' records.
+// The part of JobStore that stores and reads the workers' records.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -37,7 +37,7 @@ absl::Status CheckPlace(const v1::ReportRecordsRequest& request, const v1::Job& 
   return absl::OkStatus();
 }
 
-// The records that continue the journal, without those it has.
+// The records that continue the journal at `next`, without those that are already stored.
 std::vector<v1::WorkerRecord> Fresh(const v1::ReportRecordsRequest& request, int64_t next) {
   std::vector<v1::WorkerRecord> fresh;
   for (const v1::WorkerRecord& record : request.records()) {
@@ -134,7 +134,8 @@ absl::StatusOr<RankJournal*> JobStore::LoadJournal(const Entry& entry, int64_t g
   const auto key = std::make_pair(generation, rank);
   if (const auto known = journals.find(key); known != journals.end()) return &known->second;
   RankJournal journal;
-  // The first record says where it began, the last how far it came and how it ended.
+  // The first record tells where the generation began, the last one how far it came and how it
+  // ended.
   for (const char* order : {"ASC", "DESC"}) {
     NSA_ASSIGN_OR_RETURN(
         Statement row,

@@ -28,15 +28,14 @@ absl::Status FileError(const fs::path& path, const char* what) {
       absl::StrCat(path.string(), ": ", what, ": ", std::strerror(errno), "; check the disk"));
 }
 
-// Whoever sends the log sends it again after Unavailable, and it is not lost; so whatever stands in
-// the way is that.
+// Every error becomes Unavailable: the agent then sends the same log again, so nothing is lost.
 absl::StatusOr<Fd> Open(const fs::path& root, const fs::path& inner, int flags) {
   absl::StatusOr<Fd> fd = OpenBeneath(root, inner, flags, 0600);
   if (!fd.ok()) return absl::UnavailableError(fd.status().message());
   return fd;
 }
 
-// Appends all or nothing.
+// Appends all of `data`, or nothing.
 absl::Status AppendToFile(const fs::path& root, const fs::path& inner, std::string_view data) {
   NSA_ASSIGN_OR_RETURN(const Fd fd, Open(root, inner, O_WRONLY | O_APPEND | O_CREAT));
   const fs::path path = root / inner;
@@ -125,7 +124,7 @@ bool LogStore::DropOldest(RankLog* log) {
   bool dropped = false;
   while (total > quota_bytes_ && log->segments.size() > 1) {
     total -= log->segments.front().size;
-    // What was put in its place is not ours to remove.
+    // If the job's folder was replaced by a link, nothing is removed beyond it.
     RemoveBeneath(dir_, log->segments.front().path).IgnoreError();
     log->segments.erase(log->segments.begin());
     dropped = true;
@@ -153,7 +152,7 @@ absl::StatusOr<LogStore::Appended> LogStore::Append(const std::string& job_id, i
     const int64_t room = std::max<int64_t>(segment_bytes_ - active->size, 0);
     std::string_view part = data;
     if (static_cast<int64_t>(data.size()) > room) {
-      // Cut behind a line; in the middle of one only when it is longer than a segment.
+      // Cut after the end of a line; within a line only when it is longer than a segment.
       const size_t newline = room == 0 ? std::string_view::npos : data.rfind('\n', room - 1);
       if (newline != std::string_view::npos) {
         part = data.substr(0, newline + 1);
@@ -204,7 +203,7 @@ absl::StatusOr<LogStore::Chunk> LogStore::Read(const std::string& job_id, int32_
   }
   chunk.next = {segment->generation, start + static_cast<int64_t>(data.size())};
   chunk.data += data;
-  // A worker that died in the middle of a line does not share it with the next one.
+  // If a worker died in the middle of a line, the next generation begins on a new line.
   const bool generation_ends =
       last_of_segment && behind != log.segments.end() && behind->generation != segment->generation;
   if (generation_ends && chunk.data.back() != '\n') chunk.data += '\n';
@@ -224,7 +223,7 @@ absl::StatusOr<LogStore::Position> LogStore::Tail(const std::string& job_id, int
                            ReadRange(dir_, segment->path, start, end - start));
       for (auto i = static_cast<int64_t>(data.size()) - 1; i >= 0; --i) {
         const bool newline = data[static_cast<size_t>(i)] == '\n';
-        // The newline at the very end closes the last line, it does not begin another.
+        // A newline at the very end closes the last line and does not begin another.
         if (newline && !std::exchange(at_end, false) && --wanted == 0) {
           return Position{segment->generation, segment->base + start + i + 1};
         }
@@ -232,7 +231,8 @@ absl::StatusOr<LogStore::Position> LogStore::Tail(const std::string& job_id, int
       }
       end = start;
     }
-    // A generation begins with a line of its own, whatever the one before ended with.
+    // A generation always begins a new line, even if the previous one ended in the middle of a
+    // line.
     if (segment->base == 0 && segment->size > 0) {
       if (--wanted == 0) return Position{segment->generation, 0};
       at_end = true;

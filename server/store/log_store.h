@@ -1,7 +1,7 @@
 // The workers' logs: <state_dir>/logs/<job>/rank-0000.gen-000001.0000000000000000.log, cut into
-// segments at line ends. A segment's name holds the offset of its first byte in the worker's log of
-// that generation, so that the file names say where to continue, also after a crash. `quota` bytes
-// are kept for each rank; the oldest segments are removed first.
+// segments at line ends. A segment's name contains the offset of its first byte in the worker's log
+// of that generation. So names and sizes of the files tell where to continue, also after a crash.
+// At most `quota_bytes` are kept for each rank; the oldest segments are removed first.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ class LogStore {
 
   struct Appended {
     int64_t next_offset = 0;
-    bool quota_reached = false;  // for the first time: old lines were dropped
+    bool quota_reached = false;  // true the first time that old lines are dropped
   };
   // Bytes that are already stored are skipped; after a gap nothing is stored. Unavailable when the
   // disk is full: nothing is lost, because the sender keeps `data` and sends it again.
@@ -41,11 +41,12 @@ class LogStore {
     std::string data;  // whole lines, at most 64 KiB; empty: nothing (yet)
     Position next;
   };
-  // The lines after a position. A line that is not finished yet is returned only when `final`, or
-  // when more has been written after it. A line of its own says how many bytes the quota removed.
+  // The lines after a position. An unfinished last line is returned only when `final`, when another
+  // segment follows or when it is longer than a chunk. If the quota has removed bytes, an extra
+  // first line says how many.
   absl::StatusOr<Chunk> Read(const std::string& job_id, int32_t rank, Position from, bool final);
 
-  // The position of the last `lines` lines.
+  // The position at which the last `lines` lines begin.
   absl::StatusOr<Position> Tail(const std::string& job_id, int32_t rank, int lines);
 
   // Removes the logs of a job, and its folder.

@@ -1,4 +1,4 @@
-// A message as bytes followed by their checksum, for the bodies in the store.
+// Serialised messages with a checksum: the bodies in the store.
 #pragma once
 
 #include <string>
@@ -9,10 +9,10 @@
 
 namespace nsa::server {
 
-// Serialised message, then 8 bytes of little-endian XXH3-64 of it.
+// The serialised message, followed by its XXH3-64 (8 bytes, little-endian).
 std::string Seal(const google::protobuf::MessageLite& message);
 
-// DataLoss when the bytes are not as they were sealed.
+// DataLoss when the bytes have changed since Seal().
 absl::Status Unseal(std::string_view bytes, google::protobuf::MessageLite* message);
 
 }  // namespace nsa::server

@@ -65,7 +65,7 @@ int64_t Statement::Int(int column) const { return sqlite3_column_int64(statement
 std::string Statement::Text(int column) const { return Blob(column); }
 
 std::string Statement::Blob(int column) const {
-  // The length is asked for after the pointer: reading the value may convert it.
+  // The length is read after the pointer, because reading the value may convert it.
   const void* data = sqlite3_column_blob(statement_, column);
   const int size = sqlite3_column_bytes(statement_, column);
   return data == nullptr ? "" : std::string(static_cast<const char*>(data), size);
@@ -149,8 +149,7 @@ absl::StatusOr<Transaction> Transaction::Begin(Database* database) {
 Transaction::~Transaction() {
   if (database_ == nullptr) return;
   const absl::Status status = database_->Execute("ROLLBACK");
-  // SQLite has already rolled back after some errors (disk full); then there is nothing to roll
-  // back.
+  // After some errors (e.g. a full disk) SQLite has already rolled back, and ROLLBACK fails.
   if (!status.ok()) spdlog::debug("{}", std::string(status.message()));
 }
 

@@ -1,5 +1,5 @@
-// SQLite as RAII: a connection, prepared statements, a transaction. Errors are Status with the
-// file's name. A connection and its statements belong to one thread at a time: callers lock.
+// RAII wrappers for SQLite: connection, prepared statement, transaction. Errors name the file. A
+// connection and its statements may be used by one thread at a time only: callers hold a lock.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ class Statement {
   Statement& Bind(int index, std::string_view value);      // text; copied
   Statement& BindBlob(int index, std::string_view value);  // copied
 
-  // True with a row, false at the end; the statement is then reset and can be used again.
+  // True when there is a row. False at the end; the statement is then reset and can be used again.
   absl::StatusOr<bool> Step();
   // Step() to the end, for statements without rows.
   absl::Status Run();
@@ -49,13 +49,13 @@ class Statement {
 
 class Database {
  public:
-  // Opens or creates. DataLoss when the file is not a database or is damaged.
+  // Opens the file, or creates it. DataLoss when it is not a database or is damaged.
   static absl::StatusOr<std::unique_ptr<Database>> Open(const std::filesystem::path& path);
   Database(const Database&) = delete;
   Database& operator=(const Database&) = delete;
   ~Database();
 
-  // Statements without parameters or rows, separated by semicolons.
+  // Executes statements without parameters or rows, separated by semicolons.
   absl::Status Execute(const std::string& sql);
   absl::StatusOr<Statement> Prepare(std::string_view sql);
   // The first column of the first row of a query.
@@ -86,7 +86,7 @@ class Transaction {
   Transaction& operator=(Transaction&&) = delete;
   ~Transaction();
 
-  // On disk when this returns OK.
+  // The changes are on disk when this returns OK.
   absl::Status Commit();
 
  private:

@@ -13,7 +13,8 @@ namespace nsa::server {
 namespace {
 
 absl::Status MakePrivateFolder(const std::filesystem::path& path) {
-  // Jobs are acknowledged once they are on disk: the folder's own name must be there too.
+  // Jobs are acknowledged once they are on disk, so the folder's own directory entry must be
+  // durable too.
   if (const absl::Status status = MakeDurableFolder(path); !status.ok()) {
     return absl::PermissionDeniedError(
         absl::StrCat("state_dir: cannot make ", status.message(), "; choose another one"));

@@ -1,4 +1,4 @@
-// One coordinator per state folder.
+// The lock that keeps a second coordinator out of a state folder.
 #pragma once
 
 #include <filesystem>
@@ -8,8 +8,8 @@
 
 namespace nsa::server {
 
-// Holds <state_dir>/coordinator.lock, and creates the folder (mode 0700) when it is missing.
-// FailedPrecondition, naming the holder, when another process has the folder.
+// Takes <state_dir>/coordinator.lock. Creates the folder (mode 0700) when it is missing.
+// FailedPrecondition, naming the holder, when another process holds the lock.
 absl::StatusOr<FileLock> LockStateDir(const std::filesystem::path& state_dir);
 
 }  // namespace nsa::server

@@ -1,5 +1,5 @@
-// Notifies those who follow a job that something has changed. Carries no content: they read the
-// store, so a slow reader costs no memory.
+// Notifies the followers of a job that something has changed. A notification has no content:
+// followers read the store, so a slow one costs no memory.
 #pragma once
 
 #include <functional>
@@ -14,11 +14,11 @@ namespace nsa::server {
 // Thread-safe.
 class ChangeHub {
  public:
-  // Called on the publisher's thread without a lock; must be quick, and safe to call after the
-  // subscription has ended (once more, from a Publish() that had begun).
+  // Called on the publisher's thread without a lock. Must be quick. A Publish() in progress may
+  // call it once more after the subscription has ended.
   using Callback = std::function<void()>;
 
-  // Ends when destroyed. Must not outlive the hub.
+  // Its destructor ends the subscription. Must not outlive the hub.
   class Subscription {
    public:
     Subscription() = default;
@@ -32,10 +32,10 @@ class ChangeHub {
     int64_t id_ = 0;
   };
 
-  // Changes of one job, or (empty id) of all.
+  // Subscribes to changes of one job, or (empty id) of all.
   Subscription Subscribe(const std::string& job_id, Callback callback);
   void Publish(const std::string& job_id);
-  // Wakes everybody.
+  // Notifies all subscribers.
   void PublishAll();
 
  private:
@@ -44,7 +44,7 @@ class ChangeHub {
     std::shared_ptr<const Callback> callback;
   };
   void Unsubscribe(int64_t id);
-  // Those of one job, or (null) everybody.
+  // Notifies the subscribers of one job, or (null) all.
   void Notify(const std::string* job_id);
 
   Mutex mutex_;

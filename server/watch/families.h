@@ -1,4 +1,5 @@
-// The families of metrics_table.h in a Prometheus registry, and groups of series that go together.
+// Registers the families of metrics_table.h with Prometheus, and groups series that are removed
+// together.
 #pragma once
 
 #include <functional>
@@ -24,10 +25,10 @@ class MetricFamilies {
  public:
   MetricFamilies();
 
-  // The text that Prometheus reads.
+  // All metrics in the Prometheus text format.
   std::string Text() const;
 
-  // A series; made when it is not there yet.
+  // Returns a series; creates it when there is none.
   prometheus::Gauge& Gauge(GaugeFamily family, const Labels& labels = {});
   prometheus::Counter& Counter(CounterFamily family, const Labels& labels = {});
   prometheus::Histogram& Histogram(HistogramFamily family, const Labels& labels = {});

@@ -77,7 +77,7 @@ Metrics::JobSeries& Metrics::SeriesOf(const v1::Job& job) {
                               {"device", Word(spec.runtime().device())}})
       .Set(1);
   series.Gauge("nsa_job_waivers", id).Set(job.waivers_size());
-  // Present from the start, so that their rise from nothing is seen.
+  // Created at 0 right away, so that the first increment is seen by increase().
   for (const CounterFamily counter :
        {CounterFamily("nsa_job_tokens_total"), CounterFamily("nsa_job_flops_total"),
         CounterFamily("nsa_job_nonfinite_steps_total"), CounterFamily("nsa_job_restarts_total"),
@@ -100,7 +100,7 @@ void Metrics::ObserveMove(v1::Job::State from, const v1::StoredJob& stored) {
     }
     return;
   }
-  // A job may fail before it had a gang: its preflight was refused.
+  // A job may fail before it had a gang, when preflight refuses it.
   if (HasGang(from) || HasGang(to) || to == v1::Job::STATE_FAILED || jobs_.contains(job.id())) {
     ShowState(job.id(), to, &SeriesOf(job));
   }
@@ -189,7 +189,8 @@ void Metrics::ShowPace(const v1::Job& job, JobSeries* series) {
       .Set(speed > 0 ? tokens_between / speed : 0);
 }
 
-// What records have said meanwhile is newer and stays.
+// Sets the series of a running job from the store. Values that records have set meanwhile are newer
+// and stay.
 void Metrics::Seed(const v1::Job& job, JobSeries* series) {
   ShowState(job.id(), job.state(), series);
   const Labels id = {{"job_id", job.id()}};
@@ -199,7 +200,8 @@ void Metrics::Seed(const v1::Job& job, JobSeries* series) {
   const v1::JobProgress& progress = job.progress();
   if (progress.step() > 0) {
     set("nsa_job_step", static_cast<double>(progress.step()));
-    // The store does not keep when the step was; a job that stands still is seen from now on.
+    // The store does not keep the time of the step, so now is used. A job that makes no progress is
+    // noticed from now on.
     set("nsa_job_last_progress_timestamp_seconds",
         absl::ToDoubleSeconds(clock_.Wall() - absl::UnixEpoch()));
     ShowPace(job, series);
@@ -212,8 +214,7 @@ void Metrics::Seed(const v1::Job& job, JobSeries* series) {
   }
 }
 
-// Main path 6/7: metrics. Counters and the histogram take every step; what shows only the present
-// takes the last.
+// Main path 6/7: metrics. Counters and the histogram use every step; gauges use the last one.
 void Metrics::ObserveSteps(const v1::Job& job, const std::vector<const v1::WorkerRecord*>& records,
                            JobSeries* series) {
   const Labels id = {{"job_id", job.id()}};
@@ -265,7 +266,7 @@ void Metrics::ObserveRank(const std::string& job_id, int32_t rank, const v1::Ste
     of_kind["kind"] = kind;
     series->Gauge("nsa_worker_memory_bytes", of_kind).Set(static_cast<double>(bytes));
   }
-  // Waiting for the others is not being busy.
+  // Waiting for other ranks does not count as busy.
   series->busy_seconds[rank] = step.times().step_seconds() - step.times().communication_seconds();
   double sum = 0;
   for (const auto& [other, busy] : series->busy_seconds) sum += busy;

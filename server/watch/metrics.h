@@ -1,5 +1,5 @@
-// The coordinator's Prometheus metrics. metrics_table.h declares them; this says when they change
-// and when the series of a job are removed.
+// The coordinator's Prometheus metrics. metrics_table.h declares them; this class updates them and
+// removes the series of jobs that have ended.
 #pragma once
 
 #include <map>
@@ -19,12 +19,12 @@
 
 namespace nsa::server {
 
-// Thread-safe; the lock means "one job's series are being changed".
+// Thread-safe.
 class Metrics {
  public:
   explicit Metrics(const Clock& clock);
 
-  // The text that Prometheus reads.
+  // All metrics in the Prometheus text format.
   std::string Text() const;
 
   void ObserveCall(const std::string& method, const std::string& code, double seconds, bool stream);
@@ -32,27 +32,28 @@ class Metrics {
   void ObserveCommit(double seconds);
   void ObserveStoreError(const std::string& operation);
 
-  // A job moved from one state to another (from UNSPECIFIED: it was submitted).
+  // A job has moved from one state to another (from UNSPECIFIED: it was submitted).
   void ObserveMove(v1::Job::State from, const v1::StoredJob& job);
 
-  // A job is no longer there: its series go at once.
+  // A job was deleted: its series are removed at once.
   void ObserveDeletion(const std::string& job_id, DeletedBy by);
 
-  // New records of one rank of a job's present generation.
+  // New records of one rank of a job's current generation.
   void ObserveRecords(const v1::Job& job, int32_t rank,
                       const std::vector<v1::WorkerRecord>& records);
 
-  // What there is now: series of machines that are not among `nodes`, and of GPUs of machines that
-  // are not ready, go. Also drops the series of jobs that ended more than kGrace ago. A job that is
-  // not active has ended. A job with a gang that moved to its state before this coordinator started
-  // gets its series here: state, step, validation loss and checkpoint as the store has them.
+  // Updates the metrics of jobs, machines and the queue. Removes the series of machines that are
+  // not among `nodes`, of GPUs of machines that are not ready, and of jobs that ended more than
+  // kGrace ago. A job that is not among `active` has ended. A job with a gang that entered its
+  // state before this coordinator started gets its series here: state, step, validation loss and
+  // checkpoint as stored.
   void ObserveFleet(const std::vector<NodeView>& nodes, const std::vector<JobPtr>& active,
                     const std::map<v1::Job::State, int64_t>& jobs_by_state);
 
-  // Which ranks of a job run.
+  // Updates which ranks of a job run.
   void ObserveRanks(const v1::Job& job, const std::vector<RankView>& ranks);
 
-  // Long enough for the last scrape to see the end.
+  // Long enough for a scrape to see the final values.
   static constexpr absl::Duration kGrace = absl::Minutes(5);
 
  private:
@@ -60,7 +61,7 @@ class Metrics {
     using SeriesGroup::SeriesGroup;
     absl::Duration ended = absl::InfiniteDuration();  // monotonic
     double flops_per_token = 0;
-    double peak_flops = 0;  // of all its GPUs; 0: on the CPU, or not known
+    double peak_flops = 0;  // sum over its GPUs; 0: on the CPU, or not known
     std::map<int32_t, std::map<std::string, int64_t>> fallbacks;  // by rank, as last reported
     std::map<int32_t, double> busy_seconds;                       // by rank, of the last step
     std::set<std::string> workers_up;                             // ranks with nsa_worker_up

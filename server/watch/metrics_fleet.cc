@@ -1,4 +1,4 @@
-// Metrics of machines, of the queue and of which ranks run.
+// Metrics of machines, of the queue and of running ranks.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -23,7 +23,7 @@ void Metrics::ObserveFleet(const std::vector<NodeView>& nodes, const std::vector
   std::set<std::string> alive;
   for (const JobPtr& job : active) {
     const std::string& id = *alive.insert(job->job().id()).first;
-    // A move is newer than `active` and is not overwritten.
+    // If a move has already set the state, it is newer than `active` and is kept.
     if (HasGang(job->job().state()) && SeriesOf(job->job()).states.empty()) {
       Seed(job->job(), &SeriesOf(job->job()));
     }
@@ -32,7 +32,8 @@ void Metrics::ObserveFleet(const std::vector<NodeView>& nodes, const std::vector
       series->second.Gauge("nsa_job_goodput_ratio", {{"job_id", id}}).Set(goodput);
     }
   }
-  // Records that come late, from a machine that was silent, make series of a job that is no more.
+  // Late records, from a machine that was silent, may create series of a job that has ended. Those
+  // are marked as ended here.
   for (auto& [id, series] : jobs_) {
     series.ended =
         alive.contains(id) ? absl::InfiniteDuration() : std::min(series.ended, clock_.Monotonic());
@@ -119,7 +120,7 @@ std::set<Labels> Metrics::ObserveGpus(const std::vector<NodeView>& nodes,
   return shown;
 }
 
-// The job has `gpus` and no others.
+// Sets 1 for `gpus`, and 0 for the GPUs that the job had before.
 void Metrics::ShowGpus(JobSeries* series, std::set<Labels> gpus) {
   for (const Labels& labels : series->gpus) {
     if (!gpus.contains(labels)) series->Gauge("nsa_job_gpu_info", labels).Set(0);

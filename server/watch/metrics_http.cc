@@ -35,7 +35,7 @@ class Page final : public CivetHandler {
 struct MetricsHttp::Impl {
   Page metrics;
   Page health;
-  // Last: its threads use the pages.
+  // Declared last, so that it is destroyed first: its threads use the pages.
   std::unique_ptr<CivetServer> server;
 };
 

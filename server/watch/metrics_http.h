@@ -1,4 +1,4 @@
-// /metrics for Prometheus and /healthz for load balancers, on a small HTTP server of its own.
+// A small HTTP server with /metrics for Prometheus and /healthz for load balancers.
 #pragma once
 
 #include <functional>
@@ -11,15 +11,15 @@ namespace nsa::server {
 
 class MetricsHttp {
  public:
-  // `address` is host:port; port 0 takes a free one. `text` makes the body of /metrics; `healthy`
-  // decides between 200 and 503 of /healthz. Both are called on the server's threads. Unavailable
-  // when the port is taken.
+  // `address` is host:port; port 0 picks a free port. `text` returns the body of /metrics;
+  // `healthy` decides whether /healthz answers 200 or 503. Both are called on the server's threads.
+  // Unavailable when the port is taken.
   static absl::StatusOr<std::unique_ptr<MetricsHttp>> Start(const std::string& address,
                                                             std::function<std::string()> text,
                                                             std::function<bool()> healthy);
   ~MetricsHttp();
 
-  // host:port with the port that was taken.
+  // host:port with the actual port.
   const std::string& address() const { return address_; }
 
  private:

@@ -1,6 +1,6 @@
 // Every Prometheus metric of the coordinator, declared once: kind, name, labels, help, buckets.
-// Base units. A family with the label job_id loses its series five minutes after the job has ended,
-// or when the job is deleted. To add a metric, add a row here and set it in metrics.cc or
+// Values are in base units. Series with the label job_id are removed five minutes after the job has
+// ended, or when it is deleted. To add a metric, add a row here and set it in metrics.cc or
 // metrics_fleet.cc by its name.
 #pragma once
 
@@ -24,7 +24,7 @@ inline constexpr double kWaitBuckets[] = {1, 10, 60, 600, 3'600, 36'000};
 struct FamilySpec {
   MetricKind kind;
   const char* name;
-  const char* labels;  // for people
+  const char* labels;  // for readers of this table
   const char* help;
   std::span<const double> buckets = {};  // of a histogram
 };

@@ -1,4 +1,4 @@
-// Machines as a reply.
+// Makes the reply of ListNodes.
 #pragma once
 
 #include <vector>

@@ -1,5 +1,5 @@
-// Why each queued job waits, and its place in line. Written by the reconciler at every tick, read
-// when a job is shown.
+// Why each queued job waits, and its position in the queue. Written by the reconciler at every
+// tick, read when a job is shown.
 #pragma once
 
 #include <map>
@@ -20,7 +20,7 @@ class QueueBoard {
     std::string text;
   };
 
-  // Returns the jobs whose reason or place has changed.
+  // Replaces the board. Returns the jobs whose text or position has changed.
   std::vector<std::string> Post(const QueuePlan& plan);
   Place PlaceOf(const std::string& job_id) const;
 
