@@ -32,7 +32,8 @@ absl::StatusOr<v1::VerifyCheckpointResponse> Verify(const std::string& out_dir, 
   for (const std::string& problem : VerifyCheckpoint(found->path, abandoned)) {
     response.add_problems(problem);
   }
-  if (abandoned()) return absl::CancelledError("verifying was cut short: nobody waits any more");
+  if (abandoned())
+    return absl::CancelledError("verification was cancelled: the client no longer waits");
   return response;
 }
 

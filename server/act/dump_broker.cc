@@ -56,7 +56,7 @@ absl::Status DumpBroker::Report(const v1::ReportDumpRequest& report) {
         groups_, [&](auto& entry) { return wish_of(entry.second) != entry.second.wishes.end(); });
     if (found == groups_.end()) {
       return absl::NotFoundError(
-          absl::StrCat("dump_id: ", report.dump_id(), " is not waited for; drop it"));
+          absl::StrCat("dump_id: ", report.dump_id(), " (nobody waits for it); drop it"));
     }
     Wish& wish = *wish_of(found->second);
     wish.answered = true;

@@ -155,7 +155,7 @@ std::string For(absl::Duration time) {
 
 std::string RankNote(const RankView& rank) {
   if (rank.node != RankView::Node::kReady) {
-    return absl::StrCat("machine not heard of", For(rank.silence));
+    return absl::StrCat("no heartbeat from its machine", For(rank.silence));
   }
   if (!rank.worker.has_value()) return "";
   std::string note;
@@ -240,7 +240,8 @@ absl::StatusOr<v1::SubmitJobResponse> JobControl::Submit(const v1::SubmitJobRequ
   }
   *response.mutable_report() = Check(std::move(spec), abandoned);
   if (abandoned && abandoned()) {
-    return absl::CancelledError("the check was cut short: nobody waits any more; submit again");
+    return absl::CancelledError(
+        "preflight was cancelled: the client no longer waits; submit again");
   }
   if (request.validate_only()) return response;
   if (!response.report().accepted()) {
@@ -325,7 +326,7 @@ absl::StatusOr<v1::Job> JobControl::Stop(const v1::StopJobRequest& request) {
   const v1::StopRequest& stop = request.stop();
   NSA_RETURN_IF_ERROR(CheckKnownValues(stop, "stop"));
   if (stop.mode() == v1::STOP_MODE_UNSPECIFIED) {
-    return absl::InvalidArgumentError("stop.mode: not said; choose at-step, graceful or now");
+    return absl::InvalidArgumentError("stop.mode: not set; choose at-step, graceful or now");
   }
   NSA_ASSIGN_OR_RETURN(JobPtr job, store_.Find(request.job()));
   const auto change = [&](v1::StoredJob* stored,

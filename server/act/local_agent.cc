@@ -113,14 +113,13 @@ absl::Duration LocalAgent::EnsureRunning() {
   const absl::Status launched = Launch();
   if (!launched.ok() && last_problem_ != launched.message()) {
     last_problem_ = std::string(launched.message());
-    spdlog::error("local agent: {}; jobs wait until an agent comes", last_problem_);
+    spdlog::error("local agent: {}; jobs wait until an agent connects", last_problem_);
   }
   const absl::Duration wait = backoff_;
   backoff_ = std::min(2 * backoff_, options_.longest_backoff);
   if (failing() && wait < backoff_) {
-    spdlog::error(
-        "local agent: it ends again and again, see {}; it is started every {} from now on",
-        (options_.state_dir / "agent.log").string(), absl::FormatDuration(backoff_));
+    spdlog::error("local agent: it keeps ending, see {}; it is restarted every {} from now on",
+                  (options_.state_dir / "agent.log").string(), absl::FormatDuration(backoff_));
   }
   return wait;
 }

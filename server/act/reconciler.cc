@@ -123,8 +123,8 @@ void Reconciler::NoteStandstill() {
   const absl::Duration gap = now - std::exchange(last_tick_, now);
   if (ticks_ == 0 || gap < kStandstill) return;
   spdlog::warn(
-      "the jobs were not looked at for {:.1f} s (a stopped process, a frozen machine or a disk?); "
-      "that time counts against no machine",
+      "no tick for {:.1f} s (stopped process, frozen machine or hung disk?); this time does "
+      "not count as silence of any machine",
       absl::ToDoubleSeconds(gap));
   parts_.fleet.ForgiveSilence();
   memory_.ForgiveStandstill(gap);

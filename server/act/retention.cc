@@ -93,7 +93,7 @@ bool Retention::PurgeSome(const std::string& job_id) {
     return parts_.store.Forget(job_id);
   }();
   if (status.ok()) return true;
-  spdlog::warn("deleted job {}: what it has left stays for now: {}", job_id,
+  spdlog::warn("deleted job {}: not everything is removed yet: {}", job_id,
                std::string(status.message()));
   return false;
 }

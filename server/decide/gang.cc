@@ -110,14 +110,14 @@ std::optional<Failure> FailureOf(const RankView& rank) {
   if (rank.node == RankView::Node::kLost) {
     return Failure{.reason = Word(Reason::kNodeLost),
                    .text = absl::StrCat("rank ", rank.rank, ": its machine ", rank.node_name,
-                                        " has not been heard of"),
+                                        " sends no heartbeats"),
                    .rank = rank.rank,
                    .infrastructure = true};
   }
   if (Vanished(rank) && rank.seen_before) {
     return Failure{.reason = Word(Reason::kWorkerVanished),
                    .text = absl::StrCat("rank ", rank.rank, " on ", rank.node_name,
-                                        ": its agent does not know it any more"),
+                                        ": its agent no longer reports it"),
                    .rank = rank.rank,
                    .infrastructure = true};
   }

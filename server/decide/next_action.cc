@@ -109,17 +109,18 @@ Action EndWell(const JobFacts& facts, const GangVerdict& verdict) {
   if (stop.mode() == v1::STOP_MODE_UNSPECIFIED || (at_step && words.step() < stop.at_step())) {
     // Something other than this coordinator stopped the workers, e.g. a machine that shuts down. A
     // stop at a later step stays in force.
-    return action::Move{Trigger::kRankLost,
-                        {.reason = Word(Reason::kPreempted),
-                         .text = absl::StrCat("the workers were asked to end from outside ", text),
-                         .severity = v1::SEVERITY_WARNING}};
+    return action::Move{
+        Trigger::kRankLost,
+        {.reason = Word(Reason::kPreempted),
+         .text = absl::StrCat("the workers were stopped from outside this service ", text),
+         .severity = v1::SEVERITY_WARNING}};
   }
   if (at_step && words.step() > stop.at_step()) {
-    return action::Move{Trigger::kGangStopped,
-                        {.reason = Word(Reason::kStoppedLate),
-                         .text = absl::StrCat(text, "; step ", stop.at_step(),
-                                              " was past when the ranks heard of the stop"),
-                         .severity = v1::SEVERITY_WARNING}};
+    return action::Move{
+        Trigger::kGangStopped,
+        {.reason = Word(Reason::kStoppedLate),
+         .text = absl::StrCat(text, "; the stop reached the ranks after step ", stop.at_step()),
+         .severity = v1::SEVERITY_WARNING}};
   }
   return action::Move{Trigger::kGangStopped, {.reason = words.reason(), .text = text}};
 }
@@ -198,7 +199,7 @@ Action NextInRestarting(const JobFacts& facts) {
 Action NextInStopping(const JobFacts& facts) {
   const v1::StopMode mode = facts.job.job().stop().mode();
   if (facts.job.restart_decided()) {
-    return action::Move{Trigger::kGangStopped, {.text = "between two starts"}};
+    return action::Move{Trigger::kGangStopped, {.text = "stopped while waiting for a restart"}};
   }
   const GangVerdict verdict = Judge(facts.ranks);
   using Kind = GangVerdict::Kind;
@@ -207,9 +208,10 @@ Action NextInStopping(const JobFacts& facts) {
   }
   const bool failed = verdict.kind == Kind::kFailed;
   if (verdict.gone && failed && mode != v1::STOP_MODE_NOW) {
-    return action::Move{Trigger::kGangStopped,
-                        {.text = absl::StrCat("without a last checkpoint: ", verdict.failure->text),
-                         .severity = v1::SEVERITY_WARNING}};
+    return action::Move{
+        Trigger::kGangStopped,
+        {.text = absl::StrCat("stopped without a final checkpoint: ", verdict.failure->text),
+         .severity = v1::SEVERITY_WARNING}};
   }
   if (verdict.gone) return action::Move{Trigger::kGangStopped, {.text = "ended at once"}};
   if (facts.job.gang_ending() || mode == v1::STOP_MODE_NOW) return action::Wait{};

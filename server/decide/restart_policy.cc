@@ -12,8 +12,8 @@ namespace nsa::server {
 namespace {
 
 constexpr double kLongestDelaySeconds = 300;
-constexpr double kShortestRefusalSeconds =
-    1;  // preflight reads the disk, so not more often than this
+// Each attempt runs preflight, which reads the disk.
+constexpr double kShortestRefusalSeconds = 1;
 constexpr double kJitter = 0.25;
 
 RestartDecision GiveUp(std::string reason, std::string text) {
@@ -30,7 +30,7 @@ RestartDecision DecideRefused(const v1::RestartSpec& policy, const RestartHistor
                               const Failure& failure, double jitter) {
   if (history.refused_for >= kLongestRefusal) {
     return GiveUp(failure.reason,
-                  absl::StrFormat("%s (refused %s in %s); put it right, then resume the job",
+                  absl::StrFormat("%s (refused %s in %s); fix the cause, then resume the job",
                                   failure.text, Count(history.refusals + 1, "time"),
                                   absl::FormatDuration(kLongestRefusal)));
   }

@@ -59,7 +59,7 @@ class UnaryCall {
       if (call.context_->IsCancelled()) return call.Finish(absl::CancelledError("cancelled"));
       absl::StatusOr<Response> result = work();
       if (absl::IsCancelled(result.status()) && call.rules_->draining) {
-        result = absl::UnavailableError("the coordinator is going down; try again in a while");
+        result = absl::UnavailableError("the coordinator is shutting down; try again later");
       }
       const absl::Status status = result.status();
       if (status.ok()) *response = *std::move(result);
@@ -67,8 +67,8 @@ class UnaryCall {
     });
     if (!taken) {
       Finish(absl::ResourceExhaustedError(
-          absl::StrCat(method_, ": ", executor.limit(), " calls wait for ", executor.name(),
-                       " already (", executor.limit(), "); try again in a while")));
+          absl::StrCat(method_, ": ", executor.limit(), " calls already wait for ", executor.name(),
+                       " (", executor.limit(), "); try again later")));
     }
     return reactor_;
   }

@@ -95,7 +95,7 @@ class Stream final : public grpc::ServerWriteReactor<Response> {
     }
     absl::StatusOr<std::optional<Response>> next =
         rules_->draining
-            ? absl::UnavailableError("the coordinator is going down; connect again to continue")
+            ? absl::UnavailableError("the coordinator is shutting down; connect again to continue")
             : source_();
     MutexLock lock(&mutex_);
     pumping_ = false;
@@ -128,8 +128,7 @@ class Stream final : public grpc::ServerWriteReactor<Response> {
   const absl::Time began_;
   const Source<Response> source_;         // used by Pump() only
   ChangeHub::Subscription subscription_;  // set before the first pump, moved out in OnDone
-  std::shared_ptr<Stream>
-      self_;  // set from Start() to OnDone(), which gRPC calls once, as its last call
+  std::shared_ptr<Stream> self_;          // from Start() to OnDone(), which gRPC calls once, last
   Mutex mutex_;
   Response message_;  // must not change while writing_
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;

@@ -56,7 +56,7 @@ std::string EncodePlaces(const LogPlaces& places) {
 
 absl::Status DecodePlaces(const std::string& token, LogPlaces* places) {
   const absl::Status bad = absl::InvalidArgumentError(
-      "resume_token: not from an answer about this job and rank; leave it empty");
+      "resume_token: does not come from a reply for this job and rank; leave it empty");
   const std::vector<std::string> parts = absl::StrSplit(token, '_');
   if (parts.size() != places->size()) return bad;
   for (size_t i = 0; i < parts.size(); ++i) {

@@ -52,8 +52,8 @@ absl::StatusOr<int64_t> ParsePageToken(const std::string& token) {
   int64_t number = 0;
   absl::string_view digits = token;
   if (!absl::ConsumePrefix(&digits, "n") || !absl::SimpleAtoi(digits, &number)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("page_token: '", token, "' is not from an answer; leave it empty"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "page_token: '", token, "' does not come from an earlier reply; leave it empty"));
   }
   return number;
 }

@@ -38,7 +38,7 @@ struct RankJournal {
   int64_t first_step = 0;                      // steps done when it began
   std::optional<v1::WorkerFinished> finished;  // its last record
   int64_t finished_unix_nanos = 0;
-  double last_checkpoint_seconds = 0;  // of those that this process received
+  double last_checkpoint_seconds = 0;  // write time of the last one; 0: not known
 };
 
 // Who deleted a job: a user, or retention after job_retention_days.

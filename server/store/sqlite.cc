@@ -85,7 +85,8 @@ absl::StatusOr<std::unique_ptr<Database>> Database::Open(const std::filesystem::
 }
 
 Database::~Database() {
-  if (sqlite3_close(handle_) != SQLITE_OK) spdlog::error("{}: closed in use", path_.string());
+  if (sqlite3_close(handle_) != SQLITE_OK)
+    spdlog::error("{}: closed while statements were in use", path_.string());
 }
 
 absl::Status Database::Execute(const std::string& sql) {

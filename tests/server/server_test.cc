@@ -384,7 +384,7 @@ TEST_F(ServerTest, DrainEndsStreamsAndKeepsWhatWasAccepted) {
        {ReadToTheEnd(followers.job.get()), ReadToTheEnd(followers.events.get()),
         ReadToTheEnd(followers.records.get()), ReadToTheEnd(followers.logs.get())}) {
     EXPECT_EQ(end.error_code(), grpc::UNAVAILABLE);
-    EXPECT_THAT(end.error_message(), HasSubstr("going down"));
+    EXPECT_THAT(end.error_message(), HasSubstr("shutting down"));
   }
   Restart();
   EXPECT_EQ(Get(id).state(), Job::STATE_RUNNING);

@@ -326,7 +326,7 @@ TEST_F(ReconcilerTest, ARankThatStandsStillSaysWhy) {
   EXPECT_EQ(Get(id).ranks(1).note(), "no progress for 30 s");
   clock().Advance(absl::Seconds(20));
   EXPECT_EQ(Get(id).ranks(1).state(), "UNKNOWN");
-  EXPECT_EQ(Get(id).ranks(1).note(), "machine not heard of for 20 s");
+  EXPECT_EQ(Get(id).ranks(1).note(), "no heartbeat from its machine for 20 s");
 }
 
 TEST_F(ReconcilerTest, MessagesSpeakOfOneRankAndOfStopsInWords) {

@@ -79,7 +79,7 @@ TEST_F(RefusedStarts, EndTheJobAfterADay) {
   EXPECT_EQ(Get(id_).state(), Job::STATE_FAILED);
   EXPECT_EQ(Get(id_).reason(), "PREFLIGHT_REFUSED");
   EXPECT_THAT(Get(id_).message(), HasSubstr("is not a folder"));
-  EXPECT_THAT(Get(id_).message(), HasSubstr("times in 24h); put it right, then resume the job"));
+  EXPECT_THAT(Get(id_).message(), HasSubstr("times in 24h); fix the cause, then resume the job"));
   std::filesystem::remove(obstacle_);
   ASSERT_OK(control().Resume(id_));
   RunUntil(id_, Job::STATE_RUNNING, {&agent_});
@@ -152,7 +152,7 @@ TEST_F(RefusedStarts, FromTheQueueEndTheJobAfterADayAndAtOnceWhereWaitingDoesNot
   }
   EXPECT_EQ(hours, 24);
   EXPECT_EQ(Get(id_).reason(), "PREFLIGHT_REFUSED");
-  EXPECT_THAT(Get(id_).message(), HasSubstr("times in 24h); put it right, then resume the job"));
+  EXPECT_THAT(Get(id_).message(), HasSubstr("times in 24h); fix the cause, then resume the job"));
 
   const std::string taken = Submit(Spec("taken"));
   std::filesystem::create_directories(folder_ / "out" / "taken");

@@ -295,7 +295,8 @@ TEST(NextAction, ACrashWhileStoppingSaysThatTheLastCheckpointIsMissing) {
   Stop(&crashed, v1::STOP_MODE_GRACEFUL);
   Crash(&crashed);
   const Action action = Next(crashed.Facts());
-  EXPECT_THAT(std::get<action::Move>(action).cause.text, HasSubstr("without a last checkpoint"));
+  EXPECT_THAT(std::get<action::Move>(action).cause.text,
+              HasSubstr("stopped without a final checkpoint"));
   Stop(&crashed, v1::STOP_MODE_NOW);
   EXPECT_EQ(std::get<action::Move>(Next(crashed.Facts())).cause.text, "ended at once");
 }

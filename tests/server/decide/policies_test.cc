@@ -209,7 +209,7 @@ TEST(RestartPolicy, ARefusedStartWaitsEverLongerAndCountsForNothing) {
   EXPECT_FALSE(decision.restart);
   EXPECT_EQ(decision.reason, "PREFLIGHT_REFUSED");
   EXPECT_EQ(decision.text,
-            "the disk is full (refused 5 times in 24h); put it right, then resume the job");
+            "the disk is full (refused 5 times in 24h); fix the cause, then resume the job");
 }
 
 TEST(Gang, AStartWithoutTheJobsCheckpointsOrIntoABusyFolderWasRefused) {

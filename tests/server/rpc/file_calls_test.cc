@@ -68,8 +68,7 @@ class FileCalls : public ServerTest {
     ASSERT_TRUE(Within(kPatience, [&] { return Ended() > 0; }));
     const MutexLock lock(&mutex_);
     EXPECT_EQ(ended_.begin()->first, grpc::StatusCode::RESOURCE_EXHAUSTED);
-    EXPECT_EQ(message_,
-              "SubmitJob: 64 calls wait for file-calls already (64); try again in a while");
+    EXPECT_EQ(message_, "SubmitJob: 64 calls already wait for file-calls (64); try again later");
   }
   void Leave() {
     for (SlowCall& call : calls_) call.context->TryCancel();
