@@ -1,4 +1,4 @@
-// Small parts: who may call, which paths, dumps, change hub, fleet, self probe, local agent.
+// Tests of small parts: auth, path guard, dump broker, change hub, fleet, self probe, local agent.
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -100,8 +100,8 @@ TEST(PathGuard, RefusesTraversalLinksAndNonsense) {
   EXPECT_FALSE(open.Check("f", absl::StrCat(root, "/../x")).ok());
 }
 
-// Sets each field of strings in `part` to `text`, one at a time, and calls `visit` with its dotted
-// name while it is set.
+// Sets each string field in `part` to `text`, one at a time, and calls `visit` with the field's
+// dotted name while it is set.
 void ForEachTextField(google::protobuf::Message* part, const std::string& prefix,
                       const std::string& text,
                       const std::function<void(const std::string&)>& visit) {
@@ -128,7 +128,7 @@ void ForEachTextField(google::protobuf::Message* part, const std::string& prefix
   }
 }
 
-// A field that is added later is found by its name.
+// Fields are found by their names, so one that is added later is tested too.
 TEST(PathGuard, RefusesAPathOutsideInEveryFieldThatTakesOne) {
   TempDir folder;
   std::filesystem::create_directories(folder / "root");
@@ -294,7 +294,8 @@ TEST(SelfProbe, CallsForHelpOnceWhenNobodyAnswers) {
   EXPECT_EQ(calls, 1);
 }
 
-// A program that takes the agent's place: says who it is as nsa-agent does, and waits.
+// Uses a program in place of nsa-agent that writes its identity to the lock file as nsa-agent does,
+// and waits.
 class LocalAgentTest : public ::testing::Test {
  protected:
   LocalAgentTest() {
@@ -342,7 +343,7 @@ class LocalAgentTest : public ::testing::Test {
   RealClock clock_;
 };
 
-// Only a privilege makes the coordinator's own score lower than zero, so a higher one is asked for.
+// Lowering the score of this process would need a privilege, so the test asks for a higher score.
 TEST_F(LocalAgentTest, GivesTheAgentAnOomScoreOfItsOwn) {
   const auto agent = LocalAgent::Start({.program = folder_ / "stand-in",
                                         .state_dir = folder_ / "agent",
@@ -384,7 +385,8 @@ TEST_F(LocalAgentTest, ComesBackSoonHoweverOftenItDies) {
   const auto agent = Start(absl::Milliseconds(25));
   ProcessIdentity process = WaitFor(*agent, 0);
   absl::Duration longest;
-  for (int death = 0; death < 9; ++death) {  // unlimited, the last wait were six seconds
+  for (int death = 0; death < 9;
+       ++death) {  // without a limit the last wait would be over six seconds
     ASSERT_OK(SignalProcess(process, SIGKILL));
     const absl::Duration killed = clock_.Monotonic();
     process = WaitFor(*agent, process.pid);

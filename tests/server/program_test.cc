@@ -33,7 +33,7 @@ class ProgramTest : public ::testing::Test {
     }
   }
 
-  // The program with a state folder of its own, no agent and no HTTP.
+  // Starts the program with its own state folder, without agent and HTTP.
   pid_t Start(const std::string& state, std::vector<std::string> more = {},
               std::vector<std::string> before = {}) {
     const std::string config = (folder_ / "coordinator.yaml").string();
@@ -141,7 +141,8 @@ TEST_F(ProgramTest, ExitsThreeWhenTheStoreIsDamaged) {
   EXPECT_THAT(Output(), HasSubstr("jobs.sqlite is damaged"));
 }
 
-// gRPC 1.51 is deaf for good once accept() has failed for want of descriptors.
+// Once accept() has failed because file descriptors ran out, gRPC 1.51 accepts no connection any
+// more.
 TEST_F(ProgramTest, EndsItselfWhenItCannotBeReachedAnyMore) {
   const pid_t pid =
       Start("state", {"--listen", ""}, {"/bin/sh", "-c", "ulimit -n 64; exec \"$0\" \"$@\""});

@@ -1,4 +1,4 @@
-// The whole coordinator in a test's own process, over gRPC, with agents that are fakes.
+// The whole coordinator in the test process, called over gRPC, with fake agents.
 #pragma once
 
 #include <atomic>
@@ -34,7 +34,7 @@ class ServerTest : public ::testing::Test {
     v1::CoordinatorConfig config;
     config.set_state_dir((folder_ / "state").string());
     config.set_listen_address("127.0.0.1:0");
-    // Stopping an HTTP server takes two seconds: only the tests that need one have it.
+    // Stopping the HTTP server takes two seconds, so only the tests that need it have one.
     config.set_metrics_address(metrics_address_);
     config.set_local_agent(false);
     auto options = ResolveOptions(config);
@@ -56,12 +56,12 @@ class ServerTest : public ::testing::Test {
     server_ = *std::move(started);
     const std::string socket = absl::StrCat("unix:", (folder_ / "state/coordinator.sock").string());
     people_ = v1::CoordinatorService::NewStub(*OpenChannel(socket, {}));
-    // Kept over a restart, as a real agent keeps its channel: the thread of KeepBeating() may be in
-    // a call on it.
+    // Kept over a restart, as a real agent keeps its channel. The thread of KeepBeating() may be
+    // using it.
     if (agents_ == nullptr) agents_ = v1::FleetService::NewStub(*OpenChannel(socket, {}));
   }
 
-  // The coordinator goes and comes back.
+  // Restarts the coordinator.
   void Restart() {
     server_.reset();
     Start();
@@ -96,14 +96,15 @@ class ServerTest : public ::testing::Test {
     return response;
   }
 
-  // An agent that beats by itself and trains `steps` steps a beat.
+  // Starts a thread that sends an agent's heartbeats; the agent's workers train `steps` steps per
+  // heartbeat.
   void KeepBeating(int slots, int64_t steps) {
     agent_ = std::make_unique<FakeAgent>("a", slots, Wire());
     steps_ = steps;
     beating_ = true;
     beats_ = std::thread([this] {
       while (beating_) {
-        // Not heard while the coordinator is away.
+        // Fails while the coordinator is down.
         agent_->Beat().IgnoreError();
         agent_->Train(steps_);
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -140,7 +141,7 @@ class ServerTest : public ::testing::Test {
     EXPECT_TRUE(response.ok()) << response.status();
     return response.ok() ? response->job() : Job();
   }
-  // Watches a job to its end; returns the last message.
+  // Watches a job to its end. Returns the last message.
   Job Follow(const std::string& id, std::vector<std::string>* states = nullptr) {
     const auto context = MakeContext(kTimeout, "");
     v1::WatchJobRequest request;
@@ -179,7 +180,7 @@ class ServerTest : public ::testing::Test {
   v1::TlsConfig tls_;
   std::string metrics_address_;
   std::filesystem::path allowed_root_;
-  bool forgets_at_once_ = false;  // a machine that is unknown
+  bool forgets_at_once_ = false;  // a machine is forgotten as soon as it is unknown
   absl::Duration ping_every_ = absl::Seconds(60);
   absl::Duration ping_timeout_ = absl::Seconds(20);
   std::unique_ptr<Server> server_;

@@ -340,7 +340,7 @@ TEST_F(ServerTest, ReadersThatDoNotReadCostLittleMemoryAndNobodyElseTime) {
   }
   absl::SleepFor(absl::Seconds(1));
   const int64_t grown = ResidentBytes() - before;
-  // Client and server are both in this process.
+  // The number includes the client, which is in the same process.
   EXPECT_LT(grown / kReaders, 8 << 20);
   const absl::Time start = absl::Now();
   for (int i = 0; i < 20; ++i) Get(id);
@@ -349,7 +349,7 @@ TEST_F(ServerTest, ReadersThatDoNotReadCostLittleMemoryAndNobodyElseTime) {
   for (auto& reader : readers) reader->Finish();
 }
 
-// Reads a stream to its end, which it returns.
+// Reads a stream to its end and returns its status.
 template <typename Response>
 grpc::Status ReadToTheEnd(grpc::ClientReader<Response>* reader) {
   Response response;
@@ -370,7 +370,7 @@ TEST_F(ServerTest, DrainEndsStreamsAndKeepsWhatWasAccepted) {
   ASSERT_OK(Call<v1::ReportLogResponse>(&v1::FleetService::Stub::ReportLog, agents_.get(), line)
                 .status());
   Followers followers(people_.get(), id, kTimeout);
-  // Each has begun, and waits for more.
+  // Each stream has begun and waits for more.
   v1::WatchJobResponse job_read;
   v1::WatchEventsResponse event_read;
   v1::WatchRecordsResponse record_read;

@@ -1,4 +1,4 @@
-// How many submits a coordinator takes: over gRPC, preflight and fsync included.
+// Measures how many submits per second a coordinator accepts over gRPC, with preflight and fsync.
 //   submit_bench --benchmark_counters_tabular=true
 #include <filesystem>
 

@@ -1,5 +1,5 @@
-// Clients and agents of other versions: what they send that this coordinator does not know is kept
-// or refused by name, never dropped in silence and never fatal.
+// Clients and agents of other versions. Fields and values that this coordinator does not know are
+// either kept or refused by name; they are never dropped silently and never fatal.
 #include <functional>
 
 #include "google/protobuf/unknown_field_set.h"
@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 constexpr int kNewField = 9001;
 constexpr int kNewValue = 77;
 
-// A field of a newer schema in this message, or in it and all that it holds.
+// Adds a field of a newer schema to this message, or to it and all messages in it.
 void AddNewField(Message* message) {
   message->GetReflection()->MutableUnknownFields(message)->AddVarint(kNewField, 42);
 }
@@ -42,8 +42,8 @@ bool HasNewField(const Message& message) {
   return unknown.field_count() == 1 && unknown.field(0).number() == kNewField;
 }
 
-// Calls `visit` with every message type that a job's spec is made of, the path to it, and how to
-// reach it.
+// Calls `visit` for every message type in a job's spec, with its path and a function that reaches
+// it.
 using Reach = std::function<Message*(Message*)>;
 void VisitSections(const google::protobuf::Descriptor& type, const std::string& path,
                    const Reach& reach,
@@ -63,7 +63,7 @@ void VisitSections(const google::protobuf::Descriptor& type, const std::string& 
   }
 }
 
-// A newer client may say more about a call than this coordinator understands.
+// A newer client may send fields that this coordinator does not know.
 TEST_F(ServerTest, ACallOfANewerClientIsAnsweredAsOneOfOurs) {
   v1::SubmitJobRequest submit;
   *submit.mutable_spec() = Spec("demo");
@@ -83,8 +83,8 @@ TEST_F(ServerTest, ACallOfANewerClientIsAnsweredAsOneOfOurs) {
   EXPECT_OK(
       Call<v1::ListNodesResponse>(&v1::CoordinatorService::Stub::ListNodes, people_.get(), nodes)
           .status());
-  // No job of ours is in a state that we do not have: a true answer, and `list --state active` of a
-  // newer client works.
+  // No job is in a state that this version does not have, so an empty answer is right, and `list
+  // --state active` of a newer client works.
   v1::ListJobsRequest list;
   AddNewField(&list);
   list.add_states(static_cast<v1::Job::State>(kNewValue));
@@ -114,7 +114,7 @@ TEST_F(ServerTest, ACallOfANewerClientIsAnsweredAsOneOfOurs) {
                 .status());
 }
 
-// To train without what was asked for would be a silent mistake.
+// Training without the unknown setting would be a silent mistake.
 TEST_F(ServerTest, ASpecThatIsOnlyPartlyUnderstoodIsRefused) {
   int sections = 0;
   int values = 0;
@@ -179,7 +179,7 @@ TEST_F(ServerTest, AMethodThatIsNotKnownIsUnimplementedAndTheServerGoesOn) {
   EXPECT_OK(TrySubmit(Spec("demo")).status());
 }
 
-// A newer agent's worker trains to its end, and what it reports is handed on whole.
+// A worker of a newer agent trains to its end, and its records are passed on completely.
 TEST_F(ServerTest, AJobOnANewerAgentRunsAndItsRecordsAreKeptWhole) {
   const FakeAgent::Wire wire = Wire();
   FakeAgent agent(
@@ -188,7 +188,7 @@ TEST_F(ServerTest, AJobOnANewerAgentRunsAndItsRecordsAreKeptWhole) {
            [&wire](v1::HeartbeatRequest request) {
              AddNewFieldEverywhere(&request);
              for (v1::WorkerObservation& worker : *request.mutable_workers()) {
-               // E.g. a way of running that we do not tell apart.
+               // E.g. a variant of RUNNING that this version does not know.
                if (worker.state() == v1::WorkerObservation::STATE_RUNNING) {
                  worker.set_state(static_cast<v1::WorkerObservation::State>(kNewValue));
                }
@@ -201,7 +201,7 @@ TEST_F(ServerTest, AJobOnANewerAgentRunsAndItsRecordsAreKeptWhole) {
              for (v1::WorkerRecord& record : *request.mutable_records()) {
                if (!record.has_step()) continue;
                record.mutable_step()->set_data_source(static_cast<v1::DataSource>(kNewValue));
-               // And a kind of record that we do not know.
+               // And a kind of record that this version does not know.
                if (record.step().step() == 7) record.clear_kind();
              }
              return wire.records(request);

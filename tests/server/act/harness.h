@@ -1,5 +1,5 @@
-// The coordinator's parts without gRPC and without threads of their own: a test moves the clock,
-// lets agents beat and lets the reconciler look.
+// The coordinator's parts without gRPC and without background loops: a test advances the clock,
+// sends heartbeats and calls the reconciler's tick.
 #pragma once
 
 #include <algorithm>
@@ -40,8 +40,8 @@ inline std::vector<int64_t> UpTo(int64_t last, int64_t first = 1) {
   return steps;
 }
 
-// Everything of one life of the coordinator. Destroying it and making another on the same folder is
-// a restart.
+// Everything of one run of the coordinator. To simulate a restart, destroy it and make another one
+// on the same folder.
 struct Life {
   Life(const std::filesystem::path& folder, FakeClock& a_clock)
       : clock(a_clock),
@@ -91,7 +91,7 @@ struct Life {
         .epoch = "epoch"});
   }
 
-  // What the executor was given has been done.
+  // Waits until the executor has done all its tasks.
   void Settle() {
     std::promise<void> done;
     executor.Run([&done] { done.set_value(); });
@@ -123,7 +123,7 @@ class Harness : public ::testing::Test {
     Restart();
   }
 
-  // The coordinator dies and comes back. Agents and workers stay.
+  // Restarts the coordinator. Agents and workers stay.
   void Restart() {
     life_.reset();
     life_ = std::make_unique<Life>(folder_ / "state", clock_);
@@ -145,7 +145,7 @@ class Harness : public ::testing::Test {
          }});
   }
 
-  // Half a second: every agent beats, the reconciler looks twice.
+  // Half a second passes: every agent sends a heartbeat, the reconciler ticks twice.
   void Round(std::initializer_list<FakeAgent*> agents) {
     clock_.Advance(absl::Milliseconds(250));
     for (FakeAgent* agent : agents) EXPECT_OK(agent->Beat());
@@ -153,7 +153,7 @@ class Harness : public ::testing::Test {
     clock_.Advance(absl::Milliseconds(250));
     Look();
   }
-  // Time passes in which nobody beats and the reconciler looks as it does.
+  // Time passes without heartbeats; the reconciler ticks once a second.
   void Pass(absl::Duration time) {
     for (; time > absl::ZeroDuration(); time -= absl::Seconds(1)) {
       clock_.Advance(std::min(time, absl::Seconds(1)));
@@ -189,7 +189,7 @@ class Harness : public ::testing::Test {
     return control().Stop(request).status();
   }
 
-  // Rounds until the job is in a state, at most 40.
+  // Runs rounds until the job is in this state; fails after 40.
   void RunUntil(const std::string& id, v1::Job::State state,
                 std::initializer_list<FakeAgent*> agents) {
     ASSERT_NE(id, "");

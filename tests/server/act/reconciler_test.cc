@@ -1,4 +1,4 @@
-// The life of jobs, from submit to their ends, with fake agents and a fake clock.
+// Jobs from submit to end, with fake agents and a fake clock.
 #include "server/act/reconciler.h"
 
 #include <csignal>
@@ -175,7 +175,7 @@ TEST_F(ReconcilerTest, ARestartOfTheCoordinatorKillsNothingAndLosesNothing) {
 TEST_F(ReconcilerTest, ARestartOfTheCoordinatorInEveryStateGoesOnWhereItWas) {
   FakeAgent agent = MakeAgent("a", 1);
   v1::JobSpec spec = Spec("demo");
-  // Each life lasts half a second, and a delay begins again with it.
+  // Each run of the coordinator lasts half a second, and restart delays begin again with each run.
   spec.mutable_restart()->set_backoff_seconds(0.3);
   const std::string id = Submit(spec);
   for (int i = 0; i < 100 && !IsTerminal(Get(id).state()); ++i) {
@@ -226,7 +226,7 @@ TEST_F(ReconcilerTest, ACoordinatorThatStoodStillBlamesNobodyForIt) {
   Round({&a, &b});
 
   clock().Advance(absl::Hours(1));  // SIGSTOP, a frozen machine, a disk that hung
-  Look();                           // before anybody is heard
+  Look();                           // before the first heartbeat
   EXPECT_EQ(Get(id).state(), Job::STATE_RUNNING);
   EXPECT_EQ(Get(id).ranks(0).state(), "UNKNOWN");
   Round({&agent});
@@ -235,7 +235,7 @@ TEST_F(ReconcilerTest, ACoordinatorThatStoodStillBlamesNobodyForIt) {
   for (int i = 0; i < 590; ++i) Round({&agent});
   EXPECT_EQ(Get(id).state(), Job::STATE_RUNNING) << Get(id).message();
   EXPECT_EQ(Get(id).restarts(), 0);
-  // Who stays away from then on is lost as ever.
+  // A machine that stays silent from then on becomes lost as usual.
   for (int i = 0; i < 20 && Get(id).restarts() == 0; ++i) Round({&agent});
   EXPECT_EQ(Get(id).restarts(), 1);
   EXPECT_TRUE(lost.Find(0)->running());
@@ -250,7 +250,7 @@ TEST_F(ReconcilerTest, AGpuIsLookedAtAsItIsAfterThePlacement) {
   gpu->set_name("NVIDIA A100-SXM4-80GB");
   gpu->set_memory_bytes(int64_t{80} << 30);
   gpu->set_compute_capability(80);
-  // Measured while the job before held nearly all of it.
+  // Measured while the previous job still used nearly all memory.
   gpu->set_free_bytes(int64_t{1} << 24);
   agent.node().set_gpus_age_seconds(4);
   v1::JobSpec spec = Spec("next");
@@ -268,14 +268,14 @@ TEST_F(ReconcilerTest, AGpuIsLookedAtAsItIsAfterThePlacement) {
   agent.node().set_gpus_age_seconds(0.1);
   RunUntil(id, Job::STATE_RUNNING, {&agent});
 
-  // After a crash too.
+  // The same after a crash.
   agent.node().set_gpus_age_seconds(15);
   agent.Train(3);
   agent.Checkpoint();
   agent.Crash(0, SIGKILL);
   for (int i = 0; i < 20; ++i) Round({&agent});
   EXPECT_EQ(Get(id).state(), Job::STATE_RESTARTING);
-  // A driver that measures nothing any more holds nobody for ever.
+  // A driver that no longer measures anything does not hold a job back for ever.
   agent.node().set_gpus_age_seconds(10'000);
   for (int i = 0; i < 80 && Get(id).generation() == 1; ++i) Round({&agent});
   RunUntil(id, Job::STATE_RUNNING, {&agent});

@@ -1,4 +1,5 @@
-// Starts that something refuses again and again: preflight, or a worker without its checkpoints.
+// Starts that are refused repeatedly: by preflight, or by a worker that does not find its
+// checkpoints.
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -12,10 +13,11 @@ namespace {
 using ::testing::HasSubstr;
 using v1::Job;
 
-// A job whose out_dir preflight refuses as long as a file is in its place.
+// A job whose out_dir preflight refuses while a file is in its place.
 class RefusedStarts : public Harness {
  protected:
-  // One restart has been spent; the next start has been refused once.
+  // Brings the job to the state in which one restart has been used and the next start has been
+  // refused once.
   void RunIntoARefusal() {
     v1::JobSpec spec = Spec("full");
     spec.mutable_restart()->set_max_restarts(1);
@@ -32,9 +34,9 @@ class RefusedStarts : public Harness {
     ASSERT_EQ(Get(id_).reason(), "PREFLIGHT_REFUSED") << Get(id_).message();
   }
   double Delay() { return (*store().Find(id_))->restart_delay_seconds(); }
-  // Waits for the next start, and for what comes of it.
+  // Waits for the next start and its result.
   void Wait(absl::Duration wait) {
-    Round({&agent_});  // it has begun
+    Round({&agent_});  // the wait begins
     clock().Advance(wait);
     for (int i = 0; i < 4; ++i) Round({&agent_});
   }
@@ -106,7 +108,7 @@ TEST_F(RefusedStarts, AreRememberedByTheCoordinatorAsLongAsItLives) {
   EXPECT_LT(Delay(), 26) << "counted anew";
 }
 
-// The first start is refused. The one slot is another job's meanwhile.
+// The first start is refused. Meanwhile another job uses the only slot.
 TEST_F(RefusedStarts, FromTheQueueWaitWithoutSlotsAndGoOnOnceTheCauseIsGone) {
   v1::JobSpec spec = Spec("full");
   spec.mutable_restart()->set_backoff_seconds(100);

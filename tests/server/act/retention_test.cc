@@ -20,7 +20,7 @@ class RetentionTest : public ::testing::Test {
  protected:
   RetentionTest() { Restart(absl::ZeroDuration()); }
 
-  // The coordinator comes up, keeping jobs this long.
+  // Restarts the coordinator; it keeps jobs for this long.
   void Restart(absl::Duration keep) {
     retention_.reset();
     store_.reset();
@@ -41,8 +41,8 @@ class RetentionTest : public ::testing::Test {
                                                               .draining = draining_});
   }
 
-  // A job with an event, 1,200 records, a log and a stack dump, which ended so long ago; a negative
-  // time: it still runs.
+  // Inserts a job with an event, 1,200 records, a log and a stack dump that ended this long ago. A
+  // negative time means that it still runs.
   std::string Insert(absl::Duration ended_ago) {
     v1::StoredJob stored;
     v1::Job& job = *stored.mutable_job();
@@ -76,7 +76,7 @@ class RetentionTest : public ::testing::Test {
     return job.id();
   }
 
-  // Time passes, with a look a second.
+  // Time passes, with one tick per second.
   void Pass(absl::Duration time) {
     for (; time > absl::ZeroDuration(); time -= absl::Seconds(1)) {
       clock_.Advance(absl::Seconds(1));
@@ -115,7 +115,7 @@ class RetentionTest : public ::testing::Test {
   int jobs_ = 0;
   int by_user_ = 0;
   int by_age_ = 0;
-  std::vector<std::string> failed_;  // operations of the store
+  std::vector<std::string> failed_;  // operations of the store that failed
   std::unique_ptr<JobStore> store_;
   std::unique_ptr<Retention> retention_;
   Executor executor_{"test", 1};
@@ -154,7 +154,7 @@ TEST_F(RetentionTest, AClockThatIsSetIsNotBelievedAtOnce) {
   clock_.JumpWall(3'650 * kDay);
   Pass(Retention::kSteady - absl::Minutes(1));
   EXPECT_THAT(Jobs(), UnorderedElementsAre(id));
-  clock_.JumpWall(-3'650 * kDay);  // somebody has seen it
+  clock_.JumpWall(-3'650 * kDay);  // the wrong clock is set right
   Pass(absl::Hours(1));
   EXPECT_THAT(Jobs(), UnorderedElementsAre(id));
 }

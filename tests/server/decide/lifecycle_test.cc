@@ -23,8 +23,8 @@ const std::vector<State> kStates = {
     Job::STATE_RUNNING,   Job::STATE_RESTARTING, Job::STATE_STOPPING,
     Job::STATE_SUCCEEDED, Job::STATE_FAILED,     Job::STATE_STOPPED};
 
-// The whole table once more, as a picture: a row a state, a column a trigger; the first letters
-// of the state it leads to, "." where it leads nowhere.
+// The whole table once more. One row per state, one column per trigger. A cell holds the first
+// letters of the state that follows, or "." if there is no transition.
 TEST(Lifecycle, EveryPairOfStateAndTriggerLeadsWhereTheDesignSays) {
   //                        PLA PAS REF LATER GONE RUN LOST DUE GAVE FIN AT GRA NOW STO COM RES
   const std::map<State, std::string_view> picture = {

@@ -1,4 +1,4 @@
-// What the reconciler does next, as a table: a situation in, an action out.
+// Tests Next() with tables: a situation in, an action out.
 #include "server/decide/next_action.h"
 
 #include <csignal>
@@ -14,7 +14,7 @@ namespace {
 using ::testing::HasSubstr;
 using v1::Job;
 
-// A job with two ranks on machine "a", and what a test changes about it.
+// A job with two ranks on machine "a"; tests change parts of it.
 struct Situation {
   v1::StoredJob job;
   std::vector<RankView> ranks;

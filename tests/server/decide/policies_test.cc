@@ -1,4 +1,4 @@
-// The pure policies: gang verdict, restart, hang, progress.
+// Tests of the pure policies: gang verdict, restart, hang, progress.
 #include <csignal>
 
 #include "gmock/gmock.h"
@@ -71,7 +71,7 @@ TEST(Gang, ALostNodeIsAFaultOfTheMachine) {
 }
 
 TEST(Gang, TheFirstRankThatDiedOnItsOwnIsTheCause) {
-  // Rank 0 noticed first, rank 2 was killed by us, rank 1 is the one that crashed.
+  // Rank 0 reported first that it lost a peer, rank 2 was killed by its agent, and rank 1 crashed.
   const GangVerdict verdict = Judge({Ended(0, v1::OUTCOME_FAILED, "PEER_LOST", 10),
                                      Killed(1, SIGSEGV, false, 30), Killed(2, SIGKILL, true, 5)});
   ASSERT_EQ(verdict.kind, Kind::kFailed);
@@ -333,7 +333,7 @@ v1::TrainSpec Training(int64_t steps, int64_t eval_every = 0) {
 TEST(Progress, EstimatesTheEndWithinTenPercentAfterAHundredSteps) {
   v1::JobProgress progress;
   for (int step = 1; step <= 100; ++step) {
-    // The first steps are slow, later ones waver by a third.
+    // The first steps are slow; later speeds vary by 20 % around their mean.
     const double speed = step <= 3 ? 100 : (step % 2 == 0 ? 12'000 : 8'000);
     Fold(StepAt(step, speed), Training(1'500), 1'100, &progress);
   }

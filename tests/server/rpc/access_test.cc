@@ -1,4 +1,4 @@
-// Who reaches the coordinator and how: addresses, tokens, certificates, HTTP, what it refuses.
+// Access to the coordinator: addresses, tokens, certificates, HTTP, and what is refused.
 #include <signal.h>
 #include <sys/inotify.h>
 #include <sys/stat.h>
@@ -116,7 +116,7 @@ TEST_F(ServerTest, TcpNeedsTheTokenAndTheSocketDoesNot) {
   EXPECT_TRUE(TrySubmit(Spec("demo")).ok()) << "the socket";
 }
 
-// Nor does the answer tell whether the file is there or what is in it.
+// The answer must not reveal whether the file exists or what it contains.
 TEST_F(ServerTest, AFileOutsideAllowedRootsIsRefusedWithoutBeingOpened) {
   allowed_root_ = folder_ / "root";
   std::filesystem::create_directories(allowed_root_);
@@ -153,8 +153,8 @@ TEST_F(ServerTest, AFileOutsideAllowedRootsIsRefusedWithoutBeingOpened) {
   close(watch);
 }
 
-// While the job runs its folder is exchanged for a link to one outside. What is there is not told,
-// and the job does not start again in it.
+// While the job runs, its out_dir is replaced by a link to a folder outside. The content of that
+// folder is not revealed, and the job is not restarted in it.
 TEST_F(ServerTest, AnOutDirExchangedForALinkIsNeitherReadNorStartedIn) {
   allowed_root_ = folder_ / "root";
   std::filesystem::create_directories(allowed_root_);
@@ -213,7 +213,7 @@ TEST_F(ServerTest, AnOutDirExchangedForALinkIsNeitherReadNorStartedIn) {
   EXPECT_EQ(Get(id).generation(), 1);
 }
 
-// The streams that a coordinator counts, by its own metrics; -1 when it does not answer.
+// The number of open streams according to the coordinator's metrics; -1 when it does not answer.
 int OpenStreams(const std::string& metrics_address) {
   const std::string text = HttpGet(metrics_address, "/metrics");
   if (!absl::StrContains(text, "200 OK")) return -1;
@@ -228,8 +228,8 @@ int OpenStreams(const std::string& metrics_address) {
   return static_cast<int>(streams);
 }
 
-// A host that loses its power sends no FIN. Ours is behind a proxy that stops forwarding: its
-// streams, one of each kind, must end and its connection be given back.
+// A host that loses power sends no FIN. Here a proxy that stops forwarding stands for it. The
+// host's streams, one of each kind, must end, and its connection must be closed.
 TEST_F(ServerTest, TheStreamsOfAHostThatVanishedEnd) {
   metrics_address_ = "127.0.0.1:0";
   ping_every_ = absl::Milliseconds(500);
@@ -240,12 +240,12 @@ TEST_F(ServerTest, TheStreamsOfAHostThatVanishedEnd) {
   spec.mutable_train()->set_steps(1'000'000);
   const std::string id = Submit(spec);
   ASSERT_TRUE(Within(absl::Minutes(1), [&] { return Get(id).state() == Job::STATE_RUNNING; }));
-  StopBeating();  // nothing more to send: the streams are idle
+  StopBeating();  // the streams have nothing more to send
   const std::string& address = server_->listen_address();
   int port = 0;
   ASSERT_TRUE(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port));
   TcpProxy proxy(static_cast<uint16_t>(port));
-  // As our clients are, which ping as well, but with a connection of its own.
+  // Configured like nsactl, which also sends pings, but with a separate connection.
   const auto stub = v1::CoordinatorService::NewStub(*OpenChannel(proxy.address(), {}));
   Followers followers(stub.get(), id, absl::InfiniteDuration());
   v1::WatchJobResponse job_read;
@@ -254,7 +254,7 @@ TEST_F(ServerTest, TheStreamsOfAHostThatVanishedEnd) {
   ASSERT_TRUE(Within(absl::Minutes(1), [&] { return streams() == 4; }));
   ASSERT_EQ(proxy.HeldByServer(), 1);
 
-  // An idle reader that answers pings stays: many times both durations.
+  // An idle reader that answers pings is kept, even for many times both durations.
   absl::SleepFor(absl::Seconds(8));
   EXPECT_EQ(streams(), 4);
   EXPECT_EQ(proxy.HeldByServer(), 1);
@@ -273,7 +273,7 @@ TEST_F(ServerTest, TheStreamsOfAHostThatVanishedEnd) {
   followers.logs->Finish();
 }
 
-// What a client without our schema sees.
+// Calls a method with raw bytes, as a client without the schema does.
 std::string RawCall(const std::string& address, const std::string& method,
                     const std::string& request) {
   grpc::GenericStub stub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
@@ -396,7 +396,7 @@ TEST(Options, RefuseHalfATlsBlock) {
     if (field == 2) tls->set_client_ca_file(value);
   };
   const char* names[] = {"tls.certificate_file", "tls.private_key_file", "tls.client_ca_file"};
-  for (int some = 1; some < 7; ++some) {  // a bit each; 0 is none and 7 all
+  for (int some = 1; some < 7; ++some) {  // one bit for each file; 0 would be none and 7 all
     v1::CoordinatorConfig config;
     std::string missing;
     for (int field = 2; field >= 0; --field) {

@@ -1,4 +1,4 @@
-// Calls that read a user's files, over gRPC: as slow as the files are, and bounded.
+// Calls over gRPC that read a user's files. They may be slow, and their number is bounded.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -20,7 +20,7 @@ using ::testing::AnyOf;
 class FileCalls : public ServerTest {
  protected:
   static constexpr absl::Duration kPatience = absl::Seconds(60);
-  // More than run and wait at once.
+  // More calls than can run and wait at once.
   static constexpr size_t kFlood = 80;
 
   ~FileCalls() override {
@@ -28,9 +28,9 @@ class FileCalls : public ServerTest {
     EXPECT_TRUE(Within(kPatience, [&] { return Ended() == calls_.size(); }));
   }
 
-  // Preflight has to compare 64 times 4 GiB to see that nothing of `val` is trained on.
+  // A job for which preflight has to compare 64 times 4 GiB, to check that `val` is not trained on.
   v1::JobSpec SlowSpec() {
-    constexpr uintmax_t kBytes = uintmax_t{4} << 30;  // none of it on the disk
+    constexpr uintmax_t kBytes = uintmax_t{4} << 30;  // sparse: uses no disk space
     const std::filesystem::path val = folder_ / "val";
     const std::filesystem::path train = folder_ / "train";
     for (const auto& path : {val, train}) {
@@ -51,7 +51,7 @@ class FileCalls : public ServerTest {
     return spec;
   }
 
-  // Asks for so many slow checks, and waits until one was turned away: then all threads are busy.
+  // Sends kFlood slow checks and waits until one is refused: then all threads are busy.
   void Flood() {
     request_.set_validate_only(true);
     *request_.mutable_spec() = SlowSpec();
@@ -98,7 +98,7 @@ class FileCalls : public ServerTest {
 TEST_F(FileCalls, StopNothingElseAndEndWhenNobodyWaits) {
   const std::string id = Submit(Spec("queued"));
   Flood();
-  // Heartbeats, a launch, records and every other call of people go on.
+  // Heartbeats, a launch, records and all other calls of users still work.
   FakeAgent agent("a", 1, Wire());
   EXPECT_TRUE(Within(kPatience, [&] {
     EXPECT_OK(agent.Beat());
@@ -115,7 +115,8 @@ TEST_F(FileCalls, StopNothingElseAndEndWhenNobodyWaits) {
 
 TEST_F(FileCalls, DoNotHoldTheCoordinatorBackThatGoesDown) {
   Flood();
-  // The server takes the calls of a connection in their order: with this one it has all.
+  // The server takes the calls of a connection in order: once this one is answered, it has them
+  // all.
   EXPECT_OK(Call<v1::ListNodesResponse>(&v1::CoordinatorService::Stub::ListNodes, people_.get(),
                                         v1::ListNodesRequest()));
   server_->Drain(absl::Minutes(5));

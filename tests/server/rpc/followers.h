@@ -1,4 +1,4 @@
-// Everything of a job that can be followed, followed at once.
+// Follows everything of a job that can be followed, at the same time.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// Jobs that are deleted, and what they leave.
+// Deletes jobs and checks what is left of them.
 #include <map>
 
 #include "tests/server/store/job_store_fixture.h"
@@ -14,7 +14,7 @@ using ::testing::IsEmpty;
 
 class JobStoreDeleteTest : public JobStoreFixture {
  protected:
-  // The job ended as asked, so long ago.
+  // Ends the job as STOPPED, this long ago.
   void End(const std::string& id, absl::Duration ago) {
     EXPECT_OK(store_
                   ->Update(id,

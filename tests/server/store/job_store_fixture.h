@@ -1,4 +1,4 @@
-// A job store in a folder of the test's own.
+// A job store in the test's own folder.
 #pragma once
 
 #include <atomic>
@@ -27,7 +27,7 @@ class JobStoreFixture : public ::testing::Test {
     store_ = *std::move(opened);
   }
 
-  // A job that runs on one rank, in its first generation.
+  // Inserts a job that runs on one rank, in its first generation.
   std::string Insert(const std::string& name, const std::string& request_id = "",
                      const std::string& fingerprint = "f") {
     v1::StoredJob job;

@@ -286,8 +286,8 @@ TEST_F(JobStoreTest, RefusesATruncatedStore) {
   EXPECT_THAT(OpenAgain(), StatusIs(absl::StatusCode::kDataLoss));
 }
 
-// A byte flip is found when the store is opened, or it hit what no answer depends on: then every
-// job still reads as it was written.
+// A flipped byte is found when the store is opened, or it is in a place that no answer depends on.
+// In the second case every job still reads as it was written.
 TEST_F(JobStoreTest, NeverServesAJobThatWasFlippedOnDisk) {
   std::vector<std::string> ids;
   for (int i = 0; i < 20; ++i) ids.push_back(Insert("demo"));

@@ -22,7 +22,7 @@ class LogStoreTest : public ::testing::Test {
     quota_reached_ = quota_reached_ || appended->quota_reached;
     return appended->next_offset;
   }
-  // Everything from a position on, and where that ends.
+  // Reads everything from a position on; `end` receives the position after it.
   std::string ReadAll(Position from, bool final, Position* end = nullptr) {
     std::string all;
     while (true) {
@@ -136,7 +136,7 @@ TEST_F(LogStoreTest, DoesNotFollowASymbolicLink) {
   std::filesystem::create_directories(folder_ / "logs" / "j");
   std::filesystem::create_symlink(
       folder_ / "victim", folder_ / "logs" / "j" / "rank-0000.gen-000001.0000000000000000.log");
-  // Neither behind what the link leads to, nor over it.
+  // Nothing is written to the link's target, and the link is not replaced.
   EXPECT_EQ(logs_->Append("j", 1, 0, 5, "evil\n")->next_offset, 0);
   EXPECT_FALSE(logs_->Append("j", 1, 0, 0, "evil\n").ok());
   std::string content;
@@ -144,7 +144,7 @@ TEST_F(LogStoreTest, DoesNotFollowASymbolicLink) {
   EXPECT_EQ(content, "mine");
 }
 
-// The job's folder is exchanged for a link to a folder with files of the same names.
+// The job's folder is replaced by a link to a folder with files of the same names.
 TEST_F(LogStoreTest, AFolderExchangedForALinkIsNeitherWrittenReadNorEmptied) {
   const std::filesystem::path job = folder_ / "logs" / "j";
   const std::filesystem::path victim = folder_ / "victim";
@@ -161,7 +161,7 @@ TEST_F(LogStoreTest, AFolderExchangedForALinkIsNeitherWrittenReadNorEmptied) {
   std::filesystem::create_directory_symlink(victim, job);
   for (const bool restarted : {false, true}) {
     if (restarted) Reopen();
-    // What would go over the quota, so that the oldest were removed.
+    // Enough to exceed the quota, which would remove the oldest files.
     for (int i = 0; i < 10; ++i) {
       EXPECT_FALSE(logs_->Append("j", 1, 0, restarted ? 0 : 7'000, line).ok());
     }

@@ -1,6 +1,6 @@
-// `store_writer FOLDER SUFFIX [JOBS]` submits jobs and appends records, without end or until it has
-// submitted so many, and says what was acknowledged. A test kills it, or cuts its power, and looks
-// whether all of that is there.
+// `store_writer FOLDER SUFFIX [JOBS]` submits jobs and appends records, for ever or until it has
+// submitted JOBS jobs, and prints what was acknowledged. A test kills it, or simulates a power
+// loss, and checks that everything acknowledged is stored.
 #include <climits>
 #include <cstdlib>
 #include <string>

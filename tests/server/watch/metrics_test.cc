@@ -65,7 +65,7 @@ v1::WorkerRecord Checkpoint(int64_t step, const std::string& error = "") {
   return record;
 }
 
-// Everything that a job can have.
+// Reports every kind of record for a job, so that it gets all its series.
 void Exercise(Metrics* metrics, const v1::StoredJob& job) {
   using v1::Job;
   const auto move = [&](v1::Job::State from, v1::Job::State to) {
@@ -133,7 +133,7 @@ TEST(Metrics, ShowsWhatTheRecordsSay) {
   }
 }
 
-// What a coordinator that was just started shows of a job that it finds in its store.
+// What a coordinator that has just started shows for a job that it finds in its store.
 TEST(Metrics, AJobThatRunsAlreadyHasItsStateStepAndCheckpointAtOnce) {
   FakeClock clock;
   Metrics metrics(clock);
@@ -159,7 +159,7 @@ TEST(Metrics, AJobThatRunsAlreadyHasItsStateStepAndCheckpointAtOnce) {
     EXPECT_THAT(text, HasSubstr(absl::StrCat("nsa_job_", line, "\n")));
   }
   EXPECT_THAT(text, HasSubstr("nsa_job_last_progress_timestamp_seconds{job_id=\"j1\"}"));
-  // From then on records and moves say what is new, however old the look at the fleet is.
+  // From then on records and moves are newer than the list of active jobs, and are kept.
   metrics.ObserveRecords(job.job(), 0, {Step(978)});
   v1::StoredJob failed = job;
   failed.mutable_job()->set_state(v1::Job::STATE_FAILED);
@@ -180,7 +180,8 @@ TEST(Metrics, AJobThatWaitsHasNoSeriesBeforeItsFirstStart) {
   EXPECT_THAT(metrics.Text(), Not(HasSubstr("job_id=\"j1\"")));
 }
 
-// NsaJobFailed looks at the state; the series go after the grace as those of any job do.
+// The alert NsaJobFailed reads nsa_job_state. The series are removed after the grace like those of
+// any job.
 TEST(Metrics, AJobThatFailsBeforeItsFirstStartIsSeen) {
   FakeClock clock;
   Metrics metrics(clock);
@@ -195,7 +196,8 @@ TEST(Metrics, AJobThatFailsBeforeItsFirstStartIsSeen) {
   EXPECT_THAT(metrics.Text(), Not(HasSubstr("job_id=\"j1\"")));
 }
 
-// increase() does not see the first value of a series: it has to be there before the first restart.
+// increase() ignores the first value of a series, so the series must exist before the first
+// restart.
 TEST(Metrics, RestartsAreCountedFromZero) {
   FakeClock clock;
   Metrics metrics(clock);
@@ -248,7 +250,7 @@ TEST(Metrics, AFallbackCounterThatStartsAgainIsNotCountedTwice) {
   metrics.ObserveRecords(job.job(), 0, {started, Step(1), Step(2), Step(3)});
   EXPECT_THAT(metrics.Text(),
               HasSubstr("nsa_fallbacks_total{job_id=\"j1\",kind=\"cuda_graph\"} 3\n"));
-  // The next process counts from its own start.
+  // The next worker process counts from zero again.
   metrics.ObserveRecords(job.job(), 0, {started, Step(1), Step(2)});
   EXPECT_THAT(metrics.Text(),
               HasSubstr("nsa_fallbacks_total{job_id=\"j1\",kind=\"cuda_graph\"} 5\n"));
@@ -421,7 +423,7 @@ TEST(Metrics, ShowWhichGpusAJobHasNow) {
   EXPECT_THAT(metrics.Text(), AllOf(info(0, "GPU-a", 1), info(1, "GPU-b", 1)));
   place({});
   EXPECT_THAT(metrics.Text(), AllOf(info(0, "GPU-a", 0), info(1, "GPU-b", 0)));
-  place({"GPU-a", "GPU-c"});  // a restart that found another one free
+  place({"GPU-a", "GPU-c"});  // after a restart the job has another GPU
   EXPECT_THAT(metrics.Text(), AllOf(info(0, "GPU-a", 1), info(1, "GPU-b", 0), info(1, "GPU-c", 1)));
   job.mutable_job()->set_state(v1::Job::STATE_SUCCEEDED);
   metrics.ObserveMove(v1::Job::STATE_RUNNING, job);
@@ -438,7 +440,7 @@ TEST(Metrics, AJobOnTheCpuHasNoModelFlopUtilisation) {
   EXPECT_THAT(metrics.Text(), Not(HasSubstr("nsa_job_mfu_ratio{")));
 }
 
-// At most 60 series a running job, 12 a rank and 18 a layer.
+// A running job has at most 60 series, plus 12 for each rank and 18 for each layer.
 TEST(Metrics, StayWithinTheSeriesBudget) {
   FakeClock clock;
   Metrics metrics(clock);
