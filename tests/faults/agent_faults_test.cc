@@ -1,4 +1,4 @@
-// The agent when things die: itself, its coordinator, its workers, and its notes on disk.
+// The agent when it, its coordinator or its workers die, or its files on disk are damaged.
 #include <sys/stat.h>
 
 #include <random>
@@ -88,14 +88,15 @@ TEST_F(AgentFaults, AWorkerIsFoundAlthoughTheAgentDiedBeforeItWroteTheIdentity) 
   ASSERT_TRUE(coordinator_.WaitForStep(kJob, 10));
 }
 
-// Exchanged while the worker runs: for a link to another's file, and for a pipe, whose open waits
-// for ever. The records of the job go on, and nothing of the other file is sent.
+// While the worker runs, its log is replaced by a link to somebody else's file, then by a pipe,
+// whose open() waits for ever. The job's records still arrive, and nothing of the other file is
+// sent.
 TEST_F(AgentFaults, ALogExchangedForALinkOrAPipeSendsNothingElse) {
   StartAgent();
   RunWorker(Assignment(kJob, 1000000, {{"log_bytes", "100"}}));
   ASSERT_TRUE(Eventually([&] { return !coordinator_.Log(kJob).empty(); }));
   std::ofstream(folder_ / "secret") << std::string(1 << 20, '$');
-  // Some seconds of the worker's, in which the log is looked at more than once.
+  // Waits for some more seconds of training, in which the agent reads the log more than once.
   const auto goes_on = [&] {
     return coordinator_.WaitForStep(kJob, coordinator_.Steps(kJob).back() + 400);
   };
@@ -156,7 +157,7 @@ TEST_F(AgentFaults, NotesOnDiskThatAreGarbageCostNothing) {
 }
 
 TEST_F(AgentFaults, AProcessThatReusesThePidIsNeverSignalled) {
-  // Another program has the pid that the worker of this folder once had.
+  // Another program now has the pid that the worker of this run folder had.
   const auto stranger = Spawn({.argv = {"/bin/sleep", "1000"}});
   ASSERT_OK(stranger);
   workers_[kJob] = *stranger;
@@ -233,7 +234,7 @@ TEST_F(AgentFaults, ADamagedJournalIsReportedUpToTheDamage) {
   EXPECT_THAT(AgentLog(), HasSubstr("its later records are lost"));
 }
 
-// No descriptor, signal mask or session of the agent's reaches a worker, so that the agent's
+// A worker inherits no descriptor, signal mask or session from the agent, so that the agent's
 // terminal, parent or supervisor cannot end it.
 TEST_F(AgentFaults, AWorkerIsNotInTheAgentsSession) {
   StartAgent();

@@ -1,6 +1,5 @@
-// What the daemons make of workers that crash, hang, fail for ever, flood their log or cannot
-// start; and of their own deaths meanwhile. With fake workers, so that each failure comes when it
-// is wanted.
+// How the daemons handle workers that crash, hang, keep failing, flood their log or cannot start,
+// also when a daemon dies meanwhile. Fake workers make each failure happen at the right time.
 #include <algorithm>
 
 #include "tests/testing/service_fixture.h"
@@ -17,7 +16,8 @@ class GangFaults : public ::testing::Test {
  protected:
   GangFaults() : service_("fake_worker") {}
 
-  // A job of two ranks with this behaviour (see fake_worker.cc; without "fake.").
+  // A job of two ranks with this behaviour: the labels of fake_worker.cc, without the prefix
+  // "fake.".
   v1::JobSpec Spec(const std::map<std::string, std::string>& labels) {
     v1::JobSpec spec = SmallJob(service_.folder() / absl::StrCat("out-", ++jobs_));
     (*spec.mutable_labels())["fake.step_ms"] = "5";
@@ -25,7 +25,7 @@ class GangFaults : public ::testing::Test {
     return spec;
   }
 
-  // What holds a job back at fake.hold_at_step.
+  // Lets a job continue that waits at fake.hold_at_step.
   static void LetGo(const v1::JobSpec& spec) {
     std::filesystem::create_directories(spec.train().out_dir());
     std::ofstream(std::filesystem::path(spec.train().out_dir()) / "go") << "go";
@@ -124,7 +124,8 @@ TEST_F(GangFaults, ALogFloodCostsNeitherRecordsNorSteps) {
 TEST_F(GangFaults, ACoordinatorKilledWhileAJobStopsStopsIt) {
   v1::JobSpec spec = Spec({{"step_ms", "20"}, {"ignore_stop", "1"}});
   spec.mutable_train()->set_steps(100000);
-  spec.mutable_restart()->set_stop_grace_seconds(0.3);  // ten times that while it makes progress
+  spec.mutable_restart()->set_stop_grace_seconds(
+      0.3);  // up to ten times as long while it makes progress
   const std::string id = service_.Submit(spec);
   ASSERT_TRUE(service_.WaitForStep(id, 0, 5));
   service_.Stop(id, v1::STOP_MODE_GRACEFUL);
@@ -143,7 +144,7 @@ TEST_F(GangFaults, ACoordinatorKilledWhileAJobStopsStopsIt) {
 TEST_F(GangFaults, OfAJobThatIsStoppedAtOnceNoWorkerIsLeft) {
   for (int delay = 0; delay < 400; delay += 40) {
     const std::string id = service_.Submit(Spec({{"step_ms", "20"}}));
-    absl::SleepFor(absl::Milliseconds(delay));  // somewhere between QUEUED and RUNNING
+    absl::SleepFor(absl::Milliseconds(delay));  // the job is somewhere between QUEUED and RUNNING
     service_.Stop(id, v1::STOP_MODE_NOW);
     const v1::Job job = service_.WaitForEnd(id);
     ASSERT_EQ(job.state(), v1::Job::STATE_STOPPED) << job.message() << service_.Logs();

@@ -1,8 +1,9 @@
 // kill -9 of a worker at a random step, of the coordinator, of the agent, of all three: the job
-// ends SUCCEEDED, and its losses equal an unbroken run's bit for bit.
+// ends SUCCEEDED, and its losses equal those of an uninterrupted run bit for bit.
 //
 // $NSA_KILL_REPEATS jobs for each kind of kill (default 1); $NSA_KILL_SEED chooses the moments;
-// $NSA_KILL_WORKER is another worker program beside ours (fake_worker: the same in half the time).
+// $NSA_KILL_WORKER names another worker program in the same folder (fake_worker runs the same test
+// in half the time).
 #include <map>
 #include <random>
 #include <set>
@@ -44,7 +45,7 @@ class Kill9 : public ::testing::TestWithParam<Victim> {
 
   bool EndsWorkers() const { return GetParam() == Victim::kWorker || GetParam() == Victim::kAll; }
 
-  // A kill that comes after a rank's last record kills nobody who trains.
+  // Whether the kill came after a rank's last record, when it no longer interrupts training.
   bool CameTooLate(const std::string& id) const {
     for (int rank = 0; rank < kRanks; ++rank) {
       JournalReader journal(service_->Dir(id, 1, rank).journal());
@@ -56,7 +57,7 @@ class Kill9 : public ::testing::TestWithParam<Victim> {
     return false;
   }
 
-  // Submits a job and kills at this step; "" when the job was faster.
+  // Submits a job and kills the victim at this step. Returns "" when the job had finished before.
   std::string SubmitAndKill(const std::filesystem::path& out_dir, int at) {
     const std::string id = service_->Submit(SmallJob(out_dir));
     EXPECT_TRUE(service_->WaitForStep(id, 0, at));
@@ -71,13 +72,13 @@ class Kill9 : public ::testing::TestWithParam<Victim> {
       service_->KillCoordinator();
     }
     if (GetParam() == Victim::kAgent || GetParam() == Victim::kAll) service_->KillAgent();
-    // One rank alone, or the whole gang.
+    // Kills one rank, or the whole gang.
     const int only = GetParam() == Victim::kWorker ? Pick(0, kRanks - 1) : -1;
     for (int rank = 0; rank < kRanks && EndsWorkers(); ++rank) {
       if (only >= 0 && rank != only) continue;
       const auto worker = service_->Worker(id, 1, rank);
       ASSERT_OK(worker);
-      SignalProcess(*worker, SIGKILL).IgnoreError();  // CameTooLate() looks whether it had ended.
+      SignalProcess(*worker, SIGKILL).IgnoreError();  // CameTooLate() checks whether it had ended.
     }
     if (GetParam() == Victim::kCoordinator || GetParam() == Victim::kAll) {
       absl::SleepFor(absl::Milliseconds(Pick(0, 600)));

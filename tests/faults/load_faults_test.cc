@@ -1,6 +1,6 @@
-// nsa-coordinator under more than anybody would send it: ten thousand submits at once, thousands of
-// idle connections, a fast scrape over ten thousand jobs. Nothing is lost, memory stays bounded,
-// and whoever else calls is answered.
+// nsa-coordinator under extreme load: ten thousand submits at once, thousands of idle connections,
+// frequent scrapes with ten thousand jobs. Nothing is lost, memory stays bounded, and other callers
+// are still answered.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -40,7 +40,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr absl::Duration kDeadline = absl::Seconds(10);  // nsactl's own
+constexpr absl::Duration kDeadline = absl::Seconds(10);  // the deadline of nsactl
 
 class LoadFaults : public ::testing::Test {
  protected:
@@ -48,7 +48,7 @@ class LoadFaults : public ::testing::Test {
 
   ~LoadFaults() override { Kill(); }
 
-  // Without an agent: jobs stay QUEUED.
+  // Starts a coordinator without an agent: jobs stay QUEUED.
   void Start() {
     std::ofstream(folder_ / "coordinator.yaml") << "local_agent: false\n";
     const auto process = Spawn(
@@ -77,7 +77,7 @@ class LoadFaults : public ::testing::Test {
     process_ = {};
   }
 
-  // A client with a connection of its own.
+  // A client with a separate connection.
   std::unique_ptr<Stub> Connect() const {
     grpc::ChannelArguments own;
     own.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
@@ -98,7 +98,7 @@ class LoadFaults : public ::testing::Test {
     return status.ok();
   }
 
-  // Ids of all jobs, page by page.
+  // The ids of all jobs, fetched page by page.
   static std::vector<std::string> ListAll(Stub* stub) {
     std::vector<std::string> ids;
     v1::ListJobsRequest request;
@@ -114,7 +114,7 @@ class LoadFaults : public ::testing::Test {
     return ids;
   }
 
-  // A number of the coordinator's /proc/<pid>/status, e.g. "VmHWM" in KiB.
+  // A number from the coordinator's /proc/<pid>/status, e.g. "VmHWM" in KiB.
   int64_t Status(const std::string& name) const {
     std::ifstream file(absl::StrCat("/proc/", process_.pid, "/status"));
     for (std::string line; std::getline(file, line);) {
@@ -140,7 +140,7 @@ class LoadFaults : public ::testing::Test {
   std::string metrics_address_;
 };
 
-// NSA_FAULT_SUBMITS changes how many, e.g. for a slow machine.
+// $NSA_FAULT_SUBMITS sets another number of submits, e.g. for a slow machine.
 TEST_F(LoadFaults, TenThousandSubmitsFromFiftyClientsAreTenThousandJobs) {
   constexpr int kClients = 50;
   const char* const asked = std::getenv("NSA_FAULT_SUBMITS");
@@ -167,7 +167,7 @@ TEST_F(LoadFaults, TenThousandSubmitsFromFiftyClientsAreTenThousandJobs) {
         ASSERT_TRUE(status.ok()) << name << ": " << status.error_message();
         ids[client].push_back(response.job().id());
         if (i % 20 != 0) continue;
-        // An impatient client sends it again.
+        // An impatient client sends its request again.
         v1::SubmitJobResponse again;
         const auto second = MakeContext(absl::Minutes(1), "");
         ASSERT_TRUE(stub->SubmitJob(second.get(), request, &again).ok());
@@ -226,7 +226,7 @@ TEST_F(LoadFaults, ThousandsOfIdleConnectionsAreDroppedAndDisturbNobody) {
     std::vector<int> connections;
     for (int i = 0; i < kConnections; ++i) {
       const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-      // Waits while the backlog is full.
+      // connect() waits while the backlog is full.
       EXPECT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
       connections.push_back(fd);
       if (i % 500 == 0) Answers(old_client.get());
@@ -235,7 +235,7 @@ TEST_F(LoadFaults, ThousandsOfIdleConnectionsAreDroppedAndDisturbNobody) {
   };
   const auto given_back = [&] { return Descriptors() < before + 100; };
 
-  // Closed by those who opened them.
+  // First the client closes the connections.
   std::vector<int> connections = open_all();
   EXPECT_TRUE(Within(absl::Minutes(1), [&] { return Descriptors() > kConnections; }));
   EXPECT_TRUE(Answers(old_client.get()));
@@ -248,7 +248,7 @@ TEST_F(LoadFaults, ThousandsOfIdleConnectionsAreDroppedAndDisturbNobody) {
   EXPECT_LT(absl::Now() - closed, absl::Seconds(5));
   EXPECT_TRUE(Within(absl::Minutes(1), given_back)) << Descriptors();
 
-  // Left open: who does not speak is sent away.
+  // Then they stay open: the server closes connections that send nothing.
   connections = open_all();
   EXPECT_TRUE(Within(absl::Minutes(1), given_back)) << Descriptors();
   EXPECT_TRUE(Answers(old_client.get())) << "who has spoken stays";
@@ -263,7 +263,7 @@ TEST_F(LoadFaults, AFastScrapeOverTenThousandJobsIsBoundedAndDisturbsNobody) {
   std::filesystem::create_directories(state_dir());
   std::string some_id;
   {
-    // Half of them wait, half have ended.
+    // Half of the jobs wait, half have ended.
     const RealClock clock;
     auto store = server::JobStore::Open(state_dir(), clock, {});
     ASSERT_OK(store);
@@ -305,7 +305,7 @@ TEST_F(LoadFaults, AFastScrapeOverTenThousandJobsIsBoundedAndDisturbsNobody) {
         const std::string page = HttpGet(metrics_address_, "/metrics");
         const int64_t took = absl::ToInt64Milliseconds(absl::Now() - start);
         for (int64_t seen = slowest_ms; took > seen;) slowest_ms.compare_exchange_weak(seen, took);
-        // Series are of jobs that have run lately, however many there are in the store.
+        // Only jobs that have run lately have series, however many jobs the store holds.
         EXPECT_LT(page.size(), 256u << 10);
         EXPECT_THAT(page.substr(0, 20), HasSubstr(" 200 ")) << page.substr(0, 200);
         EXPECT_TRUE(absl::StrContains(page, waiting) && absl::StrContains(page, ended));

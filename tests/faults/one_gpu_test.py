@@ -2,8 +2,8 @@
 """A job on one GPU through the whole service: preflight with the machine, the same bits after a kill, a kernel that never ends.
 
     tests/faults/one_gpu_test.py BIN_DIR                           the test; skips (77) without a GPU
-    tests/faults/one_gpu_test.py BIN_DIR --bench JOB --data FILE   speed of a job file, as it is and with batch 32 and no checkpointing
-    tests/faults/one_gpu_test.py BIN_DIR --device cpu --shape tiny the test's own test, with what needs no GPU
+    tests/faults/one_gpu_test.py BIN_DIR --bench JOB --data FILE   speed of a job file as it is, and with batch 32 without gradient checkpointing
+    tests/faults/one_gpu_test.py BIN_DIR --device cpu --shape tiny tests this script: the parts that need no GPU
 """
 import os
 import pathlib
@@ -19,7 +19,7 @@ STEPS, BATCH, SAVE_EVERY = 40, 4, 10
 
 
 def check_preflight(runner):
-    """Says what the machine has and what the job needs; refuses what does not fit, and says what would."""
+    """`nsactl validate` shows what the machine has and what the job needs. A job that does not fit is refused, with changes that would make it fit."""
     job = runner.write("fits", 1, BATCH, STEPS)
     done = runner.service.ctl("validate", job)
     print(done.stdout + done.stderr)
@@ -39,7 +39,7 @@ def check_preflight(runner):
 def check_killed(runner, whole):
     before = gpus()
     out_dir = runner.submit("killed", 1, BATCH, STEPS, save_every=SAVE_EVERY)
-    # Writing a checkpoint takes longer than the steps to the next one, which waits for it: the job is somewhere in between.
+    # Writing a checkpoint takes longer than the steps to the next one, which waits for it. So the job is killed somewhere in between.
     checkpoint = out_dir / "checkpoints" / "latest.ckpt"
     runner.service.wait_until(checkpoint.exists, 120, "the first checkpoint")
     (pid,) = runner.service.processes(runner.program)
@@ -56,9 +56,9 @@ def check_killed(runner, whole):
 
 
 def check_spinning_kernel(runner, whole):
-    """A kernel of the first start never ends: the dump names it, the hang policy restarts the job, which gives the same bits."""
+    """A kernel of the first start never ends: the stack dump names it, the hang policy restarts the job, and the result has the same bits."""
     out_dir = runner.submit("spins", 1, BATCH, STEPS, save_every=SAVE_EVERY, hang_timeout=20)
-    # Step SAVE_EVERY + 5 spins, and a step is reported when the next one is under way.
+    # Step SAVE_EVERY + 5 never ends, and a step is reported only while the next one runs.
     runner.wait_for_step(out_dir, SAVE_EVERY + 2)
     time.sleep(3)
     began = time.monotonic()

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""What the control plane costs a step: the same job by hand and through the service, in turns, in one run.
+"""What the control plane costs per step: runs the same job alternately by hand and through the service.
 
     tests/faults/overhead_bench.py BIN_DIR [--rounds 8] [--steps 120] [--limit 0.005]
 
 By hand is `nsa-worker --job`: no coordinator, no agent, no journal. Through the service is the same worker with a journal that the agent
 tails and forwards, the store, and a client that watches. Each round runs both, in an order that alternates. A run's step time is the
 median over its steps without the first tenth; the cost is the median over rounds of (service / by hand - 1), with the spread of rounds
-beside it. On a machine with other load the spread is what the figure is worth, so the processor time of coordinator and agent as a share
-of the machine is printed too: it is free of that noise and bounds the cost from above where threads compete for cores.
-Ends with 1 when that share or the median cost, less twice its standard error, is over the limit.
+beside it. Other load on the machine makes this figure noisy, as the spread shows. So the processor time of coordinator and agent, as a
+share of the machine, is printed too: it has no such noise, and where threads compete for cores it is an upper bound of the cost.
+Exits with 1 when that share, or the median cost less twice its standard error, is over the limit.
 """
 import argparse
 import json
@@ -36,7 +36,7 @@ preflight: {{policy: experiment}}
 
 
 def processor_seconds(pid):
-    """User and system time of a process and of nothing below it."""
+    """User and system time of a process, without its children."""
     fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -56,7 +56,8 @@ def main():
     options = parser.parse_args()
     bin_dir = options.bin_dir.resolve()
 
-    # As under an agent, which lets few names through: e.g. $OPENBLAS_CORETYPE changes the speed of a step by a quarter.
+    # The same environment as under an agent, which passes on few variables: $OPENBLAS_CORETYPE, for example, changes the speed of a step by
+    # a quarter.
     environment = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
     with tempfile.TemporaryDirectory(prefix="nsa-overhead-") as name:
         folder = pathlib.Path(name)
@@ -70,7 +71,7 @@ def main():
                     job = folder / f"{way}-{number}.yaml"
                     job.write_text(JOB.format(steps=options.steps, out_dir=out_dir))
                     begin, before = time.monotonic(), sum(map(processor_seconds, daemons))
-                    if way == "hand":  # in a session of its own, as under an agent: the kernel shares cores between sessions
+                    if way == "hand":  # in a new session, as under an agent: the kernel shares cores between sessions
                         subprocess.run([bin_dir / "nsa-worker", "--job", job], check=True, capture_output=True, start_new_session=True,
                                        env=environment)
                     else:

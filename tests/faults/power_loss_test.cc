@@ -1,8 +1,8 @@
 // Power loss at any moment. The real job store and the real checkpoint writers run under a recorder
-// of all that they do to a folder; then, for moments before a sync, the states that the disk may be
-// left in are made (tests/testing/power_loss/power_loss.h), and the real readers must find in each
-// what had been acknowledged by then. Not for the sanitizers, whose libraries want to be preloaded
-// first.
+// of everything they do to a folder. Then, for the moments before each sync, the test creates the
+// states in which the disk may be left (tests/testing/power_loss/power_loss.h). In each state the
+// real readers must find what had been acknowledged by then. Not built for the sanitizers, whose
+// libraries must be preloaded first.
 #include "tests/testing/power_loss/power_loss.h"
 
 #include <sys/stat.h>
@@ -33,7 +33,7 @@
 #include "worker/train/checkpoint/checkpoint.h"
 #include "worker/train/model/parameters.h"
 
-// The readers' own syncs, in thousands of folders that live for a moment, would only take time.
+// The readers' own syncs do nothing: in thousands of short-lived folders they would only take time.
 extern "C" {
 int fsync(int) { return 0; }
 int fdatasync(int) { return 0; }
@@ -47,18 +47,18 @@ namespace fs = std::filesystem;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
-// What is wrong with a folder after the power went, when `said` is what the programs had said until
-// then; empty when all promises hold.
+// Returns what is wrong with a folder after a power loss; empty when all promises hold. `said` is
+// what the programs had printed until then.
 using Check = std::function<std::string(const fs::path& folder, const std::string& said)>;
 
-// Looks only where something had been acknowledged.
+// Runs `check` only where something had been acknowledged.
 Check OnceSaid(const std::string& word, const Check& check) {
   return [word, check](const fs::path& folder, const std::string& said) {
     return said.find(word) == std::string::npos ? "" : check(folder, said);
   };
 }
 
-// Where thousands of folders come and go quickly.
+// A folder in memory if possible, because thousands of folders are created and removed in it.
 fs::path InMemory() {
   constexpr uintmax_t kEnough = 32 << 20;
   std::error_code error;
@@ -71,7 +71,7 @@ class PowerLoss : public ::testing::Test {
  protected:
   PowerLoss() : folder_(fs::canonical(dir_.path()) / "disk") { fs::create_directory(folder_); }
 
-  // Runs a program (of ours, by name) to its end.
+  // Runs one of our programs, by its name, to its end.
   void Run(std::vector<std::string> argv) {
     argv[0] = Program(argv[0]);
     const auto child = Spawn({.argv = argv,
@@ -86,7 +86,7 @@ class PowerLoss : public ::testing::Test {
     ASSERT_EQ(status, 0);
   }
 
-  // Reads what was recorded, and makes sure that it is all that was done.
+  // Reads the recording, and checks that it is complete.
   void ReadRecording() {
     struct stat info {};
     ASSERT_EQ(stat(folder_.c_str(), &info), 0);
@@ -105,8 +105,8 @@ class PowerLoss : public ::testing::Test {
     }
   }
 
-  // Cuts the power before syncs and at the end: in between less can be lost. Returns the first
-  // broken promise.
+  // Simulates a power loss before syncs and at the end; at other moments less can be lost. Returns
+  // the first broken promise.
   std::string CutPower(const Check& check, Honoured honoured = Honoured::kAll) {
     Disk disk(inode_, honoured);
     std::string said;
@@ -121,7 +121,7 @@ class PowerLoss : public ::testing::Test {
     return CutPowerNow(disk, said, check);
   }
 
-  // How often a file was synced between the first acknowledgement and the last.
+  // How often a file was synced between the first acknowledgement and the last one.
   int SyncsWhileSpeaking(const std::string& path) const {
     const auto is_said = [](const DiskEvent& event) { return event.op == DiskOp::kSaid; };
     const auto first = std::find_if(events_.begin(), events_.end(), is_said);
@@ -138,7 +138,8 @@ class PowerLoss : public ::testing::Test {
   const fs::path& folder() const { return folder_; }
 
  private:
-  // Every sync. Of many of one file in a row the first two, and one in eight of the others.
+  // Every sync is a moment to test. Of many syncs of one file in a row: the first two, and one in
+  // eight of the others.
   bool IsMoment(size_t event) {
     if (events_[event].op != DiskOp::kSync) return false;
     in_a_row_ = events_[event].inode == last_synced_ ? in_a_row_ + 1 : 0;
@@ -179,10 +180,10 @@ class PowerLoss : public ::testing::Test {
   int in_a_row_ = 0;
 };
 
-// The coordinator's state folder, made by it.
+// The coordinator's state folder, which the coordinator creates.
 constexpr char kState[] = "var/nsa/state";
 
-// What store_writer said: `job ID REQUEST`, `record ID STEP`.
+// store_writer prints `job ID REQUEST` and `record ID STEP`.
 std::string CheckStore(const fs::path& folder, const std::string& said) {
   const FakeClock clock;
   const auto lock = server::LockStateDir(folder / kState);
@@ -228,11 +229,11 @@ std::string CheckStore(const fs::path& folder, const std::string& said) {
   return "";
 }
 
-// What checkpoint_writer said: `published STEP`.
+// checkpoint_writer prints `published STEP`.
 constexpr char kOutDir[] = "var/out/job";
 
 std::string CheckCheckpoints(const fs::path& folder, const std::string& said) {
-  int64_t published = 0, latest = 0;  // at all, and by the present run
+  int64_t published = 0, latest = 0;  // by any run; by the current run
   std::istringstream words(said);
   for (std::string word; words >> word;) {
     if (word == "ready") latest = 0;
@@ -261,7 +262,7 @@ std::string CheckCheckpoints(const fs::path& folder, const std::string& said) {
   if (m != std::vector<float>(m.size(), static_cast<float>(newest->entry.step)) || v != m) {
     return "not what was saved";
   }
-  // The next worker puts the link right.
+  // The next worker repairs the link.
   CheckpointWriterOptions options;
   options.out_dir = *Folder::Make(folder / kOutDir);
   const auto next = CheckpointWriter::Open(options);
@@ -269,7 +270,7 @@ std::string CheckCheckpoints(const fs::path& folder, const std::string& said) {
   return fs::read_symlink(link) == newest->entry.path.filename() ? "" : "latest.ckpt: not repaired";
 }
 
-// What notes_writer said: `note N`.
+// notes_writer prints `note N`.
 std::string CheckNotes(const fs::path& folder, const std::string& said) {
   const auto acknowledged = static_cast<size_t>(std::count(said.begin(), said.end(), '\n'));
   const auto note = ReadWholeFile(folder / "note");
@@ -279,7 +280,7 @@ std::string CheckNotes(const fs::path& folder, const std::string& said) {
   if (note.ok() && *note != std::string(number, static_cast<char>('0' + number % 10))) {
     return "note: not what was written";
   }
-  // No record is promised, but what is read are the first ones.
+  // No record is guaranteed to be there, but those that are read must be the first ones.
   JournalReader reader(folder / "journal");
   for (int64_t step = 1;; ++step) {
     const auto record = reader.Next();
@@ -292,7 +293,8 @@ std::string CheckNotes(const fs::path& folder, const std::string& said) {
 
 class PowerLossOfTheStore : public PowerLoss {
  protected:
-  // Two lives of a coordinator, the first one so long that SQLite moves its log into the file.
+  // Two runs of a coordinator. The first is so long that SQLite checkpoints its write-ahead log
+  // into the database file.
   PowerLossOfTheStore() {
     Run({"store_writer", (folder() / kState).string(), "a", "16"});
     Run({"store_writer", (folder() / kState).string(), "b", "2"});
@@ -315,7 +317,8 @@ TEST_F(PowerLossOfTheStore, AWriterThatDoesNotSyncLosesWhatItAcknowledged) {
 
 class PowerLossOfCheckpoints : public PowerLoss {
  protected:
-  // The second run begins before the end of the first, as after a rollback, and has two ranks.
+  // The second run begins at a step before the end of the first, as after a rollback, and has two
+  // ranks.
   PowerLossOfCheckpoints() {
     Run({"checkpoint_writer", (folder() / kOutDir).string(), "1", "5"});
     Run({"checkpoint_writer", (folder() / kOutDir).string(), "4", "6", "2"});

@@ -1,5 +1,5 @@
-// The whole service with real workers on two ranks: an exact stop and its resumption, a stack dump
-// of a rank that is stopped, a damaged checkpoint. Each job ends with the losses of an unbroken
+// The whole service with real workers on two ranks: a stop at an exact step and a resume, a stack
+// dump of a stopped rank, a damaged checkpoint. Each job ends with the losses of an uninterrupted
 // run, bit for bit.
 #include <sys/mount.h>
 
@@ -49,9 +49,9 @@ class ServiceFaults : public ::testing::Test {
     }
   }
 
-  // Submits the job, stops it after exactly this step and waits until it has. The stop is in force
-  // before the agent hears of the job: a worker needs machines that were heard of after the
-  // placement.
+  // Submits the job, stops it after exactly this step and waits until it has stopped. The agent is
+  // paused meanwhile, so the stop is in force before a worker starts: a job is launched only after
+  // a heartbeat that follows its placement.
   std::string SubmitAndStopAt(int64_t step) {
     service_->PauseAgent();
     const std::string id = Submit();
@@ -66,8 +66,8 @@ class ServiceFaults : public ::testing::Test {
     return id;
   }
 
-  // Freezes a rank after a step that is well before the end, and steps little by little so that a
-  // fast machine does not run past it.
+  // Stops a rank (SIGSTOP) after this step, which must be well before the end. The rank is stopped
+  // and continued in turns, so that even a fast machine does not run far past the step.
   ProcessIdentity StopRankAfterStep(const std::string& id, int rank, int64_t step) {
     const auto dir = service_->Dir(id, 1, rank);
     const absl::Duration give_up = RealClock().Monotonic() + absl::Minutes(2);
@@ -180,7 +180,7 @@ TEST_F(ServiceFaults, AFlippedBitInTheNewestCheckpointIsNamedAndTheOneBeforeIsUs
 TEST_F(ServiceFaults, WithoutAnyGoodCheckpointTheJobFailsAndNeverStartsAtStepZero) {
   const std::string id = Submit();
   ASSERT_TRUE(service_->WaitForStep(id, 0, 7));
-  service_->Stop(id, v1::STOP_MODE_GRACEFUL);  // wherever it is
+  service_->Stop(id, v1::STOP_MODE_GRACEFUL);  // at whatever step it is
   ASSERT_EQ(service_->WaitForEnd(id).state(), v1::Job::STATE_STOPPED);
   const Reported stopped = Collect(service_, id, 0);
   ASSERT_LT(stopped.steps.size(), kSteps);
@@ -195,8 +195,8 @@ TEST_F(ServiceFaults, WithoutAnyGoodCheckpointTheJobFailsAndNeverStartsAtStepZer
   EXPECT_EQ(Collect(service_, id, 0).steps, stopped.steps);
 }
 
-// The disk of out_dir is full for a while: who watches the job sees why its rows are missing, and
-// when they are written again; the job trains on.
+// The disk of out_dir is full for a while. Users who watch the job see why its rows are missing and
+// when they are written again. Training continues.
 TEST_F(ServiceFaults, AFullDiskOfOutDirIsSeenAndTrainingGoesOn) {
   const auto disk = service_->folder() / "small-disk";
   std::filesystem::create_directory(disk);
@@ -237,7 +237,7 @@ TEST_F(ServiceFaults, AFullDiskOfOutDirIsSeenAndTrainingGoesOn) {
   EXPECT_EQ(service_->Get(id).restarts(), 0);
 }
 
-// The folder is moved away while the job is stopped; a resumed job waits for it.
+// The folder is moved away while the job is stopped. A resumed job waits until it is back.
 TEST_F(ServiceFaults, AResumedJobWaitsForTheFolderWithItsCheckpoints) {
   const std::string id = SubmitAndStopAt(48);
   const auto moved = out_dir_.string() + ".moved";

@@ -1,4 +1,4 @@
-// Stack dumps from outside: of running, stopped and hanging workers, through the agent and by hand.
+// Stack dumps of running, stopped and hanging workers, through the agent and by hand.
 #include <dirent.h>
 #include <sys/ptrace.h>
 
@@ -27,8 +27,8 @@ struct ProgramResult {
 
 class StackDump : public AgentFixture {
  protected:
-  // Starts a worker and waits until its other threads wait for something: one that has just been
-  // made has no stack yet.
+  // Starts a worker and waits until its other threads are waiting: a thread that was just created
+  // has no stack to show.
   ProcessIdentity RunWorker(const v1::WorkerAssignment& assignment) {
     const ProcessIdentity worker = AgentFixture::RunWorker(assignment);
     EXPECT_TRUE(Eventually([&] { return OthersSleep(worker.pid); }));
@@ -49,7 +49,7 @@ class StackDump : public AgentFixture {
     return sleeping == 3;
   }
 
-  // `nsa-agent dump` by hand.
+  // Runs `nsa-agent dump` by hand.
   ProgramResult DumpByHand(const ProcessIdentity& process) {
     const auto path = folder_ / "dump.txt";
     std::filesystem::remove(path);
@@ -65,7 +65,7 @@ class StackDump : public AgentFixture {
     return {**exit, *ReadWholeFile(path), RealClock().Monotonic() - start};
   }
 
-  // Asks through the coordinator.
+  // Requests a dump through the coordinator.
   v1::ReportDumpRequest DumpThroughAgent(const std::string& id, const Key& key) {
     coordinator_.WantDump(id, key);
     EXPECT_TRUE(coordinator_.WaitForDump(id));
@@ -73,7 +73,7 @@ class StackDump : public AgentFixture {
   }
 };
 
-// One paragraph for each thread of a dump.
+// Splits a dump into one paragraph for each thread.
 std::vector<std::string> ThreadsIn(const std::string& dump) {
   std::vector<std::string> threads;
   for (const absl::string_view paragraph : absl::StrSplit(dump, "\n\n")) {
@@ -82,11 +82,11 @@ std::vector<std::string> ThreadsIn(const std::string& dump) {
   return threads;
 }
 
-// The fake worker's four threads: training, control socket, two that wait.
+// Expects the fake worker's four threads: training, control socket, and two that wait.
 void ExpectFakeWorkersStacks(const std::string& dump) {
   const std::vector<std::string> threads = ThreadsIn(dump);
   ASSERT_EQ(threads.size(), 4U) << dump;
-  // With ccache's base_dir paths are relative, else from the root.
+  // With ccache's base_dir the paths are relative, else absolute.
   EXPECT_THAT(
       threads[0],
       ContainsRegex("Worker::TrainStep\\(long\\) at [^ ]*tests/testing/fakes/fake_worker.cc:"));
@@ -178,7 +178,7 @@ TEST_F(StackDump, ByHandWritesToStandardOutput) {
 TEST_F(StackDump, OfAProcessThatMayNotBeTracedSaysWhyAndWhatTheKernelKnows) {
   StartAgent();
   const ProcessIdentity worker = RunWorker(Assignment(kJob, 1000000, {{"step_ms", "50"}}));
-  // A process has one tracer, and this test is it.
+  // A process can have only one tracer; here it is this test.
   ASSERT_EQ(ptrace(PTRACE_SEIZE, worker.pid, nullptr, nullptr), 0);
   const ProgramResult dump = DumpByHand(worker);
   ASSERT_EQ(ptrace(PTRACE_INTERRUPT, worker.pid, nullptr, nullptr), 0);

@@ -1,6 +1,6 @@
-// The coordinator dies (SIGKILL) while jobs are submitted and started: exactly before and after
-// each of its commits, and at random instants under many clients. Who got an answer has a job;
-// nobody has two; each job has one set of workers and does each step once.
+// The coordinator is killed (SIGKILL) while jobs are submitted and started: exactly before and
+// after each of its commits, and at random moments under many clients. A client that got an answer
+// has a job; no client has two; each job has one set of workers and does each step once.
 #include <atomic>
 #include <random>
 #include <set>
@@ -25,14 +25,14 @@ class SubmitFaults : public ::testing::Test {
     return spec;
   }
 
-  // Asks until it is answered.
+  // Repeats the request until it is answered.
   std::string SubmitUntilAnswered(const v1::JobSpec& spec, const std::string& request_id) {
     const absl::Duration give_up = RealClock().Monotonic() + absl::Minutes(1);
     while (RealClock().Monotonic() < give_up) {
       v1::SubmitJobResponse response;
       const grpc::Status status = service_.TrySubmit(spec, request_id, &response);
       if (status.ok()) return response.job().id();
-      // Anything but absence is a defect: the request was good.
+      // Any error except UNAVAILABLE is a defect, because the request is valid.
       if (status.error_code() != grpc::UNAVAILABLE) {
         ADD_FAILURE() << request_id << ": " << status.error_message();
         return "";
@@ -43,7 +43,8 @@ class SubmitFaults : public ::testing::Test {
     return "";
   }
 
-  // One generation of workers did each step once, and nobody else.
+  // Expects that one generation of workers did each step once, and that there was no other
+  // generation.
   void ExpectOneWholeRun(const std::string& id, int ranks) {
     const v1::Job job = service_.WaitForEnd(id);
     EXPECT_EQ(job.state(), v1::Job::STATE_SUCCEEDED) << job.message() << service_.Logs();
@@ -64,7 +65,8 @@ class SubmitFaults : public ::testing::Test {
   ServiceFixture service_;
 };
 
-// Commit 1 stores the job; the next place it, launch it and count its ranks in; then come records.
+// Commit 1 stores the job. The next ones place it, launch it and note that its ranks are up; then
+// come records.
 TEST_F(SubmitFaults, ACrashBeforeOrAfterAnyCommitLosesAndDoublesNothing) {
   const auto plan = service_.folder() / "crash";
   std::set<std::string> ids;
@@ -83,7 +85,7 @@ TEST_F(SubmitFaults, ACrashBeforeOrAfterAnyCommitLosesAndDoublesNothing) {
       const bool answered = status.ok();
       ASSERT_TRUE(answered || status.error_code() == grpc::UNAVAILABLE) << status.error_message();
       ASSERT_EQ(service_.AwaitCoordinator(), SIGKILL);
-      // Before anything is on disk nobody may have been told that it is.
+      // Before the job is on disk, no client may have been told that it is stored.
       if (commit == 1 && when == "before") {
         EXPECT_FALSE(answered);
       }
@@ -120,7 +122,7 @@ TEST_F(SubmitFaults, ACoordinatorKilledAtRandomUnderManyClientsHasEachJobOnce) {
         EXPECT_EQ(SubmitUntilAnswered(spec, name), id) << "the same request again";
         ids[client].push_back(id);
         ++submitted;
-        // The last kills still find clients at work.
+        // The last kills happen while clients still submit.
         while (!all_killed && submitted > kClients * kJobsEach / 2) {
           EXPECT_EQ(SubmitUntilAnswered(spec, name), id);
         }

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""A gang of two GPUs through the whole service: the same losses as one GPU's within summation order, the same bits twice, and after a
-rank is killed in the middle of a step.
+"""A gang of two GPUs through the whole service: the losses equal those of one GPU except for the order of summation; two runs give the
+same bits; so does a run in which a rank is killed in the middle of a step.
 
     tests/faults/two_gpu_test.py BIN_DIR                           the test; skips (77) with fewer than two GPUs
-    tests/faults/two_gpu_test.py BIN_DIR --bench                   speed of two GPUs against one, of the model m7c, 16 sequences a GPU
-    tests/faults/two_gpu_test.py BIN_DIR --device cpu --shape tiny the test's own test: two CPU ranks
+    tests/faults/two_gpu_test.py BIN_DIR --bench                   speed of two GPUs against one, with the model m7c and 16 sequences per GPU
+    tests/faults/two_gpu_test.py BIN_DIR --device cpu --shape tiny tests this script with two CPU ranks
 """
 import json
 import os
@@ -17,9 +17,10 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "testing"))
 from gpu_jobs import SHAPES, Outcome, check_equal, gpus, main, running, steps_done  # noqa: E402
 
-# Per-token arithmetic is the same on one GPU and on two; sums over tokens differ in order, which is 1e-6 of a loss and grows over the steps
-# with every rounding that falls the other way. How far it grows is measured: one GPU with another cut into micro-batches differs from one
-# GPU by nothing else. Two GPUs may differ by this many times the larger of that and FLOOR.
+# Arithmetic per token is the same on one GPU and on two, but sums over tokens are added in another order. That changes a loss by about
+# 1e-6, and the difference grows over the steps as roundings differ. The growth is measured on one GPU by splitting the batch into other
+# micro-batches, which changes nothing but the order of sums. Two GPUs may differ by at most TIMES times the larger of that difference and
+# FLOOR.
 FLOOR, TIMES = 2e-4, 4
 
 
@@ -38,7 +39,7 @@ def differences(one, other):
 
 
 def stop_in_a_sum(runner, ranks):
-    """Rank 1 stands still while rank 0 is in the reduction of gradients, as dump-stack shows; and then it is killed."""
+    """Stops rank 1 such that dump-stack shows rank 0 waiting in the reduction of gradients. Rank 1 stays stopped."""
     for attempt in range(40):
         os.kill(ranks[1], signal.SIGSTOP)
         time.sleep(0.3)
@@ -48,13 +49,13 @@ def stop_in_a_sum(runner, ranks):
             print(f"dump-stack: {waiting[0].strip()}")
             return
         os.kill(ranks[1], signal.SIGCONT)
-        time.sleep(0.003 * (1 + attempt % 8))  # it goes on at a step's beginning, and is to stop while it enqueues
+        time.sleep(0.003 * (1 + attempt % 8))  # the rank continues at the beginning of a step, and should be stopped while it enqueues kernels
     raise AssertionError(f"dump-stack never shows rank 0 in a reduction:\n{dump[:3000]}")
 
 
 def check_killed_rank(runner, whole, steps, batch, save_every):
     before = gpus()
-    # Kernel by kernel, so that a rank can be stopped before it has enqueued its sums; the bits are those of the graph.
+    # Without CUDA graphs, so that a rank can be stopped before it has enqueued its sums. The bits are the same as with graphs.
     out_dir = runner.submit("killed", 2, batch, steps, save_every=save_every, graphs=False)
     checkpoint = out_dir / "checkpoints" / "latest.ckpt"
     runner.service.wait_until(checkpoint.exists, 120, "the first checkpoint")
@@ -84,7 +85,7 @@ def is_free(before):
 
 
 def rank_of(pid):
-    """From the run folder's name, which is the worker's --run-dir."""
+    """The number in the name of the run folder, which is the worker's --run-dir."""
     arguments = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     folder = arguments[arguments.index(b"--run-dir") + 1].decode()
     return int("".join(c for c in pathlib.Path(folder).name if c.isdigit()))
