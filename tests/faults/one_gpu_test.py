@@ -19,7 +19,7 @@ STEPS, BATCH, SAVE_EVERY = 40, 4, 10
 
 
 def check_preflight(runner):
-    """`nsactl validate` shows what the machine has and what the job needs. A job that does not fit is refused, with changes that would make it fit."""
+    """`nsactl validate` shows what the machine has and what the job needs. A job that does not fit is refused, with advice what would fit."""
     job = runner.write("fits", 1, BATCH, STEPS)
     done = runner.service.ctl("validate", job)
     print(done.stdout + done.stderr)

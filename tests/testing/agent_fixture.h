@@ -1,5 +1,5 @@
-// The real nsa-agent with fake workers under a fake coordinator, all in a folder of the test's own.
-// Whatever still runs at the end is killed.
+// The real nsa-agent with fake workers and a fake coordinator, all in the test's own folder.
+// Processes that still run at the end are killed.
 #pragma once
 
 #include <signal.h>
@@ -33,7 +33,7 @@ class AgentFixture : public ::testing::Test {
   }
 
   ~AgentFixture() override {
-    // First let go of every worker, so that the agent ends them and their folders; then the agent.
+    // First the workers are killed, then the agent.
     for (const auto& [key, identity] : workers_) {
       SignalProcess(identity, SIGKILL).IgnoreError();
       waitpid(identity.pid, nullptr, WNOHANG);
@@ -60,7 +60,7 @@ class AgentFixture : public ::testing::Test {
             coordinator_.address(), "--worker-program", worker_program_};
   }
 
-  // Signals the agent and returns how it ended.
+  // Sends a signal to the agent, waits for its end and returns how it ended.
   ExitStatus EndAgent(int signal_number) {
     EXPECT_OK(SignalProcess(agent_, signal_number));
     return AwaitAgent();
@@ -76,7 +76,8 @@ class AgentFixture : public ::testing::Test {
     return exit.ok() && exit->has_value() ? **exit : ExitStatus{};
   }
 
-  // An assignment of a fake worker, see fake_worker.cc for the labels (without "fake.").
+  // An assignment for a fake worker. See fake_worker.cc for the labels; they are given without
+  // "fake.".
   v1::WorkerAssignment Assignment(const Key& key, int64_t steps,
                                   const std::map<std::string, std::string>& labels = {}) const {
     v1::WorkerAssignment out;
@@ -96,7 +97,7 @@ class AgentFixture : public ::testing::Test {
     return out;
   }
 
-  // Wants a worker, waits until it runs, and remembers it for the end of the test.
+  // Asks for a worker, waits until it runs, and remembers it for the end of the test.
   ProcessIdentity RunWorker(const v1::WorkerAssignment& assignment) {
     const Key key = {assignment.job_id(), assignment.generation(), assignment.rank()};
     coordinator_.Want(assignment);
@@ -107,7 +108,7 @@ class AgentFixture : public ::testing::Test {
     return identity.value_or(ProcessIdentity{});
   }
 
-  // What holds a fake worker back at fake.hold_at_step.
+  // Lets a fake worker continue that waits at fake.hold_at_step.
   void LetGo(const Key& key) const {
     const auto out_dir = folder_ / absl::StrCat("out-", std::get<0>(key));
     std::filesystem::create_directories(out_dir);
@@ -140,7 +141,7 @@ inline std::vector<int64_t> OneTo(int64_t count) {
   return numbers;
 }
 
-// Waits for as long as nothing takes that goes well.
+// Waits until `holds` is true; returns false after a minute.
 inline bool Eventually(const std::function<bool()>& holds) {
   return Within(absl::Seconds(60), holds);
 }

@@ -32,7 +32,7 @@ inline std::string CoordinatesOf(const Dims& dims, int64_t index) {
   return text.str();
 }
 
-// |got − want| ≤ tolerance · max(1, |want|) everywhere; NaN is never close.
+// Checks |got − want| ≤ tolerance · max(1, |want|) for every element. NaN is never close.
 template <class Got, class Want>
 ::testing::AssertionResult Close(const std::string& name, const Got& got, const Want& want,
                                  const Dims& dims, double tolerance) {
@@ -58,7 +58,7 @@ template <class Got, class Want>
          << ", " << worst << "x the bound of " << tolerance;
 }
 
-// The same bits in both; −0 and 0 differ, equal NaNs are equal.
+// Checks that both have the same bits. −0 and 0 differ; NaNs with the same bits are equal.
 template <class T>
 ::testing::AssertionResult SameBits(const std::string& name, std::span<const T> a,
                                     std::span<const T> b, const Dims& dims) {

@@ -1,4 +1,4 @@
-"""Jobs under a real coordinator, for the tests of whole GPUs: write, submit and watch them, read what they left, compare bits."""
+"""Jobs under a real coordinator, for tests on GPUs: write, submit and watch them, read their output, compare bits."""
 import argparse
 import hashlib
 import json
@@ -30,7 +30,7 @@ SHAPES = {
 
 
 def gpus(what="memory.used"):
-    """Of each GPU, a figure that nvidia-smi knows: MiB in use."""
+    """A figure of each GPU from nvidia-smi, by default the memory in use in MiB."""
     try:
         text = subprocess.run(["nvidia-smi", f"--query-gpu={what}", "--format=csv,noheader,nounits"], capture_output=True, text=True,
                               check=True).stdout
@@ -45,7 +45,7 @@ class Runner:
         self.program = "nsa-worker-cuda" if options.device == "cuda" else "nsa-worker"
 
     def write(self, name, ranks, batch, steps, save_every=0, accumulate=2, graphs=True, hang_timeout=60):
-        """The job's file; its output goes to the folder of its name."""
+        """Writes the job file. The job's output goes to the folder with its name."""
         job = self.folder / f"{name}.yaml"
         job.write_text(JOB.format(name=name, ranks=ranks, batch=batch, steps=steps, save_every=save_every or steps, accumulate=accumulate,
                                   hang_timeout=hang_timeout, graphs=str(graphs).lower(), out_dir=self.folder / name,
@@ -59,7 +59,7 @@ class Runner:
         return self.folder / name
 
     def wait_for_step(self, out_dir, step):
-        """Until rank 0 has reported more than `step` steps."""
+        """Waits until rank 0 has reported more than `step` steps."""
         self.service.wait_until(lambda: steps_done(out_dir) > step, 120, f"step {step} of {out_dir.name}")
 
     def watch(self, name):
@@ -87,12 +87,12 @@ class Outcome:
         return [lines[step]["loss"] for step in sorted(lines)]
 
     def model(self):
-        """Of the final checkpoint's tensors, a digest."""
+        """A digest of the tensors of the final checkpoint."""
         path = self.out_dir / "checkpoints" / "latest.ckpt" / "model.safetensors"
         return hashlib.sha256(path.read_bytes()).hexdigest()
 
     def step_seconds(self):
-        """Median over the later half of the steps."""
+        """Median step time over the second half of the steps."""
         lines = self.lines["heartbeat_rank0.jsonl"]
         return statistics.median(lines[step]["step_seconds"] for step in sorted(lines)[len(lines) // 2:])
 
@@ -122,7 +122,7 @@ def running(pid):
 
 
 def main(doc, test, bench, gpus_needed):
-    """The command line of such a test."""
+    """Runs such a test with its command line."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bin_dir", type=pathlib.Path)
     parser.add_argument("--bench", nargs="?", const="", metavar="JOB", help="measure instead")

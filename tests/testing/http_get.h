@@ -1,4 +1,5 @@
-// One answer of an HTTP server on loopback: head and body; empty when it cannot be reached.
+// Gets one reply, headers and body, from an HTTP server on loopback. Empty when it cannot be
+// reached.
 #pragma once
 
 #include <arpa/inet.h>

@@ -1,8 +1,8 @@
 // One rank on one GPU that sums gradients over NCCL, for tests that end processes.
 //   nccl_rank MODE RANK WORLD RENDEZVOUS_DIR OUT_FILE
 // MODE sum: sums twice and once more in a graph, checks the bits, writes the sums to OUT_FILE.
-//      die: sums for ever; rank 1 dies of SIGKILL in the middle.   stand: rank 1 stands still.
-//      cut: rank 1 leaves its GPU hanging in a sum that rank 0 never comes to, and dies.
+//      die: sums for ever; rank 1 is killed by SIGKILL in between.   stand: rank 1 gets SIGSTOP.
+//      cut: rank 1's GPU waits in a sum that rank 0 never joins, and rank 1 is killed.
 // Exit codes: 0 done, 1 wrong or failed, 5 a peer was lost (said on stderr).
 #include <signal.h>
 #include <unistd.h>
@@ -31,8 +31,8 @@ namespace nsa {
 namespace {
 
 constexpr int64_t kElements = 40'000'003;  // 160 MB, an odd number of floats
-constexpr int64_t kExtras = 16;            // of them, behind the gradients
-constexpr int64_t kPiece = 3'000'000;      // what "backward" finishes at a time
+constexpr int64_t kExtras = 16;            // the last of them, which follow the gradients
+constexpr int64_t kPiece = 3'000'000;      // elements that "backward" finishes at a time
 
 struct Arguments {
   std::string mode;
@@ -41,7 +41,7 @@ struct Arguments {
   std::string rendezvous, out;
 };
 
-// A gradient of rank `rank`: nothing that sums exactly.
+// A gradient element of rank `rank`, chosen so that sums are not exact in fp32.
 float Value(int rank, int64_t i) {
   const auto bits = static_cast<uint32_t>((i + 1) * 2654435761u) ^ (0x9e3779b9u * (rank + 1));
   return (static_cast<float>(bits % 20011) - 10005.0f) * 1.37e-5f;
@@ -85,7 +85,7 @@ class Rank {
   absl::Status Run() {
     if (arguments_.mode == "sum") return SumAndCheck();
     if (arguments_.mode == "cut" && arguments_.rank == 0) {
-      // The other rank's kernel waits for this one, which waits for its death.
+      // The other rank's kernel waits for this rank, and this rank waits until the other is dead.
       return nccl_->WaitFor("nothing", []() -> absl::StatusOr<bool> { return false; });
     }
     if (arguments_.rank == 1) {
@@ -103,7 +103,7 @@ class Rank {
  private:
   float* Sums() const { return static_cast<float*>(sums_.data()); }
 
-  // As a step does: gradients become final piece by piece, from the end.
+  // Enqueues the sums as a training step does: gradients become final piece by piece, from the end.
   absl::Status EnqueueStep() {
     NSA_RETURN_IF_ERROR(cuda::CopyBytes(stream_.get(), sums_.data(), input_.data(), 4 * kElements));
     for (int64_t begin = kElements - kExtras - kPiece; begin > 0; begin -= kPiece) {
@@ -128,7 +128,7 @@ class Rank {
     return values;
   }
 
-  // The sums in double, and how far fp32 may be from them in any order.
+  // Compares with sums in double. The bound holds for fp32 sums in any order.
   absl::Status Check(const std::vector<float>& sums) const {
     for (int64_t i = 0; i < kElements; ++i) {
       double want = 0, size = 0;
@@ -190,7 +190,7 @@ class Rank {
 
   const Arguments arguments_;
   StatusPage page_;
-  int64_t free_ = 0;  // on the GPU, before anything is allocated
+  int64_t free_ = 0;  // free bytes on the GPU before anything is allocated
   std::unique_ptr<Comm> host_;
   std::unique_ptr<NcclComm> nccl_;
   cuda::Stream stream_;
@@ -215,7 +215,7 @@ int Main(int argc, char** argv) {
   if (status.ok()) status = rank.Run();
   if (status.ok()) return 0;
   std::fprintf(stderr, "rank %d: %s\n", arguments.rank, status.ToString().c_str());
-  // As the worker does: a broken rank leaves its GPU to the driver.
+  // Like the worker, a rank that failed exits without freeing GPU resources; the driver does that.
   std::_Exit(ReasonOf(status) == Reason::kPeerLost ? 5 : 1);
 }
 

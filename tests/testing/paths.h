@@ -1,5 +1,5 @@
-// Where the tree and what was built from it are. Only paths.cc is compiled with these paths, so
-// that another clone of the tree finds every test in the compiler cache.
+// Paths of the source tree and of built programs. Only paths.cc is compiled with these paths, so
+// that in another clone of the tree every test still comes from the compiler cache.
 #pragma once
 
 #include <string>
@@ -9,10 +9,10 @@ namespace nsa {
 // The top of the source tree.
 std::string SourceDir();
 
-// A program that was built, e.g. "nsa-agent": its path.
+// The path of a built program, e.g. "nsa-agent".
 std::string Program(const std::string& name);
 
-// A library or file that was built beside the tests, e.g. "fake_nvml.so": its path.
+// The path of a library or file that was built with the tests, e.g. "fake_nvml.so".
 std::string TestFile(const std::string& name);
 
 }  // namespace nsa

@@ -1,4 +1,4 @@
-// What a program that a test started tells it on standard output.
+// Prints lines for the test that started this program.
 #pragma once
 
 #include <unistd.h>
@@ -8,7 +8,7 @@
 
 namespace nsa {
 
-// A line, out at once and by one call of write(), which disk_recorder.cc sees.
+// Prints a line at once, with one call of write(), which disk_recorder.cc records.
 inline void Say(const std::string& line) {
   const std::string text = line + "\n";
   if (write(STDOUT_FILENO, text.data(), text.size()) != static_cast<ssize_t>(text.size())) {

@@ -1,4 +1,4 @@
-"""A coordinator of a test's own: state in a given folder, no TCP but /metrics on a free port, with an agent."""
+"""Runs a coordinator for a test: state in the given folder, no TCP except /metrics on a free port, with an agent."""
 import os
 import pathlib
 import re
@@ -10,7 +10,7 @@ import urllib.request
 
 class Service:
     def __init__(self, bin_dir, folder, agent_environment=None):
-        """The agent is the coordinator's own, or with `agent_environment` one that also passes these variables on to its workers."""
+        """The coordinator starts the agent. With `agent_environment`, the test starts an agent that also passes these variables on to its workers."""
         self.bin = pathlib.Path(bin_dir).resolve()
         self.environment = {**os.environ, "NSA_STATE_DIR": str(folder / "state"), "NSACTL_CONFIG": "/dev/null"}
         for name in ("NSACTL_ADDRESS", "NSACTL_CONTEXT"):
@@ -32,7 +32,7 @@ class Service:
         self.wait_until(lambda: self.ctl("nodes", "-o", "name").stdout.strip(), 20, "an agent in nsactl nodes")
 
     def wait_until(self, condition, seconds, what):
-        """What the condition returns, once it is true."""
+        """Waits until the condition is true; returns its value."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             result = condition()
@@ -53,7 +53,7 @@ class Service:
             return answer.read().decode()
 
     def processes(self, program):
-        """Process ids of one of our programs that work for this service's state folder."""
+        """Process ids of the processes of this program that belong to this service's state folder."""
         found = []
         for entry in pathlib.Path("/proc").iterdir():
             try:
@@ -72,7 +72,7 @@ class Service:
         return [self.process.pid, *self.processes("nsa-agent")]
 
     def close(self):
-        """Ends the daemons, and then the workers, which outlive them."""
+        """Ends the daemons, then the workers, which outlive them."""
         for pid in self.daemons():
             os.kill(pid, signal.SIGTERM)
         self.process.wait(30)

@@ -1,5 +1,5 @@
-// The whole service in a folder of the test's own: coordinator, the agent that it starts, and
-// workers (nsa-worker, or fake_worker). Whatever still runs at the end is killed.
+// The whole service in the test's own folder: coordinator, the agent that it starts, and workers
+// (nsa-worker or fake_worker). Processes that still run at the end are killed.
 #pragma once
 
 #include <signal.h>
@@ -34,7 +34,7 @@ class ServiceFixture {
  public:
   // `worker` is a program's name, e.g. "nsa-worker".
   explicit ServiceFixture(const std::string& worker) {
-    // The coordinator starts its agent without further flags; this one adds some.
+    // The coordinator starts its agent without further flags; this script adds some.
     const auto agent = folder_ / "agent.sh";
     std::ofstream(folder_ / "agent.yaml") << "heartbeat_seconds: 0.1\ncpu_slots: 8\n";
     std::ofstream(agent) << "#!/bin/sh\nexec " << Program("nsa-agent") << " \"$@\" --config "
@@ -62,11 +62,11 @@ class ServiceFixture {
     }
   }
 
-  // With these variables more in its environment.
+  // Starts the coordinator with these extra environment variables.
   void StartCoordinator(const std::map<std::string, std::string>& environment = {}) {
     SpawnCoordinator(environment);
     grpc::ChannelArguments arguments;
-    // Otherwise the connection to the coordinator before may be taken for this one's.
+    // Otherwise the connection to the previous coordinator might be used again.
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
     arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
@@ -84,13 +84,13 @@ class ServiceFixture {
     coordinator_ = {};
   }
 
-  // Kills the coordinator and starts it again, under whoever is calling it.
+  // Kills the coordinator and starts it again while clients may be calling it.
   void ReplaceCoordinator() {
     KillCoordinator();
     SpawnCoordinator({});
   }
 
-  // Waits until the coordinator has ended by itself, or fails after two minutes; returns the signal
+  // Waits until the coordinator has ended by itself; fails after two minutes. Returns the signal
   // that ended it, or 0.
   int AwaitCoordinator() {
     const absl::Duration give_up = RealClock().Monotonic() + absl::Minutes(2);
@@ -108,17 +108,17 @@ class ServiceFixture {
     return 0;
   }
 
-  // The coordinator starts another.
+  // Kills the agent; the coordinator starts another one.
   void KillAgent() {
     const auto agent = ReadIdentity(state_dir() / "agent" / "agent.lock");
     if (agent.ok()) SignalProcess(*agent, SIGKILL).IgnoreError();
   }
 
-  // The agent neither hears nor does anything until it is woken; so no job begins to train.
+  // Stops the agent until WakeAgent(), so that no job begins to train.
   void PauseAgent() { SignalAgent(SIGSTOP); }
   void WakeAgent() { SignalAgent(SIGCONT); }
 
-  // One attempt; the coordinator may be away.
+  // Makes one attempt; the coordinator may be down.
   grpc::Status TrySubmit(const v1::JobSpec& spec, const std::string& request_id,
                          v1::SubmitJobResponse* response) {
     grpc::ClientContext context;
@@ -141,7 +141,7 @@ class ServiceFixture {
     return response.job().id();
   }
 
-  // Asks again while the coordinator is away.
+  // Tries again while the coordinator is down.
   v1::Job Get(const std::string& id) {
     v1::GetJobRequest request;
     v1::GetJobResponse response;
@@ -211,7 +211,7 @@ class ServiceFixture {
     return response;
   }
 
-  // Waits until the job has ended, or fails after two minutes.
+  // Waits until the job has ended; fails after two minutes.
   v1::Job WaitForEnd(const std::string& id) {
     return WaitUntil(id, [](const v1::Job& job) {
       return job.state() == v1::Job::STATE_SUCCEEDED || job.state() == v1::Job::STATE_FAILED ||
@@ -232,9 +232,9 @@ class ServiceFixture {
     return job;
   }
 
-  // Waits until a rank of the newest generation has done this step; by its status page, so that
-  // nothing lies between the worker and the test. Its identity is then known too: the agent writes
-  // it after the start, which a quick worker may overtake.
+  // Waits until a rank of the newest generation has done this step. Reads the rank's status page
+  // directly, so that no other process adds a delay. Also waits for the identity file, which the
+  // agent writes after the start and possibly after a quick worker's first steps.
   bool WaitForStep(const std::string& id, int rank, int64_t step) {
     const absl::Duration give_up = RealClock().Monotonic() + absl::Minutes(2);
     while (RealClock().Monotonic() < give_up) {
@@ -276,7 +276,7 @@ class ServiceFixture {
     return events;
   }
 
-  // For messages: what the daemons said.
+  // The logs of both daemons, for failure messages.
   std::string Logs() const {
     return absl::StrCat(ReadWholeFile(folder_ / "coordinator.log").value_or(""), "\n",
                         ReadWholeFile(state_dir() / "agent" / "agent.log").value_or(""));

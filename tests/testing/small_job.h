@@ -1,4 +1,4 @@
-// A small job whose losses can be compared bit by bit, and what its ranks reported.
+// A small job whose losses can be compared bit by bit, and the steps that its ranks reported.
 #pragma once
 
 #include <bit>

@@ -1,4 +1,4 @@
-// A model of some 50,000 parameters, for tests of checkpoints and of whole jobs.
+// A model of about 50,000 parameters, for tests of checkpoints and of whole jobs.
 #pragma once
 
 #include "nsa/v1/job.pb.h"

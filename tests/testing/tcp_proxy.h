@@ -1,5 +1,5 @@
-// A TCP proxy on loopback whose other side can vanish: after Freeze nothing is forwarded in either
-// direction and nothing is closed, as when a host loses its power or its cable.
+// A TCP proxy on loopback whose other side can vanish: after Freeze() nothing is forwarded in
+// either direction and nothing is closed, as when a host loses its power or its network cable.
 #pragma once
 
 #include <arpa/inet.h>
@@ -22,7 +22,7 @@ namespace nsa {
 
 class TcpProxy {
  public:
-  // To a port of this machine.
+  // Forwards to this port of this machine.
   explicit TcpProxy(uint16_t to) : to_(to) {
     listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in address = Loopback(0);
@@ -47,18 +47,20 @@ class TcpProxy {
 
   std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
 
-  // From now on everything is lost. What was on its way has arrived or is lost when this returns.
+  // From now on all data is lost. When this returns, data that was in transit has arrived or is
+  // lost.
   void Freeze() {
     MutexLock lock(&mutex_);
     frozen_ = true;
   }
 
-  // Connections that the server has not closed.
+  // The number of connections that the server has not closed.
   int HeldByServer() {
     MutexLock lock(&mutex_);
     int held = 0;
     for (const Pair& pair : pairs_) {
-      // What it sent before it closed stands in front of the end; once frozen, it can be dropped.
+      // Data that the server sent before closing comes before the end of the stream. Once frozen,
+      // it can be dropped.
       char buffer[4096];
       ssize_t n = 0;
       const int flags = MSG_DONTWAIT | (frozen_ ? 0 : MSG_PEEK);
@@ -82,7 +84,7 @@ class TcpProxy {
     return address;
   }
 
-  // Forwards what has come; false at the end of the stream.
+  // Forwards the data that has arrived. Returns false at the end of the stream.
   static bool Forward(int from, int to) {
     char buffer[65536];
     const ssize_t n = recv(from, buffer, sizeof(buffer), MSG_DONTWAIT);

@@ -1,4 +1,4 @@
-// A folder of a test's own, removed with everything in it.
+// A temporary folder for one test, removed with everything in it.
 #pragma once
 
 #include <cstdlib>
@@ -15,8 +15,7 @@ class TempDir {
     path_ = name;
   }
   ~TempDir() {
-    std::error_code
-        error;  // A process that still writes into it does no harm to the test's verdict.
+    std::error_code error;  // ignored: a process may still be writing into the folder
     std::filesystem::remove_all(path_, error);
   }
   TempDir(const TempDir&) = delete;

@@ -1,4 +1,4 @@
-// Waiting for what others bring about.
+// Waits for a condition that other threads or processes make true.
 #pragma once
 
 #include <functional>
@@ -8,7 +8,7 @@
 
 namespace nsa {
 
-// Whether `holds` became true before `patience` ran out.
+// Returns whether `holds` became true within `patience`.
 inline bool Within(absl::Duration patience, const std::function<bool()>& holds) {
   const absl::Time give_up = absl::Now() + patience;
   while (!holds()) {

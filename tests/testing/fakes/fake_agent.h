@@ -1,5 +1,5 @@
-// An agent with workers that do not exist: it heartbeats, makes its workers equal to what is
-// desired and reports their records, as worker/agent does, over calls that the test provides.
+// An agent with simulated workers. Like worker/agent it sends heartbeats, makes its workers equal
+// to what is desired and reports their records, through functions that the test provides.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ class FakeAgent {
 
   struct Worker {
     v1::WorkerAssignment assignment;
-    v1::WorkerObservation seen;             // what the next heartbeat says of it
+    v1::WorkerObservation seen;             // what the next heartbeat reports about it
     std::vector<v1::WorkerRecord> records;  // its journal
     size_t sent = 0;
     bool running() const { return seen.state() != v1::WorkerObservation::STATE_EXITED; }
@@ -42,14 +42,14 @@ class FakeAgent {
     node_.set_free_memory_bytes(int64_t{60} << 30);
   }
 
-  // One round: heartbeat, converge, dumps, records.
+  // One round: sends a heartbeat, starts and ends workers, answers dump requests, reports records.
   absl::Status Beat() {
     v1::HeartbeatRequest request;
     *request.mutable_node() = node_;
     request.set_incarnation(incarnation_);
     for (const auto& [key, worker] : workers_) {
       *request.add_workers() = worker.seen;
-      // An end is only told once every record has been.
+      // An end is reported only after all records have been.
       if (!worker.running() && worker.sent < worker.records.size()) {
         request.mutable_workers()->rbegin()->set_state(v1::WorkerObservation::STATE_RUNNING);
       }
@@ -79,7 +79,7 @@ class FakeAgent {
     return absl::OkStatus();
   }
 
-  // Every running worker does this many steps, and ends when it has done its last.
+  // Every running worker does this many steps, and ends after its last step.
   void Train(int64_t steps) {
     for (auto& [key, worker] : workers_) {
       for (int64_t i = 0; i < steps && worker.running(); ++i) Step(&worker);
@@ -120,11 +120,11 @@ class FakeAgent {
 
   const std::map<Key, Worker>& workers() const { return workers_; }
   v1::NodeInfo& node() { return node_; }
-  // The agent was killed and started again: its workers live on.
+  // As if the agent was killed and started again. Its workers keep running.
   void Restart() { incarnation_ += "+"; }
 
   bool answers_dumps = true;
-  bool starts_workers = true;  // false: it is slow to start them
+  bool starts_workers = true;  // false: as if it were slow to start them
   int dumps = 0;
 
  private:

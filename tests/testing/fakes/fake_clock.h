@@ -1,4 +1,4 @@
-// A clock that a test moves.
+// A clock that the test advances.
 #pragma once
 
 #include "common/base/clock.h"
@@ -18,14 +18,14 @@ class FakeClock final : public Clock {
     return monotonic_;
   }
 
-  // Time passes.
+  // Advances both clocks.
   void Advance(absl::Duration duration) {
     MutexLock lock(&mutex_);
     wall_ += duration;
     monotonic_ += duration;
   }
 
-  // Somebody sets the wall clock.
+  // Changes the wall clock only, as when somebody sets it.
   void JumpWall(absl::Duration duration) {
     MutexLock lock(&mutex_);
     wall_ += duration;

@@ -1,6 +1,6 @@
-// A coordinator for tests of the agent: FleetService on a unix socket, in this process. It wants
-// what the test says, keeps what agents report, and checks on the way that no record or log byte is
-// lost or stored twice.
+// A coordinator for tests of the agent: FleetService on a unix socket, in this process. It asks for
+// the workers that the test sets, keeps what agents report, and checks that no record or log byte
+// is lost or sent in a way that would store it twice.
 #pragma once
 
 #include <filesystem>
@@ -30,7 +30,7 @@ class FakeCoordinator final : public v1::FleetService::Service {
 
   std::string address() const { return "unix:" + socket_.string(); }
 
-  // As a process that ends and one that starts would: what was stored stays.
+  // Stop() and Start() act like a process that ends and a new one: what was stored stays.
   void Stop() {
     if (server_ == nullptr) return;
     server_->Shutdown(std::chrono::system_clock::now());
@@ -74,19 +74,19 @@ class FakeCoordinator final : public v1::FleetService::Service {
     const MutexLock lock(&mutex_);
     refuse_records_ = code;
   }
-  // At most this many new records of a report are taken.
+  // Accepts at most this many new records of each report.
   void TakeAtMost(int records) {
     const MutexLock lock(&mutex_);
     take_at_most_ = records;
   }
-  // Forgets records from this sequence on, as a store that was restored from a backup.
+  // Forgets the records from this sequence number on, like a store that was restored from a backup.
   void ForgetRecordsFrom(const Key& key, int64_t sequence) {
     const MutexLock lock(&mutex_);
     records_[key].resize(static_cast<size_t>(sequence - 1));
   }
 
-  // Waits until `holds`, which is called under the lock and may use the accessors with Locked in
-  // their name, is true; false after a minute.
+  // Waits until `holds` is true; returns false after a minute. `holds` is called under the lock and
+  // may use the accessors with Locked in their names.
   bool WaitFor(const std::function<bool()>& holds) {
     return Within(absl::Minutes(1), [&] {
       const MutexLock lock(&mutex_);
@@ -128,7 +128,7 @@ class FakeCoordinator final : public v1::FleetService::Service {
     }
     return steps;
   }
-  // How often records were reported, accepted or not.
+  // How many reports of records arrived, accepted or not.
   int64_t RecordReports() {
     const MutexLock lock(&mutex_);
     return record_reports_;
@@ -148,7 +148,7 @@ class FakeCoordinator final : public v1::FleetService::Service {
     const MutexLock lock(&mutex_);
     return incarnations_;
   }
-  // Reports that broke the rules: gaps that were not asked for, changed records, torn logs.
+  // Reports that broke the rules: unexpected gaps, changed records, torn logs.
   std::vector<std::string> Complaints() {
     const MutexLock lock(&mutex_);
     return complaints_;

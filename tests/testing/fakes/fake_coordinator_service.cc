@@ -110,7 +110,7 @@ grpc::Status FakeCoordinatorService::WatchJob(grpc::ServerContext* context,
     writer->Write(response);
     if (response.job().state() >= v1::Job::STATE_SUCCEEDED) return grpc::Status::OK;
   }
-  // A job that goes on: silent until the caller leaves.
+  // The job is still running: nothing more is sent until the caller leaves.
   while (!context->IsCancelled()) absl::SleepFor(absl::Milliseconds(2));
   return grpc::Status::CANCELLED;
 }

@@ -1,5 +1,5 @@
-// A CoordinatorService in the test's own process: answers from what the test puts into it, and
-// keeps what it was asked. Part of the library nsa_client_testing (tests/client).
+// A CoordinatorService in the test process. It answers with what the test puts into it, and keeps
+// the requests. Part of the library nsa_client_testing (tests/client).
 #pragma once
 
 #include <functional>
@@ -16,7 +16,7 @@ namespace nsa {
 
 class FakeCoordinatorService final : public v1::CoordinatorService::Service {
  public:
-  // What it knows. Set before the calls under test.
+  // What it answers with. Set before the calls under test.
   struct State {
     std::vector<v1::Job> jobs;  // newest first
     std::vector<v1::JobEvent> events;
@@ -27,26 +27,26 @@ class FakeCoordinatorService final : public v1::CoordinatorService::Service {
     std::vector<v1::StackDump> dumps;
     std::vector<v1::Node> nodes;
     v1::PreflightReport report;
-    // What WatchJob delivers, over all its calls; a job without an id breaks the stream there, as a
-    // coordinator that is killed does.
+    // What WatchJob sends, one after another over all its calls. A job without an id breaks the
+    // stream there, as when a coordinator is killed.
     std::vector<v1::Job> watch;
     // Method name to the status of its next calls, used up in order.
     std::map<std::string, std::vector<grpc::Status>> failures;
-    // Time every call takes.
+    // How long every call takes.
     absl::Duration delay;
     // Bearer token that callers must send; empty: none.
     std::string token;
   };
 
-  // Belongs to the test between calls, and to the service during one: take it anew before each use,
-  // and once more (unused) before a call, which orders the test's writes before the service's
-  // reads.
+  // The test may use the state between calls, the service uses it during a call. Call state() again
+  // before each use, and once more before a call: its lock orders the test's writes before the
+  // service's reads.
   State& state() {
     MutexLock lock(&mutex_);
     return state_;
   }
 
-  // Requests so far, as text protos, by method.
+  // The requests to this method so far, as text protos.
   std::vector<std::string> Requests(const std::string& method);
 
   grpc::Status SubmitJob(grpc::ServerContext* context, const v1::SubmitJobRequest* request,

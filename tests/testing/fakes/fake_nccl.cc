@@ -20,7 +20,7 @@ struct UniqueId {
   char bytes[128];
 };
 
-// A sum that ranks come to one after the other.
+// A sum, which the ranks join one after another.
 struct Sum {
   std::vector<float*> came;
   std::vector<size_t> counts;

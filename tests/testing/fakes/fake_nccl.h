@@ -1,6 +1,6 @@
 // A stand-in for libnccl.so.2 that a test loads by its file name: communicators between threads of
-// one process, over memory of the host. Its moods are set through FakeNcclSet, which the test finds
-// by dlsym in the same library.
+// one process, in host memory. Tests change its behaviour ("mood") with FakeNcclSet, which they
+// find with dlsym in the same library.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,15 @@
 extern "C" {
 
 enum FakeNcclMood : int {
-  kFakeWell = 0,           // sums as soon as every rank has come; nothing is done before that
+  kFakeWell = 0,           // sums as soon as every rank has called; does nothing before that
   kFakeNeverJoins = 1,     // ncclCommInitRankConfig stays in progress
   kFakeRemoteError = 2,    // communicators report ncclRemoteError once a sum is enqueued
   kFakeRefusesSums = 3,    // ncclAllReduce returns ncclInvalidArgument
   kFakeAbortHangs = 4,     // ncclCommAbort does not return for ten seconds
-  kFakeSlowToEnqueue = 5,  // ncclAllReduce is in progress for a few looks
+  kFakeSlowToEnqueue = 5,  // ncclAllReduce stays in progress for the first few queries
 };
 
-// For all communicators of the process. Counters start again.
+// Sets the mood of all communicators in the process. Resets the counters.
 using FakeNcclSetFunction = void (*)(int mood);
 
 struct FakeNcclCounts {
@@ -24,7 +24,7 @@ struct FakeNcclCounts {
 };
 using FakeNcclReadFunction = void (*)(FakeNcclCounts* counts);
 
-// Whether every rank has come to the sum that `stream` was last given to; a test uses the address
-// of a variable of its own as a stream.
+// Whether every rank has called the sum that was last enqueued on `stream`. Tests use the address
+// of any variable as a stream.
 using FakeNcclDoneFunction = bool (*)(void* stream);
 }

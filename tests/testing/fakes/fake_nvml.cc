@@ -1,4 +1,4 @@
-// libnvidia-ml.so.1 as far as the agent knows it, with one GPU.
+// The functions of libnvidia-ml.so.1 that the agent uses, with one GPU.
 #include "tests/testing/fakes/fake_nvml.h"
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-// What a test says to fake_nvml.so: one GPU, of whose memory so much is free.
+// How a test controls fake_nvml.so, which simulates one GPU.
 #pragma once
 
 #include <atomic>
@@ -6,10 +6,10 @@
 
 struct FakeNvml {
   std::atomic<int64_t> free_bytes;
-  std::atomic<bool> hangs;       // calls do not return while it is set
-  std::atomic<int64_t> waiting;  // calls that do not return now
+  std::atomic<bool> hangs;       // while true, calls do not return
+  std::atomic<int64_t> waiting;  // number of calls that wait because of `hangs`
 };
 
-// The symbol of the function that returns it.
+// The symbol of the function that returns the FakeNvml of the library.
 inline constexpr char kFakeNvmlSymbol[] = "NsaFakeNvml";
 using FakeNvmlFunction = FakeNvml* (*)();

@@ -64,7 +64,7 @@ namespace fs = std::filesystem;
 
 constexpr int kBadUsage = 2;
 
-// The behaviour that the labels ask for.
+// The behaviour that the labels set.
 class Behaviour {
  public:
   explicit Behaviour(const v1::WorkerLaunch& launch) : launch_(launch) {}
@@ -82,7 +82,7 @@ class Behaviour {
     const auto label = launch_.spec().labels().find(absl::StrCat("fake.", name));
     return label == launch_.spec().labels().end() ? otherwise : label->second;
   }
-  // True when the fault that is set for a step happens in this one.
+  // True when the fault `name` is set for this step.
   bool FaultAt(const char* name, int64_t step) const {
     return Number(name, -1) == step && OnThisRank() &&
            launch_.generation() <= Number("generations", 1);
@@ -93,13 +93,13 @@ class Behaviour {
   const v1::WorkerLaunch& launch_;
 };
 
-// What the control socket's thread tells the training loop.
+// The stop request that the control socket's thread passes to the training loop.
 struct Stop {
   std::atomic<int64_t> after_step = INT64_MAX;
   std::atomic<int> mode = v1::STOP_MODE_UNSPECIFIED;
 };
 
-// Keeps the thread in functions with names that a stack dump can show.
+// Waits in a function whose name a stack dump can show.
 [[gnu::noinline]] void WaitForEver() {
   while (true) {
     poll(nullptr, 0, -1);
@@ -214,7 +214,7 @@ class Worker {
   }
 
   absl::StatusOr<int> TrainLoop() {
-    // Resumed where it was told to end.
+    // The run resumes at or after the step at which it should stop.
     if (step_ > 0 && stop_.mode == v1::STOP_MODE_AT_STEP && step_ >= stop_.after_step) {
       return Finish(v1::OUTCOME_STOPPED, "STOPPED_AT_STEP");
     }
@@ -236,7 +236,7 @@ class Worker {
     return Finish(v1::OUTCOME_COMPLETED, "COMPLETED");
   }
 
-  // Waits until every other rank has done this step too; false when one is gone.
+  // Waits until every other rank has done this step too. Returns false when one is gone.
   bool PeersKeepUp() const {
     for (int peer = 0; peer < launch_.world_size(); ++peer) {
       if (peer == launch_.rank() || launch_.rendezvous_dir().empty()) continue;
@@ -266,7 +266,8 @@ class Worker {
     return step_ >= AgreedStop();
   }
 
-  // Rank 0 decides: two steps ahead, since another rank may be one ahead of it.
+  // The step after which all ranks stop. Rank 0 chooses it two steps ahead, since another rank may
+  // be one step ahead of it.
   int64_t AgreedStop() const {
     const fs::path file = fs::path(launch_.rendezvous_dir()) / "stop-after";
     int64_t agreed = INT64_MAX;
@@ -278,7 +279,7 @@ class Worker {
     return INT64_MAX;
   }
 
-  // Keeps the run from passing a step before the test is ready for it.
+  // Waits until the test lets the run continue, or a stop is requested.
   void Hold() const {
     while (stop_.mode == v1::STOP_MODE_UNSPECIFIED &&
            !fs::exists(fs::path(train().out_dir()) / "go")) {
@@ -311,7 +312,8 @@ class Worker {
     out->mutable_times()->set_step_seconds(seconds);
     out->set_data_source(launch_.spec().data().source());
     NSA_RETURN_IF_ERROR(journal_->Append(record));
-    page_.SetStep(step);  // Behind the record: once all ranks show a step, all have reported it.
+    page_.SetStep(
+        step);  // After the record, so that once all ranks show a step, all have reported it.
     if (train().eval_every() > 0 && step % train().eval_every() == 0) {
       v1::WorkerRecord eval;
       eval.mutable_eval()->set_step(step);
@@ -417,5 +419,5 @@ int main(int argc, char** argv) {
   const absl::StatusOr<int> code = nsa::fake::Main({argv[2]});
   if (!code.ok()) std::fprintf(stderr, "fake_worker: %s\n", code.status().ToString().c_str());
   std::fflush(nullptr);
-  _exit(code.ok() ? *code : 1);  // Without waiting for the helper threads.
+  _exit(code.ok() ? *code : 1);  // Does not wait for the helper threads.
 }

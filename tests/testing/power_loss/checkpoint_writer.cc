@@ -1,6 +1,6 @@
-// `checkpoint_writer OUT_DIR FIRST_STEP [LAST_STEP [RANKS]]` writes a checkpoint a step, without
-// end or up to a last one, and says which are published. The parameters of step s are all s, so
-// that a reader can tell whole checkpoints from mixed ones.
+// `checkpoint_writer OUT_DIR FIRST_STEP [LAST_STEP [RANKS]]` writes a checkpoint in every step, for
+// ever or up to LAST_STEP, and prints which are published. All parameters of step s equal s, so
+// that a reader can tell complete checkpoints from mixed ones.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -25,7 +25,7 @@ int main(int argc, char** argv) {
   options.on_record = [](const nsa::v1::CheckpointRecord& record) {
     if (record.error().empty()) nsa::Say(absl::StrCat("published ", record.step()));
   };
-  // Made before, as somebody does who submits the job.
+  // Created first, as the user does who submits the job.
   std::filesystem::create_directories(argv[1]);
   auto out_dir = nsa::Folder::Make(argv[1]);
   if (!out_dir.ok()) return 1;

@@ -1,6 +1,7 @@
-// Preloaded into a program, kills it (SIGKILL) at one of its calls of fsync or fdatasync, so that a
-// crash comes exactly before or after something is on disk. $NSA_CRASH_AT_SYNC names a file; calls
-// are counted from when it exists, and it says where: "before 3" or "after 3".
+// Preloaded into a program, kills it (SIGKILL) at one of its calls of fsync or fdatasync, so that
+// it crashes exactly before or after something is on disk. $NSA_CRASH_AT_SYNC names a file whose
+// content says where, e.g. "before 3" or "after 3". Calls are counted from the moment the file
+// exists.
 #include <dlfcn.h>
 #include <signal.h>
 #include <unistd.h>
@@ -17,7 +18,7 @@ struct Plan {
   int calls = 0;
 };
 
-// Whether a call that begins (or has ended) is the one.
+// Kills the process if the call that begins (before) or has ended is the wanted one.
 void CrashIfDue(bool before) {
   static std::mutex mutex;
   static Plan plan;

@@ -1,6 +1,5 @@
-// The log that disk_recorder.cc, preloaded into a program, writes of what the program does below
-// one folder, in order: how the recorder and the model of power loss (power_loss.h) understand each
-// other.
+// The format of the log that disk_recorder.cc, preloaded into a program, writes: what the program
+// does below one folder, in order. The model of power loss (power_loss.h) reads it.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +12,14 @@ enum class DiskOp : uint32_t {
   kSymlink,   // path; data: target
   kWrite,     // inode, offset, data
   kTruncate,  // inode, offset: the new size
-  kRename,    // path; data: its new name, which loses what it was
-  kExchange,  // path and data: two names
+  kRename,    // path; data: the new name, whose previous file is replaced
+  kExchange,  // path and data: the two names
   kRemove,    // path: unlink, rmdir
   kSync,      // inode: fsync, fdatasync
   kSaid,      // data: what the program wrote to standard output (with write, not with stdio)
 };
 
-// Followed by the path and the data. Files are known by inode once they are open.
+// In the log, the path and the data follow each record. Open files are identified by inode.
 struct DiskRecord {
   DiskOp op;
   uint32_t path_bytes;

@@ -1,10 +1,11 @@
 // Preloaded into a program, records what it does to the files below $NSA_DISK_FOLDER (an absolute
-// path without links) in the file $NSA_DISK_LOG, which lies elsewhere and is appended to; the
-// format is disk_log.h. One lock around each call and its record: their order is the disk's.
+// path without links). Records are appended to the file $NSA_DISK_LOG, which lies elsewhere, in the
+// format of disk_log.h. One lock is held around each call and its record, so that records are in
+// the order of the calls.
 //
-// What a program may do without our seeing it: write to a mapping, writes of stdio (std::ofstream's
-// are seen), other calls than these. The log is therefore compared with the disk: after the
-// program's end both must hold the same (power_loss_test.cc).
+// Not recorded: writes to a mapping, writes of stdio (those of std::ofstream are recorded), and
+// calls that are not defined here. The log is therefore compared with the disk: after the program's
+// end both must have the same content (power_loss_test.cc).
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -29,7 +30,7 @@ template <typename Function>
 Function Real(Function, const char* name) {
   return reinterpret_cast<Function>(dlsym(RTLD_NEXT, name));
 }
-// REAL(write)(fd, data, size): the C library's.
+// REAL(write)(fd, data, size) calls the C library's function.
 #define REAL(function) (::nsa::Real(&::function, #function))
 
 std::mutex& Lock() {
@@ -56,10 +57,10 @@ bool Recorded(const std::string& path) {
   return folder != nullptr && path.rfind(std::string(folder) + "/", 0) == 0;
 }
 
-// The folder itself can be synced, but nothing else is done to it.
+// Also true for the folder itself, which may be synced.
 bool Recorded(int fd) { return Recorded(PathOf(fd) + "/"); }
 
-// What cannot be recorded would be missed: better no program than a wrong log.
+// Ends the program when something cannot be recorded: an incomplete log would be useless.
 void Must(bool done) {
   if (!done) std::abort();
 }
@@ -77,7 +78,7 @@ void Append(DiskRecord record, const std::string& path, const std::string& data 
   errno = error;
 }
 
-// A file or folder that has just come.
+// Records a file or folder that was just created.
 void AppendNew(DiskOp op, const std::string& path, const std::string& data = "") {
   struct stat info {};
   Must(lstat(path.c_str(), &info) == 0);
@@ -90,7 +91,7 @@ void AppendOpen(DiskOp op, int fd, int64_t offset = 0, const std::string& data =
   Append({.op = op, .inode = info.st_ino, .offset = offset}, "", data);
 }
 
-// `open` makes the descriptor; `flags` are as of open(2).
+// `open` opens the file and returns the descriptor; `flags` are those of open(2).
 template <typename Open>
 int Opened(const std::string& path, int flags, const Open& open_it) {
   if ((flags & (O_CREAT | O_TRUNC)) == 0 || !Recorded(path)) return open_it();
@@ -119,7 +120,7 @@ FILE* OpenStream(const char* path, const char* mode) {
   return stream;
 }
 
-// `offset` -1: where the descriptor stands.
+// `offset` -1 means the descriptor's current position.
 template <typename Write>
 ssize_t Written(int fd, int64_t offset, const iovec* parts, int count, const Write& write_it) {
   const bool said = fd == STDOUT_FILENO;
@@ -196,7 +197,7 @@ int Symlink(const char* target, int folder, const char* name) {
   return result;
 }
 
-// The third or fourth argument of open, where there is one.
+// The `mode` argument of open() or openat(), if there is one.
 #define MODE_OF(last)                         \
   mode_t mode = 0;                            \
   if ((flags & (O_CREAT | O_TMPFILE)) != 0) { \
@@ -209,7 +210,7 @@ int Symlink(const char* target, int folder, const char* name) {
 }  // namespace
 }  // namespace nsa
 
-// On 64-bit Linux the names with 64 are the same functions.
+// On 64-bit Linux the functions with 64 in their names do the same.
 extern "C" {
 int open(const char* path, int flags, ...) {
   MODE_OF(flags)

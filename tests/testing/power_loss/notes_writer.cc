@@ -1,5 +1,6 @@
-// `notes_writer FOLDER NOTES` replaces the file `note` as the agent does with its own, and appends
-// to `journal` as a worker does, and says how often it has. A test cuts its power.
+// `notes_writer FOLDER NOTES` replaces the file `note` as the agent replaces its own files, appends
+// to `journal` as a worker does, and prints how often it has done so. A test simulates a power
+// loss.
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -18,7 +19,7 @@ int main(int argc, char** argv) {
     nsa::v1::WorkerRecord record;
     record.mutable_step()->set_step(i);
     if (!(*journal)->Append(record).ok()) return 1;
-    // Of growing length, so that a mixture of two shows.
+    // The length grows, so that a mixture of two versions is noticed.
     if (!nsa::WriteFileAtomically(folder / "note", std::string(i, '0' + i % 10)).ok()) return 1;
     nsa::Say(absl::StrCat("note ", i));
   }

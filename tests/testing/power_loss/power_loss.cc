@@ -26,7 +26,7 @@ std::string ReadAll(const fs::path& path) {
   return bytes.str();
 }
 
-// "a/b/c" is in "a/b" and has the name "c" there.
+// The parent of "a/b/c" is "a/b", its name there is "c".
 std::string ParentOf(const std::string& path) { return fs::path(path).parent_path(); }
 std::string NameOf(const std::string& path) { return fs::path(path).filename(); }
 
@@ -124,7 +124,7 @@ Disk::NodePtr Disk::FolderOf(const std::string& path) const {
   return folder;
 }
 
-// Names of the folder of `path`.
+// Changes names in the folder that contains `path`.
 void Disk::Rename(const std::string& path, NameChange change) {
   Node& folder = *FolderOf(path);
   for (const auto& [name, node] : change) folder.names[name] = node;

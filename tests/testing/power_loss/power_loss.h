@@ -1,14 +1,14 @@
-// What may be on a disk after the power went: a model of the least that POSIX promises.
+// What may be on a disk after a power loss: a model of the least that POSIX guarantees.
 //
-// fsync of a file makes its data and size durable, and nothing of its name; fsync of a folder makes
-// the names in it durable, and nothing of what they name. Every change since then may be there or
-// not, each for itself and in no order: a later write without the earlier one, the length without
-// the data, half of a write, a rename without the file that it put in place. Only a single change
-// of names (rename, exchange) happens wholly or not at all. Real file systems lose less.
+// fsync of a file makes its data and size durable, but not its name. fsync of a folder makes the
+// names in it durable, but not the content of what they name. Every change after that may be on the
+// disk or not, independently and in any order: a later write without an earlier one, the length
+// without the data, half of a write, a rename without the data of the renamed file. Only a single
+// change of names (rename, exchange) happens completely or not at all. Real file systems lose less.
 //
-// Not modelled: modes and times; renames between folders (refused); hard links; what was written to
-// a mapping (of ours only SQLite's -shm, which is made anew by the first who opens the database); a
-// disk that damages what was synced.
+// Not modelled: modes and times; renames between folders (refused); hard links; writes to a mapping
+// (in this project only SQLite's -shm file, which the first process that opens the database creates
+// again); a disk that damages synced data.
 #pragma once
 
 #include <cstdint>
@@ -32,11 +32,11 @@ struct DiskEvent {
   std::string data;
 };
 
-// The log of disk_recorder.cc about `folder`.
+// Reads the log that disk_recorder.cc wrote about `folder`.
 std::vector<DiskEvent> ReadDiskLog(const std::filesystem::path& log,
                                    const std::filesystem::path& folder);
 
-// What lies below a folder: by relative path.
+// A file, folder or link below a folder; DiskTree maps relative paths to entries.
 struct DiskEntry {
   enum Kind { kFile, kFolder, kLink } kind;
   std::string content;  // of a file; target of a link
@@ -46,15 +46,15 @@ using DiskTree = std::map<std::string, DiskEntry>;
 DiskTree ReadTree(const std::filesystem::path& folder);
 void WriteTree(const DiskTree& tree, const std::filesystem::path& folder);
 
-// Which syncs do their work; the others of a program might as well not be there.
+// Which syncs take effect; the model ignores the others.
 enum class Honoured { kAll, kOfFiles, kOfFolders, kNone };
 
-// What becomes of changes that were not synced.
+// What happens to changes that were not synced.
 struct Loss {
   enum Names { kNamesLost, kNamesThere, kNamesRandom } names;
-  // Zeros: the size is the new one, but where the file has grown are zeros. Torn: half of the
-  // changes, the next one in half. Last only: all but the last are lost. Random: one of these for
-  // each file, or a random choice of its changes.
+  // Zeros: the file has its new size, but the part by which it has grown is zeros. Torn: the first
+  // half of the changes, then half of the next one. Last only: all but the last are lost. Random:
+  // one of these for each file, or a random selection of its changes.
   enum Data { kLost, kThere, kZeros, kTorn, kLastOnly, kRandom } data;
 };
 
@@ -63,10 +63,10 @@ std::string ToString(Loss loss);
 
 class Disk {
  public:
-  // `inode` is the folder's.
+  // `inode`: the folder's inode number.
   explicit Disk(uint64_t inode, Honoured honoured = Honoured::kAll);
 
-  // The event outlives the disk.
+  // The event must outlive the disk.
   void Apply(const DiskEvent& event);
 
   DiskTree After(Loss loss, std::mt19937* random) const;
@@ -75,7 +75,7 @@ class Disk {
   struct Node;
   using NodePtr = std::shared_ptr<Node>;
   using Names = std::map<std::string, NodePtr>;
-  // Names of one folder that change at once; null: gone.
+  // Names of one folder that change together; null: the name is removed.
   using NameChange = std::vector<std::pair<std::string, NodePtr>>;
   struct Node {
     DiskEntry::Kind kind;

@@ -1,4 +1,4 @@
-// Somebody else's folder, which takes the place of one that a worker writes into.
+// Somebody else's folder that is put, by a link, in place of one that a worker writes into.
 #pragma once
 
 #include <filesystem>
@@ -12,7 +12,7 @@
 
 namespace nsa {
 
-// Every name in it is one that a worker could take for its own.
+// Its files have names that a worker could take for its own.
 class PreciousFolder {
  public:
   explicit PreciousFolder(std::filesystem::path path) : path_(std::move(path)) {
@@ -34,7 +34,7 @@ class PreciousFolder {
 
   const std::filesystem::path& path() const { return path_; }
 
-  // Puts a link to this folder at `path`; what was there is beside it, with ".moved".
+  // Puts a link to this folder at `path`. What was there is renamed to `path` plus ".moved".
   void TakeThePlaceOf(const std::filesystem::path& path) const {
     std::filesystem::rename(path, path.string() + ".moved");
     std::filesystem::create_directory_symlink(path_, path);
