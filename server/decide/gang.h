@@ -42,12 +42,11 @@ struct RankView {
 
 // Why a gang has to end.
 struct Failure {
-  std::string reason;  // a word of common/base/reason.h, or one that a newer worker sent
-  std::string text;    // for people, names the rank
-  int32_t rank = -1;   // the rank that failed first; -1: none in particular
-  bool final = false;  // a restart would fail again
-  bool infrastructure =
-      false;             // a fault of the machine, not of the job: does not count as a restart
+  std::string reason;           // a word of common/base/reason.h, or one that a newer worker sent
+  std::string text;             // for people, names the rank
+  int32_t rank = -1;            // the rank that failed first; -1: none in particular
+  bool final = false;           // a restart would fail again
+  bool infrastructure = false;  // a fault of the machine: does not count as a restart
   bool refused = false;  // the start was refused: something that the job needs is not there now
 };
 

@@ -18,8 +18,7 @@ struct Cause {
   std::string text;    // for people
   int32_t rank = -1;   // the rank it came from; -1: none
   v1::Severity severity = v1::SEVERITY_INFO;
-  absl::Time next_start =
-      absl::InfinitePast();  // when the start is tried again; InfinitePast: it is not
+  absl::Time next_start = absl::InfinitePast();  // of the next try; InfinitePast: none
 };
 
 // FailedPrecondition when the table has no such row; then nothing is changed.

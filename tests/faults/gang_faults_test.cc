@@ -124,8 +124,8 @@ TEST_F(GangFaults, ALogFloodCostsNeitherRecordsNorSteps) {
 TEST_F(GangFaults, ACoordinatorKilledWhileAJobStopsStopsIt) {
   v1::JobSpec spec = Spec({{"step_ms", "20"}, {"ignore_stop", "1"}});
   spec.mutable_train()->set_steps(100000);
-  spec.mutable_restart()->set_stop_grace_seconds(
-      0.3);  // up to ten times as long while it makes progress
+  // Up to ten times as long while the job makes progress.
+  spec.mutable_restart()->set_stop_grace_seconds(0.3);
   const std::string id = service_.Submit(spec);
   ASSERT_TRUE(service_.WaitForStep(id, 0, 5));
   service_.Stop(id, v1::STOP_MODE_GRACEFUL);

@@ -385,8 +385,8 @@ TEST_F(LocalAgentTest, ComesBackSoonHoweverOftenItDies) {
   const auto agent = Start(absl::Milliseconds(25));
   ProcessIdentity process = WaitFor(*agent, 0);
   absl::Duration longest;
-  for (int death = 0; death < 9;
-       ++death) {  // without a limit the last wait would be over six seconds
+  // Without a limit the last wait would be over six seconds.
+  for (int death = 0; death < 9; ++death) {
     ASSERT_OK(SignalProcess(process, SIGKILL));
     const absl::Duration killed = clock_.Monotonic();
     process = WaitFor(*agent, process.pid);

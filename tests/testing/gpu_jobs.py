@@ -125,9 +125,9 @@ def main(doc, test, bench, gpus_needed):
     """Runs such a test with its command line."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bin_dir", type=pathlib.Path)
-    parser.add_argument("--bench", nargs="?", const="", metavar="JOB", help="measure instead")
-    parser.add_argument("--data", type=pathlib.Path, help="of a measurement, what the job reads instead of its own data")
-    parser.add_argument("--killed", action="store_true", help="of the test, only the kill and what it needs")
+    parser.add_argument("--bench", nargs="?", const="", metavar="JOB", help="measure speed instead of testing")
+    parser.add_argument("--data", type=pathlib.Path, help="with --bench: what the job reads instead of its own data")
+    parser.add_argument("--killed", action="store_true", help="run only the check that kills a rank, and what it needs")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--shape", choices=sorted(SHAPES), default="m7c")
     parser.add_argument("--keep", type=pathlib.Path, help="a folder for all output")

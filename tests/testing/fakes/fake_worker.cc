@@ -6,28 +6,29 @@
 //
 //   fake.step_ms            time of a step; default 5
 //   fake.crash_at_step      dies by a signal in the middle of this step
-//   fake.crash_signal       which; default 11
+//   fake.crash_signal       the signal; default 11 (SIGSEGV)
 //   fake.exit_at_step       ends with WorkerFinished after this step
 //   fake.exit_outcome       completed, stopped, failed (default) or failed_final
 //   fake.exit_reason        reason of that record; default FAKE
 //   fake.hang_at_step       makes no progress in this step, in a collective called "all_reduce"
-//   fake.hold_at_step       does not begin this step before it has been asked to stop, or the file
-//                           out_dir/go is there
-//   fake.ignore_stop        "1": answers stop requests and SIGTERM, and goes on
-//   fake.deaf               "1": no control socket; knows of the stop in launch.pb alone
+//   fake.hold_at_step       waits before this step until a stop is requested or the file out_dir/go
+//                           exists
+//   fake.ignore_stop        "1": answers stop requests, but ignores them and SIGTERM
+//   fake.deaf               "1": no control socket; only a stop in launch.pb has an effect
 //   fake.fail_start         "1": exits with 2 before its first record
-//   fake.log_bytes          bytes of log a step, in lines of at most 100 bytes
-//   fake.print_environment  "1": writes its environment to the log at start, a variable a line
+//   fake.log_bytes          bytes of log per step, in lines of at most 100 bytes
+//   fake.print_environment  "1": writes its environment to the log at start, one variable per line
 //   fake.threads            extra threads that wait in nsa::fake::WaitForEver; default 2
 //   fake.rank               the rank that the faults above apply to; default all
 //   fake.generations        crash, exit and hang apply up to this generation; default 1
 //
 // Ranks of a gang wait for each other after every step (by their status pages), end with PEER_LOST
-// when one is gone, and stop after the same step. A stop in launch.pb holds from the first step.
+// when one is gone, and all stop after the same step. A stop in launch.pb is in force from the
+// first step.
 //
-// Losses are a function of the step alone, so a run that was interrupted can be compared with one
-// that was not. It resumes from the newest out_dir/checkpoints/step-XXXXXXXX, which rank 0 writes
-// and which holds one file, `fake`.
+// The loss depends on the step only, so an interrupted run can be compared with an uninterrupted
+// one. It resumes from the newest out_dir/checkpoints/step-XXXXXXXX, which rank 0 writes and which
+// holds one file, `fake`.
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -312,8 +313,8 @@ class Worker {
     out->mutable_times()->set_step_seconds(seconds);
     out->set_data_source(launch_.spec().data().source());
     NSA_RETURN_IF_ERROR(journal_->Append(record));
-    page_.SetStep(
-        step);  // After the record, so that once all ranks show a step, all have reported it.
+    // After the record, so that once all ranks show a step, all have reported it.
+    page_.SetStep(step);
     if (train().eval_every() > 0 && step % train().eval_every() == 0) {
       v1::WorkerRecord eval;
       eval.mutable_eval()->set_step(step);
