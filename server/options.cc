@@ -53,7 +53,7 @@ absl::Status CheckRoots(const Options& options) {
   for (const fs::path& root : options.allowed_roots) {
     if (root.is_absolute()) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("allowed_roots: ", root.string(), " is relative; write it from /"));
+        absl::StrCat("allowed_roots: ", root.string(), " is relative; use an absolute path"));
   }
   return absl::OkStatus();
 }

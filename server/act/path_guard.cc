@@ -34,12 +34,12 @@ absl::Status CheckText(const std::string& field, const std::string& path) {
     return Refuse(field, "holds a NUL byte; remove it");
   }
   if (!fs::path(path).is_absolute()) {
-    return Refuse(field, path.empty() ? "\"\" (an absolute path); write one from /"
-                                      : absl::StrCat(path, " is relative; write it from /"));
+    return Refuse(field, path.empty() ? "\"\" (an absolute path); choose one"
+                                      : absl::StrCat(path, " is relative; use an absolute path"));
   }
   const auto up = [](const fs::path& part) { return part == ".."; };
   if (std::ranges::any_of(fs::path(path), up)) {
-    return Refuse(field, absl::StrCat(path, " contains ..; write it without"));
+    return Refuse(field, absl::StrCat(path, " contains ..; use a path without it"));
   }
   return absl::OkStatus();
 }
