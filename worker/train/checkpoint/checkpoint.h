@@ -1,23 +1,25 @@
-// Checkpoints: written in the background by all ranks, read back by any number of them. The format
-// is proto/nsa/v1/checkpoint.proto, choosing and verifying are common/checkpoint/checkpoint_dir.h.
+// Checkpoints. All ranks write them in the background; any number of ranks can load them. The
+// format is proto/nsa/v1/checkpoint.proto; common/checkpoint/checkpoint_dir.h finds and verifies
+// them.
 //
-// Writing. Save() copies parameters and moments to host memory (the only part that training waits
-// for) and returns; a thread writes. Every rank writes an even slice of the flat AdamW moments,
-// rank 0 also the weights. The ranks meet in the folder `step-00005000.tmp-<generation>` (a
-// second attempt in `….tmp-<generation>-2`: what a late rank left of the first is not its): a
-// rank's shard is complete when its `….done` file is there; rank 0 waits for all of them, writes
-// state.json, syncs files and folder, renames, syncs the parent, and swings `latest.ckpt`. Killed
-// at any moment, what has a final name is complete.
+// Writing. Save() copies parameters and moments to host memory, which is all that training waits
+// for, and returns; a thread writes the files. Each rank writes one shard, an even slice of the
+// flat AdamW moments; rank 0 also writes the weights. All ranks write into the temporary folder
+// `step-00005000.tmp-<generation>`, or `….tmp-<generation>-2` at a second attempt, so that shards
+// that a slow rank still writes for the first attempt are not used. Other ranks mark their shards
+// as complete with a `….done` file each. Rank 0 waits for them, writes state.json, syncs files and
+// folder, renames the folder to its final name, syncs the parent, and points `latest.ckpt` to it. A
+// folder with a final name is therefore complete, whenever a process is killed.
 //
-// A failed write (disk full, …) costs that checkpoint and nothing else: its temporary folder goes,
-// a CheckpointRecord with `error` and CHECKPOINT_FAILED say why, training continues; the last one
-// is tried again (worker/train/step/trainer.h). One that was not finished because the gang ended
-// has not failed: its folder goes too, there is no record, and CHECKPOINT_ABANDONED says what ended
-// the gang.
+// A failed write, e.g. because the disk is full, loses that checkpoint only: its temporary folder
+// is removed, a CheckpointRecord with `error` and the event CHECKPOINT_FAILED give the reason, and
+// training continues. The last checkpoint of a run is retried (worker/train/step/saver.h). A
+// checkpoint that was not finished because the gang ended has not failed: its folder is removed,
+// too, but there is no record, and CHECKPOINT_ABANDONED gives the reason why the gang ended.
 //
-// out_dir and its checkpoints are opened once (worker/train/folder.h). When something else lies in
-// their place, or in that of the temporary folder, the checkpoint fails as above: nothing is
-// written into what lies there, and nothing of it is deleted.
+// out_dir and its checkpoints are opened once (worker/train/folder.h). When one of them, or the
+// temporary folder, has been replaced by something else, the checkpoint fails as above; the
+// replacement is neither written nor deleted.
 #pragma once
 
 #include <cstdint>
@@ -46,32 +48,32 @@ struct CheckpointWriterOptions {
   int32_t world_size = 1;
   int64_t generation = 0;
   int32_t keep = 2;                                  // train.keep_checkpoints
-  absl::Duration shard_timeout = absl::Minutes(10);  // rank 0's patience with the others
+  absl::Duration shard_timeout = absl::Minutes(10);  // how long rank 0 waits for the others
 
-  // Copies `from` (device or host memory of the trainer) to host memory; memcpy when empty.
+  // Copies `from` (the trainer's device or host memory) to host memory. Empty: plain memory copy.
   std::function<absl::Status(std::span<float> to, std::span<const float> from)> copy;
 
-  // Host memory for `floats` values of a snapshot, e.g. pinned; may answer null, and then, as when
-  // empty, plain memory is taken. Called on the writer's thread, as soon as it runs, for snapshots
-  // of `layout`.
+  // Returns host memory for the `floats` values of a snapshot, e.g. pinned memory. When this is
+  // empty or returns null, the writer uses ordinary memory. Called on the writer's thread when it
+  // starts, for snapshots of `layout`.
   std::function<std::shared_ptr<float>(int64_t floats)> allocate;
   const ParameterLayout* layout = nullptr;
 
-  // Called on the writer's thread. Rank 0: once a checkpoint, published or failed. Other ranks:
-  // only for a shard that could not be written.
+  // Called on the writer's thread. On rank 0: once per checkpoint, published or failed. On other
+  // ranks: only for a shard that could not be written.
   std::function<void(const v1::CheckpointRecord&)> on_record;
 
-  // Called on the writer's thread: CHECKPOINT_FAILED, CHECKPOINT_ABANDONED,
+  // Called on the writer's thread with CHECKPOINT_FAILED, CHECKPOINT_ABANDONED and
   // CHECKPOINT_DELETE_FAILED.
   std::function<void(const v1::WorkerEvent&)> on_event;
 
-  // Called on the writer's thread before anything of a checkpoint is written: flushes telemetry, so
-  // that a run resumed from this checkpoint finds the rows of every step up to it in its files.
+  // Called on the writer's thread before a checkpoint is written. Flushes telemetry, so that the
+  // files contain the rows of every step up to a checkpoint from which a run resumes.
   std::function<void()> before_write;
 };
 
-// What a checkpoint is taken of: flat arenas in the layout's order, on every rank the same. The
-// layout outlives the writer; the rest is copied.
+// The tensors to save: flat arenas in the layout's order, the same on every rank. The layout
+// outlives the writer; the values are copied.
 struct TrainingState {
   const ParameterLayout* layout = nullptr;
   std::span<const float> parameters;
@@ -80,36 +82,37 @@ struct TrainingState {
 };
 
 struct SaveOptions {
-  int32_t attempt = 1;                      // 2 and more: again, though this step was saved before
-  std::string then = "training continues";  // what comes after a failure, for people
+  int32_t attempt = 1;                      // from 2: a retry of a step that was saved before
+  std::string then = "training continues";  // what follows a failure, for the event's text
 };
 
-// One a rank. Save(), Drain() and DrainFor() come from one thread.
+// One per rank. Save(), Drain() and DrainFor() are called on one thread.
 class CheckpointWriter {
  public:
-  // Makes out_dir/checkpoints. FailedPrecondition when a link is there. Rank 0 takes out_dir's lock
-  // (Unavailable, reason OUT_DIR_BUSY, naming process, host and generation, while another worker
-  // trains into it) and removes what writers that died have left.
+  // Creates out_dir/checkpoints if it is missing. FailedPrecondition when it is a symbolic link.
+  // Rank 0 also takes out_dir's lock and removes temporary folders that earlier writers left.
+  // Unavailable with OUT_DIR_BUSY when another worker trains into out_dir; the message names that
+  // worker's process, host and generation.
   static absl::StatusOr<std::unique_ptr<CheckpointWriter>> Open(CheckpointWriterOptions options);
 
-  // Finishes what is being written.
+  // Waits until everything has been written.
   ~CheckpointWriter();
 
-  // Copies and returns. `state` needs everything but `world_size`, `files` and `unix_nanos`. Two
-  // snapshots fit: a third Save() waits for the first to be written, and the wait counts as stall.
-  // A step that was saved already is not saved again, so that the last step may be a regular one,
-  // unless `how` says so: after a failure, and then on every rank.
+  // Copies the state and returns. The caller fills all of `state` except `world_size`, `files` and
+  // `unix_nanos`. There are two snapshots: a third Save() waits until the first has been written,
+  // and the wait counts as stall. Saving the same step again does nothing (the last step may also
+  // be a regular one) unless how.attempt is above 1; after a failure every rank retries.
   absl::Status Save(const TrainingState& tensors, v1::CheckpointState state,
                     const SaveOptions& how = {});
 
-  // Waits until everything has been written. The error of the last Save() when it could not be
-  // published.
+  // Waits until everything has been written. Returns the error of the last checkpoint if it could
+  // not be published.
   absl::Status Drain();
 
-  // The same for as long as `patience`; nothing when something is still being written then.
+  // The same, but waits for `patience` at most; nullopt when something is still being written then.
   std::optional<absl::Status> DrainFor(absl::Duration patience);
 
-  // The gang ends, because of `why`: what waits for other ranks' shards is given up at once.
+  // The gang ends because of `why`: stops waiting for other ranks' shards at once.
   void Abandon(std::string_view why);
 
  private:
@@ -118,7 +121,7 @@ class CheckpointWriter {
   std::unique_ptr<Impl> impl_;
 };
 
-// Where a checkpoint is loaded to: full arenas in the layout's order. Empty moments are not loaded.
+// Where to load a checkpoint to: full arenas in the layout's order. Empty moments are not loaded.
 struct RestoreTarget {
   const ParameterLayout* layout = nullptr;
   std::span<float> parameters;
@@ -126,9 +129,10 @@ struct RestoreTarget {
   std::span<float> second_moment;
 };
 
-// Verifies every file, then restores. `job_hash` (common/job/load.h) must be the checkpoint's;
-// empty does not compare. Any world size may load what any other wrote. DataLoss names the file and
-// what is wrong with it; FailedPrecondition when the checkpoint belongs to another job or model.
+// Verifies every file, then loads the tensors into `target`. `job_hash` (common/job/load.h) must
+// equal the checkpoint's; an empty one is not compared. The world size may differ from that of the
+// writers. DataLoss names the file and what is wrong with it; FailedPrecondition when the
+// checkpoint belongs to another job or model.
 absl::StatusOr<v1::CheckpointState> LoadCheckpoint(const std::filesystem::path& checkpoint,
                                                    const std::string& job_hash,
                                                    const RestoreTarget& target);

@@ -15,7 +15,7 @@
 namespace nsa {
 namespace {
 
-// Hashing and writing alternate in pieces that stay in the cache.
+// Data is written and hashed in pieces that fit into the cache.
 constexpr size_t kPiece = size_t{4} << 20;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Files that survive power loss, hashed as they are written.
+// Files that survive power loss. Their hash is computed while they are written.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@ namespace nsa {
 // A file being written. Errors name the file; ResourceExhausted when the disk is full.
 class DurableFile {
  public:
-  // Creates `name` in `folder`; what had that name is removed.
+  // Creates `name` in `folder`; an existing file of that name is removed first.
   static absl::StatusOr<std::unique_ptr<DurableFile>> Create(const Folder& folder,
                                                              const std::string& name);
 
-  // Closes; a file that was not finished stays as it is.
+  // Closes the file. An unfinished file is left as it is.
   ~DurableFile();
 
   absl::Status Append(std::span<const std::byte> bytes);
@@ -29,7 +29,7 @@ class DurableFile {
     return Append(std::as_bytes(std::span(text.data(), text.size())));
   }
 
-  // fsyncs; name, length and XXH3-128 of what was written.
+  // Calls fsync. Returns the file's name, length and XXH3-128 hash.
   absl::StatusOr<v1::CheckpointFile> Finish();
 
  private:

@@ -47,7 +47,8 @@ absl::StatusOr<int64_t> NumberOf(const SafetensorsFile& file, const std::string&
   return number;
 }
 
-// One shard into its place; returns how far the moments are loaded once it is.
+// Loads one shard, which must begin at element `loaded` of the moments. Returns its end, up to
+// which the moments are loaded then.
 absl::StatusOr<int64_t> LoadShard(const std::filesystem::path& path, int64_t loaded,
                                   const RestoreTarget& target) {
   NSA_ASSIGN_OR_RETURN(const auto file, SafetensorsFile::Open(path));

@@ -40,7 +40,7 @@ std::string HeaderOf(const std::vector<TensorToWrite>& tensors,
   return text;
 }
 
-// The number of elements of a shape; nothing when it is negative or does not fit.
+// Computes the number of elements of a shape. False when it is negative or does not fit.
 bool ElementsOf(const std::vector<int64_t>& shape, int64_t* elements) {
   *elements = 1;
   for (const int64_t extent : shape) {

@@ -1,5 +1,5 @@
-// The safetensors format: 8 bytes of little-endian header length, a JSON header, the data. Only F32
-// is written and read here. https://github.com/huggingface/safetensors
+// The safetensors format: the length of the header (8 bytes, little-endian), a JSON header, the
+// data. This code writes and reads F32 only. https://github.com/huggingface/safetensors
 //
 //   {"__metadata__": {"key": "text"}, "name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0,
 //   24]}, …}
@@ -21,20 +21,20 @@
 
 namespace nsa {
 
-// A tensor to be written; borrows the values, whose number is the product of `shape`.
+// A tensor to write. `values` is borrowed; its size is the product of `shape`.
 struct TensorToWrite {
   std::string name;
   std::vector<int64_t> shape;
   std::span<const float> values;
 };
 
-// Writes `name` in `folder` and fsyncs; the data begins at a multiple of 8 bytes. Returns name,
-// length and hash.
+// Writes the file `name` in `folder` and calls fsync. The data begins at a multiple of 8 bytes.
+// Returns name, length and hash.
 absl::StatusOr<v1::CheckpointFile> WriteSafetensors(
     const Folder& folder, const std::string& name, const std::vector<TensorToWrite>& tensors,
     const std::map<std::string, std::string>& metadata);
 
-// A file being read. One thread at a time.
+// Reads a file. One thread at a time.
 class SafetensorsFile {
  public:
   struct Tensor {
@@ -43,14 +43,15 @@ class SafetensorsFile {
     int64_t size = 0;    // elements
   };
 
-  // Reads the header. DataLoss when it is not one: cut off, over 100 MB, not JSON, another dtype,
-  // offsets that overlap, leave holes or run past the end.
+  // Reads the header. DataLoss when it is invalid: cut off, over 100 MB, not JSON, another dtype,
+  // or offsets that overlap, leave gaps or run past the end.
   static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(const std::filesystem::path& path);
 
   const std::map<std::string, Tensor>& tensors() const { return tensors_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
-  // Fills `values`. NotFound without that tensor; FailedPrecondition when its size is another.
+  // Reads the tensor `name` into `values`. NotFound when there is none; FailedPrecondition when its
+  // size differs.
   absl::Status Read(const std::string& name, std::span<float> values) const;
 
  private:

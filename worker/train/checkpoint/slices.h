@@ -1,4 +1,4 @@
-// How the flat AdamW moments are divided among the ranks that write them.
+// How the flat AdamW moments are divided among the ranks for writing.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,8 @@ struct Slice {
   int64_t size() const { return end - begin; }
 };
 
-// The slice of rank `rank`: even, contiguous, in the order of ranks.
+// The slice that rank `rank` writes. Slices are contiguous, in rank order, and of equal size except
+// for rounding.
 inline Slice SliceOf(int64_t total, int32_t rank, int32_t world_size) {
   const auto at = [&](int64_t r) {
     return static_cast<int64_t>(static_cast<__int128>(total) * r / world_size);

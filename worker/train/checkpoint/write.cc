@@ -27,7 +27,7 @@ constexpr char kTemporary[] = ".tmp-";
 std::string DoneFile(const std::string& shard) { return shard + ".done"; }
 std::string FailedFile(const std::string& shard) { return shard + ".failed"; }
 
-// A new file; not synced.
+// Writes a new file without fsync.
 absl::Status WriteSmallFile(const Folder& folder, const std::string& name,
                             const std::string& content) {
   NSA_ASSIGN_OR_RETURN(const Fd fd, folder.Create(name));
@@ -36,7 +36,7 @@ absl::Status WriteSmallFile(const Folder& folder, const std::string& name,
   return absl::ErrnoToStatus(written < 0 ? errno : ENOSPC, name);
 }
 
-// "<bytes> <hash>\n", with its final name only once it is whole.
+// Writes "<bytes> <hash>\n" under a temporary name and then renames the file.
 absl::Status WriteDone(const Folder& folder, const v1::CheckpointFile& shard) {
   const std::string name = DoneFile(shard.name());
   NSA_RETURN_IF_ERROR(WriteSmallFile(folder, name + ".tmp",
@@ -44,7 +44,7 @@ absl::Status WriteDone(const Folder& folder, const v1::CheckpointFile& shard) {
   return folder.Rename(name + ".tmp", name);
 }
 
-// What a rank has said about its shard; nothing as long as it has not.
+// Reads a rank's done file; nullopt while there is none.
 absl::StatusOr<std::optional<v1::CheckpointFile>> ReadDone(const Folder& folder,
                                                            const std::string& shard) {
   const absl::StatusOr<std::string> text = folder.Read(DoneFile(shard));
@@ -78,19 +78,19 @@ absl::StatusOr<v1::CheckpointFile> AwaitShard(const WriterPlace& place, const Fo
     if (abandoned) {
       return absl::CancelledError(absl::StrFormat("the shard of rank %d was not there yet", rank));
     }
-    // A rank that comes later would meet us elsewhere.
+    // A rank that arrives later would write into the replacement of this folder.
     NSA_RETURN_IF_ERROR(folder.CheckInPlace());
     if (clock.Monotonic() > deadline) {
       return absl::DeadlineExceededError(
           absl::StrFormat("%s: not there after %s; is out_dir shared by all ranks?", shard,
                           absl::FormatDuration(place.shard_timeout)));
     }
-    // Another process, perhaps on another machine, tells us by a file: there is nothing to wait on.
+    // Polls: a file written by another process, maybe on another machine, cannot be waited for.
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
 }
 
-// This rank's slice of the moments.
+// Writes this rank's slice of the moments.
 absl::StatusOr<v1::CheckpointFile> WriteSlice(const WriterPlace& place, const Folder& folder,
                                               const std::string& name, const Snapshot& snapshot) {
   const Slice slice = SliceOf(snapshot.layout->size(), place.rank, place.world_size);
@@ -121,7 +121,7 @@ absl::StatusOr<v1::CheckpointFile> WriteState(const Folder& folder,
   return file->Finish();
 }
 
-// The step of "step-00005000.tmp-3"; nothing for other names.
+// The step of "step-00005000.tmp-3"; nullopt for other names.
 std::optional<int64_t> TemporaryStep(const std::string& name) {
   const size_t mark = name.find(kTemporary);
   int64_t step = 0;
@@ -132,8 +132,8 @@ std::optional<int64_t> TemporaryStep(const std::string& name) {
   return step;
 }
 
-// The step of the lowest validation loss among `entries`, of those that were validated at their own
-// step; 0 when none was.
+// The step of the entry with the lowest validation loss, among those that were validated at their
+// own step; 0 when there is none.
 int64_t BestStep(const std::vector<CheckpointEntry>& entries) {
   int64_t best_step = 0;
   double best_loss = 0;
@@ -183,11 +183,11 @@ absl::StatusOr<int64_t> CompleteCheckpoint(const WriterPlace& place, const Folde
                          AwaitShard(place, temporary, rank, deadline, abandoned));
   }
   NSA_ASSIGN_OR_RETURN(const v1::CheckpointFile state_file, WriteState(temporary, state));
-  if (place.checkpoints.Has(name + "/PINNED")) {  // replaced, so still pinned
+  if (place.checkpoints.Has(name + "/PINNED")) {  // the new one replaces a pinned one: pin it, too
     NSA_RETURN_IF_ERROR(WriteSmallFile(temporary, kPinnedFile, ""));
   }
   NSA_RETURN_IF_ERROR(temporary.Sync());
-  NSA_RETURN_IF_ERROR(temporary.CheckInPlace());  // what gets the final name is what was written
+  NSA_RETURN_IF_ERROR(temporary.CheckInPlace());  // publish the folder that was written
   NSA_RETURN_IF_ERROR(place.checkpoints.Publish(TemporaryName(place, snapshot), name));
   NSA_RETURN_IF_ERROR(place.checkpoints.PointLink("latest.ckpt", name));
   int64_t bytes = state_file.bytes();
@@ -197,7 +197,7 @@ absl::StatusOr<int64_t> CompleteCheckpoint(const WriterPlace& place, const Folde
 
 void RemoveTemporaryFolders(const Folder& checkpoints, int64_t before_step) {
   const absl::StatusOr<std::vector<std::string>> names = checkpoints.Names();
-  if (!names.ok()) return;  // they only take space
+  if (!names.ok()) return;  // not an error: they only take space
   for (const std::string& name : *names) {
     const auto step = TemporaryStep(name);
     if (step && *step < before_step) checkpoints.RemoveAll(name).IgnoreError();
@@ -221,7 +221,7 @@ std::vector<std::string> ApplyRetention(const Folder& checkpoints, int32_t keep,
     const std::string going = absl::StrCat(name, kTemporary, "deleted");
     if (note(checkpoints.Rename(name, going))) nameless.push_back(going);
   }
-  // Else power loss could bring the name back without the files.
+  // Without this, the final name could come back after a power loss, without its files.
   if (nameless.empty() || !note(checkpoints.Sync())) return problems;
   for (const std::string& going : nameless) note(checkpoints.RemoveAll(going));
   return problems;

@@ -1,4 +1,4 @@
-// Writing one snapshot: what the writer's thread does. Everything here is about files; no thread.
+// Writes one snapshot to files. The writer's thread calls these functions; they start no threads.
 #pragma once
 
 #include <atomic>
@@ -17,21 +17,21 @@
 
 namespace nsa {
 
-// A copy in host memory.
+// A copy of the training state in host memory.
 struct Snapshot {
   v1::CheckpointState state;
   const ParameterLayout* layout = nullptr;
   std::span<float> parameters;     // rank 0 only
   std::span<float> first_moment;   // this rank's slice
   std::span<float> second_moment;  // this rank's slice
-  std::shared_ptr<float> memory;   // where they are
-  int64_t capacity = 0;            // floats of it
+  std::shared_ptr<float> memory;   // holds the three spans above
+  int64_t capacity = 0;            // of `memory`, in floats
   double stall_seconds = 0;
   int32_t attempt = 1;
-  std::string then;  // what comes after a failure, for people
+  std::string then;  // what follows a failure, for the event's text
 };
 
-// Who writes.
+// The rank that writes, and where.
 struct WriterPlace {
   Folder checkpoints;  // out_dir/checkpoints
   int32_t rank = 0;
@@ -40,30 +40,33 @@ struct WriterPlace {
   absl::Duration shard_timeout;
 };
 
-// "step-00005000.tmp-3" in generation 3; "step-00005000.tmp-3-2" for the second attempt, which has
-// nothing to do with files that a slow rank still writes for the first.
+// "step-00005000.tmp-3" in generation 3; "step-00005000.tmp-3-2" for the second attempt, so that
+// files that a slow rank still writes for the first attempt do not mix with it.
 std::string TemporaryName(const WriterPlace& place, const Snapshot& snapshot);
 
-// Any rank: its shard in the temporary folder, and for other ranks than 0 the `….done` file that
-// says so, or a `….failed` one. FailedPrecondition when something else has taken the place of
-// out_dir or of its checkpoints.
+// Writes this rank's shard into the temporary folder. Ranks other than 0 then also write a `….done`
+// file, or a `….failed` file after an error. FailedPrecondition when out_dir or its `checkpoints`
+// has been replaced by something else.
 absl::StatusOr<v1::CheckpointFile> WriteShard(const WriterPlace& place, const Folder& temporary,
                                               const Snapshot& snapshot);
 
-// Rank 0, once its shard is written: the weights, the other ranks' shards, state.json, publication.
-// Returns the size of all files. DeadlineExceeded when a shard does not come, Aborted when a rank
-// could not write its own, Cancelled when `abandoned` became true before all were there,
-// FailedPrecondition when something else has taken the place of the temporary folder.
+// For rank 0, after WriteShard(): writes the weights, waits for the other ranks' shards, writes
+// state.json and publishes the checkpoint. Returns the size of all files in bytes. DeadlineExceeded
+// when a shard is not there in time, Aborted when a rank could not write its shard, Cancelled when
+// `abandoned` became true before all shards were there, FailedPrecondition when the temporary
+// folder has been replaced by something else.
 absl::StatusOr<int64_t> CompleteCheckpoint(const WriterPlace& place, const Folder& temporary,
                                            const Snapshot& snapshot, v1::CheckpointFile own_shard,
                                            const std::atomic<bool>& abandoned);
 
-// Removes temporary folders of steps below `before_step`. Rank 0; nobody may be writing into them.
+// Removes temporary folders of steps below `before_step`. For rank 0, when no rank writes into
+// them.
 void RemoveTemporaryFolders(const Folder& checkpoints, int64_t before_step);
 
-// Deletes what retention lets go after a checkpoint at `step`: a folder first loses its final name,
-// durably, so that it is never half there. Checkpoints of later steps, left by a run that was
-// rolled back, neither count nor go. Returns one line a folder that could not be deleted.
+// Deletes the checkpoints that retention no longer keeps after a checkpoint at `step`. A folder is
+// first renamed, durably, so that its final name never stands for a partly deleted checkpoint.
+// Checkpoints of later steps, left by a run that was rolled back, are neither counted nor deleted.
+// Returns one line per error.
 std::vector<std::string> ApplyRetention(const Folder& checkpoints, int32_t keep, int64_t step);
 
 }  // namespace nsa

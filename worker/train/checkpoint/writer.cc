@@ -34,9 +34,10 @@ namespace {
 
 constexpr size_t kSnapshots = 2;
 
-// Holds out_dir for one worker; the kernel releases it when the process ends, however it ends. That
-// may be a while after SIGKILL, and on a shared file system the process may be on a machine that
-// nobody hears of: a worker that finds it held tries again later.
+// Locks out_dir for one worker. The kernel releases the lock when the process ends, in whatever
+// way. That may be a while after SIGKILL, and on a shared file system the process may run on a
+// machine that cannot be reached. So a worker that finds the lock held fails with an error that is
+// retried.
 absl::StatusOr<FileLock> LockOutDir(const Folder& checkpoints, int64_t generation) {
   const std::filesystem::path path = checkpoints.path() / ".lock";
   NSA_ASSIGN_OR_RETURN(Fd file, checkpoints.Open(".lock", O_RDWR | O_CREAT));
@@ -50,8 +51,8 @@ absl::StatusOr<FileLock> LockOutDir(const Folder& checkpoints, int64_t generatio
           path.parent_path().parent_path().string(), lock.status().message()));
 }
 
-// A writer that was killed between publishing a checkpoint and pointing latest.ckpt to it has left
-// the link one behind.
+// Points latest.ckpt to the newest checkpoint. A writer that was killed between publishing a
+// checkpoint and updating the link has left the link one behind.
 absl::Status RepairLatestLink(const Folder& checkpoints) {
   NSA_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries,
                        CheckpointsIn(checkpoints.fixed_path()));
@@ -142,13 +143,13 @@ class CheckpointWriter::Impl {
     return snapshot;
   }
 
-  // Floats that this rank copies of a model of `total` parameters.
+  // How many floats this rank copies of a model with `total` parameters.
   int64_t FloatsOf(int64_t total) const {
     const Slice slice = SliceOf(total, options_.rank, options_.world_size);
     return 2 * slice.size() + (options_.rank == 0 ? total : 0);
   }
 
-  // The special memory takes long to get: before it is needed, off the training thread.
+  // Allocates memory with options_.allocate, which takes long: in advance, on the writer's thread.
   void MakeSnapshots() {
     for (size_t i = 0; options_.allocate && i < kSnapshots; ++i) {
       auto snapshot = std::make_unique<Snapshot>();
@@ -197,19 +198,19 @@ class CheckpointWriter::Impl {
       const absl::Status result = Write(*snapshot);
       const MutexLock lock(&mutex_);
       last_result_ = result;
-      free_.push_front(std::move(snapshot));  // taken first: it has its memory
+      free_.push_front(std::move(snapshot));  // reused first: its memory is allocated
       changed_.SignalAll();
     }
   }
 
-  // A snapshot becomes a checkpoint: shards, state.json, rename, latest.ckpt.
+  // Writes a snapshot as a checkpoint: shards, state.json, rename, latest.ckpt.
   absl::Status Write(const Snapshot& snapshot) {
     const RealClock clock;
     const absl::Duration started = clock.Monotonic();
     const int64_t step = snapshot.state.step();
     if (options_.before_write) options_.before_write();
     const absl::StatusOr<int64_t> bytes = WriteFiles(snapshot);
-    // Nobody failed to write it: it is missing because of what ended the gang, which is told.
+    // No write failed: the checkpoint is incomplete because the gang ended, and the event says why.
     const std::string given_up = WhyGivenUp(snapshot, bytes.status());
     if (!given_up.empty()) {
       if (options_.rank == 0) TidyUp(snapshot, /*published=*/false);
@@ -233,7 +234,7 @@ class CheckpointWriter::Impl {
     return bytes.status();
   }
 
-  // The size of this rank's shard; on rank 0 that of the whole checkpoint.
+  // Returns the size of this rank's shard in bytes, on rank 0 that of the whole checkpoint.
   absl::StatusOr<int64_t> WriteFiles(const Snapshot& snapshot) {
     NSA_ASSIGN_OR_RETURN(const Folder temporary,
                          place_.checkpoints.MakeFolder(TemporaryName(place_, snapshot)));
@@ -242,13 +243,13 @@ class CheckpointWriter::Impl {
     return CompleteCheckpoint(place_, temporary, snapshot, std::move(shard), abandoned_);
   }
 
-  // Why a checkpoint was not finished though this rank can write; empty for every other result.
+  // Why the checkpoint was given up although this rank could write; empty for any other result.
   std::string WhyGivenUp(const Snapshot& snapshot, const absl::Status& result) {
     if (absl::IsCancelled(result)) {
       const MutexLock lock(&mutex_);
       return absl::StrCat(result.message(), " when the gang ended: ", why_abandoned_);
     }
-    // The folder goes when rank 0 gives up or fails, and it says why; this rank was still writing.
+    // Rank 0 has given up or failed, reported why, and removed the folder while this rank wrote.
     if (absl::IsNotFound(result) && options_.rank != 0 &&
         !place_.checkpoints.Has(TemporaryName(place_, snapshot))) {
       return "rank 0 has removed its folder; see its events";
@@ -256,13 +257,13 @@ class CheckpointWriter::Impl {
     return "";
   }
 
-  // After a success: what retention lets go, and leftovers of earlier failures. After a failure:
-  // the temporary folder, whose space may be what the next one needs.
+  // Removes the temporary folder; after a failure the next checkpoint may need its space. After a
+  // success also removes leftovers of earlier attempts and what retention no longer keeps.
   void TidyUp(const Snapshot& snapshot, bool published) {
     const int64_t step = snapshot.state.step();
     place_.checkpoints.RemoveAll(TemporaryName(place_, snapshot)).IgnoreError();
     if (!published) return;
-    RemoveTemporaryFolders(place_.checkpoints, step + 1);  // of this step too: earlier attempts
+    RemoveTemporaryFolders(place_.checkpoints, step + 1);  // also earlier attempts at this step
     for (const std::string& problem : ApplyRetention(place_.checkpoints, options_.keep, step)) {
       Trouble(Reason::kCheckpointDeleteFailed, v1::SEVERITY_WARNING,
               "an old checkpoint could not be deleted", problem, SaveOptions().then);
@@ -287,7 +288,7 @@ class CheckpointWriter::Impl {
   CheckpointWriterOptions options_;
   const FileLock lock_;
   WriterPlace place_;
-  int64_t last_step_ = -1;  // of the training thread
+  int64_t last_step_ = -1;  // used by the training thread only
   std::atomic<bool> abandoned_{false};
 
   Mutex mutex_;
@@ -306,7 +307,7 @@ CheckpointWriter::~CheckpointWriter() = default;
 absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Open(
     CheckpointWriterOptions options) {
   NSA_ASSIGN_OR_RETURN(Folder checkpoints, options.out_dir.MakeFolder(CheckpointsDir("").string()));
-  NSA_RETURN_IF_ERROR(options.out_dir.Sync());  // the name outlives power loss
+  NSA_RETURN_IF_ERROR(options.out_dir.Sync());  // so that the name survives a power loss
   FileLock lock;
   if (options.rank == 0) {
     NSA_ASSIGN_OR_RETURN(lock, LockOutDir(checkpoints, options.generation));
