@@ -1,9 +1,9 @@
 // Collectives between the ranks of a gang. Every rank calls the same collectives in the same order.
 // The status page shows the name of the collective that a rank is waiting in.
 //
-// Repeatable: for a given world size the order of summation is fixed, and every rank receives the
-// same bits. A lost peer is Unavailable, a peer that is late DeadlineExceeded; after either the
-// Comm cannot be used any more.
+// Results are repeatable: for a given world size the order of summation is fixed, and every rank
+// receives the same bits. A lost peer gives Unavailable, a peer that is late DeadlineExceeded.
+// After either error the Comm cannot be used any more.
 #pragma once
 
 #include <cstdint>
@@ -29,23 +29,23 @@ class Comm {
   virtual int rank() const = 0;
   virtual int world_size() const = 0;
 
-  // Where collectives report to; may be null.
+  // The status page on which collectives show their name; may be null.
   void set_status_page(StatusPage* page) { page_ = page; }
 
   // values ← Σ over ranks, on every rank.
   absl::Status AllReduceSum(std::string_view name, std::span<float> values);
 
-  // The same with a few doubles and a choice of reduction.
+  // The same for a few doubles, with a choice of reduction.
   absl::Status AllReduce(std::string_view name, Reduce reduce, std::span<double> values);
 
-  // Every rank gets root's bytes.
+  // Copies the bytes of rank `root` to every rank.
   absl::Status Broadcast(std::string_view name, int root, std::span<std::byte> bytes);
 
-  // Returns when every rank has come.
+  // Returns when every rank has called it.
   absl::Status Barrier(std::string_view name);
 
-  // Unavailable with PEER_LOST when this rank can see that another one has gone; never waits. For a
-  // rank that is waiting for something else, e.g. its GPU.
+  // Unavailable with PEER_LOST when this rank can tell that another one has ended; never waits. For
+  // a rank that is waiting for something else, e.g. its GPU.
   virtual absl::Status CheckPeers() = 0;
 
  protected:
@@ -66,7 +66,7 @@ struct TcpOptions {
   int world_size = 1;
   std::filesystem::path rendezvous_dir;  // shared by all ranks of one generation, and only by them
   int64_t generation = 1;                // ranks of different generations do not meet
-  absl::Duration timeout = absl::Minutes(5);  // for meeting, and for each collective
+  absl::Duration timeout = absl::Minutes(5);  // for connecting, and for each collective
 };
 
 // Connects to the other ranks over TCP on the loopback interface. DeadlineExceeded when some do not

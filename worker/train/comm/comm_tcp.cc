@@ -1,6 +1,6 @@
 // Collectives over a ring of TCP connections. An all-reduce is a reduce-scatter, then an
 // all-gather: chunk c is summed once around the ring, starting at rank c, and the sum is passed on
-// to all ranks. So the order of every sum is fixed, and all ranks have the same bits.
+// to all ranks. So the order of every sum is fixed, and all ranks get the same bits.
 #include <vector>
 
 #include "absl/strings/str_format.h"

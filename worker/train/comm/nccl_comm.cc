@@ -18,11 +18,12 @@
 namespace nsa {
 namespace {
 
-constexpr absl::Duration kSpin = absl::Microseconds(200);  // a wait begins with this much polling
-constexpr absl::Duration kPause = absl::Microseconds(20);  // between looks, thereafter
-constexpr absl::Duration kPeerCheck = absl::Milliseconds(2);  // between looks at NCCL and peers
+constexpr absl::Duration kSpin = absl::Microseconds(200);     // a wait first polls without sleep
+constexpr absl::Duration kPause = absl::Microseconds(20);     // between later polls
+constexpr absl::Duration kPeerCheck = absl::Milliseconds(2);  // between checks of NCCL and peers
 constexpr absl::Duration kPatience = absl::Seconds(5);        // for the library's shutdown calls
-// A peer's death can reach us as an error of the GPU before its connection is closed.
+// How long to look for a lost peer after an error of the GPU: a peer's death can show as such an
+// error before its connection is closed.
 constexpr absl::Duration kAfterError = absl::Milliseconds(500);
 
 std::string InSeconds(absl::Duration duration) {
@@ -42,7 +43,7 @@ class Detached {
     }).detach();
   }
 
-  // Whether it has returned within `patience`.
+  // Waits for `patience` at most. Whether the call has returned.
   bool WaitFor(absl::Duration patience) const {
     const RealClock clock;
     const absl::Duration end = clock.Monotonic() + patience;
@@ -107,9 +108,9 @@ class NcclComm::Impl {
   const std::string description_;
   const RealClock clock_;
   nccl::Communicator communicator_ = nullptr;
-  std::unique_ptr<Detached> ending_;  // of the communicator
+  std::unique_ptr<Detached> ending_;  // the call that ends the communicator
   absl::Duration touched_;            // when the wait in progress last made progress
-  absl::Status broken_;               // the first error; afterwards nothing works
+  absl::Status broken_;               // the first error; all later calls return it
   int64_t sequence_ = 0;
 };
 
@@ -137,7 +138,7 @@ absl::Status NcclComm::Impl::Late() const {
                                   " (restart.hang_timeout_seconds); see the other ranks' logs"));
 }
 
-// The error that the communicator's own threads have reported.
+// Returns the error that the communicator's own threads have reported.
 absl::Status NcclComm::Impl::AsyncState(bool* in_progress) {
   nccl::Result state = nccl::kSuccess;
   NSA_RETURN_IF_ERROR(
@@ -153,7 +154,7 @@ absl::Status NcclComm::Impl::Check() {
   return AsyncState(&in_progress);
 }
 
-// Polls `done` until it is true; errors and the timeout end the wait earlier.
+// Polls `done` until it is true. Errors and the timeout end the wait earlier.
 absl::Status NcclComm::Impl::WaitUntilDone(const std::function<absl::StatusOr<bool>()>& done) {
   const absl::Duration began = clock_.Monotonic();
   absl::Duration checked = began;
@@ -172,8 +173,8 @@ absl::Status NcclComm::Impl::WaitUntilDone(const std::function<absl::StatusOr<bo
   }
 }
 
-// A call of a non-blocking communicator continues after it has returned. The next call must wait
-// until it is done.
+// Waits for the end of a call. With a non-blocking communicator a call may continue after it has
+// returned, and the next call must wait for its end.
 absl::Status NcclComm::Impl::Settle(std::string_view call, nccl::Result result) {
   NSA_RETURN_IF_ERROR(ToStatus(result, call));
   if (result != nccl::kInProgress) return absl::OkStatus();
@@ -218,7 +219,7 @@ absl::Status NcclComm::Impl::WaitFor(std::string_view name,
   if (!broken_.ok()) return broken_;
   broken_ = WaitUntilDone(done);
   if (!broken_.ok() && !absl::IsUnavailable(broken_) && !absl::IsDeadlineExceeded(broken_)) {
-    // This rank is broken. Was it the first, or has a peer's end broken it?
+    // Find out whether the loss of a peer has caused this rank's error.
     const absl::Duration end = clock_.Monotonic() + kAfterError;
     absl::Status peers;
     while (peers.ok() && clock_.Monotonic() < end) {

@@ -1,14 +1,15 @@
-// All-reduces on the GPU with NCCL. The ranks of a gang meet over their host Comm, which broadcasts
-// the communicator's unique id and later detects lost ranks: the kernels of the surviving ranks
-// would wait for them for ever.
+// All-reduces on the GPU with NCCL. The ranks of a gang connect with the help of their host Comm,
+// which broadcasts the communicator's unique id. Later the host Comm detects lost ranks, for which
+// NCCL's kernels on the other ranks would wait for ever.
 //
 // No call blocks without a time limit. The communicator is non-blocking; to wait for the GPU, use
-// WaitFor(), which checks NCCL's state, the other ranks and the clock. A lost peer is Unavailable,
-// a peer that is late DeadlineExceeded, both with PEER_LOST; after either the communicator is
-// aborted and cannot be used any more.
+// WaitFor(), which checks NCCL's state, the other ranks and the clock. A lost peer gives
+// Unavailable, a peer that is late DeadlineExceeded, both with PEER_LOST. After either error the
+// communicator is aborted and cannot be used any more.
 //
-// Repeatable: one algorithm and protocol (see SetEnvironment() in nccl_library.h), so that for a
-// given machine and world size sums have one order, and every rank receives the same bits.
+// Results are repeatable: there is one algorithm and one protocol (see SetEnvironment() in
+// nccl_library.h), so for a given machine and world size the order of summation is fixed, and every
+// rank receives the same bits.
 //
 // No CUDA header is needed: memory and streams are void*.
 #pragma once
@@ -28,21 +29,21 @@
 namespace nsa {
 
 struct NcclOptions {
-  Comm* host = nullptr;                       // of the same ranks; outlives the communicator
-  absl::Duration timeout = absl::Minutes(5);  // for meeting, and for each wait
-  std::string library;                        // a file; empty: search for it (nccl::Load)
-  StatusPage* status_page = nullptr;          // shows what is waited for; may be null
+  Comm* host = nullptr;                       // connects the same ranks; outlives the communicator
+  absl::Duration timeout = absl::Minutes(5);  // for connecting, and for each wait
+  std::string library;                        // path of NCCL's library; empty: search (nccl::Load)
+  StatusPage* status_page = nullptr;          // shows what this rank waits for; may be null
 };
 
 // One thread at a time.
 class NcclComm {
  public:
-  // Meets the other ranks, each on its own current CUDA device. FailedPrecondition when
+  // Connects to the other ranks, each on its own current CUDA device. FailedPrecondition when
   // nccl::SetEnvironment() has not been called.
   static absl::StatusOr<std::unique_ptr<NcclComm>> Connect(const NcclOptions& options);
 
-  // Destroys the communicator. CUDA graphs that hold its collectives must be destroyed before, or
-  // NCCL waits for them; returns after a few seconds in any case.
+  // Destroys the communicator. Destroy CUDA graphs that hold its collectives first: otherwise NCCL
+  // waits for them. Returns after a few seconds in any case.
   ~NcclComm();
 
   int rank() const;
@@ -52,25 +53,26 @@ class NcclComm {
   // cudaStream_t, which may be capturing). Every rank enqueues the same sums in the same order.
   absl::Status AllReduceSum(std::string_view name, float* values, int64_t count, void* stream);
 
-  // Returns when `done` says so, e.g. that an event behind the collectives has happened. An error
-  // of `done` ends the wait and is returned, unless it is the loss of a peer that has broken this
-  // rank.
+  // Waits until `done` returns true, e.g. because an event behind the collectives has happened. An
+  // error of `done` ends the wait and is returned. But if a peer is found to be lost shortly after
+  // it, the loss is returned as the cause.
   absl::Status WaitFor(std::string_view name, const std::function<absl::StatusOr<bool>()>& done);
 
-  // Restarts the timeout of the wait in progress: there was progress, or what takes long does not
-  // depend on other ranks.
+  // Restarts the timeout of the wait in progress. To be called after progress, or while the GPU
+  // does work that does not depend on other ranks.
   void Touch();
 
   // The communicator's error, if any; never waits.
   absl::Status Check();
 
-  // Ends collectives in progress, whatever their results; does not wait for it. Idempotent.
+  // Ends collectives in progress, without waiting for that; their results are undefined.
+  // Idempotent.
   void Abort();
 
   // "NCCL 2.28.9 (/usr/local/cuda/lib/libnccl.so.2), ring, simple", for env.json.
   const std::string& description() const;
 
-  // Collectives enqueued so far; those in a graph count once.
+  // Number of collectives enqueued so far; a collective in a graph counts once.
   int64_t sequence() const;
 
  private:

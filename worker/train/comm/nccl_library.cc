@@ -61,10 +61,10 @@ void SetEnvironment() {
   setenv("NCCL_NVLS_ENABLE", "0", 1);
   setenv("NCCL_ALGO", "Ring", 1);
   setenv("NCCL_PROTO", "Simple", 1);
-  // Registrations outlive their graph, and an abort waits for them.
+  // Registered buffers outlive their graph, and an abort waits for them.
   setenv("NCCL_GRAPH_REGISTER", "0", 1);
-  setenv("NCCL_RAS_ENABLE", "0", 1);  // a listener that nobody uses
-  unsetenv("NCCL_COMM_ID");           // would replace the id of our rank 0
+  setenv("NCCL_RAS_ENABLE", "0", 1);  // it would open a listening socket
+  unsetenv("NCCL_COMM_ID");           // it would replace the id that rank 0 broadcasts
   setenv("NCCL_SOCKET_IFNAME", "lo", 0);
   setenv("NCCL_DEBUG", "WARN", 0);
 }

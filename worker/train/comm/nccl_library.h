@@ -1,8 +1,8 @@
 // NCCL, loaded at run time. A machine without it builds everything and trains on one GPU.
 //
-// This header declares the part of NCCL's binary interface that we use. It is the same from 2.17
-// on: later versions added functions, and fields at the end of Config for which the library uses
-// defaults when `version` is older.
+// This header declares the part of NCCL's binary interface that this program uses. It has been the
+// same since 2.17: later versions added functions, and fields at the end of Config, for which the
+// library uses defaults when `version` is older.
 #pragma once
 
 #include <climits>
@@ -47,7 +47,7 @@ struct Config {
 
 using Communicator = void*;  // ncclComm_t
 
-// The functions that we use. Any thread.
+// The functions that this program uses. Any thread.
 struct Library {
   int version = 0;   // 22809 is 2.28.9
   std::string path;  // the file that was loaded
@@ -67,14 +67,16 @@ struct Library {
   std::string description() const;
 };
 
-// Loads libnccl.so.2 (or `file`, when not empty). NotFound says where it was looked for and how to
-// help; FailedPrecondition for a library that is too old.
+// Loads libnccl.so.2, or `file` if it is not empty. NotFound says where it was searched for and
+// what to do; FailedPrecondition when the version is not supported (older than 2.17, or 3 and
+// later).
 absl::StatusOr<Library> Load(const std::string& file);
 
-// Sets the environment variables that NCCL reads. To be called in main() before there are threads.
-// They turn NVLink multicast off, select one algorithm (ring) and protocol, so that the order of
-// summation depends on sizes and ranks only, keep no registrations for graphs, and let nothing
-// listen beyond the loopback interface.
+// Sets the environment variables that NCCL reads. To be called in main() before threads are
+// started. The variables turn NVLink multicast off; select one algorithm (ring) and one protocol
+// (simple), so that the order of summation depends on sizes and ranks only; turn the registration
+// of graph buffers off; and restrict NCCL's sockets to the loopback interface unless
+// NCCL_SOCKET_IFNAME is set.
 void SetEnvironment();
 
 // Whether SetEnvironment() has been called in this process.

@@ -1,6 +1,6 @@
-// Stopping together. Ranks learn of a stop at different times, from their launch or over their
-// control socket. Once per step all ranks exchange what they know, and from the same reports every
-// rank draws the same conclusion.
+// How all ranks stop after the same step. They learn of a stop request at different times, from
+// their launch or over their control socket. Once per step they exchange what they know, and from
+// the same reports every rank draws the same conclusion.
 #pragma once
 
 #include <atomic>
@@ -16,17 +16,17 @@
 
 namespace nsa {
 
-// The stop that this rank was asked for. Thread-safe.
+// The stop request that this rank has received. Thread-safe.
 class StopState {
  public:
   static constexpr int64_t kNever = int64_t{1} << 52;  // a step that no run reaches; exact in fp64
 
-  // Puts a request in force, unless a stronger one is: GRACEFUL is stronger than AT_STEP.
-  // InvalidArgument when it makes no sense; Unimplemented for STOP_MODE_NOW, for which the agent
-  // kills the worker.
+  // Accepts a request, which replaces an earlier one unless that is stronger: GRACEFUL is stronger
+  // than AT_STEP. InvalidArgument when mode or step is invalid; Unimplemented for STOP_MODE_NOW,
+  // for which the agent kills the worker.
   absl::Status Request(const v1::StopRequest& request);
 
-  // The step after which to stop: 0 for at once, kNever without a request.
+  // The step after which to stop: 0 for as soon as possible, kNever without a request.
   int64_t stop_after() const;
 
  private:
@@ -49,18 +49,18 @@ struct Agreement {
   double loss = 0;  // mean over all ranks, summed in rank order
   bool finite = true;
   bool stop = false;
-  bool at_step = false;  // the stop was asked for exactly this step
+  bool at_step = false;  // the request was to stop after exactly this step
   bool too_slow = false;
-  bool exhausted = false;  // on at least one rank; a rank on synthetic tokens never is
+  bool exhausted = false;  // the data of at least one rank has ended; synthetic tokens never end
 };
 
 // Pure: the same on every rank.
 Agreement Conclude(std::span<const RankReport> reports, int64_t step);
 
-// Every rank's report, in rank order.
+// Sends this rank's report. Returns every rank's report, in rank order.
 absl::StatusOr<std::vector<RankReport>> Exchange(Comm* comm, const RankReport& mine);
 
-// Every rank's values, in rank order: [world][values.size()].
+// Returns every rank's values, in rank order: [world][values.size()].
 absl::StatusOr<std::vector<double>> Gather(Comm* comm, std::string_view name,
                                            std::span<const double> values);
 

@@ -29,7 +29,7 @@ namespace {
 
 constexpr absl::Duration kLookAgain = absl::Milliseconds(5);
 
-// What a rank writes into the folder, and the previous rank presents to it.
+// What a rank writes into the folder. The previous rank connects to the port and sends the token.
 struct Address {
   uint16_t port = 0;  // on 127.0.0.1
   std::array<unsigned char, 16> token = {};
@@ -72,7 +72,8 @@ std::filesystem::path AddressFile(const RingOptions& options, int rank) {
   return options.meeting / absl::StrFormat("rank-%04d.address", rank);
 }
 
-// A place can be taken once only: an address that an earlier start left behind would not answer.
+// Marks the folder as used by this rank. It cannot be used twice: the other ranks could read an
+// address that an earlier start has left behind, where nobody listens.
 absl::Status TakePlace(const RingOptions& options) {
   std::error_code error;
   std::filesystem::create_directories(options.meeting, error);
@@ -96,7 +97,7 @@ sockaddr_in Loopback(uint16_t port) {
   return address;
 }
 
-// Listens on a free port and writes it into the folder for the others.
+// Listens on a free port and writes address and token into the folder.
 absl::StatusOr<Fd> Listen(const RingOptions& options, Address* own) {
   Fd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   sockaddr_in address = Loopback(0);
@@ -128,7 +129,7 @@ absl::StatusOr<Address> FindNext(const RingOptions& options, int next, const Dea
   }
 }
 
-// Connects and presents the token. A loopback connection to a listener succeeds at once, and the
+// Connects and sends the token. A loopback connection to a listener succeeds at once, and the
 // token fits into any send buffer.
 absl::StatusOr<Fd> Connect(const Address& to) {
   Fd socket_fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -145,7 +146,7 @@ absl::StatusOr<Fd> Connect(const Address& to) {
   return socket_fd;
 }
 
-// Reads the token that a new connection presents; waits for one second at most.
+// Whether a new connection sends this rank's token. Waits for one second at most.
 bool PresentsToken(int fd, const Address& own) {
   std::array<unsigned char, 16> token = {};
   size_t have = 0;
@@ -208,8 +209,8 @@ absl::StatusOr<TcpRing> TcpRing::Meet(const RingOptions& options) {
 absl::Status TcpRing::Transfer(std::span<const std::byte> out, std::span<std::byte> in) {
   const Deadline deadline(timeout_);
   while (!out.empty() || !in.empty()) {
-    // A side that is done is not checked: the next rank may have everything that it needs and have
-    // ended normally.
+    // A connection that has nothing left to transfer is not checked: its rank may have ended
+    // normally.
     pollfd waiting[2] = {{.fd = out.empty() ? -1 : next_.get(), .events = POLLOUT},
                          {.fd = in.empty() ? -1 : previous_.get(), .events = POLLIN}};
     if (poll(waiting, 2, deadline.milliseconds()) < 0 && errno != EINTR) return Failed("poll");

@@ -1,11 +1,12 @@
 // Ranks in a ring, each with a TCP connection to the next and one from the previous.
 //
-// Meeting: each rank listens on the loopback interface and writes its address and a random token
-// into the rendezvous folder. It connects to the next rank, presents that rank's token, and accepts
-// the one connection that presents its own. The folder is private, so other users cannot join.
+// Connecting: each rank listens on the loopback interface and writes its address and a random token
+// into the rendezvous folder. It connects to the next rank, sends that rank's token, and accepts
+// the one connection that sends its own token. The folder is private, so other users cannot
+// connect.
 //
-// On each connection bytes flow in one direction. When a peer dies, both of its connections close;
-// its neighbours see that at once and end, too, and so on around the ring.
+// Each connection carries data in one direction. When a rank dies, both of its connections close;
+// its neighbours detect that at once and end, too, and so on around the ring.
 #pragma once
 
 #include <cstdint>
@@ -24,19 +25,19 @@ namespace nsa {
 struct RingOptions {
   int rank = 0;
   int world_size = 2;             // 2 or more
-  std::filesystem::path meeting;  // a folder for this start of this gang only
+  std::filesystem::path meeting;  // rendezvous folder of this start of this gang only
   absl::Duration timeout;
 };
 
 class TcpRing {
  public:
-  // Connects to the others. DeadlineExceeded with PEER_LOST when a neighbour does not connect in
-  // time; FailedPrecondition when this rank's place in the folder is taken.
+  // Connects to both neighbours. DeadlineExceeded with PEER_LOST when one does not connect in time;
+  // FailedPrecondition when another process has already used the folder as this rank.
   static absl::StatusOr<TcpRing> Meet(const RingOptions& options);
 
   // Sends `out` to the next rank while it receives `in` from the previous one; either may be empty.
-  // Unavailable with PEER_LOST when a neighbour closes, DeadlineExceeded when this takes longer
-  // than the timeout.
+  // Unavailable with PEER_LOST when a neighbour closes its connection, DeadlineExceeded when this
+  // takes longer than the timeout.
   absl::Status Transfer(std::span<const std::byte> out, std::span<std::byte> in);
 
   // Unavailable with PEER_LOST when a neighbour has closed its connection; never waits.
