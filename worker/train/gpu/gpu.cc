@@ -8,7 +8,7 @@ namespace {
 
 constexpr int64_t kBlasWorkspace = int64_t{64} << 20;
 constexpr int kOldestCapability = 80;
-constexpr int32_t kStepPriority = 1;  // above its side streams, below the sum of gradients
+constexpr int32_t kStepPriority = 1;  // above the side streams, below the gradients' sums
 
 }  // namespace
 

@@ -17,22 +17,22 @@ namespace nsa {
 
 class Gpu {
  public:
-  // Starts CUDA and loads cuBLASLt. FailedPrecondition or NotFound, with what to do, when one of
-  // them cannot be used; Unimplemented in a program without CUDA.
+  // Starts CUDA and loads cuBLASLt. FailedPrecondition or NotFound when one of them cannot be used;
+  // the message says what to do. Unimplemented in a program that was built without CUDA.
   static absl::StatusOr<std::unique_ptr<Gpu>> Open();
 
   // Provides at least `bytes` as Exec::workspace. To be called before the first exec().
   absl::Status TakeScratch(int64_t bytes);
 
-  // Chooses the matrix library's algorithms for `products`, and times those that are not known yet.
-  // Timing takes memory for a moment, so it comes before the arenas are allocated.
+  // Chooses the matrix library's algorithms for `products`; times the candidates for products that
+  // are not known yet. Timing takes memory for a moment, so call this before allocating the arenas.
   absl::Status Plan(std::span<const MatmulArgs> products) {
     return blas_->Plan(stream_.get(), products);
   }
-  // Products whose algorithm could not be timed; a fallback.
+  // Number of products whose algorithm could not be timed. Counted as a fallback.
   int64_t untimed_products() const { return blas_->untimed_shapes(); }
 
-  // Kernels are enqueued on one stream; those that may run at the same time use its side streams.
+  // What kernels run with: one stream, and side streams for kernels that may run at the same time.
   Exec exec() const;
   void* stream() const { return stream_.get(); }
 
@@ -48,7 +48,7 @@ class Gpu {
   Gpu() = default;
 
   cuda::DeviceInfo info_;
-  int32_t kernels_ = 0;  // the architecture that they are compiled for
+  int32_t kernels_ = 0;  // the architecture that the kernels are compiled for
   cuda::Stream stream_;
   std::unique_ptr<cuda::Side> side_;
   cuda::DeviceMemory blas_workspace_;

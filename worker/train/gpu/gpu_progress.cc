@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t kStampOffset = 128;
 constexpr useconds_t kPollInterval = 50;
 
-// The attention's kernels, and others that run long.
+// Kernels that are always marked: those of the attention, and others that run long.
 constexpr std::array<std::string_view, 12> kMarked = {"compressed_attention",
                                                       "compressed_attention_backward",
                                                       "select_blocks",
@@ -115,8 +115,8 @@ void GpuProgress::Add(const char* kernel, bool begins_phase) {
                                          mark.stamp < 0 ? nullptr : stamps() + mark.stamp);
   if (error_.ok()) error_ = status;
   marks_.push_back(mark);
-  // Not only while the host waits: when a kernel does not end, the queue of launches fills up and
-  // the host blocks in a launch.
+  // Shown here, too, and not only while the host waits: when a kernel does not end, the launch
+  // queue fills up and the host blocks in a launch.
   Show();
 }
 

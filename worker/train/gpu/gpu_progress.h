@@ -1,10 +1,11 @@
-// How far the GPU is, for the status page. The host enqueues a whole step at once, so the device
-// itself reports its progress: marks between the kernels of a step write a number to memory that
-// the host can read. What a number stands for (phase, micro-batch, layer, kernel) is recorded when
-// the mark is enqueued or captured into a graph. Marks that begin a phase also record the time.
+// Shows the GPU's progress on the status page. The host enqueues a whole step at once, so the
+// device itself reports its progress: marks between the kernels of a step write a number to memory
+// that the host can read. What a number stands for (phase, micro-batch, layer, kernel) is recorded
+// when the mark is enqueued or captured into a graph. Marks that begin a phase also record the
+// time.
 //
-// A mark costs a kernel launch. So only those kernels are marked that begin a layer or a phase, and
-// those that run long or as long as the data makes them.
+// A mark costs a kernel launch. So only the first kernels of phases and layers are marked, and
+// kernels that run long or whose time depends on the data.
 #pragma once
 
 #include <cstdint>
@@ -29,19 +30,19 @@ class GpuProgress {
   static absl::StatusOr<std::unique_ptr<GpuProgress>> Create(StatusPage* page, bool every_kernel,
                                                              int32_t micro_batches);
 
-  // How many times can be recorded, for a graph and for what runs outside it: a step has a mark for
-  // each forward and each backward, and three after them. With `every_kernel` there are 16,384 at
-  // least; later marks of a longer step record no time.
+  // How many marks can record a time. That is enough for a step in a graph and one outside it; a
+  // step has a mark for each forward and each backward, and three after them. With `every_kernel`
+  // the number is at least 16,384; in a longer step the later marks record no time.
   static int32_t Stamps(int32_t micro_batches, bool every_kernel);
 
-  // `exec` with marks. Valid as long as this object.
+  // Returns `exec` with marks added to its kernels. Valid as long as this object.
   Exec Watch(const Exec& exec);
 
   // To be called before kernels are enqueued: forgets the marks that no graph holds.
   void Begin();
-  // What was enqueued since Begin() has been captured into a graph: its marks are kept.
+  // Keeps the marks since Begin(), because the kernels were captured into a graph.
   void Keep();
-  // The graph is gone, and its marks with it.
+  // Forgets the marks that Keep() kept, because their graph is no longer used.
   void Drop();
 
   void EnterPhase(Phase phase, int32_t micro_batch);
@@ -51,8 +52,8 @@ class GpuProgress {
   // `in_graph`: the step ran as a graph.
   double Seconds(Phase phase, bool in_graph) const;
 
-  // With `every_kernel`: seconds of each kernel family in that step, by phase and name ("backward
-  // matmul"), from a kernel's mark to the next kernel's.
+  // With `every_kernel`: the time of each kernel family in that step, from a kernel's mark to the
+  // next kernel's. Keys are phase and name, e.g. "backward matmul".
   struct KernelTime {
     int64_t calls = 0;
     double seconds = 0;
@@ -66,7 +67,7 @@ class GpuProgress {
   // Polls until the stream has finished.
   absl::Status Wait();
 
-  // Memory that a spinning test kernel waits for; never set.
+  // Address that the spinning test kernel waits on. It is never set, so the kernel never ends.
   const int32_t* never() const;
 
  private:
@@ -75,7 +76,7 @@ class GpuProgress {
     int32_t micro_batch = 0;
     int32_t layer = -1;
     const char* kernel = "";
-    int32_t stamp = -1;  // where the time goes
+    int32_t stamp = -1;  // index of its recorded time; −1: none
     bool begins_phase = false;
   };
 

@@ -70,15 +70,15 @@ absl::Status GpuStep::EnqueueMicroBatches(int64_t step) {
   return model->EnqueueReadout(exec_);
 }
 
-// The gradients of a part of the model are final: their sum over the ranks may begin.
+// Enqueues the sum over the ranks of a model part's gradients, which are final now.
 absl::Status GpuStep::SumPart(int32_t part) {
   return reducer_->Ready(exec_.stream, options_.state->model->PlaceOf(part).offset);
 }
 
-// What follows sees the sums over all ranks. In the first step a matrix product that was not
-// planned is planned, by one rank at a time, and gives memory back, which waits for the whole GPU.
-// No sum may wait for another rank on it then, so the first step's sums, cut like all others, begin
-// here.
+// Completes the sums; what is enqueued later sees the sums over all ranks. The first step enqueues
+// all of its sums here, in the same buckets as other steps. Reason: it may meet a matrix product
+// whose algorithm was not planned. The ranks plan that one at a time, and freeing the memory for it
+// waits for the whole GPU, on which no sum may then be waiting for another rank.
 absl::Status GpuStep::FinishSums() {
   if (reducer_ == nullptr) return absl::OkStatus();
   for (int32_t part = options_.state->model->n_layers(); !warm() && part >= -1; --part) {

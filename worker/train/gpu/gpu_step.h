@@ -1,13 +1,13 @@
-// A whole optimizer step on a GPU: zero the gradients, every micro-batch forward and backward, sum
-// over the ranks, norm, decision, AdamW. The host enqueues it and waits once.
+// A whole optimizer step on a GPU: zero the gradients, forward and backward of every micro-batch,
+// sum over the ranks, norm, decision, AdamW. The host enqueues all of it and waits once.
 //
 // The device decides whether to update: when the loss or the norm is not finite, parameters and
-// moments stay as they are. The host never sees the clipping factor before it is used.
+// moments stay as they are. The device also computes the clipping factor, without the host.
 //
-// With `graph` the second step is captured into a CUDA graph (the first one loads kernels and
-// chooses algorithms), which later steps launch. The step is captured again when the micro-batches
-// change between with and without documents. A step that cannot be captured runs kernel by kernel,
-// with the same bits, and counts as a fallback.
+// With `graph` the second step is captured into a CUDA graph, which it and later steps launch (the
+// first step loads kernels and chooses algorithms). The step is captured again when a micro-batch
+// comes with documents instead of without, or the reverse. A step that cannot be captured runs
+// kernel by kernel, with the same bits, and counts as a fallback.
 #pragma once
 
 #include <cstdint>
@@ -36,15 +36,15 @@ struct GpuStepOptions {
   NcclComm* nccl = nullptr;     // sums gradients and loss over the ranks; null for one rank
   StatusPage* page = nullptr;
 
-  int32_t micro_batches = 1;  // those that the state's model holds
+  int32_t micro_batches = 1;  // as many as the state's model holds
   int32_t world_size = 1;
   float gradient_scale = 1;  // 1 / predicted tokens of a step over all ranks
   bool graph = true;
 
   bool in_order = false;      // kernels run one at a time
-  bool time_kernels = false;  // for KernelTimes(); in order too
+  bool time_kernels = false;  // for KernelTimes(); implies in_order
 
-  // For tests: in this step a kernel that never ends runs before the first forward. 0: never.
+  // For tests: in this step a kernel that never ends runs before each forward. 0: in no step.
   int64_t spin_at_step = 0;
 };
 
@@ -52,7 +52,7 @@ class GpuStep {
  public:
   static absl::StatusOr<std::unique_ptr<GpuStep>> Create(const GpuStepOptions& options);
 
-  // What the kernels of a step run with, and those of an evaluation between two steps.
+  // What the kernels of steps, and of evaluations between steps, run with.
   const Exec& exec() const { return exec_; }
 
   struct Result {
@@ -62,25 +62,26 @@ class GpuStep {
     double forward_seconds = 0, backward_seconds = 0, reduce_seconds = 0, optimizer_seconds = 0;
   };
 
-  // Runs step `step` (1-based) on the micro-batches that the model has loaded, and waits.
+  // Runs step `step` (1-based) on the micro-batches that the model has loaded, and waits for its
+  // end.
   absl::StatusOr<Result> Run(int64_t step, double learning_rate);
 
-  // An evaluation's kernels are enqueued between these two.
+  // Enqueue the kernels of an evaluation between these two calls.
   void BeginEvaluation(Phase phase) {
     progress_->Begin();
     progress_->EnterPhase(phase, 0);
   }
   absl::Status Wait();
 
-  // Of the last step, with `time_kernels`.
+  // Times of the last step, with `time_kernels`.
   std::map<std::string, GpuProgress::KernelTime> KernelTimes() const {
     return progress_->KernelTimes(launched_);
   }
 
-  // Whether a step has run: afterwards nothing is loaded, chosen or allocated.
+  // Whether a step has run. Later steps load no kernels, choose no algorithms and allocate nothing.
   bool warm() const { return runs_ > 0; }
 
-  // Steps that ran kernel by kernel because capturing them failed, and why it failed last.
+  // Number of steps that ran kernel by kernel because capturing failed, and why it failed.
   int64_t graph_fallbacks() const { return graph_fallbacks_; }
   const std::string& graph_problem() const { return graph_problem_; }
   int64_t captures() const { return captures_; }
@@ -97,10 +98,10 @@ class GpuStep {
 
   const GpuStepOptions options_;
   Exec exec_;
-  std::unique_ptr<GradientReducer> reducer_;  // null for one rank; goes after the graph
+  std::unique_ptr<GradientReducer> reducer_;  // null for one rank; destroyed after the graph
   std::unique_ptr<GpuProgress> progress_;
   cuda::DeviceMemory device_;  // StepInput, StepOutput
-  cuda::PinnedMemory host_;    // the same
+  cuda::PinnedMemory host_;    // the same on the host
   cuda::Graph graph_;
   std::vector<bool> graph_kind_;
   int64_t runs_ = 0;

@@ -26,7 +26,7 @@ absl::Status CheckProcessor() {
 void SleepWhileWaiting(char** argv) {
   if (std::getenv("OMP_WAIT_POLICY") != nullptr) return;
   setenv("OMP_WAIT_POLICY", "passive", 1);
-  execv("/proc/self/exe", argv);  // returns only when it fails; then threads spin
+  execv("/proc/self/exe", argv);  // returns only on failure; threads then spin
 }
 
 int SetThreads(int threads, int ranks_here) {

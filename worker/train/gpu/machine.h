@@ -1,4 +1,4 @@
-// The processor, and the threads and memory of this process.
+// The processor of this machine, and the threads and memory of this process.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,14 @@ namespace nsa {
 absl::Status CheckProcessor();
 
 // Makes OpenMP threads sleep instead of spin while they wait for one another. The OpenMP library
-// reads OMP_WAIT_POLICY before main(), so this sets it to passive and starts the program again in
-// the same process; when the variable is set already it does nothing. To be called first in main().
-// Reason: with four runnable processes per core, spinning made a step five times as long.
+// reads OMP_WAIT_POLICY before main(), so this function sets it to passive and executes the program
+// again in the same process. It does nothing when the variable is set already. To be called first
+// in main(). Reason: with four runnable processes per core, spinning made a step five times as
+// long.
 void SleepWhileWaiting(char** argv);
 
-// Sets the number of threads for kernels and OpenBLAS to `threads`, or, when that is 0, to the
-// cores of this process divided by the ranks on this machine. Returns the number.
+// Sets the number of threads for kernels and OpenBLAS to `threads`. 0: the cores of this process
+// divided by the ranks on this machine. Returns the number.
 int SetThreads(int threads, int ranks_here);
 
 // Bytes of memory in use, and their peak.
