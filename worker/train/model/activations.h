@@ -1,4 +1,4 @@
-// The arena of activations: tensors are planned first, then memory is allocated once.
+// The arena of activations. All tensors are planned first; then memory is allocated once.
 #pragma once
 
 #include <cstddef>
@@ -16,19 +16,19 @@ namespace nsa {
 
 class ActivationArena {
  public:
-  // A planned tensor; valid in the arena that planned it.
+  // A planned tensor. Valid only for the arena that planned it.
   struct Slot {
     int64_t offset = 0;  // bytes
     int64_t size = 0;    // elements
     DType dtype = DType::kF32;
   };
 
-  // Plans a tensor. Before Allocate().
+  // Plans a tensor. To be called before Allocate().
   Slot Plan(int64_t size, DType dtype = DType::kF32) {
     return {plan_.Take(size * SizeOf(dtype)), size, dtype};
   }
 
-  // Takes the memory on the device of `backend`, zeroed.
+  // Allocates the memory on the device of `backend`, filled with zeros.
   absl::Status Allocate(Backend backend) {
     NSA_ASSIGN_OR_RETURN(memory_, Memory::Allocate(backend, plan_.used(), "activations"));
     return absl::OkStatus();

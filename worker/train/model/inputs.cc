@@ -61,7 +61,8 @@ absl::Status Inputs::Check(int32_t micro_batch, const TokenBatch& batch) const {
   return inside("targets", batch.targets, std::numeric_limits<int32_t>::min());
 }
 
-// To a GPU through part `stage` of the pinned memory, so that the host need not wait for the copy.
+// Copies `values` to the device; to a GPU through part `stage` of the pinned memory, so that the
+// host need not wait.
 absl::Status Inputs::Copy(const Exec& exec, std::span<const int32_t> values, int64_t stage,
                           const Tensor& to) {
   if (shape_.backend == Backend::kCpu) {

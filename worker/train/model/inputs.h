@@ -14,7 +14,7 @@
 
 namespace nsa {
 
-// What the inputs are made for.
+// Device and size of the inputs.
 struct InputShape {
   Backend backend = Backend::kCpu;
   int32_t micro_batches = 1;
@@ -27,15 +27,15 @@ class Inputs {
   // Plans the device's memory in `arena`.
   Inputs(const InputShape& shape, ActivationArena* arena);
 
-  // Takes pinned memory for the way to a GPU.
+  // Allocates pinned memory for copies to a GPU; does nothing on the CPU.
   absl::Status Allocate();
 
-  // Brings a micro-batch to the device. InvalidArgument when there is no such micro-batch, a size
+  // Copies a micro-batch to the device. InvalidArgument when there is no such micro-batch, a size
   // is wrong or, on a GPU, a token is outside the vocabulary; on the CPU the kernels check that.
   absl::Status Load(const Exec& exec, const ActivationArena& arena, int32_t micro_batch,
                     const TokenBatch& batch);
 
-  // The same with tokens only, which predict nothing.
+  // The same for tokens without targets.
   absl::Status LoadTokens(const Exec& exec, const ActivationArena& arena, int32_t micro_batch,
                           std::span<const int32_t> tokens);
 
@@ -46,13 +46,13 @@ class Inputs {
   ConstTensor targets(const ActivationArena& arena, int32_t micro_batch) const {
     return arena[batches_[micro_batch].targets];
   }
-  // Empty where the micro-batch came without documents.
+  // Empty when the micro-batch was loaded without documents.
   ConstTensor doc_start(const ActivationArena& arena, int32_t micro_batch) const {
     const MicroBatch& batch = batches_[micro_batch];
     return batch.documents ? ConstTensor(arena[batch.doc_start]) : ConstTensor();
   }
 
-  // Which micro-batches came with documents.
+  // Which micro-batches were loaded with documents.
   std::vector<bool> documents() const;
 
  private:

@@ -1,4 +1,4 @@
-// One layer's statistics, added up over the micro-batches of a step.
+// Adds up the statistics of one layer over the micro-batches of a step.
 #pragma once
 
 #include <array>
@@ -11,7 +11,8 @@ namespace nsa {
 
 class LayerTotals {
  public:
-  // Adds what the kernels wrote in one forward. Every forward has the same number of rows.
+  // Adds the statistics that the kernels wrote in one forward pass. Every pass has the same number
+  // of rows.
   void Add(const GateStats& gate, const SelectionStats& selection,
            const std::array<int64_t, kBranches>& keys_read,
            const std::array<int64_t, kBranches>& keys_expected);
@@ -21,7 +22,7 @@ class LayerTotals {
 
  private:
   int64_t forwards_ = 0;
-  GateStats gate_;  // sums; entropy_min the smallest, max_gate_max the largest
+  GateStats gate_;  // sums, except entropy_min (smallest) and max_gate_max (largest)
   SelectionStats selection_;
   std::array<int64_t, kBranches> keys_read_ = {};
   std::array<int64_t, kBranches> keys_expected_ = {};

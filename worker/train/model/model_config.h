@@ -1,5 +1,5 @@
-// A model's configuration, from its job. Nowhere else does the trainer read spec.model and
-// spec.nsa.
+// A model's configuration, read from its job. This is the only place where the trainer reads
+// spec.model and spec.nsa.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 namespace nsa {
 
 struct ModelConfig {
-  NsaLayerConfig attention;  // its shape's batch and seq_len are one rank's micro-batch
+  NsaLayerConfig attention;  // batch and seq_len of its shape: one rank's micro-batch
   int32_t dim = 0;           // D
   int32_t n_layers = 0;
   int32_t hidden = 0;  // of the MLP
@@ -20,7 +20,7 @@ struct ModelConfig {
   Recompute recompute = Recompute::kNothing;
 };
 
-// Expects a spec with its defaults (common/job/load.h).
+// `spec` must have its defaults filled in (common/job/load.h).
 ModelConfig ModelConfigOf(const v1::JobSpec& spec);
 
 }  // namespace nsa

@@ -1,5 +1,5 @@
-// Lists every matrix product of a model's step, so that the GPU's library can choose its algorithms
-// before memory is allocated (cuda::Blas::Plan).
+// Lists every matrix product of a model's step, so that cuBLASLt's algorithms can be chosen before
+// memory is allocated (cuda::Blas::Plan).
 #pragma once
 
 #include <vector>
@@ -9,7 +9,8 @@
 
 namespace nsa {
 
-// Shapes, transpositions, types; no memory. `config` has the shape of one rank's micro-batch.
+// Shapes, transpositions and types, without memory. `config` has the shape of one rank's
+// micro-batch.
 std::vector<MatmulArgs> ProductsOf(const ModelConfig& config);
 
 }  // namespace nsa

@@ -1,4 +1,4 @@
-// Clipping by the global norm, and AdamW over the flat arena with its two moments.
+// Gradient clipping by the global norm, and AdamW on the flat arena with its two moments.
 #pragma once
 
 #include <cstdint>
@@ -15,27 +15,27 @@ namespace nsa {
 
 class Optimizer {
  public:
-  // Moments start at zero, in host memory. `layout` outlives the optimizer.
+  // The moments are zero, in host memory. `layout` outlives the optimizer.
   Optimizer(const v1::TrainSpec& train, const ParameterLayout* layout);
 
   // The same on the device of `backend`.
   static absl::StatusOr<Optimizer> Create(const v1::TrainSpec& train, const ParameterLayout* layout,
                                           Backend backend);
 
-  // L2 norm of all gradients, as clipping uses and telemetry shows it.
+  // L2 norm of all gradients, which clipping uses and telemetry shows.
   absl::StatusOr<double> GlobalNorm(const Exec& exec, const Arena& gradients) const;
 
-  // One AdamW update with the gradients clipped to grad_clip, given their norm. `step` is the
-  // 1-based optimizer step, which sets the bias correction; skipped steps count.
+  // One AdamW update. `grad_norm` is the norm of `gradients`, which are clipped to train.grad_clip.
+  // `step`, the 1-based optimizer step, determines the bias correction; skipped steps count.
   absl::Status Update(const Exec& exec, int64_t step, double learning_rate, double grad_norm,
                       const Arena& gradients, Arena* parameters);
 
-  // The same on a GPU, without the host knowing the norm: `device_step` is an AdamWStep in device
-  // memory.
+  // The same on a GPU, where the host does not know the norm: `device_step` is an AdamWStep in
+  // device memory.
   absl::Status Enqueue(const Exec& exec, const ConstTensor& device_step, const Arena& gradients,
                        Arena* parameters);
 
-  // AdamWStep's bias corrections at optimizer step `step`, and the learning rate.
+  // An AdamWStep with the learning rate and the bias corrections of optimizer step `step`.
   AdamWStep StepAt(int64_t step, double learning_rate) const;
 
   double clip() const { return train_.grad_clip(); }

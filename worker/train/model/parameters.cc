@@ -33,17 +33,17 @@ std::array<uint32_t, 4> Philox(uint64_t key, uint64_t counter) {
   return c;
 }
 
-// FNV-1a: a tensor's random stream depends on its name, not on its offset.
+// FNV-1a hash. A tensor's random stream depends on its name, not on its offset.
 uint64_t HashName(std::string_view name) {
   uint64_t hash = 0xcbf29ce484222325u;
   for (const char c : name) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3u;
   return hash;
 }
 
-// In (0, 1).
+// A number in (0, 1).
 double Uniform(uint32_t word) { return (word + 0.5) * 0x1p-32; }
 
-// Elements 4·group … 4·group+3 of a stream.
+// Elements 4·group … 4·group+3 of a random stream.
 std::array<float, 4> Draw(Init init, float scale, uint64_t key, int64_t group) {
   const std::array<uint32_t, 4> words = Philox(key, static_cast<uint64_t>(group));
   std::array<float, 4> values;
@@ -79,7 +79,7 @@ void Fill(const ParameterInfo& tensor, int64_t seed, std::span<float> values) {
 }
 
 // Rounds up to a multiple of 16 elements: 64 bytes of fp32, 32 of bf16. The sizes of projections
-// are such multiples already.
+// are multiples of 16 already.
 int64_t Aligned(int64_t elements) { return (elements + 15) / 16 * 16; }
 
 // Lists the tensors of a model in order.
@@ -105,7 +105,7 @@ class Builder {
     const NsaShape& shape = attention.shape;
     Ones("norm1.weight", config_.dim);
     Normal("attn.W_Q.weight", {int64_t{shape.n_heads} * shape.d_k, config_.dim});
-    // These follow W_Q without a gap, so that one product computes q and every k and v.
+    // These follow W_Q without a gap, so that one matrix product computes q and every k and v.
     for (const Branch branch : kProjectionOrder) {
       if (!attention.has(branch)) continue;
       const char* name = kBranchNames[branch];

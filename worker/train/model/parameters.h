@@ -1,7 +1,7 @@
 // The trainable parameters: one flat fp32 arena in which every tensor has a name, a shape and an
 // offset. Everything else with one number per parameter (gradients, AdamW moments) has the same
 // layout. Tensors begin at multiples of 16 elements, as matrix libraries on GPUs require; the gaps
-// are and stay 0. Names and order are those of the Python system, so that its tools can read our
+// are always 0. Names and order are those of the Python system, so that its tools can read these
 // checkpoints:
 //
 //   embed.weight
@@ -41,12 +41,12 @@ struct ParameterInfo {
   std::vector<int64_t> shape;  // [out, in] for matrices
   int64_t offset = 0;          // of its first element in the arena
   int64_t size = 0;            // elements
-  bool decay = false;          // weight decay applies: matrices (the embedding among them) only
+  bool decay = false;          // weight decay applies; only for matrices, including the embedding
   Init init = Init::kZeros;
   float scale = 0;
 };
 
-// Names, shapes and offsets; pure.
+// Names, shapes and offsets; a pure function of the spec.
 class ParameterLayout {
  public:
   explicit ParameterLayout(const v1::JobSpec& spec);
@@ -55,7 +55,7 @@ class ParameterLayout {
   int64_t size() const { return size_; }    // elements of the arena
   int64_t count() const { return count_; }  // parameters
 
-  // The tensor of that name. NotFound when there is none.
+  // The tensor called `name`. NotFound when there is none.
   absl::StatusOr<const ParameterInfo*> Find(std::string_view name) const;
 
  private:
@@ -64,14 +64,14 @@ class ParameterLayout {
   int64_t count_ = 0;
 };
 
-// A flat buffer with a layout: values, gradients or moments. On a GPU its spans are device memory:
-// for kernels and copies, not to be read by the host.
+// A flat buffer with a layout: values, gradients or moments. On a GPU its spans are device memory,
+// which only kernels and copies may access.
 class Arena {
  public:
   struct Options {
     Backend backend = Backend::kCpu;
-    bool half = false;   // CUDA: a bf16 copy, too, which kernels read as weights
-    int64_t extras = 0;  // more floats behind the values
+    bool half = false;   // CUDA only: also a bf16 copy, which kernels read as weights
+    int64_t extras = 0;  // number of floats behind the values
   };
 
   Arena() = default;
@@ -79,7 +79,8 @@ class Arena {
   // Zeros, in host memory.
   explicit Arena(const ParameterLayout* layout);
 
-  // Zeros. ResourceExhausted, naming `what`, when the GPU has too little free memory.
+  // Zeros, on the device of `options.backend`. ResourceExhausted, naming `what`, when the GPU has
+  // too little free memory.
   static absl::StatusOr<Arena> Create(const ParameterLayout* layout, const Options& options,
                                       const std::string& what);
 
@@ -104,8 +105,8 @@ class Arena {
     return half_.bytes() == 0 ? Tensor() : Tensor(half_.data(), layout_->size(), DType::kBf16);
   }
 
-  // Elements [offset, offset + size) for kernels that read weights: of the bf16 copy if there is
-  // one.
+  // Elements [offset, offset + size) for kernels that read weights: from the bf16 copy if there is
+  // one, else from the fp32 values.
   ConstTensor weight(int64_t offset, int64_t size) const {
     if (half_.bytes() == 0) return flat().subspan(offset, size);
     return {half_.data() + 2 * offset, size, DType::kBf16};
@@ -122,8 +123,8 @@ class Arena {
   Memory half_;
 };
 
-// to ← from, between the host and the GPU of `exec` or on one of them; waits until it is done. When
-// `to` has a bf16 copy, `from` must be on the host.
+// to ← from, between the host and the GPU of `exec`, or within one of them. Waits for the copy.
+// When `to` has a bf16 copy, `from` must be in host memory.
 absl::Status CopyArena(const Exec& exec, const Arena& from, Arena* to);
 
 // Fills `parameters`, in host memory, with initial values. Each element is a pure function of

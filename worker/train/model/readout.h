@@ -1,5 +1,5 @@
-// The results of a step that the host reads: the loss of each micro-batch and the statistics of
-// each of its layers, in one block, so that a single copy transfers them all.
+// The results of a step that the host reads: for each micro-batch the loss and the statistics of
+// every layer. They are in one block of memory, so that a single copy transfers them all.
 #pragma once
 
 #include <array>
@@ -23,21 +23,21 @@ struct LayerReadout {
 
 class Readout {
  public:
-  // Plans the device's block in `arena`.
+  // Plans the block of device memory in `arena`.
   void Plan(int32_t micro_batches, int32_t layers, ActivationArena* arena);
   // Allocates the host's copy; on the CPU there is none.
   absl::Status Allocate(Backend backend);
 
   Tensor Loss(const ActivationArena& arena, int32_t micro_batch) const;
-  // Where a layer's kernels write; the tensors of parts that the model lacks are empty.
+  // Where the kernels of a layer write. The tensors of parts that the model lacks are empty.
   BlockStatistics Layer(const ActivationArena& arena, const NsaLayerConfig& config,
                         int32_t micro_batch, int32_t layer) const;
   int64_t loss_stride() const { return bytes_ / static_cast<int64_t>(sizeof(float)); }
 
-  // Enqueues the copy.
+  // Enqueues the copy to the host.
   absl::Status Enqueue(const Exec& exec, const ActivationArena& arena) const;
 
-  // Values that have arrived.
+  // Read values on the host, after the copy is done.
   float ReadLoss(const ActivationArena& arena, int32_t micro_batch) const;
   LayerReadout ReadLayer(const ActivationArena& arena, int32_t micro_batch, int32_t layer) const;
 

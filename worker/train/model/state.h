@@ -18,17 +18,19 @@
 namespace nsa {
 
 struct ModelState {
-  // Floats behind the gradients: the loss, which is summed over the ranks together with them.
+  // Number of floats behind the gradients. They hold the loss, which is summed over the ranks
+  // together with the gradients.
   static constexpr int64_t kGradientExtras = 16;
 
-  // Allocates everything for a rank's share of a step, one of `world_size` equal ones; all zeros.
-  // `layout` outlives the state. On a GPU the parameters have a bf16 copy, and the model holds all
-  // micro-batches of a step at a time. ResourceExhausted when the device has too little memory.
+  // Allocates everything for one rank of `world_size`, which computes an equal share of each step;
+  // all values are zero. `layout` outlives the state. On a GPU the parameters have a bf16 copy, and
+  // the model holds all micro-batches of a step at once. ResourceExhausted when the device has too
+  // little memory.
   static absl::StatusOr<std::unique_ptr<ModelState>> Create(const v1::JobSpec& spec,
                                                             const ParameterLayout* layout,
                                                             Backend backend, int32_t world_size);
 
-  // Device memory of all of it.
+  // Size of all of it in device memory.
   int64_t bytes() const;
 
   Backend backend = Backend::kCpu;
@@ -38,8 +40,8 @@ struct ModelState {
   std::unique_ptr<Model> model;  // borrows `parameters`
 };
 
-// The place in host memory where parameters and moments get their first values. On a CPU this is
-// the state itself. For a GPU it is a copy, which Commit() transfers.
+// Where parameters and moments get their initial values, in host memory. On the CPU this is the
+// state itself; for a GPU it is a copy, which Commit() transfers.
 class HostState {
  public:
   HostState(ModelState* state, const ParameterLayout* layout);
@@ -48,7 +50,7 @@ class HostState {
   Arena* first_moment() { return parts_[1]; }
   Arena* second_moment() { return parts_[2]; }
 
-  // Brings the values to the state's device and waits for it.
+  // Copies the values to the state's device and waits for it.
   absl::Status Commit(const Exec& exec);
 
  private:
