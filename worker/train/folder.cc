@@ -32,7 +32,7 @@ absl::Status OutOfPlace(const std::filesystem::path& path, std::string_view what
 struct Folder::State {
   Fd fd;
   std::filesystem::path path;
-  Folder parent;  // none for what was opened by its path
+  Folder parent;  // invalid for a folder that was opened by its path
 };
 
 absl::StatusOr<Folder> Folder::Make(const std::filesystem::path& path) {
@@ -124,8 +124,8 @@ absl::Status Folder::Publish(const std::string& from, const std::string& to) con
   if (result != 0 && errno == EEXIST) {
     result = renameat2(fd(), from.c_str(), fd(), to.c_str(), RENAME_EXCHANGE);
   } else if (result != 0 && (errno == EINVAL || errno == ENOSYS)) {
-    // A file system without these flags. rename() replaces nothing but an empty folder, so an older
-    // checkpoint of this step steps aside first.
+    // The file system does not support these flags. rename() replaces empty folders only, so rename
+    // the existing folder first.
     const absl::Status aside = Rename(to, from + "-replaced");
     if (!aside.ok() && !absl::IsNotFound(aside)) return aside;
     NSA_RETURN_IF_ERROR(Rename(from, to));

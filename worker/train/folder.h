@@ -1,6 +1,6 @@
-// A folder that is held open, so that whatever is put in place of its path meanwhile, a symbolic
-// link or another folder, is neither written nor emptied. Everything a worker keeps in out_dir goes
-// through one of these.
+// A folder that is held open. When a symbolic link or another folder replaces it at its path, the
+// replacement is neither written nor emptied. A worker writes everything in out_dir through this
+// class.
 #pragma once
 
 #include <filesystem>
@@ -15,67 +15,71 @@
 
 namespace nsa {
 
-// Names are those of entries of the folder, without a slash. No symbolic link is followed, and
-// nothing waits for a pipe: FailedPrecondition where one lies in the place of a file or a folder.
-// Copies are the same open folder. Thread-safe.
+// Names are names of entries of the folder, without a slash. No symbolic link is followed, and no
+// function waits for a pipe: FailedPrecondition when a link or a pipe is found in place of a file
+// or a folder. Copies refer to the same open folder. Thread-safe.
 class Folder {
  public:
-  // None: valid() is false, and nothing else may be called.
+  // No folder: valid() is false, and no other function may be called.
   Folder() = default;
 
-  // Makes the folder and its parents where they are absent, durably, and opens it. The way to it
-  // may lead through links.
+  // Opens the folder. Creates it and its parents, durably, if they do not exist. `path` may lead
+  // through links.
   static absl::StatusOr<Folder> Make(const std::filesystem::path& path);
 
-  // Makes `name` in this folder where it is absent, and opens it. Durable with the next Sync().
+  // Opens the folder `name` in this folder. Creates it if it does not exist; the next Sync() makes
+  // that durable.
   absl::StatusOr<Folder> MakeFolder(const std::string& name) const;
 
   bool valid() const { return state_ != nullptr; }
 
-  // Where it was opened; for messages.
+  // The path at which it was opened; for messages.
   const std::filesystem::path& path() const;
 
-  // A path that leads to this folder while it is open, whatever lies at path(). For reading.
+  // A path that leads to this folder as long as it is open, even if path() no longer does. For
+  // reading.
   std::filesystem::path fixed_path() const;
 
-  // FailedPrecondition when path() leads to something else by now.
+  // FailedPrecondition when path() no longer leads to this folder.
   absl::Status CheckInPlace() const;
 
-  // FailedPrecondition when `name` is another file by now than the one that is open as `fd`.
+  // FailedPrecondition when `name` is no longer the file or folder that is open as `fd`.
   absl::Status CheckInPlace(const std::string& name, int fd) const;
 
   // Opens a file with the flags of open(2).
   absl::StatusOr<Fd> Open(const std::string& name, int flags) const;
 
-  // Opens a new file for writing; what had that name is removed.
+  // Creates a file and opens it for writing. An existing file of that name is removed first.
   absl::StatusOr<Fd> Create(const std::string& name) const;
 
-  // The content of a file.
+  // Returns the content of a file.
   absl::StatusOr<std::string> Read(const std::string& name) const;
 
-  // As in common/run/atomic_file.h.
+  // As WriteFileAtomically() in common/run/atomic_file.h.
   absl::Status WriteAtomically(const std::string& name, std::string_view content) const;
 
-  // Whether something has that name, be it a link.
+  // Whether an entry of that name exists; a link counts.
   bool Has(const std::string& name) const;
 
-  // All names, in no order.
+  // The names of all entries, in no particular order.
   absl::StatusOr<std::vector<std::string>> Names() const;
 
-  // Gives `from` the name `to`; a file or an empty folder of that name is replaced.
+  // Renames `from` to `to`. An existing file or empty folder called `to` is replaced.
   absl::Status Rename(const std::string& from, const std::string& to) const;
 
-  // Gives the folder `from` the name `to`, durably; what had that name before has the name `from`
-  // afterwards.
+  // Renames the folder `from` to `to`, durably. An existing folder `to` is renamed to `from`, or,
+  // on file systems that cannot exchange names, to `from`-replaced.
   absl::Status Publish(const std::string& from, const std::string& to) const;
 
-  // Makes `name` a symbolic link to `target`, atomically and durably, whatever it was before.
+  // Makes `name` a symbolic link to `target`, atomically and durably. An existing link or file of
+  // that name is replaced.
   absl::Status PointLink(const std::string& name, const std::string& target) const;
 
-  // Removes a file, or a folder with everything in it; links go, and what they lead to stays.
+  // Removes a file, or a folder with everything in it. Links are removed, not their targets. It is
+  // no error when nothing has that name.
   absl::Status RemoveAll(const std::string& name) const;
 
-  // Makes names and renames durable.
+  // Calls fsync on the folder, which makes new names and renames durable.
   absl::Status Sync() const;
 
  private:

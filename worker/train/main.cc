@@ -63,12 +63,12 @@ absl::StatusOr<v1::WorkerLaunch> ReadLaunch(const RunDir& run_dir) {
     return absl::InvalidArgumentError(absl::StrCat("--run-dir: ", run_dir.launch().string(),
                                                    " (a launch.pb wanted); use --job by hand"));
   }
-  // Of a newer coordinator: what is not known here would be left out of the training in silence.
+  // A newer coordinator may send fields that this worker does not know and would silently ignore.
   NSA_RETURN_IF_ERROR(CheckKnown(launch.spec(), "spec"));
   return launch;
 }
 
-// What the coordinator would have checked, but for the machine.
+// Runs the preflight rules that the coordinator would run, except those about the machine.
 absl::Status CheckByHand(const Flags& flags, const JobFile& file) {
   v1::JobSpec spec = file.spec;
   spec.mutable_resources()->set_gpus(flags.world);
@@ -86,7 +86,7 @@ absl::Status CheckByHand(const Flags& flags, const JobFile& file) {
       absl::StrCat(flags.job, ": refused by preflight\n", FormatReport(report, flags.job)));
 }
 
-// A launch without a coordinator.
+// Makes a launch from a job file, without a coordinator.
 absl::StatusOr<v1::WorkerLaunch> LaunchByHand(const Flags& flags) {
   const std::filesystem::path here = std::filesystem::current_path();
   NSA_ASSIGN_OR_RETURN(JobFile file, LoadJobFile(flags.job, here));
@@ -121,10 +121,10 @@ int CheckDeterminism(TrainerOptions options) {
   return checked.ok() ? 0 : 1;
 }
 
-// Trains; a first signal stops after the step in progress, with a checkpoint.
+// Trains. SIGTERM and SIGINT stop the run after the step in progress, with a checkpoint.
 int Train(TrainerOptions options) {
   const bool on_gpu = options.launch.spec().runtime().device() == v1::DEVICE_CUDA;
-  const bool reporting = options.launch.rank() == 0;  // the reporter of rank 0 has the last word
+  const bool reporting = options.launch.rank() == 0;  // rank 0's reporter logs the end
   Trainer trainer(std::move(options));
   const SignalWatch watch([&trainer](int signal) {
     spdlog::info("{}: stopping after the step in progress", strsignal(signal));
@@ -137,7 +137,7 @@ int Train(TrainerOptions options) {
     spdlog::info("{} after step {}: {}", finished.reason(), finished.step(), finished.text());
   const int code = ExitCodeOf(finished.outcome());
   if (code != 0 && on_gpu) {
-    // To give memory back is to wait for kernels that may never end; the driver does not.
+    // Freeing GPU memory would wait for kernels that may never end. The driver frees it anyway.
     spdlog::shutdown();
     std::_Exit(code);
   }
@@ -161,7 +161,7 @@ int TrainFrom(const Flags& flags) {
                                    : Train(std::move(options));
 }
 
-// Runs a command that is no training. SIGTERM and SIGINT end it at once: it has nothing to save.
+// Runs --score or --sample. SIGTERM and SIGINT end it at once, since there is nothing to save.
 int Use(const Flags& flags) {
   UnblockSignals();
   SetThreads(flags.threads, 1);
@@ -175,7 +175,7 @@ int Use(const Flags& flags) {
 
 int CheckGpu() {
   const auto gpu = Gpu::Open();
-  if (absl::IsResourceExhausted(gpu.status())) {  // it works, for somebody else at the moment
+  if (absl::IsResourceExhausted(gpu.status())) {  // the GPU works, but others use it
     std::cout << gpu.status().message() << "\n";
     return 0;
   }
@@ -198,7 +198,7 @@ int CheckNccl() {
   return 0;
 }
 
-// Flags of the commands that use a trained model.
+// Adds the flags of --score and --sample.
 void AddUse(CLI::App* app, Flags* flags) {
   auto* score =
       app->add_option("--score", flags->score,
@@ -266,10 +266,10 @@ int Main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   nsa::SleepWhileWaiting(argv);
-  nsa::NameThread("nsa-worker");  // executed again by way of /proc/self/exe, it is called "exe"
+  nsa::NameThread("nsa-worker");  // SleepWhileWaiting() executes /proc/self/exe: named "exe"
   nsa::BlockSignals();
   nsa::nccl::SetEnvironment();
-  prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);  // so that the agent may read our stacks
+  prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);  // lets the agent read the stacks
   if (const absl::Status status = nsa::InitLog(nsa::ProgramName()); !status.ok()) {
     return nsa::Refuse(status);
   }

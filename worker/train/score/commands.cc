@@ -26,7 +26,8 @@ absl::Status ScoreCommand(const std::string& checkpoint, const std::string& text
 
 absl::Status SampleCommand(const std::string& checkpoint, const SampleOptions& options) {
   NSA_ASSIGN_OR_RETURN(const auto trained, TrainedModel::Load(checkpoint));
-  // Shown as it is drawn: whoever ends the program early has what there is.
+  // Print each token as soon as it is drawn, so that its text is not lost when the program is
+  // ended.
   PrintableStream printable;
   const auto show = [&printable](std::string_view bytes) {
     absl::PrintF("%s", printable.Add(bytes));

@@ -1,4 +1,4 @@
-// `nsa-worker --score` and `nsa-worker --sample`: what they print and how they end.
+// The commands `nsa-worker --score` and `nsa-worker --sample`.
 #pragma once
 
 #include <string>
@@ -9,12 +9,12 @@
 
 namespace nsa {
 
-// Scores text into `output` and prints a summary line on standard output:
+// Scores the file `text`, writes the file `output`, and prints a summary line on standard output:
 //   12345 bytes, 12345 tokens: 2.1234 nats a token, 3.0634 bits a byte; step 5000
 absl::Status ScoreCommand(const std::string& checkpoint, const std::string& text,
                           const std::string& output);
 
-// Prints prompt and continuation as printable UTF-8 on standard output.
+// Prints the prompt and its continuation as printable UTF-8 on standard output.
 absl::Status SampleCommand(const std::string& checkpoint, const SampleOptions& options);
 
 }  // namespace nsa

@@ -13,7 +13,7 @@ namespace {
 
 constexpr char kReplacement[] = "\xef\xbf\xbd";
 
-// The length of the UTF-8 character that begins with this byte; 0 when none does.
+// The length of a UTF-8 character that begins with this byte; 0 if the byte cannot begin one.
 size_t LengthFrom(unsigned char first) {
   if (first < 0x80) return 1;
   if (first >= 0xc2 && first <= 0xdf) return 2;
@@ -59,7 +59,7 @@ int32_t DrawToken(std::span<const float> logits, double temperature, double unif
     left -= weights[v];
     if (left < 0) return static_cast<int32_t>(v);
   }
-  return best;  // rounding ate the last token's share
+  return best;  // reached only because of rounding errors in `left`
 }
 
 absl::StatusOr<std::string> Sample(const Exec& exec, const TrainedModel& trained,

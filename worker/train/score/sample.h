@@ -1,4 +1,4 @@
-// Text from a trained model: nsa-worker --sample CHECKPOINT --prompt "…" --bytes 200.
+// Generates text with a trained model: nsa-worker --sample CHECKPOINT --prompt "…" --bytes 200.
 #pragma once
 
 #include <cstdint>
@@ -15,34 +15,35 @@ namespace nsa {
 
 struct SampleOptions {
   std::string prompt;
-  int64_t bytes = 200;       // at least that many bytes are generated
-  double temperature = 0.8;  // 0 takes the likeliest token each time
+  int64_t bytes = 200;       // generate at least this number of bytes
+  double temperature = 0.8;  // 0: always the most probable token
   int64_t seed = 1;
 };
 
-// The prompt's continuation, without the prompt. The model sees the separator, the prompt and what
-// it has written, of which the last S tokens; it never writes a separator. The same options give
-// the same text. `on_bytes`, where there is one, gets each token's bytes as soon as they are drawn.
+// Returns a continuation of the prompt, without the prompt. The model sees the last S tokens of the
+// separator, the prompt and the text generated so far. It never generates a separator. The same
+// options give the same text. `on_bytes`, if set, is called with each token's bytes as soon as the
+// token is drawn.
 absl::StatusOr<std::string> Sample(const Exec& exec, const TrainedModel& trained,
                                    const SampleOptions& options,
                                    const std::function<void(std::string_view)>& on_bytes = {});
 
-// The token drawn from `logits` at `temperature`, given a uniform number in [0, 1); never
-// `excluded`.
+// Draws a token from the distribution that `logits` give at `temperature`; `uniform` is a random
+// number in [0, 1). Never returns `excluded`.
 int32_t DrawToken(std::span<const float> logits, double temperature, double uniform,
                   int32_t excluded);
 
-// Bytes as valid UTF-8 for a terminal: what is not UTF-8, and control characters other than newline
-// and tab, become U+FFFD.
+// Returns the bytes as valid UTF-8 for a terminal. Invalid bytes, and control characters other than
+// newline and tab, are replaced by U+FFFD.
 std::string PrintableUtf8(std::string_view bytes);
 
-// The same for bytes that come in pieces, which may cut a character: what it gives, one after the
-// other, is PrintableUtf8() of the whole.
+// The same for bytes that come in pieces, between which a character may be cut. The results, one
+// after the other, are PrintableUtf8() of all bytes.
 class PrintableStream {
  public:
-  // What can be shown so far; the beginning of a character waits for its end.
+  // Returns what can be shown now. An incomplete character waits for the next piece.
   std::string Add(std::string_view bytes);
-  // What still waited.
+  // Returns the rest.
   std::string Finish();
 
  private:

@@ -13,8 +13,8 @@ namespace {
 
 constexpr int32_t kBatch = 8;
 
-// Fills one row of a batch from the sequence `separator, tokens…`; targets that are not taken are
-// −1.
+// Fills one row of a batch from `sequence`, which is the separator and the tokens. Sets the targets
+// that the window scores; the caller has set all targets to −1.
 void FillRow(std::span<const int32_t> sequence, const ScoreWindow& window, int32_t separator,
              bool document_mask, int32_t* inputs, int32_t* targets, int32_t* doc_start) {
   int32_t start = 0;
@@ -49,7 +49,7 @@ absl::StatusOr<std::vector<float>> ScoreTokens(const Exec& exec, const TrainedMo
   const std::vector<ScoreWindow> windows =
       ScoreWindows(static_cast<int64_t>(tokens.size()), trained.seq_len());
   if (windows.empty()) return std::vector<float>();
-  const int32_t seq_len = windows[0].length;  // a short text needs no longer ones
+  const int32_t seq_len = windows[0].length;  // shorter than the model's for a short text
   const int32_t batch = static_cast<int32_t>(std::min<size_t>(kBatch, windows.size()));
   NSA_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model, trained.MakeModel(batch, seq_len));
   const int32_t separator = trained.tokenizer().separator();
@@ -91,7 +91,7 @@ absl::StatusOr<ScoreSummary> ScoreFile(const Exec& exec, const TrainedModel& tra
   ScoreSummary summary;
   summary.tokens = static_cast<int64_t>(tokens.size());
   for (size_t i = 0; i < tokens.size(); ++i) {
-    // A separator within the text is one byte too, though it decodes to nothing.
+    // A separator in the text decodes to an empty string, but is one byte of the text.
     const size_t bytes = std::max<size_t>(1, trained.tokenizer().Decode(tokens[i]).size());
     file << absl::StrFormat("{\"offset\": %d, \"bytes\": %d, \"token\": %d, \"logprob\": %.9g}\n",
                             summary.bytes, bytes, tokens[i], scores[i]);

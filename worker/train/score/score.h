@@ -1,16 +1,20 @@
-// How probable a trained model finds a text: nsa-worker --score CHECKPOINT TEXT -o scores.jsonl.
+// Computes the probability that a trained model gives to a text:
+// nsa-worker --score CHECKPOINT TEXT -o scores.jsonl.
 //
-// The text is tokenised, the document separator is put in front, and windows of S tokens (S =
-// train.seq_len) are laid over it, each S/2 further on than the one before. A token is scored in
-// the first window that has it among its predictions, except that a later window only scores the
-// half that the one before did not reach: every token is then predicted from all tokens before it,
-// or from at least S/2 of them. The first token's past is the separator alone.
+// The text is tokenised, the document separator is put in front, and the sequence is covered by
+// windows of S tokens (S = train.seq_len), each of which begins S/2 tokens after the one before. A
+// token is scored in the first window that predicts it, so windows after the first score their
+// second half only. Every token is therefore predicted from all tokens before it, or from at least
+// S/2 of them. The first token is predicted from the separator alone.
 //
-// The output has one JSON object a line and a token (with the byte tokenizer: a byte), in order:
+// The output has one line per token (with the byte tokenizer: per byte), in order. A line is a JSON
+// object:
 //   {"offset": 12, "bytes": 1, "token": 104, "logprob": -1.25}
-// offset   of the token's first byte in the text          bytes    that the token stands for
-// token    its id (of a byte: the byte)                   logprob  natural logarithm of p(token |
-// past)
+//
+//   offset   position of the token's first byte in the text
+//   bytes    number of bytes that the token stands for
+//   token    id of the token (with the byte tokenizer: the byte)
+//   logprob  natural logarithm of p(token | tokens before it)
 #pragma once
 
 #include <cstdint>
@@ -25,8 +29,8 @@
 
 namespace nsa {
 
-// One window: inputs [begin, begin + length) of the sequence; the predictions of its inputs from
-// `first` on (counted in the window) are taken.
+// One window: its inputs are tokens [begin, begin + length) of the sequence. The predictions of its
+// inputs from index `first` in the window on are used.
 struct ScoreWindow {
   int64_t begin = 0;
   int32_t length = 0;
@@ -34,10 +38,10 @@ struct ScoreWindow {
   bool operator==(const ScoreWindow&) const = default;
 };
 
-// The windows that score each of the `tokens` predictions of a sequence of tokens + 1 once.
+// Windows that score each of the `tokens` predictions of a sequence of tokens + 1 tokens once.
 std::vector<ScoreWindow> ScoreWindows(int64_t tokens, int32_t seq_len);
 
-// ln p of each token of `tokens` given the separator and the tokens before it.
+// Returns ln p of each token of `tokens`, given the separator and the tokens before it.
 absl::StatusOr<std::vector<float>> ScoreTokens(const Exec& exec, const TrainedModel& trained,
                                                std::span<const uint16_t> tokens);
 

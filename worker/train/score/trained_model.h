@@ -1,4 +1,4 @@
-// A checkpoint, loaded to be used rather than trained on.
+// A model loaded from a checkpoint, to be used and not trained.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,10 @@ namespace nsa {
 
 class TrainedModel {
  public:
-  // `checkpoint` is a checkpoint folder, a link to one (latest.ckpt), or an out_dir, of which the
-  // newest good checkpoint is taken. Every file is verified. NotFound, DataLoss, or
-  // FailedPrecondition when the job was trained on tokens whose tokenizer is not known.
+  // `checkpoint` is a checkpoint folder, a link to one (latest.ckpt), or an out_dir, whose newest
+  // valid checkpoint is loaded. Every file is verified. NotFound when there is no checkpoint,
+  // DataLoss when it is damaged, FailedPrecondition when the model was trained on tokens whose
+  // tokenizer is not known.
   static absl::StatusOr<std::unique_ptr<TrainedModel>> Load(
       const std::filesystem::path& checkpoint);
 
@@ -29,10 +30,10 @@ class TrainedModel {
   const TextTokenizer& tokenizer() const { return *tokenizer_; }
   int32_t vocab() const { return vocab_; }
 
-  // Sequences the model was trained on are that long.
+  // Length of the sequences that the model was trained on.
   int32_t seq_len() const { return spec().train().seq_len(); }
 
-  // A workspace for `batch` sequences of `seq_len` tokens; borrows this.
+  // Makes a model for `batch` sequences of `seq_len` tokens. It borrows this object's parameters.
   absl::StatusOr<std::unique_ptr<Model>> MakeModel(int32_t batch, int32_t seq_len) const;
 
  private:
