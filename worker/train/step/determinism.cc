@@ -1,4 +1,4 @@
-// CheckDeterminism(): the same step several times.
+// Trainer::CheckDeterminism(): runs the same step several times and compares the results.
 #include <cstring>
 #include <string>
 
@@ -11,7 +11,8 @@ namespace {
 
 constexpr int kRepeats = 4;
 
-// Which tensor byte `at` is in, when parameters, first and second moments lie one after another.
+// Names the tensor that contains byte `at`, counted over parameters, first moment and second moment
+// in this order.
 std::string PlaceOfByte(const ParameterLayout& layout, size_t at) {
   constexpr const char* kParts[] = {"parameters", "first moment", "second moment"};
   const auto element = static_cast<int64_t>(at / sizeof(float));

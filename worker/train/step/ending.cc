@@ -7,7 +7,8 @@
 namespace nsa {
 namespace {
 
-// Without a reason: errors of the job or its data are final, others may go away with a restart.
+// For errors without a reason: errors of the job or its data are final, a restart may help with
+// others.
 bool IsFinal(absl::StatusCode code) {
   switch (code) {
     case absl::StatusCode::kInvalidArgument:

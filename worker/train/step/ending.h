@@ -1,4 +1,4 @@
-// How a run ends, and what a Status says about it.
+// How a run ends, and the ending that follows from an error.
 #pragma once
 
 #include <string>
@@ -10,13 +10,13 @@ namespace nsa {
 
 struct Ending {
   v1::Outcome outcome = v1::OUTCOME_UNSPECIFIED;
-  std::string reason;  // a word of common/base/reason.h, else the name of a status code
+  std::string reason;  // a word of common/base/reason.h, or the name of a status code
   std::string text;    // for people
 };
 
-// The ending of a run that failed with `status`: the reason that it carries (common/base/reason.h)
-// says whether a restart can help. Without one the reason is the status code, and errors of the job
-// or its data are final.
+// The ending of a run that failed with `status`. If the status has a reason (common/base/reason.h),
+// the reason determines whether a restart can help. Otherwise the reason is the status code, and
+// codes that stand for errors of the job or its data are final.
 Ending EndingOf(const absl::Status& status);
 
 // Exit code of nsa-worker: 0 completed or stopped, 1 failed, 3 failed for good.

@@ -35,8 +35,8 @@ absl::StatusOr<ResumePoint> Choose(const v1::WorkerLaunch& launch) {
                    " checkpoints (0 wanted); take another out_dir, or resume: auto"));
 }
 
-// What rank 0 sends: a status code, the checkpoint's path or the error's message, and the word of
-// the error's reason.
+// What rank 0 broadcasts: a status code; the path of the checkpoint or the message of the error;
+// and the word of the error's reason.
 struct Decision {
   int32_t code = 0;
   std::array<char, 8148> text = {};

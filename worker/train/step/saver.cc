@@ -50,11 +50,11 @@ absl::StatusOr<std::optional<Ending>> Saver::Finish(const Snapshot& last) {
   }
 }
 
-// Waits until every rank has written its part; returns whether all could, and this rank's result in
-// `drained`. One rank may write for much longer than the timeout of a collective, so the ranks meet
-// again and again, which also shows on their status pages that they are alive. When one still
-// writes after all patience with failures, it waits alone: a watcher for hangs then finds the rank
-// that stands still.
+// Waits until every rank has written its part. Returns whether all succeeded, and this rank's
+// result in `drained`. A rank may write for much longer than the timeout of a collective, so the
+// ranks run a collective every 0.5 s, which also shows on their status pages that they are not
+// hung. A rank that still writes after patience.total waits for its writer without collectives, so
+// that hang detection finds the rank that makes no progress.
 absl::StatusOr<bool> Saver::DrainTogether(absl::Status* drained) {
   constexpr absl::Duration kSlice = absl::Milliseconds(500);
   const absl::Duration end = options_.clock->Monotonic() + options_.patience.total;
@@ -69,7 +69,7 @@ absl::StatusOr<bool> Saver::DrainTogether(absl::Status* drained) {
   }
 }
 
-// Touches the status page all the while, so that nobody takes the wait for a hang.
+// Waits. Touches the status page every second, so that the wait is not taken for a hang.
 void Saver::Pause(absl::Duration wait) {
   options_.page->SetPhase(Phase::kCheckpoint);
   const absl::Duration end = options_.clock->Monotonic() + wait;

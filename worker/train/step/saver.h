@@ -1,5 +1,5 @@
-// When checkpoints are saved and how long the run tries: while it goes on a checkpoint that cannot
-// be written is skipped; the last one is tried again, by all ranks together.
+// Saves checkpoints and handles failures. While the run continues, a checkpoint that cannot be
+// written is skipped. The last checkpoint of a run is retried by all ranks together.
 #pragma once
 
 #include <memory>
@@ -18,18 +18,19 @@
 
 namespace nsa {
 
-// How long a run tries to write its last checkpoint when that fails, e.g. because the disk is full:
-// what it has trained exists in this process only. The same on all ranks.
+// How long a run retries its last checkpoint when it cannot be written, e.g. because the disk is
+// full. It is worth waiting, since the result of the training exists only in the memory of the
+// processes. The same on all ranks.
 struct LastSavePatience {
-  absl::Duration first_wait = absl::Seconds(5);  // doubles
+  absl::Duration first_wait = absl::Seconds(5);  // later waits double
   absl::Duration longest_wait = absl::Minutes(1);
   absl::Duration total = absl::Hours(1);  // of all waits
 };
 
-// The wait after that many failures, 1 or more; nothing when patience has ended. Pure.
+// The wait after the given number of failures, 1 or more; nullopt when no time is left. Pure.
 std::optional<absl::Duration> WaitAfter(int failures, const LastSavePatience& patience);
 
-// What a checkpoint is made of: the tensors, and everything else.
+// The content of a checkpoint: the tensors, and everything else.
 struct Snapshot {
   TrainingState tensors;
   v1::CheckpointState state;
@@ -49,15 +50,16 @@ class Saver {
  public:
   explicit Saver(const SaverOptions& options) : options_(options) {}
 
-  // Takes a checkpoint; it is written in the background. At step 0 there is nothing to save.
+  // Saves a checkpoint, which is written in the background. Does nothing at step 0.
   absl::Status Save(const Snapshot& snapshot) { return Save(snapshot, {}); }
 
-  // The same for the checkpoint that the run ends with, after `failures` to write it.
+  // The same for the last checkpoint of the run, which could not be written `failures` times.
   absl::Status SaveLast(const Snapshot& snapshot, int failures = 0);
 
-  // Waits until all ranks have written what they saved: no rank ends long before the files that it
-  // ends with are on disk. While one of them fails, all ranks save `last` again, with growing
-  // waits. Returns how the run ends when patience has.
+  // Waits until all ranks have written what they saved, so that no rank ends long before the files
+  // of the last checkpoint are on disk. When a rank fails, all ranks save `last` again, with
+  // increasing waits. Returns nullopt when everything is written, or how the run ends when the time
+  // for retries is over.
   absl::StatusOr<std::optional<Ending>> Finish(const Snapshot& last);
 
  private:

@@ -7,9 +7,9 @@
 
 namespace nsa {
 
-// Learning rate of optimizer step `step`, 1-based, of `train.steps`. With W = warmup_steps:
-//   step ≤ W: lr · step / W. It is lr at step max(W, 1) and then decreases along the schedule to
-//   min_lr_ratio · lr, which it reaches exactly at the last step and keeps afterwards.
+// Learning rate of optimizer step `step`, 1-based, of `train.steps`. With W = warmup_steps it is
+// lr · step / W for step ≤ W. It is lr at step max(W, 1) and then decreases along the schedule to
+// min_lr_ratio · lr, which it reaches exactly at the last step and keeps afterwards.
 double LearningRate(const v1::TrainSpec& train, int64_t step);
 
 }  // namespace nsa

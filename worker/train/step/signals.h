@@ -1,5 +1,5 @@
-// SIGTERM and SIGINT as requests to stop. main blocks the signals before the first thread starts,
-// and a thread waits for them: there is no handler.
+// Receives SIGTERM and SIGINT as requests to stop. main() blocks the signals before the first
+// thread starts, and a thread waits for them, so there is no signal handler.
 #pragma once
 
 #include <atomic>
@@ -8,13 +8,13 @@
 
 namespace nsa {
 
-// Blocks SIGTERM and SIGINT for this thread and every later one, and ignores SIGPIPE.
+// Blocks SIGTERM and SIGINT in this thread and in all threads that it starts; ignores SIGPIPE.
 void BlockSignals();
 
-// Undoes BlockSignals(), for a program that may end at once: signals have their default effect.
+// Undoes BlockSignals(): signals have their default effect. For commands that may end at once.
 void UnblockSignals();
 
-// Calls `on_signal` on its own thread for each SIGTERM or SIGINT, until destroyed.
+// Calls `on_signal` on a separate thread for each SIGTERM or SIGINT, until destroyed.
 class SignalWatch {
  public:
   explicit SignalWatch(std::function<void(int signal)> on_signal);

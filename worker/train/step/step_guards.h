@@ -1,4 +1,4 @@
-// The guards of a run (telemetry/guards.h), asked together after every step.
+// The guards of a run (telemetry/guards.h), which are evaluated together after every step.
 #pragma once
 
 #include <cstdint>
@@ -16,21 +16,21 @@ namespace nsa {
 
 class StepGuards {
  public:
-  // `consecutive_nonfinite` steps before the first one were skipped.
+  // `consecutive_nonfinite`: how many steps right before the first one were skipped as non-finite.
   StepGuards(const v1::GuardSpec& spec, int32_t consecutive_nonfinite)
       : throughput_(spec.min_tokens_per_second(), spec.after_steps()),
         nonfinite_(spec.max_consecutive_nonfinite(), consecutive_nonfinite),
         gate_(spec.max_gate_collapse()) {}
 
-  // Feeds a step that is done; warnings go to `reporter`. Returns how the run ends when a guard, of
-  // this rank or of another one, ends it.
+  // Gives a completed step to all guards; warnings go to `reporter`. Returns how the run ends when
+  // a guard of this or another rank ends it.
   std::optional<Ending> Observe(const v1::StepRecord& record, const Agreement& agreement,
                                 Reporter* reporter);
 
-  // Whether this rank's throughput has been too low for too long: to be told to the other ranks.
+  // Whether this rank's throughput has been too low for too long. Told to the other ranks.
   bool too_slow() const { return too_slow_.has_value(); }
 
-  // For the checkpoint.
+  // Number of non-finite steps in a row up to now; saved in checkpoints.
   int32_t consecutive_nonfinite() const { return nonfinite_.consecutive(); }
 
  private:

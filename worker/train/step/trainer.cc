@@ -1,4 +1,4 @@
-// The loop. Setting up is in trainer_setup.cc.
+// The training loop. The setup is in trainer_setup.cc.
 #include "worker/train/step/trainer.h"
 
 #include <cmath>
@@ -78,16 +78,17 @@ absl::StatusOr<Ending> Trainer::Train() {
   return CompletedAfter(train_.steps());
 }
 
-// A resumed run may already be where it was asked to end: the gang was lost between its last
-// checkpoint and its last record. One more step would pass the step asked for. Or the data ended
-// there. A new run has nothing to save yet and does its first step in any case.
+// Ends a resumed run that has already reached the step after which it was asked to stop, or the end
+// of its data. This happens when the gang was lost between its last checkpoint and its last record;
+// one more step would be one too many. A new run always does its first step, because it has nothing
+// to save before that.
 absl::StatusOr<std::optional<Ending>> Trainer::StopBeforeTheFirstStep() {
   if (step() == 0) return std::nullopt;
   const RankReport mine = {.stop_after = stop_.stop_after(), .exhausted = data_->exhausted()};
   NSA_ASSIGN_OR_RETURN(const std::vector<RankReport> reports, Exchange(comm_.get(), mine));
   const Agreement agreement = Conclude(reports, step());
   if (step() >= train_.steps() || !(agreement.stop || agreement.exhausted)) return std::nullopt;
-  // A checkpoint of another out_dir (restart.resume: PATH) becomes one of this.
+  // When resumed from another out_dir (restart.resume: PATH), save the checkpoint in this one, too.
   if (std::filesystem::path(resumed_from_).parent_path() != CheckpointsDir(train_.out_dir())) {
     NSA_RETURN_IF_ERROR(Save(/*last=*/true));
   }
@@ -124,7 +125,7 @@ absl::StatusOr<Batch> Trainer::NextBatch(int32_t micro_batch, v1::StepRecord* re
   return batch;
 }
 
-// All ranks exchange what they know and agree on everything that they must do alike.
+// All ranks exchange their reports and draw the same conclusion from them.
 absl::StatusOr<Agreement> Trainer::Agree(v1::StepRecord* record) {
   page_.SetPhase(Phase::kReduce);
   const RankReport mine = {.loss = record->loss(),
@@ -144,8 +145,8 @@ absl::StatusOr<Agreement> Trainer::Agree(v1::StepRecord* record) {
   return agreement;
 }
 
-// Completes and reports the record of the step that is done, and asks the guards. Returns how the
-// run ends when one of them ends it.
+// Completes and reports the record of a step, and gives it to the guards. Returns how the run ends
+// when a guard ends it.
 std::optional<Ending> Trainer::Observe(const StepResult& result) {
   page_.SetPhase(Phase::kTelemetry);
   v1::StepRecord record = result.record;
@@ -158,7 +159,7 @@ std::optional<Ending> Trainer::Observe(const StepResult& result) {
   return guards_->Observe(record, result.agreement, reporter_.get());
 }
 
-// Adds what concerns the step as a whole.
+// Adds the values of the whole step: time, tokens, throughput, fallbacks and statistics.
 void Trainer::Complete(v1::StepRecord* record) {
   const absl::Duration now = options_.clock->Monotonic();
   const double seconds = absl::ToDoubleSeconds(now - step_began_);
@@ -172,7 +173,7 @@ void Trainer::Complete(v1::StepRecord* record) {
   executor_->AddStatistics(record);
 }
 
-// The mean loss over the validation batches, of which every rank takes its rows.
+// Computes and reports the mean loss over the validation batches. Each rank evaluates its rows.
 absl::Status Trainer::Evaluate() {
   const int32_t batches = data_->eval_batches();
   if (batches == 0) return absl::OkStatus();
@@ -180,7 +181,7 @@ absl::Status Trainer::Evaluate() {
   const absl::Duration begin = options_.clock->Monotonic();
   NSA_ASSIGN_OR_RETURN(const double loss, EvalLoss());
   const absl::Duration taken = options_.clock->Monotonic() - begin;
-  step_began_ += taken;  // is no part of a step's time
+  step_began_ += taken;  // not counted as time of the next step
 
   v1::EvalRecord record;
   record.set_step(step());
@@ -205,7 +206,7 @@ absl::StatusOr<double> Trainer::EvalLoss() {
     NSA_ASSIGN_OR_RETURN(const double loss, executor_->EvalLoss(TokensOf(batch)));
     sum += loss / batches;
   }
-  executor_->state().model->TakeLayerStats();  // those of training only are reported
+  executor_->state().model->TakeLayerStats();  // discarded: only those of training are reported
   NSA_ASSIGN_OR_RETURN(const std::vector<double> losses,
                        Gather(comm_.get(), "eval", std::span<const double>(&sum, 1)));
   double mean = 0;
@@ -218,7 +219,7 @@ absl::Status Trainer::Save(bool last) {
   const absl::Duration begin = options_.clock->Monotonic();
   const Snapshot snapshot = TakeSnapshot();
   const absl::Status saved = last ? saver_->SaveLast(snapshot) : saver_->Save(snapshot);
-  step_began_ += options_.clock->Monotonic() - begin;  // is no part of a step's time
+  step_began_ += options_.clock->Monotonic() - begin;  // not counted as time of the next step
   return saved;
 }
 
@@ -236,7 +237,7 @@ Snapshot Trainer::TakeSnapshot() {
   return snapshot;
 }
 
-// Waits for the last checkpoint of a run that has not failed.
+// Waits for the last checkpoint, unless the run has failed.
 absl::StatusOr<Ending> Trainer::Finish(const Ending& ending) {
   if (ending.outcome != v1::OUTCOME_COMPLETED && ending.outcome != v1::OUTCOME_STOPPED) {
     return ending;
@@ -246,22 +247,22 @@ absl::StatusOr<Ending> Trainer::Finish(const Ending& ending) {
   return failure.value_or(ending);
 }
 
-// Ends everything that writes, and writes the last record.
+// Stops everything that writes, then writes the last record.
 void Trainer::Report(const v1::WorkerFinished& record) {
   page_.SetPhase(Phase::kFinished);
   control_.reset();
-  // A lost peer writes no shard: do not wait for it.
+  // Do not wait for the shard of a lost peer.
   if (checkpoints_ != nullptr && ExitCodeOf(record.outcome()) != 0) {
     checkpoints_->Abandon(record.text());
   }
-  checkpoints_.reset();  // its last records come before the run's
-  // Without a reporter, setting up failed before it was known from which step the run goes on, so
-  // no rows are removed from the files.
+  checkpoints_.reset();  // reports its last records before the run's
+  // No reporter: the setup failed before the step to resume from was known. The largest step makes
+  // the reporter keep all rows of the files.
   if (reporter_ == nullptr) {
-    // Only rank 0 knows whether out_dir belongs to this job; the others have their journals.
+    // Only rank 0 knows whether out_dir belongs to this job. Other ranks use their journals only.
     if (launch_.rank() != 0) out_dir_ = Folder();
     absl::Status opened = OpenReporter(std::numeric_limits<int64_t>::max());
-    if (!opened.ok()) {  // its files cannot be opened: there is still the journal
+    if (!opened.ok()) {  // the files cannot be opened: use the journal only
       out_dir_ = Folder();
       opened = OpenReporter(std::numeric_limits<int64_t>::max());
     }

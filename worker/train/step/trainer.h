@@ -1,8 +1,8 @@
-// Training on one rank, from the launch to the last step: the loop, and everything it owns. How a
-// step is computed, on the CPU or on a GPU, is in executor.h.
+// Training on one rank, from the launch to the last step: the loop, and everything that it owns.
+// executor.h computes a step, on the CPU or on a GPU.
 //
-// All ranks run the same loop and meet in its collectives, so they do the same steps, skip the same
-// ones and end after the same one. Losses, gradients and parameters are the same bits on every
+// All ranks run the same loop and the same collectives, so they do the same steps, skip the same
+// updates and end after the same step. Losses, gradients and parameters are the same bits on every
 // rank, and in every run of the same job at the same world size, resumed or not.
 #pragma once
 
@@ -51,18 +51,19 @@ class Trainer {
   explicit Trainer(TrainerOptions options);
   ~Trainer();
 
-  // Trains to the end. The result, which is also the journal's last record, says how it went.
+  // Trains until the run ends. Returns how it ended, which is also the journal's last record.
   v1::WorkerFinished Run();
 
-  // Does the first step several times from the same state and compares every bit of the result:
+  // Runs the first step several times from the same state and compares every bit of the results:
   // parameters, moments, loss. On a GPU the first time runs kernel by kernel, the others as a
-  // graph. Writes nothing. Returns what was compared; DataLoss names the first tensor that differs.
+  // graph. Writes nothing. Returns a text that says what was compared. DataLoss names the first
+  // tensor that differs.
   absl::StatusOr<std::string> CheckDeterminism();
 
-  // Asks this rank, and so all, to stop. Any thread.
+  // Asks this rank to stop, and through it all ranks. Any thread.
   absl::Status RequestStop(const v1::StopRequest& request) { return stop_.Request(request); }
 
-  // Steps done. Any thread.
+  // Number of steps done. Any thread.
   int64_t step() const { return step_.load(); }
 
  private:
@@ -115,22 +116,22 @@ class Trainer {
   StopState stop_;
   std::atomic<int64_t> step_ = 0;
 
-  // The state that a checkpoint keeps, besides tensors and data cursor.
+  // What a checkpoint contains besides the tensors and the data cursor.
   v1::CheckpointState state_;
   std::string resumed_from_;
 
   StatusPage page_;
-  Folder out_dir_;  // once it is open, unless it belongs to another job
+  Folder out_dir_;  // invalid before it is opened, and when it belongs to another job
   std::unique_ptr<DataLoader> data_;
   int64_t synthetic_batches_ = 0;
   int threads_ = 0;
   std::unique_ptr<Comm> comm_;
   std::unique_ptr<StepExecutor> executor_;
-  std::vector<v1::WorkerEvent> early_events_;  // from before there was a reporter
+  std::vector<v1::WorkerEvent> early_events_;  // events before the reporter was opened
   std::unique_ptr<Reporter> reporter_;
-  std::string shown_trouble_;  // the reporter's trouble, as the status page has it
+  std::string shown_trouble_;  // the telemetry error that the status page shows
   std::unique_ptr<CheckpointWriter> checkpoints_;
-  std::optional<Saver> saver_;  // beside checkpoints_
+  std::optional<Saver> saver_;  // set together with checkpoints_
   std::optional<StepGuards> guards_;
   absl::Duration step_began_;
   std::unique_ptr<ControlServer> control_;  // last: its thread uses the members above

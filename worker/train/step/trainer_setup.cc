@@ -1,4 +1,4 @@
-// What happens before the first step.
+// The setup before the first step.
 #include <unistd.h>
 
 #include <filesystem>
@@ -28,7 +28,7 @@ v1::WorkerEvent Event(Reason reason, std::string text, v1::Severity severity) {
   return event;
 }
 
-// Whether the job may start from a checkpoint of another out_dir.
+// Checks that the job may start from a checkpoint of another out_dir.
 absl::Status CheckOrigin(const std::filesystem::path& checkpoint, const v1::JobSpec& spec) {
   NSA_ASSIGN_OR_RETURN(const v1::CheckpointState state, ReadCheckpointState(checkpoint));
   const std::optional<ForkProblem> problem = CheckFork(state, spec);
@@ -36,7 +36,7 @@ absl::Status CheckOrigin(const std::filesystem::path& checkpoint, const v1::JobS
   return absl::FailedPreconditionError(absl::StrCat(problem->what, "; ", problem->fix));
 }
 
-// Whether both use the same documents of the same files for validation.
+// Whether both jobs, given the same data, use the same documents for validation.
 bool HoldOutTheSame(const v1::DataSpec& a, const v1::DataSpec& b) {
   if (a.val_path_size() != b.val_path_size()) return false;
   return a.val_path_size() > 0 || a.val_fraction() == b.val_fraction();
@@ -89,7 +89,7 @@ Trainer::~Trainer() = default;
 
 absl::Status Trainer::SetUp() {
   NSA_RETURN_IF_ERROR(CheckLaunch(launch_));
-  // Before the control socket exists: what comes over it is newer.
+  // Before the control socket is opened, because requests that arrive over it are newer.
   if (launch_.has_stop()) NSA_RETURN_IF_ERROR(stop_.Request(launch_.stop()));
   NSA_RETURN_IF_ERROR(OpenRunDir());
   NSA_RETURN_IF_ERROR(CheckPublishedAreThere(launch_));
@@ -98,7 +98,7 @@ absl::Status Trainer::SetUp() {
   NSA_RETURN_IF_ERROR(Meet());
   NSA_RETURN_IF_ERROR(OpenExecutor());
   NSA_RETURN_IF_ERROR(Resume());
-  NSA_RETURN_IF_ERROR(TakeOutDir());  // before its files are touched
+  NSA_RETURN_IF_ERROR(TakeOutDir());  // before its files are opened
   NSA_RETURN_IF_ERROR(OpenReporter(step()));
   ReportStart();
   return absl::OkStatus();
@@ -118,7 +118,7 @@ absl::Status Trainer::OpenRunDir() {
   return absl::OkStatus();
 }
 
-// Opened once: everything is written to this folder, whatever its path leads to later.
+// Opens out_dir once. Everything is written to this folder, even if its path leads elsewhere later.
 absl::Status Trainer::OpenOutDir() {
   absl::StatusOr<Folder> out_dir = Folder::Make(std::filesystem::path(train_.out_dir()));
   if (!out_dir.ok()) {
@@ -129,15 +129,16 @@ absl::Status Trainer::OpenOutDir() {
   return absl::OkStatus();
 }
 
-// Rank 0 claims out_dir and takes its lock for all ranks; the others touch nothing in it before.
-// When rank 0 is refused its connections close, which ends the others' wait.
+// Rank 0 takes out_dir's lock for all ranks; the other ranks write nothing in it before that. When
+// rank 0 fails here, its connections close, which ends the other ranks' wait.
 absl::Status Trainer::TakeOutDir() {
   if (launch_.rank() == 0) NSA_RETURN_IF_ERROR(OpenCheckpoints());
   NSA_RETURN_IF_ERROR(comm_->Barrier("out_dir"));
   return launch_.rank() == 0 ? absl::OkStatus() : OpenCheckpoints();
 }
 
-// Nothing is written into a folder that belongs to another job, not even why this run failed.
+// Closes out_dir unless `ours` is OK. It may belong to another job, so nothing is written into it,
+// not even why this run failed.
 absl::Status Trainer::LetGoOfOutDirUnless(const absl::Status& ours) {
   if (!ours.ok()) out_dir_ = Folder();
   return ours;
@@ -189,8 +190,9 @@ absl::Status Trainer::OpenExecutor() {
   return executor_->Open();
 }
 
-// The checkpoint is another job's. Its validation losses, its count of non-finite steps and, unless
-// the data is the same, its place in the data are not taken over. Returns what differs, for people.
+// Adapts the state of a checkpoint that belongs to another job. Its count of non-finite steps is
+// dropped. Its position in the data is kept if the data is the same; its validation losses are kept
+// if the data and document_mask are the same. Returns a text that says what differs.
 std::string Trainer::LeaveOrigin() {
   const std::string differences = ForkDifferences(state_.spec(), spec_);
   state_.set_consecutive_nonfinite(0);
@@ -230,7 +232,8 @@ absl::Status Trainer::Resume() {
   state_.set_job_id(launch_.job_id());
   state_.set_job_hash(JobHash(spec_));
   *state_.mutable_spec() = spec_;
-  // A checkpoint says what its job was submitted with, not which checkpoint this start resumed.
+  // A checkpoint records the submitted restart.resume, not the checkpoint that this start resumes
+  // from.
   if (!launch_.submitted_resume().empty()) {
     state_.mutable_spec()->mutable_restart()->set_resume(launch_.submitted_resume());
   }
