@@ -22,10 +22,9 @@ struct ModelState {
   // together with the gradients.
   static constexpr int64_t kGradientExtras = 16;
 
-  // Allocates everything for one rank of `world_size`, which computes an equal share of each step;
-  // all values are zero. `layout` outlives the state. On a GPU the parameters have a bf16 copy, and
-  // the model holds all micro-batches of a step at once. ResourceExhausted when the device has too
-  // little memory.
+  // Allocates everything for a rank's share of a step, one of `world_size` equal ones; all zeros.
+  // `layout` outlives the state. On a GPU the parameters have a bf16 copy, and the model holds all
+  // micro-batches of a step at a time. ResourceExhausted when the device has too little memory.
   static absl::StatusOr<std::unique_ptr<ModelState>> Create(const v1::JobSpec& spec,
                                                             const ParameterLayout* layout,
                                                             Backend backend, int32_t world_size);

@@ -1,5 +1,5 @@
-// Files that grow by whole records and stay whole: whatever moment the process is killed at, a file
-// holds whole records only, and a run that was resumed does not write a step twice.
+// Files to which whole records are appended. A file contains whole records only, even if the
+// process is killed, and a resumed run does not write a step twice.
 #pragma once
 
 #include <cstdint>
@@ -19,21 +19,22 @@ namespace nsa {
 // One thread at a time.
 class AppendFile {
  public:
-  // How much of an existing file's content to keep; 0 when it is not such a file.
+  // How many bytes of an existing file's content to keep; 0 when the file has another format.
   using Keep = std::function<size_t(std::string_view content)>;
 
-  // Opens or creates `name` in `folder` and cuts off what `keep` does not keep. A file of which
-  // nothing is kept, though it had content, steps aside as `name`.old. A file that is then empty
-  // begins with `header`.
+  // Opens or creates `name` in `folder` and cuts off what `keep` does not keep. If `keep` returns 0
+  // for a file with content, that file is renamed to `name`.old and a new one is created. An empty
+  // file gets `header` as its beginning.
   static absl::StatusOr<std::unique_ptr<AppendFile>> Open(Folder folder, const std::string& name,
                                                           std::string_view header,
                                                           const Keep& keep);
 
-  // Appends with one write(2). When that fails or is cut short (a full disk) the file is as before.
+  // Appends with one write(2). When that fails or writes only a part (disk full), the file stays as
+  // it was.
   absl::Status Append(std::string_view record);
 
-  // FailedPrecondition when another file, or none, has the name by now. Records still go to the
-  // one that was opened.
+  // FailedPrecondition when the name now belongs to another file or to none. Records still go to
+  // the file that was opened.
   absl::Status CheckInPlace() const { return folder_.CheckInPlace(name_, fd_.get()); }
 
  private:
@@ -47,12 +48,14 @@ class AppendFile {
   int64_t size_ = 0;
 };
 
-// Keeps whole lines up to the first one whose step is above `last_step`. `header` must be the first
-// line (empty: there is none). `step_of` says a line's step, −1 for a line that is none of ours.
+// For AppendFile::Keep: keeps whole lines up to the first one whose step is above `last_step`. The
+// content must begin with `header`, which may be empty. `step_of` returns the step of a line, −1
+// for a line in another format; such a line ends what is kept.
 size_t KeepLines(std::string_view content, std::string_view header, int64_t last_step,
                  const std::function<int64_t(std::string_view line)>& step_of);
 
-// The number that a CSV line begins with, or behind `"step":` of a JSON line; −1 without one.
+// The number at the beginning of a CSV line, or after `"step":` in a JSON line; −1 if there is
+// none.
 int64_t StepOfCsv(std::string_view line);
 int64_t StepOfJson(std::string_view line);
 

@@ -13,7 +13,7 @@
 #include "google/protobuf/util/json_util.h"
 #include "nlohmann/json.hpp"
 
-extern char** environ;  // NOLINT: POSIX declares it nowhere
+extern char** environ;  // NOLINT: no POSIX header declares it
 
 namespace nsa {
 namespace {

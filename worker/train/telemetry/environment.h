@@ -1,4 +1,4 @@
-// env.json: what a run ran on.
+// The content of env.json: machine, program and job of a run.
 #pragma once
 
 #include <string>
@@ -7,9 +7,11 @@
 
 namespace nsa {
 
-// time, version, revision, host, kernel, processor, cores, memory (bytes, MiB and GiB), compiler,
-// job id, generation, ranks, the spec, and the environment variables that matter (NSA_*, OMP_*,
-// OPENBLAS_*, CUDA_*, NCCL_*): never all of them, they may hold secrets.
+// Time, version, revision, compiler, host, kernel, processor, cores, memory (bytes, MiB and GiB),
+// device, process id, job id, generation, world size, resumed step, the spec, and the environment
+// variables NSA_*, OMP_*, OPENBLAS_*, CUDA_* and NCCL_*. Other variables are left out because they
+// may hold secrets; values of variables whose name contains TOKEN, SECRET, KEY or PASSWORD are
+// replaced.
 std::string EnvironmentJson(const ReporterOptions& options);
 
 }  // namespace nsa

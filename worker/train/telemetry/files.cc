@@ -17,14 +17,15 @@
 namespace nsa {
 namespace {
 
-// Steps that are not logged still beat, at most this often.
+// The heartbeat also has a line for a step that is not logged, if this time has passed since the
+// last.
 constexpr int64_t kBeatNanos = 5'000'000'000;
 
 using Json = nlohmann::ordered_json;
 
 Json Number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
-// Loss of the first row of a training.csv; 0 without one.
+// Loss in the first row of training.csv; 0 if there is no row.
 double FirstLoss(const Folder& out_dir) {
   const absl::StatusOr<std::string> content = out_dir.Read("training.csv");
   if (!content.ok()) return 0;

@@ -1,5 +1,5 @@
-// The files of out_dir that a rank keeps (README of worker/train lists them). Records come in order
-// from one thread, the reporter's.
+// The telemetry files that a rank writes in out_dir (listed in worker/train/README.md). One thread,
+// the reporter's, calls this class with the records in order.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,8 @@ namespace nsa {
 
 class TelemetryFiles {
  public:
-  // How a write went. `file` is empty for one that is written too seldom to wait for its next row.
+  // The result of a write. `file` is empty for a file that is written too rarely to wait for its
+  // next row as a sign that writing works again.
   struct Written {
     std::string file;
     absl::Status status;
@@ -26,17 +27,18 @@ class TelemetryFiles {
   // Opens the files, removes rows of steps above options.resumed_step, and writes env.json.
   static absl::StatusOr<std::unique_ptr<TelemetryFiles>> Open(const ReporterOptions& options);
 
-  // Writes a record into every file that it belongs to; those that something was written to.
+  // Writes a record to every file that it belongs to. Returns one result per write.
   std::vector<Written> Write(const v1::WorkerRecord& record);
 
-  // Replaces metrics.json: what the run has come to so far. `dropped` as in Reporter::dropped().
+  // Replaces metrics.json, the results of the run so far. `dropped`: see Reporter::dropped(). Does
+  // nothing on ranks other than 0.
   absl::Status WriteMetrics(int64_t dropped);
 
-  // FailedPrecondition when out_dir or a file in it has been exchanged for something else.
+  // FailedPrecondition when out_dir or a file in it has been replaced by something else.
   absl::Status CheckInPlace() const;
 
  private:
-  // What metrics.json says.
+  // Data for metrics.json.
   struct Summary {
     v1::WorkerStarted started;
     v1::StepRecord first;
@@ -44,7 +46,7 @@ class TelemetryFiles {
     v1::EvalRecord best;
     v1::EvalRecord eval;
     v1::WorkerFinished finished;
-    int64_t tokens_here = 0;  // of this process
+    int64_t tokens_here = 0;  // trained by this process
     double seconds_here = 0;
   };
 

@@ -28,7 +28,7 @@ using Json = nlohmann::ordered_json;
 double Mib(int64_t bytes) { return std::round(double(bytes) / (1 << 20) * 1000) / 1000; }
 double Gib(int64_t bytes) { return std::round(double(bytes) / (1 << 30) * 1e6) / 1e6; }
 
-// JSON has no NaN or infinity: they become text.
+// JSON has no NaN or infinity: they are written as text.
 Json Number(double value) {
   if (std::isfinite(value)) return value;
   return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";

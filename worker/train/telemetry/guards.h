@@ -1,5 +1,5 @@
-// Guards: small state machines that say when a run is going wrong. Pure; the trainer feeds them
-// once a step and acts on what they say.
+// Guards: small state machines that detect when a run goes wrong. They have no side effects; the
+// trainer gives them every step and acts on what they return.
 #pragma once
 
 #include <cstdint>
@@ -18,39 +18,39 @@ namespace nsa {
 class ThroughputGuard {
  public:
   static constexpr absl::Duration kPatience = absl::Seconds(60);
-  static constexpr int64_t kSteps = 3;  // a single long step is no reason
+  static constexpr int64_t kSteps = 3;  // fewer steps, e.g. a single long one, do not count
 
-  // Floor 0 turns it off. It looks after `after_steps` steps of this process, so that a restarted
-  // worker warms up again.
+  // A floor of 0 turns the guard off. It ignores the first `after_steps` steps of this process, so
+  // that a restarted worker can warm up again.
   ThroughputGuard(double min_tokens_per_second, int64_t after_steps)
       : floor_(min_tokens_per_second), after_steps_(after_steps) {}
 
-  // Feeds one step: its tokens over all ranks, and how long it took on this rank, without
-  // validations and checkpoints. Returns why the job must fail, once every step of the last minute
-  // was below the floor.
+  // Adds one step: its tokens over all ranks, and how long it took on this rank, without
+  // validations and checkpoints. Returns why the job must fail, once the steps of at least the last
+  // minute (and at least kSteps of them) were all below the floor.
   std::optional<std::string> Observe(int64_t tokens, absl::Duration taken);
 
  private:
   const double floor_;
   const int64_t after_steps_;
   int64_t steps_ = 0;
-  absl::Duration below_;  // how long every step was below the floor, up to now
+  absl::Duration below_;  // total time of the latest steps below the floor
   int64_t tokens_below_ = 0;
   int64_t steps_below_ = 0;
 };
 
-// guard.max_consecutive_nonfinite: non-finite steps are skipped; more than the limit in a row end
-// the run on all ranks.
+// guard.max_consecutive_nonfinite: the update of a non-finite step is skipped. More such steps in a
+// row than the limit end the run on all ranks.
 class NonfiniteGuard {
  public:
   NonfiniteGuard(int32_t max_consecutive, int32_t consecutive)
       : max_(max_consecutive), consecutive_(consecutive) {}
 
-  // Feeds one step, by what all ranks agreed on. Returns why all ranks must stop, when there were
-  // more than the allowed number in a row.
+  // Adds one step; `finite` is what all ranks agreed on. Returns why all ranks must stop, when
+  // there were more non-finite steps in a row than the limit.
   std::optional<std::string> Observe(int64_t step, bool finite);
 
-  // For the checkpoint.
+  // Number of non-finite steps in a row up to now; saved in checkpoints.
   int32_t consecutive() const { return consecutive_; }
 
  private:
@@ -58,13 +58,14 @@ class NonfiniteGuard {
   int32_t consecutive_;
 };
 
-// guard.max_gate_collapse: warns once a layer when its share of collapsed gates rises above the
-// limit, again only after it had fallen under half of it.
+// guard.max_gate_collapse: warns about a layer when its share of collapsed gates rises above the
+// limit. It warns about the same layer again only after the share has fallen below half the limit.
 class GateCollapseGuard {
  public:
   explicit GateCollapseGuard(double max_share) : max_(max_share) {}
 
-  // Feeds one step. Returns the text of a GATE_COLLAPSE event that names the layers.
+  // Adds one step. Returns the text of a GATE_COLLAPSE event that names the layers, if there are
+  // any.
   std::optional<std::string> Observe(int64_t step, std::span<const v1::LayerStats> layers);
 
  private:

@@ -1,5 +1,5 @@
-// The step journal of a worker whose disk may be full: what the disk does not take now waits in
-// memory, and is written in its order as soon as the disk takes records again.
+// The step journal of a worker whose disk may be full. Records that cannot be written wait in
+// memory and are written in order as soon as writing succeeds again.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,15 @@ namespace nsa {
 // Thread-safe; the lock means "one record at a time".
 class PatientJournal {
  public:
-  // At most `capacity` records wait. Of more, the oldest step is lost; without one, the oldest
-  // record.
+  // At most `capacity` records wait. When there are more, the oldest step record is dropped, or the
+  // oldest record if no step waits.
   PatientJournal(std::unique_ptr<JournalWriter> journal, size_t capacity);
 
-  // Appends the record behind those that wait. OK when none waits afterwards, else why the journal
-  // takes none.
+  // Adds the record to those that wait and writes as many of them as possible. OK when none waits
+  // afterwards, otherwise the error of the journal.
   absl::Status Append(v1::WorkerRecord record);
 
-  // Records that were lost.
+  // Number of records that were dropped.
   int64_t lost() const;
 
  private:

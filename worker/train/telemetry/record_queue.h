@@ -1,4 +1,5 @@
-// From the training thread to the thread that writes files: never blocks the former.
+// Passes records from the training thread to the thread that writes files, without ever blocking
+// the training thread.
 #pragma once
 
 #include <cstddef>
@@ -19,15 +20,17 @@ class RecordQueue {
   // `sink` is called on the queue's thread, one record at a time, in order.
   RecordQueue(size_t capacity, std::function<void(const v1::WorkerRecord&)> sink);
 
-  // Hands over what is queued, then ends the thread.
+  // Passes the queued records to `sink`, then ends the thread.
   ~RecordQueue();
 
-  // Queues; false when `capacity` records wait already: then it is dropped and counted.
+  // Queues a record. When `capacity` records wait already, drops and counts it and returns false.
   bool Push(v1::WorkerRecord record);
 
-  // Waits until everything queued before has been handed over; false when that takes longer.
+  // Waits until `sink` has processed all queued records; false when that takes longer than
+  // `timeout`.
   bool Flush(absl::Duration timeout);
 
+  // Number of records that were dropped.
   int64_t dropped() const;
 
  private:

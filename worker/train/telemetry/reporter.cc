@@ -36,7 +36,7 @@ spdlog::level::level_enum LevelOf(const v1::WorkerRecord& record) {
   return warning ? spdlog::level::warn : spdlog::level::info;
 }
 
-// " (12.0 KiB of 1.0 GiB free)", where that says something about the failure.
+// E.g. " (0.0 of 1024 MiB free)" if `status` says that the disk is full; otherwise empty.
 std::string FreeSpace(const absl::Status& status, const std::filesystem::path& folder) {
   struct statvfs info = {};
   if (!absl::IsResourceExhausted(status) || statvfs(folder.c_str(), &info) != 0) return "";
@@ -87,12 +87,12 @@ class Reporter::Impl {
   std::string trouble() const { return trouble_.text(); }
 
  private:
-  // Where something was to be written.
+  // What a result of a write refers to.
   struct Where {
-    std::string place;  // files of one place fail together
+    std::string place;  // one disk or subsystem, whose failures are reported once
     std::string file;
-    std::filesystem::path folder;  // whose free space is told
-    std::string what_to_do;        // besides what the status says
+    std::filesystem::path folder;  // its free space is shown when the disk is full
+    std::string what_to_do;        // in addition to the text of the status
   };
 
   void Journal(const v1::WorkerRecord& record) {
@@ -104,7 +104,7 @@ class Reporter::Impl {
          journal_->Append(record));
   }
 
-  // On the queue's thread.
+  // Runs on the queue's thread.
   void Write(const v1::WorkerRecord& record) {
     if (files_ != nullptr) WriteFiles(record);
     Log(record);
@@ -129,7 +129,7 @@ class Reporter::Impl {
     if (sum_up) Note({.place = "exchanged", .file = "exchanged"}, files_->CheckInPlace());
   }
 
-  // A new kind of failure is told as an event, once.
+  // Records the result of a write. Reports a new kind of failure as an event, once.
   void Note(const Where& where, const absl::Status& status) {
     if (!trouble_.Note(where.place, where.file, status, clock_.Monotonic())) return;
     const std::string free = FreeSpace(status, where.folder);
@@ -179,13 +179,13 @@ class Reporter::Impl {
   }
 
   const ReporterOptions options_;
-  const std::unique_ptr<TelemetryFiles> files_;    // the queue's thread; null without out_dir
+  const std::unique_ptr<TelemetryFiles> files_;  // used on the queue's thread; null without out_dir
   const std::unique_ptr<PatientJournal> journal_;  // null without an agent
   const RealClock clock_;
   Trouble trouble_;
   std::atomic<int64_t> refused_{0};
-  bool metrics_failed_ = false;  // the queue's thread, like the next two
-  int64_t told_dropped_ = 0;     // up to the last TELEMETRY_RESTORED
+  bool metrics_failed_ = false;  // used on the queue's thread, like the next two
+  int64_t told_dropped_ = 0;     // dropped() at the last TELEMETRY_RESTORED
   int64_t told_lost_ = 0;
   RecordQueue queue_;  // last: its thread uses the rest
 };

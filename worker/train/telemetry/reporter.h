@@ -1,18 +1,20 @@
-// Everything a rank says while it trains goes through its Reporter: to the step journal (where
-// there is an agent to read it), to the files of out_dir, and for rank 0 to the log.
+// A rank reports everything through its Reporter, which writes it to the step journal (if there is
+// an agent to read it), to the files of out_dir, and to the log. Ranks other than 0 log only events
+// and the end of the run.
 //
-// A record goes to the journal at once, with one write(2). The files are written by a thread from a
-// bounded queue, so a slow disk never delays a step: when the queue is full the record is left out
-// of the files (not of the journal) and counted in `telemetry_dropped` of metrics.json. What a file
-// refuses (a full disk) is counted too. What the journal refuses waits in memory, a thousand
-// records, and is appended in its order once there is room.
+// A record is written to the journal at once, with one write(2). A thread writes the files from a
+// bounded queue, so a slow disk never delays a step. When the queue is full, the record is left out
+// of the files (not of the journal) and counted in `telemetry_dropped` of metrics.json. Rows that
+// cannot be written, e.g. because the disk is full, are counted there, too. Records that cannot be
+// written to the journal wait in memory, at most 1,024, and are appended in order as soon as there
+// is room.
 //
-// Why something is not written is told as the event TELEMETRY_FAILED, each reason once, and by
-// trouble() for as long as it lasts; so is a file or an out_dir that was exchanged for another,
-// with the next validation, checkpoint or end. TELEMETRY_RESTORED says when all is written again,
-// and what is missing.
+// When something cannot be written, an event TELEMETRY_FAILED says why, once per reason, and
+// trouble() returns the text as long as the failure lasts. The same happens when out_dir or a file
+// in it has been replaced by another one, which is checked with each validation, each checkpoint
+// and the end. TELEMETRY_RESTORED says that everything is written again, and how much is missing.
 //
-// Files, by worker/train/telemetry/files.h: every rank heartbeat_rank{r}.jsonl; rank 0 also
+// Files (worker/train/telemetry/files.h): every rank writes heartbeat_rank{r}.jsonl; rank 0 also
 // training.csv, val.csv, fallback_counters.csv, k_stats.csv, env.json, metrics.json and tb/.
 // Thread-safe.
 #pragma once
@@ -33,32 +35,32 @@
 namespace nsa {
 
 struct ReporterOptions {
-  v1::JobSpec spec;  // with its defaults
-  Folder out_dir;    // where the files go; without one there are none
+  v1::JobSpec spec;  // with its defaults filled in
+  Folder out_dir;    // where the files are written; if not valid(), there are none
   std::string job_id;
   int64_t generation = 0;
   int32_t rank = 0;
   int32_t world_size = 1;
-  std::string device;  // for people, with its libraries
-  // Rows of later steps are removed from the files first: a run that was resumed from step N writes
-  // N+1 … again. The largest int64_t removes nothing, for a start that failed before its first
-  // step.
+  std::string device;  // description of the device and its libraries, for people
+  // Rows of later steps are first removed from the files, because a run that resumes from step N
+  // writes N+1 … again. The largest int64_t removes nothing; it is for a start that failed before
+  // its first step.
   int64_t resumed_step = 0;
-  // The lowest validation loss up to there, and its step; step 0: none yet.
+  // The lowest validation loss up to that step, and its step; step 0: none yet.
   double best_val_loss = 0;
   int64_t best_val_step = 0;
-  // Empty without an agent.
+  // Path of the step journal; empty without an agent.
   std::filesystem::path journal;
-  // How long nothing must have failed before all counts as written again.
+  // Telemetry counts as restored when no write has failed for this long.
   absl::Duration calm = absl::Seconds(10);
 };
 
 class Reporter {
  public:
-  // Makes the journal, opens the files and writes env.json.
+  // Creates the journal, opens the files and writes env.json.
   static absl::StatusOr<std::unique_ptr<Reporter>> Open(const ReporterOptions& options);
 
-  // Flushes.
+  // Waits until the files have every record.
   ~Reporter();
 
   void Started(const v1::WorkerStarted& started);
@@ -68,18 +70,18 @@ class Reporter {
   void Event(const v1::WorkerEvent& event);
   void Event(Reason reason, const std::string& text, v1::Severity severity);
 
-  // Waits until the files have every record reported so far, for ten seconds at most.
+  // Waits until the files have every record reported so far, but ten seconds at most.
   void Flush();
 
-  // The last words: writes metrics.json, flushes the files, then appends WorkerFinished to the
-  // journal.
+  // Reports the end of the run: writes metrics.json, flushes the files, then appends WorkerFinished
+  // to the journal.
   void Finished(const v1::WorkerFinished& finished);
 
-  // Records that the files do not have because the queue was full or a write failed.
+  // Number of records that are missing in the files because the queue was full or a write failed.
   int64_t dropped() const;
 
-  // Why files or journal are not written now, `what: value (limit); what to do`; empty when they
-  // are.
+  // Why files or journal cannot be written now, as `what: value (limit); what to do`; empty when
+  // they can.
   std::string trouble() const;
 
  private:

@@ -29,7 +29,7 @@ constexpr uint32_t kTag = 1 << 3 | 2;
 constexpr uint32_t kSimpleValue = 2 << 3 | 5;
 constexpr char kVersion[] = "brain.Event:2";
 
-// A message written field by field.
+// A protobuf message that is written field by field.
 class Message {
  public:
   Message() : stream_(&bytes_), out_(std::make_unique<CodedOutputStream>(&stream_)) {}
@@ -105,7 +105,7 @@ T Take(std::string_view bytes) {
   return value;
 }
 
-// The event at the start of `content`; empty when it is not whole.
+// The event at the start of `content`; empty when it is incomplete or damaged.
 std::string_view FirstEvent(std::string_view content) {
   if (content.size() < 16) return {};
   const auto length = Take<uint64_t>(content);
@@ -116,7 +116,7 @@ std::string_view FirstEvent(std::string_view content) {
                                                                             : std::string_view();
 }
 
-// The step of an event as EventOf() writes it: behind the wall time, absent when 0.
+// The step of an event that EventOf() has written: it follows the wall time and is absent when 0.
 int64_t StepOf(std::string_view event) {
   CodedInputStream in(reinterpret_cast<const uint8_t*>(event.data()),
                       static_cast<int>(event.size()));

@@ -1,5 +1,6 @@
-// TensorBoard's event file: records of u64 length, u32 masked CRC-32C of the length, an Event
-// message, u32 masked CRC-32C of it; little-endian. Only scalars are written.
+// TensorBoard's event file. A record is the length (u64), the masked CRC-32C of the length (u32),
+// an Event message, and the masked CRC-32C of the message (u32), all little-endian. Only scalars
+// are written.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +21,15 @@ using Scalars = std::vector<std::pair<std::string, double>>;
 // One thread at a time.
 class TensorBoardFile {
  public:
-  // Opens or creates events.out.tfevents.nsa in `folder` and removes events of steps above
-  // `last_step` and a torn end.
+  // Opens or creates events.out.tfevents.nsa in `folder`. Removes events of steps above `last_step`
+  // and an incomplete record at the end.
   static absl::StatusOr<std::unique_ptr<TensorBoardFile>> Open(Folder folder, int64_t last_step,
                                                                double wall_time);
 
-  // One event with all scalars.
+  // Appends one event with all scalars.
   absl::Status Add(double wall_time, int64_t step, const Scalars& scalars);
 
-  // As AppendFile::CheckInPlace().
+  // See AppendFile::CheckInPlace().
   absl::Status CheckInPlace() const { return file_->CheckInPlace(); }
 
  private:
@@ -36,8 +37,8 @@ class TensorBoardFile {
   const std::unique_ptr<AppendFile> file_;
 };
 
-// How much of an event file to keep: whole records with good checksums up to the first of a step
-// above `last_step`; 0 when it does not begin with a version event.
+// How many bytes of an event file to keep: whole records with correct checksums, up to the first
+// one whose step is above `last_step`. 0 when the file does not begin with a version event.
 size_t KeepEvents(std::string_view content, int64_t last_step);
 
 }  // namespace nsa

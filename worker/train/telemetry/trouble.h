@@ -1,4 +1,4 @@
-// What of a rank's telemetry cannot be written now, why, and when it can again.
+// Keeps track of which telemetry files of a rank cannot be written, why, and when they can again.
 #pragma once
 
 #include <set>
@@ -11,24 +11,24 @@
 
 namespace nsa {
 
-// Trouble begins with the first write that fails. It is over when each file that refused a record
-// has taken one again and nothing has failed for a while: a disk at its brim takes a short row and
-// refuses a long one, and nobody wants to be told each time. Thread-safe.
+// The error state begins with the first write that fails. It ends when every file whose write
+// failed has been written again and no write has failed for a while. The delay avoids an event for
+// every change: a nearly full disk may accept a short row and refuse a long one. Thread-safe.
 class Trouble {
  public:
-  // `calm`: how long nothing must have failed for trouble to be over.
+  // `calm`: the error state ends when no write has failed for this long.
   explicit Trouble(absl::Duration calm) : calm_(calm) {}
 
-  // Notes how the newest write to a file went; an empty `file` is one that trouble need not wait
-  // for. True when it failed in a way in which no file of its `place` (those of one disk) has
-  // failed since trouble began: that wants telling.
+  // Records the result of the latest write to a file. The error state does not wait for a file with
+  // an empty name. Returns true when the failure should be reported: when no file of the same
+  // `place` (e.g. of one disk) has failed with this status code since the error state began.
   bool Note(const std::string& place, const std::string& file, const absl::Status& status,
             absl::Duration now);
 
-  // True once, when trouble is over.
+  // Returns true once, when the error state ends.
   bool IsOver(absl::Duration now);
 
-  // What was told last, while there is trouble; else empty.
+  // The text of the failure that was reported last; empty outside the error state.
   void Show(std::string text);
   std::string text() const;
 
@@ -36,7 +36,7 @@ class Trouble {
   const absl::Duration calm_;
   mutable Mutex mutex_;
   std::set<std::string> failing_ ABSL_GUARDED_BY(mutex_);  // files
-  // Since trouble began.
+  // Failures that were reported since the error state began.
   std::set<std::pair<std::string, absl::StatusCode>> told_ ABSL_GUARDED_BY(mutex_);
   std::string text_ ABSL_GUARDED_BY(mutex_);
   absl::Duration failed_at_ ABSL_GUARDED_BY(mutex_);
