@@ -47,10 +47,10 @@ absl::StatusOr<size_t> ReadAt(int fd, int64_t offset, char* out, size_t size) {
 absl::Status DiskError(int error) {
   // A file size limit (EFBIG) and a quota have the same effect as a full disk.
   if (error == ENOSPC || error == EDQUOT || error == EFBIG) {
-    return absl::ResourceExhaustedError(absl::StrCat("journal: no room for a record (",
-                                                     std::strerror(error), "); free disk space"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no room for a record (", std::strerror(error), "); free disk space"));
   }
-  return absl::ErrnoToStatus(error, "journal: write");
+  return absl::ErrnoToStatus(error, "write");
 }
 
 }  // namespace
@@ -77,11 +77,11 @@ absl::Status JournalWriter::Append(v1::WorkerRecord record) {
   record.set_sequence(next_sequence_);
   if (record.unix_nanos() == 0) record.set_unix_nanos(absl::ToUnixNanos(absl::Now()));
   std::string bytes(kHeaderBytes, '\0');
-  if (!record.AppendToString(&bytes)) return absl::InternalError("journal: record is incomplete");
+  if (!record.AppendToString(&bytes)) return absl::InternalError("record is incomplete");
   const std::string payload = bytes.substr(kHeaderBytes);
   if (payload.size() > kMaxPayloadBytes) {
-    return absl::InvalidArgumentError(absl::StrFormat("journal: record of %d bytes (at most %d)",
-                                                      payload.size(), kMaxPayloadBytes));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("record of %d bytes (at most %d)", payload.size(), kMaxPayloadBytes));
   }
   const Header header = {static_cast<uint32_t>(payload.size()), Checksum(payload)};
   std::memcpy(bytes.data(), &header, kHeaderBytes);
@@ -99,7 +99,7 @@ absl::Status JournalWriter::Append(v1::WorkerRecord record) {
   // whole one.
   const int error = n < 0 ? errno : ENOSPC;
   if (n > 0 && ftruncate(fd_.get(), size_) != 0) {
-    return absl::ErrnoToStatus(errno, "journal: cut off a torn record");
+    return absl::ErrnoToStatus(errno, "cut off a torn record");
   }
   return DiskError(error);
 }

@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
@@ -91,6 +90,7 @@ class Reporter::Impl {
   struct Where {
     std::string place;  // one disk or subsystem, whose failures are reported once
     std::string file;
+    std::string subject;           // what the status is about, if its message does not name it
     std::filesystem::path folder;  // its free space is shown when the disk is full
     std::string what_to_do;        // in addition to the text of the status
   };
@@ -99,6 +99,7 @@ class Reporter::Impl {
     if (journal_ == nullptr) return;
     Note({.place = "journal",
           .file = "journal",
+          .subject = absl::StrCat("journal in ", options_.journal.parent_path().string()),
           .folder = options_.journal.parent_path(),
           .what_to_do = "records wait in memory"},
          journal_->Append(record));
@@ -133,12 +134,9 @@ class Reporter::Impl {
   void Note(const Where& where, const absl::Status& status) {
     if (!trouble_.Note(where.place, where.file, status, clock_.Monotonic())) return;
     const std::string free = FreeSpace(status, where.folder);
-    absl::string_view message = status.message();
-    // The journal's own messages do not say where it is.
-    const bool journal = absl::ConsumePrefix(&message, "journal: ");
-    const std::string what =
-        journal ? absl::StrCat("journal in ", where.folder.string(), free, ": ", message)
-                : absl::StrCat(message, free);
+    const std::string what = where.subject.empty()
+                                 ? absl::StrCat(status.message(), free)
+                                 : absl::StrCat(where.subject, free, ": ", status.message());
     const std::string why =
         absl::StrCat(what, where.what_to_do.empty() ? "" : "; ", where.what_to_do);
     trouble_.Show(why);
