@@ -60,12 +60,12 @@ class Reporter::Impl {
     record.set_unix_nanos(absl::ToUnixNanos(absl::Now()));
     Journal(record);
     const bool taken = queue_.Push(std::move(record));
-    Note({.place = "queue", .file = "queue", .what_to_do = "look at the disk of out_dir"},
-         taken || files_ == nullptr
-             ? absl::OkStatus()
-             : absl::UnavailableError(absl::StrFormat(
-                   "%s: its disk is slower than training (%d records wait, no more can)",
-                   options_.out_dir.path().string(), kQueueCapacity)));
+    RecordResult({.place = "queue", .file = "queue", .what_to_do = "look at the disk of out_dir"},
+                 taken || files_ == nullptr
+                     ? absl::OkStatus()
+                     : absl::UnavailableError(absl::StrFormat(
+                           "%s: its disk is slower than training (%d records wait, no more can)",
+                           options_.out_dir.path().string(), kQueueCapacity)));
   }
 
   void Finished(v1::WorkerRecord record) {
@@ -97,19 +97,19 @@ class Reporter::Impl {
 
   void Journal(const v1::WorkerRecord& record) {
     if (journal_ == nullptr) return;
-    Note({.place = "journal",
-          .file = "journal",
-          .subject = absl::StrCat("journal in ", options_.journal.parent_path().string()),
-          .folder = options_.journal.parent_path(),
-          .what_to_do = "records wait in memory"},
-         journal_->Append(record));
+    RecordResult({.place = "journal",
+                  .file = "journal",
+                  .subject = absl::StrCat("journal in ", options_.journal.parent_path().string()),
+                  .folder = options_.journal.parent_path(),
+                  .what_to_do = "records wait in memory"},
+                 journal_->Append(record));
   }
 
   // Runs on the queue's thread.
   void Write(const v1::WorkerRecord& record) {
     if (files_ != nullptr) WriteFiles(record);
     Log(record);
-    if (trouble_.IsOver(clock_.Monotonic())) TellThatItIsOver();
+    if (trouble_.IsOver(clock_.Monotonic())) ReportRestored();
   }
 
   void WriteFiles(const v1::WorkerRecord& record) {
@@ -121,17 +121,17 @@ class Reporter::Impl {
     }
     for (const auto& [file, status] : written) {
       if (!status.ok()) ++refused_;
-      Note({.place = "out_dir",
-            .file = file,
-            .folder = options_.out_dir.fixed_path(),
-            .what_to_do = "free space or fix the folder"},
-           status);
+      RecordResult({.place = "out_dir",
+                    .file = file,
+                    .folder = options_.out_dir.fixed_path(),
+                    .what_to_do = "free space or fix the folder"},
+                   status);
     }
-    if (sum_up) Note({.place = "exchanged", .file = "exchanged"}, files_->CheckInPlace());
+    if (sum_up) RecordResult({.place = "exchanged", .file = "exchanged"}, files_->CheckInPlace());
   }
 
   // Records the result of a write. Reports a new kind of failure as an event, once.
-  void Note(const Where& where, const absl::Status& status) {
+  void RecordResult(const Where& where, const absl::Status& status) {
     if (!trouble_.Note(where.place, where.file, status, clock_.Monotonic())) return;
     const std::string free = FreeSpace(status, where.folder);
     const std::string what = where.subject.empty()
@@ -140,22 +140,24 @@ class Reporter::Impl {
     const std::string why =
         absl::StrCat(what, where.what_to_do.empty() ? "" : "; ", where.what_to_do);
     trouble_.Show(why);
-    Tell(Reason::kTelemetryFailed, absl::StrCat(why, "; training continues"), v1::SEVERITY_WARNING);
+    ReportEvent(Reason::kTelemetryFailed, absl::StrCat(why, "; training continues"),
+                v1::SEVERITY_WARNING);
   }
 
-  void TellThatItIsOver() {
-    const int64_t rows = dropped() - told_dropped_;
-    told_dropped_ += rows;
-    const int64_t records = journal_ == nullptr ? 0 : journal_->lost() - told_lost_;
-    told_lost_ += records;
-    Tell(Reason::kTelemetryRestored,
-         absl::StrFormat("files and journal are written again; %d rows are missing in out_dir, "
-                         "%d records in the journal",
-                         rows, records),
-         v1::SEVERITY_INFO);
+  void ReportRestored() {
+    const int64_t rows = dropped() - reported_dropped_;
+    reported_dropped_ += rows;
+    const int64_t records = journal_ == nullptr ? 0 : journal_->lost() - reported_lost_;
+    reported_lost_ += records;
+    ReportEvent(
+        Reason::kTelemetryRestored,
+        absl::StrFormat("files and journal are written again; %d rows are missing in out_dir, "
+                        "%d records in the journal",
+                        rows, records),
+        v1::SEVERITY_INFO);
   }
 
-  void Tell(Reason reason, const std::string& text, v1::Severity severity) {
+  void ReportEvent(Reason reason, const std::string& text, v1::Severity severity) {
     v1::WorkerRecord record;
     v1::WorkerEvent& event = *record.mutable_event();
     event.set_reason(Word(reason));
@@ -182,9 +184,9 @@ class Reporter::Impl {
   const RealClock clock_;
   Trouble trouble_;
   std::atomic<int64_t> refused_{0};
-  bool metrics_failed_ = false;  // used on the queue's thread, like the next two
-  int64_t told_dropped_ = 0;     // dropped() at the last TELEMETRY_RESTORED
-  int64_t told_lost_ = 0;
+  bool metrics_failed_ = false;   // used on the queue's thread, like the next two
+  int64_t reported_dropped_ = 0;  // dropped() at the last TELEMETRY_RESTORED
+  int64_t reported_lost_ = 0;
   RecordQueue queue_;  // last: its thread uses the rest
 };
 
