@@ -228,8 +228,8 @@ class CheckpointWriter::Impl {
     if (options_.rank == 0) TidyUp(snapshot, bytes.ok());
     if (options_.on_record && (options_.rank == 0 || !bytes.ok())) options_.on_record(record);
     if (!bytes.ok()) {
-      Trouble(Reason::kCheckpointFailed, v1::SEVERITY_ERROR, CheckpointName(step),
-              bytes.status().message(), snapshot.then);
+      ReportFailure(Reason::kCheckpointFailed, v1::SEVERITY_ERROR, CheckpointName(step),
+                    bytes.status().message(), snapshot.then);
     }
     return bytes.status();
   }
@@ -265,13 +265,13 @@ class CheckpointWriter::Impl {
     if (!published) return;
     RemoveTemporaryFolders(place_.checkpoints, step + 1);  // also earlier attempts at this step
     for (const std::string& problem : ApplyRetention(place_.checkpoints, options_.keep, step)) {
-      Trouble(Reason::kCheckpointDeleteFailed, v1::SEVERITY_WARNING,
-              "an old checkpoint could not be deleted", problem, SaveOptions().then);
+      ReportFailure(Reason::kCheckpointDeleteFailed, v1::SEVERITY_WARNING,
+                    "an old checkpoint could not be deleted", problem, SaveOptions().then);
     }
   }
 
-  void Trouble(Reason reason, v1::Severity severity, std::string_view what, absl::string_view why,
-               const std::string& then) {
+  void ReportFailure(Reason reason, v1::Severity severity, std::string_view what,
+                     absl::string_view why, const std::string& then) {
     Event(reason, severity,
           absl::StrFormat("%s: %s; free space or fix the folder, %s", what, why, then));
   }
