@@ -152,9 +152,9 @@ std::optional<Ending> Trainer::Observe(const StepResult& result) {
   v1::StepRecord record = result.record;
   Complete(&record);
   reporter_->Step(record);
-  if (std::string trouble = reporter_->trouble(); trouble != shown_trouble_) {
-    page_.SetTelemetryError(trouble);
-    shown_trouble_ = std::move(trouble);
+  if (std::string error = reporter_->error(); error != shown_error_) {
+    page_.SetTelemetryError(error);
+    shown_error_ = std::move(error);
   }
   return guards_->Observe(record, result.agreement, reporter_.get());
 }

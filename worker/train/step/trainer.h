@@ -129,7 +129,7 @@ class Trainer {
   std::unique_ptr<StepExecutor> executor_;
   std::vector<v1::WorkerEvent> early_events_;  // events before the reporter was opened
   std::unique_ptr<Reporter> reporter_;
-  std::string shown_trouble_;  // the telemetry error that the status page shows
+  std::string shown_error_;  // the telemetry error that the status page shows
   std::unique_ptr<CheckpointWriter> checkpoints_;
   std::optional<Saver> saver_;  // set together with checkpoints_
   std::optional<StepGuards> guards_;

@@ -18,7 +18,7 @@
 #include "worker/train/telemetry/formats.h"
 #include "worker/train/telemetry/patient_journal.h"
 #include "worker/train/telemetry/record_queue.h"
-#include "worker/train/telemetry/trouble.h"
+#include "worker/train/telemetry/write_errors.h"
 
 namespace nsa {
 namespace {
@@ -53,7 +53,7 @@ class Reporter::Impl {
       : options_(options),
         files_(std::move(files)),
         journal_(std::move(journal)),
-        trouble_(options.calm),
+        write_errors_(options.restored_after),
         queue_(kQueueCapacity, [this](const v1::WorkerRecord& record) { Write(record); }) {}
 
   void Report(v1::WorkerRecord record) {
@@ -83,7 +83,7 @@ class Reporter::Impl {
 
   int64_t dropped() const { return queue_.dropped() + refused_; }
 
-  std::string trouble() const { return trouble_.text(); }
+  std::string error() const { return write_errors_.text(); }
 
  private:
   // What a result of a write refers to.
@@ -109,7 +109,7 @@ class Reporter::Impl {
   void Write(const v1::WorkerRecord& record) {
     if (files_ != nullptr) WriteFiles(record);
     Log(record);
-    if (trouble_.IsOver(clock_.Monotonic())) ReportRestored();
+    if (write_errors_.CheckRestored(clock_.Monotonic())) ReportRestored();
   }
 
   void WriteFiles(const v1::WorkerRecord& record) {
@@ -132,14 +132,14 @@ class Reporter::Impl {
 
   // Records the result of a write. Reports a new kind of failure as an event, once.
   void RecordResult(const Where& where, const absl::Status& status) {
-    if (!trouble_.Note(where.place, where.file, status, clock_.Monotonic())) return;
+    if (!write_errors_.Record(where.place, where.file, status, clock_.Monotonic())) return;
     const std::string free = FreeSpace(status, where.folder);
     const std::string what = where.subject.empty()
                                  ? absl::StrCat(status.message(), free)
                                  : absl::StrCat(where.subject, free, ": ", status.message());
     const std::string why =
         absl::StrCat(what, where.what_to_do.empty() ? "" : "; ", where.what_to_do);
-    trouble_.Show(why);
+    write_errors_.SetText(why);
     ReportEvent(Reason::kTelemetryFailed, absl::StrCat(why, "; training continues"),
                 v1::SEVERITY_WARNING);
   }
@@ -182,7 +182,7 @@ class Reporter::Impl {
   const std::unique_ptr<TelemetryFiles> files_;  // used on the queue's thread; null without out_dir
   const std::unique_ptr<PatientJournal> journal_;  // null without an agent
   const RealClock clock_;
-  Trouble trouble_;
+  WriteErrors write_errors_;
   std::atomic<int64_t> refused_{0};
   bool metrics_failed_ = false;   // used on the queue's thread, like the next two
   int64_t reported_dropped_ = 0;  // dropped() at the last TELEMETRY_RESTORED
@@ -255,6 +255,6 @@ void Reporter::Flush() { impl_->Flush(); }
 
 int64_t Reporter::dropped() const { return impl_->dropped(); }
 
-std::string Reporter::trouble() const { return impl_->trouble(); }
+std::string Reporter::error() const { return impl_->error(); }
 
 }  // namespace nsa

@@ -10,7 +10,7 @@
 // is room.
 //
 // When something cannot be written, an event TELEMETRY_FAILED says why, once per reason, and
-// trouble() returns the text as long as the failure lasts. The same happens when out_dir or a file
+// error() returns the text as long as the failure lasts. The same happens when out_dir or a file
 // in it has been replaced by another one, which is checked with each validation, each checkpoint
 // and the end. TELEMETRY_RESTORED says that everything is written again, and how much is missing.
 //
@@ -52,7 +52,7 @@ struct ReporterOptions {
   // Path of the step journal; empty without an agent.
   std::filesystem::path journal;
   // Telemetry counts as restored when no write has failed for this long.
-  absl::Duration calm = absl::Seconds(10);
+  absl::Duration restored_after = absl::Seconds(10);
 };
 
 class Reporter {
@@ -82,7 +82,7 @@ class Reporter {
 
   // Why files or journal cannot be written now, as `what: value (limit); what to do`; empty when
   // they can.
-  std::string trouble() const;
+  std::string error() const;
 
  private:
   class Impl;

@@ -1,5 +1,5 @@
 // Telemetry on a full disk.
-#include "worker/train/telemetry/trouble.h"
+#include "worker/train/telemetry/write_errors.h"
 
 #include <sys/mount.h>
 
@@ -36,23 +36,23 @@ TEST(Reporter, WhatAFullDiskRefusesIsToldAndTheJournalCatchesUp) {
   ReporterOptions options = Options(dir);
   options.spec.mutable_train()->set_log_every(1);
   options.journal = dir / "journal";
-  options.calm = absl::ZeroDuration();
+  options.restored_after = absl::ZeroDuration();
   auto reporter = Reporter::Open(options);
   ASSERT_OK(reporter);
   (*reporter)->Step(Step(1));
   (*reporter)->Flush();
-  EXPECT_EQ((*reporter)->trouble(), "");
+  EXPECT_EQ((*reporter)->error(), "");
   {
     const FileSizeLimit full(1);
     for (int step = 2; step <= 11; ++step) (*reporter)->Step(Step(step));
     (*reporter)->Flush();
-    EXPECT_THAT((*reporter)->trouble(),
+    EXPECT_THAT((*reporter)->error(),
                 AllOf(HasSubstr(dir.path().string()), HasSubstr("File too large")));
     EXPECT_EQ(RecordsOf(dir / "journal").size(), 1u);
   }
   (*reporter)->Step(Step(12));
   (*reporter)->Flush();
-  EXPECT_EQ((*reporter)->trouble(), "");
+  EXPECT_EQ((*reporter)->error(), "");
   (*reporter)->Step(Step(13));
   (*reporter)->Flush();
 
@@ -90,7 +90,7 @@ TEST(Reporter, AFullDiskOfOutDirIsToldWithItsSize) {
     ReporterOptions options = Options(dir);
     options.spec.mutable_train()->set_log_every(1);
     options.journal = dir / "journal";
-    options.calm = absl::ZeroDuration();
+    options.restored_after = absl::ZeroDuration();
     auto reporter = Reporter::Open(options);
     ASSERT_OK(reporter);
     {
@@ -98,16 +98,16 @@ TEST(Reporter, AFullDiskOfOutDirIsToldWithItsSize) {
       while (ballast << std::string(4096, 'x') << std::flush) continue;
     }
     int64_t step = 0;
-    while (step < 100 && (*reporter)->trouble().empty()) {  // until the last pages are full
+    while (step < 100 && (*reporter)->error().empty()) {  // until the last pages are full
       (*reporter)->Step(Step(++step));
       (*reporter)->Flush();
     }
-    EXPECT_THAT((*reporter)->trouble(),
+    EXPECT_THAT((*reporter)->error(),
                 HasSubstr("No space left on device (0.0 of 1 MiB free); free space or fix"));
     std::filesystem::remove(dir / "out/ballast");
     (*reporter)->Step(Step(++step));
     (*reporter)->Flush();
-    EXPECT_EQ((*reporter)->trouble(), "");
+    EXPECT_EQ((*reporter)->error(), "");
     EXPECT_THAT(Events(dir / "journal"),
                 ElementsAre(HasSubstr("TELEMETRY_FAILED"), HasSubstr("TELEMETRY_RESTORED")));
   }
@@ -139,27 +139,27 @@ TEST(PatientJournal, OfMoreThanItHoldsTheOldestStepsAreLost) {
   for (int i = 1; i <= 3; ++i) EXPECT_EQ(records[i].step().step(), 3 + i);
 }
 
-TEST(Trouble, IsOverWhenWhatFailedIsWrittenAndNothingHasFailedForAWhile) {
+TEST(WriteErrors, EndWhenWhatFailedIsWrittenAndNothingHasFailedForAWhile) {
   const absl::Status full = absl::ResourceExhaustedError("full");
   const auto at = [](int seconds) { return absl::Seconds(seconds); };
-  Trouble trouble(absl::Seconds(10));
-  EXPECT_FALSE(trouble.Note("disk", "a", absl::OkStatus(), at(0)));
-  EXPECT_FALSE(trouble.IsOver(at(100))) << "there was none";
-  EXPECT_TRUE(trouble.Note("disk", "a", full, at(100)));
-  trouble.Show("full");
-  EXPECT_FALSE(trouble.Note("disk", "b", full, at(101))) << "told already";
-  EXPECT_TRUE(trouble.Note("disk", "b", absl::DataLossError("torn"), at(102)));
-  EXPECT_TRUE(trouble.Note("journal", "journal", full, at(103))) << "another disk";
-  for (const char* file : {"a", "journal"}) trouble.Note("", file, absl::OkStatus(), at(104));
-  EXPECT_FALSE(trouble.IsOver(at(200))) << "b still fails";
-  trouble.Note("disk", "b", absl::OkStatus(), at(200));
-  EXPECT_FALSE(trouble.Note("disk", "", full, at(201))) << "a file nobody waits for";
-  EXPECT_FALSE(trouble.IsOver(at(210)));
-  EXPECT_EQ(trouble.text(), "full");
-  EXPECT_TRUE(trouble.IsOver(at(211)));
-  EXPECT_EQ(trouble.text(), "");
-  EXPECT_FALSE(trouble.IsOver(at(300))) << "told once";
-  EXPECT_TRUE(trouble.Note("disk", "a", full, at(301))) << "again";
+  WriteErrors errors(absl::Seconds(10));
+  EXPECT_FALSE(errors.Record("disk", "a", absl::OkStatus(), at(0)));
+  EXPECT_FALSE(errors.CheckRestored(at(100))) << "there was none";
+  EXPECT_TRUE(errors.Record("disk", "a", full, at(100)));
+  errors.SetText("full");
+  EXPECT_FALSE(errors.Record("disk", "b", full, at(101))) << "told already";
+  EXPECT_TRUE(errors.Record("disk", "b", absl::DataLossError("torn"), at(102)));
+  EXPECT_TRUE(errors.Record("journal", "journal", full, at(103))) << "another disk";
+  for (const char* file : {"a", "journal"}) errors.Record("", file, absl::OkStatus(), at(104));
+  EXPECT_FALSE(errors.CheckRestored(at(200))) << "b still fails";
+  errors.Record("disk", "b", absl::OkStatus(), at(200));
+  EXPECT_FALSE(errors.Record("disk", "", full, at(201))) << "a file nobody waits for";
+  EXPECT_FALSE(errors.CheckRestored(at(210)));
+  EXPECT_EQ(errors.text(), "full");
+  EXPECT_TRUE(errors.CheckRestored(at(211)));
+  EXPECT_EQ(errors.text(), "");
+  EXPECT_FALSE(errors.CheckRestored(at(300))) << "told once";
+  EXPECT_TRUE(errors.Record("disk", "a", full, at(301))) << "again";
 }
 
 }  // namespace
