@@ -14,9 +14,9 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/run/journal.h"
+#include "worker/train/telemetry/buffered_journal.h"
 #include "worker/train/telemetry/files.h"
 #include "worker/train/telemetry/formats.h"
-#include "worker/train/telemetry/patient_journal.h"
 #include "worker/train/telemetry/record_queue.h"
 #include "worker/train/telemetry/write_errors.h"
 
@@ -49,7 +49,7 @@ std::string FreeSpace(const absl::Status& status, const std::filesystem::path& f
 class Reporter::Impl {
  public:
   Impl(const ReporterOptions& options, std::unique_ptr<TelemetryFiles> files,
-       std::unique_ptr<PatientJournal> journal)
+       std::unique_ptr<BufferedJournal> journal)
       : options_(options),
         files_(std::move(files)),
         journal_(std::move(journal)),
@@ -180,7 +180,7 @@ class Reporter::Impl {
 
   const ReporterOptions options_;
   const std::unique_ptr<TelemetryFiles> files_;  // used on the queue's thread; null without out_dir
-  const std::unique_ptr<PatientJournal> journal_;  // null without an agent
+  const std::unique_ptr<BufferedJournal> journal_;  // null without an agent
   const RealClock clock_;
   WriteErrors write_errors_;
   std::atomic<int64_t> refused_{0};
@@ -198,10 +198,10 @@ absl::StatusOr<std::unique_ptr<Reporter>> Reporter::Open(const ReporterOptions& 
   if (options.out_dir.valid()) {
     NSA_ASSIGN_OR_RETURN(files, TelemetryFiles::Open(options));
   }
-  std::unique_ptr<PatientJournal> journal;
+  std::unique_ptr<BufferedJournal> journal;
   if (!options.journal.empty()) {
     NSA_ASSIGN_OR_RETURN(auto writer, JournalWriter::Create(options.journal));
-    journal = std::make_unique<PatientJournal>(std::move(writer), kJournalCapacity);
+    journal = std::make_unique<BufferedJournal>(std::move(writer), kJournalCapacity);
   }
   return std::unique_ptr<Reporter>(
       new Reporter(std::make_unique<Impl>(options, std::move(files), std::move(journal))));

@@ -9,7 +9,7 @@
 #include "gmock/gmock.h"
 #include "tests/testing/file_size_limit.h"
 #include "tests/worker/train/telemetry/reporting.h"
-#include "worker/train/telemetry/patient_journal.h"
+#include "worker/train/telemetry/buffered_journal.h"
 
 namespace nsa {
 namespace {
@@ -114,11 +114,11 @@ TEST(Reporter, AFullDiskOfOutDirIsToldWithItsSize) {
   umount((dir / "out").c_str());
 }
 
-TEST(PatientJournal, OfMoreThanItHoldsTheOldestStepsAreLost) {
+TEST(BufferedJournal, OfMoreThanItHoldsTheOldestStepsAreLost) {
   const TempDir dir;
   auto writer = JournalWriter::Create(dir / "journal");
   ASSERT_OK(writer);
-  PatientJournal journal(*std::move(writer), 3);
+  BufferedJournal journal(*std::move(writer), 3);
   const auto step = [](int64_t number) {
     v1::WorkerRecord record;
     *record.mutable_step() = Step(number);

@@ -14,11 +14,11 @@
 namespace nsa {
 
 // Thread-safe; the lock means "one record at a time".
-class PatientJournal {
+class BufferedJournal {
  public:
   // At most `capacity` records wait. When there are more, the oldest step record is dropped, or the
   // oldest record if no step waits.
-  PatientJournal(std::unique_ptr<JournalWriter> journal, size_t capacity);
+  BufferedJournal(std::unique_ptr<JournalWriter> journal, size_t capacity);
 
   // Adds the record to those that wait and writes as many of them as possible. OK when none waits
   // afterwards, otherwise the error of the journal.

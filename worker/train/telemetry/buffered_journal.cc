@@ -1,4 +1,4 @@
-#include "worker/train/telemetry/patient_journal.h"
+#include "worker/train/telemetry/buffered_journal.h"
 
 #include <algorithm>
 #include <utility>
@@ -7,10 +7,10 @@
 
 namespace nsa {
 
-PatientJournal::PatientJournal(std::unique_ptr<JournalWriter> journal, size_t capacity)
+BufferedJournal::BufferedJournal(std::unique_ptr<JournalWriter> journal, size_t capacity)
     : journal_(std::move(journal)), capacity_(capacity) {}
 
-absl::Status PatientJournal::Append(v1::WorkerRecord record) {
+absl::Status BufferedJournal::Append(v1::WorkerRecord record) {
   const MutexLock lock(&mutex_);
   waiting_.push_back(std::move(record));
   while (!waiting_.empty()) {
@@ -24,12 +24,12 @@ absl::Status PatientJournal::Append(v1::WorkerRecord record) {
   return absl::OkStatus();
 }
 
-int64_t PatientJournal::lost() const {
+int64_t BufferedJournal::lost() const {
   const MutexLock lock(&mutex_);
   return lost_;
 }
 
-void PatientJournal::MakeRoom() {
+void BufferedJournal::MakeRoom() {
   if (waiting_.size() <= capacity_) return;
   const auto step = std::ranges::find_if(
       waiting_, [](const v1::WorkerRecord& waiting) { return waiting.has_step(); });
