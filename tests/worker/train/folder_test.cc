@@ -22,7 +22,7 @@ using testing::UnorderedElementsAre;
 
 const auto kExchanged = StatusIs(absl::StatusCode::kFailedPrecondition);
 
-// `out`, open, and beside it `elsewhere` with a file that nobody may touch.
+// The open folder `out`, and beside it `elsewhere` with a file that must not be touched.
 class FolderTest : public ::testing::Test {
  protected:
   FolderTest() {
@@ -35,7 +35,7 @@ class FolderTest : public ::testing::Test {
     EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir_ / "elsewhere"), {}), 1);
   }
 
-  // Puts a link to `elsewhere` at out's path.
+  // Replaces `out` with a link to `elsewhere`.
   void Exchange() {
     std::filesystem::rename(dir_ / "out", dir_ / "moved");
     std::filesystem::create_directory_symlink("elsewhere", dir_ / "out");

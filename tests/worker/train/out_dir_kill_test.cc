@@ -1,4 +1,4 @@
-// What out_dir holds after kill -9: the program is killed again and again and its files are read.
+// The files of out_dir after SIGKILL: the program is killed repeatedly and its files are checked.
 #include <signal.h>
 
 #include <algorithm>
@@ -58,10 +58,11 @@ ExitStatus Await(const ProcessIdentity& child) {
   return {};
 }
 
-// Whole lines with as many columns as the header, steps rising (or equal where a step has several).
+// Expects complete lines with as many columns as the header, and increasing steps (or equal ones,
+// if a step may have several rows).
 void ExpectWholeCsv(const std::filesystem::path& path, bool one_row_a_step) {
   const auto content = ReadWholeFile(path);
-  if (!content.ok()) return;  // killed before it was made
+  if (!content.ok()) return;  // killed before the file was created
   std::vector<std::string> lines = absl::StrSplit(*content, '\n');
   if (content->empty()) return;
   ASSERT_EQ(lines.back(), "") << path << " ends within a line";

@@ -1,5 +1,5 @@
-// Runs a job's ranks as threads of this process, as an agent would run them as processes, and reads
-// back what they journalled.
+// Runs a job's ranks as threads of this process, where an agent would start processes, and reads
+// their journals.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -38,12 +38,12 @@ struct RunOptions {
   int world = 1;
   int64_t generation = 1;
   std::string job_id = "job-1";
-  // Called with each trainer before it runs, e.g. to ask it to stop.
+  // Called for each trainer before it runs, e.g. to ask it to stop.
   std::function<void(int rank, Trainer*)> before = [](int, Trainer*) {};
-  // Adds to a rank's launch, e.g. the stop in force.
+  // Changes a rank's launch, e.g. adds a stop request.
   std::function<void(v1::WorkerLaunch*)> launch = [](v1::WorkerLaunch*) {};
   LastSavePatience last_save = {};
-  const Clock* clock = nullptr;  // the machine's without one
+  const Clock* clock = nullptr;  // null: the real clock
 };
 
 inline RankResult ReadJournal(const std::filesystem::path& path) {
@@ -63,7 +63,7 @@ inline RankResult ReadJournal(const std::filesystem::path& path) {
   }
 }
 
-// Run folders of `dir`; each generation has its own.
+// The run folder of a rank below `dir`. Each generation has different ones.
 inline std::filesystem::path RunFolder(const TempDir& dir, const RunOptions& options, int rank) {
   return dir / ("gen-" + std::to_string(options.generation)) / std::to_string(rank);
 }

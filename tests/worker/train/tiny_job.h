@@ -9,7 +9,7 @@
 
 namespace nsa {
 
-// Two layers, 24 tokens, every branch at work: S_cmp = 5 of l = 8 at stride 4, S_sel = 3, w < S.
+// Two layers, 24 tokens, all branches in use: S_cmp = 5 with l = 8 and stride 4, S_sel = 3, w < S.
 inline v1::JobSpec TinyJob() {
   v1::JobSpec spec;
   spec.set_name("tiny");
@@ -40,7 +40,7 @@ inline v1::JobSpec TinyJob() {
   return spec;
 }
 
-// rows · S tokens of a vocabulary, a fixed function of `seed`.
+// `count` tokens below `vocab`, a fixed function of `seed`.
 inline std::vector<int32_t> TinyTokens(int64_t count, int32_t vocab, uint32_t seed) {
   std::vector<int32_t> tokens(count);
   uint64_t state = seed * 0x9E3779B97F4A7C15u + 1;

@@ -1,4 +1,4 @@
-// The program as people and agents start it.
+// Runs the worker program in the way people and agents start it.
 #include <gmock/gmock.h>
 #include <signal.h>
 
@@ -24,7 +24,7 @@ std::string Read(const std::filesystem::path& path) {
   return text.str();
 }
 
-// Lines of training.csv without its columns of time: step, loss.
+// The columns step and loss of training.csv, one string per line.
 std::vector<std::string> StepsAndLosses(const std::filesystem::path& out_dir) {
   std::vector<std::string> rows;
   std::istringstream in(Read(out_dir / "training.csv"));
@@ -60,7 +60,7 @@ class Worker {
     return {};
   }
 
-  // Waits until the output has `text`.
+  // Waits until the output contains `text`.
   void WaitFor(const std::string& text) {
     for (int i = 0; i < 6000; ++i) {
       if (output().find(text) != std::string::npos) return;

@@ -1,4 +1,4 @@
-// While a writer works, links to somebody else's folder take the place of its own.
+// Folders of a checkpoint writer are replaced by links to another folder while it writes.
 #include <filesystem>
 #include <string>
 
@@ -18,8 +18,8 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// out_dir, or checkpoints in it, becomes a link while a run writes: that costs the checkpoints
-// until it is put back, and nothing is written or deleted where the link leads.
+// out_dir, or `checkpoints` in it, is replaced by a link during a run. Checkpoints fail until the
+// folder is put back, and nothing is written or deleted in the link's target.
 TEST(CheckpointExchange, AFolderExchangedForALinkIsNeitherWrittenNorDeletedThrough) {
   for (const std::string exchanged : {"out", "out/checkpoints"}) {
     const TempDir dir;
@@ -56,7 +56,7 @@ TEST(CheckpointExchange, AFolderExchangedForALinkIsNeitherWrittenNorDeletedThrou
   }
 }
 
-// While rank 0 waits in it for the other's shard.
+// The exchange happens while rank 0 waits in the temporary folder for the other rank's shard.
 TEST(CheckpointExchange, ATemporaryFolderExchangedForALinkFailsThatCheckpointAtOnce) {
   const TempDir dir;
   const PreciousFolder precious(dir / "precious");
@@ -102,8 +102,8 @@ TEST(CheckpointExchange, LinksInTheTemporaryFolderAreReplacedAndNotFollowed) {
   }
 }
 
-// Rank 0 fails and removes the folder before rank 1 comes, which then leaves a shard that nobody
-// has asked for any more. The next attempt is not to take it.
+// Rank 0 fails and removes the folder before rank 1 writes its shard, which creates the folder
+// again. The next attempt must not use that shard.
 TEST(CheckpointExchange, AnAttemptTakesNoShardOfTheOneBefore) {
   const TempDir dir;
   auto options = Options(dir);
@@ -145,7 +145,8 @@ TEST(CheckpointExchange, RetentionLeavesWhatLinksLeadTo) {
   };
   for (const int64_t step : {1, 2}) save(step);
   const auto checkpoints = CheckpointsDir(dir.path());
-  // A checkpoint whose turn it is, one with a link in it, and a leftover of an earlier step.
+  // A checkpoint that retention deletes next, one with a link in it, and a leftover of an earlier
+  // step.
   precious.TakeThePlaceOf(checkpoints / "step-00000001");
   std::filesystem::create_directory_symlink(precious.path(), checkpoints / "step-00000002/inner");
   std::filesystem::create_directory_symlink(precious.path(), checkpoints / "step-00000001.tmp-2");

@@ -87,7 +87,7 @@ TEST(Checkpoint, AnyWorldSizeLoadsWhatAnyOtherWrote) {
       ASSERT_OK(writer);
       writers.push_back(*std::move(writer));
     }
-    // The last rank first: rank 0 must wait for nobody's order.
+    // The last rank saves first: the ranks may save in any order.
     for (int rank = world - 1; rank >= 0; --rank) {
       ASSERT_OK(writers[rank]->Save(saved.state(), State(8)));
     }
@@ -111,7 +111,7 @@ TEST(Checkpoint, TheSnapshotIsTakenAtTheCall) {
   auto writer = CheckpointWriter::Open(Options(dir));
   ASSERT_OK(writer);
   ASSERT_OK((*writer)->Save(training.state(), State(1)));
-  for (float& value : training.parameters) value = -1;  // training goes on
+  for (float& value : training.parameters) value = -1;  // training continues
   ASSERT_OK((*writer)->Drain());
   Training loaded(9);
   ASSERT_OK(LoadCheckpoint(CheckpointsDir(dir.path()) / "step-00000001", "", loaded.target()));
@@ -189,7 +189,7 @@ TEST(Checkpoint, TheBestIsOneThatWasValidatedAtItsOwnStep) {
   auto writer = CheckpointWriter::Open(Options(dir));
   ASSERT_OK(writer);
   const Training training(1);
-  // Validated at 2, 4 and 6; the checkpoints between carry the loss of the one before.
+  // Steps 2, 4 and 6 are validated; other checkpoints contain the loss of an earlier validation.
   const std::map<int64_t, double> losses = {{1, 0.5}, {2, 3}, {3, 3}, {4, 1}, {5, 1}, {6, 2}};
   for (int64_t step = 1; step <= 9; ++step) {
     v1::CheckpointState state = State(step, losses.contains(step) ? losses.at(step) : 0.5);
@@ -250,7 +250,7 @@ TEST(Checkpoint, TwoWorkersCannotTrainIntoOneFolder) {
                              HasSubstr(absl::StrCat("by process ", getpid(), " (",
                                                     program_invocation_short_name, ") on ", host,
                                                     ", generation 3;")))));
-  // The holder's words are shown whatever they are.
+  // The text in the lock file is shown whatever it contains.
   std::ofstream(CheckpointsDir(dir.path()) / ".lock") << "\xff\xfe\nmore";
   EXPECT_THAT(CheckpointWriter::Open(Options(dir)),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("by \\xff\\xfe;")));
@@ -308,7 +308,7 @@ TEST(Checkpoint, AnAbandonedWaitEndsAtOnceAndIsToldAsTheEndOfTheGang) {
                                 HasSubstr("PEER_LOST: the next rank closed its connection"))));
 }
 
-// The peer's end does not hide what is wrong with this rank's own disk.
+// When the gang ends because of a peer, an error of this rank's own disk is still reported.
 TEST(Checkpoint, AFailedWriteOfAnEndingGangIsAFailure) {
   const TempDir dir;
   Said said;
@@ -325,8 +325,9 @@ TEST(Checkpoint, AFailedWriteOfAnEndingGangIsAFailure) {
   EXPECT_THAT(said.events, ElementsAre(HasSubstr("CHECKPOINT_FAILED step-00000004")));
 }
 
-// Rank 0 takes the folder away when it gives up, whatever the others are doing in it. Here that is
-// done as soon as a shard begins, in step after step until it came before the shard's end.
+// Rank 0 removes the folder when it gives up, even if other ranks are writing in it. The test
+// removes the folder as soon as a shard is begun, and repeats that until it happens before the
+// shard's end.
 TEST(Checkpoint, AShardWhoseFolderRankZeroRemovedIsGivenUp) {
   const TempDir dir;
   Said said;
@@ -341,7 +342,7 @@ TEST(Checkpoint, AShardWhoseFolderRankZeroRemovedIsGivenUp) {
     const auto folder = CheckpointsDir(dir.path()) / absl::StrCat(CheckpointName(++step), ".tmp-3");
     ASSERT_OK((*writer)->Save(Training(1).state(), State(step)));
     while (!std::filesystem::exists(folder / "optimizer-00001-of-00002.safetensors")) continue;
-    std::error_code raced;  // something new came while it was emptied
+    std::error_code raced;  // a file may be created while the folder is emptied
     while (std::filesystem::exists(folder)) std::filesystem::remove_all(folder, raced);
     result = (*writer)->Drain();
   }
@@ -353,7 +354,7 @@ TEST(Checkpoint, AShardWhoseFolderRankZeroRemovedIsGivenUp) {
                                 HasSubstr("rank 0 has removed its folder"))));
 }
 
-// Two snapshots are for a Save() that comes while one is written, and taken only then.
+// The second snapshot is used only for a Save() while the first one is being written.
 TEST(CheckpointWriter, OneSnapshotServesForSavesThatDoNotMeet) {
   const TempDir dir;
   std::set<const float*> copied_to;
@@ -444,8 +445,8 @@ TEST(Checkpoint, AFullDiskCostsThatCheckpointOnly) {
 TEST(Checkpoint, KilledAtAnyMomentItsLastFinalNameIsWhole) {
   const TempDir dir;
   const std::string program = Program("checkpoint_writer");
-  // The first checkpoint also says how long one takes here, so that kills fall everywhere into
-  // three.
+  // The first checkpoint also measures how long one takes here, so that the kills are spread over
+  // the time of three checkpoints.
   const absl::Time before = absl::Now();
   {
     auto writer = CheckpointWriter::Open(Options(dir));
@@ -473,7 +474,7 @@ TEST(Checkpoint, KilledAtAnyMomentItsLastFinalNameIsWhole) {
       ASSERT_THAT(VerifyCheckpoint(entry.path), IsEmpty()) << entry.path << " in round " << round;
     }
     ASSERT_FALSE(entries->empty());
-    // latest.ckpt names a whole checkpoint, at most one behind the newest.
+    // latest.ckpt names a complete checkpoint, the newest one or the one before it.
     const auto link = CheckpointsDir(dir.path()) / "latest.ckpt";
     Training loaded(0);
     const auto state = LoadCheckpoint(
@@ -485,7 +486,7 @@ TEST(Checkpoint, KilledAtAnyMomentItsLastFinalNameIsWhole) {
                   testing::Each(static_cast<float>(state->step())));
     }
     EXPECT_THAT(loaded.v, testing::Each(static_cast<float>(state->step())));
-    // The machine was quicker when the first one was timed: give the children more.
+    // The machine has become slower since the first checkpoint was timed: wait longer.
     if (entries->back().step < next) one *= 1.2;
     next = entries->back().step + 1;
   }

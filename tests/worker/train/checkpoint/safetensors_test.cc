@@ -22,7 +22,7 @@ std::string ReadFile(const std::filesystem::path& path) {
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-// A file with this header, and `data_bytes` of data.
+// Writes a file with this header and `data_bytes` bytes of data.
 void WriteRaw(const std::filesystem::path& path, const std::string& header, size_t data_bytes) {
   const uint64_t length = header.size();
   std::ofstream file(path, std::ios::binary);
@@ -55,7 +55,7 @@ TEST(Safetensors, WritesTheBytesOfTheFormat) {
 
 TEST(Safetensors, ReadsBackWhatWasWritten) {
   const TempDir dir;
-  std::vector<float> values(3 << 20);  // more than one piece of writing
+  std::vector<float> values(3 << 20);  // is written in more than one piece
   for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i) * 0.5f;
   ASSERT_OK(WriteSafetensors(*Folder::Make(dir.path()), "x",
                              {{"v", {3, 1 << 20}, values}, {"empty", {0}, {}}}, {{"k", "7"}}));
@@ -79,7 +79,7 @@ TEST(Safetensors, RefusesHeadersThatLie) {
   const std::vector<std::pair<std::string, size_t>> lies = {
       {tensor("4", "0,12"), 16},                        // shape and offsets differ
       {tensor("4", "0,16"), 12},                        // past the end
-      {tensor("4", "4,20"), 20},                        // a hole
+      {tensor("4", "4,20"), 20},                        // a gap
       {tensor("4", "0,16"), 20},                        // bytes left over
       {tensor("4", "16,0"), 16},                        // backwards
       {tensor("-4", "0,16"), 16},                       // negative

@@ -1,4 +1,4 @@
-// A small state to save, and what a checkpoint writer says about it.
+// A small training state to save, and the records and events of a checkpoint writer.
 #pragma once
 
 #include <algorithm>
@@ -14,13 +14,14 @@
 
 namespace nsa {
 
-// Outlives every writer.
+// The layout of the state; outlives every writer.
 inline const ParameterLayout& SmallLayout() {
   static const ParameterLayout layout(SmallModel());
   return layout;
 }
 
-// Parameters and moments that differ in every element and by `salt`. Between tensors is nothing.
+// Parameters and moments whose elements all differ, also from those of another `salt`. The gaps
+// between tensors are 0.
 struct Training {
   explicit Training(float salt = 0) : parameters(SmallLayout().size()), m(parameters), v(m) {
     for (const ParameterInfo& tensor : SmallLayout().tensors()) {
@@ -36,7 +37,7 @@ struct Training {
   std::vector<float> parameters, m, v;
 };
 
-// What the writer's thread said.
+// Records and events of the writer's thread.
 struct Said {
   Mutex mutex;
   std::vector<v1::CheckpointRecord> records ABSL_GUARDED_BY(mutex);

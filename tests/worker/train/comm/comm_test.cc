@@ -18,7 +18,7 @@ TcpOptions Rank(const TempDir& dir, int rank, int world, absl::Duration timeout)
   return {.rank = rank, .world_size = world, .rendezvous_dir = dir.path(), .timeout = timeout};
 }
 
-// Runs `body` on a thread a rank, each with its Comm.
+// Runs `body` on one thread per rank, each with its own Comm.
 void RunRanks(int world, const std::function<void(Comm*)>& body) {
   const TempDir dir;
   std::vector<std::thread> threads;
@@ -95,8 +95,8 @@ TEST(Comm, ReportsARankThatClosedItsConnectionAsUnavailable) {
   EXPECT_THAT(std::string(survivor.message()), HasSubstr("gradients: PEER_LOST"));
 }
 
-// Whatever the survivor was doing when the other left, it must not wait for it: Gloo's all-reduce
-// sometimes did, for the whole timeout.
+// The remaining rank must not wait for a rank that has left, no matter what it was doing at that
+// moment. Gloo's all-reduce sometimes did, for the whole timeout.
 TEST(Comm, MissesARankAtOnceWheneverItLeaves) {
   for (int rounds = 0; rounds < 40; ++rounds) {
     const TempDir dir;

@@ -22,7 +22,7 @@ std::vector<Bucket> Cut(BucketCutter* cutter, const std::vector<int64_t>& begins
 TEST(BucketCutter, CutsFromTheEndOnceThereIsEnough) {
   BucketCutter cutter(100, 30);
   const std::vector<Bucket> want = {{65, 100}, {20, 65}, {0, 20}};
-  // The second step is cut like the first.
+  // The second step is cut in the same way as the first.
   for (int step = 0; step < 2; ++step) {
     EXPECT_EQ(Cut(&cutter, {95, 80, 65, 50, 20, 0}), want);
     EXPECT_FALSE(cutter.open());
@@ -33,7 +33,7 @@ TEST(BucketCutter, CutsFromTheEndOnceThereIsEnough) {
   EXPECT_TRUE(cutter.open());
 }
 
-// As after a capture that failed in the middle of backward: the step runs again, kernel by kernel.
+// As after a capture that failed in the middle of backward, when the step runs kernel by kernel.
 TEST(BucketCutter, CutsAStepWholeAfterOneThatWasDropped) {
   BucketCutter cutter(100, 30);
   const std::vector<int64_t> parts = {95, 80, 65, 50, 20, 0};
@@ -51,7 +51,7 @@ TEST(BucketCutter, MakesOneBucketOfASmallModel) {
   EXPECT_EQ(Cut(&cutter, {95, 50, 0}), (std::vector<Bucket>{{0, 100}}));
 }
 
-// What is handed to a bucket must not change any more, and nothing may be left out.
+// Gradients that are in a bucket must not change any more, and all gradients must be in a bucket.
 TEST(Model, SaysThatGradientsAreFinalOnceTheyAre) {
   const v1::JobSpec spec = TinyJob();
   const ParameterLayout layout(spec);

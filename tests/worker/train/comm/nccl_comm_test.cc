@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 
 std::string Fake(const std::string& kind) { return TestFile(kind + ".so"); }
 
-// The stand-in's controls, in this process.
+// Loads the stand-in for NCCL into this process and controls it.
 class NcclCommTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -46,12 +46,12 @@ class NcclCommTest : public ::testing::Test {
     return counts;
   }
 
-  // Whether what was enqueued on `stream` is done.
+  // Returns a function that tells whether everything enqueued on `stream` is done.
   std::function<absl::StatusOr<bool>()> Done(void* stream) const {
     return [this, stream]() -> absl::StatusOr<bool> { return done_(stream); };
   }
 
-  // Runs `body` on a thread a rank.
+  // Runs `body` on one thread per rank.
   void RunRanks(int world, const std::function<void(Comm*)>& body) {
     const TempDir dir;
     std::vector<std::thread> threads;
@@ -118,7 +118,7 @@ TEST_F(NcclCommTest, ShowsOnTheStatusPageThatTheRanksMeet) {
   EXPECT_EQ(ReadStatusPage(dir / "status")->collective, "");
 }
 
-// A long step whose sums go on is no reason to give up.
+// A long step does not time out as long as its sums make progress.
 TEST_F(NcclCommTest, WaitsAnewWhenTheWaitHasComeFurther) {
   const auto host = SingleRank();
   const auto comm = NcclComm::Connect(Options(host.get(), absl::Milliseconds(200)));
@@ -133,7 +133,7 @@ TEST_F(NcclCommTest, WaitsAnewWhenTheWaitHasComeFurther) {
                   .ok());
 }
 
-// A peer that dies while this rank waits for its GPU: NCCL says nothing, the closed connection
+// A peer dies while this rank waits for its GPU. NCCL does not report that; the closed connection
 // does.
 TEST_F(NcclCommTest, EndsAWaitWhenAPeerHasGone) {
   absl::Status survivor;
@@ -143,7 +143,7 @@ TEST_F(NcclCommTest, EndsAWaitWhenAPeerHasGone) {
     auto comm = NcclComm::Connect(Options(host, absl::Seconds(60)));
     connected.arrive_and_wait();
     ASSERT_TRUE(comm.ok()) << comm.status();
-    if (host->rank() == 1) return;  // leaves without coming to the sum
+    if (host->rank() == 1) return;  // ends without taking part in the sum
     std::vector<float> values(10, 1.0f);
     char stream = 0;
     ASSERT_TRUE((*comm)->AllReduceSum("bucket", values.data(), 10, &stream).ok());
@@ -234,7 +234,8 @@ TEST_F(NcclCommTest, ReturnsWhatNcclRefusesAndWhatTheGpuReports) {
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << refused;
 }
 
-// A peer's death can show first as an error of this rank's GPU; the cause is the peer then.
+// A peer's death may first show as an error of this rank's GPU. The peer is then reported as the
+// cause.
 TEST_F(NcclCommTest, BlamesThePeerForAnErrorThatItsEndHasCaused) {
   absl::Status survivor;
   std::latch connected(2);

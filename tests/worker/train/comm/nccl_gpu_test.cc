@@ -1,4 +1,4 @@
-// The gradients' way over NCCL on real GPUs: one process a rank, each with a GPU of its own.
+// Sums of gradients with NCCL on real GPUs: one process per rank, each with its own GPU.
 #include <gmock/gmock.h>
 #include <signal.h>
 
@@ -20,7 +20,7 @@
 
 #if __has_include(<nccl.h>)
 #include <nccl.h>
-// What nccl_library.h declares is what NCCL's own header says.
+// The declarations in nccl_library.h agree with NCCL's own header.
 static_assert(sizeof(ncclUniqueId) == sizeof(nsa::nccl::UniqueId));
 static_assert(offsetof(ncclConfig_t, magic) == offsetof(nsa::nccl::Config, magic));
 static_assert(offsetof(ncclConfig_t, version) == offsetof(nsa::nccl::Config, version));
@@ -40,7 +40,7 @@ namespace {
 struct Ended {
   int code = -1;
   int signal = 0;
-  double seconds = 0;  // after the first rank's start
+  double seconds = 0;  // from the start of the first rank to the end of this one
 };
 
 std::string Read(const std::filesystem::path& path) {
@@ -49,7 +49,7 @@ std::string Read(const std::filesystem::path& path) {
   return text.str();
 }
 
-// In bin/ of the build, or of the bundle that the test lies in.
+// Path of nccl_rank: in bin/ of the build, or of the bundle that contains this test.
 std::string RankProgram() {
   const auto here = std::filesystem::read_symlink("/proc/self/exe").parent_path();
   for (const char* const bin : {"../bin", "../../bin"}) {
@@ -59,8 +59,8 @@ std::string RankProgram() {
   return "nccl_rank, in neither ../bin nor ../../bin";
 }
 
-// Runs nccl_rank in `mode` on `world` GPUs. A rank that has not ended `limit` after another is
-// killed.
+// Runs nccl_rank in `mode` on `world` GPUs. A rank is killed if it has not ended within `limit` of
+// another rank's end.
 std::vector<Ended> RunRanks(const std::string& mode, int world, const TempDir& dir,
                             double limit = 60) {
   std::vector<ProcessIdentity> ranks;
@@ -147,7 +147,7 @@ TEST_F(NcclGpuTest, EndsSoonWhenAPeerIsKilledAndLeavesNoMemoryInUse) {
     EXPECT_EQ(ends[1].signal, SIGKILL) << mode;
     EXPECT_EQ(ends[0].code, 5) << mode;
     EXPECT_LT(ends[0].seconds - ends[1].seconds, 15) << mode;
-    // The driver takes memory back a moment after the process is gone.
+    // The driver frees the memory shortly after the end of the process.
     for (int i = 0; i < 100 && FreeOnTheGpu() < free - (64 << 20); ++i) {
       absl::SleepFor(absl::Milliseconds(100));
     }
@@ -158,7 +158,7 @@ TEST_F(NcclGpuTest, EndsSoonWhenAPeerIsKilledAndLeavesNoMemoryInUse) {
 TEST_F(NcclGpuTest, GivesUpOnAPeerThatStandsStill) {
   if (!TwoGpus()) GTEST_SKIP() << "needs two GPUs";
   const TempDir dir;
-  // The one that stands still is killed by RunRanks, `limit` after the other has ended.
+  // RunRanks() kills the rank that makes no progress, `limit` after the other one has ended.
   const std::vector<Ended> ends = RunRanks("stand", 2, dir, /*limit=*/1);
   ASSERT_EQ(ends.size(), 2u);
   EXPECT_EQ(ends[0].code, 5);

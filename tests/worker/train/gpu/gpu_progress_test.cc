@@ -1,5 +1,5 @@
-// What of the GPU's progress is arithmetic. That marks show and time a step is in
-// gpu_model_test.cc.
+// Tests the parts of GpuProgress that need no GPU. gpu_model_test.cc tests that marks show and time
+// a step.
 #include "worker/train/gpu/gpu_progress.h"
 
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 namespace nsa {
 namespace {
 
-// Preflight takes up to 4096 micro-batches. Each has a mark for forward and one for backward, and
+// Preflight accepts up to 4096 micro-batches. Each has one mark for forward and one for backward;
 // the reduction, the optimizer and the telemetry have one each.
 TEST(GpuProgress, HasAPlaceForTheTimeOfEveryPhaseOfAStep) {
   for (const bool every_kernel : {false, true}) {

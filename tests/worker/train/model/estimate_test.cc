@@ -1,4 +1,4 @@
-// What common/estimate/estimate.h promises before a run is what the trainer then takes.
+// The memory that common/estimate/estimate.h computes before a run is what the trainer allocates.
 #include "common/estimate/estimate.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
-// The model on a GPU in bf16 against the model on the CPU in fp32: the same weights (rounded to
-// bf16 first), the same tokens.
+// Compares the model on a GPU in bf16 with the model on the CPU in fp32, with the same weights
+// (rounded to bf16 first) and the same tokens.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,8 +19,8 @@
 namespace nsa {
 namespace {
 
-// Widths are multiples of 8, as matrix products on GPUs want. n_sel = S_sel, so that the choice of
-// blocks, which rounding may turn, is no part of the comparison.
+// Widths are multiples of 8, which matrix products on GPUs require. n_sel = S_sel, so that all
+// blocks are selected: rounding could otherwise change the selection.
 v1::JobSpec GpuJob() {
   v1::JobSpec spec = TinyJob();
   spec.mutable_model()->set_dim(64);
@@ -51,9 +51,10 @@ class Bench {
       }
     }
   }
-  Bench(const Bench&) = delete;  // arenas point at the layout
+  Bench(const Bench&) = delete;  // the arenas have pointers to the layout
 
-  // Loss; gradients in gradients(), in host memory. Statistics are of the last call.
+  // Returns the loss; gradients() then returns the gradients, in host memory. Statistics are those
+  // of the last call.
   double Run(Backend backend, std::optional<Recompute> recompute = {}) {
     if (backend == Backend::kCuda && gpu_ == nullptr) {
       auto gpu = Gpu::Open();
@@ -130,7 +131,7 @@ class GpuModel : public ::testing::TestWithParam<Variant> {
   std::unique_ptr<Bench> bench_;
 };
 
-// Length of the gradient of everything in the tensor's block (or, outside blocks, of the tensor).
+// Length of the gradient of all tensors in the same block (outside blocks: of the tensor itself).
 double LengthAround(const ParameterLayout& layout, const std::vector<float>& gradients,
                     const ParameterInfo& tensor) {
   const std::string block = tensor.name.substr(0, tensor.name.find('.', 7) + 1);
@@ -145,11 +146,11 @@ double LengthAround(const ParameterLayout& layout, const std::vector<float>& gra
   return std::sqrt(sum);
 }
 
-// A gradient passes about 25 roundings to bf16 (unit roundoff 2^-9) a layer on its way through
-// three layers, forward and backward. They are independent, so together √(2 · 3 · 25) · 2^-9 ≈ 2.4
-// % of the gradient's length; twice that is the bound. A gradient that is the small difference of
-// larger ones (a gate's, or the bias that moves all scores alike, whose gradient is 0) has the
-// roundings of those: 2^-9 of the block's. The loss averages over 144 tokens.
+// A gradient is rounded to bf16 (unit roundoff 2^-9) about 25 times per layer, in three layers,
+// forward and backward. The roundings are independent, so their sum is √(2 · 3 · 25) · 2^-9 ≈ 2.4 %
+// of the gradient's length; the bound is twice that. A gradient that is a small difference of
+// larger ones (a gate's, or that of a bias which shifts all scores alike, which is 0) has the
+// rounding errors of those: 2^-9 of the block's gradient. The loss is a mean over 144 tokens.
 TEST_P(GpuModel, HasTheGradientsOfTheCpu) {
   const double want_loss = bench_->Run(Backend::kCpu);
   const std::vector<float> want = bench_->Flat();
@@ -225,7 +226,7 @@ INSTANTIATE_TEST_SUITE_P(
                 }}),
     [](const auto& instance) { return std::string(instance.param.name); });
 
-// Jobs of all shapes, possible and impossible ones.
+// Jobs of many shapes, valid and invalid ones.
 std::vector<v1::JobSpec> ManyJobs() {
   std::mt19937 random(11);
   const auto one_of = [&](std::initializer_list<int> values) {
@@ -267,8 +268,8 @@ std::vector<v1::JobSpec> ManyJobs() {
   return jobs;
 }
 
-// Preflight accepts a job exactly when no kernel refuses it: whatever it accepts runs, whatever it
-// refuses for its shape no model is made for.
+// Preflight accepts a job exactly when no kernel refuses it: a job that it accepts runs, and for a
+// job that it refuses because of its shape no model can be created.
 TEST(GpuShapes, RunExactlyWhenPreflightAcceptsThem) {
   std::vector<v1::JobSpec> accepted, refused;
   for (const v1::JobSpec& spec : ManyJobs()) {

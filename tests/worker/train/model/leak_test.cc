@@ -1,5 +1,5 @@
-// The sentinel: of uniform random tokens nothing can be learnt, so a loss under ln V in any place
-// means that the model sees what it is to predict.
+// Detects a model that sees the tokens which it predicts. Nothing can be learnt about uniform
+// random tokens, so a loss below ln V at any position means that the model sees the target.
 #include <cblas.h>
 #include <gtest/gtest.h>
 #include <omp.h>
@@ -16,8 +16,8 @@ namespace {
 
 constexpr int32_t kVocab = 16, kBatch = 8, kBucket = 8;
 
-// One layer at S = 2w, the shape at which the old system showed the next token to half of its
-// positions, and at an S that no block size divides.
+// One layer. Used with S = 2w, the shape at which half of the positions saw the next token in the
+// old system, and with an S that no block size divides.
 v1::JobSpec Job(int32_t seq_len) {
   v1::JobSpec spec;
   spec.mutable_model()->set_dim(32);
@@ -47,8 +47,8 @@ struct BucketLoss {
   }
 };
 
-// Trains on fresh uniform tokens; `target_of` says what a position predicts. Returns the loss of
-// the second half of the steps by position.
+// Trains on new uniform random tokens in each step; `target_of` returns the target of a position.
+// Returns the loss of the second half of the steps by position.
 template <class TargetOf>
 std::vector<BucketLoss> Train(int32_t seq_len, int steps, TargetOf target_of) {
   omp_set_num_threads(1);
@@ -95,8 +95,8 @@ TEST_P(UniformTokens, NeverScoreBelowLogVAtAnyPosition) {
   const auto buckets =
       Train(GetParam(), 600, [](const int32_t* row, int64_t t) { return row[t + 1]; });
   for (size_t b = 0; b < buckets.size(); ++b) {
-    // Each batch is new, so a loss is a fair draw of a quantity of mean ≥ ln V; five standard
-    // errors below happen once in three million buckets.
+    // Each batch is new, so a loss is a random sample with mean ≥ ln V. A mean that is five
+    // standard errors below ln V occurs by chance once in three million buckets.
     EXPECT_GT(buckets[b].mean(), std::log(double{kVocab}) - 5 * buckets[b].error())
         << "positions " << b * kBucket << " …";
     EXPECT_LT(5 * buckets[b].error(), 0.02) << "the sentinel must be able to see a leak";
@@ -105,7 +105,7 @@ TEST_P(UniformTokens, NeverScoreBelowLogVAtAnyPosition) {
 
 INSTANTIATE_TEST_SUITE_P(Lengths, UniformTokens, ::testing::Values(64, 77));
 
-// The sentinel barks: when the target is in sight, one position back, the same model finds it.
+// The test can fail: when the target is visible, one position back, the same model learns it.
 TEST(Sentinel, BarksWhenTheTargetIsInSight) {
   const auto buckets =
       Train(64, 600, [](const int32_t* row, int64_t t) { return row[t >= 1 ? t - 1 : 0]; });

@@ -24,7 +24,7 @@ struct Bench {
         gradients(&layout),
         tokens(TinyTokens(Rows(), spec.model().vocab(), 1)),
         targets(TinyTokens(Rows(), spec.model().vocab(), 2)) {
-    // Shapes too small to share: more threads only wait for one another.
+    // The shapes are too small to use several threads, which would only wait for one another.
     omp_set_num_threads(1);
     openblas_set_num_threads(1);
     Initialize(spec.train().seed(), &parameters);
@@ -39,11 +39,12 @@ struct Bench {
     if (made.ok()) model = *std::move(made);
   }
 
-  Bench(const Bench&) = delete;  // arenas point at the layout
+  Bench(const Bench&) = delete;  // the arenas have pointers to the layout
 
   int64_t Rows() const { return int64_t{spec.train().batch_size()} * spec.train().seq_len(); }
 
-  // Parameters large enough that scores, gates and norms are far from their symmetric start.
+  // Sets parameters large enough that scores, gates and norms are far from their symmetric initial
+  // values.
   void Randomize() {
     std::mt19937 engine(3);
     std::normal_distribution<float> normal(0.0f, 0.25f);
@@ -57,7 +58,7 @@ struct Bench {
   double Loss() {
     const auto loss = model->Forward({}, {tokens, targets, doc_start});
     EXPECT_TRUE(loss.ok()) << loss.status();
-    // In fp64 over the tokens: the mean of the kernel is rounded to fp32.
+    // The mean over the tokens in fp64; the kernel's mean is rounded to fp32.
     double sum = 0;
     for (const float token_loss : model->token_losses()) sum += token_loss;
     return sum / static_cast<double>(Rows());
@@ -97,8 +98,8 @@ class ModelVariants : public ::testing::TestWithParam<Variant> {
   }
 };
 
-// The derivative of the loss along `direction`, by central differences at two step sizes, whose
-// combination leaves an error of the fourth order.
+// The derivative of the loss along `direction`, computed from central differences with two step
+// sizes. Their combination has an error of the fourth order.
 double DifferenceAlong(Bench* bench, const ParameterInfo& tensor,
                        const std::vector<double>& direction, double step) {
   const std::span<float> values = bench->parameters.of(tensor);
@@ -129,7 +130,7 @@ TEST_P(ModelVariants, GradientsEqualCentralDifferences) {
     double norm = 0;
     for (const float g : gradient) norm += double{g} * g;
     norm = std::sqrt(norm);
-    // Along the gradient itself, where its length must be right, and along two random directions.
+    // Along the gradient itself, which checks its length, and along two random directions.
     for (int trial = 0; trial < 3; ++trial) {
       std::vector<double> direction(gradient.begin(), gradient.end());
       if (trial > 0) {
@@ -143,9 +144,9 @@ TEST_P(ModelVariants, GradientsEqualCentralDifferences) {
         want += direction[i] * gradient[i];
       }
       const double got = DifferenceAlong(&bench, tensor, direction, kStep);
-      // A token's loss carries about 2^-21 (eight roundings of a number near 4) and they are
-      // independent over the 48 tokens; the combination multiplies by 2/step. The fourth-order
-      // remainder is step^4 times a fifth derivative, of the order of the gradient.
+      // The loss of a token has an error of about 2^-21 (eight roundings of a number near 4), and
+      // the errors of the 48 tokens are independent; the combination multiplies them by 2/step. The
+      // fourth-order remainder is step^4 times a fifth derivative, of the order of the gradient.
       const double noise = 3 * (0x1p-21 / std::sqrt(48.0)) * 2 / kStep;
       EXPECT_NEAR(got, want, noise + 2e-3 * std::abs(want) + 1e-4 * norm)
           << tensor.name << " trial " << trial << " gradient norm " << norm;
@@ -190,7 +191,8 @@ TEST_P(ModelVariants, EveryParameterReceivesAGradientOnStepOneAndChangesInFive) 
     const auto norm = optimizer.GlobalNorm({}, bench.gradients);
     ASSERT_TRUE(norm.ok());
     for (const ParameterInfo& tensor : bench.layout.tensors()) {
-      // A shift of all compressed keys alike cancels in the softmax: no gradient by mathematics.
+      // This bias shifts all compressed keys alike, which cancels in the softmax: its gradient is
+      // 0.
       if (tensor.name.ends_with("phi_k.fc2.bias")) continue;
       double squares = 0;
       for (const float g : bench.gradients.of(tensor)) squares += double{g} * g;

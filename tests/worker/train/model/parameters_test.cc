@@ -78,7 +78,7 @@ TEST(ParameterLayout, BeginsTensorsAtMultiplesOf16AndDecaysMatricesOnly) {
   EXPECT_EQ((next + 15) / 16 * 16, layout.size());
 }
 
-// One matrix product makes q and every key and value: their weights are one matrix.
+// One matrix product computes q and all keys and values, so their weights must form one matrix.
 TEST(ParameterLayout, LeavesNoGapBetweenProjections) {
   for (const int width : {16, 32}) {
     v1::JobSpec spec = TinyJob();

@@ -25,9 +25,10 @@ using testing::HasSubstr;
 
 constexpr int32_t kSeqLen = 32;
 
-// A checkpoint of a small model with its initial weights, head made larger so that it has opinions.
+// A small model with its initial weights, loaded from a checkpoint. Its head is scaled up, so that
+// the predictions are not uniform.
 std::unique_ptr<TrainedModel> SmallModel(const TempDir& dir, bool document_mask = false) {
-  SetThreads(1, 1);  // a model this small only waits for a second one
+  SetThreads(1, 1);  // a second thread would only slow down so small a model
   v1::JobSpec spec;
   const auto loaded = LoadYamlText(R"(
 name: small
@@ -95,7 +96,7 @@ TEST(Score, IsTheLogarithmOfTheProbabilityGivenTheWindowSoFar) {
   const auto scores = ScoreTokens(Exec{}, *trained, tokens);
   ASSERT_OK(scores);
   ASSERT_EQ(scores->size(), text.size());
-  // Another way to the same number: the next-token distribution, one position at a time.
+  // Compute the same values in another way: from the next-token logits of one position at a time.
   auto model = trained->MakeModel(1, kSeqLen);
   ASSERT_OK(model);
   std::vector<int32_t> sequence = {0};
@@ -105,7 +106,7 @@ TEST(Score, IsTheLogarithmOfTheProbabilityGivenTheWindowSoFar) {
     for (int32_t t = window.first; t < window.length; ++t) {
       std::vector<int32_t> row(sequence.begin() + window.begin,
                                sequence.begin() + window.begin + t + 1);
-      row.resize(kSeqLen, 'x');  // the future is not seen
+      row.resize(kSeqLen, 'x');  // the model does not see later tokens
       ASSERT_OK((*model)->NextLogits(Exec{}, row, t, logits));
       double sum = 0;
       for (const float logit : logits) sum += std::exp(double{logit});
@@ -239,12 +240,12 @@ TEST(Sample, AtTemperatureZeroEachByteIsTheLikeliest) {
 }
 
 TEST(DrawToken, DrawsInProportionToTheWeightsAndNeverTheExcluded) {
-  const std::vector<float> logits = {10, 0, std::log(3.0f)};  // 1 : 3 without token 0
+  const std::vector<float> logits = {10, 0, std::log(3.0f)};  // probabilities 1 : 3 without token 0
   EXPECT_EQ(DrawToken(logits, 1, 0.0, 0), 1);
   EXPECT_EQ(DrawToken(logits, 1, 0.249, 0), 1);
   EXPECT_EQ(DrawToken(logits, 1, 0.251, 0), 2);
   EXPECT_EQ(DrawToken(logits, 1, 0.9999999999, 0), 2);
-  EXPECT_EQ(DrawToken(logits, 0.5, 0.0999, 0), 1);  // 1 : 9
+  EXPECT_EQ(DrawToken(logits, 0.5, 0.0999, 0), 1);  // probabilities 1 : 9
   EXPECT_EQ(DrawToken(logits, 0.5, 0.1001, 0), 2);
   EXPECT_EQ(DrawToken(logits, 0, 0.1, 0), 2);
   EXPECT_EQ(DrawToken(logits, 0, 0.1, 2), 0);

@@ -1,5 +1,5 @@
-// The gradient norm of telemetry against what the optimizer really took: after one step AdamW's
-// first moment is (1 - beta1) times the clipped gradient.
+// Compares the gradient norm in the telemetry with the gradient that the optimizer used: after one
+// step AdamW's first moment is (1 - beta1) times the clipped gradient.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -13,8 +13,8 @@
 namespace nsa {
 namespace {
 
-// One step with this clip: the norm in the step's record, and the norm of the gradient that AdamW
-// was given.
+// Results of one step with a given clip: the norm in the step's record, and the norm of the
+// gradient that AdamW used.
 struct Norms {
   double reported = 0;
   double applied = 0;

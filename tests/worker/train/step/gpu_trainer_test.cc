@@ -115,10 +115,10 @@ TEST_F(GpuTrainer, DocumentsUnderAGraphChangeNoBitAndHideWhatIsBeforeThem) {
   }
 }
 
-// The decision is the device's, and in a graph from the second step on.
+// The device decides whether to update, from the second step on inside a graph.
 TEST_F(GpuTrainer, SkipsNonFiniteStepsAndThenStops) {
   v1::JobSpec spec = Job(dir_);
-  // The first update throws every weight to 1e30; from then on nothing is finite.
+  // The first update changes every weight to about 1e30; after that no loss is finite.
   spec.mutable_train()->set_lr(1e30);
   spec.mutable_train()->set_warmup_steps(0);
   spec.mutable_train()->set_eval_every(0);
@@ -149,9 +149,9 @@ TEST_F(GpuTrainer, GoesOnFromACheckpointWithTheSameBits) {
   EXPECT_TRUE(Weights(dir_ / "unbroken", 12) == Weights(dir_ / "broken", 12));
 }
 
-// bf16 rounds weights and activations at 2^-9, 0.2 %, independently in every token. The losses of
-// the two runs stay within two such roundings of one another, although 50 updates could have driven
-// them apart, while the loss itself falls by more than a tenth.
+// bf16 rounds weights and activations with 2^-9, 0.2 %, independently for every token. The losses
+// of the two runs differ by at most two such roundings even after 50 updates, while the loss itself
+// falls by more than a tenth.
 TEST_F(GpuTrainer, StaysNearTheCpuFor50Steps) {
   v1::JobSpec gpu = Job(dir_, "gpu");
   gpu.mutable_train()->set_steps(50);
@@ -181,7 +181,7 @@ TEST_F(GpuTrainer, TakesTheMemoryThatTheEstimateSays) {
   } const jobs[] = {
       {1024, 16, 8, true},
       {1024, 16, 8, false},
-      {32768, 1, 2, true},  // much of it scratch of the kernels
+      {32768, 1, 2, true},  // much of it is the kernels' workspace
   };
   int64_t generation = 0;
   for (const auto& job : jobs) {

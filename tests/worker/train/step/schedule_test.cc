@@ -62,8 +62,8 @@ TEST(Schedule, StartsAtThePeakWithoutWarmUp) {
   EXPECT_EQ(LearningRate(Train(v1::LR_SCHEDULE_COSINE, 1, 0, 0.1), 1), 2e-4);
 }
 
-// The old system normalised by micro-steps while it counted optimizer steps: with two micro-batches
-// a step its cosine ended at 53 % of the peak.
+// The old system divided the number of optimizer steps by the number of micro-steps: with two
+// micro-batches per step its cosine ended at 53 % of the peak.
 TEST(Schedule, DoesNotKnowMicroSteps) {
   v1::TrainSpec train = Train(v1::LR_SCHEDULE_COSINE, 25000, 2000, 0.0);
   train.set_accumulate_grad_batches(2);

@@ -1,11 +1,11 @@
-// How fast a step is on this machine: tokens a second of a job's shape, with the time split by
-// kernel family.
+// Measures a step on this machine: tokens per second for a job's shape, and the time by kernel
+// family.
 //
 //   build/cpu/bench/worker_train_step_step_bench    the shape of configs/jobs/train_showcase.yaml
 //   OMP_NUM_THREADS=1 taskset -c 0 build/cpu/bench/worker_train_step_step_bench    on one core
 //
-// The split is by wall time between one kernel's start and the next's, as the status page sees
-// them.
+// The time of a kernel is the wall time from its start to the start of the next one, as the status
+// page shows them.
 #include <benchmark/benchmark.h>
 #include <omp.h>
 
@@ -44,7 +44,7 @@ v1::JobSpec Showcase() {
   return spec;
 }
 
-// Four layers of 192, about what a CPU trains in minutes.
+// Four layers of width 192: a model that a CPU can train in minutes.
 v1::JobSpec Demo() {
   v1::JobSpec spec = Showcase();
   spec.mutable_model()->set_dim(192);
@@ -57,7 +57,7 @@ v1::JobSpec Demo() {
   return spec;
 }
 
-// Adds up the time between one kernel's start and the next one's.
+// Adds up the time from each kernel's start to the start of the next one.
 class KernelTimes {
  public:
   void Enter(const char* name) {

@@ -1,4 +1,4 @@
-// Jobs for the tests of the trainer, and what they leave behind.
+// Jobs for the tests of the trainer, and helpers to read their results.
 #pragma once
 
 #include <fcntl.h>
@@ -40,7 +40,7 @@ inline RunOptions StopAt(int64_t step, int asked_rank, int world = 1) {
           }};
 }
 
-// Asks for a graceful stop, once there is somebody to ask.
+// Sends a graceful stop as soon as the worker's control socket accepts it.
 inline void AskToStop(const std::filesystem::path& socket) {
   v1::ControlRequest request;
   request.mutable_stop()->set_mode(v1::STOP_MODE_GRACEFUL);
@@ -71,7 +71,7 @@ inline std::string Weights(const std::filesystem::path& out_dir, int64_t step) {
   return ReadFile(CheckpointsDir(out_dir) / CheckpointName(step) / "model.safetensors");
 }
 
-// Options of a run whose launch has this stop, on one rank or (-1) on all.
+// Options of a run whose launch contains this stop, on one rank or (-1) on all ranks.
 inline RunOptions LaunchedWith(v1::StopMode mode, int64_t step, RunOptions options = {},
                                int rank = -1) {
   options.launch = [=](v1::WorkerLaunch* launch) {

@@ -1,4 +1,4 @@
-// What happens when out_dir, or the disk beneath it, is not as the run left it.
+// Runs whose out_dir, or the disk below it, has been changed or cannot be used.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -36,7 +36,7 @@ TEST(Trainer, AStartThatIsRefusedLeavesTheFilesOfTheRunThatOwnsThemAlone) {
     const auto before = content();
     ASSERT_TRUE(before.contains("metrics.json"));
     ASSERT_EQ(before.contains("heartbeat_rank1.jsonl"), world == 2);
-    // What a rank that began too early would cut back: rows behind the checkpoint that it reads.
+    // Rows after the checkpoint: a rank that opened its files too early would remove them.
     const std::string last = "heartbeat_rank" + std::to_string(world - 1) + ".jsonl";
     std::ofstream(dir / "out" / last, std::ios::app) << "{\"step\":3,\"msg\":\"progress\"}\n";
     const auto alive = content();
@@ -54,7 +54,7 @@ TEST(Trainer, AStartThatIsRefusedLeavesTheFilesOfTheRunThatOwnsThemAlone) {
       return results[0].finished;
     };
     expect_refused({.world = world, .job_id = "job-2"}, "belongs to job job-1");
-    // A worker of this job that lives on, in a gang that was given up.
+    // A worker of this job that still runs, of an earlier gang.
     const auto holder = CheckpointWriter::Open({.out_dir = *Folder::Make(dir / "out")});
     ASSERT_TRUE(holder.ok());
     const v1::WorkerFinished busy = expect_refused({.world = world}, "being trained into");
@@ -63,11 +63,11 @@ TEST(Trainer, AStartThatIsRefusedLeavesTheFilesOfTheRunThatOwnsThemAlone) {
   }
 }
 
-// A job that runs until it is asked to stop, and saves all the time.
+// A job that runs until it is asked to stop, with frequent checkpoints.
 v1::JobSpec EndlessJob(const TempDir& dir) {
   v1::JobSpec spec = Job(dir);
   spec.mutable_train()->set_steps(1'000'000'000);
-  spec.mutable_restart()->set_hang_timeout_seconds(60);  // so that a failure of the test ends it
+  spec.mutable_restart()->set_hang_timeout_seconds(60);  // so that a failing test ends
   spec.mutable_train()->set_log_every(1);
   return spec;
 }
@@ -77,8 +77,8 @@ bool HasCheckpointAfter(const std::filesystem::path& out_dir, int64_t step) {
   return entries.ok() && !entries->empty() && entries->back().step > step;
 }
 
-// out_dir, or the checkpoints in it, becomes a link to somebody else's folder while two ranks
-// train, and is put back: that costs the checkpoints meanwhile, which is told, and nothing else.
+// While two ranks train, out_dir or `checkpoints` in it is replaced by a link to another folder and
+// later put back. Only the checkpoints in between fail, and the failures are reported.
 TEST(Trainer, AFolderExchangedForALinkCostsCheckpointsUntilItIsPutBack) {
   for (const std::string exchanged : {"out", "out/checkpoints"}) {
     const TempDir dir;
@@ -115,7 +115,7 @@ TEST(Trainer, AFolderExchangedForALinkCostsCheckpointsUntilItIsPutBack) {
   }
 }
 
-// Nobody can point latest.ckpt anywhere while this is there.
+// While this object exists, latest.ckpt cannot be updated, so no checkpoint can be completed.
 class NoCheckpointCanBeFinished {
  public:
   explicit NoCheckpointCanBeFinished(const std::filesystem::path& out_dir)
@@ -155,7 +155,7 @@ TEST(Trainer, TheLastCheckpointIsTriedAgainUntilItCanBeWritten) {
       }));
       const auto page = ReadStatusPage(RunDir{folder}.status());
       EXPECT_TRUE(page.ok()) << page.status();
-      // Alive while it waits.
+      // The status page is updated while the rank waits.
       EXPECT_TRUE(Within(absl::Seconds(60), [&] {
         const auto now = ReadStatusPage(RunDir{folder}.status());
         return page.ok() && now.ok() && now->progress > page->progress;
@@ -180,7 +180,7 @@ TEST(Trainer, TheLastCheckpointIsTriedAgainUntilItCanBeWritten) {
   }
 }
 
-// Holds back who logs a line with `text` in it until it is released.
+// A log sink that blocks the thread that logs a line containing `text`, until `released` is set.
 class HoldingSink final : public spdlog::sinks::sink {
  public:
   explicit HoldingSink(std::string text) : text_(std::move(text)) {}
@@ -200,7 +200,8 @@ class HoldingSink final : public spdlog::sinks::sink {
   const std::string text_;
 };
 
-// Rank 0's last checkpoint waits for its telemetry, for ten seconds at most, and that for the log.
+// Rank 0's last checkpoint waits for the telemetry, ten seconds at most, and the telemetry waits
+// for the blocked log.
 TEST(Trainer, RanksThatHaveWrittenShowThatTheyWaitForTheOneThatHasNot) {
   const TempDir dir;
   const auto sink = std::make_shared<HoldingSink>("step 12/12 |");
@@ -264,8 +265,8 @@ TEST(WaitAfter, DoublesUpToTheLongestAndEndsWithPatience) {
   EXPECT_GT(waited + patience.longest_wait, patience.total);
 }
 
-// Somebody exchanges folders and files as fast as they can, until a good many checkpoints have been
-// written or refused.
+// Replaces folders and files by links as fast as possible, until many checkpoints have been written
+// or have failed.
 TEST(Trainer, WritesThroughNoLinkWhateverMomentItComesAt) {
   const TempDir dir;
   const PreciousFolder precious(dir / "precious");
@@ -274,7 +275,7 @@ TEST(Trainer, WritesThroughNoLinkWhateverMomentItComesAt) {
   spec.mutable_train()->set_eval_every(1);
   const std::filesystem::path out = dir / "out";
   int folders = 0, files = 0;
-  // Puts a link in the place of `path` for a moment.
+  // Replaces `path` by a link for a moment.
   const auto exchange = [&](const std::filesystem::path& target,
                             const std::filesystem::path& path) {
     const std::filesystem::path link = dir / ("link-" + std::to_string(folders + files));
@@ -284,7 +285,7 @@ TEST(Trainer, WritesThroughNoLinkWhateverMomentItComesAt) {
     };
     const bool swapped = swap();
     if (swapped) swap();
-    std::filesystem::rename(link, dir / "used");  // it may be a folder that was not given back
+    std::filesystem::rename(link, dir / "used");  // it may be a folder that was not put back
     std::filesystem::remove_all(dir / "used");
     return swapped;
   };

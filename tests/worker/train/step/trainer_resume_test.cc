@@ -1,4 +1,4 @@
-// How a run goes on: from its own checkpoints and from another job's.
+// How a run resumes from its own checkpoints and from those of another job.
 #include <gmock/gmock.h>
 
 #include <filesystem>
@@ -94,7 +94,7 @@ TEST(Trainer, ARunThatEndsWhereAnotherRunsCheckpointBeganHasOneOfItsOwn) {
   EXPECT_TRUE(Weights(dir / "other", 7) == Weights(dir / "out", 7));
 }
 
-// The checkpoint of step 5 of a run of 12, in `out`.
+// Path of the checkpoint of step 5 of a run of 12 steps in `out`.
 std::string CheckpointOfStep5(const TempDir& dir) {
   const RankResult first = RunJob(dir, Job(dir))[0];
   EXPECT_EQ(first.finished.outcome(), v1::OUTCOME_COMPLETED);
@@ -135,7 +135,7 @@ TEST(Trainer, GoesOnFromAnotherJobsCheckpointWithOtherSettings) {
   EXPECT_THAT(other_data.events.at(0).text(), HasSubstr("; the data begins anew"));
 }
 
-// Of an origin that validated after step 4, on a text of its own; a fork that does not validate.
+// The original run validated after step 4, on a separate text. The fork does not validate.
 TEST(Trainer, AForkKeepsItsPlaceAndItsBestValidationOnlyOnTheSameData) {
   const TempDir dir;
   {
@@ -250,7 +250,7 @@ TEST(Trainer, GoesBackToTheLastGoodCheckpointAndSaysWhy) {
   EXPECT_EQ(lost.finished.reason(), "NO_VALID_CHECKPOINT") << lost.finished.text();
 }
 
-// As the coordinator restarts a job that has published a checkpoint.
+// Options with which the coordinator restarts a job that has published a checkpoint.
 RunOptions RestartAfter(const TempDir& dir, int64_t step, int64_t generation) {
   return {.world = 2, .generation = generation, .launch = [&dir, step](v1::WorkerLaunch* launch) {
             const auto checkpoint = CheckpointsDir(dir / "out") / CheckpointName(step);
@@ -303,7 +303,7 @@ TEST(Trainer, ACheckpointSaysWhatItsJobWasSubmittedWith) {
 TEST(Trainer, ARestartTakesItsNewestCheckpointWhicheverOneWasToldOf) {
   const TempDir dir;
   RunJob(dir, Job(dir), StopAt(7, 0, 2));
-  // The last one published is gone or damaged, or a newer one was not told any more.
+  // restart.resume names a checkpoint older than the newest one, or one that does not exist.
   for (const int64_t told : {6, 20}) {
     const RankResult result = RunJob(dir, Job(dir), RestartAfter(dir, told, told))[0];
     EXPECT_EQ(result.finished.outcome(), v1::OUTCOME_COMPLETED) << result.finished.text();

@@ -52,7 +52,7 @@ TEST(Trainer, TrainsToTheLastStepAndReportsEachOnce) {
   }
 }
 
-// A validation of 400 forward passes is longer than any step.
+// A validation with 400 forward passes takes longer than any step.
 TEST(Trainer, ValidationIsNoPartOfTheNextStepsTime) {
   const TempDir dir;
   v1::JobSpec spec = Job(dir);
@@ -65,14 +65,14 @@ TEST(Trainer, ValidationIsNoPartOfTheNextStepsTime) {
   }
 }
 
-// Validations of 100 s and more each, between steps that take no time.
+// A clock with which each validation takes 100 s or more, and steps take no time.
 class SlowValidations final : public Clock {
  public:
   explicit SlowValidations(std::filesystem::path page) : page_(std::move(page)) {}
   absl::Time Wall() const override { return clock_.Wall(); }
   absl::Duration Monotonic() const override {
     const auto page = ReadStatusPage(page_);
-    // The clock is read when a validation begins and when it ends.
+    // The trainer reads the clock when a validation begins and when it ends.
     if (page.ok() && page->phase == Phase::kEval && ++readings_ % 2 == 0) {
       passed_ += absl::Seconds(100);
     }
@@ -99,7 +99,7 @@ TEST(Trainer, TheThroughputGuardDoesNotCountValidations) {
   for (const v1::EvalRecord& eval : result.evals) EXPECT_GE(eval.seconds(), 100);
 }
 
-// Whoever looks for hangs sees that a long read of large files is none.
+// The status page shows progress while large files are read, so hang detection does not fire.
 TEST(Trainer, ShowsOnItsStatusPageThatItsDataIsStillBeingRead) {
   const TempDir dir;
   const std::string pipe = dir / "pipe.jsonl";
@@ -109,7 +109,7 @@ TEST(Trainer, ShowsOnItsStatusPageThatItsDataIsStillBeingRead) {
   spec.mutable_data()->add_path(pipe);
   spec.mutable_train()->set_steps(1);
   std::thread writer([&] {
-    std::ofstream out(pipe);  // waits for the reader
+    std::ofstream out(pipe);  // blocks until the reader opens it
     const auto page = [&] { return ReadStatusPage(RunFolder(dir, {}, 0) / "status"); };
     for (int line = 0; line < 3; ++line) {
       const auto before = page();
@@ -162,8 +162,8 @@ TEST(Trainer, TrainsTheSameOnTwoRanksAsOnOneUpToTheOrderOfSums) {
   const RankResult single = RunJob(one, Job(one))[0];
   const RankResult pair = RunJob(two, Job(two), {.world = 2})[0];
   ASSERT_EQ(pair.steps.size(), single.steps.size()) << pair.finished.text();
-  // The first loss differs by the rounding of means; later ones by what twelve steps of AdamW,
-  // whose update of a small gradient is its sign, make of that.
+  // The first loss differs only by the rounding of means. Twelve steps of AdamW, whose update for a
+  // small gradient depends on its sign, amplify the difference.
   EXPECT_NEAR(pair.steps[0].loss(), single.steps[0].loss(), 1e-6);
   EXPECT_NEAR(pair.steps[0].grad_norm(), single.steps[0].grad_norm(),
               1e-5 * single.steps[0].grad_norm());
@@ -201,7 +201,8 @@ TEST(Trainer, StopsTwoRanksAfterTheSameStepWhenOneIsAsked) {
 }
 
 TEST(Trainer, EndsAtExactlyTheStepThatItsLaunchNames) {
-  for (const int told : {-1, 0, 1}) {  // the agents of the ranks may hear of it one by one
+  // Agents may receive a stop at different times: all ranks (-1) or only one of them know it.
+  for (const int told : {-1, 0, 1}) {
     const TempDir dir;
     const auto results =
         RunJob(dir, Job(dir), LaunchedWith(v1::STOP_MODE_AT_STEP, 1, {.world = 2}, told));
@@ -255,7 +256,7 @@ TEST(Trainer, StopsWhenTheControlSocketAsks) {
 TEST(Trainer, SkipsNonFiniteStepsAndThenStopsAllRanksTogether) {
   const TempDir dir;
   v1::JobSpec spec = Job(dir);
-  // The first update throws every weight to 1e30; from then on nothing is finite.
+  // The first update changes every weight to about 1e30; after that no loss is finite.
   spec.mutable_train()->set_lr(1e30);
   spec.mutable_train()->set_warmup_steps(0);
   spec.mutable_guard()->set_max_consecutive_nonfinite(2);
@@ -294,7 +295,7 @@ TEST(Trainer, EndsWithACheckpointWhenTheDataEnds) {
   }
 }
 
-// A rank that cannot read its files goes on with synthetic tokens, of which there is no end.
+// A rank that cannot read its files continues with synthetic tokens, which never end.
 TEST(Trainer, AllRanksEndWithTheDataThoughOneHasFallenBack) {
   const TempDir dir;
   v1::JobSpec spec = Job(dir);
@@ -304,7 +305,7 @@ TEST(Trainer, AllRanksEndWithTheDataThoughOneHasFallenBack) {
   spec.mutable_data()->set_on_exhausted(v1::ON_EXHAUSTED_STOP);
   spec.mutable_data()->set_allow_synthetic_fallback(true);
   spec.mutable_train()->set_steps(100);
-  spec.mutable_restart()->set_hang_timeout_seconds(60);  // so that a failure of the test ends it
+  spec.mutable_restart()->set_hang_timeout_seconds(60);  // so that a failing test ends
   const RunOptions options{.world = 2, .launch = [&](v1::WorkerLaunch* launch) {
                              if (launch->rank() == 0) return;
                              auto* data = launch->mutable_spec()->mutable_data();
@@ -352,7 +353,7 @@ TEST(EndingOf, TellsWhatARestartCanHelp) {
   EXPECT_EQ(EndingOf(absl::NotFoundError("data.path")).outcome, v1::OUTCOME_FAILED_FINAL);
   EXPECT_EQ(EndingOf(absl::InternalError("x")).reason, "INTERNAL");
   EXPECT_EQ(EndingOf(absl::InternalError("x")).outcome, v1::OUTCOME_FAILED);
-  // The text decides nothing.
+  // The text of an error has no influence on the reason.
   EXPECT_EQ(EndingOf(absl::InternalError("PEER_LOST: x")).reason, "INTERNAL");
 }
 

@@ -12,7 +12,8 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::Optional;
 
-// Feeds `steps` steps of `tokens` tokens each taking `seconds`; the first complaint, if any.
+// Gives the guard `steps` steps of `tokens` tokens that take `seconds` each. Returns the first
+// error, if any.
 class SimulatedRun {
  public:
   explicit SimulatedRun(ThroughputGuard guard) : guard_(std::move(guard)) {}
@@ -95,7 +96,7 @@ TEST(GateCollapseGuard, WarnsOnceALayerAndAgainOnlyAfterItRecovered) {
               Optional(AllOf(HasSubstr("step 2: layer 1: 0.600"), Not(HasSubstr("layer 0")))));
   EXPECT_EQ(guard.Observe(3, Layers({0.1, 0.9})), std::nullopt);
   EXPECT_EQ(guard.Observe(4, Layers({0.1, 0.4})), std::nullopt);
-  EXPECT_EQ(guard.Observe(5, Layers({0.1, 0.9})), std::nullopt);  // it never fell under 0.25
+  EXPECT_EQ(guard.Observe(5, Layers({0.1, 0.9})), std::nullopt);  // it has not fallen below 0.25
   EXPECT_EQ(guard.Observe(6, Layers({0.1, 0.2})), std::nullopt);
   EXPECT_THAT(guard.Observe(7, Layers({0.7, 0.9})),
               Optional(HasSubstr("layer 0: 0.700, layer 1: 0.900")));

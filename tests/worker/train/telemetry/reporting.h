@@ -1,4 +1,4 @@
-// What a reporter is given in its tests, and what it left behind.
+// Records for the tests of the reporter, and helpers to read its files.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,5 +1,6 @@
-// What reporting a step costs the training thread: the journal's write(2) and the hand-over to the
-// thread that writes the files. Compare with the step's time (step_bench): the limit is 0.5 %.
+// Measures the time that reporting a step takes on the training thread: the journal's write(2), and
+// passing the record to the thread that writes the files. The limit is 0.5 % of a step
+// (step_bench).
 #include <filesystem>
 #include <string>
 

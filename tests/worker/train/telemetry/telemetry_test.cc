@@ -178,7 +178,7 @@ TEST(Reporter, AResumedRunWritesNoStepTwice) {
   EXPECT_EQ(nlohmann::json::parse(*ReadWholeFile(dir / "out/metrics.json"))["loss_first"], 2.99);
 }
 
-// What metrics.json says of validations, after these; NaN is written as null.
+// Returns metrics.json after these validations; NaN is written as null.
 nlohmann::json MetricsAfter(const ReporterOptions& options, const std::vector<double>& losses) {
   auto reporter = Reporter::Open(options);
   EXPECT_OK(reporter);
@@ -254,14 +254,14 @@ TEST(Reporter, AForeignFileStepsAside) {
   const TempDir dir;
   std::filesystem::create_directory(dir / "out");
   std::ofstream(dir / "out/training.csv")
-      << "1,5.67,1e-4,380\n";  // the Python system's, without a header
+      << "1,5.67,1e-4,380\n";  // a file of the Python system, without a header
   Train(Options(dir), 1, 20);
   EXPECT_EQ(Lines(dir / "out/training.csv.old").size(), 1u);
   EXPECT_EQ(Lines(dir / "out/training.csv").size(), 4u);
 }
 
-// While a run writes, links to files of somebody else's take the place of everything in out_dir:
-// their content stays, and the first exchange is told once.
+// During a run everything in out_dir is replaced by links to other files. Their content stays as it
+// is, and the replacement is reported once.
 TEST(Reporter, FilesExchangedForLinksAreNotWrittenThrough) {
   const TempDir dir;
   std::ofstream(dir / "precious") << "mine";
@@ -299,7 +299,7 @@ TEST(Reporter, FilesExchangedForLinksAreNotWrittenThrough) {
                                 HasSubstr("put it back; training continues"))));
   EXPECT_EQ(nlohmann::json::parse(*ReadWholeFile(dir / "out/metrics.json"))["step"], 30);
 
-  // The next start says what is wrong before it has written anything.
+  // The next start fails with an error before it has written anything.
   options.journal = dir / "journal-2";
   EXPECT_THAT(Reporter::Open(options),
               StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -353,7 +353,7 @@ TEST(Reporter, WhatAFileRefusesIsToldOnceAndCounted) {
   options.journal = dir / "journal";
   auto reporter = Reporter::Open(options);
   ASSERT_OK(reporter);
-  // A full folder of a kind: metrics.json cannot be replaced.
+  // metrics.json is a folder that is not empty, so it cannot be replaced.
   std::filesystem::create_directories(dir / "out/metrics.json/in the way");
   for (const int64_t step : {10, 20}) {
     v1::EvalRecord eval;

@@ -14,7 +14,7 @@ namespace nsa {
 namespace {
 
 TEST(Crc32c, HasTheValuesOfTheStandard) {
-  // RFC 3720, appendix B.4, and the usual check value.
+  // Values of RFC 3720, appendix B.4, and the usual check value.
   std::string ascending(32, '\0');
   for (int i = 0; i < 32; ++i) ascending[i] = static_cast<char>(i);
   for (const auto crc : {&Crc32c, &Crc32cByTable}) {
@@ -132,7 +132,7 @@ TEST(TensorBoardFile, AResumedRunRemovesLaterStepsAndATornEnd) {
   ASSERT_OK(TensorBoardFile::Open(*Folder::Make(dir / "tb"), 20, 1));
   EXPECT_EQ(ReadEvents(path).size(), 3u);  // version, 10, 20
   const std::string whole = *ReadWholeFile(path);
-  for (size_t cut = 1; cut < 30; ++cut) {  // killed within the last record
+  for (size_t cut = 1; cut < 30; ++cut) {  // killed while writing the last record
     std::ofstream(path, std::ios::binary) << whole.substr(0, whole.size() - cut);
     auto file = TensorBoardFile::Open(*Folder::Make(dir / "tb"), 1000, 1);
     ASSERT_OK(file);

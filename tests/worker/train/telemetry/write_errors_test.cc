@@ -29,8 +29,8 @@ std::vector<v1::WorkerRecord> RecordsOf(const std::filesystem::path& journal) {
   return records;
 }
 
-// Every file is at its limit for ten steps, the journal too: what is not written and why is told,
-// nothing is lost of the journal, and that all is written again is told once.
+// For ten steps no file can grow, nor can the journal. The errors are reported, no record of the
+// journal is lost, and one event reports that everything is written again.
 TEST(Reporter, WhatAFullDiskRefusesIsToldAndTheJournalCatchesUp) {
   const TempDir dir;
   ReporterOptions options = Options(dir);
