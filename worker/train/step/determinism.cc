@@ -52,7 +52,7 @@ absl::StatusOr<std::string> Trainer::StateAfterStep(const Arena& start) {
 }
 
 absl::StatusOr<std::string> Trainer::CheckDeterminism() {
-  NSA_RETURN_IF_ERROR(Meet());
+  NSA_RETURN_IF_ERROR(ConnectRanks());
   NSA_RETURN_IF_ERROR(OpenExecutor());
   Arena start(&layout_);
   Initialize(train_.seed(), &start);

@@ -72,7 +72,7 @@ absl::StatusOr<ResumePoint> Decode(const Decision& decision) {
 
 }  // namespace
 
-absl::Status CheckPublishedAreThere(const v1::WorkerLaunch& launch) {
+absl::Status CheckPublishedCheckpoints(const v1::WorkerLaunch& launch) {
   const std::filesystem::path out_dir = launch.spec().train().out_dir();
   const std::filesystem::path published = launch.spec().restart().resume();
   if (launch.generation() <= 1 || published.parent_path() != CheckpointsDir(out_dir)) {

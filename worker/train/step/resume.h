@@ -23,7 +23,7 @@ struct ResumePoint {
 // volume is not mounted. Without this check the restart would begin at step 0, which nobody asked
 // for. Only reads, so that nothing is created at a mount point. For every rank, before out_dir is
 // opened.
-absl::Status CheckPublishedAreThere(const v1::WorkerLaunch& launch);
+absl::Status CheckPublishedCheckpoints(const v1::WorkerLaunch& launch);
 
 // Rank 0 decides according to restart.resume and tells every rank. A restart of the gang
 // (generation 2 and later) resumes from the newest checkpoint in out_dir, if there is one, whatever

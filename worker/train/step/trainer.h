@@ -77,14 +77,14 @@ class Trainer {
   absl::Status OpenRunDir();
   absl::Status OpenOutDir();
   absl::Status OpenData();
-  absl::Status Meet();
+  absl::Status ConnectRanks();
   absl::Status OpenExecutor();
   absl::Status Resume();
   absl::Status LoadFrom(const ResumePoint& point, HostState* host);
-  std::string LeaveOrigin();
-  absl::Status TakeOutDir();
+  std::string AdaptForkedState();
+  absl::Status LockOutDir();
   absl::Status OpenCheckpoints();
-  absl::Status LetGoOfOutDirUnless(const absl::Status& ours);
+  absl::Status CloseOutDirUnlessOk(const absl::Status& status);
   absl::Status OpenReporter(int64_t resumed_step);
   std::string DeviceText() const;
   void ReportStart();

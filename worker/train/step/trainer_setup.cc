@@ -37,7 +37,7 @@ absl::Status CheckOrigin(const std::filesystem::path& checkpoint, const v1::JobS
 }
 
 // Whether both jobs, given the same data, use the same documents for validation.
-bool HoldOutTheSame(const v1::DataSpec& a, const v1::DataSpec& b) {
+bool SameValidation(const v1::DataSpec& a, const v1::DataSpec& b) {
   if (a.val_path_size() != b.val_path_size()) return false;
   return a.val_path_size() > 0 || a.val_fraction() == b.val_fraction();
 }
@@ -92,13 +92,13 @@ absl::Status Trainer::SetUp() {
   // Before the control socket is opened, because requests that arrive over it are newer.
   if (launch_.has_stop()) NSA_RETURN_IF_ERROR(stop_.Request(launch_.stop()));
   NSA_RETURN_IF_ERROR(OpenRunDir());
-  NSA_RETURN_IF_ERROR(CheckPublishedAreThere(launch_));
+  NSA_RETURN_IF_ERROR(CheckPublishedCheckpoints(launch_));
   NSA_RETURN_IF_ERROR(OpenOutDir());
   NSA_RETURN_IF_ERROR(OpenData());
-  NSA_RETURN_IF_ERROR(Meet());
+  NSA_RETURN_IF_ERROR(ConnectRanks());
   NSA_RETURN_IF_ERROR(OpenExecutor());
   NSA_RETURN_IF_ERROR(Resume());
-  NSA_RETURN_IF_ERROR(TakeOutDir());  // before its files are opened
+  NSA_RETURN_IF_ERROR(LockOutDir());  // before its files are opened
   NSA_RETURN_IF_ERROR(OpenReporter(step()));
   ReportStart();
   return absl::OkStatus();
@@ -131,17 +131,17 @@ absl::Status Trainer::OpenOutDir() {
 
 // Rank 0 takes out_dir's lock for all ranks; the other ranks write nothing in it before that. When
 // rank 0 fails here, its connections close, which ends the other ranks' wait.
-absl::Status Trainer::TakeOutDir() {
+absl::Status Trainer::LockOutDir() {
   if (launch_.rank() == 0) NSA_RETURN_IF_ERROR(OpenCheckpoints());
   NSA_RETURN_IF_ERROR(comm_->Barrier("out_dir"));
   return launch_.rank() == 0 ? absl::OkStatus() : OpenCheckpoints();
 }
 
-// Closes out_dir unless `ours` is OK. It may belong to another job, so nothing is written into it,
-// not even why this run failed.
-absl::Status Trainer::LetGoOfOutDirUnless(const absl::Status& ours) {
-  if (!ours.ok()) out_dir_ = Folder();
-  return ours;
+// Closes out_dir unless `status` is OK. It may belong to another job, so nothing is written into
+// it, not even why this run failed.
+absl::Status Trainer::CloseOutDirUnlessOk(const absl::Status& status) {
+  if (!status.ok()) out_dir_ = Folder();
+  return status;
 }
 
 absl::Status Trainer::OpenData() {
@@ -159,7 +159,7 @@ absl::Status Trainer::OpenData() {
   return absl::OkStatus();
 }
 
-absl::Status Trainer::Meet() {
+absl::Status Trainer::ConnectRanks() {
   threads_ = SetThreads(launch_.cpu_threads(), launch_.world_size());
   if (launch_.world_size() == 1) {
     comm_ = SingleRank();
@@ -193,14 +193,14 @@ absl::Status Trainer::OpenExecutor() {
 // Adapts the state of a checkpoint that belongs to another job. Its count of non-finite steps is
 // dropped. Its position in the data is kept if the data is the same; its validation losses are kept
 // if the data and document_mask are the same. Returns a text that says what differs.
-std::string Trainer::LeaveOrigin() {
+std::string Trainer::AdaptForkedState() {
   const std::string differences = ForkDifferences(state_.spec(), spec_);
   state_.set_consecutive_nonfinite(0);
   const v1::JobSpec& origin = state_.spec();
   const bool same_data =
       state_.data().fingerprint() == data_->info().fingerprint &&
       origin.train().seq_len() == train_.seq_len() && origin.train().seed() == train_.seed() &&
-      HoldOutTheSame(origin.data(), spec_.data()) && data_->Seek(state_.data()).ok();
+      SameValidation(origin.data(), spec_.data()) && data_->Seek(state_.data()).ok();
   if (!same_data || origin.data().document_mask() != spec_.data().document_mask()) {
     state_.clear_val_loss();
     state_.clear_best_val_loss();
@@ -213,7 +213,7 @@ std::string Trainer::LeaveOrigin() {
 absl::Status Trainer::Resume() {
   page_.SetPhase(Phase::kLoadingCheckpoint);
   if (launch_.rank() == 0) {
-    NSA_RETURN_IF_ERROR(LetGoOfOutDirUnless(ClaimOutDir(launch_, out_dir_)));
+    NSA_RETURN_IF_ERROR(CloseOutDirUnlessOk(ClaimOutDir(launch_, out_dir_)));
   }
   NSA_ASSIGN_OR_RETURN(const ResumePoint point, ChooseResume(launch_, comm_.get()));
   for (const std::string& problem : point.rejected) {
@@ -249,7 +249,7 @@ absl::Status Trainer::LoadFrom(const ResumePoint& point, HostState* host) {
                                                .parameters = host->parameters()->flat(),
                                                .first_moment = host->first_moment()->flat(),
                                                .second_moment = host->second_moment()->flat()}));
-  const std::string differences = state_.job_hash() == job_hash ? "" : LeaveOrigin();
+  const std::string differences = state_.job_hash() == job_hash ? "" : AdaptForkedState();
   if (differences.empty()) NSA_RETURN_IF_ERROR(Annotate(data_->Seek(state_.data()), "resume"));
   resumed_from_ = point.checkpoint.string();
   early_events_.push_back(
@@ -306,7 +306,7 @@ absl::Status Trainer::OpenCheckpoints() {
        .on_record = [this](const v1::CheckpointRecord& r) { reporter_->Checkpoint(r); },
        .on_event = [this](const v1::WorkerEvent& e) { reporter_->Event(e); },
        .before_write = [this] { reporter_->Flush(); }});
-  NSA_RETURN_IF_ERROR(LetGoOfOutDirUnless(checkpoints.status()));
+  NSA_RETURN_IF_ERROR(CloseOutDirUnlessOk(checkpoints.status()));
   checkpoints_ = *std::move(checkpoints);
   saver_.emplace(SaverOptions{.writer = checkpoints_.get(),
                               .comm = comm_.get(),
