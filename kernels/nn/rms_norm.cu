@@ -157,6 +157,7 @@ __global__ void AddWeightGradient(const float* partial, int dim, float* dweight)
   const int c = blockIdx.x * kWarp + threadIdx.x;
   float sum = 0;
   if (c < dim) {
+#pragma unroll 16  // so many loads under way
     for (int block = kBlocks / 8 * threadIdx.y; block < kBlocks / 8 * (threadIdx.y + 1); ++block) {
       sum += partial[int64_t{1} * block * dim + c];
     }

@@ -357,6 +357,7 @@ __global__ void GateGradsKernel(GradPointers grads, const float* partial, int bl
   const int i = blockIdx.x * kWarp + threadIdx.x, total = grads.end[3];
   float sum = 0;
   if (i < total) {
+#pragma unroll 16  // so many loads under way
     for (int block = blocks / 8 * threadIdx.y; block < blocks / 8 * (threadIdx.y + 1); ++block) {
       sum += partial[int64_t{1} * block * total + i];
     }
