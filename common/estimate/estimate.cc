@@ -5,6 +5,7 @@
 
 #include "common/base/attention_scratch.h"
 #include "common/base/visibility.h"
+#include "common/estimate/passes.h"
 
 namespace nsa {
 namespace {
@@ -163,7 +164,7 @@ double GpuFlops(const std::string& name) {
 
 NsaShape ShapeOf(const v1::JobSpec& spec) {
   NsaShape shape;
-  shape.batch = static_cast<int32_t>(spec.train().batch_size() / Ranks(spec));
+  shape.batch = PassesOf(spec).sequences;
   shape.seq_len = spec.train().seq_len();
   shape.n_heads = spec.model().n_heads();
   shape.n_kv_groups = spec.model().n_kv_groups();
@@ -258,9 +259,8 @@ std::vector<MemoryItem> MemoryEstimate(const v1::JobSpec& spec) {
   const int64_t blocks = recompute == Recompute::kBlock ? 1 : s.layers;
   const int64_t mlps = recompute == Recompute::kNothing ? s.layers : 1;
   // Every block's input, the last one's output, the final norm's, a gradient; rstd and row losses.
-  // Tokens, targets and document starts of every micro-batch that is loaded: on a GPU all of a
-  // step's.
-  const int64_t loaded = cuda ? std::max(1, spec.train().accumulate_grad_batches()) : 1;
+  // Tokens, targets and document starts of every pass that is loaded: on a GPU all of a step's.
+  const int64_t loaded = cuda ? PassesOf(spec).count : 1;
   const Kept residuals{tokens * (s.layers + 3) * s.dim, (2 + 3 * loaded) * tokens};
   const int64_t activations = residuals.bytes(width) + blocks * BlockKept(s, tokens).bytes(width) +
                               mlps * MlpKept(s, tokens).bytes(width);

@@ -12,7 +12,7 @@
 
 namespace nsa {
 
-// The attention's shape in one rank's micro-batch. Does not validate.
+// The attention's shape in one rank's pass (passes.h). Does not validate.
 NsaShape ShapeOf(const v1::JobSpec& spec);
 
 // The branches of the model; all of them when the spec lists none.

@@ -1,6 +1,7 @@
 // The defaults of the job file, and the values that depend on the machine.
 // tests/common/job/load_job_file_test.cc compares docs/job_file.md with this file.
 #include "common/estimate/estimate.h"
+#include "common/estimate/passes.h"
 #include "common/job/data_source.h"
 #include "common/job/load.h"
 
@@ -115,7 +116,6 @@ void ApplyDefaults(v1::JobSpec* spec) {
   GuardDefaults(spec->mutable_guard());
   spec->mutable_model()->set_vocab(VocabOf(*spec));
 }
-#undef NSA_DEFAULT_
 
 void ResolveDevice(bool has_gpu, v1::JobSpec* spec) {
   v1::RuntimeSpec* runtime = spec->mutable_runtime();
@@ -126,6 +126,10 @@ void ResolveDevice(bool has_gpu, v1::JobSpec* spec) {
     const bool cuda = runtime->device() == v1::DEVICE_CUDA;
     runtime->set_precision(cuda ? v1::PRECISION_BF16 : v1::PRECISION_FP32);
   }
+  if (runtime->device() == v1::DEVICE_CUDA) {
+    NSA_DEFAULT_(runtime, merge_micro_batches, DefaultMerge(*spec));
+  }
 }
+#undef NSA_DEFAULT_
 
 }  // namespace nsa

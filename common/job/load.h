@@ -75,8 +75,9 @@ absl::StatusOr<JobFile> LoadJobFile(const std::filesystem::path& path,
 // that depend on the machine (device: auto, precision) are unchanged; see ResolveDevice.
 void ApplyDefaults(v1::JobSpec* spec);
 
-// Sets the device if it is auto or absent (cuda with a GPU, otherwise cpu), and the precision if it
-// is absent (bf16 on cuda, fp32 on cpu).
+// Sets the device if it is auto or absent (cuda with a GPU, otherwise cpu), the precision if it is
+// absent (bf16 on cuda, fp32 on cpu), and on cuda runtime.merge_micro_batches if it is absent
+// (common/estimate/passes.h).
 void ResolveDevice(bool has_gpu, v1::JobSpec* spec);
 
 // A message as YAML that the loader can read.

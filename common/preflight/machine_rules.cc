@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "common/checkpoint/checkpoint_dir.h"
 #include "common/estimate/estimate.h"
+#include "common/estimate/passes.h"
 #include "common/preflight/fork.h"
 #include "common/preflight/rules.h"
 #include "nlohmann/json.hpp"
@@ -155,6 +156,10 @@ std::vector<Change> SmallerJobs(const PreflightFacts& facts) {
     changes.push_back({std::move(text), spec});
     edit(&changes.back().spec);
   };
+  if (PassesOf(spec).merged > 1) {
+    add("merge_micro_batches: 1",
+        [](v1::JobSpec* s) { s->mutable_runtime()->set_merge_micro_batches(1); });
+  }
   if (!spec.runtime().gradient_checkpointing()) {
     add("gradient_checkpointing: true",
         [](v1::JobSpec* s) { s->mutable_runtime()->set_gradient_checkpointing(true); });
@@ -169,7 +174,10 @@ std::vector<Change> SmallerJobs(const PreflightFacts& facts) {
     if (batch % factor != 0 || (batch / factor) % facts.ranks() != 0) continue;
     add(absl::StrFormat("batch_size: %d with accumulate_grad_batches: %d", batch / factor,
                         accumulate * factor),
-        [&](v1::JobSpec* s) { s->mutable_train()->set_batch_size(batch / factor); });
+        [&](v1::JobSpec* s) {
+          s->mutable_train()->set_batch_size(batch / factor);
+          s->mutable_runtime()->set_merge_micro_batches(1);
+        });
   }
   for (int seq_len = spec.train().seq_len() / 2; seq_len >= 256; seq_len /= 2) {
     add(absl::StrFormat("seq_len: %d", seq_len),

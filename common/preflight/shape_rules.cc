@@ -83,6 +83,16 @@ Problems BatchNotDivisible(const PreflightFacts& facts) {
                            (batch / facts.ranks() + 1) * facts.ranks())}};
 }
 
+Problems MergeNotDivisible(const PreflightFacts& facts) {
+  if (!facts.spec.runtime().has_merge_micro_batches()) return {};
+  const int merged = facts.spec.runtime().merge_micro_batches();
+  const int micro_batches = facts.spec.train().accumulate_grad_batches();
+  if (merged >= 1 && micro_batches % merged == 0) return {};
+  return {{"runtime.merge_micro_batches",
+           absl::StrFormat("%d (a divisor of accumulate_grad_batches, %d)", merged, micro_batches),
+           "remove it, or set a divisor"}};
+}
+
 Problems Branches(const PreflightFacts& facts) {
   Problems problems;
   BranchSet seen = {};
@@ -151,6 +161,8 @@ constexpr PreflightRule kRules[] = {
      CudaWidth},
     {"BATCH_NOT_DIVISIBLE", "batch_size is not a multiple of the ranks", kError, kError, false,
      kGuardsSizes, BatchNotDivisible},
+    {"MERGE_NOT_DIVISIBLE", "merge_micro_batches does not divide accumulate_grad_batches", kError,
+     kError, false, kGuardsSizes, MergeNotDivisible},
     {"BRANCHES_INVALID", "a branch is unknown or named twice", kError, kError, false, kNothing,
      Branches},
     {"VOCAB_TOO_SMALL", "vocab is smaller than the tokenizer's", kError, kError, false, kNothing,

@@ -165,6 +165,9 @@ int Main(int argc, char** argv) {
   CLI::App* step = app.add_subcommand(
       "step", "whole training steps of a job file: tokens a second, time by kernel, MFU");
   step->add_option("job", step_options.job, "job file")->required();
+  step->add_flag("--vs-dense", step_options.vs_dense,
+                 "then the same model with dense attention, by the same program");
+  step->add_flag("!--no-kernels", step_options.kernels, "leave out the time by kernel");
   step->add_option("--steps", step_options.steps, "timed steps, of which the median counts")
       ->check(CLI::Range(1, 10000))
       ->capture_default_str();

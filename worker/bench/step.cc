@@ -9,9 +9,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "common/estimate/estimate.h"
+#include "common/estimate/passes.h"
 #include "common/job/load.h"
 #include "common/run/status_page.h"
 #include "worker/train/gpu/gpu.h"
@@ -59,23 +61,24 @@ absl::StatusOr<std::unique_ptr<GpuStep>> Bench::MakeStep(Kind kind) {
       {.gpu = gpu.get(),
        .state = state.get(),
        .page = &page,
-       .micro_batches = spec.train().accumulate_grad_batches(),
+       .micro_batches = PassesOf(spec).count,
        .gradient_scale = static_cast<float>(1.0 / static_cast<double>(TokensPerStep(spec))),
        .graph = spec.runtime().cuda_graphs(),
        .in_order = kind == Kind::kInOrder,
        .time_kernels = kind == Kind::kTimed});
 }
 
-// New tokens for every micro-batch: as in training, they are copied in every step.
+// New tokens for every pass: as in training, they are copied in every step.
 absl::Status Bench::Load() {
   std::mt19937 random(7);
+  const Passes passes = PassesOf(spec);
   const auto rows =
-      static_cast<size_t>(spec.train().batch_size()) * static_cast<size_t>(spec.train().seq_len());
+      static_cast<size_t>(passes.sequences) * static_cast<size_t>(spec.train().seq_len());
   std::vector<int32_t> tokens(rows + 1);
-  for (int32_t micro = 0; micro < spec.train().accumulate_grad_batches(); ++micro) {
+  for (int32_t pass = 0; pass < passes.count; ++pass) {
     for (int32_t& token : tokens) token = static_cast<int32_t>(random() % VocabOf(spec));
     const std::span<const int32_t> all(tokens);
-    NSA_RETURN_IF_ERROR(state->model->Load(gpu->exec(), micro,
+    NSA_RETURN_IF_ERROR(state->model->Load(gpu->exec(), pass,
                                            {.tokens = all.first(rows), .targets = all.last(rows)}));
   }
   return absl::OkStatus();
@@ -113,47 +116,84 @@ void PrintKernels(const std::map<std::string, GpuProgress::KernelTime>& times) {
   }
 }
 
-}  // namespace
-
-absl::Status RunStep(const StepOptions& options, const Ceilings& ceilings) {
-  NSA_ASSIGN_OR_RETURN(JobFile file, LoadJobFile(options.job, std::filesystem::current_path()));
+absl::StatusOr<v1::JobSpec> LoadSpec(const std::string& path) {
+  NSA_ASSIGN_OR_RETURN(JobFile file, LoadJobFile(path, std::filesystem::current_path()));
   ApplyDefaults(&file.spec);
-  ResolveDevice(/*has_gpu=*/true, &file.spec);
   file.spec.mutable_resources()->set_gpus(1);
-  if (file.spec.runtime().device() != v1::DEVICE_CUDA) {
-    return absl::InvalidArgumentError("runtime.device: cpu (cuda); write device: cuda");
-  }
-  Bench bench(file.spec);
-  NSA_RETURN_IF_ERROR(bench.Make());
-  NSA_ASSIGN_OR_RETURN(auto step, bench.MakeStep(Bench::Kind::kAsTrained));
-  NSA_ASSIGN_OR_RETURN(const Timed timed, Time(&bench, step.get(), options.steps));
-  const auto tokens = static_cast<double>(TokensPerStep(file.spec));
-  const double flops = FlopsPerToken(file.spec) * tokens / timed.seconds;
-  absl::PrintF("%s: %d x %d sequences of %d tokens, %d parameters%s\n", file.spec.name(),
-               file.spec.train().batch_size(), file.spec.train().accumulate_grad_batches(),
-               file.spec.train().seq_len(), bench.layout.count(),
-               file.spec.runtime().gradient_checkpointing() ? ", checkpointing" : "");
+  ResolveDevice(/*has_gpu=*/true, &file.spec);
+  if (file.spec.runtime().device() == v1::DEVICE_CUDA) return file.spec;
+  return absl::InvalidArgumentError("runtime.device: cpu (cuda); write device: cuda");
+}
+
+double TokensPerSecond(const v1::JobSpec& spec, const Timed& timed) {
+  return static_cast<double>(TokensPerStep(spec)) / timed.seconds;
+}
+
+void PrintSpeed(const Bench& bench, const GpuStep& step, const Timed& timed,
+                const Ceilings& ceilings) {
+  const v1::JobSpec& spec = bench.spec;
+  const double speed = TokensPerSecond(spec, timed), flops = FlopsPerToken(spec) * speed;
+  const Passes passes = PassesOf(spec);
+  absl::PrintF("%s: %d x %d sequences of %d tokens as %d x %d, %d parameters%s\n", spec.name(),
+               spec.train().batch_size(), spec.train().accumulate_grad_batches(),
+               spec.train().seq_len(), passes.sequences, passes.count, bench.layout.count(),
+               spec.runtime().gradient_checkpointing() ? ", checkpointing" : "");
   absl::PrintF(
       "%.0f tok/s, %.3f ms a step (forward %.3f, backward %.3f, optimizer %.3f), %.1f TFLOP/s = "
       "%.1f %% of the matrix ceiling\n",
-      tokens / timed.seconds, 1e3 * timed.seconds, 1e3 * timed.last.forward_seconds,
+      speed, 1e3 * timed.seconds, 1e3 * timed.last.forward_seconds,
       1e3 * timed.last.backward_seconds, 1e3 * timed.last.optimizer_seconds, flops / 1e12,
       100 * flops / ceilings.gemm_flops);
   absl::PrintF(
       "graph of %d nodes, captured %d times, %d steps without it; products not timed %d; %.0f MiB "
       "of the GPU in use (estimate %.0f)\n",
-      step->graph_nodes(), step->captures(), step->graph_fallbacks(), bench.gpu->untimed_products(),
+      step.graph_nodes(), step.captures(), step.graph_fallbacks(), bench.gpu->untimed_products(),
       static_cast<double>(bench.gpu->UsedBytes()) / (1 << 20),
-      static_cast<double>(TotalBytes(MemoryEstimate(file.spec))) / (1 << 20));
-  step.reset();
-  NSA_ASSIGN_OR_RETURN(step, bench.MakeStep(Bench::Kind::kInOrder));
-  NSA_ASSIGN_OR_RETURN(const Timed in_order, Time(&bench, step.get(), options.steps));
+      static_cast<double>(TotalBytes(MemoryEstimate(spec))) / (1 << 20));
+}
+
+// The same steps with all kernels in order, and with each kernel timed.
+absl::Status PrintKernelsOf(Bench* bench, const Timed& timed, int steps) {
+  NSA_ASSIGN_OR_RETURN(auto step, bench->MakeStep(Bench::Kind::kInOrder));
+  NSA_ASSIGN_OR_RETURN(const Timed in_order, Time(bench, step.get(), steps));
   absl::PrintF("%.3f ms a step with all kernels in order, %.3f times as long\n",
                1e3 * in_order.seconds, in_order.seconds / timed.seconds);
   step.reset();
-  NSA_ASSIGN_OR_RETURN(step, bench.MakeStep(Bench::Kind::kTimed));
-  NSA_RETURN_IF_ERROR(Time(&bench, step.get(), 1).status());
+  NSA_ASSIGN_OR_RETURN(step, bench->MakeStep(Bench::Kind::kTimed));
+  NSA_RETURN_IF_ERROR(Time(bench, step.get(), 1).status());
   PrintKernels(step->KernelTimes());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Timed> TimeJob(const v1::JobSpec& spec, const StepOptions& options,
+                              const Ceilings& ceilings, bool kernels) {
+  Bench bench(spec);
+  NSA_RETURN_IF_ERROR(bench.Make());
+  NSA_ASSIGN_OR_RETURN(auto step, bench.MakeStep(Bench::Kind::kAsTrained));
+  NSA_ASSIGN_OR_RETURN(Timed timed, Time(&bench, step.get(), options.steps));
+  PrintSpeed(bench, *step, timed, ceilings);
+  step.reset();
+  if (kernels) NSA_RETURN_IF_ERROR(PrintKernelsOf(&bench, timed, options.steps));
+  return timed;
+}
+
+// The same model with one branch whose window is the whole sequence.
+v1::JobSpec Dense(v1::JobSpec spec) {
+  spec.set_name(absl::StrCat(spec.name(), ", dense attention"));
+  spec.mutable_nsa()->clear_branches();
+  spec.mutable_nsa()->add_branches(v1::BRANCH_WIN);
+  spec.mutable_nsa()->set_w(spec.train().seq_len());
+  return spec;
+}
+
+}  // namespace
+
+absl::Status RunStep(const StepOptions& options, const Ceilings& ceilings) {
+  NSA_ASSIGN_OR_RETURN(const v1::JobSpec spec, LoadSpec(options.job));
+  NSA_ASSIGN_OR_RETURN(const Timed timed, TimeJob(spec, options, ceilings, options.kernels));
+  if (!options.vs_dense) return absl::OkStatus();
+  NSA_ASSIGN_OR_RETURN(const Timed dense, TimeJob(Dense(spec), options, ceilings, false));
+  absl::PrintF("%.3f times the speed of dense attention\n", dense.seconds / timed.seconds);
   return absl::OkStatus();
 }
 

@@ -12,6 +12,9 @@ namespace nsa::bench {
 struct StepOptions {
   std::string job;  // file
   int steps = 20;   // timed, after five that do not count
+
+  bool kernels = true;    // the time of each kernel family, too
+  bool vs_dense = false;  // then the same model with dense attention: a window of S tokens
 };
 
 // Prints the result. Tokens are random.

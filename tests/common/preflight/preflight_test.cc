@@ -51,6 +51,12 @@ const RuleCase kCases[] = {
        job->machine.gpus.push_back(job->machine.gpus[0]);
        Train(job)->set_batch_size(3);
      }},
+    {"MERGE_NOT_DIVISIBLE", "runtime.merge_micro_batches",
+     "3 (a divisor of accumulate_grad_batches, 4)",
+     [](GoodJob* job) {
+       Train(job)->set_accumulate_grad_batches(4);
+       job->spec.mutable_runtime()->set_merge_micro_batches(3);
+     }},
     {"BRANCHES_INVALID", "nsa.branches", "twice",
      [](GoodJob* job) { job->spec.mutable_nsa()->add_branches(v1::BRANCH_CMP); }},
     {"VOCAB_TOO_SMALL", "model.vocab", "255 (the tokenizer has 256 tokens)",

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/base/status.h"
+#include "common/estimate/passes.h"
 
 namespace nsa {
 
@@ -23,12 +24,13 @@ absl::StatusOr<std::unique_ptr<ModelState>> ModelState::Create(const v1::JobSpec
                                                    .gradients = std::move(gradients),
                                                    .optimizer = std::move(optimizer),
                                                    .model = nullptr});
-  const ModelOptions options = {.batch = train.batch_size() / world_size,
+  const Passes passes = PassesOf(spec, world_size);
+  const ModelOptions options = {.batch = passes.sequences,
                                 .seq_len = train.seq_len(),
                                 .training = true,
                                 .statistics = true,
                                 .backend = backend,
-                                .micro_batches = cuda ? train.accumulate_grad_batches() : 1};
+                                .micro_batches = cuda ? passes.count : 1};
   NSA_ASSIGN_OR_RETURN(state->model, Model::Create(spec, options, &state->parameters));
   return state;
 }

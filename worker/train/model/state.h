@@ -24,7 +24,8 @@ struct ModelState {
 
   // Allocates everything for a rank's share of a step, one of `world_size` equal ones; all zeros.
   // `layout` outlives the state. On a GPU the parameters have a bf16 copy, and the model holds all
-  // micro-batches of a step at a time. ResourceExhausted when the device has too little memory.
+  // passes of a step at a time, as its micro-batches. ResourceExhausted when the device has too
+  // little memory.
   static absl::StatusOr<std::unique_ptr<ModelState>> Create(const v1::JobSpec& spec,
                                                             const ParameterLayout* layout,
                                                             Backend backend, int32_t world_size);

@@ -80,8 +80,10 @@ class CpuExecutor final : public StepExecutor {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<double> EvalLoss(const TokenBatch& batch) override {
-    return state_->model->Forward(exec_, batch);
+  int32_t eval_batches_at_once() const override { return 1; }
+
+  absl::StatusOr<double> EvalLoss(std::span<const TokenBatch> batches) override {
+    return state_->model->Forward(exec_, batches.front());
   }
 
   void AddStatistics(v1::StepRecord* record) override {

@@ -67,8 +67,11 @@ class StepExecutor {
   // Updates the parameters, unless the ranks have agreed that the step is not `finite`.
   virtual absl::Status Update(bool finite, v1::StepRecord* record) = 0;
 
-  // Mean loss of a batch, without gradients.
-  virtual absl::StatusOr<double> EvalLoss(const TokenBatch& batch) = 0;
+  // How many batches EvalLoss() takes at most.
+  virtual int32_t eval_batches_at_once() const = 0;
+
+  // Mean loss of batches that have the size of a micro-batch, without gradients.
+  virtual absl::StatusOr<double> EvalLoss(std::span<const TokenBatch> batches) = 0;
 
   // Adds statistics of the layers, memory and fallbacks to the record of a finished step.
   virtual void AddStatistics(v1::StepRecord* record) = 0;

@@ -1,5 +1,5 @@
-// The step on a GPU: micro-batches are copied to the device, then the whole step is enqueued and
-// waited for once (gpu_step.h).
+// The step on a GPU: micro-batches are copied to the device, several of them as one pass
+// (common/estimate/passes.h), then the whole step is enqueued and waited for once (gpu_step.h).
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -15,6 +15,7 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/estimate/estimate.h"
+#include "common/estimate/passes.h"
 #include "kernels/cuda/device.h"
 #include "worker/train/comm/nccl_comm.h"
 #include "worker/train/gpu/gpu.h"
@@ -33,10 +34,47 @@ int64_t SpinAtStep(int64_t generation) {
   return generation == 1 && text != nullptr && absl::SimpleAtoi(text, &step) ? step : 0;
 }
 
+// Micro-batches of the same shape one below the other: what the model computes in one pass.
+class Stack {
+ public:
+  void Clear() { tokens_.clear(), targets_.clear(), doc_start_.clear(); }
+
+  void Add(const TokenBatch& batch) {
+    // A micro-batch without documents is one document, which begins at 0.
+    const bool documents = !batch.doc_start.empty() || !doc_start_.empty();
+    if (documents) doc_start_.resize(tokens_.size(), 0);
+    Append(batch.tokens, &tokens_);
+    Append(batch.targets, &targets_);
+    Append(batch.doc_start, &doc_start_);
+    if (documents) doc_start_.resize(tokens_.size(), 0);
+  }
+
+  // Fills up to `rows` tokens with some that predict nothing.
+  void Pad(int64_t rows) {
+    tokens_.resize(rows, 0);
+    targets_.resize(rows, -1);
+    if (!doc_start_.empty()) doc_start_.resize(rows, 0);
+  }
+
+  TokenBatch batch() const {
+    return {.tokens = tokens_, .targets = targets_, .doc_start = doc_start_};
+  }
+
+ private:
+  static void Append(std::span<const int32_t> from, std::vector<int32_t>* to) {
+    to->insert(to->end(), from.begin(), from.end());
+  }
+
+  std::vector<int32_t> tokens_, targets_, doc_start_;
+};
+
 class GpuExecutor final : public StepExecutor {
  public:
   explicit GpuExecutor(const ExecutorOptions& options)
-      : options_(options), launch_(*options.launch), spec_(options.launch->spec()) {}
+      : options_(options),
+        launch_(*options.launch),
+        spec_(options.launch->spec()),
+        passes_(PassesOf(spec_, launch_.world_size())) {}
 
   absl::Status Open() override {
     NSA_ASSIGN_OR_RETURN(gpu_, Gpu::Open());
@@ -49,7 +87,7 @@ class GpuExecutor final : public StepExecutor {
                                           .state = state_.get(),
                                           .nccl = nccl_.get(),
                                           .page = options_.page,
-                                          .micro_batches = spec_.train().accumulate_grad_batches(),
+                                          .micro_batches = passes_.count,
                                           .world_size = launch_.world_size(),
                                           .gradient_scale = static_cast<float>(
                                               1.0 / static_cast<double>(TokensPerStep(spec_))),
@@ -61,7 +99,10 @@ class GpuExecutor final : public StepExecutor {
 
   absl::Status AddMicroBatch(int32_t micro_batch, const TokenBatch& batch,
                              v1::StepRecord*) override {
-    return state_->model->Load(step_->exec(), micro_batch, batch);
+    if (micro_batch % passes_.merged == 0) stack_.Clear();
+    stack_.Add(batch);
+    if ((micro_batch + 1) % passes_.merged != 0) return absl::OkStatus();
+    return state_->model->Load(step_->exec(), micro_batch / passes_.merged, stack_.batch());
   }
 
   // Runs the whole step, the update included.
@@ -72,9 +113,7 @@ class GpuExecutor final : public StepExecutor {
     if (!fell_back && step_->graph_fallbacks() > 0) {
       spdlog::warn("cuda_graph: steps run kernel by kernel: {}", step_->graph_problem());
     }
-    for (int32_t micro = 0; micro < spec_.train().accumulate_grad_batches(); ++micro) {
-      state_->model->Collect(micro);
-    }
+    for (int32_t pass = 0; pass < passes_.count; ++pass) state_->model->Collect(pass);
     record->set_loss(done.loss);
     record->set_grad_norm(done.norm);
     record->set_skipped_nonfinite(done.skipped);
@@ -89,10 +128,15 @@ class GpuExecutor final : public StepExecutor {
   // Loss and gradients are the same bits on all ranks, so their devices have decided alike.
   absl::Status Update(bool, v1::StepRecord*) override { return absl::OkStatus(); }
 
-  absl::StatusOr<double> EvalLoss(const TokenBatch& batch) override {
+  int32_t eval_batches_at_once() const override { return passes_.merged; }
+
+  absl::StatusOr<double> EvalLoss(std::span<const TokenBatch> batches) override {
     const Exec& exec = step_->exec();
+    stack_.Clear();
+    for (const TokenBatch& batch : batches) stack_.Add(batch);
+    stack_.Pad(int64_t{passes_.sequences} * spec_.train().seq_len());
     step_->BeginEvaluation(Phase::kEval);
-    NSA_RETURN_IF_ERROR(state_->model->Load(exec, 0, batch));
+    NSA_RETURN_IF_ERROR(state_->model->Load(exec, 0, stack_.batch()));
     NSA_RETURN_IF_ERROR(state_->model->EnqueueForward(exec, 0));
     NSA_RETURN_IF_ERROR(state_->model->EnqueueReadout(exec));
     NSA_RETURN_IF_ERROR(step_->Wait());
@@ -142,6 +186,8 @@ class GpuExecutor final : public StepExecutor {
   const ExecutorOptions options_;
   const v1::WorkerLaunch& launch_;
   const v1::JobSpec& spec_;
+  const Passes passes_;
+  Stack stack_;  // of the pass that is being loaded
   std::unique_ptr<Gpu> gpu_;
   std::unique_ptr<NcclComm> nccl_;  // null on one GPU; graphs that use it go before it
   std::unique_ptr<ModelState> state_;
@@ -154,7 +200,7 @@ class GpuExecutor final : public StepExecutor {
 absl::Status GpuExecutor::PlanProducts() {
   ModelConfig config = ModelConfigOf(spec_);
   config.attention.dtype = DType::kBf16;
-  config.attention.shape.batch = spec_.train().batch_size() / launch_.world_size();
+  config.attention.shape.batch = passes_.sequences;
   return gpu_->Plan(ProductsOf(config));
 }
 

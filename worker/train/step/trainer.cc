@@ -1,6 +1,7 @@
 // The training loop. The setup is in trainer_setup.cc.
 #include "worker/train/step/trainer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -200,11 +201,12 @@ absl::Status Trainer::Evaluate() {
 absl::StatusOr<double> Trainer::EvalLoss() {
   const int32_t batches = data_->eval_batches();
   double sum = 0;
-  for (int32_t i = 0; i < batches; ++i) {
-    page_.SetMicroStep(i);
-    NSA_ASSIGN_OR_RETURN(const Batch batch, data_->Eval(i));
-    NSA_ASSIGN_OR_RETURN(const double loss, executor_->EvalLoss(TokensOf(batch)));
-    sum += loss / batches;
+  const int32_t at_once = executor_->eval_batches_at_once();
+  for (int32_t begin = 0; begin < batches; begin += at_once) {
+    const int32_t count = std::min(at_once, batches - begin);
+    page_.SetMicroStep(begin);
+    NSA_ASSIGN_OR_RETURN(const double loss, EvalLossOf(begin, count));
+    sum += loss * count / batches;
   }
   executor_->state().model->TakeLayerStats();  // discarded: only those of training are reported
   NSA_ASSIGN_OR_RETURN(const std::vector<double> losses,
@@ -212,6 +214,18 @@ absl::StatusOr<double> Trainer::EvalLoss() {
   double mean = 0;
   for (const double loss : losses) mean += loss / static_cast<double>(losses.size());
   return mean;
+}
+
+// The mean loss of validation batches `begin` … `begin` + `count` − 1 of this rank.
+absl::StatusOr<double> Trainer::EvalLossOf(int32_t begin, int32_t count) {
+  std::vector<Batch> batches;
+  for (int32_t i = begin; i < begin + count; ++i) {
+    NSA_ASSIGN_OR_RETURN(Batch batch, data_->Eval(i));
+    batches.push_back(std::move(batch));
+  }
+  std::vector<TokenBatch> tokens(batches.size());
+  std::transform(batches.begin(), batches.end(), tokens.begin(), TokensOf);
+  return executor_->EvalLoss(tokens);
 }
 
 absl::Status Trainer::Save(bool last) {

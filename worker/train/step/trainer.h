@@ -99,6 +99,7 @@ class Trainer {
   void Complete(v1::StepRecord* record);
   absl::Status Evaluate();
   absl::StatusOr<double> EvalLoss();
+  absl::StatusOr<double> EvalLossOf(int32_t begin, int32_t count);
   absl::Status Save(bool last);
   Snapshot TakeSnapshot();
 

@@ -1,0 +1,35 @@
+// How a rank works through the micro-batches of a step.
+//
+// Every pass is one forward and one backward. On the CPU a pass is a micro-batch. On a GPU several
+// micro-batches run as one pass, because a pass of a few thousand tokens leaves most of a GPU idle:
+// the production job of the Python system, 2 × 2 sequences of 2,048 tokens, is one pass of four.
+// The gradient is the same up to the order of its sums. Which rows a step trains on does not
+// depend on it.
+#pragma once
+
+#include <cstdint>
+
+#include "nsa/v1/job.pb.h"
+
+namespace nsa {
+
+struct Passes {
+  int32_t count = 1;      // in a step
+  int32_t merged = 1;     // micro-batches in each of them
+  int32_t sequences = 1;  // of one rank in each of them
+};
+
+// The passes of one of `ranks` ranks: runtime.merge_micro_batches at a time on a GPU, 1 on the CPU.
+// Where it does not divide train.accumulate_grad_batches, which preflight refuses, nothing is
+// merged. Does not validate.
+Passes PassesOf(const v1::JobSpec& spec, int32_t ranks);
+
+// The same for the job's own number of ranks.
+Passes PassesOf(const v1::JobSpec& spec);
+
+// The default of runtime.merge_micro_batches: the largest divisor of accumulate_grad_batches with
+// which a pass has at most 16,384 tokens of a rank and needs at most 6 GiB more than a single
+// micro-batch. It depends on the job alone. Any spec is accepted; 1 where nothing can be merged.
+int32_t DefaultMerge(const v1::JobSpec& spec);
+
+}  // namespace nsa
