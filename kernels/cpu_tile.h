@@ -1,9 +1,9 @@
 // Small matrix products and the exponential for the CPU kernels, on vectors of eight floats.
 // CPU only, header-only so that they are inlined; included from .cc files of kernels/.
 //
-// The vectors are the compiler's own (GCC and clang), which turns them into whatever the target
-// has. Each sum runs over k in ascending order, whatever m and n are: a row's result does not
-// depend on its neighbours.
+// The code uses the vector extensions of GCC and clang, which compile to the vector instructions of
+// the target. Each sum runs over k in ascending order, whatever m and n are, so a row's result does
+// not depend on the other rows.
 #pragma once
 
 #include <cmath>
@@ -36,7 +36,7 @@ inline F8 Exp(F8 x) {
   F8 y = x < lowest ? lowest : x;
   y = y > highest ? highest : y;
   const ExpParts<F8> parts = ReduceExp(y);
-  // 2^n in two factors, since 2^128 is not a float.
+  // 2^n is computed as two factors, since 2^128 is not representable as a float.
   const I8 whole = __builtin_convertvector(parts.n, I8);
   const I8 half = whole >> 1;
   const I8 one_bits = (half + 127) << 23, two_bits = (whole - half + 127) << 23;
@@ -47,7 +47,7 @@ inline F8 Exp(F8 x) {
   return x < lowest ? Splat(0) : p;
 }
 
-// An operand read as a[row · row_step + k · k_step], so that it can stand transposed.
+// An operand read as a[row · row_step + k · k_step], so that it can be read transposed.
 struct Strided {
   const float* data;
   int64_t row_step;
@@ -76,8 +76,8 @@ inline void MatMulTile(int64_t k, Strided a, const float* b, int64_t ldb, float*
   }
 }
 
-// C[m, n] = A[m, k] · B[k, n], or C += when kAdd. B and C are row-major with steps ldb and ldc, and
-// are touched up to n rounded up to 16 columns: both need that much memory in every row.
+// C[m, n] = A[m, k] · B[k, n], or C += when kAdd. B and C are row-major with row steps ldb and ldc.
+// B is read and C is written up to n rounded up to 16 columns: each of their rows needs that space.
 template <bool kAdd>
 inline void MatMul(int64_t m, int64_t n, int64_t k, Strided a, const float* b, int64_t ldb,
                    float* c, int64_t ldc) {

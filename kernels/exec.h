@@ -16,18 +16,18 @@ struct Exec {
   Backend backend = Backend::kCpu;
 
   // CUDA only: the stream (cudaStream_t) that everything is enqueued on, the matrix library, and
-  // device memory that a kernel may use until it returns (its work is ordered by the stream). How
-  // much is needed: …WorkspaceBytes() of the families, PlanScratch() of the layer.
+  // device scratch memory that a kernel's work may use (the stream orders this work). The size
+  // needed: …WorkspaceBytes() of the families, PlanScratch() of the layer.
   void* stream = nullptr;
   cuda::Blas* blas = nullptr;
   void* workspace = nullptr;
   int64_t workspace_bytes = 0;
-  // A stream for kernels that may run beside those of `stream` (kernels/cuda/side.h); null:
-  // everything in order.
+  // A second stream for kernels that may run concurrently with those of `stream`
+  // (kernels/cuda/side.h). Null: everything runs in order on `stream`.
   cuda::Side* side = nullptr;
 
-  // Called as a kernel family is entered, with its name, e.g. for the status page; may be null.
-  // Must be cheap.
+  // Called with the name of a kernel family when it is entered, e.g. for the status page. May be
+  // null. Must be cheap.
   void (*on_kernel)(void* context, const char* name) = nullptr;
   void* on_kernel_context = nullptr;
 

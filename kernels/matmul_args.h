@@ -1,4 +1,4 @@
-// The arguments of a matrix product: what nn/matmul.h computes and what cuda/blas.h plans.
+// The arguments of a matrix product, computed by nn/matmul.h and planned by cuda/blas.h.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct MatmulArgs {
   ConstTensor b;            // fp32 [k, n], or [n, k] with transpose_b
   Tensor c;                 // fp32 [m, n]
   bool accumulate = false;  // adds to c instead of overwriting it
-  // Optional, [m, n] of c's type: what the product is added to instead of c; not with `accumulate`.
+  // Optional, [m, n] of c's type: c = op(a)·op(b) + add. Not together with `accumulate`.
   ConstTensor add;
 };
 

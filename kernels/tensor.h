@@ -1,6 +1,6 @@
-// Borrowed, contiguous, typed memory: what kernels take. No ownership, no strides, no shape (each
-// argument's comment states its shape; the element count is checked against it). The memory is on
-// the device of the Exec that it is used with.
+// Tensors as kernels take them: borrowed, contiguous, typed memory. A tensor has no ownership, no
+// strides and no shape (the comment of each argument states its shape, and the element count is
+// checked against it). The memory is on the device of the Exec that the tensor is used with.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// exp() that compilers vectorise: the C library's is a call an element, which is half of the time
-// of a small model's step. No branches, the same bits for one element as for eight.
+// An exp() that compilers can vectorise. The C library's exp() is one call per element, which takes
+// half of the time of a small model's step. No branches; one element gives the same bits as eight.
 #pragma once
 
 #include <bit>
@@ -7,9 +7,8 @@
 
 namespace nsa {
 
-// x = n·ln 2 + r with |r| ≤ ln 2 / 2, and e^r, for a float or a vector of them: the parts of the
-// exponential that do not depend on how its range ends. Cephes' polynomial after Cody–Waite
-// reduction.
+// Splits x = n·ln 2 + r with |r| ≤ ln 2 / 2 and computes e^r, for a float or a vector of floats.
+// The caller handles the ends of the range. Cody–Waite reduction, then the polynomial of Cephes.
 template <class T>
 struct ExpParts {
   T shifted;  // its low bits are n
@@ -32,13 +31,13 @@ inline ExpParts<T> ReduceExp(T x) {
   return out;
 }
 
-// e^x to within 2 units in the last place for −87.3 ≤ x ≤ 88; arguments beyond are clamped to that
+// e^x to within 2 units in the last place for −87.3 ≤ x ≤ 88. Arguments outside are clamped to that
 // range (so e^−∞ is 1.2e-38, not 0). NaN gives NaN.
 inline float VectorExp(float x) {
   x = x < -87.3f ? -87.3f : x;
   x = x > 88.0f ? 88.0f : x;
   const ExpParts<float> parts = ReduceExp(x);
-  // The low bits of `shifted` are n; moved into the exponent field they are 2^n.
+  // The low bits of `shifted` are n; with the bias added, in the exponent field, they give 2^n.
   const uint32_t exponent = (std::bit_cast<uint32_t>(parts.shifted) + 127u) << 23;
   return parts.exp_r * std::bit_cast<float>(exponent);
 }

@@ -1,8 +1,8 @@
-// Which cuBLASLt algorithm each shape uses, on disk, so that a choice made by timing is made once:
-// the same shape then has the same bits in every run, in every rank of a host and after a restart.
+// The cuBLASLt algorithm of each shape, kept on disk, so that the choice by timing is made only
+// once: a shape then gives the same bits in every run, in every rank of a host and after a restart.
 //
-// One text file a GPU model and library version, `cublaslt-<GPU>-<version>.txt`, one line a shape,
-// only appended to. A line that cannot be read is not used (and its shape is chosen again).
+// One text file per GPU model and library version, `cublaslt-<GPU>-<version>.txt`, with one line
+// per shape, append-only. A line that cannot be parsed is ignored, and its shape is timed again.
 #pragma once
 
 #include <array>
@@ -20,21 +20,22 @@ std::string DefaultAlgorithmFolder();
 
 class AlgorithmFile {
  public:
-  // cublasLtMatmulAlgo_t, which its library allows to be stored as it is.
+  // The bytes of a cublasLtMatmulAlgo_t, which cuBLASLt allows to be stored as they are.
   using Algorithm = std::array<uint64_t, 8>;
 
-  // Nothing is kept when `folder` is empty. Folders are made when the first line is written.
+  // Nothing is stored when `folder` is empty. The folder is created when Lock() is first called.
   AlgorithmFile(const std::string& folder, const std::string& gpu, size_t library_version);
   ~AlgorithmFile();
   AlgorithmFile(const AlgorithmFile&) = delete;
   AlgorithmFile& operator=(const AlgorithmFile&) = delete;
 
-  // Between the two no other process chooses: Lock, Find again, Add, Unlock. Without a folder, or
-  // where it cannot be written, Lock() is not ok and the choice must be one that needs no memory.
+  // Between Lock() and Unlock() no other process can choose: Lock, Find again, Add, Unlock. Lock()
+  // fails without a folder or when the folder cannot be written; the caller must then use a choice
+  // that need not be stored.
   absl::Status Lock();
   void Unlock();
 
-  // What is known of `key` (no spaces); reads what other processes have added.
+  // The algorithm stored for `key` (no spaces), including lines that other processes have added.
   std::optional<Algorithm> Find(const std::string& key);
   // Only while locked.
   absl::Status Add(const std::string& key, const Algorithm& algorithm);

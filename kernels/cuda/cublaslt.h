@@ -1,4 +1,4 @@
-// cuBLASLt by its functions' names: loaded when it is needed, from wherever the machine has it.
+// The functions of cuBLASLt, loaded by name at run time from wherever the library is installed.
 #pragma once
 
 #include <cublasLt.h>
@@ -28,8 +28,8 @@ struct CublasLt {
   decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic = nullptr;
   decltype(&cublasLtMatmulAlgoCheck) check = nullptr;
 
-  // NotFound names what was looked for; FailedPrecondition a library that is too old. The library
-  // stays loaded: unloading CUDA libraries before the process ends is not safe.
+  // NotFound lists the names that were tried; FailedPrecondition: the library is too old. The
+  // library stays loaded: unloading CUDA libraries before the process ends is not safe.
   static absl::StatusOr<CublasLt> Load();
 };
 

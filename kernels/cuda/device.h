@@ -1,10 +1,10 @@
-// The GPU as a program sees it: its memory, streams, copies, graphs. No CUDA header is needed to
-// use it. Implemented by device.cc; in a build without CUDA by no_device.cc, where there is no GPU
-// and everything answers Unimplemented.
+// The GPU: device memory, streams, copies, graphs. Using this header needs no CUDA header.
+// Implemented by device.cc; in a build without CUDA by no_device.cc, where DeviceCount() is 0 and
+// every operation returns Unimplemented.
 //
-// Errors of asynchronous work are reported by the first call that meets them. After any other error
+// Errors of asynchronous work are reported by the first call that sees them. After any error other
 // than ResourceExhausted the process's CUDA context is lost and the process must end.
-// One device a process: the first that CUDA_VISIBLE_DEVICES shows.
+// One device per process: the first in CUDA_VISIBLE_DEVICES.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@
 
 namespace nsa::cuda {
 
-// Whether this program has the CUDA half.
+// Whether this program was built with CUDA.
 bool BuiltWithCuda();
 
-// GPUs that this process may use; 0 without a driver.
+// Number of GPUs that this process may use; 0 without a driver.
 int DeviceCount();
 
 struct DeviceInfo {
@@ -29,29 +29,30 @@ struct DeviceInfo {
   int64_t free_bytes = 0;          // now
   int32_t compute_capability = 0;  // 90
   int32_t multiprocessors = 0;
-  int32_t driver_version = 0;   // what the driver supports: 13000 for CUDA 13.0
-  int32_t runtime_version = 0;  // what this program was built with
+  int32_t driver_version = 0;   // the CUDA version that the driver supports: 13000 for 13.0
+  int32_t runtime_version = 0;  // the CUDA version that this program was built with
 };
 
-// Starts CUDA in this process. FailedPrecondition, with what to do, when it cannot be used.
+// Initialises CUDA in this process. FailedPrecondition, with a remedy, when it cannot be used.
 absl::StatusOr<DeviceInfo> ReadDevice();
 
-// For what the kernels were compiled that this GPU takes from the program: 90 for sm_90a, 80 for
-// sm_80, whose PTX the driver translates at the first start on a GPU of another generation.
+// The architecture of the kernel code that runs on this GPU: 90 for sm_90a, 80 for sm_80. On a GPU
+// of another generation the driver compiles the PTX of sm_80 at the first start.
 absl::StatusOr<int32_t> KernelArchitecture();
 
-// The most shared memory that a block may have: the GPU's limit, and for code of sm_80 no more than
-// an A100's, so that tests of that code on a newer GPU say what an A100 would.
+// The most shared memory that a block may use, in bytes: the GPU's limit. For sm_80 code it is at
+// most the limit of an A100, so that tests of that code on a newer GPU behave as on an A100.
 absl::StatusOr<int32_t> SharedBytesPerBlock();
 
-// Bytes of device memory that nobody uses, on the whole GPU.
+// Bytes of free device memory, on the whole GPU.
 absl::StatusOr<int64_t> FreeBytes();
 
 // Device memory; one cudaMalloc. Freed when destroyed.
 class DeviceMemory {
  public:
   DeviceMemory() = default;
-  // Zeroed when it returns. ResourceExhausted when the GPU has not so much: `what` names the use.
+  // The memory is zeroed on return. ResourceExhausted when the GPU has less free memory; `what`
+  // names the use in the message.
   static absl::StatusOr<DeviceMemory> Allocate(int64_t bytes, const std::string& what);
   DeviceMemory(DeviceMemory&& other) noexcept { swap(other); }
   DeviceMemory& operator=(DeviceMemory&& other) noexcept {
@@ -72,7 +73,7 @@ class DeviceMemory {
   int64_t bytes_ = 0;
 };
 
-// Page-locked host memory: copies from and to it do not block, and kernels may write to it at the
+// Page-locked host memory: copies from and to it do not block, and kernels can access it at the
 // same address.
 class PinnedMemory {
  public:
@@ -98,12 +99,12 @@ class PinnedMemory {
   int64_t bytes_ = 0;
 };
 
-// An ordered queue of work. get() is what Exec::stream wants.
+// An ordered queue of work. get() is the value for Exec::stream.
 class Stream {
  public:
   Stream() = default;
-  // Of several streams whose kernels have blocks to run, that of the highest priority comes first:
-  // 0 is the lowest and the default; 5 the highest that is told apart.
+  // When several streams have blocks ready to run, the stream with the highest priority goes first.
+  // 0 is the lowest and the default; 5 is the highest that CUDA distinguishes.
   static absl::StatusOr<Stream> Create(int32_t priority = 0);
   Stream(Stream&& other) noexcept { std::swap(stream_, other.stream_); }
   Stream& operator=(Stream&& other) noexcept {
@@ -118,12 +119,12 @@ class Stream {
   void* stream_ = nullptr;
 };
 
-// Waits for everything enqueued on `stream` (null: CUDA's default stream, which the others neither
-// wait for nor hold up), or asks whether it is done.
+// Synchronize() waits for everything enqueued on `stream`; Done() asks whether it has finished.
+// Null is CUDA's default stream; other streams and the default stream do not wait for each other.
 absl::Status Synchronize(void* stream);
 absl::StatusOr<bool> Done(void* stream);
 
-// A point in a stream's order. Without timing.
+// A point in the order of a stream. Does not record times.
 class Event {
  public:
   Event() = default;
@@ -136,7 +137,7 @@ class Event {
   ~Event();
 
   absl::Status Record(void* stream);
-  // Later work of `stream` waits for what came before Record().
+  // Work enqueued on `stream` from now on waits for the work that was enqueued before Record().
   absl::Status Wait(void* stream) const;
   absl::StatusOr<bool> Done() const;
 
@@ -144,13 +145,13 @@ class Event {
   void* event_ = nullptr;
 };
 
-// to ← from, in stream order, host or device either side. Host memory that is not pinned makes the
-// call wait.
+// to ← from, in stream order. Either side may be host or device memory. The call blocks when host
+// memory is not pinned.
 absl::Status CopyBytes(void* stream, void* to, const void* from, int64_t bytes);
 absl::Status ZeroBytes(void* stream, void* to, int64_t bytes);
 
-// What `enqueue` puts on `stream`, to be launched any number of times. The arguments that the
-// launches were made with are part of it. Nothing runs while it is captured.
+// A CUDA graph: the work that `enqueue` puts on `stream`, captured so that it can be launched any
+// number of times. The arguments of the launches are captured too. Nothing runs during the capture.
 class Graph {
  public:
   Graph() = default;
@@ -175,7 +176,7 @@ class Graph {
   int64_t nodes_ = 0;
 };
 
-// A named range in a profiler's timeline (NVTX); free when nobody profiles. Ends with its scope.
+// A named range in a profiler's timeline (NVTX) until the scope ends. Free without a profiler.
 class Range {
  public:
   explicit Range(const char* name);

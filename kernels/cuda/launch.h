@@ -1,4 +1,5 @@
-// From argument structs to CUDA: typed pointers, the stream, grid sizes. Included by .cu files.
+// Helpers to launch kernels from argument structs: typed pointers, the stream, grid sizes. Included
+// by .cu files.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -28,8 +29,8 @@ const T* DataOf(const ConstTensor& tensor) {
   return static_cast<const T*>(tensor.data);
 }
 
-// Lets `kernel` use more than 48 KiB of shared memory a block. Cheap; the runtime keeps it per
-// device and context. FailedPrecondition when the GPU has not so much.
+// Lets `kernel` use more than 48 KiB of shared memory per block. Cheap; the runtime keeps the
+// setting per device and context. FailedPrecondition when the GPU has less.
 template <class Kernel>
 absl::Status AllowShared(Kernel* kernel, int bytes, const char* what) {
   if (bytes <= 48 * 1024) return absl::OkStatus();
@@ -63,8 +64,8 @@ inline unsigned int GridFor(int64_t items, int64_t per_block) {
   return static_cast<unsigned int>((items + per_block - 1) / per_block);
 }
 
-// Where the sums over rows of a kernel are cut: a constant, so that their order does not depend on
-// the GPU.
+// Number of ranges that a kernel cuts its sums over rows into: a constant, so that the order of the
+// sums does not depend on the GPU.
 inline constexpr int kSumBlocks = 256;
 
 }  // namespace nsa::cuda

@@ -1,14 +1,15 @@
-// A second stream beside an Exec's, for kernels that need not wait for one another: the blocks of
-// one fill what the last blocks of another leave free. Results have the same bits with it and
-// without: it changes when a kernel runs, never what it reads.
+// A side stream: a second stream for kernels that do not depend on each other. The blocks of one
+// kernel fill the multiprocessors that the last blocks of another leave idle. Results have the same
+// bits with and without it: it changes when a kernel runs, never what the kernel reads.
 //
-//   Fork(exec)          what is enqueued on the side from now on comes after all that `exec` holds
-//   OnSide(exec)        the same Exec on the side's stream; more than one call may be made on it
-//   Join(exec)          what is enqueued on `exec` from now on comes after all that the side holds
+//   Fork(exec)     later work of the side stream waits for everything enqueued on `exec` so far
+//   OnSide(exec)   the same Exec on the side stream; any number of calls may use it
+//   Join(exec)     later work of `exec` waits for everything enqueued on the side stream so far
 //
-// Without a side (Exec::side null: CPU, or everything in order) OnSide() is `exec` itself and the
-// other two do nothing. Kernels on the two streams must not share scratch memory: Exec::workspace
-// is the same in both. A captured graph holds both streams when every Fork() has its Join().
+// Without a side stream (Exec::side is null: on the CPU, or when everything runs in order) OnSide()
+// returns `exec` itself and Fork() and Join() do nothing. Exec::workspace is the same in both, so
+// kernels on the two streams must not use the same part of it. A captured graph contains both
+// streams if every Fork() has its Join().
 #pragma once
 
 #include <memory>
@@ -22,8 +23,8 @@ namespace nsa::cuda {
 
 class Side {
  public:
-  // The stream has the lowest priority: where both have blocks ready, the main stream's come first
-  // when that has a higher one.
+  // The side stream has the lowest priority: when both streams have blocks ready, those of a main
+  // stream with a higher priority run first.
   static absl::StatusOr<std::unique_ptr<Side>> Create();
 
  private:
@@ -32,7 +33,7 @@ class Side {
   friend Exec OnSide(const Exec& exec);
 
   Stream stream_;
-  Event event_;  // recorded and waited for in one call, so that it may be used again at once
+  Event event_;  // Fork() and Join() each record it and wait for it in one call, so one is enough
 };
 
 absl::Status Fork(const Exec& exec);

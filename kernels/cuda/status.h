@@ -1,5 +1,5 @@
-// cudaError_t as absl::Status. Included by .cu files and by host code that calls the CUDA runtime;
-// nothing else needs a CUDA header.
+// Converts cudaError_t to absl::Status. Included by .cu files and by host code that calls the CUDA
+// runtime; other code needs no CUDA header.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,8 +9,8 @@
 
 namespace nsa::cuda {
 
-// `what` names the call or the kernel. Memory errors are ResourceExhausted, all others Internal:
-// after one of those the process's CUDA context cannot be used any more and the worker must end.
+// `what` names the call or the kernel. Out of memory is ResourceExhausted, every other error is
+// Internal: after an Internal error the process's CUDA context is unusable and the worker must end.
 inline absl::Status ToStatus(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return absl::OkStatus();
   const std::string message =
@@ -19,7 +19,7 @@ inline absl::Status ToStatus(cudaError_t error, const char* what) {
                                             : absl::InternalError(message);
 }
 
-// Whether the launch that was just made was accepted.
+// The status of the latest launch: an error when CUDA did not accept it.
 inline absl::Status CheckLaunch(const char* kernel) { return ToStatus(cudaGetLastError(), kernel); }
 
 }  // namespace nsa::cuda

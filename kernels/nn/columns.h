@@ -1,7 +1,7 @@
-// Between one wide matrix and several narrow ones that stand side by side in it: the projections of
-// q and of all keys and values are one product, whose columns are then handed out (and their
-// gradients gathered again). On the CPU only: on a GPU kernels/nsa/layer/projections.h does it with
-// the rotation, and these answer Unimplemented.
+// Splits a wide matrix into several narrow ones by columns, and joins them again. One product
+// computes the projections of q and of all keys and values; its columns are then split into the
+// separate tensors, and in backward their gradients are joined. CPU only: on a GPU these functions
+// return Unimplemented, and kernels/nsa/layer/projections.h does this together with the rotation.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Copying and clearing on the device of an Exec.
+// Copies and clears tensors on the device of an Exec.
 #pragma once
 
 #include "absl/status/status.h"

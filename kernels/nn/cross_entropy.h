@@ -1,8 +1,9 @@
-// Cross-entropy of next tokens, in nats: row_loss[r] = log Σ_v exp(logits[r, v]) − logits[r,
-// targets[r]].
+// Cross-entropy of next tokens, in nats:
 //
-// A target below 0 predicts nothing: its loss is 0, its gradient is 0 and it is not counted in the
-// mean. Sums over rows run in row order in fp64, so they do not depend on the number of threads.
+//   row_loss[r] = log Σ_v exp(logits[r, v]) − logits[r, targets[r]]
+//
+// A row with a negative target is ignored: its loss and its gradient are 0 and it is not counted in
+// the mean. Rows are summed in order in fp64, so sums do not depend on the number of threads.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +18,9 @@ struct CrossEntropyArgs {
   int64_t rows = 0;
   int64_t vocab = 0;
   ConstTensor logits;   // fp32 [rows, vocab]
-  ConstTensor targets;  // i32 [rows], each below vocab; negative predicts nothing
+  ConstTensor targets;  // i32 [rows], each below vocab; negative: the row is ignored
   Tensor row_loss;      // fp32 [rows], overwritten: −log p(target)
-  Tensor mean_loss;     // fp32 [1], overwritten: mean over predicted rows, 0 when there is none
+  Tensor mean_loss;     // fp32 [1], overwritten: mean over rows with a target ≥ 0; 0 without any
 
   // d(Σ row_loss)/d(logits) · gradient_scale, i.e. (softmax − one-hot) · gradient_scale. For the
   // gradient of a mean, the scale is 1/count.

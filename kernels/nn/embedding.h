@@ -19,7 +19,7 @@ struct EmbeddingArgs {
 };
 
 // InvalidArgument when a tensor's size or type differs from its comment or a token is outside the
-// vocabulary (checked on the CPU; on CUDA the loader has checked it).
+// vocabulary. Tokens are checked on the CPU only; on CUDA the data loader has checked them.
 absl::Status Embedding(const Exec& exec, const EmbeddingArgs& args);
 
 // dtable[v] += Σ dy[r] over the rows r with tokens[r] = v, in the order of the rows.

@@ -1,6 +1,6 @@
-// RMSNorm (Zhang & Sennrich 2019): y = x · r · weight with r = 1/√(mean(x²) + 1e-6), a row at a
-// time. Means in fp32 over eight interleaved partial sums; results do not depend on the number of
-// threads.
+// RMSNorm (Zhang & Sennrich 2019), row by row: y = x · r · weight with r = 1/√(mean(x²) + 1e-6).
+// Means are computed in fp32 over eight interleaved partial sums; results do not depend on the
+// number of threads.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ struct RmsNormBackwardArgs {
   ConstTensor x;       // fp32 [rows, dim]
   ConstTensor weight;  // fp32 [dim]
   ConstTensor rstd;    // fp32 [rows]
-  Tensor dx;           // fp32 [rows, dim], added to: the residual's gradient is already there;
+  Tensor dx;           // fp32 [rows, dim], added to (it holds the gradient of the residual);
                        // must be neither dy nor x
   Tensor dweight;      // fp32 [dim], added to; rows are summed in order
 };

@@ -3,9 +3,9 @@
 //   y[2i]   = x[2i]·cos θ − x[2i+1]·sin θ
 //   y[2i+1] = x[2i]·sin θ + x[2i+1]·cos θ      θ = (t / scale) · base^(−2i/dk),  i = 0 … dk/2−1
 //
-// Every head uses the same dk/2 frequencies, so q·k of two rotated rows depends on their distance
-// only. θ is computed in fp64 and its sine and cosine are rounded once. The gradient of a rotation
-// is the rotation back: call with `inverse`.
+// Every head uses the same dk/2 frequencies, so q·k of two rotated rows depends only on their
+// distance. θ is computed in fp64; its sine and cosine are rounded once. The gradient of a rotation
+// is the inverse rotation: call with `inverse`.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,8 @@ struct RopeArgs {
   Tensor y;              // [B, S, heads, dk], overwritten; may be x itself
 };
 
-// Errors: InvalidArgument when a size, type or field is outside its limits. Each output element
-// has one writer: the same bits whatever the number of threads.
+// Errors: InvalidArgument when a size, type or field is outside its limits. Each output element is
+// written by one thread, so the bits do not depend on the number of threads.
 absl::Status Rope(const Exec& exec, const RopeArgs& args);
 
 }  // namespace nsa

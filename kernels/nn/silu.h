@@ -11,7 +11,7 @@ namespace nsa {
 
 struct SiluArgs {
   ConstTensor x;  // fp32, any size
-  Tensor y;       // fp32, as x; may be x
+  Tensor y;       // fp32, size of x; may be x itself
 };
 
 // InvalidArgument when sizes or types differ.
@@ -20,8 +20,8 @@ absl::Status Silu(const Exec& exec, const SiluArgs& args);
 //   dx = dy · σ(x) · (1 + x · (1 − σ(x)))
 struct SiluBackwardArgs {
   ConstTensor dy;  // fp32, any size
-  ConstTensor x;   // fp32, as dy: the input of Silu
-  Tensor dx;       // fp32, as dy, overwritten; may be dy
+  ConstTensor x;   // fp32, size of dy: the input of Silu
+  Tensor dx;       // fp32, size of dy, overwritten; may be dy itself
 };
 
 absl::Status SiluBackward(const Exec& exec, const SiluBackwardArgs& args);

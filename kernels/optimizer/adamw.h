@@ -4,7 +4,7 @@
 //   m ← β1 m + (1 − β1) g'        v ← β2 v + (1 − β2) g'²
 //   p ← p − lr · ( (m / (1 − β1^k)) / (√(v / (1 − β2^k)) + ε)  +  decay · p )
 //
-// The decay is decoupled and applies to the segments that ask for it.
+// The weight decay is decoupled and applies only to segments with `decay` set.
 #pragma once
 
 #include <cstdint>
@@ -22,14 +22,13 @@ struct AdamWSegment {
   bool decay = false;
 };
 
-// What changes from step to step, as the update uses it; five floats, so that it can live in device
-// memory.
+// The values that change from update to update: five floats, so that device memory can hold them.
 struct AdamWStep {
   float lr = 0;
   float gradient_scale = 1;
   float inverse_bias1 = 1;  // 1 / (1 − β1^k)
   float inverse_bias2 = 1;  // 1 / (1 − β2^k)
-  float skip = 0;           // not 0: leave everything as it is
+  float skip = 0;           // not 0: the update changes nothing
 };
 
 struct AdamWArgs {
@@ -54,7 +53,7 @@ struct AdamWArgs {
   ConstTensor device_step;
 };
 
-// The step's numbers of `args`, each rounded once.
+// The AdamWStep for the k, lr, betas and gradient_scale of `args`, each value rounded once.
 AdamWStep StepOf(const AdamWArgs& args);
 
 // InvalidArgument when sizes or types differ, the segments do not add up to N, or k < 1.

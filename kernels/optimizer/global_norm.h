@@ -1,5 +1,5 @@
-// The L2 norm of a flat buffer. Squares are summed in fp64 over fixed chunks of 4,096, the chunks
-// in order, so the result does not depend on the number of threads.
+// The L2 norm of a flat buffer. Squares are summed in fp64 over fixed chunks of 4,096 elements, and
+// the chunks are added in order, so the result does not depend on the number of threads.
 #pragma once
 
 #include "absl/status/status.h"
@@ -10,7 +10,7 @@ namespace nsa {
 
 struct GlobalNormArgs {
   ConstTensor values;  // fp32, any size
-  Tensor norm;         // fp32 [1], overwritten; NaN or infinite when a value is
+  Tensor norm;         // fp32 [1], overwritten; NaN or infinite when a value is NaN or infinite
 };
 
 // InvalidArgument when a size or type is wrong.

@@ -1,5 +1,5 @@
-// Small kernels around a training step: what decides on the device, so that the host need not look
-// in between, and what tells the host how far the device has come. CUDA only.
+// Small kernels around a training step. They make decisions on the device, so that the host need
+// not wait for results within a step, and report the device's progress to the host. CUDA only.
 #pragma once
 
 #include <cstdint>
@@ -11,22 +11,22 @@
 
 namespace nsa::cuda {
 
-// What the host knows of a step before it begins; in device memory.
+// The inputs of a step that the host knows before it begins; in device memory.
 struct StepInput {
   float lr = 0;
-  float inverse_bias1 = 1;  // AdamWStep's
+  float inverse_bias1 = 1;  // as in AdamWStep
   float inverse_bias2 = 1;
-  float clip = 0;  // largest gradient norm; 0: any
+  float clip = 0;  // largest gradient norm; 0: no clipping
 };
 
-// What it may read once the step is done.
+// What the host may read once the step is done.
 struct StepOutput {
-  AdamWStep update;  // what AdamW took
+  AdamWStep update;  // the values that AdamW used
   float loss = 0;
   float norm = 0;  // of all gradients, before clipping
 };
 
-// mean ← Σ losses · scale, in order; losses are `stride` floats apart.
+// mean ← Σ losses · scale, summed in order; losses are `stride` floats apart.
 struct MeanLossArgs {
   const float* losses = nullptr;
   int32_t count = 0;
@@ -36,8 +36,8 @@ struct MeanLossArgs {
 };
 absl::Status MeanLoss(const Exec& exec, const MeanLossArgs& args);
 
-// From loss and norm: the clipping factor, and whether the update is skipped, which it is when one
-// of the two is not finite. Fills `output`, all but `norm`, which GlobalNorm has put there.
+// Computes the clipping factor from loss and norm, and skips the update when one of the two is not
+// finite. Fills all of `output` except `norm`, which GlobalNorm has written.
 struct DecideUpdateArgs {
   const StepInput* input = nullptr;
   const float* loss = nullptr;
@@ -45,12 +45,11 @@ struct DecideUpdateArgs {
 };
 absl::Status DecideUpdate(const Exec& exec, const DecideUpdateArgs& args);
 
-// *mark ← value, visible to the host at once, when the stream gets there; *nanos ← the GPU's clock.
-// Both are pinned host memory; `nanos` may be null.
+// When the stream gets there: *mark ← value, at once visible to the host, and *nanos ← the GPU's
+// clock in nanoseconds. Both are pinned host memory; `nanos` may be null.
 absl::Status Mark(const Exec& exec, int32_t* mark, int32_t value, int64_t* nanos);
 
-// Spins until *stop (pinned host memory) is not 0: a hanging kernel, for tests of what happens
-// then.
+// Spins until *stop (pinned host memory) is not 0: a hanging kernel for tests.
 absl::Status Spin(const Exec& exec, const int32_t* stop);
 
 }  // namespace nsa::cuda

@@ -1,4 +1,4 @@
-// The CPU core of the three branches: softmax attention of every query over ranges of keys.
+// The CPU core of the three branches: softmax attention of each query over ranges of keys.
 //
 //   o[b,t,a,:] = Σ_j p_j v[b,j,g,:],   p = softmax_j(scale · q[b,t,a,:]·k[b,j,g,:]),   g = a / h
 //   where j runs over ranges(b, g, t).
@@ -7,8 +7,8 @@
 //   p_j = exp(scale · q·k_j − lse),   ds_j = p_j (d_o·v_j − δ) · scale,
 //   dq = Σ_j ds_j k_j,   dk_j = Σ_{t,a} ds_j q,   dv_j = Σ_{t,a} p_j d_o.
 //
-// One (b, g) pair belongs to one thread, which walks t upwards: every sum has one fixed order.
-// A query without keys gives o = 0, lse = +inf, dq = 0. Internal to kernels/nsa.
+// Each (b, g) pair is computed by one thread, which walks t upwards, so every sum has a fixed
+// order. A query without keys gives o = 0, lse = +inf, dq = 0. Internal to kernels/nsa.
 #pragma once
 
 #include <cstdint>
@@ -24,19 +24,19 @@
 
 namespace nsa {
 
-// Fills an empty vector with the ranges that a query attends: ascending, disjoint, none empty.
+// Fills an empty vector with the ranges that a query attends to: ascending, disjoint, none empty.
 using KeyRangesFn =
     absl::FunctionRef<void(int32_t b, int32_t g, int32_t t, std::vector<KeyRange>* ranges)>;
 
-// Keys read over the (b, g, t) rows of a call, once for the heads of a group.
+// Keys read over the (b, g, t) rows of a call. A key is counted once for all heads of a group.
 struct KeyCounts {
   int64_t sum = 0;
-  int64_t max = 0;
+  int64_t max = 0;  // of one row
   int64_t rows = 0;
   int64_t at_max = 0;  // rows with `max` keys
 };
 
-// The core on the CPU, after the checks; `n_keys` is the number of keys in a sequence.
+// Forward and backward on the CPU, after the checks; `n_keys` is the number of keys in a sequence.
 KeyCounts Attend(const BranchArgs& args, int32_t n_keys, KeyRangesFn ranges);
 void AttendBackward(const BranchBackwardArgs& args, int32_t n_keys, KeyRangesFn ranges);
 
@@ -49,8 +49,8 @@ inline int32_t DocStart(const ConstTensor& doc_start, const NsaShape& shape, int
   return static_cast<const int32_t*>(doc_start.data)[int64_t{b} * shape.seq_len + t];
 }
 
-// What the branches check alike: the shape, and every tensor but `blocks` and `selection_stats`
-// against it.
+// The checks common to all branches: the shape, and every tensor except `blocks` and
+// `selection_stats` against it.
 absl::Status CheckBranch(const Exec& exec, const char* kernel, int64_t n_keys,
                          const BranchArgs& args);
 absl::Status CheckBranch(const Exec& exec, const char* kernel, int64_t n_keys,
@@ -61,7 +61,7 @@ inline void StoreKeysRead(const Tensor& keys_read, int64_t keys) {
   if (keys_read.wanted()) *static_cast<int64_t*>(keys_read.data) = keys;
 }
 
-// Appends a range unless it is empty; one that touches the last is merged with it.
+// Appends a range unless it is empty; merges it with the last one when that ends where it begins.
 inline void PushRange(KeyRange range, std::vector<KeyRange>* ranges) {
   if (range.end <= range.begin) return;
   if (!ranges->empty() && ranges->back().end == range.begin) {
@@ -71,7 +71,7 @@ inline void PushRange(KeyRange range, std::vector<KeyRange>* ranges) {
   }
 }
 
-// The ranges of a branch whose query reads every key that its rule lets it see.
+// The ranges of a branch in which each query reads every key that the branch's rule makes visible.
 template <Branch kBranch, class Args>
 auto RangesOf(const Args& args) {
   return [&args](int32_t b, int32_t, int32_t t, std::vector<KeyRange>* ranges) {

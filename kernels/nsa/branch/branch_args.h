@@ -1,5 +1,6 @@
-// The arguments of a branch: softmax attention of every query over the keys that the branch lets it
-// see (common/base/visibility.h). The same for all branches, forward and backward.
+// The arguments of the attention branches, forward and backward, the same for all branches: softmax
+// attention of each query over the keys that the branch makes visible to it
+// (common/base/visibility.h).
 #pragma once
 
 #include <cstdint>
@@ -14,14 +15,15 @@ struct BranchArgs {
   NsaShape shape;
   float scale = 0;        // 0 means 1/√dk
   ConstTensor q;          // [B, S, H, dk], rotated
-  ConstTensor k;          // [B, K, G, dk], rotated, or what Compress wrote
+  ConstTensor k;          // [B, K, G, dk], rotated, or the output of Compress
   ConstTensor v;          // [B, K, G, dv]
-  ConstTensor blocks;     // selected only: int32 [B, S, G, n], what SelectBlocks wrote
+  ConstTensor blocks;     // selected only: int32 [B, S, G, n], the output of SelectBlocks
   ConstTensor doc_start;  // optional int32 [B, S]: first token of t's document; without it 0
   Tensor o;               // [B, S, H, dv], overwritten
   Tensor lse;             // fp32 [B, S, H], natural log of the softmax's denominator, overwritten
-  Tensor keys_read;  // optional int64 [1]: keys read, once for the heads of a group; overwritten
-  // Selected only, optional: int64 [kSelectionStats], in SelectionStats' order, overwritten.
+  // Optional int64 [1], overwritten: number of keys read, counted once for all heads of a group.
+  Tensor keys_read;
+  // Selected only, optional: int64 [kSelectionStats], in the order of SelectionStats, overwritten.
   Tensor selection_stats;
 };
 

@@ -1,10 +1,10 @@
-// Compressed branch: every query attends the compressed blocks that lie wholly in its past.
+// Compressed branch: every query attends to the compressed blocks that lie entirely in its past.
 //
 //   o[b,t,a,:] = Σ_i p_i v[b,i,g,:],   p = softmax_i(scale · q[b,t,a,:]·k[b,i,g,:]),   g = a / h
 //   where i runs over the blocks with doc_start[b,t] ≤ i·d and i·d + l − 1 ≤ t.
 //
 // A query that sees no block (t < l − 1) gets o = 0, lse = +inf and no gradient.
-// Repeatable: a row of o has one writer, gradients of k and v are summed in token order.
+// Repeatable: each row of o has one writer, and gradients of k and v are summed in token order.
 #pragma once
 
 #include "absl/status/status.h"

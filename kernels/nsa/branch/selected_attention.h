@@ -1,11 +1,11 @@
-// Selected branch: every query attends the tokens of the n blocks that its group selected.
+// Selected branch: every query attends to the tokens of the n blocks that its group selected.
 //
 //   o[b,t,a,:] = Σ_j p_j v[b,j,g,:],   p = softmax_j(scale · q[b,t,a,:]·k[b,j,g,:]),   g = a / h
 //   where j runs over the tokens doc_start[b,t] ≤ j ≤ t of blocks[b,t,g,0..n).
 //
-// Block ids are ascending and distinct, −1 is an empty slot. A row without a key gets o = 0,
-// lse = +inf and no gradient (SelectBlocks never leaves one: the block of t is forced).
-// Repeatable: a row of o has one writer, gradients of k and v are summed in token order.
+// Block ids are ascending and distinct; −1 is an empty slot. A row without keys gets o = 0,
+// lse = +inf and no gradient (SelectBlocks leaves no row without keys: the block of t is forced).
+// Repeatable: each row of o has one writer, and gradients of k and v are summed in token order.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct SelectionStats {
   int64_t at_max = 0;    // rows with keys_max keys
 };
 
-// Of the same layer, from two micro-batches or ranks.
+// Combines statistics of the same layer from two micro-batches or ranks.
 SelectionStats Combine(const SelectionStats& a, const SelectionStats& b);
 
 // Errors: InvalidArgument when the shape is outside its limits, a tensor differs from its shape, or

@@ -1,9 +1,9 @@
-// Window branch: every query attends the last w tokens, its own included.
+// Window branch: every query attends to the last w tokens, including its own.
 //
 //   o[b,t,a,:] = Σ_j p_j v[b,j,g,:],   p = softmax_j(scale · q[b,t,a,:]·k[b,j,g,:]),   g = a / h
 //   where j runs over max(doc_start[b,t], t − w + 1) … t.
 //
-// Repeatable: a row of o has one writer, gradients of k and v are summed in token order.
+// Repeatable: each row of o has one writer, and gradients of k and v are summed in token order.
 #pragma once
 
 #include "absl/status/status.h"

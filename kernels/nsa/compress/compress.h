@@ -1,14 +1,14 @@
-// Compression φ: every block of l tokens becomes one compressed key (or value), at stride d.
+// Compression φ: each block of l tokens becomes one compressed key (or value), with stride d.
 //
 //   y[b,i,g,:] = φ(x[b, i·d … i·d+l−1, g, :])            i = 0 … S_cmp−1        (NSA paper, eq. 7)
 //
 //   avg   φ(x) = (1/l) Σ_r x_r
-//   mlp   φ(x) = W2 · silu(W1 · u + b1) + b2,   u = (x_0 + pe_0 ‖ x_1 + pe_1 ‖ … ‖ x_{l−1} +
-//   pe_{l−1})
+//   mlp   φ(x) = W2 · silu(W1 · u + b1) + b2
+//         u = (x_0 + pe_0 ‖ x_1 + pe_1 ‖ … ‖ x_{l−1} + pe_{l−1})
 //
 // The MLP is the paper's learnable φ with an intra-block position embedding pe: l·width → m →
-// width with m = width hidden units. Keys and values have parameters of their own; the G groups
-// share them. Keys are rotated (RoPE) before they are compressed.
+// width with m = width hidden units. Keys and values have separate parameters, each shared by all G
+// groups. Keys are rotated (RoPE) before they are compressed.
 //
 // One call compresses one tensor: keys with width = dk, values with width = dv.
 // Gradients of x are overwritten, gradients of parameters are added to. Repeatable: every sum has a
@@ -29,8 +29,8 @@ enum class Phi : uint8_t { kAvg, kMlp };
 // m, the hidden units of φ mlp.
 constexpr int64_t PhiHidden(int64_t width) { return width; }
 
-// Sizes of φ mlp's five parameters for one of keys or values, and how to initialise them: pe, w1
-// and b1 from U(±1/√(l·width)), w2 and b2 from U(±1/√m).
+// Sizes of the five parameters of φ mlp, for either keys or values. Initialise pe, w1 and b1 from
+// U(±1/√(l·width)), w2 and b2 from U(±1/√m).
 struct PhiSizes {
   int64_t pe, w1, b1, w2, b2;
   int64_t total() const { return pe + w1 + b1 + w2 + b2; }
@@ -68,9 +68,9 @@ struct CompressBackwardArgs {
   NsaShape shape;
   int32_t width = 0;
   Phi phi = Phi::kAvg;
-  ConstTensor x;       // mlp only: as in forward
+  ConstTensor x;       // mlp only: the same as in forward
   PhiParams params;    // mlp only
-  ConstTensor hidden;  // mlp only: what forward wrote
+  ConstTensor hidden;  // mlp only: output of forward
   ConstTensor dy;      // [B, S_cmp, G, width]
   Tensor d_hidden;     // mlp only: [B, S_cmp, G, m], workspace
   Tensor dx;           // [B, S, G, width], overwritten

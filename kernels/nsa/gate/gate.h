@@ -1,14 +1,14 @@
-// Gate: how much of each branch a token takes, one gate a branch for the heads of a group.
+// Gate: the weight of each branch in a token's output; one gate per branch for a group's heads.
 //
 //   x[b,t,g,:] = mean over the h heads of group g of q[b,t,:,:]          (q BEFORE RoPE)
-//   z          = fc2.w · silu(fc1.w · x + fc1.b) + fc2.b                 (one logit a branch)
+//   z          = fc2.w · silu(fc1.w · x + fc1.b) + fc2.b                 (one logit per branch)
 //   gate       = softmax(z)  or  sigmoid(z)
 //   o[b,t,a,:] = Σ_branches gate[b,t,g,branch] · o_branch[b,t,a,:]       g = a / h     (eq. 5)
 //
-// Branches are ordered [cmp, sel, win]; those without memory are absent, n_b are present. Gates and
-// fc2 have a row for each present branch, in that order. n_b ≥ 2: one branch needs no gate.
-// Gradients of parameters are added to, all others overwritten. Repeatable: parameter gradients are
-// summed over fixed chunks of rows in order.
+// Branches are ordered [cmp, sel, win]. A branch whose tensor has no memory is absent; n_b branches
+// are present. Gates and fc2 have one row per present branch, in that order. n_b ≥ 2, since a
+// single branch needs no gate. Gradients of parameters are added to, all others overwritten.
+// Repeatable: parameter gradients are summed over fixed chunks of rows in order.
 #pragma once
 
 #include <array>
@@ -39,19 +39,19 @@ struct GateGrads {
   Tensor fc1_w, fc1_b, fc2_w, fc2_b;
 };
 
-// gate_stats: fp32 [kGateStats], over the (token, group) rows of one call. They describe a row's
-// shares gate_c / Σ gate (which are the gates themselves under softmax).
+// gate_stats: fp32 [kGateStats], over the (token, group) rows of one call. They describe the shares
+// gate_c / Σ gate of each row (with softmax, the shares are the gates themselves).
 inline constexpr int kGateStats = 8;
 struct GateStats {
   float entropy_mean = 0;    // nats; ln n_b when the branches share equally
-  float entropy_min = 0;     // smallest of a row
-  float max_gate_mean = 0;   // mean of the rows' largest share
-  float max_gate_max = 0;    // largest of all
-  float collapse_ratio = 0;  // share of rows with entropy < 0.1 and a share > 0.95
+  float entropy_min = 0;     // smallest entropy of a row
+  float max_gate_mean = 0;   // mean over the rows of the row's largest share
+  float max_gate_max = 0;    // largest share of all rows
+  float collapse_ratio = 0;  // fraction of rows with entropy < 0.1 and a share > 0.95
   std::array<float, 3> branch_share = {0, 0, 0};  // mean share of [cmp, sel, win]; 0 when absent
 };
 
-// Reads what Gate() wrote, on the host.
+// Converts the values that Gate() wrote, once they are in host memory.
 GateStats ReadGateStats(std::span<const float> values);
 
 struct GateArgs {
@@ -71,15 +71,15 @@ struct GateBackwardArgs {
   ConstTensor q;
   GateParams params;
   std::array<ConstTensor, 3> o_branch;
-  ConstTensor gates;                 // what forward wrote
+  ConstTensor gates;                 // output of forward
   ConstTensor d_o;                   // [B, S, H, dv]
   std::array<Tensor, 3> d_o_branch;  // [B, S, H, dv] for each present branch, overwritten
   Tensor dq_mean;   // [B, S, G, dk], gradient of x, overwritten; each head gets 1/h of it
   GateGrads grads;  // added to
 };
 
-// dq[b,t,a,:] += dq_mean[b,t,g,:] / h for the heads a of group g: the gate's part of q's gradient,
-// once the branches' part has been rotated back.
+// dq[b,t,a,:] += dq_mean[b,t,g,:] / h for the heads a of group g. Adds the gate's part to q's
+// gradient after the branches' part has been rotated back.
 struct AddMeanGradientArgs {
   NsaShape shape;
   ConstTensor dq_mean;  // [B, S, G, dk]

@@ -1,4 +1,4 @@
-// A tensor a branch, against what the configuration wants of it.
+// Checks an array with one tensor per branch against the configuration.
 #pragma once
 
 #include <array>

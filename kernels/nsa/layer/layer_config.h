@@ -1,4 +1,4 @@
-// What an NSA layer is made of: shape, branches, φ, gate, positions.
+// The configuration of an NSA layer: shape, branches, φ, gate, positions.
 #pragma once
 
 #include <array>
@@ -16,24 +16,25 @@ namespace nsa {
 
 struct NsaLayerConfig {
   NsaShape shape;
-  DType dtype = DType::kF32;  // of activations and parameters; the CPU knows fp32 only
+  DType dtype = DType::kF32;  // of activations and parameters; the CPU supports fp32 only
   BranchSet branches = {true, true, true};
   Phi phi = Phi::kAvg;
   GateKind gate = GateKind::kSoftmax;
   float rope_base = 10000;
-  float rope_scale = 1;  // divides positions, of q and of every k
+  float rope_scale = 1;  // divides the positions of q and of every k
 
   bool has(Branch branch) const { return branches[branch]; }
   int n_branches() const { return branches[kCmp] + branches[kSel] + branches[kWin]; }
   bool has_gate() const { return n_branches() > 1; }
-  // Parameters of φ exist.
+  // Whether φ has parameters.
   bool has_phi() const { return has(kCmp) && phi == Phi::kMlp; }
 
-  // The shape's limits, at least one branch, rope_base > 1, rope_scale > 0.
+  // Ok when the shape is within its limits, at least one branch is present, rope_base > 1 and
+  // rope_scale > 0.
   absl::Status Validate() const;
 };
 
-// What the layer's keys_read must be. `doc_start` (host memory) may be empty.
+// The expected keys_read of the layer, per branch. `doc_start` (host memory) may be empty.
 std::array<int64_t, kBranches> KeysExpected(const NsaLayerConfig& config,
                                             std::span<const int32_t> doc_start = {});
 

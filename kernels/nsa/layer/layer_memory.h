@@ -1,5 +1,6 @@
-// How an NSA layer lays out the memory that its caller owns: what forward saves for backward, what
-// backward works in, and the scratch memory of the kernels on a GPU. Functions of the config alone.
+// Layout of the memory that an NSA layer uses and its caller owns: what forward saves for backward
+// (`saved`), the workspace of backward, and the scratch memory of the kernels on a GPU. All sizes
+// depend only on the config.
 #pragma once
 
 #include <array>
@@ -28,10 +29,10 @@ struct NsaLayerSaved {
 int64_t NsaLayerSavedBytes(const NsaLayerConfig& config);
 int64_t NsaLayerWorkspaceBytes(const NsaLayerConfig& config);
 
-// The layout of `saved`, e.g. to look at the chosen blocks. `saved` has NsaLayerSavedBytes().
+// The layout of `saved`, e.g. to read the chosen blocks. `saved` has NsaLayerSavedBytes() bytes.
 NsaLayerSaved LayoutSaved(const NsaLayerConfig& config, const Tensor& saved);
 
-// The layout of `workspace`, in backward only; nothing lives in it between calls.
+// The layout of `workspace`. Used in backward only; its contents do not persist between calls.
 struct NsaLayerWorkspace {
   std::array<Tensor, kBranches> d_o;  // [B, S, H, dv], when has_gate()
   Tensor dq_mean;                     // [B, S, G, dk], when has_gate()
@@ -40,12 +41,12 @@ struct NsaLayerWorkspace {
 };
 NsaLayerWorkspace LayoutWorkspace(const NsaLayerConfig& config, const Tensor& workspace);
 
-// Where NsaLayerBackward leaves the gate's part of q's gradient when its arguments say `rotated`:
-// [B, S, G, dk] within `workspace`, empty without a gate.
+// Where NsaLayerBackward leaves the gate's part of q's gradient when `rotated` is set in its
+// arguments: [B, S, G, dk] within `workspace`, empty without a gate.
 Tensor LayoutMeanGradient(const NsaLayerConfig& config, const Tensor& workspace);
 
-// Exec::workspace on a GPU. Kernels that run beside others have a part each; all else in the layer
-// begins at 0 and runs alone.
+// Plans Exec::workspace on a GPU. Kernels that run concurrently have separate parts; all other
+// kernels of the layer run alone and use the memory from offset 0 on.
 LayerScratch PlanScratch(const NsaLayerConfig& config);
 
 }  // namespace nsa

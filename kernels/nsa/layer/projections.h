@@ -1,12 +1,13 @@
-// Between the projections and attention. One product makes q and every branch's keys and values,
-// side by side in a wide matrix of R = B·S rows:
+// Connects the projections to the attention layer. One product computes q and the keys and values
+// of every branch, side by side in a wide matrix of R = B·S rows:
 //
 //   wide[r, :] = [ q | k_x | v_x | k_y | v_y | … ]      branches in kProjectionOrder
 //
-// Splitting hands the columns out and rotates q and the keys (nn/rope.h); joining is its gradient:
-// it rotates the gradients of q and the keys back, adds the gate's part to q's and puts them side
-// by side again. On the CPU these are SplitColumns, Rope, AddMeanGradient and JoinColumns one after
-// the other; on a GPU each direction reads and writes every number once.
+// Splitting copies the columns into separate tensors and rotates q and the keys (nn/rope.h).
+// Joining is its gradient: it rotates the gradients of q and the keys back, adds the gate's part to
+// the gradient of q and puts them side by side again. On the CPU this runs SplitColumns, Rope,
+// AddMeanGradient and JoinColumns one after the other; on a GPU each direction reads and writes
+// every number once.
 #pragma once
 
 #include <array>
@@ -35,9 +36,9 @@ struct SplitProjectionsArgs {
 
 struct JoinProjectionsArgs {
   NsaLayerConfig config;
-  Tensor dq;                              // [B, S, H, dk], gradient of q_rotated; used up
+  Tensor dq;                              // [B, S, H, dk], gradient of q_rotated; may be changed
   ConstTensor dq_mean;                    // [B, S, G, dk], when has_gate()
-  std::array<Tensor, kBranches> dk;       // [B, S, G, dk], gradients of k; used up
+  std::array<Tensor, kBranches> dk;       // [B, S, G, dk], gradients of k; may be changed
   std::array<ConstTensor, kBranches> dv;  // [B, S, G, dv]
   Tensor wide;                            // [R, ProjectionWidth], overwritten
 };

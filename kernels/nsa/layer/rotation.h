@@ -1,5 +1,4 @@
-// RoPE (nn/rope.h) as an attention layer asks for it: positions from the shape, base and scale from
-// the config.
+// RoPE (nn/rope.h) for a layer: positions from the shape, base and scale from the config.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +9,7 @@
 
 namespace nsa {
 
-// x, y: [B, S, heads, dk]; y may be x. `inverse` turns back, as a gradient has to be.
+// x, y: [B, S, heads, dk]; y may be x. `inverse` rotates back, for gradients.
 inline absl::Status Rotate(const Exec& exec, const NsaLayerConfig& config, int32_t heads,
                            bool inverse, const ConstTensor& x, const Tensor& y) {
   return Rope(exec, {.batch = config.shape.batch,
