@@ -1,4 +1,5 @@
-// A build without CUDA: the GPU half of every family refuses. Nothing else includes all families.
+// Build without CUDA: the GPU half of every family returns an error. This is the only file that
+// includes all families.
 #include "absl/strings/str_cat.h"
 #include "kernels/nn/copy.h"
 #include "kernels/nn/cross_entropy.h"

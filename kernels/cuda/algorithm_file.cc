@@ -61,21 +61,21 @@ absl::Status AlgorithmFile::Lock() {
 }
 
 void AlgorithmFile::Unlock() {
-  if (lock_ >= 0) close(std::exchange(lock_, -1));  // closing ends the lock
+  if (lock_ >= 0) close(std::exchange(lock_, -1));  // closing the file releases the lock
 }
 
 void AlgorithmFile::ReadNewLines() {
   std::ifstream file(path_, std::ios::binary);
   if (!file.seekg(read_)) return;
   std::string line;
-  while (std::getline(file, line) && !file.eof()) {  // a line without its end is not whole
+  while (std::getline(file, line) && !file.eof()) {  // skip a last line without its newline
     read_ += static_cast<int64_t>(line.size()) + 1;
     std::istringstream words(line);
     std::string key;
     Algorithm algorithm{};
     words >> key >> std::hex;
     for (uint64_t& word : algorithm) words >> word;
-    if (words) known_.emplace(key, algorithm);  // the first line of a shape counts
+    if (words) known_.emplace(key, algorithm);  // keeps the first line of a shape
   }
 }
 
@@ -90,7 +90,7 @@ absl::Status AlgorithmFile::Add(const std::string& key, const Algorithm& algorit
   std::string line = key;
   for (const uint64_t word : algorithm) absl::StrAppend(&line, " ", absl::Hex(word));
   line += '\n';
-  // One write of a line, so that a reader sees all of it or nothing.
+  // One write for the whole line, so that a reader sees all of it or nothing.
   if (write(lock_, line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
     return Failure(path_, "write");
   }

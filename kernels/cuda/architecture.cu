@@ -1,5 +1,5 @@
-// Which of the program's codes the driver has taken: an empty kernel tells, since all are compiled
-// alike.
+// Finds which of the program's architectures the driver has loaded by asking for the attributes of
+// an empty kernel: all kernels are compiled for the same architectures.
 #include <cuda_runtime.h>
 
 #include <algorithm>

@@ -18,14 +18,14 @@
 namespace nsa::cuda {
 namespace {
 
-// A product of one shape: descriptors and the algorithm, made once.
+// A product of one shape: descriptors and the algorithm, created once.
 struct Product {
   cublasLtMatmulDesc_t product = nullptr;
   cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr;
   cublasLtMatmulAlgo_t algorithm{};
 };
 
-// Whether the product is added to something: to c, or to a matrix of its own.
+// Whether the product is added to something: to c, or to the separate matrix `add`.
 bool Adds(const MatmulArgs& args) { return args.accumulate || args.add.wanted(); }
 
 using Key = std::tuple<int64_t, int64_t, int64_t, bool, bool, DType, bool>;
@@ -33,15 +33,15 @@ Key KeyOf(const MatmulArgs& args) {
   return {args.m, args.n, args.k, args.transpose_a, args.transpose_b, args.c.dtype, Adds(args)};
 }
 
-// "4096x1536x768-nt-bf16-add", the name of a shape in the file.
+// The key of a shape in the file, e.g. "4096x1536x768-nt-bf16-add".
 std::string NameOf(const MatmulArgs& args) {
   return absl::StrCat(args.m, "x", args.n, "x", args.k, "-", args.transpose_a ? "t" : "n",
                       args.transpose_b ? "t" : "n", args.c.dtype == DType::kF32 ? "-f32" : "-bf16",
                       Adds(args) ? "-add" : "");
 }
 
-// Device memory for a moment, filled with bf16 numbers between −1 and 1: on zeros products are
-// faster than on data.
+// Temporary device memory, filled with bf16 numbers between −1 and 1, because products of zeros run
+// faster than products of real data.
 class Scratch {
  public:
   ~Scratch() {
@@ -50,7 +50,7 @@ class Scratch {
   absl::StatusOr<void*> Take(int64_t bytes) {
     void* block = nullptr;
     const cudaError_t error = cudaMalloc(&block, bytes);
-    if (error != cudaSuccess) cudaGetLastError();  // out of memory is an answer, not a fault
+    if (error != cudaSuccess) cudaGetLastError();  // clear it: out of memory is handled here
     NSA_RETURN_IF_ERROR(ToStatus(error, "matmul timing"));
     blocks_.push_back(block);
     std::vector<bf16> values(std::min<int64_t>(bytes / 2, 1 << 20));
@@ -66,7 +66,7 @@ class Scratch {
                               std::min(pattern, bytes - at), cudaMemcpyHostToDevice),
                    "matmul timing"));
     }
-    NSA_RETURN_IF_ERROR(Synchronize(nullptr));  // the last copy may be on its way
+    NSA_RETURN_IF_ERROR(Synchronize(nullptr));  // the last copy may still be running
     return block;
   }
 
@@ -122,7 +122,7 @@ class Blas::Impl {
   absl::Status Run(void* stream, const Product& product, const MatmulArgs& args) const {
     const float alpha = 1, beta = Adds(args) ? 1.0f : 0.0f;
     const void* add = args.add.wanted() ? args.add.data : args.c.data;
-    // Column-major libraries see our row-major cᵀ = op(b)ᵀ·op(a)ᵀ: b comes first.
+    // cuBLASLt is column-major, so it computes cᵀ = op(b)ᵀ·op(a)ᵀ: b comes first.
     return ToStatus(library_.matmul(handle_, product.product, &alpha, args.b.data, product.b,
                                     args.a.data, product.a, &beta, add, product.c, args.c.data,
                                     product.c, &product.algorithm, workspace_, workspace_bytes_,
@@ -167,15 +167,15 @@ class Blas::Impl {
     return layout(&product->c, result, args.m, args.n);
   }
 
-  // The library's candidates, its own favourite first.
+  // The library's candidates, its first choice first.
   absl::StatusOr<std::vector<cublasLtMatmulAlgo_t>> Candidates(const MatmulArgs& args,
                                                                const Product& product) const {
     constexpr int kMost = 16;
     cublasLtMatmulPreference_t preference = nullptr;
     NSA_RETURN_IF_ERROR(ToStatus(library_.preference_create(&preference), "preference"));
     const size_t bytes = workspace_bytes_;
-    // In-place split-K adds in the order in which blocks finish; the other schemes add in a fixed
-    // order.
+    // Excludes in-place split-K, which adds in the order in which blocks finish; the other schemes
+    // add in a fixed order.
     const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE |
                              CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE |
                              CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
@@ -183,8 +183,8 @@ class Blas::Impl {
                             sizeof(bytes));
     library_.preference_set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes,
                             sizeof(schemes));
-    // bf16 weights begin at multiples of 32 bytes, all else at larger ones; without this algorithms
-    // may count on 256.
+    // bf16 weights begin at multiples of 32 bytes, everything else at larger ones. Without this
+    // setting, algorithms may rely on an alignment of 256.
     for (const auto attribute :
          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
@@ -208,7 +208,7 @@ class Blas::Impl {
                      " (sizes must be multiples of 8); change the model's widths"));
   }
 
-  // What the file says of the shape, if this library and GPU take it.
+  // Uses the algorithm that the file has for this shape, if this library and GPU accept it.
   bool Remembered(const MatmulArgs& args, Product* product) const {
     const auto words = file_->Find(NameOf(args));
     if (!words.has_value()) return false;
@@ -229,7 +229,7 @@ class Blas::Impl {
       ++untimed_shapes;
       return absl::OkStatus();
     }
-    // Another rank may have chosen while this one waited.
+    // Another rank may have chosen while this one waited for the lock.
     absl::Status status;
     if (!Remembered(args, product)) {
       product->algorithm = candidates.front();
@@ -251,8 +251,8 @@ class Blas::Impl {
     return status;
   }
 
-  // Leaves the fastest candidate in `product`. An earlier one keeps its place unless a later one
-  // is 2 % faster: the library's order counts where the clock cannot tell.
+  // Leaves the fastest candidate in `product`. A later candidate replaces an earlier one only if it
+  // is more than 2 % faster: where timing cannot tell them apart, the library's order decides.
   absl::Status Fastest(void* stream, const MatmulArgs& args,
                        const std::vector<cublasLtMatmulAlgo_t>& candidates, Product* product) {
     Scratch scratch;
@@ -274,7 +274,7 @@ class Blas::Impl {
     return absl::OkStatus();
   }
 
-  // Milliseconds of one call, the least of three samples.
+  // Milliseconds of one call, the minimum of three samples.
   absl::StatusOr<float> TimeOf(void* stream_pointer, const Product& product,
                                const MatmulArgs& args) const {
     constexpr int kSamples = 3, kCalls = 4;

@@ -20,7 +20,7 @@ bool BuiltWithCuda() { return true; }
 int DeviceCount() {
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess) {
-    cudaGetLastError();  // forget it: a machine without a GPU is no error
+    cudaGetLastError();  // clear it: a machine without a GPU is not an error
     return 0;
   }
   return count;
@@ -73,8 +73,8 @@ absl::StatusOr<DeviceMemory> DeviceMemory::Allocate(int64_t bytes, const std::st
   memory.bytes_ = bytes;
   NSA_RETURN_IF_ERROR(
       ToStatus(cudaMemset(memory.data_, 0, static_cast<size_t>(bytes)), "cudaMemset"));
-  // That runs on the default stream, for which ours do not wait: on a GPU that another program
-  // keeps busy, zeros would come after what was written here.
+  // cudaMemset runs on the default stream, for which our streams do not wait: on a GPU that another
+  // program keeps busy, the zeros could overwrite later writes.
   NSA_RETURN_IF_ERROR(Synchronize(nullptr));
   return memory;
 }
@@ -103,7 +103,7 @@ PinnedMemory::~PinnedMemory() {
 
 absl::StatusOr<Stream> Stream::Create(int32_t priority) {
   cudaStream_t stream = nullptr;
-  // CUDA counts downwards from 0.
+  // CUDA priorities count down from 0: a lower number is a higher priority.
   NSA_RETURN_IF_ERROR(ToStatus(
       cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, -priority), "cudaStreamCreate"));
   Stream made;
@@ -122,7 +122,7 @@ absl::Status Synchronize(void* stream) {
 absl::StatusOr<bool> Done(void* stream) {
   const cudaError_t error = cudaStreamQuery(ToStream(stream));
   if (error == cudaErrorNotReady) {
-    cudaGetLastError();  // it is no error, and the next launch's check must not find it
+    cudaGetLastError();  // clear it: not an error, and CheckLaunch() must not see it
     return false;
   }
   NSA_RETURN_IF_ERROR(ToStatus(error, "a kernel of the step"));

@@ -1,4 +1,4 @@
-// A build without CUDA: there is no GPU.
+// Implementation for a build without CUDA, where there is no GPU.
 #include "kernels/cuda/blas.h"
 #include "kernels/cuda/device.h"
 

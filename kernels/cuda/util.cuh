@@ -1,6 +1,6 @@
-// Device building blocks of the kernels: asynchronous copies, swizzled shared-memory tiles, warp
-// matrix products, reductions. Everything here is sm_80 (cp.async, ldmatrix, mma.sync) and runs on
-// every later GPU.
+// Device functions that the kernels are built from: asynchronous copies, swizzled shared-memory
+// tiles, warp matrix products, reductions. All of it is sm_80 code (cp.async, ldmatrix, mma.sync)
+// and runs on every later GPU.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -22,8 +22,8 @@ __device__ __forceinline__ uint32_t SharedAddress(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// Copies 16 bytes to shared memory in the background; writes zeros when !valid (the source is then
-// not read and may lie anywhere).
+// Copies 16 bytes to shared memory asynchronously. Writes zeros when !valid; the source is then not
+// read and may be any address.
 __device__ __forceinline__ void CopyAsync16(void* shared, const void* global, bool valid) {
   const int bytes = valid ? 16 : 0;
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(SharedAddress(shared)),
@@ -35,14 +35,14 @@ __device__ __forceinline__ void CopyAsync8(void* shared, const void* global) {
                "l"(global));
 }
 __device__ __forceinline__ void CommitCopies() { asm volatile("cp.async.commit_group;\n" ::); }
-// Waits until at most `kPending` of the newest groups are still under way.
+// Waits until at most `kPending` of the newest groups are still in flight.
 template <int kPending>
 __device__ __forceinline__ void WaitCopies() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending));
 }
 
-// A tile of rows of kWidth bf16 in shared memory. 16-byte chunks are permuted within a row so that
-// the eight rows that one ldmatrix phase touches lie in different banks.
+// A tile in shared memory with rows of kWidth bf16. The 16-byte chunks are permuted within a row so
+// that the eight rows that one ldmatrix phase reads are in different banks.
 template <int kWidth>
 struct Tile {
   static constexpr int kChunks = kWidth / 8;
@@ -136,7 +136,7 @@ __device__ __forceinline__ float Exp2(float x) {
   return y;
 }
 
-// Over the four lanes that share a row of an accumulator tile.
+// Maximum (and below, sum) over the four lanes that share a row of an accumulator tile.
 __device__ __forceinline__ float QuadMax(float value) {
   value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
   return fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 2));
@@ -146,7 +146,8 @@ __device__ __forceinline__ float QuadSum(float value) {
   return value + __shfl_xor_sync(0xffffffffu, value, 2);
 }
 
-// Over a warp; every lane gets the result. The tree is fixed, so the sum is repeatable.
+// Reductions over a warp; every lane gets the result. The order of additions is a fixed tree, so
+// the sum is repeatable.
 __device__ __forceinline__ float WarpSum(float value) {
   for (int offset = 16; offset > 0; offset >>= 1) {
     value += __shfl_xor_sync(0xffffffffu, value, offset);

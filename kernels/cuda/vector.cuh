@@ -1,4 +1,4 @@
-// Eight bf16 at a time: 16 bytes, one memory transaction a thread.
+// Loads and stores of eight bf16 at a time: 16 bytes, one memory transaction per thread.
 #pragma once
 
 #include "kernels/cuda/util.cuh"
@@ -38,7 +38,7 @@ __device__ __forceinline__ void Store8(bf16* at, const Float8& x) {
   *reinterpret_cast<uint4*>(at) = AsBf16(x);
 }
 
-// 16 bytes of memory that nothing writes while the kernel runs: such loads may overtake stores.
+// Loads 16 bytes that nothing writes while the kernel runs: the load may be moved before stores.
 __device__ __forceinline__ uint4 LoadConst16(const bf16* at) {
   return __ldg(reinterpret_cast<const uint4*>(at));
 }

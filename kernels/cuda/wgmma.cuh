@@ -1,12 +1,12 @@
 // Products of a warp group (128 threads, 64 rows) on Hopper's matrix unit, for tiles of 64 columns.
 //
-// A Tile<64> (util.cuh) is laid out as wgmma's 128-byte swizzle wants it, if it begins at a
-// multiple of 1,024 bytes, so the same tiles serve mma.sync and wgmma; accumulators and A fragments
-// are laid out as mma.sync's too: warp w of the group has rows 16w … 16w + 15. Only sm_90a code has
-// these instructions; in other code kByWarpGroup is false and the functions are not compiled.
+// A Tile<64> (util.cuh) that begins at a multiple of 1,024 bytes has the layout of wgmma's 128-byte
+// swizzle, so mma.sync and wgmma use the same tiles. Accumulators and A fragments also have the
+// layout of mma.sync: warp w of the group has rows 16w … 16w + 15. Only sm_90a code has these
+// instructions; in other code kByWarpGroup is false and the functions are not compiled.
 //
-// Tiles that were written by cp.async or ordinary stores need FenceTiles() in every writing thread
-// before the barrier after which they are multiplied.
+// For tiles written by cp.async or ordinary stores, every writing thread must call FenceTiles()
+// before the barrier that precedes the product.
 #pragma once
 
 #include "kernels/cuda/util.cuh"
@@ -34,7 +34,8 @@ __device__ __forceinline__ void FenceTiles() {
 
 #ifdef NSA_WGMMA
 
-// Rows of 128 bytes, eight of them 1,024 bytes from the next eight, 128-byte swizzle.
+// The wgmma descriptor of a tile with 128-byte swizzle: rows of 128 bytes, groups of eight rows
+// 1,024 bytes apart.
 __device__ __forceinline__ uint64_t Descriptor(const bf16* tile) {
   return (uint64_t{SharedAddress(tile)} >> 4) | (uint64_t{1} << 16) | (uint64_t{64} << 32) |
          (uint64_t{1} << 62);
@@ -48,13 +49,13 @@ __device__ __forceinline__ void BeginProducts() {
 __device__ __forceinline__ void CommitProducts() {
   asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
 }
-// Waits until at most `kPending` of the newest groups are still under way.
+// Waits until at most `kPending` of the newest groups are still in flight.
 template <int kPending = 0>
 __device__ __forceinline__ void WaitProducts() {
   asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kPending) : "memory");
 }
-// Keeps the compiler from moving what reads or writes `c` across this point: it does not know that
-// the products run on.
+// Keeps the compiler from moving reads and writes of `c` across this point, since it does not know
+// that the products run asynchronously.
 __device__ __forceinline__ void Pin(float (&c)[8][4]) {
 #pragma unroll
   for (int n = 0; n < 8; ++n) {
@@ -81,7 +82,7 @@ __device__ __forceinline__ void ProductShared(float (&c)[8][4], uint64_t a, uint
       : "l"(a), "l"(b), "r"(static_cast<int>(add)));
 }
 
-// c[64 × 64] += a[64 × 16] · b[16 × 64], a from registers, b's rows in shared memory.
+// c[64 × 64] += a[64 × 16] · b[16 × 64], a in registers, b in shared memory row by row.
 __device__ __forceinline__ void ProductRegisters(float (&c)[8][4], const uint32_t (&a)[4],
                                                  uint64_t b) {
   asm volatile(
@@ -96,7 +97,7 @@ __device__ __forceinline__ void ProductRegisters(float (&c)[8][4], const uint32_
 #undef NSA_ACCUMULATORS
 #undef NSA_ACCUMULATOR_NAMES
 
-// Enqueues c = rows of a · bᵀ over 64 columns; a at the group's first row.
+// Enqueues c = a · bᵀ over 64 columns; `a` points to the group's first row.
 __device__ __forceinline__ void EnqueueByRow(float (&c)[8][4], const bf16* a, const bf16* b) {
   const uint64_t a_tile = Descriptor(a), b_tile = Descriptor(b);
 #pragma unroll
@@ -105,7 +106,7 @@ __device__ __forceinline__ void EnqueueByRow(float (&c)[8][4], const bf16* a, co
   }
 }
 
-// Enqueues sum += c · tile for a tile of 64 rows; c as fragments.
+// Enqueues sum += c · tile for a tile of 64 rows; c is given as fragments.
 __device__ __forceinline__ void EnqueueAccumulate(float (&sum)[8][4], const uint32_t (&c)[4][4],
                                                   const bf16* tile) {
   const uint64_t b = Descriptor(tile);

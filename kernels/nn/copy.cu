@@ -1,4 +1,4 @@
-// Copying and clearing on CUDA.
+// Copies and clears tensors on CUDA.
 #include "kernels/cuda/launch.h"
 #include "kernels/nn/copy.h"
 

@@ -1,5 +1,6 @@
-// Cross-entropy on CUDA: one block of threads a row (a warp where the vocabulary is small), fp32
-// inside, logits read again from L1; then one block adds the rows' losses in a fixed order.
+// Cross-entropy on CUDA: one thread block per row (one warp where the vocabulary is small),
+// computed in fp32; repeated reads of the logits come from L1. Then one thread block adds the
+// losses of the rows in a fixed order.
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/nn/cross_entropy.h"
@@ -7,7 +8,7 @@
 namespace nsa::cuda {
 namespace {
 
-// Over a block of threads; every thread gets the result. `scratch` has 33 floats.
+// Sum or maximum over a thread block; every thread gets the result. `scratch` has 33 floats.
 template <bool kMax>
 __device__ float BlockReduce(float value, float* scratch) {
   value = kMax ? WarpMax(value) : WarpSum(value);
@@ -41,7 +42,7 @@ __global__ void CrossEntropyKernel(const bf16* logits, const int* targets, float
     row_loss[row] = target < 0 ? 0.0f : top + logf(sum) - __bfloat162float(x[target]);
   }
   if (dlogits == nullptr) return;
-  __syncthreads();  // dlogits may be logits: the target's logit has been read
+  __syncthreads();  // dlogits may be logits: the target's logit must have been read by now
   const float factor = target < 0 ? 0.0f : scale / sum;
   for (int c = threadIdx.x; c < vocab; c += blockDim.x) {
     const float p = target < 0 ? 0.0f : __expf(__bfloat162float(x[c]) - top) * factor;
@@ -49,8 +50,8 @@ __global__ void CrossEntropyKernel(const bf16* logits, const int* targets, float
   }
 }
 
-// The same for a small vocabulary that vectors divide: a warp a row, 16 bytes a lane and access.
-constexpr int kWarpRows = 8;  // rows of a block
+// The same for a small vocabulary that is a multiple of 8: one warp per row, 16 bytes per access.
+constexpr int kWarpRows = 8;  // rows of a thread block
 __global__ void __launch_bounds__(kWarpRows* kWarp)
     CrossEntropyWarpKernel(const bf16* logits, const int* targets, float* row_loss, bf16* dlogits,
                            int64_t rows, int vocab, float scale) {
@@ -77,7 +78,7 @@ __global__ void __launch_bounds__(kWarpRows* kWarp)
     row_loss[row] = target < 0 ? 0.0f : top + logf(sum) - __bfloat162float(x[target]);
   }
   if (dlogits == nullptr) return;
-  __syncwarp();  // dlogits may be logits: the target's logit has been read
+  __syncwarp();  // dlogits may be logits: the target's logit must have been read by now
   const float factor = target < 0 ? 0.0f : scale / sum;
   for (int c = lane * 8; c < vocab; c += kWarp * 8) {
     Float8 v = Load8(x + c);
@@ -90,7 +91,8 @@ __global__ void __launch_bounds__(kWarpRows* kWarp)
   }
 }
 
-// One block of 1,024 threads; thread i takes rows i, i + 1024, …; fp64 sums, a fixed tree.
+// One thread block of 1,024 threads. Thread i adds rows i, i + 1024, … in fp64; the threads' sums
+// are added by a fixed tree.
 __global__ void MeanLossKernel(const float* row_loss, const int* targets, int64_t rows,
                                float* mean) {
   __shared__ double sums[1024];

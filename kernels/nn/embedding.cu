@@ -1,8 +1,8 @@
-// Embedding on CUDA. Backward sums each vocabulary row's tokens in token order: tokens are cut into
-// ranges, one block a (vocabulary row, range) finds its tokens by a scan and adds their rows; a
-// last kernel adds the ranges in order. With 256 rows that is 64 ranges; with a large vocabulary,
-// where few tokens share a row, one range, and the scan (4 bytes a token and row, from L2) is the
-// bound.
+// Embedding on CUDA. Backward sums the gradients for each vocabulary row in token order: tokens are
+// cut into ranges, one thread block per (vocabulary row, range) finds its tokens by a scan and adds
+// their rows, and a last kernel adds the ranges in order. With a vocabulary of 256 there are 64
+// ranges. With a large vocabulary, where few tokens share a row, there is one range, and the scan
+// (4 bytes per token and vocabulary row, from L2) is the limit.
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/nn/embedding.h"
@@ -23,8 +23,8 @@ __global__ void EmbeddingKernel(const int* tokens, const bf16* table, bf16* y, i
 
 int RangesOf(int64_t vocab) { return static_cast<int>(std::clamp<int64_t>(16384 / vocab, 1, 64)); }
 
-// Grid: vocab · ranges. The tokens of the range that are this row's are collected in order, 256 at
-// a time, then their rows are added.
+// Grid: vocab · ranges. The thread block reads the tokens of its range 256 at a time, collects
+// those of its vocabulary row in order, then adds their rows.
 __global__ void __launch_bounds__(kThreads)
     EmbeddingBackwardKernel(const int* tokens, const bf16* dy, float* out, int64_t rows,
                             int64_t vocab, int dim, int ranges, bool direct) {

@@ -1,4 +1,4 @@
-// Matrix products on CUDA are cuBLASLt's (kernels/cuda/blas.h).
+// Matrix products on CUDA, computed by cuBLASLt (kernels/cuda/blas.h).
 #include "absl/status/status.h"
 #include "kernels/cuda/blas.h"
 #include "kernels/nn/matmul.h"

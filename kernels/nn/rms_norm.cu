@@ -1,6 +1,6 @@
-// RMSNorm on CUDA: one warp a row, 16 bytes a lane and access; bound by memory (4 bytes an element
-// forward, 8 backward). dweight's sums are cut into a constant number of row ranges and added in
-// order.
+// RMSNorm on CUDA: one warp per row, 16 bytes per lane and access; limited by memory bandwidth (4
+// bytes per element forward, 8 backward). dweight is summed over a constant number of row ranges,
+// whose sums are added in order.
 #include <algorithm>
 
 #include "kernels/cuda/launch.h"
@@ -35,13 +35,13 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   if (lane == 0 && rstd != nullptr) rstd[row] = r;
 }
 
-// Where rows are cut for the weight's gradient: a constant, so that the order of sums does not
-// depend on the GPU.
+// Number of row ranges for the gradient of the weight: a constant, so that the order of sums does
+// not depend on the GPU.
 constexpr int kBlocks = 512;
-constexpr int kMostChunks = 4;  // of 256 columns that a warp keeps in registers
+constexpr int kMostChunks = 4;  // chunks of 256 columns that a warp keeps in registers, at most
 
-// Rows [rows·block/blocks, …) belong to a block, every eighth of them to a warp, which keeps a row
-// and its share of dweight in registers: dim ≤ 256 · kChunks.
+// A thread block processes rows [rows·block/blocks, …) and each warp every eighth of them. A warp
+// keeps a row and its part of dweight in registers: dim ≤ 256 · kChunks.
 template <int kChunks>
 __global__ void __launch_bounds__(kWarps* kWarp)
     RmsNormBackwardKernel(const bf16* dy, const bf16* x, const bf16* weight, const float* rstd,
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
       Store8(dx + row * dim + c, out);
     }
   }
-  // dweight of the block, 256 columns at a time: the warps' sums in order.
+  // dweight of the thread block: adds the warps' sums in order, 256 columns at a time.
 #pragma unroll
   for (int k = 0; k < kChunks; ++k) {
 #pragma unroll
@@ -104,8 +104,8 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   }
 }
 
-// The same for wider rows, which are read twice; each warp sums dweight in shared memory, of as
-// many columns as there is room for: blockIdx.y says which.
+// The same for wider rows, which are read twice. Each warp sums dweight in shared memory, for as
+// many columns as fit; blockIdx.y selects the columns.
 constexpr int kWideColumns = 4096;
 
 __global__ void __launch_bounds__(kWarps* kWarp)
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 #pragma unroll
       for (int i = 0; i < 8; ++i) dot = fmaf(g.v[i] * w.v[i], v.v[i], dot);
       if (c < from || c >= from + columns) continue;
-        // mine[] is laid out [8][columns/8], so that the lanes of an access lie side by side.
+        // mine[] is laid out as [8][columns/8], so that the lanes access neighbouring addresses.
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         mine[i * (columns / 8) + (c - from) / 8] += g.v[i] * v.v[i] * r;
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   }
 }
 
-// Eight threads a column take an eighth of the blocks each, in order.
+// Adds the partial sums: eight threads per column each add an eighth of them in order.
 __global__ void AddWeightGradient(const float* partial, int dim, float* dweight) {
   __shared__ float sums[8][kWarp];
   const int c = blockIdx.x * kWarp + threadIdx.x;

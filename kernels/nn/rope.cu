@@ -1,5 +1,6 @@
-// RoPE on CUDA, 16 bytes (4 pairs) a thread and access; bound by memory: 4 bytes an element. All
-// heads of a token share its angles, which a block computes once for its tokens (rope_angles.cuh).
+// RoPE on CUDA, 16 bytes (4 pairs) per thread and access; limited by memory bandwidth: 4 bytes per
+// element. All heads of a token share its angles (rope_angles.cuh), which a thread block computes
+// once for its tokens.
 #include "kernels/cuda/launch.h"
 #include "kernels/nn/rope.h"
 #include "kernels/nn/rope_angles.cuh"
@@ -8,7 +9,7 @@ namespace nsa::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kTokens = 16;  // of a block
+constexpr int kTokens = 16;  // of a thread block
 
 __global__ void __launch_bounds__(kThreads)
     RopeKernel(const bf16* x, bf16* y, const __grid_constant__ RopeFrequencies f, int seq_len,

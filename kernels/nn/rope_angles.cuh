@@ -1,6 +1,7 @@
-// Angles of RoPE on CUDA. Positions times frequencies in fp64 are slow on a GPU, and in fp32 they
-// lose 2^-24 relative, which at t = 65,536 is 4e-3 rad; the product is therefore formed as two fp32
-// halves, in revolutions, so that reduction is a subtraction (error under 1e-7 rad for t < 2^17).
+// Angles of RoPE on CUDA. Computing position times frequency in fp64 is slow on a GPU, and in fp32
+// the relative error of 2^-24 is 4e-3 rad at t = 65,536. The product is therefore computed as a sum
+// of two fp32 numbers, in revolutions, so that the range reduction is a subtraction (error under
+// 1e-7 rad for t < 2^17).
 #pragma once
 
 #include <cmath>
@@ -11,7 +12,7 @@ namespace nsa::cuda {
 
 constexpr int kMaxRopePairs = 64;
 
-// Turns a position advances each pair by, as two floats whose sum is the fp64 value.
+// Revolutions per position of each pair, as two floats whose sum is the fp64 value.
 struct RopeFrequencies {
   float high[kMaxRopePairs];
   float low[kMaxRopePairs];
@@ -31,7 +32,8 @@ inline RopeFrequencies FrequenciesOf(int head_dim, float base, float scale) {
 // Cosine and sine of a pair at position t.
 __device__ __forceinline__ float2 RopeAngle(const RopeFrequencies& f, int t, int pair) {
   const float position = static_cast<float>(t);
-  // t·turns exactly in two parts, then only the fraction of a turn matters.
+  // t · f.high is kept exactly, as a product and its rounding error. Only the fraction of a
+  // revolution matters.
   const float high = position * f.high[pair];
   const float rest = fmaf(position, f.high[pair], -high) + position * f.low[pair];
   const float turn = (high - rintf(high)) + rest;
@@ -40,7 +42,7 @@ __device__ __forceinline__ float2 RopeAngle(const RopeFrequencies& f, int t, int
   return {cosine, sine};
 }
 
-// Four pairs turned by their angles, or back (direction −1).
+// Rotates four pairs by their angles (direction 1), or back (direction −1).
 __device__ __forceinline__ Float8 Rotated(const Float8& x, const float2* angles, float direction) {
   Float8 y;
 #pragma unroll
@@ -52,8 +54,8 @@ __device__ __forceinline__ Float8 Rotated(const Float8& x, const float2* angles,
   return y;
 }
 
-// The angles of `rows` positions from row0 on in shared memory, [rows][head_dim/2]; row r is at
-// position r mod seq_len. Called by a whole block; the caller synchronises.
+// Writes the angles of `rows` positions from row0 on to shared memory, [rows][head_dim/2]; row r is
+// at position r mod seq_len. All threads of the block must call it; the caller synchronises.
 __device__ __forceinline__ void FillRopeAngles(const RopeFrequencies& f, int64_t row0, int rows,
                                                int seq_len, int pairs, float2* angles) {
   const int first = static_cast<int>(row0 % seq_len);

@@ -1,5 +1,5 @@
-// SiLU on CUDA, eight elements a thread; bound by memory. Elements behind the last eight are the
-// last thread's, one by one.
+// SiLU on CUDA, eight elements per thread; limited by memory bandwidth. The last thread processes
+// the remaining elements, fewer than eight, one by one.
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/nn/silu.h"

@@ -1,6 +1,7 @@
 // AdamW on CUDA, fused: reads parameter, gradient and both moments, writes parameter, moments and
-// the bf16 copy that the matrix products read. Bound by memory: 30 bytes an element. What changes
-// from step to step is read from device memory, so that a CUDA graph can hold the launch.
+// the bf16 copy that the matrix products read. Limited by memory bandwidth: 30 bytes per element.
+// The values that change from step to step are read from device memory, so that a CUDA graph can
+// contain the launch.
 #include <cmath>
 
 #include "kernels/cuda/launch.h"
@@ -10,8 +11,8 @@
 namespace nsa::cuda {
 namespace {
 
-// Runs of elements that alternate between decay and no decay; a launch takes as many as fit in its
-// parameters.
+// Runs of elements that alternate between decay and no decay. A launch handles as many runs as fit
+// in its parameters.
 constexpr int kMaxRuns = 256;
 struct Runs {
   int64_t end[kMaxRuns];

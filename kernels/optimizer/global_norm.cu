@@ -1,5 +1,5 @@
-// The L2 norm on CUDA: fp64 sums of squares over chunks of 4,096, the chunks' sums in a fixed tree.
-// Bound by memory: 4 bytes an element.
+// The L2 norm on CUDA: fp64 sums of squares over chunks of 4,096 elements, added by a fixed tree.
+// Limited by memory bandwidth: 4 bytes per element.
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/util.cuh"
 #include "kernels/optimizer/global_norm.h"

@@ -1,4 +1,4 @@
-// One thread each: they cost a launch.
+// Each of these kernels has one thread; its cost is that of a launch.
 #include "kernels/cuda/launch.h"
 #include "kernels/optimizer/step.h"
 

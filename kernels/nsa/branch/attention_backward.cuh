@@ -1,15 +1,14 @@
-// Backward of the three attention branches, without atomics: two kernels that each recompute the
-// logits.
+// Backward of the three attention branches, without atomics: two kernels that recompute the logits.
 //
 //   dq   query-major, the forward's tiles:   dS = P ∘ (dO·Vᵀ − delta),  dq = scale · dS·K
-//   dkv  key-major, 64 keys a block:         dV = Pᵀ·dO,  dK = scale · dSᵀ·Q
+//   dkv  key-major, 64 keys per thread block: dV = Pᵀ·dO,  dK = scale · dSᵀ·Q
 //
-// with P = exp(scale·q·k − lse) and delta = Σ_c dO·O a row. The key-major kernel takes its query
-// rows in a fixed order (token order, or the list of tokens that chose the block) and packs 64/h
-// tokens · h heads into one tile of up to 64 rows, so every gradient of a key has one owner and the
-// sums are repeatable. Where one key tile has too many rows to walk (block 0 is chosen by every
-// token; a compressed key is seen by every later token), its rows are cut into segments whose fp32
-// partial sums a last kernel adds in order.
+// with P = exp(scale·q·k − lse) and delta = Σ_c dO·O for each row. The key-major kernel processes
+// its query rows in a fixed order (token order, or the list of tokens that chose the block) and
+// packs 64/h tokens · h heads into one tile of up to 64 rows. Every gradient of a key is thus
+// computed by one thread block, and the sums are repeatable. Where a key tile has very many rows
+// (block 0 is chosen by every token; a compressed key is seen by every later token), the rows are
+// cut into segments, and a last kernel adds the segments' fp32 partial sums in order.
 #pragma once
 
 #include <climits>
@@ -30,7 +29,7 @@ struct AttentionGradients {
   bool add_to_dq;
 };
 
-// stats[row] = {lse · log2 e, Σ_c d_o[row, c] · o[row, c]}. dv/8 lanes a row, 16 bytes a lane.
+// stats[row] = {lse · log2 e, Σ_c d_o[row, c] · o[row, c]}. dv/8 lanes per row, 16 bytes per lane.
 static __global__ void StatsKernel(const bf16* o, const bf16* d_o, const float* lse, float2* stats,
                                    int64_t rows, int dv) {
   const int lanes = dv / 8;
@@ -55,7 +54,7 @@ __host__ __device__ constexpr int DqSharedBytes(int rows_padded, int union_bytes
   return 4 * (rows_padded + kKeyStages<kD> * kKeyTile) * kD + union_bytes;
 }
 
-// dq of one of a thread's two rows.
+// Stores dq of one of a thread's two rows.
 template <int kD>
 __device__ __forceinline__ void StoreDq(const Rows16<kD>& dq, const AttentionProblem& p,
                                         const AttentionGradients& grad, const Row& row, int i,
@@ -104,7 +103,7 @@ __global__ void __launch_bounds__(256, kD > 64 ? 1 : 2)
     Rows16<kKeyTile> weights, d_weights;
     const auto weigh = [&] {
       HideUnseen(weights, tile, rows, at.lane);
-      // Against +inf every weight is 0.
+      // A shift of +inf makes every weight 0.
       const float shift[2] = {Takes(tile, rows[0]) ? stats[0].x : INFINITY,
                               Takes(tile, rows[1]) ? stats[1].x : INFINITY};
 #pragma unroll
@@ -132,35 +131,35 @@ __global__ void __launch_bounds__(256, kD > 64 ? 1 : 2)
 
 // ---- dk, dv
 
-// Which query rows a block of the key-major kernel walks, and where its sums go.
+// The query rows that a thread block of the key-major kernel processes, and where its sums go.
 struct DkvWork {
-  const int* list;  // in shared memory: tokens that chose the block, ascending; null: tokens first,
-                    // first + 1, …
+  const int* list;  // in shared memory: the tokens that chose the block, ascending; null: tokens
+                    // first, first + 1, …
   int first;
   int count;       // tokens of this segment
-  int begin, end;  // keys
-  int all_from;    // tokens all_from … all_to see all of them
+  int begin, end;  // keys [begin, end)
+  int all_from;    // tokens all_from … all_to see all these keys
   int all_to;
-  float* partial;  // fp32 [64, dk + dv], or null: straight to dk and dv
+  float* partial;  // fp32 [64, 2·kD] for partial sums, or null: write to dk and dv directly
 
   __device__ __forceinline__ int Token(int index) const {
     return list == nullptr ? first + index : list[index];
   }
 };
 
-// Rows of one tile of the key-major kernel: 64, or 32 where a head is 128 wide, so that the
-// accumulators stay in registers.
+// Rows of a query tile in the key-major kernel: 64, or 32 where a head is 128 wide, so that the
+// accumulators fit in registers.
 template <int kD>
 constexpr int kRowTile = kD > 64 ? 32 : 64;
 
-// What a key needs to know of the query rows of a tile. Rows behind the last have weight 0.
+// Per-row data of a tile of query rows. Rows after the last have weight 0.
 template <int kRows>
 struct RowInfo {
   float2 stats[kRows];
-  int2 keys[kRows];  // the first that the row sees, and how many
+  int2 keys[kRows];  // first key that the row sees, number of keys that it sees
 };
 
-// `list`: tokens of the longest list segment.
+// `list`: number of tokens of the longest list segment.
 template <int kD>
 __host__ __device__ constexpr int DkvSharedBytes(int list) {
   constexpr int kRows = kRowTile<kD>;
@@ -169,8 +168,8 @@ __host__ __device__ constexpr int DkvSharedBytes(int list) {
 
 constexpr int kDkvThreads = 128;
 
-// Copies tiles of query rows: which rows and columns a thread copies is the same for every tile.
-// Without kGradients q alone, and of what belongs to the rows the keys alone.
+// Copies tiles of query rows. A thread copies the same rows and columns of every tile. Without
+// kGradients it loads q but not dO, and of a row's RowInfo only `keys`.
 template <Branch kBranch, int kD, int kRows = kRowTile<kD>, bool kGradients = true>
 struct RowLoader {
   static constexpr int kChunks = kD / 8;
@@ -179,7 +178,7 @@ struct RowLoader {
 
   int chunk, first_row;
   const bf16 *q, *d_o;  // the thread's column of token 0, first head of the group
-  int tokens;           // of a tile
+  int tokens;           // per tile
 
   __device__ __forceinline__ RowLoader(const AttentionProblem& p, const AttentionGradients& grad,
                                        int b, int g)
@@ -189,7 +188,7 @@ struct RowLoader {
     if constexpr (kGradients) d_o = grad.d_o + first * p.dv + chunk * 8;
   }
 
-  // The rows of tokens [from, from + tokens) of the work, and what belongs to them.
+  // Loads the rows of tokens [from, from + tokens) of the work and their RowInfo.
   __device__ __forceinline__ void Load(const AttentionProblem& p, const AttentionGradients& grad,
                                        const DkvWork& work, int b, int g, int from, bf16* q_tile,
                                        bf16* do_tile, RowInfo<kRows>& info) const {
@@ -198,7 +197,7 @@ struct RowLoader {
     for (int i = 0; i < kCopies; ++i) {
       const int row = first_row + i * kRowsApart, query = QueryOf(p, row);
       const bool valid = row < rows;
-      // Below 2³¹: NsaShape limits B·S·H.
+      // Fits in an int: NsaShape limits B·S·H to below 2³¹.
       const int at = valid ? work.Token(from + query) * p.heads + row - query * p.h : 0;
       CopyAsync16(Tile<kD>::At(q_tile, row, chunk), RowPointer(q, at, p.dk),
                   valid && chunk * 8 < p.dk);
@@ -230,7 +229,8 @@ struct RowLoader {
   }
 };
 
-// The tokens that see all keys of the work; none where documents may hide some.
+// Sets the range of tokens that see all keys of the work. With documents, which may hide keys, the
+// range is empty.
 template <Branch kBranch>
 __device__ __forceinline__ void SetAllSeen(const AttentionProblem& p, DkvWork* work) {
   const TokenBounds all = BranchRule<kBranch>::TokensOfAll(p, work->begin, work->end);
@@ -238,11 +238,11 @@ __device__ __forceinline__ void SetAllSeen(const AttentionProblem& p, DkvWork* w
   work->all_to = all.to;
 }
 
-// Floats of a key's row in the partial sums: dk, then dv.
+// Floats per key in the partial sums: kD for dk, then kD for dv.
 template <int kD>
 constexpr int kPartialRow = 2 * kD;
 
-// Writes one thread's share of 16 keys · width columns: to bf16 rows of dk or dv, or to the partial
+// Writes one thread's part of 16 keys · width columns: to bf16 rows of dk or dv, or to the partial
 // sums from column `offset` on.
 template <int kD>
 __device__ __forceinline__ void StoreKeys(const Rows16<kD>& sum, float factor,
@@ -267,18 +267,17 @@ __device__ __forceinline__ void StoreKeys(const Rows16<kD>& sum, float factor,
   }
 }
 
-// Logits of 16 keys × kRows rows to weights.
+// Turns the logits of 16 keys × kRows rows into weights.
 template <int kRows>
 __device__ __forceinline__ void WeighRows(Rows16<kRows>& weights, const RowInfo<kRows>& info,
                                           const DkvWork& work, bool all_seen, float scale_log2,
                                           int warp, int lane) {
 #pragma unroll
   for (int n = 0; n < kRows / 8; ++n) {
-    const int row = n * 8 + 2 * (lane & 3);  // of e = 0 and 2; the next one of e = 1 and 3
+    const int row = n * 8 + 2 * (lane & 3);  // of elements 0 and 2; elements 1 and 3: row + 1
     const float4 stats = *reinterpret_cast<const float4*>(&info.stats[row]);
     if (!all_seen) {
-      // One comparison for both ends: what lies before the first key is a large number without a
-      // sign.
+      // One unsigned comparison checks both ends: a key before the first wraps to a large number.
       const int4 keys = *reinterpret_cast<const int4*>(&info.keys[row]);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -299,7 +298,7 @@ __device__ __forceinline__ void WeighRows(Rows16<kRows>& weights, const RowInfo<
   }
 }
 
-// dO·V of the keys and of rows 16·step … 16·step + 15 to the gradients of the weights.
+// Turns dO·V of the keys and rows 16·step … 16·step + 15 into gradients of the logits.
 template <int kRows>
 __device__ __forceinline__ void DifferentiateRows(Rows16<kRows>& d_weights,
                                                   const Rows16<kRows>& weights,
@@ -313,7 +312,8 @@ __device__ __forceinline__ void DifferentiateRows(Rows16<kRows>& d_weights,
   }
 }
 
-// Walks the rows of `work` for 64 keys of group g; kDkvThreads threads, one warp for 16 keys.
+// Computes dk and dv of 64 keys of group g over the rows of `work`; kDkvThreads threads, one warp
+// per 16 keys.
 template <Branch kBranch, int kD>
 __device__ void WalkRows(const AttentionProblem& p, const AttentionGradients& grad, DkvWork work,
                          int b, int g, uint8_t* shared) {
@@ -365,7 +365,7 @@ __device__ void WalkRows(const AttentionProblem& p, const AttentionGradients& gr
   StoreKeys<kD>(dv, 1.0f, p, work, grad.dv, p.dv, kD, b, g, warp, lane);
 }
 
-// ---- contiguous key ranges: window and compressed
+// ---- dk, dv of contiguous key ranges: window and compressed
 
 // Grid: key tiles · segments · B · G.
 template <Branch kBranch, int kD>
@@ -390,10 +390,10 @@ __global__ void __launch_bounds__(kDkvThreads, kD > 64 ? 2 : 3)
   WalkRows<kBranch, kD>(p, grad, work, bg / p.groups, bg % p.groups, shared);
 }
 
-constexpr int kAddSlices = 8;  // blocks that share the keys of a tile when partial sums are added
+constexpr int kAddSlices = 8;  // thread blocks that add the partial sums of one key tile
 
-// Adds the partial sums of keys [begin, end) of group g over the segments, `stride` floats apart,
-// in order; `slice` of kAddSlices does its share. Four columns a thread.
+// Adds the partial sums of keys [begin, end) of group g over the segments in order. The segments
+// are `stride` floats apart. The call does part `slice` of kAddSlices, four columns per thread.
 template <int kD>
 __device__ __forceinline__ void AddPartials(const AttentionProblem& p,
                                             const AttentionGradients& grad, int b, int g, int begin,

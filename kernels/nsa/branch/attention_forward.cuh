@@ -1,11 +1,11 @@
-// Forward of the three attention branches: flash attention over a query tile's keys (Dao, arXiv
-// 2307.08691), one warp for 16 rows.
+// Forward of the three attention branches: flash attention over the keys of a query tile (Dao,
+// arXiv 2307.08691), one warp per 16 rows.
 //
-// Shared memory: the query tile, stages of 64 keys and values, and for the selected branch
-// the union of chosen blocks. Each warp keeps 16 × 64 logits and 16 × dv outputs in registers; keys
-// of the next tile arrive while this one is multiplied. Bound by the matrix unit and, where heads
-// are 64 wide, as much by exponentials: 4 · rows · keys · (dk + dv)/2 operations a tile against
-// rows · keys exponentials.
+// Shared memory: the query tile, stages of 64 keys and values, and for the selected branch the
+// union of chosen blocks. Each warp keeps 16 × 64 logits and 16 × dv outputs in registers; the keys
+// of the next tile are copied while this one is multiplied. The kernel is limited by the matrix
+// unit and, where heads are 64 wide, equally by exponentials: 4 · rows · keys · (dk + dv)/2
+// operations per tile against rows · keys exponentials.
 #pragma once
 
 #include "kernels/nsa/branch/attention_products.cuh"
@@ -24,19 +24,20 @@ __host__ __device__ constexpr int ForwardSharedBytes(int rows_padded, int union_
   return 2 * (rows_padded + 2 * kKeyStages<kD> * kKeyTile) * kD + union_bytes;
 }
 
-// A row's weights are taken against a maximum (in log2 units) that need not be the true one: it
-// moves only when a logit is this far above it, since moving it means to multiply all of o. Weights
-// stay below 2^8, where fp32 and bf16 are as exact as below 1.
+// The weights of a row are computed relative to a running maximum (in log2 units) that may lag
+// behind the true one. It is updated only when a logit exceeds it by more than this slack, because
+// an update means multiplying all of o. Weights stay below 2^8, where fp32 and bf16 have the same
+// relative precision as below 1.
 constexpr float kMaximumSlack = 8;
 
-// The maximum, sum and weighted values of two rows.
+// The running maximum, sum of weights and weighted sum of values, for the two rows of a thread.
 template <int kD>
 struct OnlineSoftmax {
   float maximum[2] = {-INFINITY, -INFINITY};
   float sum[2] = {0, 0};
   Rows16<kD> o = {};
 
-  // Turns logits into weights and folds them in; a row that does not take the tile stays as it is.
+  // Turns logits into weights and adds them to the state, for the rows that take the tile.
   __device__ __forceinline__ void Add(Rows16<kKeyTile>& logits, const bool (&takes)[2],
                                       float scale_log2, const bf16* v, int lane) {
     float shrink[2], shift[2];
@@ -49,8 +50,8 @@ struct OnlineSoftmax {
       }
       top = QuadMax(top) * scale_log2;
       const float seen = takes[i] && top > maximum[i] + kMaximumSlack ? top : maximum[i];
-      // A row that has seen nothing yet keeps a finite reference, so that no (−inf) − (−inf)
-      // arises; against +inf every weight is 0.
+      // A row that has seen no key yet gets a finite reference, to avoid (−inf) − (−inf). A shift
+      // of +inf makes every weight 0.
       const float reference = seen == -INFINITY ? 0.0f : seen;
       shrink[i] = Exp2(maximum[i] - reference);
       if (seen == maximum[i]) shrink[i] = 1.0f;
@@ -98,7 +99,7 @@ __device__ __forceinline__ void StoreRow(const OnlineSoftmax<kD>& state, const R
   }
 }
 
-// Keys that a thread's rows see, counted once for the heads of a group and the lanes of a row.
+// Counts the keys that a thread's rows see, once for all heads of a group and all lanes of a row.
 struct KeyCount {
   bool counts[2];
   unsigned int keys = 0;
@@ -151,7 +152,7 @@ __global__ void __launch_bounds__(256, kD > 64 ? 1 : 2)
   for (int i = 0; i < 2; ++i) StoreRow<kD>(state, rows[i], i, out, p.dv, at.lane);
   if (out.keys_read != nullptr) {
     const unsigned int keys_seen = __reduce_add_sync(0xffffffffu, count.keys);
-    // An integer sum: its order does not matter.
+    // The order of an integer sum does not matter.
     if (at.lane == 0 && keys_seen > 0)
       atomicAdd(out.keys_read, static_cast<unsigned long long>(keys_seen));
   }

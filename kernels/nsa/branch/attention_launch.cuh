@@ -1,5 +1,5 @@
-// Host side of the attention kernels: from argument structs to launches. Included by the three
-// branches' .cu files.
+// Host side of the attention kernels: launches them from argument structs. Included by the .cu
+// files of the three branches.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace nsa::cuda {
 
-// Fields that every branch fills alike.
+// Fills the fields that are the same for every branch.
 template <class Args>
 AttentionProblem ProblemOf(const Args& args, int keys) {
   const NsaShape& s = args.shape;
@@ -32,8 +32,8 @@ AttentionProblem ProblemOf(const Args& args, int keys) {
   return p;
 }
 
-// Calls run(std::integral_constant<int, kD>) with kD = max(dk, dv), which NsaShape::Validate() has
-// limited to 16, 32, 64, 128.
+// Calls run(std::integral_constant<int, kD>) with kD = max(dk, dv). NsaShape::Validate() limits kD
+// to 16, 32, 64, 128.
 template <class Run>
 absl::Status ForHeadWidth(const NsaShape& shape, Run run) {
   switch (std::max(shape.d_k, shape.d_v)) {
@@ -48,23 +48,23 @@ absl::Status ForHeadWidth(const NsaShape& shape, Run run) {
   }
 }
 
-// How a query-major kernel is cut up.
+// How the work of a query-major kernel is divided.
 struct QueryGrid {
-  int queries;  // tokens a tile
-  int tiles;    // a sequence
-  int threads;  // 32 for every 16 rows, of whole warp groups where heads are 64 wide
+  int queries;  // tokens per tile
+  int tiles;    // per sequence
+  int threads;  // 32 per 16 rows; whole warp groups where heads are 64 wide
   int blocks;
   int union_bytes;
   int rows_padded() const { return threads / kWarp * 16; }
 };
 template <Branch kBranch>
 QueryGrid GridOf(const AttentionProblem& p) {
-  // Where there are many more blocks than a token chooses, neighbours hardly share any: a tile of
-  // fewer tokens walks a shorter union. (Where there are yet more: selected_by_key.cuh.)
+  // Where there are many more blocks than a token chooses, neighbouring tokens share few of them,
+  // and a tile of fewer tokens has a smaller union. (With even more blocks: selected_by_key.cuh.)
   const bool thin = kBranch == kSel && p.sel_blocks >= 8 * p.n_sel;
   QueryGrid grid{};
   grid.queries = (thin ? 64 : 128) / p.h;
-  // A token's choice is one bit of 32.
+  // The mask of takers has 32 bits, one per token.
   if (kBranch == kSel) grid.queries = std::min(grid.queries, 32);
   grid.tiles = CeilDiv(p.seq_len, grid.queries);
   const int step = std::max(p.dk, p.dv) == 64 ? kGroupRows : 16;
@@ -80,7 +80,7 @@ AttentionOutputs OutputsOf(const Args& args) {
           DataOf<unsigned long long>(args.keys_read)};
 }
 
-// The kernels add to it.
+// Zeroes keys_read, to which the kernels add.
 inline absl::Status ZeroKeysRead(const Exec& exec, const AttentionOutputs& out, const char* what) {
   if (out.keys_read == nullptr) return absl::OkStatus();
   return ToStatus(cudaMemsetAsync(out.keys_read, 0, 8, StreamOf(exec)), what);
@@ -112,8 +112,8 @@ AttentionGradients GradientsOf(const Args& args, const float2* stats) {
           args.add_to_dq};
 }
 
-// The rows' statistics, which every branch's backward begins with. dk and dv need nothing else: the
-// side may go on from there.
+// Computes the row statistics, the first step of every branch's backward. dk and dv need only
+// these, so the side stream may continue from there.
 template <class Args>
 absl::Status LaunchStats(const Exec& exec, const Args& args, const AttentionProblem& p,
                          const AttentionGradients& grad, float2* stats, const char* what) {
@@ -138,7 +138,8 @@ absl::Status LaunchDq(const Exec& exec, const Args& args, const AttentionProblem
   });
 }
 
-// Backward of window and compressed, whose keys are one run; dk and dv on the side.
+// Backward of window and compressed, where each query sees one contiguous range of keys. dk and dv
+// run on the side stream.
 template <Branch kBranch, class Args>
 absl::Status LaunchBackward(const Exec& exec, const Args& args, const AttentionProblem& p,
                             const BranchScratch& scratch, TokenSegments segments,

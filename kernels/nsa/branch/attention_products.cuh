@@ -1,6 +1,6 @@
-// The matrix products of the attention kernels, by warp groups where the code is sm_90a and heads
-// are 64 wide, else by warps. Either way a warp holds 16 rows of a result, laid out as mma.sync has
-// them, and all warps of a block call together.
+// The matrix products of the attention kernels: by warp groups in sm_90a code with heads that are
+// 64 wide, else by warps. Either way a warp holds 16 rows of a result in the layout of mma.sync,
+// and all warps of a thread block must call together.
 #pragma once
 
 #include "kernels/cuda/wgmma.cuh"
@@ -10,7 +10,7 @@ namespace nsa::cuda {
 template <int kColumns>
 using Rows16 = float[kColumns / 8][4];  // 16 rows of a warp, kColumns columns
 
-// Whether a product with kRows rows of a tile on its other side is a warp group's.
+// Whether a product with kRows rows of a tile as its second operand is done by a warp group.
 template <int kWidth, int kRows>
 constexpr bool kGroupProduct = kByWarpGroup<kWidth>&& kRows == kGroupRows;
 
@@ -23,7 +23,7 @@ __device__ __forceinline__ void Clear(Rows16<kColumns>& c) {
   }
 }
 
-// c[16 × kRows] = the warp's rows of a · tileᵀ, by a warp.
+// c[16 × kRows] = the warp's rows of a_tile · tileᵀ, done by a warp.
 template <int kWidth, int kRows>
 __device__ __forceinline__ void WarpByRow(Rows16<kRows>& c, const bf16* a_tile, const bf16* tile,
                                           int warp, int lane) {
@@ -42,7 +42,7 @@ __device__ __forceinline__ void WarpByRow(Rows16<kRows>& c, const bf16* a_tile, 
   }
 }
 
-// sum[16 × kWidth] += c[16 × kRows] · tile, by a warp.
+// sum[16 × kWidth] += c[16 × kRows] · tile, done by a warp.
 template <int kWidth, int kRows>
 __device__ __forceinline__ void WarpAccumulate(Rows16<kWidth>& sum, const Rows16<kRows>& c,
                                                const bf16* tile, int lane) {
@@ -60,7 +60,7 @@ __device__ __forceinline__ void WarpAccumulate(Rows16<kWidth>& sum, const Rows16
   }
 }
 
-// Runs make(step) for every 16 columns of a product with kRows columns.
+// Calls make(step) for each group of 16 columns of a product with kRows columns.
 template <int kRows, class Make>
 __device__ __forceinline__ void MakeAll(Make make) {
 #pragma unroll
@@ -68,7 +68,7 @@ __device__ __forceinline__ void MakeAll(Make make) {
 }
 
 #ifdef NSA_WGMMA
-// First row of the warp group that `warp` belongs to.
+// The first tile row of the warp group that `warp` belongs to.
 __device__ __forceinline__ const bf16* GroupTile(const bf16* tile, int warp) {
   return tile + (warp >> 2) * kGroupRows * 64;
 }
@@ -81,7 +81,7 @@ __device__ __forceinline__ void AsFragments(uint32_t (&a)[kRows / 16][4], const 
 }
 #endif
 
-// c = rows of a · tileᵀ.
+// c = the warp's rows of a · tileᵀ.
 template <int kWidth, int kRows>
 __device__ __forceinline__ void ByRow(Rows16<kRows>& c, const bf16* a, const bf16* tile, int warp,
                                       int lane) {
@@ -99,8 +99,8 @@ __device__ __forceinline__ void ByRow(Rows16<kRows>& c, const bf16* a, const bf1
   }
 }
 
-// x = rows of a · bᵀ and y = rows of c · dᵀ. use_x() runs once x is there, on a warp group while y
-// is still multiplied.
+// x = the warp's rows of a · bᵀ and y = the warp's rows of c · dᵀ. use_x() is called once x is
+// complete; with warp groups this is while y is still being computed.
 template <int kWidth, int kRows, class UseX>
 __device__ __forceinline__ void TwoByRow(Rows16<kRows>& x, const bf16* a, const bf16* b,
                                          Rows16<kRows>& y, const bf16* c, const bf16* d, int warp,
@@ -147,8 +147,8 @@ __device__ __forceinline__ void Accumulate(Rows16<kWidth>& sum, const Rows16<kRo
   }
 }
 
-// The same, where make(step) makes 16 columns of c: c[2·step] and c[2·step + 1]. On a warp group
-// the matrix unit works on them while the next are made.
+// The same, where make(step) computes 16 columns of c: c[2·step] and c[2·step + 1]. With warp
+// groups the matrix unit multiplies these while the next 16 are computed.
 template <int kWidth, int kRows, class Make>
 __device__ __forceinline__ void Accumulate(Rows16<kWidth>& sum, const Rows16<kRows>& c,
                                            const bf16* tile, int lane, Make make) {
@@ -174,7 +174,7 @@ __device__ __forceinline__ void Accumulate(Rows16<kWidth>& sum, const Rows16<kRo
   }
 }
 
-// x += a · b and y += c · d, where make(step) makes the 16 columns of a and of c.
+// x += a · b and y += c · d, where make(step) computes 16 columns of a and of c.
 template <int kWidth, int kRows, class Make>
 __device__ __forceinline__ void TwoAccumulate(Rows16<kWidth>& x, const Rows16<kRows>& a,
                                               const bf16* b, Rows16<kWidth>& y,

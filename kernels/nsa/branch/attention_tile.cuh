@@ -1,10 +1,10 @@
-// What the CUDA kernels of the three attention branches share: the problem, who sees which key, and
-// how query rows are packed.
+// Code shared by the CUDA kernels of the three attention branches: the problem description, which
+// query sees which keys, and how query rows are packed into tiles.
 //
-// A query tile is a few consecutive tokens times the h heads of one group: its rows share every
-// key, so one load of K and V serves up to 128 rows of the matrix unit, and a group of 6 heads
-// wastes 2 of them (21 tokens · 6 heads = 126 rows). Row r of a tile is head r % h of token r / h.
-// Keys come in tiles of 64.
+// A query tile is a few consecutive tokens times the h heads of one group. All its rows use the
+// same keys, so one load of K and V serves up to 128 rows of the matrix unit; a group of 6 heads
+// leaves 2 of them unused (21 tokens · 6 heads = 126 rows). Row r of a tile is head r % h of token
+// r / h. Keys are processed in tiles of 64.
 #pragma once
 
 #include "common/base/attention_scratch.h"
@@ -16,11 +16,11 @@ namespace nsa::cuda {
 
 constexpr int kKeyTile = kScratchKeys;
 
-// Pointers and sizes of one call, by value to every kernel. Has the fields that a BranchRule wants.
+// Pointers and sizes of one call, passed to kernels by value. Includes what a BranchRule reads.
 struct AttentionProblem {
   int batch, seq_len, heads, groups, h;
   int h_inverse;     // see QueryOf
-  int keys;          // rows of k and v a group: S, or S_cmp
+  int keys;          // rows of k and v per group: S, or S_cmp
   int l, d, window;  // compressed, window
   int l_sel, n_sel, sel_blocks;
   int dk, dv;   // kernels are compiled for kD = max(dk, dv); the narrower one is padded with zeros
@@ -33,8 +33,8 @@ struct AttentionProblem {
   const int* doc_start;  // [B, S] or null
 };
 
-// Which token of a tile's row, row / h for rows below 256: an integer division takes some twenty
-// instructions.
+// The token of a tile's row: row / h for rows below 256, by multiplication with HInverse(h), since
+// an integer division takes about twenty instructions.
 __host__ __device__ constexpr int HInverse(int h) { return (1 << 16) / h + 1; }
 __device__ __forceinline__ int QueryOf(const AttentionProblem& p, int row) {
   return row * p.h_inverse >> 16;
@@ -45,7 +45,8 @@ __device__ __forceinline__ int DocStart(const AttentionProblem& p, int b, int t)
   return p.doc_start == nullptr ? 0 : p.doc_start[int64_t{1} * b * p.seq_len + t];
 }
 
-// Keys that the query at t may see: for the selected branch before the choice of blocks is applied.
+// The keys that the query at t may see. For the selected branch this is the range before the choice
+// of blocks is applied.
 template <Branch kBranch>
 __device__ __forceinline__ KeyRange KeysOf(const AttentionProblem& p, int b, int t) {
   return BranchRule<kBranch>::Keys(p, t, DocStart(p, b, t));
@@ -68,8 +69,8 @@ __device__ __forceinline__ void LoadKeyTile(bf16* tile, const bf16* source, int 
   }
 }
 
-// Loads the rows of a query tile (tokens t0 … t0 + queries − 1, the h heads of group g); rows
-// behind them, up to `rows_padded`, become zero.
+// Loads the rows of a query tile (tokens t0 … t0 + queries − 1, the h heads of group g). Rows after
+// them, up to `rows_padded`, become zero.
 template <int kD>
 __device__ __forceinline__ void LoadQueryTile(bf16* tile, const bf16* source, int width,
                                               const AttentionProblem& p, int b, int g, int t0,
@@ -84,19 +85,20 @@ __device__ __forceinline__ void LoadQueryTile(bf16* tile, const bf16* source, in
   }
 }
 
-// The key tiles that a query tile walks. Window and compressed: one run of keys. Selected: the
-// union of the tile's chosen blocks, ascending, with a mask of the queries that chose each.
+// The key tiles that a query tile iterates over. Window and compressed: one contiguous range of
+// keys. Selected: the union of the blocks chosen by the tile's queries, ascending, with a mask of
+// the queries that chose each block.
 struct KeyTiles {
   int first, last;  // keys, [first, last)
   int tiles;
-  int parts;               // selected: tiles of a block
+  int parts;               // selected: key tiles per block
   const int* union_ids;    // selected: block ids in shared memory
   const uint32_t* takers;  // selected: bit q of takers[u]: query q of the tile chose union_ids[u]
 };
 
 struct KeyTile {
   int begin, end;
-  uint32_t takers;  // all ones when every query may look
+  uint32_t takers;  // mask of queries that use the tile; all ones: every query
 };
 
 template <Branch kBranch>
@@ -113,7 +115,7 @@ __device__ __forceinline__ KeyTile TileAt(const AttentionProblem& p, const KeyTi
   }
 }
 
-// Shared memory for the union: block ids and takers, then the bit set that finds them.
+// Size of the union in shared memory: block ids and takers, then the bit set used to build it.
 __host__ __device__ inline int UnionCapacity(int sel_blocks, int n_sel, int queries) {
   return min(sel_blocks, n_sel * queries);
 }
@@ -121,8 +123,8 @@ __host__ __device__ inline int UnionBytes(int sel_blocks, int n_sel, int queries
   return RoundUp(8 * UnionCapacity(sel_blocks, n_sel, queries) + 8 * CeilDiv(sel_blocks, 32), 16);
 }
 
-// Builds the union of the blocks that tokens t0 … t0 + queries − 1 of group g chose. All threads
-// call it; ends with a barrier. Returns the number of blocks.
+// Builds the union of the blocks that tokens t0 … t0 + queries − 1 of group g chose. All threads of
+// the block must call it; it ends with a barrier. Returns the number of blocks in the union.
 __device__ inline int BuildUnion(const AttentionProblem& p, int b, int g, int t0, int queries,
                                  int capacity, int* ids, uint32_t* takers, uint32_t* bits,
                                  int* ranks) {
@@ -137,7 +139,7 @@ __device__ inline int BuildUnion(const AttentionProblem& p, int b, int g, int t0
     if (block >= 0) atomicOr(&bits[block >> 5], 1u << (block & 31));
   }
   __syncthreads();
-  // ranks[w]: set bits before word w. One warp scans 32 words at a time.
+  // ranks[w] ← number of set bits before word w. One warp scans 32 words at a time.
   if (threadIdx.x < kWarp) {
     int before = 0;
     for (int base = 0; base < words; base += kWarp) {
@@ -186,14 +188,14 @@ __device__ __forceinline__ KeyTiles PlanKeyTiles(const AttentionProblem& p, int 
     tiles.parts = CeilDiv(p.l_sel, kKeyTile);
     tiles.tiles = blocks * tiles.parts;
   } else {
-    // Both ends of a row's range rise with t, so the first and the last token bound them all.
+    // Both ends of a row's range increase with t, so the first and the last token give the bounds.
     tiles.first = KeysOf<kBranch>(p, b, t0).begin;
     tiles.tiles = max(0, CeilDiv(tiles.last - tiles.first, kKeyTile));
   }
   return tiles;
 }
 
-// One of the two rows of a tile that a thread holds in its accumulators.
+// One of the two tile rows that a thread holds in its accumulators.
 struct Row {
   bool valid;
   int query;   // within the tile
@@ -220,13 +222,13 @@ __device__ __forceinline__ bool Takes(const KeyTile& tile, const Row& row) {
   return row.valid && ((tile.takers >> (row.query & 31)) & 1u) != 0;
 }
 
-// Keys of the tile that the row sees.
+// Number of keys of the tile that the row sees.
 __device__ __forceinline__ int KeysSeen(const KeyTile& tile, const Row& row) {
   return Takes(tile, row) ? max(0, min(row.hi, tile.end) - max(row.lo, tile.begin)) : 0;
 }
 
-// Whether all rows of the warp, as far as they take the tile, see all its 64 keys: then no key
-// needs masking.
+// Whether the tile has 64 keys and every valid row of the warp has all of them in its range: then
+// no key needs masking.
 __device__ __forceinline__ bool Inside(const KeyTile& tile, const Row (&rows)[2]) {
   bool inside = tile.end - tile.begin == kKeyTile;
 #pragma unroll
@@ -236,13 +238,13 @@ __device__ __forceinline__ bool Inside(const KeyTile& tile, const Row (&rows)[2]
   return __all_sync(0xffffffffu, inside);
 }
 
-// Logits of keys that their row does not see become −inf.
+// Sets the logits of keys that a row does not see to −inf.
 __device__ __forceinline__ void HideUnseen(float (&logits)[kKeyTile / 8][4], const KeyTile& tile,
                                            const Row (&rows)[2], int lane) {
   if (Inside(tile, rows)) return;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    // One comparison for both ends: what lies before lo is a large number without a sign.
+    // One unsigned comparison checks both ends: a key before lo wraps around to a large number.
     const int first = tile.begin + 2 * (lane & 3) - rows[i].lo;
     const auto seen = static_cast<unsigned int>(max(0, min(rows[i].hi, tile.end) - rows[i].lo));
 #pragma unroll
@@ -255,7 +257,7 @@ __device__ __forceinline__ void HideUnseen(float (&logits)[kKeyTile / 8][4], con
   }
 }
 
-// Which query tile a block of threads of a query-major kernel has, and which rows of it a thread.
+// The query tile that a thread block of a query-major kernel processes.
 struct QueryTile {
   int lane, warp;
   int b, g;
@@ -263,7 +265,7 @@ struct QueryTile {
   int rows_padded;
 };
 
-// Blocks are ordered so that the last tiles of a sequence, which see the most keys, start first.
+// The last tiles of a sequence, which see the most keys, get the first thread blocks.
 __device__ __forceinline__ QueryTile QueryTileOf(const AttentionProblem& p, int queries_per_tile,
                                                  int tiles_per_sequence) {
   QueryTile tile{};
@@ -285,20 +287,22 @@ __device__ __forceinline__ Row RowOf(const AttentionProblem& p, const QueryTile&
                         tile.warp * 16 + tile.lane / 4 + 8 * i);
 }
 
-// Row `row` of bf16 rows that are `width` wide: one instruction, where elements would take four.
+// The address of row `row` in rows of `width` bf16. Computed in bytes this takes one instruction;
+// in elements it would take four.
 __device__ __forceinline__ const bf16* RowPointer(const bf16* first, int row, int width) {
   return reinterpret_cast<const bf16*>(reinterpret_cast<const char*>(first) +
                                        int64_t{row} * (2 * width));
 }
 
-// Tiles of keys (and of values) that a query-major kernel has in shared memory. With three, while
-// one is multiplied the next is there and the one after that arrives, and there is one barrier a
-// tile. Heads of 128 have room for two, and a second barrier.
+// Number of key tiles (and of value tiles) that a query-major kernel has in shared memory. With
+// three stages, one tile is multiplied while the next is already loaded and the one after that is
+// being copied, and each tile needs one barrier. With heads of 128 only two stages fit, and each
+// tile needs a second barrier.
 template <int kD>
 constexpr int kKeyStages = kD > 64 ? 2 : 3;
 
-// The stages of keys and values of a query-major kernel. Which rows and columns of a tile a thread
-// copies is the same for every tile.
+// The stages of keys and values of a query-major kernel. A thread copies the same rows and columns
+// of every tile.
 template <Branch kBranch, int kD>
 struct KeyStages {
   static constexpr int kStages = kKeyStages<kD>;
@@ -308,7 +312,7 @@ struct KeyStages {
   bf16* k;                      // kStages tiles
   bf16* v;                      // kStages tiles
   const bf16 *k_from, *v_from;  // the thread's column of row 0
-  int first_row;                // of key 0 in [B, keys, G]
+  int first_row;                // row of key 0 in [B, keys, G]
   int row, chunk;               // the first of the thread's rows
   bool k_column, v_column;
 
@@ -344,16 +348,16 @@ struct KeyStages {
     Load(p, tiles, 0);
     if constexpr (kStages == 3) Load(p, tiles, 1);
   }
-  // Before tile i is used: waits for it, which ends with a barrier.
+  // Call before tile i is used: waits until it is loaded. Contains a barrier.
   __device__ __forceinline__ void Advance(const AttentionProblem& p, const KeyTiles& tiles, int i) {
     if constexpr (kStages == 2) Load(p, tiles, i + 1);
     WaitCopies<1>();
     FenceTiles();
     __syncthreads();
-    // All have done with tile i − 1, whose place this one takes.
+    // All threads are done with tile i − 1, whose stage tile i + 2 takes.
     if constexpr (kStages == 3) Load(p, tiles, i + 2);
   }
-  // After tile i was used.
+  // Call after tile i was used.
   __device__ __forceinline__ void Release() {
     if constexpr (kStages == 2) __syncthreads();
   }

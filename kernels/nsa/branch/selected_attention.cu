@@ -1,19 +1,20 @@
 // Selected branch on CUDA.
 //
-// Forward and dq are query-major where a token chooses a good part of the blocks: a tile of 21
-// tokens · 6 heads walks the union of its tokens' blocks, with a mask of the tokens that chose each
-// (attention_tile.cuh). Where it chooses few of many they go by key block (selected_by_key.cuh). dk
-// and dv always do, over the same inverse lists (selected_lists.cuh): 64 keys gather exactly the
-// rows that chose them, so nothing is wasted however thin the choice is. Long lists (block 0 is
-// chosen by every token) are cut into segments with fp32 partial sums.
+// Forward and dq are query-major where a token chooses a large part of the blocks: a tile of 21
+// tokens · 6 heads iterates over the union of its tokens' blocks, with a mask of the tokens that
+// chose each block (attention_tile.cuh). Where a token chooses few of many blocks, forward and dq
+// are key-major (selected_by_key.cuh). dk and dv are always key-major and use the same inverse
+// lists (selected_lists.cuh): 64 keys gather exactly the rows that chose them, so no work is wasted
+// however few blocks a token chooses. Long lists (block 0 is chosen by every token) are cut into
+// segments with fp32 partial sums.
 #include "kernels/nsa/branch/selected_attention.h"
 #include "kernels/nsa/branch/selected_by_key.cuh"
 
 namespace nsa::cuda {
 namespace {
 
-// Grid: 64-key parts of a block · segments · S_sel · B·G, blocks fastest last so that the long
-// lists of early blocks start first.
+// Grid: 64-key parts of a block · segments · B·G · S_sel, parts fastest. Selection blocks vary
+// slowest, so that the long lists of the first blocks start first.
 template <int kD>
 __global__ void __launch_bounds__(kDkvThreads, kD > 64 ? 2 : 3)
     SelectedDkvKernel(AttentionProblem p, AttentionGradients grad, SelectedLists lists, int parts,
@@ -65,7 +66,7 @@ __global__ void AddListSegmentsKernel(AttentionProblem p, AttentionGradients gra
                   CeilDiv(lists.sizes[slot], lists.segment), slice);
 }
 
-// Keys of one (token, group) row, counted from its blocks.
+// Number of keys of one (token, group) row, counted from its blocks.
 __device__ int KeysOfRow(const AttentionProblem& p, int64_t row) {
   const int t = static_cast<int>(row / p.groups % p.seq_len);
   const int b = static_cast<int>(row / p.groups / p.seq_len);
@@ -82,7 +83,7 @@ __device__ int KeysOfRow(const AttentionProblem& p, int64_t row) {
 
 using Count = unsigned long long;
 
-// stats = {sum, max, rows, rows at the maximum}; integer atomics, whose order does not matter.
+// stats = {sum, max, rows, rows at the maximum}. Integer atomics: their order does not matter.
 __global__ void SelectionSumKernel(AttentionProblem p, Count* stats) {
   const int64_t rows = int64_t{1} * p.batch * p.seq_len * p.groups;
   int most = 0;
@@ -200,7 +201,7 @@ absl::Status SelectedAttentionBackward(const Exec& exec, const BranchBackwardArg
   NSA_RETURN_IF_ERROR(LaunchStats(exec, args, p, grad, work.stats, kWhat));
   const Exec side = OnSide(exec);
   if (plan.by_key) {
-    // Both need the lists.
+    // Both streams need the lists, so they are built before the fork.
     NSA_RETURN_IF_ERROR(BuildLists(exec, p, work.lists));
     NSA_RETURN_IF_ERROR(Fork(exec));
     NSA_RETURN_IF_ERROR(

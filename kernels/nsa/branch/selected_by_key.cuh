@@ -1,14 +1,15 @@
 // The selected branch where a token chooses few of many blocks: forward and dq by key block.
 //
-// Neighbouring tokens then share hardly any block, and a query tile that walks the union of its
-// tokens' choices multiplies mostly what only one of them wants. Here 64 keys of a block gather the
-// rows that chose it (selected_lists.cuh) and each row leaves a partial result in a place of its
-// own, one a choice: the unnormalised output with its maximum and sum in forward, a term of dq in
-// backward. A second kernel adds a row's partial results in the order of its choices, so bits do
-// not depend on how the work is cut.
+// In this case neighbouring tokens share hardly any blocks, so a query tile that iterates over the
+// union of its tokens' choices mostly computes products that only one token needs. Here the kernel
+// instead takes 64 keys of a block and gathers the rows that chose the block (selected_lists.cuh).
+// Each row writes one partial result per choice: the unnormalised output with its maximum and sum
+// in forward, a term of dq in backward. A second kernel adds the partial results of a row in the
+// order of its choices, so the bits do not depend on how the work is divided.
 //
-// Partial results are n times as large as what they add up to. They are kept for a range of tokens
-// at a time (common/base/attention_scratch.h says of how many): both kernels run once a range.
+// Partial results take n times the memory of the final result. They are kept for one range of
+// tokens at a time, whose size common/base/attention_scratch.h decides. Both kernels run once per
+// range of tokens.
 #pragma once
 
 #include "kernels/nsa/branch/attention_launch.cuh"
@@ -16,23 +17,25 @@
 
 namespace nsa::cuda {
 
-// How the work is cut, and device memory for it.
+// How the work is divided, and the device memory for it. An item is a segment of the tokens that
+// chose a block within a range of tokens.
 struct ByKey {
-  int chunks;    // of kChunk tokens, of a range
-  int ranges;    // of a sequence
-  int parts;     // 64-key parts of a block
-  int capacity;  // items of a (range, batch, group)
-  int* counts;   // [ranges, B·G]: items
+  int chunks;    // of kChunk tokens, per range
+  int ranges;    // per sequence
+  int parts;     // 64-key parts per block
+  int capacity;  // most items of a (range, batch, group)
+  int* counts;   // [ranges, B·G]: number of items
   int2* items;   // [ranges, B·G, capacity]: block, segment of its tokens within the range
-  float* rows;   // [B, tokens of a range, G, n · parts, h, max(dk, dv)]
-  float2* sums;  // the same without the last: maximum (log2 units) and sum, forward only
+  float* rows;   // [B, tokens of a range, G, n · parts, h, max(dk, dv)]: partial results
+  float2* sums;  // [B, tokens of a range, G, n · parts, h]: maximum (log2 units) and sum; forward
+                 // only
 
   __host__ __device__ int tokens() const { return chunks * kChunk; }
 };
 
-constexpr int kItemTokens = SelectedScratch::kItemTokens;  // tokens of an item at most
+constexpr int kItemTokens = SelectedScratch::kItemTokens;  // most tokens of an item
 
-// Where a block's tokens within a range are in its list: [x, y).
+// The entries [x, y) of a block's list whose tokens are within a range.
 __device__ __forceinline__ int2 EntriesOf(const AttentionProblem& p, const SelectedLists& lists,
                                           const ByKey& work, int range, int bg, int block) {
   const int* starts = lists.counts + int64_t{1} * bg * lists.chunks * p.sel_blocks + block;
@@ -42,7 +45,7 @@ __device__ __forceinline__ int2 EntriesOf(const AttentionProblem& p, const Selec
                                                          : lists.sizes[bg * p.sel_blocks + block]};
 }
 
-// Lists the items of every range: one warp a (range, batch, group).
+// Lists the items of every range: one warp per (range, batch, group).
 static __global__ void PlanItemsKernel(AttentionProblem p, SelectedLists lists, ByKey work) {
   const int pairs = p.batch * p.groups, lane = threadIdx.x;
   const int range = blockIdx.x / pairs, bg = blockIdx.x % pairs;
@@ -67,7 +70,7 @@ static __global__ void PlanItemsKernel(AttentionProblem p, SelectedLists lists, 
 }
 
 constexpr int kByKeyThreads = kDkvThreads;
-constexpr int kByKeyRows = kGroupRows;  // of a tile
+constexpr int kByKeyRows = kGroupRows;  // per tile
 
 template <int kD, bool kGradient>
 __host__ __device__ constexpr int ByKeySharedBytes() {
@@ -75,15 +78,15 @@ __host__ __device__ constexpr int ByKeySharedBytes() {
          2 * static_cast<int>(sizeof(RowInfo<kByKeyRows>)) + 8 * kItemTokens;
 }
 
-// The first of a row's partial results is that of head 0 and choice 0.
+// The partial row of head 0, choice 0, part 0 of a (token, group) pair.
 __device__ __forceinline__ int64_t FirstPartialRow(const AttentionProblem& p, const ByKey& work,
                                                    int b, int g, int token_in_range) {
   return ((int64_t{1} * b * work.tokens() + token_in_range) * p.groups + g) * p.n_sel * work.parts *
          p.h;
 }
 
-// Turns a thread's logits of its row `e` into exponentials against the row's maximum; returns that
-// (log2 units) and their sum. Of a row that sees no key −inf and 0.
+// Turns a thread's logits of its row `e` into exponentials relative to the row's maximum. Returns
+// the maximum (log2 units) and the sum of the exponentials; −inf and 0 for a row that sees no key.
 __device__ __forceinline__ float2 Exponentials(Rows16<kKeyTile>& logits, int e, float scale_log2) {
   float top = -INFINITY;
 #pragma unroll
@@ -104,7 +107,7 @@ __device__ __forceinline__ float2 Exponentials(Rows16<kKeyTile>& logits, int e, 
   return {top, QuadSum(sum)};
 }
 
-// Partial results of one item. Grid: parts · B·G · capacity.
+// Computes the partial results of one item and part. Grid: parts · B·G · capacity.
 template <int kD, bool kGradient>
 __global__ void __launch_bounds__(kByKeyThreads, kD > 64     ? 2
                                                  : kGradient ? 3
@@ -172,7 +175,7 @@ __global__ void __launch_bounds__(kByKeyThreads, kD > 64     ? 2
     const int stage = i & 1, from = i * loader.tokens;
     const bf16* q = q_tile + stage * kByKeyRows * kD;
     Row rows[2] = {};
-    int64_t at[2] = {};  // partial rows
+    int64_t at[2] = {};  // the rows' places among the partial rows
     const int queries = min(loader.tokens, list.count - from);
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
@@ -246,13 +249,13 @@ __global__ void __launch_bounds__(kByKeyThreads, kD > 64     ? 2
   }
   if (!kGradient && keys_read != nullptr) {
     keys_seen = __reduce_add_sync(0xffffffffu, keys_seen);
-    // An integer sum: its order does not matter.
+    // The order of an integer sum does not matter.
     if (lane == 0 && keys_seen > 0)
       atomicAdd(keys_read, static_cast<unsigned long long>(keys_seen));
   }
 }
 
-// Adds the partial results of a range's rows: 4 columns a thread.
+// Adds the partial results of a range's rows, 4 columns per thread.
 template <bool kGradient>
 __global__ void CombineByKeyKernel(AttentionProblem p, AttentionOutputs out,
                                    AttentionGradients grad, ByKey work, int range) {
@@ -267,7 +270,7 @@ __global__ void CombineByKeyKernel(AttentionProblem p, AttentionOutputs out,
   const int b = static_cast<int>(sequence), t = t0 + token, g = head / p.h;
   const int64_t row = (int64_t{1} * b * p.seq_len + t) * p.heads + head;
   const int* choices = p.blocks + ((int64_t{1} * b * p.seq_len + t) * p.groups + g) * p.n_sel;
-  // Partial results that there are: no part of a block begins after t.
+  // The number of partial results of the row: parts of a block that begin after t have none.
   int last = p.n_sel - 1;
   while (last > 0 && choices[last] < 0) --last;
   const int slots =
@@ -316,7 +319,8 @@ __global__ void CombineByKeyKernel(AttentionProblem p, AttentionOutputs out,
   }
 }
 
-// Forward (kGradient false, `out`) or dq (true, `grad`) of all ranges, after the lists.
+// Runs forward (kGradient false, writes `out`) or dq (kGradient true, writes `grad`) for all
+// ranges. The lists must have been built.
 template <bool kGradient>
 absl::Status RunByKey(const Exec& exec, const NsaShape& shape, const AttentionProblem& p,
                       const AttentionOutputs& out, const AttentionGradients& grad,

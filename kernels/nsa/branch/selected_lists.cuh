@@ -1,10 +1,10 @@
-// Inverse lists of the choice: for every selection block the tokens that chose it, ascending. A
-// counting sort with a slot of its own for every (32 tokens, block) pair, so that the order is
-// fixed without atomics on the lists.
+// Inverse lists of the choice: for every selection block the tokens that chose it, ascending. Built
+// by a counting sort with a separate count for every (chunk of 32 tokens, block) pair, so that the
+// order is fixed without atomics on the lists.
 //
-//   mark:    32 tokens' choices become a bit mask a block; counts[chunk][block] = its bits
-//   rank:    a running sum over the chunks of each block: where a chunk's tokens start in its list
-//   offsets: a running sum over the blocks: where each block's list starts, and its segments
+//   count:   the choices of 32 tokens become one bit mask per block; counts[chunk][block] = its
+//   bits rank:    a running sum over the chunks of each block: where a chunk's tokens start in its
+//   list offsets: a running sum over the blocks: where each block's list starts, and its segments
 //   fill:    writes the entries
 #pragma once
 
@@ -12,33 +12,34 @@
 
 namespace nsa::cuda {
 
-constexpr int kChunk = SelectedScratch::kChunk;  // tokens of a chunk, one bit of a mask each
+constexpr int kChunk = SelectedScratch::kChunk;  // tokens per chunk, one mask bit each
 
-// An entry of a list: a token (below 2^20), and above it which of its n choices the block is.
+// A list entry: the token in the low 20 bits, and above them which of its n choices the block is.
 constexpr int kTokenBits = 20;
 __device__ __forceinline__ int TokenOf(int entry) { return entry & ((1 << kTokenBits) - 1); }
 __device__ __forceinline__ int ChoiceOf(int entry) { return entry >> kTokenBits; }
 
 // Device memory of the lists of all B·G (batch, group) pairs.
 struct SelectedLists {
-  int chunks;    // of a sequence
-  int capacity;  // entries of a pair's list: S·n
-  int segment;   // tokens that one block of the key-major kernel walks at most
+  int chunks;    // per sequence
+  int capacity;  // entries per pair: S·n
+  int segment;   // most tokens that one thread block of the key-major kernel processes
   int* counts;  // [B·G, chunks, S_sel]: first the bits of the chunk, then where the chunk starts in
                 // the block's list
-  int* sizes;   // [B·G, S_sel]
+  int* sizes;   // [B·G, S_sel]: entries in the block's list
   int* begins;  // [B·G, S_sel]: where the block's list starts
   int* segments;  // [B·G, S_sel]: number of the block's first segment with partial sums, −1 when it
                   // has only one segment
   int* entries;  // [B·G, S·n]
 };
 
-// The choices of token t; those of the next token are G·n further on.
+// The choices of token t. Those of the next token are G·n ints further on.
 __device__ __forceinline__ const int* ChoicesOf(const AttentionProblem& p, int bg, int t) {
   const int b = bg / p.groups, g = bg % p.groups;
   return p.blocks + ((int64_t{1} * b * p.seq_len + t) * p.groups + g) * p.n_sel;
 }
 
+// bits[j] ← mask of the chunk's tokens that chose block j. Ends with a barrier.
 __device__ __forceinline__ void MarkChunk(const AttentionProblem& p, int bg, int chunk,
                                           uint32_t* bits) {
   const int t0 = chunk * kChunk, tokens = min(kChunk, p.seq_len - t0);
@@ -64,8 +65,9 @@ static __global__ void CountListsKernel(AttentionProblem p, SelectedLists lists)
 
 constexpr int kRankSlices = 16;
 
-// kRankSlices threads a block of the selection, each for a run of chunks: first its sum, then, with
-// the sums before it, its chunks' starts. Grid: ⌈S_sel / 32⌉ · B·G.
+// kRankSlices threads per selection block, each for a consecutive run of chunks. A thread first
+// sums its run; then, with the sums of the runs before it, it computes where each of its chunks
+// starts. Grid: ⌈S_sel / 32⌉ · B·G.
 static __global__ void RankListsKernel(AttentionProblem p, SelectedLists lists) {
   __shared__ int sums[kRankSlices][kWarp];
   const int parts = CeilDiv(p.sel_blocks, kWarp);
@@ -96,7 +98,7 @@ static __global__ void RankListsKernel(AttentionProblem p, SelectedLists lists) 
   if (threadIdx.y == kRankSlices - 1) lists.sizes[bg * p.sel_blocks + j] = before;
 }
 
-// One warp a (batch, group) pair.
+// One warp per (batch, group) pair.
 static __global__ void OffsetListsKernel(AttentionProblem p, SelectedLists lists) {
   const int bg = blockIdx.x, lane = threadIdx.x;
   int list_before = 0, segments_before = 0;

@@ -1,6 +1,6 @@
-// Compression on CUDA. avg is bound by memory: each block reads l rows and writes one. mlp gathers
-// the blocks' rows u = x + pe into the workspace ([B·S_cmp·G, l·width], as the matrix unit wants
-// them) and lets the library multiply.
+// Compression on CUDA. avg is limited by memory bandwidth: each compression block reads l rows and
+// writes one. mlp gathers the rows u = x + pe of the compression blocks into the workspace as a
+// matrix [B·S_cmp·G, l·width] and multiplies it with the library.
 #include "common/base/attention_scratch.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/vector.cuh"
@@ -19,7 +19,7 @@ CompressProblem ProblemOf(const NsaShape& s, int width) {
   return {s.batch, s.seq_len, s.n_kv_groups, width, s.l, s.d, s.cmp_blocks()};
 }
 
-// Eight columns a thread of [B, S_cmp, G, width].
+// Eight columns of [B, S_cmp, G, width] per thread.
 __global__ void AverageKernel(CompressProblem p, const bf16* x, bf16* y, int64_t chunks) {
   const int64_t i = int64_t{1} * blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= chunks) return;
@@ -101,7 +101,8 @@ __global__ void ScatterKernel(CompressProblem p, const bf16* du, bf16* dx, int64
   Store8(dx + i * 8, sum);
 }
 
-// out[c] += Σ_rows x[row, c]: rows are cut into kSumBlocks ranges, whose sums are added in order.
+// The next two kernels compute out[c] += Σ_rows x[row, c]: rows are cut into kSumBlocks ranges,
+// whose sums are added in order.
 __global__ void ColumnSumsKernel(const bf16* x, int64_t rows, int width, float* partial) {
   const int64_t begin = rows * blockIdx.x / gridDim.x, end = rows * (blockIdx.x + 1) / gridDim.x;
   for (int c = threadIdx.x; c < width; c += blockDim.x) {
@@ -127,8 +128,8 @@ absl::Status AddColumnSums(const Exec& exec, const void* x, int64_t rows, int wi
   return CheckLaunch("compress_bias_gradient");
 }
 
-// The workspace of φ mlp: u or its gradient, silu(hidden) or its gradient, partial sums of the
-// biases' gradients.
+// The workspace of φ mlp: `u` holds u or its gradient, `act` silu(hidden), `partial` the partial
+// sums of the gradients of the biases and of pe.
 struct MlpWorkspace {
   int64_t rows, in, hidden;
   Tensor u, act;

@@ -1,7 +1,7 @@
-// Gate on CUDA: a warp has 16 (token, group) rows at a time. Bound by memory: the branch outputs
-// are read once and the combination written once. The MLP runs on the matrix unit (gate_mlp.cuh);
-// the backward pass is in gate_backward.cu. Sums over rows go to one partial sum for each of a
-// constant number of blocks, added in order.
+// Gate on CUDA: a warp processes 16 (token, group) rows at a time. Limited by memory bandwidth: the
+// branch outputs are read once and the combination is written once. The MLP runs on the matrix unit
+// (gate_mlp.cuh); the backward pass is in gate_backward.cu. For sums over rows, each of a constant
+// number of thread blocks writes one partial sum, and these are added in order.
 #include <type_traits>
 
 #include "kernels/nsa/gate/gate.h"
@@ -12,8 +12,8 @@ namespace {
 
 constexpr int kStatFields = 8;
 
-// Statistics of a lane's rows, in GateStats' order; means are sums until GateStatsKernel divides
-// them.
+// Statistics of a lane's rows, in the order of GateStats. Means are kept as sums until
+// GateStatsKernel divides them.
 struct Stats {
   float v[kStatFields] = {0, INFINITY, 0, 0, 0, 0, 0, 0};
 
@@ -42,8 +42,8 @@ __device__ __forceinline__ float CombineField(int field, float a, float b) {
   return field == 1 ? fminf(a, b) : field == 3 ? fmaxf(a, b) : a + b;
 }
 
-// o of the block's rows: their memory is one run of chunks of 8 elements, kBatch of which a thread
-// has under way at a time.
+// Computes o of the thread block's rows. Their memory is contiguous, in chunks of 8 elements; a
+// thread has kBatch chunks in flight at a time.
 template <int kN>
 __device__ __forceinline__ void Combine(const GateProblem& p,
                                         const float (&gates)[kGateBlockRows][4], int64_t row0,
@@ -78,8 +78,8 @@ __device__ __forceinline__ void Combine(const GateProblem& p,
   }
 }
 
-// A block has up to eight groups of 16 rows at a time: a warp each for the gates, all of them
-// together for the combination.
+// A thread block processes up to eight groups of 16 rows at a time: one warp per group computes the
+// gates, then all warps together compute the combination.
 template <int kDk, int kN>
 __global__ void __launch_bounds__(kGateWarps* kWarp)
     GateKernel(GateProblem p, float* gates, bf16* o, float* partial_stats) {
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kGateWarps* kWarp)
     __syncthreads();
   }
   if (partial_stats == nullptr) return;
-  // Over the lanes by a fixed tree, then over the warps in order.
+  // Combine over the lanes by a fixed tree, then over the warps in order.
   float* warp_stats = &row_gates[0][0];
 #pragma unroll
   for (int field = 0; field < kStatFields; ++field) {
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(kGateWarps* kWarp)
   partial_stats[blockIdx.x * kStatFields + threadIdx.x] = value;
 }
 
-// One warp a field; lanes take every 32nd partial, then a fixed tree.
+// One warp per field: each lane combines every 32nd partial result, then the lanes by a fixed tree.
 __global__ void GateStatsKernel(const float* partial, int count, float rows, float* stats) {
   const int field = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   float value = field == 1 ? INFINITY : 0.0f;
@@ -147,7 +147,7 @@ __global__ void GateStatsKernel(const float* partial, int count, float rows, flo
   if (lane == 0) stats[field] = field == 1 || field == 3 ? value : value / rows;
 }
 
-// dq[row, a, :] += dq_mean[row, :] / h, eight elements a thread.
+// dq[row, a, :] += dq_mean[row, :] / h, eight elements per thread.
 __global__ void AddMeanGradientKernel(const bf16* mean, bf16* dq, int h, int width,
                                       int64_t chunks) {
   const int64_t i = int64_t{1} * blockIdx.x * blockDim.x + threadIdx.x;

@@ -1,11 +1,13 @@
-// Backward of the gate on CUDA. A block has 128 (token, group) rows at a time, 16 a warp:
+// Backward of the gate on CUDA, for 128 (token, group) rows of a thread block at a time, 16 per
+// warp:
 //
-//   d_gate_c = Σ d_o·o_c over the heads of a row,   d_o_c = gate_c·d_o     bound by memory
+//   d_gate_c = Σ d_o·o_c over the heads of a row,   d_o_c = gate_c·d_o     limited by memory
 //   dz       through softmax or sigmoid,            d_before = (W2ᵀ dz)·silu'
 //   dq_mean  = W1ᵀ·d_before,                        dW1 += d_before·xᵀ     on the matrix unit
 //
-// fp32 numbers enter the matrix unit as two bf16 (gate_mlp.cuh). The parameters' gradients are
-// summed in registers, then one partial sum a block, which a last kernel adds in order.
+// fp32 operands are split into two bf16 for the matrix unit (gate_mlp.cuh). The gradients of the
+// parameters are summed in registers; each thread block writes one partial sum, and a last kernel
+// adds these in order.
 #include "kernels/nsa/gate/gate.h"
 #include "kernels/nsa/gate/gate_launch.cuh"
 
@@ -32,7 +34,7 @@ struct GateShared {
   float d_gates[kGateBlockRows][4];
 };
 
-// Sums over the rows of a lane of the gradients of the small parameters.
+// Gradients of the small parameters (fc1_b, fc2_w, fc2_b), summed over the rows of a lane.
 template <int kDk, int kN>
 struct SmallSums {
   float b1[kDk / 16][2] = {};
@@ -40,8 +42,8 @@ struct SmallSums {
   float b2[kN] = {};
 };
 
-// Gradients of the gates and of the branches of the block's rows, 16 lanes a row; rows behind the
-// last have none.
+// Gradients of the gates and of the branch outputs for the thread block's rows, 16 lanes per row.
+// Rows after the last get zero gradients of the gates.
 template <int kN>
 __device__ __forceinline__ void BranchGradients(const GateProblem& p, const GateBackwardPointers& g,
                                                 int64_t row0, int rows,
@@ -49,7 +51,7 @@ __device__ __forceinline__ void BranchGradients(const GateProblem& p, const Gate
                                                 float (&d_gates)[kGateBlockRows][4]) {
   constexpr int kLanes = 16, kBatch = 3, kApart = kGateWarps * kWarp / kLanes;
   const int lane = threadIdx.x % kLanes, per_row = p.h * p.dv / 8;
-  // Both rows of a warp take the same number of turns.
+  // The two rows of a warp do the same number of iterations, as the shuffles below require.
   for (int row = threadIdx.x / kLanes; row < kGateBlockRows; row += kApart) {
     const bool valid = row < rows;
     const int64_t first = (row0 + (valid ? row : 0)) * per_row;
@@ -92,7 +94,7 @@ __device__ __forceinline__ void BranchGradients(const GateProblem& p, const Gate
   }
 }
 
-// dz of a row.
+// dz of a row, from the gradients of its gates.
 template <int kN>
 __device__ __forceinline__ void LogitGradients(bool sigmoid, const float (&gate)[4],
                                                const float (&d_gate)[4], float (&dz)[kN]) {
@@ -105,8 +107,8 @@ __device__ __forceinline__ void LogitGradients(bool sigmoid, const float (&gate)
   }
 }
 
-// Turns the hidden units `before` of a lane's rows into their gradients, and sums what the small
-// parameters get.
+// Replaces the hidden units `before` of a lane's rows by their gradients, and adds the gradients of
+// the small parameters to `sums`.
 template <int kDk, int kN>
 __device__ __forceinline__ void HiddenGradients(const GateParameters<kDk, kN>& m,
                                                 const float (&dz)[2][kN], int lane,
@@ -172,7 +174,7 @@ __device__ __forceinline__ void MeanGradients(const GateProblem& p,
   }
 }
 
-// Puts a lane's means and hidden gradients into the block's tiles.
+// Stores a lane's means and hidden gradients in the tiles of the thread block.
 template <int kDk, int kN>
 __device__ __forceinline__ void StoreTiles(GateShared<kDk, kN>& shared, const GateMeans<kDk>& x,
                                            const GateUnits<kDk>& d_before, int warp, int lane) {
@@ -202,7 +204,7 @@ __device__ __forceinline__ void StoreTiles(GateShared<kDk, kN>& shared, const Ga
   }
 }
 
-// dW1ᵀ += xᵀ·d_before over the block's 128 rows, in tasks of 16 columns × 16 units.
+// dW1ᵀ += xᵀ·d_before over the thread block's 128 rows, in tasks of 16 columns × 16 units.
 template <int kDk, int kN>
 struct WeightSums {
   static constexpr int kUnits = GateShared<kDk, kN>::kUnits;
@@ -256,8 +258,8 @@ struct WeightSums {
   }
 };
 
-// The small parameters' sums of the block: over the lanes of a warp by a fixed tree, then over the
-// warps in order. `scratch` holds one row of them a warp.
+// Adds up the sums of the small parameters in the thread block: over the lanes of a warp by a fixed
+// tree, then over the warps in order. `scratch` holds one row of sums per warp.
 template <int kDk, int kN>
 __device__ void StoreSmallSums(SmallSums<kDk, kN>& sums, float* scratch, float* out, int warp,
                                int lane) {
@@ -302,7 +304,7 @@ __global__ void __launch_bounds__(kGateWarps* kWarp)
   extern __shared__ __align__(128) uint8_t memory[];
   auto& shared = *reinterpret_cast<GateShared<kDk, kN>*>(memory);
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  if constexpr (GateShared<kDk, kN>::kUnits != kDk / 2) {  // columns that are no unit stay 0
+  if constexpr (GateShared<kDk, kN>::kUnits != kDk / 2) {  // columns beyond the units stay 0
     for (int i = threadIdx.x; i < kGateBlockRows * GateShared<kDk, kN>::kUnits; i += blockDim.x) {
       shared.d_before[0][i] = shared.d_before[1][i] = __float2bfloat16(0.0f);
     }
@@ -319,7 +321,7 @@ __global__ void __launch_bounds__(kGateWarps* kWarp)
     __syncthreads();
     BranchGradients<kN>(p, g, base * kGateRows, rows, shared.gates, shared.d_gates);
     __syncthreads();
-    // Warps without a group have rows behind the last, whose means and gradients are 0.
+    // A warp without a group gets a row number after the last, where means and gradients are 0.
     const int64_t row0 = warp * kGateRows < rows ? (base + warp) * kGateRows : p.rows;
     GateMeans<kDk> x;
     LoadMeans<kDk>(p, row0, lane, x);
@@ -344,14 +346,15 @@ __global__ void __launch_bounds__(kGateWarps* kWarp)
   StoreSmallSums<kDk, kN>(sums, reinterpret_cast<float*>(memory), out + kDk / 2 * kDk, warp, lane);
 }
 
-// Where a parameter's gradient goes: the four tensors stand one after the other.
+// The destinations of the gradients: the four tensors, and where each ends in the partial sums,
+// which hold them one after the other.
 struct GradPointers {
   float* data[4];
   int end[4];
 };
 
-// grads += Σ over the blocks: eight threads a parameter take an eighth of the blocks each, in
-// order.
+// grads += Σ over the thread blocks' partial sums. Eight threads per parameter each add an eighth
+// of them in order.
 __global__ void GateGradsKernel(GradPointers grads, const float* partial, int blocks) {
   __shared__ float sums[8][kWarp];
   const int i = blockIdx.x * kWarp + threadIdx.x, total = grads.end[3];

@@ -1,4 +1,4 @@
-// Host side of the gate's kernels, and how rows are shared among blocks.
+// Host side of the gate's kernels, and how rows are divided among thread blocks.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 
 namespace nsa::cuda {
 
-// A constant, so that the order of sums over rows does not depend on the GPU: four blocks for each
-// of 128 multiprocessors.
+// Number of thread blocks: four for each of 128 multiprocessors. It is a constant, so that the
+// order of sums over rows does not depend on the GPU.
 constexpr int kGateBlocks = 512;
 
 struct GroupRange {
@@ -23,14 +23,14 @@ __device__ __forceinline__ GroupRange GroupsOf(const GateProblem& p) {
   return {groups * blockIdx.x / gridDim.x, groups * (blockIdx.x + 1) / gridDim.x};
 }
 
-// Rows of a block that begins with group `base`.
+// Number of rows that a thread block processes together from group `base` on.
 __device__ __forceinline__ int RowsFrom(const GateProblem& p, const GroupRange& range,
                                         int64_t base) {
   const int64_t groups = min(int64_t{kGateWarps}, range.end - base);
   return static_cast<int>(min(groups * kGateRows, p.rows - base * kGateRows));
 }
 
-// Floats of the gradients of fc1_w, fc1_b, fc2_w, fc2_b, in this order.
+// Number of floats in the gradients of fc1_w, fc1_b, fc2_w, fc2_b, which are stored in this order.
 inline int64_t GateParameterFloats(int64_t dk, int64_t n) {
   const int64_t hidden = GateHidden(dk);
   return hidden * (dk + 1) + n * (hidden + 1);
@@ -55,7 +55,7 @@ GateProblem GateProblemOf(const Args& args, int* branches) {
   return p;
 }
 
-// Calls run(dk, n) with two integral constants: the width of keys and the number of branches.
+// Calls run(dk, n) with two integral constants: the key width and the number of branches present.
 template <class Run>
 absl::Status ForGate(int dk, int branches, Run run) {
   const auto with_n = [&](auto width) -> absl::Status {

@@ -1,9 +1,9 @@
-// The gate's MLP of dk → dk/2 → n_b for 16 rows of a warp, on the matrix unit. A row is a (token,
+// The gate's MLP, dk → dk/2 → n_b, for 16 rows per warp on the matrix unit. A row is a (token,
 // group) pair.
 //
-// Weights are bf16, so that a product is exact to fp32 if the other side is split into two bf16
-// (upper and lower bits: 2^-17 of it is lost). Layout of a result: lane has rows lane/4 and
-// lane/4 + 8, hidden units 8n + 2·(lane%4) and the next one.
+// Weights are bf16. The fp32 operand is split into two bf16 (upper and lower bits), which keeps it
+// to a relative error of 2^-17. Layout of a result: a lane has rows lane/4 and lane/4 + 8, hidden
+// units 8n + 2·(lane%4) and 8n + 2·(lane%4) + 1.
 #pragma once
 
 #include <type_traits>
@@ -13,7 +13,7 @@
 namespace nsa::cuda {
 
 constexpr int kGateWarps = 8;
-constexpr int kGateRows = 16;  // of a warp
+constexpr int kGateRows = 16;  // per warp
 constexpr int kGateBlockRows = kGateWarps * kGateRows;
 
 struct GateProblem {
@@ -25,7 +25,8 @@ struct GateProblem {
   int branch_id[3];       // 0 cmp, 1 sel, 2 win
 };
 
-// Two fp32 as registers of two bf16: what fits, and what that leaves.
+// Two fp32, each split into two bf16: the rounded value in `high`, the remainder in `low`. Each
+// register holds the halves of both.
 struct Halves {
   uint32_t high, low;
 };
@@ -35,7 +36,7 @@ __device__ __forceinline__ Halves Split(float x, float y) {
   return {*reinterpret_cast<const uint32_t*>(&high), Pack(x - taken.x, y - taken.y)};
 }
 
-// Parameters in shared memory. Row strides keep the lanes of a fragment in different banks.
+// Parameters in shared memory. The row strides put the lanes of a fragment in different banks.
 template <int kDk, int kN>
 struct GateParameters {
   static constexpr int kHidden = kDk / 2;
@@ -61,8 +62,8 @@ struct GateParameters {
   }
 };
 
-// Means over the heads of q: of each of its two rows a lane has the kDk/4 columns from
-// (lane%4)·kDk/4 on. Rows behind the last are 0.
+// Means of q over the heads: of each of its two rows, a lane has the kDk/4 columns from
+// (lane%4)·kDk/4 on. Rows after the last are 0.
 template <int kDk>
 using GateMeans = float[2][kDk / 4];
 
@@ -101,8 +102,8 @@ __device__ __forceinline__ void LoadMeans(const GateProblem& p, int64_t row0, in
 template <int kDk>
 using GateUnits = float[kDk / 16][4];
 
-// before = W1·x + b1. Step s multiplies the columns that lanes own from 4s on: a sum may take its
-// columns in any order.
+// before = W1·x + b1. Step s multiplies columns 4s … 4s + 3 of those that each lane has: the
+// columns of a sum may be taken in any order.
 template <int kDk, int kN>
 __device__ __forceinline__ void HiddenUnits(const GateParameters<kDk, kN>& m,
                                             const GateMeans<kDk>& x, int lane,
@@ -132,7 +133,7 @@ __device__ __forceinline__ void HiddenUnits(const GateParameters<kDk, kN>& m,
 
 __device__ __forceinline__ float SigmoidOf(float x) { return 1.0f / (1.0f + __expf(-x)); }
 
-// Gates of a lane's two rows; every lane of a quad has them.
+// Gates of a lane's two rows, the same in every lane of a quad.
 template <int kN>
 using RowGates = float[2][kN];
 

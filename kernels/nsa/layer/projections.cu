@@ -1,6 +1,6 @@
-// Handing out and gathering projections on CUDA; bound by memory. A block has a few tokens: their
-// angles are computed once for all heads, then every 16 bytes of `wide` are read (or written) once,
-// by the thread that also turns them.
+// Splitting and joining projections on CUDA; limited by memory bandwidth. A thread block processes
+// a few tokens: their angles are computed once for all heads, then every 16 bytes of `wide` are
+// read (or written) once, by the thread that also rotates them.
 #include "kernels/cuda/launch.h"
 #include "kernels/nn/rope_angles.cuh"
 #include "kernels/nsa/layer/projections.h"
@@ -9,15 +9,16 @@ namespace nsa::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kTokens = 16;  // of a block
+constexpr int kTokens = 16;  // of a thread block
 constexpr int kUnroll = 4;   // chunks of 16 bytes in flight in a thread
 constexpr int kMostParts = 1 + 2 * kBranches;
 
-// Part 0 is q, odd parts are keys, even ones values. Widths are in chunks of 8 columns.
+// The columns of `wide`. Part 0 is q, odd parts are keys, the other even parts are values. Widths
+// are in chunks of 8 columns.
 struct Columns {
   int begin[kMostParts + 1];
   int count;
-  int head_shift;  // log2 of the chunks of a head of q and keys
+  int head_shift;  // log2 of the number of chunks in a head of q or of the keys
   int seq_len, heads_a_group, groups;
   unsigned int group_factor;  // ⌈2³² / heads_a_group⌉
   int64_t rows;
@@ -41,10 +42,10 @@ Columns ColumnsOf(const NsaLayerConfig& config) {
   return c;
 }
 
-// Where a chunk of a block's tokens is.
+// The position of a chunk among those of a thread block's tokens.
 struct Place {
   int token, part, column;  // column within the part
-  int64_t in_part;          // chunks from the part's begin
+  int64_t in_part;          // chunks from the beginning of the part's tensor
 
   __device__ bool turned() const { return part == 0 || part % 2 == 1; }
   // The angles of the chunk's four pairs.
@@ -53,7 +54,8 @@ struct Place {
   }
 };
 
-// A thread's chunks of a block, kThreads apart: token and column without a division a chunk.
+// Iterates over a thread's chunks, which are kThreads apart. Token and column are computed without
+// a division per chunk.
 struct Walk {
   int token, column;
   const int step_tokens, step_columns;

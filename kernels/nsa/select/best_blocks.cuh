@@ -1,23 +1,23 @@
-// The best of the blocks that are offered to a token, kept sorted across the lanes of a warp, and
-// the list of chosen blocks that comes of it.
+// Keeps the best of the blocks offered to a token, sorted across the lanes of a warp, and writes
+// the resulting list of chosen blocks.
 #pragma once
 
 #include "kernels/nsa/branch/attention_tile.cuh"
 
 namespace nsa::cuda {
 
-constexpr int kForced = 3;  // blocks that every token has: its document's first, the one before its
-                            // own, its own
+constexpr int kForced = 3;  // forced blocks: the document's first, the previous, the current
 
 __device__ __forceinline__ int FirstBlock(const AttentionProblem& p, int b, int t) {
   return p.doc_start == nullptr ? 0 : DocStart(p, b, t) / p.l_sel;
 }
 
-// Up to 64 blocks. Entry i is lane i's `low` or lane i − 32's `high`, in descending order of keys.
+// Up to 64 blocks in descending order of keys. Entry i is `low_` of lane i for i < 32, else `high_`
+// of lane i − 32.
 class BestBlocks {
  public:
-  // An integer whose order is the choice's: higher scores are better, NaN is as low as −inf, and of
-  // equal scores the lower block is better. Never 0, which stands for no block.
+  // An integer that sorts in the order of the choice: higher scores are better, NaN counts as −inf,
+  // and of equal scores the lower block is better. Never 0, which stands for no block.
   __device__ __forceinline__ static uint64_t KeyOf(float score, int block) {
     if (isnan(score)) score = -INFINITY;
     const uint32_t bits = __float_as_uint(score + 0.0f);  // −0 becomes +0
@@ -25,7 +25,7 @@ class BestBlocks {
     return (static_cast<uint64_t>(rank) << 32) | (0xffffffffu - static_cast<uint32_t>(block));
   }
 
-  // Offers a block a lane, 0 for none; the best `slots` of all stay.
+  // Offers one block per lane, 0 for none; the best `slots` of all blocks offered so far are kept.
   __device__ __forceinline__ void Offer(uint64_t key, int slots, int lane) {
     if (slots == 0) return;
     const uint64_t worst = slots <= kWarp ? __shfl_sync(kAll, low_, slots - 1)
@@ -45,8 +45,8 @@ class BestBlocks {
     Merge(&high_, &key, lane);
   }
 
-  // blocks[n] ← the forced blocks and the best n − 3 that were offered, ascending; all from `first`
-  // to `current`, then −1, when those are not more than n.
+  // blocks[n] ← the forced blocks and the best n − 3 that were offered, ascending. When `first` …
+  // `current` are at most n blocks: all of these, then −1.
   __device__ __forceinline__ void Store(int first, int current, int n, int* blocks,
                                         int lane) const {
     const int candidates = current - first + 1;
@@ -73,10 +73,10 @@ class BestBlocks {
 
  private:
   static constexpr unsigned int kAll = 0xffffffffu;
-  // One by one these take fewer instructions than to sort 32 and to merge them.
+  // Up to this many keys, insertion takes fewer instructions than sorting and merging 32.
   static constexpr int kInsertAtMost = 10;
 
-  // Puts `key`, the same in all lanes, into a sorted list of 32; returns what falls out of it.
+  // Inserts `key`, the same in all lanes, into a sorted list of 32; returns the key that drops out.
   __device__ __forceinline__ static uint64_t Insert(uint64_t* best, uint64_t key, int lane) {
     const uint64_t last = __shfl_sync(kAll, *best, kWarp - 1);
     const uint64_t before = __shfl_up_sync(kAll, *best, 1);
@@ -87,7 +87,7 @@ class BestBlocks {
   __device__ __forceinline__ static uint32_t BlockOf(uint64_t key) {
     return 0xffffffffu - static_cast<uint32_t>(key);
   }
-  // Each lane and the one `distance` away: the larger to the lower lane, or to the higher.
+  // Compares with the lane `distance` away and keeps the larger key if `larger`, else the smaller.
   __device__ __forceinline__ static void Exchange(uint64_t* key, int distance, bool larger) {
     const uint64_t other = __shfl_xor_sync(kAll, *key, distance);
     if ((other > *key) == larger) *key = other;
@@ -102,15 +102,15 @@ class BestBlocks {
       }
     }
   }
-  // Sorts what rises and then falls, or falls and then rises.
+  // Sorts a bitonic sequence (one that rises and then falls, or falls and then rises), descending.
   __device__ __forceinline__ static void Clean(uint64_t* key, int lane) {
 #pragma unroll
     for (int distance = kWarp / 2; distance > 0; distance /= 2) {
       Exchange(key, distance, (lane & distance) == 0);
     }
   }
-  // Of two sorted lists of 32, the best 32 to `best`, sorted; the others stay in `key`, to be
-  // cleaned.
+  // Merges two sorted lists of 32. The best 32 go to `best`, sorted; the others stay in `key` as a
+  // bitonic sequence, to be sorted by Clean().
   __device__ __forceinline__ static void Merge(uint64_t* best, uint64_t* key, int lane) {
     const uint64_t other = __shfl_sync(kAll, *key, kWarp - 1 - lane);
     *key = other < *best ? other : *best;

@@ -1,15 +1,16 @@
-// Block selection on CUDA: scores and choice in one kernel, so that neither [S, S_cmp] nor [S,
-// S_sel] reaches memory unless asked for.
+// Block selection on CUDA: scores and choice in one kernel, so that neither an [S, S_cmp] nor an
+// [S, S_sel] matrix is written to memory unless `scores` is given.
 //
-// A block of threads has 16 tokens of a group and walks the compressed keys they see, 128 at a
-// time, 32 for each of its four warps. A warp keeps its keys as fragments in registers and goes
-// through the heads: logits on the matrix unit, probabilities from the compressed branch's lse,
-// added up in registers in the order of the heads. The sums of the 128 keys meet in shared memory,
-// where each (token, selection block) pair gathers its share of them in ascending order. Blocks
-// that no later key touches are offered, 32 at a time, to the token's list of best blocks, which a
-// warp keeps sorted across its lanes. So neither shared memory nor registers grow with S. Tiles
-// whose tokens have no more than n candidates skip all of it: at S = 2048 and n·l' = 1024 that is
-// half of them. What remains is bound by exponentials: 16 tokens · h heads · 128 keys a round.
+// A thread block processes 16 tokens of a group and iterates over the compressed keys that they
+// see, 128 at a time, 32 for each of its four warps. A warp keeps its keys as fragments in
+// registers and loops over the heads: logits on the matrix unit, probabilities from the compressed
+// branch's lse, added up in registers in the order of the heads. The sums of the 128 keys are
+// collected in shared memory, where each (token, selection block) pair adds its share of them in
+// ascending order. Blocks that no later key overlaps are offered, 32 at a time, to the token's list
+// of best blocks, which a warp keeps sorted across its lanes. So neither shared memory nor
+// registers grow with S. Tiles whose tokens have at most n candidates skip all of this: at S = 2048
+// and n·l' = 1024 half of the tiles do. The rest is limited by exponentials: 16 tokens · h heads ·
+// 128 keys per round.
 #include "kernels/nsa/branch/attention_launch.cuh"
 #include "kernels/nsa/select/select_blocks.h"
 #include "kernels/nsa/select/select_tile.cuh"
@@ -42,7 +43,7 @@ __global__ void __launch_bounds__(kWarps* kWarp, kD > 64 ? 2 : 4)
     const SelectShared<kD> shared(memory, p.h, capacity);
     FillShares(p, shared.shares);
     if (out.scores != nullptr) {
-      // Where nothing maps.
+      // Blocks that no visible key overlaps keep this 0.
       const int64_t row = (int64_t{1} * tile.b * p.seq_len + tile.t0) * p.groups + tile.g;
       for (int i = threadIdx.x; i < tile.tokens * p.sel_blocks; i += blockDim.x) {
         out.scores[(row + i / p.sel_blocks * p.groups) * p.sel_blocks + i % p.sel_blocks] = 0;
@@ -74,7 +75,7 @@ __global__ void __launch_bounds__(kWarps* kWarp, kD > 64 ? 2 : 4)
       KeyFragments<kD> fragments;
       fragments.Read(keys, lane);
       __syncwarp();
-      // The warp's next keys arrive while these are multiplied.
+      // The warp's next keys are copied while these are multiplied.
       if (round + 1 < rounds) {
         LoadWarpKeys<kD>(keys, p, tile, begin + kRoundKeys + warp * kWarpKeys, lane);
       }
@@ -89,7 +90,7 @@ __global__ void __launch_bounds__(kWarps* kWarp, kD > 64 ? 2 : 4)
       choice.Offer(p, tile, blocks, offered, final_blocks, capacity, out, warp, lane);
       offered = final_blocks;
     }
-    // The last keys' blocks, and those that no key touches.
+    // The blocks of the last keys, and the blocks that no key overlaps.
     const int to = out.scores != nullptr ? max(last_block, blocks.end) : last_block;
     choice.Offer(p, tile, blocks, offered, to, capacity, out, warp, lane);
   }
@@ -103,7 +104,7 @@ __global__ void __launch_bounds__(kWarps* kWarp, kD > 64 ? 2 : 4)
   }
 }
 
-// The choice alone, a warp a (token, group) row.
+// The choice alone, one warp per (token, group) row.
 __global__ void ChooseBlocksKernel(AttentionProblem p, const float* scores, int* blocks) {
   const int lane = threadIdx.x % kWarp, warps = blockDim.x / kWarp;
   const int64_t row = int64_t{1} * blockIdx.x * warps + threadIdx.x / kWarp;
@@ -133,7 +134,7 @@ absl::Status SelectBlocks(const Exec& exec, const SelectBlocksArgs& args) {
   const SelectOutputs out{DataOf<float>(args.lse), DataOf<int>(args.blocks),
                           DataOf<float>(args.scores)};
   const int tiles = CeilDiv(shape.seq_len, kTokens), capacity = ScoreCapacity(shape);
-  // Only dk matters here; v is not read.
+  // The kernel is chosen by dk alone; v is not read.
   NsaShape width = shape;
   width.d_v = width.d_k;
   return ForHeadWidth(width, [&](auto d) -> absl::Status {

@@ -1,6 +1,6 @@
-// What a block of threads of SelectBlocksKernel (select_blocks.cu) does with its 16 tokens: loads
+// The work of a thread block of SelectBlocksKernel (select_blocks.cu) on its 16 tokens: it loads
 // queries and keys, adds up probabilities over the heads, turns them into scores of selection
-// blocks and offers these to the tokens' lists of best blocks.
+// blocks and offers these blocks to the tokens' lists of best blocks.
 #pragma once
 
 #include "kernels/nsa/branch/attention_products.cuh"
@@ -9,12 +9,12 @@
 
 namespace nsa::cuda {
 
-constexpr int kTokens = 16;  // a block's
+constexpr int kTokens = 16;  // of a thread block
 constexpr int kWarps = 4;
 constexpr int kWarpKeys = 32;
 constexpr int kRoundKeys = kWarps * kWarpKeys;
-constexpr int kTokensOfWarp = kTokens / kWarps;  // whose choice it makes
-// Rows eight banks apart: what a half warp stores of its accumulators lies in different banks.
+constexpr int kTokensOfWarp = kTokens / kWarps;  // tokens whose blocks a warp chooses
+// Consecutive rows start eight banks apart: a half warp stores its accumulators to different banks.
 constexpr int kSumStride = kRoundKeys + 8;
 
 struct SelectOutputs {
@@ -23,26 +23,26 @@ struct SelectOutputs {
   float* scores;     // [B, S, G, S_sel] or null
 };
 
-// Blocks that a round's keys may touch.
+// Upper bound of the number of selection blocks that the keys of a round overlap.
 inline int ScoreCapacity(const NsaShape& s) {
   return kRoundKeys * s.d / s.l_sel + CeilDiv(s.l, s.l_sel) + 2;
 }
 
-// Compressed keys that overlap a selection block.
+// Number of compressed keys that overlap a selection block.
 __host__ __device__ inline int KeysOfBlock(int l, int d, int l_sel) {
   return l / d - 1 + l_sel / d;
 }
 
-// A block's shared memory, cut up.
+// The layout of a thread block's shared memory.
 template <int kD>
 struct SelectShared {
-  bf16* q;          // [h, 16, kD]: a head is an A tile
+  bf16* q;          // [h, 16, kD]: each head is an A tile
   bf16* k;          // [warp][32, kD]
   float* lse;       // [h, 16], in log2 units
   float* sums;      // [16, kSumStride]: probabilities of a round's keys, summed over the heads
-  float* scores;    // [2][16, capacity]: a round's blocks, and the round's before
-  float* shares;    // [KeysOfBlock()]: share of a key in the score of a block that it overlaps
-  float2* partial;  // [warp][h, 16], for the denominators; where `sums` is
+  float* scores;    // [2][16, capacity]: blocks of this round and of the previous one
+  float* shares;    // [KeysOfBlock()]: fraction of a key's tokens that are in a block it overlaps
+  float2* partial;  // [warp][h, 16], for the denominators; shares memory with `sums`
 
   __host__ __device__ static constexpr int Bytes(int h, int capacity, int keys_of_block) {
     return 2 * kD * (h * kTokens + kRoundKeys) +
@@ -63,7 +63,7 @@ struct SelectShared {
   }
 };
 
-// The tokens of a block of threads and the compressed keys that one of them sees.
+// The tokens of a thread block and the compressed keys that at least one of them sees.
 struct SelectTile {
   int b, g;
   int t0, tokens;   // t0 … t0 + tokens − 1
@@ -71,9 +71,9 @@ struct SelectTile {
   __device__ int rounds() const { return CeilDiv(max(0, last - first), kRoundKeys); }
 };
 
-// The two tokens whose rows a lane holds of every head's logits.
+// The two tokens whose rows a lane holds in the logits of every head.
 struct LaneTokens {
-  KeyRange keys[2];  // that they see
+  KeyRange keys[2];  // keys that they see
 };
 
 __device__ __forceinline__ LaneTokens LaneTokensOf(const AttentionProblem& p,
@@ -103,15 +103,14 @@ __device__ __forceinline__ void LoadQueries(const SelectShared<kD>& shared,
   }
 }
 
-// Starts the copy of the warp's 32 keys from `begin` on; those at and after `tile.last` become
-// zero.
+// Starts the copy of the warp's 32 keys from `begin` on. Keys at and after `tile.last` become zero.
 template <int kD>
 __device__ __forceinline__ void LoadWarpKeys(bf16* to, const AttentionProblem& p,
                                              const SelectTile& tile, int begin, int lane) {
   constexpr int kChunks = Tile<kD>::kChunks;
   constexpr int kRowsAtOnce = kWarp / kChunks;
   const int first_row = lane / kChunks, chunk = lane % kChunks;
-  // Keys of a group are B·S_cmp·G rows below 2³¹.
+  // Row numbers fit in an int: B·S_cmp·G < 2³¹.
   const int first_key = (tile.b * p.keys + begin) * p.groups + tile.g;
   const bf16* column = p.k + chunk * 8;
 #pragma unroll
@@ -136,7 +135,7 @@ struct KeyFragments {
       }
     }
   }
-  // Logits of a head's 16 tokens.
+  // Computes the logits of a head's 16 tokens.
   __device__ __forceinline__ void Multiply(Rows16<kWarpKeys>& logits, const bf16* q, int head,
                                            int lane) const {
     Clear<kWarpKeys>(logits);
@@ -166,7 +165,7 @@ __device__ __forceinline__ void ForEachKey(int begin, int lane, Visit visit) {
 __device__ __forceinline__ bool Sees(const LaneTokens& tokens, int i, int key) {
   return key >= tokens.keys[i].begin && key < tokens.keys[i].end;
 }
-// Whether all tokens of the tile see all 32 keys.
+// Whether all tokens of the tile see all 32 keys of the warp.
 __device__ __forceinline__ bool SeeAll(const LaneTokens& tokens, int begin) {
   bool all = true;
 #pragma unroll
@@ -176,8 +175,8 @@ __device__ __forceinline__ bool SeeAll(const LaneTokens& tokens, int begin) {
   return __all_sync(0xffffffffu, all);
 }
 
-// lse where the compressed branch did not leave it: a pass over the keys for each head, every warp
-// over its own; then the warps' parts are put together in their order.
+// Computes lse when the compressed branch has not provided it: one pass over the keys per head,
+// each warp over its own keys; then the results of the warps are combined in order.
 template <int kD>
 __device__ __forceinline__ void FindDenominators(const SelectShared<kD>& shared,
                                                  const AttentionProblem& p, const SelectTile& tile,
@@ -236,7 +235,7 @@ __device__ __forceinline__ void FindDenominators(const SelectShared<kD>& shared,
   __syncthreads();
 }
 
-// A token behind the last has lse = +inf, against which every probability is 0.
+// Tokens after the last get lse = +inf, which makes every probability 0.
 template <int kD>
 __device__ __forceinline__ void LoadLse(const SelectShared<kD>& shared, const AttentionProblem& p,
                                         const SelectTile& tile, const float* lse) {
@@ -248,7 +247,7 @@ __device__ __forceinline__ void LoadLse(const SelectShared<kD>& shared, const At
   }
 }
 
-// sums[token, key] of the warp's 32 keys = Σ over the heads of the probabilities.
+// sums[token, key] ← Σ over the heads of the probabilities, for the warp's 32 keys.
 template <int kD>
 __device__ __forceinline__ void SumHeads(const SelectShared<kD>& shared, const AttentionProblem& p,
                                          const KeyFragments<kD>& fragments,
@@ -278,7 +277,7 @@ __device__ __forceinline__ void SumHeads(const SelectShared<kD>& shared, const A
   }
 }
 
-// Selection blocks that a round has scores of: [base, end).
+// The scores of a round, for selection blocks [base, end).
 struct ScoredBlocks {
   int base = 0, end = 0;
   float* scores = nullptr;  // [16, capacity]
@@ -288,18 +287,19 @@ struct ScoredBlocks {
   }
 };
 
-// The key that is the i-th to overlap block j is j·l'/d − l/d + 1 + i; that block has the same
-// share of it whatever j is.
+// shares[i] ← the share of the i-th key that overlaps a selection block j, which is key
+// j·l'/d − l/d + 1 + i. The share does not depend on j.
 __device__ __forceinline__ void FillShares(const AttentionProblem& p, float* shares) {
   const float share = 1.0f / p.l;
   for (int i = threadIdx.x; i < KeysOfBlock(p.l, p.d, p.l_sel); i += blockDim.x) {
-    const int from = (i + 1) * p.d - p.l;  // of the key, against the block's first token
+    const int from = (i + 1) * p.d - p.l;  // first token of the key, relative to the block's first
     shares[i] = static_cast<float>(min(p.l_sel, from + p.l) - max(0, from)) * share;
   }
 }
 
-// What keys [begin, end) give to the blocks that they touch, added to what `before` has of these.
-// A thread keeps its block and goes through the tokens.
+// Adds the contributions of keys [begin, end) to the scores of the blocks that they overlap, on top
+// of the scores that `before` has of these blocks. A thread computes one selection block at a time
+// for several tokens.
 __device__ __forceinline__ ScoredBlocks AddScores(const AttentionProblem& p, int begin, int end,
                                                   const float* sums, const float* shares,
                                                   int tokens, int capacity,
@@ -314,7 +314,7 @@ __device__ __forceinline__ ScoredBlocks AddScores(const AttentionProblem& p, int
   if (first_token >= at_once) return blocks;
   for (int offset = threadIdx.x % touched; offset < touched; offset += blockDim.x) {
     const int j = blocks.base + offset;
-    const int origin = j * (p.l_sel / p.d) - p.l / p.d + 1;  // the first that overlaps the block
+    const int origin = j * (p.l_sel / p.d) - p.l / p.d + 1;  // first key that overlaps the block
     const int first_key = max(begin, origin);
     const int keys = min(end, origin + KeysOfBlock(p.l, p.d, p.l_sel)) - first_key;
     const float* share = shares + first_key - origin;
@@ -328,11 +328,11 @@ __device__ __forceinline__ ScoredBlocks AddScores(const AttentionProblem& p, int
   return blocks;
 }
 
-// The lists of a warp's tokens.
+// The lists of best blocks of a warp's tokens.
 struct WarpChoice {
   BestBlocks best[kTokensOfWarp];
 
-  // Blocks [from, to), whose scores are final.
+  // Offers blocks [from, to), whose scores are final, to the lists and stores the scores if asked.
   __device__ __forceinline__ void Offer(const AttentionProblem& p, const SelectTile& tile,
                                         const ScoredBlocks& blocks, int from, int to, int capacity,
                                         const SelectOutputs& out, int warp, int lane) {
