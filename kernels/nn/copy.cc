@@ -9,7 +9,7 @@
 namespace nsa {
 namespace {
 
-// Bytes of one task: large enough to be worth a thread, small enough to share.
+// Bytes per task: large enough to be worth a thread, small enough to divide among threads.
 constexpr int64_t kChunk = 1 << 16;
 
 }  // namespace

@@ -23,7 +23,7 @@ absl::Status Check(const Exec& exec, const CrossEntropyArgs& args) {
     NSA_RETURN_IF_ERROR(
         CheckTensor("dlogits", args.dlogits, args.rows * args.vocab, type, "rows·vocab"));
   }
-  if (exec.backend == Backend::kCuda) return absl::OkStatus();  // the loader has looked
+  if (exec.backend == Backend::kCuda) return absl::OkStatus();  // the loader has checked
   for (const int32_t target : args.targets.as<int32_t>()) {
     if (target < args.vocab) continue;
     return absl::InvalidArgumentError(
@@ -42,7 +42,7 @@ SoftmaxSum SumOfExponentials(const float* logits, int64_t vocab) {
   float max = logits[0];
 #pragma omp simd reduction(max : max)
   for (int64_t v = 0; v < vocab; ++v) max = logits[v] > max ? logits[v] : max;
-  // fp32 within chunks, fp64 across: a vocabulary of 50,000 keeps its last digits.
+  // fp32 within chunks, fp64 across chunks, so that precision holds with a vocabulary of 50,000.
   constexpr int64_t kChunk = 1024;
   double sum = 0;
   for (int64_t begin = 0; begin < vocab; begin += kChunk) {

@@ -8,7 +8,7 @@
 namespace nsa {
 namespace {
 
-// Columns of one task of the table's gradient: one cache line, so threads never share one.
+// Columns per task for the gradient of the table: one cache line, so that threads never share one.
 constexpr int64_t kColumns = 16;
 
 absl::Status Check(const Exec& exec, const char* kernel, int64_t rows, int64_t vocab, int64_t dim,
@@ -20,7 +20,7 @@ absl::Status Check(const Exec& exec, const char* kernel, int64_t rows, int64_t v
   NSA_RETURN_IF_ERROR(CheckTensor("tokens", tokens, rows, DType::kI32, "rows"));
   NSA_RETURN_IF_ERROR(CheckTensor("table", table, vocab * dim, table_type, "vocab·dim"));
   NSA_RETURN_IF_ERROR(CheckTensor("y or dy", y, rows * dim, ActivationType(exec), "rows·dim"));
-  if (exec.backend == Backend::kCuda) return absl::OkStatus();  // the loader has looked
+  if (exec.backend == Backend::kCuda) return absl::OkStatus();  // the loader has checked
   for (const int32_t token : tokens.as<int32_t>()) {
     if (token >= 0 && token < vocab) continue;
     return absl::InvalidArgumentError(
@@ -55,8 +55,8 @@ absl::Status EmbeddingBackward(const Exec& exec, const EmbeddingBackwardArgs& ar
   const auto tokens = args.tokens.as<int32_t>();
   const float* dy = args.dy.as<float>().data();
   float* dtable = args.dtable.as<float>().data();
-  // A thread owns columns, not tokens: whatever the tokens are, work is even and the order is the
-  // rows'.
+  // Threads divide the columns, not the tokens: the work is balanced for any tokens, and sums run
+  // in row order.
 #pragma omp parallel for schedule(static)
   for (int64_t begin = 0; begin < args.dim; begin += kColumns) {
     const int64_t end = std::min(begin + kColumns, args.dim);

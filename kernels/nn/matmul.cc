@@ -13,7 +13,7 @@ namespace {
 
 absl::Status Check(const Exec& exec, const MatmulArgs& args) {
   const DType type = ActivationType(exec);
-  // On CUDA a weight's gradient is summed in fp32, everything else is bf16.
+  // On CUDA gradients of weights are fp32, everything else is bf16.
   const DType result = args.c.dtype == DType::kF32 ? DType::kF32 : type;
   NSA_RETURN_IF_ERROR(CheckAtLeast("m", args.m, 0));
   NSA_RETURN_IF_ERROR(CheckAtLeast("n", args.n, 1));

@@ -9,7 +9,7 @@
 namespace nsa {
 namespace {
 
-// Columns of one task of the weight's gradient: two cache lines.
+// Columns per task for the gradient of the weight: two cache lines.
 constexpr int64_t kColumns = 32;
 
 absl::Status Check(const Exec& exec, const RmsNormArgs& args) {
@@ -44,7 +44,7 @@ void InputGradientRow(int64_t dim, const float* dy, const float* x, const float*
   for (int64_t i = 0; i < dim; ++i) dx[i] += rstd * (dy[i] * weight[i] - x[i] * along_x);
 }
 
-// dweight[begin..end) over all rows, in row order.
+// Computes columns [begin, end) of dweight over all rows, in row order.
 void WeightGradientColumns(const RmsNormBackwardArgs& args, int64_t begin, int64_t end) {
   const auto dy = args.dy.as<float>();
   const auto x = args.x.as<float>();

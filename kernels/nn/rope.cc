@@ -32,7 +32,7 @@ absl::Status Check(const Exec& exec, const RopeArgs& args) {
   return CheckBackend(exec, "rope", args.x.dtype);
 }
 
-// cos and sin of one position, for each pair.
+// Cosine and sine of each pair at one position.
 struct Angles {
   std::vector<float> cos, sin;
 };

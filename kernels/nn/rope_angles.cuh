@@ -32,8 +32,7 @@ inline RopeFrequencies FrequenciesOf(int head_dim, float base, float scale) {
 // Cosine and sine of a pair at position t.
 __device__ __forceinline__ float2 RopeAngle(const RopeFrequencies& f, int t, int pair) {
   const float position = static_cast<float>(t);
-  // t · f.high is kept exactly, as a product and its rounding error. Only the fraction of a
-  // revolution matters.
+  // t · f.high is exact as product plus rounding error; only the fraction of a revolution matters.
   const float high = position * f.high[pair];
   const float rest = fmaf(position, f.high[pair], -high) + position * f.low[pair];
   const float turn = (high - rintf(high)) + rest;

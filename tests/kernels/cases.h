@@ -1,5 +1,4 @@
-// Shapes by intent, random inputs and the bounds that fp32 results are held to, shared by the tests
-// of kernels/nsa.
+// Named shapes, random inputs and error bounds of fp32 results for the tests of kernels/nsa.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +23,7 @@ struct Case {
 };
 inline void PrintTo(const Case& c, std::ostream* out) { *out << c.intent; }
 
-// Names a parameterised test after its case's intent: letters and digits stay, the rest is "_".
+// Names a parameterised test after its case: letters and digits stay, everything else becomes "_".
 struct CaseName {
   template <class ParamInfo>
   std::string operator()(const ParamInfo& param_info) const {
@@ -35,7 +34,7 @@ struct CaseName {
   }
 };
 
-// Each small enough for a brute force over all keys.
+// Each case is small enough for brute force over all keys.
 inline std::vector<Case> SmallCases() {
   // {B, S, H, G, dk, dv, l, d, l', n, w}
   return {
@@ -73,7 +72,7 @@ inline std::vector<float> Random(int64_t size, uint32_t seed, float scale = 1) {
 
 inline constexpr float kPoison = std::numeric_limits<float>::quiet_NaN();
 
-// What an output must not keep: kernels overwrite all of it.
+// Initial values of an output. None may remain, since kernels overwrite all of it.
 inline std::vector<float> Poisoned(int64_t size) { return std::vector<float>(size, kPoison); }
 
 inline std::vector<double> Double(std::span<const float> values) {
@@ -84,12 +83,12 @@ inline std::vector<double> Double(const std::vector<float>& values) {
 }
 
 // Bound of an attention output with |q|, |k|, |v| ≤ 1, in fp32 with unit roundoff u = 2^-24.
-// Products of such numbers have mean 0 and size 1/3, so errors add up like a random walk:
-//   score: partial sums of i products have size √i/3; the roundings of dk of them add up to
+// Products of such numbers have mean 0 and RMS 1/3, so errors add up like a random walk:
+//   score: partial sums of i products have RMS √i/3; the rounding errors of dk such sums add up to
 //          u·√(Σ i/9) = u·dk/(3√2), and the scale 1/√dk leaves u·√dk/4;
-//   p:     a relative error of its score's error, 2u of exp, u of the division;
+//   p:     its relative error is the error of its score, plus 2u of exp, plus u of the division;
 //   o:     a convex combination: the relative error of p times |v| ≤ 1.
-// λ = 4 times that size makes an excess improbable at 10^6 elements.
+// With λ = 4 times that size, exceeding the bound is improbable even for 10^6 elements.
 inline constexpr double kUnit = 0x1p-24, kLambda = 4;
 
 inline double OutputBound(const NsaShape& s) {
@@ -97,8 +96,8 @@ inline double OutputBound(const NsaShape& s) {
 }
 
 // Bound of a gradient with |d_o| ≤ 1. ds = p (dp − δ)/√dk has the relative errors of p and of
-// dp = d_o·v (√dv/4, as a score), and |dp|/√dk is of size √(dv/dk)/3. dq sums ds with Σ p ≤ 1; dk
-// and dv sum over the h heads and the few queries to which a key matters (p near 1): 2√h.
+// dp = d_o·v (√dv/4, as for a score), and |dp|/√dk is of size √(dv/dk)/3. dq sums ds with Σ p ≤ 1;
+// dk and dv sum over the h heads and the few queries whose weight p for the key is near 1: 2√h.
 inline double GradientBound(const NsaShape& s) {
   return kLambda * kUnit * (std::sqrt(s.d_k) / 4 + std::sqrt(s.d_v) / 4 + 3) *
          std::max(1.0, std::sqrt(static_cast<double>(s.d_v) / s.d_k)) * 2 *

@@ -30,7 +30,8 @@ TEST(Exp, IsExactAtZeroAndKeepsTheEnds) {
   EXPECT_TRUE(std::isnan(ExpOf(std::numeric_limits<float>::quiet_NaN())));
 }
 
-// Every row remainder of the register tiles, ragged columns, a transposed operand, an added result.
+// Covers every row remainder of the register tiles, column counts that are not whole panels, a
+// transposed operand, and adding to the result.
 TEST(MatMul, EqualsTheTripleLoop) {
   for (int64_t m = 1; m <= 13; ++m) {
     for (const int64_t n : {1, 15, 16, 17, 40}) {

@@ -83,7 +83,7 @@ inline Layer RandomLayer(const NsaLayerConfig& config, uint32_t seed) {
 
 struct ForwardOut {
   std::vector<float> o;
-  std::vector<float> saved_memory, workspace;  // fp32 so that they can be poisoned with NaN
+  std::vector<float> saved_memory, workspace;  // fp32, so that they can be filled with NaN
   NsaLayerSaved saved;
   std::array<int64_t, kBranches> keys_read = {-1, -1, -1};
   std::array<int64_t, kSelectionStats> selection = {};
@@ -129,7 +129,7 @@ struct BackwardOut {
   PhiValues phi_k, phi_v;
 };
 
-// Parameter gradients start from 0.
+// Runs the layer's backward. Parameter gradients start from 0.
 inline BackwardOut Backward(const Layer& layer, ForwardOut& forward, std::span<const float> d_o) {
   const NsaLayerConfig& config = layer.config;
   const NsaShape& s = config.shape;

@@ -1,6 +1,6 @@
-// The kernels of kernels/nn at the sizes of a step of configs/jobs/train_showcase.yaml (1,024 rows
-// of 128) and of one m7c micro-batch's row block (2,048 of 768): time, and the rate of what bounds
-// each, GFLOP/s for products and GB/s of memory moved for the rest.
+// Benchmarks of kernels/nn at the sizes of a step of configs/jobs/train_showcase.yaml (1,024 rows
+// of 128 columns) and of one m7c micro-batch's row block (2,048 rows of 768): time, and the rate
+// that limits each kernel: GFLOP/s for products, GB/s of memory traffic for the rest.
 #include <benchmark/benchmark.h>
 
 #include <vector>

@@ -1,4 +1,4 @@
-// Speed of each family of kernels/nsa and of RoPE, in time a token. Figures:
+// Speed of each family of kernels/nsa and of RoPE, as time per token. Figures are in
 // kernels/README.md.
 //   build/cpu/bench/kernels_nsa_bench --benchmark_filter=toy
 #include <benchmark/benchmark.h>
@@ -12,7 +12,7 @@
 namespace nsa::testing {
 namespace {
 
-// train_showcase, and the default model at one sequence.
+// The shapes of train_showcase and of the default model with one sequence.
 constexpr NsaShape kToy{8, 128, 8, 2, 16, 16, 16, 8, 32, 8, 64};
 constexpr NsaShape kM7c{1, 2048, 12, 2, 64, 64, 32, 16, 64, 16, 512};
 
@@ -198,7 +198,7 @@ void BM_GateBackward(benchmark::State& state, const NsaShape& s) {
   Run(state, s, [&] { return GateBackward({}, args); });
 }
 
-// The composed layer, without making inputs and outputs anew.
+// The composed layer. Inputs and outputs are reused between iterations.
 void BM_Layer(benchmark::State& state, const NsaShape& s, Phi phi, bool backward) {
   Bench bench(s, phi);
   const Layer& layer = bench.layer;

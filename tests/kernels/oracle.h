@@ -1,5 +1,6 @@
-// NSA attention in fp64, written from the formulas and for nothing but to be obviously right:
-// every sum runs over all keys and asks whether the key is visible. Shares no code with kernels/.
+// Reference implementation of NSA attention in fp64, written from the formulas and made only to be
+// obviously correct: every sum runs over all keys and asks of each whether it is visible. Shares no
+// code with kernels/.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +17,7 @@ namespace nsa::oracle {
 
 using Array = std::vector<double>;
 
-// y[b,t,a,:]: pairs (2i, 2i+1) turned by (t / scale) · base^(−2i/dk).
+// y[b,t,a,:]: pairs (2i, 2i+1) rotated by the angle (t / scale) · base^(−2i/dk).
 inline Array Rope(const Array& x, int64_t seq_len, int64_t heads, int64_t width, double base,
                   double scale) {
   Array y(x.size());
@@ -70,7 +71,7 @@ inline Array Compress(const NsaShape& s, int64_t width, const Phi& phi, const Ar
   return y;
 }
 
-// visible(b, g, t, j): does the query at t see key j?
+// visible(b, g, t, j): whether the query at t sees key j.
 using Visible = std::function<bool(int64_t b, int64_t g, int64_t t, int64_t j)>;
 
 // The probabilities of head a at (b, t) over `keys` keys; all 0 when none is visible.
@@ -166,7 +167,7 @@ inline Array Scores(const NsaShape& s, const Array& q, const Array& k_cmp, const
   return scores;
 }
 
-// Forced blocks first, then by score and id; as nsa::ChooseBlocks writes them.
+// Chooses forced blocks first, then by score and id, in the output format of nsa::ChooseBlocks.
 template <class Score>
 std::vector<int32_t> Choose(const NsaShape& s, const std::vector<Score>& scores, const Doc& doc) {
   std::vector<int32_t> chosen(s.blocks_size(), -1);
@@ -234,7 +235,7 @@ struct LayerResult {
   std::vector<int32_t> blocks;
 };
 
-// `fixed_blocks`, when given, replaces the choice: no gradient flows through it.
+// `fixed_blocks`, when given, replaces the choice of blocks, so that no gradient flows through it.
 inline LayerResult Forward(const Layer& layer, const std::vector<int32_t>* fixed_blocks = nullptr) {
   const NsaLayerConfig& config = layer.config;
   const NsaShape& s = config.shape;
@@ -283,8 +284,8 @@ inline LayerResult Forward(const Layer& layer, const std::vector<int32_t>* fixed
   return result;
 }
 
-// dL/dx of L(x) by central differences, every element of x in turn. In fp64 with step 1e-5 the
-// error is about 1e-10 · |L'''| + 1e-16 · |L| / 1e-5: far below fp32's.
+// dL/dx of L(x) by central differences, element by element. In fp64 with step 1e-5 the error is
+// about 1e-10 · |L'''| + 1e-16 · |L| / 1e-5, far below fp32 rounding.
 inline Array NumericGradient(Array* x, const std::function<double()>& loss) {
   constexpr double kStep = 1e-5;
   Array gradient(x->size());

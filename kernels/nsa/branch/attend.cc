@@ -20,10 +20,11 @@ using cpu::Splat;
 using cpu::Store;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-// Every maximum starts finite, so that a row of −inf scores gives exp(−inf) = 0 and not NaN.
+// Maxima start from a finite value, so that a row of −inf scores gives exp(−inf) = 0 and not NaN.
 constexpr float kFirstMax = -1e30f;
 
-// One group's keys (or values) transposed to [width, step], with room for MatMul's whole panels.
+// The keys (or values) of one group, transposed to [width, step]. MatMul works on whole panels of
+// columns, so `step` has room for one more panel.
 struct Transposed {
   std::vector<float> data;
   int64_t step = 0;
@@ -41,7 +42,7 @@ int64_t CountKeys(const std::vector<KeyRange>& ranges) {
   return keys;
 }
 
-// h rows over the keys of one query, with room for whole panels behind the last.
+// h rows over the keys of one query, with room for whole panels after the last key.
 struct Rows {
   std::vector<float> data;
   int64_t step = 0;
@@ -58,7 +59,7 @@ void DotProducts(const float* x, int64_t heads, int64_t width, const Transposed&
                  const std::vector<KeyRange>& ranges, Rows* out) {
   int64_t at = 0;
   for (const KeyRange& range : ranges) {
-    // A panel's surplus columns are overwritten by the next range.
+    // The next range overwrites the columns that the last panel has too many.
     MatMul<false>(heads, range.end - range.begin, width, {x, width, 1}, y.data.data() + range.begin,
                   y.step, out->data.data() + at, out->step);
     at += range.end - range.begin;
@@ -95,7 +96,7 @@ float MaxOf(F8 x) {
 
 float SumOf(F8 x) { return ((x[0] + x[4]) + (x[1] + x[5])) + ((x[2] + x[6]) + (x[3] + x[7])); }
 
-// Fills the last vector of a row with −inf, whose exponential is 0.
+// Fills the rest of a row's last vector with −inf, whose exponential is 0.
 void PadRow(float* s, int64_t keys) {
   for (int64_t j = keys; j < cpu::RoundUp(keys, kLanes); ++j) s[j] = -kInfinity;
 }
@@ -134,7 +135,7 @@ struct ForwardScratch {
   std::vector<KeyRange> ranges;
 };
 
-// The h heads of group g at token t.
+// Forward of the h heads of one group at one token.
 void ForwardRow(const BranchArgs& args, int64_t row, const float* v, ForwardScratch* scratch) {
   const NsaShape& shape = args.shape;
   const int64_t h = shape.heads_per_group();

@@ -14,7 +14,7 @@ namespace {
 
 using cpu::MatMul;
 
-// Sizes of x and y with the group's rows inside: token (b, t, g) is at ((b·S + t)·G + g)·width.
+// Sizes of x and y. The row of token t and group g in batch row b is at ((b·S + t)·G + g)·width.
 struct Plan {
   int64_t batch, seq_len, blocks, groups, l, d, width, m;
   int64_t x_size() const { return batch * seq_len * groups * width; }
@@ -112,7 +112,7 @@ void Average(const Plan& plan, const float* x, float* y) {
   }
 }
 
-// dx_t = (1/l) Σ over the blocks i that hold t of dy_i.
+// dx_t = (1/l) Σ dy_i over the blocks i that contain t.
 void AverageBackward(const Plan& plan, const float* dy, float* dx) {
   const float inverse = 1.0f / static_cast<float>(plan.l);
   const int64_t row = plan.groups * plan.width;
@@ -134,9 +134,9 @@ void AverageBackward(const Plan& plan, const float* dy, float* dx) {
 
 // --- mlp ---
 
-constexpr int64_t kTile = 32;  // blocks whose inputs are laid out together
+constexpr int64_t kTile = 32;  // blocks whose inputs are gathered and multiplied together
 
-// W [rows, columns] as [columns, rows].
+// Returns W [rows, columns] transposed to [columns, rows].
 std::vector<float> TransposedCopy(const float* w, int64_t rows, int64_t columns) {
   std::vector<float> out(rows * columns);
   cpu::Transpose(rows, columns, w, columns, out.data(), rows);
@@ -205,7 +205,7 @@ void HiddenBackward(const Plan& plan, const CompressBackwardArgs& args) {
   }
 }
 
-// dx[i·d + r] += d_hidden_i · W1_r, blocks in ascending order; one (b, g) pair belongs to a thread.
+// dx[i·d + r] += d_hidden_i · W1_r, blocks in ascending order. One thread per (b, g) pair.
 void InputBackward(const Plan& plan, const CompressBackwardArgs& args) {
   const int64_t in = plan.l * plan.width;
 #pragma omp parallel
@@ -237,8 +237,8 @@ void InputBackward(const Plan& plan, const CompressBackwardArgs& args) {
   }
 }
 
-// dW1_r += Σ_i d_hidden_iᵀ · (x[i·d + r] + pe_r) and dpe_r += W1_rᵀ Σ_i d_hidden_i. One r belongs
-// to a thread.
+// dW1_r += Σ_i d_hidden_iᵀ · (x[i·d + r] + pe_r) and dpe_r += W1_rᵀ Σ_i d_hidden_i. Each r is
+// computed by one thread.
 void InputParameterBackward(const Plan& plan, const CompressBackwardArgs& args,
                             const std::vector<float>& d_hidden_sum) {
   const int64_t in = plan.l * plan.width;

@@ -39,7 +39,7 @@ absl::Status CheckParams(const char* what, const NsaShape& shape, int n_branches
   return CheckTensor(name("fc2_b"), params.fc2_b, n_branches, type, "n_b");
 }
 
-// What forward and backward have in common.
+// The checks that forward and backward share.
 template <class Args>
 absl::Status CheckCommon(const Args& args) {
   const NsaShape& shape = args.shape;
@@ -111,11 +111,11 @@ Mlp MlpOf(const Args& args) {
           .fc2_b = Floats(args.params.fc2_b)};
 }
 
-// What is known of a row while its gate is computed.
+// Intermediate values of a row's gate.
 struct Row {
   float x[kMaxWidth];        // mean of q over the heads
-  float before[kMaxHidden];  // fc1's output
-  float act[kMaxHidden];     // silu of it
+  float before[kMaxHidden];  // output of fc1
+  float act[kMaxHidden];     // silu(before)
 };
 
 void MeanOverHeads(const float* q, int heads, int width, float* x) {
@@ -220,7 +220,7 @@ void StoreStats(const float* gates, int64_t rows, const std::array<ConstTensor, 
 
 // --- backward ---
 
-// Gradients of the four parameters of one chunk of rows, one after the other.
+// Gradients of the four parameters over one chunk of rows, stored one after the other.
 struct ChunkGrads {
   std::vector<float> data;
   float *fc1_w, *fc1_b, *fc2_w, *fc2_b;
@@ -253,7 +253,7 @@ void CombineBackward(const GateBackwardArgs& args, const float* gates, int64_t a
   }
 }
 
-// d gate → d z, in place.
+// Turns the gradients of the gates into those of the logits z, in place.
 void ActivateBackward(GateKind kind, int n, const float* gates, float* d) {
   if (kind == GateKind::kSigmoid) {
     for (int c = 0; c < n; ++c) d[c] *= gates[c] * (1.0f - gates[c]);
@@ -264,7 +264,7 @@ void ActivateBackward(GateKind kind, int n, const float* gates, float* d) {
   for (int c = 0; c < n; ++c) d[c] = gates[c] * (d[c] - mean);
 }
 
-// Through fc2, silu and fc1 of one row: parameter gradients added to `grads`, dx overwritten.
+// Backward through fc2, silu and fc1 for one row. Adds to `grads` and overwrites dx.
 void MlpBackward(const Mlp& mlp, const Row& row, const float* dz, ChunkGrads* grads, float* dx) {
   std::fill(dx, dx + mlp.width, 0.0f);
   for (int c = 0; c < mlp.n_branches; ++c) grads->fc2_b[c] += dz[c];
@@ -305,7 +305,7 @@ void AddTo(const Tensor& sum, const float* part) {
   for (int64_t i = 0; i < sum.size; ++i) out[i] += part[i];
 }
 
-// Rows are cut into this many chunks whatever the number of threads, so that sums keep their order.
+// Number of chunks of rows, whatever the number of threads, so that sums have a fixed order.
 constexpr int64_t kChunks = 16;
 
 }  // namespace

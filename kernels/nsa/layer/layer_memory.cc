@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kAlignment = 64;  // of every tensor within saved and workspace
 
-// Cuts tensors one after the other out of a block of bytes; without memory it only counts.
+// Places tensors one after the other in a block of bytes. Without memory it only counts the bytes.
 class TensorCutter {
  public:
   explicit TensorCutter(void* base) : base_(static_cast<uint8_t*>(base)) {}

@@ -62,7 +62,7 @@ absl::Status Check(const Exec& exec, const NsaLayerBackwardArgs& args) {
 
 // --- forward, in the order of the header ---
 
-// A branch's output: where the gate reads it, or the layer's when there is no gate.
+// Where a branch writes its output: where the gate reads it, or the layer's output without a gate.
 Tensor OutputOf(const NsaLayerArgs& args, const NsaLayerSaved& saved, Branch branch) {
   return args.config.has_gate() ? saved.o[branch] : args.o;
 }
@@ -162,7 +162,7 @@ absl::Status CombineBranches(const Exec& exec, const NsaLayerArgs& args,
                      .gate_stats = args.gate_stats});
 }
 
-// Absent branches read nothing.
+// Zeroes keys_read, so that it is 0 for absent branches.
 absl::Status ZeroKeysRead(const Exec& exec, const Tensor& keys_read) {
   return keys_read.wanted() ? Zero(exec, keys_read) : absl::OkStatus();
 }
@@ -176,7 +176,7 @@ struct BackwardState {
   bool dq_written = false;  // the first branch overwrites dq, the others add to it
 };
 
-// Exec::workspace from `begin` on.
+// `exec` with its workspace reduced to the part from offset `begin` on.
 Exec WithScratch(Exec exec, int64_t begin) {
   if (exec.workspace != nullptr) {
     exec.workspace = static_cast<std::byte*>(exec.workspace) + begin;
@@ -200,7 +200,7 @@ absl::Status CombineBackward(const Exec& exec, const NsaLayerBackwardArgs& args,
                              .grads = args.grads.gate});
 }
 
-// Fills what the branches' backward arguments have in common.
+// Fills the backward arguments that are the same for all branches.
 BranchBackwardArgs BranchBackward(const NsaLayerBackwardArgs& args, BackwardState* state,
                                   Branch branch) {
   const bool gated = args.config.has_gate();
@@ -232,7 +232,7 @@ absl::Status CompressedBranchBackward(const Exec& exec, const NsaLayerBackwardAr
   branch.dv = work.dv_cmp;
   NSA_RETURN_IF_ERROR(
       CompressedAttentionBackward(WithScratch(exec, state->scratch.branch[kCmp]), branch));
-  // dk_cmp and dv_cmp are the side's.
+  // dk_cmp and dv_cmp are computed on the side stream, so their use must be enqueued there too.
   const Exec side = WithScratch(cuda::OnSide(exec), state->scratch.phi);
   NSA_RETURN_IF_ERROR(
       CompressBackward(side, {.shape = shape,
@@ -292,7 +292,7 @@ absl::Status NsaLayer(const Exec& exec, const NsaLayerArgs& args) {
   const NsaLayerSaved saved = LayoutSaved(config, args.saved);
   NSA_RETURN_IF_ERROR(ZeroKeysRead(exec, args.keys_read));
   if (!args.rotated) NSA_RETURN_IF_ERROR(RotateAll(exec, args, saved));
-  // The window branch needs nothing of the others.
+  // The window branch does not depend on the others: it runs on the side stream.
   NSA_RETURN_IF_ERROR(cuda::Fork(exec));
   NSA_RETURN_IF_ERROR(CompressAll(exec, args, saved));
   if (config.has(kCmp)) NSA_RETURN_IF_ERROR(CompressedBranch(exec, args, saved));

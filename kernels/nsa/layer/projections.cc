@@ -43,7 +43,7 @@ absl::Status Check(const Exec& exec, const JoinProjectionsArgs& args) {
   return CheckBackend(exec, "join_projections", config.dtype);
 }
 
-// q and the present branches' k and v, in the order of the columns.
+// q and the k and v of the present branches, in the order of their columns.
 template <class T, class Values>
 std::vector<T> Parts(const NsaLayerConfig& config, const T& q,
                      const std::array<Tensor, kBranches>& k,

@@ -14,7 +14,7 @@
 namespace nsa {
 namespace {
 
-constexpr float kFirstMax = -1e30f;  // finite, as in every softmax
+constexpr float kFirstMax = -1e30f;  // finite, so that rows of −inf give 0 and not NaN
 
 int64_t RowsOf(const NsaShape& shape) {
   return int64_t{1} * shape.batch * shape.seq_len * shape.n_kv_groups;
@@ -50,7 +50,7 @@ absl::Status Check(const Exec& exec, const ChooseBlocksArgs& args) {
   return absl::OkStatus();
 }
 
-// Higher score first, the lower id on equal scores, NaN last: a strict order for every input.
+// Orders blocks by higher score, then lower id; NaN comes last. A strict order for every input.
 struct Better {
   const float* scores;
   bool operator()(int32_t a, int32_t b) const {
@@ -62,7 +62,7 @@ struct Better {
   }
 };
 
-// Writes the n slots of one row. `scores` [S_sel] is read only when not all candidates fit.
+// Writes the n slots of one row. `scores` [S_sel] is read only if there are more than n candidates.
 void ChooseRow(const NsaShape& shape, KeyRange candidates, const float* scores,
                std::vector<int32_t>* others, int32_t* slots) {
   const int32_t n = shape.n_sel;
@@ -85,7 +85,7 @@ void ChooseRow(const NsaShape& shape, KeyRange candidates, const float* scores,
   std::sort(slots, slots + n);
 }
 
-// Scores of one row at a time; k holds a group's compressed keys transposed.
+// Computes the scores of one row at a time. `k_` holds the compressed keys of a group, transposed.
 class RowScorer {
  public:
   RowScorer(const SelectBlocksArgs& args, float scale)
@@ -100,7 +100,7 @@ class RowScorer {
                    k_.data(), step_);
   }
 
-  // scores[j] of the h heads q over the visible blocks. `lse` may be null.
+  // scores[j] ← Σ over the h heads of `q` and the visible blocks. `lse` may be null.
   void Score(const float* q, const float* lse, KeyRange visible, float* scores) {
     std::fill(scores, scores + shape_.sel_blocks(), 0.0f);
     const int32_t count = visible.end - visible.begin;
@@ -135,7 +135,7 @@ class RowScorer {
     return max + std::log(sum);
   }
 
-  // Eq. 9: block i gives each selection block its share of i's l tokens.
+  // Eq. 9: adds p to each selection block, times the share of block i's l tokens that it contains.
   void MapBlock(int32_t i, float p, float* scores) const {
     const int32_t begin = i * shape_.d, end = begin + shape_.l;
     for (int32_t j = begin / shape_.l_sel; j * shape_.l_sel < end; ++j) {
@@ -152,7 +152,7 @@ class RowScorer {
   std::vector<float> s_;  // [h, step]
 };
 
-// One group of one batch row, token by token.
+// Scratch memory to process one group of one batch row, token by token.
 struct SelectScratch {
   RowScorer scorer;
   std::vector<float> scores;  // [S_sel]

@@ -1,4 +1,4 @@
-// Choices of algorithms on disk; no GPU is needed.
+// Storing the choice of algorithms on disk. Needs no GPU.
 #include "kernels/cuda/algorithm_file.h"
 
 #include <unistd.h>

@@ -1,9 +1,9 @@
-// The whole attention layer on the GPU against the CPU truth: every subset of branches, both gates
-// and compressions, documents, ragged and extreme lengths; poisoned memory, twice for equal bits.
+// The whole attention layer on the GPU against the CPU implementation: every subset of branches,
+// both gates and compressions, documents, odd and extreme lengths. Memory starts as NaN, and each
+// case runs twice to check for equal bits.
 //
-// The two sides choose blocks from scores that differ by rounding, so the CPU's layer is given the
-// GPU's choice (and computed again from there) after the choice itself has been judged by the CPU's
-// scores.
+// CPU and GPU choose blocks from scores that differ by rounding. The test therefore first checks
+// the GPU's choice against the CPU's scores, then recomputes the CPU's layer with the GPU's choice.
 #include <gmock/gmock.h>
 
 #include "kernels/cuda/side.h"
@@ -16,10 +16,11 @@
 namespace nsa::testing {
 namespace {
 
-// A branch output passes the rounding of rotated q and k (a score's error), of weights, of itself;
-// the combination once more.
+// A branch output has the rounding of rotated q and k (error of a score), of weights and of itself;
+// the combination of the branches is rounded once more.
 constexpr double kLayerOutput = 1.5e-2;
-// Gradients: d_o of the branch, weights, their gradients, three sums into dq, the rotation back.
+// Gradients have the rounding of d_o of the branch, of weights, of their gradients, of three sums
+// into dq and of the rotation back.
 constexpr double kLayerGradient = 2.5e-2;
 
 void RoundLayer(Layer* layer) {
@@ -109,7 +110,7 @@ GpuResult RunOnGpu(const Layer& layer, const GpuLayer& in, const DeviceTensor& d
                 .phi_v = {grads[9], grads[10], grads[11], grads[12], grads[13]}};
   Exec exec = Gpu::Get().exec();
   exec.side = side;
-  exec.workspace_bytes = PlanScratch(config).bytes;  // what it says must be enough
+  exec.workspace_bytes = PlanScratch(config).bytes;  // exactly what is planned must be enough
   absl::Status status = NsaLayer(exec, args);
   EXPECT_TRUE(status.ok()) << status;
   status = NsaLayerBackward(exec, back);
@@ -137,8 +138,8 @@ GpuResult RunOnGpu(const Layer& layer, const GpuLayer& in, const DeviceTensor& d
   return out;
 }
 
-// The choice holds what is forced, and nothing that was left out is better, by the CPU's scores,
-// than what was taken, beyond rounding of the scores.
+// Checks that the choice contains the forced blocks and that, by the CPU's scores, no block left
+// out is better than a chosen one by more than rounding.
 void JudgeChoice(const Layer& layer, const ForwardOut& cpu, const std::vector<int32_t>& blocks) {
   const NsaShape& s = layer.config.shape;
   const int64_t rows = int64_t{1} * s.batch * s.seq_len * s.n_kv_groups;
@@ -154,7 +155,8 @@ void JudgeChoice(const Layer& layer, const ForwardOut& cpu, const std::vector<in
   for (int64_t row = 0; row < rows; ++row) {
     const int32_t* got = &blocks[row * s.n_sel];
     const int32_t* want = &own[row * s.n_sel];
-    float taken = INFINITY, left = -INFINITY;  // worst taken, best left, among those that differ
+    float taken = INFINITY,
+          left = -INFINITY;  // worst chosen, best left out, where CPU and GPU differ
     for (int i = 0; i < s.n_sel; ++i) {
       if (std::find(want, want + s.n_sel, got[i]) == want + s.n_sel) {
         ASSERT_GE(got[i], 0) << "row " << row;
@@ -165,13 +167,13 @@ void JudgeChoice(const Layer& layer, const ForwardOut& cpu, const std::vector<in
         left = std::max(left, scores[row * s.sel_blocks() + want[i]]);
       }
     }
-    // A score is a sum over h heads of probabilities whose logits carry a few 2^-9.
+    // A score is a sum over h heads of probabilities whose logits have errors of a few 2^-9.
     ASSERT_FALSE(left > taken * 1.05f + 1e-4f)
         << "row " << row << ": " << left << " left, " << taken << " taken";
   }
 }
 
-// Puts the GPU's choice into the CPU's saved tensors and computes what follows from it again.
+// Writes the GPU's choice into the CPU's saved tensors and recomputes what depends on it.
 void TakeChoice(const Layer& layer, const std::vector<int32_t>& blocks, ForwardOut* cpu) {
   const NsaLayerConfig& config = layer.config;
   std::copy(blocks.begin(), blocks.end(), static_cast<int32_t*>(cpu->saved.blocks.data));
@@ -224,7 +226,7 @@ double Norm(const std::vector<float>& values) {
   return std::sqrt(sum);
 }
 
-// d_o of a branch: gate times d_o, a row of h·dv at a time.
+// d_o of a branch: gate times d_o, for rows of h·dv elements.
 std::vector<float> BranchGradient(const Layer& layer, const ForwardOut& cpu,
                                   const std::vector<float>& d_o, Branch branch) {
   if (!layer.config.has_gate()) return d_o;
@@ -239,8 +241,8 @@ std::vector<float> BranchGradient(const Layer& layer, const ForwardOut& cpu,
   return out;
 }
 
-// Norm of the terms that φ's last bias for keys sums, the gradients of compressed keys. The sum
-// itself is nothing: a constant added to all keys moves no softmax.
+// Norm of the terms in the gradient of φ's last bias for keys: the gradients of the compressed
+// keys. Their sum is 0, since a constant added to all keys does not change a softmax.
 double KeyTermsNorm(const Layer& layer, const ForwardOut& cpu, const std::vector<float>& d_o) {
   const NsaShape& s = layer.config.shape;
   if (!layer.config.has(kCmp) || s.cmp_blocks() == 0) return 0;
@@ -263,7 +265,7 @@ double KeyTermsNorm(const Layer& layer, const ForwardOut& cpu, const std::vector
   return Norm(dk);
 }
 
-// Norm of the terms that the gate's last bias sums: Σ_c d_o·o of a row, of all branches.
+// Norm of the terms in the gradient of the gate's last bias: Σ_c d_o·o per row, for all branches.
 double GateTermsNorm(const Layer& layer, const ForwardOut& cpu, const std::vector<float>& d_o) {
   if (!layer.config.has_gate()) return 0;
   const NsaShape& s = layer.config.shape;
@@ -289,7 +291,7 @@ void CompareBackward(const Layer& layer, const ForwardOut& forward, const std::v
     EXPECT_TRUE(Near("dk", gpu.dk[c], cpu.dk[c], kLayerGradient, 1e-4)) << c;
     EXPECT_TRUE(Near("dv", gpu.dv[c], cpu.dv[c], kLayerGradient, 1e-4)) << c;
   }
-  // Where a sum cancels, what remains is the terms' rounding: a random walk over them.
+  // Where a sum cancels, the rounding of its terms remains: a random walk over the terms.
   const double key_floor = kLayerGradient * KeyTermsNorm(layer, forward, d_o) + 1e-6,
                gate_floor = kLayerGradient * GateTermsNorm(layer, forward, d_o) + 1e-6;
   Layer grads{.config = layer.config, .gate = cpu.gate, .phi_k = cpu.phi_k, .phi_v = cpu.phi_v};
@@ -309,7 +311,7 @@ void CompareLayer(Layer layer) {
   const GpuLayer in(layer);
   const DeviceTensor d_o_gpu = ToDevice(d_o);
   const GpuResult gpu = RunOnGpu(layer, in, d_o_gpu, nullptr);
-  // The same bits again, with branches side by side.
+  // The branches run concurrently on a side stream must give the same bits.
   const auto side = cuda::Side::Create();
   ASSERT_TRUE(side.ok()) << side.status();
   const GpuResult again = RunOnGpu(layer, in, d_o_gpu, side->get());

@@ -1,5 +1,5 @@
-// The three branches and the selection on the GPU against the CPU truth, on the same bf16-rounded
-// inputs; twice for equal bits.
+// The three branches and block selection on the GPU against the CPU implementation, on the same
+// bf16-rounded inputs. Each case runs twice to check for equal bits.
 #include <gmock/gmock.h>
 
 #include "kernels/nsa/branch/compressed_attention.h"
@@ -20,7 +20,7 @@ std::vector<Case> GpuCases() {
   cases.push_back({"wide heads", {1, 700, 8, 2, 128, 128, 32, 16, 64, 6, 256}});
   cases.push_back({"blocks of 128", {1, 900, 4, 1, 32, 64, 32, 16, 128, 4, 100}});
   cases.push_back({"a window without end", {1, 70, 2, 1, 16, 16, 8, 4, 8, 4, 2147483647}});
-  // Few of many blocks: forward and dq by key block, the first in two ranges of tokens.
+  // Few of many blocks: forward and dq by key block; the first case has two ranges of tokens.
   cases.push_back({"m7c, few of many", {2, 8500, 12, 2, 64, 64, 32, 16, 64, 8, 512}});
   cases.push_back({"wide heads, few of many", {1, 3100, 8, 2, 128, 128, 32, 16, 64, 3, 256}});
   cases.push_back({"dk is not dv, few of many", {2, 3075, 10, 2, 64, 32, 32, 16, 64, 3, 256}});
@@ -36,7 +36,7 @@ struct Inputs {
   std::vector<int32_t> doc_start;
 };
 
-// Keys of n rows. With documents, a new one starts every 37 tokens.
+// Inputs with `keys` rows of keys. With documents, a new one starts every 37 tokens.
 Inputs RandomInputs(const NsaShape& s, int64_t keys, bool documents) {
   const int64_t kv = int64_t{1} * s.batch * keys * s.n_kv_groups;
   Inputs in{RoundToBf16(Random(s.q_size(), 1, 2)),
@@ -234,7 +234,7 @@ TEST_P(BranchOnGpu, SelectionStatisticsEqualTheCpus) {
   EXPECT_THAT(stats.Raw<int64_t>(), ::testing::ElementsAreArray(want));
 }
 
-// The same scores give the same blocks on both, whatever the scores: equal ones, NaN, infinities,
+// The same scores give the same blocks on CPU and GPU, for any scores: equal ones, NaN, infinities,
 // zeros of both signs.
 TEST_P(BranchOnGpu, EqualScoresGiveTheSameChoice) {
   const NsaShape& s = GetParam().shape;
@@ -252,7 +252,7 @@ TEST_P(BranchOnGpu, EqualScoresGiveTheSameChoice) {
 }
 
 // Scores agree within the rounding of bf16 products, with and without the compressed branch's lse,
-// and the choice is the one that the GPU's own scores demand.
+// and the choice follows from the GPU's own scores.
 TEST_P(BranchOnGpu, ScoresEqualTheCpuTruthAndDecideTheChoice) {
   const NsaShape& s = GetParam().shape;
   if (s.seq_len > 10000) return;

@@ -5,7 +5,7 @@
 namespace nsa::cuda {
 namespace {
 
-// A machine that builds this has the toolkit, and with it the library; no GPU is asked.
+// A machine that builds this has the CUDA toolkit and thus the library. Needs no GPU.
 TEST(CublasLt, HasEveryFunctionOfTheToolkitsLibrary) {
   const auto library = CublasLt::Load();
   ASSERT_TRUE(library.ok()) << library.status();

@@ -1,5 +1,5 @@
-// A GPU for tests: memory that is poisoned before use, transfers, an Exec with everything that
-// kernels ask for.
+// A GPU for tests: memory that is filled with NaN before use, transfers, and an Exec with
+// everything that kernels need.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -20,7 +20,7 @@ namespace nsa::testing {
 inline void CheckCuda(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
   ADD_FAILURE() << what << ": " << cudaGetErrorString(error);
-  std::abort();  // the context is lost: nothing after this means anything
+  std::abort();  // the CUDA context is lost: later results would be meaningless
 }
 
 // Device memory of `size` elements, filled with 0xff bytes (NaN in every floating type).
@@ -81,7 +81,7 @@ inline std::vector<float> RoundToBf16(std::vector<float> values) {
   return values;
 }
 
-// bf16 on the device; `values` have been rounded.
+// Copies `values`, already rounded to bf16, to the device as bf16.
 inline DeviceTensor ToDevice(const std::vector<float>& values) {
   std::vector<bf16> raw(values.size());
   for (size_t i = 0; i < values.size(); ++i) raw[i] = bf16(values[i]);
@@ -133,7 +133,7 @@ class Gpu {
   std::unique_ptr<cuda::Blas> blas_;
 };
 
-// Every test of this folder: skipped, with the reason, where there is no GPU.
+// Base of the tests that need a GPU: they are skipped, with the reason, where there is none.
 class GpuTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -148,9 +148,9 @@ class GpuTestWith : public ::testing::TestWithParam<T> {
   }
 };
 
-// ‖got − want‖ ≤ relative · ‖want‖ and every |got − want| ≤ relative · 8 · max|want| + floor; NaN
-// is never near. bf16 has unit roundoff 2^-9: an output that is rounded once and made of products
-// of rounded weights stays within a few of them.
+// Checks ‖got − want‖ ≤ relative · ‖want‖ and every |got − want| ≤ relative · 8 · max|want| +
+// floor; NaN always fails. bf16 has unit roundoff 2^-9: the error of an output that is rounded once
+// and computed from products of rounded weights is a few times that.
 inline ::testing::AssertionResult Near(const std::string& name, const std::vector<float>& got,
                                        const std::vector<float>& want, double relative,
                                        double floor = 1e-6) {
@@ -194,8 +194,8 @@ template <class T>
   return ::testing::AssertionFailure() << name << ": bits differ first at element " << i;
 }
 
-// A tensor that a kernel writes: what it is called, what the CPU truth says, how near it must be,
-// and what stands in it before (poison where that is empty).
+// A tensor that a kernel writes: its name, the CPU's result, the tolerance, and its contents before
+// the call (NaN when empty).
 struct Output {
   std::string name;
   std::vector<float> want;
@@ -205,8 +205,8 @@ struct Output {
   std::vector<float> before = {};
 };
 
-// Calls `run` twice with fresh outputs: the first results must be near what is wanted, the second
-// must have the same bits.
+// Calls `run` twice with fresh outputs. The first results must be near the expected ones, the
+// second must have the same bits as the first.
 template <class Run>
 void ExpectOnGpu(const std::vector<Output>& outputs, Run run) {
   std::vector<std::vector<uint8_t>> first;
@@ -236,10 +236,10 @@ void ExpectOnGpu(const std::vector<Output>& outputs, Run run) {
   }
 }
 
-// Rounding of one bf16 output after sums of bf16-rounded weights: two unit roundoffs of 2^-9, and
-// as much again for luck.
+// Tolerance for one bf16 output after sums of bf16-rounded weights: two unit roundoffs of 2^-9, and
+// the same again as margin.
 inline constexpr double kBf16Output = 8e-3;
-// Gradients pass three roundings (weights, their gradients, the result).
+// Gradients have three roundings (weights, their gradients, the result).
 inline constexpr double kBf16Gradient = 1.2e-2;
 
 }  // namespace nsa::testing

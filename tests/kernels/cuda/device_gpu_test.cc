@@ -1,4 +1,4 @@
-// Memory and streams, as kernels and the trainer rely on them.
+// The properties of device memory and streams that kernels and the trainer rely on.
 #include <chrono>
 #include <cstdint>
 #include <thread>
@@ -12,7 +12,7 @@ namespace {
 
 class DeviceOnGpu : public GpuTest {};
 
-// A busy GPU does what is on the default stream late: here a host function holds that stream up.
+// On a busy GPU, work on the default stream runs late. Here a host function delays that stream.
 TEST_F(DeviceOnGpu, MemoryIsZeroedBeforeAnybodyWritesToIt) {
   auto stream = cuda::Stream::Create();
   ASSERT_TRUE(stream.ok()) << stream.status();
@@ -31,7 +31,7 @@ TEST_F(DeviceOnGpu, MemoryIsZeroedBeforeAnybodyWritesToIt) {
 
 TEST_F(DeviceOnGpu, FreshMemoryIsZero) {
   {
-    DeviceTensor poison(1 << 20, DType::kF32);  // what the next allocation may be given
+    DeviceTensor poison(1 << 20, DType::kF32);  // the next allocation may get this memory
   }
   auto memory = cuda::DeviceMemory::Allocate(4 << 20, "a test");
   ASSERT_TRUE(memory.ok()) << memory.status();

@@ -1,4 +1,5 @@
-// Gate and compression on the GPU against the CPU truth; poisoned outputs, twice for equal bits.
+// Gate and compression on the GPU against the CPU implementation. Outputs start as NaN, and each
+// case runs twice to check for equal bits.
 #include "kernels/nsa/compress/compress.h"
 #include "kernels/nsa/gate/gate.h"
 #include "tests/kernels/cuda/device.h"
@@ -124,7 +125,7 @@ TEST_P(GateOnGpu, TheMeansGradientIsAddedToEveryHead) {
   });
 }
 
-// Rounded at u, the hidden layer, its activation and the result.
+// φ mlp rounds u, the hidden layer, its activation and the result.
 constexpr double kPhiBound = 2e-2;
 
 class CompressOnGpu : public GpuTestWith<Case> {};
@@ -184,7 +185,7 @@ void CompareMlp(const NsaShape& s, int32_t width) {
   args.x = back.x = x_gpu, back.dy = dy_gpu;
   args.params = back.params = {pe, w1, b1, w2, b2};
   const DType f32 = DType::kF32;
-  // Gradients of parameters are sums over all blocks of products that carry those roundings.
+  // Gradients of parameters are sums over all blocks of products that have those rounding errors.
   ExpectOnGpu({{"hidden", hidden, DType::kBf16, kPhiBound},
                {"y", y, DType::kBf16, kPhiBound},
                {"dx", dx, DType::kBf16, kPhiBound},

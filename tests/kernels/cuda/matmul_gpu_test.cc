@@ -1,4 +1,5 @@
-// Matrix products of cuBLASLt against the CPU truth; equal bits for one shape, whoever asks.
+// Matrix products of cuBLASLt against the CPU implementation. A shape always gives the same bits,
+// whichever Blas object computes it.
 #include <unistd.h>
 
 #include <filesystem>
@@ -48,7 +49,7 @@ TEST_P(MatmulOnGpu, EqualsTheCpuTruthInEveryForm) {
                   return Matmul(Gpu::Get().exec(), args);
                 });
     if (!args.accumulate) continue;
-    // What is added stands in a matrix of its own.
+    // The added matrix is a separate tensor.
     const DeviceTensor add = type == DType::kF32 ? ToDeviceF32(c) : ToDevice(c);
     args.accumulate = false, args.add = add;
     ExpectOnGpu({{"c", want, type, type == DType::kF32 ? 1e-5 : 4e-3, 1e-5}},
@@ -59,7 +60,7 @@ TEST_P(MatmulOnGpu, EqualsTheCpuTruthInEveryForm) {
   }
 }
 
-// Choosing by timing, in a folder of the test's own.
+// Choosing algorithms by timing, with a separate folder for the test.
 class TimedMatmul : public GpuTest {
  protected:
   void SetUp() override {
@@ -94,7 +95,7 @@ class TimedMatmul : public GpuTest {
   const DeviceTensor workspace_{64 << 20, DType::kU8};
   const DeviceTensor a_ = ToDevice(RoundToBf16(Random(768 * 4096, 1))),
                      b_ = ToDevice(RoundToBf16(Random(768 * 4096, 2)));
-  // A weight's gradient: long sums, for which the library has split-K candidates.
+  // The gradient of a weight: long sums, for which the library has split-K candidates.
   MatmulArgs args_{.m = 768, .n = 768, .k = 4096, .transpose_a = true, .a = a_, .b = b_};
   std::string folder_;
 };

@@ -1,5 +1,5 @@
-// The families of kernels/nn on the GPU against the CPU truth, on the same bf16-rounded inputs;
-// poisoned outputs, twice for equal bits.
+// The families of kernels/nn on the GPU against the CPU implementation, on the same bf16-rounded
+// inputs. Outputs start as NaN, and each case runs twice to check for equal bits.
 #include <array>
 #include <numeric>
 
@@ -40,8 +40,8 @@ Exec GpuExec() { return Gpu::Get().exec(); }
 
 class NnOnGpu : public GpuTest {};
 
-// A program for sm_80 alone (NSA_SM80) has nothing else to run; any other takes the GPU's own code
-// where it has that.
+// A program built for sm_80 alone (NSA_SM80) runs the sm_80 code. Any other program runs the code
+// for the GPU's own architecture, if it has such code.
 TEST_F(NnOnGpu, RunsTheKernelsThatAreMeantForIt) {
   const auto device = cuda::ReadDevice();
   ASSERT_TRUE(device.ok()) << device.status();
@@ -142,7 +142,7 @@ TEST_F(NnOnGpu, EmbeddingEqualsTheCpuTruth) {
   }
 }
 
-// All rows the same token, few tokens, many tokens: sums are the CPU's within fp32 rounding.
+// The same token in all rows, few tokens, many tokens: sums equal the CPU's within fp32 rounding.
 TEST_F(NnOnGpu, EmbeddingBackwardEqualsTheCpuTruthWithRepeatedTokens) {
   for (const int64_t vocab : {256, 3000, 50304}) {
     for (const int64_t used : {int64_t{1}, int64_t{7}, vocab}) {
@@ -184,7 +184,7 @@ TEST_F(NnOnGpu, CrossEntropyEqualsTheCpuTruth) {
         return CrossEntropy(GpuExec(),
                             {rows, vocab, logits_gpu, targets_gpu, t[0], t[1], scale, t[2]});
       });
-      // dlogits over the logits; no dlogits at all.
+      // dlogits in place of the logits; without dlogits.
       std::vector<Output> in_place = outputs;
       in_place[2].before = logits;
       ExpectOnGpu(in_place, [&](const Tensors& t) {
@@ -228,7 +228,7 @@ Moments RandomMoments(int64_t size) {
   return x;
 }
 
-// 700 segments of odd sizes, so that a launch's table of runs overflows; and one alone.
+// 700 segments of odd sizes, which exceed one launch's table of runs; and a single segment.
 std::vector<std::vector<AdamWSegment>> SegmentLists() {
   std::vector<AdamWSegment> many;
   for (int i = 0; i < 700; ++i) many.push_back({1 + i * 37 % 301, i % 3 != 0 || i > 680});
@@ -270,7 +270,7 @@ TEST_F(NnOnGpu, AdamWEqualsTheCpuTruth) {
           gpu.k = 1, gpu.lr = 0, gpu.gradient_scale = 0;  // not used
         }
         const absl::Status status = AdamW(GpuExec(), gpu);
-        // The half copy is exactly the rounded parameters.
+        // The bf16 copy is exactly the rounded parameters.
         const std::vector<float> p = t[0].Floats(), half = t[3].Floats();
         EXPECT_EQ(half, RoundToBf16(p));
         return status;
@@ -279,8 +279,7 @@ TEST_F(NnOnGpu, AdamWEqualsTheCpuTruth) {
   }
 }
 
-// A step that was found to be non-finite is skipped on the device: nothing changes, whatever the
-// gradients are.
+// A step that the device found to be non-finite is skipped: nothing changes, for any gradients.
 TEST_F(NnOnGpu, AdamWSkipsWhenTheDeviceSaysSo) {
   const int64_t size = 1003;
   Moments x = RandomMoments(size);
@@ -352,8 +351,8 @@ TEST_F(NnOnGpu, CopyAndZeroTouchExactlyTheirTensor) {
   EXPECT_EQ(after.back(), before.back());
 }
 
-// Both directions, in place, every head width, positions up to 65,535 (whose angle needs more than
-// fp32), a scale and another base.
+// Both directions, in place, every head width, positions up to 65,535 (whose angles need more
+// precision than fp32), a scale and another base.
 TEST_F(NnOnGpu, RopeEqualsTheCpuTruth) {
   struct Shape {
     int32_t batch, seq_len, heads, dim;

@@ -1,5 +1,5 @@
-// Projections handed out and gathered on the GPU against the CPU truth; poisoned outputs, twice for
-// equal bits.
+// Splitting and joining projections on the GPU against the CPU implementation. Outputs start as
+// NaN, and each case runs twice to check for equal bits.
 #include "kernels/nsa/layer/projections.h"
 #include "tests/kernels/cuda/device.h"
 #include "tests/kernels/layer.h"
@@ -52,7 +52,7 @@ TEST_F(ProjectionsOnGpu, AreHandedOutAndRotated) {
       args.k[c] = Span(k[c]), args.v[c] = Span(v[c]);
     }
     ASSERT_TRUE(SplitProjections({}, args).ok());
-    // What is not rotated is a copy.
+    // Values that are not rotated are copied exactly.
     std::vector<Output> outputs = {{"q", q, DType::kBf16, 1e-9, 0},
                                    {"q_rotated", q_rotated, DType::kBf16, 4e-3}};
     for (int c = 0; c < kBranches; ++c) {

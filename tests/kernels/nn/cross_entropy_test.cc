@@ -52,8 +52,9 @@ TEST_P(CrossEntropyTest, LossAndGradientEqualTheFormula) {
       want_gradient[r * vocab + v] = 0.5 * (std::exp(log_p) - (v == targets[r] ? 1.0 : 0.0));
     }
   }
-  // log-sum-exp: each exponential 4 units plus the rounding of logit − max (≤ 10·spread units),
-  // the fp32 partial sums of at most 1,024/8 terms a lane, and the loss's own size.
+  // Error of log-sum-exp: 4 units for each exponential, plus the rounding of logit − max (at most
+  // 10·spread units), the fp32 partial sums of at most 1,024/8 terms per lane, and the rounding of
+  // the loss itself.
   const double bound = (4 + 10.0 * spread + 130 + 10.0 * spread) * kUnit;
   ExpectWithin(row_loss, want_loss, bound, "row_loss");
   ExpectWithin(dlogits, want_gradient, bound, "dlogits");

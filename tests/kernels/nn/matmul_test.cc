@@ -47,7 +47,7 @@ TEST_P(MatmulTest, EqualsTheSumOfProducts) {
                           .c = std::span<float>(got),
                           .accumulate = c.accumulate})
                   .ok());
-  // A sum of k products in any order: (k + 1) roundings of at most the sum of magnitudes.
+  // A sum of k products in any order has k + 1 roundings, each of at most the sum of magnitudes.
   ExpectWithin(got, want, (c.k + 1) * kUnit * largest, "c");
 }
 
@@ -66,7 +66,7 @@ TEST(Matmul, AddsAMatrixOfItsOwn) {
   args.c = std::span<float>(want);
   ASSERT_TRUE(Matmul({}, args).ok());
   args.c = std::span<float>(got), args.add = View(add);
-  EXPECT_EQ(Matmul({}, args).code(), absl::StatusCode::kInvalidArgument);  // both
+  EXPECT_EQ(Matmul({}, args).code(), absl::StatusCode::kInvalidArgument);  // add and accumulate
   args.accumulate = false;
   ASSERT_TRUE(Matmul({}, args).ok());
   EXPECT_EQ(got, want);

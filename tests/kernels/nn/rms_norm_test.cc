@@ -5,7 +5,7 @@
 namespace nsa {
 namespace {
 
-// Σ c·y in fp64: a scalar function of x and weight whose gradient is known by differences.
+// Σ c·y in fp64: a scalar function of x and weight, differentiated numerically below.
 double Objective(const std::vector<double>& x, const std::vector<double>& weight,
                  const std::vector<float>& c, int64_t rows, int64_t dim) {
   double sum = 0;
@@ -47,7 +47,7 @@ TEST_P(RmsNormTest, ForwardEqualsTheFormula) {
       largest = std::max(largest, std::abs(want[r * dim + i]));
     }
   }
-  // The sum of squares is wrong by at most dim roundings, its root by half; then four operations.
+  // The sum of squares has at most dim roundings, its root half of that; then four operations.
   ExpectWithin(y, want, largest * (dim / 2.0 + 6) * kUnit, "y");
 }
 
@@ -87,8 +87,8 @@ TEST_P(RmsNormTest, GradientsEqualCentralDifferences) {
     }
     return want;
   };
-  // fp32 roundings of sums of dim (dx) or rows (dweight) terms of size up to 4·4; the differences
-  // are good to about 1e-9.
+  // fp32 rounding of sums of dim (dx) or rows (dweight) terms, each at most 4·4; the numerical
+  // differences are accurate to about 1e-9.
   ExpectWithin(dx, differences(&px, 1.0), 16 * (dim + 8) * kUnit, "dx");
   ExpectWithin(dweight, differences(&pw, 2.0), 16 * (rows + 8) * kUnit, "dweight");
 }

@@ -20,7 +20,7 @@ RopeArgs Args(const std::vector<float>& x, std::vector<float>& y) {
           .y = Span(y)};
 }
 
-// Two roundings of a sum of two products of numbers ≤ 1, and of sine and cosine: 4u.
+// The rounding of a sum of two products of numbers ≤ 1 (2u) and of sine and cosine (2u): 4u.
 constexpr double kBound = 4 * kUnit;
 
 TEST(Rope, EqualsTheFormula) {
@@ -45,7 +45,7 @@ TEST(Rope, EveryHeadTurnsByTheSameAngles) {
   }
 }
 
-// q·k of two rotated rows is a function of their distance, for every head.
+// q·k of two rotated rows depends only on their distance, for every head.
 TEST(Rope, ProductsDependOnTheDistanceOnly) {
   const std::vector<float> row = Random(2 * kWidth, 3);
   constexpr int32_t kLong = 1200;
@@ -71,7 +71,7 @@ TEST(Rope, ProductsDependOnTheDistanceOnly) {
   };
   for (const int64_t distance : {0, 1, 10, 100}) {
     for (const int64_t at : {0, 90, 1000}) {
-      // dk products of two rotated numbers, each within kBound.
+      // dk products of two rotated numbers, each accurate to kBound.
       EXPECT_NEAR(product(at + distance, at), product(distance, 0), 2 * kWidth * kBound);
     }
   }

@@ -36,8 +36,8 @@ TEST(Silu, EqualsTheFormulaAndItsDerivative) {
     want_y[i] = x[i] * s;
     want_dx[i] = dy[i] * s * (1 + x[i] * (1 - s));
   }
-  // σ is wrong by the exponential's 4 units and three roundings; |x| ≤ 100, and 1 − s cancels to at
-  // most |x|·(1 − s) ≤ 0.3 + |x|·unit.
+  // The error of σ is 4 units from the exponential and three roundings; |x| ≤ 100, and despite the
+  // cancellation in 1 − s, |x|·(1 − s) ≤ 0.3 + |x|·unit.
   ExpectWithin(y, want_y, 100 * 8 * kUnit, "y");
   ExpectWithin(dx, want_dx, 4 * 100 * 8 * kUnit, "dx");
 }

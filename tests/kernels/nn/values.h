@@ -12,7 +12,7 @@
 
 namespace nsa {
 
-// Unit roundoff of fp32: one operation is wrong by at most this share of its result.
+// Unit roundoff of fp32: the largest relative error of one operation.
 inline constexpr double kUnit = 0x1p-24;
 
 inline std::vector<float> RandomValues(int64_t size, uint32_t seed, float scale = 1.0f) {
@@ -25,7 +25,7 @@ inline std::vector<float> RandomValues(int64_t size, uint32_t seed, float scale 
 
 inline std::span<const float> View(const std::vector<float>& values) { return values; }
 
-// |got − want| ≤ bound, element by element, naming the worst.
+// Expects |got − want| ≤ bound for every element; a failure names the worst element.
 inline void ExpectWithin(std::span<const float> got, std::span<const double> want, double bound,
                          const char* what) {
   ASSERT_EQ(got.size(), want.size()) << what;
@@ -34,7 +34,7 @@ inline void ExpectWithin(std::span<const float> got, std::span<const double> wan
   for (size_t i = 0; i < got.size(); ++i) {
     const double e = std::abs(got[i] - want[i]);
     if (!(e <= error)) error = e, worst = i;
-    if (std::isnan(e)) break;  // against it every later element would be worse
+    if (std::isnan(e)) break;  // NaN is the worst; comparisons with it would pick a later element
   }
   EXPECT_LE(error, bound) << what << "[" << worst << "]: " << got[worst] << " vs " << want[worst];
 }

@@ -38,7 +38,7 @@ TEST(AdamW, EqualsTheFormulaOverManySteps) {
       want[i] -= lr * (mean / (std::sqrt(square) + eps) + (i < kDecayed ? decay * want[i] : 0.0));
     }
   }
-  // A step changes p by about lr and rounds it once (|p| ≤ 4); moments carry about 10 roundings.
+  // A step changes p by about lr and rounds it once (|p| ≤ 4); moments have about 10 roundings.
   ExpectWithin(p, want, kSteps * (4 + 0.01 * 20 * 4) * kUnit, "p");
   ExpectWithin(m, dm, 20 * kUnit, "m");
   ExpectWithin(v, dv, 20 * kUnit, "v");
@@ -58,7 +58,7 @@ TEST(AdamW, MovesAWeightOfOneWithALearningRateOf1e4) {
                            .lr = 1e-4f})
                     .ok());
   }
-  // A constant gradient moves p by lr a step: in bf16 nothing would have moved.
+  // A constant gradient moves p by lr per step, which bf16 parameters would round away.
   EXPECT_NEAR(p[0], 1.0 - 10 * 1e-4, 10 * 2 * kUnit + 10 * 1e-4 * 1e-4);
 }
 

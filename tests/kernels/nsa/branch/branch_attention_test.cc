@@ -11,7 +11,7 @@
 namespace nsa::testing {
 namespace {
 
-// Inputs of one branch and what the oracle says of them. q is large, so that softmax is not flat.
+// Inputs of one branch and the oracle's results for them. q is large, so that softmax is not flat.
 struct BranchCase {
   BranchCase(const NsaShape& shape, Branch which, uint32_t seed)
       : s(shape),
@@ -116,7 +116,7 @@ INSTANTIATE_TEST_SUITE_P(EveryShape, Branches,
                          ::testing::Combine(::testing::Values(kCmp, kSel, kWin),
                                             ::testing::ValuesIn(SmallCases())));
 
-// Scores are three times larger than OutputBound assumes.
+// The bound is larger because scores are three times larger than OutputBound assumes.
 TEST_P(Branches, ForwardEqualsBruteForce) {
   const BranchCase c = Make(1);
   Out out;
@@ -124,7 +124,7 @@ TEST_P(Branches, ForwardEqualsBruteForce) {
   EXPECT_TRUE(Close("o", out.o, c.Want(), QueryDims(c.s, c.s.d_v), 3 * OutputBound(c.s)));
 }
 
-// lse = log Σ exp(score); rounding of a score and of a logarithm of at most 17.
+// lse = log Σ exp(score). The bound is the rounding of a score and of a logarithm of at most 17.
 TEST_P(Branches, LseIsTheLogarithmOfTheSoftmaxDenominator) {
   const BranchCase c = Make(13);
   Out out;
@@ -207,7 +207,7 @@ TEST_P(Gradients, EqualCentralDifferencesElementByElement) {
       Close("dv", out.dv, oracle::NumericGradient(&v, loss), KeyDims(s, c.keys, s.d_v), bound));
 }
 
-// Along random directions at the shapes that are too large for every element.
+// Random directions instead of single elements, for the shapes that have too many elements.
 TEST_P(Branches, GradientsEqualDirectionalDifferences) {
   const BranchCase c = Make(5);
   Out out;
@@ -230,7 +230,7 @@ TEST_P(Branches, GradientsEqualDirectionalDifferences) {
   const double want = (loss_at(1e-5) - loss_at(-1e-5)) / 2e-5;
   const double got = oracle::Dot(Double(out.dq), d_q) + oracle::Dot(Double(out.dk), d_k) +
                      oracle::Dot(Double(out.dv), d_v);
-  // A random walk over all elements, each wrong by the bound at most.
+  // A random walk over all elements, each with an error of at most the bound.
   const double elements = static_cast<double>(q.size() + k.size() + v.size());
   EXPECT_NEAR(got, want, GradientBound(c.s) * std::sqrt(elements) + 1e-8);
 }
@@ -298,7 +298,7 @@ TEST(SelectedAttention, StatisticsCountRowsAtTheMaximum) {
   std::array<int64_t, kSelectionStats> stats = {};
   args.selection_stats = std::span<int64_t>(stats);
   ASSERT_OK(SelectedAttention({}, args));
-  // n·l' keys are reached where block c is whole: at t+1 = 4·8, 5·8, … 8·8.
+  // A row reads n·l' keys when its current block c is complete: at t+1 = 4·8, 5·8, … 8·8.
   const SelectionStats want{
       .keys_sum = KeysRead(s, kSel), .keys_max = 32, .rows = 2 * 64 * 2, .at_max = 2 * 5 * 2};
   EXPECT_EQ(stats, (std::array<int64_t, 4>{want.keys_sum, want.keys_max, want.rows, want.at_max}));
@@ -309,7 +309,7 @@ TEST(SelectedAttention, StatisticsCountRowsAtTheMaximum) {
   EXPECT_EQ(more.rows, 257);
 }
 
-// Scores of ±10^4: without a maximum exp overflows, and most weights underflow.
+// Scores of ±10^4: exp would overflow unless the maximum is subtracted, and most weights underflow.
 TEST_P(Gradients, StayFiniteWithHugeScores) {
   BranchCase c(SmallCases()[0].shape, GetParam(), 11);
   for (float& x : c.q) x *= 5000;
@@ -323,7 +323,7 @@ TEST_P(Gradients, StayFiniteWithHugeScores) {
 
 TEST_P(Gradients, ANaNKeyIsNotHiddenFromTheQueriesThatSeeIt) {
   BranchCase c(SmallCases()[0].shape, GetParam(), 12);
-  c.k[0] = std::numeric_limits<float>::quiet_NaN();  // key 0 of group 0, seen by its block's rows
+  c.k[0] = std::numeric_limits<float>::quiet_NaN();  // key 0 of group 0
   Out out;
   ASSERT_OK(RunForward(c, &out));
   const int64_t t = c.s.l;  // sees block 0, is in the window of token 0

@@ -1,5 +1,5 @@
-// The rule of each branch against the oracle's predicates, which say of one token and one key
-// whether the one sees the other.
+// Tests the rule of each branch against the oracle's predicates, which say whether a given token
+// sees a given key.
 #include "common/base/visibility.h"
 
 #include <algorithm>
@@ -14,14 +14,15 @@
 namespace nsa {
 namespace {
 
-constexpr int32_t kRows = 2;  // of the batch
+constexpr int32_t kRows = 2;  // batch rows
 
 NsaShape Shape(int32_t seq_len, int32_t l, int32_t d, int32_t l_sel, int32_t n_sel,
                int32_t window) {
   return {kRows, seq_len, 4, 2, 16, 16, l, d, l_sel, n_sel, window};
 }
 
-// Whole and ragged sequences; overlapping, touching and larger blocks; few and many choices.
+// Sequences with and without an incomplete last block; overlapping, adjacent and larger blocks; few
+// and many choices.
 std::vector<NsaShape> Shapes() {
   return {
       Shape(64, 8, 4, 16, 3, 16),   Shape(123, 16, 8, 32, 3, 64), Shape(97, 32, 16, 16, 4, 1),
@@ -50,7 +51,7 @@ int32_t KeysOf(const NsaShape& s, Branch branch) {
 oracle::Visible Oracle(const NsaShape& s, Branch branch, const oracle::Doc& doc) {
   if (branch == kCmp) return oracle::SeesCompressed(s, doc);
   if (branch == kWin) return oracle::SeesWindow(s, doc);
-  // Before the choice of blocks: the document's past.
+  // Selected branch before the choice of blocks: the past of the document.
   return [doc](int64_t b, int64_t, int64_t t, int64_t j) { return j <= t && j >= doc(b, t); };
 }
 
@@ -80,8 +81,8 @@ TEST(Visibility, KeysAreThoseThatTheOracleSees) {
   }
 }
 
-// Summed over the batch and the groups; the selected branch reads what the oracle chooses from any
-// scores.
+// Keys are summed over the batch and the groups. For the selected branch the oracle chooses blocks
+// from arbitrary scores, since the count does not depend on them.
 TEST(Visibility, KeysReadAreCountedOneByOne) {
   for (const NsaShape& s : Shapes()) {
     for (const std::vector<int32_t>& doc_start : {std::vector<int32_t>{}, Documents(s, 2)}) {

@@ -29,8 +29,9 @@ Dims BlockDims(const NsaShape& s, int64_t width) {
   return {{"b", s.batch}, {"i", s.cmp_blocks()}, {"g", s.n_kv_groups}, {"c", width}};
 }
 
-// A mean of l numbers ≤ 1, or two layers: l·width products (weights ~ 2/√(l·width)) and m; random
-// walks of roundings with λ = 4 give 4u·(√l·…) well below 4u·(8 + √(l·width)/2).
+// Error of a mean of l numbers ≤ 1, or of two layers with l·width products (weights ~ 2/√(l·width))
+// and m products. Random walks of roundings with λ = 4 give 4u·(√l·…), well below
+// 4u·(8 + √(l·width)/2).
 double Bound(const NsaShape& s, int64_t width) {
   return kLambda * kUnit * (8 + std::sqrt(static_cast<double>(s.l * width)) / 2);
 }
@@ -52,8 +53,8 @@ TEST_P(EveryShape, ForwardEqualsTheFormula) {
   }
 }
 
-// Input and parameters, along random directions, with two backward calls: gradients of parameters
-// add up, that of x does not.
+// Gradients of the input and the parameters along random directions, after two backward calls:
+// gradients of parameters accumulate, the gradient of x does not.
 TEST_P(EveryShape, GradientsEqualDirectionalDifferencesAndParametersAccumulate) {
   const NsaShape& s = GetParam().shape;
   const int32_t width = s.d_k;

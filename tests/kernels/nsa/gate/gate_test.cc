@@ -45,7 +45,7 @@ struct GateCase {
   std::array<float, kGateStats> stats = {};
 };
 
-// As a score, a sum of dk products and one of dk/2 (√dk/4), two exponentials and two divisions.
+// As for a score: sums of dk and of dk/2 products (√dk/4), two exponentials and two divisions.
 double Bound(const NsaShape& s) { return kLambda * kUnit * (std::sqrt(s.d_k) / 4 + 4); }
 
 oracle::Array OracleOutput(const GateCase& c, const oracle::Array& q, const oracle::Gate& gate,
@@ -104,7 +104,7 @@ TEST(Gate, GradientsEqualCentralDifferences) {
     for (auto* g : {&grads.fc1_w, &grads.fc1_b, &grads.fc2_w, &grads.fc2_b}) {
       std::fill(g->begin(), g->end(), 0.0f);
     }
-    for (int call = 0; call < 2; ++call) {  // parameters accumulate, the others do not
+    for (int call = 0; call < 2; ++call) {  // parameter gradients accumulate, the others do not
       ASSERT_OK(GateBackward({}, {.shape = s,
                                   .kind = kind,
                                   .q = Span(c.q),
@@ -145,7 +145,7 @@ TEST(Gate, GradientsEqualCentralDifferences) {
   }
 }
 
-// Parameters that make every gate a constant.
+// A case whose parameters make every gate a constant.
 GateCase ConstantGate(GateKind kind, std::vector<float> logits) {
   GateCase c(SmallCases()[0].shape, kind, {true, true, true}, 4);
   std::fill(c.params.fc2_w.begin(), c.params.fc2_w.end(), 0.0f);

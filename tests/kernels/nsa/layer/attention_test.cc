@@ -1,4 +1,5 @@
-// The composed layer against the fp64 oracle, its gradients against central differences of it.
+// The composed layer against the fp64 oracle, its gradients against the oracle's central
+// differences.
 #include <omp.h>
 
 #include "gmock/gmock.h"
@@ -25,7 +26,8 @@ TEST_P(EveryShape, LayerEqualsBruteForce) {
       config.gate = gate;
       const Layer layer = RandomLayer(config, 1);
       const ForwardOut got = Forward(layer);
-      // The kernel's own choice: where two scores are equal within rounding, either is right.
+      // The oracle gets the kernel's choice: where two scores are equal within rounding, either
+      // block is right.
       const std::vector<int32_t> blocks = Ints(got.blocks());
       const oracle::LayerResult want = oracle::Forward(ToOracle(layer), &blocks);
       EXPECT_TRUE(Close("o", got.o, want.o, QueryDims(config.shape, config.shape.d_v),
@@ -38,7 +40,7 @@ TEST_P(EveryShape, LayerChoosesTheOraclesBlocks) {
   const Layer layer = RandomLayer(ConfigOf(GetParam().shape), 2);
   const ForwardOut got = Forward(layer);
   const oracle::LayerResult want = oracle::Forward(ToOracle(layer));
-  // Random scores differ by far more than rounding.
+  // Random scores differ by far more than the rounding error.
   EXPECT_EQ(Ints(got.blocks()), want.blocks);
 }
 
@@ -126,7 +128,7 @@ TEST(Attention, GradientsEqualCentralDifferencesWithMlpAndSigmoid) {
   ExpectGradientsEqualCentralDifferences(Phi::kMlp, GateKind::kSigmoid);
 }
 
-// W1 of φ has too many elements for the test above: along random directions instead.
+// W1 of φ has too many elements for the test above, so random directions are used.
 TEST(Attention, GradientsOfPhisFirstLayerEqualDirectionalDifferences) {
   NsaLayerConfig config = ConfigOf(TinyShape());
   config.phi = Phi::kMlp;
@@ -149,7 +151,7 @@ TEST(Attention, GradientsOfPhisFirstLayerEqualDirectionalDifferences) {
         return loss;
       };
       const double want = (loss_at(1e-5) - loss_at(-1e-5)) / 2e-5;
-      // A sum of 1024 products, each wrong by the gradient's bound at most: a random walk.
+      // A sum of 1024 products, each with an error of at most the gradient's bound: a random walk.
       EXPECT_NEAR(oracle::Dot(Double(*gradient), direction), want,
                   3 * GradientBound(config.shape) * std::sqrt(1024));
     }
@@ -172,8 +174,8 @@ TEST(Attention, EveryParameterAndInputReceivesGradient) {
   }
 }
 
-// With a gate of sigmoid(large) = 1 on each branch, all blocks chosen and a window over all, o is
-// the sum of three dense attentions; here two are left out one at a time.
+// With all blocks chosen, or a window over the whole sequence, a branch is dense attention. Each of
+// these two branches is tested alone.
 TEST(Attention, EqualsDenseAttentionWhenEverythingIsSelectedOrInTheWindow) {
   const NsaShape s{2, 40, 4, 2, 16, 16, 8, 4, 8, 5, 40};  // n = S_sel, w = S
   for (const Branch branch : {kSel, kWin}) {
@@ -261,8 +263,8 @@ TEST(Attention, SameBitsWhateverTheNumberOfThreads) {
   }
 }
 
-// q·k depends on the distance of two tokens alone: the same tokens further right give the same o.
-// Tokens in front are another document, which begins where blocks begin.
+// q·k depends only on the distance of two tokens, so the same tokens at later positions give the
+// same o. The tokens before them are another document; documents begin where blocks begin.
 TEST(Attention, OutputDoesNotDependOnThePositionOfTheDocument) {
   NsaShape shifted{1, 96, 4, 2, 16, 16, 8, 4, 8, 4, 16}, alone = shifted;
   constexpr int32_t kShift = 48;
@@ -281,7 +283,7 @@ TEST(Attention, OutputDoesNotDependOnThePositionOfTheDocument) {
     tail(&left.v[c], shifted.n_kv_groups * shifted.d_v);
   }
   const ForwardOut far = Forward(right), near = Forward(left);
-  // Rotations by other angles round differently: one more unit in each factor of the scores.
+  // Rotations by other angles round differently, which adds one unit to each factor of the scores.
   EXPECT_TRUE(Close("o", std::span(far.o).subspan(kShift * shifted.n_heads * shifted.d_v), near.o,
                     QueryDims(alone, alone.d_v), 2 * LayerBound(alone)));
 }

@@ -1,5 +1,5 @@
-// No future token reaches an earlier output or an earlier choice: not through a window that slides
-// off its buffer, not through a block that straddles t, not through a normalising sum.
+// Future tokens do not affect earlier outputs or earlier choices: not through a window that reads
+// beyond its range, not through a block that contains t, not through a normalising sum.
 #include "gtest/gtest.h"
 #include "tests/kernels/layer.h"
 
@@ -43,13 +43,13 @@ void ExpectPastUnchanged(const Layer& layer, int32_t p, float future) {
 
 class FutureTokens : public ::testing::TestWithParam<int32_t> {};
 
-// Around w, 2w, l, l' and their ragged neighbours.
+// Positions at and next to w, 2w, l and l'.
 INSTANTIATE_TEST_SUITE_P(Causality, FutureTokens,
                          ::testing::Values(kBlock - 1, kBlock, kBlock + 1, kSelBlock - 1, kSelBlock,
                                            kSelBlock + 1, kWindow - 1, kWindow, kWindow + 1,
                                            2 * kWindow - 1, 2 * kWindow, 2 * kWindow + 1, 61, 72));
 
-// Random values, which would move any sum; NaN, which would survive a multiplication by 0.
+// Random values, which would change any sum, and NaN, which would survive a multiplication by 0.
 TEST_P(FutureTokens, LeaveEarlierOutputsAndBlocksBitEqual) {
   for (const Phi phi : {Phi::kAvg, Phi::kMlp}) {
     const Layer layer =

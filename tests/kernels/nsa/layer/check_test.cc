@@ -1,5 +1,5 @@
-// At the border: every kernel refuses a tensor of another size, type or without memory, and a shape
-// is refused by the kernels exactly when NsaShape::Validate() refuses it.
+// Argument checks: every kernel refuses a tensor of the wrong size, of the wrong type or without
+// memory, and refuses a shape exactly when NsaShape::Validate() does.
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/nsa/branch/compressed_attention.h"
@@ -15,7 +15,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// Memory that is large enough for any tensor of the cases here, zeros.
+// Zeroed memory that is large enough for any tensor in this file.
 class Memory {
  public:
   Tensor Take(int64_t size, DType type = DType::kF32) {
@@ -27,7 +27,7 @@ class Memory {
   std::vector<std::vector<int64_t>> blocks_;
 };
 
-// A call whose arguments are right, and its tensors by name, each of which is then spoilt.
+// A call with correct arguments, and its tensors by name. The tests then make one of them wrong.
 template <class Args>
 struct Call {
   Args args;
@@ -61,7 +61,7 @@ void ExpectEveryTensorIsChecked(Call<Args>& call) {
   };
   for (auto& [name, tensor] : call.inputs) expect(name, tensor);
   for (auto& [name, tensor] : call.outputs) expect(name, tensor);
-  // fp32 arguments, or a build without CUDA: either way nothing runs, and the message says CUDA.
+  // Refused because the arguments are fp32 or the build has no CUDA; both messages name CUDA.
   EXPECT_THAT(call.run({.backend = Backend::kCuda}, call.args).message(), HasSubstr("CUDA"));
   call.args.shape.l_sel = 0;
   EXPECT_THAT(call.run({}, call.args),
@@ -87,7 +87,7 @@ Call<Args> ForwardCall(Memory& memory, int64_t k_size, int64_t v_size) {
   return call;
 }
 
-// Pointers into the call, which has its final place by now.
+// Pointers into the call, which is not moved any more.
 template <class Args>
 void NameForward(Call<Args>& call) {
   Args& a = call.args;
@@ -167,7 +167,7 @@ TEST(Check, SelectedAttentionRefusesBlocksOfTheFutureAndUnsortedOnes) {
   Memory memory;
   for (const auto& [slot, id] : {std::pair{0, 1}, std::pair{1, 3}, std::pair{2, -2}}) {
     std::vector<int32_t> blocks(kShape.blocks_size(), -1);
-    blocks[slot] = id;  // of t = 0, whose block is 0
+    blocks[slot] = id;  // of t = 0, which is in block 0
     auto call = ForwardCall<BranchArgs>(memory, kShape.k_size(), kShape.v_size());
     call.args.blocks = Span(blocks);
     EXPECT_THAT(SelectedAttention({}, call.args),
@@ -313,7 +313,7 @@ TEST(Check, Gate) {
   ExpectEveryTensorIsChecked(add);
 }
 
-// The composed layer with every tensor right for `config`, zeros inside.
+// Arguments of the composed layer with every tensor correct for `config` and filled with zeros.
 NsaLayerArgs LayerArgs(Memory& memory, const NsaLayerConfig& config) {
   const NsaShape& s = config.shape;
   const int64_t hidden = GateHidden(s.d_k);
@@ -360,7 +360,7 @@ TEST(Check, AttentionNamesTheTensorThatIsWrong) {
   EXPECT_THAT(NsaLayer({.backend = Backend::kCuda}, on_gpu).message(), HasSubstr("CUDA"));
 }
 
-// Shapes drawn around every limit, most of them wrong in one or two fields.
+// Random shapes around every limit, most of them wrong in one or two fields.
 NsaShape RandomShape(std::mt19937* engine) {
   const auto pick = [&](std::initializer_list<int32_t> values) {
     return values.begin()[(*engine)() % values.size()];

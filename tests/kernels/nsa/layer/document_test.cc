@@ -1,4 +1,4 @@
-// Documents that share a row of tokens do not see each other.
+// Documents in the same row of tokens do not see each other.
 #include "gtest/gtest.h"
 #include "kernels/check.h"
 #include "tests/kernels/layer.h"
@@ -8,7 +8,7 @@ namespace {
 
 NsaShape Shape() { return {2, 72, 4, 2, 16, 16, 8, 4, 8, 3, 16}; }
 
-// Starts on and off the grids of d, l' and l, one document of a single token.
+// Documents that start on and off the grids of d, l' and l; one of them is a single token.
 std::vector<int32_t> UnalignedDocuments(const NsaShape& s) { return Documents(s, {5, 6, 32, 43}); }
 
 TEST(Documents, LayerEqualsBruteForceForwardAndKeyGradients) {
@@ -43,7 +43,7 @@ TEST(Documents, GradientsEqualCentralDifferences) {
   }
 }
 
-// Every token of the other documents is replaced: not a bit moves.
+// Replacing every token of the other documents does not change a bit of this one.
 TEST(Documents, OtherDocumentsDoNotMoveABit) {
   Layer layer = RandomLayer({.shape = Shape(), .phi = Phi::kMlp}, 4);
   const NsaShape& s = layer.config.shape;
@@ -74,8 +74,8 @@ TEST(Documents, OtherDocumentsDoNotMoveABit) {
   }
 }
 
-// Documents that begin where blocks begin are the same as rows of their own, up to the rotation's
-// rounding at other positions.
+// Documents that begin where blocks begin give the same results as separate rows, up to the
+// rounding of rotations at other positions.
 TEST(Documents, EqualDocumentsRunApart) {
   Layer together = RandomLayer({.shape = Shape()}, 5);
   const NsaShape s = together.config.shape;

@@ -1,5 +1,5 @@
-// Handing out projections and gathering their gradients: the CPU truth is columns and rotations one
-// after the other, and the layer gives the same bits whoever rotates.
+// Splitting projections and joining their gradients: on the CPU this equals copying columns and
+// rotating one after the other, and the layer gives the same whether it rotates itself or not.
 #include "kernels/nsa/layer/projections.h"
 
 #include "gmock/gmock.h"
@@ -109,8 +109,8 @@ TEST(Projections, AreHandedOutInTheirOrderAndRotated) {
   }
 }
 
-// <join(d), wide> = <d, split(wide)>: joining is splitting's gradient. Both sides are sums of a few
-// thousand products below 1 that carry a few roundings each.
+// <join(d), wide> = <d, split(wide)>: joining is the gradient of splitting. Both sides are sums of
+// a few thousand products below 1 with a few roundings each.
 TEST(Projections, JoiningIsTheGradientOfSplitting) {
   for (const NsaLayerConfig& config : Configs()) {
     const NsaShape& s = config.shape;
@@ -146,7 +146,7 @@ TEST(Projections, JoiningIsTheGradientOfSplitting) {
   }
 }
 
-// A layer forward and backward, from projections to their gradient.
+// Forward and backward of a layer, from the projections to their gradient.
 struct LayerRun {
   Values o, d_wide, grads;
 };
@@ -154,7 +154,7 @@ struct LayerRun {
 LayerRun RunLayer(const NsaLayerConfig& config, const Values& wide, bool layer_rotates) {
   const NsaShape& s = config.shape;
   Split split = SplitOf(config, wide);
-  if (layer_rotates) {  // give it keys that are not rotated
+  if (layer_rotates) {  // the layer needs keys that are not rotated
     for (int c = 0; c < kBranches; ++c) {
       int64_t at = int64_t{s.n_heads} * s.d_k;
       for (const Branch branch : kProjectionOrder) {
@@ -212,7 +212,7 @@ LayerRun RunLayer(const NsaLayerConfig& config, const Values& wide, bool layer_r
                            .dv = Spans<ConstTensor>(config, std::as_const(dv)),
                            .wide = Span(out.d_wide)};
   Values mean(s.k_size(), 0.0f);
-  if (layer_rotates) {  // the layer has rotated back: rotate forth again, and add nothing
+  if (layer_rotates) {  // the layer has rotated back and added the mean: rotate again, add nothing
     dq = Rotated(config, s.n_heads, dq, false);
     for (int c = 0; c < kBranches; ++c) {
       if (config.branches[c]) dk[c] = Rotated(config, s.n_kv_groups, dk[c], false);
@@ -226,7 +226,7 @@ LayerRun RunLayer(const NsaLayerConfig& config, const Values& wide, bool layer_r
   return out;
 }
 
-// The rotation forth and back that the comparison needs costs two roundings of what it turns.
+// The comparison rotates forth and back, which adds two roundings of the rotated values.
 TEST(Projections, TheLayerGivesTheSameWhoeverRotates) {
   for (const NsaLayerConfig& config : Configs()) {
     const Values wide = Random(Rows(config.shape) * ProjectionWidth(config), 1);

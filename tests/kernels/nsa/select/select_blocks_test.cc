@@ -27,7 +27,7 @@ std::vector<int32_t> Chosen(const NsaShape& s, const std::vector<float>& scores,
 class EveryShape : public ::testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(SelectBlocks, EveryShape, ::testing::ValuesIn(SmallCases()));
 
-// Probabilities ≤ 1 summed over h heads: the scores' relative error, as in OutputBound.
+// Scores sum probabilities ≤ 1 over h heads; the relative error is as in OutputBound.
 TEST_P(EveryShape, ScoresEqualTheFormulaWithAndWithoutLse) {
   const NsaShape& s = GetParam().shape;
   const std::vector<float> q = Random(s.q_size(), 1, 3), k = Random(s.cmp_k_size(), 2);
@@ -51,7 +51,8 @@ TEST_P(EveryShape, ScoresEqualTheFormulaWithAndWithoutLse) {
   EXPECT_TRUE(Close("scores with lse", scores, want, dims, bound));
 }
 
-// p sums to 1 a head and the map keeps it: every row with a visible block sums to h.
+// p sums to 1 per head and the mapping to blocks preserves the sum, so the scores of every row with
+// a visible block sum to h.
 TEST_P(EveryShape, ScoresOfARowSumToTheHeads) {
   const NsaShape& s = GetParam().shape;
   const std::vector<float> q = Random(s.q_size(), 4), k = Random(s.cmp_k_size(), 5);
@@ -68,7 +69,7 @@ TEST_P(EveryShape, ScoresOfARowSumToTheHeads) {
   }
 }
 
-// Few distinct values, so that ties are everywhere.
+// Scores have few distinct values, so that there are many ties.
 TEST_P(EveryShape, ChoiceFromGivenScoresEqualsTheRule) {
   const NsaShape& s = GetParam().shape;
   std::vector<float> scores = Random(ScoresSize(s), 6);
@@ -133,7 +134,7 @@ TEST(SelectBlocks, TheFirstBlockOfTheDocumentIsForcedInsteadOfBlockZero) {
   EXPECT_EQ(*(blocks.end() - s.n_sel), 1);
 }
 
-// Identical heads add up: h times the score of one.
+// With identical heads the score is h times the score of one head.
 TEST(SelectBlocks, ScoresAreTheSumOverTheGroupsHeads) {
   const NsaShape one{1, 60, 1, 1, 16, 16, 8, 4, 8, 3, 8};
   NsaShape four = one;
@@ -152,7 +153,7 @@ TEST(SelectBlocks, ScoresAreTheSumOverTheGroupsHeads) {
                               .blocks = Span(blocks4),
                               .scores = Span(scores4)}));
   for (float& x : scores) x *= 4;
-  // Four equal summands: one rounding of p + p + p, a mean of l/d weights.
+  // Four equal terms: the sum of p has one rounding (3p), then l/d weights are averaged.
   EXPECT_TRUE(Close("scores", scores4, scores, {{"t", 60}, {"j", one.sel_blocks()}}, 16 * 0x1p-24));
   EXPECT_EQ(blocks4, blocks);
 }
