@@ -1,5 +1,5 @@
-// The composed layer against the fp64 oracle, its gradients against the oracle's central
-// differences.
+// Tests the composed layer against the fp64 oracle, and its gradients against central differences
+// of that oracle.
 #include <omp.h>
 
 #include "gmock/gmock.h"
