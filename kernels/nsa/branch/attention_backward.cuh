@@ -1,6 +1,6 @@
 // Backward of the three attention branches, without atomics: two kernels that recompute the logits.
 //
-//   dq   query-major, the forward's tiles:   dS = P ∘ (dO·Vᵀ − delta),  dq = scale · dS·K
+//   dq   query-major, the forward's tiles:    dS = P ∘ (dO·Vᵀ − delta),  dq = scale · dS·K
 //   dkv  key-major, 64 keys per thread block: dV = Pᵀ·dO,  dK = scale · dSᵀ·Q
 //
 // with P = exp(scale·q·k − lse) and delta = Σ_c dO·O for each row. The key-major kernel processes

@@ -2,9 +2,9 @@
 // by a counting sort with a separate count for every (chunk of 32 tokens, block) pair, so that the
 // order is fixed without atomics on the lists.
 //
-//   count:   the choices of 32 tokens become one bit mask per block; counts[chunk][block] = its
-//   bits rank:    a running sum over the chunks of each block: where a chunk's tokens start in its
-//   list offsets: a running sum over the blocks: where each block's list starts, and its segments
+//   count:   32 tokens' choices become one bit mask per block; counts[chunk][block] = its bits
+//   rank:    a running sum over the chunks of each block: where a chunk's tokens start in its list
+//   offsets: a running sum over the blocks: where each block's list starts, and its segments
 //   fill:    writes the entries
 #pragma once
 

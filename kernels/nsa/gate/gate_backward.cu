@@ -1,5 +1,5 @@
-// Backward of the gate on CUDA, for 128 (token, group) rows of a thread block at a time, 16 per
-// warp:
+// Backward of the gate on CUDA. A thread block processes 128 (token, group) rows at a time, each
+// warp 16 of them:
 //
 //   d_gate_c = Σ d_o·o_c over the heads of a row,   d_o_c = gate_c·d_o     limited by memory
 //   dz       through softmax or sigmoid,            d_before = (W2ᵀ dz)·silu'
