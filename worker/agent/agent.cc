@@ -33,7 +33,7 @@ RankKey KeyOf(const v1::WorkerAssignment& assignment) {
   return {assignment.job_id(), assignment.generation(), assignment.rank()};
 }
 
-// "gen-000003" with prefix "gen-" is 3; nothing for anything else.
+// 3 for "gen-000003" with prefix "gen-"; nothing for names of any other form.
 std::optional<int64_t> NumberBehind(const std::string& name, absl::string_view prefix) {
   absl::string_view rest = name;
   int64_t number = 0;
@@ -55,7 +55,7 @@ struct RunFolder {
   RunDir dir;
 };
 
-// Every run folder beneath a state folder.
+// All run folders in a state folder.
 std::vector<RunFolder> FindRunFolders(const fs::path& state_dir) {
   std::vector<RunFolder> found;
   for (const fs::path& job : FoldersIn(state_dir / "jobs")) {
@@ -72,7 +72,8 @@ std::vector<RunFolder> FindRunFolders(const fs::path& state_dir) {
   return found;
 }
 
-// Removes a run folder, and what is empty above it once its gang's last rank is gone.
+// Removes a run folder. With the gang's last rank, also removes the gang's folder, and the job's
+// when it is then empty.
 void RemoveRunFolder(const RunDir& dir) {
   std::error_code error;
   fs::remove_all(dir.path, error);
@@ -130,7 +131,7 @@ Agent::~Agent() {
   }
   wake_.SignalAll();
   if (thread_.joinable()) thread_.join();
-  ranks_.clear();  // Their threads call OnChange().
+  ranks_.clear();  // Now, because their threads call OnChange().
 }
 
 void Agent::AdoptAll() {
@@ -154,7 +155,7 @@ void Agent::HeartbeatLoop() {
     NoteReachable(status);
     pause = status.ok() ? options_.heartbeat
                         : std::min(pause * 2, std::max(kMaxBackoff, options_.heartbeat));
-    // Without a connection, waiting for one is the pause.
+    // Without a connection there is no extra pause: Heartbeat() waits for one.
     const bool connected = channel_->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY;
     next = start + (connected ? pause : absl::ZeroDuration());
   }
@@ -172,7 +173,7 @@ void Agent::NoteReachable(const absl::Status& status) {
 }
 
 absl::Status Agent::Heartbeat() {
-  // First a connection, then the look around: what is sent is never old.
+  // Connects before observing, so that the observations are fresh when they are sent.
   const auto patience = std::chrono::system_clock::now() + absl::ToChronoNanoseconds(kConnect);
   if (!channel_->WaitForConnected(patience)) return absl::UnavailableError("not reachable");
   const v1::HeartbeatRequest request = Observe();
@@ -212,8 +213,8 @@ void Agent::Converge(const v1::HeartbeatResponse& desired) {
   StartDumps(desired);
 }
 
-// One process a key, for ever: a worker that has ended is not started again, but stays observed as
-// ended until the coordinator takes it out of the desired set.
+// A key is started only once: a worker that has ended is not started again. It is reported as ended
+// until the coordinator removes it from the desired set.
 void Agent::Keep(const v1::WorkerAssignment& assignment) {
   if (const absl::Status status = CheckAssignment(assignment); !status.ok()) {
     spdlog::error("assignment refused: {}", status.ToString());
@@ -221,7 +222,8 @@ void Agent::Keep(const v1::WorkerAssignment& assignment) {
   }
   auto rank = ranks_.find(KeyOf(assignment));
   if (rank == ranks_.end()) {
-    // What is to end at once is not started: the coordinator counts an absent worker as gone.
+    // A worker that must end at once is not started: the coordinator treats an absent worker as
+    // ended.
     if (assignment.stop().mode() == v1::STOP_MODE_NOW) return;
     rank = ranks_.emplace(KeyOf(assignment), RankProcess::Start(shared_, assignment)).first;
   }

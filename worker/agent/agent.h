@@ -1,6 +1,6 @@
-// The agent: one a machine. It tells the coordinator every half second what runs here, and makes
-// what runs equal to what the reply says should run. While the coordinator cannot be reached,
-// everything keeps running.
+// The agent of one machine. Every half second it reports to the coordinator what is running here;
+// the reply lists what should be running, and the agent starts and ends workers accordingly. While
+// the coordinator cannot be reached, all workers keep running.
 #pragma once
 
 #include <map>
@@ -21,8 +21,9 @@ namespace nsa::agent {
 
 class Agent {
  public:
-  // Takes the state folder, adopts the workers that an earlier agent left and starts the heartbeat.
-  // AlreadyExists when another agent holds the state folder. The coordinator need not be there.
+  // Locks the state folder, adopts the workers that an earlier agent left behind and starts the
+  // heartbeat. AlreadyExists when another agent holds the state folder. Succeeds even when the
+  // coordinator cannot be reached.
   static absl::StatusOr<std::unique_ptr<Agent>> Start(const AgentOptions& options);
 
   // Ends the agent; its workers keep running, for the next agent to adopt.
@@ -46,16 +47,16 @@ class Agent {
 
   const AgentOptions options_;
   const FileLock lock_;
-  const std::shared_ptr<grpc::Channel> channel_;  // also of the stub
+  const std::shared_ptr<grpc::Channel> channel_;  // also used by stub_
   const std::unique_ptr<v1::FleetService::StubInterface> stub_;
   const std::string incarnation_;
   const RankProcess::Shared shared_;
   Inventory inventory_;
   DumpRunner dumps_;
 
-  // Of the heartbeat's thread alone.
+  // Used by the heartbeat's thread only.
   std::map<RankKey, std::unique_ptr<RankProcess>> ranks_;
-  std::string epoch_;  // of the coordinator that answered last
+  std::string epoch_;  // of the coordinator that last answered
   bool reachable_ = true;
 
   Mutex mutex_;

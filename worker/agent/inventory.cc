@@ -24,11 +24,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A job that was placed on a GPU waits for the next measurement.
+// A job that was placed on a GPU waits for the next measurement, so this delays its start.
 constexpr absl::Duration kRefresh = absl::Seconds(1);
 constexpr absl::Duration kTryPatience = absl::Seconds(10);
 
-// "MemTotal:  24000000 kB" of /proc/meminfo, in bytes.
+// The value of a line such as "MemTotal: 24000000 kB" of /proc/meminfo, in bytes.
 int64_t MemInfo(const std::string& text, absl::string_view key) {
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
     const std::vector<absl::string_view> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
@@ -40,7 +40,7 @@ int64_t MemInfo(const std::string& text, absl::string_view key) {
   return 0;
 }
 
-// A number in a file of a control group; nothing for "max" or without one.
+// The number in a control group file; nothing when it says "max" or does not exist.
 std::optional<int64_t> GroupNumber(const char* name) {
   const auto text = ReadWholeFile(fs::path("/sys/fs/cgroup") / name);
   int64_t value = 0;
@@ -54,7 +54,7 @@ void SetMemory(v1::NodeInfo* node) {
   const std::string text = ReadWholeFile("/proc/meminfo").value_or("");
   int64_t total = MemInfo(text, "MemTotal:");
   int64_t free = MemInfo(text, "MemAvailable:");
-  // In a container the group's limit is what there is.
+  // In a container the control group's limit applies.
   if (const auto limit = GroupNumber("memory.max"); limit.has_value() && *limit < total) {
     total = *limit;
     free = std::clamp<int64_t>(*limit - GroupNumber("memory.current").value_or(0), 0, free);
@@ -63,8 +63,9 @@ void SetMemory(v1::NodeInfo* node) {
   node->set_free_memory_bytes(free);
 }
 
-// Why the program cannot train on a GPU (--check-gpu) or on several (--check-nccl) here; empty when
-// it can. It looks for GPU and libraries, and says itself what is missing.
+// Why the program cannot train on a GPU (--check-gpu) or on several GPUs (--check-nccl) of this
+// machine; empty when it can. The program checks for the GPU and its libraries and prints what is
+// missing.
 std::string TryProgram(const fs::path& program, const char* check, const fs::path& scratch) {
   if (access(program.c_str(), X_OK) != 0) return absl::StrCat(program.string(), " is not there");
   std::error_code error;

@@ -1,4 +1,4 @@
-// What this machine has: cores, memory, GPUs.
+// Cores, memory and GPUs of this machine.
 #pragma once
 
 #include <memory>
@@ -10,9 +10,9 @@
 
 namespace nsa::agent {
 
-// GPUs are asked for through NVML, which is opened at run time: a machine without it has none. GPUs
-// that $CUDA_VISIBLE_DEVICES leaves out (a batch system's allocation) do not count. The driver is
-// asked on a thread of its own, since it may hang with a broken GPU.
+// GPUs are listed through NVML, which is loaded at run time: a machine without it has no GPUs. GPUs
+// that $CUDA_VISIBLE_DEVICES leaves out (a batch system's allocation) do not count. A separate
+// thread asks the driver, because the call may hang when a GPU is broken.
 //
 // Thread-safe.
 class Inventory {
@@ -20,7 +20,8 @@ class Inventory {
   explicit Inventory(const AgentOptions& options);
   ~Inventory();
 
-  // Free memory is as of now; that of GPUs as old as it says, a second when the driver answers.
+  // Free host memory is measured now. Free GPU memory is as old as gpus_age_seconds says: about a
+  // second while the driver answers.
   v1::NodeInfo Read() const;
 
  private:
@@ -29,13 +30,14 @@ class Inventory {
   mutable Mutex mutex_;
   CondVar wake_;
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Duration measured_ ABSL_GUARDED_BY(mutex_);  // monotonic: when the driver was asked
+  absl::Duration measured_ ABSL_GUARDED_BY(mutex_);  // monotonic time of the last answer's request
   v1::NodeInfo node_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;
 };
 
-// $CUDA_VISIBLE_DEVICES as CUDA reads it: positions, or (beginnings of) UUIDs, up to the first that
-// names no GPU. `gpus` are all of the machine's, in NVML's order.
+// The GPUs that $CUDA_VISIBLE_DEVICES selects, read as CUDA reads it: positions or UUIDs (or their
+// beginnings), up to the first entry that names no GPU. `gpus` are all GPUs of the machine in
+// NVML's order.
 std::vector<v1::GpuInfo> VisibleGpus(const std::vector<v1::GpuInfo>& gpus, const char* visible);
 
 }  // namespace nsa::agent

@@ -18,7 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What a worker sees of the agent's environment. LD_PRELOAD and its like are not here on purpose.
+// The variables of the agent's environment that a worker inherits. LD_PRELOAD and similar ones are
+// left out on purpose.
 constexpr const char* kEnvironment[] = {"HOME",
                                         "LANG",
                                         "LC_ALL",
@@ -47,7 +48,7 @@ std::map<std::string, std::string> EnvironmentOf(const v1::WorkerAssignment& ass
   std::vector<std::string> names(std::begin(kEnvironment), std::end(kEnvironment));
   names.insert(names.end(), options.pass_environment.begin(), options.pass_environment.end());
   std::map<std::string, std::string> environment = FilterEnvironment(names);
-  // The worker sees its own GPU alone; a CPU worker sees none.
+  // The worker sees only its own GPU; a CPU worker sees none.
   environment["CUDA_VISIBLE_DEVICES"] = assignment.cuda_device();
   return environment;
 }
@@ -65,8 +66,8 @@ v1::WorkerLaunch LaunchOf(const v1::WorkerAssignment& assignment, const RunDir& 
   if (assignment.world_size() > 1) {
     launch.set_rendezvous_dir((dir.path.parent_path() / "rendezvous").string());
   }
-  // Asked before the start: the worker knows it before its first step, however short its steps are.
-  // STOP_MODE_NOW is for the agent, which starts nothing then.
+  // A stop requested before the start: the worker knows it before its first step, however short its
+  // steps are. STOP_MODE_NOW is not passed on: the agent then starts no worker.
   if (const v1::StopMode mode = assignment.stop().mode();
       mode == v1::STOP_MODE_AT_STEP || mode == v1::STOP_MODE_GRACEFUL) {
     *launch.mutable_stop() = assignment.stop();
@@ -85,7 +86,7 @@ absl::Status MakeFolders(const RunDir& dir) {
   return absl::OkStatus();
 }
 
-// Arguments of a process, from /proc.
+// Command line of a process.
 std::vector<std::string> ArgumentsOf(const fs::path& process) {
   const absl::StatusOr<std::string> text = ReadWholeFile(process / "cmdline");
   if (!text.ok()) return {};
@@ -128,7 +129,7 @@ absl::StatusOr<ProcessIdentity> Launch(const v1::WorkerAssignment& assignment, c
   if (const absl::Status status = RaiseOomScore(identity.pid, kWorkerOomScore); !status.ok()) {
     spdlog::warn("{}: {}", dir.path.string(), status.ToString());
   }
-  // Without the file the worker is still found again, by its command line.
+  // Without the file a later agent still finds the worker, by its command line.
   if (const absl::Status status = WriteIdentity(dir.identity(), identity); !status.ok()) {
     spdlog::warn("{}: {}", dir.path.string(), status.ToString());
   }

@@ -1,4 +1,4 @@
-// From an assignment to a running process.
+// Starts the worker process of an assignment.
 #pragma once
 
 #include <string>
@@ -12,8 +12,9 @@
 
 namespace nsa::agent {
 
-// InvalidArgument unless the ids can name a folder: a job id of [A-Za-z0-9_-] and dots inside, at
-// most 128 bytes; a generation from 1; a rank in [0, world size).
+// InvalidArgument unless the ids can name a folder: a job id of at most 128 characters from
+// [A-Za-z0-9_.-] that does not begin with a dot; a generation of at least 1; a rank in [0, world
+// size).
 absl::Status CheckAssignment(const v1::WorkerAssignment& assignment);
 
 // Makes the run folder, writes launch.pb, starts the worker and writes identity.json. On error no
@@ -21,8 +22,8 @@ absl::Status CheckAssignment(const v1::WorkerAssignment& assignment);
 absl::StatusOr<ProcessIdentity> Launch(const v1::WorkerAssignment& assignment, const RunDir& dir,
                                        const AgentOptions& options);
 
-// The worker that was started for this folder and never got an identity file, because the agent
-// died between the two. Found by its command line. NotFound when there is none.
+// Finds, by its command line, the worker of this folder when there is no identity file: the agent
+// died after it had started the worker and before it wrote the file. NotFound when there is none.
 absl::StatusOr<ProcessIdentity> FindWorkerOf(const RunDir& dir);
 
 }  // namespace nsa::agent

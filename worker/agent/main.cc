@@ -1,4 +1,5 @@
-// nsa-agent: one a machine; starts, watches, dumps and ends the workers that the coordinator wants.
+// nsa-agent, one per machine: starts, watches, dumps and ends the workers that the coordinator asks
+// for.
 //
 // Exit codes: 0 ended by SIGTERM or SIGINT (workers keep running), 1 failed, 2 usage or
 // configuration, 6 the state folder is in use by another agent.
@@ -40,7 +41,7 @@ int Fail(const absl::Status& status) {
   return absl::IsInvalidArgument(status) || absl::IsNotFound(status) ? kUsage : kFailed;
 }
 
-// The file's configuration, with flags over it.
+// The configuration file's values, overridden by flags.
 absl::StatusOr<AgentOptions> OptionsFrom(const Flags& flags) {
   v1::AgentConfig config;
   if (!flags.config.empty()) {
@@ -55,13 +56,13 @@ absl::StatusOr<AgentOptions> OptionsFrom(const Flags& flags) {
 }
 
 int RunAgent(const Flags& flags) {
-  // Blocked before the first thread starts, so that they wait for sigwait() below.
+  // Blocked before the first thread starts, so that only sigwait() below receives them.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);
   sigaddset(&signals, SIGTERM);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  signal(SIGPIPE, SIG_IGN);  // A log that nobody reads any more.
+  signal(SIGPIPE, SIG_IGN);  // The reader of stderr may be gone.
 
   SilenceGrpc();
 

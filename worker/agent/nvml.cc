@@ -8,7 +8,7 @@
 namespace nsa::agent {
 namespace {
 
-// The few declarations of nvml.h that are used here; the library keeps them stable.
+// The few declarations of nvml.h that are needed here; they are part of NVML's stable ABI.
 struct NvmlMemory {
   unsigned long long total;
   unsigned long long free;

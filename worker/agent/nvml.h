@@ -1,5 +1,5 @@
-// NVIDIA's management library, opened at run time: its header and library are the driver's, and
-// most machines have neither.
+// NVIDIA's management library (NVML), loaded at run time: it comes with the driver, which most
+// machines do not have.
 #pragma once
 
 #include <memory>
@@ -13,13 +13,13 @@ namespace nsa::agent {
 // Not thread-safe.
 class Nvml {
  public:
-  // nullptr where there is no NVIDIA driver.
+  // nullptr when there is no NVIDIA driver, or NVML does not start.
   static std::unique_ptr<Nvml> Open();
   ~Nvml();
   Nvml(const Nvml&) = delete;
   Nvml& operator=(const Nvml&) = delete;
 
-  // "550.54.15".
+  // For example "550.54.15"; empty when the driver does not answer.
   std::string DriverVersion() const;
   // All GPUs, in the driver's order (by PCI address). One that does not answer is left out.
   std::vector<v1::GpuInfo> Gpus() const;

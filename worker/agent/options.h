@@ -1,4 +1,4 @@
-// What the agent needs to know, with every default filled in.
+// The agent's configuration with every default filled in.
 #pragma once
 
 #include <filesystem>
@@ -25,11 +25,12 @@ struct AgentOptions {
   std::vector<std::string> pass_environment;
 };
 
-// Fills in what the configuration leaves open. InvalidArgument when a value is out of range or an
-// address that is not loopback has no TLS; NotFound when the token file cannot be read.
+// Fills in the defaults. InvalidArgument when a value is out of range, or when the coordinator's
+// address is not loopback and TLS or the token is missing; NotFound when the token file does not
+// exist.
 absl::StatusOr<AgentOptions> ResolveOptions(const v1::AgentConfig& config);
 
-// Cores that this process may use.
+// Number of cores that this process may use (its CPU affinity).
 int UsableCores();
 
 }  // namespace nsa::agent

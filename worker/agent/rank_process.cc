@@ -22,8 +22,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr absl::Duration kPoll = absl::Milliseconds(100);  // looks at process and journal
-// Each report is a transaction of the coordinator's.
+constexpr absl::Duration kPoll = absl::Milliseconds(100);  // between checks of process and journal
+// Each report is a transaction in the coordinator's store.
 constexpr absl::Duration kReportEvery = absl::Milliseconds(500);
 constexpr absl::Duration kMaxBackoff = absl::Seconds(5);
 constexpr absl::Duration kStopPatience = absl::Milliseconds(500);
@@ -41,7 +41,7 @@ bool HasContent(const fs::path& path) {
   return fs::file_size(path, error) > 0 && !error;
 }
 
-// The exit code that a worker's last words stand for.
+// The exit code that belongs to the outcome in a worker's last record.
 int CodeOf(v1::Outcome outcome) {
   switch (outcome) {
     case v1::OUTCOME_COMPLETED:
@@ -138,7 +138,7 @@ void RankProcess::Run() {
       ended = exit_.has_value();
       now = std::exchange(nudged_, false);
     }
-    // What failed waits for its turn, however urgent.
+    // After a failure even an urgent record waits until the next attempt is due.
     if (LookAtJournal() && pause == kReportEvery) now = true;
     if (now || RealClock().Monotonic() >= next_report) {
       const Reporter::Result result = Report(ended);
@@ -153,8 +153,8 @@ void RankProcess::Run() {
   }
 }
 
-// True when something is there that must not wait. A start is told at once, whether its record can
-// be reported or not.
+// True when a record must be reported at once. The start of the worker is announced at once, even
+// if its record cannot be reported yet.
 bool RankProcess::LookAtJournal() {
   const bool had_started = reporter_.saw_started();
   const bool urgent = reporter_.Look();
@@ -162,7 +162,7 @@ bool RankProcess::LookAtJournal() {
   return urgent;
 }
 
-// What is read now was written before the end was seen, so after the end it is all there is.
+// With `ended`, this call reads everything that the worker ever wrote.
 Reporter::Result RankProcess::Report(bool ended) {
   const Reporter::Result result = reporter_.Pump(/*last=*/ended);
   if (!ended || result != Reporter::Result::kComplete) return result;
@@ -218,7 +218,7 @@ void RankProcess::SetExit(Exit exit) {
   SaveExit(exit);
   const MutexLock lock(&mutex_);
   exit_ = std::move(exit);
-  nudged_ = true;  // The last report is made at once.
+  nudged_ = true;  // So that the last report is made at once.
 }
 
 void RankProcess::SetStop(const v1::StopRequest& stop) {
@@ -237,7 +237,8 @@ void RankProcess::DeliverStop() {
     if (stop_delivered_ || exit_.has_value()) return;
     *request.mutable_stop() = stop_;
   }
-  // A worker that is still starting has no socket yet, a stopped one does not answer: asked again.
+  // Fails while the worker is still starting (no socket yet) or is stopped (no answer); tried again
+  // later.
   const absl::StatusOr<v1::ControlReply> reply =
       ControlCall(dir_.control(), request, kStopPatience);
   if (!reply.ok()) return;
@@ -284,7 +285,7 @@ v1::WorkerObservation RankProcess::Observe() const {
     out.set_pid(identity_->pid);
     out.set_process_state(std::string(1, ProcessState(*identity_)));
   }
-  // An end that is not yet reported in full is no end yet.
+  // A worker counts as ended only when everything it wrote has been reported.
   if (!settled_) {
     out.set_state(reporter_.saw_started() ? v1::WorkerObservation::STATE_RUNNING
                                           : v1::WorkerObservation::STATE_STARTING);
@@ -322,7 +323,7 @@ void RankProcess::SaveExit(const Exit& exit) const {
                                {"killed_by_agent", exit.killed_by_agent},
                                {"start_error", exit.start_error}};
   const absl::Status status = WriteFileAtomically(ExitFile(dir_), json.dump());
-  // Only a restarted agent would miss it: it would then say that the exit code is unknown.
+  // Only a later agent needs the file: without it, that agent reports an unknown exit code.
   if (!status.ok()) spdlog::warn("{}: {}", key_.ToString(), status.ToString());
 }
 

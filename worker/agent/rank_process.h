@@ -1,9 +1,10 @@
-// One worker of one gang on this machine, from its run folder to its last reported byte.
+// One worker process on this machine: starts or adopts it, and reports everything that it writes
+// until its end.
 //
-// The process belongs to nobody: it is started in a session of its own, outlives the agent, and is
-// adopted again from its run folder by identity. A thread of its own forwards journal and log,
-// passes stop requests on and notices the end, so that neither a slow coordinator nor a stopped
-// worker delays the agent's heartbeat.
+// The worker runs in its own session and outlives the agent; the next agent finds it by the
+// identity in its run folder. Each RankProcess has a thread that forwards journal and log, passes
+// stop requests on and notices the end, so that neither a slow coordinator nor a stopped worker
+// delays the agent's heartbeat.
 #pragma once
 
 #include <functional>
@@ -24,43 +25,44 @@ namespace nsa::agent {
 // Thread-safe.
 class RankProcess {
  public:
-  // What all workers of an agent share; outlives them.
+  // Shared by all workers of an agent; outlives them.
   struct Shared {
     const AgentOptions& options;
     v1::FleetService::StubInterface* stub;
-    std::function<void()> on_change;  // called when a worker starts to run or ends; must not block
+    std::function<void()> on_change;  // a worker has started to run or has ended; must not block
   };
 
-  // Starts a worker. Always returns one: what went wrong is in its observation.
+  // Starts a worker. Never fails: the observation says why a worker could not be started.
   static std::unique_ptr<RankProcess> Start(const Shared& shared,
                                             const v1::WorkerAssignment& assignment);
 
-  // Takes over a run folder that an earlier agent left; nullptr when nothing was started there.
+  // Takes over a run folder that an earlier agent left; nullptr when no worker was ever started in
+  // it.
   static std::unique_ptr<RankProcess> Adopt(const Shared& shared, const RankKey& key,
                                             const RunDir& dir);
 
-  // Ends the reporting, at once. The process lives on.
+  // Ends the reporting at once. The worker process keeps running.
   ~RankProcess();
 
   const RankKey& key() const { return key_; }
   const RunDir& dir() const { return dir_; }
-  // The process, while it lives and is known.
+  // The worker process; empty when it has ended or is not known.
   std::optional<ProcessIdentity> identity() const;
 
-  // Never waits for the worker or the coordinator.
+  // What the heartbeat reports of this worker. Never waits for the worker or the coordinator.
   v1::WorkerObservation Observe() const;
 
-  // Asks for a stop, once and again until the worker has heard it. STOP_MODE_NOW kills.
+  // Requests a stop, again and again until the worker has answered. STOP_MODE_NOW kills it.
   void SetStop(const v1::StopRequest& stop);
 
-  // SIGKILL, at once.
+  // Sends SIGKILL at once.
   void Kill();
 
-  // Tries at once what failed before: the coordinator answers again.
+  // Retries failed reports at once. Called when the coordinator answers again.
   void Nudge();
 
-  // True once the process has ended and everything it wrote has been reported or refused: the run
-  // folder is needed no more.
+  // True once the process has ended and everything it wrote has been reported or refused. The run
+  // folder can then be removed.
   bool settled() const;
 
  private:
@@ -85,14 +87,14 @@ class RankProcess {
   const Shared& shared_;
   const RankKey key_;
   const RunDir dir_;
-  Reporter reporter_;  // of the thread, but for Cancel()
+  Reporter reporter_;  // used by the thread only, except for Cancel()
 
   mutable Mutex mutex_;
   CondVar wake_;
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
   bool nudged_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<ProcessIdentity> identity_ ABSL_GUARDED_BY(mutex_);
-  bool is_child_ ABSL_GUARDED_BY(mutex_) = false;  // of this agent; an adopted one is not
+  bool is_child_ ABSL_GUARDED_BY(mutex_) = false;  // started by this agent, not adopted
   std::optional<Exit> exit_ ABSL_GUARDED_BY(mutex_);
   bool killed_ ABSL_GUARDED_BY(mutex_) = false;
   bool settled_ ABSL_GUARDED_BY(mutex_) = false;

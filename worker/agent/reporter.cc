@@ -23,9 +23,9 @@ namespace {
 constexpr int kMaxBatchRecords = 256;
 constexpr size_t kMaxBatchBytes = 1 << 20;
 constexpr int64_t kMaxLogChunk = 256 << 10;
-constexpr int kMaxLogChunksAtOnce = 64;  // then it is the records' turn again
+constexpr int kMaxLogChunksAtOnce = 64;  // then records are sent again
 constexpr absl::Duration kDeadline = absl::Seconds(5);
-constexpr absl::Duration kLogEvery = absl::Milliseconds(900);  // every other report
+constexpr absl::Duration kLogEvery = absl::Milliseconds(900);  // with every other report
 constexpr absl::Duration kSaveEvery = absl::Seconds(5);
 
 template <typename Request>
@@ -35,8 +35,8 @@ void SetKey(const RankKey& key, Request* request) {
   request->set_rank(key.rank);
 }
 
-// Up to kMaxLogChunk bytes at an offset; empty at the end of the file.
-// A worker may have put a link or a pipe in its place: nothing else's content leaves the machine.
+// Up to kMaxLogChunk bytes at an offset; empty at the end of the file. A worker may have replaced
+// the log with a link or a pipe, so links are not followed: no other file is sent.
 absl::StatusOr<std::string> ReadChunk(const RunDir& dir, int64_t offset) {
   const std::filesystem::path jobs = dir.path.parent_path().parent_path().parent_path();
   NSA_ASSIGN_OR_RETURN(const Fd fd,
@@ -63,14 +63,14 @@ Reporter::Reporter(RankKey key, RunDir dir, v1::FleetService::StubInterface* stu
 
 bool Reporter::Look() {
   if (!saw_started_) LookForStart();
-  // Before the coordinator has said where to begin, what is read may not be what it wants.
+  // Until the coordinator has said where to begin, it is not known which records it wants.
   if (!begun_ || records_over_) return false;
   FillBatch();
   return urgent_ || batch_.records_size() >= kMaxBatchRecords;
 }
 
 Reporter::Result Reporter::Pump(bool last) {
-  // Records first: they are few and a human waits for them. Then the log, whatever became of them.
+  // Records first: they are few and people wait for them. Then the log, even if the records failed.
   const bool records = PumpRecords();
   Result log = Result::kComplete;
   if (last || RealClock().Monotonic() >= next_log_) {
@@ -105,8 +105,9 @@ bool Reporter::PumpRecords() {
       ClearBatch();
       continue;
     }
-    // It has more or less than we thought, e.g. since its store was restored from a backup.
-    if (response.next_sequence() <= sought) return false;  // It does not get further; later again.
+    // The coordinator has more or fewer records than expected, e.g. after its store was restored
+    // from a backup.
+    if (response.next_sequence() <= sought) return false;  // No progress; try again later.
     sought = response.next_sequence();
     Seek(sought);
   }
@@ -143,9 +144,9 @@ bool Reporter::FillBatch() {
   while (batch_.records_size() < kMaxBatchRecords && bytes < kMaxBatchBytes) {
     absl::StatusOr<std::optional<v1::WorkerRecord>> record = journal_->Next();
     if (!record.ok()) {
-      if (batch_.records_size() > 0) break;  // What was read before the damage goes first.
+      if (batch_.records_size() > 0) break;  // Send what was read before the damage first.
       if (std::exchange(from_note_, false)) {
-        // Maybe it is the note that is wrong.
+        // The offset in reported.json may be wrong: start over from the beginning.
         journal_ = std::make_unique<JournalReader>(dir_.journal());
         unread_ = 1;
         continue;
@@ -178,7 +179,7 @@ void Reporter::Notice(const v1::WorkerRecord& record) {
 void Reporter::Seek(int64_t sequence) {
   ClearBatch();
   next_sequence_ = std::max<int64_t>(1, sequence);
-  if (next_sequence_ >= unread_) return;  // The records between are read and left out.
+  if (next_sequence_ >= unread_) return;  // FillBatch() skips the records in between.
   spdlog::info("{}: the coordinator wants record {} again", key_.ToString(), next_sequence_);
   journal_ = std::make_unique<JournalReader>(dir_.journal());
   unread_ = 1;
@@ -199,9 +200,9 @@ Reporter::Result Reporter::PumpLog() {
     const absl::Status status =
         Call(&v1::FleetService::StubInterface::ReportLog, request, &response);
     if (absl::IsOutOfRange(status) && log_offset_ > 0) {
-      log_offset_ = 0;  // A gap whose beginning was not said.
+      log_offset_ = 0;  // The coordinator reports a gap: send the log again from its beginning.
     } else if (!status.ok()) {
-      // A quota that is used up stays so.
+      // A quota that is used up will not become free.
       log_over_ = IsFinal(status, "log") || absl::IsResourceExhausted(status);
       if (!log_over_) return Result::kFailed;
     } else {
@@ -212,7 +213,7 @@ Reporter::Result Reporter::PumpLog() {
 }
 
 void Reporter::NoticeLog(const absl::Status& read) {
-  // There is no log before the worker was started.
+  // Before the worker has started there is no log.
   const bool missed = !read.ok() && (!absl::IsNotFound(read) || log_offset_ > 0);
   if (missed && !missed_log_) {
     spdlog::warn("{}: its log cannot be read: {}; until it can, `nsactl logs` shows no more of it",
@@ -272,7 +273,7 @@ void Reporter::LoadProgress() {
 }
 
 void Reporter::SaveProgress() {
-  // Only where the reader and the coordinator are at the same place.
+  // Only when every record read so far has been accepted.
   if (batch_.records_size() > 0 || absl::Now() - saved_at_ < kSaveEvery) return;
   const nlohmann::json json = {{"journal_offset", journal_->offset()},
                                {"next_sequence", next_sequence_},

@@ -1,6 +1,6 @@
-// Forwards one worker's journal and log to the coordinator, so that nothing is lost or doubled:
-// what the coordinator says it wants next decides; the agent's own note of its progress
-// (reported.json) only saves reading a long journal again.
+// Forwards one worker's journal and log to the coordinator without loss or duplicates: the
+// coordinator says which record it wants next. The agent's own note of its progress (reported.json)
+// only saves it from reading a long journal again.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@
 
 namespace nsa::agent {
 
-// Which worker: unique on a machine, and for ever.
+// Identifies a worker. A key is never used again.
 struct RankKey {
   std::string job_id;
   int64_t generation = 0;
@@ -26,52 +26,54 @@ struct RankKey {
   std::string ToString() const;  // "job j3k generation 2 rank 0"
 };
 
-// Not thread-safe but for Cancel() and saw_started().
+// Not thread-safe, except for Cancel() and saw_started().
 class Reporter {
  public:
   // `stub` and `token` belong to the caller and live longer.
   Reporter(RankKey key, RunDir dir, v1::FleetService::StubInterface* stub, std::string token);
 
   enum class Result {
-    kComplete,  // the coordinator has, or refuses for good, all that the files held at the call
-    kMore,      // some megabytes of log are left for the next call
-    kFailed,    // something failed and is tried again by the next call
+    kComplete,  // the coordinator has, or has refused for good, everything written before the call
+    kMore,      // more of the log is left for the next call
+    kFailed,    // something failed; the next call tries again
   };
 
-  // Reads what the journal has meanwhile. True when that should be sent now: there is a record
-  // other than a step's, or enough for a batch.
+  // Reads new records of the journal. True when they should be sent now: one of them is not a step
+  // record, or there are enough for a full batch.
   bool Look();
 
-  // Sends what is there, in batches; the log once a second, or when this is the `last` call.
+  // Sends the new records in batches, and the log once a second or when this is the `last` call.
   Result Pump(bool last);
 
-  // Ends a Pump() in progress on another thread, and makes later ones do nothing.
+  // Ends a Pump() in progress on another thread; later calls send nothing.
   void Cancel();
 
-  // What the journal said as far as it was read, in this life of the agent or an earlier one.
+  // What the journal has said so far, including the part that an earlier agent read.
   bool saw_started() const { return saw_started_; }
   std::optional<v1::Outcome> outcome() const { return outcome_; }
 
  private:
   bool PumpRecords();
-  // Asks where to begin; false when the answer cannot be had now.
+  // Asks the coordinator where to begin; false when it does not answer.
   bool Begin();
   Result PumpLog();
-  // Says that the log cannot be read, once until it can be again.
+  // Logs that the log cannot be read, once until it can be read again.
   void NoticeLog(const absl::Status& read);
-  // A worker counts as running as soon as its journal says so, reported or not.
+  // Looks for the start record: a worker counts as running once it is in the journal, reported or
+  // not.
   void LookForStart();
   // Fills batch_ from the journal; false when there is nothing to send.
   bool FillBatch();
   void ClearBatch();
   void Notice(const v1::WorkerRecord& record);
-  // Goes on at `sequence`; back to the beginning of the journal when it lies behind.
+  // Continues at record `sequence`. Reads the journal from its beginning when that record has
+  // already been read.
   void Seek(int64_t sequence);
   void LoadProgress();
   void SaveProgress();
   template <typename Method, typename Request, typename Response>
   absl::Status Call(Method method, const Request& request, Response* response);
-  // True when this error will not go away.
+  // True when trying again cannot help.
   bool IsFinal(const absl::Status& status, std::string_view what);
 
   const RankKey key_;
@@ -80,16 +82,16 @@ class Reporter {
   const std::string token_;
 
   std::unique_ptr<JournalReader> journal_;
-  bool from_note_ = false;  // the journal is read from an offset that reported.json said
+  bool from_note_ = false;  // reading began at the offset in reported.json
   bool begun_ = false;
-  int64_t next_sequence_ = 1;  // what the coordinator wants next, as far as is known
-  int64_t unread_ = 1;         // what journal_ returns next
+  int64_t next_sequence_ = 1;  // the record that the coordinator wants next, as far as known
+  int64_t unread_ = 1;         // the record that journal_ returns next
   v1::ReportRecordsRequest batch_;
-  bool urgent_ = false;        // batch_ holds more than steps
-  bool records_over_ = false;  // damaged, or refused for good
+  bool urgent_ = false;        // batch_ holds a record other than a step's
+  bool records_over_ = false;  // the journal is damaged, or refused for good
   int64_t log_offset_ = 0;
   bool log_over_ = false;
-  bool missed_log_ = false;  // it could not be read the last time
+  bool missed_log_ = false;  // the last read of the log failed
   absl::Duration next_log_;  // RealClock().Monotonic()
   std::atomic<bool> saw_started_ = false;
   std::optional<v1::Outcome> outcome_;

@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 constexpr absl::Duration kPatience = absl::Milliseconds(4700);
 constexpr absl::Duration kDeadline = absl::Seconds(5);
 constexpr int kDeliveries = 5;
-constexpr size_t kMaxText = 1 << 20;  // a message holds 4 MiB
+constexpr size_t kMaxText = 1 << 20;  // bytes of each text; a gRPC message holds 4 MiB
 
 std::string StatusText(const fs::path& page) {
   const absl::StatusOr<WorkerStatus> status = ReadStatusPage(page);
@@ -32,7 +32,7 @@ std::string StatusText(const fs::path& page) {
   return status->ToString(absl::ToInt64Nanoseconds(RealClock().Monotonic()));
 }
 
-// A file of the dump program, cut to what a message holds, then removed.
+// Reads a file that the dump program wrote, cut to kMaxText bytes, and removes it.
 std::string Take(const fs::path& path) {
   std::string text = ReadWholeFile(path).value_or("");
   std::error_code error;
@@ -66,7 +66,7 @@ void DumpRunner::Start(const v1::DumpRequest& request, const RunDir& dir,
   const MutexLock lock(&mutex_);
   std::unique_ptr<Job>& job = jobs_[request.dump_id()];
   if (job != nullptr && (!job->done || job->delivered)) return;
-  if (job != nullptr) job->thread.join();  // It could not be delivered, and is asked for again.
+  if (job != nullptr) job->thread.join();  // It could not be delivered and is requested again.
   job = std::make_unique<Job>();
   job->thread = std::thread([this, request, dir, process = std::move(process), raw = job.get()] {
     NameThread("dump");
@@ -125,7 +125,7 @@ v1::ReportDumpRequest DumpRunner::Dump(const v1::DumpRequest& request, const Run
 
 void DumpRunner::RunProgram(const RunDir& dir, const ProcessIdentity& process,
                             v1::ReportDumpRequest* report) {
-  // Beside the run folder, which may be removed meanwhile.
+  // Not in the run folder, which may be removed in the meantime.
   const fs::path stem =
       options_.state_dir / absl::StrCat("dump-", process.pid, "-", absl::ToUnixNanos(absl::Now()));
   const fs::path stacks = stem.string() + ".stacks";
@@ -147,7 +147,7 @@ void DumpRunner::RunProgram(const RunDir& dir, const ProcessIdentity& process,
     if (!exit.ok() || exit->has_value()) break;
     if (!overran && (RealClock().Monotonic() > deadline || ending())) {
       overran = true;
-      // Harmless to the worker: nothing is pending in it (see stack_dump.h).
+      // Killing the dump does not harm the worker (see stack_dump.h).
       SignalProcess(*child, SIGKILL).IgnoreError();
     }
     absl::SleepFor(absl::Milliseconds(5));
@@ -163,7 +163,7 @@ bool DumpRunner::Deliver(const v1::ReportDumpRequest& report) {
   v1::ReportDumpResponse response;
   const absl::Status status = FromGrpc(stub_->ReportDump(context.get(), report, &response));
   if (!status.ok()) spdlog::warn("dump {}: {}", report.dump_id(), status.ToString());
-  // An answer of any other kind will not change by asking again.
+  // After any other error a second attempt would get the same answer.
   return !absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status);
 }
 

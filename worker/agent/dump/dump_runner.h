@@ -1,6 +1,6 @@
-// Answers the coordinator's requests for stack dumps. Each dump is made by a program of its own
-// (`nsa-agent dump`), several at once, so that a dump that hangs or crashes takes nothing with it,
-// and is killed after five seconds.
+// Answers the coordinator's requests for stack dumps. Each dump runs in a separate process
+// (`nsa-agent dump`), so that a dump that hangs or crashes harms nothing else. Several can run at
+// once. A dump is killed after five seconds.
 #pragma once
 
 #include <atomic>
@@ -20,17 +20,17 @@ namespace nsa::agent {
 // Thread-safe.
 class DumpRunner {
  public:
-  // Both live longer.
+  // `options` and `stub` must outlive this object.
   DumpRunner(const AgentOptions& options, v1::FleetService::StubInterface* stub);
   // Ends dumps in progress.
   ~DumpRunner();
 
-  // Starts a dump unless it is under way or was delivered. `process` is empty when it does not run,
-  // `dir` is when there is no such worker: that is then the answer.
+  // Starts a dump unless it is already running or was delivered. `process` is empty when the worker
+  // does not run, `dir` when there is no such worker; the report then says so.
   void Start(const v1::DumpRequest& request, const RunDir& dir,
              std::optional<ProcessIdentity> process);
 
-  // Forgets the requests that are no longer asked for and are done.
+  // Forgets dumps that are done and that the coordinator no longer asks for.
   void KeepOnly(const v1::HeartbeatResponse& response);
 
  private:

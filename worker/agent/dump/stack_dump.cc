@@ -21,9 +21,9 @@
 namespace nsa::agent {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Milliseconds(200);  // for one thread to stop
+constexpr absl::Duration kPatience = absl::Milliseconds(200);  // time for one thread to stop
 
-// A text stream that is flushed by the paragraph.
+// A text stream that is flushed after each Write().
 class Output {
  public:
   static absl::StatusOr<Output> Open(const std::filesystem::path& path) {
@@ -42,8 +42,8 @@ class Output {
   std::FILE* file_;  // Closed when the program ends.
 };
 
-// Real-time priority for as long as threads are held, where the user may have it: on a machine
-// whose cores are all busy, a held thread would wait for this program's turn.
+// Real-time priority, if the user is allowed to set it, while threads are held. Without it, on a
+// machine whose cores are all busy, a held thread stays held until this program is scheduled.
 class Urgency {
  public:
   Urgency() { Set(SCHED_RR, 1); }
@@ -58,7 +58,8 @@ class Urgency {
   }
 };
 
-// All copies first, close to each other in time; the slow part comes when all threads go on.
+// Takes all copies first, so that they are close in time. The slow unwinding follows when all
+// threads run again.
 std::vector<ThreadSnapshot> SnapshotAll(pid_t pid) {
   const Urgency urgency;
   std::vector<ThreadSnapshot> threads;
@@ -116,7 +117,7 @@ std::string Describe(pid_t pid, const ThreadSnapshot& thread,
 }  // namespace
 
 absl::Status DumpStacks(const StackDumpOptions& options) {
-  unsetenv("DEBUGINFOD_URLS");  // No downloads in here.
+  unsetenv("DEBUGINFOD_URLS");  // libdwfl must not download debug files.
   const absl::Duration start = RealClock().Monotonic();
   NSA_ASSIGN_OR_RETURN(const ProcessIdentity identity, IdentityOf(options.pid));
   if (options.start_ticks != 0 && identity.start_ticks != options.start_ticks) {

@@ -57,8 +57,8 @@ sigset_t ChildSignal() {
   return set;
 }
 
-// Waits for the held thread to stop. `signal` is one that was about to be delivered, which the
-// thread must get when it is let go.
+// Waits for the interrupted thread to stop. `signal` is set to the signal that was about to be
+// delivered, or 0: the thread must get it when it is released.
 absl::Status AwaitStop(pid_t tid, absl::Duration deadline, int* signal) {
   *signal = 0;
   while (true) {
@@ -76,12 +76,12 @@ absl::Status AwaitStop(pid_t tid, absl::Duration deadline, int* signal) {
     }
     const timespec timeout = absl::ToTimespec(left);
     const sigset_t child = ChildSignal();
-    sigtimedwait(&child, nullptr, &timeout);  // A stop of a traced thread is one of a child.
+    sigtimedwait(&child, nullptr, &timeout);  // SIGCHLD also reports stops of traced threads.
   }
 }
 
-// Page by page, since a transfer ends before the first part that is not there: the stack's end need
-// not be known, and the time in which the thread is held is not spent on finding it.
+// Reads page by page: process_vm_readv() stops before the first page that is not mapped. So the end
+// of the stack need not be looked up while the thread is held.
 size_t CopyStack(pid_t pid, uint64_t begin, std::string* stack) {
   std::vector<iovec> pages;
   const uint64_t end = begin + kMaxStack;
@@ -130,11 +130,11 @@ ThreadSnapshot TakeSnapshot(pid_t pid, pid_t tid, absl::Duration patience) {
   out.state = ThreadState(pid, tid);
   out.waits = ReadLine(pid, tid, "wchan");
   if (out.waits == "0") out.waits.clear();
-  out.stack.resize(kMaxStack);  // before, not while the thread is held
+  out.stack.resize(kMaxStack);  // now, not while the thread is held
 
   const sigset_t child = ChildSignal();
   pthread_sigmask(SIG_BLOCK, &child, nullptr);  // for sigtimedwait()
-  // SEIZE, not ATTACH: it sends no SIGSTOP, which would stay behind if this program were killed.
+  // SEIZE and not ATTACH, which sends a SIGSTOP that would stay if this program were killed.
   if (ptrace(PTRACE_SEIZE, tid, nullptr, nullptr) != 0) {
     out.status = PtraceError("ptrace", errno);
     return out;
@@ -146,10 +146,10 @@ ThreadSnapshot TakeSnapshot(pid_t pid, pid_t tid, absl::Duration patience) {
   } else {
     out.status = AwaitStop(tid, start + patience, &signal);
   }
-  if (!out.status.ok()) return out;  // The kernel lets go when this program ends.
+  if (!out.status.ok()) return out;  // The kernel releases the thread when this program ends.
   const absl::Duration stopped = RealClock().Monotonic();
   out.status = Copy(pid, &out);
-  // A thread of a stopped process goes back to being stopped.
+  // A thread of a stopped process stays stopped.
   ptrace(PTRACE_DETACH, tid, nullptr, reinterpret_cast<void*>(static_cast<intptr_t>(signal)));
   out.held = RealClock().Monotonic() - stopped;
   return out;

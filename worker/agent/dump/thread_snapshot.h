@@ -1,4 +1,4 @@
-// A thread's registers and stack, copied while it was held for a moment.
+// Copies the registers and the stack of a thread, which is held only for that moment.
 #pragma once
 
 #include <sys/types.h>
@@ -16,28 +16,28 @@ namespace nsa::agent {
 struct ThreadSnapshot {
   pid_t tid = 0;
   std::string name;                        // /proc/PID/task/TID/comm
-  char state = '?';                        // before it was held
+  char state = '?';                        // state letter before it was held
   std::string waits;                       // kernel function it sleeps in, or empty
   absl::Status status = absl::OkStatus();  // why there are no registers
   user_regs_struct registers = {};
   uint64_t stack_begin = 0;  // address of stack[0]: a little below the stack pointer
   std::string stack;
-  absl::Duration held;  // from the notice that it had stopped until it was let go
+  absl::Duration held;  // from noticing that it had stopped to releasing it
 };
 
-// Threads of a process, ascending. Empty when it is gone.
+// Thread ids of a process, ascending. Empty when the process has ended.
 std::vector<pid_t> ThreadsOf(pid_t pid);
 
-// Holds one thread, copies and lets go. The thread's stack is copied up to 256 KiB. Waits at most
-// `patience` for the thread to stop: DeadlineExceeded for one in state D, PermissionDenied when it
-// may not be traced, NotFound when it has ended.
+// Holds one thread, copies its registers and at most 256 KiB of its stack, and releases it. Waits
+// at most `patience` for the thread to stop. The snapshot's status is DeadlineExceeded when it does
+// not stop (state D), PermissionDenied when it may not be traced, NotFound when it has ended.
 ThreadSnapshot TakeSnapshot(pid_t pid, pid_t tid, absl::Duration patience);
 
-// Lines of /proc/PID/task/TID about a thread whose stack could not be had: state, kernel function,
-// system call and kernel stack, each with why it could not be read where it could not.
+// What /proc/PID/task/TID says about a thread whose stack could not be copied: state, kernel
+// function, system call and kernel stack. A file that cannot be read is listed with the reason.
 std::string DescribeFromProc(pid_t pid, pid_t tid);
 
-// State letter of a thread of /proc, '?' when it is gone.
+// State letter of a thread from /proc; '?' when it has ended.
 char ThreadState(pid_t pid, pid_t tid);
 
 }  // namespace nsa::agent

@@ -29,7 +29,7 @@ std::string Demangle(const char* name) {
   return text;
 }
 
-// Without the build folder: from the last "/../" or the part that tells most.
+// "FILE:LINE" without leading "../", which lead from the build folder to the sources.
 std::string ShortSource(const char* file, int line) {
   const std::string path = std::filesystem::path(file).lexically_normal().string();
   size_t begin = 0;
@@ -37,7 +37,7 @@ std::string ShortSource(const char* file, int line) {
   return absl::StrFormat("%s:%d", path.substr(begin), line);
 }
 
-// No separate debug files: looking for them takes time, and ours are in the programs.
+// No separate debug files: searching for them takes time, and ours are inside the programs.
 int FindNoDebugInfo(Dwfl_Module*, void**, const char*, Dwarf_Addr, const char*, const char*,
                     GElf_Word, char**) {
   return -1;
@@ -54,7 +54,7 @@ struct Unwinder::State {
   pid_t pid = 0;
   Dwfl* dwfl = nullptr;
   const ThreadSnapshot* current = nullptr;
-  std::map<uint64_t, std::vector<StackFrame>> known;  // address looked up to its functions
+  std::map<uint64_t, std::vector<StackFrame>> known;  // the frames of each address looked up so far
 
   ~State() {
     if (dwfl != nullptr) dwfl_end(dwfl);
@@ -74,7 +74,7 @@ struct Unwinder::State {
 
   bool SetRegisters(Dwfl_Thread* thread) const {
     const user_regs_struct& r = current->registers;
-    // In DWARF's order for x86-64; the last is the return address, which here is the pc.
+    // In DWARF's order for x86-64; the last one, the return address, is the program counter here.
     const Dwarf_Word registers[17] = {r.rax, r.rdx, r.rcx, r.rbx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8,
                                       r.r9,  r.r10, r.r11, r.r12, r.r13, r.r14, r.r15, r.rip};
     return dwfl_thread_state_registers(thread, 0, 17, registers);
@@ -130,11 +130,11 @@ std::vector<StackFrame> Unwinder::Unwind(const ThreadSnapshot& snapshot) {
     Dwarf_Addr pc = 0;
     bool is_activation = false;
     if (!dwfl_frame_pc(frame, &pc, &is_activation) || pc == 0) return DWARF_CB_ABORT;
-    // A return address is behind the call, maybe in the next line or function.
+    // A return address points behind the call, perhaps to the next line or function.
     out->push_back(is_activation ? pc : pc - 1);
     return out->size() < kMaxFrames ? DWARF_CB_OK : DWARF_CB_ABORT;
   };
-  // An error is how many stacks end.
+  // The result is ignored: many stacks end with an error.
   dwfl_getthread_frames(state_->dwfl, snapshot.tid, collect, &addresses);
   if (addresses.empty()) addresses.push_back(snapshot.registers.rip);
   std::vector<StackFrame> frames;
@@ -168,15 +168,17 @@ std::vector<StackFrame> Unwinder::State::Lookup(uint64_t pc) {
   return frames;
 }
 
-// Puts the functions that were inlined at this address before the one that holds them. The line
-// found so far is the innermost's; each outer one continues at its call's line.
+// Inserts the functions that were inlined at this address before the function that contains them.
+// The source line found so far belongs to the innermost function; each outer function gets the line
+// of its call.
 void Unwinder::State::AddInlined(Dwfl_Module* module, uint64_t pc,
                                  std::vector<StackFrame>* frames) {
   Dwarf_Addr bias = 0;
   Dwarf_Die* const unit = dwfl_module_addrdie(module, pc, &bias);
   if (unit == nullptr) return;
-  // The first call follows an inlined function to where it was written; the second, from the
-  // innermost scope outwards, to where it is.
+  // dwarf_getscopes() gives the innermost scope, but leads from an inlined function to the place
+  // where it was written. dwarf_getscopes_die() of that scope leads outwards through the functions
+  // that contain it.
   Dwarf_Die* written = nullptr;
   Dwarf_Die* scopes = nullptr;
   int count = 0;

@@ -1,6 +1,6 @@
-// Names for the frames of copied stacks: unwinds by the call frame information of the programs'
-// files, without looking at the process again, and reads of each module on a stack its symbols and
-// line table only.
+// Unwinds copied stacks and names their frames, with the call frame information in the files of the
+// program and its libraries. The process itself is not stopped again. Of each module on a stack
+// only the symbols and the line table are read.
 #pragma once
 
 #include <sys/types.h>
@@ -18,20 +18,21 @@ namespace nsa::agent {
 // One function of a stack. Several share an address where calls were inlined.
 struct StackFrame {
   uint64_t address = 0;
-  bool inlined = false;  // into the next one
+  bool inlined = false;  // into the next frame of the list
   std::string function;  // demangled; empty when unknown
   std::string source;    // "worker/train/step/trainer.cc:120"; empty when unknown
-  std::string module;    // file name of the program or library; empty when in none
+  std::string module;    // file name of the program or library; empty outside of both
 };
 
 // Not thread-safe.
 class Unwinder {
  public:
-  // Unavailable when its mappings, which are read now, cannot be had.
+  // Reads the memory mappings of the process. Unavailable when they cannot be read.
   static absl::StatusOr<std::unique_ptr<Unwinder>> Create(pid_t pid);
   ~Unwinder();
 
-  // Innermost first, at most 128 addresses. Empty when not even the first could be told.
+  // Frames of the stack, innermost first, at most 128 addresses; functions inlined at one of them
+  // are added. When the stack cannot be unwound, only the frame of the program counter.
   std::vector<StackFrame> Unwind(const ThreadSnapshot& snapshot);
 
  private:
