@@ -9,7 +9,7 @@
 namespace nsa::bench {
 namespace {
 
-// SplitMix64 of an index: one number needs no other.
+// SplitMix64 of an index, so that each value can be computed independently.
 uint64_t Mix(uint64_t seed, int64_t index) {
   uint64_t x = seed * 0x9e3779b97f4a7c15u + static_cast<uint64_t>(index) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;

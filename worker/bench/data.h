@@ -1,5 +1,5 @@
-// Inputs and outputs of a benchmarked kernel: the same numbers on the host in fp32 and on the
-// device in bf16, so that one description of a call serves the CPU truth and the GPU.
+// Inputs and outputs of a benchmarked kernel: the same values in fp32 on the host and in bf16 on
+// the device, so that one description of a call serves the CPU reference and the GPU.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@
 
 namespace nsa::bench {
 
-// Memory of one call, on the device of its Exec. Tensors live as long as the Data. Device memory is
-// plain cudaMalloc; a failure of it is remembered and told by status().
+// Memory of one call, on the device of its Exec. Tensors live as long as the Data. Device memory
+// comes from cudaMalloc; status() returns the first failure.
 class Data {
  public:
   explicit Data(const Exec& exec) : exec_(exec), exec_with_side_(exec) { exec_.side = nullptr; }
@@ -23,13 +23,14 @@ class Data {
   Data(const Data&) = delete;
   Data& operator=(const Data&) = delete;
 
-  // Everything in order, for one kernel's time.
+  // Without a side stream: everything runs in order. For timing one kernel.
   const Exec& exec() const { return exec_; }
-  // With the Exec's side, if it has one, for a whole layer's.
+  // With the Exec's side stream, if it has one. For timing a whole layer.
   const Exec& exec_with_side() const { return exec_with_side_; }
   const absl::Status& status() const { return status_; }
 
-  // U(−1, 1)·scale rounded to bf16, a function of (seed, index) alone: the same on both sides.
+  // Uniform in (−scale, scale), rounded to bf16. A function of (seed, index) alone, so both devices
+  // get the same values. RandomF32 does not round and is fp32 on both.
   Tensor Random(int64_t size, uint64_t seed, float scale = 1);
   Tensor RandomF32(int64_t size, uint64_t seed, float scale = 1);
   // Integers in [0, limit).

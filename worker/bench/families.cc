@@ -20,12 +20,12 @@ namespace {
 int64_t RowsOf(const NsaShape& s) { return int64_t{1} * s.batch * s.seq_len; }
 int64_t HeadRows(const NsaShape& s) { return RowsOf(s) * s.n_heads; }
 
-// Query–key pairs of a branch times the heads that share them.
+// Query–key pairs of a branch over all heads: the heads of a group share the same keys.
 double Pairs(const NsaShape& s, Branch branch) {
   NsaLayerConfig config{.shape = s};
   return static_cast<double>(KeysExpected(config)[branch]) * s.heads_per_group();
 }
-// Forward multiplies q·k and p·v; backward five such products.
+// Forward computes q·k and p·v; backward computes five such products.
 double ForwardFlops(const NsaShape& s, double pairs) { return 2 * pairs * (s.d_k + s.d_v); }
 double BackwardFlops(const NsaShape& s, double pairs) {
   return 2 * pairs * (3 * s.d_k + 2 * s.d_v);
@@ -41,7 +41,7 @@ BranchBytes BytesOf(const NsaShape& s, int64_t keys) {
   return {q + kv + o + lse, 2 * q + 2 * kv + 2 * o + lse};
 }
 
-// Tensors that every branch's forward and backward take.
+// The tensors that forward and backward of every branch take.
 struct BranchTensors {
   BranchTensors(const NsaShape& s, int64_t keys, Data* data)
       : q(data->Random(s.q_size(), 1, 2)),
@@ -69,7 +69,8 @@ struct BranchTensors {
   Tensor q, k, v, d_o, o, lse, dq, dk, dv;
 };
 
-// Adds a branch's forward and backward; `complete` puts in what only that branch has.
+// Adds forward and backward of a branch; `complete` fills in the arguments that only that branch
+// has.
 template <class Args, class BackwardArgs, class Complete>
 void AddBranch(const NsaShape& s, const std::string& name, Branch branch,
                int64_t (*keys)(const NsaShape&), absl::Status (*forward)(const Exec&, const Args&),
@@ -109,8 +110,8 @@ void AddBranches(const NsaShape& s, std::vector<Family>* out) {
                                             nothing, out);
   AddBranch<BranchArgs, BranchBackwardArgs>(
       s, "selected_attention", kSel, AllKeys, SelectedAttention, SelectedAttentionBackward,
-      // Blocks chosen from random scores: neighbours agree on nothing but the forced ones, which is
-      // the hardest case for a tile of queries.
+      // Blocks chosen by random scores: neighbours share only the blocks that are always selected,
+      // which is the slowest case for a tile of queries.
       [](const NsaShape& shape, Data* data, auto* args) {
         const Tensor blocks = data->Raw(shape.blocks_size(), DType::kI32);
         const Tensor scores =
@@ -133,10 +134,11 @@ void AddBranches(const NsaShape& s, std::vector<Family>* out) {
        }});
 }
 
-// The two sides choose blocks from scores that differ by rounding: a few rows attend other blocks.
+// GPU and CPU choose blocks by scores that differ by rounding, so a few rows attend to different
+// blocks.
 constexpr double kLayerBound = 0.1;
 
-// The whole layer, all branches, with forward alone or both directions.
+// The whole layer with all branches: forward only, or forward and backward.
 Call MakeLayer(const NsaShape& shape, Data* data, bool backward) {
   NsaLayerConfig config{.shape = shape};
   if (data->exec().backend == Backend::kCuda) config.dtype = DType::kBf16;
@@ -281,7 +283,7 @@ void AddRows(const NsaShape& s, const ModelWidths& w, std::vector<Family>* out) 
                   }});
 }
 
-// The wide matrix of projections to and from its parts, with their rotations.
+// Splits the wide matrix of projections into its parts and joins them again, with RoPE.
 void AddProjections(const NsaShape& s, std::vector<Family>* out) {
   const auto make = [](bool backward) {
     return [backward](const NsaShape& shape, Data* data) -> Call {
@@ -299,7 +301,7 @@ void AddProjections(const NsaShape& s, std::vector<Family>* out) {
         return {[=] { return SplitProjections(data->exec(), args); },
                 {{"q_rotated", args.q_rotated}, {"k", args.k[kWin]}, {"v", args.v[kCmp]}}};
       }
-      // On the CPU dq and dk are used up: the check calls it once.
+      // On the CPU this overwrites dq and dk, so it may be called only once; the check does so.
       JoinProjectionsArgs args{.config = config,
                                .dq = data->Random(shape.q_size(), 1),
                                .dq_mean = data->Random(shape.k_size(), 2),
@@ -344,7 +346,8 @@ void AddEnds(const NsaShape& s, const ModelWidths& w, std::vector<Family>* out) 
          return {[=] { return CrossEntropy(data->exec(), args); },
                  {{"row_loss", args.row_loss}, {"dlogits", args.dlogits}}};
        }});
-  // Sizes of their own: the same on both sides, small for the check.
+  // These two do not depend on the sequence: all parameters when timed, 2²⁰ elements for the check
+  // (batch 1).
   const auto size = [w](const NsaShape& shape) {
     return shape.batch == 1 ? int64_t{1} << 20 : w.parameters;
   };
@@ -372,7 +375,7 @@ void AddEnds(const NsaShape& s, const ModelWidths& w, std::vector<Family>* out) 
        }});
 }
 
-// A linear layer y = x Wᵀ, its input's and its weight's gradient.
+// A linear layer y = x Wᵀ, and the gradients of its input and its weight.
 void AddLinear(const NsaShape& s, const std::string& name, int64_t in, int64_t out_width,
                std::vector<Family>* out) {
   const double rows = static_cast<double>(RowsOf(s)), flops = 2 * rows * in * out_width;

@@ -1,5 +1,5 @@
-// What nsa-bench times: every kernel family as a call that either backend can make, with the
-// arithmetic and the memory traffic that it cannot do without.
+// What nsa-bench times: every kernel family as a call that both backends can run, with the
+// arithmetic and the memory traffic that it needs at least.
 #pragma once
 
 #include <functional>
@@ -16,16 +16,16 @@ namespace nsa::bench {
 // A family at one shape with its tensors on one device.
 struct Call {
   std::function<absl::Status()> run;
-  std::vector<std::pair<std::string, ConstTensor>> outputs;  // compared with the CPU truth
+  std::vector<std::pair<std::string, ConstTensor>> outputs;  // compared with the CPU reference
 };
 
 struct Family {
   std::string name;
   double flops = 0;  // of multiplications and additions at the timed shape
   double bytes = 0;  // each input read once, each output written once
-  // Makes the call at `shape`, e.g. the timed one, or one sequence of it for the check.
+  // Makes the call at `shape`: the timed shape, or a single sequence for the check.
   std::function<Call(const NsaShape& shape, Data* data)> make;
-  double bound = 1.2e-2;  // of ‖gpu − cpu‖ / ‖cpu‖
+  double bound = 1.2e-2;  // largest accepted ‖gpu − cpu‖ / ‖cpu‖
 };
 
 // Widths of the model around the attention.

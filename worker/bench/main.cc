@@ -1,4 +1,4 @@
-// nsa-bench: how fast the kernels are on this GPU, against what the GPU can do.
+// nsa-bench: how fast the kernels run on this GPU, compared with what the GPU can do.
 #include <cmath>
 #include <cstdio>
 #include <string>
@@ -22,7 +22,7 @@ struct Options {
   int64_t workspace_mib = 4096;
 };
 
-// ‖gpu − cpu‖ / ‖cpu‖ over all outputs, NaN when there is one.
+// The largest ‖gpu − cpu‖ / ‖cpu‖ of any output; NaN when an output contains a NaN.
 double RelativeError(const Data& gpu_data, const Call& gpu, const Data& cpu_data, const Call& cpu) {
   double worst = 0;
   for (size_t i = 0; i < gpu.outputs.size(); ++i) {
@@ -40,7 +40,8 @@ double RelativeError(const Data& gpu_data, const Call& gpu, const Data& cpu_data
   return worst;
 }
 
-// One sequence, cut to what the CPU computes in a moment, on both sides.
+// Compares GPU and CPU on one sequence of at most check_tokens tokens. -1 when the family has no
+// outputs to compare.
 absl::StatusOr<double> Check(const Gpu& gpu, const Family& family, const Options& options) {
   NsaShape shape = options.shape;
   shape.batch = 1;
@@ -91,7 +92,7 @@ absl::StatusOr<Ceilings> PrintCeilings(const Gpu& gpu) {
   return ceilings;
 }
 
-// Whether everything that was compared was correct.
+// True when every comparison was within its bound.
 absl::StatusOr<bool> RunKernels(const Options& options) {
   NSA_RETURN_IF_ERROR(options.shape.Validate());
   NSA_ASSIGN_OR_RETURN(const auto gpu, Gpu::Open(options.workspace_mib << 20));

@@ -28,7 +28,7 @@ namespace {
 
 constexpr int kWarmUp = 5;
 
-// All that a step needs, as the trainer makes it.
+// Everything that a step needs, made as the trainer makes it.
 struct Bench {
   explicit Bench(const v1::JobSpec& job) : spec(job), layout(job) {}
   Bench(const Bench&) = delete;  // arenas point at the layout
@@ -68,7 +68,7 @@ absl::StatusOr<std::unique_ptr<GpuStep>> Bench::MakeStep(Kind kind) {
        .time_kernels = kind == Kind::kTimed});
 }
 
-// New tokens for every pass: as in training, they are copied in every step.
+// Loads new random tokens into every pass: in training, too, they are copied in every step.
 absl::Status Bench::Load() {
   std::mt19937 random(7);
   const Passes passes = PassesOf(spec);

@@ -1,5 +1,5 @@
-// Whole training steps of a job file on this machine's GPU, without data files, checkpoints and
-// service: tokens a second, where the time goes, the share of the GPU's matrix speed.
+// Times whole training steps of a job file on this machine's GPU, without data files, checkpoints
+// or the service: tokens per second, time per kernel, share of the GPU's matrix product speed.
 #pragma once
 
 #include <string>
@@ -11,10 +11,10 @@ namespace nsa::bench {
 
 struct StepOptions {
   std::string job;  // file
-  int steps = 20;   // timed, after five that do not count
+  int steps = 20;   // timed steps, after five that are not counted
 
-  bool kernels = true;    // the time of each kernel family, too
-  bool vs_dense = false;  // then the same model with dense attention: a window of S tokens
+  bool kernels = true;    // also print the time of each kernel family
+  bool vs_dense = false;  // then time the same model with dense attention: a window of S tokens
 };
 
 // Prints the result. Tokens are random.

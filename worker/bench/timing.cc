@@ -20,7 +20,7 @@ using cuda::ToStatus;
 constexpr int64_t kFlushBytes = int64_t{256} << 20;  // several times the L2 of any GPU so far
 constexpr int64_t kBlasBytes = 64 << 20;
 
-// Seconds a launch, over many launches of the smallest thing that is launched like a kernel.
+// Seconds per launch, over many launches of a tiny memset, which is launched like a kernel.
 absl::StatusOr<double> SecondsPerLaunch(const Gpu& gpu, bool graph) {
   constexpr int kLaunches = 1000;
   auto* stream = static_cast<cudaStream_t>(gpu.exec().stream);

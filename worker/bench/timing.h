@@ -1,4 +1,4 @@
-// Times on the GPU and the ceilings that they are held against.
+// Measures times on the GPU, and the ceilings that they are compared with.
 #pragma once
 
 #include <functional>
@@ -9,7 +9,8 @@
 
 namespace nsa::bench {
 
-// One device with everything that kernels ask for; the library's algorithms are chosen by timing.
+// One GPU with everything that the kernels need. Algorithms of the matrix library are chosen by
+// timing them.
 class Gpu {
  public:
   // Unavailable, with the reason, where there is no GPU.
@@ -20,8 +21,8 @@ class Gpu {
   const std::string& name() const { return name_; }
   const std::string& blas() const;
 
-  // Median milliseconds of `repeats` calls after two that do not count. The L2 cache is flushed
-  // before each.
+  // Median time of `repeats` calls in milliseconds, after two untimed calls. The L2 cache is
+  // flushed before each call.
   absl::StatusOr<double> Time(int repeats, const std::function<absl::Status()>& call) const;
 
  private:
@@ -35,9 +36,9 @@ class Gpu {
 };
 
 struct Ceilings {
-  double gemm_flops = 0;            // a second: bf16, 8192³, random data
-  double copy_bytes = 0;            // a second, read + written
-  double launch_seconds = 0;        // between kernels of a stream that do nothing
+  double gemm_flops = 0;            // per second: bf16, 8192³, random data
+  double copy_bytes = 0;            // per second, read + written
+  double launch_seconds = 0;        // per launch of an operation that does almost nothing
   double graph_launch_seconds = 0;  // the same inside a CUDA graph
 };
 absl::StatusOr<Ceilings> MeasureCeilings(const Gpu& gpu);
