@@ -1,13 +1,13 @@
-"""A Grafana dashboard with its data: variables and intervals resolved, queries answered, tables put together, as Grafana does.
+"""Evaluates a Grafana dashboard as Grafana does: resolves variables and intervals, runs the queries, builds the tables.
 
-Knows what this project's dashboards use: variables of the types datasource and query (label_values), custom, constant and textbox;
-the transformations merge and organize. Anything else is a problem of its panel, never left out in silence.
+Supports what this project's dashboards use: variables of the types datasource and query (label_values), custom, constant and textbox;
+the transformations merge and organize. Anything else is reported as a problem of its panel, never left out silently.
 """
 import dataclasses
 import math
 import re
 
-# Grafana's steps of time: a wanted interval below the first number becomes the second; milliseconds.
+# Grafana's rounding of intervals, in milliseconds: an interval below the first number becomes the second.
 ROUND_INTERVALS = [
     (10, 1), (15, 10), (35, 20), (75, 50), (150, 100), (350, 200), (750, 500), (1500, 1000), (3500, 2000), (7500, 5000), (12500, 10000),
     (17500, 15000), (25000, 20000), (45000, 30000), (90000, 60000), (210000, 120000), (450000, 300000), (750000, 600000),
@@ -30,7 +30,7 @@ class Series:
 @dataclasses.dataclass
 class Table:
     headings: list
-    rows: list  # of lists: numbers, text or None
+    rows: list  # each a list of numbers, text or None
 
 
 @dataclasses.dataclass
@@ -50,7 +50,7 @@ def round_interval(milliseconds):
 
 
 def duration(seconds):
-    """As PromQL writes it; milliseconds are the finest."""
+    """A duration in PromQL, to the millisecond."""
     return f"{seconds:.0f}s" if seconds == int(seconds) else f"{seconds * 1000:.0f}ms"
 
 
@@ -59,19 +59,19 @@ def rate_interval(interval, scrape_interval):
 
 
 def escaped(value):
-    """A value inside a regular expression inside a PromQL string."""
+    """Escapes a value for a regular expression inside a PromQL string."""
     return re.sub(r"([\\^$*+?.()|\[\]{}])", r"\\\\\1", value)
 
 
 def interpolate(text, values):
-    """$name, ${name} and ${name:format} by values[name]; unknown names stay."""
+    """Replaces $name, ${name} and ${name:format} by values[name]; unknown names stay as they are."""
     def value(match):
         return values.get(match[1] or match[2], match[0])
     return re.sub(r"\$(?:(\w+)|\{(\w+)(?::\w+)?\})", value, text)
 
 
 class Board:
-    """One dashboard over one time range. `source` has Prometheus' query_range, query and label_values (prometheus_api.py)."""
+    """One dashboard over one time range. `source` has the methods query_range, query and label_values (see prometheus_api.py)."""
 
     def __init__(self, board, source, start, end, scrape_interval=15.0, chosen=None, page_width=1600):
         self.board, self.source, self.start, self.end = board, source, start, end
@@ -82,7 +82,7 @@ class Board:
             if name not in known:
                 raise ValueError(f"variable '{name}': the dashboard has none of this name ({', '.join(sorted(known))})")
         self.values = {}
-        self.shown = []  # [(label, text)] of the variables, for the head of the picture
+        self.shown = []  # [(label, text)] of the variables, for the header of the picture
         for variable in board["templating"]["list"]:
             self._resolve(variable)
 
@@ -117,7 +117,7 @@ class Board:
         return self.source.label_values(match[2], match[1], self.start, self.end)
 
     def rows(self):
-        """[(title, [panel])] in their order; panels before the first row have the title None."""
+        """[(title, [panel])] in order; panels before the first row have the title None."""
         rows = []
         for panel in self.board["panels"]:
             if panel["type"] == "row":
@@ -129,7 +129,7 @@ class Board:
         return rows
 
     def intervals(self, panel):
-        """(step, $__rate_interval) of a panel in seconds: as many points as it is wide, and no finer than the scrapes."""
+        """(step, $__rate_interval) of a panel in seconds: as many points as it is wide, but no finer than the scrape interval."""
         points = panel.get("maxDataPoints") or max(1, self.page_width * panel["gridPos"]["w"] // 24)
         step = max(round_interval((self.end - self.start) * 1000 / points) / 1000, self.scrape_interval)
         return step, rate_interval(step, self.scrape_interval)
@@ -172,7 +172,7 @@ class Board:
             else:
                 first, last = (math.floor(moment / step) * step for moment in (self.start, self.end))
                 answer = self.source.query_range(expression, first, last, step)
-        except Exception as error:  # the source's own kinds; any of them is this panel's problem, not the picture's end
+        except Exception as error:  # of any type that the source raises: it is this panel's problem and must not end the picture
             return [], f"failed ({error})"
         finite = [(labels, [point for point in points if math.isfinite(point[1])]) for labels, points in answer]
         finite = [(labels, points) for labels, points in finite if points]
@@ -180,7 +180,7 @@ class Board:
 
 
 def legend(target, labels):
-    """A series' name."""
+    """The name of a series in the legend."""
     form = target.get("legendFormat") or "__auto"
     if form == "__auto":
         own = ", ".join(f'{key}="{value}"' for key, value in sorted(labels.items()) if key != "__name__")
@@ -189,7 +189,7 @@ def legend(target, labels):
 
 
 def make_table(answers, transformations):
-    """Frames of instant queries through the panel's transformations."""
+    """Applies the panel's transformations to the frames of its instant queries."""
     frames = []
     for ref, answer in answers:
         names = sorted({name for labels, _ in answer for name in labels})
@@ -208,7 +208,7 @@ def make_table(answers, transformations):
 
 
 def merged(frames):
-    """Rows that agree in all headings that every frame has become one, where their other cells do not contradict."""
+    """Merges rows that agree in all columns that every frame has, if their other cells do not contradict each other."""
     headings = list(dict.fromkeys(name for frame in frames for name in frame.headings))
     keys = [name for name in headings if all(name in frame.headings for frame in frames)]
     rows = []
@@ -234,7 +234,7 @@ def organized(frame, options):
 
 
 def field_config(panel, name):
-    """The panel's field configuration for one series or column, overrides applied."""
+    """The panel's field configuration for one series or column, with its overrides."""
     config = dict(panel["fieldConfig"]["defaults"])
     for override in panel["fieldConfig"]["overrides"]:
         if override["matcher"] == {"id": "byName", "options": name}:
@@ -243,7 +243,7 @@ def field_config(panel, name):
 
 
 def threshold_colour(config, value):
-    """Name of the colour that a value has by its thresholds."""
+    """Name of the colour that the thresholds give a value."""
     colour = "text"
     for step in config.get("thresholds", {}).get("steps", []):
         if step["value"] is None or value >= step["value"]:

@@ -1,4 +1,4 @@
-"""Draws a dashboard with its data (board.py) in Grafana's layout and colours, by matplotlib. Lengths are pixels from the top left."""
+"""Draws a dashboard evaluated by board.py in Grafana's layout and colours, with matplotlib. Lengths are in pixels, from the top left."""
 import datetime
 import io
 import math
@@ -15,7 +15,7 @@ from board import field_config, threshold_colour  # noqa: E402
 from grafana_units import BINARY, format_value  # noqa: E402
 
 CELL, GAP, HEADER = 30, 8, 28
-HEAD = 46  # of the whole picture
+HEAD = 46  # header of the whole picture
 THEMES = {
     "dark": {"page": "#111217", "panel": "#181b1f", "edge": "#25282d", "text": "#ccccdc", "soft": "#8e8e9b", "grid": "#2a2d33",
              "unfilled": "#2a2d33"},
@@ -28,7 +28,7 @@ TIME_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 108
 
 
 def choose_font():
-    """Grafana's Inter where it is installed (Debian's fonts-inter), else what matplotlib brings."""
+    """Grafana's Inter where it is installed (Debian's fonts-inter), else matplotlib's default font."""
     for path in pathlib.Path("/usr/share/fonts/opentype/inter").glob("Inter-*.otf"):
         if path.stem in ("Inter-Regular", "Inter-Medium"):
             font_manager.fontManager.addfont(str(path))
@@ -37,7 +37,7 @@ def choose_font():
 
 
 def tick_labels(values, unit):
-    """As few decimals as tell the ticks exactly, the same for all ticks of one scale."""
+    """Labels with as few decimals as show the ticks exactly, the same number for all ticks of one scale."""
     if unit == "sci":
         return ["0" if value == 0 else f"{value:.2e}".replace(".00e", "e").replace("0e", "e") for value in values]
     exact = [re.match(r"([-\d.,]*)(.*)", format_value(value, unit, 6)) for value in values]
@@ -48,7 +48,7 @@ def tick_labels(values, unit):
 
 
 def value_ticks(low, high, unit):
-    """About five round numbers; for bytes round in their unit."""
+    """About five round numbers; for bytes, numbers that are round in their unit."""
     factor = 1024.0 ** min(int(math.log(max(abs(high), 1.0), 1024)), len(BINARY) - 1) if unit == "bytes" else 1.0
     places = ticker.MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10]).tick_values(low / factor, high / factor) * factor
     slack = (high - low) * 1e-6
@@ -97,13 +97,13 @@ class Picture:
                 self._panel(what, at)
 
     def save(self, path):
-        """256 colours are enough, and a third of the size."""
+        """Saves with 256 colours, which suffice and make the file a third of the size."""
         whole = io.BytesIO()
         self.figure.savefig(whole, dpi=100 * self.scale, facecolor=self.theme["page"], format="png")
         pyplot.close(self.figure)
         Image.open(whole).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, format="png", optimize=True)
 
-    # The pieces.
+    # Basic elements.
 
     def text(self, x, y, text, size, colour=None, align="left", weight="normal", vertical="center_baseline"):
         return self.figure.text(x / self.width, 1 - y / self.height, text, fontsize=size * 0.72, color=colour or self.theme["text"],
@@ -115,7 +115,7 @@ class Picture:
         return renderer.get_text_width_height_descent(text, font, False)[0] / self.scale
 
     def fitted(self, text, size, width, smallest=9):
-        """The largest size up to `size` at which the text is no wider."""
+        """The largest font size up to `size` at which the text fits the width."""
         return max(smallest, min(size, size * width / max(self.text_width(text, size), 1)))
 
     def clipped(self, text, size, width):
@@ -133,7 +133,7 @@ class Picture:
     def axes(self, x, y, width, height):
         axes = self.figure.add_axes((x / self.width, 1 - (y + height) / self.height, width / self.width, height / self.height))
         axes.set_facecolor("none")
-        axes.set_zorder(2)  # over the panels' boxes
+        axes.set_zorder(2)  # above the panels' boxes
         for side in axes.spines.values():
             side.set_visible(False)
         return axes
@@ -169,7 +169,7 @@ class Picture:
             return
         getattr(self, f"_{data.panel['type']}")(data, *inner)
 
-    # The kinds of panels.
+    # One method per kind of panel.
 
     def _timeseries(self, data, x, y, width, height):
         config = data.panel["fieldConfig"]["defaults"]
@@ -214,7 +214,7 @@ class Picture:
         log = config.get("custom", {}).get("scaleDistribution", {}).get("type") == "log" and min(values) > 0
         if log:
             low, high = min(values) / 1.15, max(values) * 1.15
-            # A range within one decade says more on a linear axis.
+            # A range within one decade is easier to read on a linear axis.
             return (low, high, True) if high / low > 10 else (min(values) * 0.9, max(values) * 1.1, False)
         if high <= low:
             middle = low
@@ -240,7 +240,7 @@ class Picture:
                     below[moment] = below.get(moment, 0.0) + value
 
     def _legend_lines(self, names, width, most=3):
-        """Names with their numbers, broken into lines; what does not fit is counted."""
+        """Names of the series, broken into lines; those that do not fit are only counted."""
         lines, used = [[]], 0.0
         for i, name in enumerate(names):
             size = 26 + self.text_width(name, 11.5)
@@ -372,7 +372,7 @@ class Picture:
 
 
 def runs(points, step):
-    """The parts of a line without a gap of more than one and a half steps."""
+    """Splits a line at gaps of more than one and a half steps."""
     parts = []
     for point in points:
         if parts and point[0] - parts[-1][-1][0] <= 1.5 * step:

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Draws the loss curve of a run as an SVG picture, with nothing but Python's standard library.
+"""Draws the loss curve of a run as an SVG picture. Needs only Python's standard library.
 
     deploy/plot/curve.py OUT_DIR [-o curve.svg] [--title TEXT] [--x step|tokens|minutes]
                          [--line 2.53 "order-1 statistics"] [--dark]
 
 Reads OUT_DIR/training.csv (thin line and a running mean) and OUT_DIR/val.csv (dots). Minutes are training time: gaps between
-a run's end and its resumption do not count.
+the end of a run and its continuation do not count.
 """
 import argparse
 import csv
@@ -24,7 +24,7 @@ LONGEST_STEP_SECONDS = 3600.0
 
 
 def read_csv(path):
-    """Rows of a CSV file as dicts of floats (text stays text); [] without the file."""
+    """Rows of a CSV file as dicts of floats (text stays text); [] when there is no file."""
     if not path.exists():
         return []
     rows = []
@@ -41,7 +41,7 @@ def read_csv(path):
 
 
 def elapsed_minutes(rows):
-    """Training minutes at each row: time between rows, without gaps longer than any step takes."""
+    """Training minutes at each row: the time between rows, without gaps that are longer than any step."""
     minutes, total = [], 0.0
     for previous, row in zip([None] + rows, rows):
         if previous is None:
@@ -56,7 +56,7 @@ def elapsed_minutes(rows):
 
 
 def interpolate(xs, ys, x):
-    """y at x on the line through the points; the nearest end outside them."""
+    """y at x on the line through the points; beyond the ends, the value of the nearest end."""
     for i in range(1, len(xs)):
         if x <= xs[i]:
             share = (x - xs[i - 1]) / (xs[i] - xs[i - 1]) if xs[i] > xs[i - 1] else 1.0
@@ -153,7 +153,7 @@ def draw(training, validation, arguments):
     losses = [row["loss"] for row in training]
     val = [(interpolate(steps, along, row["step"]), row["val_loss"]) for row in validation]
     lines = [float(value) for value, _ in arguments.line]
-    # The first losses of a run would flatten the rest: the picture begins where 3 % of it is done.
+    # The high first losses would flatten the rest of the curve, so the picture begins after 3 % of the run.
     shown = losses[len(losses) * 3 // 100:] + [y for _, y in val] + lines
     low, high = min(shown), max(shown)
     margin = 0.06 * (high - low) + 1e-6

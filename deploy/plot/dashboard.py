@@ -1,17 +1,18 @@
 #!/usr/bin/python3
 """Draws a Grafana dashboard as a picture, without Grafana, and says which of its panels are empty.
 
-    deploy/plot/dashboard.py --recording metrics.om -o dashboard.png       what record_metrics.py wrote; starts a Prometheus over it
-    deploy/plot/dashboard.py --blocks DATA_DIR -o dashboard.png            the same over a Prometheus' data folder, which stays as it is
-    deploy/plot/dashboard.py --prometheus 127.0.0.1:9090 -o dashboard.png  a Prometheus that runs; the last hour, or --last SECONDS
+    deploy/plot/dashboard.py --recording metrics.om -o dashboard.png       a recording of record_metrics.py; starts a Prometheus over it
+    deploy/plot/dashboard.py --blocks DATA_DIR -o dashboard.png            the data folder of a Prometheus, which is not changed
+    deploy/plot/dashboard.py --prometheus 127.0.0.1:9090 -o dashboard.png  a running Prometheus; the last hour, or --last SECONDS
     deploy/plot/dashboard.py --recording metrics.om --strict               draws nothing: a test of dashboard and metrics
 
     [--dashboard FILE] [--row TITLE]... [--var job_id=ID[,ID]]... [--theme dark|light] [--width 1200] [--scale 1.5]
     [--from TIME] [--to TIME] [--interval SECONDS] [--strict] [--empty-ok TITLE]...
 
-TIME is Unix seconds; a negative one counts from the end of the data. Variables, steps and $__rate_interval are resolved as Grafana does with a data source whose scrape interval is --interval (default: that
-of the recording, else 15 s). Every query that fails or returns nothing is reported; with --strict the exit code is then 1, unless
-its panel is named by --empty-ok. Needs the packages of `deploy/packages.sh plot`.
+TIME is in Unix seconds; a negative one counts from the end of the data. Variables, steps and $__rate_interval are resolved as Grafana
+resolves them for a data source with the scrape interval --interval (default: that of the recording, else 15 s). Every query that fails
+or returns nothing is reported; with --strict the exit code is then 1, unless --empty-ok names its panel. Needs
+the packages of `deploy/packages.sh plot`.
 """
 import argparse
 import contextlib
@@ -46,7 +47,7 @@ def chosen_rows(board, titles):
 
 
 def report(rows, empty_ok):
-    """Prints what is wrong; returns how many panels are at fault."""
+    """Prints the problems; returns the number of panels that have one."""
     count = faults = 0
     for _, panels in rows:
         for data in panels:

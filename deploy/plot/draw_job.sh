@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Draws what record_job.sh recorded: the dashboard's rows and nsactl watch, as they were while the job ran, and its losses.
+# Draws a recording of record_job.sh: the dashboard's rows and nsactl watch as they were while the job ran, and its losses.
 #
-#   deploy/plot/draw_job.sh SHOTS_DIR OUT_DIR [SECONDS]      as it was so many seconds before the job's end (default 10)
+#   deploy/plot/draw_job.sh SHOTS_DIR OUT_DIR [SECONDS]      shows the state SECONDS before the job's end (default 10)
 #
 # Makes OUT_DIR/dashboard.png, dashboard_attention.png, watch.svg and curve.svg. Needs the packages of `deploy/packages.sh plot`.
 set -euo pipefail
@@ -9,7 +9,7 @@ set -euo pipefail
 shots=$1 out=$2 before=${3:-10}
 tools=$(dirname "$(realpath "$0")")
 mkdir -p "$out"
-# The metrics go on for five seconds after the end.
+# The recording of the metrics continues for five seconds after the job's end.
 draw() { "$tools/dashboard.py" --recording "$shots/metrics.om.gz" --to "-$((before + 5))" "$@"; }
 draw --row Job --row Learning --row "Speed and memory" -o "$out/dashboard.png"
 draw --row "Sparse attention" -o "$out/dashboard_attention.png"

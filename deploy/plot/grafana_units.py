@@ -1,7 +1,7 @@
 """Numbers as Grafana writes them: format_value(0.25, "percentunit") is "25%".
 
-Source: Grafana's packages/grafana-data/src/valueFormats. Units beside those in UNITS are an error, so that a dashboard does not
-silently get another one.
+Source: Grafana's packages/grafana-data/src/valueFormats. A unit that is not in UNITS is an error, so that no
+value is silently shown in a wrong unit.
 """
 import math
 
@@ -13,7 +13,7 @@ LONG_TIMES = [("years", 31536000.0), ("weeks", 604800.0), ("days", 86400.0), ("h
 
 
 def automatic_decimals(value):
-    """Three digits that count."""
+    """Decimals for three significant digits."""
     return 0 if value == int(value) else max(0, 2 - math.floor(math.log10(abs(value))))
 
 
@@ -23,7 +23,7 @@ def fixed(value, decimals):
 
 
 def scaled(value, decimals, factor, names, join=""):
-    """value in the largest of the units `names`, each `factor` times the one before."""
+    """The value in the largest suitable unit of `names`; each unit is `factor` times the one before."""
     i = 0
     while abs(value) >= factor and i < len(names) - 1:
         value, i = value / factor, i + 1

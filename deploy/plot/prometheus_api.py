@@ -1,4 +1,4 @@
-"""A Prometheus that answers queries: one that runs somewhere, or one that is started here over recorded data and ends with us."""
+"""Queries a Prometheus: one that is already running, or one that is started over recorded data and ends with this program."""
 import contextlib
 import json
 import os
@@ -19,11 +19,11 @@ PACKAGE = "it comes with the package prometheus: deploy/packages.sh plot"
 
 
 class PrometheusError(Exception):
-    """What a person can do something about."""
+    """An error that the user can act on."""
 
 
 class Prometheus:
-    """The queries of Grafana's Prometheus data source. Times are Unix seconds."""
+    """The queries that Grafana's Prometheus data source makes. Times are Unix seconds."""
 
     def __init__(self, address):
         self.address = address if "://" in address else f"http://{address}"
@@ -65,7 +65,7 @@ def tool(name):
 
 
 def complete_text(path):
-    """The text of a recording. One that was cut off (its recorder was killed) loses its last, incomplete line."""
+    """The text of a recording. If it was cut off because its recorder was killed, the incomplete last line is dropped."""
     text = path.read_bytes()
     if path.suffix == ".gz":
         text = zlib.decompressobj(wbits=31).decompress(text)
@@ -75,14 +75,14 @@ def complete_text(path):
 
 
 def spacing(text):
-    """Seconds between the scrapes of a recording, from its series up."""
+    """Seconds between the scrapes of a recording, taken from the series `up`."""
     times = [float(match) for match in re.findall(rb"^up\{[^\n]*\} \S+ (\S+)$", text, re.MULTILINE)]
     gaps = sorted(b - a for a, b in zip(times, times[1:]))
     return round(gaps[len(gaps) // 2], 3) if gaps else None
 
 
 def import_recording(path, folder):
-    """Makes blocks of a recording; returns the seconds between its scrapes."""
+    """Converts a recording to Prometheus blocks; returns the seconds between its scrapes."""
     text = complete_text(path)
     plain = folder / "recording.om"
     plain.write_bytes(text)
@@ -95,7 +95,7 @@ def import_recording(path, folder):
 
 
 def copy_blocks(source, target):
-    """The blocks of a data folder, hard-linked: Prometheus never changes a file of a block."""
+    """Copies the blocks of a data folder as hard links: Prometheus never changes a file of a block."""
     blocks = sorted(meta.parent for meta in source.glob("*/meta.json"))
     if not blocks:
         raise PrometheusError(f"{source}: no folder with a meta.json in it; is it Prometheus' data folder?")
@@ -110,7 +110,7 @@ def copy_blocks(source, target):
 
 
 def time_range(data):
-    """First and last moment in the blocks of a data folder, Unix seconds."""
+    """First and last time in the blocks of a data folder, in Unix seconds."""
     metas = [json.loads(meta.read_text()) for meta in data.glob("*/meta.json")]
     if not metas:
         raise PrometheusError("no sample in it: the coordinator never answered")
@@ -125,8 +125,8 @@ def free_port():
 
 @contextlib.contextmanager
 def prometheus_over(source):
-    """Starts Prometheus on a loopback port over a recording (a file) or blocks (a folder). Gives (Prometheus, first moment, last
-    moment, seconds between scrapes or None)."""
+    """Starts Prometheus on a loopback port over a recording (a file) or blocks (a folder). Yields (Prometheus, first time, last
+    time, seconds between scrapes or None)."""
     with tempfile.TemporaryDirectory(prefix="nsa-plot-") as name:
         folder = pathlib.Path(name)
         interval = None
@@ -138,7 +138,7 @@ def prometheus_over(source):
         start, end = time_range(folder / "data")
         (folder / "empty.yml").write_text("global: {}\n")
         port = free_port()
-        # A recording has no marks for series that ended; a short look-back makes them end where a scraping Prometheus would.
+        # A recording does not mark where a series ends. With a short look-back it ends where it would in a Prometheus that scrapes.
         lookback = [f"--query.lookback-delta={max(3 * interval, 1.0):.0f}s"] if interval else []
         log = folder / "log"
         with open(log, "wb") as out, subprocess.Popen(

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Trains a job under a coordinator of its own and records all that pictures of it need, on a machine that has neither Prometheus,
-# Grafana nor tmux. Needs Python 3 and the programs: those of the bundle that this file lies in, of build/release, or in $NSA_BIN.
+# Trains a job under its own coordinator and records everything that is needed to draw it, on a machine that has neither Prometheus,
+# Grafana nor tmux. Needs Python 3 and the programs: from $NSA_BIN, from the bundle that contains this file, or from build/release.
 #
 #   deploy/plot/record_job.sh JOB_FILE OUT_DIR [nsactl submit flags…]      e.g. --set train.steps=200
 #
@@ -33,7 +33,7 @@ finish() {
     if [ -n "$job" ] && nsactl stop "$job" --now >/dev/null 2>&1; then timeout 30 nsactl watch "$job" >/dev/null 2>&1 || true; fi
     kill "$coordinator" 2>/dev/null || true
     wait "$coordinator" 2>/dev/null || true
-    # Its agent outlives it, for the next coordinator; here there is none.
+    # The coordinator's agent keeps running for the next coordinator. There is none here, so end the agent.
     agent=$(sed -n 's/.*local agent: .*process \([0-9]*\)$/\1/p' "$out/coordinator.log" | tail -n 1)
     if [ "$(readlink -f "/proc/${agent:-0}/exe")" = "$(readlink -f "$bin/nsa-agent")" ]; then
       kill "$agent"
@@ -64,7 +64,7 @@ job=${job#job/}
 
 "$tools/record_metrics.py" -o "$out/metrics.om.gz" --address "$address" --every "$every" --for $((limit + 30)) --job "$job" --after 5 &
 recorder=$!
-# shellcheck disable=SC2016  # the recorded shell fills them in
+# shellcheck disable=SC2016  # the recorded shell expands the variables
 status=0
 "$tools/terminal.py" record -o "$out/watch.cast" --columns "${COLUMNS_SHOWN:-100}" --lines 20 --for "$limit" -- \
   bash -c 'for command in "nsactl nodes" "nsactl watch $1"; do printf "\033[1m$ %s\033[0m\n" "$command"; $command; code=$?; echo; done; exit $code' \

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Records a coordinator's metrics into a file, on a machine without Prometheus, with nothing but Python's standard library.
+"""Records a coordinator's metrics into a file, on a machine without Prometheus. Needs only Python's standard library.
 
     deploy/plot/record_metrics.py -o metrics.om [--address 127.0.0.1:9464] [--every 2] [--for 600] [--job NAME_OR_ID]
 
-Ends after --for seconds, after the end of --job (and --after seconds more), or by SIGINT or SIGTERM, whatever comes first. Every
-scrape is on disk before the next one; a name that ends in .gz is compressed. The file is what Prometheus would have stored: the
-samples with the time of their scrape, its labels job and instance, and its series up. It can be had again by
+Ends after --for seconds, --after seconds after the end of --job, or on SIGINT or SIGTERM, whichever comes first. Every scrape is on
+disk before the next one. A file whose name ends in .gz is compressed. The file holds what Prometheus would have stored: the samples
+with the time of their scrape, the labels job and instance, and the series `up`. It can be read by
 
     deploy/plot/dashboard.py --recording metrics.om -o dashboard.png
-    promtool tsdb create-blocks-from openmetrics metrics.om DATA_DIR     any Prometheus, and any Grafana in front of it
+    promtool tsdb create-blocks-from openmetrics metrics.om DATA_DIR     for any Prometheus, and any Grafana that uses it
 
-Exit code 1 when not one scrape was answered.
+Exit code 1 when no scrape was answered.
 """
 import argparse
 import gzip
@@ -27,7 +27,7 @@ ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 
 
 def labels_of(text):
-    """{name: value} of what stands between the braces."""
+    """{name: value} from the text between the braces."""
     return {name: re.sub(r"\\(.)", lambda m: {"n": "\n"}.get(m[1], m[1]), value)
             for name, value in re.findall(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"', text or "")}
 
@@ -38,7 +38,7 @@ def fetch(address, timeout):
 
 
 class Recording:
-    """An OpenMetrics file, growing by a scrape at a time."""
+    """An OpenMetrics file to which scrapes are appended."""
 
     def __init__(self, path, job, instance):
         opener = gzip.open if path.endswith(".gz") else open
@@ -48,7 +48,7 @@ class Recording:
         self.scrapes = self.samples = 0
 
     def add(self, text, moment, seconds):
-        """One scrape; text is None when it failed."""
+        """Appends one scrape; `text` is None when it failed."""
         lines, count = [], 0
         for line in (text or "").splitlines():
             if line.startswith("#"):
@@ -73,7 +73,7 @@ class Recording:
         if len(words) != 4 or words[1] not in ("HELP", "TYPE") or (words[1], words[2]) in self.described:
             return
         self.described.add((words[1], words[2]))
-        # OpenMetrics calls a counter's family by its name without _total.
+        # In OpenMetrics the name of a counter's family does not end in _total.
         words[2] = re.sub(r"_total$", "", words[2])
         lines.append(" ".join(words))
 
@@ -113,7 +113,7 @@ def record(arguments, stop):
         if text and arguments.job and has_ended(text, arguments.job):
             end = min(end, time.monotonic() + arguments.after)
             arguments.job = None
-        # On the grid, whatever a scrape took; missed places are left out.
+        # Scrapes stay on a fixed grid however long one takes; missed ones are left out.
         count = max(count + 1, math.ceil((time.monotonic() - begin) / arguments.every))
         next_time = begin + count * arguments.every
         if next_time > end:

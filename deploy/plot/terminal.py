@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Records what a program shows on a terminal, and draws a terminal's screen as a picture, with nothing but Python's standard library.
+"""Records what a program shows on a terminal, and draws a terminal's screen as a picture. Needs only Python's standard library.
 
     deploy/plot/terminal.py record -o watch.cast [--columns 100] [--lines 24] [--for SECONDS] -- nsactl watch demo
     deploy/plot/terminal.py draw watch.cast -o watch.svg [--at SECONDS] [--title TEXT] [--light]
     tmux capture-pane -e -p >screen.txt; deploy/plot/terminal.py draw screen.txt -o screen.svg
 
-`record` gives the program a terminal of its own and writes an asciicast (version 2: asciinema can play it); it ends with the program, after
---for seconds or by SIGTERM, which interrupt it. The exit code is the program's. `draw` takes such a recording, or text with ANSI escapes as tmux captures
-it, and shows the screen as it was --at that second (negative: before the end; default: the end).
+`record` runs the program on its own pseudo-terminal and writes an asciicast (version 2, which asciinema can play). It ends with the program;
+after --for seconds, or on SIGTERM, it interrupts the program. The exit code is the program's. `draw` takes such a recording, or text with
+ANSI escapes as tmux captures it, and shows the screen at second --at (negative: before the end; default: the end).
 """
 import argparse
 import fcntl
@@ -41,13 +41,13 @@ BLOCKS.update({letter: (0, 0, 1 - i / 8, 1, 1) for i, letter in enumerate("â–‰â–
 
 
 def record(arguments):
-    """Runs the command on a pseudo-terminal; every piece of output goes to the file with its time."""
+    """Runs the command on a pseudo-terminal and writes its output to the file, with times."""
     master, slave = os.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", arguments.lines, arguments.columns, 0, 0))
     environment = {"LC_ALL": "C.UTF-8", **os.environ, "TERM": "xterm-256color"}
     for name in ("NO_COLOR", "COLUMNS", "LINES"):
         environment.pop(name, None)
-    asked = []  # to end; before the program starts, so that it does not inherit an ignored SIGINT
+    asked = []  # times of signals; the handlers are set before the program starts, so that it does not inherit an ignored SIGINT
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: asked.append(time.monotonic()))
     process = subprocess.Popen(arguments.command, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True)
@@ -58,7 +58,7 @@ def record(arguments):
                   "command": " ".join(arguments.command)}
         file.write(json.dumps(header) + "\n")
         while True:
-            # Linux reports the end of a terminal's last program as an error of read().
+            # When the last program on a terminal has ended, read() fails on Linux.
             try:
                 data = os.read(master, 65536) if select.select([master], [], [], 0.2)[0] else None
             except OSError:
@@ -78,7 +78,7 @@ def record(arguments):
 
 
 def load(path, at):
-    """The screen that a file shows at a time."""
+    """The screen of a recording or a captured text at a given time."""
     text = path.read_bytes().decode(errors="replace")
     first, _, rest = text.partition("\n")
     if not first.startswith('{"version"'):
@@ -121,7 +121,7 @@ def colour(theme, value, default):
 
 
 def runs(line):
-    """[(column, style, text)]: neighbours of one style; a block element stands alone with its like."""
+    """[(column, style, text)]: neighbouring characters of one style; equal block elements form their own run."""
     parts = []
     for column, (letter, style) in enumerate(line):
         kind = letter if letter in BLOCKS else None
@@ -137,7 +137,7 @@ def rectangle(x, y, width, height, fill, more=""):
 
 
 def draw(screen, title, theme):
-    """The screen as SVG. Lines below the last that shows something are left out."""
+    """The screen as SVG. Empty lines at the bottom are left out."""
     lines = screen.lines()
     while len(lines) > 1 and all(letter == " " and style.back is None for letter, style in lines[-1]):
         lines.pop()
@@ -163,7 +163,7 @@ def draw_run(x, y, style, text, block, theme):
     out = [] if back == theme["back"] else [rectangle(x, y, width, CELL_HEIGHT, back)]
     if block:
         left, top, across, down, opacity = BLOCKS[block]
-        # Whole-cell blocks join to one bar; others are drawn cell by cell.
+        # Full-cell blocks are joined into one bar; others are drawn cell by cell.
         cells = [(x, width)] if across == 1 else [(x + i * CELL_WIDTH, CELL_WIDTH) for i in range(len(text))]
         return out + [rectangle(at + left * size, y + top * CELL_HEIGHT + 2, across * size, down * CELL_HEIGHT - 4, front,
                                 f' fill-opacity="{opacity}"' if opacity < 1 else "") for at, size in cells]

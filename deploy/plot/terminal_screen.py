@@ -1,7 +1,7 @@
-"""A terminal's screen: what programs like nsactl, tmux and top write, and what is seen then.
+"""Emulates a terminal's screen: interprets what programs like nsactl, tmux and top write.
 
-Understands printing, wrapping and scrolling, carriage return, backspace, tabs, movement of the cursor, erasing, inserting and deleting
-lines, colours (16, 256, true) and the alternate screen. Every letter is one column wide. Other sequences are skipped whole.
+Supports printing, wrapping and scrolling, carriage return, backspace, tabs, cursor movement, erasing, inserting and deleting lines,
+colours (16, 256, true colour) and the alternate screen. Every character is one column wide. Other escape sequences are ignored.
 """
 from __future__ import annotations  # the oldest Python that works is 3.8
 
@@ -38,13 +38,13 @@ class Screen:
         self.saved = (0, 0)
         self.other = None  # the main screen's cells while the alternate one is shown
         self.style = PLAIN
-        self.pending = ""  # the beginning of a sequence whose rest has not come
+        self.pending = ""  # the beginning of an escape sequence whose rest has not arrived
 
     def _blank(self):
         return [(" ", PLAIN)] * self.columns
 
     def lines(self):
-        """[[(letter, style)]] from top to bottom."""
+        """[[(character, style)]] from top to bottom."""
         return [list(line) for line in self.cells]
 
     def text(self):
@@ -78,7 +78,7 @@ class Screen:
         elif letter == "\t":
             self.x = min(self.columns - 1, (self.x // 8 + 1) * 8)
         elif letter >= " " and letter != "\x7f" and not unicodedata.combining(letter):
-            # The cursor stays behind the last column until the next letter comes.
+            # The cursor stays after the last column until the next character arrives.
             if self.x >= self.columns:
                 self.x = 0
                 self._line_feed()
@@ -185,7 +185,7 @@ class Screen:
 
     @staticmethod
     def _extended(numbers):
-        """The colour after 38 or 48: 5;N or 2;R;G;B; takes its numbers."""
+        """The colour after code 38 or 48, given as 5;N or 2;R;G;B; removes these numbers from the list."""
         kind = numbers.pop(0) if numbers else 0
         if kind == 5 and numbers:
             return numbers.pop(0)
