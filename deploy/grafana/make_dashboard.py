@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes dashboards/nsa.json from the rows below, in Grafana's classic schema.
+"""Writes dashboards/nsa.json from the panels below, in Grafana's classic schema.
 
     deploy/grafana/make_dashboard.py            write it
-    deploy/grafana/make_dashboard.py --check    fail when the file is not what this program writes
+    deploy/grafana/make_dashboard.py --check    fail when the file differs from what this program writes
 
 deploy/plot/dashboard.py draws the result without Grafana and says which panels a Prometheus leaves empty.
 """
@@ -23,7 +23,7 @@ LN3 = 1.0986
 
 
 def one(metric, more=""):
-    """A metric of the chosen jobs."""
+    """Selects a metric of the jobs chosen in the dashboard."""
     return f"{metric}{{{ONE}{more}}}"
 
 
@@ -36,17 +36,17 @@ def quantile(share, histogram, by="job_id", selector=ONE):
 
 
 def total(counter, label):
-    """What a counter stands at, 0 where nothing was counted yet: its series appears with the first count."""
+    """The value of a counter; 0 where it has no series yet, because a series appears with its first count."""
     return f"sum by ({label}) ({one(counter)}) or 0 * sum by ({label}) ({one('nsa_job_step')})"
 
 
-MFU = ("Model FLOP utilisation: operations a second that the model needs over the dense bf16 rate that the data sheet of the job's GPUs "
-       "says. Empty on the CPU.")
+MFU = ("Model FLOP utilisation: the operations per second that the model needs, divided by the dense bf16 rate in the data sheet of the "
+       "job's GPUs. Empty on the CPU.")
 CHECKPOINT_AGE = f"time() - {one('nsa_job_last_checkpoint_timestamp_seconds')}"
 KEYS_OFF = f"sum by (job_id) (abs({one('nsa_keys_read')} - {one('nsa_keys_expected')}))"
 
 OVERVIEW = [
-    table("Jobs", "The jobs that are chosen above, as they are at the end of the time range.", [
+    table("Jobs", "The jobs chosen above, at the end of the time range.", [
         ("Job", f"sum by (job_id, name, device, world_size) ({one('nsa_job_info')})", None, {}),
         ("State", f"sum by (job_id, state) ({one('nsa_job_state')} == 1)", None, {}),
         ("Done", f"sum by (job_id) ({one('nsa_job_step')} / {one('nsa_job_target_steps')})", "percentunit", {"gauge": True}),
@@ -61,123 +61,128 @@ OVERVIEW = [
         ("Restarts", f"sum by (job_id) ({one('nsa_job_restarts_total')})", "none", {"decimals": 0}),
     ], labels={"name": "Name", "job_id": "Id", "device": "Device", "world_size": "Ranks", "state": "State"}, hidden=("Job", "State"),
         colours={"State": STATES}, height=4),
-    stat("State", "none", "Where the job is in its life.", (f"{one('nsa_job_state')} == 1", "{{state}}"), text="name", now=True,
+    stat("State", "none", "State of the job.", (f"{one('nsa_job_state')} == 1", "{{state}}"), text="name", now=True,
          colours=STATES),
-    gauge("Progress", "percentunit", "Steps done as a share of the steps asked for.",
+    gauge("Progress", "percentunit", "Steps done as a share of the requested steps.",
           (f"{one('nsa_job_step')} / {one('nsa_job_target_steps')}", "{{job_id}}"), maximum=1),
-    stat("Time left", "s", "At the present speed.", (f"{one('nsa_job_eta_seconds')} >= 0", "{{job_id}}"), now=True),
-    stat("Throughput", "short", "Predicted tokens a second over all ranks, mean of about 20 steps.",
+    stat("Time left", "s", "At the current speed.", (f"{one('nsa_job_eta_seconds')} >= 0", "{{job_id}}"), now=True),
+    stat("Throughput", "short", "Predicted tokens per second over all ranks, mean of about 20 steps.",
          (one("nsa_job_tokens_per_second"), "{{job_id}}"), graph=True),
     stat("Step time", "s", "Mean time of a step.",
          (f"{rate('nsa_job_step_duration_seconds_sum')} / {rate('nsa_job_step_duration_seconds_count')}", "{{job_id}}"), graph=True),
     stat("MFU", "percentunit", MFU, (one("nsa_job_mfu_ratio"), "{{job_id}}"), graph=True, decimals=1),
-    stat("Loss", "none", "Training loss of the last step, nats a token.", (one("nsa_job_loss"), "{{job_id}}"), graph=True, decimals=3),
-    stat("Validation loss", "none", "Last validation, nats a token.", (one("nsa_job_val_loss"), "{{job_id}}"), graph=True, decimals=3),
-    stat("Checkpoint age", "s", "What a failure would cost now.", (CHECKPOINT_AGE, "{{job_id}}"), now=True),
-    stat("Restarts", "none", "Gangs that were lost, since the coordinator started.",
+    stat("Loss", "none", "Training loss of the last step, in nats per token.", (one("nsa_job_loss"), "{{job_id}}"), graph=True, decimals=3),
+    stat("Validation loss", "none", "Loss of the last validation, in nats per token.", (one("nsa_job_val_loss"), "{{job_id}}"), graph=True,
+         decimals=3),
+    stat("Checkpoint age", "s", "Training time that a failure would lose now.", (CHECKPOINT_AGE, "{{job_id}}"), now=True),
+    stat("Restarts", "none", "Times that the job lost its ranks, since the coordinator started.",
          (one("nsa_job_restarts_total"), "{{job_id}}"), now=True, steps=((0, GREEN), (1, YELLOW), (3, RED))),
     stat("Fallbacks", "none", "Times the intended fast path was not taken, since the coordinator started.",
          (total("nsa_fallbacks_total", "job_id"), "{{job_id}}"), now=True, steps=((0, GREEN), (1, RED))),
-    stat("Keys off the formula", "none", "Over all layers and branches of the last step; anything but 0 is a defect of a kernel.",
+    stat("Keys off the formula", "none", "Difference between the keys read and the keys that the formula expects, over all layers and "
+         "branches of the last step. Anything but 0 is a kernel defect.",
          (KEYS_OFF, "{{job_id}}"), now=True, steps=((0, GREEN), (1, RED))),
 ]
 
 LEARNING = [
-    series("Loss", "none", "Training loss of each step and the last validation loss, nats a token. Validation above a flat training loss is "
-           "over-fitting; both under ln V on random tokens is a leak of the future.",
+    series("Loss", "none", "Training loss of each step and the last validation loss, in nats per token. A validation loss that rises above the "
+           "training loss means over-fitting. Both below ln V on random tokens mean that future tokens leak into the model.",
            (one("nsa_job_loss"), "{{job_id}} train"), (one("nsa_job_val_loss"), "{{job_id}} validation"), width=12),
-    series("Gradient norm", "none", "Global L2 norm before clipping: the one that clipping used.", (one("nsa_job_grad_norm"), "{{job_id}}"),
+    series("Gradient norm", "none", "Global L2 norm before clipping, the value that clipping uses.", (one("nsa_job_grad_norm"), "{{job_id}}"),
            log=True, width=6),
     series("Learning rate", "sci", "Learning rate of the last step.", (one("nsa_job_learning_rate"), "{{job_id}}"), width=6),
 ]
 
 SPEED = [
-    series("Throughput", "short", "Predicted tokens a second over all ranks.", (rate("nsa_job_tokens_total"), "{{job_id}}"), minimum=0),
-    series("Step time, mean and 95th percentile", "s", "From the end of a step to the end of the next; validation and standing still for a "
-           "checkpoint are not in it. The percentile is good to a quarter.",
+    series("Throughput", "short", "Predicted tokens per second over all ranks.", (rate("nsa_job_tokens_total"), "{{job_id}}"), minimum=0),
+    series("Step time, mean and 95th percentile", "s", "From the end of one step to the end of the next, without validation and without "
+           "the time that training stops for a checkpoint. The percentile is accurate to about 25 %.",
            (f"{rate('nsa_job_step_duration_seconds_sum')} / {rate('nsa_job_step_duration_seconds_count')}", "{{job_id}} mean"),
            (quantile(0.95, "nsa_job_step_duration_seconds"), "{{job_id}} p95"), minimum=0),
     series("Where a second goes", "percentunit", "Share of wall time in each phase. Data above 5 % means that the loader is too slow.",
            (f"sum by (job_id, phase) ({rate('nsa_job_phase_seconds_total')})", "{{job_id}} {{phase}}"),
            (f"sum by (job_id) ({rate('nsa_job_checkpoint_stall_seconds_total')})", "{{job_id}} checkpoint"), stacked=True, maximum=1),
     series("MFU", "percentunit", MFU, (one("nsa_job_mfu_ratio"), "{{job_id}}"), minimum=0, width=6),
-    series("Goodput", "percentunit", "Share of the time since the first start that went into steps and validations that count: starting, "
-           "checkpoints and all that a failure costs are what is missing.",
+    series("Goodput", "percentunit", "Share of the time since the first start that was spent on steps and validations that were kept. The rest "
+           "went into starting, checkpoints and work lost to failures.",
            (one("nsa_job_goodput_ratio"), "{{job_id}}"), minimum=0, maximum=1, width=6),
-    series("Model arithmetic", "flops", "Floating-point operations a second that the model needs; recomputation is not counted.",
+    series("Model arithmetic", "flops", "Floating-point operations per second that the model needs. Recomputation is not counted.",
            (rate("nsa_job_flops_total"), "{{job_id}}"), minimum=0, width=6),
-    series("Stragglers", "none", "Busy time of a rank's last step over the mean of all ranks: 1 is even.",
+    series("Stragglers", "none", "Busy time of a rank in its last step, divided by the mean over all ranks. 1 means that the ranks are balanced.",
            (one("nsa_worker_straggler_ratio"), "{{job_id}} rank {{rank}}"), width=6),
-    series("Memory of the ranks", "bytes", "In use and reserved on each rank's device; on the CPU the resident set and its peak.",
+    series("Memory of the ranks", "bytes", "Memory in use and reserved on each rank's GPU; on the CPU, the resident set and its peak.",
            (one("nsa_worker_memory_bytes"), "{{job_id}} rank {{rank}} {{kind}}"), minimum=0),
-    series("Memory of the GPUs", "bytes", "Of every GPU, whoever uses it: memory that nobody's job holds belongs to another program.",
+    series("Memory of the GPUs", "bytes", "Memory of every GPU, including what other programs use: memory in use that no job holds belongs "
+           "to one of them.",
            (f"nsa_gpu_memory_bytes{{{JOB}}}", "{{agent}} {{gpu}} {{kind}}"), minimum=0),
-    series("Epoch of the data", "none", "How often the training data has been gone through.", (one("nsa_job_data_epoch"), "{{job_id}}"),
+    series("Epoch of the data", "none", "How many times the training data has been read.", (one("nsa_job_data_epoch"), "{{job_id}}"),
            minimum=0),
 ]
 
 ATTENTION = [
-    series("Gate entropy by layer", "none", "Mean entropy of the gate in nats; ln 3 = 1.0986 is equal shares, under 0.1 is collapse. A gate that "
-           "learns moves away from ln 3.", (one("nsa_gate_entropy"), "layer {{layer}}")),
-    series("Largest gate by layer", "percentunit", "Mean of the rows' largest gate; a third is equal shares.",
+    series("Gate entropy by layer", "none", "Mean entropy of the gate in nats. ln 3 = 1.0986 means equal shares, below 0.1 the gate has collapsed. "
+           "A gate that learns moves away from ln 3.", (one("nsa_gate_entropy"), "layer {{layer}}")),
+    series("Largest gate by layer", "percentunit", "Mean over rows of the largest gate. One third means equal shares.",
            (one("nsa_gate_max_mean"), "layer {{layer}}")),
     bars("Gate entropy now", "none", "The same at the end of the time range, from 0 (one branch only) to ln 3 (equal shares).",
          (one("nsa_gate_entropy"), "layer {{layer}}"), maximum=LN3, steps=((0, RED), (0.1, YELLOW), (0.3, GREEN)), decimals=3),
     *[series(f"Share of the {word} branch by layer", "percentunit", f"Mean share that the gate gives to the {word} branch.",
              (one("nsa_gate_share_ratio", f',branch="{branch}"'), "layer {{layer}}")) for branch, word in BRANCHES],
-    series("Collapsed gates by layer", "percentunit", "Share of rows with entropy under 0.1 and one gate above 0.95.",
+    series("Collapsed gates by layer", "percentunit", "Share of rows with an entropy below 0.1 and one gate above 0.95.",
            (one("nsa_gate_collapse_ratio"), "layer {{layer}}"), maximum=1),
-    series("Selected keys a row by layer", "none", "Mean number of tokens that a (token, group) row selected.",
+    series("Selected keys a row by layer", "none", "Mean number of keys that a row (one token and one group) selected.",
            (one("nsa_selection_keys_mean"), "layer {{layer}}"), minimum=0),
-    series("Rows at the maximum of selected keys", "percentunit", "Share of rows that selected as much as any row.",
+    series("Rows at the maximum of selected keys", "percentunit", "Share of rows that selected as many keys as the row with the most.",
            (one("nsa_selection_at_max_ratio"), "layer {{layer}}"), maximum=1),
-    series("Keys read, counted and expected", "short", "Counted by the kernels in the last step's forward, and by the formula: the lines lie on "
-           "each other.", (f"sum by (job_id, branch) ({one('nsa_keys_read')})", "{{job_id}} {{branch}}"),
+    series("Keys read, counted and expected", "short", "Keys that the kernels counted in the forward pass of the last step, and the number "
+           "from the formula. The lines must coincide.", (f"sum by (job_id, branch) ({one('nsa_keys_read')})", "{{job_id}} {{branch}}"),
            (f"sum by (job_id, branch) ({one('nsa_keys_expected')})", "{{branch}} expected"), minimum=0),
-    series("Keys read minus keys expected", "short", "Anything but 0 is a defect: a kernel reads other keys than the formula.",
+    series("Keys read minus keys expected", "short", "Anything but 0 is a defect: a kernel does not read the keys that the formula expects.",
            (f"sum by (job_id, branch) ({one('nsa_keys_read')} - {one('nsa_keys_expected')})", "{{job_id}} {{branch}}")),
-    series("Fallbacks", "short", "Times the intended fast path was not taken within an interval, by name.",
+    series("Fallbacks", "short", "Times the intended fast path was not taken within an interval, by kind.",
            (f"sum by (job_id, kind) (increase({one('nsa_fallbacks_total')}[$__rate_interval])) or 0 * sum by (job_id) ({one('nsa_job_step')})",
             "{{job_id}} {{kind}}"), minimum=0),
 ]
 
 RELIABILITY = [
-    series("Age of the newest checkpoint", "s", "What a failure would cost now, and the expected time between checkpoints.",
+    series("Age of the newest checkpoint", "s", "Training time that a failure would lose now, and the expected time between checkpoints.",
            (CHECKPOINT_AGE, "{{job_id}}"), (f"{one('nsa_job_checkpoint_interval_seconds')} > 0", "{{job_id}} interval"), minimum=0),
-    series("Checkpoint writes, mean", "s", "From the snapshot to the rename, in the background; and how long training stood still for it.",
+    series("Checkpoint writes, mean", "s", "Time from the snapshot to the final rename, in the background (write), and how long training stopped "
+           "for it (stall).",
            (f"{rate('nsa_job_checkpoint_duration_seconds_sum')} / ({rate('nsa_job_checkpoint_duration_seconds_count')} > 0)",
             "{{job_id}} write"),
            (f"{rate('nsa_job_checkpoint_stall_seconds_total')} / ({rate('nsa_job_checkpoints_total')} > 0)", "{{job_id}} stall"), minimum=0),
     series("Time since the last step", "s", "Grows when a job is stuck.",
            (f"time() - {one('nsa_job_last_progress_timestamp_seconds')}", "{{job_id}}"), minimum=0),
-    series("Ranks up", "none", "Processes that run.", (f"sum by (job_id) ({one('nsa_worker_up')})", "{{job_id}}"), minimum=0),
-    series("Restarts", "none", "Gangs lost within an interval; nsactl events names the causes.",
+    series("Ranks up", "none", "Worker processes that are running.", (f"sum by (job_id) ({one('nsa_worker_up')})", "{{job_id}}"), minimum=0),
+    series("Restarts", "none", "Times that the job lost its ranks within an interval; nsactl events names the causes.",
            (f"increase({one('nsa_job_restarts_total')}[$__rate_interval])", "{{job_id}}"), minimum=0),
-    series("Steps skipped, checkpoints failed", "none", "Within an interval: updates skipped because loss or gradient were not finite; checkpoints "
-           "that could not be written.",
+    series("Steps skipped, checkpoints failed", "none", "Within an interval: updates skipped because the loss or the gradient was not finite, and "
+           "checkpoints that could not be written.",
            (f"increase({one('nsa_job_nonfinite_steps_total')}[$__rate_interval])", "{{job_id}} not finite"),
            (f"increase({one('nsa_job_checkpoint_failures_total')}[$__rate_interval])", "{{job_id}} checkpoints"), minimum=0),
 ]
 
 COORDINATOR = [
-    series("Jobs by state", "none", "Jobs in the store; of those that are queued, how many wait for which kind of slot.",
+    series("Jobs by state", "none", "Jobs in the store by state, and queued jobs by the kind of slot that they wait for.",
            (f"nsa_jobs{{{JOB}}}", "{{state}}"), (f"nsa_queued_jobs{{{JOB}}}", "QUEUED for {{kind}}"), minimum=0),
     series("Slots", "none", "Places for ranks on all machines.", (f"nsa_slots{{{JOB}}}", "{{kind}} {{state}}"), minimum=0),
     series("Agents", "none", "1 while an agent's heartbeats arrive.", (f"nsa_agent_up{{{JOB}}}", "{{agent}}"), minimum=0, maximum=1),
-    series("Requests", "reqps", "By method and status code.",
+    series("Requests", "reqps", "Requests per second, by method and status code.",
            (f"sum by (method, code) (rate(nsa_rpc_requests_total{{{JOB}}}[$__rate_interval]))", "{{method}} {{code}}"), minimum=0),
-    series("Request time, 99th percentile", "s", "Unary requests, by method.",
+    series("Request time, 99th percentile", "s", "Time of unary requests, by method.",
            (quantile(0.99, "nsa_rpc_duration_seconds", "method", JOB), "{{method}}"), minimum=0),
-    series("Store commits, mean and 99th percentile", "s", "A commit is an fsync.",
+    series("Store commits, mean and 99th percentile", "s", "Each commit waits for an fsync.",
            (f"rate(nsa_store_commit_duration_seconds_sum{{{JOB}}}[$__rate_interval]) / "
             f"(rate(nsa_store_commit_duration_seconds_count{{{JOB}}}[$__rate_interval]) > 0)", "mean"),
            (quantile(0.99, "nsa_store_commit_duration_seconds", "", JOB), "p99"), minimum=0),
-    series("Queue wait, mean", "s", "From entering the queue to the start, of the jobs that started within an interval.",
+    series("Queue wait, mean", "s", "Time from entering the queue to the start, of jobs that started within an interval.",
            (f"rate(nsa_queue_wait_seconds_sum{{{JOB}}}[$__rate_interval]) / (rate(nsa_queue_wait_seconds_count{{{JOB}}}[$__rate_interval]) > 0) "
             f"or 0 * nsa_queue_wait_seconds_count{{{JOB}}}", "mean"), minimum=0),
     series("Store errors", "none", "Operations of the store that failed within an interval.",
            (f"increase(nsa_store_errors_total{{{JOB}}}[$__rate_interval])", "{{op}}"), minimum=0),
-    series("Open streams", "none", "Watchers and followers.", (f"nsa_rpc_streams_active{{{JOB}}}", "{{method}}"), minimum=0),
+    series("Open streams", "none", "Streams of clients that watch a job or follow a log.", (f"nsa_rpc_streams_active{{{JOB}}}", "{{method}}"),
+           minimum=0),
 ]
 
 ROWS: list[tuple[str, list[Panel]]] = [

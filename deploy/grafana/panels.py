@@ -1,6 +1,6 @@
-"""Kinds of Grafana panels, as make_dashboard.py uses them: each function makes one, render() turns it into the classic JSON.
+"""The kinds of Grafana panels that make_dashboard.py uses. Each function makes a Panel; render() turns it into the classic JSON.
 
-A target is (PromQL, legend). Steps are thresholds: (from which value, colour), the first one the base.
+A target is (PromQL, legend). Steps are thresholds: (lowest value, colour); the first one is the base colour.
 """
 import dataclasses
 
@@ -46,7 +46,7 @@ def series(title, unit, description, *targets, log=False, stacked=False, minimum
 
 
 def stat(title, unit, description, *targets, graph=False, now=False, text="auto", decimals=None, steps=((0, "text"),), colours=None):
-    """A number a series. `colours` gives series of some names theirs."""
+    """One number per series. `colours` maps names of series to colours."""
     return Panel("stat", title, unit, description, targets, 4, 4, now=now,
                  defaults={"color": {"mode": "thresholds"}, "thresholds": thresholds(steps), "noValue": "–",
                            **({} if decimals is None else {"decimals": decimals})},
@@ -58,14 +58,14 @@ def stat(title, unit, description, *targets, graph=False, now=False, text="auto"
 
 
 def gauge(title, unit, description, *targets, maximum, steps=((0, "blue"),)):
-    """A half circle a series."""
+    """One half circle per series."""
     return Panel("gauge", title, unit, description, targets, 4, 4, now=True,
                  defaults={"color": {"mode": "thresholds"}, "thresholds": thresholds(steps), **bounds(0, maximum)},
                  options={"reduceOptions": REDUCE, "showThresholdLabels": False, "showThresholdMarkers": False, "orientation": "auto"})
 
 
 def bars(title, unit, description, *targets, maximum, steps, decimals=None):
-    """A horizontal bar a series."""
+    """One horizontal bar per series."""
     return Panel("bargauge", title, unit, description, targets, 8, 8, now=True,
                  defaults={"color": {"mode": "thresholds"}, "thresholds": thresholds(steps), **bounds(0, maximum),
                            **({} if decimals is None else {"decimals": decimals})},
@@ -74,8 +74,8 @@ def bars(title, unit, description, *targets, maximum, steps, decimals=None):
 
 
 def table(title, description, columns, labels, hidden, colours, height):
-    """A line a set of labels; `columns` are (name, PromQL, unit, extras), `labels` those that are shown, by their heading, in
-    this order and first. The values of `hidden` columns are not shown: their query is there for its labels."""
+    """One row per set of labels. `columns` are (name, PromQL, unit, extras). `labels` maps the labels that are shown to their headings;
+    they come first, in this order. The values of `hidden` columns are not shown: their queries only provide labels."""
     names = {f"Value #{chr(ord('A') + i)}": column[0] for i, column in enumerate(columns)}
     shown = [value for value, name in names.items() if name not in hidden]
     order = [*labels, *shown]
@@ -119,7 +119,7 @@ def render(panel, identity, x, y):
 
 
 def variable(name, label, query):
-    """A variable whose values are those of a label; several or all can be chosen."""
+    """A dashboard variable with the values of a label; several or all of them can be chosen."""
     return {"name": name, "label": label, "type": "query", "datasource": DATASOURCE, "query": {"query": query, "refId": name},
             "definition": query, "refresh": 2, "multi": True, "includeAll": True, "allValue": ".+", "sort": 2,
             "current": {"selected": True, "text": ["All"], "value": ["$__all"]}}
