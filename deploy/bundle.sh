@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes the relocatable archive nsa-<version>-linux-x86_64.tar.zst: the installed programs with every shared library they need, except
-# the C and C++ runtime and CUDA's, for machines with glibc 2.34 or newer. With names of test programs it makes
+# Makes the relocatable archive nsa-<version>-linux-x86_64.tar.zst: the installed programs and every shared library they need, except
+# the C and C++ runtime and CUDA's. It runs on machines with glibc 2.34 or newer. Given names of test programs, it makes
 # nsa-<version>-gpu-tests-linux-x86_64.tar.zst, which adds those tests, their versions for sm_80, and run_gpu.sh to run them.
 #
 #   deploy/bundle.sh BUILD_DIR VERSION             called by: cmake --build --preset release --target bundle
@@ -17,7 +17,7 @@ rm -rf "$stage"
 mkdir -p "$stage/lib"
 cmake --install "$build" --prefix "$stage" >/dev/null
 
-# Tests find their data and each other as they do in the tree.
+# The folders are laid out as the tests expect them in the tree.
 if [ $# -gt 0 ]; then
   mkdir -p "$stage/tests/bin"
   for test in "$@"; do
@@ -34,7 +34,7 @@ if [ $# -gt 0 ]; then
   done
 fi
 
-# Every machine has its own versions of these, which must fit its kernel and driver.
+# Not bundled: the machine's own versions of these must be used, because they must fit its kernel and driver.
 readonly SYSTEM='/(ld-linux-x86-64|libc|libm|libgcc_s|libstdc\+\+|libpthread|libdl|librt|libresolv)\.so'
 readonly CUDA='/(libcuda|libcudart|libcublas|libcublasLt|libnccl|libnvidia|libnvrtc)[^/]*\.so'
 
@@ -47,7 +47,7 @@ done
 chmod u+w "$stage"/lib/*
 strip --strip-unneeded "$stage"/lib/*
 
-# nsa-worker-cuda and nsa-bench contain the same kernels tens of megabytes apart, so a long window helps. Level 19 takes a minute
-# on two cores and makes the download a sixth smaller than level 12 (33.5 MB instead of 40.7).
+# nsa-worker-cuda and nsa-bench contain the same kernels tens of megabytes apart, so a long match window (--long) helps. Level 19 takes
+# a minute on two cores and makes the archive a sixth smaller than level 12 (33.5 MB instead of 40.7).
 tar -C "$build/bundle" -cf - "$name" | zstd -q -19 --long=27 -T0 -f -o "$build/$name.tar.zst"
 du -h "$build/$name.tar.zst" | awk '{ print $2 " " $1 }'

@@ -4,10 +4,10 @@
 #   deploy/packages.sh [build] [test] [check] [plot]     default: build
 #   deploy/packages.sh --list build test          print the names and exit
 #
-#   build   compile and run the programs        test   run every test        check   format and static analysis
+#   build   compile and run the programs        test   run every test        check   clang-format and clang-tidy
 #   plot    draw the dashboard without Grafana (deploy/plot/dashboard.py)
 #
-# Installs only missing packages, so it can be repeated; needs root or sudo only then. The installation starts no service.
+# Installs only missing packages, so it can be repeated; needs root or sudo only if one is missing. Starts no service of the packages.
 # The CUDA toolkit is not among these packages: the build uses it where it is installed.
 set -euo pipefail
 
@@ -62,7 +62,7 @@ if [ "$(id -u)" -ne 0 ]; then
 fi
 
 say "packages: installing ${#missing[@]} of ${#wanted[@]}: ${missing[*]}"
-# While this file answers 101, maintainer scripts start no service.
+# Maintainer scripts run this file before they start a service, and do not start it when the answer is 101.
 policy=/usr/sbin/policy-rc.d
 if [ ! -e $policy ]; then
   trap '"${as_root[@]}" rm -f $policy' EXIT

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# From a fresh checkout to a trained model: installs missing packages, builds, starts a coordinator, trains the demo job,
-# prints its results and what to type next. Works with and without a GPU, with and without a terminal, and can be repeated.
+# Goes from a fresh checkout to a trained model: installs missing packages, builds, starts a coordinator, trains the demo job,
+# prints its results and the next commands. Works with and without a GPU, with and without a terminal, and can be repeated.
 #
 #   deploy/quickstart.sh [JOB_FILE]     default: configs/jobs/demo.yaml; on a machine with a GPU configs/jobs/demo_gpu.yaml
 #
-# The coordinator keeps its state in $NSA_STATE_DIR (default ~/.local/state/nsa) and keeps running; one that already runs there
-# is used. Every run trains into a new folder under out/quickstart/. SAMPLE_PROMPT is what the sample begins with.
+# The coordinator keeps its state in $NSA_STATE_DIR (default ~/.local/state/nsa) and keeps running afterwards; one that already runs
+# there is used. Every run trains into a new folder under out/quickstart/. The sample continues the text in $SAMPLE_PROMPT.
 set -euo pipefail
 case ${1:-} in -h | --help) sed -n '2,8p' "$0" | cut -c3-; exit 0 ;; esac
 JOB_FILE=${1:+$(realpath "$1")}
@@ -28,7 +28,7 @@ build_programs() {
 
 coordinator_answers() { nsactl list --timeout 5s >/dev/null 2>&1; }
 
-# A GPU, and a worker that was built for it and finds its driver and libraries.
+# True when there is a GPU, and a worker that was built for it and finds its driver and libraries.
 gpu_works() { compgen -G '/dev/nvidia[0-9]*' >/dev/null && [ -x "$BIN/nsa-worker-cuda" ] && nsa-worker-cuda --check-gpu; }
 
 choose_job() {
@@ -42,7 +42,7 @@ choose_job() {
   fi
 }
 
-# launch [FLAG…]: a coordinator in a session of its own, so that closing this terminal does not end it. Fails with its exit status.
+# launch [FLAG…]: starts a coordinator in its own session, so that closing this terminal does not end it. Fails with its exit status.
 launch() {
   local log=$NSA_STATE_DIR/coordinator.log
   setsid nohup nsa-coordinator "$@" >>"$log" 2>&1 </dev/null &
@@ -107,7 +107,7 @@ show_next_commands() {
   fi
 }
 
-# On a terminal nsactl draws its bar in place; elsewhere each of its lines gets one.
+# On a terminal nsactl draws a progress bar itself; otherwise this adds one to each of its lines.
 train() {
   if [ -t 1 ]; then
     nsactl submit "$JOB_FILE" --set "train.out_dir=$RUN_DIR" --watch
