@@ -1,4 +1,4 @@
-# Everything comes from the distribution; deploy/packages.sh installs it. Nothing is downloaded here.
+# All dependencies are packages of the distribution, installed by deploy/packages.sh. Nothing is downloaded here.
 
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
@@ -21,7 +21,7 @@ pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(dw REQUIRED IMPORTED_TARGET libdw)
 
-# The OpenMP build of OpenBLAS: its threads and the kernels' are then one pool, and two cores are not shared by four threads.
+# The OpenMP build of OpenBLAS shares one thread pool with the kernels. Otherwise two cores would run four threads.
 find_library(NSA_OPENBLAS openblas PATH_SUFFIXES openblas-openmp openblas REQUIRED)
 find_path(NSA_OPENBLAS_INCLUDE cblas.h PATH_SUFFIXES x86_64-linux-gnu/openblas-openmp openblas-openmp REQUIRED)
 add_library(nsa_openblas INTERFACE)

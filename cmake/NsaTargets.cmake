@@ -1,10 +1,11 @@
-# The four kinds of target. Sources are listed by name.
+# Functions for the four kinds of target: library, program, test, benchmark. Sources are listed by name.
 
 add_library(nsa_warnings INTERFACE)
 target_compile_options(nsa_warnings INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror;-Wshadow;-Wnon-virtual-dtor;-Wno-missing-field-initializers>)
 
-# nsa_library(name SOURCES a.cc … DEPS x …): static library nsa_<name>, alias nsa::<name>. Headers are included from the top of the tree.
+# nsa_library(name SOURCES a.cc … DEPS x …): the static library nsa_<name>, alias nsa::<name>; without SOURCES a header-only one. Headers are
+# included with their path from the top of the tree.
 function(nsa_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   if(ARG_SOURCES)
@@ -19,7 +20,7 @@ function(nsa_library name)
   add_library(nsa::${name} ALIAS nsa_${name})
 endfunction()
 
-# nsa_program(nsactl SOURCES main.cc DEPS nsa::client): a program in build/<preset>/bin, installed to bin/, part of the target programs.
+# nsa_program(nsactl SOURCES main.cc DEPS nsa::client): a program in build/<preset>/bin, installed to bin/, part of the target `programs`.
 function(nsa_program name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
@@ -28,7 +29,7 @@ function(nsa_program name)
   set_property(GLOBAL APPEND PROPERTY NSA_PROGRAMS ${name})
 endfunction()
 
-# nsa_sm80_twin(nsa-bench): the same program with the kernels for sm_80 alone, in build/<preset>/sm80. Part of the target gpu_test_bundle only.
+# nsa_sm80_twin(nsa-bench): the same program with kernels for sm_80 only, in build/<preset>/sm80. Built only by the target gpu_test_bundle.
 function(nsa_sm80_twin name)
   set(twin ${name}_sm80)
   get_target_property(sources ${name} SOURCES)
@@ -49,10 +50,10 @@ add_custom_target(unit_tests)   # every test labelled unit
 add_custom_target(thread_tests) # every test labelled threads
 
 # nsa_test(common/job/load_test DEPS nsa::job LABELS slow TIMEOUT 120 PROGRAMS nsa-worker): gtest program from tests/common/job/load_test.cc.
-# LABELS: slow (over ten seconds), e2e (starts programs), gpu (needs a GPU); these run alone. A test without any of them gets the label
-# unit and runs under AddressSanitizer; when it links neither kernels nor trainer (OpenMP's own threads are invisible to
-# ThreadSanitizer) and has not the label grpc (callbacks of a server in the test's process: gRPC's locks are as invisible) it also gets the
-# label threads and runs under ThreadSanitizer. PROGRAMS must be built before the test runs.
+# LABELS: slow (over ten seconds), e2e (starts programs), gpu (needs a GPU); tests with one of these run alone. A test with none of them gets
+# the label unit and runs under AddressSanitizer. It also gets the label threads and runs under ThreadSanitizer, unless it links kernels or
+# trainer (ThreadSanitizer does not see OpenMP's own threads) or has the label grpc (a server in the test's process calls back into it, and
+# ThreadSanitizer does not see gRPC's locks). PROGRAMS are built before the test runs.
 function(nsa_test path)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS;PROGRAMS" ${ARGN})
   string(REPLACE "/" "_" target ${path})
@@ -60,7 +61,7 @@ function(nsa_test path)
   set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${target} PRIVATE ${ARG_DEPS} nsa::test_paths GTest::gmock GTest::gtest_main nsa_warnings)
-  if(NOT path MATCHES "^kernels/") # their tolerances and times are for optimised code
+  if(NOT path MATCHES "^kernels/") # their tolerances and times assume optimized code
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${NSA_LIGHT_OPTIMIZATION}>)
   endif()
   if(ARG_PROGRAMS)

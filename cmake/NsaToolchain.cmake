@@ -12,13 +12,13 @@ endif()
 # -g1 keeps function names and line tables, which dump-stack needs, at a tenth of the size of -g.
 set(CMAKE_CXX_FLAGS_RELEASE "-O3 -g1 -fno-omit-frame-pointer")
 set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g1 -fno-omit-frame-pointer")
-# For code that waits for networks, disks and people: compiles in about two thirds of the time.
+# For code that mostly waits for networks, disks and people: -O1 compiles in about two thirds of the time.
 set(NSA_LIGHT_OPTIMIZATION $<$<CONFIG:Release>:-O1>)
 
-# Programs are found beside each other in one folder, as in the bundle.
+# All programs are in one folder, as in the bundle, so that they find each other.
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 set(CMAKE_INSTALL_RPATH "$ORIGIN/../lib")
-# DT_RPATH, not RUNPATH: a library's own libraries are looked for in it too.
+# DT_RPATH and not RUNPATH, so that the libraries that a library needs are also found there.
 add_link_options(-Wl,--disable-new-dtags)
 
 find_program(NSA_CCACHE ccache)
@@ -32,16 +32,17 @@ if(NSA_MOLD)
 endif()
 
 if(NSA_SANITIZE)
-  # With the sanitizers' checks in between, GCC 12 takes members of std::regex and std::variant for uninitialised.
+  # With sanitizers, GCC 12 reports false positives about uninitialized members of std::regex and std::variant.
   add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized>)
 endif()
 if(NSA_SANITIZE STREQUAL "address")
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all)
   add_link_options(-fsanitize=address,undefined)
 elseif(NSA_SANITIZE STREQUAL "thread")
-  # The distribution's libprotobuf is compiled without the sanitizer, and its headers give map fields two more members under
-  # __SANITIZE_THREAD__: the library and we would disagree about where things are (seen: crash in Reflection::AddMessage). The
-  # standard library, whose part is all in headers, still learns of the sanitizer.
+  # The distribution's libprotobuf is compiled without the sanitizer, but its headers give map fields two more members when
+  # __SANITIZE_THREAD__ is defined. Our code and the library would then use different layouts (this crashed in
+  # Reflection::AddMessage), so the macro is undefined. _GLIBCXX_TSAN still tells the standard library about the
+  # sanitizer; what it does for it is in headers only.
   add_compile_options(-fsanitize=thread -U__SANITIZE_THREAD__ -D_GLIBCXX_TSAN=1)
   add_link_options(-fsanitize=thread)
 elseif(NSA_SANITIZE)
@@ -55,7 +56,7 @@ if(NSA_FUZZ)
   add_compile_options(-fsanitize=fuzzer-no-link)
 endif()
 
-# CUDA: on where a toolkit is, unless told otherwise.
+# CUDA is on when a toolkit is found, unless NSA_CUDA says otherwise.
 include(CheckLanguage)
 if(NOT DEFINED CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX} AND EXISTS /usr/local/cuda/bin/nvcc)
   set(CMAKE_CUDA_COMPILER /usr/local/cuda/bin/nvcc)
@@ -69,12 +70,12 @@ if("${NSA_CUDA}" STREQUAL "")
   endif()
 endif()
 if(NSA_CUDA)
-  # Code for both, and PTX of sm_80 for newer GPUs.
+  # Code for sm_80 and sm_90a, and sm_80 PTX for newer GPUs.
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
     set(CMAKE_CUDA_ARCHITECTURES "80;90a-real")
   endif()
   enable_language(CUDA)
-  # CMake 3.25 does not know that nvcc speaks C++20.
+  # CMake 3.25 does not know nvcc's option for C++20.
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
   set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
   set(CMAKE_CUDA_STANDARD 20)
