@@ -1,5 +1,5 @@
-// The agent's contract with a coordinator that is there. tests/faults/agent_faults_test.cc takes it
-// away.
+// What the agent does while the coordinator answers. tests/faults/agent_faults_test.cc tests it
+// without one.
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -77,7 +77,8 @@ TEST_F(AgentTest, ShowsStepAndPhaseOfARunningWorker) {
   EXPECT_THAT(now.process_state(), ::testing::AnyOf("R", "S"));
 }
 
-// With the agent's own score a trainer that leaks would be the last that the kernel kills.
+// With the agent's own score, a worker that leaks memory would be the last process that the kernel
+// kills.
 TEST_F(AgentTest, TheKernelKillsAWorkerBeforeTheAgent) {
   StartAgent();
   RunWorker(Assignment(kJob, 1000000));
@@ -114,7 +115,7 @@ TEST_F(AgentTest, StopsAtAStepExactly) {
   EXPECT_EQ(coordinator_.Observation(kJob).exit_code(), 0);
 }
 
-// A worker without a control socket: only its launch can have told it.
+// This worker has no control socket, so it can know the stop only from its launch.
 TEST_F(AgentTest, AStopThatCameWithTheAssignmentIsInTheLaunch) {
   StartAgent();
   v1::WorkerAssignment at_step = Assignment(kJob, 1000000, {{"deaf", "1"}, {"step_ms", "0"}});

@@ -25,7 +25,7 @@ std::vector<v1::GpuInfo> FourGpus() {
   return gpus;
 }
 
-// The letters of the GPUs that remain.
+// The GPUs that stay visible, as letters.
 std::string Visible(const char* visible) {
   std::string letters;
   for (const v1::GpuInfo& gpu : VisibleGpus(FourGpus(), visible)) letters.append(gpu.uuid(), 4, 1);
