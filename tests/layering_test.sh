@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Who may include whom, and no file that includes itself through others.
-# A row is a room (a folder), the rooms or single headers that it may include beside its own, and the libraries and headers that it must not include.
-# The longest row that matches a file counts. A room that is listed without its folders stands for all of them.
+# Checks which folders include which, and that no file includes itself through others.
+# Each row of the table has a room (a folder), the rooms or single headers that it may include besides its own, and the libraries and headers that it
+# must not include. The longest row that matches a file applies. A room in the second column also stands for the rooms inside it.
 # Run: tests/layering_test.sh [FOLDER_OF_THE_TREE]; with --self-test it proves on a made-up tree that it can fail.
 set -euo pipefail
 
-# What makes a function impure: gRPC, databases, logs, threads, files and clocks. Time comes as a value.
+# What a room of pure functions must not include: gRPC, databases, logs, threads, files and clocks. Time is passed to them as a value.
 impure='grpcpp sqlite spdlog prometheus civetweb thread mutex shared_mutex condition_variable atomic future fstream filesystem iostream chrono ctime random
   unistd.h fcntl.h sys/ absl/synchronization absl/time/clock.h absl/random
   common/base/clock.h common/base/mutex.h common/base/log.h common/base/durable_folder.h common/base/beneath.h common/base/thread_name.h'
@@ -49,7 +49,7 @@ tests|proto common kernels worker server client|
 TABLE
 }
 
-# includes TREE: "FILE:LINE PATH" of every include of the tree.
+# includes TREE: prints "FILE:LINE PATH" for every include in the tree.
 includes() {
   (cd "$1"; grep -rnE '^[[:space:]]*#[[:space:]]*include' --include='*.h' --include='*.cc' --include='*.cu' --include='*.cuh' \
     common kernels server worker client tests 2>/dev/null || true) |
@@ -75,7 +75,7 @@ check() {
       for (i = 1; i <= count; ++i) if (index(path, word[i]) == 1) return 1
       return 0
     }
-    # Walks the includes below `file`; `trail` is the way to it.
+    # Follows the includes of `file`; `trail` is the chain of includes that led to it.
     function walk(file, trail,    next_file, count, i) {
       if (seen[file] == 2) return
       if (seen[file] == 1) { print "include cycle: " trail; ++bad; return }
@@ -133,7 +133,7 @@ self_test() {
   expect server/decide/a.cc '<thread>' fail
   expect server/decide/a.cc '<fstream>' fail
   expect server/decide/a.cc '<sys/stat.h>' fail
-  # The rooms of the server: decide, store, watch, act, rpc, each on the ones before.
+  # The rooms of the server: decide, store, watch, act, rpc. Each may use those before it.
   expect server/store/a.h '"server/decide/gang.h"' pass
   expect server/store/a.h '"server/watch/metrics.h"' fail
   expect server/watch/a.h '"server/act/launch_check.h"' fail

@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# READMEs and docs/ tell the truth: the files, functions, links, commands and the main path that they name exist.
+# Checks that the files, functions, links, commands and the main path that the READMEs and docs/ name exist.
 #
-#   tests/readme_test.sh [BIN_DIR [TREE]]     BIN_DIR: where nsactl is; without it commands are not checked
+#   tests/readme_test.sh [BIN_DIR [TREE]]     BIN_DIR: the folder of nsactl; without it commands are not checked
 #   tests/readme_test.sh --links TREE         checks only the links of the .md files in TREE, for example an unpacked bundle
 #   tests/readme_test.sh --self-test          proves on a made-up tree that the checks can fail
 #
-# In backquotes, a word with a slash or a known ending is a file or folder (from the top of the tree, from the README's folder,
-# or without a folder from anywhere; `a.{h,cc}` is both), and a word ending in () is a function. `nsactl verb --flag` there and in
-# indented lines must be known to nsactl --help.
+# In backquotes, a word with a slash or a known ending is a file or folder (relative to the top of the tree or to the page's folder;
+# a name without a folder may be anywhere; `a.{h,cc}` means both files), and a word that ends in () is a function. `nsactl verb --flag`
+# in backquotes or in indented lines must be known to nsactl --help.
 set -euo pipefail
 
 readonly MAIN_PATH_PAGE=docs/architecture.md
 complaints=0
 complain() { echo "$*"; complaints=$((complaints + 1)); }
 
-# Tests: `Suite.Name`.
+# Tests are written `Suite.Name`.
 check_tests() {
   local readme=$1 word
   while read -r word; do
@@ -26,7 +26,7 @@ check_tests() {
 
 quoted() { grep -oE '`[^` ]+`' "$1" | tr -d '`' | sort -u; }
 
-# A file may be named without its folder.
+# True when a file that is named without its folder exists somewhere.
 named_somewhere() { [[ $1 != */* ]] && [ -n "$(find common kernels worker server client proto tests deploy configs -name "$1" 2>/dev/null | head -n 1)" ]; }
 
 check_files() {

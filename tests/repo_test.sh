@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Hygiene of the tree: what a reviewer should never have to say. Looks at the files git tracks.
+# Checks the hygiene of the files that git tracks, so that reviewers need not: sizes, leftover words, scripts, unused sources.
 # Run: tests/repo_test.sh; with --self-test it proves in a made-up repository that each check can fail.
 set -euo pipefail
 
@@ -45,7 +45,7 @@ check_scripts() {
   done < <(git ls-files --stage)
 }
 
-# Sources that no CMakeLists.txt names are dead; headers without a guard break at the second include.
+# A source that no CMakeLists.txt names is not built; a header without a guard breaks when it is included twice.
 check_sources() {
   local file lists
   lists=$(git ls-files -- '*CMakeLists.txt' | xargs -r cat)
@@ -73,7 +73,7 @@ self_test() {
   trap 'rm -rf "$tree"' EXIT
   git -C "$tree" init -q
   cd "$tree"
-  expect_complaint() { # expect_complaint WHAT: the tree as it is must not pass, and empties it again
+  expect_complaint() { # expect_complaint WHAT: the current tree must not pass; then the tree is emptied
     git add -A
     complaints=0
     if check_all >/dev/null 2>&1; then echo "self test: passes in spite of $1"; exit 1; fi

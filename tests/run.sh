@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds, and runs every test that this machine can run. Can be repeated.
+# Installs missing packages, builds, and runs every test that this machine can run. Can be repeated.
 #
 #   tests/run.sh [--fast] [--only REGEX] [--asan | --tsan] [--preset NAME] [--checks] [--sanitizers]
 #
 #   --fast         leave out the tests labelled slow
 #   --only REGEX   only tests whose name matches
-#   --asan --tsan  that build instead, with the tests that are meant for it
+#   --asan --tsan  build and test with that sanitizer instead, with the tests that are meant for it
 #   --preset NAME  another preset of CMakePresets.json; default release: what this machine can build
-#   --checks       first clang-format and clang-tidy; also on when CI=true
-#   --sanitizers   also the unit tests under both sanitizers: two more builds; also on when CI=true
+#   --checks       also run clang-format and clang-tidy, before the tests; on by default when CI=true
+#   --sanitizers   also run the unit tests under both sanitizers, which needs two more builds; on by default when CI=true
 #
-# Labels: slow, over ten seconds; e2e, starts programs; gpu, needs a GPU and is left out without one; repo, looks at the tree.
-# The last summary of ctest in the output is that of the whole suite.
+# Labels: slow, over ten seconds; e2e, starts programs; gpu, needs a GPU, left out when there is none; repo, checks the source tree.
+# The last ctest summary in the output is that of the whole suite.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -35,17 +35,17 @@ while [ $# -gt 0 ]; do
   shift
 done
 
-# Reports of the sanitizers end the test. Neither gRPC nor Abseil is instrumented, so ThreadSanitizer looks at our code only.
+# A report of a sanitizer ends the test. Neither gRPC nor Abseil is instrumented, so ThreadSanitizer checks our code only.
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_stack_use_after_return=1:strict_string_checks=1}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
 export TSAN_OPTIONS=${TSAN_OPTIONS:-ignore_noninstrumented_modules=1:halt_on_error=1:second_deadlock_stack=1}
-# Several tests run side by side: threads that wait must not hold a core.
+# Several tests run in parallel, so waiting threads must not occupy a core.
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 
-# Another clone of the same tree finds what this one compiled.
+# So that another clone of this repository can reuse what this one compiled.
 export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD} CCACHE_NOHASHDIR=${CCACHE_NOHASHDIR:-true}
 
-# build PRESET [TARGET…]: configure and build. Says when it is the first time, which takes minutes.
+# build PRESET [TARGET…]: configures and builds. The first build of a preset takes minutes, and the output says so.
 build() {
   local name=$1; shift
   say "build: preset $name${*:+, targets $*}"
@@ -57,7 +57,7 @@ build() {
   cmake --build --preset "$name" "${targets[@]}"
 }
 
-# run_tests PRESET [ctest argument…]: everything but what this machine cannot run.
+# run_tests PRESET [ctest argument…]: runs the tests, without those that this machine cannot run.
 run_tests() {
   local name=$1; shift
   local leave_out=()
@@ -76,7 +76,7 @@ check_format() {
   own_sources | xargs -r clang-format --dry-run -Werror
 }
 
-# The product's .cc files: those that differ from $NSA_BASE or from origin/main, or all where there is neither.
+# Checks the product's .cc files that differ from $NSA_BASE (default: origin/main), or all of them when there is no such commit.
 check_tidy() {
   local base='' files
   base=$(git merge-base HEAD "${NSA_BASE:-origin/main}" 2>/dev/null || true)
@@ -84,13 +84,13 @@ check_tidy() {
   if [ -n "$base" ] && [ "$base" != "$(git rev-parse HEAD)" ]; then
     files=$(git diff --name-only --diff-filter=d "$base" -- common kernels server worker client | grep '\.cc$' || true)
   fi
-  # What this machine does not compile (CUDA's side, without a toolkit) cannot be read either.
+  # Files that this machine does not compile (CUDA code without a toolkit) cannot be checked either.
   files=$(while read -r file; do grep -qF "/$file\"" "build/$preset/compile_commands.json" && echo "$file"; done <<<"$files" || true)
   say "clang-tidy: $(wc -w <<<"$files") files"
   xargs -r -n 1 -P "$(nproc)" clang-tidy -p "build/$preset" --quiet <<<"$files" 2> >(grep -v 'warnings.* generated' >&2)
 }
 
-# Unit tests under the sanitizers. ThreadSanitizer takes the parts that have threads.
+# Runs unit tests under the sanitizers; under ThreadSanitizer only those labelled threads.
 check_sanitizers() {
   build asan unit_tests
   say "tests under AddressSanitizer and UndefinedBehaviorSanitizer"

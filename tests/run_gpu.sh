@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Runs the tests labelled gpu on a machine that has a GPU and no compiler, from the bundle of tests
-# (cmake --build --preset release --target gpu_test_bundle), and prints a line a test. Wants the GPU to itself: memory is measured.
+# (cmake --build --preset release --target gpu_test_bundle), and prints one line per test. No other program should use the GPU, because
+# tests measure its memory.
 #
 #   ./run_gpu.sh [--sm80] [--sanitize] [--only REGEX] [--log DIR]
 #
-#   --sm80        the programs with kernels for sm_80 alone, whose PTX the driver of a newer GPU translates
-#   --sanitize    the small shapes under compute-sanitizer, memcheck and racecheck, instead of everything; racecheck leaves
-#                 the matrix products out: all kernels there are cuBLASLt's, and it misreads their asynchronous barriers
+#   --sm80        run the programs with kernels for sm_80 only, whose PTX the driver of a newer GPU translates
+#   --sanitize    run only the small shapes, under compute-sanitizer's memcheck and racecheck; racecheck leaves out the
+#                 matrix products: all their kernels are cuBLASLt's, and it misinterprets their asynchronous barriers
 #   --only REGEX  only tests whose name matches
-#   --log DIR     where outputs go; default /tmp/nsa-gpu-tests
+#   --log DIR     folder for the outputs; default /tmp/nsa-gpu-tests
 #
 # Exit: 0 all passed, 1 one failed, 2 wrong use.
 set -euo pipefail
@@ -20,7 +21,7 @@ while [ $# -gt 0 ]; do
     --sanitize) sanitize=true ;;
     --only) only=${2:?--only needs a regular expression}; shift ;;
     --log) log=${2:?--log needs a folder}; shift ;;
-    -h | --help) sed -n '2,13p' "$0" | cut -c3-; exit 0 ;;
+    -h | --help) sed -n '2,14p' "$0" | cut -c3-; exit 0 ;;
     *) echo "run_gpu.sh: unknown argument '$1'; see --help" >&2; exit 2 ;;
   esac
   shift

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The bundle runs where only the C and C++ runtime are: it is made, unpacked elsewhere and started with an empty environment.
+# The bundle needs only the C and C++ runtime of a machine: it is made, unpacked elsewhere and started with an empty environment.
 #
 #   tests/deploy/bundle_test.sh BUILD_DIR
 set -euo pipefail

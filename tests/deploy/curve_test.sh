@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# deploy/plot/curve.py draws a run: well-formed SVG, every validation a dot, gaps between runs not counted as minutes.
+# deploy/plot/curve.py draws a run as well-formed SVG, with a dot for every validation, and does not count gaps between runs as minutes.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
@@ -8,7 +8,7 @@ header+=,communication_seconds,optimizer_seconds,step_seconds,data_source,skippe
 {
   echo "$header"
   for i in $(seq 1 60); do
-    # A day lies between steps 30 and 31.
+    # One day passes between steps 30 and 31.
     echo "$i,$((6 - i / 12)).5,0.001,1000,0.5,$((i * 1000)),0,0,0,0,0,1.0,jsonl,0,$((1000000 + i + (i > 30 ? 86400 : 0)))"
   done
   echo "61,nan,0.001,1000,inf,61000,0,0,0,0,0,1.0,jsonl,1,1086461"

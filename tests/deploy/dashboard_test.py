@@ -17,7 +17,7 @@ sys.path.insert(0, str(HERE.parent / "testing"))
 from scrape_test import JOB, NEEDED  # noqa: E402
 from service import Service  # noqa: E402
 
-# What no job on a CPU has.
+# Panels that stay empty without a GPU.
 ONLY_ON_A_GPU = ("MFU", "Memory of the GPUs")
 RECORDED_SECONDS = 8
 
@@ -47,7 +47,7 @@ def main():
                 recorder.wait(RECORDED_SECONDS)
             except subprocess.TimeoutExpired:
                 pass
-            # Rates need two of each: on a slow machine that takes longer.
+            # Rates need two checkpoints, which take longer on a slow machine.
             service.wait_until(lambda: checkpoints() >= before + 2, 60, "two more checkpoints")
             recorder.send_signal(signal.SIGTERM)
             recorder.wait(30)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Dashboard, alerts, runbook and compose file agree with each other and with the table of metrics, and so does a scrape when one is given.
+"""Dashboard, alerts, runbook and compose file agree with each other and with the table of metrics. So does a scrape, when one is given.
 
     tests/deploy/observability_test.py [--scrape FILE]     FILE: what a coordinator with a running job answered on /metrics
 
-Without promtool the checks that need it fail: it comes with the package prometheus.
+Checks that need promtool fail without it; it comes with the package prometheus.
 """
 import argparse
 import json
@@ -22,7 +22,7 @@ RULE_TESTS = TOP / "deploy/prometheus/tests/nsa.test.yml"
 DASHBOARD = TOP / "deploy/grafana/dashboards/nsa.json"
 SCRAPE = None
 
-# Series that Prometheus makes itself.
+# Series that Prometheus itself creates.
 BUILT_IN = {"up"}
 
 
@@ -126,7 +126,7 @@ class Dashboard(unittest.TestCase):
         for panel in panels():
             for target in panel["targets"]:
                 if target["instant"] and panel["type"] in ("stat", "table"):
-                    continue  # a count as it stands now
+                    continue  # shows the count itself, not a rate
                 for counter in re.findall(r"nsa_[a-z0-9_]+_total", target["expr"]):
                     self.assertRegex(target["expr"], rf"(rate|increase)\({counter}\b", panel["title"])
 

@@ -29,7 +29,7 @@ import terminal  # noqa: E402
 from terminal_screen import Screen  # noqa: E402
 
 WITH_PROMETHEUS = unittest.skipUnless(shutil.which("prometheus") and shutil.which("promtool"), "the package prometheus is not installed")
-# Debian's matplotlib belongs to Debian's Python.
+# The matplotlib package of Debian is only visible to Debian's Python.
 DRAWS = subprocess.run(["/usr/bin/python3", "-c", "import matplotlib, PIL"], capture_output=True, check=False).returncode == 0
 
 
@@ -279,7 +279,7 @@ class Terminal(unittest.TestCase):
     def test_lines_wrap_and_scroll(self):
         screen = Screen(4, 2)
         screen.feed("abcd")
-        self.assertEqual(screen.text(), "abcd")  # the cursor waits behind the last column
+        self.assertEqual(screen.text(), "abcd")  # the cursor stays after the last column
         screen.feed("efgh\r\nij\x1b[1K\bX")
         self.assertEqual(screen.text(), "efgh\n X")
         screen.feed("\x1b[?1049h\x1b[2;2Hq")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# deploy/plot/record_job.sh leaves what pictures need, the exit code of the job, and no process.
+# deploy/plot/record_job.sh writes everything that the pictures need, returns the job's exit code and leaves no process running.
 #
 #   tests/deploy/record_job_test.sh BIN_DIR
 set -euo pipefail

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a coordinator answers on /metrics while a job trains on two ranks is what the table, the dashboard and the alerts say.
+"""The metrics of a coordinator whose job trains on two ranks agree with the table of metrics, the dashboard and the alerts.
 
     tests/deploy/scrape_test.py BIN_DIR
 """

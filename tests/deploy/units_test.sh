@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# systemd accepts the units. Programs and files of an installation are not looked for.
+# systemd accepts the units. The test does not need the programs and files of an installation.
 set -euo pipefail
 command -v systemd-analyze >/dev/null || { echo "no systemd-analyze here"; exit 77; }
 place=$(mktemp -d)
