@@ -101,12 +101,13 @@ int main(int argc, char** argv) {
                  "CPU worker; default nsa-worker beside this program");
   app.add_option("--log-level", flags.log_level,
                  "trace, debug, info, warn, error, critical or off");
-  CLI::App* dump = app.add_subcommand("dump", "print the C++ stacks of a process and go on");
+  CLI::App* dump =
+      app.add_subcommand("dump", "print the C++ stacks of a process, which keeps running");
   dump->add_option("--pid", flags.dump.pid, "process")->required();
   dump->add_option("--start-ticks", flags.dump.start_ticks,
-                   "its start time (field 22 of /proc/PID/stat), against a reused pid");
-  dump->add_option("--status", flags.dump.status_page, "its status page, printed first");
-  dump->add_option("--output", flags.dump.output, "file instead of standard output");
+                   "its start time (field 22 of /proc/PID/stat), to detect a reused pid");
+  dump->add_option("--status", flags.dump.status_page, "status page of the process, printed first");
+  dump->add_option("--output", flags.dump.output, "output file; default standard output");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -126,7 +126,7 @@ absl::StatusOr<bool> RunSteps(const StepOptions& options) {
 void AddShape(CLI::App* app, Options* options) {
   NsaShape& s = options->shape;
   app->add_option("--batch", s.batch, "sequences")->capture_default_str();
-  app->add_option("--seq", s.seq_len, "tokens a sequence")->capture_default_str();
+  app->add_option("--seq", s.seq_len, "tokens per sequence")->capture_default_str();
   app->add_option("--heads", s.n_heads, "query heads")->capture_default_str();
   app->add_option("--groups", s.n_kv_groups, "key/value groups")->capture_default_str();
   app->add_option("--dk", s.d_k, "width of keys")->capture_default_str();
@@ -138,7 +138,8 @@ void AddShape(CLI::App* app, Options* options) {
   app->add_option("--window", s.window, "window")->capture_default_str();
   app->add_option("--dim", options->widths.dim, "model width")->capture_default_str();
   app->add_option("--vocab", options->widths.vocab, "vocabulary")->capture_default_str();
-  app->add_option("--parameters", options->widths.parameters, "of the optimizer's families")
+  app->add_option("--parameters", options->widths.parameters,
+                  "parameters for the optimizer families (global_norm, adamw)")
       ->capture_default_str();
 }
 
@@ -149,10 +150,10 @@ int Main(int argc, char** argv) {
   CLI::App* kernels = app.add_subcommand(
       "kernels",
       "each kernel family at a shape: time, TFLOP/s, GB/s, share of the measured "
-      "ceiling, and whether it equals the CPU truth; exit code 1 when one does not");
+      "ceiling, and whether it equals the CPU reference; exit code 1 when one does not");
   AddShape(kernels, &options);
   kernels->add_option("--only", options.only, "families whose name contains this");
-  kernels->add_option("--repeats", options.repeats, "timed calls, of which the median counts")
+  kernels->add_option("--repeats", options.repeats, "timed calls; the median is reported")
       ->capture_default_str();
   kernels
       ->add_option("--check-tokens", options.check_tokens,
@@ -164,7 +165,7 @@ int Main(int argc, char** argv) {
       app.add_subcommand("ceilings", "matrix product, copy and launch: what the GPU can do");
   StepOptions step_options;
   CLI::App* step = app.add_subcommand(
-      "step", "whole training steps of a job file: tokens a second, time by kernel, MFU");
+      "step", "whole training steps of a job file: tokens per second, time per kernel, MFU");
   step->add_option("job", step_options.job, "job file")->required();
   step->add_flag("--vs-dense", step_options.vs_dense,
                  "then the same model with dense attention, by the same program");

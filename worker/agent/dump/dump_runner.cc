@@ -154,7 +154,7 @@ void DumpRunner::RunProgram(const RunDir& dir, const ProcessIdentity& process,
   }
   report->set_stacks(Take(stacks));
   std::string error(absl::StripAsciiWhitespace(Take(problems)));
-  if (overran) absl::StrAppend(&error, error.empty() ? "" : "\n", "dump: took too long, was ended");
+  if (overran) absl::StrAppend(&error, error.empty() ? "" : "\n", "dump: took too long; killed");
   report->set_error(error);
 }
 

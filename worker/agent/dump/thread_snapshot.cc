@@ -72,7 +72,8 @@ absl::Status AwaitStop(pid_t tid, absl::Duration deadline, int* signal) {
     }
     const absl::Duration left = deadline - RealClock().Monotonic();
     if (left <= absl::ZeroDuration()) {
-      return absl::DeadlineExceededError("it does not stop: the kernel does not give it up");
+      return absl::DeadlineExceededError(
+          "the thread does not stop: it is in a kernel call that cannot be interrupted");
     }
     const timespec timeout = absl::ToTimespec(left);
     const sigset_t child = ChildSignal();
