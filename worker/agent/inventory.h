@@ -30,7 +30,8 @@ class Inventory {
   mutable Mutex mutex_;
   CondVar wake_;
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Duration measured_ ABSL_GUARDED_BY(mutex_);  // monotonic time of the last answer's request
+  absl::Duration measured_
+      ABSL_GUARDED_BY(mutex_);  // monotonic time of the request that node_ answers
   v1::NodeInfo node_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;
 };
