@@ -79,7 +79,7 @@ start_coordinator() {
 
 show_results() {
   local checkpoint=$RUN_DIR/checkpoints/latest.ckpt
-  say "validation loss, nats a byte ($RUN_DIR/val.csv)"
+  say "validation loss, nats per byte ($RUN_DIR/val.csv)"
   head -n 1 "$RUN_DIR/val.csv"
   tail -n 5 "$RUN_DIR/val.csv"
   say "a sample of the trained model"
