@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
-#include "common/base/nsa_shape.h"
+#include "common/nsa/nsa_shape.h"
 #include "kernels/exec.h"
 #include "kernels/tensor.h"
 

@@ -10,19 +10,20 @@ impure='grpcpp sqlite spdlog prometheus civetweb thread mutex shared_mutex condi
   unistd.h fcntl.h sys/ absl/synchronization absl/time/clock.h absl/random
   common/base/clock.h common/base/mutex.h common/base/log.h common/base/durable_folder.h common/base/beneath.h common/base/thread_name.h'
 impure=${impure//$'\n'/ }
-below_rpc='common/base common/estimate common/job common/checkpoint common/preflight common/run'
-kernel_base='common/base/status.h common/base/arena_plan.h common/base/attention_scratch.h common/base/nsa_shape.h common/base/branch.h common/base/visibility.h common/base/log.h common/base/clock.h common/base/mutex.h common/base/shared_library.h'
+below_rpc='common/base common/nsa common/estimate common/job common/checkpoint common/preflight common/run'
+kernel_base='common/base/status.h common/base/arena_plan.h common/nsa common/base/log.h common/base/clock.h common/base/mutex.h common/base/shared_library.h'
 
 # room | may include | must not include
 rules() {
   cat <<TABLE
 proto||
 common/base|proto|cuda nccl grpcpp yaml sqlite prometheus
-common/estimate|common/base proto|cuda nccl grpcpp yaml sqlite spdlog prometheus
+common/nsa|common/base|cuda nccl grpcpp google/protobuf yaml sqlite spdlog prometheus
+common/estimate|common/base common/nsa proto|cuda nccl grpcpp yaml sqlite spdlog prometheus
 common/checkpoint|common/base proto|cuda nccl grpcpp yaml sqlite prometheus
 common/run|common/base proto|cuda nccl grpcpp yaml sqlite prometheus
 common/job|common/base common/estimate proto|cuda nccl grpcpp sqlite prometheus
-common/preflight|common/base common/estimate common/job common/checkpoint proto|cuda nccl grpcpp sqlite prometheus
+common/preflight|common/base common/nsa common/estimate common/job common/checkpoint proto|cuda nccl grpcpp sqlite prometheus
 common/rpc|common/base proto|cuda nccl yaml sqlite prometheus
 kernels|$kernel_base|grpcpp nccl google/protobuf yaml sqlite prometheus
 kernels/cuda|kernels/exec.h kernels/tensor.h kernels/dtype.h kernels/matmul_args.h common/base/status.h common/base/log.h common/base/shared_library.h|grpcpp nccl google/protobuf yaml sqlite prometheus
@@ -38,7 +39,7 @@ worker/bench|worker/train kernels $below_rpc proto|grpcpp sqlite prometheus
 worker/agent|proto common|cuda nccl cublas
 server/decide|common/base common/estimate common/job common/preflight proto|$impure
 server/store|server/decide common/base common/run proto|grpcpp prometheus cuda nccl cublas
-server/watch|server/store server/decide common/base common/estimate common/job proto|sqlite cuda nccl cublas
+server/watch|server/store server/decide common/base common/nsa common/estimate common/job proto|sqlite cuda nccl cublas
 server/act|server/watch server/store server/decide $below_rpc proto|grpcpp sqlite prometheus cuda nccl cublas
 server/rpc|server/act server/watch server/store server/decide common proto|sqlite prometheus cuda nccl cublas
 server|proto common|cuda nccl cublas

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "common/base/attention_scratch.h"
-#include "common/base/visibility.h"
 #include "common/estimate/passes.h"
+#include "common/nsa/attention_scratch.h"
+#include "common/nsa/visibility.h"
 
 namespace nsa {
 namespace {

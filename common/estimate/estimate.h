@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "common/base/branch.h"
-#include "common/base/nsa_shape.h"
+#include "common/nsa/branch.h"
+#include "common/nsa/nsa_shape.h"
 #include "nsa/v1/job.pb.h"
 
 namespace nsa {

@@ -155,7 +155,7 @@ constexpr PreflightRule kRules[] = {
     {"SHAPE_GROUPS", "n_kv_groups does not divide n_heads", kError, kError, false, kGuardsSizes,
      Groups},
     {"SHAPE_STRIDE", "d does not divide l or l_sel", kError, kError, false, kGuardsSizes, Stride},
-    {"SHAPE_INVALID", "a size is outside the limits of the kernels (common/base/nsa_shape.h)",
+    {"SHAPE_INVALID", "a size is outside the limits of the kernels (common/nsa/nsa_shape.h)",
      kError, kError, false, kGuardsSizes, Invalid},
     {"CUDA_WIDTH", "dim is not a multiple of 8, on a GPU", kError, kError, false, kNothing,
      CudaWidth},

@@ -4,11 +4,11 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/branch.h"
 #include "common/base/version.h"
 #include "common/estimate/estimate.h"
 #include "common/estimate/run_time.h"
 #include "common/job/load.h"
+#include "common/nsa/branch.h"
 #include "grpcpp/grpcpp.h"
 #include "server/decide/lifecycle.h"
 #include "server/decide/progress.h"

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "common/base/nsa_shape.h"
+#include "common/nsa/nsa_shape.h"
 #include "tests/testing/compare.h"
 
 namespace nsa::testing {

@@ -10,7 +10,7 @@
 #include <functional>
 #include <vector>
 
-#include "common/base/nsa_shape.h"
+#include "common/nsa/nsa_shape.h"
 #include "kernels/nsa/layer/nsa_layer.h"
 
 namespace nsa::oracle {

@@ -16,8 +16,8 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "common/base/nsa_shape.h"
-#include "common/base/visibility.h"
+#include "common/nsa/nsa_shape.h"
+#include "common/nsa/visibility.h"
 #include "kernels/exec.h"
 #include "kernels/nsa/branch/branch_args.h"
 #include "kernels/tensor.h"

@@ -14,7 +14,7 @@
 #include <climits>
 #include <type_traits>
 
-#include "common/base/attention_scratch.h"
+#include "common/nsa/attention_scratch.h"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/nsa/branch/attention_forward.cuh"
 

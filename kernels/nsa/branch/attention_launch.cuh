@@ -6,7 +6,7 @@
 #include <cmath>
 #include <type_traits>
 
-#include "common/base/attention_scratch.h"
+#include "common/nsa/attention_scratch.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/side.h"
 #include "kernels/nsa/branch/attention_backward.cuh"

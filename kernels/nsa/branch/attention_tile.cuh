@@ -7,8 +7,8 @@
 // r / h. Keys are processed in tiles of 64.
 #pragma once
 
-#include "common/base/attention_scratch.h"
-#include "common/base/visibility.h"
+#include "common/nsa/attention_scratch.h"
+#include "common/nsa/visibility.h"
 #include "kernels/cuda/util.cuh"
 #include "kernels/cuda/wgmma.cuh"
 

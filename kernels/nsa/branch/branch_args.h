@@ -1,11 +1,11 @@
 // The arguments of the attention branches, forward and backward, the same for all branches: softmax
 // attention of each query over the keys that the branch makes visible to it
-// (common/base/visibility.h).
+// (common/nsa/visibility.h).
 #pragma once
 
 #include <cstdint>
 
-#include "common/base/nsa_shape.h"
+#include "common/nsa/nsa_shape.h"
 #include "kernels/tensor.h"
 
 namespace nsa {

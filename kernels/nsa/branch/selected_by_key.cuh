@@ -8,7 +8,7 @@
 // order of its choices, so the bits do not depend on how the work is divided.
 //
 // Partial results take n times the memory of the final result. They are kept for one range of
-// tokens at a time, whose size common/base/attention_scratch.h decides. Both kernels run once per
+// tokens at a time, whose size common/nsa/attention_scratch.h decides. Both kernels run once per
 // range of tokens.
 #pragma once
 

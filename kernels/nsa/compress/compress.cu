@@ -1,7 +1,7 @@
 // Compression on CUDA. avg is limited by memory bandwidth: each compression block reads l rows and
 // writes one. mlp gathers the rows u = x + pe of the compression blocks into the workspace as a
 // matrix [B·S_cmp·G, l·width] and multiplies it with the library.
-#include "common/base/attention_scratch.h"
+#include "common/nsa/attention_scratch.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/nn/matmul.h"

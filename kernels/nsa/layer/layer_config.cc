@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
-#include "common/base/visibility.h"
+#include "common/nsa/visibility.h"
 
 namespace nsa {
 

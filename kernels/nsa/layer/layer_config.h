@@ -6,8 +6,8 @@
 #include <span>
 
 #include "absl/status/status.h"
-#include "common/base/branch.h"
-#include "common/base/nsa_shape.h"
+#include "common/nsa/branch.h"
+#include "common/nsa/nsa_shape.h"
 #include "kernels/dtype.h"
 #include "kernels/nsa/compress/compress.h"
 #include "kernels/nsa/gate/gate.h"

@@ -6,8 +6,8 @@
 #include <array>
 #include <cstdint>
 
-#include "common/base/attention_scratch.h"
-#include "common/base/branch.h"
+#include "common/nsa/attention_scratch.h"
+#include "common/nsa/branch.h"
 #include "kernels/nsa/layer/layer_config.h"
 #include "kernels/tensor.h"
 

@@ -22,7 +22,7 @@
 #include <array>
 
 #include "absl/status/status.h"
-#include "common/base/branch.h"
+#include "common/nsa/branch.h"
 #include "kernels/exec.h"
 #include "kernels/nsa/branch/selected_attention.h"
 #include "kernels/nsa/compress/compress.h"

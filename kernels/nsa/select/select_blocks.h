@@ -16,7 +16,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "common/base/nsa_shape.h"
+#include "common/nsa/nsa_shape.h"
 #include "kernels/exec.h"
 #include "kernels/tensor.h"
 

@@ -3,9 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "common/base/visibility.h"
 #include "common/job/enum_words.h"
 #include "common/job/load.h"
+#include "common/nsa/visibility.h"
 
 namespace nsa {
 namespace {

@@ -22,8 +22,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/base/nsa_shape.h"
 #include "common/estimate/estimate.h"
+#include "common/nsa/nsa_shape.h"
 #include "kernels/exec.h"
 #include "nsa/v1/job.pb.h"
 #include "nsa/v1/telemetry.pb.h"
@@ -63,7 +63,7 @@ struct TokenBatch {
 class Model {
  public:
   // `parameters` has the layout of `spec` and outlives the model. InvalidArgument when the shape is
-  // outside the limits of common/base/nsa_shape.h.
+  // outside the limits of common/nsa/nsa_shape.h.
   static absl::StatusOr<std::unique_ptr<Model>> Create(const v1::JobSpec& spec,
                                                        const ModelOptions& options,
                                                        const Arena* parameters);

@@ -1,5 +1,5 @@
 // The three branches alone: compressed, selected and window attention, forward and backward.
-#include "common/base/visibility.h"
+#include "common/nsa/visibility.h"
 #include "gtest/gtest.h"
 #include "kernels/nsa/branch/compressed_attention.h"
 #include "kernels/nsa/branch/selected_attention.h"

@@ -1,6 +1,6 @@
 // Tests the rule of each branch against the oracle's predicates, which say whether a given token
 // sees a given key.
-#include "common/base/visibility.h"
+#include "common/nsa/visibility.h"
 
 #include <algorithm>
 #include <cstdint>

@@ -7,8 +7,8 @@
 #include <array>
 #include <cstdint>
 
-#include "common/base/branch.h"
-#include "common/base/nsa_shape.h"
+#include "common/nsa/branch.h"
+#include "common/nsa/nsa_shape.h"
 
 namespace nsa {
 

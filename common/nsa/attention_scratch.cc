@@ -1,4 +1,4 @@
-#include "common/base/attention_scratch.h"
+#include "common/nsa/attention_scratch.h"
 
 #include <algorithm>
 

@@ -15,8 +15,8 @@
 #include <cstdint>
 #include <span>
 
-#include "common/base/branch.h"
-#include "common/base/nsa_shape.h"
+#include "common/nsa/branch.h"
+#include "common/nsa/nsa_shape.h"
 
 #ifdef __CUDACC__
 #define NSA_HOST_DEVICE __host__ __device__ __forceinline__

@@ -1,4 +1,4 @@
-#include "common/base/nsa_shape.h"
+#include "common/nsa/nsa_shape.h"
 
 #include <limits>
 #include <utility>

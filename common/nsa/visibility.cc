@@ -1,4 +1,4 @@
-#include "common/base/visibility.h"
+#include "common/nsa/visibility.h"
 
 namespace nsa {
 namespace {
