@@ -92,7 +92,8 @@ absl::StatusOr<v1::CheckpointFile> AwaitShard(const WriterPlace& place, const Fo
 
 // Writes this rank's slice of the moments.
 absl::StatusOr<v1::CheckpointFile> WriteSlice(const WriterPlace& place, const Folder& folder,
-                                              const std::string& name, const Snapshot& snapshot) {
+                                              const std::string& name,
+                                              const HostSnapshot& snapshot) {
   const Slice slice = SliceOf(snapshot.layout->size(), place.rank, place.world_size);
   return WriteSafetensors(folder, name,
                           {{kFirstMoment, {slice.size()}, snapshot.first_moment},
@@ -103,7 +104,7 @@ absl::StatusOr<v1::CheckpointFile> WriteSlice(const WriterPlace& place, const Fo
                            {"step", absl::StrCat(snapshot.state.step())}});
 }
 
-absl::StatusOr<v1::CheckpointFile> WriteModel(const Folder& folder, const Snapshot& snapshot) {
+absl::StatusOr<v1::CheckpointFile> WriteModel(const Folder& folder, const HostSnapshot& snapshot) {
   std::vector<TensorToWrite> tensors;
   const std::span<const float> values(snapshot.parameters);
   for (const ParameterInfo& tensor : snapshot.layout->tensors()) {
@@ -150,13 +151,13 @@ int64_t BestStep(const std::vector<CheckpointEntry>& entries) {
 
 }  // namespace
 
-std::string TemporaryName(const WriterPlace& place, const Snapshot& snapshot) {
+std::string TemporaryName(const WriterPlace& place, const HostSnapshot& snapshot) {
   return absl::StrCat(CheckpointName(snapshot.state.step()), kTemporary, place.generation,
                       snapshot.attempt > 1 ? absl::StrCat("-", snapshot.attempt) : "");
 }
 
 absl::StatusOr<v1::CheckpointFile> WriteShard(const WriterPlace& place, const Folder& temporary,
-                                              const Snapshot& snapshot) {
+                                              const HostSnapshot& snapshot) {
   const std::string name = ShardName(place.rank, place.world_size);
   const absl::Status in_place = place.checkpoints.CheckInPlace();
   const absl::StatusOr<v1::CheckpointFile> shard =
@@ -169,7 +170,8 @@ absl::StatusOr<v1::CheckpointFile> WriteShard(const WriterPlace& place, const Fo
 }
 
 absl::StatusOr<int64_t> CompleteCheckpoint(const WriterPlace& place, const Folder& temporary,
-                                           const Snapshot& snapshot, v1::CheckpointFile own_shard,
+                                           const HostSnapshot& snapshot,
+                                           v1::CheckpointFile own_shard,
                                            const std::atomic<bool>& abandoned) {
   const std::string name = CheckpointName(snapshot.state.step());
   v1::CheckpointState state = snapshot.state;

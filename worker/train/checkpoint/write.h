@@ -18,7 +18,7 @@
 namespace nsa {
 
 // A copy of the training state in host memory.
-struct Snapshot {
+struct HostSnapshot {
   v1::CheckpointState state;
   const ParameterLayout* layout = nullptr;
   std::span<float> parameters;     // rank 0 only
@@ -42,13 +42,13 @@ struct WriterPlace {
 
 // "step-00005000.tmp-3" in generation 3; "step-00005000.tmp-3-2" for the second attempt, so that
 // files that a slow rank still writes for the first attempt do not mix with it.
-std::string TemporaryName(const WriterPlace& place, const Snapshot& snapshot);
+std::string TemporaryName(const WriterPlace& place, const HostSnapshot& snapshot);
 
 // Writes this rank's shard into the temporary folder. Ranks other than 0 then also write a `….done`
 // file, or a `….failed` file after an error. FailedPrecondition when out_dir or its `checkpoints`
 // has been replaced by something else.
 absl::StatusOr<v1::CheckpointFile> WriteShard(const WriterPlace& place, const Folder& temporary,
-                                              const Snapshot& snapshot);
+                                              const HostSnapshot& snapshot);
 
 // For rank 0, after WriteShard(): writes the weights, waits for the other ranks' shards, writes
 // state.json and publishes the checkpoint. Returns the size of all files in bytes. DeadlineExceeded
@@ -56,7 +56,8 @@ absl::StatusOr<v1::CheckpointFile> WriteShard(const WriterPlace& place, const Fo
 // `abandoned` became true before all shards were there, FailedPrecondition when the temporary
 // folder has been replaced by something else.
 absl::StatusOr<int64_t> CompleteCheckpoint(const WriterPlace& place, const Folder& temporary,
-                                           const Snapshot& snapshot, v1::CheckpointFile own_shard,
+                                           const HostSnapshot& snapshot,
+                                           v1::CheckpointFile own_shard,
                                            const std::atomic<bool>& abandoned);
 
 // Removes temporary folders of steps below `before_step`. For rank 0, when no rank writes into

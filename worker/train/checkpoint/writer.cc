@@ -75,7 +75,7 @@ class CheckpointWriter::Impl {
     place_ = {std::move(checkpoints), options_.rank, options_.world_size, options_.generation,
               options_.shard_timeout};
     if (!options_.allocate) {
-      for (size_t i = 0; i < kSnapshots; ++i) free_.push_back(std::make_unique<Snapshot>());
+      for (size_t i = 0; i < kSnapshots; ++i) free_.push_back(std::make_unique<HostSnapshot>());
     }
     thread_ = std::thread([this] { Run(); });
   }
@@ -94,7 +94,7 @@ class CheckpointWriter::Impl {
     if (state.step() == last_step_ && how.attempt == 1) return absl::OkStatus();
     const RealClock clock;
     const absl::Duration started = clock.Monotonic();
-    std::unique_ptr<Snapshot> snapshot = TakeFree();
+    std::unique_ptr<HostSnapshot> snapshot = TakeFree();
     state.set_unix_nanos(absl::ToUnixNanos(clock.Wall()));
     const absl::Status copied = Copy(tensors, snapshot.get());
     snapshot->state = std::move(state);
@@ -135,10 +135,10 @@ class CheckpointWriter::Impl {
   }
 
  private:
-  std::unique_ptr<Snapshot> TakeFree() {
+  std::unique_ptr<HostSnapshot> TakeFree() {
     const MutexLock lock(&mutex_);
     while (free_.empty()) changed_.Wait(&mutex_);
-    std::unique_ptr<Snapshot> snapshot = std::move(free_.front());
+    std::unique_ptr<HostSnapshot> snapshot = std::move(free_.front());
     free_.pop_front();
     return snapshot;
   }
@@ -152,7 +152,7 @@ class CheckpointWriter::Impl {
   // Allocates memory with options_.allocate, which takes long: in advance, on the writer's thread.
   void MakeSnapshots() {
     for (size_t i = 0; options_.allocate && i < kSnapshots; ++i) {
-      auto snapshot = std::make_unique<Snapshot>();
+      auto snapshot = std::make_unique<HostSnapshot>();
       const int64_t floats = FloatsOf(options_.layout->size());
       snapshot->memory = options_.allocate(floats);
       if (snapshot->memory != nullptr) snapshot->capacity = floats;
@@ -162,7 +162,7 @@ class CheckpointWriter::Impl {
     }
   }
 
-  absl::Status Copy(const TrainingState& tensors, Snapshot* snapshot) {
+  absl::Status Copy(const TrainingState& tensors, HostSnapshot* snapshot) {
     const int64_t total = tensors.layout->size(), floats = FloatsOf(total);
     const Slice slice = SliceOf(total, options_.rank, options_.world_size);
     const auto begin = static_cast<size_t>(slice.begin), size = static_cast<size_t>(slice.size());
@@ -187,7 +187,7 @@ class CheckpointWriter::Impl {
     NameThread("checkpoint");
     MakeSnapshots();
     while (true) {
-      std::unique_ptr<Snapshot> snapshot;
+      std::unique_ptr<HostSnapshot> snapshot;
       {
         const MutexLock lock(&mutex_);
         while (queue_.empty() && !ending_) changed_.Wait(&mutex_);
@@ -204,7 +204,7 @@ class CheckpointWriter::Impl {
   }
 
   // Writes a snapshot as a checkpoint: shards, state.json, rename, latest.ckpt.
-  absl::Status Write(const Snapshot& snapshot) {
+  absl::Status Write(const HostSnapshot& snapshot) {
     const RealClock clock;
     const absl::Duration started = clock.Monotonic();
     const int64_t step = snapshot.state.step();
@@ -235,7 +235,7 @@ class CheckpointWriter::Impl {
   }
 
   // Returns the size of this rank's shard in bytes, on rank 0 that of the whole checkpoint.
-  absl::StatusOr<int64_t> WriteFiles(const Snapshot& snapshot) {
+  absl::StatusOr<int64_t> WriteFiles(const HostSnapshot& snapshot) {
     NSA_ASSIGN_OR_RETURN(const Folder temporary,
                          place_.checkpoints.MakeFolder(TemporaryName(place_, snapshot)));
     NSA_ASSIGN_OR_RETURN(v1::CheckpointFile shard, WriteShard(place_, temporary, snapshot));
@@ -244,7 +244,7 @@ class CheckpointWriter::Impl {
   }
 
   // Why the checkpoint was given up although this rank could write; empty for any other result.
-  std::string WhyGivenUp(const Snapshot& snapshot, const absl::Status& result) {
+  std::string WhyGivenUp(const HostSnapshot& snapshot, const absl::Status& result) {
     if (absl::IsCancelled(result)) {
       const MutexLock lock(&mutex_);
       return absl::StrCat(result.message(), " when the gang ended: ", why_abandoned_);
@@ -259,7 +259,7 @@ class CheckpointWriter::Impl {
 
   // Removes the temporary folder; after a failure the next checkpoint may need its space. After a
   // success also removes leftovers of earlier attempts and what retention no longer keeps.
-  void TidyUp(const Snapshot& snapshot, bool published) {
+  void TidyUp(const HostSnapshot& snapshot, bool published) {
     const int64_t step = snapshot.state.step();
     place_.checkpoints.RemoveAll(TemporaryName(place_, snapshot)).IgnoreError();
     if (!published) return;
@@ -293,8 +293,8 @@ class CheckpointWriter::Impl {
 
   Mutex mutex_;
   CondVar changed_;
-  std::deque<std::unique_ptr<Snapshot>> free_ ABSL_GUARDED_BY(mutex_);
-  std::deque<std::unique_ptr<Snapshot>> queue_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::unique_ptr<HostSnapshot>> free_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::unique_ptr<HostSnapshot>> queue_ ABSL_GUARDED_BY(mutex_);
   absl::Status last_result_ ABSL_GUARDED_BY(mutex_);
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
   std::string why_abandoned_ ABSL_GUARDED_BY(mutex_);
