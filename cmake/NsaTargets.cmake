@@ -51,9 +51,8 @@ add_custom_target(thread_tests) # every test labelled threads
 
 # nsa_test(common/job/load_test DEPS nsa::job LABELS slow TIMEOUT 120 PROGRAMS nsa-worker): gtest program from tests/common/job/load_test.cc.
 # LABELS: slow (over ten seconds), e2e (starts programs), gpu (needs a GPU); tests with one of these run alone. A test with none of them gets
-# the label unit and runs under AddressSanitizer. It also gets the label threads and runs under ThreadSanitizer, unless it links kernels or
-# trainer (ThreadSanitizer does not see OpenMP's own threads) or has the label grpc (a server in the test's process calls back into it, and
-# ThreadSanitizer does not see gRPC's locks). PROGRAMS are built before the test runs.
+# the label unit and runs under AddressSanitizer, and, unless it is one of the kernels', the label threads: it runs under ThreadSanitizer too.
+# PROGRAMS are built before the test runs.
 function(nsa_test path)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS;PROGRAMS" ${ARGN})
   string(REPLACE "/" "_" target ${path})
@@ -81,7 +80,7 @@ function(nsa_test path)
     set(alone OFF)
     list(APPEND ARG_LABELS unit)
     add_dependencies(unit_tests ${target})
-    if(NOT "${ARG_DEPS}" MATCHES "nsa::(kernels|model|train)(;|$)" AND NOT "grpc" IN_LIST ARG_LABELS)
+    if(NOT path MATCHES "^kernels/")
       list(APPEND ARG_LABELS threads)
       add_dependencies(thread_tests ${target})
     endif()
