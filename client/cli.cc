@@ -25,7 +25,8 @@ constexpr char kSeeAlso[] =
     "Global flags: --address, --context, --timeout, -o/--output, --no-color, --quiet; "
     "see 'nsactl --help'.";
 
-// CLI11's layout without what its checks add to names: "--at-step N:POSITIVE Excludes: --now".
+// CLI11's help layout, without the suffixes that its checks add to flags: "--at-step N:POSITIVE
+// Excludes: --now".
 class HelpLayout final : public CLI::Formatter {
  public:
   HelpLayout() {
@@ -41,7 +42,7 @@ class HelpLayout final : public CLI::Formatter {
   }
 };
 
-// "; did you mean 'list'?", or empty when no command is near.
+// "; did you mean 'list'?", or empty when no command has a similar name.
 std::string DidYouMean(const std::string& word, const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::App* command : app.get_subcommands({})) {
@@ -78,7 +79,7 @@ CLI::Option* AddNumber(CLI::App* app, const std::string& names, Integer* value,
   return option->check(open ? AtLeast(range.least) : CLI::Range(range.least, range.most));
 }
 
-// What completion sees of a command and of those below it.
+// The flags, arguments and subcommands of a command, for completion.
 CommandShape ShapeOf(const CLI::App& app) {
   CommandShape shape{.name = app.get_name(), .what = app.get_description()};
   for (const CLI::Option* option : app.get_options()) {
@@ -105,7 +106,7 @@ std::string MainFooter() {
   return absl::StrCat(
       "'nsactl COMMAND --help' or 'nsactl help COMMAND' shows the help of one command, with "
       "examples.\n"
-      "JOB is a job's id or its name; a name means the newest job of that name.\n\n",
+      "JOB is a job's id or its name; a name means the newest job with that name.\n\n",
       ExitCodeHelp(), "\nEnvironment:\n",
       "  NSACTL_ADDRESS, NSACTL_CONTEXT, NSACTL_TIMEOUT, NSACTL_OUTPUT   defaults of the flags of "
       "the same name\n"
@@ -185,7 +186,7 @@ Cli::Cli(Session* session)
     : session_(session),
       app_(std::make_unique<CLI::App>("Submits, watches and steers NSA training jobs.", "nsactl")) {
   app_->formatter(std::make_shared<HelpLayout>());
-  app_->set_help_flag("-h,--help", "Show this text and leave");
+  app_->set_help_flag("-h,--help", "Show this text and exit");
   app_->footer(MainFooter());
   AddGlobalFlags();
   AddCommands(this);
@@ -212,7 +213,7 @@ void Cli::AddGlobalFlags() {
             }
             flags.timeout_seconds = absl::ToDoubleSeconds(timeout);
           },
-          "Longest wait for an answer, e.g. 10s or 2m (default 10s)")
+          "How long to wait for an answer, e.g. 10s or 2m (default 10s)")
       ->type_name("DURATION")
       ->envname("NSACTL_TIMEOUT");
   app_->add_option_function<std::string>(
@@ -222,14 +223,14 @@ void Cli::AddGlobalFlags() {
       ->check(CLI::IsMember({"table", "wide", "json", "yaml", "name"}))
       ->envname("NSACTL_OUTPUT");
   app_->add_flag("--no-color", flags.no_color, "No colours");
-  app_->add_flag("-q,--quiet", flags.quiet, "No remarks on standard error");
+  app_->add_flag("-q,--quiet", flags.quiet, "No notes on standard error");
   app_->add_flag_function(
       "--version",
       [this](int64_t) {
         session_->out() << "nsactl " << kVersion << " (" << kRevision << ")\n";
         throw CLI::Success();
       },
-      "Show the version and leave");
+      "Show the version and exit");
 }
 
 Options Cli::Add(const Command& command) {
@@ -324,7 +325,7 @@ ExitCode Cli::Main(const std::vector<std::string>& arguments) {
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
     app_->parse(reversed);
   } catch (const CLI::CallForHelp&) {
-    // CLI11 has already parsed up to --help, so that the text is the innermost command's.
+    // CLI11 has parsed everything before --help, so this is the help of the innermost command.
     session_->out() << app_->help() << std::flush;
     return ExitCode::kOk;
   } catch (const CLI::Success&) {

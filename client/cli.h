@@ -1,8 +1,8 @@
 // The command line: parsing, --help, dispatch, errors and exit codes.
 //
-// To add a command: a file client/commands/<command>.cc with `void Add<Command>(Cli* cli)` that
-// calls cli->Add() and declares its flags; its row in the table of commands.cc; its row in
-// README.md. Commands see no header of CLI11: cli.cc alone includes it.
+// A command is a file client/commands/<command>.cc with a function `void Add<Command>(Cli* cli)`
+// that calls cli->Add() and declares its flags. README.md lists the other places to edit. Only
+// cli.cc includes headers of CLI11.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ class Options {
  public:
   explicit Options(CLI::App* app) : app_(app) {}
 
-  // A required word without a flag, e.g. JOB; with a vector one word or more.
+  // A required positional argument, e.g. JOB. The vector form takes one or more words.
   void Argument(const std::string& name, std::string* value, const std::string& what);
   void Argument(const std::string& name, std::vector<std::string>* values, const std::string& what);
   void OptionalArgument(const std::string& name, std::string* value, const std::string& what);
@@ -41,14 +41,14 @@ class Options {
   CLI::Option* Flag(const std::string& names, bool* value, const std::string& what);
   CLI::Option* Text(const std::string& names, const std::string& type, std::string* value,
                     const std::string& what);
-  // May be repeated, one value each time.
+  // A flag that may be repeated, with one value each time.
   void Texts(const std::string& names, const std::string& type, std::vector<std::string>* values,
              const std::string& what);
-  // One value with commas in it.
+  // A flag whose value is a comma-separated list.
   void List(const std::string& names, const std::string& type, std::vector<std::string>* values,
             const std::string& what);
 
-  // Whole numbers that are allowed, both ends included.
+  // The allowed whole numbers, both ends included.
   struct Range {
     int64_t least = 0;
     int64_t most = std::numeric_limits<int64_t>::max();
@@ -56,10 +56,10 @@ class Options {
   CLI::Option* Number(const std::string& names, int* value, Range range, const std::string& what);
   CLI::Option* Number(const std::string& names, int64_t* value, Range range,
                       const std::string& what);
-  // `--rank N|all`; "all" is -1.
+  // `--rank N|all`; "all" is stored as -1.
   void Rank(int* rank, const std::string& what);
 
-  // Refuses a command line with both.
+  // Refuses a command line that has both flags.
   void Exclude(CLI::Option* one, CLI::Option* other);
 
  private:
@@ -76,8 +76,8 @@ class Cli {
     std::string name;
     std::string what;      // one line
     std::string group;     // heading in `nsactl --help`
-    std::string more;      // further text of the command's --help
-    std::string examples;  // its last part, a line each
+    std::string more;      // further text in the command's --help
+    std::string examples;  // shown at the end of --help; one per line
     Run run;               // empty for a command that only has subcommands
     const Options* parent = nullptr;
   };
@@ -88,8 +88,8 @@ class Cli {
   // Adds a command; the caller declares its flags and arguments on the result.
   Options Add(const Command& command);
 
-  // Parses, runs, prints what went wrong, and returns the exit code. `arguments` are without the
-  // program's name.
+  // Parses the command line, runs the command, prints any error, and returns the exit code.
+  // `arguments` do not include the program's name.
   ExitCode Main(const std::vector<std::string>& arguments);
 
  private:

@@ -33,16 +33,16 @@ ExitCode ExitCodeOf(const absl::Status& status) {
 
 std::string ExitCodeHelp() {
   return "Exit codes:\n"
-         "  0    done; a watched job succeeded or was stopped as asked\n"
-         "  1    a watched job failed, a checkpoint does not verify, or an internal fault\n"
-         "  2    wrong usage, mistakes in a job file, or refused by preflight\n"
+         "  0    done; a watched job succeeded or was stopped as requested\n"
+         "  1    a watched job failed, a checkpoint does not verify, or an internal error\n"
+         "  2    wrong usage, an error in the job file, or refused by preflight\n"
          "  3    not found: no such job, checkpoint, rank or context\n"
          "  4    unreachable: no coordinator answered\n"
          "  5    authentication: token or certificate missing or refused\n"
          "  6    precondition: not possible in this state or with this coordinator's version, or\n"
          "       no machine can take the job\n"
          "  7    timeout: no answer within --timeout\n"
-         "  130  interrupted by Ctrl-C, or not told yes\n";
+         "  130  interrupted by Ctrl-C, or delete was not confirmed\n";
 }
 
 }  // namespace nsa::client

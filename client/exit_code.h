@@ -1,4 +1,4 @@
-// What nsactl's exit status means. Scripts rely on these numbers; `nsactl --help` and README.md
+// The exit codes of nsactl. Scripts rely on these numbers; `nsactl --help` and docs/commands.md
 // list them.
 #pragma once
 
@@ -9,21 +9,21 @@
 namespace nsa::client {
 
 enum class ExitCode : int {
-  kOk = 0,            // done; a watched job succeeded or was stopped as asked
-  kFailed = 1,        // a watched job failed, a checkpoint does not verify, or a fault of our own
-  kUsage = 2,         // bad flags, a job file with mistakes, or preflight refused
+  kOk = 0,            // done; a watched job succeeded or was stopped as requested
+  kFailed = 1,        // a watched job failed, a checkpoint does not verify, or an internal error
+  kUsage = 2,         // wrong usage, an error in the job file, or refused by preflight
   kNotFound = 3,      // no such job, checkpoint, rank or context
   kUnreachable = 4,   // no coordinator answered
   kAuth = 5,          // token or certificate missing or refused
-  kPrecondition = 6,  // not in this state, or no machine can take the job
+  kPrecondition = 6,  // not possible in this state or version, or no machine fits
   kTimeout = 7,       // no answer within --timeout
-  kInterrupted = 130  // Ctrl-C
+  kInterrupted = 130  // Ctrl-C, or `delete` was not confirmed
 };
 
-// The exit status of an error.
+// The exit code of an error.
 ExitCode ExitCodeOf(const absl::Status& status);
 
-// One line a code, for --help.
+// One line per exit code, for --help.
 std::string ExitCodeHelp();
 
 }  // namespace nsa::client

@@ -1,4 +1,4 @@
-// nsactl. Parsing and commands are in cli.h; this file connects them to the process.
+// nsactl. Parsing and commands start in cli.h; this file connects them to the process.
 #include <langinfo.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -23,7 +23,7 @@ int TerminalColumns() {
 
 int main(int argc, char** argv) {
   nsa::SilenceGrpc();
-  // What waits can be cancelled; what does not, e.g. reading a file, ends at once.
+  // Ctrl-C cancels a call that waits. While nothing waits, e.g. while a file is read, it exits.
   nsa::client::Interrupt interrupt(
       [] { _exit(static_cast<int>(nsa::client::ExitCode::kInterrupted)); });
   const nsa::client::SignalListener listener(&interrupt);

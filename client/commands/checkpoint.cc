@@ -1,5 +1,5 @@
-// nsactl checkpoint: what a job has saved, and whether it is whole. Takes a job, or a folder on
-// this machine, for which no coordinator is needed.
+// nsactl checkpoint: lists, verifies and pins checkpoints. The target is a job, or a folder on this
+// machine, which needs no coordinator.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -27,12 +27,13 @@ struct CheckpointFlags {
   int64_t step = 0;
 };
 
-// A job's id or name has no slash in it.
+// Ids and names of jobs have no slash.
 bool IsPath(const std::string& target) {
   return target.find('/') != std::string::npos || target == "." || target == "..";
 }
 
-// A folder named without a slash was taken for a job.
+// A folder name without a slash is taken for a job. When that job does not exist but the folder
+// does, the error says how to name the folder.
 absl::Status HintAtFolder(const absl::Status& status, const std::string& target) {
   std::error_code error;
   if (!absl::IsNotFound(status) || !fs::is_directory(target, error)) return status;
@@ -46,9 +47,9 @@ absl::StatusOr<std::vector<CheckpointEntry>> EntriesAt(const std::string& target
   if (!path.has_filename()) path = path.parent_path();
   if (!fs::is_directory(path, error)) {
     return absl::NotFoundError(absl::StrCat(
-        target, ": is no folder; name an out_dir or a checkpoint, or a job without a slash"));
+        target, ": is not a folder; name an out_dir or a checkpoint, or a job without a slash"));
   }
-  // One checkpoint, under any name; its state.json may be what is damaged.
+  // One checkpoint: called step-…, even when its state.json is damaged, or with a state.json.
   const bool named_like_one = absl::StartsWith(path.filename().string(), "step-");
   if (named_like_one || fs::exists(path / "state.json", error)) {
     const absl::StatusOr<v1::CheckpointState> state = ReadCheckpointState(path);
@@ -65,7 +66,7 @@ absl::StatusOr<v1::ListCheckpointsResponse> ListAt(const std::string& target) {
   return response;
 }
 
-// The checkpoint of the wanted step, or the newest, of a list that is oldest first.
+// The checkpoint of --step, or the newest without it. `entries` are oldest first.
 absl::StatusOr<CheckpointEntry> Chosen(const std::vector<CheckpointEntry>& entries,
                                        const CheckpointFlags& flags) {
   for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
@@ -94,7 +95,7 @@ absl::StatusOr<v1::ListCheckpointsResponse> ListOfJob(Session& session, const st
   return response;
 }
 
-// A job's checkpoints as folders: they must be on this machine.
+// The folders of a job's checkpoints, which may be on another machine.
 absl::StatusOr<std::vector<CheckpointEntry>> EntriesOfJob(Session& session,
                                                           const std::string& job) {
   NSA_ASSIGN_OR_RETURN(const v1::ListCheckpointsResponse found, ListOfJob(session, job));
@@ -109,16 +110,17 @@ absl::Status CannotPin(const fs::path& file, int reason) {
   const std::string text = absl::StrCat(file.string(), ": ", std::strerror(reason), "; ");
   if (reason == ENOENT || reason == ENOTDIR) {
     return absl::NotFoundError(
-        absl::StrCat(text, "the checkpoint is gone, or on another machine: do it there"));
+        absl::StrCat(text, "the checkpoint is gone, or on another machine: run the command there"));
   }
   if (reason == EACCES || reason == EPERM) {
-    return absl::PermissionDeniedError(absl::StrCat(text, "do it as the owner of the checkpoint"));
+    return absl::PermissionDeniedError(
+        absl::StrCat(text, "run the command as the owner of the checkpoint"));
   }
   return absl::InternalError(absl::StrCat(text, "nothing was changed"));
 }
 
-// Durable: a pin that was confirmed is there after a loss of power, and one that was taken away is
-// not.
+// A pin is durable: after a power loss a confirmed pin is still there, and a removed one stays
+// removed.
 absl::Status WritePin(const fs::path& checkpoint) {
   const fs::path file = checkpoint / kPinnedFile;
   const Fd fd(open(file.c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
@@ -149,8 +151,8 @@ absl::StatusOr<ExitCode> Pin(Session& session, const CheckpointFlags& flags, boo
     session.out() << entry.path.string() << "\n";
   } else {
     session.out() << entry.path.string() << ": "
-                  << (pin ? "pinned: kept whatever train.keep_checkpoints says"
-                          : "not pinned: goes when train.keep_checkpoints newer ones are there")
+                  << (pin ? "pinned: kept regardless of train.keep_checkpoints"
+                          : "not pinned: deleted once there are train.keep_checkpoints newer ones")
                   << "\n";
   }
   return ExitCode::kOk;
@@ -224,22 +226,22 @@ absl::StatusOr<ExitCode> Verify(Session& session, const CheckpointFlags& flags) 
   return absl::DataLossError(absl::StrCat(
       checkpoint.path(), ": ", response.problems_size(),
       response.problems_size() == 1 ? " problem" : " problems",
-      " (0 allowed); it will not be resumed from: an older one is used, see 'nsactl checkpoint "
-      "list'"));
+      "; a resume skips this checkpoint and uses an older one, see 'nsactl checkpoint list'"));
 }
 
 }  // namespace
 
 void AddCheckpoint(Cli* cli) {
   const auto flags = std::make_shared<CheckpointFlags>();
-  Options group = cli->Add({.name = "checkpoint",
-                            .what = "List, verify and pin checkpoints",
-                            .group = "Records",
-                            .more = "A target with a slash in it is a folder on this machine: an "
-                                    "out_dir or one checkpoint; no coordinator is asked.",
-                            .examples = "nsactl checkpoint list demo\n"
-                                        "nsactl checkpoint verify ./out\n"
-                                        "nsactl checkpoint pin demo --step 5000"});
+  Options group =
+      cli->Add({.name = "checkpoint",
+                .what = "List, verify and pin checkpoints",
+                .group = "Records",
+                .more = "A target with a slash is a folder on this machine (an out_dir or "
+                        "one checkpoint) and needs no coordinator.",
+                .examples = "nsactl checkpoint list demo\n"
+                            "nsactl checkpoint verify ./out\n"
+                            "nsactl checkpoint pin demo --step 5000"});
   Options list =
       cli->Add({.name = "list",
                 .what = "List a job's checkpoints, oldest first",
@@ -250,7 +252,7 @@ void AddCheckpoint(Cli* cli) {
   Options verify =
       cli->Add({.name = "verify",
                 .what = "Read a checkpoint and compare every length and hash",
-                .more = "Exit code 1 when it is not as it was written; each bad file is named.",
+                .more = "Exit code 1 when a file is not as it was written; each bad file is named.",
                 .examples = "nsactl checkpoint verify demo\n"
                             "nsactl checkpoint verify demo --step 5000\n"
                             "nsactl checkpoint verify ./out/checkpoints/step-00005000",
@@ -259,8 +261,8 @@ void AddCheckpoint(Cli* cli) {
   Options pin =
       cli->Add({.name = "pin",
                 .what = "Keep a checkpoint: retention does not delete it",
-                .more = "Makes the file PINNED in its folder, which must be on this machine. "
-                        "Pinning twice is pinning once.",
+                .more = "Creates the file PINNED in the checkpoint's folder, which must be on this "
+                        "machine. Pinning again changes nothing.",
                 .examples = "nsactl checkpoint pin demo\n"
                             "nsactl checkpoint pin demo --step 5000\n"
                             "nsactl checkpoint pin ./out/checkpoints/step-00005000",
@@ -269,7 +271,7 @@ void AddCheckpoint(Cli* cli) {
   Options unpin =
       cli->Add({.name = "unpin",
                 .what = "Let retention delete a checkpoint again",
-                .more = "Takes the file PINNED away; the checkpoint itself stays until newer ones "
+                .more = "Removes the file PINNED; the checkpoint itself stays until newer ones "
                         "replace it.",
                 .examples = "nsactl checkpoint unpin demo --step 5000\n"
                             "nsactl checkpoint unpin ./out/checkpoints/step-00005000",

@@ -1,4 +1,4 @@
-// nsactl completion: scripts for the shells, and the candidates that they ask for.
+// nsactl completion: prints the scripts for the shells, and finds the candidates that they ask for.
 #include "client/commands/completion.h"
 
 #include <algorithm>
@@ -70,7 +70,7 @@ void AddContexts(Candidates* result) {
   }
 }
 
-// Jobs that the command can do something with: one that runs cannot be resumed.
+// True when `command` can act on a job in this state; a running job, e.g., cannot be resumed.
 bool Suits(const std::string& command, v1::Job::State state) {
   if (command == "stop" || command == "dump-stack") return !HasEnded(state);
   if (command == "delete") return HasEnded(state);
@@ -95,7 +95,7 @@ void AddJobs(Session& session, const std::string& command, Candidates* result) {
   }
 }
 
-// Values of the positional or the flag that is called `name`.
+// Adds the candidates for the argument or flag that is called `name`.
 void AddValues(Session& session, const std::string& command, const std::string& name,
                const std::string& type, Candidates* result) {
   const auto words = [result](std::initializer_list<const char*> list) {
@@ -116,10 +116,10 @@ void AddValues(Session& session, const std::string& command, const std::string& 
   }
 }
 
-// The command under `words`, after its groups: checkpoint, verify.
+// A command after those that contain it: nsactl, checkpoint, verify.
 using Path = std::vector<const CommandShape*>;
 
-// A flag of the command or of those above it; null when there is none.
+// A flag of the command or of those that contain it; null when there is none.
 const CommandShape::Option* FindFlag(const Path& path, const std::string& word) {
   const std::string name = word.substr(0, word.find('='));
   for (auto command = path.rbegin(); command != path.rend(); ++command) {
@@ -135,7 +135,7 @@ const CommandShape* FindCommand(const CommandShape& parent, const std::string& n
   return found != parent.commands.end() ? &*found : nullptr;
 }
 
-// What the words before the last one have settled.
+// The meaning of the words before the last one.
 struct Position {
   Path path;                                       // from nsactl to the command
   size_t arguments = 0;                            // words that are neither command nor flag
@@ -175,7 +175,7 @@ void AddFlags(const Path& path, Candidates* result) {
   }
 }
 
-// Values of the argument that comes next.
+// Adds the candidates for the next argument.
 void AddArgument(Session& session, const Position& at, Candidates* result) {
   const CommandShape& command = *at.path.back();
   size_t place = 0;
@@ -215,8 +215,9 @@ void AddCompletion(Cli* cli) {
       {.name = "completion",
        .what = "Print a completion script for bash, zsh or fish",
        .group = "Service",
-       .more = "Completes commands, flags, contexts, and the ids and names of jobs, which it asks "
-               "the coordinator for.",
+       .more =
+           "Completes commands, flags, contexts, and the ids and names of jobs, which come from "
+           "the coordinator.",
        .examples = "source <(nsactl completion bash)\n"
                    "nsactl completion bash > /etc/bash_completion.d/nsactl\n"
                    "nsactl completion zsh > ~/.zsh/_nsactl\n"

@@ -1,4 +1,4 @@
-// What the shells' completion scripts ask: `nsactl __complete WORD...`.
+// The answer to `nsactl __complete WORD...`, which the shells' completion scripts call.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace nsa::client {
 
-// One thing that the last word may become.
+// One way to complete the last word.
 struct Candidate {
   std::string value;
   std::string what;  // shown beside it by zsh and fish
@@ -16,17 +16,17 @@ struct Candidate {
 
 struct Candidates {
   std::vector<Candidate> values;
-  bool files = false;  // names of files too
+  bool files = false;  // also complete file names
 };
 
-// A command as completion sees it, with its flags, arguments and subcommands.
+// What completion knows about a command: its flags, arguments and subcommands.
 struct CommandShape {
   struct Option {
     std::string name;                // "--rank", or an argument's "JOB"; empty without a long name
     std::vector<std::string> names;  // every spelling of a flag
     std::string type;                // "FILE"
     std::string what;
-    bool argument = false;     // a word without a flag
+    bool argument = false;     // positional
     bool takes_value = false;  // a flag that is followed by its value
     bool takes_many = false;   // an argument that may be repeated
   };
@@ -37,9 +37,9 @@ struct CommandShape {
   std::vector<CommandShape> commands;
 };
 
-// `words` are the command line's without the program's name; the last one is being typed and may be
-// empty. Commands and flags come from `root`, jobs from the coordinator when it answers within half
-// a second, contexts from their file.
+// `words` is the command line without the program's name; its last word is still being typed and
+// may be empty. Commands and flags come from `root`, jobs from the coordinator if it answers within
+// half a second, contexts from their file.
 Candidates Complete(Session& session, const CommandShape& root,
                     const std::vector<std::string>& words);
 

@@ -11,9 +11,9 @@ namespace nsa::client {
 namespace {
 
 constexpr char kHowToMakeCertificates[] =
-    "For a coordinator on a machine that clients call 'lab', make there an authority, a "
-    "certificate "
-    "for the\ncoordinator, one for the client, and a token (16 characters or more, chmod 600):\n"
+    "For a coordinator on a machine that clients call 'lab', create on that machine a certificate "
+    "authority, a\ncertificate for the coordinator, one for the client, and a token (at least 16 "
+    "characters, chmod 600):\n"
     "  umask 077\n"
     "  openssl req -x509 -newkey rsa:3072 -nodes -days 3650 -subj \"/CN=nsa authority\" -keyout "
     "ca.key -out ca.crt\n"
@@ -26,9 +26,9 @@ constexpr char kHowToMakeCertificates[] =
     "  openssl x509 -req -days 825 -in me.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out "
     "me.crt\n"
     "  openssl rand -hex 32 > token\n"
-    "Its configuration names listen_address, token_file and tls: {certificate_file: server.crt, "
-    "private_key_file:\nserver.key, client_ca_file: ca.crt}, each with its whole path. ca.crt, "
-    "me.crt, me.key and token go to the client's machine.";
+    "Set in the coordinator's configuration listen_address, token_file and tls: {certificate_file: "
+    "server.crt,\nprivate_key_file: server.key, client_ca_file: ca.crt}, each with its full path. "
+    "Copy ca.crt, me.crt, me.key\nand token to the client's machine.";
 
 struct ContextFlags {
   std::string name;
@@ -56,7 +56,7 @@ absl::StatusOr<ExitCode> List(Session& session) {
   }
   if (config.contexts().empty()) {
     session.Note(absl::StrCat("no contexts in ", ClientConfigPath().string(),
-                              "; make one with 'nsactl context set NAME --address HOST:PORT'"));
+                              "; create one with 'nsactl context set NAME --address HOST:PORT'"));
     return ExitCode::kOk;
   }
   Table table({{"CURRENT"}, {"NAME"}, {"ADDRESS"}, {"TLS"}, {"TOKEN FILE"}});
@@ -78,12 +78,13 @@ absl::StatusOr<ExitCode> Use(Session& session, const ContextFlags& flags) {
   }
   config.set_current(none ? "" : flags.name);
   NSA_RETURN_IF_ERROR(WriteClientConfig(ClientConfigPath(), config));
-  session.Note(none ? "no context in use: this machine's coordinator"
+  session.Note(none ? "no context in use; nsactl calls this machine's coordinator"
                     : absl::StrCat("now using ", flags.name));
   return ExitCode::kOk;
 }
 
-// Makes the context or changes the fields that were given. --address is the global flag.
+// Creates the context, or changes the given fields of one. The address is the global flag
+// --address.
 absl::StatusOr<ExitCode> Set(Session& session, const ContextFlags& flags) {
   if (flags.name == "none") {
     return absl::InvalidArgumentError("context: 'none' stands for no context; choose another name");
@@ -133,8 +134,9 @@ absl::StatusOr<ExitCode> Delete(Session& session, const ContextFlags& flags) {
   const bool used = config.current() == flags.name;
   if (used) config.clear_current();
   NSA_RETURN_IF_ERROR(WriteClientConfig(ClientConfigPath(), config));
-  session.Note(absl::StrCat(flags.name, " deleted; its token and certificates stay where they are",
-                            used ? "; no context in use: this machine's coordinator" : ""));
+  session.Note(absl::StrCat(
+      flags.name, " deleted; its token and certificates stay where they are",
+      used ? "; no context is in use now: nsactl calls this machine's coordinator" : ""));
   return ExitCode::kOk;
 }
 
@@ -166,11 +168,11 @@ void AddContext(Cli* cli) {
       {.name = "context",
        .what = "Name coordinators and choose one",
        .group = "Service",
-       .more = "Contexts are kept in ~/.config/nsa/config.yaml ($NSACTL_CONFIG). A flag wins over "
-               "an environment variable,\nand that over the context in use; without any it is this "
-               "machine's coordinator. A coordinator that other\nmachines can reach wants a token, "
-               "and a client certificate that its tls.client_ca_file signed; 'nsactl\ncontext set "
-               "--help' says how to make them.",
+       .more = "Contexts are kept in ~/.config/nsa/config.yaml ($NSACTL_CONFIG). A flag overrides "
+               "an environment variable,\nwhich overrides the context in use; without any of them "
+               "nsactl calls this machine's coordinator. A\ncoordinator that other machines can "
+               "reach needs a token, and a client certificate signed by its\n"
+               "tls.client_ca_file; 'nsactl context set --help' says how to create them.",
        .examples = "nsactl context set lab --address lab:50951 --token-file ~/lab.token --ca-file "
                    "~/lab-ca.crt --certificate-file ~/me.crt --private-key-file ~/me.key\n"
                    "nsactl context use lab\n"
@@ -181,14 +183,14 @@ void AddContext(Cli* cli) {
             .run = List,
             .parent = &group});
   Options use = cli->Add({.name = "use",
-                          .what = "Make a context the one in use",
+                          .what = "Choose the context in use",
                           .more = "'none' goes back to this machine's coordinator.",
                           .examples = "nsactl context use lab\nnsactl context use none",
                           .run = [flags](Session& session) { return Use(session, *flags); },
                           .parent = &group});
   use.Argument("NAME", &flags->name, "Context");
   Options set = cli->Add({.name = "set",
-                          .what = "Make a context, or change the fields that are given",
+                          .what = "Create a context, or change the given fields of one",
                           .more = kHowToMakeCertificates,
                           .examples = "nsactl context set lab --address lab:50951 --token-file "
                                       "~/token --ca-file ~/ca.crt --certificate-file ~/me.crt "
@@ -198,21 +200,21 @@ void AddContext(Cli* cli) {
   set.Argument("NAME", &flags->name, "Context");
   set.Text("--token-file", "FILE", &flags->token_file, "File with the bearer token");
   set.Text("--ca-file", "FILE", &flags->ca_file,
-           "PEM authorities of the coordinator's certificate");
+           "PEM authorities that sign the coordinator's certificate");
   set.Text("--certificate-file", "FILE", &flags->certificate_file,
            "PEM certificate of this client");
   set.Text("--private-key-file", "FILE", &flags->private_key_file, "PEM key of that certificate");
   Options remove =
       cli->Add({.name = "delete",
-                .what = "Forget a context",
-                .more = "Its token file and certificates stay. When it was in use, this machine's "
-                        "coordinator is.",
+                .what = "Delete a context",
+                .more = "Its token file and certificates stay. If it was in use, nsactl calls this "
+                        "machine's coordinator from then on.",
                 .examples = "nsactl context delete lab",
                 .run = [flags](Session& session) { return Delete(session, *flags); },
                 .parent = &group});
   remove.Argument("NAME", &flags->name, "Context");
   cli->Add({.name = "show",
-            .what = "Show which coordinator would be asked, and why",
+            .what = "Show which coordinator nsactl calls, and why",
             .examples = "nsactl context show\nnsactl --context lab context show",
             .run = Show,
             .parent = &group});

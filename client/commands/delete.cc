@@ -1,4 +1,4 @@
-// nsactl delete: the records of jobs that have ended go away.
+// nsactl delete: deletes the records of jobs that have ended.
 #include <set>
 #include <string>
 #include <vector>
@@ -20,8 +20,8 @@ struct DeleteFlags {
   bool yes = false;
 };
 
-// The jobs that are meant, each once. All are looked at before the first is deleted, so that a
-// mistake in the last word costs nothing.
+// The named jobs, each once. All are checked before the first is deleted, so a mistake in the last
+// name deletes nothing.
 absl::StatusOr<std::vector<v1::Job>> FindEnded(Client* client,
                                                const std::vector<std::string>& names) {
   std::vector<v1::Job> jobs;
@@ -39,11 +39,11 @@ absl::StatusOr<std::vector<v1::Job>> FindEnded(Client* client,
   return jobs;
 }
 
-// True when a person says yes.
+// Asks on the terminal; true when the answer is yes.
 absl::StatusOr<bool> Ask(Session& session, const std::vector<v1::Job>& jobs) {
   if (!session.console().can_ask) {
     return absl::InvalidArgumentError(
-        "--yes: not given (and there is no terminal to ask on); add it to delete unasked");
+        "--yes: not given, and there is no terminal to ask on; add --yes to delete without asking");
   }
   std::ostream& err = *session.console().err;
   for (const v1::Job& job : jobs) {
@@ -106,13 +106,13 @@ void AddDelete(Cli* cli) {
        .what = "Delete the records of jobs that have ended",
        .group = "Jobs",
        .more =
-           "The coordinator forgets the job for good: its record, events, step records, metrics "
-           "and the log it keeps.\nThe job's out_dir stays as it is, with checkpoints and "
+           "The coordinator deletes the job's record, events, step records, metrics and the log it "
+           "keeps, for good.\nThe job's out_dir stays as it is, with checkpoints and "
            "telemetry files; remove it by hand when it is not needed.\nA job that has not "
            "ended is refused (exit code 6): stop it first. Nothing is deleted unless every "
-           "JOB can be.\nAsks on a terminal, where any other answer than yes gives exit code "
-           "130; elsewhere --yes is needed.\nThe coordinator's setting job_retention_days "
-           "does the same by itself to jobs that ended long ago.",
+           "JOB can be.\nOn a terminal the command asks first; any answer but yes gives exit code "
+           "130. Without a terminal --yes is\nneeded. The coordinator's setting "
+           "job_retention_days deletes jobs that ended long ago in the same way.",
        .examples = "nsactl delete demo\n"
                    "nsactl delete jqx2m4k7c3zap jw5d6y3tn2hbe --yes\n"
                    "nsactl list --state failed -o name | xargs nsactl delete --yes",

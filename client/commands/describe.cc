@@ -36,7 +36,7 @@ std::string When(absl::Time now, int64_t unix_nanos) {
   return absl::StrCat(Timestamp(unix_nanos), " (", HumanAge(now, unix_nanos), ")");
 }
 
-// How long it has run, or ran.
+// How long the job has run so far, or ran until its end.
 std::string RunTime(const v1::Job& job, absl::Time now) {
   const double seconds = RunSeconds(job, now);
   return seconds < 0 ? "-" : HumanDuration(seconds);

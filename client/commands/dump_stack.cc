@@ -1,4 +1,4 @@
-// nsactl dump-stack: where every thread of every rank is.
+// nsactl dump-stack: prints the stacks of every thread of every rank.
 #include <fstream>
 #include <sstream>
 
@@ -77,8 +77,9 @@ void AddDumpStack(Cli* cli) {
       {.name = "dump-stack",
        .what = "Show the stacks of all threads of a job's ranks, and what each rank is doing",
        .group = "Jobs",
-       .more = "Taken from outside the processes, so that a stopped or stuck rank is shown too. "
-               "Training goes on.\n-o names a file here; --output json|yaml chooses the format.",
+       .more =
+           "The stacks are read from outside the processes, so a stopped or stuck rank is shown "
+           "too. Training goes on.\nHere -o names a file; --output json|yaml chooses the format.",
        .examples = "nsactl dump-stack demo\n"
                    "nsactl dump-stack demo --rank 1\n"
                    "nsactl dump-stack demo -o stacks.txt",

@@ -21,7 +21,7 @@ Colour ColourOf(v1::Severity severity) {
   return severity == v1::SEVERITY_WARNING ? Colour::kWarning : Colour::kNone;
 }
 
-// Columns are as wide as what is usual in them, because rows come one at a time.
+// Columns are as wide as their usual contents, because rows are printed one at a time.
 Table EventTable() {
   return Table({{"TIME", false, 20},
                 {"JOB", false, 13},
@@ -114,9 +114,9 @@ void AddEvents(Cli* cli) {
       cli->Add({.name = "events",
                 .what = "Show what happened to a job, or to all jobs",
                 .group = "Records",
-                .more = "-f goes on until the job has ended (without JOB: until Ctrl-C), over "
-                        "restarts of the coordinator.\n-o json gives one document; with -f a "
-                        "document a line.",
+                .more = "-f prints new events until the job has ended (without JOB: until Ctrl-C), "
+                        "also after a restart of the\ncoordinator. -o json prints one document; "
+                        "with -f one document per line.",
                 .examples = "nsactl events demo\nnsactl events -f\nnsactl events demo -o json",
                 .run = [flags](Session& session) { return Events(session, *flags); }});
   options.OptionalArgument("JOB", &flags->job, "Job id or name (default: all jobs)");

@@ -17,7 +17,7 @@ struct ListFlags {
   int limit = 100;
 };
 
-// "running" to STATE_RUNNING; "active" to every state that has not ended.
+// Adds the states that `text` names: one ("running"), or every state before the end ("active").
 absl::Status AddStates(const std::string& text, v1::ListJobsRequest* request) {
   const std::string word = absl::AsciiStrToUpper(text);
   if (word == "ACTIVE") {
@@ -68,8 +68,8 @@ std::string WithNextStart(const v1::Job& job, absl::Time now, const std::string&
 
 constexpr int kShortReason = 60;  // columns
 
-// Why a job that should run does not, or why it failed: for a column that most jobs leave empty.
-// Short, since a cause may be a paragraph: `describe` and `-o wide` have it whole.
+// Why a job that should run does not, or why it failed; empty for other jobs. Shortened, because a
+// cause may be a paragraph: `describe` and `-o wide` show all of it.
 std::string ShortReason(const v1::Job& job, absl::Time now) {
   const auto state = job.state();
   const bool waits = state == v1::Job::STATE_QUEUED || state == v1::Job::STATE_PREFLIGHT ||
@@ -77,12 +77,12 @@ std::string ShortReason(const v1::Job& job, absl::Time now) {
   if (!waits) return "";
   std::string message = job.message();
   absl::StripTrailingAsciiWhitespace(&message);
-  message = message.substr(message.rfind('\n') + 1);  // of several lines the last says it
+  message = message.substr(message.rfind('\n') + 1);  // the last line has the cause
   std::string reason =
       absl::StrCat(job.reason(), job.reason().empty() || message.empty() ? "" : ": ", message);
   if (DisplayWidth(reason) > kShortReason) {
     reason = Clip(reason, kShortReason - 4);
-    reason = absl::StrCat(reason.substr(0, reason.rfind(' ')), " ...");  // whole words
+    reason = absl::StrCat(reason.substr(0, reason.rfind(' ')), " ...");  // cut between words
   }
   return WithNextStart(job, now, reason);
 }

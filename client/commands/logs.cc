@@ -18,7 +18,7 @@ struct LogFlags {
 
 void PrintLines(Session& session, const v1::StreamLogsResponse& response, bool name_ranks) {
   if (session.structured()) {
-    // Log bytes are text; the mapping of bytes would be base64.
+    // Logs are text; proto3 JSON would write the bytes field as base64.
     session.PrintStreamed({{"rank", response.rank()}, {"data", response.data()}});
     return;
   }
@@ -61,18 +61,18 @@ absl::StatusOr<ExitCode> Logs(Session& session, const LogFlags& flags) {
 
 void AddLogs(Cli* cli) {
   const auto flags = std::make_shared<LogFlags>();
-  Options options =
-      cli->Add({.name = "logs",
-                .what = "Show what a job's workers wrote",
-                .group = "Records",
-                .more = "With several ranks each line begins with its rank. -f goes on until the "
-                        "job has ended, over restarts of\njob and coordinator.",
-                .examples = "nsactl logs demo --tail 50\n"
-                            "nsactl logs demo -f\n"
-                            "nsactl logs demo -f --rank 1",
-                .run = [flags](Session& session) { return Logs(session, *flags); }});
+  Options options = cli->Add(
+      {.name = "logs",
+       .what = "Show what a job's workers wrote",
+       .group = "Records",
+       .more = "With several ranks each line begins with its rank. -f prints new output until "
+               "the job has ended, also\nafter a restart of the job or the coordinator.",
+       .examples = "nsactl logs demo --tail 50\n"
+                   "nsactl logs demo -f\n"
+                   "nsactl logs demo -f --rank 1",
+       .run = [flags](Session& session) { return Logs(session, *flags); }});
   options.Argument("JOB", &flags->job, "Job id or name");
-  options.Flag("-f,--follow", &flags->follow, "Go on until the job has ended");
+  options.Flag("-f,--follow", &flags->follow, "Keep printing until the job has ended");
   options.Rank(&flags->rank, "Only this rank (default all)");
   options.Number("--tail", &flags->tail, {.least = 0},
                  "Only the last N lines of each rank; 0: all");

@@ -36,7 +36,7 @@ class RecordPrinter {
     }
     Table table = StepTable(session_.wide());
     AddStepRow(record, session_.wide(), &table);
-    // With layers each step has a table of its own.
+    // With --layers each step has its own table, header included.
     session_.out() << table.Format(session_.colours(), first_ || layers_);
     if (layers_) PrintLayers(record.record().step());
     session_.out() << std::flush;
@@ -56,14 +56,14 @@ class RecordPrinter {
   bool first_ = true;
 };
 
-// Records of other kinds that may stand between and after the steps that are wanted.
+// Room for records of other kinds between and after the requested steps.
 constexpr int kOthers = 32;
 
-// The last `tail` steps and what stands between and after them; everything with 0.
+// The last `tail` steps and the other records between and after them; all records with 0.
 absl::StatusOr<std::vector<v1::WatchRecordsResponse>> Backlog(Client* client,
                                                               v1::WatchRecordsRequest request,
                                                               int tail) {
-  // The coordinator counts records; people count steps.
+  // The coordinator counts records of every kind; --tail counts steps.
   if (tail > 0) request.set_tail(3 * tail + kOthers);
   request.set_follow(false);
   std::vector<v1::WatchRecordsResponse> records;
@@ -125,20 +125,20 @@ void AddMetrics(Cli* cli) {
       {.name = "metrics",
        .what = "Show a job's step records: loss, times, memory; gates and selection with --layers",
        .group = "Records",
-       .more = "Lines that begin with # are validations, checkpoints, starts and ends. -o json "
-               "gives all records as one\ndocument; with -f a document a line. Rates and times for "
-               "alerting are on the coordinator's /metrics.",
+       .more = "Lines that begin with # are validations, checkpoints, events, starts and ends. -o "
+               "json prints all records\nas one document; with -f one document per line. For "
+               "alerting use the coordinator's /metrics.",
        .examples = "nsactl metrics demo\n"
                    "nsactl metrics demo -f -o wide\n"
                    "nsactl metrics demo --tail 1 --layers\n"
                    "nsactl metrics demo -o json | jq -r '.records[].record.step.loss'",
        .run = [flags](Session& session) { return Metrics(session, *flags); }});
   options.Argument("JOB", &flags->job, "Job id or name");
-  options.Flag("-f,--follow", &flags->follow, "Go on until the job has ended");
+  options.Flag("-f,--follow", &flags->follow, "Keep printing until the job has ended");
   options.Rank(&flags->rank, "Only this rank (default 0)");
   options.Number("--tail", &flags->tail, {.least = 0},
                  "Only the last N steps (default 20; all with json and yaml); 0: all");
-  options.Flag("--layers", &flags->layers, "A table of layers for each step");
+  options.Flag("--layers", &flags->layers, "Also print a table of layers for each step");
 }
 
 }  // namespace nsa::client

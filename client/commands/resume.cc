@@ -1,4 +1,4 @@
-// nsactl resume: a stopped or failed job goes on from its newest good checkpoint.
+// nsactl resume: continues a stopped or failed job from its newest good checkpoint.
 #include "client/cli.h"
 #include "client/commands/watch.h"
 #include "client/show/job_text.h"
@@ -38,7 +38,7 @@ void AddResume(Cli* cli) {
       {.name = "resume",
        .what = "Put a stopped or failed job back into the queue",
        .group = "Jobs",
-       .more = "It continues from its newest checkpoint that verifies, with the same id.",
+       .more = "The job keeps its id and continues from its newest checkpoint that verifies.",
        .examples = "nsactl resume demo\nnsactl resume demo --watch",
        .run = [flags](Session& session) { return Resume(session, flags->job, flags->watch); }});
   options.Argument("JOB", &flags->job, "Job id or name");

@@ -1,4 +1,4 @@
-// nsactl stop: ends a job, after a step, gracefully or at once.
+// nsactl stop: ends a job after a given step, after the step in progress, or at once.
 #include "absl/strings/str_cat.h"
 #include "client/cli.h"
 #include "client/show/job_text.h"
@@ -51,15 +51,16 @@ void AddStop(Cli* cli) {
       {.name = "stop",
        .what = "End a job after this step, after step N, or now",
        .group = "Jobs",
-       .more = "Without a flag the step in progress is finished and a checkpoint written. A stop "
-               "only escalates: from\n--at-step to plain to --now, never back. A stopped job can "
-               "be resumed.",
+       .more =
+           "Without a flag the job finishes the step in progress and writes a checkpoint. A stop "
+           "can only become more\nurgent: from --at-step to no flag to --now. A stopped job can "
+           "be resumed.",
        .examples = "nsactl stop demo\nnsactl stop demo --at-step 5000\nnsactl stop demo --now",
        .run = [flags](Session& session) { return Stop(session, *flags); }});
   options.Argument("JOB", &flags->job, "Job id or name");
   const auto at_step = options.Number("--at-step", &flags->at_step, {.least = 1},
                                       "End every rank after step N, with a checkpoint at N");
-  options.Exclude(options.Flag("--now", &flags->now, "At once, without a checkpoint"), at_step);
+  options.Exclude(options.Flag("--now", &flags->now, "End at once, without a checkpoint"), at_step);
 }
 
 }  // namespace nsa::client

@@ -1,4 +1,4 @@
-// nsactl submit: a job file becomes a job.
+// nsactl submit: checks a job file and queues it as a job.
 #include <algorithm>
 #include <array>
 
@@ -16,7 +16,7 @@
 namespace nsa::client {
 namespace {
 
-// The estimates worth a line here; `validate` shows the whole table.
+// The estimates that submit prints; `validate` prints all of them.
 constexpr std::array<absl::string_view, 5> kEstimates = {
     "parameters", "memory of a rank", "disk for checkpoints", "tokens of the run", "expected time"};
 
@@ -27,7 +27,8 @@ struct SubmitFlags {
   bool watch = false;
 };
 
-// The whole verdict: an error's details hold only as much as fits into 6 KB.
+// Prints every finding of a refused job. It asks for the whole report, because the details of an
+// error hold only what fits into 6 KB.
 absl::StatusOr<ExitCode> ExplainRefusal(Session& session, Client* client, const SubmitFlags& flags,
                                         const JobFile& job, const absl::Status& refusal,
                                         const ErrorDetails& details) {
@@ -39,7 +40,7 @@ absl::StatusOr<ExitCode> ExplainRefusal(Session& session, Client* client, const 
     v1::PreflightReport& report = *response->mutable_report();
     AddPlaces(job.source.places, &report);
     if (session.structured()) session.PrintDocument(*response);
-    report.clear_estimates();  // of a job that will not run; `validate` shows them
+    report.clear_estimates();  // the job will not run; `validate` shows them
     *session.console().err << FormatReport(report, ShownName(flags.file));
     return absl::InvalidArgumentError(RefusalText(flags.file, report));
   }
@@ -63,7 +64,7 @@ void PrintAccepted(Session& session, const v1::SubmitJobResponse& response) {
     return;
   }
   out << "submitted " << Title(job) << ": " << StateName(job.state()) << "\n";
-  // Accepted: what is left are waived errors, warnings and notes.
+  // The job was accepted, so the findings are waived errors, warnings and notes.
   for (const v1::Finding& finding : response.report().findings()) {
     out << "  " << FindingWord(finding) << " " << finding.rule() << ": " << finding.field() << ": "
         << finding.problem();
@@ -119,10 +120,10 @@ void AddSubmit(Cli* cli) {
       {.name = "submit",
        .what = "Check a job file and queue it",
        .group = "Jobs",
-       .more = "Relative paths in the file are taken from the current directory. A file with "
-               "mistakes, and a job that\npreflight refuses, give exit code 2 and every finding "
-               "with its line. With --watch the exit code is 1 when\nthe job fails; Ctrl-C leaves "
-               "the job running.",
+       .more = "Relative paths in the file start at the current directory. When the file has "
+               "mistakes or preflight refuses\nthe job, every finding is printed with its line and "
+               "the exit code is 2. With --watch the exit code is 1\nwhen the job fails; Ctrl-C "
+               "leaves the job running.",
        .examples = "nsactl submit job.yaml\n"
                    "nsactl submit job.yaml --watch\n"
                    "nsactl submit job.yaml --set train.steps=100 --set data.path=[a.txt,b.txt]\n"

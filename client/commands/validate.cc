@@ -1,4 +1,4 @@
-// nsactl validate: what preflight says to a job file, without submitting it.
+// nsactl validate: runs preflight on a job file without submitting it.
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -16,8 +16,8 @@ struct ValidateFlags {
   bool offline = false;
 };
 
-// The same rules without a coordinator: what this machine's disks say is known, what the machine
-// that would run it says is not.
+// Runs the same rules without a coordinator. Rules about files look at this machine's disks; rules
+// about the machine that would run the job are skipped.
 v1::PreflightReport CheckHere(v1::JobSpec spec) {
   ApplyDefaults(&spec);
   return Preflight(spec, {.check_files = true});
@@ -37,7 +37,7 @@ absl::StatusOr<v1::PreflightReport> CheckThere(Session& session, const v1::JobSp
   return std::move(*response->mutable_report());
 }
 
-// The effective spec as a job file that loads again, under the findings as comments.
+// Prints the findings as comments, then the spec with every default as a job file that loads again.
 void PrintYaml(Session& session, const v1::PreflightReport& report, const std::string& file) {
   const std::string text = FormatReport(report, file);
   for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
@@ -62,7 +62,7 @@ absl::StatusOr<ExitCode> Validate(Session& session, const ValidateFlags& flags) 
   } else if (session.flags().format == Format::kYaml) {
     PrintYaml(session, report, file);
   } else {
-    // Without findings it begins with the blank line before the estimate.
+    // A report without findings begins with the blank line before the estimate.
     const std::string text = FormatReport(report, file);
     session.out() << absl::StripLeadingAsciiWhitespace(text);
   }
@@ -76,10 +76,10 @@ void AddValidate(Cli* cli) {
   const auto flags = std::make_shared<ValidateFlags>();
   Options options = cli->Add(
       {.name = "validate",
-       .what = "Say what preflight says to a job file, and submit nothing",
+       .what = "Run preflight on a job file without submitting it",
        .group = "Jobs",
-       .more = "-o json gives the report; -o yaml gives the job file with every default filled "
-               "in, under the findings as\ncomments. Exit code 2 when the job would be refused.",
+       .more = "-o json prints the report; -o yaml prints the job file with every default filled "
+               "in, below the findings as\ncomments. Exit code 2 when the job would be refused.",
        .examples = "nsactl validate job.yaml\n"
                    "nsactl validate job.yaml --offline\n"
                    "nsactl validate job.yaml --set runtime.precision=fp32 -o json | jq .findings\n"

@@ -1,4 +1,4 @@
-// nsactl version: this program's and the coordinator's.
+// nsactl version: prints the versions of nsactl and of the coordinator.
 #include "common/base/version.h"
 
 #include "absl/strings/str_cat.h"
@@ -27,7 +27,7 @@ absl::StatusOr<ExitCode> Version(Session& session, bool client_only) {
         absl::StrAppend(&server, ", metrics on http://", response->metrics_address(), "/metrics");
       }
     } else {
-      // Not an error: the question about this program has its answer.
+      // Not an error: the version of nsactl itself is still shown.
       document["coordinator"] = {{"error", std::string(response.status().message())}};
       server = absl::StrCat("not reached: ", std::string(response.status().message()));
     }
@@ -45,13 +45,13 @@ absl::StatusOr<ExitCode> Version(Session& session, bool client_only) {
 
 void AddVersion(Cli* cli) {
   const auto client_only = std::make_shared<bool>(false);
-  Options options =
-      cli->Add({.name = "version",
-                .what = "Show the versions of nsactl and of the coordinator",
-                .group = "Service",
-                .more = "An unreachable coordinator is shown and is no error.",
-                .examples = "nsactl version\nnsactl version --client",
-                .run = [client_only](Session& session) { return Version(session, *client_only); }});
+  Options options = cli->Add(
+      {.name = "version",
+       .what = "Show the versions of nsactl and of the coordinator",
+       .group = "Service",
+       .more = "A coordinator that cannot be reached is shown as such; it is not an error.",
+       .examples = "nsactl version\nnsactl version --client",
+       .run = [client_only](Session& session) { return Version(session, *client_only); }});
   options.Flag("--client", client_only.get(), "Only nsactl's version; do not ask the coordinator");
 }
 

@@ -1,4 +1,4 @@
-// nsactl watch: a job's progress until it ends.
+// nsactl watch: shows a job's progress until it ends.
 #include "client/commands/watch.h"
 
 #include "absl/strings/str_cat.h"
@@ -17,7 +17,7 @@ constexpr absl::Duration kRedraw = absl::Milliseconds(250);
 constexpr absl::Duration kPlainEvery = absl::Seconds(10);
 constexpr absl::Duration kNewsEvery = absl::Seconds(2);
 
-// Draws a block of lines again and again in the same place.
+// Redraws a block of lines in the same place.
 class LiveBlock {
  public:
   explicit LiveBlock(std::ostream* out) : out_(*out) { out_ << "\x1B[?25l"; }
@@ -37,7 +37,7 @@ class LiveBlock {
   size_t height_ = 0;
 };
 
-// The three ways of showing the states that a feed delivers.
+// Shows the states that a feed delivers: live, as plain lines, or as documents.
 class Show {
  public:
   virtual ~Show() = default;
@@ -163,11 +163,10 @@ void AddWatch(Cli* cli) {
       {.name = "watch",
        .what = "Show a job's progress until it ends",
        .group = "Jobs",
-       .more = "On a terminal the view is redrawn in place; elsewhere there is a line at every "
+       .more = "On a terminal the view is redrawn in place; elsewhere a line is printed at every "
                "change of state,\nat validations and checkpoints, and every 10 s. Ctrl-C leaves "
-               "the job "
-               "running. Exit code 1 when the job failed.\nA coordinator that goes away is waited "
-               "for.",
+               "the job running. Exit code 1 when the job failed.\nWhen the coordinator goes away, "
+               "watch waits for it.",
        .examples =
            "nsactl watch demo\nnsactl watch demo | tee watch.log\nnsactl watch demo -o json",
        .run = [job](Session& session) -> absl::StatusOr<ExitCode> {

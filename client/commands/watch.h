@@ -1,4 +1,4 @@
-// Watching a job until it ends; shared by `watch` and `submit --watch`.
+// Watching a job until it ends; shared by `watch`, `submit --watch` and `resume --watch`.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -9,8 +9,8 @@ namespace nsa::client {
 
 // Shows `job` until it has ended: live on a terminal, else a line at every change of state,
 // at validations and checkpoints (at most every 2 s) and every 10 s; with -o json or yaml a
-// document at every change. Goes on over restarts of the coordinator. kFailed when the job failed.
-// Ctrl-C leaves the job running, says so, and gives kInterrupted.
+// document at every change. Continues after a restart of the coordinator. Returns kFailed when the
+// job failed. Ctrl-C leaves the job running, says so, and returns kInterrupted.
 absl::StatusOr<ExitCode> WatchToEnd(Session& session, const v1::Job& job);
 
 }  // namespace nsa::client

@@ -83,7 +83,7 @@ absl::Status Client::Explain(const grpc::Status& status, absl::Duration timeout)
     return absl::UnimplementedError(absl::StrCat(
         "coordinator: ", endpoint_.address, " does not know this request (nsactl is ", kVersion,
         "; 'nsactl version' shows both); start that version of "
-        "nsa-coordinator, or use the nsactl of its own"));
+        "nsa-coordinator, or use an nsactl of the coordinator's version"));
   }
   if (status.error_code() == grpc::StatusCode::CANCELLED) {
     return absl::UnavailableError(
@@ -98,7 +98,7 @@ absl::Status Client::CallInto(const Message& request, Message* response,
   const absl::Duration timeout = timeout_.value_or(options.timeout);
   const auto context = MakeContext(timeout, endpoint_.token);
   const Interrupt::Scope scope(interrupt_, [&] { context->TryCancel(); });
-  // As the generated stubs do.
+  // The same call that a generated stub makes.
   const grpc::internal::RpcMethod method(name.c_str(), grpc::internal::RpcMethod::NORMAL_RPC);
   const grpc::Status status = grpc::internal::BlockingUnaryCall<MessageLite, MessageLite>(
       channel_.get(), method, context.get(), request, response);

@@ -1,7 +1,7 @@
-// The coordinator as typed calls. Every unary call has a deadline; every call ends early on Ctrl-C.
-// A new RPC needs no line here: the method is the one whose request and response have these types.
+// Typed calls to the coordinator. Every unary call has a deadline; every call ends early on Ctrl-C.
+// A new RPC needs no change here: a method is found by the types of its request and response.
 //
-// Errors: those of the coordinator are passed on word for word. When no coordinator answered
+// Errors of the coordinator are passed on unchanged. When no coordinator answered
 // (Unavailable) or the answer took too long (DeadlineExceeded), the error names the address that
 // was tried and says what to do.
 #pragma once
@@ -31,7 +31,7 @@ namespace nsa::client {
 
 class Interrupt;
 
-// Deadlines of calls that take longer than others. --timeout overrides all.
+// Deadlines of calls; --timeout overrides all of them.
 constexpr absl::Duration kCallTimeout = absl::Seconds(10);
 constexpr absl::Duration kDumpTimeout = absl::Seconds(60);    // stacks of a job with many ranks
 constexpr absl::Duration kVerifyTimeout = absl::Minutes(30);  // hashes of many GiB
@@ -62,9 +62,9 @@ class Client {
     return response;
   }
 
-  // Calls `on_message` from this thread for each response; it returns false to leave. Returns OK at
-  // the end of the stream or when left, Cancelled on Ctrl-C. A stream that breaks is Unavailable;
-  // the caller decides whether to continue (see follow.h).
+  // Calls `on_message` in this thread for each response until it returns false. Returns OK at the
+  // end of the stream or after false, Cancelled on Ctrl-C. A stream that breaks is Unavailable; the
+  // caller decides whether to continue (see follow.h).
   template <typename Response>
   absl::Status Stream(const google::protobuf::Message& request,
                       const std::function<bool(const Response&)>& on_message) {

@@ -57,8 +57,8 @@ absl::Status ApplyEnvironment(Endpoint* endpoint) {
   return absl::OkStatus();
 }
 
-// Name of the context to use, and who named it. A context named by a flag is stronger than an
-// address from the environment.
+// The name of the context to use, and what named it. --context takes precedence over
+// NSACTL_ADDRESS.
 struct Choice {
   std::string name;
   std::string named_by;
@@ -102,7 +102,7 @@ absl::StatusOr<v1::ClientConfig> ReadClientConfig(const std::filesystem::path& p
     if (context.name().empty() || !names.insert(context.name()).second) {
       return absl::InvalidArgumentError(
           absl::StrCat(path.string(), ": contexts: name '", context.name(),
-                       "' is empty or there twice; give each context a name of its own"));
+                       "' is empty or used twice; give each context its own name"));
     }
   }
   if (!config.current().empty() && names.count(config.current()) == 0) {
@@ -168,7 +168,7 @@ absl::StatusOr<Endpoint> ResolveEndpoint(const std::string& address_flag,
     endpoint.address = absl::StrCat("unix:", DefaultStateDir(), "/coordinator.sock");
     endpoint.source = "default";
   }
-  // The current context's token is not shown to an address that it did not name.
+  // The current context's token is sent only to the context's own address.
   const bool ours = context != nullptr && (choice.named_by != "current" ||
                                            endpoint.address == NormalAddress(context->address()));
   if (ours) NSA_RETURN_IF_ERROR(ApplyContext(*context, &endpoint));

@@ -1,4 +1,4 @@
-// Which coordinator to talk to. From the strongest: flags, NSACTL_* environment variables, a
+// Which coordinator to talk to. In order of precedence: flags, NSACTL_* environment variables, a
 // context of ~/.config/nsa/config.yaml, the unix socket of this machine's coordinator.
 #pragma once
 
@@ -21,11 +21,11 @@ struct Endpoint {
 // $NSACTL_CONFIG, else $XDG_CONFIG_HOME/nsa/config.yaml, else ~/.config/nsa/config.yaml.
 std::filesystem::path ClientConfigPath();
 
-// The file, checked (names set and distinct, `current` among them); empty when there is none.
-// InvalidArgument with file:line:column.
+// Reads and checks the file (names set and distinct, `current` among them); empty when there is no
+// file. Errors are InvalidArgument with file:line:column.
 absl::StatusOr<v1::ClientConfig> ReadClientConfig(const std::filesystem::path& path);
 
-// Writes it back atomically, readable by the owner alone.
+// Replaces the file atomically; only the owner can read it.
 absl::Status WriteClientConfig(const std::filesystem::path& path, const v1::ClientConfig& config);
 
 // Null when there is none of that name.

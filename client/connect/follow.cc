@@ -29,7 +29,7 @@ absl::Status Follow(Session& session, const std::string& id,
     }
     if (!session.out()) return absl::InternalError("standard output: cannot be written");
     if (status.ok() && !id.empty()) {
-      // A stream ends with the job, and with a coordinator that goes down.
+      // A stream ends when its job ends, and when the coordinator shuts down.
       const absl::StatusOr<v1::Job> job = client->GetJob(id);
       if (job.ok() && HasEnded(*job)) return absl::OkStatus();
       status = job.status();

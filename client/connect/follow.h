@@ -1,4 +1,4 @@
-// Streams that go on over restarts of the coordinator.
+// Streams that continue after a restart of the coordinator.
 #pragma once
 
 #include <functional>
@@ -21,8 +21,8 @@ class Backoff {
 };
 
 // Calls `attempt` (one stream, which continues where the last one broke) until a stream has ended
-// and the job `id` has too. A coordinator that cannot be reached is waited for; each outage is
-// remarked on once. Other errors, and Ctrl-C, end it. With an empty `id` (all jobs) only those do.
+// and the job `id` has ended too. While the coordinator cannot be reached it waits, and prints one
+// note per outage. Other errors and Ctrl-C end it; with an empty `id` (all jobs) nothing else does.
 absl::Status Follow(Session& session, const std::string& id,
                     const std::function<absl::Status()>& attempt);
 

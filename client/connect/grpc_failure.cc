@@ -9,7 +9,7 @@ std::string WhyUnreachable(const std::string& message) {
   if (absl::StrContains(message, "Connection refused")) return "connection refused";
   if (absl::StrContains(message, "DNS resolution failed")) return "unknown host";
   if (absl::StrContains(message, "Failed parsing HTTP/2")) {
-    return "something answers there, but no gRPC: is it another program's port, or /metrics?";
+    return "something answers there, but not with gRPC: is it another program's port, or /metrics?";
   }
   if (absl::StrContains(message, "Socket closed")) return "connection closed";
   return message.substr(0, 200);
@@ -25,7 +25,7 @@ std::string WhyTlsFailed(const std::string& message) {
     return "TLS handshake failed; is the coordinator's certificate signed by the authority in "
            "--ca-file, and does that port speak TLS?";
   }
-  // No channel could be made of what the files hold.
+  // The contents of the files did not make a usable channel.
   if (absl::StartsWith(message, "empty address list")) {
     return "the TLS files cannot be used; is --private-key-file the key of --certificate-file, and "
            "are all of them PEM?";

@@ -10,7 +10,7 @@ void Interrupt::Raise() {
   MutexLock lock(&mutex_);
   const bool idle = cancels_.empty();
   raised_ = true;
-  // Under the lock, so that a Scope that has ended is never called.
+  // Under the lock, so that the `cancel` of a destroyed Scope is never called.
   for (const auto& [id, cancel] : cancels_) cancel();
   changed_.SignalAll();
   if (idle && when_idle_) when_idle_();
@@ -45,7 +45,7 @@ Interrupt::Scope::~Scope() {
 
 namespace {
 
-// Ends the listener; blocked like the others, and nobody else sends it to this thread.
+// Ends the listener. Blocked like the others; only the destructor sends it to this thread.
 constexpr int kQuit = SIGUSR1;
 
 }  // namespace

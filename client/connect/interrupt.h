@@ -1,5 +1,6 @@
-// Ctrl-C as a value. Signals are blocked and waited for by one thread (SignalListener), which
-// raises the Interrupt; whoever waits for something registers how to cut that wait short.
+// Ctrl-C. Signals are blocked in every thread; one thread (SignalListener) waits for them and
+// raises the Interrupt. Code that waits for something registers how to cancel that wait
+// (Interrupt::Scope).
 #pragma once
 
 #include <functional>
@@ -14,8 +15,8 @@ namespace nsa::client {
 // Thread-safe.
 class Interrupt {
  public:
-  // What happens on Raise() while nobody waits, i.e. while there is nothing to cancel. nsactl ends
-  // with 130; tests leave it empty.
+  // Raise() calls `when_idle` while nobody waits, i.e. when there is nothing to cancel. nsactl
+  // exits with 130; tests leave it empty.
   explicit Interrupt(std::function<void()> when_idle = nullptr)
       : when_idle_(std::move(when_idle)) {}
 
@@ -25,7 +26,8 @@ class Interrupt {
   // Waits; returns false at once when raised.
   bool SleepFor(absl::Duration duration);
 
-  // While it lives, Raise() calls `cancel` (from another thread; at once when already raised).
+  // During its lifetime Raise() calls `cancel`, from the thread that raises. When already raised,
+  // the constructor calls it.
   class Scope {
    public:
     Scope(Interrupt* interrupt, std::function<void()> cancel);
@@ -47,8 +49,8 @@ class Interrupt {
   std::map<int, std::function<void()>> cancels_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Blocks SIGINT, SIGTERM and SIGHUP in the calling thread and all started later, and raises
-// `interrupt` when one arrives. Made before the first thread starts.
+// Blocks SIGINT, SIGTERM and SIGHUP in the calling thread and in all threads started later, and
+// raises `interrupt` when one arrives. Create it before the first thread starts.
 class SignalListener {
  public:
   explicit SignalListener(Interrupt* interrupt);

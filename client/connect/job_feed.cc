@@ -57,7 +57,7 @@ void JobFeed::Run() {
   while (true) {
     status = ReadOneStream(&ended);
     if (ended || (!status.ok() && !absl::IsUnavailable(status))) break;
-    // A stream that ends before the job has is a coordinator that is going down.
+    // A stream that ends before its job means that the coordinator is shutting down.
     Lost();
     if (!backoff.Wait(interrupt_)) {
       status = absl::CancelledError("interrupted");

@@ -1,4 +1,5 @@
-// One job's present state, delivered by a thread of its own over restarts of the coordinator.
+// The current state of one job, read by a background thread that survives restarts of the
+// coordinator.
 #pragma once
 
 #include <string>
@@ -12,21 +13,21 @@
 
 namespace nsa::client {
 
-// One reader. The thread ends when the job has ended, on Ctrl-C, and on an error other than an
+// For one reader. The thread ends when the job has ended, on Ctrl-C, and on an error other than an
 // unreachable coordinator.
 class JobFeed {
  public:
   struct Batch {
     std::vector<v1::Job> jobs;               // every state delivered since the last call, in order
     bool connected = true;                   // false while the coordinator cannot be reached
-    absl::Duration silence;                  // how long it has not been
+    absl::Duration silence;                  // how long it has been unreachable
     bool done = false;                       // nothing more will come
-    absl::Status status = absl::OkStatus();  // with done: why, when not because the job ended
+    absl::Status status = absl::OkStatus();  // with done: OK when the job ended, else the error
   };
 
-  // Everything outlives the feed. `id` is a job's id, not a name, which could come to mean another.
+  // The arguments outlive the feed. `id` is a job's id: a name could come to mean a newer job.
   JobFeed(Client* client, Interrupt* interrupt, const Clock* clock, std::string id);
-  // Ends once the thread has: after done, or after Ctrl-C.
+  // Waits for the thread, which ends after `done` or Ctrl-C.
   ~JobFeed();
 
   // Waits until there is something new, or for `patience`.

@@ -38,7 +38,7 @@ void Overlay(const Message& from, Message* to) {
   }
 }
 
-// The loader's mistakes, a line each, and a last line that says what they mean.
+// The loader's mistakes, one per line, and a last line that counts them.
 absl::Status Mistakes(const std::string& file, const absl::Status& loaded) {
   const std::string text(loaded.message());
   const size_t digit = ShownName(file).size() + 1;
@@ -47,7 +47,7 @@ absl::Status Mistakes(const std::string& file, const absl::Status& loaded) {
   const auto lines = std::count(text.begin(), text.end(), '\n') + 1;
   return absl::InvalidArgumentError(absl::StrCat(text, "\n", ShownName(file), ": ", lines,
                                                  lines == 1 ? " mistake" : " mistakes",
-                                                 " (0 allowed); correct the file and try again"));
+                                                 "; correct the file and try again"));
 }
 
 absl::Status BadSet(const std::string& assignment, absl::string_view what) {
@@ -87,7 +87,7 @@ absl::StatusOr<JobFile> LoadJobSource(const std::string& file,
   job.source = *std::move(loaded);
   for (const std::string& assignment : sets) {
     NSA_RETURN_IF_ERROR(ApplySet(assignment, &job.spec));
-    // No place in the file, nor in the section around it.
+    // The value has no place in the file, and must not get that of the section around it.
     job.source.places[assignment.substr(0, assignment.find('='))] = SourcePlace();
   }
   std::error_code error;
@@ -125,7 +125,7 @@ std::string RefusalText(const std::string& file, const v1::PreflightReport& repo
   }
   return absl::StrCat(ShownName(file), ": refused by preflight: ", errors,
                       errors == 1 ? " error" : " errors",
-                      " (0 allowed); change the job, or waive a rule with a reason under "
+                      "; change the job, or waive a rule with a reason under "
                       "preflight.waive");
 }
 

@@ -1,4 +1,4 @@
-// A job file as submit and validate take it: loaded, changed by --set, placed.
+// Loads a job file for submit and validate: reads it, applies --set, makes its paths absolute.
 #pragma once
 
 #include <string>
@@ -14,25 +14,25 @@ namespace nsa::client {
 
 // Applies "train.steps=100" to a spec. The value is YAML, read by the loader of job files with its
 // rules; lists are replaced, maps (labels, preflight.waive) gain or change an entry.
-// InvalidArgument says what is wrong with it.
+// The error is InvalidArgument and says what is wrong with the assignment.
 absl::Status ApplySet(const std::string& assignment, v1::JobSpec* spec);
 
-// Reads `file` ("-": standard input), applies `sets` in order, takes relative paths from the
-// current directory. Places of fields that --set changed are dropped. Every error is
-// InvalidArgument, one line a mistake.
+// Reads `file` ("-": standard input), applies `sets` in order, and resolves relative paths against
+// the current directory. Places of fields that --set changed are dropped. Every error is
+// InvalidArgument, with one line per mistake.
 absl::StatusOr<JobFile> LoadJobSource(const std::string& file,
                                       const std::vector<std::string>& sets);
 
 // `file` as shown in messages.
 std::string ShownName(const std::string& file);
 
-// Remarks on keys of the Python system that mean nothing here, one line each.
+// Prints a note for each key of the Python system that has no effect here.
 void NoteLegacyKeys(Session& session, const std::string& file, const JobFile& job);
 
 // "memory 3.20 GiB".
 std::string EstimateText(const v1::EstimateItem& item);
 
-// "job.yaml: refused by preflight: 3 errors (0 allowed); …", the last line of a refusal.
+// "job.yaml: refused by preflight: 3 errors; …", the last line of a refusal.
 std::string RefusalText(const std::string& file, const v1::PreflightReport& report);
 
 }  // namespace nsa::client

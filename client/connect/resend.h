@@ -1,4 +1,4 @@
-// Calls that may be sent again: the coordinator knows a repeated request_id.
+// Calls that may be sent again: the coordinator recognizes a repeated request_id.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ namespace nsa::client {
 // A random UUID.
 absl::StatusOr<std::string> NewRequestId();
 
-// Makes a call, and while no coordinator answers twice more. `call` returns a StatusOr.
+// Makes a call, and up to two more while the coordinator is unavailable. `call` returns a StatusOr.
 template <typename Call>
 auto Resend(Session& session, Call call) -> decltype(call()) {
   constexpr int kMaxSends = 3;

@@ -63,13 +63,13 @@ class Session {
   // The coordinator; opened at first use.
   absl::StatusOr<Client*> client();
 
-  // A remark for people, on standard error; not with --quiet.
+  // Prints a note for people on standard error; nothing with --quiet.
   void Note(const std::string& text);
 
-  // One whole document, as -o says (json or yaml).
+  // Prints one whole document in the format of -o (json or yaml).
   void PrintDocument(const nlohmann::ordered_json& document);
   void PrintDocument(const google::protobuf::Message& message);
-  // One of a stream of documents: JSON on a line, or YAML after `---`.
+  // Prints one document of a stream: JSON on one line, or YAML after `---`.
   void PrintStreamed(const nlohmann::ordered_json& document);
   void PrintStreamed(const google::protobuf::Message& message);
   void PrintTable(const Table& table) { out() << table.Format(colours()); }

@@ -12,8 +12,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Plain scalars are read as numbers, booleans, null or dates by one YAML version or another unless
-// they begin with a letter or a slash and are none of YAML's words.
+// True for text that needs no quotes in YAML. Some YAML version reads a plain scalar as a number,
+// boolean, null or date unless it begins with a letter or slash and is none of YAML's words.
 bool IsPlain(const std::string& text) {
   if (text.empty() || text.size() > 200) return false;
   if (std::isalpha(static_cast<unsigned char>(text[0])) == 0 && text[0] != '/') return false;

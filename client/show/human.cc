@@ -90,7 +90,7 @@ std::string ProgressBar(double share, int width, bool unicode) {
   share = std::clamp(share, 0.0, 1.0);
   std::string bar;
   if (!unicode) {
-    // Floor: the bar is full only at the end.
+    // Rounded down, so that the bar is full only at the end.
     const int full = static_cast<int>(share * width);
     return std::string(full, '#') + std::string(width - full, '-');
   }
@@ -126,7 +126,7 @@ std::string Clip(const std::string& text, int width) {
     result += text[i];
     if (escape && c == 'm') escape = false;
   }
-  // A colour that was switched on is switched off.
+  // A colour that was switched on must be switched off again.
   if (result.size() < text.size() && result.find('\x1B') != std::string::npos) result += "\x1B[0m";
   return result;
 }

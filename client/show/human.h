@@ -1,4 +1,4 @@
-// Numbers and times as people read them. Pure functions.
+// Numbers and times formatted for people. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -36,10 +36,10 @@ std::string HumanLoss(double loss);
 // and '-'.
 std::string ProgressBar(double share, int width, bool unicode);
 
-// Columns that a UTF-8 text takes, one a code point.
+// Columns that a UTF-8 text takes: one per code point.
 int DisplayWidth(const std::string& text);
 
-// The first `width` columns, and nothing of a code point or an escape sequence cut.
+// The first `width` columns; code points and escape sequences are never split.
 std::string Clip(const std::string& text, int width);
 
 }  // namespace nsa::client

@@ -100,13 +100,13 @@ std::string NextCommands(const v1::Job& job) {
   };
   switch (job.state()) {
     case v1::Job::STATE_SUCCEEDED:
-      return line("describe", "how it went") + line("checkpoint list", "what it left");
+      return line("describe", "how it went") + line("checkpoint list", "its checkpoints");
     case v1::Job::STATE_FAILED:
-      return line("events", "what happened") + line("logs --tail 50", "the workers' last words") +
+      return line("events", "what happened") + line("logs --tail 50", "the workers' last output") +
              line("resume", "continue from the newest good checkpoint");
     case v1::Job::STATE_STOPPED:
       return line("resume", "continue from the newest good checkpoint") +
-             line("checkpoint list", "what it left");
+             line("checkpoint list", "its checkpoints");
     case v1::Job::STATE_STOPPING:
       return line("watch", "progress until it ends") +
              line("stop --now", "at once, without a checkpoint");

@@ -16,7 +16,7 @@ std::string Share(const v1::GateStats& gate, int branch) {
   return absl::StrFormat("%.3f", gate.branch_share(branch));
 }
 
-// "1.25M" when the kernels read what the formula says, "1.25M (formula 1.30M)" when not.
+// "1.25M" when the kernels read what the formula says, else "1.25M (formula 1.30M)".
 std::string Reads(const v1::LayerStats& layer) {
   const auto& read = layer.keys_read();
   const auto& expected = layer.keys_expected();
@@ -120,7 +120,7 @@ std::string RecordLine(const v1::WatchRecordsResponse& response) {
       if (!c.error().empty())
         return absl::StrFormat("step %d: checkpoint failed: %s", c.step(), c.error());
       return absl::StrFormat(
-          "step %d: checkpoint %s (%s, written in %.1f s, training stood for %.0f ms)", c.step(),
+          "step %d: checkpoint %s (%s, written in %.1f s, training paused for %.0f ms)", c.step(),
           c.path(), HumanBytes(c.bytes()), c.write_seconds(), c.stall_seconds() * 1e3);
     }
     case v1::WorkerRecord::kStarted:

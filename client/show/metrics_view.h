@@ -8,15 +8,15 @@
 
 namespace nsa::client {
 
-// A row a step. Columns have fixed widths, so that a table can grow a row at a time.
+// One row per step. Columns have fixed widths, so that rows can be printed one at a time.
 Table StepTable(bool wide);
 void AddStepRow(const v1::WatchRecordsResponse& record, bool wide, Table* table);
 
-// A row a layer of one step: gate, branch shares, selection, and keys read against the formula.
+// One row per layer of a step: gate, branch shares, selection, and keys read next to the formula.
 Table LayerTable();
 void AddLayerRows(const v1::StepRecord& step, Table* table);
 
-// Validations, checkpoints, events, start and end on one line: "step 300: validation loss 2.2101
+// A validation, checkpoint, event, start or end on one line: "step 300: validation loss 2.2101
 // (65,536 tokens, 1.2 s)"; empty for a step record.
 std::string RecordLine(const v1::WatchRecordsResponse& record);
 

@@ -12,7 +12,7 @@ namespace nsa::client {
 // Terminal colours by meaning.
 enum class Colour { kNone, kGood, kBusy, kWarning, kBad, kDim, kBold };
 
-// `text` in a colour; as it is when `enabled` is false.
+// `text` in a colour; unchanged when `enabled` is false.
 std::string Paint(Colour colour, const std::string& text, bool enabled);
 
 class Table {
@@ -20,7 +20,7 @@ class Table {
   struct Column {
     std::string title;
     bool right = false;  // numbers
-    int min_width = 0;   // for tables that grow a row at a time
+    int min_width = 0;   // for tables that are printed one row at a time
   };
   struct Cell {
     Cell(std::string t, Colour c = Colour::kNone) : text(std::move(t)), colour(c) {}  // NOLINT
@@ -34,8 +34,8 @@ class Table {
   // A row has as many cells as the table has columns.
   void Add(std::vector<Cell> row) { rows_.push_back(std::move(row)); }
 
-  // Title row and rows, two spaces between columns, none at the end of a line. `header` false
-  // leaves the title row out.
+  // Title row and rows, with two spaces between columns and none at the end of a line. Without
+  // `header` the title row is left out.
   std::string Format(bool colours, bool header = true) const;
 
   bool empty() const { return rows_.empty(); }

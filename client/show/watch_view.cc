@@ -23,7 +23,7 @@ std::string HeadLine(const v1::Job& job, absl::Time now, bool colours) {
                       absl::StrCat("  restarts ", job.restarts()));
 }
 
-// Whether speed and time left mean anything.
+// True when the speed and the time left are meaningful.
 bool IsMoving(const v1::Job& job, const ViewMoment& moment) {
   return job.state() == v1::Job::STATE_RUNNING && moment.connected;
 }
@@ -45,7 +45,7 @@ std::string BarLine(const v1::Job& job, const ViewMoment& moment, const ViewOpti
                       close, " ", numbers);
 }
 
-// As much as fits; the most interesting comes first.
+// As many numbers as fit; the most important come first.
 std::string NumbersLine(const v1::Job& job, bool moving, int columns) {
   const v1::JobProgress& p = job.progress();
   std::vector<std::string> parts = {absl::StrCat("loss ", HumanLoss(p.loss()))};
@@ -70,7 +70,7 @@ std::string CheckpointText(const v1::JobProgress& p, absl::Time now) {
                       HumanAge(now, p.checkpoint_unix_nanos()));
 }
 
-// What there is to say about the state: why it waits, restarts or stops.
+// Why the job waits, restarts or stops.
 std::string NoteLine(const v1::Job& job, absl::Time now) {
   std::vector<std::string> parts;
   if (job.queue_position() > 0) {

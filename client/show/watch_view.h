@@ -15,12 +15,12 @@ struct ViewOptions {
   bool colours = true;
 };
 
-// What the view knows besides the job.
+// What the view needs to know besides the job.
 struct ViewMoment {
   absl::Time now;
   absl::Time received;     // when the job's state arrived
   bool connected = true;   // the coordinator can be reached
-  absl::Duration silence;  // how long it has not been
+  absl::Duration silence;  // how long it has been unreachable
 };
 
 // The lines of the live view, none wider than the terminal.
@@ -30,11 +30,11 @@ std::vector<std::string> LiveView(const v1::Job& job, const ViewMoment& moment,
 // The same on one line with a time stamp, for logs and pipes.
 std::string PlainLine(const v1::Job& job, absl::Time now);
 
-// "16:31:02 RUNNING → RESTARTING  RANK_LOST: rank 1 ended by signal 9"; as long as it is.
+// "16:31:02 RUNNING → RESTARTING  RANK_LOST: rank 1 ended by signal 9"; not clipped.
 std::string TransitionLine(const v1::Job& job, absl::Time now, const std::string& from,
                            const ViewOptions& options);
 
-// The job's end in a few lines, with what to type next.
+// A few lines about the end of a job, with commands to try next.
 std::string Summary(const v1::Job& job, const ViewOptions& options);
 
 // Seconds to the end, counted down since the state arrived; negative when unknown.

@@ -222,8 +222,8 @@ TEST_F(CliTest, ADeletedContextIsGoneAndNoLongerInUse) {
   EXPECT_EQ(RunAlone({"context", "delete", "lab"}).code, ExitCode::kNotFound);
 }
 
-// What gRPC 1.51 gives for each is UNAVAILABLE, and where the other side refused us no more than
-// "Socket closed".
+// gRPC 1.51 reports UNAVAILABLE in every case, and only "Socket closed" where the server refused
+// the client.
 TEST_F(CliTest, ATlsConnectionThatFailsSaysWhatMayBeWrong) {
   if (std::system("command -v openssl >/dev/null 2>&1") != 0) {
     GTEST_SKIP() << "openssl is not installed: no certificates";
@@ -289,7 +289,7 @@ TEST_F(CliTest, ATlsConnectionThatFailsSaysWhatMayBeWrong) {
   const Ran name = list("ca.crt", "client.crt", "client.key", elsewhere_port);
   EXPECT_EQ(name.code, ExitCode::kAuth);
   EXPECT_THAT(name.err, HasSubstr("this name is not in the coordinator's certificate"));
-  // Nobody there is still nobody there.
+  // A server that is gone is reported as unreachable, not as a failure of TLS.
   elsewhere->Shutdown();
   EXPECT_EQ(list("ca.crt", "client.crt", "client.key", elsewhere_port).code,
             ExitCode::kUnreachable);

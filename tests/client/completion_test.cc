@@ -29,7 +29,7 @@ class CompletionTest : public NsactlTest {
     setenv("NSACTL_ADDRESS", coordinator_.address().c_str(), 1);
   }
 
-  // What completes the last of these words, without what is said about it.
+  // The candidates for the last of these words, without their descriptions.
   std::vector<std::string> Complete(std::vector<std::string> words) {
     words.insert(words.begin(), "__complete");
     std::vector<std::string> values;

@@ -71,7 +71,7 @@ TEST_F(EndpointTest, TheTokenGoesWithItsContextOnly) {
   WriteTwoContexts();
   EXPECT_EQ(ResolveEndpoint("", "")->token, "secret");
   EXPECT_EQ(ResolveEndpoint("", "home")->token, "");
-  // Another address than the current context's does not get to see it …
+  // Another address than the current context's does not receive it …
   EXPECT_EQ(ResolveEndpoint("elsewhere:1", "")->token, "");
   // … unless the context was asked for by name.
   EXPECT_EQ(ResolveEndpoint("elsewhere:1", "lab")->token, "secret");

@@ -1,4 +1,4 @@
-// What nsactl makes of gRPC's texts of a connection that failed.
+// What nsactl reports for gRPC's texts about a failed connection.
 #include "client/connect/grpc_failure.h"
 
 #include "gmock/gmock.h"

@@ -13,7 +13,7 @@
 
 namespace nsa::client {
 
-// Records are read at noon; waits take real time.
+// The wall clock stands still at noon; waits take real time.
 class NoonClock final : public Clock {
  public:
   absl::Time Wall() const override { return absl::FromUnixSeconds(1795176000); }
@@ -61,7 +61,7 @@ class NsactlTest : public ::testing::Test {
                      .can_ask = can_ask_},
                     &clock_, &interrupt_);
     Cli cli(&session);
-    state();  // what the test wrote into it comes before the call
+    state();  // what the test wrote into it is visible to the call
     const ExitCode code = cli.Main(arguments);
     return {code, out.str(), err.str()};
   }

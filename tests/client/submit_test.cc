@@ -113,7 +113,7 @@ TEST_F(SubmitTest, MistakesInTheFileNeedNoCoordinator) {
   EXPECT_EQ(ran.code, ExitCode::kUsage);
   EXPECT_THAT(ran.err, AllOf(HasSubstr(file + ":1:14: model.dim: "),
                              HasSubstr(file + ":3:3: train.stepps: "), HasSubstr("'steps'"),
-                             HasSubstr("nsactl: " + file + ": 2 mistakes (0 allowed)")));
+                             HasSubstr("nsactl: " + file + ": 2 mistakes; correct the file")));
 }
 
 TEST_F(SubmitTest, AnEmptyFileIsUsageAndNothingIsSubmitted) {
@@ -309,7 +309,7 @@ TEST_F(CheckpointFolderTest, APinIsSetShownAndTakenAway) {
   for (int times = 0; times < 2; ++times) {
     const Ran ran = RunAlone({"checkpoint", "pin", out_dir, "--step", "100"});
     EXPECT_EQ(ran.code, ExitCode::kOk) << ran.err;
-    EXPECT_EQ(ran.out, first.string() + ": pinned: kept whatever train.keep_checkpoints says\n");
+    EXPECT_EQ(ran.out, first.string() + ": pinned: kept regardless of train.keep_checkpoints\n");
     EXPECT_EQ(pinned(), "step-00000100 ");
   }
   EXPECT_EQ(RunAlone({"checkpoint", "pin", out_dir}).code, ExitCode::kOk) << "the newest";

@@ -276,7 +276,7 @@ TEST_F(WatchTest, SigintToTheProgramIs130) {
   options.environment = FilterEnvironment({"ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"});
   options.environment["HOME"] = dir_.path().string();
   options.output = output;
-  state();  // what was written into it comes before the call
+  state();  // what was written into it is visible to the call
   const auto child = Spawn(options);
   ASSERT_TRUE(child.ok()) << child.status();
   for (int i = 0; i < 500 && ReadFile(output).empty(); ++i) absl::SleepFor(absl::Milliseconds(10));
