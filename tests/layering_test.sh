@@ -43,8 +43,9 @@ server/watch|server/store server/decide common/base common/nsa common/estimate c
 server/act|server/watch server/store server/decide $below_rpc proto|grpcpp sqlite prometheus cuda nccl cublas
 server/rpc|server/act server/watch server/store server/decide common proto|sqlite prometheus cuda nccl cublas
 server|proto common|cuda nccl cublas
-client/show|client/exit_code.h client/connect/session.h common proto|cuda nccl cublas sqlite prometheus
+client/show|client/exit_code.h common/base common/estimate proto|cuda nccl cublas grpcpp sqlite prometheus
 client/connect|client/exit_code.h client/show common proto|cuda nccl cublas sqlite prometheus
+client/commands|client/cli.h client/exit_code.h client/connect client/show common proto|cuda nccl cublas grpcpp sqlite prometheus
 client|proto common|cuda nccl cublas sqlite prometheus
 tests|proto common kernels worker server client|
 TABLE
@@ -152,7 +153,14 @@ self_test() {
   expect common/preflight/a.h '"grpcpp/grpcpp.h"' fail
   expect common/base/a.h '"server/store.h"' fail
   expect client/a.cc '"nsa/v1/job.pb.h"' pass
+  # The rooms of the client: show, connect, commands, each on the ones before.
+  expect client/show/a.h '"client/exit_code.h"' pass
+  expect client/show/a.h '"client/connect/session.h"' fail
   expect client/show/a.h '"client/commands/submit.h"' fail
+  expect client/connect/a.h '"client/show/table.h"' pass
+  expect client/connect/a.h '"client/commands/watch.h"' fail
+  expect client/commands/a.h '"client/connect/session.h"' pass
+  expect client/commands/a.cc '"grpcpp/grpcpp.h"' fail
   expect kernels/a.h '"nsa/v1/job.pb.h"' fail
   expect kernels/a.h '"common/base/status.h"' pass
   expect kernels/a.h '"common/job/load.h"' fail

@@ -4,7 +4,6 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "client/connect/session.h"
 #include "client/exit_code.h"
 #include "client/show/table.h"
 #include "nsa/v1/coordinator.pb.h"
