@@ -282,13 +282,18 @@ ExitCode Cli::FailUnknownCommand(const std::string& word, const CLI::App& app) {
   return FailUsage(absl::StrCat("unknown command '", word, "'", DidYouMean(word, app)));
 }
 
-ExitCode Cli::FailExtra(const std::string& message, bool only_commands) {
-  const CLI::App* app = Deepest();
+std::string Cli::UnknownCommand() const {
   const std::vector<std::string> extra = app_->remaining(true);
-  if (runs_.count(app) == 0 && !extra.empty() && !absl::StartsWith(extra[0], "-")) {
-    return FailUnknownCommand(extra[0], *app);
+  const bool expected = runs_.count(Deepest()) == 0;
+  return expected && !extra.empty() && !absl::StartsWith(extra[0], "-") ? extra[0] : "";
+}
+
+ExitCode Cli::FailExtra(const std::string& message, bool only_commands) {
+  if (const std::string unknown = UnknownCommand(); !unknown.empty()) {
+    return FailUnknownCommand(unknown, *Deepest());
   }
   if (only_commands) return FailUsage(message);
+  const std::vector<std::string> extra = app_->remaining(true);
   return FailUsage(absl::StrCat("unexpected argument '", extra.empty() ? message : extra[0], "'"));
 }
 
@@ -325,7 +330,10 @@ ExitCode Cli::Main(const std::vector<std::string>& arguments) {
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
     app_->parse(reversed);
   } catch (const CLI::CallForHelp&) {
-    // CLI11 has parsed everything before --help, so this is the help of the innermost command.
+    if (const std::string unknown = UnknownCommand(); !unknown.empty()) {
+      return FailUnknownCommand(unknown, *Deepest());
+    }
+    // The help of the innermost command that CLI11 has parsed.
     session_->out() << app_->help() << std::flush;
     return ExitCode::kOk;
   } catch (const CLI::Success&) {

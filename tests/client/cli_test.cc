@@ -100,6 +100,23 @@ TEST_F(CliTest, AnUnknownWordIsNamedWhereverItStands) {
   EXPECT_EQ(RunAlone({"help"}).code, ExitCode::kOk);
 }
 
+TEST_F(CliTest, AnUnknownCommandIsAnErrorWithHelpToo) {
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+           {"lits", "--help"}, {"--help", "lits"}, {"lits", "demo", "-h"}, {"-q", "lits", "-h"}}) {
+    const Ran ran = RunAlone(words);
+    EXPECT_EQ(ran.code, ExitCode::kUsage) << words[0];
+    EXPECT_EQ(ran.out, "");
+    EXPECT_EQ(ran.err,
+              "nsactl: unknown command 'lits'; did you mean 'list'?; see 'nsactl --help'\n");
+  }
+  const Ran far = RunAlone({"generate", "--help"});
+  EXPECT_EQ(far.code, ExitCode::kUsage);
+  EXPECT_EQ(far.err, "nsactl: unknown command 'generate'; see 'nsactl --help'\n") << "none is near";
+  EXPECT_EQ(RunAlone({"context", "shwo", "--help"}).err,
+            "nsactl: unknown command 'shwo'; did you mean 'show'?; see 'nsactl context --help'\n");
+  EXPECT_EQ(RunAlone({"stop", "demo", "--help"}).code, ExitCode::kOk) << "a job is no command";
+}
+
 TEST_F(CliTest, WrongFlagsAreOneLineThatNamesTheHelp) {
   for (const std::vector<std::string>& wrong :
        std::vector<std::vector<std::string>>{{"list", "--foo"},
