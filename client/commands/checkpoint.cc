@@ -145,11 +145,7 @@ absl::StatusOr<ExitCode> Pin(Session& session, const CheckpointFlags& flags, boo
   }
   NSA_ASSIGN_OR_RETURN(const CheckpointEntry entry, Chosen(entries, flags));
   NSA_RETURN_IF_ERROR(pin ? WritePin(entry.path) : RemovePin(entry.path));
-  if (session.structured()) {
-    session.PrintDocument(CheckpointInfoOf(entry));
-  } else if (session.flags().format == Format::kName) {
-    session.out() << entry.path.string() << "\n";
-  } else {
+  if (!session.PrintDocumentOrName(CheckpointInfoOf(entry), entry.path.string())) {
     session.out() << entry.path.string() << ": "
                   << (pin ? "pinned: kept regardless of train.keep_checkpoints"
                           : "not pinned: deleted once there are train.keep_checkpoints newer ones")

@@ -169,14 +169,7 @@ absl::Status PrintEvents(Session& session, Client* client, const v1::Job& job) {
 absl::StatusOr<ExitCode> Describe(Session& session, const std::string& name, bool spec) {
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
   NSA_ASSIGN_OR_RETURN(const v1::Job job, client->GetJob(name));
-  if (session.structured()) {
-    session.PrintDocument(job);
-    return ExitCode::kOk;
-  }
-  if (session.flags().format == Format::kName) {
-    session.out() << job.id() << "\n";
-    return ExitCode::kOk;
-  }
+  if (session.PrintDocumentOrName(job, job.id())) return ExitCode::kOk;
   PrintHead(session, job);
   PrintRanks(session, job);
   PrintVerdict(session, job);

@@ -13,11 +13,7 @@ absl::StatusOr<ExitCode> Resume(Session& session, const std::string& name, bool 
   request.set_job(name);
   NSA_ASSIGN_OR_RETURN(const auto response, client->Call<v1::ResumeJobResponse>(request));
   const v1::Job& job = response.job();
-  if (session.structured()) {
-    session.PrintDocument(job);
-  } else if (session.flags().format == Format::kName) {
-    session.out() << job.id() << "\n";
-  } else {
+  if (!session.PrintDocumentOrName(job, job.id())) {
     session.out() << "resumed " << Title(job) << ": " << StateName(job.state()) << " (was at "
                   << StepText(job.progress()) << ")\n";
   }

@@ -34,6 +34,18 @@ void Session::PrintDocument(const google::protobuf::Message& message) {
   PrintDocument(ToJson(message));
 }
 
+bool Session::PrintDocumentOrName(const google::protobuf::Message& message,
+                                  const std::string& name) {
+  if (structured()) {
+    PrintDocument(message);
+  } else if (flags_.format == Format::kName) {
+    out() << name << "\n" << std::flush;
+  } else {
+    return false;
+  }
+  return true;
+}
+
 void Session::PrintStreamed(const google::protobuf::Message& message) {
   PrintStreamed(ToJson(message));
 }

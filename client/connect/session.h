@@ -69,6 +69,9 @@ class Session {
   // Prints one whole document in the format of -o (json or yaml).
   void PrintDocument(const nlohmann::ordered_json& document);
   void PrintDocument(const google::protobuf::Message& message);
+  // For a command about one thing: prints `message` with -o json or yaml, `name` with -o name, and
+  // returns true. With another -o it prints nothing and returns false.
+  bool PrintDocumentOrName(const google::protobuf::Message& message, const std::string& name);
   // Prints one document of a stream: JSON on one line, or YAML after `---`.
   void PrintStreamed(const nlohmann::ordered_json& document);
   void PrintStreamed(const google::protobuf::Message& message);
