@@ -1,11 +1,14 @@
-// nsactl dump-stack: prints the stacks of every thread of every rank.
+// nsactl dump-stack: prints the stacks of every thread of every rank of jobs.
 #include <fstream>
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/cli.h"
+#include "client/commands/each_job.h"
 #include "client/show/document.h"
+#include "client/show/job_text.h"
+#include "common/base/count.h"
 #include "common/base/status.h"
 #include "nlohmann/json.hpp"
 
@@ -13,7 +16,7 @@ namespace nsa::client {
 namespace {
 
 struct DumpFlags {
-  std::string job;
+  std::vector<std::string> jobs;
   std::string file;
   int rank = -1;
 };
@@ -37,36 +40,71 @@ absl::Status WriteFile(const std::string& path, const std::string& text) {
       absl::StrCat(path, ": cannot be written; name a file that can with -o"));
 }
 
-absl::StatusOr<ExitCode> DumpStack(Session& session, const DumpFlags& flags) {
+// What the dumps of all jobs become.
+struct Output {
+  std::string text;
+  nlohmann::ordered_json documents = nlohmann::ordered_json::array();
+  int ranks = 0;
+};
+
+absl::Status DumpOne(Client* client, const DumpFlags& flags, const std::string& name,
+                     Output* output) {
   v1::DumpStackRequest request;
-  request.set_job(flags.job);
+  request.set_job(name);
   request.set_rank(flags.rank);
-  NSA_ASSIGN_OR_RETURN(Client * client, session.client());
+  std::string heading;
+  nlohmann::ordered_json document;
+  if (flags.jobs.size() > 1) {
+    NSA_ASSIGN_OR_RETURN(const v1::Job job, client->GetJob(name));
+    request.set_job(job.id());
+    heading = absl::StrCat("##### ", Title(job), "\n");
+    document = {{"job_id", job.id()}, {"job_name", job.name()}};
+  }
   NSA_ASSIGN_OR_RETURN(const v1::DumpStackResponse response,
                        client->Call<v1::DumpStackResponse>(request, {.timeout = kDumpTimeout}));
-  std::string text;
-  if (session.structured()) {
-    const auto document = ToJson(response);
-    text = session.flags().format == Format::kYaml ? YamlText(document) : JsonText(document);
-  } else {
-    for (const v1::StackDump& dump : response.dumps())
-      absl::StrAppend(&text, FormatDump(dump), "\n");
-  }
-  if (flags.file.empty()) {
-    session.out() << text;
-  } else {
-    NSA_RETURN_IF_ERROR(WriteFile(flags.file, text));
-    session.Note(absl::StrCat("stacks of ", response.dumps_size(),
-                              response.dumps_size() == 1 ? " rank" : " ranks", " written to ",
-                              flags.file));
-  }
+  output->text += heading;
+  document.update(ToJson(response));
+  output->documents.push_back(std::move(document));
+  output->ranks += response.dumps_size();
   int failed = 0;
   for (const v1::StackDump& dump : response.dumps()) {
+    absl::StrAppend(&output->text, FormatDump(dump), "\n");
     if (dump.stacks().empty()) ++failed;
   }
-  if (failed == 0) return ExitCode::kOk;
+  if (failed == 0) return absl::OkStatus();
   return absl::InternalError(absl::StrCat("dump-stack: ", failed, " of ", response.dumps_size(),
                                           " ranks gave no stacks; see 'incomplete' above"));
+}
+
+std::string TextOf(Session& session, const DumpFlags& flags, Output output) {
+  if (!session.structured()) return output.text;
+  nlohmann::ordered_json document;
+  if (flags.jobs.size() > 1) {
+    document["jobs"] = std::move(output.documents);
+  } else if (!output.documents.empty()) {
+    document = std::move(output.documents[0]);
+  } else {
+    return "";  // the only job was refused
+  }
+  return session.flags().format == Format::kYaml ? YamlText(document) : JsonText(document);
+}
+
+absl::StatusOr<ExitCode> DumpStack(Session& session, const DumpFlags& flags) {
+  NSA_ASSIGN_OR_RETURN(Client * client, session.client());
+  Output output;
+  const absl::Status status = ForEachJob("dump-stack", flags.jobs, [&](const std::string& name) {
+    return DumpOne(client, flags, name, &output);
+  });
+  const int ranks = output.ranks;
+  const std::string text = TextOf(session, flags, std::move(output));
+  if (flags.file.empty()) {
+    session.out() << text << std::flush;
+  } else if (ranks > 0) {
+    NSA_RETURN_IF_ERROR(WriteFile(flags.file, text));
+    session.Note(absl::StrCat("stacks of ", Count(ranks, "rank"), " written to ", flags.file));
+  }
+  NSA_RETURN_IF_ERROR(status);
+  return ExitCode::kOk;
 }
 
 }  // namespace
@@ -75,16 +113,19 @@ void AddDumpStack(Cli* cli) {
   const auto flags = std::make_shared<DumpFlags>();
   Options options = cli->Add(
       {.name = "dump-stack",
-       .what = "Show the stacks of all threads of a job's ranks, and what each rank is doing",
+       .what = "Show the stacks of all threads of jobs' ranks, and what each rank is doing",
        .group = "Jobs",
        .more =
            "The stacks are read from outside the processes, so a stopped or stuck rank is shown "
-           "too. Training goes on.\nHere -o names a file; --output json|yaml chooses the format.",
+           "too. Training goes on.\nHere -o names a file; --output json|yaml chooses the format. "
+           "With "
+           "several JOBs each has a\nheading; the exit code is not 0 if one failed.",
        .examples = "nsactl dump-stack demo\n"
                    "nsactl dump-stack demo --rank 1\n"
-                   "nsactl dump-stack demo -o stacks.txt",
+                   "nsactl dump-stack demo -o stacks.txt\n"
+                   "nsactl list --state active -o name | xargs nsactl dump-stack",
        .run = [flags](Session& session) { return DumpStack(session, *flags); }});
-  options.Argument("JOB", &flags->job, "Job id or name");
+  options.Argument("JOB", &flags->jobs, "Job ids or names");
   options.Rank(&flags->rank, "Only this rank (default all)");
   options.Text("-o,--file", "FILE", &flags->file, "Write to this file");
 }

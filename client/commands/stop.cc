@@ -1,45 +1,59 @@
-// nsactl stop: ends a job after a given step, after the step in progress, or at once.
+// nsactl stop: ends jobs after a given step, after the step in progress, or at once.
 #include "absl/strings/str_cat.h"
 #include "client/cli.h"
+#include "client/commands/each_job.h"
+#include "client/show/document.h"
 #include "client/show/job_text.h"
 #include "common/base/status.h"
+#include "nlohmann/json.hpp"
 
 namespace nsa::client {
 namespace {
 
 struct StopFlags {
-  std::string job;
+  std::vector<std::string> jobs;
   int64_t at_step = 0;
   bool now = false;
 };
 
-absl::StatusOr<ExitCode> Stop(Session& session, const StopFlags& flags) {
-  v1::StopJobRequest request;
-  request.set_job(flags.job);
-  v1::StopRequest& stop = *request.mutable_stop();
-  stop.set_mode(v1::STOP_MODE_GRACEFUL);
-  if (flags.now) stop.set_mode(v1::STOP_MODE_NOW);
+v1::StopRequest RequestOf(const StopFlags& flags) {
+  v1::StopRequest stop;
+  stop.set_mode(flags.now ? v1::STOP_MODE_NOW : v1::STOP_MODE_GRACEFUL);
   if (flags.at_step > 0) {
     stop.set_mode(v1::STOP_MODE_AT_STEP);
     stop.set_at_step(flags.at_step);
   }
-  NSA_ASSIGN_OR_RETURN(Client * client, session.client());
-  NSA_ASSIGN_OR_RETURN(const auto response, client->Call<v1::StopJobResponse>(request));
-  const v1::Job& job = response.job();
-  if (session.structured()) {
-    session.PrintDocument(job);
-    return ExitCode::kOk;
-  }
-  if (session.flags().format == Format::kName) {
-    session.out() << job.id() << "\n";
-    return ExitCode::kOk;
-  }
+  return stop;
+}
+
+void PrintStopped(Session& session, const v1::Job& job) {
   session.out() << Title(job) << ": " << StateName(job.state());
   if (!HasEnded(job)) {
     session.out() << ", " << StopText(job.stop()) << " (now at " << StepText(job.progress()) << ")";
   }
-  session.out() << "\n";
+  session.out() << "\n" << std::flush;
   session.Note("Next:\n" + NextCommands(job));
+}
+
+absl::StatusOr<ExitCode> Stop(Session& session, const StopFlags& flags) {
+  NSA_ASSIGN_OR_RETURN(Client * client, session.client());
+  v1::StopJobRequest request;
+  *request.mutable_stop() = RequestOf(flags);
+  const bool several = flags.jobs.size() > 1;
+  nlohmann::ordered_json stopped = nlohmann::ordered_json::array();
+  const absl::Status status =
+      ForEachJob("stop", flags.jobs, [&](const std::string& name) -> absl::Status {
+        request.set_job(name);
+        NSA_ASSIGN_OR_RETURN(const auto response, client->Call<v1::StopJobResponse>(request));
+        if (several && session.structured()) {
+          stopped.push_back(ToJson(response.job()));
+        } else if (!session.PrintDocumentOrName(response.job(), response.job().id())) {
+          PrintStopped(session, response.job());
+        }
+        return absl::OkStatus();
+      });
+  if (several && session.structured()) session.PrintDocument({{"jobs", std::move(stopped)}});
+  NSA_RETURN_IF_ERROR(status);
   return ExitCode::kOk;
 }
 
@@ -49,15 +63,19 @@ void AddStop(Cli* cli) {
   const auto flags = std::make_shared<StopFlags>();
   Options options = cli->Add(
       {.name = "stop",
-       .what = "End a job after this step, after step N, or now",
+       .what = "End jobs after this step, after step N, or now",
        .group = "Jobs",
        .more =
-           "Without a flag the job finishes the step in progress and writes a checkpoint. A stop "
+           "Without a flag a job finishes the step in progress and writes a checkpoint. A stop "
            "can only become more\nurgent: from --at-step to no flag to --now. A stopped job can "
-           "be resumed.",
-       .examples = "nsactl stop demo\nnsactl stop demo --at-step 5000\nnsactl stop demo --now",
+           "be resumed. With several JOBs each one that\ncan be stopped is stopped; the exit code "
+           "is not 0 if one could not be.",
+       .examples = "nsactl stop demo\n"
+                   "nsactl stop demo --at-step 5000\n"
+                   "nsactl stop demo --now\n"
+                   "nsactl list --state active -o name | xargs nsactl stop",
        .run = [flags](Session& session) { return Stop(session, *flags); }});
-  options.Argument("JOB", &flags->job, "Job id or name");
+  options.Argument("JOB", &flags->jobs, "Job ids or names");
   const auto at_step = options.Number("--at-step", &flags->at_step, {.least = 1},
                                       "End every rank after step N, with a checkpoint at N");
   options.Exclude(options.Flag("--now", &flags->now, "End at once, without a checkpoint"), at_step);

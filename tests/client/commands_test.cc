@@ -238,6 +238,31 @@ TEST_F(CommandsTest, StopSendsWhatWasAsked) {
   EXPECT_EQ(Run({"stop", "nothing"}).code, ExitCode::kNotFound);
 }
 
+TEST_F(CommandsTest, StopTakesSeveralJobsAndGoesOnAfterOneThatIsRefused) {
+  const Ran both = Run({"stop", "demo", "old", "--now"});
+  EXPECT_EQ(both.code, ExitCode::kOk);
+  EXPECT_EQ(both.out,
+            "demo (jdemo1234567): STOPPING, stopping now (now at 375/1000)\n"
+            "old (jold12345678a): STOPPING, stopping now (now at 375/1000)\n");
+  const Ran some = Run({"stop", "demo", "nothing", "old", "-q"});
+  EXPECT_EQ(some.code, ExitCode::kNotFound);
+  EXPECT_THAT(some.out, AllOf(HasSubstr("jdemo1234567"), HasSubstr("jold12345678a")));
+  EXPECT_EQ(some.err,
+            "nothing: job: 'nothing' is not known; see 'nsactl list'\n"
+            "nsactl: stop: failed for 1 of 3 jobs; see the lines above\n");
+  EXPECT_EQ(Run({"stop", "demo", "old", "-o", "name"}).out, "jdemo1234567\njold12345678a\n");
+  const auto json = nlohmann::json::parse(Run({"stop", "demo", "old", "-o", "json"}).out);
+  ASSERT_THAT(json["jobs"], SizeIs(2));
+  EXPECT_EQ(json["jobs"][1]["id"], "jold12345678a");
+  EXPECT_EQ(nlohmann::json::parse(Run({"stop", "old", "-o", "json"}).out)["id"], "jold12345678a");
+}
+
+TEST_F(CommandsTest, WithoutACoordinatorSeveralJobsGiveOneError) {
+  const Ran ran = RunAlone({"stop", "demo", "old"});
+  EXPECT_EQ(ran.code, ExitCode::kUnreachable);
+  EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 1) << ran.err;
+}
+
 TEST_F(CommandsTest, AStepThatIsNoneIsNamed) {
   for (const std::string step : {"0", "-1", "x", "5k", "99999999999999999999"}) {
     const Ran ran = Run({"stop", "demo", "--at-step", step});
@@ -450,6 +475,34 @@ TEST_F(CommandsTest, DumpStackShowsOrWritesEveryRank) {
   EXPECT_THAT(written.str(), AllOf(HasSubstr("rank 0"), HasSubstr("rank 1")));
   const auto json = nlohmann::json::parse(Run({"dump-stack", "demo", "--output", "json"}).out);
   EXPECT_THAT(json["dumps"], SizeIs(2));
+}
+
+TEST_F(CommandsTest, DumpStackOfSeveralJobsHasAHeadingForEach) {
+  v1::StackDump& dump = state().dumps.emplace_back();
+  dump.set_node("box");
+  dump.set_stacks("thread 100");
+  const Ran ran = Run({"dump-stack", "demo", "nothing", "old"});
+  EXPECT_EQ(ran.code, ExitCode::kNotFound);
+  EXPECT_EQ(ran.out,
+            "##### demo (jdemo1234567)\n"
+            "=== rank 0, pid 0 on box (0.00 s)\n"
+            "thread 100\n"
+            "\n"
+            "##### old (jold12345678a)\n"
+            "=== rank 0, pid 0 on box (0.00 s)\n"
+            "thread 100\n"
+            "\n");
+  EXPECT_EQ(ran.err,
+            "nothing: job: 'nothing' is not known; see 'nsactl list'\n"
+            "nsactl: dump-stack: failed for 1 of 3 jobs; see the lines above\n");
+  const std::string file = (dir_ / "stacks.txt").string();
+  EXPECT_EQ(Run({"dump-stack", "demo", "old", "-o", file}).err,
+            "stacks of 2 ranks written to " + file + "\n");
+  const auto json =
+      nlohmann::json::parse(Run({"dump-stack", "demo", "old", "--output", "json"}).out);
+  EXPECT_EQ(json["jobs"][0]["job_name"], "demo");
+  EXPECT_EQ(json["jobs"][1]["job_id"], "jold12345678a");
+  EXPECT_THAT(json["jobs"][1]["dumps"], SizeIs(1));
 }
 
 TEST_F(CommandsTest, ADumpWithoutStacksIsAFailure) {

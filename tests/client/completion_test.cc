@@ -74,6 +74,7 @@ TEST_F(CompletionTest, JobsThatTheCommandCanDoSomethingWith) {
   EXPECT_THAT(Complete({"resume", ""}), ElementsAre("old", "jold12345678a"));
   EXPECT_THAT(Complete({"delete", ""}), ElementsAre("old", "jold12345678a"));
   EXPECT_THAT(Complete({"delete", "other", "--yes", ""}), ElementsAre("old", "jold12345678a"));
+  EXPECT_THAT(Complete({"stop", "other", ""}), ElementsAre("demo", "jdemo1234567"));
   EXPECT_THAT(Complete({"describe", "demo", ""}), IsEmpty());
   EXPECT_THAT(Complete({"logs", "--rank", "1", "-f", "d"}), Contains("demo"));
   EXPECT_THAT(Complete({"checkpoint", "verify", ""}), AllOf(Contains("demo"), Contains(":files")));
