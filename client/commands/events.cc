@@ -23,7 +23,7 @@ Colour ColourOf(v1::Severity severity) {
 
 // Columns are as wide as their usual contents, because rows are printed one at a time.
 Table EventTable() {
-  return Table({{"TIME", false, 20},
+  return Table({{"TIME", false, 25},
                 {"JOB", false, 13},
                 {"STATE", false, 10},
                 {"RANK", true, 4},

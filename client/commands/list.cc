@@ -59,7 +59,7 @@ std::string Percent(const v1::JobProgress& progress) {
   return absl::StrFormat("%.0f%%", 100 * ShareDone(progress));
 }
 
-// "next start in 42s, CUDA_OOM: …"; either part may be missing.
+// "next start in 42 s, CUDA_OOM: …"; either part may be missing.
 std::string WithNextStart(const v1::Job& job, absl::Time now, const std::string& reason) {
   const std::string next = NextStartText(job, now);
   if (next.empty()) return reason;

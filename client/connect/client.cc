@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/connect/grpc_failure.h"
 #include "client/connect/interrupt.h"
+#include "client/show/human.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
 #include "common/rpc/rpc.h"
@@ -75,9 +76,11 @@ absl::Status Client::Explain(const grpc::Status& status, absl::Duration timeout)
         ClosedConnectionHint(status.error_message(), unix_socket, UsesTls(endpoint_))));
   }
   if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
-    return absl::DeadlineExceededError(
-        absl::StrCat("coordinator: ", endpoint_.address, " did not answer in ",
-                     absl::FormatDuration(timeout), " (--timeout); try a longer --timeout"));
+    return absl::DeadlineExceededError(absl::StrCat(
+        "coordinator: ", endpoint_.address, " did not answer in ",
+        timeout < absl::Seconds(1) ? absl::StrCat(absl::ToInt64Milliseconds(timeout), " ms")
+                                   : HumanDuration(absl::ToDoubleSeconds(timeout)),
+        " (--timeout); try a longer --timeout"));
   }
   if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
     return absl::UnimplementedError(absl::StrCat(

@@ -19,34 +19,36 @@ constexpr double kLongest = 1e4 * kDay;
 
 std::string HumanDuration(double seconds) {
   if (!std::isfinite(seconds) || seconds < 0) return "-";
-  if (seconds > kLongest) return ">10000d";
+  if (seconds > kLongest) return ">10000 d";
   const int64_t s = std::llround(seconds);
-  if (s < kMinute) return absl::StrFormat("%ds", s);
-  if (s < kHour) return absl::StrFormat("%dm%02ds", s / kMinute, s % kMinute);
-  if (s < kDay) return absl::StrFormat("%dh%02dm", s / kHour, s % kHour / kMinute);
-  return absl::StrFormat("%dd%02dh", s / kDay, s % kDay / kHour);
+  if (s < kMinute) return absl::StrFormat("%d s", s);
+  if (s < kHour) return absl::StrFormat("%d min %02d s", s / kMinute, s % kMinute);
+  if (s < kDay) return absl::StrFormat("%d h %02d min", s / kHour, s % kHour / kMinute);
+  return absl::StrFormat("%d d %02d h", s / kDay, s % kDay / kHour);
 }
 
 std::string ShortAge(absl::Time now, int64_t unix_nanos) {
   if (unix_nanos == 0) return "-";
   const int64_t s =
       std::max<int64_t>(0, absl::ToInt64Seconds(now - absl::FromUnixNanos(unix_nanos)));
-  if (s < kMinute) return absl::StrFormat("%ds", s);
-  if (s < kHour) return absl::StrFormat("%dm", s / kMinute);
-  if (s < kDay) return absl::StrFormat("%dh", s / kHour);
-  return absl::StrFormat("%dd", s / kDay);
+  if (s < kMinute) return absl::StrFormat("%d s", s);
+  if (s < kHour) return absl::StrFormat("%d min", s / kMinute);
+  if (s < kDay) return absl::StrFormat("%d h", s / kHour);
+  return absl::StrFormat("%d d", s / kDay);
 }
 
 std::string HumanAge(absl::Time now, int64_t unix_nanos) {
   const std::string age = ShortAge(now, unix_nanos);
   if (age == "-") return age;
-  return age == "0s" ? "now" : age + " ago";
+  return age == "0 s" ? "now" : age + " ago";
 }
 
 std::string Timestamp(int64_t unix_nanos) {
   if (unix_nanos == 0) return "-";
-  return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::FromUnixNanos(unix_nanos),
-                          absl::UTCTimeZone());
+  const absl::Time time = absl::FromUnixNanos(unix_nanos);
+  const absl::TimeZone zone = absl::LocalTimeZone();
+  const bool utc = zone.At(time).offset == 0;
+  return absl::FormatTime(utc ? "%Y-%m-%dT%H:%M:%SZ" : "%Y-%m-%dT%H:%M:%S%Ez", time, zone);
 }
 
 std::string HumanBytes(int64_t bytes) {

@@ -8,16 +8,17 @@
 
 namespace nsa::client {
 
-// "0s", "45s", "3m12s", "2h05m", "3d04h"; "-" when negative or not finite.
+// "0 s", "45 s", "3 min 12 s", "2 h 05 min", "3 d 04 h"; "-" when negative or not finite.
 std::string HumanDuration(double seconds);
 
-// "now", "41s ago", "3m ago", "5h ago", "2d ago"; "-" for 0 nanoseconds, which means never.
+// "now", "41 s ago", "3 min ago", "5 h ago", "2 d ago"; "-" for 0 nanoseconds, which means never.
 std::string HumanAge(absl::Time now, int64_t unix_nanos);
 
-// The age alone: "41s", "3m", "5h", "2d"; "-" for never.
+// The age alone: "41 s", "3 min", "5 h", "2 d"; "-" for never.
 std::string ShortAge(absl::Time now, int64_t unix_nanos);
 
-// "2026-11-20T16:31:02Z"; "-" for 0.
+// A time for people: local, with its offset from UTC, "2026-11-20T16:31:02+01:00"; "Z" where local
+// time is UTC; "-" for 0. Documents for programs (-o json, yaml) have UTC nanoseconds instead.
 std::string Timestamp(int64_t unix_nanos);
 
 // "512 B", "1.5 KiB", "312.0 MiB", "1.20 GiB".

@@ -29,7 +29,7 @@ double ShareDone(const v1::JobProgress& progress);
 // stop.
 std::string StopText(const v1::StopRequest& stop);
 
-// Time until the next start: "in 42s", "due"; empty when the job does not wait for one.
+// Time until the next start: "in 42 s", "due"; empty when the job does not wait for one.
 std::string NextStartText(const v1::Job& job, absl::Time now);
 
 // "CUDA_OOM: out of memory on rank 1"; reason or message may be missing.

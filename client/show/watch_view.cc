@@ -138,7 +138,7 @@ std::string PlainLine(const v1::Job& job, absl::Time now) {
         &line, " eta ", moving ? HumanDuration(p.eta_seconds()) : "-", " checkpoint ",
         p.checkpoint_unix_nanos() == 0
             ? "-"
-            : absl::StrCat(p.checkpoint_step(), "@", ShortAge(now, p.checkpoint_unix_nanos())),
+            : absl::StrCat(p.checkpoint_step(), " age ", ShortAge(now, p.checkpoint_unix_nanos())),
         p.checkpoint_error().empty() ? "" : " (newest failed)");
   }
   absl::StrAppend(&line, " restarts ", job.restarts());
@@ -153,7 +153,7 @@ std::string PlainLine(const v1::Job& job, absl::Time now) {
 
 std::string TransitionLine(const v1::Job& job, absl::Time now, const std::string& from,
                            const ViewOptions& options) {
-  const std::string time = absl::FormatTime("%H:%M:%S", now, absl::LocalTimeZone());
+  const std::string time = Timestamp(absl::ToUnixNanos(now));
   const std::string reason = ReasonText(job);
   return absl::StrCat(Paint(Colour::kDim, time, options.colours), " ", from,
                       options.unicode ? " → " : " -> ",

@@ -68,9 +68,9 @@ class CommandsTest : public NsactlTest {
 
 TEST_F(CommandsTest, ListIsATable) {
   EXPECT_EQ(Run({"list"}).out,
-            "ID             NAME  STATE        STEP  DONE    LOSS  TOK/S    ETA  AGE  REASON\n"
-            "jdemo1234567   demo  RUNNING  375/1000   38%  2.1034  12.3k  5m20s   3h\n"
-            "jold12345678a  old   FAILED   375/1000   38%  2.1034      -      -   2d  "
+            "ID             NAME  STATE        STEP  DONE    LOSS  TOK/S         ETA  AGE  REASON\n"
+            "jdemo1234567   demo  RUNNING  375/1000   38%  2.1034  12.3k  5 min 20 s  3 h\n"
+            "jold12345678a  old   FAILED   375/1000   38%  2.1034      -           -  2 d  "
             "CUDA_OOM: out of memory on rank 1\n");
   state().jobs.pop_back();
   EXPECT_THAT(Run({"list"}).out, Not(HasSubstr("REASON"))) << "nothing to say";
@@ -86,15 +86,15 @@ TEST_F(CommandsTest, ListSaysWhyAJobWaitsAndUntilWhen) {
   waiting().set_next_start_unix_nanos(kNoon + 42 * kSecond);
   const std::string start =
       "ID             NAME  STATE           STEP  DONE    LOSS  TOK/S  ETA  AGE  REASON\n"
-      "jdemo1234567   demo  RESTARTING  375/1000   38%  2.1034      -    -   3h  ";
+      "jdemo1234567   demo  RESTARTING  375/1000   38%  2.1034      -    -  3 h  ";
   EXPECT_THAT(
       Run({"list"}).out,
-      ::testing::StartsWith(start + "next start in 42s, PREFLIGHT_REFUSED: box: DISK_TOO_SMALL: "
+      ::testing::StartsWith(start + "next start in 42 s, PREFLIGHT_REFUSED: box: DISK_TOO_SMALL: "
                                     "train.out_dir: ...\n"
                                     "jold12345678a  old   FAILED      375/1000"));
   EXPECT_THAT(Run({"list", "-o", "wide"}).out,
-              HasSubstr("next start in 42s, PREFLIGHT_REFUSED: first"));
-  EXPECT_THAT(Run({"describe", "demo"}).out, HasSubstr("Next start:  in 42s\n"));
+              HasSubstr("next start in 42 s, PREFLIGHT_REFUSED: first"));
+  EXPECT_THAT(Run({"describe", "demo"}).out, HasSubstr("Next start:  in 42 s\n"));
   waiting().set_next_start_unix_nanos(kNoon - kSecond);
   EXPECT_THAT(Run({"list"}).out,
               ::testing::StartsWith(start + "next start due, PREFLIGHT_REFUSED: "));
@@ -105,7 +105,7 @@ TEST_F(CommandsTest, ListSaysWhyAJobWaitsAndUntilWhen) {
   waiting().set_state(v1::Job::STATE_QUEUED);
   waiting().set_reason("WAITING_FOR_SLOTS");
   waiting().set_message("needs 2 GPUs, 1 are free");
-  EXPECT_THAT(Run({"list"}).out, HasSubstr("   3h  WAITING_FOR_SLOTS: needs 2 GPUs, 1 are free\n"));
+  EXPECT_THAT(Run({"list"}).out, HasSubstr("  3 h  WAITING_FOR_SLOTS: needs 2 GPUs, 1 are free\n"));
 }
 
 TEST_F(CommandsTest, ListHasWideNameJsonAndYaml) {
@@ -164,9 +164,9 @@ TEST_F(CommandsTest, DescribeTellsEverything) {
             "Name:        demo\n"
             "Id:          jdemo1234567\n"
             "State:       RUNNING\n"
-            "Submitted:   2026-11-20T09:00:00Z (3h ago)\n"
-            "Started:     2026-11-20T11:50:00Z (10m ago)\n"
-            "Run time:    10m00s\n"
+            "Submitted:   2026-11-20T09:00:00Z (3 h ago)\n"
+            "Started:     2026-11-20T11:50:00Z (10 min ago)\n"
+            "Run time:    10 min 00 s\n"
             "Goodput:     92.5 % of the run time in steps that count\n"
             "Restarts:    1 (generation 2)\n"
             "Step:        375 of 1000 (37.5 %)\n"
@@ -174,8 +174,8 @@ TEST_F(CommandsTest, DescribeTellsEverything) {
             "Val loss:    2.2101 at step 300\n"
             "Tokens:      3,072,000 (12.3k a second)\n"
             "Optimizer:   learning rate 0.0003, gradient norm 0.812\n"
-            "ETA:         5m20s\n"
-            "Checkpoint:  step 300, 41s ago\n"
+            "ETA:         5 min 20 s\n"
+            "Checkpoint:  step 300, 41 s ago\n"
             "Output:      /data/demo\n"
             "\n"
             "Ranks:\n"
@@ -189,8 +189,8 @@ TEST_F(CommandsTest, DescribeTellsEverything) {
             "  EVAL_OFF: train.eval_every: 0 (more than 0); write eval_every: 100\n"
             "\n"
             "Events:\n"
-            "AGE  REASON     TEXT\n"
-            " 1m  SUBMITTED  what happened\n");
+            "  AGE  REASON     TEXT\n"
+            "1 min  SUBMITTED  what happened\n");
 }
 
 TEST_F(CommandsTest, DescribeHasASpeedAndATimeLeftOnlyOfAJobThatRuns) {
@@ -375,11 +375,16 @@ TEST_F(CommandsTest, FollowedLogsContinueWhereTheConnectionBroke) {
 TEST_F(CommandsTest, EventsAreATableOrADocument) {
   AddEvent(1, "SUBMITTED");
   AddEvent(2, "RANK_LOST").set_rank(1);
-  EXPECT_EQ(
-      Run({"events", "demo"}).out,
-      "TIME                  JOB            STATE       RANK  REASON              TEXT\n"
-      "2026-11-20T11:59:00Z  jdemo1234567   RUNNING        -  SUBMITTED           what happened\n"
-      "2026-11-20T11:59:00Z  jdemo1234567   RUNNING        1  RANK_LOST           what happened\n");
+  EXPECT_EQ(Run({"events", "demo"}).out,
+            "TIME                       JOB            STATE       RANK  REASON              TEXT\n"
+            "2026-11-20T11:59:00Z       jdemo1234567   RUNNING        -  SUBMITTED           what "
+            "happened\n"
+            "2026-11-20T11:59:00Z       jdemo1234567   RUNNING        1  RANK_LOST           what "
+            "happened\n");
+  setenv("TZ", "Fixed/UTC+01:00:00", 1);
+  EXPECT_THAT(Run({"events", "demo"}).out, HasSubstr("\n2026-11-20T12:59:00+01:00  jdemo1234567 "));
+  EXPECT_THAT(Run({"describe", "demo"}).out,
+              HasSubstr("Submitted:   2026-11-20T10:00:00+01:00 (3 h ago)\n"));
   const auto json = nlohmann::json::parse(Run({"events", "-o", "json"}).out);
   ASSERT_THAT(json["events"], SizeIs(2));
   EXPECT_EQ(json["events"][1]["reason"], "RANK_LOST");
@@ -523,8 +528,8 @@ TEST_F(CommandsTest, CheckpointsOfAJobAreListedAndVerified) {
   checkpoint.set_world_size(2);
   EXPECT_EQ(
       Run({"checkpoint", "list", "demo"}).out,
-      "STEP  AGE       SIZE  VAL LOSS  RANKS  PINNED  PATH\n"
-      " 300  41s  312.0 MiB    2.2101      2  -       /data/demo/checkpoints/step-00000300\n");
+      "STEP   AGE       SIZE  VAL LOSS  RANKS  PINNED  PATH\n"
+      " 300  41 s  312.0 MiB    2.2101      2  -       /data/demo/checkpoints/step-00000300\n");
   const Ran good = Run({"checkpoint", "verify", "demo", "--step", "300"});
   EXPECT_EQ(good.code, ExitCode::kOk);
   EXPECT_THAT(good.out, HasSubstr("step-00000300: good (step 300, 312.0 MiB"));
@@ -548,7 +553,7 @@ TEST_F(CommandsTest, NodesAreListed) {
   info.set_cuda_problem("no GPU");
   EXPECT_EQ(Run({"nodes"}).out,
             "NAME  STATE  CPU SLOTS  GPUS  FREE MEMORY  HEARTBEAT  JOBS\n"
-            "box   READY        1/2  -     20.00 GiB    2s ago     jdemo1234567\n");
+            "box   READY        1/2  -     20.00 GiB    2 s ago    jdemo1234567\n");
   EXPECT_THAT(Run({"nodes", "-o", "wide"}).out, HasSubstr("no GPU"));
   EXPECT_EQ(Run({"nodes", "-o", "name"}).out, "box\n");
   EXPECT_EQ(nlohmann::json::parse(Run({"nodes", "-o", "json"}).out)["nodes"][0]["state"], "READY");

@@ -39,6 +39,7 @@ class NsactlTest : public ::testing::Test {
     setenv("NSACTL_CONFIG", (dir_ / "config.yaml").c_str(), 1);
     setenv("NSA_STATE_DIR", dir_.path().c_str(), 1);
     setenv("TERM", "xterm", 1);
+    setenv("TZ", "UTC", 1);
   }
 
   // Runs `nsactl --address <fake> arguments...`.

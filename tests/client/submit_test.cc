@@ -155,7 +155,7 @@ TEST_F(SubmitTest, SubmitWatchEndsWithTheJobsOutcome) {
   state().watch.push_back(job);
   const Ran ran = Run({"submit", "--watch", file_});
   EXPECT_EQ(ran.code, ExitCode::kFailed);
-  EXPECT_THAT(ran.out, HasSubstr("FAILED after 0s"));
+  EXPECT_THAT(ran.out, HasSubstr("FAILED after 0 s"));
 }
 
 TEST_F(SubmitTest, LegacyKeysAreExplained) {
@@ -266,8 +266,8 @@ TEST_F(CheckpointFolderTest, FoldersAreListedWithoutACoordinator) {
   EXPECT_EQ(ran.code, ExitCode::kOk) << ran.err;
   EXPECT_EQ(ran.out,
             "STEP  AGE  SIZE  VAL LOSS  RANKS  PINNED  PATH\n"
-            " 100   0s   7 B    2.5000      2  -       " +
-                path + "\n" + " 200   0s   7 B    2.5000      2  -       " +
+            " 100  0 s   7 B    2.5000      2  -       " +
+                path + "\n" + " 200  0 s   7 B    2.5000      2  -       " +
                 (CheckpointsDir(dir_.path()) / CheckpointName(200)).string() + "\n");
   EXPECT_EQ(RunAlone({"checkpoint", "list", path, "-o", "name"}).out, path + "\n");
   EXPECT_EQ(RunAlone({"checkpoint", "list", "/nowhere/at/all"}).code, ExitCode::kNotFound);

@@ -1,4 +1,7 @@
 // Formatting: pure functions.
+#include <cstdlib>
+#include <map>
+
 #include "client/show/document.h"
 #include "client/show/human.h"
 #include "client/show/table.h"
@@ -16,20 +19,20 @@ using ::testing::HasSubstr;
 constexpr int64_t kSecond = 1'000'000'000;
 
 TEST(Human, DurationsGrowWithTheirUnits) {
-  EXPECT_EQ(HumanDuration(0), "0s");
-  EXPECT_EQ(HumanDuration(59.4), "59s");
-  EXPECT_EQ(HumanDuration(59.6), "1m00s");
-  EXPECT_EQ(HumanDuration(192), "3m12s");
-  EXPECT_EQ(HumanDuration(7500), "2h05m");
-  EXPECT_EQ(HumanDuration(88200), "1d00h");
-  EXPECT_EQ(HumanDuration(273600), "3d04h");
+  EXPECT_EQ(HumanDuration(0), "0 s");
+  EXPECT_EQ(HumanDuration(59.4), "59 s");
+  EXPECT_EQ(HumanDuration(59.6), "1 min 00 s");
+  EXPECT_EQ(HumanDuration(192), "3 min 12 s");
+  EXPECT_EQ(HumanDuration(7500), "2 h 05 min");
+  EXPECT_EQ(HumanDuration(88200), "1 d 00 h");
+  EXPECT_EQ(HumanDuration(273600), "3 d 04 h");
 }
 
 TEST(Human, AnUnknownDurationIsADash) {
   EXPECT_EQ(HumanDuration(-1), "-");
   EXPECT_EQ(HumanDuration(std::numeric_limits<double>::quiet_NaN()), "-");
   EXPECT_EQ(HumanDuration(std::numeric_limits<double>::infinity()), "-");
-  EXPECT_EQ(HumanDuration(1e300), ">10000d");
+  EXPECT_EQ(HumanDuration(1e300), ">10000 d");
 }
 
 TEST(Human, AgesCountBackFromNow) {
@@ -37,12 +40,25 @@ TEST(Human, AgesCountBackFromNow) {
   const auto at = [](int64_t seconds_ago) { return (1000000 - seconds_ago) * kSecond; };
   EXPECT_EQ(HumanAge(now, 0), "-");
   EXPECT_EQ(HumanAge(now, at(0)), "now");
-  EXPECT_EQ(HumanAge(now, at(41)), "41s ago");
-  EXPECT_EQ(HumanAge(now, at(199)), "3m ago");
-  EXPECT_EQ(HumanAge(now, at(3 * 3600)), "3h ago");
-  EXPECT_EQ(HumanAge(now, at(50 * 3600)), "2d ago");
+  EXPECT_EQ(HumanAge(now, at(41)), "41 s ago");
+  EXPECT_EQ(HumanAge(now, at(199)), "3 min ago");
+  EXPECT_EQ(HumanAge(now, at(3 * 3600)), "3 h ago");
+  EXPECT_EQ(HumanAge(now, at(50 * 3600)), "2 d ago");
   // A machine whose clock is ahead has not written in the future.
   EXPECT_EQ(HumanAge(now, at(-30)), "now");
+}
+
+TEST(Human, ATimeIsLocalAndNamesItsZone) {
+  const int64_t noon = 1795176000 * kSecond;
+  for (const auto& [zone, text] :
+       std::map<std::string, std::string>{{"UTC", "2026-11-20T12:00:00Z"},
+                                          {"Fixed/UTC+01:00:00", "2026-11-20T13:00:00+01:00"},
+                                          {"Fixed/UTC-08:30:00", "2026-11-20T03:30:00-08:30"}}) {
+    setenv("TZ", zone.c_str(), 1);
+    EXPECT_EQ(Timestamp(noon), text);
+  }
+  unsetenv("TZ");
+  EXPECT_EQ(Timestamp(0), "-");
 }
 
 TEST(Human, BytesAndCountsNameTheirUnits) {

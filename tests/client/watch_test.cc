@@ -37,9 +37,9 @@ TEST(WatchView, ShowsBarLossRateEtaCheckpointAndRestarts) {
   EXPECT_THAT(
       LiveView(DemoJob(), {.now = kNoon, .received = kNoon},
                {.columns = 60, .unicode = false, .colours = false}),
-      ElementsAre("demo jdemo1234567  RUNNING  10m00s  restarts 1",
-                  "[######----------]  37.5 %  375/1000  ETA 5m20s",
-                  "loss 2.1034  val loss 2.2101 at 300  12.3k tok/s", "checkpoint 300, 41s ago"));
+      ElementsAre("demo jdemo1234567  RUNNING  10 min 00 s  restarts 1",
+                  "[######----------]  37.5 %  375/1000  ETA 5 min 20 s",
+                  "loss 2.1034  val loss 2.2101 at 300  12.3k tok/s", "checkpoint 300, 41 s ago"));
 }
 
 TEST(WatchView, OnlyAJobThatRunsHasASpeedAndATimeLeft) {
@@ -64,7 +64,7 @@ TEST(WatchView, AFailedCheckpointIsSeen) {
   job.mutable_progress()->set_checkpoint_error("step-00000400: disk full");
   EXPECT_THAT(LiveView(job, moment, plain),
               testing::Contains("the newest checkpoint failed: step-00000400: disk full"));
-  EXPECT_THAT(PlainLine(job, kNoon), HasSubstr("checkpoint 300@41s (newest failed) restarts"));
+  EXPECT_THAT(PlainLine(job, kNoon), HasSubstr("checkpoint 300 age 41 s (newest failed) restarts"));
 }
 
 TEST(WatchView, TelemetryThatIsNotWrittenIsSeen) {
@@ -109,7 +109,7 @@ TEST(WatchView, AJobThatWaitsForItsNextStartSaysUntilWhen) {
   job.set_next_start_unix_nanos(absl::ToUnixNanos(kNoon + absl::Seconds(42)));
   EXPECT_THAT(LiveView(job, {.now = kNoon, .received = kNoon},
                        {.columns = 100, .unicode = false, .colours = false}),
-              testing::Contains("next start in 42s  PREFLIGHT_REFUSED"));
+              testing::Contains("next start in 42 s  PREFLIGHT_REFUSED"));
 }
 
 TEST(WatchView, EtaCountsDownSinceTheStateArrived) {
@@ -143,9 +143,18 @@ TEST(WatchView, AQueuedJobSaysItsPlaceAndAStoppingOneItsStep) {
 }
 
 TEST(WatchView, APlainLineHasEverythingOnIt) {
+  setenv("TZ", "UTC", 1);
   EXPECT_EQ(PlainLine(DemoJob(), kNoon),
             "2026-11-20T12:00:00Z jdemo1234567 RUNNING step 375/1000 37.5% loss 2.1034 val_loss "
-            "2.2101 tok/s 12345 eta 5m20s checkpoint 300@41s restarts 1");
+            "2.2101 tok/s 12345 eta 5 min 20 s checkpoint 300 age 41 s restarts 1");
+}
+
+TEST(WatchView, EveryTimeIsLocalAndNamesItsZone) {
+  setenv("TZ", "Fixed/UTC+01:00:00", 1);
+  EXPECT_THAT(PlainLine(DemoJob(), kNoon), StartsWith("2026-11-20T13:00:00+01:00 jdemo1234567 "));
+  EXPECT_THAT(TransitionLine(DemoJob(), kNoon, "STARTING", {.unicode = false, .colours = false}),
+              StartsWith("2026-11-20T13:00:00+01:00 STARTING -> RUNNING"));
+  unsetenv("TZ");
 }
 
 TEST(WatchView, ValidationsAndCheckpointsAreNewsAndStatesAreTurns) {
@@ -184,9 +193,10 @@ TEST_F(WatchTest, PrintsALineAtEveryTurnAndASummary) {
   EXPECT_THAT(lines[0], HasSubstr("RUNNING step 375/1000"));
   EXPECT_THAT(lines[1], HasSubstr("STOPPING step 400/1000"));
   EXPECT_THAT(lines[2], HasSubstr("SUCCEEDED step 1000/1000 100.0%"));
-  EXPECT_EQ(lines[4],
-            "demo (jdemo1234567) SUCCEEDED after 10m00s: step 1000/1000, loss 2.1034, val loss "
-            "2.2101, checkpoint 300");
+  EXPECT_EQ(
+      lines[4],
+      "demo (jdemo1234567) SUCCEEDED after 10 min 00 s: step 1000/1000, loss 2.1034, val loss "
+      "2.2101, checkpoint 300");
   EXPECT_THAT(ran.out, Not(HasSubstr("\x1B")));
 }
 
