@@ -98,13 +98,17 @@ void AddLayerRows(const v1::StepRecord& step, Table* table) {
   for (const v1::LayerStats& layer : step.layers()) {
     const v1::GateStats& gate = layer.gate();
     const v1::SelectionStats& selection = layer.selection();
-    table->Add({absl::StrCat(layer.layer()), absl::StrFormat("%.4f", gate.entropy_mean()),
-                absl::StrFormat("%.3f", gate.entropy_min()),
-                absl::StrFormat("%.4f", gate.max_gate_mean()),
-                absl::StrFormat("%.2f%%", 100 * gate.collapse_ratio()), Share(gate, 0),
-                Share(gate, 1), Share(gate, 2), absl::StrFormat("%.1f", selection.keys_mean()),
-                absl::StrCat(selection.keys_max()),
-                absl::StrFormat("%.0f%%", 100 * selection.at_max_ratio()), Reads(layer)});
+    const bool gated = layer.has_gate();
+    const bool selects = layer.has_selection();
+    table->Add(
+        {absl::StrCat(layer.layer()), gated ? absl::StrFormat("%.4f", gate.entropy_mean()) : "-",
+         gated ? absl::StrFormat("%.3f", gate.entropy_min()) : "-",
+         gated ? absl::StrFormat("%.4f", gate.max_gate_mean()) : "-",
+         gated ? absl::StrFormat("%.2f%%", 100 * gate.collapse_ratio()) : "-", Share(gate, 0),
+         Share(gate, 1), Share(gate, 2),
+         selects ? absl::StrFormat("%.1f", selection.keys_mean()) : "-",
+         selects ? absl::StrCat(selection.keys_max()) : "-",
+         selects ? absl::StrFormat("%.0f%%", 100 * selection.at_max_ratio()) : "-", Reads(layer)});
   }
 }
 

@@ -12,7 +12,8 @@ namespace nsa::client {
 Table StepTable(bool wide);
 void AddStepRow(const v1::WatchRecordsResponse& record, bool wide, Table* table);
 
-// One row per layer of a step: gate, branch shares, selection, and keys read next to the formula.
+// One row per layer of a step: gate, branch shares, selection, and keys read next to the formula;
+// "-" for a gate or a selection that the model does not have.
 Table LayerTable();
 void AddLayerRows(const v1::StepRecord& step, Table* table);
 

@@ -91,19 +91,19 @@ QueuePlan Schedule(std::vector<QueuedJob> queue, std::vector<NodeSlots> nodes) {
     return a.priority != b.priority ? a.priority > b.priority : a.order < b.order;
   });
   QueuePlan plan;
-  std::string first_waiting[2];  // by kind: CPU, GPU
+  const QueuedJob* first_waiting[2] = {};  // by kind: CPU, GPU
   for (const QueuedJob& job : queue) {
     plan.order.push_back(job.id);
     if (!FitsEmptyNodes(job, nodes)) {
       plan.waiting.push_back(Unplaceable(job, nodes));
-    } else if (const std::string& ahead = first_waiting[job.cuda]; !ahead.empty()) {
+    } else if (const QueuedJob* ahead = first_waiting[job.cuda]; ahead != nullptr) {
       plan.waiting.push_back({job.id, Word(Reason::kBehindAnotherJob),
-                              absl::StrCat("job ", ahead, " is first in line")});
+                              absl::StrCat("job ", ahead->name, " is first in line")});
     } else if (const auto chosen = Choose(job, nodes)) {
       plan.placements.push_back(Take(job, *chosen));
     } else {
       plan.waiting.push_back(WaitsForSlots(job, nodes));
-      first_waiting[job.cuda] = job.id;
+      first_waiting[job.cuda] = &job;
     }
   }
   return plan;
@@ -144,7 +144,8 @@ QueuedJob InQueue(const v1::StoredJob& job, bool any_gpu) {
           .order = job.queued_unix_nanos(),
           .ranks = std::max(spec.resources().gpus(), 1),
           .nodes = std::max(spec.resources().nodes(), 1),
-          .cuda = device == v1::DEVICE_CUDA || (device != v1::DEVICE_CPU && any_gpu)};
+          .cuda = device == v1::DEVICE_CUDA || (device != v1::DEVICE_CPU && any_gpu),
+          .name = job.job().name()};
 }
 
 }  // namespace nsa::server

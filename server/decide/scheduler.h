@@ -30,6 +30,7 @@ struct QueuedJob {
   int32_t ranks = 1;
   int32_t nodes = 1;
   bool cuda = false;
+  std::string name;  // for people
 };
 
 struct NodeSlots {

@@ -55,9 +55,10 @@ absl::StatusOr<JobStore::Deleted> JobStore::DeleteLocked(const std::string& id_o
   const JobPtr job = entry->job;
   const std::string id = job->job().id();
   if (!IsTerminal(job->job().state())) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "state: job ", id, " is ", StateName(job->job().state()),
-        " (SUCCEEDED, FAILED or STOPPED); end it with `nsactl stop ", id, "`, then delete it"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("state: job ", id, " is ", StateName(job->job().state()),
+                     " and can be deleted only when it has ended; end it with `nsactl stop ", id,
+                     "`, then delete it"));
   }
   v1::StoredJob marked = *job;
   marked.set_deleted(true);

@@ -316,8 +316,10 @@ TEST_F(CommandsTest, DeleteWithoutATerminalNeedsYes) {
 TEST_F(CommandsTest, DeleteOfAJobThatRunsDeletesNothing) {
   const Ran ran = Run({"delete", "old", "demo", "--yes"});
   EXPECT_EQ(ran.code, ExitCode::kPrecondition);
-  EXPECT_THAT(ran.err, AllOf(HasSubstr("demo (jdemo1234567) is RUNNING"),
-                             HasSubstr("nsactl stop jdemo1234567")));
+  EXPECT_THAT(
+      ran.err,
+      HasSubstr("nsactl: state: job demo (jdemo1234567) is RUNNING and can be deleted only when "
+                "it has ended; end it with 'nsactl stop jdemo1234567', then delete it\n"));
   EXPECT_EQ(Run({"delete", "old", "nothing", "--yes"}).code, ExitCode::kNotFound);
   EXPECT_THAT(service().Requests("DeleteJob"), SizeIs(0));
 }
@@ -453,6 +455,16 @@ TEST_F(CommandsTest, MetricsShowEveryLayer) {
   const Ran ran = Run({"metrics", "demo", "--layers"});
   EXPECT_THAT(ran.out, AllOf(HasSubstr("  LAYER  ENTROPY"), HasSubstr("0.200  0.300  0.500"),
                              HasSubstr("100 (formula 120)")));
+}
+
+TEST_F(CommandsTest, MetricsOfAModelWithoutAGateHaveNoEntropy) {
+  v1::LayerStats& layer = *AddStep(1).add_layers();
+  layer.add_keys_read(100);
+  layer.add_keys_expected(100);
+  EXPECT_THAT(
+      Run({"metrics", "demo", "--layers"}).out,
+      HasSubstr("\n      0        -       -         -          -      -      -      -          "
+                "-         -       -  100\n"));
 }
 
 TEST_F(CommandsTest, DumpStackShowsOrWritesEveryRank) {

@@ -85,14 +85,14 @@ TEST(Scheduler, GivesEachRankAGpuOfItsOwn) {
 }
 
 TEST(Scheduler, LetsNobodyOvertakeTheFirstInLineOfItsKind) {
-  const QueuePlan plan = Schedule({{.id = "large", .order = 1, .ranks = 4},
+  const QueuePlan plan = Schedule({{.id = "j1", .order = 1, .ranks = 4, .name = "large"},
                                    {.id = "small", .order = 2},
                                    {.id = "gpu", .order = 3, .cuda = true}},
                                   {Cpu("a", 2, 4), Gpus("b", {"GPU-0"}, 1)});
   EXPECT_THAT(Text(plan), ElementsAre("gpu: b/GPU-0")) << "another kind is not held back";
   ASSERT_THAT(plan.waiting, SizeIs(2));
   EXPECT_EQ(plan.waiting[1].reason, "BEHIND_ANOTHER_JOB");
-  EXPECT_THAT(plan.waiting[1].text, HasSubstr("large"));
+  EXPECT_EQ(plan.waiting[1].text, "job large is first in line") << "its name, not its id";
 }
 
 TEST(Scheduler, AJobThatFitsNowhereHoldsNobodyBack) {
