@@ -1,5 +1,6 @@
 #include "common/job/unknown_key.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -34,6 +35,24 @@ void Collect(const Descriptor& type, const std::string& section, int levels,
   }
 }
 
+// Usual names of other trainers for a key that is spelt quite differently here.
+struct OtherName {
+  std::string_view other;
+  std::string_view key;
+};
+constexpr OtherName kOtherNames[] = {
+    {"learning_rate", "lr"}, {"epochs", "steps"},       {"num_epochs", "steps"},
+    {"max_epochs", "steps"}, {"hidden_size", "dim"},    {"context_length", "seq_len"},
+    {"n_embd", "dim"},       {"block_size", "seq_len"}, {"gradient_clipping", "grad_clip"},
+};
+
+std::string KeyOfOtherName(std::string_view name) {
+  for (const OtherName& row : kOtherNames) {
+    if (row.other == name) return std::string(row.key);
+  }
+  return "";
+}
+
 std::string Belongs(const KnownKey& key) {
   if (key.section.empty()) {
     return absl::StrFormat("it belongs to the top level, write %s: without indentation", key.name);
@@ -55,12 +74,14 @@ std::string UnknownKey(const Descriptor& root, const Descriptor& type, std::stri
       return absl::StrCat("unknown key; ", Belongs(known));
     }
   }
-  if (const std::string nearest = Nearest(key, here); !nearest.empty()) {
-    return absl::StrFormat("unknown key; did you mean '%s'?", nearest);
+  const std::string meant = KeyOfOtherName(key);
+  const std::string near_here = meant.empty() ? Nearest(key, here) : meant;
+  if (std::ranges::find(here, near_here) != here.end()) {
+    return absl::StrFormat("unknown key; did you mean '%s'?", near_here);
   }
   std::vector<std::string> names;
   for (const KnownKey& known : all) names.push_back(known.name);
-  if (const std::string nearest = Nearest(key, names); !nearest.empty()) {
+  if (const std::string nearest = meant.empty() ? Nearest(key, names) : meant; !nearest.empty()) {
     for (const KnownKey& known : all) {
       if (known.name == nearest) {
         return absl::StrFormat("unknown key; did you mean '%s'? %s", nearest, Belongs(known));

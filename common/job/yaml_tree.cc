@@ -159,6 +159,34 @@ class TreeBuilder : public YAML::EventHandler {
   size_t values_ = 0;
 };
 
+// A TAB in the indentation of 1-based `line`; nothing when there is none.
+std::optional<SourcePlace> TabIn(std::string_view text, int line) {
+  size_t start = 0;
+  for (int i = 1; i < line; ++i) {
+    const size_t end = text.find('\n', start);
+    if (end == std::string_view::npos) return std::nullopt;
+    start = end + 1;
+  }
+  for (size_t at = start; at < text.size() && (text[at] == ' ' || text[at] == '\t'); ++at) {
+    if (text[at] == '\t') return SourcePlace{line, static_cast<int>(at - start) + 1};
+  }
+  return std::nullopt;
+}
+
+// What the parser says about text that is not YAML. It reports a TAB in the indentation as
+// something else, in its line or the next.
+LoadError SyntaxError(std::string_view text, const YAML::Exception& e) {
+  const SourcePlace place = PlaceOf(e.mark);
+  for (const int line : {place.line, place.line - 1}) {
+    if (const auto tab = line > 0 ? TabIn(text, line) : std::nullopt) {
+      return {*tab, "yaml",
+              "a TAB in the indentation; YAML wants spaces, write two for each level"};
+    }
+  }
+  return {place, "yaml",
+          absl::StrCat(e.msg, "; check indentation, colons and quotes here and in the line above")};
+}
+
 }  // namespace
 
 YamlNode ParseYaml(std::string_view text, std::vector<LoadError>* errors) {
@@ -175,10 +203,7 @@ YamlNode ParseYaml(std::string_view text, std::vector<LoadError>* errors) {
   } catch (const StopParsing& stop) {
     errors->push_back(stop.error);
   } catch (const YAML::Exception& e) {
-    errors->push_back({PlaceOf(e.mark), "yaml",
-                       absl::StrCat(e.msg,
-                                    "; check indentation, colons and quotes here and in "
-                                    "the line above")});
+    errors->push_back(SyntaxError(text, e));
   } catch (const std::exception& e) {
     errors->push_back({{1, 1}, "yaml", absl::StrCat(e.what(), "; this is not YAML")});
   }

@@ -36,22 +36,25 @@ Problem CheckWidth(const char* field, int32_t width) {
 }
 
 Problem CheckBlocks(const NsaShape& s) {
-  if (s.l < 1 || s.l > 128) return Outside("l", s.l, "1 to 128", "take 32");
+  if (s.l < 1 || s.l > 128) return Outside("l", s.l, "1 to 128", "take a length within, e.g. 32");
   if (s.d < 1 || s.d > s.l) {
     return Outside("d", s.d, absl::StrCat("1 to l, which is ", s.l), "take l / 2");
   }
   if (s.l % s.d != 0) {
     return Outside("d", s.d, absl::StrCat("divides l, which is ", s.l), "take a divisor of l");
   }
-  if (s.l_sel < 1 || s.l_sel > 256) return Outside("l_sel", s.l_sel, "1 to 256", "take 64");
+  if (s.l_sel < 1 || s.l_sel > 256)
+    return Outside("l_sel", s.l_sel, "1 to 256", "take a length within, e.g. 64");
   if (s.l_sel % s.d != 0) {
     return Outside("l_sel", s.l_sel, absl::StrCat("a multiple of d, which is ", s.d),
                    "take a multiple of d");
   }
   if (s.n_sel < 3 || s.n_sel > 64) {
-    return Outside("n_sel", s.n_sel, "3 to 64, three blocks are forced", "take 16");
+    return Outside("n_sel", s.n_sel, "3 to 64, three blocks are forced",
+                   "take a number within, e.g. 16");
   }
-  if (s.window < 1) return Outside("w", s.window, "at least 1", "take 512");
+  if (s.window < 1)
+    return Outside("w", s.window, "at least 1", "take a window of at least 1, e.g. 512");
   return std::nullopt;
 }
 

@@ -21,7 +21,7 @@ struct ShapeProblem {
                            // "l_sel", "n_sel", "w"
   int64_t value = 0;
   std::string limit;  // "3 to 64, three blocks are forced"
-  std::string fix;    // "take 16"
+  std::string fix;    // "take a number within, e.g. 16"
 
   absl::Status ToStatus() const;
 };

@@ -121,7 +121,10 @@ void AddPlaces(const SourceMap& places, v1::PreflightReport* report) {
     const auto found = places.find(finding.field());
     const SourcePlace place =
         found != places.end() ? found->second : Around(places, finding.field());
-    finding.set_absent(found == places.end() && !places.empty());
+    // An element of a list ("data.path[0]") is there when the list is, also as one plain value.
+    const std::string_view key =
+        std::string_view(finding.field()).substr(0, finding.field().find('['));
+    finding.set_absent(!places.empty() && places.find(key) == places.end());
     finding.set_line(place.line);
     finding.set_column(place.column);
   }

@@ -99,6 +99,26 @@ TEST(LoadYaml, SaysWhereAndWhatAndHowToFix) {
   EXPECT_THAT(ErrorOf("runtime: {precision: bf61}"), HasSubstr("did you mean 'bf16'?"));
 }
 
+TEST(LoadYaml, KnowsTheUsualNamesOfOtherTrainers) {
+  EXPECT_EQ(ErrorOf("train: {learning_rate: 1}"),
+            "job.yaml:1:9: train.learning_rate: unknown key; did you mean 'lr'?");
+  EXPECT_EQ(ErrorOf("train: {epochs: 3}"),
+            "job.yaml:1:9: train.epochs: unknown key; did you mean 'steps'?");
+  EXPECT_EQ(ErrorOf("learning_rate: 1"),
+            "job.yaml:1:1: learning_rate: unknown key; did you mean 'lr'? it belongs to train, "
+            "write it as train.lr");
+  EXPECT_EQ(ErrorOf("train: {context_length: 3}"),
+            "job.yaml:1:9: train.context_length: unknown key; did you mean 'seq_len'?");
+}
+
+TEST(LoadYaml, NamesATabInTheIndentation) {
+  const std::string tab = "a TAB in the indentation; YAML wants spaces, write two for each level";
+  EXPECT_EQ(ErrorOf("train:\n\tsteps: 3\n"), "job.yaml:2:1: yaml: " + tab);
+  EXPECT_EQ(ErrorOf("train:\n  steps: 3\n\tlr: 1\n"), "job.yaml:3:1: yaml: " + tab);
+  EXPECT_EQ(ErrorOf("train:\n  lr: 1\n  \tsteps: 3\n"), "job.yaml:3:3: yaml: " + tab);
+  EXPECT_THAT(ErrorOf("train: {steps: 3\n"), Not(HasSubstr("TAB")));
+}
+
 TEST(LoadYaml, ReportsAllMistakesAtOnceInTheirOrder) {
   const std::string error = ErrorOf("train:\n  steps: x\nmodle: 1\nmodel:\n  dim: 1.5\n");
   EXPECT_LT(error.find("job.yaml:2:"), error.find("job.yaml:3:"));

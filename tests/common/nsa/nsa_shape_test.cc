@@ -64,7 +64,8 @@ TEST(NsaShape, EveryLimitOfTheHeaderHoldsAtItsEdge) {
 TEST(NsaShape, NamesTheFieldTheValueAndWhatToDo) {
   NsaShape s = kM7c;
   s.n_sel = 2;
-  EXPECT_EQ(s.Validate().message(), "n_sel: 2 (3 to 64, three blocks are forced); take 16");
+  EXPECT_EQ(s.Validate().message(),
+            "n_sel: 2 (3 to 64, three blocks are forced); take a number within, e.g. 16");
   s = kM7c;
   s.l_sel = 72;
   EXPECT_EQ(s.Validate().message(),
@@ -81,7 +82,7 @@ TEST(NsaShape, AProblemHasFieldValueLimitAndFix) {
   EXPECT_STREQ(problem->field, "w");
   EXPECT_EQ(problem->value, -5);
   EXPECT_EQ(problem->limit, "at least 1");
-  EXPECT_EQ(problem->fix, "take 512");
+  EXPECT_EQ(problem->fix, "take a window of at least 1, e.g. 512");
 }
 
 TEST(NsaShape, OnCudaNamesWhatSharedMemoryLimits) {

@@ -38,6 +38,16 @@ TEST(PreflightReport, SaysWhichKeysAreAbsentAndShowsTheFilesBeginningWithoutThei
               HasSubstr("job.yaml: error THROUGHPUT_GUARD_OFF: guard.min_tokens_per_second: 0"));
 }
 
+TEST(PreflightReport, AnElementOfAListThatIsInTheFileIsNotAbsent) {
+  v1::PreflightReport report;
+  report.add_findings()->set_field("data.path[0]");
+  AddPlaces({{"data", {2, 1}}, {"data.path", {3, 3}}}, &report);  // path: a.txt
+  EXPECT_FALSE(report.findings(0).absent());
+  EXPECT_EQ(report.findings(0).line(), 3);
+  AddPlaces({{"data", {2, 1}}}, &report);
+  EXPECT_TRUE(report.findings(0).absent());
+}
+
 TEST(PreflightReport, PrintsAFindingOnOneLineWithPlaceRuleProblemAndFix) {
   GoodJob job;
   job.spec.mutable_train()->set_keep_checkpoints(1);
