@@ -14,6 +14,7 @@ namespace {
 
 struct ListFlags {
   std::vector<std::string> states;
+  std::vector<std::string> labels;
   int limit = 100;
 };
 
@@ -38,6 +39,30 @@ absl::Status AddStates(const std::string& text, v1::ListJobsRequest* request) {
   return absl::OkStatus();
 }
 
+// "team=vision" into the labels that are asked for.
+absl::Status AddLabel(const std::string& text, v1::ListJobsRequest* request) {
+  const size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--label: '", text, "' (KEY=VALUE); write e.g. --label team=vision"));
+  }
+  const std::string key = text.substr(0, equals);
+  const std::string value = text.substr(equals + 1);
+  const auto [label, added] = request->mutable_labels()->insert({key, value});
+  if (added || label->second == value) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--label: '", key, "' has the values '",
+                                                 label->second, "' and '", value,
+                                                 "' (one for each key); remove one of them"));
+}
+
+bool HasLabels(const v1::Job& job, const v1::ListJobsRequest& request) {
+  const auto& labels = job.spec().labels();
+  return std::ranges::all_of(request.labels(), [&](const auto& wanted) {
+    const auto label = labels.find(wanted.first);
+    return label != labels.end() && label->second == wanted.second;
+  });
+}
+
 // All pages up to `limit` jobs (0: all). The result's next_page_token says that there are more.
 absl::StatusOr<v1::ListJobsResponse> Collect(Client* client, v1::ListJobsRequest request,
                                              int limit) {
@@ -47,7 +72,10 @@ absl::StatusOr<v1::ListJobsResponse> Collect(Client* client, v1::ListJobsRequest
     const int wanted = limit == 0 ? kPage : std::min(kPage, limit - all.jobs_size());
     request.set_page_size(wanted);
     NSA_ASSIGN_OR_RETURN(v1::ListJobsResponse page, client->Call<v1::ListJobsResponse>(request));
-    for (v1::Job& job : *page.mutable_jobs()) all.add_jobs()->Swap(&job);
+    // An older coordinator sends jobs with other labels too.
+    for (v1::Job& job : *page.mutable_jobs()) {
+      if (HasLabels(job, request)) all.add_jobs()->Swap(&job);
+    }
     all.set_next_page_token(page.next_page_token());
     request.set_page_token(page.next_page_token());
   } while (!all.next_page_token().empty() && (limit == 0 || all.jobs_size() < limit));
@@ -138,6 +166,7 @@ void PrintJobs(Session& session, const v1::ListJobsResponse& jobs) {
 absl::StatusOr<ExitCode> List(Session& session, const ListFlags& flags) {
   v1::ListJobsRequest request;
   for (const std::string& state : flags.states) NSA_RETURN_IF_ERROR(AddStates(state, &request));
+  for (const std::string& label : flags.labels) NSA_RETURN_IF_ERROR(AddLabel(label, &request));
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
   NSA_ASSIGN_OR_RETURN(const v1::ListJobsResponse jobs, Collect(client, request, flags.limit));
   if (session.structured()) {
@@ -145,8 +174,9 @@ absl::StatusOr<ExitCode> List(Session& session, const ListFlags& flags) {
   } else if (session.flags().format == Format::kName) {
     for (const v1::Job& job : jobs.jobs()) session.out() << job.id() << "\n";
   } else if (jobs.jobs().empty()) {
-    session.Note(flags.states.empty() ? "no jobs yet; submit one with 'nsactl submit FILE'"
-                                      : "no jobs in these states");
+    const bool all = flags.states.empty() && flags.labels.empty();
+    session.Note(all ? "no jobs yet; submit one with 'nsactl submit FILE'"
+                     : "no jobs in these states or with these labels");
   } else {
     PrintJobs(session, jobs);
   }
@@ -166,10 +196,13 @@ void AddList(Cli* cli) {
                 .group = "Jobs",
                 .examples = "nsactl list\n"
                             "nsactl list --state active -o wide\n"
+                            "nsactl list --label team=vision --label run=7\n"
                             "nsactl list --state failed,stopped -o json | jq -r '.jobs[].id'",
                 .run = [flags](Session& session) { return List(session, *flags); }});
   options.List("--state", "STATE,...", &flags->states,
                "Only jobs in these states (running, failed, …; active: not ended)");
+  options.Texts("--label", "KEY=VALUE", &flags->labels,
+                "Only jobs with this label; may be repeated, then with all of them");
   options.Number("--limit", &flags->limit, {.least = 0, .most = 1000000},
                  "Show at most N jobs (default 100); 0: all");
 }

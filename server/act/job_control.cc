@@ -280,10 +280,10 @@ absl::StatusOr<std::string> JobControl::OutDir(const std::string& id_or_name) co
 }
 
 absl::StatusOr<v1::ListJobsResponse> JobControl::List(const v1::ListJobsRequest& request) const {
-  std::vector<State> states;
-  for (const int state : request.states()) states.push_back(static_cast<State>(state));
+  JobStore::Filter filter{.labels = {request.labels().begin(), request.labels().end()}};
+  for (const int state : request.states()) filter.states.push_back(static_cast<State>(state));
   NSA_ASSIGN_OR_RETURN(const JobStore::Page page,
-                       store_.List(request.page_size(), request.page_token(), states));
+                       store_.List(request.page_size(), request.page_token(), filter));
   v1::ListJobsResponse response;
   for (const JobPtr& job : page.jobs) *response.add_jobs() = View(*job);
   response.set_next_page_token(page.next_page_token);

@@ -48,6 +48,16 @@ absl::Status OpenError(const std::filesystem::path& path, const absl::Status& st
       "running workers are ended by their agents, checkpoints stay"));
 }
 
+bool IsWanted(const v1::Job& job, const JobStore::Filter& filter) {
+  const auto& states = filter.states;
+  if (!states.empty() && std::ranges::find(states, job.state()) == states.end()) return false;
+  const auto& labels = job.spec().labels();
+  return std::ranges::all_of(filter.labels, [&](const auto& wanted) {
+    const auto label = labels.find(wanted.first);
+    return label != labels.end() && label->second == wanted.second;
+  });
+}
+
 absl::StatusOr<int64_t> ParsePageToken(const std::string& token) {
   int64_t number = 0;
   absl::string_view digits = token;
@@ -195,7 +205,7 @@ std::map<v1::Job::State, int64_t> JobStore::CountByState() const {
 }
 
 absl::StatusOr<JobStore::Page> JobStore::List(int32_t page_size, const std::string& page_token,
-                                              const std::vector<v1::Job::State>& states) const {
+                                              const Filter& filter) const {
   if (page_size < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("page_size: ", page_size, " (≥ 0); use 0 for the default"));
@@ -210,7 +220,7 @@ absl::StatusOr<JobStore::Page> JobStore::List(int32_t page_size, const std::stri
   Page page;
   for (; next != numbers_.rend(); ++next) {
     const JobPtr& job = jobs_.at(next->second).job;
-    if (!states.empty() && std::ranges::find(states, job->job().state()) == states.end()) continue;
+    if (!IsWanted(job->job(), filter)) continue;
     if (page.jobs.size() == limit) {
       page.next_page_token = absl::StrCat("n", std::prev(next)->first);
       break;

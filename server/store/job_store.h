@@ -90,10 +90,15 @@ class JobStore {
     std::vector<JobPtr> jobs;  // newest first
     std::string next_page_token;
   };
+  // Which jobs to list; an empty member means all.
+  struct Filter {
+    std::vector<v1::Job::State> states;         // one of these
+    std::map<std::string, std::string> labels;  // all of these
+  };
   // `page_size` 0 means 100; more than 1,000 means 1,000. InvalidArgument for a negative size and
   // for a token that does not come from an earlier page.
   absl::StatusOr<Page> List(int32_t page_size, const std::string& page_token,
-                            const std::vector<v1::Job::State>& states) const;
+                            const Filter& filter) const;
 
   // Reads, changes and writes a job atomically. `change` edits the job and adds events (sequence,
   // time, job id, state and generation are filled in). If it fails, nothing is changed and its

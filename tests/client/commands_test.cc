@@ -140,6 +140,29 @@ TEST_F(CommandsTest, ListAsksForStates) {
   EXPECT_EQ(Run({"list", "--state", "active", "-o", "name"}).out, "jdemo1234567\n");
 }
 
+TEST_F(CommandsTest, ListAsksForLabels) {
+  auto& labels = *state().jobs[0].mutable_spec()->mutable_labels();
+  labels["team"] = "vision";
+  labels["run"] = "7=8";
+  EXPECT_EQ(Run({"list", "--label", "team=vision", "-o", "name"}).out, "jdemo1234567\n")
+      << "also when an older coordinator sends other jobs too";
+  EXPECT_THAT(service().Requests("ListJobs"),
+              ElementsAre(HasSubstr("labels { key: \"team\" value: \"vision\" }")));
+  EXPECT_EQ(Run({"list", "--label", "run=7=8", "--label", "team=vision", "-o", "name"}).out,
+            "jdemo1234567\n");
+  const Ran none = Run({"list", "--label", "team=speech"});
+  EXPECT_EQ(none.code, ExitCode::kOk);
+  EXPECT_EQ(none.out, "");
+  EXPECT_THAT(none.err, HasSubstr("no jobs in these states or with these labels"));
+  for (const std::string wrong : {"team", "=x"}) {
+    const Ran ran = Run({"list", "--label", wrong});
+    EXPECT_EQ(ran.code, ExitCode::kUsage);
+    EXPECT_EQ(ran.err,
+              "nsactl: --label: '" + wrong + "' (KEY=VALUE); write e.g. --label team=vision\n");
+  }
+  EXPECT_EQ(Run({"list", "--label", "a=b", "--label", "a=c"}).code, ExitCode::kUsage);
+}
+
 TEST_F(CommandsTest, AnEmptyListSaysWhatToDo) {
   state().jobs.clear();
   const Ran ran = Run({"list"});

@@ -188,6 +188,20 @@ TEST_F(ServerTest, TwoJobsDoNotShareAnOutDir) {
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("train.out_dir")));
 }
 
+TEST_F(ServerTest, JobsAreListedByLabel) {
+  v1::JobSpec labelled = Spec("labelled");
+  (*labelled.mutable_labels())["team"] = "vision";
+  const std::string id = Submit(labelled);
+  Submit(Spec("plain"));
+  v1::ListJobsRequest request;
+  (*request.mutable_labels())["team"] = "vision";
+  const auto jobs =
+      Call<v1::ListJobsResponse>(&v1::CoordinatorService::Stub::ListJobs, people_.get(), request);
+  ASSERT_TRUE(jobs.ok()) << jobs.status();
+  ASSERT_EQ(jobs->jobs_size(), 1);
+  EXPECT_EQ(jobs->jobs(0).id(), id);
+}
+
 TEST_F(ServerTest, ADumpOfARunningJobArrives) {
   KeepBeating(2, 0);
   const std::string id = Submit(Spec("demo", 2));

@@ -187,6 +187,29 @@ TEST_F(JobStoreTest, AThousandSubmitsOfOneRequestFromTwentyThreadsGiveOneJob) {
   EXPECT_EQ(store_->List(0, "", {})->jobs.size(), 1u);
 }
 
+TEST_F(JobStoreTest, ListsTheJobsThatHaveAllOfTheLabels) {
+  Insert("plain");
+  for (const char* team : {"vision", "speech"}) {
+    const auto set_labels = [&](v1::StoredJob* job, std::vector<v1::JobEvent>*) {
+      auto& labels = *job->mutable_job()->mutable_spec()->mutable_labels();
+      labels["team"] = team;
+      labels["run"] = "7";
+      return absl::OkStatus();
+    };
+    ASSERT_OK(store_->Update(Insert(team), set_labels).status());
+  }
+  const auto names = [&](const std::map<std::string, std::string>& labels) {
+    std::vector<std::string> listed;
+    const auto page = store_->List(0, "", {.labels = labels});
+    for (const JobPtr& job : page->jobs) listed.push_back(job->job().name());
+    return listed;
+  };
+  EXPECT_THAT(names({{"run", "7"}}), ElementsAre("speech", "vision"));
+  EXPECT_THAT(names({{"run", "7"}, {"team", "vision"}}), ElementsAre("vision"));
+  EXPECT_THAT(names({{"team", "text"}}), IsEmpty());
+  EXPECT_THAT(names({{"owner", ""}}), IsEmpty()) << "a label that is not there is not empty";
+}
+
 TEST_F(JobStoreTest, ListsInPagesNewestFirst) {
   std::vector<std::string> inserted;
   for (int i = 0; i < 25; ++i) inserted.push_back(Insert("j"));
@@ -204,7 +227,7 @@ TEST_F(JobStoreTest, ListsInPagesNewestFirst) {
   EXPECT_EQ(pages, 3);
   EXPECT_EQ(listed, std::vector<std::string>(inserted.rbegin(), inserted.rend()));
   EXPECT_EQ(store_->List(0, "", {})->jobs.size(), 26u);
-  EXPECT_TRUE(store_->List(10, "", {v1::Job::STATE_FAILED})->jobs.empty());
+  EXPECT_TRUE(store_->List(10, "", {.states = {v1::Job::STATE_FAILED}})->jobs.empty());
   EXPECT_THAT(store_->List(-1, "", {}).status(), StatusIs(absl::StatusCode::kInvalidArgument));
   EXPECT_THAT(store_->List(1, "x", {}).status(), StatusIs(absl::StatusCode::kInvalidArgument));
 }
