@@ -213,7 +213,8 @@ void Server::Parts::MakeServices() {
                                 .files = *files,
                                 .slow = *slow,
                                 .submitted = [this] { reconciler->Wake(); },
-                                .version = [this] { return Version(); }});
+                                .version = [this] { return Version(); },
+                                .local_agent = options.local_agent});
   fleet_service = std::make_unique<FleetService>(FleetService::Parts{
       .store = *store,
       .fleet = fleet,

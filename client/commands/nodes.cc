@@ -58,7 +58,12 @@ absl::StatusOr<ExitCode> Nodes(Session& session) {
     table.Add(std::move(row));
   }
   session.PrintTable(table);
-  if (response.nodes().empty()) session.Note("no machines; start 'nsa-agent' on one");
+  if (response.nodes().empty()) {
+    session.Note(response.local_agent()
+                     ? "no machines yet: the agent that the coordinator starts on its own machine "
+                       "is joining; if it does not within seconds, see the coordinator's log"
+                     : "no machines; start 'nsa-agent' on one");
+  }
   return ExitCode::kOk;
 }
 

@@ -211,7 +211,9 @@ CoordinatorService::Unary* CoordinatorService::ListNodes(Context* context,
                                                          v1::ListNodesResponse* response) {
   return UnaryCall(context, parts_.rules, "ListNodes")
       .Run<v1::ListNodesResponse>(response, [this]() -> absl::StatusOr<v1::ListNodesResponse> {
-        return NodesView(parts_.fleet.Nodes(), parts_.store.Active());
+        v1::ListNodesResponse nodes = NodesView(parts_.fleet.Nodes(), parts_.store.Active());
+        nodes.set_local_agent(parts_.local_agent);
+        return nodes;
       });
 }
 

@@ -32,6 +32,7 @@ class CoordinatorService final : public v1::CoordinatorService::CallbackService 
     Executor& slow;
     std::function<void()> submitted;  // wakes the reconciler
     std::function<v1::GetVersionResponse()> version;
+    bool local_agent = false;  // the coordinator keeps an agent running on its own machine
   };
   explicit CoordinatorService(Parts parts) : parts_(std::move(parts)) {}
 

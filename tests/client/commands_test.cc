@@ -575,6 +575,14 @@ TEST_F(CommandsTest, CheckpointsOfAJobAreListedAndVerified) {
   EXPECT_THAT(bad.err, HasSubstr(": 1 problem; a resume skips this checkpoint"));
 }
 
+TEST_F(CommandsTest, WithoutMachinesNodesSaysWhetherOneIsJoining) {
+  EXPECT_EQ(Run({"nodes"}).err, "no machines; start 'nsa-agent' on one\n");
+  state().local_agent = true;
+  EXPECT_THAT(Run({"nodes"}).err,
+              HasSubstr("no machines yet: the agent that the coordinator starts "
+                        "on its own machine is joining"));
+}
+
 TEST_F(CommandsTest, NodesAreListed) {
   v1::Node& node = state().nodes.emplace_back();
   node.set_state("READY");

@@ -36,9 +36,10 @@ class ServerTest : public ::testing::Test {
     config.set_listen_address("127.0.0.1:0");
     // Stopping the HTTP server takes two seconds, so only the tests that need it have one.
     config.set_metrics_address(metrics_address_);
-    config.set_local_agent(false);
+    config.set_local_agent(local_agent_);
     auto options = ResolveOptions(config);
     EXPECT_TRUE(options.ok()) << options.status();
+    options->agent_program = folder_ / "no-agent";  // none is started in earnest
     options->token_file = token_file_;
     options->tls = tls_;
     if (!allowed_root_.empty()) options->allowed_roots = {allowed_root_};
@@ -180,6 +181,7 @@ class ServerTest : public ::testing::Test {
   v1::TlsConfig tls_;
   std::string metrics_address_;
   std::filesystem::path allowed_root_;
+  bool local_agent_ = false;      // the coordinator starts one
   bool forgets_at_once_ = false;  // a machine is forgotten as soon as it is unknown
   absl::Duration ping_every_ = absl::Seconds(60);
   absl::Duration ping_timeout_ = absl::Seconds(20);

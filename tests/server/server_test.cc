@@ -188,6 +188,18 @@ TEST_F(ServerTest, TwoJobsDoNotShareAnOutDir) {
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("train.out_dir")));
 }
 
+TEST_F(ServerTest, TheListOfMachinesSaysWhetherTheCoordinatorStartsAnAgent) {
+  const auto starts_one = [this] {
+    return Call<v1::ListNodesResponse>(&v1::CoordinatorService::Stub::ListNodes, people_.get(),
+                                       v1::ListNodesRequest())
+        ->local_agent();
+  };
+  EXPECT_FALSE(starts_one());
+  local_agent_ = true;
+  Restart();
+  EXPECT_TRUE(starts_one());
+}
+
 TEST_F(ServerTest, JobsAreListedByLabel) {
   v1::JobSpec labelled = Spec("labelled");
   (*labelled.mutable_labels())["team"] = "vision";

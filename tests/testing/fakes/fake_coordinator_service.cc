@@ -235,6 +235,7 @@ grpc::Status FakeCoordinatorService::ListNodes(grpc::ServerContext* context,
   if (auto status = Enter(context, "ListNodes", *request); !status.ok()) return status;
   MutexLock lock(&mutex_);
   for (const v1::Node& node : state_.nodes) *response->add_nodes() = node;
+  response->set_local_agent(state_.local_agent);
   return grpc::Status::OK;
 }
 

@@ -26,6 +26,7 @@ class FakeCoordinatorService final : public v1::CoordinatorService::Service {
     std::vector<std::string> checkpoint_problems;
     std::vector<v1::StackDump> dumps;
     std::vector<v1::Node> nodes;
+    bool local_agent = false;
     v1::PreflightReport report;
     // What WatchJob sends, one after another over all its calls. A job without an id breaks the
     // stream there, as when a coordinator is killed.
