@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "client/show/human.h"
+#include "common/base/count.h"
 #include "common/base/status.h"
 
 namespace nsa::client {
@@ -40,14 +41,27 @@ void Overlay(const Message& from, Message* to) {
 
 // The loader's mistakes, one per line, and a last line that counts them.
 absl::Status Mistakes(const std::string& file, const absl::Status& loaded) {
-  const std::string text(loaded.message());
-  const size_t digit = ShownName(file).size() + 1;
-  const bool placed = digit < text.size() && absl::ascii_isdigit(text[digit]);
-  if (!placed) return absl::InvalidArgumentError(text);
-  const auto lines = std::count(text.begin(), text.end(), '\n') + 1;
-  return absl::InvalidArgumentError(absl::StrCat(text, "\n", ShownName(file), ": ", lines,
-                                                 lines == 1 ? " mistake" : " mistakes",
+  const size_t mistakes = LoadErrorsOf(loaded).size();
+  if (mistakes == 0) return absl::InvalidArgumentError(loaded.message());
+  return absl::InvalidArgumentError(absl::StrCat(loaded.message(), "\n", ShownName(file), ": ",
+                                                 Count(static_cast<int64_t>(mistakes), "mistake"),
                                                  "; correct the file and try again"));
+}
+
+// The fields of `set` have no place in the file, and must not get that of the section around them.
+// The section itself keeps its place.
+void DropPlaces(const SourceMap& set, SourceMap* places) {
+  for (const auto& [field, unused] : set) {
+    const auto within = [&](const std::string& other, char after) {
+      return other.size() > field.size() && other.starts_with(field) &&
+             other[field.size()] == after;
+    };
+    const bool section =
+        std::ranges::any_of(set, [&](const auto& s) { return within(s.first, '.'); });
+    if (section && places->contains(field)) continue;
+    (*places)[field] = SourcePlace();
+    std::erase_if(*places, [&](const auto& place) { return within(place.first, '['); });
+  }
 }
 
 absl::Status BadSet(const std::string& assignment, absl::string_view what) {
@@ -56,7 +70,7 @@ absl::Status BadSet(const std::string& assignment, absl::string_view what) {
 
 }  // namespace
 
-absl::Status ApplySet(const std::string& assignment, v1::JobSpec* spec) {
+absl::StatusOr<SourceMap> ApplySet(const std::string& assignment, v1::JobSpec* spec) {
   const size_t equals = assignment.find('=');
   if (equals == std::string::npos || equals == 0) {
     return BadSet(assignment, "is not FIELD=VALUE; write e.g. --set train.steps=100");
@@ -68,15 +82,17 @@ absl::Status ApplySet(const std::string& assignment, v1::JobSpec* spec) {
   for (const std::string& name : path) absl::StrAppend(&yaml, "{", name, ": ");
   absl::StrAppend(&yaml, assignment.substr(equals + 1), std::string(path.size(), '}'));
   v1::JobSpec overlay;
-  const auto loaded = LoadYamlText(yaml, "--set", &overlay);
+  absl::StatusOr<LoadResult> loaded = LoadYamlText(yaml, "--set", &overlay);
   if (!loaded.ok()) {
-    // The place in our own line of YAML says nothing to the reader.
-    const std::vector<std::string> parts =
-        absl::StrSplit(loaded.status().message(), absl::MaxSplits(": ", 1));
-    return BadSet(assignment, parts.back());
+    // Without the place, which is one in our own line of YAML.
+    std::vector<std::string> mistakes;
+    for (const LoadError& error : LoadErrorsOf(loaded.status())) {
+      mistakes.push_back(absl::StrCat(error.field, ": ", error.text));
+    }
+    return BadSet(assignment, absl::StrJoin(mistakes, "; "));
   }
   Overlay(overlay, spec);
-  return absl::OkStatus();
+  return std::move(loaded->places);
 }
 
 absl::StatusOr<JobFile> LoadJobSource(const std::string& file,
@@ -86,9 +102,8 @@ absl::StatusOr<JobFile> LoadJobSource(const std::string& file,
   if (!loaded.ok()) return Mistakes(file, loaded.status());
   job.source = *std::move(loaded);
   for (const std::string& assignment : sets) {
-    NSA_RETURN_IF_ERROR(ApplySet(assignment, &job.spec));
-    // The value has no place in the file, and must not get that of the section around it.
-    job.source.places[assignment.substr(0, assignment.find('='))] = SourcePlace();
+    NSA_ASSIGN_OR_RETURN(const SourceMap set, ApplySet(assignment, &job.spec));
+    DropPlaces(set, &job.source.places);
   }
   std::error_code error;
   PlaceJob(file, std::filesystem::current_path(error), &job.spec);
@@ -123,8 +138,7 @@ std::string RefusalText(const std::string& file, const v1::PreflightReport& repo
   for (const v1::Finding& finding : report.findings()) {
     if (finding.severity() == v1::SEVERITY_ERROR && finding.waived().empty()) ++errors;
   }
-  return absl::StrCat(ShownName(file), ": refused by preflight: ", errors,
-                      errors == 1 ? " error" : " errors",
+  return absl::StrCat(ShownName(file), ": refused by preflight: ", Count(errors, "error"),
                       "; change the job, or waive a rule with a reason under "
                       "preflight.waive");
 }

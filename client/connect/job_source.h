@@ -14,8 +14,9 @@ namespace nsa::client {
 
 // Applies "train.steps=100" to a spec. The value is YAML, read by the loader of job files with its
 // rules; lists are replaced, maps (labels, preflight.waive) gain or change an entry.
-// The error is InvalidArgument and says what is wrong with the assignment.
-absl::Status ApplySet(const std::string& assignment, v1::JobSpec* spec);
+// Returns the fields that were set, with places that mean nothing. The error is InvalidArgument and
+// says what is wrong with the assignment.
+absl::StatusOr<SourceMap> ApplySet(const std::string& assignment, v1::JobSpec* spec);
 
 // Reads `file` ("-": standard input), applies `sets` in order, and resolves relative paths against
 // the current directory. Places of fields that --set changed are dropped. Every error is

@@ -22,6 +22,19 @@ namespace nsa {
 namespace {
 
 constexpr size_t kMaxErrorsShown = 20;
+// Payload of the mistakes: for each `LINE COLUMN FIELD_BYTES TEXT_BYTES`, a space, field and text.
+// Not a protobuf, because a field that was cut short need not be UTF-8.
+constexpr char kErrorsUrl[] = "nsa.dev/load-errors";
+
+absl::Status WithErrors(absl::Status status, const std::vector<LoadError>& errors) {
+  std::string payload;
+  for (const LoadError& error : errors) {
+    absl::StrAppend(&payload, error.place.line, " ", error.place.column, " ", error.field.size(),
+                    " ", error.text.size(), " ", error.field, error.text);
+  }
+  status.SetPayload(kErrorsUrl, absl::Cord(payload));
+  return status;
+}
 
 absl::Status ErrorsStatus(std::string_view file, std::vector<LoadError> errors) {
   std::stable_sort(errors.begin(), errors.end(), [](const LoadError& a, const LoadError& b) {
@@ -36,7 +49,7 @@ absl::Status ErrorsStatus(std::string_view file, std::vector<LoadError> errors) 
     lines.push_back(absl::StrFormat("%s:%d:%d: %s: %s", std::string(file), error.place.line,
                                     error.place.column, error.field, error.text));
   }
-  return absl::InvalidArgumentError(absl::StrJoin(lines, "\n"));
+  return WithErrors(absl::InvalidArgumentError(absl::StrJoin(lines, "\n")), errors);
 }
 
 // Reads slightly more than the limit at most (a UTF-8 mark and one byte), so that a huge or endless
@@ -128,6 +141,24 @@ absl::StatusOr<LoadResult> LoadYamlText(std::string_view text, std::string_view 
     CompleteLegacyFile(&result, static_cast<v1::JobSpec*>(message));
   }
   return result;
+}
+
+std::vector<LoadError> LoadErrorsOf(const absl::Status& status) {
+  std::vector<LoadError> errors;
+  const auto payload = status.GetPayload(kErrorsUrl);
+  if (!payload.has_value()) return errors;
+  std::istringstream in{std::string(*payload)};
+  LoadError error;
+  size_t field = 0;
+  size_t text = 0;
+  while (in >> error.place.line >> error.place.column >> field >> text && in.ignore(1)) {
+    error.field.resize(field);
+    error.text.resize(text);
+    in.read(error.field.data(), static_cast<std::streamsize>(field));
+    in.read(error.text.data(), static_cast<std::streamsize>(text));
+    errors.push_back(error);
+  }
+  return errors;
 }
 
 absl::StatusOr<LoadResult> LoadYamlFile(const std::filesystem::path& path,

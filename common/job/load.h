@@ -43,11 +43,23 @@ struct LoadResult {
   std::vector<LegacyKey> legacy;  // only when loading a JobSpec
 };
 
+// A mistake in a file, shown as `field: what; fix`.
+struct LoadError {
+  SourcePlace place;
+  std::string field;  // field path, or "yaml" for the text as a whole
+  std::string text;   // "what; fix"
+};
+
 // Parses `text` into `message`, which is cleared first. `file` is the name of the text in errors.
 // The error is InvalidArgument. Its message has one line for each mistake:
-// `file:line:column: field: what; fix`; at most 20 such lines, then "and N more".
+// `file:line:column: field: what; fix`; at most 20 such lines, then "and N more". LoadErrorsOf()
+// gives all of them as values.
 absl::StatusOr<LoadResult> LoadYamlText(std::string_view text, std::string_view file,
                                         google::protobuf::Message* message);
+
+// The mistakes that an error of these functions carries, in the order of their places. Empty for an
+// error that is not about a place in the file, e.g. a file that cannot be read.
+std::vector<LoadError> LoadErrorsOf(const absl::Status& status);
 
 // Reads a file ("-" is standard input) and parses it. NotFound or PermissionDenied if it cannot be
 // read; otherwise as above.

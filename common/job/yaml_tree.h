@@ -31,13 +31,6 @@ struct YamlEntry {
   YamlNode value;
 };
 
-// A mistake in a file, shown as `field: what; fix`.
-struct LoadError {
-  SourcePlace place;
-  std::string field;  // field path, or "yaml" for the text as a whole
-  std::string text;   // "what; fix"
-};
-
 inline constexpr size_t kMaxYamlBytes = size_t{1} << 20;
 inline constexpr size_t kMaxYamlDepth = 32;
 inline constexpr size_t kMaxYamlValues = 100'000;

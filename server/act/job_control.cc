@@ -84,12 +84,11 @@ absl::Status RefusedBy(const v1::PreflightReport& report) {
   return WithReason(std::move(status), Reason::kPreflightRefused);
 }
 
-// Adds reason and violation to the store's refusal of a second job in one out_dir. Other errors are
+// Adds the violated field to the store's refusal of a second job in one out_dir. Other errors are
 // returned unchanged.
 absl::Status OutDirRefused(const absl::Status& status) {
-  if (!absl::StartsWith(status.message(), "train.out_dir")) return status;
-  return WithReason(WithViolation(status, "train.out_dir", std::string(status.message())),
-                    Reason::kOutDirInUse);
+  if (ReasonOf(status) != Reason::kOutDirInUse) return status;
+  return WithViolation(status, "train.out_dir", std::string(status.message()));
 }
 
 v1::StoredJob NewJob(const v1::PreflightReport& report, const std::string& id, int64_t now) {

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "common/base/reason.h"
 #include "common/base/status.h"
 #include "server/decide/lifecycle.h"
 #include "server/store/sealed.h"
@@ -302,10 +303,11 @@ absl::Status JobStore::CheckOutDir(const v1::Job& job) const {
   const std::string& out_dir = job.spec().train().out_dir();
   const auto taken = out_dirs_.find(out_dir);
   if (taken == out_dirs_.end() || taken->second == job.id()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("train.out_dir: ", out_dir, " is written by job ", taken->second, " (",
-                   StateName(jobs_.at(taken->second).job->job().state()),
-                   "); choose another out_dir or stop that job"));
+  return WithReason(absl::FailedPreconditionError(absl::StrCat(
+                        "train.out_dir: ", out_dir, " is written by job ", taken->second, " (",
+                        StateName(jobs_.at(taken->second).job->job().state()),
+                        "); choose another out_dir or stop that job")),
+                    Reason::kOutDirInUse);
 }
 
 absl::StatusOr<JobPtr> JobStore::Update(const std::string& job_id, const Change& change) {

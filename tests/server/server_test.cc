@@ -184,8 +184,13 @@ TEST_F(ServerTest, TwoJobsDoNotShareAnOutDir) {
   ASSERT_TRUE(TrySubmit(Spec("demo")).ok());
   v1::JobSpec second = Spec("demo");
   second.set_name("second");
-  EXPECT_THAT(TrySubmit(second).status(),
+  grpc::Status wire;
+  EXPECT_THAT(TrySubmit(second, "", &wire).status(),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("train.out_dir")));
+  const ErrorDetails details = DetailsOf(wire);
+  EXPECT_EQ(details.reason, "OUT_DIR_IN_USE");
+  ASSERT_EQ(details.violations.size(), 1u);
+  EXPECT_EQ(details.violations[0].field, "train.out_dir");
 }
 
 TEST_F(ServerTest, TheListOfMachinesSaysWhetherTheCoordinatorStartsAnAgent) {

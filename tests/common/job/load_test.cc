@@ -119,6 +119,26 @@ TEST(LoadYaml, NamesATabInTheIndentation) {
   EXPECT_THAT(ErrorOf("train: {steps: 3\n"), Not(HasSubstr("TAB")));
 }
 
+TEST(LoadYaml, AnErrorCarriesItsMistakesAsValues) {
+  v1::JobSpec spec;
+  const absl::Status status =
+      LoadYamlText("train:\n  stepz: 5\n  lr: x\n", "job.yaml", &spec).status();
+  const std::vector<LoadError> errors = LoadErrorsOf(status);
+  ASSERT_EQ(errors.size(), 2u);
+  EXPECT_EQ(errors[0].place.line, 2);
+  EXPECT_EQ(errors[0].place.column, 3);
+  EXPECT_EQ(errors[0].field, "train.stepz");
+  EXPECT_EQ(errors[0].text, "unknown key; did you mean 'steps'?");
+  EXPECT_EQ(errors[1].field, "train.lr");
+  EXPECT_TRUE(LoadErrorsOf(absl::InvalidArgumentError("job.yaml:2:3: x: y")).empty());
+  // A name is cut after 64 bytes, here within a character.
+  const std::string cut = std::string(63, 'a') + "\xC3";
+  const auto odd = LoadErrorsOf(LoadYamlText(cut + "\xA9: 1\n\"b c\": 2\n", "", &spec).status());
+  ASSERT_EQ(odd.size(), 2u);
+  EXPECT_EQ(odd[0].field, cut);
+  EXPECT_EQ(odd[1].field, "b c");
+}
+
 TEST(LoadYaml, ReportsAllMistakesAtOnceInTheirOrder) {
   const std::string error = ErrorOf("train:\n  steps: x\nmodle: 1\nmodel:\n  dim: 1.5\n");
   EXPECT_LT(error.find("job.yaml:2:"), error.find("job.yaml:3:"));

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/reason.h"
 #include "common/run/process.h"
 #include "server/store/state_lock.h"
 #include "tests/server/store/job_store_fixture.h"
@@ -236,8 +237,9 @@ TEST_F(JobStoreTest, NoTwoActiveJobsShareAnOutDir) {
   const std::string first = Insert("first");
   v1::StoredJob second = **store_->Find(first);
   second.mutable_job()->set_id(NewJobId());
-  EXPECT_THAT(store_->Insert(second, "", "", {}).status(),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(first)));
+  const absl::Status refused = store_->Insert(second, "", "", {}).status();
+  EXPECT_THAT(refused, StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(first)));
+  EXPECT_EQ(ReasonOf(refused), Reason::kOutDirInUse);
   const auto set_state = [&](const std::string& id, v1::Job::State state) {
     return store_
         ->Update(id,
