@@ -157,7 +157,8 @@ absl::StatusOr<std::string> SerializeCheckpointState(v1::CheckpointState state) 
 absl::StatusOr<v1::CheckpointState> ReadCheckpointState(const std::filesystem::path& checkpoint) {
   absl::StatusOr<std::string> text = ReadText(checkpoint / "state.json");
   if (!text.ok()) {
-    return absl::DataLossError(absl::StrCat("cannot be read: ", text.status().message()));
+    return absl::DataLossError(
+        absl::StrCat("state.json: cannot be read: ", text.status().message()));
   }
   google::protobuf::util::JsonParseOptions options;
   options.ignore_unknown_fields = true;  // A newer format is detected by its version below.
@@ -198,11 +199,7 @@ absl::StatusOr<std::string> HashFile(const std::filesystem::path& path,
 std::vector<std::string> VerifyCheckpoint(const std::filesystem::path& checkpoint,
                                           const std::function<bool()>& abandoned) {
   const absl::StatusOr<v1::CheckpointState> state = ReadCheckpointState(checkpoint);
-  if (!state.ok()) {
-    const std::string message(state.status().message());
-    return {absl::StartsWith(message, "state.json") ? message
-                                                    : absl::StrCat("state.json: ", message)};
-  }
+  if (!state.ok()) return {std::string(state.status().message())};
   std::vector<std::string> problems;
   const std::optional<int64_t> step = StepOf(checkpoint.filename().string());
   if (step && *step != state->step()) {
