@@ -32,7 +32,6 @@ void PrintStopped(Session& session, const v1::Job& job) {
     session.out() << ", " << StopText(job.stop()) << " (now at " << StepText(job.progress()) << ")";
   }
   session.out() << "\n" << std::flush;
-  session.Note("Next:\n" + NextCommands(job));
 }
 
 absl::StatusOr<ExitCode> Stop(Session& session, const StopFlags& flags) {
@@ -49,6 +48,7 @@ absl::StatusOr<ExitCode> Stop(Session& session, const StopFlags& flags) {
           stopped.push_back(ToJson(response.job()));
         } else if (!session.PrintDocumentOrName(response.job(), response.job().id())) {
           PrintStopped(session, response.job());
+          if (!several) session.Note("Next:\n" + NextCommands(response.job()));
         }
         return absl::OkStatus();
       });

@@ -267,7 +267,8 @@ TEST_F(CommandsTest, StopTakesSeveralJobsAndGoesOnAfterOneThatIsRefused) {
   EXPECT_EQ(both.out,
             "demo (jdemo1234567): STOPPING, stopping now (now at 375/1000)\n"
             "old (jold12345678a): STOPPING, stopping now (now at 375/1000)\n");
-  const Ran some = Run({"stop", "demo", "nothing", "old", "-q"});
+  EXPECT_EQ(both.err, "") << "no next commands of every job";
+  const Ran some = Run({"stop", "demo", "nothing", "old"});
   EXPECT_EQ(some.code, ExitCode::kNotFound);
   EXPECT_THAT(some.out, AllOf(HasSubstr("jdemo1234567"), HasSubstr("jold12345678a")));
   EXPECT_EQ(some.err,
