@@ -1,4 +1,5 @@
-// Rules about data: what is read, whether there is enough of it, and whether validation is honest.
+// Rules about data: whether the files can be read, whether they hold enough text, and whether
+// validation data is separate from training data.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -82,7 +83,7 @@ Problems KindMismatch(const PreflightFacts& facts) {
   return problems;
 }
 
-// Why a file cannot be read, or nothing.
+// Why a file cannot be read, or nullopt.
 std::optional<std::string> ReadFault(const std::string& path) {
   if (path.find("://") != std::string::npos)
     return "is a URL (a local path); nothing is downloaded";
@@ -118,8 +119,8 @@ Problems Unreadable(const PreflightFacts& facts) {
   return problems;
 }
 
-// What is wrong with the first line of an uncompressed file, or nothing. Preflight reads at most
-// 4 MiB of it; the worker checks a longer line.
+// What is wrong with the first line of an uncompressed file, or nullopt. Preflight reads at most 4
+// MiB of the file; only the worker checks a longer first line.
 std::optional<std::string> FirstLineFault(const std::string& path, const DataSourceInfo& source) {
   constexpr std::streamsize kLongest = 4 << 20;
   std::string line(kLongest, '\0');
@@ -173,8 +174,7 @@ Problems TokenizerMissing(const PreflightFacts& facts) {
 }
 
 // Roughly how many tokens the files hold. Assumes that text is three times as large as its
-// compressed file and that a GPT-2 token is four bytes. Nothing when the size of a file is not
-// known.
+// compressed file and that a GPT-2 token is four bytes. nullopt if the size of a file is unknown.
 std::optional<double> Tokens(const v1::DataSpec& data, const auto& paths) {
   double tokens = 0;
   for (const std::string& path : paths) {
@@ -264,7 +264,8 @@ bool SameBytes(const std::string& a, const std::string& b, const std::function<b
   return in_a.eof() && in_b.eof();
 }
 
-// The same text under both names: the same path, the same file, or the same content.
+// Whether both names lead to the same text: the same path, the same file, or the same content.
+// Contents are compared in files of up to 4 GiB.
 bool SameText(const std::string& a, const std::string& b, const PreflightFacts& facts) {
   if (std::filesystem::path(a).lexically_normal() == std::filesystem::path(b).lexically_normal()) {
     return true;

@@ -1,4 +1,4 @@
-// Rules that need the machine: GPUs, memory, disk, and the output folder.
+// Rules about the machine: GPUs, memory, disk and the output folder.
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -97,7 +97,7 @@ Problems GpuCapability(const PreflightFacts& facts) {
   return {};
 }
 
-constexpr int kOldestDriver = 580;  // CUDA 13's
+constexpr int kOldestDriver = 580;  // CUDA 13 needs it
 
 Problems GpuDriver(const PreflightFacts& facts) {
   if (facts.machine() == nullptr || !facts.cuda()) return {};
@@ -142,7 +142,7 @@ int64_t MemoryOfRank(const PreflightFacts& facts) {
   return memory[wanted - 1];
 }
 
-// Changes that make a job smaller, each alone.
+// A change of one setting that makes a job smaller.
 struct Change {
   std::string text;
   v1::JobSpec spec;
@@ -178,7 +178,7 @@ std::vector<Change> SmallerJobs(const PreflightFacts& facts) {
   return changes;
 }
 
-// Up to three single changes, of different settings, that would make it fit.
+// Names up to three changes of different settings, each of which alone makes the job fit.
 std::string WhatWouldFit(const PreflightFacts& facts, int64_t memory) {
   std::vector<std::string> fitting;
   std::string last_setting;
@@ -307,7 +307,7 @@ Problems ResumeNotFound(const PreflightFacts& facts) {
        "give the path of a step-… folder, or set auto or never"}};
 }
 
-// The named checkpoint exists: it must be readable, and the job must be able to continue from it.
+// If the named checkpoint exists, it must be readable and the job must be able to continue from it.
 Problems ResumeMismatch(const PreflightFacts& facts) {
   const std::string& resume = facts.spec.restart().resume();
   if (!StartsFromNamedCheckpoint(facts) || !HasState(resume)) return {};
@@ -335,14 +335,14 @@ constexpr PreflightRule kRules[] = {
      kNothing, NcclUnavailable},
     {"GPU_CAPABILITY", "a GPU older than compute capability 8.0, or too small for heads of 128",
      kError, kError, false, kNothing, GpuCapability},
-    {"GPU_DRIVER", "an NVIDIA driver older than CUDA 13's", kError, kError, true, kNothing,
+    {"GPU_DRIVER", "an NVIDIA driver older than CUDA 13 needs", kError, kError, true, kNothing,
      GpuDriver},
     {"CPU_SLOTS", "more CPU ranks than the machine has slots", kError, kError, false, kNothing,
      CpuSlots},
     {"MEMORY_ESTIMATE_EXCEEDED", "the estimate exceeds the memory", kError, kError, true, kSizes,
      MemoryExceeded},
-    {"DISK_TOO_SMALL", "no room for all kept checkpoints and one more", kError, kError, true,
-     kSizes, DiskTooSmall},
+    {"DISK_TOO_SMALL", "too little disk space for all kept checkpoints and one more", kError,
+     kError, true, kSizes, DiskTooSmall},
     {"OUT_DIR_NOT_WRITABLE", "out_dir is not writable", kError, kError, false, kNothing,
      OutDirNotWritable},
     {"OUT_DIR_TAKEN", "out_dir belongs to another job", kError, kError, false, kNothing,

@@ -21,7 +21,7 @@ v1::PreflightPolicy PolicyOf(const v1::JobSpec& spec) {
   return production ? v1::PREFLIGHT_POLICY_PRODUCTION : v1::PREFLIGHT_POLICY_EXPERIMENT;
 }
 
-// Where nothing is known of the machine, device: auto is judged as cuda: the stricter of the two.
+// If no machine is known, `device: auto` is judged as cuda, the stricter of the two.
 bool HasGpu(const MachineView* machine) {
   return machine == nullptr || (!machine->gpus.empty() && machine->cuda_worker);
 }
@@ -60,12 +60,12 @@ void AddEstimate(const std::string& name, double value, const char* unit,
   item->set_unit(unit);
 }
 
-// What the job meets: the GPU of its last rank (those with most free memory are taken first), or
-// the machine's memory.
+// The memory that the job will find: on the CPU the machine's, on GPUs that of the last rank's GPU
+// (ranks take the GPUs with the most free memory first).
 void AddMachine(const PreflightFacts& facts, v1::PreflightReport* report) {
   const MachineView* machine = facts.machine();
   if (machine == nullptr) return;
-  std::string name = "memory of the machine";
+  std::string name = "host memory";
   int64_t all = machine->memory_bytes, free = machine->free_memory_bytes;
   if (facts.cuda()) {
     if (machine->gpus.empty()) return;
@@ -74,11 +74,11 @@ void AddMachine(const PreflightFacts& facts, v1::PreflightReport* report) {
       return a.free_bytes > b.free_bytes;
     });
     const auto last = std::min(gpus.size(), static_cast<size_t>(facts.ranks())) - 1;
-    name = absl::StrCat("memory of the GPU, ", gpus[last].name);
+    name = absl::StrCat("GPU memory, ", gpus[last].name);
     all = gpus[last].memory_bytes, free = gpus[last].free_bytes;
   }
   AddEstimate(name, static_cast<double>(all), "bytes", report);
-  AddEstimate("of it free now", static_cast<double>(free), "bytes", report);
+  AddEstimate("free memory now", static_cast<double>(free), "bytes", report);
 }
 
 void AddEstimates(const PreflightFacts& facts, v1::PreflightReport* report) {
@@ -93,14 +93,14 @@ void AddEstimates(const PreflightFacts& facts, v1::PreflightReport* report) {
     AddEstimate(absl::StrCat("memory: ", item.name), static_cast<double>(item.bytes), "bytes",
                 report);
   }
-  AddEstimate("memory of a rank", static_cast<double>(TotalBytes(memory)), "bytes", report);
+  AddEstimate("memory per rank", static_cast<double>(TotalBytes(memory)), "bytes", report);
   AddMachine(facts, report);
   AddEstimate("one checkpoint", checkpoint, "bytes", report);
   AddEstimate("disk for checkpoints", checkpoint * (spec.train().keep_checkpoints() + 1), "bytes",
               report);
-  AddEstimate("tokens of a step", tokens, "tokens", report);
-  AddEstimate("tokens of the run", all_tokens, "tokens", report);
-  AddEstimate("operations a token", FlopsPerToken(spec), "flops", report);
+  AddEstimate("tokens per step", tokens, "tokens", report);
+  AddEstimate("tokens in the run", all_tokens, "tokens", report);
+  AddEstimate("operations per token", FlopsPerToken(spec), "flops", report);
   AddEstimate("expected speed", speed, "tokens_per_second", report);
   AddEstimate("expected time", all_tokens / speed, "seconds", report);
 }

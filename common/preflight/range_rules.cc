@@ -1,4 +1,4 @@
-// Rules about single numbers: each within its limits, whatever the others are.
+// Rules that check each number against its own limits, independently of other numbers.
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -17,10 +17,10 @@ struct Limit {
   std::string_view field;
   double min;
   double max;
-  bool above_min = false;  // min itself is out
+  bool above_min = false;  // min itself is not allowed
 };
 
-// The upper limits of sizes keep every product of the estimate within 64 bits.
+// The upper limits of sizes keep every product in the estimate within 64 bits.
 constexpr Limit kModelLimits[] = {
     {"model.dim", 1, 32768},
     {"model.n_layers", 1, 512},
@@ -85,7 +85,7 @@ Problems Outside(const PreflightFacts& facts, std::span<const Limit> limits) {
     const double value = NumberAt(facts.spec, limit.field);
     const bool inside =
         (limit.above_min ? value > limit.min : value >= limit.min) && value <= limit.max;
-    if (inside) continue;  // NaN is not
+    if (inside) continue;  // NaN is never inside
     const std::string bounds = limit.above_min
                                    ? absl::StrFormat("above %g, at most %g", limit.min, limit.max)
                                    : absl::StrFormat("%g to %g", limit.min, limit.max);

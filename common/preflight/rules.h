@@ -1,5 +1,5 @@
-// What a preflight rule is. Internal to preflight: the table is the concatenation of the functions
-// below, each in the file that its comment names.
+// The table of preflight rules. Internal to preflight. The table is divided over the files that the
+// functions below name.
 #pragma once
 
 #include <span>
@@ -11,7 +11,7 @@
 
 namespace nsa {
 
-// What rules look at. Device and precision are decided.
+// The input of a rule. The device is cpu or cuda and the precision is set.
 struct PreflightFacts {
   const v1::JobSpec& spec;
   const PreflightContext& context;
@@ -32,16 +32,15 @@ using Problems = std::vector<Problem>;
 struct PreflightRule {
   std::string_view id;
   std::string_view summary;
-  // SEVERITY_UNSPECIFIED: the rule is not looked at under this policy.
+  // The severity of its findings under each policy. SEVERITY_UNSPECIFIED: the rule does not run.
   v1::Severity production;
   v1::Severity experiment;
   bool waivable;
-  // What the rule has to do with the sizes (of the model, the batch and the ranks).
-  //   kNothing      it does not calculate with them.
-  //   kSizes        it calculates with them, so it runs only when they are in order.
-  //   kGuardsSizes  it checks them: a problem that it finds stops the kSizes rules and the
-  //   estimate,
-  //                 which would otherwise divide by zero or overflow.
+  // How the rule uses the sizes of the model, the batch and the ranks.
+  //   kNothing      does not calculate with them.
+  //   kSizes        calculates with them, and runs only if every kGuardsSizes rule passes.
+  //   kGuardsSizes  checks them. If it fails, the kSizes rules and the estimate are skipped,
+  //                 because they could divide by zero or overflow.
   enum Needs { kNothing, kSizes, kGuardsSizes } needs;
   Problems (*check)(const PreflightFacts& facts);
 };
@@ -53,11 +52,11 @@ std::span<const PreflightRule> DataRules();     // data_rules.cc: data files, va
 std::span<const PreflightRule> MachineRules();  // machine_rules.cc: GPUs, memory, disk, out_dir
 std::span<const PreflightRule> NameRules();     // name_rules.cc: names, paths, waivers
 
-// All of them, in the order of the README's table.
+// All rules, in the order of the table in docs/preflight.md.
 std::vector<PreflightRule> AllRules();
 
-// Expected tokens a second of the job on its machine; on an A100, or on as many cores as there are
-// ranks, when the machine is not known. Needs sizes in order.
+// Expected tokens per second of the job on its machine. If the machine is not known, an A100 is
+// assumed, or for a CPU job one core per rank. Call it only if the kGuardsSizes rules pass.
 double ExpectedSpeed(const PreflightFacts& facts);
 
 // "12,345,678".

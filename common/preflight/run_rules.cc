@@ -1,4 +1,4 @@
-// Rules that guard a long run: precision, checkpoints, size, schedule, guards.
+// Rules that protect a long run: precision, checkpoints, model size, schedule, guards.
 #include <algorithm>
 
 #include "absl/strings/str_format.h"
