@@ -334,6 +334,7 @@ constexpr v1::Severity kWarning = v1::SEVERITY_WARNING;
 constexpr v1::Severity kInfo = v1::SEVERITY_INFO;
 constexpr v1::Severity kOff = v1::SEVERITY_UNSPECIFIED;
 constexpr auto kNothing = PreflightRule::kNothing;
+constexpr MayPass kMayPass = MayPass::kYes;
 constexpr auto kSizes = PreflightRule::kSizes;
 
 constexpr PreflightRule kRules[] = {
@@ -345,9 +346,10 @@ constexpr PreflightRule kRules[] = {
      true, kNothing, KindMismatch},
     {"DATA_NOT_JSONL", "the first line of a jsonl file is not a document", kError, kError, false,
      kNothing, BadFirstLine},
-    {"DATA_UNREADABLE", "a data file cannot be read", kError, kError, false, kNothing, Unreadable},
+    {"DATA_UNREADABLE", "a data file cannot be read", kError, kError, false, kNothing, Unreadable,
+     kMayPass},
     {"TOKENIZER_MISSING", "tokenizer: gpt2, but its files are missing", kError, kError, false,
-     kNothing, TokenizerMissing},
+     kNothing, TokenizerMissing, kMayPass},
     {"DATA_TOO_SMALL", "fewer tokens than one batch, or than the whole run with on_exhausted: stop",
      kError, kError, true, kSizes, TooSmall},
     {"DATA_REPEATED", "the run reads every token more than ten times", kWarning, kInfo, true,

@@ -322,15 +322,16 @@ Problems ResumeMismatch(const PreflightFacts& facts) {
 
 constexpr v1::Severity kError = v1::SEVERITY_ERROR;
 constexpr auto kNothing = PreflightRule::kNothing;
+constexpr MayPass kMayPass = MayPass::kYes;
 constexpr auto kSizes = PreflightRule::kSizes;
 
 constexpr PreflightRule kRules[] = {
     {"NODES_NOT_DIVISIBLE", "nodes does not divide the ranks", kError, kError, false, kNothing,
      NodesNotDivisible},
     {"GPU_UNAVAILABLE", "the machine has no GPU or no CUDA worker", kError, kError, false, kNothing,
-     GpuUnavailable},
-    {"GPU_COUNT", "more ranks than the machine has GPUs", kError, kError, false, kNothing,
-     GpuCount},
+     GpuUnavailable, kMayPass},
+    {"GPU_COUNT", "more ranks than the machine has GPUs", kError, kError, false, kNothing, GpuCount,
+     kMayPass},
     {"NCCL_UNAVAILABLE", "several GPUs, but no NCCL on the machine", kError, kError, false,
      kNothing, NcclUnavailable},
     {"GPU_CAPABILITY", "a GPU older than compute capability 8.0, or too small for heads of 128",
@@ -340,15 +341,15 @@ constexpr PreflightRule kRules[] = {
     {"CPU_SLOTS", "more CPU ranks than the machine has slots", kError, kError, false, kNothing,
      CpuSlots},
     {"MEMORY_ESTIMATE_EXCEEDED", "the estimate exceeds the memory", kError, kError, true, kSizes,
-     MemoryExceeded},
+     MemoryExceeded, MayPass::kOnceMemoryIsFree},
     {"DISK_TOO_SMALL", "too little disk space for all kept checkpoints and one more", kError,
-     kError, true, kSizes, DiskTooSmall},
+     kError, true, kSizes, DiskTooSmall, kMayPass},
     {"OUT_DIR_NOT_WRITABLE", "out_dir is not writable", kError, kError, false, kNothing,
-     OutDirNotWritable},
+     OutDirNotWritable, kMayPass},
     {"OUT_DIR_TAKEN", "out_dir belongs to another job", kError, kError, false, kNothing,
      OutDirTaken},
     {"RESUME_NOT_FOUND", "the checkpoint to resume from does not exist", kError, kError, false,
-     kNothing, ResumeNotFound},
+     kNothing, ResumeNotFound, kMayPass},
     {"RESUME_MISMATCH", "the checkpoint to resume from does not fit the job", kError, kError, false,
      kNothing, ResumeMismatch},
 };

@@ -26,6 +26,13 @@ bool HasGpu(const MachineView* machine) {
   return machine == nullptr || (!machine->gpus.empty() && machine->cuda_worker);
 }
 
+// The spec with defaults, device and precision.
+v1::JobSpec Decided(v1::JobSpec spec, const MachineView* machine) {
+  ApplyDefaults(&spec);
+  ResolveDevice(HasGpu(machine), &spec);
+  return spec;
+}
+
 v1::Severity SeverityOf(const PreflightRule& rule, v1::PreflightPolicy policy) {
   return policy == v1::PREFLIGHT_POLICY_PRODUCTION ? rule.production : rule.experiment;
 }
@@ -121,8 +128,7 @@ v1::PreflightReport Preflight(const v1::JobSpec& spec, const PreflightContext& c
   v1::PreflightReport report;
   *report.mutable_spec() = spec;
   ApplyDefaults(report.mutable_spec());
-  v1::JobSpec decided = report.spec();
-  ResolveDevice(HasGpu(context.machine), &decided);
+  const v1::JobSpec decided = Decided(spec, context.machine);
   report.set_policy(PolicyOf(decided));
   const PreflightFacts facts{decided, context, report.policy()};
 
@@ -148,9 +154,22 @@ v1::PreflightReport Preflight(const v1::JobSpec& spec, const PreflightContext& c
 std::vector<RuleInfo> PreflightRules() {
   std::vector<RuleInfo> infos;
   for (const PreflightRule& rule : AllRules()) {
-    infos.push_back({std::string(rule.id), std::string(rule.summary), rule.waivable});
+    infos.push_back(
+        {std::string(rule.id), std::string(rule.summary), rule.waivable, rule.may_pass});
   }
   return infos;
+}
+
+bool MayPassLater(const v1::Finding& finding, const v1::JobSpec& spec, const MachineView& machine) {
+  const std::vector<PreflightRule> rules = AllRules();
+  const auto rule = std::find_if(rules.begin(), rules.end(),
+                                 [&](const PreflightRule& r) { return r.id == finding.rule(); });
+  if (rule == rules.end() || rule->may_pass == MayPass::kNo) return false;
+  if (rule->may_pass == MayPass::kYes) return true;
+  // Without a job id the whole memory of the machine counts.
+  const PreflightContext idle = {.machine = &machine, .check_files = true};
+  const v1::JobSpec decided = Decided(spec, &machine);
+  return rule->check({decided, idle, v1::PREFLIGHT_POLICY_UNSPECIFIED}).empty();
 }
 
 }  // namespace nsa

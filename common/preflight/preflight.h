@@ -63,11 +63,22 @@ void AddLegacyKeys(const LoadResult& source, v1::PreflightReport* report);
 // the table of estimates, then whether the job is accepted.
 std::string FormatReport(const v1::PreflightReport& report, const std::string& file);
 
+// Whether a finding of a rule may pass later although nobody changes the job.
+enum class MayPass : uint8_t {
+  kNo,                // no: the job, or the machine's hardware or software, must change
+  kYes,               // yes: disks are emptied, volumes are mounted, GPUs are given back or found
+  kOnceMemoryIsFree,  // yes, if the whole memory of the machine is enough for the job
+};
+
+// Whether `finding`, which refused this job on this machine, may pass later (see MayPass).
+bool MayPassLater(const v1::Finding& finding, const v1::JobSpec& spec, const MachineView& machine);
+
 // All rules, for documentation and tests.
 struct RuleInfo {
   std::string id;
   std::string summary;
   bool waivable = true;
+  MayPass may_pass = MayPass::kNo;
 };
 std::vector<RuleInfo> PreflightRules();
 

@@ -43,6 +43,7 @@ struct PreflightRule {
   //                 because they could divide by zero or overflow.
   enum Needs { kNothing, kSizes, kGuardsSizes } needs;
   Problems (*check)(const PreflightFacts& facts);
+  MayPass may_pass = MayPass::kNo;
 };
 
 std::span<const PreflightRule> RangeRules();    // range_rules.cc: every number within limits

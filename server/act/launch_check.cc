@@ -24,27 +24,6 @@ MachineView MachineOf(const v1::StoredJob& job, v1::NodeInfo info) {
   return MachineViewOf(info);
 }
 
-// Rules whose verdict another hour may change without anybody touching the job: disks fill and are
-// emptied, volumes are mounted, a GPU is given back by whoever used it or found again by its
-// driver.
-constexpr std::string_view kPassing[] = {
-    "DISK_TOO_SMALL",   "OUT_DIR_NOT_WRITABLE", "DATA_UNREADABLE", "TOKENIZER_MISSING",
-    "RESUME_NOT_FOUND", "GPU_UNAVAILABLE",      "GPU_COUNT",
-};
-
-// Memory that is not free now passes, memory that is not there does not.
-bool MemoryIsTaken(const v1::StoredJob& job, const MachineView& machine) {
-  const v1::PreflightReport report = Preflight(job.job().spec(), {.machine = &machine});
-  return std::ranges::none_of(report.findings(), [](const v1::Finding& finding) {
-    return finding.rule() == "MEMORY_ESTIMATE_EXCEEDED";
-  });
-}
-
-bool Passes(const v1::Finding& finding, const v1::StoredJob& job, const MachineView& machine) {
-  if (finding.rule() == "MEMORY_ESTIMATE_EXCEEDED") return MemoryIsTaken(job, machine);
-  return std::ranges::find(kPassing, finding.rule()) != std::end(kPassing);
-}
-
 }  // namespace
 
 LaunchCheck CheckLaunch(const v1::StoredJob& job, const Fleet& fleet, const PathGuard& paths) {
@@ -65,7 +44,7 @@ LaunchCheck CheckLaunch(const v1::StoredJob& job, const Fleet& fleet, const Path
     check.accepted = false;
     for (const v1::Finding& finding : report.findings()) {
       if (finding.severity() != v1::SEVERITY_ERROR || !finding.waived().empty()) continue;
-      const bool passes = Passes(finding, job, machine);
+      const bool passes = MayPassLater(finding, job.job().spec(), machine);
       // What stays is told before what passes.
       if (check.problem.empty() || (check.passing && !passes)) {
         check.problem = absl::StrCat(name, ": ", finding.rule(), ": ", finding.field(), ": ",

@@ -360,6 +360,25 @@ TEST(Preflight, RefusesWideHeadsWhereSharedMemoryIsSmall) {
   }
 }
 
+TEST(Preflight, KnowsWhichRefusalsMayPassLater) {
+  GoodJob job;
+  job.context.job_id = "jmine";
+  const auto may_pass = [&](const char* rule) {
+    const v1::PreflightReport report = job.Check();
+    const v1::Finding* finding = FindingOf(report, rule);
+    EXPECT_NE(finding, nullptr) << rule;
+    return finding != nullptr && MayPassLater(*finding, job.spec, job.machine);
+  };
+  job.machine.cuda_worker = false;
+  EXPECT_TRUE(may_pass("GPU_UNAVAILABLE"));
+  job.machine.driver_version = "535.1";
+  EXPECT_FALSE(may_pass("GPU_DRIVER"));
+  job.machine.gpus[0].free_bytes = int64_t{1} << 30;
+  EXPECT_TRUE(may_pass("MEMORY_ESTIMATE_EXCEEDED")) << "others use it now";
+  job.machine.gpus[0].memory_bytes = int64_t{1} << 30;
+  EXPECT_FALSE(may_pass("MEMORY_ESTIMATE_EXCEEDED")) << "there is no more of it";
+}
+
 TEST(Preflight, TakesTheOutDirOfItsOwnJob) {
   GoodJob job;
   job.Write("out/owner.json", R"({"job_id": "jmine", "job_hash": "00"})");
