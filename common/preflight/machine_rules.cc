@@ -368,4 +368,12 @@ double ExpectedSpeed(const PreflightFacts& facts) {
   return ExpectedTokensPerSecond(facts.spec, known ? machine->gpus[0].name : "A100", 0);
 }
 
+double ExpectedStepSeconds(const PreflightFacts& facts) {
+  return static_cast<double>(TokensPerStep(facts.spec)) / ExpectedSpeed(facts);
+}
+
+double ExpectedSeconds(const PreflightFacts& facts) {
+  return static_cast<double>(facts.spec.train().steps()) * ExpectedStepSeconds(facts);
+}
+
 }  // namespace nsa

@@ -10,15 +10,17 @@
 namespace nsa {
 namespace {
 
-constexpr int64_t kProductionSteps = 5000;
-
-v1::PreflightPolicy PolicyOf(const v1::JobSpec& spec) {
-  if (spec.preflight().policy() != v1::PREFLIGHT_POLICY_UNSPECIFIED) {
-    return spec.preflight().policy();
-  }
-  const bool production =
-      spec.runtime().device() == v1::DEVICE_CUDA && spec.train().steps() >= kProductionSteps;
-  return production ? v1::PREFLIGHT_POLICY_PRODUCTION : v1::PREFLIGHT_POLICY_EXPERIMENT;
+// A long job is production whatever it calls itself. The time counts only if the sizes are in
+// order. At a launch the length does not count: the job was judged by it at submit, and must not
+// fail at a restart because the machine is slower or the coordinator newer.
+v1::PreflightPolicy PolicyOf(const PreflightFacts& facts, bool sizes_good) {
+  const v1::JobSpec& spec = facts.spec;
+  const bool submits = facts.context.job_id.empty();
+  const bool long_run = spec.train().steps() >= kLongRunSteps ||
+                        (sizes_good && ExpectedSeconds(facts) >= kLongRunSeconds);
+  const bool production = spec.preflight().policy() == v1::PREFLIGHT_POLICY_PRODUCTION;
+  return production || (submits && long_run) ? v1::PREFLIGHT_POLICY_PRODUCTION
+                                             : v1::PREFLIGHT_POLICY_EXPERIMENT;
 }
 
 // If no machine is known, `device: auto` is judged as cuda, the stricter of the two.
@@ -109,7 +111,7 @@ void AddEstimates(const PreflightFacts& facts, v1::PreflightReport* report) {
   AddEstimate("tokens in the run", all_tokens, "tokens", report);
   AddEstimate("operations per token", FlopsPerToken(spec), "flops", report);
   AddEstimate("expected speed", speed, "tokens_per_second", report);
-  AddEstimate("expected time", all_tokens / speed, "seconds", report);
+  AddEstimate("expected time", ExpectedSeconds(facts), "seconds", report);
 }
 
 }  // namespace
@@ -129,13 +131,14 @@ v1::PreflightReport Preflight(const v1::JobSpec& spec, const PreflightContext& c
   *report.mutable_spec() = spec;
   ApplyDefaults(report.mutable_spec());
   const v1::JobSpec decided = Decided(spec, context.machine);
-  report.set_policy(PolicyOf(decided));
-  const PreflightFacts facts{decided, context, report.policy()};
+  PreflightFacts facts{decided, context};
 
   const std::vector<PreflightRule> rules = AllRules();
   const bool sizes_good = std::none_of(rules.begin(), rules.end(), [&](const PreflightRule& rule) {
     return rule.needs == PreflightRule::kGuardsSizes && !rule.check(facts).empty();
   });
+  facts.policy = PolicyOf(facts, sizes_good);
+  report.set_policy(facts.policy);
   for (const PreflightRule& rule : rules) {
     if (rule.needs != PreflightRule::kSizes || sizes_good) AddFindings(rule, facts, &report);
   }
@@ -169,7 +172,7 @@ bool MayPassLater(const v1::Finding& finding, const v1::JobSpec& spec, const Mac
   // Without a job id the whole memory of the machine counts.
   const PreflightContext idle = {.machine = &machine, .check_files = true};
   const v1::JobSpec decided = Decided(spec, &machine);
-  return rule->check({decided, idle, v1::PREFLIGHT_POLICY_UNSPECIFIED}).empty();
+  return rule->check({decided, idle}).empty();
 }
 
 }  // namespace nsa

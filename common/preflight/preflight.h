@@ -38,8 +38,9 @@ struct PreflightContext {
   // Whether to read data files and out_dir on this machine's disks.
   bool check_files = false;
   // The id of the job, or empty if it has none yet. An out_dir may belong to this job only. A job
-  // with an id is about to start, so its memory must be free now. A job without one may wait, so
-  // the machine's total memory counts.
+  // with an id is about to start, so its memory must be free now, and its length, which was judged
+  // at submit, does not make it production. A job without one may wait, so the machine's total
+  // memory counts.
   std::string job_id;
   // Called while large files are read. If it returns true, nobody needs the report any more:
   // Preflight() then returns early, and the report must not be used. Null: never abandoned.

@@ -15,7 +15,7 @@ namespace nsa {
 struct PreflightFacts {
   const v1::JobSpec& spec;
   const PreflightContext& context;
-  v1::PreflightPolicy policy;
+  v1::PreflightPolicy policy = v1::PREFLIGHT_POLICY_UNSPECIFIED;
 
   bool cuda() const { return spec.runtime().device() == v1::DEVICE_CUDA; }
   const MachineView* machine() const { return context.machine; }
@@ -46,6 +46,10 @@ struct PreflightRule {
   MayPass may_pass = MayPass::kNo;
 };
 
+// A job of this many steps, or of this estimated time, is production whatever it calls itself.
+constexpr int64_t kLongRunSteps = 5000;
+constexpr double kLongRunSeconds = 3600;
+
 std::span<const PreflightRule> RangeRules();    // range_rules.cc: every number within limits
 std::span<const PreflightRule> ShapeRules();    // shape_rules.cc: model, attention, batch
 std::span<const PreflightRule> RunRules();      // run_rules.cc: precision, checkpoints, guards
@@ -59,6 +63,11 @@ std::vector<PreflightRule> AllRules();
 // Expected tokens per second of the job on its machine. If the machine is not known, an A100 is
 // assumed, or for a CPU job one core per rank. Call it only if the kGuardsSizes rules pass.
 double ExpectedSpeed(const PreflightFacts& facts);
+
+// Expected seconds of one step, without validation and checkpoints, and of all steps of the job.
+// Call them only if the kGuardsSizes rules pass.
+double ExpectedStepSeconds(const PreflightFacts& facts);
+double ExpectedSeconds(const PreflightFacts& facts);
 
 // "12,345,678".
 std::string Grouped(int64_t number);

@@ -57,7 +57,6 @@ Problems GradientCheckpointingOff(const PreflightFacts& facts) {
 constexpr int64_t kSmallParameters = 10'000'000;
 constexpr int kSmallDim = 256;
 constexpr int kSmallSeqLen = 512;
-constexpr int64_t kLongRunSteps = 5000;
 
 Problems ModelTooSmallForRun(const PreflightFacts& facts) {
   const auto& spec = facts.spec;
@@ -128,7 +127,7 @@ Problems ThroughputGuardTooHigh(const PreflightFacts& facts) {
 
 Problems HangTimeoutShort(const PreflightFacts& facts) {
   if (facts.machine() == nullptr) return {};
-  const double step = static_cast<double>(TokensPerStep(facts.spec)) / ExpectedSpeed(facts);
+  const double step = ExpectedStepSeconds(facts);
   const double timeout = facts.spec.restart().hang_timeout_seconds();
   if (timeout >= 5 * step) return {};
   return {{"restart.hang_timeout_seconds",
@@ -139,14 +138,17 @@ Problems HangTimeoutShort(const PreflightFacts& facts) {
 
 Problems LongRun(const PreflightFacts& facts) {
   const auto& train = facts.spec.train();
+  const double seconds = ExpectedSeconds(facts);
+  if (seconds < kLongRunSeconds && train.steps() < kLongRunSteps) return {};
   const double tokens =
       static_cast<double>(TokensPerStep(facts.spec)) * static_cast<double>(train.steps());
-  const double hours = tokens / ExpectedSpeed(facts) / 3600;
-  if (hours < 1 && train.steps() < kLongRunSteps) return {};
+  const bool overruled = facts.spec.preflight().policy() == v1::PREFLIGHT_POLICY_EXPERIMENT;
   return {{"train.steps",
-           absl::StrFormat("%s steps are about %s and %.4g million tokens", Grouped(train.steps()),
-                           Duration(3600 * hours), tokens / 1e6),
-           "follow it with nsactl watch"}};
+           absl::StrFormat("%s steps are about %s and %.4g million tokens: production rules apply",
+                           Grouped(train.steps()), Duration(seconds), tokens / 1e6),
+           overruled ? "policy: experiment has no effect on a run of 5,000 steps or an hour; fix "
+                       "the job, or waive single rules with reasons in preflight.waive"
+                     : "follow it with nsactl watch"}};
 }
 
 constexpr v1::Severity kError = v1::SEVERITY_ERROR;

@@ -124,6 +124,7 @@ TEST_F(GangFaults, ALogFloodCostsNeitherRecordsNorSteps) {
 TEST_F(GangFaults, ACoordinatorKilledWhileAJobStopsStopsIt) {
   v1::JobSpec spec = Spec({{"step_ms", "20"}, {"ignore_stop", "1"}});
   spec.mutable_train()->set_steps(100000);
+  WaiveLength(&spec);
   spec.mutable_restart()->set_stop_grace_seconds(0.3);  // ten times that while it makes progress
   const std::string id = service_.Submit(spec);
   ASSERT_TRUE(service_.WaitForStep(id, 0, 5));

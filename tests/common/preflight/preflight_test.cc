@@ -287,16 +287,59 @@ TEST(Preflight, SuggestsTheRuleThatAWaiverMeant) {
   EXPECT_EQ(FindingOf(job.Check(), "WAIVER_INVALID")->fix(), "did you mean DISK_TOO_SMALL?");
 }
 
-TEST(Preflight, PolicyIsProductionForLongCudaJobsUnlessTheJobSays) {
+TEST(Preflight, AShortJobChoosesItsPolicy) {
   GoodJob job;
-  EXPECT_EQ(job.Check().policy(), v1::PREFLIGHT_POLICY_PRODUCTION);
   Train(&job)->set_steps(4999);
   EXPECT_EQ(job.Check().policy(), v1::PREFLIGHT_POLICY_EXPERIMENT);
   job.spec.mutable_preflight()->set_policy(v1::PREFLIGHT_POLICY_PRODUCTION);
   EXPECT_EQ(job.Check().policy(), v1::PREFLIGHT_POLICY_PRODUCTION);
-  Train(&job)->set_steps(5000);
+}
+
+TEST(Preflight, AJobOfManyStepsIsProductionWhateverItCallsItself) {
+  GoodJob job;
+  job.spec.mutable_preflight()->set_policy(v1::PREFLIGHT_POLICY_EXPERIMENT);
+  EXPECT_EQ(job.Check().policy(), v1::PREFLIGHT_POLICY_PRODUCTION);
+  EXPECT_THAT(FindingOf(job.Check(), "LONG_RUN")->fix(), HasSubstr("preflight.waive"));
+  job.MoveToCpu();
+  EXPECT_EQ(job.Check().policy(), v1::PREFLIGHT_POLICY_PRODUCTION);
+}
+
+TEST(Preflight, AJobOfAnHourIsProductionWhateverItCallsItself) {
+  GoodJob job;
+  Train(&job)->set_steps(4999);
   job.spec.mutable_preflight()->set_policy(v1::PREFLIGHT_POLICY_EXPERIMENT);
   EXPECT_EQ(job.Check().policy(), v1::PREFLIGHT_POLICY_EXPERIMENT);
+  Train(&job)->set_accumulate_grad_batches(100);
+  EXPECT_EQ(job.Check().policy(), v1::PREFLIGHT_POLICY_PRODUCTION);
+}
+
+TEST(Preflight, ALaunchIsNotRefusedForALengthThatWasAcceptedAtSubmit) {
+  GoodJob job;
+  Train(&job)->set_save_every(0);
+  Train(&job)->set_accumulate_grad_batches(100);
+  EXPECT_FALSE(job.Check().accepted());
+  job.context.job_id = "jmine";
+  EXPECT_TRUE(job.Check().accepted()) << FormatReport(job.Check(), "");
+}
+
+// 50,000 steps of a toy in bf16 without a checkpoint.
+TEST(Preflight, ALongToyWaivesTheProductionRulesOneByOne) {
+  GoodJob job;
+  job.spec.mutable_model()->set_dim(128);
+  Train(&job)->set_steps(50'000);
+  Train(&job)->set_save_every(0);
+  job.spec.mutable_guard()->set_min_tokens_per_second(0);
+  job.spec.mutable_preflight()->set_policy(v1::PREFLIGHT_POLICY_EXPERIMENT);
+  auto* waivers = job.spec.mutable_preflight()->mutable_waive();
+  for (const char* rule :
+       {"NO_CHECKPOINT_CADENCE", "MODEL_TOO_SMALL_FOR_RUN", "THROUGHPUT_GUARD_OFF"}) {
+    const v1::PreflightReport report = job.Check();
+    ASSERT_NE(FindingOf(report, rule), nullptr) << rule;
+    EXPECT_EQ(FindingOf(report, rule)->severity(), v1::SEVERITY_ERROR) << rule;
+    EXPECT_FALSE(report.accepted()) << "before the waiver of " << rule;
+    (*waivers)[rule] = "a toy";
+  }
+  EXPECT_TRUE(job.Check().accepted()) << FormatReport(job.Check(), "");
 }
 
 TEST(Preflight, JudgesAnOpenDeviceAsCudaUnlessTheMachineHasNoGpu) {
@@ -309,7 +352,6 @@ TEST(Preflight, JudgesAnOpenDeviceAsCudaUnlessTheMachineHasNoGpu) {
   job.machine.gpus.clear();
   job.context.machine = &job.machine;
   EXPECT_EQ(FindingOf(job.Check(), "PRECISION_NOT_BF16"), nullptr);
-  EXPECT_EQ(job.Check().policy(), v1::PREFLIGHT_POLICY_EXPERIMENT);
 }
 
 TEST(Preflight, OrdersErrorsThenWarningsThenNotes) {
@@ -471,7 +513,8 @@ TEST(Preflight, AcceptsAShapeExactlyWhenNsaShapeDoes) {
     const NsaShape shape = ShapeOf(spec);
     const bool valid =
         cuda ? shape.ValidateOnCuda().ok() && model->dim() % 8 == 0 : shape.Validate().ok();
-    const v1::PreflightReport report = Preflight(spec, {});
+    // At a launch, so that no rule looks at the length of the run.
+    const v1::PreflightReport report = Preflight(spec, {.job_id = "jshape"});
     EXPECT_EQ(report.accepted(), valid) << shape.ToString() << " dim " << model->dim() << "\n"
                                         << FormatReport(report, "") << shape.ValidateOnCuda();
     accepted += valid ? 1 : 0;
