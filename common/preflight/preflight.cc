@@ -28,10 +28,16 @@ bool HasGpu(const MachineView* machine) {
   return machine == nullptr || (!machine->gpus.empty() && machine->cuda_worker);
 }
 
-// The spec with defaults, device and precision.
+constexpr double kMaxLostSeconds = 1800;
+
+// The spec with defaults, device and precision. The default of max_lost_seconds is not among those
+// of ApplyDefaults(): it would be sent to workers, and older ones refuse a key that they do not
+// know.
 v1::JobSpec Decided(v1::JobSpec spec, const MachineView* machine) {
   ApplyDefaults(&spec);
   ResolveDevice(HasGpu(machine), &spec);
+  v1::PreflightSpec* preflight = spec.mutable_preflight();
+  if (!preflight->has_max_lost_seconds()) preflight->set_max_lost_seconds(kMaxLostSeconds);
   return spec;
 }
 

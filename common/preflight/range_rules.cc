@@ -61,6 +61,8 @@ constexpr Limit kGuardLimits[] = {
     {"guard.max_gate_collapse", 0, 1},
 };
 
+constexpr Limit kPreflightLimits[] = {{"preflight.max_lost_seconds", 60, 86400}};
+
 double NumberAt(const Message& message, std::string_view path) {
   const size_t dot = path.find('.');
   const FieldDescriptor* field =
@@ -100,6 +102,7 @@ Problems DataRange(const PreflightFacts& facts) { return Outside(facts, kDataLim
 Problems ResourcesRange(const PreflightFacts& facts) { return Outside(facts, kResourceLimits); }
 Problems RestartRange(const PreflightFacts& facts) { return Outside(facts, kRestartLimits); }
 Problems GuardRange(const PreflightFacts& facts) { return Outside(facts, kGuardLimits); }
+Problems PreflightRange(const PreflightFacts& facts) { return Outside(facts, kPreflightLimits); }
 
 Problems TrainRange(const PreflightFacts& facts) {
   Problems problems = Outside(facts, kTrainLimits);
@@ -132,6 +135,8 @@ constexpr PreflightRule kRules[] = {
      kNothing, RestartRange},
     {"GUARD_RANGE", "a number of `guard` is outside its limits", kError, kError, false, kNothing,
      GuardRange},
+    {"PREFLIGHT_RANGE", "a number of `preflight` is outside its limits", kError, kError, false,
+     kNothing, PreflightRange},
 };
 
 }  // namespace

@@ -39,6 +39,31 @@ Problems SaveEveryTooLarge(const PreflightFacts& facts) {
            absl::StrFormat("set save_every: %d", std::max<int64_t>(1, train.steps() / 10))}};
 }
 
+// The steps that a fault loses at worst, just before a checkpoint. Without checkpoints, or with
+// none before the end, these are all steps.
+int64_t StepsBetweenCheckpoints(const v1::TrainSpec& train) {
+  const int64_t every = train.save_every();
+  return every > 0 ? std::min<int64_t>(every, train.steps()) : train.steps();
+}
+
+// A launch is not judged: the machine may be slower than the one at submit.
+Problems LostWork(const PreflightFacts& facts) {
+  if (!facts.context.job_id.empty()) return {};
+  const double step = ExpectedStepSeconds(facts);
+  const double limit = facts.spec.preflight().max_lost_seconds();
+  const int64_t steps = StepsBetweenCheckpoints(facts.spec.train());
+  const double lost = static_cast<double>(steps) * step;
+  if (!(lost > limit)) return {};
+  return {{"train.save_every",
+           absl::StrFormat("%d: %s of training between two checkpoints (at most %s), which a fault "
+                           "would lose",
+                           facts.spec.train().save_every(), Duration(lost), Duration(limit)),
+           step > limit ? std::string("make the steps smaller, or raise preflight.max_lost_seconds")
+                        : absl::StrFormat("set save_every: %d or less, or raise "
+                                          "preflight.max_lost_seconds",
+                                          static_cast<int64_t>(limit / step))}};
+}
+
 Problems KeepCheckpointsTooFew(const PreflightFacts& facts) {
   const int keep = facts.spec.train().keep_checkpoints();
   if (keep >= 2) return {};
@@ -165,6 +190,8 @@ constexpr PreflightRule kRules[] = {
      NoCheckpointCadence},
     {"SAVE_EVERY_TOO_LARGE", "save_every is more than steps", kError, kWarning, true, kNothing,
      SaveEveryTooLarge},
+    {"LOST_WORK", "a fault would lose more training time than preflight.max_lost_seconds", kError,
+     kError, true, kSizes, LostWork},
     {"KEEP_CHECKPOINTS_TOO_FEW", "fewer than two checkpoints are kept", kError, kError, false,
      kNothing, KeepCheckpointsTooFew},
     {"GRADIENT_CHECKPOINTING_OFF", "gradient checkpointing is off on cuda", kError, kOff, true,

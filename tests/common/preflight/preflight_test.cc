@@ -39,6 +39,8 @@ const RuleCase kCases[] = {
      [](GoodJob* job) { job->spec.mutable_restart()->set_hang_timeout_seconds(0); }},
     {"GUARD_RANGE", "guard.max_gate_collapse", "1.5 (0 to 1)",
      [](GoodJob* job) { job->spec.mutable_guard()->set_max_gate_collapse(1.5); }},
+    {"PREFLIGHT_RANGE", "preflight.max_lost_seconds", "59 (60 to 86400)",
+     [](GoodJob* job) { job->spec.mutable_preflight()->set_max_lost_seconds(59); }},
     {"SHAPE_GROUPS", "model.n_kv_groups", "5 (must divide n_heads, 12)",
      [](GoodJob* job) { job->spec.mutable_model()->set_n_kv_groups(5); }},
     {"SHAPE_STRIDE", "nsa.l_sel", "60 (a multiple of d, 16)",
@@ -79,6 +81,8 @@ const RuleCase kCases[] = {
      [](GoodJob* job) { Train(job)->set_save_every(0); }},
     {"SAVE_EVERY_TOO_LARGE", "train.save_every", "5001 (at most steps, 5000)",
      [](GoodJob* job) { Train(job)->set_save_every(5001); }},
+    {"LOST_WORK", "train.save_every", "(at most 30 min)",
+     [](GoodJob* job) { Train(job)->set_accumulate_grad_batches(4096); }},
     {"KEEP_CHECKPOINTS_TOO_FEW", "train.keep_checkpoints", "1 (at least 2)",
      [](GoodJob* job) { Train(job)->set_keep_checkpoints(1); }},
     {"GRADIENT_CHECKPOINTING_OFF", "runtime.gradient_checkpointing", "off (on)",
@@ -340,6 +344,41 @@ TEST(Preflight, ALongToyWaivesTheProductionRulesOneByOne) {
     (*waivers)[rule] = "a toy";
   }
   EXPECT_TRUE(job.Check().accepted()) << FormatReport(job.Check(), "");
+}
+
+// 8.7 hours in 4,999 steps were once accepted without a checkpoint.
+TEST(Preflight, RefusesARunThatLosesMoreThanHalfAnHour) {
+  GoodJob job;
+  Train(&job)->set_steps(4999);
+  Train(&job)->set_accumulate_grad_batches(500);
+  Train(&job)->set_save_every(4999);
+  const v1::PreflightReport report = job.Check();
+  const v1::Finding* finding = FindingOf(report, "LOST_WORK");
+  ASSERT_NE(finding, nullptr);
+  EXPECT_EQ(finding->severity(), v1::SEVERITY_ERROR);
+  EXPECT_THAT(finding->problem(), HasSubstr(" h of training between two checkpoints"));
+  Train(&job)->set_save_every(0);
+  EXPECT_NE(FindingOf(job.Check(), "LOST_WORK"), nullptr) << "no checkpoint before the end";
+  Train(&job)->set_save_every(1'000'000);
+  EXPECT_NE(FindingOf(job.Check(), "LOST_WORK"), nullptr) << "none either";
+  Train(&job)->set_save_every(100);
+  EXPECT_EQ(FindingOf(job.Check(), "LOST_WORK"), nullptr);
+}
+
+TEST(Preflight, AdvisesASaveEveryThatLosesLittleEnough) {
+  GoodJob job;
+  Train(&job)->set_accumulate_grad_batches(500);
+  Train(&job)->set_save_every(5000);
+  const v1::PreflightReport refused = job.Check();
+  const std::string fix = FindingOf(refused, "LOST_WORK")->fix();
+  int save_every = 0;
+  ASSERT_EQ(std::sscanf(fix.c_str(), "set save_every: %d", &save_every), 1) << fix;
+  Train(&job)->set_save_every(save_every);
+  EXPECT_EQ(FindingOf(job.Check(), "LOST_WORK"), nullptr);
+  Train(&job)->set_save_every(save_every + 1);
+  EXPECT_NE(FindingOf(job.Check(), "LOST_WORK"), nullptr);
+  job.spec.mutable_preflight()->set_max_lost_seconds(7200);
+  EXPECT_EQ(FindingOf(job.Check(), "LOST_WORK"), nullptr);
 }
 
 TEST(Preflight, JudgesAnOpenDeviceAsCudaUnlessTheMachineHasNoGpu) {
