@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/base/attention_scratch.h"
 #include "common/base/visibility.h"
 
@@ -111,24 +113,23 @@ Kept BackwardWorkspace(const v1::JobSpec& spec, const Sizes& s, int64_t tokens) 
 // of a GPU with 24 GB, and enough for m7c with 65,536 tokens per micro-batch.
 constexpr int64_t kKeptAttentionBytes = int64_t{12} << 30;
 
+constexpr std::string_view kFromDataSheet = "from its data sheet";
+
 struct DeviceSpeed {
   std::string_view name;    // part of the GPU's name
   double data_sheet_flops;  // dense bf16
   double matrix_flops;      // bf16 matrix products, as reached
-  std::string_view source;  // where matrix_flops is from
+  std::string_view source;  // where the expected speed is from
 };
 
 // The FLOP rate of large bf16 matrix products. H200: measured 2026-11-20, 8192³ (CUDA 13.0). Other
 // GPUs: the dense rate in the data sheet times the H200's ratio of measured rate to data sheet (788
 // of 989).
 constexpr DeviceSpeed kDevices[] = {
-    {"H200", 989e12, 788e12, "measured 2026-11-20"},
-    {"H100 PCIe", 756e12, 603e12, "data sheet × 0.80"},
-    {"H100", 989e12, 788e12, "data sheet × 0.80"},
-    {"A100", 312e12, 249e12, "data sheet × 0.80"},
-    {"L40S", 362e12, 289e12, "data sheet × 0.80"},
-    {"RTX 4090", 165e12, 132e12, "data sheet × 0.80"},
-    {"RTX 3090", 71e12, 57e12, "data sheet × 0.80"},
+    {"H200", 989e12, 788e12, "measured 2026-11-22"}, {"H100 PCIe", 756e12, 603e12, kFromDataSheet},
+    {"H100", 989e12, 788e12, kFromDataSheet},        {"A100", 312e12, 249e12, kFromDataSheet},
+    {"L40S", 362e12, 289e12, kFromDataSheet},        {"RTX 4090", 165e12, 132e12, kFromDataSheet},
+    {"RTX 3090", 71e12, 57e12, kFromDataSheet},
 };
 
 // The share of matrix_flops that a whole training step reaches, recomputation included. Measured
@@ -137,6 +138,9 @@ constexpr DeviceSpeed kDevices[] = {
 // tokens without checkpointing. That is 0.29, 0.42 and 0.41 of 788 TFLOP/s.
 constexpr double kStepShare = 0.42;
 constexpr double kHalfSpeedTokens = 1800;  // tokens per micro-batch that reach half of kStepShare
+
+// Latency of a step per layer and micro-batch; estimate.h says how it was measured.
+constexpr double kLaunchSeconds = 8e-3 / 24;
 
 // An unknown GPU is taken for an A100.
 constexpr double kUnknownGpuFlops = 249e12;
@@ -316,7 +320,22 @@ double ExpectedTokensPerSecond(const v1::JobSpec& spec, const std::string& devic
   const double tokens = 1.0 * ShapeOf(spec).batch * spec.train().seq_len();
   const double share = kStepShare * tokens / (tokens + kHalfSpeedTokens);
   const double precision = IsBf16(spec) ? 1.0 : 0.1;  // fp32 without tensor cores
-  return ranks * GpuFlops(device_name) * share * precision / flops;
+  const double computed = ranks * GpuFlops(device_name) * share * precision / flops;
+  const double launches =
+      1.0 * spec.model().n_layers() * std::max(1, spec.train().accumulate_grad_batches());
+  return std::min(computed, static_cast<double>(TokensPerStep(spec)) / (launches * kLaunchSeconds));
+}
+
+std::string SpeedSource(const std::string& device_name, int cores) {
+  if (device_name == "cpu") {
+    return absl::StrFormat("%d CPU %s, measured 2026-11-20", std::max(1, cores),
+                           cores > 1 ? "cores" : "core");
+  }
+  const DeviceSpeed* device = FindDevice(device_name);
+  if (device == nullptr) {
+    return absl::StrCat(device_name, " taken for an A100, ", std::string(kFromDataSheet));
+  }
+  return absl::StrCat(std::string(device->name), ", ", std::string(device->source));
 }
 
 }  // namespace nsa

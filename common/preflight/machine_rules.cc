@@ -358,14 +358,34 @@ constexpr PreflightRule kRules[] = {
 
 std::span<const PreflightRule> MachineRules() { return kRules; }
 
-double ExpectedSpeed(const PreflightFacts& facts) {
+namespace {
+
+struct Device {
+  std::string name;  // "cpu", or a GPU's
+  int cores = 0;
+};
+
+// What the job is expected to run on.
+Device DeviceOf(const PreflightFacts& facts) {
   const MachineView* machine = facts.machine();
   if (!facts.cuda()) {
-    const int cores = machine != nullptr ? machine->cores : static_cast<int>(facts.ranks());
-    return ExpectedTokensPerSecond(facts.spec, "cpu", cores);
+    return {"cpu", machine != nullptr ? machine->cores : static_cast<int>(facts.ranks())};
   }
   const bool known = machine != nullptr && !machine->gpus.empty();
-  return ExpectedTokensPerSecond(facts.spec, known ? machine->gpus[0].name : "A100", 0);
+  return {known ? machine->gpus[0].name : "A100"};
+}
+
+}  // namespace
+
+double ExpectedSpeed(const PreflightFacts& facts) {
+  const Device device = DeviceOf(facts);
+  return ExpectedTokensPerSecond(facts.spec, device.name, device.cores);
+}
+
+std::string ExpectedSpeedSource(const PreflightFacts& facts) {
+  const Device device = DeviceOf(facts);
+  return absl::StrCat(facts.machine() == nullptr ? "machine unknown; " : "",
+                      SpeedSource(device.name, device.cores));
 }
 
 double ExpectedStepSeconds(const PreflightFacts& facts) {

@@ -116,7 +116,8 @@ void AddEstimates(const PreflightFacts& facts, v1::PreflightReport* report) {
   AddEstimate("tokens per step", tokens, "tokens", report);
   AddEstimate("tokens in the run", all_tokens, "tokens", report);
   AddEstimate("operations per token", FlopsPerToken(spec), "flops", report);
-  AddEstimate("expected speed", speed, "tokens_per_second", report);
+  AddEstimate(absl::StrCat("expected speed (", ExpectedSpeedSource(facts), ")"), speed,
+              "tokens_per_second", report);
   AddEstimate("expected time", ExpectedSeconds(facts), "seconds", report);
 }
 

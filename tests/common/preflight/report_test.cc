@@ -66,6 +66,25 @@ TEST(PreflightReport, PrintsAnAlignedTableOfMemoryDiskTimeAndTokens) {
   EXPECT_THAT(text, testing::EndsWith("accepted (policy: production)\n"));
 }
 
+TEST(PreflightReport, SaysWhereTheExpectedSpeedIsFrom) {
+  GoodJob job;
+  EXPECT_THAT(FormatReport(job.Check(), "job.yaml"),
+              HasSubstr("  expected speed (H200, measured 2026-11-22) "));
+  job.machine.gpus[0].name = "NVIDIA A100-SXM4-80GB";
+  EXPECT_THAT(FormatReport(job.Check(), "job.yaml"),
+              HasSubstr("  expected speed (A100, from its data sheet) "));
+  job.machine.gpus[0].name = "NVIDIA T4";
+  EXPECT_THAT(FormatReport(job.Check(), "job.yaml"),
+              HasSubstr("  expected speed (NVIDIA T4 taken for an A100, from its data sheet) "));
+  job.context.machine = nullptr;
+  EXPECT_THAT(FormatReport(job.Check(), "job.yaml"),
+              HasSubstr("  expected speed (machine unknown; A100, from its data sheet) "));
+  job.context.machine = &job.machine;
+  job.MoveToCpu();
+  EXPECT_THAT(FormatReport(job.Check(), "job.yaml"),
+              HasSubstr("  expected speed (2 CPU cores, measured 2026-11-20) "));
+}
+
 TEST(PreflightReport, ShowsTheGpuAndItsFreeMemory) {
   GoodJob job;
   job.machine.gpus[0] = {"NVIDIA A100", int64_t{80} << 30, int64_t{79} << 30, 80};
