@@ -21,17 +21,12 @@
 namespace nsa {
 namespace {
 
-int64_t RanksOnNode(const PreflightFacts& facts) {
-  const int64_t nodes = std::max(1, facts.spec.resources().nodes());
-  return (facts.ranks() + nodes - 1) / nodes;
-}
-
-Problems NodesNotDivisible(const PreflightFacts& facts) {
+Problems NodesUnsupported(const PreflightFacts& facts) {
   const int64_t nodes = facts.spec.resources().nodes();
-  if (nodes < 1 || facts.ranks() % nodes == 0) return {};
+  if (nodes <= 1) return {};
   return {{"resources.nodes",
-           absl::StrFormat("%d (must divide the %d ranks)", nodes, facts.ranks()),
-           "choose a divisor of resources.gpus"}};
+           absl::StrFormat("%d (at most 1): ranks do not join across machines yet", nodes),
+           "set nodes: 1; all ranks of a job run on one machine"}};
 }
 
 Problems GpuUnavailable(const PreflightFacts& facts) {
@@ -52,11 +47,11 @@ Problems GpuUnavailable(const PreflightFacts& facts) {
 Problems GpuCount(const PreflightFacts& facts) {
   const MachineView* machine = facts.machine();
   if (machine == nullptr || !facts.cuda() || machine->gpus.empty()) return {};
-  const int64_t wanted = RanksOnNode(facts);
+  const int64_t wanted = facts.ranks();
   const auto have = static_cast<int64_t>(machine->gpus.size());
   if (wanted <= have) return {};
   return {{"resources.gpus", absl::StrFormat("%d on one machine (it has %d)", wanted, have),
-           absl::StrFormat("set gpus: %d, or use more nodes", have)}};
+           absl::StrFormat("set gpus: %d, or use a machine with %d GPUs", have, wanted)}};
 }
 
 Problems NcclUnavailable(const PreflightFacts& facts) {
@@ -114,9 +109,9 @@ Problems GpuDriver(const PreflightFacts& facts) {
 Problems CpuSlots(const PreflightFacts& facts) {
   const MachineView* machine = facts.machine();
   if (machine == nullptr || facts.cuda() || machine->cpu_slots == 0) return {};
-  if (RanksOnNode(facts) <= machine->cpu_slots) return {};
+  if (facts.ranks() <= machine->cpu_slots) return {};
   return {{"resources.gpus",
-           absl::StrFormat("%d CPU ranks on one machine (it has %d slots)", RanksOnNode(facts),
+           absl::StrFormat("%d CPU ranks on one machine (it has %d slots)", facts.ranks(),
                            machine->cpu_slots),
            absl::StrFormat("set gpus: %d, or raise cpu_slots of the agent", machine->cpu_slots)}};
 }
@@ -130,13 +125,13 @@ int64_t MemoryOfRank(const PreflightFacts& facts) {
     return starts && free > 0 ? free : all;
   };
   if (!facts.cuda()) {
-    return usable(machine.free_memory_bytes, machine.memory_bytes) / RanksOnNode(facts);
+    return usable(machine.free_memory_bytes, machine.memory_bytes) / facts.ranks();
   }
   std::vector<int64_t> memory;
   for (const MachineView::Gpu& gpu : machine.gpus) {
     memory.push_back(usable(gpu.free_bytes, gpu.memory_bytes));
   }
-  const auto wanted = static_cast<size_t>(RanksOnNode(facts));
+  const auto wanted = static_cast<size_t>(facts.ranks());
   if (memory.size() < wanted) return 0;  // GPU_COUNT reports it
   std::sort(memory.begin(), memory.end(), std::greater<>());
   return memory[wanted - 1];
@@ -326,8 +321,8 @@ constexpr MayPass kMayPass = MayPass::kYes;
 constexpr auto kSizes = PreflightRule::kSizes;
 
 constexpr PreflightRule kRules[] = {
-    {"NODES_NOT_DIVISIBLE", "nodes does not divide the ranks", kError, kError, false, kNothing,
-     NodesNotDivisible},
+    {"NODES_UNSUPPORTED", "a job on more than one machine, where ranks cannot join yet", kError,
+     kError, false, kNothing, NodesUnsupported},
     {"GPU_UNAVAILABLE", "the machine has no GPU or no CUDA worker", kError, kError, false, kNothing,
      GpuUnavailable, kMayPass},
     {"GPU_COUNT", "more ranks than the machine has GPUs", kError, kError, false, kNothing, GpuCount,

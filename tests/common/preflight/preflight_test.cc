@@ -152,7 +152,7 @@ const RuleCase kCases[] = {
      [](GoodJob* job) { Train(job)->set_eval_every(5001); }},
     {"EVAL_OFF", "train.eval_every", "0 (more than 0)",
      [](GoodJob* job) { Train(job)->set_eval_every(0); }},
-    {"NODES_NOT_DIVISIBLE", "resources.nodes", "2 (must divide the 1 ranks)",
+    {"NODES_UNSUPPORTED", "resources.nodes", "2 (at most 1)",
      [](GoodJob* job) { job->spec.mutable_resources()->set_nodes(2); }},
     {"GPU_UNAVAILABLE", "runtime.device", "libcudart.so.13: not found",
      [](GoodJob* job) {
@@ -379,6 +379,15 @@ TEST(Preflight, AdvisesASaveEveryThatLosesLittleEnough) {
   EXPECT_NE(FindingOf(job.Check(), "LOST_WORK"), nullptr);
   job.spec.mutable_preflight()->set_max_lost_seconds(7200);
   EXPECT_EQ(FindingOf(job.Check(), "LOST_WORK"), nullptr);
+}
+
+TEST(Preflight, RefusesSeveralMachinesEvenWhereTheRanksDivide) {
+  GoodJob job;
+  job.spec.mutable_resources()->set_gpus(2);
+  job.spec.mutable_resources()->set_nodes(2);
+  job.context.machine = nullptr;
+  EXPECT_FALSE(job.Check().accepted());
+  EXPECT_NE(FindingOf(job.Check(), "NODES_UNSUPPORTED"), nullptr);
 }
 
 TEST(Preflight, JudgesAnOpenDeviceAsCudaUnlessTheMachineHasNoGpu) {
