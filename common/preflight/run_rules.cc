@@ -133,12 +133,27 @@ Problems LrWarmupTooLong(const PreflightFacts& facts) {
        absl::StrFormat("set warmup_steps: %d", train.steps() / 25)}};
 }
 
+std::string HalfOfExpected(const PreflightFacts& facts) {
+  return absl::StrFormat("set it to about half of the expected %s tok/s (%s)",
+                         Grouped(static_cast<int64_t>(ExpectedSpeed(facts))),
+                         ExpectedSpeedSource(facts));
+}
+
 Problems ThroughputGuardOff(const PreflightFacts& facts) {
   if (facts.spec.guard().min_tokens_per_second() > 0) return {};
   return {{"guard.min_tokens_per_second",
-           "0 (more than 0): nothing notices that the run has become slow",
-           absl::StrFormat("set it to about half of the expected %s tok/s",
-                           Grouped(static_cast<int64_t>(ExpectedSpeed(facts))))}};
+           "0 (more than 0): nothing notices that the run has become slow", HalfOfExpected(facts)}};
+}
+
+Problems ThroughputGuardTooLow(const PreflightFacts& facts) {
+  const double floor = facts.spec.guard().min_tokens_per_second();
+  const double third = ExpectedSpeed(facts) / 3;
+  if (facts.machine() == nullptr || floor <= 0 || floor >= third) return {};
+  return {{"guard.min_tokens_per_second",
+           absl::StrFormat("%g (at least a third of the expected speed, %s tok/s): a run that has "
+                           "become much slower would go on",
+                           floor, Grouped(static_cast<int64_t>(third))),
+           HalfOfExpected(facts)}};
 }
 
 Problems ThroughputGuardTooHigh(const PreflightFacts& facts) {
@@ -147,7 +162,7 @@ Problems ThroughputGuardTooHigh(const PreflightFacts& facts) {
   return {{"guard.min_tokens_per_second",
            absl::StrFormat("%g (at most the expected %s tok/s): the guard would end a healthy run",
                            floor, Grouped(static_cast<int64_t>(ExpectedSpeed(facts)))),
-           "set it to about half of the expected speed"}};
+           HalfOfExpected(facts)}};
 }
 
 Problems HangTimeoutShort(const PreflightFacts& facts) {
@@ -203,6 +218,8 @@ constexpr PreflightRule kRules[] = {
     {"LR_WARMUP_TOO_LONG", "warm-up takes more than half of the run", kError, kWarning, true,
      kNothing, LrWarmupTooLong},
     {"THROUGHPUT_GUARD_OFF", "no throughput floor", kError, kOff, true, kSizes, ThroughputGuardOff},
+    {"THROUGHPUT_GUARD_TOO_LOW", "the throughput floor is below a third of the expected speed",
+     kWarning, kWarning, true, kSizes, ThroughputGuardTooLow},
     {"THROUGHPUT_GUARD_TOO_HIGH", "the throughput floor is above the expected speed", kWarning,
      kWarning, true, kSizes, ThroughputGuardTooHigh},
     {"HANG_TIMEOUT_SHORT", "the hang timeout is under five expected steps", kWarning, kWarning,

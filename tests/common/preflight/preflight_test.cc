@@ -95,6 +95,8 @@ const RuleCase kCases[] = {
      [](GoodJob* job) { Train(job)->set_warmup_steps(2501); }},
     {"THROUGHPUT_GUARD_OFF", "guard.min_tokens_per_second", "0 (more than 0)",
      [](GoodJob* job) { job->spec.mutable_guard()->set_min_tokens_per_second(0); }},
+    {"THROUGHPUT_GUARD_TOO_LOW", "guard.min_tokens_per_second", "100 (at least a third",
+     [](GoodJob* job) { job->spec.mutable_guard()->set_min_tokens_per_second(100); }},
     {"THROUGHPUT_GUARD_TOO_HIGH", "guard.min_tokens_per_second", "would end a healthy run",
      [](GoodJob* job) { job->spec.mutable_guard()->set_min_tokens_per_second(1e9); }},
     {"HANG_TIMEOUT_SHORT", "restart.hang_timeout_seconds", "a step is expected to take",
@@ -390,6 +392,16 @@ TEST(Preflight, RefusesSeveralMachinesEvenWhereTheRanksDivide) {
   EXPECT_NE(FindingOf(job.Check(), "NODES_UNSUPPORTED"), nullptr);
 }
 
+TEST(Preflight, WarnsOfAThroughputFloorFarBelowTheExpectedSpeed) {
+  GoodJob job;
+  job.spec.mutable_guard()->set_min_tokens_per_second(8000);
+  const v1::PreflightReport report = job.Check();
+  const v1::Finding* finding = FindingOf(report, "THROUGHPUT_GUARD_TOO_LOW");
+  ASSERT_NE(finding, nullptr);
+  EXPECT_EQ(finding->severity(), v1::SEVERITY_WARNING);
+  EXPECT_THAT(finding->fix(), testing::ContainsRegex("half of the expected [0-9]+,[0-9]+ tok/s"));
+  EXPECT_THAT(finding->fix(), HasSubstr("H200, measured 2026-11-22"));
+}
 TEST(Preflight, JudgesAnOpenDeviceAsCudaUnlessTheMachineHasNoGpu) {
   GoodJob job;
   job.spec.mutable_runtime()->set_device(v1::DEVICE_AUTO);
