@@ -101,6 +101,14 @@ TEST_F(ReconcilerTest, TheSurvivorsOfACrashAreKilledBeforeTheNextStart) {
   EXPECT_EQ(Get(id).generation(), 2);
 }
 
+TEST_F(ReconcilerTest, AJobIsAcceptedIfSomeMachineSuitsIt) {
+  FakeAgent small = MakeAgent("a", 1);
+  FakeAgent wide = MakeAgent("b", 2);
+  Round({&small, &wide});
+  const std::string id = Submit(Spec("wide", 2));
+  RunUntil(id, Job::STATE_RUNNING, {&small, &wide});
+}
+
 TEST_F(ReconcilerTest, GivesUpAfterThreeStartsWithoutANewCheckpoint) {
   FakeAgent agent = MakeAgent("a", 1);
   const std::string id = Submit(Spec("loop"));
