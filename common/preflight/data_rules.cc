@@ -173,19 +173,25 @@ Problems TokenizerMissing(const PreflightFacts& facts) {
   return problems;
 }
 
-// Roughly how many tokens the files hold. Assumes that text is three times as large as its
-// compressed file and that a GPT-2 token is four bytes. nullopt if the size of a file is unknown.
-std::optional<double> Tokens(const v1::DataSpec& data, const auto& paths) {
-  double tokens = 0;
+// Bytes in the files, after decompression; roughly, if they are compressed. nullopt if the size of
+// a file is unknown.
+std::optional<double> TextBytes(const auto& paths) {
+  double bytes = 0;
   for (const std::string& path : paths) {
     std::error_code error;
     const auto size = static_cast<double>(std::filesystem::file_size(path, error));
     if (error) return std::nullopt;
-    const double text = IsCompressed(path) ? 3 * size : size;
-    const bool gpt2 = data.tokenizer() == v1::TOKENIZER_GPT2;
-    tokens += !SourceOf(data).has_text() ? size / 2 : gpt2 ? text / 4 : text;
+    bytes += IsCompressed(path) ? kTextPerCompressedByte * size : size;
   }
-  return tokens;
+  return bytes;
+}
+
+// Roughly how many tokens the files hold. Assumes that a GPT-2 token is four bytes.
+std::optional<double> Tokens(const v1::DataSpec& data, const auto& paths) {
+  const std::optional<double> bytes = TextBytes(paths);
+  if (!bytes) return std::nullopt;
+  if (!SourceOf(data).has_text()) return *bytes / 2;
+  return data.tokenizer() == v1::TOKENIZER_GPT2 ? *bytes / 4 : *bytes;
 }
 
 Problems TooSmall(const PreflightFacts& facts) {
@@ -371,5 +377,13 @@ constexpr PreflightRule kRules[] = {
 }  // namespace
 
 std::span<const PreflightRule> DataRules() { return kRules; }
+
+int64_t CorpusMemory(const PreflightFacts& facts) {
+  if (!MayLook(facts)) return 0;
+  const std::optional<double> train = TextBytes(facts.spec.data().path());
+  const std::optional<double> val = TextBytes(facts.spec.data().val_path());
+  if (!train || !val) return 0;  // DATA_UNREADABLE reports it
+  return static_cast<int64_t>(kHostBytesPerTextByte * (*train + *val));
+}
 
 }  // namespace nsa

@@ -116,20 +116,24 @@ Problems CpuSlots(const PreflightFacts& facts) {
            absl::StrFormat("set gpus: %d, or raise cpu_slots of the agent", machine->cpu_slots)}};
 }
 
-// Memory that one rank can use, or 0 if it is not known. A job without an id may wait until other
-// jobs end, so all memory counts. A job with an id is about to start, so only free memory counts.
+// Memory that a job can use. A job without an id may wait until other jobs end, so all memory
+// counts. A job with an id is about to start, so only free memory counts.
+int64_t Usable(const PreflightFacts& facts, int64_t free, int64_t all) {
+  const bool starts = !facts.context.job_id.empty();
+  return starts && free > 0 ? free : all;
+}
+
+int64_t UsableHostMemory(const PreflightFacts& facts) {
+  return Usable(facts, facts.machine()->free_memory_bytes, facts.machine()->memory_bytes);
+}
+
+// Memory that one rank can use, or 0 if it is not known.
 int64_t MemoryOfRank(const PreflightFacts& facts) {
   const MachineView& machine = *facts.machine();
-  const bool starts = !facts.context.job_id.empty();
-  const auto usable = [starts](int64_t free, int64_t all) {
-    return starts && free > 0 ? free : all;
-  };
-  if (!facts.cuda()) {
-    return usable(machine.free_memory_bytes, machine.memory_bytes) / facts.ranks();
-  }
+  if (!facts.cuda()) return UsableHostMemory(facts) / facts.ranks();
   std::vector<int64_t> memory;
   for (const MachineView::Gpu& gpu : machine.gpus) {
-    memory.push_back(usable(gpu.free_bytes, gpu.memory_bytes));
+    memory.push_back(Usable(facts, gpu.free_bytes, gpu.memory_bytes));
   }
   const auto wanted = static_cast<size_t>(facts.ranks());
   if (memory.size() < wanted) return 0;  // GPU_COUNT reports it
@@ -191,7 +195,7 @@ std::string WhatWouldFit(const PreflightFacts& facts, int64_t memory) {
 Problems MemoryExceeded(const PreflightFacts& facts) {
   if (facts.machine() == nullptr) return {};
   const int64_t memory = MemoryOfRank(facts);
-  const std::vector<MemoryItem> items = MemoryEstimate(facts.spec);
+  const std::vector<MemoryItem> items = RankMemory(facts);
   if (memory == 0 || TotalBytes(items) <= memory) return {};
   std::vector<MemoryItem> largest = items;
   std::sort(largest.begin(), largest.end(),
@@ -204,7 +208,22 @@ Problems MemoryExceeded(const PreflightFacts& facts) {
            absl::StrFormat("about %s per rank (at most %s): %s",
                            Bytes(static_cast<double>(TotalBytes(items))),
                            Bytes(static_cast<double>(memory)), absl::StrJoin(parts, ", ")),
-           WhatWouldFit(facts, memory)}};
+           WhatWouldFit(facts, facts.cuda() ? memory : memory - CorpusMemory(facts))}};
+}
+
+// On the CPU the corpus is part of MEMORY_ESTIMATE_EXCEEDED.
+Problems HostMemoryExceeded(const PreflightFacts& facts) {
+  if (facts.machine() == nullptr || !facts.cuda()) return {};
+  const int64_t memory = UsableHostMemory(facts);
+  const int64_t corpus = CorpusMemory(facts);
+  if (memory == 0 || corpus <= memory / facts.ranks()) return {};
+  return {
+      {"data.path",
+       absl::StrFormat("about %s of host memory for the text in each of %d %s (at most %s in "
+                       "all)",
+                       Bytes(static_cast<double>(corpus)), facts.ranks(),
+                       facts.ranks() == 1 ? "rank" : "ranks", Bytes(static_cast<double>(memory))),
+       "use less text or fewer ranks, or a machine with more memory"}};
 }
 
 // The nearest folder above `path` that exists.
@@ -337,6 +356,8 @@ constexpr PreflightRule kRules[] = {
      CpuSlots},
     {"MEMORY_ESTIMATE_EXCEEDED", "the estimate exceeds the memory", kError, kError, true, kSizes,
      MemoryExceeded, MayPass::kOnceMemoryIsFree},
+    {"HOST_MEMORY_EXCEEDED", "the text, which every rank holds, exceeds the host memory", kError,
+     kError, true, kSizes, HostMemoryExceeded, MayPass::kOnceMemoryIsFree},
     {"DISK_TOO_SMALL", "too little disk space for all kept checkpoints and one more", kError,
      kError, true, kSizes, DiskTooSmall, kMayPass},
     {"OUT_DIR_NOT_WRITABLE", "out_dir is not writable", kError, kError, false, kNothing,
@@ -352,6 +373,13 @@ constexpr PreflightRule kRules[] = {
 }  // namespace
 
 std::span<const PreflightRule> MachineRules() { return kRules; }
+
+std::vector<MemoryItem> RankMemory(const PreflightFacts& facts) {
+  std::vector<MemoryItem> items = MemoryEstimate(facts.spec);
+  const int64_t corpus = facts.cuda() ? 0 : CorpusMemory(facts);
+  if (corpus > 0) items.push_back({"corpus", corpus});
+  return items;
+}
 
 namespace {
 

@@ -103,12 +103,15 @@ void AddEstimates(const PreflightFacts& facts, v1::PreflightReport* report) {
   const double speed = ExpectedSpeed(facts);
   const auto checkpoint = static_cast<double>(CheckpointBytes(spec));
   AddEstimate("parameters", static_cast<double>(ParameterCount(spec)), "parameters", report);
-  const std::vector<MemoryItem> memory = MemoryEstimate(spec);
+  const std::vector<MemoryItem> memory = RankMemory(facts);
   for (const MemoryItem& item : memory) {
     AddEstimate(absl::StrCat("memory: ", item.name), static_cast<double>(item.bytes), "bytes",
                 report);
   }
   AddEstimate("memory per rank", static_cast<double>(TotalBytes(memory)), "bytes", report);
+  if (const int64_t corpus = CorpusMemory(facts); facts.cuda() && corpus > 0) {
+    AddEstimate("host memory for the text, per rank", static_cast<double>(corpus), "bytes", report);
+  }
   AddMachine(facts, report);
   AddEstimate("one checkpoint", checkpoint, "bytes", report);
   AddEstimate("disk for checkpoints", checkpoint * (spec.train().keep_checkpoints() + 1), "bytes",

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/estimate/estimate.h"
 #include "common/preflight/preflight.h"
 
 namespace nsa {
@@ -59,6 +60,13 @@ std::span<const PreflightRule> NameRules();     // name_rules.cc: names, paths, 
 
 // All rules, in the order of the table in docs/preflight.md.
 std::vector<PreflightRule> AllRules();
+
+// Peak host memory in bytes in which one rank holds the corpus, estimated from the sizes of the
+// files. 0 if tokens are generated, or the files may not be read or cannot be found.
+int64_t CorpusMemory(const PreflightFacts& facts);
+
+// MemoryEstimate() of the job. On the CPU, where a rank has only one memory, with the corpus.
+std::vector<MemoryItem> RankMemory(const PreflightFacts& facts);
 
 // Expected tokens per second of the job on its machine. If the machine is not known, an A100 is
 // assumed, or for a CPU job one core per rank. Call it only if the kGuardsSizes rules pass.

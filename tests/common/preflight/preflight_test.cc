@@ -181,6 +181,8 @@ const RuleCase kCases[] = {
      }},
     {"MEMORY_ESTIMATE_EXCEEDED", "train.batch_size", "master weights",
      [](GoodJob* job) { job->machine.gpus[0].memory_bytes = int64_t{1} << 30; }},
+    {"HOST_MEMORY_EXCEEDED", "data.path", "about 24.38 MiB of host memory for the text",
+     [](GoodJob* job) { job->machine.memory_bytes = 24 << 20; }},
     {"DISK_TOO_SMALL", "train.out_dir", "for 1000000001 checkpoints",
      [](GoodJob* job) { Train(job)->set_keep_checkpoints(1'000'000'000); }},
     {"OUT_DIR_NOT_WRITABLE", "train.out_dir", "is not a folder",
@@ -445,6 +447,49 @@ TEST(Preflight, CountsAllMemoryForAJobThatMayWaitAndFreeMemoryForOneThatStarts) 
   EXPECT_EQ(FindingOf(job.Check(), "MEMORY_ESTIMATE_EXCEEDED"), nullptr);
   job.context.job_id = "jmine";
   EXPECT_NE(FindingOf(job.Check(), "MEMORY_ESTIMATE_EXCEEDED"), nullptr);
+}
+
+// Every rank holds the whole corpus.
+TEST(Preflight, CountsTheCorpusOfEveryRankAndTheTextOfCompressedFiles) {
+  GoodJob job;
+  job.spec.mutable_resources()->set_gpus(2);
+  job.machine.gpus.push_back(job.machine.gpus[0]);
+  job.machine.memory_bytes = 48 << 20;
+  EXPECT_NE(FindingOf(job.Check(), "HOST_MEMORY_EXCEEDED"), nullptr);
+  job.machine.memory_bytes = 49 << 20;
+  EXPECT_EQ(FindingOf(job.Check(), "HOST_MEMORY_EXCEEDED"), nullptr);
+  job.Write("train.txt.zst", std::string(4 << 20, 'a'));
+  Data(&job)->set_path(0, job.PathOf("train.txt.zst"));
+  EXPECT_THAT(FindingOf(job.Check(), "HOST_MEMORY_EXCEEDED")->problem(),
+              HasSubstr("about 72.38 MiB of host memory for the text in each of 2 ranks"));
+}
+
+TEST(Preflight, WaitsForHostMemoryThatOthersUse) {
+  GoodJob job;
+  job.context.job_id = "jmine";
+  job.machine.free_memory_bytes = 1 << 20;
+  const v1::PreflightReport report = job.Check();
+  const v1::Finding* finding = FindingOf(report, "HOST_MEMORY_EXCEEDED");
+  ASSERT_NE(finding, nullptr);
+  EXPECT_TRUE(MayPassLater(*finding, job.spec, job.machine));
+}
+
+TEST(Preflight, CountsTheCorpusInTheMemoryOfARankOnTheCpu) {
+  GoodJob job;
+  job.MoveToCpu();
+  const auto memory = [&] {
+    const v1::PreflightReport report = job.Check();
+    for (const v1::EstimateItem& item : report.estimates()) {
+      if (item.name() == "memory per rank") return item.value();
+    }
+    return 0.0;
+  };
+  const double all = memory();
+  job.context.check_files = false;
+  EXPECT_EQ(all - memory(), 6.0 * ((4 << 20) + (1 << 16)));
+  job.context.check_files = true;
+  job.machine.memory_bytes = static_cast<int64_t>(all) - 1;
+  EXPECT_THAT(FindingOf(job.Check(), "MEMORY_ESTIMATE_EXCEEDED")->problem(), HasSubstr("corpus "));
 }
 
 TEST(Preflight, RefusesWideHeadsWhereSharedMemoryIsSmall) {
