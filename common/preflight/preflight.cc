@@ -23,9 +23,14 @@ v1::PreflightPolicy PolicyOf(const PreflightFacts& facts, bool sizes_good) {
                                              : v1::PREFLIGHT_POLICY_EXPERIMENT;
 }
 
-// If no machine is known, `device: auto` is judged as cuda, the stricter of the two.
-bool HasGpu(const MachineView* machine) {
-  return machine == nullptr || (!machine->gpus.empty() && machine->cuda_worker);
+// Whether `device: auto` is judged as cuda: where the machine has a GPU. If no machine is known,
+// where the job asks for GPUs: with bf16, which the CPU does not have, or with several ranks.
+bool TakesGpu(const v1::JobSpec& spec, const MachineView* machine) {
+  if (machine != nullptr) return !machine->gpus.empty() && machine->cuda_worker;
+  if (spec.runtime().precision() != v1::PRECISION_UNSPECIFIED) {
+    return spec.runtime().precision() == v1::PRECISION_BF16;
+  }
+  return spec.resources().gpus() > 1;
 }
 
 constexpr double kMaxLostSeconds = 1800;
@@ -35,7 +40,7 @@ constexpr double kMaxLostSeconds = 1800;
 // know.
 v1::JobSpec Decided(v1::JobSpec spec, const MachineView* machine) {
   ApplyDefaults(&spec);
-  ResolveDevice(HasGpu(machine), &spec);
+  ResolveDevice(TakesGpu(spec, machine), &spec);
   v1::PreflightSpec* preflight = spec.mutable_preflight();
   if (!preflight->has_max_lost_seconds()) preflight->set_max_lost_seconds(kMaxLostSeconds);
   return spec;

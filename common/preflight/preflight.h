@@ -47,8 +47,9 @@ struct PreflightContext {
   std::function<bool()> abandoned;
 };
 
-// Runs every rule. Fills in the defaults of `spec` in the report's copy. Without a machine,
-// `device: auto` is judged as cuda. Findings are ordered by severity (errors first), then by their
+// Runs every rule. Fills in the defaults of `spec` in the report's copy. `device: auto` is judged
+// as cuda if the machine has a GPU and a CUDA worker; without a machine, if the job has bf16, or no
+// precision and more than one rank. Findings are ordered by severity (errors first), then by their
 // order in the rule table. A waived finding keeps its severity and carries the reason of the
 // waiver, but does not refuse the job. The rule table says which rules can be waived.
 v1::PreflightReport Preflight(const v1::JobSpec& spec, const PreflightContext& context);

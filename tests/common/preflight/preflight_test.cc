@@ -404,16 +404,35 @@ TEST(Preflight, WarnsOfAThroughputFloorFarBelowTheExpectedSpeed) {
   EXPECT_THAT(finding->fix(), testing::ContainsRegex("half of the expected [0-9]+,[0-9]+ tok/s"));
   EXPECT_THAT(finding->fix(), HasSubstr("H200, measured 2026-11-22"));
 }
-TEST(Preflight, JudgesAnOpenDeviceAsCudaUnlessTheMachineHasNoGpu) {
+TEST(Preflight, JudgesAnOpenDeviceByWhatTheMachineHas) {
   GoodJob job;
   job.spec.mutable_runtime()->set_device(v1::DEVICE_AUTO);
   job.spec.mutable_runtime()->set_precision(v1::PRECISION_FP32);
   EXPECT_NE(FindingOf(job.Check(), "PRECISION_NOT_BF16"), nullptr);
-  job.context.machine = nullptr;
-  EXPECT_NE(FindingOf(job.Check(), "PRECISION_NOT_BF16"), nullptr);
   job.machine.gpus.clear();
-  job.context.machine = &job.machine;
   EXPECT_EQ(FindingOf(job.Check(), "PRECISION_NOT_BF16"), nullptr);
+}
+
+TEST(Preflight, JudgesAnOpenDeviceWithoutAMachineAsCpuUnlessTheJobAsksForGpus) {
+  GoodJob job;
+  job.context.machine = nullptr;
+  v1::RuntimeSpec* runtime = job.spec.mutable_runtime();
+  runtime->set_device(v1::DEVICE_AUTO);
+  runtime->set_gradient_checkpointing(false);  // refused on a GPU only
+  const auto on_gpu = [&] {
+    return FindingOf(job.Check(), "GRADIENT_CHECKPOINTING_OFF") != nullptr;
+  };
+  runtime->set_precision(v1::PRECISION_FP32);
+  EXPECT_FALSE(on_gpu());
+  EXPECT_EQ(FindingOf(job.Check(), "PRECISION_NOT_BF16"), nullptr);
+  runtime->set_precision(v1::PRECISION_UNSPECIFIED);
+  EXPECT_FALSE(on_gpu());
+  runtime->set_precision(v1::PRECISION_BF16);
+  EXPECT_TRUE(on_gpu());
+  EXPECT_EQ(FindingOf(job.Check(), "CPU_BF16"), nullptr);
+  runtime->set_precision(v1::PRECISION_UNSPECIFIED);
+  job.spec.mutable_resources()->set_gpus(2);
+  EXPECT_TRUE(on_gpu());
 }
 
 TEST(Preflight, OrdersErrorsThenWarningsThenNotes) {
