@@ -5,6 +5,7 @@
 #   tests/readme_test.sh --links TREE         checks only the links of the .md files in TREE, for example an unpacked bundle
 #   tests/readme_test.sh --self-test          proves on a made-up tree that the checks can fail
 #
+# A fenced yaml block with a `train:` section is a job file, and nsactl validate --offline must accept it; blocks that begin with `# defaults` are lists.
 # In backquotes, a word with a slash or a known ending is a file or folder (relative to the top of the tree or to the page's folder;
 # a name without a folder may be anywhere; `a.{h,cc}` means both files), and a word that ends in () is a function. `nsactl verb --flag`
 # in backquotes or in indented lines must be known to nsactl --help.
@@ -112,6 +113,24 @@ check_commands() {
   done < <({ grep -E '^    ' "$readme"; grep -oE '`nsactl [^`]+`' "$readme"; } | grep -oE 'nsactl [a-z][a-z-]+( [^ `·|#,;()]+)*')
 }
 
+# Job files: ```yaml blocks with a section train. The files that they name under data are made up.
+check_jobs() {
+  local nsactl=$1 page=$2 folder block file
+  grep -q '^```yaml' "$page" || return 0
+  folder=$(mktemp -d)
+  awk -v to="$folder/job" '/^```yaml/ { ++n; inside = 1; next } /^```/ { inside = 0 } inside { print >(to n ".yaml") }' "$page"
+  for block in "$folder"/job*.yaml; do
+    grep -q '^train:' "$block" && ! head -n 1 "$block" | grep -q '^# defaults' || continue
+    for file in $(grep -oE '[A-Za-z0-9_./-]+\.(txt|gz|zst)\b' "$block"); do
+      mkdir -p "$(dirname "$folder/$file")"
+      { echo "$file"; head -c 4000000 /dev/zero; } >"$folder/$file"
+    done
+    (cd "$folder" && "$nsactl" validate --offline "$block") >"$folder/verdict" 2>&1 ||
+      complain "$page: nsactl validate --offline refuses a job: $(grep ' error ' "$folder/verdict" || cat "$folder/verdict")"
+  done
+  rm -rf "$folder"
+}
+
 check_all() {
   local readme
   while read -r readme; do
@@ -119,6 +138,7 @@ check_all() {
     check_functions "$readme"
     [ "$readme" != tests/README.md ] || check_tests "$readme"
     [ -z "$1" ] || check_commands "$1/nsactl" "$readme"
+    [ -z "$1" ] || check_jobs "$(realpath "$1")/nsactl" "$readme"
     check_links "$readme"
   done < <(pages)
   check_main_path
@@ -132,7 +152,7 @@ self_test() {
   cd "$tree"
   mkdir -p server bin docs proto/nsa/v1
   printf 'message TrainSpec {\n  // Steps.\n  optional int64 steps = 1;\n}\n' >proto/nsa/v1/job.proto
-  printf '#!/bin/sh\n[ "$1" = list ] && echo "  --all  all of them"\necho "  list  jobs"\n' >bin/nsactl
+  printf '#!/bin/sh\n[ "$1" = list ] && echo "  --all  all of them"\necho "  list  jobs"\n[ "$1" != validate ] || ! grep -q bad "$3"\n' >bin/nsactl
   chmod +x bin/nsactl
   good() {
     rm -f server/x.cc README.md docs/*.md
@@ -158,6 +178,7 @@ self_test() {
   echo '`server/gone.cc`' >>docs/job_file.md; expect_complaint "a file that is gone, in docs/"
   echo '[gone](docs/gone.md)' >>README.md; expect_complaint "a dead link"
   echo '[main path](architecture.md#gone)' >>docs/job_file.md; expect_complaint "a link to a heading that is gone"
+  printf '```yaml\ntrain: {steps: bad}\n```\n' >>README.md; expect_complaint "a job that preflight refuses"
   sed -i '/train.steps/d' docs/job_file.md; expect_complaint "a key of the job file without a row"
 }
 

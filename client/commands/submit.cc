@@ -18,7 +18,7 @@ namespace {
 
 // The estimates that submit prints; `validate` prints all of them.
 constexpr std::array<absl::string_view, 5> kEstimates = {
-    "parameters", "memory of a rank", "disk for checkpoints", "tokens of the run", "expected time"};
+    "parameters", "memory per rank", "disk for checkpoints", "tokens in the run", "expected time"};
 
 struct SubmitFlags {
   std::string file;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/estimate/passes.h"
 #include "common/nsa/attention_scratch.h"
 #include "common/nsa/visibility.h"
@@ -10,20 +12,20 @@
 namespace nsa {
 namespace {
 
-// φ mlp, keys or values of this width (kernels/nsa/compress/compress.h): position embedding, two
-// layers.
+// Parameters of φ mlp for keys or values of this width (kernels/nsa/compress/compress.h): a
+// position embedding and two layers.
 int64_t PhiParameters(int64_t l, int64_t width) {
   return l * width + width * l * width + width + width * width + width;
 }
 
-// The gate's two layers (kernels/nsa/gate/gate.h); a single branch needs none.
+// Parameters of the gate's two layers (kernels/nsa/gate/gate.h). A single branch has no gate.
 int64_t GateParameters(int64_t d_k, int64_t branches) {
   if (branches < 2) return 0;
   const int64_t hidden = d_k / 2;
   return hidden * d_k + hidden + branches * hidden + branches;
 }
 
-// Sizes that the formulas share, 64-bit.
+// 64-bit sizes that the formulas share.
 struct Sizes {
   explicit Sizes(const v1::JobSpec& spec)
       : dim(spec.model().dim()),
@@ -39,12 +41,12 @@ struct Sizes {
         phi_mlp(branches[kCmp] && spec.nsa().phi() == v1::PHI_MLP) {}
 
   int64_t dim, layers, vocab, hidden;
-  int64_t q, o, k, v;  // widths of all heads of q, o and of one branch's k, v
+  int64_t q, o, k, v;  // width over all heads; k and v of one branch
   BranchSet branches;
-  int64_t n_branches;  // K/V projections and gate rows of a block
+  int64_t n_branches;  // also the K/V projections and gate rows per block
   bool phi_mlp;
 
-  // Weights of a block's matrix products.
+  // Weights of the matrix products in a block.
   int64_t block_matrices() const {
     return dim * q + n_branches * dim * (k + v) + dim * o + 2 * dim * hidden;
   }
@@ -59,21 +61,20 @@ bool IsBf16(const v1::JobSpec& spec) {
 
 int64_t Ranks(const v1::JobSpec& spec) { return std::max(1, spec.resources().gpus()); }
 
-// What a rank keeps for one micro-batch, as worker/train/model/block.cc and
-// kernels/nsa/layer/layer_memory.cc lay it out: elements as wide as the arithmetic, and values of
-// four bytes whatever that is.
+// What a rank keeps for one pass. It follows the layout in worker/train/model/block.cc and
+// kernels/nsa/layer/layer_memory.cc.
 struct Kept {
-  int64_t elements = 0;
-  int64_t words = 0;
+  int64_t elements = 0;  // in the precision of the arithmetic
+  int64_t words = 0;     // always four bytes
   int64_t bytes(int64_t width) const { return elements * width + words * 4; }
 };
 
-// Of one block: q and v, the attention's output, and the residual stream behind it.
+// Kept per block: q and v, the attention output, and the residual stream after the attention.
 Kept BlockKept(const Sizes& s, int64_t tokens) {
   return {tokens * (s.dim + s.q + s.n_branches * s.v + s.o), 0};
 }
 
-// Of one block, cheap to compute again: the two norms, fc1's output and its SiLU.
+// Kept per block and cheap to recompute: the two norms, the output of fc1 and its SiLU.
 Kept MlpKept(const Sizes& s, int64_t tokens) {
   return {tokens * (2 * s.dim + 2 * s.hidden), 2 * tokens};
 }
@@ -82,8 +83,8 @@ int64_t CompressedTokens(const NsaShape& shape) {
   return int64_t{shape.batch} * shape.cmp_blocks();
 }
 
-// Of one block's attention: rotated q and k, branch outputs, log-sum-exp, compressed keys and
-// values, chosen blocks, gates.
+// Kept per block by the attention: rotated q and k, branch outputs, log-sum-exp, compressed keys
+// and values, selected blocks, gates.
 Kept AttentionKept(const v1::JobSpec& spec, const Sizes& s, int64_t tokens) {
   const NsaShape shape = ShapeOf(spec);
   const int64_t count = s.n_branches;
@@ -97,7 +98,8 @@ Kept AttentionKept(const v1::JobSpec& spec, const Sizes& s, int64_t tokens) {
   return kept;
 }
 
-// Backward's own, shared by all blocks: projections side by side, and gradients of activations.
+// Workspace of backward, shared by all blocks: the projections side by side, and the gradients of
+// activations.
 Kept BackwardWorkspace(const v1::JobSpec& spec, const Sizes& s, int64_t tokens) {
   const int64_t count = s.n_branches;
   Kept kept;
@@ -108,43 +110,45 @@ Kept BackwardWorkspace(const v1::JobSpec& spec, const Sizes& s, int64_t tokens) 
   return kept;
 }
 
-// With gradient checkpointing the attention's results are kept up to here: half of a GPU with 24
-// GB, and more than m7c's with 65,536 tokens a micro-batch.
+// With gradient checkpointing the attention results are kept if they take no more than this: half
+// of a GPU with 24 GB, and enough for m7c with 65,536 tokens per micro-batch.
 constexpr int64_t kKeptAttentionBytes = int64_t{12} << 30;
+
+constexpr std::string_view kFromDataSheet = "from its data sheet";
 
 struct DeviceSpeed {
   std::string_view name;    // part of the GPU's name
   double data_sheet_flops;  // dense bf16
   double matrix_flops;      // bf16 matrix products, as reached
-  std::string_view source;  // where that figure is from
+  std::string_view source;  // where the expected speed is from
 };
 
-// What a GPU reaches in large bf16 matrix products. H200: measured 2026-11-20, 8192³ (CUDA 13.0).
-// The others: their data sheet's dense figure times the H200's ratio of measured to data sheet
-// (788 of 989).
+// The FLOP rate of large bf16 matrix products. H200: measured 2026-11-20, 8192³ (CUDA 13.0). Other
+// GPUs: the dense rate in the data sheet times the H200's ratio of measured rate to data sheet (788
+// of 989).
 constexpr DeviceSpeed kDevices[] = {
-    {"H200", 989e12, 788e12, "measured 2026-11-20"},
-    {"H100 PCIe", 756e12, 603e12, "data sheet × 0.80"},
-    {"H100", 989e12, 788e12, "data sheet × 0.80"},
-    {"A100", 312e12, 249e12, "data sheet × 0.80"},
-    {"L40S", 362e12, 289e12, "data sheet × 0.80"},
-    {"RTX 4090", 165e12, 132e12, "data sheet × 0.80"},
-    {"RTX 3090", 71e12, 57e12, "data sheet × 0.80"},
+    {"H200", 989e12, 788e12, "measured 2026-11-22"}, {"H100 PCIe", 756e12, 603e12, kFromDataSheet},
+    {"H100", 989e12, 788e12, kFromDataSheet},        {"A100", 312e12, 249e12, kFromDataSheet},
+    {"L40S", 362e12, 289e12, kFromDataSheet},        {"RTX 4090", 165e12, 132e12, kFromDataSheet},
+    {"RTX 3090", 71e12, 57e12, kFromDataSheet},
 };
 
-// Share of those figures that a whole training step reaches, recomputation counted. Measured
+// The share of matrix_flops that a whole training step reaches, recomputation included. Measured
 // 2026-11-22 on one H200 with m7c (nsa-bench step): 349,091 tok/s with micro-batches of 4,096
-// tokens and checkpointing, 495,045 with 65,536, 525,021 without checkpointing, which is 0.29, 0.42
-// and 0.41 of 788 TFLOP/s.
+// tokens and checkpointing, 495,045 with 65,536 tokens and checkpointing, and 525,021 with 65,536
+// tokens without checkpointing. That is 0.29, 0.42 and 0.41 of 788 TFLOP/s.
 constexpr double kStepShare = 0.42;
-constexpr double kHalfSpeedTokens = 1800;  // tokens of a micro-batch at which half of it is reached
+constexpr double kHalfSpeedTokens = 1800;  // tokens per micro-batch that reach half of kStepShare
 
-// Of an unknown GPU: an A100.
+// Latency of a step per layer and pass; estimate.h says how it was measured.
+constexpr double kLaunchSeconds = 8e-3 / 24;
+
+// An unknown GPU is taken for an A100.
 constexpr double kUnknownGpuFlops = 249e12;
 
-// fp32, one core. The whole demo job (500 steps, 3.02 TFLOP) took 43.7 s of processor time on a 2.6
-// GHz Xeon with AVX-512, 2026-11-20: 69 GFLOP/s. Less here: threads do not scale perfectly and many
-// machines have AVX2 only.
+// FLOP rate of one core in fp32. The whole demo job (500 steps, 3.02 TFLOP) took 43.7 s of
+// processor time on a 2.6 GHz Xeon with AVX-512 on 2026-11-20, which is 69 GFLOP/s. The constant is
+// lower because threads do not scale perfectly and many machines have only AVX2.
 constexpr double kCpuCoreFlops = 40e9;
 
 // Null when the name is not known.
@@ -218,7 +222,7 @@ double PeakFlops(const std::string& device_name) {
 double FlopsPerToken(const v1::JobSpec& spec) {
   const Sizes s(spec);
   const std::array<double, kBranches> keys = MeanKeysRead(ShapeOf(spec));
-  // Forward: two operations a weight, and two a key for each of the dk and dv columns of a head.
+  // Forward: two operations per weight, and two per key for each of a head's dk and dv columns.
   const double products = 2.0 * (s.layers * s.block_matrices() + s.vocab * s.dim);
   double visited = 0;
   for (int c = 0; c < kBranches; ++c) {
@@ -258,8 +262,9 @@ std::vector<MemoryItem> MemoryEstimate(const v1::JobSpec& spec) {
   // Blocks whose results are in memory at once.
   const int64_t blocks = recompute == Recompute::kBlock ? 1 : s.layers;
   const int64_t mlps = recompute == Recompute::kNothing ? s.layers : 1;
-  // Every block's input, the last one's output, the final norm's, a gradient; rstd and row losses.
-  // Tokens, targets and document starts of every pass that is loaded: on a GPU all of a step's.
+  // The input of every block, the output of the last block and of the final norm, and a gradient;
+  // rstd and the row losses. Also tokens, targets and document starts of every loaded pass: a GPU
+  // loads all passes of a step.
   const int64_t loaded = cuda ? PassesOf(spec).count : 1;
   const Kept residuals{tokens * (s.layers + 3) * s.dim, (2 + 3 * loaded) * tokens};
   const int64_t activations = residuals.bytes(width) + blocks * BlockKept(s, tokens).bytes(width) +
@@ -278,17 +283,17 @@ std::vector<MemoryItem> MemoryEstimate(const v1::JobSpec& spec) {
       {"attention, saved for backward", blocks * AttentionKept(spec, s, tokens).bytes(width)});
   items.push_back({"backward workspace", BackwardWorkspace(spec, s, tokens).bytes(width)});
   items.push_back({"logits", tokens * s.vocab * width});
-  // Checkpoints are taken from a copy in host memory: on the CPU that is the same memory.
+  // A checkpoint is written from a copy in host memory. On the CPU that is the rank's own memory.
   if (!cuda) items.push_back({"checkpoint snapshot", 12 * parameters});
   const int64_t mib = int64_t{1} << 20;
   if (cuda) {
     const LayerScratch scratch = PlanLayerScratch(ShapeOf(spec), s.branches, s.phi_mlp);
-    items.push_back({"scratch of the kernels", scratch.bytes});
+    items.push_back({"kernel scratch", scratch.bytes});
   }
-  // On a GPU mostly CUDA's own: 609 to 618 MiB beside the parts above on an H200, with CUDA 13.0
-  // and driver 580, in every one of eight jobs of 2 to 26 GiB, 2026-11-21.
+  // On a GPU mostly CUDA itself. Measured 2026-11-21 on an H200 with CUDA 13.0 and driver 580: 609
+  // to 618 MiB more than the parts above, in each of eight jobs of 2 to 26 GiB.
   items.push_back({cuda ? "libraries" : "workspace and libraries", (cuda ? 614 : 96) * mib});
-  // Its kernels and buffers: 850 MiB for two ranks on H200s with NVLink, NCCL 2.28.
+  // NCCL's kernels and buffers: 850 MiB measured with two ranks on H200s with NVLink, NCCL 2.28.
   if (cuda && spec.resources().gpus() > 1) items.push_back({"NCCL", 850 * mib});
   return items;
 }
@@ -300,7 +305,7 @@ int64_t TotalBytes(const std::vector<MemoryItem>& items) {
 }
 
 int64_t CheckpointBytes(const v1::JobSpec& spec) {
-  // fp32 master weights and two moments; headers and state.json.
+  // fp32 master weights and two moments, then headers and state.json.
   return 12 * ParameterCount(spec) + (int64_t{256} << 10);
 }
 
@@ -308,15 +313,29 @@ double ExpectedTokensPerSecond(const v1::JobSpec& spec, const std::string& devic
   const double ranks = static_cast<double>(Ranks(spec));
   double flops = FlopsPerToken(spec);
   const Recompute recompute = RecomputeOf(spec);
-  if (recompute == Recompute::kBlock) flops *= 4.0 / 3.0;  // forward once more
-  if (recompute == Recompute::kMlp) {                      // fc1 once more
+  if (recompute == Recompute::kBlock) flops *= 4.0 / 3.0;  // a second forward
+  if (recompute == Recompute::kMlp) {                      // a second fc1
     flops += 2.0 * spec.model().n_layers() * spec.model().dim() * Sizes(spec).hidden;
   }
   if (device_name == "cpu") return kCpuCoreFlops * std::max(1, cores) / flops;
   const double tokens = 1.0 * ShapeOf(spec).batch * spec.train().seq_len();
   const double share = kStepShare * tokens / (tokens + kHalfSpeedTokens);
   const double precision = IsBf16(spec) ? 1.0 : 0.1;  // fp32 without tensor cores
-  return ranks * GpuFlops(device_name) * share * precision / flops;
+  const double computed = ranks * GpuFlops(device_name) * share * precision / flops;
+  const double launches = 1.0 * spec.model().n_layers() * PassesOf(spec).count;
+  return std::min(computed, static_cast<double>(TokensPerStep(spec)) / (launches * kLaunchSeconds));
+}
+
+std::string SpeedSource(const std::string& device_name, int cores) {
+  if (device_name == "cpu") {
+    return absl::StrFormat("%d CPU %s, measured 2026-11-20", std::max(1, cores),
+                           cores > 1 ? "cores" : "core");
+  }
+  const DeviceSpeed* device = FindDevice(device_name);
+  if (device == nullptr) {
+    return absl::StrCat(device_name, " taken for an A100, ", std::string(kFromDataSheet));
+  }
+  return absl::StrCat(std::string(device->name), ", ", std::string(device->source));
 }
 
 }  // namespace nsa

@@ -1,5 +1,5 @@
-// Arithmetic about a job: parameters, memory, disk, FLOPs, time. Pure; used by preflight, by
-// `nsactl validate`, by the worker's arena and by MFU, so that they agree.
+// Calculates a job's parameters, memory, disk space, FLOPs and speed. Pure. Preflight, the worker
+// and the MFU metric all use these functions, so their figures agree.
 #pragma once
 
 #include <cstdint>
@@ -12,38 +12,39 @@
 
 namespace nsa {
 
-// The attention's shape in one rank's pass (passes.h). Does not validate.
+// The attention shape of one rank's pass (passes.h). Does not validate.
 NsaShape ShapeOf(const v1::JobSpec& spec);
 
-// The branches of the model; all of them when the spec lists none.
+// The branches of the model: all of them if the spec lists none.
 BranchSet BranchesOf(const v1::NsaSpec& nsa);
 
-// Vocabulary: model.vocab, or the tokenizer's.
+// Vocabulary size: model.vocab, or the tokenizer's if that is 0.
 int32_t VocabOf(const v1::JobSpec& spec);
 
-// Trainable parameters; 78,295,332 for m7c with bytes.
+// Trainable parameters: 78,295,332 for m7c with byte tokens.
 int64_t ParameterCount(const v1::JobSpec& spec);
 
-// Predicted tokens of a step over all ranks: batch_size · accumulate_grad_batches · (seq_len) .
+// Predicted tokens per step over all ranks: batch_size · accumulate_grad_batches · seq_len.
 int64_t TokensPerStep(const v1::JobSpec& spec);
 
-// The data sheet's dense bf16 rate of a GPU of this name, FLOP/s; 0 when the name is not known. MFU
-// is model FLOPs a second over this.
+// Dense bf16 peak of a GPU of this name in its data sheet, in FLOP/s; 0 if the name is not known.
+// MFU is the model FLOPs per second divided by this.
 double PeakFlops(const std::string& device_name);
 
-// Floating-point operations for one token, forward and backward, attention included, recomputation
-// not.
+// Floating-point operations per token, forward and backward. Includes attention, excludes
+// recomputation.
 double FlopsPerToken(const v1::JobSpec& spec);
 
-// What backward computes again instead of keeping it from forward.
+// What backward recomputes instead of keeping it from forward.
 enum class Recompute : uint8_t {
-  kNothing,  // everything is kept
-  kMlp,      // the two norms, fc1 and SiLU; the attention's results are kept
+  kNothing,  // nothing: everything is kept
+  kMlp,      // the two norms, fc1 and SiLU; the attention results are kept
   kBlock,    // the whole block, from its input
 };
 
-// kNothing without runtime.gradient_checkpointing. With it kMlp, or kBlock where the attention's
-// results of all layers take more than 12 GiB of a rank. Time and memory depend on it, bits do not.
+// kNothing without runtime.gradient_checkpointing. With it: kMlp, or kBlock if the attention
+// results of all layers would take more than 12 GiB per rank. It changes time and memory, but no
+// bit of the result.
 Recompute RecomputeOf(const v1::JobSpec& spec);
 
 struct MemoryItem {
@@ -51,15 +52,31 @@ struct MemoryItem {
   int64_t bytes = 0;
 };
 
-// One rank's memory by part; the parts sum to the peak.
+// The peak memory of one rank, divided into parts.
 std::vector<MemoryItem> MemoryEstimate(const v1::JobSpec& spec);
 int64_t TotalBytes(const std::vector<MemoryItem>& items);
 
-// One checkpoint on disk, all ranks.
+// Peak host memory of the worker per byte of text in the data files, which every rank reads whole:
+// 562 MB were measured for 98 MB of text.
+constexpr double kHostBytesPerTextByte = 6;
+
+// The size of text divided by the size of the .gz or .zst file that holds it; an assumption.
+constexpr double kTextPerCompressedByte = 3;
+
+// Size of one checkpoint on disk, of all ranks together.
 int64_t CheckpointBytes(const v1::JobSpec& spec);
 
-// Expected tokens a second over all ranks on a device of this kind ("cpu", or a GPU's name), from
-// measured model FLOP utilisation; the table is in estimate.cc with the dates of its figures.
+// Expected tokens per second over all ranks on a device ("cpu" or a GPU's name), from measured FLOP
+// rates. The table in estimate.cc has them with their dates. `cores` counts on the CPU only.
+//
+// A step on a GPU takes at least 1/3 ms per layer and pass (passes.h), because its kernels start
+// one after another, however small they are. Derived from one measurement: m7c with checkpointing
+// (12 layers, 2 passes) has about 2,110 graph nodes in a step, and 8 ms of the 28 ms of a step on
+// an H200 were latency. 8 ms / (12 · 2) = 1/3 ms.
 double ExpectedTokensPerSecond(const v1::JobSpec& spec, const std::string& device_name, int cores);
+
+// Where that figure comes from: "H200, measured 2026-11-22", "A100, from its data sheet", "NVIDIA
+// T4 taken for an A100, from its data sheet", "2 CPU cores, measured 2026-11-20".
+std::string SpeedSource(const std::string& device_name, int cores);
 
 }  // namespace nsa

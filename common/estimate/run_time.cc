@@ -14,7 +14,7 @@ double RunSeconds(const v1::Job& job, absl::Time now) {
 double Goodput(const v1::Job& job, absl::Time now) {
   const double seconds = RunSeconds(job, now);
   if (job.start_unix_nanos() == 0) return -1;
-  // Clocks of two machines may say that more was done than there was time for.
+  // The two times come from the clocks of two machines, so the ratio may exceed 1.
   return seconds > 0 ? std::clamp(job.progress().productive_seconds() / seconds, 0.0, 1.0) : 0;
 }
 

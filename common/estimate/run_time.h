@@ -1,4 +1,4 @@
-// How long a job has run and how much of that time it used. Pure.
+// How long a job has run and which share of that time was productive. Pure.
 #pragma once
 
 #include "absl/time/time.h"
@@ -7,12 +7,12 @@
 namespace nsa {
 
 // Seconds from the job's first start to its end, or to `now`; negative before the first start.
-// Waiting between two starts counts, the queue before the first does not.
+// Includes the waits between two starts, but not the wait before the first one.
 double RunSeconds(const v1::Job& job, absl::Time now);
 
-// The share of RunSeconds() that went into steps and validations that count
-// (JobProgress.productive_seconds), 0 to 1; the rest is starting, standing still for checkpoints,
-// and what failures and hangs cost. Negative before the first start.
+// The productive share of RunSeconds(), 0 to 1: steps and validations, each counted once
+// (JobProgress.productive_seconds). The rest went into starts, pauses for checkpoints, failures and
+// hangs. Negative before the first start.
 double Goodput(const v1::Job& job, absl::Time now);
 
 }  // namespace nsa

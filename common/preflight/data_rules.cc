@@ -1,4 +1,5 @@
-// Rules about data: what is read, whether there is enough of it, and whether validation is honest.
+// Rules about data: whether the files can be read, whether they hold enough text, and whether
+// validation data is separate from training data.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -82,7 +83,7 @@ Problems KindMismatch(const PreflightFacts& facts) {
   return problems;
 }
 
-// Why a file cannot be read, or nothing.
+// Why a file cannot be read, or nullopt.
 std::optional<std::string> ReadFault(const std::string& path) {
   if (path.find("://") != std::string::npos)
     return "is a URL (a local path); nothing is downloaded";
@@ -118,8 +119,8 @@ Problems Unreadable(const PreflightFacts& facts) {
   return problems;
 }
 
-// What is wrong with the first line of an uncompressed file, or nothing. Preflight reads at most
-// 4 MiB of it; the worker checks a longer line.
+// What is wrong with the first line of an uncompressed file, or nullopt. Preflight reads at most 4
+// MiB of the file; only the worker checks a longer first line.
 std::optional<std::string> FirstLineFault(const std::string& path, const DataSourceInfo& source) {
   constexpr std::streamsize kLongest = 4 << 20;
   std::string line(kLongest, '\0');
@@ -172,20 +173,25 @@ Problems TokenizerMissing(const PreflightFacts& facts) {
   return problems;
 }
 
-// Roughly how many tokens the files hold. Assumes that text is three times as large as its
-// compressed file and that a GPT-2 token is four bytes. Nothing when the size of a file is not
-// known.
-std::optional<double> Tokens(const v1::DataSpec& data, const auto& paths) {
-  double tokens = 0;
+// Bytes in the files, after decompression; roughly, if they are compressed. nullopt if the size of
+// a file is unknown.
+std::optional<double> TextBytes(const auto& paths) {
+  double bytes = 0;
   for (const std::string& path : paths) {
     std::error_code error;
     const auto size = static_cast<double>(std::filesystem::file_size(path, error));
     if (error) return std::nullopt;
-    const double text = IsCompressed(path) ? 3 * size : size;
-    const bool gpt2 = data.tokenizer() == v1::TOKENIZER_GPT2;
-    tokens += !SourceOf(data).has_text() ? size / 2 : gpt2 ? text / 4 : text;
+    bytes += IsCompressed(path) ? kTextPerCompressedByte * size : size;
   }
-  return tokens;
+  return bytes;
+}
+
+// Roughly how many tokens the files hold. Assumes that a GPT-2 token is four bytes.
+std::optional<double> Tokens(const v1::DataSpec& data, const auto& paths) {
+  const std::optional<double> bytes = TextBytes(paths);
+  if (!bytes) return std::nullopt;
+  if (!SourceOf(data).has_text()) return *bytes / 2;
+  return data.tokenizer() == v1::TOKENIZER_GPT2 ? *bytes / 4 : *bytes;
 }
 
 Problems TooSmall(const PreflightFacts& facts) {
@@ -264,7 +270,8 @@ bool SameBytes(const std::string& a, const std::string& b, const std::function<b
   return in_a.eof() && in_b.eof();
 }
 
-// The same text under both names: the same path, the same file, or the same content.
+// Whether both names lead to the same text: the same path, the same file, or the same content.
+// Contents are compared in files of up to 4 GiB.
 bool SameText(const std::string& a, const std::string& b, const PreflightFacts& facts) {
   if (std::filesystem::path(a).lexically_normal() == std::filesystem::path(b).lexically_normal()) {
     return true;
@@ -333,6 +340,7 @@ constexpr v1::Severity kWarning = v1::SEVERITY_WARNING;
 constexpr v1::Severity kInfo = v1::SEVERITY_INFO;
 constexpr v1::Severity kOff = v1::SEVERITY_UNSPECIFIED;
 constexpr auto kNothing = PreflightRule::kNothing;
+constexpr MayPass kMayPass = MayPass::kYes;
 constexpr auto kSizes = PreflightRule::kSizes;
 
 constexpr PreflightRule kRules[] = {
@@ -344,9 +352,10 @@ constexpr PreflightRule kRules[] = {
      true, kNothing, KindMismatch},
     {"DATA_NOT_JSONL", "the first line of a jsonl file is not a document", kError, kError, false,
      kNothing, BadFirstLine},
-    {"DATA_UNREADABLE", "a data file cannot be read", kError, kError, false, kNothing, Unreadable},
+    {"DATA_UNREADABLE", "a data file cannot be read", kError, kError, false, kNothing, Unreadable,
+     kMayPass},
     {"TOKENIZER_MISSING", "tokenizer: gpt2, but its files are missing", kError, kError, false,
-     kNothing, TokenizerMissing},
+     kNothing, TokenizerMissing, kMayPass},
     {"DATA_TOO_SMALL", "fewer tokens than one batch, or than the whole run with on_exhausted: stop",
      kError, kError, true, kSizes, TooSmall},
     {"DATA_REPEATED", "the run reads every token more than ten times", kWarning, kInfo, true,
@@ -368,5 +377,13 @@ constexpr PreflightRule kRules[] = {
 }  // namespace
 
 std::span<const PreflightRule> DataRules() { return kRules; }
+
+int64_t CorpusMemory(const PreflightFacts& facts) {
+  if (!MayLook(facts)) return 0;
+  const std::optional<double> train = TextBytes(facts.spec.data().path());
+  const std::optional<double> val = TextBytes(facts.spec.data().val_path());
+  if (!train || !val) return 0;  // DATA_UNREADABLE reports it
+  return static_cast<int64_t>(kHostBytesPerTextByte * (*train + *val));
+}
 
 }  // namespace nsa

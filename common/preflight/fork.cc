@@ -12,7 +12,7 @@
 namespace nsa {
 namespace {
 
-// The parts of a job that make its weights, with defaults filled in.
+// The parts of a job that decide its weights, with defaults filled in.
 v1::JobSpec Trained(v1::JobSpec spec) {
   ApplyDefaults(&spec);
   v1::JobSpec trained;
@@ -24,7 +24,7 @@ v1::JobSpec Trained(v1::JobSpec spec) {
   return trained;
 }
 
-// The parts that a checkpoint can only be used with.
+// The parts that must be the same for a checkpoint to be usable.
 v1::JobSpec Fixed(const v1::JobSpec& spec) {
   v1::JobSpec fixed = Trained(spec);
   const v1::Tokenizer tokenizer = fixed.data().tokenizer();

@@ -1,5 +1,5 @@
-// Going on from another job's checkpoint (restart.resume: PATH): what must be the same, and what is
-// not. Pure.
+// Forks: a job that continues from another job's checkpoint (restart.resume: PATH). Checks what
+// must be the same in both jobs and lists what differs. Pure.
 #pragma once
 
 #include <optional>
@@ -11,16 +11,16 @@
 namespace nsa {
 
 struct ForkProblem {
-  std::string what;  // "checkpoint of step 900 (less than train.steps, 500)"
+  std::string what;  // "a checkpoint of step 900 (less than train.steps, 500)"
   std::string fix;
 };
 
-// Nothing when `job` can go on from the checkpoint: model, nsa and tokenizer are those of the job
-// that wrote it, and there are steps left to do.
+// Returns why `job` cannot continue from the checkpoint `from`, or nullopt if it can. It can if the
+// job that wrote the checkpoint has the same model, nsa and tokenizer, and steps are left to do.
 std::optional<ForkProblem> CheckFork(const v1::CheckpointState& from, const v1::JobSpec& job);
 
-// What of model, nsa, data and train differs, defaults filled in: "train.lr: 0.001 -> 0.0003; …".
-// Empty when nothing does but where the output goes.
+// Lists the differences in model, nsa, data and train after defaults are filled in, for example
+// "train.lr: 0.001 -> 0.0003; …". Ignores train.out_dir. Empty if nothing differs.
 std::string ForkDifferences(const v1::JobSpec& from, const v1::JobSpec& to);
 
 }  // namespace nsa

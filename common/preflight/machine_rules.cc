@@ -1,4 +1,4 @@
-// Rules that need the machine: GPUs, memory, disk, and the output folder.
+// Rules about the machine: GPUs, memory, disk and the output folder.
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -22,17 +22,12 @@
 namespace nsa {
 namespace {
 
-int64_t RanksOnNode(const PreflightFacts& facts) {
-  const int64_t nodes = std::max(1, facts.spec.resources().nodes());
-  return (facts.ranks() + nodes - 1) / nodes;
-}
-
-Problems NodesNotDivisible(const PreflightFacts& facts) {
+Problems NodesUnsupported(const PreflightFacts& facts) {
   const int64_t nodes = facts.spec.resources().nodes();
-  if (nodes < 1 || facts.ranks() % nodes == 0) return {};
+  if (nodes <= 1) return {};
   return {{"resources.nodes",
-           absl::StrFormat("%d (must divide the %d ranks)", nodes, facts.ranks()),
-           "choose a divisor of resources.gpus"}};
+           absl::StrFormat("%d (at most 1): ranks do not join across machines yet", nodes),
+           "set nodes: 1; all ranks of a job run on one machine"}};
 }
 
 Problems GpuUnavailable(const PreflightFacts& facts) {
@@ -53,11 +48,11 @@ Problems GpuUnavailable(const PreflightFacts& facts) {
 Problems GpuCount(const PreflightFacts& facts) {
   const MachineView* machine = facts.machine();
   if (machine == nullptr || !facts.cuda() || machine->gpus.empty()) return {};
-  const int64_t wanted = RanksOnNode(facts);
+  const int64_t wanted = facts.ranks();
   const auto have = static_cast<int64_t>(machine->gpus.size());
   if (wanted <= have) return {};
   return {{"resources.gpus", absl::StrFormat("%d on one machine (it has %d)", wanted, have),
-           absl::StrFormat("set gpus: %d, or use more nodes", have)}};
+           absl::StrFormat("set gpus: %d, or use a machine with %d GPUs", have, wanted)}};
 }
 
 Problems NcclUnavailable(const PreflightFacts& facts) {
@@ -98,7 +93,7 @@ Problems GpuCapability(const PreflightFacts& facts) {
   return {};
 }
 
-constexpr int kOldestDriver = 580;  // CUDA 13's
+constexpr int kOldestDriver = 580;  // CUDA 13 needs it
 
 Problems GpuDriver(const PreflightFacts& facts) {
   if (facts.machine() == nullptr || !facts.cuda()) return {};
@@ -115,35 +110,39 @@ Problems GpuDriver(const PreflightFacts& facts) {
 Problems CpuSlots(const PreflightFacts& facts) {
   const MachineView* machine = facts.machine();
   if (machine == nullptr || facts.cuda() || machine->cpu_slots == 0) return {};
-  if (RanksOnNode(facts) <= machine->cpu_slots) return {};
+  if (facts.ranks() <= machine->cpu_slots) return {};
   return {{"resources.gpus",
-           absl::StrFormat("%d CPU ranks on one machine (it has %d slots)", RanksOnNode(facts),
+           absl::StrFormat("%d CPU ranks on one machine (it has %d slots)", facts.ranks(),
                            machine->cpu_slots),
            absl::StrFormat("set gpus: %d, or raise cpu_slots of the agent", machine->cpu_slots)}};
 }
 
-// Memory that one rank can use, or 0 if it is not known. A job without an id may wait until other
-// jobs end, so all memory counts. A job with an id is about to start, so only free memory counts.
+// Memory that a job can use. A job without an id may wait until other jobs end, so all memory
+// counts. A job with an id is about to start, so only free memory counts.
+int64_t Usable(const PreflightFacts& facts, int64_t free, int64_t all) {
+  const bool starts = !facts.context.job_id.empty();
+  return starts && free > 0 ? free : all;
+}
+
+int64_t UsableHostMemory(const PreflightFacts& facts) {
+  return Usable(facts, facts.machine()->free_memory_bytes, facts.machine()->memory_bytes);
+}
+
+// Memory that one rank can use, or 0 if it is not known.
 int64_t MemoryOfRank(const PreflightFacts& facts) {
   const MachineView& machine = *facts.machine();
-  const bool starts = !facts.context.job_id.empty();
-  const auto usable = [starts](int64_t free, int64_t all) {
-    return starts && free > 0 ? free : all;
-  };
-  if (!facts.cuda()) {
-    return usable(machine.free_memory_bytes, machine.memory_bytes) / RanksOnNode(facts);
-  }
+  if (!facts.cuda()) return UsableHostMemory(facts) / facts.ranks();
   std::vector<int64_t> memory;
   for (const MachineView::Gpu& gpu : machine.gpus) {
-    memory.push_back(usable(gpu.free_bytes, gpu.memory_bytes));
+    memory.push_back(Usable(facts, gpu.free_bytes, gpu.memory_bytes));
   }
-  const auto wanted = static_cast<size_t>(RanksOnNode(facts));
+  const auto wanted = static_cast<size_t>(facts.ranks());
   if (memory.size() < wanted) return 0;  // GPU_COUNT reports it
   std::sort(memory.begin(), memory.end(), std::greater<>());
   return memory[wanted - 1];
 }
 
-// Changes that make a job smaller, each alone.
+// A change of one setting that makes a job smaller.
 struct Change {
   std::string setting;  // "batch_size"
   std::string value;    // "4 with accumulate_grad_batches: 2"
@@ -188,7 +187,7 @@ std::vector<Change> SmallerJobs(const PreflightFacts& facts) {
   return changes;
 }
 
-// Up to three single changes, of different settings, that would make it fit.
+// Names up to three changes of different settings, each of which alone makes the job fit.
 std::string WhatWouldFit(const PreflightFacts& facts, int64_t memory) {
   std::vector<std::string> fitting;
   std::string last_setting;
@@ -206,7 +205,7 @@ std::string WhatWouldFit(const PreflightFacts& facts, int64_t memory) {
 Problems MemoryExceeded(const PreflightFacts& facts) {
   if (facts.machine() == nullptr) return {};
   const int64_t memory = MemoryOfRank(facts);
-  const std::vector<MemoryItem> items = MemoryEstimate(facts.spec);
+  const std::vector<MemoryItem> items = RankMemory(facts);
   if (memory == 0 || TotalBytes(items) <= memory) return {};
   std::vector<MemoryItem> largest = items;
   std::sort(largest.begin(), largest.end(),
@@ -219,7 +218,22 @@ Problems MemoryExceeded(const PreflightFacts& facts) {
            absl::StrFormat("about %s per rank (at most %s): %s",
                            Bytes(static_cast<double>(TotalBytes(items))),
                            Bytes(static_cast<double>(memory)), absl::StrJoin(parts, ", ")),
-           WhatWouldFit(facts, memory)}};
+           WhatWouldFit(facts, facts.cuda() ? memory : memory - CorpusMemory(facts))}};
+}
+
+// On the CPU the corpus is part of MEMORY_ESTIMATE_EXCEEDED.
+Problems HostMemoryExceeded(const PreflightFacts& facts) {
+  if (facts.machine() == nullptr || !facts.cuda()) return {};
+  const int64_t memory = UsableHostMemory(facts);
+  const int64_t corpus = CorpusMemory(facts);
+  if (memory == 0 || corpus <= memory / facts.ranks()) return {};
+  return {
+      {"data.path",
+       absl::StrFormat("about %s of host memory for the text in each of %d %s (at most %s in "
+                       "all)",
+                       Bytes(static_cast<double>(corpus)), facts.ranks(),
+                       facts.ranks() == 1 ? "rank" : "ranks", Bytes(static_cast<double>(memory))),
+       "use less text or fewer ranks, or a machine with more memory"}};
 }
 
 // The nearest folder above `path` that exists.
@@ -317,7 +331,7 @@ Problems ResumeNotFound(const PreflightFacts& facts) {
        "give the path of a step-… folder, or set auto or never"}};
 }
 
-// The named checkpoint exists: it must be readable, and the job must be able to continue from it.
+// If the named checkpoint exists, it must be readable and the job must be able to continue from it.
 Problems ResumeMismatch(const PreflightFacts& facts) {
   const std::string& resume = facts.spec.restart().resume();
   if (!StartsFromNamedCheckpoint(facts) || !HasState(resume)) return {};
@@ -332,33 +346,36 @@ Problems ResumeMismatch(const PreflightFacts& facts) {
 
 constexpr v1::Severity kError = v1::SEVERITY_ERROR;
 constexpr auto kNothing = PreflightRule::kNothing;
+constexpr MayPass kMayPass = MayPass::kYes;
 constexpr auto kSizes = PreflightRule::kSizes;
 
 constexpr PreflightRule kRules[] = {
-    {"NODES_NOT_DIVISIBLE", "nodes does not divide the ranks", kError, kError, false, kNothing,
-     NodesNotDivisible},
+    {"NODES_UNSUPPORTED", "a job on more than one machine, where ranks cannot join yet", kError,
+     kError, false, kNothing, NodesUnsupported},
     {"GPU_UNAVAILABLE", "the machine has no GPU or no CUDA worker", kError, kError, false, kNothing,
-     GpuUnavailable},
-    {"GPU_COUNT", "more ranks than the machine has GPUs", kError, kError, false, kNothing,
-     GpuCount},
+     GpuUnavailable, kMayPass},
+    {"GPU_COUNT", "more ranks than the machine has GPUs", kError, kError, false, kNothing, GpuCount,
+     kMayPass},
     {"NCCL_UNAVAILABLE", "several GPUs, but no NCCL on the machine", kError, kError, false,
      kNothing, NcclUnavailable},
     {"GPU_CAPABILITY", "a GPU older than compute capability 8.0, or too small for heads of 128",
      kError, kError, false, kNothing, GpuCapability},
-    {"GPU_DRIVER", "an NVIDIA driver older than CUDA 13's", kError, kError, true, kNothing,
+    {"GPU_DRIVER", "an NVIDIA driver older than CUDA 13 needs", kError, kError, true, kNothing,
      GpuDriver},
     {"CPU_SLOTS", "more CPU ranks than the machine has slots", kError, kError, false, kNothing,
      CpuSlots},
     {"MEMORY_ESTIMATE_EXCEEDED", "the estimate exceeds the memory", kError, kError, true, kSizes,
-     MemoryExceeded},
-    {"DISK_TOO_SMALL", "no room for all kept checkpoints and one more", kError, kError, true,
-     kSizes, DiskTooSmall},
+     MemoryExceeded, MayPass::kOnceMemoryIsFree},
+    {"HOST_MEMORY_EXCEEDED", "the text, which every rank holds, exceeds the host memory", kError,
+     kError, true, kSizes, HostMemoryExceeded, MayPass::kOnceMemoryIsFree},
+    {"DISK_TOO_SMALL", "too little disk space for all kept checkpoints and one more", kError,
+     kError, true, kSizes, DiskTooSmall, kMayPass},
     {"OUT_DIR_NOT_WRITABLE", "out_dir is not writable", kError, kError, false, kNothing,
-     OutDirNotWritable},
+     OutDirNotWritable, kMayPass},
     {"OUT_DIR_TAKEN", "out_dir belongs to another job", kError, kError, false, kNothing,
      OutDirTaken},
     {"RESUME_NOT_FOUND", "the checkpoint to resume from does not exist", kError, kError, false,
-     kNothing, ResumeNotFound},
+     kNothing, ResumeNotFound, kMayPass},
     {"RESUME_MISMATCH", "the checkpoint to resume from does not fit the job", kError, kError, false,
      kNothing, ResumeMismatch},
 };
@@ -367,14 +384,49 @@ constexpr PreflightRule kRules[] = {
 
 std::span<const PreflightRule> MachineRules() { return kRules; }
 
-double ExpectedSpeed(const PreflightFacts& facts) {
+std::vector<MemoryItem> RankMemory(const PreflightFacts& facts) {
+  std::vector<MemoryItem> items = MemoryEstimate(facts.spec);
+  const int64_t corpus = facts.cuda() ? 0 : CorpusMemory(facts);
+  if (corpus > 0) items.push_back({"corpus", corpus});
+  return items;
+}
+
+namespace {
+
+struct Device {
+  std::string name;  // "cpu", or a GPU's
+  int cores = 0;
+};
+
+// What the job is expected to run on.
+Device DeviceOf(const PreflightFacts& facts) {
   const MachineView* machine = facts.machine();
   if (!facts.cuda()) {
-    const int cores = machine != nullptr ? machine->cores : static_cast<int>(facts.ranks());
-    return ExpectedTokensPerSecond(facts.spec, "cpu", cores);
+    return {"cpu", machine != nullptr ? machine->cores : static_cast<int>(facts.ranks())};
   }
   const bool known = machine != nullptr && !machine->gpus.empty();
-  return ExpectedTokensPerSecond(facts.spec, known ? machine->gpus[0].name : "A100", 0);
+  return {known ? machine->gpus[0].name : "A100"};
+}
+
+}  // namespace
+
+double ExpectedSpeed(const PreflightFacts& facts) {
+  const Device device = DeviceOf(facts);
+  return ExpectedTokensPerSecond(facts.spec, device.name, device.cores);
+}
+
+std::string ExpectedSpeedSource(const PreflightFacts& facts) {
+  const Device device = DeviceOf(facts);
+  return absl::StrCat(facts.machine() == nullptr ? "machine unknown; " : "",
+                      SpeedSource(device.name, device.cores));
+}
+
+double ExpectedStepSeconds(const PreflightFacts& facts) {
+  return static_cast<double>(TokensPerStep(facts.spec)) / ExpectedSpeed(facts);
+}
+
+double ExpectedSeconds(const PreflightFacts& facts) {
+  return static_cast<double>(facts.spec.train().steps()) * ExpectedStepSeconds(facts);
 }
 
 }  // namespace nsa

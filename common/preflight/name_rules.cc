@@ -22,7 +22,7 @@ bool IsName(const std::string& name) {
          });
 }
 
-// Text from the user, shortened and without control characters, for a message.
+// Text from the user for a message: at most 64 bytes, control characters replaced by '?'.
 std::string Shown(const std::string& text) {
   std::string shown;
   for (const char c : text.substr(0, 64)) {

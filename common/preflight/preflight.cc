@@ -10,20 +10,40 @@
 namespace nsa {
 namespace {
 
-constexpr int64_t kProductionSteps = 5000;
-
-v1::PreflightPolicy PolicyOf(const v1::JobSpec& spec) {
-  if (spec.preflight().policy() != v1::PREFLIGHT_POLICY_UNSPECIFIED) {
-    return spec.preflight().policy();
-  }
-  const bool production =
-      spec.runtime().device() == v1::DEVICE_CUDA && spec.train().steps() >= kProductionSteps;
-  return production ? v1::PREFLIGHT_POLICY_PRODUCTION : v1::PREFLIGHT_POLICY_EXPERIMENT;
+// A long job is production whatever it calls itself. The time counts only if the sizes are in
+// order. At a launch the length does not count: the job was judged by it at submit, and must not
+// fail at a restart because the machine is slower or the coordinator newer.
+v1::PreflightPolicy PolicyOf(const PreflightFacts& facts, bool sizes_good) {
+  const v1::JobSpec& spec = facts.spec;
+  const bool submits = facts.context.job_id.empty();
+  const bool long_run = spec.train().steps() >= kLongRunSteps ||
+                        (sizes_good && ExpectedSeconds(facts) >= kLongRunSeconds);
+  const bool production = spec.preflight().policy() == v1::PREFLIGHT_POLICY_PRODUCTION;
+  return production || (submits && long_run) ? v1::PREFLIGHT_POLICY_PRODUCTION
+                                             : v1::PREFLIGHT_POLICY_EXPERIMENT;
 }
 
-// Where nothing is known of the machine, device: auto is judged as cuda: the stricter of the two.
-bool HasGpu(const MachineView* machine) {
-  return machine == nullptr || (!machine->gpus.empty() && machine->cuda_worker);
+// Whether `device: auto` is judged as cuda: where the machine has a GPU. If no machine is known,
+// where the job asks for GPUs: with bf16, which the CPU does not have, or with several ranks.
+bool TakesGpu(const v1::JobSpec& spec, const MachineView* machine) {
+  if (machine != nullptr) return !machine->gpus.empty() && machine->cuda_worker;
+  if (spec.runtime().precision() != v1::PRECISION_UNSPECIFIED) {
+    return spec.runtime().precision() == v1::PRECISION_BF16;
+  }
+  return spec.resources().gpus() > 1;
+}
+
+constexpr double kMaxLostSeconds = 1800;
+
+// The spec with defaults, device and precision. The default of max_lost_seconds is not among those
+// of ApplyDefaults(): it would be sent to workers, and older ones refuse a key that they do not
+// know.
+v1::JobSpec Decided(v1::JobSpec spec, const MachineView* machine) {
+  ApplyDefaults(&spec);
+  ResolveDevice(TakesGpu(spec, machine), &spec);
+  v1::PreflightSpec* preflight = spec.mutable_preflight();
+  if (!preflight->has_max_lost_seconds()) preflight->set_max_lost_seconds(kMaxLostSeconds);
+  return spec;
 }
 
 v1::Severity SeverityOf(const PreflightRule& rule, v1::PreflightPolicy policy) {
@@ -60,12 +80,12 @@ void AddEstimate(const std::string& name, double value, const char* unit,
   item->set_unit(unit);
 }
 
-// What the job meets: the GPU of its last rank (those with most free memory are taken first), or
-// the machine's memory.
+// The memory that the job will find: on the CPU the machine's, on GPUs that of the last rank's GPU
+// (ranks take the GPUs with the most free memory first).
 void AddMachine(const PreflightFacts& facts, v1::PreflightReport* report) {
   const MachineView* machine = facts.machine();
   if (machine == nullptr) return;
-  std::string name = "memory of the machine";
+  std::string name = "host memory";
   int64_t all = machine->memory_bytes, free = machine->free_memory_bytes;
   if (facts.cuda()) {
     if (machine->gpus.empty()) return;
@@ -74,11 +94,11 @@ void AddMachine(const PreflightFacts& facts, v1::PreflightReport* report) {
       return a.free_bytes > b.free_bytes;
     });
     const auto last = std::min(gpus.size(), static_cast<size_t>(facts.ranks())) - 1;
-    name = absl::StrCat("memory of the GPU, ", gpus[last].name);
+    name = absl::StrCat("GPU memory, ", gpus[last].name);
     all = gpus[last].memory_bytes, free = gpus[last].free_bytes;
   }
   AddEstimate(name, static_cast<double>(all), "bytes", report);
-  AddEstimate("of it free now", static_cast<double>(free), "bytes", report);
+  AddEstimate("free memory now", static_cast<double>(free), "bytes", report);
 }
 
 void AddEstimates(const PreflightFacts& facts, v1::PreflightReport* report) {
@@ -88,21 +108,25 @@ void AddEstimates(const PreflightFacts& facts, v1::PreflightReport* report) {
   const double speed = ExpectedSpeed(facts);
   const auto checkpoint = static_cast<double>(CheckpointBytes(spec));
   AddEstimate("parameters", static_cast<double>(ParameterCount(spec)), "parameters", report);
-  const std::vector<MemoryItem> memory = MemoryEstimate(spec);
+  const std::vector<MemoryItem> memory = RankMemory(facts);
   for (const MemoryItem& item : memory) {
     AddEstimate(absl::StrCat("memory: ", item.name), static_cast<double>(item.bytes), "bytes",
                 report);
   }
-  AddEstimate("memory of a rank", static_cast<double>(TotalBytes(memory)), "bytes", report);
+  AddEstimate("memory per rank", static_cast<double>(TotalBytes(memory)), "bytes", report);
+  if (const int64_t corpus = CorpusMemory(facts); facts.cuda() && corpus > 0) {
+    AddEstimate("host memory for the text, per rank", static_cast<double>(corpus), "bytes", report);
+  }
   AddMachine(facts, report);
   AddEstimate("one checkpoint", checkpoint, "bytes", report);
   AddEstimate("disk for checkpoints", checkpoint * (spec.train().keep_checkpoints() + 1), "bytes",
               report);
-  AddEstimate("tokens of a step", tokens, "tokens", report);
-  AddEstimate("tokens of the run", all_tokens, "tokens", report);
-  AddEstimate("operations a token", FlopsPerToken(spec), "flops", report);
-  AddEstimate("expected speed", speed, "tokens_per_second", report);
-  AddEstimate("expected time", all_tokens / speed, "seconds", report);
+  AddEstimate("tokens per step", tokens, "tokens", report);
+  AddEstimate("tokens in the run", all_tokens, "tokens", report);
+  AddEstimate("operations per token", FlopsPerToken(spec), "flops", report);
+  AddEstimate(absl::StrCat("expected speed (", ExpectedSpeedSource(facts), ")"), speed,
+              "tokens_per_second", report);
+  AddEstimate("expected time", ExpectedSeconds(facts), "seconds", report);
 }
 
 }  // namespace
@@ -121,15 +145,15 @@ v1::PreflightReport Preflight(const v1::JobSpec& spec, const PreflightContext& c
   v1::PreflightReport report;
   *report.mutable_spec() = spec;
   ApplyDefaults(report.mutable_spec());
-  v1::JobSpec decided = report.spec();
-  ResolveDevice(HasGpu(context.machine), &decided);
-  report.set_policy(PolicyOf(decided));
-  const PreflightFacts facts{decided, context, report.policy()};
+  const v1::JobSpec decided = Decided(spec, context.machine);
+  PreflightFacts facts{decided, context};
 
   const std::vector<PreflightRule> rules = AllRules();
   const bool sizes_good = std::none_of(rules.begin(), rules.end(), [&](const PreflightRule& rule) {
     return rule.needs == PreflightRule::kGuardsSizes && !rule.check(facts).empty();
   });
+  facts.policy = PolicyOf(facts, sizes_good);
+  report.set_policy(facts.policy);
   for (const PreflightRule& rule : rules) {
     if (rule.needs != PreflightRule::kSizes || sizes_good) AddFindings(rule, facts, &report);
   }
@@ -148,9 +172,22 @@ v1::PreflightReport Preflight(const v1::JobSpec& spec, const PreflightContext& c
 std::vector<RuleInfo> PreflightRules() {
   std::vector<RuleInfo> infos;
   for (const PreflightRule& rule : AllRules()) {
-    infos.push_back({std::string(rule.id), std::string(rule.summary), rule.waivable});
+    infos.push_back(
+        {std::string(rule.id), std::string(rule.summary), rule.waivable, rule.may_pass});
   }
   return infos;
+}
+
+bool MayPassLater(const v1::Finding& finding, const v1::JobSpec& spec, const MachineView& machine) {
+  const std::vector<PreflightRule> rules = AllRules();
+  const auto rule = std::find_if(rules.begin(), rules.end(),
+                                 [&](const PreflightRule& r) { return r.id == finding.rule(); });
+  if (rule == rules.end() || rule->may_pass == MayPass::kNo) return false;
+  if (rule->may_pass == MayPass::kYes) return true;
+  // Without a job id the whole memory of the machine counts.
+  const PreflightContext idle = {.machine = &machine, .check_files = true};
+  const v1::JobSpec decided = Decided(spec, &machine);
+  return rule->check({decided, idle}).empty();
 }
 
 }  // namespace nsa

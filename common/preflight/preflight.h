@@ -1,6 +1,5 @@
-// Preflight: would this job waste its run? A table of small pure rules, the same in `nsactl
-// validate --offline`, in SubmitJob{validate_only} and before every launch. README of common/ lists
-// the rules.
+// Preflight checks a job before it runs, with a table of small rules. The same rules are used by
+// `nsactl validate`, at submit and before every launch. docs/preflight.md lists them.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +13,7 @@
 
 namespace nsa {
 
-// The machine a job would run on, as far as it is known.
+// The machine that would run the job, as far as it is known.
 struct MachineView {
   struct Gpu {
     std::string name;
@@ -32,42 +31,56 @@ struct MachineView {
   std::string driver_version;  // "580.159", or empty when it is not known
 };
 
-// What preflight may look at besides the spec. A null member means "not known": rules that need it
-// are left out.
+// What preflight may use besides the spec.
 struct PreflightContext {
+  // Null if no machine is known: the rules about a machine are then skipped.
   const MachineView* machine = nullptr;
-  // Look at data files and out_dir on this machine's disks.
+  // Whether to read data files and out_dir on this machine's disks.
   bool check_files = false;
-  // Job id of an out_dir's owner must be this (empty: the out_dir must have no owner). With an id
-  // the job is about to start, and free memory counts; without one it may wait, and all memory
-  // does.
+  // The id of the job, or empty if it has none yet. An out_dir may belong to this job only. A job
+  // with an id is about to start, so its memory must be free now, and its length, which was judged
+  // at submit, does not make it production. A job without one may wait, so the machine's total
+  // memory counts.
   std::string job_id;
-  // Asked while large files are read: true when nobody waits for the report any more. It is then
-  // cut short, and not to be relied on. Null: never.
+  // Called while large files are read. If it returns true, nobody needs the report any more:
+  // Preflight() then returns early, and the report must not be used. Null: never abandoned.
   std::function<bool()> abandoned;
 };
 
-// Runs every rule. `spec` has its defaults, or gets them in the report's copy. Without a machine,
-// device: auto is judged as cuda. Findings are ordered: errors, warnings, information;
-// within them by rule table. A finding that is waived keeps its severity and carries the reason; it
-// does not refuse. Rules that cannot be waived say so in their table row.
+// Runs every rule. Fills in the defaults of `spec` in the report's copy. `device: auto` is judged
+// as cuda if the machine has a GPU and a CUDA worker; without a machine, if the job has bf16, or no
+// precision and more than one rank. Findings are ordered by severity (errors first), then by their
+// order in the rule table. A waived finding keeps its severity and carries the reason of the
+// waiver, but does not refuse the job. The rule table says which rules can be waived.
 v1::PreflightReport Preflight(const v1::JobSpec& spec, const PreflightContext& context);
 
-// Adds line and column to findings.
+// Adds the line and column in the job file to every finding. If the file lacks the field, it is the
+// place of the nearest enclosing section, or of the first key.
 void AddPlaces(const SourceMap& places, v1::PreflightReport* report);
 
-// Adds the keys of the Python system that the file had as warnings, rule LEGACY_KEY.
+// Adds a warning, rule LEGACY_KEY, for every key of the Python system that the file contains.
 void AddLegacyKeys(const LoadResult& source, v1::PreflightReport* report);
 
-// For people: findings as `file:line:column: severity RULE: field: problem; fix`, then the estimate
-// table.
+// The report as text: each finding as `file:line:column: severity RULE: field: problem; fix`, then
+// the table of estimates, then whether the job is accepted.
 std::string FormatReport(const v1::PreflightReport& report, const std::string& file);
 
-// Ids of all rules, for documentation and tests.
+// Whether a finding of a rule may pass later although nobody changes the job.
+enum class MayPass : uint8_t {
+  kNo,                // no: the job, or the machine's hardware or software, must change
+  kYes,               // yes: disks are emptied, volumes are mounted, GPUs are given back or found
+  kOnceMemoryIsFree,  // yes, if the whole memory of the machine is enough for the job
+};
+
+// Whether `finding`, which refused this job on this machine, may pass later (see MayPass).
+bool MayPassLater(const v1::Finding& finding, const v1::JobSpec& spec, const MachineView& machine);
+
+// All rules, for documentation and tests.
 struct RuleInfo {
   std::string id;
   std::string summary;
   bool waivable = true;
+  MayPass may_pass = MayPass::kNo;
 };
 std::vector<RuleInfo> PreflightRules();
 

@@ -1,4 +1,4 @@
-// Rules about single numbers: each within its limits, whatever the others are.
+// Rules that check each number against its own limits, independently of other numbers.
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -17,10 +17,10 @@ struct Limit {
   std::string_view field;
   double min;
   double max;
-  bool above_min = false;  // min itself is out
+  bool above_min = false;  // min itself is not allowed
 };
 
-// The upper limits of sizes keep every product of the estimate within 64 bits.
+// The upper limits of sizes keep every product in the estimate within 64 bits.
 constexpr Limit kModelLimits[] = {
     {"model.dim", 1, 32768},
     {"model.n_layers", 1, 512},
@@ -61,6 +61,8 @@ constexpr Limit kGuardLimits[] = {
     {"guard.max_gate_collapse", 0, 1},
 };
 
+constexpr Limit kPreflightLimits[] = {{"preflight.max_lost_seconds", 60, 86400}};
+
 double NumberAt(const Message& message, std::string_view path) {
   const size_t dot = path.find('.');
   const FieldDescriptor* field =
@@ -85,7 +87,7 @@ Problems Outside(const PreflightFacts& facts, std::span<const Limit> limits) {
     const double value = NumberAt(facts.spec, limit.field);
     const bool inside =
         (limit.above_min ? value > limit.min : value >= limit.min) && value <= limit.max;
-    if (inside) continue;  // NaN is not
+    if (inside) continue;  // NaN is never inside
     const std::string bounds = limit.above_min
                                    ? absl::StrFormat("above %g, at most %g", limit.min, limit.max)
                                    : absl::StrFormat("%g to %g", limit.min, limit.max);
@@ -100,6 +102,7 @@ Problems DataRange(const PreflightFacts& facts) { return Outside(facts, kDataLim
 Problems ResourcesRange(const PreflightFacts& facts) { return Outside(facts, kResourceLimits); }
 Problems RestartRange(const PreflightFacts& facts) { return Outside(facts, kRestartLimits); }
 Problems GuardRange(const PreflightFacts& facts) { return Outside(facts, kGuardLimits); }
+Problems PreflightRange(const PreflightFacts& facts) { return Outside(facts, kPreflightLimits); }
 
 Problems TrainRange(const PreflightFacts& facts) {
   Problems problems = Outside(facts, kTrainLimits);
@@ -132,6 +135,8 @@ constexpr PreflightRule kRules[] = {
      kNothing, RestartRange},
     {"GUARD_RANGE", "a number of `guard` is outside its limits", kError, kError, false, kNothing,
      GuardRange},
+    {"PREFLIGHT_RANGE", "a number of `preflight` is outside its limits", kError, kError, false,
+     kNothing, PreflightRange},
 };
 
 }  // namespace

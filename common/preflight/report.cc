@@ -1,4 +1,4 @@
-// A preflight report for people.
+// Prints a preflight report as text and finds the places of its findings in the job file.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -34,7 +34,7 @@ SourcePlace Beginning(const SourceMap& places) {
   return first;
 }
 
-// The place of the nearest section around a field that is in the file, else of the file itself.
+// The place of the nearest enclosing section that is in the file, else of the file's first key.
 SourcePlace Around(const SourceMap& places, std::string_view field) {
   while (!field.empty()) {
     if (const auto place = places.find(field); place != places.end()) return place->second;

@@ -1,5 +1,5 @@
-// What a preflight rule is. Internal to preflight: the table is the concatenation of the functions
-// below, each in the file that its comment names.
+// The table of preflight rules. Internal to preflight. The table is divided over the files that the
+// functions below name.
 #pragma once
 
 #include <span>
@@ -7,15 +7,16 @@
 #include <string_view>
 #include <vector>
 
+#include "common/estimate/estimate.h"
 #include "common/preflight/preflight.h"
 
 namespace nsa {
 
-// What rules look at. Device and precision are decided.
+// The input of a rule. The device is cpu or cuda and the precision is set.
 struct PreflightFacts {
   const v1::JobSpec& spec;
   const PreflightContext& context;
-  v1::PreflightPolicy policy;
+  v1::PreflightPolicy policy = v1::PREFLIGHT_POLICY_UNSPECIFIED;
 
   bool cuda() const { return spec.runtime().device() == v1::DEVICE_CUDA; }
   const MachineView* machine() const { return context.machine; }
@@ -32,19 +33,23 @@ using Problems = std::vector<Problem>;
 struct PreflightRule {
   std::string_view id;
   std::string_view summary;
-  // SEVERITY_UNSPECIFIED: the rule is not looked at under this policy.
+  // The severity of its findings under each policy. SEVERITY_UNSPECIFIED: the rule does not run.
   v1::Severity production;
   v1::Severity experiment;
   bool waivable;
-  // What the rule has to do with the sizes (of the model, the batch and the ranks).
-  //   kNothing      it does not calculate with them.
-  //   kSizes        it calculates with them, so it runs only when they are in order.
-  //   kGuardsSizes  it checks them: a problem that it finds stops the kSizes rules and the
-  //   estimate,
-  //                 which would otherwise divide by zero or overflow.
+  // How the rule uses the sizes of the model, the batch and the ranks.
+  //   kNothing      does not calculate with them.
+  //   kSizes        calculates with them, and runs only if every kGuardsSizes rule passes.
+  //   kGuardsSizes  checks them. If it fails, the kSizes rules and the estimate are skipped,
+  //                 because they could divide by zero or overflow.
   enum Needs { kNothing, kSizes, kGuardsSizes } needs;
   Problems (*check)(const PreflightFacts& facts);
+  MayPass may_pass = MayPass::kNo;
 };
+
+// A job of this many steps, or of this estimated time, is production whatever it calls itself.
+constexpr int64_t kLongRunSteps = 5000;
+constexpr double kLongRunSeconds = 3600;
 
 std::span<const PreflightRule> RangeRules();    // range_rules.cc: every number within limits
 std::span<const PreflightRule> ShapeRules();    // shape_rules.cc: model, attention, batch
@@ -53,12 +58,27 @@ std::span<const PreflightRule> DataRules();     // data_rules.cc: data files, va
 std::span<const PreflightRule> MachineRules();  // machine_rules.cc: GPUs, memory, disk, out_dir
 std::span<const PreflightRule> NameRules();     // name_rules.cc: names, paths, waivers
 
-// All of them, in the order of the README's table.
+// All rules, in the order of the table in docs/preflight.md.
 std::vector<PreflightRule> AllRules();
 
-// Expected tokens a second of the job on its machine; on an A100, or on as many cores as there are
-// ranks, when the machine is not known. Needs sizes in order.
+// Peak host memory in bytes in which one rank holds the corpus, estimated from the sizes of the
+// files. 0 if tokens are generated, or the files may not be read or cannot be found.
+int64_t CorpusMemory(const PreflightFacts& facts);
+
+// MemoryEstimate() of the job. On the CPU, where a rank has only one memory, with the corpus.
+std::vector<MemoryItem> RankMemory(const PreflightFacts& facts);
+
+// Expected tokens per second of the job on its machine. If the machine is not known, an A100 is
+// assumed, or for a CPU job one core per rank. Call it only if the kGuardsSizes rules pass.
 double ExpectedSpeed(const PreflightFacts& facts);
+
+// Where ExpectedSpeed() comes from, for example "H200, measured 2026-11-22".
+std::string ExpectedSpeedSource(const PreflightFacts& facts);
+
+// Expected seconds of one step, without validation and checkpoints, and of all steps of the job.
+// Call them only if the kGuardsSizes rules pass.
+double ExpectedStepSeconds(const PreflightFacts& facts);
+double ExpectedSeconds(const PreflightFacts& facts);
 
 // "12,345,678".
 std::string Grouped(int64_t number);

@@ -1,4 +1,4 @@
-// Rules that guard a long run: precision, checkpoints, size, schedule, guards.
+// Rules that protect a long run: precision, checkpoints, model size, schedule, guards.
 #include <algorithm>
 
 #include "absl/strings/str_format.h"
@@ -39,6 +39,31 @@ Problems SaveEveryTooLarge(const PreflightFacts& facts) {
            absl::StrFormat("set save_every: %d", std::max<int64_t>(1, train.steps() / 10))}};
 }
 
+// The steps that a fault loses at worst, just before a checkpoint. Without checkpoints, or with
+// none before the end, these are all steps.
+int64_t StepsBetweenCheckpoints(const v1::TrainSpec& train) {
+  const int64_t every = train.save_every();
+  return every > 0 ? std::min<int64_t>(every, train.steps()) : train.steps();
+}
+
+// A launch is not judged: the machine may be slower than the one at submit.
+Problems LostWork(const PreflightFacts& facts) {
+  if (!facts.context.job_id.empty()) return {};
+  const double step = ExpectedStepSeconds(facts);
+  const double limit = facts.spec.preflight().max_lost_seconds();
+  const int64_t steps = StepsBetweenCheckpoints(facts.spec.train());
+  const double lost = static_cast<double>(steps) * step;
+  if (!(lost > limit)) return {};
+  return {{"train.save_every",
+           absl::StrFormat("%d: %s of training between two checkpoints (at most %s), which a fault "
+                           "would lose",
+                           facts.spec.train().save_every(), Duration(lost), Duration(limit)),
+           step > limit ? std::string("make the steps smaller, or raise preflight.max_lost_seconds")
+                        : absl::StrFormat("set save_every: %d or less, or raise "
+                                          "preflight.max_lost_seconds",
+                                          static_cast<int64_t>(limit / step))}};
+}
+
 Problems KeepCheckpointsTooFew(const PreflightFacts& facts) {
   const int keep = facts.spec.train().keep_checkpoints();
   if (keep >= 2) return {};
@@ -57,7 +82,6 @@ Problems GradientCheckpointingOff(const PreflightFacts& facts) {
 constexpr int64_t kSmallParameters = 10'000'000;
 constexpr int kSmallDim = 256;
 constexpr int kSmallSeqLen = 512;
-constexpr int64_t kLongRunSteps = 5000;
 
 Problems ModelTooSmallForRun(const PreflightFacts& facts) {
   const auto& spec = facts.spec;
@@ -109,12 +133,27 @@ Problems LrWarmupTooLong(const PreflightFacts& facts) {
        absl::StrFormat("set warmup_steps: %d", train.steps() / 25)}};
 }
 
+std::string HalfOfExpected(const PreflightFacts& facts) {
+  return absl::StrFormat("set it to about half of the expected %s tok/s (%s)",
+                         Grouped(static_cast<int64_t>(ExpectedSpeed(facts))),
+                         ExpectedSpeedSource(facts));
+}
+
 Problems ThroughputGuardOff(const PreflightFacts& facts) {
   if (facts.spec.guard().min_tokens_per_second() > 0) return {};
   return {{"guard.min_tokens_per_second",
-           "0 (more than 0): nothing notices that the run has become slow",
-           absl::StrFormat("set it to about half of the expected %s tok/s",
-                           Grouped(static_cast<int64_t>(ExpectedSpeed(facts))))}};
+           "0 (more than 0): nothing notices that the run has become slow", HalfOfExpected(facts)}};
+}
+
+Problems ThroughputGuardTooLow(const PreflightFacts& facts) {
+  const double floor = facts.spec.guard().min_tokens_per_second();
+  const double third = ExpectedSpeed(facts) / 3;
+  if (facts.machine() == nullptr || floor <= 0 || floor >= third) return {};
+  return {{"guard.min_tokens_per_second",
+           absl::StrFormat("%g (at least a third of the expected speed, %s tok/s): a run that has "
+                           "become much slower would go on",
+                           floor, Grouped(static_cast<int64_t>(third))),
+           HalfOfExpected(facts)}};
 }
 
 Problems ThroughputGuardTooHigh(const PreflightFacts& facts) {
@@ -123,12 +162,12 @@ Problems ThroughputGuardTooHigh(const PreflightFacts& facts) {
   return {{"guard.min_tokens_per_second",
            absl::StrFormat("%g (at most the expected %s tok/s): the guard would end a healthy run",
                            floor, Grouped(static_cast<int64_t>(ExpectedSpeed(facts)))),
-           "set it to about half of the expected speed"}};
+           HalfOfExpected(facts)}};
 }
 
 Problems HangTimeoutShort(const PreflightFacts& facts) {
   if (facts.machine() == nullptr) return {};
-  const double step = static_cast<double>(TokensPerStep(facts.spec)) / ExpectedSpeed(facts);
+  const double step = ExpectedStepSeconds(facts);
   const double timeout = facts.spec.restart().hang_timeout_seconds();
   if (timeout >= 5 * step) return {};
   return {{"restart.hang_timeout_seconds",
@@ -139,14 +178,17 @@ Problems HangTimeoutShort(const PreflightFacts& facts) {
 
 Problems LongRun(const PreflightFacts& facts) {
   const auto& train = facts.spec.train();
+  const double seconds = ExpectedSeconds(facts);
+  if (seconds < kLongRunSeconds && train.steps() < kLongRunSteps) return {};
   const double tokens =
       static_cast<double>(TokensPerStep(facts.spec)) * static_cast<double>(train.steps());
-  const double hours = tokens / ExpectedSpeed(facts) / 3600;
-  if (hours < 1 && train.steps() < kLongRunSteps) return {};
+  const bool overruled = facts.spec.preflight().policy() == v1::PREFLIGHT_POLICY_EXPERIMENT;
   return {{"train.steps",
-           absl::StrFormat("%s steps are about %s and %.4g million tokens", Grouped(train.steps()),
-                           Duration(3600 * hours), tokens / 1e6),
-           "follow it with nsactl watch"}};
+           absl::StrFormat("%s steps are about %s and %.4g million tokens: production rules apply",
+                           Grouped(train.steps()), Duration(seconds), tokens / 1e6),
+           overruled ? "policy: experiment has no effect on a run of 5,000 steps or an hour; fix "
+                       "the job, or waive single rules with reasons in preflight.waive"
+                     : "follow it with nsactl watch"}};
 }
 
 constexpr v1::Severity kError = v1::SEVERITY_ERROR;
@@ -163,6 +205,8 @@ constexpr PreflightRule kRules[] = {
      NoCheckpointCadence},
     {"SAVE_EVERY_TOO_LARGE", "save_every is more than steps", kError, kWarning, true, kNothing,
      SaveEveryTooLarge},
+    {"LOST_WORK", "a fault would lose more training time than preflight.max_lost_seconds", kError,
+     kError, true, kSizes, LostWork},
     {"KEEP_CHECKPOINTS_TOO_FEW", "fewer than two checkpoints are kept", kError, kError, false,
      kNothing, KeepCheckpointsTooFew},
     {"GRADIENT_CHECKPOINTING_OFF", "gradient checkpointing is off on cuda", kError, kOff, true,
@@ -174,6 +218,8 @@ constexpr PreflightRule kRules[] = {
     {"LR_WARMUP_TOO_LONG", "warm-up takes more than half of the run", kError, kWarning, true,
      kNothing, LrWarmupTooLong},
     {"THROUGHPUT_GUARD_OFF", "no throughput floor", kError, kOff, true, kSizes, ThroughputGuardOff},
+    {"THROUGHPUT_GUARD_TOO_LOW", "the throughput floor is below a third of the expected speed",
+     kWarning, kWarning, true, kSizes, ThroughputGuardTooLow},
     {"THROUGHPUT_GUARD_TOO_HIGH", "the throughput floor is above the expected speed", kWarning,
      kWarning, true, kSizes, ThroughputGuardTooHigh},
     {"HANG_TIMEOUT_SHORT", "the hang timeout is under five expected steps", kWarning, kWarning,

@@ -1,5 +1,5 @@
-// Rules about the model's and the attention's shape. The limits themselves are NsaShape's, which
-// the kernels check too: preflight accepts a shape exactly when no kernel refuses it.
+// Rules about the shape of the model and of the attention. The limits are those of NsaShape, which
+// the kernels check too, so preflight accepts exactly the shapes that the kernels accept.
 #include <algorithm>
 #include <optional>
 
@@ -36,7 +36,7 @@ Problems Stride(const PreflightFacts& facts) {
   return problems;
 }
 
-// The job's field for a field of NsaShape.
+// The job file's key for a field of NsaShape.
 std::string SpecField(std::string_view field) {
   if (field == "batch") return "train.batch_size";
   if (field == "seq_len") return "train.seq_len";
@@ -46,7 +46,8 @@ std::string SpecField(std::string_view field) {
   return absl::StrCat("nsa.", std::string(field));
 }
 
-// The shape of one rank. BATCH_NOT_DIVISIBLE reports a batch that the ranks cannot share.
+// The shape of one rank's micro-batch. A batch smaller than the ranks counts as one sequence here;
+// BATCH_NOT_DIVISIBLE reports it.
 NsaShape RankShape(const PreflightFacts& facts) {
   NsaShape shape = ShapeOf(facts.spec);
   const bool some = facts.spec.train().batch_size() > 0 && facts.ranks() > 0;
@@ -54,7 +55,7 @@ NsaShape RankShape(const PreflightFacts& facts) {
   return shape;
 }
 
-// Whatever else NsaShape refuses.
+// Everything that NsaShape refuses except what SHAPE_GROUPS and SHAPE_STRIDE report.
 Problems Invalid(const PreflightFacts& facts) {
   if (!Groups(facts).empty() || !Stride(facts).empty()) return {};
   const NsaShape shape = RankShape(facts);
@@ -65,7 +66,7 @@ Problems Invalid(const PreflightFacts& facts) {
            problem->fix}};
 }
 
-constexpr int kCudaWidth = 8;  // elements of bf16 that a GPU's kernels read at once
+constexpr int kCudaWidth = 8;  // bf16 elements that a GPU kernel reads at once
 
 Problems CudaWidth(const PreflightFacts& facts) {
   const int64_t dim = facts.spec.model().dim();

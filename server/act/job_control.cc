@@ -4,6 +4,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -199,21 +200,20 @@ JobControl::JobControl(JobStore& store, const Fleet& fleet, const QueueBoard& bo
                        const PathGuard& paths, const Clock& clock)
     : store_(store), fleet_(fleet), board_(board), paths_(paths), clock_(clock) {}
 
-// `spec` has its defaults filled in. The job is checked against the largest ready machine; without
+// `spec` has its defaults filled in. The job is checked against the ready machine that suits it
+// best; a device that it leaves open is a GPU if any of them has one, as when it is placed. Without
 // a ready machine the rules about machines do not apply.
 v1::PreflightReport JobControl::Check(v1::JobSpec spec,
                                       const std::function<bool()>& abandoned) const {
-  std::optional<MachineView> machine;
+  std::vector<MachineView> machines;
   for (const NodeView& node : fleet_.Nodes()) {
-    if (node.state != RankView::Node::kReady) continue;
-    MachineView view = MachineViewOf(node.info);
-    const auto size = [](const MachineView& m) {
-      return std::make_pair(m.gpus.size(), m.memory_bytes);
-    };
-    if (!machine.has_value() || size(view) > size(*machine)) machine = std::move(view);
+    if (node.state == RankView::Node::kReady) machines.push_back(MachineViewOf(node.info));
   }
-  if (machine.has_value()) ResolveDevice(!machine->gpus.empty() && machine->cuda_worker, &spec);
-  return Preflight(spec, {.machine = machine.has_value() ? &*machine : nullptr,
+  const bool any_gpu = std::ranges::any_of(machines, [](const MachineView& machine) {
+    return !machine.gpus.empty() && machine.cuda_worker;
+  });
+  if (!machines.empty()) ResolveDevice(any_gpu, &spec);
+  return Preflight(spec, {.machine = BestMachine(spec, machines),
                           .check_files = true,
                           .job_id = "",
                           .abandoned = abandoned});

@@ -24,27 +24,6 @@ MachineView MachineOf(const v1::StoredJob& job, v1::NodeInfo info) {
   return MachineViewOf(info);
 }
 
-// Rules whose verdict may change without a change to the job: space on a disk is freed, a volume is
-// mounted, another program releases a GPU, or a driver finds a GPU again.
-constexpr std::string_view kPassing[] = {
-    "DISK_TOO_SMALL",   "OUT_DIR_NOT_WRITABLE", "DATA_UNREADABLE", "TOKENIZER_MISSING",
-    "RESUME_NOT_FOUND", "GPU_UNAVAILABLE",      "GPU_COUNT",
-};
-
-// Whether the job would fit if no other program used memory. If so, the refusal may go away; if the
-// machine has too little memory, it does not.
-bool MemoryIsTaken(const v1::StoredJob& job, const MachineView& machine) {
-  const v1::PreflightReport report = Preflight(job.job().spec(), {.machine = &machine});
-  return std::ranges::none_of(report.findings(), [](const v1::Finding& finding) {
-    return finding.rule() == "MEMORY_ESTIMATE_EXCEEDED";
-  });
-}
-
-bool Passes(const v1::Finding& finding, const v1::StoredJob& job, const MachineView& machine) {
-  if (finding.rule() == "MEMORY_ESTIMATE_EXCEEDED") return MemoryIsTaken(job, machine);
-  return std::ranges::find(kPassing, finding.rule()) != std::end(kPassing);
-}
-
 }  // namespace
 
 LaunchCheck CheckLaunch(const v1::StoredJob& job, const Fleet& fleet, const PathGuard& paths) {
@@ -65,7 +44,7 @@ LaunchCheck CheckLaunch(const v1::StoredJob& job, const Fleet& fleet, const Path
     check.accepted = false;
     for (const v1::Finding& finding : report.findings()) {
       if (finding.severity() != v1::SEVERITY_ERROR || !finding.waived().empty()) continue;
-      const bool passes = Passes(finding, job, machine);
+      const bool passes = MayPassLater(finding, job.job().spec(), machine);
       // A problem that stays is reported rather than one that may go away.
       if (check.problem.empty() || (check.passing && !passes)) {
         check.problem = absl::StrCat(name, ": ", finding.rule(), ": ", finding.field(), ": ",

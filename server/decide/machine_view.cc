@@ -1,6 +1,20 @@
 #include "server/decide/machine_view.h"
 
+#include <algorithm>
+#include <tuple>
+
 namespace nsa::server {
+namespace {
+
+int64_t Errors(const v1::JobSpec& spec, const MachineView& machine) {
+  const v1::PreflightReport report = Preflight(spec, {.machine = &machine});
+  return std::count_if(
+      report.findings().begin(), report.findings().end(), [](const v1::Finding& finding) {
+        return finding.severity() == v1::SEVERITY_ERROR && finding.waived().empty();
+      });
+}
+
+}  // namespace
 
 MachineView MachineViewOf(const v1::NodeInfo& info) {
   MachineView view;
@@ -18,6 +32,18 @@ MachineView MachineViewOf(const v1::NodeInfo& info) {
   view.cuda_problem = info.cuda_problem();
   view.driver_version = info.driver_version();
   return view;
+}
+
+const MachineView* BestMachine(const v1::JobSpec& spec, std::span<const MachineView> machines) {
+  const MachineView* best = nullptr;
+  std::tuple<int64_t, size_t, int64_t> best_rank;
+  for (const MachineView& machine : machines) {
+    const std::tuple rank(-Errors(spec, machine), machine.gpus.size(), machine.memory_bytes);
+    if (best != nullptr && rank <= best_rank) continue;
+    best = &machine;
+    best_rank = rank;
+  }
+  return best;
 }
 
 }  // namespace nsa::server

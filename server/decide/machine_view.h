@@ -1,11 +1,18 @@
 // A machine as preflight sees it.
 #pragma once
 
+#include <span>
+
 #include "common/preflight/preflight.h"
 #include "nsa/v1/fleet.pb.h"
 
 namespace nsa::server {
 
 MachineView MachineViewOf(const v1::NodeInfo& info);
+
+// The machine by which a submitted job is judged: the one with the fewest errors of preflight that
+// the job does not waive. Among equals, the one with the most GPUs, then the most memory. Null if
+// there are none. Reads no files.
+const MachineView* BestMachine(const v1::JobSpec& spec, std::span<const MachineView> machines);
 
 }  // namespace nsa::server

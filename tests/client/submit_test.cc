@@ -52,7 +52,7 @@ TEST_F(SubmitTest, SaysWhatWasAcceptedAndWhatToTypeNext) {
   AddFinding(v1::SEVERITY_WARNING, "EVAL_OFF", "train.eval_every");
   AddFinding(v1::SEVERITY_ERROR, "TOY", "model.dim").set_waived("a test");
   AddFinding(v1::SEVERITY_INFO, "NO_CHECKPOINT_CADENCE", "train.save_every").clear_fix();
-  for (const char* name : {"memory of a rank", "memory: activations"}) {
+  for (const char* name : {"memory per rank", "memory: activations"}) {
     v1::EstimateItem& item = *state().report.add_estimates();
     item.set_name(name);
     item.set_value(1 << 20);
@@ -65,7 +65,7 @@ TEST_F(SubmitTest, SaysWhatWasAcceptedAndWhatToTypeNext) {
             "  warning EVAL_OFF: train.eval_every: 100 (50); take less\n"
             "  waived TOY: model.dim: 100 (50) (waived: a test)\n"
             "  note NO_CHECKPOINT_CADENCE: train.save_every: 100 (50)\n"
-            "  estimate: memory of a rank 1.0 MiB\n");
+            "  estimate: memory per rank 1.0 MiB\n");
   EXPECT_THAT(ran.err,
               AllOf(HasSubstr("nsactl watch jdemo1234567"), HasSubstr("nsactl stop jdemo1234567")));
 }

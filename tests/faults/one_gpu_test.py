@@ -24,7 +24,7 @@ def check_preflight(runner):
     done = runner.service.ctl("validate", job)
     print(done.stdout + done.stderr)
     assert done.returncode == 0, "the job is refused"
-    for words in ("memory of a rank", "memory of the GPU, ", "of it free now"):
+    for words in ("memory per rank", "GPU memory, ", "free memory now"):
         assert words in done.stdout, f"does not say '{words}'"
     # A sequence of this model takes about 800 MiB, and 200 with checkpointing: together, twice what the GPU has.
     job = runner.write("too-large", 1, 2 * (gpus("memory.total")[0] // 800), STEPS)

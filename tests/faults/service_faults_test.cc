@@ -206,6 +206,7 @@ TEST_F(ServiceFaults, AFullDiskOfOutDirIsSeenAndTrainingGoesOn) {
   const absl::Cleanup unmount = [&] { umount2(disk.c_str(), MNT_DETACH); };
   v1::JobSpec spec = SmallJob(disk / "out");
   spec.mutable_train()->set_steps(1'000'000);
+  WaiveLength(&spec);
   spec.mutable_train()->set_log_every(1);
   spec.mutable_train()->set_save_every(1'000'000);
   spec.mutable_train()->set_eval_every(1'000'000);

@@ -332,6 +332,7 @@ TEST_F(ServerTest, ReadersThatDoNotReadCostLittleMemoryAndNobodyElseTime) {
   KeepBeating(1, 0);
   v1::JobSpec spec = Spec("demo");
   spec.mutable_train()->set_steps(1'000'000);
+  WaiveLength(&spec);
   const std::string id = Submit(spec);
   while (Get(id).state() != Job::STATE_RUNNING) absl::SleepFor(absl::Milliseconds(5));
   StopBeating();

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "nsa/v1/job.pb.h"
+#include "tests/testing/waive_length.h"
 
 namespace nsa {
 

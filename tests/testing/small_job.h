@@ -11,6 +11,7 @@
 #include "nsa/v1/job.pb.h"
 #include "tests/testing/service_fixture.h"
 #include "tests/testing/small_model.h"
+#include "tests/testing/waive_length.h"
 
 namespace nsa {
 

@@ -107,6 +107,36 @@ TEST(ConfigFiles, EachBeginWithWhatTheyAreForAndHaveTheirFilesName) {
   }
 }
 
+struct OnGpus {
+  const char* file;
+  const char* gpu;
+  int count;
+};
+
+const OnGpus kOnGpus[] = {
+    {"train_50k.yaml", "NVIDIA H200", 1},
+    {"legacy/m7c_125m_1xa100_prod_v1.yaml", "NVIDIA A100-SXM4-80GB", 1},
+    {"legacy/m7c_125m_1xa100_production.yaml", "NVIDIA A100-SXM4-80GB", 1},
+    {"legacy/m7c_125m_2xa100_production.yaml", "NVIDIA A100-SXM4-80GB", 2},
+    {"legacy/m7c_125m_2xa100_production_tuned.yaml", "NVIDIA A100-SXM4-80GB", 2},
+    {"legacy/m7c_125m_24g.yaml", "NVIDIA GeForce RTX 3090", 2},
+    {"legacy/m7c_125m_40g.yaml", "NVIDIA A100-SXM4-40GB", 2},
+    {"legacy/m7c_125m_80g.yaml", "NVIDIA A100-SXM4-80GB", 2},
+};
+
+TEST(ConfigFiles, OfLongRunsSuitTheSpeedOfTheirGpus) {
+  for (const OnGpus& want : kOnGpus) {
+    const absl::StatusOr<JobFile> job = LoadJobFile(kTree / "configs" / "jobs" / want.file, kTree);
+    ASSERT_TRUE(job.ok()) << job.status();
+    MachineView machine = {.cuda_worker = true};
+    const int64_t memory = int64_t{24} << 30;
+    machine.gpus.assign(want.count, {want.gpu, memory, memory, 80});
+    const v1::PreflightReport report = Preflight(job->spec, {.machine = &machine});
+    EXPECT_TRUE(report.accepted()) << FormatReport(report, want.file);
+    EXPECT_THAT(ErrorsAndWarnings(report), testing::IsEmpty()) << FormatReport(report, want.file);
+  }
+}
+
 // Preflight on a machine with two cores and 4 GiB, with a check of the data files.
 v1::PreflightReport PreflightOnASmallMachine(const v1::JobSpec& spec) {
   MachineView machine;

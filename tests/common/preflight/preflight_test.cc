@@ -39,6 +39,8 @@ const RuleCase kCases[] = {
      [](GoodJob* job) { job->spec.mutable_restart()->set_hang_timeout_seconds(0); }},
     {"GUARD_RANGE", "guard.max_gate_collapse", "1.5 (0 to 1)",
      [](GoodJob* job) { job->spec.mutable_guard()->set_max_gate_collapse(1.5); }},
+    {"PREFLIGHT_RANGE", "preflight.max_lost_seconds", "59 (60 to 86400)",
+     [](GoodJob* job) { job->spec.mutable_preflight()->set_max_lost_seconds(59); }},
     {"SHAPE_GROUPS", "model.n_kv_groups", "5 (must divide n_heads, 12)",
      [](GoodJob* job) { job->spec.mutable_model()->set_n_kv_groups(5); }},
     {"SHAPE_STRIDE", "nsa.l_sel", "60 (a multiple of d, 16)",
@@ -85,6 +87,8 @@ const RuleCase kCases[] = {
      [](GoodJob* job) { Train(job)->set_save_every(0); }},
     {"SAVE_EVERY_TOO_LARGE", "train.save_every", "5001 (at most steps, 5000)",
      [](GoodJob* job) { Train(job)->set_save_every(5001); }},
+    {"LOST_WORK", "train.save_every", "(at most 30 min)",
+     [](GoodJob* job) { Train(job)->set_accumulate_grad_batches(4096); }},
     {"KEEP_CHECKPOINTS_TOO_FEW", "train.keep_checkpoints", "1 (at least 2)",
      [](GoodJob* job) { Train(job)->set_keep_checkpoints(1); }},
     {"GRADIENT_CHECKPOINTING_OFF", "runtime.gradient_checkpointing", "off (on)",
@@ -97,6 +101,8 @@ const RuleCase kCases[] = {
      [](GoodJob* job) { Train(job)->set_warmup_steps(2501); }},
     {"THROUGHPUT_GUARD_OFF", "guard.min_tokens_per_second", "0 (more than 0)",
      [](GoodJob* job) { job->spec.mutable_guard()->set_min_tokens_per_second(0); }},
+    {"THROUGHPUT_GUARD_TOO_LOW", "guard.min_tokens_per_second", "100 (at least a third",
+     [](GoodJob* job) { job->spec.mutable_guard()->set_min_tokens_per_second(100); }},
     {"THROUGHPUT_GUARD_TOO_HIGH", "guard.min_tokens_per_second", "would end a healthy run",
      [](GoodJob* job) { job->spec.mutable_guard()->set_min_tokens_per_second(1e9); }},
     {"HANG_TIMEOUT_SHORT", "restart.hang_timeout_seconds", "a step is expected to take",
@@ -154,7 +160,7 @@ const RuleCase kCases[] = {
      [](GoodJob* job) { Train(job)->set_eval_every(5001); }},
     {"EVAL_OFF", "train.eval_every", "0 (more than 0)",
      [](GoodJob* job) { Train(job)->set_eval_every(0); }},
-    {"NODES_NOT_DIVISIBLE", "resources.nodes", "2 (must divide the 1 ranks)",
+    {"NODES_UNSUPPORTED", "resources.nodes", "2 (at most 1)",
      [](GoodJob* job) { job->spec.mutable_resources()->set_nodes(2); }},
     {"GPU_UNAVAILABLE", "runtime.device", "libcudart.so.13: not found",
      [](GoodJob* job) {
@@ -181,6 +187,8 @@ const RuleCase kCases[] = {
      }},
     {"MEMORY_ESTIMATE_EXCEEDED", "train.batch_size", "master weights",
      [](GoodJob* job) { job->machine.gpus[0].memory_bytes = int64_t{1} << 30; }},
+    {"HOST_MEMORY_EXCEEDED", "data.path", "about 24.38 MiB of host memory for the text",
+     [](GoodJob* job) { job->machine.memory_bytes = 24 << 20; }},
     {"DISK_TOO_SMALL", "train.out_dir", "for 1000000001 checkpoints",
      [](GoodJob* job) { Train(job)->set_keep_checkpoints(1'000'000'000); }},
     {"OUT_DIR_NOT_WRITABLE", "train.out_dir", "is not a folder",
@@ -293,29 +301,144 @@ TEST(Preflight, SuggestsTheRuleThatAWaiverMeant) {
   EXPECT_EQ(FindingOf(job.Check(), "WAIVER_INVALID")->fix(), "did you mean DISK_TOO_SMALL?");
 }
 
-TEST(Preflight, PolicyIsProductionForLongCudaJobsUnlessTheJobSays) {
+TEST(Preflight, AShortJobChoosesItsPolicy) {
   GoodJob job;
-  EXPECT_EQ(job.Check().policy(), v1::PREFLIGHT_POLICY_PRODUCTION);
   Train(&job)->set_steps(4999);
   EXPECT_EQ(job.Check().policy(), v1::PREFLIGHT_POLICY_EXPERIMENT);
   job.spec.mutable_preflight()->set_policy(v1::PREFLIGHT_POLICY_PRODUCTION);
   EXPECT_EQ(job.Check().policy(), v1::PREFLIGHT_POLICY_PRODUCTION);
-  Train(&job)->set_steps(5000);
-  job.spec.mutable_preflight()->set_policy(v1::PREFLIGHT_POLICY_EXPERIMENT);
-  EXPECT_EQ(job.Check().policy(), v1::PREFLIGHT_POLICY_EXPERIMENT);
 }
 
-TEST(Preflight, JudgesAnOpenDeviceAsCudaUnlessTheMachineHasNoGpu) {
+TEST(Preflight, AJobOfManyStepsIsProductionWhateverItCallsItself) {
+  GoodJob job;
+  job.spec.mutable_preflight()->set_policy(v1::PREFLIGHT_POLICY_EXPERIMENT);
+  EXPECT_EQ(job.Check().policy(), v1::PREFLIGHT_POLICY_PRODUCTION);
+  EXPECT_THAT(FindingOf(job.Check(), "LONG_RUN")->fix(), HasSubstr("preflight.waive"));
+  job.MoveToCpu();
+  EXPECT_EQ(job.Check().policy(), v1::PREFLIGHT_POLICY_PRODUCTION);
+}
+
+TEST(Preflight, AJobOfAnHourIsProductionWhateverItCallsItself) {
+  GoodJob job;
+  Train(&job)->set_steps(4999);
+  job.spec.mutable_preflight()->set_policy(v1::PREFLIGHT_POLICY_EXPERIMENT);
+  EXPECT_EQ(job.Check().policy(), v1::PREFLIGHT_POLICY_EXPERIMENT);
+  Train(&job)->set_accumulate_grad_batches(100);
+  EXPECT_EQ(job.Check().policy(), v1::PREFLIGHT_POLICY_PRODUCTION);
+}
+
+TEST(Preflight, ALaunchIsNotRefusedForALengthThatWasAcceptedAtSubmit) {
+  GoodJob job;
+  Train(&job)->set_save_every(0);
+  Train(&job)->set_accumulate_grad_batches(100);
+  EXPECT_FALSE(job.Check().accepted());
+  job.context.job_id = "jmine";
+  EXPECT_TRUE(job.Check().accepted()) << FormatReport(job.Check(), "");
+}
+
+// 50,000 steps of a toy in bf16 without a checkpoint.
+TEST(Preflight, ALongToyWaivesTheProductionRulesOneByOne) {
+  GoodJob job;
+  job.spec.mutable_model()->set_dim(128);
+  Train(&job)->set_steps(50'000);
+  Train(&job)->set_save_every(0);
+  job.spec.mutable_guard()->set_min_tokens_per_second(0);
+  job.spec.mutable_preflight()->set_policy(v1::PREFLIGHT_POLICY_EXPERIMENT);
+  auto* waivers = job.spec.mutable_preflight()->mutable_waive();
+  for (const char* rule :
+       {"NO_CHECKPOINT_CADENCE", "MODEL_TOO_SMALL_FOR_RUN", "THROUGHPUT_GUARD_OFF"}) {
+    const v1::PreflightReport report = job.Check();
+    ASSERT_NE(FindingOf(report, rule), nullptr) << rule;
+    EXPECT_EQ(FindingOf(report, rule)->severity(), v1::SEVERITY_ERROR) << rule;
+    EXPECT_FALSE(report.accepted()) << "before the waiver of " << rule;
+    (*waivers)[rule] = "a toy";
+  }
+  EXPECT_TRUE(job.Check().accepted()) << FormatReport(job.Check(), "");
+}
+
+// 8.7 hours in 4,999 steps were once accepted without a checkpoint.
+TEST(Preflight, RefusesARunThatLosesMoreThanHalfAnHour) {
+  GoodJob job;
+  Train(&job)->set_steps(4999);
+  Train(&job)->set_accumulate_grad_batches(500);
+  Train(&job)->set_save_every(4999);
+  const v1::PreflightReport report = job.Check();
+  const v1::Finding* finding = FindingOf(report, "LOST_WORK");
+  ASSERT_NE(finding, nullptr);
+  EXPECT_EQ(finding->severity(), v1::SEVERITY_ERROR);
+  EXPECT_THAT(finding->problem(), HasSubstr(" h of training between two checkpoints"));
+  Train(&job)->set_save_every(0);
+  EXPECT_NE(FindingOf(job.Check(), "LOST_WORK"), nullptr) << "no checkpoint before the end";
+  Train(&job)->set_save_every(1'000'000);
+  EXPECT_NE(FindingOf(job.Check(), "LOST_WORK"), nullptr) << "none either";
+  Train(&job)->set_save_every(100);
+  EXPECT_EQ(FindingOf(job.Check(), "LOST_WORK"), nullptr);
+}
+
+TEST(Preflight, AdvisesASaveEveryThatLosesLittleEnough) {
+  GoodJob job;
+  Train(&job)->set_accumulate_grad_batches(500);
+  Train(&job)->set_save_every(5000);
+  const v1::PreflightReport refused = job.Check();
+  const std::string fix = FindingOf(refused, "LOST_WORK")->fix();
+  int save_every = 0;
+  ASSERT_EQ(std::sscanf(fix.c_str(), "set save_every: %d", &save_every), 1) << fix;
+  Train(&job)->set_save_every(save_every);
+  EXPECT_EQ(FindingOf(job.Check(), "LOST_WORK"), nullptr);
+  Train(&job)->set_save_every(save_every + 1);
+  EXPECT_NE(FindingOf(job.Check(), "LOST_WORK"), nullptr);
+  job.spec.mutable_preflight()->set_max_lost_seconds(7200);
+  EXPECT_EQ(FindingOf(job.Check(), "LOST_WORK"), nullptr);
+}
+
+TEST(Preflight, RefusesSeveralMachinesEvenWhereTheRanksDivide) {
+  GoodJob job;
+  job.spec.mutable_resources()->set_gpus(2);
+  job.spec.mutable_resources()->set_nodes(2);
+  job.context.machine = nullptr;
+  EXPECT_FALSE(job.Check().accepted());
+  EXPECT_NE(FindingOf(job.Check(), "NODES_UNSUPPORTED"), nullptr);
+}
+
+TEST(Preflight, WarnsOfAThroughputFloorFarBelowTheExpectedSpeed) {
+  GoodJob job;
+  job.spec.mutable_guard()->set_min_tokens_per_second(8000);
+  const v1::PreflightReport report = job.Check();
+  const v1::Finding* finding = FindingOf(report, "THROUGHPUT_GUARD_TOO_LOW");
+  ASSERT_NE(finding, nullptr);
+  EXPECT_EQ(finding->severity(), v1::SEVERITY_WARNING);
+  EXPECT_THAT(finding->fix(), testing::ContainsRegex("half of the expected [0-9]+,[0-9]+ tok/s"));
+  EXPECT_THAT(finding->fix(), HasSubstr("H200, measured 2026-11-22"));
+}
+TEST(Preflight, JudgesAnOpenDeviceByWhatTheMachineHas) {
   GoodJob job;
   job.spec.mutable_runtime()->set_device(v1::DEVICE_AUTO);
   job.spec.mutable_runtime()->set_precision(v1::PRECISION_FP32);
   EXPECT_NE(FindingOf(job.Check(), "PRECISION_NOT_BF16"), nullptr);
-  job.context.machine = nullptr;
-  EXPECT_NE(FindingOf(job.Check(), "PRECISION_NOT_BF16"), nullptr);
   job.machine.gpus.clear();
-  job.context.machine = &job.machine;
   EXPECT_EQ(FindingOf(job.Check(), "PRECISION_NOT_BF16"), nullptr);
-  EXPECT_EQ(job.Check().policy(), v1::PREFLIGHT_POLICY_EXPERIMENT);
+}
+
+TEST(Preflight, JudgesAnOpenDeviceWithoutAMachineAsCpuUnlessTheJobAsksForGpus) {
+  GoodJob job;
+  job.context.machine = nullptr;
+  v1::RuntimeSpec* runtime = job.spec.mutable_runtime();
+  runtime->set_device(v1::DEVICE_AUTO);
+  runtime->set_gradient_checkpointing(false);  // refused on a GPU only
+  const auto on_gpu = [&] {
+    return FindingOf(job.Check(), "GRADIENT_CHECKPOINTING_OFF") != nullptr;
+  };
+  runtime->set_precision(v1::PRECISION_FP32);
+  EXPECT_FALSE(on_gpu());
+  EXPECT_EQ(FindingOf(job.Check(), "PRECISION_NOT_BF16"), nullptr);
+  runtime->set_precision(v1::PRECISION_UNSPECIFIED);
+  EXPECT_FALSE(on_gpu());
+  runtime->set_precision(v1::PRECISION_BF16);
+  EXPECT_TRUE(on_gpu());
+  EXPECT_EQ(FindingOf(job.Check(), "CPU_BF16"), nullptr);
+  runtime->set_precision(v1::PRECISION_UNSPECIFIED);
+  job.spec.mutable_resources()->set_gpus(2);
+  EXPECT_TRUE(on_gpu());
 }
 
 TEST(Preflight, OrdersErrorsThenWarningsThenNotes) {
@@ -351,6 +474,49 @@ TEST(Preflight, CountsAllMemoryForAJobThatMayWaitAndFreeMemoryForOneThatStarts) 
   EXPECT_NE(FindingOf(job.Check(), "MEMORY_ESTIMATE_EXCEEDED"), nullptr);
 }
 
+// Every rank holds the whole corpus.
+TEST(Preflight, CountsTheCorpusOfEveryRankAndTheTextOfCompressedFiles) {
+  GoodJob job;
+  job.spec.mutable_resources()->set_gpus(2);
+  job.machine.gpus.push_back(job.machine.gpus[0]);
+  job.machine.memory_bytes = 48 << 20;
+  EXPECT_NE(FindingOf(job.Check(), "HOST_MEMORY_EXCEEDED"), nullptr);
+  job.machine.memory_bytes = 49 << 20;
+  EXPECT_EQ(FindingOf(job.Check(), "HOST_MEMORY_EXCEEDED"), nullptr);
+  job.Write("train.txt.zst", std::string(4 << 20, 'a'));
+  Data(&job)->set_path(0, job.PathOf("train.txt.zst"));
+  EXPECT_THAT(FindingOf(job.Check(), "HOST_MEMORY_EXCEEDED")->problem(),
+              HasSubstr("about 72.38 MiB of host memory for the text in each of 2 ranks"));
+}
+
+TEST(Preflight, WaitsForHostMemoryThatOthersUse) {
+  GoodJob job;
+  job.context.job_id = "jmine";
+  job.machine.free_memory_bytes = 1 << 20;
+  const v1::PreflightReport report = job.Check();
+  const v1::Finding* finding = FindingOf(report, "HOST_MEMORY_EXCEEDED");
+  ASSERT_NE(finding, nullptr);
+  EXPECT_TRUE(MayPassLater(*finding, job.spec, job.machine));
+}
+
+TEST(Preflight, CountsTheCorpusInTheMemoryOfARankOnTheCpu) {
+  GoodJob job;
+  job.MoveToCpu();
+  const auto memory = [&] {
+    const v1::PreflightReport report = job.Check();
+    for (const v1::EstimateItem& item : report.estimates()) {
+      if (item.name() == "memory per rank") return item.value();
+    }
+    return 0.0;
+  };
+  const double all = memory();
+  job.context.check_files = false;
+  EXPECT_EQ(all - memory(), 6.0 * ((4 << 20) + (1 << 16)));
+  job.context.check_files = true;
+  job.machine.memory_bytes = static_cast<int64_t>(all) - 1;
+  EXPECT_THAT(FindingOf(job.Check(), "MEMORY_ESTIMATE_EXCEEDED")->problem(), HasSubstr("corpus "));
+}
+
 TEST(Preflight, RefusesWideHeadsWhereSharedMemoryIsSmall) {
   for (const int32_t capability : {80, 86, 89, 90, 100, 120}) {
     GoodJob job;
@@ -364,6 +530,25 @@ TEST(Preflight, RefusesWideHeadsWhereSharedMemoryIsSmall) {
     EXPECT_EQ(finding->field(), "model.d_v");
     EXPECT_THAT(finding->problem(), HasSubstr("128 (at most 64 on NVIDIA L40S: it has 99 KiB"));
   }
+}
+
+TEST(Preflight, KnowsWhichRefusalsMayPassLater) {
+  GoodJob job;
+  job.context.job_id = "jmine";
+  const auto may_pass = [&](const char* rule) {
+    const v1::PreflightReport report = job.Check();
+    const v1::Finding* finding = FindingOf(report, rule);
+    EXPECT_NE(finding, nullptr) << rule;
+    return finding != nullptr && MayPassLater(*finding, job.spec, job.machine);
+  };
+  job.machine.cuda_worker = false;
+  EXPECT_TRUE(may_pass("GPU_UNAVAILABLE"));
+  job.machine.driver_version = "535.1";
+  EXPECT_FALSE(may_pass("GPU_DRIVER"));
+  job.machine.gpus[0].free_bytes = int64_t{1} << 30;
+  EXPECT_TRUE(may_pass("MEMORY_ESTIMATE_EXCEEDED")) << "others use it now";
+  job.machine.gpus[0].memory_bytes = int64_t{1} << 30;
+  EXPECT_FALSE(may_pass("MEMORY_ESTIMATE_EXCEEDED")) << "there is no more of it";
 }
 
 TEST(Preflight, TakesTheOutDirOfItsOwnJob) {
@@ -458,7 +643,8 @@ TEST(Preflight, AcceptsAShapeExactlyWhenNsaShapeDoes) {
     const NsaShape shape = ShapeOf(spec);
     const bool valid =
         cuda ? shape.ValidateOnCuda().ok() && model->dim() % 8 == 0 : shape.Validate().ok();
-    const v1::PreflightReport report = Preflight(spec, {});
+    // At a launch, so that no rule looks at the length of the run.
+    const v1::PreflightReport report = Preflight(spec, {.job_id = "jshape"});
     EXPECT_EQ(report.accepted(), valid) << shape.ToString() << " dim " << model->dim() << "\n"
                                         << FormatReport(report, "") << shape.ValidateOnCuda();
     accepted += valid ? 1 : 0;

@@ -63,8 +63,8 @@ TEST(PreflightReport, PrintsAFindingOnOneLineWithPlaceRuleProblemAndFix) {
 TEST(PreflightReport, PrintsAnAlignedTableOfMemoryDiskTimeAndTokens) {
   GoodJob job;
   const std::string text = FormatReport(job.Check(), "job.yaml");
-  for (const char* part : {"78,295,332", "memory: master weights", "memory of a rank",
-                           "disk for checkpoints", "tokens of the run", "expected time", " GiB"}) {
+  for (const char* part : {"78,295,332", "memory: master weights", "memory per rank",
+                           "disk for checkpoints", "tokens in the run", "expected time", " GiB"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
   size_t width = 0;
@@ -76,19 +76,38 @@ TEST(PreflightReport, PrintsAnAlignedTableOfMemoryDiskTimeAndTokens) {
   EXPECT_THAT(text, testing::EndsWith("accepted (policy: production)\n"));
 }
 
+TEST(PreflightReport, SaysWhereTheExpectedSpeedIsFrom) {
+  GoodJob job;
+  EXPECT_THAT(FormatReport(job.Check(), "job.yaml"),
+              HasSubstr("  expected speed (H200, measured 2026-11-22) "));
+  job.machine.gpus[0].name = "NVIDIA A100-SXM4-80GB";
+  EXPECT_THAT(FormatReport(job.Check(), "job.yaml"),
+              HasSubstr("  expected speed (A100, from its data sheet) "));
+  job.machine.gpus[0].name = "NVIDIA T4";
+  EXPECT_THAT(FormatReport(job.Check(), "job.yaml"),
+              HasSubstr("  expected speed (NVIDIA T4 taken for an A100, from its data sheet) "));
+  job.context.machine = nullptr;
+  EXPECT_THAT(FormatReport(job.Check(), "job.yaml"),
+              HasSubstr("  expected speed (machine unknown; A100, from its data sheet) "));
+  job.context.machine = &job.machine;
+  job.MoveToCpu();
+  EXPECT_THAT(FormatReport(job.Check(), "job.yaml"),
+              HasSubstr("  expected speed (2 CPU cores, measured 2026-11-20) "));
+}
+
 TEST(PreflightReport, ShowsTheGpuAndItsFreeMemory) {
   GoodJob job;
   job.machine.gpus[0] = {"NVIDIA A100", int64_t{80} << 30, int64_t{79} << 30, 80};
   const std::string text = FormatReport(job.Check(), "job.yaml");
-  EXPECT_THAT(text, ContainsRegex("memory of the GPU, NVIDIA A100 +80.00 GiB\n"
-                                  "  of it free now +79.00 GiB\n"));
+  EXPECT_THAT(text, ContainsRegex("GPU memory, NVIDIA A100 +80.00 GiB\n"
+                                  "  free memory now +79.00 GiB\n"));
   // Of two ranks the second meets the GPU with less.
   job.machine.gpus.push_back({"NVIDIA A30", int64_t{24} << 30, int64_t{20} << 30, 80});
   job.spec.mutable_resources()->set_gpus(2);
   EXPECT_THAT(FormatReport(job.Check(), "job.yaml"),
-              ContainsRegex("memory of the GPU, NVIDIA A30 +24.00 GiB\n"));
+              ContainsRegex("GPU memory, NVIDIA A30 +24.00 GiB\n"));
   job.context.machine = nullptr;
-  EXPECT_THAT(FormatReport(job.Check(), "job.yaml"), Not(HasSubstr("memory of the GPU")));
+  EXPECT_THAT(FormatReport(job.Check(), "job.yaml"), Not(HasSubstr("GPU memory")));
 }
 
 TEST(PreflightReport, ShowsWaivers) {

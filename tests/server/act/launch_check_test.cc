@@ -116,5 +116,23 @@ TEST(CheckLaunch, WhatPassesIsToldFromWhatStays) {
   EXPECT_FALSE(CheckLaunch(job, fleet, paths).passing) << "a link is nothing to wait for";
 }
 
+// Such a job was once accepted, placed, and failed three times while it held both machines.
+TEST(CheckLaunch, RefusesAJobOnSeveralMachinesForGood) {
+  const TempDir dir;
+  const FakeClock clock;
+  Fleet fleet(clock, {});
+  v1::HeartbeatRequest heartbeat;
+  heartbeat.set_incarnation("first");
+  *heartbeat.mutable_node() = Machine();
+  AddGpu("GPU-a", 79 * kGiB, heartbeat.mutable_node());
+  ASSERT_TRUE(fleet.Observe(heartbeat).ok());
+  v1::StoredJob job = PlacedOn("GPU-a", dir);
+  job.mutable_job()->mutable_spec()->mutable_resources()->set_nodes(2);
+  const LaunchCheck check = CheckLaunch(job, fleet, PathGuard({"/"}));
+  EXPECT_FALSE(check.accepted);
+  EXPECT_FALSE(check.passing);
+  EXPECT_THAT(check.problem, HasSubstr("NODES_UNSUPPORTED: resources.nodes: 2"));
+}
+
 }  // namespace
 }  // namespace nsa::server

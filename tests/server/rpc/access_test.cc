@@ -238,6 +238,7 @@ TEST_F(ServerTest, TheStreamsOfAHostThatVanishedEnd) {
   KeepBeating(1, 0);
   v1::JobSpec spec = Spec("demo");
   spec.mutable_train()->set_steps(1'000'000);
+  WaiveLength(&spec);
   const std::string id = Submit(spec);
   ASSERT_TRUE(Within(absl::Minutes(1), [&] { return Get(id).state() == Job::STATE_RUNNING; }));
   StopBeating();  // the streams have nothing more to send

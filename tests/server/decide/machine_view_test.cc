@@ -1,0 +1,40 @@
+#include "server/decide/machine_view.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "tests/server/tiny_job.h"
+
+namespace nsa::server {
+namespace {
+
+constexpr int64_t kGiB = int64_t{1} << 30;
+
+MachineView Cpu(int slots, int64_t memory) {
+  return {.cpu_slots = slots, .cores = 4, .memory_bytes = memory, .free_memory_bytes = memory};
+}
+
+TEST(BestMachine, IsOneOnWhichEveryRulePassesEvenIfAnotherIsLarger) {
+  const std::vector<MachineView> machines = {Cpu(1, 512 * kGiB), Cpu(2, 64 * kGiB)};
+  const v1::JobSpec job = TinyJob("demo", "/out", /*ranks=*/2);
+  EXPECT_EQ(BestMachine(job, machines), &machines[1]);
+}
+
+TEST(BestMachine, IsTheLargestOfThoseThatPass) {
+  const std::vector<MachineView> machines = {Cpu(2, 64 * kGiB), Cpu(2, 512 * kGiB), Cpu(1, kGiB)};
+  EXPECT_EQ(BestMachine(TinyJob("demo", "/out"), machines), &machines[1]);
+}
+
+TEST(BestMachine, HasTheFewestErrorsWhereNonePasses) {
+  const std::vector<MachineView> machines = {Cpu(1, kGiB / 1024), Cpu(2, 64 * kGiB)};
+  const v1::JobSpec job = TinyJob("demo", "/out", /*ranks=*/4);
+  EXPECT_EQ(BestMachine(job, machines), &machines[1]);
+}
+
+TEST(BestMachine, IsNoneWithoutMachines) {
+  EXPECT_EQ(BestMachine(TinyJob("demo", "/out"), {}), nullptr);
+}
+
+}  // namespace
+}  // namespace nsa::server
