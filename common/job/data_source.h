@@ -1,5 +1,5 @@
-// The data sources of a job (data.source), one row each. Defaults, preflight and the worker's
-// reader take what they need to know about a source from its row, so that they agree.
+// A table of the data sources that read files (data.source). Defaults, preflight and the worker's
+// reader all use this table, so that they agree.
 #pragma once
 
 #include <span>
@@ -13,7 +13,7 @@ namespace nsa {
 
 // How a file is divided into documents.
 enum class DocumentFormat {
-  kNone,    // There are no files: the tokens are generated.
+  kNone,    // There are no files; the tokens are generated.
   kText,    // The file is one text.
   kLines,   // Each line that is not blank is a document; `text_of_line` reads it.
   kTokens,  // Little-endian uint16 tokens; the tokenizer's separator token begins a document.
@@ -36,7 +36,7 @@ struct DataSourceInfo {
   }
 };
 
-// A source without a row of its own is generated.
+// A source that is not in the table is a generated one.
 const DataSourceInfo& DataSourceInfoOf(v1::DataSource source);
 
 // "text, jsonl or tokens": the sources that read files.

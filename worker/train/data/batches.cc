@@ -9,7 +9,7 @@
 namespace nsa {
 namespace {
 
-// The first position of each token's document within the row.
+// Writes, for each token, the position in the row at which its document starts.
 void FindDocuments(std::span<const int32_t> tokens, int32_t separator, int32_t* doc_start) {
   int32_t start = 0;
   for (size_t t = 0; t < tokens.size(); ++t) {

@@ -12,10 +12,10 @@
 
 namespace nsa {
 
-// What all batches of a loader have in common.
+// The properties that all batches of a loader share.
 struct BatchShape {
   int32_t seq_len = 0;
-  int32_t batch_size = 0;  // over all ranks
+  int32_t batch_size = 0;  // rows of a micro-batch, over all ranks
   int32_t rank = 0;
   int32_t world_size = 1;
   int32_t vocab = 0;
@@ -31,7 +31,7 @@ struct BatchShape {
   }
 };
 
-// A position in the order: `sequence` rows of epoch `epoch` have been used.
+// A position in the row order: the first `sequence` rows of epoch `epoch` have been used.
 struct DataPosition {
   int64_t epoch = 0;
   int64_t sequence = 0;
@@ -53,8 +53,8 @@ class BatchMaker {
 
  private:
   const BatchShape shape_;
-  const std::shared_ptr<RowSource>
-      source_;  // shared with the loader and with a thread that may hang in it
+  // Shared with the loader and with the prefetch thread, which may hang in it.
+  const std::shared_ptr<RowSource> source_;
   const RowOrder order_;
 };
 

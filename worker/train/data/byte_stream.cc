@@ -43,7 +43,7 @@ class PlainStream final : public ByteStream {
   ReadProgress* const progress_;
 };
 
-// Compressed input that is refilled in chunks.
+// A buffer of compressed input, refilled from the file in chunks.
 class Input {
  public:
   explicit Input(std::unique_ptr<PlainStream> file) : file_(std::move(file)), buffer_(kChunk) {}
@@ -89,7 +89,7 @@ class GzipStream final : public ByteStream {
       }
       in_member_ = true;
       const int result = inflate(&z_, Z_NO_FLUSH);
-      if (result == Z_STREAM_END) {  // members may follow each other, as in `cat a.gz b.gz`
+      if (result == Z_STREAM_END) {  // another member may follow, as after `cat a.gz b.gz`
         in_member_ = false;
         inflateReset(&z_);
       } else if (result != Z_OK && result != Z_BUF_ERROR) {
@@ -114,7 +114,7 @@ class ZstdStream final : public ByteStream {
   absl::StatusOr<size_t> Read(std::span<char> to) override {
     ZSTD_outBuffer out = {to.data(), to.size(), 0};
     while (out.pos == 0) {
-      // The decoder may still hold output, so refill its input only when it has none left.
+      // The decoder may hold output that did not fit. It gets new input only after that is out.
       if (in_.pos == in_.size && !flushing_) {
         NSA_ASSIGN_OR_RETURN(const bool more, input_.Refill());
         if (!more) {

@@ -1,4 +1,4 @@
-// Reads plain, gzip (.gz) and Zstandard (.zst) files, in chunks, whole, or by line.
+// Reads plain, gzip (.gz) and Zstandard (.zst) files: in chunks, as a whole, or line by line.
 #pragma once
 
 #include <atomic>
@@ -14,11 +14,11 @@
 
 namespace nsa {
 
-// Shared by a thread that reads and the thread that waits for it.
+// Shared by the thread that reads and the thread that waits for it.
 struct ReadProgress {
   std::atomic<int64_t> bytes{0};  // read from files or turned into tokens so far
-  std::atomic<bool> cancelled{
-      false};  // set when the waiting thread has given up; reading then returns Cancelled
+  // Set when the waiting thread has given up; reading then returns Cancelled.
+  std::atomic<bool> cancelled{false};
 };
 
 // The decompressed bytes of a file, in order. Memory use does not depend on the size of the file.
@@ -39,7 +39,7 @@ class ByteStream {
 // Reads lines, without their '\n'.
 class LineReader {
  public:
-  // Longer lines are an error, so that a binary file does not fill the memory.
+  // Bytes. A longer line is an error; otherwise a binary file would fill the memory.
   static constexpr size_t kLongestLine = size_t{256} << 20;
 
   LineReader(std::unique_ptr<ByteStream> stream, std::string name)
@@ -55,7 +55,7 @@ class LineReader {
   const std::unique_ptr<ByteStream> stream_;
   const std::string name_;
   std::string buffer_;
-  size_t begin_ = 0;  // where the part of buffer_ that was not returned yet starts
+  size_t begin_ = 0;  // index in buffer_ of the first byte that was not returned yet
   bool ended_ = false;
   int64_t line_number_ = 0;
 };

@@ -84,7 +84,7 @@ class Builder {
   }
 
  private:
-  // The position of a training document, so that it can be held out later.
+  // Where a training document is in the store, so that it can be moved to validation later.
   struct Place {
     Hash hash;
     int64_t begin;
@@ -151,7 +151,7 @@ class Builder {
     return absl::OkStatus();
   }
 
-  // A fraction that is too small to hold out any document holds out one.
+  // Moves one document to validation, because the fraction selected none.
   absl::Status HoldOut(const Place& place) {
     if (corpus_.info.documents < 2 || copies_of_lowest_ > 1) {
       return absl::InvalidArgumentError(
@@ -211,7 +211,7 @@ class Builder {
   std::vector<uint16_t> buffer_;
 };
 
-// Shared by the reading thread and the thread that waits for it, because the latter may give up.
+// Owned by both the reading thread and the waiting thread, because the latter may give up first.
 struct Loading {
   ReadProgress progress;
   Mutex mutex;

@@ -89,8 +89,8 @@ absl::StatusOr<bool> DocumentReader::NextPassage(Document* document) {
   if (options_.passage_bytes > 0 && content_.size() - position_ > 2 * options_.passage_bytes) {
     const size_t earliest = position_ + options_.passage_bytes;
     const size_t latest = std::min(content_.size(), position_ + 4 * options_.passage_bytes);
-    // The search ends at `latest`; otherwise every passage of a text without blank lines would
-    // search the whole rest of the file.
+    // The search for a blank line ends at `latest`. Without this limit, every passage of a text
+    // without blank lines would search the whole rest of the file.
     const size_t blank = std::string_view(content_).substr(0, latest).find("\n\n", earliest);
     const size_t newline = content_.rfind('\n', latest);
     if (blank != std::string_view::npos) {

@@ -15,7 +15,7 @@
 namespace nsa {
 
 struct Document {
-  std::string text;              // of a source that has text
+  std::string text;              // of text and jsonl files
   std::vector<uint16_t> tokens;  // of token files, without separators
   std::string place;             // "books.jsonl:17", for messages
 };
@@ -30,7 +30,7 @@ struct DocumentOptions {
   size_t passage_bytes = 0;
 };
 
-// Reads one file at a time. Memory: the largest document (text: the largest file).
+// Reads one file at a time. Memory: the largest line of jsonl files, the largest file otherwise.
 class DocumentReader {
  public:
   DocumentReader(DocumentOptions options, ReadProgress* progress);
@@ -53,8 +53,8 @@ class DocumentReader {
   ReadProgress* const progress_;
   size_t file_ = 0;  // index of the file being read, in options_.files
   bool open_ = false;
-  std::unique_ptr<LineReader> lines_;  // of a source of lines
-  std::string content_;                // of other sources: the whole file
+  std::unique_ptr<LineReader> lines_;  // for jsonl files
+  std::string content_;                // for other files: all of the file
   size_t position_ = 0;                // in content_
 };
 

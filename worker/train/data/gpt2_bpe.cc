@@ -27,8 +27,8 @@ std::string Utf8(uint32_t code_point) {
   return {static_cast<char>(0xc0 | (code_point >> 6)), static_cast<char>(0x80 | (code_point & 63))};
 }
 
-// GPT-2 writes each byte as a printable character: the byte itself if it is printable, otherwise
-// U+0100, U+0101, …
+// How vocab.json writes each byte: as the character with that code if it is printable; the other
+// bytes, in order, as U+0100, U+0101, …
 std::array<std::string, 256> BytesAsCharacters() {
   std::array<std::string, 256> characters;
   uint32_t next = 256;
@@ -73,7 +73,7 @@ class Gpt2Bpe final : public TextTokenizer {
       const int found = pcre2_match(split_, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
                                     begin, 0, match, nullptr);
       const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(match);
-      // Bytes that are not UTF-8 match nothing; each run of them is a separate piece.
+      // The pattern does not match bytes that are not UTF-8. Each run of them is a separate piece.
       const size_t piece_begin = found > 0 ? ends[0] : text.size();
       const size_t piece_end = found > 0 ? ends[1] : text.size();
       if (piece_begin > begin) Merge(text.substr(begin, piece_begin - begin), tokens);
@@ -148,9 +148,9 @@ class Gpt2Bpe final : public TextTokenizer {
       const auto right = parts.size() == 2 ? ids_.find(parts[1]) : ids_.end();
       const auto merged = parts.size() == 2 ? ids_.find(parts[0] + parts[1]) : ids_.end();
       if (left == ids_.end() || right == ids_.end() || merged == ids_.end()) {
-        return absl::InvalidArgumentError(
-            absl::StrFormat("%s:%d: '%s' (two tokens whose union is one, all in vocab.json)",
-                            path.string(), number, line));
+        return absl::InvalidArgumentError(absl::StrFormat(
+            "%s:%d: '%s' (two tokens that are in vocab.json, as is their concatenation)",
+            path.string(), number, line));
       }
       merges_.emplace(Pair{left->second, right->second},
                       Rank{static_cast<int32_t>(merges_.size()), merged->second});

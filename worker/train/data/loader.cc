@@ -189,7 +189,7 @@ class DataLoader::Impl {
   const BatchShape shape_;
   std::shared_ptr<RowSource> train_;
   CorpusInfo info_;
-  std::string fingerprint_;  // for the cursor: of the corpus, even after a fallback
+  std::string fingerprint_;  // written into cursors: that of the files, even after a fallback
   std::optional<BatchMaker> eval_;
   std::optional<Prefetcher> prefetcher_;
   DataPosition position_;

@@ -45,7 +45,7 @@ std::string Zstd(const std::string& text) {
   return out;
 }
 
-// Documents of many sizes, with quotes, escapes, non-ASCII and blank lines between.
+// JSON lines of many sizes with quotes, escapes and non-ASCII text, and some blank lines.
 std::string ManyLines(int count) {
   std::string lines;
   for (int i = 0; i < count; ++i) {
@@ -199,7 +199,8 @@ TEST(LoadCorpus, HoldsOutAFractionSoThatNoDocumentIsOnBothSides) {
   const TempDir dir;
   std::string lines;
   for (int i = 0; i < 3000; ++i) {
-    lines += absl::StrCat("{\"text\": \"document number ", i % 1000, "\"}\n");  // each three times
+    lines += absl::StrCat("{\"text\": \"document number ", i % 1000,
+                          "\"}\n");  // each document three times
   }
   Write(dir / "a.jsonl", lines);
   v1::DataSpec spec = Spec(v1::DATA_SOURCE_JSONL, {dir / "a.jsonl"});
@@ -259,15 +260,15 @@ TEST(LoadCorpus, HoldsOutPassagesOfATextFileWithoutLosingAByte) {
   EXPECT_OK(Load(Spec(v1::DATA_SOURCE_TEXT, {dir / "play.txt"})));
 }
 
-// Processor seconds of this thread.
+// CPU seconds that this thread has used.
 double CpuSeconds() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// Cutting is linear: what it costs does not depend on how far away the next blank line is. A search
-// to the end of the file for every passage takes many times as long here.
+// Dividing a text into passages takes linear time, however far away the next blank line is. If each
+// passage searched to the end of the file, this would take many times as long.
 TEST(DocumentReader, CutsATextWithoutBlankLinesInAsMuchTimeAsOneWithThem) {
   const TempDir dir;
   std::string log;

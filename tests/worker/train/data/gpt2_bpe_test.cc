@@ -17,7 +17,8 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// As GPT-2 writes bytes: printable ones as themselves, the others as U+0100, U+0101, … in order.
+// How GPT-2's files write a byte: a printable one as itself, the others, in order, as U+0100,
+// U+0101, …
 std::string Character(int byte) {
   static const std::vector<std::string> characters = [] {
     std::vector<std::string> all(256);
@@ -34,7 +35,7 @@ std::string Character(int byte) {
   return characters[byte];
 }
 
-// Bytes 0 … 255, then the merges' results from 256 on, then the separator.
+// A tokenizer whose tokens are the bytes 0 … 255, then the results of `merges`, then the separator.
 std::unique_ptr<TextTokenizer> Tokenizer(
     const TempDir& dir, const std::vector<std::pair<std::string, std::string>>& merges) {
   nlohmann::json vocab = nlohmann::json::object();
@@ -64,7 +65,7 @@ const std::string kSpace = "\xc4\xa0";  // Ġ, how GPT-2 writes a space
 
 TEST(Gpt2Bpe, MergesTheMostWantedPairFirst) {
   const TempDir dir;
-  // "abc": b c (rank 0) wins over a b (rank 1); then a bc.
+  // In "abc", b c (rank 0) is merged before a b (rank 1); then a bc.
   const auto tokenizer = Tokenizer(dir, {{"b", "c"}, {"a", "b"}, {"a", "bc"}});
   EXPECT_THAT(Encode(*tokenizer, "abc"), ElementsAre(258));
   EXPECT_THAT(Encode(*tokenizer, "abab"), ElementsAre(257, 257));
@@ -78,7 +79,7 @@ TEST(Gpt2Bpe, SplitsWordsWithTheirLeadingSpaceAsGpt2Does) {
   EXPECT_THAT(Encode(*tokenizer, "a a"), ElementsAre('a', 256));
   EXPECT_THAT(Encode(*tokenizer, "a1"), ElementsAre('a', '1'));  // letters and digits are split
   EXPECT_THAT(Encode(*tokenizer, "a   a"),
-              ElementsAre('a', 259, 256));  // the last space is the word's
+              ElementsAre('a', 259, 256));  // the last space belongs to the word
   EXPECT_THAT(Encode(*tokenizer, "a's"), ElementsAre('a', 260));
 }
 
@@ -130,15 +131,15 @@ TEST(Tokenizers, ShowHowFarTheyAreAndEndWhenNobodyWaits) {
     std::vector<uint16_t> tokens;
     EXPECT_OK(tokenizer->Encode(text, &tokens, &progress));
     EXPECT_EQ(progress.bytes, static_cast<int64_t>(text.size()));
-    EXPECT_EQ(tokens, Encode(*tokenizer, text)) << "as without";
+    EXPECT_EQ(tokens, Encode(*tokenizer, text)) << "differs from Encode() without progress";
     progress.cancelled = true;
     EXPECT_THAT(tokenizer->Encode(text, &tokens, &progress),
                 StatusIs(absl::StatusCode::kCancelled));
   }
 }
 
-// A text file is one document without a fraction for validation, and its tokens take as long as
-// they take.
+// Without val_fraction a text file is one document. Encoding it may take longer than the stall
+// timeout.
 TEST(Tokenizers, ALongEncodingIsNoStalledRead) {
   const TempDir dir;
   const auto tokenizer = Tokenizer(dir, {{"a", "a"}});
