@@ -16,7 +16,8 @@ enum class DocumentFormat {
   kNone,    // There are no files; the tokens are generated.
   kText,    // The file is one text.
   kLines,   // Each line that is not blank is a document; `text_of_line` reads it.
-  kTokens,  // Little-endian uint16 tokens; the tokenizer's separator token begins a document.
+  kTokens,  // Tokens in one of the formats of docs/job_file.md; a separator token begins a
+            // document.
 };
 
 struct DataSourceInfo {

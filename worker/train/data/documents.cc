@@ -23,6 +23,7 @@ absl::StatusOr<bool> DocumentReader::Next(Document* document) {
     if (!found) {
       open_ = false;
       lines_.reset();
+      tokens_.reset();
       ++file_;
     } else if (!document->text.empty() || !document->tokens.empty()) {
       return true;
@@ -33,6 +34,12 @@ absl::StatusOr<bool> DocumentReader::Next(Document* document) {
 
 absl::Status DocumentReader::OpenFile() {
   const std::filesystem::path& path = options_.files[file_];
+  if (source_.format == DocumentFormat::kTokens) {
+    NSA_ASSIGN_OR_RETURN(tokens_, TokenReader::Open(path, progress_));
+    next_document_ = 0;
+    open_ = true;
+    return absl::OkStatus();
+  }
   NSA_ASSIGN_OR_RETURN(auto stream, ByteStream::Open(path, progress_));
   if (source_.format == DocumentFormat::kLines) {
     lines_ = std::make_unique<LineReader>(std::move(stream), path.string());
@@ -40,11 +47,6 @@ absl::Status DocumentReader::OpenFile() {
     content_.clear();
     position_ = 0;
     NSA_RETURN_IF_ERROR(ReadAll(stream.get(), &content_));
-  }
-  if (source_.format == DocumentFormat::kTokens && content_.size() % 2 != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%s: %d bytes (a multiple of 2); a token file holds little-endian uint16",
-                        path.string(), content_.size()));
   }
   open_ = true;
   return absl::OkStatus();
@@ -106,19 +108,37 @@ absl::StatusOr<bool> DocumentReader::NextPassage(Document* document) {
 }
 
 absl::StatusOr<bool> DocumentReader::NextTokens(Document* document) {
-  if (position_ >= content_.size()) return false;
-  document->place = absl::StrFormat("%s: token %d", options_.files[file_].string(), position_ / 2);
-  for (; position_ < content_.size(); position_ += 2) {
-    const auto low = static_cast<unsigned char>(content_[position_]);
-    const auto high = static_cast<unsigned char>(content_[position_ + 1]);
-    const auto token = static_cast<uint16_t>(low | (high << 8));
-    if (token == options_.separator) {
-      position_ += 2;
-      break;
-    }
-    document->tokens.push_back(token);
-  }
+  const TokenLayout& layout = tokens_->layout();
+  const bool known = layout.document_ends.has_value();
+  const bool ended =
+      known ? next_document_ == layout.document_ends->size() : tokens_->position() == layout.count;
+  if (ended) return false;
+  document->place =
+      absl::StrFormat("%s: token %d", options_.files[file_].string(), tokens_->position());
+  const int64_t end = known ? (*layout.document_ends)[next_document_++] : layout.count;
+  NSA_RETURN_IF_ERROR(AppendTokens(end, !known, document));
+  std::vector<uint16_t>& tokens = document->tokens;
+  if (known && !tokens.empty() && tokens.back() == options_.separator) tokens.pop_back();
+  if (known && !tokens.empty() && tokens.front() == options_.separator)
+    tokens.erase(tokens.begin());
   return true;
+}
+
+// Reads up to token `end`, or, with `until_separator`, up to and including the next separator,
+// which is not appended.
+absl::Status DocumentReader::AppendTokens(int64_t end, bool until_separator, Document* document) {
+  while (tokens_->position() < end) {
+    NSA_ASSIGN_OR_RETURN(std::span<const uint16_t> ahead, tokens_->Ahead());
+    const int64_t left = end - tokens_->position();
+    ahead = ahead.first(static_cast<size_t>(std::min<int64_t>(left, std::ssize(ahead))));
+    const auto stop =
+        until_separator ? std::find(ahead.begin(), ahead.end(), options_.separator) : ahead.end();
+    document->tokens.insert(document->tokens.end(), ahead.begin(), stop);
+    const bool found = stop != ahead.end();
+    tokens_->Skip((stop - ahead.begin()) + (found ? 1 : 0));
+    if (found) break;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace nsa

@@ -11,6 +11,7 @@
 #include "common/job/data_source.h"
 #include "nsa/v1/job.pb.h"
 #include "worker/train/data/byte_stream.h"
+#include "worker/train/data/token_reader.h"
 
 namespace nsa {
 
@@ -23,22 +24,25 @@ struct Document {
 struct DocumentOptions {
   v1::DataSource source = v1::DATA_SOURCE_TEXT;
   std::vector<std::filesystem::path> files;
-  int32_t separator = 0;  // the token that begins a document in a token file
+  // The token between documents in a token file. Where the format knows the documents (Megatron),
+  // it is only removed from the beginning and the end of each.
+  int32_t separator = 0;
   // Text files are divided into passages, so that some of them can be held out for validation. A
   // passage has at least this many bytes and ends at a blank line; without a blank line it ends at
   // a newline before it is four times as long. 0: each file is one document.
   size_t passage_bytes = 0;
 };
 
-// Reads one file at a time. Memory: the largest line of jsonl files, the largest file otherwise.
+// Reads one file at a time. Memory: the largest line of jsonl files, the largest file of text, the
+// largest document of token files.
 class DocumentReader {
  public:
   DocumentReader(DocumentOptions options, ReadProgress* progress);
   ~DocumentReader();
 
   // Reads the next document that is not empty; false at the end. Errors name the file and the line:
-  // NotFound, InvalidArgument (a line that is not what the source expects, a token file of odd
-  // length), DataLoss.
+  // NotFound, InvalidArgument (a line that is not what the source expects, a file that is not a
+  // token file), DataLoss.
   absl::StatusOr<bool> Next(Document* document);
 
  private:
@@ -46,6 +50,7 @@ class DocumentReader {
   absl::StatusOr<bool> NextLine(Document* document);
   absl::StatusOr<bool> NextPassage(Document* document);
   absl::StatusOr<bool> NextTokens(Document* document);
+  absl::Status AppendTokens(int64_t end, bool until_separator, Document* document);
   absl::Status OpenFile();
 
   const DocumentOptions options_;
@@ -53,9 +58,11 @@ class DocumentReader {
   ReadProgress* const progress_;
   size_t file_ = 0;  // index of the file being read, in options_.files
   bool open_ = false;
-  std::unique_ptr<LineReader> lines_;  // for jsonl files
-  std::string content_;                // for other files: all of the file
-  size_t position_ = 0;                // in content_
+  std::unique_ptr<LineReader> lines_;    // for jsonl files
+  std::unique_ptr<TokenReader> tokens_;  // for token files
+  size_t next_document_ = 0;             // of token files whose format knows its documents
+  std::string content_;                  // for text files: all of the file
+  size_t position_ = 0;                  // in content_
 };
 
 }  // namespace nsa
