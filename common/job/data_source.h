@@ -2,6 +2,7 @@
 // reader all use this table, so that they agree.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -39,6 +40,18 @@ struct DataSourceInfo {
 
 // A source that is not in the table is a generated one.
 const DataSourceInfo& DataSourceInfoOf(v1::DataSource source);
+
+// data.separator: none.
+inline constexpr int32_t kNoSeparator = -1;
+
+// The value of data.separator: a token from 0 to 65535, or kNoSeparator for "none".
+// InvalidArgument, naming the key, for anything else.
+absl::StatusOr<int32_t> ParseSeparator(std::string_view word);
+
+// What to do when a job needs data.separator and does not set it, for messages.
+inline constexpr std::string_view kSetSeparator =
+    "set data.separator to the token between documents (50256 for GPT-2's tokens, 0 for bytes), or "
+    "to none if the files have no such token";
 
 // "text, jsonl or tokens": the sources that read files.
 std::string SourcesWithFiles();

@@ -57,15 +57,15 @@ class TokenStore {
 struct Corpus {
   std::shared_ptr<TokenStore> train;
   std::shared_ptr<TokenStore> val;
-  int32_t separator = 0;
-  CorpusInfo info;  // without rows and val_rows, which depend on the row length
+  int32_t separator = 0;  // kNoSeparator if documents follow each other without one
+  CorpusInfo info;        // without rows and val_rows, which depend on the row length
 };
 
 // Reads the files of `data` on a separate thread. DeadlineExceeded with Reason::kDataStalled if
 // that thread makes no progress for `stall_timeout`; the thread is then left behind, because it may
 // hang in the kernel. Otherwise the errors of DocumentReader, and InvalidArgument for a token that
-// is not below `vocab` or when one side has no document. `on_progress` may be empty; it is called
-// on the caller's thread about once a second while there is progress.
+// is not below `vocab`, a wrong data.separator, or when one side has no document. `on_progress` may
+// be empty; it is called on the caller's thread about once a second while there is progress.
 absl::StatusOr<Corpus> LoadCorpus(const v1::DataSpec& data, int32_t vocab,
                                   absl::Duration stall_timeout,
                                   const std::function<void()>& on_progress = {});

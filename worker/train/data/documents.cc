@@ -37,6 +37,12 @@ absl::Status DocumentReader::OpenFile() {
   if (source_.format == DocumentFormat::kTokens) {
     NSA_ASSIGN_OR_RETURN(tokens_, TokenReader::Open(path, progress_));
     next_document_ = 0;
+    if (!options_.separator && !tokens_->layout().document_ends) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path.string(),
+                       ": does not say where its documents begin, and data.separator is not set; ",
+                       std::string(kSetSeparator)));
+    }
     open_ = true;
     return absl::OkStatus();
   }
@@ -109,30 +115,33 @@ absl::StatusOr<bool> DocumentReader::NextPassage(Document* document) {
 
 absl::StatusOr<bool> DocumentReader::NextTokens(Document* document) {
   const TokenLayout& layout = tokens_->layout();
-  const bool known = layout.document_ends.has_value();
-  const bool ended =
-      known ? next_document_ == layout.document_ends->size() : tokens_->position() == layout.count;
-  if (ended) return false;
   document->place =
       absl::StrFormat("%s: token %d", options_.files[file_].string(), tokens_->position());
-  const int64_t end = known ? (*layout.document_ends)[next_document_++] : layout.count;
-  NSA_RETURN_IF_ERROR(AppendTokens(end, !known, document));
+  if (!layout.document_ends) {
+    if (tokens_->position() == layout.count) return false;
+    const bool whole = *options_.separator != kNoSeparator || options_.passage_bytes == 0;
+    const auto passage = static_cast<int64_t>(options_.passage_bytes / 2);
+    const int64_t end =
+        whole ? layout.count : std::min(layout.count, tokens_->position() + passage);
+    NSA_RETURN_IF_ERROR(AppendTokens(end, *options_.separator, document));
+    return true;
+  }
+  if (next_document_ == layout.document_ends->size()) return false;
+  NSA_RETURN_IF_ERROR(
+      AppendTokens((*layout.document_ends)[next_document_++], kNoSeparator, document));
   std::vector<uint16_t>& tokens = document->tokens;
-  if (known && !tokens.empty() && tokens.back() == options_.separator) tokens.pop_back();
-  if (known && !tokens.empty() && tokens.front() == options_.separator)
-    tokens.erase(tokens.begin());
+  if (!tokens.empty() && tokens.back() == options_.separator) tokens.pop_back();
+  if (!tokens.empty() && tokens.front() == options_.separator) tokens.erase(tokens.begin());
   return true;
 }
 
-// Reads up to token `end`, or, with `until_separator`, up to and including the next separator,
-// which is not appended.
-absl::Status DocumentReader::AppendTokens(int64_t end, bool until_separator, Document* document) {
+// Reads up to token `end`, or up to and including the next separator, which is not appended.
+absl::Status DocumentReader::AppendTokens(int64_t end, int32_t separator, Document* document) {
   while (tokens_->position() < end) {
     NSA_ASSIGN_OR_RETURN(std::span<const uint16_t> ahead, tokens_->Ahead());
     const int64_t left = end - tokens_->position();
     ahead = ahead.first(static_cast<size_t>(std::min<int64_t>(left, std::ssize(ahead))));
-    const auto stop =
-        until_separator ? std::find(ahead.begin(), ahead.end(), options_.separator) : ahead.end();
+    const auto stop = std::find(ahead.begin(), ahead.end(), separator);
     document->tokens.insert(document->tokens.end(), ahead.begin(), stop);
     const bool found = stop != ahead.end();
     tokens_->Skip((stop - ahead.begin()) + (found ? 1 : 0));

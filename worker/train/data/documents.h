@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,12 +25,15 @@ struct Document {
 struct DocumentOptions {
   v1::DataSource source = v1::DATA_SOURCE_TEXT;
   std::vector<std::filesystem::path> files;
-  // The token between documents in a token file. Where the format knows the documents (Megatron),
-  // it is only removed from the beginning and the end of each.
-  int32_t separator = 0;
+  // The token between documents in a token file, or kNoSeparator: then a file is one document, or
+  // is divided into passages. Without a value only files that know their documents (Megatron) can
+  // be read; of these the separator is only removed from the beginning and the end of each
+  // document.
+  std::optional<int32_t> separator;
   // Text files are divided into passages, so that some of them can be held out for validation. A
   // passage has at least this many bytes and ends at a blank line; without a blank line it ends at
-  // a newline before it is four times as long. 0: each file is one document.
+  // a newline before it is four times as long. 0: each file is one document. A passage of a token
+  // file without separators has passage_bytes / 2 tokens.
   size_t passage_bytes = 0;
 };
 
@@ -42,7 +46,7 @@ class DocumentReader {
 
   // Reads the next document that is not empty; false at the end. Errors name the file and the line:
   // NotFound, InvalidArgument (a line that is not what the source expects, a file that is not a
-  // token file), DataLoss.
+  // token file or needs a separator), DataLoss.
   absl::StatusOr<bool> Next(Document* document);
 
  private:
@@ -50,7 +54,7 @@ class DocumentReader {
   absl::StatusOr<bool> NextLine(Document* document);
   absl::StatusOr<bool> NextPassage(Document* document);
   absl::StatusOr<bool> NextTokens(Document* document);
-  absl::Status AppendTokens(int64_t end, bool until_separator, Document* document);
+  absl::Status AppendTokens(int64_t end, int32_t separator, Document* document);
   absl::Status OpenFile();
 
   const DocumentOptions options_;

@@ -18,7 +18,7 @@ class RowSource {
   // Number of rows in an epoch; at least 1.
   virtual int64_t rows() const = 0;
 
-  // The token that begins a document.
+  // The token that begins a document; kNoSeparator (common/job/data_source.h) if there is none.
   virtual int32_t separator() const = 0;
 
   virtual v1::DataSource source() const = 0;

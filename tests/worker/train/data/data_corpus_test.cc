@@ -184,7 +184,9 @@ TEST(LoadCorpus, RefusesATokenOutsideTheVocabularyNamingItsPlace) {
 TEST(LoadCorpus, TokenFilesAreLittleEndianAndSplitAtTheSeparator) {
   const TempDir dir;
   Write(dir / "a.bin", std::string("\x01\x00\x02\x01\x00\x00\x03\x00", 8));
-  const auto corpus = Load(Spec(v1::DATA_SOURCE_TOKENS, {dir / "a.bin"}), 1000);
+  v1::DataSpec spec = Spec(v1::DATA_SOURCE_TOKENS, {dir / "a.bin"});
+  spec.set_tokenizer(v1::TOKENIZER_BYTE);  // as in job files of before data.separator
+  const auto corpus = Load(spec, 1000);
   ASSERT_OK(corpus);
   std::vector<int32_t> tokens(corpus->train->size());
   corpus->train->Copy(0, tokens);
@@ -193,6 +195,66 @@ TEST(LoadCorpus, TokenFilesAreLittleEndianAndSplitAtTheSeparator) {
   Write(dir / "odd.bin", "123");
   EXPECT_THAT(Load(Spec(v1::DATA_SOURCE_TOKENS, {dir / "odd.bin"}), 1000),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("odd.bin: 3 bytes")));
+}
+
+// Tokens 1 2 | 0 3 | 4 with separator 50256.
+std::string Gpt2Shard() { return std::string("\x50\xc4\1\0\2\0\x50\xc4\0\0\3\0\x50\xc4\4\0", 16); }
+
+std::vector<int32_t> TokensOf(const absl::StatusOr<Corpus>& corpus) {
+  EXPECT_OK(corpus);
+  if (!corpus.ok()) return {};
+  std::vector<int32_t> tokens(corpus->train->size());
+  corpus->train->Copy(0, tokens);
+  return tokens;
+}
+
+TEST(LoadCorpus, TokenFilesAreSplitAtTheSeparatorThatTheJobNames) {
+  const TempDir dir;
+  Write(dir / "a.bin", Gpt2Shard());
+  v1::DataSpec spec = Spec(v1::DATA_SOURCE_TOKENS, {dir / "a.bin"});
+  EXPECT_THAT(Load(spec, 50257),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("a.bin: "), HasSubstr("data.separator is not set"),
+                             HasSubstr("50256 for GPT-2"), HasSubstr("none"))));
+  spec.set_separator("50256");
+  const auto named = Load(spec, 50257);
+  EXPECT_THAT(TokensOf(named), testing::ElementsAre(50256, 1, 2, 50256, 0, 3, 50256, 4));
+  EXPECT_EQ(named->info.documents, 3);
+  EXPECT_EQ(named->separator, 50256);
+  spec.set_separator("none");
+  const auto none = Load(spec, 50257);
+  EXPECT_THAT(TokensOf(none), testing::ElementsAre(50256, 1, 2, 50256, 0, 3, 50256, 4));
+  EXPECT_EQ(none->info.documents, 1);
+  EXPECT_EQ(none->separator, kNoSeparator);
+  spec.set_document_mask(true);
+  EXPECT_THAT(Load(spec, 50257),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("data.document_mask")));
+  spec.set_separator("</s>");
+  EXPECT_THAT(Load(spec, 50257),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("data.separator: '</s>'")));
+  spec.set_separator("50256");
+  EXPECT_THAT(Load(spec, 50256), StatusIs(absl::StatusCode::kInvalidArgument,
+                                          HasSubstr("the document separator: token 50256")));
+  v1::DataSpec text = Spec(v1::DATA_SOURCE_TEXT, {dir / "a.bin"});
+  text.set_separator("0");
+  EXPECT_THAT(Load(text), StatusIs(absl::StatusCode::kInvalidArgument,
+                                   HasSubstr("data.separator: 0 (only for")));
+}
+
+TEST(LoadCorpus, ATokenFileWithoutSeparatorsIsHeldOutInPassages) {
+  const TempDir dir;
+  std::string tokens;
+  for (int i = 0; i < 100000; ++i) {
+    tokens += {static_cast<char>(i), static_cast<char>(i >> 8)};
+  }
+  Write(dir / "a.bin", tokens);
+  v1::DataSpec spec = Spec(v1::DATA_SOURCE_TOKENS, {dir / "a.bin"});
+  spec.set_separator("none");
+  spec.set_val_fraction(0.2);
+  const auto corpus = Load(spec, 65536);
+  ASSERT_OK(corpus);
+  EXPECT_EQ(corpus->info.documents + corpus->info.val_documents, 13);  // 100,000 / 8,192
+  EXPECT_EQ(corpus->info.tokens + corpus->info.val_tokens, 100000);
 }
 
 TEST(LoadCorpus, HoldsOutAFractionSoThatNoDocumentIsOnBothSides) {

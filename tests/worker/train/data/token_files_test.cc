@@ -1,11 +1,13 @@
 // The formats of token files, and what is refused as one.
 #include <cstdint>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/job/data_source.h"
 #include "gmock/gmock.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
@@ -71,7 +73,7 @@ class TokenFiles : public testing::Test {
   absl::StatusOr<Corpus> Load(const std::string& name, int32_t vocab = 65536) {
     v1::DataSpec spec;
     spec.set_source(v1::DATA_SOURCE_TOKENS);
-    spec.set_tokenizer(v1::TOKENIZER_BYTE);  // token 0 separates documents
+    if (separator_) spec.set_separator(*separator_);
     spec.add_path((dir_ / name).string());
     return LoadCorpus(spec, vocab, absl::Seconds(20));
   }
@@ -91,6 +93,7 @@ class TokenFiles : public testing::Test {
   }
 
   const TempDir dir_;
+  std::optional<std::string> separator_ = "0";
 };
 
 TEST_F(TokenFiles, ANumpyArrayIsReadWithoutItsHeader) {
@@ -149,6 +152,11 @@ TEST_F(TokenFiles, AMegatronDataSetIsReadWithTheDocumentsOfItsIndex) {
   Write("set.bin", Raw<uint16_t>({7, 0, 8, 9, 10, 11}));
   EXPECT_THAT(TokensOf("set.bin"), ElementsAre(0, 7, 0, 8, 9, 10, 11));
   EXPECT_EQ(Load("set.bin")->info.documents, 2);
+  separator_.reset();
+  EXPECT_THAT(TokensOf("set.bin"), ElementsAre(7, 0, 8, 9, 10, 11)) << "without a separator";
+  EXPECT_EQ(Load("set.bin")->info.documents, 2);
+  EXPECT_EQ(Load("set.bin")->separator, kNoSeparator);
+  separator_ = "0";
   Write("wide.idx", MegatronIndex(4, 4, {2, 3}, {0, 1, 2}) + std::string(2, '\0'));  // with modes
   Write("wide.bin", Raw<int32_t>({7, 8, 9, 10, 50000}));
   EXPECT_THAT(TokensOf("wide.bin"), ElementsAre(0, 7, 8, 0, 9, 10, 50000));
