@@ -46,6 +46,14 @@ const DataSourceInfo& DataSourceInfoOf(v1::DataSource source) {
   return row != std::end(kSources) ? *row : kGenerated;
 }
 
+v1::DataSource TextSourceOf(std::string_view path) {
+  for (const std::string_view ending : {".gz", ".zst"}) {
+    if (path.ends_with(ending)) path.remove_suffix(ending.size());
+  }
+  const bool lines = path.ends_with(".jsonl") || path.ends_with(".ndjson");
+  return lines ? v1::DATA_SOURCE_JSONL : v1::DATA_SOURCE_TEXT;
+}
+
 absl::StatusOr<int32_t> ParseSeparator(std::string_view word) {
   if (word == "none") return kNoSeparator;
   const absl::StatusOr<int64_t> token = ParseInteger(word, 0, 65535);

@@ -41,6 +41,10 @@ struct DataSourceInfo {
 // A source that is not in the table is a generated one.
 const DataSourceInfo& DataSourceInfoOf(v1::DataSource source);
 
+// The source that reads a file of this name as text: jsonl for .jsonl and .ndjson, also followed by
+// .gz or .zst; text for every other name.
+v1::DataSource TextSourceOf(std::string_view path);
+
 // data.separator: none.
 inline constexpr int32_t kNoSeparator = -1;
 

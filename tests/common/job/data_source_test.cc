@@ -32,6 +32,15 @@ TEST(DataSource, SaysWhichSourcesReadFilesAndWhichHoldText) {
   EXPECT_EQ(SourcesWithFiles(), "text, jsonl or tokens");
 }
 
+TEST(DataSource, ATextFileIsOfJsonLinesByTheEndingOfItsName) {
+  for (const char* name : {"a.jsonl", "a.ndjson", "/d/a.jsonl.gz", "a.ndjson.zst"}) {
+    EXPECT_EQ(TextSourceOf(name), v1::DATA_SOURCE_JSONL) << name;
+  }
+  for (const char* name : {"a.txt", "a", "jsonl", "a.jsonl.txt", "a.txt.zst", ""}) {
+    EXPECT_EQ(TextSourceOf(name), v1::DATA_SOURCE_TEXT) << name;
+  }
+}
+
 TEST(DataSource, ASeparatorIsATokenOrNone) {
   EXPECT_EQ(ParseSeparator("50256").value(), 50256);
   EXPECT_EQ(ParseSeparator("0").value(), 0);

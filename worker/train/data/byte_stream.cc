@@ -6,6 +6,7 @@
 #include <zlib.h>
 #include <zstd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/fd.h"
 #include "common/base/status.h"
+#include "worker/train/data/file_kind.h"
 
 namespace nsa {
 namespace {
@@ -139,6 +141,49 @@ class ZstdStream final : public ByteStream {
   bool flushing_ = false;
 };
 
+absl::Status NotText(const std::string& name, const FileKindInfo& info) {
+  const bool archive = info.kind == FileKind::kGzip || info.kind == FileKind::kZstd;
+  const std::string ending = info.kind == FileKind::kGzip ? ".gz" : ".zst";
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, ": is ", std::string(info.name), ", not text; ",
+                   archive ? absl::StrCat("give its name the ending ", ending, ", or decompress it")
+                           : "give a file of text or of JSON lines"));
+}
+
+// Refuses a stream whose first bytes are not those of a text.
+class TextStream final : public ByteStream {
+ public:
+  TextStream(std::unique_ptr<ByteStream> stream, std::string name)
+      : stream_(std::move(stream)), name_(std::move(name)) {}
+
+  absl::StatusOr<size_t> Read(std::span<char> to) override {
+    NSA_ASSIGN_OR_RETURN(const size_t count, stream_->Read(to));
+    if (!checked_ && count > 0) {
+      checked_ = true;
+      constexpr int64_t kAnySize = int64_t{1} << 40;
+      const std::string_view head(to.data(), std::min<size_t>(count, kFileHeadBytes));
+      const FileKindInfo info = RecogniseFile(head, kAnySize);
+      if (info.kind != FileKind::kUnknown && info.kind != FileKind::kText) {
+        return NotText(name_, info);
+      }
+    }
+    return count;
+  }
+
+ private:
+  const std::unique_ptr<ByteStream> stream_;
+  const std::string name_;
+  bool checked_ = false;
+};
+
+// The stream that the ending of the name asks for.
+std::unique_ptr<ByteStream> Decompressed(const std::filesystem::path& path,
+                                         std::unique_ptr<PlainStream> file) {
+  if (path.extension() == ".gz") return std::make_unique<GzipStream>(std::move(file));
+  if (path.extension() == ".zst") return std::make_unique<ZstdStream>(std::move(file));
+  return file;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ByteStream>> ByteStream::Open(const std::filesystem::path& path,
@@ -151,9 +196,7 @@ absl::StatusOr<std::unique_ptr<ByteStream>> ByteStream::Open(const std::filesyst
         absl::StrCat(path.string(), ": is a folder; list its files in data.path"));
   }
   auto file = std::make_unique<PlainStream>(std::move(fd), path.string(), progress);
-  if (path.extension() == ".gz") return std::make_unique<GzipStream>(std::move(file));
-  if (path.extension() == ".zst") return std::make_unique<ZstdStream>(std::move(file));
-  return file;
+  return std::make_unique<TextStream>(Decompressed(path, std::move(file)), path.string());
 }
 
 absl::StatusOr<bool> LineReader::Next(std::string_view* line) {

@@ -21,13 +21,15 @@ struct ReadProgress {
   std::atomic<bool> cancelled{false};
 };
 
-// The decompressed bytes of a file, in order. Memory use does not depend on the size of the file.
+// The decompressed bytes of a text file, in order. The ending of the file's name says whether it is
+// compressed. Memory use does not depend on the size of the file.
 class ByteStream {
  public:
   virtual ~ByteStream() = default;
 
-  // Reads up to to.size() bytes; returns 0 at the end. DataLoss, naming the file, if a compressed
-  // file is damaged or ends too early.
+  // Reads up to to.size() bytes; returns 0 at the end. Errors name the file: DataLoss if a
+  // compressed file is damaged or ends too early; InvalidArgument if the file is not text but of a
+  // kind that file_kind.h recognises, e.g. an archive without the ending .gz; Cancelled.
   virtual absl::StatusOr<size_t> Read(std::span<char> to) = 0;
 
   // NotFound, PermissionDenied or InvalidArgument (a folder), naming the file. `progress` must

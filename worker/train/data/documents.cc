@@ -78,6 +78,7 @@ absl::StatusOr<bool> DocumentReader::NextLine(Document* document) {
     if (!found) return false;
   } while (line.find_first_not_of(" \t\r") == std::string_view::npos);
   document->place = absl::StrFormat("%s:%d", options_.files[file_].string(), lines_->line_number());
+  document->line = lines_->line_number();
   absl::StatusOr<std::string> text = source_.text_of_line(line);
   if (!text.ok()) {
     return absl::InvalidArgumentError(absl::StrFormat(

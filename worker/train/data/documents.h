@@ -20,6 +20,7 @@ struct Document {
   std::string text;              // of text and jsonl files
   std::vector<uint16_t> tokens;  // of token files, without separators
   std::string place;             // "books.jsonl:17", for messages
+  int64_t line = 0;              // of jsonl files, 1-based
 };
 
 struct DocumentOptions {

@@ -30,7 +30,7 @@ constexpr Mark kMarks[] = {
       "tokens must be below 65,536; use the tokens of another tokenizer"}},
     {"MMIDIDX\0\0"sv,
      {FileKind::kOther, "a Megatron index", "list the .bin file beside it in data.path"}},
-    {"\x28\xb5\x2f\xfd"sv, {FileKind::kOther, "a Zstandard archive", kDecompress}},
+    {"\x28\xb5\x2f\xfd"sv, {FileKind::kZstd, "a Zstandard archive", kDecompress}},
     {"BZh91AY&SY"sv, {FileKind::kOther, "a bzip2 archive", kDecompress}},
     {"\xfd\x37zXZ\0"sv, {FileKind::kOther, "an xz archive", kDecompress}},
     {"\x04\x22\x4d\x18"sv, {FileKind::kOther, "an lz4 archive", kDecompress}},
@@ -90,15 +90,15 @@ bool IsText(std::string_view head) {
 }  // namespace
 
 FileKindInfo RecogniseFile(std::string_view head, int64_t size) {
-  for (const Mark& mark : kMarks) {
-    if (head.starts_with(mark.bytes)) return mark.info;
-  }
-  if (IsGzip(head)) return {FileKind::kOther, "a gzip archive", kDecompress};
-  if (IsSafetensors(head, size)) return {FileKind::kOther, "a safetensors file", kExport};
-  if (IsPickle(head, size)) return {FileKind::kOther, "a Python pickle", kExport};
   if (IsText(head)) {
     return {FileKind::kText, "text", "set data.source to text, or to jsonl for JSON lines"};
   }
+  for (const Mark& mark : kMarks) {
+    if (head.starts_with(mark.bytes)) return mark.info;
+  }
+  if (IsGzip(head)) return {FileKind::kGzip, "a gzip archive", kDecompress};
+  if (IsSafetensors(head, size)) return {FileKind::kOther, "a safetensors file", kExport};
+  if (IsPickle(head, size)) return {FileKind::kOther, "a Python pickle", kExport};
   return {};
 }
 

@@ -19,10 +19,12 @@ inline constexpr int64_t kFileHeadBytes = 1024;
 
 enum class FileKind {
   kUnknown,  // no known mark: perhaps raw tokens
+  kGzip,     // a gzip archive
+  kZstd,     // a Zstandard archive
   kNumpy,    // a .npy array
   kLlmC,     // a .bin of llm.c or modded-nanogpt with uint16 tokens
-  kText,     // UTF-8 text without control characters; at least 64 bytes
-  kOther,    // nothing that this program reads as tokens
+  kText,     // UTF-8 text without control characters; at least 64 bytes. Text is never another kind
+  kOther,    // a kind of file that this program does not read
 };
 
 struct FileKindInfo {
@@ -31,7 +33,8 @@ struct FileKindInfo {
   std::string_view remedy;  // what to do when it is listed as a token file
 };
 
-// What a file of `size` bytes is whose first min(size, kFileHeadBytes) bytes are `head`.
+// What a file of `size` bytes is whose first min(size, kFileHeadBytes) bytes are `head`. A larger
+// `size` than the true one is allowed; some kinds are then recognised with less certainty.
 FileKindInfo RecogniseFile(std::string_view head, int64_t size);
 
 }  // namespace nsa

@@ -6,11 +6,15 @@
 // half that the one before did not reach: every token is then predicted from all tokens before it,
 // or from at least S/2 of them. The first token's past is the separator alone.
 //
-// The output has one JSON object a line and a token (with the byte tokenizer: a byte), in order:
+// The output has one line per token (with the byte tokenizer: per byte), in order, each a JSON
+// object:
 //   {"offset": 12, "bytes": 1, "token": 104, "logprob": -1.25}
-// offset   of the token's first byte in the text          bytes    that the token stands for
-// token    its id (of a byte: the byte)                   logprob  natural logarithm of p(token |
-// past)
+// - offset: of the token's first byte in the text
+// - bytes: that the token stands for
+// - token: its id (of a byte: the byte)
+// - logprob: natural logarithm of p(token | past)
+// Each document of a file of JSON lines is a text by itself: "offset" counts in it, and "line", the
+// first field, is the number of its line in the file.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +51,10 @@ struct ScoreSummary {
   double nats = 0;  // −Σ logprob
 };
 
-// Scores the file `text` and writes the file `output`.
+// Scores the file `text` and writes the file `output`. The file is read as training reads it: JSON
+// lines by the endings .jsonl and .ndjson, one document per line, otherwise one text; decompressed
+// by the endings .gz and .zst. The errors of DocumentReader (NotFound; InvalidArgument for a file
+// that is not text; DataLoss), then `output` is not written; Unavailable.
 absl::StatusOr<ScoreSummary> ScoreFile(const Exec& exec, const TrainedModel& trained,
                                        const std::filesystem::path& text,
                                        const std::filesystem::path& output);

@@ -20,7 +20,8 @@ class TrainedModel {
  public:
   // `checkpoint` is a checkpoint folder, a link to one (latest.ckpt), or an out_dir, of which the
   // newest good checkpoint is taken. Every file is verified. NotFound, DataLoss, or
-  // FailedPrecondition when the job was trained on tokens whose tokenizer is not known.
+  // FailedPrecondition if the tokenizer that the model was trained with is not known, e.g. because
+  // its token files came without data.tokenizer, or if it cannot be loaded.
   static absl::StatusOr<std::unique_ptr<TrainedModel>> Load(
       const std::filesystem::path& checkpoint);
 

@@ -153,6 +153,24 @@ TEST(LoadCorpus, ReportsArchivesThatWereCutOffOrDamaged) {
   }
 }
 
+TEST(LoadCorpus, RefusesAnArchiveWithoutItsEndingAndOtherFilesThatAreNotText) {
+  const TempDir dir;
+  const std::string lines = ManyLines(50);
+  for (const auto& [content, why] : std::map<std::string, std::string>{
+           {Gzip(lines), "is a gzip archive, not text; give its name the ending .gz"},
+           {Zstd(lines), "is a Zstandard archive, not text"},
+           {"\x93NUMPY" + std::string(200, '\0'), "is a NumPy .npy array, not text"}}) {
+    for (const auto source : {v1::DATA_SOURCE_JSONL, v1::DATA_SOURCE_TEXT}) {
+      Write(dir / "a.jsonl", content);
+      EXPECT_THAT(Load(Spec(source, {dir / "a.jsonl"})),
+                  StatusIs(absl::StatusCode::kInvalidArgument,
+                           AllOf(HasSubstr("a.jsonl: "), HasSubstr(why))));
+    }
+  }
+  Write(dir / "a.txt", "PAR1 is how a Parquet file begins, and %PDF- a PDF document; 12345678{\"");
+  EXPECT_OK(Load(Spec(v1::DATA_SOURCE_TEXT, {dir / "a.txt"})));
+}
+
 TEST(LoadCorpus, NamesAMissingFile) {
   const TempDir dir;
   EXPECT_THAT(Load(Spec(v1::DATA_SOURCE_TEXT, {dir / "none.txt"})),
