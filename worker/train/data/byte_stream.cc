@@ -5,6 +5,7 @@
 #include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
+#include <zstd_errors.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -27,7 +28,7 @@ class PlainStream final : public ByteStream {
       : fd_(std::move(fd)), name_(std::move(name)), progress_(progress) {}
 
   absl::StatusOr<size_t> Read(std::span<char> to) override {
-    if (progress_->cancelled) return absl::CancelledError(absl::StrCat(name_, ": cancelled"));
+    NSA_RETURN_IF_ERROR(CheckCancelled());
     ssize_t count = 0;
     do {
       count = read(fd_.get(), to.data(), to.size());
@@ -38,6 +39,11 @@ class PlainStream final : public ByteStream {
   }
 
   const std::string& name() const { return name_; }
+
+  absl::Status CheckCancelled() const {
+    if (!progress_->cancelled) return absl::OkStatus();
+    return absl::CancelledError(absl::StrCat(name_, ": cancelled"));
+  }
 
  private:
   const Fd fd_;
@@ -58,9 +64,22 @@ class Input {
   char* data() { return buffer_.data(); }
   size_t size() const { return size_; }
 
+  // Call it for every read: little input can have very much output.
+  absl::Status CheckCancelled() const { return file_->CheckCancelled(); }
+
   absl::Status Damaged(std::string_view why) const {
     return absl::DataLossError(absl::StrFormat(
         "%s: %s; the archive is damaged or was cut off, copy it again", file_->name(), why));
+  }
+
+  // For bytes that do not begin a part of an archive (a gzip member, a Zstandard frame).
+  absl::Status NotAnArchive(std::string_view kind, int64_t parts_before) const {
+    if (parts_before == 0) {
+      return absl::DataLossError(absl::StrFormat(
+          "%s: is not a %s archive, as the ending of its name says; rename it or copy it again",
+          file_->name(), kind));
+    }
+    return Damaged(absl::StrFormat("bytes that are not %s follow the end of the archive", kind));
   }
 
  private:
@@ -77,6 +96,7 @@ class GzipStream final : public ByteStream {
   ~GzipStream() override { inflateEnd(&z_); }
 
   absl::StatusOr<size_t> Read(std::span<char> to) override {
+    NSA_RETURN_IF_ERROR(input_.CheckCancelled());
     z_.next_out = reinterpret_cast<Bytef*>(to.data());
     z_.avail_out = static_cast<uInt>(to.size());
     while (z_.avail_out == to.size()) {
@@ -84,6 +104,7 @@ class GzipStream final : public ByteStream {
         NSA_ASSIGN_OR_RETURN(const bool more, input_.Refill());
         if (!more) {
           if (in_member_) return input_.Damaged("ends within a gzip member");
+          if (members_ == 0) return input_.NotAnArchive("gzip", 0);
           return 0;
         }
         z_.next_in = reinterpret_cast<Bytef*>(input_.data());
@@ -93,18 +114,26 @@ class GzipStream final : public ByteStream {
       const int result = inflate(&z_, Z_NO_FLUSH);
       if (result == Z_STREAM_END) {  // another member may follow, as after `cat a.gz b.gz`
         in_member_ = false;
+        ++members_;
         inflateReset(&z_);
       } else if (result != Z_OK && result != Z_BUF_ERROR) {
-        return input_.Damaged(z_.msg != nullptr ? z_.msg : "not gzip");
+        return Fault();
       }
     }
     return to.size() - z_.avail_out;
   }
 
  private:
+  absl::Status Fault() const {
+    const std::string_view why = z_.msg != nullptr ? z_.msg : "is damaged";
+    if (why == "incorrect header check") return input_.NotAnArchive("gzip", members_);
+    return input_.Damaged(why);
+  }
+
   Input input_;
   z_stream z_{};
   bool in_member_ = false;
+  int64_t members_ = 0;  // read to their ends
 };
 
 class ZstdStream final : public ByteStream {
@@ -114,6 +143,7 @@ class ZstdStream final : public ByteStream {
   ~ZstdStream() override { ZSTD_freeDStream(context_); }
 
   absl::StatusOr<size_t> Read(std::span<char> to) override {
+    NSA_RETURN_IF_ERROR(input_.CheckCancelled());
     ZSTD_outBuffer out = {to.data(), to.size(), 0};
     while (out.pos == 0) {
       // The decoder may hold output that did not fit. It gets new input only after that is out.
@@ -121,13 +151,18 @@ class ZstdStream final : public ByteStream {
         NSA_ASSIGN_OR_RETURN(const bool more, input_.Refill());
         if (!more) {
           if (in_frame_) return input_.Damaged("ends within a Zstandard frame");
+          if (frames_ == 0) return input_.NotAnArchive("Zstandard", 0);
           return 0;
         }
         in_ = {input_.data(), input_.size(), 0};
       }
       const size_t result = ZSTD_decompressStream(context_, &out, &in_);
+      if (ZSTD_getErrorCode(result) == ZSTD_error_prefix_unknown) {
+        return input_.NotAnArchive("Zstandard", frames_);
+      }
       if (ZSTD_isError(result)) return input_.Damaged(ZSTD_getErrorName(result));
       in_frame_ = result != 0;
+      if (!in_frame_) ++frames_;
       flushing_ = out.pos == out.size && in_frame_;
     }
     return out.pos;
@@ -138,6 +173,7 @@ class ZstdStream final : public ByteStream {
   ZSTD_DStream* const context_;
   ZSTD_inBuffer in_{};
   bool in_frame_ = false;
+  int64_t frames_ = 0;  // read to their ends
   bool flushing_ = false;
 };
 
@@ -230,14 +266,12 @@ absl::StatusOr<bool> LineReader::Next(std::string_view* line) {
   return true;
 }
 
-absl::Status ReadAll(ByteStream* stream, std::string* to) {
-  while (true) {
-    const size_t size = to->size();
-    to->resize(size + kChunk);
-    NSA_ASSIGN_OR_RETURN(const size_t count, stream->Read(std::span(*to).subspan(size)));
-    to->resize(size + count);
-    if (count == 0) return absl::OkStatus();
-  }
+absl::StatusOr<bool> AppendChunk(ByteStream* stream, std::string* to) {
+  const size_t size = to->size();
+  to->resize(size + kChunk);
+  NSA_ASSIGN_OR_RETURN(const size_t count, stream->Read(std::span(*to).subspan(size)));
+  to->resize(size + count);
+  return count > 0;
 }
 
 }  // namespace nsa

@@ -1,4 +1,4 @@
-// Reads plain, gzip (.gz) and Zstandard (.zst) files: in chunks, as a whole, or line by line.
+// Reads plain, gzip (.gz) and Zstandard (.zst) files of text: in chunks, or line by line.
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,7 @@ struct ReadProgress {
 };
 
 // The decompressed bytes of a text file, in order. The ending of the file's name says whether it is
-// compressed. Memory use does not depend on the size of the file.
+// compressed. Memory use does not depend on the size of the file or of what it decompresses to.
 class ByteStream {
  public:
   virtual ~ByteStream() = default;
@@ -31,6 +31,11 @@ class ByteStream {
   // compressed file is damaged or ends too early; InvalidArgument if the file is not text but of a
   // kind that file_kind.h recognises, e.g. an archive without the ending .gz; Cancelled.
   virtual absl::StatusOr<size_t> Read(std::span<char> to) = 0;
+
+  // Whether Open() decompresses a file of this name.
+  static bool IsCompressed(const std::filesystem::path& path) {
+    return path.extension() == ".gz" || path.extension() == ".zst";
+  }
 
   // NotFound, PermissionDenied or InvalidArgument (a folder), naming the file. `progress` must
   // outlive the stream.
@@ -62,7 +67,7 @@ class LineReader {
   int64_t line_number_ = 0;
 };
 
-// Reads a whole stream.
-absl::Status ReadAll(ByteStream* stream, std::string* to);
+// Appends up to 1 MiB of a stream to `to`; false at the end.
+absl::StatusOr<bool> AppendChunk(ByteStream* stream, std::string* to);
 
 }  // namespace nsa

@@ -1,7 +1,7 @@
 #include "worker/train/data/documents.h"
 
 #include <algorithm>
-#include <cstring>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -23,6 +23,7 @@ absl::StatusOr<bool> DocumentReader::Next(Document* document) {
     if (!found) {
       open_ = false;
       lines_.reset();
+      passages_.reset();
       tokens_.reset();
       ++file_;
     } else if (!document->text.empty() || !document->tokens.empty()) {
@@ -50,9 +51,10 @@ absl::Status DocumentReader::OpenFile() {
   if (source_.format == DocumentFormat::kLines) {
     lines_ = std::make_unique<LineReader>(std::move(stream), path.string());
   } else {
-    content_.clear();
-    position_ = 0;
-    NSA_RETURN_IF_ERROR(ReadAll(stream.get(), &content_));
+    const bool compressed = ByteStream::IsCompressed(path);
+    passages_ = std::make_unique<PassageReader>(
+        std::move(stream), path.string(), options_.passage_bytes,
+        compressed ? options_.largest_decompressed : std::numeric_limits<size_t>::max());
   }
   open_ = true;
   return absl::OkStatus();
@@ -92,26 +94,10 @@ absl::StatusOr<bool> DocumentReader::NextLine(Document* document) {
 }
 
 absl::StatusOr<bool> DocumentReader::NextPassage(Document* document) {
-  if (position_ >= content_.size()) return false;
-  document->place = options_.files[file_].string();
-  size_t end = content_.size();
-  if (options_.passage_bytes > 0 && content_.size() - position_ > 2 * options_.passage_bytes) {
-    const size_t earliest = position_ + options_.passage_bytes;
-    const size_t latest = std::min(content_.size(), position_ + 4 * options_.passage_bytes);
-    // The search for a blank line ends at `latest`. Without this limit, every passage of a text
-    // without blank lines would search the whole rest of the file.
-    const size_t blank = std::string_view(content_).substr(0, latest).find("\n\n", earliest);
-    const size_t newline = content_.rfind('\n', latest);
-    if (blank != std::string_view::npos) {
-      end = blank + 2;
-    } else {
-      end = newline != std::string::npos && newline >= earliest ? newline + 1 : latest;
-    }
-  }
-  document->text.assign(content_, position_, end - position_);
-  document->place += absl::StrFormat(" at byte %d", position_);
-  position_ = end;
-  return true;
+  NSA_ASSIGN_OR_RETURN(const bool found, passages_->Next(&document->text));
+  document->place =
+      absl::StrFormat("%s at byte %d", options_.files[file_].string(), passages_->begin());
+  return found;
 }
 
 absl::StatusOr<bool> DocumentReader::NextTokens(Document* document) {

@@ -12,6 +12,7 @@
 #include "common/job/data_source.h"
 #include "nsa/v1/job.pb.h"
 #include "worker/train/data/byte_stream.h"
+#include "worker/train/data/passage_reader.h"
 #include "worker/train/data/token_reader.h"
 
 namespace nsa {
@@ -31,15 +32,16 @@ struct DocumentOptions {
   // be read; of these the separator is only removed from the beginning and the end of each
   // document.
   std::optional<int32_t> separator;
-  // Text files are divided into passages, so that some of them can be held out for validation. A
-  // passage has at least this many bytes and ends at a blank line; without a blank line it ends at
-  // a newline before it is four times as long. 0: each file is one document. A passage of a token
+  // Text files are divided into passages of at least this many bytes (passage_reader.h), so that
+  // some of them can be held out for validation. 0: each file is one document. A passage of a token
   // file without separators has passage_bytes / 2 tokens.
   size_t passage_bytes = 0;
+  // Bytes of text that a document of a compressed text file may have, so that a small archive
+  // cannot fill the memory. (A line of a jsonl file has its own limit, LineReader::kLongestLine.)
+  size_t largest_decompressed = size_t{1} << 30;
 };
 
-// Reads one file at a time. Memory: the largest line of jsonl files, the largest file of text, the
-// largest document of token files.
+// Reads one file at a time, as a stream. Memory: the largest document, and about 2 MiB.
 class DocumentReader {
  public:
   DocumentReader(DocumentOptions options, ReadProgress* progress);
@@ -63,11 +65,10 @@ class DocumentReader {
   ReadProgress* const progress_;
   size_t file_ = 0;  // index of the file being read, in options_.files
   bool open_ = false;
-  std::unique_ptr<LineReader> lines_;    // for jsonl files
-  std::unique_ptr<TokenReader> tokens_;  // for token files
-  size_t next_document_ = 0;             // of token files whose format knows its documents
-  std::string content_;                  // for text files: all of the file
-  size_t position_ = 0;                  // in content_
+  std::unique_ptr<PassageReader> passages_;  // for text files
+  std::unique_ptr<LineReader> lines_;        // for jsonl files
+  std::unique_ptr<TokenReader> tokens_;      // for token files
+  size_t next_document_ = 0;                 // of token files whose format knows its documents
 };
 
 }  // namespace nsa

@@ -147,9 +147,61 @@ TEST(LoadCorpus, ReportsArchivesThatWereCutOffOrDamaged) {
     EXPECT_THAT(
         Load(Spec(v1::DATA_SOURCE_JSONL, {dir / name})),
         StatusIs(absl::StatusCode::kDataLoss, AllOf(HasSubstr(name), HasSubstr("ends within"))));
-    Write(dir / name, "this is no archive, it only has the name of one");
-    EXPECT_THAT(Load(Spec(v1::DATA_SOURCE_JSONL, {dir / name})),
-                StatusIs(absl::StatusCode::kDataLoss, HasSubstr(name)));
+    for (const char* other : {"this is no archive, it only has the name of one", "", "{}"}) {
+      Write(dir / name, other);
+      EXPECT_THAT(Load(Spec(v1::DATA_SOURCE_JSONL, {dir / name})),
+                  StatusIs(absl::StatusCode::kDataLoss,
+                           AllOf(HasSubstr(name), HasSubstr("as the ending of its name says"))));
+    }
+    for (const std::string& garbage :
+         {std::string("{\"text\": \"b\"}\n"), std::string(512, '\0')}) {
+      Write(dir / name, archive + garbage);
+      EXPECT_THAT(Load(Spec(v1::DATA_SOURCE_JSONL, {dir / name})),
+                  StatusIs(absl::StatusCode::kDataLoss,
+                           AllOf(HasSubstr(name), HasSubstr("follow the end of the archive"))));
+    }
+  }
+}
+
+// 64 MiB take about 64 KiB as gzip, and 2 KiB as Zstandard: less than one read of the file.
+TEST(DocumentReader, ASmallArchiveWithVeryMuchTextDoesNotFillTheMemory) {
+  const TempDir dir;
+  const std::string text(size_t{64} << 20, 'a');
+  for (const auto& [name, archive] :
+       std::map<std::string, std::string>{{"a.txt.gz", Gzip(text)}, {"a.txt.zst", Zstd(text)}}) {
+    Write(dir / name, archive);
+    DocumentOptions options{.files = {dir / name}, .largest_decompressed = size_t{64} << 20};
+    EXPECT_EQ(ReadAllDocuments(options), std::vector<std::string>{text});
+    options.largest_decompressed -= 1;
+    ReadProgress progress;
+    Document document;
+    EXPECT_THAT(DocumentReader(options, &progress).Next(&document),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(HasSubstr(name),
+                               HasSubstr("decompresses to a document of more than 63 MiB"))));
+    EXPECT_LT(document.text.capacity(), size_t{192} << 20);
+    options.passage_bytes = size_t{16} << 10;  // passages are smaller than the limit
+    std::string whole;
+    for (const std::string& passage : ReadAllDocuments(options)) whole += passage;
+    EXPECT_TRUE(whole == text);
+  }
+  EXPECT_EQ(DocumentOptions().largest_decompressed, size_t{1} << 30);
+}
+
+// All of the archive is in memory when the first document has been read.
+TEST(DocumentReader, StopsWithinAnArchiveWhenNobodyWaits) {
+  const TempDir dir;
+  const std::string lines = "{\"text\": \"one\"}\n" + std::string(size_t{8} << 20, '\n');
+  Write(dir / "a.jsonl.gz", Gzip(lines));
+  Write(dir / "a.jsonl.zst", Zstd(lines));
+  Write(dir / "a.jsonl", lines);
+  for (const char* name : {"a.jsonl.gz", "a.jsonl.zst", "a.jsonl"}) {
+    ReadProgress progress;
+    DocumentReader reader({.source = v1::DATA_SOURCE_JSONL, .files = {dir / name}}, &progress);
+    Document document;
+    ASSERT_OK(reader.Next(&document));
+    progress.cancelled = true;
+    EXPECT_THAT(reader.Next(&document), StatusIs(absl::StatusCode::kCancelled, HasSubstr(name)));
   }
 }
 
