@@ -21,6 +21,7 @@ struct BatchShape {
   int32_t vocab = 0;
   int64_t seed = 0;
   bool document_mask = false;
+  bool in_order = false;  // rows 0, 1, 2, … in every epoch, instead of in the order of `seed`
 
   int32_t first_row() const { return RowOf(rank); }
   int32_t rows() const { return RowOf(rank + 1) - RowOf(rank); }

@@ -88,9 +88,11 @@ class DataLoader {
   // The position after the last batch that Next() returned.
   v1::DataCursor cursor() const;
 
-  // Validation: the same batches every time, from documents that are not in the training set. There
-  // are at most train.eval_batches; fewer if the set is small, and 0 without one. A set smaller
-  // than one batch is repeated to fill it.
+  // Validation: the same batches every time, from documents that are not in the training set. Batch
+  // i has rows [i·B, i·B + B) of the validation set, B = train.batch_size, so that runs with other
+  // seeds or numbers of ranks validate on the same rows. There are at most train.eval_batches;
+  // fewer if the set is small, and 0 without one. A set smaller than one batch is repeated to fill
+  // it.
   int32_t eval_batches() const;
   absl::StatusOr<Batch> Eval(int32_t index) const;
 

@@ -248,6 +248,41 @@ TEST(DataLoader, ReadsTextAndValidatesOnDisjointRowsThatAreAlwaysTheSame) {
   EXPECT_GT((*loader)->info().val_documents, 10);
 }
 
+TEST(DataLoader, ValidatesOnTheFirstRowsWhateverTheSeedTheBatchAndTheRanks) {
+  const auto rows_of = [](int64_t seed, int32_t batch_size, int32_t world) {
+    std::vector<int32_t> rows;
+    for (int32_t batch = 0; batch < 2; ++batch) {
+      for (int32_t rank = 0; rank < world; ++rank) {
+        LoaderOptions options = Options(batch_size);
+        options.spec.mutable_train()->set_seed(seed);
+        options.rank = rank;
+        options.world_size = world;
+        CorpusInfo info;
+        const auto loader = DataLoader::FromRows(options, std::make_shared<ScriptedRows>(50),
+                                                 std::make_shared<ScriptedRows>(30), info);
+        EXPECT_OK(loader);
+        const auto eval = (*loader)->Eval(batch);
+        EXPECT_OK(eval);
+        for (int32_t row = 0; row < eval->rows; ++row) rows.push_back(eval->tokens[row * 4]);
+      }
+    }
+    return rows;
+  };
+  const std::vector<int32_t> eight = {0, 1, 2, 3, 4, 5, 6, 7};
+  for (const int64_t seed : {1, 2, 1337}) {
+    for (const int32_t world : {1, 2, 4}) EXPECT_EQ(rows_of(seed, 4, world), eight);
+  }
+  EXPECT_EQ(rows_of(1, 2, 1), (std::vector<int32_t>{0, 1, 2, 3}));
+  // A set smaller than a batch is repeated.
+  LoaderOptions options = Options(4);
+  const auto loader = DataLoader::FromRows(options, std::make_shared<ScriptedRows>(50),
+                                           std::make_shared<ScriptedRows>(3), {});
+  ASSERT_OK(loader);
+  const auto eval = (*loader)->Eval(0);
+  ASSERT_OK(eval);
+  EXPECT_THAT(eval->tokens, testing::ElementsAre(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 0, 0, 0, 0));
+}
+
 TEST(DataLoader, RefusesTooLittleText) {
   const TempDir dir;
   std::ofstream(dir / "a.txt") << "abc";  // 4 tokens with the separator; a row takes 5
