@@ -153,13 +153,13 @@ Problems BadFirstLine(const PreflightFacts& facts) {
   return problems;
 }
 
-// A Megatron file, whose index says where its documents begin; perhaps one if files may not be
-// looked at.
+// Whether this is a Megatron file, whose index says where its documents begin. Also true for a .bin
+// file that cannot be looked at: DATA_UNREADABLE reports it, and its volume may only be unmounted.
 bool KnowsDocuments(const std::string& path, const PreflightFacts& facts) {
   std::filesystem::path index(path);
   if (index.extension() != ".bin") return false;
   std::error_code error;
-  return !facts.context.check_files ||
+  return !facts.context.check_files || ReadFault(path).has_value() ||
          std::filesystem::exists(index.replace_extension(".idx"), error);
 }
 

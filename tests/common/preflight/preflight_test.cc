@@ -271,6 +271,12 @@ TEST(Preflight, ATokenFileNeedsItsSeparatorUnlessItKnowsItsDocuments) {
     job->Write("val.idx", "MMIDIDX");
   };
   EXPECT_EQ(problem(index), "");
+  EXPECT_EQ(problem([](GoodJob* job) {
+              std::filesystem::remove(job->PathOf("train.bin"));
+              std::filesystem::remove(job->PathOf("val.bin"));
+            }),
+            "")
+      << "files of a volume that is not mounted may be Megatron's";
   EXPECT_THAT(problem([&](GoodJob* job) {
                 index(job);
                 Data(job)->set_document_mask(true);
