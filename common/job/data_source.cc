@@ -7,7 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/status.h"
 #include "common/job/enum_words.h"
+#include "common/job/scalar.h"
 #include "nlohmann/json.hpp"
 
 namespace nsa {
@@ -42,6 +44,23 @@ const DataSourceInfo& DataSourceInfoOf(v1::DataSource source) {
   const auto* row = std::find_if(std::begin(kSources), std::end(kSources),
                                  [&](const DataSourceInfo& info) { return info.source == source; });
   return row != std::end(kSources) ? *row : kGenerated;
+}
+
+v1::DataSource TextSourceOf(std::string_view path) {
+  for (const std::string_view ending : {".gz", ".zst"}) {
+    if (path.ends_with(ending)) path.remove_suffix(ending.size());
+  }
+  const bool lines = path.ends_with(".jsonl") || path.ends_with(".ndjson");
+  return lines ? v1::DATA_SOURCE_JSONL : v1::DATA_SOURCE_TEXT;
+}
+
+absl::StatusOr<int32_t> ParseSeparator(std::string_view word) {
+  if (word == "none") return kNoSeparator;
+  const absl::StatusOr<int64_t> token = ParseInteger(word, 0, 65535);
+  if (token.ok()) return static_cast<int32_t>(*token);
+  return absl::InvalidArgumentError(
+      absl::StrCat("data.separator: '", absl::string_view(word.data(), word.size()),
+                   "' (a token from 0 to 65535, or none); GPT-2's is 50256"));
 }
 
 std::string SourcesWithFiles() {

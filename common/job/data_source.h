@@ -2,6 +2,7 @@
 // Defaults, preflight and the worker's reader all use this table, so that they agree.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,7 +17,8 @@ enum class DocumentFormat {
   kNone,    // There are no files: the tokens are generated.
   kText,    // The file is one document.
   kLines,   // Each line that is not blank is a document; `text_of_line` extracts its text.
-  kTokens,  // Little-endian uint16 tokens; the tokenizer's separator begins a document.
+  kTokens,  // Tokens in one of the formats of docs/job_file.md; a separator token begins a
+            // document.
 };
 
 struct DataSourceInfo {
@@ -38,6 +40,22 @@ struct DataSourceInfo {
 
 // The row of a source. A source without a row is generated: it has no files.
 const DataSourceInfo& DataSourceInfoOf(v1::DataSource source);
+
+// The source that reads a file of this name as text: jsonl for .jsonl and .ndjson, also followed by
+// .gz or .zst; text for every other name.
+v1::DataSource TextSourceOf(std::string_view path);
+
+// data.separator: none.
+inline constexpr int32_t kNoSeparator = -1;
+
+// The value of data.separator: a token from 0 to 65535, or kNoSeparator for "none".
+// InvalidArgument, naming the key, for anything else.
+absl::StatusOr<int32_t> ParseSeparator(std::string_view word);
+
+// What to do when a job needs data.separator and does not set it, for messages.
+inline constexpr std::string_view kSetSeparator =
+    "set data.separator to the token between documents (50256 for GPT-2's tokens, 0 for bytes), or "
+    "to none if the files have no such token";
 
 // "text, jsonl or tokens": the sources that read files.
 std::string SourcesWithFiles();

@@ -41,7 +41,11 @@ void NsaDefaults(v1::NsaSpec* nsa) {
 
 void DataDefaults(v1::DataSpec* data) {
   if (data->source() == v1::DATA_SOURCE_UNSPECIFIED) data->set_source(v1::DATA_SOURCE_SYNTHETIC);
-  if (data->tokenizer() == v1::TOKENIZER_UNSPECIFIED) data->set_tokenizer(v1::TOKENIZER_BYTE);
+  // The tokens of token files come from a tokenizer that only the job's owner knows.
+  const bool tokens = DataSourceInfoOf(data->source()).format == DocumentFormat::kTokens;
+  if (data->tokenizer() == v1::TOKENIZER_UNSPECIFIED && !tokens) {
+    data->set_tokenizer(v1::TOKENIZER_BYTE);
+  }
   if (data->on_exhausted() == v1::ON_EXHAUSTED_UNSPECIFIED) {
     data->set_on_exhausted(v1::ON_EXHAUSTED_REPEAT);
   }

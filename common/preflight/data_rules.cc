@@ -154,6 +154,58 @@ Problems BadFirstLine(const PreflightFacts& facts) {
   return problems;
 }
 
+// Whether this is a Megatron file, whose index says where its documents begin. Also true for a .bin
+// file that cannot be looked at: DATA_UNREADABLE reports it, and its volume may only be unmounted.
+bool KnowsDocuments(const std::string& path, const PreflightFacts& facts) {
+  std::filesystem::path index(path);
+  if (index.extension() != ".bin") return false;
+  std::error_code error;
+  return !facts.context.check_files || ReadFault(path).has_value() ||
+         std::filesystem::exists(index.replace_extension(".idx"), error);
+}
+
+Problems MissingSeparator(const PreflightFacts& facts) {
+  const auto& data = facts.spec.data();
+  if (data.tokenizer() != v1::TOKENIZER_UNSPECIFIED) return {};
+  for (const NamedFile& file : AllFiles(data)) {
+    if (KnowsDocuments(file.path, facts)) continue;
+    return {{"data.separator",
+             absl::StrFormat("not set (%s does not say where its documents begin)", file.path),
+             std::string(kSetSeparator)}};
+  }
+  if (!data.document_mask()) return {};
+  return {{"data.separator", "not set (document_mask needs it)", std::string(kSetSeparator)}};
+}
+
+Problems WrongSeparator(const PreflightFacts& facts) {
+  const auto& data = facts.spec.data();
+  const absl::StatusOr<int32_t> separator = ParseSeparator(data.separator());
+  if (!separator.ok()) {
+    return {{"data.separator",
+             absl::StrFormat("'%s' (a token from 0 to 65535, or none)", data.separator()),
+             "write the token between documents; GPT-2's is 50256"}};
+  }
+  if (*separator == kNoSeparator && data.document_mask()) {
+    return {{"data.separator", "none, but document_mask is true (it needs a separator)",
+             "set document_mask: false, or name the separator"}};
+  }
+  const int32_t vocab = VocabOf(facts.spec);
+  if (*separator < vocab) return {};
+  return {{"data.separator", absl::StrFormat("%d (below model.vocab, %d)", *separator, vocab),
+           "set model.vocab to that of the tokenizer that wrote the files"}};
+}
+
+Problems Separator(const PreflightFacts& facts) {
+  const auto& data = facts.spec.data();
+  const bool tokens = SourceOf(data).format == DocumentFormat::kTokens;
+  if (!data.has_separator()) return tokens ? MissingSeparator(facts) : Problems();
+  if (tokens) return WrongSeparator(facts);
+  return {{"data.separator",
+           absl::StrFormat("%s (only for source: tokens; the tokenizer of a text has its own)",
+                           data.separator()),
+           "remove it"}};
+}
+
 Problems TokenizerMissing(const PreflightFacts& facts) {
   const auto& data = facts.spec.data();
   if (data.tokenizer() != v1::TOKENIZER_GPT2 || !SourceOf(data).has_text()) return {};
@@ -354,6 +406,8 @@ constexpr PreflightRule kRules[] = {
      kNothing, BadFirstLine},
     {"DATA_UNREADABLE", "a data file cannot be read", kError, kError, false, kNothing, Unreadable,
      kMayPass},
+    {"DATA_SEPARATOR", "the separator of token files is missing or wrong", kError, kError, false,
+     kNothing, Separator},
     {"TOKENIZER_MISSING", "tokenizer: gpt2, but its files are missing", kError, kError, false,
      kNothing, TokenizerMissing, kMayPass},
     {"DATA_TOO_SMALL", "fewer tokens than one batch, or than the whole run with on_exhausted: stop",

@@ -32,6 +32,27 @@ TEST(DataSource, SaysWhichSourcesReadFilesAndWhichHoldText) {
   EXPECT_EQ(SourcesWithFiles(), "text, jsonl or tokens");
 }
 
+TEST(DataSource, ATextFileIsOfJsonLinesByTheEndingOfItsName) {
+  for (const char* name : {"a.jsonl", "a.ndjson", "/d/a.jsonl.gz", "a.ndjson.zst"}) {
+    EXPECT_EQ(TextSourceOf(name), v1::DATA_SOURCE_JSONL) << name;
+  }
+  for (const char* name : {"a.txt", "a", "jsonl", "a.jsonl.txt", "a.txt.zst", ""}) {
+    EXPECT_EQ(TextSourceOf(name), v1::DATA_SOURCE_TEXT) << name;
+  }
+}
+
+TEST(DataSource, ASeparatorIsATokenOrNone) {
+  EXPECT_EQ(ParseSeparator("50256").value(), 50256);
+  EXPECT_EQ(ParseSeparator("0").value(), 0);
+  EXPECT_EQ(ParseSeparator("65535").value(), 65535);
+  EXPECT_EQ(ParseSeparator("none").value(), kNoSeparator);
+  for (const char* word : {"", "-1", "65536", "None", "0x10", "1.5", " 1"}) {
+    EXPECT_THAT(ParseSeparator(word), StatusIs(absl::StatusCode::kInvalidArgument,
+                                               testing::HasSubstr("GPT-2's is 50256")))
+        << word;
+  }
+}
+
 TEST(DataSource, ReadsTheTextOfAJsonLineOrSaysWhatIsWrongWithIt) {
   const auto text_of_line = DataSourceInfoOf(v1::DATA_SOURCE_JSONL).text_of_line;
   EXPECT_EQ(text_of_line(R"({"id": 1, "text": "a \u00e9"})").value(), "a é");

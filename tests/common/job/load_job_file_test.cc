@@ -106,9 +106,9 @@ TEST(ApplyDefaults, FillsEveryFieldThatHasOne) {
   v1::JobSpec spec;
   ApplyDefaults(&spec);
   const std::set<std::string> none = {
-      "name",          "labels",           "preflight",  // specific to the job
-      "data.path",     "data.val_path",    "data.tokenizer_path",
-      "train.out_dir", "runtime.precision"};  // set by ResolveDevice
+      "name",           "labels",        "preflight",  // specific to the job
+      "data.path",      "data.val_path", "data.tokenizer_path",
+      "data.separator", "train.out_dir", "runtime.precision"};  // set by ResolveDevice
   const auto check = [&](const google::protobuf::Message& message, const std::string& prefix) {
     for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
       const auto* field = message.GetDescriptor()->field(i);
@@ -157,6 +157,27 @@ TEST(ApplyDefaults, HoldsOutTextOnlyWhenThereIsTextAndNoValidationFile) {
   EXPECT_EQ(fraction(v1::DATA_SOURCE_SYNTHETIC, false), 0);
   EXPECT_EQ(fraction(v1::DATA_SOURCE_TEXT, false), 0.01);
   EXPECT_EQ(fraction(v1::DATA_SOURCE_TEXT, true), 0);
+}
+
+TEST(ApplyDefaults, TokenFilesHaveNoTokenizerAndNoSeparatorUnlessTheJobNamesThem) {
+  v1::JobSpec spec;
+  ASSERT_TRUE(LoadYamlText("data: {source: tokens, path: a.bin}", "a.yaml", &spec).ok());
+  ApplyDefaults(&spec);
+  EXPECT_EQ(spec.data().tokenizer(), v1::TOKENIZER_UNSPECIFIED);
+  EXPECT_FALSE(spec.data().has_separator());
+  ASSERT_TRUE(
+      LoadYamlText("data: {source: tokens, path: a.bin, separator: 50256}", "a.yaml", &spec).ok());
+  EXPECT_EQ(spec.data().separator(), "50256");
+  v1::JobSpec again;
+  ASSERT_TRUE(LoadYamlText(ToYaml(spec), "b.yaml", &again).ok());
+  EXPECT_EQ(again.data().separator(), "50256");
+  // A job file of the Python system that names its tokenizer.
+  ASSERT_TRUE(LoadYamlText("data: {source: tokens, path: a.bin, tokenizer: byte}\n"
+                           "runtime: {use_flash: true}",
+                           "a.yaml", &spec)
+                  .ok());
+  ApplyDefaults(&spec);
+  EXPECT_EQ(spec.data().tokenizer(), v1::TOKENIZER_BYTE);
 }
 
 TEST(ResolveDevice, TakesTheGpuWhereThereIsOneAndThePrecisionThatFits) {

@@ -9,7 +9,7 @@
 namespace nsa {
 namespace {
 
-// The first position of each token's document within the row.
+// Writes, for each token, the position in the row at which its document starts.
 void FindDocuments(std::span<const int32_t> tokens, int32_t separator, int32_t* doc_start) {
   int32_t start = 0;
   for (size_t t = 0; t < tokens.size(); ++t) {
@@ -43,7 +43,7 @@ absl::StatusOr<Batch> BatchMaker::Make(const DataPosition& position) const {
   for (int32_t b = 0; b < batch.rows; ++b) {
     const DataPosition at = Advance(position, shape_.first_row() + b, order_.rows());
     if (b == 0) batch.epoch = at.epoch;
-    const int64_t index = order_.Row(at.epoch, at.sequence);
+    const int64_t index = shape_.in_order ? at.sequence : order_.Row(at.epoch, at.sequence);
     NSA_RETURN_IF_ERROR(Annotate(source_->Read(index, row), absl::StrCat("data row ", index)));
     const auto outside = std::find_if(row.begin(), row.end(), [this](int32_t token) {
       return token < 0 || token >= shape_.vocab;

@@ -12,15 +12,16 @@
 
 namespace nsa {
 
-// What all batches of a loader have in common.
+// The properties that all batches of a loader share.
 struct BatchShape {
   int32_t seq_len = 0;
-  int32_t batch_size = 0;  // over all ranks
+  int32_t batch_size = 0;  // rows of a micro-batch, over all ranks
   int32_t rank = 0;
   int32_t world_size = 1;
   int32_t vocab = 0;
   int64_t seed = 0;
   bool document_mask = false;
+  bool in_order = false;  // rows 0, 1, 2, … in every epoch, instead of in the order of `seed`
 
   int32_t first_row() const { return RowOf(rank); }
   int32_t rows() const { return RowOf(rank + 1) - RowOf(rank); }
@@ -31,7 +32,7 @@ struct BatchShape {
   }
 };
 
-// A position in the order: `sequence` rows of epoch `epoch` have been used.
+// A position in the row order: the first `sequence` rows of epoch `epoch` have been used.
 struct DataPosition {
   int64_t epoch = 0;
   int64_t sequence = 0;
@@ -53,8 +54,8 @@ class BatchMaker {
 
  private:
   const BatchShape shape_;
-  const std::shared_ptr<RowSource>
-      source_;  // shared with the loader and with a thread that may hang in it
+  // Shared with the loader and with the prefetch thread, which may hang in it.
+  const std::shared_ptr<RowSource> source_;
   const RowOrder order_;
 };
 

@@ -5,7 +5,9 @@
 #include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
+#include <zstd_errors.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <vector>
@@ -13,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/fd.h"
 #include "common/base/status.h"
+#include "worker/train/data/file_kind.h"
 
 namespace nsa {
 namespace {
@@ -25,7 +28,7 @@ class PlainStream final : public ByteStream {
       : fd_(std::move(fd)), name_(std::move(name)), progress_(progress) {}
 
   absl::StatusOr<size_t> Read(std::span<char> to) override {
-    if (progress_->cancelled) return absl::CancelledError(absl::StrCat(name_, ": cancelled"));
+    NSA_RETURN_IF_ERROR(CheckCancelled());
     ssize_t count = 0;
     do {
       count = read(fd_.get(), to.data(), to.size());
@@ -37,13 +40,18 @@ class PlainStream final : public ByteStream {
 
   const std::string& name() const { return name_; }
 
+  absl::Status CheckCancelled() const {
+    if (!progress_->cancelled) return absl::OkStatus();
+    return absl::CancelledError(absl::StrCat(name_, ": cancelled"));
+  }
+
  private:
   const Fd fd_;
   const std::string name_;
   ReadProgress* const progress_;
 };
 
-// Compressed input that is refilled in chunks.
+// A buffer of compressed input, refilled from the file in chunks.
 class Input {
  public:
   explicit Input(std::unique_ptr<PlainStream> file) : file_(std::move(file)), buffer_(kChunk) {}
@@ -56,9 +64,22 @@ class Input {
   char* data() { return buffer_.data(); }
   size_t size() const { return size_; }
 
+  // Call it for every read: little input can have very much output.
+  absl::Status CheckCancelled() const { return file_->CheckCancelled(); }
+
   absl::Status Damaged(std::string_view why) const {
     return absl::DataLossError(absl::StrFormat(
         "%s: %s; the archive is damaged or was cut off, copy it again", file_->name(), why));
+  }
+
+  // For bytes that do not begin a part of an archive (a gzip member, a Zstandard frame).
+  absl::Status NotAnArchive(std::string_view kind, int64_t parts_before) const {
+    if (parts_before == 0) {
+      return absl::DataLossError(absl::StrFormat(
+          "%s: is not a %s archive, as the ending of its name says; rename it or copy it again",
+          file_->name(), kind));
+    }
+    return Damaged(absl::StrFormat("bytes that are not %s follow the end of the archive", kind));
   }
 
  private:
@@ -75,6 +96,7 @@ class GzipStream final : public ByteStream {
   ~GzipStream() override { inflateEnd(&z_); }
 
   absl::StatusOr<size_t> Read(std::span<char> to) override {
+    NSA_RETURN_IF_ERROR(input_.CheckCancelled());
     z_.next_out = reinterpret_cast<Bytef*>(to.data());
     z_.avail_out = static_cast<uInt>(to.size());
     while (z_.avail_out == to.size()) {
@@ -82,6 +104,7 @@ class GzipStream final : public ByteStream {
         NSA_ASSIGN_OR_RETURN(const bool more, input_.Refill());
         if (!more) {
           if (in_member_) return input_.Damaged("ends within a gzip member");
+          if (members_ == 0) return input_.NotAnArchive("gzip", 0);
           return 0;
         }
         z_.next_in = reinterpret_cast<Bytef*>(input_.data());
@@ -89,20 +112,28 @@ class GzipStream final : public ByteStream {
       }
       in_member_ = true;
       const int result = inflate(&z_, Z_NO_FLUSH);
-      if (result == Z_STREAM_END) {  // members may follow each other, as in `cat a.gz b.gz`
+      if (result == Z_STREAM_END) {  // another member may follow, as after `cat a.gz b.gz`
         in_member_ = false;
+        ++members_;
         inflateReset(&z_);
       } else if (result != Z_OK && result != Z_BUF_ERROR) {
-        return input_.Damaged(z_.msg != nullptr ? z_.msg : "not gzip");
+        return Fault();
       }
     }
     return to.size() - z_.avail_out;
   }
 
  private:
+  absl::Status Fault() const {
+    const std::string_view why = z_.msg != nullptr ? z_.msg : "is damaged";
+    if (why == "incorrect header check") return input_.NotAnArchive("gzip", members_);
+    return input_.Damaged(why);
+  }
+
   Input input_;
   z_stream z_{};
   bool in_member_ = false;
+  int64_t members_ = 0;  // read to their ends
 };
 
 class ZstdStream final : public ByteStream {
@@ -112,20 +143,26 @@ class ZstdStream final : public ByteStream {
   ~ZstdStream() override { ZSTD_freeDStream(context_); }
 
   absl::StatusOr<size_t> Read(std::span<char> to) override {
+    NSA_RETURN_IF_ERROR(input_.CheckCancelled());
     ZSTD_outBuffer out = {to.data(), to.size(), 0};
     while (out.pos == 0) {
-      // The decoder may still hold output, so refill its input only when it has none left.
+      // The decoder may hold output that did not fit. It gets new input only after that is out.
       if (in_.pos == in_.size && !flushing_) {
         NSA_ASSIGN_OR_RETURN(const bool more, input_.Refill());
         if (!more) {
           if (in_frame_) return input_.Damaged("ends within a Zstandard frame");
+          if (frames_ == 0) return input_.NotAnArchive("Zstandard", 0);
           return 0;
         }
         in_ = {input_.data(), input_.size(), 0};
       }
       const size_t result = ZSTD_decompressStream(context_, &out, &in_);
+      if (ZSTD_getErrorCode(result) == ZSTD_error_prefix_unknown) {
+        return input_.NotAnArchive("Zstandard", frames_);
+      }
       if (ZSTD_isError(result)) return input_.Damaged(ZSTD_getErrorName(result));
       in_frame_ = result != 0;
+      if (!in_frame_) ++frames_;
       flushing_ = out.pos == out.size && in_frame_;
     }
     return out.pos;
@@ -136,8 +173,52 @@ class ZstdStream final : public ByteStream {
   ZSTD_DStream* const context_;
   ZSTD_inBuffer in_{};
   bool in_frame_ = false;
+  int64_t frames_ = 0;  // read to their ends
   bool flushing_ = false;
 };
+
+absl::Status NotText(const std::string& name, const FileKindInfo& info) {
+  const bool archive = info.kind == FileKind::kGzip || info.kind == FileKind::kZstd;
+  const std::string ending = info.kind == FileKind::kGzip ? ".gz" : ".zst";
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, ": is ", std::string(info.name), ", not text; ",
+                   archive ? absl::StrCat("give its name the ending ", ending, ", or decompress it")
+                           : "give a file of text or of JSON lines"));
+}
+
+// Refuses a stream whose first bytes are not those of a text.
+class TextStream final : public ByteStream {
+ public:
+  TextStream(std::unique_ptr<ByteStream> stream, std::string name)
+      : stream_(std::move(stream)), name_(std::move(name)) {}
+
+  absl::StatusOr<size_t> Read(std::span<char> to) override {
+    NSA_ASSIGN_OR_RETURN(const size_t count, stream_->Read(to));
+    if (!checked_ && count > 0) {
+      checked_ = true;
+      constexpr int64_t kAnySize = int64_t{1} << 40;
+      const std::string_view head(to.data(), std::min<size_t>(count, kFileHeadBytes));
+      const FileKindInfo info = RecogniseFile(head, kAnySize);
+      if (info.kind != FileKind::kUnknown && info.kind != FileKind::kText) {
+        return NotText(name_, info);
+      }
+    }
+    return count;
+  }
+
+ private:
+  const std::unique_ptr<ByteStream> stream_;
+  const std::string name_;
+  bool checked_ = false;
+};
+
+// The stream that the ending of the name asks for.
+std::unique_ptr<ByteStream> Decompressed(const std::filesystem::path& path,
+                                         std::unique_ptr<PlainStream> file) {
+  if (path.extension() == ".gz") return std::make_unique<GzipStream>(std::move(file));
+  if (path.extension() == ".zst") return std::make_unique<ZstdStream>(std::move(file));
+  return file;
+}
 
 }  // namespace
 
@@ -151,9 +232,7 @@ absl::StatusOr<std::unique_ptr<ByteStream>> ByteStream::Open(const std::filesyst
         absl::StrCat(path.string(), ": is a folder; list its files in data.path"));
   }
   auto file = std::make_unique<PlainStream>(std::move(fd), path.string(), progress);
-  if (path.extension() == ".gz") return std::make_unique<GzipStream>(std::move(file));
-  if (path.extension() == ".zst") return std::make_unique<ZstdStream>(std::move(file));
-  return file;
+  return std::make_unique<TextStream>(Decompressed(path, std::move(file)), path.string());
 }
 
 absl::StatusOr<bool> LineReader::Next(std::string_view* line) {
@@ -187,14 +266,12 @@ absl::StatusOr<bool> LineReader::Next(std::string_view* line) {
   return true;
 }
 
-absl::Status ReadAll(ByteStream* stream, std::string* to) {
-  while (true) {
-    const size_t size = to->size();
-    to->resize(size + kChunk);
-    NSA_ASSIGN_OR_RETURN(const size_t count, stream->Read(std::span(*to).subspan(size)));
-    to->resize(size + count);
-    if (count == 0) return absl::OkStatus();
-  }
+absl::StatusOr<bool> AppendChunk(ByteStream* stream, std::string* to) {
+  const size_t size = to->size();
+  to->resize(size + kChunk);
+  NSA_ASSIGN_OR_RETURN(const size_t count, stream->Read(std::span(*to).subspan(size)));
+  to->resize(size + count);
+  return count > 0;
 }
 
 }  // namespace nsa

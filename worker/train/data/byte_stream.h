@@ -1,4 +1,4 @@
-// Reads plain, gzip (.gz) and Zstandard (.zst) files, in chunks, whole, or by line.
+// Reads plain, gzip (.gz) and Zstandard (.zst) files of text: in chunks, or line by line.
 #pragma once
 
 #include <atomic>
@@ -14,21 +14,28 @@
 
 namespace nsa {
 
-// Shared by a thread that reads and the thread that waits for it.
+// Shared by the thread that reads and the thread that waits for it.
 struct ReadProgress {
   std::atomic<int64_t> bytes{0};  // read from files or turned into tokens so far
-  std::atomic<bool> cancelled{
-      false};  // set when the waiting thread has given up; reading then returns Cancelled
+  // Set when the waiting thread has given up; reading then returns Cancelled.
+  std::atomic<bool> cancelled{false};
 };
 
-// The decompressed bytes of a file, in order. Memory use does not depend on the size of the file.
+// The decompressed bytes of a text file, in order. The ending of the file's name says whether it is
+// compressed. Memory use does not depend on the size of the file or of what it decompresses to.
 class ByteStream {
  public:
   virtual ~ByteStream() = default;
 
-  // Reads up to to.size() bytes; returns 0 at the end. DataLoss, naming the file, if a compressed
-  // file is damaged or ends too early.
+  // Reads up to to.size() bytes; returns 0 at the end. Errors name the file: DataLoss if a
+  // compressed file is damaged or ends too early; InvalidArgument if the file is not text but of a
+  // kind that file_kind.h recognises, e.g. an archive without the ending .gz; Cancelled.
   virtual absl::StatusOr<size_t> Read(std::span<char> to) = 0;
+
+  // Whether Open() decompresses a file of this name.
+  static bool IsCompressed(const std::filesystem::path& path) {
+    return path.extension() == ".gz" || path.extension() == ".zst";
+  }
 
   // NotFound, PermissionDenied or InvalidArgument (a folder), naming the file. `progress` must
   // outlive the stream.
@@ -39,7 +46,7 @@ class ByteStream {
 // Reads lines, without their '\n'.
 class LineReader {
  public:
-  // Longer lines are an error, so that a binary file does not fill the memory.
+  // Bytes. A longer line is an error; otherwise a binary file would fill the memory.
   static constexpr size_t kLongestLine = size_t{256} << 20;
 
   LineReader(std::unique_ptr<ByteStream> stream, std::string name)
@@ -55,12 +62,12 @@ class LineReader {
   const std::unique_ptr<ByteStream> stream_;
   const std::string name_;
   std::string buffer_;
-  size_t begin_ = 0;  // where the part of buffer_ that was not returned yet starts
+  size_t begin_ = 0;  // index in buffer_ of the first byte that was not returned yet
   bool ended_ = false;
   int64_t line_number_ = 0;
 };
 
-// Reads a whole stream.
-absl::Status ReadAll(ByteStream* stream, std::string* to);
+// Appends up to 1 MiB of a stream to `to`; false at the end.
+absl::StatusOr<bool> AppendChunk(ByteStream* stream, std::string* to);
 
 }  // namespace nsa

@@ -16,6 +16,7 @@
 #include "common/base/reason.h"
 #include "common/base/status.h"
 #include "common/base/thread_name.h"
+#include "common/job/data_source.h"
 #include "worker/train/data/documents.h"
 #include "worker/train/data/tokenizer.h"
 
@@ -67,13 +68,19 @@ class Builder {
       : data_(data), vocab_(vocab), progress_(progress) {}
 
   absl::StatusOr<Corpus> Build() {
-    NSA_ASSIGN_OR_RETURN(tokenizer_, MakeTokenizer(data_));
+    NSA_RETURN_IF_ERROR(ChooseSeparator());
     const bool wide = vocab_ > 256;
     corpus_.train = std::make_shared<TokenStore>(wide);
     corpus_.val = std::make_shared<TokenStore>(wide);
-    corpus_.separator = tokenizer_->separator();
+    corpus_.separator = separator_.value_or(kNoSeparator);
     corpus_.info.source = data_.source();
     if (corpus_.separator >= vocab_) return TooLarge("the document separator", corpus_.separator);
+    if (corpus_.separator == kNoSeparator && data_.document_mask()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("data.document_mask: true, but there is no separator (document_mask needs "
+                       "one); ",
+                       std::string(kSetSeparator)));
+    }
     NSA_RETURN_IF_ERROR(ReadValidation());
     NSA_RETURN_IF_ERROR(ReadTraining());
     if (corpus_.info.documents == 0) return NoTrainingDocuments();
@@ -84,12 +91,29 @@ class Builder {
   }
 
  private:
-  // The position of a training document, so that it can be held out later.
+  // Where a training document is in the store, so that it can be moved to validation later.
   struct Place {
     Hash hash;
     int64_t begin;
     int64_t end;
   };
+
+  // Sets `separator_`; nothing if only files that know their documents may be read. Makes the
+  // tokenizer if there is one.
+  absl::Status ChooseSeparator() {
+    const bool tokens = DataSourceInfoOf(data_.source()).format == DocumentFormat::kTokens;
+    if (data_.has_separator() && !tokens) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "data.separator: %s (only for data.source: tokens); remove it", data_.separator()));
+    }
+    if (data_.has_separator()) {
+      NSA_ASSIGN_OR_RETURN(separator_, ParseSeparator(data_.separator()));
+    } else if (!tokens || data_.tokenizer() != v1::TOKENIZER_UNSPECIFIED) {
+      NSA_ASSIGN_OR_RETURN(tokenizer_, MakeTokenizer(data_));
+      separator_ = tokenizer_->separator();
+    }
+    return absl::OkStatus();
+  }
 
   double fraction() const { return data_.val_path().empty() ? data_.val_fraction() : 0.0; }
 
@@ -97,7 +121,7 @@ class Builder {
     DocumentOptions options;
     options.source = data_.source();
     options.files.assign(paths.begin(), paths.end());
-    options.separator = corpus_.separator;
+    options.separator = separator_;
     options.passage_bytes = fraction() > 0 ? kPassageBytes : 0;
     fingerprint_.AddFiles(options.files);
     return DocumentReader(std::move(options), progress_);
@@ -151,7 +175,7 @@ class Builder {
     return absl::OkStatus();
   }
 
-  // A fraction that is too small to hold out any document holds out one.
+  // Moves one document to validation, because the fraction selected none.
   absl::Status HoldOut(const Place& place) {
     if (corpus_.info.documents < 2 || copies_of_lowest_ > 1) {
       return absl::InvalidArgumentError(
@@ -166,7 +190,8 @@ class Builder {
   }
 
   absl::Status Append(const Document& document, TokenStore* store) {
-    buffer_.assign(1, static_cast<uint16_t>(corpus_.separator));
+    const bool separated = corpus_.separator != kNoSeparator;
+    buffer_.assign(separated ? 1 : 0, static_cast<uint16_t>(corpus_.separator));
     if (document.tokens.empty()) {
       NSA_RETURN_IF_ERROR(tokenizer_->Encode(document.text, &buffer_, progress_));
     } else {
@@ -176,7 +201,7 @@ class Builder {
     for (const uint16_t token : buffer_) largest = std::max<int32_t>(largest, token);
     if (largest >= vocab_) return TooLarge(document.place, largest);
     corpus_.info.inner_separators +=
-        std::count(buffer_.begin() + 1, buffer_.end(), static_cast<uint16_t>(corpus_.separator));
+        std::count(buffer_.begin(), buffer_.end(), corpus_.separator) - (separated ? 1 : 0);
     store->Append(buffer_);
     progress_->bytes += static_cast<int64_t>(buffer_.size());
     return absl::OkStatus();
@@ -203,7 +228,8 @@ class Builder {
   const v1::DataSpec& data_;
   const int32_t vocab_;
   ReadProgress* const progress_;
-  std::unique_ptr<TextTokenizer> tokenizer_;
+  std::unique_ptr<TextTokenizer> tokenizer_;  // null for token files with data.separator
+  std::optional<int32_t> separator_;
   Corpus corpus_;
   Fingerprint fingerprint_;
   std::set<Hash> val_hashes_;
@@ -211,7 +237,7 @@ class Builder {
   std::vector<uint16_t> buffer_;
 };
 
-// Shared by the reading thread and the thread that waits for it, because the latter may give up.
+// Owned by both the reading thread and the waiting thread, because the latter may give up first.
 struct Loading {
   ReadProgress progress;
   Mutex mutex;

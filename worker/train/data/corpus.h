@@ -1,11 +1,11 @@
 // A corpus in memory: the documents of a job's files as tokens, divided into training and
-// validation.
+// validation. No document is in both sets.
 //
 // With val_path, the documents of those files are for validation, and training documents with the
 // same content are dropped. With val_fraction f, documents whose content hash (XXH3, as a fraction
-// of 2^64) is below f are for validation, at least one; copies have the same hash, so they are on
-// the same side. In both cases no document is on both sides. Text files are divided into passages
-// for this (documents.h); otherwise each file would be one document.
+// of 2^64) is below f are for validation, but at least one document. Copies of a document have the
+// same hash, so all of them are in the same set. With val_fraction, text files are divided into
+// passages (documents.h); otherwise a whole file would be one document.
 #pragma once
 
 #include <cstdint>
@@ -32,12 +32,12 @@ struct CorpusInfo {
   int64_t val_tokens = 0;
   int64_t val_rows = 0;
   int64_t dropped_documents = 0;  // training documents that are copies of validation documents
-  int64_t inner_separators = 0;   // separator tokens inside documents, which split them
+  int64_t inner_separators = 0;   // separator tokens inside documents; each splits its document
   double load_seconds = 0;
   std::string fingerprint;  // of the files, 32 hexadecimal digits
 };
 
-// Tokens in one array, with one byte per token if the vocabulary allows it.
+// Tokens in one array: two bytes per token if `wide`, otherwise one byte.
 class TokenStore {
  public:
   explicit TokenStore(bool wide) : width_(wide ? 2 : 1) {}
@@ -57,15 +57,15 @@ class TokenStore {
 struct Corpus {
   std::shared_ptr<TokenStore> train;
   std::shared_ptr<TokenStore> val;
-  int32_t separator = 0;
-  CorpusInfo info;  // without rows and val_rows, which depend on the row length
+  int32_t separator = 0;  // kNoSeparator if documents follow each other without one
+  CorpusInfo info;        // without rows and val_rows, which depend on the row length
 };
 
 // Reads the files of `data` on a separate thread. DeadlineExceeded with Reason::kDataStalled if
 // that thread makes no progress for `stall_timeout`; the thread is then left behind, because it may
 // hang in the kernel. Otherwise the errors of DocumentReader, and InvalidArgument for a token that
-// is not below `vocab` or when one side has no document. `on_progress` may be empty; it is called
-// on the caller's thread about once a second while there is progress.
+// is not below `vocab`, a wrong data.separator, or when one side has no document. `on_progress` may
+// be empty; it is called on the caller's thread about once a second while there is progress.
 absl::StatusOr<Corpus> LoadCorpus(const v1::DataSpec& data, int32_t vocab,
                                   absl::Duration stall_timeout,
                                   const std::function<void()>& on_progress = {});
@@ -77,7 +77,7 @@ class CorpusRows final : public RowSource {
              v1::DataSource source)
       : store_(std::move(store)), seq_len_(seq_len), separator_(separator), source_(source) {}
 
-  // May be 0: fewer than S + 1 tokens. The loader refuses that.
+  // 0 if there are fewer than S + 1 tokens. The loader refuses that.
   int64_t rows() const override {
     return store_->size() == 0 ? 0 : (store_->size() - 1) / seq_len_;
   }

@@ -1,7 +1,7 @@
 #include "worker/train/data/documents.h"
 
 #include <algorithm>
-#include <cstring>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -23,6 +23,8 @@ absl::StatusOr<bool> DocumentReader::Next(Document* document) {
     if (!found) {
       open_ = false;
       lines_.reset();
+      passages_.reset();
+      tokens_.reset();
       ++file_;
     } else if (!document->text.empty() || !document->tokens.empty()) {
       return true;
@@ -33,18 +35,26 @@ absl::StatusOr<bool> DocumentReader::Next(Document* document) {
 
 absl::Status DocumentReader::OpenFile() {
   const std::filesystem::path& path = options_.files[file_];
+  if (source_.format == DocumentFormat::kTokens) {
+    NSA_ASSIGN_OR_RETURN(tokens_, TokenReader::Open(path, progress_));
+    next_document_ = 0;
+    if (!options_.separator && !tokens_->layout().document_ends) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path.string(),
+                       ": does not say where its documents begin, and data.separator is not set; ",
+                       std::string(kSetSeparator)));
+    }
+    open_ = true;
+    return absl::OkStatus();
+  }
   NSA_ASSIGN_OR_RETURN(auto stream, ByteStream::Open(path, progress_));
   if (source_.format == DocumentFormat::kLines) {
     lines_ = std::make_unique<LineReader>(std::move(stream), path.string());
   } else {
-    content_.clear();
-    position_ = 0;
-    NSA_RETURN_IF_ERROR(ReadAll(stream.get(), &content_));
-  }
-  if (source_.format == DocumentFormat::kTokens && content_.size() % 2 != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%s: %d bytes (a multiple of 2); a token file holds little-endian uint16",
-                        path.string(), content_.size()));
+    const bool compressed = ByteStream::IsCompressed(path);
+    passages_ = std::make_unique<PassageReader>(
+        std::move(stream), path.string(), options_.passage_bytes,
+        compressed ? options_.largest_decompressed : std::numeric_limits<size_t>::max());
   }
   open_ = true;
   return absl::OkStatus();
@@ -70,6 +80,7 @@ absl::StatusOr<bool> DocumentReader::NextLine(Document* document) {
     if (!found) return false;
   } while (line.find_first_not_of(" \t\r") == std::string_view::npos);
   document->place = absl::StrFormat("%s:%d", options_.files[file_].string(), lines_->line_number());
+  document->line = lines_->line_number();
   absl::StatusOr<std::string> text = source_.text_of_line(line);
   if (!text.ok()) {
     return absl::InvalidArgumentError(absl::StrFormat(
@@ -83,42 +94,47 @@ absl::StatusOr<bool> DocumentReader::NextLine(Document* document) {
 }
 
 absl::StatusOr<bool> DocumentReader::NextPassage(Document* document) {
-  if (position_ >= content_.size()) return false;
-  document->place = options_.files[file_].string();
-  size_t end = content_.size();
-  if (options_.passage_bytes > 0 && content_.size() - position_ > 2 * options_.passage_bytes) {
-    const size_t earliest = position_ + options_.passage_bytes;
-    const size_t latest = std::min(content_.size(), position_ + 4 * options_.passage_bytes);
-    // The search ends at `latest`; otherwise every passage of a text without blank lines would
-    // search the whole rest of the file.
-    const size_t blank = std::string_view(content_).substr(0, latest).find("\n\n", earliest);
-    const size_t newline = content_.rfind('\n', latest);
-    if (blank != std::string_view::npos) {
-      end = blank + 2;
-    } else {
-      end = newline != std::string::npos && newline >= earliest ? newline + 1 : latest;
-    }
-  }
-  document->text.assign(content_, position_, end - position_);
-  document->place += absl::StrFormat(" at byte %d", position_);
-  position_ = end;
-  return true;
+  NSA_ASSIGN_OR_RETURN(const bool found, passages_->Next(&document->text));
+  document->place =
+      absl::StrFormat("%s at byte %d", options_.files[file_].string(), passages_->begin());
+  return found;
 }
 
 absl::StatusOr<bool> DocumentReader::NextTokens(Document* document) {
-  if (position_ >= content_.size()) return false;
-  document->place = absl::StrFormat("%s: token %d", options_.files[file_].string(), position_ / 2);
-  for (; position_ < content_.size(); position_ += 2) {
-    const auto low = static_cast<unsigned char>(content_[position_]);
-    const auto high = static_cast<unsigned char>(content_[position_ + 1]);
-    const auto token = static_cast<uint16_t>(low | (high << 8));
-    if (token == options_.separator) {
-      position_ += 2;
-      break;
-    }
-    document->tokens.push_back(token);
+  const TokenLayout& layout = tokens_->layout();
+  document->place =
+      absl::StrFormat("%s: token %d", options_.files[file_].string(), tokens_->position());
+  if (!layout.document_ends) {
+    if (tokens_->position() == layout.count) return false;
+    const bool whole = *options_.separator != kNoSeparator || options_.passage_bytes == 0;
+    const auto passage = static_cast<int64_t>(options_.passage_bytes / 2);
+    const int64_t end =
+        whole ? layout.count : std::min(layout.count, tokens_->position() + passage);
+    NSA_RETURN_IF_ERROR(AppendTokens(end, *options_.separator, document));
+    return true;
   }
+  if (next_document_ == layout.document_ends->size()) return false;
+  NSA_RETURN_IF_ERROR(
+      AppendTokens((*layout.document_ends)[next_document_++], kNoSeparator, document));
+  std::vector<uint16_t>& tokens = document->tokens;
+  if (!tokens.empty() && tokens.back() == options_.separator) tokens.pop_back();
+  if (!tokens.empty() && tokens.front() == options_.separator) tokens.erase(tokens.begin());
   return true;
+}
+
+// Reads up to token `end`, or up to and including the next separator, which is not appended.
+absl::Status DocumentReader::AppendTokens(int64_t end, int32_t separator, Document* document) {
+  while (tokens_->position() < end) {
+    NSA_ASSIGN_OR_RETURN(std::span<const uint16_t> ahead, tokens_->Ahead());
+    const int64_t left = end - tokens_->position();
+    ahead = ahead.first(static_cast<size_t>(std::min<int64_t>(left, std::ssize(ahead))));
+    const auto stop = std::find(ahead.begin(), ahead.end(), separator);
+    document->tokens.insert(document->tokens.end(), ahead.begin(), stop);
+    const bool found = stop != ahead.end();
+    tokens_->Skip((stop - ahead.begin()) + (found ? 1 : 0));
+    if (found) break;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace nsa

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,34 +12,44 @@
 #include "common/job/data_source.h"
 #include "nsa/v1/job.pb.h"
 #include "worker/train/data/byte_stream.h"
+#include "worker/train/data/passage_reader.h"
+#include "worker/train/data/token_reader.h"
 
 namespace nsa {
 
 struct Document {
-  std::string text;              // of a source that has text
+  std::string text;              // of text and jsonl files
   std::vector<uint16_t> tokens;  // of token files, without separators
   std::string place;             // "books.jsonl:17", for messages
+  int64_t line = 0;              // of jsonl files, 1-based
 };
 
 struct DocumentOptions {
   v1::DataSource source = v1::DATA_SOURCE_TEXT;
   std::vector<std::filesystem::path> files;
-  int32_t separator = 0;  // the token that begins a document in a token file
-  // Text files are divided into passages, so that some of them can be held out for validation. A
-  // passage has at least this many bytes and ends at a blank line; without a blank line it ends at
-  // a newline before it is four times as long. 0: each file is one document.
+  // The token between documents in a token file, or kNoSeparator: then a file is one document, or
+  // is divided into passages. Without a value only files that know their documents (Megatron) can
+  // be read; of these the separator is only removed from the beginning and the end of each
+  // document.
+  std::optional<int32_t> separator;
+  // Text files are divided into passages of at least this many bytes (passage_reader.h), so that
+  // some of them can be held out for validation. 0: each file is one document. A passage of a token
+  // file without separators has passage_bytes / 2 tokens.
   size_t passage_bytes = 0;
+  // Bytes of text that a document of a compressed text file may have, so that a small archive
+  // cannot fill the memory. (A line of a jsonl file has its own limit, LineReader::kLongestLine.)
+  size_t largest_decompressed = size_t{1} << 30;
 };
 
-// Reads one file at a time. Memory: the largest document (text: the largest file).
+// Reads one file at a time, as a stream. Memory: the largest document, and about 2 MiB.
 class DocumentReader {
  public:
   DocumentReader(DocumentOptions options, ReadProgress* progress);
   ~DocumentReader();
 
   // Reads the next document that is not empty; false at the end. Errors name the file and the line:
-  // NotFound, InvalidArgument (a line that is not what the source expects, a token file of odd
-  // length), DataLoss.
+  // NotFound, InvalidArgument (a line that is not what the source expects, a file that is not a
+  // token file or needs a separator), DataLoss.
   absl::StatusOr<bool> Next(Document* document);
 
  private:
@@ -46,6 +57,7 @@ class DocumentReader {
   absl::StatusOr<bool> NextLine(Document* document);
   absl::StatusOr<bool> NextPassage(Document* document);
   absl::StatusOr<bool> NextTokens(Document* document);
+  absl::Status AppendTokens(int64_t end, int32_t separator, Document* document);
   absl::Status OpenFile();
 
   const DocumentOptions options_;
@@ -53,9 +65,10 @@ class DocumentReader {
   ReadProgress* const progress_;
   size_t file_ = 0;  // index of the file being read, in options_.files
   bool open_ = false;
-  std::unique_ptr<LineReader> lines_;  // of a source of lines
-  std::string content_;                // of other sources: the whole file
-  size_t position_ = 0;                // in content_
+  std::unique_ptr<PassageReader> passages_;  // for text files
+  std::unique_ptr<LineReader> lines_;        // for jsonl files
+  std::unique_ptr<TokenReader> tokens_;      // for token files
+  size_t next_document_ = 0;                 // of token files whose format knows its documents
 };
 
 }  // namespace nsa

@@ -5,7 +5,6 @@
 
 #include <array>
 #include <fstream>
-#include <limits>
 #include <map>
 #include <unordered_map>
 #include <utility>
@@ -14,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "common/base/status.h"
 #include "nlohmann/json.hpp"
+#include "worker/train/data/bpe_merges.h"
 
 namespace nsa {
 namespace {
@@ -27,8 +27,8 @@ std::string Utf8(uint32_t code_point) {
   return {static_cast<char>(0xc0 | (code_point >> 6)), static_cast<char>(0x80 | (code_point & 63))};
 }
 
-// GPT-2 writes each byte as a printable character: the byte itself if it is printable, otherwise
-// U+0100, U+0101, …
+// How vocab.json writes each byte: as the character with that code if it is printable; the other
+// bytes, in order, as U+0100, U+0101, …
 std::array<std::string, 256> BytesAsCharacters() {
   std::array<std::string, 256> characters;
   uint32_t next = 256;
@@ -39,8 +39,6 @@ std::array<std::string, 256> BytesAsCharacters() {
   }
   return characters;
 }
-
-using Pair = std::pair<int32_t, int32_t>;
 
 class Gpt2Bpe final : public TextTokenizer {
  public:
@@ -67,22 +65,24 @@ class Gpt2Bpe final : public TextTokenizer {
 
   absl::Status Encode(std::string_view text, std::vector<uint16_t>* tokens,
                       ReadProgress* progress) const override {
-    pcre2_match_data* match = pcre2_match_data_create_from_pattern(split_, nullptr);
+    const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> match(
+        pcre2_match_data_create_from_pattern(split_, nullptr), pcre2_match_data_free);
+    std::vector<int32_t> ids;
     size_t begin = 0;
-    while (begin < text.size() && (progress == nullptr || !progress->cancelled)) {
+    while (begin < text.size()) {
+      if (progress != nullptr && progress->cancelled) return EncodingCancelled();
       const int found = pcre2_match(split_, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
-                                    begin, 0, match, nullptr);
-      const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(match);
-      // Bytes that are not UTF-8 match nothing; each run of them is a separate piece.
+                                    begin, 0, match.get(), nullptr);
+      const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(match.get());
+      // The pattern does not match bytes that are not UTF-8. Each run of them is a separate piece.
       const size_t piece_begin = found > 0 ? ends[0] : text.size();
       const size_t piece_end = found > 0 ? ends[1] : text.size();
-      if (piece_begin > begin) Merge(text.substr(begin, piece_begin - begin), tokens);
-      if (piece_end > piece_begin) Merge(text.substr(piece_begin, piece_end - piece_begin), tokens);
-      if (progress != nullptr) progress->bytes += static_cast<int64_t>(piece_end - begin);
+      NSA_RETURN_IF_ERROR(Merge(text.substr(begin, piece_begin - begin), &ids, tokens, progress));
+      NSA_RETURN_IF_ERROR(
+          Merge(text.substr(piece_begin, piece_end - piece_begin), &ids, tokens, progress));
       begin = piece_end;
     }
-    pcre2_match_data_free(match);
-    return begin < text.size() ? EncodingCancelled() : absl::OkStatus();
+    return absl::OkStatus();
   }
 
  private:
@@ -148,52 +148,34 @@ class Gpt2Bpe final : public TextTokenizer {
       const auto right = parts.size() == 2 ? ids_.find(parts[1]) : ids_.end();
       const auto merged = parts.size() == 2 ? ids_.find(parts[0] + parts[1]) : ids_.end();
       if (left == ids_.end() || right == ids_.end() || merged == ids_.end()) {
-        return absl::InvalidArgumentError(
-            absl::StrFormat("%s:%d: '%s' (two tokens whose union is one, all in vocab.json)",
-                            path.string(), number, line));
+        return absl::InvalidArgumentError(absl::StrFormat(
+            "%s:%d: '%s' (two tokens that are in vocab.json, as is their concatenation)",
+            path.string(), number, line));
       }
-      merges_.emplace(Pair{left->second, right->second},
-                      Rank{static_cast<int32_t>(merges_.size()), merged->second});
+      merges_.Add(left->second, right->second, merged->second);
     }
     return absl::OkStatus();
   }
 
-  // Merges the pair with the lowest rank until none is left. Quadratic in the length of a piece,
-  // but pieces are words.
-  void Merge(std::string_view piece, std::vector<uint16_t>* tokens) const {
-    std::vector<int32_t> ids;
-    for (const char c : piece) ids.push_back(byte_ids_[static_cast<unsigned char>(c)]);
-    while (ids.size() > 1) {
-      Rank best{std::numeric_limits<int32_t>::max(), 0};
-      size_t at = 0;
-      for (size_t i = 0; i + 1 < ids.size(); ++i) {
-        const auto rank = merges_.find({ids[i], ids[i + 1]});
-        if (rank != merges_.end() && rank->second.order < best.order) {
-          best = rank->second;
-          at = i;
-        }
+  // Appends the tokens of a piece, which is divided if it is too long.
+  absl::Status Merge(std::string_view piece, std::vector<int32_t>* ids,
+                     std::vector<uint16_t>* tokens, ReadProgress* progress) const {
+    while (!piece.empty()) {
+      ids->clear();
+      for (const char c : piece.substr(0, BpeMerges::kLongestPiece)) {
+        ids->push_back(byte_ids_[static_cast<unsigned char>(c)]);
       }
-      if (best.order == std::numeric_limits<int32_t>::max()) break;
-      ids[at] = best.merged;
-      ids.erase(ids.begin() + static_cast<ptrdiff_t>(at) + 1);
+      piece.remove_prefix(ids->size());
+      NSA_RETURN_IF_ERROR(merges_.Apply(ids, progress));
+      for (const int32_t id : *ids) tokens->push_back(static_cast<uint16_t>(id));
     }
-    for (const int32_t id : ids) tokens->push_back(static_cast<uint16_t>(id));
+    return absl::OkStatus();
   }
-
-  struct Rank {
-    int32_t order;
-    int32_t merged;
-  };
-  struct PairHash {
-    size_t operator()(const Pair& pair) const {
-      return std::hash<uint64_t>()((uint64_t(pair.first) << 32) | uint64_t(pair.second));
-    }
-  };
 
   std::unordered_map<std::string, int32_t> ids_;
   std::vector<std::string> bytes_of_;  // by id
   std::array<int32_t, 256> byte_ids_{};
-  std::unordered_map<Pair, Rank, PairHash> merges_;
+  BpeMerges merges_;
   int32_t separator_ = 0;
   pcre2_code* split_ = nullptr;
 };

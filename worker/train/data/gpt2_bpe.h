@@ -1,4 +1,5 @@
-// GPT-2's byte-level BPE. PCRE2 splits the text; merges are applied by rank.
+// GPT-2's byte-level BPE. PCRE2 splits the text into pieces; in each piece, adjacent tokens are
+// merged in the order of the ranks in merges.txt.
 #pragma once
 
 #include <filesystem>

@@ -19,9 +19,6 @@ namespace {
 // A generated source has this many rows for training, and as many after them for validation.
 constexpr int64_t kEndlessRows = int64_t{1} << 40;
 
-// Changes the seed of the order of validation rows. The order is the same in every validation.
-constexpr int64_t kEvalOrder = 0x6576616c;
-
 BatchShape ShapeFor(const LoaderOptions& options) {
   const v1::TrainSpec& train = options.spec.train();
   BatchShape shape;
@@ -91,7 +88,7 @@ class DataLoader::Impl {
     if (val == nullptr) return;
     info_.val_rows = val->rows();
     BatchShape shape = shape_;
-    shape.seed ^= kEvalOrder;
+    shape.in_order = true;
     eval_.emplace(shape, std::move(val));
   }
 
@@ -189,7 +186,7 @@ class DataLoader::Impl {
   const BatchShape shape_;
   std::shared_ptr<RowSource> train_;
   CorpusInfo info_;
-  std::string fingerprint_;  // for the cursor: of the corpus, even after a fallback
+  std::string fingerprint_;  // written into cursors: that of the files, even after a fallback
   std::optional<BatchMaker> eval_;
   std::optional<Prefetcher> prefetcher_;
   DataPosition position_;

@@ -1,11 +1,12 @@
-// The data loader: which tokens a rank trains on, in which order, and the position in that order.
+// The data loader: decides which tokens a rank trains on and in which order, and keeps the position
+// in that order.
 //
-// Documents are read into memory once, with one or two bytes per token. Each starts with the
-// separator token, and they follow each other without a gap. Row i of the corpus is its tokens
-// [i·S, i·S + S], so every token is predicted exactly once per epoch; only an incomplete last row
-// is left out. The order of the rows is a permutation that depends only on (seed, epoch): sequence
-// q of epoch e is the same row for any number of ranks. A micro-batch is the next batch_size
-// sequences; rank r of W takes rows [r·B/W, (r+1)·B/W) of it.
+// Documents are read into memory once, with one byte per token, or two if the vocabulary has more
+// than 256 tokens. Each starts with the separator token, and they follow each other without a gap.
+// Row i of the corpus is its tokens [i·S, i·S + S], so every token is predicted exactly once per
+// epoch; only an incomplete last row is left out. The order of the rows is a permutation that
+// depends only on (seed, epoch): sequence q of epoch e is the same row for any number of ranks. A
+// micro-batch is the next batch_size sequences; rank r of W takes rows [r·B/W, (r+1)·B/W) of it.
 //
 // One thread calls Next() and Eval(); a thread of the loader prepares batches in advance.
 #pragma once
@@ -61,7 +62,8 @@ class DataLoader {
   // is synthetic.
   static absl::StatusOr<std::unique_ptr<DataLoader>> Open(LoaderOptions options);
 
-  // The same for given rows: for tests and generated sources. `val` may be null.
+  // Like Open(), but takes the rows instead of reading files: for tests and generated sources.
+  // `val` may be null: no validation.
   static absl::StatusOr<std::unique_ptr<DataLoader>> FromRows(LoaderOptions options,
                                                               std::shared_ptr<RowSource> train,
                                                               std::shared_ptr<RowSource> val,
@@ -74,7 +76,8 @@ class DataLoader {
 
   // The next micro-batch of this rank. With on_exhausted: stop, OutOfRange with
   // Reason::kDataExhausted at the first micro-batch of a step for which too few rows are left.
-  // Every rank gets it at the same step, so no step is half done. DeadlineExceeded with
+  // All ranks get this error at the same step, so no step is done by some ranks only.
+  // DeadlineExceeded with
   // Reason::kDataStalled after loader_timeout_seconds.
   absl::StatusOr<Batch> Next();
 
@@ -85,16 +88,18 @@ class DataLoader {
   // The position after the last batch that Next() returned.
   v1::DataCursor cursor() const;
 
-  // Validation: the same batches every time, from documents that are not in the training set. There
-  // are at most train.eval_batches; fewer if the set is small, and 0 without one. A set smaller
-  // than one batch is repeated to fill it.
+  // Validation: the same batches every time, from documents that are not in the training set. Batch
+  // i has rows [i·B, i·B + B) of the validation set, B = train.batch_size, so that runs with other
+  // seeds or numbers of ranks validate on the same rows. There are at most train.eval_batches;
+  // fewer if the set is small, and 0 without one. A set smaller than one batch is repeated to fill
+  // it.
   int32_t eval_batches() const;
   absl::StatusOr<Batch> Eval(int32_t index) const;
 
   const CorpusInfo& info() const;
 
-  // Whether the loader fell back to synthetic tokens. StepRecord.fallbacks counts each such batch
-  // as "data_source".
+  // Whether the loader fell back to synthetic tokens. StepRecord.fallbacks counts each synthetic
+  // batch as "data_source".
   bool fell_back() const;
 
  private:

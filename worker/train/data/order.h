@@ -1,8 +1,8 @@
 // The order of the rows in an epoch: a permutation that is computed, not stored.
 //
-// A four-round Feistel network over the smallest even number of bits that can hold `rows`. It is
-// applied again until the value is below `rows`, fewer than four times on average. It is a
-// bijection for every key, so each epoch contains each row exactly once.
+// It is a four-round Feistel network over the smallest even number of bits that can count `rows`
+// values. The network is applied again until its output is below `rows`: fewer than four times on
+// average. It is a bijection for every key, so each epoch contains each row exactly once.
 #pragma once
 
 #include <cstdint>

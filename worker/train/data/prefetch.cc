@@ -14,8 +14,8 @@
 namespace nsa {
 namespace {
 
-constexpr absl::Duration kPatience =
-    absl::Seconds(1);  // how long the destructor waits for the thread
+// How long the destructor waits for the thread.
+constexpr absl::Duration kPatience = absl::Seconds(1);
 
 }  // namespace
 
@@ -27,8 +27,8 @@ struct Prefetcher::Shared {
   Mutex mutex;
   CondVar changed;
   std::deque<Item> ready ABSL_GUARDED_BY(mutex);
-  std::optional<absl::Status> ended
-      ABSL_GUARDED_BY(mutex);  // set when no batch follows those in `ready`
+  // Set when no batch follows those in `ready`.
+  std::optional<absl::Status> ended ABSL_GUARDED_BY(mutex);
   bool cancelled ABSL_GUARDED_BY(mutex) = false;
   bool finished ABSL_GUARDED_BY(mutex) = false;  // the thread will not use the source again
 

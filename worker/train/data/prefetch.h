@@ -1,4 +1,4 @@
-// Makes batches ahead of the training thread.
+// Makes batches in a thread, ahead of the training thread.
 #pragma once
 
 #include <cstdint>
@@ -18,15 +18,15 @@ struct PrefetchOptions {
   bool stop_at_end = false;  // on_exhausted: stop
 };
 
-// Only one thread may call it at a time.
+// Only one thread at a time may use a Prefetcher.
 class Prefetcher {
  public:
   static constexpr size_t kAhead = 4;  // batches
 
   Prefetcher(PrefetchOptions options, BatchMaker maker);
 
-  // Ends the thread. A thread that hangs in the source is left behind; it shares ownership of what
-  // it uses.
+  // Ends the thread. If the thread hangs in the source, the destructor leaves it running after one
+  // second; the thread shares ownership of everything that it uses.
   ~Prefetcher();
 
   Prefetcher(const Prefetcher&) = delete;

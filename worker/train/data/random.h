@@ -5,7 +5,7 @@
 
 namespace nsa {
 
-// The finaliser of SplitMix64: a bijection of 64 bits that mixes all of them.
+// The finaliser of SplitMix64: a bijection on 64-bit numbers that mixes all bits.
 inline uint64_t Mix(uint64_t x) {
   x += 0x9e3779b97f4a7c15ULL;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;

@@ -9,21 +9,22 @@
 
 namespace nsa {
 
-// A fixed number of rows; each depends only on its index. One thread at a time.
+// A fixed number of rows; the content of a row depends only on its index. Only one thread at a time
+// may use a source.
 class RowSource {
  public:
   virtual ~RowSource() = default;
 
-  // Rows of an epoch; at least 1.
+  // Number of rows in an epoch; at least 1.
   virtual int64_t rows() const = 0;
 
-  // The token that begins a document.
+  // The token that begins a document; kNoSeparator (common/job/data_source.h) if there is none.
   virtual int32_t separator() const = 0;
 
   virtual v1::DataSource source() const = 0;
 
-  // Fills `tokens`, which holds the S + 1 tokens that the source was made for, with row `row` in
-  // [0, rows()).
+  // Fills `tokens` with row `row`, in [0, rows()). Its size is S + 1 for the row length S that the
+  // source was made for.
   virtual absl::Status Read(int64_t row, std::span<int32_t> tokens) = 0;
 };
 

@@ -7,10 +7,11 @@
 namespace nsa {
 namespace {
 
-constexpr uint64_t kTables = 0x7461626c65;  // domains of the seed: no two draws share a key
+// Mixed into the seed, so that different uses of it draw different numbers.
+constexpr uint64_t kTables = 0x7461626c65;
 constexpr uint64_t kRow = 0x726f77;
 constexpr uint64_t kUniform = 0x756e69;
-constexpr int kCopyOdds = 48;  // a copy begins at one token in so many
+constexpr int kCopyOdds = 48;  // a copy begins at one token in 48
 constexpr size_t kCopyDistance = 32;
 constexpr uint32_t kShortestCopy = 8;
 constexpr uint32_t kCopyRange = 24;

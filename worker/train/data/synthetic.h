@@ -12,13 +12,11 @@
 namespace nsa {
 
 // A task that a model can learn, in three parts of increasing difficulty:
-//   order 1–2   Each token is one of four candidates (odds 8 : 4 : 2 : 2). They depend on the
-//   previous
-//               token and on three bits of the one before: 1.21 nats per token.
-//   copying     Sometimes 8 to 31 tokens are repeated from at least 32 tokens earlier. Attention
-//   can
-//               find them; a Markov model cannot.
-//   documents   of 64 to 511 tokens, each starting with token 0.
+// - Order 1–2: each token is one of four candidates (odds 8 : 4 : 2 : 2). The candidates depend on
+//   the previous token and on three bits of the token before it: 1.21 nats per token.
+// - Copying: sometimes 8 to 31 tokens are repeated from at least 32 tokens earlier. Attention can
+//   find them; a Markov model cannot.
+// - Documents: of 64 to 511 tokens, each starting with token 0.
 // Tokens are in [0, min(vocab, 64)). Row i depends only on (seed, i).
 class SyntheticRows final : public RowSource {
  public:
@@ -32,7 +30,7 @@ class SyntheticRows final : public RowSource {
   absl::Status Read(int64_t row, std::span<int32_t> tokens) override;
 
  private:
-  static constexpr int kSlots = 8;  // values kept of the token before the last
+  static constexpr int kSlots = 8;  // the token before the last counts modulo this
 
   int32_t Draw(uint64_t random, int32_t before_last, int32_t last) const;
 
@@ -62,7 +60,8 @@ class UniformRows final : public RowSource {
   const int64_t first_row_;
 };
 
-// The rows of a generated source, numbered from `first_row`; synthetic ones for any other source.
+// The rows of a generated source, numbered from `first_row`: uniform rows for
+// DATA_SOURCE_UNIFORM, synthetic rows for every other source.
 std::shared_ptr<RowSource> MakeGeneratedRows(v1::DataSource source, int64_t seed, int32_t vocab,
                                              int64_t rows, int64_t first_row);
 

@@ -24,8 +24,9 @@ class TextTokenizer {
   // The token that begins a document.
   virtual int32_t separator() const = 0;
 
-  // Appends the tokens of `text`, which may be a whole file. `progress` may be null. Its `bytes`
-  // grow with the text that is done, and Encode() returns Cancelled once `cancelled` is set.
+  // Appends the tokens of `text`, which may be a whole file. `progress` may be null. Otherwise
+  // Encode() adds the bytes of text that it has encoded to `bytes`, and returns Cancelled once
+  // `cancelled` is set.
   virtual absl::Status Encode(std::string_view text, std::vector<uint16_t>* tokens,
                               ReadProgress* progress = nullptr) const = 0;
 
@@ -33,7 +34,7 @@ class TextTokenizer {
   virtual std::string Decode(int32_t token) const = 0;
 };
 
-// What Encode() returns once `cancelled` is set.
+// The Cancelled error of Encode().
 absl::Status EncodingCancelled();
 
 // UTF-8 bytes; vocabulary 256, byte 0 begins a document.

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <fstream>
 #include <memory>
+#include <ostream>
 
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
-#include "common/run/atomic_file.h"
+#include "common/job/data_source.h"
+#include "worker/train/data/documents.h"
 
 namespace nsa {
 namespace {
@@ -25,6 +27,29 @@ void FillRow(std::span<const int32_t> sequence, const ScoreWindow& window, int32
     if (inputs[t] == separator) start = t;
     if (document_mask) doc_start[t] = start;
   }
+}
+
+// Scores a document, appends its lines to `file` and adds it to the summary.
+absl::Status ScoreDocument(const Exec& exec, const TrainedModel& trained, const Document& document,
+                           std::ostream* file, ScoreSummary* summary) {
+  std::vector<uint16_t> tokens;
+  NSA_RETURN_IF_ERROR(trained.tokenizer().Encode(document.text, &tokens));
+  NSA_ASSIGN_OR_RETURN(const std::vector<float> scores, ScoreTokens(exec, trained, tokens));
+  const std::string line =
+      document.line > 0 ? absl::StrFormat("\"line\": %d, ", document.line) : "";
+  size_t offset = 0;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    // A separator within the text is one byte too, though it decodes to nothing.
+    const size_t bytes = std::max<size_t>(1, trained.tokenizer().Decode(tokens[i]).size());
+    *file << absl::StrFormat(
+        "{%s\"offset\": %d, \"bytes\": %d, \"token\": %d, \"logprob\": %.9g}\n", line, offset,
+        bytes, tokens[i], scores[i]);
+    offset += bytes;
+    summary->nats -= scores[i];
+  }
+  summary->bytes += static_cast<int64_t>(offset);
+  summary->tokens += static_cast<int64_t>(tokens.size());
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -83,20 +108,18 @@ absl::StatusOr<std::vector<float>> ScoreTokens(const Exec& exec, const TrainedMo
 absl::StatusOr<ScoreSummary> ScoreFile(const Exec& exec, const TrainedModel& trained,
                                        const std::filesystem::path& text,
                                        const std::filesystem::path& output) {
-  NSA_ASSIGN_OR_RETURN(const std::string content, ReadWholeFile(text));
-  std::vector<uint16_t> tokens;
-  NSA_RETURN_IF_ERROR(trained.tokenizer().Encode(content, &tokens));
-  NSA_ASSIGN_OR_RETURN(const std::vector<float> scores, ScoreTokens(exec, trained, tokens));
-  std::ofstream file(output);
+  const v1::DataSource source = TextSourceOf(text.string());
+  ReadProgress progress;
+  DocumentReader reader({.source = source, .files = {text}}, &progress);
+  std::ofstream file;
   ScoreSummary summary;
-  summary.tokens = static_cast<int64_t>(tokens.size());
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    // A separator in the text decodes to an empty string, but is one byte of the text.
-    const size_t bytes = std::max<size_t>(1, trained.tokenizer().Decode(tokens[i]).size());
-    file << absl::StrFormat("{\"offset\": %d, \"bytes\": %d, \"token\": %d, \"logprob\": %.9g}\n",
-                            summary.bytes, bytes, tokens[i], scores[i]);
-    summary.bytes += static_cast<int64_t>(bytes);
-    summary.nats -= scores[i];
+  Document document;
+  while (true) {
+    NSA_ASSIGN_OR_RETURN(const bool found, reader.Next(&document));
+    // Only now, so that a text that cannot be read leaves an older output as it is.
+    if (!file.is_open()) file.open(output);
+    if (!found) break;
+    NSA_RETURN_IF_ERROR(ScoreDocument(exec, trained, document, &file, &summary));
   }
   file.close();
   if (!file) return absl::UnavailableError(absl::StrCat(output.string(), ": could not be written"));

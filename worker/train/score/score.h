@@ -15,6 +15,9 @@
 //   bytes    number of bytes that the token stands for
 //   token    id of the token (with the byte tokenizer: the byte)
 //   logprob  natural logarithm of p(token | tokens before it)
+//
+// Each document of a file of JSON lines is a text by itself: "offset" counts in it, and the first
+// field, "line", is the number of its line in the file.
 #pragma once
 
 #include <cstdint>
@@ -51,7 +54,10 @@ struct ScoreSummary {
   double nats = 0;  // −Σ logprob
 };
 
-// Scores the file `text` and writes the file `output`.
+// Scores the file `text` and writes the file `output`. The file is read as training reads it: JSON
+// lines by the endings .jsonl and .ndjson, one document per line, otherwise one text; decompressed
+// by the endings .gz and .zst. The errors of DocumentReader (NotFound; InvalidArgument for a file
+// that is not text; DataLoss), then `output` is not written; Unavailable.
 absl::StatusOr<ScoreSummary> ScoreFile(const Exec& exec, const TrainedModel& trained,
                                        const std::filesystem::path& text,
                                        const std::filesystem::path& output);

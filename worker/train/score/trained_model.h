@@ -20,8 +20,9 @@ class TrainedModel {
  public:
   // `checkpoint` is a checkpoint folder, a link to one (latest.ckpt), or an out_dir, whose newest
   // valid checkpoint is loaded. Every file is verified. NotFound when there is no checkpoint,
-  // DataLoss when it is damaged, FailedPrecondition when the model was trained on tokens whose
-  // tokenizer is not known.
+  // DataLoss when it is damaged, FailedPrecondition when the tokenizer that the model was trained
+  // with is not known, e.g. because its token files came without data.tokenizer, or when it cannot
+  // be loaded.
   static absl::StatusOr<std::unique_ptr<TrainedModel>> Load(
       const std::filesystem::path& checkpoint);
 

@@ -45,7 +45,7 @@ std::string Zstd(const std::string& text) {
   return out;
 }
 
-// Documents of many sizes, with quotes, escapes, non-ASCII and blank lines between.
+// JSON lines of many sizes with quotes, escapes and non-ASCII text, and some blank lines.
 std::string ManyLines(int count) {
   std::string lines;
   for (int i = 0; i < count; ++i) {
@@ -147,10 +147,80 @@ TEST(LoadCorpus, ReportsArchivesThatWereCutOffOrDamaged) {
     EXPECT_THAT(
         Load(Spec(v1::DATA_SOURCE_JSONL, {dir / name})),
         StatusIs(absl::StatusCode::kDataLoss, AllOf(HasSubstr(name), HasSubstr("ends within"))));
-    Write(dir / name, "this is no archive, it only has the name of one");
-    EXPECT_THAT(Load(Spec(v1::DATA_SOURCE_JSONL, {dir / name})),
-                StatusIs(absl::StatusCode::kDataLoss, HasSubstr(name)));
+    for (const char* other : {"this is no archive, it only has the name of one", "", "{}"}) {
+      Write(dir / name, other);
+      EXPECT_THAT(Load(Spec(v1::DATA_SOURCE_JSONL, {dir / name})),
+                  StatusIs(absl::StatusCode::kDataLoss,
+                           AllOf(HasSubstr(name), HasSubstr("as the ending of its name says"))));
+    }
+    for (const std::string& garbage :
+         {std::string("{\"text\": \"b\"}\n"), std::string(512, '\0')}) {
+      Write(dir / name, archive + garbage);
+      EXPECT_THAT(Load(Spec(v1::DATA_SOURCE_JSONL, {dir / name})),
+                  StatusIs(absl::StatusCode::kDataLoss,
+                           AllOf(HasSubstr(name), HasSubstr("follow the end of the archive"))));
+    }
   }
+}
+
+// 64 MiB take about 64 KiB as gzip, and 2 KiB as Zstandard: less than one read of the file.
+TEST(DocumentReader, ASmallArchiveWithVeryMuchTextDoesNotFillTheMemory) {
+  const TempDir dir;
+  const std::string text(size_t{64} << 20, 'a');
+  for (const auto& [name, archive] :
+       std::map<std::string, std::string>{{"a.txt.gz", Gzip(text)}, {"a.txt.zst", Zstd(text)}}) {
+    Write(dir / name, archive);
+    DocumentOptions options{.files = {dir / name}, .largest_decompressed = size_t{64} << 20};
+    EXPECT_EQ(ReadAllDocuments(options), std::vector<std::string>{text});
+    options.largest_decompressed -= 1;
+    ReadProgress progress;
+    Document document;
+    EXPECT_THAT(DocumentReader(options, &progress).Next(&document),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(HasSubstr(name),
+                               HasSubstr("decompresses to a document of more than 63 MiB"))));
+    EXPECT_LT(document.text.capacity(), size_t{192} << 20);
+    options.passage_bytes = size_t{16} << 10;  // passages are smaller than the limit
+    std::string whole;
+    for (const std::string& passage : ReadAllDocuments(options)) whole += passage;
+    EXPECT_TRUE(whole == text);
+  }
+  EXPECT_EQ(DocumentOptions().largest_decompressed, size_t{1} << 30);
+}
+
+// All of the archive is in memory when the first document has been read.
+TEST(DocumentReader, StopsWithinAnArchiveWhenNobodyWaits) {
+  const TempDir dir;
+  const std::string lines = "{\"text\": \"one\"}\n" + std::string(size_t{8} << 20, '\n');
+  Write(dir / "a.jsonl.gz", Gzip(lines));
+  Write(dir / "a.jsonl.zst", Zstd(lines));
+  Write(dir / "a.jsonl", lines);
+  for (const char* name : {"a.jsonl.gz", "a.jsonl.zst", "a.jsonl"}) {
+    ReadProgress progress;
+    DocumentReader reader({.source = v1::DATA_SOURCE_JSONL, .files = {dir / name}}, &progress);
+    Document document;
+    ASSERT_OK(reader.Next(&document));
+    progress.cancelled = true;
+    EXPECT_THAT(reader.Next(&document), StatusIs(absl::StatusCode::kCancelled, HasSubstr(name)));
+  }
+}
+
+TEST(LoadCorpus, RefusesAnArchiveWithoutItsEndingAndOtherFilesThatAreNotText) {
+  const TempDir dir;
+  const std::string lines = ManyLines(50);
+  for (const auto& [content, why] : std::map<std::string, std::string>{
+           {Gzip(lines), "is a gzip archive, not text; give its name the ending .gz"},
+           {Zstd(lines), "is a Zstandard archive, not text"},
+           {"\x93NUMPY" + std::string(200, '\0'), "is a NumPy .npy array, not text"}}) {
+    for (const auto source : {v1::DATA_SOURCE_JSONL, v1::DATA_SOURCE_TEXT}) {
+      Write(dir / "a.jsonl", content);
+      EXPECT_THAT(Load(Spec(source, {dir / "a.jsonl"})),
+                  StatusIs(absl::StatusCode::kInvalidArgument,
+                           AllOf(HasSubstr("a.jsonl: "), HasSubstr(why))));
+    }
+  }
+  Write(dir / "a.txt", "PAR1 is how a Parquet file begins, and %PDF- a PDF document; 12345678{\"");
+  EXPECT_OK(Load(Spec(v1::DATA_SOURCE_TEXT, {dir / "a.txt"})));
 }
 
 TEST(LoadCorpus, NamesAMissingFile) {
@@ -184,7 +254,9 @@ TEST(LoadCorpus, RefusesATokenOutsideTheVocabularyNamingItsPlace) {
 TEST(LoadCorpus, TokenFilesAreLittleEndianAndSplitAtTheSeparator) {
   const TempDir dir;
   Write(dir / "a.bin", std::string("\x01\x00\x02\x01\x00\x00\x03\x00", 8));
-  const auto corpus = Load(Spec(v1::DATA_SOURCE_TOKENS, {dir / "a.bin"}), 1000);
+  v1::DataSpec spec = Spec(v1::DATA_SOURCE_TOKENS, {dir / "a.bin"});
+  spec.set_tokenizer(v1::TOKENIZER_BYTE);  // as in job files of before data.separator
+  const auto corpus = Load(spec, 1000);
   ASSERT_OK(corpus);
   std::vector<int32_t> tokens(corpus->train->size());
   corpus->train->Copy(0, tokens);
@@ -195,11 +267,72 @@ TEST(LoadCorpus, TokenFilesAreLittleEndianAndSplitAtTheSeparator) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("odd.bin: 3 bytes")));
 }
 
+// Tokens 1 2 | 0 3 | 4 with separator 50256.
+std::string Gpt2Shard() { return std::string("\x50\xc4\1\0\2\0\x50\xc4\0\0\3\0\x50\xc4\4\0", 16); }
+
+std::vector<int32_t> TokensOf(const absl::StatusOr<Corpus>& corpus) {
+  EXPECT_OK(corpus);
+  if (!corpus.ok()) return {};
+  std::vector<int32_t> tokens(corpus->train->size());
+  corpus->train->Copy(0, tokens);
+  return tokens;
+}
+
+TEST(LoadCorpus, TokenFilesAreSplitAtTheSeparatorThatTheJobNames) {
+  const TempDir dir;
+  Write(dir / "a.bin", Gpt2Shard());
+  v1::DataSpec spec = Spec(v1::DATA_SOURCE_TOKENS, {dir / "a.bin"});
+  EXPECT_THAT(Load(spec, 50257),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("a.bin: "), HasSubstr("data.separator is not set"),
+                             HasSubstr("50256 for GPT-2"), HasSubstr("none"))));
+  spec.set_separator("50256");
+  const auto named = Load(spec, 50257);
+  EXPECT_THAT(TokensOf(named), testing::ElementsAre(50256, 1, 2, 50256, 0, 3, 50256, 4));
+  EXPECT_EQ(named->info.documents, 3);
+  EXPECT_EQ(named->separator, 50256);
+  spec.set_separator("none");
+  const auto none = Load(spec, 50257);
+  EXPECT_THAT(TokensOf(none), testing::ElementsAre(50256, 1, 2, 50256, 0, 3, 50256, 4));
+  EXPECT_EQ(none->info.documents, 1);
+  EXPECT_EQ(none->separator, kNoSeparator);
+  spec.set_document_mask(true);
+  EXPECT_THAT(Load(spec, 50257),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("data.document_mask")));
+  spec.set_separator("</s>");
+  EXPECT_THAT(Load(spec, 50257),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("data.separator: '</s>'")));
+  spec.set_separator("50256");
+  EXPECT_THAT(Load(spec, 50256), StatusIs(absl::StatusCode::kInvalidArgument,
+                                          HasSubstr("the document separator: token 50256")));
+  v1::DataSpec text = Spec(v1::DATA_SOURCE_TEXT, {dir / "a.bin"});
+  text.set_separator("0");
+  EXPECT_THAT(Load(text), StatusIs(absl::StatusCode::kInvalidArgument,
+                                   HasSubstr("data.separator: 0 (only for")));
+}
+
+TEST(LoadCorpus, ATokenFileWithoutSeparatorsIsHeldOutInPassages) {
+  const TempDir dir;
+  std::string tokens;
+  for (int i = 0; i < 100000; ++i) {
+    tokens += {static_cast<char>(i), static_cast<char>(i >> 8)};
+  }
+  Write(dir / "a.bin", tokens);
+  v1::DataSpec spec = Spec(v1::DATA_SOURCE_TOKENS, {dir / "a.bin"});
+  spec.set_separator("none");
+  spec.set_val_fraction(0.2);
+  const auto corpus = Load(spec, 65536);
+  ASSERT_OK(corpus);
+  EXPECT_EQ(corpus->info.documents + corpus->info.val_documents, 13);  // 100,000 / 8,192
+  EXPECT_EQ(corpus->info.tokens + corpus->info.val_tokens, 100000);
+}
+
 TEST(LoadCorpus, HoldsOutAFractionSoThatNoDocumentIsOnBothSides) {
   const TempDir dir;
   std::string lines;
   for (int i = 0; i < 3000; ++i) {
-    lines += absl::StrCat("{\"text\": \"document number ", i % 1000, "\"}\n");  // each three times
+    lines += absl::StrCat("{\"text\": \"document number ", i % 1000,
+                          "\"}\n");  // each document three times
   }
   Write(dir / "a.jsonl", lines);
   v1::DataSpec spec = Spec(v1::DATA_SOURCE_JSONL, {dir / "a.jsonl"});
@@ -259,15 +392,15 @@ TEST(LoadCorpus, HoldsOutPassagesOfATextFileWithoutLosingAByte) {
   EXPECT_OK(Load(Spec(v1::DATA_SOURCE_TEXT, {dir / "play.txt"})));
 }
 
-// Processor seconds of this thread.
+// CPU seconds that this thread has used.
 double CpuSeconds() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// Cutting is linear: what it costs does not depend on how far away the next blank line is. A search
-// to the end of the file for every passage takes many times as long here.
+// Dividing a text into passages takes linear time, however far away the next blank line is. If each
+// passage searched to the end of the file, this would take many times as long.
 TEST(DocumentReader, CutsATextWithoutBlankLinesInAsMuchTimeAsOneWithThem) {
   const TempDir dir;
   std::string log;

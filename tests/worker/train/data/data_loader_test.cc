@@ -20,7 +20,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Row i is i everywhere; fails or hangs from a given row read on.
+// Every token of row i is i. Reading fails after `fail_at` reads and hangs after `hang_at` reads.
 class ScriptedRows final : public RowSource {
  public:
   explicit ScriptedRows(int64_t rows) : rows_(rows) {}
@@ -70,7 +70,7 @@ TEST(DataLoader, GoesOnFromASavedCursorWithTheSameRows) {
   auto whole = Loader(Options(), std::make_shared<ScriptedRows>(37));
   std::vector<std::vector<int32_t>> expected;
   std::vector<v1::DataCursor> cursors;
-  for (int i = 0; i < 60; ++i) {  // three epochs, the last batches run over epochs' ends
+  for (int i = 0; i < 60; ++i) {  // three epochs; some batches contain the end of an epoch
     cursors.push_back(whole->cursor());
     auto batch = whole->Next();
     ASSERT_OK(batch);
@@ -114,7 +114,8 @@ TEST(DataLoader, RefusesTheCursorOfAnotherCorpus) {
 TEST(DataLoader, StopsBeforeTheFirstStepThatCannotBeDoneWhole) {
   LoaderOptions options = Options();
   options.spec.mutable_data()->set_on_exhausted(v1::ON_EXHAUSTED_STOP);
-  auto loader = Loader(options, std::make_shared<ScriptedRows>(11));  // a step takes 4: 2 steps
+  auto loader = Loader(
+      options, std::make_shared<ScriptedRows>(11));  // a step takes 4 rows: enough for 2 steps
   for (int i = 0; i < 4; ++i) {
     EXPECT_FALSE(loader->exhausted()) << i;
     ASSERT_OK(loader->Next());
@@ -128,7 +129,8 @@ TEST(DataLoader, StopsBeforeTheFirstStepThatCannotBeDoneWhole) {
 TEST(DataLoader, StopsAtTheVeryEndOfAnEpoch) {
   LoaderOptions options = Options();
   options.spec.mutable_data()->set_on_exhausted(v1::ON_EXHAUSTED_STOP);
-  options.spec.mutable_data()->set_allow_synthetic_fallback(true);  // an end is no failure
+  options.spec.mutable_data()->set_allow_synthetic_fallback(
+      true);  // the end of the data is not a failure
   auto loader = Loader(options, std::make_shared<ScriptedRows>(8));
   for (int i = 0; i < 4; ++i) ASSERT_OK(loader->Next());
   EXPECT_THAT(loader->Next(), StatusIs(absl::StatusCode::kOutOfRange));
@@ -179,7 +181,7 @@ TEST(DataLoader, AFailingSourceIsReplacedBySyntheticTokensOnlyWhereTheJobSaysSo)
     EXPECT_TRUE(loader->fell_back());
     ASSERT_EQ(reasons.size(), 1u);
     EXPECT_THAT(reasons[0], HasSubstr(hangs ? "DATA_STALLED" : "shard 7"));
-    // A later run whose source works again goes on in the real data.
+    // The cursor still names the real data, so a later run can continue in it.
     EXPECT_EQ(loader->cursor().fingerprint(), "f00d");
     rows->released = true;
   }
@@ -197,7 +199,7 @@ TEST(DataLoader, AnUnreadableFileIsAnErrorUnlessTheJobAllowsTheFallback) {
   ASSERT_OK(loader);
   EXPECT_THAT(reason, HasSubstr("/nonexistent/corpus.txt"));
   EXPECT_EQ((*loader)->Next()->source, v1::DATA_SOURCE_SYNTHETIC);
-  v1::DataCursor cursor;  // of the healthy run before
+  v1::DataCursor cursor;  // of an earlier run that could read its files
   cursor.set_epoch(1);
   cursor.set_sequence(12);
   cursor.set_fingerprint("f00d");
@@ -217,7 +219,7 @@ TEST(DataLoader, APipeThatNobodyWritesStallsTheStart) {
   options.spec.mutable_data()->add_path(pipe);
   EXPECT_THAT(DataLoader::Open(options),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("DATA_STALLED")));
-  close(open(pipe.c_str(), O_WRONLY));  // lets the reading thread go
+  close(open(pipe.c_str(), O_WRONLY));  // lets the reading thread end
 }
 
 TEST(DataLoader, ReadsTextAndValidatesOnDisjointRowsThatAreAlwaysTheSame) {
@@ -246,9 +248,44 @@ TEST(DataLoader, ReadsTextAndValidatesOnDisjointRowsThatAreAlwaysTheSame) {
   EXPECT_GT((*loader)->info().val_documents, 10);
 }
 
+TEST(DataLoader, ValidatesOnTheFirstRowsWhateverTheSeedTheBatchAndTheRanks) {
+  const auto rows_of = [](int64_t seed, int32_t batch_size, int32_t world) {
+    std::vector<int32_t> rows;
+    for (int32_t batch = 0; batch < 2; ++batch) {
+      for (int32_t rank = 0; rank < world; ++rank) {
+        LoaderOptions options = Options(batch_size);
+        options.spec.mutable_train()->set_seed(seed);
+        options.rank = rank;
+        options.world_size = world;
+        CorpusInfo info;
+        const auto loader = DataLoader::FromRows(options, std::make_shared<ScriptedRows>(50),
+                                                 std::make_shared<ScriptedRows>(30), info);
+        EXPECT_OK(loader);
+        const auto eval = (*loader)->Eval(batch);
+        EXPECT_OK(eval);
+        for (int32_t row = 0; row < eval->rows; ++row) rows.push_back(eval->tokens[row * 4]);
+      }
+    }
+    return rows;
+  };
+  const std::vector<int32_t> eight = {0, 1, 2, 3, 4, 5, 6, 7};
+  for (const int64_t seed : {1, 2, 1337}) {
+    for (const int32_t world : {1, 2, 4}) EXPECT_EQ(rows_of(seed, 4, world), eight);
+  }
+  EXPECT_EQ(rows_of(1, 2, 1), (std::vector<int32_t>{0, 1, 2, 3}));
+  // A set smaller than a batch is repeated.
+  LoaderOptions options = Options(4);
+  const auto loader = DataLoader::FromRows(options, std::make_shared<ScriptedRows>(50),
+                                           std::make_shared<ScriptedRows>(3), {});
+  ASSERT_OK(loader);
+  const auto eval = (*loader)->Eval(0);
+  ASSERT_OK(eval);
+  EXPECT_THAT(eval->tokens, testing::ElementsAre(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 0, 0, 0, 0));
+}
+
 TEST(DataLoader, RefusesTooLittleText) {
   const TempDir dir;
-  std::ofstream(dir / "a.txt") << "abc";  // with its separator 4 tokens, a row takes 5
+  std::ofstream(dir / "a.txt") << "abc";  // 4 tokens with the separator; a row takes 5
   LoaderOptions options = Options();
   options.spec.mutable_data()->set_source(v1::DATA_SOURCE_TEXT);
   options.spec.mutable_data()->add_path(dir / "a.txt");

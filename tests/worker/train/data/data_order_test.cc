@@ -13,7 +13,7 @@
 namespace nsa {
 namespace {
 
-// Row i is i, i+1, … so that a batch says which rows it holds.
+// Row i is 1 + i, 2 + i, …, so that the tokens of a batch show which rows it holds.
 class CountingRows final : public RowSource {
  public:
   explicit CountingRows(int64_t rows) : rows_(rows) {}
@@ -53,7 +53,7 @@ TEST(RowOrder, DependsOnSeedAndEpochAndOnNothingElse) {
     equal_seed += order.Row(3, q) == other.Row(3, q);
     equal_epoch += order.Row(3, q) == order.Row(4, q);
   }
-  // Two random permutations agree in one place on average.
+  // Two random permutations agree at one position on average.
   EXPECT_LT(equal_seed, 12);
   EXPECT_LT(equal_epoch, 12);
 }
@@ -61,7 +61,7 @@ TEST(RowOrder, DependsOnSeedAndEpochAndOnNothingElse) {
 TEST(RowOrder, LeavesNoTraceOfTheOriginalOrder) {
   const int64_t rows = 10000;
   const RowOrder order(5, rows);
-  // Correlation of place and row; its standard deviation is 1/√rows = 0.01.
+  // Correlation of position and row; its standard deviation is 1/√rows = 0.01.
   double sum = 0;
   for (int64_t q = 0; q < rows; ++q) {
     sum += (double(q) - rows / 2.0) * (double(order.Row(0, q)) - rows / 2.0);
@@ -82,7 +82,7 @@ BatchShape Shape(int rank, int world) {
 
 TEST(BatchMaker, GivesTheSameRowsWhateverTheNumberOfRanks) {
   auto rows = std::make_shared<CountingRows>(100);
-  for (int64_t sequence : {0, 12, 96}) {  // the last one runs over the end of the epoch
+  for (int64_t sequence : {0, 12, 96}) {  // the last batch contains the end of the epoch
     const auto whole = BatchMaker(Shape(0, 1), rows).Make({2, sequence});
     ASSERT_OK(whole);
     for (int world : {2, 3, 4, 12}) {
@@ -154,7 +154,7 @@ TEST(SyntheticRows, ARowIsAPureFunctionOfSeedAndIndex) {
 
 TEST(SyntheticRows, ValidationRowsAreOtherRowsOfTheSameTask) {
   SyntheticRows train(3, 256, 1000, 0), val(3, 256, 1000, 1000);
-  // Both draw from the same tables: the set of (last, next) pairs seen often is the same.
+  // Both use the same tables, so the frequent (last, next) pairs are mostly the same.
   const auto pairs = [](SyntheticRows& rows) {
     std::map<std::pair<int32_t, int32_t>, int> counts;
     std::vector<int32_t> row(1025);
@@ -180,7 +180,8 @@ TEST(SyntheticRows, ValidationRowsAreOtherRowsOfTheSameTask) {
 }
 
 TEST(SyntheticRows, HasStructureThatAnOrderTwoModelSees) {
-  // Conditional entropy by counts: far below ln 64 = 4.16 given two tokens, lower than given one.
+  // Conditional entropy, estimated from counts: given two tokens it is far below ln 64 = 4.16, and
+  // lower than given one token.
   SyntheticRows rows(3, 256, 1 << 20, 0);
   std::map<int32_t, std::map<int32_t, double>> one;
   std::map<std::pair<int32_t, int32_t>, std::map<int32_t, double>> two;

@@ -1,7 +1,13 @@
 #include "worker/train/data/gpt2_bpe.h"
 
+#include <algorithm>
 #include <fstream>
+#include <map>
+#include <random>
+#include <set>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/time/clock.h"
@@ -17,7 +23,8 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// As GPT-2 writes bytes: printable ones as themselves, the others as U+0100, U+0101, … in order.
+// How GPT-2's files write a byte: a printable one as itself, the others, in order, as U+0100,
+// U+0101, …
 std::string Character(int byte) {
   static const std::vector<std::string> characters = [] {
     std::vector<std::string> all(256);
@@ -34,7 +41,7 @@ std::string Character(int byte) {
   return characters[byte];
 }
 
-// Bytes 0 … 255, then the merges' results from 256 on, then the separator.
+// A tokenizer whose tokens are the bytes 0 … 255, then the results of `merges`, then the separator.
 std::unique_ptr<TextTokenizer> Tokenizer(
     const TempDir& dir, const std::vector<std::pair<std::string, std::string>>& merges) {
   nlohmann::json vocab = nlohmann::json::object();
@@ -64,7 +71,7 @@ const std::string kSpace = "\xc4\xa0";  // Ġ, how GPT-2 writes a space
 
 TEST(Gpt2Bpe, MergesTheMostWantedPairFirst) {
   const TempDir dir;
-  // "abc": b c (rank 0) wins over a b (rank 1); then a bc.
+  // In "abc", b c (rank 0) is merged before a b (rank 1); then a bc.
   const auto tokenizer = Tokenizer(dir, {{"b", "c"}, {"a", "b"}, {"a", "bc"}});
   EXPECT_THAT(Encode(*tokenizer, "abc"), ElementsAre(258));
   EXPECT_THAT(Encode(*tokenizer, "abab"), ElementsAre(257, 257));
@@ -78,7 +85,7 @@ TEST(Gpt2Bpe, SplitsWordsWithTheirLeadingSpaceAsGpt2Does) {
   EXPECT_THAT(Encode(*tokenizer, "a a"), ElementsAre('a', 256));
   EXPECT_THAT(Encode(*tokenizer, "a1"), ElementsAre('a', '1'));  // letters and digits are split
   EXPECT_THAT(Encode(*tokenizer, "a   a"),
-              ElementsAre('a', 259, 256));  // the last space is the word's
+              ElementsAre('a', 259, 256));  // the last space belongs to the word
   EXPECT_THAT(Encode(*tokenizer, "a's"), ElementsAre('a', 260));
 }
 
@@ -96,6 +103,93 @@ TEST(Gpt2Bpe, GivesBackEveryByte) {
   EXPECT_EQ(tokenizer->separator(), 258);
   EXPECT_EQ(tokenizer->vocab(), 259);
   EXPECT_EQ(tokenizer->Decode(258), "");
+}
+
+// BPE as its definition says: the adjacent pair with the lowest rank is merged, the leftmost of
+// equal ones, until no pair has a rank. Quadratic.
+std::vector<uint16_t> MergePlainly(
+    const std::map<std::pair<uint16_t, uint16_t>, std::pair<int, uint16_t>>& merges,
+    const std::string& piece) {
+  std::vector<uint16_t> ids;
+  for (const char c : piece) ids.push_back(static_cast<unsigned char>(c));
+  while (true) {
+    auto best = merges.end();
+    size_t at = 0;
+    for (size_t i = 0; i + 1 < ids.size(); ++i) {
+      const auto merge = merges.find({ids[i], ids[i + 1]});
+      if (merge == merges.end()) continue;
+      if (best != merges.end() && merge->second.first >= best->second.first) continue;
+      best = merge;
+      at = i;
+    }
+    if (best == merges.end()) return ids;
+    ids[at] = best->second.second;
+    ids.erase(ids.begin() + static_cast<ptrdiff_t>(at) + 1);
+  }
+}
+
+TEST(Gpt2Bpe, MergesAnyPieceAsThePlainLoopDoes) {
+  std::mt19937 random(7);
+  const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
+  for (int round = 0; round < 20; ++round) {
+    const TempDir dir;
+    // Random merges of three letters and of what they merge to, in random order of rank.
+    std::vector<std::string> texts = {"a", "b", "c"};
+    std::vector<std::pair<std::string, std::string>> pairs;
+    std::set<std::string> made(texts.begin(), texts.end());
+    for (int merge = 0; merge < 40; ++merge) {
+      const std::string left = texts[below(texts.size())], right = texts[below(texts.size())];
+      if (left.size() + right.size() > 12 || !made.insert(left + right).second) continue;
+      pairs.emplace_back(left, right);
+      texts.push_back(left + right);
+    }
+    std::shuffle(pairs.begin(), pairs.end(), random);
+    const auto tokenizer = Tokenizer(dir, pairs);
+    std::map<std::string, uint16_t> ids;
+    for (size_t i = 0; i < pairs.size(); ++i) {
+      ids[pairs[i].first + pairs[i].second] = static_cast<uint16_t>(256 + i);
+    }
+    for (const char* letter : {"a", "b", "c"}) ids[letter] = static_cast<uint16_t>(*letter);
+    std::map<std::pair<uint16_t, uint16_t>, std::pair<int, uint16_t>> merges;
+    for (size_t i = 0; i < pairs.size(); ++i) {
+      const auto& [left, right] = pairs[i];
+      merges[{ids[left], ids[right]}] = {static_cast<int>(i), ids[left + right]};
+    }
+    for (int text = 0; text < 200; ++text) {
+      std::string piece(1 + below(text < 190 ? 40 : 600), 'a');
+      for (char& c : piece) c = static_cast<char>('a' + below(3));
+      ASSERT_EQ(Encode(*tokenizer, piece), MergePlainly(merges, piece)) << piece;
+    }
+    const std::string same(below(500), 'a');
+    ASSERT_EQ(Encode(*tokenizer, same), MergePlainly(merges, same));
+  }
+}
+
+// A megabyte of letters is one piece. The plain loop would take about an hour for it.
+TEST(Gpt2Bpe, MergesAPieceOfAMegabyteInSeconds) {
+  const TempDir dir;
+  const auto tokenizer = Tokenizer(dir, {{"a", "b"}, {"ab", "ab"}, {"b", "a"}, {"abab", "abab"}});
+  std::string piece;
+  while (piece.size() < size_t{1} << 20) piece += "abababab";
+  const absl::Time begin = absl::Now();
+  EXPECT_EQ(Encode(*tokenizer, piece), std::vector<uint16_t>(piece.size() / 8, 259));
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(60));
+}
+
+TEST(Gpt2Bpe, StopsWithinALongPieceWhenNobodyWaits) {
+  const TempDir dir;
+  const auto tokenizer = Tokenizer(dir, {{"a", "b"}});
+  std::string piece;
+  while (piece.size() < size_t{4} << 20) piece += "ab";
+  ReadProgress progress;
+  std::thread impatient([&] {
+    while (progress.bytes == 0) std::this_thread::yield();
+    progress.cancelled = true;
+  });
+  std::vector<uint16_t> tokens;
+  EXPECT_THAT(tokenizer->Encode(piece, &tokens, &progress), StatusIs(absl::StatusCode::kCancelled));
+  EXPECT_LT(progress.bytes, static_cast<int64_t>(piece.size()));
+  impatient.join();
 }
 
 TEST(Gpt2Bpe, NamesWhatIsWrongWithItsFiles) {
@@ -130,24 +224,29 @@ TEST(Tokenizers, ShowHowFarTheyAreAndEndWhenNobodyWaits) {
     std::vector<uint16_t> tokens;
     EXPECT_OK(tokenizer->Encode(text, &tokens, &progress));
     EXPECT_EQ(progress.bytes, static_cast<int64_t>(text.size()));
-    EXPECT_EQ(tokens, Encode(*tokenizer, text)) << "as without";
+    EXPECT_EQ(tokens, Encode(*tokenizer, text)) << "differs from Encode() without progress";
     progress.cancelled = true;
     EXPECT_THAT(tokenizer->Encode(text, &tokens, &progress),
                 StatusIs(absl::StatusCode::kCancelled));
   }
 }
 
-// A text file is one document without a fraction for validation, and its tokens take as long as
-// they take.
+// Without val_fraction a text file is one document. Encoding it may take longer than the stall
+// timeout. The text is made as long as this machine encodes in a second or two.
 TEST(Tokenizers, ALongEncodingIsNoStalledRead) {
   const TempDir dir;
   const auto tokenizer = Tokenizer(dir, {{"a", "a"}});
   std::string text;
-  for (int word = 0; word < 200; ++word) text += std::string(1500, 'a') + "\n";
+  for (int word = 0; word < 1000; ++word) text += "aaaaaaaaa\n";
+  std::vector<uint16_t> tokens;
+  absl::Duration taken;
+  while (taken < absl::Seconds(1)) {
+    text += text;
+    const absl::Time begin = absl::Now();
+    tokens = Encode(*tokenizer, text);
+    taken = absl::Now() - begin;
+  }
   std::ofstream(dir / "a.txt") << text;
-  const absl::Time begin = absl::Now();
-  const std::vector<uint16_t> tokens = Encode(*tokenizer, text);
-  const absl::Duration taken = absl::Now() - begin;
   v1::DataSpec spec;
   spec.set_source(v1::DATA_SOURCE_TEXT);
   spec.set_tokenizer(v1::TOKENIZER_GPT2);

@@ -1,7 +1,10 @@
 #include "worker/train/score/score.h"
 
+#include <zstd.h>
+
 #include <cmath>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,9 +28,9 @@ using testing::HasSubstr;
 
 constexpr int32_t kSeqLen = 32;
 
-// A small model with its initial weights, loaded from a checkpoint. Its head is scaled up, so that
-// the predictions are not uniform.
-std::unique_ptr<TrainedModel> SmallModel(const TempDir& dir, bool document_mask = false) {
+// Saves a checkpoint of a small model with its initial weights and a larger head, so that its
+// predictions are not uniform. `edit` changes the job that the checkpoint names.
+void SaveSmallModel(const TempDir& dir, const std::function<void(v1::JobSpec*)>& edit) {
   SetThreads(1, 1);  // a second thread would only slow down so small a model
   v1::JobSpec spec;
   const auto loaded = LoadYamlText(R"(
@@ -40,7 +43,6 @@ train: {seq_len: 32, batch_size: 2, seed: 7}
                                    "small.yaml", &spec);
   EXPECT_OK(loaded);
   ApplyDefaults(&spec);
-  spec.mutable_data()->set_document_mask(document_mask);
   static const ParameterLayout layout(spec);
   Arena parameters(&layout);
   Initialize(7, &parameters);
@@ -51,10 +53,16 @@ train: {seq_len: 32, batch_size: 2, seed: 7}
   EXPECT_OK(writer);
   v1::CheckpointState state;
   state.set_step(5);
+  edit(&spec);
   *state.mutable_spec() = spec;
   EXPECT_OK(
       (*writer)->Save({&layout, parameters.flat(), parameters.flat(), parameters.flat()}, state));
   EXPECT_OK((*writer)->Drain());
+}
+
+std::unique_ptr<TrainedModel> SmallModel(const TempDir& dir, bool document_mask = false) {
+  SaveSmallModel(
+      dir, [&](v1::JobSpec* spec) { spec->mutable_data()->set_document_mask(document_mask); });
   auto trained = TrainedModel::Load(dir.path());
   EXPECT_OK(trained);
   return *std::move(trained);
@@ -176,6 +184,71 @@ TEST(Score, WritesOneObjectAByte) {
   }
   EXPECT_EQ(summary->bytes, static_cast<int64_t>(text.size()));
   EXPECT_NEAR(summary->nats, nats, 1e-4);
+}
+
+TEST(Score, ReadsJsonLinesAsTrainingDoes) {
+  const TempDir dir;
+  const auto trained = SmallModel(dir);
+  const std::string lines = "{\"text\": \"one text\"}\n\n{\"text\": \"another\"}\n";
+  std::string archive(ZSTD_compressBound(lines.size()), '\0');
+  archive.resize(ZSTD_compress(archive.data(), archive.size(), lines.data(), lines.size(), 3));
+  std::ofstream(dir / "text.jsonl.zst", std::ios::binary) << archive;
+  const auto summary = ScoreFile(Exec{}, *trained, dir / "text.jsonl.zst", dir / "scores.jsonl");
+  ASSERT_OK(summary);
+  EXPECT_EQ(summary->bytes, 15);
+  EXPECT_EQ(summary->tokens, 15);
+  std::string text;
+  const auto alone = ScoreTokens(Exec{}, *trained, Bytes("another"));
+  std::vector<std::string> scores = absl::StrSplit(*ReadWholeFile(dir / "scores.jsonl"), '\n');
+  ASSERT_EQ(scores.size(), 16u);
+  for (size_t i = 0; i < 15; ++i) {
+    const auto score = nlohmann::json::parse(scores[i]);
+    text += static_cast<char>(score["token"].get<int>());
+    EXPECT_EQ(score["line"], i < 8 ? 1 : 3);
+    EXPECT_EQ(score["offset"], i < 8 ? i : i - 8);
+    if (i < 8) continue;
+    EXPECT_NEAR(score["logprob"].get<float>(), (*alone)[i - 8], 1e-5);
+  }
+  EXPECT_EQ(text, "one textanother");
+}
+
+TEST(Score, RefusesAFileThatIsNotText) {
+  const TempDir dir;
+  const auto trained = SmallModel(dir);
+  const std::string zstd("\x28\xb5\x2f\xfd and so on", 14), npy("\x93NUMPY\1\0v\0{", 11);
+  std::ofstream(dir / "scores.jsonl") << "older";
+  for (const auto& [name, content, why] : std::vector<std::array<std::string, 3>>{
+           {"text.jsonl", zstd, "is a Zstandard archive, not text; give its name the ending .zst"},
+           {"text.txt", zstd, "is a Zstandard archive"},
+           {"tokens.npy", npy, "is a NumPy .npy array, not text"},
+           {"text.gz", "no archive", "text.gz"},
+           {"bad.jsonl", "{\"body\": 1}", "bad.jsonl:1: no field 'text'"}}) {
+    std::ofstream(dir / name, std::ios::binary) << content;
+    const auto refused = ScoreFile(Exec{}, *trained, dir / name, dir / "scores.jsonl");
+    EXPECT_FALSE(refused.ok()) << name;
+    EXPECT_THAT(std::string(refused.status().message()), HasSubstr(why));
+  }
+  EXPECT_EQ(*ReadWholeFile(dir / "scores.jsonl"), "older");
+}
+
+TEST(TrainedModel, OfTokenFilesNeedsTheTokenizerThatWroteThem) {
+  const auto load = [](const std::function<void(v1::JobSpec*)>& edit) {
+    const TempDir dir;
+    SaveSmallModel(dir, [&](v1::JobSpec* spec) {
+      spec->mutable_data()->set_source(v1::DATA_SOURCE_TOKENS);
+      edit(spec);
+    });
+    return TrainedModel::Load(dir.path()).status();
+  };
+  EXPECT_OK(load([](v1::JobSpec*) {})) << "bytes as tokens, as the job says";
+  EXPECT_OK(load([](v1::JobSpec* spec) { spec->mutable_data()->set_separator("none"); }));
+  EXPECT_THAT(
+      load([](v1::JobSpec* spec) { spec->mutable_data()->clear_tokenizer(); }),
+      StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("data.tokenizer: not set")));
+  EXPECT_THAT(load([](v1::JobSpec* spec) { spec->mutable_model()->set_vocab(50257); }),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("data.tokenizer: byte")));
+  EXPECT_THAT(load([](v1::JobSpec* spec) { spec->mutable_data()->set_separator("7"); }),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("data.separator: 7")));
 }
 
 TEST(TrainedModel, IsFoundByFolderLinkOrOutDirAndVerified) {

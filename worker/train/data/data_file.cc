@@ -1,0 +1,56 @@
+#include "worker/train/data/data_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "common/base/status.h"
+
+namespace nsa {
+
+absl::StatusOr<DataFile> DataFile::Open(const std::filesystem::path& path, ReadProgress* progress) {
+  Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) return absl::ErrnoToStatus(errno, path.string());
+  struct stat info {};
+  if (fstat(fd.get(), &info) != 0) return absl::ErrnoToStatus(errno, path.string());
+  if (S_ISDIR(info.st_mode)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path.string(), ": is a folder; list its files in data.path"));
+  }
+  if (!S_ISREG(info.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path.string(), ": is not a regular file; write the tokens to a file and list that"));
+  }
+  return DataFile(std::move(fd), path.string(), info.st_size, progress);
+}
+
+absl::Status DataFile::ReadAt(int64_t offset, std::span<char> to) const {
+  while (!to.empty()) {
+    if (progress_->cancelled) return absl::CancelledError(absl::StrCat(name_, ": cancelled"));
+    const ssize_t count = pread(fd_.get(), to.data(), to.size(), offset);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return absl::ErrnoToStatus(errno, absl::StrCat(name_, ": read"));
+    if (count == 0) {
+      return absl::DataLossError(absl::StrFormat(
+          "%s: ends at byte %d (%d when it was opened); do not change data files during a run",
+          name_, offset, size_));
+    }
+    progress_->bytes += count;
+    offset += count;
+    to = to.subspan(static_cast<size_t>(count));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> DataFile::Head(int64_t count) const {
+  std::string head(static_cast<size_t>(std::min(count, size_)), '\0');
+  NSA_RETURN_IF_ERROR(ReadAt(0, head));
+  return head;
+}
+
+}  // namespace nsa

@@ -1,0 +1,105 @@
+#include "worker/train/data/file_kind.h"
+
+#include <algorithm>
+
+#include "common/job/text_check.h"
+#include "worker/train/data/little_endian.h"
+
+namespace nsa {
+namespace {
+
+using std::string_view_literals::operator""sv;
+
+constexpr std::string_view kDecompress =
+    "decompress it, and list the token file; compressed text is for data.source: jsonl";
+constexpr std::string_view kExport =
+    "export its tokens as little-endian uint16, or as a NumPy .npy array";
+constexpr std::string_view kNotData = "list the token files in data.path";
+
+struct Mark {
+  std::string_view bytes;
+  FileKindInfo info;
+};
+
+// Files that begin with fixed bytes.
+constexpr Mark kMarks[] = {
+    {"\x93NUMPY"sv, {FileKind::kNumpy, "a NumPy .npy array", ""}},
+    {"\x88\xd8\x34\x01"sv, {FileKind::kLlmC, "an llm.c token file", ""}},  // 20240520
+    {"\xa1\xd9\x34\x01"sv,                                                 // 20240801
+     {FileKind::kOther, "an llm.c file of Llama 3 tokens (uint32)",
+      "tokens must be below 65,536; use the tokens of another tokenizer"}},
+    {"MMIDIDX\0\0"sv,
+     {FileKind::kOther, "a Megatron index", "list the .bin file beside it in data.path"}},
+    {"\x28\xb5\x2f\xfd"sv, {FileKind::kZstd, "a Zstandard archive", kDecompress}},
+    {"BZh91AY&SY"sv, {FileKind::kOther, "a bzip2 archive", kDecompress}},
+    {"\xfd\x37zXZ\0"sv, {FileKind::kOther, "an xz archive", kDecompress}},
+    {"\x04\x22\x4d\x18"sv, {FileKind::kOther, "an lz4 archive", kDecompress}},
+    {"PK\x03\x04"sv, {FileKind::kOther, "a zip archive (also .npz, or of torch.save)", kExport}},
+    {"PAR1"sv, {FileKind::kOther, "a Parquet file", kExport}},
+    {"ARROW1\0\0"sv, {FileKind::kOther, "an Arrow file", kExport}},
+    {"\x89HDF\r\n\x1a\n"sv, {FileKind::kOther, "an HDF5 file", kExport}},
+    {"SQLite format 3\0"sv, {FileKind::kOther, "an SQLite database", kExport}},
+    {"\x89PNG\r\n\x1a\n"sv, {FileKind::kOther, "a PNG image", kNotData}},
+    {"\xff\xd8\xff\xe0\0\x10JFIF"sv, {FileKind::kOther, "a JPEG image", kNotData}},
+    {"%PDF-"sv, {FileKind::kOther, "a PDF document", kNotData}},
+    {"\x7f"
+     "ELF"sv,
+     {FileKind::kOther, "a program", kNotData}},
+};
+
+unsigned char At(std::string_view head, size_t i) { return static_cast<unsigned char>(head[i]); }
+
+// Magic, method deflate, and no reserved flag.
+bool IsGzip(std::string_view head) {
+  return head.starts_with("\x1f\x8b\x08") && head.size() >= 10 && (At(head, 3) & 0xe0) == 0;
+}
+
+// The length of the JSON header in 8 bytes, and the header's beginning.
+bool IsSafetensors(std::string_view head, int64_t size) {
+  if (head.size() < 10 || head.substr(8, 2) != "{\"") return false;
+  return LittleEndian<uint64_t>(head) <= static_cast<uint64_t>(size - 8);
+}
+
+// Protocol 4 or 5 with the length of its first frame, or protocol 2 or 3 with torch.save's number
+// or with the beginning of a list, a dictionary or a NumPy array.
+bool IsPickle(std::string_view head, int64_t size) {
+  if (head.size() < 11 || At(head, 0) != 0x80) return false;
+  const unsigned char protocol = At(head, 1);
+  if (protocol == 4 || protocol == 5) {
+    return At(head, 2) == 0x95 &&
+           LittleEndian<uint64_t>(head.substr(3)) <= static_cast<uint64_t>(size - 11);
+  }
+  if (protocol != 2 && protocol != 3) return false;
+  const std::string_view body = head.substr(2);
+  constexpr std::string_view kBodies[] = {"\x8a\x0al\xfc\x9c", "]q\0"sv, "}q\0"sv, "cnumpy"};
+  return std::any_of(std::begin(kBodies), std::end(kBodies),
+                     [&](std::string_view begin) { return body.starts_with(begin); });
+}
+
+bool IsText(std::string_view head) {
+  constexpr size_t kShortest = 64;
+  if (head.size() < kShortest) return false;
+  // The head may end within a character.
+  size_t end = head.size();
+  while (end + 4 > head.size() && (At(head, end - 1) & 0xc0) == 0x80) --end;
+  if (At(head, end - 1) >= 0xc0) --end;
+  std::string_view text = head.substr(0, end);
+  return !CheckText(&text).has_value();
+}
+
+}  // namespace
+
+FileKindInfo RecogniseFile(std::string_view head, int64_t size) {
+  if (IsText(head)) {
+    return {FileKind::kText, "text", "set data.source to text, or to jsonl for JSON lines"};
+  }
+  for (const Mark& mark : kMarks) {
+    if (head.starts_with(mark.bytes)) return mark.info;
+  }
+  if (IsGzip(head)) return {FileKind::kGzip, "a gzip archive", kDecompress};
+  if (IsSafetensors(head, size)) return {FileKind::kOther, "a safetensors file", kExport};
+  if (IsPickle(head, size)) return {FileKind::kOther, "a Python pickle", kExport};
+  return {};
+}
+
+}  // namespace nsa

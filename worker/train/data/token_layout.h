@@ -1,0 +1,49 @@
+// Finds the tokens in a token file: what the file is, and where in it the tokens are.
+//
+// Formats, all little-endian:
+//   raw       uint16 from the first byte to the last, no header.
+//   NumPy     a .npy array, version 1.0, 2.0 or 3.0, of one dimension, dtype <u2, <u4, <i4 or <i8.
+//   llm.c     also of modded-nanogpt: a header of 256 int32 (magic 20240520, version 1, number of
+//             tokens, zeros), then uint16.
+//   Megatron  NAME.bin with its index NAME.idx (MMIDIDX, version 1) beside it; uint16, int16, int32
+//             or int64 tokens. The index divides them into documents.
+//
+// A header must describe exactly the bytes that the file has. Otherwise, and for a file that is
+// recognised as something else (file_kind.h), FindTokens() returns an error that names the file,
+// the byte (of a header) and the reason: InvalidArgument, or DataLoss for a file that was cut off.
+// Memory: 16 bytes per sequence of a Megatron index; for the other formats, one header of at most
+// 64 KiB.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "worker/train/data/data_file.h"
+
+namespace nsa {
+
+struct TokenLayout {
+  int64_t offset = 0;      // byte of the first token
+  int64_t count = 0;       // tokens
+  int width = 2;           // bytes per token: 2, 4 or 8
+  bool is_signed = false;  // two's complement
+  // Only of formats that know their documents, in order: the index of the token after the
+  // document's last one. The documents cover all tokens; a document may be empty.
+  std::optional<std::vector<int64_t>> document_ends;
+};
+
+// `file` is open on `path`.
+absl::StatusOr<TokenLayout> FindTokens(const DataFile& file, const std::filesystem::path& path,
+                                       ReadProgress* progress);
+
+// The parts of FindTokens() for one format each. `head` has the file's first bytes
+// (kFileHeadBytes).
+absl::StatusOr<TokenLayout> NumpyLayout(const DataFile& file);
+absl::StatusOr<TokenLayout> LlmCLayout(const DataFile& file, std::string_view head);
+absl::StatusOr<TokenLayout> MegatronLayout(const DataFile& file, const DataFile& index);
+
+}  // namespace nsa
