@@ -1,5 +1,6 @@
-// Job files of the Python system: keys that have no effect or another name here, and defaults that
-// such files rely on.
+// Job files of the Python system: keys that have no effect or another name here, keys that counted
+// something else there, and defaults that such files rely on. docs/job_file.md has the list for
+// users.
 #pragma once
 
 #include <string>
@@ -19,9 +20,20 @@ struct LegacyRule {
 // The rule for a field path; null if it is not a key of the Python system.
 const LegacyRule* FindLegacyRule(std::string_view field);
 
-// If `result` has legacy keys, the file was written for the Python system. Then this function sets
-// absent fields to that system's defaults where they differ from ours (model.n_layers,
-// train.weight_decay), and adds a note for each of them and for train.steps.
-void CompleteLegacyFile(LoadResult* result, v1::JobSpec* spec);
+// Gives a file of the Python system the meaning that it had there. A file is one of them if
+// `result` has legacy keys; otherwise nothing happens. Every change, and every value that is
+// assumed, adds a note to `result`; a change is shown as "old → new".
+//
+//   steps, log_every, eval_every, save_every
+//       counted micro-steps; divided by accumulate_grad_batches
+//   batch_size
+//       was each rank's; multiplied by the ranks
+//   resources.gpus, if absent
+//       was an option of torchrun; from the file's name (my_2xa100_run.yaml: 2), else 1
+//   n_layers, weight_decay, min_lr_ratio, betas, if absent
+//       1, 0, 0, [0.9, 0.999]
+//
+// `file` is the file's name or path.
+void CompleteLegacyFile(std::string_view file, LoadResult* result, v1::JobSpec* spec);
 
 }  // namespace nsa

@@ -127,6 +127,26 @@ void MakePathsAbsolute(const std::filesystem::path& base_dir, v1::JobSpec* spec)
   }
 }
 
+// True if no field is set, in sections neither.
+bool SetsNothing(const google::protobuf::Message& message) {
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  std::vector<const google::protobuf::FieldDescriptor*> fields;
+  reflection.ListFields(message, &fields);
+  return std::all_of(fields.begin(), fields.end(), [&](const auto* field) {
+    const bool section = field->message_type() != nullptr && !field->is_repeated();
+    return section && SetsNothing(reflection.GetMessage(message, field));
+  });
+}
+
+absl::Status NothingError(const std::string& file, const LoadResult& result) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      file, ": sets nothing (",
+      result.legacy.empty()
+          ? "a job file must set at least one key); see configs/jobs/"
+          : "all its keys are the Python system's and have no effect here; a job file must set at "
+            "least one other key); submit a file with the sections model and train"));
+}
+
 }  // namespace
 
 absl::StatusOr<LoadResult> LoadYamlText(std::string_view text, std::string_view file,
@@ -137,9 +157,6 @@ absl::StatusOr<LoadResult> LoadYamlText(std::string_view text, std::string_view 
   const YamlNode root = ParseYaml(text, &errors);
   FillMessage(root, message, &result, &errors);
   if (!errors.empty()) return ErrorsStatus(file, std::move(errors));
-  if (message->GetDescriptor() == v1::JobSpec::descriptor()) {
-    CompleteLegacyFile(&result, static_cast<v1::JobSpec*>(message));
-  }
   return result;
 }
 
@@ -169,17 +186,14 @@ absl::StatusOr<LoadResult> LoadYamlFile(const std::filesystem::path& path,
 
 absl::StatusOr<LoadResult> LoadJobYaml(const std::filesystem::path& path, v1::JobSpec* spec) {
   NSA_ASSIGN_OR_RETURN(LoadResult result, LoadYamlFile(path, spec));
-  if (spec->ByteSizeLong() == 0 && result.legacy.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(ShownName(path),
-                     ": sets nothing (a job file must set at least one key); see configs/jobs/"));
-  }
+  if (SetsNothing(*spec)) return NothingError(ShownName(path), result);
   if (spec->train().has_out_dir() && spec->train().out_dir().empty()) {
     return ErrorsStatus(
         ShownName(path),
         {{result.places["train.out_dir"], "train.out_dir",
           "\"\" (must be a folder); name one, or remove the key to use artifacts/NAME"}});
   }
+  CompleteLegacyFile(ShownName(path), &result, spec);
   return result;
 }
 

@@ -31,11 +31,11 @@ struct SourcePlace {
 // Field path ("train.save_every", "data.path[1]") to its place.
 using SourceMap = std::map<std::string, SourcePlace, std::less<>>;
 
-// A warning about a key of the Python system, or about a default that such a file relies on.
+// A warning about a key of the Python system, or about a value that such a file gets here.
 struct LegacyKey {
   std::string field;  // "runtime.use_flash"
   SourcePlace place;
-  std::string why;  // "has no effect: …"
+  std::string why;  // "has no effect: …", "50000 → 25000: …", "is not set: …"
 };
 
 struct LoadResult {
@@ -71,7 +71,8 @@ absl::StatusOr<LoadResult> LoadYamlFile(const std::filesystem::path& path,
 void PlaceJob(const std::filesystem::path& file, const std::filesystem::path& base_dir,
               v1::JobSpec* spec);
 
-// LoadYamlFile for a job. Also InvalidArgument if the file sets nothing (it would train a model
+// LoadYamlFile for a job, and CompleteLegacyFile for a file of the Python system
+// (common/job/legacy_keys.h). Also InvalidArgument if the file sets nothing (it would train a model
 // with all defaults) or sets out_dir to "".
 absl::StatusOr<LoadResult> LoadJobYaml(const std::filesystem::path& path, v1::JobSpec* spec);
 

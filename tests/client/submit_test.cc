@@ -179,7 +179,7 @@ TEST_F(SubmitTest, SubmitWatchEndsWithTheJobsOutcome) {
 }
 
 TEST_F(SubmitTest, LegacyKeysAreExplained) {
-  const std::string file = Write("old.yaml", "runtime: {use_flash: true}\n");
+  const std::string file = Write("old.yaml", "runtime: {use_flash: true}\ntrain: {steps: 5}\n");
   EXPECT_THAT(Run({"submit", file}).err, HasSubstr(file + ":1:11: warning: runtime.use_flash"));
 }
 
