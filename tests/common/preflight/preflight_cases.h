@@ -72,4 +72,7 @@ inline const v1::Finding* FindingOf(const v1::PreflightReport& report, const std
   return nullptr;
 }
 
+inline v1::TrainSpec* Train(GoodJob* job) { return job->spec.mutable_train(); }
+inline v1::DataSpec* Data(GoodJob* job) { return job->spec.mutable_data(); }
+
 }  // namespace nsa

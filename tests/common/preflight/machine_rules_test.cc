@@ -1,0 +1,153 @@
+// What preflight says about the machine that a job meets: device, memory, GPUs.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/preflight/preflight.h"
+#include "tests/common/preflight/preflight_cases.h"
+
+namespace nsa {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(Preflight, RefusesSeveralMachinesEvenWhereTheRanksDivide) {
+  GoodJob job;
+  job.spec.mutable_resources()->set_gpus(2);
+  job.spec.mutable_resources()->set_nodes(2);
+  job.context.machine = nullptr;
+  EXPECT_FALSE(job.Check().accepted());
+  EXPECT_NE(FindingOf(job.Check(), "NODES_UNSUPPORTED"), nullptr);
+}
+
+TEST(Preflight, JudgesAnOpenDeviceByWhatTheMachineHas) {
+  GoodJob job;
+  job.spec.mutable_runtime()->set_device(v1::DEVICE_AUTO);
+  job.spec.mutable_runtime()->set_precision(v1::PRECISION_FP32);
+  EXPECT_NE(FindingOf(job.Check(), "PRECISION_NOT_BF16"), nullptr);
+  job.machine.gpus.clear();
+  EXPECT_EQ(FindingOf(job.Check(), "PRECISION_NOT_BF16"), nullptr);
+}
+
+TEST(Preflight, JudgesAnOpenDeviceWithoutAMachineAsCpuUnlessTheJobAsksForGpus) {
+  GoodJob job;
+  job.context.machine = nullptr;
+  v1::RuntimeSpec* runtime = job.spec.mutable_runtime();
+  runtime->set_device(v1::DEVICE_AUTO);
+  runtime->set_gradient_checkpointing(false);  // refused on a GPU only
+  const auto on_gpu = [&] {
+    return FindingOf(job.Check(), "GRADIENT_CHECKPOINTING_OFF") != nullptr;
+  };
+  runtime->set_precision(v1::PRECISION_FP32);
+  EXPECT_FALSE(on_gpu());
+  EXPECT_EQ(FindingOf(job.Check(), "PRECISION_NOT_BF16"), nullptr);
+  runtime->set_precision(v1::PRECISION_UNSPECIFIED);
+  EXPECT_FALSE(on_gpu());
+  runtime->set_precision(v1::PRECISION_BF16);
+  EXPECT_TRUE(on_gpu());
+  EXPECT_EQ(FindingOf(job.Check(), "CPU_BF16"), nullptr);
+  runtime->set_precision(v1::PRECISION_UNSPECIFIED);
+  job.spec.mutable_resources()->set_gpus(2);
+  EXPECT_TRUE(on_gpu());
+}
+
+TEST(Preflight, NamesUpToThreeSettingsThatWouldFitTheMemory) {
+  GoodJob job;
+  job.spec.mutable_runtime()->set_gradient_checkpointing(false);
+  Train(&job)->set_batch_size(16);
+  job.machine.gpus[0].memory_bytes = int64_t{12} << 30;
+  const v1::PreflightReport report = job.Check();
+  const v1::Finding* finding = FindingOf(report, "MEMORY_ESTIMATE_EXCEEDED");
+  ASSERT_NE(finding, nullptr) << FormatReport(report, "");
+  EXPECT_THAT(finding->fix(), HasSubstr("gradient_checkpointing: true"));
+  EXPECT_THAT(finding->fix(), HasSubstr("batch_size: 8 with accumulate_grad_batches: 2"));
+  EXPECT_THAT(finding->fix(), HasSubstr("seq_len: 1024"));
+  EXPECT_THAT(finding->problem(), HasSubstr("activations"));
+}
+
+TEST(Preflight, CountsAllMemoryForAJobThatMayWaitAndFreeMemoryForOneThatStarts) {
+  GoodJob job;
+  job.machine.gpus[0].free_bytes = int64_t{1} << 30;  // taken by another job
+  EXPECT_EQ(FindingOf(job.Check(), "MEMORY_ESTIMATE_EXCEEDED"), nullptr);
+  job.context.job_id = "jmine";
+  EXPECT_NE(FindingOf(job.Check(), "MEMORY_ESTIMATE_EXCEEDED"), nullptr);
+}
+
+// Every rank holds the whole corpus.
+TEST(Preflight, CountsTheCorpusOfEveryRankAndTheTextOfCompressedFiles) {
+  GoodJob job;
+  job.spec.mutable_resources()->set_gpus(2);
+  job.machine.gpus.push_back(job.machine.gpus[0]);
+  job.machine.memory_bytes = 48 << 20;
+  EXPECT_NE(FindingOf(job.Check(), "HOST_MEMORY_EXCEEDED"), nullptr);
+  job.machine.memory_bytes = 49 << 20;
+  EXPECT_EQ(FindingOf(job.Check(), "HOST_MEMORY_EXCEEDED"), nullptr);
+  job.Write("train.txt.zst", std::string(4 << 20, 'a'));
+  Data(&job)->set_path(0, job.PathOf("train.txt.zst"));
+  EXPECT_THAT(FindingOf(job.Check(), "HOST_MEMORY_EXCEEDED")->problem(),
+              HasSubstr("about 72.38 MiB of host memory for the text in each of 2 ranks"));
+}
+
+TEST(Preflight, WaitsForHostMemoryThatOthersUse) {
+  GoodJob job;
+  job.context.job_id = "jmine";
+  job.machine.free_memory_bytes = 1 << 20;
+  const v1::PreflightReport report = job.Check();
+  const v1::Finding* finding = FindingOf(report, "HOST_MEMORY_EXCEEDED");
+  ASSERT_NE(finding, nullptr);
+  EXPECT_TRUE(MayPassLater(*finding, job.spec, job.machine));
+}
+
+TEST(Preflight, CountsTheCorpusInTheMemoryOfARankOnTheCpu) {
+  GoodJob job;
+  job.MoveToCpu();
+  const auto memory = [&] {
+    const v1::PreflightReport report = job.Check();
+    for (const v1::EstimateItem& item : report.estimates()) {
+      if (item.name() == "memory per rank") return item.value();
+    }
+    return 0.0;
+  };
+  const double all = memory();
+  job.context.check_files = false;
+  EXPECT_EQ(all - memory(), 6.0 * ((4 << 20) + (1 << 16)));
+  job.context.check_files = true;
+  job.machine.memory_bytes = static_cast<int64_t>(all) - 1;
+  EXPECT_THAT(FindingOf(job.Check(), "MEMORY_ESTIMATE_EXCEEDED")->problem(), HasSubstr("corpus "));
+}
+
+TEST(Preflight, RefusesWideHeadsWhereSharedMemoryIsSmall) {
+  for (const int32_t capability : {80, 86, 89, 90, 100, 120}) {
+    GoodJob job;
+    job.machine.gpus[0] = {"NVIDIA L40S", int64_t{141} << 30, int64_t{139} << 30, capability};
+    EXPECT_EQ(FindingOf(job.Check(), "GPU_CAPABILITY"), nullptr) << capability << ", heads of 64";
+    job.spec.mutable_model()->set_d_v(128);
+    const v1::PreflightReport report = job.Check();
+    const v1::Finding* finding = FindingOf(report, "GPU_CAPABILITY");
+    ASSERT_EQ(finding != nullptr, capability % 10 != 0 || capability == 120) << capability;
+    if (finding == nullptr) continue;
+    EXPECT_EQ(finding->field(), "model.d_v");
+    EXPECT_THAT(finding->problem(), HasSubstr("128 (at most 64 on NVIDIA L40S: it has 99 KiB"));
+  }
+}
+
+TEST(Preflight, KnowsWhichRefusalsMayPassLater) {
+  GoodJob job;
+  job.context.job_id = "jmine";
+  const auto may_pass = [&](const char* rule) {
+    const v1::PreflightReport report = job.Check();
+    const v1::Finding* finding = FindingOf(report, rule);
+    EXPECT_NE(finding, nullptr) << rule;
+    return finding != nullptr && MayPassLater(*finding, job.spec, job.machine);
+  };
+  job.machine.cuda_worker = false;
+  EXPECT_TRUE(may_pass("GPU_UNAVAILABLE"));
+  job.machine.driver_version = "535.1";
+  EXPECT_FALSE(may_pass("GPU_DRIVER"));
+  job.machine.gpus[0].free_bytes = int64_t{1} << 30;
+  EXPECT_TRUE(may_pass("MEMORY_ESTIMATE_EXCEEDED")) << "others use it now";
+  job.machine.gpus[0].memory_bytes = int64_t{1} << 30;
+  EXPECT_FALSE(may_pass("MEMORY_ESTIMATE_EXCEEDED")) << "there is no more of it";
+}
+
+}  // namespace
+}  // namespace nsa

@@ -1,0 +1,146 @@
+// Which rules apply to a run: policy, length, waivers.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/preflight/preflight.h"
+#include "tests/common/preflight/preflight_cases.h"
+
+namespace nsa {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(Preflight, SaysNothingOfTheLengthOfAShortRun) {
+  GoodJob job;
+  Train(&job)->set_steps(100);
+  EXPECT_EQ(FindingOf(job.Check(), "LONG_RUN"), nullptr);
+}
+
+TEST(Preflight, AWaivedErrorKeepsItsSeverityAndDoesNotRefuse) {
+  GoodJob job;
+  job.spec.mutable_runtime()->set_gradient_checkpointing(false);
+  EXPECT_FALSE(job.Check().accepted());
+  (*job.spec.mutable_preflight()->mutable_waive())["GRADIENT_CHECKPOINTING_OFF"] = "141 GiB";
+  const v1::PreflightReport report = job.Check();
+  EXPECT_TRUE(report.accepted());
+  EXPECT_EQ(FindingOf(report, "GRADIENT_CHECKPOINTING_OFF")->severity(), v1::SEVERITY_ERROR);
+}
+
+TEST(Preflight, RefusesAWaiverWithoutAReason) {
+  GoodJob job;
+  job.spec.mutable_runtime()->set_gradient_checkpointing(false);
+  (*job.spec.mutable_preflight()->mutable_waive())["GRADIENT_CHECKPOINTING_OFF"] = "  ";
+  const v1::PreflightReport report = job.Check();
+  EXPECT_FALSE(report.accepted());
+  EXPECT_THAT(FindingOf(report, "WAIVER_INVALID")->problem(), HasSubstr("no reason"));
+}
+
+TEST(Preflight, SuggestsTheRuleThatAWaiverMeant) {
+  GoodJob job;
+  (*job.spec.mutable_preflight()->mutable_waive())["DISK_TO_SMALL"] = "why";
+  EXPECT_EQ(FindingOf(job.Check(), "WAIVER_INVALID")->fix(), "did you mean DISK_TOO_SMALL?");
+}
+
+TEST(Preflight, AShortJobChoosesItsPolicy) {
+  GoodJob job;
+  Train(&job)->set_steps(4999);
+  EXPECT_EQ(job.Check().policy(), v1::PREFLIGHT_POLICY_EXPERIMENT);
+  job.spec.mutable_preflight()->set_policy(v1::PREFLIGHT_POLICY_PRODUCTION);
+  EXPECT_EQ(job.Check().policy(), v1::PREFLIGHT_POLICY_PRODUCTION);
+}
+
+TEST(Preflight, AJobOfManyStepsIsProductionWhateverItCallsItself) {
+  GoodJob job;
+  job.spec.mutable_preflight()->set_policy(v1::PREFLIGHT_POLICY_EXPERIMENT);
+  EXPECT_EQ(job.Check().policy(), v1::PREFLIGHT_POLICY_PRODUCTION);
+  EXPECT_THAT(FindingOf(job.Check(), "LONG_RUN")->fix(), HasSubstr("preflight.waive"));
+  job.MoveToCpu();
+  EXPECT_EQ(job.Check().policy(), v1::PREFLIGHT_POLICY_PRODUCTION);
+}
+
+TEST(Preflight, AJobOfAnHourIsProductionWhateverItCallsItself) {
+  GoodJob job;
+  Train(&job)->set_steps(4999);
+  job.spec.mutable_preflight()->set_policy(v1::PREFLIGHT_POLICY_EXPERIMENT);
+  EXPECT_EQ(job.Check().policy(), v1::PREFLIGHT_POLICY_EXPERIMENT);
+  Train(&job)->set_accumulate_grad_batches(100);
+  EXPECT_EQ(job.Check().policy(), v1::PREFLIGHT_POLICY_PRODUCTION);
+}
+
+TEST(Preflight, ALaunchIsNotRefusedForALengthThatWasAcceptedAtSubmit) {
+  GoodJob job;
+  Train(&job)->set_save_every(0);
+  Train(&job)->set_accumulate_grad_batches(100);
+  EXPECT_FALSE(job.Check().accepted());
+  job.context.job_id = "jmine";
+  EXPECT_TRUE(job.Check().accepted()) << FormatReport(job.Check(), "");
+}
+
+// 50,000 steps of a toy in bf16 without a checkpoint.
+TEST(Preflight, ALongToyWaivesTheProductionRulesOneByOne) {
+  GoodJob job;
+  job.spec.mutable_model()->set_dim(128);
+  Train(&job)->set_steps(50'000);
+  Train(&job)->set_save_every(0);
+  job.spec.mutable_guard()->set_min_tokens_per_second(0);
+  job.spec.mutable_preflight()->set_policy(v1::PREFLIGHT_POLICY_EXPERIMENT);
+  auto* waivers = job.spec.mutable_preflight()->mutable_waive();
+  for (const char* rule :
+       {"NO_CHECKPOINT_CADENCE", "MODEL_TOO_SMALL_FOR_RUN", "THROUGHPUT_GUARD_OFF"}) {
+    const v1::PreflightReport report = job.Check();
+    ASSERT_NE(FindingOf(report, rule), nullptr) << rule;
+    EXPECT_EQ(FindingOf(report, rule)->severity(), v1::SEVERITY_ERROR) << rule;
+    EXPECT_FALSE(report.accepted()) << "before the waiver of " << rule;
+    (*waivers)[rule] = "a toy";
+  }
+  EXPECT_TRUE(job.Check().accepted()) << FormatReport(job.Check(), "");
+}
+
+// 8.7 hours in 4,999 steps were once accepted without a checkpoint.
+TEST(Preflight, RefusesARunThatLosesMoreThanHalfAnHour) {
+  GoodJob job;
+  Train(&job)->set_steps(4999);
+  Train(&job)->set_accumulate_grad_batches(500);
+  Train(&job)->set_save_every(4999);
+  const v1::PreflightReport report = job.Check();
+  const v1::Finding* finding = FindingOf(report, "LOST_WORK");
+  ASSERT_NE(finding, nullptr);
+  EXPECT_EQ(finding->severity(), v1::SEVERITY_ERROR);
+  EXPECT_THAT(finding->problem(), HasSubstr(" h of training between two checkpoints"));
+  Train(&job)->set_save_every(0);
+  EXPECT_NE(FindingOf(job.Check(), "LOST_WORK"), nullptr) << "no checkpoint before the end";
+  Train(&job)->set_save_every(1'000'000);
+  EXPECT_NE(FindingOf(job.Check(), "LOST_WORK"), nullptr) << "none either";
+  Train(&job)->set_save_every(100);
+  EXPECT_EQ(FindingOf(job.Check(), "LOST_WORK"), nullptr);
+}
+
+TEST(Preflight, AdvisesASaveEveryThatLosesLittleEnough) {
+  GoodJob job;
+  Train(&job)->set_accumulate_grad_batches(500);
+  Train(&job)->set_save_every(5000);
+  const v1::PreflightReport refused = job.Check();
+  const std::string fix = FindingOf(refused, "LOST_WORK")->fix();
+  int save_every = 0;
+  ASSERT_EQ(std::sscanf(fix.c_str(), "set save_every: %d", &save_every), 1) << fix;
+  Train(&job)->set_save_every(save_every);
+  EXPECT_EQ(FindingOf(job.Check(), "LOST_WORK"), nullptr);
+  Train(&job)->set_save_every(save_every + 1);
+  EXPECT_NE(FindingOf(job.Check(), "LOST_WORK"), nullptr);
+  job.spec.mutable_preflight()->set_max_lost_seconds(7200);
+  EXPECT_EQ(FindingOf(job.Check(), "LOST_WORK"), nullptr);
+}
+
+TEST(Preflight, WarnsOfAThroughputFloorFarBelowTheExpectedSpeed) {
+  GoodJob job;
+  job.spec.mutable_guard()->set_min_tokens_per_second(8000);
+  const v1::PreflightReport report = job.Check();
+  const v1::Finding* finding = FindingOf(report, "THROUGHPUT_GUARD_TOO_LOW");
+  ASSERT_NE(finding, nullptr);
+  EXPECT_EQ(finding->severity(), v1::SEVERITY_WARNING);
+  EXPECT_THAT(finding->fix(), testing::ContainsRegex("half of the expected [0-9]+,[0-9]+ tok/s"));
+  EXPECT_THAT(finding->fix(), HasSubstr("H200, measured 2026-11-22"));
+}
+
+}  // namespace
+}  // namespace nsa
