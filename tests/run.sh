@@ -87,7 +87,7 @@ check_tidy() {
   # Files that this machine does not compile (CUDA code without a toolkit) cannot be checked either.
   files=$(while read -r file; do grep -qF "/$file\"" "build/$preset/compile_commands.json" && echo "$file"; done <<<"$files" || true)
   say "clang-tidy: $(wc -w <<<"$files") files"
-  xargs -r -n 1 -P "$(nproc)" clang-tidy -p "build/$preset" --quiet <<<"$files" 2> >(grep -v 'warnings.* generated' >&2)
+  [ -z "$files" ] || xargs tests/clang_tidy.py "build/$preset" <<<"$files"
 }
 
 # Runs unit tests under the sanitizers; under ThreadSanitizer only those labelled threads.

@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+"""Runs clang-tidy on files and remembers those that were clean.
+
+usage: tests/clang_tidy.py BUILD_FOLDER FILE...
+
+A file is checked again only when something that clang-tidy sees has changed: the preprocessed text with its
+comments (NOLINT is one), the command line, .clang-tidy or clang-tidy itself. What was clean is remembered by a
+hash, as an empty file in $XDG_CACHE_HOME/nsa-clang-tidy (default: ~/.cache), which may be deleted at any time.
+Exit code 1 if there is a finding, with clang-tidy's output.
+"""
+import concurrent.futures
+import hashlib
+import json
+import os
+import pathlib
+import shlex
+import subprocess
+import sys
+
+
+def preprocessed(entry):
+    """What the compiler sees of a file, comments included; without line markers."""
+    words = [word for word in shlex.split(entry["command"]) if not word.endswith("ccache")]
+    kept, skip = [], False
+    for word in words:
+        if skip or word in ("-c", "-MD"):
+            skip = False
+        elif word in ("-o", "-MF", "-MT"):
+            skip = True
+        else:
+            kept.append(word)
+    result = subprocess.run(kept + ["-E", "-C", "-P", "-o", "-"], cwd=entry["directory"], capture_output=True)
+    return result.stdout if result.returncode == 0 else None
+
+
+def check(file, entry, build, seed, folder):
+    """Prints the findings of a file; True if there are none."""
+    text = preprocessed(entry)
+    stamp = None
+    if text is not None:
+        command = entry["command"].replace(entry["directory"], "").encode()
+        stamp = folder / hashlib.sha256(seed + command + text).hexdigest()
+        if stamp.exists():
+            return True
+    result = subprocess.run(["clang-tidy", "-p", build, "--quiet", file], capture_output=True, text=True)
+    if result.returncode != 0:
+        print(result.stdout, result.stderr, sep="", flush=True)
+        return False
+    if stamp is not None:
+        stamp.touch()
+    return True
+
+
+def main():
+    build, files = sys.argv[1], sys.argv[2:]
+    root = pathlib.Path.cwd()
+    entries = {e["file"]: e for e in json.loads((pathlib.Path(build) / "compile_commands.json").read_text())}
+    version = subprocess.run(["clang-tidy", "--version"], capture_output=True, check=True).stdout
+    seed = version + (root / ".clang-tidy").read_bytes()
+    folder = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "nsa-clang-tidy"
+    folder.mkdir(parents=True, exist_ok=True)
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        clean = list(pool.map(lambda f: check(f, entries[str(root / f)], build, seed, folder), files))
+    return 0 if all(clean) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
