@@ -44,6 +44,8 @@ constexpr OtherName kOtherNames[] = {
     {"learning_rate", "lr"}, {"epochs", "steps"},       {"num_epochs", "steps"},
     {"max_epochs", "steps"}, {"hidden_size", "dim"},    {"context_length", "seq_len"},
     {"n_embd", "dim"},       {"block_size", "seq_len"}, {"gradient_clipping", "grad_clip"},
+    {"devices", "gpus"},     {"num_gpus", "gpus"},      {"nproc_per_node", "gpus"},
+    {"world_size", "gpus"},
 };
 
 std::string KeyOfOtherName(std::string_view name) {

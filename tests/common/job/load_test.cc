@@ -109,6 +109,9 @@ TEST(LoadYaml, KnowsTheUsualNamesOfOtherTrainers) {
             "write it as train.lr");
   EXPECT_EQ(ErrorOf("train: {context_length: 3}"),
             "job.yaml:1:9: train.context_length: unknown key; did you mean 'seq_len'?");
+  EXPECT_EQ(ErrorOf("train: {devices: 2}"),
+            "job.yaml:1:9: train.devices: unknown key; did you mean 'gpus'? it belongs to "
+            "resources, write it as resources.gpus");
 }
 
 TEST(LoadYaml, NamesATabInTheIndentation) {
