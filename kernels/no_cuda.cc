@@ -85,7 +85,6 @@ absl::Status DecideUpdate(const Exec&, const DecideUpdateArgs&) { return Missing
 absl::Status Mark(const Exec&, int32_t*, int32_t, int64_t*) { return Missing("Mark"); }
 absl::Status Spin(const Exec&, const int32_t*) { return Missing("Spin"); }
 
-int64_t GateWorkspaceBytes(const NsaShape&) { return 0; }
 int64_t RmsNormBackwardWorkspaceBytes(int64_t) { return 0; }
 int64_t EmbeddingBackwardWorkspaceBytes(int64_t, int64_t) { return 0; }
 int64_t GlobalNormWorkspaceBytes(int64_t) { return 0; }

@@ -98,13 +98,14 @@ Kept AttentionKept(const v1::JobSpec& spec, const Sizes& s, int64_t tokens) {
   return kept;
 }
 
-// Workspace of backward, shared by all blocks: the projections side by side, and the gradients of
-// activations.
+// Workspace of backward, shared by all blocks: the projections side by side and the gradients of
+// activations, on the CPU with those of the branch outputs.
 Kept BackwardWorkspace(const v1::JobSpec& spec, const Sizes& s, int64_t tokens) {
+  const bool cpu = spec.runtime().device() == v1::DEVICE_CPU;
   const int64_t count = s.n_branches;
   Kept kept;
   kept.elements = tokens * (2 * s.q + 2 * count * (s.k + s.v) + s.o + s.dim + s.hidden);
-  if (count > 1) kept.elements += tokens * (count * s.o + s.k);
+  if (count > 1) kept.elements += tokens * (s.k + (cpu ? count * s.o : 0));
   if (s.branches[kCmp]) kept.elements += CompressedTokens(ShapeOf(spec)) * (s.k + s.v);
   if (s.phi_mlp) kept.elements += CompressedTokens(ShapeOf(spec)) * std::max(s.k, s.v);
   return kept;

@@ -21,8 +21,8 @@ int64_t TileSumBytes(const NsaShape& s) { return int64_t{4} * kScratchKeys * 2 *
 BranchScratch SegmentScratch(const NsaShape& s, int64_t keys, int64_t segments) {
   const int64_t tiles = CeilDiv(keys, kScratchKeys) * Pairs(s);
   ArenaPlan parts(kAlignment);
-  parts.Take(StatsBytes(s));
   BranchScratch scratch;
+  scratch.stats = parts.Take(StatsBytes(s));
   scratch.sums = parts.Take(segments == 1 ? 0 : tiles * segments * TileSumBytes(s));
   scratch.bytes = parts.used();
   return scratch;
@@ -115,16 +115,30 @@ PhiScratch PlanPhiScratch(const NsaShape& s, int32_t width) {
   return scratch;
 }
 
+GateScratch PlanGateScratch(const NsaShape& s) {
+  // The gradients of fc1_w, fc1_b, fc2_w and fc2_b with three branches (kernels/nsa/gate/gate.h).
+  const int64_t hidden = s.d_k / 2;
+  return {4 * GateScratch::kBlocks * (hidden * (s.d_k + 1) + kBranches * (hidden + 1))};
+}
+
 LayerScratch PlanLayerScratch(const NsaShape& s, const BranchSet& branches, bool phi_mlp) {
   ArenaPlan parts(kAlignment);
   LayerScratch scratch;
-  if (branches[kCmp]) scratch.branch[kCmp] = parts.Take(CompressedScratch(s).bytes);
-  if (branches[kSel]) scratch.branch[kSel] = parts.Take(PlanSelectedScratch(s).bytes);
-  if (branches[kWin]) scratch.branch[kWin] = parts.Take(WindowScratch(s).bytes);
+  const auto take = [&](Branch branch, auto plan_of) {
+    if (!branches[branch]) return;
+    const auto plan = plan_of(s);
+    scratch.branch[branch] = parts.Take(plan.bytes);
+    scratch.stats[branch] = scratch.branch[branch] + plan.stats;
+  };
+  take(kCmp, CompressedScratch);
+  take(kSel, PlanSelectedScratch);
+  take(kWin, WindowScratch);
   if (branches[kCmp] && phi_mlp) {
     scratch.phi =
         parts.Take(std::max(PlanPhiScratch(s, s.d_k).bytes, PlanPhiScratch(s, s.d_v).bytes));
   }
+  const bool gate = std::count(branches.begin(), branches.end(), true) > 1;
+  if (gate) scratch.gate = parts.Take(PlanGateScratch(s).bytes);
   scratch.bytes = parts.used();
   return scratch;
 }

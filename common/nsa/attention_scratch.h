@@ -33,9 +33,10 @@ TokenSegments WindowSegments(const NsaShape& shape);
 // more than 16,384 thread blocks in total.
 TokenSegments CompressedSegments(const NsaShape& shape);
 
-// Memory for a branch's backward pass: the statistics of the rows, then the sums of the segments.
+// Memory for a branch's backward pass. Offsets are in bytes.
 struct BranchScratch {
-  int64_t sums = 0;   // offset of the segments' sums in bytes
+  int64_t stats = 0;  // statistics of the rows, fp32 pairs [B, S, H]
+  int64_t sums = 0;   // sums of the segments
   int64_t bytes = 0;  // total
 };
 BranchScratch WindowScratch(const NsaShape& shape);
@@ -85,11 +86,25 @@ struct PhiScratch {
 };
 PhiScratch PlanPhiScratch(const NsaShape& shape, int32_t width);
 
+// Memory for the gate, forward and backward: one partial sum of the gradients of its parameters for
+// each thread block. Their number is a constant, so that the order of sums over rows does not
+// depend on the GPU: four for each of 128 multiprocessors.
+struct GateScratch {
+  static constexpr int32_t kBlocks = 512;
+
+  int64_t bytes = 0;
+};
+GateScratch PlanGateScratch(const NsaShape& shape);
+
 // Offsets in bytes, within a layer's scratch memory, of the parts for the backward pass of each
-// branch and of φ. The parts do not overlap, so the branches can run at the same time.
+// branch, of φ and, with two branches or more, of the gate. The parts do not overlap, so the
+// branches can run at the same time, and the gate can write the statistics of every branch's rows
+// before the first branch begins.
 struct LayerScratch {
   std::array<int64_t, kBranches> branch = {};
+  std::array<int64_t, kBranches> stats = {};  // of the rows: within the branch's part
   int64_t phi = 0;
+  int64_t gate = 0;
   int64_t bytes = 0;  // total
 };
 LayerScratch PlanLayerScratch(const NsaShape& shape, const BranchSet& branches, bool phi_mlp);

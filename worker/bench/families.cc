@@ -212,19 +212,27 @@ void AddGate(const NsaShape& s, std::vector<Family>* out) {
         args.o_branch[c] = back.o_branch[c] = data->Random(shape.o_size(), 5 + c);
       }
       if (!backward) return {[=] { return Gate(data->exec(), args); }, {{"o", args.o}}};
-      for (Tensor& d : back.d_o_branch) d = data->Out(shape.o_size());
+      for (int c = 0; c < kBranches; ++c) {
+        if (data->exec().backend == Backend::kCuda) {
+          back.lse[c] = data->RandomF32(HeadRows(shape), 15 + c, 5);
+          back.stats[c] = data->Raw(2 * HeadRows(shape), DType::kF32);
+        } else {
+          back.d_o_branch[c] = data->Out(shape.o_size());
+        }
+      }
       back.gates = args.gates, back.d_o = data->Random(shape.o_size(), 4);
       back.dq_mean = data->Out(shape.k_size());
       back.grads = {data->Zeros(hidden * shape.d_k, DType::kF32), data->Zeros(hidden, DType::kF32),
                     data->Zeros(3 * hidden, DType::kF32), data->Zeros(3, DType::kF32)};
       const absl::Status status = Gate(data->exec(), args);
       return {[=] { return status.ok() ? GateBackward(data->exec(), back) : status; },
-              {{"d_branch", back.d_o_branch[0]}, {"dq_mean", back.dq_mean}}};
+              {{"dq_mean", back.dq_mean}}};
     };
   };
   const double q = 2.0 * s.q_size(), o = 2.0 * s.o_size();
   out->push_back({"gate", 0, q + 4 * o, make(false)});
-  out->push_back({"gate_backward", 0, q + 7 * o, make(true)});
+  // Of each row and branch a log-sum-exp is read and two statistics are written.
+  out->push_back({"gate_backward", 0, q + 4 * o + 3 * 12.0 * HeadRows(s), make(true)});
 }
 
 void AddRows(const NsaShape& s, const ModelWidths& w, std::vector<Family>* out) {

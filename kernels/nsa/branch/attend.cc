@@ -305,40 +305,59 @@ float ScaleOf(const NsaShape& shape, float scale) {
   return scale != 0 ? scale : 1.0f / std::sqrt(static_cast<float>(shape.d_k));
 }
 
-absl::Status CheckBranch(const Exec& exec, const char* kernel, int64_t n_keys,
-                         const BranchArgs& args) {
+namespace {
+
+int64_t RowsOf(const NsaShape& shape) {
+  return int64_t{1} * shape.batch * shape.seq_len * shape.n_heads;
+}
+
+// What forward and backward read, without o and lse.
+template <class Args>
+absl::Status CheckInputs(const Exec& exec, const char* kernel, int64_t n_keys, const Args& args) {
   const NsaShape& shape = args.shape;
   NSA_RETURN_IF_ERROR(shape.Validate());
   const DType type = args.q.dtype;
   NSA_RETURN_IF_ERROR(CheckFloating("q", args.q));
-  const int64_t rows = int64_t{1} * shape.batch * shape.seq_len * shape.n_heads;
   const int64_t kv = int64_t{1} * shape.batch * n_keys * shape.n_kv_groups;
-  NSA_RETURN_IF_ERROR(CheckTensor("q", args.q, rows * shape.d_k, type, "B·S·H·dk"));
+  NSA_RETURN_IF_ERROR(CheckTensor("q", args.q, shape.q_size(), type, "B·S·H·dk"));
   NSA_RETURN_IF_ERROR(CheckTensor("k", args.k, kv * shape.d_k, type, "B·keys·G·dk"));
   NSA_RETURN_IF_ERROR(CheckTensor("v", args.v, kv * shape.d_v, type, "B·keys·G·dv"));
-  NSA_RETURN_IF_ERROR(CheckTensor("o", args.o, rows * shape.d_v, type, "B·S·H·dv"));
-  NSA_RETURN_IF_ERROR(CheckTensor("lse", args.lse, rows, DType::kF32, "B·S·H"));
-  NSA_RETURN_IF_ERROR(CheckOptional("keys_read", args.keys_read, 1, DType::kI64, "1"));
   NSA_RETURN_IF_ERROR(CheckDocStart(exec, shape, args.doc_start));
   return CheckBackend(exec, kernel, type);
 }
 
+// The results of forward.
+template <class Args>
+absl::Status CheckResults(const Args& args) {
+  const int64_t rows = RowsOf(args.shape);
+  NSA_RETURN_IF_ERROR(CheckTensor("o", args.o, args.shape.o_size(), args.q.dtype, "B·S·H·dv"));
+  return CheckTensor("lse", args.lse, rows, DType::kF32, "B·S·H");
+}
+
+// What backward knows of the rows: their statistics, or what these are computed from.
+absl::Status CheckRows(const Exec& exec, const BranchBackwardArgs& args) {
+  if (!args.stats.wanted() && args.stats.size == 0) return CheckResults(args);
+  if (exec.backend != Backend::kCuda) {
+    return absl::InvalidArgumentError("stats: given (on CUDA only); pass o and lse");
+  }
+  return CheckTensor("stats", args.stats, 2 * RowsOf(args.shape), DType::kF32, "B·S·H·2");
+}
+
+}  // namespace
+
+absl::Status CheckBranch(const Exec& exec, const char* kernel, int64_t n_keys,
+                         const BranchArgs& args) {
+  NSA_RETURN_IF_ERROR(CheckInputs(exec, kernel, n_keys, args));
+  NSA_RETURN_IF_ERROR(CheckResults(args));
+  return CheckOptional("keys_read", args.keys_read, 1, DType::kI64, "1");
+}
+
 absl::Status CheckBranch(const Exec& exec, const char* kernel, int64_t n_keys,
                          const BranchBackwardArgs& args) {
-  NSA_RETURN_IF_ERROR(args.shape.Validate());
-  const auto read = [](const ConstTensor& tensor) {
-    return Tensor(const_cast<void*>(tensor.data), tensor.size, tensor.dtype);  // not written to
-  };
-  NSA_RETURN_IF_ERROR(CheckBranch(exec, kernel, n_keys,
-                                  BranchArgs{.shape = args.shape,
-                                             .q = args.q,
-                                             .k = args.k,
-                                             .v = args.v,
-                                             .doc_start = args.doc_start,
-                                             .o = read(args.o),
-                                             .lse = read(args.lse)}));
+  NSA_RETURN_IF_ERROR(CheckInputs(exec, kernel, n_keys, args));
+  NSA_RETURN_IF_ERROR(CheckRows(exec, args));
   const DType type = args.q.dtype;
-  NSA_RETURN_IF_ERROR(CheckTensor("d_o", args.d_o, args.o.size, type, "B·S·H·dv"));
+  NSA_RETURN_IF_ERROR(CheckTensor("d_o", args.d_o, args.shape.o_size(), type, "B·S·H·dv"));
   NSA_RETURN_IF_ERROR(CheckTensor("dq", args.dq, args.q.size, type, "B·S·H·dk"));
   NSA_RETURN_IF_ERROR(CheckTensor("dk", args.dk, args.k.size, type, "B·keys·G·dk"));
   return CheckTensor("dv", args.dv, args.v.size, type, "B·keys·G·dv");

@@ -3,12 +3,13 @@
 //   dq   query-major, the forward's tiles:    dS = P ∘ (dO·Vᵀ − delta),  dq = scale · dS·K
 //   dkv  key-major, 64 keys per thread block: dV = Pᵀ·dO,  dK = scale · dSᵀ·Q
 //
-// with P = exp(scale·q·k − lse) and delta = Σ_c dO·O for each row. The key-major kernel processes
-// its query rows in a fixed order (token order, or the list of tokens that chose the block) and
-// packs 64/h tokens · h heads into one tile of up to 64 rows. Every gradient of a key is thus
-// computed by one thread block, and the sums are repeatable. Where a key tile has very many rows
-// (block 0 is chosen by every token; a compressed key is seen by every later token), the rows are
-// cut into segments, and a last kernel adds the segments' fp32 partial sums in order.
+// with P = exp(scale·q·k − lse) and delta = Σ_c dO·O for each row. Behind a gate, lse − ln gate
+// takes the place of lse (kernels/nsa/gate/gate.h). The key-major kernel processes its query rows
+// in a fixed order (token order, or the list of tokens that chose the block) and packs 64/h tokens
+// · h heads into one tile of up to 64 rows. Every gradient of a key is thus computed by one thread
+// block, and the sums are repeatable. Where a key tile has very many rows (block 0 is chosen by
+// every token; a compressed key is seen by every later token), the rows are cut into segments, and
+// a last kernel adds the segments' fp32 partial sums in order.
 #pragma once
 
 #include <climits>

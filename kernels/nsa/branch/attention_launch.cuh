@@ -112,15 +112,18 @@ AttentionGradients GradientsOf(const Args& args, const float2* stats) {
           args.add_to_dq};
 }
 
-// Computes the row statistics, the first step of every branch's backward. dk and dv need only
-// these, so the side stream may continue from there.
+// The row statistics, which every branch's backward begins with: those of the arguments, or else
+// computed here and written to `memory`. dk and dv need only these, so the side stream may continue
+// from there.
 template <class Args>
-absl::Status LaunchStats(const Exec& exec, const Args& args, const AttentionProblem& p,
-                         const AttentionGradients& grad, float2* stats, const char* what) {
+absl::StatusOr<const float2*> StatsOf(const Exec& exec, const Args& args, const AttentionProblem& p,
+                                      float2* memory, const char* what) {
+  if (args.stats.wanted()) return DataOf<float2>(args.stats);
   const int64_t rows = int64_t{1} * p.batch * p.seq_len * p.heads;
   StatsKernel<<<GridFor(rows * p.dv / 8, 256), 256, 0, StreamOf(exec)>>>(
-      DataOf<bf16>(args.o), grad.d_o, DataOf<float>(args.lse), stats, rows, p.dv);
-  return CheckLaunch(what);
+      DataOf<bf16>(args.o), DataOf<bf16>(args.d_o), DataOf<float>(args.lse), memory, rows, p.dv);
+  NSA_RETURN_IF_ERROR(CheckLaunch(what));
+  return memory;
 }
 
 template <Branch kBranch, class Args>
@@ -145,10 +148,12 @@ absl::Status LaunchBackward(const Exec& exec, const Args& args, const AttentionP
                             const BranchScratch& scratch, TokenSegments segments,
                             const char* what) {
   NSA_ASSIGN_OR_RETURN(void* const workspace, WorkspaceOf(exec, scratch.bytes, what));
-  auto* stats = static_cast<float2*>(workspace);
-  auto* sums = reinterpret_cast<float*>(static_cast<uint8_t*>(workspace) + scratch.sums);
+  auto* memory = static_cast<uint8_t*>(workspace);
+  auto* sums = reinterpret_cast<float*>(memory + scratch.sums);
+  NSA_ASSIGN_OR_RETURN(
+      const float2* const stats,
+      StatsOf(exec, args, p, reinterpret_cast<float2*>(memory + scratch.stats), what));
   const AttentionGradients grad = GradientsOf(args, stats);
-  NSA_RETURN_IF_ERROR(LaunchStats(exec, args, p, grad, stats, what));
   NSA_RETURN_IF_ERROR(Fork(exec));
   NSA_RETURN_IF_ERROR(LaunchDq<kBranch>(exec, args, p, grad, what));
   if (p.keys == 0) return absl::OkStatus();

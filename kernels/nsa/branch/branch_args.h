@@ -32,6 +32,12 @@ struct BranchBackwardArgs {
   float scale = 0;
   ConstTensor q, k, v, blocks, doc_start, o, lse;  // as in forward
   ConstTensor d_o;                                 // [B, S, H, dv]
+  // CUDA only, optional: fp32 [B, S, H, 2], the statistics of each row,
+  //   (lse − ln gate) · log2 e   and   δ = Σ_c d_o · o,
+  // as GateBackward() writes them. The gradients are then those of gate · o, without a tensor
+  // gate · d_o (gate.h). o and lse are not read and may be absent. Without `stats` the branch
+  // computes them, with gate = 1.
+  ConstTensor stats;
   Tensor dq;  // [B, S, H, dk], overwritten, or added to when add_to_dq
   Tensor dk;  // [B, K, G, dk], overwritten
   Tensor dv;  // [B, K, G, dv], overwritten

@@ -197,8 +197,8 @@ absl::Status SelectedAttentionBackward(const Exec& exec, const BranchBackwardArg
                        WorkspaceOf(exec, PlanSelectedScratch(args.shape).bytes, kWhat));
   const Workspace work = LayOut(args.shape, memory);
   const SelectedScratch& plan = work.plan;
-  const AttentionGradients grad = GradientsOf(args, work.stats);
-  NSA_RETURN_IF_ERROR(LaunchStats(exec, args, p, grad, work.stats, kWhat));
+  NSA_ASSIGN_OR_RETURN(const float2* const stats, StatsOf(exec, args, p, work.stats, kWhat));
+  const AttentionGradients grad = GradientsOf(args, stats);
   const Exec side = OnSide(exec);
   if (plan.by_key) {
     // Both streams need the lists, so they are built before the fork.

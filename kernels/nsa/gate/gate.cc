@@ -67,21 +67,40 @@ absl::Status Check(const Exec& exec, const GateArgs& args) {
   return CheckBackend(exec, "gate", args.q.dtype);
 }
 
+// As CheckTensor for a tensor that is there exactly when `present`.
+absl::Status CheckPresent(const char* name, const ConstTensor& tensor, bool present, int64_t size,
+                          DType type, const char* form) {
+  if (!present) return CheckTensor(name, tensor, 0, tensor.dtype, form);
+  return CheckTensor(name, tensor, size, type, form);
+}
+
+// What backward exchanges with the branches on this backend; nothing of the other backend's.
+absl::Status CheckBranches(const Exec& exec, const GateBackwardArgs& args) {
+  const NsaShape& shape = args.shape;
+  const bool cuda = exec.backend == Backend::kCuda;
+  const int64_t rows = RowsOf(shape) * shape.heads_per_group();
+  for (size_t c = 0; c < args.o_branch.size(); ++c) {
+    const bool present = args.o_branch[c].wanted();
+    NSA_RETURN_IF_ERROR(CheckPresent("d_o_branch", args.d_o_branch[c], present && !cuda,
+                                     shape.o_size(), args.q.dtype, "B·S·H·dv on the CPU"));
+    NSA_RETURN_IF_ERROR(
+        CheckPresent("lse", args.lse[c], present && cuda, rows, DType::kF32, "B·S·H on CUDA"));
+    NSA_RETURN_IF_ERROR(CheckPresent("stats", args.stats[c], present && cuda, 2 * rows, DType::kF32,
+                                     "B·S·H·2 on CUDA"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Check(const Exec& exec, const GateBackwardArgs& args) {
   NSA_RETURN_IF_ERROR(CheckCommon(args));
   const NsaShape& shape = args.shape;
   const DType type = args.q.dtype;
+  NSA_RETURN_IF_ERROR(CheckBackend(exec, "gate_backward", type));
   NSA_RETURN_IF_ERROR(CheckTensor("d_o", args.d_o, shape.o_size(), type, "B·S·H·dv"));
-  for (size_t c = 0; c < args.d_o_branch.size(); ++c) {
-    const int64_t size = args.o_branch[c].wanted() ? shape.o_size() : 0;
-    NSA_RETURN_IF_ERROR(CheckTensor("d_o_branch", args.d_o_branch[c], size,
-                                    size == 0 ? args.d_o_branch[c].dtype : type, "B·S·H·dv"));
-  }
+  NSA_RETURN_IF_ERROR(CheckBranches(exec, args));
   NSA_RETURN_IF_ERROR(
       CheckTensor("dq_mean", args.dq_mean, RowsOf(shape) * shape.d_k, type, "B·S·G·dk"));
-  NSA_RETURN_IF_ERROR(
-      CheckParams("grads", shape, CountPresent(args.o_branch), args.grads, DType::kF32));
-  return CheckBackend(exec, "gate_backward", type);
+  return CheckParams("grads", shape, CountPresent(args.o_branch), args.grads, DType::kF32);
 }
 
 absl::Status Check(const Exec& exec, const AddMeanGradientArgs& args) {

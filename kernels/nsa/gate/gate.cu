@@ -162,16 +162,11 @@ __global__ void AddMeanGradientKernel(const bf16* mean, bf16* dq, int h, int wid
 
 }  // namespace
 
-int64_t GateWorkspaceBytes(const NsaShape& shape) {
-  const int64_t stats = int64_t{1} * kGateBlocks * kStatFields;
-  return 4 * std::max(stats, kGateBlocks * GateParameterFloats(shape.d_k, 3));
-}
-
 absl::Status Gate(const Exec& exec, const GateArgs& args) {
   int branches = 0;
   const GateProblem p = GateProblemOf(args, &branches);
   NSA_ASSIGN_OR_RETURN(void* const workspace,
-                       WorkspaceOf(exec, GateWorkspaceBytes(args.shape), "gate"));
+                       WorkspaceOf(exec, PlanGateScratch(args.shape).bytes, "gate"));
   float* partial = args.gate_stats.wanted() ? static_cast<float*>(workspace) : nullptr;
   NSA_RETURN_IF_ERROR(ForGate(args.shape.d_k, branches, [&](auto dk, auto n) -> absl::Status {
     GateKernel<decltype(dk)::value, decltype(n)::value>

@@ -9,6 +9,15 @@
 // are present. Gates and fc2 have one row per present branch, in that order. n_b ≥ 2, since a
 // single branch needs no gate. Gradients of parameters are added to, all others overwritten.
 // Repeatable: parameter gradients are summed over fixed chunks of rows in order.
+//
+// Backward hands each branch the gradient of its output, gate · d_o. On the CPU this is a tensor.
+// On a GPU the branches read d_o itself, because the gate can be moved into a branch's weights p:
+//
+//   p' = gate · p = exp(s − (lse − ln gate)),               δ  = Σ_c d_o · o_branch
+//   ds = p · (gate · d_o·v − gate · δ) = p' · (d_o·v − δ),  dv = Σ p · gate · d_o = Σ p' · d_o
+//
+// There backward writes two numbers per row and branch, lse − ln gate and δ, instead of a tensor. A
+// gate of 0 gives lse − ln gate = +inf and p' = 0, as for a row that sees no key (lse = +inf).
 #pragma once
 
 #include <array>
@@ -71,9 +80,13 @@ struct GateBackwardArgs {
   ConstTensor q;
   GateParams params;
   std::array<ConstTensor, 3> o_branch;
-  ConstTensor gates;                 // output of forward
-  ConstTensor d_o;                   // [B, S, H, dv]
-  std::array<Tensor, 3> d_o_branch;  // [B, S, H, dv] for each present branch, overwritten
+  ConstTensor gates;  // output of forward
+  ConstTensor d_o;    // [B, S, H, dv]
+  // For each present branch. CPU only:
+  std::array<Tensor, 3> d_o_branch;  // [B, S, H, dv], overwritten
+  // CUDA only:
+  std::array<ConstTensor, 3> lse;  // fp32 [B, S, H], output of the branch's forward
+  std::array<Tensor, 3> stats;     // fp32 [B, S, H, 2], overwritten: BranchBackwardArgs::stats
   Tensor dq_mean;   // [B, S, G, dk], gradient of x, overwritten; each head gets 1/h of it
   GateGrads grads;  // added to
 };
@@ -94,12 +107,11 @@ absl::Status AddMeanGradient(const Exec& exec, const AddMeanGradientArgs& args);
 }  // namespace nsa
 
 // The same on a GPU (gate.cu, gate_backward.cu); the functions above have checked the arguments.
+// Gate and GateBackward use PlanGateScratch() bytes of Exec::workspace.
 namespace nsa::cuda {
 
 absl::Status Gate(const Exec& exec, const GateArgs& args);
 absl::Status GateBackward(const Exec& exec, const GateBackwardArgs& args);
 absl::Status AddMeanGradient(const Exec& exec, const AddMeanGradientArgs& args);
-// Bytes of Exec::workspace that GateBackward needs.
-int64_t GateWorkspaceBytes(const NsaShape& shape);
 
 }  // namespace nsa::cuda

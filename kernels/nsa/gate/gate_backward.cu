@@ -1,9 +1,11 @@
 // Backward of the gate on CUDA. A thread block processes 128 (token, group) rows at a time, each
 // warp 16 of them:
 //
-//   d_gate_c = Σ d_o·o_c over the heads of a row,   d_o_c = gate_c·d_o     limited by memory
-//   dz       through softmax or sigmoid,            d_before = (W2ᵀ dz)·silu'
-//   dq_mean  = W1ᵀ·d_before,                        dW1 += d_before·xᵀ     on the matrix unit
+//   δ_c      = Σ d_o·o_c per head,        d_gate_c = Σ δ_c over the heads     limited by memory
+//   dz       through softmax or sigmoid,  d_before = (W2ᵀ dz)·silu'
+//   dq_mean  = W1ᵀ·d_before,              dW1 += d_before·xᵀ                  on the matrix unit
+//
+// The branches get lse_c − ln gate_c and δ_c of each head (gate.h).
 //
 // fp32 operands are split into two bf16 for the matrix unit (gate_mlp.cuh). The gradients of the
 // parameters are summed in registers; each thread block writes one partial sum, and a last kernel
@@ -17,9 +19,10 @@ namespace {
 struct GateBackwardPointers {
   const float* gates;
   const bf16* d_o;
-  bf16* d_branch[3];
+  const float* lse[3];  // of the present branches, as stats
+  float2* stats[3];
   bf16* dq_mean;
-  float* partial;  // [blocks, GateParameterFloats]
+  float* partial;  // [blocks, gradients of fc1_w, fc1_b, fc2_w, fc2_b]
 };
 
 template <int kDk, int kN>
@@ -31,6 +34,7 @@ struct GateShared {
   alignas(128) bf16 d_before[2][kGateBlockRows * kUnits];  // the same
   GateParameters<kDk, kN> m;
   float gates[kGateBlockRows][4];
+  float log_gates[kGateBlockRows][4];  // base 2
   float d_gates[kGateBlockRows][4];
 };
 
@@ -42,54 +46,66 @@ struct SmallSums {
   float b2[kN] = {};
 };
 
-// Gradients of the gates and of the branch outputs for the thread block's rows, 16 lanes per row.
-// Rows after the last get zero gradients of the gates.
+// Gradients of the gates and statistics of the branches' rows for the thread block's rows, 16 lanes
+// per row, of which dv/8 consecutive ones have the same head. Rows after the last get zero
+// gradients of the gates.
 template <int kN>
 __device__ __forceinline__ void BranchGradients(const GateProblem& p, const GateBackwardPointers& g,
                                                 int64_t row0, int rows,
-                                                const float (&gates)[kGateBlockRows][4],
+                                                const float (&log_gates)[kGateBlockRows][4],
                                                 float (&d_gates)[kGateBlockRows][4]) {
   constexpr int kLanes = 16, kBatch = 3, kApart = kGateWarps * kWarp / kLanes;
-  const int lane = threadIdx.x % kLanes, per_row = p.h * p.dv / 8;
-  // The two rows of a warp do the same number of iterations, as the shuffles below require.
+  const int lane = threadIdx.x % kLanes, per_head = p.dv / 8, per_row = p.h * per_head;
+  const int head_shift = 31 - __clz(per_head);  // a power of two
   for (int row = threadIdx.x / kLanes; row < kGateBlockRows; row += kApart) {
-    const bool valid = row < rows;
-    const int64_t first = (row0 + (valid ? row : 0)) * per_row;
+    // The two rows of a warp do the same iterations, as the shuffles below require: where only the
+    // first is valid, the second reads the same memory.
+    const int iterated = (row & ~1) < rows ? per_row : 0;
+    const int64_t first = (row0 + min(row, rows - 1)) * per_row;
     float sum[kN] = {};
-    for (int base = lane; valid && base < per_row; base += kBatch * kLanes) {
+    for (int base = 0; base < iterated; base += kBatch * kLanes) {
       uint4 d_o[kBatch], o[kBatch][kN];
+      float lse[kBatch][kN];
 #pragma unroll
       for (int j = 0; j < kBatch; ++j) {
-        const int64_t at = first + min(base + j * kLanes, per_row - 1);
+        const int64_t at = first + min(base + j * kLanes + lane, per_row - 1);
         d_o[j] = __ldg(reinterpret_cast<const uint4*>(g.d_o) + at);
 #pragma unroll
         for (int c = 0; c < kN; ++c) {
           o[j][c] = __ldg(reinterpret_cast<const uint4*>(p.branch[c]) + at);
+          lse[j][c] = __ldg(g.lse[c] + (at >> head_shift));
         }
       }
 #pragma unroll
       for (int j = 0; j < kBatch; ++j) {
         if (base + j * kLanes >= per_row) break;
+        const int i = base + j * kLanes + lane;
+        const bool stores = i < per_row && row < rows && (lane & (per_head - 1)) == 0;
         const Float8 d = AsFloats(d_o[j]);
 #pragma unroll
         for (int c = 0; c < kN; ++c) {
           const Float8 x = AsFloats(o[j][c]);
-          Float8 out;
+          float delta = 0;
 #pragma unroll
-          for (int e = 0; e < 8; ++e) {
-            sum[c] = fmaf(d.v[e], x.v[e], sum[c]);
-            out.v[e] = gates[row][c] * d.v[e];
+          for (int e = 0; e < 8; ++e) delta = fmaf(d.v[e], x.v[e], delta);
+          for (int offset = 1; offset < per_head; offset <<= 1) {
+            delta += __shfl_xor_sync(0xffffffffu, delta, offset);
           }
-          Store8(g.d_branch[c] + (first + base + j * kLanes) * 8, out);
+          if (i < per_row) sum[c] += delta;
+          // A gate of 0 has the logarithm −inf: the shift becomes +inf, and every weight 0.
+          if (stores) {
+            g.stats[c][(first + i) >> head_shift] = {fmaf(lse[j][c], kLog2E, -log_gates[row][c]),
+                                                     delta};
+          }
         }
       }
     }
 #pragma unroll
     for (int c = 0; c < kN; ++c) {
-      for (int offset = 1; offset < kLanes; offset <<= 1) {
+      for (int offset = per_head; offset < kLanes; offset <<= 1) {
         sum[c] += __shfl_xor_sync(0xffffffffu, sum[c], offset);
       }
-      if (lane == 0) d_gates[row][c] = sum[c];
+      if (lane == 0) d_gates[row][c] = row < rows ? sum[c] : 0.0f;
     }
   }
 }
@@ -316,10 +332,12 @@ __global__ void __launch_bounds__(kGateWarps* kWarp)
   for (int64_t base = range.begin; base < range.end; base += kGateWarps) {
     const int rows = RowsFrom(p, range, base);
     for (int i = threadIdx.x; i < kGateBlockRows * kN; i += blockDim.x) {
-      shared.gates[i / kN][i % kN] = i / kN < rows ? g.gates[base * kGateRows * kN + i] : 0.0f;
+      const float gate = i / kN < rows ? g.gates[base * kGateRows * kN + i] : 0.0f;
+      shared.gates[i / kN][i % kN] = gate;
+      shared.log_gates[i / kN][i % kN] = log2f(gate);
     }
     __syncthreads();
-    BranchGradients<kN>(p, g, base * kGateRows, rows, shared.gates, shared.d_gates);
+    BranchGradients<kN>(p, g, base * kGateRows, rows, shared.log_gates, shared.d_gates);
     __syncthreads();
     // A warp without a group gets a row number after the last, where means and gradients are 0.
     const int64_t row0 = warp * kGateRows < rows ? (base + warp) * kGateRows : p.rows;
@@ -380,14 +398,12 @@ absl::Status GateBackward(const Exec& exec, const GateBackwardArgs& args) {
   int branches = 0;
   const GateProblem p = GateProblemOf(args, &branches);
   NSA_ASSIGN_OR_RETURN(void* const workspace,
-                       WorkspaceOf(exec, GateWorkspaceBytes(args.shape), "gate_backward"));
-  GateBackwardPointers g{DataOf<float>(args.gates),
-                         DataOf<bf16>(args.d_o),
-                         {},
-                         DataOf<bf16>(args.dq_mean),
-                         static_cast<float*>(workspace)};
+                       WorkspaceOf(exec, PlanGateScratch(args.shape).bytes, "gate_backward"));
+  GateBackwardPointers g{DataOf<float>(args.gates),  DataOf<bf16>(args.d_o),        {}, {},
+                         DataOf<bf16>(args.dq_mean), static_cast<float*>(workspace)};
   for (int c = 0; c < branches; ++c) {
-    g.d_branch[c] = DataOf<bf16>(args.d_o_branch[p.branch_id[c]]);
+    g.lse[c] = DataOf<float>(args.lse[p.branch_id[c]]);
+    g.stats[c] = DataOf<float2>(args.stats[p.branch_id[c]]);
   }
   NSA_RETURN_IF_ERROR(ForGate(args.shape.d_k, branches, [&](auto dk, auto n) -> absl::Status {
     constexpr int kDk = decltype(dk)::value, kN = decltype(n)::value;

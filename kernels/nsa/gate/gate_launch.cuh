@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "common/nsa/attention_scratch.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/nsa/gate/gate.h"
@@ -11,9 +12,7 @@
 
 namespace nsa::cuda {
 
-// Number of thread blocks: four for each of 128 multiprocessors. It is a constant, so that the
-// order of sums over rows does not depend on the GPU.
-constexpr int kGateBlocks = 512;
+constexpr int kGateBlocks = GateScratch::kBlocks;
 
 struct GroupRange {
   int64_t begin, end;  // groups of kGateRows rows
@@ -28,12 +27,6 @@ __device__ __forceinline__ int RowsFrom(const GateProblem& p, const GroupRange& 
                                         int64_t base) {
   const int64_t groups = min(int64_t{kGateWarps}, range.end - base);
   return static_cast<int>(min(groups * kGateRows, p.rows - base * kGateRows));
-}
-
-// Number of floats in the gradients of fc1_w, fc1_b, fc2_w, fc2_b, which are stored in this order.
-inline int64_t GateParameterFloats(int64_t dk, int64_t n) {
-  const int64_t hidden = GateHidden(dk);
-  return hidden * (dk + 1) + n * (hidden + 1);
 }
 
 template <class Args>

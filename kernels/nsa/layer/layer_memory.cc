@@ -4,7 +4,6 @@
 
 #include "common/base/arena_plan.h"
 #include "kernels/nsa/compress/compress.h"
-#include "kernels/nsa/gate/gate.h"
 
 namespace nsa {
 namespace {
@@ -63,7 +62,8 @@ NsaLayerWorkspace CutWorkspace(const NsaLayerConfig& config, TensorCutter* memor
   NsaLayerWorkspace workspace;
   if (config.has_gate()) {
     for (int c = 0; c < kBranches; ++c) {
-      if (config.branches[c]) workspace.d_o[c] = memory->Take(shape.o_size(), config.dtype);
+      if (!config.branches[c] || config.dtype != DType::kF32) continue;
+      workspace.d_o[c] = memory->Take(shape.o_size(), config.dtype);
     }
     workspace.dq_mean = memory->Take(TokenGroups(shape) * shape.d_k, config.dtype);
   }
@@ -108,9 +108,7 @@ Tensor LayoutMeanGradient(const NsaLayerConfig& config, const Tensor& workspace)
 }
 
 LayerScratch PlanScratch(const NsaLayerConfig& config) {
-  LayerScratch scratch = PlanLayerScratch(config.shape, config.branches, config.has_phi());
-  scratch.bytes = std::max(scratch.bytes, cuda::GateWorkspaceBytes(config.shape));
-  return scratch;
+  return PlanLayerScratch(config.shape, config.branches, config.has_phi());
 }
 
 }  // namespace nsa

@@ -34,7 +34,7 @@ NsaLayerSaved LayoutSaved(const NsaLayerConfig& config, const Tensor& saved);
 
 // The layout of `workspace`. Used in backward only; its contents do not persist between calls.
 struct NsaLayerWorkspace {
-  std::array<Tensor, kBranches> d_o;  // [B, S, H, dv], when has_gate()
+  std::array<Tensor, kBranches> d_o;  // [B, S, H, dv], when has_gate(), fp32 (on the CPU) only
   Tensor dq_mean;                     // [B, S, G, dk], when has_gate()
   Tensor dk_cmp, dv_cmp;              // [B, S_cmp, G, dk or dv]
   Tensor d_hidden;                    // [B, S_cmp, G, m], φ mlp of keys, then of values
@@ -45,8 +45,9 @@ NsaLayerWorkspace LayoutWorkspace(const NsaLayerConfig& config, const Tensor& wo
 // arguments: [B, S, G, dk] within `workspace`, empty without a gate.
 Tensor LayoutMeanGradient(const NsaLayerConfig& config, const Tensor& workspace);
 
-// Plans Exec::workspace on a GPU. Kernels that run concurrently have separate parts; all other
-// kernels of the layer run alone and use the memory from offset 0 on.
+// Plans Exec::workspace on a GPU. Kernels that run concurrently have separate parts, and so has the
+// gate's backward, which runs while the branches' parts hold the statistics of their rows. All
+// other kernels of the layer run alone and use the memory from offset 0 on.
 LayerScratch PlanScratch(const NsaLayerConfig& config);
 
 }  // namespace nsa

@@ -173,6 +173,8 @@ struct BackwardState {
   NsaLayerSaved saved;
   NsaLayerWorkspace workspace;
   LayerScratch scratch;
+  // On CUDA with a gate, which writes them: fp32 [B, S, H, 2] in each branch's part of the scratch.
+  std::array<Tensor, kBranches> stats;
   bool dq_written = false;  // the first branch overwrites dq, the others add to it
 };
 
@@ -185,19 +187,48 @@ Exec WithScratch(Exec exec, int64_t begin) {
   return exec;
 }
 
+// The scratch memory must be complete before a part of it is handed out.
+absl::Status CheckScratch(const Exec& exec, const LayerScratch& scratch) {
+  if (exec.workspace_bytes >= scratch.bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrFormat(
+      "attention_backward: workspace: %d bytes (at least %d); plan it with PlanScratch()",
+      exec.workspace_bytes, scratch.bytes));
+}
+
+// Places the statistics of the rows that the gate writes for the branches.
+absl::Status PlaceStats(const Exec& exec, const NsaLayerConfig& config, BackwardState* state) {
+  if (exec.backend != Backend::kCuda || !config.has_gate()) return absl::OkStatus();
+  NSA_RETURN_IF_ERROR(CheckScratch(exec, state->scratch));
+  const NsaShape& shape = config.shape;
+  const int64_t size = int64_t{2} * shape.batch * shape.seq_len * shape.n_heads;
+  for (int c = 0; c < kBranches; ++c) {
+    if (!config.branches[c]) continue;
+    const Exec part = WithScratch(exec, state->scratch.stats[c]);
+    state->stats[c] = {part.workspace, size, DType::kF32};
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CombineBackward(const Exec& exec, const NsaLayerBackwardArgs& args,
                              const BackwardState& state) {
   const NsaLayerSaved& saved = state.saved;
-  return GateBackward(exec, {.shape = args.config.shape,
-                             .kind = args.config.gate,
-                             .q = args.q,
-                             .params = args.params.gate,
-                             .o_branch = {saved.o[kCmp], saved.o[kSel], saved.o[kWin]},
-                             .gates = saved.gates,
-                             .d_o = args.d_o,
-                             .d_o_branch = state.workspace.d_o,
-                             .dq_mean = state.workspace.dq_mean,
-                             .grads = args.grads.gate});
+  std::array<ConstTensor, kBranches> lse;
+  for (int c = 0; c < kBranches; ++c) {
+    if (state.stats[c].wanted()) lse[c] = saved.lse[c];
+  }
+  return GateBackward(WithScratch(exec, state.scratch.gate),
+                      {.shape = args.config.shape,
+                       .kind = args.config.gate,
+                       .q = args.q,
+                       .params = args.params.gate,
+                       .o_branch = {saved.o[kCmp], saved.o[kSel], saved.o[kWin]},
+                       .gates = saved.gates,
+                       .d_o = args.d_o,
+                       .d_o_branch = state.workspace.d_o,
+                       .lse = lse,
+                       .stats = state.stats,
+                       .dq_mean = state.workspace.dq_mean,
+                       .grads = args.grads.gate});
 }
 
 // Fills the backward arguments that are the same for all branches.
@@ -210,7 +241,10 @@ BranchBackwardArgs BranchBackward(const NsaLayerBackwardArgs& args, BackwardStat
   out.doc_start = args.doc_start;
   out.lse = state->saved.lse[branch];
   out.o = gated ? ConstTensor(state->saved.o[branch]) : args.o;
-  out.d_o = gated ? ConstTensor(state->workspace.d_o[branch]) : args.d_o;
+  // The branch's own gradient, or with statistics (or without a gate) that of the layer's output.
+  const Tensor& d_o = state->workspace.d_o[branch];
+  out.d_o = d_o.wanted() ? ConstTensor(d_o) : args.d_o;
+  out.stats = state->stats[branch];
   out.dq = args.dq;
   out.dk = args.dk[branch];
   out.dv = args.dv[branch];
@@ -309,6 +343,7 @@ absl::Status NsaLayerBackward(const Exec& exec, const NsaLayerBackwardArgs& args
   BackwardState state{.saved = LayoutSaved(config, args.saved),
                       .workspace = LayoutWorkspace(config, args.workspace),
                       .scratch = PlanScratch(config)};
+  NSA_RETURN_IF_ERROR(PlaceStats(exec, config, &state));
   if (config.has_gate()) NSA_RETURN_IF_ERROR(CombineBackward(exec, args, state));
   if (config.has(kCmp)) NSA_RETURN_IF_ERROR(CompressedBranchBackward(exec, args, &state));
   if (config.has(kSel)) NSA_RETURN_IF_ERROR(SelectedBranchBackward(exec, args, &state));

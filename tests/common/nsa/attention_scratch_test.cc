@@ -114,9 +114,29 @@ TEST(AttentionScratch, OfALayerHasAPartForEachBranchThatIsThere) {
   EXPECT_GE(all.branch[kSel], CompressedScratch(s).bytes);
   EXPECT_GE(all.branch[kWin], all.branch[kSel] + PlanSelectedScratch(s).bytes);
   EXPECT_GE(all.phi, all.branch[kWin] + WindowScratch(s).bytes);
-  EXPECT_GE(all.bytes, all.phi + PlanPhiScratch(s, 64).bytes);
+  EXPECT_GE(all.gate, all.phi + PlanPhiScratch(s, 64).bytes);
+  EXPECT_GE(all.bytes, all.gate + PlanGateScratch(s).bytes);
   EXPECT_EQ(PlanLayerScratch(s, {false, false, true}, false).bytes, WindowScratch(s).bytes);
   EXPECT_EQ(PlanLayerScratch(s, {false, false, false}, false).bytes, 0);
+}
+
+// The gate writes the statistics of the rows where the branches would, before they begin.
+TEST(AttentionScratch, HasTheStatisticsOfABranchInThatBranchsPart) {
+  const NsaShape s = M7c(2, 2048);
+  const LayerScratch all = PlanLayerScratch(s, {true, true, true}, false);
+  EXPECT_EQ(all.stats[kCmp], all.branch[kCmp] + CompressedScratch(s).stats);
+  EXPECT_EQ(all.stats[kSel], all.branch[kSel] + PlanSelectedScratch(s).stats);
+  EXPECT_EQ(all.stats[kWin], all.branch[kWin] + WindowScratch(s).stats);
+  EXPECT_GE(CompressedScratch(s).sums, CompressedScratch(s).stats + 8 * 2 * 2048 * 12);
+}
+
+TEST(AttentionScratch, OfTheGateIsThereWithTwoBranchesOrMore) {
+  const NsaShape s = M7c(2, 2048);
+  // 512 partial sums of 32·64 + 32 + 3·32 + 3 fp32 gradients.
+  EXPECT_EQ(PlanGateScratch(s).bytes, 4 * 512 * 2179);
+  const LayerScratch two = PlanLayerScratch(s, {true, false, true}, false);
+  EXPECT_GE(two.gate, two.branch[kWin] + WindowScratch(s).bytes);
+  EXPECT_GE(two.bytes, two.gate + PlanGateScratch(s).bytes);
 }
 
 }  // namespace

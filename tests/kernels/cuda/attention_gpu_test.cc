@@ -19,8 +19,8 @@ namespace {
 // A branch output has the rounding of rotated q and k (error of a score), of weights and of itself;
 // the combination of the branches is rounded once more.
 constexpr double kLayerOutput = 1.5e-2;
-// Gradients have the rounding of d_o of the branch, of weights, of their gradients, of three sums
-// into dq and of the rotation back.
+// Gradients have the rounding of the branch outputs (in δ), of weights, of their gradients, of
+// three sums into dq and of the rotation back.
 constexpr double kLayerGradient = 2.5e-2;
 
 void RoundLayer(Layer* layer) {
@@ -356,6 +356,18 @@ TEST_P(AttentionOnGpu, EqualsTheCpuTruthWithDocuments) {
 TEST_P(AttentionOnGpu, EqualsTheCpuTruthWithScaledPositions) {
   NsaLayerConfig config{.shape = GetParam().shape, .rope_base = 500000, .rope_scale = 4};
   CompareLayer(RandomLayer(config, 5));
+}
+
+// A gate that underflows to 0 takes a branch out of the gradients, without a NaN.
+TEST_P(AttentionOnGpu, EqualsTheCpuTruthWithAGateOfZero) {
+  for (int closed = 0; closed < kBranches; ++closed) {
+    SCOPED_TRACE(::testing::Message() << "closed " << closed);
+    NsaLayerConfig config{.shape = GetParam().shape};
+    config.gate = closed == kSel ? GateKind::kSigmoid : GateKind::kSoftmax;
+    Layer layer = RandomLayer(config, 9);
+    layer.gate.fc2_b[closed] = -300;
+    CompareLayer(layer);
+  }
 }
 
 std::vector<Case> Shapes() {

@@ -102,7 +102,7 @@ class BranchRun {
     }
   }
 
-  void Cpu() {
+  void CpuForward() {
     f_ = {Poisoned(s_.o_size()), Poisoned(Rows()), -1};
     typename Branch::Args args{.shape = s_, .q = View(in_.q), .k = View(in_.k), .v = View(in_.v)};
     args.doc_start = View(in_.doc_start);
@@ -111,19 +111,11 @@ class BranchRun {
     if constexpr (std::is_same_v<Branch, Selected>) args.blocks = View(blocks_);
     const absl::Status status = Branch::kForward({}, args);
     ASSERT_TRUE(status.ok()) << status;
-    b_ = {Poisoned(s_.q_size()), Poisoned(in_.k.size()), Poisoned(in_.v.size())};
-    typename Branch::BackwardArgs back;
-    back.shape = s_;
-    back.q = View(in_.q), back.k = View(in_.k), back.v = View(in_.v),
-    back.doc_start = View(in_.doc_start);
-    back.o = View(f_.o), back.lse = View(f_.lse), back.d_o = View(in_.d_o);
-    back.dq = View(b_.dq), back.dk = View(b_.dk), back.dv = View(b_.dv);
-    if constexpr (std::is_same_v<Branch, Selected>) back.blocks = View(blocks_);
-    const absl::Status status_back = Branch::kBackward({}, back);
-    ASSERT_TRUE(status_back.ok()) << status_back;
   }
 
   void CompareGpu() {
+    CpuForward();
+    CpuBackward(in_.d_o, &b_);
     const DeviceTensor q = ToDevice(in_.q), k = ToDevice(in_.k), v = ToDevice(in_.v),
                        d_o = ToDevice(in_.d_o);
     const DeviceTensor doc = ToDevice(in_.doc_start), blocks = ToDevice(blocks_);
@@ -169,8 +161,76 @@ class BranchRun {
     }
   }
 
+  // The gradients of gate · o, from d_o and statistics of the rows that contain the gate, without o
+  // and lse (gate.h).
+  void CompareGpuBehindAGate() {
+    CpuForward();
+    const std::vector<float> gates = Gates();
+    std::vector<float> d_branch = in_.d_o;
+    for (size_t i = 0; i < d_branch.size(); ++i) d_branch[i] *= gates[i / (Heads() * s_.d_v)];
+    Backward want;
+    CpuBackward(d_branch, &want);
+    const DeviceTensor q = ToDevice(in_.q), k = ToDevice(in_.k), v = ToDevice(in_.v),
+                       d_o = ToDevice(in_.d_o), doc = ToDevice(in_.doc_start),
+                       blocks = ToDevice(blocks_), o(s_.o_size(), DType::kBf16),
+                       lse(Rows(), DType::kF32);
+    typename Branch::Args args{.shape = s_, .q = q, .k = k, .v = v};
+    args.doc_start = doc, args.o = o, args.lse = lse;
+    typename Branch::BackwardArgs back{.shape = s_, .q = q, .k = k, .v = v};
+    back.doc_start = doc, back.d_o = d_o;
+    if constexpr (std::is_same_v<Branch, Selected>) args.blocks = back.blocks = blocks;
+    ASSERT_TRUE(Branch::kForward(Gpu::Get().exec(), args).ok());
+    const DeviceTensor stats = ToDeviceF32(Statistics(gates, o.Floats(), lse.Floats()));
+    back.stats = stats;
+    ExpectOnGpu({{"dq", want.dq, DType::kBf16, kBf16Gradient, 1e-4},
+                 {"dk", want.dk, DType::kBf16, kBf16Gradient, 1e-4},
+                 {"dv", want.dv, DType::kBf16, kBf16Gradient, 1e-4}},
+                [&](const std::vector<DeviceTensor>& t) {
+                  back.dq = t[0], back.dk = t[1], back.dv = t[2];
+                  return Branch::kBackward(Gpu::Get().exec(), back);
+                });
+  }
+
  private:
   int64_t Rows() const { return int64_t{1} * s_.batch * s_.seq_len * s_.n_heads; }
+  int64_t Heads() const { return s_.heads_per_group(); }
+
+  void CpuBackward(const std::vector<float>& d_o, Backward* out) {
+    *out = {Poisoned(s_.q_size()), Poisoned(in_.k.size()), Poisoned(in_.v.size())};
+    typename Branch::BackwardArgs back;
+    back.shape = s_;
+    back.q = View(in_.q), back.k = View(in_.k), back.v = View(in_.v),
+    back.doc_start = View(in_.doc_start);
+    back.o = View(std::as_const(f_.o)), back.lse = View(std::as_const(f_.lse));
+    back.d_o = View(d_o);
+    back.dq = View(out->dq), back.dk = View(out->dk), back.dv = View(out->dv);
+    if constexpr (std::is_same_v<Branch, Selected>) back.blocks = View(blocks_);
+    const absl::Status status = Branch::kBackward({}, back);
+    ASSERT_TRUE(status.ok()) << status;
+  }
+
+  // One per (token, group), in [0, 1]; every fifth is 0, every seventh tiny.
+  std::vector<float> Gates() const {
+    std::vector<float> gates = Random(Rows() / Heads(), 12);
+    for (size_t i = 0; i < gates.size(); ++i) {
+      gates[i] = i % 5 == 0 ? 0.0f : i % 7 == 0 ? 1e-30f : std::abs(gates[i]);
+    }
+    return gates;
+  }
+
+  // BranchBackwardArgs::stats of every row.
+  std::vector<float> Statistics(const std::vector<float>& gates, const std::vector<float>& o,
+                                const std::vector<float>& lse) const {
+    std::vector<float> stats;
+    for (int64_t row = 0; row < Rows(); ++row) {
+      double delta = 0;
+      for (int64_t i = row * s_.d_v; i < (row + 1) * s_.d_v; ++i) delta += in_.d_o[i] * o[i];
+      const double gate = gates[row / Heads()];
+      stats.push_back(static_cast<float>(lse[row] / std::log(2.0) - std::log2(gate)));
+      stats.push_back(static_cast<float>(delta));
+    }
+    return stats;
+  }
 
   const NsaShape s_;
   const Inputs in_;
@@ -183,13 +243,16 @@ class BranchRun {
 class BranchOnGpu : public GpuTestWith<Case> {};
 
 template <class Branch>
+void RunBranchBehindAGate(const NsaShape& shape) {
+  BranchRun<Branch>(shape, /*documents=*/false).CompareGpuBehindAGate();
+}
+
+template <class Branch>
 void RunBranch(const NsaShape& shape) {
   for (const bool documents : {false, true}) {
     if (documents && shape.seq_len > 10000) continue;
     SCOPED_TRACE(documents ? "with documents" : "without documents");
-    BranchRun<Branch> run(shape, documents);
-    run.Cpu();
-    run.CompareGpu();
+    BranchRun<Branch>(shape, documents).CompareGpu();
   }
 }
 
@@ -199,6 +262,18 @@ TEST_P(BranchOnGpu, CompressedEqualsTheCpuTruth) {
   RunBranch<Compressed>(GetParam().shape);
 }
 TEST_P(BranchOnGpu, SelectedEqualsTheCpuTruth) { RunBranch<Selected>(GetParam().shape); }
+
+// With the statistics of the rows given, as the gate's backward writes them.
+TEST_P(BranchOnGpu, WindowBehindAGateEqualsTheCpuTruth) {
+  RunBranchBehindAGate<Window>(GetParam().shape);
+}
+TEST_P(BranchOnGpu, CompressedBehindAGateEqualsTheCpuTruth) {
+  if (GetParam().shape.cmp_blocks() == 0) return;
+  RunBranchBehindAGate<Compressed>(GetParam().shape);
+}
+TEST_P(BranchOnGpu, SelectedBehindAGateEqualsTheCpuTruth) {
+  RunBranchBehindAGate<Selected>(GetParam().shape);
+}
 
 TEST_P(BranchOnGpu, SelectionStatisticsEqualTheCpus) {
   const NsaShape& s = GetParam().shape;

@@ -1,5 +1,6 @@
-// Gate and compression on the GPU against the CPU implementation. Outputs start as NaN, and each
-// case runs twice to check for equal bits.
+// Gate and compression on the GPU against the CPU implementation, and the statistics of rows that
+// only the GPU's gate writes against fp64. Outputs start as NaN, and each case runs twice to check
+// for equal bits.
 #include "kernels/nsa/compress/compress.h"
 #include "kernels/nsa/gate/gate.h"
 #include "tests/kernels/cuda/device.h"
@@ -25,7 +26,7 @@ class GateOnGpu : public GpuTestWith<Case> {};
 
 struct GateInputs {
   std::vector<float> q, d_o;
-  std::array<std::vector<float>, 3> o;
+  std::array<std::vector<float>, 3> o, lse;
   GateValues params;
   int n = 0;
 };
@@ -33,11 +34,30 @@ GateInputs InputsOf(const NsaShape& s, const std::array<bool, 3>& present) {
   GateInputs in;
   in.q = RoundToBf16(Random(s.q_size(), 1)), in.d_o = RoundToBf16(Random(s.o_size(), 2));
   for (int c = 0; c < 3; ++c) {
-    if (present[c]) in.o[c] = RoundToBf16(Random(s.o_size(), 3 + c)), ++in.n;
+    if (!present[c]) continue;
+    in.o[c] = RoundToBf16(Random(s.o_size(), 3 + c)), ++in.n;
+    in.lse[c] = Random(s.o_size() / s.d_v, 6 + c, 5);
   }
   in.params = RandomGate(s, in.n, 10);
   for (auto* v : {&in.params.fc1_w, &in.params.fc1_b, &in.params.fc2_w, &in.params.fc2_b}) Round(v);
   return in;
+}
+
+// The statistics that a branch's backward reads, in fp64: (lse − ln gate) · log2 e and Σ d_o·o of
+// every row. `slot` is the branch's place among those present.
+std::vector<double> StatisticsOf(const NsaShape& s, const GateInputs& in,
+                                 const std::vector<float>& gates, int branch, int slot) {
+  std::vector<double> stats;
+  for (int64_t row = 0; row < s.o_size() / s.d_v; ++row) {
+    const double gate = gates[row / s.heads_per_group() * in.n + slot];
+    double delta = 0;
+    for (int64_t i = row * s.d_v; i < (row + 1) * s.d_v; ++i) {
+      delta += static_cast<double>(in.d_o[i]) * in.o[branch][i];
+    }
+    stats.push_back(in.lse[branch][row] / std::log(2.0) - std::log2(gate));
+    stats.push_back(delta);
+  }
+  return stats;
 }
 
 void CompareGate(const NsaShape& s, GateKind kind, const std::array<bool, 3>& present) {
@@ -76,8 +96,12 @@ void CompareGate(const NsaShape& s, GateKind kind, const std::array<bool, 3>& pr
                      fc2_b = ToDevice(in.params.fc2_b);
   args.q = back.q = q, back.d_o = d_o;
   args.params = back.params = {fc1_w, fc1_b, fc2_w, fc2_b};
-  std::vector<DeviceTensor> branches;
-  for (int c = 0; c < 3; ++c) branches.push_back(ToDevice(in.o[c]));
+  back.d_o_branch = {};
+  std::vector<DeviceTensor> branches, lse;
+  for (int c = 0; c < 3; ++c) {
+    branches.push_back(ToDevice(in.o[c]));
+    lse.push_back(ToDeviceF32(in.lse[c]));
+  }
   std::vector<Output> outputs = {{"gates", gates, DType::kF32, 1e-5},
                                  {"o", o},
                                  {"stats", stats, DType::kF32, 1e-4, 1e-5},
@@ -86,8 +110,10 @@ void CompareGate(const NsaShape& s, GateKind kind, const std::array<bool, 3>& pr
                                  {"fc1_b", grads.fc1_b, DType::kF32, 1e-4, 1e-5, before.fc1_b},
                                  {"fc2_w", grads.fc2_w, DType::kF32, 1e-4, 1e-5, before.fc2_w},
                                  {"fc2_b", grads.fc2_b, DType::kF32, 1e-4, 1e-5, before.fc2_b}};
-  for (int c = 0; c < 3; ++c) {
-    if (present[c]) outputs.push_back({"d_branch", d_branch[c]});
+  for (int c = 0, slot = 0; c < 3; ++c) {
+    if (!present[c]) continue;
+    const std::vector<double> want = StatisticsOf(s, in, gates, c, slot++);
+    outputs.push_back({"statistics", {want.begin(), want.end()}, DType::kF32, 1e-5, 1e-5});
   }
   ExpectOnGpu(outputs, [&](const Tensors& t) {
     args.gates = t[0], args.o = t[1], args.gate_stats = t[2];
@@ -95,11 +121,33 @@ void CompareGate(const NsaShape& s, GateKind kind, const std::array<bool, 3>& pr
     for (int c = 0, i = 8; c < 3; ++c) {
       if (!present[c]) continue;
       args.o_branch[c] = back.o_branch[c] = branches[c];
-      back.d_o_branch[c] = t[i++];
+      back.lse[c] = lse[c], back.stats[c] = t[i++];
     }
     const absl::Status status = Gate(Gpu::Get().exec(), args);
     return status.ok() ? GateBackward(Gpu::Get().exec(), back) : status;
   });
+}
+
+// Checks one branch's statistics of a gate with three branches. A shift has two roundings and the
+// error of a logarithm, each below 2u of its terms; δ is a chain of eight products and a tree of at
+// most four additions.
+void ExpectStatistics(const NsaShape& s, const GateInputs& in, const std::vector<float>& gates,
+                      int branch, const std::vector<float>& got) {
+  const std::vector<double> want = StatisticsOf(s, in, gates, branch, branch);
+  for (int64_t row = 0; row < s.o_size() / s.d_v; ++row) {
+    const float gate = gates[row / s.heads_per_group() * 3 + branch];
+    double terms = 0;
+    for (int64_t i = row * s.d_v; i < (row + 1) * s.d_v; ++i) {
+      terms += std::abs(in.d_o[i] * in.o[branch][i]);
+    }
+    ASSERT_NEAR(got[2 * row + 1], want[2 * row + 1], 12 * kUnit * terms) << "row " << row;
+    if (std::isinf(want[2 * row])) {
+      ASSERT_EQ(got[2 * row], INFINITY) << "row " << row;
+      continue;
+    }
+    const double size = std::abs(in.lse[branch][row] / std::log(2.0)) + std::abs(std::log2(gate));
+    ASSERT_NEAR(got[2 * row], want[2 * row], 4 * kUnit * size) << "row " << row << " " << gate;
+  }
 }
 
 TEST_P(GateOnGpu, EqualsTheCpuTruthForEverySubset) {
@@ -111,6 +159,53 @@ TEST_P(GateOnGpu, EqualsTheCpuTruthForEverySubset) {
       CompareGate(GetParam().shape, kind, present);
     }
   }
+}
+
+// Gates of every size and rows that see no key. A row with a gate of 0 or without keys gets +inf,
+// which makes all its weights 0.
+TEST_P(GateOnGpu, TheStatisticsOfRowsEqualTheirFormula) {
+  const NsaShape& s = GetParam().shape;
+  GateInputs in = InputsOf(s, {true, true, true});
+  const int64_t rows = s.o_size() / s.d_v;
+  std::vector<float> gates = Random(rows / s.heads_per_group() * 3, 70);
+  const float special[] = {0.0f, 1.0f, 1e-30f, std::numeric_limits<float>::min()};
+  for (size_t i = 0; i < gates.size(); ++i) {
+    gates[i] = i % 3 == 0 ? special[i / 3 % 4] : std::abs(gates[i]);
+  }
+  for (int64_t row = 0; row < rows; row += 7) {
+    in.lse[1][row] = INFINITY;
+    std::fill_n(in.o[1].begin() + row * s.d_v, s.d_v, 0.0f);
+  }
+  const DeviceTensor q = ToDevice(in.q), d_o = ToDevice(in.d_o), fc1_w = ToDevice(in.params.fc1_w),
+                     fc1_b = ToDevice(in.params.fc1_b), fc2_w = ToDevice(in.params.fc2_w),
+                     fc2_b = ToDevice(in.params.fc2_b), gates_gpu = ToDeviceF32(gates),
+                     dq_mean(s.k_size(), DType::kBf16);
+  GateBackwardArgs args{.shape = s,
+                        .q = q,
+                        .params = {fc1_w, fc1_b, fc2_w, fc2_b},
+                        .gates = gates_gpu,
+                        .d_o = d_o,
+                        .dq_mean = dq_mean};
+  Tensors tensors, stats, grads;
+  for (int c = 0; c < 3; ++c) {
+    tensors.push_back(ToDevice(in.o[c]));
+    args.o_branch[c] = tensors.back();
+    tensors.push_back(ToDeviceF32(in.lse[c]));
+    args.lse[c] = tensors.back();
+    stats.emplace_back(2 * rows, DType::kF32);
+    args.stats[c] = stats.back();
+  }
+  for (const auto* values :
+       {&in.params.fc1_w, &in.params.fc1_b, &in.params.fc2_w, &in.params.fc2_b}) {
+    grads.push_back(ToDeviceF32(std::vector<float>(values->size(), 0.0f)));
+  }
+  args.grads = {grads[0], grads[1], grads[2], grads[3]};
+  const absl::Status status = GateBackward(Gpu::Get().exec(), args);
+  ASSERT_TRUE(status.ok()) << status;
+  for (int c = 0; c < 3; ++c) {
+    ExpectStatistics(s, in, gates, c, stats[c].Floats());
+  }
+  for (const float x : dq_mean.Floats()) ASSERT_TRUE(std::isfinite(x));
 }
 
 TEST_P(GateOnGpu, TheMeansGradientIsAddedToEveryHead) {

@@ -304,6 +304,11 @@ TEST(Check, Gate) {
                       {"grads.fc2_b", &bg.fc2_b}};
   ExpectEveryTensorIsChecked(backward);
 
+  backward.args.shape = kShape;
+  backward.args.lse[1] = memory.Take(Lse(kShape));
+  EXPECT_THAT(GateBackward({}, backward.args),
+              StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("lse: ")));
+
   Call<AddMeanGradientArgs> add{.args = {.shape = kShape,
                                          .dq_mean = memory.Take(kShape.k_size()),
                                          .dq = memory.Take(kShape.q_size())},
@@ -311,6 +316,65 @@ TEST(Check, Gate) {
   add.inputs = {{"dq_mean", &add.args.dq_mean}};
   add.outputs = {{"dq", &add.args.dq}};
   ExpectEveryTensorIsChecked(add);
+}
+
+// On CUDA the gate's backward exchanges log-sum-exps and statistics of the rows with the branches
+// instead of gradients of their outputs.
+TEST(Check, GateBackwardOnCuda) {
+  Memory memory;
+  const int64_t rows = kShape.k_size() / kShape.d_k, hidden = GateHidden(kShape.d_k);
+  const auto half = [&](int64_t size) { return memory.Take(size, DType::kBf16); };
+  GateBackwardArgs args{
+      .shape = kShape,
+      .q = half(kShape.q_size()),
+      .params = {half(hidden * kShape.d_k), half(hidden), half(2 * hidden), half(2)},
+      .o_branch = {half(kShape.o_size()), {}, half(kShape.o_size())},
+      .gates = memory.Take(rows * 2),
+      .d_o = half(kShape.o_size()),
+      .lse = {memory.Take(Lse(kShape)), {}, memory.Take(Lse(kShape))},
+      .stats = {memory.Take(2 * Lse(kShape)), {}, memory.Take(2 * Lse(kShape))},
+      .dq_mean = half(kShape.k_size()),
+      .grads = {memory.Take(hidden * kShape.d_k), memory.Take(hidden), memory.Take(2 * hidden),
+                memory.Take(2)}};
+  const Exec cuda{.backend = Backend::kCuda};
+  EXPECT_THAT(GateBackward(cuda, args).message(), HasSubstr("CUDA"));  // this build has none
+  const auto expect_checked = [&](const char* name, auto* tensor) {
+    const auto right = *tensor;
+    for (const auto& wrong : Spoilt(right)) {
+      *tensor = wrong;
+      EXPECT_THAT(GateBackward(cuda, args),
+                  StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(name)));
+    }
+    *tensor = right;
+  };
+  expect_checked("lse: ", &args.lse[2]);
+  expect_checked("stats: ", &args.stats[0]);
+  args.d_o_branch[0] = half(kShape.o_size());
+  EXPECT_THAT(GateBackward(cuda, args),
+              StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("d_o_branch: ")));
+}
+
+// With statistics of the rows a branch's backward needs neither o nor lse, but only on CUDA.
+TEST(Check, StatisticsOfTheRowsReplaceOAndLseOnCuda) {
+  Memory memory;
+  auto args = BackwardCall<BranchBackwardArgs>(memory, kShape.k_size(), kShape.v_size()).args;
+  args.stats = memory.Take(2 * Lse(kShape));
+  EXPECT_THAT(WindowAttentionBackward({}, args),
+              StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("stats: ")));
+  for (ConstTensor* tensor : {&args.q, &args.k, &args.v, &args.d_o}) tensor->dtype = DType::kBf16;
+  for (Tensor* tensor : {&args.dq, &args.dk, &args.dv}) tensor->dtype = DType::kBf16;
+  args.o = {}, args.lse = {};
+  const Exec cuda{.backend = Backend::kCuda};
+  EXPECT_THAT(WindowAttentionBackward(cuda, args).message(), HasSubstr("CUDA"));  // none here
+  const ConstTensor right = args.stats;
+  for (const ConstTensor& wrong : Spoilt(right)) {
+    args.stats = wrong;
+    EXPECT_THAT(WindowAttentionBackward(cuda, args),
+                StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("stats: ")));
+  }
+  args.stats = {};
+  EXPECT_THAT(WindowAttentionBackward(cuda, args),
+              StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("o: ")));
 }
 
 // Arguments of the composed layer with every tensor correct for `config` and filled with zeros.
@@ -358,6 +422,16 @@ TEST(Check, AttentionNamesTheTensorThatIsWrong) {
   refused("bf16", [](NsaLayerArgs* a) { a->config.dtype = DType::kBf16; });
   NsaLayerArgs on_gpu = right;
   EXPECT_THAT(NsaLayer({.backend = Backend::kCuda}, on_gpu).message(), HasSubstr("CUDA"));
+}
+
+// On a GPU the branches read d_o itself: there is no gradient per branch.
+TEST(Check, TheWorkspaceOnAGpuHasNoGradientsOfBranchOutputs) {
+  NsaLayerConfig config{.shape = kShape};
+  const int64_t fp32 = NsaLayerWorkspaceBytes(config);
+  config.dtype = DType::kBf16;
+  EXPECT_LE(NsaLayerWorkspaceBytes(config), (fp32 - 3 * 4 * kShape.o_size()) / 2 + 3 * 64);
+  const Tensor memory(reinterpret_cast<void*>(64), fp32, DType::kU8);
+  for (const Tensor& d_o : LayoutWorkspace(config, memory).d_o) EXPECT_FALSE(d_o.wanted());
 }
 
 // Random shapes around every limit, most of them wrong in one or two fields.

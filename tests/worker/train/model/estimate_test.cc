@@ -7,6 +7,7 @@
 #include <random>
 
 #include "common/job/load.h"
+#include "worker/train/model/block.h"
 #include "worker/train/model/model.h"
 #include "worker/train/model/parameters.h"
 
@@ -77,6 +78,26 @@ TEST(Estimate, CountsTheActivationsThatTheTrainerAllocates) {
     const int64_t taken = (*model)->activation_bytes();
     EXPECT_GE(taken, estimated) << spec.DebugString();
     EXPECT_LE(taken, estimated + 64 * 50 * (spec.model().n_layers() + 1)) << spec.DebugString();
+  }
+}
+
+// On a GPU the workspace is laid out differently: the branches have no gradients of their outputs.
+TEST(Estimate, CountsTheBackwardWorkspaceThatATrainerOnAGpuPlans) {
+  std::mt19937 random(5);
+  for (int round = 0; round < 60; ++round) {
+    v1::JobSpec spec = RandomJob(&random);
+    spec.mutable_runtime()->set_device(v1::DEVICE_CUDA);
+    spec.mutable_runtime()->set_precision(v1::PRECISION_BF16);
+    ModelConfig config = ModelConfigOf(spec);
+    config.attention.dtype = DType::kBf16;
+    ActivationArena arena;
+    BlockWorkspace::Plan(config, /*training=*/true, &arena);
+    for (const MemoryItem& item : MemoryEstimate(spec)) {
+      if (item.name != "backward workspace") continue;
+      // Every tensor begins at a multiple of 64 bytes, as do those within the attention's part.
+      EXPECT_GE(arena.bytes(), item.bytes) << spec.DebugString();
+      EXPECT_LE(arena.bytes(), item.bytes + 64 * 20) << spec.DebugString();
+    }
   }
 }
 
