@@ -99,7 +99,6 @@ void RestartDefaults(v1::RestartSpec* restart) {
 }
 
 void GuardDefaults(v1::GuardSpec* guard) {
-  NSA_DEFAULT_(guard, min_tokens_per_second, 0.0);
   NSA_DEFAULT_(guard, after_steps, 100);
   NSA_DEFAULT_(guard, max_consecutive_nonfinite, 3);
   NSA_DEFAULT_(guard, max_gate_collapse, 0.5);

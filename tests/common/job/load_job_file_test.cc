@@ -112,6 +112,7 @@ TEST(ApplyDefaults, FillsEveryFieldThatHasOne) {
                                       "data.tokenizer_path",
                                       "data.separator",
                                       "train.out_dir",
+                                      "guard.min_tokens_per_second",  // measured
                                       "runtime.precision",
                                       "runtime.merge_micro_batches"};  // set by ResolveDevice
   const auto check = [&](const google::protobuf::Message& message, const std::string& prefix) {

@@ -96,6 +96,12 @@ TEST(Preflight, ALongToyWaivesTheProductionRulesOneByOne) {
   EXPECT_TRUE(job.Check().accepted()) << FormatReport(job.Check(), "");
 }
 
+TEST(PreflightLength, AFloorThatTheWorkerMeasuresIsAGuard) {
+  GoodJob job;
+  job.spec.mutable_guard()->clear_min_tokens_per_second();
+  EXPECT_TRUE(job.Check().accepted()) << FormatReport(job.Check(), "");
+}
+
 // 8.7 hours in 4,999 steps were once accepted without a checkpoint.
 TEST(Preflight, RefusesARunThatLosesMoreThanHalfAnHour) {
   GoodJob job;

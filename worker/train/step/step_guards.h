@@ -17,10 +17,10 @@ namespace nsa {
 class StepGuards {
  public:
   // `consecutive_nonfinite`: how many steps right before the first one were skipped as non-finite.
-  StepGuards(const v1::GuardSpec& spec, int32_t consecutive_nonfinite)
-      : throughput_(spec.min_tokens_per_second(), spec.after_steps()),
-        nonfinite_(spec.max_consecutive_nonfinite(), consecutive_nonfinite),
-        gate_(spec.max_gate_collapse()) {}
+  StepGuards(const v1::JobSpec& spec, int32_t consecutive_nonfinite)
+      : throughput_(FloorOf(spec), spec.guard().after_steps()),
+        nonfinite_(spec.guard().max_consecutive_nonfinite(), consecutive_nonfinite),
+        gate_(spec.guard().max_gate_collapse()) {}
 
   // Gives a completed step to all guards; warnings go to `reporter`. Returns how the run ends when
   // a guard of this or another rank ends it.
@@ -34,6 +34,14 @@ class StepGuards {
   int32_t consecutive_nonfinite() const { return nonfinite_.consecutive(); }
 
  private:
+  // Without a floor in the job it is measured on a GPU, which a job has to itself. On the CPU other
+  // jobs come and go, so there is none.
+  static std::optional<double> FloorOf(const v1::JobSpec& spec) {
+    if (spec.guard().has_min_tokens_per_second()) return spec.guard().min_tokens_per_second();
+    if (spec.runtime().device() == v1::DEVICE_CUDA) return std::nullopt;
+    return 0;
+  }
+
   ThroughputGuard throughput_;
   NonfiniteGuard nonfinite_;
   GateCollapseGuard gate_;

@@ -83,7 +83,7 @@ Trainer::Trainer(TrainerOptions options)
       spec_(launch_.spec()),
       train_(spec_.train()),
       layout_(spec_),
-      guards_(std::in_place, spec_.guard(), /*consecutive_nonfinite=*/0) {}
+      guards_(std::in_place, spec_, /*consecutive_nonfinite=*/0) {}
 
 Trainer::~Trainer() = default;
 
@@ -228,7 +228,7 @@ absl::Status Trainer::Resume() {
   NSA_RETURN_IF_ERROR(host.Commit(executor_->exec()));
   step_.store(state_.step());
   page_.SetStep(state_.step());
-  guards_.emplace(spec_.guard(), state_.consecutive_nonfinite());
+  guards_.emplace(spec_, state_.consecutive_nonfinite());
   state_.set_job_id(launch_.job_id());
   state_.set_job_hash(JobHash(spec_));
   *state_.mutable_spec() = spec_;

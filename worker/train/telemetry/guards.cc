@@ -7,9 +7,22 @@
 
 namespace nsa {
 
+void ThroughputGuard::Measure(int64_t tokens, absl::Duration taken) {
+  measured_ += taken;
+  measured_tokens_ += tokens;
+  ++measured_steps_;
+  if (measured_ < kPatience || measured_steps_ < kSteps) return;
+  floor_ =
+      kMeasuredShare * static_cast<double>(measured_tokens_) / absl::ToDoubleSeconds(measured_);
+}
+
 std::optional<std::string> ThroughputGuard::Observe(int64_t tokens, absl::Duration taken) {
-  if (floor_ <= 0 || ++steps_ <= after_steps_) return std::nullopt;
-  if (static_cast<double>(tokens) >= floor_ * absl::ToDoubleSeconds(taken)) {
+  if ((floor_ && *floor_ <= 0) || ++steps_ <= after_steps_) return std::nullopt;
+  if (!floor_) {
+    Measure(tokens, taken);
+    return std::nullopt;
+  }
+  if (static_cast<double>(tokens) >= *floor_ * absl::ToDoubleSeconds(taken)) {
     below_ = absl::ZeroDuration();
     tokens_below_ = 0;
     steps_below_ = 0;
@@ -20,11 +33,11 @@ std::optional<std::string> ThroughputGuard::Observe(int64_t tokens, absl::Durati
   ++steps_below_;
   if (below_ < kPatience || steps_below_ < kSteps) return std::nullopt;
   return absl::StrFormat(
-      "throughput: %.0f tokens a second over %s (guard.min_tokens_per_second: %.0f); see where the "
-      "step's "
-      "time goes, or lower the floor",
+      "throughput: %.0f tokens a second over %s (guard.min_tokens_per_second: %.0f%s); see where "
+      "the step's time goes, or lower the floor",
       static_cast<double>(tokens_below_) / absl::ToDoubleSeconds(below_),
-      absl::FormatDuration(below_), floor_);
+      absl::FormatDuration(below_), *floor_,
+      measured_steps_ > 0 ? ", a third of the speed in the first minute" : "");
 }
 
 std::optional<std::string> NonfiniteGuard::Observe(int64_t step, bool finite) {

@@ -15,14 +15,17 @@
 namespace nsa {
 
 // guard.min_tokens_per_second: the job fails when throughput stays below the floor for a minute.
+// Without a floor, it is a third of the speed that the job reaches in its first minute.
 class ThroughputGuard {
  public:
   static constexpr absl::Duration kPatience = absl::Seconds(60);
   static constexpr int64_t kSteps = 3;  // fewer steps, e.g. a single long one, do not count
+  static constexpr double kMeasuredShare = 1.0 / 3;
 
-  // A floor of 0 turns the guard off. It ignores the first `after_steps` steps of this process, so
-  // that a restarted worker can warm up again.
-  ThroughputGuard(double min_tokens_per_second, int64_t after_steps)
+  // A floor of 0 turns the guard off; without a floor it is measured in the first minute, and at
+  // least three steps, after the warm-up. The guard ignores the first `after_steps` steps of this
+  // process, so that a restarted worker can warm up, and measure, again.
+  ThroughputGuard(std::optional<double> min_tokens_per_second, int64_t after_steps)
       : floor_(min_tokens_per_second), after_steps_(after_steps) {}
 
   // Adds one step: its tokens over all ranks, and how long it took on this rank, without
@@ -31,12 +34,18 @@ class ThroughputGuard {
   std::optional<std::string> Observe(int64_t tokens, absl::Duration taken);
 
  private:
-  const double floor_;
+  // Adds a step to the measurement; sets the floor when it is complete.
+  void Measure(int64_t tokens, absl::Duration taken);
+
+  std::optional<double> floor_;
   const int64_t after_steps_;
   int64_t steps_ = 0;
   absl::Duration below_;  // total time of the latest steps below the floor
   int64_t tokens_below_ = 0;
   int64_t steps_below_ = 0;
+  absl::Duration measured_;  // zero if the job sets the floor
+  int64_t measured_tokens_ = 0;
+  int64_t measured_steps_ = 0;
 };
 
 // guard.max_consecutive_nonfinite: the update of a non-finite step is skipped. More such steps in a

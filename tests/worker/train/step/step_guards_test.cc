@@ -36,8 +36,8 @@ class StepGuardsTest : public ::testing::Test {
 };
 
 TEST_F(StepGuardsTest, EndsARunWithMoreNonFiniteStepsInARowThanAllowed) {
-  v1::GuardSpec spec;
-  spec.set_max_consecutive_nonfinite(2);
+  v1::JobSpec spec;
+  spec.mutable_guard()->set_max_consecutive_nonfinite(2);
   StepGuards guards(spec, /*consecutive_nonfinite=*/1);
   const Agreement nonfinite = {.finite = false};
   EXPECT_FALSE(guards.Observe(Record(1, 1), nonfinite, reporter_.get()).has_value());
@@ -49,8 +49,8 @@ TEST_F(StepGuardsTest, EndsARunWithMoreNonFiniteStepsInARowThanAllowed) {
 }
 
 TEST_F(StepGuardsTest, TellsOthersThatItIsTooSlowAndEndsOnceAllAgree) {
-  v1::GuardSpec spec;
-  spec.set_min_tokens_per_second(1000);
+  v1::JobSpec spec;
+  spec.mutable_guard()->set_min_tokens_per_second(1000);
   StepGuards guards(spec, 0);
   for (int step = 1; step <= 3; ++step) {
     EXPECT_FALSE(guards.too_slow());
@@ -64,8 +64,21 @@ TEST_F(StepGuardsTest, TellsOthersThatItIsTooSlowAndEndsOnceAllAgree) {
   EXPECT_THAT(ending->text, HasSubstr("guard.min_tokens_per_second"));
 }
 
+// The first minute is fast, the next one a hundred times slower.
+TEST_F(StepGuardsTest, WithoutAFloorAGpuJobIsHeldToItsFirstMinuteAndACpuJobToNothing) {
+  for (const auto device : {v1::DEVICE_CUDA, v1::DEVICE_CPU}) {
+    v1::JobSpec spec;
+    spec.mutable_runtime()->set_device(device);
+    StepGuards guards(spec, 0);
+    for (int step = 1; step <= 70; ++step) guards.Observe(Record(step, 1), {}, reporter_.get());
+    EXPECT_FALSE(guards.too_slow());
+    for (int step = 71; step <= 73; ++step) guards.Observe(Record(step, 100), {}, reporter_.get());
+    EXPECT_EQ(guards.too_slow(), device == v1::DEVICE_CUDA);
+  }
+}
+
 TEST_F(StepGuardsTest, NamesAnotherRankWhenOnlyThatOneIsTooSlow) {
-  StepGuards guards(v1::GuardSpec(), 0);
+  StepGuards guards(v1::JobSpec(), 0);
   const std::optional<Ending> ending =
       guards.Observe(Record(1, 1), {.too_slow = true}, reporter_.get());
   ASSERT_TRUE(ending.has_value());

@@ -63,6 +63,25 @@ TEST(ThroughputGuard, ZeroTurnsItOff) {
   EXPECT_EQ(run.Steps(1000, 0, 10), std::nullopt);
 }
 
+TEST(ThroughputGuard, WithoutAFloorTakesAThirdOfTheFirstMinutesSpeed) {
+  SimulatedRun run(ThroughputGuard(std::nullopt, 100));
+  EXPECT_EQ(run.Steps(100, 1, 10), std::nullopt) << "warming up";
+  EXPECT_EQ(run.Steps(60, 3000, 1), std::nullopt);
+  EXPECT_EQ(run.Steps(1000, 1000, 1), std::nullopt) << "at the floor";
+  EXPECT_EQ(run.Steps(59, 999, 1), std::nullopt);
+  EXPECT_THAT(run.Steps(1, 999, 1),
+              Optional(AllOf(HasSubstr("999 tokens a second"),
+                             HasSubstr("1000, a third of the speed in the first minute"))));
+}
+
+TEST(ThroughputGuard, MeasuresAtLeastThreeSteps) {
+  SimulatedRun run(ThroughputGuard(std::nullopt, 0));
+  EXPECT_EQ(run.Steps(1, 3000, 100), std::nullopt);
+  EXPECT_EQ(run.Steps(2, 300000, 100), std::nullopt);
+  EXPECT_EQ(run.Steps(2, 60000, 100), std::nullopt) << "two steps below 670 a second";
+  EXPECT_NE(run.Steps(1, 60000, 100), std::nullopt);
+}
+
 TEST(NonfiniteGuard, ToleratesTheAllowedNumberInARow) {
   NonfiniteGuard guard(2, 0);
   EXPECT_EQ(guard.Observe(1, false), std::nullopt);
