@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -37,9 +38,9 @@ class ServerTest : public ::testing::Test {
     // Stopping the HTTP server takes two seconds, so only the tests that need it have one.
     config.set_metrics_address(metrics_address_);
     config.set_local_agent(false);
+    config.set_token_file(token_file_);
     auto options = ResolveOptions(config);
     EXPECT_TRUE(options.ok()) << options.status();
-    options->token_file = token_file_;
     options->tls = tls_;
     if (!allowed_root_.empty()) options->allowed_roots = {allowed_root_};
     if (forgets_at_once_) {
@@ -65,6 +66,14 @@ class ServerTest : public ::testing::Test {
   void Restart() {
     server_.reset();
     Start();
+  }
+
+  // The token that TCP callers need.
+  std::string Token() {
+    std::ifstream file(MakeOptions().token_file);
+    std::string token;
+    std::getline(file, token);
+    return token;
   }
 
   FakeAgent::Wire Wire() {
@@ -176,7 +185,7 @@ class ServerTest : public ::testing::Test {
 
   TempDir folder_;
   RealClock clock_;
-  std::string token_file_;
+  std::string token_file_;  // empty: the coordinator makes one
   v1::TlsConfig tls_;
   std::string metrics_address_;
   std::filesystem::path allowed_root_;
