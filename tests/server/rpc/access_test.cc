@@ -155,6 +155,59 @@ bool WasOpened(int watch) {
   return any;
 }
 
+TEST_F(ServerTest, NothingIsReadForAStreamWithoutTheToken) {
+  KeepBeating(1, 0);
+  const std::string id = Submit(Spec("demo"));
+  ASSERT_TRUE(Within(absl::Minutes(1), [&] { return Get(id).state() == Job::STATE_RUNNING; }));
+  v1::ReportLogRequest log;
+  log.set_job_id(id);
+  log.set_generation(1);
+  log.set_data("a line\n");
+  ASSERT_OK(
+      Call<v1::ReportLogResponse>(&v1::FleetService::Stub::ReportLog, agents_.get(), log).status());
+  const int watch = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+  ASSERT_GE(inotify_add_watch(watch, (folder_ / "state/logs" / id).c_str(), IN_OPEN), 0);
+  const auto tcp = v1::CoordinatorService::NewStub(*OpenChannel(server_->listen_address(), {}));
+  const auto read_log = [&](const std::string& token) {
+    const auto context = MakeContext(kTimeout, token);
+    v1::StreamLogsRequest request;
+    request.set_job(id);
+    request.set_tail_lines(1);
+    const auto reader = tcp->StreamLogs(context.get(), request);
+    v1::StreamLogsResponse response;
+    while (reader->Read(&response)) {
+    }
+    return FromGrpc(reader->Finish());
+  };
+  EXPECT_THAT(read_log(""), StatusIs(absl::StatusCode::kUnauthenticated));
+  EXPECT_FALSE(WasOpened(watch));
+  EXPECT_OK(read_log(Token()));
+  EXPECT_TRUE(WasOpened(watch));
+  close(watch);
+}
+
+TEST_F(ServerTest, ATailOfTooManyLinesIsRefusedWithTheLimit) {
+  const std::string id = Submit(Spec("demo"));
+  for (const auto& [lines, code] :
+       std::vector<std::pair<int, absl::StatusCode>>{{100'001, absl::StatusCode::kInvalidArgument},
+                                                     {-1, absl::StatusCode::kInvalidArgument},
+                                                     {100'000, absl::StatusCode::kOk}}) {
+    const auto context = MakeContext(kTimeout, "");
+    v1::StreamLogsRequest request;
+    request.set_job(id);
+    request.set_tail_lines(lines);
+    const auto reader = people_->StreamLogs(context.get(), request);
+    v1::StreamLogsResponse response;
+    EXPECT_FALSE(reader->Read(&response));
+    const absl::Status status = FromGrpc(reader->Finish());
+    EXPECT_EQ(status.code(), code) << status;
+    if (!status.ok()) {
+      EXPECT_THAT(status.ToString(),
+                  HasSubstr(absl::StrCat("tail_lines: ", lines, " (0 to 100000)")));
+    }
+  }
+}
+
 // The answer must not reveal whether the file exists or what it contains.
 TEST_F(ServerTest, AFileOutsideAllowedRootsIsRefusedWithoutBeingOpened) {
   allowed_root_ = folder_ / "root";
