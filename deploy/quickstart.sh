@@ -72,7 +72,7 @@ start_coordinator() {
   launch || status=$?
   if [ $status -eq 4 ]; then
     echo "another program uses the default port; using free ports"
-    launch --listen "" --metrics 127.0.0.1:0 || status=$?
+    launch --metrics 127.0.0.1:0 || status=$?
   fi
   [ $status -eq 0 ] || coordinator_answers || die "the coordinator did not start (exit $status); see $NSA_STATE_DIR/coordinator.log"
 }

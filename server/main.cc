@@ -68,6 +68,10 @@ void RaiseDescriptorLimit() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+std::string AndTcp(const Server& server) {
+  return server.listen_address().empty() ? "" : " and " + server.listen_address();
+}
+
 int Run(const Options& options) {
   // Blocked before the first thread starts, so that only main receives them.
   sigset_t signals;
@@ -86,9 +90,9 @@ int Run(const Options& options) {
     kill(getpid(), SIGTERM);
   });
   if (!server.ok()) return Fail(server.status());
-  spdlog::info("nsa-coordinator {} ({}): state in {}, gRPC on {} and {}, metrics on {}", kVersion,
-               kRevision, options.state_dir.string(), (*server)->listen_address(),
-               options.unix_socket().string(), (*server)->metrics_address());
+  spdlog::info("nsa-coordinator {} ({}): state in {}, gRPC on {}{}, metrics on {}", kVersion,
+               kRevision, options.state_dir.string(), options.unix_socket().string(),
+               AndTcp(**server), (*server)->metrics_address());
   NotifyServiceManager("READY=1");
   int signal = 0;
   sigwait(&signals, &signal);
@@ -108,7 +112,7 @@ int main(int argc, char** argv) {
   app.add_option("--config", flags.config, "configs/coordinator.yaml; without it all defaults");
   app.add_option("--state-dir", flags.state_dir,
                  "store, logs and sockets [$NSA_STATE_DIR, else ~/.local/state/nsa]");
-  app.add_option("--listen", flags.listen, "gRPC over TCP [127.0.0.1:50951]; \"\" for none");
+  app.add_option("--listen", flags.listen, "gRPC over TCP, e.g. 127.0.0.1:50951 [none]");
   app.add_option("--metrics", flags.metrics, "HTTP of /metrics [127.0.0.1:9464]; \"\" for none");
   app.add_option("--log-level", flags.log_level,
                  "trace, debug, info, warn, error, critical or off");

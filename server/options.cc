@@ -11,7 +11,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kDefaultListen[] = "127.0.0.1:50951";
 constexpr char kDefaultMetrics[] = "127.0.0.1:9464";
 constexpr double kLongestRetentionDays = 36'500;
 
@@ -65,7 +64,7 @@ absl::StatusOr<Options> ResolveOptions(const v1::CoordinatorConfig& config) {
   options.state_dir =
       fs::absolute(config.state_dir().empty() ? DefaultStateDir() : config.state_dir())
           .lexically_normal();
-  options.listen_address = config.has_listen_address() ? config.listen_address() : kDefaultListen;
+  options.listen_address = config.listen_address();
   options.metrics_address =
       config.has_metrics_address() ? config.metrics_address() : kDefaultMetrics;
   options.local_agent = config.has_local_agent() ? config.local_agent() : true;
@@ -76,7 +75,9 @@ absl::StatusOr<Options> ResolveOptions(const v1::CoordinatorConfig& config) {
   }
   if (options.allowed_roots.empty()) options.allowed_roots.emplace_back("/");
   options.tls = config.tls();
-  options.token_file = config.token_file();
+  options.make_token_file = config.token_file().empty();
+  options.token_file =
+      options.make_token_file ? options.state_dir / kTokenFileName : fs::path(config.token_file());
   options.node_unknown =
       absl::Seconds(config.has_node_unknown_seconds() ? config.node_unknown_seconds() : 10);
   options.node_lost =
@@ -90,7 +91,7 @@ absl::StatusOr<Options> ResolveOptions(const v1::CoordinatorConfig& config) {
   NSA_RETURN_IF_ERROR(CheckAddress("metrics_address", options.metrics_address));
   NSA_RETURN_IF_ERROR(CheckTls(options.tls));
   NSA_RETURN_IF_ERROR(
-      CheckExposure("listen_address", options.listen_address, options.tls, options.token_file));
+      CheckExposure("listen_address", options.listen_address, options.tls, config.token_file()));
   // /metrics has neither TLS nor a token.
   NSA_RETURN_IF_ERROR(CheckExposure("metrics_address", options.metrics_address, {}, ""));
   return options;

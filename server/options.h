@@ -13,13 +13,14 @@ namespace nsa::server {
 
 struct Options {
   std::filesystem::path state_dir;  // absolute
-  std::string listen_address;       // empty: no TCP
+  std::string listen_address;       // empty: no TCP, only the unix socket
   std::string metrics_address;      // empty: none
   bool local_agent = true;
   std::filesystem::path agent_program;
   std::vector<std::filesystem::path> allowed_roots;
   v1::TlsConfig tls;
-  std::string token_file;
+  std::filesystem::path token_file;
+  bool make_token_file = false;  // token_file is the default one, made when it does not exist
   absl::Duration node_unknown;
   absl::Duration node_lost;
   absl::Duration node_forgotten = absl::Hours(1);  // not configurable

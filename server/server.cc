@@ -52,6 +52,16 @@ std::string CodeName(grpc::StatusCode code) {
   return absl::StatusCodeToString(static_cast<absl::StatusCode>(code));
 }
 
+// TCP always needs a token. Without TCP and without a configured token file there is none.
+absl::StatusOr<Auth> AuthFor(const Options& options) {
+  if (options.make_token_file) {
+    if (options.listen_address.empty()) return Auth::SocketOnly();
+    NSA_ASSIGN_OR_RETURN(const bool made, MakeTokenFile(options.token_file));
+    if (made) spdlog::info("made the token for TCP clients: {}", options.token_file.string());
+  }
+  return Auth::FromFile(options.token_file);
+}
+
 }  // namespace
 
 // In order of construction; destroyed in reverse.
@@ -264,7 +274,7 @@ void Server::Parts::StartAgent() {
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options, const Clock& clock,
                                                       std::function<void()> unreachable) {
   NSA_ASSIGN_OR_RETURN(FileLock lock, LockStateDir(options.state_dir));
-  NSA_ASSIGN_OR_RETURN(Auth auth, Auth::FromFile(options.token_file));
+  NSA_ASSIGN_OR_RETURN(Auth auth, AuthFor(options));
   auto parts = std::make_unique<Parts>(options, clock, std::move(lock), std::move(auth));
   NSA_RETURN_IF_ERROR(parts->OpenStore());
   parts->MakeReconciler();

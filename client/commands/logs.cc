@@ -75,7 +75,7 @@ void AddLogs(Cli* cli) {
   options.Flag("-f,--follow", &flags->follow, "Keep printing until the job has ended");
   options.Rank(&flags->rank, "Only this rank (default all)");
   options.Number("--tail", &flags->tail, {.least = 0},
-                 "Only the last N lines of each rank; 0: all");
+                 "Only the last N lines of each rank, at most 100000; 0: all");
 }
 
 }  // namespace nsa::client

@@ -173,6 +173,7 @@ absl::StatusOr<Endpoint> ResolveEndpoint(const std::string& address_flag,
                                            endpoint.address == NormalAddress(context->address()));
   if (ours) NSA_RETURN_IF_ERROR(ApplyContext(*context, &endpoint));
   NSA_RETURN_IF_ERROR(ApplyEnvironment(&endpoint));
+  if (endpoint.token.empty()) endpoint.token = LocalToken(endpoint.address);
   return endpoint;
 }
 

@@ -34,6 +34,8 @@ const v1::ClientContext* FindContext(const v1::ClientConfig& config, const std::
 // `address_flag` and `context_flag` are empty when not given. NotFound for a context that is not in
 // the file. TLS and token come with the context in use; NSACTL_TOKEN, NSACTL_TOKEN_FILE,
 // NSACTL_TLS_CA_FILE, NSACTL_TLS_CERTIFICATE_FILE and NSACTL_TLS_PRIVATE_KEY_FILE replace them.
+// Without any token, a TCP address on loopback gets that of this machine's coordinator
+// (LocalToken() in common/rpc).
 absl::StatusOr<Endpoint> ResolveEndpoint(const std::string& address_flag,
                                          const std::string& context_flag);
 

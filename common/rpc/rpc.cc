@@ -114,6 +114,10 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(const v1::
   return grpc::SslCredentials(options);
 }
 
+bool IsUnix(const std::string& address) {
+  return absl::StartsWith(address, "unix:") || absl::StartsWith(address, "unix-abstract:");
+}
+
 // The host of "host:port", "[v6]:port" or a bare host.
 std::string HostOf(absl::string_view address) {
   for (const absl::string_view scheme : {"dns:///", "dns:", "ipv4:", "ipv6:"}) {
@@ -175,8 +179,7 @@ ErrorDetails DetailsOf(const grpc::Status& status) {
 }
 
 bool IsLoopback(const std::string& address) {
-  if (absl::StartsWith(address, "unix:") || absl::StartsWith(address, "unix-abstract:"))
-    return true;
+  if (IsUnix(address)) return true;
   const std::string host = HostOf(address);
   if (host == "localhost") return true;
   in_addr v4{};
@@ -228,6 +231,14 @@ std::string DefaultStateDir() {
   }
   const passwd* user = getpwuid(getuid());
   return absl::StrCat(user != nullptr ? user->pw_dir : "", "/.local/state/nsa");
+}
+
+std::string LocalToken(const std::string& address) {
+  if (IsUnix(address) || !IsLoopback(address)) return "";
+  std::ifstream file(absl::StrCat(DefaultStateDir(), "/", kTokenFileName));
+  std::string token;
+  std::getline(file, token);
+  return std::string(absl::StripAsciiWhitespace(token));
 }
 
 }  // namespace nsa

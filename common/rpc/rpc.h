@@ -57,4 +57,12 @@ std::unique_ptr<grpc::ClientContext> MakeContext(absl::Duration timeout, const s
 // $NSA_STATE_DIR, else $XDG_STATE_HOME/nsa, else ~/.local/state/nsa.
 std::string DefaultStateDir();
 
+// Name of the coordinator's default token file, in its state folder.
+inline constexpr char kTokenFileName[] = "token";
+
+// The token of this user's coordinator on this machine, for a TCP address on loopback: the content
+// of the file kTokenFileName in DefaultStateDir(). Empty for other addresses, and when there is no
+// such file or this user cannot read it.
+std::string LocalToken(const std::string& address);
+
 }  // namespace nsa

@@ -46,7 +46,7 @@ trap finish EXIT
 trap 'exit 143' INT TERM
 
 mkdir -p "$NSA_STATE_DIR"
-nsa-coordinator --listen "" --metrics 127.0.0.1:0 >"$out/coordinator.log" 2>&1 &
+nsa-coordinator --metrics 127.0.0.1:0 >"$out/coordinator.log" 2>&1 &
 coordinator=$!
 for _ in $(seq 150); do
   [ -z "$(nsactl nodes -o name 2>/dev/null)" ] || break

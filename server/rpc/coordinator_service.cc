@@ -83,24 +83,30 @@ CoordinatorService::Unary* CoordinatorService::DeleteJob(Context* context,
           response, [=, this] { return parts_.control.Delete(*request, context->peer()); });
 }
 
-// Starts a stream about one job, or about all when `job` is empty. An error in the request is
-// returned by the source's first call.
+// Starts a stream about one job, or about all when `job` is empty. Nothing is looked up for a
+// caller without the token. Making the source may read from the disk, so its first call does it.
 template <typename Response>
 CoordinatorService::Writer<Response>* CoordinatorService::StartStream(
     Context* context, const char* method, const std::string& job,
     std::function<absl::StatusOr<Source<Response>>(std::string)> make) {
-  std::string id;
-  absl::StatusOr<Source<Response>> source;
-  const absl::StatusOr<JobPtr> found =
-      job.empty() ? absl::StatusOr<JobPtr>(nullptr) : parts_.store.Find(job);
-  if (found.ok() && *found != nullptr) id = (*found)->job().id();
-  source = found.ok() ? make(id) : found.status();
-  if (!source.ok()) {
-    source = Source<Response>(
-        [error = source.status()]() -> absl::StatusOr<std::optional<Response>> { return error; });
+  if (const absl::Status allowed = parts_.rules.auth.Check(*context); !allowed.ok()) {
+    return Stream<Response>::Refuse(parts_.rules, method, allowed);
   }
-  return Stream<Response>::Start(context, parts_.rules, method, &parts_.hub, id,
-                                 *std::move(source));
+  std::string id;
+  if (!job.empty()) {
+    const absl::StatusOr<JobPtr> found = parts_.store.Find(job);
+    if (!found.ok()) return Stream<Response>::Refuse(parts_.rules, method, found.status());
+    id = (*found)->job().id();
+  }
+  auto source = std::make_shared<Source<Response>>();
+  return Stream<Response>::Start(
+      parts_.rules, method, &parts_.hub, id,
+      [id, source, make = std::move(make)]() -> absl::StatusOr<std::optional<Response>> {
+        if (*source == nullptr) {
+          NSA_ASSIGN_OR_RETURN(*source, make(id));
+        }
+        return (*source)();
+      });
 }
 
 CoordinatorService::Writer<v1::WatchJobResponse>* CoordinatorService::WatchJob(
@@ -116,8 +122,8 @@ CoordinatorService::Writer<v1::WatchJobResponse>* CoordinatorService::WatchJob(
 CoordinatorService::Writer<v1::WatchEventsResponse>* CoordinatorService::WatchEvents(
     Context* context, const v1::WatchEventsRequest* request) {
   return StartStream<v1::WatchEventsResponse>(
-      context, "WatchEvents", request->job(), [this, request](std::string id) {
-        return EventSource(parts_.store, *request, std::move(id));
+      context, "WatchEvents", request->job(), [this, request = *request](std::string id) {
+        return EventSource(parts_.store, request, std::move(id));
       });
 }
 
@@ -125,9 +131,10 @@ CoordinatorService::Writer<v1::WatchRecordsResponse>* CoordinatorService::WatchR
     Context* context, const v1::WatchRecordsRequest* request) {
   return StartStream<v1::WatchRecordsResponse>(
       context, "WatchRecords", request->job(),
-      [this, request](std::string id) -> absl::StatusOr<Source<v1::WatchRecordsResponse>> {
+      [this,
+       request = *request](std::string id) -> absl::StatusOr<Source<v1::WatchRecordsResponse>> {
         if (id.empty()) return absl::InvalidArgumentError("job: empty; name one");
-        return RecordSource(parts_.store, *request, std::move(id));
+        return RecordSource(parts_.store, request, std::move(id));
       });
 }
 
@@ -135,9 +142,9 @@ CoordinatorService::Writer<v1::StreamLogsResponse>* CoordinatorService::StreamLo
     Context* context, const v1::StreamLogsRequest* request) {
   return StartStream<v1::StreamLogsResponse>(
       context, "StreamLogs", request->job(),
-      [this, request](std::string id) -> absl::StatusOr<Source<v1::StreamLogsResponse>> {
+      [this, request = *request](std::string id) -> absl::StatusOr<Source<v1::StreamLogsResponse>> {
         if (id.empty()) return absl::InvalidArgumentError("job: empty; name one");
-        return LogSource(parts_.store, &parts_.logs, *request, std::move(id));
+        return LogSource(parts_.store, &parts_.logs, request, std::move(id));
       });
 }
 

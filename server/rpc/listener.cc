@@ -4,6 +4,8 @@
 #include <sys/un.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <sstream>
 
@@ -160,7 +162,11 @@ absl::StatusOr<Listening> Listen(const ListenOptions& options) {
         " cannot be listened on (port in use, or not an address of this machine); `ss -ltnp` shows "
         "who has it, --listen chooses another"));
   }
-  chmod(options.unix_socket.c_str(), 0600);
+  if (chmod(options.unix_socket.c_str(), 0600) != 0) {
+    return absl::InternalError(absl::StrCat("state_dir: ", options.unix_socket.string(),
+                                            " cannot be made private (", std::strerror(errno),
+                                            "); choose another --state-dir"));
+  }
   listening.server->GetHealthCheckService()->SetServingStatus(false);
   if (!options.tcp_address.empty()) {
     listening.tcp_address =

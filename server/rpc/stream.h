@@ -29,25 +29,25 @@ template <typename Response>
 class Stream final : public grpc::ServerWriteReactor<Response> {
  public:
   // Starts a stream over `source`, which runs on the executor, one call at a time. `job_id` is the
-  // job whose changes wake the stream (empty: all jobs).
-  static grpc::ServerWriteReactor<Response>* Start(grpc::CallbackServerContext* context,
-                                                   const CallRules& rules, const char* method,
+  // job whose changes wake the stream (empty: all jobs). The caller was checked before.
+  static grpc::ServerWriteReactor<Response>* Start(const CallRules& rules, const char* method,
                                                    ChangeHub* hub, const std::string& job_id,
                                                    Source<Response> source) {
-    auto stream = std::shared_ptr<Stream>(new Stream(rules, method, std::move(source)));
-    stream->self_ = stream;
-    rules.observe_stream(method, +1);
-    const absl::Status allowed = rules.auth.Check(*context);
-    if (!allowed.ok()) {
-      MutexLock lock(&stream->mutex_);
-      stream->FinishLocked(allowed);
-      return stream.get();
-    }
+    const std::shared_ptr<Stream> stream = Make(rules, method, std::move(source));
     // The hub may call once more after the subscription has ended, hence the weak pointer.
     stream->subscription_ = hub->Subscribe(job_id, [weak = std::weak_ptr<Stream>(stream)] {
       if (const auto alive = weak.lock()) alive->Wake();
     });
     stream->Wake();
+    return stream.get();
+  }
+
+  // A stream that ends at once with this error.
+  static grpc::ServerWriteReactor<Response>* Refuse(const CallRules& rules, const char* method,
+                                                    const absl::Status& why) {
+    const std::shared_ptr<Stream> stream = Make(rules, method, nullptr);
+    MutexLock lock(&stream->mutex_);
+    stream->FinishLocked(why);
     return stream.get();
   }
 
@@ -75,6 +75,14 @@ class Stream final : public grpc::ServerWriteReactor<Response> {
  private:
   Stream(const CallRules& rules, const char* method, Source<Response> source)
       : rules_(&rules), method_(method), began_(absl::Now()), source_(std::move(source)) {}
+
+  static std::shared_ptr<Stream> Make(const CallRules& rules, const char* method,
+                                      Source<Response> source) {
+    auto stream = std::shared_ptr<Stream>(new Stream(rules, method, std::move(source)));
+    stream->self_ = stream;
+    rules.observe_stream(method, +1);
+    return stream;
+  }
 
   void Wake() {
     MutexLock lock(&mutex_);

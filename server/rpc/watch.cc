@@ -15,6 +15,8 @@ namespace nsa::server {
 namespace {
 
 constexpr int kBatch = 64;
+// The log store is locked while the last lines are searched.
+constexpr int32_t kMostTailLines = 100'000;
 
 absl::StatusOr<bool> HasEnded(const JobStore& store, const std::string& job_id) {
   if (job_id.empty()) return false;
@@ -70,6 +72,13 @@ absl::Status DecodePlaces(const std::string& token, LogPlaces* places) {
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckTailLines(int32_t lines) {
+  if (lines >= 0 && lines <= kMostTailLines) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("tail_lines: %d (0 to %d); ask for fewer, or for the whole log with 0", lines,
+                      kMostTailLines));
 }
 
 }  // namespace
@@ -149,6 +158,7 @@ absl::StatusOr<Source<v1::StreamLogsResponse>> LogSource(const JobStore& store, 
   NSA_ASSIGN_OR_RETURN(const JobPtr job, store.Find(job_id));
   const int32_t ranks = job->job().spec().resources().gpus();
   NSA_RETURN_IF_ERROR(CheckRank(request.rank(), job->job()));
+  NSA_RETURN_IF_ERROR(CheckTailLines(request.tail_lines()));
   auto places = std::make_shared<LogPlaces>();
   for (int32_t rank = 0; rank < ranks; ++rank) {
     if (request.rank() < 0 || request.rank() == rank) places->push_back({rank, {}});

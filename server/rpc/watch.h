@@ -29,6 +29,7 @@ absl::StatusOr<Source<v1::WatchRecordsResponse>> RecordSource(
     const JobStore& store, const v1::WatchRecordsRequest& request, std::string job_id);
 
 // Log lines of one rank, or of all ranks in turn. With `follow`, continues until the job has ended.
+// InvalidArgument for more than 100,000 tail_lines.
 absl::StatusOr<Source<v1::StreamLogsResponse>> LogSource(const JobStore& store, LogStore* logs,
                                                          const v1::StreamLogsRequest& request,
                                                          std::string job_id);

@@ -79,6 +79,19 @@ TEST_F(EndpointTest, TheTokenGoesWithItsContextOnly) {
   EXPECT_EQ(ResolveEndpoint("", "")->token, "other");
 }
 
+TEST_F(EndpointTest, ATcpAddressOnLoopbackGetsTheTokenOfThisMachinesCoordinator) {
+  EXPECT_EQ(ResolveEndpoint("127.0.0.1:50951", "")->token, "") << "no coordinator made one";
+  setenv("NSA_STATE_DIR", dir_.path().c_str(), 1);
+  for (const char* own : {"127.0.0.1:50951", "localhost:50951", "[::1]:50951"}) {
+    EXPECT_EQ(ResolveEndpoint(own, "")->token, "secret") << own;
+  }
+  for (const char* other : {"lab:50951", "10.0.0.1:50951", "unix:/run/x.sock"}) {
+    EXPECT_EQ(ResolveEndpoint(other, "")->token, "") << other;
+  }
+  setenv("NSACTL_TOKEN", "given", 1);
+  EXPECT_EQ(ResolveEndpoint("127.0.0.1:50951", "")->token, "given");
+}
+
 TEST_F(EndpointTest, ATokenFileThatCannotBeReadIsAnAuthenticationError) {
   setenv("NSACTL_TOKEN_FILE", (dir_ / "missing").c_str(), 1);
   EXPECT_THAT(ResolveEndpoint("", ""), StatusIs(absl::StatusCode::kUnauthenticated));

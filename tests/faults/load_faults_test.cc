@@ -53,7 +53,7 @@ class LoadFaults : public ::testing::Test {
     std::ofstream(folder_ / "coordinator.yaml") << "local_agent: false\n";
     const auto process = Spawn(
         {.argv = {Program("nsa-coordinator"), "--config", (folder_ / "coordinator.yaml").string(),
-                  "--state-dir", state_dir().string(), "--listen", "", "--metrics", "127.0.0.1:0"},
+                  "--state-dir", state_dir().string(), "--metrics", "127.0.0.1:0"},
          .environment = FilterEnvironment({"PATH", "ASAN_OPTIONS"}),
          .output = folder_ / "coordinator.log"});
     ASSERT_OK(process);

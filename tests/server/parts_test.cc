@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
 #include "common/rpc/rpc.h"
+#include "common/run/atomic_file.h"
 #include "common/run/process.h"
 #include "google/protobuf/message.h"
 #include "server/act/dump_broker.h"
@@ -47,6 +48,36 @@ TEST(Auth, RefusesTokenFilesThatOthersCanReadAndShortTokens) {
   std::ofstream(path) << "short\n";
   EXPECT_THAT(Auth::FromFile(path).status(), StatusIs(absl::StatusCode::kInvalidArgument));
   EXPECT_THAT(Auth::FromFile(folder / "none").status(), StatusIs(absl::StatusCode::kNotFound));
+}
+
+TEST(Auth, WithoutATokenNoTcpCallerIsLetIn) {
+  const Auth auth = Auth::SocketOnly();
+  EXPECT_OK(auth.Check("unix:", ""));
+  for (const char* header : {"", "Bearer ", "Bearer x"}) {
+    EXPECT_THAT(auth.Check("ipv4:127.0.0.1:5", header),
+                StatusIs(absl::StatusCode::kUnauthenticated))
+        << header;
+  }
+}
+
+TEST(Auth, MakesATokenFileOnceAndNeverReplacesIt) {
+  TempDir folder;
+  const std::filesystem::path path = folder / "token";
+  const auto made = MakeTokenFile(path);
+  ASSERT_OK(made);
+  EXPECT_TRUE(*made);
+  EXPECT_OK(Auth::FromFile(path).status());
+  const std::string text = *ReadWholeFile(path);
+  EXPECT_EQ(text.size(), 65u) << "64 digits and a newline";
+  EXPECT_FALSE(*MakeTokenFile(path));
+  EXPECT_EQ(*ReadWholeFile(path), text);
+  EXPECT_TRUE(*MakeTokenFile(folder / "another"));
+  EXPECT_NE(*ReadWholeFile(folder / "another"), text);
+  std::filesystem::create_symlink(folder / "nowhere", folder / "link");
+  EXPECT_FALSE(*MakeTokenFile(folder / "link"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "nowhere"));
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 3)
+      << "no drafts are left";
 }
 
 TEST(Auth, DoesNotSayTheTokenInItsErrors) {

@@ -2,11 +2,16 @@
 #include <arpa/inet.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <set>
 #include <sstream>
 #include <vector>
 
@@ -18,6 +23,7 @@
 #include "tests/testing/paths.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
+#include "tests/testing/within.h"
 
 namespace nsa {
 namespace {
@@ -33,7 +39,8 @@ class ProgramTest : public ::testing::Test {
     }
   }
 
-  // Starts the program with its own state folder, without agent and HTTP.
+  // Starts the program with its own state folder, without agent, and without HTTP unless metrics_
+  // is set.
   pid_t Start(const std::string& state, std::vector<std::string> more = {},
               std::vector<std::string> before = {}) {
     const std::string config = (folder_ / "coordinator.yaml").string();
@@ -42,7 +49,7 @@ class ProgramTest : public ::testing::Test {
     options.argv = std::move(before);
     options.argv.insert(options.argv.end(),
                         {Program("nsa-coordinator"), "--config", config, "--state-dir",
-                         (folder_ / state).string(), "--metrics", ""});
+                         (folder_ / state).string(), "--metrics", metrics_});
     options.argv.insert(options.argv.end(), more.begin(), more.end());
     options.environment = FilterEnvironment({"PATH", "HOME", "ASAN_OPTIONS", "TSAN_OPTIONS"});
     options.output = folder_ / "output";
@@ -74,6 +81,7 @@ class ProgramTest : public ::testing::Test {
 
   TempDir folder_;
   std::string config_ = "local_agent: false\n";
+  std::string metrics_;  // address
   std::vector<pid_t> started_;
 };
 
@@ -132,6 +140,90 @@ TEST_F(ProgramTest, ExitsTwoOnBadUsageAndConfiguration) {
   config_ = "local_agent: false\nlisten_address: 0.0.0.0:1\n";
   EXPECT_NE(WaitForExit(Start("state")), 0);
   EXPECT_THAT(Output(), HasSubstr("can be reached from other machines"));
+}
+
+// The inodes of the sockets that a process has open.
+std::set<std::string> Sockets(pid_t pid) {
+  std::set<std::string> inodes;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(absl::StrCat("/proc/", pid, "/fd"))) {
+    std::error_code error;
+    const std::string target = std::filesystem::read_symlink(entry, error).string();
+    if (target.starts_with("socket:[")) inodes.insert(target.substr(8, target.size() - 9));
+  }
+  return inodes;
+}
+
+// The TCP addresses on which a process listens, as /proc/net/tcp writes them: 0100007F:PORT.
+std::vector<std::string> Listening(pid_t pid) {
+  const std::set<std::string> sockets = Sockets(pid);
+  std::vector<std::string> addresses;
+  for (const char* table : {"tcp", "tcp6"}) {
+    std::ifstream lines(absl::StrCat("/proc/", pid, "/net/", table));
+    for (std::string line; std::getline(lines, line);) {
+      std::istringstream words(line);
+      const std::vector<std::string> word{std::istream_iterator<std::string>(words), {}};
+      if (word.size() > 9 && word[3] == "0A" && sockets.contains(word[9])) {
+        addresses.push_back(word[1]);
+      }
+    }
+  }
+  return addresses;
+}
+
+TEST_F(ProgramTest, AFreshStartListensOnTheSocketAndForMetricsOnLoopbackAlone) {
+  metrics_ = "127.0.0.1:0";
+  const pid_t pid = Start("state");
+  ASSERT_TRUE(Answers("state")) << Output();
+  // HTTP starts after gRPC.
+  ASSERT_TRUE(Within(absl::Seconds(20), [&] { return !Listening(pid).empty(); }));
+  absl::SleepFor(absl::Milliseconds(200));
+  const std::vector<std::string> addresses = Listening(pid);
+  ASSERT_EQ(addresses.size(), 1u);
+  EXPECT_THAT(addresses[0], ::testing::StartsWith("0100007F:"));
+  struct stat info {};
+  ASSERT_EQ(stat((folder_ / "state/coordinator.sock").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "state/token")) << "nobody needs one";
+}
+
+// Runs nsactl as the user nobody (65534) or as this user, and returns its exit code.
+int Ctl(const TempDir& folder, bool as_nobody, const std::string& address) {
+  const std::string command = absl::StrCat(
+      as_nobody ? "setpriv --reuid=65534 --regid=65534 --clear-groups " : "",
+      "env -i NSA_STATE_DIR=", (folder / "state").string(), " NSACTL_CONFIG=/dev/null ",
+      (folder / "nsactl").string(), " list --timeout 10s --address ", address, " >>",
+      (folder / "said").string(), " 2>&1");
+  return WEXITSTATUS(std::system(command.c_str()));
+}
+
+TEST_F(ProgramTest, ASecondUserIsRefusedOnTheSocketAndOnTcp) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  std::filesystem::copy_file(Program("nsactl"), folder_ / "nsactl");
+  Start("state", {"--listen", "127.0.0.1:0"});
+  ASSERT_TRUE(Answers("state")) << Output();
+  ASSERT_TRUE(Within(absl::Seconds(20),
+                     [&] { return Output().find(" and 127.0.0.1:") != std::string::npos; }));
+  const std::string said = Output();
+  const size_t begin = said.find(" and 127.0.0.1:") + 5;
+  const std::string tcp = said.substr(begin, said.find(',', begin) - begin);
+  const std::string socket = absl::StrCat("unix:", (folder_ / "state/coordinator.sock").string());
+  EXPECT_EQ(Ctl(folder_, false, tcp), 0) << "finds the token by itself";
+  EXPECT_EQ(Ctl(folder_, false, socket), 0);
+  // The modes of the files must suffice, without that of the folder.
+  for (const auto& path : {folder_.path(), folder_ / "state", folder_ / "nsactl"}) {
+    ASSERT_EQ(chmod(path.c_str(), 0755), 0);
+  }
+  EXPECT_EQ(Ctl(folder_, true, socket), 4) << "cannot be reached";
+  EXPECT_EQ(Ctl(folder_, true, tcp), 5) << "no token";
+}
+
+TEST_F(ProgramTest, ATokenFileThatOthersCanReadIsRefusedAtTheStart) {
+  std::filesystem::create_directories(folder_ / "state");
+  std::ofstream(folder_ / "state/token") << "0123456789abcdef\n";
+  chmod((folder_ / "state/token").c_str(), 0644);
+  EXPECT_EQ(WaitForExit(Start("state", {"--listen", "127.0.0.1:0"})), 1);
+  EXPECT_THAT(Output(), HasSubstr("run chmod 600"));
 }
 
 TEST_F(ProgramTest, ExitsThreeWhenTheStoreIsDamaged) {

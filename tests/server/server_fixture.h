@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -37,10 +38,10 @@ class ServerTest : public ::testing::Test {
     // Stopping the HTTP server takes two seconds, so only the tests that need it have one.
     config.set_metrics_address(metrics_address_);
     config.set_local_agent(local_agent_);
+    config.set_token_file(token_file_);
     auto options = ResolveOptions(config);
     EXPECT_TRUE(options.ok()) << options.status();
     options->agent_program = folder_ / "no-agent";  // none is started in earnest
-    options->token_file = token_file_;
     options->tls = tls_;
     if (!allowed_root_.empty()) options->allowed_roots = {allowed_root_};
     if (forgets_at_once_) {
@@ -66,6 +67,14 @@ class ServerTest : public ::testing::Test {
   void Restart() {
     server_.reset();
     Start();
+  }
+
+  // The token that TCP callers need.
+  std::string Token() {
+    std::ifstream file(MakeOptions().token_file);
+    std::string token;
+    std::getline(file, token);
+    return token;
   }
 
   FakeAgent::Wire Wire() {
@@ -177,7 +186,7 @@ class ServerTest : public ::testing::Test {
 
   TempDir folder_;
   RealClock clock_;
-  std::string token_file_;
+  std::string token_file_;  // empty: the coordinator makes one
   v1::TlsConfig tls_;
   std::string metrics_address_;
   std::filesystem::path allowed_root_;

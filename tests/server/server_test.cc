@@ -363,7 +363,7 @@ TEST_F(ServerTest, ReadersThatDoNotReadCostLittleMemoryAndNobodyElseTime) {
     own.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     stubs.push_back(v1::CoordinatorService::NewStub(grpc::CreateCustomChannel(
         server_->listen_address(), grpc::InsecureChannelCredentials(), own)));
-    contexts.push_back(MakeContext(kTimeout, ""));
+    contexts.push_back(MakeContext(kTimeout, Token()));
     v1::WatchRecordsRequest watch;
     watch.set_job(id);
     watch.set_rank(-1);

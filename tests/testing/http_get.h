@@ -1,5 +1,4 @@
-// Gets one reply, headers and body, from an HTTP server on loopback. Empty when it cannot be
-// reached.
+// HTTP requests to a server on loopback.
 #pragma once
 
 #include <arpa/inet.h>
@@ -11,27 +10,38 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/fd.h"
 
 namespace nsa {
 
-inline std::string HttpGet(const std::string& address, const std::string& path) {
+// A new connection on which these bytes were sent; invalid when the server cannot be reached.
+inline Fd HttpSend(const std::string& address, const std::string& bytes) {
   int port = 0;
-  if (!absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port)) return "";
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (!absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port)) return Fd();
+  Fd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in to{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(port))};
   to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  const std::string request = absl::StrCat("GET ", path, " HTTP/1.0\r\n\r\n");
-  std::string answer;
-  if (connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0 &&
-      send(fd, request.data(), request.size(), MSG_NOSIGNAL) ==
-          static_cast<ssize_t>(request.size())) {
-    char buffer[16384];
-    for (ssize_t n = 0; (n = read(fd, buffer, sizeof(buffer))) > 0;) {
-      answer.append(buffer, static_cast<size_t>(n));
-    }
+  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0 &&
+      send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
+          static_cast<ssize_t>(bytes.size())) {
+    return fd;
   }
-  close(fd);
+  return Fd();
+}
+
+// Everything that the server sends until it closes the connection.
+inline std::string HttpRead(const Fd& fd) {
+  std::string answer;
+  char buffer[16384];
+  for (ssize_t n = 0; (n = read(fd.get(), buffer, sizeof(buffer))) > 0;) {
+    answer.append(buffer, static_cast<size_t>(n));
+  }
   return answer;
+}
+
+// One reply, headers and body. Empty when the server cannot be reached.
+inline std::string HttpGet(const std::string& address, const std::string& path) {
+  return HttpRead(HttpSend(address, absl::StrCat("GET ", path, " HTTP/1.0\r\n\r\n")));
 }
 
 }  // namespace nsa

@@ -17,7 +17,7 @@ class Service:
             self.environment.pop(name, None)
         self.log = folder / "coordinator.log"
         self.agent = None
-        arguments = ["--listen", "", "--metrics", "127.0.0.1:0"]
+        arguments = ["--metrics", "127.0.0.1:0"]
         if agent_environment:
             (folder / "coordinator.yaml").write_text("local_agent: false\n")
             arguments += ["--config", folder / "coordinator.yaml"]

@@ -42,7 +42,7 @@ class ServiceFixture {
                          << Program(worker) << "\n";
     chmod(agent.c_str(), 0700);
     std::ofstream(folder_ / "coordinator.yaml")
-        << "state_dir: " << state_dir().string() << "\nlisten_address: ''\nmetrics_address: ''\n"
+        << "state_dir: " << state_dir().string() << "\nmetrics_address: ''\n"
         << "agent_program: " << agent.string() << "\n";
     StartCoordinator();
   }

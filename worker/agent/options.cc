@@ -72,6 +72,8 @@ absl::StatusOr<AgentOptions> ResolveOptions(const v1::AgentConfig& config) {
   if (!config.token_file().empty()) {
     NSA_ASSIGN_OR_RETURN(const std::string token, ReadWholeFile(config.token_file()));
     options.token = std::string(absl::StripAsciiWhitespace(token));
+  } else {
+    options.token = LocalToken(options.coordinator_address);
   }
   NSA_RETURN_IF_ERROR(CheckTls(options));
   return options;

@@ -25,9 +25,10 @@ struct AgentOptions {
   std::vector<std::string> pass_environment;
 };
 
-// Fills in the defaults. InvalidArgument when a value is out of range, or when the coordinator's
-// address is not loopback and TLS or the token is missing; NotFound when the token file does not
-// exist.
+// Fills in the defaults. Without a token_file, the token for a TCP address on loopback is that of
+// this machine's coordinator (LocalToken() in common/rpc). InvalidArgument when a value is out of
+// range, or when the coordinator's address is not loopback and TLS or the token is missing;
+// NotFound when the token file does not exist.
 absl::StatusOr<AgentOptions> ResolveOptions(const v1::AgentConfig& config);
 
 // Number of cores that this process may use (its CPU affinity).

@@ -50,7 +50,7 @@ struct Life {
         logs(folder / "logs", 1 << 20),
         dumps(clock),
         paths({"/"}),
-        auth(*Auth::FromFile("")),
+        auth(Auth::SocketOnly()),
         executor("calls", 1) {
     JobStore::Observer observer{
         .changed = [this](const std::string& id) { hub.Publish(id); },

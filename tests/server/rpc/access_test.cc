@@ -4,8 +4,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <climits>
 #include <cstdlib>
 #include <fstream>
 #include <limits>
@@ -116,6 +114,100 @@ TEST_F(ServerTest, TcpNeedsTheTokenAndTheSocketDoesNot) {
   EXPECT_TRUE(TrySubmit(Spec("demo")).ok()) << "the socket";
 }
 
+TEST_F(ServerTest, TcpOnLoopbackNeedsTheTokenThatTheFirstStartMade) {
+  const std::filesystem::path file = folder_ / "state/token";
+  struct stat info {};
+  ASSERT_EQ(stat(file.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+  const std::string token = Token();
+  EXPECT_EQ(token.size(), 64u);
+  EXPECT_EQ(token.find_first_not_of("0123456789abcdef"), std::string::npos);
+  const auto submit = [&](const std::string& with) {
+    const auto tcp = v1::CoordinatorService::NewStub(*OpenChannel(server_->listen_address(), {}));
+    const auto context = MakeContext(kTimeout, with);
+    v1::SubmitJobRequest request;
+    v1::SubmitJobResponse response;
+    *request.mutable_spec() = Spec("demo");
+    request.set_validate_only(true);
+    return FromGrpc(tcp->SubmitJob(context.get(), request, &response));
+  };
+  EXPECT_THAT(submit(""), StatusIs(absl::StatusCode::kUnauthenticated, HasSubstr("token_file")));
+  EXPECT_OK(submit(token));
+  Restart();
+  EXPECT_EQ(Token(), token);
+  EXPECT_OK(submit(token));
+}
+
+TEST_F(ServerTest, ATokenFileThatOthersCanReadStopsTheStart) {
+  const std::filesystem::path file = folder_ / "state/token";
+  server_.reset();
+  chmod(file.c_str(), 0640);
+  EXPECT_THAT(
+      Server::Start(MakeOptions(), clock_, [] {}).status(),
+      StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("chmod 600 " + file.string())));
+}
+
+// Whether an event came since the last call. Reads all of them.
+bool WasOpened(int watch) {
+  char events[4096];
+  bool any = false;
+  while (read(watch, events, sizeof(events)) > 0) any = true;
+  return any;
+}
+
+TEST_F(ServerTest, NothingIsReadForAStreamWithoutTheToken) {
+  KeepBeating(1, 0);
+  const std::string id = Submit(Spec("demo"));
+  ASSERT_TRUE(Within(absl::Minutes(1), [&] { return Get(id).state() == Job::STATE_RUNNING; }));
+  v1::ReportLogRequest log;
+  log.set_job_id(id);
+  log.set_generation(1);
+  log.set_data("a line\n");
+  ASSERT_OK(
+      Call<v1::ReportLogResponse>(&v1::FleetService::Stub::ReportLog, agents_.get(), log).status());
+  const int watch = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+  ASSERT_GE(inotify_add_watch(watch, (folder_ / "state/logs" / id).c_str(), IN_OPEN), 0);
+  const auto tcp = v1::CoordinatorService::NewStub(*OpenChannel(server_->listen_address(), {}));
+  const auto read_log = [&](const std::string& token) {
+    const auto context = MakeContext(kTimeout, token);
+    v1::StreamLogsRequest request;
+    request.set_job(id);
+    request.set_tail_lines(1);
+    const auto reader = tcp->StreamLogs(context.get(), request);
+    v1::StreamLogsResponse response;
+    while (reader->Read(&response)) {
+    }
+    return FromGrpc(reader->Finish());
+  };
+  EXPECT_THAT(read_log(""), StatusIs(absl::StatusCode::kUnauthenticated));
+  EXPECT_FALSE(WasOpened(watch));
+  EXPECT_OK(read_log(Token()));
+  EXPECT_TRUE(WasOpened(watch));
+  close(watch);
+}
+
+TEST_F(ServerTest, ATailOfTooManyLinesIsRefusedWithTheLimit) {
+  const std::string id = Submit(Spec("demo"));
+  for (const auto& [lines, code] :
+       std::vector<std::pair<int, absl::StatusCode>>{{100'001, absl::StatusCode::kInvalidArgument},
+                                                     {-1, absl::StatusCode::kInvalidArgument},
+                                                     {100'000, absl::StatusCode::kOk}}) {
+    const auto context = MakeContext(kTimeout, "");
+    v1::StreamLogsRequest request;
+    request.set_job(id);
+    request.set_tail_lines(lines);
+    const auto reader = people_->StreamLogs(context.get(), request);
+    v1::StreamLogsResponse response;
+    EXPECT_FALSE(reader->Read(&response));
+    const absl::Status status = FromGrpc(reader->Finish());
+    EXPECT_EQ(status.code(), code) << status;
+    if (!status.ok()) {
+      EXPECT_THAT(status.ToString(),
+                  HasSubstr(absl::StrCat("tail_lines: ", lines, " (0 to 100000)")));
+    }
+  }
+}
+
 // The answer must not reveal whether the file exists or what it contains.
 TEST_F(ServerTest, AFileOutsideAllowedRootsIsRefusedWithoutBeingOpened) {
   allowed_root_ = folder_ / "root";
@@ -147,9 +239,7 @@ TEST_F(ServerTest, AFileOutsideAllowedRootsIsRefusedWithoutBeingOpened) {
                                    AllOf(HasSubstr("allowed_roots"), HasSubstr("data."))));
     }
   }
-  char event[sizeof(inotify_event) + NAME_MAX + 1];
-  EXPECT_EQ(read(watch, event, sizeof(event)), -1) << "a file was opened";
-  EXPECT_EQ(errno, EAGAIN);
+  EXPECT_FALSE(WasOpened(watch));
   close(watch);
 }
 
@@ -248,7 +338,7 @@ TEST_F(ServerTest, TheStreamsOfAHostThatVanishedEnd) {
   TcpProxy proxy(static_cast<uint16_t>(port));
   // Configured like nsactl, which also sends pings, but with a separate connection.
   const auto stub = v1::CoordinatorService::NewStub(*OpenChannel(proxy.address(), {}));
-  Followers followers(stub.get(), id, absl::InfiniteDuration());
+  Followers followers(stub.get(), id, absl::InfiniteDuration(), Token());
   v1::WatchJobResponse job_read;
   ASSERT_TRUE(followers.job->Read(&job_read));
   const auto streams = [&] { return OpenStreams(server_->metrics_address()); };
@@ -337,7 +427,7 @@ TEST_F(ServerTest, TlsAdmitsOnlyClientsWithACertificateOfOurAuthority) {
   Restart();
   const auto version = [&](const v1::TlsConfig& tls) {
     const auto stub = v1::CoordinatorService::NewStub(*OpenChannel(server_->listen_address(), tls));
-    const auto context = MakeContext(absl::Seconds(5), "");
+    const auto context = MakeContext(absl::Seconds(5), Token());
     v1::GetVersionResponse response;
     return stub->GetVersion(context.get(), {}, &response).error_code();
   };
@@ -347,6 +437,13 @@ TEST_F(ServerTest, TlsAdmitsOnlyClientsWithACertificateOfOurAuthority) {
   nobody.set_client_ca_file(absl::StrCat(dir, "/ca.crt"));
   EXPECT_EQ(version(nobody), grpc::UNAVAILABLE);
   EXPECT_EQ(version({}), grpc::UNAVAILABLE) << "plaintext";
+}
+
+TEST(Options, WithoutAConfigurationOnlyTheSocketTakesCalls) {
+  const auto options = ResolveOptions({});
+  ASSERT_OK(options);
+  EXPECT_EQ(options->listen_address, "");
+  EXPECT_EQ(options->metrics_address, "127.0.0.1:9464");
 }
 
 TEST(Options, RefuseWhatIsNoAddress) {

@@ -12,8 +12,9 @@
 namespace nsa::server {
 
 struct Followers {
-  Followers(v1::CoordinatorService::Stub* stub, const std::string& id, absl::Duration timeout) {
-    for (auto& context : contexts) context = MakeContext(timeout, "");
+  Followers(v1::CoordinatorService::Stub* stub, const std::string& id, absl::Duration timeout,
+            const std::string& token = "") {
+    for (auto& context : contexts) context = MakeContext(timeout, token);
     v1::WatchJobRequest for_job;
     for_job.set_job(id);
     v1::WatchEventsRequest for_events;
