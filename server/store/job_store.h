@@ -36,9 +36,11 @@ using JobPtr = std::shared_ptr<const v1::StoredJob>;
 struct RankJournal {
   int64_t next_sequence = 1;
   int64_t first_step = 0;                      // steps done when it began
-  std::optional<v1::WorkerFinished> finished;  // its last record
+  std::optional<v1::WorkerFinished> finished;  // how it ended
   int64_t finished_unix_nanos = 0;
-  double last_checkpoint_seconds = 0;  // write time of the last one; 0: not known
+  // Write time of the last checkpoint; 0: not known. Rank 0 of the current generation knows that of
+  // an earlier generation, too.
+  double last_checkpoint_seconds = 0;
 };
 
 // Who deleted a job: a user, or retention after job_retention_days.
@@ -202,6 +204,10 @@ class JobStore {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<RankJournal*> LoadJournal(const Entry& entry, int64_t generation,
                                            int32_t rank) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<RankJournal> ReadJournal(int64_t number, int64_t generation, int32_t rank) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<double> LastCheckpointSeconds(int64_t number) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Commit(Transaction* transaction) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ReportIfFailed(const absl::Status& status, const std::string& operation,
