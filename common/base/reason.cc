@@ -79,6 +79,8 @@ constexpr std::array<ReasonInfo, kReasonCount> kReasons = {{
     {Reason::kStopGraceExceeded, "STOP_GRACE_EXCEEDED", kEvent, kGoesOn, Fault::kJob},
     {Reason::kHangSuspected, "HANG_SUSPECTED", kEvent, kGoesOn, Fault::kJob},
     {Reason::kHangOver, "HANG_OVER", kEvent, kGoesOn, Fault::kNone},
+    {Reason::kStacksSaved, "STACKS_SAVED", kEvent, kGoesOn, Fault::kJob},
+    {Reason::kStacksNotSaved, "STACKS_NOT_SAVED", kEvent, kGoesOn, Fault::kMachine},
     {Reason::kLogQuota, "LOG_QUOTA", kEvent, kGoesOn, Fault::kJob},
 
     {Reason::kTelemetryFailed, "TELEMETRY_FAILED", kEvent, kGoesOn, Fault::kMachine},

@@ -77,6 +77,8 @@ enum class Reason : uint8_t {
   kStopGraceExceeded,
   kHangSuspected,
   kHangOver,
+  kStacksSaved,
+  kStacksNotSaved,
   kLogQuota,
   // A worker reported an event and continues.
   kTelemetryFailed,

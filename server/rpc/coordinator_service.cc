@@ -184,6 +184,31 @@ CoordinatorService::Unary* CoordinatorService::DumpStack(Context* context,
   return call.reactor();
 }
 
+CoordinatorService::Unary* CoordinatorService::ListSavedStacks(
+    Context* context, const v1::ListSavedStacksRequest* request,
+    v1::ListSavedStacksResponse* response) {
+  return UnaryCall(context, parts_.rules, "ListSavedStacks")
+      .Run<v1::ListSavedStacksResponse>(
+          response, [=, this]() -> absl::StatusOr<v1::ListSavedStacksResponse> {
+            NSA_ASSIGN_OR_RETURN(const JobPtr job, parts_.store.Find(request->job()));
+            v1::ListSavedStacksResponse list;
+            const auto saved = parts_.stacks.List(job->job().id());
+            list.mutable_saved()->Assign(saved.begin(), saved.end());
+            return list;
+          });
+}
+
+CoordinatorService::Unary* CoordinatorService::GetSavedStacks(
+    Context* context, const v1::GetSavedStacksRequest* request,
+    v1::GetSavedStacksResponse* response) {
+  return UnaryCall(context, parts_.rules, "GetSavedStacks")
+      .Run<v1::GetSavedStacksResponse>(
+          response, [=, this]() -> absl::StatusOr<v1::GetSavedStacksResponse> {
+            NSA_ASSIGN_OR_RETURN(const JobPtr job, parts_.store.Find(request->job()));
+            return parts_.stacks.Read(job->job().id(), request->id());
+          });
+}
+
 CoordinatorService::Unary* CoordinatorService::ListCheckpoints(
     Context* context, const v1::ListCheckpointsRequest* request,
     v1::ListCheckpointsResponse* response) {
