@@ -69,7 +69,7 @@ CoordinatorService::Unary* CoordinatorService::ResumeJob(Context* context,
                                                          v1::ResumeJobResponse* response) {
   return UnaryCall(context, parts_.rules, "ResumeJob")
       .Run<v1::ResumeJobResponse>(response, [=, this] {
-        auto resumed = Wrap<v1::ResumeJobResponse>(parts_.control.Resume(request->job()));
+        auto resumed = Wrap<v1::ResumeJobResponse>(parts_.control.Resume(*request));
         if (resumed.ok()) parts_.submitted();
         return resumed;
       });

@@ -97,12 +97,20 @@ class JobStore {
   absl::StatusOr<Page> List(int32_t page_size, const std::string& page_token,
                             const std::vector<v1::Job::State>& states) const;
 
+  // A client's request that may arrive twice. An empty id is never recognised again.
+  struct Request {
+    std::string id;
+    std::string fingerprint;  // differs between requests that do not ask for the same
+  };
+
   // Reads, changes and writes a job atomically. `change` edits the job and adds events (sequence,
   // time, job id, state and generation are filled in). If it fails, nothing is changed and its
   // error is returned. FailedPrecondition when a job that had ended would become active with an
-  // out_dir that is in use.
+  // out_dir that is in use. When the request is known nothing is changed: returns the job as it is
+  // now if the fingerprint is the same, else AlreadyExists; NotFound when it has been deleted.
   using Change = std::function<absl::Status(v1::StoredJob* job, std::vector<v1::JobEvent>* events)>;
-  absl::StatusOr<JobPtr> Update(const std::string& job_id, const Change& change);
+  absl::StatusOr<JobPtr> Update(const std::string& job_id, const Change& change,
+                                const Request& request = {});
 
   // Deletes a job that has ended: from then on it cannot be found, also after a restart, and its
   // name is free. This is one small transaction; Purge() and Forget() remove the rows later.
@@ -182,8 +190,8 @@ class JobStore {
   absl::StatusOr<Inserted> InsertLocked(v1::StoredJob job, const std::string& request_id,
                                         const std::string& fingerprint, v1::JobEvent event)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<JobPtr> UpdateLocked(const std::string& job_id, const Change& change)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<JobPtr> UpdateLocked(const std::string& job_id, const Change& change,
+                                      const Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Deleted> DeleteLocked(const std::string& id_or_name, const std::string& request_id)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<bool> PurgeLocked(const std::string& job_id, int rows)

@@ -192,6 +192,13 @@ class Harness : public ::testing::Test {
     return control().Stop(request).status();
   }
 
+  absl::Status Resume(const std::string& id_or_name, const std::string& request_id = "") {
+    v1::ResumeJobRequest request;
+    request.set_job(id_or_name);
+    request.set_request_id(request_id);
+    return control().Resume(request).status();
+  }
+
   // Runs rounds until the job is in this state; fails after 40.
   void RunUntil(const std::string& id, v1::Job::State state,
                 std::initializer_list<FakeAgent*> agents) {

@@ -338,7 +338,7 @@ TEST_F(ReconcilerTest, MessagesSpeakOfOneRankAndOfStopsInWords) {
   const std::string id = Submit(Spec("demo"));
   RunUntil(id, Job::STATE_RUNNING, {&agent});
   EXPECT_EQ(Get(id).message(), "1 rank up");
-  EXPECT_THAT(control().Resume(id).status(),
+  EXPECT_THAT(Resume(id),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("is RUNNING (FAILED or")));
   ASSERT_OK(Stop(id, v1::STOP_MODE_GRACEFUL));
   EXPECT_THAT(Stop(id, v1::STOP_MODE_AT_STEP, 19),
