@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/cli.h"
+#include "client/commands/saved_stacks.h"
 #include "client/show/document.h"
 #include "common/base/status.h"
 #include "nlohmann/json.hpp"
@@ -16,6 +17,8 @@ struct DumpFlags {
   std::string job;
   std::string file;
   int rank = -1;
+  bool saved = false;
+  int64_t saved_id = 0;  // 0: list them
 };
 
 std::string FormatDump(const v1::StackDump& dump) {
@@ -38,6 +41,7 @@ absl::Status WriteFile(const std::string& path, const std::string& text) {
 }
 
 absl::StatusOr<ExitCode> DumpStack(Session& session, const DumpFlags& flags) {
+  if (flags.saved) return ShowSavedStacks(session, flags.job, flags.saved_id);
   v1::DumpStackRequest request;
   request.set_job(flags.job);
   request.set_rank(flags.rank);
@@ -81,11 +85,15 @@ void AddDumpStack(Cli* cli) {
                "Training goes on.\n-o names a file here; --output json|yaml chooses the format.",
        .examples = "nsactl dump-stack demo\n"
                    "nsactl dump-stack demo --rank 1\n"
-                   "nsactl dump-stack demo -o stacks.txt",
+                   "nsactl dump-stack demo -o stacks.txt\n"
+                   "nsactl dump-stack demo --saved",
        .run = [flags](Session& session) { return DumpStack(session, *flags); }});
   options.Argument("JOB", &flags->job, "Job id or name");
   options.Rank(&flags->rank, "Only this rank (default all)");
   options.Text("-o,--file", "FILE", &flags->file, "Write to this file");
+  options.OptionalNumber("--saved", "[ID]", &flags->saved, &flags->saved_id,
+                         "Show what was saved when the job stood still: all with the newest, or "
+                         "this one");
 }
 
 }  // namespace nsa::client
