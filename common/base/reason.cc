@@ -42,6 +42,7 @@ constexpr std::array<ReasonInfo, kReasonCount> kReasons = {{
     {Reason::kRankExited, "RANK_EXITED", kFailed, kRetried, Fault::kJob},
     {Reason::kRankLost, "RANK_LOST", kFailed, kRetried, Fault::kJob},
     {Reason::kNodeLost, "NODE_LOST", kFailed, kRetried, Fault::kMachine},
+    {Reason::kNodeRestarted, "NODE_RESTARTED", kFailed, kRetried, Fault::kMachine},
     {Reason::kWorkerVanished, "WORKER_VANISHED", kFailed, kRetried, Fault::kMachine},
     {Reason::kPreempted, "PREEMPTED", kFailed, kRetried, Fault::kMachine},
     {Reason::kHang, "HANG", kFailed, kRetried, Fault::kJob},

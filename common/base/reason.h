@@ -40,6 +40,7 @@ enum class Reason : uint8_t {
   kRankExited,
   kRankLost,
   kNodeLost,
+  kNodeRestarted,
   kWorkerVanished,
   kPreempted,
   kHang,

@@ -88,6 +88,18 @@ TEST(Gang, OfTwoThatDiedOnTheirOwnTheEarlierIsTheCause) {
   EXPECT_EQ(verdict.failure->reason, "OUT_OF_MEMORY");
 }
 
+TEST(Gang, AWorkerThatEndedWithItsMachineIsAFaultOfTheMachine) {
+  RankView rank = Running(1);
+  rank.worker->set_state(v1::WorkerObservation::STATE_EXITED);
+  rank.worker->set_exit_code(-1);
+  rank.worker->set_machine_restarted(true);
+  const GangVerdict verdict = Judge({Running(0), rank});
+  ASSERT_EQ(verdict.kind, Kind::kFailed);
+  EXPECT_EQ(verdict.failure->reason, "NODE_RESTARTED");
+  EXPECT_TRUE(verdict.failure->infrastructure) << "does not count against max_restarts";
+  EXPECT_FALSE(verdict.failure->final);
+}
+
 TEST(Gang, PeerLostAloneIsAFaultOfTheMachine) {
   const GangVerdict verdict = Judge({Ended(0, v1::OUTCOME_FAILED, "PEER_LOST"), Running(1)});
   EXPECT_EQ(verdict.failure->reason, "PEER_LOST");
