@@ -167,6 +167,16 @@ CLI::Option* Options::Number(const std::string& names, int64_t* value, Range ran
   return AddNumber(app_, names, value, range, what);
 }
 
+void Options::OptionalNumber(const std::string& names, const std::string& type, bool* given,
+                             int64_t* value, const std::string& what) {
+  const auto parse = [names, given, value](const std::vector<std::string>& words) {
+    *given = true;
+    if (words.empty() || words[0].empty()) return true;
+    return absl::SimpleAtoi(words[0], value) && *value >= 1;
+  };
+  app_->add_option(names, parse, what)->expected(0, 1)->type_name(type);
+}
+
 void Options::Rank(int* rank, const std::string& what) {
   const auto parse = [rank](const std::string& text) {
     if (text == "all") {

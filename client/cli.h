@@ -56,6 +56,10 @@ class Options {
   CLI::Option* Number(const std::string& names, int* value, Range range, const std::string& what);
   CLI::Option* Number(const std::string& names, int64_t* value, Range range,
                       const std::string& what);
+  // A flag with or without a whole number from 1: `given` says whether it is there, `value` is 0
+  // without a number.
+  void OptionalNumber(const std::string& names, const std::string& type, bool* given,
+                      int64_t* value, const std::string& what);
   // `--rank N|all`; "all" is stored as -1.
   void Rank(int* rank, const std::string& what);
 

@@ -25,6 +25,7 @@
 #include "server/store/fleet.h"
 #include "server/store/job_store.h"
 #include "server/store/log_store.h"
+#include "server/store/stack_store.h"
 #include "server/store/state_lock.h"
 #include "server/watch/change_hub.h"
 #include "server/watch/metrics.h"
@@ -76,6 +77,7 @@ struct Server::Parts {
                       .lost = with.node_lost,
                       .forgotten = with.node_forgotten}),
         logs(with.state_dir / "logs", with.log_quota_bytes),
+        stacks(with.state_dir / "dumps", clock),
         dumps(clock),
         paths(with.allowed_roots) {}
 
@@ -87,6 +89,7 @@ struct Server::Parts {
   ChangeHub hub;
   Fleet fleet;
   LogStore logs;
+  StackStore stacks;
   DumpBroker dumps;
   QueueBoard board;
   PathGuard paths;
@@ -160,7 +163,7 @@ void Server::Parts::MakeReconciler() {
                         .executor = *launches,
                         .paths = paths,
                         .clock = clock,
-                        .dumps_dir = options.state_dir / "dumps",
+                        .stacks = stacks,
                         .changed = [this](const std::string& id) { hub.Publish(id); },
                         .after_tick = [this] { AfterTick(); }});
   retention = std::make_unique<Retention>(Retention::Parts{.store = *store,
@@ -168,7 +171,7 @@ void Server::Parts::MakeReconciler() {
                                                            .executor = *slow,
                                                            .clock = clock,
                                                            .keep = options.job_retention,
-                                                           .dumps_dir = options.state_dir / "dumps",
+                                                           .stacks = stacks,
                                                            .draining = draining});
 }
 
@@ -217,6 +220,7 @@ void Server::Parts::MakeServices() {
                                 .control = *control,
                                 .fleet = fleet,
                                 .logs = logs,
+                                .stacks = stacks,
                                 .dumps = dumps,
                                 .hub = hub,
                                 .rules = *rules,

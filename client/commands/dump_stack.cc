@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "client/cli.h"
 #include "client/commands/each_job.h"
+#include "client/commands/saved_stacks.h"
 #include "client/show/document.h"
 #include "client/show/job_text.h"
 #include "common/base/count.h"
@@ -19,6 +20,8 @@ struct DumpFlags {
   std::vector<std::string> jobs;
   std::string file;
   int rank = -1;
+  bool saved = false;
+  int64_t saved_id = 0;  // 0: list them
 };
 
 std::string FormatDump(const v1::StackDump& dump) {
@@ -90,6 +93,11 @@ std::string TextOf(Session& session, const DumpFlags& flags, Output output) {
 }
 
 absl::StatusOr<ExitCode> DumpStack(Session& session, const DumpFlags& flags) {
+  if (flags.saved && flags.jobs.size() > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--saved: ", flags.jobs.size(), " jobs (1); name one job"));
+  }
+  if (flags.saved) return ShowSavedStacks(session, flags.jobs.front(), flags.saved_id);
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
   Output output;
   const absl::Status status = ForEachJob("dump-stack", flags.jobs, [&](const std::string& name) {
@@ -123,11 +131,16 @@ void AddDumpStack(Cli* cli) {
        .examples = "nsactl dump-stack demo\n"
                    "nsactl dump-stack demo --rank 1\n"
                    "nsactl dump-stack demo -o stacks.txt\n"
+                   "nsactl dump-stack demo --saved\n"
+
                    "nsactl list --state active -o name | xargs nsactl dump-stack",
        .run = [flags](Session& session) { return DumpStack(session, *flags); }});
   options.Argument("JOB", &flags->jobs, "Job ids or names");
   options.Rank(&flags->rank, "Only this rank (default all)");
   options.Text("-o,--file", "FILE", &flags->file, "Write to this file");
+  options.OptionalNumber("--saved", "[ID]", &flags->saved, &flags->saved_id,
+                         "Show what was saved when the job stood still: all with the newest, or "
+                         "this one");
 }
 
 }  // namespace nsa::client

@@ -1,6 +1,7 @@
 // nsactl resume: continues a stopped or failed job from its newest good checkpoint.
 #include "client/cli.h"
 #include "client/commands/watch.h"
+#include "client/connect/resend.h"
 #include "client/show/job_text.h"
 #include "common/base/status.h"
 
@@ -11,7 +12,10 @@ absl::StatusOr<ExitCode> Resume(Session& session, const std::string& name, bool 
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
   v1::ResumeJobRequest request;
   request.set_job(name);
-  NSA_ASSIGN_OR_RETURN(const auto response, client->Call<v1::ResumeJobResponse>(request));
+  NSA_ASSIGN_OR_RETURN(*request.mutable_request_id(), NewRequestId());
+  NSA_ASSIGN_OR_RETURN(const auto response, Resend(session, [&] {
+                         return client->Call<v1::ResumeJobResponse>(request);
+                       }));
   const v1::Job& job = response.job();
   if (!session.PrintDocumentOrName(job, job.id())) {
     session.out() << "resumed " << Title(job) << ": " << StateName(job.state()) << " (was at "

@@ -42,6 +42,7 @@ constexpr std::array<ReasonInfo, kReasonCount> kReasons = {{
     {Reason::kRankExited, "RANK_EXITED", kFailed, kRetried, Fault::kJob},
     {Reason::kRankLost, "RANK_LOST", kFailed, kRetried, Fault::kJob},
     {Reason::kNodeLost, "NODE_LOST", kFailed, kRetried, Fault::kMachine},
+    {Reason::kNodeRestarted, "NODE_RESTARTED", kFailed, kRetried, Fault::kMachine},
     {Reason::kWorkerVanished, "WORKER_VANISHED", kFailed, kRetried, Fault::kMachine},
     {Reason::kPreempted, "PREEMPTED", kFailed, kRetried, Fault::kMachine},
     {Reason::kHang, "HANG", kFailed, kRetried, Fault::kJob},
@@ -79,6 +80,8 @@ constexpr std::array<ReasonInfo, kReasonCount> kReasons = {{
     {Reason::kStopGraceExceeded, "STOP_GRACE_EXCEEDED", kEvent, kGoesOn, Fault::kJob},
     {Reason::kHangSuspected, "HANG_SUSPECTED", kEvent, kGoesOn, Fault::kJob},
     {Reason::kHangOver, "HANG_OVER", kEvent, kGoesOn, Fault::kNone},
+    {Reason::kStacksSaved, "STACKS_SAVED", kEvent, kGoesOn, Fault::kJob},
+    {Reason::kStacksNotSaved, "STACKS_NOT_SAVED", kEvent, kGoesOn, Fault::kMachine},
     {Reason::kLogQuota, "LOG_QUOTA", kEvent, kGoesOn, Fault::kJob},
 
     {Reason::kTelemetryFailed, "TELEMETRY_FAILED", kEvent, kGoesOn, Fault::kMachine},

@@ -40,6 +40,7 @@ enum class Reason : uint8_t {
   kRankExited,
   kRankLost,
   kNodeLost,
+  kNodeRestarted,
   kWorkerVanished,
   kPreempted,
   kHang,
@@ -77,6 +78,8 @@ enum class Reason : uint8_t {
   kStopGraceExceeded,
   kHangSuspected,
   kHangOver,
+  kStacksSaved,
+  kStacksNotSaved,
   kLogQuota,
   // A worker reported an event and continues.
   kTelemetryFailed,

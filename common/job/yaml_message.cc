@@ -1,5 +1,6 @@
 #include "common/job/yaml_message.h"
 
+#include <algorithm>
 #include <limits>
 #include <string>
 
@@ -173,11 +174,14 @@ class Walker {
             UnknownKey(root_, type, dot == 0 ? "" : name.substr(0, dot - 1), key.scalar));
       return nullptr;
     }
-    result_->legacy.push_back({name, key.place, std::string(rule->why)});
-    if (rule->replacement.empty()) return nullptr;
-    for (const auto& [other, value] : section.entries) {
-      if (other.scalar == rule->replacement) return nullptr;  // the new key wins
-    }
+    const bool superseded = std::ranges::any_of(section.entries, [&](const auto& entry) {
+      return entry.key.scalar == rule->replacement;
+    });
+    result_->legacy.push_back(
+        {name, key.place,
+         superseded ? "is ignored, because " + std::string(rule->replacement) + " is set, too"
+                    : std::string(rule->why)});
+    if (rule->replacement.empty() || superseded) return nullptr;
     return type.FindFieldByName(std::string(rule->replacement));
   }
 
@@ -213,8 +217,13 @@ class Walker {
     const bool of_messages = target.field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE;
     if (value.kind == Kind::kScalar && !of_messages) return FillScalar(value, path, target);
     if (value.kind != Kind::kSequence) {
-      return Error(value, path,
-                   "a section of keys (must be a list); write [a, b] or lines of `- a`");
+      return Error(
+          value, path,
+          of_messages
+              ? absl::StrFormat("%s (must be a list of sections); write lines of "
+                                "`- name: value`",
+                                value.kind == Kind::kMap ? "a section of keys" : "one value")
+              : "a section of keys (must be a list); write [a, b] or lines of `- a`");
     }
     for (size_t i = 0; i < value.items.size(); ++i) {
       const YamlNode& item = value.items[i];

@@ -301,12 +301,15 @@ absl::StatusOr<WorkerStatus> ReadStatusPage(const std::filesystem::path& path) {
   if (!fd.valid())
     return absl::ErrnoToStatus(errno, absl::StrCat("status page: open ", path.string()));
   struct stat info = {};
-  const bool whole = fstat(fd.get(), &info) == 0 && info.st_size == static_cast<off_t>(kPageBytes);
-  void* const memory = whole ? Map(fd.get(), PROT_READ) : nullptr;
-  if (memory == nullptr) {
+  if (fstat(fd.get(), &info) != 0)
+    return absl::ErrnoToStatus(errno, absl::StrCat("status page: stat ", path.string()));
+  if (info.st_size != static_cast<off_t>(kPageBytes)) {
     return absl::DataLossError(absl::StrFormat("status page: %s has %d bytes (a page has %d)",
                                                path.string(), info.st_size, kPageBytes));
   }
+  void* const memory = Map(fd.get(), PROT_READ);
+  if (memory == nullptr)
+    return absl::ErrnoToStatus(errno, absl::StrCat("status page: map ", path.string()));
   const auto* const page = static_cast<const Layout*>(memory);
   absl::StatusOr<WorkerStatus> status =
       Get(page->magic) == kMagic ? ReadConsistently(*page)

@@ -348,8 +348,9 @@ absl::StatusOr<v1::Job> JobControl::Stop(const v1::StopJobRequest& request) {
   return View(*job);
 }
 
-absl::StatusOr<v1::Job> JobControl::Resume(const std::string& id_or_name) {
-  NSA_ASSIGN_OR_RETURN(const JobPtr job, store_.Find(id_or_name));
+absl::StatusOr<v1::Job> JobControl::Resume(const v1::ResumeJobRequest& request) {
+  NSA_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
+  NSA_ASSIGN_OR_RETURN(const JobPtr job, store_.Find(request.job()));
   const auto change = [&](v1::StoredJob* stored,
                           std::vector<v1::JobEvent>* events) -> absl::Status {
     const State state = stored->job().state();
@@ -370,7 +371,9 @@ absl::StatusOr<v1::Job> JobControl::Resume(const std::string& id_or_name) {
     stored->set_generations_without_progress(0);
     return absl::OkStatus();
   };
-  const auto resumed = store_.Update(job->job().id(), change);
+  const auto resumed = store_.Update(
+      job->job().id(), change,
+      {.id = request.request_id(), .fingerprint = absl::StrCat("resume ", request.job())});
   if (!resumed.ok()) return OutDirRefused(resumed.status());
   return View(**resumed);
 }

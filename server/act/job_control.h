@@ -31,7 +31,7 @@ class JobControl {
   absl::StatusOr<v1::Job> Get(const std::string& id_or_name) const;
   absl::StatusOr<v1::ListJobsResponse> List(const v1::ListJobsRequest& request) const;
   absl::StatusOr<v1::Job> Stop(const v1::StopJobRequest& request);
-  absl::StatusOr<v1::Job> Resume(const std::string& id_or_name);
+  absl::StatusOr<v1::Job> Resume(const v1::ResumeJobRequest& request);
   // `who` is written to the coordinator's log and nowhere else.
   absl::StatusOr<v1::DeleteJobResponse> Delete(const v1::DeleteJobRequest& request,
                                                const std::string& who);

@@ -28,9 +28,21 @@ JobMemory::Entry JobMemory::Observe(const v1::StoredJob& job, absl::Duration now
   return view;
 }
 
-void JobMemory::SetHang(const std::string& job_id, const HangState& hang) {
+void JobMemory::Suspect(const std::string& job_id, absl::Duration now) {
   MutexLock lock(&mutex_);
-  if (const auto found = jobs_.find(job_id); found != jobs_.end()) found->second.hang = hang;
+  HangState& hang = jobs_[job_id].hang;
+  hang.suspected = true;
+  hang.suspected_since = now;
+}
+
+void JobMemory::EndSuspicion(const std::string& job_id) {
+  MutexLock lock(&mutex_);
+  jobs_[job_id].hang.suspected = false;
+}
+
+void JobMemory::NoteSaved(const std::string& job_id, absl::Duration now) {
+  MutexLock lock(&mutex_);
+  jobs_[job_id].hang.saved_at = now;
 }
 
 void JobMemory::SetChecking(const std::string& job_id, bool checking) {

@@ -44,7 +44,11 @@ class JobMemory {
   // and a suspected hang is forgotten.
   Entry Observe(const v1::StoredJob& job, absl::Duration now);
 
-  void SetHang(const std::string& job_id, const HangState& hang);
+  // The job is suspected to hang since `now`, until EndSuspicion().
+  void Suspect(const std::string& job_id, absl::Duration now);
+  void EndSuspicion(const std::string& job_id);
+  // The stacks of the job are saved because it stands still.
+  void NoteSaved(const std::string& job_id, absl::Duration now);
   void SetChecking(const std::string& job_id, bool checking);
   // A checkpoint of the job took `duration`.
   void NoteCheckpoint(const std::string& job_id, absl::Duration duration);

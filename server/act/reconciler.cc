@@ -1,7 +1,6 @@
 #include "server/act/reconciler.h"
 
 #include <algorithm>
-#include <fstream>
 #include <random>
 #include <set>
 #include <utility>
@@ -41,18 +40,16 @@ v1::JobEvent Incident(Reason reason, const std::string& text, v1::Severity sever
   return event;
 }
 
-void WriteDumps(const std::filesystem::path& file, const std::string& why,
-                const std::vector<v1::StackDump>& dumps) {
-  std::error_code error;
-  std::filesystem::create_directories(file.parent_path(), error);
-  std::ofstream out(file);
-  out << why << "\n";
-  for (const v1::StackDump& dump : dumps) {
-    out << "\n== rank " << dump.rank() << " on " << dump.node() << " pid " << dump.pid() << "\n"
-        << dump.status() << "\n"
-        << dump.stacks();
-    if (!dump.error().empty()) out << "incomplete: " << dump.error() << "\n";
+// What became of the stacks that were to be saved.
+v1::JobEvent SavedEvent(const std::string& why, const absl::StatusOr<StackStore::Saved>& saved) {
+  if (!saved.ok()) {
+    return Incident(Reason::kStacksNotSaved,
+                    absl::StrCat(why, "; stacks not saved: ", saved.status().message()),
+                    v1::SEVERITY_WARNING);
   }
+  return Incident(Reason::kStacksSaved,
+                  absl::StrCat(why, "; stacks saved as ", saved->id, " in ", saved->file.string()),
+                  v1::SEVERITY_WARNING);
 }
 
 // Aborted is not an error: the job has changed since the action was decided, and the next tick sees
@@ -215,22 +212,38 @@ void Reconciler::Do(const JobPtr& job, const action::CheckLaunch& /*check*/) {
 }
 
 void Reconciler::Do(const JobPtr& job, const action::DumpStacks& dump) {
-  const std::string& id = job->job().id();
-  memory_.SetHang(id, {.suspected = true, .suspected_since = parts_.clock.Monotonic()});
-  const std::filesystem::path file =
-      parts_.dumps_dir / absl::StrFormat("%s.gen-%06d.hang.txt", id, job->job().generation());
+  memory_.Suspect(job->job().id(), parts_.clock.Monotonic());
   AddEvent(job, Incident(Reason::kHangSuspected,
-                         absl::StrCat(dump.why, "; dumping all ranks to ", file.string()),
+                         absl::StrCat(dump.why, "; saving the stacks of all ranks"),
                          v1::SEVERITY_WARNING));
-  parts_.dumps.Request(job->job(), {job->placements().begin(), job->placements().end()},
-                       kDumpGrace - absl::Seconds(1),
-                       [file, why = dump.why](const std::vector<v1::StackDump>& dumps) {
-                         WriteDumps(file, why, dumps);
-                       });
+  SaveStacks(job, dump.why);
+}
+
+// After a restart of the coordinator only the file says that this standstill has been noticed.
+void Reconciler::Do(const JobPtr& job, const action::SaveStacks& save) {
+  const std::string& id = job->job().id();
+  memory_.NoteSaved(id, parts_.clock.Monotonic());
+  const std::vector<v1::SavedStacks> before = parts_.stacks.List(id);
+  const absl::Time began = parts_.clock.Wall() - save.since_progress;
+  if (!before.empty() && before.back().generation() == job->job().generation() &&
+      absl::FromUnixNanos(before.back().unix_nanos()) >= began) {
+    return;
+  }
+  SaveStacks(job, save.why);
+}
+
+// The dumps arrive later and on another thread; the event then names the file.
+void Reconciler::SaveStacks(const JobPtr& job, const std::string& why) {
+  parts_.dumps.Request(
+      job->job(), {job->placements().begin(), job->placements().end()},
+      kDumpGrace - absl::Seconds(1), [this, job, why](const std::vector<v1::StackDump>& dumps) {
+        const auto saved = parts_.stacks.Save(job->job().id(), job->job().generation(), why, dumps);
+        AddEvent(job, SavedEvent(why, saved));
+      });
 }
 
 void Reconciler::Do(const JobPtr& job, const action::EndSuspicion& /*end*/) {
-  memory_.SetHang(job->job().id(), {});
+  memory_.EndSuspicion(job->job().id());
   AddEvent(job, Incident(Reason::kHangOver, "every rank makes progress again", v1::SEVERITY_INFO));
 }
 

@@ -24,6 +24,7 @@
 #include "server/decide/scheduler.h"
 #include "server/store/fleet.h"
 #include "server/store/job_store.h"
+#include "server/store/stack_store.h"
 #include "server/watch/queue_board.h"
 
 namespace nsa::server {
@@ -38,7 +39,7 @@ class Reconciler {
     Executor& executor;
     const PathGuard& paths;
     const Clock& clock;
-    std::filesystem::path dumps_dir;                         // stacks of hung jobs are written here
+    StackStore& stacks;
     std::function<void(const std::string& job_id)> changed;  // what is shown of a job has changed
     std::function<void()> after_tick;
   };
@@ -72,9 +73,11 @@ class Reconciler {
   void Do(const JobPtr& job, const action::Move& move);
   void Do(const JobPtr& job, const action::CheckLaunch& check);
   void Do(const JobPtr& job, const action::DumpStacks& dump);
+  void Do(const JobPtr& job, const action::SaveStacks& save);
   void Do(const JobPtr& job, const action::EndSuspicion& end);
   void Do(const JobPtr& job, const action::Restart& restart);
   void Do(const JobPtr& job, const action::PostponeStart& postpone);
+  void SaveStacks(const JobPtr& job, const std::string& why);
   void AddEvent(const JobPtr& job, const v1::JobEvent& event);
 
   void PlaceQueued(const std::vector<JobPtr>& active);

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "server/act/job_control.h"
@@ -100,20 +99,7 @@ bool Retention::PurgeSome(const std::string& job_id) {
 
 absl::Status Retention::RemoveFiles(const std::string& job_id) const {
   NSA_RETURN_IF_ERROR(parts_.logs.Remove(job_id));
-  std::error_code error;
-  std::vector<std::filesystem::path> dumps;
-  for (const auto& file : std::filesystem::directory_iterator(parts_.dumps_dir, error)) {
-    if (absl::StartsWith(file.path().filename().string(), absl::StrCat(job_id, "."))) {
-      dumps.push_back(file.path());
-    }
-  }
-  for (const std::filesystem::path& dump : dumps) {
-    if (!std::filesystem::remove(dump, error) && error) {
-      return absl::UnavailableError(
-          absl::StrCat(dump.string(), ": remove: ", error.message(), "; check the disk"));
-    }
-  }
-  return absl::OkStatus();
+  return parts_.stacks.Remove(job_id);
 }
 
 }  // namespace nsa::server

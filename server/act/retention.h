@@ -7,7 +7,6 @@
 #pragma once
 
 #include <atomic>
-#include <filesystem>
 #include <optional>
 
 #include "absl/time/time.h"
@@ -15,6 +14,7 @@
 #include "server/act/executor.h"
 #include "server/store/job_store.h"
 #include "server/store/log_store.h"
+#include "server/store/stack_store.h"
 
 namespace nsa::server {
 
@@ -26,7 +26,7 @@ class Retention {
     Executor& executor;
     const Clock& clock;
     absl::Duration keep;  // how long after a job's end; zero: for ever
-    std::filesystem::path dumps_dir;
+    StackStore& stacks;
     const std::atomic<bool>& draining;  // shutting down: no more work is done
   };
 

@@ -61,6 +61,11 @@ Failure FromExit(const RankView& rank, const WorkerObservation& worker) {
     failure.reason = Word(Reason::kKilled);
     failure.text = absl::StrCat(who, " was killed by its agent");
     failure.infrastructure = true;
+  } else if (worker.machine_restarted()) {
+    failure.reason = Word(Reason::kNodeRestarted);
+    failure.text = absl::StrCat(who, " ended with its machine, which was started again, at step ",
+                                worker.step());
+    failure.infrastructure = true;
   } else if (worker.exit_signal() != 0) {
     failure.reason =
         Word(worker.exit_signal() == SIGKILL ? Reason::kRankKilled : Reason::kRankCrashed);

@@ -28,6 +28,39 @@ std::string Describe(const RankProgress& rank, absl::Duration limit) {
       rank.process_state.empty() ? "?" : rank.process_state);
 }
 
+bool Judged(const RankProgress& rank) { return rank.heard && rank.running; }
+
+bool IsOverLimit(const RankProgress& rank, const HangLimits& limits) {
+  return rank.since_progress >= LimitFor(rank, limits);
+}
+
+bool StandsStill(const RankProgress& rank, const HangLimits& limits) {
+  return rank.since_progress >= std::min(kSaveStacksAfter, LimitFor(rank, limits) / 2);
+}
+
+// Of the ranks without progress the one that has had none for longest: the others wait for it.
+template <typename Predicate>
+const RankProgress* Culprit(const std::vector<RankProgress>& ranks, const HangLimits& limits,
+                            Predicate stuck) {
+  const RankProgress* culprit = nullptr;
+  for (const RankProgress& rank : ranks) {
+    if (!Judged(rank) || !stuck(rank, limits)) continue;
+    if (culprit == nullptr || rank.since_progress > culprit->since_progress) culprit = &rank;
+  }
+  return culprit;
+}
+
+bool SavedAlready(const RankProgress& rank, const HangState& state, absl::Duration now) {
+  return state.saved_at >= now - std::max(kSaveStacksAfter, rank.since_progress);
+}
+
+HangDecision Decide(HangDecision::Kind kind, const RankProgress& rank, const HangLimits& limits) {
+  return {.kind = kind,
+          .text = Describe(rank, LimitFor(rank, limits)),
+          .rank = rank.rank,
+          .since_progress = rank.since_progress};
+}
+
 }  // namespace
 
 RankProgress ProgressOf(const RankView& rank) {
@@ -54,18 +87,15 @@ HangLimits LimitsOf(const v1::RestartSpec& policy, absl::Duration last_checkpoin
 HangDecision DecideHang(const std::vector<RankProgress>& ranks, const HangLimits& limits,
                         const HangState& state, absl::Duration now) {
   if (limits.step <= absl::ZeroDuration()) return {};
-  const RankProgress* culprit = nullptr;
-  for (const RankProgress& rank : ranks) {
-    if (!rank.heard || !rank.running || rank.since_progress < LimitFor(rank, limits)) continue;
-    // The rank without progress for longest is the culprit: the others wait for it.
-    if (culprit == nullptr || rank.since_progress > culprit->since_progress) culprit = &rank;
-  }
-  if (culprit == nullptr) return {};
   using Kind = HangDecision::Kind;
-  Kind kind = Kind::kDump;
-  if (state.suspected) kind = now - state.suspected_since < kDumpGrace ? Kind::kWait : Kind::kEnd;
-  return {
-      .kind = kind, .text = Describe(*culprit, LimitFor(*culprit, limits)), .rank = culprit->rank};
+  if (const RankProgress* const stuck = Culprit(ranks, limits, IsOverLimit); stuck != nullptr) {
+    if (!state.suspected) return Decide(Kind::kDump, *stuck, limits);
+    const bool dumping = now - state.suspected_since < kDumpGrace;
+    return Decide(dumping ? Kind::kWait : Kind::kEnd, *stuck, limits);
+  }
+  const RankProgress* const still = Culprit(ranks, limits, StandsStill);
+  if (still == nullptr || state.suspected || SavedAlready(*still, state, now)) return {};
+  return Decide(Kind::kSave, *still, limits);
 }
 
 }  // namespace nsa::server

@@ -1,7 +1,7 @@
-// Whether a gang is stuck. The limits depend on the phase a rank is in. There are two stages: first
-// the stacks of all ranks are dumped, then the gang is ended and restarted. Pure. Only what agents
-// measured counts: a machine without heartbeats is never judged to hang, and the wall clock plays
-// no part.
+// Whether a gang is stuck. The limits depend on the phase a rank is in. There are three stages:
+// long before the limit the stacks of all ranks are saved and nothing else happens; at the limit
+// they are saved again; then the gang is ended and restarted. Pure. Only what agents measured
+// counts: a machine without heartbeats is never judged to hang, and the wall clock plays no part.
 #pragma once
 
 #include <cstdint>
@@ -45,12 +45,14 @@ HangLimits LimitsOf(const v1::RestartSpec& policy, absl::Duration last_checkpoin
 // suspicion arises again.
 struct HangState {
   bool suspected = false;
-  absl::Duration suspected_since;  // monotonic
+  absl::Duration suspected_since;                       // monotonic
+  absl::Duration saved_at = -absl::InfiniteDuration();  // monotonic: kSave was last carried out
 };
 
 struct HangDecision {
   enum class Kind {
     kFine,  // no suspicion, or progress has resumed
+    kSave,  // no progress for a while, far below the limit: save the stacks of all ranks
     kDump,  // a hang is now suspected: dump all ranks
     kWait,  // suspected; the dumps are being taken
     kEnd,   // still stuck: end the gang
@@ -58,7 +60,12 @@ struct HangDecision {
   Kind kind = Kind::kFine;
   std::string text;  // "rank 1 on a: no progress for 63 s in forward (limit 60 s), process state T"
   int32_t rank = -1;
+  absl::Duration since_progress;  // of that rank
 };
+
+// A rank without progress for this long, or for half its limit if that is shorter, has the stacks
+// of all ranks saved: once for each standstill, and not again within this time.
+inline constexpr absl::Duration kSaveStacksAfter = absl::Seconds(180);
 
 // Time between the suspicion and the end of the gang, in which dumps are taken.
 inline constexpr absl::Duration kDumpGrace = absl::Seconds(6);

@@ -136,6 +136,8 @@ Action NextForHang(const JobFacts& facts) {
     case HangDecision::Kind::kFine:
       if (facts.hang.suspected) return action::EndSuspicion{};
       return action::Wait{};
+    case HangDecision::Kind::kSave:
+      return action::SaveStacks{decision.text, decision.since_progress};
     case HangDecision::Kind::kDump:
       return action::DumpStacks{decision.text};
     case HangDecision::Kind::kWait:

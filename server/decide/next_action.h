@@ -49,6 +49,12 @@ struct DumpStacks {
   std::string why;
 };
 
+// A rank has stood still for a while: save the stacks of all ranks.
+struct SaveStacks {
+  std::string why;
+  absl::Duration since_progress;
+};
+
 // Every rank makes progress again.
 struct EndSuspicion {};
 
@@ -66,8 +72,9 @@ struct PostponeStart {
 
 }  // namespace action
 
-using Action = std::variant<action::Wait, action::Move, action::CheckLaunch, action::DumpStacks,
-                            action::EndSuspicion, action::Restart, action::PostponeStart>;
+using Action =
+    std::variant<action::Wait, action::Move, action::CheckLaunch, action::DumpStacks,
+                 action::SaveStacks, action::EndSuspicion, action::Restart, action::PostponeStart>;
 
 // The next action for a job in its current state. Wait for QUEUED and for jobs that have ended.
 Action Next(const JobFacts& facts);

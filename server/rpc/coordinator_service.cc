@@ -69,7 +69,7 @@ CoordinatorService::Unary* CoordinatorService::ResumeJob(Context* context,
                                                          v1::ResumeJobResponse* response) {
   return UnaryCall(context, parts_.rules, "ResumeJob")
       .Run<v1::ResumeJobResponse>(response, [=, this] {
-        auto resumed = Wrap<v1::ResumeJobResponse>(parts_.control.Resume(request->job()));
+        auto resumed = Wrap<v1::ResumeJobResponse>(parts_.control.Resume(*request));
         if (resumed.ok()) parts_.submitted();
         return resumed;
       });
@@ -189,6 +189,31 @@ CoordinatorService::Unary* CoordinatorService::DumpStack(Context* context,
                          call.Finish(absl::OkStatus());
                        });
   return call.reactor();
+}
+
+CoordinatorService::Unary* CoordinatorService::ListSavedStacks(
+    Context* context, const v1::ListSavedStacksRequest* request,
+    v1::ListSavedStacksResponse* response) {
+  return UnaryCall(context, parts_.rules, "ListSavedStacks")
+      .Run<v1::ListSavedStacksResponse>(
+          response, [=, this]() -> absl::StatusOr<v1::ListSavedStacksResponse> {
+            NSA_ASSIGN_OR_RETURN(const JobPtr job, parts_.store.Find(request->job()));
+            v1::ListSavedStacksResponse list;
+            const auto saved = parts_.stacks.List(job->job().id());
+            list.mutable_saved()->Assign(saved.begin(), saved.end());
+            return list;
+          });
+}
+
+CoordinatorService::Unary* CoordinatorService::GetSavedStacks(
+    Context* context, const v1::GetSavedStacksRequest* request,
+    v1::GetSavedStacksResponse* response) {
+  return UnaryCall(context, parts_.rules, "GetSavedStacks")
+      .Run<v1::GetSavedStacksResponse>(
+          response, [=, this]() -> absl::StatusOr<v1::GetSavedStacksResponse> {
+            NSA_ASSIGN_OR_RETURN(const JobPtr job, parts_.store.Find(request->job()));
+            return parts_.stacks.Read(job->job().id(), request->id());
+          });
 }
 
 CoordinatorService::Unary* CoordinatorService::ListCheckpoints(

@@ -11,6 +11,7 @@
 #include "server/rpc/call.h"
 #include "server/rpc/stream.h"
 #include "server/store/log_store.h"
+#include "server/store/stack_store.h"
 #include "server/watch/change_hub.h"
 
 namespace nsa::server {
@@ -22,6 +23,7 @@ class CoordinatorService final : public v1::CoordinatorService::CallbackService 
     JobControl& control;
     Fleet& fleet;
     LogStore& logs;
+    StackStore& stacks;
     DumpBroker& dumps;
     ChangeHub& hub;
     const CallRules& rules;
@@ -63,6 +65,10 @@ class CoordinatorService final : public v1::CoordinatorService::CallbackService 
                    v1::DeleteJobResponse* response) override;
   Unary* DumpStack(Context* context, const v1::DumpStackRequest* request,
                    v1::DumpStackResponse* response) override;
+  Unary* ListSavedStacks(Context* context, const v1::ListSavedStacksRequest* request,
+                         v1::ListSavedStacksResponse* response) override;
+  Unary* GetSavedStacks(Context* context, const v1::GetSavedStacksRequest* request,
+                        v1::GetSavedStacksResponse* response) override;
   Unary* ListCheckpoints(Context* context, const v1::ListCheckpointsRequest* request,
                          v1::ListCheckpointsResponse* response) override;
   Unary* VerifyCheckpoint(Context* context, const v1::VerifyCheckpointRequest* request,

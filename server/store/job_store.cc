@@ -310,7 +310,8 @@ absl::Status JobStore::CheckOutDir(const v1::Job& job) const {
                     Reason::kOutDirInUse);
 }
 
-absl::StatusOr<JobPtr> JobStore::Update(const std::string& job_id, const Change& change) {
+absl::StatusOr<JobPtr> JobStore::Update(const std::string& job_id, const Change& change,
+                                        const Request& request) {
   absl::StatusOr<JobPtr> updated;
   State from = v1::Job::STATE_UNSPECIFIED;
   {
@@ -318,7 +319,7 @@ absl::StatusOr<JobPtr> JobStore::Update(const std::string& job_id, const Change&
     if (const auto before = jobs_.find(job_id); before != jobs_.end()) {
       from = before->second.job->job().state();
     }
-    updated = UpdateLocked(job_id, change);
+    updated = UpdateLocked(job_id, change, request);
   }
   if (updated.ok() && (*updated)->job().state() != from && observer_.moved) {
     observer_.moved(from, **updated);
@@ -327,7 +328,10 @@ absl::StatusOr<JobPtr> JobStore::Update(const std::string& job_id, const Change&
   return updated;
 }
 
-absl::StatusOr<JobPtr> JobStore::UpdateLocked(const std::string& job_id, const Change& change) {
+absl::StatusOr<JobPtr> JobStore::UpdateLocked(const std::string& job_id, const Change& change,
+                                              const Request& request) {
+  NSA_ASSIGN_OR_RETURN(JobPtr known, FindRequestLocked(request.id, request.fingerprint));
+  if (known != nullptr) return known;
   NSA_ASSIGN_OR_RETURN(const Entry* entry, FindEntry(job_id));
   const int64_t number = entry->number;
   auto job = std::make_shared<v1::StoredJob>(*entry->job);
@@ -340,6 +344,9 @@ absl::StatusOr<JobPtr> JobStore::UpdateLocked(const std::string& job_id, const C
   NSA_RETURN_IF_ERROR(WriteJob(number, *job));
   for (v1::JobEvent& event : events) {
     NSA_RETURN_IF_ERROR(WriteEvent(number, job->job(), std::move(event)));
+  }
+  if (!request.id.empty()) {
+    NSA_RETURN_IF_ERROR(WriteRequest(request.id, request.fingerprint, job->job().id()));
   }
   NSA_RETURN_IF_ERROR(Commit(&transaction));
   Remember(number, job);

@@ -36,9 +36,11 @@ using JobPtr = std::shared_ptr<const v1::StoredJob>;
 struct RankJournal {
   int64_t next_sequence = 1;
   int64_t first_step = 0;                      // steps done when it began
-  std::optional<v1::WorkerFinished> finished;  // its last record
+  std::optional<v1::WorkerFinished> finished;  // how it ended
   int64_t finished_unix_nanos = 0;
-  double last_checkpoint_seconds = 0;  // write time of the last one; 0: not known
+  // Write time of the last checkpoint; 0: not known. Rank 0 of the current generation knows that of
+  // an earlier generation, too.
+  double last_checkpoint_seconds = 0;
 };
 
 // Who deleted a job: a user, or retention after job_retention_days.
@@ -100,12 +102,20 @@ class JobStore {
   absl::StatusOr<Page> List(int32_t page_size, const std::string& page_token,
                             const Filter& filter) const;
 
+  // A client's request that may arrive twice. An empty id is never recognised again.
+  struct Request {
+    std::string id;
+    std::string fingerprint;  // differs between requests that do not ask for the same
+  };
+
   // Reads, changes and writes a job atomically. `change` edits the job and adds events (sequence,
   // time, job id, state and generation are filled in). If it fails, nothing is changed and its
   // error is returned. FailedPrecondition when a job that had ended would become active with an
-  // out_dir that is in use.
+  // out_dir that is in use. When the request is known nothing is changed: returns the job as it is
+  // now if the fingerprint is the same, else AlreadyExists; NotFound when it has been deleted.
   using Change = std::function<absl::Status(v1::StoredJob* job, std::vector<v1::JobEvent>* events)>;
-  absl::StatusOr<JobPtr> Update(const std::string& job_id, const Change& change);
+  absl::StatusOr<JobPtr> Update(const std::string& job_id, const Change& change,
+                                const Request& request = {});
 
   // Deletes a job that has ended: from then on it cannot be found, also after a restart, and its
   // name is free. This is one small transaction; Purge() and Forget() remove the rows later.
@@ -185,8 +195,8 @@ class JobStore {
   absl::StatusOr<Inserted> InsertLocked(v1::StoredJob job, const std::string& request_id,
                                         const std::string& fingerprint, v1::JobEvent event)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<JobPtr> UpdateLocked(const std::string& job_id, const Change& change)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<JobPtr> UpdateLocked(const std::string& job_id, const Change& change,
+                                      const Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Deleted> DeleteLocked(const std::string& id_or_name, const std::string& request_id)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<bool> PurgeLocked(const std::string& job_id, int rows)
@@ -207,6 +217,10 @@ class JobStore {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<RankJournal*> LoadJournal(const Entry& entry, int64_t generation,
                                            int32_t rank) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<RankJournal> ReadJournal(int64_t number, int64_t generation, int32_t rank) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<double> LastCheckpointSeconds(int64_t number) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Commit(Transaction* transaction) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ReportIfFailed(const absl::Status& status, const std::string& operation,

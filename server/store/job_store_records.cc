@@ -1,4 +1,5 @@
 // The part of JobStore that stores and reads the workers' records.
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +11,12 @@
 
 namespace nsa::server {
 namespace {
+
+// Records at both ends of a journal among which its start and its end are looked for.
+constexpr int kEdge = 64;
+// The newest records of a job among which its last checkpoint is looked for. Reading as many takes
+// about a tenth of a second, once after a start of the coordinator.
+constexpr int kCheckpointSearch = 20'000;
 
 void FoldInto(const v1::WorkerRecord& record, RankJournal* journal) {
   journal->next_sequence = record.sequence() + 1;
@@ -133,23 +140,58 @@ absl::StatusOr<RankJournal*> JobStore::LoadJournal(const Entry& entry, int64_t g
   Journals& journals = journals_[entry.job->job().id()];
   const auto key = std::make_pair(generation, rank);
   if (const auto known = journals.find(key); known != journals.end()) return &known->second;
-  RankJournal journal;
-  // The first record tells where the generation began, the last one how far it came and how it
-  // ended.
-  for (const char* order : {"ASC", "DESC"}) {
-    NSA_ASSIGN_OR_RETURN(
-        Statement row,
-        database_->Prepare(absl::StrCat("SELECT body FROM records WHERE job = ? AND generation = ? "
-                                        "AND rank = ? ORDER BY sequence ",
-                                        order, " LIMIT 1")));
-    row.Bind(1, entry.number).Bind(2, generation).Bind(3, int64_t{rank});
-    NSA_ASSIGN_OR_RETURN(const bool found, row.Step());
-    if (!found) break;
-    v1::WorkerRecord record;
-    NSA_RETURN_IF_ERROR(Annotate(Unseal(row.Blob(0), &record), "record"));
-    FoldInto(record, &journal);
+  const bool current = generation == entry.job->job().generation();
+  NSA_ASSIGN_OR_RETURN(RankJournal journal, ReadJournal(entry.number, generation, rank));
+  if (current && rank == 0 && entry.job->job().progress().checkpoint_unix_nanos() != 0) {
+    NSA_ASSIGN_OR_RETURN(journal.last_checkpoint_seconds, LastCheckpointSeconds(entry.number));
   }
   return &(journals[key] = journal);
+}
+
+// The start is among the first records, behind what was noticed while starting; the end is among
+// the last, before what was noticed while ending.
+absl::StatusOr<RankJournal> JobStore::ReadJournal(int64_t number, int64_t generation,
+                                                  int32_t rank) const {
+  RankJournal journal;
+  for (const char* order : {"ASC", "DESC"}) {
+    const bool backwards = order[0] == 'D';
+    NSA_ASSIGN_OR_RETURN(
+        Statement rows,
+        database_->Prepare(absl::StrCat("SELECT body FROM records WHERE job = ? AND generation = ? "
+                                        "AND rank = ? ORDER BY sequence ",
+                                        order, " LIMIT ", kEdge)));
+    rows.Bind(1, number).Bind(2, generation).Bind(3, int64_t{rank});
+    int64_t next_sequence = 0;
+    while (true) {
+      NSA_ASSIGN_OR_RETURN(const bool more, rows.Step());
+      if (!more) break;
+      v1::WorkerRecord record;
+      NSA_RETURN_IF_ERROR(Annotate(Unseal(rows.Blob(0), &record), "record"));
+      next_sequence = std::max(next_sequence, record.sequence() + 1);
+      if (backwards ? record.has_finished() : record.has_started()) FoldInto(record, &journal);
+      if (record.has_step()) break;
+    }
+    if (next_sequence != 0) journal.next_sequence = next_sequence;
+  }
+  return journal;
+}
+
+// The write time of the job's newest checkpoint, in whatever generation; 0 when it is not among the
+// newest records.
+absl::StatusOr<double> JobStore::LastCheckpointSeconds(int64_t number) const {
+  NSA_ASSIGN_OR_RETURN(
+      Statement rows,
+      database_->Prepare(absl::StrCat("SELECT body FROM records INDEXED BY records_by_job WHERE "
+                                      "job = ? ORDER BY position DESC LIMIT ",
+                                      kCheckpointSearch)));
+  rows.Bind(1, number);
+  while (true) {
+    NSA_ASSIGN_OR_RETURN(const bool more, rows.Step());
+    if (!more) return 0;
+    v1::WorkerRecord record;
+    NSA_RETURN_IF_ERROR(Annotate(Unseal(rows.Blob(0), &record), "record"));
+    if (record.has_checkpoint()) return record.checkpoint().write_seconds();
+  }
 }
 
 absl::StatusOr<RankJournal> JobStore::Journal(const std::string& job_id, int64_t generation,

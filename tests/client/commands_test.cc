@@ -303,6 +303,15 @@ TEST_F(CommandsTest, ResumeQueuesTheJobAgain) {
   EXPECT_THAT(ran.err, HasSubstr("nsactl watch jold12345678a"));
 }
 
+TEST_F(CommandsTest, AResumeIsSentAgainWithTheSameRequestIdUntilItIsAnswered) {
+  state().failures["ResumeJob"] = {{grpc::StatusCode::UNAVAILABLE, "restarting"}};
+  EXPECT_EQ(Run({"resume", "old"}).code, ExitCode::kOk);
+  const std::vector<std::string> requests = service().Requests("ResumeJob");
+  ASSERT_THAT(requests, SizeIs(2));
+  EXPECT_EQ(requests[0], requests[1]);
+  EXPECT_THAT(requests[0], HasSubstr("request_id: "));
+}
+
 TEST_F(CommandsTest, DeleteSaysWhatGoesAndWhatStays) {
   const Ran ran = Run({"delete", "old", "jold12345678a", "--yes"});
   EXPECT_EQ(ran.code, ExitCode::kOk);
@@ -544,6 +553,28 @@ TEST_F(CommandsTest, DumpStackOfSeveralJobsHasAHeadingForEach) {
   EXPECT_EQ(json["jobs"][0]["job_name"], "demo");
   EXPECT_EQ(json["jobs"][1]["job_id"], "jold12345678a");
   EXPECT_THAT(json["jobs"][1]["dumps"], SizeIs(1));
+}
+
+TEST_F(CommandsTest, DumpStackSavedListsWhatWasSavedAndShowsOne) {
+  EXPECT_THAT(Run({"dump-stack", "demo", "--saved"}).err, HasSubstr("no saved stacks"));
+  for (int id = 1; id <= 2; ++id) {
+    v1::GetSavedStacksResponse& each = state().saved_stacks.emplace_back();
+    each.mutable_saved()->set_id(id);
+    each.mutable_saved()->set_generation(7);
+    each.mutable_saved()->set_why(absl::StrCat("rank ", id, " on a: no progress for 180 s"));
+    each.set_text(absl::StrCat("stacks ", id, "\n"));
+  }
+  const std::string all = Run({"dump-stack", "demo", "--saved"}).out;
+  EXPECT_THAT(all, AllOf(HasSubstr("GENERATION"), HasSubstr("rank 1 on a: no progress for 180 s"),
+                         HasSubstr("rank 2 on a"), HasSubstr("=== saved 2, "),
+                         HasSubstr("\nstacks 2\n"), Not(HasSubstr("\nstacks 1\n"))));
+  EXPECT_THAT(Run({"dump-stack", "demo", "--saved", "1"}).out,
+              AllOf(HasSubstr("=== saved 1, "), HasSubstr("\nstacks 1\n")));
+  EXPECT_EQ(Run({"dump-stack", "demo", "--saved", "3"}).code, ExitCode::kNotFound);
+  EXPECT_EQ(Run({"dump-stack", "demo", "--saved", "0"}).code, ExitCode::kUsage);
+  const auto json =
+      nlohmann::json::parse(Run({"dump-stack", "demo", "--output", "json", "--saved"}).out);
+  EXPECT_THAT(json["saved"], SizeIs(2));
 }
 
 TEST_F(CommandsTest, ADumpWithoutStacksIsAFailure) {

@@ -56,6 +56,7 @@ TEST_F(AgentFaults, AWorkerThatEndsWhileNoAgentRunsIsReportedByTheNext) {
   StartAgent();
   ASSERT_TRUE(WaitForEnd(kJob));
   EXPECT_EQ(coordinator_.Observation(kJob).exit_code(), 0);
+  EXPECT_FALSE(coordinator_.Observation(kJob).machine_restarted());
   EXPECT_EQ(coordinator_.Steps(kJob), OneTo(60));
   ASSERT_TRUE(WaitForEnd(failing));
   EXPECT_EQ(coordinator_.Observation(failing).exit_code(), 1);
@@ -174,6 +175,21 @@ TEST_F(AgentFaults, AProcessThatReusesThePidIsNeverSignalled) {
   coordinator_.Unwant(kJob);
   EXPECT_TRUE(Eventually([&] { return !std::filesystem::exists(Dir(kJob).path); }));
   EXPECT_TRUE(IsAlive(*stranger));
+}
+
+TEST_F(AgentFaults, AWorkerThatEndedWithItsMachineIsReportedSo) {
+  ProcessIdentity before = *IdentityOf(getpid());
+  before.boot_id = "00000000-0000-0000-0000-000000000000";
+  std::filesystem::create_directories(Dir(kJob).path);
+  ASSERT_OK(WriteIdentity(Dir(kJob).identity(), before));
+  coordinator_.Want(Assignment(kJob, 5));
+  for (int start = 0; start < 2; ++start) {  // the next agent still knows it
+    StartAgent();
+    ASSERT_TRUE(WaitForEnd(kJob));
+    EXPECT_TRUE(coordinator_.Observation(kJob).machine_restarted());
+    EXPECT_EQ(coordinator_.Observation(kJob).exit_code(), -1);
+    KillAgent();
+  }
 }
 
 TEST_F(AgentFaults, WithoutACoordinatorEverythingKeepsRunning) {

@@ -76,7 +76,7 @@ std::string TryProgram(const fs::path& program, const char* check, const fs::pat
                  {"PATH", "HOME", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "NSA_NCCL_LIBRARY"}),
              .output = scratch});
   if (!child.ok()) return std::string(child.status().message());
-  const absl::Time deadline = absl::Now() + kTryPatience;
+  const absl::Duration deadline = RealClock().Monotonic() + kTryPatience;
   while (true) {
     const auto exit = TryReap(child->pid);
     if (!exit.ok()) return std::string(exit.status().message());
@@ -88,7 +88,7 @@ std::string TryProgram(const fs::path& program, const char* check, const fs::pat
       const std::string said = ReadWholeFile(scratch).value_or("");
       return absl::StrCat(absl::StripAsciiWhitespace(said), " (exit code ", (*exit)->code, ")");
     }
-    if (absl::Now() > deadline) {
+    if (RealClock().Monotonic() > deadline) {
       SignalProcess(*child, SIGKILL).IgnoreError();
       while (TryReap(child->pid).value_or(ExitStatus{}) == std::nullopt) {
         absl::SleepFor(absl::Milliseconds(10));

@@ -68,7 +68,10 @@ int RunAgent(const Flags& flags) {
 
   if (const absl::Status log = InitLog("agent", flags.log_level); !log.ok()) return Fail(log);
   const absl::StatusOr<AgentOptions> options = OptionsFrom(flags);
-  if (!options.ok()) return Fail(options.status());
+  if (!options.ok()) {
+    Fail(options.status());
+    return kUsage;  // whatever is wrong: a file of the configuration may be unreadable
+  }
   absl::StatusOr<std::unique_ptr<Agent>> agent = Agent::Start(*options);
   if (!agent.ok()) return Fail(agent.status());
   spdlog::info("nsa-agent {} ({}) on {}: state in {}, coordinator {}", kVersion, kRevision,

@@ -2,6 +2,7 @@
 
 #include <signal.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
@@ -34,6 +35,12 @@ int64_t MonotonicNanos() {
   timespec now = {};
   clock_gettime(CLOCK_MONOTONIC, &now);
   return now.tv_sec * 1'000'000'000 + now.tv_nsec;
+}
+
+// Of the present start of this machine.
+std::string BootId() {
+  const absl::StatusOr<ProcessIdentity> self = IdentityOf(getpid());
+  return self.ok() ? self->boot_id : "";
 }
 
 bool HasContent(const fs::path& path) {
@@ -208,6 +215,8 @@ std::optional<RankProcess::Exit> RankProcess::FindExit() {
     if (status.ok()) exit = {.code = (*status)->code, .signal = (*status)->signal};
   } else if (process.has_value() && IsAlive(*process)) {
     return std::nullopt;
+  } else {
+    exit.machine_restarted = process.has_value() && process->boot_id != BootId();
   }
   const MutexLock lock(&mutex_);
   exit.killed_by_agent = killed_;
@@ -297,6 +306,7 @@ v1::WorkerObservation RankProcess::Observe() const {
   out.set_exit_code(unknown && outcome.has_value() ? CodeOf(*outcome) : exit_->code);
   out.set_exit_signal(exit_->signal);
   out.set_killed_by_agent(exit_->killed_by_agent);
+  out.set_machine_restarted(exit_->machine_restarted);
   out.set_start_error(exit_->start_error);
   return out;
 }
@@ -311,9 +321,11 @@ std::optional<RankProcess::Exit> RankProcess::LoadExit() const {
       !json.value("start_error", nlohmann::json()).is_string()) {
     return std::nullopt;
   }
+  const nlohmann::json restarted = json.value("machine_restarted", nlohmann::json());
   return Exit{.code = json["code"].get<int>(),
               .signal = json["signal"].get<int>(),
               .killed_by_agent = json["killed_by_agent"].get<bool>(),
+              .machine_restarted = restarted.is_boolean() && restarted.get<bool>(),
               .start_error = json["start_error"].get<std::string>()};
 }
 
@@ -321,6 +333,7 @@ void RankProcess::SaveExit(const Exit& exit) const {
   const nlohmann::json json = {{"code", exit.code},
                                {"signal", exit.signal},
                                {"killed_by_agent", exit.killed_by_agent},
+                               {"machine_restarted", exit.machine_restarted},
                                {"start_error", exit.start_error}};
   const absl::Status status = WriteFileAtomically(ExitFile(dir_), json.dump());
   // Only a later agent needs the file: without it, that agent reports an unknown exit code.

@@ -70,6 +70,7 @@ class RankProcess {
     int code = -1;
     int signal = 0;
     bool killed_by_agent = false;
+    bool machine_restarted = false;  // the machine was started again after the worker was
     std::string start_error;
   };
 

@@ -274,7 +274,7 @@ void Reporter::LoadProgress() {
 
 void Reporter::SaveProgress() {
   // Only when every record read so far has been accepted.
-  if (batch_.records_size() > 0 || absl::Now() - saved_at_ < kSaveEvery) return;
+  if (batch_.records_size() > 0 || RealClock().Monotonic() - saved_at_ < kSaveEvery) return;
   const nlohmann::json json = {{"journal_offset", journal_->offset()},
                                {"next_sequence", next_sequence_},
                                {"log_offset", log_offset_},
@@ -283,7 +283,7 @@ void Reporter::SaveProgress() {
   std::string text = json.dump();
   if (text == saved_progress_) return;
   if (WriteFileAtomically(dir_.reported(), text).ok()) saved_progress_ = std::move(text);
-  saved_at_ = absl::Now();
+  saved_at_ = RealClock().Monotonic();
 }
 
 }  // namespace nsa::agent

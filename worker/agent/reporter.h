@@ -96,7 +96,7 @@ class Reporter {
   std::atomic<bool> saw_started_ = false;
   std::optional<v1::Outcome> outcome_;
   std::string saved_progress_;
-  absl::Time saved_at_ = absl::InfinitePast();
+  absl::Duration saved_at_ = -absl::InfiniteDuration();  // RealClock().Monotonic()
 
   Mutex mutex_;
   grpc::ClientContext* in_flight_ ABSL_GUARDED_BY(mutex_) = nullptr;

@@ -24,6 +24,7 @@
 #include "worker/train/score/commands.h"
 #include "worker/train/step/ending.h"
 #include "worker/train/step/signals.h"
+#include "worker/train/step/stack_signal.h"
 #include "worker/train/step/trainer.h"
 
 namespace nsa {
@@ -265,9 +266,9 @@ int Main(int argc, char** argv) {
 }  // namespace nsa
 
 int main(int argc, char** argv) {
+  nsa::BlockSignals();  // first: the default action of SIGUSR1 would end the process
   nsa::SleepWhileWaiting(argv);
   nsa::NameThread("nsa-worker");  // SleepWhileWaiting() executes /proc/self/exe: named "exe"
-  nsa::BlockSignals();
   nsa::nccl::SetEnvironment();
   prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);  // lets the agent read the stacks
   if (const absl::Status status = nsa::InitLog(nsa::ProgramName()); !status.ok()) {
@@ -276,5 +277,6 @@ int main(int argc, char** argv) {
   if (const absl::Status status = nsa::CheckProcessor(); !status.ok()) {
     return nsa::Refuse(status);
   }
+  const nsa::StackSignal stacks;
   return nsa::Main(argc, argv);
 }

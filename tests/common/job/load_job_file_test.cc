@@ -15,6 +15,8 @@
 namespace nsa {
 namespace {
 
+using ::testing::HasSubstr;
+
 constexpr char kSteps[] = "train: {steps: 5}\n";
 
 JobFile MustLoad(const std::filesystem::path& path, std::string_view text) {
@@ -53,6 +55,36 @@ TEST(LoadJobFile, RefusesAFileThatSetsNothing) {
   // A daemon's configuration may be empty: every key has a default.
   v1::CoordinatorConfig config;
   EXPECT_TRUE(LoadYamlFile("/dev/null", &config).ok());
+}
+
+TEST(LoadJobFile, AnOldKeyBesideItsNewOneIsSaidToBeIgnored) {
+  TempDir folder;
+  const auto why = [&](std::string_view text) {
+    const JobFile job = MustLoad(folder / "job.yaml", text);
+    for (const LegacyKey& key : job.source.legacy) {
+      if (key.field == "train.max_grad_norm") return key.why;
+    }
+    return std::string();
+  };
+  EXPECT_THAT(why("train: {max_grad_norm: 0.5}\n"), HasSubstr("is read as train.grad_clip"));
+  EXPECT_EQ(why("train: {max_grad_norm: 0.5, grad_clip: 2}\n"),
+            "is ignored, because grad_clip is set, too");
+  EXPECT_EQ(MustLoad(folder / "job.yaml", "train: {grad_clip: 2, max_grad_norm: 0.5}\n")
+                .spec.train()
+                .grad_clip(),
+            2);
+}
+
+TEST(LoadJobFile, CallsOneValueForAListOfSectionsWhatItIs) {
+  TempDir folder;
+  const std::string path = (folder / "config.yaml").string();
+  v1::ClientConfig config;
+  std::ofstream(path) << "contexts: x\n";
+  EXPECT_THAT(std::string(LoadYamlFile(path, &config).status().message()),
+              HasSubstr("one value (must be a list of sections)"));
+  std::ofstream(path) << "contexts: {name: x}\n";
+  EXPECT_THAT(std::string(LoadYamlFile(path, &config).status().message()),
+              HasSubstr("a section of keys (must be a list of sections)"));
 }
 
 TEST(LoadJobFile, RefusesAnEmptyOutDirAndSaysWhere) {

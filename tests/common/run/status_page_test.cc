@@ -12,12 +12,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/run/atomic_file.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 
 namespace nsa {
 namespace {
+
+using ::testing::HasSubstr;
 
 TEST(StatusPage, ReadsBackWhatWasSaid) {
   const TempDir folder;
@@ -99,9 +102,16 @@ TEST(StatusPage, AMissingFileIsNotFoundAndAForeignOneDataLoss) {
   const TempDir folder;
   EXPECT_THAT(ReadStatusPage(folder / "none"), StatusIs(absl::StatusCode::kNotFound));
   std::ofstream(folder / "short") << "short";
-  EXPECT_THAT(ReadStatusPage(folder / "short"), StatusIs(absl::StatusCode::kDataLoss));
+  EXPECT_THAT(ReadStatusPage(folder / "short"),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("has 5 bytes (a page has 4096)")));
   std::ofstream(folder / "foreign") << std::string(4096, 'f');
   EXPECT_THAT(ReadStatusPage(folder / "foreign"), StatusIs(absl::StatusCode::kDataLoss));
+}
+
+TEST(StatusPage, AFileThatCannotBeMappedIsNotCalledOneOfTheWrongSize) {
+  // A file of sysfs has the size of a page.
+  EXPECT_THAT(ReadStatusPage("/sys/devices/system/cpu/online").status().message(),
+              HasSubstr("status page: map /sys/devices/system/cpu/online: No such device"));
 }
 
 TEST(StatusPage, ReadersNeverSeeAMixtureOfTwoUpdates) {

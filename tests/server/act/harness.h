@@ -22,6 +22,7 @@
 #include "server/store/fleet.h"
 #include "server/store/job_store.h"
 #include "server/store/log_store.h"
+#include "server/store/stack_store.h"
 #include "server/watch/change_hub.h"
 #include "server/watch/metrics.h"
 #include "server/watch/queue_board.h"
@@ -48,6 +49,7 @@ struct Life {
         metrics(clock),
         fleet(clock, {}),
         logs(folder / "logs", 1 << 20),
+        stacks(folder / "dumps", clock),
         dumps(clock),
         paths({"/"}),
         auth(Auth::SocketOnly()),
@@ -74,7 +76,7 @@ struct Life {
                           .executor = executor,
                           .paths = paths,
                           .clock = clock,
-                          .dumps_dir = folder / "dumps",
+                          .stacks = stacks,
                           .changed = [this](const std::string& id) { hub.Publish(id); }});
     service = std::make_unique<FleetService>(FleetService::Parts{
         .store = *store,
@@ -104,6 +106,7 @@ struct Life {
   ChangeHub hub;
   Fleet fleet;
   LogStore logs;
+  StackStore stacks;
   DumpBroker dumps;
   QueueBoard board;
   PathGuard paths;
@@ -187,6 +190,13 @@ class Harness : public ::testing::Test {
     request.mutable_stop()->set_mode(mode);
     request.mutable_stop()->set_at_step(at_step);
     return control().Stop(request).status();
+  }
+
+  absl::Status Resume(const std::string& id_or_name, const std::string& request_id = "") {
+    v1::ResumeJobRequest request;
+    request.set_job(id_or_name);
+    request.set_request_id(request_id);
+    return control().Resume(request).status();
   }
 
   // Runs rounds until the job is in this state; fails after 40.

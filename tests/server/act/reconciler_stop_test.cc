@@ -146,21 +146,38 @@ TEST_F(ReconcilerStopTest, ResumeContinuesAStoppedAndAFailedJobButNoOther) {
   FakeAgent agent = MakeAgent("a", 1);
   const std::string id = Submit(Spec("demo"));
   RunUntil(id, Job::STATE_RUNNING, {&agent});
-  EXPECT_THAT(control().Resume(id).status(), StatusIs(absl::StatusCode::kFailedPrecondition));
+  EXPECT_THAT(Resume(id), StatusIs(absl::StatusCode::kFailedPrecondition));
   ASSERT_OK(Stop(id, v1::STOP_MODE_AT_STEP, 10));
   Round({&agent});
   agent.Train(9);
   agent.Checkpoint();
   agent.Train(1);
   RunUntil(id, Job::STATE_STOPPED, {&agent});
-  ASSERT_OK(control().Resume("demo").status());
+  ASSERT_OK(Resume("demo"));
   EXPECT_EQ(Get(id).state(), Job::STATE_QUEUED);
   EXPECT_EQ(Get(id).end_unix_nanos(), 0);
   RunUntil(id, Job::STATE_RUNNING, {&agent});
   agent.Train(100);
   RunUntil(id, Job::STATE_SUCCEEDED, {&agent});
   EXPECT_EQ(Get(id).progress().step(), 20);
-  EXPECT_THAT(control().Resume(id).status(), StatusIs(absl::StatusCode::kFailedPrecondition));
+  EXPECT_THAT(Resume(id), StatusIs(absl::StatusCode::kFailedPrecondition));
+}
+
+TEST_F(ReconcilerStopTest, AResumeThatIsSentAgainResumesOnce) {
+  FakeAgent agent = MakeAgent("a", 1);
+  const std::string id = Submit(Spec("demo"), "r1");
+  ASSERT_OK(Stop(id, v1::STOP_MODE_NOW));
+  ASSERT_OK(Resume(id, "r2"));
+  EXPECT_EQ(Get(id).state(), Job::STATE_QUEUED);
+  ASSERT_OK(Stop(id, v1::STOP_MODE_NOW));
+  Restart();
+  ASSERT_OK(Resume(id, "r2")) << "the answer was lost and the request is sent again";
+  EXPECT_EQ(Get(id).state(), Job::STATE_STOPPED) << "the later stop counts";
+  EXPECT_THAT(Resume("demo", "r1"), StatusIs(absl::StatusCode::kAlreadyExists));
+  EXPECT_THAT(Resume(id, std::string(200, 'r')), StatusIs(absl::StatusCode::kInvalidArgument));
+  ASSERT_OK(Resume(id, "r3"));
+  EXPECT_EQ(Get(id).state(), Job::STATE_QUEUED);
+  EXPECT_THAT(Resume(id, "r4"), StatusIs(absl::StatusCode::kFailedPrecondition));
 }
 
 TEST_F(ReconcilerStopTest, AStopAtAStepThatWillBeDoneAgainIsAccepted) {
@@ -175,7 +192,7 @@ TEST_F(ReconcilerStopTest, AStopAtAStepThatWillBeDoneAgainIsAccepted) {
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("step 15 is done")));
   ASSERT_OK(Stop(id, v1::STOP_MODE_NOW));
   RunUntil(id, Job::STATE_STOPPED, {&agent});
-  ASSERT_OK(control().Resume(id).status());
+  ASSERT_OK(Resume(id));
   EXPECT_THAT(Stop(id, v1::STOP_MODE_AT_STEP, 5),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("step 5 is done")));
   ASSERT_OK(Stop(id, v1::STOP_MODE_AT_STEP, 8)) << "it goes on from the checkpoint of step 5";

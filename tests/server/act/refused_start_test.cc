@@ -83,7 +83,7 @@ TEST_F(RefusedStarts, EndTheJobAfterADay) {
   EXPECT_THAT(Get(id_).message(), HasSubstr("is not a folder"));
   EXPECT_THAT(Get(id_).message(), HasSubstr("times in 24h); fix the cause, then resume the job"));
   std::filesystem::remove(obstacle_);
-  ASSERT_OK(control().Resume(id_));
+  ASSERT_OK(Resume(id_));
   RunUntil(id_, Job::STATE_RUNNING, {&agent_});
 }
 
@@ -92,7 +92,7 @@ TEST_F(RefusedStarts, CanBeStopped) {
   ASSERT_OK(Stop(id_, v1::STOP_MODE_GRACEFUL));
   RunUntil(id_, Job::STATE_STOPPED, {&agent_});
   std::filesystem::remove(obstacle_);
-  ASSERT_OK(control().Resume(id_));
+  ASSERT_OK(Resume(id_));
   RunUntil(id_, Job::STATE_RUNNING, {&agent_});
 }
 

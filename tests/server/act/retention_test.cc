@@ -37,7 +37,7 @@ class RetentionTest : public ::testing::Test {
                                                               .executor = executor_,
                                                               .clock = clock_,
                                                               .keep = keep,
-                                                              .dumps_dir = folder_ / "dumps",
+                                                              .stacks = stacks_,
                                                               .draining = draining_});
   }
 
@@ -111,6 +111,7 @@ class RetentionTest : public ::testing::Test {
   TempDir folder_;
   FakeClock clock_;
   LogStore logs_{folder_ / "logs", 1 << 20};
+  StackStore stacks_{folder_ / "dumps", clock_};
   std::atomic<bool> draining_ = false;
   int jobs_ = 0;
   int by_user_ = 0;

@@ -96,6 +96,7 @@ std::string Describe(const Action& action) {
     }
     std::string operator()(const action::CheckLaunch&) { return "check"; }
     std::string operator()(const action::DumpStacks&) { return "dump"; }
+    std::string operator()(const action::SaveStacks&) { return "save"; }
     std::string operator()(const action::EndSuspicion&) { return "end suspicion"; }
     std::string operator()(const action::Restart& restart) {
       return absl::StrCat("restart ", restart.failure.reason, " in ",
@@ -196,6 +197,11 @@ TEST(NextAction, AHangIsDumpedThenEnded) {
   };
   Check({
       {"no progress", stuck, {}, "dump"},
+      {"no progress for half the limit", stuck,
+       [](Situation* x) {
+         for (RankView& rank : x->ranks) rank.worker->set_seconds_since_progress(16);
+       },
+       "save"},
       {"the dumps are under way", stuck, suspected_for(absl::Seconds(1)), "wait"},
       {"still no progress", stuck, suspected_for(kDumpGrace), "RANK_LOST HANG"},
       {"progress again", In(Job::STATE_RUNNING), suspected_for(absl::Seconds(1)), "end suspicion"},

@@ -88,6 +88,18 @@ TEST(Gang, OfTwoThatDiedOnTheirOwnTheEarlierIsTheCause) {
   EXPECT_EQ(verdict.failure->reason, "OUT_OF_MEMORY");
 }
 
+TEST(Gang, AWorkerThatEndedWithItsMachineIsAFaultOfTheMachine) {
+  RankView rank = Running(1);
+  rank.worker->set_state(v1::WorkerObservation::STATE_EXITED);
+  rank.worker->set_exit_code(-1);
+  rank.worker->set_machine_restarted(true);
+  const GangVerdict verdict = Judge({Running(0), rank});
+  ASSERT_EQ(verdict.kind, Kind::kFailed);
+  EXPECT_EQ(verdict.failure->reason, "NODE_RESTARTED");
+  EXPECT_TRUE(verdict.failure->infrastructure) << "does not count against max_restarts";
+  EXPECT_FALSE(verdict.failure->final);
+}
+
 TEST(Gang, PeerLostAloneIsAFaultOfTheMachine) {
   const GangVerdict verdict = Judge({Ended(0, v1::OUTCOME_FAILED, "PEER_LOST"), Running(1)});
   EXPECT_EQ(verdict.failure->reason, "PEER_LOST");
@@ -256,7 +268,7 @@ const HangLimits kLimits = {
 TEST(HangPolicy, DumpsFirstThenEnds) {
   const absl::Duration now = absl::Seconds(1'000);
   using K = HangDecision::Kind;
-  EXPECT_EQ(DecideHang({Still(0, 59)}, kLimits, {}, now).kind, K::kFine);
+  EXPECT_EQ(DecideHang({Still(0, 59)}, kLimits, {}, now).kind, K::kSave);
   const HangDecision first = DecideHang({Still(0, 61), Still(1, 75)}, kLimits, {}, now);
   EXPECT_EQ(first.kind, K::kDump);
   EXPECT_EQ(first.rank, 1) << "the one that has stood still longest";
@@ -271,12 +283,33 @@ TEST(HangPolicy, DumpsFirstThenEnds) {
   EXPECT_EQ(DecideHang({Still(0, 1)}, kLimits, suspected, now + kDumpGrace).kind, K::kFine);
 }
 
+TEST(HangPolicy, SavesTheStacksLongBeforeTheLimit) {
+  using K = HangDecision::Kind;
+  const absl::Duration now = absl::Seconds(1'000);
+  const auto at = [&](double seconds, double limit, const HangState& state = {}) {
+    const HangLimits limits = {.step = absl::Seconds(limit), .start = absl::Seconds(limit)};
+    return DecideHang({Still(0, seconds)}, limits, state, now).kind;
+  };
+  EXPECT_EQ(at(179, 600), K::kFine);
+  EXPECT_EQ(at(180, 600), K::kSave);
+  EXPECT_EQ(at(29, 60), K::kFine);
+  EXPECT_EQ(at(30, 60), K::kSave) << "half of a limit that is shorter";
+  EXPECT_EQ(at(60, 60), K::kDump) << "the limit comes first";
+  const auto saved = [&](double ago) { return HangState{.saved_at = now - absl::Seconds(ago)}; };
+  EXPECT_EQ(at(500, 600, saved(320)), K::kFine) << "saved in this standstill";
+  EXPECT_EQ(at(190, 600, saved(200)), K::kSave) << "saved in an earlier one";
+  EXPECT_EQ(at(35, 60, saved(100)), K::kFine) << "a short limit does not save again and again";
+  EXPECT_EQ(at(35, 60, saved(181)), K::kSave);
+}
+
 TEST(HangPolicy, KnowsThePhases) {
   using K = HangDecision::Kind;
   const auto at = [](RankProgress rank) { return DecideHang({rank}, kLimits, {}, {}).kind; };
-  EXPECT_EQ(at(Still(0, 599, "waiting_for_peers")), K::kFine);
+  EXPECT_EQ(at(Still(0, 179, "waiting_for_peers")), K::kFine);
+  EXPECT_EQ(at(Still(0, 599, "waiting_for_peers")), K::kSave);
   EXPECT_EQ(at(Still(0, 601, "loading_checkpoint")), K::kDump);
-  EXPECT_EQ(at(Still(0, 99, "checkpoint")), K::kFine);
+  EXPECT_EQ(at(Still(0, 49, "checkpoint")), K::kFine);
+  EXPECT_EQ(at(Still(0, 99, "checkpoint")), K::kSave);
   EXPECT_EQ(at(Still(0, 101, "checkpoint")), K::kDump);
   RankProgress warming = Still(0, 120);
   warming.first_step = 96;

@@ -161,6 +161,48 @@ TEST_F(JobStoreTest, RemembersLastWordsAndTheFirstStepOverAReopen) {
   EXPECT_EQ(journal->finished_unix_nanos, 77);
 }
 
+TEST_F(JobStoreTest, RemembersOverAReopenWhatEventsHideAndHowLongCheckpointsTake) {
+  const std::string id = Insert("demo");
+  v1::ReportRecordsRequest request;
+  request.set_job_id(id);
+  request.set_generation(1);
+  const auto add = [&] {
+    v1::WorkerRecord* record = request.add_records();
+    record->set_sequence(request.records_size());
+    return record;
+  };
+  add()->mutable_event()->set_reason("CHECKPOINT_CORRUPT");
+  add()->mutable_started()->set_resumed_step(40);
+  add()->mutable_checkpoint()->set_write_seconds(9);
+  add()->mutable_checkpoint()->set_write_seconds(150);
+  request.mutable_records(3)->set_unix_nanos(5);
+  for (int step = 41; step < 200; ++step) add()->mutable_step()->set_step(step);
+  add()->mutable_finished()->set_reason("PEER_LOST");
+  add()->mutable_event()->set_reason("TELEMETRY_RESTORED");
+  const int64_t last = request.records_size();
+  ASSERT_OK(store_->AppendRecords(request).status());
+  const auto check = [&](int64_t generation) {
+    const auto journal = store_->Journal(id, generation, 0);
+    ASSERT_OK(journal);
+    EXPECT_EQ(journal->last_checkpoint_seconds, 150);
+    if (generation == 2) return;
+    EXPECT_EQ(journal->first_step, 40);
+    EXPECT_EQ(journal->next_sequence, last + 1);
+    ASSERT_TRUE(journal->finished.has_value());
+    EXPECT_EQ(journal->finished->reason(), "PEER_LOST");
+  };
+  check(1);
+  Reopen();
+  check(1);
+  const auto restart = [](v1::StoredJob* job, std::vector<v1::JobEvent>*) {
+    job->mutable_job()->set_generation(2);
+    return absl::OkStatus();
+  };
+  ASSERT_OK(store_->Update(id, restart).status());
+  Reopen();
+  check(2);
+}
+
 TEST_F(JobStoreTest, OneRequestIdGivesOneJob) {
   const std::string first = Insert("demo", "r1");
   EXPECT_EQ(Insert("demo", "r1"), first);

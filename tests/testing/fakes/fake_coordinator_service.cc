@@ -210,6 +210,27 @@ grpc::Status FakeCoordinatorService::DumpStack(grpc::ServerContext* context,
   return grpc::Status::OK;
 }
 
+grpc::Status FakeCoordinatorService::ListSavedStacks(grpc::ServerContext* context,
+                                                     const v1::ListSavedStacksRequest* request,
+                                                     v1::ListSavedStacksResponse* response) {
+  if (auto status = Enter(context, "ListSavedStacks", *request); !status.ok()) return status;
+  MutexLock lock(&mutex_);
+  for (const auto& each : state_.saved_stacks) *response->add_saved() = each.saved();
+  return grpc::Status::OK;
+}
+
+grpc::Status FakeCoordinatorService::GetSavedStacks(grpc::ServerContext* context,
+                                                    const v1::GetSavedStacksRequest* request,
+                                                    v1::GetSavedStacksResponse* response) {
+  if (auto status = Enter(context, "GetSavedStacks", *request); !status.ok()) return status;
+  MutexLock lock(&mutex_);
+  for (const auto& each : state_.saved_stacks) {
+    if (request->id() == 0 || each.saved().id() == request->id()) *response = each;
+  }
+  return response->has_saved() ? grpc::Status::OK
+                               : grpc::Status(grpc::StatusCode::NOT_FOUND, "id: not saved");
+}
+
 grpc::Status FakeCoordinatorService::ListCheckpoints(grpc::ServerContext* context,
                                                      const v1::ListCheckpointsRequest* request,
                                                      v1::ListCheckpointsResponse* response) {

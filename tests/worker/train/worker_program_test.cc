@@ -49,6 +49,19 @@ class Worker {
 
   void Signal(int signal) { EXPECT_TRUE(SignalProcess(identity_, signal).ok()) << output(); }
 
+  // Waits until main() has begun: before that the kernel applies a signal's default action.
+  void WaitUntilBlocked(int signal) {
+    const std::string status = "/proc/" + std::to_string(identity_.pid) + "/status";
+    for (int i = 0; i < 60000; ++i) {
+      const std::string text = Read(status);
+      const size_t at = text.find("SigBlk:");
+      if (at == std::string::npos) return;  // it has ended
+      if ((std::stoull(text.substr(at + 7), nullptr, 16) >> (signal - 1) & 1) != 0) return;
+      absl::SleepFor(absl::Microseconds(100));
+    }
+    FAIL() << "signal " << signal << " is never blocked";
+  }
+
   ExitStatus Wait() {
     for (int i = 0; i < 6000; ++i) {
       const auto exited = TryReap(identity_.pid);
@@ -116,6 +129,38 @@ TEST(WorkerProgram, SigtermToOneRankEndsBothAfterTheSameStepWithACheckpoint) {
   EXPECT_THAT(zero.output(), HasSubstr(last));
   EXPECT_THAT(one.output(), HasSubstr(last));
   EXPECT_TRUE(VerifyCheckpoint(all->back().path).empty());
+}
+
+TEST(WorkerProgram, Sigusr1WritesTheStacksToTheLogAndTheRunGoesOn) {
+  const TempDir dir;
+  WriteJob(dir, 1000000);
+  Worker worker(dir, "worker", {"--job", "job.yaml", "--threads", "1"});
+  worker.WaitFor("step 3/");
+  worker.Signal(SIGUSR1);
+  worker.WaitFor("none was held for more than");
+  const std::string log = worker.output();
+  const std::string stacks = log.substr(log.find("SIGUSR1: the stacks of all threads"));
+  EXPECT_THAT(stacks, HasSubstr("nsa::Trainer::"));
+  EXPECT_THAT(stacks, HasSubstr("\"stack-signal\""));
+  const size_t steps = StepsAndLosses(dir / "artifacts/tiny").size();
+  while (StepsAndLosses(dir / "artifacts/tiny").size() < steps + 20) {
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  for (int i = 0; i < 5; ++i) worker.Signal(SIGUSR1);
+  worker.Signal(SIGTERM);
+  EXPECT_EQ(worker.Wait().code, 0) << worker.output();
+}
+
+TEST(WorkerProgram, Sigusr1IsHarmlessFromTheFirstMomentOn) {
+  const TempDir dir;
+  WriteJob(dir, 3);
+  for (int after_us : {2'000, 5'000, 10'000, 20'000, 40'000, 80'000}) {
+    Worker worker(dir, absl::StrCat("worker-", after_us), {"--job", "job.yaml", "--threads", "1"});
+    absl::SleepFor(absl::Microseconds(after_us));
+    worker.WaitUntilBlocked(SIGUSR1);
+    worker.Signal(SIGUSR1);
+    EXPECT_EQ(worker.Wait().code, 0) << after_us << ": " << worker.output();
+  }
 }
 
 TEST(WorkerProgram, ARankKilledIsMissedAtOnceAndTheRunGoesOnFromItsCheckpointBitForBit) {

@@ -20,7 +20,8 @@ sigset_t StopSignals() {
 }  // namespace
 
 void BlockSignals() {
-  const sigset_t signals = StopSignals();
+  sigset_t signals = StopSignals();
+  sigaddset(&signals, SIGUSR1);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
 }

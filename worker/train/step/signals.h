@@ -8,10 +8,12 @@
 
 namespace nsa {
 
-// Blocks SIGTERM and SIGINT in this thread and in all threads that it starts; ignores SIGPIPE.
+// Blocks SIGTERM, SIGINT and SIGUSR1 (stack_signal.h) in this thread, in all threads that it starts
+// and in a program that it executes; ignores SIGPIPE.
 void BlockSignals();
 
-// Undoes BlockSignals(): signals have their default effect. For commands that may end at once.
+// SIGTERM, SIGINT and SIGPIPE have their default effect again; SIGUSR1 stays blocked. For commands
+// that may end at once.
 void UnblockSignals();
 
 // Calls `on_signal` on a separate thread for each SIGTERM or SIGINT, until destroyed.
