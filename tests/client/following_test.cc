@@ -1,0 +1,147 @@
+// Logs, events and metrics, against a fake coordinator.
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "nlohmann/json.hpp"
+#include "tests/client/commands_fixture.h"
+#include "yaml-cpp/yaml.h"
+
+namespace nsa::client {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+TEST_F(CommandsTest, LogsNameTheirRanksWhenThereAreSeveral) {
+  const auto add = [this](int rank, const std::string& data, const std::string& token) {
+    v1::StreamLogsResponse& chunk = state().logs.emplace_back();
+    chunk.set_rank(rank);
+    chunk.set_data(data);
+    chunk.set_resume_token(token);
+  };
+  add(0, "a\nb\n", "1");
+  add(1, "c\n", "2");
+  EXPECT_EQ(Run({"logs", "demo", "--tail", "5"}).out, "a\nb\nc\n");
+  EXPECT_THAT(service().Requests("StreamLogs"), ElementsAre(HasSubstr("rank: -1 tail_lines: 5")));
+  state().jobs[0].mutable_spec()->mutable_resources()->set_gpus(2);
+  EXPECT_EQ(Run({"logs", "demo"}).out, "[rank 0] a\n[rank 0] b\n[rank 1] c\n");
+  EXPECT_EQ(Run({"logs", "demo", "--rank", "1"}).out, "c\n");
+  const auto json = nlohmann::json::parse(Run({"logs", "demo", "--rank", "1", "-o", "json"}).out);
+  EXPECT_EQ(json["data"], "c\n");
+}
+
+TEST_F(CommandsTest, FollowedLogsContinueWhereTheConnectionBroke) {
+  state().jobs[0].set_state(v1::Job::STATE_SUCCEEDED);
+  for (const char* token : {"1", "2", "3"}) {
+    v1::StreamLogsResponse& chunk = state().logs.emplace_back();
+    chunk.set_data(std::string("line ") + token + "\n");
+    chunk.set_resume_token(token);
+  }
+  const grpc::Status broken(grpc::StatusCode::UNAVAILABLE, "Socket closed");
+  state().failures["StreamLogs"] = {broken, broken};
+  const Ran ran = Run({"logs", "demo", "-f"});
+  EXPECT_EQ(ran.code, ExitCode::kOk);
+  EXPECT_EQ(ran.out, "line 1\nline 2\nline 3\n");
+  EXPECT_EQ(ran.err,
+            "nsactl: connection to the coordinator lost; waiting for it (Ctrl-C leaves)\n"
+            "nsactl: reconnected\n"
+            "nsactl: connection to the coordinator lost; waiting for it (Ctrl-C leaves)\n"
+            "nsactl: reconnected\n");
+}
+
+TEST_F(CommandsTest, EventsAreATableOrADocument) {
+  AddEvent(1, "SUBMITTED");
+  AddEvent(2, "RANK_LOST").set_rank(1);
+  EXPECT_EQ(Run({"events", "demo"}).out,
+            "TIME                       JOB            STATE       RANK  REASON              TEXT\n"
+            "2026-11-20T11:59:00Z       jdemo1234567   RUNNING        -  SUBMITTED           what "
+            "happened\n"
+            "2026-11-20T11:59:00Z       jdemo1234567   RUNNING        1  RANK_LOST           what "
+            "happened\n");
+  setenv("TZ", "Fixed/UTC+01:00:00", 1);
+  EXPECT_THAT(Run({"events", "demo"}).out, HasSubstr("\n2026-11-20T12:59:00+01:00  jdemo1234567 "));
+  EXPECT_THAT(Run({"describe", "demo"}).out,
+              HasSubstr("Submitted:   2026-11-20T10:00:00+01:00 (3 h ago)\n"));
+  const auto json = nlohmann::json::parse(Run({"events", "-o", "json"}).out);
+  ASSERT_THAT(json["events"], SizeIs(2));
+  EXPECT_EQ(json["events"][1]["reason"], "RANK_LOST");
+  EXPECT_EQ(YAML::Load(Run({"events", "-o", "yaml"}).out)["events"].size(), 2u);
+}
+
+TEST_F(CommandsTest, FollowedEventsContinueWithoutAGapOrARepeat) {
+  state().jobs[0].set_state(v1::Job::STATE_SUCCEEDED);
+  for (int i = 1; i <= 4; ++i) AddEvent(i, absl::StrCat("E", i));
+  const grpc::Status broken(grpc::StatusCode::UNAVAILABLE, "Socket closed");
+  state().failures["WatchEvents"] = {broken, broken};
+  const Ran ran = Run({"events", "demo", "-f", "-o", "json"});
+  EXPECT_EQ(ran.code, ExitCode::kOk);
+  std::istringstream lines(ran.out);
+  std::string line;
+  for (int i = 1; i <= 4; ++i) {
+    ASSERT_TRUE(std::getline(lines, line));
+    EXPECT_EQ(nlohmann::json::parse(line)["reason"], absl::StrCat("E", i));
+  }
+  EXPECT_FALSE(std::getline(lines, line));
+}
+
+TEST_F(CommandsTest, MetricsAreATableWithTheOtherRecordsBetween) {
+  AddStep(299);
+  AddStep(300).set_skipped_nonfinite(true);
+  v1::EvalRecord& eval = *AddRecord(301).mutable_record()->mutable_eval();
+  eval.set_step(300);
+  eval.set_loss(2.2101);
+  eval.set_tokens(65536);
+  eval.set_seconds(1.25);
+  EXPECT_EQ(Run({"metrics", "demo"}).out,
+            "    STEP  RANK      LOSS        LR  GRAD NORM     TOK/S   STEP MS  DATA MS  COMM MS  "
+            "MEMORY      NOTE\n"
+            "     299     0    2.5000  3.00e-04      0.812     12.3k     250.0      1.2      0.0  "
+            "312.0 MiB\n"
+            "     300     0    2.5000  3.00e-04      0.812     12.3k     250.0      1.2      0.0  "
+            "312.0 MiB   skipped: not finite\n"
+            "# step 300: validation loss 2.2101 (65,536 tokens, 1.2 s)\n");
+  const auto json = nlohmann::json::parse(Run({"metrics", "demo", "-o", "json"}).out);
+  EXPECT_THAT(json["records"], SizeIs(3));
+  EXPECT_THAT(service().Requests("WatchRecords").back(), Not(HasSubstr("tail")));
+}
+
+TEST_F(CommandsTest, MetricsCountStepsForTail) {
+  for (int i = 1; i <= 50; ++i) AddStep(i);
+  AddRecord(51).mutable_record()->mutable_eval()->set_step(50);
+  AddRecord(52).mutable_record()->mutable_finished()->set_step(50);
+  const auto lines = [](const std::string& text) {
+    return std::count(text.begin(), text.end(), '\n');
+  };
+  EXPECT_EQ(lines(Run({"metrics", "demo", "--tail", "2"}).out), 1 + 2 + 2);
+  EXPECT_EQ(lines(Run({"metrics", "demo"}).out), 1 + 20 + 2);
+  EXPECT_EQ(lines(Run({"metrics", "demo", "--tail", "0"}).out), 1 + 50 + 2);
+  state().jobs[0].set_state(v1::Job::STATE_SUCCEEDED);
+  EXPECT_EQ(lines(Run({"metrics", "demo", "--tail", "2", "-f"}).out), 1 + 2 + 2);
+}
+
+TEST_F(CommandsTest, MetricsShowEveryLayer) {
+  v1::LayerStats& layer = *AddStep(1).add_layers();
+  layer.set_layer(0);
+  layer.mutable_gate()->set_entropy_mean(1.0986);
+  for (const double share : {0.2, 0.3, 0.5}) layer.mutable_gate()->add_branch_share(share);
+  layer.mutable_selection()->set_keys_mean(96.5);
+  layer.add_keys_read(100);
+  layer.add_keys_expected(120);
+  const Ran ran = Run({"metrics", "demo", "--layers"});
+  EXPECT_THAT(ran.out, AllOf(HasSubstr("  LAYER  ENTROPY"), HasSubstr("0.200  0.300  0.500"),
+                             HasSubstr("100 (formula 120)")));
+}
+
+TEST_F(CommandsTest, MetricsOfAModelWithoutAGateHaveNoEntropy) {
+  v1::LayerStats& layer = *AddStep(1).add_layers();
+  layer.add_keys_read(100);
+  layer.add_keys_expected(100);
+  EXPECT_THAT(
+      Run({"metrics", "demo", "--layers"}).out,
+      HasSubstr("\n      0        -       -         -          -      -      -      -          "
+                "-         -       -  100\n"));
+}
+}  // namespace
+}  // namespace nsa::client

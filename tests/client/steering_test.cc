@@ -1,0 +1,224 @@
+// The commands that stop, resume and delete jobs and dump their stacks, against a fake coordinator.
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "nlohmann/json.hpp"
+#include "tests/client/commands_fixture.h"
+
+namespace nsa::client {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+TEST_F(CommandsTest, StopSendsWhatWasAsked) {
+  EXPECT_THAT(
+      Run({"stop", "demo", "--at-step", "500"}).out,
+      HasSubstr("demo (jdemo1234567): STOPPING, stopping after step 500 (now at 375/1000)"));
+  EXPECT_THAT(Run({"stop", "demo"}).err, HasSubstr("nsactl stop --now jdemo1234567"));
+  Run({"stop", "demo", "--now"});
+  EXPECT_THAT(service().Requests("StopJob"),
+              ElementsAre(HasSubstr("STOP_MODE_AT_STEP at_step: 500"),
+                          HasSubstr("STOP_MODE_GRACEFUL"), HasSubstr("STOP_MODE_NOW")));
+  EXPECT_EQ(Run({"stop", "nothing"}).code, ExitCode::kNotFound);
+}
+
+TEST_F(CommandsTest, StopTakesSeveralJobsAndGoesOnAfterOneThatIsRefused) {
+  const Ran both = Run({"stop", "demo", "old", "--now"});
+  EXPECT_EQ(both.code, ExitCode::kOk);
+  EXPECT_EQ(both.out,
+            "demo (jdemo1234567): STOPPING, stopping now (now at 375/1000)\n"
+            "old (jold12345678a): STOPPING, stopping now (now at 375/1000)\n");
+  EXPECT_EQ(both.err, "") << "no next commands of every job";
+  const Ran some = Run({"stop", "demo", "nothing", "old"});
+  EXPECT_EQ(some.code, ExitCode::kNotFound);
+  EXPECT_THAT(some.out, AllOf(HasSubstr("jdemo1234567"), HasSubstr("jold12345678a")));
+  EXPECT_EQ(some.err,
+            "nothing: job: 'nothing' is not known; see 'nsactl list'\n"
+            "nsactl: stop: failed for 1 of 3 jobs; see the lines above\n");
+  EXPECT_EQ(Run({"stop", "demo", "old", "-o", "name"}).out, "jdemo1234567\njold12345678a\n");
+  const auto json = nlohmann::json::parse(Run({"stop", "demo", "old", "-o", "json"}).out);
+  ASSERT_THAT(json["jobs"], SizeIs(2));
+  EXPECT_EQ(json["jobs"][1]["id"], "jold12345678a");
+  EXPECT_EQ(nlohmann::json::parse(Run({"stop", "old", "-o", "json"}).out)["id"], "jold12345678a");
+}
+
+TEST_F(CommandsTest, WithoutACoordinatorSeveralJobsGiveOneError) {
+  const Ran ran = RunAlone({"stop", "demo", "old"});
+  EXPECT_EQ(ran.code, ExitCode::kUnreachable);
+  EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 1) << ran.err;
+}
+
+TEST_F(CommandsTest, AStepThatIsNoneIsNamed) {
+  for (const std::string step : {"0", "-1", "x", "5k", "99999999999999999999"}) {
+    const Ran ran = Run({"stop", "demo", "--at-step", step});
+    EXPECT_EQ(ran.code, ExitCode::kUsage);
+    EXPECT_EQ(ran.err, "nsactl: --at-step: '" + step +
+                           "' (a whole number of at least 1); see 'nsactl stop --help'\n");
+  }
+  EXPECT_THAT(service().Requests("StopJob"), SizeIs(0));
+}
+
+TEST_F(CommandsTest, ResumeQueuesTheJobAgain) {
+  const Ran ran = Run({"resume", "old"});
+  EXPECT_EQ(ran.out, "resumed old (jold12345678a): QUEUED (was at 375/1000)\n");
+  EXPECT_THAT(ran.err, HasSubstr("nsactl watch jold12345678a"));
+}
+
+TEST_F(CommandsTest, AResumeIsSentAgainWithTheSameRequestIdUntilItIsAnswered) {
+  state().failures["ResumeJob"] = {{grpc::StatusCode::UNAVAILABLE, "restarting"}};
+  EXPECT_EQ(Run({"resume", "old"}).code, ExitCode::kOk);
+  const std::vector<std::string> requests = service().Requests("ResumeJob");
+  ASSERT_THAT(requests, SizeIs(2));
+  EXPECT_EQ(requests[0], requests[1]);
+  EXPECT_THAT(requests[0], HasSubstr("request_id: "));
+}
+
+TEST_F(CommandsTest, DeleteSaysWhatGoesAndWhatStays) {
+  const Ran ran = Run({"delete", "old", "jold12345678a", "--yes"});
+  EXPECT_EQ(ran.code, ExitCode::kOk);
+  EXPECT_EQ(ran.out, "deleted old (jold12345678a); /data/demo stays, with its checkpoints\n");
+  EXPECT_THAT(service().Requests("DeleteJob"),
+              ElementsAre(AllOf(HasSubstr("job: \"jold12345678a\""), HasSubstr("request_id"))))
+      << "named twice, deleted once";
+  EXPECT_EQ(Run({"delete", "old", "--yes"}).code, ExitCode::kNotFound);
+}
+
+TEST_F(CommandsTest, DeleteAsksOnATerminal) {
+  can_ask_ = true;
+  for (const std::string answer : {"", "\n", "n\n", "yesterday\n"}) {
+    typed_ = answer;
+    const Ran ran = Run({"delete", "old"});
+    EXPECT_EQ(ran.code, ExitCode::kInterrupted) << answer;
+    EXPECT_THAT(ran.err,
+                AllOf(HasSubstr("old (jold12345678a)  FAILED at 375/1000"), HasSubstr("/data/demo"),
+                      HasSubstr("checkpoints. [y/N]"), HasSubstr("nothing deleted")));
+    EXPECT_EQ(ran.out, "");
+  }
+  EXPECT_THAT(service().Requests("DeleteJob"), SizeIs(0));
+  typed_ = " YES \n";
+  EXPECT_EQ(Run({"delete", "old"}).code, ExitCode::kOk);
+  EXPECT_THAT(service().Requests("DeleteJob"), SizeIs(1));
+}
+
+TEST_F(CommandsTest, DeleteWithoutATerminalNeedsYes) {
+  const Ran ran = Run({"delete", "old"});
+  EXPECT_EQ(ran.code, ExitCode::kUsage);
+  EXPECT_THAT(ran.err, HasSubstr("nsactl: --yes: not given"));
+  EXPECT_THAT(service().Requests("DeleteJob"), SizeIs(0));
+}
+
+TEST_F(CommandsTest, DeleteOfAJobThatRunsDeletesNothing) {
+  const Ran ran = Run({"delete", "old", "demo", "--yes"});
+  EXPECT_EQ(ran.code, ExitCode::kPrecondition);
+  EXPECT_THAT(
+      ran.err,
+      HasSubstr("nsactl: state: job demo (jdemo1234567) is RUNNING and can be deleted only when "
+                "it has ended; end it with 'nsactl stop jdemo1234567', then delete it\n"));
+  EXPECT_EQ(Run({"delete", "old", "nothing", "--yes"}).code, ExitCode::kNotFound);
+  EXPECT_THAT(service().Requests("DeleteJob"), SizeIs(0));
+}
+
+TEST_F(CommandsTest, DeleteIsSentAgainUnderTheSameRequestId) {
+  state().failures["DeleteJob"] = {grpc::Status(grpc::StatusCode::UNAVAILABLE, "Socket closed")};
+  EXPECT_EQ(Run({"delete", "old", "--yes", "-o", "name"}).out, "jold12345678a\n");
+  const std::vector<std::string> sent = service().Requests("DeleteJob");
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(sent[0], sent[1]);
+}
+
+TEST_F(CommandsTest, DeleteInJsonIsOneDocument) {
+  const auto json = nlohmann::json::parse(Run({"delete", "old", "--yes", "-o", "json"}).out);
+  EXPECT_EQ(json, nlohmann::json::parse(R"({"job_ids": ["jold12345678a"]})"));
+}
+
+TEST_F(CommandsTest, DumpStackShowsOrWritesEveryRank) {
+  for (int rank = 0; rank < 2; ++rank) {
+    v1::StackDump& dump = state().dumps.emplace_back();
+    dump.set_rank(rank);
+    dump.set_pid(100 + rank);
+    dump.set_node("box");
+    dump.set_status("step 375, forward layer 3");
+    dump.set_stacks("thread 100\n  #0 nsa::Model::Forward");
+    dump.set_seconds(0.31);
+  }
+  EXPECT_EQ(Run({"dump-stack", "demo", "--rank", "1"}).out,
+            "=== rank 1, pid 101 on box (0.31 s)\n"
+            "step 375, forward layer 3\n"
+            "thread 100\n"
+            "  #0 nsa::Model::Forward\n"
+            "\n");
+  const std::string file = (dir_ / "stacks.txt").string();
+  const Ran ran = Run({"dump-stack", "demo", "-o", file});
+  EXPECT_EQ(ran.out, "");
+  EXPECT_THAT(ran.err, HasSubstr("stacks of 2 ranks written to " + file));
+  std::stringstream written;
+  written << std::ifstream(file).rdbuf();
+  EXPECT_THAT(written.str(), AllOf(HasSubstr("rank 0"), HasSubstr("rank 1")));
+  const auto json = nlohmann::json::parse(Run({"dump-stack", "demo", "--output", "json"}).out);
+  EXPECT_THAT(json["dumps"], SizeIs(2));
+}
+
+TEST_F(CommandsTest, DumpStackOfSeveralJobsHasAHeadingForEach) {
+  v1::StackDump& dump = state().dumps.emplace_back();
+  dump.set_node("box");
+  dump.set_stacks("thread 100");
+  const Ran ran = Run({"dump-stack", "demo", "nothing", "old"});
+  EXPECT_EQ(ran.code, ExitCode::kNotFound);
+  EXPECT_EQ(ran.out,
+            "##### demo (jdemo1234567)\n"
+            "=== rank 0, pid 0 on box (0.00 s)\n"
+            "thread 100\n"
+            "\n"
+            "##### old (jold12345678a)\n"
+            "=== rank 0, pid 0 on box (0.00 s)\n"
+            "thread 100\n"
+            "\n");
+  EXPECT_EQ(ran.err,
+            "nothing: job: 'nothing' is not known; see 'nsactl list'\n"
+            "nsactl: dump-stack: failed for 1 of 3 jobs; see the lines above\n");
+  const std::string file = (dir_ / "stacks.txt").string();
+  EXPECT_EQ(Run({"dump-stack", "demo", "old", "-o", file}).err,
+            "stacks of 2 ranks written to " + file + "\n");
+  const auto json =
+      nlohmann::json::parse(Run({"dump-stack", "demo", "old", "--output", "json"}).out);
+  EXPECT_EQ(json["jobs"][0]["job_name"], "demo");
+  EXPECT_EQ(json["jobs"][1]["job_id"], "jold12345678a");
+  EXPECT_THAT(json["jobs"][1]["dumps"], SizeIs(1));
+}
+
+TEST_F(CommandsTest, DumpStackSavedListsWhatWasSavedAndShowsOne) {
+  EXPECT_THAT(Run({"dump-stack", "demo", "--saved"}).err, HasSubstr("no saved stacks"));
+  for (int id = 1; id <= 2; ++id) {
+    v1::GetSavedStacksResponse& each = state().saved_stacks.emplace_back();
+    each.mutable_saved()->set_id(id);
+    each.mutable_saved()->set_generation(7);
+    each.mutable_saved()->set_why(absl::StrCat("rank ", id, " on a: no progress for 180 s"));
+    each.set_text(absl::StrCat("stacks ", id, "\n"));
+  }
+  const std::string all = Run({"dump-stack", "demo", "--saved"}).out;
+  EXPECT_THAT(all, AllOf(HasSubstr("GENERATION"), HasSubstr("rank 1 on a: no progress for 180 s"),
+                         HasSubstr("rank 2 on a"), HasSubstr("=== saved 2, "),
+                         HasSubstr("\nstacks 2\n"), Not(HasSubstr("\nstacks 1\n"))));
+  EXPECT_THAT(Run({"dump-stack", "demo", "--saved", "1"}).out,
+              AllOf(HasSubstr("=== saved 1, "), HasSubstr("\nstacks 1\n")));
+  EXPECT_EQ(Run({"dump-stack", "demo", "--saved", "3"}).code, ExitCode::kNotFound);
+  EXPECT_EQ(Run({"dump-stack", "demo", "--saved", "0"}).code, ExitCode::kUsage);
+  const auto json =
+      nlohmann::json::parse(Run({"dump-stack", "demo", "--output", "json", "--saved"}).out);
+  EXPECT_THAT(json["saved"], SizeIs(2));
+}
+
+TEST_F(CommandsTest, ADumpWithoutStacksIsAFailure) {
+  v1::StackDump& dump = state().dumps.emplace_back();
+  dump.set_error("process is gone");
+  const Ran ran = Run({"dump-stack", "demo"});
+  EXPECT_EQ(ran.code, ExitCode::kFailed);
+  EXPECT_THAT(ran.out, HasSubstr("incomplete: process is gone"));
+}
+}  // namespace
+}  // namespace nsa::client
