@@ -47,6 +47,7 @@ v1::LayerStats LayerTotals::ToProto(int32_t layer, const NsaLayerConfig& config)
     stats.add_keys_read(keys_read_[branch]);
     stats.add_keys_expected(keys_expected_[branch]);
   }
+  if (audit_.has_value()) *stats.mutable_audit() = *audit_;
   return stats;
 }
 
