@@ -44,6 +44,7 @@ Json LayerJson(const v1::LayerStats& layer) {
           {"gate_max", Number(layer.gate().max_gate_max())},
           {"gate_collapse_frac", Number(layer.gate().collapse_ratio())},
           {"gate_branch_shares", layer.gate().branch_share()},
+          {"gate_means", layer.gate().gate_mean()},
           {"sel_k_mean", Number(layer.selection().keys_mean())},
           {"sel_k_max", layer.selection().keys_max()},
           {"sel_rows", layer.selection().rows()},

@@ -239,6 +239,12 @@ TEST_P(ModelVariants, CountsTheKeysThatTheFormulaExpects) {
     EXPECT_NEAR(
         layer.gate().branch_share(0) + layer.gate().branch_share(1) + layer.gate().branch_share(2),
         1.0, 1e-5);
+    const bool softmax = bench.spec.nsa().gate() == v1::GATE_SOFTMAX;
+    for (int branch = 0; branch < 3; ++branch) {
+      const double share = layer.gate().branch_share(branch);
+      const bool same = std::abs(layer.gate().gate_mean(branch) - share) < 1e-5;
+      EXPECT_EQ(same, softmax || share == 0);
+    }
   }
   EXPECT_EQ(bench.model->TakeLayerStats()[0].keys_expected(2), 0) << "taken means gone";
 }

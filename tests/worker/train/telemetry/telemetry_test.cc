@@ -132,6 +132,7 @@ TEST(Reporter, HeartbeatsNameTheirUnits) {
     EXPECT_EQ(beat["fallbacks"]["data_source"], 2);
     EXPECT_EQ(beat["layers"][1]["gate_entropy_mean"], 2.0);
     EXPECT_EQ(beat["layers"][1]["gate_branch_shares"][2], 0.5);
+    EXPECT_EQ(beat["layers"][1]["gate_means"][2], 0.9);
     EXPECT_EQ(nlohmann::json::parse(lines[4])["msg"], "end");
   }
 }
