@@ -8,6 +8,7 @@
 #include "kernels/nn/rms_norm.h"
 #include "kernels/nn/rope.h"
 #include "kernels/nn/silu.h"
+#include "kernels/nsa/audit/audit.h"
 #include "kernels/nsa/branch/compressed_attention.h"
 #include "kernels/nsa/branch/selected_attention.h"
 #include "kernels/nsa/branch/window_attention.h"
@@ -30,6 +31,7 @@ absl::Status Missing(const char* kernel) {
 
 }  // namespace
 
+absl::Status AuditAttention(const Exec&, const AuditArgs&) { return Missing("AuditAttention"); }
 absl::Status Compress(const Exec&, const CompressArgs&) { return Missing("Compress"); }
 absl::Status CompressBackward(const Exec&, const CompressBackwardArgs&) {
   return Missing("CompressBackward");

@@ -37,6 +37,7 @@ void NsaDefaults(v1::NsaSpec* nsa) {
     nsa->add_branches(v1::BRANCH_SEL);
     nsa->add_branches(v1::BRANCH_WIN);
   }
+  NSA_DEFAULT_(nsa, audit_every, 100);
 }
 
 void DataDefaults(v1::DataSpec* data) {

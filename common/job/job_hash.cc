@@ -15,6 +15,7 @@ std::string JobHash(const v1::JobSpec& spec) {
   *fixed.mutable_nsa() = full.nsa();
   *fixed.mutable_data() = full.data();
   *fixed.mutable_train() = full.train();
+  fixed.mutable_nsa()->clear_audit_every();
   fixed.mutable_data()->clear_loader_timeout_seconds();
   fixed.mutable_data()->clear_allow_synthetic_fallback();
   v1::TrainSpec* train = fixed.mutable_train();

@@ -18,6 +18,7 @@ v1::JobSpec Trained(v1::JobSpec spec) {
   v1::JobSpec trained;
   *trained.mutable_model() = spec.model();
   *trained.mutable_nsa() = spec.nsa();
+  trained.mutable_nsa()->clear_audit_every();
   *trained.mutable_data() = spec.data();
   *trained.mutable_train() = spec.train();
   trained.mutable_train()->clear_out_dir();

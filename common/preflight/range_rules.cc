@@ -29,6 +29,7 @@ constexpr Limit kModelLimits[] = {
     {"model.mlp_ratio", 1, 16},
     {"model.vocab", 2, 1e6},
 };
+constexpr Limit kNsaLimits[] = {{"nsa.audit_every", 0, 1e9}};
 constexpr Limit kTrainLimits[] = {
     {"train.steps", 1, 1e9},
     {"train.batch_size", 1, 1e6},
@@ -98,6 +99,7 @@ Problems Outside(const PreflightFacts& facts, std::span<const Limit> limits) {
 }
 
 Problems ModelRange(const PreflightFacts& facts) { return Outside(facts, kModelLimits); }
+Problems NsaRange(const PreflightFacts& facts) { return Outside(facts, kNsaLimits); }
 Problems DataRange(const PreflightFacts& facts) { return Outside(facts, kDataLimits); }
 Problems ResourcesRange(const PreflightFacts& facts) { return Outside(facts, kResourceLimits); }
 Problems RestartRange(const PreflightFacts& facts) { return Outside(facts, kRestartLimits); }
@@ -125,6 +127,8 @@ constexpr auto kGuardsSizes = PreflightRule::kGuardsSizes;
 constexpr PreflightRule kRules[] = {
     {"MODEL_RANGE", "a number of `model` is outside its limits", kError, kError, false,
      kGuardsSizes, ModelRange},
+    {"NSA_RANGE", "`nsa.audit_every` is outside its limits", kError, kError, false, kNothing,
+     NsaRange},
     {"TRAIN_RANGE", "a number of `train` is outside its limits", kError, kError, false,
      kGuardsSizes, TrainRange},
     {"DATA_RANGE", "a number of `data` is outside its limits", kError, kError, false, kNothing,

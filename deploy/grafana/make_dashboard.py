@@ -128,8 +128,15 @@ ATTENTION = [
          (one("nsa_gate_entropy"), "layer {{layer}}"), maximum=LN3, steps=((0, RED), (0.1, YELLOW), (0.3, GREEN)), decimals=3),
     *[series(f"Share of the {word} branch by layer", "percentunit", f"Mean share that the gate gives to the {word} branch.",
              (one("nsa_gate_share_ratio", f',branch="{branch}"'), "layer {{layer}}")) for branch, word in BRANCHES],
-    series("Collapsed gates by layer", "percentunit", "Share of rows with an entropy below 0.1 and one gate above 0.95.",
+    series("Collapsed gates by layer", "percentunit", "Share of rows with an entropy below 0.1 and one share above 0.95, "
+           "or with gates that sum to less than 0.05.",
            (one("nsa_gate_collapse_ratio"), "layer {{layer}}"), maximum=1),
+    series("Attention mass the selected blocks keep, by layer", "percentunit", "Share of the exact attention's softmax mass on the blocks that were "
+           "selected, mean over the sampled queries and heads of the last audit (nsa.audit_every). 1 means that nothing was left out; a larger "
+           "nsa.n_sel raises it.", (one("nsa_job_attention_mass_kept", ',branch="sel"'), "layer {{layer}}"), minimum=0, maximum=1),
+    series("Attention mass in the window, by layer", "percentunit", "Share of the exact attention's softmax mass, with the window branch's keys, "
+           "on the last nsa.w tokens. What is missing is further back.",
+           (one("nsa_job_attention_mass_kept", ',branch="win"'), "layer {{layer}}"), minimum=0, maximum=1),
     series("Selected keys a row by layer", "none", "Mean number of keys that a row (one token and one group) selected.",
            (one("nsa_selection_keys_mean"), "layer {{layer}}"), minimum=0),
     series("Rows at the maximum of selected keys", "percentunit", "Share of rows that selected as many keys as the row with the most.",

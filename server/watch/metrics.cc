@@ -231,6 +231,9 @@ void Metrics::ObserveSteps(const v1::Job& job, const std::vector<const v1::Worke
     backward += std::max(times.backward_seconds(), 0.0);
     communication += std::max(times.communication_seconds(), 0.0);
     optimizer += std::max(times.optimizer_seconds(), 0.0);
+    for (const v1::LayerStats& layer : record->step().layers()) {
+      ObserveAudit(job, layer, series);  // few steps have one, and rarely the last
+    }
   }
   series->Counter("nsa_job_tokens_total", id).Increment(tokens);
   series->Counter("nsa_job_flops_total", id).Increment(tokens * series->flops_per_token);
@@ -311,6 +314,24 @@ void Metrics::ObserveLayer(const std::string& job_id, const v1::LayerStats& laye
     series->Gauge("nsa_keys_expected", of_branch(labels, b))
         .Set(static_cast<double>(layer.keys_expected(b)));
   }
+}
+
+void Metrics::ObserveAudit(const v1::Job& job, const v1::LayerStats& layer, JobSeries* series) {
+  if (!layer.has_audit()) return;
+  const v1::AttentionAudit& audit = layer.audit();
+  Labels labels = {{"job_id", job.id()}, {"layer", absl::StrCat(layer.layer())}};
+  const auto& branches = job.spec().nsa().branches();
+  const auto has = [&](v1::Branch branch) {
+    return branches.empty() ||
+           std::find(branches.begin(), branches.end(), branch) != branches.end();
+  };
+  if (has(v1::BRANCH_SEL)) {
+    labels["branch"] = kBranchNames[kSel];
+    series->Gauge("nsa_job_attention_mass_kept", labels).Set(audit.selected_mass());
+  }
+  if (!has(v1::BRANCH_WIN)) return;
+  labels["branch"] = kBranchNames[kWin];
+  series->Gauge("nsa_job_attention_mass_kept", labels).Set(audit.window_mass());
 }
 
 void Metrics::ObserveCheckpoint(const v1::Job& job, const v1::WorkerRecord& record,

@@ -78,6 +78,8 @@ class Metrics {
                     JobSeries* series) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ObserveRank(const std::string& job_id, int32_t rank, const v1::StepRecord& step,
                    JobSeries* series) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ObserveAudit(const v1::Job& job, const v1::LayerStats& layer, JobSeries* series)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ObserveLayer(const std::string& job_id, const v1::LayerStats& layer, JobSeries* series)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ObserveCheckpoint(const v1::Job& job, const v1::WorkerRecord& record, JobSeries* series)

@@ -139,6 +139,9 @@ inline constexpr FamilySpec kFamilies[] = {
     {kGauge, "nsa_selection_keys_max", "job_id layer", "Most selected keys of a query."},
     {kGauge, "nsa_selection_at_max_ratio", "job_id layer",
      "Share of queries that select as many keys as possible."},
+    {kGauge, "nsa_job_attention_mass_kept", "job_id branch layer",
+     "Mean share of the exact attention's softmax mass that the branch (sel, win) keeps, in the "
+     "last audit (nsa.audit_every)."},
     {kGauge, "nsa_keys_read", "job_id layer branch",
      "Keys read in the last step of rank 0, counted by the kernels."},
     {kGauge, "nsa_keys_expected", "job_id layer branch", "Keys read according to the formula."},

@@ -202,11 +202,11 @@ void GateRow(const GateArgs& args, const Mlp& mlp, int64_t index) {
           Floats(args.o));
 }
 
-// Statistics of the shares gate_c / Σ gate over all rows, in row order.
+// Statistics of the gates and of the shares gate_c / Σ gate over all rows, in row order.
 void StoreStats(const float* gates, int64_t rows, const std::array<ConstTensor, 3>& branches,
                 float* stats) {
   const int n = CountPresent(branches);
-  double entropy_sum = 0, max_sum = 0, share_sum[3] = {0, 0, 0};
+  double entropy_sum = 0, max_sum = 0, share_sum[3] = {0, 0, 0}, gate_sum[3] = {0, 0, 0};
   double entropy_min = std::log(3.0), max_max = 0;
   int64_t collapsed = 0;
   for (int64_t row = 0; row < rows; ++row, gates += n) {
@@ -216,6 +216,7 @@ void StoreStats(const float* gates, int64_t rows, const std::array<ConstTensor, 
     for (int c = 0; c < n; ++c) {
       const double share = total > 0 ? gates[c] / total : 1.0 / n;
       share_sum[c] += share;
+      gate_sum[c] += gates[c];
       if (share > 0) entropy -= share * std::log(share);
       max = std::max(max, share);
     }
@@ -223,7 +224,7 @@ void StoreStats(const float* gates, int64_t rows, const std::array<ConstTensor, 
     max_sum += max;
     entropy_min = std::min(entropy_min, entropy);
     max_max = std::max(max_max, max);
-    collapsed += entropy < 0.1 && max > 0.95;
+    collapsed += (entropy < kCollapsedEntropy && max > kCollapsedShare) || total < kCollapsedSum;
   }
   const double count = static_cast<double>(rows);
   stats[0] = static_cast<float>(entropy_sum / count);
@@ -232,8 +233,10 @@ void StoreStats(const float* gates, int64_t rows, const std::array<ConstTensor, 
   stats[3] = static_cast<float>(max_max);
   stats[4] = static_cast<float>(static_cast<double>(collapsed) / count);
   for (int branch = 0, c = 0; branch < 3; ++branch) {
-    stats[5 + branch] =
-        branches[branch].wanted() ? static_cast<float>(share_sum[c++] / count) : 0.0f;
+    const bool present = branches[branch].wanted();
+    stats[5 + branch] = present ? static_cast<float>(share_sum[c] / count) : 0.0f;
+    stats[8 + branch] = present ? static_cast<float>(gate_sum[c] / count) : 0.0f;
+    c += present ? 1 : 0;
   }
 }
 
@@ -335,7 +338,8 @@ GateStats ReadGateStats(std::span<const float> values) {
           .max_gate_mean = values[2],
           .max_gate_max = values[3],
           .collapse_ratio = values[4],
-          .branch_share = {values[5], values[6], values[7]}};
+          .branch_share = {values[5], values[6], values[7]},
+          .gate_mean = {values[8], values[9], values[10]}};
 }
 
 absl::Status Gate(const Exec& exec, const GateArgs& args) {

@@ -10,12 +10,12 @@
 namespace nsa::cuda {
 namespace {
 
-constexpr int kStatFields = 8;
+constexpr int kStatFields = kGateStats;
 
 // Statistics of a lane's rows, in the order of GateStats. Means are kept as sums until
 // GateStatsKernel divides them.
 struct Stats {
-  float v[kStatFields] = {0, INFINITY, 0, 0, 0, 0, 0, 0};
+  float v[kStatFields] = {0, INFINITY};
 
   template <int kN>
   __device__ __forceinline__ void Add(const GateProblem& p, const float (&gate)[kN]) {
@@ -28,13 +28,17 @@ struct Stats {
       if (share > 0) entropy -= share * logf(share);
       most = fmaxf(most, share);
 #pragma unroll
-      for (int id = 0; id < 3; ++id) v[5 + id] += p.branch_id[c] == id ? share : 0.0f;
+      for (int id = 0; id < 3; ++id) {
+        v[5 + id] += p.branch_id[c] == id ? share : 0.0f;
+        v[8 + id] += p.branch_id[c] == id ? gate[c] : 0.0f;
+      }
     }
     v[0] += entropy;
     v[1] = fminf(v[1], entropy);
     v[2] += most;
     v[3] = fmaxf(v[3], most);
-    v[4] += entropy < 0.1f && most > 0.95f ? 1.0f : 0.0f;
+    const bool one = entropy < kCollapsedEntropy && most > kCollapsedShare;
+    v[4] += one || total < kCollapsedSum ? 1.0f : 0.0f;
   }
 };
 

@@ -48,16 +48,24 @@ struct GateGrads {
   Tensor fc1_w, fc1_b, fc2_w, fc2_b;
 };
 
-// gate_stats: fp32 [kGateStats], over the (token, group) rows of one call. They describe the shares
-// gate_c / Σ gate of each row (with softmax, the shares are the gates themselves).
-inline constexpr int kGateStats = 8;
+// gate_stats: fp32 [kGateStats], over the (token, group) rows of one call. Most describe the shares
+// gate_c / Σ gate of each row. With softmax the shares are the gates themselves. With sigmoid they
+// hide how large the gates are: three gates of 6e-6 share equally although the layer is switched
+// off. gate_mean and the sum in collapse_ratio show that.
+inline constexpr int kGateStats = 11;
+
+// A row has collapsed onto one branch when its entropy is below kCollapsedEntropy and a share above
+// kCollapsedShare, or onto none when the sum of its gates is below kCollapsedSum.
+inline constexpr float kCollapsedEntropy = 0.1f, kCollapsedShare = 0.95f, kCollapsedSum = 0.05f;
+
 struct GateStats {
-  float entropy_mean = 0;    // nats; ln n_b when the branches share equally
-  float entropy_min = 0;     // smallest entropy of a row
-  float max_gate_mean = 0;   // mean over the rows of the row's largest share
-  float max_gate_max = 0;    // largest share of all rows
-  float collapse_ratio = 0;  // fraction of rows with entropy < 0.1 and a share > 0.95
+  float entropy_mean = 0;                         // nats; ln n_b when the branches share equally
+  float entropy_min = 0;                          // smallest entropy of a row
+  float max_gate_mean = 0;                        // mean over the rows of the row's largest share
+  float max_gate_max = 0;                         // largest share of all rows
+  float collapse_ratio = 0;                       // fraction of rows that have collapsed
   std::array<float, 3> branch_share = {0, 0, 0};  // mean share of [cmp, sel, win]; 0 when absent
+  std::array<float, 3> gate_mean = {0, 0, 0};     // mean gate of [cmp, sel, win]; 0 when absent
 };
 
 // Converts the values that Gate() wrote, once they are in host memory.

@@ -36,6 +36,7 @@ TEST(JobHash, IgnoresWhatAContinuedRunMayChange) {
       [](v1::JobSpec* s) { s->mutable_train()->set_save_every(7); },
       [](v1::JobSpec* s) { s->mutable_train()->set_keep_checkpoints(7); },
       [](v1::JobSpec* s) { s->mutable_train()->set_out_dir("/other"); },
+      [](v1::JobSpec* s) { s->mutable_nsa()->set_audit_every(7); },
       [](v1::JobSpec* s) { s->mutable_data()->set_loader_timeout_seconds(7); },
       [](v1::JobSpec* s) { s->mutable_data()->set_allow_synthetic_fallback(true); },
       [](v1::JobSpec* s) { s->mutable_runtime()->set_gradient_checkpointing(true); },
@@ -62,6 +63,7 @@ TEST(JobHash, ChangesWithEveryOtherFieldOfModelNsaDataAndTrain) {
                                       "keep_checkpoints",
                                       "eval_batches",
                                       "out_dir",
+                                      "audit_every",
                                       "loader_timeout_seconds",
                                       "allow_synthetic_fallback"};
   int changed = 0;

@@ -82,6 +82,7 @@ void ExpectWholeFiles(const std::filesystem::path& out) {
   ExpectWholeCsv(out / "val.csv", true);
   ExpectWholeCsv(out / "fallback_counters.csv", false);
   ExpectWholeCsv(out / "k_stats.csv", false);
+  ExpectWholeCsv(out / "attention_audit.csv", false);
   for (const char* name : {"env.json", "metrics.json"}) {
     const auto content = ReadWholeFile(out / name);
     if (content.ok()) {

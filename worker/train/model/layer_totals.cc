@@ -16,6 +16,7 @@ void LayerTotals::Add(const GateStats& gate, const SelectionStats& selection,
   selection_ = forwards_ == 0 ? selection : Combine(selection_, selection);
   for (int branch = 0; branch < kBranches; ++branch) {
     gate_.branch_share[branch] += gate.branch_share[branch];
+    gate_.gate_mean[branch] += gate.gate_mean[branch];
     keys_read_[branch] += keys_read[branch];
     keys_expected_[branch] += keys_expected[branch];
   }
@@ -34,6 +35,7 @@ v1::LayerStats LayerTotals::ToProto(int32_t layer, const NsaLayerConfig& config)
     gate.set_max_gate_max(gate_.max_gate_max);
     gate.set_collapse_ratio(gate_.collapse_ratio / forwards);
     for (const float share : gate_.branch_share) gate.add_branch_share(share / forwards);
+    for (const float mean : gate_.gate_mean) gate.add_gate_mean(mean / forwards);
   }
   if (config.has(kSel)) {
     v1::SelectionStats& selection = *stats.mutable_selection();
@@ -47,6 +49,7 @@ v1::LayerStats LayerTotals::ToProto(int32_t layer, const NsaLayerConfig& config)
     stats.add_keys_read(keys_read_[branch]);
     stats.add_keys_expected(keys_expected_[branch]);
   }
+  if (audit_.has_value()) *stats.mutable_audit() = *audit_;
   return stats;
 }
 

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 
 #include "kernels/nsa/layer/nsa_layer.h"
 #include "nsa/v1/telemetry.pb.h"
@@ -17,7 +18,11 @@ class LayerTotals {
            const std::array<int64_t, kBranches>& keys_read,
            const std::array<int64_t, kBranches>& keys_expected);
 
-  // The record of layer `layer`; gate and selection stay unset where the model has none.
+  // The audit of the step, for the record.
+  void set_audit(const v1::AttentionAudit& audit) { audit_ = audit; }
+
+  // The record of layer `layer`; gate and selection stay unset where the model has none,
+  // audit where the step had none.
   v1::LayerStats ToProto(int32_t layer, const NsaLayerConfig& config) const;
 
  private:
@@ -26,6 +31,7 @@ class LayerTotals {
   SelectionStats selection_;
   std::array<int64_t, kBranches> keys_read_ = {};
   std::array<int64_t, kBranches> keys_expected_ = {};
+  std::optional<v1::AttentionAudit> audit_;
 };
 
 }  // namespace nsa

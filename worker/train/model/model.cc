@@ -12,6 +12,7 @@
 #include "kernels/nn/embedding.h"
 #include "kernels/nn/rms_norm.h"
 #include "worker/train/model/activations.h"
+#include "worker/train/model/attention_audit.h"
 #include "worker/train/model/block.h"
 #include "worker/train/model/inputs.h"
 #include "worker/train/model/layer_totals.h"
@@ -35,6 +36,7 @@ class Model::Impl {
   double Collect(int32_t micro_batch);
   absl::Status NextLogits(const Exec& exec, std::span<const int32_t> tokens, int32_t position,
                           std::span<float> logits);
+  absl::Status AuditAttention(const Exec& exec, int64_t step);
   std::vector<v1::LayerStats> TakeLayerStats();
 
   void set_on_layer(std::function<void(int32_t)> on_layer) { on_layer_ = std::move(on_layer); }
@@ -56,6 +58,7 @@ class Model::Impl {
   absl::Status FinalNorm(const Exec& exec, const ConstTensor& x);
   absl::Status HeadBackward(const Exec& exec, float gradient_scale, Arena* gradients);
   absl::Status RecomputeBlock(const Exec& exec, int32_t layer);
+  absl::Status AuditLayer(const Exec& exec, int64_t step, int32_t layer);
 
   bool on_cuda() const { return options_.backend == Backend::kCuda; }
   // Memory of block `layer`: its own, or, in whole or in part, what all blocks share.
@@ -348,6 +351,46 @@ absl::Status Model::Impl::NextLogits(const Exec& exec, std::span<const int32_t> 
   return Linear(exec, {1, config_.dim, config_.vocab}, h, Weight(head_), logits);
 }
 
+absl::Status Model::Impl::AuditLayer(const Exec& exec, int64_t step, int32_t layer) {
+  const BlockContext block = Context(exec, layer);
+  // All blocks share the memory of the attention, and backward left that of the first.
+  if (config_.recompute == Recompute::kBlock && layer > 0) {
+    NSA_RETURN_IF_ERROR(BlockForward(block, InputOf(layer), {}, {}));
+  }
+  const LayerAudit audit = {.config = config_.attention,
+                            .doc_start = block.doc_start,
+                            .saved = arena_[block.activations.saved],
+                            .step = step};
+  // The projections' workspace is free between steps, and larger: at least R·H·dk elements.
+  const Tensor kept(arena_[workspace_.wide].data, audit.size(), DType::kF32);
+  NSA_RETURN_IF_ERROR(audit.Enqueue(exec, kept));
+  if (!on_cuda()) {
+    totals_[layer].set_audit(audit.Summarise(kept.as<float>()));
+    return absl::OkStatus();
+  }
+  std::vector<float> host(audit.size());
+  NSA_RETURN_IF_ERROR(cuda::CopyBytes(exec.stream, host.data(), kept.data, 4 * audit.size()));
+  NSA_RETURN_IF_ERROR(cuda::Synchronize(exec.stream));
+  totals_[layer].set_audit(audit.Summarise(host));
+  return absl::OkStatus();
+}
+
+absl::Status Model::Impl::AuditAttention(const Exec& exec, int64_t step) {
+  if (!options_.training || !options_.statistics) {
+    return absl::FailedPreconditionError(
+        "model: audit of a model without training and statistics; create it with both");
+  }
+  if (!config_.attention.has(kSel) && !config_.attention.has(kWin)) return absl::OkStatus();
+  current_ = options_.micro_batches - 1;  // an evaluation may have changed it
+  for (int32_t layer = 0; layer < config_.n_layers; ++layer) {
+    EnterLayer(layer);
+    NSA_RETURN_IF_ERROR(
+        Annotate(AuditLayer(exec, step, layer), absl::StrCat("audit of block ", layer)));
+  }
+  EnterLayer(-1);
+  return absl::OkStatus();
+}
+
 std::vector<v1::LayerStats> Model::Impl::TakeLayerStats() {
   std::vector<v1::LayerStats> stats;
   if (!options_.statistics) return stats;
@@ -410,6 +453,9 @@ std::span<const float> Model::token_losses() const { return impl_->token_losses(
 absl::Status Model::NextLogits(const Exec& exec, std::span<const int32_t> tokens, int32_t position,
                                std::span<float> logits) {
   return impl_->NextLogits(exec, tokens, position, logits);
+}
+absl::Status Model::AuditAttention(const Exec& exec, int64_t step) {
+  return impl_->AuditAttention(exec, step);
 }
 std::vector<v1::LayerStats> Model::TakeLayerStats() { return impl_->TakeLayerStats(); }
 int64_t Model::activation_bytes() const { return impl_->activation_bytes(); }

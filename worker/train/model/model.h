@@ -124,6 +124,13 @@ class Model {
   absl::Status NextLogits(const Exec& exec, std::span<const int32_t> tokens, int32_t position,
                           std::span<float> logits);
 
+  // Measures how much of the exact attention every layer keeps, on the last micro-batch of a step
+  // that has run, and adds it to the statistics. `step` chooses the sampled queries. Changes
+  // nothing that a later step reads. Where blocks share memory (Recompute::kBlock) it computes each
+  // block again, with the parameters as they are now. Only with `training` and `statistics`; waits
+  // for the device.
+  absl::Status AuditAttention(const Exec& exec, int64_t step);
+
   // Statistics over all Forwards since the last call, one record per layer; empty without
   // `statistics`. Recomputed blocks are not counted twice.
   std::vector<v1::LayerStats> TakeLayerStats();

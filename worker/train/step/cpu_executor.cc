@@ -86,6 +86,8 @@ class CpuExecutor final : public StepExecutor {
     return state_->model->Forward(exec_, batches.front());
   }
 
+  absl::Status Audit(int64_t step) override { return state_->model->AuditAttention(exec_, step); }
+
   void AddStatistics(v1::StepRecord* record) override {
     record->set_memory_allocated_bytes(ResidentBytes());
     record->set_memory_reserved_bytes(PeakResidentBytes());

@@ -73,6 +73,10 @@ class StepExecutor {
   // Mean loss of batches that have the size of a micro-batch, without gradients.
   virtual absl::StatusOr<double> EvalLoss(std::span<const TokenBatch> batches) = 0;
 
+  // Measures how much of the exact attention the layers keep (Model::AuditAttention), right after
+  // Update(); AddStatistics() then adds it to the record. Not part of a captured step.
+  virtual absl::Status Audit(int64_t step) = 0;
+
   // Adds statistics of the layers, memory and fallbacks to the record of a finished step.
   virtual void AddStatistics(v1::StepRecord* record) = 0;
 

@@ -143,6 +143,12 @@ class GpuExecutor final : public StepExecutor {
     return state_->model->Collect(0);
   }
 
+  absl::Status Audit(int64_t step) override {
+    step_->BeginEvaluation(Phase::kTelemetry);
+    NSA_RETURN_IF_ERROR(state_->model->AuditAttention(step_->exec(), step));
+    return step_->Wait();
+  }
+
   void AddStatistics(v1::StepRecord* record) override {
     // Nothing is allocated after the first steps, so the driver is not asked again.
     constexpr int64_t kWarmUp = 3;

@@ -36,6 +36,10 @@ bool SavesAfter(const v1::TrainSpec& train, int64_t step) {
   return train.save_every() > 0 && step % train.save_every() == 0;
 }
 
+bool AuditsAfter(const v1::NsaSpec& nsa, int64_t step) {
+  return nsa.audit_every() > 0 && step % nsa.audit_every() == 0;
+}
+
 TokenBatch TokensOf(const Batch& batch) {
   return {.tokens = batch.tokens, .targets = batch.targets, .doc_start = batch.doc_start};
 }
@@ -109,6 +113,10 @@ absl::StatusOr<Trainer::StepResult> Trainer::Step(int64_t step) {
   NSA_RETURN_IF_ERROR(executor_->CompleteGradients(&record));
   NSA_ASSIGN_OR_RETURN(result.agreement, Agree(&record));
   NSA_RETURN_IF_ERROR(executor_->Update(result.agreement.finite, &record));
+  if (result.agreement.finite && AuditsAfter(spec_.nsa(), step)) {
+    page_.SetPhase(Phase::kTelemetry);
+    NSA_RETURN_IF_ERROR(executor_->Audit(step));
+  }
   return result;
 }
 

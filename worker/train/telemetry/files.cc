@@ -55,6 +55,7 @@ absl::Status TelemetryFiles::OpenForRankZero() {
   NSA_RETURN_IF_ERROR(OpenLines("val.csv", kValHeader, &val_));
   NSA_RETURN_IF_ERROR(OpenLines("fallback_counters.csv", kFallbackHeader, &fallbacks_));
   NSA_RETURN_IF_ERROR(OpenLines("k_stats.csv", kSelectionHeader, &selection_));
+  NSA_RETURN_IF_ERROR(OpenLines("attention_audit.csv", kAuditHeader, &audit_));
   NSA_ASSIGN_OR_RETURN(Folder tb, out_dir.MakeFolder("tb"));
   NSA_ASSIGN_OR_RETURN(
       tensorboard_, TensorBoardFile::Open(std::move(tb), options_.resumed_step,
@@ -92,8 +93,9 @@ std::vector<TelemetryFiles::Written> TelemetryFiles::Write(const v1::WorkerRecor
   std::vector<Written> written;
   WriteHeartbeat(record, &written);
   if (options_.rank != 0) return written;
-  if (record.has_step() && IsLogged(record.step().step())) {
-    WriteStep(record.step(), unix_seconds, &written);
+  if (record.has_step()) {
+    WriteAudit(record.step(), unix_seconds, &written);
+    if (IsLogged(record.step().step())) WriteStep(record.step(), unix_seconds, &written);
   } else if (record.has_eval()) {
     WriteEval(record.eval(), unix_seconds, &written);
   }
@@ -135,6 +137,12 @@ void TelemetryFiles::WriteStep(const v1::StepRecord& step, double unix_seconds,
   const std::string selection = SelectionRows(step);
   if (!selection.empty()) written->push_back({"selection", selection_->Append(selection)});
   written->push_back({"tb", tensorboard_->Add(unix_seconds, step.step(), ScalarsOf(step))});
+}
+
+void TelemetryFiles::WriteAudit(const v1::StepRecord& step, double unix_seconds,
+                                std::vector<Written>* written) {
+  const std::string rows = AuditRows(step, unix_seconds);
+  if (!rows.empty()) written->push_back({"", audit_->Append(rows)});
 }
 
 void TelemetryFiles::WriteEval(const v1::EvalRecord& eval, double unix_seconds,
@@ -182,7 +190,7 @@ absl::Status TelemetryFiles::WriteMetrics(int64_t dropped) {
 
 absl::Status TelemetryFiles::CheckInPlace() const {
   NSA_RETURN_IF_ERROR(options_.out_dir.CheckInPlace());
-  for (const auto* file : {&heartbeat_, &training_, &val_, &fallbacks_, &selection_}) {
+  for (const auto* file : {&heartbeat_, &training_, &val_, &fallbacks_, &selection_, &audit_}) {
     if (*file != nullptr) NSA_RETURN_IF_ERROR((*file)->CheckInPlace());
   }
   return tensorboard_ == nullptr ? absl::OkStatus() : tensorboard_->CheckInPlace();

@@ -59,14 +59,15 @@ class TelemetryFiles {
   void Summarise(const v1::WorkerRecord& record);
   void WriteHeartbeat(const v1::WorkerRecord& record, std::vector<Written>* written);
   void WriteStep(const v1::StepRecord& step, double unix_seconds, std::vector<Written>* written);
+  void WriteAudit(const v1::StepRecord& step, double unix_seconds, std::vector<Written>* written);
   void WriteEval(const v1::EvalRecord& eval, double unix_seconds, std::vector<Written>* written);
 
   const ReporterOptions options_;
   Summary summary_;
   int64_t last_heartbeat_nanos_ = 0;
   std::unique_ptr<AppendFile> heartbeat_;
-  std::unique_ptr<AppendFile> training_, val_, fallbacks_, selection_;  // rank 0
-  std::unique_ptr<TensorBoardFile> tensorboard_;                        // rank 0
+  std::unique_ptr<AppendFile> training_, val_, fallbacks_, selection_, audit_;  // rank 0
+  std::unique_ptr<TensorBoardFile> tensorboard_;                                // rank 0
 };
 
 }  // namespace nsa

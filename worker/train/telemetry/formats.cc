@@ -20,6 +20,8 @@ const char kTrainingHeader[] =
 const char kValHeader[] = "step,val_loss,ppl,tokens,seconds,unix_seconds\n";
 const char kFallbackHeader[] = "step,fallback,count\n";
 const char kSelectionHeader[] = "step,layer,k_mean,k_max,rows,pct_at_max\n";
+const char kAuditHeader[] =
+    "step,layer,queries,selected_mass,selected_mass_p10,window_mass,unix_seconds\n";
 
 namespace {
 
@@ -42,6 +44,7 @@ Json LayerJson(const v1::LayerStats& layer) {
           {"gate_max", Number(layer.gate().max_gate_max())},
           {"gate_collapse_frac", Number(layer.gate().collapse_ratio())},
           {"gate_branch_shares", layer.gate().branch_share()},
+          {"gate_means", layer.gate().gate_mean()},
           {"sel_k_mean", Number(layer.selection().keys_mean())},
           {"sel_k_max", layer.selection().keys_max()},
           {"sel_rows", layer.selection().rows()},
@@ -163,6 +166,18 @@ std::string SelectionRows(const v1::StepRecord& step) {
     rows += absl::StrFormat("%d,%d,%.6g,%d,%d,%.6g\n", step.step(), layer.layer(),
                             selection.keys_mean(), selection.keys_max(), selection.rows(),
                             selection.at_max_ratio());
+  }
+  return rows;
+}
+
+std::string AuditRows(const v1::StepRecord& step, double unix_seconds) {
+  std::string rows;
+  for (const v1::LayerStats& layer : step.layers()) {
+    if (!layer.has_audit()) continue;
+    const v1::AttentionAudit& audit = layer.audit();
+    rows += absl::StrFormat("%d,%d,%d,%.6g,%.6g,%.6g,%.3f\n", step.step(), layer.layer(),
+                            audit.queries(), audit.selected_mass(), audit.selected_mass_p10(),
+                            audit.window_mass(), unix_seconds);
   }
   return rows;
 }

@@ -14,12 +14,14 @@ extern const char kTrainingHeader[];   // training.csv: one row per logged step
 extern const char kValHeader[];        // val.csv: one row per validation
 extern const char kFallbackHeader[];   // fallback_counters.csv: one row per fallback, then "total"
 extern const char kSelectionHeader[];  // k_stats.csv: one row per layer
+extern const char kAuditHeader[];      // attention_audit.csv: one row per layer of an audited step
 
 // The rows of a record, each with '\n'.
 std::string TrainingRow(const v1::StepRecord& step, double unix_seconds);
 std::string ValRow(const v1::EvalRecord& eval, double unix_seconds);
 std::string FallbackRows(const v1::StepRecord& step);
 std::string SelectionRows(const v1::StepRecord& step);
+std::string AuditRows(const v1::StepRecord& step, double unix_seconds);  // empty without an audit
 
 // TensorBoard scalars. Of a step: train/, memory/, gate/ and selection/; the last two are means
 // over the layers, except gate/collapse_max, which is the maximum. Of a validation: val/.

@@ -64,8 +64,7 @@ std::optional<std::string> GateCollapseGuard::Observe(int64_t step,
   if (risen.empty()) return std::nullopt;
   return absl::StrFormat(
       "share of collapsed gates at step %d: %s (guard.max_gate_collapse: %g); one branch has taken "
-      "over, "
-      "a lower train.lr may help",
+      "over, or all gates are near 0; a lower train.lr may help",
       step, absl::StrJoin(risen, ", "), max_);
 }
 

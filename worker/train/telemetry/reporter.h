@@ -15,7 +15,8 @@
 // and the end. TELEMETRY_RESTORED says that everything is written again, and how much is missing.
 //
 // Files (worker/train/telemetry/files.h): every rank writes heartbeat_rank{r}.jsonl; rank 0 also
-// training.csv, val.csv, fallback_counters.csv, k_stats.csv, env.json, metrics.json and tb/.
+// training.csv, val.csv, fallback_counters.csv, k_stats.csv, attention_audit.csv,
+// env.json, metrics.json and tb/.
 // Thread-safe.
 #pragma once
 

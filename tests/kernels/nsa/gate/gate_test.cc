@@ -163,6 +163,8 @@ TEST(Gate, StatisticsOfEqualBranches) {
     EXPECT_NEAR(stats.max_gate_max, 1.0 / 3, 1e-6);
     EXPECT_EQ(stats.collapse_ratio, 0);
     for (float share : stats.branch_share) EXPECT_NEAR(share, 1.0 / 3, 1e-6);
+    const double gate = kind == GateKind::kSoftmax ? 1.0 / 3 : oracle::Sigmoid(1);
+    for (float mean : stats.gate_mean) EXPECT_NEAR(mean, gate, 1e-6);
   }
 }
 
@@ -174,11 +176,27 @@ TEST(Gate, StatisticsOfACollapsedGate) {
   EXPECT_NEAR(stats.branch_share[1], 1, 1e-6);
 }
 
+// The shares of such gates are healthy: a third each.
+TEST(Gate, SigmoidGatesThatAreAllNearZeroHaveCollapsed) {
+  const GateStats off = ReadGateStats(ConstantGate(GateKind::kSigmoid, {-12, -12, -12}).stats);
+  EXPECT_NEAR(off.entropy_mean, std::log(3.0), 1e-6);
+  EXPECT_NEAR(off.branch_share[1], 1.0 / 3, 1e-6);
+  EXPECT_NEAR(off.gate_mean[1], oracle::Sigmoid(-12), 1e-9);
+  EXPECT_EQ(off.collapse_ratio, 1);
+  // Sums of 0.042 and 0.054.
+  EXPECT_EQ(
+      ReadGateStats(ConstantGate(GateKind::kSigmoid, {-4.25, -4.25, -4.25}).stats).collapse_ratio,
+      1);
+  EXPECT_EQ(ReadGateStats(ConstantGate(GateKind::kSigmoid, {-4, -4, -4}).stats).collapse_ratio, 0);
+}
+
 TEST(Gate, AnAbsentBranchHasNoShare) {
   GateCase c(SmallCases()[0].shape, GateKind::kSoftmax, {true, false, true}, 5);
   ASSERT_OK(c.Run());
   const GateStats stats = ReadGateStats(c.stats);
   EXPECT_EQ(stats.branch_share[1], 0);
+  EXPECT_EQ(stats.gate_mean[1], 0);
+  EXPECT_NEAR(stats.gate_mean[2], stats.branch_share[2], 1e-6);
   EXPECT_NEAR(stats.branch_share[0] + stats.branch_share[2], 1, 1e-5);
 }
 

@@ -239,8 +239,44 @@ TEST_P(ModelVariants, CountsTheKeysThatTheFormulaExpects) {
     EXPECT_NEAR(
         layer.gate().branch_share(0) + layer.gate().branch_share(1) + layer.gate().branch_share(2),
         1.0, 1e-5);
+    const bool softmax = bench.spec.nsa().gate() == v1::GATE_SOFTMAX;
+    for (int branch = 0; branch < 3; ++branch) {
+      const double share = layer.gate().branch_share(branch);
+      const bool same = std::abs(layer.gate().gate_mean(branch) - share) < 1e-5;
+      EXPECT_EQ(same, softmax || share == 0);
+    }
   }
   EXPECT_EQ(bench.model->TakeLayerStats()[0].keys_expected(2), 0) << "taken means gone";
+}
+
+TEST_P(ModelVariants, AnAuditMeasuresEveryBranchThatReadsTokensAndChangesNoBit) {
+  const auto made = MakeBench();
+  Bench& bench = *made;
+  bench.Randomize();
+  const double loss = bench.Loss();
+  bench.Backward();
+  const std::vector<float> gradients(bench.gradients.flat().begin(), bench.gradients.flat().end());
+  ASSERT_TRUE(bench.model->AuditAttention({}, 100).ok());
+  const auto& branches = bench.spec.nsa().branches();
+  const auto has = [&](v1::Branch branch) {
+    return std::find(branches.begin(), branches.end(), branch) != branches.end();
+  };
+  for (const v1::LayerStats& layer : bench.model->TakeLayerStats()) {
+    const v1::AttentionAudit& audit = layer.audit();
+    EXPECT_EQ(layer.has_audit(), has(v1::BRANCH_SEL) || has(v1::BRANCH_WIN));
+    EXPECT_EQ(audit.queries(), layer.has_audit() ? 48 * 4 : 0);
+    EXPECT_EQ(audit.selected_mass() > 0.5, has(v1::BRANCH_SEL)) << audit.DebugString();
+    EXPECT_LE(audit.selected_mass_p10(), audit.selected_mass());
+    EXPECT_EQ(audit.window_mass() > 0.1, has(v1::BRANCH_WIN)) << audit.DebugString();
+    EXPECT_LE(std::max(audit.selected_mass(), audit.window_mass()), 1.000001);
+  }
+  std::fill(bench.gradients.flat().begin(), bench.gradients.flat().end(), 0.0f);
+  EXPECT_EQ(bench.Loss(), loss);
+  bench.Backward();
+  EXPECT_TRUE(std::equal(gradients.begin(), gradients.end(), bench.gradients.flat().begin()));
+  for (const v1::LayerStats& layer : bench.model->TakeLayerStats()) {
+    EXPECT_FALSE(layer.has_audit()) << "taken means gone";
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -283,6 +319,47 @@ TEST(Model, AddsTheGradientsOfMicroBatches) {
     size += std::pow(2.0 * once[i], 2);
   }
   EXPECT_LT(std::sqrt(error / size), 1e-6);
+}
+
+// The audits of a model after one forward and backward.
+std::vector<v1::AttentionAudit> AuditOf(const v1::JobSpec& spec,
+                                        std::optional<Recompute> recompute = {}) {
+  Bench bench(spec, recompute);
+  bench.Randomize();
+  bench.Loss();
+  bench.Backward();
+  EXPECT_TRUE(bench.model->AuditAttention({}, 100).ok());
+  std::vector<v1::AttentionAudit> audits;
+  for (const v1::LayerStats& layer : bench.model->TakeLayerStats()) {
+    audits.push_back(layer.audit());
+  }
+  return audits;
+}
+
+TEST(Model, AnAuditIsTheSameWhateverBackwardRecomputes) {
+  v1::JobSpec spec = TinyJob();
+  spec.mutable_nsa()->set_l_sel(4);
+  const auto keep = AuditOf(spec);
+  for (const Recompute recompute : {Recompute::kMlp, Recompute::kBlock}) {
+    const auto again = AuditOf(spec, recompute);
+    for (size_t layer = 0; layer < keep.size(); ++layer) {
+      EXPECT_EQ(again[layer].SerializeAsString(), keep[layer].SerializeAsString());
+    }
+  }
+  EXPECT_NE(keep[0].SerializeAsString(), keep[1].SerializeAsString());
+}
+
+TEST(Model, AnAuditFindsThatMoreBlocksKeepMoreAndAllBlocksEverything) {
+  v1::JobSpec spec = TinyJob();
+  spec.mutable_nsa()->set_l_sel(4);
+  spec.mutable_nsa()->set_n_sel(6);  // of 24 tokens: all
+  const auto all = AuditOf(spec);
+  spec.mutable_nsa()->set_n_sel(3);
+  const auto some = AuditOf(spec);
+  EXPECT_FLOAT_EQ(all[0].selected_mass_p10(), 1);
+  EXPECT_LT(some[0].selected_mass(), 0.95 * all[0].selected_mass());
+  EXPECT_LT(some[0].selected_mass_p10(), 0.95 * some[0].selected_mass());
+  EXPECT_EQ(some[0].window_mass(), all[0].window_mass());
 }
 
 TEST(Model, RefusesABackwardWithoutAForward) {

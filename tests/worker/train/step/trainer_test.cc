@@ -52,6 +52,28 @@ TEST(Trainer, TrainsToTheLastStepAndReportsEachOnce) {
   }
 }
 
+TEST(Trainer, AuditsTheAttentionEverySoManyStepsWithoutChangingABit) {
+  const TempDir dir;
+  v1::JobSpec spec = Job(dir);
+  spec.mutable_train()->set_accumulate_grad_batches(2);
+  spec.mutable_nsa()->set_audit_every(5);
+  const RankResult audited = RunJob(dir, spec)[0];
+  ASSERT_EQ(audited.steps.size(), 12u) << audited.finished.text();
+  for (const v1::StepRecord& step : audited.steps) {
+    for (const v1::LayerStats& layer : step.layers()) {
+      EXPECT_EQ(layer.has_audit(), step.step() % 5 == 0) << step.step();
+      EXPECT_EQ(layer.audit().selected_mass() > 0.5, layer.has_audit()) << step.step();
+    }
+  }
+  const TempDir other;
+  spec.mutable_nsa()->set_audit_every(0);
+  spec.mutable_train()->set_out_dir(other / "out");
+  const RankResult plain = RunJob(other, spec)[0];
+  for (const v1::StepRecord& step : plain.steps) EXPECT_FALSE(step.layers(0).has_audit());
+  EXPECT_EQ(Losses(audited), Losses(plain));
+  EXPECT_EQ(Weights(dir / "out", 12), Weights(other / "out", 12));
+}
+
 // A validation with 400 forward passes takes longer than any step.
 TEST(Trainer, ValidationIsNoPartOfTheNextStepsTime) {
   const TempDir dir;

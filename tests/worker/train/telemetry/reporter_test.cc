@@ -82,6 +82,30 @@ TEST(Reporter, CsvFilesHaveExactHeadersAndARowALoggedStep) {
   EXPECT_EQ(selection[2], "1,1,100,128,64,0.25");
 }
 
+TEST(Reporter, EveryAuditHasARowALayerWhetherItsStepIsLoggedOrNot) {
+  const TempDir dir;
+  auto reporter = Reporter::Open(Options(dir));
+  ASSERT_OK(reporter);
+  for (int64_t number = 1; number <= 20; ++number) {
+    v1::StepRecord step = Step(number);
+    for (v1::LayerStats& layer : *step.mutable_layers()) {
+      if (number % 7 != 0) continue;
+      layer.mutable_audit()->set_queries(3072);
+      layer.mutable_audit()->set_selected_mass(0.75);
+      layer.mutable_audit()->set_selected_mass_p10(0.5);
+      layer.mutable_audit()->set_window_mass(0.25);
+    }
+    (*reporter)->Step(step);
+  }
+  reporter->reset();
+  const auto audits = Lines(dir / "out/attention_audit.csv");
+  ASSERT_EQ(audits.size(), 5u) << "header, steps 7 and 14 with two layers";
+  EXPECT_EQ(audits[0],
+            "step,layer,queries,selected_mass,selected_mass_p10,window_mass,unix_seconds");
+  EXPECT_THAT(audits[1], StartsWith("7,0,3072,0.75,0.5,0.25,"));
+  EXPECT_THAT(audits[4], StartsWith("14,1,3072,0.75,0.5,0.25,"));
+}
+
 TEST(Reporter, HeartbeatsNameTheirUnits) {
   const TempDir dir;
   ReporterOptions options = Options(dir);
@@ -106,6 +130,7 @@ TEST(Reporter, HeartbeatsNameTheirUnits) {
     EXPECT_EQ(beat["fallbacks"]["data_source"], 2);
     EXPECT_EQ(beat["layers"][1]["gate_entropy_mean"], 2.0);
     EXPECT_EQ(beat["layers"][1]["gate_branch_shares"][2], 0.5);
+    EXPECT_EQ(beat["layers"][1]["gate_means"][2], 0.9);
     EXPECT_EQ(nlohmann::json::parse(lines[4])["msg"], "end");
   }
 }

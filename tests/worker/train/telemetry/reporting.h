@@ -46,6 +46,7 @@ inline v1::StepRecord Step(int64_t number) {
     stats->set_layer(layer);
     stats->mutable_gate()->set_entropy_mean(1.0 + layer);
     for (const double share : {0.2, 0.3, 0.5}) stats->mutable_gate()->add_branch_share(share);
+    for (const double mean : {0.1, 0.8, 0.9}) stats->mutable_gate()->add_gate_mean(mean);
     stats->mutable_selection()->set_keys_mean(100);
     stats->mutable_selection()->set_keys_max(128);
     stats->mutable_selection()->set_rows(64);

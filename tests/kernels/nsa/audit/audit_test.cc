@@ -1,0 +1,179 @@
+#include "kernels/nsa/audit/audit.h"
+
+#include <numeric>
+#include <set>
+
+#include "gtest/gtest.h"
+#include "kernels/nsa/select/select_blocks.h"
+#include "tests/kernels/layer.h"
+#include "tests/testing/status_matchers.h"
+
+namespace nsa::testing {
+namespace {
+
+constexpr int64_t kStep = 1234;
+
+// Inputs of an audit: random queries and keys, and blocks chosen from random scores.
+struct Inputs {
+  NsaShape s;
+  std::vector<float> q, k;
+  std::vector<int32_t> blocks, doc_start;
+
+  explicit Inputs(const NsaShape& shape, std::vector<int32_t> documents = {})
+      : s(shape),
+        q(Random(s.q_size(), 1, 4)),
+        k(Random(s.k_size(), 2)),
+        blocks(s.blocks_size()),
+        doc_start(std::move(documents)) {
+    const int64_t rows = s.blocks_size() / s.n_sel;
+    const std::vector<float> scores = Random(rows * s.sel_blocks(), 3);
+    EXPECT_OK(ChooseBlocks(
+        {},
+        {.shape = s, .scores = Span(scores), .doc_start = Documents(), .blocks = Span(blocks)}));
+  }
+  ConstTensor Documents() const {
+    return doc_start.empty() ? ConstTensor() : ConstTensor(Span(doc_start));
+  }
+};
+
+std::vector<float> Audit(const Inputs& in, Branch branch, int32_t queries = kAuditedQueries) {
+  std::vector<float> kept = Poisoned(int64_t{1} * queries * in.s.n_heads);
+  EXPECT_OK(
+      AuditAttention({}, {.shape = in.s,
+                          .branch = branch,
+                          .q = Span(in.q),
+                          .k = Span(in.k),
+                          .blocks = branch == kSel ? ConstTensor(Span(in.blocks)) : ConstTensor(),
+                          .doc_start = in.Documents(),
+                          .step = kStep,
+                          .queries = queries,
+                          .kept = Span(kept)}));
+  return kept;
+}
+
+// The same in fp64 by asking of every key whether the query and the branch see it.
+oracle::Array Expected(const Inputs& in, Branch branch) {
+  const NsaShape& s = in.s;
+  const oracle::Doc doc = oracle::DocOf(s, in.doc_start);
+  const oracle::Visible past = [&](int64_t b, int64_t, int64_t t, int64_t j) {
+    return j <= t && j >= doc(b, t);
+  };
+  const oracle::Visible read =
+      branch == kWin ? oracle::SeesWindow(s, doc) : oracle::SeesSelected(s, doc, in.blocks);
+  const oracle::Array q = Double(in.q), k = Double(in.k);
+  oracle::Array kept;
+  for (int32_t i = 0; i < kAuditedQueries; ++i) {
+    const int32_t query = AuditedQuery(kStep, i, s.batch * s.seq_len);
+    const int32_t b = query / s.seq_len, t = query % s.seq_len;
+    for (int32_t a = 0; a < s.n_heads; ++a) {
+      const oracle::Array p = oracle::Probabilities(s, s.seq_len, q, k, past, b, t, a);
+      double sum = 0;
+      for (int32_t j = 0; j < s.seq_len; ++j) {
+        if (read(b, a / s.heads_per_group(), t, j)) sum += p[j];
+      }
+      kept.push_back(sum);
+    }
+  }
+  return kept;
+}
+
+void ExpectTheFormula(const Inputs& in) {
+  const Dims dims = {{"query", kAuditedQueries}, {"a", in.s.n_heads}};
+  for (const Branch branch : {kSel, kWin}) {
+    EXPECT_TRUE(Close("kept", Audit(in, branch), Expected(in, branch), dims, 4 * OutputBound(in.s)))
+        << "branch " << branch;
+  }
+}
+
+double Mean(const std::vector<float>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+class EveryShape : public ::testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(Audit, EveryShape, ::testing::ValuesIn(SmallCases()), CaseName());
+
+TEST_P(EveryShape, KeptMassEqualsTheFormula) { ExpectTheFormula(Inputs(GetParam().shape)); }
+
+TEST_P(EveryShape, ASelectionOfEveryBlockKeepsEverything) {
+  NsaShape s = GetParam().shape;
+  s.n_sel = std::max(3, s.sel_blocks());
+  for (const float kept : Audit(Inputs(s), kSel)) EXPECT_FLOAT_EQ(kept, 1);
+}
+
+TEST_P(EveryShape, AWindowOfTheWholeSequenceKeepsEverything) {
+  NsaShape s = GetParam().shape;
+  s.window = s.seq_len;
+  for (const float kept : Audit(Inputs(s), kWin)) EXPECT_FLOAT_EQ(kept, 1);
+}
+
+// {B, S, H, G, dk, dv, l, d, l', n, w}
+NsaShape Long() { return {1, 256, 4, 2, 16, 16, 8, 4, 8, 5, 8}; }
+
+TEST(Audit, FewerBlocksAndAShorterWindowKeepLess) {
+  NsaShape more = Long(), fewer = more;
+  more.n_sel = 16;
+  more.window = 64;
+  const Inputs many(more), few(fewer);
+  EXPECT_LT(Mean(Audit(few, kSel)), 0.8 * Mean(Audit(many, kSel)));
+  EXPECT_LT(Mean(Audit(few, kWin)), 0.5 * Mean(Audit(many, kWin)));
+}
+
+TEST(Audit, OnlyKeysOfTheQuerysDocumentCount) {
+  const std::vector<int32_t> documents = Documents(Long(), {5, 6, 32, 199});
+  ExpectTheFormula(Inputs(Long(), documents));
+  // The keys and queries of the other documents may be anything.
+  Inputs in(Long(), documents);
+  const std::vector<float> before = Audit(in, kSel);
+  for (int64_t i = 32 * 2 * 16; i < 199 * 2 * 16; ++i) in.k[i] = kPoison;
+  const std::vector<float> after = Audit(in, kSel);
+  for (int32_t i = 0; i < kAuditedQueries; ++i) {
+    const int32_t t = AuditedQuery(kStep, i, 256);
+    if (t >= 32 && t < 199) continue;
+    EXPECT_EQ(after[4 * i], before[4 * i]) << "query " << t;
+  }
+}
+
+TEST(Audit, QueriesAreAFunctionOfTheStepAndSpreadOverTheBatch) {
+  constexpr int32_t kQueries = 1 << 15;
+  std::set<int32_t> first, second;
+  int upper_half = 0;
+  for (int32_t i = 0; i < kAuditedQueries; ++i) {
+    const int32_t query = AuditedQuery(100, i, kQueries);
+    ASSERT_GE(query, 0);
+    ASSERT_LT(query, kQueries);
+    EXPECT_EQ(query, AuditedQuery(100, i, kQueries));
+    first.insert(query);
+    second.insert(AuditedQuery(200, i, kQueries));
+    upper_half += query >= kQueries / 2 ? 1 : 0;
+  }
+  EXPECT_GT(first.size(), 250u);
+  EXPECT_NE(first, second);
+  EXPECT_NEAR(upper_half, kAuditedQueries / 2, 40);
+}
+
+TEST(Audit, AWrongBranchSizeOrCountIsRefused) {
+  const Inputs in(Long());
+  std::vector<float> kept(4 * 8);
+  const AuditArgs good = {.shape = in.s,
+                          .branch = kWin,
+                          .q = Span(in.q),
+                          .k = Span(in.k),
+                          .queries = 8,
+                          .kept = Span(kept)};
+  EXPECT_OK(AuditAttention({}, good));
+  AuditArgs bad = good;
+  bad.branch = kCmp;
+  EXPECT_EQ(AuditAttention({}, bad).message(), "branch: 0 (sel or win); only these read tokens");
+  bad = good;
+  bad.queries = 257;
+  EXPECT_EQ(AuditAttention({}, bad).message(), "queries: 257 (at most 256); sample fewer");
+  bad = good;
+  bad.queries = 9;
+  EXPECT_EQ(AuditAttention({}, bad).code(), absl::StatusCode::kInvalidArgument);
+  bad = good;
+  bad.branch = kSel;  // without blocks
+  EXPECT_EQ(AuditAttention({}, bad).code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace nsa::testing
