@@ -17,8 +17,8 @@
 #include "common/base/status.h"
 #include "common/base/thread_name.h"
 #include "common/job/data_source.h"
-#include "worker/train/data/documents.h"
-#include "worker/train/data/tokenizer.h"
+#include "worker/train/data/read/documents.h"
+#include "worker/train/data/tokenize/tokenizer.h"
 
 namespace nsa {
 namespace {

@@ -12,13 +12,13 @@
 #include "kernels/nn/embedding.h"
 #include "kernels/nn/rms_norm.h"
 #include "worker/train/model/activations.h"
-#include "worker/train/model/attention_audit.h"
 #include "worker/train/model/block.h"
 #include "worker/train/model/inputs.h"
-#include "worker/train/model/layer_totals.h"
 #include "worker/train/model/linear.h"
 #include "worker/train/model/model_config.h"
-#include "worker/train/model/readout.h"
+#include "worker/train/model/statistics/attention_audit.h"
+#include "worker/train/model/statistics/layer_totals.h"
+#include "worker/train/model/statistics/readout.h"
 
 namespace nsa {
 
@@ -362,16 +362,9 @@ absl::Status Model::Impl::AuditLayer(const Exec& exec, int64_t step, int32_t lay
                             .saved = arena_[block.activations.saved],
                             .step = step};
   // The projections' workspace is free between steps, and larger: at least R·H·dk elements.
-  const Tensor kept(arena_[workspace_.wide].data, audit.size(), DType::kF32);
-  NSA_RETURN_IF_ERROR(audit.Enqueue(exec, kept));
-  if (!on_cuda()) {
-    totals_[layer].set_audit(audit.Summarise(kept.as<float>()));
-    return absl::OkStatus();
-  }
-  std::vector<float> host(audit.size());
-  NSA_RETURN_IF_ERROR(cuda::CopyBytes(exec.stream, host.data(), kept.data, 4 * audit.size()));
-  NSA_RETURN_IF_ERROR(cuda::Synchronize(exec.stream));
-  totals_[layer].set_audit(audit.Summarise(host));
+  NSA_ASSIGN_OR_RETURN(const v1::AttentionAudit result,
+                       audit.Run(exec, arena_[workspace_.wide].data));
+  totals_[layer].set_audit(result);
   return absl::OkStatus();
 }
 

@@ -8,7 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "common/job/data_source.h"
-#include "worker/train/data/documents.h"
+#include "worker/train/data/read/documents.h"
 
 namespace nsa {
 namespace {

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/exec.h"
 #include "nsa/v1/checkpoint.pb.h"
-#include "worker/train/data/tokenizer.h"
+#include "worker/train/data/tokenize/tokenizer.h"
 #include "worker/train/model/model.h"
 #include "worker/train/model/parameters.h"
 

@@ -13,7 +13,7 @@
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 #include "worker/train/data/corpus.h"
-#include "worker/train/data/documents.h"
+#include "worker/train/data/read/documents.h"
 
 namespace nsa {
 namespace {

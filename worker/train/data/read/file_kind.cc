@@ -1,9 +1,9 @@
-#include "worker/train/data/file_kind.h"
+#include "worker/train/data/read/file_kind.h"
 
 #include <algorithm>
 
 #include "common/job/text_check.h"
-#include "worker/train/data/little_endian.h"
+#include "worker/train/data/read/little_endian.h"
 
 namespace nsa {
 namespace {

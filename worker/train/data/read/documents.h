@@ -11,9 +11,9 @@
 #include "absl/status/statusor.h"
 #include "common/job/data_source.h"
 #include "nsa/v1/job.pb.h"
-#include "worker/train/data/byte_stream.h"
-#include "worker/train/data/passage_reader.h"
-#include "worker/train/data/token_reader.h"
+#include "worker/train/data/read/byte_stream.h"
+#include "worker/train/data/read/passage_reader.h"
+#include "worker/train/data/read/token_reader.h"
 
 namespace nsa {
 

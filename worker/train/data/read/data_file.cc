@@ -1,4 +1,4 @@
-#include "worker/train/data/data_file.h"
+#include "worker/train/data/read/data_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-#include "worker/train/data/bpe_merges.h"
+#include "worker/train/data/tokenize/bpe_merges.h"
 
 #include <algorithm>
 #include <functional>
@@ -6,7 +6,7 @@
 #include <queue>
 
 #include "common/base/status.h"
-#include "worker/train/data/tokenizer.h"
+#include "worker/train/data/tokenize/tokenizer.h"
 
 namespace nsa {
 namespace {

@@ -8,8 +8,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "common/base/status.h"
-#include "worker/train/data/little_endian.h"
-#include "worker/train/data/token_layout.h"
+#include "worker/train/data/read/little_endian.h"
+#include "worker/train/data/read/token_layout.h"
 
 namespace nsa {
 namespace {

@@ -1,4 +1,4 @@
-#include "worker/train/data/token_reader.h"
+#include "worker/train/data/read/token_reader.h"
 
 #include <algorithm>
 #include <limits>
@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
-#include "worker/train/data/little_endian.h"
+#include "worker/train/data/read/little_endian.h"
 
 namespace nsa {
 namespace {

@@ -1,4 +1,4 @@
-#include "worker/train/data/passage_reader.h"
+#include "worker/train/data/read/passage_reader.h"
 
 #include <algorithm>
 #include <string_view>

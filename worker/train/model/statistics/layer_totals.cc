@@ -1,4 +1,4 @@
-#include "worker/train/model/layer_totals.h"
+#include "worker/train/model/statistics/layer_totals.h"
 
 #include <algorithm>
 

@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/fd.h"
-#include "worker/train/data/byte_stream.h"
+#include "worker/train/data/read/byte_stream.h"
 
 namespace nsa {
 

@@ -1,10 +1,10 @@
-#include "worker/train/data/token_layout.h"
+#include "worker/train/data/read/token_layout.h"
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
-#include "worker/train/data/file_kind.h"
-#include "worker/train/data/little_endian.h"
+#include "worker/train/data/read/file_kind.h"
+#include "worker/train/data/read/little_endian.h"
 
 namespace nsa {
 namespace {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "worker/train/data/byte_stream.h"
+#include "worker/train/data/read/byte_stream.h"
 
 namespace nsa {
 

@@ -1,4 +1,4 @@
-#include "worker/train/data/documents.h"
+#include "worker/train/data/read/documents.h"
 
 #include <algorithm>
 #include <limits>

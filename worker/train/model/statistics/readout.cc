@@ -1,4 +1,4 @@
-#include "worker/train/model/readout.h"
+#include "worker/train/model/statistics/readout.h"
 
 #include <cstddef>
 #include <cstring>

@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "nsa/v1/job.pb.h"
-#include "worker/train/data/byte_stream.h"
+#include "worker/train/data/read/byte_stream.h"
 
 namespace nsa {
 

@@ -1,4 +1,4 @@
-#include "worker/train/data/byte_stream.h"
+#include "worker/train/data/read/byte_stream.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -15,7 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/fd.h"
 #include "common/base/status.h"
-#include "worker/train/data/file_kind.h"
+#include "worker/train/data/read/file_kind.h"
 
 namespace nsa {
 namespace {

@@ -1,8 +1,8 @@
-#include "worker/train/data/tokenizer.h"
+#include "worker/train/data/tokenize/tokenizer.h"
 
 #include <algorithm>
 
-#include "worker/train/data/gpt2_bpe.h"
+#include "worker/train/data/tokenize/gpt2_bpe.h"
 
 namespace nsa {
 namespace {

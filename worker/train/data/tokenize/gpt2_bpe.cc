@@ -1,5 +1,5 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
-#include "worker/train/data/gpt2_bpe.h"
+#include "worker/train/data/tokenize/gpt2_bpe.h"
 
 #include <pcre2.h>
 
@@ -13,7 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "common/base/status.h"
 #include "nlohmann/json.hpp"
-#include "worker/train/data/bpe_merges.h"
+#include "worker/train/data/tokenize/bpe_merges.h"
 
 namespace nsa {
 namespace {

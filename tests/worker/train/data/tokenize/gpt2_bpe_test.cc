@@ -1,4 +1,4 @@
-#include "worker/train/data/gpt2_bpe.h"
+#include "worker/train/data/tokenize/gpt2_bpe.h"
 
 #include <algorithm>
 #include <fstream>

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "worker/train/data/tokenizer.h"
+#include "worker/train/data/tokenize/tokenizer.h"
 
 namespace nsa {
 

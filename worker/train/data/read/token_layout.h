@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "worker/train/data/data_file.h"
+#include "worker/train/data/read/data_file.h"
 
 namespace nsa {
 

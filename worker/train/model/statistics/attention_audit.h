@@ -1,0 +1,28 @@
+// The audit of a layer's attention (kernels/nsa/audit/audit.h) from the memory that its forward
+// left.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "kernels/exec.h"
+#include "kernels/nsa/layer/nsa_layer.h"
+#include "nsa/v1/telemetry.pb.h"
+
+namespace nsa {
+
+struct LayerAudit {
+  NsaLayerConfig config;
+  ConstTensor doc_start;  // as in forward
+  Tensor saved;           // output of forward
+  int64_t step = 0;       // chooses the queries
+
+  // Floats of device memory that Run() uses: at most 256 for each head and branch.
+  int64_t size() const;
+
+  // Measures the masses that the selected and the window branch keep, those that are present, and
+  // waits for the device. `memory` has size() floats on it.
+  absl::StatusOr<v1::AttentionAudit> Run(const Exec& exec, void* memory) const;
+};
+
+}  // namespace nsa
