@@ -30,10 +30,11 @@ std::set<std::string> Retried() {
 TEST(ServiceConfig, AMethodIsRetriedOnlyWhenTheProtoSaysSo) {
   EXPECT_THAT(Retried(),
               UnorderedElementsAre("SubmitJob", "GetJob", "ListJobs", "WatchJob", "WatchEvents",
-                                   "WatchRecords", "StreamLogs", "StopJob", "DeleteJob",
-                                   "DumpStack", "ListCheckpoints", "VerifyCheckpoint", "ListNodes",
-                                   "GetVersion", "ReportRecords", "ReportLog", "ReportDump"))
-      << "ResumeJob and Heartbeat do something else when they arrive twice";
+                                   "WatchRecords", "StreamLogs", "StopJob", "ResumeJob",
+                                   "DeleteJob", "DumpStack", "ListSavedStacks", "GetSavedStacks",
+                                   "ListCheckpoints", "VerifyCheckpoint", "ListNodes", "GetVersion",
+                                   "ReportRecords", "ReportLog", "ReportDump"))
+      << "Heartbeat does something else when it arrives twice";
 }
 
 TEST(ServiceConfig, AMethodWithoutTheOptionIsNotRetried) {

@@ -55,7 +55,7 @@ TEST_F(ReconcilerStopTest, AStopThatRanksHearOfTooLateSaysSo) {
   RunUntil(id, Job::STATE_STOPPED, {&agent});
   EXPECT_EQ(Get(id).reason(), "STOPPED_LATE");
   EXPECT_THAT(Get(id).message(), HasSubstr("at step 7"));
-  EXPECT_THAT(Get(id).message(), HasSubstr("step 4 was past"));
+  EXPECT_THAT(Get(id).message(), HasSubstr("the stop reached the ranks after step 4"));
 }
 
 TEST_F(ReconcilerStopTest, RefusesStepsInThePastBeyondTheEndAndOfJobsThatEnded) {
