@@ -96,6 +96,7 @@ void WriteJob(const TempDir& dir, int64_t steps) {
          "d_k: 16, d_v: 16}\n"
          "nsa: {l: 8, d: 4, l_sel: 8, n_sel: 4, w: 16}\n"
          "data: {source: synthetic}\n"
+         "preflight: {waive: {MODEL_TOO_SMALL_FOR_RUN: a test, DATA_SYNTHETIC: a test}}\n"
          "train: {steps: "
       << steps << ", seq_len: 32, batch_size: 4, log_every: 1, save_every: 20}\n";
 }
