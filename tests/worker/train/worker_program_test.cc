@@ -256,7 +256,7 @@ TEST(WorkerProgram, RefusesByHandWhatPreflightRefuses) {
   std::ofstream(dir / "job.yaml", std::ios::app) << "restart: {resume: nowhere/step-00000005}\n";
   Worker worker(dir, "worker", {"--job", "job.yaml"});
   EXPECT_EQ(worker.Wait().code, 2) << worker.output();
-  EXPECT_THAT(worker.output(), HasSubstr("job.yaml:6:11: error RESUME_NOT_FOUND: restart.resume"));
+  EXPECT_THAT(worker.output(), HasSubstr("job.yaml:7:11: error RESUME_NOT_FOUND: restart.resume"));
   EXPECT_FALSE(std::filesystem::exists(dir / "artifacts"));
 }
 
