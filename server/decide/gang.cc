@@ -49,6 +49,13 @@ Failure FromLastWords(const RankView& rank, const v1::WorkerFinished& words) {
   return failure;
 }
 
+// Whether the agent's signal ended the worker. When the agent ends a gang, a rank that has just
+// crashed may still look alive to it; the signal that it died of tells the two apart.
+bool EndedByAgent(const WorkerObservation& worker) {
+  const int32_t signal = worker.exit_signal();
+  return worker.killed_by_agent() && (signal == 0 || signal == SIGKILL || signal == SIGTERM);
+}
+
 // The failure of a worker that died without a last record.
 Failure FromExit(const RankView& rank, const WorkerObservation& worker) {
   Failure failure;
@@ -57,7 +64,7 @@ Failure FromExit(const RankView& rank, const WorkerObservation& worker) {
   if (!worker.start_error().empty()) {
     failure.reason = Word(Reason::kStartFailed);
     failure.text = absl::StrCat(who, " could not be started: ", worker.start_error());
-  } else if (worker.killed_by_agent()) {
+  } else if (EndedByAgent(worker)) {
     failure.reason = Word(Reason::kKilled);
     failure.text = absl::StrCat(who, " was killed by its agent");
     failure.infrastructure = true;

@@ -70,6 +70,15 @@ TEST(Gang, ALostNodeIsAFaultOfTheMachine) {
   EXPECT_FALSE(verdict.gone) << "rank 0 is still there";
 }
 
+// The agent was told to end the gang because of rank 0 before it saw that rank 1 had crashed.
+TEST(Gang, ACrashIsTheCauseEvenIfTheAgentMeantToKillTheRank) {
+  const GangVerdict verdict =
+      Judge({Ended(0, v1::OUTCOME_FAILED, "PEER_LOST", 10), Killed(1, SIGSEGV, true, 20)});
+  EXPECT_EQ(verdict.failure->reason, "RANK_CRASHED");
+  EXPECT_EQ(verdict.failure->rank, 1);
+  EXPECT_EQ(Judge({Killed(0, SIGKILL, true)}).failure->reason, "KILLED");
+}
+
 TEST(Gang, TheFirstRankThatDiedOnItsOwnIsTheCause) {
   // Rank 0 reported first that it lost a peer, rank 2 was killed by its agent, and rank 1 crashed.
   const GangVerdict verdict = Judge({Ended(0, v1::OUTCOME_FAILED, "PEER_LOST", 10),
