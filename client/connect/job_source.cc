@@ -51,7 +51,8 @@ absl::Status Mistakes(const std::string& file, const absl::Status& loaded) {
 // The fields of `set` have no place in the file, and must not get that of the section around them.
 // The section itself keeps its place.
 void DropPlaces(const SourceMap& set, SourceMap* places) {
-  for (const auto& [field, unused] : set) {
+  for (const auto& each : set) {
+    const std::string& field = each.first;
     const auto within = [&](const std::string& other, char after) {
       return other.size() > field.size() && other.starts_with(field) &&
              other[field.size()] == after;

@@ -1,7 +1,5 @@
 #include "server/act/retention.h"
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "server/act/job_control.h"
@@ -18,7 +16,7 @@ constexpr absl::Duration kRetry = absl::Minutes(1);
 
 }  // namespace
 
-Retention::Retention(Parts parts) : parts_(std::move(parts)) {}
+Retention::Retention(Parts parts) : parts_(parts) {}
 
 void Retention::Tick() {
   if (busy_) return;
