@@ -174,9 +174,8 @@ class Walker {
             UnknownKey(root_, type, dot == 0 ? "" : name.substr(0, dot - 1), key.scalar));
       return nullptr;
     }
-    const bool superseded = std::ranges::any_of(section.entries, [&](const auto& entry) {
-      return entry.key.scalar == rule->replacement;
-    });
+    const bool superseded = std::ranges::any_of(
+        section.entries, [&](const auto& entry) { return entry.key.scalar == rule->replacement; });
     result_->legacy.push_back(
         {name, key.place,
          superseded ? "is ignored, because " + std::string(rule->replacement) + " is set, too"
