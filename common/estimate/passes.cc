@@ -1,6 +1,7 @@
 #include "common/estimate/passes.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "common/estimate/estimate.h"
 
@@ -27,7 +28,10 @@ Passes PassesOf(const v1::JobSpec& spec, int32_t ranks) {
   const bool cuda = spec.runtime().device() != v1::DEVICE_CPU;
   const int32_t merged = cuda ? std::max(1, spec.runtime().merge_micro_batches()) : 1;
   if (micro_batches % merged != 0) return {micro_batches, 1, sequences};
-  return {micro_batches / merged, merged, sequences * merged};
+  // Clamped for a spec that preflight has not seen.
+  const int64_t all = int64_t{sequences} * merged;
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  return {micro_batches / merged, merged, static_cast<int32_t>(std::clamp(all, -kMost, kMost))};
 }
 
 Passes PassesOf(const v1::JobSpec& spec) {
@@ -38,7 +42,7 @@ int32_t DefaultMerge(const v1::JobSpec& spec) {
   const v1::TrainSpec& train = spec.train();
   const int64_t tokens =
       int64_t{train.batch_size()} / std::max(1, spec.resources().gpus()) * train.seq_len();
-  if (tokens < 1) return 1;
+  if (tokens < 1 || tokens > kTokensOfAPass) return 1;
   int32_t best = 1;
   for (int32_t merged = 2; merged <= train.accumulate_grad_batches(); ++merged) {
     if (merged * tokens > kTokensOfAPass) break;

@@ -80,6 +80,9 @@ TEST(DefaultMerge, TakesSpecsThatNobodyHasChecked) {
     spec.mutable_model()->set_n_layers(value);
     spec.mutable_resources()->set_gpus(value);
     EXPECT_EQ(DefaultMerge(spec), 1) << value;
+    spec.mutable_runtime()->set_merge_micro_batches(3);
+    spec.mutable_train()->set_accumulate_grad_batches(3);
+    EXPECT_EQ(PassesOf(spec, 1).merged, 3) << value;
     spec = Job(1, largest, 1);
     spec.mutable_model()->set_dim(value);
     EXPECT_GE(DefaultMerge(spec), 1) << value;
