@@ -59,8 +59,6 @@ bool IsBf16(const v1::JobSpec& spec) {
   return spec.runtime().device() != v1::DEVICE_CPU;
 }
 
-int64_t Ranks(const v1::JobSpec& spec) { return std::max(1, spec.resources().gpus()); }
-
 // What a rank keeps for one pass. It follows the layout in worker/train/model/block.cc and
 // kernels/nsa/layer/layer_memory.cc.
 struct Kept {
@@ -311,7 +309,7 @@ int64_t CheckpointBytes(const v1::JobSpec& spec) {
 }
 
 double ExpectedTokensPerSecond(const v1::JobSpec& spec, const std::string& device_name, int cores) {
-  const double ranks = static_cast<double>(Ranks(spec));
+  const double ranks = static_cast<double>(RanksOf(spec));
   double flops = FlopsPerToken(spec);
   const Recompute recompute = RecomputeOf(spec);
   if (recompute == Recompute::kBlock) flops *= 4.0 / 3.0;  // a second forward

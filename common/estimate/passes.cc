@@ -22,6 +22,8 @@ double BytesOfAToken(const v1::JobSpec& spec) {
 
 }  // namespace
 
+int32_t RanksOf(const v1::JobSpec& spec) { return std::max(1, spec.resources().gpus()); }
+
 Passes PassesOf(const v1::JobSpec& spec, int32_t ranks) {
   const int32_t micro_batches = std::max(1, spec.train().accumulate_grad_batches());
   const int32_t sequences = spec.train().batch_size() / std::max(1, ranks);
@@ -34,14 +36,11 @@ Passes PassesOf(const v1::JobSpec& spec, int32_t ranks) {
   return {micro_batches / merged, merged, static_cast<int32_t>(std::clamp(all, -kMost, kMost))};
 }
 
-Passes PassesOf(const v1::JobSpec& spec) {
-  return PassesOf(spec, std::max(1, spec.resources().gpus()));
-}
+Passes PassesOf(const v1::JobSpec& spec) { return PassesOf(spec, RanksOf(spec)); }
 
 int32_t DefaultMerge(const v1::JobSpec& spec) {
   const v1::TrainSpec& train = spec.train();
-  const int64_t tokens =
-      int64_t{train.batch_size()} / std::max(1, spec.resources().gpus()) * train.seq_len();
+  const int64_t tokens = int64_t{train.batch_size()} / RanksOf(spec) * train.seq_len();
   if (tokens < 1 || tokens > kTokensOfAPass) return 1;
   int32_t best = 1;
   for (int32_t merged = 2; merged <= train.accumulate_grad_batches(); ++merged) {

@@ -19,6 +19,9 @@ struct Passes {
   int32_t sequences = 1;  // of one rank in each of them
 };
 
+// Ranks of the job: resources.gpus, at least 1.
+int32_t RanksOf(const v1::JobSpec& spec);
+
 // The passes of one of `ranks` ranks: runtime.merge_micro_batches at a time on a GPU, 1 on the CPU.
 // Where it does not divide train.accumulate_grad_batches, which preflight refuses, nothing is
 // merged. Does not validate.

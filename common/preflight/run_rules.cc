@@ -141,7 +141,7 @@ std::string HalfOfExpected(const PreflightFacts& facts) {
 
 Problems ThroughputGuardOff(const PreflightFacts& facts) {
   const v1::GuardSpec& guard = facts.spec.guard();
-  // Without the key the worker takes a third of the speed in the first minute.
+  // Without the key the worker measures a floor on a GPU (worker/train/step/step_guards.h).
   if (!guard.has_min_tokens_per_second() || guard.min_tokens_per_second() > 0) return {};
   return {{"guard.min_tokens_per_second",
            "0 (more than 0): nothing notices that the run has become slow", HalfOfExpected(facts)}};
