@@ -1,0 +1,15 @@
+// The learning rate as a pure function of the step.
+#pragma once
+
+#include <cstdint>
+
+#include "nsa/v1/job.pb.h"
+
+namespace nsa {
+
+// Learning rate of optimizer step `step`, 1-based, of `train.steps`. With W = warmup_steps it is
+// lr · step / W for step ≤ W. It is lr at step max(W, 1) and then decreases along the schedule to
+// min_lr_ratio · lr, which it reaches exactly at the last step and keeps afterwards.
+double LearningRate(const v1::TrainSpec& train, int64_t step);
+
+}  // namespace nsa
