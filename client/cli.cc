@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "client/commands/commands.h"
 #include "client/commands/completion.h"
+#include "common/base/clean_text.h"
 #include "common/base/version.h"
 #include "common/job/did_you_mean.h"
 
@@ -42,14 +43,14 @@ class HelpLayout final : public CLI::Formatter {
   }
 };
 
-// "; did you mean 'list'?", or empty when no command has a similar name.
+// " (did you mean 'list'?)", or empty when no command has a similar name.
 std::string DidYouMean(const std::string& word, const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::App* command : app.get_subcommands({})) {
     names.push_back(command->get_name());
   }
   const std::string best = Nearest(word, names);
-  return best.empty() ? "" : absl::StrCat("; did you mean '", best, "'?");
+  return best.empty() ? "" : absl::StrCat(" (did you mean '", best, "'?)");
 }
 
 // Null when `app` has no such command.
@@ -274,7 +275,7 @@ ExitCode Cli::Fail(const absl::Status& status) {
   // Lines before the last are details, e.g. `file:line:column: …` that an editor can follow.
   std::string text(status.message());
   const size_t last = text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1;
-  *session_->console().err << text.insert(last, "nsactl: ") << "\n";
+  *session_->console().err << CleanText(text.insert(last, "nsactl: ")) << "\n";
   return ExitCodeOf(status);
 }
 
@@ -284,7 +285,7 @@ ExitCode Cli::FailUsage(const std::string& message) {
   for (const CLI::App* up = app->get_parent(); up != nullptr; up = up->get_parent()) {
     path = absl::StrCat(up->get_name(), " ", path);
   }
-  *session_->console().err << "nsactl: " << message << "; see '" << path << " --help'\n";
+  *session_->console().err << "nsactl: " << CleanText(message) << "; see '" << path << " --help'\n";
   return ExitCode::kUsage;
 }
 

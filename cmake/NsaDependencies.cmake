@@ -13,6 +13,7 @@ find_package(CLI11 CONFIG REQUIRED)
 find_package(nlohmann_json CONFIG REQUIRED)
 find_package(ZLIB REQUIRED)
 find_package(CURL REQUIRED)
+find_package(OpenSSL REQUIRED)
 find_package(OpenMP REQUIRED)
 if(NSA_SANITIZE STREQUAL "thread")
   # ThreadSanitizer does not see the barriers of OpenMP's own threads: the loops of the kernels run on one thread there.

@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # Installs the distribution's packages that this tree needs. Debian 12 and Ubuntu 24.04 use the same names.
 #
-#   deploy/packages.sh [build] [test] [check] [plot]     default: build
+#   deploy/packages.sh [build] [test] [check] [plot] [torch]     default: build
 #   deploy/packages.sh --list build test          print the names and exit
 #
 #   build   compile and run the programs        test   run every test        check   clang-format and clang-tidy
 #   plot    draw the dashboard without Grafana (deploy/plot/dashboard.py)
+#   torch   compare exported models with PyTorch (tests/e2e/export_test.py, skipped without it); 630 MB on disk
 #
 # Installs only missing packages, so it can be repeated; needs root or sudo only if one is missing. Starts no service of the packages.
-# The CUDA toolkit is not among these packages: the build uses it where it is installed.
+# The CUDA toolkit is not among these packages: the build uses it where it is installed. For `build` it also fetches uPlot, which draws the curves of
+# the live page and is not a package of the distribution: once, from npm, checked against its hash (cmake/NsaUplot.cmake).
 set -euo pipefail
 
 readonly BUILD=(
@@ -18,30 +20,34 @@ readonly BUILD=(
   libopenblas-openmp-dev libzstd-dev zstd zlib1g-dev libxxhash-dev libpcre2-dev libcurl4-openssl-dev libdw-dev
   libgtest-dev libgmock-dev libbenchmark-dev
 )
-readonly TEST=(prometheus python3 python3-yaml shellcheck procps)
+readonly TEST=(prometheus python3 python3-yaml shellcheck procps chromium chromium-driver python3-selenium)
 readonly CHECK=(clang-format clang-tidy)
+readonly TORCH=(python3-torch)
 readonly PLOT=(prometheus python3 python3-matplotlib python3-pil fonts-inter)
 
 say() { printf '\n== %s\n' "$*"; }
 die() { printf 'packages.sh: %s\n' "$*" >&2; exit 1; }
 
-list=false wanted=()
+list=false wanted=() build=false
 for argument in "$@"; do
   case $argument in
     --list) list=true ;;
-    build) wanted+=("${BUILD[@]}") ;;
+    build) wanted+=("${BUILD[@]}") build=true ;;
     test) wanted+=("${TEST[@]}") ;;
     check) wanted+=("${CHECK[@]}") ;;
     plot) wanted+=("${PLOT[@]}") ;;
-    -h | --help) sed -n '2,11p' "$0" | cut -c3-; exit 0 ;;
-    *) die "unknown set '$argument'; one or more of: build test check plot" ;;
+    torch) wanted+=("${TORCH[@]}") ;;
+    -h | --help) sed -n '2,13p' "$0" | cut -c3-; exit 0 ;;
+    *) die "unknown set '$argument'; one or more of: build test check plot torch" ;;
   esac
 done
-[ ${#wanted[@]} -gt 0 ] || wanted=("${BUILD[@]}")
+[ ${#wanted[@]} -gt 0 ] || { wanted=("${BUILD[@]}"); build=true; }
 if $list; then printf '%s\n' "${wanted[@]}"; exit 0; fi
 
 { command -v dpkg-query && command -v apt-get; } >/dev/null ||
   die "this is neither Debian nor Ubuntu; install by hand: ${wanted[*]}"
+
+fetch_uplot() { ! $build || cmake -P "$(dirname "$0")/../cmake/NsaUplot.cmake"; }
 
 missing=()
 for package in "${wanted[@]}"; do
@@ -52,6 +58,7 @@ for package in "${wanted[@]}"; do
 done
 if [ ${#missing[@]} -eq 0 ]; then
   say "packages: all ${#wanted[@]} are installed"
+  fetch_uplot
   exit 0
 fi
 
@@ -73,4 +80,5 @@ apt() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Acquir
 apt update
 apt install -y --no-install-recommends "${missing[@]}" >/dev/null ||
   die "apt-get could not install: ${missing[*]}; on Ubuntu the 'universe' component must be enabled"
+fetch_uplot
 say "packages: done in ${SECONDS} s"

@@ -99,12 +99,15 @@ show_next_commands() {
   next "nsactl checkpoint list $job" "its checkpoints"
   next "nsactl validate configs/jobs/train_showcase.yaml --offline" "check a job file"
   next "nsactl submit YOUR_JOB.yaml --watch" "docs/job_file.md explains every key"
-  next "nsactl version" "where /metrics is; docs/deploy.md adds Prometheus and Grafana"
+  next "nsactl version" "where the page and /metrics are; docs/deploy.md adds Prometheus and Grafana"
   local pid
   pid=$(cat "$NSA_STATE_DIR/quickstart.pid" 2>/dev/null || true)
   if [ -n "$pid" ] && kill -0 "$pid" 2>/dev/null; then
     next "kill $pid" "stop the coordinator; running jobs continue and are found again"
   fi
+  local page
+  page=$(nsactl version 2>/dev/null | sed -nE 's/.* page on (http:[^,]*),.*/\1/p')
+  [ -z "$page" ] || say "the live page of this job: ${page}#/job/$job"
 }
 
 # On a terminal nsactl draws a progress bar itself; otherwise this adds one to each of its lines.

@@ -32,6 +32,7 @@ absl::Status Missing(const char* kernel) {
 }  // namespace
 
 absl::Status AuditAttention(const Exec&, const AuditArgs&) { return Missing("AuditAttention"); }
+absl::Status AuditChoices(const Exec&, const AuditChoicesArgs&) { return Missing("AuditChoices"); }
 absl::Status Compress(const Exec&, const CompressArgs&) { return Missing("Compress"); }
 absl::Status CompressBackward(const Exec&, const CompressBackwardArgs&) {
   return Missing("CompressBackward");

@@ -13,6 +13,7 @@
 #include <cstdio>
 
 #include "CLI/CLI.hpp"
+#include "common/base/clean_text.h"
 #include "common/base/log.h"
 #include "common/base/version.h"
 #include "common/job/load.h"
@@ -32,7 +33,7 @@ struct Flags {
 };
 
 int Fail(const absl::Status& status) {
-  std::fprintf(stderr, "nsa-coordinator: %s\n", std::string(status.message()).c_str());
+  std::fprintf(stderr, "nsa-coordinator: %s\n", CleanText(std::string(status.message())).c_str());
   switch (status.code()) {
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kNotFound:
@@ -113,7 +114,8 @@ int main(int argc, char** argv) {
   app.add_option("--state-dir", flags.state_dir,
                  "store, logs and sockets [$NSA_STATE_DIR, else ~/.local/state/nsa]");
   app.add_option("--listen", flags.listen, "gRPC over TCP, e.g. 127.0.0.1:50951 [none]");
-  app.add_option("--metrics", flags.metrics, "HTTP of /metrics [127.0.0.1:9464]; \"\" for none");
+  app.add_option("--metrics", flags.metrics,
+                 "HTTP of the page and /metrics [127.0.0.1:9464]; \"\" for none");
   app.add_option("--log-level", flags.log_level,
                  "trace, debug, info, warn, error, critical or off");
   try {

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
+#include "common/rpc/secret.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "server/act/dump_broker.h"
 #include "server/act/executor.h"
@@ -22,6 +23,8 @@
 #include "server/rpc/listener.h"
 #include "server/rpc/self_probe.h"
 #include "server/service_manager.h"
+#include "server/store/access_store.h"
+#include "server/store/audit_log.h"
 #include "server/store/fleet.h"
 #include "server/store/job_store.h"
 #include "server/store/log_store.h"
@@ -31,6 +34,7 @@
 #include "server/watch/metrics.h"
 #include "server/watch/metrics_http.h"
 #include "server/watch/queue_board.h"
+#include "server/web/web.h"
 #include "spdlog/spdlog.h"
 
 namespace nsa::server {
@@ -53,24 +57,42 @@ std::string CodeName(grpc::StatusCode code) {
   return absl::StatusCodeToString(static_cast<absl::StatusCode>(code));
 }
 
-// TCP always needs a token. Without TCP and without a configured token file there is none.
-absl::StatusOr<Auth> AuthFor(const Options& options) {
+// TCP always needs a token, and so do the changes that the live page makes. Without both and
+// without a configured token file there is none.
+absl::StatusOr<Auth> AuthFor(const Options& options, const AccessStore* access) {
   if (options.make_token_file) {
-    if (options.listen_address.empty()) return Auth::SocketOnly();
-    NSA_ASSIGN_OR_RETURN(const bool made, MakeTokenFile(options.token_file));
-    if (made) spdlog::info("made the token for TCP clients: {}", options.token_file.string());
+    if (options.listen_address.empty() && options.metrics_address.empty()) {
+      return Auth::WithoutFile(access);
+    }
+    NSA_ASSIGN_OR_RETURN(const bool made, MakeSecretFile("token_file", options.token_file));
+    if (made) {
+      spdlog::info("made the token for TCP clients and for changes on the page: {}",
+                   options.token_file.string());
+    }
   }
-  return Auth::FromFile(options.token_file);
+  return Auth::FromFile(options.token_file, access);
+}
+
+// The name of the operator whose token the header Authorization of an HTTP request has.
+absl::StatusOr<std::string> OperatorOf(const Auth& auth, std::string_view header) {
+  NSA_ASSIGN_OR_RETURN(const Caller caller,
+                       auth.Check({.peer = "http", .header = std::string(header)}, "StopJob"));
+  if (caller.role == v1::ROLE_OPERATOR) return caller.name;
+  return absl::PermissionDeniedError(
+      "token: not an operator's (the page changes the jobs of everybody); use nsactl");
 }
 
 }  // namespace
 
 // In order of construction; destroyed in reverse.
 struct Server::Parts {
-  Parts(const Options& with, const Clock& a_clock, FileLock a_lock, Auth an_auth)
+  Parts(const Options& with, const Clock& a_clock, FileLock a_lock,
+        std::unique_ptr<AccessStore> an_access, std::unique_ptr<AuditLog> an_audit, Auth an_auth)
       : options(with),
         clock(a_clock),
         lock(std::move(a_lock)),
+        access(std::move(an_access)),
+        audit(std::move(an_audit)),
         auth(std::move(an_auth)),
         metrics(clock),
         fleet(clock, {.unknown = with.node_unknown,
@@ -79,11 +101,13 @@ struct Server::Parts {
         logs(with.state_dir / "logs", with.log_quota_bytes),
         stacks(with.state_dir / "dumps", clock),
         dumps(clock),
-        paths(with.allowed_roots) {}
+        paths(with.allowed_roots, with.state_dir) {}
 
   const Options options;
   const Clock& clock;
   FileLock lock;
+  std::unique_ptr<AccessStore> access;
+  std::unique_ptr<AuditLog> audit;
   Auth auth;
   Metrics metrics;
   ChangeHub hub;
@@ -98,6 +122,7 @@ struct Server::Parts {
   std::atomic<bool> serving = false;  // everything has started and draining has not begun
   std::unique_ptr<JobStore> store;
   std::unique_ptr<JobControl> control;
+  std::unique_ptr<Web> web;
   std::unique_ptr<MetricsHttp> metrics_http;
   std::unique_ptr<Reconciler> reconciler;
   std::unique_ptr<Retention> retention;
@@ -143,9 +168,27 @@ absl::Status Server::Parts::OpenStore() {
 
 absl::Status Server::Parts::StartMetrics() {
   if (options.metrics_address.empty()) return absl::OkStatus();
-  NSA_ASSIGN_OR_RETURN(metrics_http, MetricsHttp::Start(
-                                         options.metrics_address, [this] { return metrics.Text(); },
-                                         [this] { return serving.load(); }));
+  web = std::make_unique<Web>(Web::Parts{
+      .store = *store,
+      .control = *control,
+      .fleet = fleet,
+      .logs = logs,
+      .stacks = stacks,
+      .dumps = dumps,
+      .hub = hub,
+      .files = *files,
+      .clock = clock,
+      .draining = draining,
+      .check_operator = [this](std::string_view header) { return OperatorOf(auth, header); },
+      .audit = [this](const v1::AuditEntry& entry) { audit->Add(entry); },
+      .changed = [this] { reconciler->Wake(); },
+      .version = [this] { return Version(); },
+      .token_file = options.token_file.string()});
+  NSA_ASSIGN_OR_RETURN(metrics_http,
+                       MetricsHttp::Start(
+                           options.metrics_address, [this] { return metrics.Text(); },
+                           [this] { return serving.load(); },
+                           [this](const HttpRequest& request) { return web->Answer(request); }));
   return absl::OkStatus();
 }
 
@@ -210,6 +253,7 @@ void Server::Parts::MakeServices() {
             [this](const std::string& method, grpc::StatusCode code, double seconds, bool stream) {
               metrics.ObserveCall(method, CodeName(code), seconds, stream);
             },
+        .audit = [this](const v1::AuditEntry& entry) { audit->Add(entry); },
         .observe_stream = [this](const std::string& method,
                                  int change) { metrics.ObserveStream(method, change); }});
   };
@@ -217,6 +261,8 @@ void Server::Parts::MakeServices() {
   agent_rules = rules_on(*agent_calls);
   coordinator_service = std::make_unique<CoordinatorService>(
       CoordinatorService::Parts{.store = *store,
+                                .access = *access,
+                                .audit = *audit,
                                 .control = *control,
                                 .fleet = fleet,
                                 .logs = logs,
@@ -231,6 +277,7 @@ void Server::Parts::MakeServices() {
                                 .local_agent = options.local_agent});
   fleet_service = std::make_unique<FleetService>(FleetService::Parts{
       .store = *store,
+      .access = *access,
       .fleet = fleet,
       .logs = logs,
       .dumps = dumps,
@@ -278,8 +325,12 @@ void Server::Parts::StartAgent() {
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options, const Clock& clock,
                                                       std::function<void()> unreachable) {
   NSA_ASSIGN_OR_RETURN(FileLock lock, LockStateDir(options.state_dir));
-  NSA_ASSIGN_OR_RETURN(Auth auth, AuthFor(options));
-  auto parts = std::make_unique<Parts>(options, clock, std::move(lock), std::move(auth));
+  NSA_ASSIGN_OR_RETURN(std::unique_ptr<AccessStore> access,
+                       AccessStore::Open(options.state_dir, clock));
+  NSA_ASSIGN_OR_RETURN(std::unique_ptr<AuditLog> audit, AuditLog::Open(options.state_dir, clock));
+  NSA_ASSIGN_OR_RETURN(Auth auth, AuthFor(options, access.get()));
+  auto parts = std::make_unique<Parts>(options, clock, std::move(lock), std::move(access),
+                                       std::move(audit), std::move(auth));
   NSA_RETURN_IF_ERROR(parts->OpenStore());
   parts->MakeReconciler();
   parts->MakeServices();
@@ -297,7 +348,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options, co
 
 Server::Server(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
-Server::~Server() { Drain(absl::ZeroDuration()); }
+Server::~Server() {
+  Drain(absl::ZeroDuration());
+  // Its threads use every other part.
+  parts_->metrics_http.reset();
+}
 
 void Server::Drain(absl::Duration patience) {
   if (!std::exchange(parts_->running, false)) return;

@@ -1,18 +1,11 @@
 // nsactl checkpoint: lists, verifies and pins checkpoints. The target is a job, or a folder on this
 // machine, which needs no coordinator.
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/cli.h"
 #include "client/show/human.h"
-#include "common/base/durable_folder.h"
-#include "common/base/fd.h"
 #include "common/base/status.h"
 #include "common/checkpoint/checkpoint_dir.h"
 #include "common/checkpoint/checkpoint_info.h"
@@ -90,9 +83,15 @@ absl::StatusOr<v1::ListCheckpointsResponse> ListOfJob(Session& session, const st
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
   v1::ListCheckpointsRequest request;
   request.set_job(job);
-  auto response = client->Call<v1::ListCheckpointsResponse>(request);
-  NSA_RETURN_IF_ERROR(HintAtFolder(response.status(), job));
-  return response;
+  v1::ListCheckpointsResponse all;
+  do {
+    auto page = client->Call<v1::ListCheckpointsResponse>(request);
+    NSA_RETURN_IF_ERROR(HintAtFolder(page.status(), job));
+    request.set_page_token(page->next_page_token());
+    page->clear_next_page_token();
+    all.MergeFrom(*page);
+  } while (!request.page_token().empty());
+  return all;
 }
 
 // The folders of a job's checkpoints, which may be on another machine.
@@ -106,36 +105,6 @@ absl::StatusOr<std::vector<CheckpointEntry>> EntriesOfJob(Session& session,
   return entries;
 }
 
-absl::Status CannotPin(const fs::path& file, int reason) {
-  const std::string text = absl::StrCat(file.string(), ": ", std::strerror(reason), "; ");
-  if (reason == ENOENT || reason == ENOTDIR) {
-    return absl::NotFoundError(
-        absl::StrCat(text, "the checkpoint is gone, or on another machine: run the command there"));
-  }
-  if (reason == EACCES || reason == EPERM) {
-    return absl::PermissionDeniedError(
-        absl::StrCat(text, "run the command as the owner of the checkpoint"));
-  }
-  return absl::InternalError(absl::StrCat(text, "nothing was changed"));
-}
-
-// A pin is durable: after a power loss a confirmed pin is still there, and a removed one stays
-// removed.
-absl::Status WritePin(const fs::path& checkpoint) {
-  const fs::path file = checkpoint / kPinnedFile;
-  const Fd fd(open(file.c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
-  if (!fd.valid() || fsync(fd.get()) != 0) return CannotPin(file, errno);
-  return SyncFolder(checkpoint);
-}
-
-absl::Status RemovePin(const fs::path& checkpoint) {
-  const fs::path file = checkpoint / kPinnedFile;
-  std::error_code error;
-  const bool there = fs::is_directory(checkpoint, error);
-  if (unlink(file.c_str()) != 0 && (errno != ENOENT || !there)) return CannotPin(file, errno);
-  return SyncFolder(checkpoint);
-}
-
 absl::StatusOr<ExitCode> Pin(Session& session, const CheckpointFlags& flags, bool pin) {
   std::vector<CheckpointEntry> entries;
   if (IsPath(flags.target)) {
@@ -144,7 +113,7 @@ absl::StatusOr<ExitCode> Pin(Session& session, const CheckpointFlags& flags, boo
     NSA_ASSIGN_OR_RETURN(entries, EntriesOfJob(session, flags.target));
   }
   NSA_ASSIGN_OR_RETURN(const CheckpointEntry entry, Chosen(entries, flags));
-  NSA_RETURN_IF_ERROR(pin ? WritePin(entry.path) : RemovePin(entry.path));
+  NSA_RETURN_IF_ERROR(SetPinned(entry.path, pin));
   if (!session.PrintDocumentOrName(CheckpointInfoOf(entry), entry.path.string())) {
     session.out() << entry.path.string() << ": "
                   << (pin ? "pinned: kept regardless of train.keep_checkpoints"

@@ -18,7 +18,11 @@ namespace nsa::client {
   ROW(Delete)                \
   ROW(DumpStack)             \
   ROW(Checkpoint)            \
+  ROW(Export)                \
+  ROW(Import)                \
   ROW(Nodes)                 \
+  ROW(Token)                 \
+  ROW(Audit)                 \
   ROW(Version)               \
   ROW(Context)               \
   ROW(Completion)

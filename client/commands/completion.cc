@@ -106,9 +106,12 @@ void AddValues(Session& session, const std::string& command, const std::string& 
     AddJobs(session, command, result);
     result->files = true;
   }
-  if (name == "FILE" || type == "FILE") result->files = true;
+  const bool path = name == "FILE" || name == "DIR" || name == "CHECKPOINT";
+  if (path || type == "FILE" || type == "FOLDER") result->files = true;
   if (name == "SHELL") words({"bash", "zsh", "fish"});
-  if (name == "NAME" || name == "--context") AddContexts(result);
+  // A token gets a new name.
+  if ((name == "NAME" && command != "create") || name == "--context") AddContexts(result);
+  if (name == "--role") words({"viewer", "submitter", "operator", "agent"});
   if (name == "--output") words({"table", "wide", "json", "yaml", "name"});
   if (name == "--state") {
     words({"active", "queued", "preflight", "starting", "running", "restarting", "stopping",

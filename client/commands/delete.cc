@@ -70,7 +70,7 @@ absl::Status DeleteOne(Session& session, Client* client, const v1::Job& job) {
     session.out() << job.id() << "\n";
   } else {
     session.out() << "deleted " << Title(job) << "; " << job.spec().train().out_dir()
-                  << " stays, with its checkpoints\n";
+                  << " stays, with its checkpoints, and another job may use it\n";
   }
   return absl::OkStatus();
 }

@@ -61,6 +61,9 @@ void PrintProgress(const v1::Job& job, absl::Time now, Fields* fields) {
     fields->Add("Optimizer", absl::StrFormat("learning rate %.3g, gradient norm %.3g",
                                              p.learning_rate(), p.grad_norm()));
   }
+  if (!job.health().words().empty()) fields->Add("Health", job.health().words());
+  fields->Add("Gates", GatesText(p));
+  fields->Add("Resources", ResourcesText(p));
   if (moving) fields->Add("ETA", HumanDuration(p.eta_seconds()));
   if (p.checkpoint_unix_nanos() != 0) {
     fields->Add("Checkpoint", absl::StrCat("step ", p.checkpoint_step(), ", ",
@@ -97,6 +100,10 @@ void PrintHead(Session& session, const v1::Job& job) {
   PrintProgress(job, now, &fields);
   if (const std::string why = TelemetryText(job); !why.empty()) {
     fields.Add("Not written", absl::StrCat("telemetry of ", why));
+  }
+  fields.Add("Data", CorpusText(job.progress().corpus()));
+  if (!job.progress().initialized_from().empty()) {
+    fields.Add("Weights", absl::StrCat("began with those of ", job.progress().initialized_from()));
   }
   fields.Add("Output", job.spec().train().out_dir());
   std::vector<std::string> labels;

@@ -3,6 +3,7 @@
 #include "absl/strings/str_split.h"
 #include "client/cli.h"
 #include "client/connect/follow.h"
+#include "common/base/clean_text.h"
 #include "common/base/status.h"
 #include "nlohmann/json.hpp"
 
@@ -22,13 +23,16 @@ void PrintLines(Session& session, const v1::StreamLogsResponse& response, bool n
     session.PrintStreamed({{"rank", response.rank()}, {"data", response.data()}});
     return;
   }
+  // A file or a pipe gets the bytes as they are.
+  const std::string text =
+      session.console().terminal ? CleanText(response.data()) : response.data();
   if (!name_ranks) {
-    session.out() << response.data() << std::flush;
+    session.out() << text << std::flush;
     return;
   }
   const std::string prefix =
       Paint(Colour::kDim, absl::StrCat("[rank ", response.rank(), "] "), session.colours());
-  absl::string_view data = response.data();
+  absl::string_view data = text;
   if (!data.empty() && data.back() == '\n') data.remove_suffix(1);
   for (const absl::string_view line : absl::StrSplit(data, '\n')) {
     session.out() << prefix << line << "\n";

@@ -15,14 +15,26 @@ Colour ColourOf(const std::string& state) {
 
 std::string Gpus(const v1::Node& node) {
   const auto& gpus = node.info().gpus();
+  if (node.info().gpus_age_seconds() < 0) return "asking the driver";
   if (gpus.empty()) return "-";
-  return absl::StrCat(node.gpus_used(), "/", gpus.size(), " ", gpus[0].name());
+  std::string text = absl::StrCat(node.gpus_used(), "/", gpus.size(), " ", gpus[0].name());
+  for (const v1::GpuInfo& gpu : gpus) {
+    if (gpu.fault().empty()) continue;
+    absl::StrAppend(&text, ", ", gpu.uuid(), " is taken out (", gpu.fault(), ")");
+  }
+  return text;
 }
 
 absl::StatusOr<ExitCode> Nodes(Session& session) {
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
-  NSA_ASSIGN_OR_RETURN(const v1::ListNodesResponse response,
-                       client->Call<v1::ListNodesResponse>(v1::ListNodesRequest()));
+  v1::ListNodesRequest request;
+  v1::ListNodesResponse response;
+  do {
+    NSA_ASSIGN_OR_RETURN(v1::ListNodesResponse page, client->Call<v1::ListNodesResponse>(request));
+    request.set_page_token(page.next_page_token());
+    page.clear_next_page_token();
+    response.MergeFrom(page);
+  } while (!request.page_token().empty());
   if (session.structured()) {
     session.PrintDocument(response);
     return ExitCode::kOk;

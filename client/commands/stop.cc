@@ -1,7 +1,7 @@
 // nsactl stop: ends jobs after a given step, after the step in progress, or at once.
 #include "absl/strings/str_cat.h"
 #include "client/cli.h"
-#include "client/commands/each_job.h"
+#include "client/connect/each_job.h"
 #include "client/show/document.h"
 #include "client/show/job_text.h"
 #include "common/base/status.h"

@@ -6,6 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "client/cli.h"
 #include "client/commands/watch.h"
+#include "client/connect/canary.h"
 #include "client/connect/job_source.h"
 #include "client/connect/resend.h"
 #include "client/show/job_text.h"
@@ -25,7 +26,11 @@ struct SubmitFlags {
   std::string request_id;
   std::vector<std::string> sets;
   bool watch = false;
+  bool canary = false;
+  int64_t canary_steps = 0;  // 0: kCanarySteps
 };
+
+constexpr int64_t kCanarySteps = 20;
 
 // Prints every finding of a refused job. It asks for the whole report, because the details of an
 // error hold only what fits into 6 KB.
@@ -64,6 +69,7 @@ void PrintAccepted(Session& session, const v1::SubmitJobResponse& response) {
     return;
   }
   out << "submitted " << Title(job) << ": " << StateName(job.state()) << "\n";
+  if (!response.report().start().empty()) out << "  " << response.report().start() << "\n";
   // The job was accepted, so the findings are waived errors, warnings and notes.
   for (const v1::Finding& finding : response.report().findings()) {
     out << "  " << FindingWord(finding) << " " << finding.rule() << ": " << finding.field() << ": "
@@ -84,10 +90,30 @@ void PrintAccepted(Session& session, const v1::SubmitJobResponse& response) {
   out << std::flush;
 }
 
+// Runs the first steps of the job and prints what they cost. InvalidArgument when they are slower
+// than the job allows.
+absl::Status TryFirst(Session& session, const SubmitFlags& flags, const v1::JobSpec& spec) {
+  const int64_t steps = flags.canary_steps > 0 ? flags.canary_steps : kCanarySteps;
+  NSA_ASSIGN_OR_RETURN(const CanaryResult result, RunCanary(session, spec, steps));
+  session.Note("canary: " + CanaryText(result, spec));
+  return CheckCanary(result, spec);
+}
+
 // Main path 1/7: submit.
 absl::StatusOr<ExitCode> Submit(Session& session, const SubmitFlags& flags) {
   NSA_ASSIGN_OR_RETURN(const JobFile job, LoadJobSource(flags.file, flags.sets));
   NoteLegacyKeys(session, flags.file, job);
+  if (flags.canary) {
+    NSA_ASSIGN_OR_RETURN(Client * client, session.client());
+    v1::SubmitJobRequest check;
+    *check.mutable_spec() = job.spec;
+    check.set_validate_only(true);
+    NSA_ASSIGN_OR_RETURN(const auto checked, client->Call<v1::SubmitJobResponse>(check));
+    if (!checked.report().accepted()) {
+      return ExplainRefusal(session, client, flags, job, absl::InvalidArgumentError("refused"), {});
+    }
+    NSA_RETURN_IF_ERROR(TryFirst(session, flags, job.spec));
+  }
   v1::SubmitJobRequest request;
   *request.mutable_spec() = job.spec;
   request.set_request_id(flags.request_id);
@@ -126,12 +152,17 @@ void AddSubmit(Cli* cli) {
                "leaves the job running.",
        .examples = "nsactl submit job.yaml\n"
                    "nsactl submit job.yaml --watch\n"
+                   "nsactl submit job.yaml --canary\n"
                    "nsactl submit job.yaml --set train.steps=100 --set data.path=[a.txt,b.txt]\n"
                    "sed s/0.001/0.0003/ job.yaml | nsactl submit - --set name=low-lr\n"
                    "id=$(nsactl submit -q job.yaml)",
        .run = [flags](Session& session) { return Submit(session, *flags); }});
   options.Argument("FILE", &flags->file, "Job file; - reads standard input");
   options.Flag("-w,--watch", &flags->watch, "Then show its progress until it ends");
+  options.OptionalNumber("--canary", "[N]", &flags->canary, &flags->canary_steps,
+                         "First run N steps of the job (default 20) in a folder of their own, show "
+                         "speed, memory and the expected end, and do not submit the job if it is "
+                         "slower than guard.min_tokens_per_second");
   options.Texts("--set", "FIELD=VALUE", &flags->sets,
                 "Change a field of the file; may be repeated");
   options.Text("--request-id", "UUID", &flags->request_id,

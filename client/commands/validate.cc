@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "client/cli.h"
+#include "client/connect/count_data.h"
 #include "client/connect/job_source.h"
 #include "common/base/status.h"
 #include "common/preflight/preflight.h"
@@ -14,6 +15,7 @@ struct ValidateFlags {
   std::string file;
   std::vector<std::string> sets;
   bool offline = false;
+  bool data = false;
 };
 
 // Runs the same rules without a coordinator. Rules about files look at this machine's disks; rules
@@ -37,6 +39,28 @@ absl::StatusOr<v1::PreflightReport> CheckThere(Session& session, const v1::JobSp
   return std::move(*response->mutable_report());
 }
 
+void AddCount(const char* name, int64_t value, const char* unit, v1::PreflightReport* report) {
+  v1::EstimateItem* item = report->add_estimates();
+  item->set_name(name);
+  item->set_value(static_cast<double>(value));
+  item->set_unit(unit);
+}
+
+// Reads the data on this machine and adds what it contains to the estimates.
+absl::Status AddData(Session& session, const v1::JobSpec& spec, v1::PreflightReport* report) {
+  NSA_ASSIGN_OR_RETURN(const v1::CorpusSummary corpus,
+                       CountData(spec, WorkerBesideThisProgram(), &session.interrupt()));
+  AddCount("data: documents", corpus.documents(), "documents", report);
+  AddCount("data: copies of validation documents dropped", corpus.dropped_documents(), "documents",
+           report);
+  AddCount("data: tokens", corpus.tokens(), "tokens", report);
+  AddCount("data: rows in an epoch", corpus.rows(), "rows", report);
+  AddCount("data: documents for validation", corpus.val_documents(), "documents", report);
+  AddCount("data: tokens for validation", corpus.val_tokens(), "tokens", report);
+  AddCount("data: rows for validation", corpus.val_rows(), "rows", report);
+  return absl::OkStatus();
+}
+
 // Prints the findings as comments, then the spec with every default as a job file that loads again.
 void PrintYaml(Session& session, const v1::PreflightReport& report, const std::string& file) {
   const std::string text = FormatReport(report, file);
@@ -54,6 +78,7 @@ absl::StatusOr<ExitCode> Validate(Session& session, const ValidateFlags& flags) 
   } else {
     NSA_ASSIGN_OR_RETURN(report, CheckThere(session, job.spec));
   }
+  if (flags.data && report.accepted()) NSA_RETURN_IF_ERROR(AddData(session, job.spec, &report));
   AddPlaces(job.source.places, &report);
   AddLegacyKeys(job.source, &report);
   const std::string file = ShownName(flags.file);
@@ -82,12 +107,16 @@ void AddValidate(Cli* cli) {
                "in, below the findings as\ncomments. Exit code 2 when the job would be refused.",
        .examples = "nsactl validate job.yaml\n"
                    "nsactl validate job.yaml --offline\n"
+                   "nsactl validate job.yaml --offline --data\n"
                    "nsactl validate job.yaml --set runtime.precision=fp32 -o json | jq .findings\n"
                    "nsactl validate job.yaml --offline -o yaml > full.yaml",
        .run = [flags](Session& session) { return Validate(session, *flags); }});
   options.Argument("FILE", &flags->file, "Job file; - reads standard input");
   options.Flag("--offline", &flags->offline,
                "Do not ask the coordinator; rules that depend on its machines are not checked");
+  options.Flag("--data", &flags->data,
+               "Also read the data files on this machine and count documents, copies, tokens and "
+               "rows");
   options.Texts("--set", "FIELD=VALUE", &flags->sets,
                 "Change a field of the file; may be repeated");
 }

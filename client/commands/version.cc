@@ -24,7 +24,8 @@ absl::StatusOr<ExitCode> Version(Session& session, bool client_only) {
       server = absl::StrCat(response->version(), " (", response->revision(), ") at ",
                             client->endpoint().address, ", state in ", response->state_dir());
       if (!response->metrics_address().empty()) {
-        absl::StrAppend(&server, ", metrics on http://", response->metrics_address(), "/metrics");
+        absl::StrAppend(&server, ", page on http://", response->metrics_address(),
+                        "/, metrics on http://", response->metrics_address(), "/metrics");
       }
     } else {
       // Not an error: the version of nsactl itself is still shown.

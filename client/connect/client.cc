@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/connect/grpc_failure.h"
 #include "client/connect/interrupt.h"
+#include "client/show/clean_message.h"
 #include "client/show/human.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
@@ -105,6 +106,7 @@ absl::Status Client::CallInto(const Message& request, Message* response,
   const grpc::internal::RpcMethod method(name.c_str(), grpc::internal::RpcMethod::NORMAL_RPC);
   const grpc::Status status = grpc::internal::BlockingUnaryCall<MessageLite, MessageLite>(
       channel_.get(), method, context.get(), request, response);
+  if (status.ok() && clean_) CleanTexts(response);
   if (status.ok()) return absl::OkStatus();
   if (options.details != nullptr) *options.details = DetailsOf(status);
   return Explain(status, timeout);
@@ -120,6 +122,7 @@ absl::Status Client::StreamInto(const Message& request, Message* response,
       grpc::internal::ClientReaderFactory<MessageLite>::Create<MessageLite>(
           channel_.get(), method, context.get(), request));
   while (reader->Read(response)) {
+    if (clean_) CleanTexts(response);
     if (on_message()) continue;
     context->TryCancel();
     while (reader->Read(response)) {

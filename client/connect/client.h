@@ -72,6 +72,10 @@ class Client {
     return StreamInto(request, &response, [&] { return on_message(response); });
   }
 
+  // Whether the texts of responses are cleaned (CleanText()), which is right where people read
+  // them.
+  void set_clean(bool clean) { clean_ = clean; }
+
   // The job of this id or name.
   absl::StatusOr<v1::Job> GetJob(const std::string& job);
 
@@ -90,6 +94,7 @@ class Client {
   const std::optional<absl::Duration> timeout_;
   Interrupt* const interrupt_;
   const std::shared_ptr<grpc::Channel> channel_;
+  bool clean_ = true;
 };
 
 }  // namespace nsa::client

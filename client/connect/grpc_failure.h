@@ -1,5 +1,7 @@
 // Why gRPC could not connect. gRPC 1.51 reports every such failure as UNAVAILABLE and gives the
-// cause only as English text, so this is the one place that reads the text of a message.
+// cause only as English text: grpc::Status::error_details() is what a server sent and is empty
+// here, ClientContext::debug_error_string() is text too, and the state of a channel has no cause.
+// So this is the one place that reads the text of a message. An unknown text is shown as it is.
 #pragma once
 
 #include <string>

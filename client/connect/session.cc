@@ -2,6 +2,7 @@
 
 #include "client/connect/endpoint.h"
 #include "client/show/document.h"
+#include "common/base/clean_text.h"
 #include "common/base/status.h"
 #include "nlohmann/json.hpp"
 
@@ -18,12 +19,14 @@ absl::StatusOr<Client*> Session::client() {
     std::optional<absl::Duration> timeout;
     if (flags_.timeout_seconds.has_value()) timeout = absl::Seconds(*flags_.timeout_seconds);
     NSA_ASSIGN_OR_RETURN(client_, Client::Open(endpoint, timeout, interrupt_));
+    // Documents are cleaned when they are written, without a loss.
+    client_->set_clean(!structured());
   }
   return client_.get();
 }
 
 void Session::Note(const std::string& text) {
-  if (!flags_.quiet) *console_.err << text << "\n" << std::flush;
+  if (!flags_.quiet) *console_.err << CleanText(text) << "\n" << std::flush;
 }
 
 void Session::PrintDocument(const nlohmann::ordered_json& document) {

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/clean_text.h"
 #include "google/protobuf/util/json_util.h"
 #include "nlohmann/json.hpp"
 
@@ -35,7 +36,7 @@ bool IsPlain(const std::string& text) {
 std::string Scalar(const Json& value) {
   if (value.is_string() && IsPlain(value.get<std::string>())) return value.get<std::string>();
   // A JSON string is a YAML double-quoted scalar.
-  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return CleanJson(value.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 bool IsBlock(const Json& value) { return value.is_structured() && !value.empty(); }
@@ -91,7 +92,8 @@ Json ToJson(const google::protobuf::Message& message) {
 }
 
 std::string JsonText(const Json& document, bool compact) {
-  return document.dump(compact ? -1 : 2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return CleanJson(document.dump(compact ? -1 : 2, ' ', false, Json::error_handler_t::replace)) +
+         "\n";
 }
 
 std::string YamlText(const Json& document) {

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "client/show/human.h"
 
@@ -92,6 +93,60 @@ std::string TelemetryText(const v1::Job& job) {
                       first->telemetry_error());
 }
 
+std::string GatesText(const v1::JobProgress& progress) {
+  const v1::GateSummary& gates = progress.gates();
+  if (gates.branch_share_size() != 3) return "";
+  return absl::StrFormat("cmp %.2f sel %.2f win %.2f, lowest entropy %.2f in layer %d",
+                         gates.branch_share(0), gates.branch_share(1), gates.branch_share(2),
+                         gates.lowest_entropy(), gates.lowest_entropy_layer());
+}
+
+std::string ResourcesText(const v1::JobProgress& progress) {
+  if (progress.memory_allocated_bytes() == 0) return "";
+  std::vector<std::string> fallbacks;
+  for (const auto& [name, count] : progress.fallbacks()) {
+    if (count > 0) fallbacks.push_back(absl::StrCat(name, " ", count));
+  }
+  std::sort(fallbacks.begin(), fallbacks.end());
+  return absl::StrCat(
+      "memory ", HumanBytes(progress.memory_allocated_bytes()),
+      fallbacks.empty() ? ", no fallbacks" : ", fallbacks: " + absl::StrJoin(fallbacks, ", "));
+}
+
+Colour HealthColour(const v1::JobHealth& health) {
+  switch (health.level()) {
+    case v1::JobHealth::LEVEL_HEALTHY:
+      return Colour::kGood;
+    case v1::JobHealth::LEVEL_BAD:
+      return Colour::kBad;
+    default:
+      return Colour::kWarning;
+  }
+}
+
+std::string CorpusText(const v1::CorpusSummary& corpus) {
+  if (corpus.documents() == 0) return "";
+  const auto part = [](int64_t documents, const std::string& dropped, int64_t tokens,
+                       int64_t rows) {
+    return absl::StrCat(WithCommas(documents), documents == 1 ? " document" : " documents", dropped,
+                        ", ", WithCommas(tokens), " tokens, ", WithCommas(rows),
+                        rows == 1 ? " row" : " rows");
+  };
+  const int64_t copies = corpus.dropped_documents();
+  const std::string dropped =
+      copies == 0 ? ""
+                  : absl::StrCat(" (", WithCommas(copies), copies == 1 ? " copy" : " copies",
+                                 " of validation documents dropped)");
+  std::string text =
+      part(corpus.documents(), dropped, corpus.tokens(), corpus.rows()) + " an epoch";
+  if (corpus.val_documents() > 0) {
+    absl::StrAppend(&text, "; ",
+                    part(corpus.val_documents(), "", corpus.val_tokens(), corpus.val_rows()),
+                    " for validation");
+  }
+  return text;
+}
+
 std::string Title(const v1::Job& job) { return absl::StrCat(job.name(), " (", job.id(), ")"); }
 
 std::string NextCommands(const v1::Job& job) {
@@ -100,7 +155,11 @@ std::string NextCommands(const v1::Job& job) {
   };
   switch (job.state()) {
     case v1::Job::STATE_SUCCEEDED:
-      return line("describe", "how it went") + line("checkpoint list", "its checkpoints");
+      return line("describe", "how it went") + line("checkpoint list", "its checkpoints") +
+             absl::StrFormat("  %-42s# %s\n",
+                             absl::StrFormat("nsactl resume %s --set train.steps=%d", job.id(),
+                                             2 * job.spec().train().steps()),
+                             "train it further");
     case v1::Job::STATE_FAILED:
       return line("events", "what happened") + line("logs --tail 50", "the workers' last output") +
              line("resume", "continue from the newest good checkpoint");

@@ -39,6 +39,19 @@ std::string ReasonText(const v1::Job& job);
 // when all of it is.
 std::string TelemetryText(const v1::Job& job);
 
+// "120 documents (3 copies of validation documents dropped), 1,234,567 tokens, 602 rows an epoch; 5
+// documents, 12,345 tokens, 6 rows for validation"; empty without a corpus.
+std::string CorpusText(const v1::CorpusSummary& corpus);
+
+// "cmp 0.31 sel 0.33 win 0.36, lowest entropy 0.92 in layer 3"; empty without a gate.
+std::string GatesText(const v1::JobProgress& progress);
+
+// "memory 1.20 GiB, no fallbacks", "memory 1.20 GiB, fallbacks: cuda_graph 3"; empty before the
+// first step.
+std::string ResourcesText(const v1::JobProgress& progress);
+
+Colour HealthColour(const v1::JobHealth& health);
+
 // "demo (j3k5…)".
 std::string Title(const v1::Job& job);
 

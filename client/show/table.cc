@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/show/human.h"
+#include "common/base/clean_text.h"
 
 namespace nsa::client {
 namespace {
@@ -33,6 +34,11 @@ const char* Code(Colour colour) {
 std::string Paint(Colour colour, const std::string& text, bool enabled) {
   if (!enabled || colour == Colour::kNone || text.empty()) return text;
   return absl::StrCat("\x1B[", Code(colour), "m", text, "\x1B[0m");
+}
+
+void Table::Add(std::vector<Cell> row) {
+  for (Cell& cell : row) cell.text = CleanLine(cell.text);
+  rows_.push_back(std::move(row));
 }
 
 std::string Table::Format(bool colours, bool header) const {

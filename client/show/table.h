@@ -32,7 +32,8 @@ class Table {
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
 
   // A row has as many cells as the table has columns.
-  void Add(std::vector<Cell> row) { rows_.push_back(std::move(row)); }
+  // Their text is shown on one line, cleaned (common/base/clean_text.h).
+  void Add(std::vector<Cell> row);
 
   // Title row and rows, with two spaces between columns and none at the end of a line. Without
   // `header` the title row is left out.

@@ -103,6 +103,11 @@ std::vector<std::string> LiveView(const v1::Job& job, const ViewMoment& moment,
   if (p.step() > 0) {
     lines.push_back(NumbersLine(job, IsMoving(job, moment), options.columns));
     lines.push_back(CheckpointText(p, moment.now));
+    if (const std::string gates = GatesText(p); !gates.empty()) lines.push_back("gates " + gates);
+    if (std::string text = ResourcesText(p); !text.empty()) lines.push_back(std::move(text));
+    if (!job.health().words().empty()) {
+      lines.push_back(Paint(HealthColour(job.health()), job.health().words(), options.colours));
+    }
   }
   if (const std::string why = TelemetryText(job); !why.empty()) {
     lines.push_back(
@@ -142,6 +147,7 @@ std::string PlainLine(const v1::Job& job, absl::Time now) {
         p.checkpoint_error().empty() ? "" : " (newest failed)");
   }
   absl::StrAppend(&line, " restarts ", job.restarts());
+  if (!job.health().words().empty()) absl::StrAppend(&line, " health: ", job.health().words());
   if (const std::string why = TelemetryText(job); !why.empty()) {
     absl::StrAppend(&line, " telemetry not written, ", why);
   }
@@ -171,7 +177,8 @@ std::string Summary(const v1::Job& job, const ViewOptions& options) {
       p.val_step() != 0 ? ", val loss " + HumanLoss(p.val_loss()) : "",
       p.checkpoint_unix_nanos() != 0 ? absl::StrCat(", checkpoint ", p.checkpoint_step()) : "",
       "\n");
-  if (job.state() != v1::Job::STATE_SUCCEEDED && !ReasonText(job).empty()) {
+  const bool plain = job.state() == v1::Job::STATE_SUCCEEDED && job.reason() == "COMPLETED";
+  if (!plain && !ReasonText(job).empty()) {
     absl::StrAppend(&text, ReasonText(job), "\n");
   }
   return absl::StrCat(text, "Next:\n", NextCommands(job));

@@ -55,7 +55,8 @@ absl::StatusOr<Fd> OpenIn(int folder, const std::filesystem::path& path, int fla
 }
 
 absl::Status RemoveBeneath(const std::filesystem::path& root, const std::filesystem::path& inner) {
-  NSA_ASSIGN_OR_RETURN(const Fd folder, OpenBeneath(root, inner.parent_path(), O_PATH));
+  const std::filesystem::path parent = inner.has_parent_path() ? inner.parent_path() : ".";
+  NSA_ASSIGN_OR_RETURN(const Fd folder, OpenBeneath(root, parent, O_PATH));
   if (unlinkat(folder.get(), inner.filename().c_str(), 0) == 0) return absl::OkStatus();
   return absl::ErrnoToStatus(errno, (root / inner).string());
 }

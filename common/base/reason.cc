@@ -18,6 +18,9 @@ constexpr bool kGoesOn = false;  // nothing failed
 
 constexpr std::array<ReasonInfo, kReasonCount> kReasons = {{
     {Reason::kCompleted, "COMPLETED", kEnded, kGoesOn, Fault::kNone},
+    // All steps are done, but the loss is above that of a uniform guess. An event says it as soon
+    // as it is so.
+    {Reason::kDiverged, "DIVERGED", kEnded, kGoesOn, Fault::kJob},
     // If the data ends after a step, the run succeeded; a run that got no batch at all failed.
     {Reason::kDataExhausted, "DATA_EXHAUSTED", kEnded, kFinal, Fault::kJob},
     {Reason::kStopped, "STOPPED", kEnded, kGoesOn, Fault::kAsked},
@@ -76,6 +79,7 @@ constexpr std::array<ReasonInfo, kReasonCount> kReasons = {{
     {Reason::kRestarted, "RESTARTED", kEvent, kGoesOn, Fault::kNone},
     {Reason::kResumed, "RESUMED", kEvent, kGoesOn, Fault::kNone},
     {Reason::kNodeGone, "NODE_GONE", kEvent, kGoesOn, Fault::kMachine},
+    {Reason::kGpuFault, "GPU_FAULT", kEvent, kGoesOn, Fault::kMachine},
     {Reason::kStopAtStep, "STOP_AT_STEP", kEvent, kGoesOn, Fault::kAsked},
     {Reason::kStopGraceExceeded, "STOP_GRACE_EXCEEDED", kEvent, kGoesOn, Fault::kJob},
     {Reason::kHangSuspected, "HANG_SUSPECTED", kEvent, kGoesOn, Fault::kJob},
@@ -84,6 +88,8 @@ constexpr std::array<ReasonInfo, kReasonCount> kReasons = {{
     {Reason::kStacksNotSaved, "STACKS_NOT_SAVED", kEvent, kGoesOn, Fault::kMachine},
     {Reason::kLogQuota, "LOG_QUOTA", kEvent, kGoesOn, Fault::kJob},
 
+    {Reason::kInitialized, "INITIALIZED", kEvent, kGoesOn, Fault::kNone},
+    {Reason::kScheduleChanged, "SCHEDULE_CHANGED", kEvent, kGoesOn, Fault::kAsked},
     {Reason::kTelemetryFailed, "TELEMETRY_FAILED", kEvent, kGoesOn, Fault::kMachine},
     {Reason::kTelemetryRestored, "TELEMETRY_RESTORED", kEvent, kGoesOn, Fault::kNone},
     {Reason::kCheckpointAbandoned, "CHECKPOINT_ABANDONED", kEvent, kGoesOn, Fault::kNone},

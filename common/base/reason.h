@@ -20,6 +20,7 @@ namespace nsa {
 enum class Reason : uint8_t {
   // A run ended without a failure.
   kCompleted,
+  kDiverged,
   kDataExhausted,
   kStopped,
   kStoppedAtStep,
@@ -74,6 +75,7 @@ enum class Reason : uint8_t {
   kRestarted,
   kResumed,
   kNodeGone,
+  kGpuFault,
   kStopAtStep,
   kStopGraceExceeded,
   kHangSuspected,
@@ -82,6 +84,8 @@ enum class Reason : uint8_t {
   kStacksNotSaved,
   kLogQuota,
   // A worker reported an event and continues.
+  kInitialized,
+  kScheduleChanged,
   kTelemetryFailed,
   kTelemetryRestored,
   kCheckpointAbandoned,

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -20,7 +21,9 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/base/beneath.h"
+#include "common/base/durable_folder.h"
 #include "common/base/fd.h"
+#include "common/base/limits.h"
 #include "common/base/reason.h"
 #include "common/base/status.h"
 #include "google/protobuf/util/json_util.h"
@@ -76,13 +79,21 @@ std::string HashOfText(std::string text, size_t place) {
   return Hex(XXH3_128bits(text.data(), text.size()));
 }
 
+// The size is checked before anything is read: a sparse file of any size costs nothing.
 absl::StatusOr<std::string> ReadText(const std::filesystem::path& path) {
   NSA_ASSIGN_OR_RETURN(const Fd fd, OpenBeneath(path.parent_path(), path.filename(), O_RDONLY));
+  struct stat info {};
+  if (fstat(fd.get(), &info) != 0) return absl::ErrnoToStatus(errno, path.filename().string());
+  if (info.st_size > limits::kManifestBytes) {
+    return absl::DataLossError(
+        absl::StrFormat("%d bytes (at most %d)", info.st_size, limits::kManifestBytes));
+  }
   std::string text;
   char buffer[16384];
   ssize_t count = 0;
   while ((count = read(fd.get(), buffer, sizeof(buffer))) > 0) {
     text.append(buffer, static_cast<size_t>(count));
+    if (static_cast<int64_t>(text.size()) > limits::kManifestBytes) break;  // it grows
   }
   if (count < 0) return absl::ErrnoToStatus(errno, path.filename().string());
   return text;
@@ -110,7 +121,40 @@ std::optional<std::string> ProblemOf(const std::filesystem::path& checkpoint,
   return std::nullopt;
 }
 
+absl::Status CannotPin(const std::filesystem::path& file, int reason) {
+  const std::string text = absl::StrCat(file.string(), ": ", std::strerror(reason), "; ");
+  if (reason == ENOENT || reason == ENOTDIR) {
+    return absl::NotFoundError(
+        absl::StrCat(text, "the checkpoint is gone, or on another machine: pin it there"));
+  }
+  if (reason == EACCES || reason == EPERM) {
+    return absl::PermissionDeniedError(absl::StrCat(text, "pin it as the owner of the checkpoint"));
+  }
+  return absl::InternalError(absl::StrCat(text, "nothing was changed"));
+}
+
+// A pin is durable: after a power loss a confirmed pin is still there, and a removed one stays
+// removed.
+absl::Status WritePin(const std::filesystem::path& checkpoint) {
+  const std::filesystem::path file = checkpoint / kPinnedFile;
+  const Fd fd(open(file.c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
+  if (!fd.valid() || fsync(fd.get()) != 0) return CannotPin(file, errno);
+  return SyncFolder(checkpoint);
+}
+
+absl::Status RemovePin(const std::filesystem::path& checkpoint) {
+  const std::filesystem::path file = checkpoint / kPinnedFile;
+  std::error_code error;
+  const bool there = std::filesystem::is_directory(checkpoint, error);
+  if (unlink(file.c_str()) != 0 && (errno != ENOENT || !there)) return CannotPin(file, errno);
+  return SyncFolder(checkpoint);
+}
+
 }  // namespace
+
+absl::Status SetPinned(const std::filesystem::path& checkpoint, bool pinned) {
+  return pinned ? WritePin(checkpoint) : RemovePin(checkpoint);
+}
 
 std::string CheckpointName(int64_t step) { return absl::StrFormat("step-%08d", step); }
 
@@ -154,30 +198,35 @@ absl::StatusOr<std::string> SerializeCheckpointState(v1::CheckpointState state) 
   return text.replace(place, kHashDigits, HashOfText(text, place));
 }
 
-absl::StatusOr<v1::CheckpointState> ReadCheckpointState(const std::filesystem::path& checkpoint) {
-  absl::StatusOr<std::string> text = ReadText(checkpoint / "state.json");
+absl::StatusOr<v1::CheckpointState> ReadCheckpointStateFile(const std::filesystem::path& file) {
+  const std::string name = file.filename().string();
+  absl::StatusOr<std::string> text = ReadText(file);
   if (!text.ok()) {
-    return absl::DataLossError(
-        absl::StrCat("state.json: cannot be read: ", text.status().message()));
+    return absl::DataLossError(absl::StrCat(name, ": cannot be read: ", text.status().message()));
   }
   google::protobuf::util::JsonParseOptions options;
   options.ignore_unknown_fields = true;  // A newer format is detected by its version below.
   v1::CheckpointState state;
   const auto parsed = google::protobuf::util::JsonStringToMessage(*text, &state, options);
-  if (!parsed.ok()) return absl::DataLossError(absl::StrCat("state.json: ", parsed.ToString()));
+  if (!parsed.ok()) return absl::DataLossError(absl::StrCat(name, ": ", parsed.ToString()));
   const size_t place = SelfHashPlace(*text);
-  if (place == std::string::npos) return absl::DataLossError("state.json: its own hash is missing");
+  if (place == std::string::npos)
+    return absl::DataLossError(absl::StrCat(name, ": its own hash is missing"));
   const std::string hash = HashOfText(*text, place);
   if (hash != state.state_xxh3_128()) {
     return absl::DataLossError(
-        absl::StrFormat("state.json: hash %s (the file says %s)", hash, state.state_xxh3_128()));
+        absl::StrFormat("%s: hash %s (the file says %s)", name, hash, state.state_xxh3_128()));
   }
   if (state.format_version() != kFormatVersion) {
-    return absl::FailedPreconditionError(absl::StrFormat(
-        "state.json: format_version %d (this program reads %d); use a newer nsa-worker",
-        state.format_version(), kFormatVersion));
+    return absl::FailedPreconditionError(
+        absl::StrFormat("%s: format_version %d (this program reads %d); use a newer nsa-worker",
+                        name, state.format_version(), kFormatVersion));
   }
   return state;
+}
+
+absl::StatusOr<v1::CheckpointState> ReadCheckpointState(const std::filesystem::path& checkpoint) {
+  return ReadCheckpointStateFile(checkpoint / "state.json");
 }
 
 absl::StatusOr<std::string> HashFile(const std::filesystem::path& path,
@@ -227,9 +276,35 @@ bool ValidatesAfter(const v1::TrainSpec& train, int64_t step) {
 }
 
 std::optional<double> ValLossAt(const v1::CheckpointState& state) {
-  const bool validated = ValidatesAfter(state.spec().train(), state.step());
+  // Older checkpoints do not say of which step the loss is, but their runs validated only by
+  // schedule.
+  const bool validated = state.val_step() > 0 ? state.val_step() == state.step()
+                                              : ValidatesAfter(state.spec().train(), state.step());
   if (!validated || !std::isfinite(state.val_loss()) || state.val_loss() <= 0) return std::nullopt;
   return state.val_loss();
+}
+
+std::optional<std::filesystem::path> LookUpNamed(const std::filesystem::path& path) {
+  std::error_code error;
+  if (std::filesystem::exists(path / "state.json", error)) {
+    // latest.ckpt is a link, which later points to another checkpoint.
+    const bool link = std::filesystem::is_symlink(path, error);
+    return link ? std::filesystem::canonical(path, error) : path;
+  }
+  const auto entries = ListCheckpoints(path);
+  if (!entries.ok() || entries->empty()) return std::nullopt;
+  return entries->back().path;
+}
+
+absl::StatusOr<NewestGood> FindNamed(const std::filesystem::path& path) {
+  const std::optional<std::filesystem::path> named = LookUpNamed(path);
+  if (!named.has_value()) {
+    return absl::NotFoundError(absl::StrCat(
+        path.string(), ": no checkpoint (a folder with state.json, or an out_dir); name one"));
+  }
+  std::error_code error;
+  if (!std::filesystem::exists(path / "state.json", error)) return FindNewestGood(path);
+  return NewestGood{.found = true, .entry = {.step = 0, .path = *named}, .rejected = {}};
 }
 
 absl::StatusOr<NewestGood> FindNewestGood(const std::filesystem::path& out_dir) {

@@ -23,6 +23,10 @@ struct CheckpointEntry {
 // Retention never deletes a checkpoint whose folder has this file.
 inline constexpr char kPinnedFile[] = "PINNED";
 
+// Pins a checkpoint, or removes its pin; both survive a power loss, and to do it again changes
+// nothing. NotFound when the folder does not exist, PermissionDenied when it may not be written.
+absl::Status SetPinned(const std::filesystem::path& checkpoint, bool pinned);
+
 // "step-00005000".
 std::string CheckpointName(int64_t step);
 
@@ -39,12 +43,17 @@ absl::StatusOr<std::vector<CheckpointEntry>> CheckpointsIn(const std::filesystem
 // The text of state.json: proto3 JSON with format_version and its own hash filled in.
 absl::StatusOr<std::string> SerializeCheckpointState(v1::CheckpointState state);
 
-// Reads state.json. DataLoss if it cannot be read or parsed or its own hash is wrong;
+// Reads state.json. DataLoss if it cannot be read or parsed, its own hash is wrong, or it is larger
+// than limits::kManifestBytes;
 // FailedPrecondition for another format_version.
 absl::StatusOr<v1::CheckpointState> ReadCheckpointState(const std::filesystem::path& checkpoint);
 
-// Whether a run validates after this step: every eval_every steps and after the last step. It
-// validates before it saves a checkpoint.
+// The same for a file of any name; errors begin with its name.
+absl::StatusOr<v1::CheckpointState> ReadCheckpointStateFile(const std::filesystem::path& file);
+
+// Whether a run validates after this step by its schedule: every eval_every steps and after the
+// last step. A run that ends early, because it was asked to stop or its data ended, also validates
+// at its end. It validates before it saves a checkpoint.
 bool ValidatesAfter(const v1::TrainSpec& train, int64_t step);
 
 // The loss of the validation at exactly this checkpoint's step; nothing if there was none. val_loss
@@ -73,6 +82,15 @@ struct NewestGood {
   std::vector<std::string> rejected;
 };
 absl::StatusOr<NewestGood> FindNewestGood(const std::filesystem::path& out_dir);
+
+// The checkpoint that a user names: a checkpoint folder, perhaps through latest.ckpt, or an
+// out_dir, whose newest valid one it is. NotFound if the path is neither; otherwise as
+// FindNewestGood().
+absl::StatusOr<NewestGood> FindNamed(const std::filesystem::path& path);
+
+// The same without reading more than the names, so that the checkpoint may prove damaged. Nothing
+// if the path is neither.
+std::optional<std::filesystem::path> LookUpNamed(const std::filesystem::path& path);
 
 // The checkpoints that retention may delete: all except the newest `keep` (at least 2), the pinned
 // ones and the one of `best_step`. `all` is oldest first.

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/estimate/layers.h"
 #include "common/estimate/passes.h"
 #include "common/nsa/attention_scratch.h"
 #include "common/nsa/visibility.h"
@@ -25,22 +26,21 @@ int64_t GateParameters(int64_t d_k, int64_t branches) {
   return hidden * d_k + hidden + branches * hidden + branches;
 }
 
-// 64-bit sizes that the formulas share.
+// 64-bit sizes that the formulas share, for layers with these branches.
 struct Sizes {
-  explicit Sizes(const v1::JobSpec& spec)
+  Sizes(const v1::JobSpec& spec, const BranchSet& layer_branches)
       : dim(spec.model().dim()),
-        layers(spec.model().n_layers()),
         vocab(VocabOf(spec)),
         hidden(int64_t{spec.model().mlp_ratio()} * dim),
         q(int64_t{spec.model().n_heads()} * spec.model().d_k()),
         o(int64_t{spec.model().n_heads()} * spec.model().d_v()),
         k(int64_t{spec.model().n_kv_groups()} * spec.model().d_k()),
         v(int64_t{spec.model().n_kv_groups()} * spec.model().d_v()),
-        branches(BranchesOf(spec.nsa())),
-        n_branches(std::count(branches.begin(), branches.end(), true)),
+        branches(layer_branches),
+        n_branches(CountOf(branches)),
         phi_mlp(branches[kCmp] && spec.nsa().phi() == v1::PHI_MLP) {}
 
-  int64_t dim, layers, vocab, hidden;
+  int64_t dim, vocab, hidden;
   int64_t q, o, k, v;  // width over all heads; k and v of one branch
   BranchSet branches;
   int64_t n_branches;  // also the K/V projections and gate rows per block
@@ -51,6 +51,30 @@ struct Sizes {
     return dim * q + n_branches * dim * (k + v) + dim * o + 2 * dim * hidden;
   }
 };
+
+// Layers with the same branches.
+struct LayerKind {
+  Sizes sizes;
+  int64_t layers;  // how many
+};
+
+// The kinds of layers, at least one. Kinds differ in their branches only.
+std::vector<LayerKind> KindsOf(const v1::JobSpec& spec) {
+  const std::vector<BranchSet> turns = LayerBranchesOf(spec.nsa());
+  const auto period = static_cast<int64_t>(turns.size());
+  std::vector<LayerKind> kinds;
+  for (int64_t i = 0; i < period; ++i) {
+    const int64_t layers = (spec.model().n_layers() - i + period - 1) / period;
+    kinds.push_back({Sizes(spec, turns[i]), layers});
+  }
+  return kinds;
+}
+
+int64_t Largest(const std::vector<LayerKind>& kinds, auto size_of) {
+  int64_t largest = 0;
+  for (const LayerKind& kind : kinds) largest = std::max<int64_t>(largest, size_of(kind.sizes));
+  return largest;
+}
 
 bool IsBf16(const v1::JobSpec& spec) {
   if (spec.runtime().precision() != v1::PRECISION_UNSPECIFIED) {
@@ -109,9 +133,68 @@ Kept BackwardWorkspace(const v1::JobSpec& spec, const Sizes& s, int64_t tokens) 
   return kept;
 }
 
+int64_t BlockParameters(const v1::JobSpec& spec, const Sizes& s) {
+  int64_t block = s.block_matrices() + 2 * s.dim;
+  block += GateParameters(spec.model().d_k(), s.n_branches);
+  if (!s.phi_mlp) return block;
+  return block + PhiParameters(spec.nsa().l(), spec.model().d_k()) +
+         PhiParameters(spec.nsa().l(), spec.model().d_v());
+}
+
+// Operations of a layer's attention per token, forward: two per key for each of a head's dk and dv
+// columns, and those of φ. `keys` are the keys that a query reads in each branch.
+double AttentionFlops(const v1::JobSpec& spec, const Sizes& s,
+                      const std::array<double, kBranches>& keys) {
+  double visited = 0;
+  for (int c = 0; c < kBranches; ++c) {
+    if (s.branches[c]) visited += keys[c];
+  }
+  const double attention = 2.0 * visited * (s.q + s.o);
+  if (!s.branches[kCmp]) return attention;
+  const NsaShape shape = ShapeOf(spec);
+  const double blocks = static_cast<double>(shape.cmp_blocks()) / shape.seq_len;
+  const double width =
+      1.0 * spec.model().d_k() * spec.model().d_k() + 1.0 * spec.model().d_v() * spec.model().d_v();
+  return attention + (s.phi_mlp ? 2.0 * blocks * spec.model().n_kv_groups() * (shape.l + 1) * width
+                                : blocks * shape.l * (s.k + s.v));
+}
+
 // With gradient checkpointing the attention results are kept if they take no more than this: half
 // of a GPU with 24 GB, and enough for m7c with 65,536 tokens per micro-batch.
 constexpr int64_t kKeptAttentionBytes = int64_t{12} << 30;
+
+// Bytes of the activations without those of the attention, and of those.
+struct Activations {
+  int64_t blocks = 0;
+  int64_t attention = 0;
+};
+
+Activations ActivationBytes(const v1::JobSpec& spec, const std::vector<LayerKind>& kinds,
+                            Recompute recompute) {
+  const Sizes& model = kinds[0].sizes;
+  const int64_t width = IsBf16(spec) ? 2 : 4;
+  const int64_t n_layers = spec.model().n_layers();
+  const int64_t tokens = int64_t{ShapeOf(spec).batch} * spec.train().seq_len();
+  // The input of every block, the output of the last block and of the final norm, and a gradient;
+  // rstd and the row losses. Also tokens, targets and document starts of every loaded pass: a GPU
+  // loads all passes of a step.
+  const int64_t loaded = spec.runtime().device() != v1::DEVICE_CPU ? PassesOf(spec).count : 1;
+  const Kept residuals{tokens * (n_layers + 3) * model.dim, (2 + 3 * loaded) * tokens};
+  // Blocks share one MLP's memory when it is recomputed.
+  const int64_t mlps = recompute == Recompute::kNothing ? n_layers : 1;
+  const int64_t others = residuals.bytes(width) + mlps * MlpKept(model, tokens).bytes(width);
+  Activations sum, largest;
+  for (const auto& [s, layers] : kinds) {
+    const int64_t block = BlockKept(s, tokens).bytes(width);
+    const int64_t attention = AttentionKept(spec, s, tokens).bytes(width);
+    sum.blocks += layers * block;
+    sum.attention += layers * attention;
+    if (block + attention > largest.blocks + largest.attention) largest = {block, attention};
+  }
+  // Blocks that are recomputed as a whole share one memory: the largest counts.
+  const Activations& kept = recompute == Recompute::kBlock ? largest : sum;
+  return {others + kept.blocks, kept.attention};
+}
 
 constexpr std::string_view kFromDataSheet = "from its data sheet";
 
@@ -181,31 +264,17 @@ NsaShape ShapeOf(const v1::JobSpec& spec) {
   return shape;
 }
 
-BranchSet BranchesOf(const v1::NsaSpec& nsa) {
-  static_assert(v1::Branch_MAX == v1::BRANCH_CMP + kBranches - 1);
-  BranchSet branches = {};
-  for (const int branch : nsa.branches()) {
-    const int place = branch - v1::BRANCH_CMP;
-    if (place >= 0 && place < kBranches) branches[place] = true;
-  }
-  if (nsa.branches().empty()) branches.fill(true);
-  return branches;
-}
-
 int32_t VocabOf(const v1::JobSpec& spec) {
   if (spec.model().vocab() != 0) return spec.model().vocab();
   return spec.data().tokenizer() == v1::TOKENIZER_GPT2 ? 50257 : 256;
 }
 
 int64_t ParameterCount(const v1::JobSpec& spec) {
-  const Sizes s(spec);
-  int64_t block = s.block_matrices() + 2 * s.dim;
-  block += GateParameters(spec.model().d_k(), s.n_branches);
-  if (s.phi_mlp) {
-    block += PhiParameters(spec.nsa().l(), spec.model().d_k());
-    block += PhiParameters(spec.nsa().l(), spec.model().d_v());
-  }
-  return s.layers * block + 2 * s.vocab * s.dim + s.dim;
+  const std::vector<LayerKind> kinds = KindsOf(spec);
+  const Sizes& model = kinds[0].sizes;
+  int64_t parameters = 2 * model.vocab * model.dim + model.dim;
+  for (const auto& [s, layers] : kinds) parameters += layers * BlockParameters(spec, s);
+  return parameters;
 }
 
 int64_t TokensPerStep(const v1::JobSpec& spec) {
@@ -219,55 +288,39 @@ double PeakFlops(const std::string& device_name) {
 }
 
 double FlopsPerToken(const v1::JobSpec& spec) {
-  const Sizes s(spec);
+  const std::vector<LayerKind> kinds = KindsOf(spec);
   const std::array<double, kBranches> keys = MeanKeysRead(ShapeOf(spec));
-  // Forward: two operations per weight, and two per key for each of a head's dk and dv columns.
-  const double products = 2.0 * (s.layers * s.block_matrices() + s.vocab * s.dim);
-  double visited = 0;
-  for (int c = 0; c < kBranches; ++c) {
-    if (s.branches[c]) visited += keys[c];
-  }
-  double attention = 2.0 * visited * (s.q + s.o);
-  if (s.branches[kCmp]) {
-    const NsaShape shape = ShapeOf(spec);
-    const double blocks = static_cast<double>(shape.cmp_blocks()) / shape.seq_len;
-    const double width = 1.0 * spec.model().d_k() * spec.model().d_k() +
-                         1.0 * spec.model().d_v() * spec.model().d_v();
-    attention += s.phi_mlp ? 2.0 * blocks * spec.model().n_kv_groups() * (shape.l + 1) * width
-                           : blocks * shape.l * (s.k + s.v);
+  // Forward: two operations per weight.
+  int64_t weights = kinds[0].sizes.vocab * kinds[0].sizes.dim;
+  double attention = 0;
+  for (const auto& [s, layers] : kinds) {
+    weights += layers * s.block_matrices();
+    attention += static_cast<double>(layers) * AttentionFlops(spec, s, keys);
   }
   // Backward takes twice the forward.
-  return 3.0 * (products + s.layers * attention);
+  return 3.0 * (2.0 * static_cast<double>(weights) + attention);
 }
 
 Recompute RecomputeOf(const v1::JobSpec& spec) {
   if (!spec.runtime().gradient_checkpointing()) return Recompute::kNothing;
-  const Sizes s(spec);
   const int64_t width = IsBf16(spec) ? 2 : 4;
   const int64_t tokens = int64_t{ShapeOf(spec).batch} * spec.train().seq_len();
-  const int64_t block =
-      BlockKept(s, tokens).bytes(width) + AttentionKept(spec, s, tokens).bytes(width);
-  return s.layers * block <= kKeptAttentionBytes ? Recompute::kMlp : Recompute::kBlock;
+  int64_t kept = 0;
+  for (const auto& [s, layers] : KindsOf(spec)) {
+    kept +=
+        layers * (BlockKept(s, tokens).bytes(width) + AttentionKept(spec, s, tokens).bytes(width));
+  }
+  return kept <= kKeptAttentionBytes ? Recompute::kMlp : Recompute::kBlock;
 }
 
 std::vector<MemoryItem> MemoryEstimate(const v1::JobSpec& spec) {
-  const Sizes s(spec);
+  const std::vector<LayerKind> kinds = KindsOf(spec);
   const bool bf16 = IsBf16(spec);
   const bool cuda = spec.runtime().device() != v1::DEVICE_CPU;
   const Recompute recompute = RecomputeOf(spec);
   const int64_t parameters = ParameterCount(spec);
   const int64_t width = bf16 ? 2 : 4;
   const int64_t tokens = int64_t{ShapeOf(spec).batch} * spec.train().seq_len();
-  // Blocks whose results are in memory at once.
-  const int64_t blocks = recompute == Recompute::kBlock ? 1 : s.layers;
-  const int64_t mlps = recompute == Recompute::kNothing ? s.layers : 1;
-  // The input of every block, the output of the last block and of the final norm, and a gradient;
-  // rstd and the row losses. Also tokens, targets and document starts of every loaded pass: a GPU
-  // loads all passes of a step.
-  const int64_t loaded = cuda ? PassesOf(spec).count : 1;
-  const Kept residuals{tokens * (s.layers + 3) * s.dim, (2 + 3 * loaded) * tokens};
-  const int64_t activations = residuals.bytes(width) + blocks * BlockKept(s, tokens).bytes(width) +
-                              mlps * MlpKept(s, tokens).bytes(width);
 
   std::vector<MemoryItem> items = {
       {"master weights", 4 * parameters},
@@ -277,21 +330,25 @@ std::vector<MemoryItem> MemoryEstimate(const v1::JobSpec& spec) {
   if (bf16) items.push_back({"bf16 weights", 2 * parameters});
   constexpr const char* kActivations[] = {"activations", "activations, MLP recomputed",
                                           "activations, recomputed by block"};
+  const auto [activations, attention] = ActivationBytes(spec, kinds, recompute);
   items.push_back({kActivations[static_cast<int>(recompute)], activations});
-  items.push_back(
-      {"attention, saved for backward", blocks * AttentionKept(spec, s, tokens).bytes(width)});
-  items.push_back({"backward workspace", BackwardWorkspace(spec, s, tokens).bytes(width)});
-  items.push_back({"logits", tokens * s.vocab * width});
+  items.push_back({"attention, saved for backward", attention});
+  items.push_back({"backward workspace", Largest(kinds, [&](const Sizes& s) {
+                     return BackwardWorkspace(spec, s, tokens).bytes(width);
+                   })});
+  items.push_back({"logits", tokens * kinds[0].sizes.vocab * width});
   // A checkpoint is written from a copy in host memory. On the CPU that is the rank's own memory.
   if (!cuda) items.push_back({"checkpoint snapshot", 12 * parameters});
   const int64_t mib = int64_t{1} << 20;
   if (cuda) {
-    const LayerScratch scratch = PlanLayerScratch(ShapeOf(spec), s.branches, s.phi_mlp);
-    items.push_back({"kernel scratch", scratch.bytes});
+    items.push_back({"kernel scratch", Largest(kinds, [&](const Sizes& s) {
+                       return PlanLayerScratch(ShapeOf(spec), s.branches, s.phi_mlp).bytes;
+                     })});
   }
   // On a GPU mostly CUDA itself. Measured 2026-11-21 on an H200 with CUDA 13.0 and driver 580: 609
-  // to 618 MiB more than the parts above, in each of eight jobs of 2 to 26 GiB.
-  items.push_back({cuda ? "libraries" : "workspace and libraries", (cuda ? 614 : 96) * mib});
+  // to 618 MiB more than the parts above, in each of eight jobs of 2 to 26 GiB. Since 2026-11-22
+  // cuBLASLt has two more workspaces of 64 MiB, for the side streams.
+  items.push_back({cuda ? "libraries" : "workspace and libraries", (cuda ? 742 : 96) * mib});
   // NCCL's kernels and buffers: 850 MiB measured with two ranks on H200s with NVLink, NCCL 2.28.
   if (cuda && spec.resources().gpus() > 1) items.push_back({"NCCL", 850 * mib});
   return items;
@@ -314,7 +371,8 @@ double ExpectedTokensPerSecond(const v1::JobSpec& spec, const std::string& devic
   const Recompute recompute = RecomputeOf(spec);
   if (recompute == Recompute::kBlock) flops *= 4.0 / 3.0;  // a second forward
   if (recompute == Recompute::kMlp) {                      // a second fc1
-    flops += 2.0 * spec.model().n_layers() * spec.model().dim() * Sizes(spec).hidden;
+    flops += 2.0 * spec.model().n_layers() * spec.model().dim() * spec.model().dim() *
+             spec.model().mlp_ratio();
   }
   if (device_name == "cpu") return kCpuCoreFlops * std::max(1, cores) / flops;
   const double tokens = 1.0 * ShapeOf(spec).batch * spec.train().seq_len();

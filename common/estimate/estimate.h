@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "common/nsa/branch.h"
 #include "common/nsa/nsa_shape.h"
 #include "nsa/v1/job.pb.h"
 
@@ -14,9 +13,6 @@ namespace nsa {
 
 // The attention shape of one rank's pass (passes.h). Does not validate.
 NsaShape ShapeOf(const v1::JobSpec& spec);
-
-// The branches of the model: all of them if the spec lists none.
-BranchSet BranchesOf(const v1::NsaSpec& nsa);
 
 // Vocabulary size: model.vocab, or the tokenizer's if that is 0.
 int32_t VocabOf(const v1::JobSpec& spec);

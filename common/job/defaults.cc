@@ -1,6 +1,7 @@
 // The defaults of the job file, and the values that depend on the machine.
 // tests/common/job/load_job_file_test.cc compares docs/job_file.md with this file.
 #include "common/estimate/estimate.h"
+#include "common/estimate/layers.h"
 #include "common/estimate/passes.h"
 #include "common/job/data_source.h"
 #include "common/job/load.h"
@@ -32,7 +33,7 @@ void NsaDefaults(v1::NsaSpec* nsa) {
   NSA_DEFAULT_(nsa, w, 512);
   if (nsa->phi() == v1::PHI_UNSPECIFIED) nsa->set_phi(v1::PHI_AVG);
   if (nsa->gate() == v1::GATE_UNSPECIFIED) nsa->set_gate(v1::GATE_SOFTMAX);
-  if (nsa->branches().empty()) {
+  if (nsa->branches().empty() && nsa->layers().empty()) {
     nsa->add_branches(v1::BRANCH_CMP);
     nsa->add_branches(v1::BRANCH_SEL);
     nsa->add_branches(v1::BRANCH_WIN);
@@ -110,6 +111,7 @@ void GuardDefaults(v1::GuardSpec* guard) {
 void ApplyDefaults(v1::JobSpec* spec) {
   NSA_DEFAULT_(spec, priority, 0);
   ModelDefaults(spec->mutable_model());
+  NormalizeLayers(spec->model().n_layers(), spec->mutable_nsa());
   NsaDefaults(spec->mutable_nsa());
   DataDefaults(spec->mutable_data());
   RuntimeDefaults(spec->mutable_runtime());

@@ -125,6 +125,9 @@ void MakePathsAbsolute(const std::filesystem::path& base_dir, v1::JobSpec* spec)
   if (!resume.empty() && resume != "auto" && resume != "never") {
     MakeAbsolute(base, spec->mutable_restart()->mutable_resume());
   }
+  if (!spec->restart().init().empty()) {
+    MakeAbsolute(base, spec->mutable_restart()->mutable_init());
+  }
 }
 
 // True if no field is set, in sections neither.

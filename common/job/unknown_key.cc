@@ -55,11 +55,12 @@ std::string KeyOfOtherName(std::string_view name) {
   return "";
 }
 
+// "belongs to train; write it as train.lr"
 std::string Belongs(const KnownKey& key) {
   if (key.section.empty()) {
-    return absl::StrFormat("it belongs to the top level, write %s: without indentation", key.name);
+    return absl::StrFormat("belongs to the top level; write %s: without indentation", key.name);
   }
-  return absl::StrFormat("it belongs to %s, write it as %s.%s", key.section, key.section, key.name);
+  return absl::StrFormat("belongs to %s; write it as %s.%s", key.section, key.section, key.name);
 }
 
 }  // namespace
@@ -73,7 +74,7 @@ std::string UnknownKey(const Descriptor& root, const Descriptor& type, std::stri
 
   for (const KnownKey& known : all) {
     if (known.name == key && known.section != section) {
-      return absl::StrCat("unknown key; ", Belongs(known));
+      return absl::StrCat("unknown key; it ", Belongs(known));
     }
   }
   const std::string meant = KeyOfOtherName(key);
@@ -86,7 +87,7 @@ std::string UnknownKey(const Descriptor& root, const Descriptor& type, std::stri
   if (const std::string nearest = meant.empty() ? Nearest(key, names) : meant; !nearest.empty()) {
     for (const KnownKey& known : all) {
       if (known.name == nearest) {
-        return absl::StrFormat("unknown key; did you mean '%s'? %s", nearest, Belongs(known));
+        return absl::StrFormat("unknown key; did you mean '%s'? It %s", nearest, Belongs(known));
       }
     }
   }

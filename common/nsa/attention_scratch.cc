@@ -18,16 +18,6 @@ int64_t StatsBytes(const NsaShape& s) { return int64_t{8} * s.batch * s.seq_len 
 // dk and dv of a tile of keys, in fp32.
 int64_t TileSumBytes(const NsaShape& s) { return int64_t{4} * kScratchKeys * 2 * WiderHead(s); }
 
-BranchScratch SegmentScratch(const NsaShape& s, int64_t keys, int64_t segments) {
-  const int64_t tiles = CeilDiv(keys, kScratchKeys) * Pairs(s);
-  ArenaPlan parts(kAlignment);
-  BranchScratch scratch;
-  scratch.stats = parts.Take(StatsBytes(s));
-  scratch.sums = parts.Take(segments == 1 ? 0 : tiles * segments * TileSumBytes(s));
-  scratch.bytes = parts.used();
-  return scratch;
-}
-
 // Entries of a list in one segment: the smallest power of two from 128 to 2,048 that gives at most
 // about 2,048 segments in total. Short segments let a small batch fill the GPU too.
 int32_t ListSegment(const NsaShape& s) {
@@ -37,8 +27,8 @@ int32_t ListSegment(const NsaShape& s) {
   return segment;
 }
 
-}  // namespace
-
+// One segment, unless there are too few tiles to fill a GPU. Then there are enough segments for
+// about 512 thread blocks in total, each segment having at least 128 tokens.
 TokenSegments WindowSegments(const NsaShape& s) {
   const int64_t tiles = CeilDiv(s.seq_len, kScratchKeys) * Pairs(s);
   const int64_t tokens = std::min<int64_t>(s.seq_len, int64_t{s.window} + kScratchKeys - 1);
@@ -46,6 +36,10 @@ TokenSegments WindowSegments(const NsaShape& s) {
   return {static_cast<int32_t>(CeilDiv(tokens, count)), static_cast<int32_t>(count)};
 }
 
+// There are few keys (S/d), and every later token sees each of them. There are enough segments for
+// about 1,024 thread blocks in total, but at most 32 of at least 64 tokens each. If a segment then
+// has more than 2,048 tokens there are more segments, as long as that does not take more than
+// 16,384 thread blocks in total.
 TokenSegments CompressedSegments(const NsaShape& s) {
   const int64_t tiles = CeilDiv(std::max(1, s.cmp_blocks()), kScratchKeys) * Pairs(s);
   const int64_t fewest = std::min(CeilDiv(s.seq_len, 2048), std::max<int64_t>(1, 16384 / tiles));
@@ -54,12 +48,22 @@ TokenSegments CompressedSegments(const NsaShape& s) {
   return {static_cast<int32_t>(CeilDiv(s.seq_len, count)), static_cast<int32_t>(count)};
 }
 
-BranchScratch WindowScratch(const NsaShape& s) {
-  return SegmentScratch(s, s.seq_len, WindowSegments(s).count);
+}  // namespace
+
+TokenSegments RangeSegments(const NsaShape& s, Branch branch) {
+  return branch == kCmp ? CompressedSegments(s) : WindowSegments(s);
 }
 
-BranchScratch CompressedScratch(const NsaShape& s) {
-  return SegmentScratch(s, s.cmp_blocks(), CompressedSegments(s).count);
+BranchScratch RangeScratch(const NsaShape& s, Branch branch) {
+  const int64_t keys = branch == kCmp ? s.cmp_blocks() : s.seq_len;
+  const int64_t segments = RangeSegments(s, branch).count;
+  const int64_t tiles = CeilDiv(keys, kScratchKeys) * Pairs(s);
+  ArenaPlan parts(kAlignment);
+  BranchScratch scratch;
+  scratch.stats = parts.Take(StatsBytes(s));
+  scratch.sums = parts.Take(segments == 1 ? 0 : tiles * segments * TileSumBytes(s));
+  scratch.bytes = parts.used();
+  return scratch;
 }
 
 SelectedScratch PlanSelectedScratch(const NsaShape& s) {
@@ -124,21 +128,23 @@ GateScratch PlanGateScratch(const NsaShape& s) {
 LayerScratch PlanLayerScratch(const NsaShape& s, const BranchSet& branches, bool phi_mlp) {
   ArenaPlan parts(kAlignment);
   LayerScratch scratch;
-  const auto take = [&](Branch branch, auto plan_of) {
-    if (!branches[branch]) return;
-    const auto plan = plan_of(s);
+  const auto take = [&](int branch, const auto& plan) {
     scratch.branch[branch] = parts.Take(plan.bytes);
     scratch.stats[branch] = scratch.branch[branch] + plan.stats;
   };
-  take(kCmp, CompressedScratch);
-  take(kSel, PlanSelectedScratch);
-  take(kWin, WindowScratch);
+  for (int c = 0; c < kBranches; ++c) {
+    if (!branches[c]) continue;
+    if (c == kSel) {
+      take(c, PlanSelectedScratch(s));
+    } else {
+      take(c, RangeScratch(s, static_cast<Branch>(c)));
+    }
+  }
   if (branches[kCmp] && phi_mlp) {
     scratch.phi =
         parts.Take(std::max(PlanPhiScratch(s, s.d_k).bytes, PlanPhiScratch(s, s.d_v).bytes));
   }
-  const bool gate = std::count(branches.begin(), branches.end(), true) > 1;
-  if (gate) scratch.gate = parts.Take(PlanGateScratch(s).bytes);
+  if (CountOf(branches) > 1) scratch.gate = parts.Take(PlanGateScratch(s).bytes);
   scratch.bytes = parts.used();
   return scratch;
 }

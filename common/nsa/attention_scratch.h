@@ -23,24 +23,16 @@ struct TokenSegments {
   int32_t count = 0;
 };
 
-// Window: one segment, unless there are too few tiles to fill a GPU. Then there are enough segments
-// for about 512 thread blocks in total, each segment having at least 128 tokens.
-TokenSegments WindowSegments(const NsaShape& shape);
+// The segments of a branch in which every query sees one range of keys: cmp, win.
+TokenSegments RangeSegments(const NsaShape& shape, Branch branch);
 
-// Compressed: there are few keys (S/d), and every later token sees each of them. There are enough
-// segments for about 1,024 thread blocks in total, but at most 32 of at least 64 tokens each. If a
-// segment then has more than 2,048 tokens there are more segments, as long as that does not take
-// more than 16,384 thread blocks in total.
-TokenSegments CompressedSegments(const NsaShape& shape);
-
-// Memory for a branch's backward pass. Offsets are in bytes.
+// Memory for the backward pass of such a branch. Offsets are in bytes.
 struct BranchScratch {
   int64_t stats = 0;  // statistics of the rows, fp32 pairs [B, S, H]
   int64_t sums = 0;   // sums of the segments
   int64_t bytes = 0;  // total
 };
-BranchScratch WindowScratch(const NsaShape& shape);
-BranchScratch CompressedScratch(const NsaShape& shape);
+BranchScratch RangeScratch(const NsaShape& shape, Branch branch);
 
 // The selected branch, forward and backward (kernels/nsa/branch/selected_lists.cuh,
 // selected_by_key.cuh).

@@ -17,15 +17,7 @@ int64_t SumOverTokens(const NsaShape& shape, std::span<const int32_t> doc_start)
 }  // namespace
 
 int64_t KeysRead(const NsaShape& shape, Branch branch, std::span<const int32_t> doc_start) {
-  switch (branch) {
-    case kCmp:
-      return SumOverTokens<kCmp>(shape, doc_start);
-    case kSel:
-      return SumOverTokens<kSel>(shape, doc_start);
-    case kWin:
-      return SumOverTokens<kWin>(shape, doc_start);
-  }
-  return 0;
+  return WithBranch(branch, [&](auto rule) { return SumOverTokens<rule>(shape, doc_start); });
 }
 
 std::array<double, kBranches> MeanKeysRead(const NsaShape& shape) {

@@ -1,11 +1,16 @@
 #include "common/preflight/fork.h"
 
+#include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/estimate/estimate.h"
+#include "common/estimate/layers.h"
+#include "common/estimate/schedule.h"
 #include "common/job/load.h"
 #include "google/protobuf/util/message_differencer.h"
 
@@ -25,15 +30,47 @@ v1::JobSpec Trained(v1::JobSpec spec) {
   return trained;
 }
 
-// The parts that must be the same for a checkpoint to be usable.
-v1::JobSpec Fixed(const v1::JobSpec& spec) {
-  v1::JobSpec fixed = Trained(spec);
-  const v1::Tokenizer tokenizer = fixed.data().tokenizer();
-  fixed.clear_train();
-  fixed.clear_data();
-  fixed.mutable_data()->set_tokenizer(tokenizer);
-  return fixed;
+// The parts that decide the names and shapes of the parameters, and what a token means.
+v1::JobSpec Shaped(const v1::JobSpec& spec) {
+  const v1::JobSpec trained = Trained(spec);
+  v1::JobSpec shaped;
+  *shaped.mutable_model() = trained.model();
+  shaped.mutable_model()->clear_rope_base();
+  shaped.mutable_model()->clear_rope_scale();
+  shaped.mutable_model()->set_vocab(VocabOf(trained));
+  v1::NsaSpec* nsa = shaped.mutable_nsa();
+  const std::vector<BranchSet> turns = LayerBranchesOf(trained.nsa());
+  if (turns.size() == 1) {
+    *nsa->mutable_branches() = trained.nsa().branches();
+    std::sort(nsa->mutable_branches()->begin(), nsa->mutable_branches()->end());
+  } else {
+    for (const BranchSet& branches : turns) nsa->add_layers(BranchesText(branches));
+  }
+  if (std::ranges::any_of(turns, [](const BranchSet& branches) { return branches[kCmp]; })) {
+    nsa->set_phi(trained.nsa().phi());
+    // The MLP has a position embedding for each token of a block.
+    if (nsa->phi() == v1::PHI_MLP) nsa->set_l(trained.nsa().l());
+  }
+  shaped.mutable_data()->set_tokenizer(trained.data().tokenizer());
+  return shaped;
 }
+
+// The parts that JobHash() covers.
+v1::JobSpec Hashed(const v1::JobSpec& spec) {
+  v1::JobSpec hashed = Trained(spec);
+  hashed.mutable_data()->clear_loader_timeout_seconds();
+  hashed.mutable_data()->clear_allow_synthetic_fallback();
+  v1::TrainSpec* train = hashed.mutable_train();
+  train->clear_steps();
+  train->clear_log_every();
+  train->clear_eval_every();
+  train->clear_eval_batches();
+  train->clear_save_every();
+  train->clear_keep_checkpoints();
+  return hashed;
+}
+
+}  // namespace
 
 std::string Differences(const v1::JobSpec& from, const v1::JobSpec& to) {
   std::string text;
@@ -47,17 +84,41 @@ std::string Differences(const v1::JobSpec& from, const v1::JobSpec& to) {
   return absl::StrJoin(lines, "; ");
 }
 
-}  // namespace
+std::string FixedDifferences(const v1::JobSpec& before, const v1::JobSpec& after) {
+  const auto fixed = [](v1::JobSpec spec) {
+    ApplyDefaults(&spec);
+    spec.clear_labels();
+    spec.clear_priority();
+    spec.clear_restart();
+    spec.clear_guard();
+    spec.clear_preflight();
+    spec.mutable_nsa()->clear_audit_every();
+    spec.mutable_data()->clear_loader_timeout_seconds();
+    spec.mutable_data()->clear_allow_synthetic_fallback();
+    v1::TrainSpec& train = *spec.mutable_train();
+    train.clear_steps();
+    train.clear_log_every();
+    train.clear_eval_every();
+    train.clear_eval_batches();
+    train.clear_save_every();
+    train.clear_keep_checkpoints();
+    return spec;
+  };
+  return Differences(fixed(before), fixed(after));
+}
+
+std::optional<ForkProblem> CheckWeights(const v1::CheckpointState& from, const v1::JobSpec& job) {
+  const std::string differences = Differences(Shaped(from.spec()), Shaped(job));
+  if (differences.empty()) return std::nullopt;
+  return ForkProblem{
+      absl::StrFormat("a checkpoint of another model (its parameters and its tokenizer must be the "
+                      "same): %s",
+                      differences),
+      "undo the change, or take another checkpoint"};
+}
 
 std::optional<ForkProblem> CheckFork(const v1::CheckpointState& from, const v1::JobSpec& job) {
-  if (const std::string differences = Differences(Fixed(from.spec()), Fixed(job));
-      !differences.empty()) {
-    return ForkProblem{
-        absl::StrFormat("a checkpoint of another model (model, nsa and tokenizer must be the "
-                        "same): %s",
-                        differences),
-        "undo the change, or take another checkpoint"};
-  }
+  if (std::optional<ForkProblem> problem = CheckWeights(from, job)) return problem;
   if (from.step() >= job.train().steps()) {
     return ForkProblem{absl::StrFormat("a checkpoint of step %d (less than train.steps, %d)",
                                        from.step(), job.train().steps()),
@@ -66,8 +127,32 @@ std::optional<ForkProblem> CheckFork(const v1::CheckpointState& from, const v1::
   return std::nullopt;
 }
 
+std::optional<ForkProblem> CheckOwn(const v1::CheckpointState& from, const v1::JobSpec& job) {
+  if (from.job_hash() == JobHash(job)) return std::nullopt;
+  const std::string differences = Differences(Hashed(from.spec()), Hashed(job));
+  return ForkProblem{
+      absl::StrFormat("holds checkpoints of a job that differs: %s",
+                      differences.empty() ? "a default of another version" : differences),
+      "undo the change, or take another train.out_dir: restart.resume continues there from these "
+      "checkpoints, restart.init begins with their weights"};
+}
+
 std::string ForkDifferences(const v1::JobSpec& from, const v1::JobSpec& to) {
   return Differences(Trained(from), Trained(to));
+}
+
+std::optional<std::string> ScheduleJump(const v1::CheckpointState& from, const v1::JobSpec& job) {
+  const v1::TrainSpec before = Trained(from.spec()).train();
+  const v1::TrainSpec after = Trained(job).train();
+  const int64_t next = from.step() + 1;
+  const double old_rate = LearningRate(before, next), new_rate = LearningRate(after, next);
+  if (next > after.steps() || std::abs(new_rate - old_rate) <= 1e-9 * old_rate) {
+    return std::nullopt;
+  }
+  return absl::StrFormat(
+      "train.steps: %d -> %d changes the learning rate of step %d from %.3g to "
+      "%.3g",
+      before.steps(), after.steps(), next, old_rate, new_rate);
 }
 
 }  // namespace nsa

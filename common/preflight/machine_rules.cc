@@ -12,10 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "common/checkpoint/checkpoint_dir.h"
+#include "common/base/limits.h"
 #include "common/estimate/estimate.h"
 #include "common/estimate/passes.h"
-#include "common/preflight/fork.h"
 #include "common/preflight/rules.h"
 #include "nlohmann/json.hpp"
 
@@ -30,11 +29,20 @@ Problems NodesUnsupported(const PreflightFacts& facts) {
            "set nodes: 1; all ranks of a job run on one machine"}};
 }
 
+// "; NVIDIA A100 GPU-1… is taken out (XID 79: …)" for each such GPU.
+std::string Faults(const MachineView& machine) {
+  std::string text;
+  for (const std::string& fault : machine.gpu_faults) absl::StrAppend(&text, "; ", fault);
+  return text;
+}
+
 Problems GpuUnavailable(const PreflightFacts& facts) {
   const MachineView* machine = facts.machine();
   if (machine == nullptr || !facts.cuda()) return {};
   if (machine->gpus.empty()) {
-    return {{"runtime.device", "cuda, but the machine has no GPU",
+    return {{"runtime.device",
+             absl::StrCat("cuda, but the machine has no ",
+                          machine->gpu_faults.empty() ? "" : "healthy ", "GPU", Faults(*machine)),
              "set device: cpu, or submit to a machine with a GPU"}};
   }
   if (machine->cuda_worker) return {};
@@ -51,7 +59,8 @@ Problems GpuCount(const PreflightFacts& facts) {
   const int64_t wanted = facts.ranks();
   const auto have = static_cast<int64_t>(machine->gpus.size());
   if (wanted <= have) return {};
-  return {{"resources.gpus", absl::StrFormat("%d on one machine (it has %d)", wanted, have),
+  return {{"resources.gpus",
+           absl::StrFormat("%d on one machine (it has %d%s)", wanted, have, Faults(*machine)),
            absl::StrFormat("set gpus: %d, or use a machine with %d GPUs", have, wanted)}};
 }
 
@@ -93,7 +102,28 @@ Problems GpuCapability(const PreflightFacts& facts) {
   return {};
 }
 
-constexpr int kOldestDriver = 580;  // CUDA 13 needs it
+constexpr int kOldestDriver = 580;  // CUDA 13 needs it, or the forward-compatibility package
+
+// What to install for the branch of a driver that is too old. The package serves data-centre GPUs
+// on long-term and production branches, not on new-feature branches.
+std::string DriverFix(int branch) {
+  const std::string update = absl::StrFormat("update the driver to %d or newer", kOldestDriver);
+  if (branch == 535) {
+    return absl::StrCat(
+        "on data-centre GPUs install NVIDIA's package cuda-compat-13-0 on the "
+        "machine and restart its agent (R535 is a long-term branch, which it "
+        "serves); otherwise ",
+        update);
+  }
+  if (branch == 555) {
+    return absl::StrCat(update,
+                        " (R555 is a new-feature branch, which the package "
+                        "cuda-compat-13-0 does not serve), or move to R535 and install "
+                        "that package");
+  }
+  return absl::StrCat(update, "; on data-centre GPUs the package cuda-compat-13-0 may serve R",
+                      branch, ": see the table in NVIDIA's CUDA Compatibility document");
+}
 
 Problems GpuDriver(const PreflightFacts& facts) {
   if (facts.machine() == nullptr || !facts.cuda()) return {};
@@ -102,9 +132,11 @@ Problems GpuDriver(const PreflightFacts& facts) {
   if (!absl::SimpleAtoi(version.substr(0, version.find('.')), &major) || major >= kOldestDriver) {
     return {};
   }
+  // nsa-worker-cuda --check-gpu has run with it.
+  if (!facts.machine()->cuda_compat_path.empty()) return {};
   return {{"runtime.device",
            absl::StrFormat("NVIDIA driver %s (%d or newer)", version, kOldestDriver),
-           "update the driver"}};
+           DriverFix(major)}};
 }
 
 Problems CpuSlots(const PreflightFacts& facts) {
@@ -284,9 +316,14 @@ Problems OutDirTaken(const PreflightFacts& facts) {
   if (!HasOutDir(facts)) return {};
   const std::filesystem::path file =
       std::filesystem::path(facts.spec.train().out_dir()) / "owner.json";
-  std::ifstream in(file);
+  std::ifstream in(file, std::ios::binary);
   if (!in) return {};
-  const nlohmann::json owner = nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
+  std::string content(limits::kOwnerFileBytes + 1, '\0');
+  in.read(content.data(), static_cast<std::streamsize>(content.size()));
+  content.resize(static_cast<size_t>(in.gcount()));
+  const bool fits = content.size() <= limits::kOwnerFileBytes;
+  const nlohmann::json owner =
+      nlohmann::json::parse(fits ? content : "", nullptr, /*allow_exceptions=*/false);
   const auto text = [&](const char* key) {
     const bool there = owner.is_object() && owner.contains(key) && owner[key].is_string();
     return there ? owner[key].get<std::string>() : std::string();
@@ -303,45 +340,6 @@ Problems OutDirTaken(const PreflightFacts& facts) {
                : absl::StrFormat("choose another out_dir, or run nsactl resume %s; if that job "
                                  "was deleted, remove %s",
                                  job, file.string())}};
-}
-
-// Whether the job starts from the checkpoint that restart.resume names. A job that has checkpoints
-// of its own continues from those instead.
-bool StartsFromNamedCheckpoint(const PreflightFacts& facts) {
-  const std::string& resume = facts.spec.restart().resume();
-  if (!facts.context.check_files || resume == "auto" || resume == "never" || resume.empty()) {
-    return false;
-  }
-  if (facts.context.job_id.empty()) return true;
-  const auto own = ListCheckpoints(facts.spec.train().out_dir());
-  return !own.ok() || own->empty();
-}
-
-bool HasState(const std::filesystem::path& checkpoint) {
-  std::error_code error;
-  return std::filesystem::exists(checkpoint / "state.json", error);
-}
-
-Problems ResumeNotFound(const PreflightFacts& facts) {
-  const std::string& resume = facts.spec.restart().resume();
-  if (!StartsFromNamedCheckpoint(facts) || HasState(resume)) return {};
-  return {
-      {"restart.resume",
-       absl::StrFormat("%s is not a checkpoint (a folder with state.json)", resume.substr(0, 256)),
-       "give the path of a step-… folder, or set auto or never"}};
-}
-
-// If the named checkpoint exists, it must be readable and the job must be able to continue from it.
-Problems ResumeMismatch(const PreflightFacts& facts) {
-  const std::string& resume = facts.spec.restart().resume();
-  if (!StartsFromNamedCheckpoint(facts) || !HasState(resume)) return {};
-  const absl::StatusOr<v1::CheckpointState> state = ReadCheckpointState(resume);
-  if (!state.ok()) {
-    return {{"restart.resume", std::string(state.status().message()), "choose another checkpoint"}};
-  }
-  const std::optional<ForkProblem> problem = CheckFork(*state, facts.spec);
-  if (!problem.has_value()) return {};
-  return {{"restart.resume", problem->what, problem->fix}};
 }
 
 constexpr v1::Severity kError = v1::SEVERITY_ERROR;
@@ -374,10 +372,6 @@ constexpr PreflightRule kRules[] = {
      OutDirNotWritable, kMayPass},
     {"OUT_DIR_TAKEN", "out_dir belongs to another job", kError, kError, false, kNothing,
      OutDirTaken},
-    {"RESUME_NOT_FOUND", "the checkpoint to resume from does not exist", kError, kError, false,
-     kNothing, ResumeNotFound, kMayPass},
-    {"RESUME_MISMATCH", "the checkpoint to resume from does not fit the job", kError, kError, false,
-     kNothing, ResumeMismatch},
 };
 
 }  // namespace

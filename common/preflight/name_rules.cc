@@ -70,7 +70,12 @@ std::string PathFault(const std::string& path) {
   if (path[0] != '/') return absl::StrFormat("'%s' is relative (an absolute path)", Shown(path));
   for (const std::filesystem::path& part : std::filesystem::path(path)) {
     if (part == "..") return absl::StrFormat("'%s' has .. in it (none allowed)", Shown(path));
-    if (part.string().size() > 255) return "a component has more than 255 bytes (at most 255)";
+    const std::string name = part.string();
+    if (name == "~" || (name.size() > 1 && name[0] == '$')) {
+      return absl::StrFormat("'%s' contains %s, which only a shell replaces (none allowed)",
+                             Shown(path), Shown(name));
+    }
+    if (name.size() > 255) return "a component has more than 255 bytes (at most 255)";
   }
   return {};
 }
@@ -94,6 +99,7 @@ Problems PathInvalid(const PreflightFacts& facts) {
   check("train.out_dir", spec.train().out_dir());
   const std::string& resume = spec.restart().resume();
   if (resume != "auto" && resume != "never") check("restart.resume", resume);
+  if (!spec.restart().init().empty()) check("restart.init", spec.restart().init());
   return problems;
 }
 

@@ -131,10 +131,25 @@ void AddEstimates(const PreflightFacts& facts, v1::PreflightReport* report) {
 
 }  // namespace
 
+absl::Status CheckSizes(const v1::JobSpec& spec) {
+  const v1::JobSpec decided = Decided(spec, nullptr);
+  const PreflightContext context;
+  const PreflightFacts facts{
+      .spec = decided, .context = context, .policy = v1::PREFLIGHT_POLICY_EXPERIMENT};
+  for (const PreflightRule& rule : AllRules()) {
+    if (rule.needs != PreflightRule::kGuardsSizes) continue;
+    for (const Problem& problem : rule.check(facts)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(problem.field, ": ", problem.problem, "; ", problem.fix));
+    }
+  }
+  return absl::OkStatus();
+}
+
 std::vector<PreflightRule> AllRules() {
   std::vector<PreflightRule> rules;
-  for (const auto part :
-       {RangeRules(), ShapeRules(), NameRules(), RunRules(), DataRules(), MachineRules()}) {
+  for (const auto part : {RangeRules(), ShapeRules(), NameRules(), RunRules(), DataRules(),
+                          MachineRules(), StartRules()}) {
     rules.insert(rules.end(), part.begin(), part.end());
   }
   return rules;
@@ -158,6 +173,7 @@ v1::PreflightReport Preflight(const v1::JobSpec& spec, const PreflightContext& c
     if (rule.needs != PreflightRule::kSizes || sizes_good) AddFindings(rule, facts, &report);
   }
   if (sizes_good) AddEstimates(facts, &report);
+  report.set_start(StartText(facts));
 
   std::stable_sort(
       report.mutable_findings()->begin(), report.mutable_findings()->end(),

@@ -21,7 +21,8 @@ struct MachineView {
     int64_t free_bytes = 0;
     int32_t compute_capability = 0;
   };
-  std::vector<Gpu> gpus;
+  std::vector<Gpu> gpus;                // the healthy ones
+  std::vector<std::string> gpu_faults;  // one text for each GPU that is taken out
   int32_t cpu_slots = 0;
   int32_t cores = 0;
   int64_t memory_bytes = 0;
@@ -29,6 +30,8 @@ struct MachineView {
   bool cuda_worker = false;
   std::string cuda_problem;
   std::string driver_version;  // "580.159", or empty when it is not known
+  // Folder of the forward-compatibility package that CUDA workers use; empty: none.
+  std::string cuda_compat_path;
 };
 
 // What preflight may use besides the spec.
@@ -53,6 +56,11 @@ struct PreflightContext {
 // order in the rule table. A waived finding keeps its severity and carries the reason of the
 // waiver, but does not refuse the job. The rule table says which rules can be waived.
 v1::PreflightReport Preflight(const v1::JobSpec& spec, const PreflightContext& context);
+
+// InvalidArgument `field: problem; fix` if a size of the spec, with its defaults filled in, is so
+// far out of range that nothing may be calculated or built from it. For specs that come from
+// elsewhere than a submit, e.g. out of a checkpoint.
+absl::Status CheckSizes(const v1::JobSpec& spec);
 
 // Adds the line and column in the job file to every finding. If the file lacks the field, it is the
 // place of the nearest enclosing section, or of the first key.

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/clean_text.h"
 #include "common/preflight/preflight.h"
 #include "common/preflight/rules.h"
 
@@ -155,11 +156,12 @@ std::string FormatReport(const v1::PreflightReport& report, const std::string& f
   const std::string policy =
       report.policy() == v1::PREFLIGHT_POLICY_PRODUCTION ? "production" : "experiment";
   if (report.estimates_size() > 0) text += "\nEstimate\n" + EstimateTable(report) + "\n";
+  if (report.accepted() && !report.start().empty()) absl::StrAppend(&text, report.start(), "\n");
   absl::StrAppend(&text, report.accepted()
                              ? absl::StrCat("accepted (policy: ", policy, ")\n")
                              : absl::StrFormat("refused: %d %s (policy: %s)\n", refusing,
                                                refusing == 1 ? "error" : "errors", policy));
-  return text;
+  return CleanText(text);
 }
 
 }  // namespace nsa

@@ -56,10 +56,15 @@ std::span<const PreflightRule> ShapeRules();    // shape_rules.cc: model, attent
 std::span<const PreflightRule> RunRules();      // run_rules.cc: precision, checkpoints, guards
 std::span<const PreflightRule> DataRules();     // data_rules.cc: data files, validation
 std::span<const PreflightRule> MachineRules();  // machine_rules.cc: GPUs, memory, disk, out_dir
+std::span<const PreflightRule> StartRules();    // start_rules.cc: checkpoints to begin with
 std::span<const PreflightRule> NameRules();     // name_rules.cc: names, paths, waivers
 
 // All rules, in the order of the table in docs/preflight.md.
 std::vector<PreflightRule> AllRules();
+
+// Where the job begins, for people: "continues from step 120 of /out/demo". Empty if out_dir may
+// not be read.
+std::string StartText(const PreflightFacts& facts);
 
 // Peak host memory in bytes in which one rank holds the corpus, estimated from the sizes of the
 // files. 0 if tokens are generated, or the files may not be read or cannot be found.

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/estimate/estimate.h"
+#include "common/estimate/layers.h"
 #include "common/preflight/rules.h"
 
 namespace nsa {
@@ -108,6 +109,8 @@ Problems Branches(const PreflightFacts& facts) {
       problems.push_back({"nsa.branches", "a branch is named twice (once each)", "name it once"});
     }
   }
+  const auto problem = FindLayersProblem(facts.spec.nsa(), facts.spec.model().n_layers());
+  if (problem) problems.push_back({problem->field, problem->what, problem->fix});
   return problems;
 }
 
@@ -164,8 +167,8 @@ constexpr PreflightRule kRules[] = {
      kGuardsSizes, BatchNotDivisible},
     {"MERGE_NOT_DIVISIBLE", "merge_micro_batches does not divide accumulate_grad_batches", kError,
      kError, false, kGuardsSizes, MergeNotDivisible},
-    {"BRANCHES_INVALID", "a branch is unknown or named twice", kError, kError, false, kNothing,
-     Branches},
+    {"BRANCHES_INVALID", "a branch is unknown or named twice, or layers does not fit the model",
+     kError, kError, false, kNothing, Branches},
     {"VOCAB_TOO_SMALL", "vocab is smaller than the tokenizer's", kError, kError, false, kNothing,
      VocabTooSmall},
     {"SEQ_LEN_SHORT", "sequences are so short that a branch sees nothing or attention is dense",

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string_view>
@@ -14,6 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/rpc/service_config.h"
 #include "google/rpc/status.pb.h"
@@ -78,9 +80,11 @@ google::rpc::BadRequest CutViolations(const std::vector<FieldViolation>& violati
 }
 
 absl::StatusOr<std::string> ReadPem(const std::string& path) {
+  std::error_code error;
+  const auto bytes = static_cast<int64_t>(std::filesystem::file_size(path, error));
   std::ifstream file(path, std::ios::binary);
   std::ostringstream content;
-  if (!file || !(content << file.rdbuf())) {
+  if (error || bytes > limits::kCertificateBytes || !file || !(content << file.rdbuf())) {
     return absl::NotFoundError(
         absl::StrCat("TLS file: ", path, " cannot be read; check the path and its permissions"));
   }

@@ -63,6 +63,8 @@ OVERVIEW = [
         colours={"State": STATES}, height=4),
     stat("State", "none", "State of the job.", (f"{one('nsa_job_state')} == 1", "{{state}}"), text="name", now=True,
          colours=STATES),
+    stat("Health", "none", "What is wrong with the run, judged by the coordinator: nsactl describe says it in words. Empty while it is healthy.",
+         (f"{one('nsa_job_health_problem')} == 1", "{{job_id}} {{problem}}"), text="name", now=True),
     gauge("Progress", "percentunit", "Steps done as a share of the requested steps.",
           (f"{one('nsa_job_step')} / {one('nsa_job_target_steps')}", "{{job_id}}"), maximum=1),
     stat("Time left", "s", "At the current speed.", (f"{one('nsa_job_eta_seconds')} >= 0", "{{job_id}}"), now=True),
@@ -115,6 +117,12 @@ SPEED = [
     series("Memory of the GPUs", "bytes", "Memory of every GPU, including what other programs use: memory in use that no job holds belongs "
            "to one of them.",
            (f"nsa_gpu_memory_bytes{{{JOB}}}", "{{agent}} {{gpu}} {{kind}}"), minimum=0),
+    series("GPU utilisation", "percentunit", "Share of the time in which a kernel ran, by GPU of every machine.",
+           (f"nsa_gpu_utilization_ratio{{{JOB}}}", "{{agent}} {{gpu}}"), minimum=0, maximum=1),
+    series("GPU power", "watt", "Power that each GPU takes.", (f"nsa_gpu_power_watts{{{JOB}}}", "{{agent}} {{gpu}}"), minimum=0),
+    series("GPU temperature", "celsius", "Temperature of each GPU.", (f"nsa_gpu_temperature_celsius{{{JOB}}}", "{{agent}} {{gpu}}"), minimum=0),
+    series("GPUs with errors", "none", "1 for a GPU that is taken out because of an uncorrectable error; its count of memory errors beside it.",
+           (f"nsa_gpu_fault{{{JOB}}}", "{{agent}} {{gpu}}"), (f"nsa_gpu_uncorrected_errors{{{JOB}}}", "{{agent}} {{gpu}} memory errors"), minimum=0),
     series("Epoch of the data", "none", "How many times the training data has been read.", (one("nsa_job_data_epoch"), "{{job_id}}"),
            minimum=0),
 ]
@@ -137,12 +145,15 @@ ATTENTION = [
     series("Attention mass in the window, by layer", "percentunit", "Share of the exact attention's softmax mass, with the window branch's keys, "
            "on the last nsa.w tokens. What is missing is further back.",
            (one("nsa_job_attention_mass_kept", ',branch="win"'), "layer {{layer}}"), minimum=0, maximum=1),
-    series("Selected keys a row by layer", "none", "Mean number of keys that a row (one token and one group) selected.",
-           (one("nsa_selection_keys_mean"), "layer {{layer}}"), minimum=0),
-    series("Rows at the maximum of selected keys", "percentunit", "Share of rows that selected as many keys as the row with the most.",
-           (one("nsa_selection_at_max_ratio"), "layer {{layer}}"), maximum=1),
+    series("Selected tokens that the window reads, too, by layer", "percentunit", "Share of the selected tokens that lie in the window, mean over "
+           "the queries of the last audit. Near 1 the selection finds nothing that the window does not.",
+           (one("nsa_selection_window_overlap_ratio"), "layer {{layer}}"), minimum=0, maximum=1),
+    series("Entropy of the choice over blocks, by layer", "percentunit", "Entropy of the freely chosen blocks as a share of the largest: 0 when all "
+           "queries choose the same block. Forced blocks do not count.", (one("nsa_selection_entropy_ratio"), "layer {{layer}}"), minimum=0, maximum=1),
+    series("Blocks that the token before has chosen, too, by layer", "percentunit", "Share of a query's freely chosen blocks that the token before it "
+           "chose as well.", (one("nsa_selection_agreement_ratio"), "layer {{layer}}"), minimum=0, maximum=1),
     series("Keys read, counted and expected", "short", "Keys that the kernels counted in the forward pass of the last step, and the number "
-           "from the formula. The lines must coincide.", (f"sum by (job_id, branch) ({one('nsa_keys_read')})", "{{job_id}} {{branch}}"),
+           "from the formula. Both follow from the shape alone; the lines must coincide.", (f"sum by (job_id, branch) ({one('nsa_keys_read')})", "{{job_id}} {{branch}}"),
            (f"sum by (job_id, branch) ({one('nsa_keys_expected')})", "{{branch}} expected"), minimum=0),
     series("Keys read minus keys expected", "short", "Anything but 0 is a defect: a kernel does not read the keys that the formula expects.",
            (f"sum by (job_id, branch) ({one('nsa_keys_read')} - {one('nsa_keys_expected')})", "{{job_id}} {{branch}}")),

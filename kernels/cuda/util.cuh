@@ -42,27 +42,40 @@ __device__ __forceinline__ void WaitCopies() {
 }
 
 // A tile in shared memory with rows of kWidth bf16. The 16-byte chunks are permuted within a row so
-// that the eight rows that one ldmatrix phase reads are in different banks.
+// that the eight rows that one ldmatrix phase reads are in different banks. Rows of 128 columns are
+// stored as two panels of 64 columns: eight rows of the left panel (1,024 bytes), the same rows of
+// the right panel, then the next eight rows. A panel thus has the layout that wgmma reads.
 template <int kWidth>
 struct Tile {
   static constexpr int kChunks = kWidth / 8;
   static_assert(kWidth % 16 == 0 && (kChunks & (kChunks - 1)) == 0);
 
+  // Where the 16-byte chunk `chunk` of row `row` begins, in elements from the tile's first.
+  __device__ __forceinline__ static int Offset(int row, int chunk) {
+    if constexpr (kChunks > 8) {
+      return (row >> 3) * (8 * kWidth) + (chunk >> 3) * 512 + (row & 7) * 64 +
+             ((chunk & 7) ^ (row & 7)) * 8;
+    } else {
+      return row * kWidth + Swizzle(row, chunk) * 8;
+    }
+  }
+  // The 16-byte chunk `chunk` of row `row`.
+  __device__ __forceinline__ static bf16* At(bf16* tile, int row, int chunk) {
+    return tile + Offset(row, chunk);
+  }
+  __device__ __forceinline__ static const bf16* At(const bf16* tile, int row, int chunk) {
+    return tile + Offset(row, chunk);
+  }
+
+ private:
   __device__ __forceinline__ static int Swizzle(int row, int chunk) {
-    if constexpr (kChunks >= 8) {
+    if constexpr (kChunks == 8) {
       return chunk ^ (row & 7);
     } else if constexpr (kChunks == 4) {
       return chunk ^ ((row >> 1) & 3);
     } else {
       return chunk ^ ((row >> 2) & 1);
     }
-  }
-  // The 16-byte chunk `chunk` of row `row`.
-  __device__ __forceinline__ static bf16* At(bf16* tile, int row, int chunk) {
-    return tile + row * kWidth + Swizzle(row, chunk) * 8;
-  }
-  __device__ __forceinline__ static const bf16* At(const bf16* tile, int row, int chunk) {
-    return tile + row * kWidth + Swizzle(row, chunk) * 8;
   }
 };
 

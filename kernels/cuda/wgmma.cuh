@@ -1,9 +1,11 @@
-// Products of a warp group (128 threads, 64 rows) on Hopper's matrix unit, for tiles of 64 columns.
+// Products of a warp group (128 threads, 64 rows) on Hopper's matrix unit, for tiles of 64 or 128
+// columns.
 //
-// A Tile<64> (util.cuh) that begins at a multiple of 1,024 bytes has the layout of wgmma's 128-byte
-// swizzle, so mma.sync and wgmma use the same tiles. Accumulators and A fragments also have the
-// layout of mma.sync: warp w of the group has rows 16w … 16w + 15. Only sm_90a code has these
-// instructions; in other code kByWarpGroup is false and the functions are not compiled.
+// A Tile<64> or Tile<128> (util.cuh) that begins at a multiple of 1,024 bytes consists of panels of
+// 64 columns in the layout of wgmma's 128-byte swizzle, so mma.sync and wgmma use the same tiles.
+// Accumulators and A fragments also have the layout of mma.sync: warp w of the group has rows 16w …
+// 16w + 15. Only sm_90a code has these instructions; in other code kByWarpGroup is false and the
+// functions are not compiled.
 //
 // For tiles written by cp.async or ordinary stores, every writing thread must call FenceTiles()
 // before the barrier that precedes the product.
@@ -21,7 +23,7 @@ constexpr bool kHasWgmma = false;
 #endif
 
 template <int kWidth>
-constexpr bool kByWarpGroup = kHasWgmma&& kWidth == 64;
+constexpr bool kByWarpGroup = kHasWgmma && (kWidth == 64 || kWidth == 128);
 
 constexpr int kGroupRows = 64;
 constexpr int kTileAlignment = 1024;
@@ -34,14 +36,20 @@ __device__ __forceinline__ void FenceTiles() {
 
 #ifdef NSA_WGMMA
 
-// The wgmma descriptor of a tile with 128-byte swizzle: rows of 128 bytes, groups of eight rows
-// 1,024 bytes apart.
+// The wgmma descriptor of a tile's first panel, with 128-byte swizzle: rows of 128 bytes, groups of
+// eight rows 16 · kWidth bytes apart.
+template <int kWidth>
 __device__ __forceinline__ uint64_t Descriptor(const bf16* tile) {
-  return (uint64_t{SharedAddress(tile)} >> 4) | (uint64_t{1} << 16) | (uint64_t{64} << 32) |
+  return (uint64_t{SharedAddress(tile)} >> 4) | (uint64_t{1} << 16) | (uint64_t{kWidth} << 32) |
          (uint64_t{1} << 62);
 }
-constexpr uint64_t kColumnStep = 2;  // 16 columns of a row, in units of 16 bytes
-constexpr uint64_t kRowStep = 128;   // 16 rows
+// What to add to a descriptor, in units of 16 bytes, for the panel to the right, ...
+constexpr uint64_t kPanelStep = 64;
+// ... for the columns from 16 · step on, ...
+__device__ constexpr uint64_t ColumnStep(int step) { return step / 4 * kPanelStep + step % 4 * 2; }
+// ... and for the rows 16 further down.
+template <int kWidth>
+constexpr uint64_t kRowStep = 2 * kWidth;
 
 __device__ __forceinline__ void BeginProducts() {
   asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
@@ -56,62 +64,77 @@ __device__ __forceinline__ void WaitProducts() {
 }
 // Keeps the compiler from moving reads and writes of `c` across this point, since it does not know
 // that the products run asynchronously.
-__device__ __forceinline__ void Pin(float (&c)[8][4]) {
+template <int kTiles>
+__device__ __forceinline__ void Pin(float (&c)[kTiles][4]) {
 #pragma unroll
-  for (int n = 0; n < 8; ++n) {
+  for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
     for (int e = 0; e < 4; ++e) asm volatile("" : "+f"(c[n][e])::"memory");
   }
 }
 
-#define NSA_ROW(c, n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
-#define NSA_ACCUMULATORS(c)                                                                 \
-  NSA_ROW(c, 0), NSA_ROW(c, 1), NSA_ROW(c, 2), NSA_ROW(c, 3), NSA_ROW(c, 4), NSA_ROW(c, 5), \
-      NSA_ROW(c, 6), NSA_ROW(c, 7)
-#define NSA_ACCUMULATOR_NAMES                                                                   \
-  "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24," \
-  "%25,%26,%27,%28,%29,%30,%31}"
+#define NSA_TILE(c, n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
+#define NSA_4_TILES(c, n) \
+  NSA_TILE(c, n), NSA_TILE(c, (n) + 1), NSA_TILE(c, (n) + 2), NSA_TILE(c, (n) + 3)
+#define NSA_16_NAMES "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define NSA_32_NAMES NSA_16_NAMES ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 
 // c[64 × 64] (+)= a[64 × 16] · b[64 × 16]ᵀ, both from shared memory.
 __device__ __forceinline__ void ProductShared(float (&c)[8][4], uint64_t a, uint64_t b, bool add) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " NSA_ACCUMULATOR_NAMES
-      ", %32, %33, p, 1, 1, 0, 0;\n}\n"
-      : NSA_ACCUMULATORS(c)
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" NSA_32_NAMES
+      "}, %32, %33, p, 1, 1, 0, 0;\n}\n"
+      : NSA_4_TILES(c, 0), NSA_4_TILES(c, 4)
       : "l"(a), "l"(b), "r"(static_cast<int>(add)));
 }
 
-// c[64 × 64] += a[64 × 16] · b[16 × 64], a in registers, b in shared memory row by row.
-__device__ __forceinline__ void ProductRegisters(float (&c)[8][4], const uint32_t (&a)[4],
+// c[64 × 32] (+)= a[64 × 16] · b[32 × 16]ᵀ, both from shared memory.
+__device__ __forceinline__ void ProductShared(float (&c)[4][4], uint64_t a, uint64_t b, bool add) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" NSA_16_NAMES
+      "}, %16, %17, p, 1, 1, 0, 0;\n}\n"
+      : NSA_4_TILES(c, 0)
+      : "l"(a), "l"(b), "r"(static_cast<int>(add)));
+}
+
+// The columns of panel kPanel of c[64 × 8·kTiles] += a[64 × 16] · b[16 × 64], a in registers, b in
+// shared memory row by row.
+template <int kPanel, int kTiles>
+__device__ __forceinline__ void ProductRegisters(float (&c)[kTiles][4], const uint32_t (&a)[4],
                                                  uint64_t b) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " NSA_ACCUMULATOR_NAMES
-      ", {%32,%33,%34,%35}, %36, p, 1, 1, 1;\n}\n"
-      : NSA_ACCUMULATORS(c)
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" NSA_32_NAMES
+      "}, {%32,%33,%34,%35}, %36, p, 1, 1, 1;\n}\n"
+      : NSA_4_TILES(c, 8 * kPanel), NSA_4_TILES(c, 8 * kPanel + 4)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
-#undef NSA_ROW
-#undef NSA_ACCUMULATORS
-#undef NSA_ACCUMULATOR_NAMES
+#undef NSA_TILE
+#undef NSA_4_TILES
+#undef NSA_16_NAMES
+#undef NSA_32_NAMES
 
-// Enqueues c = a · bᵀ over 64 columns; `a` points to the group's first row.
-__device__ __forceinline__ void EnqueueByRow(float (&c)[8][4], const bf16* a, const bf16* b) {
-  const uint64_t a_tile = Descriptor(a), b_tile = Descriptor(b);
+// Enqueues c = a · bᵀ over kWidth columns, 8·kTiles rows of b; `a` points to the group's first row.
+template <int kWidth, int kTiles>
+__device__ __forceinline__ void EnqueueByRow(float (&c)[kTiles][4], const bf16* a, const bf16* b) {
+  const uint64_t a_tile = Descriptor<kWidth>(a), b_tile = Descriptor<kWidth>(b);
 #pragma unroll
-  for (int step = 0; step < 4; ++step) {
-    ProductShared(c, a_tile + step * kColumnStep, b_tile + step * kColumnStep, step > 0);
+  for (int step = 0; step < kWidth / 16; ++step) {
+    ProductShared(c, a_tile + ColumnStep(step), b_tile + ColumnStep(step), step > 0);
   }
 }
 
-// Enqueues sum += c · tile for a tile of 64 rows; c is given as fragments.
-__device__ __forceinline__ void EnqueueAccumulate(float (&sum)[8][4], const uint32_t (&c)[4][4],
-                                                  const bf16* tile) {
-  const uint64_t b = Descriptor(tile);
-#pragma unroll
-  for (int step = 0; step < 4; ++step) ProductRegisters(sum, c[step], b + step * kRowStep);
+// Enqueues sum[64 × kWidth] += c · (rows 16·step … 16·step + 15 of a tile), where c is a fragment
+// of 16 columns and `tile` the tile's descriptor.
+template <int kWidth>
+__device__ __forceinline__ void EnqueueAccumulate(float (&sum)[kWidth / 8][4],
+                                                  const uint32_t (&c)[4], uint64_t tile, int step) {
+  const uint64_t rows = tile + step * kRowStep<kWidth>;
+  ProductRegisters<0>(sum, c, rows);
+  if constexpr (kWidth == 128) ProductRegisters<1>(sum, c, rows + kPanelStep);
 }
 
 #endif  // NSA_WGMMA

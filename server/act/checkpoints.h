@@ -1,5 +1,5 @@
-// Lists and verifies the checkpoints of a job for replies. Reads the disk; verifying reads every
-// byte.
+// Lists and verifies the checkpoints of a job for replies, and gives up the folder of a deleted
+// job. Reads the disk; verifying reads every byte.
 #pragma once
 
 #include <functional>
@@ -11,11 +11,17 @@
 namespace nsa::server {
 
 // Oldest first. A checkpoint whose state.json cannot be read is listed with the error.
-absl::StatusOr<v1::ListCheckpointsResponse> CheckpointsOf(const std::string& out_dir);
+absl::StatusOr<v1::ListCheckpointsResponse> CheckpointsOf(
+    const std::string& out_dir, const v1::ListCheckpointsRequest& request);
 
 // Verifies the checkpoint of `step`; 0 means the newest. NotFound when there is none. `abandoned`
 // is called often; Cancelled once it returns true, because nobody waits for the answer any more.
 absl::StatusOr<v1::VerifyCheckpointResponse> Verify(const std::string& out_dir, int64_t step,
                                                     const std::function<bool()>& abandoned);
+
+// Gives up out_dir, whose job was deleted: removes its owner.json, so that another job may take the
+// folder with its checkpoints. Does nothing if the file is not there, e.g. because out_dir is on
+// another machine, or names another job.
+absl::Status ReleaseOutDir(const std::string& out_dir, const std::string& job_id);
 
 }  // namespace nsa::server

@@ -15,9 +15,11 @@
 #include "common/checkpoint/checkpoint_dir.h"
 #include "common/job/known.h"
 #include "common/job/load.h"
+#include "common/preflight/fork.h"
 #include "common/preflight/preflight.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
+#include "server/act/checkpoints.h"
 #include "server/act/request_error.h"
 #include "server/decide/lifecycle.h"
 #include "server/decide/machine_view.h"
@@ -30,8 +32,6 @@ namespace {
 
 constexpr size_t kLongestRequestId = 128;
 constexpr size_t kLargestSpec = 1 << 20;
-constexpr absl::Duration kQuiet =
-    absl::Seconds(10);  // a rank without progress for this long gets a note
 
 // A hash of the spec as it was sent. Maps are serialised in key order, so equal specs have equal
 // hashes.
@@ -126,47 +126,14 @@ v1::JobEvent SubmittedEvent(const v1::StoredJob& stored) {
   return event;
 }
 
-// Stopped by a signal (T) or by a tracer (t).
-bool IsSuspended(const v1::WorkerObservation& worker) {
-  return worker.state() != v1::WorkerObservation::STATE_EXITED &&
-         (worker.process_state() == "T" || worker.process_state() == "t");
-}
-
-std::string RankState(const RankView& rank) {
-  if (rank.node != RankView::Node::kReady) return "UNKNOWN";
-  if (!rank.worker.has_value()) return "STARTING";
-  if (IsSuspended(*rank.worker)) return "SUSPENDED";
-  switch (rank.worker->state()) {
-    case v1::WorkerObservation::STATE_RUNNING:
-      return "RUNNING";
-    case v1::WorkerObservation::STATE_EXITED:
-      return "EXITED";
-    default:
-      return "STARTING";
-  }
-}
-
-// Seconds are rounded down to tens, so that a client that watches a stuck rank is not sent a change
-// every second.
-std::string For(absl::Duration time) {
-  return absl::StrCat(" for ", absl::ToInt64Seconds(time) / 10 * 10, " s");
-}
-
-std::string RankNote(const RankView& rank) {
-  if (rank.node != RankView::Node::kReady) {
-    return absl::StrCat("no heartbeat from its machine", For(rank.silence));
-  }
-  if (!rank.worker.has_value()) return "";
-  std::string note;
-  if (IsSuspended(*rank.worker)) {
-    note = absl::StrCat("process stopped (", rank.worker->process_state(), ")");
-  }
-  const absl::Duration quiet = absl::Seconds(rank.worker->seconds_since_progress());
-  const bool ended = rank.worker->state() == v1::WorkerObservation::STATE_EXITED;
-  if (quiet >= kQuiet && !ended) {
-    absl::StrAppend(&note, note.empty() ? "" : ", ", "no progress", For(quiet));
-  }
-  return note;
+absl::Status AlreadyDone(const v1::Job& job) {
+  const int64_t steps = job.spec().train().steps();
+  return WithReason(
+      absl::FailedPreconditionError(absl::StrFormat(
+          "train.steps: job %s is SUCCEEDED, all %s done (more steps wanted); to train it further: "
+          "nsactl resume %s --set train.steps=%d",
+          job.id(), Count(steps, "step"), job.name(), 2 * steps)),
+      Reason::kNotResumable);
 }
 
 Trigger TriggerOf(v1::StopMode mode) {
@@ -207,7 +174,8 @@ v1::PreflightReport JobControl::Check(v1::JobSpec spec,
                                       const std::function<bool()>& abandoned) const {
   std::vector<MachineView> machines;
   for (const NodeView& node : fleet_.Nodes()) {
-    if (node.state == RankView::Node::kReady) machines.push_back(MachineViewOf(node.info));
+    if (node.state != RankView::Node::kReady || !KnowsItsGpus(node.info)) continue;
+    machines.push_back(MachineViewOf(node.info));
   }
   const bool any_gpu = std::ranges::any_of(machines, [](const MachineView& machine) {
     return !machine.gpus.empty() && machine.cuda_worker;
@@ -220,7 +188,8 @@ v1::PreflightReport JobControl::Check(v1::JobSpec spec,
 }
 
 absl::StatusOr<v1::SubmitJobResponse> JobControl::Submit(const v1::SubmitJobRequest& request,
-                                                         const std::function<bool()>& abandoned) {
+                                                         const std::function<bool()>& abandoned,
+                                                         const Asker& asker) {
   NSA_RETURN_IF_ERROR(CheckRequest(request));
   const std::string fingerprint = Fingerprint(request.spec());
   v1::SubmitJobResponse response;
@@ -228,7 +197,7 @@ absl::StatusOr<v1::SubmitJobResponse> JobControl::Submit(const v1::SubmitJobRequ
     // Before preflight, which could refuse a repeated submit: the first one may already use the
     // out_dir.
     NSA_ASSIGN_OR_RETURN(const JobPtr known, store_.FindRequest(request.request_id(), fingerprint));
-    if (known != nullptr) return Known(*known);
+    if (known != nullptr) return Known(*known, asker);
   }
   v1::JobSpec spec = request.spec();
   ApplyDefaults(&spec);
@@ -236,6 +205,8 @@ absl::StatusOr<v1::SubmitJobResponse> JobControl::Submit(const v1::SubmitJobRequ
   if (const absl::Status paths = paths_.CheckSpec(spec); !paths.ok()) {
     return WithReason(paths, Reason::kPathNotAllowed);
   }
+  absl::StatusOr<std::string> out_dir = paths_.RealOutDir(spec.train().out_dir());
+  if (!out_dir.ok()) return WithReason(out_dir.status(), Reason::kPathNotAllowed);
   *response.mutable_report() = Check(std::move(spec), abandoned);
   if (abandoned && abandoned()) {
     return absl::CancelledError(
@@ -246,39 +217,50 @@ absl::StatusOr<v1::SubmitJobResponse> JobControl::Submit(const v1::SubmitJobRequ
     // If the request was sent twice, the other one may have been accepted meanwhile, and its worker
     // may already use the out_dir.
     NSA_ASSIGN_OR_RETURN(const JobPtr twin, store_.FindRequest(request.request_id(), fingerprint));
-    return twin != nullptr ? Known(*twin) : RefusedBy(response.report());
+    return twin != nullptr ? Known(*twin, asker) : RefusedBy(response.report());
   }
 
   v1::StoredJob stored = NewJob(response.report(), NewJobId(), absl::ToUnixNanos(clock_.Wall()));
+  stored.set_out_dir_real(*std::move(out_dir));
+  stored.mutable_job()->set_owner(asker.name);
   v1::JobEvent event = SubmittedEvent(stored);
   const auto inserted =
       store_.Insert(std::move(stored), request.request_id(), fingerprint, std::move(event));
   if (!inserted.ok()) return OutDirRefused(inserted.status());
+  if (!inserted->created) return Known(*inserted->job, asker);
   *response.mutable_job() = View(*inserted->job);
   return response;
 }
 
-absl::StatusOr<v1::SubmitJobResponse> JobControl::Known(const v1::StoredJob& job) const {
+absl::StatusOr<v1::SubmitJobResponse> JobControl::Known(const v1::StoredJob& job,
+                                                        const Asker& asker) const {
+  if (asker.own_jobs_only && job.job().owner() != asker.name) {
+    return absl::AlreadyExistsError(
+        "request_id: belongs to somebody else's request; use a new request_id");
+  }
   v1::SubmitJobResponse response;
   *response.mutable_job() = View(job);
   return response;
 }
 
-absl::StatusOr<v1::Job> JobControl::Get(const std::string& id_or_name) const {
-  NSA_ASSIGN_OR_RETURN(const JobPtr job, store_.Find(id_or_name));
+absl::StatusOr<v1::Job> JobControl::Get(const std::string& id_or_name, const Asker& asker) const {
+  NSA_ASSIGN_OR_RETURN(const JobPtr job, store_.Find(id_or_name, asker.only()));
   return View(*job);
 }
 
-absl::StatusOr<std::string> JobControl::OutDir(const std::string& id_or_name) const {
-  NSA_ASSIGN_OR_RETURN(const JobPtr job, store_.Find(id_or_name));
+absl::StatusOr<std::string> JobControl::OutDir(const std::string& id_or_name,
+                                               const Asker& asker) const {
+  NSA_ASSIGN_OR_RETURN(const JobPtr job, store_.Find(id_or_name, asker.only()));
   const std::string& out_dir = job->job().spec().train().out_dir();
   const absl::Status safe = paths_.Check("train.out_dir", CheckpointsDir(out_dir));
   if (!safe.ok()) return WithReason(safe, Reason::kPathNotAllowed);
   return out_dir;
 }
 
-absl::StatusOr<v1::ListJobsResponse> JobControl::List(const v1::ListJobsRequest& request) const {
-  JobStore::Filter filter{.labels = {request.labels().begin(), request.labels().end()}};
+absl::StatusOr<v1::ListJobsResponse> JobControl::List(const v1::ListJobsRequest& request,
+                                                      const Asker& asker) const {
+  JobStore::Filter filter{.labels = {request.labels().begin(), request.labels().end()},
+                          .owner = asker.only()};
   for (const int state : request.states()) filter.states.push_back(static_cast<State>(state));
   NSA_ASSIGN_OR_RETURN(const JobStore::Page page,
                        store_.List(request.page_size(), request.page_token(), filter));
@@ -320,13 +302,13 @@ absl::Status JobControl::CheckStopStep(const v1::StoredJob& stored,
   return absl::OkStatus();
 }
 
-absl::StatusOr<v1::Job> JobControl::Stop(const v1::StopJobRequest& request) {
+absl::StatusOr<v1::Job> JobControl::Stop(const v1::StopJobRequest& request, const Asker& asker) {
   const v1::StopRequest& stop = request.stop();
   NSA_RETURN_IF_ERROR(CheckKnownValues(stop, "stop"));
   if (stop.mode() == v1::STOP_MODE_UNSPECIFIED) {
     return absl::InvalidArgumentError("stop.mode: not set; choose at-step, graceful or now");
   }
-  NSA_ASSIGN_OR_RETURN(JobPtr job, store_.Find(request.job()));
+  NSA_ASSIGN_OR_RETURN(JobPtr job, store_.Find(request.job(), asker.only()));
   const auto change = [&](v1::StoredJob* stored,
                           std::vector<v1::JobEvent>* events) -> absl::Status {
     if (IsTerminal(stored->job().state())) {
@@ -348,12 +330,41 @@ absl::StatusOr<v1::Job> JobControl::Stop(const v1::StopJobRequest& request) {
   return View(*job);
 }
 
-absl::StatusOr<v1::Job> JobControl::Resume(const v1::ResumeJobRequest& request) {
+absl::StatusOr<v1::JobSpec> JobControl::SpecToResume(const v1::StoredJob& job,
+                                                     const v1::ResumeJobRequest& request) const {
+  if (!request.has_spec()) return job.job().spec();
+  v1::SubmitJobRequest as_submit;
+  *as_submit.mutable_spec() = request.spec();
+  NSA_RETURN_IF_ERROR(CheckRequest(as_submit));
+  v1::JobSpec spec = request.spec();
+  ApplyDefaults(&spec);
+  if (const std::string fixed = FixedDifferences(job.job().spec(), spec); !fixed.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("spec: a resumed job keeps ", fixed,
+                     " (train.steps, intervals, limits and waivers may change); submit a new job"));
+  }
+  if (const absl::Status paths = paths_.CheckSpec(spec); !paths.ok()) {
+    return WithReason(paths, Reason::kPathNotAllowed);
+  }
+  // Its machine is checked when it is launched.
+  const v1::PreflightReport report =
+      Preflight(spec, {.check_files = true, .job_id = job.job().id()});
+  if (!report.accepted()) return RefusedBy(report);
+  return spec;
+}
+
+absl::StatusOr<v1::Job> JobControl::Resume(const v1::ResumeJobRequest& request,
+                                           const Asker& asker) {
   NSA_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
-  NSA_ASSIGN_OR_RETURN(const JobPtr job, store_.Find(request.job()));
+  NSA_ASSIGN_OR_RETURN(const JobPtr job, store_.Find(request.job(), asker.only()));
+  NSA_ASSIGN_OR_RETURN(const v1::JobSpec spec, SpecToResume(*job, request));
   const auto change = [&](v1::StoredJob* stored,
                           std::vector<v1::JobEvent>* events) -> absl::Status {
     const State state = stored->job().state();
+    if (state == v1::Job::STATE_SUCCEEDED &&
+        spec.train().steps() <= stored->job().spec().train().steps()) {
+      return AlreadyDone(stored->job());
+    }
     if (!FindTransition(state, Trigger::kResumed).ok()) {
       return WithReason(absl::FailedPreconditionError(absl::StrCat(
                             "state: job ", stored->job().id(), " is ", StateName(state),
@@ -364,6 +375,7 @@ absl::StatusOr<v1::Job> JobControl::Resume(const v1::ResumeJobRequest& request) 
         Apply(Trigger::kResumed, {.text = "asked to continue"}, clock_.Wall(), stored, events);
     if (!moved.ok()) return WithReason(moved, Reason::kNotResumable);
     v1::Job& fresh = *stored->mutable_job();
+    *fresh.mutable_spec() = spec;
     fresh.clear_stop();
     fresh.clear_end_unix_nanos();
     fresh.mutable_progress()->set_total_steps(fresh.spec().train().steps());
@@ -373,26 +385,45 @@ absl::StatusOr<v1::Job> JobControl::Resume(const v1::ResumeJobRequest& request) 
   };
   const auto resumed = store_.Update(
       job->job().id(), change,
-      {.id = request.request_id(), .fingerprint = absl::StrCat("resume ", request.job())});
+      {.id = request.request_id(),
+       .fingerprint = absl::StrCat("resume ", request.job(),
+                                   request.has_spec() ? Fingerprint(request.spec()) : "")});
   if (!resumed.ok()) return OutDirRefused(resumed.status());
   return View(**resumed);
 }
 
 absl::StatusOr<v1::DeleteJobResponse> JobControl::Delete(const v1::DeleteJobRequest& request,
-                                                         const std::string& who) {
+                                                         const std::string& from,
+                                                         const Asker& asker) {
   NSA_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
+  // A request that is repeated finds its job gone; the store recognises it by its id.
+  const absl::StatusOr<JobPtr> meant = store_.Find(request.job());
+  if (asker.own_jobs_only && meant.ok() && (*meant)->job().owner() != asker.name) {
+    return absl::NotFoundError(absl::StrCat("job: none of yours has the id '",
+                                            request.job().substr(0, 80),
+                                            "'; `nsactl list` shows them"));
+  }
   const auto deleted = store_.Delete(request.job(), DeletedBy::kUser, request.request_id());
   if (absl::IsFailedPrecondition(deleted.status())) {
     return WithReason(deleted.status(), Reason::kJobHasNotEnded);
   }
   NSA_RETURN_IF_ERROR(deleted.status());
   if (deleted->job != nullptr) {
-    spdlog::info("job {}: deleted (by {}): {}", deleted->job_id, who,
+    ReleaseFolder(deleted->job->job());
+    spdlog::info("job {}: deleted (by {}): {}", deleted->job_id, from,
                  DeletionText(deleted->job->job()));
   }
   v1::DeleteJobResponse response;
   response.set_job_id(deleted->job_id);
   return response;
+}
+
+void ReleaseFolder(const v1::Job& job) {
+  const std::string& out_dir = job.spec().train().out_dir();
+  const absl::Status released = ReleaseOutDir(out_dir, job.id());
+  if (released.ok()) return;
+  spdlog::warn("job {}: {} still belongs to it: {}; remove its owner.json to use the folder again",
+               job.id(), absl::CHexEscape(out_dir), std::string(released.message()));
 }
 
 std::string DeletionText(const v1::Job& job) {
@@ -403,34 +434,6 @@ std::string DeletionText(const v1::Job& job) {
                          absl::FormatTime(absl::FromUnixNanos(job.submit_unix_nanos())),
                          absl::FormatTime(absl::FromUnixNanos(job.end_unix_nanos())),
                          absl::CHexEscape(train.out_dir()));
-}
-
-v1::Job JobControl::View(const v1::StoredJob& stored) const {
-  v1::Job job = stored.job();
-  if (HasGang(job.state())) {
-    for (const RankView& rank : fleet_.Ranks(stored, fleet_.started())) {
-      v1::RankStatus& status = *job.add_ranks();
-      status.set_rank(rank.rank);
-      status.set_node(rank.node_name);
-      status.set_state(RankState(rank));
-      status.set_note(RankNote(rank));
-      if (!rank.worker.has_value()) continue;
-      status.set_pid(rank.worker->pid());
-      status.set_step(rank.worker->step());
-      status.set_phase(rank.worker->phase());
-      const bool ended = rank.worker->state() == v1::WorkerObservation::STATE_EXITED;
-      if (!ended) status.set_telemetry_error(rank.worker->telemetry_error());
-    }
-  }
-  if (job.state() == v1::Job::STATE_QUEUED) {
-    const QueueBoard::Place place = board_.PlaceOf(job.id());
-    job.set_queue_position(place.position);
-    if (!place.reason.empty()) {
-      job.set_reason(place.reason);
-      job.set_message(place.text);
-    }
-  }
-  return job;
 }
 
 }  // namespace nsa::server

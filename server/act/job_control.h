@@ -16,6 +16,16 @@
 
 namespace nsa::server {
 
+// Who asks: the name that submitted jobs get as their owner, and whether other owners' jobs do not
+// exist for the asker.
+struct Asker {
+  std::string name;
+  bool own_jobs_only = false;
+
+  // For JobStore::Find() and its filter.
+  std::string only() const { return own_jobs_only ? name : ""; }
+};
+
 // Thread-safe. Calls may take as long as preflight needs to read data files.
 class JobControl {
  public:
@@ -27,25 +37,30 @@ class JobControl {
   // tells whether nobody waits for the answer any more; it is called while preflight reads files.
   // Once it returns true, the result is Cancelled and nothing is submitted. Null: never abandoned.
   absl::StatusOr<v1::SubmitJobResponse> Submit(const v1::SubmitJobRequest& request,
-                                               const std::function<bool()>& abandoned = nullptr);
-  absl::StatusOr<v1::Job> Get(const std::string& id_or_name) const;
-  absl::StatusOr<v1::ListJobsResponse> List(const v1::ListJobsRequest& request) const;
-  absl::StatusOr<v1::Job> Stop(const v1::StopJobRequest& request);
-  absl::StatusOr<v1::Job> Resume(const v1::ResumeJobRequest& request);
-  // `who` is written to the coordinator's log and nowhere else.
+                                               const std::function<bool()>& abandoned = nullptr,
+                                               const Asker& asker = {});
+  absl::StatusOr<v1::Job> Get(const std::string& id_or_name, const Asker& asker = {}) const;
+  absl::StatusOr<v1::ListJobsResponse> List(const v1::ListJobsRequest& request,
+                                            const Asker& asker = {}) const;
+  absl::StatusOr<v1::Job> Stop(const v1::StopJobRequest& request, const Asker& asker = {});
+  absl::StatusOr<v1::Job> Resume(const v1::ResumeJobRequest& request, const Asker& asker = {});
+  // `from`, the address of the caller, is written to the coordinator's log and nowhere else.
   absl::StatusOr<v1::DeleteJobResponse> Delete(const v1::DeleteJobRequest& request,
-                                               const std::string& who);
+                                               const std::string& from, const Asker& asker = {});
 
   // The job's out_dir, which holds its checkpoints. InvalidArgument when the path now leads out of
   // the allowed roots, e.g. through a link that was made after the submit.
-  absl::StatusOr<std::string> OutDir(const std::string& id_or_name) const;
+  absl::StatusOr<std::string> OutDir(const std::string& id_or_name, const Asker& asker = {}) const;
 
   // A stored job with the derived fields filled in: ranks, position in the queue, why it waits.
   v1::Job View(const v1::StoredJob& stored) const;
 
  private:
   v1::PreflightReport Check(v1::JobSpec spec, const std::function<bool()>& abandoned) const;
-  absl::StatusOr<v1::SubmitJobResponse> Known(const v1::StoredJob& job) const;
+  absl::StatusOr<v1::SubmitJobResponse> Known(const v1::StoredJob& job, const Asker& asker) const;
+  // The spec with which `job` is resumed: its own, or that of the request if it may replace it.
+  absl::StatusOr<v1::JobSpec> SpecToResume(const v1::StoredJob& job,
+                                           const v1::ResumeJobRequest& request) const;
   absl::Status CheckStopStep(const v1::StoredJob& stored, const v1::StopRequest& stop) const;
   int64_t FurthestStep(const v1::StoredJob& stored) const;
 
@@ -55,6 +70,9 @@ class JobControl {
   const PathGuard& paths_;
   const Clock& clock_;
 };
+
+// Gives up the out_dir of a deleted job (ReleaseOutDir); a failure is logged.
+void ReleaseFolder(const v1::Job& job);
 
 // The line that the coordinator's log keeps about a deleted job.
 std::string DeletionText(const v1::Job& job);

@@ -31,6 +31,17 @@ LaunchCheck CheckLaunch(const v1::StoredJob& job, const Fleet& fleet, const Path
   if (const absl::Status safe = paths.CheckSpec(job.job().spec()); !safe.ok()) {
     return {.accepted = false, .problem = std::string(safe.message())};
   }
+  const auto real = paths.RealOutDir(job.job().spec().train().out_dir());
+  if (!real.ok()) {
+    return {.accepted = false, .problem = std::string(real.status().message()), .passing = true};
+  }
+  if (!job.out_dir_real().empty() && *real != job.out_dir_real()) {
+    return {.accepted = false,
+            .problem = absl::StrCat("train.out_dir: ", job.job().spec().train().out_dir(),
+                                    " leads to ", *real, " now (", job.out_dir_real(),
+                                    " when it was submitted); put its links back, or submit again"),
+            .passing = true};
+  }
   std::set<std::string> names;
   for (const v1::RankPlacement& place : job.placements()) names.insert(place.node());
   check.nodes = absl::StrJoin(names, ", ");

@@ -7,12 +7,15 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <system_error>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/fd.h"
 #include "common/base/status.h"
+#include "server/store/out_dirs.h"
 
 namespace nsa::server {
 namespace {
@@ -37,11 +40,27 @@ absl::Status CheckText(const std::string& field, const std::string& path) {
     return Refuse(field, path.empty() ? "\"\" (an absolute path); choose one"
                                       : absl::StrCat(path, " is relative; use an absolute path"));
   }
+  for (const fs::path& part : fs::path(path)) {
+    const std::string name = part.string();
+    if (name != "~" && !(name.size() > 1 && name[0] == '$')) continue;
+    return Refuse(field, absl::StrCat(path, " contains ", name,
+                                      ", which only a shell replaces; write the path itself"));
+  }
   const auto up = [](const fs::path& part) { return part == ".."; };
   if (std::ranges::any_of(fs::path(path), up)) {
     return Refuse(field, absl::StrCat(path, " contains ..; use a path without it"));
   }
   return absl::OkStatus();
+}
+
+// The path without links, "." and doubled slashes; empty when it cannot be resolved. What does not
+// exist yet stays as it is.
+std::string Resolved(const fs::path& path) {
+  std::error_code error;
+  fs::path normal = path.lexically_normal();
+  if (!normal.has_filename() && normal.has_relative_path()) normal = normal.parent_path();
+  const fs::path real = fs::weakly_canonical(normal, error);
+  return error ? "" : real.string();
 }
 
 // Whether `inner` resolves beneath `root` without a symbolic link. The part of the path that does
@@ -63,6 +82,33 @@ bool ResolvesBeneath(const fs::path& root, fs::path inner) {
 }
 
 }  // namespace
+
+PathGuard::PathGuard(std::vector<fs::path> roots, const fs::path& state_dir)
+    : roots_(std::move(roots)), state_dir_(state_dir.empty() ? "" : Resolved(state_dir)) {}
+
+absl::StatusOr<std::string> PathGuard::RealOutDir(const std::string& out_dir) const {
+  const std::string field = "train.out_dir";
+  NSA_RETURN_IF_ERROR(CheckText(field, out_dir));
+  std::error_code error;
+  fs::path so_far;
+  for (const fs::path& part : fs::path(out_dir).lexically_normal()) {
+    so_far /= part;
+    if (!fs::is_symlink(so_far, error) || fs::exists(so_far, error)) continue;
+    return Refuse(field,
+                  absl::StrCat(out_dir, " leads through ", so_far.string(), ", a link to nothing (",
+                               fs::read_symlink(so_far, error).string(),
+                               "); make its target, or remove the link"));
+  }
+  const std::string real = Resolved(out_dir);
+  if (real.empty()) {
+    return Refuse(field, absl::StrCat(out_dir,
+                                      " cannot be resolved; can this user read the "
+                                      "folders that lead to it?"));
+  }
+  if (state_dir_.empty() || !Overlap(real, state_dir_)) return real;
+  return Refuse(field, absl::StrCat(out_dir, " lies in or around the coordinator's state folder ",
+                                    state_dir_, "; choose another folder"));
+}
 
 absl::Status PathGuard::Check(const std::string& field, const std::string& path) const {
   NSA_RETURN_IF_ERROR(CheckText(field, path));
@@ -93,6 +139,9 @@ absl::Status PathGuard::CheckSpec(const v1::JobSpec& spec) const {
   const std::string& resume = spec.restart().resume();
   if (!resume.empty() && resume != "auto" && resume != "never") {
     NSA_RETURN_IF_ERROR(Check("restart.resume", resume));
+  }
+  if (!spec.restart().init().empty()) {
+    NSA_RETURN_IF_ERROR(Check("restart.init", spec.restart().init()));
   }
   return absl::OkStatus();
 }

@@ -7,25 +7,34 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "nsa/v1/job.pb.h"
 
 namespace nsa::server {
 
 class PathGuard {
  public:
-  // Roots are absolute; The root "/" allows every absolute path and follows symbolic links.
-  explicit PathGuard(std::vector<std::filesystem::path> roots) : roots_(std::move(roots)) {}
+  // Roots are absolute; The root "/" allows every absolute path and follows symbolic links. No
+  // out_dir may overlap with `state_dir` (empty: there is none).
+  explicit PathGuard(std::vector<std::filesystem::path> roots,
+                     const std::filesystem::path& state_dir = {});
 
   // InvalidArgument when the path is not allowed. The path need not exist; the part that exists is
   // resolved by the kernel (openat2, RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS).
   absl::Status Check(const std::string& field, const std::string& path) const;
 
   // out_dir, data and validation files (URLs are not paths), the tokenizer's folder, and the
-  // checkpoint to resume from.
+  // checkpoints to resume from or to take the weights from.
   absl::Status CheckSpec(const v1::JobSpec& spec) const;
+
+  // An out_dir with its symbolic links resolved, whether it exists or not: two spellings of one
+  // folder have one result. InvalidArgument when it leads through a link to nothing, cannot be
+  // resolved, or lies in or around the state folder. Reads the disk.
+  absl::StatusOr<std::string> RealOutDir(const std::string& out_dir) const;
 
  private:
   const std::vector<std::filesystem::path> roots_;
+  const std::string state_dir_;  // with its links resolved
 };
 
 }  // namespace nsa::server

@@ -13,6 +13,7 @@
 #include "common/base/thread_name.h"
 #include "common/job/load.h"
 #include "server/act/launch_check.h"
+#include "server/decide/machine_view.h"
 #include "server/decide/scheduler.h"
 #include "spdlog/spdlog.h"
 
@@ -285,7 +286,7 @@ QueuePlan Reconciler::PlanQueue(const std::vector<JobPtr>& active) const {
   std::vector<NodeSlots> nodes;
   bool any_gpu = false;
   for (const NodeView& node : parts_.fleet.Nodes()) {
-    if (node.state != RankView::Node::kReady) continue;
+    if (node.state != RankView::Node::kReady || !KnowsItsGpus(node.info)) continue;
     nodes.push_back(FreeSlots(node.info, active));
     any_gpu = any_gpu || nodes.back().gpus_total > 0;
   }

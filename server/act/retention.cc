@@ -75,6 +75,7 @@ bool Retention::DeleteOne(absl::Time oldest_kept) {
     return false;
   }
   spdlog::info("job {}: deleted after job_retention_days: {}", job.id(), DeletionText(job));
+  ReleaseFolder(job);
   return true;
 }
 

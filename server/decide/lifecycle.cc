@@ -52,6 +52,8 @@ const std::vector<Transition>& Table() {
       {Job::STATE_STOPPING, kGangStopped, Job::STATE_STOPPED, Reason::kStoppedByUser},
       {Job::STATE_STOPPING, kGangCompleted, Job::STATE_SUCCEEDED, Reason::kCompleted},
 
+      // Only if its steps were raised.
+      {Job::STATE_SUCCEEDED, kResumed, Job::STATE_QUEUED, Reason::kResumed},
       {Job::STATE_FAILED, kResumed, Job::STATE_QUEUED, Reason::kResumed},
       {Job::STATE_STOPPED, kResumed, Job::STATE_QUEUED, Reason::kResumed},
   };

@@ -5,8 +5,8 @@
 //                            └── RESTARTING           RUNNING → STOPPING → STOPPED
 //
 // A pair that is not in the table cannot happen: FindTransition() refuses it and the job stays as
-// it is. Terminal states are final, but a STOPPED or FAILED job can be resumed. README.md shows the
-// table.
+// it is. Terminal states are final, but a STOPPED or FAILED job can be resumed, and a SUCCEEDED one
+// whose steps were raised. README.md shows the table.
 #pragma once
 
 #include <string>

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "absl/strings/str_cat.h"
+
 namespace nsa::server {
 namespace {
 
@@ -19,6 +21,11 @@ int64_t Errors(const v1::JobSpec& spec, const MachineView& machine) {
 MachineView MachineViewOf(const v1::NodeInfo& info) {
   MachineView view;
   for (const v1::GpuInfo& gpu : info.gpus()) {
+    if (!gpu.fault().empty()) {
+      view.gpu_faults.push_back(
+          absl::StrCat(gpu.name(), " ", gpu.uuid(), " is taken out (", gpu.fault(), ")"));
+      continue;
+    }
     view.gpus.push_back({.name = gpu.name(),
                          .memory_bytes = gpu.memory_bytes(),
                          .free_bytes = gpu.free_bytes(),
@@ -31,6 +38,7 @@ MachineView MachineViewOf(const v1::NodeInfo& info) {
   view.cuda_worker = info.cuda_worker();
   view.cuda_problem = info.cuda_problem();
   view.driver_version = info.driver_version();
+  view.cuda_compat_path = info.cuda_compat_path();
   return view;
 }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/estimate/health.h"
+
 namespace nsa::server {
 namespace {
 
@@ -11,8 +13,8 @@ constexpr double kWeight = 0.05;  // of the newest step
 // The number of validations after the steps in (step, last_step].
 int64_t EvalsLeft(const v1::TrainSpec& train, int64_t step, int64_t last_step) {
   if (train.eval_every() <= 0 || step >= last_step) return 0;
-  // The last step of all is validated too, whatever eval_every is.
-  const bool extra = last_step == train.steps() && last_step % train.eval_every() != 0;
+  // The last step of a run is validated too, whatever eval_every is.
+  const bool extra = last_step % train.eval_every() != 0;
   return last_step / train.eval_every() - step / train.eval_every() + (extra ? 1 : 0);
 }
 
@@ -28,6 +30,10 @@ void FoldStep(const v1::StepRecord& record, const v1::TrainSpec& train, int64_t 
   progress->set_total_tokens(record.total_tokens());
   progress->set_learning_rate(record.learning_rate());
   progress->set_grad_norm(record.grad_norm());
+  *progress->mutable_gates() = SummaryOfGates(record);
+  if (progress->gates().branch_share().empty()) progress->clear_gates();
+  progress->set_memory_allocated_bytes(record.memory_allocated_bytes());
+  *progress->mutable_fallbacks() = record.fallbacks();
   const double now = record.tokens_per_second();
   if (std::isfinite(now) && now > 0) {
     const double before = progress->tokens_per_second();
@@ -61,6 +67,9 @@ void Fold(const v1::WorkerRecord& record, const v1::TrainSpec& train, int64_t la
       // Steps after the checkpoint are repeated.
       progress->set_step(record.started().resumed_step());
       progress->set_eta_seconds(-1);
+      progress->set_initialized_from(record.started().initialized_from());
+      progress->clear_corpus();
+      if (record.started().has_corpus()) *progress->mutable_corpus() = record.started().corpus();
       break;
     case v1::WorkerRecord::kStep:
       FoldStep(record.step(), train, last_step, progress);
@@ -77,6 +86,11 @@ void Fold(const v1::WorkerRecord& record, const v1::TrainSpec& train, int64_t la
     default:
       break;
   }
+}
+
+void FoldHealth(const v1::WorkerRecord& record, const v1::JobSpec& spec,
+                v1::JobProgress* progress) {
+  RememberHealth(record, spec, progress->mutable_health_memory());
 }
 
 int64_t LastStep(const v1::JobSpec& spec, const v1::StopRequest& stop) {

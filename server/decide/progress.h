@@ -15,6 +15,10 @@ namespace nsa::server {
 void Fold(const v1::WorkerRecord& record, const v1::TrainSpec& train, int64_t last_step,
           v1::JobProgress* progress);
 
+// Adds the record to what `progress` remembers to judge the health of the run
+// (common/estimate/health.h). `spec` is the job's.
+void FoldHealth(const v1::WorkerRecord& record, const v1::JobSpec& spec, v1::JobProgress* progress);
+
 // The step at which a job ends: train.steps, or an earlier stop.
 int64_t LastStep(const v1::JobSpec& spec, const v1::StopRequest& stop);
 

@@ -125,9 +125,10 @@ NodeSlots FreeSlots(const v1::NodeInfo& info,
     }
   }
   if (!info.cuda_worker()) return slots;
-  slots.gpus_total = info.gpus_size();
   std::vector<const v1::GpuInfo*> free;
   for (const v1::GpuInfo& gpu : info.gpus()) {
+    if (!gpu.fault().empty()) continue;
+    ++slots.gpus_total;
     if (!taken.contains(gpu.uuid())) free.push_back(&gpu);
   }
   std::ranges::stable_sort(free, std::greater<>(),

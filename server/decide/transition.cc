@@ -5,6 +5,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/reason.h"
 #include "common/base/status.h"
+#include "server/decide/homes.h"
 
 namespace nsa::server {
 namespace {
@@ -23,15 +24,18 @@ void Enter(State to, int64_t now, v1::StoredJob* stored) {
   job.clear_next_start_unix_nanos();
   if (to == v1::Job::STATE_QUEUED) {
     ForgetGang(stored);
+    NoteHomes(stored);
     stored->clear_placements();
     stored->set_queued_unix_nanos(now);
   } else if (to == v1::Job::STATE_STARTING) {
     ForgetGang(stored);
     job.set_generation(job.generation() + 1);
+    NoteHomes(stored);
     if (job.start_unix_nanos() == 0) job.set_start_unix_nanos(now);
     stored->set_progress_mark(ProgressMark(job));
   } else if (IsTerminal(to)) {
     ForgetGang(stored);
+    NoteHomes(stored);
     stored->clear_placements();
     job.set_end_unix_nanos(now);
     job.mutable_progress()->set_eta_seconds(to == v1::Job::STATE_SUCCEEDED ? 0 : -1);

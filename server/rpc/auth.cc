@@ -1,113 +1,99 @@
 #include "server/rpc/auth.h"
 
-#include <fcntl.h>
-#include <sys/random.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include <utility>
 
-#include <array>
-#include <cerrno>
-#include <cstring>
-
-#include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/fd.h"
 #include "common/base/status.h"
-#include "common/run/atomic_file.h"
+#include "common/rpc/secret.h"
 
 namespace nsa::server {
 namespace {
 
-constexpr size_t kShortestToken = 16;
 constexpr std::string_view kScheme = "Bearer ";
+constexpr size_t kLongestToken = 4 << 10;
 
-bool SameBytes(std::string_view a, std::string_view b) {
-  unsigned difference = a.size() == b.size() ? 0 : 1;
-  for (size_t i = 0; i < a.size(); ++i) {
-    difference |= static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(b[i % b.size()]);
-  }
-  return difference == 0;
+absl::Status Refuse(std::string_view problem, bool agent) {
+  return absl::UnauthenticatedError(absl::StrCat(
+      "authorization: ", std::string(problem),
+      agent ? "; an agent must join first: see join_token_file"
+            : "; set token_file or NSACTL_TOKEN_FILE to the file of a token that is valid"));
 }
 
-absl::StatusOr<std::string> RandomToken() {
-  std::array<char, 32> bytes{};
-  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
-    return absl::InternalError(absl::StrCat("token_file: no random numbers (", std::strerror(errno),
-                                            "); set token_file to a file with a random token"));
-  }
-  return absl::BytesToHexString(absl::string_view(bytes.data(), bytes.size()));
+Caller CallerOf(const v1::AccessToken& token) {
+  Caller caller;
+  caller.role = token.role();
+  caller.node = token.node();
+  caller.name = token.role() == v1::ROLE_AGENT ? absl::StrCat("node ", token.node()) : token.name();
+  return caller;
 }
 
-// The first line of a file that only its owner can read.
-absl::StatusOr<std::string> ReadToken(const std::filesystem::path& path) {
-  const Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  struct stat info {};
-  const bool readable = file.valid() && fstat(file.get(), &info) == 0 && S_ISREG(info.st_mode);
-  const auto text = readable ? ReadWholeFile(file.get(), path) : absl::NotFoundError("");
-  if (!text.ok()) {
-    return absl::NotFoundError(absl::StrCat("token_file: ", path.string(),
-                                            " cannot be read; write a random token into it"));
-  }
-  if ((info.st_mode & 077) != 0) {
-    return absl::PermissionDeniedError(
-        absl::StrCat("token_file: ", path.string(), " can be read by others; run chmod 600 ",
-                     path.string(), ", and replace its token if others may have seen it"));
-  }
-  return std::string(absl::StripAsciiWhitespace(text->substr(0, text->find('\n'))));
+bool IsOfAgents(std::string_view method) {
+  return method == "Heartbeat" || method == "ReportRecords" || method == "ReportLog" ||
+         method == "ReportDump";
 }
 
 }  // namespace
 
-absl::StatusOr<Auth> Auth::FromFile(const std::filesystem::path& token_file) {
-  NSA_ASSIGN_OR_RETURN(std::string token, ReadToken(token_file));
-  if (token.size() < kShortestToken) {
-    return absl::InvalidArgumentError(absl::StrCat("token_file: ", token.size(), " bytes (≥ ",
-                                                   kShortestToken,
-                                                   "); `openssl rand -hex 32` makes a good one"));
-  }
-  return Auth(std::move(token));
+absl::StatusOr<Auth> Auth::FromFile(const std::filesystem::path& token_file,
+                                    const AccessStore* access) {
+  NSA_ASSIGN_OR_RETURN(const std::string token, ReadSecretFile("token_file", token_file));
+  return Auth(Sha256(token), access);
 }
 
-absl::Status Auth::Check(const grpc::CallbackServerContext& context) const {
+absl::StatusOr<Caller> Auth::Check(const grpc::CallbackServerContext& context,
+                                   std::string_view method) const {
+  Sender sender{.peer = context.peer()};
   const auto& metadata = context.client_metadata();
-  const auto header = metadata.find("authorization");
-  const std::string peer = context.peer();
-  if (header == metadata.end()) return Check(peer, "");
-  return Check(peer, std::string_view(header->second.data(), header->second.size()));
+  if (const auto header = metadata.find("authorization"); header != metadata.end()) {
+    sender.header.assign(header->second.data(), header->second.size());
+  }
+  if (const auto tls = context.auth_context(); tls != nullptr && tls->IsPeerAuthenticated()) {
+    const auto names = tls->FindPropertyValues(GRPC_X509_CN_PROPERTY_NAME);
+    if (!names.empty()) sender.certificate_name.assign(names[0].data(), names[0].size());
+  }
+  return Check(sender, method);
 }
 
-absl::Status Auth::Check(std::string_view peer, std::string_view header) const {
-  if (peer.starts_with("unix:")) return absl::OkStatus();
-  if (!header.starts_with(kScheme)) {
-    return absl::UnauthenticatedError(
-        "authorization: no bearer token (TCP needs one); set token_file or NSACTL_TOKEN_FILE to "
-        "the "
-        "coordinator's token file");
+absl::StatusOr<Caller> Auth::Check(const Sender& sender, std::string_view method) const {
+  Caller caller;
+  if (method == "Join") {
+    caller.local = sender.peer.starts_with("unix:");
+  } else {
+    NSA_ASSIGN_OR_RETURN(caller, Identify(sender, IsOfAgents(method)));
   }
-  header.remove_prefix(kScheme.size());
-  if (token_.empty() || header.empty() || !SameBytes(header, token_)) {
-    return absl::UnauthenticatedError(
-        "authorization: wrong token; set token_file or NSACTL_TOKEN_FILE to the coordinator's "
-        "token "
-        "file");
-  }
-  return absl::OkStatus();
+  caller.from = sender.peer;
+  caller.certificate_name = sender.certificate_name;
+  NSA_RETURN_IF_ERROR(MayCall(caller, method));
+  return caller;
 }
 
-absl::StatusOr<bool> MakeTokenFile(const std::filesystem::path& path) {
-  struct stat info {};
-  if (lstat(path.c_str(), &info) == 0) return false;
-  NSA_ASSIGN_OR_RETURN(const std::string token, RandomToken());
-  // The complete file gets its name with link(), which fails when the name is taken.
-  const std::filesystem::path draft = absl::StrCat(path.string(), ".new");
-  NSA_RETURN_IF_ERROR(WriteFileAtomically(draft, token + "\n"));
-  const bool made = link(draft.c_str(), path.c_str()) == 0;
-  const int reason = errno;
-  unlink(draft.c_str());
-  if (made || reason == EEXIST) return made;
-  return absl::InternalError(absl::StrCat("token_file: ", path.string(), " cannot be made (",
-                                          std::strerror(reason), "); set token_file to a file"));
+absl::StatusOr<Caller> Auth::Identify(const Sender& sender, bool to_agents) const {
+  const bool local = sender.peer.starts_with("unix:");
+  const Caller owner{.name = "local", .role = v1::ROLE_OPERATOR, .local = true};
+  std::string_view token = sender.header;
+  if (!token.starts_with(kScheme) || token.size() == kScheme.size()) {
+    if (local) return owner;
+    return Refuse("no bearer token (TCP needs one)", to_agents);
+  }
+  token.remove_prefix(kScheme.size());
+  if (token.size() > kLongestToken) return Refuse("the token is too long", to_agents);
+  // Hashes are compared and looked up: the time that takes says nothing about the secret.
+  const std::string hash = Sha256(token);
+  if (hash == file_hash_) return Caller{.name = "operator", .role = v1::ROLE_OPERATOR};
+  if (access_ != nullptr) {
+    NSA_ASSIGN_OR_RETURN(const std::optional<v1::AccessToken> known, access_->Find(hash));
+    const bool bound = known.has_value() && !known->certificate_name().empty();
+    if (bound && known->certificate_name() != sender.certificate_name) {
+      return Refuse(
+          absl::StrCat("node ", known->node(), " joined with the certificate ",
+                       known->certificate_name(), " and now has '", sender.certificate_name, "'"),
+          true);
+    }
+    if (known.has_value()) return CallerOf(*known);
+  }
+  // An agent that has not joined yet, or whose node the store does not know.
+  if (local && to_agents) return owner;
+  return Refuse("wrong token", to_agents);
 }
 
 }  // namespace nsa::server

@@ -1,38 +1,49 @@
-// Who may call. On the unix socket: everybody who can open it (only its owner can). On TCP, on
-// loopback too: only callers that send the token.
+// Who calls, and whether the caller may. On the unix socket (only its owner can open it) a caller
+// without a token is an operator, and may speak for nodes that have no secret. On TCP, on loopback
+// too, every caller sends a token: that of the file token_file, or one that the access store knows.
 #pragma once
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "grpcpp/grpcpp.h"
+#include "server/rpc/permission.h"
+#include "server/store/access_store.h"
 
 namespace nsa::server {
 
 class Auth {
  public:
-  // Refuses every TCP caller.
-  static Auth SocketOnly() { return Auth(""); }
+  // Knows the tokens of `access` only; null: none. Borrowed.
+  static Auth WithoutFile(const AccessStore* access) { return Auth("", access); }
 
-  // The token is the first line of the file. NotFound when it cannot be read, InvalidArgument for a
-  // token shorter than 16 bytes, PermissionDenied for a file that others can read.
-  static absl::StatusOr<Auth> FromFile(const std::filesystem::path& token_file);
+  // Also knows the token in this file, as an operator's. See ReadSecretFile() for the errors.
+  static absl::StatusOr<Auth> FromFile(const std::filesystem::path& token_file,
+                                       const AccessStore* access);
 
-  // Unauthenticated for a TCP caller without the right token. The comparison takes constant time.
-  absl::Status Check(const grpc::CallbackServerContext& context) const;
+  // The caller, if its token is known and its role may call this method; else Unauthenticated or
+  // PermissionDenied.
+  absl::StatusOr<Caller> Check(const grpc::CallbackServerContext& context,
+                               std::string_view method) const;
 
-  // `peer` as gRPC names it, `header` as it was sent: "Bearer …" or empty.
-  absl::Status Check(std::string_view peer, std::string_view header) const;
+  // What gRPC knows of a caller.
+  struct Sender {
+    std::string peer;              // as gRPC names it
+    std::string header;            // as it was sent: "Bearer …" or empty
+    std::string certificate_name;  // common name; empty without TLS
+  };
+  absl::StatusOr<Caller> Check(const Sender& sender, std::string_view method) const;
 
  private:
-  explicit Auth(std::string token) : token_(std::move(token)) {}
-  std::string token_;  // empty: no caller has it
-};
+  Auth(std::string file_hash, const AccessStore* access)
+      : file_hash_(std::move(file_hash)), access_(access) {}
+  absl::StatusOr<Caller> Identify(const Sender& sender, bool to_agents) const;
 
-// Writes a random token (32 bytes, as 64 hexadecimal digits) to `path`, mode 0600, and returns
-// true. Returns false and changes nothing if `path` exists. A reader sees no file or all of it.
-absl::StatusOr<bool> MakeTokenFile(const std::filesystem::path& path);
+  std::string file_hash_;  // SHA-256 of the token of token_file; empty: no caller has it
+  const AccessStore* access_;
+};
 
 }  // namespace nsa::server

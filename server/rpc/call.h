@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -25,6 +26,8 @@ struct CallRules {
   // Called when a call has ended.
   std::function<void(const std::string& method, grpc::StatusCode code, double seconds, bool stream)>
       observe;
+  // Called when a call that changes something has ended; see UnaryCall.
+  std::function<void(const v1::AuditEntry& entry)> audit = nullptr;
   // Called when a stream begins (+1) and ends (−1).
   std::function<void(const std::string& method, int change)> observe_stream;
 };
@@ -32,41 +35,51 @@ struct CallRules {
 // One unary call, from its arrival to its end.
 class UnaryCall {
  public:
-  UnaryCall(grpc::CallbackServerContext* context, const CallRules& rules, const char* method)
+  // A call with a subject (a job, a token, a node) changes something: it is noted in the audit log,
+  // whatever its result is.
+  UnaryCall(grpc::CallbackServerContext* context, const CallRules& rules, const char* method,
+            std::optional<std::string> subject = std::nullopt)
       : context_(context),
         reactor_(context->DefaultReactor()),
         rules_(&rules),
         method_(method),
+        subject_(std::move(subject)),
         began_(absl::Now()) {}
+
+  template <typename Response>
+  using Work = std::function<absl::StatusOr<Response>(const Caller& caller)>;
 
   // Runs `work` on the executor and finishes with its result. The reactor is gRPC's.
   template <typename Response>
-  grpc::ServerUnaryReactor* Run(Response* response,
-                                std::function<absl::StatusOr<Response>()> work) const {
+  grpc::ServerUnaryReactor* Run(Response* response, Work<Response> work) const {
     return RunOn(rules_->executor, response, std::move(work));
   }
 
   // The same on another executor. ResourceExhausted when its queue is full.
   template <typename Response>
   grpc::ServerUnaryReactor* RunOn(Executor& executor, Response* response,
-                                  std::function<absl::StatusOr<Response>()> work) const {
-    if (const absl::Status allowed = rules_->auth.Check(*context_); !allowed.ok()) {
-      Finish(allowed);
+                                  Work<Response> work) const {
+    absl::StatusOr<Caller> caller = rules_->auth.Check(*context_, method_);
+    if (!caller.ok()) {
+      Finish(caller.status());
       return reactor_;
     }
-    const bool taken = executor.TryRun([call = *this, response, work = std::move(work)] {
-      // The deadline has passed or the client has disconnected.
-      if (call.context_->IsCancelled()) return call.Finish(absl::CancelledError("cancelled"));
-      absl::StatusOr<Response> result = work();
-      if (absl::IsCancelled(result.status()) && call.rules_->draining) {
-        result = absl::UnavailableError("the coordinator is shutting down; try again later");
-      }
-      const absl::Status status = result.status();
-      if (status.ok()) *response = *std::move(result);
-      call.Finish(status);
-    });
+    UnaryCall known = *this;
+    known.who_ = caller->name;
+    const bool taken = executor.TryRun(
+        [call = known, response, work = std::move(work), caller = *std::move(caller)] {
+          // The deadline has passed or the client has disconnected.
+          if (call.context_->IsCancelled()) return call.Finish(absl::CancelledError("cancelled"));
+          absl::StatusOr<Response> result = work(caller);
+          if (absl::IsCancelled(result.status()) && call.rules_->draining) {
+            result = absl::UnavailableError("the coordinator is shutting down; try again later");
+          }
+          const absl::Status status = result.status();
+          if (status.ok()) *response = *std::move(result);
+          call.Finish(status);
+        });
     if (!taken) {
-      Finish(absl::ResourceExhaustedError(
+      known.Finish(absl::ResourceExhaustedError(
           absl::StrCat(method_, ": ", executor.limit(), " calls already wait for ", executor.name(),
                        " (", executor.limit(), "); try again later")));
     }
@@ -83,6 +96,15 @@ class UnaryCall {
     const grpc::Status wire = ToWire(status);
     rules_->observe(method_, wire.error_code(), absl::ToDoubleSeconds(absl::Now() - began_),
                     /*stream=*/false);
+    if (subject_.has_value() && rules_->audit) {
+      v1::AuditEntry entry;
+      entry.set_who(who_);
+      entry.set_from(context_->peer());
+      entry.set_what(method_);
+      entry.set_subject(*subject_);
+      entry.set_result(absl::StatusCodeToString(status.code()));
+      rules_->audit(entry);
+    }
     reactor_->Finish(wire);
   }
   grpc::ServerUnaryReactor* reactor() const { return reactor_; }
@@ -92,6 +114,8 @@ class UnaryCall {
   grpc::ServerUnaryReactor* reactor_;
   const CallRules* rules_;
   const char* method_;
+  std::optional<std::string> subject_;
+  std::string who_;  // empty until the caller is known
   absl::Time began_;
 };
 

@@ -7,6 +7,7 @@
 #include "common/base/status.h"
 #include "server/act/checkpoints.h"
 #include "server/decide/lifecycle.h"
+#include "server/rpc/tokens.h"
 #include "server/rpc/watch.h"
 #include "server/watch/nodes_view.h"
 
@@ -26,84 +27,101 @@ absl::StatusOr<Response> Wrap(absl::StatusOr<v1::Job> job) {
   return response;
 }
 
+Asker AskerOf(const Caller& caller) {
+  return {.name = caller.name, .own_jobs_only = caller.role == v1::ROLE_SUBMITTER};
+}
+
 }  // namespace
 
 CoordinatorService::Unary* CoordinatorService::SubmitJob(Context* context,
                                                          const v1::SubmitJobRequest* request,
                                                          v1::SubmitJobResponse* response) {
-  const UnaryCall call(context, parts_.rules, "SubmitJob");
-  return call.RunOn<v1::SubmitJobResponse>(parts_.files, response, [this, call, request] {
-    auto submitted = parts_.control.Submit(*request, [call] { return call.Abandoned(); });
+  std::optional<std::string> subject;
+  if (!request->validate_only()) subject = request->spec().name();
+  const UnaryCall call(context, parts_.rules, "SubmitJob", std::move(subject));
+  const auto submit = [this, call, request](const Caller& caller) {
+    auto submitted = parts_.control.Submit(
+        *request, [call] { return call.Abandoned(); }, AskerOf(caller));
     if (submitted.ok()) parts_.submitted();
     return submitted;
-  });
+  };
+  return call.RunOn<v1::SubmitJobResponse>(parts_.files, response, submit);
 }
 
 CoordinatorService::Unary* CoordinatorService::GetJob(Context* context,
                                                       const v1::GetJobRequest* request,
                                                       v1::GetJobResponse* response) {
-  return UnaryCall(context, parts_.rules, "GetJob").Run<v1::GetJobResponse>(response, [=, this] {
-    return Wrap<v1::GetJobResponse>(parts_.control.Get(request->job()));
-  });
+  return UnaryCall(context, parts_.rules, "GetJob")
+      .Run<v1::GetJobResponse>(response, [=, this](const Caller& caller) {
+        return Wrap<v1::GetJobResponse>(parts_.control.Get(request->job(), AskerOf(caller)));
+      });
 }
 
 CoordinatorService::Unary* CoordinatorService::ListJobs(Context* context,
                                                         const v1::ListJobsRequest* request,
                                                         v1::ListJobsResponse* response) {
   return UnaryCall(context, parts_.rules, "ListJobs")
-      .Run<v1::ListJobsResponse>(response, [=, this] { return parts_.control.List(*request); });
+      .Run<v1::ListJobsResponse>(response, [=, this](const Caller& caller) {
+        return parts_.control.List(*request, AskerOf(caller));
+      });
 }
 
 CoordinatorService::Unary* CoordinatorService::StopJob(Context* context,
                                                        const v1::StopJobRequest* request,
                                                        v1::StopJobResponse* response) {
-  return UnaryCall(context, parts_.rules, "StopJob").Run<v1::StopJobResponse>(response, [=, this] {
-    auto stopped = Wrap<v1::StopJobResponse>(parts_.control.Stop(*request));
-    if (stopped.ok()) parts_.submitted();
-    return stopped;
-  });
+  return UnaryCall(context, parts_.rules, "StopJob", request->job())
+      .Run<v1::StopJobResponse>(response, [=, this](const Caller& caller) {
+        auto stopped = Wrap<v1::StopJobResponse>(parts_.control.Stop(*request, AskerOf(caller)));
+        if (stopped.ok()) parts_.submitted();
+        return stopped;
+      });
 }
 
 CoordinatorService::Unary* CoordinatorService::ResumeJob(Context* context,
                                                          const v1::ResumeJobRequest* request,
                                                          v1::ResumeJobResponse* response) {
-  return UnaryCall(context, parts_.rules, "ResumeJob")
-      .Run<v1::ResumeJobResponse>(response, [=, this] {
-        auto resumed = Wrap<v1::ResumeJobResponse>(parts_.control.Resume(*request));
-        if (resumed.ok()) parts_.submitted();
-        return resumed;
-      });
+  const UnaryCall call(context, parts_.rules, "ResumeJob", request->job());
+  const auto resume = [=, this](const Caller& caller) {
+    auto resumed = Wrap<v1::ResumeJobResponse>(parts_.control.Resume(*request, AskerOf(caller)));
+    if (resumed.ok()) parts_.submitted();
+    return resumed;
+  };
+  // Another spec is checked by preflight, which reads files.
+  if (request->has_spec()) return call.RunOn<v1::ResumeJobResponse>(parts_.files, response, resume);
+  return call.Run<v1::ResumeJobResponse>(response, resume);
 }
 
 CoordinatorService::Unary* CoordinatorService::DeleteJob(Context* context,
                                                          const v1::DeleteJobRequest* request,
                                                          v1::DeleteJobResponse* response) {
-  return UnaryCall(context, parts_.rules, "DeleteJob")
-      .Run<v1::DeleteJobResponse>(
-          response, [=, this] { return parts_.control.Delete(*request, context->peer()); });
+  const UnaryCall call(context, parts_.rules, "DeleteJob", request->job());
+  return call.RunOn<v1::DeleteJobResponse>(parts_.files, response, [=, this](const Caller& caller) {
+    return parts_.control.Delete(*request, context->peer(), AskerOf(caller));
+  });
 }
 
 // Starts a stream about one job, or about all when `job` is empty. Nothing is looked up for a
 // caller without the token. Making the source may read from the disk, so its first call does it.
 template <typename Response>
-CoordinatorService::Writer<Response>* CoordinatorService::StartStream(
-    Context* context, const char* method, const std::string& job,
-    std::function<absl::StatusOr<Source<Response>>(std::string)> make) {
-  if (const absl::Status allowed = parts_.rules.auth.Check(*context); !allowed.ok()) {
-    return Stream<Response>::Refuse(parts_.rules, method, allowed);
-  }
+CoordinatorService::Writer<Response>* CoordinatorService::StartStream(Context* context,
+                                                                      const char* method,
+                                                                      const std::string& job,
+                                                                      MakeSource<Response> make) {
+  const auto caller = parts_.rules.auth.Check(*context, method);
+  if (!caller.ok()) return Stream<Response>::Refuse(parts_.rules, method, caller.status());
+  const std::string only = AskerOf(*caller).only();
   std::string id;
   if (!job.empty()) {
-    const absl::StatusOr<JobPtr> found = parts_.store.Find(job);
+    const absl::StatusOr<JobPtr> found = parts_.store.Find(job, only);
     if (!found.ok()) return Stream<Response>::Refuse(parts_.rules, method, found.status());
     id = (*found)->job().id();
   }
   auto source = std::make_shared<Source<Response>>();
   return Stream<Response>::Start(
       parts_.rules, method, &parts_.hub, id,
-      [id, source, make = std::move(make)]() -> absl::StatusOr<std::optional<Response>> {
+      [id, only, source, make = std::move(make)]() -> absl::StatusOr<std::optional<Response>> {
         if (*source == nullptr) {
-          NSA_ASSIGN_OR_RETURN(*source, make(id));
+          NSA_ASSIGN_OR_RETURN(*source, make(id, only));
         }
         return (*source)();
       });
@@ -113,7 +131,7 @@ CoordinatorService::Writer<v1::WatchJobResponse>* CoordinatorService::WatchJob(
     Context* context, const v1::WatchJobRequest* request) {
   return StartStream<v1::WatchJobResponse>(
       context, "WatchJob", request->job(),
-      [this](std::string id) -> absl::StatusOr<Source<v1::WatchJobResponse>> {
+      [this](std::string id, const std::string&) -> absl::StatusOr<Source<v1::WatchJobResponse>> {
         if (id.empty()) return absl::InvalidArgumentError("job: empty; name one");
         return WatchJobSource(parts_.store, parts_.control, std::move(id));
       });
@@ -122,8 +140,9 @@ CoordinatorService::Writer<v1::WatchJobResponse>* CoordinatorService::WatchJob(
 CoordinatorService::Writer<v1::WatchEventsResponse>* CoordinatorService::WatchEvents(
     Context* context, const v1::WatchEventsRequest* request) {
   return StartStream<v1::WatchEventsResponse>(
-      context, "WatchEvents", request->job(), [this, request = *request](std::string id) {
-        return EventSource(parts_.store, request, std::move(id));
+      context, "WatchEvents", request->job(),
+      [this, request = *request](std::string id, const std::string& only) {
+        return EventSource(parts_.store, request, std::move(id), only);
       });
 }
 
@@ -131,8 +150,8 @@ CoordinatorService::Writer<v1::WatchRecordsResponse>* CoordinatorService::WatchR
     Context* context, const v1::WatchRecordsRequest* request) {
   return StartStream<v1::WatchRecordsResponse>(
       context, "WatchRecords", request->job(),
-      [this,
-       request = *request](std::string id) -> absl::StatusOr<Source<v1::WatchRecordsResponse>> {
+      [this, request = *request](
+          std::string id, const std::string&) -> absl::StatusOr<Source<v1::WatchRecordsResponse>> {
         if (id.empty()) return absl::InvalidArgumentError("job: empty; name one");
         return RecordSource(parts_.store, request, std::move(id));
       });
@@ -142,15 +161,16 @@ CoordinatorService::Writer<v1::StreamLogsResponse>* CoordinatorService::StreamLo
     Context* context, const v1::StreamLogsRequest* request) {
   return StartStream<v1::StreamLogsResponse>(
       context, "StreamLogs", request->job(),
-      [this, request = *request](std::string id) -> absl::StatusOr<Source<v1::StreamLogsResponse>> {
+      [this, request = *request](
+          std::string id, const std::string&) -> absl::StatusOr<Source<v1::StreamLogsResponse>> {
         if (id.empty()) return absl::InvalidArgumentError("job: empty; name one");
         return LogSource(parts_.store, &parts_.logs, request, std::move(id));
       });
 }
 
 absl::StatusOr<std::vector<v1::RankPlacement>> CoordinatorService::RanksToDump(
-    const v1::DumpStackRequest& request, JobPtr* job) const {
-  NSA_ASSIGN_OR_RETURN(*job, parts_.store.Find(request.job()));
+    const v1::DumpStackRequest& request, const std::string& only, JobPtr* job) const {
+  NSA_ASSIGN_OR_RETURN(*job, parts_.store.Find(request.job(), only));
   const v1::StoredJob& stored = **job;
   NSA_RETURN_IF_ERROR(CheckRank(request.rank(), stored.job()));
   if (!HasGang(stored.job().state()) || stored.restart_decided()) {
@@ -176,8 +196,8 @@ CoordinatorService::Unary* CoordinatorService::DumpStack(Context* context,
   const UnaryCall call(context, parts_.rules, "DumpStack");
   JobPtr job;
   const auto ranks = [&]() -> absl::StatusOr<std::vector<v1::RankPlacement>> {
-    NSA_RETURN_IF_ERROR(parts_.rules.auth.Check(*context));
-    return RanksToDump(*request, &job);
+    NSA_ASSIGN_OR_RETURN(const Caller caller, parts_.rules.auth.Check(*context, "DumpStack"));
+    return RanksToDump(*request, AskerOf(caller).only(), &job);
   }();
   if (!ranks.ok()) {
     call.Finish(ranks.status());
@@ -196,8 +216,9 @@ CoordinatorService::Unary* CoordinatorService::ListSavedStacks(
     v1::ListSavedStacksResponse* response) {
   return UnaryCall(context, parts_.rules, "ListSavedStacks")
       .Run<v1::ListSavedStacksResponse>(
-          response, [=, this]() -> absl::StatusOr<v1::ListSavedStacksResponse> {
-            NSA_ASSIGN_OR_RETURN(const JobPtr job, parts_.store.Find(request->job()));
+          response, [=, this](const Caller& caller) -> absl::StatusOr<v1::ListSavedStacksResponse> {
+            NSA_ASSIGN_OR_RETURN(const JobPtr job,
+                                 parts_.store.Find(request->job(), AskerOf(caller).only()));
             v1::ListSavedStacksResponse list;
             const auto saved = parts_.stacks.List(job->job().id());
             list.mutable_saved()->Assign(saved.begin(), saved.end());
@@ -210,8 +231,9 @@ CoordinatorService::Unary* CoordinatorService::GetSavedStacks(
     v1::GetSavedStacksResponse* response) {
   return UnaryCall(context, parts_.rules, "GetSavedStacks")
       .Run<v1::GetSavedStacksResponse>(
-          response, [=, this]() -> absl::StatusOr<v1::GetSavedStacksResponse> {
-            NSA_ASSIGN_OR_RETURN(const JobPtr job, parts_.store.Find(request->job()));
+          response, [=, this](const Caller& caller) -> absl::StatusOr<v1::GetSavedStacksResponse> {
+            NSA_ASSIGN_OR_RETURN(const JobPtr job,
+                                 parts_.store.Find(request->job(), AskerOf(caller).only()));
             return parts_.stacks.Read(job->job().id(), request->id());
           });
 }
@@ -221,9 +243,11 @@ CoordinatorService::Unary* CoordinatorService::ListCheckpoints(
     v1::ListCheckpointsResponse* response) {
   return UnaryCall(context, parts_.rules, "ListCheckpoints")
       .RunOn<v1::ListCheckpointsResponse>(
-          parts_.files, response, [=, this]() -> absl::StatusOr<v1::ListCheckpointsResponse> {
-            NSA_ASSIGN_OR_RETURN(const std::string out_dir, parts_.control.OutDir(request->job()));
-            return CheckpointsOf(out_dir);
+          parts_.files, response,
+          [=, this](const Caller& caller) -> absl::StatusOr<v1::ListCheckpointsResponse> {
+            NSA_ASSIGN_OR_RETURN(const std::string out_dir,
+                                 parts_.control.OutDir(request->job(), AskerOf(caller)));
+            return CheckpointsOf(out_dir, *request);
           });
 }
 
@@ -232,29 +256,79 @@ CoordinatorService::Unary* CoordinatorService::VerifyCheckpoint(
     v1::VerifyCheckpointResponse* response) {
   const UnaryCall call(context, parts_.rules, "VerifyCheckpoint");
   return call.RunOn<v1::VerifyCheckpointResponse>(
-      parts_.slow, response, [=, this]() -> absl::StatusOr<v1::VerifyCheckpointResponse> {
-        NSA_ASSIGN_OR_RETURN(const std::string out_dir, parts_.control.OutDir(request->job()));
+      parts_.slow, response,
+      [=, this](const Caller& caller) -> absl::StatusOr<v1::VerifyCheckpointResponse> {
+        NSA_ASSIGN_OR_RETURN(const std::string out_dir,
+                             parts_.control.OutDir(request->job(), AskerOf(caller)));
         return Verify(out_dir, request->step(), [call] { return call.Abandoned(); });
       });
 }
 
 CoordinatorService::Unary* CoordinatorService::ListNodes(Context* context,
-                                                         const v1::ListNodesRequest*,
+                                                         const v1::ListNodesRequest* request,
                                                          v1::ListNodesResponse* response) {
   return UnaryCall(context, parts_.rules, "ListNodes")
-      .Run<v1::ListNodesResponse>(response, [this]() -> absl::StatusOr<v1::ListNodesResponse> {
-        v1::ListNodesResponse nodes = NodesView(parts_.fleet.Nodes(), parts_.store.Active());
-        nodes.set_local_agent(parts_.local_agent);
-        return nodes;
-      });
+      .Run<v1::ListNodesResponse>(
+          response, [=, this](const Caller&) -> absl::StatusOr<v1::ListNodesResponse> {
+            NSA_ASSIGN_OR_RETURN(v1::ListNodesResponse nodes,
+                                 NodesView(parts_.fleet.Nodes(), parts_.store.Active(), *request));
+            nodes.set_local_agent(parts_.local_agent);
+            return nodes;
+          });
 }
 
 CoordinatorService::Unary* CoordinatorService::GetVersion(Context* context,
                                                           const v1::GetVersionRequest*,
                                                           v1::GetVersionResponse* response) {
   return UnaryCall(context, parts_.rules, "GetVersion")
-      .Run<v1::GetVersionResponse>(response, [this]() -> absl::StatusOr<v1::GetVersionResponse> {
-        return parts_.version();
+      .Run<v1::GetVersionResponse>(response,
+                                   [this](const Caller&) -> absl::StatusOr<v1::GetVersionResponse> {
+                                     return parts_.version();
+                                   });
+}
+
+CoordinatorService::Unary* CoordinatorService::CreateToken(Context* context,
+                                                           const v1::CreateTokenRequest* request,
+                                                           v1::CreateTokenResponse* response) {
+  return UnaryCall(context, parts_.rules, "CreateToken", request->name() + request->node())
+      .Run<v1::CreateTokenResponse>(response, [=, this](const Caller&) {
+        return server::CreateToken(parts_.access, *request);
+      });
+}
+
+CoordinatorService::Unary* CoordinatorService::ListTokens(Context* context,
+                                                          const v1::ListTokensRequest* request,
+                                                          v1::ListTokensResponse* response) {
+  return UnaryCall(context, parts_.rules, "ListTokens")
+      .Run<v1::ListTokensResponse>(response, [=, this](const Caller&) {
+        return server::ListTokens(parts_.access, *request);
+      });
+}
+
+CoordinatorService::Unary* CoordinatorService::RotateToken(Context* context,
+                                                           const v1::RotateTokenRequest* request,
+                                                           v1::RotateTokenResponse* response) {
+  return UnaryCall(context, parts_.rules, "RotateToken", request->token())
+      .Run<v1::RotateTokenResponse>(response, [=, this](const Caller&) {
+        return server::RotateToken(parts_.access, *request);
+      });
+}
+
+CoordinatorService::Unary* CoordinatorService::RevokeToken(Context* context,
+                                                           const v1::RevokeTokenRequest* request,
+                                                           v1::RevokeTokenResponse* response) {
+  return UnaryCall(context, parts_.rules, "RevokeToken", request->token())
+      .Run<v1::RevokeTokenResponse>(response, [=, this](const Caller&) {
+        return server::RevokeToken(parts_.access, *request);
+      });
+}
+
+CoordinatorService::Unary* CoordinatorService::ListAudit(Context* context,
+                                                         const v1::ListAuditRequest* request,
+                                                         v1::ListAuditResponse* response) {
+  return UnaryCall(context, parts_.rules, "ListAudit")
+      .RunOn<v1::ListAuditResponse>(parts_.files, response, [=, this](const Caller&) {
+        return server::ListAudit(parts_.audit, *request);
       });
 }
 

@@ -10,6 +10,8 @@
 #include "server/act/job_control.h"
 #include "server/rpc/call.h"
 #include "server/rpc/stream.h"
+#include "server/store/access_store.h"
+#include "server/store/audit_log.h"
 #include "server/store/log_store.h"
 #include "server/store/stack_store.h"
 #include "server/watch/change_hub.h"
@@ -20,6 +22,8 @@ class CoordinatorService final : public v1::CoordinatorService::CallbackService 
  public:
   struct Parts {  // all borrowed
     JobStore& store;
+    AccessStore& access;
+    AuditLog& audit;
     JobControl& control;
     Fleet& fleet;
     LogStore& logs;
@@ -77,12 +81,29 @@ class CoordinatorService final : public v1::CoordinatorService::CallbackService 
                    v1::ListNodesResponse* response) override;
   Unary* GetVersion(Context* context, const v1::GetVersionRequest* request,
                     v1::GetVersionResponse* response) override;
+  Unary* CreateToken(Context* context, const v1::CreateTokenRequest* request,
+                     v1::CreateTokenResponse* response) override;
+  Unary* ListTokens(Context* context, const v1::ListTokensRequest* request,
+                    v1::ListTokensResponse* response) override;
+  Unary* RotateToken(Context* context, const v1::RotateTokenRequest* request,
+                     v1::RotateTokenResponse* response) override;
+  Unary* RevokeToken(Context* context, const v1::RevokeTokenRequest* request,
+                     v1::RevokeTokenResponse* response) override;
+  Unary* ListAudit(Context* context, const v1::ListAuditRequest* request,
+                   v1::ListAuditResponse* response) override;
 
  private:
+  // Makes the source of a stream about a job (or all: empty). `only`: the owner whose jobs alone
+  // exist for the caller; empty: all do.
+  template <typename Response>
+  using MakeSource =
+      std::function<absl::StatusOr<Source<Response>>(std::string id, const std::string& only)>;
+
   template <typename Response>
   Writer<Response>* StartStream(Context* context, const char* method, const std::string& job,
-                                std::function<absl::StatusOr<Source<Response>>(std::string)> make);
+                                MakeSource<Response> make);
   absl::StatusOr<std::vector<v1::RankPlacement>> RanksToDump(const v1::DumpStackRequest& request,
+                                                             const std::string& only,
                                                              JobPtr* job) const;
 
   Parts parts_;

@@ -7,18 +7,91 @@
 #include "common/base/count.h"
 #include "common/base/reason.h"
 #include "common/base/status.h"
+#include "common/rpc/secret.h"
 #include "server/act/desired.h"
+#include "server/decide/homes.h"
+#include "server/rpc/heartbeat_limits.h"
 #include "spdlog/spdlog.h"
 
 namespace nsa::server {
+namespace {
+
+constexpr size_t kHashBytes = 32;
+
+}  // namespace
+
+absl::Status FleetService::CheckSpeaksFor(const Caller& caller, const std::string& node) const {
+  if (caller.role == v1::ROLE_AGENT) {
+    if (caller.node == node) return absl::OkStatus();
+    return absl::PermissionDeniedError(absl::StrCat(
+        "node: ", node.substr(0, 80), " (the caller is ", caller.name, "); only it may say that"));
+  }
+  if (!parts_.access.HasJoined(node)) return absl::OkStatus();
+  return absl::UnauthenticatedError(absl::StrCat(
+      "node: ", node,
+      " has a secret, which the caller does not have; restart its agent, or revoke the secret with "
+      "'nsactl token revoke ",
+      node, "'"));
+}
+
+absl::Status FleetService::CheckRan(const Caller& caller, const v1::StoredJob& job,
+                                    int64_t generation, int32_t rank) const {
+  const std::string home = HomeOf(job, generation, rank);
+  if (!home.empty()) return CheckSpeaksFor(caller, home);
+  return absl::PermissionDeniedError(
+      absl::StrFormat("rank: %d of generation %d of job %s ran on no node that is known; drop what "
+                      "it left",
+                      rank, generation, job.job().id()));
+}
+
+FleetService::Unary* FleetService::Join(Context* context, const v1::JoinRequest* request,
+                                        v1::JoinResponse* response) {
+  return UnaryCall(context, parts_.rules, "Join", request->node())
+      .Run<v1::JoinResponse>(response,
+                             [=, this](const Caller& caller) { return Admit(*request, caller); });
+}
+
+absl::StatusOr<v1::JoinResponse> FleetService::Admit(const v1::JoinRequest& request,
+                                                     const Caller& caller) {
+  NSA_RETURN_IF_ERROR(CheckNodeName(request.node()));
+  if (request.secret_sha256().size() != kHashBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("secret_sha256: %d bytes (%d); send a SHA-256",
+                        request.secret_sha256().size(), kHashBytes));
+  }
+  const bool sent = !request.join_token().empty();
+  const bool free =
+      !parts_.access.HasJoined(request.node()) || parts_.fleet.IsSilent(request.node());
+  const absl::Status joined =
+      parts_.access.Join({.node = request.node(),
+                          .secret_sha256 = request.secret_sha256(),
+                          .join_token_sha256 = sent ? Sha256(request.join_token()) : "",
+                          .certificate_name = caller.certificate_name,
+                          .trusted = caller.local && free});
+  if (absl::IsUnauthenticated(joined) && caller.local && !sent) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "node.name: ", request.node(),
+        " is also used by another agent, which sends heartbeats; end that one, or give this one "
+        "another node_name"));
+  }
+  NSA_RETURN_IF_ERROR(joined);
+  spdlog::info("node {}: joined from {}", request.node(), caller.from);
+  return v1::JoinResponse();
+}
 
 FleetService::Unary* FleetService::Heartbeat(Context* context, const v1::HeartbeatRequest* request,
                                              v1::HeartbeatResponse* response) {
   return UnaryCall(context, parts_.rules, "Heartbeat")
-      .Run<v1::HeartbeatResponse>(response, [=, this] { return Answer(*request); });
+      .Run<v1::HeartbeatResponse>(
+          response, [=, this](const Caller& caller) { return Answer(*request, caller); });
 }
 
-absl::StatusOr<v1::HeartbeatResponse> FleetService::Answer(const v1::HeartbeatRequest& request) {
+absl::StatusOr<v1::HeartbeatResponse> FleetService::Answer(const v1::HeartbeatRequest& sent,
+                                                           const Caller& caller) {
+  NSA_RETURN_IF_ERROR(CheckHeartbeat(sent));
+  NSA_RETURN_IF_ERROR(CheckSpeaksFor(caller, sent.node().name()));
+  v1::HeartbeatRequest request = sent;
+  CutTexts(&request);
   NSA_RETURN_IF_ERROR(parts_.fleet.Observe(request));
   const std::string& node = request.node().name();
   v1::HeartbeatResponse response;
@@ -38,11 +111,15 @@ FleetService::Unary* FleetService::ReportRecords(Context* context,
                                                  const v1::ReportRecordsRequest* request,
                                                  v1::ReportRecordsResponse* response) {
   return UnaryCall(context, parts_.rules, "ReportRecords")
-      .Run<v1::ReportRecordsResponse>(response, [=, this] { return Take(*request); });
+      .Run<v1::ReportRecordsResponse>(
+          response, [=, this](const Caller& caller) { return Take(*request, caller); });
 }
 
 absl::StatusOr<v1::ReportRecordsResponse> FleetService::Take(
-    const v1::ReportRecordsRequest& request) {
+    const v1::ReportRecordsRequest& request, const Caller& caller) {
+  NSA_ASSIGN_OR_RETURN(const JobPtr job, parts_.store.Find(request.job_id()));
+  NSA_RETURN_IF_ERROR(CheckPlace(request, job->job()));
+  NSA_RETURN_IF_ERROR(CheckRan(caller, *job, request.generation(), request.rank()));
   NSA_ASSIGN_OR_RETURN(const JobStore::Appended appended, parts_.store.AppendRecords(request));
   if (appended.current && !appended.fresh.empty()) {
     parts_.recorded(appended.job->job(), request.rank(), appended.fresh);
@@ -55,10 +132,12 @@ absl::StatusOr<v1::ReportRecordsResponse> FleetService::Take(
 FleetService::Unary* FleetService::ReportLog(Context* context, const v1::ReportLogRequest* request,
                                              v1::ReportLogResponse* response) {
   return UnaryCall(context, parts_.rules, "ReportLog")
-      .Run<v1::ReportLogResponse>(response, [=, this] { return TakeLog(*request); });
+      .Run<v1::ReportLogResponse>(
+          response, [=, this](const Caller& caller) { return TakeLog(*request, caller); });
 }
 
-absl::StatusOr<v1::ReportLogResponse> FleetService::TakeLog(const v1::ReportLogRequest& request) {
+absl::StatusOr<v1::ReportLogResponse> FleetService::TakeLog(const v1::ReportLogRequest& request,
+                                                            const Caller& caller) {
   NSA_ASSIGN_OR_RETURN(const JobPtr job, parts_.store.Find(request.job_id()));
   const std::string& id = job->job().id();
   const int32_t ranks = job->job().spec().resources().gpus();
@@ -69,6 +148,7 @@ absl::StatusOr<v1::ReportLogResponse> FleetService::TakeLog(const v1::ReportLogR
         "drop this log",
         request.rank(), request.generation(), id, Count(ranks, "rank"), job->job().generation()));
   }
+  NSA_RETURN_IF_ERROR(CheckRan(caller, *job, request.generation(), request.rank()));
   NSA_ASSIGN_OR_RETURN(const LogStore::Appended appended,
                        parts_.logs.Append(id, request.generation(), request.rank(),
                                           request.offset(), request.data()));
@@ -100,10 +180,12 @@ FleetService::Unary* FleetService::ReportDump(Context* context,
                                               const v1::ReportDumpRequest* request,
                                               v1::ReportDumpResponse* response) {
   return UnaryCall(context, parts_.rules, "ReportDump")
-      .Run<v1::ReportDumpResponse>(response, [=, this]() -> absl::StatusOr<v1::ReportDumpResponse> {
-        NSA_RETURN_IF_ERROR(parts_.dumps.Report(*request));
-        return v1::ReportDumpResponse();
-      });
+      .Run<v1::ReportDumpResponse>(
+          response, [=, this](const Caller& caller) -> absl::StatusOr<v1::ReportDumpResponse> {
+            NSA_RETURN_IF_ERROR(CheckSpeaksFor(caller, request->node()));
+            NSA_RETURN_IF_ERROR(parts_.dumps.Report(*request));
+            return v1::ReportDumpResponse();
+          });
 }
 
 }  // namespace nsa::server

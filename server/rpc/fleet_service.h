@@ -1,5 +1,9 @@
 // The service for agents: a heartbeat reports what runs, and its reply says what should run. It is
 // registered only after the store has been read, because an empty reply would end every worker.
+//
+// Nobody is believed for a name. A caller speaks for the node whose secret it sends; over the unix
+// socket, without a secret that is known, for a node that has none. Records and logs are taken from
+// the node that ran the rank in that generation.
 #pragma once
 
 #include <functional>
@@ -8,6 +12,7 @@
 #include "nsa/v1/fleet.grpc.pb.h"
 #include "server/act/dump_broker.h"
 #include "server/rpc/call.h"
+#include "server/store/access_store.h"
 #include "server/store/fleet.h"
 #include "server/store/job_store.h"
 #include "server/store/log_store.h"
@@ -19,6 +24,7 @@ class FleetService final : public v1::FleetService::CallbackService {
  public:
   struct Parts {  // all borrowed
     JobStore& store;
+    AccessStore& access;
     Fleet& fleet;
     LogStore& logs;
     DumpBroker& dumps;
@@ -36,6 +42,8 @@ class FleetService final : public v1::FleetService::CallbackService {
   using Unary = grpc::ServerUnaryReactor;
   using Context = grpc::CallbackServerContext;
 
+  Unary* Join(Context* context, const v1::JoinRequest* request,
+              v1::JoinResponse* response) override;
   Unary* Heartbeat(Context* context, const v1::HeartbeatRequest* request,
                    v1::HeartbeatResponse* response) override;
   Unary* ReportRecords(Context* context, const v1::ReportRecordsRequest* request,
@@ -46,11 +54,22 @@ class FleetService final : public v1::FleetService::CallbackService {
                     v1::ReportDumpResponse* response) override;
 
   // The work behind the calls, for tests without gRPC.
-  absl::StatusOr<v1::HeartbeatResponse> Answer(const v1::HeartbeatRequest& request);
-  absl::StatusOr<v1::ReportRecordsResponse> Take(const v1::ReportRecordsRequest& request);
-  absl::StatusOr<v1::ReportLogResponse> TakeLog(const v1::ReportLogRequest& request);
+  absl::StatusOr<v1::JoinResponse> Admit(const v1::JoinRequest& request, const Caller& caller);
+  absl::StatusOr<v1::HeartbeatResponse> Answer(const v1::HeartbeatRequest& request,
+                                               const Caller& caller);
+  absl::StatusOr<v1::ReportRecordsResponse> Take(const v1::ReportRecordsRequest& request,
+                                                 const Caller& caller);
+  absl::StatusOr<v1::ReportLogResponse> TakeLog(const v1::ReportLogRequest& request,
+                                                const Caller& caller);
 
  private:
+  // PermissionDenied for another node's agent, Unauthenticated for a caller without the secret that
+  // the node has.
+  absl::Status CheckSpeaksFor(const Caller& caller, const std::string& node) const;
+  // The same for the node on which this rank ran.
+  absl::Status CheckRan(const Caller& caller, const v1::StoredJob& job, int64_t generation,
+                        int32_t rank) const;
+
   Parts parts_;
 };
 

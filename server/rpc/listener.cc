@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/rpc/rpc.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
@@ -25,9 +27,11 @@ constexpr int kLargestRequest = 4 << 20;
 constexpr int kLargestReply = 16 << 20;
 
 absl::StatusOr<std::string> ReadPem(const std::string& field, const std::string& path) {
+  std::error_code error;
+  const auto bytes = static_cast<int64_t>(std::filesystem::file_size(path, error));
   std::ifstream file(path, std::ios::binary);
   std::ostringstream content;
-  if (!file || !(content << file.rdbuf())) {
+  if (error || bytes > limits::kCertificateBytes || !file || !(content << file.rdbuf())) {
     return absl::NotFoundError(absl::StrCat(field, ": ", path, " cannot be read; check the path"));
   }
   return content.str();

@@ -109,14 +109,23 @@ Source<v1::WatchJobResponse> WatchJobSource(const JobStore& store, const JobCont
 
 Source<v1::WatchEventsResponse> EventSource(const JobStore& store,
                                             const v1::WatchEventsRequest& request,
-                                            std::string job_id) {
+                                            std::string job_id, const std::string& only) {
   auto after = std::make_shared<int64_t>(request.after_sequence());
-  auto fetch = [&store, job_id, after]() -> absl::StatusOr<std::vector<v1::WatchEventsResponse>> {
-    NSA_ASSIGN_OR_RETURN(const auto events, store.Events(job_id, *after, kBatch));
+  auto fetch = [&store, job_id, only,
+                after]() -> absl::StatusOr<std::vector<v1::WatchEventsResponse>> {
     std::vector<v1::WatchEventsResponse> batch;
-    for (const v1::JobEvent& event : events) {
-      *batch.emplace_back().mutable_event() = event;
-      *after = event.sequence();
+    // An empty batch means that there are no more, so events of others are read past.
+    while (batch.empty()) {
+      NSA_ASSIGN_OR_RETURN(const auto events, store.Events(job_id, *after, kBatch));
+      if (events.empty()) break;
+      for (const v1::JobEvent& event : events) {
+        *after = event.sequence();
+        if (!only.empty()) {
+          const absl::StatusOr<JobPtr> job = store.Find(event.job_id());
+          if (!job.ok() || (*job)->job().owner() != only) continue;
+        }
+        *batch.emplace_back().mutable_event() = event;
+      }
     }
     return batch;
   };

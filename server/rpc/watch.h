@@ -15,10 +15,10 @@ Source<v1::WatchJobResponse> WatchJobSource(const JobStore& store, const JobCont
                                             std::string job_id);
 
 // Events after a position. With `follow`, continues until the job has ended (of all jobs: for
-// ever).
+// ever). With `only`, of this owner's jobs.
 Source<v1::WatchEventsResponse> EventSource(const JobStore& store,
                                             const v1::WatchEventsRequest& request,
-                                            std::string job_id);
+                                            std::string job_id, const std::string& only = "");
 
 // NotFound unless the job has this rank. A negative rank means all ranks.
 absl::Status CheckRank(int32_t rank, const v1::Job& job);

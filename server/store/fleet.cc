@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/limits.h"
 
 namespace nsa::server {
 
@@ -13,8 +14,13 @@ absl::Status Fleet::Observe(const v1::HeartbeatRequest& heartbeat) {
   const std::string& name = heartbeat.node().name();
   if (name.empty()) return absl::InvalidArgumentError("node.name: empty; an agent needs a name");
   MutexLock lock(&mutex_);
+  if (!nodes_.contains(name) && nodes_.size() >= limits::kNodes) {
+    return absl::ResourceExhaustedError(absl::StrCat("nodes: ", nodes_.size(), " (", limits::kNodes,
+                                                     "); end the agents of other machines"));
+  }
   Node& node = nodes_[name];
-  if (!node.replaced.empty() && heartbeat.incarnation() == node.replaced) {
+  const bool newer_beats = clock_.Monotonic() - node.heard < limits_.unknown;
+  if (!node.replaced.empty() && heartbeat.incarnation() == node.replaced && newer_beats) {
     return absl::FailedPreconditionError(
         absl::StrCat("node.name: ", name,
                      " is also used by another agent; give one of them "
@@ -26,7 +32,9 @@ absl::Status Fleet::Observe(const v1::HeartbeatRequest& heartbeat) {
   }
   node.info = heartbeat.node();
   node.heard = clock_.Monotonic();
-  node.gpus_measured = node.heard - absl::Seconds(heartbeat.node().gpus_age_seconds());
+  // Negative while the agent does not know its GPUs yet: then nothing was measured.
+  const double age = heartbeat.node().gpus_age_seconds();
+  node.gpus_measured = age >= 0 ? node.heard - absl::Seconds(age) : -absl::InfiniteDuration();
   node.heard_unix_nanos = absl::ToUnixNanos(clock_.Wall());
   for (auto& [key, seen] : node.workers) seen.present = false;
   for (const v1::WorkerObservation& worker : heartbeat.workers()) {
@@ -37,6 +45,13 @@ absl::Status Fleet::Observe(const v1::HeartbeatRequest& heartbeat) {
     seen.present = true;
   }
   return absl::OkStatus();
+}
+
+bool Fleet::IsSilent(const std::string& name) const {
+  MutexLock lock(&mutex_);
+  const auto node = nodes_.find(name);
+  const absl::Duration heard = node == nodes_.end() ? started_ : node->second.heard;
+  return clock_.Monotonic() - heard >= limits_.unknown;
 }
 
 RankView::Node Fleet::StateOf(absl::Duration heard) const {

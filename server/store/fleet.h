@@ -39,8 +39,13 @@ class Fleet {
   Fleet(const Clock& clock, Limits limits);
 
   // Records a heartbeat. FailedPrecondition when an agent that was replaced by another with the
-  // same name still sends heartbeats: then two agents use one name.
+  // same name still sends heartbeats, and the other one does too: then two agents use one name.
+  // Once the newer one has been silent for Limits::unknown, the older one takes its place again.
+  // ResourceExhausted for one machine too many (common/base/limits.h).
   absl::Status Observe(const v1::HeartbeatRequest& heartbeat);
+
+  // Whether a machine has sent no heartbeat for Limits::unknown, or not since this start.
+  bool IsSilent(const std::string& name) const;
 
   // By name.
   std::vector<NodeView> Nodes() const;

@@ -36,6 +36,14 @@ constexpr char kSchema[] = R"(
   CREATE INDEX records_by_job ON records(job);
 )";
 
+// Added to version 1 later; a coordinator without it leaves it alone.
+constexpr char kCurveSchema[] = R"(
+  CREATE TABLE IF NOT EXISTS curve(row INTEGER PRIMARY KEY, job INTEGER NOT NULL,
+                                   kind INTEGER NOT NULL, step INTEGER NOT NULL,
+                                   body BLOB NOT NULL);
+  CREATE UNIQUE INDEX IF NOT EXISTS curve_by_job ON curve(job, kind, step);
+)";
+
 // Adds to an error of opening the store what to do about it.
 absl::Status OpenError(const std::filesystem::path& path, const absl::Status& status) {
   if (absl::IsFailedPrecondition(status) || absl::IsResourceExhausted(status)) return status;
@@ -49,7 +57,16 @@ absl::Status OpenError(const std::filesystem::path& path, const absl::Status& st
       "running workers are ended by their agents, checkpoints stay"));
 }
 
+// The out_dir by which jobs are compared.
+std::string RealOutDir(const v1::StoredJob& stored) {
+  if (!stored.out_dir_real().empty()) return stored.out_dir_real();
+  const std::filesystem::path path = stored.job().spec().train().out_dir();
+  const std::filesystem::path normal = path.lexically_normal();
+  return (normal.has_filename() ? normal : normal.parent_path()).string();
+}
+
 bool IsWanted(const v1::Job& job, const JobStore::Filter& filter) {
+  if (!filter.owner.empty() && job.owner() != filter.owner) return false;
   const auto& states = filter.states;
   if (!states.empty() && std::ranges::find(states, job.state()) == states.end()) return false;
   const auto& labels = job.spec().labels();
@@ -101,6 +118,7 @@ absl::Status JobStore::Migrate() {
     NSA_RETURN_IF_ERROR(database_->Execute(absl::StrCat("PRAGMA user_version=", kSchemaVersion)));
     NSA_RETURN_IF_ERROR(transaction.Commit());
   }
+  NSA_RETURN_IF_ERROR(database_->Execute(kCurveSchema));
   // Records are checked when they are read: checking them all would take long in a large store.
   for (const char* table : {"jobs", "progress", "events", "requests"}) {
     NSA_ASSIGN_OR_RETURN(const std::string result,
@@ -141,13 +159,14 @@ void JobStore::Remember(int64_t number, JobPtr job) {
     newest_by_name_[job->job().name()] = id;
   }
   ++counts_[job->job().state()];
-  const std::string& out_dir = job->job().spec().train().out_dir();
+  const std::string out_dir = RealOutDir(*job);
   if (IsTerminal(job->job().state())) {
-    if (active_.erase(number) > 0) out_dirs_.erase(out_dir);
+    if (active_.erase(number) > 0) out_dirs_.Remove(out_dir);
     journals_.erase(id);
+    curves_.erase(id);
   } else {
     active_[number] = job;
-    out_dirs_[out_dir] = id;
+    out_dirs_.Add(out_dir, id);
   }
   jobs_[id] = {number, std::move(job)};
 }
@@ -159,6 +178,7 @@ void JobStore::Drop(const std::string& job_id) {
   --counts_[job.state()];
   numbers_.erase(entry.number);
   journals_.erase(job.id());
+  curves_.erase(job.id());
   jobs_.erase(job.id());
   deleted_[job.id()] = entry.number;
   const auto named = newest_by_name_.find(job.name());
@@ -171,11 +191,23 @@ void JobStore::Drop(const std::string& job_id) {
   }
 }
 
-absl::StatusOr<const JobStore::Entry*> JobStore::FindEntry(const std::string& id_or_name) const {
+absl::StatusOr<const JobStore::Entry*> JobStore::FindEntry(const std::string& id_or_name,
+                                                           const std::string& owner) const {
   auto entry = jobs_.find(id_or_name);
   if (entry == jobs_.end()) {
     if (const auto named = newest_by_name_.find(id_or_name); named != newest_by_name_.end()) {
       entry = jobs_.find(named->second);
+    }
+  }
+  if (entry != jobs_.end() && !owner.empty() && entry->second.job->job().owner() != owner) {
+    // A newer job of the same name may be somebody else's.
+    entry = jobs_.end();
+    for (auto older = numbers_.rbegin(); older != numbers_.rend(); ++older) {
+      const auto candidate = jobs_.find(older->second);
+      const v1::Job& job = candidate->second.job->job();
+      if (job.name() != id_or_name || job.owner() != owner) continue;
+      entry = candidate;
+      break;
     }
   }
   if (entry == jobs_.end()) {
@@ -186,9 +218,10 @@ absl::StatusOr<const JobStore::Entry*> JobStore::FindEntry(const std::string& id
   return &entry->second;
 }
 
-absl::StatusOr<JobPtr> JobStore::Find(const std::string& id_or_name) const {
+absl::StatusOr<JobPtr> JobStore::Find(const std::string& id_or_name,
+                                      const std::string& owner) const {
   MutexLock lock(&mutex_);
-  NSA_ASSIGN_OR_RETURN(const Entry* entry, FindEntry(id_or_name));
+  NSA_ASSIGN_OR_RETURN(const Entry* entry, FindEntry(id_or_name, owner));
   return entry->job;
 }
 
@@ -283,7 +316,7 @@ absl::StatusOr<JobStore::Inserted> JobStore::InsertLocked(v1::StoredJob job,
                                                           v1::JobEvent event) {
   NSA_ASSIGN_OR_RETURN(JobPtr known, FindRequestLocked(request_id, fingerprint));
   if (known != nullptr) return Inserted{.job = std::move(known), .created = false};
-  NSA_RETURN_IF_ERROR(CheckOutDir(job.job()));
+  NSA_RETURN_IF_ERROR(CheckOutDir(job));
   NSA_ASSIGN_OR_RETURN(Transaction transaction, Transaction::Begin(database_.get()));
   NSA_ASSIGN_OR_RETURN(Statement row,
                        database_->Prepare("INSERT INTO jobs(id, body) VALUES(?, ?)"));
@@ -299,13 +332,18 @@ absl::StatusOr<JobStore::Inserted> JobStore::InsertLocked(v1::StoredJob job,
   return Inserted{.job = std::move(stored), .created = true};
 }
 
-absl::Status JobStore::CheckOutDir(const v1::Job& job) const {
-  const std::string& out_dir = job.spec().train().out_dir();
-  const auto taken = out_dirs_.find(out_dir);
-  if (taken == out_dirs_.end() || taken->second == job.id()) return absl::OkStatus();
+absl::Status JobStore::CheckOutDir(const v1::StoredJob& stored) const {
+  const std::string out_dir = RealOutDir(stored);
+  const OutDirs::Taken taken = out_dirs_.Conflict(out_dir, stored.job().id());
+  if (taken.job_id.empty()) return absl::OkStatus();
+  const std::string how =
+      taken.path == out_dir
+          ? " is written by job "
+          : absl::StrCat(taken.path.size() < out_dir.size() ? " lies in " : " is around ",
+                         taken.path, ", which is written by job ");
   return WithReason(absl::FailedPreconditionError(absl::StrCat(
-                        "train.out_dir: ", out_dir, " is written by job ", taken->second, " (",
-                        StateName(jobs_.at(taken->second).job->job().state()),
+                        "train.out_dir: ", stored.job().spec().train().out_dir(), how, taken.job_id,
+                        " (", StateName(jobs_.at(taken.job_id).job->job().state()),
                         "); choose another out_dir or stop that job")),
                     Reason::kOutDirInUse);
 }
@@ -338,7 +376,7 @@ absl::StatusOr<JobPtr> JobStore::UpdateLocked(const std::string& job_id, const C
   std::vector<v1::JobEvent> events;
   NSA_RETURN_IF_ERROR(change(job.get(), &events));
   if (IsTerminal(entry->job->job().state()) && !IsTerminal(job->job().state())) {
-    NSA_RETURN_IF_ERROR(CheckOutDir(job->job()));
+    NSA_RETURN_IF_ERROR(CheckOutDir(*job));
   }
   NSA_ASSIGN_OR_RETURN(Transaction transaction, Transaction::Begin(database_.get()));
   NSA_RETURN_IF_ERROR(WriteJob(number, *job));
@@ -385,32 +423,6 @@ absl::Status JobStore::WriteEvent(int64_t number, const v1::Job& job, v1::JobEve
   NSA_ASSIGN_OR_RETURN(Statement row,
                        database_->Prepare("INSERT INTO events(job, body) VALUES(?, ?)"));
   return row.Bind(1, number).BindBlob(2, Seal(event)).Run();
-}
-
-absl::StatusOr<std::vector<v1::JobEvent>> JobStore::Events(const std::string& job_id,
-                                                           int64_t after_sequence,
-                                                           int limit) const {
-  MutexLock lock(&mutex_);
-  std::string sql = "SELECT sequence, body FROM events WHERE sequence > ?";
-  if (!job_id.empty()) {
-    NSA_ASSIGN_OR_RETURN(const Entry* entry, FindEntry(job_id));
-    absl::StrAppend(&sql, " AND job = ", entry->number);
-  } else if (!deleted_.empty()) {
-    const auto number = [](std::string* out, const auto& job) { absl::StrAppend(out, job.second); };
-    absl::StrAppend(&sql, " AND job NOT IN (", absl::StrJoin(deleted_, ",", number), ")");
-  }
-  NSA_ASSIGN_OR_RETURN(Statement rows,
-                       database_->Prepare(absl::StrCat(sql, " ORDER BY sequence LIMIT ?")));
-  rows.Bind(1, after_sequence).Bind(2, int64_t{limit});
-  std::vector<v1::JobEvent> events;
-  while (true) {
-    NSA_ASSIGN_OR_RETURN(const bool more, rows.Step());
-    if (!more) return events;
-    v1::JobEvent& event = events.emplace_back();
-    NSA_RETURN_IF_ERROR(
-        Annotate(Unseal(rows.Blob(1), &event), absl::StrCat("event ", rows.Int(0))));
-    event.set_sequence(rows.Int(0));
-  }
 }
 
 absl::Status JobStore::Commit(Transaction* transaction) {

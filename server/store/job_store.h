@@ -4,9 +4,9 @@
 // is noticed when the body is read.
 //
 // All jobs are also kept in memory as immutable snapshots: reading a job never touches the disk. No
-// two jobs that have not ended share an out_dir. Thread-safe. One lock, held while a transaction is
-// committed, serialises all changes. Observers are called without the lock. Only one process may
-// have a state folder open (state_lock.h).
+// two jobs that have not ended share an out_dir or have one inside the other's. Thread-safe. One
+// lock, held while a transaction is committed, serialises all changes. Observers are called without
+// the lock. Only one process may have a state folder open (state_lock.h).
 #pragma once
 
 #include <filesystem>
@@ -25,6 +25,7 @@
 #include "nsa/v1/coordinator.pb.h"
 #include "nsa/v1/fleet.pb.h"
 #include "nsa/v1/store.pb.h"
+#include "server/store/out_dirs.h"
 #include "server/store/sqlite.h"
 
 namespace nsa::server {
@@ -45,6 +46,18 @@ struct RankJournal {
 
 // Who deleted a job: a user, or retention after job_retention_days.
 enum class DeletedBy { kUser, kRetention };
+
+// What the curves of a job consist of. The numbers are on disk.
+enum class CurveKind : int64_t {
+  kSteps = 1,   // buckets of steps
+  kLayers = 2,  // buckets of the layers' values
+  kEval = 3,
+  kCheckpoint = 4,
+  kStart = 5,  // of a generation
+};
+
+// InvalidArgument for a rank or a generation that the job never had.
+absl::Status CheckPlace(const v1::ReportRecordsRequest& request, const v1::Job& job);
 
 class JobStore {
  public:
@@ -79,8 +92,9 @@ class JobStore {
   absl::StatusOr<JobPtr> FindRequest(const std::string& request_id,
                                      const std::string& fingerprint) const;
 
-  // The job with this id, else the newest job with this name, else NotFound.
-  absl::StatusOr<JobPtr> Find(const std::string& id_or_name) const;
+  // The job with this id, else the newest job with this name, else NotFound. With `owner`, only
+  // among the jobs of that owner: others do not exist for the caller.
+  absl::StatusOr<JobPtr> Find(const std::string& id_or_name, const std::string& owner = "") const;
 
   // Jobs that have not ended, oldest first.
   std::vector<JobPtr> Active() const;
@@ -96,6 +110,7 @@ class JobStore {
   struct Filter {
     std::vector<v1::Job::State> states;         // one of these
     std::map<std::string, std::string> labels;  // all of these
+    std::string owner;
   };
   // `page_size` 0 means 100; more than 1,000 means 1,000. InvalidArgument for a negative size and
   // for a token that does not come from an earlier page.
@@ -148,6 +163,9 @@ class JobStore {
   absl::StatusOr<std::vector<v1::JobEvent>> Events(const std::string& job_id,
                                                    int64_t after_sequence, int limit) const;
 
+  // The sequence of the newest event of any job; 0: there is none.
+  absl::StatusOr<int64_t> LastEvent() const;
+
   // Appends a rank's records. Records that are already stored are skipped; after a gap nothing is
   // stored. In the same transaction, worker events become job events, and records of rank 0 of the
   // current generation update the job's progress. NotFound for an unknown job, InvalidArgument for
@@ -172,6 +190,15 @@ class JobStore {
   absl::StatusOr<RankJournal> Journal(const std::string& job_id, int64_t generation,
                                       int32_t rank) const;
 
+  // The buckets (kSteps or kLayers) of rank 0 that begin at `from_step` or later, in order. They
+  // span the whole job, whatever its length: at most kStepBuckets and kLayerBuckets, which takes
+  // 5 ms to read. Repeated steps appear once. The records of steps themselves are kept for the last
+  // 20,000 records of each rank and start. NotFound.
+  absl::StatusOr<std::vector<v1::CurveBucket>> Buckets(const std::string& job_id, CurveKind kind,
+                                                       int64_t from_step);
+  // The records of rank 0 of one kind (kEval, kCheckpoint or kStart), in order of step. NotFound.
+  absl::StatusOr<std::vector<v1::WorkerRecord>> Marks(const std::string& job_id, CurveKind kind);
+
  private:
   struct Entry {
     int64_t number = 0;
@@ -179,15 +206,23 @@ class JobStore {
   };
   // By generation and rank.
   using Journals = std::map<std::pair<int64_t, int32_t>, RankJournal>;
+  // The last bucket of a curve, to which steps are added.
+  struct CurveTail {
+    v1::CurveBucket last;
+    size_t rows = 0;
+    bool dirty = false;  // not written yet
+  };
+  using CurveTails = std::map<CurveKind, CurveTail>;
 
   JobStore(std::unique_ptr<Database> database, const Clock& clock, Observer observer);
 
-  absl::Status CheckOutDir(const v1::Job& job) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckOutDir(const v1::StoredJob& stored) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Migrate() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Load() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Remember(int64_t number, JobPtr job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Drop(const std::string& job_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<const Entry*> FindEntry(const std::string& id_or_name) const
+  absl::StatusOr<const Entry*> FindEntry(const std::string& id_or_name,
+                                         const std::string& owner = "") const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<JobPtr> FindRequestLocked(const std::string& request_id,
                                            const std::string& fingerprint) const
@@ -215,6 +250,34 @@ class JobStore {
   absl::Status WriteRecords(int64_t number, const v1::ReportRecordsRequest& where,
                             const std::vector<v1::WorkerRecord>& records)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status WriteCurve(const Entry& entry, const v1::ReportRecordsRequest& where,
+                          const std::vector<v1::WorkerRecord>& records)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status WriteCurveRow(int64_t number, CurveKind kind, int64_t step,
+                             const google::protobuf::MessageLite& body)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  template <typename Body>
+  absl::StatusOr<std::vector<Body>> ReadCurve(int64_t number, CurveKind kind,
+                                              int64_t from_step) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status AddToCurve(int64_t number, int64_t generation, const v1::WorkerRecord& record,
+                          CurveTails* tails) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status AddStep(int64_t number, CurveKind kind, const v1::WorkerRecord& record,
+                       CurveTail* tail) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status FlushCurve(int64_t number, CurveKind kind, CurveTail* tail)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Thin(int64_t number, CurveKind kind, CurveTail* tail)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status RewindCurve(int64_t number, int64_t step, CurveTails* tails)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status LoadTail(int64_t number, CurveKind kind, CurveTail* tail) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<CurveTails*> LoadTails(const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status MakeCurve(int64_t number, CurveTails* tails) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status EnsureCurve(const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status DropOldSteps(int64_t number, const v1::ReportRecordsRequest& where,
+                            const std::vector<v1::WorkerRecord>& fresh)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<RankJournal*> LoadJournal(const Entry& entry, int64_t generation,
                                            int32_t rank) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -233,11 +296,12 @@ class JobStore {
   std::map<std::string, Entry> jobs_ ABSL_GUARDED_BY(mutex_);                  // by id
   std::map<int64_t, std::string> numbers_ ABSL_GUARDED_BY(mutex_);             // number → id
   std::map<std::string, std::string> newest_by_name_ ABSL_GUARDED_BY(mutex_);  // name → id
-  std::map<int64_t, JobPtr> active_ ABSL_GUARDED_BY(mutex_);             // by number: not ended
-  std::map<std::string, std::string> out_dirs_ ABSL_GUARDED_BY(mutex_);  // of active jobs → id
-  std::map<v1::Job::State, int64_t> counts_ ABSL_GUARDED_BY(mutex_);     // jobs by state
+  std::map<int64_t, JobPtr> active_ ABSL_GUARDED_BY(mutex_);          // by number: not ended
+  OutDirs out_dirs_ ABSL_GUARDED_BY(mutex_);                          // of active jobs
+  std::map<v1::Job::State, int64_t> counts_ ABSL_GUARDED_BY(mutex_);  // jobs by state
   std::map<std::string, int64_t> deleted_ ABSL_GUARDED_BY(mutex_);  // id → number: left to purge
   mutable std::map<std::string, Journals> journals_ ABSL_GUARDED_BY(mutex_);  // of active jobs
+  std::map<std::string, CurveTails> curves_ ABSL_GUARDED_BY(mutex_);  // of jobs that were drawn
 };
 
 }  // namespace nsa::server

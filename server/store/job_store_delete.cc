@@ -117,7 +117,8 @@ absl::StatusOr<bool> JobStore::PurgeLocked(const std::string& job_id, int rows) 
   NSA_ASSIGN_OR_RETURN(Transaction transaction, Transaction::Begin(database_.get()));
   int64_t left = rows;
   for (const auto& [table, key] :
-       {std::make_pair("records", "position"), std::make_pair("events", "sequence")}) {
+       {std::make_pair("records", "position"), std::make_pair("events", "sequence"),
+        std::make_pair("curve", "row")}) {
     NSA_ASSIGN_OR_RETURN(Statement some,
                          database_->Prepare(absl::StrCat(
                              "DELETE FROM ", table, " WHERE ", key, " IN (SELECT ", key, " FROM ",

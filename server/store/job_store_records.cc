@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "server/decide/progress.h"
 #include "server/store/job_store.h"
@@ -28,20 +29,6 @@ void FoldInto(const v1::WorkerRecord& record, RankJournal* journal) {
     journal->finished = record.finished();
     journal->finished_unix_nanos = record.unix_nanos();
   }
-}
-
-absl::Status CheckPlace(const v1::ReportRecordsRequest& request, const v1::Job& job) {
-  const int32_t ranks = job.spec().resources().gpus();
-  if (request.rank() < 0 || request.rank() >= ranks) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "rank: %d (job %s has %d); drop these records", request.rank(), job.id(), ranks));
-  }
-  if (request.generation() < 1 || request.generation() > job.generation()) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("generation: %d (job %s is at %d); drop these records",
-                        request.generation(), job.id(), job.generation()));
-  }
-  return absl::OkStatus();
 }
 
 // The records that continue the journal at `next`, without those that are already stored.
@@ -74,12 +61,28 @@ std::vector<v1::JobEvent> EventsOf(const v1::ReportRecordsRequest& request,
 
 }  // namespace
 
+absl::Status CheckPlace(const v1::ReportRecordsRequest& request, const v1::Job& job) {
+  const int32_t ranks = job.spec().resources().gpus();
+  if (request.rank() < 0 || request.rank() >= ranks) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "rank: %d (job %s has %d); drop these records", request.rank(), job.id(), ranks));
+  }
+  if (request.generation() < 1 || request.generation() > job.generation()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("generation: %d (job %s is at %d); drop these records",
+                        request.generation(), job.id(), job.generation()));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<JobStore::Appended> JobStore::AppendRecords(
     const v1::ReportRecordsRequest& request) {
   absl::StatusOr<Appended> appended;
   {
     MutexLock lock(&mutex_);
     appended = AppendLocked(request);
+    // Nothing was committed: the end of the curve is read again.
+    if (!appended.ok()) curves_.erase(request.job_id());
   }
   if (!appended.ok() || !appended->fresh.empty()) {
     ReportIfFailed(appended.status(), "append", request.job_id());
@@ -105,11 +108,15 @@ absl::StatusOr<JobStore::Appended> JobStore::AppendLocked(const v1::ReportRecord
     const v1::JobSpec& spec = job->job().spec();
     const int64_t last = LastStep(spec, job->job().stop());
     for (const auto& record : appended.fresh) {
-      Fold(record, spec.train(), last, job->mutable_job()->mutable_progress());
+      v1::JobProgress& progress = *job->mutable_job()->mutable_progress();
+      Fold(record, spec.train(), last, &progress);
+      FoldHealth(record, spec, &progress);
     }
   }
   NSA_ASSIGN_OR_RETURN(Transaction transaction, Transaction::Begin(database_.get()));
+  NSA_RETURN_IF_ERROR(WriteCurve(*entry, request, appended.fresh));
   NSA_RETURN_IF_ERROR(WriteRecords(number, request, appended.fresh));
+  NSA_RETURN_IF_ERROR(DropOldSteps(number, request, appended.fresh));
   if (moves) NSA_RETURN_IF_ERROR(WriteProgress(number, job->job().progress()));
   for (v1::JobEvent& event : EventsOf(request, appended.fresh)) {
     NSA_RETURN_IF_ERROR(WriteEvent(number, job->job(), std::move(event)));
@@ -237,6 +244,32 @@ absl::StatusOr<int64_t> JobStore::TailPosition(const std::string& job_id, int32_
       "records_by_job WHERE job = ",
       entry->number, rank >= 0 ? absl::StrCat(" AND rank = ", rank) : "",
       " ORDER BY position DESC LIMIT ", count, ")"));
+}
+
+absl::StatusOr<std::vector<v1::JobEvent>> JobStore::Events(const std::string& job_id,
+                                                           int64_t after_sequence,
+                                                           int limit) const {
+  MutexLock lock(&mutex_);
+  std::string sql = "SELECT sequence, body FROM events WHERE sequence > ?";
+  if (!job_id.empty()) {
+    NSA_ASSIGN_OR_RETURN(const Entry* entry, FindEntry(job_id));
+    absl::StrAppend(&sql, " AND job = ", entry->number);
+  } else if (!deleted_.empty()) {
+    const auto number = [](std::string* out, const auto& job) { absl::StrAppend(out, job.second); };
+    absl::StrAppend(&sql, " AND job NOT IN (", absl::StrJoin(deleted_, ",", number), ")");
+  }
+  NSA_ASSIGN_OR_RETURN(Statement rows,
+                       database_->Prepare(absl::StrCat(sql, " ORDER BY sequence LIMIT ?")));
+  rows.Bind(1, after_sequence).Bind(2, int64_t{limit});
+  std::vector<v1::JobEvent> events;
+  while (true) {
+    NSA_ASSIGN_OR_RETURN(const bool more, rows.Step());
+    if (!more) return events;
+    v1::JobEvent& event = events.emplace_back();
+    NSA_RETURN_IF_ERROR(
+        Annotate(Unseal(rows.Blob(1), &event), absl::StrCat("event ", rows.Int(0))));
+    event.set_sequence(rows.Int(0));
+  }
 }
 
 }  // namespace nsa::server

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/version.h"
 #include "common/estimate/estimate.h"
+#include "common/estimate/health.h"
 #include "common/estimate/run_time.h"
 #include "common/job/load.h"
 #include "common/nsa/branch.h"
@@ -162,6 +163,18 @@ void Metrics::ObserveRecords(const v1::Job& job, int32_t rank,
   if (rank != 0) return;
   if (!steps.empty()) ObserveSteps(job, steps, &series);
   ShowPace(job, &series);
+  ShowHealth(job, &series);
+}
+
+// A problem has a series from the first time that it is found.
+void Metrics::ShowHealth(const v1::Job& job, JobSeries* series) {
+  const v1::JobHealth health = HealthOf(job.progress());
+  const std::set<std::string> now(health.problems().begin(), health.problems().end());
+  series->problems.insert(now.begin(), now.end());
+  for (const std::string& problem : series->problems) {
+    series->Gauge("nsa_job_health_problem", {{"job_id", job.id()}, {"problem", problem}})
+        .Set(now.contains(problem) ? 1 : 0);
+  }
 }
 
 void Metrics::ShowState(const std::string& job_id, State state, JobSeries* series) {
@@ -288,17 +301,16 @@ void Metrics::ObserveLayer(const std::string& job_id, const v1::LayerStats& laye
                            JobSeries* series) {
   const Labels labels = {{"job_id", job_id}, {"layer", absl::StrCat(layer.layer())}};
   const v1::GateStats& gate = layer.gate();
-  const v1::SelectionStats& selection = layer.selection();
-  const std::pair<GaugeFamily, double> values[] = {
+  const std::pair<GaugeFamily, double> gate_values[] = {
       {GaugeFamily("nsa_gate_entropy"), gate.entropy_mean()},
       {GaugeFamily("nsa_gate_entropy_min"), gate.entropy_min()},
       {GaugeFamily("nsa_gate_max_mean"), gate.max_gate_mean()},
       {GaugeFamily("nsa_gate_max"), gate.max_gate_max()},
-      {GaugeFamily("nsa_gate_collapse_ratio"), gate.collapse_ratio()},
-      {GaugeFamily("nsa_selection_keys_mean"), selection.keys_mean()},
-      {GaugeFamily("nsa_selection_keys_max"), static_cast<double>(selection.keys_max())},
-      {GaugeFamily("nsa_selection_at_max_ratio"), selection.at_max_ratio()}};
-  for (const auto& [id, value] : values) series->Gauge(id, labels).Set(value);
+      {GaugeFamily("nsa_gate_collapse_ratio"), gate.collapse_ratio()}};
+  // A layer without a gate has no such series.
+  for (const auto& [id, value] : gate_values) {
+    if (layer.has_gate()) series->Gauge(id, labels).Set(value);
+  }
   const auto of_branch = [](Labels base, int branch) {
     base["branch"] = kBranchNames[branch];
     return base;
@@ -320,16 +332,17 @@ void Metrics::ObserveAudit(const v1::Job& job, const v1::LayerStats& layer, JobS
   if (!layer.has_audit()) return;
   const v1::AttentionAudit& audit = layer.audit();
   Labels labels = {{"job_id", job.id()}, {"layer", absl::StrCat(layer.layer())}};
-  const auto& branches = job.spec().nsa().branches();
-  const auto has = [&](v1::Branch branch) {
-    return branches.empty() ||
-           std::find(branches.begin(), branches.end(), branch) != branches.end();
-  };
-  if (has(v1::BRANCH_SEL)) {
+  if (audit.has_choice()) {
+    const v1::SelectionChoice& choice = audit.choice();
+    series->Gauge("nsa_selection_window_overlap_ratio", labels).Set(choice.window_overlap_ratio());
+    series->Gauge("nsa_selection_entropy_ratio", labels).Set(choice.entropy_ratio());
+    series->Gauge("nsa_selection_agreement_ratio", labels).Set(choice.neighbour_agreement_ratio());
+  }
+  if (audit.has_selected_mass()) {
     labels["branch"] = kBranchNames[kSel];
     series->Gauge("nsa_job_attention_mass_kept", labels).Set(audit.selected_mass());
   }
-  if (!has(v1::BRANCH_WIN)) return;
+  if (!audit.has_window_mass()) return;
   labels["branch"] = kBranchNames[kWin];
   series->Gauge("nsa_job_attention_mass_kept", labels).Set(audit.window_mass());
 }

@@ -67,11 +67,13 @@ class Metrics {
     std::set<std::string> workers_up;                             // ranks with nsa_worker_up
     std::set<Labels> gpus;                                        // with nsa_job_gpu_info 1
     std::set<State> states;                                       // with nsa_job_state
+    std::set<std::string> problems;                               // with nsa_job_health_problem
   };
 
   JobSeries& SeriesOf(const v1::Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ShowState(const std::string& job_id, State state, JobSeries* series)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ShowHealth(const v1::Job& job, JobSeries* series) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ShowPace(const v1::Job& job, JobSeries* series) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Seed(const v1::Job& job, JobSeries* series) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ObserveSteps(const v1::Job& job, const std::vector<const v1::WorkerRecord*>& records,
@@ -90,6 +92,7 @@ class Metrics {
   std::set<Labels> ObserveGpus(const std::vector<NodeView>& nodes,
                                const std::vector<JobPtr>& active)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ObserveGpuStates(const std::vector<NodeView>& nodes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ShowGpus(JobSeries* series, std::set<Labels> gpus) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SweepMachines(const std::set<Labels>& agents, const std::set<Labels>& gpus)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -99,8 +102,9 @@ class Metrics {
   MetricFamilies families_;
   Mutex mutex_;
   std::map<std::string, JobSeries> jobs_ ABSL_GUARDED_BY(mutex_);
-  std::set<Labels> agents_ ABSL_GUARDED_BY(mutex_);  // with nsa_agent_up
-  std::set<Labels> gpus_ ABSL_GUARDED_BY(mutex_);    // with nsa_gpu_memory_bytes
+  std::set<Labels> agents_ ABSL_GUARDED_BY(mutex_);          // with nsa_agent_up
+  std::set<Labels> gpus_ ABSL_GUARDED_BY(mutex_);            // with nsa_gpu_memory_bytes
+  std::set<Labels> states_of_gpus_ ABSL_GUARDED_BY(mutex_);  // with nsa_gpu_fault and the like
 };
 
 }  // namespace nsa::server

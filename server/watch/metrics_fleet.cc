@@ -76,6 +76,44 @@ void Metrics::ObserveMachines(const std::vector<NodeView>& nodes,
     families_.Gauge("nsa_queued_jobs", {{"kind", kind}}).Set(static_cast<double>(count));
   }
   SweepMachines(agents, ObserveGpus(nodes, active));
+  ObserveGpuStates(nodes);
+}
+
+// What the GPUs of ready machines do and whether they are healthy. A value that the driver does not
+// tell has no series.
+void Metrics::ObserveGpuStates(const std::vector<NodeView>& nodes) {
+  std::set<Labels> shown;
+  for (const NodeView& node : nodes) {
+    if (node.state != RankView::Node::kReady) continue;
+    for (int i = 0; i < node.info.gpus_size(); ++i) {
+      const v1::GpuInfo& gpu = node.info.gpus(i);
+      const Labels& labels =
+          *shown
+               .insert(
+                   {{"agent", node.info.name()}, {"gpu", absl::StrCat(i)}, {"name", gpu.name()}})
+               .first;
+      const auto set = [&](GaugeFamily family, bool told, double value) {
+        if (told) families_.Gauge(family, labels).Set(value);
+      };
+      set("nsa_gpu_utilization_ratio", gpu.has_utilization_ratio(), gpu.utilization_ratio());
+      set("nsa_gpu_power_watts", gpu.has_power_watts(), gpu.power_watts());
+      set("nsa_gpu_temperature_celsius", gpu.has_temperature_celsius(), gpu.temperature_celsius());
+      set("nsa_gpu_memory_clock_hertz", gpu.has_memory_clock_hertz(), gpu.memory_clock_hertz());
+      set("nsa_gpu_uncorrected_errors", gpu.has_uncorrected_errors(),
+          static_cast<double>(gpu.uncorrected_errors()));
+      set("nsa_gpu_fault", true, gpu.fault().empty() ? 0 : 1);
+    }
+  }
+  for (const Labels& labels : states_of_gpus_) {
+    if (shown.contains(labels)) continue;
+    for (const GaugeFamily family :
+         {GaugeFamily("nsa_gpu_utilization_ratio"), GaugeFamily("nsa_gpu_power_watts"),
+          GaugeFamily("nsa_gpu_temperature_celsius"), GaugeFamily("nsa_gpu_memory_clock_hertz"),
+          GaugeFamily("nsa_gpu_uncorrected_errors"), GaugeFamily("nsa_gpu_fault")}) {
+      families_.Remove(family, &families_.Gauge(family, labels));
+    }
+  }
+  states_of_gpus_ = std::move(shown);
 }
 
 std::set<Labels> Metrics::ObserveGpus(const std::vector<NodeView>& nodes,

@@ -8,10 +8,12 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 
 namespace nsa::server {
@@ -19,13 +21,15 @@ namespace {
 
 // A connection that sends half a request occupies a thread until the deadline. Connections that
 // find no thread wait in a queue, and those that do not fit into it wait in the kernel.
-constexpr char kThreads[] = "64";
+// Streams of pages occupy a thread each; server/web/stream.h says how many.
+constexpr char kThreads[] = "96";
 constexpr char kQueue[] = "64";
 // civetweb waits once more for this long after a part of the header that arrives just in time, so
 // a whole header has at most twice as long.
 constexpr char kRequestMilliseconds[] = "2500";
 
 constexpr size_t kLongestShownHost = 64;
+constexpr int64_t kLargestBody = 16 << 10;
 
 std::string MachineName() {
   char name[HOST_NAME_MAX + 1] = {};
@@ -94,45 +98,129 @@ class HostCheck {
   const std::string machine_;
 };
 
-class Page final : public CivetHandler {
- public:
-  using Answer = std::function<std::pair<int, std::string>()>;
-  Page(std::string type, Answer answer) : type_(std::move(type)), answer_(std::move(answer)) {}
+std::map<std::string, std::string> ParseQuery(const char* text) {
+  std::map<std::string, std::string> query;
+  for (const absl::string_view pair :
+       absl::StrSplit(text == nullptr ? "" : text, '&', absl::SkipEmpty())) {
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(pair, absl::MaxSplits('=', 1));
+    std::string decoded[2];
+    for (int i = 0; i < 2; ++i) {
+      const absl::string_view raw = i == 0 ? parts.first : parts.second;
+      CivetServer::urlDecode(raw.data(), raw.size(), decoded[i]);
+    }
+    query[decoded[0]] = decoded[1];
+  }
+  return query;
+}
 
-  bool handleGet(CivetServer*, mg_connection* connection) override {
-    const auto [code, body] = answer_();
-    Reply(connection, code == 200 ? "200 OK" : "503 Service Unavailable", type_, body);
-    return true;
+HttpRequest RequestOf(const mg_request_info& info) {
+  HttpRequest request{
+      .method = info.request_method,
+      .path = info.local_uri == nullptr ? "" : info.local_uri,
+      .query = ParseQuery(info.query_string),
+      .headers = {},
+      .body = {},
+  };
+  for (int i = 0; i < info.num_headers; ++i) {
+    request.headers[absl::AsciiStrToLower(info.http_headers[i].name)] = info.http_headers[i].value;
+  }
+  return request;
+}
+
+// False when the body is larger than kLargestBody or did not arrive.
+bool ReadBody(mg_connection* connection, int64_t length, std::string* body) {
+  if (length <= 0) return true;
+  if (length > kLargestBody) return false;
+  body->resize(static_cast<size_t>(length));
+  size_t done = 0;
+  while (done < body->size()) {
+    const int got = mg_read(connection, body->data() + done, body->size() - done);
+    if (got <= 0) return false;
+    done += static_cast<size_t>(got);
+  }
+  return true;
+}
+
+void Send(mg_connection* connection, const HttpReply& reply, bool head) {
+  std::string text = absl::StrCat(
+      "HTTP/1.1 ", reply.status, " ", mg_get_response_code_text(connection, reply.status),
+      "\r\nContent-Type: ", reply.type, "\r\nX-Content-Type-Options: nosniff\r\n");
+  for (const auto& [name, value] : reply.headers) absl::StrAppend(&text, name, ": ", value, "\r\n");
+  if (reply.more == nullptr) absl::StrAppend(&text, "Content-Length: ", reply.body.size(), "\r\n");
+  absl::StrAppend(&text, "Connection: close\r\n\r\n", head ? "" : reply.body);
+  if (mg_write(connection, text.data(), text.size()) <= 0 || reply.more == nullptr || head) return;
+  while (const std::optional<std::string> chunk = reply.more()) {
+    if (mg_write(connection, chunk->data(), chunk->size()) <= 0) return;
+  }
+}
+
+// All paths. Handlers of civetweb that are patterns of each other would depend on their order.
+class Paths final : public CivetHandler {
+ public:
+  Paths(std::function<std::string()> metrics, std::function<bool()> healthy, HttpHandler pages)
+      : metrics_(std::move(metrics)), healthy_(std::move(healthy)), pages_(std::move(pages)) {}
+
+  bool handleGet(CivetServer* /*server*/, mg_connection* connection) override {
+    return Answer(connection, false);
+  }
+  bool handleHead(CivetServer* /*server*/, mg_connection* connection) override {
+    return Answer(connection, true);
+  }
+  bool handlePost(CivetServer* /*server*/, mg_connection* connection) override {
+    return Answer(connection, false);
   }
 
  private:
-  const std::string type_;
-  const Answer answer_;
+  static constexpr char kText[] = "text/plain; charset=utf-8";
+
+  bool Answer(mg_connection* connection, bool head) const {
+    const mg_request_info& info = *mg_get_request_info(connection);
+    HttpRequest request = RequestOf(info);
+    if (!ReadBody(connection, info.content_length, &request.body)) {
+      Send(connection, {.status = 413, .type = kText, .body = "body: too large or cut off\n"},
+           head);
+      return true;
+    }
+    Send(connection, ReplyTo(request), head);
+    return true;
+  }
+
+  HttpReply ReplyTo(const HttpRequest& request) const {
+    if (request.path == "/metrics") {
+      return {.type = "text/plain; version=0.0.4; charset=utf-8", .body = metrics_()};
+    }
+    if (request.path == "/healthz") {
+      const bool healthy = healthy_();
+      return {
+          .status = healthy ? 200 : 503, .type = kText, .body = healthy ? "ok\n" : "not serving\n"};
+    }
+    if (pages_ != nullptr) return pages_(request);
+    return {.status = 404, .type = kText, .body = "not found\n"};
+  }
+
+  const std::function<std::string()> metrics_;
+  const std::function<bool()> healthy_;
+  const HttpHandler pages_;
 };
 
 }  // namespace
 
 struct MetricsHttp::Impl {
   HostCheck host;
-  Page metrics;
-  Page health;
-  // Declared last, so that it is destroyed first: its threads use the pages.
+  Paths paths;
+  // Declared last, so that it is destroyed first: its threads use the paths.
   std::unique_ptr<CivetServer> server;
 };
 
 absl::StatusOr<std::unique_ptr<MetricsHttp>> MetricsHttp::Start(const std::string& address,
                                                                 std::function<std::string()> text,
-                                                                std::function<bool()> healthy) {
-  auto impl = std::unique_ptr<Impl>(new Impl{
-      .host = HostCheck(address),
-      .metrics = Page("text/plain; version=0.0.4; charset=utf-8",
-                      [text = std::move(text)] { return std::make_pair(200, text()); }),
-      .health = Page("text/plain; charset=utf-8",
-                     [healthy = std::move(healthy)] {
-                       return healthy() ? std::make_pair(200, std::string("ok\n"))
-                                        : std::make_pair(503, std::string("not serving\n"));
-                     }),
-      .server = nullptr});
+                                                                std::function<bool()> healthy,
+                                                                HttpHandler pages) {
+  auto impl = std::unique_ptr<Impl>(
+      new Impl{.host = HostCheck(address),
+               .paths = Paths(std::move(text), std::move(healthy), std::move(pages)),
+               .server = nullptr});
   CivetCallbacks callbacks;
   callbacks.begin_request = HostCheck::Begin;
   try {
@@ -147,8 +235,7 @@ absl::StatusOr<std::unique_ptr<MetricsHttp>> MetricsHttp::Start(const std::strin
         "machine); `ss -ltnp` shows who has it, --metrics chooses another",
         address));
   }
-  impl->server->addHandler("/metrics$", impl->metrics);
-  impl->server->addHandler("/healthz$", impl->health);
+  impl->server->addHandler("/", impl->paths);
   const std::vector<int> ports = impl->server->getListeningPorts();
   const std::string bound =
       absl::StrCat(address.substr(0, address.rfind(':') + 1), ports.empty() ? 0 : ports.front());

@@ -2,8 +2,12 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
+
 namespace nsa::server {
 namespace {
+
+constexpr int kLargestPage = 500;
 
 const char* StateWord(RankView::Node state) {
   switch (state) {
@@ -32,10 +36,22 @@ void Count(const v1::StoredJob& job, v1::Node* node) {
 
 }  // namespace
 
-v1::ListNodesResponse NodesView(const std::vector<NodeView>& nodes,
-                                const std::vector<JobPtr>& active) {
+absl::StatusOr<v1::ListNodesResponse> NodesView(const std::vector<NodeView>& nodes,
+                                                const std::vector<JobPtr>& active,
+                                                const v1::ListNodesRequest& request) {
+  if (request.page_size() < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("page_size: ", request.page_size(), " (≥ 0); use 0 for the default"));
+  }
+  const int limit =
+      request.page_size() == 0 ? kLargestPage : std::min(request.page_size(), kLargestPage);
   v1::ListNodesResponse response;
   for (const NodeView& view : nodes) {
+    if (view.info.name() <= request.page_token()) continue;
+    if (response.nodes_size() == limit) {
+      response.set_next_page_token(response.nodes(limit - 1).info().name());
+      break;
+    }
     v1::Node& node = *response.add_nodes();
     *node.mutable_info() = view.info;
     node.set_state(StateWord(view.state));

@@ -4,6 +4,7 @@
 #include "gmock/gmock.h"
 #include "grpcpp/grpcpp.h"
 #include "tests/client/nsactl_harness.h"
+#include "tests/testing/certificates.h"
 
 namespace nsa::client {
 namespace {
@@ -34,6 +35,13 @@ const std::vector<std::vector<std::string>> kCommands = {{"submit"},
                                                          {"checkpoint", "verify"},
                                                          {"checkpoint", "pin"},
                                                          {"checkpoint", "unpin"},
+                                                         {"token", "create"},
+                                                         {"token", "list"},
+                                                         {"token", "rotate"},
+                                                         {"token", "revoke"},
+                                                         {"audit"},
+                                                         {"export"},
+                                                         {"import"},
                                                          {"version"},
                                                          {"completion"},
                                                          {"context", "list"},
@@ -83,18 +91,19 @@ TEST_F(CliTest, WithoutACommandItShowsHelpAndIsUsage) {
 TEST_F(CliTest, AMisspeltCommandIsSuggested) {
   const Ran ran = RunAlone({"lits"});
   EXPECT_EQ(ran.code, ExitCode::kUsage);
-  EXPECT_EQ(ran.err, "nsactl: unknown command 'lits'; did you mean 'list'?; see 'nsactl --help'\n");
+  EXPECT_EQ(ran.err,
+            "nsactl: unknown command 'lits' (did you mean 'list'?); see 'nsactl --help'\n");
 }
 
 TEST_F(CliTest, AnUnknownWordIsNamedWhereverItStands) {
   EXPECT_EQ(RunAlone({"checkpoint", "nonsense"}).err,
             "nsactl: unknown command 'nonsense'; see 'nsactl checkpoint --help'\n");
   EXPECT_EQ(RunAlone({"context", "shwo"}).err,
-            "nsactl: unknown command 'shwo'; did you mean 'show'?; see 'nsactl context --help'\n");
+            "nsactl: unknown command 'shwo' (did you mean 'show'?); see 'nsactl context --help'\n");
   const Ran help = RunAlone({"help", "lits"});
   EXPECT_EQ(help.code, ExitCode::kUsage);
   EXPECT_EQ(help.err,
-            "nsactl: unknown command 'lits'; did you mean 'list'?; see 'nsactl --help'\n");
+            "nsactl: unknown command 'lits' (did you mean 'list'?); see 'nsactl --help'\n");
   EXPECT_EQ(help.out, "");
   EXPECT_EQ(RunAlone({"help", "checkpoint", "nope"}).code, ExitCode::kUsage);
   EXPECT_EQ(RunAlone({"help"}).code, ExitCode::kOk);
@@ -107,13 +116,13 @@ TEST_F(CliTest, AnUnknownCommandIsAnErrorWithHelpToo) {
     EXPECT_EQ(ran.code, ExitCode::kUsage) << words[0];
     EXPECT_EQ(ran.out, "");
     EXPECT_EQ(ran.err,
-              "nsactl: unknown command 'lits'; did you mean 'list'?; see 'nsactl --help'\n");
+              "nsactl: unknown command 'lits' (did you mean 'list'?); see 'nsactl --help'\n");
   }
   const Ran far = RunAlone({"generate", "--help"});
   EXPECT_EQ(far.code, ExitCode::kUsage);
   EXPECT_EQ(far.err, "nsactl: unknown command 'generate'; see 'nsactl --help'\n") << "none is near";
   EXPECT_EQ(RunAlone({"context", "shwo", "--help"}).err,
-            "nsactl: unknown command 'shwo'; did you mean 'show'?; see 'nsactl context --help'\n");
+            "nsactl: unknown command 'shwo' (did you mean 'show'?); see 'nsactl context --help'\n");
   EXPECT_EQ(RunAlone({"stop", "demo", "--help"}).code, ExitCode::kOk) << "a job is no command";
 }
 
@@ -239,40 +248,33 @@ TEST_F(CliTest, ADeletedContextIsGoneAndNoLongerInUse) {
   EXPECT_EQ(RunAlone({"context", "delete", "lab"}).code, ExitCode::kNotFound);
 }
 
+// A server with the certificate `name` that wants its clients to have one of the authority `ca`.
+std::unique_ptr<grpc::Server> StartTls(const std::string& folder, const std::string& name,
+                                       grpc::Service* service, int* port) {
+  const auto read = [&](const std::string& file) {
+    std::stringstream text;
+    text << std::ifstream(folder + "/" + file).rdbuf();
+    return text.str();
+  };
+  grpc::SslServerCredentialsOptions options(
+      GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  options.pem_root_certs = read("ca.crt");
+  options.pem_key_cert_pairs = {{read(name + ".key"), read(name + ".crt")}};
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("127.0.0.1:0", grpc::SslServerCredentials(options), port);
+  builder.RegisterService(service);
+  return builder.BuildAndStart();
+}
+
 // gRPC 1.51 reports UNAVAILABLE in every case, and only "Socket closed" where the server refused
 // the client.
 TEST_F(CliTest, ATlsConnectionThatFailsSaysWhatMayBeWrong) {
-  if (std::system("command -v openssl >/dev/null 2>&1") != 0) {
-    GTEST_SKIP() << "openssl is not installed: no certificates";
-  }
+  if (!HaveOpenssl()) GTEST_SKIP() << "openssl is not installed: no certificates";
   const std::string dir = dir_.path().string();
-  const std::string make =
-      "cd " + dir +
-      " && (for a in ca other; do openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=$a "
-      "-keyout $a.key -out $a.crt; done && for n in server:ca client:ca elsewhere:ca "
-      "stranger:other; do c=${n%:*} a=${n#*:} s=IP:127.0.0.1; [ $c = elsewhere ] && s=DNS:$c; "
-      "openssl req -newkey rsa:2048 -nodes -subj /CN=$c -keyout $c.key -out $c.csr && "
-      "echo subjectAltName=$s >$c.ext && openssl x509 -req -days 2 -in $c.csr -CA $a.crt -CAkey "
-      "$a.key -CAcreateserial -extfile $c.ext -out $c.crt || exit 1; done) >/dev/null 2>&1";
-  ASSERT_EQ(std::system(make.c_str()), 0);
-  const auto read = [&](const std::string& name) {
-    std::stringstream text;
-    text << std::ifstream(dir + "/" + name).rdbuf();
-    return text.str();
-  };
+  ASSERT_TRUE(MakeCertificates(dir));
   FakeCoordinatorService service;
-  const auto start = [&](const std::string& name, int* port) {
-    grpc::SslServerCredentialsOptions options(
-        GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-    options.pem_root_certs = read("ca.crt");
-    options.pem_key_cert_pairs = {{read(name + ".key"), read(name + ".crt")}};
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", grpc::SslServerCredentials(options), port);
-    builder.RegisterService(&service);
-    return builder.BuildAndStart();
-  };
   int port = 0;
-  const auto server = start("server", &port);
+  const auto server = StartTls(dir, "server", &service, &port);
   ASSERT_NE(server, nullptr);
   const auto list = [&](const std::string& ca, const std::string& certificate,
                         const std::string& key, int to) {
@@ -301,7 +303,7 @@ TEST_F(CliTest, ATlsConnectionThatFailsSaysWhatMayBeWrong) {
   EXPECT_THAT(list("", "", "", port).err, HasSubstr("nsactl context --help"));
 
   int elsewhere_port = 0;
-  const auto elsewhere = start("elsewhere", &elsewhere_port);
+  const auto elsewhere = StartTls(dir, "elsewhere", &service, &elsewhere_port);
   ASSERT_NE(elsewhere, nullptr);
   const Ran name = list("ca.crt", "client.crt", "client.key", elsewhere_port);
   EXPECT_EQ(name.code, ExitCode::kAuth);

@@ -69,6 +69,14 @@ TEST_F(CommandsTest, ResumeQueuesTheJobAgain) {
   EXPECT_THAT(ran.err, HasSubstr("nsactl watch jold12345678a"));
 }
 
+TEST_F(CommandsTest, AResumeMayChangeTheNumberOfSteps) {
+  EXPECT_EQ(Run({"resume", "old", "--set", "train.steps=2000"}).code, ExitCode::kOk);
+  EXPECT_THAT(service().Requests("ResumeJob"), ElementsAre(HasSubstr("steps: 2000")));
+  const Ran bad = Run({"resume", "old", "--set", "train.stepps=2000"});
+  EXPECT_EQ(bad.code, ExitCode::kUsage);
+  EXPECT_THAT(bad.err, HasSubstr("did you mean 'steps'?"));
+}
+
 TEST_F(CommandsTest, AResumeIsSentAgainWithTheSameRequestIdUntilItIsAnswered) {
   state().failures["ResumeJob"] = {{grpc::StatusCode::UNAVAILABLE, "restarting"}};
   EXPECT_EQ(Run({"resume", "old"}).code, ExitCode::kOk);
@@ -81,7 +89,9 @@ TEST_F(CommandsTest, AResumeIsSentAgainWithTheSameRequestIdUntilItIsAnswered) {
 TEST_F(CommandsTest, DeleteSaysWhatGoesAndWhatStays) {
   const Ran ran = Run({"delete", "old", "jold12345678a", "--yes"});
   EXPECT_EQ(ran.code, ExitCode::kOk);
-  EXPECT_EQ(ran.out, "deleted old (jold12345678a); /data/demo stays, with its checkpoints\n");
+  EXPECT_EQ(ran.out,
+            "deleted old (jold12345678a); /data/demo stays, with its checkpoints, and another job "
+            "may use it\n");
   EXPECT_THAT(service().Requests("DeleteJob"),
               ElementsAre(AllOf(HasSubstr("job: \"jold12345678a\""), HasSubstr("request_id"))))
       << "named twice, deleted once";
@@ -143,14 +153,14 @@ TEST_F(CommandsTest, DumpStackShowsOrWritesEveryRank) {
     dump.set_pid(100 + rank);
     dump.set_node("box");
     dump.set_status("step 375, forward layer 3");
-    dump.set_stacks("thread 100\n  #0 nsa::Model::Forward");
+    dump.set_stacks("thread 100\n  #0 nsa::train::Model::Forward");
     dump.set_seconds(0.31);
   }
   EXPECT_EQ(Run({"dump-stack", "demo", "--rank", "1"}).out,
             "=== rank 1, pid 101 on box (0.31 s)\n"
             "step 375, forward layer 3\n"
             "thread 100\n"
-            "  #0 nsa::Model::Forward\n"
+            "  #0 nsa::train::Model::Forward\n"
             "\n");
   const std::string file = (dir_ / "stacks.txt").string();
   const Ran ran = Run({"dump-stack", "demo", "-o", file});

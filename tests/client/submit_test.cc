@@ -1,6 +1,7 @@
 // submit, validate and checkpoint folders: the commands that read this machine's files.
 #include <filesystem>
 #include <fstream>
+#include <vector>
 
 #include "client/connect/job_source.h"
 #include "common/checkpoint/checkpoint_dir.h"
@@ -68,6 +69,63 @@ TEST_F(SubmitTest, SaysWhatWasAcceptedAndWhatToTypeNext) {
             "  estimate: memory per rank 1.0 MiB\n");
   EXPECT_THAT(ran.err,
               AllOf(HasSubstr("nsactl watch jdemo1234567"), HasSubstr("nsactl stop jdemo1234567")));
+}
+
+// The records of a canary of `steps` steps at a speed that doubles after the first half.
+std::vector<v1::WatchRecordsResponse> CanaryRecords(int64_t steps) {
+  std::vector<v1::WatchRecordsResponse> records(1);
+  records[0].mutable_record()->mutable_started()->set_device("cpu, 2 threads");
+  records[0].set_position(1);
+  for (int64_t i = 1; i <= steps; ++i) {
+    v1::WatchRecordsResponse& response = records.emplace_back();
+    response.set_position(i + 1);
+    v1::StepRecord& step = *response.mutable_record()->mutable_step();
+    step.set_step(i);
+    step.set_tokens(1000);
+    step.mutable_times()->set_step_seconds(i <= steps / 2 ? 1 : 0.5);
+    step.set_memory_allocated_bytes(int64_t{3} << 30);
+    step.set_loss(5.4);
+  }
+  return records;
+}
+
+TEST_F(SubmitTest, ACanaryRunsTheFirstStepsAndThenTheJobIsQueued) {
+  state().records = CanaryRecords(20);
+  state().stops_at_once = true;
+  const Ran ran = Run({"submit", file_, "--canary"});
+  EXPECT_EQ(ran.code, ExitCode::kOk) << ran.err;
+  EXPECT_THAT(ran.err, HasSubstr("canary: 20 steps on cpu, 2 threads: 2.0k tok/s (0.5 s a step), "
+                                 "memory 3.00 GiB, loss 5.4000; all 100 steps take about 50 s"));
+  const std::vector<std::string> submitted = service().Requests("SubmitJob");
+  ASSERT_THAT(submitted, SizeIs(3)) << "checked, canary, job";
+  EXPECT_THAT(submitted[1], AllOf(HasSubstr("name: \"demo-canary-"), HasSubstr("demo-canary-"),
+                                  HasSubstr("resume: \"never\""), HasSubstr("steps: 100")));
+  EXPECT_THAT(submitted[2], AllOf(HasSubstr("name: \"demo\""), Not(HasSubstr("canary"))));
+  EXPECT_THAT(service().Requests("StopJob"), ElementsAre(HasSubstr("STOP_MODE_NOW")));
+  EXPECT_THAT(service().Requests("DeleteJob"), SizeIs(1));
+}
+
+TEST_F(SubmitTest, ACanaryBelowTheFloorKeepsTheJobOutOfTheQueue) {
+  state().records = CanaryRecords(5);
+  state().stops_at_once = true;
+  const Ran ran =
+      Run({"submit", file_, "--canary", "5", "--set", "guard.min_tokens_per_second=2500"});
+  EXPECT_EQ(ran.code, ExitCode::kUsage);
+  EXPECT_THAT(ran.err, AllOf(HasSubstr("guard.min_tokens_per_second: 2500 (the canary reached 2"),
+                             HasSubstr("not submitted")));
+  EXPECT_THAT(service().Requests("SubmitJob"), SizeIs(2)) << "checked, canary";
+  EXPECT_THAT(service().Requests("DeleteJob"), SizeIs(1));
+}
+
+TEST_F(SubmitTest, ACanaryThatFailsSaysWhyAndTheJobIsNotQueued) {
+  state().records = CanaryRecords(3);
+  state().jobs[0].set_state(v1::Job::STATE_FAILED);
+  state().jobs[0].set_reason("RANK_CRASHED");
+  state().failures["StopJob"] = {{grpc::StatusCode::FAILED_PRECONDITION, "it has ended"}};
+  const Ran ran = Run({"submit", file_, "--canary"});
+  EXPECT_EQ(ran.code, ExitCode::kPrecondition);
+  EXPECT_THAT(ran.err, HasSubstr("canary: FAILED after 3 steps (20 wanted): RANK_CRASHED"));
+  EXPECT_THAT(service().Requests("SubmitJob"), SizeIs(2));
 }
 
 TEST_F(SubmitTest, QuietGivesTheIdAlone) {

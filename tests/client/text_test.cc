@@ -4,6 +4,7 @@
 
 #include "client/show/document.h"
 #include "client/show/human.h"
+#include "client/show/job_text.h"
 #include "client/show/table.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -17,6 +18,23 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr int64_t kSecond = 1'000'000'000;
+
+TEST(Text, ACorpusIsOneSentence) {
+  v1::CorpusSummary corpus;
+  EXPECT_EQ(CorpusText(corpus), "");
+  corpus.set_documents(1200);
+  corpus.set_tokens(1234567);
+  corpus.set_rows(602);
+  EXPECT_EQ(CorpusText(corpus), "1,200 documents, 1,234,567 tokens, 602 rows an epoch");
+  corpus.set_dropped_documents(3);
+  corpus.set_val_documents(1);
+  corpus.set_val_tokens(2100);
+  corpus.set_val_rows(1);
+  EXPECT_EQ(
+      CorpusText(corpus),
+      "1,200 documents (3 copies of validation documents dropped), 1,234,567 tokens, 602 rows "
+      "an epoch; 1 document, 2,100 tokens, 1 row for validation");
+}
 
 TEST(Human, DurationsGrowWithTheirUnits) {
   EXPECT_EQ(HumanDuration(0), "0 s");

@@ -55,6 +55,45 @@ TEST(WatchView, OnlyAJobThatRunsHasASpeedAndATimeLeft) {
   }
 }
 
+TEST(WatchView, SaysWhetherTheRunIsHealthyAndWhatItsGatesDo) {
+  v1::Job job = DemoJob();
+  v1::JobProgress& progress = *job.mutable_progress();
+  for (const double share : {0.31, 0.33, 0.36}) {
+    progress.mutable_gates()->add_branch_share(share);
+  }
+  progress.mutable_gates()->set_lowest_entropy(0.92);
+  progress.mutable_gates()->set_lowest_entropy_layer(3);
+  progress.set_memory_allocated_bytes(int64_t{3} << 30);
+  job.mutable_health()->set_level(v1::JobHealth::LEVEL_HEALTHY);
+  job.mutable_health()->set_words("healthy");
+  const ViewOptions plain{.columns = 100, .unicode = false, .colours = false};
+  const ViewMoment moment{.now = kNoon, .received = kNoon};
+  EXPECT_THAT(
+      LiveView(job, moment, plain),
+      testing::IsSupersetOf({"gates cmp 0.31 sel 0.33 win 0.36, lowest entropy 0.92 in layer 3",
+                             "memory 3.00 GiB, no fallbacks", "healthy"}));
+  (*progress.mutable_fallbacks())["cuda_graph"] = 7;
+  job.mutable_health()->set_level(v1::JobHealth::LEVEL_WARNING);
+  job.mutable_health()->set_words("the loss has not improved for 1200 steps");
+  EXPECT_THAT(LiveView(job, moment, plain),
+              testing::IsSupersetOf({"memory 3.00 GiB, fallbacks: cuda_graph 7",
+                                     "the loss has not improved for 1200 steps"}));
+  EXPECT_THAT(PlainLine(job, kNoon),
+              HasSubstr(" health: the loss has not improved for 1200 steps"));
+}
+
+TEST(WatchView, ARunThatDivergedSaysSoAtItsEnd) {
+  v1::Job job = Ended(v1::Job::STATE_SUCCEEDED);
+  const ViewOptions plain{.columns = 100, .unicode = false, .colours = false};
+  job.set_reason("COMPLETED");
+  job.set_message("all 1000 steps done");
+  EXPECT_THAT(Summary(job, plain), Not(HasSubstr("COMPLETED")));
+  job.set_reason("DIVERGED");
+  job.set_message("all 1000 steps done; the run has diverged: loss 7.11");
+  EXPECT_THAT(Summary(job, plain),
+              HasSubstr("DIVERGED: all 1000 steps done; the run has diverged"));
+}
+
 TEST(WatchView, AFailedCheckpointIsSeen) {
   v1::Job job = DemoJob();
   const ViewOptions plain{.columns = 100, .unicode = false, .colours = false};

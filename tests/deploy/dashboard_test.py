@@ -17,8 +17,8 @@ sys.path.insert(0, str(HERE.parent / "testing"))
 from scrape_test import JOB, NEEDED  # noqa: E402
 from service import Service  # noqa: E402
 
-# Panels that stay empty without a GPU.
-ONLY_ON_A_GPU = ("MFU", "Memory of the GPUs")
+# Panels that stay empty without a GPU, and that of a healthy run.
+MAY_BE_EMPTY = ("Health", "MFU", "Memory of the GPUs", "GPU utilisation", "GPU power", "GPU temperature", "GPUs with errors")
 RECORDED_SECONDS = 8
 
 
@@ -54,7 +54,7 @@ def main():
             service.ctl("stop", "scraped", "--now", check=True)
             service.wait_until(lambda: not service.processes("nsa-worker"), 30, "the workers' end")
             watcher.wait(30)
-        allowed = [word for title in ONLY_ON_A_GPU for word in ("--empty-ok", title)]
+        allowed = [word for title in MAY_BE_EMPTY for word in ("--empty-ok", title)]
         return subprocess.run([sys.executable, PLOT / "dashboard.py", "--recording", recording, "--strict", *allowed], check=False).returncode
 
 

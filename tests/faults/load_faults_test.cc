@@ -22,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "common/base/fd.h"
 #include "common/rpc/rpc.h"
 #include "common/run/process.h"
 #include "gmock/gmock.h"
@@ -98,6 +99,47 @@ class LoadFaults : public ::testing::Test {
     return status.ok();
   }
 
+  // Submits `count` jobs over one connection and returns their ids. Every twentieth request is sent
+  // twice, as by an impatient client.
+  std::vector<std::string> SubmitMany(int client, int count) const {
+    std::vector<std::string> ids;
+    const auto stub = Connect();
+    for (int i = 0; i < count; ++i) {
+      v1::SubmitJobRequest request;
+      const std::string name = absl::StrCat("job-", client, "-", i);
+      *request.mutable_spec() = TinyJob(name, folder_ / "out" / name);
+      request.set_request_id(name);
+      for (int times = i % 20 == 0 ? 2 : 1; times > 0; --times) {
+        v1::SubmitJobResponse response;
+        const auto context = MakeContext(absl::Minutes(1), "");
+        const grpc::Status status = stub->SubmitJob(context.get(), request, &response);
+        EXPECT_TRUE(status.ok()) << name << ": " << status.error_message();
+        if (static_cast<int>(ids.size()) == i) ids.push_back(response.job().id());
+        EXPECT_EQ(ids.back(), response.job().id());
+      }
+    }
+    return ids;
+  }
+
+  // Fills a store: half of the jobs wait, half have ended.
+  void FillStore(int jobs) {
+    std::filesystem::create_directories(state_dir());
+    const RealClock clock;
+    auto store = server::JobStore::Open(state_dir(), clock, {});
+    ASSERT_OK(store);
+    for (int i = 0; i < jobs; ++i) {
+      v1::StoredJob stored;
+      v1::Job& job = *stored.mutable_job();
+      job.set_id(server::NewJobId());
+      job.set_name(absl::StrCat("job-", i));
+      *job.mutable_spec() = TinyJob(job.name(), folder_ / "out" / job.name());
+      job.set_state(i % 2 == 0 ? v1::Job::STATE_SUCCEEDED : v1::Job::STATE_QUEUED);
+      v1::JobEvent event;
+      event.set_reason("SUBMITTED");
+      ASSERT_OK((*store)->Insert(stored, "", "", event).status());
+    }
+  }
+
   // The ids of all jobs, fetched page by page.
   static std::vector<std::string> ListAll(Stub* stub) {
     std::vector<std::string> ids;
@@ -154,26 +196,7 @@ TEST_F(LoadFaults, TenThousandSubmitsFromFiftyClientsAreTenThousandJobs) {
   const absl::Time began = absl::Now();
   std::vector<std::thread> clients;
   for (int client = 0; client < kClients; ++client) {
-    clients.emplace_back([&, client] {
-      const auto stub = Connect();
-      for (int i = 0; i < each; ++i) {
-        v1::SubmitJobRequest request;
-        const std::string name = absl::StrCat("job-", client, "-", i);
-        *request.mutable_spec() = TinyJob(name, folder_ / "out" / name);
-        request.set_request_id(name);
-        v1::SubmitJobResponse response;
-        const auto context = MakeContext(absl::Minutes(1), "");
-        const grpc::Status status = stub->SubmitJob(context.get(), request, &response);
-        ASSERT_TRUE(status.ok()) << name << ": " << status.error_message();
-        ids[client].push_back(response.job().id());
-        if (i % 20 != 0) continue;
-        // An impatient client sends its request again.
-        v1::SubmitJobResponse again;
-        const auto second = MakeContext(absl::Minutes(1), "");
-        ASSERT_TRUE(stub->SubmitJob(second.get(), request, &again).ok());
-        EXPECT_EQ(again.job().id(), response.job().id());
-      }
-    });
+    clients.emplace_back([&, client] { ids[client] = SubmitMany(client, each); });
   }
   std::thread bystander([&] {
     const auto stub = Connect();
@@ -223,12 +246,12 @@ TEST_F(LoadFaults, ThousandsOfIdleConnectionsAreDroppedAndDisturbNobody) {
   const std::string path = (state_dir() / "coordinator.sock").string();
   path.copy(address.sun_path, sizeof(address.sun_path) - 1);
   const auto open_all = [&] {
-    std::vector<int> connections;
+    std::vector<Fd> connections;
     for (int i = 0; i < kConnections; ++i) {
-      const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+      Fd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
       // connect() waits while the backlog is full.
-      EXPECT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
-      connections.push_back(fd);
+      EXPECT_EQ(connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+      connections.push_back(std::move(fd));
       if (i % 500 == 0) Answers(old_client.get());
     }
     return connections;
@@ -236,13 +259,13 @@ TEST_F(LoadFaults, ThousandsOfIdleConnectionsAreDroppedAndDisturbNobody) {
   const auto given_back = [&] { return Descriptors() < before + 100; };
 
   // First the client closes the connections.
-  std::vector<int> connections = open_all();
+  std::vector<Fd> connections = open_all();
   EXPECT_TRUE(Within(absl::Minutes(1), [&] { return Descriptors() > kConnections; }));
   EXPECT_TRUE(Answers(old_client.get()));
   EXPECT_TRUE(Answers(Connect().get())) << "a new client beside all those";
   EXPECT_LT(Status("VmHWM"), 512 << 10) << "KiB";
   RecordProperty("peak_kib", absl::StrCat(Status("VmHWM")));
-  for (const int fd : connections) close(fd);
+  connections.clear();
   const absl::Time closed = absl::Now();
   EXPECT_TRUE(Answers(Connect().get()));
   EXPECT_LT(absl::Now() - closed, absl::Seconds(5));
@@ -253,33 +276,13 @@ TEST_F(LoadFaults, ThousandsOfIdleConnectionsAreDroppedAndDisturbNobody) {
   EXPECT_TRUE(Within(absl::Minutes(1), given_back)) << Descriptors();
   EXPECT_TRUE(Answers(old_client.get())) << "who has spoken stays";
   EXPECT_TRUE(Answers(Connect().get()));
-  for (const int fd : connections) close(fd);
 }
 
 TEST_F(LoadFaults, AFastScrapeOverTenThousandJobsIsBoundedAndDisturbsNobody) {
   constexpr int kJobs = 10'000;
   constexpr int kScrapers = 8;
   constexpr int kScrapes = 50;
-  std::filesystem::create_directories(state_dir());
-  std::string some_id;
-  {
-    // Half of the jobs wait, half have ended.
-    const RealClock clock;
-    auto store = server::JobStore::Open(state_dir(), clock, {});
-    ASSERT_OK(store);
-    for (int i = 0; i < kJobs; ++i) {
-      v1::StoredJob stored;
-      v1::Job& job = *stored.mutable_job();
-      some_id = server::NewJobId();
-      job.set_id(some_id);
-      job.set_name(absl::StrCat("job-", i));
-      *job.mutable_spec() = TinyJob(job.name(), folder_ / "out" / job.name());
-      job.set_state(i % 2 == 0 ? v1::Job::STATE_SUCCEEDED : v1::Job::STATE_QUEUED);
-      v1::JobEvent event;
-      event.set_reason("SUBMITTED");
-      ASSERT_OK((*store)->Insert(stored, "", "", event).status());
-    }
-  }
+  FillStore(kJobs);
   Start();
   const std::string waiting = absl::StrCat("nsa_jobs{state=\"QUEUED\"} ", kJobs / 2);
   const std::string ended = absl::StrCat("nsa_jobs{state=\"SUCCEEDED\"} ", kJobs / 2);

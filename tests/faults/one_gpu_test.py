@@ -68,7 +68,7 @@ def check_spinning_kernel(runner, whole):
     assert dump.returncode == 0 and took < 5, f"dump-stack: exit {dump.returncode} after {took:.1f} s: {dump.stderr}"
     page = [line.split(": ", 1)[1] for line in dump.stdout.splitlines() if line.startswith("rank 0/1 ")]
     assert len(page) == 1 and "spin" in page[0], f"the status page does not name the kernel: {page}"
-    assert "nsa::Trainer::" in dump.stdout, "no stack of the trainer"
+    assert "nsa::train::Trainer::" in dump.stdout, "no stack of the trainer"
     print(f"ok: dump-stack of a GPU that spins took {took:.2f} s")
     runner.watch("spins")
     text = runner.service.ctl("events", "spins").stdout

@@ -255,17 +255,17 @@ std::string CheckCheckpoints(const fs::path& folder, const std::string& said) {
     return "latest.ckpt: leads to no whole checkpoint";
   if (latest > 0 && target < CheckpointName(latest)) return "latest.ckpt: behind";
   if (!newest->found) return "";
-  static const ParameterLayout layout(SmallModel());
+  static const train::ParameterLayout layout(SmallModel());
   std::vector<float> parameters(layout.size()), m(parameters), v(parameters);
-  const auto state = LoadCheckpoint(newest->entry.path, "", {&layout, parameters, m, v});
+  const auto state = train::LoadCheckpoint(newest->entry.path, "", {&layout, parameters, m, v});
   if (!state.ok()) return state.status().ToString();
   if (m != std::vector<float>(m.size(), static_cast<float>(newest->entry.step)) || v != m) {
     return "not what was saved";
   }
   // The next worker repairs the link.
-  CheckpointWriterOptions options;
-  options.out_dir = *Folder::Make(folder / kOutDir);
-  const auto next = CheckpointWriter::Open(options);
+  train::CheckpointWriterOptions options;
+  options.out_dir = *train::Folder::Make(folder / kOutDir);
+  const auto next = train::CheckpointWriter::Open(options);
   if (!next.ok()) return next.status().ToString();
   return fs::read_symlink(link) == newest->entry.path.filename() ? "" : "latest.ckpt: not repaired";
 }

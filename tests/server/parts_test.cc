@@ -1,7 +1,6 @@
-// Tests of small parts: auth, path guard, dump broker, change hub, fleet, self probe, local agent.
+// Tests of small parts: auth, path guard, dump broker, change hub, fleet, self probe.
 #include <signal.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 
 #include <fstream>
 #include <functional>
@@ -9,16 +8,15 @@
 #include <memory>
 #include <regex>
 #include <set>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/limits.h"
 #include "common/base/reason.h"
 #include "common/rpc/rpc.h"
+#include "common/rpc/secret.h"
 #include "common/run/atomic_file.h"
-#include "common/run/process.h"
 #include "google/protobuf/message.h"
 #include "server/act/dump_broker.h"
-#include "server/act/local_agent.h"
 #include "server/act/path_guard.h"
 #include "server/act/request_error.h"
 #include "server/rpc/auth.h"
@@ -41,20 +39,21 @@ TEST(Auth, RefusesTokenFilesThatOthersCanReadAndShortTokens) {
   const std::string path = (folder / "token").string();
   std::ofstream(path) << "0123456789abcdef\n";
   chmod(path.c_str(), 0644);
-  EXPECT_THAT(Auth::FromFile(path).status(),
+  EXPECT_THAT(Auth::FromFile(path, nullptr).status(),
               StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("chmod 600")));
   chmod(path.c_str(), 0600);
-  EXPECT_OK(Auth::FromFile(path).status());
+  EXPECT_OK(Auth::FromFile(path, nullptr).status());
   std::ofstream(path) << "short\n";
-  EXPECT_THAT(Auth::FromFile(path).status(), StatusIs(absl::StatusCode::kInvalidArgument));
-  EXPECT_THAT(Auth::FromFile(folder / "none").status(), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(Auth::FromFile(path, nullptr).status(), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(Auth::FromFile(folder / "none", nullptr).status(),
+              StatusIs(absl::StatusCode::kNotFound));
 }
 
 TEST(Auth, WithoutATokenNoTcpCallerIsLetIn) {
-  const Auth auth = Auth::SocketOnly();
-  EXPECT_OK(auth.Check("unix:", ""));
+  const Auth auth = Auth::WithoutFile(nullptr);
+  EXPECT_OK(auth.Check({.peer = "unix:"}, "GetJob"));
   for (const char* header : {"", "Bearer ", "Bearer x"}) {
-    EXPECT_THAT(auth.Check("ipv4:127.0.0.1:5", header),
+    EXPECT_THAT(auth.Check({.peer = "ipv4:127.0.0.1:5", .header = header}, "GetJob"),
                 StatusIs(absl::StatusCode::kUnauthenticated))
         << header;
   }
@@ -63,18 +62,18 @@ TEST(Auth, WithoutATokenNoTcpCallerIsLetIn) {
 TEST(Auth, MakesATokenFileOnceAndNeverReplacesIt) {
   TempDir folder;
   const std::filesystem::path path = folder / "token";
-  const auto made = MakeTokenFile(path);
+  const auto made = MakeSecretFile("token_file", path);
   ASSERT_OK(made);
   EXPECT_TRUE(*made);
-  EXPECT_OK(Auth::FromFile(path).status());
+  EXPECT_OK(Auth::FromFile(path, nullptr).status());
   const std::string text = *ReadWholeFile(path);
   EXPECT_EQ(text.size(), 65u) << "64 digits and a newline";
-  EXPECT_FALSE(*MakeTokenFile(path));
+  EXPECT_FALSE(*MakeSecretFile("token_file", path));
   EXPECT_EQ(*ReadWholeFile(path), text);
-  EXPECT_TRUE(*MakeTokenFile(folder / "another"));
+  EXPECT_TRUE(*MakeSecretFile("token_file", folder / "another"));
   EXPECT_NE(*ReadWholeFile(folder / "another"), text);
   std::filesystem::create_symlink(folder / "nowhere", folder / "link");
-  EXPECT_FALSE(*MakeTokenFile(folder / "link"));
+  EXPECT_FALSE(*MakeSecretFile("token_file", folder / "link"));
   EXPECT_FALSE(std::filesystem::exists(folder / "nowhere"));
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 3)
       << "no drafts are left";
@@ -85,12 +84,29 @@ TEST(Auth, DoesNotSayTheTokenInItsErrors) {
   const std::string path = (folder / "token").string();
   std::ofstream(path) << "canary-canary-canary\n";
   chmod(path.c_str(), 0600);
-  const auto auth = Auth::FromFile(path);
-  const absl::Status refused = auth->Check("ipv4:127.0.0.1:5", "Bearer guess");
+  const auto auth = Auth::FromFile(path, nullptr);
+  const std::string tcp = "ipv4:127.0.0.1:5";
+  const absl::Status refused =
+      auth->Check({.peer = tcp, .header = "Bearer guess"}, "GetJob").status();
   EXPECT_THAT(refused, StatusIs(absl::StatusCode::kUnauthenticated));
   EXPECT_THAT(refused.ToString(), ::testing::Not(HasSubstr("canary")));
-  EXPECT_OK(auth->Check("ipv4:127.0.0.1:5", "Bearer canary-canary-canary"));
-  EXPECT_OK(auth->Check("unix:", ""));
+  EXPECT_OK(auth->Check({.peer = tcp, .header = "Bearer canary-canary-canary"}, "GetJob"));
+  EXPECT_OK(auth->Check({.peer = "unix:"}, "GetJob"));
+}
+
+TEST(Permission, EveryMethodHasARowAndAMethodWithoutOneIsDenied) {
+  const Caller person{.name = "olga", .role = v1::ROLE_OPERATOR};
+  const Caller agent{.name = "node a", .role = v1::ROLE_AGENT, .node = "a"};
+  const auto each = [](const google::protobuf::FileDescriptor* file, const Caller& caller) {
+    for (int i = 0; i < file->service(0)->method_count(); ++i) {
+      EXPECT_OK(MayCall(caller, file->service(0)->method(i)->name()));
+    }
+  };
+  each(v1::SubmitJobRequest::descriptor()->file(), person);
+  each(v1::HeartbeatRequest::descriptor()->file(), agent);
+  EXPECT_THAT(MayCall(person, "Heartbeat"), StatusIs(absl::StatusCode::kPermissionDenied));
+  EXPECT_THAT(MayCall(agent, "GetVersion"), StatusIs(absl::StatusCode::kPermissionDenied));
+  EXPECT_THAT(MayCall(person, "NotYetInTheTable"), StatusIs(absl::StatusCode::kPermissionDenied));
 }
 
 TEST(PathGuard, AllowsWhatLiesBeneathARoot) {
@@ -107,6 +123,42 @@ TEST(PathGuard, AllowsWhatLiesBeneathARoot) {
     EXPECT_THAT(check(path),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("train.out_dir")))
         << path;
+  }
+}
+
+TEST(PathGuard, TwoSpellingsOfAnOutDirAreOneFolder) {
+  TempDir folder;
+  const std::string root = std::filesystem::canonical(folder.path()).string();
+  std::filesystem::create_directories(folder / "real/a");
+  std::filesystem::create_symlink(folder / "real", folder / "link");
+  const PathGuard guard({"/"});
+  for (const char* spelling : {"/real/a/out", "/link/a/out", "/real//a/./out/", "//link/a//out"}) {
+    const auto real = guard.RealOutDir(folder.path().string() + spelling);
+    ASSERT_OK(real);
+    EXPECT_EQ(*real, root + "/real/a/out") << spelling;
+  }
+}
+
+TEST(PathGuard, AnOutDirStaysAwayFromTheStateFolderAndFromLinksToNothing) {
+  TempDir folder;
+  std::filesystem::create_directories(folder / "state");
+  std::filesystem::create_directories(folder / "out");
+  std::filesystem::create_symlink(folder / "state", folder / "to-state");
+  std::filesystem::create_symlink(folder / "nowhere", folder / "dangling");
+  const PathGuard guard({"/"}, folder / "state");
+  const auto refused = [&](const std::string& inner) {
+    const auto real = guard.RealOutDir(folder.path().string() + inner);
+    return real.ok() ? "" : std::string(real.status().message());
+  };
+  EXPECT_EQ(refused("/out"), "");
+  EXPECT_EQ(refused("/states"), "");
+  for (const char* inner : {"/state", "/state/x", "/state//x/", "/to-state/x", ""}) {
+    EXPECT_THAT(refused(inner), HasSubstr("state folder")) << inner;
+  }
+  EXPECT_THAT(refused("/dangling/x"), HasSubstr("a link to nothing"));
+  EXPECT_THAT(refused("/dangling"), HasSubstr("make its target"));
+  for (const char* inner : {"/~/x", "/$HOME/x", "/${HOME}"}) {
+    EXPECT_THAT(refused(inner), HasSubstr("only a shell replaces")) << inner;
   }
 }
 
@@ -168,7 +220,7 @@ TEST(PathGuard, RefusesAPathOutsideInEveryFieldThatTakesOne) {
   std::set<std::string> refused;
   const auto visit = [&](const std::string& name) {
     const bool takes_a_path =
-        std::regex_search(name, std::regex("(path|paths|dir|file|files|folder|resume)$"));
+        std::regex_search(name, std::regex("(path|paths|dir|file|files|folder|resume|init)$"));
     const absl::Status status = guard.CheckSpec(spec);
     EXPECT_EQ(takes_a_path, !status.ok()) << name << ": " << status;
     if (status.ok()) return;
@@ -178,7 +230,7 @@ TEST(PathGuard, RefusesAPathOutsideInEveryFieldThatTakesOne) {
   ForEachTextField(&spec, "", "/etc", visit);
   EXPECT_THAT(refused,
               ::testing::UnorderedElementsAre("data.path", "data.val_path", "data.tokenizer_path",
-                                              "train.out_dir", "restart.resume"));
+                                              "train.out_dir", "restart.resume", "restart.init"));
 }
 
 TEST(PathGuard, LooksAtEveryPathOfASpec) {
@@ -231,6 +283,57 @@ TEST(Fleet, ForgetsAMachineThatIsLongSilentAndHasNoJob) {
   EXPECT_EQ(fleet.Find("placed")->state, RankView::Node::kLost);
   beat("renamed");
   EXPECT_THAT(names(), ::testing::ElementsAre("here", "placed", "renamed"));
+}
+
+TEST(Fleet, AnIncarnationThatFallsSilentGivesWayToTheOneThatStillBeats) {
+  FakeClock clock;
+  Fleet fleet(clock, {.unknown = absl::Seconds(10)});
+  const auto beat = [&](const char* incarnation) {
+    v1::HeartbeatRequest heartbeat;
+    heartbeat.mutable_node()->set_name("a");
+    heartbeat.set_incarnation(incarnation);
+    return fleet.Observe(heartbeat);
+  };
+  EXPECT_OK(beat("older"));
+  EXPECT_OK(beat("newer"));
+  clock.Advance(absl::Seconds(9));
+  EXPECT_THAT(beat("older"), StatusIs(absl::StatusCode::kFailedPrecondition));
+  clock.Advance(absl::Seconds(1));
+  EXPECT_OK(beat("older"));
+  EXPECT_THAT(beat("newer"), StatusIs(absl::StatusCode::kFailedPrecondition))
+      << "now the other one is the agent of this machine";
+}
+
+// An agent that has just started does not know its GPUs yet: a launch must wait for them.
+TEST(Fleet, GpusThatAreNotKnownYetAreNotMeasured) {
+  FakeClock clock;
+  Fleet fleet(clock, {});
+  v1::StoredJob job;
+  job.add_placements()->set_node("a");
+  job.mutable_placements(0)->set_cuda_device("GPU-1");
+  const absl::Duration told = clock.Monotonic();
+  v1::HeartbeatRequest heartbeat;
+  heartbeat.mutable_node()->set_name("a");
+  for (const double age : {-1.0, 0.0}) {
+    clock.Advance(absl::Seconds(1));
+    heartbeat.mutable_node()->set_gpus_age_seconds(age);
+    ASSERT_OK(fleet.Observe(heartbeat));
+    EXPECT_EQ(fleet.Ranks(job, told).at(0).measured_since_told, age >= 0);
+  }
+}
+
+TEST(Fleet, TakesNoMoreMachinesThanItsLimit) {
+  FakeClock clock;
+  Fleet fleet(clock, {});
+  v1::HeartbeatRequest heartbeat;
+  for (size_t i = 0; i < limits::kNodes; ++i) {
+    heartbeat.mutable_node()->set_name(absl::StrCat("n", i));
+    ASSERT_OK(fleet.Observe(heartbeat));
+  }
+  EXPECT_OK(fleet.Observe(heartbeat));
+  heartbeat.mutable_node()->set_name("one-more");
+  EXPECT_THAT(fleet.Observe(heartbeat),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("1024")));
 }
 
 TEST(Fleet, ForgetsNobodyWhoIsNotLost) {
@@ -323,108 +426,6 @@ TEST(SelfProbe, CallsForHelpOnceWhenNobodyAnswers) {
     absl::SleepFor(absl::Milliseconds(30));
   }
   EXPECT_EQ(calls, 1);
-}
-
-// Uses a program in place of nsa-agent that writes its identity to the lock file as nsa-agent does,
-// and waits.
-class LocalAgentTest : public ::testing::Test {
- protected:
-  LocalAgentTest() {
-    std::filesystem::create_directories(folder_ / "agent");
-    const std::string program = (folder_ / "stand-in").string();
-    std::ofstream(program) << "#!/bin/sh\n"
-                           << "ticks=$(cut -d' ' -f22 /proc/$$/stat)\n"
-                           << "boot=$(cat /proc/sys/kernel/random/boot_id)\n"
-                           << "echo started >> starts\n"
-                           << "printf '{\"pid\": %s, \"start_ticks\": %s, \"boot_id\": \"%s\"}' "
-                           << "$$ $ticks $boot > agent.lock.new\n"
-                           << "mv agent.lock.new agent.lock\n"
-                           << "exec sleep 60\n";
-    chmod(program.c_str(), 0700);
-  }
-  ~LocalAgentTest() override {
-    const auto last = ReadIdentity(folder_ / "agent/agent.lock");
-    if (last.ok()) SignalProcess(*last, SIGKILL).IgnoreError();
-  }
-  std::unique_ptr<LocalAgent> Start(absl::Duration backoff = absl::Milliseconds(500)) {
-    return LocalAgent::Start({.program = folder_ / "stand-in",
-                              .state_dir = folder_ / "agent",
-                              .coordinator_address = "unix:/nowhere",
-                              .first_backoff = backoff,
-                              .longest_backoff = 4 * backoff},
-                             clock_);
-  }
-  ProcessIdentity WaitFor(const LocalAgent& agent, pid_t other_than) {
-    for (int i = 0; i < 1'000; ++i) {
-      const auto process = agent.process();
-      if (process.has_value() && process->pid != other_than) return *process;
-      absl::SleepFor(absl::Milliseconds(10));
-    }
-    ADD_FAILURE() << "no agent came";
-    return {};
-  }
-  int Starts() {
-    std::ifstream file(folder_ / "agent/starts");
-    int lines = 0;
-    for (std::string line; std::getline(file, line);) ++lines;
-    return lines;
-  }
-
-  TempDir folder_;
-  RealClock clock_;
-};
-
-// Lowering the score of this process would need a privilege, so the test asks for a higher score.
-TEST_F(LocalAgentTest, GivesTheAgentAnOomScoreOfItsOwn) {
-  const auto agent = LocalAgent::Start({.program = folder_ / "stand-in",
-                                        .state_dir = folder_ / "agent",
-                                        .coordinator_address = "unix:/nowhere",
-                                        .oom_score = 300},
-                                       clock_);
-  const ProcessIdentity process = WaitFor(*agent, 0);
-  int score = 0;
-  for (int i = 0; i < 6'000 && score < 300; ++i) {
-    std::ifstream(absl::StrCat("/proc/", process.pid, "/oom_score_adj")) >> score;
-    absl::SleepFor(absl::Milliseconds(10));
-  }
-  EXPECT_EQ(score, 300);
-}
-
-TEST_F(LocalAgentTest, OutlivesTheCoordinatorAndIsFoundAgain) {
-  ProcessIdentity first;
-  {
-    const auto agent = Start();
-    first = WaitFor(*agent, 0);
-  }
-  EXPECT_TRUE(IsAlive(first));
-  const auto again = Start();
-  EXPECT_EQ(WaitFor(*again, 0).pid, first.pid);
-  EXPECT_EQ(Starts(), 1);
-}
-
-TEST_F(LocalAgentTest, IsStartedAgainWhenItDies) {
-  const auto agent = Start();
-  const ProcessIdentity first = WaitFor(*agent, 0);
-  ASSERT_OK(SignalProcess(first, SIGKILL));
-  const ProcessIdentity second = WaitFor(*agent, first.pid);
-  EXPECT_TRUE(IsAlive(second));
-  EXPECT_EQ(Starts(), 2);
-}
-
-TEST_F(LocalAgentTest, ComesBackSoonHoweverOftenItDies) {
-  EXPECT_LE(LocalAgent::Options{}.longest_backoff, absl::Seconds(2));
-  const auto agent = Start(absl::Milliseconds(25));
-  ProcessIdentity process = WaitFor(*agent, 0);
-  absl::Duration longest;
-  // Without a limit the last wait would be over six seconds.
-  for (int death = 0; death < 9; ++death) {
-    ASSERT_OK(SignalProcess(process, SIGKILL));
-    const absl::Duration killed = clock_.Monotonic();
-    process = WaitFor(*agent, process.pid);
-    longest = std::max(longest, clock_.Monotonic() - killed);
-  }
-  EXPECT_LT(longest, absl::Seconds(4));
-  EXPECT_EQ(Starts(), 10);
 }
 
 }  // namespace

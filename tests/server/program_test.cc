@@ -17,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/base/fd.h"
 #include "common/rpc/rpc.h"
 #include "common/run/process.h"
 #include "nsa/v1/coordinator.grpc.pb.h"
@@ -113,19 +114,18 @@ TEST_F(ProgramTest, ExitsFiveWhenTheStateFolderIsInUse) {
 }
 
 TEST_F(ProgramTest, ExitsFourWithinTwoSecondsWhenThePortIsTaken) {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const Fd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{.sin_family = AF_INET};
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  ASSERT_EQ(bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
-  ASSERT_EQ(listen(fd, 1), 0);
+  ASSERT_EQ(bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(listen(listener.get(), 1), 0);
   socklen_t length = sizeof(address);
-  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
+  getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &length);
   const std::string taken = absl::StrCat("127.0.0.1:", ntohs(address.sin_port));
   const absl::Time start = absl::Now();
   EXPECT_EQ(WaitForExit(Start("state", {"--listen", taken})), 4);
   EXPECT_LT(absl::Now() - start, absl::Seconds(2));
   EXPECT_THAT(Output(), HasSubstr(taken));
-  close(fd);
 }
 
 TEST_F(ProgramTest, ExitsTwoOnBadUsageAndConfiguration) {
@@ -184,7 +184,8 @@ TEST_F(ProgramTest, AFreshStartListensOnTheSocketAndForMetricsOnLoopbackAlone) {
   struct stat info {};
   ASSERT_EQ(stat((folder_ / "state/coordinator.sock").c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0600u);
-  EXPECT_FALSE(std::filesystem::exists(folder_ / "state/token")) << "nobody needs one";
+  ASSERT_EQ(stat((folder_ / "state/token").c_str(), &info), 0) << "changes on the page need one";
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
 }
 
 // Runs nsactl as the user nobody (65534) or as this user, and returns its exit code.
@@ -239,21 +240,18 @@ TEST_F(ProgramTest, EndsItselfWhenItCannotBeReachedAnyMore) {
   const pid_t pid =
       Start("state", {"--listen", ""}, {"/bin/sh", "-c", "ulimit -n 64; exec \"$0\" \"$@\""});
   ASSERT_TRUE(Answers("state"));
-  std::vector<int> connections;
+  std::vector<Fd> connections;
   sockaddr_un address{.sun_family = AF_UNIX};
   const std::string path = (folder_ / "state/coordinator.sock").string();
   path.copy(address.sun_path, sizeof(address.sun_path) - 1);
   for (int i = 0; i < 200; ++i) {
-    const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
-      close(fd);
-      break;
-    }
-    connections.push_back(fd);
+    Fd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) break;
+    connections.push_back(std::move(fd));
   }
   EXPECT_GT(connections.size(), 60u);
   absl::SleepFor(absl::Seconds(1));
-  for (const int fd : connections) close(fd);
+  connections.clear();
   const absl::Time start = absl::Now();
   EXPECT_EQ(WaitForExit(pid), 6) << Output();
   EXPECT_LT(absl::Now() - start, absl::Seconds(40));

@@ -1,5 +1,6 @@
 """Jobs under a real coordinator, for tests on GPUs: write, submit and watch them, read their output, compare bits."""
 import argparse
+import csv
 import hashlib
 import json
 import pathlib
@@ -14,11 +15,11 @@ name: {name}
 model: {model}
 nsa: {nsa}
 data: {{source: synthetic, tokenizer: byte}}
-runtime: {{device: {device}, precision: {precision}, gradient_checkpointing: false, cuda_graphs: {graphs}}}
+runtime: {{device: {device}, precision: {precision}, gradient_checkpointing: false, cuda_graphs: {graphs}{merge}}}
 train: {{steps: {steps}, seq_len: {seq_len}, batch_size: {batch}, accumulate_grad_batches: {accumulate}, lr: 3.0e-4, warmup_steps: 10,
         eval_every: 0, save_every: {save_every}, keep_checkpoints: 2, log_every: 1, seed: 3, out_dir: {out_dir}}}
 resources: {{gpus: {ranks}}}
-restart: {{max_restarts: 2, backoff_seconds: 4, hang_timeout_seconds: {hang_timeout}}}
+restart: {{max_restarts: 2, backoff_seconds: 4, hang_timeout_seconds: {hang_timeout}, resume: {resume}}}
 preflight: {{policy: experiment}}
 """
 SHAPES = {
@@ -44,11 +45,12 @@ class Runner:
         self.service, self.folder, self.options = service, folder, options
         self.program = "nsa-worker-cuda" if options.device == "cuda" else "nsa-worker"
 
-    def write(self, name, ranks, batch, steps, save_every=0, accumulate=2, graphs=True, hang_timeout=60):
-        """Writes the job file. The job's output goes to the folder with its name."""
+    def write(self, name, ranks, batch, steps, save_every=0, accumulate=2, graphs=True, hang_timeout=60,
+              resume="auto", apart=False):
+        """Writes the job file. The job's output goes to the folder with its name. `apart`: each micro-batch is a pass of its own."""
         job = self.folder / f"{name}.yaml"
         job.write_text(JOB.format(name=name, ranks=ranks, batch=batch, steps=steps, save_every=save_every or steps, accumulate=accumulate,
-                                  hang_timeout=hang_timeout, graphs=str(graphs).lower(), out_dir=self.folder / name,
+                                  hang_timeout=hang_timeout, resume=resume, merge=", merge_micro_batches: 1" if apart else "", graphs=str(graphs).lower(), out_dir=self.folder / name,
                                   device=self.options.device,
                                   precision="bf16" if self.options.device == "cuda" else "fp32", **SHAPES[self.options.shape]))
         return job
@@ -91,10 +93,14 @@ class Outcome:
         path = self.out_dir / "checkpoints" / "latest.ckpt" / "model.safetensors"
         return hashlib.sha256(path.read_bytes()).hexdigest()
 
+    def median(self, column):
+        """Median of a column of training.csv over the second half of the steps."""
+        with (self.out_dir / "training.csv").open(newline="") as file:
+            values = [float(row[column]) for row in csv.DictReader(file)]
+        return statistics.median(values[len(values) // 2:])
+
     def step_seconds(self):
-        """Median step time over the second half of the steps."""
-        lines = self.lines["heartbeat_rank0.jsonl"]
-        return statistics.median(lines[step]["step_seconds"] for step in sorted(lines)[len(lines) // 2:])
+        return self.median("step_seconds")
 
 
 def check_equal(what, one, other):
@@ -121,17 +127,19 @@ def running(pid):
         return False
 
 
-def main(doc, test, bench, gpus_needed):
-    """Runs such a test with its command line."""
+def main(doc, test, bench, gpus_needed, cpu_ranks=1):
+    """Runs such a test with its command line. Without --ranks, options.ranks is the number of GPUs here, or `cpu_ranks` on the CPU."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bin_dir", type=pathlib.Path)
     parser.add_argument("--bench", nargs="?", const="", metavar="JOB", help="measure speed instead of testing")
     parser.add_argument("--data", type=pathlib.Path, help="with --bench: what the job reads instead of its own data")
     parser.add_argument("--killed", action="store_true", help="run only the check that kills a rank, and what it needs")
+    parser.add_argument("--ranks", type=int, help="how many GPUs to use; default: all")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--shape", choices=sorted(SHAPES), default="m7c")
     parser.add_argument("--keep", type=pathlib.Path, help="a folder for all output")
     options = parser.parse_args()
+    options.ranks = options.ranks or (len(gpus()) if options.device == "cuda" else cpu_ranks)
     if options.device == "cuda" and len(gpus()) < gpus_needed:
         print(f"skipped: {len(gpus())} GPUs here ({gpus_needed} needed)")
         return 77

@@ -27,7 +27,7 @@
 #include "worker/train/comm/nccl_comm.h"
 #include "worker/train/comm/nccl_library.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 constexpr int64_t kElements = 40'000'003;  // 160 MB, an odd number of floats
@@ -220,6 +220,6 @@ int Main(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::train
 
-int main(int argc, char** argv) { return nsa::Main(argc, argv); }
+int main(int argc, char** argv) { return nsa::train::Main(argc, argv); }

@@ -6,16 +6,17 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/fd.h"
 #include "common/base/mutex.h"
 
 namespace nsa {
@@ -24,23 +25,17 @@ class TcpProxy {
  public:
   // Forwards to this port of this machine.
   explicit TcpProxy(uint16_t to) : to_(to) {
-    listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in address = Loopback(0);
-    bind(listener_, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
-    listen(listener_, 128);
+    bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+    listen(listener_.get(), 128);
     socklen_t length = sizeof(address);
-    getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &length);
+    getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address), &length);
     port_ = ntohs(address.sin_port);
     thread_ = std::thread([this] { Loop(); });
   }
   ~TcpProxy() {
     ending_ = true;
     thread_.join();
-    for (const Pair& pair : pairs_) {
-      close(pair.client);
-      close(pair.server);
-    }
-    close(listener_);
   }
   TcpProxy(const TcpProxy&) = delete;
   TcpProxy& operator=(const TcpProxy&) = delete;
@@ -64,7 +59,7 @@ class TcpProxy {
       char buffer[4096];
       ssize_t n = 0;
       const int flags = MSG_DONTWAIT | (frozen_ ? 0 : MSG_PEEK);
-      while ((n = recv(pair.server, buffer, sizeof(buffer), flags)) > 0 && frozen_) {
+      while ((n = recv(pair.server.get(), buffer, sizeof(buffer), flags)) > 0 && frozen_) {
       }
       if (n > 0 || (n < 0 && errno == EAGAIN)) ++held;
     }
@@ -73,8 +68,8 @@ class TcpProxy {
 
  private:
   struct Pair {
-    int client = -1;
-    int server = -1;
+    Fd client;
+    Fd server;
     bool ended = false;
   };
 
@@ -85,12 +80,12 @@ class TcpProxy {
   }
 
   // Forwards the data that has arrived. Returns false at the end of the stream.
-  static bool Forward(int from, int to) {
+  static bool Forward(const Fd& from, const Fd& to) {
     char buffer[65536];
-    const ssize_t n = recv(from, buffer, sizeof(buffer), MSG_DONTWAIT);
+    const ssize_t n = recv(from.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
     if (n < 0) return errno == EAGAIN;
     for (ssize_t sent = 0; sent < n;) {
-      const ssize_t k = send(to, buffer + sent, static_cast<size_t>(n - sent), MSG_NOSIGNAL);
+      const ssize_t k = send(to.get(), buffer + sent, static_cast<size_t>(n - sent), MSG_NOSIGNAL);
       if (k <= 0) return false;
       sent += k;
     }
@@ -99,13 +94,13 @@ class TcpProxy {
 
   void Loop() {
     while (!ending_) {
-      std::vector<pollfd> waits = {{.fd = listener_, .events = POLLIN}};
+      std::vector<pollfd> waits = {{.fd = listener_.get(), .events = POLLIN}};
       {
         MutexLock lock(&mutex_);
         for (const Pair& pair : pairs_) {
           if (frozen_ || pair.ended) continue;
-          waits.push_back({.fd = pair.client, .events = POLLIN});
-          waits.push_back({.fd = pair.server, .events = POLLIN});
+          waits.push_back({.fd = pair.client.get(), .events = POLLIN});
+          waits.push_back({.fd = pair.server.get(), .events = POLLIN});
         }
       }
       poll(waits.data(), waits.size(), 20);
@@ -116,23 +111,23 @@ class TcpProxy {
         if (pair.ended) continue;
         if (Forward(pair.client, pair.server) && Forward(pair.server, pair.client)) continue;
         pair.ended = true;
-        shutdown(pair.client, SHUT_RDWR);
-        shutdown(pair.server, SHUT_RDWR);
+        shutdown(pair.client.get(), SHUT_RDWR);
+        shutdown(pair.server.get(), SHUT_RDWR);
       }
     }
   }
 
   void Accept() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     Pair pair;
-    pair.client = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
-    pair.server = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    pair.client = Fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    pair.server = Fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     const sockaddr_in address = Loopback(to_);
-    connect(pair.server, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
-    pairs_.push_back(pair);
+    connect(pair.server.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+    pairs_.push_back(std::move(pair));
   }
 
   const uint16_t to_;
-  int listener_ = -1;
+  const Fd listener_{socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
   uint16_t port_ = 0;
   std::atomic<bool> ending_ = false;
   Mutex mutex_;

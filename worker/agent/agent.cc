@@ -11,6 +11,7 @@
 #include "common/base/status.h"
 #include "common/base/thread_name.h"
 #include "common/rpc/rpc.h"
+#include "common/rpc/secret.h"
 #include "common/run/atomic_file.h"
 #include "spdlog/spdlog.h"
 #include "worker/agent/launch.h"
@@ -97,7 +98,8 @@ absl::StatusOr<FileLock> LockStateDir(const fs::path& state_dir) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Agent>> Agent::Start(const AgentOptions& options) {
+absl::StatusOr<std::unique_ptr<Agent>> Agent::Start(const AgentOptions& given) {
+  AgentOptions options = given;
   std::error_code error;
   fs::create_directories(options.state_dir, error);
   if (error) {
@@ -105,6 +107,9 @@ absl::StatusOr<std::unique_ptr<Agent>> Agent::Start(const AgentOptions& options)
   }
   fs::permissions(options.state_dir, fs::perms::owner_all, error);
   NSA_ASSIGN_OR_RETURN(FileLock lock, LockStateDir(options.state_dir));
+  const fs::path secret = options.state_dir / "node.secret";
+  NSA_RETURN_IF_ERROR(MakeSecretFile("node.secret", secret).status());
+  NSA_ASSIGN_OR_RETURN(options.secret, ReadSecretFile("node.secret", secret));
   NSA_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
                        OpenChannel(options.coordinator_address, options.tls));
   std::unique_ptr<Agent> agent(new Agent(options, std::move(lock), channel));
@@ -172,24 +177,50 @@ void Agent::NoteReachable(const absl::Status& status) {
   for (const auto& [key, rank] : ranks_) rank->Nudge();
 }
 
-absl::Status Agent::Heartbeat() {
-  // Connects before observing, so that the observations are fresh when they are sent.
-  const auto patience = std::chrono::system_clock::now() + absl::ToChronoNanoseconds(kConnect);
-  if (!channel_->WaitForConnected(patience)) return absl::UnavailableError("not reachable");
-  const v1::HeartbeatRequest request = Observe();
-  v1::HeartbeatResponse response;
-  const std::unique_ptr<grpc::ClientContext> context = MakeContext(kDeadline, options_.token);
+template <typename Method, typename Request, typename Response>
+absl::Status Agent::Call(Method method, const Request& request, Response* response) {
+  const std::unique_ptr<grpc::ClientContext> context = MakeContext(kDeadline, options_.secret);
   {
     const MutexLock lock(&mutex_);
     if (ending_) return absl::CancelledError("the agent ends");
     in_flight_ = context.get();
   }
-  const grpc::Status status = stub_->Heartbeat(context.get(), request, &response);
-  {
-    const MutexLock lock(&mutex_);
-    in_flight_ = nullptr;
+  const grpc::Status status = (stub_.get()->*method)(context.get(), request, response);
+  const MutexLock lock(&mutex_);
+  in_flight_ = nullptr;
+  return FromGrpc(status);
+}
+
+// Makes the secret of this node known to the coordinator. It answers OK when it knows it already.
+absl::Status Agent::Join() {
+  v1::JoinRequest request;
+  request.set_node(options_.node_name);
+  request.set_secret_sha256(Sha256(options_.secret));
+  if (!options_.join_token_file.empty()) {
+    const auto token = ReadSecretFile("join_token_file", options_.join_token_file);
+    // The file is not needed any more once the node has joined.
+    if (token.ok()) request.set_join_token(*token);
+    if (absl::IsPermissionDenied(token.status())) return token.status();
   }
-  NSA_RETURN_IF_ERROR(FromGrpc(status));
+  v1::JoinResponse response;
+  const absl::Status status = Call(&v1::FleetService::StubInterface::Join, request, &response);
+  // A coordinator of an earlier version knows no secrets.
+  if (!status.ok() && !absl::IsUnimplemented(status)) return status;
+  joined_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status Agent::Heartbeat() {
+  // Connects before observing, so that the observations are fresh when they are sent.
+  const auto patience = std::chrono::system_clock::now() + absl::ToChronoNanoseconds(kConnect);
+  if (!channel_->WaitForConnected(patience)) return absl::UnavailableError("not reachable");
+  if (!joined_) NSA_RETURN_IF_ERROR(Join());
+  const v1::HeartbeatRequest request = Observe();
+  v1::HeartbeatResponse response;
+  const absl::Status status = Call(&v1::FleetService::StubInterface::Heartbeat, request, &response);
+  // The coordinator does not know the secret (any more).
+  if (absl::IsUnauthenticated(status)) joined_ = false;
+  NSA_RETURN_IF_ERROR(status);
   Converge(response);
   return absl::OkStatus();
 }

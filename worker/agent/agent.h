@@ -23,7 +23,8 @@ class Agent {
  public:
   // Locks the state folder, adopts the workers that an earlier agent left behind and starts the
   // heartbeat. AlreadyExists when another agent holds the state folder. Succeeds even when the
-  // coordinator cannot be reached.
+  // coordinator cannot be reached. The secret of this node is the file node.secret in the state
+  // folder (mode 0600), made at the first start.
   static absl::StatusOr<std::unique_ptr<Agent>> Start(const AgentOptions& options);
 
   // Ends the agent; its workers keep running, for the next agent to adopt.
@@ -33,7 +34,11 @@ class Agent {
   Agent(const AgentOptions& options, FileLock lock, std::shared_ptr<grpc::Channel> channel);
   void AdoptAll();
   void HeartbeatLoop();  // the thread
+  absl::Status Join();
   absl::Status Heartbeat();
+  // Calls the coordinator; the destructor cancels the call.
+  template <typename Method, typename Request, typename Response>
+  absl::Status Call(Method method, const Request& request, Response* response);
   void NoteReachable(const absl::Status& status);
   v1::HeartbeatRequest Observe() const;
   void Converge(const v1::HeartbeatResponse& desired);
@@ -58,6 +63,7 @@ class Agent {
   std::map<RankKey, std::unique_ptr<RankProcess>> ranks_;
   std::string epoch_;  // of the coordinator that last answered
   bool reachable_ = true;
+  bool joined_ = false;  // the coordinator knows the secret
 
   Mutex mutex_;
   CondVar wake_;

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
@@ -17,6 +19,7 @@
 #include "common/base/version.h"
 #include "common/run/atomic_file.h"
 #include "common/run/process.h"
+#include "worker/agent/cuda_compat.h"
 #include "worker/agent/nvml.h"
 
 namespace nsa::agent {
@@ -27,6 +30,7 @@ namespace fs = std::filesystem;
 // A job that was placed on a GPU waits for the next measurement, so this delays its start.
 constexpr absl::Duration kRefresh = absl::Seconds(1);
 constexpr absl::Duration kTryPatience = absl::Seconds(10);
+constexpr char kNoDriver[] = "no NVIDIA driver (libnvidia-ml.so.1 was not found or does not start)";
 
 // The value of a line such as "MemTotal: 24000000 kB" of /proc/meminfo, in bytes.
 int64_t MemInfo(const std::string& text, absl::string_view key) {
@@ -66,15 +70,20 @@ void SetMemory(v1::NodeInfo* node) {
 // Why the program cannot train on a GPU (--check-gpu) or on several GPUs (--check-nccl) of this
 // machine; empty when it can. The program checks for the GPU and its libraries and prints what is
 // missing.
-std::string TryProgram(const fs::path& program, const char* check, const fs::path& scratch) {
+std::string TryProgram(const AgentOptions& options, const char* check, const fs::path& scratch) {
+  const fs::path& program = options.cuda_worker_program;
   if (access(program.c_str(), X_OK) != 0) return absl::StrCat(program.string(), " is not there");
   std::error_code error;
   fs::remove(scratch, error);
-  const auto child =
-      Spawn({.argv = {program.string(), check},
-             .environment = FilterEnvironment(
-                 {"PATH", "HOME", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "NSA_NCCL_LIBRARY"}),
-             .output = scratch});
+  std::map<std::string, std::string> environment = FilterEnvironment(
+      {"PATH", "HOME", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "NSA_NCCL_LIBRARY"});
+  if (!options.cuda_compat_path.empty()) {
+    std::string& libraries = environment["LD_LIBRARY_PATH"];
+    libraries = WithCompatFirst(options.cuda_compat_path, libraries);
+  }
+  const auto child = Spawn({.argv = {program.string(), check},
+                            .environment = std::move(environment),
+                            .output = scratch});
   if (!child.ok()) return std::string(child.status().message());
   const absl::Duration deadline = RealClock().Monotonic() + kTryPatience;
   while (true) {
@@ -127,26 +136,13 @@ Inventory::Inventory(const AgentOptions& options) {
   node_.set_cpu_slots(options.cpu_slots);
   node_.set_cores(UsableCores());
   node_.set_agent_version(absl::StrCat(kVersion, " ", kRevision));
-  std::unique_ptr<Nvml> nvml = Nvml::Open();
-  if (nvml == nullptr) {
-    node_.set_cuda_problem("no NVIDIA driver (libnvidia-ml.so.1 was not found or does not start)");
+  if (!NvmlIsInstalled()) {
+    node_.set_cuda_problem(kNoDriver);
     return;
   }
-  node_.set_driver_version(nvml->DriverVersion());
-  const std::string problem = TryProgram(options.cuda_worker_program, "--check-gpu",
-                                         options.state_dir / "cuda-worker-check");
-  node_.set_cuda_worker(problem.empty());
-  node_.set_cuda_problem(problem);
-  measured_ = RealClock().Monotonic();
-  for (const v1::GpuInfo& gpu : VisibleGpus(nvml->Gpus(), std::getenv("CUDA_VISIBLE_DEVICES"))) {
-    *node_.add_gpus() = gpu;
-  }
-  if (problem.empty() && node_.gpus_size() > 1) {
-    node_.set_cuda_problem(
-        TryProgram(options.cuda_worker_program, "--check-nccl", options.state_dir / "nccl-check"));
-  }
-  nvml.reset();
-  thread_ = std::thread([this] { Watch(); });
+  node_.set_cuda_problem("the NVIDIA driver has not answered yet");
+  node_.set_gpus_age_seconds(-1);
+  thread_ = std::thread([this, options] { Watch(options); });
 }
 
 Inventory::~Inventory() {
@@ -171,16 +167,42 @@ v1::NodeInfo Inventory::Read() const {
   return node;
 }
 
-void Inventory::Watch() {
+// Learns once what the driver has; the first heartbeats do not wait for that.
+std::unique_ptr<Nvml> Inventory::Begin(const AgentOptions& options) {
+  std::unique_ptr<Nvml> nvml = Nvml::Open();
+  v1::NodeInfo found;
+  if (nvml == nullptr) {
+    found.set_cuda_problem(kNoDriver);
+  } else {
+    found.set_driver_version(nvml->DriverVersion());
+    found.set_cuda_compat_path(options.cuda_compat_path);
+    found.set_cuda_problem(
+        TryProgram(options, "--check-gpu", options.state_dir / "cuda-worker-check"));
+    found.set_cuda_worker(found.cuda_problem().empty());
+    for (v1::GpuInfo& gpu : VisibleGpus(nvml->Gpus(), std::getenv("CUDA_VISIBLE_DEVICES"))) {
+      *found.add_gpus() = std::move(gpu);
+    }
+    if (found.cuda_worker() && found.gpus_size() > 1) {
+      found.set_cuda_problem(TryProgram(options, "--check-nccl", options.state_dir / "nccl-check"));
+    }
+  }
+  const MutexLock lock(&mutex_);
+  node_.clear_cuda_problem();
+  node_.clear_gpus_age_seconds();
+  node_.MergeFrom(found);
+  measured_ = RealClock().Monotonic();
+  return nvml;
+}
+
+void Inventory::Watch(const AgentOptions& options) {
   NameThread("inventory");
-  const std::unique_ptr<Nvml> nvml = Nvml::Open();
-  while (true) {
+  const std::unique_ptr<Nvml> nvml = Begin(options);
+  while (nvml != nullptr) {
     {
       const MutexLock lock(&mutex_);
       if (!ending_) wake_.WaitFor(&mutex_, kRefresh);
       if (ending_) return;
     }
-    if (nvml == nullptr) continue;
     const absl::Duration asked = RealClock().Monotonic();
     const std::vector<v1::GpuInfo> gpus =
         VisibleGpus(nvml->Gpus(), std::getenv("CUDA_VISIBLE_DEVICES"));

@@ -6,13 +6,15 @@
 
 #include "common/base/mutex.h"
 #include "nsa/v1/fleet.pb.h"
+#include "worker/agent/nvml.h"
 #include "worker/agent/options.h"
 
 namespace nsa::agent {
 
 // GPUs are listed through NVML, which is loaded at run time: a machine without it has no GPUs. GPUs
 // that $CUDA_VISIBLE_DEVICES leaves out (a batch system's allocation) do not count. A separate
-// thread asks the driver, because the call may hang when a GPU is broken.
+// thread asks the driver, because the call may hang when a GPU is broken, and tries the CUDA
+// worker. Until it has its first answer, gpus_age_seconds is -1.
 //
 // Thread-safe.
 class Inventory {
@@ -25,7 +27,8 @@ class Inventory {
   v1::NodeInfo Read() const;
 
  private:
-  void Watch();  // the thread
+  void Watch(const AgentOptions& options);  // the thread
+  std::unique_ptr<Nvml> Begin(const AgentOptions& options);
 
   mutable Mutex mutex_;
   CondVar wake_;

@@ -12,6 +12,7 @@
 #include "common/run/oom_score.h"
 #include "nsa/v1/worker.pb.h"
 #include "spdlog/spdlog.h"
+#include "worker/agent/cuda_compat.h"
 
 namespace nsa::agent {
 namespace {
@@ -48,6 +49,10 @@ std::map<std::string, std::string> EnvironmentOf(const v1::WorkerAssignment& ass
   std::vector<std::string> names(std::begin(kEnvironment), std::end(kEnvironment));
   names.insert(names.end(), options.pass_environment.begin(), options.pass_environment.end());
   std::map<std::string, std::string> environment = FilterEnvironment(names);
+  if (OnGpu(assignment) && !options.cuda_compat_path.empty()) {
+    std::string& libraries = environment["LD_LIBRARY_PATH"];
+    libraries = WithCompatFirst(options.cuda_compat_path, libraries);
+  }
   // The worker sees only its own GPU; a CPU worker sees none.
   environment["CUDA_VISIBLE_DEVICES"] = assignment.cuda_device();
   return environment;

@@ -4,11 +4,13 @@
 // Exit codes: 0 ended by SIGTERM or SIGINT (workers keep running), 1 failed, 2 usage or
 // configuration, 6 the state folder is in use by another agent.
 #include <signal.h>
+#include <sys/prctl.h>
 
 #include <cstdio>
 #include <string>
 
 #include "CLI/CLI.hpp"
+#include "common/base/clean_text.h"
 #include "common/base/log.h"
 #include "common/base/version.h"
 #include "common/job/load.h"
@@ -36,7 +38,7 @@ struct Flags {
 };
 
 int Fail(const absl::Status& status) {
-  std::fprintf(stderr, "nsa-agent: %s\n", std::string(status.message()).c_str());
+  std::fprintf(stderr, "nsa-agent: %s\n", CleanText(std::string(status.message())).c_str());
   if (absl::IsAlreadyExists(status)) return kInUse;
   return absl::IsInvalidArgument(status) || absl::IsNotFound(status) ? kUsage : kFailed;
 }
@@ -64,6 +66,8 @@ int RunAgent(const Flags& flags) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);  // The reader of stderr may be gone.
 
+  // For the workers, which inherit it: no program that they might start gains privileges.
+  prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
   SilenceGrpc();
 
   if (const absl::Status log = InitLog("agent", flags.log_level); !log.ok()) return Fail(log);

@@ -2,6 +2,7 @@
 // machines do not have.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -9,6 +10,9 @@
 #include "nsa/v1/fleet.pb.h"
 
 namespace nsa::agent {
+
+// Whether the library is there. Asks no driver.
+bool NvmlIsInstalled();
 
 // Not thread-safe.
 class Nvml {
@@ -21,15 +25,28 @@ class Nvml {
 
   // For example "550.54.15"; empty when the driver does not answer.
   std::string DriverVersion() const;
-  // All GPUs, in the driver's order (by PCI address). One that does not answer is left out.
-  std::vector<v1::GpuInfo> Gpus() const;
+  // All GPUs, in the driver's order (by PCI address), with what they do now, their errors and, if
+  // no rank may be placed on them, why. One that has never answered is left out; one that no longer
+  // does is listed as it was, with that fault.
+  std::vector<v1::GpuInfo> Gpus();
 
  private:
   struct Functions;
   explicit Nvml(std::unique_ptr<Functions> functions);
   bool Describe(void* device, v1::GpuInfo* gpu) const;
+  void Measure(void* device, v1::GpuInfo* gpu) const;
+  void ListenForErrors();
+  void ReadErrors();
 
   const std::unique_ptr<Functions> functions_;
+  void* errors_ = nullptr;                 // NVML's set of events; null if it has none
+  std::map<unsigned, v1::GpuInfo> known_;  // by position: as it last answered
+  std::map<void*, int> xids_;              // by device: the latest XID error since Open()
 };
+
+// Why no rank may be placed on a GPU: uncorrectable memory errors, or an XID error after which the
+// GPU needs a reset or replacement (48, 64, 79 and 95). Empty if it is healthy. Errors of programs,
+// such as XID 13 and 31, are no fault of the GPU.
+std::string FaultOf(const v1::GpuInfo& gpu);
 
 }  // namespace nsa::agent

@@ -5,11 +5,13 @@
 
 #include <algorithm>
 
-#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_format.h"
+#include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/rpc/rpc.h"
 #include "common/run/atomic_file.h"
+#include "worker/agent/cuda_compat.h"
 
 namespace nsa::agent {
 namespace {
@@ -27,10 +29,10 @@ std::string Or(const std::string& value, const std::string& otherwise) {
 
 absl::Status CheckTls(const AgentOptions& options) {
   if (IsLoopback(options.coordinator_address)) return absl::OkStatus();
-  if (options.tls.certificate_file().empty() || options.token.empty()) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "coordinator_address: %s is not on this machine (needs tls and token_file); set both",
-        options.coordinator_address));
+  if (options.tls.certificate_file().empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("coordinator_address: %s is not on this machine (needs tls); set it",
+                        options.coordinator_address));
   }
   return absl::OkStatus();
 }
@@ -69,12 +71,16 @@ absl::StatusOr<AgentOptions> ResolveOptions(const v1::AgentConfig& config) {
         absl::StrFormat("heartbeat_seconds: %g (0.01 to 60)", seconds));
   }
   options.heartbeat = absl::Seconds(seconds);
-  if (!config.token_file().empty()) {
-    NSA_ASSIGN_OR_RETURN(const std::string token, ReadWholeFile(config.token_file()));
-    options.token = std::string(absl::StripAsciiWhitespace(token));
-  } else {
-    options.token = LocalToken(options.coordinator_address);
+  if (!limits::IsPlainName(options.node_name, limits::kNodeNameBytes)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("node_name: '%s' (1 to %d letters, digits and -_., not beginning with - or "
+                        ".); set another",
+                        absl::CHexEscape(options.node_name.substr(0, 80)), limits::kNodeNameBytes));
   }
+  NSA_ASSIGN_OR_RETURN(
+      options.cuda_compat_path,
+      FindCudaCompat(config.cuda_compat_path(), KernelDriverVersion(), UsualCompatFolders()));
+  options.join_token_file = config.join_token_file();
   NSA_RETURN_IF_ERROR(CheckTls(options));
   return options;
 }

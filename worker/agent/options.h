@@ -21,14 +21,14 @@ struct AgentOptions {
   int cpu_slots = 1;
   absl::Duration heartbeat = absl::Milliseconds(500);
   v1::TlsConfig tls;
-  std::string token;  // empty: none
+  std::filesystem::path join_token_file;  // empty: none
+  std::string secret;  // of this node, sent with every call; set by Agent::Start()
   std::vector<std::string> pass_environment;
+  std::string cuda_compat_path;  // of CUDA workers (cuda_compat.h); empty: none
 };
 
-// Fills in the defaults. Without a token_file, the token for a TCP address on loopback is that of
-// this machine's coordinator (LocalToken() in common/rpc). InvalidArgument when a value is out of
-// range, or when the coordinator's address is not loopback and TLS or the token is missing;
-// NotFound when the token file does not exist.
+// Fills in the defaults. InvalidArgument when a value is out of range, when cuda_compat_path has no
+// library, or when the coordinator's address is not loopback and TLS is missing.
 absl::StatusOr<AgentOptions> ResolveOptions(const v1::AgentConfig& config);
 
 // Number of cores that this process may use (its CPU affinity).

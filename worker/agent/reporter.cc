@@ -55,8 +55,8 @@ std::string RankKey::ToString() const {
 }
 
 Reporter::Reporter(RankKey key, RunDir dir, v1::FleetService::StubInterface* stub,
-                   std::string token)
-    : key_(std::move(key)), dir_(std::move(dir)), stub_(stub), token_(std::move(token)) {
+                   std::string secret)
+    : key_(std::move(key)), dir_(std::move(dir)), stub_(stub), secret_(std::move(secret)) {
   SetKey(key_, &batch_);
   LoadProgress();
 }
@@ -224,7 +224,7 @@ void Reporter::NoticeLog(const absl::Status& read) {
 
 template <typename Method, typename Request, typename Response>
 absl::Status Reporter::Call(Method method, const Request& request, Response* response) {
-  const std::unique_ptr<grpc::ClientContext> context = MakeContext(kDeadline, token_);
+  const std::unique_ptr<grpc::ClientContext> context = MakeContext(kDeadline, secret_);
   {
     const MutexLock lock(&mutex_);
     if (cancelled_) return absl::CancelledError("reporting has ended");
@@ -238,7 +238,7 @@ absl::Status Reporter::Call(Method method, const Request& request, Response* res
 
 bool Reporter::IsFinal(const absl::Status& status, std::string_view what) {
   const bool final = absl::IsNotFound(status) || absl::IsInvalidArgument(status) ||
-                     absl::IsFailedPrecondition(status);
+                     absl::IsFailedPrecondition(status) || absl::IsPermissionDenied(status);
   if (final) {
     spdlog::warn("{}: the coordinator refuses its {} for good: {}", key_.ToString(), what,
                  status.ToString());

@@ -29,8 +29,8 @@ struct RankKey {
 // Not thread-safe, except for Cancel() and saw_started().
 class Reporter {
  public:
-  // `stub` and `token` belong to the caller and live longer.
-  Reporter(RankKey key, RunDir dir, v1::FleetService::StubInterface* stub, std::string token);
+  // `stub` belongs to the caller and lives longer. `secret` is sent with every call.
+  Reporter(RankKey key, RunDir dir, v1::FleetService::StubInterface* stub, std::string secret);
 
   enum class Result {
     kComplete,  // the coordinator has, or has refused for good, everything written before the call
@@ -79,7 +79,7 @@ class Reporter {
   const RankKey key_;
   const RunDir dir_;
   v1::FleetService::StubInterface* const stub_;
-  const std::string token_;
+  const std::string secret_;
 
   std::unique_ptr<JournalReader> journal_;
   bool from_note_ = false;  // reading began at the offset in reported.json

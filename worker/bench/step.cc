@@ -36,28 +36,28 @@ struct Bench {
   absl::Status Make();
   absl::Status Load();
   enum class Kind { kAsTrained, kInOrder, kTimed };
-  absl::StatusOr<std::unique_ptr<GpuStep>> MakeStep(Kind kind);
+  absl::StatusOr<std::unique_ptr<train::GpuStep>> MakeStep(Kind kind);
 
   const v1::JobSpec spec;
-  const ParameterLayout layout;
-  std::unique_ptr<nsa::Gpu> gpu;
-  std::unique_ptr<ModelState> state;
+  const train::ParameterLayout layout;
+  std::unique_ptr<nsa::train::Gpu> gpu;
+  std::unique_ptr<train::ModelState> state;
   StatusPage page;
 };
 
 absl::Status Bench::Make() {
-  NSA_ASSIGN_OR_RETURN(gpu, nsa::Gpu::Open());
-  ModelConfig config = ModelConfigOf(spec);
+  NSA_ASSIGN_OR_RETURN(gpu, nsa::train::Gpu::Open());
+  train::ModelConfig config = train::ModelConfigOf(spec);
   config.attention.dtype = DType::kBf16;
-  NSA_RETURN_IF_ERROR(gpu->Plan(ProductsOf(config)));
-  NSA_ASSIGN_OR_RETURN(state, ModelState::Create(spec, &layout, Backend::kCuda, 1));
-  Arena host(&layout);
-  Initialize(spec.train().seed(), &host);
-  return CopyArena(gpu->exec(), host, &state->parameters);
+  NSA_RETURN_IF_ERROR(gpu->Plan(train::ProductsOf(config)));
+  NSA_ASSIGN_OR_RETURN(state, train::ModelState::Create(spec, &layout, Backend::kCuda, 1));
+  train::Arena host(&layout);
+  train::Initialize(spec.train().seed(), &host);
+  return train::CopyArena(gpu->exec(), host, &state->parameters);
 }
 
-absl::StatusOr<std::unique_ptr<GpuStep>> Bench::MakeStep(Kind kind) {
-  return GpuStep::Create(
+absl::StatusOr<std::unique_ptr<train::GpuStep>> Bench::MakeStep(Kind kind) {
+  return train::GpuStep::Create(
       {.gpu = gpu.get(),
        .state = state.get(),
        .page = &page,
@@ -86,10 +86,10 @@ absl::Status Bench::Load() {
 
 struct Timed {
   double seconds = 0;  // median
-  GpuStep::Result last;
+  train::GpuStep::Result last;
 };
 
-absl::StatusOr<Timed> Time(Bench* bench, GpuStep* step, int steps) {
+absl::StatusOr<Timed> Time(Bench* bench, train::GpuStep* step, int steps) {
   Timed timed;
   std::vector<double> seconds;
   for (int i = 0; i < kWarmUp + steps; ++i) {
@@ -104,8 +104,9 @@ absl::StatusOr<Timed> Time(Bench* bench, GpuStep* step, int steps) {
   return timed;
 }
 
-void PrintKernels(const std::map<std::string, GpuProgress::KernelTime>& times) {
-  std::vector<std::pair<std::string, GpuProgress::KernelTime>> sorted(times.begin(), times.end());
+void PrintKernels(const std::map<std::string, train::GpuProgress::KernelTime>& times) {
+  std::vector<std::pair<std::string, train::GpuProgress::KernelTime>> sorted(times.begin(),
+                                                                             times.end());
   std::sort(sorted.begin(), sorted.end(),
             [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
   double sum = 0;
@@ -129,7 +130,7 @@ double TokensPerSecond(const v1::JobSpec& spec, const Timed& timed) {
   return static_cast<double>(TokensPerStep(spec)) / timed.seconds;
 }
 
-void PrintSpeed(const Bench& bench, const GpuStep& step, const Timed& timed,
+void PrintSpeed(const Bench& bench, const train::GpuStep& step, const Timed& timed,
                 const Ceilings& ceilings) {
   const v1::JobSpec& spec = bench.spec;
   const double speed = TokensPerSecond(spec, timed), flops = FlopsPerToken(spec) * speed;
@@ -180,6 +181,7 @@ absl::StatusOr<Timed> TimeJob(const v1::JobSpec& spec, const StepOptions& option
 // The same model with one branch whose window is the whole sequence.
 v1::JobSpec Dense(v1::JobSpec spec) {
   spec.set_name(absl::StrCat(spec.name(), ", dense attention"));
+  spec.mutable_nsa()->clear_layers();
   spec.mutable_nsa()->clear_branches();
   spec.mutable_nsa()->add_branches(v1::BRANCH_WIN);
   spec.mutable_nsa()->set_w(spec.train().seq_len());

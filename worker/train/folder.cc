@@ -14,7 +14,7 @@
 #include "common/base/status.h"
 #include "common/run/atomic_file.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 bool SameFile(const struct stat& a, const struct stat& b) {
@@ -169,4 +169,4 @@ absl::Status Folder::Sync() const {
   return absl::ErrnoToStatus(errno, absl::StrCat(path().string(), ": fsync"));
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/fd.h"
 
-namespace nsa {
+namespace nsa::train {
 
 // Names are names of entries of the folder, without a slash. No symbolic link is followed, and no
 // function waits for a pipe: FailedPrecondition when a link or a pipe is found in place of a file
@@ -90,4 +90,4 @@ class Folder {
   std::shared_ptr<const State> state_;
 };
 
-}  // namespace nsa
+}  // namespace nsa::train

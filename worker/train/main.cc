@@ -14,11 +14,14 @@
 #include "common/base/status.h"
 #include "common/base/thread_name.h"
 #include "common/base/version.h"
+#include "common/estimate/estimate.h"
 #include "common/job/known.h"
 #include "common/job/load.h"
 #include "common/preflight/preflight.h"
+#include "google/protobuf/util/json_util.h"
 #include "kernels/cuda/device.h"
 #include "worker/train/comm/nccl_library.h"
+#include "worker/train/data/loader.h"
 #include "worker/train/gpu/gpu.h"
 #include "worker/train/gpu/machine.h"
 #include "worker/train/score/commands.h"
@@ -27,7 +30,7 @@
 #include "worker/train/step/stack_signal.h"
 #include "worker/train/step/trainer.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 constexpr int kUsage = 2;
@@ -44,6 +47,7 @@ struct Flags {
   bool check_nccl = false;
   bool time_kernels = false;
   bool deterministic_check = false;
+  bool count_data = false;
   std::vector<std::string> score;  // checkpoint, text
   std::string output = "scores.jsonl";
   std::string sample;  // checkpoint
@@ -162,6 +166,22 @@ int TrainFrom(const Flags& flags) {
                                    : Train(std::move(options));
 }
 
+// Runs --count-data: reads the data as training does and prints a CorpusSummary as JSON.
+int CountData(const Flags& flags) {
+  UnblockSignals();
+  absl::StatusOr<JobFile> file = LoadJobFile(flags.job, std::filesystem::current_path());
+  if (!file.ok()) return Refuse(file.status());
+  ApplyDefaults(&file->spec);
+  const auto data = DataLoader::Open({.spec = file->spec, .vocab = VocabOf(file->spec)});
+  if (!data.ok()) return Refuse(data.status());
+  std::string json;
+  if (!google::protobuf::util::MessageToJsonString(SummaryOf((*data)->info()), &json).ok()) {
+    return Refuse(absl::InternalError("the summary of the data is no JSON"));
+  }
+  std::cout << json << "\n";
+  return 0;
+}
+
 // Runs --score or --sample. SIGTERM and SIGINT end it at once, since there is nothing to save.
 int Use(const Flags& flags) {
   UnblockSignals();
@@ -234,6 +254,9 @@ int Main(int argc, char** argv) {
   app.add_flag("--deterministic-check", flags.deterministic_check,
                "do the job's first step several times, compare the bits, and end")
       ->needs(job);
+  app.add_flag("--count-data", flags.count_data,
+               "read the job's data, print documents, copies, tokens and rows as JSON, and end")
+      ->needs(job);
   app.add_flag("--time-kernels", flags.time_kernels,
                "on a GPU: print the time of every kernel family in the last step")
       ->needs(job);
@@ -259,24 +282,24 @@ int Main(int argc, char** argv) {
     return Refuse(absl::InvalidArgumentError(
         "--job, --run-dir, --score or --sample (one wanted); see --help"));
   }
-  return TrainFrom(flags);
+  return flags.count_data ? CountData(flags) : TrainFrom(flags);
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::train
 
 int main(int argc, char** argv) {
-  nsa::BlockSignals();  // first: the default action of SIGUSR1 would end the process
-  nsa::SleepWhileWaiting(argv);
+  nsa::train::BlockSignals();  // first: the default action of SIGUSR1 would end the process
+  nsa::train::SleepWhileWaiting(argv);
   nsa::NameThread("nsa-worker");  // SleepWhileWaiting() executes /proc/self/exe: named "exe"
-  nsa::nccl::SetEnvironment();
+  nsa::train::nccl::SetEnvironment();
   prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);  // lets the agent read the stacks
-  if (const absl::Status status = nsa::InitLog(nsa::ProgramName()); !status.ok()) {
-    return nsa::Refuse(status);
+  if (const absl::Status status = nsa::InitLog(nsa::train::ProgramName()); !status.ok()) {
+    return nsa::train::Refuse(status);
   }
-  if (const absl::Status status = nsa::CheckProcessor(); !status.ok()) {
-    return nsa::Refuse(status);
+  if (const absl::Status status = nsa::train::CheckProcessor(); !status.ok()) {
+    return nsa::train::Refuse(status);
   }
-  const nsa::StackSignal stacks;
-  return nsa::Main(argc, argv);
+  const nsa::train::StackSignal stacks;
+  return nsa::train::Main(argc, argv);
 }

@@ -92,7 +92,29 @@ __global__ void AuditKernel(AuditProblem p) {
   if (lane == 0) p.kept[pair] = share;
 }
 
+// One block of threads copies the row of one query.
+__global__ void ChoicesKernel(NsaShape s, const int* blocks, const int* doc_start, int64_t step,
+                              int* chosen) {
+  const int token = AuditedQuery(step, blockIdx.x, s.batch * s.seq_len);
+  const int t = token % s.seq_len, lists = s.n_kv_groups * s.n_sel;
+  const int first = doc_start == nullptr ? 0 : doc_start[token];
+  int* const row = chosen + int64_t{1} * blockIdx.x * ChoiceWidth(s);
+  const int* const own = blocks + int64_t{1} * token * lists;
+  if (threadIdx.x == 0) row[0] = first;
+  for (int i = threadIdx.x; i < lists; i += blockDim.x) {
+    row[1 + i] = own[i];
+    row[1 + lists + i] = t > first ? (own - lists)[i] : -1;
+  }
+}
+
 }  // namespace
+
+absl::Status AuditChoices(const Exec& exec, const AuditChoicesArgs& args) {
+  ChoicesKernel<<<args.queries, kWarp, 0, StreamOf(exec)>>>(args.shape, DataOf<int>(args.blocks),
+                                                            DataOf<int>(args.doc_start), args.step,
+                                                            DataOf<int>(args.chosen));
+  return CheckLaunch("audit");
+}
 
 absl::Status AuditAttention(const Exec& exec, const AuditArgs& args) {
   const float root = std::sqrt(static_cast<float>(args.shape.d_k));

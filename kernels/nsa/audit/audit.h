@@ -15,6 +15,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "absl/status/status.h"
 #include "common/nsa/branch.h"
@@ -57,11 +58,46 @@ struct AuditArgs {
 // tokens, or a tensor differs from its shape.
 absl::Status AuditAttention(const Exec& exec, const AuditArgs& args);
 
+// What the selection chose for sampled queries: copies the block lists of each query and of the
+// token before it.
+struct AuditChoicesArgs {
+  NsaShape shape;
+  ConstTensor blocks;     // int32 [B, S, G, n], the output of SelectBlocks
+  ConstTensor doc_start;  // optional int32 [B, S]
+  int64_t step = 0;       // chooses the queries
+  int32_t queries = 0;    // N, 1 to kAuditedQueries
+  Tensor chosen;          // int32 [N, ChoiceWidth()], overwritten
+};
+
+// Values of a row of `chosen`: the first token of the query's document, the query's blocks [G, n],
+// and those of the token before it [G, n], which are all −1 if that is in another document.
+NSA_HOST_DEVICE int32_t ChoiceWidth(const NsaShape& shape) {
+  return 1 + 2 * shape.n_kv_groups * shape.n_sel;
+}
+
+// Errors: InvalidArgument when the shape is outside its limits or a tensor differs from its shape.
+absl::Status AuditChoices(const Exec& exec, const AuditChoicesArgs& args);
+
+// Statistics of those lists (SelectionChoice in proto/nsa/v1/telemetry.proto). A free choice is a
+// chosen block that is not forced (select_blocks.h), at a query that has more candidates than n.
+struct ChoiceStats {
+  int32_t rows = 0;                // sampled (query, group) pairs
+  double window_overlap = 0;       // share of the selected tokens that are in the window, too
+  double entropy = 0;              // of the free choices over the blocks, as a share of the largest
+  double neighbour_agreement = 0;  // share of free choices that the token before has made, too
+  int64_t free_choices = 0;
+};
+
+// `chosen` is in host memory. Without the window branch the overlap is 0.
+ChoiceStats SummariseChoices(const NsaShape& shape, int64_t step, bool has_window,
+                             std::span<const int32_t> chosen);
+
 }  // namespace nsa
 
 // The same on a GPU (audit.cu); the function above has checked the arguments.
 namespace nsa::cuda {
 
 absl::Status AuditAttention(const Exec& exec, const AuditArgs& args);
+absl::Status AuditChoices(const Exec& exec, const AuditChoicesArgs& args);
 
 }  // namespace nsa::cuda

@@ -190,14 +190,41 @@ struct BackwardScratch {
   std::vector<KeyRange> ranges;
 };
 
-// Where group g of batch row b begins in k and v.
+// A (batch row, group) pair, and where it begins in k and v.
 struct GroupBase {
+  int64_t pair;
   int64_t k, v, k_step, v_step;
 };
 GroupBase BaseOf(const NsaShape& shape, int32_t n_keys, int64_t b, int64_t g) {
   const int64_t first = b * n_keys * shape.n_kv_groups + g;
-  return {first * shape.d_k, first * shape.d_v, int64_t{1} * shape.n_kv_groups * shape.d_k,
-          int64_t{1} * shape.n_kv_groups * shape.d_v};
+  return {b * shape.n_kv_groups + g, first * shape.d_k, first * shape.d_v,
+          int64_t{1} * shape.n_kv_groups * shape.d_k, int64_t{1} * shape.n_kv_groups * shape.d_v};
+}
+
+// Calls begin(base, &scratch) for each pair and then of_row(base, row, &scratch) for each of its
+// tokens, with scratch.ranges filled; `row` is that of the group's first head in [B, S, H]. A pair
+// is computed by one thread, tokens upwards. Every thread has its own copy of `initial`.
+template <class Scratch, class Begin, class OfRow>
+void ForEachPair(const NsaShape& shape, int32_t n_keys, KeyRangesFn ranges, const Scratch& initial,
+                 Begin begin, OfRow of_row) {
+  const int32_t groups = shape.n_kv_groups, h = shape.heads_per_group();
+  const int64_t pairs = int64_t{1} * shape.batch * groups;
+#pragma omp parallel
+  {
+    Scratch scratch = initial;
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t pair = 0; pair < pairs; ++pair) {
+      const int32_t b = static_cast<int32_t>(pair / groups);
+      const int32_t g = static_cast<int32_t>(pair % groups);
+      const GroupBase base = BaseOf(shape, n_keys, b, g);
+      begin(base, &scratch);
+      for (int32_t t = 0; t < shape.seq_len; ++t) {
+        scratch.ranges.clear();
+        ranges(b, g, t, &scratch.ranges);
+        of_row(base, (int64_t{b} * shape.seq_len + t) * shape.n_heads + g * h, &scratch);
+      }
+    }
+  }
 }
 
 // p ← exp(scale·s − lse) and ds ← p (dp − δ) scale, of one head.
@@ -251,54 +278,32 @@ void ZeroRows(float* x, int64_t rows, int64_t step, int64_t width) {
 
 KeyCounts Attend(const BranchArgs& args, int32_t n_keys, KeyRangesFn ranges) {
   const NsaShape& shape = args.shape;
-  const int32_t groups = shape.n_kv_groups, h = shape.heads_per_group();
-  const int64_t pairs = int64_t{1} * shape.batch * groups;
-  std::vector<KeyCounts> counts(pairs);
-#pragma omp parallel
-  {
-    ForwardScratch scratch{.scale = ScaleOf(shape, args.scale)};
-#pragma omp for schedule(dynamic, 1)
-    for (int64_t pair = 0; pair < pairs; ++pair) {
-      const int32_t b = static_cast<int32_t>(pair / groups);
-      const int32_t g = static_cast<int32_t>(pair % groups);
-      const GroupBase base = BaseOf(shape, n_keys, b, g);
-      scratch.k.Set(Floats(args.k) + base.k, base.k_step, n_keys, shape.d_k);
-      for (int32_t t = 0; t < shape.seq_len; ++t) {
-        scratch.ranges.clear();
-        ranges(b, g, t, &scratch.ranges);
-        const int64_t row = (int64_t{b} * shape.seq_len + t) * shape.n_heads + g * h;
-        ForwardRow(args, row, Floats(args.v) + base.v, &scratch);
-        Count(CountKeys(scratch.ranges), &counts[pair]);
-      }
-    }
-  }
+  std::vector<KeyCounts> counts(int64_t{1} * shape.batch * shape.n_kv_groups);
+  ForEachPair(
+      shape, n_keys, ranges, ForwardScratch{.scale = ScaleOf(shape, args.scale)},
+      [&](const GroupBase& base, ForwardScratch* scratch) {
+        scratch->k.Set(Floats(args.k) + base.k, base.k_step, n_keys, shape.d_k);
+      },
+      [&](const GroupBase& base, int64_t row, ForwardScratch* scratch) {
+        ForwardRow(args, row, Floats(args.v) + base.v, scratch);
+        Count(CountKeys(scratch->ranges), &counts[base.pair]);
+      });
   return Total(counts);
 }
 
 void AttendBackward(const BranchBackwardArgs& args, int32_t n_keys, KeyRangesFn ranges) {
   const NsaShape& shape = args.shape;
-  const int32_t groups = shape.n_kv_groups, h = shape.heads_per_group();
-  const int64_t pairs = int64_t{1} * shape.batch * groups;
-#pragma omp parallel
-  {
-    BackwardScratch scratch{.scale = ScaleOf(shape, args.scale)};
-#pragma omp for schedule(dynamic, 1)
-    for (int64_t pair = 0; pair < pairs; ++pair) {
-      const int32_t b = static_cast<int32_t>(pair / groups);
-      const int32_t g = static_cast<int32_t>(pair % groups);
-      const GroupBase base = BaseOf(shape, n_keys, b, g);
-      scratch.k.Set(Floats(args.k) + base.k, base.k_step, n_keys, shape.d_k);
-      scratch.v.Set(Floats(args.v) + base.v, base.v_step, n_keys, shape.d_v);
-      ZeroRows(Floats(args.dk) + base.k, n_keys, base.k_step, shape.d_k);
-      ZeroRows(Floats(args.dv) + base.v, n_keys, base.v_step, shape.d_v);
-      for (int32_t t = 0; t < shape.seq_len; ++t) {
-        scratch.ranges.clear();
-        ranges(b, g, t, &scratch.ranges);
-        const int64_t row = (int64_t{b} * shape.seq_len + t) * shape.n_heads + g * h;
-        BackwardRow(args, row, base, &scratch);
-      }
-    }
-  }
+  ForEachPair(
+      shape, n_keys, ranges, BackwardScratch{.scale = ScaleOf(shape, args.scale)},
+      [&](const GroupBase& base, BackwardScratch* scratch) {
+        scratch->k.Set(Floats(args.k) + base.k, base.k_step, n_keys, shape.d_k);
+        scratch->v.Set(Floats(args.v) + base.v, base.v_step, n_keys, shape.d_v);
+        ZeroRows(Floats(args.dk) + base.k, n_keys, base.k_step, shape.d_k);
+        ZeroRows(Floats(args.dv) + base.v, n_keys, base.v_step, shape.d_v);
+      },
+      [&](const GroupBase& base, int64_t row, BackwardScratch* scratch) {
+        BackwardRow(args, row, base, scratch);
+      });
 }
 
 float ScaleOf(const NsaShape& shape, float scale) {

@@ -76,7 +76,7 @@ __device__ __forceinline__ void StoreDq(const Rows16<kD>& dq, const AttentionPro
 }
 
 template <Branch kBranch, int kD>
-__global__ void __launch_bounds__(256, kD > 64 ? 1 : 2)
+__global__ void __launch_bounds__(kD > 64 ? 384 : 256, kD > 64 ? 1 : 2)
     AttentionDqKernel(AttentionProblem p, AttentionGradients grad, int queries_per_tile,
                       int tiles_per_sequence) {
   const QueryTile at = QueryTileOf(p, queries_per_tile, tiles_per_sequence);

@@ -52,7 +52,7 @@ absl::Status ForHeadWidth(const NsaShape& shape, Run run) {
 struct QueryGrid {
   int queries;  // tokens per tile
   int tiles;    // per sequence
-  int threads;  // 32 per 16 rows; whole warp groups where heads are 64 wide
+  int threads;  // 32 per 16 rows; whole warp groups where heads are 64 or 128 wide
   int blocks;
   int union_bytes;
   int rows_padded() const { return threads / kWarp * 16; }
@@ -62,12 +62,14 @@ QueryGrid GridOf(const AttentionProblem& p) {
   // Where there are many more blocks than a token chooses, neighbouring tokens share few of them,
   // and a tile of fewer tokens has a smaller union. (With even more blocks: selected_by_key.cuh.)
   const bool thin = kBranch == kSel && p.sel_blocks >= 8 * p.n_sel;
+  // Wide heads leave room for one thread block per multiprocessor only, so it takes more rows.
+  const int rows = std::max(p.dk, p.dv) > 64 ? 192 : 128;
   QueryGrid grid{};
-  grid.queries = (thin ? 64 : 128) / p.h;
+  grid.queries = (thin ? 64 : rows) / p.h;
   // The mask of takers has 32 bits, one per token.
   if (kBranch == kSel) grid.queries = std::min(grid.queries, 32);
   grid.tiles = CeilDiv(p.seq_len, grid.queries);
-  const int step = std::max(p.dk, p.dv) == 64 ? kGroupRows : 16;
+  const int step = std::max(p.dk, p.dv) >= 64 ? kGroupRows : 16;
   grid.threads = RoundUp(grid.queries * p.h, step) / 16 * kWarp;
   grid.blocks = grid.tiles * p.batch * p.groups;
   grid.union_bytes = kBranch == kSel ? UnionBytes(p.sel_blocks, p.n_sel, grid.queries) : 0;
@@ -154,7 +156,7 @@ absl::Status LaunchBackward(const Exec& exec, const Args& args, const AttentionP
       const float2* const stats,
       StatsOf(exec, args, p, reinterpret_cast<float2*>(memory + scratch.stats), what));
   const AttentionGradients grad = GradientsOf(args, stats);
-  NSA_RETURN_IF_ERROR(Fork(exec));
+  if (!args.stats.wanted()) NSA_RETURN_IF_ERROR(Fork(exec));
   NSA_RETURN_IF_ERROR(LaunchDq<kBranch>(exec, args, p, grad, what));
   if (p.keys == 0) return absl::OkStatus();
   const cudaStream_t side = StreamOf(OnSide(exec));

@@ -1,6 +1,6 @@
 // The matrix products of the attention kernels: by warp groups in sm_90a code with heads that are
-// 64 wide, else by warps. Either way a warp holds 16 rows of a result in the layout of mma.sync,
-// and all warps of a thread block must call together.
+// 64 or 128 wide, else by warps. Either way a warp holds 16 rows of a result in the layout of
+// mma.sync, and all warps of a thread block must call together.
 #pragma once
 
 #include "kernels/cuda/wgmma.cuh"
@@ -12,7 +12,7 @@ using Rows16 = float[kColumns / 8][4];  // 16 rows of a warp, kColumns columns
 
 // Whether a product with kRows rows of a tile as its second operand is done by a warp group.
 template <int kWidth, int kRows>
-constexpr bool kGroupProduct = kByWarpGroup<kWidth>&& kRows == kGroupRows;
+constexpr bool kGroupProduct = kByWarpGroup<kWidth> && (kRows == 64 || kRows == 32);
 
 template <int kColumns>
 __device__ __forceinline__ void Clear(Rows16<kColumns>& c) {
@@ -69,8 +69,9 @@ __device__ __forceinline__ void MakeAll(Make make) {
 
 #ifdef NSA_WGMMA
 // The first tile row of the warp group that `warp` belongs to.
+template <int kWidth>
 __device__ __forceinline__ const bf16* GroupTile(const bf16* tile, int warp) {
-  return tile + (warp >> 2) * kGroupRows * 64;
+  return tile + (warp >> 2) * kGroupRows * kWidth;
 }
 template <int kRows>
 __device__ __forceinline__ void AsFragments(uint32_t (&a)[kRows / 16][4], const Rows16<kRows>& c) {
@@ -89,7 +90,7 @@ __device__ __forceinline__ void ByRow(Rows16<kRows>& c, const bf16* a, const bf1
 #ifdef NSA_WGMMA
     Pin(c);
     BeginProducts();
-    EnqueueByRow(c, GroupTile(a, warp), tile);
+    EnqueueByRow<kWidth>(c, GroupTile<kWidth>(a, warp), tile);
     CommitProducts();
     WaitProducts();
     Pin(c);
@@ -110,9 +111,9 @@ __device__ __forceinline__ void TwoByRow(Rows16<kRows>& x, const bf16* a, const 
     Pin(x);
     Pin(y);
     BeginProducts();
-    EnqueueByRow(x, GroupTile(a, warp), b);
+    EnqueueByRow<kWidth>(x, GroupTile<kWidth>(a, warp), b);
     CommitProducts();
-    EnqueueByRow(y, GroupTile(c, warp), d);
+    EnqueueByRow<kWidth>(y, GroupTile<kWidth>(c, warp), d);
     CommitProducts();
     WaitProducts<1>();
     Pin(x);
@@ -137,7 +138,9 @@ __device__ __forceinline__ void Accumulate(Rows16<kWidth>& sum, const Rows16<kRo
     AsFragments<kRows>(a, c);
     Pin(sum);
     BeginProducts();
-    EnqueueAccumulate(sum, a, tile);
+    const uint64_t b = Descriptor<kWidth>(tile);
+#pragma unroll
+    for (int step = 0; step < kRows / 16; ++step) EnqueueAccumulate<kWidth>(sum, a[step], b, step);
     CommitProducts();
     WaitProducts();
     Pin(sum);
@@ -155,14 +158,14 @@ __device__ __forceinline__ void Accumulate(Rows16<kWidth>& sum, const Rows16<kRo
   if constexpr (kGroupProduct<kWidth, kRows>) {
 #ifdef NSA_WGMMA
     uint32_t a[kRows / 16][4];
-    const uint64_t b = Descriptor(tile);
+    const uint64_t b = Descriptor<kWidth>(tile);
     Pin(sum);
 #pragma unroll
     for (int step = 0; step < kRows / 16; ++step) {
       make(step);
       AccumulatorAsA(a[step], c[2 * step], c[2 * step + 1]);
       BeginProducts();
-      ProductRegisters(sum, a[step], b + step * kRowStep);
+      EnqueueAccumulate<kWidth>(sum, a[step], b, step);
     }
     CommitProducts();
     WaitProducts();
@@ -182,7 +185,7 @@ __device__ __forceinline__ void TwoAccumulate(Rows16<kWidth>& x, const Rows16<kR
                                               Make make) {
   if constexpr (kGroupProduct<kWidth, kRows>) {
 #ifdef NSA_WGMMA
-    const uint64_t b_tile = Descriptor(b), d_tile = Descriptor(d);
+    const uint64_t b_tile = Descriptor<kWidth>(b), d_tile = Descriptor<kWidth>(d);
     uint32_t a_fragments[kRows / 16][4], c_fragments[kRows / 16][4];
     Pin(x);
     Pin(y);
@@ -192,8 +195,8 @@ __device__ __forceinline__ void TwoAccumulate(Rows16<kWidth>& x, const Rows16<kR
       AccumulatorAsA(a_fragments[step], a[2 * step], a[2 * step + 1]);
       AccumulatorAsA(c_fragments[step], c[2 * step], c[2 * step + 1]);
       BeginProducts();
-      ProductRegisters(x, a_fragments[step], b_tile + step * kRowStep);
-      ProductRegisters(y, c_fragments[step], d_tile + step * kRowStep);
+      EnqueueAccumulate<kWidth>(x, a_fragments[step], b_tile, step);
+      EnqueueAccumulate<kWidth>(y, c_fragments[step], d_tile, step);
     }
     CommitProducts();
     WaitProducts();

@@ -336,7 +336,7 @@ struct KeyStages {
       bf16 *const k_tile = Keys(i), *const v_tile = Values(i);
       for (int r = row; r < kKeyTile; r += rows_apart) {
         const int key = tile.begin + r, from = first_row + key * p.groups;
-        const int to = r * kD + Tile<kD>::Swizzle(r, chunk) * 8;
+        const int to = Tile<kD>::Offset(r, chunk);
         const bool valid = key < tile.end;
         CopyAsync16(k_tile + to, RowPointer(k_from, from, p.dk), valid && k_column);
         CopyAsync16(v_tile + to, RowPointer(v_from, from, p.dv), valid && v_column);

@@ -36,7 +36,8 @@ struct BranchBackwardArgs {
   //   (lse − ln gate) · log2 e   and   δ = Σ_c d_o · o,
   // as GateBackward() writes them. The gradients are then those of gate · o, without a tensor
   // gate · d_o (gate.h). o and lse are not read and may be absent. Without `stats` the branch
-  // computes them, with gate = 1.
+  // computes them, with gate = 1. With them, the caller calls Fork() (kernels/cuda/side.h) once
+  // they are enqueued, and dk and dv of all branches run on the side stream from there.
   ConstTensor stats;
   Tensor dq;  // [B, S, H, dk], overwritten, or added to when add_to_dq
   Tensor dk;  // [B, K, G, dk], overwritten

@@ -11,7 +11,7 @@ absl::Status CompressedAttention(const Exec& exec, const BranchArgs& args) {
 
 absl::Status CompressedAttentionBackward(const Exec& exec, const BranchBackwardArgs& args) {
   return LaunchBackward<kCmp>(exec, args, ProblemOf(args, args.shape.cmp_blocks()),
-                              CompressedScratch(args.shape), CompressedSegments(args.shape),
+                              RangeScratch(args.shape, kCmp), RangeSegments(args.shape, kCmp),
                               "compressed_attention_backward");
 }
 

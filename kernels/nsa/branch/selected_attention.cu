@@ -207,7 +207,7 @@ absl::Status SelectedAttentionBackward(const Exec& exec, const BranchBackwardArg
     NSA_RETURN_IF_ERROR(
         RunByKey<true>(exec, args.shape, p, {}, grad, work.lists, work.by_key, kWhat));
   } else {
-    NSA_RETURN_IF_ERROR(Fork(exec));
+    if (!args.stats.wanted()) NSA_RETURN_IF_ERROR(Fork(exec));
     NSA_RETURN_IF_ERROR(LaunchDq<kSel>(exec, args, p, grad, kWhat));
     NSA_RETURN_IF_ERROR(BuildLists(side, p, work.lists));
   }

@@ -13,76 +13,76 @@
 #pragma once
 
 #include "kernels/nsa/branch/attention_launch.cuh"
-#include "kernels/nsa/branch/selected_lists.cuh"
+#include "kernels/nsa/branch/selected_items.cuh"
 
 namespace nsa::cuda {
-
-// How the work is divided, and the device memory for it. An item is a segment of the tokens that
-// chose a block within a range of tokens.
-struct ByKey {
-  int chunks;    // of kChunk tokens, per range
-  int ranges;    // per sequence
-  int parts;     // 64-key parts per block
-  int capacity;  // most items of a (range, batch, group)
-  int* counts;   // [ranges, B·G]: number of items
-  int2* items;   // [ranges, B·G, capacity]: block, segment of its tokens within the range
-  float* rows;   // [B, tokens of a range, G, n · parts, h, max(dk, dv)]: partial results
-  float2* sums;  // [B, tokens of a range, G, n · parts, h]: maximum (log2 units) and sum; forward
-                 // only
-
-  __host__ __device__ int tokens() const { return chunks * kChunk; }
-};
-
-constexpr int kItemTokens = SelectedScratch::kItemTokens;  // most tokens of an item
-
-// The entries [x, y) of a block's list whose tokens are within a range.
-__device__ __forceinline__ int2 EntriesOf(const AttentionProblem& p, const SelectedLists& lists,
-                                          const ByKey& work, int range, int bg, int block) {
-  const int* starts = lists.counts + int64_t{1} * bg * lists.chunks * p.sel_blocks + block;
-  const int first = range * work.chunks, last = first + work.chunks;
-  return {starts[int64_t{1} * first * p.sel_blocks], last < lists.chunks
-                                                         ? starts[int64_t{1} * last * p.sel_blocks]
-                                                         : lists.sizes[bg * p.sel_blocks + block]};
-}
-
-// Lists the items of every range: one warp per (range, batch, group).
-static __global__ void PlanItemsKernel(AttentionProblem p, SelectedLists lists, ByKey work) {
-  const int pairs = p.batch * p.groups, lane = threadIdx.x;
-  const int range = blockIdx.x / pairs, bg = blockIdx.x % pairs;
-  int2* items = work.items + int64_t{1} * blockIdx.x * work.capacity;
-  int before = 0;
-  for (int base = 0; base < p.sel_blocks; base += kWarp) {
-    const int block = base + lane;
-    int count = 0;
-    if (block < p.sel_blocks) {
-      const int2 entries = EntriesOf(p, lists, work, range, bg, block);
-      count = CeilDiv(entries.y - entries.x, kItemTokens);
-    }
-    int sum = count;
-    for (int offset = 1; offset < kWarp; offset <<= 1) {
-      const int other = __shfl_up_sync(0xffffffffu, sum, offset);
-      if (lane >= offset) sum += other;
-    }
-    for (int i = 0; i < count; ++i) items[before + sum - count + i] = {block, i};
-    before += __shfl_sync(0xffffffffu, sum, kWarp - 1);
-  }
-  if (lane == 0) work.counts[blockIdx.x] = before;
-}
 
 constexpr int kByKeyThreads = kDkvThreads;
 constexpr int kByKeyRows = kGroupRows;  // per tile
 
+// The layout of a thread block's shared memory.
 template <int kD, bool kGradient>
-__host__ __device__ constexpr int ByKeySharedBytes() {
-  return 4 * (kKeyTile + (kGradient ? 2 : 1) * kByKeyRows) * kD +
-         2 * static_cast<int>(sizeof(RowInfo<kByKeyRows>)) + 8 * kItemTokens;
+struct ByKeyShared {
+  static constexpr int kTile = kByKeyRows * kD;
+  static constexpr int kBytes = 4 * (kKeyTile + (kGradient ? 2 : 1) * kByKeyRows) * kD +
+                                2 * static_cast<int>(sizeof(RowInfo<kByKeyRows>)) + 8 * kItemTokens;
+
+  bf16 *k, *v;                // one tile each
+  bf16* q;                    // two tiles of query rows
+  bf16* d_o;                  // the same; gradient only
+  RowInfo<kByKeyRows>* info;  // of the two tiles
+  int *tokens, *choices;      // [kItemTokens], of the item's entries
+
+  __device__ __forceinline__ explicit ByKeyShared(uint8_t* memory)
+      : k(reinterpret_cast<bf16*>(memory)),
+        v(k + kKeyTile * kD),
+        q(v + kKeyTile * kD),
+        d_o(q + 2 * kTile),
+        info(reinterpret_cast<RowInfo<kByKeyRows>*>(kGradient ? d_o + 2 * kTile : d_o)),
+        tokens(reinterpret_cast<int*>(info + 2)),
+        choices(tokens + kItemTokens) {}
+};
+
+// The work of a thread block: the tokens of an item against 64 keys of its block.
+struct ByKeyItem {
+  int b, g, block, part;
+  int first, count;  // entries of the block's list
+  KeyTile keys;
+};
+
+// Sets `item` to the work of this thread block. False if there is none.
+__device__ __forceinline__ bool FindItem(const AttentionProblem& p, const SelectedLists& lists,
+                                         const ByKey& work, int range, ByKeyItem* item) {
+  const int pairs = p.batch * p.groups;
+  const int bg = blockIdx.x / work.parts % pairs, index = blockIdx.x / work.parts / pairs;
+  if (index >= work.counts[range * pairs + bg]) return false;
+  const int2 found = work.items[(int64_t{1} * range * pairs + bg) * work.capacity + index];
+  item->b = bg / p.groups, item->g = bg % p.groups;
+  item->block = found.x, item->part = blockIdx.x % work.parts;
+  item->keys.begin = item->block * p.l_sel + item->part * kKeyTile;
+  item->keys.end = min(min(item->keys.begin + kKeyTile, (item->block + 1) * p.l_sel), p.seq_len);
+  item->keys.takers = 0xffffffffu;
+  if (item->keys.begin >= item->keys.end) return false;
+  const int2 all = EntriesOf(p, lists, work, range, bg, item->block);
+  item->first = all.x + found.y * kItemTokens;
+  item->count = min(kItemTokens, all.y - item->first);
+  return true;
 }
 
-// The partial row of head 0, choice 0, part 0 of a (token, group) pair.
-__device__ __forceinline__ int64_t FirstPartialRow(const AttentionProblem& p, const ByKey& work,
-                                                   int b, int g, int token_in_range) {
-  return ((int64_t{1} * b * work.tokens() + token_in_range) * p.groups + g) * p.n_sel * work.parts *
-         p.h;
+// Starts the copies of an item's keys and values, and reads its entries.
+template <int kD, bool kGradient>
+__device__ __forceinline__ void LoadItem(const ByKeyShared<kD, kGradient>& shared,
+                                         const AttentionProblem& p, const SelectedLists& lists,
+                                         const ByKeyItem& item) {
+  LoadKeyTile<kD>(shared.k, p.k, p.dk, p, item.b, item.g, item.keys.begin, item.keys.end);
+  LoadKeyTile<kD>(shared.v, p.v, p.dv, p, item.b, item.g, item.keys.begin, item.keys.end);
+  const int bg = item.b * p.groups + item.g;
+  const int* entries = lists.entries + int64_t{1} * bg * lists.capacity +
+                       lists.begins[bg * p.sel_blocks + item.block];
+  for (int i = threadIdx.x; i < item.count; i += kByKeyThreads) {
+    shared.tokens[i] = TokenOf(entries[item.first + i]);
+    shared.choices[i] = ChoiceOf(entries[item.first + i]);
+  }
 }
 
 // Turns a thread's logits of its row `e` into exponentials relative to the row's maximum. Returns
@@ -107,6 +107,110 @@ __device__ __forceinline__ float2 Exponentials(Rows16<kKeyTile>& logits, int e, 
   return {top, QuadSum(sum)};
 }
 
+// The two rows that a thread holds of the query tile whose first token is entry `from` of the item.
+// Row::at is the row's place among the partial rows.
+template <int kD, bool kGradient>
+__device__ __forceinline__ void FindRows(Row (&rows)[2], const ByKeyShared<kD, kGradient>& shared,
+                                         const AttentionProblem& p, const ByKey& work, int range,
+                                         const ByKeyItem& item, int from, int queries,
+                                         const RowInfo<kByKeyRows>& info, int warp, int lane) {
+#pragma unroll
+  for (int e = 0; e < 2; ++e) {
+    const int row = warp * 16 + lane / 4 + 8 * e;
+    const int2 seen = info.keys[row];
+    const int query = QueryOf(p, row), head = row - query * p.h;
+    rows[e].valid = query < queries;
+    rows[e].lo = seen.x;
+    rows[e].hi = seen.x + seen.y;
+    if (!rows[e].valid) continue;
+    const int token = shared.tokens[from + query] - range * work.tokens();
+    const int choice = shared.choices[from + query] * work.parts + item.part;
+    rows[e].at = FirstPartialRow(p, work, item.b, item.g, token) + choice * p.h + head;
+  }
+}
+
+// Number of keys that a thread's rows see, counted once for all heads of a group and all lanes of a
+// row.
+__device__ __forceinline__ unsigned int CountKeys(const AttentionProblem& p, const KeyTile& keys,
+                                                  const Row (&rows)[2], int warp, int lane) {
+  unsigned int count = 0;
+#pragma unroll
+  for (int e = 0; e < 2; ++e) {
+    const int row = warp * 16 + lane / 4 + 8 * e;
+    if (row == QueryOf(p, row) * p.h && (lane & 3) == 0) count += KeysSeen(keys, rows[e]);
+  }
+  return count;
+}
+
+// o ← the rows' weights times V. Stores the maximum and the sum of the weights.
+template <int kD>
+__device__ __forceinline__ void PartialOutputs(Rows16<kD>& o, const ByKeyShared<kD, false>& shared,
+                                               const bf16* q, const KeyTile& keys,
+                                               const Row (&rows)[2], float scale_log2, float2* sums,
+                                               int warp, int lane) {
+  Rows16<kKeyTile> weights;
+  ByRow<kD, kKeyTile>(weights, q, shared.k, warp, lane);
+  HideUnseen(weights, keys, rows, lane);
+#pragma unroll
+  for (int e = 0; e < 2; ++e) {
+    const float2 sum = Exponentials(weights, e, scale_log2);
+    if (rows[e].valid && (lane & 3) == 0) sums[rows[e].at] = sum;
+  }
+  Accumulate<kD, kKeyTile>(o, weights, shared.v, lane);
+}
+
+// dq ← the gradients of the rows' logits times K, without the scale.
+template <int kD>
+__device__ __forceinline__ void PartialDq(Rows16<kD>& dq, const ByKeyShared<kD, true>& shared,
+                                          const bf16* q, const bf16* d_o,
+                                          const RowInfo<kByKeyRows>& info, const KeyTile& keys,
+                                          const Row (&rows)[2], float scale_log2, int warp,
+                                          int lane) {
+  Rows16<kKeyTile> weights, d_weights;
+  const float2 stats[2] = {info.stats[warp * 16 + lane / 4], info.stats[warp * 16 + lane / 4 + 8]};
+  const auto weigh = [&] {
+    HideUnseen(weights, keys, rows, lane);
+#pragma unroll
+    for (int n = 0; n < kKeyTile / 8; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        weights[n][e] = Exp2(fmaf(weights[n][e], scale_log2, -stats[e >> 1].x));
+      }
+    }
+  };
+  TwoByRow<kD, kKeyTile>(weights, q, shared.k, d_weights, d_o, shared.v, warp, lane, weigh);
+  Accumulate<kD, kKeyTile>(dq, weights, shared.k, lane, [&](int step) {
+#pragma unroll
+    for (int n = 2 * step; n < 2 * step + 2; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) weights[n][e] *= d_weights[n][e] - stats[e >> 1].y;
+    }
+  });
+}
+
+// Writes a thread's two rows to the partial rows, which are `width` wide.
+template <int kD>
+__device__ __forceinline__ void StorePartialRows(const Rows16<kD>& result, const Row (&rows)[2],
+                                                 float* partial_rows, int width, int lane) {
+#pragma unroll
+  for (int e = 0; e < 2; ++e) {
+    if (!rows[e].valid) continue;
+    float* to = partial_rows + rows[e].at * width + 2 * (lane & 3);
+    const auto store = [&](int n) {
+      *reinterpret_cast<float2*>(to + n * 8) = {result[n][2 * e], result[n][2 * e + 1]};
+    };
+    if (width == kD) {
+#pragma unroll
+      for (int n = 0; n < kD / 8; ++n) store(n);
+    } else {
+#pragma unroll
+      for (int n = 0; n < kD / 8; ++n) {
+        if (n * 8 < width) store(n);
+      }
+    }
+  }
+}
+
 // Computes the partial results of one item and part. Grid: parts · B·G · capacity.
 template <int kD, bool kGradient>
 __global__ void __launch_bounds__(kByKeyThreads, kD > 64     ? 2
@@ -114,50 +218,23 @@ __global__ void __launch_bounds__(kByKeyThreads, kD > 64     ? 2
                                                              : 4)
     SelectedByKeyKernel(AttentionProblem p, AttentionGradients grad, SelectedLists lists,
                         ByKey work, int range, unsigned long long* keys_read) {
-  const int pairs = p.batch * p.groups;
-  const int part = blockIdx.x % work.parts;
-  const int bg = blockIdx.x / work.parts % pairs, index = blockIdx.x / work.parts / pairs;
-  if (index >= work.counts[range * pairs + bg]) return;
-  const int2 item = work.items[(int64_t{1} * range * pairs + bg) * work.capacity + index];
-  const int b = bg / p.groups, g = bg % p.groups, block = item.x;
-  KeyTile keys{};
-  keys.begin = block * p.l_sel + part * kKeyTile;
-  keys.end = min(min(keys.begin + kKeyTile, (block + 1) * p.l_sel), p.seq_len);
-  keys.takers = 0xffffffffu;
-  if (keys.begin >= keys.end) return;
-  const int2 all = EntriesOf(p, lists, work, range, bg, block);
-  const int first = all.x + item.y * kItemTokens;
-
-  extern __shared__ __align__(kTileAlignment) uint8_t shared[];
-  bf16* k_tile = reinterpret_cast<bf16*>(shared);
-  bf16* v_tile = k_tile + kKeyTile * kD;
-  bf16* q_tile = v_tile + kKeyTile * kD;
-  bf16* do_tile = q_tile + 2 * kByKeyRows * kD;
-  auto* info =
-      reinterpret_cast<RowInfo<kByKeyRows>*>(kGradient ? do_tile + 2 * kByKeyRows * kD : do_tile);
-  int* tokens = reinterpret_cast<int*>(info + 2);
-  int* choices = tokens + kItemTokens;
-
-  LoadKeyTile<kD>(k_tile, p.k, p.dk, p, b, g, keys.begin, keys.end);
-  LoadKeyTile<kD>(v_tile, p.v, p.dv, p, b, g, keys.begin, keys.end);
+  ByKeyItem item;
+  if (!FindItem(p, lists, work, range, &item)) return;
+  extern __shared__ __align__(kTileAlignment) uint8_t memory[];
+  const ByKeyShared<kD, kGradient> shared(memory);
+  LoadItem(shared, p, lists, item);
   DkvWork list{};
-  list.list = tokens;
-  list.count = min(kItemTokens, all.y - first);
-  const int* entries =
-      lists.entries + int64_t{1} * bg * lists.capacity + lists.begins[bg * p.sel_blocks + block];
-  for (int i = threadIdx.x; i < list.count; i += kByKeyThreads) {
-    tokens[i] = TokenOf(entries[first + i]);
-    choices[i] = ChoiceOf(entries[first + i]);
-  }
+  list.list = shared.tokens;
+  list.count = item.count;
   __syncthreads();
 
-  const RowLoader<kSel, kD, kByKeyRows, kGradient> loader(p, grad, b, g);
+  const RowLoader<kSel, kD, kByKeyRows, kGradient> loader(p, grad, item.b, item.g);
   const int row_tiles = CeilDiv(list.count, loader.tokens);
   auto load = [&](int i) {
     if (i < row_tiles) {
       const int stage = i & 1;
-      loader.Load(p, grad, list, b, g, i * loader.tokens, q_tile + stage * kByKeyRows * kD,
-                  do_tile + stage * kByKeyRows * kD, info[stage]);
+      loader.Load(p, grad, list, item.b, item.g, i * loader.tokens, shared.q + stage * shared.kTile,
+                  shared.d_o + stage * shared.kTile, shared.info[stage]);
     }
     CommitCopies();
   };
@@ -165,7 +242,6 @@ __global__ void __launch_bounds__(kByKeyThreads, kD > 64     ? 2
 
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const float scale_log2 = p.scale * kLog2E;
-  const int t0 = range * work.tokens();
   unsigned int keys_seen = 0;
   for (int i = 0; i < row_tiles; ++i) {
     load(i + 1);
@@ -173,78 +249,20 @@ __global__ void __launch_bounds__(kByKeyThreads, kD > 64     ? 2
     FenceTiles();
     __syncthreads();
     const int stage = i & 1, from = i * loader.tokens;
-    const bf16* q = q_tile + stage * kByKeyRows * kD;
+    const bf16* q = shared.q + stage * shared.kTile;
+    const RowInfo<kByKeyRows>& info = shared.info[stage];
     Row rows[2] = {};
-    int64_t at[2] = {};  // the rows' places among the partial rows
-    const int queries = min(loader.tokens, list.count - from);
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      const int row = warp * 16 + lane / 4 + 8 * e;
-      const int2 seen = info[stage].keys[row];
-      const int query = QueryOf(p, row), head = row - query * p.h;
-      rows[e].valid = query < queries;
-      rows[e].lo = seen.x;
-      rows[e].hi = seen.x + seen.y;
-      if (!rows[e].valid) continue;
-      const int choice = choices[from + query] * work.parts + part;
-      at[e] = FirstPartialRow(p, work, b, g, tokens[from + query] - t0) + choice * p.h + head;
-      if (!kGradient && keys_read != nullptr && head == 0 && (lane & 3) == 0) {
-        keys_seen += KeysSeen(keys, rows[e]);
-      }
-    }
-    Rows16<kKeyTile> weights;
+    FindRows(rows, shared, p, work, range, item, from, min(loader.tokens, list.count - from), info,
+             warp, lane);
+    if (!kGradient && keys_read != nullptr) keys_seen += CountKeys(p, item.keys, rows, warp, lane);
     Rows16<kD> result = {};
     if constexpr (kGradient) {
-      Rows16<kKeyTile> d_weights;
-      const float2 stats[2] = {info[stage].stats[warp * 16 + lane / 4],
-                               info[stage].stats[warp * 16 + lane / 4 + 8]};
-      const auto weigh = [&] {
-        HideUnseen(weights, keys, rows, lane);
-#pragma unroll
-        for (int n = 0; n < kKeyTile / 8; ++n) {
-#pragma unroll
-          for (int e = 0; e < 4; ++e) {
-            weights[n][e] = Exp2(fmaf(weights[n][e], scale_log2, -stats[e >> 1].x));
-          }
-        }
-      };
-      TwoByRow<kD, kKeyTile>(weights, q, k_tile, d_weights, do_tile + stage * kByKeyRows * kD,
-                             v_tile, warp, lane, weigh);
-      Accumulate<kD, kKeyTile>(result, weights, k_tile, lane, [&](int step) {
-#pragma unroll
-        for (int n = 2 * step; n < 2 * step + 2; ++n) {
-#pragma unroll
-          for (int e = 0; e < 4; ++e) weights[n][e] *= d_weights[n][e] - stats[e >> 1].y;
-        }
-      });
+      PartialDq<kD>(result, shared, q, shared.d_o + stage * shared.kTile, info, item.keys, rows,
+                    scale_log2, warp, lane);
     } else {
-      ByRow<kD, kKeyTile>(weights, q, k_tile, warp, lane);
-      HideUnseen(weights, keys, rows, lane);
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const float2 sum = Exponentials(weights, e, scale_log2);
-        if (rows[e].valid && (lane & 3) == 0) work.sums[at[e]] = sum;
-      }
-      Accumulate<kD, kKeyTile>(result, weights, v_tile, lane);
+      PartialOutputs<kD>(result, shared, q, item.keys, rows, scale_log2, work.sums, warp, lane);
     }
-    const int width = kGradient ? p.dk : p.dv;
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      if (!rows[e].valid) continue;
-      float* to = work.rows + at[e] * width + 2 * (lane & 3);
-      const auto store = [&](int n) {
-        *reinterpret_cast<float2*>(to + n * 8) = {result[n][2 * e], result[n][2 * e + 1]};
-      };
-      if (width == kD) {
-#pragma unroll
-        for (int n = 0; n < kD / 8; ++n) store(n);
-      } else {
-#pragma unroll
-        for (int n = 0; n < kD / 8; ++n) {
-          if (n * 8 < width) store(n);
-        }
-      }
-    }
+    StorePartialRows<kD>(result, rows, work.rows, kGradient ? p.dk : p.dv, lane);
     __syncthreads();
   }
   if (!kGradient && keys_read != nullptr) {
@@ -255,67 +273,105 @@ __global__ void __launch_bounds__(kByKeyThreads, kD > 64     ? 2
   }
 }
 
-// Adds the partial results of a range's rows, 4 columns per thread.
-template <bool kGradient>
-__global__ void CombineByKeyKernel(AttentionProblem p, AttentionOutputs out,
-                                   AttentionGradients grad, ByKey work, int range) {
-  const int width = kGradient ? p.dk : p.dv, lanes = width / 4;
+// The partial results that one thread of CombineByKeyKernel adds: four columns of a row.
+struct PartialColumns {
+  int column;         // the first of the four
+  int64_t row;        // of [B, S, H]
+  int slots;          // number of partial results
+  const float* rows;  // columns of the first one
+  int64_t step;       // floats from one to the next
+  const float2* sums;
+  int h;  // sums from one to the next
+
+  __device__ __forceinline__ float4 At(int i) const {
+    return __ldcs(reinterpret_cast<const float4*>(rows + i * step));
+  }
+};
+
+// Sets `part` to the work of this thread. False if there is none.
+__device__ __forceinline__ bool FindColumns(const AttentionProblem& p, const ByKey& work, int range,
+                                            int width, PartialColumns* part) {
+  const int lanes = width / 4;
   const int64_t thread = int64_t{1} * blockIdx.x * blockDim.x + threadIdx.x;
-  const int column = static_cast<int>(thread % lanes) * 4;
+  part->column = static_cast<int>(thread % lanes) * 4;
   const int head = static_cast<int>(thread / lanes % p.heads);
   const int t0 = range * work.tokens(), tokens = min(work.tokens(), p.seq_len - t0);
   const auto token = static_cast<int>(thread / lanes / p.heads % tokens);
   const int64_t sequence = thread / lanes / p.heads / tokens;
-  if (sequence >= p.batch) return;
+  if (sequence >= p.batch) return false;
   const int b = static_cast<int>(sequence), t = t0 + token, g = head / p.h;
-  const int64_t row = (int64_t{1} * b * p.seq_len + t) * p.heads + head;
+  part->row = (int64_t{1} * b * p.seq_len + t) * p.heads + head;
   const int* choices = p.blocks + ((int64_t{1} * b * p.seq_len + t) * p.groups + g) * p.n_sel;
-  // The number of partial results of the row: parts of a block that begin after t have none.
+  // Parts of a block that begin after t have no partial result.
   int last = p.n_sel - 1;
   while (last > 0 && choices[last] < 0) --last;
-  const int slots =
+  part->slots =
       choices[last] < 0
           ? 0
           : last * work.parts + min(work.parts, (t - choices[last] * p.l_sel) / kKeyTile + 1);
   const int64_t first = FirstPartialRow(p, work, b, g, token) + head - g * p.h;
-  const float* rows = work.rows + first * width + column;
-  const int64_t step = int64_t{1} * p.h * width;
+  part->rows = work.rows + first * width + part->column;
+  part->step = int64_t{1} * p.h * width;
+  part->sums = work.sums + first;
+  part->h = p.h;
+  return true;
+}
+
+// dq of the four columns: the sum of the terms.
+__device__ __forceinline__ void CombineDq(const PartialColumns& part, const AttentionProblem& p,
+                                          const AttentionGradients& grad) {
   float4 total = {0, 0, 0, 0};
+#pragma unroll 8
+  for (int i = 0; i < part.slots; ++i) {
+    const float4 term = part.At(i);
+    total.x += term.x, total.y += term.y, total.z += term.z, total.w += term.w;
+  }
+  auto* to = reinterpret_cast<uint2*>(grad.dq + part.row * p.dk + part.column);
+  float4 old = {0, 0, 0, 0};
+  if (grad.add_to_dq) {
+    const uint2 packed = *to;
+    const float2 low = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(packed.x));
+    const float2 high = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(packed.y));
+    old = {low.x, low.y, high.x, high.y};
+  }
+  *to = {Pack(fmaf(total.x, p.scale, old.x), fmaf(total.y, p.scale, old.y)),
+         Pack(fmaf(total.z, p.scale, old.z), fmaf(total.w, p.scale, old.w))};
+}
+
+// The output's four columns: the terms relative to one maximum, divided by the sum of the weights.
+__device__ __forceinline__ void CombineOutputs(const PartialColumns& part,
+                                               const AttentionProblem& p,
+                                               const AttentionOutputs& out) {
+  float top = -INFINITY;
+  for (int i = 0; i < part.slots; ++i) top = fmaxf(top, part.sums[i * part.h].x);
+  const float reference = top == -INFINITY ? 0.0f : top;
+  float sum = 0;
+  float4 total = {0, 0, 0, 0};
+#pragma unroll 8
+  for (int i = 0; i < part.slots; ++i) {
+    const float2 weight = part.sums[i * part.h];
+    const float4 term = part.At(i);
+    const float factor = Exp2(weight.x - reference);
+    sum = fmaf(factor, weight.y, sum);
+    total.x = fmaf(factor, term.x, total.x), total.y = fmaf(factor, term.y, total.y);
+    total.z = fmaf(factor, term.z, total.z), total.w = fmaf(factor, term.w, total.w);
+  }
+  const float inverse = sum > 0 ? 1.0f / sum : 0.0f;
+  *reinterpret_cast<uint2*>(out.o + part.row * p.dv + part.column) = {
+      Pack(total.x * inverse, total.y * inverse), Pack(total.z * inverse, total.w * inverse)};
+  if (part.column == 0) out.lse[part.row] = sum > 0 ? (top + log2f(sum)) * kLn2 : INFINITY;
+}
+
+// Adds the partial results of a range's rows, four columns per thread.
+template <bool kGradient>
+__global__ void CombineByKeyKernel(AttentionProblem p, AttentionOutputs out,
+                                   AttentionGradients grad, ByKey work, int range) {
+  PartialColumns part;
+  if (!FindColumns(p, work, range, kGradient ? p.dk : p.dv, &part)) return;
   if constexpr (kGradient) {
-#pragma unroll 8
-    for (int i = 0; i < slots; ++i) {
-      const float4 term = __ldcs(reinterpret_cast<const float4*>(rows + i * step));
-      total.x += term.x, total.y += term.y, total.z += term.z, total.w += term.w;
-    }
-    auto* to = reinterpret_cast<uint2*>(grad.dq + row * p.dk + column);
-    float4 old = {0, 0, 0, 0};
-    if (grad.add_to_dq) {
-      const uint2 packed = *to;
-      const float2 low = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(packed.x));
-      const float2 high = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(packed.y));
-      old = {low.x, low.y, high.x, high.y};
-    }
-    *to = {Pack(fmaf(total.x, p.scale, old.x), fmaf(total.y, p.scale, old.y)),
-           Pack(fmaf(total.z, p.scale, old.z), fmaf(total.w, p.scale, old.w))};
+    CombineDq(part, p, grad);
   } else {
-    const float2* sums = work.sums + first;
-    float top = -INFINITY;
-    for (int i = 0; i < slots; ++i) top = fmaxf(top, sums[i * p.h].x);
-    const float reference = top == -INFINITY ? 0.0f : top;
-    float sum = 0;
-#pragma unroll 8
-    for (int i = 0; i < slots; ++i) {
-      const float2 part = sums[i * p.h];
-      const float4 term = __ldcs(reinterpret_cast<const float4*>(rows + i * step));
-      const float factor = Exp2(part.x - reference);
-      sum = fmaf(factor, part.y, sum);
-      total.x = fmaf(factor, term.x, total.x), total.y = fmaf(factor, term.y, total.y);
-      total.z = fmaf(factor, term.z, total.z), total.w = fmaf(factor, term.w, total.w);
-    }
-    const float inverse = sum > 0 ? 1.0f / sum : 0.0f;
-    *reinterpret_cast<uint2*>(out.o + row * p.dv + column) = {
-        Pack(total.x * inverse, total.y * inverse), Pack(total.z * inverse, total.w * inverse)};
-    if (column == 0) out.lse[row] = sum > 0 ? (top + log2f(sum)) * kLn2 : INFINITY;
+    CombineOutputs(part, p, out);
   }
 }
 
@@ -331,7 +387,7 @@ absl::Status RunByKey(const Exec& exec, const NsaShape& shape, const AttentionPr
   return ForHeadWidth(shape, [&](auto head_width) -> absl::Status {
     constexpr int kD = decltype(head_width)::value;
     auto* kernel = SelectedByKeyKernel<kD, kGradient>;
-    constexpr int kShared = ByKeySharedBytes<kD, kGradient>();
+    constexpr int kShared = ByKeyShared<kD, kGradient>::kBytes;
     NSA_RETURN_IF_ERROR(AllowShared(kernel, kShared, what));
     for (int range = 0; range < work.ranges; ++range) {
       kernel<<<work.parts * pairs * work.capacity, kByKeyThreads, kShared, StreamOf(exec)>>>(

@@ -12,7 +12,7 @@ absl::Status WindowAttention(const Exec& exec, const BranchArgs& args) {
 
 absl::Status WindowAttentionBackward(const Exec& exec, const BranchBackwardArgs& args) {
   return LaunchBackward<kWin>(exec, args, ProblemOf(args, args.shape.seq_len),
-                              WindowScratch(args.shape), WindowSegments(args.shape),
+                              RangeScratch(args.shape, kWin), RangeSegments(args.shape, kWin),
                               "window_attention_backward");
 }
 

@@ -22,8 +22,9 @@ int64_t RowsOf(const NsaShape& shape) {
   return int64_t{1} * shape.batch * shape.seq_len * shape.n_kv_groups;
 }
 
-int CountPresent(const std::array<ConstTensor, 3>& branches) {
-  return branches[0].wanted() + branches[1].wanted() + branches[2].wanted();
+int CountPresent(const std::array<ConstTensor, kBranches>& branches) {
+  return static_cast<int>(std::count_if(branches.begin(), branches.end(),
+                                        [](const ConstTensor& branch) { return branch.wanted(); }));
 }
 
 template <class T>
@@ -46,8 +47,8 @@ absl::Status CheckCommon(const Args& args) {
   NSA_RETURN_IF_ERROR(shape.Validate());
   const int n_branches = CountPresent(args.o_branch);
   if (n_branches < 2) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("o_branch: %d branches (2 or 3); one branch needs no gate", n_branches));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "o_branch: %d branches (2 to %d); one branch needs no gate", n_branches, kBranches));
   }
   const DType type = args.q.dtype;
   NSA_RETURN_IF_ERROR(CheckFloating("q", args.q));
@@ -178,7 +179,7 @@ void Activate(GateKind kind, int n, float* z) {
 }
 
 // o = Σ gate_c · o_c over the heads of one group, `size` numbers from `at`.
-void Combine(const std::array<ConstTensor, 3>& branches, const float* gates, int64_t at,
+void Combine(const std::array<ConstTensor, kBranches>& branches, const float* gates, int64_t at,
              int64_t size, float* o) {
   std::fill(o + at, o + at + size, 0.0f);
   for (const ConstTensor& branch : branches) {
@@ -203,11 +204,11 @@ void GateRow(const GateArgs& args, const Mlp& mlp, int64_t index) {
 }
 
 // Statistics of the gates and of the shares gate_c / Σ gate over all rows, in row order.
-void StoreStats(const float* gates, int64_t rows, const std::array<ConstTensor, 3>& branches,
-                float* stats) {
+void StoreStats(const float* gates, int64_t rows,
+                const std::array<ConstTensor, kBranches>& branches, float* stats) {
   const int n = CountPresent(branches);
-  double entropy_sum = 0, max_sum = 0, share_sum[3] = {0, 0, 0}, gate_sum[3] = {0, 0, 0};
-  double entropy_min = std::log(3.0), max_max = 0;
+  double entropy_sum = 0, max_sum = 0, share_sum[kBranches] = {}, gate_sum[kBranches] = {};
+  double entropy_min = std::log(double{kBranches}), max_max = 0;
   int64_t collapsed = 0;
   for (int64_t row = 0; row < rows; ++row, gates += n) {
     float total = 0;
@@ -232,10 +233,10 @@ void StoreStats(const float* gates, int64_t rows, const std::array<ConstTensor, 
   stats[2] = static_cast<float>(max_sum / count);
   stats[3] = static_cast<float>(max_max);
   stats[4] = static_cast<float>(static_cast<double>(collapsed) / count);
-  for (int branch = 0, c = 0; branch < 3; ++branch) {
+  for (int branch = 0, c = 0; branch < kBranches; ++branch) {
     const bool present = branches[branch].wanted();
     stats[5 + branch] = present ? static_cast<float>(share_sum[c] / count) : 0.0f;
-    stats[8 + branch] = present ? static_cast<float>(gate_sum[c] / count) : 0.0f;
+    stats[5 + kBranches + branch] = present ? static_cast<float>(gate_sum[c] / count) : 0.0f;
     c += present ? 1 : 0;
   }
 }
@@ -260,7 +261,7 @@ struct ChunkGrads {
 void CombineBackward(const GateBackwardArgs& args, const float* gates, int64_t at, int64_t size,
                      float* d_gate) {
   const float* d_o = Floats(args.d_o);
-  for (size_t branch = 0, c = 0; branch < 3; ++branch) {
+  for (int branch = 0, c = 0; branch < kBranches; ++branch) {
     if (!args.o_branch[branch].wanted()) continue;
     const float* o = Floats(args.o_branch[branch]);
     float* d_branch = Floats(args.d_o_branch[branch]);
@@ -316,7 +317,7 @@ void GateBackwardRow(const GateBackwardArgs& args, const Mlp& mlp, int64_t index
   Row row;
   MeanOverHeads(Floats(args.q) + first_head * mlp.width, h, mlp.width, row.x);
   Hidden(mlp, &row);
-  float dz[3];
+  float dz[kBranches];
   CombineBackward(args, gates, first_head * args.shape.d_v, int64_t{1} * h * args.shape.d_v, dz);
   ActivateBackward(args.kind, mlp.n_branches, gates, dz);
   MlpBackward(mlp, row, dz, grads, Floats(args.dq_mean) + index * mlp.width);
@@ -333,13 +334,16 @@ constexpr int64_t kChunks = 16;
 }  // namespace
 
 GateStats ReadGateStats(std::span<const float> values) {
-  return {.entropy_mean = values[0],
-          .entropy_min = values[1],
-          .max_gate_mean = values[2],
-          .max_gate_max = values[3],
-          .collapse_ratio = values[4],
-          .branch_share = {values[5], values[6], values[7]},
-          .gate_mean = {values[8], values[9], values[10]}};
+  GateStats stats{.entropy_mean = values[0],
+                  .entropy_min = values[1],
+                  .max_gate_mean = values[2],
+                  .max_gate_max = values[3],
+                  .collapse_ratio = values[4]};
+  for (int c = 0; c < kBranches; ++c) {
+    stats.branch_share[c] = values[5 + c];
+    stats.gate_mean[c] = values[5 + kBranches + c];
+  }
+  return stats;
 }
 
 absl::Status Gate(const Exec& exec, const GateArgs& args) {

@@ -28,9 +28,9 @@ struct Stats {
       if (share > 0) entropy -= share * logf(share);
       most = fmaxf(most, share);
 #pragma unroll
-      for (int id = 0; id < 3; ++id) {
+      for (int id = 0; id < kBranches; ++id) {
         v[5 + id] += p.branch_id[c] == id ? share : 0.0f;
-        v[8 + id] += p.branch_id[c] == id ? gate[c] : 0.0f;
+        v[5 + kBranches + id] += p.branch_id[c] == id ? gate[c] : 0.0f;
       }
     }
     v[0] += entropy;

@@ -5,10 +5,10 @@
 //   gate       = softmax(z)  or  sigmoid(z)
 //   o[b,t,a,:] = Σ_branches gate[b,t,g,branch] · o_branch[b,t,a,:]       g = a / h     (eq. 5)
 //
-// Branches are ordered [cmp, sel, win]. A branch whose tensor has no memory is absent; n_b branches
-// are present. Gates and fc2 have one row per present branch, in that order. n_b ≥ 2, since a
-// single branch needs no gate. Gradients of parameters are added to, all others overwritten.
-// Repeatable: parameter gradients are summed over fixed chunks of rows in order.
+// Branches are in the order of common/nsa/branch.h. A branch whose tensor has no memory is absent;
+// n_b branches are present. Gates and fc2 have one row per present branch, in that order. n_b ≥ 2,
+// since a single branch needs no gate. Gradients of parameters are added to, all others
+// overwritten. Repeatable: parameter gradients are summed over fixed chunks of rows in order.
 //
 // Backward hands each branch the gradient of its output, gate · d_o. On the CPU this is a tensor.
 // On a GPU the branches read d_o itself, because the gate can be moved into a branch's weights p:
@@ -25,6 +25,7 @@
 #include <span>
 
 #include "absl/status/status.h"
+#include "common/nsa/branch.h"
 #include "common/nsa/nsa_shape.h"
 #include "kernels/exec.h"
 #include "kernels/tensor.h"
@@ -52,20 +53,20 @@ struct GateGrads {
 // gate_c / Σ gate of each row. With softmax the shares are the gates themselves. With sigmoid they
 // hide how large the gates are: three gates of 6e-6 share equally although the layer is switched
 // off. gate_mean and the sum in collapse_ratio show that.
-inline constexpr int kGateStats = 11;
+inline constexpr int kGateStats = 5 + 2 * kBranches;
 
 // A row has collapsed onto one branch when its entropy is below kCollapsedEntropy and a share above
 // kCollapsedShare, or onto none when the sum of its gates is below kCollapsedSum.
 inline constexpr float kCollapsedEntropy = 0.1f, kCollapsedShare = 0.95f, kCollapsedSum = 0.05f;
 
 struct GateStats {
-  float entropy_mean = 0;                         // nats; ln n_b when the branches share equally
-  float entropy_min = 0;                          // smallest entropy of a row
-  float max_gate_mean = 0;                        // mean over the rows of the row's largest share
-  float max_gate_max = 0;                         // largest share of all rows
-  float collapse_ratio = 0;                       // fraction of rows that have collapsed
-  std::array<float, 3> branch_share = {0, 0, 0};  // mean share of [cmp, sel, win]; 0 when absent
-  std::array<float, 3> gate_mean = {0, 0, 0};     // mean gate of [cmp, sel, win]; 0 when absent
+  float entropy_mean = 0;                          // nats; ln n_b when the branches share equally
+  float entropy_min = 0;                           // smallest entropy of a row
+  float max_gate_mean = 0;                         // mean over the rows of the row's largest share
+  float max_gate_max = 0;                          // largest share of all rows
+  float collapse_ratio = 0;                        // fraction of rows that have collapsed
+  std::array<float, kBranches> branch_share = {};  // mean share of each branch; 0 when absent
+  std::array<float, kBranches> gate_mean = {};     // mean gate of each branch; 0 when absent
 };
 
 // Converts the values that Gate() wrote, once they are in host memory.
@@ -76,10 +77,10 @@ struct GateArgs {
   GateKind kind = GateKind::kSoftmax;
   ConstTensor q;  // [B, S, H, dk], not rotated
   GateParams params;
-  std::array<ConstTensor, 3> o_branch;  // [cmp, sel, win], each [B, S, H, dv] or absent
-  Tensor gates;                         // fp32 [B, S, G, n_b], overwritten
-  Tensor o;                             // [B, S, H, dv], overwritten
-  Tensor gate_stats;                    // optional fp32 [kGateStats], overwritten
+  std::array<ConstTensor, kBranches> o_branch;  // each [B, S, H, dv] or absent
+  Tensor gates;                                 // fp32 [B, S, G, n_b], overwritten
+  Tensor o;                                     // [B, S, H, dv], overwritten
+  Tensor gate_stats;                            // optional fp32 [kGateStats], overwritten
 };
 
 struct GateBackwardArgs {
@@ -87,14 +88,14 @@ struct GateBackwardArgs {
   GateKind kind = GateKind::kSoftmax;
   ConstTensor q;
   GateParams params;
-  std::array<ConstTensor, 3> o_branch;
+  std::array<ConstTensor, kBranches> o_branch;
   ConstTensor gates;  // output of forward
   ConstTensor d_o;    // [B, S, H, dv]
   // For each present branch. CPU only:
-  std::array<Tensor, 3> d_o_branch;  // [B, S, H, dv], overwritten
+  std::array<Tensor, kBranches> d_o_branch;  // [B, S, H, dv], overwritten
   // CUDA only:
-  std::array<ConstTensor, 3> lse;  // fp32 [B, S, H], output of the branch's forward
-  std::array<Tensor, 3> stats;     // fp32 [B, S, H, 2], overwritten: BranchBackwardArgs::stats
+  std::array<ConstTensor, kBranches> lse;  // fp32 [B, S, H], output of the branch's forward
+  std::array<Tensor, kBranches> stats;  // fp32 [B, S, H, 2], overwritten: BranchBackwardArgs::stats
   Tensor dq_mean;   // [B, S, G, dk], gradient of x, overwritten; each head gets 1/h of it
   GateGrads grads;  // added to
 };

@@ -19,8 +19,8 @@ namespace {
 struct GateBackwardPointers {
   const float* gates;
   const bf16* d_o;
-  const float* lse[3];  // of the present branches, as stats
-  float2* stats[3];
+  const float* lse[kBranches];  // of the present branches, as stats
+  float2* stats[kBranches];
   bf16* dq_mean;
   float* partial;  // [blocks, gradients of fc1_w, fc1_b, fc2_w, fc2_b]
 };

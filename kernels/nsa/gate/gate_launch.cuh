@@ -40,7 +40,7 @@ GateProblem GateProblemOf(const Args& args, int* branches) {
   p.fc1_w = DataOf<bf16>(args.params.fc1_w), p.fc1_b = DataOf<bf16>(args.params.fc1_b);
   p.fc2_w = DataOf<bf16>(args.params.fc2_w), p.fc2_b = DataOf<bf16>(args.params.fc2_b);
   *branches = 0;
-  for (int c = 0; c < 3; ++c) {
+  for (int c = 0; c < kBranches; ++c) {
     if (!args.o_branch[c].wanted()) continue;
     p.branch_id[*branches] = c;
     p.branch[(*branches)++] = DataOf<bf16>(args.o_branch[c]);
@@ -48,13 +48,19 @@ GateProblem GateProblemOf(const Args& args, int* branches) {
   return p;
 }
 
+// Calls run(width, n) with the number of branches present, 2 to kBranches, as integral constant.
+template <int kN = kBranches, class Width, class Run>
+absl::Status WithBranchCount(int branches, Width width, Run run) {
+  if constexpr (kN > 2) {
+    if (branches < kN) return WithBranchCount<kN - 1>(branches, width, run);
+  }
+  return run(width, std::integral_constant<int, kN>());
+}
+
 // Calls run(dk, n) with two integral constants: the key width and the number of branches present.
 template <class Run>
 absl::Status ForGate(int dk, int branches, Run run) {
-  const auto with_n = [&](auto width) -> absl::Status {
-    return branches == 2 ? run(width, std::integral_constant<int, 2>())
-                         : run(width, std::integral_constant<int, 3>());
-  };
+  const auto with_n = [&](auto width) { return WithBranchCount(branches, width, run); };
   switch (dk) {
     case 16:
       return with_n(std::integral_constant<int, 16>());

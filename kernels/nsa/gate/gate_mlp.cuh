@@ -21,8 +21,8 @@ struct GateProblem {
   int h, dv;
   bool sigmoid;
   const bf16 *q, *fc1_w, *fc1_b, *fc2_w, *fc2_b;
-  const bf16* branch[3];  // the present ones, in order
-  int branch_id[3];       // 0 cmp, 1 sel, 2 win
+  const bf16* branch[kBranches];  // the present ones, in order
+  int branch_id[kBranches];       // their Branch
 };
 
 // Two fp32, each split into two bf16: the rounded value in `high`, the remainder in `low`. Each

@@ -24,7 +24,7 @@ struct NsaLayerConfig {
   float rope_scale = 1;  // divides the positions of q and of every k
 
   bool has(Branch branch) const { return branches[branch]; }
-  int n_branches() const { return branches[kCmp] + branches[kSel] + branches[kWin]; }
+  int n_branches() const { return CountOf(branches); }
   bool has_gate() const { return n_branches() > 1; }
   // Whether φ has parameters.
   bool has_phi() const { return has(kCmp) && phi == Phi::kMlp; }

@@ -1,5 +1,8 @@
 #include "kernels/nsa/layer/nsa_layer.h"
 
+#include <algorithm>
+#include <array>
+
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "kernels/check.h"
@@ -16,6 +19,12 @@ namespace nsa {
 namespace {
 
 Tensor Prefix(const Tensor& tensor, int64_t size) { return {tensor.data, size, tensor.dtype}; }
+
+std::array<ConstTensor, kBranches> ReadOnly(const std::array<Tensor, kBranches>& tensors) {
+  std::array<ConstTensor, kBranches> out;
+  std::copy(tensors.begin(), tensors.end(), out.begin());
+  return out;
+}
 
 absl::Status CheckBytes(const char* name, const Tensor& bytes, int64_t size) {
   NSA_RETURN_IF_ERROR(CheckTensor(name, bytes, size, DType::kU8, "bytes of the config"));
@@ -38,7 +47,8 @@ absl::Status Check(const Exec& exec, const NsaLayerArgs& args) {
   NSA_RETURN_IF_ERROR(CheckBytes("saved", args.saved, NsaLayerSavedBytes(config)));
   NSA_RETURN_IF_ERROR(CheckBytes("workspace", args.workspace, NsaLayerWorkspaceBytes(config)));
   NSA_RETURN_IF_ERROR(CheckTensor("o", args.o, shape.o_size(), config.dtype, "B·S·H·dv"));
-  NSA_RETURN_IF_ERROR(CheckOptional("keys_read", args.keys_read, kBranches, DType::kI64, "3"));
+  NSA_RETURN_IF_ERROR(
+      CheckOptional("keys_read", args.keys_read, kBranches, DType::kI64, "kBranches"));
   NSA_RETURN_IF_ERROR(CheckDocStart(exec, shape, args.doc_start));
   return CheckBackend(exec, "attention", config.dtype);
 }
@@ -156,7 +166,7 @@ absl::Status CombineBranches(const Exec& exec, const NsaLayerArgs& args,
                      .kind = args.config.gate,
                      .q = args.q,
                      .params = args.params.gate,
-                     .o_branch = {saved.o[kCmp], saved.o[kSel], saved.o[kWin]},
+                     .o_branch = ReadOnly(saved.o),
                      .gates = saved.gates,
                      .o = args.o,
                      .gate_stats = args.gate_stats});
@@ -216,19 +226,18 @@ absl::Status CombineBackward(const Exec& exec, const NsaLayerBackwardArgs& args,
   for (int c = 0; c < kBranches; ++c) {
     if (state.stats[c].wanted()) lse[c] = saved.lse[c];
   }
-  return GateBackward(WithScratch(exec, state.scratch.gate),
-                      {.shape = args.config.shape,
-                       .kind = args.config.gate,
-                       .q = args.q,
-                       .params = args.params.gate,
-                       .o_branch = {saved.o[kCmp], saved.o[kSel], saved.o[kWin]},
-                       .gates = saved.gates,
-                       .d_o = args.d_o,
-                       .d_o_branch = state.workspace.d_o,
-                       .lse = lse,
-                       .stats = state.stats,
-                       .dq_mean = state.workspace.dq_mean,
-                       .grads = args.grads.gate});
+  return GateBackward(WithScratch(exec, state.scratch.gate), {.shape = args.config.shape,
+                                                              .kind = args.config.gate,
+                                                              .q = args.q,
+                                                              .params = args.params.gate,
+                                                              .o_branch = ReadOnly(saved.o),
+                                                              .gates = saved.gates,
+                                                              .d_o = args.d_o,
+                                                              .d_o_branch = state.workspace.d_o,
+                                                              .lse = lse,
+                                                              .stats = state.stats,
+                                                              .dq_mean = state.workspace.dq_mean,
+                                                              .grads = args.grads.gate});
 }
 
 // Fills the backward arguments that are the same for all branches.
@@ -344,7 +353,11 @@ absl::Status NsaLayerBackward(const Exec& exec, const NsaLayerBackwardArgs& args
                       .workspace = LayoutWorkspace(config, args.workspace),
                       .scratch = PlanScratch(config)};
   NSA_RETURN_IF_ERROR(PlaceStats(exec, config, &state));
-  if (config.has_gate()) NSA_RETURN_IF_ERROR(CombineBackward(exec, args, state));
+  if (config.has_gate()) {
+    NSA_RETURN_IF_ERROR(CombineBackward(exec, args, state));
+    // dk and dv of all branches depend on nothing later: they run on the side stream from here on.
+    NSA_RETURN_IF_ERROR(cuda::Fork(exec));
+  }
   if (config.has(kCmp)) NSA_RETURN_IF_ERROR(CompressedBranchBackward(exec, args, &state));
   if (config.has(kSel)) NSA_RETURN_IF_ERROR(SelectedBranchBackward(exec, args, &state));
   if (config.has(kWin)) NSA_RETURN_IF_ERROR(WindowBranchBackward(exec, args, &state));

@@ -58,7 +58,7 @@ struct NsaLayerArgs {
   Tensor o;                              // [B, S, H, dv], overwritten
   Tensor gate_stats;                     // optional fp32 [kGateStats], when has_gate()
   Tensor selection_stats;                // optional int64 [kSelectionStats], when sel is present
-  Tensor keys_read;                      // optional int64 [3], one per branch, 0 when absent
+  Tensor keys_read;                      // optional int64 [kBranches], 0 when absent
 };
 
 struct NsaLayerBackwardArgs {

@@ -20,8 +20,6 @@
 
 namespace nsa {
 
-inline constexpr std::array<Branch, kBranches> kProjectionOrder = {kSel, kWin, kCmp};
-
 // Columns of `wide`.
 int64_t ProjectionWidth(const NsaLayerConfig& config);
 

@@ -18,81 +18,106 @@
 namespace nsa::cuda {
 namespace {
 
-template <int kD>
-__global__ void __launch_bounds__(kWarps* kWarp, kD > 64 ? 2 : 4)
-    SelectBlocksKernel(AttentionProblem p, SelectOutputs out, int tiles_per_sequence,
-                       int capacity) {
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int bg = blockIdx.x / tiles_per_sequence;
+// The tile of this thread block. The last tiles of a sequence, which see the most keys, come first.
+__device__ __forceinline__ SelectTile TileOf(const AttentionProblem& p, int tiles_per_sequence) {
   SelectTile tile{};
+  const int bg = blockIdx.x / tiles_per_sequence;
   tile.b = bg / p.groups, tile.g = bg % p.groups;
   tile.t0 = (tiles_per_sequence - 1 - blockIdx.x % tiles_per_sequence) * kTokens;
   tile.tokens = min(kTokens, p.seq_len - tile.t0);
   tile.first = KeysOf<kCmp>(p, tile.b, tile.t0).begin;
   tile.last = KeysOf<kCmp>(p, tile.b, tile.t0 + tile.tokens - 1).end;
-  const int last_block = (tile.t0 + tile.tokens - 1) / p.l_sel;
+  return tile;
+}
 
-  bool all_fit = out.scores == nullptr;
+// Whether every token of the tile has at most n candidates, so that no scores are needed.
+__device__ __forceinline__ bool AllFit(const AttentionProblem& p, const SelectTile& tile) {
+  bool all_fit = true;
   for (int token = 0; token < tile.tokens; ++token) {
     const int t = tile.t0 + token;
     all_fit = all_fit && t / p.l_sel - FirstBlock(p, tile.b, t) + 1 <= p.n_sel;
   }
-  WarpChoice choice;
-  if (!all_fit) {
-    extern __shared__ __align__(128) uint8_t memory[];
-    const SelectShared<kD> shared(memory, p.h, capacity);
-    FillShares(p, shared.shares);
-    if (out.scores != nullptr) {
-      // Blocks that no visible key overlaps keep this 0.
-      const int64_t row = (int64_t{1} * tile.b * p.seq_len + tile.t0) * p.groups + tile.g;
-      for (int i = threadIdx.x; i < tile.tokens * p.sel_blocks; i += blockDim.x) {
-        out.scores[(row + i / p.sel_blocks * p.groups) * p.sel_blocks + i % p.sel_blocks] = 0;
-      }
+  return all_fit;
+}
+
+// Loads what all rounds need: the shares, the queries and their lse.
+template <int kD>
+__device__ __forceinline__ void BeginScores(const SelectShared<kD>& shared,
+                                            const AttentionProblem& p, const SelectTile& tile,
+                                            const SelectOutputs& out, int warp, int lane) {
+  FillShares(p, shared.shares);
+  if (out.scores != nullptr) {
+    // Blocks that no visible key overlaps keep this 0.
+    const int64_t row = (int64_t{1} * tile.b * p.seq_len + tile.t0) * p.groups + tile.g;
+    for (int i = threadIdx.x; i < tile.tokens * p.sel_blocks; i += blockDim.x) {
+      out.scores[(row + i / p.sel_blocks * p.groups) * p.sel_blocks + i % p.sel_blocks] = 0;
     }
-    LoadQueries<kD>(shared, p, tile);
-    CommitCopies();
-    if (out.lse == nullptr) {
-      WaitCopies<0>();
-      __syncthreads();
-      FindDenominators<kD>(shared, p, tile, warp, lane);
-    } else {
-      LoadLse<kD>(shared, p, tile, out.lse);
-    }
-    bf16* const keys = shared.k + warp * kWarpKeys * kD;
-    const LaneTokens tokens = LaneTokensOf(p, tile, lane);
-    const int rounds = tile.rounds();
-    if (rounds > 0) {
-      LoadWarpKeys<kD>(keys, p, tile, tile.first + warp * kWarpKeys, lane);
-    }
-    CommitCopies();
+  }
+  LoadQueries<kD>(shared, p, tile);
+  CommitCopies();
+  if (out.lse == nullptr) {
     WaitCopies<0>();
     __syncthreads();
+    FindDenominators<kD>(shared, p, tile, warp, lane);
+  } else {
+    LoadLse<kD>(shared, p, tile, out.lse);
+  }
+}
 
-    ScoredBlocks blocks;
-    int offered = tile.first * p.d / p.l_sel;  // blocks before it are final and have been offered
-    for (int round = 0; round < rounds; ++round) {
-      const int begin = tile.first + round * kRoundKeys, end = min(begin + kRoundKeys, tile.last);
-      KeyFragments<kD> fragments;
-      fragments.Read(keys, lane);
-      __syncwarp();
-      // The warp's next keys are copied while these are multiplied.
-      if (round + 1 < rounds) {
-        LoadWarpKeys<kD>(keys, p, tile, begin + kRoundKeys + warp * kWarpKeys, lane);
-      }
-      CommitCopies();
-      SumHeads<kD>(shared, p, fragments, tokens, begin + warp * kWarpKeys, warp, lane);
-      __syncthreads();
-      blocks = AddScores(p, begin, end, shared.sums, shared.shares, tile.tokens, capacity, blocks,
-                         shared.scores + round % 2 * kTokens * capacity);
-      WaitCopies<0>();
-      __syncthreads();
-      const int final_blocks = end * p.d / p.l_sel;
-      choice.Offer(p, tile, blocks, offered, final_blocks, capacity, out, warp, lane);
-      offered = final_blocks;
+// Scores the tile's blocks round by round and offers them to `choice`.
+template <int kD>
+__device__ __forceinline__ void ScoreBlocks(const SelectShared<kD>& shared,
+                                            const AttentionProblem& p, const SelectTile& tile,
+                                            const SelectOutputs& out, int capacity,
+                                            WarpChoice& choice, int warp, int lane) {
+  bf16* const keys = shared.k + warp * kWarpKeys * kD;
+  const LaneTokens tokens = LaneTokensOf(p, tile, lane);
+  const int rounds = tile.rounds();
+  if (rounds > 0) LoadWarpKeys<kD>(keys, p, tile, tile.first + warp * kWarpKeys, lane);
+  CommitCopies();
+  WaitCopies<0>();
+  __syncthreads();
+
+  ScoredBlocks blocks;
+  int offered = tile.first * p.d / p.l_sel;  // blocks before it are final and have been offered
+  for (int round = 0; round < rounds; ++round) {
+    const int begin = tile.first + round * kRoundKeys, end = min(begin + kRoundKeys, tile.last);
+    KeyFragments<kD> fragments;
+    fragments.Read(keys, lane);
+    __syncwarp();
+    // The warp's next keys are copied while these are multiplied.
+    if (round + 1 < rounds) {
+      LoadWarpKeys<kD>(keys, p, tile, begin + kRoundKeys + warp * kWarpKeys, lane);
     }
-    // The blocks of the last keys, and the blocks that no key overlaps.
-    const int to = out.scores != nullptr ? max(last_block, blocks.end) : last_block;
-    choice.Offer(p, tile, blocks, offered, to, capacity, out, warp, lane);
+    CommitCopies();
+    SumHeads<kD>(shared, p, fragments, tokens, begin + warp * kWarpKeys, warp, lane);
+    __syncthreads();
+    blocks = AddScores(p, begin, end, shared.sums, shared.shares, tile.tokens, capacity, blocks,
+                       shared.scores + round % 2 * kTokens * capacity);
+    WaitCopies<0>();
+    __syncthreads();
+    const int final_blocks = end * p.d / p.l_sel;
+    choice.Offer(p, tile, blocks, offered, final_blocks, capacity, out, warp, lane);
+    offered = final_blocks;
+  }
+  // The blocks of the last keys, and the blocks that no key overlaps.
+  const int last_block = (tile.t0 + tile.tokens - 1) / p.l_sel;
+  const int to = out.scores != nullptr ? max(last_block, blocks.end) : last_block;
+  choice.Offer(p, tile, blocks, offered, to, capacity, out, warp, lane);
+}
+
+template <int kD>
+__global__ void __launch_bounds__(kWarps* kWarp, kD > 64 ? 2 : 4)
+    SelectBlocksKernel(AttentionProblem p, SelectOutputs out, int tiles_per_sequence,
+                       int capacity) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const SelectTile tile = TileOf(p, tiles_per_sequence);
+  WarpChoice choice;
+  if (out.scores != nullptr || !AllFit(p, tile)) {
+    extern __shared__ __align__(128) uint8_t memory[];
+    const SelectShared<kD> shared(memory, p.h, capacity);
+    BeginScores<kD>(shared, p, tile, out, warp, lane);
+    ScoreBlocks<kD>(shared, p, tile, out, capacity, choice, warp, lane);
   }
 #pragma unroll
   for (int i = 0; i < kTokensOfWarp; ++i) {

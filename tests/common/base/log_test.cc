@@ -25,6 +25,15 @@ TEST(InitLog, TakesTheLevelThatIsNamedAndTheEnvironmentBeforeIt) {
   EXPECT_EQ(spdlog::default_logger()->level(), spdlog::level::err);
 }
 
+TEST(InitLog, ALineOfTheLogSteersNoTerminal) {
+  unsetenv("NSA_LOG_LEVEL");
+  ASSERT_TRUE(InitLog("g", "info").ok());
+  ::testing::internal::CaptureStderr();
+  spdlog::info("job {} said so", "\x1b]0;pwned\x07");
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr(" I g: job \\x1b]0;pwned\\x07 said so\n"));
+}
+
 TEST(InitLog, RefusesALevelThatThereIsNotAndIsNotSilent) {
   unsetenv("NSA_LOG_LEVEL");
   const absl::Status flag = InitLog("e", "loud");

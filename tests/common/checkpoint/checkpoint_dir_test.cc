@@ -78,6 +78,10 @@ TEST(CheckpointDir, AValidationLossIsThatOfTheCheckpointsOwnStep) {
     state.set_val_loss(none);
     EXPECT_EQ(at(3500), std::nullopt);
   }
+  state.set_val_loss(2.5);
+  state.set_val_step(3640);
+  EXPECT_EQ(at(3640), 2.5) << "the run was stopped there";
+  EXPECT_EQ(at(3500), std::nullopt);
 }
 
 TEST(CheckpointDir, HashesAreXxh3Of128Bits) {
@@ -282,6 +286,18 @@ TEST(CheckpointDir, RetentionNeverKeepsFewerThanTwo) {
     EXPECT_THAT(Steps(PastRetention(*ListCheckpoints(dir.path()), keep, 0)), ElementsAre(1))
         << keep;
   }
+}
+
+TEST(CheckpointDir, AHugeManifestIsRefusedWithoutBeingRead) {
+  const TempDir dir;
+  const std::filesystem::path checkpoint = dir / "checkpoints/step-00000005";
+  std::filesystem::create_directories(checkpoint);
+  std::ofstream(checkpoint / "state.json") << "{";
+  std::filesystem::resize_file(checkpoint / "state.json", uintmax_t{6} << 30);  // sparse
+  EXPECT_THAT(
+      ReadCheckpointState(checkpoint),
+      StatusIs(absl::StatusCode::kDataLoss, HasSubstr("6442450944 bytes (at most 4194304)")));
+  EXPECT_THAT(VerifyCheckpoint(checkpoint), ElementsAre(HasSubstr("at most 4194304")));
 }
 
 }  // namespace

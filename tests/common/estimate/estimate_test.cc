@@ -105,16 +105,6 @@ TEST(FlopsPerToken, IsSixAWeightPlusAttention) {
   EXPECT_NEAR(FlopsPerToken(spec), 6 * weights + attention, 0.002 * 6 * weights);
 }
 
-TEST(BranchesOf, AreThoseOfTheListAndAllOfAnEmptyOne) {
-  v1::NsaSpec nsa;
-  EXPECT_EQ(BranchesOf(nsa), (BranchSet{true, true, true}));
-  nsa.add_branches(v1::BRANCH_WIN);
-  EXPECT_EQ(BranchesOf(nsa), (BranchSet{false, false, true}));
-  nsa.add_branches(v1::BRANCH_CMP);
-  nsa.add_branches(v1::BRANCH_UNSPECIFIED);
-  EXPECT_EQ(BranchesOf(nsa), (BranchSet{true, false, true}));
-}
-
 TEST(BranchNames, AreTheWordsOfTheJobFileInItsOrder) {
   for (int branch = 0; branch < kBranches; ++branch) {
     const auto* value = v1::Branch_descriptor()->FindValueByNumber(v1::BRANCH_CMP + branch);

@@ -139,11 +139,14 @@ TEST(ApplyDefaults, FillsEveryFieldThatHasOne) {
   const std::set<std::string> none = {"name",
                                       "labels",
                                       "preflight",  // specific to the job
+                                      "nsa.layers",
                                       "data.path",
                                       "data.val_path",
                                       "data.tokenizer_path",
                                       "data.separator",
                                       "train.out_dir",
+                                      "restart.init",
+                                      "restart.allow_new_schedule",
                                       "guard.min_tokens_per_second",  // measured
                                       "runtime.precision",
                                       "runtime.merge_micro_batches"};  // set by ResolveDevice

@@ -90,7 +90,7 @@ TEST(LoadYaml, SaysWhereAndWhatAndHowToFix) {
   EXPECT_EQ(ErrorOf("train:\n  stepz: 5\n"),
             "job.yaml:2:3: train.stepz: unknown key; did you mean 'steps'?");
   EXPECT_EQ(ErrorOf("model:\n  seq_len: 5\n"),
-            "job.yaml:2:3: model.seq_len: unknown key; it belongs to train, write it as "
+            "job.yaml:2:3: model.seq_len: unknown key; it belongs to train; write it as "
             "train.seq_len");
   EXPECT_EQ(ErrorOf("train:\n  steps: two\n"),
             "job.yaml:2:10: train.steps: 'two' is not a whole number; write decimal digits only, "
@@ -105,13 +105,13 @@ TEST(LoadYaml, KnowsTheUsualNamesOfOtherTrainers) {
   EXPECT_EQ(ErrorOf("train: {epochs: 3}"),
             "job.yaml:1:9: train.epochs: unknown key; did you mean 'steps'?");
   EXPECT_EQ(ErrorOf("learning_rate: 1"),
-            "job.yaml:1:1: learning_rate: unknown key; did you mean 'lr'? it belongs to train, "
+            "job.yaml:1:1: learning_rate: unknown key; did you mean 'lr'? It belongs to train; "
             "write it as train.lr");
   EXPECT_EQ(ErrorOf("train: {context_length: 3}"),
             "job.yaml:1:9: train.context_length: unknown key; did you mean 'seq_len'?");
   EXPECT_EQ(ErrorOf("train: {devices: 2}"),
-            "job.yaml:1:9: train.devices: unknown key; did you mean 'gpus'? it belongs to "
-            "resources, write it as resources.gpus");
+            "job.yaml:1:9: train.devices: unknown key; did you mean 'gpus'? It belongs to "
+            "resources; write it as resources.gpus");
 }
 
 TEST(LoadYaml, NamesATabInTheIndentation) {

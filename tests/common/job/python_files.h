@@ -30,8 +30,8 @@ struct PythonFile {
   }
 };
 
-// The files that describe a run.
-inline std::vector<PythonFile> PythonRuns() {
+// Parts that many of the files have in common.
+struct PythonText {
   const std::string m7c =
       "model: {dim: 768, n_layers: 12, n_heads: 12, n_kv_groups: 2, d_k: 64, d_v: 64}\n"
       "nsa: {l: 32, d: 16, l_sel: 64, n_sel: 16, w: 512, phi: avg}\n";
@@ -69,59 +69,75 @@ inline std::vector<PythonFile> PythonRuns() {
       "  log_every: 20\n"
       "  eval_every: 0\n"
       "  save_every: 0\n";
+};
+
+// Production runs on one and two A100s.
+inline std::vector<PythonFile> A100Runs(const PythonText& t) {
   return {
       {"m7c_125m_1xa100_prod_v1",
-       m7c +
+       t.m7c +
            "runtime: {device: cuda, precision: bf16, use_flash: true, use_triton_sel: false,\n"
            "          gradient_checkpointing: true, fa2_enabled: false, fa2_min_len_win: -1,\n"
            "          fa2_min_len_cmp: -1, sel_triton_min_L: 4096}\n" +
-           optimizer + long_run +
+           t.optimizer + t.long_run +
            "  seq_len: 2048\n"
            "  batch_size: 2\n"
            "  accumulate_grad_batches: 2\n"
            "  out_dir: artifacts/m7c_125m_1xa100_prod\n",
        50000, 2, 2, 2048},
       {"m7c_125m_1xa100_production",
-       m7c + byte + on_gpu + optimizer + long_run +
+       t.m7c + t.byte + t.on_gpu + t.optimizer + t.long_run +
            "  seq_len: 2048\n"
            "  batch_size: 1\n"
            "  accumulate_grad_batches: 1\n"
            "  out_dir: artifacts/m7c_125m_1xa100_prod\n",
        50000, 1, 1, 2048},
       {"m7c_125m_2xa100_production",
-       m7c + byte + on_gpu + optimizer + long_run +
+       t.m7c + t.byte + t.on_gpu + t.optimizer + t.long_run +
            "  seq_len: 2048\n"
            "  batch_size: 2\n"
            "  accumulate_grad_batches: 2\n"
            "  out_dir: artifacts/m7c_125m_2xa100_prod\n",
        50000, 2, 2, 2048},
       {"m7c_125m_2xa100_production_tuned",
-       m7c + byte + on_gpu + optimizer + long_run +
+       t.m7c + t.byte + t.on_gpu + t.optimizer + t.long_run +
            "  seq_len: 2048\n"
            "  batch_size: 4\n"
            "  accumulate_grad_batches: 1\n"
            "  out_dir: artifacts/m7c_125m_2xa100_prod\n",
        50000, 4, 1, 2048},
+  };
+}
+
+// Runs with the GPT-2 tokenizer for GPUs of three sizes.
+inline std::vector<PythonFile> LongRuns(const PythonText& t) {
+  return {
       {"m7c_125m_24g",
-       m7c + gpt2 + on_gpu + optimizer + long_gpt2_run +
+       t.m7c + t.gpt2 + t.on_gpu + t.optimizer + t.long_gpt2_run +
            "  seq_len: 4096\n"
            "  batch_size: 2\n"
            "  accumulate_grad_batches: 8\n",
        200000, 2, 8, 4096},
       {"m7c_125m_40g",
-       m7c + gpt2 + on_gpu + optimizer + long_gpt2_run +
+       t.m7c + t.gpt2 + t.on_gpu + t.optimizer + t.long_gpt2_run +
            "  seq_len: 4096\n"
            "  batch_size: 4\n"
            "  accumulate_grad_batches: 4\n",
        200000, 4, 4, 4096},
       {"m7c_125m_80g",
-       m7c + gpt2 + on_gpu + optimizer + long_gpt2_run +
+       t.m7c + t.gpt2 + t.on_gpu + t.optimizer + t.long_gpt2_run +
            "  seq_len: 4096\n"
            "  batch_size: 8\n"
            "  accumulate_grad_batches: 2\n",
        200000, 8, 2, 4096},
+  };
+}
+
+// Tests of the large model.
+inline std::vector<PythonFile> TestRuns(const PythonText& t) {
+  return {
       {"m7c_125m_2k_test",
-       m7c + byte + on_gpu + optimizer +
+       t.m7c + t.byte + t.on_gpu + t.optimizer +
            "  steps: 100\n  warmup_steps: 10\n  log_every: 5\n  eval_every: 50\n  save_every: 0\n" +
            "  seq_len: 2048\n"
            "  batch_size: 4\n"
@@ -129,10 +145,10 @@ inline std::vector<PythonFile> PythonRuns() {
            "  out_dir: artifacts/m7c_125m_2k_test\n",
        100, 4, 1, 2048},
       {"m7c_125m_2k_test_cpu",
-       m7c + byte +
+       t.m7c + t.byte +
            "runtime: {device: cpu, precision: fp32, use_flash: false, use_triton_sel: false,\n"
            "          gradient_checkpointing: true}\n" +
-           optimizer +
+           t.optimizer +
            "  steps: 20\n  warmup_steps: 2\n  log_every: 5\n  eval_every: 50\n  save_every: 0\n" +
            "  seq_len: 512\n"
            "  batch_size: 2\n"
@@ -140,9 +156,9 @@ inline std::vector<PythonFile> PythonRuns() {
            "  out_dir: artifacts/m7c_125m_cpu_test\n",
        20, 2, 1, 512},
       {"m7c_125m_fast_log",
-       m7c + gpt2 +
+       t.m7c + t.gpt2 +
            "runtime: {device: cuda, precision: fp32, use_flash: false, use_triton_sel: false}\n" +
-           optimizer +
+           t.optimizer +
            "  steps: 50000\n  warmup_steps: 2000\n  log_every: 5\n  eval_every: 500\n  save_every: "
            "5000\n" +
            "  seq_len: 1024\n"
@@ -150,21 +166,27 @@ inline std::vector<PythonFile> PythonRuns() {
            "  accumulate_grad_batches: 16\n"
            "  out_dir: artifacts/m7c_125m\n",
        50000, 1, 16, 1024},
+  };
+}
+
+// Smoke runs of small models.
+inline std::vector<PythonFile> SmokeRuns(const PythonText& t) {
+  return {
       {"m7c_3090_smoke",
-       small + byte +
+       t.small + t.byte +
            "runtime: {device: cuda, precision: fp16, use_flash: true, use_triton_sel: false,\n"
            "          gradient_checkpointing: false}\n" +
-           optimizer + smoke +
+           t.optimizer + t.smoke +
            "  seq_len: 1024\n"
            "  batch_size: 1\n"
            "  accumulate_grad_batches: 8\n"
            "  out_dir: artifacts/3090_smoke\n",
        200, 1, 8, 1024},
       {"m7c_small_smoke",
-       small + byte +
+       t.small + t.byte +
            "runtime: {device: cuda, precision: bf16, use_flash: true, use_triton_sel: false,\n"
            "          gradient_checkpointing: false}\n" +
-           optimizer + smoke +
+           t.optimizer + t.smoke +
            "  seq_len: 1024\n"
            "  batch_size: 1\n"
            "  accumulate_grad_batches: 1\n"
@@ -178,6 +200,16 @@ inline std::vector<PythonFile> PythonRuns() {
        "        out_dir: artifacts/train_showcase}\n",
        200, 8, 1, 128},
   };
+}
+
+// The files that describe a run.
+inline std::vector<PythonFile> PythonRuns() {
+  const PythonText text;
+  std::vector<PythonFile> runs = A100Runs(text);
+  for (const auto& more : {LongRuns(text), TestRuns(text), SmokeRuns(text)}) {
+    runs.insert(runs.end(), more.begin(), more.end());
+  }
+  return runs;
 }
 
 // The files that the Python trainer could not run on their own.

@@ -37,7 +37,7 @@ TEST(AttentionScratch, SegmentsCoverTheTokens) {
   std::mt19937 random(1);
   for (int round = 0; round < 1000; ++round) {
     const NsaShape s = RandomShape(&random);
-    const TokenSegments window = WindowSegments(s), compressed = CompressedSegments(s);
+    const TokenSegments window = RangeSegments(s, kWin), compressed = RangeSegments(s, kCmp);
     EXPECT_GE(int64_t{1} * window.tokens * window.count,
               std::min<int64_t>(s.seq_len, int64_t{s.window} + kScratchKeys - 1))
         << s.ToString();
@@ -103,20 +103,20 @@ TEST(AttentionScratch, HoldsPartialRowsOfARangeOfTokens) {
 
 // A regression test: the sums of dk and dv used to grow with S², to 34 GiB at a million tokens.
 TEST(AttentionScratch, OfTheCompressedBranchStaysBoundedAtAMillionTokens) {
-  EXPECT_EQ(CompressedSegments(M7c(1, 65536)).tokens, 2048);
-  EXPECT_LE(CompressedScratch(M7c(1, 1048576)).bytes, 700 * kMiB);
+  EXPECT_EQ(RangeSegments(M7c(1, 65536), kCmp).tokens, 2048);
+  EXPECT_LE(RangeScratch(M7c(1, 1048576), kCmp).bytes, 700 * kMiB);
 }
 
 TEST(AttentionScratch, OfALayerHasAPartForEachBranchThatIsThere) {
   const NsaShape s = M7c(2, 2048);
   const LayerScratch all = PlanLayerScratch(s, {true, true, true}, true);
   EXPECT_EQ(all.branch[kCmp], 0);
-  EXPECT_GE(all.branch[kSel], CompressedScratch(s).bytes);
+  EXPECT_GE(all.branch[kSel], RangeScratch(s, kCmp).bytes);
   EXPECT_GE(all.branch[kWin], all.branch[kSel] + PlanSelectedScratch(s).bytes);
-  EXPECT_GE(all.phi, all.branch[kWin] + WindowScratch(s).bytes);
+  EXPECT_GE(all.phi, all.branch[kWin] + RangeScratch(s, kWin).bytes);
   EXPECT_GE(all.gate, all.phi + PlanPhiScratch(s, 64).bytes);
   EXPECT_GE(all.bytes, all.gate + PlanGateScratch(s).bytes);
-  EXPECT_EQ(PlanLayerScratch(s, {false, false, true}, false).bytes, WindowScratch(s).bytes);
+  EXPECT_EQ(PlanLayerScratch(s, {false, false, true}, false).bytes, RangeScratch(s, kWin).bytes);
   EXPECT_EQ(PlanLayerScratch(s, {false, false, false}, false).bytes, 0);
 }
 
@@ -124,10 +124,10 @@ TEST(AttentionScratch, OfALayerHasAPartForEachBranchThatIsThere) {
 TEST(AttentionScratch, HasTheStatisticsOfABranchInThatBranchsPart) {
   const NsaShape s = M7c(2, 2048);
   const LayerScratch all = PlanLayerScratch(s, {true, true, true}, false);
-  EXPECT_EQ(all.stats[kCmp], all.branch[kCmp] + CompressedScratch(s).stats);
+  EXPECT_EQ(all.stats[kCmp], all.branch[kCmp] + RangeScratch(s, kCmp).stats);
   EXPECT_EQ(all.stats[kSel], all.branch[kSel] + PlanSelectedScratch(s).stats);
-  EXPECT_EQ(all.stats[kWin], all.branch[kWin] + WindowScratch(s).stats);
-  EXPECT_GE(CompressedScratch(s).sums, CompressedScratch(s).stats + 8 * 2 * 2048 * 12);
+  EXPECT_EQ(all.stats[kWin], all.branch[kWin] + RangeScratch(s, kWin).stats);
+  EXPECT_GE(RangeScratch(s, kCmp).sums, RangeScratch(s, kCmp).stats + 8 * 2 * 2048 * 12);
 }
 
 TEST(AttentionScratch, OfTheGateIsThereWithTwoBranchesOrMore) {
@@ -135,7 +135,7 @@ TEST(AttentionScratch, OfTheGateIsThereWithTwoBranchesOrMore) {
   // 512 partial sums of 32·64 + 32 + 3·32 + 3 fp32 gradients.
   EXPECT_EQ(PlanGateScratch(s).bytes, 4 * 512 * 2179);
   const LayerScratch two = PlanLayerScratch(s, {true, false, true}, false);
-  EXPECT_GE(two.gate, two.branch[kWin] + WindowScratch(s).bytes);
+  EXPECT_GE(two.gate, two.branch[kWin] + RangeScratch(s, kWin).bytes);
   EXPECT_GE(two.bytes, two.gate + PlanGateScratch(s).bytes);
 }
 

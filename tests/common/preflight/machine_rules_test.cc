@@ -19,6 +19,22 @@ TEST(Preflight, RefusesSeveralMachinesEvenWhereTheRanksDivide) {
   EXPECT_NE(FindingOf(job.Check(), "NODES_UNSUPPORTED"), nullptr);
 }
 
+TEST(Preflight, AnOldDriverIsToldWhatToInstallForItsBranch) {
+  GoodJob job;
+  const auto fix = [&](const char* version) {
+    job.machine.driver_version = version;
+    const v1::PreflightReport report = job.Check();
+    const v1::Finding* finding = FindingOf(report, "GPU_DRIVER");
+    return finding == nullptr ? std::string() : finding->fix();
+  };
+  EXPECT_THAT(fix("535.86.10"), HasSubstr("install NVIDIA's package cuda-compat-13-0"));
+  EXPECT_THAT(fix("555.42.06"), HasSubstr("does not serve), or move to R535"));
+  EXPECT_THAT(fix("550.54.15"), HasSubstr("may serve R550"));
+  EXPECT_EQ(fix("580.65.06"), "");
+  job.machine.cuda_compat_path = "/usr/local/cuda-13.0/compat";
+  EXPECT_EQ(fix("535.86.10"), "") << "its CUDA worker runs with the package";
+}
+
 TEST(Preflight, JudgesAnOpenDeviceByWhatTheMachineHas) {
   GoodJob job;
   job.spec.mutable_runtime()->set_device(v1::DEVICE_AUTO);

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <string>
 
+#include "common/checkpoint/checkpoint_dir.h"
 #include "common/preflight/preflight.h"
 #include "tests/testing/temp_dir.h"
 
@@ -48,6 +49,16 @@ class GoodJob {
   void Write(const std::string& name, const std::string& text) const {
     std::filesystem::create_directories((folder / name).parent_path());
     std::ofstream(folder / name, std::ios::binary) << text;
+  }
+
+  // Writes the state of a checkpoint of this job, as it is now.
+  void WriteCheckpoint(const std::string& name, int64_t step) const {
+    v1::CheckpointState state;
+    state.set_format_version(1);
+    state.set_step(step);
+    *state.mutable_spec() = spec;
+    state.set_job_hash(JobHash(spec));
+    Write(name + "/state.json", *SerializeCheckpointState(state));
   }
 
   // On the CPU instead.

@@ -205,13 +205,28 @@ const RuleCase kCases[] = {
      }},
     {"RESUME_NOT_FOUND", "restart.resume", "is not a checkpoint",
      [](GoodJob* job) { job->spec.mutable_restart()->set_resume(job->PathOf("step-00000100")); }},
+    {"INIT_INVALID", "restart.init", "is not a checkpoint",
+     [](GoodJob* job) { job->spec.mutable_restart()->set_init(job->PathOf("step-00000100")); }},
+    {"OUT_DIR_DIFFERS", "train.out_dir", "nsa.n_sel: 16 -> 8",
+     [](GoodJob* job) {
+       job->WriteCheckpoint("out/checkpoints/step-00000100", 100);
+       job->spec.mutable_nsa()->set_n_sel(8);
+     }},
+    {"OUT_DIR_NOT_EMPTY", "restart.resume", "has 1 checkpoint (none wanted)",
+     [](GoodJob* job) {
+       job->WriteCheckpoint("out/checkpoints/step-00000100", 100);
+       job->spec.mutable_restart()->set_resume("never");
+     }},
+    {"NOTHING_TO_DO", "train.steps", "has a checkpoint of step 5000",
+     [](GoodJob* job) { job->WriteCheckpoint("out/checkpoints/step-00005000", 5000); }},
+    {"SCHEDULE_CHANGED", "train.steps", "5000 -> 10000 changes the learning rate of step 3001",
+     [](GoodJob* job) {
+       job->WriteCheckpoint("out/checkpoints/step-00003000", 3000);
+       Train(job)->set_steps(10'000);
+     }},
     {"RESUME_MISMATCH", "restart.resume", "model.n_layers: 12 -> 13",
      [](GoodJob* job) {
-       v1::CheckpointState state;
-       state.set_format_version(1);
-       state.set_step(100);
-       *state.mutable_spec() = job->spec;
-       job->Write("step-00000100/state.json", *SerializeCheckpointState(state));
+       job->WriteCheckpoint("step-00000100", 100);
        job->spec.mutable_model()->set_n_layers(13);
        job->spec.mutable_restart()->set_resume(job->PathOf("step-00000100"));
      }},
@@ -337,16 +352,6 @@ TEST(Preflight, OrdersErrorsThenWarningsThenNotes) {
     EXPECT_GE(report.findings(i - 1).severity(), report.findings(i).severity());
   }
   EXPECT_EQ(report.findings(0).rule(), "GRADIENT_CHECKPOINTING_OFF");
-}
-
-TEST(Preflight, TakesTheOutDirOfItsOwnJob) {
-  GoodJob job;
-  job.Write("out/owner.json", R"({"job_id": "jmine", "job_hash": "00"})");
-  EXPECT_FALSE(job.Check().accepted());
-  job.context.job_id = "jmine";
-  EXPECT_TRUE(job.Check().accepted());
-  job.Write("out/owner.json", "not json");
-  EXPECT_FALSE(job.Check().accepted());
 }
 
 TEST(Preflight, FindsTheSameFileUnderAnotherName) {

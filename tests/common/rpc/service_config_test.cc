@@ -28,12 +28,12 @@ std::set<std::string> Retried() {
 }
 
 TEST(ServiceConfig, AMethodIsRetriedOnlyWhenTheProtoSaysSo) {
-  EXPECT_THAT(Retried(),
-              UnorderedElementsAre("SubmitJob", "GetJob", "ListJobs", "WatchJob", "WatchEvents",
-                                   "WatchRecords", "StreamLogs", "StopJob", "ResumeJob",
-                                   "DeleteJob", "DumpStack", "ListSavedStacks", "GetSavedStacks",
-                                   "ListCheckpoints", "VerifyCheckpoint", "ListNodes", "GetVersion",
-                                   "ReportRecords", "ReportLog", "ReportDump"))
+  EXPECT_THAT(Retried(), UnorderedElementsAre(
+                             "SubmitJob", "GetJob", "ListJobs", "WatchJob", "WatchEvents",
+                             "WatchRecords", "StreamLogs", "StopJob", "ResumeJob", "DeleteJob",
+                             "DumpStack", "ListSavedStacks", "GetSavedStacks", "ListCheckpoints",
+                             "VerifyCheckpoint", "ListNodes", "GetVersion", "ListTokens",
+                             "ListAudit", "Join", "ReportRecords", "ReportLog", "ReportDump"))
       << "Heartbeat does something else when it arrives twice";
 }
 

@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
+#include "common/base/fd.h"
 #include "gtest/gtest.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
@@ -41,18 +42,18 @@ sockaddr_un Address(const std::filesystem::path& path) {
   return address;
 }
 
-int ConnectTo(const std::filesystem::path& path) {
-  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+Fd ConnectTo(const std::filesystem::path& path) {
+  Fd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const sockaddr_un address = Address(path);
-  EXPECT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  EXPECT_EQ(connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
   return fd;
 }
 
-int ListenOn(const std::filesystem::path& path, int backlog) {
-  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+Fd ListenOn(const std::filesystem::path& path, int backlog) {
+  Fd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const sockaddr_un address = Address(path);
-  EXPECT_EQ(bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
-  EXPECT_EQ(listen(fd, backlog), 0);
+  EXPECT_EQ(bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  EXPECT_EQ(listen(fd.get(), backlog), 0);
   return fd;
 }
 
@@ -112,7 +113,7 @@ TEST(ControlSocket, NobodyThereIsUnavailable) {
 
 TEST(ControlSocket, APeerThatNeverAnswersIsDeadlineExceededInTime) {
   const TempDir folder;
-  const int listener = ListenOn(folder / "s", 0);
+  const Fd listener = ListenOn(folder / "s", 0);
   const absl::Duration start = RealClock().Monotonic();
   // The first caller waits for a reply. When the backlog is full, later callers wait for a
   // connection.
@@ -127,25 +128,22 @@ TEST(ControlSocket, APeerThatNeverAnswersIsDeadlineExceededInTime) {
   const absl::Duration took = RealClock().Monotonic() - start;
   EXPECT_GE(took, absl::Milliseconds(200));
   EXPECT_LT(took, absl::Seconds(3));
-  close(listener);
 }
 
 TEST(ControlSocket, AnOversizeReplyIsDataLoss) {
   const TempDir folder;
-  const int listener = ListenOn(folder / "s", 4);
-  std::thread peer([listener] {
-    const int fd = accept(listener, nullptr, nullptr);
+  const Fd listener = ListenOn(folder / "s", 4);
+  std::thread peer([&listener] {
+    const Fd fd(accept(listener.get(), nullptr, nullptr));
     const uint32_t length = 65537;
-    EXPECT_EQ(write(fd, &length, sizeof length), 4);
+    EXPECT_EQ(write(fd.get(), &length, sizeof length), 4);
     char c = 0;
-    while (read(fd, &c, 1) > 0) {
+    while (read(fd.get(), &c, 1) > 0) {
     }
-    close(fd);
   });
   EXPECT_THAT(ControlCall(folder / "s", Ping(), absl::Seconds(5)),
               StatusIs(absl::StatusCode::kDataLoss));
   peer.join();
-  close(listener);
 }
 
 TEST(ControlSocket, AnOversizeRequestIsNotSent) {
@@ -165,11 +163,10 @@ TEST(ControlSocket, HangsUpOnAnOversizeFrameAndOnGarbage) {
   ASSERT_OK(server);
   const std::string frames[] = {std::string("\xff\xff\xff\xff", 4), std::string("\1\0\0\0\xff", 5)};
   for (const std::string& frame : frames) {
-    const int fd = ConnectTo(folder / "s");
-    ASSERT_EQ(write(fd, frame.data(), frame.size()), static_cast<ssize_t>(frame.size()));
+    const Fd fd = ConnectTo(folder / "s");
+    ASSERT_EQ(write(fd.get(), frame.data(), frame.size()), static_cast<ssize_t>(frame.size()));
     char c = 0;
-    EXPECT_LE(read(fd, &c, 1), 0);  // end of file or a reset
-    close(fd);
+    EXPECT_LE(read(fd.get(), &c, 1), 0);  // end of file or a reset
   }
   EXPECT_OK(ControlCall(folder / "s", Ping(), absl::Seconds(5)));
 }
@@ -178,20 +175,18 @@ TEST(ControlSocket, ASilentPeerHoldsUpOthersForAboutASecondOnly) {
   const TempDir folder;
   const auto server = ControlServer::Start(folder / "s", [](const auto&) { return AtStep(1); });
   ASSERT_OK(server);
-  const int silent = ConnectTo(folder / "s");
+  const Fd silent = ConnectTo(folder / "s");
   EXPECT_OK(ControlCall(folder / "s", Ping(), absl::Seconds(10)));
-  close(silent);
 }
 
 TEST(ControlSocket, EndsAtOnceThoughAPeerIsSilent) {
   const TempDir folder;
   auto server = ControlServer::Start(folder / "s", [](const auto&) { return AtStep(1); });
   ASSERT_OK(server);
-  const int silent = ConnectTo(folder / "s");
+  const Fd silent = ConnectTo(folder / "s");
   const absl::Duration start = RealClock().Monotonic();
   server->reset();
   EXPECT_LT(RealClock().Monotonic() - start, absl::Milliseconds(800));
-  close(silent);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
+#include "common/base/fd.h"
 #include "common/run/atomic_file.h"
 #include "gtest/gtest.h"
 #include "tests/testing/status_matchers.h"
@@ -136,13 +137,13 @@ TEST(Spawn, GivesASessionAnEmptyMaskDefaultSignalsAndNoDescriptors) {
   sigaddset(&blocked, SIGTERM);
   sigprocmask(SIG_BLOCK, &blocked, &before);
   const auto old = signal(SIGUSR1, SIG_IGN);
-  const int leak = open("/dev/null", O_RDONLY);  // without O_CLOEXEC
+  Fd leak(open("/dev/null", O_RDONLY));  // without O_CLOEXEC
   // The command has no pipe: a shell has additional descriptors open while it runs a pipe.
   const ProcessIdentity child = Shell(
       "grep -E 'SigBlk|SigIgn' /proc/self/status; ls /proc/$$/fd; "
       "cut -d' ' -f6 /proc/$$/stat; echo $$",
       {.environment = {{"PATH", "/usr/bin:/bin"}}, .output = folder / "log"});
-  close(leak);
+  leak.Reset();
   signal(SIGUSR1, old);
   sigprocmask(SIG_SETMASK, &before, nullptr);
   Reap(child.pid);

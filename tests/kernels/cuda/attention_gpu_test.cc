@@ -67,6 +67,22 @@ struct GpuResult {
   std::vector<int64_t> keys_read, selection;
 };
 
+// What the forward saved in device memory.
+void ReadSaved(const NsaLayerConfig& config, const DeviceTensor& saved, GpuResult* out) {
+  const std::vector<uint8_t> bytes = saved.Bytes();
+  const NsaLayerSaved at = LayoutSaved(config, saved);
+  const auto copy = [&]<class T>(const Tensor& tensor, std::vector<T>* to) {
+    to->resize(tensor.size);
+    if (tensor.size == 0) return;
+    const int64_t offset =
+        static_cast<const uint8_t*>(tensor.data) - static_cast<const uint8_t*>(saved.tensor().data);
+    std::memcpy(to->data(), bytes.data() + offset, tensor.size * sizeof(T));
+  };
+  copy(at.gates, &out->gates);
+  copy(at.blocks, &out->blocks);
+  for (int c = 0; c < kBranches; ++c) copy(at.lse[c], &out->lse[c]);
+}
+
 GpuResult RunOnGpu(const Layer& layer, const GpuLayer& in, const DeviceTensor& d_o,
                    cuda::Side* side) {
   NsaLayerConfig config = layer.config;
@@ -117,21 +133,10 @@ GpuResult RunOnGpu(const Layer& layer, const GpuLayer& in, const DeviceTensor& d
   EXPECT_TRUE(status.ok()) << status;
 
   GpuResult out{.o = o.Floats(), .dq = dq.Floats(), .keys_read = keys_read.Raw<int64_t>()};
-  const std::vector<uint8_t> bytes = saved.Bytes();
-  const NsaLayerSaved at = LayoutSaved(config, saved);
-  auto copy = [&]<class T>(const Tensor& tensor, std::vector<T>* to) {
-    to->resize(tensor.size);
-    if (tensor.size == 0) return;
-    const int64_t offset =
-        static_cast<const uint8_t*>(tensor.data) - static_cast<const uint8_t*>(saved.tensor().data);
-    std::memcpy(to->data(), bytes.data() + offset, tensor.size * sizeof(T));
-  };
-  copy(at.gates, &out.gates);
-  copy(at.blocks, &out.blocks);
+  ReadSaved(config, saved, &out);
   if (config.has_gate()) out.gate_stats = gate_stats.Floats();
   if (config.has(kSel)) out.selection = selection.Raw<int64_t>();
   for (int c = 0; c < kBranches; ++c) {
-    copy(at.lse[c], &out.lse[c]);
     out.dk[c] = dk[c].Floats(), out.dv[c] = dv[c].Floats();
   }
   for (const DeviceTensor& grad : grads) out.grads.push_back(grad.Floats());

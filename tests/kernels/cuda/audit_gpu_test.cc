@@ -1,5 +1,7 @@
 // The audit of the attention on the GPU against the CPU implementation. Outputs start as NaN, and
 // each case runs twice to check for equal bits.
+#include <cstring>
+
 #include "kernels/nsa/audit/audit.h"
 #include "kernels/nsa/select/select_blocks.h"
 #include "tests/kernels/cuda/device.h"
@@ -59,6 +61,27 @@ TEST_P(AuditOnGpu, EqualsTheCpuTruthWithAndWithoutDocuments) {
     CompareAudit(s, branch, {});
     if (s.seq_len > 20) CompareAudit(s, branch, Documents(s, {5, 6, 19}));
   }
+}
+
+TEST_P(AuditOnGpu, CopiesTheSameListsAsTheCpu) {
+  const NsaShape& s = GetParam().shape;
+  const std::vector<float> scores = Random(s.blocks_size() / s.n_sel * s.sel_blocks(), 3);
+  std::vector<int32_t> blocks(s.blocks_size());
+  ASSERT_TRUE(ChooseBlocks({}, {.shape = s, .scores = Span(scores), .blocks = Span(blocks)}).ok());
+  std::vector<int32_t> chosen(int64_t{1} * kAuditedQueries * ChoiceWidth(s));
+  AuditChoicesArgs args{.shape = s,
+                        .blocks = Span(std::as_const(blocks)),
+                        .step = 700,
+                        .queries = kAuditedQueries,
+                        .chosen = Span(chosen)};
+  ASSERT_TRUE(AuditChoices({}, args).ok());
+  const DeviceTensor blocks_gpu = ToDevice(blocks);
+  const DeviceTensor chosen_gpu(static_cast<int64_t>(chosen.size()), DType::kI32);
+  args.blocks = blocks_gpu, args.chosen = chosen_gpu;
+  ASSERT_TRUE(AuditChoices(Gpu::Get().exec(), args).ok());
+  const std::vector<uint8_t> bytes = chosen_gpu.Bytes();
+  ASSERT_EQ(bytes.size(), 4 * chosen.size());
+  EXPECT_EQ(std::memcmp(bytes.data(), chosen.data(), bytes.size()), 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, AuditOnGpu, ::testing::ValuesIn(Shapes()), CaseName());

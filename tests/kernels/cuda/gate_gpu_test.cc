@@ -60,6 +60,20 @@ std::vector<double> StatisticsOf(const NsaShape& s, const GateInputs& in,
   return stats;
 }
 
+// What forward and backward write on the CPU, in the order of CompareGate's tensors.
+std::vector<Output> OutputsOf(const std::vector<float>& gates, const std::vector<float>& o,
+                              const std::vector<float>& stats, const std::vector<float>& dq_mean,
+                              const GateValues& grads, const GateValues& before) {
+  return {{"gates", gates, DType::kF32, 1e-5},
+          {"o", o},
+          {"stats", stats, DType::kF32, 1e-4, 1e-5},
+          {"dq_mean", dq_mean, DType::kBf16, kBf16Output, 1e-6},
+          {"fc1_w", grads.fc1_w, DType::kF32, 1e-4, 1e-5, before.fc1_w},
+          {"fc1_b", grads.fc1_b, DType::kF32, 1e-4, 1e-5, before.fc1_b},
+          {"fc2_w", grads.fc2_w, DType::kF32, 1e-4, 1e-5, before.fc2_w},
+          {"fc2_b", grads.fc2_b, DType::kF32, 1e-4, 1e-5, before.fc2_b}};
+}
+
 void CompareGate(const NsaShape& s, GateKind kind, const std::array<bool, 3>& present) {
   const GateInputs in = InputsOf(s, present);
   const int64_t rows = s.k_size() / s.d_k;
@@ -102,14 +116,7 @@ void CompareGate(const NsaShape& s, GateKind kind, const std::array<bool, 3>& pr
     branches.push_back(ToDevice(in.o[c]));
     lse.push_back(ToDeviceF32(in.lse[c]));
   }
-  std::vector<Output> outputs = {{"gates", gates, DType::kF32, 1e-5},
-                                 {"o", o},
-                                 {"stats", stats, DType::kF32, 1e-4, 1e-5},
-                                 {"dq_mean", dq_mean, DType::kBf16, kBf16Output, 1e-6},
-                                 {"fc1_w", grads.fc1_w, DType::kF32, 1e-4, 1e-5, before.fc1_w},
-                                 {"fc1_b", grads.fc1_b, DType::kF32, 1e-4, 1e-5, before.fc1_b},
-                                 {"fc2_w", grads.fc2_w, DType::kF32, 1e-4, 1e-5, before.fc2_w},
-                                 {"fc2_b", grads.fc2_b, DType::kF32, 1e-4, 1e-5, before.fc2_b}};
+  std::vector<Output> outputs = OutputsOf(gates, o, stats, dq_mean, grads, before);
   for (int c = 0, slot = 0; c < 3; ++c) {
     if (!present[c]) continue;
     const std::vector<double> want = StatisticsOf(s, in, gates, c, slot++);

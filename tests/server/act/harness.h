@@ -7,6 +7,7 @@
 #include <initializer_list>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,14 @@ inline std::vector<int64_t> UpTo(int64_t last, int64_t first = 1) {
   return steps;
 }
 
+// Somebody on the unix socket without a secret.
+inline Caller LocalCaller() { return {.name = "local", .role = v1::ROLE_OPERATOR, .local = true}; }
+
+// The agent of a node that has joined.
+inline Caller AgentCaller(const std::string& node) {
+  return {.name = "node " + node, .role = v1::ROLE_AGENT, .node = node};
+}
+
 // Everything of one run of the coordinator. To simulate a restart, destroy it and make another one
 // on the same folder.
 struct Life {
@@ -52,7 +61,7 @@ struct Life {
         stacks(folder / "dumps", clock),
         dumps(clock),
         paths({"/"}),
-        auth(Auth::SocketOnly()),
+        auth(Auth::WithoutFile(nullptr)),
         executor("calls", 1) {
     JobStore::Observer observer{
         .changed = [this](const std::string& id) { hub.Publish(id); },
@@ -62,6 +71,9 @@ struct Life {
     auto opened = JobStore::Open(folder, clock, std::move(observer));
     if (!opened.ok()) ADD_FAILURE() << opened.status();
     store = *std::move(opened);
+    auto known = AccessStore::Open(folder, clock);
+    if (!known.ok()) ADD_FAILURE() << known.status();
+    access = *std::move(known);
     control = std::make_unique<JobControl>(*store, fleet, board, paths, clock);
     rules = std::make_unique<CallRules>(CallRules{.auth = auth,
                                                   .executor = executor,
@@ -80,6 +92,7 @@ struct Life {
                           .changed = [this](const std::string& id) { hub.Publish(id); }});
     service = std::make_unique<FleetService>(FleetService::Parts{
         .store = *store,
+        .access = *access,
         .fleet = fleet,
         .logs = logs,
         .dumps = dumps,
@@ -112,6 +125,7 @@ struct Life {
   PathGuard paths;
   Auth auth;
   std::unique_ptr<JobStore> store;
+  std::unique_ptr<AccessStore> access;
   std::unique_ptr<JobControl> control;
   std::unique_ptr<Reconciler> reconciler;
   std::unique_ptr<CallRules> rules;
@@ -139,8 +153,10 @@ class Harness : public ::testing::Test {
   FakeAgent MakeAgent(const std::string& name, int slots) {
     return FakeAgent(
         name, slots,
-        {.heartbeat = [this](const auto& request) { return life_->service->Answer(request); },
-         .records = [this](const auto& request) { return life_->service->Take(request); },
+        {.heartbeat =
+             [this](const auto& request) { return life_->service->Answer(request, LocalCaller()); },
+         .records =
+             [this](const auto& request) { return life_->service->Take(request, LocalCaller()); },
          .dump = [this](const v1::ReportDumpRequest& request)
              -> absl::StatusOr<v1::ReportDumpResponse> {
            NSA_RETURN_IF_ERROR(life_->dumps.Report(request));
@@ -192,9 +208,11 @@ class Harness : public ::testing::Test {
     return control().Stop(request).status();
   }
 
-  absl::Status Resume(const std::string& id_or_name, const std::string& request_id = "") {
+  absl::Status Resume(const std::string& id_or_name, const std::string& request_id = "",
+                      const std::optional<v1::JobSpec>& spec = std::nullopt) {
     v1::ResumeJobRequest request;
     request.set_job(id_or_name);
+    if (spec.has_value()) *request.mutable_spec() = *spec;
     request.set_request_id(request_id);
     return control().Resume(request).status();
   }

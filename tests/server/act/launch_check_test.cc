@@ -67,68 +67,67 @@ TEST(FreeSlots, TheEmptiestGpuComesFirst) {
   EXPECT_EQ(slots.gpus_total, 4);
 }
 
-TEST(CheckLaunch, LooksAtTheMemoryOfTheGpusThatTheJobWasPlacedOn) {
-  const TempDir dir;
-  const FakeClock clock;
-  Fleet fleet(clock, {});
-  v1::HeartbeatRequest heartbeat;
-  heartbeat.set_incarnation("first");
-  *heartbeat.mutable_node() = Machine();
-  AddGpu("GPU-notebook", kGiB / 64, heartbeat.mutable_node());
-  AddGpu("GPU-a", 79 * kGiB, heartbeat.mutable_node());
-  ASSERT_TRUE(fleet.Observe(heartbeat).ok());
-  const PathGuard paths({"/"});
-  const LaunchCheck empty = CheckLaunch(PlacedOn("GPU-a", dir), fleet, paths);
+// A machine named vm, whose heartbeat a test can change.
+class CheckLaunchTest : public ::testing::Test {
+ protected:
+  CheckLaunchTest() {
+    heartbeat_.set_incarnation("first");
+    *heartbeat_.mutable_node() = Machine();
+  }
+
+  // Sends the heartbeat.
+  void Beat() { ASSERT_TRUE(fleet_.Observe(heartbeat_).ok()); }
+  LaunchCheck Check(const v1::StoredJob& job) { return CheckLaunch(job, fleet_, paths_); }
+
+  const TempDir dir_;
+  const FakeClock clock_;
+  Fleet fleet_{clock_, {}};
+  const PathGuard paths_{{"/"}};
+  v1::HeartbeatRequest heartbeat_;
+};
+
+TEST_F(CheckLaunchTest, LooksAtTheMemoryOfTheGpusThatTheJobWasPlacedOn) {
+  AddGpu("GPU-notebook", kGiB / 64, heartbeat_.mutable_node());
+  AddGpu("GPU-a", 79 * kGiB, heartbeat_.mutable_node());
+  Beat();
+  const LaunchCheck empty = Check(PlacedOn("GPU-a", dir_));
   EXPECT_TRUE(empty.accepted) << empty.problem;
   EXPECT_EQ(empty.nodes, "vm");
-  const LaunchCheck full = CheckLaunch(PlacedOn("GPU-notebook", dir), fleet, paths);
+  const LaunchCheck full = Check(PlacedOn("GPU-notebook", dir_));
   EXPECT_FALSE(full.accepted);
   EXPECT_THAT(full.problem, HasSubstr("vm: MEMORY_ESTIMATE_EXCEEDED: train.batch_size: "));
   EXPECT_TRUE(full.passing) << "somebody else uses it now";
 
-  heartbeat.mutable_node()->mutable_gpus(0)->set_memory_bytes(kGiB / 64);
-  ASSERT_TRUE(fleet.Observe(heartbeat).ok());
-  EXPECT_FALSE(CheckLaunch(PlacedOn("GPU-notebook", dir), fleet, paths).passing) << "too small";
+  heartbeat_.mutable_node()->mutable_gpus(0)->set_memory_bytes(kGiB / 64);
+  Beat();
+  EXPECT_FALSE(Check(PlacedOn("GPU-notebook", dir_)).passing) << "too small";
 }
 
-TEST(CheckLaunch, WhatPassesIsToldFromWhatStays) {
-  const TempDir dir;
-  const FakeClock clock;
-  Fleet fleet(clock, {});
-  v1::HeartbeatRequest heartbeat;
-  heartbeat.set_incarnation("first");
-  *heartbeat.mutable_node() = Machine();
-  AddGpu("GPU-a", 79 * kGiB, heartbeat.mutable_node());
-  ASSERT_TRUE(fleet.Observe(heartbeat).ok());
-  const PathGuard paths({"/"});
-  const v1::StoredJob job = PlacedOn("GPU-a", dir);
-  EXPECT_FALSE(CheckLaunch(job, fleet, paths).passing) << "nothing refuses";
-  std::ofstream(dir / "out") << "in the way";
-  EXPECT_TRUE(CheckLaunch(job, fleet, paths).passing);
-  heartbeat.mutable_node()->set_driver_version("535.1");
-  ASSERT_TRUE(fleet.Observe(heartbeat).ok());
-  const LaunchCheck both = CheckLaunch(job, fleet, paths);
+TEST_F(CheckLaunchTest, WhatPassesIsToldFromWhatStays) {
+  AddGpu("GPU-a", 79 * kGiB, heartbeat_.mutable_node());
+  Beat();
+  const v1::StoredJob job = PlacedOn("GPU-a", dir_);
+  EXPECT_FALSE(Check(job).passing) << "nothing refuses";
+  std::ofstream(dir_ / "out") << "in the way";
+  EXPECT_TRUE(Check(job).passing);
+  heartbeat_.mutable_node()->set_driver_version("535.1");
+  Beat();
+  const LaunchCheck both = Check(job);
   EXPECT_FALSE(both.passing);
   EXPECT_THAT(both.problem, HasSubstr("GPU_DRIVER")) << "what stays is told";
-  std::filesystem::remove(dir / "out");
-  std::filesystem::create_directory(dir / "elsewhere");
-  std::filesystem::create_directory_symlink(dir / "elsewhere", dir / "out");
-  EXPECT_FALSE(CheckLaunch(job, fleet, paths).passing) << "a link is nothing to wait for";
+  std::filesystem::remove(dir_ / "out");
+  std::filesystem::create_directory(dir_ / "elsewhere");
+  std::filesystem::create_directory_symlink(dir_ / "elsewhere", dir_ / "out");
+  EXPECT_FALSE(Check(job).passing) << "a link is nothing to wait for";
 }
 
 // Such a job was once accepted, placed, and failed three times while it held both machines.
-TEST(CheckLaunch, RefusesAJobOnSeveralMachinesForGood) {
-  const TempDir dir;
-  const FakeClock clock;
-  Fleet fleet(clock, {});
-  v1::HeartbeatRequest heartbeat;
-  heartbeat.set_incarnation("first");
-  *heartbeat.mutable_node() = Machine();
-  AddGpu("GPU-a", 79 * kGiB, heartbeat.mutable_node());
-  ASSERT_TRUE(fleet.Observe(heartbeat).ok());
-  v1::StoredJob job = PlacedOn("GPU-a", dir);
+TEST_F(CheckLaunchTest, RefusesAJobOnSeveralMachinesForGood) {
+  AddGpu("GPU-a", 79 * kGiB, heartbeat_.mutable_node());
+  Beat();
+  v1::StoredJob job = PlacedOn("GPU-a", dir_);
   job.mutable_job()->mutable_spec()->mutable_resources()->set_nodes(2);
-  const LaunchCheck check = CheckLaunch(job, fleet, PathGuard({"/"}));
+  const LaunchCheck check = Check(job);
   EXPECT_FALSE(check.accepted);
   EXPECT_FALSE(check.passing);
   EXPECT_THAT(check.problem, HasSubstr("NODES_UNSUPPORTED: resources.nodes: 2"));

@@ -1,5 +1,7 @@
 // Stops and resumes of jobs, with fake agents and a fake clock.
 #include <csignal>
+#include <filesystem>
+#include <fstream>
 
 #include "server/act/reconciler.h"
 #include "tests/server/act/harness.h"
@@ -7,6 +9,7 @@
 namespace nsa::server {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -161,6 +164,74 @@ TEST_F(ReconcilerStopTest, ResumeContinuesAStoppedAndAFailedJobButNoOther) {
   RunUntil(id, Job::STATE_SUCCEEDED, {&agent});
   EXPECT_EQ(Get(id).progress().step(), 20);
   EXPECT_THAT(Resume(id), StatusIs(absl::StatusCode::kFailedPrecondition));
+}
+
+TEST_F(ReconcilerStopTest, AFinishedJobIsTrainedFurtherWhenItsStepsAreRaised) {
+  FakeAgent agent = MakeAgent("a", 1);
+  const std::string id = Submit(Spec("demo"));
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  agent.Train(100);
+  RunUntil(id, Job::STATE_SUCCEEDED, {&agent});
+  EXPECT_THAT(Resume(id), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                   HasSubstr("nsactl resume demo --set train.steps=40")));
+  v1::JobSpec spec = Get(id).spec();
+  spec.mutable_train()->set_steps(30);
+  ASSERT_OK(Resume(id, "r2", spec));
+  EXPECT_EQ(Get(id).spec().train().steps(), 30);
+  EXPECT_EQ(Get(id).progress().total_steps(), 30);
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  agent.Train(100);
+  RunUntil(id, Job::STATE_SUCCEEDED, {&agent});
+  EXPECT_EQ(Get(id).progress().step(), 30);
+}
+
+TEST_F(ReconcilerStopTest, AResumeMayNotChangeWhatAContinuedRunKeeps) {
+  const std::string id = Submit(Spec("demo"));
+  ASSERT_OK(Stop(id, v1::STOP_MODE_NOW));
+  v1::JobSpec spec = Get(id).spec();
+  spec.mutable_train()->set_lr(0.5);
+  EXPECT_THAT(Resume(id, "", spec), StatusIs(absl::StatusCode::kInvalidArgument,
+                                             AllOf(HasSubstr("train.lr: "), HasSubstr("-> 0.5"))));
+  spec = Get(id).spec();
+  spec.mutable_train()->set_out_dir(folder_ / "out" / "other");
+  EXPECT_THAT(Resume(id, "", spec),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("train.out_dir")));
+  spec = Get(id).spec();
+  spec.mutable_train()->set_steps(0);
+  EXPECT_THAT(Resume(id, "", spec),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("train.steps")));
+  EXPECT_EQ(Get(id).state(), Job::STATE_STOPPED);
+}
+
+TEST_F(ReconcilerStopTest, DeletingAJobGivesUpItsFolder) {
+  const std::string id = Submit(Spec("demo"));
+  ASSERT_OK(Stop(id, v1::STOP_MODE_NOW));
+  const std::filesystem::path out_dir = Get(id).spec().train().out_dir();
+  std::filesystem::create_directories(out_dir);
+  std::ofstream(out_dir / "owner.json") << "{\"job_id\": \"" << id << "\"}";
+  v1::SubmitJobRequest again;
+  *again.mutable_spec() = Spec("demo");
+  EXPECT_THAT(control().Submit(again).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("belongs to job " + id)));
+  v1::DeleteJobRequest request;
+  request.set_job(id);
+  ASSERT_OK(control().Delete(request, "a test").status());
+  EXPECT_FALSE(std::filesystem::exists(out_dir / "owner.json"));
+  const auto submitted = control().Submit(again);
+  ASSERT_OK(submitted.status());
+  EXPECT_EQ(submitted->report().start(), "starts afresh in " + out_dir.string());
+}
+
+TEST_F(ReconcilerStopTest, DeletingAJobLeavesAFolderThatAnotherOneTook) {
+  const std::string id = Submit(Spec("demo"));
+  ASSERT_OK(Stop(id, v1::STOP_MODE_NOW));
+  const std::filesystem::path out_dir = Get(id).spec().train().out_dir();
+  std::filesystem::create_directories(out_dir);
+  std::ofstream(out_dir / "owner.json") << R"({"job_id": "jother"})";
+  v1::DeleteJobRequest request;
+  request.set_job(id);
+  ASSERT_OK(control().Delete(request, "a test").status());
+  EXPECT_TRUE(std::filesystem::exists(out_dir / "owner.json"));
 }
 
 TEST_F(ReconcilerStopTest, AResumeThatIsSentAgainResumesOnce) {

@@ -34,7 +34,7 @@ TEST(Lifecycle, EveryPairOfStateAndTriggerLeadsWhereTheDesignSays) {
       {Job::STATE_RUNNING, ".   .   .   .     .    .   RE   .   .    .   R  ST  ST  X   OK  ."},
       {Job::STATE_RESTARTING, ".   .   .   .     Q    .   .    S   F    F   RE ST  ST  .   .   ."},
       {Job::STATE_STOPPING, ".   .   .   .     .    .   ST   .   .    .   .  .   ST  X   OK  ."},
-      {Job::STATE_SUCCEEDED, ".   .   .   .     .    .   .    .   .    .   .  .   .   .   .   ."},
+      {Job::STATE_SUCCEEDED, ".   .   .   .     .    .   .    .   .    .   .  .   .   .   .   Q"},
       {Job::STATE_FAILED, ".   .   .   .     .    .   .    .   .    .   .  .   .   .   .   Q"},
       {Job::STATE_STOPPED, ".   .   .   .     .    .   .    .   .    .   .  .   .   .   .   Q"}};
   const std::map<std::string, State> letters = {

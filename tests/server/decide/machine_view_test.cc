@@ -15,6 +15,20 @@ MachineView Cpu(int slots, int64_t memory) {
   return {.cpu_slots = slots, .cores = 4, .memory_bytes = memory, .free_memory_bytes = memory};
 }
 
+TEST(MachineViewOf, LeavesOutAGpuWithAFaultAndNamesIt) {
+  v1::NodeInfo info;
+  for (const char* uuid : {"GPU-1", "GPU-2"}) {
+    info.add_gpus()->set_uuid(uuid);
+    info.mutable_gpus()->rbegin()->set_name("NVIDIA A100");
+  }
+  info.mutable_gpus(0)->set_fault("XID 79: the GPU has fallen off the bus");
+  const MachineView view = MachineViewOf(info);
+  EXPECT_EQ(view.gpus.size(), 1u);
+  ASSERT_EQ(view.gpu_faults.size(), 1u);
+  EXPECT_EQ(view.gpu_faults[0],
+            "NVIDIA A100 GPU-1 is taken out (XID 79: the GPU has fallen off the bus)");
+}
+
 TEST(BestMachine, IsOneOnWhichEveryRulePassesEvenIfAnotherIsLarger) {
   const std::vector<MachineView> machines = {Cpu(1, 512 * kGiB), Cpu(2, 64 * kGiB)};
   const v1::JobSpec job = TinyJob("demo", "/out", /*ranks=*/2);

@@ -392,7 +392,7 @@ TEST(Progress, EstimatesTheValidationsThatAreLeft) {
   };
   EXPECT_DOUBLE_EQ(eta_at(11, 95), 84 + 9 * 7) << "after 20, 30, … 90, and the last step";
   EXPECT_DOUBLE_EQ(eta_at(20, 95), 75 + 8 * 7) << "that after step 20 runs now";
-  EXPECT_DOUBLE_EQ(eta_at(11, 35), 24 + 2 * 7) << "a stop is not validated for itself";
+  EXPECT_DOUBLE_EQ(eta_at(11, 35), 24 + 3 * 7) << "a run that is stopped is validated there";
   EXPECT_DOUBLE_EQ(eta_at(95, 95), 0);
 }
 

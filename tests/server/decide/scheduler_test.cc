@@ -84,6 +84,17 @@ TEST(Scheduler, GivesEachRankAGpuOfItsOwn) {
   EXPECT_THAT(Text(plan), ElementsAre("j: a/GPU-1 a/GPU-3", "k: a"));
 }
 
+TEST(Scheduler, AGpuWithAFaultIsNoSlot) {
+  v1::NodeInfo node;
+  node.set_name("a");
+  node.set_cuda_worker(true);
+  for (const char* uuid : {"GPU-1", "GPU-2"}) node.add_gpus()->set_uuid(uuid);
+  node.mutable_gpus(0)->set_fault("XID 79: the GPU has fallen off the bus");
+  const NodeSlots slots = FreeSlots(node, {});
+  EXPECT_EQ(slots.gpus_total, 1);
+  EXPECT_THAT(slots.gpus_free, ElementsAre("GPU-2"));
+}
+
 TEST(Scheduler, LetsNobodyOvertakeTheFirstInLineOfItsKind) {
   const QueuePlan plan = Schedule({{.id = "j1", .order = 1, .ranks = 4, .name = "large"},
                                    {.id = "small", .order = 2},

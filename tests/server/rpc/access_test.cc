@@ -1,12 +1,8 @@
 // Access to the coordinator: addresses, tokens, certificates, HTTP, and what is refused.
-#include <signal.h>
-#include <sys/inotify.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <fstream>
-#include <limits>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -14,7 +10,9 @@
 #include "grpcpp/generic/generic_stub.h"
 #include "tests/server/rpc/followers.h"
 #include "tests/server/server_fixture.h"
+#include "tests/testing/certificates.h"
 #include "tests/testing/http_get.h"
+#include "tests/testing/open_watch.h"
 #include "tests/testing/tcp_proxy.h"
 #include "tests/testing/within.h"
 
@@ -147,14 +145,6 @@ TEST_F(ServerTest, ATokenFileThatOthersCanReadStopsTheStart) {
       StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("chmod 600 " + file.string())));
 }
 
-// Whether an event came since the last call. Reads all of them.
-bool WasOpened(int watch) {
-  char events[4096];
-  bool any = false;
-  while (read(watch, events, sizeof(events)) > 0) any = true;
-  return any;
-}
-
 TEST_F(ServerTest, NothingIsReadForAStreamWithoutTheToken) {
   KeepBeating(1, 0);
   const std::string id = Submit(Spec("demo"));
@@ -165,8 +155,7 @@ TEST_F(ServerTest, NothingIsReadForAStreamWithoutTheToken) {
   log.set_data("a line\n");
   ASSERT_OK(
       Call<v1::ReportLogResponse>(&v1::FleetService::Stub::ReportLog, agents_.get(), log).status());
-  const int watch = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
-  ASSERT_GE(inotify_add_watch(watch, (folder_ / "state/logs" / id).c_str(), IN_OPEN), 0);
+  OpenWatch watch(folder_ / "state/logs" / id);
   const auto tcp = v1::CoordinatorService::NewStub(*OpenChannel(server_->listen_address(), {}));
   const auto read_log = [&](const std::string& token) {
     const auto context = MakeContext(kTimeout, token);
@@ -180,10 +169,9 @@ TEST_F(ServerTest, NothingIsReadForAStreamWithoutTheToken) {
     return FromGrpc(reader->Finish());
   };
   EXPECT_THAT(read_log(""), StatusIs(absl::StatusCode::kUnauthenticated));
-  EXPECT_FALSE(WasOpened(watch));
+  EXPECT_FALSE(watch.WasOpened());
   EXPECT_OK(read_log(Token()));
-  EXPECT_TRUE(WasOpened(watch));
-  close(watch);
+  EXPECT_TRUE(watch.WasOpened());
 }
 
 TEST_F(ServerTest, ATailOfTooManyLinesIsRefusedWithTheLimit) {
@@ -206,101 +194,6 @@ TEST_F(ServerTest, ATailOfTooManyLinesIsRefusedWithTheLimit) {
                   HasSubstr(absl::StrCat("tail_lines: ", lines, " (0 to 100000)")));
     }
   }
-}
-
-// The answer must not reveal whether the file exists or what it contains.
-TEST_F(ServerTest, AFileOutsideAllowedRootsIsRefusedWithoutBeingOpened) {
-  allowed_root_ = folder_ / "root";
-  std::filesystem::create_directories(allowed_root_);
-  Restart();
-  const std::filesystem::path outside = folder_ / "outside";
-  std::filesystem::create_directories(outside);
-  for (const char* name : {"secret.txt", "vocab.json", "merges.txt"}) {
-    std::ofstream(outside / name) << "classified";
-  }
-  const int watch = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
-  ASSERT_GE(inotify_add_watch(watch, outside.c_str(), IN_OPEN), 0);
-  v1::JobSpec data = TinyJob("demo", allowed_root_ / "out");
-  data.mutable_data()->set_source(v1::DATA_SOURCE_TEXT);
-  data.mutable_data()->add_path(outside / "secret.txt");
-  v1::JobSpec tokenizer = TinyJob("demo", allowed_root_ / "out");
-  tokenizer.mutable_data()->set_tokenizer(v1::TOKENIZER_GPT2);
-  tokenizer.mutable_data()->set_tokenizer_path(outside);
-  for (const v1::JobSpec& spec : {data, tokenizer}) {
-    for (const bool validate_only : {true, false}) {
-      v1::SubmitJobRequest request;
-      *request.mutable_spec() = spec;
-      request.set_validate_only(validate_only);
-      const absl::Status status =
-          Call<v1::SubmitJobResponse>(&v1::CoordinatorService::Stub::SubmitJob, people_.get(),
-                                      request)
-              .status();
-      EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
-                                   AllOf(HasSubstr("allowed_roots"), HasSubstr("data."))));
-    }
-  }
-  EXPECT_FALSE(WasOpened(watch));
-  close(watch);
-}
-
-// While the job runs, its out_dir is replaced by a link to a folder outside. The content of that
-// folder is not revealed, and the job is not restarted in it.
-TEST_F(ServerTest, AnOutDirExchangedForALinkIsNeitherReadNorStartedIn) {
-  allowed_root_ = folder_ / "root";
-  std::filesystem::create_directories(allowed_root_);
-  Restart();
-  const std::filesystem::path out_dir = allowed_root_ / "out";
-  FakeAgent agent("a", 1, Wire());
-  const std::string id = Submit(TinyJob("demo", out_dir));
-  const auto beat_until = [&](Job::State state) {
-    return Within(absl::Minutes(1), [&] {
-      EXPECT_OK(agent.Beat());
-      return Get(id).state() == state;
-    });
-  };
-  ASSERT_TRUE(beat_until(Job::STATE_RUNNING));
-  std::filesystem::create_directories(folder_ / "secret/checkpoints/step-00000005");
-  std::ofstream(folder_ / "secret/checkpoints/step-00000005/state.json") << "classified";
-  v1::ListCheckpointsRequest list;
-  list.set_job(id);
-  v1::VerifyCheckpointRequest verify;
-  verify.set_job(id);
-  const auto list_them = [&] {
-    return Call<v1::ListCheckpointsResponse>(&v1::CoordinatorService::Stub::ListCheckpoints,
-                                             people_.get(), list);
-  };
-  const auto refused = [&](const std::string& what) {
-    const auto verified = Call<v1::VerifyCheckpointResponse>(
-        &v1::CoordinatorService::Stub::VerifyCheckpoint, people_.get(), verify);
-    for (const absl::Status& status : {list_them().status(), verified.status()}) {
-      EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
-                                   AllOf(HasSubstr("train.out_dir"), HasSubstr("symbolic link"))))
-          << what;
-    }
-  };
-  std::filesystem::create_directories(out_dir);
-  std::filesystem::create_directory_symlink(folder_ / "secret/checkpoints",
-                                            out_dir / "checkpoints");
-  refused("the folder of checkpoints");
-  std::filesystem::remove_all(out_dir);
-  std::filesystem::create_directories(out_dir / "checkpoints/step-00000005");
-  std::filesystem::create_symlink(folder_ / "secret/checkpoints/step-00000005/state.json",
-                                  out_dir / "checkpoints/step-00000005/state.json");
-  const auto listed = list_them();
-  ASSERT_OK(listed);
-  ASSERT_EQ(listed->checkpoints_size(), 1);
-  EXPECT_THAT(listed->checkpoints(0).error(), HasSubstr("leads through a symbolic link"));
-  std::filesystem::remove_all(out_dir);
-  std::filesystem::create_directory_symlink(folder_ / "secret", out_dir);
-  refused("out_dir");
-  agent.Crash(0, SIGSEGV);
-  EXPECT_TRUE(Within(absl::Minutes(1), [&] {
-    EXPECT_OK(agent.Beat());
-    return Get(id).reason() == "PREFLIGHT_REFUSED";
-  })) << Get(id).reason();
-  EXPECT_EQ(Get(id).state(), Job::STATE_RESTARTING) << "until the folder is put back";
-  EXPECT_THAT(Get(id).message(), HasSubstr("symbolic link"));
-  EXPECT_EQ(Get(id).generation(), 1);
 }
 
 // The number of open streams according to the coordinator's metrics; -1 when it does not answer.
@@ -403,19 +296,9 @@ TEST_F(ServerTest, HealthAndReflectionAnswerAnyClient) {
 }
 
 TEST_F(ServerTest, TlsAdmitsOnlyClientsWithACertificateOfOurAuthority) {
-  if (std::system("command -v openssl >/dev/null 2>&1") != 0) {
-    GTEST_SKIP() << "openssl is not installed: no certificates";
-  }
+  if (!HaveOpenssl()) GTEST_SKIP() << "openssl is not installed: no certificates";
   const std::string dir = folder_.path().string();
-  const std::string make = absl::StrCat(
-      "cd ", dir,
-      " && (for a in ca other; do openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=$a "
-      "-keyout $a.key -out $a.crt; done && for n in server:ca client:ca stranger:other; do "
-      "c=${n%:*} a=${n#*:}; openssl req -newkey rsa:2048 -nodes -subj /CN=$c -keyout $c.key -out "
-      "$c.csr && printf 'subjectAltName=IP:127.0.0.1' >$c.ext && openssl x509 -req -days 2 -in "
-      "$c.csr -CA $a.crt -CAkey $a.key -CAcreateserial -extfile $c.ext -out $c.crt; done) "
-      ">/dev/null 2>&1");
-  ASSERT_EQ(std::system(make.c_str()), 0);
+  ASSERT_TRUE(MakeCertificates(dir));
   const auto material = [&](const std::string& name) {
     v1::TlsConfig tls;
     tls.set_certificate_file(absl::StrCat(dir, "/", name, ".crt"));
@@ -437,97 +320,6 @@ TEST_F(ServerTest, TlsAdmitsOnlyClientsWithACertificateOfOurAuthority) {
   nobody.set_client_ca_file(absl::StrCat(dir, "/ca.crt"));
   EXPECT_EQ(version(nobody), grpc::UNAVAILABLE);
   EXPECT_EQ(version({}), grpc::UNAVAILABLE) << "plaintext";
-}
-
-TEST(Options, WithoutAConfigurationOnlyTheSocketTakesCalls) {
-  const auto options = ResolveOptions({});
-  ASSERT_OK(options);
-  EXPECT_EQ(options->listen_address, "");
-  EXPECT_EQ(options->metrics_address, "127.0.0.1:9464");
-}
-
-TEST(Options, RefuseWhatIsNoAddress) {
-  for (const char* bad : {"127.0.0.1:99999", "127.0.0.1:65536", "127.0.0.1:-1", "foo", "127.0.0.1:",
-                          ":50951", "50951", "::1", "::1:50951", "[::1]", "127.0.0.1:50951x",
-                          "127.0.0.1: 5", "unix:/x.sock", "http://127.0.0.1:1"}) {
-    v1::CoordinatorConfig listen;
-    listen.set_listen_address(bad);
-    EXPECT_THAT(ResolveOptions(listen).status(),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         HasSubstr(absl::StrCat("listen_address: '", bad, "' (HOST:PORT"))));
-    v1::CoordinatorConfig metrics;
-    metrics.set_metrics_address(bad);
-    EXPECT_THAT(ResolveOptions(metrics).status(),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         HasSubstr(absl::StrCat("metrics_address: '", bad, "' (HOST:PORT"))));
-  }
-  for (const char* good : {"", "127.0.0.1:0", "127.0.0.1:65535", "localhost:1", "[::1]:50951"}) {
-    v1::CoordinatorConfig config;
-    config.set_listen_address(good);
-    config.set_metrics_address(good);
-    EXPECT_OK(ResolveOptions(config).status()) << good;
-  }
-}
-
-TEST(Options, RefuseAddressesThatOthersCanReach) {
-  v1::CoordinatorConfig config;
-  config.set_listen_address("0.0.0.0:50951");
-  EXPECT_THAT(ResolveOptions(config).status(),
-              StatusIs(absl::StatusCode::kFailedPrecondition,
-                       AllOf(HasSubstr("listen_address"), HasSubstr("token_file"))));
-  config.mutable_tls()->set_certificate_file("c");
-  config.mutable_tls()->set_private_key_file("k");
-  config.mutable_tls()->set_client_ca_file("a");
-  EXPECT_THAT(ResolveOptions(config).status(), StatusIs(absl::StatusCode::kFailedPrecondition))
-      << "TLS without a token";
-  config.set_token_file("t");
-  EXPECT_OK(ResolveOptions(config).status());
-  config.set_metrics_address("0.0.0.0:9464");
-  EXPECT_THAT(ResolveOptions(config).status(),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("metrics_address")));
-}
-
-TEST(Options, RefuseHalfATlsBlock) {
-  const auto set = [](v1::TlsConfig* tls, int field, const std::string& value) {
-    if (field == 0) tls->set_certificate_file(value);
-    if (field == 1) tls->set_private_key_file(value);
-    if (field == 2) tls->set_client_ca_file(value);
-  };
-  const char* names[] = {"tls.certificate_file", "tls.private_key_file", "tls.client_ca_file"};
-  for (int some = 1; some < 7; ++some) {  // one bit for each file; 0 would be none and 7 all
-    v1::CoordinatorConfig config;
-    std::string missing;
-    for (int field = 2; field >= 0; --field) {
-      if ((some & 1 << field) != 0) {
-        set(config.mutable_tls(), field, "pem");
-      } else {
-        missing = names[field];
-      }
-    }
-    EXPECT_THAT(ResolveOptions(config).status(),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(missing)))
-        << config.tls().ShortDebugString();
-  }
-}
-
-TEST(Options, KeepJobsForEverUnlessToldForHowLong) {
-  v1::CoordinatorConfig config;
-  EXPECT_EQ(ResolveOptions(config)->job_retention, absl::ZeroDuration());
-  config.set_job_retention_days(0.5);
-  EXPECT_EQ(ResolveOptions(config)->job_retention, absl::Hours(12));
-  for (const double days : {-1.0, 1e9, std::numeric_limits<double>::quiet_NaN()}) {
-    config.set_job_retention_days(days);
-    EXPECT_THAT(ResolveOptions(config).status(),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("job_retention_days")));
-  }
-}
-
-TEST(Options, RefuseTimesThatWouldKillHealthyJobs) {
-  v1::CoordinatorConfig config;
-  config.set_node_unknown_seconds(20);
-  config.set_node_lost_seconds(15);
-  EXPECT_THAT(ResolveOptions(config).status(),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("node_lost_seconds: 15")));
 }
 
 }  // namespace

@@ -131,7 +131,7 @@ TEST_F(JobStoreDeleteTest, WhatADeletedJobLeftGoesAFewRowsAtATimeAlsoAfterAReope
     Reopen();
     ASSERT_EQ(store_->NextToPurge(), id);
   }
-  EXPECT_EQ(transactions, 61 / 7) << "60 records and an event";
+  EXPECT_EQ(transactions, 91 / 7) << "60 records, an event and the 30 steps of the curve";
   ASSERT_OK(store_->Forget(id));
   EXPECT_EQ(store_->NextToPurge(), "");
   Reopen();

@@ -2,21 +2,14 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <fstream>
-#include <random>
-#include <sstream>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
-#include "common/run/process.h"
-#include "server/store/state_lock.h"
 #include "tests/server/store/job_store_fixture.h"
-#include "tests/testing/paths.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 
@@ -26,25 +19,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::SizeIs;
 
-class JobStoreTest : public JobStoreFixture {
- protected:
-  absl::Status OpenAgain() {
-    store_.reset();
-    return JobStore::Open(folder_.path(), clock_, {}).status();
-  }
-
-  std::string Bytes() {
-    std::ifstream file(folder_ / "jobs.sqlite", std::ios::binary);
-    std::stringstream bytes;
-    bytes << file.rdbuf();
-    return bytes.str();
-  }
-  void WriteBytes(const std::string& bytes) {
-    std::ofstream(folder_ / "jobs.sqlite", std::ios::binary) << bytes;
-  }
-};
+using JobStoreTest = JobStoreFixture;
 
 TEST_F(JobStoreTest, KeepsJobsEventsRecordsAndProgressOverAReopen) {
   const std::string id = Insert("demo");
@@ -297,6 +273,30 @@ TEST_F(JobStoreTest, NoTwoActiveJobsShareAnOutDir) {
               StatusIs(absl::StatusCode::kFailedPrecondition));
 }
 
+TEST_F(JobStoreTest, NoActiveJobHasItsOutDirInOrAroundThatOfAnother) {
+  const auto insert = [&](const std::string& out_dir, const std::string& real = "") {
+    v1::StoredJob job;
+    job.mutable_job()->set_id(NewJobId());
+    job.mutable_job()->set_state(v1::Job::STATE_QUEUED);
+    job.mutable_job()->mutable_spec()->mutable_train()->set_out_dir(out_dir);
+    job.set_out_dir_real(real);
+    return store_->Insert(job, "", "", {}).status();
+  };
+  ASSERT_OK(insert("/data/runs/a"));
+  for (const char* bad :
+       {"/data/runs/a/checkpoints/step-00000005", "/data/runs", "/data", "/data/runs/a/x", "/"}) {
+    const absl::Status refused = insert(bad, bad);
+    EXPECT_EQ(ReasonOf(refused), Reason::kOutDirInUse) << bad;
+    EXPECT_THAT(refused, StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("/data/runs/a")))
+        << bad;
+  }
+  EXPECT_THAT(insert("/by/a/link/b", "/data/runs/a/b"),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("lies in /data/runs/a")));
+  for (const char* good : {"/data/runs/b", "/data/runs/a-2", "/data/runs/aa", "/data/run"}) {
+    EXPECT_OK(insert(good)) << good;
+  }
+}
+
 TEST_F(JobStoreTest, AChangeThatFailsLeavesNothingBehind) {
   const std::string id = Insert("demo");
   const auto failed = store_->Update(id, [](v1::StoredJob* job, std::vector<v1::JobEvent>* events) {
@@ -327,136 +327,6 @@ TEST_F(JobStoreTest, AWorkersEventIsAJobEventOnceAndItsOtherRecordsAreNone) {
   ASSERT_EQ(events->size(), 2u) << "the writer of a failed checkpoint says so in an event";
   EXPECT_EQ((*events)[1].reason(), "CHECKPOINT_CORRUPT");
   EXPECT_EQ((*events)[1].rank(), 1);
-}
-
-TEST_F(JobStoreTest, RefusesAStoreOfANewerVersion) {
-  store_.reset();
-  auto database = Database::Open(folder_ / "jobs.sqlite");
-  ASSERT_OK((*database)->Execute("PRAGMA user_version=99"));
-  database->reset();
-  EXPECT_THAT(OpenAgain(), StatusIs(absl::StatusCode::kFailedPrecondition,
-                                    HasSubstr("jobs.sqlite has version 99 (1)")));
-}
-
-TEST_F(JobStoreTest, RefusesWhatIsNoDatabaseAndNamesTheFile) {
-  store_.reset();
-  WriteBytes(std::string(10'000, 'x'));
-  EXPECT_THAT(OpenAgain(),
-              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("jobs.sqlite is damaged")));
-}
-
-TEST_F(JobStoreTest, RefusesATruncatedStore) {
-  for (int i = 0; i < 50; ++i) Insert("demo");
-  store_.reset();
-  const std::string bytes = Bytes();
-  WriteBytes(bytes.substr(0, bytes.size() / 2));
-  EXPECT_THAT(OpenAgain(), StatusIs(absl::StatusCode::kDataLoss));
-}
-
-// A flipped byte is found when the store is opened, or it is in a place that no answer depends on.
-// In the second case every job still reads as it was written.
-TEST_F(JobStoreTest, NeverServesAJobThatWasFlippedOnDisk) {
-  std::vector<std::string> ids;
-  for (int i = 0; i < 20; ++i) ids.push_back(Insert("demo"));
-  std::map<std::string, std::string> before;
-  for (const std::string& id : ids) before[id] = (*store_->Find(id))->SerializeAsString();
-  store_.reset();
-  const std::string good = Bytes();
-  std::mt19937 random(7);
-  int refused = 0;
-  for (int i = 0; i < 200; ++i) {
-    std::string bad = good;
-    bad[random() % bad.size()] ^= static_cast<char>(1 << (random() % 8));
-    WriteBytes(bad);
-    auto opened = JobStore::Open(folder_.path(), clock_, {});
-    if (!opened.ok()) {
-      ++refused;
-      EXPECT_THAT(std::string(opened.status().message()), HasSubstr("jobs.sqlite"));
-      continue;
-    }
-    for (const auto& [id, bytes] : before) {
-      const auto job = (*opened)->Find(id);
-      if (job.ok()) {
-        EXPECT_EQ((*job)->SerializeAsString(), bytes);
-      }
-    }
-    opened->reset();
-    std::filesystem::remove(folder_ / "jobs.sqlite-wal");
-    std::filesystem::remove(folder_ / "jobs.sqlite-shm");
-  }
-  EXPECT_GT(refused, 0);
-}
-
-TEST_F(JobStoreTest, RefusesAStoreWithAFlippedBitInAJob) {
-  for (int i = 0; i < 5; ++i) Insert("demo");
-  store_.reset();
-  const std::string good = Bytes();
-  int jobs = 0;
-  for (size_t at = good.find("/nowhere"); at != std::string::npos;
-       at = good.find("/nowhere", at + 1), ++jobs) {
-    std::string bad = good;
-    bad[at + 3] ^= 4;
-    WriteBytes(bad);
-    EXPECT_THAT(OpenAgain(), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("wrong checksum")));
-  }
-  EXPECT_EQ(jobs, 5);
-  WriteBytes(good);
-  EXPECT_OK(OpenAgain());
-}
-
-TEST_F(JobStoreTest, WhatWasAcknowledgedSurvivesKillNine) {
-  store_.reset();
-  std::mt19937 random(std::random_device{}());
-  for (int round = 0; round < 5; ++round) {
-    const std::filesystem::path output = folder_ / absl::StrCat("out-", round);
-    SpawnOptions options;
-    options.argv = {Program("store_writer"), folder_.path().string(), absl::StrCat(round)};
-    options.output = output;
-    const auto writer = Spawn(options);
-    ASSERT_TRUE(writer.ok()) << writer.status();
-    std::this_thread::sleep_for(std::chrono::milliseconds(40 + random() % 80));
-    ASSERT_OK(SignalProcess(*writer, SIGKILL));
-    waitpid(writer->pid, nullptr, 0);
-    Reopen();
-    std::ifstream said(output);
-    std::string kind;
-    std::string id;
-    std::string detail;
-    std::map<std::string, size_t> records;
-    while (said >> kind >> id >> detail) {
-      if (kind == "job") {
-        const auto job = store_->FindRequest(detail, "fingerprint");
-        ASSERT_TRUE(job.ok() && *job != nullptr) << detail;
-        EXPECT_EQ((*job)->job().id(), id);
-      } else if (kind == "record") {
-        ++records[id];
-      }
-    }
-    for (const auto& [job, count] : records) {
-      const std::vector<int64_t> steps = Steps(job, 0);
-      EXPECT_GE(steps.size(), count) << "acknowledged and gone";
-      EXPECT_LE(steps.size(), count + 1) << "at most the one that was not acknowledged yet";
-      for (size_t i = 0; i < steps.size(); ++i) EXPECT_EQ(steps[i], static_cast<int64_t>(i + 1));
-    }
-    store_.reset();
-  }
-}
-
-TEST(StateLock, RefusesASecondHolderAndNamesTheFirst) {
-  TempDir folder;
-  const auto first = LockStateDir(folder / "state");
-  ASSERT_OK(first.status());
-  EXPECT_THAT(LockStateDir(folder / "state").status(),
-              StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr(absl::StrCat("process ", getpid()))));
-  EXPECT_EQ(std::filesystem::status(folder / "state").permissions(),
-            std::filesystem::perms::owner_all);
-}
-
-TEST(StateLock, IsFreeAgainWhenItsHolderIsGone) {
-  TempDir folder;
-  { const auto first = LockStateDir(folder.path()); }
-  EXPECT_OK(LockStateDir(folder.path()).status());
 }
 
 }  // namespace

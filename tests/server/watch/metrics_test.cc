@@ -1,25 +1,20 @@
 #include "server/watch/metrics.h"
 
-#include <unistd.h>
-
 #include <fstream>
+#include <map>
 #include <memory>
 #include <regex>
 #include <set>
+#include <sstream>
+#include <string>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
 #include "common/estimate/estimate.h"
-#include "common/run/process.h"
-#include "server/watch/metrics_http.h"
-#include "tests/server/tiny_job.h"
+#include "gmock/gmock.h"
+#include "tests/server/watch/records.h"
 #include "tests/testing/fakes/fake_clock.h"
-#include "tests/testing/http_get.h"
-#include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 
 namespace nsa::server {
@@ -28,51 +23,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-v1::StoredJob RunningJob(const std::string& id, int ranks) {
-  v1::StoredJob job;
-  job.mutable_job()->set_id(id);
-  job.mutable_job()->set_name("demo");
-  job.mutable_job()->set_state(v1::Job::STATE_RUNNING);
-  *job.mutable_job()->mutable_spec() = TinyJob("demo", "/nowhere", ranks);
-  return job;
-}
-
-v1::WorkerRecord Step(int64_t step, int layers = 2) {
-  v1::WorkerRecord record;
-  record.set_unix_nanos(1'500'000'000);
-  v1::StepRecord* body = record.mutable_step();
-  body->set_step(step);
-  body->set_loss(3.5);
-  body->set_tokens(256);
-  body->mutable_times()->set_step_seconds(0.2);
-  body->mutable_times()->set_forward_seconds(0.05);
-  (*body->mutable_fallbacks())["cuda_graph"] = step;
-  for (int i = 0; i < layers; ++i) {
-    v1::LayerStats* layer = body->add_layers();
-    layer->set_layer(i);
-    layer->mutable_gate()->set_entropy_mean(1.0);
-    for (const double share : {0.2, 0.3, 0.5}) layer->mutable_gate()->add_branch_share(share);
-    if (step == 1) {
-      layer->mutable_audit()->set_selected_mass(0.75);
-      layer->mutable_audit()->set_window_mass(0.25);
-    }
-    for (const int64_t keys : {10, 20, 30}) {
-      layer->add_keys_read(keys);
-      layer->add_keys_expected(keys);
-    }
-  }
-  return record;
-}
-
-v1::WorkerRecord Checkpoint(int64_t step, const std::string& error = "") {
-  v1::WorkerRecord record;
-  record.mutable_checkpoint()->set_step(step);
-  record.mutable_checkpoint()->set_bytes(1'000);
-  record.mutable_checkpoint()->set_write_seconds(2);
-  record.mutable_checkpoint()->set_error(error);
-  return record;
-}
 
 // Reports every kind of record for a job, so that it gets all its series.
 void Exercise(Metrics* metrics, const v1::StoredJob& job) {
@@ -221,35 +171,6 @@ TEST(Metrics, RestartsAreCountedFromZero) {
   EXPECT_THAT(metrics.Text(), HasSubstr("nsa_job_restarts_total{job_id=\"j1\"} 2\n"));
 }
 
-TEST(Metrics, QueuedJobsAreCountedByTheKindOfSlotTheyWaitFor) {
-  FakeClock clock;
-  Metrics metrics(clock);
-  std::vector<NodeView> nodes(1);
-  nodes[0].state = RankView::Node::kReady;
-  nodes[0].info.set_name("vm");
-  nodes[0].info.set_cpu_slots(14);
-  std::vector<JobPtr> active;
-  for (const v1::Device device : {v1::DEVICE_CPU, v1::DEVICE_CUDA, v1::DEVICE_AUTO}) {
-    v1::StoredJob job = RunningJob(absl::StrCat("j", active.size()), 1);
-    job.mutable_job()->set_state(v1::Job::STATE_QUEUED);
-    job.mutable_job()->mutable_spec()->mutable_runtime()->set_device(device);
-    active.push_back(std::make_shared<const v1::StoredJob>(job));
-  }
-  active.push_back(std::make_shared<const v1::StoredJob>(RunningJob("running", 1)));
-  const auto queued = [&](int cpu, int gpu) {
-    return AllOf(HasSubstr(absl::StrCat("nsa_queued_jobs{kind=\"cpu\"} ", cpu, "\n")),
-                 HasSubstr(absl::StrCat("nsa_queued_jobs{kind=\"gpu\"} ", gpu, "\n")));
-  };
-  metrics.ObserveFleet(nodes, active, {});
-  EXPECT_THAT(metrics.Text(), queued(2, 1)) << "what leaves its device open runs on the CPU";
-  nodes[0].info.set_cuda_worker(true);
-  nodes[0].info.add_gpus()->set_uuid("GPU-a");
-  metrics.ObserveFleet(nodes, active, {});
-  EXPECT_THAT(metrics.Text(), queued(1, 2));
-  metrics.ObserveFleet(nodes, {}, {});
-  EXPECT_THAT(metrics.Text(), queued(0, 0));
-}
-
 TEST(Metrics, AFallbackCounterThatStartsAgainIsNotCountedTwice) {
   FakeClock clock;
   Metrics metrics(clock);
@@ -349,107 +270,7 @@ TEST(Metrics, AResumedJobKeepsItsSeries) {
   EXPECT_THAT(metrics.Text(), HasSubstr("nsa_job_loss{job_id=\"j1\"}"));
 }
 
-TEST(Metrics, ShowTheMemoryOfEveryGpuAndWhatAJobMakesOfItsOwn) {
-  FakeClock clock;
-  Metrics metrics(clock);
-  v1::StoredJob job = RunningJob("j1", 2);
-  std::vector<NodeView> nodes(1);
-  nodes[0].state = RankView::Node::kReady;
-  nodes[0].info.set_name("vm");
-  for (const char* uuid : {"GPU-a", "GPU-b", "GPU-c"}) {
-    v1::GpuInfo* gpu = nodes[0].info.add_gpus();
-    gpu->set_uuid(uuid);
-    gpu->set_name("NVIDIA H200");
-    gpu->set_memory_bytes(1'000);
-    gpu->set_free_bytes(400);
-  }
-  for (const char* uuid : {"GPU-a", "GPU-c"}) {
-    job.add_placements()->set_cuda_device(uuid);
-  }
-  metrics.ObserveFleet(nodes, {std::make_shared<const v1::StoredJob>(job)}, {});
-  job.mutable_job()->mutable_progress()->set_tokens_per_second(1e6);
-  metrics.ObserveRecords(job.job(), 0, {Step(1)});
-  const std::string text = metrics.Text();
-  for (const char* kind :
-       {"total\",name=\"NVIDIA H200\"} 1000\n", "used\",name=\"NVIDIA H200\"} 600\n"}) {
-    EXPECT_THAT(
-        text, HasSubstr(absl::StrCat("nsa_gpu_memory_bytes{agent=\"vm\",gpu=\"2\",kind=\"", kind)));
-  }
-  const std::string before = "\nnsa_job_mfu_ratio{job_id=\"j1\"} ";
-  ASSERT_THAT(text, HasSubstr(before));
-  double mfu = 0;
-  ASSERT_TRUE(absl::SimpleAtod(
-      std::string(*absl::StrSplit(text.substr(text.find(before) + before.size()), '\n').begin()),
-      &mfu));
-  EXPECT_NEAR(mfu, 1e6 * FlopsPerToken(job.job().spec()) / (2 * 989e12), 1e-9);
-}
-
-TEST(Metrics, DropTheSeriesOfMachinesThatAreGone) {
-  FakeClock clock;
-  Metrics metrics(clock);
-  std::vector<NodeView> nodes(2);
-  for (const char* name : {"a", "b"}) {
-    NodeView& node = nodes[name[0] - 'a'];
-    node.state = RankView::Node::kReady;
-    node.info.set_name(name);
-    node.info.add_gpus()->set_memory_bytes(1'000);
-  }
-  const auto up = [](const char* agent, int value) {
-    return HasSubstr(absl::StrFormat("nsa_agent_up{agent=\"%s\"} %d\n", agent, value));
-  };
-  const auto gpu = [](const char* agent) {
-    return HasSubstr(absl::StrFormat("nsa_gpu_memory_bytes{agent=\"%s\"", agent));
-  };
-  metrics.ObserveFleet(nodes, {}, {});
-  EXPECT_THAT(metrics.Text(), AllOf(up("a", 1), up("b", 1), gpu("a"), gpu("b")));
-  nodes[1].state = RankView::Node::kLost;
-  metrics.ObserveFleet(nodes, {}, {});
-  EXPECT_THAT(metrics.Text(), AllOf(up("a", 1), up("b", 0), gpu("a"), Not(gpu("b"))));
-  nodes.pop_back();
-  metrics.ObserveFleet(nodes, {}, {});
-  EXPECT_THAT(metrics.Text(), AllOf(up("a", 1), gpu("a"), Not(HasSubstr("agent=\"b\""))));
-}
-
-TEST(Metrics, ShowWhichGpusAJobHasNow) {
-  FakeClock clock;
-  Metrics metrics(clock);
-  v1::StoredJob job = RunningJob("j1", 2);
-  const auto place = [&](std::vector<const char*> uuids) {
-    job.clear_placements();
-    for (const char* uuid : uuids) {
-      v1::RankPlacement* placement = job.add_placements();
-      placement->set_node("vm");
-      placement->set_cuda_device(uuid);
-    }
-    metrics.ObserveFleet({}, {std::make_shared<const v1::StoredJob>(job)}, {});
-  };
-  const auto info = [](int rank, const char* uuid, int value) {
-    return HasSubstr(absl::StrFormat(
-        "\nnsa_job_gpu_info{agent=\"vm\",job_id=\"j1\",rank=\"%d\",uuid=\"%s\"} %d\n", rank, uuid,
-        value));
-  };
-  place({"GPU-a", "GPU-b"});
-  EXPECT_THAT(metrics.Text(), AllOf(info(0, "GPU-a", 1), info(1, "GPU-b", 1)));
-  place({});
-  EXPECT_THAT(metrics.Text(), AllOf(info(0, "GPU-a", 0), info(1, "GPU-b", 0)));
-  place({"GPU-a", "GPU-c"});  // after a restart the job has another GPU
-  EXPECT_THAT(metrics.Text(), AllOf(info(0, "GPU-a", 1), info(1, "GPU-b", 0), info(1, "GPU-c", 1)));
-  job.mutable_job()->set_state(v1::Job::STATE_SUCCEEDED);
-  metrics.ObserveMove(v1::Job::STATE_RUNNING, job);
-  EXPECT_THAT(metrics.Text(), AllOf(info(0, "GPU-a", 0), info(1, "GPU-c", 0)));
-}
-
-TEST(Metrics, AJobOnTheCpuHasNoModelFlopUtilisation) {
-  FakeClock clock;
-  Metrics metrics(clock);
-  v1::StoredJob job = RunningJob("j1", 1);
-  job.add_placements()->set_node("vm");
-  metrics.ObserveFleet({}, {std::make_shared<const v1::StoredJob>(job)}, {});
-  metrics.ObserveRecords(job.job(), 0, {Step(1)});
-  EXPECT_THAT(metrics.Text(), Not(HasSubstr("nsa_job_mfu_ratio{")));
-}
-
-// A running job has at most 60 series, plus 12 for each rank and 18 for each layer.
+// A running job has at most 60 series, plus 12 for each rank and 19 for each layer.
 TEST(Metrics, StayWithinTheSeriesBudget) {
   FakeClock clock;
   Metrics metrics(clock);
@@ -519,71 +340,6 @@ TEST(Metrics, PromtoolFindsNothingToSay) {
   said << std::ifstream(folder / "out.txt").rdbuf();
   EXPECT_EQ(code, 0) << said.str();
   EXPECT_EQ(said.str(), "");
-}
-
-TEST(MetricsHttp, RefusesAPortThatIsTakenAndNamesIt) {
-  const auto text = [] { return std::string("x 1\n"); };
-  const auto healthy = [] { return true; };
-  const auto first = MetricsHttp::Start("127.0.0.1:0", text, healthy);
-  ASSERT_OK(first.status());
-  EXPECT_THAT(MetricsHttp::Start((*first)->address(), text, healthy).status(),
-              StatusIs(absl::StatusCode::kUnavailable, HasSubstr((*first)->address())));
-}
-
-class MetricsHttpTest : public ::testing::Test {
- protected:
-  MetricsHttpTest() {
-    auto started = MetricsHttp::Start(
-        "127.0.0.1:0", [] { return std::string("x 1\n"); }, [] { return true; });
-    EXPECT_OK(started.status());
-    if (started.ok()) http_ = *std::move(started);
-  }
-
-  std::string Port() const { return http_->address().substr(http_->address().rfind(':')); }
-  std::string Ask(const std::string& path, const std::string& host) const {
-    return HttpRead(HttpSend(http_->address(),
-                             absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: ", host, "\r\n\r\n")));
-  }
-
-  std::unique_ptr<MetricsHttp> http_;
-};
-
-TEST_F(MetricsHttpTest, AnswersToItsOwnNamesAndToNoOther) {
-  char machine[256] = {};
-  ASSERT_EQ(gethostname(machine, sizeof(machine) - 1), 0);
-  for (const std::string host : {"127.0.0.1", "localhost", "LocalHost", "[::1]", "10.1.2.3",
-                                 static_cast<const char*>(machine)}) {
-    for (const std::string& port : {std::string(), Port()}) {
-      EXPECT_THAT(Ask("/metrics", host + port), AllOf(HasSubstr("200 OK"), HasSubstr("x 1\n")))
-          << host << port;
-    }
-  }
-  // A page of another site whose name was made to point to this machine.
-  for (const std::string host : {"evil.example", "localhost.evil.example", "127.0.0.1.evil.example",
-                                 "", "[", "1", "0x7f.1"}) {
-    for (const char* path : {"/metrics", "/healthz", "/"}) {
-      const std::string answer = Ask(path, host + Port());
-      EXPECT_THAT(answer, AllOf(HasSubstr(" 421 "), HasSubstr("localhost"), HasSubstr(machine)))
-          << host << path;
-      EXPECT_THAT(answer, Not(HasSubstr("x 1"))) << host << path;
-    }
-  }
-}
-
-TEST_F(MetricsHttpTest, FortyHalfRequestsDelayNobodyAndAreClosedInTime) {
-  std::vector<Fd> half;
-  const absl::Time begin = absl::Now();
-  for (int i = 0; i < 40; ++i) {
-    half.push_back(HttpSend(http_->address(), "GET /metrics HTTP/1.1\r\nHost: loc"));
-    ASSERT_TRUE(half.back().valid());
-  }
-  for (const char* path : {"/healthz", "/metrics"}) {
-    const absl::Time asked = absl::Now();
-    EXPECT_THAT(Ask(path, "localhost"), HasSubstr("200 OK"));
-    EXPECT_LT(absl::Now() - asked, absl::Seconds(2));
-  }
-  for (const Fd& fd : half) HttpRead(fd);
-  EXPECT_LT(absl::Now() - begin, absl::Seconds(6));
 }
 
 }  // namespace

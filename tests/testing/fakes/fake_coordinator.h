@@ -148,6 +148,21 @@ class FakeCoordinator final : public v1::FleetService::Service {
     const MutexLock lock(&mutex_);
     return incarnations_;
   }
+  // The join requests so far.
+  std::vector<v1::JoinRequest> Joins() {
+    const MutexLock lock(&mutex_);
+    return joins_;
+  }
+  // The bearer tokens of all heartbeats.
+  std::set<std::string> Secrets() {
+    const MutexLock lock(&mutex_);
+    return secrets_;
+  }
+  // While set, heartbeats are refused as if the store knew no secret.
+  void ForgetSecrets(bool forget) {
+    const MutexLock lock(&mutex_);
+    forgets_ = forget;
+  }
   // Reports that broke the rules: unexpected gaps, changed records, torn logs.
   std::vector<std::string> Complaints() {
     const MutexLock lock(&mutex_);
@@ -172,9 +187,21 @@ class FakeCoordinator final : public v1::FleetService::Service {
  private:
   static Key KeyOf(const v1::WorkerAssignment& a) { return {a.job_id(), a.generation(), a.rank()}; }
 
-  grpc::Status Heartbeat(grpc::ServerContext*, const v1::HeartbeatRequest* request,
+  grpc::Status Join(grpc::ServerContext*, const v1::JoinRequest* request,
+                    v1::JoinResponse*) override {
+    const MutexLock lock(&mutex_);
+    joins_.push_back(*request);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Heartbeat(grpc::ServerContext* context, const v1::HeartbeatRequest* request,
                          v1::HeartbeatResponse* response) override {
     const MutexLock lock(&mutex_);
+    const auto header = context->client_metadata().find("authorization");
+    if (header != context->client_metadata().end()) {
+      secrets_.emplace(header->second.data(), header->second.size());
+    }
+    if (forgets_) return {grpc::StatusCode::UNAUTHENTICATED, "not known"};
     ++heartbeats_;
     last_ = *request;
     incarnations_.insert(request->incarnation());
@@ -252,6 +279,9 @@ class FakeCoordinator final : public v1::FleetService::Service {
   std::map<Key, std::vector<v1::WorkerRecord>> records_;
   std::map<Key, std::string> logs_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, v1::ReportDumpRequest> dumps_;
+  std::vector<v1::JoinRequest> joins_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::string> secrets_ ABSL_GUARDED_BY(mutex_);
+  bool forgets_ ABSL_GUARDED_BY(mutex_) = false;
   std::set<std::string> incarnations_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> complaints_ ABSL_GUARDED_BY(mutex_);
 };

@@ -6,7 +6,20 @@
 
 namespace {
 
-FakeNvml fake = {.free_bytes = int64_t{79} << 30, .hangs = false, .waiting = 0};
+FakeNvml fake = {.free_bytes = int64_t{79} << 30,
+                 .hangs = false,
+                 .waiting = 0,
+                 .uncorrected_errors = 0,
+                 .xid = 0,
+                 .lost = false};
+
+struct Event {
+  void* device;
+  unsigned long long type;
+  unsigned long long data;
+  unsigned gpu_instance;
+  unsigned compute_instance;
+};
 
 struct Memory {
   unsigned long long total;
@@ -36,7 +49,9 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned, void** device) {
   *device = &fake;
   return 0;
 }
-int nvmlDeviceGetUUID(void*, char* text, unsigned size) { return Say("GPU-0", text, size); }
+int nvmlDeviceGetUUID(void*, char* text, unsigned size) {
+  return fake.lost ? 15 : Say("GPU-0", text, size);  // 15: NVML_ERROR_GPU_IS_LOST
+}
 int nvmlDeviceGetName(void*, char* text, unsigned size) { return Say("Fake", text, size); }
 int nvmlDeviceGetMemoryInfo(void*, Memory* memory) {
   ++fake.waiting;
@@ -45,6 +60,39 @@ int nvmlDeviceGetMemoryInfo(void*, Memory* memory) {
   memory->total = 80ULL << 30;
   memory->free = static_cast<unsigned long long>(fake.free_bytes.load());
   memory->used = memory->total - memory->free;
+  return 0;
+}
+int nvmlDeviceGetUtilizationRates(void*, unsigned* percents) {
+  percents[0] = 75;
+  percents[1] = 20;
+  return 0;
+}
+int nvmlDeviceGetPowerUsage(void*, unsigned* milliwatts) {
+  *milliwatts = 412'500;
+  return 0;
+}
+int nvmlDeviceGetTemperature(void*, int, unsigned* celsius) {
+  *celsius = 61;
+  return 0;
+}
+int nvmlDeviceGetClockInfo(void*, int, unsigned* megahertz) {
+  *megahertz = 1593;
+  return 0;
+}
+int nvmlDeviceGetTotalEccErrors(void*, int, int, unsigned long long* errors) {
+  *errors = static_cast<unsigned long long>(fake.uncorrected_errors.load());
+  return 0;
+}
+int nvmlEventSetCreate(void** set) {
+  *set = &fake;
+  return 0;
+}
+int nvmlDeviceRegisterEvents(void*, unsigned long long, void*) { return 0; }
+int nvmlEventSetFree(void*) { return 0; }
+int nvmlEventSetWait_v2(void*, Event* event, unsigned) {
+  const int64_t xid = fake.xid.exchange(0);
+  if (xid == 0) return 10;  // NVML_ERROR_TIMEOUT
+  *event = {.device = &fake, .type = 8, .data = static_cast<unsigned long long>(xid)};
   return 0;
 }
 int nvmlDeviceGetCudaComputeCapability(void*, int* major, int* minor) {

@@ -19,20 +19,20 @@ int main(int argc, char** argv) {
   if (argc < 3) return 2;
   const int64_t last_step = argc > 3 ? std::atoll(argv[3]) : INT64_MAX;
   const int ranks = argc > 4 ? std::atoi(argv[4]) : 1;
-  const nsa::ParameterLayout layout(nsa::SmallModel());
-  nsa::CheckpointWriterOptions options;
+  const nsa::train::ParameterLayout layout(nsa::SmallModel());
+  nsa::train::CheckpointWriterOptions options;
   options.world_size = ranks;
   options.on_record = [](const nsa::v1::CheckpointRecord& record) {
     if (record.error().empty()) nsa::Say(absl::StrCat("published ", record.step()));
   };
   // Created first, as the user does who submits the job.
   std::filesystem::create_directories(argv[1]);
-  auto out_dir = nsa::Folder::Make(argv[1]);
+  auto out_dir = nsa::train::Folder::Make(argv[1]);
   if (!out_dir.ok()) return 1;
   options.out_dir = *std::move(out_dir);
-  std::vector<std::unique_ptr<nsa::CheckpointWriter>> writers;
+  std::vector<std::unique_ptr<nsa::train::CheckpointWriter>> writers;
   for (options.rank = 0; options.rank < ranks; ++options.rank) {
-    auto writer = nsa::CheckpointWriter::Open(options);
+    auto writer = nsa::train::CheckpointWriter::Open(options);
     if (!writer.ok()) {
       std::fprintf(stderr, "%s\n", std::string(writer.status().message()).c_str());
       return 1;

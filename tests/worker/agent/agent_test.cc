@@ -52,6 +52,37 @@ TEST_F(AgentTest, ReportsStepsTwiceASecondAndWhatPeopleWaitForAtOnce) {
   EXPECT_GE(coordinator_.RecordReports() - for_steps, 10) << "two seconds of validations";
 }
 
+TEST_F(AgentTest, JoinsWithItsTokenAndSpeaksWithASecretThatOnlyItHas) {
+  const std::filesystem::path file = folder_ / "join";
+  std::ofstream(file) << "a-join-token-of-this-node\n";
+  chmod(file.c_str(), 0600);
+  std::ofstream(folder_ / "agent.yaml", std::ios::app)
+      << "join_token_file: " << file.string() << "\n";
+  StartAgent();
+  ASSERT_TRUE(coordinator_.WaitForHeartbeat());
+  const std::vector<v1::JoinRequest> joins = coordinator_.Joins();
+  ASSERT_EQ(joins.size(), 1u);
+  EXPECT_EQ(joins[0].node(), "test-node");
+  EXPECT_EQ(joins[0].join_token(), "a-join-token-of-this-node");
+  EXPECT_EQ(joins[0].secret_sha256().size(), 32u);
+  const std::filesystem::path secret = std::filesystem::path(StateDir()) / "node.secret";
+  struct stat info {};
+  ASSERT_EQ(stat(secret.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+  const std::string text = *ReadWholeFile(secret);
+  EXPECT_THAT(coordinator_.Secrets(),
+              ::testing::ElementsAre("Bearer " + text.substr(0, text.size() - 1)));
+  EXPECT_THAT(AgentLog(), Not(HasSubstr(text.substr(0, 16)))) << "secrets stay out of the log";
+  EXPECT_THAT(AgentLog(), Not(HasSubstr("a-join-token")));
+
+  coordinator_.ForgetSecrets(true);
+  ASSERT_TRUE(Eventually([&] { return coordinator_.Joins().size() > 1; }))
+      << "an agent whose secret is not known joins again";
+  coordinator_.ForgetSecrets(false);
+  ASSERT_TRUE(coordinator_.WaitForHeartbeat());
+  EXPECT_EQ(coordinator_.Joins().back().secret_sha256(), joins[0].secret_sha256());
+}
+
 TEST_F(AgentTest, TellsWhatTheMachineHas) {
   StartAgent();
   ASSERT_TRUE(coordinator_.WaitForHeartbeat());

@@ -13,7 +13,7 @@
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 using testing::AllOf;
@@ -144,4 +144,4 @@ TEST_F(FolderTest, PointsALinkWhateverWasThereBefore) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::train

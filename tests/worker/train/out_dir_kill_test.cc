@@ -21,7 +21,7 @@
 #include "tests/testing/temp_dir.h"
 #include "worker/train/telemetry/tensorboard.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 constexpr int kSteps = 400;
@@ -122,4 +122,4 @@ TEST(OutDir, IsWholeAfterEveryKillAndHoldsEveryStepOnceInTheEnd) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::train

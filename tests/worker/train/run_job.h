@@ -15,7 +15,7 @@
 #include "tests/testing/temp_dir.h"
 #include "worker/train/step/trainer.h"
 
-namespace nsa {
+namespace nsa::train {
 
 // One rank's journal.
 struct RankResult {
@@ -100,4 +100,4 @@ inline std::vector<RankResult> RunJob(const TempDir& dir, const v1::JobSpec& spe
   return results;
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -2,12 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <vector>
 
 #include "common/job/load.h"
 #include "nsa/v1/job.pb.h"
 
-namespace nsa {
+namespace nsa::train {
 
 // Two layers, 24 tokens, all branches in use: S_cmp = 5 with l = 8 and stride 4, S_sel = 3, w < S.
 inline v1::JobSpec TinyJob() {
@@ -40,6 +41,12 @@ inline v1::JobSpec TinyJob() {
   return spec;
 }
 
+// Sets nsa.layers, in place of nsa.branches.
+inline void SetLayers(v1::JobSpec* spec, std::initializer_list<const char*> layers) {
+  spec->mutable_nsa()->clear_branches();
+  for (const char* const entry : layers) spec->mutable_nsa()->add_layers(entry);
+}
+
 // `count` tokens below `vocab`, a fixed function of `seed`.
 inline std::vector<int32_t> TinyTokens(int64_t count, int32_t vocab, uint32_t seed) {
   std::vector<int32_t> tokens(count);
@@ -51,4 +58,4 @@ inline std::vector<int32_t> TinyTokens(int64_t count, int32_t vocab, uint32_t se
   return tokens;
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -12,7 +12,7 @@
 #include "tests/testing/paths.h"
 #include "tests/testing/temp_dir.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 using ::testing::HasSubstr;
@@ -141,7 +141,7 @@ TEST(WorkerProgram, Sigusr1WritesTheStacksToTheLogAndTheRunGoesOn) {
   worker.WaitFor("none was held for more than");
   const std::string log = worker.output();
   const std::string stacks = log.substr(log.find("SIGUSR1: the stacks of all threads"));
-  EXPECT_THAT(stacks, HasSubstr("nsa::Trainer::"));
+  EXPECT_THAT(stacks, HasSubstr("nsa::train::Trainer::"));
   EXPECT_THAT(stacks, HasSubstr("\"stack-signal\""));
   const size_t steps = StepsAndLosses(dir / "artifacts/tiny").size();
   while (StepsAndLosses(dir / "artifacts/tiny").size() < steps + 20) {
@@ -153,9 +153,9 @@ TEST(WorkerProgram, Sigusr1WritesTheStacksToTheLogAndTheRunGoesOn) {
 }
 
 TEST(WorkerProgram, Sigusr1IsHarmlessFromTheFirstMomentOn) {
-  const TempDir dir;
-  WriteJob(dir, 3);
   for (int after_us : {2'000, 5'000, 10'000, 20'000, 40'000, 80'000}) {
+    const TempDir dir;
+    WriteJob(dir, 3);
     Worker worker(dir, absl::StrCat("worker-", after_us), {"--job", "job.yaml", "--threads", "1"});
     absl::SleepFor(absl::Microseconds(after_us));
     worker.WaitUntilBlocked(SIGUSR1);
@@ -275,6 +275,26 @@ TEST(WorkerProgram, ExitsWithThreeForAJobThatCanNeverRun) {
   EXPECT_THAT(worker.output(), HasSubstr("d_k: 17"));
 }
 
+TEST(WorkerProgram, CountsItsDataAsJson) {
+  const TempDir dir;
+  const std::string text(30, 'x');
+  std::ofstream(dir / "val.jsonl") << R"({"text": "copy"})"
+                                   << "\n";
+  std::ofstream(dir / "train.jsonl") << R"({"text": ")" << text << R"("})"
+                                     << "\n"
+                                     << R"({"text": "copy"})"
+                                     << "\n";
+  std::ofstream(dir / "job.yaml")
+      << "data: {source: jsonl, path: train.jsonl, val_path: val.jsonl}\n"
+      << "train: {seq_len: 4, batch_size: 1}\n";
+  Worker worker(dir, "worker", {"--job", "job.yaml", "--count-data"});
+  EXPECT_EQ(worker.Wait().code, 0) << worker.output();
+  for (const char* part : {R"("documents":"1")", R"("droppedDocuments":"1")", R"("tokens":"31")",
+                           R"("rows":"7")", R"("valDocuments":"1")", R"("valRows":"1")"}) {
+    EXPECT_THAT(worker.output(), HasSubstr(part));
+  }
+}
+
 TEST(WorkerProgram, TellsItsVersion) {
   const TempDir dir;
   Worker worker(dir, "worker", {"--version"});
@@ -283,4 +303,4 @@ TEST(WorkerProgram, TellsItsVersion) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::train

@@ -159,7 +159,7 @@ void DumpRunner::RunProgram(const RunDir& dir, const ProcessIdentity& process,
 }
 
 bool DumpRunner::Deliver(const v1::ReportDumpRequest& report) {
-  const auto context = MakeContext(kDeadline, options_.token);
+  const auto context = MakeContext(kDeadline, options_.secret);
   v1::ReportDumpResponse response;
   const absl::Status status = FromGrpc(stub_->ReportDump(context.get(), report, &response));
   if (!status.ok()) spdlog::warn("dump {}: {}", report.dump_id(), status.ToString());

@@ -38,7 +38,7 @@
 #include "nsa/v1/telemetry.pb.h"
 #include "worker/train/folder.h"
 
-namespace nsa {
+namespace nsa::train {
 
 class ParameterLayout;
 
@@ -137,4 +137,4 @@ absl::StatusOr<v1::CheckpointState> LoadCheckpoint(const std::filesystem::path& 
                                                    const std::string& job_hash,
                                                    const RestoreTarget& target);
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -12,7 +12,7 @@
 #include "common/base/fd.h"
 #include "common/base/status.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 // Data is written and hashed in pieces that fit into the cache.
@@ -72,4 +72,4 @@ absl::StatusOr<v1::CheckpointFile> DurableFile::Finish() {
   return file;
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

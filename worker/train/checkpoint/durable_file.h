@@ -12,7 +12,7 @@
 #include "nsa/v1/checkpoint.pb.h"
 #include "worker/train/folder.h"
 
-namespace nsa {
+namespace nsa::train {
 
 // A file being written. Errors name the file; ResourceExhausted when the disk is full.
 class DurableFile {
@@ -38,4 +38,4 @@ class DurableFile {
   const std::unique_ptr<State> state_;
 };
 
-}  // namespace nsa
+}  // namespace nsa::train

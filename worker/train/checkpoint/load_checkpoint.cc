@@ -12,7 +12,7 @@
 #include "worker/train/checkpoint/slices.h"
 #include "worker/train/model/parameters.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 absl::Status LoadParameters(const std::filesystem::path& path, const RestoreTarget& target) {
@@ -106,4 +106,4 @@ absl::StatusOr<v1::CheckpointState> LoadCheckpoint(const std::filesystem::path& 
   return state;
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

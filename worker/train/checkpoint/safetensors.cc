@@ -1,28 +1,18 @@
 #include "worker/train/checkpoint/safetensors.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <algorithm>
 #include <bit>
-#include <cerrno>
-#include <cstring>
-#include <limits>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "nlohmann/json.hpp"
 #include "worker/train/checkpoint/durable_file.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
 
 constexpr char kMetadata[] = "__metadata__";
-constexpr uint64_t kLargestHeader = 100'000'000;
 
 std::string HeaderOf(const std::vector<TensorToWrite>& tensors,
                      const std::map<std::string, std::string>& metadata) {
@@ -38,20 +28,6 @@ std::string HeaderOf(const std::vector<TensorToWrite>& tensors,
   std::string text = header.dump();
   text.append((8 - text.size() % 8) % 8, ' ');
   return text;
-}
-
-// Computes the number of elements of a shape. False when it is negative or does not fit.
-bool ElementsOf(const std::vector<int64_t>& shape, int64_t* elements) {
-  *elements = 1;
-  for (const int64_t extent : shape) {
-    if (extent < 0 || __builtin_mul_overflow(*elements, extent, elements)) return false;
-  }
-  return *elements <= std::numeric_limits<int64_t>::max() / 4;
-}
-
-bool IsNumberList(const nlohmann::json& json) {
-  return json.is_array() && std::all_of(json.begin(), json.end(),
-                                        [](const auto& n) { return n.is_number_unsigned(); });
 }
 
 }  // namespace
@@ -78,97 +54,4 @@ absl::StatusOr<v1::CheckpointFile> WriteSafetensors(
   return file->Finish();
 }
 
-absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(
-    const std::filesystem::path& path) {
-  Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd.valid()) return absl::ErrnoToStatus(errno, path.string());
-  auto file = std::unique_ptr<SafetensorsFile>(new SafetensorsFile(path, std::move(fd)));
-  NSA_RETURN_IF_ERROR(file->ReadHeader());
-  return file;
-}
-
-absl::Status SafetensorsFile::Damaged(const std::string& why) const {
-  return absl::DataLossError(
-      absl::StrCat(path_.filename().string(), ": not a safetensors file of F32: ", why));
-}
-
-absl::Status SafetensorsFile::ReadBytes(int64_t offset, std::span<std::byte> to) const {
-  while (!to.empty()) {
-    const ssize_t count = pread(fd_.get(), to.data(), to.size(), offset);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return absl::ErrnoToStatus(errno, path_.string());
-    if (count == 0) return Damaged("it ends too early");
-    offset += count;
-    to = to.subspan(static_cast<size_t>(count));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status SafetensorsFile::ReadHeader() {
-  struct stat info {};
-  if (fstat(fd_.get(), &info) != 0) return absl::ErrnoToStatus(errno, path_.string());
-  uint64_t length = 0;
-  NSA_RETURN_IF_ERROR(ReadBytes(0, std::as_writable_bytes(std::span(&length, 1))));
-  if (length > kLargestHeader || length + 8 > static_cast<uint64_t>(info.st_size)) {
-    return Damaged(absl::StrFormat("a header of %d bytes", length));
-  }
-  std::string text(length, '\0');
-  NSA_RETURN_IF_ERROR(ReadBytes(8, std::as_writable_bytes(std::span(text))));
-  const nlohmann::json header = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!header.is_object()) return Damaged("its header is not a JSON object");
-  const auto data_begin = static_cast<int64_t>(8 + length);
-  for (const auto& [name, value] : header.items()) {
-    if (name == kMetadata) {
-      for (const auto& [key, entry] : value.items()) {
-        if (entry.is_string()) metadata_[key] = entry.get<std::string>();
-      }
-      continue;
-    }
-    const bool whole = value.is_object() && value.contains("dtype") && value["dtype"] == "F32" &&
-                       value.contains("shape") && IsNumberList(value["shape"]) &&
-                       value.contains("data_offsets") && IsNumberList(value["data_offsets"]) &&
-                       value["data_offsets"].size() == 2;
-    if (!whole) return Damaged(absl::StrCat("tensor ", name));
-    Tensor tensor;
-    tensor.shape = value["shape"].get<std::vector<int64_t>>();
-    const auto begin = value["data_offsets"][0].get<int64_t>();
-    const auto end = value["data_offsets"][1].get<int64_t>();
-    if (!ElementsOf(tensor.shape, &tensor.size) || begin < 0 || end < begin ||
-        end - begin != 4 * tensor.size) {
-      return Damaged(absl::StrFormat("tensor %s at bytes %d to %d", name, begin, end));
-    }
-    tensor.offset = data_begin + begin;
-    tensors_.emplace(name, std::move(tensor));
-  }
-  return CheckOffsets(data_begin, info.st_size);
-}
-
-absl::Status SafetensorsFile::CheckOffsets(int64_t data_begin, int64_t file_bytes) const {
-  std::vector<const Tensor*> in_order;
-  for (const auto& [name, tensor] : tensors_) in_order.push_back(&tensor);
-  std::sort(in_order.begin(), in_order.end(), [](const Tensor* a, const Tensor* b) {
-    return a->offset != b->offset ? a->offset < b->offset : a->size < b->size;
-  });
-  int64_t next = data_begin;
-  for (const Tensor* tensor : in_order) {
-    if (tensor->offset != next) return Damaged("tensors overlap or leave holes");
-    if (tensor->size > (file_bytes - next) / 4) return Damaged("a tensor runs past its end");
-    next += 4 * tensor->size;
-  }
-  return next == file_bytes ? absl::OkStatus() : Damaged("bytes behind the last tensor");
-}
-
-absl::Status SafetensorsFile::Read(const std::string& name, std::span<float> values) const {
-  const auto found = tensors_.find(name);
-  if (found == tensors_.end()) {
-    return absl::NotFoundError(absl::StrCat(path_.filename().string(), ": no tensor ", name));
-  }
-  if (found->second.size != static_cast<int64_t>(values.size())) {
-    return absl::FailedPreconditionError(
-        absl::StrFormat("%s: tensor %s has %d elements (expected %d)", path_.filename().string(),
-                        name, found->second.size, values.size()));
-  }
-  return ReadBytes(found->second.offset, std::as_writable_bytes(values));
-}
-
-}  // namespace nsa
+}  // namespace nsa::train

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_format.h"
 
-namespace nsa {
+namespace nsa::train {
 
 // Elements [begin, end) of the flat arena.
 struct Slice {
@@ -32,4 +32,4 @@ inline constexpr char kModelFile[] = "model.safetensors";
 inline constexpr char kFirstMoment[] = "exp_avg";
 inline constexpr char kSecondMoment[] = "exp_avg_sq";
 
-}  // namespace nsa
+}  // namespace nsa::train

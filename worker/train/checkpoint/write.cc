@@ -19,7 +19,7 @@
 #include "worker/train/checkpoint/safetensors.h"
 #include "worker/train/checkpoint/slices.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 constexpr char kTemporary[] = ".tmp-";
@@ -206,13 +206,16 @@ void RemoveTemporaryFolders(const Folder& checkpoints, int64_t before_step) {
   }
 }
 
-std::vector<std::string> ApplyRetention(const Folder& checkpoints, int32_t keep, int64_t step) {
+std::vector<std::string> ApplyRetention(const Folder& checkpoints, int32_t keep, int64_t step,
+                                        const std::string& job_id) {
   std::vector<std::string> problems;
   absl::StatusOr<std::vector<CheckpointEntry>> entries = CheckpointsIn(checkpoints.fixed_path());
   if (!entries.ok()) return {std::string(entries.status().message())};
-  entries->erase(std::remove_if(entries->begin(), entries->end(),
-                                [&](const CheckpointEntry& entry) { return entry.step > step; }),
-                 entries->end());
+  std::erase_if(*entries, [&](const CheckpointEntry& entry) {
+    if (entry.step > step) return true;
+    const auto state = ReadCheckpointState(entry.path);
+    return !state.ok() || state->job_id() != job_id;
+  });
   const auto note = [&](const absl::Status& status) {
     if (!status.ok()) problems.emplace_back(status.message());
     return status.ok();
@@ -229,4 +232,4 @@ std::vector<std::string> ApplyRetention(const Folder& checkpoints, int32_t keep,
   return problems;
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

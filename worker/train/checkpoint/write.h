@@ -15,7 +15,7 @@
 #include "worker/train/folder.h"
 #include "worker/train/model/parameters.h"
 
-namespace nsa {
+namespace nsa::train {
 
 // A copy of the training state in host memory.
 struct HostSnapshot {
@@ -66,8 +66,10 @@ void RemoveTemporaryFolders(const Folder& checkpoints, int64_t before_step);
 
 // Deletes the checkpoints that retention no longer keeps after a checkpoint at `step`. A folder is
 // first renamed, durably, so that its final name never stands for a partly deleted checkpoint.
-// Checkpoints of later steps, left by a run that was rolled back, are neither counted nor deleted.
-// Returns one line per error.
-std::vector<std::string> ApplyRetention(const Folder& checkpoints, int32_t keep, int64_t step);
+// Checkpoints of later steps, left by a run that was rolled back, are neither counted nor deleted,
+// nor is a folder whose state.json cannot be read or names another job than `job_id`. Returns one
+// line per error.
+std::vector<std::string> ApplyRetention(const Folder& checkpoints, int32_t keep, int64_t step,
+                                        const std::string& job_id);
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -29,7 +29,7 @@
 #include "worker/train/checkpoint/slices.h"
 #include "worker/train/checkpoint/write.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 constexpr size_t kSnapshots = 2;
@@ -264,7 +264,8 @@ class CheckpointWriter::Impl {
     place_.checkpoints.RemoveAll(TemporaryName(place_, snapshot)).IgnoreError();
     if (!published) return;
     RemoveTemporaryFolders(place_.checkpoints, step + 1);  // also earlier attempts at this step
-    for (const std::string& problem : ApplyRetention(place_.checkpoints, options_.keep, step)) {
+    for (const std::string& problem :
+         ApplyRetention(place_.checkpoints, options_.keep, step, snapshot.state.job_id())) {
       ReportFailure(Reason::kCheckpointDeleteFailed, v1::SEVERITY_WARNING,
                     "an old checkpoint could not be deleted", problem, SaveOptions().then);
     }
@@ -329,4 +330,4 @@ std::optional<absl::Status> CheckpointWriter::DrainFor(absl::Duration patience) 
 }
 void CheckpointWriter::Abandon(std::string_view why) { impl_->Abandon(why); }
 
-}  // namespace nsa
+}  // namespace nsa::train

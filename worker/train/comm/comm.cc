@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 // Shows a collective on the status page while it runs.
@@ -59,4 +59,4 @@ absl::Status Comm::Barrier(std::string_view name) {
 
 std::unique_ptr<Comm> SingleRank() { return std::make_unique<SingleRankComm>(); }
 
-}  // namespace nsa
+}  // namespace nsa::train

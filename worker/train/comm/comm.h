@@ -17,7 +17,7 @@
 #include "absl/time/time.h"
 #include "common/run/status_page.h"
 
-namespace nsa {
+namespace nsa::train {
 
 enum class Reduce { kSum, kMin, kMax };
 
@@ -73,4 +73,4 @@ struct TcpOptions {
 // connect within the timeout.
 absl::StatusOr<std::unique_ptr<Comm>> ConnectTcp(const TcpOptions& options);
 
-}  // namespace nsa
+}  // namespace nsa::train

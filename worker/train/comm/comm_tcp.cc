@@ -8,7 +8,7 @@
 #include "worker/train/comm/comm.h"
 #include "worker/train/comm/tcp_ring.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 template <class T>
@@ -97,4 +97,4 @@ absl::StatusOr<std::unique_ptr<Comm>> ConnectTcp(const TcpOptions& options) {
   return std::make_unique<TcpComm>(options.rank, options.world_size, *std::move(ring));
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -5,13 +5,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "kernels/cuda/side.h"
 #include "kernels/optimizer/step.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 constexpr char kName[] = "all_reduce_gradients ";
-constexpr int32_t kPriority = 2;  // above the step's stream: the other ranks wait for the sums
+// Above the step's stream: the other ranks wait for the sums.
+constexpr int32_t kPriority = cuda::Side::kMainPriority + 1;
 
 }  // namespace
 
@@ -78,4 +80,4 @@ void GradientReducer::Show(StatusPage* page) {
            : page->EnterCollective(absl::StrCat(kName, now, "/", buckets_));
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -13,7 +13,7 @@
 #include "kernels/cuda/device.h"
 #include "worker/train/comm/nccl_comm.h"
 
-namespace nsa {
+namespace nsa::train {
 
 // Elements [begin, end) of the flat gradients.
 struct Bucket {
@@ -97,4 +97,4 @@ class GradientReducer {
   int32_t shown_ = 0;
 };
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -15,7 +15,7 @@
 #include "common/base/status.h"
 #include "worker/train/comm/nccl_library.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 constexpr absl::Duration kSpin = absl::Microseconds(200);     // a wait first polls without sleep
@@ -276,4 +276,4 @@ void NcclComm::Abort() { impl_->Abort(); }
 const std::string& NcclComm::description() const { return impl_->description(); }
 int64_t NcclComm::sequence() const { return impl_->sequence(); }
 
-}  // namespace nsa
+}  // namespace nsa::train

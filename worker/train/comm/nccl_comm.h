@@ -26,7 +26,7 @@
 #include "common/run/status_page.h"
 #include "worker/train/comm/comm.h"
 
-namespace nsa {
+namespace nsa::train {
 
 struct NcclOptions {
   Comm* host = nullptr;                       // connects the same ranks; outlives the communicator
@@ -81,4 +81,4 @@ class NcclComm {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace nsa
+}  // namespace nsa::train

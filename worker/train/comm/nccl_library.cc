@@ -8,7 +8,7 @@
 #include "common/base/shared_library.h"
 #include "common/base/status.h"
 
-namespace nsa::nccl {
+namespace nsa::train::nccl {
 namespace {
 
 constexpr int kOldest = 21700;
@@ -76,4 +76,4 @@ bool EnvironmentIsSet() {
          std::string_view(algorithm) == "Ring";
 }
 
-}  // namespace nsa::nccl
+}  // namespace nsa::train::nccl

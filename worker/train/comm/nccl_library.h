@@ -11,7 +11,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace nsa::nccl {
+namespace nsa::train::nccl {
 
 // ncclResult_t.
 enum Result : int {
@@ -82,4 +82,4 @@ void SetEnvironment();
 // Whether SetEnvironment() has been called in this process.
 bool EnvironmentIsSet();
 
-}  // namespace nsa::nccl
+}  // namespace nsa::train::nccl

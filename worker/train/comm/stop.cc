@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 
-namespace nsa {
+namespace nsa::train {
 
 absl::Status StopState::Request(const v1::StopRequest& request) {
   if (request.mode() == v1::STOP_MODE_NOW) {
@@ -78,4 +78,4 @@ absl::StatusOr<std::vector<RankReport>> Exchange(Comm* comm, const RankReport& m
   return reports;
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

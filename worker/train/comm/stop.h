@@ -14,7 +14,7 @@
 #include "nsa/v1/worker.pb.h"
 #include "worker/train/comm/comm.h"
 
-namespace nsa {
+namespace nsa::train {
 
 // The stop request that this rank has received. Thread-safe.
 class StopState {
@@ -64,4 +64,4 @@ absl::StatusOr<std::vector<RankReport>> Exchange(Comm* comm, const RankReport& m
 absl::StatusOr<std::vector<double>> Gather(Comm* comm, std::string_view name,
                                            std::span<const double> values);
 
-}  // namespace nsa
+}  // namespace nsa::train

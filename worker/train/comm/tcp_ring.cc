@@ -24,7 +24,7 @@
 #include "common/base/status.h"
 #include "common/run/atomic_file.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 constexpr absl::Duration kLookAgain = absl::Milliseconds(5);
@@ -233,4 +233,4 @@ absl::Status TcpRing::Check() {
   return absl::OkStatus();
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

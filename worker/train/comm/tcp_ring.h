@@ -20,7 +20,7 @@
 #include "absl/time/time.h"
 #include "common/base/fd.h"
 
-namespace nsa {
+namespace nsa::train {
 
 struct RingOptions {
   int rank = 0;
@@ -52,4 +52,4 @@ class TcpRing {
   absl::Duration timeout_;
 };
 
-}  // namespace nsa
+}  // namespace nsa::train

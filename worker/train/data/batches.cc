@@ -6,7 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 // Writes, for each token, the position in the row at which its document starts.
@@ -44,7 +44,9 @@ absl::StatusOr<Batch> BatchMaker::Make(const DataPosition& position) const {
     const DataPosition at = Advance(position, shape_.first_row() + b, order_.rows());
     if (b == 0) batch.epoch = at.epoch;
     const int64_t index = shape_.in_order ? at.sequence : order_.Row(at.epoch, at.sequence);
-    NSA_RETURN_IF_ERROR(Annotate(source_->Read(index, row), absl::StrCat("data row ", index)));
+    const int64_t shift = shape_.in_order ? 0 : ShiftOfEpoch(shape_.seed, at.epoch, seq_len);
+    NSA_RETURN_IF_ERROR(
+        Annotate(source_->ReadShifted(index, shift, row), absl::StrCat("data row ", index)));
     const auto outside = std::find_if(row.begin(), row.end(), [this](int32_t token) {
       return token < 0 || token >= shape_.vocab;
     });
@@ -63,4 +65,4 @@ absl::StatusOr<Batch> BatchMaker::Make(const DataPosition& position) const {
   return batch;
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

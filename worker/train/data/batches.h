@@ -10,7 +10,7 @@
 #include "worker/train/data/order.h"
 #include "worker/train/data/rows.h"
 
-namespace nsa {
+namespace nsa::train {
 
 // The properties that all batches of a loader share.
 struct BatchShape {
@@ -21,7 +21,8 @@ struct BatchShape {
   int32_t vocab = 0;
   int64_t seed = 0;
   bool document_mask = false;
-  bool in_order = false;  // rows 0, 1, 2, … in every epoch, instead of in the order of `seed`
+  // Rows 0, 1, 2, … in every epoch, cut at the same places, instead of in the order of `seed`.
+  bool in_order = false;
 
   int32_t first_row() const { return RowOf(rank); }
   int32_t rows() const { return RowOf(rank + 1) - RowOf(rank); }
@@ -59,4 +60,4 @@ class BatchMaker {
   const RowOrder order_;
 };
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -20,10 +20,11 @@
 #include "worker/train/data/read/documents.h"
 #include "worker/train/data/tokenize/tokenizer.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 constexpr size_t kPassageBytes = 16 << 10;
+constexpr absl::Duration kLook = absl::Milliseconds(100);  // between looks at a loading thread
 
 using Hash = std::pair<uint64_t, uint64_t>;  // high, low of XXH3-128
 
@@ -247,6 +248,18 @@ struct Loading {
 
 }  // namespace
 
+v1::CorpusSummary SummaryOf(const CorpusInfo& info) {
+  v1::CorpusSummary summary;
+  summary.set_documents(info.documents);
+  summary.set_dropped_documents(info.dropped_documents);
+  summary.set_val_documents(info.val_documents);
+  summary.set_tokens(info.tokens);
+  summary.set_val_tokens(info.val_tokens);
+  summary.set_rows(info.rows);
+  summary.set_val_rows(info.val_rows);
+  return summary;
+}
+
 void TokenStore::Append(std::span<const uint16_t> tokens) {
   for (const uint16_t token : tokens) {
     bytes_.push_back(static_cast<uint8_t>(token));
@@ -270,7 +283,8 @@ void TokenStore::Move(int64_t begin, int64_t end, TokenStore* other) {
 
 absl::StatusOr<Corpus> LoadCorpus(const v1::DataSpec& data, int32_t vocab,
                                   absl::Duration stall_timeout,
-                                  const std::function<void()>& on_progress) {
+                                  const std::function<void()>& on_progress,
+                                  const std::function<bool()>& cancelled) {
   const RealClock clock;
   const absl::Duration started = clock.Monotonic();
   auto loading = std::make_shared<Loading>();
@@ -285,10 +299,16 @@ absl::StatusOr<Corpus> LoadCorpus(const v1::DataSpec& data, int32_t vocab,
   const MutexLock lock(&loading->mutex);
   int64_t seen = 0;
   absl::Duration seen_at = started;
+  const absl::Duration told_every = std::min(stall_timeout / 4, absl::Seconds(1));
   while (!loading->result) {
-    loading->done.WaitFor(&loading->mutex, std::min(stall_timeout / 4, absl::Seconds(1)));
+    loading->done.WaitFor(&loading->mutex, std::min(stall_timeout / 4, kLook));
+    if (!loading->result && cancelled && cancelled()) {
+      loading->progress.cancelled = true;
+      return WithReason(absl::CancelledError("stopped as asked while the data was read"),
+                        Reason::kStopped);
+    }
     const absl::Duration now = clock.Monotonic();
-    if (loading->progress.bytes != seen) {
+    if (loading->progress.bytes != seen && now - seen_at >= told_every) {
       seen = loading->progress.bytes;
       seen_at = now;
       if (on_progress) on_progress();
@@ -306,4 +326,4 @@ absl::StatusOr<Corpus> LoadCorpus(const v1::DataSpec& data, int32_t vocab,
   return corpus;
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

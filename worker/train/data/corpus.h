@@ -8,6 +8,7 @@
 // passages (documents.h); otherwise a whole file would be one document.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -18,9 +19,10 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "nsa/v1/job.pb.h"
+#include "nsa/v1/telemetry.pb.h"
 #include "worker/train/data/rows.h"
 
-namespace nsa {
+namespace nsa::train {
 
 // What the files contain.
 struct CorpusInfo {
@@ -36,6 +38,9 @@ struct CorpusInfo {
   double load_seconds = 0;
   std::string fingerprint;  // of the files, 32 hexadecimal digits
 };
+
+// The same for records and people.
+v1::CorpusSummary SummaryOf(const CorpusInfo& info);
 
 // Tokens in one array: two bytes per token if `wide`, otherwise one byte.
 class TokenStore {
@@ -66,11 +71,17 @@ struct Corpus {
 // hang in the kernel. Otherwise the errors of DocumentReader, and InvalidArgument for a token that
 // is not below `vocab`, a wrong data.separator, or when one side has no document. `on_progress` may
 // be empty; it is called on the caller's thread about once a second while there is progress.
+// `cancelled` may be empty; it is called ten times a second on the caller's thread. Cancelled with
+// Reason::kStopped soon after it returns true.
 absl::StatusOr<Corpus> LoadCorpus(const v1::DataSpec& data, int32_t vocab,
                                   absl::Duration stall_timeout,
-                                  const std::function<void()>& on_progress = {});
+                                  const std::function<void()>& on_progress = {},
+                                  const std::function<bool()>& cancelled = {});
 
-// Row i is tokens [i·S, i·S + S] of a store.
+// Row i is tokens [i·S, i·S + S] of a store; with a shift of s, tokens [s + i·S, s + i·S + S],
+// where the first token follows the last. So every shift gives the same number of rows, each token
+// is predicted at most once, and the fewer than S tokens that are left out are others for each
+// shift.
 class CorpusRows final : public RowSource {
  public:
   CorpusRows(std::shared_ptr<const TokenStore> store, int32_t seq_len, int32_t separator,
@@ -84,7 +95,13 @@ class CorpusRows final : public RowSource {
   int32_t separator() const override { return separator_; }
   v1::DataSource source() const override { return source_; }
   absl::Status Read(int64_t row, std::span<int32_t> tokens) override {
-    store_->Copy(row * seq_len_, tokens);
+    return ReadShifted(row, 0, tokens);
+  }
+  absl::Status ReadShifted(int64_t row, int64_t shift, std::span<int32_t> tokens) override {
+    const int64_t begin = (row * seq_len_ + shift) % store_->size();
+    const int64_t whole = std::min(static_cast<int64_t>(tokens.size()), store_->size() - begin);
+    store_->Copy(begin, tokens.first(whole));
+    store_->Copy(0, tokens.subspan(whole));
     return absl::OkStatus();
   }
 
@@ -95,4 +112,4 @@ class CorpusRows final : public RowSource {
   const v1::DataSource source_;
 };
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_format.h"
 #include "common/base/log.h"
+#include "common/base/reason.h"
 #include "common/base/status.h"
 #include "common/job/data_source.h"
 #include "common/job/enum_words.h"
@@ -13,7 +14,7 @@
 #include "worker/train/data/prefetch.h"
 #include "worker/train/data/synthetic.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 // A generated source has this many rows for training, and as many after them for validation.
@@ -207,9 +208,10 @@ absl::StatusOr<std::unique_ptr<DataLoader>> DataLoader::Open(LoaderOptions optio
     return FromRows(std::move(options), std::move(train), std::move(val), std::move(info));
   }
   absl::StatusOr<Corpus> corpus =
-      LoadCorpus(data, options.vocab, Timeout(data), options.on_progress);
+      LoadCorpus(data, options.vocab, Timeout(data), options.on_progress, options.cancelled);
   if (!corpus.ok()) {
-    if (!data.allow_synthetic_fallback()) return corpus.status();
+    const bool stopped = ReasonOf(corpus.status()) == Reason::kStopped;
+    if (stopped || !data.allow_synthetic_fallback()) return corpus.status();
     auto rows = GeneratedRows(options, v1::DATA_SOURCE_SYNTHETIC, false);
     // Validation is collective, so this rank must validate exactly when the ranks that could read
     // their files do.
@@ -264,4 +266,4 @@ absl::StatusOr<Batch> DataLoader::Eval(int32_t index) const { return impl_->Eval
 const CorpusInfo& DataLoader::info() const { return impl_->info(); }
 bool DataLoader::fell_back() const { return impl_->fell_back(); }
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -3,9 +3,10 @@
 //
 // Documents are read into memory once, with one byte per token, or two if the vocabulary has more
 // than 256 tokens. Each starts with the separator token, and they follow each other without a gap.
-// Row i of the corpus is its tokens [i·S, i·S + S], so every token is predicted exactly once per
-// epoch; only an incomplete last row is left out. The order of the rows is a permutation that
-// depends only on (seed, epoch): sequence q of epoch e is the same row for any number of ranks. A
+// In epoch 0 row i of the corpus is its tokens [i·S, i·S + S], so every token is predicted exactly
+// once; only an incomplete last row is left out. In later epochs all rows are cut a random number
+// of tokens later (order.h, corpus.h). The order of the rows is a permutation. Both depend only on
+// (seed, epoch): sequence q of epoch e is the same row for any number of ranks. A
 // micro-batch is the next batch_size sequences; rank r of W takes rows [r·B/W, (r+1)·B/W) of it.
 //
 // One thread calls Next() and Eval(); a thread of the loader prepares batches in advance.
@@ -24,7 +25,7 @@
 #include "worker/train/data/corpus.h"
 #include "worker/train/data/rows.h"
 
-namespace nsa {
+namespace nsa::train {
 
 // One rank's share of a micro-batch, row-major.
 struct Batch {
@@ -50,6 +51,9 @@ struct LoaderOptions {
   std::function<void(const std::string&)> on_fallback;
   // Called on the caller's thread about once a second while Open() makes progress.
   std::function<void()> on_progress;
+  // Called on the caller's thread while Open() reads files. Once it returns true, Open() returns
+  // Cancelled with Reason::kStopped within a fraction of a second. Empty: never cancelled.
+  std::function<bool()> cancelled;
 };
 
 class DataLoader {
@@ -108,4 +112,4 @@ class DataLoader {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace nsa
+}  // namespace nsa::train

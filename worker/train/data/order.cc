@@ -2,10 +2,11 @@
 
 #include "worker/train/data/random.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 constexpr int kRounds = 4;
+constexpr uint64_t kShiftKey = 0x7368696674;  // apart from the keys of the order
 
 }  // namespace
 
@@ -30,4 +31,10 @@ int64_t RowOrder::Row(int64_t epoch, int64_t sequence) const {
   return static_cast<int64_t>(value);
 }
 
-}  // namespace nsa
+int64_t ShiftOfEpoch(int64_t seed, int64_t epoch, int32_t seq_len) {
+  if (epoch == 0) return 0;
+  KeyedRandom random(Mix(static_cast<uint64_t>(seed), static_cast<uint64_t>(epoch), kShiftKey));
+  return random.Below(static_cast<uint32_t>(seq_len));
+}
+
+}  // namespace nsa::train

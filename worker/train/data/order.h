@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-namespace nsa {
+namespace nsa::train {
 
 class RowOrder {
  public:
@@ -25,4 +25,9 @@ class RowOrder {
   int half_bits_ = 1;
 };
 
-}  // namespace nsa
+// How many tokens later the rows of an epoch are cut than those of epoch 0: 0 in epoch 0, otherwise
+// a random number in [0, seq_len) that depends only on (seed, epoch). So a token does not have the
+// same context in every epoch.
+int64_t ShiftOfEpoch(int64_t seed, int64_t epoch, int32_t seq_len);
+
+}  // namespace nsa::train

@@ -11,7 +11,7 @@
 #include "common/base/reason.h"
 #include "common/base/thread_name.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 // How long the destructor waits for the thread.
@@ -118,4 +118,4 @@ absl::StatusOr<Prefetcher::Item> Prefetcher::Next(absl::Duration timeout) {
   return item;
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -8,7 +8,7 @@
 #include "absl/time/time.h"
 #include "worker/train/data/batches.h"
 
-namespace nsa {
+namespace nsa::train {
 
 struct PrefetchOptions {
   DataPosition start;
@@ -48,4 +48,4 @@ class Prefetcher {
   const std::shared_ptr<Shared> shared_;  // owners: this object and the thread
 };
 
-}  // namespace nsa
+}  // namespace nsa::train

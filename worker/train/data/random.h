@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace nsa {
+namespace nsa::train {
 
 // The finaliser of SplitMix64: a bijection on 64-bit numbers that mixes all bits.
 inline uint64_t Mix(uint64_t x) {
@@ -32,4 +32,4 @@ class KeyedRandom {
   uint64_t counter_ = 0;
 };
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -7,10 +7,10 @@
 #include "absl/status/status.h"
 #include "nsa/v1/job.pb.h"
 
-namespace nsa {
+namespace nsa::train {
 
-// A fixed number of rows; the content of a row depends only on its index. Only one thread at a time
-// may use a source.
+// A fixed number of rows; the content of a row depends only on its index and the shift. Only one
+// thread at a time may use a source.
 class RowSource {
  public:
   virtual ~RowSource() = default;
@@ -26,6 +26,12 @@ class RowSource {
   // Fills `tokens` with row `row`, in [0, rows()). Its size is S + 1 for the row length S that the
   // source was made for.
   virtual absl::Status Read(int64_t row, std::span<int32_t> tokens) = 0;
+
+  // The same, but with every row cut `shift` tokens later, 0 to S − 1. A source whose rows are not
+  // cut from one text has no such cuts: it gives row `row` whatever the shift.
+  virtual absl::Status ReadShifted(int64_t row, int64_t /*shift*/, std::span<int32_t> tokens) {
+    return Read(row, tokens);
+  }
 };
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -4,7 +4,7 @@
 
 #include "worker/train/data/random.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 // Mixed into the seed, so that different uses of it draw different numbers.
@@ -84,4 +84,4 @@ std::shared_ptr<RowSource> MakeGeneratedRows(v1::DataSource source, int64_t seed
   }
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

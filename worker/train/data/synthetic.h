@@ -9,7 +9,7 @@
 
 #include "worker/train/data/rows.h"
 
-namespace nsa {
+namespace nsa::train {
 
 // A task that a model can learn, in three parts of increasing difficulty:
 // - Order 1–2: each token is one of four candidates (odds 8 : 4 : 2 : 2). The candidates depend on
@@ -65,4 +65,4 @@ class UniformRows final : public RowSource {
 std::shared_ptr<RowSource> MakeGeneratedRows(v1::DataSource source, int64_t seed, int32_t vocab,
                                              int64_t rows, int64_t first_row);
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -3,12 +3,11 @@
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
-constexpr int64_t kBlasWorkspace = int64_t{64} << 20;
+constexpr int64_t kBlasWorkspace = int64_t{64} << 20;  // for each stream
 constexpr int kOldestCapability = 80;
-constexpr int32_t kStepPriority = 1;  // above the side streams, below the gradients' sums
 
 }  // namespace
 
@@ -22,13 +21,14 @@ absl::StatusOr<std::unique_ptr<Gpu>> Gpu::Open() {
                         gpu->info_.name, gpu->info_.compute_capability / 10.0));
   }
   NSA_ASSIGN_OR_RETURN(gpu->kernels_, cuda::KernelArchitecture());
-  NSA_ASSIGN_OR_RETURN(gpu->stream_, cuda::Stream::Create(kStepPriority));
+  NSA_ASSIGN_OR_RETURN(gpu->stream_, cuda::Stream::Create(cuda::Side::kMainPriority));
   NSA_ASSIGN_OR_RETURN(gpu->side_, cuda::Side::Create());
-  NSA_ASSIGN_OR_RETURN(gpu->blas_workspace_,
-                       cuda::DeviceMemory::Allocate(kBlasWorkspace, "matrix products"));
+  NSA_ASSIGN_OR_RETURN(
+      gpu->blas_workspace_,
+      cuda::DeviceMemory::Allocate(cuda::kBlasWorkspaces * kBlasWorkspace, "matrix products"));
   NSA_ASSIGN_OR_RETURN(gpu->blas_,
-                       cuda::Blas::Create(gpu->blas_workspace_.data(), gpu->blas_workspace_.bytes(),
-                                          cuda::DefaultAlgorithmFolder()));
+                       cuda::Blas::Create(gpu->blas_workspace_.data(), kBlasWorkspace,
+                                          cuda::DefaultAlgorithmFolder(), cuda::kBlasWorkspaces));
   return gpu;
 }
 
@@ -60,4 +60,4 @@ int64_t Gpu::UsedBytes() const {
   return free.ok() ? info_.total_bytes - *free : 0;
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -13,7 +13,7 @@
 #include "kernels/cuda/side.h"
 #include "kernels/exec.h"
 
-namespace nsa {
+namespace nsa::train {
 
 class Gpu {
  public:
@@ -56,4 +56,4 @@ class Gpu {
   cuda::DeviceMemory scratch_;
 };
 
-}  // namespace nsa
+}  // namespace nsa::train

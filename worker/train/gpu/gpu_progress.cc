@@ -11,7 +11,7 @@
 #include "common/base/status.h"
 #include "kernels/optimizer/step.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 constexpr int64_t kStampOffset = 128;
@@ -173,4 +173,4 @@ absl::Status GpuProgress::Wait() {
   }
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

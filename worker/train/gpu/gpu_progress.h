@@ -21,7 +21,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/exec.h"
 
-namespace nsa {
+namespace nsa::train {
 
 class GpuProgress {
  public:
@@ -102,4 +102,4 @@ class GpuProgress {
   absl::Status error_;
 };
 
-}  // namespace nsa
+}  // namespace nsa::train

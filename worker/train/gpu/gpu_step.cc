@@ -6,7 +6,7 @@
 #include "kernels/nn/copy.h"
 #include "kernels/optimizer/global_norm.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 constexpr int64_t kOutputOffset = 64;
@@ -177,4 +177,4 @@ absl::StatusOr<GpuStep::Result> GpuStep::Run(int64_t step, double learning_rate)
                 .optimizer_seconds = progress_->Seconds(Phase::kOptimizer, launched_)};
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

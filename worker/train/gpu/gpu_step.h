@@ -27,7 +27,7 @@
 #include "worker/train/gpu/gpu_progress.h"
 #include "worker/train/model/state.h"
 
-namespace nsa {
+namespace nsa::train {
 
 struct GpuStepOptions {
   // All borrowed.
@@ -111,4 +111,4 @@ class GpuStep {
   std::string graph_problem_;
 };
 
-}  // namespace nsa
+}  // namespace nsa::train

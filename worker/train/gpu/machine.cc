@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <fstream>
 
-namespace nsa {
+namespace nsa::train {
 
 absl::Status CheckProcessor() {
 #if defined(__x86_64__)
@@ -55,4 +55,4 @@ int64_t PeakResidentBytes() {
   return int64_t{usage.ru_maxrss} * 1024;
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 
-namespace nsa {
+namespace nsa::train {
 
 // FailedPrecondition when the processor lacks instructions that the kernels are compiled for (AVX2,
 // FMA, …). To be called before any kernel.
@@ -27,4 +27,4 @@ int SetThreads(int threads, int ranks_here);
 int64_t ResidentBytes();
 int64_t PeakResidentBytes();
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -12,7 +12,7 @@
 #include "kernels/tensor.h"
 #include "worker/train/model/memory.h"
 
-namespace nsa {
+namespace nsa::train {
 
 class ActivationArena {
  public:
@@ -26,6 +26,21 @@ class ActivationArena {
   // Plans a tensor. To be called before Allocate().
   Slot Plan(int64_t size, DType dtype = DType::kF32) {
     return {plan_.Take(size * SizeOf(dtype)), size, dtype};
+  }
+
+  // Plans `count` alternatives in the same memory, of which one is used at a time: `plan(i)` plans
+  // the tensors of the i-th. The memory has the size of the largest. To be called before
+  // Allocate().
+  template <class PlanOne>
+  void PlanAlternatives(int32_t count, PlanOne plan) {
+    const ArenaPlan begin = plan_;
+    ArenaPlan largest = plan_;
+    for (int32_t i = 0; i < count; ++i) {
+      plan_ = begin;
+      plan(i);
+      if (plan_.used() > largest.used()) largest = plan_;
+    }
+    plan_ = largest;
   }
 
   // Allocates the memory on the device of `backend`, filled with zeros.
@@ -46,4 +61,4 @@ class ActivationArena {
   Memory memory_;
 };
 
-}  // namespace nsa
+}  // namespace nsa::train

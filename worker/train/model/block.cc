@@ -2,12 +2,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "kernels/cuda/side.h"
 #include "kernels/nn/rms_norm.h"
 #include "kernels/nn/silu.h"
 #include "kernels/nsa/layer/projections.h"
 #include "worker/train/model/linear.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 int64_t Rows(const ModelConfig& config) {
@@ -54,7 +55,9 @@ NsaLayerGrads AttentionView(Arena* arena, const BlockPlaces& p) {
 template <class T>
 std::array<T, kBranches> Tensors(const ActivationArena& arena,
                                  const std::array<ActivationArena::Slot, kBranches>& slots) {
-  return {T(arena[slots[kCmp]]), T(arena[slots[kSel]]), T(arena[slots[kWin]])};
+  std::array<T, kBranches> tensors;
+  for (int c = 0; c < kBranches; ++c) tensors[c] = arena[slots[c]];
+  return tensors;
 }
 
 // h1 = RMSNorm1(x)
@@ -89,7 +92,7 @@ absl::Status ProjectionsForward(const BlockContext& block) {
   const BlockActivations& act = block.activations;
   const BlockWorkspace& work = block.workspace;
   const ActivationArena& arena = block.arena;
-  const NsaLayerConfig& attention = block.config.attention;
+  const NsaLayerConfig& attention = block.attention;
   const LinearShape shape = {Rows(block.config), block.config.dim, ProjectionWidth(attention)};
   NSA_RETURN_IF_ERROR(Linear(block.exec, shape, arena[act.h1],
                              View(block.parameters, block.places.projections), arena[work.wide]));
@@ -105,7 +108,7 @@ absl::Status ProjectionsForward(const BlockContext& block) {
 absl::Status AttentionForward(const BlockContext& block, const BlockStatistics& statistics) {
   const BlockActivations& act = block.activations;
   const ActivationArena& arena = block.arena;
-  return NsaLayer(block.exec, {.config = block.config.attention,
+  return NsaLayer(block.exec, {.config = block.attention,
                                .params = AttentionView(block.parameters, block.places),
                                .rotated = true,
                                .q = arena[act.q],
@@ -135,6 +138,7 @@ absl::Status MlpBackward(const BlockContext& block, const Tensor& dx, Arena* gra
   NSA_RETURN_IF_ERROR(LinearBackward(exec, {rows, config.hidden, config.dim}, dx, arena[act.a],
                                      View(block.parameters, p.fc2), da, View(gradients, p.fc2)));
   NSA_RETURN_IF_ERROR(SiluBackward(exec, {.dy = da, .x = arena[act.u], .dx = da}));
+  NSA_RETURN_IF_ERROR(cuda::Join(exec, cuda::Lane::kWeights));  // dx changes below
   NSA_RETURN_IF_ERROR(LinearBackward(exec, {rows, config.dim, config.hidden}, da, arena[act.h2],
                                      View(block.parameters, p.fc1), dh, View(gradients, p.fc1)));
   return RmsNormBackward(exec, {.rows = rows,
@@ -155,7 +159,7 @@ absl::Status AttentionGradients(const BlockContext& block, const Tensor& dx, Are
   NSA_RETURN_IF_ERROR(LinearBackward(block.exec, OutShape(block.config), dx, arena[act.o],
                                      View(block.parameters, p.out), arena[work.d_o],
                                      View(gradients, p.out)));
-  return NsaLayerBackward(block.exec, {.config = block.config.attention,
+  return NsaLayerBackward(block.exec, {.config = block.attention,
                                        .params = AttentionView(block.parameters, p),
                                        .q = arena[act.q],
                                        .v = Tensors<ConstTensor>(arena, act.v),
@@ -176,7 +180,7 @@ absl::Status ProjectionsBackward(const BlockContext& block, const ConstTensor& x
   const BlockPlaces& p = block.places;
   const BlockWorkspace& work = block.workspace;
   const ActivationArena& arena = block.arena;
-  const NsaLayerConfig& attention = block.config.attention;
+  const NsaLayerConfig& attention = block.attention;
   const LinearShape shape = {Rows(block.config), block.config.dim, ProjectionWidth(attention)};
   NSA_RETURN_IF_ERROR(
       JoinProjections(block.exec, {.config = attention,
@@ -185,17 +189,21 @@ absl::Status ProjectionsBackward(const BlockContext& block, const ConstTensor& x
                                    .dk = Tensors<Tensor>(arena, work.dk),
                                    .dv = Tensors<ConstTensor>(arena, work.dv),
                                    .wide = arena[work.wide]}));
+  NSA_RETURN_IF_ERROR(cuda::Join(block.exec, cuda::Lane::kWeights));  // dx changes below
   NSA_RETURN_IF_ERROR(LinearBackward(
       block.exec, shape, arena[work.wide], arena[block.activations.h1],
       View(block.parameters, p.projections), arena[work.dh], View(gradients, p.projections)));
-  return RmsNormBackward(block.exec, {.rows = shape.rows,
-                                      .dim = block.config.dim,
-                                      .dy = arena[work.dh],
-                                      .x = x,
-                                      .weight = View(block.parameters, p.norm1),
-                                      .rstd = arena[block.activations.rstd1],
-                                      .dx = dx,
-                                      .dweight = View(gradients, p.norm1)});
+  NSA_RETURN_IF_ERROR(RmsNormBackward(block.exec, {.rows = shape.rows,
+                                                   .dim = block.config.dim,
+                                                   .dy = arena[work.dh],
+                                                   .x = x,
+                                                   .weight = View(block.parameters, p.norm1),
+                                                   .rstd = arena[block.activations.rstd1],
+                                                   .dx = dx,
+                                                   .dweight = View(gradients, p.norm1)}));
+  // The block's gradients are complete, and the next block may overwrite what they were computed
+  // of.
+  return cuda::Join(block.exec, cuda::Lane::kWeights);
 }
 
 }  // namespace
@@ -230,14 +238,16 @@ BlockPlaces BlockPlaces::Of(const ParameterLayout& layout, int32_t layer) {
   return p;
 }
 
-void BlockActivations::PlanAttention(const ModelConfig& config, ActivationArena* arena) {
-  const NsaShape& shape = config.attention.shape;
-  const DType type = config.attention.dtype;
+void BlockActivations::PlanAttention(const ModelConfig& config, int32_t layer,
+                                     ActivationArena* arena) {
+  const NsaLayerConfig attention = config.AttentionOf(layer);
+  const NsaShape& shape = attention.shape;
+  const DType type = attention.dtype;
   q = arena->Plan(shape.q_size(), type);
   for (const Branch branch : kProjectionOrder) {
-    if (config.attention.has(branch)) v[branch] = arena->Plan(shape.v_size(), type);
+    if (attention.has(branch)) v[branch] = arena->Plan(shape.v_size(), type);
   }
-  saved = arena->Plan(NsaLayerSavedBytes(config.attention), DType::kU8);
+  saved = arena->Plan(NsaLayerSavedBytes(attention), DType::kU8);
   o = arena->Plan(shape.o_size(), type);
   mid = arena->Plan(Rows(config) * config.dim, type);
 }
@@ -253,18 +263,19 @@ void BlockActivations::PlanMlp(const ModelConfig& config, ActivationArena* arena
   a = arena->Plan(rows * config.hidden, type);
 }
 
-BlockWorkspace BlockWorkspace::Plan(const ModelConfig& config, bool training,
+BlockWorkspace BlockWorkspace::Plan(const ModelConfig& config, int32_t layer, bool training,
                                     ActivationArena* arena) {
   const int64_t rows = Rows(config);
-  const NsaShape& shape = config.attention.shape;
-  const DType type = config.attention.dtype;
+  const NsaLayerConfig attention = config.AttentionOf(layer);
+  const NsaShape& shape = attention.shape;
+  const DType type = attention.dtype;
   BlockWorkspace work;
-  work.wide = arena->Plan(rows * ProjectionWidth(config.attention), type);
-  work.attention = arena->Plan(NsaLayerWorkspaceBytes(config.attention), DType::kU8);
+  work.wide = arena->Plan(rows * ProjectionWidth(attention), type);
+  work.attention = arena->Plan(NsaLayerWorkspaceBytes(attention), DType::kU8);
   if (!training) return work;
   work.dq = arena->Plan(shape.q_size(), type);
   for (const Branch branch : kProjectionOrder) {
-    if (!config.attention.has(branch)) continue;
+    if (!attention.has(branch)) continue;
     work.dk[branch] = arena->Plan(shape.k_size(), type);
     work.dv[branch] = arena->Plan(shape.v_size(), type);
   }
@@ -272,6 +283,33 @@ BlockWorkspace BlockWorkspace::Plan(const ModelConfig& config, bool training,
   work.dh = arena->Plan(rows * config.dim, type);
   work.da = arena->Plan(rows * config.hidden, type);
   return work;
+}
+
+std::vector<BlockActivations> PlanActivations(const ModelConfig& config, bool training,
+                                              ActivationArena* arena) {
+  const bool keep = training && config.recompute != Recompute::kBlock;
+  const bool share_mlp = !keep || config.recompute == Recompute::kMlp;
+  BlockActivations shared;
+  if (share_mlp) shared.PlanMlp(config, arena);
+  std::vector<BlockActivations> blocks;
+  const auto plan = [&](int32_t layer) {
+    BlockActivations block = shared;
+    if (!share_mlp) block.PlanMlp(config, arena);
+    block.PlanAttention(config, layer, arena);
+    blocks.push_back(block);
+  };
+  if (!keep) arena->PlanAlternatives(config.n_layers, plan);
+  for (int32_t layer = 0; keep && layer < config.n_layers; ++layer) plan(layer);
+  return blocks;
+}
+
+std::vector<BlockWorkspace> PlanWorkspaces(const ModelConfig& config, bool training,
+                                           ActivationArena* arena) {
+  std::vector<BlockWorkspace> blocks;
+  arena->PlanAlternatives(config.n_layers, [&](int32_t layer) {
+    blocks.push_back(BlockWorkspace::Plan(config, layer, training, arena));
+  });
+  return blocks;
 }
 
 absl::Status BlockForward(const BlockContext& block, const ConstTensor& x, const Tensor& y,
@@ -303,4 +341,4 @@ absl::Status BlockBackward(const BlockContext& block, const ConstTensor& x, cons
   return ProjectionsBackward(block, x, dx, gradients);
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "kernels/exec.h"
@@ -17,7 +18,7 @@
 #include "worker/train/model/model_config.h"
 #include "worker/train/model/parameters.h"
 
-namespace nsa {
+namespace nsa::train {
 
 struct PhiPlaces {
   Place position, fc1_w, fc1_b, fc2_w, fc2_b;
@@ -47,13 +48,13 @@ struct BlockActivations {
   Slot rstd2, h2;                 // [R], [R, D]: RMSNorm2(mid)
   Slot u, a;                      // [R, hidden]: fc1's output, and its SiLU
 
-  // Those that take the attention to compute: q, v, saved, o and mid.
-  void PlanAttention(const ModelConfig& config, ActivationArena* arena);
+  // Those of layer `layer` that take the attention to compute: q, v, saved, o and mid.
+  void PlanAttention(const ModelConfig& config, int32_t layer, ActivationArena* arena);
   // Those that BlockRecomputeMlp() computes: rstd1, h1, rstd2, h2, u and a.
   void PlanMlp(const ModelConfig& config, ActivationArena* arena);
 };
 
-// Holds nothing between calls; all blocks share one.
+// Holds nothing between calls.
 struct BlockWorkspace {
   using Slot = ActivationArena::Slot;
   Slot wide;                       // [R, width]: all projections in one matrix, or its gradient
@@ -65,8 +66,18 @@ struct BlockWorkspace {
   Slot dh;                         // [R, D]
   Slot da;                         // [R, hidden]
 
-  static BlockWorkspace Plan(const ModelConfig& config, bool training, ActivationArena* arena);
+  // Of layer `layer`; for backward as well with `training`.
+  static BlockWorkspace Plan(const ModelConfig& config, int32_t layer, bool training,
+                             ActivationArena* arena);
 };
+
+// The memory of every block: its own, or shared by all as far as backward computes again what was
+// in it.
+std::vector<BlockActivations> PlanActivations(const ModelConfig& config, bool training,
+                                              ActivationArena* arena);
+// The workspace of every block, all in the same memory.
+std::vector<BlockWorkspace> PlanWorkspaces(const ModelConfig& config, bool training,
+                                           ActivationArena* arena);
 
 // Statistics that the kernels write; an empty tensor is not written.
 struct BlockStatistics {
@@ -79,6 +90,7 @@ struct BlockStatistics {
 struct BlockContext {
   const Exec& exec;
   const ModelConfig& config;
+  NsaLayerConfig attention;  // of this layer
   const BlockPlaces& places;
   const Arena& parameters;
   const ActivationArena& arena;
@@ -101,4 +113,4 @@ absl::Status BlockRecomputeMlp(const BlockContext& block, const ConstTensor& x);
 absl::Status BlockBackward(const BlockContext& block, const ConstTensor& x, const Tensor& dx,
                            Arena* gradients);
 
-}  // namespace nsa
+}  // namespace nsa::train

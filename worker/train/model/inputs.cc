@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 constexpr int64_t kParts = 3;  // tokens, targets, doc_start
@@ -99,4 +99,4 @@ std::vector<bool> Inputs::documents() const {
   return documents;
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

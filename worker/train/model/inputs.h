@@ -12,7 +12,7 @@
 #include "worker/train/model/activations.h"
 #include "worker/train/model/model.h"
 
-namespace nsa {
+namespace nsa::train {
 
 // Device and size of the inputs.
 struct InputShape {
@@ -70,4 +70,4 @@ class Inputs {
   cuda::PinnedMemory staging_;
 };
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -4,7 +4,7 @@
 
 #include "common/base/status.h"
 
-namespace nsa {
+namespace nsa::train {
 
 absl::StatusOr<Memory> Memory::Allocate(Backend backend, int64_t bytes, const std::string& what) {
   if (backend == Backend::kCpu) return Memory(bytes);
@@ -15,4 +15,4 @@ absl::StatusOr<Memory> Memory::Allocate(Backend backend, int64_t bytes, const st
   return memory;
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -10,7 +10,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/exec.h"
 
-namespace nsa {
+namespace nsa::train {
 
 // Aligned to 64 bytes, zeroed.
 class Memory {
@@ -40,4 +40,4 @@ class Memory {
   int64_t bytes_ = 0;
 };
 
-}  // namespace nsa
+}  // namespace nsa::train

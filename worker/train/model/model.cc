@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/side.h"
 #include "kernels/nn/copy.h"
 #include "kernels/nn/cross_entropy.h"
 #include "kernels/nn/embedding.h"
@@ -20,7 +21,7 @@
 #include "worker/train/model/statistics/layer_totals.h"
 #include "worker/train/model/statistics/readout.h"
 
-namespace nsa {
+namespace nsa::train {
 
 class Model::Impl {
  public:
@@ -61,21 +62,18 @@ class Model::Impl {
   absl::Status AuditLayer(const Exec& exec, int64_t step, int32_t layer);
 
   bool on_cuda() const { return options_.backend == Backend::kCuda; }
-  // Memory of block `layer`: its own, or, in whole or in part, what all blocks share.
-  const BlockActivations& ActivationsOf(int32_t layer) const {
-    return activations_[activations_.size() == 1 ? 0 : layer];
-  }
   // Input of block `layer`; that of block n_layers is the last one's output.
   Tensor InputOf(int32_t layer) const { return arena_[streams_[layer % streams_.size()]]; }
 
   BlockContext Context(const Exec& exec, int32_t layer) const {
     return {.exec = exec,
             .config = config_,
+            .attention = config_.AttentionOf(layer),
             .places = places_[layer],
             .parameters = parameters_,
             .arena = arena_,
-            .activations = ActivationsOf(layer),
-            .workspace = workspace_,
+            .activations = activations_[layer],
+            .workspace = workspaces_[layer],
             .doc_start = inputs_.doc_start(arena_, current_)};
   }
   void EnterLayer(int32_t layer) {
@@ -100,8 +98,8 @@ class Model::Impl {
   ActivationArena arena_;
   Inputs inputs_;
   std::vector<Slot> streams_;  // the residual stream before each block, and behind the last
-  std::vector<BlockActivations> activations_;
-  BlockWorkspace workspace_;
+  std::vector<BlockActivations> activations_;  // whose memory is shared, in whole or in part
+  std::vector<BlockWorkspace> workspaces_;     // in the same memory
   Slot rstd_f_, h_f_, logits_, row_loss_, backward_loss_, dx_;
   Readout readout_;
 
@@ -111,7 +109,7 @@ class Model::Impl {
 
   // Statistics.
   std::vector<LayerTotals> totals_;
-  std::vector<std::array<int64_t, kBranches>> keys_expected_;  // of one layer, by micro-batch
+  std::vector<std::array<int64_t, kBranches>> keys_expected_;  // by micro-batch
   std::array<int64_t, kBranches> keys_without_documents_ = {};
 };
 
@@ -149,17 +147,11 @@ absl::Status Model::Impl::Allocate() {
 
 void Model::Impl::Plan() {
   const DType type = config_.attention.dtype;
-  const bool keep = options_.training && config_.recompute != Recompute::kBlock;
   for (int32_t i = 0; i < (options_.training ? config_.n_layers + 1 : 2); ++i) {
     streams_.push_back(arena_.Plan(rows_ * config_.dim, type));
   }
-  for (int32_t i = 0; i < (keep ? config_.n_layers : 1); ++i) {
-    BlockActivations block = i == 0 ? BlockActivations() : activations_[0];
-    block.PlanAttention(config_, &arena_);
-    if (i == 0 || config_.recompute == Recompute::kNothing) block.PlanMlp(config_, &arena_);
-    activations_.push_back(block);
-  }
-  workspace_ = BlockWorkspace::Plan(config_, options_.training, &arena_);
+  activations_ = PlanActivations(config_, options_.training, &arena_);
+  workspaces_ = PlanWorkspaces(config_, options_.training, &arena_);
   rstd_f_ = arena_.Plan(rows_);
   h_f_ = arena_.Plan(rows_ * config_.dim, type);
   logits_ = arena_.Plan(rows_ * config_.vocab, type);
@@ -181,8 +173,11 @@ Place Model::Impl::PlaceOf(int32_t part) const {
 }
 
 int64_t Model::Impl::scratch_bytes() const {
-  return std::max({PlanScratch(config_.attention).bytes,
-                   cuda::RmsNormBackwardWorkspaceBytes(config_.dim),
+  int64_t attention = 0;
+  for (int32_t layer = 0; layer < config_.n_layers; ++layer) {
+    attention = std::max(attention, PlanScratch(config_.AttentionOf(layer)).bytes);
+  }
+  return std::max({attention, cuda::RmsNormBackwardWorkspaceBytes(config_.dim),
                    cuda::EmbeddingBackwardWorkspaceBytes(config_.vocab, config_.dim)});
 }
 
@@ -220,7 +215,7 @@ absl::StatusOr<Tensor> Model::Impl::RunBlocks(const Exec& exec, int32_t micro_ba
     const cuda::Range range("forward of a block");
     EnterLayer(layer);
     const BlockStatistics statistics =
-        options_.statistics ? readout_.Layer(arena_, config_.attention, micro_batch, layer)
+        options_.statistics ? readout_.Layer(arena_, config_.AttentionOf(layer), micro_batch, layer)
                             : BlockStatistics();
     NSA_RETURN_IF_ERROR(
         Annotate(BlockForward(Context(exec, layer), InputOf(layer), InputOf(layer + 1), statistics),
@@ -266,7 +261,7 @@ absl::StatusOr<double> Model::Impl::Forward(const Exec& exec, const TokenBatch& 
 
 // From the logits of the last Forward to the gradient of the residual stream behind the last block.
 absl::Status Model::Impl::HeadBackward(const Exec& exec, float gradient_scale, Arena* gradients) {
-  const Tensor logits = arena_[logits_], dh = arena_[workspace_.dh];
+  const Tensor logits = arena_[logits_], dh = arena_[workspaces_.back().dh];
   NSA_RETURN_IF_ERROR(CrossEntropy(exec, {.rows = rows_,
                                           .vocab = config_.vocab,
                                           .logits = logits,
@@ -278,14 +273,15 @@ absl::Status Model::Impl::HeadBackward(const Exec& exec, float gradient_scale, A
   NSA_RETURN_IF_ERROR(LinearBackward(exec, {rows_, config_.dim, config_.vocab}, logits,
                                      arena_[h_f_], Weight(head_), dh, Gradient(gradients, head_)));
   NSA_RETURN_IF_ERROR(Zero(exec, arena_[dx_]));
-  return RmsNormBackward(exec, {.rows = rows_,
-                                .dim = config_.dim,
-                                .dy = dh,
-                                .x = InputOf(config_.n_layers),
-                                .weight = Weight(norm_f_),
-                                .rstd = arena_[rstd_f_],
-                                .dx = arena_[dx_],
-                                .dweight = Gradient(gradients, norm_f_)});
+  NSA_RETURN_IF_ERROR(RmsNormBackward(exec, {.rows = rows_,
+                                             .dim = config_.dim,
+                                             .dy = dh,
+                                             .x = InputOf(config_.n_layers),
+                                             .weight = Weight(norm_f_),
+                                             .rstd = arena_[rstd_f_],
+                                             .dx = arena_[dx_],
+                                             .dweight = Gradient(gradients, norm_f_)}));
+  return cuda::Join(exec, cuda::Lane::kWeights);
 }
 
 // Computes again what blocks share and block `layer` + 1 has overwritten.
@@ -353,17 +349,18 @@ absl::Status Model::Impl::NextLogits(const Exec& exec, std::span<const int32_t> 
 
 absl::Status Model::Impl::AuditLayer(const Exec& exec, int64_t step, int32_t layer) {
   const BlockContext block = Context(exec, layer);
+  if (!block.attention.has(kSel) && !block.attention.has(kWin)) return absl::OkStatus();
   // All blocks share the memory of the attention, and backward left that of the first.
   if (config_.recompute == Recompute::kBlock && layer > 0) {
     NSA_RETURN_IF_ERROR(BlockForward(block, InputOf(layer), {}, {}));
   }
-  const LayerAudit audit = {.config = config_.attention,
+  const LayerAudit audit = {.config = block.attention,
                             .doc_start = block.doc_start,
                             .saved = arena_[block.activations.saved],
                             .step = step};
   // The projections' workspace is free between steps, and larger: at least R·H·dk elements.
   NSA_ASSIGN_OR_RETURN(const v1::AttentionAudit result,
-                       audit.Run(exec, arena_[workspace_.wide].data));
+                       audit.Run(exec, arena_[block.workspace.wide].data));
   totals_[layer].set_audit(result);
   return absl::OkStatus();
 }
@@ -373,7 +370,6 @@ absl::Status Model::Impl::AuditAttention(const Exec& exec, int64_t step) {
     return absl::FailedPreconditionError(
         "model: audit of a model without training and statistics; create it with both");
   }
-  if (!config_.attention.has(kSel) && !config_.attention.has(kWin)) return absl::OkStatus();
   current_ = options_.micro_batches - 1;  // an evaluation may have changed it
   for (int32_t layer = 0; layer < config_.n_layers; ++layer) {
     EnterLayer(layer);
@@ -388,7 +384,7 @@ std::vector<v1::LayerStats> Model::Impl::TakeLayerStats() {
   std::vector<v1::LayerStats> stats;
   if (!options_.statistics) return stats;
   for (int32_t layer = 0; layer < config_.n_layers; ++layer) {
-    stats.push_back(totals_[layer].ToProto(layer, config_.attention));
+    stats.push_back(totals_[layer].ToProto(layer, config_.AttentionOf(layer)));
     totals_[layer] = {};
   }
   return stats;
@@ -401,16 +397,8 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Create(const v1::JobSpec& spec,
   config.attention.shape.batch = options.batch;
   config.attention.shape.seq_len = options.seq_len;
   config.recompute = options.recompute.value_or(config.recompute);
-  NSA_RETURN_IF_ERROR(Annotate(config.attention.Validate(), "model"));
-  if (options.backend == Backend::kCuda) {
-    config.attention.dtype = DType::kBf16;
-    NSA_RETURN_IF_ERROR(Annotate(config.attention.shape.ValidateOnCuda(), "model"));
-    if (config.dim % 8 != 0) {
-      return absl::InvalidArgumentError(absl::StrCat("model: dim: ", config.dim,
-                                                     " (a multiple of 8 on a GPU); take ",
-                                                     (config.dim / 8 + 1) * 8));
-    }
-  }
+  if (options.backend == Backend::kCuda) config.attention.dtype = DType::kBf16;
+  NSA_RETURN_IF_ERROR(Annotate(config.Validate(options.backend), "model"));
   auto impl = std::make_unique<Impl>(config, options, parameters);
   NSA_RETURN_IF_ERROR(impl->Allocate());
   return std::unique_ptr<Model>(new Model(std::move(impl)));
@@ -453,4 +441,4 @@ absl::Status Model::AuditAttention(const Exec& exec, int64_t step) {
 std::vector<v1::LayerStats> Model::TakeLayerStats() { return impl_->TakeLayerStats(); }
 int64_t Model::activation_bytes() const { return impl_->activation_bytes(); }
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -29,7 +29,7 @@
 #include "nsa/v1/telemetry.pb.h"
 #include "worker/train/model/parameters.h"
 
-namespace nsa {
+namespace nsa::train {
 
 // What a model is made for.
 struct ModelOptions {
@@ -144,4 +144,4 @@ class Model {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace nsa
+}  // namespace nsa::train

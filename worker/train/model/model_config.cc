@@ -1,13 +1,50 @@
 #include "worker/train/model/model_config.h"
 
-namespace nsa {
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/estimate/layers.h"
+
+namespace nsa::train {
+namespace {
+
+BranchSet Union(const std::vector<BranchSet>& sets) {
+  BranchSet all = {};
+  for (const BranchSet& branches : sets) {
+    for (int c = 0; c < kBranches; ++c) all[c] = all[c] || branches[c];
+  }
+  return all;
+}
+
+}  // namespace
+
+NsaLayerConfig ModelConfig::AttentionOf(int32_t layer) const {
+  NsaLayerConfig of_layer = attention;
+  of_layer.branches = branches[layer % branches.size()];
+  return of_layer;
+}
+
+absl::Status ModelConfig::Validate(Backend backend) const {
+  if (n_layers < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("n_layers: ", n_layers, " (1 or more); take 1"));
+  }
+  NSA_RETURN_IF_ERROR(attention.Validate());
+  for (int32_t layer = 0; layer < n_layers; ++layer) {
+    NSA_RETURN_IF_ERROR(Annotate(AttentionOf(layer).Validate(), absl::StrCat("layer ", layer)));
+  }
+  if (backend != Backend::kCuda) return absl::OkStatus();
+  NSA_RETURN_IF_ERROR(attention.shape.ValidateOnCuda());
+  if (dim % 8 == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("dim: ", dim, " (a multiple of 8 on a GPU); take ", (dim / 8 + 1) * 8));
+}
 
 ModelConfig ModelConfigOf(const v1::JobSpec& spec) {
   ModelConfig config;
+  config.branches = LayerBranchesOf(spec.nsa());
   config.attention = {
       .shape = ShapeOf(spec),
       .dtype = DType::kF32,
-      .branches = BranchesOf(spec.nsa()),
+      .branches = Union(config.branches),
       .phi = spec.nsa().phi() == v1::PHI_MLP ? Phi::kMlp : Phi::kAvg,
       .gate = spec.nsa().gate() == v1::GATE_SIGMOID ? GateKind::kSigmoid : GateKind::kSoftmax,
       .rope_base = static_cast<float>(spec.model().rope_base()),
@@ -20,4 +57,4 @@ ModelConfig ModelConfigOf(const v1::JobSpec& spec) {
   return config;
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

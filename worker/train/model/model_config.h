@@ -2,25 +2,36 @@
 // spec.model and spec.nsa.
 #pragma once
 
-#include <array>
 #include <cstdint>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "common/estimate/estimate.h"
+#include "kernels/exec.h"
 #include "kernels/nsa/layer/nsa_layer.h"
 #include "nsa/v1/job.pb.h"
 
-namespace nsa {
+namespace nsa::train {
 
 struct ModelConfig {
-  NsaLayerConfig attention;  // batch and seq_len of its shape: one rank's micro-batch
-  int32_t dim = 0;           // D
+  // Of all layers. Its branches are those that any layer has; batch and seq_len of its shape are
+  // those of one rank's micro-batch.
+  NsaLayerConfig attention;
+  std::vector<BranchSet> branches;  // of the layers in turn (common/estimate/layers.h)
+  int32_t dim = 0;                  // D
   int32_t n_layers = 0;
   int32_t hidden = 0;  // of the MLP
   int32_t vocab = 0;   // V
   Recompute recompute = Recompute::kNothing;
+
+  NsaLayerConfig AttentionOf(int32_t layer) const;
+
+  // InvalidArgument when the shape or the branches of a layer are outside the limits of the kernels
+  // of `backend`.
+  absl::Status Validate(Backend backend) const;
 };
 
 // `spec` must have its defaults filled in (common/job/load.h).
 ModelConfig ModelConfigOf(const v1::JobSpec& spec);
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -1,9 +1,25 @@
 #include "worker/train/model/model_products.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "kernels/nsa/layer/projections.h"
 #include "worker/train/model/linear.h"
 
-namespace nsa {
+namespace nsa::train {
+namespace {
+
+// The widths of the projections of all layers, each once.
+std::vector<int64_t> ProjectionWidths(const ModelConfig& config) {
+  std::vector<int64_t> widths;
+  for (int32_t layer = 0; layer < config.n_layers; ++layer) {
+    const int64_t width = ProjectionWidth(config.AttentionOf(layer));
+    if (std::find(widths.begin(), widths.end(), width) == widths.end()) widths.push_back(width);
+  }
+  return widths;
+}
+
+}  // namespace
 
 std::vector<MatmulArgs> ProductsOf(const ModelConfig& config) {
   const NsaShape& shape = config.attention.shape;
@@ -12,13 +28,17 @@ std::vector<MatmulArgs> ProductsOf(const ModelConfig& config) {
     LinearShape shape;
     bool adds;  // to the residual stream
   };
-  const Layer layers[] = {
-      {{rows, config.dim, ProjectionWidth(config.attention)}, false},
+  std::vector<Layer> layers;
+  for (const int64_t width : ProjectionWidths(config)) {
+    layers.push_back({{rows, config.dim, width}, false});
+  }
+  const Layer others[] = {
       {{rows, int64_t{shape.n_heads} * shape.d_v, config.dim}, true},
       {{rows, config.dim, config.hidden}, false},
       {{rows, config.hidden, config.dim}, true},
       {{rows, config.dim, config.vocab}, false},
   };
+  layers.insert(layers.end(), std::begin(others), std::end(others));
   const Tensor activation(nullptr, 0, config.attention.dtype), gradient(nullptr, 0, DType::kF32);
   std::vector<MatmulArgs> products;
   for (const auto& [s, adds] : layers) {
@@ -45,4 +65,4 @@ std::vector<MatmulArgs> ProductsOf(const ModelConfig& config) {
   return products;
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

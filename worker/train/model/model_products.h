@@ -7,10 +7,10 @@
 #include "kernels/nn/matmul.h"
 #include "worker/train/model/model_config.h"
 
-namespace nsa {
+namespace nsa::train {
 
 // Shapes, transpositions and types, without memory. `config` has the shape of one rank's
 // micro-batch.
 std::vector<MatmulArgs> ProductsOf(const ModelConfig& config);
 
-}  // namespace nsa
+}  // namespace nsa::train

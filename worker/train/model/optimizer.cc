@@ -6,7 +6,7 @@
 #include "common/base/status.h"
 #include "kernels/optimizer/global_norm.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 double Beta(const v1::TrainSpec& train, int index, double otherwise) {
@@ -87,4 +87,4 @@ AdamWStep Optimizer::StepAt(int64_t step, double learning_rate) const {
   return StepOf(args);
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

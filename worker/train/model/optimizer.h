@@ -11,7 +11,7 @@
 #include "nsa/v1/job.pb.h"
 #include "worker/train/model/parameters.h"
 
-namespace nsa {
+namespace nsa::train {
 
 class Optimizer {
  public:
@@ -56,4 +56,4 @@ class Optimizer {
   Arena v_;
 };
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -14,7 +14,7 @@
 #include "kernels/nsa/layer/projections.h"
 #include "worker/train/model/model_config.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 // Philox4x32-10 (Salmon et al., SC 2011): four random words as a pure function of key and counter.
@@ -91,7 +91,7 @@ class Builder {
     Normal("embed.weight", {config_.vocab, config_.dim});
     for (int layer = 0; layer < config_.n_layers; ++layer) {
       prefix_ = absl::StrCat("blocks.", layer, ".");
-      Block();
+      Block(config_.AttentionOf(layer));
     }
     prefix_.clear();
     Ones("norm_f.weight", config_.dim);
@@ -100,8 +100,7 @@ class Builder {
   }
 
  private:
-  void Block() {
-    const NsaLayerConfig& attention = config_.attention;
+  void Block(const NsaLayerConfig& attention) {
     const NsaShape& shape = attention.shape;
     Ones("norm1.weight", config_.dim);
     Normal("attn.W_Q.weight", {int64_t{shape.n_heads} * shape.d_k, config_.dim});
@@ -115,7 +114,7 @@ class Builder {
              {int64_t{shape.n_kv_groups} * shape.d_v, config_.dim});
     }
     ResidualOutput("attn.out.weight", {config_.dim, int64_t{shape.n_heads} * shape.d_v});
-    if (attention.has_gate()) GateTensors();
+    if (attention.has_gate()) GateTensors(attention.n_branches());
     if (attention.has_phi()) {
       PhiTensors("attn.phi_k.", shape.d_k);
       PhiTensors("attn.phi_v.", shape.d_v);
@@ -125,9 +124,9 @@ class Builder {
     ResidualOutput("mlp.fc2.weight", {config_.dim, config_.hidden});
   }
 
-  void GateTensors() {
+  void GateTensors(int64_t branches) {
     const int64_t d_k = config_.attention.shape.d_k;
-    const int64_t hidden = GateHidden(d_k), branches = config_.attention.n_branches();
+    const int64_t hidden = GateHidden(d_k);
     const float fc1 = 1.0f / std::sqrt(static_cast<float>(d_k));
     const float fc2 = 0.1f * std::sqrt(6.0f / static_cast<float>(hidden + branches));
     Add("attn.gate.fc1.weight", {hidden, d_k}, Init::kUniform, fc1);
@@ -234,4 +233,4 @@ void Initialize(int64_t seed, Arena* parameters) {
   }
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

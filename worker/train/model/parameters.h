@@ -26,7 +26,7 @@
 #include "nsa/v1/job.pb.h"
 #include "worker/train/model/memory.h"
 
-namespace nsa {
+namespace nsa::train {
 
 // Initial values of a tensor.
 enum class Init {
@@ -131,4 +131,4 @@ absl::Status CopyArena(const Exec& exec, const Arena& from, Arena* to);
 // (seed, tensor name, index), so it does not depend on threads, ranks or other tensors.
 void Initialize(int64_t seed, Arena* parameters);
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -5,7 +5,7 @@
 #include "common/base/status.h"
 #include "common/estimate/passes.h"
 
-namespace nsa {
+namespace nsa::train {
 
 absl::StatusOr<std::unique_ptr<ModelState>> ModelState::Create(const v1::JobSpec& spec,
                                                                const ParameterLayout* layout,
@@ -57,4 +57,4 @@ absl::Status HostState::Commit(const Exec& exec) {
   return CopyArena(exec, copy_[2], &state_->optimizer.second_moment());
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -15,7 +15,7 @@
 #include "worker/train/model/optimizer.h"
 #include "worker/train/model/parameters.h"
 
-namespace nsa {
+namespace nsa::train {
 
 struct ModelState {
   // Number of floats behind the gradients. They hold the loss, which is summed over the ranks
@@ -59,4 +59,4 @@ class HostState {
   std::array<Arena*, 3> parts_ = {};
 };
 
-}  // namespace nsa
+}  // namespace nsa::train

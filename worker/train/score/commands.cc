@@ -10,7 +10,7 @@
 #include "worker/train/score/score.h"
 #include "worker/train/score/trained_model.h"
 
-namespace nsa {
+namespace nsa::train {
 
 absl::Status ScoreCommand(const std::string& checkpoint, const std::string& text,
                           const std::string& output) {
@@ -39,4 +39,4 @@ absl::Status SampleCommand(const std::string& checkpoint, const SampleOptions& o
   return absl::OkStatus();
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "worker/train/score/sample.h"
 
-namespace nsa {
+namespace nsa::train {
 
 // Scores the file `text`, writes the file `output`, and prints a summary line on standard output:
 //   12345 bytes, 12345 tokens: 2.1234 nats a token, 3.0634 bits a byte; step 5000
@@ -17,4 +17,4 @@ absl::Status ScoreCommand(const std::string& checkpoint, const std::string& text
 // Prints the prompt and its continuation as printable UTF-8 on standard output.
 absl::Status SampleCommand(const std::string& checkpoint, const SampleOptions& options);
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -8,7 +8,7 @@
 #include "common/base/status.h"
 #include "worker/train/data/random.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 constexpr char kReplacement[] = "\xef\xbf\xbd";
@@ -136,4 +136,4 @@ std::string PrintableStream::Finish() {
   return text;
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

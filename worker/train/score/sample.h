@@ -11,7 +11,7 @@
 #include "kernels/exec.h"
 #include "worker/train/score/trained_model.h"
 
-namespace nsa {
+namespace nsa::train {
 
 struct SampleOptions {
   std::string prompt;
@@ -50,4 +50,4 @@ class PrintableStream {
   std::string waiting_;
 };
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -10,7 +10,7 @@
 #include "common/job/data_source.h"
 #include "worker/train/data/read/documents.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 constexpr int32_t kBatch = 8;
@@ -126,4 +126,4 @@ absl::StatusOr<ScoreSummary> ScoreFile(const Exec& exec, const TrainedModel& tra
   return summary;
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

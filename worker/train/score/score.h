@@ -30,7 +30,7 @@
 #include "kernels/exec.h"
 #include "worker/train/score/trained_model.h"
 
-namespace nsa {
+namespace nsa::train {
 
 // One window: its inputs are tokens [begin, begin + length) of the sequence. The predictions of its
 // inputs from index `first` in the window on are used.
@@ -62,4 +62,4 @@ absl::StatusOr<ScoreSummary> ScoreFile(const Exec& exec, const TrainedModel& tra
                                        const std::filesystem::path& text,
                                        const std::filesystem::path& output);
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -1,28 +1,27 @@
 #include "worker/train/score/trained_model.h"
 
+#include <algorithm>
+#include <cmath>
+#include <span>
+
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/checkpoint/checkpoint_dir.h"
 #include "common/estimate/estimate.h"
 #include "common/job/data_source.h"
+#include "common/preflight/preflight.h"
 #include "worker/train/checkpoint/checkpoint.h"
+#include "worker/train/checkpoint/slices.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 absl::StatusOr<std::filesystem::path> FindCheckpoint(const std::filesystem::path& given) {
-  std::error_code error;
-  std::filesystem::path path = std::filesystem::canonical(given, error);
-  if (error) return absl::ErrnoToStatus(error.value(), given.string());
-  if (std::filesystem::exists(path / "state.json", error)) return path;
-  NSA_ASSIGN_OR_RETURN(const NewestGood newest, FindNewestGood(path));
-  for (const std::string& problem : newest.rejected) spdlog::warn("{}", problem);
-  if (!newest.found) {
-    return absl::NotFoundError(absl::StrCat(
-        given.string(), ": no checkpoint (a folder with state.json, or an out_dir); name one"));
-  }
-  return newest.entry.path;
+  NSA_ASSIGN_OR_RETURN(const NewestGood named, FindNamed(given));
+  for (const std::string& problem : named.rejected) spdlog::warn("{}", problem);
+  return named.entry.path;
 }
 
 // Refuses a model trained on token files that its job's tokenizer did not write.
@@ -41,6 +40,39 @@ absl::Status CheckTokenFiles(const v1::DataSpec& data, int32_t vocab) {
         vocab, ": another tokenizer wrote them. Set data.tokenizer in jobs on token files"));
   }
   return absl::OkStatus();
+}
+
+// Refuses a spec that no model can be built from, before anything is built: the hashes of a
+// checkpoint show that nobody changed it, not that it makes sense.
+absl::Status CheckModel(const std::filesystem::path& checkpoint, const v1::JobSpec& spec) {
+  if (const absl::Status status = CheckSizes(spec); !status.ok()) {
+    return absl::FailedPreconditionError(absl::StrCat("state.json: spec: ", status.message()));
+  }
+  std::error_code error;
+  const std::filesystem::path file = checkpoint / kModelFile;
+  const auto bytes = static_cast<int64_t>(std::filesystem::file_size(file, error));
+  const int64_t needed = ParameterCount(spec) * static_cast<int64_t>(sizeof(float));
+  if (!error && bytes >= needed) return absl::OkStatus();
+  return absl::DataLossError(absl::StrFormat("%s: %d bytes (the model of state.json has %d)",
+                                             file.string(), error ? 0 : bytes, needed));
+}
+
+// Refuses weights that are not numbers: every token would have the same probability, or none.
+absl::Status CheckFinite(const ParameterLayout& layout, std::span<const float> values) {
+  int64_t bad = 0;
+  std::string first;
+  for (const ParameterInfo& tensor : layout.tensors()) {
+    const auto of_tensor =
+        values.subspan(static_cast<size_t>(tensor.offset), static_cast<size_t>(tensor.size));
+    const auto here = std::ranges::count_if(of_tensor, [](float w) { return !std::isfinite(w); });
+    if (here > 0 && bad == 0) first = tensor.name;
+    bad += here;
+  }
+  if (bad == 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "%s: %d of %d weights are not finite, the first in %s; the run diverged before this "
+      "checkpoint: take an earlier one",
+      kModelFile, bad, layout.count(), first));
 }
 
 // Refuses a tokenizer that does not fit the model.
@@ -67,6 +99,7 @@ absl::StatusOr<std::unique_ptr<TrainedModel>> TrainedModel::Load(
   auto trained = std::unique_ptr<TrainedModel>(new TrainedModel());
   NSA_ASSIGN_OR_RETURN(trained->state_, ReadCheckpointState(path));
   const v1::JobSpec& spec = trained->state_.spec();
+  NSA_RETURN_IF_ERROR(CheckModel(path, spec));
   trained->vocab_ = VocabOf(spec);
   NSA_RETURN_IF_ERROR(CheckTokenFiles(spec.data(), trained->vocab_));
   NSA_ASSIGN_OR_RETURN(trained->tokenizer_, MakeTokenizer(spec.data()));
@@ -77,6 +110,7 @@ absl::StatusOr<std::unique_ptr<TrainedModel>> TrainedModel::Load(
   target.layout = trained->layout_.get();
   target.parameters = trained->parameters_->flat();
   NSA_RETURN_IF_ERROR(LoadCheckpoint(path, "", target).status());
+  NSA_RETURN_IF_ERROR(CheckFinite(*trained->layout_, target.parameters));
   return trained;
 }
 
@@ -85,4 +119,4 @@ absl::StatusOr<std::unique_ptr<Model>> TrainedModel::MakeModel(int32_t batch,
   return Model::Create(spec(), {.batch = batch, .seq_len = seq_len}, parameters_.get());
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

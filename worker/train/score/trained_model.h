@@ -14,13 +14,14 @@
 #include "worker/train/model/model.h"
 #include "worker/train/model/parameters.h"
 
-namespace nsa {
+namespace nsa::train {
 
 class TrainedModel {
  public:
   // `checkpoint` is a checkpoint folder, a link to one (latest.ckpt), or an out_dir, whose newest
   // valid checkpoint is loaded. Every file is verified. NotFound when there is no checkpoint,
-  // DataLoss when it is damaged, FailedPrecondition when the tokenizer that the model was trained
+  // DataLoss when it is damaged, FailedPrecondition when its sizes are
+  // out of range or its weights are not finite, and when the tokenizer that the model was trained
   // with is not known, e.g. because its token files came without data.tokenizer, or when it cannot
   // be loaded.
   static absl::StatusOr<std::unique_ptr<TrainedModel>> Load(
@@ -46,4 +47,4 @@ class TrainedModel {
   int32_t vocab_ = 0;
 };
 
-}  // namespace nsa
+}  // namespace nsa::train

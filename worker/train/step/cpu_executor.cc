@@ -11,7 +11,7 @@
 #include "worker/train/gpu/machine.h"
 #include "worker/train/step/executor.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 class CpuExecutor final : public StepExecutor {
@@ -120,4 +120,4 @@ std::unique_ptr<StepExecutor> MakeCpuExecutor(const ExecutorOptions& options) {
   return std::make_unique<CpuExecutor>(options);
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

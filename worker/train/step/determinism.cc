@@ -6,7 +6,7 @@
 #include "common/base/status.h"
 #include "worker/train/step/trainer.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 constexpr int kRepeats = 4;
@@ -75,4 +75,4 @@ absl::StatusOr<std::string> Trainer::CheckDeterminism() {
       executor_->graph_captures() > 0 ? ", by kernels and as a graph" : "");
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

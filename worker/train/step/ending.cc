@@ -4,7 +4,7 @@
 
 #include "common/base/reason.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 // For errors without a reason: errors of the job or its data are final, a restart may help with
@@ -34,6 +34,9 @@ Ending Failure(bool final, std::string reason, const absl::Status& status) {
 
 Ending EndingOf(const absl::Status& status) {
   if (const std::optional<Reason> reason = ReasonOf(status)) {
+    if (*reason == Reason::kStopped) {
+      return {v1::OUTCOME_STOPPED, Word(*reason), std::string(status.message())};
+    }
     return Failure(InfoOf(*reason).final, Word(*reason), status);
   }
   return Failure(IsFinal(status.code()), absl::StatusCodeToString(status.code()), status);
@@ -51,4 +54,4 @@ int ExitCodeOf(v1::Outcome outcome) {
   }
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include "nsa/v1/telemetry.pb.h"
 
-namespace nsa {
+namespace nsa::train {
 
 struct Ending {
   v1::Outcome outcome = v1::OUTCOME_UNSPECIFIED;
@@ -14,7 +14,8 @@ struct Ending {
   std::string text;    // for people
 };
 
-// The ending of a run that failed with `status`. If the status has a reason (common/base/reason.h),
+// The ending of a run that failed with `status`. A run that was stopped before its first step has
+// the reason STOPPED and has not failed. If the status has a reason (common/base/reason.h),
 // the reason determines whether a restart can help. Otherwise the reason is the status code, and
 // codes that stand for errors of the job or its data are final.
 Ending EndingOf(const absl::Status& status);
@@ -22,4 +23,4 @@ Ending EndingOf(const absl::Status& status);
 // Exit code of nsa-worker: 0 completed or stopped, 1 failed, 3 failed for good.
 int ExitCodeOf(v1::Outcome outcome);
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -23,7 +23,7 @@
 #include "worker/train/model/parameters.h"
 #include "worker/train/model/state.h"
 
-namespace nsa {
+namespace nsa::train {
 
 // All borrowed; they outlive the executor.
 struct ExecutorOptions {
@@ -110,4 +110,4 @@ auto Timed(const Clock& clock, double* seconds, Body body) {
 std::unique_ptr<StepExecutor> MakeCpuExecutor(const ExecutorOptions& options);
 std::unique_ptr<StepExecutor> MakeGpuExecutor(const ExecutorOptions& options);
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -24,7 +24,7 @@
 #include "worker/train/model/model_products.h"
 #include "worker/train/step/executor.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 // For tests of a hanging kernel: the step in which one hangs, in the first start of a job. 0: none.
@@ -265,4 +265,4 @@ std::unique_ptr<StepExecutor> MakeGpuExecutor(const ExecutorOptions& options) {
   return std::make_unique<GpuExecutor>(options);
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -11,7 +11,7 @@
 #include "common/job/load.h"
 #include "nlohmann/json.hpp"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 absl::StatusOr<ResumePoint> Newest(const std::filesystem::path& out_dir) {
@@ -22,24 +22,41 @@ absl::StatusOr<ResumePoint> Newest(const std::filesystem::path& out_dir) {
   return point;
 }
 
-absl::StatusOr<ResumePoint> Choose(const v1::WorkerLaunch& launch) {
+// The checkpoint that a key of the job names: a checkpoint folder, or the newest of an out_dir.
+absl::StatusOr<ResumePoint> Named(std::string_view field, const std::string& path) {
+  absl::StatusOr<NewestGood> named = FindNamed(path);
+  if (!named.ok()) return Annotate(named.status(), field);
+  return ResumePoint{.checkpoint = named->entry.path, .rejected = std::move(named->rejected)};
+}
+
+absl::StatusOr<ResumePoint> ChooseCheckpoint(const v1::WorkerLaunch& launch) {
   const std::filesystem::path out_dir = launch.spec().train().out_dir();
   const std::string& resume = launch.spec().restart().resume();
   NSA_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> own, ListCheckpoints(out_dir));
   if (resume.empty() || resume == "auto") return Newest(out_dir);
   if (launch.generation() > 1 && !own.empty()) return Newest(out_dir);
-  if (resume != "never") return ResumePoint{.checkpoint = resume};
+  if (resume != "never") return Named("restart.resume", resume);
   if (own.empty()) return ResumePoint{};
   return absl::FailedPreconditionError(
       absl::StrCat("restart.resume: never, but ", out_dir.string(), " has ", own.size(),
                    " checkpoints (0 wanted); take another out_dir, or resume: auto"));
 }
 
+absl::StatusOr<ResumePoint> Choose(const v1::WorkerLaunch& launch) {
+  NSA_ASSIGN_OR_RETURN(ResumePoint point, ChooseCheckpoint(launch));
+  const std::string& init = launch.spec().restart().init();
+  if (!point.checkpoint.empty() || init.empty()) return point;
+  NSA_ASSIGN_OR_RETURN(point, Named("restart.init", init));
+  point.weights_only = true;
+  return point;
+}
+
 // What rank 0 broadcasts: a status code; the path of the checkpoint or the message of the error;
-// and the word of the error's reason.
+// the word of the error's reason; and whether only the weights are taken.
 struct Decision {
   int32_t code = 0;
-  std::array<char, 8148> text = {};
+  int32_t weights_only = 0;
+  std::array<char, 8144> text = {};
   std::array<char, 40> reason = {};
 };
 
@@ -54,7 +71,8 @@ std::string Get(const std::array<char, N>& field) {
 }
 
 Decision Encode(const absl::StatusOr<ResumePoint>& chosen) {
-  Decision decision{.code = static_cast<int32_t>(chosen.status().code())};
+  Decision decision{.code = static_cast<int32_t>(chosen.status().code()),
+                    .weights_only = chosen.ok() && chosen->weights_only};
   Put(chosen.ok() ? chosen->checkpoint.string() : std::string(chosen.status().message()),
       &decision.text);
   if (const std::optional<Reason> reason = ReasonOf(chosen.status())) {
@@ -64,10 +82,19 @@ Decision Encode(const absl::StatusOr<ResumePoint>& chosen) {
 }
 
 absl::StatusOr<ResumePoint> Decode(const Decision& decision) {
-  if (decision.code == 0) return ResumePoint{.checkpoint = Get(decision.text)};
+  if (decision.code == 0) {
+    return ResumePoint{.checkpoint = Get(decision.text),
+                       .weights_only = decision.weights_only != 0};
+  }
   const absl::Status status(static_cast<absl::StatusCode>(decision.code), Get(decision.text));
   const std::optional<Reason> reason = ReasonFromWord(Get(decision.reason));
   return reason.has_value() ? WithReason(status, *reason) : status;
+}
+
+// The job that an owner.json names; empty if it names none.
+std::string JobOf(const nlohmann::json& owner) {
+  const bool named = owner.is_object() && owner.contains("job_id") && owner["job_id"].is_string();
+  return named ? owner["job_id"].get<std::string>() : "";
 }
 
 }  // namespace
@@ -105,16 +132,17 @@ absl::Status ClaimOutDir(const v1::WorkerLaunch& launch, const Folder& out_dir) 
   const absl::StatusOr<std::string> content = out_dir.Read("owner.json");
   if (content.ok()) {
     const auto owner = nlohmann::json::parse(*content, nullptr, /*allow_exceptions=*/false);
-    const std::string job = owner.is_object() ? owner.value("job_id", "") : "";
+    const std::string job = JobOf(owner);
     if (owner.is_object() && job == launch.job_id()) return absl::OkStatus();
     return absl::FailedPreconditionError(
         absl::StrCat("train.out_dir: ", out_dir.path().string(), " belongs to ",
                      job.empty() ? "a run without a coordinator" : absl::StrCat("job ", job),
-                     "; take another out_dir"));
+                     "; take another out_dir, or remove its owner.json if that run is over and "
+                     "deleted"));
   }
   if (!absl::IsNotFound(content.status())) return Annotate(content.status(), "train.out_dir");
   const nlohmann::json owner = {{"job_id", launch.job_id()}, {"job_hash", JobHash(launch.spec())}};
   return out_dir.WriteAtomically("owner.json", owner.dump(2) + "\n");
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

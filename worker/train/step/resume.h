@@ -10,10 +10,11 @@
 #include "worker/train/comm/comm.h"
 #include "worker/train/folder.h"
 
-namespace nsa {
+namespace nsa::train {
 
 struct ResumePoint {
   std::filesystem::path checkpoint;  // empty: start from the initial weights
+  bool weights_only = false;         // restart.init: begin at step 0 with its weights
   std::vector<std::string>
       rejected;  // newer checkpoints that are damaged, one line each; rank 0 only
 };
@@ -27,7 +28,7 @@ absl::Status CheckPublishedCheckpoints(const v1::WorkerLaunch& launch);
 
 // Rank 0 decides according to restart.resume and tells every rank. A restart of the gang
 // (generation 2 and later) resumes from the newest checkpoint in out_dir, if there is one, whatever
-// restart.resume is.
+// restart.resume is. A run that would begin at step 0 takes the weights that restart.init names.
 // Errors are the same on every rank: DataLoss with NO_VALID_CHECKPOINT when there are checkpoints
 // but all are damaged; FailedPrecondition when restart.resume is `never` and out_dir already has
 // checkpoints, since old and new ones could not be told apart.
@@ -37,4 +38,4 @@ absl::StatusOr<ResumePoint> ChooseResume(const v1::WorkerLaunch& launch, Comm* c
 // out_dir belongs to another job.
 absl::Status ClaimOutDir(const v1::WorkerLaunch& launch, const Folder& out_dir);
 
-}  // namespace nsa
+}  // namespace nsa::train

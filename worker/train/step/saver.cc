@@ -8,7 +8,7 @@
 #include "common/base/reason.h"
 #include "common/base/status.h"
 
-namespace nsa {
+namespace nsa::train {
 
 std::optional<absl::Duration> WaitAfter(int failures, const LastSavePatience& patience) {
   absl::Duration wait = patience.first_wait, waited;
@@ -79,4 +79,4 @@ void Saver::Pause(absl::Duration wait) {
   }
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

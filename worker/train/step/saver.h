@@ -16,7 +16,7 @@
 #include "worker/train/comm/comm.h"
 #include "worker/train/step/ending.h"
 
-namespace nsa {
+namespace nsa::train {
 
 // How long a run retries its last checkpoint when it cannot be written, e.g. because the disk is
 // full. It is worth waiting, since the result of the training exists only in the memory of the
@@ -70,4 +70,4 @@ class Saver {
   const SaverOptions options_;
 };
 
-}  // namespace nsa
+}  // namespace nsa::train

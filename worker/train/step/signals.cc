@@ -6,7 +6,7 @@
 
 #include "common/base/thread_name.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 sigset_t StopSignals() {
@@ -49,4 +49,4 @@ SignalWatch::~SignalWatch() {
   thread_.join();
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -6,7 +6,7 @@
 #include <functional>
 #include <thread>
 
-namespace nsa {
+namespace nsa::train {
 
 // Blocks SIGTERM, SIGINT and SIGUSR1 (stack_signal.h) in this thread, in all threads that it starts
 // and in a program that it executes; ignores SIGPIPE.
@@ -29,4 +29,4 @@ class SignalWatch {
   std::thread thread_;
 };
 
-}  // namespace nsa
+}  // namespace nsa::train

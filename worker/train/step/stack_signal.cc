@@ -18,7 +18,7 @@
 #include "common/run/atomic_file.h"
 #include "common/run/process.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 constexpr absl::Duration kPatience = absl::Seconds(10);
@@ -99,4 +99,4 @@ void StackSignal::Loop() {
   }
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -6,7 +6,7 @@
 #include <atomic>
 #include <thread>
 
-namespace nsa {
+namespace nsa::train {
 
 // Call BlockSignals() first, before any thread starts: until this object exists a SIGUSR1 waits.
 class StackSignal {
@@ -24,4 +24,4 @@ class StackSignal {
   std::thread thread_;
 };
 
-}  // namespace nsa
+}  // namespace nsa::train

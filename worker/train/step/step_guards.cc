@@ -2,17 +2,21 @@
 
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "common/base/reason.h"
 
-namespace nsa {
+namespace nsa::train {
 
 std::optional<Ending> StepGuards::Observe(const v1::StepRecord& record, const Agreement& agreement,
                                           Reporter* reporter) {
   const std::vector<v1::LayerStats> layers(record.layers().begin(), record.layers().end());
   if (const auto text = gate_.Observe(record.step(), layers)) {
     reporter->Event(Reason::kGateCollapse, *text, v1::SEVERITY_WARNING);
+  }
+  if (const auto text = divergence_.Observe(record.step(), record.loss())) {
+    reporter->Event(Reason::kDiverged, *text, v1::SEVERITY_ERROR);
   }
   if (!too_slow_) {
     too_slow_ = throughput_.Observe(record.tokens(), absl::Seconds(record.times().step_seconds()));
@@ -33,4 +37,12 @@ std::optional<Ending> StepGuards::Observe(const v1::StepRecord& record, const Ag
   return std::nullopt;
 }
 
-}  // namespace nsa
+Ending StepGuards::Judge(Ending ending) const {
+  const std::optional<std::string> verdict = divergence_.verdict();
+  if (!verdict.has_value()) return ending;
+  if (ending.outcome == v1::OUTCOME_COMPLETED) ending.reason = Word(Reason::kDiverged);
+  absl::StrAppend(&ending.text, "; ", *verdict);
+  return ending;
+}
+
+}  // namespace nsa::train

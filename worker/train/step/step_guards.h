@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "common/estimate/estimate.h"
 #include "nsa/v1/job.pb.h"
 #include "nsa/v1/telemetry.pb.h"
 #include "worker/train/comm/stop.h"
@@ -12,7 +13,7 @@
 #include "worker/train/telemetry/guards.h"
 #include "worker/train/telemetry/reporter.h"
 
-namespace nsa {
+namespace nsa::train {
 
 class StepGuards {
  public:
@@ -20,12 +21,17 @@ class StepGuards {
   StepGuards(const v1::JobSpec& spec, int32_t consecutive_nonfinite)
       : throughput_(FloorOf(spec), spec.guard().after_steps()),
         nonfinite_(spec.guard().max_consecutive_nonfinite(), consecutive_nonfinite),
-        gate_(spec.guard().max_gate_collapse()) {}
+        gate_(spec.guard().max_gate_collapse()),
+        divergence_(VocabOf(spec)) {}
 
   // Gives a completed step to all guards; warnings go to `reporter`. Returns how the run ends when
   // a guard of this or another rank ends it.
   std::optional<Ending> Observe(const v1::StepRecord& record, const Agreement& agreement,
                                 Reporter* reporter);
+
+  // Completes how the run ends: if its last loss is above that of a uniform guess, the text says
+  // so, and a run that did all its steps has the reason DIVERGED.
+  Ending Judge(Ending ending) const;
 
   // Whether this rank's throughput has been too low for too long. Told to the other ranks.
   bool too_slow() const { return too_slow_.has_value(); }
@@ -45,7 +51,8 @@ class StepGuards {
   ThroughputGuard throughput_;
   NonfiniteGuard nonfinite_;
   GateCollapseGuard gate_;
+  DivergenceGuard divergence_;
   std::optional<std::string> too_slow_;
 };
 
-}  // namespace nsa
+}  // namespace nsa::train

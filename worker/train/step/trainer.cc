@@ -12,9 +12,9 @@
 #include "common/base/status.h"
 #include "common/checkpoint/checkpoint_dir.h"
 #include "common/estimate/estimate.h"
-#include "worker/train/step/schedule.h"
+#include "common/estimate/schedule.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 Ending StoppedAfter(int64_t step, const Agreement& agreement) {
@@ -75,7 +75,8 @@ absl::StatusOr<Ending> Trainer::Train() {
     const bool stop = result.agreement.stop && !last;
     const bool data_ended = result.agreement.exhausted && !last;
     const bool ends = last || stop || data_ended;
-    if (ValidatesAfter(train_, step())) NSA_RETURN_IF_ERROR(Evaluate());
+    const bool validates = ValidatesAfter(train_, step()) || (ends && train_.eval_every() > 0);
+    if (validates) NSA_RETURN_IF_ERROR(Evaluate());
     if (ends || SavesAfter(train_, step())) NSA_RETURN_IF_ERROR(Save(/*last=*/ends));
     if (stop) return StoppedAfter(step(), result.agreement);
     if (data_ended) return DataEndedAfter(step());
@@ -199,6 +200,7 @@ absl::Status Trainer::Evaluate() {
   record.set_seconds(absl::ToDoubleSeconds(taken));
   reporter_->Eval(record);
   state_.set_val_loss(loss);
+  state_.set_val_step(step());
   if (std::isfinite(loss) && (state_.best_val_step() == 0 || loss < state_.best_val_loss())) {
     state_.set_best_val_loss(loss);
     state_.set_best_val_step(step());
@@ -266,7 +268,7 @@ absl::StatusOr<Ending> Trainer::Finish(const Ending& ending) {
   }
   executor_->PrintKernelTimes(step());
   NSA_ASSIGN_OR_RETURN(const std::optional<Ending> failure, saver_->Finish(TakeSnapshot()));
-  return failure.value_or(ending);
+  return failure.value_or(guards_->Judge(ending));
 }
 
 // Stops everything that writes, then writes the last record.
@@ -293,4 +295,4 @@ void Trainer::Report(const v1::WorkerFinished& record) {
   if (reporter_ != nullptr) reporter_->Finished(record);
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -36,7 +36,7 @@
 #include "worker/train/step/step_guards.h"
 #include "worker/train/telemetry/reporter.h"
 
-namespace nsa {
+namespace nsa::train {
 
 struct TrainerOptions {
   v1::WorkerLaunch launch;        // spec with all defaults, device resolved
@@ -78,9 +78,12 @@ class Trainer {
   absl::Status OpenOutDir();
   absl::Status OpenData();
   absl::Status ConnectRanks();
+  absl::Status CheckLoaded();
   absl::Status OpenExecutor();
   absl::Status Resume();
   absl::Status LoadFrom(const ResumePoint& point, HostState* host);
+  absl::Status LoadWeights(const std::filesystem::path& checkpoint, HostState* host);
+  absl::Status CheckOwnState(const v1::CheckpointState& state);
   std::string AdaptForkedState();
   absl::Status LockOutDir();
   absl::Status OpenCheckpoints();
@@ -120,6 +123,7 @@ class Trainer {
   // What a checkpoint contains besides the tensors and the data cursor.
   v1::CheckpointState state_;
   std::string resumed_from_;
+  std::string initialized_from_;  // the checkpoint whose weights the run began with
 
   StatusPage page_;
   Folder out_dir_;  // invalid before it is opened, and when it belongs to another job
@@ -138,4 +142,4 @@ class Trainer {
   std::unique_ptr<ControlServer> control_;  // last: its thread uses the members above
 };
 
-}  // namespace nsa
+}  // namespace nsa::train

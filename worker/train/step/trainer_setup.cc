@@ -17,7 +17,7 @@
 #include "worker/train/step/resume.h"
 #include "worker/train/step/trainer.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 v1::WorkerEvent Event(Reason reason, std::string text, v1::Severity severity) {
@@ -96,6 +96,7 @@ absl::Status Trainer::SetUp() {
   NSA_RETURN_IF_ERROR(OpenOutDir());
   NSA_RETURN_IF_ERROR(OpenData());
   NSA_RETURN_IF_ERROR(ConnectRanks());
+  NSA_RETURN_IF_ERROR(CheckLoaded());
   NSA_RETURN_IF_ERROR(OpenExecutor());
   NSA_RETURN_IF_ERROR(Resume());
   NSA_RETURN_IF_ERROR(LockOutDir());  // before its files are opened
@@ -150,13 +151,31 @@ absl::Status Trainer::OpenData() {
     const v1::WorkerEvent event = Event(Reason::kFallback, why, v1::SEVERITY_WARNING);
     reporter_ == nullptr ? early_events_.push_back(event) : reporter_->Event(event);
   };
-  NSA_ASSIGN_OR_RETURN(data_, DataLoader::Open({.spec = spec_,
-                                                .rank = launch_.rank(),
-                                                .world_size = launch_.world_size(),
-                                                .vocab = VocabOf(spec_),
-                                                .on_fallback = on_fallback,
-                                                .on_progress = [this] { page_.Touch(); }}));
+  // A stop in the launch was known before the start: such a run does one step.
+  const bool known = launch_.stop().mode() == v1::STOP_MODE_GRACEFUL;
+  absl::StatusOr<std::unique_ptr<DataLoader>> data =
+      DataLoader::Open({.spec = spec_,
+                        .rank = launch_.rank(),
+                        .world_size = launch_.world_size(),
+                        .vocab = VocabOf(spec_),
+                        .on_fallback = on_fallback,
+                        .on_progress = [this] { page_.Touch(); },
+                        .cancelled = [this, known] { return !known && stop_.stop_after() == 0; }});
+  // The other ranks are told before the run ends (CheckLoaded).
+  if (ReasonOf(data.status()) == Reason::kStopped) return absl::OkStatus();
+  NSA_ASSIGN_OR_RETURN(data_, std::move(data));
   return absl::OkStatus();
+}
+
+// Ends all ranks if one was stopped while it read its data.
+absl::Status Trainer::CheckLoaded() {
+  double stopped = data_ == nullptr ? 1 : 0;
+  NSA_RETURN_IF_ERROR(comm_->AllReduce("loaded", Reduce::kMax, std::span<double>(&stopped, 1)));
+  if (stopped == 0) return absl::OkStatus();
+  out_dir_ = Folder();  // it is not claimed yet
+  return WithReason(
+      absl::CancelledError("stopped as asked while the data was read, before the first step"),
+      Reason::kStopped);
 }
 
 absl::Status Trainer::ConnectRanks() {
@@ -203,6 +222,7 @@ std::string Trainer::AdaptForkedState() {
       SameValidation(origin.data(), spec_.data()) && data_->Seek(state_.data()).ok();
   if (!same_data || origin.data().document_mask() != spec_.data().document_mask()) {
     state_.clear_val_loss();
+    state_.clear_val_step();
     state_.clear_best_val_loss();
     state_.clear_best_val_step();
   }
@@ -222,6 +242,8 @@ absl::Status Trainer::Resume() {
   HostState host(&executor_->state(), &layout_);
   if (point.checkpoint.empty()) {
     Initialize(train_.seed(), host.parameters());
+  } else if (point.weights_only) {
+    NSA_RETURN_IF_ERROR(LoadWeights(point.checkpoint, &host));
   } else {
     NSA_RETURN_IF_ERROR(LoadFrom(point, &host));
   }
@@ -240,10 +262,54 @@ absl::Status Trainer::Resume() {
   return absl::OkStatus();
 }
 
+// Begins with the weights of a checkpoint: step 0, moments of zero, the first row of the data.
+absl::Status Trainer::LoadWeights(const std::filesystem::path& checkpoint, HostState* host) {
+  NSA_ASSIGN_OR_RETURN(const v1::CheckpointState origin, ReadCheckpointState(checkpoint));
+  if (const std::optional<ForkProblem> problem = CheckWeights(origin, spec_)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("restart.init: ", problem->what, "; ", problem->fix));
+  }
+  NSA_RETURN_IF_ERROR(Annotate(
+      LoadCheckpoint(checkpoint, "", {.layout = &layout_, .parameters = host->parameters()->flat()})
+          .status(),
+      "restart.init"));
+  initialized_from_ = checkpoint.string();
+  const std::string differences = ForkDifferences(origin.spec(), spec_);
+  early_events_.push_back(Event(
+      Reason::kInitialized,
+      absl::StrFormat("with the weights of step %d: %s; the moments are zero and the data begins "
+                      "anew%s",
+                      origin.step(), initialized_from_,
+                      differences.empty() ? "" : "; its job differs in " + differences),
+      v1::SEVERITY_INFO));
+  return absl::OkStatus();
+}
+
+// Checks that the job may continue from the checkpoint `state` of its own out_dir. If its learning
+// rate jumps there, the job must allow it, and an event says so.
+absl::Status Trainer::CheckOwnState(const v1::CheckpointState& state) {
+  if (const std::optional<ForkProblem> problem = CheckOwn(state, spec_)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("train.out_dir: ", train_.out_dir(), " ", problem->what, "; ", problem->fix));
+  }
+  const std::optional<std::string> jump = ScheduleJump(state, spec_);
+  if (!jump.has_value()) return absl::OkStatus();
+  if (!spec_.restart().allow_new_schedule()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(*jump, "; set restart.allow_new_schedule: true if you want that"));
+  }
+  early_events_.push_back(Event(Reason::kScheduleChanged, *jump, v1::SEVERITY_WARNING));
+  return absl::OkStatus();
+}
+
 absl::Status Trainer::LoadFrom(const ResumePoint& point, HostState* host) {
   const std::string job_hash = JobHash(spec_);
   const bool own = point.checkpoint.parent_path() == CheckpointsDir(train_.out_dir());
   if (!own) NSA_RETURN_IF_ERROR(Annotate(CheckOrigin(point.checkpoint, spec_), "restart.resume"));
+  if (own) {
+    NSA_ASSIGN_OR_RETURN(const v1::CheckpointState state, ReadCheckpointState(point.checkpoint));
+    NSA_RETURN_IF_ERROR(CheckOwnState(state));
+  }
   NSA_ASSIGN_OR_RETURN(state_, LoadCheckpoint(point.checkpoint, own ? job_hash : "",
                                               {.layout = &layout_,
                                                .parameters = host->parameters()->flat(),
@@ -288,6 +354,9 @@ void Trainer::ReportStart() {
   started.set_resumed_from(resumed_from_);
   started.set_parameters(layout_.count());
   started.set_device(DeviceText());
+  started.set_initialized_from(initialized_from_);
+  // A generated source has no documents.
+  if (data_->info().documents > 0) *started.mutable_corpus() = SummaryOf(data_->info());
   reporter_->Started(started);
 }
 
@@ -316,4 +385,4 @@ absl::Status Trainer::OpenCheckpoints() {
   return absl::OkStatus();
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

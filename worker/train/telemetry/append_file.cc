@@ -11,7 +11,7 @@
 #include "common/base/status.h"
 #include "common/run/atomic_file.h"
 
-namespace nsa {
+namespace nsa::train {
 
 absl::StatusOr<std::unique_ptr<AppendFile>> AppendFile::Open(Folder folder, const std::string& name,
                                                              std::string_view header,
@@ -81,4 +81,4 @@ int64_t StepOfJson(std::string_view line) {
   return result.ec == std::errc() ? step : -1;
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -14,7 +14,7 @@
 #include "common/base/fd.h"
 #include "worker/train/folder.h"
 
-namespace nsa {
+namespace nsa::train {
 
 // One thread at a time.
 class AppendFile {
@@ -59,4 +59,4 @@ size_t KeepLines(std::string_view content, std::string_view header, int64_t last
 int64_t StepOfCsv(std::string_view line);
 int64_t StepOfJson(std::string_view line);
 
-}  // namespace nsa
+}  // namespace nsa::train

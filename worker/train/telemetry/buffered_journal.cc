@@ -5,7 +5,7 @@
 
 #include "common/base/status.h"
 
-namespace nsa {
+namespace nsa::train {
 
 BufferedJournal::BufferedJournal(std::unique_ptr<JournalWriter> journal, size_t capacity)
     : journal_(std::move(journal)), capacity_(capacity) {}
@@ -37,4 +37,4 @@ void BufferedJournal::MakeRoom() {
   ++lost_;
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -11,7 +11,7 @@
 #include "common/run/journal.h"
 #include "nsa/v1/telemetry.pb.h"
 
-namespace nsa {
+namespace nsa::train {
 
 // Thread-safe; the lock means "one record at a time".
 class BufferedJournal {
@@ -37,4 +37,4 @@ class BufferedJournal {
   int64_t lost_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -3,7 +3,7 @@
 #include <array>
 #include <cstring>
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 constexpr uint32_t kPolynomial = 0x82f63b78;  // reflected
@@ -51,4 +51,4 @@ uint32_t Crc32c(std::string_view bytes) {
   return Crc32cByTable(bytes);
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

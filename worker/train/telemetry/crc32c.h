@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace nsa {
+namespace nsa::train {
 
 // Uses the processor's CRC instruction if there is one. "123456789" gives 0xe3069283.
 uint32_t Crc32c(std::string_view bytes);
@@ -19,4 +19,4 @@ inline uint32_t MaskedCrc32c(std::string_view bytes) {
   return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

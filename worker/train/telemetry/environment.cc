@@ -15,7 +15,7 @@
 
 extern char** environ;  // NOLINT: no POSIX header declares it
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -48,6 +48,19 @@ Json Variables() {
   return variables;
 }
 
+// The CUDA driver's library that this process has loaded; null without one. It shows whether it is
+// that of the driver or that of the forward-compatibility package.
+Json CudaLibrary() {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    const size_t path = line.find('/');
+    if (path != std::string::npos && line.find("/libcuda.so", path) != std::string::npos) {
+      return line.substr(path);
+    }
+  }
+  return nullptr;
+}
+
 Json SpecJson(const v1::JobSpec& spec) {
   std::string text;
   google::protobuf::util::JsonPrintOptions options;
@@ -77,6 +90,7 @@ std::string EnvironmentJson(const ReporterOptions& options) {
       {"memory_mib", bytes / (1 << 20)},
       {"memory_gib", static_cast<double>(bytes) / (1 << 30)},
       {"device", options.device},
+      {"cuda_library", CudaLibrary()},
       {"pid", getpid()},
       {"job_id", options.job_id},
       {"generation", options.generation},
@@ -87,4 +101,4 @@ std::string EnvironmentJson(const ReporterOptions& options) {
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

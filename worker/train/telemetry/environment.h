@@ -5,7 +5,7 @@
 
 #include "worker/train/telemetry/reporter.h"
 
-namespace nsa {
+namespace nsa::train {
 
 // Time, version, revision, compiler, host, kernel, processor, cores, memory (bytes, MiB and GiB),
 // device, process id, job id, generation, world size, resumed step, the spec, and the environment
@@ -14,4 +14,4 @@ namespace nsa {
 // replaced.
 std::string EnvironmentJson(const ReporterOptions& options);
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -14,7 +14,7 @@
 #include "worker/train/telemetry/environment.h"
 #include "worker/train/telemetry/formats.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 // The heartbeat also has a line for a step that is not logged, if this time has passed since the
@@ -24,6 +24,18 @@ constexpr int64_t kBeatNanos = 5'000'000'000;
 using Json = nlohmann::ordered_json;
 
 Json Number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+
+Json CorpusJson(const v1::WorkerStarted& started) {
+  if (!started.has_corpus()) return nullptr;
+  const v1::CorpusSummary& corpus = started.corpus();
+  return {{"documents", corpus.documents()},
+          {"dropped_documents", corpus.dropped_documents()},
+          {"tokens", corpus.tokens()},
+          {"rows", corpus.rows()},
+          {"val_documents", corpus.val_documents()},
+          {"val_tokens", corpus.val_tokens()},
+          {"val_rows", corpus.val_rows()}};
+}
 
 // Loss in the first row of training.csv; 0 if there is no row.
 double FirstLoss(const Folder& out_dir) {
@@ -182,6 +194,7 @@ absl::Status TelemetryFiles::WriteMetrics(int64_t dropped) {
       {"seq_len", options_.spec.train().seq_len()},
       {"batch_size", options_.spec.train().batch_size()},
       {"data_source", SourceName(summary_.last.data_source())},
+      {"corpus", CorpusJson(summary_.started)},
       {"fallbacks", fallbacks},
       {"telemetry_dropped", dropped}};
   return options_.out_dir.WriteAtomically(
@@ -196,4 +209,4 @@ absl::Status TelemetryFiles::CheckInPlace() const {
   return tensorboard_ == nullptr ? absl::OkStatus() : tensorboard_->CheckInPlace();
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -13,7 +13,7 @@
 #include "worker/train/telemetry/reporter.h"
 #include "worker/train/telemetry/tensorboard.h"
 
-namespace nsa {
+namespace nsa::train {
 
 class TelemetryFiles {
  public:
@@ -70,4 +70,4 @@ class TelemetryFiles {
   std::unique_ptr<TensorBoardFile> tensorboard_;                                // rank 0
 };
 
-}  // namespace nsa
+}  // namespace nsa::train

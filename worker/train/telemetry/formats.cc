@@ -3,15 +3,17 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
+#include "common/nsa/branch.h"
 #include "nlohmann/json.hpp"
 
-namespace nsa {
+namespace nsa::train {
 
 const char kTrainingHeader[] =
     "step,loss,lr,toks_per_s,grad_norm,total_tokens,data_seconds,forward_seconds,backward_seconds,"
@@ -21,7 +23,8 @@ const char kValHeader[] = "step,val_loss,ppl,tokens,seconds,unix_seconds\n";
 const char kFallbackHeader[] = "step,fallback,count\n";
 const char kSelectionHeader[] = "step,layer,k_mean,k_max,rows,pct_at_max\n";
 const char kAuditHeader[] =
-    "step,layer,queries,selected_mass,selected_mass_p10,window_mass,unix_seconds\n";
+    "step,layer,queries,selected_mass,selected_mass_p10,window_mass,window_overlap,choice_entropy,"
+    "neighbour_agreement,free_choices,unix_seconds\n";
 
 namespace {
 
@@ -36,21 +39,32 @@ Json Number(double value) {
   return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
 }
 
+// A layer without a gate or a selection has no such keys.
 Json LayerJson(const v1::LayerStats& layer) {
-  return {{"layer", layer.layer()},
-          {"gate_entropy_mean", Number(layer.gate().entropy_mean())},
-          {"gate_entropy_min", Number(layer.gate().entropy_min())},
-          {"gate_max_mean", Number(layer.gate().max_gate_mean())},
-          {"gate_max", Number(layer.gate().max_gate_max())},
-          {"gate_collapse_frac", Number(layer.gate().collapse_ratio())},
-          {"gate_branch_shares", layer.gate().branch_share()},
-          {"gate_means", layer.gate().gate_mean()},
-          {"sel_k_mean", Number(layer.selection().keys_mean())},
-          {"sel_k_max", layer.selection().keys_max()},
-          {"sel_rows", layer.selection().rows()},
-          {"sel_pct_at_max", Number(layer.selection().at_max_ratio())},
-          {"keys_read", layer.keys_read()},
-          {"keys_expected", layer.keys_expected()}};
+  Json json;
+  json["layer"] = layer.layer();
+  if (layer.has_gate()) {
+    json.update({{"gate_entropy_mean", Number(layer.gate().entropy_mean())},
+                 {"gate_entropy_min", Number(layer.gate().entropy_min())},
+                 {"gate_max_mean", Number(layer.gate().max_gate_mean())},
+                 {"gate_max", Number(layer.gate().max_gate_max())},
+                 {"gate_collapse_frac", Number(layer.gate().collapse_ratio())},
+                 {"gate_branch_shares", layer.gate().branch_share()},
+                 {"gate_means", layer.gate().gate_mean()}});
+  }
+  if (layer.has_selection()) {
+    json.update({{"sel_k_mean", Number(layer.selection().keys_mean())},
+                 {"sel_k_max", layer.selection().keys_max()},
+                 {"sel_rows", layer.selection().rows()},
+                 {"sel_pct_at_max", Number(layer.selection().at_max_ratio())}});
+  }
+  json.update({{"keys_read", layer.keys_read()}, {"keys_expected", layer.keys_expected()}});
+  return json;
+}
+
+// An empty field where there is no value.
+std::string Field(bool present, double value) {
+  return present ? absl::StrFormat("%.6g", value) : "";
 }
 
 void AddMemory(const v1::StepRecord& step, Json* line) {
@@ -162,6 +176,7 @@ std::string FallbackRows(const v1::StepRecord& step) {
 std::string SelectionRows(const v1::StepRecord& step) {
   std::string rows;
   for (const v1::LayerStats& layer : step.layers()) {
+    if (!layer.has_selection()) continue;
     const v1::SelectionStats& selection = layer.selection();
     rows += absl::StrFormat("%d,%d,%.6g,%d,%d,%.6g\n", step.step(), layer.layer(),
                             selection.keys_mean(), selection.keys_max(), selection.rows(),
@@ -175,9 +190,16 @@ std::string AuditRows(const v1::StepRecord& step, double unix_seconds) {
   for (const v1::LayerStats& layer : step.layers()) {
     if (!layer.has_audit()) continue;
     const v1::AttentionAudit& audit = layer.audit();
-    rows += absl::StrFormat("%d,%d,%d,%.6g,%.6g,%.6g,%.3f\n", step.step(), layer.layer(),
-                            audit.queries(), audit.selected_mass(), audit.selected_mass_p10(),
-                            audit.window_mass(), unix_seconds);
+    const v1::SelectionChoice& choice = audit.choice();
+    rows += absl::StrFormat(
+        "%d,%d,%d,%s,%s,%s,%s,%s,%s,%s,%.3f\n", step.step(), layer.layer(), audit.queries(),
+        Field(audit.has_selected_mass(), audit.selected_mass()),
+        Field(audit.has_selected_mass_p10(), audit.selected_mass_p10()),
+        Field(audit.has_window_mass(), audit.window_mass()),
+        Field(audit.has_choice() && audit.has_window_mass(), choice.window_overlap_ratio()),
+        Field(audit.has_choice(), choice.entropy_ratio()),
+        Field(audit.has_choice(), choice.neighbour_agreement_ratio()),
+        audit.has_choice() ? absl::StrCat(choice.free_choices()) : "", unix_seconds);
   }
   return rows;
 }
@@ -189,24 +211,27 @@ Scalars ScalarsOf(const v1::StepRecord& step) {
                      {"train/grad_norm", step.grad_norm()},
                      {"train/step_seconds", step.times().step_seconds()},
                      {"memory/allocated_gib", Gib(step.memory_allocated_bytes())}};
-  if (step.layers().empty()) return scalars;
-  const double layers = step.layers_size();
+  double gates = 0, selections = 0;  // layers that have them
   double entropy = 0, collapse = 0, keys = 0;
-  double share[3] = {};
+  std::array<double, kBranches> share = {};
   for (const v1::LayerStats& layer : step.layers()) {
-    entropy += layer.gate().entropy_mean() / layers;
+    gates += layer.has_gate() ? 1 : 0;
+    selections += layer.has_selection() ? 1 : 0;
+    entropy += layer.gate().entropy_mean();
     collapse = std::max(collapse, layer.gate().collapse_ratio());
-    keys += layer.selection().keys_mean() / layers;
-    for (int i = 0; i < std::min(3, layer.gate().branch_share_size()); ++i) {
-      share[i] += layer.gate().branch_share(i) / layers;
+    keys += layer.selection().keys_mean();
+    for (int i = 0; i < std::min(kBranches, layer.gate().branch_share_size()); ++i) {
+      share[i] += layer.gate().branch_share(i);
     }
   }
-  scalars.insert(scalars.end(), {{"gate/entropy_mean", entropy},
-                                 {"gate/collapse_max", collapse},
-                                 {"gate/share_cmp", share[0]},
-                                 {"gate/share_sel", share[1]},
-                                 {"gate/share_win", share[2]},
-                                 {"selection/keys_mean", keys}});
+  if (gates > 0) {
+    scalars.insert(scalars.end(),
+                   {{"gate/entropy_mean", entropy / gates}, {"gate/collapse_max", collapse}});
+    for (int i = 0; i < kBranches; ++i) {
+      scalars.emplace_back(absl::StrCat("gate/share_", kBranchNames[i]), share[i] / gates);
+    }
+  }
+  if (selections > 0) scalars.push_back({"selection/keys_mean", keys / selections});
   return scalars;
 }
 
@@ -268,4 +293,4 @@ std::string LogLine(const v1::WorkerRecord& record, int64_t steps) {
   return "";
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -7,13 +7,13 @@
 #include "nsa/v1/telemetry.pb.h"
 #include "worker/train/telemetry/tensorboard.h"
 
-namespace nsa {
+namespace nsa::train {
 
 // First lines, with '\n'.
 extern const char kTrainingHeader[];   // training.csv: one row per logged step
 extern const char kValHeader[];        // val.csv: one row per validation
 extern const char kFallbackHeader[];   // fallback_counters.csv: one row per fallback, then "total"
-extern const char kSelectionHeader[];  // k_stats.csv: one row per layer
+extern const char kSelectionHeader[];  // k_stats.csv: one row per layer with a selection
 extern const char kAuditHeader[];      // attention_audit.csv: one row per layer of an audited step
 
 // The rows of a record, each with '\n'.
@@ -48,4 +48,4 @@ std::string LogLine(const v1::WorkerRecord& record, int64_t steps);
 // A DataSource as a job file spells it, e.g. "jsonl".
 std::string SourceName(v1::DataSource source);
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -1,11 +1,13 @@
 #include "worker/train/telemetry/guards.h"
 
+#include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 
-namespace nsa {
+namespace nsa::train {
 
 void ThroughputGuard::Measure(int64_t tokens, absl::Duration taken) {
   measured_ += taken;
@@ -50,6 +52,29 @@ std::optional<std::string> NonfiniteGuard::Observe(int64_t step, bool finite) {
       consecutive_, step, max_);
 }
 
+DivergenceGuard::DivergenceGuard(int32_t vocab)
+    : uniform_(std::log(std::max(vocab, 2))), limit_(kSlack * uniform_) {}
+
+// A loss that is not finite is above every limit.
+bool DivergenceGuard::above() const { return steps_ > 0 && !(loss_ <= limit_); }
+
+std::optional<std::string> DivergenceGuard::Observe(int64_t step, double loss) {
+  if (step == 1 && std::isfinite(loss)) limit_ = kSlack * std::max(uniform_, loss);
+  loss_ = loss;
+  ++steps_;
+  above_ = above() ? above_ + 1 : 0;
+  if (above_ != kSteps) return std::nullopt;
+  return absl::StrFormat("step %d: %s for %d steps", step, *verdict(), kSteps);
+}
+
+std::optional<std::string> DivergenceGuard::verdict() const {
+  if (!above()) return std::nullopt;
+  return absl::StrFormat(
+      "the run has diverged: loss %.4g (a uniform guess has %.4g); lower train.lr or lengthen "
+      "train.warmup_steps",
+      loss_, uniform_);
+}
+
 std::optional<std::string> GateCollapseGuard::Observe(int64_t step,
                                                       std::span<const v1::LayerStats> layers) {
   std::vector<std::string> risen;
@@ -68,4 +93,4 @@ std::optional<std::string> GateCollapseGuard::Observe(int64_t step,
       step, absl::StrJoin(risen, ", "), max_);
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -12,7 +12,7 @@
 #include "nsa/v1/job.pb.h"
 #include "nsa/v1/telemetry.pb.h"
 
-namespace nsa {
+namespace nsa::train {
 
 // guard.min_tokens_per_second: the job fails when throughput stays below the floor for a minute.
 // Without a floor, it is a third of the speed that the job reaches in its first minute.
@@ -67,6 +67,35 @@ class NonfiniteGuard {
   int32_t consecutive_;
 };
 
+// Notices a run that a uniform guess would beat: its loss is more than 5 % above ln V and above the
+// loss that it began with, since initial weights may already be a little worse than a guess.
+class DivergenceGuard {
+ public:
+  static constexpr double kSlack = 1.05;
+  static constexpr int kSteps = 3;  // in a row; a single bad batch is no divergence
+
+  // `vocab`: V. The comparison with the loss at the beginning needs step 1; a resumed run is
+  // compared with ln V alone.
+  explicit DivergenceGuard(int32_t vocab);
+
+  // Adds one step. Returns the text of a DIVERGED event after kSteps steps in a row above the
+  // limit, and again only after a step below it.
+  std::optional<std::string> Observe(int64_t step, double loss);
+
+  // What the end of the run says if its last step was above the limit: "loss 7.11 is above 5.55,
+  // …".
+  std::optional<std::string> verdict() const;
+
+ private:
+  bool above() const;
+
+  const double uniform_;  // ln V, in nats
+  double limit_;
+  double loss_ = 0;
+  int64_t steps_ = 0;
+  int above_ = 0;  // steps in a row
+};
+
 // guard.max_gate_collapse: warns about a layer when its share of collapsed gates rises above the
 // limit. It warns about the same layer again only after the share has fallen below half the limit.
 class GateCollapseGuard {
@@ -82,4 +111,4 @@ class GateCollapseGuard {
   std::set<int32_t> warned_;  // layers
 };
 
-}  // namespace nsa
+}  // namespace nsa::train

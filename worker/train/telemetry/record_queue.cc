@@ -5,7 +5,7 @@
 #include "common/base/clock.h"
 #include "common/base/thread_name.h"
 
-namespace nsa {
+namespace nsa::train {
 
 RecordQueue::RecordQueue(size_t capacity, std::function<void(const v1::WorkerRecord&)> sink)
     : capacity_(capacity), sink_(std::move(sink)), thread_([this] { Run(); }) {}
@@ -65,4 +65,4 @@ void RecordQueue::Run() {
   }
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

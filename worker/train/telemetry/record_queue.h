@@ -12,7 +12,7 @@
 #include "common/base/mutex.h"
 #include "nsa/v1/telemetry.pb.h"
 
-namespace nsa {
+namespace nsa::train {
 
 // Thread-safe.
 class RecordQueue {
@@ -47,4 +47,4 @@ class RecordQueue {
   std::thread thread_;
 };
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -20,7 +20,7 @@
 #include "worker/train/telemetry/record_queue.h"
 #include "worker/train/telemetry/write_errors.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 constexpr size_t kQueueCapacity = 1024;
@@ -257,4 +257,4 @@ int64_t Reporter::dropped() const { return impl_->dropped(); }
 
 std::string Reporter::error() const { return impl_->error(); }
 
-}  // namespace nsa
+}  // namespace nsa::train

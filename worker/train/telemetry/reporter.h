@@ -33,7 +33,7 @@
 #include "nsa/v1/telemetry.pb.h"
 #include "worker/train/folder.h"
 
-namespace nsa {
+namespace nsa::train {
 
 struct ReporterOptions {
   v1::JobSpec spec;  // with its defaults filled in
@@ -91,4 +91,4 @@ class Reporter {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace nsa
+}  // namespace nsa::train

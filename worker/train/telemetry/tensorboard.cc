@@ -9,7 +9,7 @@
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "worker/train/telemetry/crc32c.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 using google::protobuf::io::CodedInputStream;
@@ -152,4 +152,4 @@ absl::Status TensorBoardFile::Add(double wall_time, int64_t step, const Scalars&
   return file_->Append(Record(EventOf(wall_time, step, kSummary, SummaryOf(scalars))));
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "worker/train/telemetry/append_file.h"
 
-namespace nsa {
+namespace nsa::train {
 
 using Scalars = std::vector<std::pair<std::string, double>>;
 
@@ -41,4 +41,4 @@ class TensorBoardFile {
 // one whose step is above `last_step`. 0 when the file does not begin with a version event.
 size_t KeepEvents(std::string_view content, int64_t last_step);
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -1,6 +1,6 @@
 #include "worker/train/telemetry/write_errors.h"
 
-namespace nsa {
+namespace nsa::train {
 
 bool WriteErrors::Record(const std::string& place, const std::string& file,
                          const absl::Status& status, absl::Duration now) {
@@ -32,4 +32,4 @@ std::string WriteErrors::text() const {
   return text_;
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -9,7 +9,7 @@
 #include "absl/time/time.h"
 #include "common/base/mutex.h"
 
-namespace nsa {
+namespace nsa::train {
 
 // The error state begins with the first write that fails. It ends when every file whose write
 // failed has been written again and no write has failed for a while. The delay avoids an event for
@@ -42,4 +42,4 @@ class WriteErrors {
   absl::Duration failed_at_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace nsa
+}  // namespace nsa::train

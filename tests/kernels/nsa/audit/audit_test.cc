@@ -1,5 +1,7 @@
 #include "kernels/nsa/audit/audit.h"
 
+#include <cmath>
+#include <functional>
 #include <numeric>
 #include <set>
 
@@ -149,6 +151,120 @@ TEST(Audit, QueriesAreAFunctionOfTheStepAndSpreadOverTheBatch) {
   EXPECT_GT(first.size(), 250u);
   EXPECT_NE(first, second);
   EXPECT_NEAR(upper_half, kAuditedQueries / 2, 40);
+}
+
+// The statistics of `in`, with every query sampled from the lists that AuditChoices() copies.
+ChoiceStats Choices(const Inputs& in, bool has_window = true, int32_t queries = kAuditedQueries) {
+  std::vector<int32_t> chosen(int64_t{1} * queries * ChoiceWidth(in.s), -7);
+  EXPECT_OK(AuditChoices({}, {.shape = in.s,
+                              .blocks = Span(in.blocks),
+                              .doc_start = in.Documents(),
+                              .step = kStep,
+                              .queries = queries,
+                              .chosen = Span(chosen)}));
+  return SummariseChoices(in.s, kStep, has_window, chosen);
+}
+
+// Sets the blocks of every row that has more candidates than n: the three forced ones, and `free`
+// of the row for the others. The rows without a choice stay.
+void Choose(Inputs* in, const std::function<int32_t(int32_t t, int32_t i)>& free) {
+  const NsaShape& s = in->s;
+  for (int32_t row = 0; row < s.batch * s.seq_len * s.n_kv_groups; ++row) {
+    const int32_t t = row / s.n_kv_groups % s.seq_len, current = t / s.l_sel;
+    if (current + 1 <= s.n_sel) continue;
+    std::set<int32_t> ids = {0, current - 1, current};
+    for (int32_t i = 0; i < s.n_sel - 3; ++i) ids.insert(free(t, i));
+    ASSERT_EQ(ids.size(), static_cast<size_t>(s.n_sel));
+    std::copy(ids.begin(), ids.end(), in->blocks.begin() + int64_t{row} * s.n_sel);
+  }
+}
+
+TEST_P(EveryShape, CopiesTheListsOfTheQueriesAndOfTheTokensBeforeThem) {
+  const Inputs in(GetParam().shape);
+  const NsaShape& s = in.s;
+  const int32_t lists = s.n_kv_groups * s.n_sel;
+  std::vector<int32_t> chosen(int64_t{1} * kAuditedQueries * ChoiceWidth(s), -7);
+  ASSERT_OK(AuditChoices({}, {.shape = s,
+                              .blocks = Span(in.blocks),
+                              .step = kStep,
+                              .queries = kAuditedQueries,
+                              .chosen = Span(chosen)}));
+  for (int32_t i = 0; i < kAuditedQueries; ++i) {
+    const int32_t query = AuditedQuery(kStep, i, s.batch * s.seq_len);
+    const int32_t* const row = chosen.data() + int64_t{1} * i * ChoiceWidth(s);
+    EXPECT_EQ(row[0], 0);
+    for (int32_t j = 0; j < lists; ++j) {
+      EXPECT_EQ(row[1 + j], in.blocks[int64_t{query} * lists + j]);
+      const bool begins = query % s.seq_len == 0;
+      EXPECT_EQ(row[1 + lists + j], begins ? -1 : in.blocks[int64_t{query - 1} * lists + j]);
+    }
+  }
+}
+
+TEST(Choices, OneBlockForAllHasNoEntropyAndFullAgreement) {
+  Inputs in(Long());  // 32 blocks of 8, n = 5: two free choices
+  Choose(&in, [](int32_t, int32_t i) { return 1 + i; });
+  const ChoiceStats stats = Choices(in);
+  EXPECT_EQ(stats.rows, kAuditedQueries * in.s.n_kv_groups);
+  EXPECT_GT(stats.free_choices, stats.rows) << "two for most rows";
+  EXPECT_NEAR(stats.entropy, std::log(2) / std::log(32), 1e-12)
+      << "two of 32 blocks, equally often";
+  // Tokens just before a row's first choice had all blocks, so they chose these, too.
+  EXPECT_DOUBLE_EQ(stats.neighbour_agreement, 1);
+}
+
+TEST(Choices, SpreadChoicesHaveAHighEntropyAndNoAgreement) {
+  Inputs in(Long());
+  Choose(&in, [](int32_t t, int32_t i) {
+    const int32_t candidates = t / 8 - 2;  // blocks 1 … candidates
+    return 1 + (2 * t + i) % candidates;
+  });
+  const ChoiceStats stats = Choices(in);
+  EXPECT_GT(stats.entropy, 0.8);
+  EXPECT_LE(stats.entropy, 1);
+  EXPECT_LT(stats.neighbour_agreement, 0.3);
+}
+
+TEST(Choices, TheOverlapIsTheShareOfSelectedTokensInTheWindow) {
+  Inputs in(Long());
+  in.s.window = 256;
+  EXPECT_DOUBLE_EQ(Choices(in).window_overlap, 1) << "the window is all of the past";
+  EXPECT_EQ(Choices(in, /*has_window=*/false).window_overlap, 0);
+  in.s.window = 1;
+  double expected = 0;
+  for (int32_t i = 0; i < kAuditedQueries; ++i) {
+    const int32_t t = AuditedQuery(kStep, i, 256);
+    expected += 1.0 / static_cast<double>(BranchRule<kSel>::KeysRead(in.s, t, 0));
+  }
+  EXPECT_NEAR(Choices(in).window_overlap, expected / kAuditedQueries, 1e-12);
+}
+
+TEST(Choices, AreNotFreeWhereEveryBlockIsChosen) {
+  NsaShape s = Long();
+  s.n_sel = s.sel_blocks();
+  const ChoiceStats stats = Choices(Inputs(s));
+  EXPECT_EQ(stats.free_choices, 0);
+  EXPECT_EQ(stats.entropy, 0);
+  EXPECT_EQ(stats.neighbour_agreement, 0);
+}
+
+TEST(Choices, TheTokenBeforeADocumentIsNoNeighbour) {
+  const std::vector<int32_t> documents = Documents(Long(), {128});
+  Inputs in(Long(), documents);
+  std::vector<int32_t> chosen(int64_t{1} * kAuditedQueries * ChoiceWidth(in.s));
+  ASSERT_OK(AuditChoices({}, {.shape = in.s,
+                              .blocks = Span(in.blocks),
+                              .doc_start = in.Documents(),
+                              .step = kStep,
+                              .queries = kAuditedQueries,
+                              .chosen = Span(chosen)}));
+  for (int32_t i = 0; i < kAuditedQueries; ++i) {
+    const int32_t t = AuditedQuery(kStep, i, 256);
+    EXPECT_EQ(chosen[int64_t{1} * i * ChoiceWidth(in.s)], t < 128 ? 0 : 128);
+    if (t == 128) {
+      EXPECT_EQ(chosen[int64_t{1} * i * ChoiceWidth(in.s) + 11], -1);
+    }
+  }
 }
 
 TEST(Audit, AWrongBranchSizeOrCountIsRefused) {

@@ -7,6 +7,7 @@
 #include "kernels/nsa/branch/window_attention.h"
 #include "kernels/nsa/select/select_blocks.h"
 #include "tests/kernels/layer.h"
+#include "tests/kernels/nsa/checked_call.h"
 #include "tests/testing/status_matchers.h"
 
 namespace nsa::testing {
@@ -14,63 +15,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-
-// Zeroed memory that is large enough for any tensor in this file.
-class Memory {
- public:
-  Tensor Take(int64_t size, DType type = DType::kF32) {
-    blocks_.emplace_back(std::max<int64_t>(1, size * SizeOf(type) / 8 + 2), 0);
-    return {blocks_.back().data(), size, type};
-  }
-
- private:
-  std::vector<std::vector<int64_t>> blocks_;
-};
-
-// A call with correct arguments, and its tensors by name. The tests then make one of them wrong.
-template <class Args>
-struct Call {
-  Args args;
-  std::vector<std::pair<const char*, ConstTensor*>> inputs;
-  std::vector<std::pair<const char*, Tensor*>> outputs;
-  std::function<absl::Status(const Exec&, const Args&)> run;
-};
-
-template <class T>
-std::vector<T> Spoilt(const T& tensor) {
-  T shorter = tensor, longer = tensor, other_type = tensor, no_memory = tensor;
-  shorter.size -= 1;
-  longer.size += 1;
-  other_type.dtype = tensor.dtype == DType::kU8 ? DType::kF32 : DType::kU8;
-  no_memory.data = nullptr;
-  return {shorter, longer, other_type, no_memory};
-}
-
-template <class Args>
-void ExpectEveryTensorIsChecked(Call<Args>& call) {
-  ASSERT_OK(call.run({}, call.args));
-  const auto expect = [&](const char* name, auto* tensor) {
-    const auto right = *tensor;
-    for (const auto& wrong : Spoilt(right)) {
-      *tensor = wrong;
-      EXPECT_THAT(call.run({}, call.args), StatusIs(absl::StatusCode::kInvalidArgument,
-                                                    StartsWith(std::string(name) + ": ")))
-          << name << " size " << wrong.size << " of " << right.size;
-    }
-    *tensor = right;
-  };
-  for (auto& [name, tensor] : call.inputs) expect(name, tensor);
-  for (auto& [name, tensor] : call.outputs) expect(name, tensor);
-  // Refused because the arguments are fp32 or the build has no CUDA; both messages name CUDA.
-  EXPECT_THAT(call.run({.backend = Backend::kCuda}, call.args).message(), HasSubstr("CUDA"));
-  call.args.shape.l_sel = 0;
-  EXPECT_THAT(call.run({}, call.args),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("l_sel")));
-}
-
-const NsaShape kShape{1, 12, 4, 2, 16, 32, 4, 2, 4, 3, 4};
-
-int64_t Lse(const NsaShape& s) { return int64_t{1} * s.batch * s.seq_len * s.n_heads; }
 
 template <class Args>
 Call<Args> ForwardCall(Memory& memory, int64_t k_size, int64_t v_size) {
@@ -253,105 +197,6 @@ TEST(Check, Compress) {
 TEST(Check, CompressRefusesAWidthThatIsNeitherKeysNorValues) {
   EXPECT_THAT(Compress({}, {.shape = kShape, .width = 64}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("width: 64")));
-}
-
-TEST(Check, Gate) {
-  Memory memory;
-  const int64_t rows = kShape.k_size() / kShape.d_k, hidden = GateHidden(kShape.d_k);
-  const auto params = [&] {
-    return std::array{memory.Take(hidden * kShape.d_k), memory.Take(hidden),
-                      memory.Take(3 * hidden), memory.Take(3)};
-  };
-  const auto p = params(), g = params();
-  const auto branch = [&] { return memory.Take(kShape.o_size()); };
-  Call<GateArgs> forward{.args = {.shape = kShape,
-                                  .q = memory.Take(kShape.q_size()),
-                                  .params = {p[0], p[1], p[2], p[3]},
-                                  .o_branch = {branch(), branch(), branch()},
-                                  .gates = memory.Take(rows * 3),
-                                  .o = branch(),
-                                  .gate_stats = memory.Take(kGateStats)},
-                         .run = nsa::Gate};
-  GateParams& fp = forward.args.params;
-  forward.inputs = {{"q", &forward.args.q},
-                    {"params.fc1_w", &fp.fc1_w},
-                    {"params.fc1_b", &fp.fc1_b},
-                    {"params.fc2_w", &fp.fc2_w},
-                    {"params.fc2_b", &fp.fc2_b}};
-  forward.outputs = {{"gates", &forward.args.gates},
-                     {"o", &forward.args.o},
-                     {"gate_stats", &forward.args.gate_stats}};
-  ExpectEveryTensorIsChecked(forward);
-
-  Call<GateBackwardArgs> backward{.args = {.shape = kShape,
-                                           .q = memory.Take(kShape.q_size()),
-                                           .params = {p[0], p[1], p[2], p[3]},
-                                           .o_branch = {branch(), branch(), branch()},
-                                           .gates = memory.Take(rows * 3),
-                                           .d_o = branch(),
-                                           .d_o_branch = {branch(), branch(), branch()},
-                                           .dq_mean = memory.Take(kShape.k_size()),
-                                           .grads = {g[0], g[1], g[2], g[3]}},
-                                  .run = GateBackward};
-  GateGrads& bg = backward.args.grads;
-  backward.inputs = {
-      {"q", &backward.args.q}, {"gates", &backward.args.gates}, {"d_o", &backward.args.d_o}};
-  backward.outputs = {{"d_o_branch", &backward.args.d_o_branch[1]},
-                      {"dq_mean", &backward.args.dq_mean},
-                      {"grads.fc1_w", &bg.fc1_w},
-                      {"grads.fc1_b", &bg.fc1_b},
-                      {"grads.fc2_w", &bg.fc2_w},
-                      {"grads.fc2_b", &bg.fc2_b}};
-  ExpectEveryTensorIsChecked(backward);
-
-  backward.args.shape = kShape;
-  backward.args.lse[1] = memory.Take(Lse(kShape));
-  EXPECT_THAT(GateBackward({}, backward.args),
-              StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("lse: ")));
-
-  Call<AddMeanGradientArgs> add{.args = {.shape = kShape,
-                                         .dq_mean = memory.Take(kShape.k_size()),
-                                         .dq = memory.Take(kShape.q_size())},
-                                .run = AddMeanGradient};
-  add.inputs = {{"dq_mean", &add.args.dq_mean}};
-  add.outputs = {{"dq", &add.args.dq}};
-  ExpectEveryTensorIsChecked(add);
-}
-
-// On CUDA the gate's backward exchanges log-sum-exps and statistics of the rows with the branches
-// instead of gradients of their outputs.
-TEST(Check, GateBackwardOnCuda) {
-  Memory memory;
-  const int64_t rows = kShape.k_size() / kShape.d_k, hidden = GateHidden(kShape.d_k);
-  const auto half = [&](int64_t size) { return memory.Take(size, DType::kBf16); };
-  GateBackwardArgs args{
-      .shape = kShape,
-      .q = half(kShape.q_size()),
-      .params = {half(hidden * kShape.d_k), half(hidden), half(2 * hidden), half(2)},
-      .o_branch = {half(kShape.o_size()), {}, half(kShape.o_size())},
-      .gates = memory.Take(rows * 2),
-      .d_o = half(kShape.o_size()),
-      .lse = {memory.Take(Lse(kShape)), {}, memory.Take(Lse(kShape))},
-      .stats = {memory.Take(2 * Lse(kShape)), {}, memory.Take(2 * Lse(kShape))},
-      .dq_mean = half(kShape.k_size()),
-      .grads = {memory.Take(hidden * kShape.d_k), memory.Take(hidden), memory.Take(2 * hidden),
-                memory.Take(2)}};
-  const Exec cuda{.backend = Backend::kCuda};
-  EXPECT_THAT(GateBackward(cuda, args).message(), HasSubstr("CUDA"));  // this build has none
-  const auto expect_checked = [&](const char* name, auto* tensor) {
-    const auto right = *tensor;
-    for (const auto& wrong : Spoilt(right)) {
-      *tensor = wrong;
-      EXPECT_THAT(GateBackward(cuda, args),
-                  StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(name)));
-    }
-    *tensor = right;
-  };
-  expect_checked("lse: ", &args.lse[2]);
-  expect_checked("stats: ", &args.stats[0]);
-  args.d_o_branch[0] = half(kShape.o_size());
-  EXPECT_THAT(GateBackward(cuda, args),
-              StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("d_o_branch: ")));
 }
 
 // With statistics of the rows a branch's backward needs neither o nor lse, but only on CUDA.

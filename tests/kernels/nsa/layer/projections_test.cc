@@ -151,19 +151,31 @@ struct LayerRun {
   Values o, d_wide, grads;
 };
 
+// The keys of every branch as they are in `wide`, not rotated.
+BranchValues KeysOf(const NsaLayerConfig& config, const Values& wide) {
+  const NsaShape& s = config.shape;
+  BranchValues keys;
+  int64_t at = int64_t{s.n_heads} * s.d_k;
+  for (const Branch branch : kProjectionOrder) {
+    if (!config.has(branch)) continue;
+    keys[branch] = Columns(wide, Rows(s), at, int64_t{s.n_kv_groups} * s.d_k);
+    at += int64_t{s.n_kv_groups} * (s.d_k + s.d_v);
+  }
+  return keys;
+}
+
+// Puts rotated queries and keys where a layer that does not rotate expects them.
+void Save(const Split& split, const NsaLayerSaved& at) {
+  std::copy(split.q_rotated.begin(), split.q_rotated.end(), static_cast<float*>(at.q.data));
+  for (int c = 0; c < kBranches; ++c) {
+    std::copy(split.k[c].begin(), split.k[c].end(), static_cast<float*>(at.k[c].data));
+  }
+}
+
 LayerRun RunLayer(const NsaLayerConfig& config, const Values& wide, bool layer_rotates) {
   const NsaShape& s = config.shape;
   Split split = SplitOf(config, wide);
-  if (layer_rotates) {  // the layer needs keys that are not rotated
-    for (int c = 0; c < kBranches; ++c) {
-      int64_t at = int64_t{s.n_heads} * s.d_k;
-      for (const Branch branch : kProjectionOrder) {
-        if (!config.has(branch)) continue;
-        if (branch == c) split.k[c] = Columns(wide, Rows(s), at, int64_t{s.n_kv_groups} * s.d_k);
-        at += int64_t{s.n_kv_groups} * (s.d_k + s.d_v);
-      }
-    }
-  }
+  if (layer_rotates) split.k = KeysOf(config, wide);
   GateValues gate = RandomGate(s, config.n_branches(), 5);
   GateValues grads = RandomGate(s, config.n_branches(), 6);
   LayerRun out{Poisoned(s.o_size()), Poisoned(static_cast<int64_t>(wide.size())), {}};
@@ -171,12 +183,7 @@ LayerRun RunLayer(const NsaLayerConfig& config, const Values& wide, bool layer_r
          work_memory = Poisoned(NsaLayerWorkspaceBytes(config) / 4 + 1);
   const Tensor saved = Bytes(saved_memory, NsaLayerSavedBytes(config)),
                work = Bytes(work_memory, NsaLayerWorkspaceBytes(config));
-  if (!layer_rotates) {
-    const NsaLayerSaved at = LayoutSaved(config, saved);
-    std::copy(split.q_rotated.begin(), split.q_rotated.end(), static_cast<float*>(at.q.data));
-    for (int c = 0; c < kBranches; ++c)
-      std::copy(split.k[c].begin(), split.k[c].end(), static_cast<float*>(at.k[c].data));
-  }
+  if (!layer_rotates) Save(split, LayoutSaved(config, saved));
   NsaLayerArgs args{.config = config,
                     .rotated = !layer_rotates,
                     .q = Span(split.q),

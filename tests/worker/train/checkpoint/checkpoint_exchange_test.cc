@@ -11,7 +11,7 @@
 #include "tests/worker/train/checkpoint/small_checkpoint.h"
 #include "worker/train/checkpoint/checkpoint.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 using testing::AllOf;
@@ -171,4 +171,4 @@ TEST(CheckpointExchange, AStartIntoALinkIsRefused) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::train

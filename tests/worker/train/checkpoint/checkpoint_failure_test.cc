@@ -27,7 +27,7 @@
 #include "worker/train/checkpoint/checkpoint.h"
 #include "worker/train/model/parameters.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 using testing::AllOf;
@@ -256,4 +256,4 @@ TEST(CheckpointFailure, KilledAtAnyMomentItsLastFinalNameIsWhole) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::train

@@ -19,7 +19,7 @@
 #include "tests/worker/train/checkpoint/small_checkpoint.h"
 #include "worker/train/model/parameters.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 using testing::AllOf;
@@ -172,6 +172,28 @@ TEST(Checkpoint, RetentionRunsAfterEachWrite) {
                           "step-00000006"));
 }
 
+TEST(Checkpoint, RetentionTouchesOnlyFoldersOfItsOwnJob) {
+  const TempDir dir;
+  auto options = Options(dir);
+  options.keep = 2;
+  const Training training(1);
+  const auto save = [&](int64_t step, const std::string& job_id) {
+    auto writer = CheckpointWriter::Open(options);
+    ASSERT_OK(writer);
+    v1::CheckpointState state = State(step, 0);
+    state.set_job_id(job_id);
+    ASSERT_OK((*writer)->Save(training.state(), state));
+    ASSERT_OK((*writer)->Drain());
+  };
+  for (const int64_t step : {1, 2}) save(step, "another");
+  for (const int64_t step : {3, 4}) save(step, "own");
+  std::ofstream(CheckpointsDir(dir.path()) / "step-00000003" / "state.json") << "damaged";
+  for (const int64_t step : {5, 6, 7}) save(step, "own");
+  EXPECT_THAT(Names(CheckpointsDir(dir.path())),
+              ElementsAre(".lock", "latest.ckpt", "step-00000001", "step-00000002", "step-00000003",
+                          "step-00000006", "step-00000007"));
+}
+
 TEST(Checkpoint, TheBestIsOneThatWasValidatedAtItsOwnStep) {
   const TempDir dir;
   auto writer = CheckpointWriter::Open(Options(dir));
@@ -262,4 +284,4 @@ TEST(Checkpoint, AStepIsSavedOnce) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::train

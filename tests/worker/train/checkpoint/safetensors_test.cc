@@ -12,7 +12,7 @@
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 using testing::HasSubstr;
@@ -111,4 +111,4 @@ TEST(Safetensors, RefusesFilesThatAreTooShortOrClaimAHugeHeader) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::train

@@ -12,7 +12,7 @@
 #include "worker/train/checkpoint/checkpoint.h"
 #include "worker/train/model/parameters.h"
 
-namespace nsa {
+namespace nsa::train {
 
 // The layout of the state; outlives every writer.
 inline const ParameterLayout& SmallLayout() {
@@ -81,4 +81,4 @@ inline std::vector<std::string> Names(const std::filesystem::path& folder) {
   return names;
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -9,7 +9,7 @@
 #include "tests/testing/temp_dir.h"
 #include "worker/train/comm/stop.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 using ::testing::HasSubstr;
@@ -215,4 +215,4 @@ TEST(Exchange, CarriesALossThatIsNotFiniteFromOneRankToAll) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::train

@@ -8,7 +8,7 @@
 #include "tests/worker/train/tiny_job.h"
 #include "worker/train/model/model.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 std::vector<Bucket> Cut(BucketCutter* cutter, const std::vector<int64_t>& begins) {
@@ -90,4 +90,4 @@ TEST(Model, SaysThatGradientsAreFinalOnceTheyAre) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::train

@@ -14,7 +14,7 @@
 #include "tests/testing/temp_dir.h"
 #include "worker/train/comm/nccl_library.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 using ::testing::AllOf;
@@ -282,4 +282,4 @@ TEST(NcclLibrary, KeepsNvlinkMulticastOffWhateverTheEnvironmentSays) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::train

@@ -21,20 +21,20 @@
 #if __has_include(<nccl.h>)
 #include <nccl.h>
 // The declarations in nccl_library.h agree with NCCL's own header.
-static_assert(sizeof(ncclUniqueId) == sizeof(nsa::nccl::UniqueId));
-static_assert(offsetof(ncclConfig_t, magic) == offsetof(nsa::nccl::Config, magic));
-static_assert(offsetof(ncclConfig_t, version) == offsetof(nsa::nccl::Config, version));
-static_assert(offsetof(ncclConfig_t, blocking) == offsetof(nsa::nccl::Config, blocking));
-static_assert(offsetof(ncclConfig_t, maxCTAs) == offsetof(nsa::nccl::Config, max_ctas));
-static_assert(offsetof(ncclConfig_t, netName) == offsetof(nsa::nccl::Config, net_name));
+static_assert(sizeof(ncclUniqueId) == sizeof(nsa::train::nccl::UniqueId));
+static_assert(offsetof(ncclConfig_t, magic) == offsetof(nsa::train::nccl::Config, magic));
+static_assert(offsetof(ncclConfig_t, version) == offsetof(nsa::train::nccl::Config, version));
+static_assert(offsetof(ncclConfig_t, blocking) == offsetof(nsa::train::nccl::Config, blocking));
+static_assert(offsetof(ncclConfig_t, maxCTAs) == offsetof(nsa::train::nccl::Config, max_ctas));
+static_assert(offsetof(ncclConfig_t, netName) == offsetof(nsa::train::nccl::Config, net_name));
 static_assert(NCCL_CONFIG_UNDEF_INT == INT_MIN);
-static_assert(ncclInProgress == static_cast<int>(nsa::nccl::kInProgress));
-static_assert(ncclRemoteError == static_cast<int>(nsa::nccl::kRemoteError));
-static_assert(ncclFloat32 == static_cast<int>(nsa::nccl::kFloat32));
-static_assert(ncclSum == static_cast<int>(nsa::nccl::kSum));
+static_assert(ncclInProgress == static_cast<int>(nsa::train::nccl::kInProgress));
+static_assert(ncclRemoteError == static_cast<int>(nsa::train::nccl::kRemoteError));
+static_assert(ncclFloat32 == static_cast<int>(nsa::train::nccl::kFloat32));
+static_assert(ncclSum == static_cast<int>(nsa::train::nccl::kSum));
 #endif
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 struct Ended {
@@ -167,4 +167,4 @@ TEST_F(NcclGpuTest, GivesUpOnAPeerThatStandsStill) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::train

@@ -1,8 +1,3 @@
-#include <zlib.h>
-#include <zstd.h>
-
-#include <ctime>
-#include <fstream>
 #include <map>
 #include <set>
 #include <string>
@@ -12,62 +7,14 @@
 #include "gmock/gmock.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
+#include "tests/worker/train/data/data_files.h"
 #include "worker/train/data/corpus.h"
-#include "worker/train/data/read/documents.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
-
-void Write(const std::filesystem::path& path, const std::string& content) {
-  std::ofstream(path, std::ios::binary) << content;
-}
-
-std::string Gzip(const std::string& text) {
-  std::string out(compressBound(text.size()) + 64, '\0');
-  z_stream z{};
-  deflateInit2(&z, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY);
-  z.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
-  z.avail_in = text.size();
-  z.next_out = reinterpret_cast<Bytef*>(out.data());
-  z.avail_out = out.size();
-  deflate(&z, Z_FINISH);
-  out.resize(z.total_out);
-  deflateEnd(&z);
-  return out;
-}
-
-std::string Zstd(const std::string& text) {
-  std::string out(ZSTD_compressBound(text.size()), '\0');
-  out.resize(ZSTD_compress(out.data(), out.size(), text.data(), text.size(), 3));
-  return out;
-}
-
-// JSON lines of many sizes with quotes, escapes and non-ASCII text, and some blank lines.
-std::string ManyLines(int count) {
-  std::string lines;
-  for (int i = 0; i < count; ++i) {
-    lines += absl::StrCat("{\"id\": ", i, ", \"text\": \"document ", i, " \\u00e9 é \\\"q\\\" ",
-                          std::string((i * 7919) % 5000, 'a' + i % 26), "\"}\n");
-    if (i % 10 == 0) lines += "\n";
-  }
-  return lines;
-}
-
-std::vector<std::string> ReadAllDocuments(const DocumentOptions& options) {
-  ReadProgress progress;
-  DocumentReader reader(options, &progress);
-  std::vector<std::string> texts;
-  Document document;
-  while (true) {
-    const auto found = reader.Next(&document);
-    EXPECT_OK(found);
-    if (!found.ok() || !*found) return texts;
-    texts.push_back(document.text);
-  }
-}
 
 v1::DataSpec Spec(v1::DataSource source, const std::vector<std::filesystem::path>& files) {
   v1::DataSpec spec;
@@ -97,32 +44,6 @@ std::multiset<std::string> DocumentsOf(const TokenStore& store) {
     }
   }
   return documents;
-}
-
-TEST(DocumentReader, ReadsPlainGzipAndZstandardJsonLinesAlike) {
-  const TempDir dir;
-  const std::string lines = ManyLines(2000);
-  Write(dir / "a.jsonl", lines);
-  Write(dir / "a.jsonl.gz", Gzip(lines));
-  Write(dir / "a.jsonl.zst", Zstd(lines));
-  const size_t half = lines.find('\n', lines.size() / 2) + 1;
-  Write(dir / "two.jsonl.gz", Gzip(lines.substr(0, half)) + Gzip(lines.substr(half)));
-  Write(dir / "two.jsonl.zst", Zstd(lines.substr(0, half)) + Zstd(lines.substr(half)));
-  DocumentOptions options{.source = v1::DATA_SOURCE_JSONL, .files = {dir / "a.jsonl"}};
-  const auto plain = ReadAllDocuments(options);
-  ASSERT_EQ(plain.size(), 2000u);
-  EXPECT_THAT(plain[1], testing::StartsWith("document 1 é é \"q\" bbb"));
-  for (const char* name : {"a.jsonl.gz", "a.jsonl.zst", "two.jsonl.gz", "two.jsonl.zst"}) {
-    options.files = {dir / name};
-    EXPECT_EQ(ReadAllDocuments(options), plain) << name;
-  }
-}
-
-TEST(DocumentReader, TheLastLineNeedsNoNewline) {
-  const TempDir dir;
-  Write(dir / "a.jsonl", "{\"text\": \"one\"}\n{\"text\": \"two\"}");
-  EXPECT_THAT(ReadAllDocuments({.source = v1::DATA_SOURCE_JSONL, .files = {dir / "a.jsonl"}}),
-              testing::ElementsAre("one", "two"));
 }
 
 TEST(LoadCorpus, NamesFileAndLineOfABadLine) {
@@ -160,48 +81,6 @@ TEST(LoadCorpus, ReportsArchivesThatWereCutOffOrDamaged) {
                   StatusIs(absl::StatusCode::kDataLoss,
                            AllOf(HasSubstr(name), HasSubstr("follow the end of the archive"))));
     }
-  }
-}
-
-// 64 MiB take about 64 KiB as gzip, and 2 KiB as Zstandard: less than one read of the file.
-TEST(DocumentReader, ASmallArchiveWithVeryMuchTextDoesNotFillTheMemory) {
-  const TempDir dir;
-  const std::string text(size_t{64} << 20, 'a');
-  for (const auto& [name, archive] :
-       std::map<std::string, std::string>{{"a.txt.gz", Gzip(text)}, {"a.txt.zst", Zstd(text)}}) {
-    Write(dir / name, archive);
-    DocumentOptions options{.files = {dir / name}, .largest_decompressed = size_t{64} << 20};
-    EXPECT_EQ(ReadAllDocuments(options), std::vector<std::string>{text});
-    options.largest_decompressed -= 1;
-    ReadProgress progress;
-    Document document;
-    EXPECT_THAT(DocumentReader(options, &progress).Next(&document),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         AllOf(HasSubstr(name),
-                               HasSubstr("decompresses to a document of more than 63 MiB"))));
-    EXPECT_LT(document.text.capacity(), size_t{192} << 20);
-    options.passage_bytes = size_t{16} << 10;  // passages are smaller than the limit
-    std::string whole;
-    for (const std::string& passage : ReadAllDocuments(options)) whole += passage;
-    EXPECT_TRUE(whole == text);
-  }
-  EXPECT_EQ(DocumentOptions().largest_decompressed, size_t{1} << 30);
-}
-
-// All of the archive is in memory when the first document has been read.
-TEST(DocumentReader, StopsWithinAnArchiveWhenNobodyWaits) {
-  const TempDir dir;
-  const std::string lines = "{\"text\": \"one\"}\n" + std::string(size_t{8} << 20, '\n');
-  Write(dir / "a.jsonl.gz", Gzip(lines));
-  Write(dir / "a.jsonl.zst", Zstd(lines));
-  Write(dir / "a.jsonl", lines);
-  for (const char* name : {"a.jsonl.gz", "a.jsonl.zst", "a.jsonl"}) {
-    ReadProgress progress;
-    DocumentReader reader({.source = v1::DATA_SOURCE_JSONL, .files = {dir / name}}, &progress);
-    Document document;
-    ASSERT_OK(reader.Next(&document));
-    progress.cancelled = true;
-    EXPECT_THAT(reader.Next(&document), StatusIs(absl::StatusCode::kCancelled, HasSubstr(name)));
   }
 }
 
@@ -392,36 +271,6 @@ TEST(LoadCorpus, HoldsOutPassagesOfATextFileWithoutLosingAByte) {
   EXPECT_OK(Load(Spec(v1::DATA_SOURCE_TEXT, {dir / "play.txt"})));
 }
 
-// CPU seconds that this thread has used.
-double CpuSeconds() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-// Dividing a text into passages takes linear time, however far away the next blank line is. If each
-// passage searched to the end of the file, this would take many times as long.
-TEST(DocumentReader, CutsATextWithoutBlankLinesInAsMuchTimeAsOneWithThem) {
-  const TempDir dir;
-  std::string log;
-  while (log.size() < size_t{64} << 20) log += "12:34:56 a line of a log that goes on and on\n";
-  const auto seconds = [&](const std::string& name, size_t passages) {
-    Write(dir / name, log);
-    const double begin = CpuSeconds();
-    const auto texts = ReadAllDocuments({.files = {dir / name}, .passage_bytes = size_t{16} << 10});
-    const double taken = CpuSeconds() - begin;
-    EXPECT_GT(texts.size(), passages);
-    std::string whole;
-    for (const std::string& text : texts) whole += text;
-    EXPECT_TRUE(whole == log);
-    return taken;
-  };
-  const double without = seconds("log.txt", 1000);
-  for (size_t end = 4095; end < log.size(); end += 4096) log[end - 1] = log[end] = '\n';
-  const double with = seconds("paragraphs.txt", 3000);
-  EXPECT_LT(without, 10 * with);
-}
-
 TEST(LoadCorpus, DropsTrainingCopiesOfValidationDocumentsAndCountsThem) {
   const TempDir dir;
   Write(dir / "train.jsonl",
@@ -463,4 +312,4 @@ TEST(LoadCorpus, CountsSeparatorsWithinDocuments) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::train

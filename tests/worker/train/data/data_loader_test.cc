@@ -10,12 +10,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/fd.h"
 #include "gmock/gmock.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 #include "worker/train/data/loader.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 using testing::HasSubstr;
@@ -219,7 +220,7 @@ TEST(DataLoader, APipeThatNobodyWritesStallsTheStart) {
   options.spec.mutable_data()->add_path(pipe);
   EXPECT_THAT(DataLoader::Open(options),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("DATA_STALLED")));
-  close(open(pipe.c_str(), O_WRONLY));  // lets the reading thread end
+  Fd(open(pipe.c_str(), O_WRONLY));  // lets the reading thread end
 }
 
 TEST(DataLoader, ReadsTextAndValidatesOnDisjointRowsThatAreAlwaysTheSame) {
@@ -320,4 +321,4 @@ TEST(DataLoader, SyntheticAndUniformNeedNoFiles) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::train

@@ -7,10 +7,11 @@
 #include "gmock/gmock.h"
 #include "tests/testing/status_matchers.h"
 #include "worker/train/data/batches.h"
+#include "worker/train/data/corpus.h"
 #include "worker/train/data/order.h"
 #include "worker/train/data/synthetic.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 // Row i is 1 + i, 2 + i, …, so that the tokens of a batch show which rows it holds.
@@ -67,6 +68,46 @@ TEST(RowOrder, LeavesNoTraceOfTheOriginalOrder) {
     sum += (double(q) - rows / 2.0) * (double(order.Row(0, q)) - rows / 2.0);
   }
   EXPECT_LT(std::abs(sum / (rows * (double(rows) * rows / 12))), 0.05);
+}
+
+TEST(ShiftOfEpoch, IsZeroInTheFirstEpochAndAnotherOneInMostOthers) {
+  std::set<int64_t> shifts;
+  for (int64_t epoch = 0; epoch < 50; ++epoch) {
+    const int64_t shift = ShiftOfEpoch(7, epoch, 2048);
+    EXPECT_EQ(shift, ShiftOfEpoch(7, epoch, 2048));
+    EXPECT_GE(shift, 0);
+    EXPECT_LT(shift, 2048);
+    shifts.insert(shift);
+  }
+  EXPECT_EQ(ShiftOfEpoch(7, 0, 2048), 0);
+  EXPECT_GT(shifts.size(), 45u);
+  EXPECT_NE(ShiftOfEpoch(7, 1, 2048), ShiftOfEpoch(8, 1, 2048));
+}
+
+// The tokens are 0, 1, 2, …, so that a token says where it is from.
+TEST(CorpusRows, EveryEpochPredictsEachTokenAtMostOnceAndCutsTheTextElsewhere) {
+  constexpr int32_t kLength = 4;
+  for (const int32_t tokens : {5, 13, 21, 24, 25}) {
+    auto store = std::make_shared<TokenStore>(/*wide=*/true);
+    for (uint16_t token = 0; token < tokens; ++token) store->Append(std::span(&token, 1));
+    CorpusRows rows(store, kLength, 0, v1::DATA_SOURCE_TOKENS);
+    for (int64_t shift = 0; shift < kLength; ++shift) {
+      std::set<int32_t> predicted;
+      for (int64_t i = 0; i < rows.rows(); ++i) {
+        std::vector<int32_t> row(kLength + 1);
+        ASSERT_OK(rows.ReadShifted(i, shift, row));
+        EXPECT_EQ(row[0], (shift + i * kLength) % tokens);
+        for (size_t t = 1; t < row.size(); ++t) {
+          EXPECT_EQ(row[t], (row[t - 1] + 1) % tokens);
+          EXPECT_TRUE(predicted.insert(row[t]).second) << row[t] << " twice, shift " << shift;
+        }
+        std::vector<int32_t> unshifted(kLength + 1);
+        ASSERT_OK(rows.Read(i, unshifted));
+        EXPECT_EQ(unshifted == row, shift == 0);
+      }
+      EXPECT_EQ(predicted.size(), static_cast<size_t>(kLength * rows.rows()));
+    }
+  }
 }
 
 BatchShape Shape(int rank, int world) {
@@ -223,4 +264,4 @@ TEST(UniformRows, AreUniformOverTheVocabulary) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::train

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 // Preflight accepts up to 4096 micro-batches. Each has one mark for forward and one for backward;
@@ -21,4 +21,4 @@ TEST(GpuProgress, HasAPlaceForTheTimeOfEveryPhaseOfAStep) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::train

@@ -6,12 +6,13 @@
 
 #include <random>
 
+#include "common/estimate/layers.h"
 #include "common/job/load.h"
 #include "worker/train/model/block.h"
 #include "worker/train/model/model.h"
 #include "worker/train/model/parameters.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 // Small jobs of every kind: branches, φ, checkpointing, head widths.
@@ -38,6 +39,13 @@ v1::JobSpec RandomJob(std::mt19937* random) {
   const int branches = one_of({1, 2, 3, 4, 5, 6, 7});
   for (int branch = 0; branch < 3; ++branch) {
     if ((branches >> branch & 1) != 0) nsa->add_branches(static_cast<v1::Branch>(branch + 1));
+  }
+  // A third of the jobs with three layers has different ones.
+  if (model->n_layers() == 3 && one_of({0, 1, 2}) == 0) {
+    nsa->clear_branches();
+    for (const int entry : {one_of({1, 2, 3, 4, 5, 6, 7}), one_of({1, 2, 3, 4, 5, 6, 7})}) {
+      nsa->add_layers(BranchesText({(entry & 1) != 0, (entry & 2) != 0, (entry & 4) != 0}));
+    }
   }
   spec.mutable_runtime()->set_device(v1::DEVICE_CPU);
   spec.mutable_runtime()->set_precision(v1::PRECISION_FP32);
@@ -91,7 +99,7 @@ TEST(Estimate, CountsTheBackwardWorkspaceThatATrainerOnAGpuPlans) {
     ModelConfig config = ModelConfigOf(spec);
     config.attention.dtype = DType::kBf16;
     ActivationArena arena;
-    BlockWorkspace::Plan(config, /*training=*/true, &arena);
+    PlanWorkspaces(config, /*training=*/true, &arena);
     for (const MemoryItem& item : MemoryEstimate(spec)) {
       if (item.name != "backward workspace") continue;
       // Every tensor begins at a multiple of 64 bytes, as do those within the attention's part.
@@ -102,4 +110,4 @@ TEST(Estimate, CountsTheBackwardWorkspaceThatATrainerOnAGpuPlans) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::train

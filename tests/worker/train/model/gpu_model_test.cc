@@ -16,7 +16,7 @@
 #include "worker/train/model/model.h"
 #include "worker/train/model/parameters.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 // Widths are multiples of 8, which matrix products on GPUs require. n_sel = S_sel, so that all
@@ -220,6 +220,17 @@ INSTANTIATE_TEST_SUITE_P(
         Variant{"OddVocabulary", [](v1::JobSpec* s) { s->mutable_model()->set_vocab(51); }},
         Variant{"OddWidth", [](v1::JobSpec* s) { s->mutable_model()->set_dim(40); }},
         Variant{"WindowAlone", [](v1::JobSpec* s) { Branches(s, {v1::BRANCH_WIN}); }},
+        Variant{"LayersInTurn",
+                [](v1::JobSpec* s) {
+                  SetLayers(s, {"win", "cmp+sel"});
+                }},
+        Variant{"LayersInTurnWithDocuments",
+                [](v1::JobSpec* s) {
+                  s->mutable_nsa()->set_phi(v1::PHI_MLP);
+                  s->mutable_nsa()->set_gate(v1::GATE_SIGMOID);
+                  SetLayers(s, {"cmp+win", "sel", "cmp+sel+win"});
+                },
+                true},
         Variant{"SelectedAndWindow",
                 [](v1::JobSpec* s) {
                   Branches(s, {v1::BRANCH_SEL, v1::BRANCH_WIN});
@@ -302,4 +313,4 @@ TEST(GpuShapes, RunExactlyWhenPreflightAcceptsThem) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::train

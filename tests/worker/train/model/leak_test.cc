@@ -11,7 +11,7 @@
 #include "worker/train/model/model.h"
 #include "worker/train/model/optimizer.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 constexpr int32_t kVocab = 16, kBatch = 8, kBucket = 8;
@@ -115,4 +115,4 @@ TEST(Sentinel, BarksWhenTheTargetIsInSight) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::train

@@ -9,10 +9,11 @@
 #include <optional>
 #include <random>
 
+#include "common/estimate/layers.h"
 #include "tests/worker/train/tiny_job.h"
 #include "worker/train/model/optimizer.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 // A job's parameters, a model of its shape, and one batch.
@@ -24,7 +25,7 @@ struct Bench {
         gradients(&layout),
         tokens(TinyTokens(Rows(), spec.model().vocab(), 1)),
         targets(TinyTokens(Rows(), spec.model().vocab(), 2)) {
-    // The shapes are too small to use several threads, which would only wait for one another.
+    // The shapes are too small for several threads.
     omp_set_num_threads(1);
     openblas_set_num_threads(1);
     Initialize(spec.train().seed(), &parameters);
@@ -230,11 +231,16 @@ TEST_P(ModelVariants, CountsTheKeysThatTheFormulaExpects) {
   bench.Loss();
   bench.Loss();
   const std::vector<v1::LayerStats> stats = bench.model->TakeLayerStats();
-  ASSERT_EQ(stats.size(), 2u);
+  const std::vector<BranchSet> turns = LayerBranchesOf(bench.spec.nsa());
+  ASSERT_EQ(std::ssize(stats), bench.spec.model().n_layers());
   for (const v1::LayerStats& layer : stats) {
+    const BranchSet& has = turns[layer.layer() % turns.size()];
     for (int branch = 0; branch < 3; ++branch) {
       EXPECT_EQ(layer.keys_read(branch), layer.keys_expected(branch)) << branch;
+      EXPECT_EQ(layer.keys_read(branch) > 0, has[branch]) << branch;
     }
+    EXPECT_EQ(layer.has_gate(), std::count(has.begin(), has.end(), true) > 1);
+    EXPECT_EQ(layer.has_selection(), has[kSel]);
     if (!layer.has_gate()) continue;
     EXPECT_NEAR(
         layer.gate().branch_share(0) + layer.gate().branch_share(1) + layer.gate().branch_share(2),
@@ -257,17 +263,19 @@ TEST_P(ModelVariants, AnAuditMeasuresEveryBranchThatReadsTokensAndChangesNoBit) 
   bench.Backward();
   const std::vector<float> gradients(bench.gradients.flat().begin(), bench.gradients.flat().end());
   ASSERT_TRUE(bench.model->AuditAttention({}, 100).ok());
-  const auto& branches = bench.spec.nsa().branches();
-  const auto has = [&](v1::Branch branch) {
-    return std::find(branches.begin(), branches.end(), branch) != branches.end();
-  };
+  const std::vector<BranchSet> turns = LayerBranchesOf(bench.spec.nsa());
   for (const v1::LayerStats& layer : bench.model->TakeLayerStats()) {
+    const BranchSet& has = turns[layer.layer() % turns.size()];
     const v1::AttentionAudit& audit = layer.audit();
-    EXPECT_EQ(layer.has_audit(), has(v1::BRANCH_SEL) || has(v1::BRANCH_WIN));
+    EXPECT_EQ(layer.has_audit(), has[kSel] || has[kWin]);
     EXPECT_EQ(audit.queries(), layer.has_audit() ? 48 * 4 : 0);
-    EXPECT_EQ(audit.selected_mass() > 0.5, has(v1::BRANCH_SEL)) << audit.DebugString();
+    EXPECT_EQ(audit.has_selected_mass(), has[kSel]);
+    EXPECT_EQ(audit.selected_mass() > 0.5, has[kSel]) << audit.DebugString();
     EXPECT_LE(audit.selected_mass_p10(), audit.selected_mass());
-    EXPECT_EQ(audit.window_mass() > 0.1, has(v1::BRANCH_WIN)) << audit.DebugString();
+    EXPECT_EQ(audit.has_window_mass(), has[kWin]);
+    EXPECT_EQ(audit.window_mass() > 0.1, has[kWin]) << audit.DebugString();
+    EXPECT_EQ(audit.choice().rows() > 0, has[kSel]) << audit.DebugString();
+    EXPECT_EQ(audit.choice().window_overlap_ratio() > 0, has[kSel] && has[kWin]);
     EXPECT_LE(std::max(audit.selected_mass(), audit.window_mass()), 1.000001);
   }
   std::fill(bench.gradients.flat().begin(), bench.gradients.flat().end(), 0.0f);
@@ -296,8 +304,42 @@ INSTANTIATE_TEST_SUITE_P(
                   s->mutable_nsa()->clear_branches();
                   s->mutable_nsa()->add_branches(v1::BRANCH_WIN);
                 }},
+        Variant{"LayersInTurn",
+                [](v1::JobSpec* s) {
+                  SetLayers(s, {"win", "cmp+sel"});
+                }},
+        Variant{"LayersInTurnOfThreeWithDocuments",
+                [](v1::JobSpec* s) {
+                  s->mutable_model()->set_n_layers(3);
+                  s->mutable_nsa()->set_phi(v1::PHI_MLP);
+                  s->mutable_nsa()->set_gate(v1::GATE_SIGMOID);
+                  SetLayers(s, {"sel+win", "cmp"});
+                },
+                true},
         Variant{"DocumentMask", [](v1::JobSpec*) {}, true}),
     [](const auto& variant) { return std::string(variant.param.name); });
+
+// A layer of zeros leaves the residual stream as it is. The other one must then compute what it
+// computes in a model with its branches everywhere.
+TEST(Model, EveryLayerInTurnComputesWhatAModelOfItsBranchesDoes) {
+  const char* const turns[] = {"win", "cmp+sel"};
+  v1::JobSpec spec = TinyJob();
+  SetLayers(&spec, {turns[0], turns[1]});
+  for (const int layer : {0, 1}) {
+    v1::JobSpec uniform_spec = TinyJob();
+    SetLayers(&uniform_spec, {turns[layer]});
+    Bench both(spec), uniform(uniform_spec);
+    both.Randomize();
+    const std::string silent = "blocks." + std::to_string(1 - layer) + ".";
+    for (const ParameterInfo& tensor : both.layout.tensors()) {
+      if (tensor.name.starts_with(silent)) std::ranges::fill(both.parameters.of(tensor), 0.0f);
+      const auto same = uniform.layout.Find(tensor.name);
+      if (!same.ok() || (*same)->shape != tensor.shape) continue;
+      std::ranges::copy(both.parameters.of(tensor), uniform.parameters.of(**same).begin());
+    }
+    EXPECT_EQ(both.Loss(), uniform.Loss()) << turns[layer];
+  }
+}
 
 TEST(Model, StartsAtTheEntropyOfTheVocabulary) {
   Bench bench(TinyJob());
@@ -399,11 +441,10 @@ TEST(Model, LearnsOneBatchByHeart) {
     std::fill(bench.gradients.flat().begin(), bench.gradients.flat().end(), 0.0f);
     bench.Loss();
     bench.Backward();
-    const auto norm = optimizer.GlobalNorm({}, bench.gradients);
-    ASSERT_TRUE(optimizer.Update({}, step, 1e-2, *norm, bench.gradients, &bench.parameters).ok());
+    const double norm = *optimizer.GlobalNorm({}, bench.gradients);
+    ASSERT_TRUE(optimizer.Update({}, step, 1e-2, norm, bench.gradients, &bench.parameters).ok());
   }
   EXPECT_LT(bench.Loss(), 0.2 * start);
 }
-
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::train

@@ -4,11 +4,13 @@
 #include <omp.h>
 
 #include <cmath>
+#include <set>
+#include <string>
 
 #include "common/estimate/estimate.h"
 #include "tests/worker/train/tiny_job.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 v1::JobSpec DefaultJob() {
@@ -65,6 +67,27 @@ TEST(ParameterLayout, HasAsManyParametersAsTheEstimate) {
       EXPECT_EQ(ParameterLayout(spec).count(), ParameterCount(spec)) << phi << window_alone;
     }
   }
+}
+
+TEST(ParameterLayout, HasInEveryLayerOnlyTheTensorsOfItsBranches) {
+  v1::JobSpec spec = TinyJob();
+  spec.mutable_nsa()->set_phi(v1::PHI_MLP);
+  SetLayers(&spec, {"win", "cmp+sel"});
+  spec.mutable_model()->set_n_layers(3);
+  const ParameterLayout layout(spec);
+  EXPECT_EQ(layout.count(), ParameterCount(spec));
+  const std::set<std::string> of_window = {"W_K_win.weight", "W_V_win.weight"};
+  for (const ParameterInfo& tensor : layout.tensors()) {
+    const size_t part = tensor.name.find(".attn.");
+    if (part == std::string::npos) continue;
+    const std::string name = tensor.name.substr(part + 6);
+    if (name == "W_Q.weight" || name == "out.weight") continue;
+    const bool window_layer = !tensor.name.starts_with("blocks.1.");
+    EXPECT_EQ(of_window.contains(name), window_layer) << tensor.name;
+  }
+  EXPECT_EQ(Tensor(layout, "blocks.1.attn.gate.fc2.weight").shape, (std::vector<int64_t>{2, 8}));
+  EXPECT_TRUE(layout.Find("blocks.1.attn.phi_v.position").ok());
+  EXPECT_TRUE(layout.Find("blocks.2.attn.W_K_win.weight").ok());
 }
 
 TEST(ParameterLayout, BeginsTensorsAtMultiplesOf16AndDecaysMatricesOnly) {
@@ -142,4 +165,4 @@ TEST(Initialize, DependsOnTheSeedAndOnNothingElse) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::train

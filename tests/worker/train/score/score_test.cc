@@ -2,6 +2,7 @@
 
 #include <zstd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <functional>
@@ -21,7 +22,7 @@
 #include "worker/train/gpu/machine.h"
 #include "worker/train/score/sample.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 using testing::HasSubstr;
@@ -29,8 +30,10 @@ using testing::HasSubstr;
 constexpr int32_t kSeqLen = 32;
 
 // Saves a checkpoint of a small model with its initial weights and a larger head, so that its
-// predictions are not uniform. `edit` changes the job that the checkpoint names.
-void SaveSmallModel(const TempDir& dir, const std::function<void(v1::JobSpec*)>& edit) {
+// predictions are not uniform. `edit` changes its job. `lie` changes only the job that the
+// checkpoint names; `first_weight`, unless it is 0, takes the place of the first weight.
+void SaveSmallModel(const TempDir& dir, const std::function<void(v1::JobSpec*)>& edit,
+                    const std::function<void(v1::JobSpec*)>& lie = {}, float first_weight = 0) {
   SetThreads(1, 1);  // a second thread would only slow down so small a model
   v1::JobSpec spec;
   const auto loaded = LoadYamlText(R"(
@@ -43,18 +46,20 @@ train: {seq_len: 32, batch_size: 2, seed: 7}
                                    "small.yaml", &spec);
   EXPECT_OK(loaded);
   ApplyDefaults(&spec);
-  static const ParameterLayout layout(spec);
+  edit(&spec);
+  const ParameterLayout layout(spec);
   Arena parameters(&layout);
   Initialize(7, &parameters);
   for (float& value : parameters.of(**layout.Find("lm_head.weight"))) value *= 8;
+  if (first_weight != 0) parameters.flat()[0] = first_weight;
   CheckpointWriterOptions options;
   options.out_dir = *Folder::Make(dir.path());
   auto writer = CheckpointWriter::Open(options);
   EXPECT_OK(writer);
   v1::CheckpointState state;
   state.set_step(5);
-  edit(&spec);
   *state.mutable_spec() = spec;
+  if (lie) lie(state.mutable_spec());
   EXPECT_OK(
       (*writer)->Save({&layout, parameters.flat(), parameters.flat(), parameters.flat()}, state));
   EXPECT_OK((*writer)->Drain());
@@ -78,6 +83,37 @@ std::string LongText() {
   std::string text;
   for (int i = 0; text.size() < 150; ++i) text += "word " + std::to_string(i * i) + ", ";
   return text;
+}
+
+TEST(TrainedModel, AModelThatIsNotFiniteSaysSo) {
+  for (const float bad : {std::nanf(""), INFINITY}) {
+    const TempDir dir;
+    SaveSmallModel(
+        dir, [](v1::JobSpec*) {}, {}, bad);
+    EXPECT_THAT(TrainedModel::Load(dir.path()).status(),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         testing::AllOf(HasSubstr("1 of "), HasSubstr("not finite"),
+                                        HasSubstr("embed.weight"))));
+  }
+}
+
+TEST(TrainedModel, SizesOutOfRangeAreRefusedBeforeAnythingIsBuilt) {
+  const std::vector<std::pair<std::string, std::function<void(v1::ModelSpec*)>>> absurd = {
+      {"model.dim", [](v1::ModelSpec* model) { model->set_dim(2147483647); }},
+      {"model.dim", [](v1::ModelSpec* model) { model->set_dim(-1); }},
+      {"model.n_layers", [](v1::ModelSpec* model) { model->set_n_layers(1'000'000); }},
+      {"model.vocab", [](v1::ModelSpec* model) { model->set_vocab(2147483647); }},
+      {"n_heads", [](v1::ModelSpec* model) { model->set_n_heads(0); }},
+      {"model.safetensors", [](v1::ModelSpec* model) { model->set_n_layers(512); }},
+  };
+  for (const auto& [field, edit] : absurd) {
+    const TempDir dir;
+    SaveSmallModel(
+        dir, [](v1::JobSpec*) {}, [&](v1::JobSpec* spec) { edit(spec->mutable_model()); });
+    const absl::Status status = TrainedModel::Load(dir.path()).status();
+    EXPECT_FALSE(status.ok());
+    EXPECT_THAT(std::string(status.message()), HasSubstr(field));
+  }
 }
 
 TEST(ScoreWindows, ScoreEveryTokenOnceWithAllOfItsPastOrHalfAWindowOfIt) {
@@ -124,6 +160,31 @@ TEST(Score, IsTheLogarithmOfTheProbabilityGivenTheWindowSoFar) {
       EXPECT_NEAR((*scores)[target], expected, 1e-5) << "byte " << target;
     }
   }
+}
+
+TEST(Score, AndSamplesOfAModelWithLayersInTurnAreThoseOfItsLogits) {
+  const TempDir dir;
+  SaveSmallModel(dir, [](v1::JobSpec* spec) {
+    spec->mutable_nsa()->clear_branches();
+    for (const char* const entry : {"win", "cmp+sel"}) spec->mutable_nsa()->add_layers(entry);
+  });
+  const auto trained = TrainedModel::Load(dir.path());
+  ASSERT_OK(trained);
+  const auto scores = ScoreTokens(Exec{}, **trained, Bytes("ab"));
+  ASSERT_OK(scores);
+  auto model = (*trained)->MakeModel(1, kSeqLen);
+  ASSERT_OK(model);
+  std::vector<int32_t> row(kSeqLen, 0);
+  row[1] = 'a';
+  std::vector<float> logits(256);
+  ASSERT_OK((*model)->NextLogits(Exec{}, row, 1, logits));
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(double{logit});
+  EXPECT_NEAR((*scores)[1], logits['b'] - std::log(sum), 1e-5);
+  const auto likeliest = std::max_element(logits.begin() + 1, logits.end()) - logits.begin();
+  const auto text = Sample(Exec{}, **trained, {.prompt = "a", .bytes = 1, .temperature = 0});
+  ASSERT_OK(text);
+  EXPECT_EQ(static_cast<unsigned char>(text->back()), likeliest);
 }
 
 TEST(Score, ProbabilitiesOfAllContinuationsSumToOne) {
@@ -355,4 +416,4 @@ TEST(PrintableStream, GivesTheSameTextHoweverTheBytesAreCut) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::train

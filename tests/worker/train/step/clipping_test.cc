@@ -10,7 +10,7 @@
 #include "tests/worker/train/tiny_job.h"
 #include "worker/train/checkpoint/safetensors.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 // Results of one step with a given clip: the norm in the step's record, and the norm of the
@@ -59,4 +59,4 @@ TEST(Clipping, TheReportedNormIsTheOneBeforeItAndTheAppliedOneIsTheLimit) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::train

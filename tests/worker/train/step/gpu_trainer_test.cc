@@ -11,7 +11,7 @@
 #include "tests/worker/train/run_job.h"
 #include "tests/worker/train/tiny_job.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 v1::JobSpec Job(const TempDir& dir, const std::string& out = "out") {
@@ -234,4 +234,4 @@ TEST_F(GpuTrainer, TakesTheMemoryThatTheEstimateSays) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::train

@@ -4,7 +4,7 @@
 
 #include <optional>
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 constexpr LastSavePatience kPatience = {
@@ -30,4 +30,4 @@ TEST(WaitAfter, IsNothingWithoutPatience) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::train

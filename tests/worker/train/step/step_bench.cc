@@ -19,7 +19,7 @@
 #include "worker/train/model/model.h"
 #include "worker/train/model/optimizer.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 v1::JobSpec Showcase() {
@@ -128,10 +128,10 @@ BENCHMARK(TrainShowcase)->Unit(benchmark::kMillisecond)->UseRealTime()->MinTime(
 BENCHMARK(DemoShape)->Unit(benchmark::kMillisecond)->UseRealTime()->MinTime(2);
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::train
 
 int main(int argc, char** argv) {
-  nsa::SleepWhileWaiting(argv);
+  nsa::train::SleepWhileWaiting(argv);
   benchmark::Initialize(&argc, argv);
   benchmark::RunSpecifiedBenchmarks();
   return 0;

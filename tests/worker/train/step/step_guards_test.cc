@@ -10,7 +10,7 @@
 #include "common/base/reason.h"
 #include "tests/testing/temp_dir.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 using testing::HasSubstr;
@@ -86,4 +86,4 @@ TEST_F(StepGuardsTest, NamesAnotherRankWhenOnlyThatOneIsTooSlow) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::train

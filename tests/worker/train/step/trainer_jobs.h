@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -14,7 +15,7 @@
 #include "tests/worker/train/run_job.h"
 #include "tests/worker/train/tiny_job.h"
 
-namespace nsa {
+namespace nsa::train {
 
 inline v1::JobSpec Job(const TempDir& dir, const std::string& out = "out") {
   v1::JobSpec spec = TinyJob();
@@ -61,6 +62,15 @@ inline std::vector<double> Losses(const RankResult& result) {
   return losses;
 }
 
+// The texts of a run's events with this reason.
+inline std::vector<std::string> EventTexts(const RankResult& result, const std::string& reason) {
+  std::vector<std::string> texts;
+  for (const v1::WorkerEvent& event : result.events) {
+    if (event.reason() == reason) texts.push_back(event.text());
+  }
+  return texts;
+}
+
 inline std::string ReadFile(const std::filesystem::path& path) {
   std::ifstream in(path, std::ios::binary);
   EXPECT_TRUE(in) << path;
@@ -69,6 +79,18 @@ inline std::string ReadFile(const std::filesystem::path& path) {
 
 inline std::string Weights(const std::filesystem::path& out_dir, int64_t step) {
   return ReadFile(CheckpointsDir(out_dir) / CheckpointName(step) / "model.safetensors");
+}
+
+// A run into the folder `out` that goes on from a checkpoint of another job. `change` edits its
+// job.
+inline RankResult GoOnFrom(const std::string& checkpoint, const TempDir& dir,
+                           const std::string& out,
+                           const std::function<void(v1::JobSpec*)>& change) {
+  v1::JobSpec spec = Job(dir, out);
+  spec.mutable_restart()->set_resume(checkpoint);
+  change(&spec);
+  const TempDir runs;
+  return RunJob(runs, spec, {.job_id = out})[0];
 }
 
 // Options of a run whose launch contains this stop, on one rank or (-1) on all ranks.
@@ -82,4 +104,4 @@ inline RunOptions LaunchedWith(v1::StopMode mode, int64_t step, RunOptions optio
   return options;
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -17,7 +17,7 @@
 #include "tests/worker/train/step/trainer_jobs.h"
 #include "worker/train/step/trainer.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 using ::testing::HasSubstr;
@@ -335,4 +335,4 @@ TEST(Trainer, SaysWhyItCannotUseItsOutDirThoughThereIsNoFileToSayItIn) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::train

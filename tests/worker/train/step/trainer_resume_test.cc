@@ -1,9 +1,8 @@
-// How a run resumes from its own checkpoints and from those of another job.
+// How a run resumes from its own checkpoints.
 #include <gmock/gmock.h>
 
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -13,9 +12,11 @@
 #include "tests/worker/train/step/trainer_jobs.h"
 #include "worker/train/step/trainer.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 void FlipAByte(const std::filesystem::path& path) {
@@ -94,117 +95,57 @@ TEST(Trainer, ARunThatEndsWhereAnotherRunsCheckpointBeganHasOneOfItsOwn) {
   EXPECT_TRUE(Weights(dir / "other", 7) == Weights(dir / "out", 7));
 }
 
-// Path of the checkpoint of step 5 of a run of 12 steps in `out`.
-std::string CheckpointOfStep5(const TempDir& dir) {
-  const RankResult first = RunJob(dir, Job(dir))[0];
-  EXPECT_EQ(first.finished.outcome(), v1::OUTCOME_COMPLETED);
-  return (CheckpointsDir(dir / "out") / "step-00000005").string();
-}
-
-RankResult GoOnFrom(const std::string& checkpoint, const TempDir& dir, const std::string& out,
-                    const std::function<void(v1::JobSpec*)>& change) {
-  v1::JobSpec spec = Job(dir, out);
-  spec.mutable_restart()->set_resume(checkpoint);
-  change(&spec);
-  const TempDir runs;
-  return RunJob(runs, spec, {.job_id = out})[0];
-}
-
-TEST(Trainer, GoesOnFromAnotherJobsCheckpointWithOtherSettings) {
+TEST(Trainer, MoreStepsThatMoveTheLearningRateNeedTheJobsConsent) {
   const TempDir dir;
-  const std::string checkpoint = CheckpointOfStep5(dir);
-  const auto same = GoOnFrom(checkpoint, dir, "same", [](v1::JobSpec*) {});
-  ASSERT_EQ(same.steps.size(), 7u) << same.finished.text();
-  EXPECT_THAT(same.events.at(0).text(), testing::EndsWith("step-00000005")) << "nothing differs";
-
-  const auto slower = GoOnFrom(checkpoint, dir, "slower", [](v1::JobSpec* spec) {
-    spec->mutable_train()->set_lr(spec->train().lr() / 2);
-  });
-  ASSERT_EQ(slower.steps.size(), 7u) << slower.finished.text();
-  EXPECT_EQ(slower.steps[0].loss(), same.steps[0].loss()) << "the same weights, on the same data";
-  EXPECT_NE(slower.steps[2].loss(), same.steps[2].loss());
-  EXPECT_NEAR(slower.steps[0].learning_rate(), same.steps[0].learning_rate() / 2, 1e-12);
-  EXPECT_THAT(slower.events.at(0).text(), HasSubstr("which differs in train.lr: "));
-  EXPECT_THAT(slower.events.at(0).text(), Not(HasSubstr("the data begins anew")));
-
-  const auto other_data = GoOnFrom(checkpoint, dir, "other", [](v1::JobSpec* spec) {
-    spec->mutable_data()->set_source(v1::DATA_SOURCE_UNIFORM);
-  });
-  ASSERT_EQ(other_data.steps.size(), 7u) << other_data.finished.text();
-  EXPECT_NE(other_data.steps[0].loss(), same.steps[0].loss());
-  EXPECT_THAT(other_data.events.at(0).text(), HasSubstr("; the data begins anew"));
+  v1::JobSpec spec = Job(dir);
+  RunJob(dir, spec, StopAt(7, 0));
+  spec.mutable_train()->set_steps(24);
+  const RankResult refused = RunJob(dir, spec, {.generation = 2})[0];
+  EXPECT_EQ(refused.finished.outcome(), v1::OUTCOME_FAILED_FINAL);
+  EXPECT_THAT(refused.finished.text(),
+              AllOf(HasSubstr("train.steps: 12 -> 24 changes the learning rate of step 8 from "),
+                    HasSubstr("restart.allow_new_schedule: true")));
+  spec.mutable_restart()->set_allow_new_schedule(true);
+  const RankResult allowed = RunJob(dir, spec, {.generation = 3})[0];
+  EXPECT_EQ(allowed.finished.step(), 24) << allowed.finished.text();
+  EXPECT_THAT(EventTexts(allowed, "SCHEDULE_CHANGED"),
+              ElementsAre(HasSubstr("12 -> 24 changes the learning rate of step 8")));
 }
 
-// The original run validated after step 4, on a separate text. The fork does not validate.
-TEST(Trainer, AForkKeepsItsPlaceAndItsBestValidationOnlyOnTheSameData) {
+TEST(Trainer, MoreStepsAtAConstantLearningRateNeedNoConsent) {
   const TempDir dir;
-  {
-    std::ofstream text(dir / "text");
-    for (int line = 0; line < 20000; ++line) text << "0123456789 " << line * line << "\n\n";
-  }
-  const auto on_text = [&](v1::JobSpec* spec) {
-    spec->mutable_data()->set_source(v1::DATA_SOURCE_TEXT);
-    spec->mutable_data()->add_path(dir / "text");
-    spec->mutable_data()->set_val_fraction(0.2);
-  };
-  v1::JobSpec origin = Job(dir);
-  on_text(&origin);
-  ASSERT_EQ(RunJob(dir, origin)[0].finished.outcome(), v1::OUTCOME_COMPLETED);
-  const std::string checkpoint = (CheckpointsDir(dir / "out") / CheckpointName(5)).string();
-  ASSERT_EQ(ReadCheckpointState(checkpoint)->best_val_step(), 4);
+  v1::JobSpec spec = Job(dir);
+  spec.mutable_train()->set_lr_schedule(v1::LR_SCHEDULE_CONSTANT);
+  RunJob(dir, spec);
+  spec.mutable_train()->set_steps(15);
+  const RankResult longer = RunJob(dir, spec, {.generation = 2})[0];
+  EXPECT_EQ(longer.started.resumed_step(), 12);
+  EXPECT_EQ(longer.finished.step(), 15) << longer.finished.text();
+}
 
-  struct Case {
-    std::string name;
-    std::function<void(v1::JobSpec*)> change;
-    bool same_place, same_validation;
-  };
-  for (const Case& c : std::vector<Case>{
-           {"lr", [](auto* spec) { spec->mutable_train()->set_lr(1e-3); }, true, true},
-           {"seed", [](auto* spec) { spec->mutable_train()->set_seed(8); }, false, false},
-           {"val_fraction", [](auto* spec) { spec->mutable_data()->set_val_fraction(0.4); }, false,
-            false},
-           {"mask", [](auto* spec) { spec->mutable_data()->set_document_mask(true); }, true,
-            false}}) {
-    const auto fork = GoOnFrom(checkpoint, dir, c.name, [&](v1::JobSpec* spec) {
-      on_text(spec);
-      spec->mutable_train()->set_eval_every(0);
-      c.change(spec);
-    });
-    ASSERT_EQ(fork.finished.outcome(), v1::OUTCOME_COMPLETED) << fork.finished.text();
-    const std::string text = fork.events.at(0).text();
-    EXPECT_EQ(text.find("; the data begins anew") == std::string::npos, c.same_place) << text;
-    const auto state = ReadCheckpointState(CheckpointsDir(dir / c.name) / CheckpointName(12));
-    ASSERT_TRUE(state.ok()) << state.status();
-    EXPECT_EQ(state->best_val_step(), c.same_validation ? 4 : 0) << c.name;
-    EXPECT_EQ(state->data().sequence(), 4 * (c.same_place ? 12 : 7)) << c.name;
-  }
+TEST(Trainer, ACheckpointOfOtherSettingsInItsOutDirIsRefusedByTheNamesOfTheKeys) {
+  const TempDir dir;
+  v1::JobSpec spec = Job(dir);
+  RunJob(dir, spec, StopAt(6, 0));
+  spec.mutable_nsa()->set_w(7);
+  const RankResult refused = RunJob(dir, spec, {.generation = 2})[0];
+  EXPECT_EQ(refused.finished.outcome(), v1::OUTCOME_FAILED_FINAL);
+  EXPECT_THAT(refused.finished.text(), HasSubstr("nsa.w: 6 -> 7"));
 }
 
 TEST(Trainer, TheBestValidationBeforeARestartStaysInTheMetrics) {
   const TempDir dir;
   const RankResult first = RunJob(dir, Job(dir), StopAt(5, 0))[0];
-  ASSERT_EQ(first.evals.size(), 1u);
-  RunJob(dir, Job(dir), LaunchedWith(v1::STOP_MODE_AT_STEP, 6, {.generation = 2}));
+  ASSERT_EQ(first.evals.size(), 2u) << "after step 4, and where it was stopped";
+  const v1::EvalRecord& best =
+      first.evals[1].loss() < first.evals[0].loss() ? first.evals[1] : first.evals[0];
+  v1::JobSpec spec = Job(dir);
+  spec.mutable_train()->set_eval_every(0);
+  RunJob(dir, spec, LaunchedWith(v1::STOP_MODE_AT_STEP, 6, {.generation = 2}));
   const auto metrics = nlohmann::json::parse(ReadFile(dir / "out/metrics.json"));
   EXPECT_EQ(metrics["step"], 6);
-  EXPECT_EQ(metrics["val_best_step"], 4);
-  EXPECT_EQ(metrics["val_loss_best"], first.evals[0].loss());
-}
-
-TEST(Trainer, RefusesAnotherJobsCheckpointOfAnotherModelOrBehindItsEnd) {
-  const TempDir dir;
-  const std::string checkpoint = CheckpointOfStep5(dir);
-  const auto wider = GoOnFrom(checkpoint, dir, "wider", [](v1::JobSpec* spec) {
-    spec->mutable_nsa()->set_w(spec->nsa().w() * 2);
-  });
-  EXPECT_EQ(wider.finished.outcome(), v1::OUTCOME_FAILED_FINAL);
-  EXPECT_THAT(wider.finished.text(), HasSubstr("restart.resume: a checkpoint of another model"));
-  EXPECT_THAT(wider.finished.text(), HasSubstr("nsa.w: "));
-  const auto over = GoOnFrom(checkpoint, dir, "over",
-                             [](v1::JobSpec* spec) { spec->mutable_train()->set_steps(5); });
-  EXPECT_EQ(over.finished.outcome(), v1::OUTCOME_FAILED_FINAL);
-  EXPECT_THAT(over.finished.text(),
-              HasSubstr("a checkpoint of step 5 (less than train.steps, 5); raise train.steps"));
+  EXPECT_EQ(metrics["val_best_step"], best.step());
+  EXPECT_EQ(metrics["val_loss_best"], best.loss());
 }
 
 TEST(Trainer, ResumesTwoRanksBitForBit) {
@@ -217,6 +158,38 @@ TEST(Trainer, ResumesTwoRanksBitForBit) {
   for (const double loss : Losses(second[0])) losses.push_back(loss);
   EXPECT_EQ(losses, Losses(whole));
   EXPECT_TRUE(Weights(dir / "parts", 12) == Weights(dir / "whole", 12));
+}
+
+TEST(Trainer, LayersInTurnTrainAndResumeBitForBitOnOneAndTwoRanks) {
+  for (const int world : {1, 2}) {
+    const TempDir dir;
+    const auto job = [&](const std::string& out) {
+      v1::JobSpec spec = Job(dir, out);
+      SetLayers(&spec, {"win", "cmp+sel"});
+      spec.mutable_nsa()->set_audit_every(5);
+      return spec;
+    };
+    const RankResult whole = RunJob(dir, job("whole"), {.world = world})[0];
+    ASSERT_EQ(whole.finished.outcome(), v1::OUTCOME_COMPLETED) << whole.finished.text();
+    EXPECT_LT(whole.evals[2].loss(), whole.evals[0].loss());
+    EXPECT_FALSE(whole.steps[4].layers(0).has_gate());
+    EXPECT_TRUE(whole.steps[4].layers(1).has_gate());
+    EXPECT_TRUE(whole.steps[4].layers(0).audit().has_window_mass());
+    EXPECT_FALSE(whole.steps[4].layers(1).audit().has_window_mass());
+    const TempDir runs;
+    const RankResult first = RunJob(runs, job("parts"), StopAt(7, 0, world))[0];
+    const RankResult second = RunJob(runs, job("parts"), {.world = world, .generation = 2})[0];
+    std::vector<double> losses = Losses(first);
+    for (const double loss : Losses(second)) losses.push_back(loss);
+    EXPECT_EQ(losses, Losses(whole));
+    EXPECT_TRUE(Weights(dir / "parts", 12) == Weights(dir / "whole", 12));
+    const auto others = GoOnFrom(CheckpointsDir(dir / "whole") / CheckpointName(5), dir, "others",
+                                 [](v1::JobSpec* spec) {
+                                   SetLayers(spec, {"cmp+sel", "win"});
+                                 });
+    EXPECT_EQ(others.finished.outcome(), v1::OUTCOME_FAILED_FINAL);
+    EXPECT_THAT(others.finished.text(), HasSubstr("nsa.layers[0]: \"win\" -> \"cmp+sel\""));
+  }
 }
 
 TEST(Trainer, GoesOnAtAnotherWorldSizeUpToTheOrderOfSums) {
@@ -327,4 +300,4 @@ TEST(Trainer, DoesNotMixANewRunWithCheckpointsOfAnOldOne) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::train

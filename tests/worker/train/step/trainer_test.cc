@@ -16,7 +16,7 @@
 #include "tests/testing/within.h"
 #include "tests/worker/train/step/trainer_jobs.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 using ::testing::HasSubstr;
@@ -380,4 +380,4 @@ TEST(EndingOf, TellsWhatARestartCanHelp) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::train

@@ -1,10 +1,11 @@
 #include "worker/train/telemetry/guards.h"
 
+#include <cmath>
 #include <vector>
 
 #include "gmock/gmock.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 using testing::AllOf;
@@ -27,6 +28,47 @@ class SimulatedRun {
  private:
   ThroughputGuard guard_;
 };
+
+TEST(DivergenceGuard, SaysThatALossAboveAUniformGuessHasDiverged) {
+  DivergenceGuard guard(256);  // ln 256 = 5.545
+  EXPECT_EQ(guard.Observe(1, 5.56), std::nullopt);
+  EXPECT_EQ(guard.Observe(2, 41), std::nullopt);
+  EXPECT_EQ(guard.Observe(3, 12), std::nullopt);
+  EXPECT_THAT(
+      guard.Observe(4, 9.25),
+      Optional(AllOf(HasSubstr("step 4"), HasSubstr("loss 9.25 (a uniform guess has 5.545)"),
+                     HasSubstr("lower train.lr"))));
+  EXPECT_EQ(guard.Observe(5, 7.11), std::nullopt) << "said once";
+  EXPECT_THAT(guard.verdict(), Optional(HasSubstr("loss 7.11")));
+  EXPECT_EQ(guard.Observe(6, 5.5), std::nullopt);
+  EXPECT_EQ(guard.verdict(), std::nullopt) << "it has recovered";
+}
+
+TEST(DivergenceGuard, KeepsQuietAboutTheFirstStepsAndASingleBadBatch) {
+  DivergenceGuard wide(256);  // large models begin a little above ln V
+  EXPECT_EQ(wide.Observe(1, 6.4), std::nullopt);
+  EXPECT_EQ(wide.verdict(), std::nullopt);
+  for (int step = 2; step < 20; ++step) EXPECT_EQ(wide.Observe(step, 6.45), std::nullopt);
+  DivergenceGuard spike(256);
+  for (int step = 1; step < 30; ++step) {
+    EXPECT_EQ(spike.Observe(step, step % 3 == 0 ? 9 : 3), std::nullopt);
+  }
+  EXPECT_EQ(spike.verdict(), std::nullopt);
+}
+
+TEST(DivergenceGuard, ComparesAResumedRunWithAUniformGuessAlone) {
+  DivergenceGuard guard(256);
+  guard.Observe(101, 9);
+  guard.Observe(102, 9);
+  EXPECT_NE(guard.Observe(103, 9), std::nullopt);
+}
+
+TEST(DivergenceGuard, ALossThatIsNotFiniteIsWorseThanAGuess) {
+  DivergenceGuard guard(256);
+  guard.Observe(1, 5.5);
+  guard.Observe(2, std::nan(""));
+  EXPECT_THAT(guard.verdict(), Optional(HasSubstr("loss nan")));
+}
 
 TEST(ThroughputGuard, FailsAfterAMinuteBelowTheFloor) {
   SimulatedRun run(ThroughputGuard(1000, 0));
@@ -122,4 +164,4 @@ TEST(GateCollapseGuard, WarnsOnceALayerAndAgainOnlyAfterItRecovered) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::train

@@ -22,7 +22,7 @@
 #include "worker/train/telemetry/append_file.h"
 #include "worker/train/telemetry/formats.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 using testing::AllOf;
@@ -94,6 +94,11 @@ TEST(Reporter, EveryAuditHasARowALayerWhetherItsStepIsLoggedOrNot) {
       layer.mutable_audit()->set_selected_mass(0.75);
       layer.mutable_audit()->set_selected_mass_p10(0.5);
       layer.mutable_audit()->set_window_mass(0.25);
+      v1::SelectionChoice& choice = *layer.mutable_audit()->mutable_choice();
+      choice.set_window_overlap_ratio(0.5);
+      choice.set_entropy_ratio(0.9);
+      choice.set_neighbour_agreement_ratio(0.8);
+      choice.set_free_choices(6000);
     }
     (*reporter)->Step(step);
   }
@@ -101,9 +106,10 @@ TEST(Reporter, EveryAuditHasARowALayerWhetherItsStepIsLoggedOrNot) {
   const auto audits = Lines(dir / "out/attention_audit.csv");
   ASSERT_EQ(audits.size(), 5u) << "header, steps 7 and 14 with two layers";
   EXPECT_EQ(audits[0],
-            "step,layer,queries,selected_mass,selected_mass_p10,window_mass,unix_seconds");
-  EXPECT_THAT(audits[1], StartsWith("7,0,3072,0.75,0.5,0.25,"));
-  EXPECT_THAT(audits[4], StartsWith("14,1,3072,0.75,0.5,0.25,"));
+            "step,layer,queries,selected_mass,selected_mass_p10,window_mass,window_overlap,"
+            "choice_entropy,neighbour_agreement,free_choices,unix_seconds");
+  EXPECT_THAT(audits[1], StartsWith("7,0,3072,0.75,0.5,0.25,0.5,0.9,0.8,6000,"));
+  EXPECT_THAT(audits[4], StartsWith("14,1,3072,0.75,0.5,0.25,0.5,0.9,0.8,6000,"));
 }
 
 TEST(Reporter, HeartbeatsNameTheirUnits) {
@@ -436,4 +442,4 @@ TEST(Reporter, ANonFiniteLossDoesNotBreakTheFiles) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::train

@@ -14,7 +14,7 @@
 #include "tests/testing/temp_dir.h"
 #include "worker/train/telemetry/reporter.h"
 
-namespace nsa {
+namespace nsa::train {
 
 inline ReporterOptions Options(const TempDir& dir) {
   ReporterOptions options;
@@ -75,4 +75,4 @@ inline std::vector<std::string> Events(const std::filesystem::path& journal) {
   return events;
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -9,7 +9,7 @@
 #include "tests/testing/temp_dir.h"
 #include "worker/train/telemetry/reporter.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 v1::StepRecord StepWithLayers(int64_t layers) {
@@ -49,6 +49,6 @@ void BM_ReportStep(benchmark::State& state) {
 BENCHMARK(BM_ReportStep)->ArgName("layers")->Arg(1)->Arg(12)->Iterations(20000);
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::train
 
 BENCHMARK_MAIN();

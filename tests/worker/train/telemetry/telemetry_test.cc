@@ -5,6 +5,7 @@
 
 #include "common/run/atomic_file.h"
 #include "gmock/gmock.h"
+#include "nlohmann/json.hpp"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 #include "tests/worker/train/telemetry/reporting.h"
@@ -12,7 +13,7 @@
 #include "worker/train/telemetry/formats.h"
 #include "worker/train/telemetry/record_queue.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 using testing::HasSubstr;
@@ -24,6 +25,54 @@ TEST(Formats, SyntheticDataAfterAFallbackIsShownInEveryLine) {
   record.mutable_step()->set_data_source(v1::DATA_SOURCE_SYNTHETIC);
   EXPECT_THAT(LogLine(record, 100), HasSubstr("SYNTHETIC data"));
   EXPECT_THAT(TrainingRow(record.step(), 0), HasSubstr(",synthetic,"));
+}
+
+// nsa.layers: [win, cmp+sel]: the first layer has one branch, and the second no window.
+v1::StepRecord StepOfTwoKindsOfLayers() {
+  v1::StepRecord step = Step(10);
+  v1::LayerStats* window = step.mutable_layers(0);
+  window->clear_gate();
+  window->clear_selection();
+  window->mutable_audit()->set_window_mass(0.25);
+  step.mutable_layers(1)->mutable_audit()->set_selected_mass(0.75);
+  step.mutable_layers(1)->mutable_audit()->set_selected_mass_p10(0.5);
+  v1::SelectionChoice& choice = *step.mutable_layers(1)->mutable_audit()->mutable_choice();
+  choice.set_rows(96);
+  choice.set_entropy_ratio(0.9);
+  choice.set_neighbour_agreement_ratio(0.8);
+  choice.set_free_choices(6000);
+  return step;
+}
+
+TEST(Formats, ALayerHasNoFiguresOfAGateOrABranchThatItLacks) {
+  v1::WorkerRecord record;
+  *record.mutable_step() = StepOfTwoKindsOfLayers();
+  EXPECT_EQ(SelectionRows(record.step()), "10,1,100,128,64,0.25\n");
+  EXPECT_EQ(AuditRows(record.step(), 7),
+            "10,0,0,,,0.25,,,,,7.000\n"
+            "10,1,0,0.75,0.5,,,0.9,0.8,6000,7.000\n");
+  const auto layers = nlohmann::json::parse(HeartbeatLine(record, true, 10, 0))["layers"];
+  for (const char* key : {"gate_entropy_mean", "gate_branch_shares", "sel_k_mean"}) {
+    EXPECT_FALSE(layers[0].contains(key)) << key;
+    EXPECT_TRUE(layers[1].contains(key)) << key;
+  }
+  EXPECT_TRUE(layers[0].contains("keys_read"));
+}
+
+TEST(Formats, TensorBoardHasMeansOverTheLayersThatHaveAGateOrASelection) {
+  const auto value = [](const v1::StepRecord& step, const std::string& name) {
+    for (const auto& [key, number] : ScalarsOf(step)) {
+      if (key == name) return number;
+    }
+    return -1.0;
+  };
+  EXPECT_EQ(value(Step(10), "gate/entropy_mean"), 1.5);
+  v1::StepRecord step = StepOfTwoKindsOfLayers();
+  EXPECT_EQ(value(step, "gate/entropy_mean"), 2);
+  EXPECT_EQ(value(step, "gate/share_win"), 0.5);
+  EXPECT_EQ(value(step, "selection/keys_mean"), 100);
+  step.mutable_layers(1)->clear_gate();
+  EXPECT_EQ(value(step, "gate/entropy_mean"), -1) << "absent";
 }
 
 TEST(AppendFile, CutsATornLineOffAndKeepsWholeOnes) {
@@ -67,4 +116,4 @@ TEST(RecordQueue, AStuckSinkNeverBlocksAndLossesAreCounted) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::train

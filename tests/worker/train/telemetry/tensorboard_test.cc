@@ -10,7 +10,7 @@
 #include "tests/testing/temp_dir.h"
 #include "worker/train/telemetry/crc32c.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 TEST(Crc32c, HasTheValuesOfTheStandard) {
@@ -145,4 +145,4 @@ TEST(TensorBoardFile, AResumedRunRemovesLaterStepsAndATornEnd) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::train

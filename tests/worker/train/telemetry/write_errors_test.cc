@@ -11,7 +11,7 @@
 #include "tests/worker/train/telemetry/reporting.h"
 #include "worker/train/telemetry/buffered_journal.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 using testing::AllOf;
@@ -163,4 +163,4 @@ TEST(WriteErrors, EndWhenWhatFailedIsWrittenAndNothingHasFailedForAWhile) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::train

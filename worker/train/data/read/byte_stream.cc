@@ -17,7 +17,7 @@
 #include "common/base/status.h"
 #include "worker/train/data/read/file_kind.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 constexpr size_t kChunk = size_t{1} << 20;
@@ -274,4 +274,4 @@ absl::StatusOr<bool> AppendChunk(ByteStream* stream, std::string* to) {
   return count > 0;
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

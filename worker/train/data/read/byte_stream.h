@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-namespace nsa {
+namespace nsa::train {
 
 // Shared by the thread that reads and the thread that waits for it.
 struct ReadProgress {
@@ -70,4 +70,4 @@ class LineReader {
 // Appends up to 1 MiB of a stream to `to`; false at the end.
 absl::StatusOr<bool> AppendChunk(ByteStream* stream, std::string* to);
 
-}  // namespace nsa
+}  // namespace nsa::train

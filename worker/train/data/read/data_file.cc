@@ -11,7 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
 
-namespace nsa {
+namespace nsa::train {
 
 absl::StatusOr<DataFile> DataFile::Open(const std::filesystem::path& path, ReadProgress* progress) {
   Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -53,4 +53,4 @@ absl::StatusOr<std::string> DataFile::Head(int64_t count) const {
   return head;
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -11,7 +11,7 @@
 #include "common/base/fd.h"
 #include "worker/train/data/read/byte_stream.h"
 
-namespace nsa {
+namespace nsa::train {
 
 class DataFile {
  public:
@@ -40,4 +40,4 @@ class DataFile {
   ReadProgress* progress_;
 };
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -8,7 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
 
-namespace nsa {
+namespace nsa::train {
 DocumentReader::DocumentReader(DocumentOptions options, ReadProgress* progress)
     : options_(std::move(options)),
       source_(DataSourceInfoOf(options_.source)),
@@ -137,4 +137,4 @@ absl::Status DocumentReader::AppendTokens(int64_t end, int32_t separator, Docume
   return absl::OkStatus();
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

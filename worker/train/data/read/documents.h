@@ -15,7 +15,7 @@
 #include "worker/train/data/read/passage_reader.h"
 #include "worker/train/data/read/token_reader.h"
 
-namespace nsa {
+namespace nsa::train {
 
 struct Document {
   std::string text;              // of text and jsonl files
@@ -71,4 +71,4 @@ class DocumentReader {
   size_t next_document_ = 0;                 // of token files whose format knows its documents
 };
 
-}  // namespace nsa
+}  // namespace nsa::train

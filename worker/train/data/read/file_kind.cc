@@ -5,7 +5,7 @@
 #include "common/job/text_check.h"
 #include "worker/train/data/read/little_endian.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 using std::string_view_literals::operator""sv;
@@ -102,4 +102,4 @@ FileKindInfo RecogniseFile(std::string_view head, int64_t size) {
   return {};
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace nsa {
+namespace nsa::train {
 
 // As many first bytes as RecogniseFile() looks at.
 inline constexpr int64_t kFileHeadBytes = 1024;
@@ -37,4 +37,4 @@ struct FileKindInfo {
 // `size` than the true one is allowed; some kinds are then recognised with less certainty.
 FileKindInfo RecogniseFile(std::string_view head, int64_t size);
 
-}  // namespace nsa
+}  // namespace nsa::train

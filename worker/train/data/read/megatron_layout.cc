@@ -14,7 +14,7 @@
 #include "worker/train/data/read/little_endian.h"
 #include "worker/train/data/read/token_layout.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 using std::string_view_literals::operator""sv;
@@ -186,4 +186,4 @@ absl::StatusOr<TokenLayout> MegatronLayout(const DataFile& file, const DataFile&
   return layout;
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

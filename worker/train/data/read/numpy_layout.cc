@@ -11,7 +11,7 @@
 #include "worker/train/data/read/little_endian.h"
 #include "worker/train/data/read/token_layout.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 constexpr int64_t kLongestHeader = 64 << 10;
@@ -110,4 +110,4 @@ absl::StatusOr<TokenLayout> NumpyLayout(const DataFile& file) {
   return layout;
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

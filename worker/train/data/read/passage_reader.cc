@@ -7,7 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
 
-namespace nsa {
+namespace nsa::train {
 
 absl::StatusOr<bool> PassageReader::Next(std::string* passage) {
   if (passage_bytes_ == 0) return NextWhole(passage);
@@ -59,4 +59,4 @@ absl::StatusOr<bool> PassageReader::NextWhole(std::string* passage) {
   return !passage->empty();
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "worker/train/data/read/byte_stream.h"
 
-namespace nsa {
+namespace nsa::train {
 
 // A passage has at least `passage_bytes` bytes and ends at a blank line; without a blank line it
 // ends at a newline before it is four times as long, or else at four times as many bytes. The last
@@ -50,4 +50,4 @@ class PassageReader {
   bool ended_ = false;  // the stream
 };
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -6,7 +6,7 @@
 #include "worker/train/data/read/file_kind.h"
 #include "worker/train/data/read/little_endian.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 absl::StatusOr<TokenLayout> RawLayout(const DataFile& file) {
@@ -75,4 +75,4 @@ absl::StatusOr<TokenLayout> FindTokens(const DataFile& file, const std::filesyst
   }
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

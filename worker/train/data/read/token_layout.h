@@ -24,7 +24,7 @@
 #include "absl/status/statusor.h"
 #include "worker/train/data/read/data_file.h"
 
-namespace nsa {
+namespace nsa::train {
 
 struct TokenLayout {
   int64_t offset = 0;      // byte of the first token
@@ -46,4 +46,4 @@ absl::StatusOr<TokenLayout> NumpyLayout(const DataFile& file);
 absl::StatusOr<TokenLayout> LlmCLayout(const DataFile& file, std::string_view head);
 absl::StatusOr<TokenLayout> MegatronLayout(const DataFile& file, const DataFile& index);
 
-}  // namespace nsa
+}  // namespace nsa::train

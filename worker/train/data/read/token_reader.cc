@@ -8,7 +8,7 @@
 #include "common/base/status.h"
 #include "worker/train/data/read/little_endian.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 constexpr int64_t kChunk = 1 << 20;  // bytes
@@ -62,4 +62,4 @@ absl::Status TokenReader::Refill() {
   return absl::OkStatus();
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -13,7 +13,7 @@
 #include "worker/train/data/read/data_file.h"
 #include "worker/train/data/read/token_layout.h"
 
-namespace nsa {
+namespace nsa::train {
 
 // Memory: 1 MiB, and the layout.
 class TokenReader {
@@ -48,4 +48,4 @@ class TokenReader {
   size_t used_ = 0;               // of tokens_
 };
 
-}  // namespace nsa
+}  // namespace nsa::train

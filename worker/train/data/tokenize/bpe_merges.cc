@@ -8,7 +8,7 @@
 #include "common/base/status.h"
 #include "worker/train/data/tokenize/tokenizer.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 constexpr uint32_t kNoRank = std::numeric_limits<uint32_t>::max();
@@ -130,4 +130,4 @@ void BpeMerges::ApplyBySearch(std::vector<int32_t>* tokens) const {
   }
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

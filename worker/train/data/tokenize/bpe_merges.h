@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "worker/train/data/read/byte_stream.h"
 
-namespace nsa {
+namespace nsa::train {
 
 class BpeMerges {
  public:
@@ -47,4 +47,4 @@ class BpeMerges {
   std::vector<int32_t> merged_;  // by rank
 };
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -11,11 +11,12 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "common/base/limits.h"
 #include "common/base/status.h"
 #include "nlohmann/json.hpp"
 #include "worker/train/data/tokenize/bpe_merges.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 constexpr char kSplit[] =
@@ -86,9 +87,18 @@ class Gpt2Bpe final : public TextTokenizer {
   }
 
  private:
+  static absl::Status CheckSize(const std::filesystem::path& path) {
+    std::error_code error;
+    const auto bytes = static_cast<int64_t>(std::filesystem::file_size(path, error));
+    if (!error && bytes <= limits::kVocabularyBytes) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: %d bytes (at most %d)", path.string(), error ? -1 : bytes, limits::kVocabularyBytes));
+  }
+
   absl::Status LoadVocabulary(const std::filesystem::path& path) {
     std::ifstream file(path);
     if (!file) return absl::NotFoundError(absl::StrCat(path.string(), ": cannot be opened"));
+    NSA_RETURN_IF_ERROR(CheckSize(path));
     const nlohmann::json json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
     if (!json.is_object()) {
       return absl::InvalidArgumentError(absl::StrCat(path.string(), ": not a JSON object"));
@@ -140,6 +150,7 @@ class Gpt2Bpe final : public TextTokenizer {
   absl::Status LoadMerges(const std::filesystem::path& path) {
     std::ifstream file(path);
     if (!file) return absl::NotFoundError(absl::StrCat(path.string(), ": cannot be opened"));
+    NSA_RETURN_IF_ERROR(CheckSize(path));
     std::string line;
     for (int number = 1; std::getline(file, line); ++number) {
       if (line.empty() || line.rfind("#version", 0) == 0) continue;
@@ -188,4 +199,4 @@ absl::StatusOr<std::unique_ptr<TextTokenizer>> LoadGpt2Bpe(const std::filesystem
   return tokenizer;
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "worker/train/data/tokenize/tokenizer.h"
 
-namespace nsa {
+namespace nsa::train {
 
 // Reads `vocab.json` (token text to id) and `merges.txt` (one merge per line, highest priority
 // first) of the published GPT-2 tokenizer or of one in the same format. The separator is
@@ -16,4 +16,4 @@ namespace nsa {
 // and the line.
 absl::StatusOr<std::unique_ptr<TextTokenizer>> LoadGpt2Bpe(const std::filesystem::path& folder);
 
-}  // namespace nsa
+}  // namespace nsa::train

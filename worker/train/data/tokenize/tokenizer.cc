@@ -4,7 +4,7 @@
 
 #include "worker/train/data/tokenize/gpt2_bpe.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 constexpr size_t kSlice = size_t{1} << 20;  // bytes between two checks of the progress
@@ -45,4 +45,4 @@ absl::StatusOr<std::unique_ptr<TextTokenizer>> MakeTokenizer(const v1::DataSpec&
   return LoadGpt2Bpe(data.tokenizer_path());
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -12,7 +12,7 @@
 #include "nsa/v1/job.pb.h"
 #include "worker/train/data/read/byte_stream.h"
 
-namespace nsa {
+namespace nsa::train {
 
 // Immutable; threads may share one.
 class TextTokenizer {
@@ -43,4 +43,4 @@ std::unique_ptr<TextTokenizer> ByteTokenizer();
 // The tokenizer that a job asks for: bytes, or GPT-2 BPE from data.tokenizer_path (see gpt2_bpe.h).
 absl::StatusOr<std::unique_ptr<TextTokenizer>> MakeTokenizer(const v1::DataSpec& data);
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace nsa {
+namespace nsa::train {
 
 void LayerTotals::Add(const GateStats& gate, const SelectionStats& selection,
                       const std::array<int64_t, kBranches>& keys_read,
@@ -47,10 +47,10 @@ v1::LayerStats LayerTotals::ToProto(int32_t layer, const NsaLayerConfig& config)
   }
   for (int branch = 0; branch < kBranches; ++branch) {
     stats.add_keys_read(keys_read_[branch]);
-    stats.add_keys_expected(keys_expected_[branch]);
+    stats.add_keys_expected(config.branches[branch] ? keys_expected_[branch] : 0);
   }
   if (audit_.has_value()) *stats.mutable_audit() = *audit_;
   return stats;
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -8,12 +8,12 @@
 #include "kernels/nsa/layer/nsa_layer.h"
 #include "nsa/v1/telemetry.pb.h"
 
-namespace nsa {
+namespace nsa::train {
 
 class LayerTotals {
  public:
   // Adds the statistics that the kernels wrote in one forward pass. Every pass has the same number
-  // of rows.
+  // of rows. `keys_expected` may have the keys of branches that the layer lacks.
   void Add(const GateStats& gate, const SelectionStats& selection,
            const std::array<int64_t, kBranches>& keys_read,
            const std::array<int64_t, kBranches>& keys_expected);
@@ -21,7 +21,7 @@ class LayerTotals {
   // The audit of the step, for the record.
   void set_audit(const v1::AttentionAudit& audit) { audit_ = audit; }
 
-  // The record of layer `layer`; gate and selection stay unset where the model has none,
+  // The record of layer `layer`; gate and selection stay unset where the layer has none,
   // audit where the step had none.
   v1::LayerStats ToProto(int32_t layer, const NsaLayerConfig& config) const;
 
@@ -34,4 +34,4 @@ class LayerTotals {
   std::optional<v1::AttentionAudit> audit_;
 };
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -5,7 +5,7 @@
 
 #include "common/base/status.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 constexpr int64_t kLossBytes = 64;
@@ -67,4 +67,4 @@ LayerReadout Readout::ReadLayer(const ActivationArena& arena, int32_t micro_batc
   return readout;
 }
 
-}  // namespace nsa
+}  // namespace nsa::train

@@ -12,7 +12,7 @@
 #include "worker/train/model/activations.h"
 #include "worker/train/model/block.h"
 
-namespace nsa {
+namespace nsa::train {
 
 // The format that the kernels write.
 struct LayerReadout {
@@ -49,4 +49,4 @@ class Readout {
   cuda::PinnedMemory host_;
 };
 
-}  // namespace nsa
+}  // namespace nsa::train

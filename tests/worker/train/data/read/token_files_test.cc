@@ -13,7 +13,7 @@
 #include "tests/testing/temp_dir.h"
 #include "worker/train/data/corpus.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 using std::string_view_literals::operator""sv;
@@ -238,4 +238,4 @@ TEST_F(TokenFiles, AFolderIsNoTokenFile) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::train

@@ -17,7 +17,7 @@
 #include "tests/testing/temp_dir.h"
 #include "worker/train/data/corpus.h"
 
-namespace nsa {
+namespace nsa::train {
 namespace {
 
 using testing::ElementsAre;
@@ -258,4 +258,4 @@ TEST(Tokenizers, ALongEncodingIsNoStalledRead) {
 }
 
 }  // namespace
-}  // namespace nsa
+}  // namespace nsa::train

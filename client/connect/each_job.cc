@@ -1,4 +1,4 @@
-#include "client/commands/each_job.h"
+#include "client/connect/each_job.h"
 
 #include "absl/strings/str_cat.h"
 

@@ -1,4 +1,4 @@
-#include "worker/train/step/schedule.h"
+#include "common/estimate/schedule.h"
 
 #include <gtest/gtest.h>
 

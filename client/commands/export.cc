@@ -1,0 +1,112 @@
+// nsactl export and import: a checkpoint as a folder that transformers and PyTorch load, and back.
+// Work on files of this machine and need no coordinator.
+#include "common/export/export.h"
+
+#include "absl/strings/str_cat.h"
+#include "client/cli.h"
+#include "client/show/human.h"
+#include "common/base/status.h"
+#include "nlohmann/json.hpp"
+
+namespace nsa::client {
+namespace {
+
+struct ExportFlags {
+  std::string checkpoint, folder, tokenizer;
+  bool bf16 = false;
+};
+
+absl::StatusOr<ExitCode> Export(Session& session, const ExportFlags& flags) {
+  ExportOptions options;
+  if (flags.bf16) options.type = TensorType::kBf16;
+  options.tokenizer = flags.tokenizer;
+  NSA_ASSIGN_OR_RETURN(const ExportResult result,
+                       ExportModel(flags.checkpoint, flags.folder, options));
+  if (session.structured()) {
+    session.PrintDocument(nlohmann::ordered_json{{"folder", flags.folder},
+                                                 {"checkpoint", result.checkpoint.string()},
+                                                 {"step", result.step},
+                                                 {"parameters", result.parameters},
+                                                 {"bytes", result.bytes},
+                                                 {"files", result.files},
+                                                 {"tokenizer", result.has_tokenizer}});
+    return ExitCode::kOk;
+  }
+  if (session.flags().format == Format::kName) {
+    session.out() << flags.folder << "\n";
+    return ExitCode::kOk;
+  }
+  session.out() << flags.folder << ": step " << result.step << " of " << result.checkpoint.string()
+                << ", " << result.parameters << " parameters in " << (flags.bf16 ? "bf16" : "fp32")
+                << ", " << HumanBytes(result.bytes) << "\n";
+  if (!result.has_tokenizer) {
+    session.Note("no tokenizer files: the job's token files name no tokenizer");
+  }
+  return ExitCode::kOk;
+}
+
+struct ImportFlags {
+  std::string folder, checkpoint;
+};
+
+absl::StatusOr<ExitCode> Import(Session& session, const ImportFlags& flags) {
+  NSA_ASSIGN_OR_RETURN(const ImportResult result, ImportModel(flags.folder, flags.checkpoint));
+  if (session.structured()) {
+    session.PrintDocument(nlohmann::ordered_json{{"checkpoint", flags.checkpoint},
+                                                 {"step", result.step},
+                                                 {"parameters", result.parameters},
+                                                 {"widened", result.widened},
+                                                 {"training_state", result.training_state}});
+    return ExitCode::kOk;
+  }
+  if (session.flags().format == Format::kName) {
+    session.out() << flags.checkpoint << "\n";
+    return ExitCode::kOk;
+  }
+  session.out() << flags.checkpoint << ": step " << result.step << ", " << result.parameters
+                << " parameters" << (result.widened ? ", widened from bf16" : "")
+                << ", optimizer at its start\n";
+  if (!result.training_state) {
+    session.Note("no checkpoint_state.json: the job is what config.json says, with defaults");
+  }
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+void AddExport(Cli* cli) {
+  const auto flags = std::make_shared<ExportFlags>();
+  Options options = cli->Add(
+      {.name = "export",
+       .what = "Write a checkpoint as a folder that other programs load",
+       .group = "Models",
+       .more = "Writes config.json, model.safetensors (several files above 5 GB), the tokenizer, "
+               "modeling_nsa.py in plain PyTorch and a model card. transformers loads it with "
+               "trust_remote_code=True; the model card shows both ways. Needs no coordinator.",
+       .examples = "nsactl export ./out ./my-model\n"
+                   "nsactl export ./out/checkpoints/step-00005000 ./my-model --bf16",
+       .run = [flags](Session& session) { return Export(session, *flags); }});
+  options.Argument("CHECKPOINT", &flags->checkpoint,
+                   "A checkpoint folder, or an out_dir (its newest valid checkpoint)");
+  options.Argument("DIR", &flags->folder, "Folder to write; new or empty");
+  options.Flag("--bf16", &flags->bf16, "Round the weights to bf16 (default: fp32, bit by bit)");
+  options.Text("--tokenizer", "FOLDER", &flags->tokenizer,
+               "GPT-2's vocab.json and merges.txt (default: the job's data.tokenizer_path)");
+}
+
+void AddImport(Cli* cli) {
+  const auto flags = std::make_shared<ImportFlags>();
+  Options options =
+      cli->Add({.name = "import",
+                .what = "Turn an exported folder into a checkpoint again",
+                .group = "Models",
+                .more = "The checkpoint has the folder's weights in fp32 and the optimizer at its "
+                        "start. A job trains on from it with restart: {resume: CHECKPOINT}; "
+                        "nsa-worker scores and samples it. Needs no coordinator.",
+                .examples = "nsactl import ./my-model ./my-model-checkpoint",
+                .run = [flags](Session& session) { return Import(session, *flags); }});
+  options.Argument("DIR", &flags->folder, "A folder that 'nsactl export' wrote");
+  options.Argument("CHECKPOINT", &flags->checkpoint, "Checkpoint folder to write; new or empty");
+}
+
+}  // namespace nsa::client

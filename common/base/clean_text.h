@@ -1,0 +1,23 @@
+// Makes text from outside safe to show. Job files, events, file names and messages of other
+// programs may contain escape sequences, which would steer the terminal of whoever reads them.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace nsa {
+
+// The text with everything replaced that a terminal obeys or that hides what is written: control
+// characters but line feed and tab, also those of C1, marks that reverse the direction of writing,
+// and bytes that are not UTF-8. Each becomes visible, as "\x1b" or "\u202e". Text without any of
+// these is returned as it is.
+std::string CleanText(std::string_view text);
+
+// The same on one line: line feeds and tabs are replaced too, as "\n" and "\t".
+std::string CleanLine(std::string_view text);
+
+// JSON whose texts contain such characters, with each as an escape of JSON ("\u009b"): the same
+// document. The input is JSON as nlohmann::json writes it.
+std::string CleanJson(std::string_view json);
+
+}  // namespace nsa

@@ -1,0 +1,65 @@
+// Whether a run is healthy, judged by the step records of its rank 0. The only place that decides:
+// nsactl, the page and the metrics show what HealthOf() says. Pure.
+//
+// A rule fires when its condition has held for some steps in a row, and is over with the first step
+// in which it does not hold. Its limits are below.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "nsa/v1/coordinator.pb.h"
+#include "nsa/v1/job.pb.h"
+#include "nsa/v1/telemetry.pb.h"
+
+namespace nsa {
+
+enum class HealthRule : uint8_t {
+  kDiverged,       // DIVERGED: loss more than 5 % above a uniform guess and above the first loss
+  kNonfinite,      // NONFINITE: loss or gradient not finite in the last step
+  kPlateau,        // PLATEAU: smoothed loss not 0.1 % below its best for more than 1,000 steps
+  kUnsteadySpeed,  // UNSTEADY_SPEED: smoothed speed outside ±10 % of the median of this start
+  kMemoryCreep,    // MEMORY_CREEP: memory 5 % (and 64 MiB) above that of the first 200 steps
+  kGateEntropy,    // GATE_ENTROPY: a layer's mean entropy is under 0.5 nats
+  kGateDominant,   // GATE_DOMINANT: a layer's largest share is over 0.9 in the mean of its tokens
+  kGateSaturated,  // GATE_SATURATED: over 10 % of a layer's tokens are at one branch, or at none
+};
+
+struct HealthRuleInfo {
+  HealthRule rule;
+  std::string_view word;
+  v1::JobHealth::Level level;
+};
+
+// All rules, the worst first.
+std::span<const HealthRuleInfo> HealthRules();
+
+inline constexpr double kDivergedSlack = 1.05;
+inline constexpr int64_t kDivergedSteps = 3;
+inline constexpr int64_t kPlateauSteps = 1000;
+inline constexpr double kPlateauShare = 0.001;
+inline constexpr double kSpeedShare = 0.1;
+inline constexpr int64_t kSpeedWarmUp = 20;    // steps of a start that are not judged
+inline constexpr int64_t kSpeedSamples = 100;  // before the median counts
+inline constexpr int64_t kUnsteadySteps = 50;
+inline constexpr int64_t kMemorySteps = 200;
+inline constexpr double kMemoryShare = 0.05;
+inline constexpr int64_t kMemorySlackBytes = int64_t{64} << 20;
+inline constexpr double kLowEntropy = 0.5;  // nats
+inline constexpr double kDominantShare = 0.9;
+inline constexpr double kSaturatedRatio = 0.1;
+inline constexpr int64_t kGateSteps = 50;
+
+// Adds one record of rank 0 to what is remembered of the run.
+void RememberHealth(const v1::WorkerRecord& record, const v1::JobSpec& spec,
+                    v1::HealthMemory* memory);
+
+// What the gates of a step did; nothing is set in a model without a gate.
+v1::GateSummary SummaryOfGates(const v1::StepRecord& step);
+
+// Whether the run is healthy, from `progress` with its health_memory. LEVEL_UNSPECIFIED before the
+// first step.
+v1::JobHealth HealthOf(const v1::JobProgress& progress);
+
+}  // namespace nsa

@@ -1,0 +1,83 @@
+"""Configuration of a decoder with Native Sparse Attention (arXiv 2502.11089).
+
+Works with transformers (AutoConfig, trust_remote_code=True) and without it.
+"""
+import json
+import os
+
+try:
+    from transformers import PretrainedConfig as _Base
+except ImportError:
+
+    class _Base:
+        """What a configuration needs when transformers is not installed."""
+
+        def __init__(self, **kwargs):
+            for key, value in kwargs.items():
+                setattr(self, key, value)
+
+        @classmethod
+        def from_pretrained(cls, folder):
+            with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
+                return cls(**json.load(file))
+
+
+class NsaConfig(_Base):
+    """Sizes and options of the model; the comments name the letters of the paper."""
+
+    model_type = "nsa"
+
+    def __init__(
+        self,
+        vocab_size=256,  # V
+        hidden_size=768,  # D
+        num_hidden_layers=12,
+        num_attention_heads=12,  # H
+        num_key_value_heads=2,  # G, groups that share keys and values
+        intermediate_size=3072,
+        d_k=64,  # width of a query or key head
+        d_v=64,  # width of a value head
+        rope_base=10000.0,
+        rope_scale=1.0,  # divides positions
+        rms_norm_eps=1e-6,
+        block_size=32,  # l, tokens in a compression block
+        block_stride=16,  # d
+        selection_size=64,  # l', tokens in a selection block
+        num_selected=16,  # n, with the first, previous and current block
+        window=512,  # w, with the token itself
+        phi="mlp",  # compression: "mlp" or "avg"
+        gate="sigmoid",  # "sigmoid" or "softmax"
+        layers=("cmp+sel+win",),  # branches of the layers, in turn
+        document_mask=False,  # attention does not cross the separator
+        separator_token_id=None,  # begins a document
+        max_position_embeddings=2048,  # tokens of a sequence in training; longer ones compute
+        tie_word_embeddings=False,
+        **kwargs,
+    ):
+        self.vocab_size = vocab_size
+        self.hidden_size = hidden_size
+        self.num_hidden_layers = num_hidden_layers
+        self.num_attention_heads = num_attention_heads
+        self.num_key_value_heads = num_key_value_heads
+        self.intermediate_size = intermediate_size
+        self.d_k = d_k
+        self.d_v = d_v
+        self.rope_base = rope_base
+        self.rope_scale = rope_scale
+        self.rms_norm_eps = rms_norm_eps
+        self.block_size = block_size
+        self.block_stride = block_stride
+        self.selection_size = selection_size
+        self.num_selected = num_selected
+        self.window = window
+        self.phi = phi
+        self.gate = gate
+        self.layers = list(layers)
+        self.document_mask = document_mask
+        self.separator_token_id = separator_token_id
+        self.max_position_embeddings = max_position_embeddings
+        kwargs.pop("use_cache", None)
+        super().__init__(tie_word_embeddings=tie_word_embeddings, use_cache=False, **kwargs)
+
+    def branches_of(self, layer):
+        return self.layers[layer % len(self.layers)].split("+")

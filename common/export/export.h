@@ -1,0 +1,53 @@
+// Exports a checkpoint as a folder that other programs can load, and imports such a folder again.
+// docs/formats.md lists its files. Files only: no model is computed and none is held in memory.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/export/tensor_stream.h"
+
+namespace nsa {
+
+struct ExportOptions {
+  TensorType type = TensorType::kF32;
+  std::filesystem::path tokenizer;       // folder of vocab.json and merges.txt; empty: the job's
+  int64_t largest_file = 5'000'000'000;  // bytes of tensors in one file, if there are several
+};
+
+struct ExportResult {
+  std::filesystem::path checkpoint;  // the one that was exported
+  int64_t step = 0;
+  int64_t parameters = 0;
+  int64_t bytes = 0;  // of the tensors
+  int32_t files = 0;  // with tensors
+  bool has_tokenizer = false;
+};
+
+// Writes `folder`, which must not exist or be empty. It is written under another name, synced and
+// renamed, so that it is whole when it is there. `checkpoint` is a checkpoint folder, a link to one
+// or an out_dir, whose newest valid checkpoint is taken; its files are verified first. NotFound,
+// DataLoss, FailedPrecondition (the folder is not empty; the checkpoint's tensors are not those of
+// its job), ResourceExhausted.
+absl::StatusOr<ExportResult> ExportModel(const std::filesystem::path& checkpoint,
+                                         const std::filesystem::path& folder,
+                                         const ExportOptions& options = {});
+
+struct ImportResult {
+  int64_t step = 0;
+  int64_t parameters = 0;
+  bool widened = false;         // the tensors were bf16
+  bool training_state = false;  // the folder had a checkpoint_state.json
+};
+
+// Writes the checkpoint folder `checkpoint`, which must not exist or be empty, from an exported
+// folder: fp32 weights, and moments of 0. Without a checkpoint_state.json its job is what
+// config.json says, with defaults, at step 0. NotFound, InvalidArgument, DataLoss,
+// FailedPrecondition (a tensor is missing, too many or of another shape), ResourceExhausted.
+absl::StatusOr<ImportResult> ImportModel(const std::filesystem::path& folder,
+                                         const std::filesystem::path& checkpoint);
+
+}  // namespace nsa

@@ -1,0 +1,213 @@
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "common/base/status.h"
+#include "common/checkpoint/checkpoint_dir.h"
+#include "common/checkpoint/safetensors_file.h"
+#include "common/export/export.h"
+#include "common/export/model_config_json.h"
+#include "common/export/model_tensors.h"
+#include "common/export/new_folder.h"
+#include "common/job/load.h"
+#include "nlohmann/json.hpp"
+
+namespace nsa {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kModelFile[] = "model.safetensors";
+constexpr char kIndexFile[] = "model.safetensors.index.json";
+constexpr char kStateFile[] = "checkpoint_state.json";
+// As the trainer names the moments of a single rank (worker/train/checkpoint/slices.h).
+constexpr char kMomentsFile[] = "optimizer-00000-of-00001.safetensors";
+constexpr int64_t kLargestText = 100'000'000;
+
+absl::StatusOr<std::string> ReadText(const fs::path& path) {
+  std::error_code error;
+  const auto bytes = static_cast<int64_t>(fs::file_size(path, error));
+  if (error) return absl::ErrnoToStatus(error.value(), path.string());
+  if (bytes > kLargestText) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: %d bytes (at most %d); export the model again", path.string(), bytes, kLargestText));
+  }
+  std::ifstream file(path, std::ios::binary);
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  if (file.bad()) return absl::DataLossError(absl::StrCat(path.string(), ": cannot be read"));
+  return text;
+}
+
+absl::StatusOr<nlohmann::json> ReadJson(const fs::path& path) {
+  NSA_ASSIGN_OR_RETURN(const std::string text, ReadText(path));
+  nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_object()) return json;
+  return absl::InvalidArgumentError(
+      absl::StrCat(path.string(), ": not a JSON object; export the model again"));
+}
+
+// The files with tensors: those of the index, or model.safetensors alone.
+absl::StatusOr<std::set<std::string>> TensorFiles(const fs::path& folder) {
+  std::error_code error;
+  if (!fs::exists(folder / kIndexFile, error)) return std::set<std::string>{kModelFile};
+  NSA_ASSIGN_OR_RETURN(const nlohmann::json index, ReadJson(folder / kIndexFile));
+  std::set<std::string> names;
+  const auto map = index.find("weight_map");
+  for (const nlohmann::json& name : map == index.end() ? nlohmann::json::array() : *map) {
+    if (!name.is_string() || absl::StrContains(name.get<std::string>(), '/')) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(kIndexFile, ": weight_map: ", name.dump().substr(0, 100),
+                       " (names of files in the folder); export the model again"));
+    }
+    names.insert(name.get<std::string>());
+  }
+  return names;
+}
+
+// Every tensor of an exported folder.
+struct Source {
+  std::vector<std::unique_ptr<SafetensorsFile>> files;
+  std::map<std::string, const SafetensorsFile*> place;
+};
+
+absl::StatusOr<Source> OpenTensors(const fs::path& folder) {
+  Source source;
+  NSA_ASSIGN_OR_RETURN(const std::set<std::string> names, TensorFiles(folder));
+  for (const std::string& name : names) {
+    NSA_ASSIGN_OR_RETURN(auto file,
+                         SafetensorsFile::Open(folder / name, SafetensorsTypes::kF32AndBf16));
+    for (const auto& [tensor, info] : file->tensors()) {
+      if (source.place.emplace(tensor, file.get()).second) continue;
+      return absl::FailedPreconditionError(absl::StrCat(
+          folder.string(), ": tensor ", tensor, " is in two files; export the model again"));
+    }
+    source.files.push_back(std::move(file));
+  }
+  return source;
+}
+
+absl::Status CheckTensors(const Source& source, const std::vector<ModelTensor>& wanted) {
+  std::set<std::string> unknown;
+  for (const auto& [name, file] : source.place) unknown.insert(name);
+  for (const ModelTensor& tensor : wanted) {
+    const auto found = source.place.find(tensor.name);
+    unknown.erase(tensor.name);
+    if (found != source.place.end() &&
+        found->second->tensors().at(tensor.name).shape == tensor.shape) {
+      continue;
+    }
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "tensor %s is [%s] (config.json describes [%s]); export the model again", tensor.name,
+        found == source.place.end()
+            ? "absent"
+            : absl::StrJoin(found->second->tensors().at(tensor.name).shape, ", "),
+        absl::StrJoin(tensor.shape, ", ")));
+  }
+  if (unknown.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "tensor ", *unknown.begin(), " (not in the model of config.json); export the model again"));
+}
+
+absl::Status WriteWeights(const Source& source, const std::vector<ModelTensor>& tensors,
+                          int64_t step, const fs::path& path, ImportResult* result) {
+  std::vector<TensorHeader> headers;
+  for (const ModelTensor& tensor : tensors) {
+    headers.push_back({tensor.name, tensor.shape, tensor.size});
+    result->parameters += tensor.size;
+  }
+  NSA_ASSIGN_OR_RETURN(NewFile file, NewFile::Create(path));
+  NSA_RETURN_IF_ERROR(file.Append(SafetensorsHeader(
+      headers, TensorType::kF32, {{"format", "pt"}, {"step", absl::StrCat(step)}})));
+  for (const ModelTensor& tensor : tensors) {
+    const SafetensorsFile& from = *source.place.at(tensor.name);
+    result->widened |= from.tensors().at(tensor.name).element_bytes == 2;
+    NSA_RETURN_IF_ERROR(
+        AppendTensor(from, from.tensors().at(tensor.name), TensorType::kF32, &file));
+  }
+  return file.Finish();
+}
+
+absl::Status WriteMoments(int64_t elements, int64_t step, const fs::path& path) {
+  NSA_ASSIGN_OR_RETURN(NewFile file, NewFile::Create(path));
+  NSA_RETURN_IF_ERROR(file.Append(SafetensorsHeader(
+      {{"exp_avg", {elements}, elements}, {"exp_avg_sq", {elements}, elements}}, TensorType::kF32,
+      {{"begin", "0"},
+       {"end", absl::StrCat(elements)},
+       {"total", absl::StrCat(elements)},
+       {"step", absl::StrCat(step)}})));
+  NSA_RETURN_IF_ERROR(AppendZeros(8 * elements, &file));
+  return file.Finish();
+}
+
+// The state that the checkpoint gets, without its files.
+absl::StatusOr<v1::CheckpointState> StateOf(const fs::path& folder, ImportResult* result) {
+  NSA_ASSIGN_OR_RETURN(const nlohmann::json config, ReadJson(folder / "config.json"));
+  NSA_ASSIGN_OR_RETURN(const v1::JobSpec described, SpecOfModelConfig(config));
+  v1::CheckpointState state;
+  std::error_code error;
+  result->training_state = fs::exists(folder / kStateFile, error);
+  if (result->training_state) {
+    NSA_ASSIGN_OR_RETURN(state, ReadCheckpointStateFile(folder / kStateFile));
+    ApplyDefaults(state.mutable_spec());
+    NSA_RETURN_IF_ERROR(CheckModelConfig(config, state.spec()));
+  } else {
+    *state.mutable_spec() = described;
+    state.set_job_hash(JobHash(described));
+  }
+  v1::DataSpec* data = state.mutable_spec()->mutable_data();
+  if (data->tokenizer() == v1::TOKENIZER_GPT2 && fs::exists(folder / "vocab.json", error) &&
+      !fs::exists(fs::path(data->tokenizer_path()) / "vocab.json", error)) {
+    data->set_tokenizer_path(fs::absolute(folder, error).lexically_normal().string());
+  }
+  state.set_world_size(1);
+  state.clear_files();
+  state.set_unix_nanos(absl::GetCurrentTimeNanos());
+  result->step = state.step();
+  return state;
+}
+
+absl::Status AddFile(const fs::path& folder, const std::string& name, v1::CheckpointState* state) {
+  v1::CheckpointFile* file = state->add_files();
+  std::error_code error;
+  file->set_name(name);
+  file->set_bytes(static_cast<int64_t>(fs::file_size(folder / name, error)));
+  NSA_ASSIGN_OR_RETURN(*file->mutable_xxh3_128(), HashFile(folder / name));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<ImportResult> ImportModel(const fs::path& folder, const fs::path& checkpoint) {
+  ImportResult result;
+  std::error_code error;
+  if (!fs::is_directory(folder, error)) {
+    return absl::NotFoundError(
+        absl::StrCat(folder.string(), ": not a folder (one that 'nsactl export' wrote); name one"));
+  }
+  NSA_ASSIGN_OR_RETURN(v1::CheckpointState state, StateOf(folder, &result));
+  const std::vector<ModelTensor> tensors = ModelTensors(state.spec());
+  NSA_ASSIGN_OR_RETURN(const Source source, OpenTensors(folder));
+  NSA_RETURN_IF_ERROR(Annotate(CheckTensors(source, tensors), folder.string()));
+  NSA_ASSIGN_OR_RETURN(NewFolder target, NewFolder::Create(checkpoint));
+  NSA_RETURN_IF_ERROR(
+      WriteWeights(source, tensors, state.step(), target.path() / kModelFile, &result));
+  NSA_RETURN_IF_ERROR(
+      WriteMoments(FlatElements(tensors), state.step(), target.path() / kMomentsFile));
+  NSA_RETURN_IF_ERROR(AddFile(target.path(), kModelFile, &state));
+  NSA_RETURN_IF_ERROR(AddFile(target.path(), kMomentsFile, &state));
+  NSA_ASSIGN_OR_RETURN(const std::string text, SerializeCheckpointState(state));
+  NSA_RETURN_IF_ERROR(WriteNewFile(target.path() / "state.json", text));
+  NSA_RETURN_IF_ERROR(target.Publish());
+  return result;
+}
+
+}  // namespace nsa

@@ -1,0 +1,149 @@
+#include "common/export/model_card.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "common/job/data_source.h"
+#include "common/job/load.h"
+
+namespace nsa {
+namespace {
+
+constexpr size_t kCurveRows = 24;
+
+// Losses by step: column `loss` of a CSV file of the run, up to step `last`.
+std::map<int64_t, double> CurveIn(const std::filesystem::path& csv, const std::string& column,
+                                  int64_t last) {
+  std::map<int64_t, double> curve;
+  std::ifstream file(csv);
+  std::string line;
+  size_t at = 0;
+  for (bool header = true; std::getline(file, line); header = false) {
+    const std::vector<std::string> cells = absl::StrSplit(line, ',');
+    if (header) {
+      while (at < cells.size() && cells[at] != column) ++at;
+      continue;
+    }
+    int64_t step = 0;
+    double loss = 0;
+    if (at < cells.size() && absl::SimpleAtoi(cells[0], &step) && step <= last &&
+        absl::SimpleAtod(cells[at], &loss)) {
+      curve[step] = loss;
+    }
+  }
+  return curve;
+}
+
+// A table of at most kCurveRows steps, the first and the last among them.
+std::string CurveTable(const std::map<int64_t, double>& curve, const std::string& heading) {
+  std::string table = absl::StrCat("| step | ", heading, ", nats a token |\n| --- | --- |\n");
+  const size_t rows = std::min(kCurveRows, curve.size());
+  size_t index = 0, row = 0;
+  for (const auto& [step, loss] : curve) {
+    const size_t next = rows < 2 ? 0 : row * (curve.size() - 1) / (rows - 1);
+    if (index++ != next) continue;
+    absl::StrAppendFormat(&table, "| %d | %.4f |\n", step, loss);
+    ++row;
+  }
+  return table;
+}
+
+std::string CurveSection(const std::filesystem::path& out_dir, int64_t step) {
+  if (out_dir.empty()) return "";
+  const auto validated = CurveIn(out_dir / "val.csv", "val_loss", step);
+  if (!validated.empty()) return "## Curve\n\n" + CurveTable(validated, "validation loss") + "\n";
+  const auto trained = CurveIn(out_dir / "training.csv", "loss", step);
+  if (!trained.empty()) return "## Curve\n\n" + CurveTable(trained, "training loss") + "\n";
+  return "";
+}
+
+std::string DataSection(const v1::CheckpointState& state) {
+  const v1::DataSpec& data = state.spec().data();
+  const DataSourceInfo& source = DataSourceInfoOf(data.source());
+  if (!source.has_files()) return "Generated tokens; the model knows no text.\n";
+  std::string text = absl::StrCat("Files: `", absl::StrJoin(data.path(), "`, `"), "`.");
+  if (!data.val_path().empty()) {
+    absl::StrAppend(&text, " Validation: `", absl::StrJoin(data.val_path(), "`, `"), "`.");
+  } else if (data.val_fraction() > 0) {
+    absl::StrAppendFormat(&text, " Validation: %g of the documents, held out by hash.",
+                          data.val_fraction());
+  }
+  if (!state.data().fingerprint().empty()) {
+    absl::StrAppend(&text, " Fingerprint of the data: `", state.data().fingerprint(), "`.");
+  }
+  return text + "\n";
+}
+
+std::string LossSection(const v1::CheckpointState& state) {
+  std::string text = absl::StrFormat(
+      "| | |\n| --- | --- |\n| optimizer steps | %d |\n| predicted "
+      "tokens | %d |\n",
+      state.step(), state.total_tokens());
+  if (state.val_loss() > 0) {
+    absl::StrAppendFormat(&text, "| last validation loss | %.4f nats a token (perplexity %.3f) |\n",
+                          state.val_loss(), std::exp(state.val_loss()));
+  }
+  if (state.best_val_loss() > 0) {
+    absl::StrAppendFormat(&text, "| best validation loss | %.4f nats a token, after step %d |\n",
+                          state.best_val_loss(), state.best_val_step());
+  }
+  return text;
+}
+
+constexpr char kUse[] = R"(## Use
+
+With transformers (the code is in this folder, so it asks for your trust):
+
+```python
+from transformers import AutoModelForCausalLM
+model = AutoModelForCausalLM.from_pretrained(FOLDER, trust_remote_code=True)
+```
+
+With PyTorch alone:
+
+```python
+import sys, torch
+sys.path.insert(0, FOLDER)
+from modeling_nsa import NsaForCausalLM
+model = NsaForCausalLM.from_folder(FOLDER)
+logits = model(torch.tensor([[0, 72, 105]])).logits
+```
+
+The code is exact rather than fast: it attends with masks over all keys and keeps no cache. Begin a text with the separator token, as in training.
+`nsactl import` turns this folder into a checkpoint again.
+
+)";
+
+}  // namespace
+
+std::string ModelCard(const v1::CheckpointState& state, const ModelCardFacts& facts) {
+  const std::string& name = state.spec().name();
+  std::string card =
+      "---\ntags: [nsa, native-sparse-attention, custom_code]\n"
+      "pipeline_tag: text-generation\n---\n\n";
+  absl::StrAppend(&card, "# ", name.empty() ? "A model" : name, "\n\n");
+  absl::StrAppendFormat(
+      &card,
+      "A decoder with Native Sparse Attention ([arXiv "
+      "2502.11089](https://arxiv.org/abs/2502.11089)): %d parameters in %s, trained on sequences "
+      "of %d tokens.%s\n\n",
+      facts.parameters, facts.bf16 ? "bf16 (rounded from fp32)" : "fp32",
+      state.spec().train().seq_len(),
+      facts.has_tokenizer ? ""
+                          : " The job does not say which tokenizer wrote its token files: there "
+                            "are no tokenizer files here.");
+  absl::StrAppend(&card, "## Training\n\n", LossSection(state), "\n", DataSection(state), "\n",
+                  CurveSection(facts.out_dir, state.step()), kUse);
+  absl::StrAppend(&card, "## Job\n\n```yaml\n", ToYaml(state.spec()), "```\n");
+  return card;
+}
+
+}  // namespace nsa

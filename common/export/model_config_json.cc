@@ -1,0 +1,204 @@
+#include "common/export/model_config_json.h"
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/status.h"
+#include "common/estimate/estimate.h"
+#include "common/estimate/layers.h"
+#include "common/job/load.h"
+#include "common/nsa/branch.h"
+#include "common/nsa/nsa_shape.h"
+
+namespace nsa {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// The keys that make up the model. Every other key of config.json is for transformers.
+Json Architecture(const v1::JobSpec& spec) {
+  const v1::ModelSpec& model = spec.model();
+  const v1::NsaSpec& nsa = spec.nsa();
+  std::vector<std::string> layers;
+  for (const BranchSet& branches : LayerBranchesOf(nsa)) layers.push_back(BranchesText(branches));
+  return {{"vocab_size", VocabOf(spec)},
+          {"hidden_size", model.dim()},
+          {"num_hidden_layers", model.n_layers()},
+          {"num_attention_heads", model.n_heads()},
+          {"num_key_value_heads", model.n_kv_groups()},
+          {"intermediate_size", int64_t{model.mlp_ratio()} * model.dim()},
+          {"d_k", model.d_k()},
+          {"d_v", model.d_v()},
+          {"rope_base", model.rope_base()},
+          {"rope_scale", model.rope_scale()},
+          {"rms_norm_eps", 1e-6},
+          {"block_size", nsa.l()},
+          {"block_stride", nsa.d()},
+          {"selection_size", nsa.l_sel()},
+          {"num_selected", nsa.n_sel()},
+          {"window", nsa.w()},
+          {"phi", nsa.phi() == v1::PHI_MLP ? "mlp" : "avg"},
+          {"gate", nsa.gate() == v1::GATE_SIGMOID ? "sigmoid" : "softmax"},
+          {"layers", layers},
+          {"document_mask", spec.data().document_mask()},
+          {"tie_word_embeddings", false}};
+}
+
+absl::Status Wrong(const char* key, const nlohmann::json& config, const std::string& wanted) {
+  const std::string found = config.contains(key) ? config[key].dump() : "missing";
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "config.json: %s: %s (%s); export the model again", key, found.substr(0, 100), wanted));
+}
+
+absl::Status ReadInt(const nlohmann::json& config, const char* key, int64_t most, int32_t* value) {
+  const auto found = config.find(key);
+  const bool whole = found != config.end() && found->is_number_integer();
+  if (!whole || found->get<int64_t>() < 1 || found->get<int64_t>() > most) {
+    return Wrong(key, config, absl::StrCat("1 to ", most));
+  }
+  *value = found->get<int32_t>();
+  return absl::OkStatus();
+}
+
+absl::Status ReadPositive(const nlohmann::json& config, const char* key, double most,
+                          double* value) {
+  const auto found = config.find(key);
+  if (found == config.end() || !found->is_number() || !(found->get<double>() > 0) ||
+      !(found->get<double>() <= most)) {
+    return Wrong(key, config, absl::StrFormat("above 0, at most %g", most));
+  }
+  *value = found->get<double>();
+  return absl::OkStatus();
+}
+
+absl::Status ReadModel(const nlohmann::json& config, v1::ModelSpec* model) {
+  struct Field {
+    const char* key;
+    int64_t most;
+    void (v1::ModelSpec::*set)(int32_t);
+  };
+  int32_t value = 0;
+  for (const Field& field :
+       {Field{"vocab_size", 1'000'000, &v1::ModelSpec::set_vocab},
+        Field{"hidden_size", 32768, &v1::ModelSpec::set_dim},
+        Field{"num_hidden_layers", 512, &v1::ModelSpec::set_n_layers},
+        Field{"num_attention_heads", 1 << 20, &v1::ModelSpec::set_n_heads},
+        Field{"num_key_value_heads", 1 << 20, &v1::ModelSpec::set_n_kv_groups},
+        Field{"d_k", 128, &v1::ModelSpec::set_d_k}, Field{"d_v", 128, &v1::ModelSpec::set_d_v}}) {
+    NSA_RETURN_IF_ERROR(ReadInt(config, field.key, field.most, &value));
+    (model->*field.set)(value);
+  }
+  NSA_RETURN_IF_ERROR(ReadInt(config, "intermediate_size", int64_t{16} * model->dim(), &value));
+  if (value % model->dim() != 0) {
+    return Wrong("intermediate_size", config, absl::StrCat("a multiple of ", model->dim()));
+  }
+  model->set_mlp_ratio(value / model->dim());
+  double real = 0;
+  NSA_RETURN_IF_ERROR(ReadPositive(config, "rope_base", 1e12, &real));
+  if (!(real > 1)) return Wrong("rope_base", config, "above 1");
+  model->set_rope_base(real);
+  NSA_RETURN_IF_ERROR(ReadPositive(config, "rope_scale", 1e6, &real));
+  model->set_rope_scale(real);
+  return absl::OkStatus();
+}
+
+absl::Status ReadNsa(const nlohmann::json& config, int n_layers, v1::NsaSpec* nsa) {
+  struct Field {
+    const char* key;
+    int64_t most;
+    void (v1::NsaSpec::*set)(int32_t);
+  };
+  int32_t value = 0;
+  for (const Field& field : {Field{"block_size", 128, &v1::NsaSpec::set_l},
+                             Field{"block_stride", 128, &v1::NsaSpec::set_d},
+                             Field{"selection_size", 256, &v1::NsaSpec::set_l_sel},
+                             Field{"num_selected", 64, &v1::NsaSpec::set_n_sel},
+                             Field{"window", INT32_MAX, &v1::NsaSpec::set_w}}) {
+    NSA_RETURN_IF_ERROR(ReadInt(config, field.key, field.most, &value));
+    (nsa->*field.set)(value);
+  }
+  const nlohmann::json none;
+  const nlohmann::json& phi = config.contains("phi") ? config["phi"] : none;
+  if (phi != "mlp" && phi != "avg") return Wrong("phi", config, "mlp or avg");
+  nsa->set_phi(phi == "mlp" ? v1::PHI_MLP : v1::PHI_AVG);
+  const nlohmann::json& gate = config.contains("gate") ? config["gate"] : none;
+  if (gate != "sigmoid" && gate != "softmax") {
+    return Wrong("gate", config, "sigmoid or softmax");
+  }
+  nsa->set_gate(gate == "sigmoid" ? v1::GATE_SIGMOID : v1::GATE_SOFTMAX);
+  const nlohmann::json& layers = config.contains("layers") ? config["layers"] : none;
+  for (const nlohmann::json& branches : layers) {
+    if (branches.is_string()) nsa->add_layers(branches.get<std::string>());
+  }
+  if (!layers.is_array() || nsa->layers().empty() ||
+      static_cast<size_t>(nsa->layers_size()) != layers.size() ||
+      FindLayersProblem(*nsa, n_layers).has_value()) {
+    return Wrong("layers", config, "branches joined by +, of the layers in turn");
+  }
+  NormalizeLayers(n_layers, nsa);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+nlohmann::ordered_json ModelConfigJson(const v1::JobSpec& spec, bool bf16, int32_t separator) {
+  Json config = {{"architectures", {"NsaForCausalLM"}},
+                 {"model_type", "nsa"},
+                 {"auto_map",
+                  {{"AutoConfig", "configuration_nsa.NsaConfig"},
+                   {"AutoModelForCausalLM", "modeling_nsa.NsaForCausalLM"}}},
+                 {"torch_dtype", bf16 ? "bfloat16" : "float32"}};
+  config.update(Architecture(spec));
+  config["max_position_embeddings"] = spec.train().seq_len();
+  if (separator >= 0) {
+    config["separator_token_id"] = separator;
+    config["bos_token_id"] = separator;
+    config["eos_token_id"] = separator;
+  }
+  return config;
+}
+
+absl::StatusOr<v1::JobSpec> SpecOfModelConfig(const nlohmann::json& config) {
+  if (!config.is_object() || !config.contains("model_type") || config["model_type"] != "nsa") {
+    return absl::InvalidArgumentError(
+        "config.json: model_type: not nsa (a folder that 'nsactl export' wrote); name one");
+  }
+  v1::JobSpec spec;
+  spec.set_name("imported");
+  NSA_RETURN_IF_ERROR(ReadModel(config, spec.mutable_model()));
+  NSA_RETURN_IF_ERROR(ReadNsa(config, spec.model().n_layers(), spec.mutable_nsa()));
+  int32_t seq_len = 0;
+  NSA_RETURN_IF_ERROR(ReadInt(config, "max_position_embeddings", 1 << 20, &seq_len));
+  spec.mutable_train()->set_seq_len(seq_len);
+  const auto mask = config.find("document_mask");
+  if (mask == config.end() || !mask->is_boolean()) {
+    return Wrong("document_mask", config, "true or false");
+  }
+  spec.mutable_data()->set_document_mask(mask->get<bool>());
+  if (config.contains("tie_word_embeddings") && config["tie_word_embeddings"] != false) {
+    return Wrong("tie_word_embeddings", config, "false: the head has weights of its own");
+  }
+  if (config.contains("rms_norm_eps") && config["rms_norm_eps"] != 1e-6) {
+    return Wrong("rms_norm_eps", config, "1e-6");
+  }
+  ApplyDefaults(&spec);
+  NSA_RETURN_IF_ERROR(Annotate(ShapeOf(spec).Validate(), "config.json"));
+  return spec;
+}
+
+absl::Status CheckModelConfig(const nlohmann::json& config, const v1::JobSpec& spec) {
+  const Json wanted = Architecture(spec);
+  for (const auto& [key, value] : wanted.items()) {
+    if (config.contains(key) && config[key] == nlohmann::json(value)) continue;
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "config.json: %s: %s (checkpoint_state.json has %s); remove checkpoint_state.json to "
+        "import the model without its training state",
+        key, config.contains(key) ? config[key].dump().substr(0, 100) : "missing", value.dump()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace nsa

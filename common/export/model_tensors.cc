@@ -1,0 +1,94 @@
+#include "common/export/model_tensors.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/estimate/estimate.h"
+#include "common/estimate/layers.h"
+#include "common/nsa/branch.h"
+
+namespace nsa {
+namespace {
+
+class Lister {
+ public:
+  explicit Lister(const v1::JobSpec& spec) : spec_(spec), turns_(LayerBranchesOf(spec.nsa())) {}
+
+  std::vector<ModelTensor> List() && {
+    const v1::ModelSpec& model = spec_.model();
+    const int64_t dim = model.dim(), vocab = VocabOf(spec_);
+    Add("embed.weight", {vocab, dim});
+    for (int layer = 0; layer < model.n_layers(); ++layer) {
+      prefix_ = absl::StrCat("blocks.", layer, ".");
+      branches_ = turns_[static_cast<size_t>(layer) % turns_.size()];
+      Add("norm1.weight", {dim});
+      Attention();
+      Add("norm2.weight", {dim});
+      Add("mlp.fc1.weight", {model.mlp_ratio() * dim, dim});
+      Add("mlp.fc2.weight", {dim, model.mlp_ratio() * dim});
+    }
+    prefix_.clear();
+    Add("norm_f.weight", {dim});
+    Add("lm_head.weight", {vocab, dim});
+    return std::move(tensors_);
+  }
+
+ private:
+  void Attention() {
+    const v1::ModelSpec& model = spec_.model();
+    const int64_t dim = model.dim(), d_k = model.d_k(), d_v = model.d_v();
+    Add("attn.W_Q.weight", {model.n_heads() * d_k, dim});
+    for (const Branch branch : {kSel, kWin, kCmp}) {
+      if (!branches_[branch]) continue;
+      Add(absl::StrCat("attn.W_K_", kBranchNames[branch], ".weight"),
+          {model.n_kv_groups() * d_k, dim});
+      Add(absl::StrCat("attn.W_V_", kBranchNames[branch], ".weight"),
+          {model.n_kv_groups() * d_v, dim});
+    }
+    Add("attn.out.weight", {dim, model.n_heads() * d_v});
+    const int64_t n_branches = branches_[kCmp] + branches_[kSel] + branches_[kWin];
+    if (n_branches > 1) {
+      Add("attn.gate.fc1.weight", {d_k / 2, d_k});
+      Add("attn.gate.fc1.bias", {d_k / 2});
+      Add("attn.gate.fc2.weight", {n_branches, d_k / 2});
+      Add("attn.gate.fc2.bias", {n_branches});
+    }
+    if (branches_[kCmp] && spec_.nsa().phi() == v1::PHI_MLP) {
+      Phi("attn.phi_k.", d_k);
+      Phi("attn.phi_v.", d_v);
+    }
+  }
+
+  void Phi(const std::string& name, int64_t width) {
+    const int64_t l = spec_.nsa().l();
+    Add(name + "position", {l, width});
+    Add(name + "fc1.weight", {width, l * width});
+    Add(name + "fc1.bias", {width});
+    Add(name + "fc2.weight", {width, width});
+    Add(name + "fc2.bias", {width});
+  }
+
+  void Add(const std::string& name, std::vector<int64_t> shape) {
+    ModelTensor tensor{.name = prefix_ + name, .shape = std::move(shape), .size = 1};
+    for (const int64_t length : tensor.shape) tensor.size *= length;
+    tensors_.push_back(std::move(tensor));
+  }
+
+  const v1::JobSpec& spec_;
+  const std::vector<BranchSet> turns_;  // of the layers in turn
+  BranchSet branches_ = {};             // of this layer
+  std::string prefix_;
+  std::vector<ModelTensor> tensors_;
+};
+
+}  // namespace
+
+std::vector<ModelTensor> ModelTensors(const v1::JobSpec& spec) { return Lister(spec).List(); }
+
+int64_t FlatElements(const std::vector<ModelTensor>& tensors) {
+  int64_t elements = 0;
+  for (const ModelTensor& tensor : tensors) elements += (tensor.size + 15) / 16 * 16;
+  return elements;
+}
+
+}  // namespace nsa

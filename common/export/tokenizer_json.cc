@@ -1,0 +1,186 @@
+#include "common/export/tokenizer_json.h"
+
+#include <array>
+#include <fstream>
+#include <iterator>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "common/base/limits.h"
+#include "common/base/status.h"
+#include "common/job/data_source.h"
+#include "nlohmann/json.hpp"
+
+namespace nsa {
+namespace {
+
+using Json = nlohmann::json;  // an ordered_json of 50,000 keys takes quadratic time
+
+constexpr char kByteSeparator[] = "<|separator|>";
+constexpr char kEndOfText[] = "<|endoftext|>";
+
+std::string Utf8(uint32_t code_point) {
+  if (code_point < 0x80) return std::string(1, static_cast<char>(code_point));
+  return {static_cast<char>(0xc0 | (code_point >> 6)), static_cast<char>(0x80 | (code_point & 63))};
+}
+
+// How byte-level BPE writes each byte: as the character with that code if it is printable; the
+// other bytes, in order, as U+0100, U+0101, …
+std::array<std::string, 256> BytesAsCharacters() {
+  std::array<std::string, 256> characters;
+  uint32_t next = 256;
+  for (uint32_t byte = 0; byte < 256; ++byte) {
+    const bool printable =
+        (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
+    characters[byte] = Utf8(printable ? byte : next++);
+  }
+  return characters;
+}
+
+// tokenizer.json of a byte-level BPE. `split`: text is first split into words, as GPT-2 does.
+std::string TokenizerJson(const Json& vocab, const std::vector<std::string>& merges,
+                          const std::string& special, int32_t id, bool split) {
+  const Json byte_level = {{"type", "ByteLevel"},
+                           {"add_prefix_space", false},
+                           {"trim_offsets", true},
+                           {"use_regex", split}};
+  const Json document = {{"version", "1.0"},
+                         {"truncation", nullptr},
+                         {"padding", nullptr},
+                         {"added_tokens",
+                          {{{"id", id},
+                            {"content", special},
+                            {"single_word", false},
+                            {"lstrip", false},
+                            {"rstrip", false},
+                            {"normalized", false},
+                            {"special", true}}}},
+                         {"normalizer", nullptr},
+                         {"pre_tokenizer", byte_level},
+                         {"post_processor", nullptr},
+                         {"decoder", byte_level},
+                         {"model",
+                          {{"type", "BPE"},
+                           {"dropout", nullptr},
+                           {"unk_token", nullptr},
+                           {"continuing_subword_prefix", ""},
+                           {"end_of_word_suffix", ""},
+                           {"fuse_unk", false},
+                           {"vocab", vocab},
+                           {"merges", merges}}}};
+  return document.dump() + "\n";
+}
+
+std::string TokenizerConfig(const v1::JobSpec& spec, const std::string& special) {
+  const Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                       {"bos_token", special},
+                       {"eos_token", special},
+                       {"clean_up_tokenization_spaces", false},
+                       {"model_max_length", spec.train().seq_len()}};
+  return config.dump(2) + "\n";
+}
+
+ExportedTokenizer Bytes(const v1::JobSpec& spec) {
+  const std::array<std::string, 256> characters = BytesAsCharacters();
+  Json vocab = {{kByteSeparator, 0}};
+  for (int byte = 1; byte < 256; ++byte) vocab[characters[byte]] = byte;
+  ExportedTokenizer tokenizer{.separator = 0};
+  tokenizer.files["tokenizer.json"] = TokenizerJson(vocab, {}, kByteSeparator, 0, false);
+  tokenizer.files["tokenizer_config.json"] = TokenizerConfig(spec, kByteSeparator);
+  return tokenizer;
+}
+
+absl::StatusOr<std::string> ReadWhole(const std::filesystem::path& path) {
+  std::error_code error;
+  const auto bytes = static_cast<int64_t>(std::filesystem::file_size(path, error));
+  if (!error && bytes > limits::kVocabularyBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(path.string(), ": ", bytes, " bytes (at most ",
+                                                   limits::kVocabularyBytes,
+                                                   "); take the published file"));
+  }
+  std::ifstream file(path, std::ios::binary);
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  if (!error && file && !file.bad()) return text;
+  return absl::NotFoundError(absl::StrCat(
+      path.string(),
+      ": cannot be read (a file of GPT-2's tokenizer); name its folder with --tokenizer"));
+}
+
+// The vocabulary: token to id. InvalidArgument when it is not one.
+absl::StatusOr<Json> VocabularyOf(const std::filesystem::path& path, const std::string& text) {
+  Json vocab = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!vocab.is_object() || vocab.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path.string(), ": not a JSON object of tokens; take the published file"));
+  }
+  std::vector<bool> taken(vocab.size());
+  for (const auto& [token, id] : vocab.items()) {
+    const uint64_t place = id.is_number_unsigned() ? id.get<uint64_t>() : taken.size();
+    if (place >= taken.size() || taken[place]) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path.string(), ": token '", token, "': ", id.dump().substr(0, 40), " (0 to ",
+                       taken.size() - 1, ", each once); take the published file"));
+    }
+    taken[place] = true;
+  }
+  return vocab;
+}
+
+absl::StatusOr<ExportedTokenizer> Gpt2(const v1::JobSpec& spec,
+                                       const std::filesystem::path& folder) {
+  ExportedTokenizer tokenizer;
+  NSA_ASSIGN_OR_RETURN(tokenizer.files["vocab.json"], ReadWhole(folder / "vocab.json"));
+  NSA_ASSIGN_OR_RETURN(tokenizer.files["merges.txt"], ReadWhole(folder / "merges.txt"));
+  NSA_ASSIGN_OR_RETURN(const Json vocab,
+                       VocabularyOf(folder / "vocab.json", tokenizer.files["vocab.json"]));
+  if (!vocab.contains(kEndOfText)) {
+    return absl::InvalidArgumentError(absl::StrCat((folder / "vocab.json").string(), ": no token ",
+                                                   kEndOfText, "; take the published file"));
+  }
+  std::vector<std::string> merges;
+  for (const absl::string_view line : absl::StrSplit(tokenizer.files["merges.txt"], '\n')) {
+    const absl::string_view merge = absl::StripSuffix(line, "\r");
+    if (!merge.empty() && !(merges.empty() && absl::StartsWith(merge, "#version"))) {
+      merges.emplace_back(merge);
+    }
+  }
+  tokenizer.separator = vocab[kEndOfText].get<int32_t>();
+  tokenizer.files["tokenizer.json"] =
+      TokenizerJson(vocab, merges, kEndOfText, tokenizer.separator, true);
+  tokenizer.files["tokenizer_config.json"] = TokenizerConfig(spec, kEndOfText);
+  return tokenizer;
+}
+
+}  // namespace
+
+absl::StatusOr<ExportedTokenizer> ExportTokenizer(const v1::JobSpec& spec,
+                                                  const std::filesystem::path& folder) {
+  const v1::DataSpec& data = spec.data();
+  const bool token_files = DataSourceInfoOf(data.source()).format == DocumentFormat::kTokens;
+  if (data.tokenizer() == v1::TOKENIZER_GPT2) {
+    const std::filesystem::path from =
+        folder.empty() ? std::filesystem::path(data.tokenizer_path()) : folder;
+    if (!from.empty()) return Gpt2(spec, from);
+    if (!token_files) {
+      return absl::NotFoundError(
+          "data.tokenizer_path: not set (the folder of GPT-2's vocab.json and merges.txt); name it "
+          "with --tokenizer");
+    }
+  }
+  const bool has_separator = token_files && data.has_separator();
+  if (data.tokenizer() != v1::TOKENIZER_BYTE && token_files) {
+    ExportedTokenizer tokenizer;
+    if (data.tokenizer() == v1::TOKENIZER_GPT2) tokenizer.separator = 50256;
+    if (!has_separator) return tokenizer;
+    NSA_ASSIGN_OR_RETURN(tokenizer.separator, ParseSeparator(data.separator()));
+    return tokenizer;
+  }
+  return Bytes(spec);
+}
+
+}  // namespace nsa

@@ -1,0 +1,28 @@
+// The tokenizer of an exported model as tokenizer.json and tokenizer_config.json, which Hugging
+// Face's libraries read.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "nsa/v1/job.pb.h"
+
+namespace nsa {
+
+struct ExportedTokenizer {
+  int32_t separator = -1;                    // the token that begins a document; −1: not known
+  std::map<std::string, std::string> files;  // name to content; none: the tokenizer is not known
+};
+
+// The tokenizer of a job. Bytes: 256 tokens; token 0, which begins a document, is spelt
+// <|separator|>, so the byte 0 in a text has no token. GPT-2: from the vocab.json and merges.txt of
+// `folder`, or of data.tokenizer_path when `folder` is empty; both are among the files. A job on
+// token files that names no tokenizer has only the separator of data.separator. NotFound or
+// InvalidArgument, naming the file.
+absl::StatusOr<ExportedTokenizer> ExportTokenizer(const v1::JobSpec& spec,
+                                                  const std::filesystem::path& folder);
+
+}  // namespace nsa

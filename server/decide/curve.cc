@@ -1,0 +1,139 @@
+#include "server/decide/curve.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace nsa::server {
+namespace {
+
+void Add(v1::CurveBucket* bucket, double value, bool measured = true) {
+  const bool counts = measured && std::isfinite(value);
+  const float kept = counts ? static_cast<float>(value) : 0;
+  bucket->add_count(counts ? 1 : 0);
+  bucket->add_mean(kept);
+  bucket->add_least(kept);
+  bucket->add_greatest(kept);
+}
+
+v1::CurveBucket EmptyAt(const v1::WorkerRecord& record) {
+  v1::CurveBucket bucket;
+  bucket.set_width(1);
+  bucket.set_first_step(record.step().step());
+  bucket.set_last_step(record.step().step());
+  bucket.set_unix_nanos(record.unix_nanos());
+  bucket.set_total_tokens(record.step().total_tokens());
+  return bucket;
+}
+
+template <typename Values>
+double ValueAt(const Values& values, int index) {
+  return index < values.size() ? static_cast<double>(values.Get(index)) : 0;
+}
+
+void AddLayer(const v1::LayerStats& layer, v1::CurveBucket* bucket) {
+  const v1::GateStats& gate = layer.gate();
+  Add(bucket, gate.entropy_mean(), layer.has_gate());
+  Add(bucket, gate.entropy_min(), layer.has_gate());
+  Add(bucket, gate.max_gate_mean(), layer.has_gate());
+  Add(bucket, gate.collapse_ratio(), layer.has_gate());
+  for (int branch = 0; branch < 3; ++branch) {
+    Add(bucket, ValueAt(gate.branch_share(), branch), branch < gate.branch_share_size());
+  }
+  for (int branch = 0; branch < 3; ++branch) {
+    Add(bucket, ValueAt(gate.gate_mean(), branch), branch < gate.gate_mean_size());
+  }
+  Add(bucket, layer.selection().keys_mean(), layer.selection().rows() > 0);
+  Add(bucket, layer.selection().at_max_ratio(), layer.selection().rows() > 0);
+  const v1::AttentionAudit& audit = layer.audit();
+  Add(bucket, audit.selected_mass(), audit.has_selected_mass());
+  Add(bucket, audit.selected_mass_p10(), audit.has_selected_mass_p10());
+  Add(bucket, audit.window_mass(), audit.has_window_mass());
+  const v1::SelectionChoice& choice = audit.choice();
+  Add(bucket, choice.window_overlap_ratio(), choice.rows() > 0);
+  Add(bucket, choice.entropy_ratio(), choice.free_choices() > 0);
+  Add(bucket, choice.neighbour_agreement_ratio(), choice.free_choices() > 0);
+}
+
+}  // namespace
+
+v1::CurveBucket StepBucket(const v1::WorkerRecord& record) {
+  const v1::StepRecord& step = record.step();
+  v1::CurveBucket bucket = EmptyAt(record);
+  for (const double value :
+       {step.loss(), step.learning_rate(), step.grad_norm(), step.tokens_per_second(),
+        step.times().data_seconds(), step.times().forward_seconds(),
+        step.times().backward_seconds(), step.times().communication_seconds(),
+        step.times().optimizer_seconds(), step.times().step_seconds(),
+        static_cast<double>(step.memory_allocated_bytes()),
+        static_cast<double>(step.memory_reserved_bytes()), step.skipped_nonfinite() ? 1.0 : 0.0}) {
+    Add(&bucket, value);
+  }
+  return bucket;
+}
+
+v1::CurveBucket LayerBucket(const v1::WorkerRecord& record) {
+  v1::CurveBucket bucket = EmptyAt(record);
+  for (const v1::LayerStats& layer : record.step().layers()) AddLayer(layer, &bucket);
+  return bucket;
+}
+
+int64_t BucketStart(int64_t step, int64_t width) {
+  const int64_t wide = std::max<int64_t>(width, 1);
+  return (std::max<int64_t>(step, 1) - 1) / wide * wide + 1;
+}
+
+void MergeInto(const v1::CurveBucket& later, v1::CurveBucket* into) {
+  if (into->last_step() == 0) {
+    const int64_t width = into->width();
+    *into = later;
+    into->set_width(width);
+    return;
+  }
+  into->set_last_step(later.last_step());
+  into->set_unix_nanos(later.unix_nanos());
+  into->set_total_tokens(later.total_tokens());
+  // A job has as many layers at every step; were it not so, the values of both are kept.
+  while (into->count_size() < later.count_size()) Add(into, 0, false);
+  for (int i = 0; i < later.count_size(); ++i) {
+    if (later.count(i) == 0) continue;
+    const auto before = static_cast<double>(into->count(i));
+    const auto more = static_cast<double>(later.count(i));
+    const double mean = (into->mean(i) * before + later.mean(i) * more) / (before + more);
+    const bool first = into->count(i) == 0;
+    into->set_least(i, first ? later.least(i) : std::min(into->least(i), later.least(i)));
+    into->set_greatest(i,
+                       first ? later.greatest(i) : std::max(into->greatest(i), later.greatest(i)));
+    into->set_mean(i, static_cast<float>(mean));
+    into->set_count(i, into->count(i) + later.count(i));
+  }
+}
+
+std::vector<v1::CurveBucket> Widen(const std::vector<v1::CurveBucket>& buckets, int64_t width) {
+  std::vector<v1::CurveBucket> wide;
+  for (const v1::CurveBucket& bucket : buckets) {
+    const int64_t start = BucketStart(bucket.first_step(), width);
+    if (wide.empty() || BucketStart(wide.back().first_step(), width) != start) {
+      wide.emplace_back().set_width(width);
+    }
+    MergeInto(bucket, &wide.back());
+  }
+  return wide;
+}
+
+int64_t WidthFor(const std::vector<v1::CurveBucket>& buckets, size_t limit) {
+  if (buckets.empty()) return 1;
+  int64_t width = std::max<int64_t>(buckets.front().width(), 1);
+  while (true) {
+    size_t count = 0;
+    int64_t start = 0;
+    for (const v1::CurveBucket& bucket : buckets) {
+      const int64_t here = BucketStart(bucket.first_step(), width);
+      if (here != start) ++count;
+      start = here;
+    }
+    if (count <= std::max<size_t>(limit, 1)) return width;
+    width *= 2;
+  }
+}
+
+}  // namespace nsa::server

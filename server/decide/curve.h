@@ -1,0 +1,60 @@
+// A job's curves in bounded space: steps are kept in buckets of equal width, and when there are too
+// many buckets each two become one of twice the width. A bucket keeps the mean, the least and the
+// greatest of every value, so a spike stays visible in a curve of a million steps. Pure.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "nsa/v1/store.pb.h"
+#include "nsa/v1/telemetry.pb.h"
+
+namespace nsa::server {
+
+// The values of a step, in the order of CurveBucket's entries. Add new ones at the end: the order
+// is on disk.
+inline constexpr std::string_view kStepValues[] = {"loss",
+                                                   "learning_rate",
+                                                   "grad_norm",
+                                                   "tokens_per_second",
+                                                   "data_seconds",
+                                                   "forward_seconds",
+                                                   "backward_seconds",
+                                                   "communication_seconds",
+                                                   "optimizer_seconds",
+                                                   "step_seconds",
+                                                   "memory_bytes",
+                                                   "memory_reserved_bytes",
+                                                   "skipped_nonfinite"};
+
+// The values of each layer of a step. An entry's index is layer · kLayerValueCount + value.
+inline constexpr std::string_view kLayerValues[] = {
+    "gate_entropy",   "gate_entropy_min", "gate_max",        "gate_collapse", "share_cmp",
+    "share_sel",      "share_win",        "gate_cmp",        "gate_sel",      "gate_win",
+    "keys_mean",      "keys_at_max",      "mass_kept",       "mass_kept_p10", "mass_window",
+    "choice_overlap", "choice_entropy",   "choice_agreement"};
+inline constexpr size_t kLayerValueCount = std::size(kLayerValues);
+
+// At most this many buckets are kept of a job's steps and of its layers.
+inline constexpr size_t kStepBuckets = 2'048;
+inline constexpr size_t kLayerBuckets = 512;
+
+// One step as a bucket of width 1: its values, or those of its layers.
+v1::CurveBucket StepBucket(const v1::WorkerRecord& record);
+v1::CurveBucket LayerBucket(const v1::WorkerRecord& record);
+
+// The first step that a bucket of this width which holds `step` may hold.
+int64_t BucketStart(int64_t step, int64_t width);
+
+// Adds a later bucket to `into`, which may have no steps yet. `into` keeps its width.
+void MergeInto(const v1::CurveBucket& later, v1::CurveBucket* into);
+
+// The same steps in buckets of `width`, a multiple of the present one. `buckets` are in order.
+std::vector<v1::CurveBucket> Widen(const std::vector<v1::CurveBucket>& buckets, int64_t width);
+
+// The smallest width, a power of two times the present one, with at most `limit` buckets.
+int64_t WidthFor(const std::vector<v1::CurveBucket>& buckets, size_t limit);
+
+}  // namespace nsa::server

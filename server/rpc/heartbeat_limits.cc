@@ -1,0 +1,77 @@
+#include "server/rpc/heartbeat_limits.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/base/limits.h"
+#include "common/base/status.h"
+
+namespace nsa::server {
+namespace {
+
+absl::Status TooLarge(const std::string& what, size_t value, size_t limit) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, ": ", value, " (", limit, "); the heartbeat is refused"));
+}
+
+absl::Status CheckWord(const std::string& what, const std::string& word) {
+  if (word.size() <= limits::kReportedWordBytes) return absl::OkStatus();
+  return TooLarge(absl::StrCat(what, " in bytes"), word.size(), limits::kReportedWordBytes);
+}
+
+// Never inside a character of UTF-8, because the messages that carry it must be valid.
+void Cut(std::string* text) {
+  if (text->size() <= limits::kReportedTextBytes) return;
+  size_t end = limits::kReportedTextBytes;
+  while (end > 0 && (static_cast<unsigned char>((*text)[end]) & 0xC0) == 0x80) --end;
+  text->resize(end);
+  text->shrink_to_fit();
+}
+
+}  // namespace
+
+absl::Status CheckNodeName(const std::string& name) {
+  if (limits::IsPlainName(name, limits::kNodeNameBytes)) return absl::OkStatus();
+  if (name.empty()) return absl::InvalidArgumentError("node.name: empty; an agent needs a name");
+  return absl::InvalidArgumentError(
+      absl::StrCat("node.name: ", name.size(), " bytes (1 to ", limits::kNodeNameBytes,
+                   " letters, digits and -_., not beginning with - or .); give the agent another "
+                   "node_name"));
+}
+
+absl::Status CheckHeartbeat(const v1::HeartbeatRequest& heartbeat) {
+  const v1::NodeInfo& node = heartbeat.node();
+  NSA_RETURN_IF_ERROR(CheckNodeName(node.name()));
+  if (const size_t bytes = heartbeat.ByteSizeLong(); bytes > limits::kHeartbeatBytes) {
+    return TooLarge("bytes", bytes, limits::kHeartbeatBytes);
+  }
+  if (node.gpus_size() > limits::kGpusOfNode) {
+    return TooLarge("node.gpus", static_cast<size_t>(node.gpus_size()), limits::kGpusOfNode);
+  }
+  if (heartbeat.workers_size() > limits::kWorkersOfNode) {
+    return TooLarge("workers", static_cast<size_t>(heartbeat.workers_size()),
+                    limits::kWorkersOfNode);
+  }
+  NSA_RETURN_IF_ERROR(CheckWord("incarnation", heartbeat.incarnation()));
+  NSA_RETURN_IF_ERROR(CheckWord("node.driver_version", node.driver_version()));
+  NSA_RETURN_IF_ERROR(CheckWord("node.agent_version", node.agent_version()));
+  for (const v1::GpuInfo& gpu : node.gpus()) {
+    NSA_RETURN_IF_ERROR(CheckWord("node.gpus.uuid", gpu.uuid()));
+    NSA_RETURN_IF_ERROR(CheckWord("node.gpus.name", gpu.name()));
+  }
+  for (const v1::WorkerObservation& worker : heartbeat.workers()) {
+    NSA_RETURN_IF_ERROR(CheckWord("workers.job_id", worker.job_id()));
+    NSA_RETURN_IF_ERROR(CheckWord("workers.phase", worker.phase()));
+    NSA_RETURN_IF_ERROR(CheckWord("workers.process_state", worker.process_state()));
+  }
+  return absl::OkStatus();
+}
+
+void CutTexts(v1::HeartbeatRequest* heartbeat) {
+  Cut(heartbeat->mutable_node()->mutable_cuda_problem());
+  for (v1::WorkerObservation& worker : *heartbeat->mutable_workers()) {
+    Cut(worker.mutable_start_error());
+    Cut(worker.mutable_place());
+    Cut(worker.mutable_telemetry_error());
+  }
+}
+
+}  // namespace nsa::server

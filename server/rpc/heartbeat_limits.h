@@ -1,0 +1,21 @@
+// The limits of what an agent reports (common/base/limits.h).
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "nsa/v1/fleet.pb.h"
+
+namespace nsa::server {
+
+// InvalidArgument for a name that no node may have.
+absl::Status CheckNodeName(const std::string& name);
+
+// InvalidArgument for a heartbeat with more bytes, GPUs or workers than a node may have, or with an
+// id that is too long.
+absl::Status CheckHeartbeat(const v1::HeartbeatRequest& heartbeat);
+
+// Cuts what is text for people to its limit.
+void CutTexts(v1::HeartbeatRequest* heartbeat);
+
+}  // namespace nsa::server

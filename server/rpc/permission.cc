@@ -1,0 +1,78 @@
+#include "server/rpc/permission.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace nsa::server {
+namespace {
+
+struct Row {
+  const char* method;
+  v1::Role least;  // the roles of people are ordered; agents are apart
+};
+
+constexpr Row kRows[] = {
+    {"GetJob", v1::ROLE_VIEWER},
+    {"ListJobs", v1::ROLE_VIEWER},
+    {"WatchJob", v1::ROLE_VIEWER},
+    {"WatchEvents", v1::ROLE_VIEWER},
+    {"WatchRecords", v1::ROLE_VIEWER},
+    {"StreamLogs", v1::ROLE_VIEWER},
+    {"ListSavedStacks", v1::ROLE_VIEWER},
+    {"GetSavedStacks", v1::ROLE_VIEWER},
+    {"ListCheckpoints", v1::ROLE_VIEWER},
+    {"ListNodes", v1::ROLE_VIEWER},
+    {"GetVersion", v1::ROLE_VIEWER},
+    {"SubmitJob", v1::ROLE_SUBMITTER},
+    {"StopJob", v1::ROLE_SUBMITTER},
+    {"ResumeJob", v1::ROLE_SUBMITTER},
+    {"DeleteJob", v1::ROLE_SUBMITTER},
+    {"DumpStack", v1::ROLE_SUBMITTER},
+    {"VerifyCheckpoint", v1::ROLE_SUBMITTER},
+    {"CreateToken", v1::ROLE_OPERATOR},
+    {"ListTokens", v1::ROLE_OPERATOR},
+    {"RotateToken", v1::ROLE_OPERATOR},
+    {"RevokeToken", v1::ROLE_OPERATOR},
+    {"ListAudit", v1::ROLE_OPERATOR},
+    {"Join", v1::ROLE_UNSPECIFIED},  // the join token is checked by the call itself
+    {"Heartbeat", v1::ROLE_AGENT},
+    {"ReportRecords", v1::ROLE_AGENT},
+    {"ReportLog", v1::ROLE_AGENT},
+    {"ReportDump", v1::ROLE_AGENT},
+};
+
+const char* Word(v1::Role role) {
+  switch (role) {
+    case v1::ROLE_VIEWER:
+      return "viewer";
+    case v1::ROLE_SUBMITTER:
+      return "submitter";
+    case v1::ROLE_OPERATOR:
+      return "operator";
+    case v1::ROLE_AGENT:
+      return "agent";
+    default:
+      return "none";
+  }
+}
+
+bool Suffices(const Caller& caller, v1::Role least) {
+  if (least == v1::ROLE_UNSPECIFIED) return true;
+  if (least == v1::ROLE_AGENT) return caller.role == v1::ROLE_AGENT || caller.local;
+  return caller.role != v1::ROLE_AGENT && caller.role >= least;
+}
+
+}  // namespace
+
+absl::Status MayCall(const Caller& caller, std::string_view method) {
+  const auto* const row =
+      std::ranges::find_if(kRows, [&](const Row& known) { return method == known.method; });
+  if (row != std::end(kRows) && Suffices(caller, row->least)) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      absl::StrCat("authorization: ", std::string(method), " needs the role ",
+                   row == std::end(kRows) ? "of nobody" : Word(row->least), " (", caller.name,
+                   " has ", Word(caller.role), "); ask an operator for another token"));
+}
+
+}  // namespace nsa::server

@@ -1,0 +1,29 @@
+// Which role may call which method.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "nsa/v1/coordinator.pb.h"
+
+namespace nsa::server {
+
+// Who calls.
+struct Caller {
+  // The name of a token; "local" over the unix socket without a token, "operator" with the token of
+  // token_file, "node NAME" for an agent; empty for a caller of Join, who is not known yet.
+  std::string name;
+  v1::Role role = v1::ROLE_UNSPECIFIED;
+  std::string node;  // with ROLE_AGENT
+  // Over the unix socket, and without a token that is known.
+  bool local = false;
+  std::string from;  // the address, as gRPC names it
+  std::string certificate_name;
+};
+
+// PermissionDenied, naming the role that the method needs. A method that is in no row of the table
+// is denied to everybody.
+absl::Status MayCall(const Caller& caller, std::string_view method);
+
+}  // namespace nsa::server

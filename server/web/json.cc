@@ -1,0 +1,288 @@
+#include "server/web/json.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "common/estimate/estimate.h"
+#include "common/job/load.h"
+#include "google/protobuf/util/json_util.h"
+#include "server/decide/health.h"
+#include "server/decide/lifecycle.h"
+
+namespace nsa::server {
+namespace {
+
+constexpr int64_t kNanosPerMilli = 1'000'000;
+// Enough for a curve; a float has no more.
+constexpr int kDigits = 7;
+
+Json Millis(int64_t unix_nanos) {
+  return unix_nanos > 0 ? Json(unix_nanos / kNanosPerMilli) : Json();
+}
+
+Json Number(double value) { return std::isfinite(value) ? Json(value) : Json(); }
+
+// The float as the shortest decimal that the page can show, so that replies stay small.
+Json Short(float value, bool measured) {
+  if (!measured || !std::isfinite(value)) return {};
+  if (value == 0) return 0;
+  const double scale =
+      std::pow(10.0, kDigits - 1 - std::floor(std::log10(std::abs(static_cast<double>(value)))));
+  return std::isfinite(scale) ? Json(std::round(value * scale) / scale) : Json(0);
+}
+
+std::string DeviceWord(v1::Device device) {
+  if (device == v1::DEVICE_CUDA) return "cuda";
+  return device == v1::DEVICE_CPU ? "cpu" : "auto";
+}
+
+std::string SeverityWord(v1::Severity severity) {
+  if (severity == v1::SEVERITY_ERROR) return "error";
+  return severity == v1::SEVERITY_WARNING ? "warning" : "info";
+}
+
+Json StopJson(const v1::StopRequest& stop) {
+  switch (stop.mode()) {
+    case v1::STOP_MODE_AT_STEP:
+      return {{"mode", "at_step"}, {"at_step", stop.at_step()}};
+    case v1::STOP_MODE_GRACEFUL:
+      return {{"mode", "graceful"}};
+    case v1::STOP_MODE_NOW:
+      return {{"mode", "now"}};
+    default:
+      return {};
+  }
+}
+
+Json FindingJson(const v1::Finding& finding) {
+  return {{"rule", finding.rule()},
+          {"field", finding.field()},
+          {"problem", finding.problem()},
+          {"fix", finding.fix()}};
+}
+
+// What keeps GPUs of a machine from being used; empty if nothing does.
+std::string ProblemOf(const v1::NodeInfo& info) {
+  for (const v1::GpuInfo& gpu : info.gpus()) {
+    if (!gpu.fault().empty()) {
+      return absl::StrCat(gpu.name(), " ", gpu.uuid(), " gets no ranks: ", gpu.fault());
+    }
+  }
+  return info.cuda_problem();
+}
+
+Json SpecJson(const v1::JobSpec& spec) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  std::string text;
+  if (!google::protobuf::util::MessageToJsonString(spec, &text, options).ok()) return {};
+  return Json::parse(text, nullptr, /*allow_exceptions=*/false);
+}
+
+Json Columns(const std::vector<v1::CurveBucket>& buckets, int entry) {
+  Json mean = Json::array();
+  Json least = Json::array();
+  Json greatest = Json::array();
+  for (const v1::CurveBucket& bucket : buckets) {
+    const bool measured = entry < bucket.count_size() && bucket.count(entry) > 0;
+    mean.push_back(measured ? Short(bucket.mean(entry), true) : Json());
+    // A bucket of one step has one value: it is not sent three times.
+    const bool spread = measured && bucket.least(entry) != bucket.greatest(entry);
+    least.push_back(spread ? Short(bucket.least(entry), true) : Json());
+    greatest.push_back(spread ? Short(bucket.greatest(entry), true) : Json());
+  }
+  return {{"mean", std::move(mean)}, {"min", std::move(least)}, {"max", std::move(greatest)}};
+}
+
+float Shown(std::string_view name, const v1::CurveBucket& bucket, int entry) {
+  if (name == "gate_collapse") return bucket.greatest(entry);
+  if (name == "gate_entropy_min" || name == "mass_kept_p10") return bucket.least(entry);
+  return bucket.mean(entry);
+}
+
+}  // namespace
+
+std::string Text(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+Json RowJson(const v1::Job& job, int64_t now_unix_nanos) {
+  const v1::JobProgress& progress = job.progress();
+  const Health health = HealthOf(job, now_unix_nanos);
+  Json row = {
+      {"id", job.id()},
+      {"name", job.name()},
+      {"state", StateName(job.state())},
+      {"reason", job.reason()},
+      {"message", job.message()},
+      {"health", {{"level", HealthWord(health.level)}, {"words", health.words}}},
+      {"step", progress.step()},
+      {"steps", progress.total_steps()},
+      {"eta_seconds", progress.eta_seconds() >= 0 ? Number(progress.eta_seconds()) : Json()},
+      {"loss", progress.step() > 0 ? Number(progress.loss()) : Json()},
+      {"val_loss", progress.val_step() > 0 ? Number(progress.val_loss()) : Json()},
+      {"val_step", progress.val_step()},
+      {"tokens_per_second", Number(progress.tokens_per_second())},
+      {"total_tokens", progress.total_tokens()},
+      {"submitted", Millis(job.submit_unix_nanos())},
+      {"started", Millis(job.start_unix_nanos())},
+      {"ended", Millis(job.end_unix_nanos())},
+      {"next_start", Millis(job.next_start_unix_nanos())},
+      {"restarts", job.restarts()},
+      {"generation", job.generation()},
+      {"queue_position", job.queue_position()},
+      {"ranks", job.spec().resources().gpus()},
+      {"device", DeviceWord(job.spec().runtime().device())},
+      {"checkpoint_step", progress.checkpoint_step()},
+      {"stop", StopJson(job.stop())}};
+  Json labels = Json::object();
+  for (const auto& [name, value] : job.spec().labels()) labels[name] = value;
+  row["labels"] = std::move(labels);
+  return row;
+}
+
+Json JobJson(const v1::StoredJob& stored, const v1::Job& view, double peak_flops,
+             int64_t now_unix_nanos) {
+  Json json = RowJson(view, now_unix_nanos);
+  Json ranks = Json::array();
+  for (const v1::RankStatus& rank : view.ranks()) {
+    ranks.push_back({{"rank", rank.rank()},
+                     {"node", rank.node()},
+                     {"pid", rank.pid()},
+                     {"state", rank.state()},
+                     {"step", rank.step()},
+                     {"phase", rank.phase()},
+                     {"note", rank.note()},
+                     {"error", rank.telemetry_error()}});
+  }
+  json["rank_status"] = std::move(ranks);
+  Json waivers = Json::object();
+  for (const auto& [rule, reason] : view.waivers()) waivers[rule] = reason;
+  json["waivers"] = std::move(waivers);
+  Json warnings = Json::array();
+  for (const v1::Finding& finding : view.warnings()) warnings.push_back(FindingJson(finding));
+  json["warnings"] = std::move(warnings);
+  const v1::JobProgress& progress = view.progress();
+  json["learning_rate"] = Number(progress.learning_rate());
+  json["grad_norm"] = Number(progress.grad_norm());
+  json["checkpoint_time"] = Millis(progress.checkpoint_unix_nanos());
+  json["checkpoint_error"] = progress.checkpoint_error();
+  json["productive_seconds"] = Number(progress.productive_seconds());
+  json["state_since"] = Millis(stored.state_unix_nanos());
+  json["config"] = SpecJson(view.spec());
+  json["config_text"] = ToYaml(view.spec());
+  json["config_hash"] = JobHash(view.spec());
+  json["out_dir"] = view.spec().train().out_dir();
+  json["flops_per_token"] = FlopsPerToken(view.spec());
+  json["peak_flops"] = peak_flops;
+  return json;
+}
+
+Json NodeJson(const v1::Node& node) {
+  Json gpus = Json::array();
+  for (const v1::GpuInfo& gpu : node.info().gpus()) {
+    gpus.push_back({{"name", gpu.name()},
+                    {"memory_bytes", gpu.memory_bytes()},
+                    {"used_bytes", gpu.memory_bytes() - gpu.free_bytes()}});
+  }
+  return {{"name", node.info().name()},
+          {"state", node.state()},
+          {"heartbeat", Millis(node.heartbeat_unix_nanos())},
+          {"cores", node.info().cores()},
+          {"cpu_slots", node.info().cpu_slots()},
+          {"cpu_slots_used", node.cpu_slots_used()},
+          {"gpus_used", node.gpus_used()},
+          {"memory_bytes", node.info().memory_bytes()},
+          {"used_memory_bytes", node.info().memory_bytes() - node.info().free_memory_bytes()},
+          {"gpus", std::move(gpus)},
+          {"problem", ProblemOf(node.info())},
+          {"jobs", std::vector<std::string>(node.job_ids().begin(), node.job_ids().end())}};
+}
+
+Json EventJson(const v1::JobEvent& event) {
+  return {{"sequence", event.sequence()},
+          {"job", event.job_id()},
+          {"time", Millis(event.unix_nanos())},
+          {"reason", event.reason()},
+          {"text", event.text()},
+          {"severity", SeverityWord(event.severity())},
+          {"state", StateName(event.state())},
+          {"generation", event.generation()},
+          {"rank", event.rank()}};
+}
+
+Json CheckpointJson(const v1::CheckpointInfo& checkpoint) {
+  return {{"step", checkpoint.step()},
+          {"path", checkpoint.path()},
+          {"bytes", checkpoint.bytes()},
+          {"time", Millis(checkpoint.unix_nanos())},
+          {"val_loss", checkpoint.val_loss() > 0 ? Number(checkpoint.val_loss()) : Json()},
+          {"pinned", checkpoint.pinned()},
+          {"error", checkpoint.error()}};
+}
+
+Json StepsJson(const std::vector<v1::CurveBucket>& buckets) {
+  Json step = Json::array();
+  Json time = Json::array();
+  Json tokens = Json::array();
+  for (const v1::CurveBucket& bucket : buckets) {
+    step.push_back(bucket.last_step());
+    time.push_back(bucket.unix_nanos() / kNanosPerMilli);
+    tokens.push_back(bucket.total_tokens());
+  }
+  Json values = Json::object();
+  for (size_t i = 0; i < std::size(kStepValues); ++i) {
+    values[std::string(kStepValues[i])] = Columns(buckets, static_cast<int>(i));
+  }
+  return {{"width", buckets.empty() ? 1 : buckets.front().width()},
+          {"step", std::move(step)},
+          {"time", std::move(time)},
+          {"tokens", std::move(tokens)},
+          {"values", std::move(values)}};
+}
+
+Json LayersJson(const std::vector<v1::CurveBucket>& buckets) {
+  int entries = 0;
+  Json step = Json::array();
+  for (const v1::CurveBucket& bucket : buckets) {
+    entries = std::max(entries, bucket.count_size());
+    step.push_back(bucket.last_step());
+  }
+  const int layers = entries / static_cast<int>(kLayerValueCount);
+  Json values = Json::object();
+  for (size_t i = 0; i < kLayerValueCount; ++i) {
+    Json rows = Json::array();
+    bool any = false;
+    for (int layer = 0; layer < layers; ++layer) {
+      const int entry = layer * static_cast<int>(kLayerValueCount) + static_cast<int>(i);
+      Json row = Json::array();
+      for (const v1::CurveBucket& bucket : buckets) {
+        const bool measured = entry < bucket.count_size() && bucket.count(entry) > 0;
+        any = any || measured;
+        row.push_back(measured ? Short(Shown(kLayerValues[i], bucket, entry), true) : Json());
+      }
+      rows.push_back(std::move(row));
+    }
+    if (any) values[std::string(kLayerValues[i])] = std::move(rows);
+  }
+  return {{"width", buckets.empty() ? 1 : buckets.front().width()},
+          {"layers", layers},
+          {"step", std::move(step)},
+          {"values", std::move(values)}};
+}
+
+Json EvalsJson(const std::vector<v1::WorkerRecord>& records) {
+  Json step = Json::array();
+  Json time = Json::array();
+  Json loss = Json::array();
+  for (const v1::WorkerRecord& record : records) {
+    step.push_back(record.eval().step());
+    time.push_back(record.unix_nanos() / kNanosPerMilli);
+    loss.push_back(Number(record.eval().loss()));
+  }
+  if (records.empty()) return Json::object();
+  return {{"validation", {{"step", step}, {"time", time}, {"loss", loss}}}};
+}
+
+}  // namespace nsa::server

@@ -1,0 +1,42 @@
+// What the page's replies consist of: jobs, machines, events and curves as JSON. Times are Unix
+// milliseconds, losses nats a token. Numbers that are not finite are null.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "nlohmann/json.hpp"
+#include "nsa/v1/coordinator.pb.h"
+#include "nsa/v1/store.pb.h"
+#include "server/decide/curve.h"
+
+namespace nsa::server {
+
+using Json = nlohmann::json;
+
+// The text of a reply; bytes that are not UTF-8 become U+FFFD.
+std::string Text(const Json& json);
+
+// A row of the list of jobs. `job` has its ranks filled in.
+Json RowJson(const v1::Job& job, int64_t now_unix_nanos);
+
+// Everything about a job except its curves: the row, ranks, configuration, waivers, warnings.
+Json JobJson(const v1::StoredJob& stored, const v1::Job& view, double peak_flops,
+             int64_t now_unix_nanos);
+
+Json NodeJson(const v1::Node& node);
+Json EventJson(const v1::JobEvent& event);
+Json CheckpointJson(const v1::CheckpointInfo& checkpoint);
+
+// Curves by steps: {width, step[], time[], tokens[], values: {name: {mean[], min[], max[]}}}.
+Json StepsJson(const std::vector<v1::CurveBucket>& buckets);
+
+// Heat maps: {width, layers, step[], values: {name: [layer][bucket]}}. Of gate_collapse the
+// greatest of each bucket, of gate_entropy_min and mass_kept_p10 the least, of others the mean.
+Json LayersJson(const std::vector<v1::CurveBucket>& buckets);
+
+// Validations by name: {name: {step[], time[], loss[]}}.
+Json EvalsJson(const std::vector<v1::WorkerRecord>& records);
+
+}  // namespace nsa::server

@@ -1,0 +1,105 @@
+// What the page asks the coordinator, and the stream that keeps it current.
+
+const BASE = 'api/v1/';
+let token = sessionStorage.getItem('token') || '';
+
+export class ApiError extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+async function answer(response) {
+  let body = {};
+  try {
+    body = await response.json();
+  } catch {
+    if (response.ok) throw new ApiError(response.status, 'the answer is not complete');
+  }
+  if (!response.ok) throw new ApiError(response.status, body.error || response.statusText);
+  return body;
+}
+
+export async function get(path, parameters = {}) {
+  const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value !== '' && value !== undefined));
+  return answer(await fetch(`${BASE}${path}${query.size ? `?${query}` : ''}`));
+}
+
+export async function post(path, body = {}) {
+  return answer(await fetch(BASE + path, {
+    method: 'POST',
+    headers: { Authorization: `Bearer ${token}`, 'Content-Type': 'application/json' },
+    body: JSON.stringify(body),
+  }));
+}
+
+export function hasToken() {
+  return token !== '';
+}
+
+// The token stays in this tab: it is sent as a header only, and never as a cookie.
+export async function setToken(text) {
+  const before = token;
+  token = text.trim();
+  try {
+    if (token) await post('token');
+  } catch (error) {
+    token = before;
+    throw error;
+  }
+  if (token) sessionStorage.setItem('token', token);
+  else sessionStorage.removeItem('token');
+  document.dispatchEvent(new Event('token'));
+}
+
+export function requestId() {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return [...bytes].map((byte) => byte.toString(16).padStart(2, '0')).join('').replace(/^(.{8})(.{4})(.{4})(.{4})/, '$1-$2-$3-$4-');
+}
+
+// Messages since `after`, a sequence of events. The browser reconnects by itself and then sends the last sequence that it saw.
+// `handlers` has a function for each kind of message; `reconnected` is called when the stream is there again.
+export function follow(after, job, handlers) {
+  const parameters = new URLSearchParams({ after: String(after) });
+  if (job) parameters.set('job', job);
+  let source;
+  let last = after;
+  let lost = false;
+  let closed = false;
+  let timer;
+  const open = () => {
+    parameters.set('after', String(last));
+    source = new EventSource(`${BASE}stream?${parameters}`);
+    source.onopen = () => {
+      showLive('live');
+      if (lost && handlers.reconnected) handlers.reconnected();
+      lost = false;
+    };
+    source.onerror = () => {
+      lost = true;
+      showLive('reconnecting');
+      // A refused connection is retried by the browser; an answer that is not a stream is not.
+      if (source.readyState === EventSource.CLOSED && !closed) timer = setTimeout(open, 2000);
+    };
+    for (const kind of ['event', 'rows', 'job', 'nodes']) {
+      source.addEventListener(kind, (message) => {
+        last = Number(message.lastEventId) || last;
+        if (handlers[kind]) handlers[kind](JSON.parse(message.data));
+      });
+    }
+  };
+  open();
+  return () => {
+    closed = true;
+    clearTimeout(timer);
+    source.close();
+  };
+}
+
+// Says at the top of the page whether it is current.
+export function showLive(state) {
+  const live = document.getElementById('live');
+  live.textContent = state;
+  live.className = `live ${state}`;
+}

@@ -1,0 +1,72 @@
+// The frame around the pages: routes, colours, token, keyboard.
+import { hasToken, setToken } from './api.js';
+import { replace, toast } from './dom.js';
+import { askToken, showHelp } from './dialogs.js';
+import { fleetPage } from './fleet.js';
+import { jobPage } from './job.js';
+import { comparePage } from './compare.js';
+
+const main = document.getElementById('main');
+let page = null;
+
+function route() {
+  const [path, query = ''] = location.hash.slice(1).split('?');
+  const parameters = new URLSearchParams(query);
+  const parts = path.split('/').filter(Boolean).map(decodeURIComponent);
+  if (parts[0] === 'job' && parts[1]) return { name: 'job', make: (at) => jobPage(at, parts[1]) };
+  if (parts[0] === 'compare') return { name: 'compare', make: (at) => comparePage(at, parameters) };
+  return { name: 'fleet', make: (at) => fleetPage(at, parameters) };
+}
+
+function show() {
+  if (page) page.close();
+  const { name, make } = route();
+  for (const link of document.querySelectorAll('header nav a')) {
+    if (link.dataset.page === name) link.setAttribute('aria-current', 'page');
+    else link.removeAttribute('aria-current');
+  }
+  replace(main);
+  main.className = name;
+  scrollTo(0, 0);
+  page = make(main);
+}
+
+function showToken() {
+  const button = document.getElementById('token');
+  button.textContent = hasToken() ? 'Can steer' : 'Read only';
+  button.classList.toggle('on', hasToken());
+}
+
+document.getElementById('token').addEventListener('click', async () => {
+  if (hasToken()) {
+    await setToken('');
+    toast('The token is forgotten; the page is read only.');
+  } else {
+    await askToken();
+  }
+});
+
+document.getElementById('theme').addEventListener('click', () => {
+  const root = document.documentElement;
+  root.dataset.theme = root.dataset.theme === 'dark' ? 'light' : 'dark';
+  localStorage.setItem('theme', root.dataset.theme);
+  document.dispatchEvent(new Event('theme'));
+});
+
+document.getElementById('help').addEventListener('click', showHelp);
+document.addEventListener('token', showToken);
+document.addEventListener('keydown', (event) => {
+  const typing = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName) || event.ctrlKey || event.metaKey || event.altKey;
+  if (document.querySelector('dialog[open]')) return;
+  if (typing) {
+    if (event.key === 'Escape') event.target.blur();
+    return;
+  }
+  if (event.key === '?') showHelp();
+  else if (event.key === 'g') location.hash = '#/';
+  else if (event.key === 't') document.getElementById('theme').click();
+  else if (page && page.key) page.key(event);
+});
+addEventListener('hashchange', show);
+showToken();
+show();

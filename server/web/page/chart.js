@@ -1,0 +1,230 @@
+// A chart of curves over steps, tokens or time, drawn by uPlot. Behind each curve a band shows the least and the greatest value of every bucket;
+// marks on the axis show restarts, checkpoints and alerts. Charts of one page share their cursor and their zoom.
+import { color, h, replace } from './dom.js';
+import { clock, number, short, span } from './format.js';
+
+/* global uPlot */
+
+export const COLORS = ['--c1', '--c2', '--c3', '--c4', '--c5', '--c6', '--c7', '--c8'];
+
+const POWERS = Array.from({ length: 50 }, (_, i) => 2 ** i);
+const MARKS = { restart: '--warning', checkpoint: '--muted', failure: '--bad', stop: '--c4', alert: '--bad' };
+
+// An exponential mean that does not begin at 0. `weight` 0 leaves the values as they are.
+export function smooth(values, weight) {
+  if (weight <= 0) return values;
+  let mean = 0;
+  let sum = 0;
+  return values.map((value) => {
+    if (value === null || value === undefined) return value;
+    mean = mean * weight + value * (1 - weight);
+    sum = sum * weight + (1 - weight);
+    return mean / sum;
+  });
+}
+
+function axisText(mode, value) {
+  if (mode === 'time') return clock(value * 1000);
+  if (mode === 'elapsed') return span(value);
+  return mode === 'tokens' ? `${short(value)} tokens` : `step ${value.toLocaleString('en-US')}`;
+}
+
+// Charts that are zoomed and pointed at together.
+export class Group {
+  constructor() {
+    this.charts = new Set();
+    this.zoom = null;
+    this.sync = uPlot.sync(`group${Math.random()}`);
+  }
+
+  zoomTo(from, to) {
+    this.zoom = from === null ? null : [from, to];
+    for (const chart of this.charts) chart.applyZoom();
+  }
+}
+
+export class Chart {
+  // `format` writes a value, `axis` a number beside the axis; `zero`: the axis begins at 0; `binary`: its numbers are powers of two.
+  constructor(group, { title, note = '', format = short, axis = format === number ? short : format, height = 190, zero = false, binary = false }) {
+    this.group = group;
+    this.title = title;
+    this.format = format;
+    this.axisFormat = axis;
+    this.binary = binary;
+    this.height = height;
+    this.zero = zero;
+    this.values = h('div', { class: 'values' });
+    this.holder = h('div', { class: 'plot' });
+    this.empty = h('p', { class: 'empty' }, 'nothing yet');
+    this.element = h('figure', { class: 'chart', 'aria-label': title },
+      h('figcaption', {}, h('span', { class: 'title' }, title), note && h('span', { class: 'note' }, note), this.values), this.holder, this.empty);
+    group.charts.add(this);
+    this.observer = new ResizeObserver(() => this.resize());
+    this.observer.observe(this.holder);
+  }
+
+  close() {
+    this.observer.disconnect();
+    this.group.charts.delete(this);
+    if (this.plot) this.plot.destroy();
+    this.plot = null;
+  }
+
+  // `curves`: [{name, color, x, y, min, max, dots, dashed}]; `mode`: step, tokens, time or elapsed; `marks`: [{x, kind, text}].
+  show({ curves, mode, log = false, marks = [] }) {
+    const drawn = curves.filter((curve) => curve.x.length > 0 && curve.y.some((value) => Number.isFinite(value)));
+    this.empty.hidden = drawn.length > 0;
+    this.holder.hidden = drawn.length === 0;
+    this.curves = drawn;
+    this.values.classList.toggle('many', drawn.length > 3);
+    this.marks = marks;
+    if (drawn.length === 0) {
+      replace(this.values);
+      return;
+    }
+    const layout = JSON.stringify([mode, log, drawn.map((curve) => [curve.name, curve.color, !!curve.min, curve.dots, curve.dashed])]);
+    const data = this.align(drawn);
+    if (!this.plot || layout !== this.layout) {
+      if (this.plot) this.plot.destroy();
+      this.mode = mode;
+      this.log = log;
+      this.layout = layout;
+      this.make(data);
+    } else {
+      this.plot.setData(data, !this.group.zoom);
+      if (this.group.zoom) this.plot.redraw();
+    }
+    this.applyZoom();
+    this.showValues(null);
+  }
+
+  // uPlot wants one x for all curves. A curve has three columns when it has a band.
+  align(curves) {
+    if (curves.every((curve) => curve.x === curves[0].x)) {
+      return [curves[0].x, ...curves.flatMap((curve) => (curve.min ? [curve.y, curve.min, curve.max] : [curve.y]))];
+    }
+    const tables = curves.map((curve) => (curve.min ? [curve.x, curve.y, curve.min, curve.max] : [curve.x, curve.y]));
+    return uPlot.join(tables);
+  }
+
+  make(data) {
+    const series = [{}];
+    const bands = [];
+    this.columns = [];
+    for (const curve of this.curves) {
+      const stroke = color(curve.color);
+      this.columns.push(series.length);
+      series.push({ stroke, width: 1.5, spanGaps: true, dash: curve.dashed ? [5, 4] : undefined,
+        points: { show: !!curve.dots, size: 5, fill: stroke, width: 0 }, paths: curve.dots === 'only' ? () => null : undefined });
+      if (curve.min) {
+        series.push({ show: true, width: 0, points: { show: false }, spanGaps: true }, { show: true, width: 0, points: { show: false }, spanGaps: true });
+        bands.push({ series: [series.length - 1, series.length - 2], fill: `${stroke}3c` });
+      }
+    }
+    const axis = { stroke: color('--muted'), grid: { stroke: color('--grid'), width: 1 }, ticks: { show: false }, font: `11px ${color('--font')}`, gap: 4 };
+    this.plot = new uPlot({
+      width: Math.max(this.holder.clientWidth, 100), height: this.height,
+      legend: { show: false },
+      padding: [8, 8, 0, 0],
+      cursor: { sync: { key: this.group.sync.key, setSeries: false }, drag: { x: true, y: false, setScale: false }, points: { size: 6 }, y: false },
+      select: { show: true },
+      scales: { x: { time: this.mode === 'time' }, y: { distr: this.log ? 3 : 1, range: this.log ? undefined : (plot, low, high) => this.range(low, high) } },
+      axes: [{ ...axis, size: 24, space: 70, values: this.mode === 'time' ? undefined : (plot, ticks) => ticks.map((tick) => (this.mode === 'elapsed' ? span(tick) : short(tick))) },
+        { ...axis, size: this.binary ? 56 : 46, incrs: this.binary ? POWERS : undefined, values: (plot, ticks) => ticks.map((tick) => (tick === null ? '' : this.axisFormat(tick))) }],
+      series, bands,
+      hooks: {
+        draw: [() => this.drawMarks()],
+        setCursor: [(plot) => this.showValues(plot.cursor.idx)],
+        setSelect: [(plot) => this.select(plot)],
+      },
+    }, data, this.holder);
+    this.plot.ctx.canvas.setAttribute('role', 'img');
+    this.plot.ctx.canvas.setAttribute('aria-label', `${this.title}: a curve; the latest values are above it`);
+    this.plot.over.addEventListener('dblclick', () => this.group.zoomTo(null));
+  }
+
+  range(low, high) {
+    if (low === null || high === null) return [0, 1];
+    const bottom = this.zero ? Math.min(0, low) : low;
+    const room = (high - bottom) * 0.06 || Math.abs(high) * 0.1 || 1;
+    return [this.zero && low >= 0 ? 0 : bottom - room, high + room];
+  }
+
+  select(plot) {
+    if (plot.select.width < 4) return;
+    const from = plot.posToVal(plot.select.left, 'x');
+    const to = plot.posToVal(plot.select.left + plot.select.width, 'x');
+    plot.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
+    this.group.zoomTo(from, to);
+  }
+
+  applyZoom() {
+    if (!this.plot) return;
+    const x = this.plot.data[0];
+    if (x.length === 0) return;
+    const [from, to] = this.group.zoom || [x[0], x[x.length - 1]];
+    this.plot.setScale('x', { min: from, max: to === from ? from + 1 : to });
+  }
+
+  resize() {
+    const width = this.holder.clientWidth;
+    if (this.plot && width > 0 && Math.abs(width - this.plot.width) > 1) this.plot.setSize({ width, height: this.height });
+  }
+
+  // The values under the cursor, or the last ones.
+  showValues(index) {
+    if (!this.plot) return;
+    const data = this.plot.data;
+    const at = index === null || index === undefined ? data[0].length - 1 : index;
+    const items = this.curves.map((curve, i) => {
+      const column = data[this.columns[i]];
+      let place = at;
+      while (place > 0 && (column[place] === null || column[place] === undefined)) --place;
+      const spread = curve.min && this.curves.length < 4 && index !== null && Number.isFinite(data[this.columns[i] + 1][place]) &&
+        data[this.columns[i] + 1][place] !== data[this.columns[i] + 2][place];
+      return h('span', { class: 'value' }, h('i', { class: `swatch ${curve.color.slice(2)}` }), `${curve.name} `, h('b', {}, this.format(column[place])),
+        spread && h('small', {}, ` ${this.format(data[this.columns[i] + 1][place])}–${this.format(data[this.columns[i] + 2][place])}`));
+    });
+    const here = index === null || index === undefined ? null : h('span', { class: 'value at' }, axisText(this.mode, data[0][at]));
+    const mark = index !== null && index !== undefined && this.markAt(data[0][at]);
+    replace(this.values, here, items, mark && h('span', { class: 'value mark' }, mark.text));
+  }
+
+  markAt(x) {
+    if (!this.plot) return null;
+    const near = (this.plot.posToVal(8, 'x') - this.plot.posToVal(0, 'x'));
+    return this.marks.find((mark) => mark.x !== null && Math.abs(mark.x - x) <= near);
+  }
+
+  drawMarks() {
+    const { ctx, bbox } = this.plot;
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+    ctx.clip();
+    const ratio = devicePixelRatio || 1;
+    for (const mark of this.marks) {
+      if (mark.x === null) continue;
+      const x = Math.round(this.plot.valToPos(mark.x, 'x', true));
+      ctx.strokeStyle = ctx.fillStyle = color(MARKS[mark.kind] || '--muted');
+      ctx.lineWidth = ratio;
+      ctx.globalAlpha = 0.7;
+      if (mark.kind === 'checkpoint') {
+        ctx.fillRect(x - ratio, bbox.top + bbox.height - 5 * ratio, 2 * ratio, 5 * ratio);
+        continue;
+      }
+      ctx.setLineDash([4 * ratio, 3 * ratio]);
+      ctx.beginPath();
+      ctx.moveTo(x, bbox.top);
+      ctx.lineTo(x, bbox.top + bbox.height);
+      ctx.stroke();
+      ctx.setLineDash([]);
+      ctx.beginPath();
+      ctx.moveTo(x - 4 * ratio, bbox.top);
+      ctx.lineTo(x + 4 * ratio, bbox.top);
+      ctx.lineTo(x, bbox.top + 6 * ratio);
+      ctx.fill();
+    }
+    ctx.restore();
+  }
+}

@@ -1,0 +1,112 @@
+// The curves of a job as the coordinator sends them: read once, then only what is new.
+import { get } from './api.js';
+
+export class Curves {
+  constructor(id, points = 0) {
+    this.id = id;
+    this.points = points;
+    this.data = null;
+    this.reading = null;
+  }
+
+  // Reads what has been added. A request that comes while another is read is answered by one more afterwards.
+  async refresh(all = false) {
+    if (this.reading) {
+      this.again = true;
+      return this.reading;
+    }
+    this.reading = this.read(all).finally(() => { this.reading = null; });
+    await this.reading;
+    if (this.again) {
+      this.again = false;
+      await this.refresh();
+    }
+    return this.data;
+  }
+
+  async read(all) {
+    const old = this.data;
+    const partly = old && !all && !this.points && old.step.length > 1;
+    const from = partly ? old.first : 0;
+    const fresh = await get(`jobs/${this.id}/curves`, partly ? { from } : { points: this.points || '' });
+    // A bucket begins one step after the one before it ended; the last one may still grow.
+    if (partly && fresh.width === old.width && fresh.step.length > 0 && fresh.step.length < old.step.length) {
+      this.append(old, fresh, from);
+    } else if (partly) {
+      this.data = await get(`jobs/${this.id}/curves`);
+    } else {
+      this.data = fresh;
+    }
+    for (const value of Object.values(this.data.values)) {
+      value.min = value.min.map((least, i) => (least === null ? value.mean[i] : least));
+      value.max = value.max.map((greatest, i) => (greatest === null ? value.mean[i] : greatest));
+    }
+    const count = this.data.step.length;
+    // The last two buckets are read again: the last may have grown, and a restart may have dropped it.
+    this.data.first = count > 2 ? this.data.step[count - 3] + 1 : 0;
+    return this.data;
+  }
+
+  append(old, fresh, from) {
+    let keep = old.step.length;
+    while (keep > 0 && old.step[keep - 1] >= from) --keep;
+    for (const name of ['step', 'time', 'tokens']) old[name] = old[name].slice(0, keep).concat(fresh[name]);
+    for (const [name, value] of Object.entries(old.values)) {
+      for (const part of ['mean', 'min', 'max']) value[part] = value[part].slice(0, keep).concat(fresh.values[name][part]);
+    }
+    old.made = null;
+    old.evals = fresh.evals;
+    old.marks = fresh.marks;
+  }
+
+  // The places of the buckets on an axis.
+  x(mode) {
+    if (mode === 'tokens') return this.data.tokens;
+    if (mode === 'step') return this.data.step;
+    // The same array every time, so that a chart sees that its curves share it.
+    const made = this.data.made || (this.data.made = {});
+    if (!made[mode]) made[mode] = mode === 'time' ? this.data.time.map((time) => time / 1000) : this.elapsed();
+    return made[mode];
+  }
+
+  // Seconds of training: breaks of over ten minutes count as nothing.
+  elapsed() {
+    const time = this.data.time;
+    let sum = 0;
+    return time.map((now, i) => {
+      const pause = i === 0 ? 0 : Math.max(now - time[i - 1], 0) / 1000;
+      sum += pause > 600 && this.data.width < 100 ? 0 : pause;
+      return sum;
+    });
+  }
+
+  // Where a step lies on an axis; null when it is outside of the curve.
+  at(step, mode) {
+    if (mode === 'step') return step;
+    const steps = this.data.step;
+    let low = 0;
+    let high = steps.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (steps[middle] < step) low = middle + 1;
+      else high = middle;
+    }
+    if (steps.length === 0) return null;
+    return this.x(mode)[Math.min(low, steps.length - 1)];
+  }
+
+  // Where a moment lies on an axis.
+  atTime(time, mode) {
+    if (mode === 'time') return time / 1000;
+    const times = this.data.time;
+    if (times.length === 0 || time < times[0] - 60000) return null;
+    let place = times.findIndex((one) => one >= time);
+    if (place < 0) place = times.length - 1;
+    return this.x(mode)[place];
+  }
+
+  last(name) {
+    const column = this.data && this.data.values[name] && this.data.values[name].mean;
+    return column && column.length ? column[column.length - 1] : null;
+  }
+}

@@ -1,0 +1,97 @@
+// The lower half of a job's page: events, ranks, checkpoints, log, stacks, configuration.
+import { get, post } from './api.js';
+import { change } from './dialogs.js';
+import { h, replace, update } from './dom.js';
+import { ago, bytes, clock, number } from './format.js';
+import { eventRow, isActive } from './rows.js';
+
+export function detailSection(id, current) {
+  const path = `jobs/${encodeURIComponent(id)}`;
+  const events = h('ol', { class: 'events' });
+  const ranks = h('div', { class: 'lanes' });
+  const checkpoints = h('div', { class: 'scroll' });
+  const stacks = h('div');
+  const log = h('pre', { class: 'log', tabindex: '0', 'aria-label': 'Log' });
+  const rank = h('select', { 'aria-label': 'Rank', onchange: () => readLog() });
+  const config = h('div');
+  const logBox = h('details', { ontoggle: () => readLog() }, h('summary', {}, 'Log'), h('div', { class: 'filters' }, h('label', { class: 'inline' }, 'Rank', rank)), log);
+  const element = h('div', {},
+    h('div', { class: 'columns' },
+      h('section', {}, h('h2', {}, 'What happened'), events),
+      h('div', {}, h('section', {}, h('h2', {}, 'Ranks'), ranks), h('section', {}, h('h2', {}, 'Checkpoints'), checkpoints), h('section', { class: 'stacks', hidden: true }, h('h2', {}, 'Stacks'), stacks))),
+    h('section', {}, logBox), h('section', {}, config));
+  let shown = '';
+  let written = '';
+
+  function showRanks(job) {
+    const status = job.rank_status || [];
+    update(ranks, status.length === 0 && h('p', { class: 'muted' }, isActive(job) ? 'No rank runs yet.' : 'No rank runs: the job has ended.'), status.map((one) => {
+      const level = one.note || one.error || one.state === 'UNKNOWN' ? 'warning' : one.state === 'RUNNING' ? 'good' : 'waiting';
+      const behind = h('i');
+      behind.style.width = `${100 * Math.min(one.step / Math.max(job.steps, 1), 1)}%`;
+      return h('div', { class: `lane ${level}` }, h('b', {}, `rank ${one.rank}`), h('span', { class: 'muted' }, one.node), h('div', { class: `progress ${level}` }, behind),
+        h('span', {}, `step ${number(one.step)}`), h('span', { class: 'phase' }, one.note || one.error || one.phase || one.state.toLowerCase()));
+    }));
+    if (rank.options.length !== job.ranks) replace(rank, Array.from({ length: job.ranks }, (_, i) => h('option', { value: String(i) }, String(i))));
+  }
+
+  function showConfig(job) {
+    if (shown === job.config_hash) return;
+    shown = job.config_hash;
+    const waived = Object.entries(job.waivers);
+    replace(config,
+      h('details', { open: true }, h('summary', {}, 'Preflight'),
+        waived.length + job.warnings.length === 0 && h('p', { class: 'muted' }, 'Nothing was waived and nothing warned about.'),
+        h('ul', { class: 'findings' }, waived.map(([rule, reason]) => h('li', {}, h('b', { class: 'label warn' }, 'waived'), h('code', {}, rule), reason)),
+          job.warnings.map((finding) => h('li', {}, h('b', { class: 'label warn' }, 'warning'), h('code', {}, finding.field), `${finding.problem}; ${finding.fix}`)))),
+      h('details', {}, h('summary', {}, 'Configuration'), h('p', { class: 'muted' }, `hash ${job.config_hash}; files in `, h('code', {}, job.out_dir)), h('pre', { class: 'log' }, job.config_text)));
+  }
+
+  function show(job, list) {
+    update(events, list.slice().reverse().map((event) => eventRow(event)));
+    showRanks(job);
+    showConfig(job);
+  }
+
+  function askPin(checkpoint) {
+    const pinned = !checkpoint.pinned;
+    change({ title: pinned ? `Keep the checkpoint of step ${checkpoint.step}?` : `No longer keep the checkpoint of step ${checkpoint.step}?`,
+      text: pinned ? 'A pinned checkpoint is never deleted by train.keep_checkpoints.' : 'It is deleted once there are train.keep_checkpoints newer ones.', agree: pinned ? 'Pin it' : 'Unpin it',
+      send: () => post(`${path}/pin`, { step: checkpoint.step, pinned }) }, pinned ? 'The checkpoint is pinned.' : 'The checkpoint is no longer pinned.').then((done) => { if (done) readCheckpoints(); });
+  }
+
+  async function readCheckpoints() {
+    const found = await get(`${path}/checkpoints`).catch(() => null);
+    if (!found) return;
+    const list = found.checkpoints.slice().reverse();
+    if (JSON.stringify(list) === written) return;
+    written = JSON.stringify(list);
+    replace(checkpoints, list.length === 0 ? h('p', { class: 'muted' }, 'No checkpoint yet.') : h('table', {}, h('thead', {}, h('tr', {}, h('th', { class: 'num' }, 'Step'), h('th', { class: 'num' }, 'Validation'), h('th', { class: 'num' }, 'Size'), h('th', { class: 'num' }, 'Written'), h('th', {}, 'Kept'))),
+      h('tbody', {}, list.map((one) => h('tr', { title: one.path }, h('td', { class: 'num' }, one.step.toLocaleString('en-US')), h('td', { class: 'num' }, number(one.val_loss)), h('td', { class: 'num' }, bytes(one.bytes)), h('td', { class: 'num' }, ago(one.time)),
+        h('td', {}, one.error ? h('span', { class: 'bad' }, one.error) : h('button', { type: 'button', class: 'quiet', data: { act: 'pin', step: String(one.step) }, onclick: () => askPin(one) }, one.pinned ? 'pinned' : 'pin…')))))));
+  }
+
+  async function readStacks() {
+    const found = await get(`${path}/stacks`).catch(() => null);
+    if (!found) return;
+    stacks.parentElement.hidden = found.stacks.length === 0;
+    replace(stacks, h('ul', { class: 'findings' }, found.stacks.slice().reverse().map((one) => h('li', {}, h('a', { href: `api/v1/${path}/stacks/${one.id}`, target: '_blank', rel: 'noopener' }, `${clock(one.time)}`), one.why))));
+  }
+
+  async function readLog() {
+    if (!logBox.open) return;
+    const found = await get(`${path}/log`, { rank: rank.value || 0 }).catch((error) => ({ text: error.message }));
+    const atEnd = log.scrollTop + log.clientHeight >= log.scrollHeight - 8;
+    if (log.textContent === found.text) return;
+    log.textContent = found.text || 'Nothing was logged.';
+    if (atEnd) log.scrollTop = log.scrollHeight;
+  }
+
+  function refresh(all = true) {
+    readLog();
+    readStacks();
+    if (all || current().state !== 'RUNNING') readCheckpoints();
+  }
+
+  return { element, show, refresh, close: () => {} };
+}

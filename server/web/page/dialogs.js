@@ -1,0 +1,74 @@
+// Questions: every change asks first, and says what will happen.
+import { hasToken, setToken } from './api.js';
+import { h, toast } from './dom.js';
+
+let tokenFile = 'the file token in the coordinator\'s state folder';
+export function setTokenFile(path) {
+  tokenFile = path;
+}
+
+// Shows a dialog. `send` gets the form's data when the user agrees; its error stays in the dialog. True when it was done.
+export function ask({ title, text, fields = [], agree, danger = false, send }) {
+  return new Promise((resolve) => {
+    let done = false;
+    const problem = h('p', { class: 'problem', role: 'alert' });
+    const button = h('button', { type: 'submit', class: danger ? 'danger' : 'primary' }, agree);
+    const form = h('form', { method: 'dialog' },
+      h('h2', {}, title),
+      ...[].concat(text).map((line) => h('p', {}, line)),
+      ...fields, problem,
+      h('div', { class: 'buttons' }, h('button', { type: 'button', onclick: () => dialog.close() }, 'Cancel'), button));
+    const dialog = h('dialog', { 'aria-label': title, onclose: () => { dialog.remove(); resolve(done); } }, form);
+    form.addEventListener('submit', async (event) => {
+      event.preventDefault();
+      button.disabled = true;
+      problem.textContent = '';
+      try {
+        await send(new FormData(form));
+        done = true;
+        dialog.close();
+      } catch (error) {
+        problem.textContent = error.message;
+      }
+      button.disabled = false;
+    });
+    document.body.append(dialog);
+    dialog.showModal();
+    const first = form.querySelector('input');
+    if (first) first.focus();
+  });
+}
+
+export function askToken() {
+  return ask({
+    title: 'Token for changes',
+    text: ['Reading needs no token; stopping, resuming and the like do. The token is in:'],
+    fields: [
+      h('pre', { class: 'path' }, `cat ${tokenFile}`),
+      h('label', {}, 'Token', h('input', { name: 'token', type: 'password', autocomplete: 'off', required: true, spellcheck: 'false' })),
+      h('p', { class: 'muted' }, 'It stays in this tab until you close it.'),
+    ],
+    agree: 'Use this token',
+    send: (data) => setToken(data.get('token')),
+  });
+}
+
+// Asks for the token if there is none, then the question itself.
+export async function change(question, said) {
+  if (!hasToken() && !(await askToken())) return false;
+  const done = await ask(question);
+  if (done) toast(said);
+  return done;
+}
+
+export function showHelp() {
+  const keys = [['/', 'filter the jobs'], ['j k', 'next and previous job'], ['Enter', 'open the job'], ['x', 'choose the job for a comparison'],
+    ['c', 'compare the chosen jobs'], ['1 2 3', 'curves by step, by tokens, by time'], ['g', 'all jobs'], ['t', 'light or dark'], ['?', 'this list']];
+  const dialog = h('dialog', { 'aria-label': 'Keyboard', onclose: () => dialog.remove() },
+    h('form', { method: 'dialog' }, h('h2', {}, 'Keyboard'),
+      h('table', { class: 'keys' }, h('tbody', {}, keys.map(([key, what]) => h('tr', {}, h('td', {}, key.split(' ').map((one) => h('kbd', {}, one))), h('td', {}, what))))),
+      h('p', { class: 'muted' }, 'In a chart: drag to zoom in, double-click to zoom out.'),
+      h('div', { class: 'buttons' }, h('button', { class: 'primary' }, 'Close'))));
+  document.body.append(dialog);
+  dialog.showModal();
+}

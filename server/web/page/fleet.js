@@ -1,0 +1,216 @@
+// All jobs, all machines, and what happened lately.
+import { follow, get } from './api.js';
+import { setTokenFile } from './dialogs.js';
+import { h, morph, replace, toast, update } from './dom.js';
+import { ago, bytes, number, short, span } from './format.js';
+import { ACTIVE, badge, eventRow, isActive, labels, progress, sparkLine } from './rows.js';
+
+const FILTERS = [['', 'all'], ['active', 'active'], ['RUNNING', 'training'], ['QUEUED', 'waiting'], ['FAILED', 'failed'], ['STOPPED', 'stopped'], ['SUCCEEDED', 'finished']];
+
+export function fleetPage(main, parameters) {
+  let fleet = null;
+  let jobs = new Map();
+  let order = [];
+  let stop = () => {};
+  let closed = false;
+  let current = -1;
+  const chosen = new Set();
+  const wanted = { state: parameters.get('state') || '', name: parameters.get('name') || '', label: parameters.get('label') || '' };
+
+  const summary = h('h1', { class: 'sentence' }, '…');
+  const states = h('div', { class: 'chips', role: 'group', 'aria-label': 'Filter by state' });
+  const nameField = h('input', { type: 'search', placeholder: 'Name or id', 'aria-label': 'Filter by name or id', value: wanted.name });
+  const labelField = h('input', { type: 'search', placeholder: 'Label: team=nlp', 'aria-label': 'Filter by label', value: wanted.label });
+  const compare = h('button', { type: 'button', class: 'primary', hidden: true, onclick: () => openCompare() });
+  const body = h('tbody');
+  const more = h('button', { type: 'button', class: 'quiet', hidden: true, onclick: () => load(order.length) }, 'More');
+  const empty = h('div', { class: 'blank', hidden: true });
+  const machines = h('div', { class: 'machines' });
+  const events = h('ol', { class: 'events' });
+  const table = h('table', { class: 'jobs' }, h('thead', {}, h('tr', {},
+    h('th', { class: 'pick' }, h('span', { class: 'hidden' }, 'Choose')), h('th', {}, 'Job'), h('th', {}, 'State'), h('th', { class: 'wide' }, 'Progress'), h('th', { class: 'num' }, 'Ends in'),
+    h('th', {}, 'Loss'), h('th', { class: 'num' }, h('span', { class: 'hidden' }, 'Loss')), h('th', { class: 'num' }, 'Validation'), h('th', { class: 'num' }, 'Tok/s'), h('th', { class: 'num' }, 'Submitted'))), body);
+  main.append(
+    h('section', { class: 'top' }, summary),
+    h('section', { 'aria-label': 'Jobs' }, h('div', { class: 'filters' }, states, nameField, labelField, h('span', { class: 'grow' }), compare), h('div', { class: 'scroll' }, table), empty, more),
+    h('div', { class: 'columns' }, h('section', {}, h('h2', {}, 'Machines'), machines), h('section', {}, h('h2', {}, 'What happened'), events)));
+
+  function openCompare() {
+    location.hash = `#/compare?jobs=${[...chosen].join(',')}`;
+  }
+
+  function showChosen() {
+    compare.hidden = chosen.size === 0;
+    compare.textContent = chosen.size === 1 ? 'Compare 1 job' : `Compare ${chosen.size} jobs`;
+  }
+
+  function choose(id, on) {
+    if (on) chosen.add(id);
+    else chosen.delete(id);
+    showChosen();
+  }
+
+  function row(job) {
+    const pick = h('input', { type: 'checkbox', 'aria-label': `Choose ${job.name}`, checked: chosen.has(job.id), onchange: (event) => choose(job.id, event.target.checked) });
+    const share = job.steps > 0 ? Math.floor(100 * Math.min(job.step / job.steps, 1)) : 0;
+    const restarts = job.restarts > 0 && h('span', { class: 'label warn', title: 'restarts so far' }, `${job.restarts}×`);
+    return h('tr', { data: { id: job.id }, onclick: (event) => { if (!event.target.closest('a, input')) location.hash = `#/job/${job.id}`; } },
+      h('td', { class: 'pick' }, pick),
+      h('td', { class: 'name' }, h('a', { href: `#/job/${job.id}` }, job.name || job.id), restarts, labels(job), h('div', { class: 'words', title: job.health.words }, job.health.words)),
+      h('td', {}, badge(job)),
+      h('td', { class: 'wide' }, h('div', { class: 'done' }, progress(job), h('span', {}, `${share} %`)), h('small', {}, `${number(job.step)} of ${number(job.steps)} steps`)),
+      h('td', { class: 'num' }, isActive(job) && job.eta_seconds !== null ? span(job.eta_seconds) : '–'),
+      h('td', { class: 'sparkcell' }, sparkLine(job.spark)),
+      h('td', { class: 'num' }, number(job.loss)), h('td', { class: 'num' }, number(job.val_loss)),
+      h('td', { class: 'num' }, job.tokens_per_second ? short(job.tokens_per_second) : '–'), h('td', { class: 'num' }, ago(job.submitted)));
+  }
+
+  function showSummary() {
+    const count = fleet.counts;
+    const of = (name) => count[name] || 0;
+    const looks = [...jobs.values()].filter((job) => isActive(job) && ['warning', 'bad'].includes(job.health.level)).length;
+    const failed = of('FAILED');
+    const parts = [[of('RUNNING'), 'training'], [of('STARTING') + of('PREFLIGHT') + of('RESTARTING'), 'starting'], [of('QUEUED'), 'waiting'], [of('STOPPING'), 'stopping']]
+      .filter(([n]) => n > 0).map(([n, word]) => `${n} ${word}`);
+    const total = Object.values(count).reduce((sum, n) => sum + n, 0);
+    const calm = looks === 0 ? (parts.length ? 'all healthy' : '') : `${looks} ${looks === 1 ? 'needs' : 'need'} a look`;
+    const head = parts.length ? parts.join(', ') : total === 0 ? 'No job yet' : 'Nothing is running';
+    update(summary, h('i', { class: `dot ${looks ? 'warning' : parts.length ? 'good' : 'waiting'}`, 'aria-hidden': 'true' }),
+      h('span', {}, [head, calm].filter(Boolean).join('; '), failed > 0 && h('a', { class: 'aside bad', href: '#/?state=FAILED' }, `${failed} failed`)));
+    update(states, FILTERS.map(([state, word]) => {
+      const n = state === '' ? total : state === 'active' ? ACTIVE.reduce((sum, one) => sum + of(one), 0) : of(state);
+      return h('button', { type: 'button', class: 'chip', 'aria-pressed': String(wanted.state === state), onclick: () => { wanted.state = state; load(); } }, word, h('small', {}, String(n)));
+    }));
+  }
+
+  function showJobs() {
+    replace(body, order.map((id) => row(jobs.get(id))));
+    mark();
+    table.hidden = order.length === 0;
+    empty.hidden = order.length > 0;
+    const filtered = wanted.state || wanted.name || wanted.label;
+    replace(empty, filtered ? h('p', {}, 'No job matches. ', h('button', { type: 'button', class: 'quiet', onclick: () => { Object.assign(wanted, { state: '', name: '', label: '' }); nameField.value = labelField.value = ''; load(); } }, 'Show all'))
+      : [h('p', {}, 'No job yet. Submit one:'), h('pre', {}, 'nsactl submit configs/jobs/demo.yaml')]);
+    more.hidden = order.length >= fleet.matching;
+    more.textContent = `${fleet.matching - order.length} more`;
+  }
+
+  function bar(share, words) {
+    const fill = h('i');
+    fill.style.width = `${100 * Math.min(Math.max(share, 0), 1)}%`;
+    return h('div', { class: 'meter', title: words }, fill);
+  }
+
+  function showNodes() {
+    update(machines, fleet.nodes.length === 0 && h('p', { class: 'muted' }, 'No machine reports yet; its agent may be starting.'), fleet.nodes.map((node) => h('article', { class: 'machine' },
+      h('header', {}, h('i', { class: `dot ${node.state === 'READY' ? 'good' : 'bad'}`, 'aria-hidden': 'true' }), h('b', {}, node.name), node.state !== 'READY' && h('span', { class: 'bad' }, node.state.toLowerCase()),
+        h('span', { class: 'grow' }), h('span', { class: 'muted' }, node.gpus.length ? `${node.gpus_used} of ${node.gpus.length} GPUs` : `${node.cpu_slots_used} of ${node.cpu_slots} CPU slots`)),
+      h('dl', { class: 'meters' },
+        h('dt', {}, 'Memory'), h('dd', {}, bar(node.used_memory_bytes / node.memory_bytes, 'memory in use'), `${bytes(node.used_memory_bytes)} of ${bytes(node.memory_bytes)}`),
+        node.gpus.flatMap((gpu, i) => [h('dt', {}, `GPU ${i}`), h('dd', {}, bar(gpu.used_bytes / gpu.memory_bytes, gpu.name), `${bytes(gpu.used_bytes)} of ${bytes(gpu.memory_bytes)} · ${gpu.name}`)])),
+      h('div', { class: 'runs' }, node.jobs.length === 0 ? h('span', { class: 'muted' }, 'idle') : node.jobs.map((id) => h('a', { href: `#/job/${id}` }, (jobs.get(id) || { name: id }).name))),
+      node.problem && h('p', { class: 'muted' }, node.problem))));
+  }
+
+  function showEvents() {
+    const latest = fleet.events.slice(-40).reverse();
+    update(events, latest.length === 0 && h('li', { class: 'muted' }, 'Nothing yet.'), latest.map((event) => eventRow(event, (jobs.get(event.job) || { name: event.job }).name)));
+  }
+
+  async function load(offset = 0) {
+    try {
+      const found = await get('fleet', { ...wanted, offset: offset || '' });
+      if (closed) return;
+      if (offset === 0) {
+        jobs = new Map();
+        order = [];
+      }
+      fleet = found;
+      setTokenFile(found.token_file);
+      for (const job of found.jobs) {
+        if (!jobs.has(job.id)) order.push(job.id);
+        jobs.set(job.id, job);
+      }
+      showSummary();
+      showJobs();
+      showNodes();
+      showEvents();
+      if (offset === 0) {
+        stop();
+        stop = follow(found.cursor, '', handlers);
+      }
+    } catch (error) {
+      toast(error.message, true);
+      if (!closed && !fleet) setTimeout(load, 2000);
+    }
+  }
+
+  // A job whose state has changed moves in the list, so the list is read again; otherwise its row alone.
+  let reload = 0;
+  function later() {
+    clearTimeout(reload);
+    reload = setTimeout(() => { if (!closed) load(); }, 400);
+  }
+
+  const handlers = {
+    reconnected: later,
+    rows: (rows) => {
+      let moved = false;
+      for (const job of rows) {
+        const before = jobs.get(job.id);
+        if (!before || before.state !== job.state) moved = true;
+        if (!before) continue;
+        job.spark = before.spark && job.loss !== null && job.step > before.step ? extend(before, job) : before.spark;
+        jobs.set(job.id, job);
+        const old = body.querySelector(`tr[data-id="${CSS.escape(job.id)}"]`);
+        if (old) morph(old, row(job));
+      }
+      mark();
+      showSummary();
+      if (moved) later();
+    },
+    nodes: (nodes) => { fleet.nodes = nodes; showNodes(); },
+    event: (event) => { fleet.events.push(event); showEvents(); },
+  };
+
+  // Until the list is read again, the last point of the spark line is the newest loss.
+  function extend(before, job) {
+    const points = before.spark.slice();
+    if (points.length < 2) return points.concat(job.loss);
+    points[points.length - 1] = job.loss;
+    return points;
+  }
+
+  function mark() {
+    [...body.rows].forEach((one, i) => one.classList.toggle('current', i === current));
+  }
+
+  let typing = 0;
+  const typed = () => {
+    wanted.name = nameField.value.trim();
+    wanted.label = labelField.value.trim();
+    clearTimeout(typing);
+    typing = setTimeout(load, 150);
+  };
+  nameField.addEventListener('input', typed);
+  labelField.addEventListener('input', typed);
+  const sparks = setInterval(() => { if (!document.hidden && [...jobs.values()].some(isActive)) load(); }, 15000);
+  document.title = 'NSA training';
+  load();
+
+  return {
+    close: () => { closed = true; stop(); clearInterval(sparks); clearTimeout(reload); },
+    key: (event) => {
+      const id = order[current];
+      if (event.key === '/') { nameField.focus(); event.preventDefault(); }
+      else if (event.key === 'j' || event.key === 'k') {
+        current = Math.max(0, Math.min(order.length - 1, current + (event.key === 'j' ? 1 : -1)));
+        mark();
+        if (body.rows[current]) body.rows[current].scrollIntoView({ block: 'nearest' });
+      } else if (event.key === 'Enter' && id && event.target === document.body) location.hash = `#/job/${id}`;
+      else if (event.key === 'x' && id) { choose(id, !chosen.has(id)); showJobs(); }
+      else if (event.key === 'c' && chosen.size > 0) openCompare();
+    },
+  };
+}
+

@@ -1,0 +1,82 @@
+// Numbers and times as people read them.
+
+const none = '–';
+
+export function number(value, digits = 4) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return none;
+  if (value === 0) return '0';
+  const size = Math.abs(value);
+  if (size >= 1e15 || size < 1e-3) return value.toExponential(1).replace('e+', 'e');
+  if (Number.isInteger(value) && size < 1e6) return value.toLocaleString('en-US');
+  if (size >= 1e5) return short(value);
+  const whole = Math.floor(Math.log10(size)) + 1;
+  return value.toFixed(Math.max(0, Math.min(digits, digits - Math.max(whole, 1) + 1)));
+}
+
+// 1234567 → 1.23M
+export function short(value, digits = 3) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return none;
+  const size = Math.abs(value);
+  for (const [unit, name] of [[1e15, 'P'], [1e12, 'T'], [1e9, 'G'], [1e6, 'M'], [1e3, 'k']]) {
+    if (size >= unit) return trim((value / unit).toPrecision(digits)) + name;
+  }
+  return trim(value.toPrecision(digits));
+}
+
+function trim(text) {
+  return text.includes('.') && !text.includes('e') ? text.replace(/\.?0+$/, '') : text;
+}
+
+export function bytes(value) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return none;
+  for (const [unit, name] of [[2 ** 40, 'TiB'], [2 ** 30, 'GiB'], [2 ** 20, 'MiB'], [2 ** 10, 'KiB']]) {
+    if (Math.abs(value) >= unit) return `${trim((value / unit).toPrecision(3))} ${name}`;
+  }
+  return `${value} B`;
+}
+
+export function percent(share, digits = 0) {
+  return Number.isFinite(share) ? `${(100 * share).toFixed(digits)} %` : none;
+}
+
+export function seconds(value) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return none;
+  if (value === 0) return '0';
+  if (value < 1e-3) return `${(value * 1e6).toPrecision(3)} µs`;
+  if (value < 1) return `${trim((value * 1e3).toPrecision(3))} ms`;
+  if (value < 100) return `${trim(value.toPrecision(3))} s`;
+  return span(value);
+}
+
+export function span(value) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return none;
+  const whole = Math.round(Math.max(value, 0));
+  if (whole < 60) return `${whole} s`;
+  const minutes = Math.round(whole / 60);
+  if (minutes < 60) return `${minutes} min`;
+  if (minutes < 24 * 60) return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+  const hours = Math.round(whole / 3600);
+  return `${Math.floor(hours / 24)} d ${hours % 24} h`;
+}
+
+export function ago(milliseconds, now = Date.now()) {
+  if (!milliseconds) return none;
+  const past = (now - milliseconds) / 1000;
+  return past < 5 ? 'now' : `${span(past)} ago`;
+}
+
+export function clock(milliseconds) {
+  if (!milliseconds) return none;
+  const date = new Date(milliseconds);
+  const today = new Date().toDateString() === date.toDateString();
+  const time = date.toLocaleTimeString('en-GB');
+  return today ? time : `${date.getFullYear()}-${pad(date.getMonth() + 1)}-${pad(date.getDate())} ${time}`;
+}
+
+function pad(value) {
+  return String(value).padStart(2, '0');
+}
+
+export function capital(text) {
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}

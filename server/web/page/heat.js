@@ -1,0 +1,77 @@
+// Heat maps of layer × step.
+import { color, h, replace } from './dom.js';
+import { number } from './format.js';
+
+const ROW = 14;
+const LONGEST = 260;
+
+function mix(stops, share) {
+  const place = Math.min(Math.max(share, 0), 1) * (stops.length - 1);
+  const low = Math.min(Math.floor(place), stops.length - 2);
+  const part = place - low;
+  return stops[low].map((value, i) => Math.round(value + (stops[low + 1][i] - value) * part));
+}
+
+function stops() {
+  return ['--heat0', '--heat1', '--heat2', '--heat3'].map((name) => color(name).match(/\w\w/g).map((pair) => parseInt(pair, 16)));
+}
+
+export class Heat {
+  // `fixed`: the ends of the scale; without it those of the data.
+  constructor({ title, note, fixed = null }) {
+    this.fixed = fixed;
+    this.canvas = h('canvas', { role: 'img', 'aria-label': `${title}: layers from top to bottom, steps from left to right` });
+    this.scale = h('span', { class: 'scale' });
+    this.value = h('div', { class: 'values' });
+    this.rows = h('div', { class: 'layers', 'aria-hidden': 'true' });
+    this.steps = h('div', { class: 'steps', 'aria-hidden': 'true' });
+    this.element = h('figure', { class: 'heat' },
+      h('figcaption', {}, h('span', { class: 'title' }, title), note && h('span', { class: 'note' }, note), this.scale, this.value),
+      h('div', { class: 'cells' }, this.rows, this.canvas), this.steps);
+    this.canvas.addEventListener('mousemove', (event) => this.point(event));
+    this.canvas.addEventListener('mouseleave', () => replace(this.value));
+  }
+
+  show(steps, layers, width) {
+    this.data = { steps, layers, width };
+    const flat = layers.flat().filter((value) => value !== null);
+    const [low, high] = this.fixed || [Math.min(...flat.length ? flat : [0]), Math.max(...flat.length ? flat : [1])];
+    this.low = low;
+    this.high = high > low ? high : low + 1e-9;
+    this.draw();
+    replace(this.scale, number(low, 3), h('i', { class: 'ramp', 'aria-hidden': 'true' }), number(high, 3));
+    const shown = layers.length > 12 ? layers.map((_, i) => i).filter((i) => i % Math.ceil(layers.length / 8) === 0) : layers.map((_, i) => i);
+    replace(this.rows, layers.map((_, i) => h('span', {}, shown.includes(i) ? String(i) : '')));
+    replace(this.steps, h('span', {}, `step ${steps.length ? steps[0].toLocaleString('en-US') : ''}`), h('span', {}, steps.length ? steps[steps.length - 1].toLocaleString('en-US') : ''));
+  }
+
+  draw() {
+    const { steps, layers } = this.data;
+    const row = Math.max(Math.min(ROW, Math.floor(LONGEST / Math.max(layers.length, 1))), 4);
+    const columns = Math.max(steps.length, 1);
+    this.canvas.width = columns;
+    this.canvas.height = Math.max(layers.length, 1);
+    this.canvas.style.height = `${row * Math.max(layers.length, 1)}px`;
+    const ctx = this.canvas.getContext('2d');
+    const image = ctx.createImageData(columns, this.canvas.height);
+    const ramp = stops();
+    // What is not measured at every step (an audit) holds until it is measured again.
+    layers.forEach((values, layer) => { let last = null; values.forEach((measured, i) => {
+      const value = measured ?? last;
+      last = value;
+      if (value === null) return;
+      const [red, green, blue] = mix(ramp, (value - this.low) / (this.high - this.low));
+      image.data.set([red, green, blue, 255], 4 * (layer * columns + i));
+    }); });
+    ctx.putImageData(image, 0, 0);
+  }
+
+  point(event) {
+    const { steps, layers } = this.data;
+    const box = this.canvas.getBoundingClientRect();
+    const i = Math.min(Math.floor((event.clientX - box.left) / box.width * steps.length), steps.length - 1);
+    const layer = Math.min(Math.floor((event.clientY - box.top) / box.height * layers.length), layers.length - 1);
+    if (i < 0 || layer < 0) return;
+    replace(this.value, h('span', { class: 'value at' }, `layer ${layer}, step ${steps[i].toLocaleString('en-US')}`), h('span', { class: 'value' }, h('b', {}, number(layers[layer][i], 3))));
+  }
+}

@@ -1,0 +1,241 @@
+// One job: how it is, its curves, its attention, and what can be done about it.
+import { follow, get, post, requestId } from './api.js';
+import { Chart, Group, smooth } from './chart.js';
+import { Curves } from './curves.js';
+import { change, setTokenFile } from './dialogs.js';
+import { h, replace, toast, update } from './dom.js';
+import { ago, bytes, capital, number, percent, seconds, short, span } from './format.js';
+import { heatSection } from './attention.js';
+import { detailSection } from './details.js';
+import { badge, isActive, labels, progress } from './rows.js';
+
+const MODES = [['step', 'Step'], ['tokens', 'Tokens'], ['time', 'Time']];
+const PARTS = [['forward_seconds', 'forward', '--c1'], ['backward_seconds', 'backward', '--c4'], ['optimizer_seconds', 'optimizer', '--c3'],
+  ['communication_seconds', 'communication', '--c2'], ['data_seconds', 'data', '--c6']];
+
+export function jobPage(main, id) {
+  const curves = new Curves(id);
+  const group = new Group();
+  const charts = {};
+  let job = null;
+  let events = [];
+  let stop = () => {};
+  let closed = false;
+  let mode = localStorage.getItem('axis') || 'step';
+  let weight = Number(localStorage.getItem('smooth') || 0);
+  let log = false;
+
+  const head = h('section', { class: 'top' });
+  const figures = h('dl', { class: 'figures' });
+  const grid = h('div', { class: 'charts' });
+  const attention = heatSection(id);
+  const details = detailSection(id, () => job);
+  const axis = h('div', { class: 'chips', role: 'group', 'aria-label': 'Horizontal axis' });
+  const slider = h('input', { type: 'range', min: '0', max: '0.99', step: '0.01', value: String(weight), 'aria-label': 'Smoothing',
+    oninput: (event) => { weight = Number(event.target.value); localStorage.setItem('smooth', String(weight)); showCurves(); } });
+  const logBox = h('input', { type: 'checkbox', onchange: (event) => { log = event.target.checked; showCurves(); } });
+  const compareLink = h('a', { class: 'button', href: `#/compare?jobs=${encodeURIComponent(id)}` }, 'Compare with…');
+  main.append(head, figures,
+    h('div', { class: 'filters sticky' }, axis, h('label', { class: 'inline' }, 'Smoothing', slider), h('label', { class: 'inline' }, logBox, 'Log loss'), h('span', { class: 'grow' }), compareLink),
+    grid, attention.element, details.element);
+
+  function setMode(next) {
+    mode = next;
+    localStorage.setItem('axis', mode);
+    group.zoom = null;
+    showAxis();
+    showCurves();
+  }
+
+  function showAxis() {
+    replace(axis, MODES.map(([name, word]) => h('button', { type: 'button', class: 'chip', 'aria-pressed': String(mode === name), onclick: () => setMode(name) }, word)));
+  }
+
+  function chart(name, options) {
+    if (!charts[name]) {
+      charts[name] = new Chart(group, options);
+      grid.append(charts[name].element);
+    }
+    return charts[name];
+  }
+
+  function curve(name, key, colour, scale = 1) {
+    const value = curves.data.values[key];
+    const times = (column) => (scale === 1 ? column : column.map((one) => (one === null ? null : one * scale)));
+    return { name, color: colour, x: curves.x(mode), y: smooth(times(value.mean), weight), min: times(value.min), max: times(value.max) };
+  }
+
+  function marks() {
+    const list = curves.data.marks.map((mark) => ({ x: mode === 'time' && mark.kind === 'restart' ? mark.time / 1000 : curves.at(mark.step, mode), kind: mark.kind, text: `${mark.text} at step ${mark.step}` }));
+    for (const event of events) {
+      const alert = event.severity !== 'info' && event.reason !== 'CHECKPOINT_FAILED';
+      const stopped = /^STOP/.test(event.reason);
+      if (alert || stopped) list.push({ x: curves.atTime(event.time, mode), kind: alert ? 'alert' : 'stop', text: `${event.reason.toLowerCase().replaceAll('_', ' ')}: ${event.text}` });
+    }
+    return list;
+  }
+
+  function showCurves() {
+    if (!curves.data || !job) return;
+    const shared = { mode, marks: marks() };
+    const evals = Object.entries(curves.data.evals).map(([name, one], i) => ({ name, color: ['--c2', '--c3', '--c5', '--c7'][i % 4], dots: true,
+      x: one.step.map((step, k) => (mode === 'time' ? one.time[k] / 1000 : curves.at(step, mode))), y: one.loss }));
+    chart('loss', { title: 'Loss', note: 'nats a token', height: 260, format: number }).show({ ...shared, log, curves: [curve('training', 'loss', '--c1'), ...evals] });
+    charts.loss.element.classList.add('big');
+    chart('speed', { title: 'Throughput', note: 'tokens a second', height: 260, zero: true }).show({ ...shared, curves: [curve('all ranks', 'tokens_per_second', '--c1')] });
+    if (job.peak_flops > 0) {
+      chart('mfu', { title: 'MFU', note: 'of the data sheet\'s dense bf16 rate', zero: true, format: (value) => percent(value, 1), axis: (value) => percent(value) })
+        .show({ ...shared, curves: [curve('all GPUs', 'tokens_per_second', '--c3', job.flops_per_token / job.peak_flops)] });
+    }
+    const parts = PARTS.filter(([key]) => curves.data.values[key].max.some((value) => value > 0)).map(([key, name, colour]) => ({ ...curve(name, key, colour), min: undefined, max: undefined }));
+    chart('times', { title: 'Step time', note: 'seconds of rank 0', zero: true, format: seconds }).show({ ...shared, curves: [curve('whole', 'step_seconds', '--c8'), ...parts] });
+    chart('norm', { title: 'Gradient norm', note: 'before clipping', zero: true }).show({ ...shared, curves: [curve('norm', 'grad_norm', '--c5')] });
+    chart('rate', { title: 'Learning rate', zero: true, format: (value) => (value === 0 ? '0' : value.toExponential(1)) }).show({ ...shared, curves: [{ ...curve('rate', 'learning_rate', '--c4'), min: undefined, max: undefined }] });
+    chart('memory', { title: 'Memory', note: job.device === 'cpu' ? 'resident set of rank 0' : 'GPU of rank 0', zero: true, format: bytes, binary: true })
+      .show({ ...shared, curves: [curve('in use', 'memory_bytes', '--c6'), { ...curve('reserved', 'memory_reserved_bytes', '--c8'), min: undefined, max: undefined, dashed: true }] });
+  }
+
+  function figure(name, value, note) {
+    return h('div', {}, h('dt', {}, name), h('dd', {}, value, note && h('small', {}, note)));
+  }
+
+  function showFigures() {
+    const mfu = job.peak_flops > 0 && job.tokens_per_second ? percent(job.tokens_per_second * job.flops_per_token / job.peak_flops, 1) : null;
+    const running = job.started ? ((job.ended || Date.now()) - job.started) / 1000 : null;
+    update(figures,
+      figure('Loss', number(job.loss)),
+      figure('Validation', number(job.val_loss), job.val_step ? ` step ${number(job.val_step)}` : ''),
+      figure('Tokens a second', job.tokens_per_second ? short(job.tokens_per_second) : '–'),
+      mfu && figure('MFU', mfu),
+      figure('Step time', seconds(curves.data ? curves.last('step_seconds') : null)),
+      figure('Tokens', short(job.total_tokens)),
+      figure('Memory', bytes(curves.data ? curves.last('memory_bytes') : null)),
+      figure(job.ended ? 'Took' : 'Running for', running === null ? '–' : span(running), job.restarts ? ` ${job.restarts} restart${job.restarts > 1 ? 's' : ''}` : ''),
+      figure('Checkpoint', job.checkpoint_step ? `step ${number(job.checkpoint_step)}` : '–', job.checkpoint_time ? ` ${ago(job.checkpoint_time)}` : ''));
+  }
+
+  function ending() {
+    if (!job.health.words.includes('ends in')) return '';
+    return new Date(Date.now() + job.eta_seconds * 1000).toLocaleTimeString('en-GB', { hour: '2-digit', minute: '2-digit' });
+  }
+
+  function buttons() {
+    const hasRanks = ['STARTING', 'RUNNING', 'STOPPING'].includes(job.state);
+    const resumable = ['STOPPED', 'FAILED'].includes(job.state);
+    return h('div', { class: 'actions' },
+      isActive(job) && h('button', { type: 'button', data: { act: 'stop' }, onclick: () => askStop() }, 'Stop…'),
+      resumable && h('button', { type: 'button', class: 'primary', data: { act: 'resume' }, onclick: () => askResume() }, 'Resume…'),
+      hasRanks && h('button', { type: 'button', data: { act: 'stacks' }, onclick: () => askStacks() }, 'Dump stacks…'));
+  }
+
+  // What changed last, so that nobody has to look for it.
+  function latest() {
+    const event = events[events.length - 1];
+    return event && h('p', { class: `latest ${event.severity}` }, h('time', { datetime: new Date(event.time).toISOString() }, ago(event.time)), h('b', {}, event.reason.toLowerCase().replaceAll('_', ' ')), h('span', {}, event.text));
+  }
+
+  function showHead() {
+    const end = ending();
+    update(head,
+      h('div', { class: 'names' }, h('a', { href: '#/' }, 'Fleet'), h('span', { class: 'muted' }, '/'), h('b', {}, job.name), h('code', {}, job.id), labels(job), badge(job), h('span', { class: 'grow' }), buttons()),
+      h('h1', { class: 'sentence' }, h('i', { class: `dot ${job.health.level}`, 'aria-hidden': 'true' }), h('span', {}, capital(job.health.words), end && h('span', { class: 'aside' }, `at ${end}`))),
+      latest(),
+      h('div', { class: 'done' }, progress(job), h('span', {}, `${number(job.step)} of ${number(job.steps)} steps`)));
+    document.title = `${job.steps > 0 ? Math.floor(100 * job.step / job.steps) : 0} % ${job.name}`;
+  }
+
+  const send = (verb, body) => post(`jobs/${job.id}/${verb}`, body);
+
+  function askStop() {
+    const step = h('input', { name: 'at_step', type: 'number', min: String(job.step + 1), max: String(job.steps), value: String(Math.min(job.steps, Math.ceil((job.step + 1) / 100) * 100)), 'aria-label': 'last step' });
+    const choice = (value, text, more) => h('label', { class: 'choice' }, h('input', { type: 'radio', name: 'mode', value, checked: value === 'graceful' }), h('span', {}, text, more));
+    change({
+      title: `Stop ${job.name}?`, text: 'A stopped job can be resumed from its newest checkpoint.', danger: true, agree: 'Stop the job',
+      fields: [choice('graceful', 'After the step in progress, with a checkpoint'), choice('at_step', 'After step ', step), choice('now', 'At once, without a checkpoint')],
+      send: (data) => send('stop', data.get('mode') === 'at_step' ? { mode: 'at_step', at_step: Number(data.get('at_step')) } : { mode: data.get('mode') }),
+    }, 'The job was asked to stop.');
+  }
+
+  function askResume() {
+    const request = requestId();
+    change({ title: `Resume ${job.name}?`, text: job.checkpoint_step ? `It continues from the checkpoint of step ${job.checkpoint_step}.` : 'It has no checkpoint and begins anew.', agree: 'Resume the job',
+      send: () => send('resume', { request_id: request }) }, 'The job is in the queue.');
+  }
+
+  function askStacks() {
+    change({ title: 'Dump the stacks of all ranks?', text: 'They are taken from outside the processes: training goes on. The coordinator keeps the newest 20 dumps of a job.', agree: 'Dump stacks',
+      send: () => send('stacks') }, 'The stacks are saved; see Stacks below.').then((done) => { if (done) details.refresh(); });
+  }
+
+  async function refreshCurves() {
+    try {
+      await curves.refresh();
+      if (closed) return;
+      showCurves();
+      showFigures();
+    } catch (error) {
+      toast(error.message, true);
+    }
+  }
+
+  function showJob() {
+    showHead();
+    showFigures();
+    details.show(job, events);
+  }
+
+  async function load() {
+    try {
+      const [found, list] = await Promise.all([get(`jobs/${encodeURIComponent(id)}`), get(`jobs/${encodeURIComponent(id)}/events`), curves.refresh(true)]);
+      if (closed) return;
+      job = found;
+      events = list.events;
+      setTokenFile(found.token_file);
+      showJob();
+      showCurves();
+      attention.refresh();
+      details.refresh();
+      stop();
+      stop = follow(found.cursor, id, handlers);
+    } catch (error) {
+      if (closed) return;
+      if (error.status === 404) replace(main, h('div', { class: 'blank' }, h('p', {}, `There is no job ${id}.`), h('p', {}, h('a', { href: '#/' }, 'All jobs'))));
+      else {
+        toast(error.message, true);
+        setTimeout(() => { if (!closed) load(); }, 2000);
+      }
+    }
+  }
+
+  let slow = 0;
+  const handlers = {
+    reconnected: load,
+    event: (event) => {
+      if (events.some((one) => one.sequence === event.sequence)) return;
+      events.push(event);
+      showHead();
+      details.show(job, events);
+    },
+    job: (fresh) => {
+      const stepped = fresh.step !== job.step || fresh.val_step !== job.val_step || fresh.state !== job.state;
+      const saved = fresh.checkpoint_step !== job.checkpoint_step;
+      job = { ...job, ...fresh };
+      showJob();
+      if (stepped) refreshCurves();
+      if (saved || Date.now() - slow > 5000) {
+        slow = Date.now();
+        attention.refresh();
+        details.refresh(saved);
+      }
+    },
+  };
+
+  const recolour = () => { attention.redraw(); for (const one of Object.values(charts)) one.layout = ''; showCurves(); };
+  document.addEventListener('theme', recolour);
+  showAxis();
+  load();
+  return {
+    close: () => { closed = true; stop(); document.removeEventListener('theme', recolour); for (const one of Object.values(charts)) one.close(); details.close(); },
+    key: (event) => { if (event.key >= '1' && event.key <= '3') setMode(MODES[Number(event.key) - 1][0]); },
+  };
+}

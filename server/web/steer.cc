@@ -1,0 +1,156 @@
+#include "server/web/steer.h"
+
+#include <algorithm>
+#include <future>
+#include <memory>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/reason.h"
+#include "common/base/status.h"
+#include "common/checkpoint/checkpoint_dir.h"
+#include "server/decide/lifecycle.h"
+#include "server/web/views.h"
+
+namespace nsa::server {
+namespace {
+
+constexpr absl::Duration kDumpPatience = absl::Milliseconds(4'700);
+constexpr std::chrono::seconds kPatience{6};
+
+absl::StatusOr<Json> Parse(const std::string& body) {
+  if (body.empty()) return Json::object();
+  Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return absl::InvalidArgumentError("body: not a JSON object");
+  return json;
+}
+
+absl::StatusOr<int64_t> StepIn(const Json& body, const char* name) {
+  const auto step = body.find(name);
+  if (step == body.end() || !step->is_number_integer() || step->get<int64_t>() < 1) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ": not a step (≥ 1); give its number"));
+  }
+  return step->get<int64_t>();
+}
+
+std::string TextIn(const Json& body, const char* name) {
+  const auto text = body.find(name);
+  return text == body.end() || !text->is_string() ? "" : text->get<std::string>();
+}
+
+absl::Status AddEvent(const Web::Parts& parts, const std::string& job_id, std::string reason,
+                      std::string text) {
+  v1::JobEvent event;
+  event.set_reason(std::move(reason));
+  event.set_text(std::move(text));
+  event.set_severity(v1::SEVERITY_INFO);
+  event.set_rank(-1);
+  return parts.store
+      .Update(job_id,
+              [&](v1::StoredJob* /*job*/, std::vector<v1::JobEvent>* events) {
+                events->push_back(event);
+                return absl::OkStatus();
+              })
+      .status();
+}
+
+absl::StatusOr<Json> Stop(const Web::Parts& parts, const std::string& job, const Json& body) {
+  v1::StopJobRequest request;
+  request.set_job(job);
+  const std::string mode = TextIn(body, "mode");
+  if (mode == "at_step") {
+    NSA_ASSIGN_OR_RETURN(const int64_t step, StepIn(body, "at_step"));
+    request.mutable_stop()->set_mode(v1::STOP_MODE_AT_STEP);
+    request.mutable_stop()->set_at_step(step);
+  } else if (mode == "graceful" || mode == "now") {
+    request.mutable_stop()->set_mode(mode == "now" ? v1::STOP_MODE_NOW : v1::STOP_MODE_GRACEFUL);
+  } else {
+    return absl::InvalidArgumentError("mode: not one of graceful, now, at_step; choose one");
+  }
+  NSA_RETURN_IF_ERROR(parts.control.Stop(request, {}).status());
+  parts.changed();
+  return Json::object();
+}
+
+absl::StatusOr<Json> Resume(const Web::Parts& parts, const std::string& job, const Json& body) {
+  v1::ResumeJobRequest request;
+  request.set_job(job);
+  request.set_request_id(TextIn(body, "request_id"));
+  NSA_RETURN_IF_ERROR(parts.control.Resume(request, {}).status());
+  parts.changed();
+  return Json::object();
+}
+
+absl::StatusOr<Json> SaveStacks(const Web::Parts& parts, const std::string& job) {
+  NSA_ASSIGN_OR_RETURN(const JobPtr stored, parts.store.Find(job));
+  const v1::Job& now = stored->job();
+  if (!HasGang(now.state()) || stored->restart_decided() || stored->placements().empty()) {
+    return absl::FailedPreconditionError(absl::StrCat("state: job ", now.id(), " is ",
+                                                      StateName(now.state()),
+                                                      " and has no processes; nothing to dump"));
+  }
+  const auto answer = std::make_shared<std::promise<std::vector<v1::StackDump>>>();
+  auto ready = answer->get_future();
+  parts.dumps.Request(
+      now, {stored->placements().begin(), stored->placements().end()}, kDumpPatience,
+      [answer](std::vector<v1::StackDump> dumps) { answer->set_value(std::move(dumps)); });
+  if (ready.wait_for(kPatience) != std::future_status::ready) {
+    return absl::UnavailableError("stacks: no answer in time; try again");
+  }
+  NSA_ASSIGN_OR_RETURN(
+      const StackStore::Saved saved,
+      parts.stacks.Save(now.id(), now.generation(), "asked for on the page", ready.get()));
+  NSA_RETURN_IF_ERROR(AddEvent(parts, now.id(), Word(Reason::kStacksSaved),
+                               absl::StrCat("asked for on the page; stacks saved as ", saved.id,
+                                            " in ", saved.file.string())));
+  return Json{{"id", saved.id}};
+}
+
+absl::Status PinIn(const std::string& out_dir, int64_t step, bool pinned) {
+  NSA_ASSIGN_OR_RETURN(const auto entries, ListCheckpoints(out_dir));
+  const auto found = std::ranges::find(entries, step, &CheckpointEntry::step);
+  if (found == entries.end()) {
+    return absl::NotFoundError(absl::StrCat("checkpoint: none of step ", step, " in ", out_dir));
+  }
+  return SetPinned(found->path, pinned);
+}
+
+absl::StatusOr<Json> Pin(const Web::Parts& parts, const std::string& job, const Json& body) {
+  NSA_ASSIGN_OR_RETURN(const int64_t step, StepIn(body, "step"));
+  const auto wanted = body.find("pinned");
+  if (wanted == body.end() || !wanted->is_boolean()) {
+    return absl::InvalidArgumentError("pinned: neither true nor false; choose one");
+  }
+  const bool pinned = wanted->get<bool>();
+  NSA_ASSIGN_OR_RETURN(const JobPtr stored, parts.store.Find(job));
+  NSA_ASSIGN_OR_RETURN(const std::string out_dir, parts.control.OutDir(job));
+  const auto answer = std::make_shared<std::promise<absl::Status>>();
+  auto ready = answer->get_future();
+  const bool taken = parts.files.TryRun(
+      [answer, out_dir, step, pinned] { answer->set_value(PinIn(out_dir, step, pinned)); });
+  if (!taken || ready.wait_for(kPatience) != std::future_status::ready) {
+    return absl::UnavailableError(
+        absl::StrCat("checkpoints: ", out_dir, " does not answer; try again later"));
+  }
+  NSA_RETURN_IF_ERROR(ready.get());
+  NSA_RETURN_IF_ERROR(AddEvent(parts, stored->job().id(),
+                               pinned ? "CHECKPOINT_PINNED" : "CHECKPOINT_UNPINNED",
+                               absl::StrCat("checkpoint of step ", step,
+                                            pinned ? " is kept whatever train.keep_checkpoints says"
+                                                   : " is kept no longer")));
+  return Json::object();
+}
+
+}  // namespace
+
+absl::StatusOr<Json> Steer(const Web::Parts& parts, const std::string& job, const std::string& verb,
+                           const std::string& body) {
+  NSA_ASSIGN_OR_RETURN(const Json json, Parse(body));
+  if (verb == "stop") return Stop(parts, job, json);
+  if (verb == "resume") return Resume(parts, job, json);
+  if (verb == "stacks") return SaveStacks(parts, job);
+  if (verb == "pin") return Pin(parts, job, json);
+  return absl::NotFoundError(absl::StrCat("nothing to do named ", verb));
+}
+
+}  // namespace nsa::server

@@ -1,0 +1,25 @@
+// Server-sent events: what has changed, for a page that is open. The id of a message is the
+// sequence of the newest job event before it, which is on disk. A page that was cut off sends it
+// back and gets every later event; the curves it asks for by step. So a restart of the coordinator
+// loses nothing.
+#pragma once
+
+#include <atomic>
+#include <memory>
+
+#include "server/watch/http.h"
+#include "server/web/web.h"
+
+namespace nsa::server {
+
+// A stream occupies a thread of the HTTP server (96). Beyond this many, a stream sends what there
+// is and ends, and the browser asks again two seconds later.
+inline constexpr int kMostStreams = 48;
+
+// ?job=ID: one job in full, else the rows of all active jobs and the machines. ?after=SEQUENCE, or
+// the header Last-Event-ID after a reconnection. Messages: `event` (a job event), `rows`, `job`,
+// `nodes`; at most two of each in a second.
+HttpReply StreamReply(const Web::Parts& parts, const HttpRequest& request,
+                      const std::shared_ptr<std::atomic<int>>& streams);
+
+}  // namespace nsa::server

@@ -1,0 +1,335 @@
+#include "server/web/views.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <future>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/estimate/estimate.h"
+#include "server/act/checkpoints.h"
+#include "server/decide/lifecycle.h"
+#include "server/watch/nodes_view.h"
+
+namespace nsa::server {
+namespace {
+
+constexpr size_t kJobsOfAReply = 200;
+constexpr int kEventsOfFleet = 60;
+constexpr int kEventsRead = 5'000;
+constexpr size_t kEventsOfJob = 500;
+constexpr size_t kSparkPoints = 48;
+constexpr size_t kSparks = 20'000;  // some KB each
+constexpr absl::Duration kSparkAge = absl::Seconds(10);
+constexpr int kLines = 300;
+constexpr int kMostLines = 1'000;
+constexpr size_t kMostLogBytes = 256 << 10;
+constexpr size_t kMostCheckpoints = 1'000;
+constexpr std::chrono::seconds kFilePatience{5};
+
+int64_t Now(const Web::Parts& parts) { return absl::ToUnixNanos(parts.clock.Wall()); }
+
+absl::StatusOr<int64_t> NumberIn(const HttpRequest& request, const std::string& name,
+                                 int64_t otherwise, int64_t most) {
+  const std::string text = request.Query(name);
+  if (text.empty()) return otherwise;
+  int64_t number = 0;
+  if (!absl::SimpleAtoi(text, &number) || number < 0 || number > most) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": ", text.substr(0, 40), " (0 to ", most, "); choose a number in it"));
+  }
+  return number;
+}
+
+struct Wanted {
+  std::string state;  // a state, "active" or "ended"; empty: all
+  std::string name;   // part of the name or of the id
+  std::string label;  // NAME=VALUE, or part of a label
+};
+
+bool HasLabel(const v1::Job& job, const std::string& wanted) {
+  return std::ranges::any_of(job.spec().labels(), [&](const auto& label) {
+    return absl::StrContains(absl::StrCat(label.first, "=", label.second), wanted);
+  });
+}
+
+bool Matches(const v1::Job& job, const Wanted& wanted) {
+  const bool ended = IsTerminal(job.state());
+  if (wanted.state == "active" ? ended : wanted.state == "ended" && !ended) return false;
+  if (!wanted.state.empty() && wanted.state != "active" && wanted.state != "ended" &&
+      !absl::EqualsIgnoreCase(wanted.state, StateName(job.state()))) {
+    return false;
+  }
+  const bool named =
+      absl::StrContains(absl::AsciiStrToLower(job.name()), absl::AsciiStrToLower(wanted.name)) ||
+      absl::StrContains(job.id(), wanted.name);
+  return named && (wanted.label.empty() || HasLabel(job, wanted.label));
+}
+
+// All jobs, active ones first, then the newest.
+absl::StatusOr<std::vector<JobPtr>> InOrder(JobStore& store) {
+  std::vector<JobPtr> jobs = store.Active();
+  std::ranges::reverse(jobs);
+  std::vector<JobPtr> ended;
+  std::string token;
+  do {
+    NSA_ASSIGN_OR_RETURN(const JobStore::Page page, store.List(1'000, token, {}));
+    for (const JobPtr& job : page.jobs) {
+      if (IsTerminal(job->job().state())) ended.push_back(job);
+    }
+    token = page.next_page_token;
+  } while (!token.empty());
+  jobs.insert(jobs.end(), ended.begin(), ended.end());
+  return jobs;
+}
+
+double PeakFlopsOf(const Web::Parts& parts, const v1::StoredJob& stored) {
+  double peak = 0;
+  for (const v1::RankPlacement& place : stored.placements()) {
+    const auto node = parts.fleet.Find(place.node());
+    if (!node.has_value()) continue;
+    for (const v1::GpuInfo& gpu : node->info.gpus()) {
+      if (gpu.uuid() == place.cuda_device()) peak += PeakFlops(gpu.name());
+    }
+  }
+  return peak;
+}
+
+// The newest kMostCheckpoints, oldest first.
+absl::StatusOr<std::vector<v1::CheckpointInfo>> NewestCheckpoints(const std::string& out_dir) {
+  std::vector<v1::CheckpointInfo> newest;
+  v1::ListCheckpointsRequest request;
+  do {
+    NSA_ASSIGN_OR_RETURN(const v1::ListCheckpointsResponse page, CheckpointsOf(out_dir, request));
+    newest.insert(newest.end(), page.checkpoints().begin(), page.checkpoints().end());
+    if (newest.size() > kMostCheckpoints) {
+      newest.erase(newest.begin(), newest.end() - static_cast<std::ptrdiff_t>(kMostCheckpoints));
+    }
+    request.set_page_token(page.next_page_token());
+  } while (!request.page_token().empty());
+  return newest;
+}
+
+absl::StatusOr<std::vector<v1::CurveBucket>> BucketsFor(const Web::Parts& parts,
+                                                        const std::string& job, CurveKind kind,
+                                                        const HttpRequest& request) {
+  NSA_ASSIGN_OR_RETURN(const int64_t from, NumberIn(request, "from", 0, INT64_MAX));
+  NSA_ASSIGN_OR_RETURN(const int64_t points, NumberIn(request, "points", 0, kStepBuckets));
+  NSA_ASSIGN_OR_RETURN(auto buckets, parts.store.Buckets(job, kind, from));
+  if (points == 0) return buckets;
+  return Widen(buckets, WidthFor(buckets, static_cast<size_t>(points)));
+}
+
+}  // namespace
+
+Json SparkCache::Of(const v1::Job& job) {
+  const bool ended = IsTerminal(job.state());
+  const absl::Duration now = clock_.Monotonic();
+  {
+    MutexLock lock(&mutex_);
+    const auto known = sparks_.find(job.id());
+    if (known != sparks_.end() && (known->second.step == job.progress().step() ||
+                                   (!ended && now - known->second.made < kSparkAge))) {
+      return known->second.points;
+    }
+  }
+  const auto buckets = store_.Buckets(job.id(), CurveKind::kSteps, 0);
+  Json points = Json::array();
+  if (buckets.ok()) {
+    for (const v1::CurveBucket& bucket : Widen(*buckets, WidthFor(*buckets, kSparkPoints))) {
+      const bool measured = bucket.count_size() > 0 && bucket.count(0) > 0;
+      points.push_back(measured ? Json(std::round(bucket.mean(0) * 1e4) / 1e4) : Json());
+    }
+  }
+  MutexLock lock(&mutex_);
+  if (sparks_.size() >= kSparks) sparks_.clear();
+  sparks_[job.id()] = {job.progress().step(), now, points};
+  return points;
+}
+
+Json RowNow(const Web::Parts& parts, const v1::StoredJob& stored) {
+  return RowJson(parts.control.View(stored), Now(parts));
+}
+
+Json JobNow(const Web::Parts& parts, const v1::StoredJob& stored) {
+  return JobJson(stored, parts.control.View(stored), PeakFlopsOf(parts, stored), Now(parts));
+}
+
+Json NodesNow(const Web::Parts& parts) {
+  Json nodes = Json::array();
+  const std::vector<NodeView> machines = parts.fleet.Nodes();
+  const std::vector<JobPtr> active = parts.store.Active();
+  v1::ListNodesRequest request;
+  do {
+    const absl::StatusOr<v1::ListNodesResponse> page = NodesView(machines, active, request);
+    if (!page.ok()) break;
+    for (const v1::Node& node : page->nodes()) nodes.push_back(NodeJson(node));
+    request.set_page_token(page->next_page_token());
+  } while (!request.page_token().empty());
+  return nodes;
+}
+
+absl::StatusOr<Json> FleetView(const Web::Parts& parts, const HttpRequest& request,
+                               SparkCache* sparks) {
+  NSA_ASSIGN_OR_RETURN(const int64_t offset, NumberIn(request, "offset", 0, INT32_MAX));
+  // Before the jobs are read, so that no later event is missed.
+  NSA_ASSIGN_OR_RETURN(const int64_t cursor, parts.store.LastEvent());
+  const Wanted wanted{.state = request.Query("state"),
+                      .name = request.Query("name"),
+                      .label = request.Query("label")};
+  NSA_ASSIGN_OR_RETURN(const std::vector<JobPtr> all, InOrder(parts.store));
+  Json jobs = Json::array();
+  size_t matching = 0;
+  for (const JobPtr& job : all) {
+    if (!Matches(job->job(), wanted)) continue;
+    const size_t index = matching++;
+    if (index < static_cast<size_t>(offset) || jobs.size() >= kJobsOfAReply) continue;
+    Json row = RowNow(parts, *job);
+    row["spark"] = sparks->Of(job->job());
+    jobs.push_back(std::move(row));
+  }
+  Json counts = Json::object();
+  for (const auto& [state, count] : parts.store.CountByState()) counts[StateName(state)] = count;
+  NSA_ASSIGN_OR_RETURN(
+      const auto events,
+      parts.store.Events("", std::max<int64_t>(cursor - kEventsOfFleet, 0), kEventsOfFleet));
+  Json latest = Json::array();
+  for (const v1::JobEvent& event : events) latest.push_back(EventJson(event));
+  const v1::GetVersionResponse version = parts.version();
+  return Json{{"cursor", cursor},
+              {"now", Now(parts) / 1'000'000},
+              {"version", version.version()},
+              {"revision", version.revision()},
+              {"token_file", parts.token_file},
+              {"jobs", std::move(jobs)},
+              {"matching", matching},
+              {"counts", std::move(counts)},
+              {"nodes", NodesNow(parts)},
+              {"events", std::move(latest)}};
+}
+
+absl::StatusOr<Json> JobView(const Web::Parts& parts, const std::string& job) {
+  NSA_ASSIGN_OR_RETURN(const int64_t cursor, parts.store.LastEvent());
+  NSA_ASSIGN_OR_RETURN(const JobPtr stored, parts.store.Find(job));
+  Json json = JobNow(parts, *stored);
+  json["cursor"] = cursor;
+  json["now"] = Now(parts) / 1'000'000;
+  json["token_file"] = parts.token_file;
+  return json;
+}
+
+absl::StatusOr<Json> CurvesView(const Web::Parts& parts, const std::string& job,
+                                const HttpRequest& request) {
+  NSA_ASSIGN_OR_RETURN(const auto buckets, BucketsFor(parts, job, CurveKind::kSteps, request));
+  NSA_ASSIGN_OR_RETURN(const auto evals, parts.store.Marks(job, CurveKind::kEval));
+  NSA_ASSIGN_OR_RETURN(const auto starts, parts.store.Marks(job, CurveKind::kStart));
+  NSA_ASSIGN_OR_RETURN(const auto checkpoints, parts.store.Marks(job, CurveKind::kCheckpoint));
+  Json json = StepsJson(buckets);
+  json["evals"] = EvalsJson(evals);
+  Json marks = Json::array();
+  for (const v1::WorkerRecord& record : starts) {
+    const v1::WorkerStarted& started = record.started();
+    if (started.resumed_step() == 0) continue;
+    marks.push_back({{"kind", "restart"},
+                     {"step", started.resumed_step()},
+                     {"time", record.unix_nanos() / 1'000'000},
+                     {"text", absl::StrCat("continued from ", started.resumed_from())}});
+  }
+  for (const v1::WorkerRecord& record : checkpoints) {
+    const v1::CheckpointRecord& saved = record.checkpoint();
+    marks.push_back({{"kind", saved.error().empty() ? "checkpoint" : "failure"},
+                     {"step", saved.step()},
+                     {"time", record.unix_nanos() / 1'000'000},
+                     {"text", saved.error().empty() ? "checkpoint" : saved.error()}});
+  }
+  json["marks"] = std::move(marks);
+  return json;
+}
+
+absl::StatusOr<Json> LayersView(const Web::Parts& parts, const std::string& job,
+                                const HttpRequest& request) {
+  NSA_ASSIGN_OR_RETURN(const auto buckets, BucketsFor(parts, job, CurveKind::kLayers, request));
+  return LayersJson(buckets);
+}
+
+absl::StatusOr<Json> EventsView(const Web::Parts& parts, const std::string& job) {
+  NSA_ASSIGN_OR_RETURN(const JobPtr stored, parts.store.Find(job));
+  std::vector<v1::JobEvent> events;
+  int64_t after = 0;
+  while (true) {
+    NSA_ASSIGN_OR_RETURN(const auto more,
+                         parts.store.Events(stored->job().id(), after, kEventsRead));
+    if (more.empty()) break;
+    after = more.back().sequence();
+    events.insert(events.end(), more.begin(), more.end());
+    if (events.size() > kEventsOfJob) {
+      events.erase(events.begin(), events.end() - static_cast<std::ptrdiff_t>(kEventsOfJob));
+    }
+    if (more.size() < static_cast<size_t>(kEventsRead)) break;
+  }
+  Json list = Json::array();
+  for (const v1::JobEvent& event : events) list.push_back(EventJson(event));
+  return Json{{"events", std::move(list)}};
+}
+
+absl::StatusOr<Json> LogView(const Web::Parts& parts, const std::string& job,
+                             const HttpRequest& request) {
+  NSA_ASSIGN_OR_RETURN(const int64_t rank, NumberIn(request, "rank", 0, INT32_MAX));
+  NSA_ASSIGN_OR_RETURN(const int64_t lines, NumberIn(request, "lines", kLines, kMostLines));
+  NSA_ASSIGN_OR_RETURN(const JobPtr stored, parts.store.Find(job));
+  const std::string& id = stored->job().id();
+  NSA_ASSIGN_OR_RETURN(LogStore::Position at,
+                       parts.logs.Tail(id, static_cast<int32_t>(rank), static_cast<int>(lines)));
+  std::string text;
+  while (text.size() < kMostLogBytes) {
+    NSA_ASSIGN_OR_RETURN(
+        const LogStore::Chunk chunk,
+        parts.logs.Read(id, static_cast<int32_t>(rank), at, IsTerminal(stored->job().state())));
+    if (chunk.data.empty()) break;
+    text += chunk.data;
+    at = chunk.next;
+  }
+  return Json{{"rank", rank}, {"text", std::move(text)}};
+}
+
+absl::StatusOr<Json> CheckpointsView(const Web::Parts& parts, const std::string& job) {
+  NSA_ASSIGN_OR_RETURN(const std::string out_dir, parts.control.OutDir(job));
+  using Checkpoints = std::vector<v1::CheckpointInfo>;
+  const auto answer = std::make_shared<std::promise<absl::StatusOr<Checkpoints>>>();
+  auto ready = answer->get_future();
+  const bool taken =
+      parts.files.TryRun([answer, out_dir] { answer->set_value(NewestCheckpoints(out_dir)); });
+  if (!taken || ready.wait_for(kFilePatience) != std::future_status::ready) {
+    return absl::UnavailableError(
+        absl::StrCat("checkpoints: ", out_dir, " does not answer; try again later"));
+  }
+  NSA_ASSIGN_OR_RETURN(const Checkpoints found, ready.get());
+  Json list = Json::array();
+  for (const v1::CheckpointInfo& checkpoint : found) list.push_back(CheckpointJson(checkpoint));
+  return Json{{"checkpoints", std::move(list)}};
+}
+
+absl::StatusOr<Json> StacksView(const Web::Parts& parts, const std::string& job) {
+  NSA_ASSIGN_OR_RETURN(const JobPtr stored, parts.store.Find(job));
+  Json list = Json::array();
+  for (const v1::SavedStacks& saved : parts.stacks.List(stored->job().id())) {
+    list.push_back({{"id", saved.id()},
+                    {"time", saved.unix_nanos() / 1'000'000},
+                    {"why", saved.why()},
+                    {"bytes", saved.bytes()}});
+  }
+  return Json{{"stacks", std::move(list)}};
+}
+
+absl::StatusOr<std::string> StackText(const Web::Parts& parts, const std::string& job, int64_t id) {
+  NSA_ASSIGN_OR_RETURN(const JobPtr stored, parts.store.Find(job));
+  NSA_ASSIGN_OR_RETURN(const v1::GetSavedStacksResponse saved,
+                       parts.stacks.Read(stored->job().id(), id));
+  return saved.text();
+}
+
+}  // namespace nsa::server

@@ -1,0 +1,66 @@
+// The replies to what the page reads. Every reply is bounded.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/watch/http.h"
+#include "server/web/json.h"
+#include "server/web/web.h"
+
+namespace nsa::server {
+
+// The loss curves of the rows of the list: at most 48 points each. Those of jobs that train are
+// read again every ten seconds, those of jobs that have ended never. Thread-safe.
+class SparkCache {
+ public:
+  explicit SparkCache(JobStore& store, const Clock& clock) : store_(store), clock_(clock) {}
+  Json Of(const v1::Job& job);
+
+ private:
+  struct Spark {
+    int64_t step = 0;
+    absl::Duration made;  // monotonic
+    Json points;
+  };
+  JobStore& store_;
+  const Clock& clock_;
+  Mutex mutex_;
+  std::map<std::string, Spark> sparks_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Jobs that match ?state=&name=&label=NAME=VALUE, active ones first, then the newest; at most 200
+// from ?offset=. With machines, counts by state and the latest events.
+absl::StatusOr<Json> FleetView(const Web::Parts& parts, const HttpRequest& request,
+                               SparkCache* sparks);
+
+absl::StatusOr<Json> JobView(const Web::Parts& parts, const std::string& job);
+
+// ?from=STEP: only buckets from this one on; ?points=N: at most N buckets.
+absl::StatusOr<Json> CurvesView(const Web::Parts& parts, const std::string& job,
+                                const HttpRequest& request);
+absl::StatusOr<Json> LayersView(const Web::Parts& parts, const std::string& job,
+                                const HttpRequest& request);
+
+// The last 500 events of a job.
+absl::StatusOr<Json> EventsView(const Web::Parts& parts, const std::string& job);
+
+// The last ?lines= (at most 1,000) lines of ?rank=, and at most 256 KiB.
+absl::StatusOr<Json> LogView(const Web::Parts& parts, const std::string& job,
+                             const HttpRequest& request);
+
+// Reads the job's out_dir, on the threads for files; Unavailable when that takes over 5 s.
+absl::StatusOr<Json> CheckpointsView(const Web::Parts& parts, const std::string& job);
+
+// The stacks that were saved of a job, and one of them as text.
+absl::StatusOr<Json> StacksView(const Web::Parts& parts, const std::string& job);
+absl::StatusOr<std::string> StackText(const Web::Parts& parts, const std::string& job, int64_t id);
+
+// A job's row, and the job in full, as they are now.
+Json RowNow(const Web::Parts& parts, const v1::StoredJob& stored);
+Json JobNow(const Web::Parts& parts, const v1::StoredJob& stored);
+Json NodesNow(const Web::Parts& parts);
+
+}  // namespace nsa::server

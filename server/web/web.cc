@@ -1,0 +1,168 @@
+#include "server/web/web.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "server/web/assets.h"
+#include "server/web/steer.h"
+#include "server/web/stream.h"
+#include "server/web/views.h"
+
+namespace nsa::server {
+namespace {
+
+constexpr char kApi[] = "/api/v1/";
+constexpr char kText[] = "text/plain; charset=utf-8";
+// Nothing from elsewhere, nothing inline, no frame around it. Charts set sizes by style properties,
+// which needs no exception.
+constexpr char kPolicy[] =
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+int HttpStatus(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+      return 400;
+    case absl::StatusCode::kUnauthenticated:
+      return 401;
+    case absl::StatusCode::kPermissionDenied:
+      return 403;
+    case absl::StatusCode::kNotFound:
+      return 404;
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kAborted:
+      return 409;
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kResourceExhausted:
+      return 503;
+    default:
+      return 500;
+  }
+}
+
+HttpReply ReplyOf(const absl::StatusOr<Json>& json) {
+  if (json.ok()) return {.body = Text(*json), .headers = {{"Cache-Control", "no-store"}}};
+  return {.status = HttpStatus(json.status()),
+          .body = Text(Json{{"error", std::string(json.status().message())}}),
+          .headers = {{"Cache-Control", "no-store"}}};
+}
+
+// A page of another site can make a browser send requests to this port. It cannot read the answer,
+// and here it does not get one. Programs other than browsers send neither header.
+absl::Status CheckSite(const HttpRequest& request) {
+  const std::string site = request.Header("sec-fetch-site");
+  const std::string origin = request.Header("origin");
+  const bool same_site = site.empty() || site == "same-origin" || site == "none";
+  const std::string host = request.Header("host");
+  const bool same_origin = origin.empty() || origin == absl::StrCat("http://", host) ||
+                           origin == absl::StrCat("https://", host);
+  if (same_site && same_origin) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      "the request comes from a page of another site; open this coordinator's own page");
+}
+
+// The name of a change in the audit log: the method of CoordinatorService, where there is one.
+std::string AuditWord(const std::string& verb) {
+  if (verb == "stop") return "StopJob";
+  if (verb == "resume") return "ResumeJob";
+  if (verb == "stacks") return "SaveStacks";
+  return verb == "pin" ? "PinCheckpoint" : "unknown";
+}
+
+}  // namespace
+
+Web::Web(Parts parts)
+    : parts_(std::move(parts)),
+      sparks_(std::make_unique<SparkCache>(parts_.store, parts_.clock)),
+      streams_(std::make_shared<std::atomic<int>>(0)) {}
+
+Web::~Web() = default;
+
+HttpReply Web::Answer(const HttpRequest& request) {
+  HttpReply reply = absl::StartsWith(request.path, kApi) ? Api(request) : File(request);
+  reply.headers.emplace_back("Content-Security-Policy", kPolicy);
+  reply.headers.emplace_back("Referrer-Policy", "no-referrer");
+  reply.headers.emplace_back("Cross-Origin-Resource-Policy", "same-origin");
+  return reply;
+}
+
+HttpReply Web::File(const HttpRequest& request) const {
+  // Browsers ask for this path where a document names no icon, as plain text does.
+  const std::optional<Asset> asset =
+      FindAsset(request.path == "/favicon.ico" ? "/icon.svg" : request.path);
+  if (!asset.has_value() || (request.method != "GET" && request.method != "HEAD")) {
+    return {.status = asset.has_value() ? 405 : 404, .type = kText, .body = "not found\n"};
+  }
+  HttpReply reply{.type = std::string(asset->type), .body = {}};
+  // The browser asks each time whether its copy is current, so a new version is seen at once.
+  reply.headers = {{"ETag", std::string(asset->etag)},
+                   {"Cache-Control", "no-cache"},
+                   {"Vary", "Accept-Encoding"}};
+  if (request.Header("if-none-match") == asset->etag) {
+    reply.status = 304;
+    return reply;
+  }
+  if (absl::StrContains(request.Header("accept-encoding"), "gzip")) {
+    reply.headers.emplace_back("Content-Encoding", "gzip");
+    reply.body = std::string(asset->gzip);
+  } else {
+    reply.body = Inflate(asset->gzip);
+  }
+  return reply;
+}
+
+HttpReply Web::Change(const HttpRequest& request, const std::string& job, const std::string& verb) {
+  const auto who = parts_.check_operator(request.Header("authorization"));
+  const absl::StatusOr<Json> changed =
+      who.ok() ? Steer(parts_, job, verb, request.body) : absl::StatusOr<Json>(who.status());
+  v1::AuditEntry entry;
+  entry.set_who(who.value_or(""));
+  entry.set_from("live page");
+  entry.set_what(AuditWord(verb));
+  entry.set_subject(job);
+  entry.set_result(absl::StatusCodeToString(changed.status().code()));
+  parts_.audit(entry);
+  return ReplyOf(changed);
+}
+
+HttpReply Web::Api(const HttpRequest& request) {
+  if (const absl::Status site = CheckSite(request); !site.ok()) return ReplyOf(site);
+  // "", "api", "v1", then what is asked for.
+  const std::vector<std::string> path = absl::StrSplit(request.path, '/');
+  const std::string& what = path[3];
+  const std::string job = path.size() > 4 ? path[4] : "";
+  const std::string part = path.size() > 5 ? path[5] : "";
+  if (request.method == "POST") {
+    if (what == "jobs" && !part.empty() && !parts_.draining) return Change(request, job, part);
+    const auto who = parts_.check_operator(request.Header("authorization"));
+    if (!who.ok()) return ReplyOf(who.status());
+    if (what == "token") return ReplyOf(Json::object());
+    return ReplyOf(absl::NotFoundError("nothing to change here"));
+  }
+  if (request.method != "GET") return {.status = 405, .body = "{}"};
+  if (what == "fleet") return ReplyOf(FleetView(parts_, request, sparks_.get()));
+  if (what == "stream") return StreamReply(parts_, request, streams_);
+  if (what == "jobs" && !job.empty()) {
+    if (part.empty()) return ReplyOf(JobView(parts_, job));
+    if (part == "curves") return ReplyOf(CurvesView(parts_, job, request));
+    if (part == "layers") return ReplyOf(LayersView(parts_, job, request));
+    if (part == "events") return ReplyOf(EventsView(parts_, job));
+    if (part == "log") return ReplyOf(LogView(parts_, job, request));
+    if (part == "checkpoints") return ReplyOf(CheckpointsView(parts_, job));
+    if (part == "stacks" && path.size() == 6) return ReplyOf(StacksView(parts_, job));
+    int64_t id = 0;
+    if (part == "stacks" && absl::SimpleAtoi(path[6], &id)) {
+      const auto text = StackText(parts_, job, id);
+      if (!text.ok()) return ReplyOf(text.status());
+      return {.type = kText, .body = *text, .headers = {{"Cache-Control", "no-store"}}};
+    }
+  }
+  return ReplyOf(absl::NotFoundError(absl::StrCat("no such path: ", request.path)));
+}
+
+}  // namespace nsa::server

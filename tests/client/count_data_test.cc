@@ -1,0 +1,58 @@
+#include "client/connect/count_data.h"
+
+#include <gmock/gmock.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_dir.h"
+
+namespace nsa::client {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// A program that does `script` in place of nsa-worker.
+std::string Program(const TempDir& dir, const std::string& script) {
+  const std::string path = dir / "worker";
+  std::ofstream(path) << "#!/bin/sh\n" << script << "\n";
+  std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  return path;
+}
+
+TEST(CountData, SaysWhatTheWorkerCounted) {
+  const TempDir dir;
+  Interrupt interrupt;
+  v1::JobSpec spec;
+  spec.set_name("demo");
+  const auto counted = CountData(
+      spec, Program(dir, R"(test "$1 $3" = "--job --count-data" && grep -q '^name: demo' "$2" &&
+                      echo '{"documents": "12", "droppedDocuments": "3", "tokens": "900"}')"),
+      &interrupt);
+  ASSERT_OK(counted);
+  EXPECT_EQ(counted->documents(), 12);
+  EXPECT_EQ(counted->dropped_documents(), 3);
+  EXPECT_EQ(counted->tokens(), 900);
+}
+
+TEST(CountData, SaysWhatTheWorkerSaidWhenItCannotRead) {
+  const TempDir dir;
+  Interrupt interrupt;
+  EXPECT_THAT(CountData({}, Program(dir, "echo 'data.path: no such file'; exit 2"), &interrupt),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("data.path: no such file"), HasSubstr("exit code 2"))));
+  EXPECT_THAT(CountData({}, dir / "absent", &interrupt), StatusIs(absl::StatusCode::kNotFound));
+}
+
+TEST(CountData, EndsTheWorkerWhenItIsInterrupted) {
+  const TempDir dir;
+  Interrupt interrupt;
+  interrupt.Raise();
+  EXPECT_THAT(CountData({}, Program(dir, "exec sleep 600"), &interrupt),
+              StatusIs(absl::StatusCode::kCancelled));
+}
+
+}  // namespace
+}  // namespace nsa::client

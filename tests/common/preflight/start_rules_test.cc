@@ -1,0 +1,103 @@
+// Where a job begins: preflight says it, and refuses what would waste or mix runs.
+#include <gmock/gmock.h>
+
+#include "tests/common/preflight/preflight_cases.h"
+
+namespace nsa {
+namespace {
+
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+// The problem of the finding of a rule; empty if there is none.
+std::string ProblemOf(const v1::PreflightReport& report, const std::string& rule) {
+  for (const v1::Finding& finding : report.findings()) {
+    if (finding.rule() == rule) return finding.problem() + "; " + finding.fix();
+  }
+  return "";
+}
+
+TEST(Preflight, TakesTheOutDirOfItsOwnJob) {
+  GoodJob job;
+  job.Write("out/owner.json", R"({"job_id": "jmine", "job_hash": "00"})");
+  EXPECT_FALSE(job.Check().accepted());
+  job.context.job_id = "jmine";
+  EXPECT_TRUE(job.Check().accepted());
+  job.Write("out/owner.json", "not json");
+  EXPECT_FALSE(job.Check().accepted());
+}
+
+TEST(Preflight, SaysWhereTheJobBegins) {
+  GoodJob job;
+  const std::string out = job.PathOf("out");
+  EXPECT_EQ(job.Check().start(), "starts afresh in " + out);
+  job.WriteCheckpoint("elsewhere/checkpoints/step-00000300", 300);
+  job.spec.mutable_restart()->set_init(job.PathOf("elsewhere"));
+  EXPECT_TRUE(job.Check().accepted());
+  EXPECT_EQ(job.Check().start(),
+            "starts with the weights of " + job.PathOf("elsewhere") + ", in " + out);
+  job.spec.mutable_restart()->clear_init();
+  job.spec.mutable_restart()->set_resume(job.PathOf("elsewhere"));
+  EXPECT_TRUE(job.Check().accepted()) << "an out_dir means its newest checkpoint";
+  EXPECT_THAT(job.Check().start(), StartsWith("continues from " + job.PathOf("elsewhere")));
+  job.spec.mutable_restart()->set_resume("auto");
+  job.WriteCheckpoint("out/checkpoints/step-00000120", 120);
+  EXPECT_EQ(job.Check().start(), "continues from step 120 of " + out);
+  EXPECT_THAT(FormatReport(job.Check(), "job.yaml"), HasSubstr("\ncontinues from step 120 of "));
+  job.context.check_files = false;
+  EXPECT_EQ(job.Check().start(), "");
+}
+
+TEST(Preflight, OtherStepsNeedConsentOnlyWhereTheyMoveTheLearningRate) {
+  GoodJob job;
+  job.WriteCheckpoint("out/checkpoints/step-00003000", 3000);
+  job.spec.mutable_train()->set_steps(10'000);
+  EXPECT_THAT(ProblemOf(job.Check(), "SCHEDULE_CHANGED"),
+              HasSubstr("restart.allow_new_schedule: true"));
+  job.spec.mutable_restart()->set_allow_new_schedule(true);
+  EXPECT_EQ(ProblemOf(job.Check(), "SCHEDULE_CHANGED"), "");
+  GoodJob constant;
+  constant.spec.mutable_train()->set_lr_schedule(v1::LR_SCHEDULE_CONSTANT);
+  constant.WriteCheckpoint("out/checkpoints/step-00003000", 3000);
+  constant.spec.mutable_train()->set_steps(10'000);
+  EXPECT_TRUE(constant.Check().accepted()) << FormatReport(constant.Check(), "job.yaml");
+}
+
+TEST(Preflight, AJobThatWasStartedBeforeMayFindItsLastCheckpoint) {
+  GoodJob job;
+  job.WriteCheckpoint("out/checkpoints/step-00005000", 5000);
+  EXPECT_FALSE(job.Check().accepted());
+  job.context.job_id = "jmine";
+  EXPECT_TRUE(job.Check().accepted()) << FormatReport(job.Check(), "job.yaml");
+}
+
+TEST(Preflight, WeightsMayComeFromAJobThatDiffersInWhatHasNoParameters) {
+  GoodJob job;
+  job.WriteCheckpoint("elsewhere/checkpoints/step-00000300", 300);
+  job.spec.mutable_restart()->set_init(job.PathOf("elsewhere"));
+  job.spec.mutable_nsa()->set_n_sel(8);
+  job.spec.mutable_nsa()->set_w(256);
+  job.spec.mutable_nsa()->set_gate(v1::GATE_SIGMOID);
+  job.spec.mutable_model()->set_rope_scale(2);
+  job.spec.mutable_model()->set_vocab(256);  // what 0 means
+  EXPECT_TRUE(job.Check().accepted()) << FormatReport(job.Check(), "job.yaml");
+  job.spec.mutable_nsa()->set_phi(v1::PHI_MLP);
+  EXPECT_THAT(ProblemOf(job.Check(), "INIT_INVALID"), HasSubstr("nsa.phi: PHI_AVG -> PHI_MLP"));
+  job.spec.mutable_nsa()->set_phi(v1::PHI_AVG);
+  job.spec.mutable_nsa()->clear_branches();
+  job.spec.mutable_nsa()->add_branches(v1::BRANCH_SEL);
+  job.spec.mutable_nsa()->add_branches(v1::BRANCH_WIN);
+  EXPECT_THAT(ProblemOf(job.Check(), "INIT_INVALID"), HasSubstr("branches"));
+}
+
+TEST(Preflight, WeightsAndACheckpointToContinueFromExcludeEachOther) {
+  GoodJob job;
+  job.WriteCheckpoint("elsewhere/checkpoints/step-00000300", 300);
+  job.spec.mutable_restart()->set_init(job.PathOf("elsewhere"));
+  job.spec.mutable_restart()->set_resume(job.PathOf("elsewhere"));
+  EXPECT_THAT(ProblemOf(job.Check(), "INIT_INVALID"), HasSubstr("together with restart.resume"));
+}
+
+}  // namespace
+}  // namespace nsa

@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""A gang of GPUs through the whole service: the losses equal those of fewer GPUs except for the order of summation; two runs give the same
+bits; so does a run in which a rank is killed in the middle of a step. A checkpoint continues with another number of ranks.
+
+    tests/faults/gang_gpu_test.py BIN_DIR                           the test, with all GPUs; skips (77) with fewer than two
+    tests/faults/gang_gpu_test.py BIN_DIR --ranks 4                 the same with four of them
+    tests/faults/gang_gpu_test.py BIN_DIR --bench                   speed of 1, 2, 4, … GPUs, with the model m7c and 16 and 2 sequences per GPU
+    tests/faults/gang_gpu_test.py BIN_DIR --device cpu --shape tiny tests this script with two CPU ranks
+"""
+import json
+import os
+import pathlib
+import random
+import signal
+import statistics
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "testing"))
+from gpu_jobs import SHAPES, Outcome, check_equal, differences, gpus, main, running, steps_done  # noqa: E402
+
+# Arithmetic per token is the same for every number of GPUs, but sums over tokens are added in another order. That changes a loss by about
+# 1e-6, and the difference grows over the steps as roundings differ. The growth is measured on one GPU by splitting the batch into other
+# micro-batches, which changes nothing but the order of sums. Several GPUs may differ by at most TIMES times the larger of that difference
+# and FLOOR.
+FLOOR, TIMES = 2e-4, 4
+
+
+def sizes(ranks):
+    """The numbers of ranks to compare: 1, 2, 4, … and `ranks` itself."""
+    powers = [1 << i for i in range(ranks.bit_length()) if 1 << i < ranks]
+    return [*powers, ranks]
+
+
+def check_fewer_ranks(runner, whole, ranks, steps, batch):
+    one = runner.run("one-rank", 1, batch, steps)
+    assert one.losses()[-1] < one.losses()[0], "it does not learn"
+    order = differences(one, runner.run("other-order", 1, batch, steps, apart=True))
+    print(f"one rank: loss {one.losses()[0]:.6f} to {one.losses()[-1]:.6f}; another order of summation differs by {max(order):.2g}, "
+          f"in the first step by {order[0]:.2g}")
+    for size in sizes(ranks)[1:]:
+        other = whole if size == ranks else runner.run(f"{size}-ranks", size, batch, steps)
+        across = differences(one, other)
+        print(f"{size} ranks, same global batch: largest difference {max(across):.2g}, in the first step {across[0]:.2g}")
+        assert across[0] <= 2e-5 and max(across) <= TIMES * max(FLOOR, *order), f"{size} ranks differ by more than the order of summation"
+
+
+def check_other_sizes(runner, whole, ranks, steps, batch, save_every):
+    """Continues from a checkpoint in the middle with other numbers of ranks; with the same number the bits are those of the unbroken run."""
+    checkpoints = sorted(whole.out_dir.glob("checkpoints/step-*"))
+    start = checkpoints[0]
+    first = int(json.loads((start / "state.json").read_text())["step"])
+    assert 0 < first < steps, f"{start} is not in the middle of the run"
+    for size in sizes(ranks):
+        run = runner.run(f"from-{ranks}-to-{size}", size, batch, steps, save_every=save_every, resume=start)
+        across = [abs(a - b) for a, b in zip(run.losses(), whole.losses()[-len(run.losses()):], strict=True)]
+        assert len(run.losses()) == steps - first, f"{len(run.losses())} steps after a checkpoint of step {first}"
+        print(f"ok: from step {first} of {ranks} ranks with {size}: largest difference {max(across):.2g}")
+        if size == ranks:
+            assert max(across) == 0 and run.model() == whole.model(), "the same number of ranks gives other bits"
+        else:
+            assert across[0] <= 2e-5 and max(across) <= TIMES * FLOOR, "another number of ranks differs by more than the order of summation"
+
+
+def stop_in_a_sum(runner, ranks, victim):
+    """Stops a rank such that dump-stack shows another rank waiting in the reduction of gradients. The rank stays stopped."""
+    for attempt in range(40):
+        os.kill(ranks[victim], signal.SIGSTOP)
+        time.sleep(0.3)
+        dump = runner.service.ctl("dump-stack", "killed").stdout
+        waiting = [line for line in dump.splitlines() if f"/{len(ranks)}" in line and "all_reduce_gradients" in line]
+        waiting = [line for line in waiting if f"rank {victim}/" not in line]
+        if waiting:
+            print(f"dump-stack: {waiting[0].strip()}")
+            return
+        os.kill(ranks[victim], signal.SIGCONT)
+        time.sleep(0.003 * (1 + attempt % 8))  # the rank continues at the beginning of a step, and should be stopped while it enqueues kernels
+    raise AssertionError(f"dump-stack never shows a rank in a reduction:\n{dump[:3000]}")
+
+
+def check_killed_rank(runner, whole, ranks, steps, batch, save_every):
+    before = gpus()
+    # Without CUDA graphs, so that a rank can be stopped before it has enqueued its sums. The bits are the same as with graphs.
+    out_dir = runner.submit("killed", ranks, batch, steps, save_every=save_every, graphs=False)
+    checkpoint = out_dir / "checkpoints" / "latest.ckpt"
+    runner.service.wait_until(checkpoint.exists, 120, "the first checkpoint")
+    pids = {rank_of(pid): pid for pid in runner.service.processes(runner.program)}
+    assert sorted(pids) == list(range(ranks)), f"workers: {pids}"
+    victim = random.Random(steps_done(out_dir)).randrange(1, ranks)
+    stop_in_a_sum(runner, pids, victim)
+    os.kill(pids[victim], signal.SIGKILL)
+    began = time.monotonic()
+    runner.service.wait_until(lambda: not any(running(pid) for pid in pids.values()), 60, "the gang's end")
+    print(f"rank {victim} was killed: the gang ended within {time.monotonic() - began:.1f} s, after step {steps_done(out_dir)}")
+    if before:
+        runner.service.wait_until(lambda: is_free(before), 3, "GPU memory is free before the restart")
+        print(f"GPU memory was free {time.monotonic() - began:.1f} s after the kill")
+    runner.watch("killed")
+    text = runner.service.ctl("events", "killed").stdout
+    print(text)
+    assert f"rank {victim}" in text and "signal 9" in text, "the cause is not the killed rank's"
+    assert "RESUMED" in text
+    check_equal("killed and resumed against unbroken", Outcome(out_dir), whole)
+    runner.service.wait_until(lambda: not runner.service.processes(runner.program), 20, "no worker is left")
+    if before:
+        runner.service.wait_until(lambda: is_free(before), 20, "no GPU memory is left in use")
+        print(f"ok: GPU memory in use, MiB: {before} before, {gpus()} after")
+
+
+def is_free(before):
+    return all(now <= then + 64 for now, then in zip(gpus(), before, strict=True))
+
+
+def rank_of(pid):
+    """The number in the name of the run folder, which is the worker's --run-dir."""
+    arguments = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    folder = arguments[arguments.index(b"--run-dir") + 1].decode()
+    return int("".join(c for c in pathlib.Path(folder).name if c.isdigit()))
+
+
+def test(runner):
+    ranks = runner.options.ranks
+    steps, batch, save_every = 60, max(4, ranks), 10
+    first = runner.run("first", ranks, batch, steps, save_every=save_every)
+    assert all(first.losses(rank) == first.losses(0) for rank in range(ranks)), "the ranks report different losses"
+    last = first.lines["heartbeat_rank0.jsonl"][steps]
+    print(json.loads((first.out_dir / "env.json").read_text())["device"], {k: v for k, v in last.items() if k.startswith("mem_")})
+    if not runner.options.killed:
+        check_equal("the same job twice", first, runner.run("second", ranks, batch, steps, save_every=save_every))
+        check_fewer_ranks(runner, first, ranks, steps, batch)
+        check_other_sizes(runner, first, ranks, steps, batch, save_every)
+    check_killed_rank(runner, first, ranks, steps, batch, save_every)
+
+
+def bench(runner):
+    """Twice each number of GPUs, alternating, so that a slow minute of the machine does not count for one of them only."""
+    seq_len = SHAPES[runner.options.shape]["seq_len"]
+    for sequences in (16, 2):
+        speeds = {size: [] for size in sizes(runner.options.ranks)}
+        exposed = {}
+        for repeat in range(2):
+            for size in speeds:
+                outcome = runner.run(f"bench-{sequences}-{size}-{repeat}", size, sequences * size, 40, accumulate=1)
+                speeds[size].append(sequences * size * seq_len / outcome.step_seconds())
+                exposed[size] = outcome.median("communication_seconds") * 1e3
+        one = statistics.mean(speeds[1])
+        print(f"\n{sequences} sequences of {seq_len} tokens per GPU\nGPUs       tok/s   times    ms a step   waiting for sums, ms", flush=True)
+        for size, measured in speeds.items():
+            speed = statistics.mean(measured)
+            print(f"{size:4d} {speed:11.0f} {speed / one:7.3f} {1e3 * sequences * size * seq_len / speed:12.2f} {exposed[size]:22.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(__doc__, test, bench, gpus_needed=2, cpu_ranks=2))

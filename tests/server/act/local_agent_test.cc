@@ -1,0 +1,125 @@
+// The agent that the coordinator starts on its own machine.
+#include "server/act/local_agent.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/run/process.h"
+#include "tests/testing/fakes/fake_clock.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_dir.h"
+
+namespace nsa::server {
+namespace {
+
+// Uses a program in place of nsa-agent that writes its identity to the lock file as nsa-agent does,
+// and waits.
+class LocalAgentTest : public ::testing::Test {
+ protected:
+  LocalAgentTest() {
+    std::filesystem::create_directories(folder_ / "agent");
+    const std::string program = (folder_ / "stand-in").string();
+    std::ofstream(program) << "#!/bin/sh\n"
+                           << "ticks=$(cut -d' ' -f22 /proc/$$/stat)\n"
+                           << "boot=$(cat /proc/sys/kernel/random/boot_id)\n"
+                           << "echo started >> starts\n"
+                           << "printf '{\"pid\": %s, \"start_ticks\": %s, \"boot_id\": \"%s\"}' "
+                           << "$$ $ticks $boot > agent.lock.new\n"
+                           << "mv agent.lock.new agent.lock\n"
+                           << "exec sleep 60\n";
+    chmod(program.c_str(), 0700);
+  }
+  ~LocalAgentTest() override {
+    const auto last = ReadIdentity(folder_ / "agent/agent.lock");
+    if (last.ok()) SignalProcess(*last, SIGKILL).IgnoreError();
+  }
+  std::unique_ptr<LocalAgent> Start(absl::Duration backoff = absl::Milliseconds(500)) {
+    return LocalAgent::Start({.program = folder_ / "stand-in",
+                              .state_dir = folder_ / "agent",
+                              .coordinator_address = "unix:/nowhere",
+                              .first_backoff = backoff,
+                              .longest_backoff = 4 * backoff},
+                             clock_);
+  }
+  ProcessIdentity WaitFor(const LocalAgent& agent, pid_t other_than) {
+    for (int i = 0; i < 1'000; ++i) {
+      const auto process = agent.process();
+      if (process.has_value() && process->pid != other_than) return *process;
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    ADD_FAILURE() << "no agent came";
+    return {};
+  }
+  int Starts() {
+    std::ifstream file(folder_ / "agent/starts");
+    int lines = 0;
+    for (std::string line; std::getline(file, line);) ++lines;
+    return lines;
+  }
+
+  TempDir folder_;
+  RealClock clock_;
+};
+
+// Lowering the score of this process would need a privilege, so the test asks for a higher score.
+TEST_F(LocalAgentTest, GivesTheAgentAnOomScoreOfItsOwn) {
+  const auto agent = LocalAgent::Start({.program = folder_ / "stand-in",
+                                        .state_dir = folder_ / "agent",
+                                        .coordinator_address = "unix:/nowhere",
+                                        .oom_score = 300},
+                                       clock_);
+  const ProcessIdentity process = WaitFor(*agent, 0);
+  int score = 0;
+  for (int i = 0; i < 6'000 && score < 300; ++i) {
+    std::ifstream(absl::StrCat("/proc/", process.pid, "/oom_score_adj")) >> score;
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  EXPECT_EQ(score, 300);
+}
+
+TEST_F(LocalAgentTest, OutlivesTheCoordinatorAndIsFoundAgain) {
+  ProcessIdentity first;
+  {
+    const auto agent = Start();
+    first = WaitFor(*agent, 0);
+  }
+  EXPECT_TRUE(IsAlive(first));
+  const auto again = Start();
+  EXPECT_EQ(WaitFor(*again, 0).pid, first.pid);
+  EXPECT_EQ(Starts(), 1);
+}
+
+TEST_F(LocalAgentTest, IsStartedAgainWhenItDies) {
+  const auto agent = Start();
+  const ProcessIdentity first = WaitFor(*agent, 0);
+  ASSERT_OK(SignalProcess(first, SIGKILL));
+  const ProcessIdentity second = WaitFor(*agent, first.pid);
+  EXPECT_TRUE(IsAlive(second));
+  EXPECT_EQ(Starts(), 2);
+}
+
+TEST_F(LocalAgentTest, ComesBackSoonHoweverOftenItDies) {
+  EXPECT_LE(LocalAgent::Options{}.longest_backoff, absl::Seconds(2));
+  const auto agent = Start(absl::Milliseconds(25));
+  ProcessIdentity process = WaitFor(*agent, 0);
+  absl::Duration longest;
+  // Without a limit the last wait would be over six seconds.
+  for (int death = 0; death < 9; ++death) {
+    ASSERT_OK(SignalProcess(process, SIGKILL));
+    const absl::Duration killed = clock_.Monotonic();
+    process = WaitFor(*agent, process.pid);
+    longest = std::max(longest, clock_.Monotonic() - killed);
+  }
+  EXPECT_LT(longest, absl::Seconds(4));
+  EXPECT_EQ(Starts(), 10);
+}
+
+}  // namespace
+}  // namespace nsa::server

@@ -1,0 +1,106 @@
+#include "server/decide/health.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+namespace nsa::server {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kSecond = 1'000'000'000;
+
+v1::Job Running() {
+  v1::Job job;
+  job.set_state(v1::Job::STATE_RUNNING);
+  job.mutable_progress()->set_step(620);
+  job.mutable_progress()->set_total_steps(1'000);
+  job.mutable_progress()->set_eta_seconds(720);
+  v1::RankStatus& rank = *job.add_ranks();
+  rank.set_state("RUNNING");
+  rank.set_phase("forward");
+  return job;
+}
+
+TEST(Health, AJobThatTrainsSaysHowFarAndHowLong) {
+  const Health health = HealthOf(Running(), 0);
+  EXPECT_EQ(health.level, HealthLevel::kGood);
+  EXPECT_EQ(health.words, "training, 62 %, ends in 12 min; healthy");
+}
+
+TEST(Health, AStalledRankIsNamedWithItsPlace) {
+  v1::Job job = Running();
+  v1::RankStatus& rank = *job.add_ranks();
+  rank.set_rank(1);
+  rank.set_state("RUNNING");
+  rank.set_phase("all_reduce");
+  rank.set_note("no progress for 240 s");
+  const Health health = HealthOf(job, 0);
+  EXPECT_EQ(health.level, HealthLevel::kWarning);
+  EXPECT_EQ(health.words, "training, 62 %; rank 1: no progress for 240 s in all_reduce");
+}
+
+TEST(Health, ACheckpointThatFailedAndALossThatIsNotFiniteAreWarnings) {
+  v1::Job job = Running();
+  job.mutable_progress()->set_checkpoint_error("disk full");
+  EXPECT_EQ(HealthOf(job, 0).level, HealthLevel::kWarning);
+  EXPECT_THAT(HealthOf(job, 0).words, HasSubstr("the last checkpoint failed: disk full"));
+  job = Running();
+  job.mutable_progress()->set_loss(std::numeric_limits<double>::quiet_NaN());
+  EXPECT_THAT(HealthOf(job, 0).words, HasSubstr("its loss is not finite"));
+}
+
+TEST(Health, WhatTheRecordsSayAboutARunIsPartOfItsSentence) {
+  v1::Job job = Running();
+  job.mutable_health()->set_level(v1::JobHealth::LEVEL_WARNING);
+  job.mutable_health()->set_words("the loss has not improved for 1,200 steps");
+  EXPECT_EQ(HealthOf(job, 0).level, HealthLevel::kWarning);
+  EXPECT_THAT(HealthOf(job, 0).words, HasSubstr("; the loss has not improved for 1,200 steps"));
+  job.mutable_health()->set_level(v1::JobHealth::LEVEL_BAD);
+  EXPECT_EQ(HealthOf(job, 0).level, HealthLevel::kBad);
+}
+
+TEST(Health, AQueuedJobSaysWhyItWaits) {
+  v1::Job job;
+  job.set_state(v1::Job::STATE_QUEUED);
+  job.set_queue_position(2);
+  job.set_message("needs 2 GPUs, 1 is free");
+  const Health health = HealthOf(job, 0);
+  EXPECT_EQ(health.level, HealthLevel::kWaiting);
+  EXPECT_EQ(health.words, "waiting at position 2: needs 2 GPUs, 1 is free");
+}
+
+TEST(Health, ARestartSaysItsCauseAndWhenItStarts) {
+  v1::Job job = Running();
+  job.set_state(v1::Job::STATE_RESTARTING);
+  job.set_message("rank 0 was killed by signal 9");
+  job.set_next_start_unix_nanos(114 * kSecond);
+  EXPECT_EQ(HealthOf(job, 100 * kSecond).words,
+            "restarting: rank 0 was killed by signal 9; next start in 14 s");
+}
+
+TEST(Health, EveryStateHasASentence) {
+  for (int state = v1::Job::State_MIN; state <= v1::Job::State_MAX; ++state) {
+    v1::Job job = Running();
+    job.set_state(static_cast<v1::Job::State>(state));
+    EXPECT_NE(HealthOf(job, 0).words, "") << state;
+  }
+  v1::Job job = Running();
+  job.set_state(v1::Job::STATE_FAILED);
+  EXPECT_EQ(HealthOf(job, 0).level, HealthLevel::kBad);
+}
+
+TEST(Health, SpansReachNoLimitOfTheirUnit) {
+  EXPECT_EQ(Span(0), "0 s");
+  EXPECT_EQ(Span(-3), "0 s");
+  EXPECT_EQ(Span(59.4), "59 s");
+  EXPECT_EQ(Span(59.6), "1 min");
+  EXPECT_EQ(Span(3'599), "1 h 0 min");
+  EXPECT_EQ(Span(12'000), "3 h 20 min");
+  EXPECT_EQ(Span(187'200), "2 d 4 h");
+}
+
+}  // namespace
+}  // namespace nsa::server

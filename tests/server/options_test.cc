@@ -1,0 +1,108 @@
+#include "server/options.h"
+
+#include <limits>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "tests/testing/status_matchers.h"
+
+namespace nsa::server {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(Options, WithoutAConfigurationOnlyTheSocketTakesCalls) {
+  const auto options = ResolveOptions({});
+  ASSERT_OK(options);
+  EXPECT_EQ(options->listen_address, "");
+  EXPECT_EQ(options->metrics_address, "127.0.0.1:9464");
+}
+
+TEST(Options, RefuseWhatIsNoAddress) {
+  for (const char* bad : {"127.0.0.1:99999", "127.0.0.1:65536", "127.0.0.1:-1", "foo", "127.0.0.1:",
+                          ":50951", "50951", "::1", "::1:50951", "[::1]", "127.0.0.1:50951x",
+                          "127.0.0.1: 5", "unix:/x.sock", "http://127.0.0.1:1"}) {
+    v1::CoordinatorConfig listen;
+    listen.set_listen_address(bad);
+    EXPECT_THAT(ResolveOptions(listen).status(),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr(absl::StrCat("listen_address: '", bad, "' (HOST:PORT"))));
+    v1::CoordinatorConfig metrics;
+    metrics.set_metrics_address(bad);
+    EXPECT_THAT(ResolveOptions(metrics).status(),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr(absl::StrCat("metrics_address: '", bad, "' (HOST:PORT"))));
+  }
+  for (const char* good : {"", "127.0.0.1:0", "127.0.0.1:65535", "localhost:1", "[::1]:50951"}) {
+    v1::CoordinatorConfig config;
+    config.set_listen_address(good);
+    config.set_metrics_address(good);
+    EXPECT_OK(ResolveOptions(config).status()) << good;
+  }
+}
+
+TEST(Options, RefuseAddressesThatOthersCanReach) {
+  v1::CoordinatorConfig config;
+  config.set_listen_address("0.0.0.0:50951");
+  EXPECT_THAT(ResolveOptions(config).status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("listen_address"), HasSubstr("token_file"))));
+  config.mutable_tls()->set_certificate_file("c");
+  config.mutable_tls()->set_private_key_file("k");
+  config.mutable_tls()->set_client_ca_file("a");
+  EXPECT_THAT(ResolveOptions(config).status(), StatusIs(absl::StatusCode::kFailedPrecondition))
+      << "TLS without a token";
+  config.set_token_file("t");
+  EXPECT_OK(ResolveOptions(config).status());
+  config.set_metrics_address("0.0.0.0:9464");
+  EXPECT_THAT(ResolveOptions(config).status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("metrics_address")));
+}
+
+TEST(Options, RefuseHalfATlsBlock) {
+  const auto set = [](v1::TlsConfig* tls, int field, const std::string& value) {
+    if (field == 0) tls->set_certificate_file(value);
+    if (field == 1) tls->set_private_key_file(value);
+    if (field == 2) tls->set_client_ca_file(value);
+  };
+  const char* names[] = {"tls.certificate_file", "tls.private_key_file", "tls.client_ca_file"};
+  for (int some = 1; some < 7; ++some) {  // one bit for each file; 0 would be none and 7 all
+    v1::CoordinatorConfig config;
+    std::string missing;
+    for (int field = 2; field >= 0; --field) {
+      if ((some & 1 << field) != 0) {
+        set(config.mutable_tls(), field, "pem");
+      } else {
+        missing = names[field];
+      }
+    }
+    EXPECT_THAT(ResolveOptions(config).status(),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(missing)))
+        << config.tls().ShortDebugString();
+  }
+}
+
+TEST(Options, KeepJobsForEverUnlessToldForHowLong) {
+  v1::CoordinatorConfig config;
+  EXPECT_EQ(ResolveOptions(config)->job_retention, absl::ZeroDuration());
+  config.set_job_retention_days(0.5);
+  EXPECT_EQ(ResolveOptions(config)->job_retention, absl::Hours(12));
+  for (const double days : {-1.0, 1e9, std::numeric_limits<double>::quiet_NaN()}) {
+    config.set_job_retention_days(days);
+    EXPECT_THAT(ResolveOptions(config).status(),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("job_retention_days")));
+  }
+}
+
+TEST(Options, RefuseTimesThatWouldKillHealthyJobs) {
+  v1::CoordinatorConfig config;
+  config.set_node_unknown_seconds(20);
+  config.set_node_lost_seconds(15);
+  EXPECT_THAT(ResolveOptions(config).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("node_lost_seconds: 15")));
+}
+
+}  // namespace
+}  // namespace nsa::server

@@ -1,0 +1,207 @@
+// The curves that the store keeps of a job, and the step records that it drops.
+#include <algorithm>
+
+#include "server/decide/curve.h"
+#include "tests/server/store/job_store_fixture.h"
+#include "tests/testing/status_matchers.h"
+
+namespace nsa::server {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::Ge;
+using ::testing::IsEmpty;
+using ::testing::Le;
+using ::testing::SizeIs;
+
+class JobStoreCurveTest : public JobStoreFixture {
+ protected:
+  // Appends one record of rank 0, after those before it.
+  void Add(const std::string& id, v1::WorkerRecord record, int64_t generation = 1) {
+    v1::ReportRecordsRequest request;
+    request.set_job_id(id);
+    request.set_generation(generation);
+    record.set_sequence(++sequence_);
+    *request.add_records() = std::move(record);
+    ASSERT_OK(store_->AppendRecords(request).status());
+  }
+  void AddStart(const std::string& id, int64_t resumed_step, int64_t generation = 1) {
+    v1::WorkerRecord record;
+    record.mutable_started()->set_resumed_step(resumed_step);
+    Add(id, record, generation);
+  }
+  void AddEval(const std::string& id, int64_t step, double loss) {
+    v1::WorkerRecord record;
+    record.mutable_eval()->set_step(step);
+    record.mutable_eval()->set_loss(loss);
+    Add(id, record);
+  }
+  // Steps `first` to `last` in requests of 500, with layers.
+  void AddSteps(const std::string& id, int64_t first, int64_t last, int64_t generation = 1,
+                double loss = 1) {
+    while (first <= last) {
+      v1::ReportRecordsRequest request;
+      request.set_job_id(id);
+      request.set_generation(generation);
+      for (int64_t end = std::min(first + 499, last); first <= end; ++first) {
+        v1::WorkerRecord* record = request.add_records();
+        record->set_sequence(++sequence_);
+        record->mutable_step()->set_step(first);
+        record->mutable_step()->set_loss(first == kSpike ? 100 : loss);
+        record->mutable_step()->add_layers()->mutable_gate()->set_entropy_mean(1);
+      }
+      ASSERT_OK(store_->AppendRecords(request).status());
+    }
+  }
+  std::vector<v1::CurveBucket> Buckets(const std::string& id, CurveKind kind = CurveKind::kSteps,
+                                       int64_t from = 0) {
+    const auto buckets = store_->Buckets(id, kind, from);
+    EXPECT_OK(buckets.status());
+    return buckets.ok() ? *buckets : std::vector<v1::CurveBucket>();
+  }
+  std::vector<int64_t> StepsWithEval(const std::string& id) {
+    std::vector<int64_t> steps;
+    const auto marks = store_->Marks(id, CurveKind::kEval);
+    EXPECT_OK(marks.status());
+    if (!marks.ok()) return steps;
+    for (const v1::WorkerRecord& mark : *marks) steps.push_back(mark.eval().step());
+    return steps;
+  }
+  static int64_t StepsIn(const std::vector<v1::CurveBucket>& buckets) {
+    int64_t steps = 0;
+    for (const v1::CurveBucket& bucket : buckets) steps += bucket.count(0);
+    return steps;
+  }
+  // A job starts its next generation.
+  void NextGeneration(const std::string& id) {
+    sequence_ = 0;
+    ASSERT_OK(store_
+                  ->Update(id,
+                           [](v1::StoredJob* job, std::vector<v1::JobEvent>*) {
+                             job->mutable_job()->set_generation(job->job().generation() + 1);
+                             return absl::OkStatus();
+                           })
+                  .status());
+  }
+
+  static constexpr int64_t kSpike = 4'321;
+  int64_t sequence_ = 0;
+};
+
+TEST_F(JobStoreCurveTest, AShortJobHasOneBucketForEachStep) {
+  const std::string id = Insert("demo");
+  AddSteps(id, 1, 20);
+  const auto buckets = Buckets(id);
+  ASSERT_THAT(buckets, SizeIs(20));
+  EXPECT_EQ(buckets[6].first_step(), 7);
+  EXPECT_THAT(Buckets(id, CurveKind::kSteps, 15), SizeIs(6)) << "only what is new";
+  EXPECT_THAT(Buckets(id, CurveKind::kLayers), SizeIs(20));
+}
+
+TEST_F(JobStoreCurveTest, ALongJobHasABoundedCurveThatKeepsEverySpike) {
+  const std::string id = Insert("demo");
+  AddSteps(id, 1, 9'000);
+  for (int life = 0; life < 2; ++life) {
+    const auto buckets = Buckets(id);
+    EXPECT_THAT(buckets.size(), AllOf(Ge(kStepBuckets / 2), Le(kStepBuckets)));
+    EXPECT_EQ(StepsIn(buckets), 9'000);
+    EXPECT_EQ(buckets.front().first_step(), 1);
+    EXPECT_EQ(buckets.back().last_step(), 9'000);
+    float greatest = 0;
+    for (const v1::CurveBucket& bucket : buckets) {
+      greatest = std::max(greatest, bucket.greatest(0));
+    }
+    EXPECT_EQ(greatest, 100);
+    EXPECT_THAT(Buckets(id, CurveKind::kLayers).size(), Le(kLayerBuckets));
+    Reopen();
+  }
+  AddSteps(id, 9'001, 9'010);
+  EXPECT_EQ(StepsIn(Buckets(id)), 9'010) << "a store that was opened again goes on";
+}
+
+TEST_F(JobStoreCurveTest, ARestartRepeatsNoStepInTheCurve) {
+  const std::string id = Insert("demo");
+  AddSteps(id, 1, 30);
+  AddEval(id, 10, 2.0);
+  AddEval(id, 30, 1.5);
+  NextGeneration(id);
+  AddStart(id, 20, 2);
+  EXPECT_THAT(Buckets(id), SizeIs(20)) << "later steps are done again";
+  EXPECT_THAT(StepsWithEval(id), ElementsAre(10));
+  AddSteps(id, 21, 40, 2, 3);
+  const auto buckets = Buckets(id);
+  ASSERT_THAT(buckets, SizeIs(40));
+  EXPECT_EQ(buckets[24].mean(0), 3);
+  const auto starts = store_->Marks(id, CurveKind::kStart);
+  ASSERT_OK(starts.status());
+  ASSERT_THAT(*starts, SizeIs(1));
+  EXPECT_EQ(starts->front().started().resumed_step(), 20);
+}
+
+TEST_F(JobStoreCurveTest, ARestartInTheMiddleOfABucketCountsNoStepTwice) {
+  const std::string id = Insert("demo");
+  AddSteps(id, 1, 5'000);
+  ASSERT_GT(Buckets(id).front().width(), 1);
+  NextGeneration(id);
+  AddStart(id, 2'501, 2);
+  AddSteps(id, 2'502, 5'000, 2);
+  EXPECT_EQ(StepsIn(Buckets(id)), 5'000);
+}
+
+TEST_F(JobStoreCurveTest, OnlyTheNewestStepRecordsAreKept) {
+  const std::string id = Insert("demo");
+  AddStart(id, 0);
+  AddSteps(id, 1, 100);
+  AddEval(id, 100, 2.0);
+  AddSteps(id, 101, 20'600);
+  const auto records = store_->Records(id, 0, 0, 30'000);
+  ASSERT_OK(records.status());
+  int64_t first = 0;
+  int evals = 0;
+  int starts = 0;
+  for (const auto& record : *records) {
+    if (first == 0 && record.record().has_step()) first = record.record().step().step();
+    evals += record.record().has_eval() ? 1 : 0;
+    starts += record.record().has_started() ? 1 : 0;
+  }
+  EXPECT_EQ(first, 601);
+  EXPECT_EQ(evals, 1) << "only steps are dropped";
+  EXPECT_EQ(starts, 1);
+  EXPECT_EQ(StepsIn(Buckets(id)), 20'600) << "the curve keeps them all";
+  EXPECT_EQ(store_->Journal(id, 1, 0)->next_sequence, sequence_ + 1);
+  Reopen();
+  EXPECT_EQ(store_->Journal(id, 1, 0)->next_sequence, sequence_ + 1);
+}
+
+TEST_F(JobStoreCurveTest, AJobOfAnEarlierVersionGetsACurveOfItsRecords) {
+  const std::string id = Insert("demo");
+  AddStart(id, 0);
+  AddSteps(id, 1, 300);
+  AddEval(id, 300, 2.0);
+  store_.reset();
+  auto database = Database::Open(folder_ / "jobs.sqlite");
+  ASSERT_OK(database.status());
+  ASSERT_OK((*database)->Execute("DROP TABLE curve"));
+  database->reset();
+  Reopen();
+  EXPECT_EQ(StepsIn(Buckets(id)), 300);
+  EXPECT_THAT(StepsWithEval(id), ElementsAre(300));
+  AddSteps(id, 301, 310);
+  EXPECT_EQ(StepsIn(Buckets(id)), 310);
+}
+
+TEST_F(JobStoreCurveTest, OtherRanksAndDeletedJobsLeaveNoCurve) {
+  const std::string id = Insert("demo");
+  ASSERT_OK(Append(id, 1, 1, 5).status());
+  EXPECT_THAT(Buckets(id), IsEmpty());
+  EXPECT_THAT(store_->Buckets("gone", CurveKind::kSteps, 0).status(),
+              StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(store_->Buckets(id, CurveKind::kEval, 0).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(store_->Marks(id, CurveKind::kSteps).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+}  // namespace
+}  // namespace nsa::server

@@ -1,0 +1,157 @@
+// A store that was damaged on disk, or whose writer was killed.
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <random>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/run/process.h"
+#include "tests/server/store/job_store_fixture.h"
+#include "tests/testing/paths.h"
+#include "tests/testing/status_matchers.h"
+
+namespace nsa::server {
+namespace {
+
+using ::testing::HasSubstr;
+
+class JobStoreDamageTest : public JobStoreFixture {
+ protected:
+  absl::Status OpenAgain() {
+    store_.reset();
+    return JobStore::Open(folder_.path(), clock_, {}).status();
+  }
+
+  std::string Bytes() {
+    std::ifstream file(folder_ / "jobs.sqlite", std::ios::binary);
+    std::stringstream bytes;
+    bytes << file.rdbuf();
+    return bytes.str();
+  }
+  void WriteBytes(const std::string& bytes) {
+    std::ofstream(folder_ / "jobs.sqlite", std::ios::binary) << bytes;
+  }
+};
+
+TEST_F(JobStoreDamageTest, RefusesAStoreOfANewerVersion) {
+  store_.reset();
+  auto database = Database::Open(folder_ / "jobs.sqlite");
+  ASSERT_OK((*database)->Execute("PRAGMA user_version=99"));
+  database->reset();
+  EXPECT_THAT(OpenAgain(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                    HasSubstr("jobs.sqlite has version 99 (1)")));
+}
+
+TEST_F(JobStoreDamageTest, RefusesWhatIsNoDatabaseAndNamesTheFile) {
+  store_.reset();
+  WriteBytes(std::string(10'000, 'x'));
+  EXPECT_THAT(OpenAgain(),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("jobs.sqlite is damaged")));
+}
+
+TEST_F(JobStoreDamageTest, RefusesATruncatedStore) {
+  for (int i = 0; i < 50; ++i) Insert("demo");
+  store_.reset();
+  const std::string bytes = Bytes();
+  WriteBytes(bytes.substr(0, bytes.size() / 2));
+  EXPECT_THAT(OpenAgain(), StatusIs(absl::StatusCode::kDataLoss));
+}
+
+// A flipped byte is found when the store is opened, or it is in a place that no answer depends on.
+// In the second case every job still reads as it was written.
+TEST_F(JobStoreDamageTest, NeverServesAJobThatWasFlippedOnDisk) {
+  std::vector<std::string> ids;
+  for (int i = 0; i < 20; ++i) ids.push_back(Insert("demo"));
+  std::map<std::string, std::string> before;
+  for (const std::string& id : ids) before[id] = (*store_->Find(id))->SerializeAsString();
+  store_.reset();
+  const std::string good = Bytes();
+  std::mt19937 random(7);
+  int refused = 0;
+  for (int i = 0; i < 200; ++i) {
+    std::string bad = good;
+    bad[random() % bad.size()] ^= static_cast<char>(1 << (random() % 8));
+    WriteBytes(bad);
+    auto opened = JobStore::Open(folder_.path(), clock_, {});
+    if (!opened.ok()) {
+      ++refused;
+      EXPECT_THAT(std::string(opened.status().message()), HasSubstr("jobs.sqlite"));
+      continue;
+    }
+    for (const auto& [id, bytes] : before) {
+      const auto job = (*opened)->Find(id);
+      if (job.ok()) {
+        EXPECT_EQ((*job)->SerializeAsString(), bytes);
+      }
+    }
+    opened->reset();
+    std::filesystem::remove(folder_ / "jobs.sqlite-wal");
+    std::filesystem::remove(folder_ / "jobs.sqlite-shm");
+  }
+  EXPECT_GT(refused, 0);
+}
+
+TEST_F(JobStoreDamageTest, RefusesAStoreWithAFlippedBitInAJob) {
+  for (int i = 0; i < 5; ++i) Insert("demo");
+  store_.reset();
+  const std::string good = Bytes();
+  int jobs = 0;
+  for (size_t at = good.find("/nowhere"); at != std::string::npos;
+       at = good.find("/nowhere", at + 1), ++jobs) {
+    std::string bad = good;
+    bad[at + 3] ^= 4;
+    WriteBytes(bad);
+    EXPECT_THAT(OpenAgain(), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("wrong checksum")));
+  }
+  EXPECT_EQ(jobs, 5);
+  WriteBytes(good);
+  EXPECT_OK(OpenAgain());
+}
+
+TEST_F(JobStoreDamageTest, WhatWasAcknowledgedSurvivesKillNine) {
+  store_.reset();
+  std::mt19937 random(std::random_device{}());
+  for (int round = 0; round < 5; ++round) {
+    const std::filesystem::path output = folder_ / absl::StrCat("out-", round);
+    SpawnOptions options;
+    options.argv = {Program("store_writer"), folder_.path().string(), absl::StrCat(round)};
+    options.output = output;
+    const auto writer = Spawn(options);
+    ASSERT_TRUE(writer.ok()) << writer.status();
+    std::this_thread::sleep_for(std::chrono::milliseconds(40 + random() % 80));
+    ASSERT_OK(SignalProcess(*writer, SIGKILL));
+    waitpid(writer->pid, nullptr, 0);
+    Reopen();
+    std::ifstream said(output);
+    std::string kind;
+    std::string id;
+    std::string detail;
+    std::map<std::string, size_t> records;
+    while (said >> kind >> id >> detail) {
+      if (kind == "job") {
+        const auto job = store_->FindRequest(detail, "fingerprint");
+        ASSERT_TRUE(job.ok() && *job != nullptr) << detail;
+        EXPECT_EQ((*job)->job().id(), id);
+      } else if (kind == "record") {
+        ++records[id];
+      }
+    }
+    for (const auto& [job, count] : records) {
+      const std::vector<int64_t> steps = Steps(job, 0);
+      EXPECT_GE(steps.size(), count) << "acknowledged and gone";
+      EXPECT_LE(steps.size(), count + 1) << "at most the one that was not acknowledged yet";
+      for (size_t i = 0; i < steps.size(); ++i) EXPECT_EQ(steps[i], static_cast<int64_t>(i + 1));
+    }
+    store_.reset();
+  }
+}
+
+}  // namespace
+}  // namespace nsa::server

@@ -1,0 +1,88 @@
+#include "server/watch/metrics_http.h"
+
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "tests/testing/http_get.h"
+#include "tests/testing/status_matchers.h"
+
+namespace nsa::server {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+TEST(MetricsHttp, RefusesAPortThatIsTakenAndNamesIt) {
+  const auto text = [] { return std::string("x 1\n"); };
+  const auto healthy = [] { return true; };
+  const auto first = MetricsHttp::Start("127.0.0.1:0", text, healthy);
+  ASSERT_OK(first.status());
+  EXPECT_THAT(MetricsHttp::Start((*first)->address(), text, healthy).status(),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr((*first)->address())));
+}
+
+class MetricsHttpTest : public ::testing::Test {
+ protected:
+  MetricsHttpTest() {
+    auto started = MetricsHttp::Start(
+        "127.0.0.1:0", [] { return std::string("x 1\n"); }, [] { return true; });
+    EXPECT_OK(started.status());
+    if (started.ok()) http_ = *std::move(started);
+  }
+
+  std::string Port() const { return http_->address().substr(http_->address().rfind(':')); }
+  std::string Ask(const std::string& path, const std::string& host) const {
+    return HttpRead(HttpSend(http_->address(),
+                             absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: ", host, "\r\n\r\n")));
+  }
+
+  std::unique_ptr<MetricsHttp> http_;
+};
+
+TEST_F(MetricsHttpTest, AnswersToItsOwnNamesAndToNoOther) {
+  char machine[256] = {};
+  ASSERT_EQ(gethostname(machine, sizeof(machine) - 1), 0);
+  for (const std::string host : {"127.0.0.1", "localhost", "LocalHost", "[::1]", "10.1.2.3",
+                                 static_cast<const char*>(machine)}) {
+    for (const std::string& port : {std::string(), Port()}) {
+      EXPECT_THAT(Ask("/metrics", host + port), AllOf(HasSubstr("200 OK"), HasSubstr("x 1\n")))
+          << host << port;
+    }
+  }
+  // A page of another site whose name was made to point to this machine.
+  for (const std::string host : {"evil.example", "localhost.evil.example", "127.0.0.1.evil.example",
+                                 "", "[", "1", "0x7f.1"}) {
+    for (const char* path : {"/metrics", "/healthz", "/"}) {
+      const std::string answer = Ask(path, host + Port());
+      EXPECT_THAT(answer, AllOf(HasSubstr(" 421 "), HasSubstr("localhost"), HasSubstr(machine)))
+          << host << path;
+      EXPECT_THAT(answer, Not(HasSubstr("x 1"))) << host << path;
+    }
+  }
+}
+
+TEST_F(MetricsHttpTest, FortyHalfRequestsDelayNobodyAndAreClosedInTime) {
+  std::vector<Fd> half;
+  const absl::Time begin = absl::Now();
+  for (int i = 0; i < 40; ++i) {
+    half.push_back(HttpSend(http_->address(), "GET /metrics HTTP/1.1\r\nHost: loc"));
+    ASSERT_TRUE(half.back().valid());
+  }
+  for (const char* path : {"/healthz", "/metrics"}) {
+    const absl::Time asked = absl::Now();
+    EXPECT_THAT(Ask(path, "localhost"), HasSubstr("200 OK"));
+    EXPECT_LT(absl::Now() - asked, absl::Seconds(2));
+  }
+  for (const Fd& fd : half) HttpRead(fd);
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(6));
+}
+
+}  // namespace
+}  // namespace nsa::server

@@ -1,0 +1,103 @@
+"""A headless Chromium for tests of the live page, and a small job to look at."""
+import tempfile
+import time
+
+from selenium import webdriver
+from selenium.common.exceptions import JavascriptException
+from selenium.webdriver.chrome.service import Service as Driver
+from selenium.webdriver.common.by import By
+
+FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync", "--hide-scrollbars", "--force-device-scale-factor=1")
+
+# Twenty to fifty steps a second on one core.
+JOB = """
+name: {name}
+labels: {{team: {team}}}
+model: {{dim: 64, n_layers: 2, n_heads: 4, n_kv_groups: 2, d_k: 16, d_v: 16}}
+nsa: {{l: 16, d: 8, l_sel: 32, n_sel: 4, w: 32, audit_every: 20}}
+data: {{source: synthetic, tokenizer: byte}}
+runtime: {{device: cpu, precision: fp32}}
+preflight: {{policy: experiment}}
+train: {{steps: {steps}, seq_len: 128, batch_size: 8, lr: {lr}, warmup_steps: 20, log_every: 1, eval_every: 20, eval_batches: 1, save_every: 40, seed: 7, out_dir: {out_dir}}}
+"""
+
+
+class Browser:
+    """One window. Every wait has a condition and a limit; nothing sleeps for a fixed time."""
+
+    def __init__(self, base, width=1400, height=900):
+        self.base = base
+        self.profile = tempfile.TemporaryDirectory()
+        options = webdriver.ChromeOptions()
+        options.binary_location = "/usr/bin/chromium"
+        for flag in (*FLAGS, f"--window-size={width},{height}", f"--user-data-dir={self.profile.name}"):
+            options.add_argument(flag)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        self.driver = webdriver.Chrome(service=Driver("/usr/bin/chromedriver"), options=options)
+
+    def close(self):
+        self.driver.quit()
+        self.profile.cleanup()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def resize(self, width, height):
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False})
+
+    def open(self, path, theme="light"):
+        self.driver.get(f"{self.base}/icon.svg")
+        self.driver.execute_script("localStorage.setItem('theme', arguments[0])", theme)
+        self.driver.get(f"{self.base}/{path}")
+
+    def all(self, selector):
+        return self.driver.find_elements(By.CSS_SELECTOR, selector)
+
+    def run(self, script, *arguments):
+        return self.driver.execute_script(script, *arguments)
+
+    def text(self, selector):
+        return self.run("const one = document.querySelector(arguments[0]); return one ? one.textContent : ''", selector)
+
+    def until(self, condition, what, seconds=30):
+        """Waits until the function or the JavaScript expression is true; returns its value. An expression that fails, e.g. because an element
+        is not there yet, is not true."""
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                value = self.run(f"return ({condition})") if isinstance(condition, str) else condition()
+            except JavascriptException:
+                value = None
+            if value:
+                return value
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{what}: not within {seconds} s; the page shows:\n{self.text('main')[:2000]}\n{self.log()}")
+            time.sleep(0.05)
+
+    def click(self, selector, what=""):
+        """Clicks the first element that matches and contains the text."""
+        self.until(lambda: self.run("""
+            const one = [...document.querySelectorAll(arguments[0])].find((element) => element.textContent.includes(arguments[1]) && element.offsetParent);
+            if (one) one.click();
+            return !!one;""", selector, what), f"{selector} with '{what}'")
+
+    def type(self, selector, text):
+        self.until(lambda: self.all(selector), selector)
+        field = self.all(selector)[0]
+        field.clear()
+        field.send_keys(text)
+
+    def log(self):
+        return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+
+    def shoot(self, path, width):
+        """The whole page as a PNG."""
+        import base64
+        height = self.run("return document.documentElement.scrollHeight")
+        picture = self.driver.execute_cdp_cmd("Page.captureScreenshot", {
+            "format": "png", "captureBeyondViewport": True, "clip": {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}})
+        path.write_bytes(base64.b64decode(picture["data"]))

@@ -1,0 +1,253 @@
+#!/usr/bin/python3
+"""The live page in a real browser, with a real coordinator and jobs that train on the CPU.
+
+    tests/server/web/page_test.py BIN_DIR [SHOTS_DIR]     with SHOTS_DIR it also leaves screenshots there; skips (77) without Chromium
+"""
+import http.client
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "testing"))
+try:
+    from browser import JOB, Browser
+except ImportError:
+    print("skipped: no python3-selenium; deploy/packages.sh test installs it")
+    sys.exit(77)
+from service import Service  # noqa: E402
+
+if not pathlib.Path("/usr/bin/chromium").exists() or not pathlib.Path("/usr/bin/chromedriver").exists():
+    print("skipped: no chromium; deploy/packages.sh test installs it")
+    sys.exit(77)
+
+
+class Page:
+    """A coordinator with its page."""
+
+    def __init__(self, bin_dir, folder):
+        self.folder = folder
+        self.service = Service(bin_dir, folder)
+        self.address = re.search(r"metrics on (\S+)", self.service.log.read_text())[1]
+        self.base = f"http://{self.address}"
+        self.token = (folder / "state" / "token").read_text().strip()
+        self.count = 0
+
+    def submit(self, name, steps=4900, lr="1e-3", team="a", check=True):
+        self.count += 1
+        job = self.folder / f"job{self.count}.yaml"
+        job.write_text(JOB.format(name=name, steps=steps, lr=lr, team=team, out_dir=self.folder / f"out{self.count}"))
+        done = self.service.ctl("submit", job, "-o", "name")
+        assert done.returncode == 0 or not check, done.stdout + done.stderr
+        return done.stdout.strip()
+
+    def ask(self, path, method="GET", headers=None, body=None):
+        """Status, headers and body of one request."""
+        connection = http.client.HTTPConnection(self.address, timeout=20)
+        connection.request(method, path, body=body, headers=headers or {})
+        answer = connection.getresponse()
+        return answer.status, answer.headers, answer.read()
+
+    def get(self, path):
+        status, _, body = self.ask(f"/api/v1/{path}")
+        assert status == 200, (path, status, body)
+        return json.loads(body)
+
+    def restart(self):
+        """Kills the coordinator and starts another on the same port; workers go on."""
+        os.kill(self.service.process.pid, signal.SIGKILL)
+        self.service.process.wait()
+        with open(self.service.log, "ab") as log:
+            self.service.process = subprocess.Popen([self.service.bin / "nsa-coordinator", "--metrics", self.address],
+                                                    env=self.service.environment, stdout=log, stderr=log)
+
+
+def check_access(page):
+    """Rebinding, cross-site requests and changes without the token are refused; nothing inline and no cookie is used."""
+    status, headers, body = page.ask("/")
+    assert status == 200 and b"<title>" in body, status
+    assert "script-src 'self'" in headers["Content-Security-Policy"] and "unsafe" not in headers["Content-Security-Policy"]
+    assert headers["Set-Cookie"] is None and b"<script>" not in body and b" style=" not in body
+    status, _, body = page.ask("/", headers={"If-None-Match": headers["ETag"]})
+    assert (status, body) == (304, b""), status
+    status, headers, body = page.ask("/app.js", headers={"Accept-Encoding": "gzip"})
+    assert headers["Content-Encoding"] == "gzip" and body[:2] == b"\x1f\x8b"
+    for path in ("/", "/api/v1/fleet", "/app.js"):
+        assert page.ask(path, headers={"Host": "evil.example"})[0] == 421, path
+    assert page.ask("/api/v1/fleet", headers={"Sec-Fetch-Site": "cross-site"})[0] == 403
+    assert page.ask("/api/v1/fleet", headers={"Origin": "http://evil.example"})[0] == 403
+    right = {"Authorization": f"Bearer {page.token}"}
+    assert page.ask("/api/v1/token", "POST", right)[0] == 200
+    for headers, expected in (({}, 401), ({"Authorization": "Bearer wrong"}, 401), ({"Cookie": f"token={page.token}"}, 401),
+                              ({**right, "Origin": "http://evil.example"}, 403), ({**right, "Sec-Fetch-Site": "cross-site"}, 403)):
+        for path in ("/api/v1/token", "/api/v1/jobs/demo/stop"):
+            assert page.ask(path, "POST", headers, "{}")[0] == expected, (headers, path)
+    assert page.ask("/api/v1/jobs/demo/stop", "POST", right, '{"mode": "now"}')[0] == 404, "no such job"
+    noted = page.service.ctl("audit").stdout
+    assert all(words in noted for words in ("live page", "StopJob", "UNAUTHENTICATED", "NOT_FOUND")), noted
+    assert page.ask("/api/v1/token", "POST", right, "x" * 20000)[0] == 413
+    for path in ("/nothing", "/../server.cc", "/api/v1/", "/api/v1/jobs", "/api/v1/jobs/x/y"):
+        assert page.ask(path)[0] == 404, path
+    assert page.ask("/api/v1/fleet?offset=-1")[0] == 400
+    print("ok: access")
+
+
+def check_live(page, browser):
+    """The list shows a new job by itself; its page follows the training without a reload."""
+    browser.open("#/")
+    browser.until("document.body.textContent.includes('No job yet')", "the empty list")
+    page.job = page.submit("first")
+    browser.until("document.querySelector('.jobs tbody tr')", "the new job in the list")
+    browser.until("document.querySelector('.jobs .badge').textContent === 'training'", "its state", 60)
+    browser.until("document.querySelectorAll('.machine').length === 1", "the machine")
+    browser.click(".jobs a", "first")
+    browser.until("/^Training, /.test(document.querySelector('.sentence').textContent)", "the sentence", 60)
+    browser.until("document.querySelectorAll('.chart canvas').length >= 5", "the charts")
+    browser.run("window.once = true")
+    step = "Number(document.querySelector('.progress').getAttribute('aria-valuenow')) + document.querySelector('.top .done span').textContent"
+    before = browser.run(f"return {step}")
+    browser.until(lambda: browser.run(f"return {step}") != before, "more steps")
+    browser.until("document.querySelectorAll('.heat canvas').length >= 5", "the heat maps", 60)
+    browser.until("document.querySelector('.chart figcaption').textContent.includes('validation')", "validations", 60)
+    assert browser.run("return window.once"), "the page was loaded again"
+    for key, axis in (("2", "Tokens"), ("3", "Time"), ("1", "Step")):
+        browser.run("document.dispatchEvent(new KeyboardEvent('keydown', {key: arguments[0]}))", key)
+        browser.until(f"document.querySelector('.chips [aria-pressed=true]').textContent === '{axis}'", f"the axis {axis}")
+    print("ok: live")
+
+
+def check_restart(page, browser):
+    """The coordinator is killed: the page says so, comes back, and no step is missing from the curve."""
+    page.restart()
+    browser.until("document.getElementById('live').textContent === 'reconnecting'", "that the page has noticed")
+    browser.until("document.getElementById('live').textContent === 'live'", "the connection", 60)
+    done = page.get(f"jobs/{page.job}")["step"]
+    browser.until(lambda: page.get(f"jobs/{page.job}")["step"] > done + 5, "steps after the restart", 60)
+    curve = page.get(f"jobs/{page.job}/curves")
+    assert curve["width"] == 1 and curve["step"] == list(range(1, len(curve["step"]) + 1)), "steps are missing or doubled"
+    shown = "Number(document.querySelector('.lane span:nth-of-type(2)')?.textContent.replace(/[^0-9]/g, '') || 0)"
+    browser.until(f"{shown} > {done}", "the later steps on the page", 60)
+    assert browser.run("return window.once"), "the page was loaded again"
+    print("ok: restart")
+
+
+def check_buttons(page, browser):
+    """Every button asks, needs the token and leaves an event."""
+    def happened(words):
+        browser.until(f"[...document.querySelectorAll('.event b')].some((one) => one.textContent === '{words}')", f"the event {words}", 60)
+
+    browser.click("button", "Dump stacks")
+    browser.type("dialog input[type=password]", "wrong")
+    browser.click("dialog button", "Use this token")
+    browser.until("document.querySelector('dialog .problem').textContent.includes('wrong token')", "the refusal")
+    browser.type("dialog input[type=password]", page.token)
+    browser.click("dialog button", "Use this token")
+    browser.until("document.querySelector('dialog h2')?.textContent.startsWith('Dump')", "the question")
+    assert browser.run("return document.cookie") == ""
+    browser.click("dialog button", "Dump stacks")
+    happened("stacks saved")
+    browser.until("document.querySelector('.stacks a')", "the saved stacks")
+    assert b"rank 0" in page.ask(browser.run("return new URL(document.querySelector('.stacks a').href).pathname"))[2]
+    browser.until("document.querySelector('[data-act=pin]')", "a checkpoint", 60)
+    browser.click("[data-act=pin]")
+    browser.click("dialog button", "Pin it")
+    happened("checkpoint pinned")
+    browser.until("[...document.querySelectorAll('[data-act=pin]')].some((one) => one.textContent === 'pinned')", "the pin")
+    browser.click("button", "Stop…")
+    browser.click("dialog button", "Cancel")
+    browser.until("!document.querySelector('dialog')", "that nothing is asked")
+    assert page.get(f"jobs/{page.job}")["stop"] is None, "a question that was cancelled stops the job"
+    # Far enough ahead that the job does not get there while the dialog is open.
+    at = page.get(f"jobs/{page.job}")["step"] + 200
+    browser.click("button", "Stop…")
+    browser.click("dialog label", "After step")
+    browser.type("dialog input[name=at_step]", str(at))
+    browser.click("dialog button", "Stop the job")
+    happened("stop at step")
+    browser.until("document.querySelector('.names .badge').textContent === 'stopped'", "the stop", 120)
+    assert page.get(f"jobs/{page.job}")["step"] == at
+    browser.click("button", "Resume…")
+    browser.click("dialog button", "Resume the job")
+    happened("resumed")
+    browser.until("document.querySelector('.names .badge').textContent === 'training'", "the training", 60)
+    browser.until(lambda: page.get(f"jobs/{page.job}")["step"] > at, "steps after the resume", 60)
+    browser.click("button", "Stop…")
+    browser.click("dialog button", "Stop the job")
+    browser.until("document.querySelector('.names .badge').textContent === 'stopped'", "the second stop", 60)
+    curve = page.get(f"jobs/{page.job}/curves")
+    assert curve["step"] == sorted(set(curve["step"])), "one curve over restarts"
+    print("ok: buttons")
+
+
+def check_compare(page, browser):
+    """Two jobs over each other, and what differs between them."""
+    page.second = page.submit("second", steps=60, lr="3e-3")
+    assert page.service.ctl("watch", page.second).returncode == 0
+    browser.open(f"#/compare?jobs={page.job},{page.second}")
+    browser.until("document.querySelectorAll('.compare .chart canvas').length >= 3", "the curves")
+    keys = browser.until("[...document.querySelectorAll('.differences tbody th')].map((one) => one.textContent).join(' ')", "the differences")
+    assert "train.lr" in keys and "model.dim" not in keys, keys
+    assert "Best validation" in browser.text(".figures-table")
+    browser.click(".chosen-job button")
+    browser.until("document.querySelectorAll('.chosen-job').length === 1", "one job")
+    print("ok: compare")
+
+
+def check_many(page, browser):
+    """With 200 jobs the list is filtered at once, and every control has a name."""
+    for number in range(200):
+        page.submit(f"many-{number:03}", team="b" if number % 2 else "a")
+    browser.open("#/")
+    browser.until("document.querySelectorAll('.jobs tbody tr').length === 200", "200 rows")
+    browser.until("document.body.textContent.includes('2 more')", "that there are more")
+    browser.type("input[aria-label='Filter by name or id']", "many-07")
+    browser.until("document.querySelectorAll('.jobs tbody tr').length === 10", "ten rows", 10)
+    browser.type("input[aria-label='Filter by label']", "team=b")
+    browser.until("document.querySelectorAll('.jobs tbody tr').length === 5", "five rows", 10)
+    waiting = browser.text(".jobs .words")
+    assert waiting.startswith("waiting at position") or waiting.startswith("training") or waiting.startswith("starting"), waiting
+    nameless = browser.run("""return [...document.querySelectorAll('button, input, select, a, canvas, svg[role=img]')].filter((one) =>
+        !one.hidden && !(one.getAttribute('aria-label') || one.textContent.trim() || one.closest('label'))).map((one) => one.outerHTML.slice(0, 100))""")
+    assert nameless == [], nameless
+    print("ok: 200 jobs")
+
+
+def check_shapes(page, browser, shots):
+    """Nothing is wider than the window, in no colours and at no width."""
+    for name, path, ready in (("fleet", "#/", ".jobs tbody tr"), ("job", f"#/job/{page.job}", ".heat canvas"), ("compare", f"#/compare?jobs={page.job},{page.second}", ".figures-table td")):
+        for theme, width in (("light", 1400), ("dark", 1400), ("light", 390)):
+            browser.resize(width, 900)
+            browser.open(path, theme)
+            browser.until(f"document.querySelector('{ready}')", f"{name} {theme} {width}")
+            assert browser.run("return document.documentElement.dataset.theme") == theme
+            wide = browser.run("return document.documentElement.scrollWidth")
+            assert wide <= width, f"{name} at {width}: {wide} pixels wide"
+            if shots:
+                browser.shoot(shots / f"{name}-{theme}-{width}.png", width)
+    print("ok: shapes")
+
+
+def main():
+    shots = pathlib.Path(sys.argv[2]) if len(sys.argv) > 2 else None
+    with tempfile.TemporaryDirectory() as folder:
+        page = Page(sys.argv[1], pathlib.Path(folder))
+        with page.service:
+            check_access(page)
+            with Browser(page.base) as browser:
+                check_live(page, browser)
+                check_restart(page, browser)
+                # While the coordinator was away, requests failed; nothing else may.
+                wrong = [line for line in browser.log() if "ERR_" not in line and "401" not in line]
+                check_buttons(page, browser)
+                check_compare(page, browser)
+                check_shapes(page, browser, shots)
+                check_many(page, browser)
+                wrong += [line for line in browser.log() if "401" not in line]
+                assert wrong == [], wrong
+
+
+main()
