@@ -7,6 +7,7 @@
 #include "client/cli.h"
 #include "client/show/human.h"
 #include "common/base/status.h"
+#include "common/job/enum_words.h"
 
 namespace nsa::client {
 namespace {
@@ -18,19 +19,10 @@ struct TokenFlags {
   std::string valid;
 };
 
-const char* RoleWord(v1::Role role) {
-  switch (role) {
-    case v1::ROLE_VIEWER:
-      return "viewer";
-    case v1::ROLE_SUBMITTER:
-      return "submitter";
-    case v1::ROLE_OPERATOR:
-      return "operator";
-    case v1::ROLE_AGENT:
-      return "agent";
-    default:
-      return "?";
-  }
+std::string RoleWord(v1::Role role) {
+  const auto* const value =
+      role == v1::ROLE_UNSPECIFIED ? nullptr : v1::Role_descriptor()->FindValueByNumber(role);
+  return value == nullptr ? "?" : EnumWord(*value);
 }
 
 absl::StatusOr<v1::Role> RoleOf(const std::string& word) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/job/enum_words.h"
 
 namespace nsa::server {
 namespace {
@@ -42,19 +43,10 @@ constexpr Row kRows[] = {
     {"ReportDump", v1::ROLE_AGENT},
 };
 
-const char* Word(v1::Role role) {
-  switch (role) {
-    case v1::ROLE_VIEWER:
-      return "viewer";
-    case v1::ROLE_SUBMITTER:
-      return "submitter";
-    case v1::ROLE_OPERATOR:
-      return "operator";
-    case v1::ROLE_AGENT:
-      return "agent";
-    default:
-      return "none";
-  }
+std::string Word(v1::Role role) {
+  const auto* const value =
+      role == v1::ROLE_UNSPECIFIED ? nullptr : v1::Role_descriptor()->FindValueByNumber(role);
+  return value == nullptr ? "none" : EnumWord(*value);
 }
 
 bool Suffices(const Caller& caller, v1::Role least) {
