@@ -49,7 +49,7 @@ void AddLayer(const v1::LayerStats& layer, v1::CurveBucket* bucket) {
   Add(bucket, audit.selected_mass_p10(), audit.has_selected_mass_p10());
   Add(bucket, audit.window_mass(), audit.has_window_mass());
   const v1::SelectionChoice& choice = audit.choice();
-  Add(bucket, choice.window_overlap_ratio(), choice.rows() > 0);
+  Add(bucket, choice.window_overlap_ratio(), choice.rows() > 0 && audit.has_window_mass());
   Add(bucket, choice.entropy_ratio(), choice.free_choices() > 0);
   Add(bucket, choice.neighbour_agreement_ratio(), choice.free_choices() > 0);
 }

@@ -332,9 +332,11 @@ void Metrics::ObserveAudit(const v1::Job& job, const v1::LayerStats& layer, JobS
   if (!layer.has_audit()) return;
   const v1::AttentionAudit& audit = layer.audit();
   Labels labels = {{"job_id", job.id()}, {"layer", absl::StrCat(layer.layer())}};
-  if (audit.has_choice()) {
-    const v1::SelectionChoice& choice = audit.choice();
+  const v1::SelectionChoice& choice = audit.choice();
+  if (choice.rows() > 0 && audit.has_window_mass()) {
     series->Gauge("nsa_selection_window_overlap_ratio", labels).Set(choice.window_overlap_ratio());
+  }
+  if (choice.free_choices() > 0) {
     series->Gauge("nsa_selection_entropy_ratio", labels).Set(choice.entropy_ratio());
     series->Gauge("nsa_selection_agreement_ratio", labels).Set(choice.neighbour_agreement_ratio());
   }

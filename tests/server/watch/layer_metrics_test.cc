@@ -25,7 +25,10 @@ v1::WorkerRecord Step() {
   others->set_layer(1);
   others->mutable_gate()->set_entropy_mean(0.5);
   others->mutable_audit()->set_selected_mass(0.75);
-  others->mutable_audit()->mutable_choice()->set_entropy_ratio(0.5);
+  v1::SelectionChoice* choice = others->mutable_audit()->mutable_choice();
+  choice->set_rows(8);
+  choice->set_free_choices(4);
+  choice->set_entropy_ratio(0.5);
   return record;
 }
 
@@ -49,6 +52,8 @@ TEST(LayerMetrics, ALayerHasNoSeriesOfAGateOrABranchThatItLacks) {
   EXPECT_THAT(text, HasSubstr(kept + "\"sel\",job_id=\"j1\",layer=\"1\"} 0.75"));
   EXPECT_THAT(text, Not(HasSubstr(kept + "\"sel\",job_id=\"j1\",layer=\"0\"}")));
   EXPECT_THAT(text, Not(HasSubstr(kept + "\"win\",job_id=\"j1\",layer=\"1\"}")));
+  // Without a window nothing can overlap with it: the ratio would always be 0.
+  EXPECT_THAT(text, Not(HasSubstr("nsa_selection_window_overlap_ratio{")));
 }
 
 }  // namespace

@@ -37,7 +37,10 @@ inline v1::WorkerRecord Step(int64_t step, int layers = 2) {
     if (step == 1) {
       layer->mutable_audit()->set_selected_mass(0.75);
       layer->mutable_audit()->set_window_mass(0.25);
-      layer->mutable_audit()->mutable_choice()->set_entropy_ratio(0.9);
+      v1::SelectionChoice* choice = layer->mutable_audit()->mutable_choice();
+      choice->set_rows(8);
+      choice->set_free_choices(4);
+      choice->set_entropy_ratio(0.9);
     }
     for (const int64_t keys : {10, 20, 30}) {
       layer->add_keys_read(keys);
