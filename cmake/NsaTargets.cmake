@@ -61,8 +61,12 @@ function(nsa_test path)
   set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${target} PRIVATE ${ARG_DEPS} nsa::test_paths GTest::gmock GTest::gtest_main nsa_warnings)
-  if(NOT path MATCHES "^kernels/") # their tolerances and times assume optimized code
+  # The tests of kernels assume optimized code, and those of the worker compute much. Every other test spends its time in the product's
+  # code: at -O0 a test file compiles in 60 % of the time under AddressSanitizer, in 75 % under ThreadSanitizer.
+  if(path MATCHES "^worker/")
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${NSA_LIGHT_OPTIMIZATION}>)
+  elseif(NOT path MATCHES "^kernels/")
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O0>)
   endif()
   if(ARG_PROGRAMS)
     add_dependencies(${target} ${ARG_PROGRAMS})
