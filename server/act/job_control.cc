@@ -84,6 +84,15 @@ absl::Status RefusedBy(const v1::PreflightReport& report) {
   return WithReason(std::move(status), Reason::kPreflightRefused);
 }
 
+// For a job whose paths are not allowed: the report of the rules that open no file, if they refuse
+// the job as well, so that one bad path does not hide the other mistakes; else `paths`.
+absl::StatusOr<v1::PreflightReport> RefusalWithoutFiles(const v1::JobSpec& spec,
+                                                        const absl::Status& paths) {
+  v1::PreflightReport report = Preflight(spec, {});
+  if (report.accepted()) return WithReason(paths, Reason::kPathNotAllowed);
+  return report;
+}
+
 // Adds the violated field to the store's refusal of a second job in one out_dir. Other errors are
 // returned unchanged.
 absl::Status OutDirRefused(const absl::Status& status) {
@@ -203,7 +212,9 @@ absl::StatusOr<v1::SubmitJobResponse> JobControl::Submit(const v1::SubmitJobRequ
   ApplyDefaults(&spec);
   // Before preflight, because preflight opens the files.
   if (const absl::Status paths = paths_.CheckSpec(spec); !paths.ok()) {
-    return WithReason(paths, Reason::kPathNotAllowed);
+    NSA_ASSIGN_OR_RETURN(*response.mutable_report(), RefusalWithoutFiles(spec, paths));
+    if (request.validate_only()) return response;
+    return RefusedBy(response.report());
   }
   absl::StatusOr<std::string> out_dir = paths_.RealOutDir(spec.train().out_dir());
   if (!out_dir.ok()) return WithReason(out_dir.status(), Reason::kPathNotAllowed);

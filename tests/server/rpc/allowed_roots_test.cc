@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <string>
 
 #include "tests/server/server_fixture.h"
@@ -46,6 +47,28 @@ TEST_F(ServerTest, AFileOutsideAllowedRootsIsRefusedWithoutBeingOpened) {
     }
   }
   EXPECT_FALSE(watch.WasOpened());
+}
+
+TEST_F(ServerTest, APathThatIsNotAllowedHidesNoOtherMistake) {
+  allowed_root_ = folder_ / "root";
+  std::filesystem::create_directories(allowed_root_);
+  Restart();
+  v1::SubmitJobRequest request;
+  *request.mutable_spec() = TinyJob("demo", folder_ / "~/out");
+  request.mutable_spec()->mutable_model()->set_n_layers(513);
+  request.set_validate_only(true);
+  const auto response =
+      Call<v1::SubmitJobResponse>(&v1::CoordinatorService::Stub::SubmitJob, people_.get(), request);
+  ASSERT_OK(response);
+  EXPECT_FALSE(response->report().accepted());
+  std::set<std::string> rules;
+  for (const v1::Finding& finding : response->report().findings()) rules.insert(finding.rule());
+  EXPECT_THAT(rules, ::testing::IsSupersetOf({"MODEL_RANGE", "PATH_INVALID"}));
+  request.set_validate_only(false);
+  const absl::Status status =
+      Call<v1::SubmitJobResponse>(&v1::CoordinatorService::Stub::SubmitJob, people_.get(), request)
+          .status();
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("2 rules refuse")));
 }
 
 // While the job runs, its out_dir is replaced by a link to a folder outside. The content of that

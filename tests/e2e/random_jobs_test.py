@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+"""Forty random job files get the same verdict offline, at submit and from the worker; every accepted one trains two steps.
+
+    tests/e2e/random_jobs_test.py BIN_DIR [--seed N] [--files N] [--keep FOLDER]
+
+Each file is drawn from values that are valid, then up to two mistakes are made in it. What is expected of a file is not written
+down: the three verdicts must agree, a file without a mistake must be accepted, and a mistake must be refused.
+"""
+import argparse
+import json
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "testing"))
+from service import Service
+
+REFUSED = 2  # nsactl's exit code
+# The coordinator does not ask these of a job whose paths are not allowed: they open files.
+FILE_RULES = {"DATA_UNREADABLE", "RESUME_NOT_FOUND"}
+
+
+def model(source):
+    groups = source.choice([1, 2, 3])
+    return {"dim": source.choice([16, 24, 32, 40, 64]), "n_layers": source.choice([1, 2, 3]), "n_heads": groups * source.choice([1, 2, 4]),
+            "n_kv_groups": groups, "d_k": source.choice([16, 32, 64]), "d_v": source.choice([16, 32]), "mlp_ratio": source.choice([1, 2, 3]),
+            "rope_base": source.choice([100, 10000, 5e5]), "rope_scale": source.choice([0.5, 1, 4])}
+
+
+def nsa(source, layers):
+    stride = source.choice([2, 4, 8])
+    section = {"d": stride, "l": stride * source.choice([1, 2, 4]), "l_sel": stride * source.choice([1, 2, 4]), "n_sel": source.choice([3, 4, 7]),
+               "w": source.choice([1, 5, 16, 64]), "phi": source.choice(["avg", "mlp"]), "gate": source.choice(["softmax", "sigmoid"]),
+               "audit_every": source.choice([0, 1, 100])}
+    branches = source.choice([None, ["win"], ["cmp", "sel"], ["cmp", "sel", "win"], *(["layers"] if layers > 1 else [])])
+    if branches == "layers":
+        section["layers"] = source.choice([["win", "cmp+sel"], ["cmp+sel+win", "win"], ["sel"]])
+    elif branches:
+        section["branches"] = branches
+    return section
+
+
+def data(source, folder):
+    kind = source.choice(["synthetic", "uniform", "text", "jsonl"])
+    section = {"source": kind, "document_mask": source.choice([True, False]), "on_exhausted": source.choice(["repeat", "stop"])}
+    if kind in ("text", "jsonl"):
+        section["path"] = str(folder / ("train.txt" if kind == "text" else "train.jsonl"))
+        section["val_fraction"] = source.choice([0, 0.3])
+    return section
+
+
+def train(source, out_dir, ranks):
+    return {"steps": 2, "seq_len": source.choice([32, 48, 64, 128]), "batch_size": ranks * source.choice([1, 2]),
+            "accumulate_grad_batches": source.choice([1, 2]), "lr": source.choice([1e-4, 3e-3, 0.1]), "warmup_steps": source.choice([0, 1, 5]),
+            "min_lr_ratio": source.choice([0, 0.1, 1]), "lr_schedule": source.choice(["cosine", "linear", "constant"]),
+            "weight_decay": source.choice([0, 0.1]), "grad_clip": source.choice([0, 1]), "log_every": source.choice([1, 20]),
+            "eval_every": source.choice([0, 1]), "eval_batches": 1, "save_every": source.choice([0, 1, 2, 3]), "seed": source.randrange(1 << 31),
+            "out_dir": str(out_dir)}
+
+
+def valid_job(source, number, folder):
+    ranks = source.choice([1, 1, 2])
+    sizes = model(source)
+    job = {"name": f"random-{number}", "model": sizes, "nsa": nsa(source, sizes["n_layers"]), "data": data(source, folder), "runtime": {"device": "cpu"},
+           "train": train(source, folder / f"out-{number}", ranks), "resources": {"gpus": ranks}}
+    if job["data"].get("val_fraction") == 0:
+        job["train"]["eval_every"] = 0  # there is nothing to validate on
+    if source.random() < 0.3:
+        job["runtime"]["gradient_checkpointing"] = True
+    return job
+
+
+# section, key, value: each makes a valid job invalid, whatever else is in it.
+MISTAKES = [
+    ("model", "dim", 0), ("model", "n_heads", 35), ("model", "d_k", 48), ("model", "n_layers", 513), ("model", "rope_base", 1),
+    ("model", "vocab", 100), ("model", "n_kv_groups", 5), ("nsa", "l", 129), ("nsa", "d", 5), ("nsa", "n_sel", 2), ("nsa", "w", 0),
+    ("nsa", "gate", "tanh"), ("nsa", "branches", ["cmp", "cmp"]), ("nsa", "layers", ["dense"]), ("nsa", "audit_every", -1),
+    ("data", "source", "parquet"), ("data", "val_fraction", 0.6), ("data", "path", "/nowhere/at/all.txt"), ("runtime", "precision", "bf16"),
+    ("runtime", "device", "tpu"), ("train", "steps", 0), ("train", "lr", 11), ("train", "betas", [0.9, 1]), ("train", "batch_size", 0),
+    ("train", "keep_checkpoints", 1), ("train", "warmup", 3), ("train", "seq_len", "long"), ("train", "out_dir", "~/nsa"),
+    ("resources", "nodes", 2), ("resources", "gpus", 0), ("restart", "max_restarts", 1001), ("restart", "resume", "/nowhere/step-1"),
+    ("guard", "after_steps", -1), ("preflight", "waive", {"NO_SUCH_RULE": "because"}), ("preflight", "max_lost_seconds", 59),
+]
+
+
+def with_mistakes(source, job):
+    made = source.sample(MISTAKES, source.choice([0, 0, 1, 2]))
+    for section, key, value in made:
+        job.setdefault(section, {})[key] = value
+        if (section, key) == ("data", "path"):
+            job["data"]["source"] = "text"
+    return [f"{section}.{key}: {value}" for section, key, value in made]
+
+
+def verdict(done):
+    """("accepted" or "refused", the rules of the errors, or what is said of a file that does not load)."""
+    if done.returncode not in (0, REFUSED):
+        return f"exit code {done.returncode}: {done.stderr.strip()}", frozenset()
+    word = "refused" if done.returncode else "accepted"
+    if not done.stdout.strip():
+        return word, frozenset(done.stderr.splitlines())
+    findings = json.loads(done.stdout).get("findings", [])
+    rules = {f["rule"] for f in findings if f["severity"].endswith("ERROR")}
+    return word, frozenset(rules - FILE_RULES if "PATH_INVALID" in rules else rules)
+
+
+def worker_verdict(service, file):
+    """The worker runs the accepted job to its end, in an out_dir of its own."""
+    job = json.loads(file.read_text())
+    if job["train"]["out_dir"].startswith(str(file.parent)):
+        job["train"]["out_dir"] += "-by-hand"
+    job.setdefault("resources", {})
+    by_hand = file.with_suffix(".worker.yaml")
+    by_hand.write_text(json.dumps(job))
+    done = subprocess.run([service.bin / "nsa-worker", "--job", by_hand, "--threads", "1"], capture_output=True, text=True, timeout=120)
+    refused = done.returncode != 0 and ("refused by preflight" in done.stderr or f"{by_hand}:" in done.stderr)
+    return "accepted" if done.returncode == 0 else "refused" if refused else f"exit code {done.returncode}: {done.stderr.strip()}"
+
+
+def write_data(folder):
+    text = " ".join(f"{n} squared is {n * n}." for n in range(4000))
+    (folder / "train.txt").write_text(text)
+    (folder / "train.jsonl").write_text("".join(json.dumps({"text": text[k:k + 500]}) + "\n" for k in range(0, len(text), 500)))
+
+
+def check_verdicts(service, file, mistakes):
+    """Returns what is wrong, and whether the job was accepted."""
+    offline = verdict(service.ctl("validate", file, "--offline", "-o", "json"))
+    there = verdict(service.ctl("validate", file, "-o", "json"))
+    wrong = []
+    if offline != there:
+        wrong.append(f"offline says {offline}, the coordinator {there}")
+    expected = "refused" if mistakes else "accepted"
+    if there[0] != expected:
+        wrong.append(f"{there} ({expected})")
+    one_rank = json.loads(file.read_text()).get("resources", {}).get("gpus", 1) == 1
+    if one_rank:
+        by_hand = worker_verdict(service, file)
+        if by_hand != there[0]:
+            wrong.append(f"the worker says {by_hand}, the coordinator {there}")
+    submitted = service.ctl("submit", file)
+    if (submitted.returncode == 0) != (there[0] == "accepted"):
+        wrong.append(f"submit ends with {submitted.returncode}, validate says {there}: {submitted.stderr.strip()}")
+    return wrong, submitted.returncode == 0
+
+
+def check_runs(service, names):
+    """Every job that was accepted has trained two steps."""
+    def ended():
+        jobs = json.loads(service.ctl("list", "--limit", 0, "-o", "json").stdout)["jobs"]
+        return jobs if all(job["state"].endswith(("SUCCEEDED", "FAILED", "STOPPED")) for job in jobs) else None
+    jobs = {job["spec"]["name"]: job for job in service.wait_until(ended, 240, "the end of every job")}
+    wrong = {name: [f"was accepted and is not in the list ({sorted(jobs)})"] for name in names if name not in jobs}
+    for name, job in jobs.items():
+        step = int(job.get("progress", {}).get("step", 0))
+        if not job["state"].endswith("SUCCEEDED") or step != 2:
+            wrong[name] = [f"was accepted and ended {job['state']} after step {step}: {job.get('cause', '')}"]
+    return wrong
+
+
+def check_all(programs, folder, options):
+    write_data(folder)
+    source = random.Random(options.seed)
+    failures, accepted = {}, []
+    with Service(programs, folder) as service:
+        for number in range(options.files):
+            job = valid_job(source, number, folder)
+            mistakes = with_mistakes(source, job)
+            file = folder / f"random-{number}.yaml"
+            file.write_text(json.dumps(job, indent=1))  # JSON is YAML
+            wrong, taken = check_verdicts(service, file, mistakes)
+            accepted += [job["name"]] if taken else []
+            if wrong:
+                failures[job["name"]] = [*wrong, f"mistakes: {mistakes}"]
+        for name, wrong in check_runs(service, accepted).items():
+            failures.setdefault(name, []).extend(wrong)
+    for name, wrong in failures.items():
+        print(f"{name}: FAILED\n  " + "\n  ".join(wrong) + f"\n  {(folder / name).with_suffix('.yaml').read_text()}")
+    print(f"{options.files} files of seed {options.seed}: {len(accepted)} accepted and trained, {options.files - len(accepted)} refused, "
+          f"{len(failures)} wrong")
+    if len(accepted) < options.files // 4 or len(accepted) > options.files * 3 // 4:
+        sys.exit("too few files of one kind: the test shows little")
+    sys.exit(1 if failures else 0)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("programs", type=pathlib.Path)
+    parser.add_argument("--seed", type=int, default=20261122)
+    parser.add_argument("--files", type=int, default=40)
+    parser.add_argument("--keep", type=pathlib.Path, help="an empty folder for the files, kept afterwards")
+    options = parser.parse_args()
+    if options.keep:
+        options.keep.mkdir(parents=True)
+        check_all(options.programs.resolve(), options.keep.resolve(), options)
+    with tempfile.TemporaryDirectory() as folder:
+        check_all(options.programs.resolve(), pathlib.Path(folder), options)
+
+
+if __name__ == "__main__":
+    main()
