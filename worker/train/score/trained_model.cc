@@ -1,9 +1,5 @@
 #include "worker/train/score/trained_model.h"
 
-#include <algorithm>
-#include <cmath>
-#include <span>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/log.h"
@@ -14,6 +10,7 @@
 #include "common/preflight/preflight.h"
 #include "worker/train/checkpoint/checkpoint.h"
 #include "worker/train/checkpoint/slices.h"
+#include "worker/train/model/finite.h"
 
 namespace nsa::train {
 namespace {
@@ -57,24 +54,6 @@ absl::Status CheckModel(const std::filesystem::path& checkpoint, const v1::JobSp
                                              file.string(), error ? 0 : bytes, needed));
 }
 
-// Refuses weights that are not numbers: every token would have the same probability, or none.
-absl::Status CheckFinite(const ParameterLayout& layout, std::span<const float> values) {
-  int64_t bad = 0;
-  std::string first;
-  for (const ParameterInfo& tensor : layout.tensors()) {
-    const auto of_tensor =
-        values.subspan(static_cast<size_t>(tensor.offset), static_cast<size_t>(tensor.size));
-    const auto here = std::ranges::count_if(of_tensor, [](float w) { return !std::isfinite(w); });
-    if (here > 0 && bad == 0) first = tensor.name;
-    bad += here;
-  }
-  if (bad == 0) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrFormat(
-      "%s: %d of %d weights are not finite, the first in %s; the run diverged before this "
-      "checkpoint: take an earlier one",
-      kModelFile, bad, layout.count(), first));
-}
-
 // Refuses a tokenizer that does not fit the model.
 absl::Status CheckTokenizer(const TextTokenizer& tokenizer, const v1::DataSpec& data,
                             int32_t vocab) {
@@ -110,7 +89,7 @@ absl::StatusOr<std::unique_ptr<TrainedModel>> TrainedModel::Load(
   target.layout = trained->layout_.get();
   target.parameters = trained->parameters_->flat();
   NSA_RETURN_IF_ERROR(LoadCheckpoint(path, "", target).status());
-  NSA_RETURN_IF_ERROR(CheckFinite(*trained->layout_, target.parameters));
+  NSA_RETURN_IF_ERROR(Annotate(CheckFinite(*trained->layout_, target.parameters), kModelFile));
   return trained;
 }
 

@@ -14,6 +14,7 @@
 #include "common/job/load.h"
 #include "common/preflight/fork.h"
 #include "worker/train/gpu/machine.h"
+#include "worker/train/model/finite.h"
 #include "worker/train/step/resume.h"
 #include "worker/train/step/trainer.h"
 
@@ -273,6 +274,7 @@ absl::Status Trainer::LoadWeights(const std::filesystem::path& checkpoint, HostS
       LoadCheckpoint(checkpoint, "", {.layout = &layout_, .parameters = host->parameters()->flat()})
           .status(),
       "restart.init"));
+  NSA_RETURN_IF_ERROR(Annotate(CheckFinite(layout_, host->parameters()->flat()), "restart.init"));
   initialized_from_ = checkpoint.string();
   const std::string differences = ForkDifferences(origin.spec(), spec_);
   early_events_.push_back(Event(

@@ -1,6 +1,7 @@
 // How a run begins with a checkpoint or with the weights of another job.
 #include <gmock/gmock.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -9,6 +10,7 @@
 
 #include "common/checkpoint/checkpoint_dir.h"
 #include "tests/worker/train/step/trainer_jobs.h"
+#include "worker/train/checkpoint/checkpoint.h"
 #include "worker/train/step/trainer.h"
 
 namespace nsa::train {
@@ -150,6 +152,30 @@ TEST(Trainer, RefusesWeightsOfAnotherShape) {
   EXPECT_EQ(refused.finished.outcome(), v1::OUTCOME_FAILED_FINAL);
   EXPECT_THAT(refused.finished.text(),
               AllOf(HasSubstr("restart.init"), HasSubstr("model.mlp_ratio: 2 -> 3")));
+}
+
+TEST(Trainer, RefusesWeightsThatAreNotFinite) {
+  const TempDir dir;
+  v1::CheckpointState state;
+  *state.mutable_spec() = Job(dir, "first");
+  state.set_step(5);
+  const ParameterLayout layout(state.spec());
+  Arena parameters(&layout);
+  Initialize(7, &parameters);
+  parameters.flat()[3] = std::nanf("");
+  auto writer = CheckpointWriter::Open({.out_dir = *Folder::Make(dir / "first")});
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  ASSERT_TRUE((*writer)
+                  ->Save({&layout, parameters.flat(), parameters.flat(), parameters.flat()}, state)
+                  .ok());
+  ASSERT_TRUE((*writer)->Drain().ok());
+  v1::JobSpec spec = Job(dir, "second");
+  spec.mutable_restart()->set_init(dir / "first");
+  const TempDir runs;
+  const RankResult refused = RunJob(runs, spec, {.job_id = "job-2"})[0];
+  EXPECT_EQ(refused.finished.outcome(), v1::OUTCOME_FAILED_FINAL);
+  EXPECT_THAT(refused.finished.text(),
+              AllOf(HasSubstr("restart.init: 1 of "), HasSubstr("embed.weight")));
 }
 
 TEST(Trainer, RefusesAnotherJobsCheckpointOfAnotherModelOrBehindItsEnd) {
