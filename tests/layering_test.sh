@@ -36,7 +36,8 @@ worker/train/model|kernels $below_rpc proto|grpcpp sqlite prometheus
 worker/train/gpu|worker/train/model worker/train/comm kernels $below_rpc proto|grpcpp sqlite prometheus
 worker/train/telemetry|worker/train/folder.h kernels $below_rpc proto|grpcpp sqlite prometheus
 worker/train/checkpoint|worker/train/folder.h worker/train/model kernels $below_rpc proto|grpcpp sqlite prometheus
-worker/train/score|worker/train/folder.h worker/train/model worker/train/data worker/train/checkpoint worker/train/gpu kernels $below_rpc proto|grpcpp sqlite prometheus
+worker/train/decode|worker/train/model kernels $below_rpc proto|grpcpp sqlite prometheus
+worker/train/score|worker/train/folder.h worker/train/model worker/train/decode worker/train/data worker/train/checkpoint worker/train/gpu kernels $below_rpc proto|grpcpp sqlite prometheus
 worker/train|kernels $below_rpc proto|grpcpp sqlite prometheus
 worker/bench|worker/train kernels $below_rpc proto|grpcpp sqlite prometheus
 worker/agent|proto common|cuda nccl cublas
@@ -171,6 +172,8 @@ worker/train/a.cc "grpcpp/grpcpp.h" fail
 worker/train/a.cc "worker/agent/agent.h" fail
 worker/train/data/a.h "worker/train/model/model.h" fail
 worker/train/gpu/a.h "worker/train/model/model.h" pass
+worker/train/decode/a.h "worker/train/model/block.h" pass
+worker/train/decode/a.h "worker/train/score/sample.h" fail
 worker/agent/a.cc "worker/train/model/model.h" fail'
 
 self_test() {

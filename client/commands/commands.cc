@@ -20,6 +20,7 @@ namespace nsa::client {
   ROW(Checkpoint)            \
   ROW(Export)                \
   ROW(Import)                \
+  ROW(Generate)              \
   ROW(Nodes)                 \
   ROW(Token)                 \
   ROW(Audit)                 \

@@ -42,6 +42,7 @@ const std::vector<std::vector<std::string>> kCommands = {{"submit"},
                                                          {"audit"},
                                                          {"export"},
                                                          {"import"},
+                                                         {"generate"},
                                                          {"version"},
                                                          {"completion"},
                                                          {"context", "list"},
@@ -118,9 +119,10 @@ TEST_F(CliTest, AnUnknownCommandIsAnErrorWithHelpToo) {
     EXPECT_EQ(ran.err,
               "nsactl: unknown command 'lits' (did you mean 'list'?); see 'nsactl --help'\n");
   }
-  const Ran far = RunAlone({"generate", "--help"});
+  const Ran far = RunAlone({"frobnicate", "--help"});
   EXPECT_EQ(far.code, ExitCode::kUsage);
-  EXPECT_EQ(far.err, "nsactl: unknown command 'generate'; see 'nsactl --help'\n") << "none is near";
+  EXPECT_EQ(far.err, "nsactl: unknown command 'frobnicate'; see 'nsactl --help'\n")
+      << "none is near";
   EXPECT_EQ(RunAlone({"context", "shwo", "--help"}).err,
             "nsactl: unknown command 'shwo' (did you mean 'show'?); see 'nsactl context --help'\n");
   EXPECT_EQ(RunAlone({"stop", "demo", "--help"}).code, ExitCode::kOk) << "a job is no command";

@@ -49,8 +49,10 @@ struct Flags {
   bool deterministic_check = false;
   bool count_data = false;
   std::vector<std::string> score;  // checkpoint, text
+  std::vector<std::string> eval;   // checkpoint, text
   std::string output = "scores.jsonl";
   std::string sample;  // checkpoint
+  std::string prompt_file;
   SampleOptions sampling;
 };
 
@@ -182,13 +184,18 @@ int CountData(const Flags& flags) {
   return 0;
 }
 
-// Runs --score or --sample. SIGTERM and SIGINT end it at once, since there is nothing to save.
+absl::Status RunUse(const Flags& flags) {
+  if (!flags.score.empty()) return ScoreCommand(flags.score[0], flags.score[1], flags.output);
+  if (!flags.eval.empty()) return EvaluateCommand(flags.eval[0], flags.eval[1]);
+  return SampleCommand(flags.sample, flags.prompt_file, flags.sampling);
+}
+
+// Runs --score, --eval or --sample. SIGTERM and SIGINT end it at once, since there is nothing to
+// save.
 int Use(const Flags& flags) {
   UnblockSignals();
   SetThreads(flags.threads, 1);
-  const absl::Status status = flags.sample.empty()
-                                  ? ScoreCommand(flags.score[0], flags.score[1], flags.output)
-                                  : SampleCommand(flags.sample, flags.sampling);
+  const absl::Status status = RunUse(flags);
   if (status.ok()) return 0;
   std::cerr << ProgramName() << ": " << status.message() << "\n";
   return 1;
@@ -219,25 +226,47 @@ int CheckNccl() {
   return 0;
 }
 
-// Adds the flags of --score and --sample.
-void AddUse(CLI::App* app, Flags* flags) {
+CLI::Option* AddScore(CLI::App* app, Flags* flags) {
   auto* score =
       app->add_option("--score", flags->score,
                       "CHECKPOINT TEXT: write the log-probability of every byte of a text");
   score->expected(2);
   app->add_option("-o,--output", flags->output, "file for --score")->needs(score);
+  return score;
+}
+
+CLI::Option* AddEval(CLI::App* app, Flags* flags) {
+  return app
+      ->add_option("--eval", flags->eval,
+                   "CHECKPOINT TEXT: print loss, perplexity, bits a byte, and the loss by the "
+                   "number of tokens seen")
+      ->expected(2);
+}
+
+CLI::Option* AddSample(CLI::App* app, Flags* flags) {
+  SampleOptions* to = &flags->sampling;
   auto* sample = app->add_option("--sample", flags->sample,
-                                 "CHECKPOINT: print text that a trained model writes");
-  app->add_option("--prompt", flags->sampling.prompt, "text to continue")->needs(sample);
-  app->add_option("--bytes", flags->sampling.bytes,
-                  "bytes to write. Each token costs a forward pass over prompt and text to "
-                  "come, at most seq_len tokens, on the CPU, also of a model of a GPU")
+                                 "CHECKPOINT: print text that a trained model writes, on the CPU, "
+                                 "also of a model of a GPU");
+  auto* prompt = app->add_option("--prompt", to->prompt, "text to continue")->needs(sample);
+  app->add_option("--prompt-file", flags->prompt_file,
+                  "file with the text to continue; - reads standard input")
+      ->needs(sample)
+      ->excludes(prompt);
+  app->add_option("--bytes", to->bytes, "bytes to write; 200 without --max-tokens")->needs(sample);
+  app->add_option("--max-tokens", to->tokens, "tokens to write")->needs(sample);
+  app->add_option("--temperature", to->draw.temperature, "0 takes the likeliest; default 0.8")
       ->needs(sample);
-  app->add_option("--temperature", flags->sampling.temperature, "0 takes the likeliest")
+  app->add_option("--top-k", to->draw.top_k, "draw from the k likeliest tokens only; 0: from all")
       ->needs(sample);
-  app->add_option("--seed", flags->sampling.seed, "the same seed writes the same text")
+  app->add_option("--top-p", to->draw.top_p,
+                  "draw from the likeliest tokens that together have this probability only")
       ->needs(sample);
-  sample->excludes(score);
+  app->add_option("--seed", to->seed, "the same seed writes the same text")->needs(sample);
+  app->add_option("--context", to->context,
+                  "tokens that the model sees at most; default: the job's train.seq_len")
+      ->needs(sample);
+  return sample;
 }
 
 int Main(int argc, char** argv) {
@@ -267,7 +296,11 @@ int Main(int argc, char** argv) {
                "say which GPU and libraries there are, or what is missing, and end");
   app.add_flag("--check-nccl", flags.check_nccl,
                "say which NCCL there is for jobs on several GPUs, or what is missing, and end");
-  AddUse(&app, &flags);
+  auto* score = AddScore(&app, &flags);
+  auto* eval = AddEval(&app, &flags);
+  auto* sample = AddSample(&app, &flags);
+  score->excludes(eval)->excludes(sample);
+  eval->excludes(sample);
   app.set_version_flag("--version",
                        absl::StrCat(ProgramName(), " ", kVersion, " (", kRevision, ")"));
   try {
@@ -277,10 +310,10 @@ int Main(int argc, char** argv) {
   }
   if (flags.check_gpu) return CheckGpu();
   if (flags.check_nccl) return CheckNccl();
-  if (!flags.score.empty() || !flags.sample.empty()) return Use(flags);
+  if (!flags.score.empty() || !flags.eval.empty() || !flags.sample.empty()) return Use(flags);
   if (flags.run_dir.empty() && flags.job.empty()) {
     return Refuse(absl::InvalidArgumentError(
-        "--job, --run-dir, --score or --sample (one wanted); see --help"));
+        "--job, --run-dir, --score, --eval or --sample (one wanted); see --help"));
   }
   return flags.count_data ? CountData(flags) : TrainFrom(flags);
 }

@@ -1,5 +1,7 @@
 #include "worker/train/score/commands.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -7,6 +9,8 @@
 
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
+#include "common/run/atomic_file.h"
+#include "worker/train/score/evaluate.h"
 #include "worker/train/score/score.h"
 #include "worker/train/score/trained_model.h"
 
@@ -24,7 +28,20 @@ absl::Status ScoreCommand(const std::string& checkpoint, const std::string& text
   return absl::OkStatus();
 }
 
-absl::Status SampleCommand(const std::string& checkpoint, const SampleOptions& options) {
+absl::Status EvaluateCommand(const std::string& checkpoint, const std::string& text) {
+  NSA_ASSIGN_OR_RETURN(const auto trained, TrainedModel::Load(checkpoint));
+  NSA_ASSIGN_OR_RETURN(const Evaluation evaluation, EvaluateFile(Exec{}, *trained, text));
+  absl::PrintF("step %d, %s", trained->state().step(), EvaluationText(evaluation));
+  return absl::OkStatus();
+}
+
+absl::Status SampleCommand(const std::string& checkpoint, const std::string& prompt_file,
+                           SampleOptions options) {
+  if (prompt_file == "-") {
+    NSA_ASSIGN_OR_RETURN(options.prompt, ReadWholeFile(STDIN_FILENO, "standard input"));
+  } else if (!prompt_file.empty()) {
+    NSA_ASSIGN_OR_RETURN(options.prompt, ReadWholeFile(prompt_file));
+  }
   NSA_ASSIGN_OR_RETURN(const auto trained, TrainedModel::Load(checkpoint));
   // Print each token as soon as it is drawn, so that its text is not lost when the program is
   // ended.

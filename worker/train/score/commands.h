@@ -1,8 +1,7 @@
-// The commands `nsa-worker --score` and `nsa-worker --sample`.
+// The commands `nsa-worker --score`, `--eval` and `--sample`.
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "worker/train/score/sample.h"
@@ -14,7 +13,13 @@ namespace nsa::train {
 absl::Status ScoreCommand(const std::string& checkpoint, const std::string& text,
                           const std::string& output);
 
-// Prints the prompt and its continuation as printable UTF-8 on standard output.
-absl::Status SampleCommand(const std::string& checkpoint, const SampleOptions& options);
+// Prints loss, perplexity, bits a byte and the loss by context of the file `text`.
+absl::Status EvaluateCommand(const std::string& checkpoint, const std::string& text);
+
+// Prints the prompt and its continuation as printable UTF-8 on standard output, each character as
+// soon as its last byte is drawn. `prompt_file`, unless it is empty, has the prompt; "-" is
+// standard input.
+absl::Status SampleCommand(const std::string& checkpoint, const std::string& prompt_file,
+                           SampleOptions options);
 
 }  // namespace nsa::train

@@ -1,16 +1,20 @@
 #include "worker/train/score/sample.h"
 
 #include <algorithm>
-#include <cmath>
+#include <limits>
+#include <memory>
+#include <span>
 #include <vector>
 
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "worker/train/data/random.h"
+#include "worker/train/decode/decoder.h"
 
 namespace nsa::train {
 namespace {
 
+constexpr int64_t kDefaultBytes = 200;
 constexpr char kReplacement[] = "\xef\xbf\xbd";
 
 // The length of a UTF-8 character that begins with this byte; 0 if the byte cannot begin one.
@@ -38,64 +42,78 @@ size_t CharacterLength(std::string_view bytes) {
   return overlong || surrogate || too_large ? 0 : length;
 }
 
-}  // namespace
-
-int32_t DrawToken(std::span<const float> logits, double temperature, double uniform,
-                  int32_t excluded) {
-  int32_t best = excluded == 0 ? 1 : 0;
-  for (int32_t v = 0; v < static_cast<int32_t>(logits.size()); ++v) {
-    if (v != excluded && logits[v] > logits[best]) best = v;
-  }
-  if (temperature <= 0) return best;
-  std::vector<double> weights(logits.size());
-  double sum = 0;
-  for (size_t v = 0; v < logits.size(); ++v) {
-    const bool out = static_cast<int32_t>(v) == excluded;
-    weights[v] = out ? 0 : std::exp((double{logits[v]} - double{logits[best]}) / temperature);
-    sum += weights[v];
-  }
-  double left = uniform * sum;
-  for (size_t v = 0; v < logits.size(); ++v) {
-    left -= weights[v];
-    if (left < 0) return static_cast<int32_t>(v);
-  }
-  return best;  // reached only because of rounding errors in `left`
+absl::Status Check(const SampleOptions& options) {
+  NSA_RETURN_IF_ERROR(Annotate(CheckDraw(options.draw), "sample"));
+  const int64_t bytes = options.bytes.value_or(0), tokens = options.tokens.value_or(0);
+  if (bytes >= 0 && tokens >= 0 && options.context >= 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("sample: bytes %d, tokens %d, context %d (none negative); leave it out",
+                      bytes, tokens, options.context));
 }
+
+// Where the text ends.
+struct Length {
+  int64_t bytes, tokens;
+};
+
+Length MostOf(const SampleOptions& options) {
+  constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
+  const int64_t bytes = options.tokens.has_value() ? kAny : kDefaultBytes;
+  return {options.bytes.value_or(bytes), options.tokens.value_or(kAny)};
+}
+
+// The context that this text needs, at most the one that is wanted. A token has a byte at least.
+int32_t ContextFor(const TrainedModel& trained, const SampleOptions& options, const Length& most,
+                   size_t prompt) {
+  const int64_t wanted = options.context > 0 ? options.context : trained.seq_len();
+  const int64_t to_come = std::min({most.bytes, most.tokens, wanted});
+  return static_cast<int32_t>(std::min(wanted, static_cast<int64_t>(prompt) + to_come));
+}
+
+// The logits after `text`, of which the decoder has the tokens before `read`.
+absl::StatusOr<std::span<const float>> LogitsAfter(const Exec& exec, std::span<const int32_t> text,
+                                                   Decoder* decoder, size_t* read) {
+  const auto context = static_cast<size_t>(decoder->context());
+  if (decoder->tokens() + text.size() - *read > context) {
+    const size_t keep = decoder->tokens() == 0 ? context : std::max<size_t>(1, context / 2);
+    decoder->Reset();
+    *read = text.size() - keep;
+  }
+  const std::span<const int32_t> unread = text.subspan(*read);
+  *read = text.size();
+  return decoder->Prefill(exec, unread);
+}
+
+}  // namespace
 
 absl::StatusOr<std::string> Sample(const Exec& exec, const TrainedModel& trained,
                                    const SampleOptions& options,
                                    const std::function<void(std::string_view)>& on_bytes) {
-  if (!(options.temperature >= 0) || !std::isfinite(options.temperature) || options.bytes < 0) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "sample: temperature %g, bytes %d (neither negative)", options.temperature, options.bytes));
-  }
-  const int32_t separator = trained.tokenizer().separator();
+  NSA_RETURN_IF_ERROR(Check(options));
+  const TextTokenizer& tokenizer = trained.tokenizer();
   std::vector<uint16_t> prompt;
-  NSA_RETURN_IF_ERROR(trained.tokenizer().Encode(options.prompt, &prompt));
-  std::vector<int32_t> context = {separator};
-  context.insert(context.end(), prompt.begin(), prompt.end());
+  NSA_RETURN_IF_ERROR(tokenizer.Encode(options.prompt, &prompt));
+  std::vector<int32_t> text = {tokenizer.separator()};
+  text.insert(text.end(), prompt.begin(), prompt.end());
 
-  const auto needed = static_cast<int64_t>(context.size()) + options.bytes;
-  const auto seq_len = static_cast<int32_t>(std::min<int64_t>(trained.seq_len(), needed));
-  NSA_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model, trained.MakeModel(1, seq_len));
-  std::vector<float> logits(static_cast<size_t>(trained.vocab()));
+  const Length most = MostOf(options);
+  NSA_ASSIGN_OR_RETURN(const std::unique_ptr<Decoder> decoder,
+                       trained.MakeDecoder(ContextFor(trained, options, most, text.size())));
   KeyedRandom random(static_cast<uint64_t>(options.seed));
-  std::string text;
-  while (static_cast<int64_t>(text.size()) < options.bytes) {
-    const size_t seen = std::min(context.size(), static_cast<size_t>(seq_len));
-    std::vector<int32_t> window(context.end() - static_cast<ptrdiff_t>(seen), context.end());
-    window.resize(static_cast<size_t>(seq_len), separator);
-    NSA_RETURN_IF_ERROR(model->NextLogits(exec, window, static_cast<int32_t>(seen) - 1, logits));
+  std::string written;
+  size_t read = 0;  // tokens of the text that the decoder has
+  for (int64_t i = 0; i < most.tokens && static_cast<int64_t>(written.size()) < most.bytes; ++i) {
+    NSA_ASSIGN_OR_RETURN(const std::span<const float> logits,
+                         LogitsAfter(exec, text, decoder.get(), &read));
     const double uniform = static_cast<double>(random.Next() >> 11) * 0x1p-53;
-    const std::span<const float> known(logits.data(),
-                                       static_cast<size_t>(trained.tokenizer().vocab()));
-    const int32_t token = DrawToken(known, options.temperature, uniform, separator);
-    context.push_back(token);
-    const std::string bytes = trained.tokenizer().Decode(token);
+    const int32_t token = DrawToken(logits.first(static_cast<size_t>(tokenizer.vocab())),
+                                    options.draw, uniform, tokenizer.separator());
+    text.push_back(token);
+    const std::string bytes = tokenizer.Decode(token);
     if (on_bytes) on_bytes(bytes);
-    text += bytes;
+    written += bytes;
   }
-  return text;
+  return written;
 }
 
 std::string PrintableUtf8(std::string_view bytes) {

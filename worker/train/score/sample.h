@@ -3,35 +3,38 @@
 
 #include <cstdint>
 #include <functional>
-#include <span>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "absl/status/statusor.h"
 #include "kernels/exec.h"
+#include "worker/train/score/draw.h"
 #include "worker/train/score/trained_model.h"
 
 namespace nsa::train {
 
 struct SampleOptions {
   std::string prompt;
-  int64_t bytes = 200;       // generate at least this number of bytes
-  double temperature = 0.8;  // 0: always the most probable token
+  // The text ends after so many bytes (or the first token beyond them) or tokens, whichever comes
+  // first. Without either: 200 bytes.
+  std::optional<int64_t> bytes;
+  std::optional<int64_t> tokens;
+  DrawOptions draw;
   int64_t seed = 1;
+  // Tokens that the model sees at most; 0: those of the sequences that it was trained on.
+  int32_t context = 0;
 };
 
-// Returns a continuation of the prompt, without the prompt. The model sees the last S tokens of the
-// separator, the prompt and the text generated so far. It never generates a separator. The same
+// Returns a continuation of the prompt, without the prompt. The text is the separator, the prompt
+// and what was generated so far. The model sees all of it as long as it fits the context, the last
+// context tokens of a longer prompt, and at least the last half of a context afterwards: when the
+// context is full it is begun again with its second half. It never generates a separator. The same
 // options give the same text. `on_bytes`, if set, is called with each token's bytes as soon as the
 // token is drawn.
 absl::StatusOr<std::string> Sample(const Exec& exec, const TrainedModel& trained,
                                    const SampleOptions& options,
                                    const std::function<void(std::string_view)>& on_bytes = {});
-
-// Draws a token from the distribution that `logits` give at `temperature`; `uniform` is a random
-// number in [0, 1). Never returns `excluded`.
-int32_t DrawToken(std::span<const float> logits, double temperature, double uniform,
-                  int32_t excluded);
 
 // Returns the bytes as valid UTF-8 for a terminal. Invalid bytes, and control characters other than
 // newline and tab, are replaced by U+FFFD.

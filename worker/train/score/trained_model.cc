@@ -98,4 +98,10 @@ absl::StatusOr<std::unique_ptr<Model>> TrainedModel::MakeModel(int32_t batch,
   return Model::Create(spec(), {.batch = batch, .seq_len = seq_len}, parameters_.get());
 }
 
+absl::StatusOr<std::unique_ptr<Decoder>> TrainedModel::MakeDecoder(int32_t context) const {
+  DecoderOptions options{.context = context};
+  if (spec().data().document_mask()) options.separator = tokenizer_->separator();
+  return Decoder::Create(spec(), parameters_.get(), options);
+}
+
 }  // namespace nsa::train

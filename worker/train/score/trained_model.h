@@ -11,6 +11,7 @@
 #include "kernels/exec.h"
 #include "nsa/v1/checkpoint.pb.h"
 #include "worker/train/data/tokenize/tokenizer.h"
+#include "worker/train/decode/decoder.h"
 #include "worker/train/model/model.h"
 #include "worker/train/model/parameters.h"
 
@@ -37,6 +38,10 @@ class TrainedModel {
 
   // Makes a model for `batch` sequences of `seq_len` tokens. It borrows this object's parameters.
   absl::StatusOr<std::unique_ptr<Model>> MakeModel(int32_t batch, int32_t seq_len) const;
+
+  // Makes a decoder for a sequence of at most `context` tokens, which may be more than seq_len().
+  // It borrows this object's parameters.
+  absl::StatusOr<std::unique_ptr<Decoder>> MakeDecoder(int32_t context) const;
 
  private:
   TrainedModel() = default;

@@ -5,79 +5,23 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
-#include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_split.h"
 #include "common/checkpoint/checkpoint_dir.h"
-#include "common/job/load.h"
 #include "common/run/atomic_file.h"
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
-#include "worker/train/checkpoint/checkpoint.h"
-#include "worker/train/gpu/machine.h"
+#include "tests/worker/train/score/small_trained.h"
 #include "worker/train/score/sample.h"
 
 namespace nsa::train {
 namespace {
 
 using testing::HasSubstr;
-
-constexpr int32_t kSeqLen = 32;
-
-// Saves a checkpoint of a small model with its initial weights and a larger head, so that its
-// predictions are not uniform. `edit` changes its job. `lie` changes only the job that the
-// checkpoint names; `first_weight`, unless it is 0, takes the place of the first weight.
-void SaveSmallModel(const TempDir& dir, const std::function<void(v1::JobSpec*)>& edit,
-                    const std::function<void(v1::JobSpec*)>& lie = {}, float first_weight = 0) {
-  SetThreads(1, 1);  // a second thread would only slow down so small a model
-  v1::JobSpec spec;
-  const auto loaded = LoadYamlText(R"(
-name: small
-model: {dim: 32, n_layers: 2, n_heads: 2, n_kv_groups: 1, d_k: 16, d_v: 16, mlp_ratio: 2}
-nsa: {l: 8, d: 4, l_sel: 8, n_sel: 3, w: 8}
-data: {source: text, path: none.txt}
-train: {seq_len: 32, batch_size: 2, seed: 7}
-)",
-                                   "small.yaml", &spec);
-  EXPECT_OK(loaded);
-  ApplyDefaults(&spec);
-  edit(&spec);
-  const ParameterLayout layout(spec);
-  Arena parameters(&layout);
-  Initialize(7, &parameters);
-  for (float& value : parameters.of(**layout.Find("lm_head.weight"))) value *= 8;
-  if (first_weight != 0) parameters.flat()[0] = first_weight;
-  CheckpointWriterOptions options;
-  options.out_dir = *Folder::Make(dir.path());
-  auto writer = CheckpointWriter::Open(options);
-  EXPECT_OK(writer);
-  v1::CheckpointState state;
-  state.set_step(5);
-  *state.mutable_spec() = spec;
-  if (lie) lie(state.mutable_spec());
-  EXPECT_OK(
-      (*writer)->Save({&layout, parameters.flat(), parameters.flat(), parameters.flat()}, state));
-  EXPECT_OK((*writer)->Drain());
-}
-
-std::unique_ptr<TrainedModel> SmallModel(const TempDir& dir, bool document_mask = false) {
-  SaveSmallModel(
-      dir, [&](v1::JobSpec* spec) { spec->mutable_data()->set_document_mask(document_mask); });
-  auto trained = TrainedModel::Load(dir.path());
-  EXPECT_OK(trained);
-  return *std::move(trained);
-}
-
-std::vector<uint16_t> Bytes(const std::string& text) {
-  std::vector<uint16_t> tokens;
-  for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
-  return tokens;
-}
 
 std::string LongText() {
   std::string text;
@@ -182,7 +126,8 @@ TEST(Score, AndSamplesOfAModelWithLayersInTurnAreThoseOfItsLogits) {
   for (const float logit : logits) sum += std::exp(double{logit});
   EXPECT_NEAR((*scores)[1], logits['b'] - std::log(sum), 1e-5);
   const auto likeliest = std::max_element(logits.begin() + 1, logits.end()) - logits.begin();
-  const auto text = Sample(Exec{}, **trained, {.prompt = "a", .bytes = 1, .temperature = 0});
+  const auto text =
+      Sample(Exec{}, **trained, {.prompt = "a", .bytes = 1, .draw = {.temperature = 0}});
   ASSERT_OK(text);
   EXPECT_EQ(static_cast<unsigned char>(text->back()), likeliest);
 }
@@ -326,93 +271,6 @@ TEST(TrainedModel, IsFoundByFolderLinkOrOutDirAndVerified) {
   std::ofstream(checkpoints / "step-00000005" / "model.safetensors", std::ios::app) << "x";
   EXPECT_THAT(TrainedModel::Load(checkpoints / "latest.ckpt"),
               StatusIs(absl::StatusCode::kDataLoss));
-}
-
-TEST(Sample, TheSameSeedGivesTheSameTextOfTheWantedLength) {
-  const TempDir dir;
-  const auto trained = SmallModel(dir);
-  const SampleOptions options{.prompt = "To be", .bytes = 60, .temperature = 1.0, .seed = 3};
-  const auto text = Sample(Exec{}, *trained, options);
-  ASSERT_OK(text);
-  EXPECT_EQ(text->size(), 60u);
-  EXPECT_EQ(text->find('\0'), std::string::npos);
-  EXPECT_EQ(*Sample(Exec{}, *trained, options), *text);
-  SampleOptions other = options;
-  other.seed = 4;
-  EXPECT_NE(*Sample(Exec{}, *trained, other), *text);
-}
-
-TEST(Sample, HandsOutItsBytesAsTheyAreDrawn) {
-  const TempDir dir;
-  const auto trained = SmallModel(dir);
-  std::vector<std::string> pieces;
-  const auto text = Sample(Exec{}, *trained, {.prompt = "To be", .bytes = 20},
-                           [&](std::string_view bytes) { pieces.emplace_back(bytes); });
-  ASSERT_OK(text);
-  EXPECT_EQ(pieces.size(), 20u) << "a byte a token";
-  std::string joined;
-  for (const std::string& piece : pieces) joined += piece;
-  EXPECT_EQ(joined, *text);
-}
-
-TEST(Sample, AtTemperatureZeroEachByteIsTheLikeliest) {
-  const TempDir dir;
-  const auto trained = SmallModel(dir);
-  const auto text = Sample(Exec{}, *trained, {.prompt = "", .bytes = 1, .temperature = 0});
-  ASSERT_OK(text);
-  float best = -1e9;
-  int likeliest = 0;
-  for (int byte = 1; byte < 256; ++byte) {
-    const float score =
-        ScoreTokens(Exec{}, *trained, Bytes(std::string(1, static_cast<char>(byte))))->at(0);
-    if (score > best) {
-      best = score;
-      likeliest = byte;
-    }
-  }
-  EXPECT_EQ(static_cast<unsigned char>((*text)[0]), likeliest);
-}
-
-TEST(DrawToken, DrawsInProportionToTheWeightsAndNeverTheExcluded) {
-  const std::vector<float> logits = {10, 0, std::log(3.0f)};  // probabilities 1 : 3 without token 0
-  EXPECT_EQ(DrawToken(logits, 1, 0.0, 0), 1);
-  EXPECT_EQ(DrawToken(logits, 1, 0.249, 0), 1);
-  EXPECT_EQ(DrawToken(logits, 1, 0.251, 0), 2);
-  EXPECT_EQ(DrawToken(logits, 1, 0.9999999999, 0), 2);
-  EXPECT_EQ(DrawToken(logits, 0.5, 0.0999, 0), 1);  // probabilities 1 : 9
-  EXPECT_EQ(DrawToken(logits, 0.5, 0.1001, 0), 2);
-  EXPECT_EQ(DrawToken(logits, 0, 0.1, 0), 2);
-  EXPECT_EQ(DrawToken(logits, 0, 0.1, 2), 0);
-}
-
-TEST(PrintableUtf8, ReplacesWhatATerminalMustNotSee) {
-  EXPECT_EQ(PrintableUtf8("plain é € 😀\n\t"), "plain é € 😀\n\t");
-  const std::string r = "\xef\xbf\xbd";
-  EXPECT_EQ(PrintableUtf8("a\x1b[31m"), "a" + r + "[31m");
-  EXPECT_EQ(PrintableUtf8("\xc3"), r);
-  EXPECT_EQ(PrintableUtf8("\xc3(\xff"), r + "(" + r);
-  EXPECT_EQ(PrintableUtf8("\xc0\x80"), r + r);          // overlong
-  EXPECT_EQ(PrintableUtf8("\xed\xa0\x80"), r + r + r);  // surrogate
-  EXPECT_EQ(PrintableUtf8("\xc2\x9b"), r);              // a C1 control character
-}
-
-TEST(PrintableStream, GivesTheSameTextHoweverTheBytesAreCut) {
-  const std::string bytes =
-      "a é € 😀\x1b\xc3(\xff\xc0\x80\xed\xa0\x80\xe2\x82(\xf0\x9f\x98 end\xf0\x9f";
-  for (size_t length = 1; length <= 7; ++length) {
-    PrintableStream stream;
-    std::string text;
-    for (size_t at = 0; at < bytes.size(); at += length) {
-      text += stream.Add(std::string_view(bytes).substr(at, length));
-    }
-    text += stream.Finish();
-    EXPECT_EQ(text, PrintableUtf8(bytes)) << length;
-  }
-  PrintableStream stream;
-  EXPECT_EQ(stream.Add("x"), "x");
-  EXPECT_EQ(stream.Add("\xc3"), "") << "waits for its end";
-  EXPECT_EQ(stream.Add("\xa9"), "é");
-  EXPECT_EQ(stream.Finish(), "");
 }
 
 }  // namespace

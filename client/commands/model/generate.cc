@@ -1,0 +1,107 @@
+// nsactl generate: text that a trained model writes. nsa-worker beside this program computes it, on
+// this machine; no coordinator is needed.
+#include <signal.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "client/cli.h"
+#include "client/commands/model/run_program.h"
+#include "client/connect/count_data.h"
+#include "common/base/status.h"
+#include "common/checkpoint/checkpoint_dir.h"
+
+namespace nsa::client {
+namespace {
+
+constexpr int64_t kMaxTokens = 200;
+
+struct GenerateFlags {
+  std::string checkpoint, prompt, file, temperature, top_p;
+  int64_t top_k = 0, seed = 1, max_tokens = kMaxTokens;
+  int context = 0;
+};
+
+absl::Status CheckNumber(const std::string& flag, const std::string& text) {
+  double value = 0;
+  if (text.empty() || absl::SimpleAtod(text, &value)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(flag, ": '", text, "' (a number); give one, e.g. 0.8"));
+}
+
+// The command line of the worker.
+std::vector<std::string> WorkerWords(const GenerateFlags& flags) {
+  std::vector<std::string> words = {WorkerBesideThisProgram(),
+                                    "--sample=" + flags.checkpoint,
+                                    absl::StrCat("--max-tokens=", flags.max_tokens),
+                                    absl::StrCat("--top-k=", flags.top_k),
+                                    absl::StrCat("--seed=", flags.seed),
+                                    absl::StrCat("--context=", flags.context)};
+  if (!flags.prompt.empty()) words.push_back("--prompt=" + flags.prompt);
+  if (!flags.file.empty()) words.push_back("--prompt-file=" + flags.file);
+  if (!flags.temperature.empty()) words.push_back("--temperature=" + flags.temperature);
+  if (!flags.top_p.empty()) words.push_back("--top-p=" + flags.top_p);
+  return words;
+}
+
+absl::StatusOr<ExitCode> Generate(Session& session, const GenerateFlags& flags) {
+  if (session.structured()) {
+    return absl::InvalidArgumentError("-o: json or yaml (table); generate prints plain text");
+  }
+  NSA_RETURN_IF_ERROR(CheckNumber("--temperature", flags.temperature));
+  NSA_RETURN_IF_ERROR(CheckNumber("--top-p", flags.top_p));
+  if (!LookUpNamed(flags.checkpoint).has_value()) {
+    return absl::NotFoundError(
+        absl::StrCat(flags.checkpoint,
+                     ": no checkpoint (a checkpoint folder or an out_dir); see 'nsactl describe'"));
+  }
+  session.out().flush();
+  NSA_ASSIGN_OR_RETURN(const ExitStatus exit,
+                       RunInForeground(WorkerWords(flags), &session.interrupt()));
+  // A terminal sends Ctrl-C to both programs, and the worker may be the first to end.
+  if (session.interrupt().raised() || exit.signal == SIGINT) return ExitCode::kInterrupted;
+  if (exit.signal != 0) {
+    return absl::InternalError(absl::StrCat("nsa-worker: ended by signal ", exit.signal));
+  }
+  // The worker has said why.
+  if (exit.code == 2) return ExitCode::kUsage;
+  return exit.code == 0 ? ExitCode::kOk : ExitCode::kFailed;
+}
+
+}  // namespace
+
+void AddGenerate(Cli* cli) {
+  const auto flags = std::make_shared<GenerateFlags>();
+  Options options = cli->Add(
+      {.name = "generate",
+       .what = "Print text that a trained model writes",
+       .group = "Models",
+       .more = "Loads the model and computes on the CPU of this machine, by nsa-worker beside this "
+               "program. The text\nappears as it is written. Needs no coordinator.",
+       .examples = "nsactl generate ./out --prompt \"The cell\"\n"
+                   "nsactl generate ./out/checkpoints/step-00005000 --file start.txt "
+                   "--temperature 0.5 --top-p 0.9 --max-tokens 500\n"
+                   "echo \"To be\" | nsactl generate ./out --file - --seed 7",
+       .run = [flags](Session& session) { return Generate(session, *flags); }});
+  options.Argument("CHECKPOINT", &flags->checkpoint,
+                   "A checkpoint folder, or an out_dir (its newest valid checkpoint)");
+  options.Exclude(options.Text("--prompt", "TEXT", &flags->prompt, "Text to continue"),
+                  options.Text("--file", "FILE", &flags->file, "Its file; - reads standard input"));
+  options.Text("--temperature", "X", &flags->temperature,
+               "Divides the logits; 0 takes the likeliest token (default: 0.8)");
+  options.Number("--top-k", &flags->top_k, {.least = 0},
+                 "Draw from the K likeliest tokens only; 0: from all");
+  options.Text("--top-p", "P", &flags->top_p,
+               "Draw from the likeliest tokens only that together have this probability "
+               "(default: 1)");
+  options.Number("--seed", &flags->seed, {}, "The same seed writes the same text");
+  options.Number("--max-tokens", &flags->max_tokens, {.least = 0}, "Tokens to write");
+  options.Number("--context", &flags->context, {.least = 0, .most = 1'048'576},
+                 "Tokens that the model sees at most; 0: the job's train.seq_len");
+}
+
+}  // namespace nsa::client

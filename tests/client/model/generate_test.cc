@@ -1,0 +1,136 @@
+// nsactl generate with the worker that it starts.
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include <fstream>
+
+#include "common/run/atomic_file.h"
+#include "common/run/process.h"
+#include "tests/testing/paths.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_dir.h"
+#include "tests/testing/within.h"
+
+namespace nsa::client {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+// A folder with a trained model in artifacts/tiny.
+class GenerateTest : public ::testing::Test {
+ protected:
+  struct Ran {
+    ExitStatus exit;
+    std::string said;  // standard output and error
+  };
+
+  void SetUp() override {
+    std::ofstream(dir_ / "text.txt") << "To be, or not to be, that is the question:\n"
+                                        "Whether 'tis nobler in the mind to suffer\n";
+    std::ofstream(dir_ / "val.txt") << "The slings and arrows of outrageous fortune\n";
+    std::ofstream(dir_ / "job.yaml")
+        << "name: tiny\n"
+           "model: {dim: 32, n_layers: 2, n_heads: 4, n_kv_groups: 2, d_k: 16, d_v: 16}\n"
+           "nsa: {l: 8, d: 4, l_sel: 8, n_sel: 4, w: 16}\n"
+           "data: {source: text, path: text.txt, val_path: val.txt, tokenizer: byte}\n"
+           "train: {steps: 2, seq_len: 32, batch_size: 2, save_every: 2}\n";
+    const Ran train = Run({"nsa-worker", "--job", "job.yaml"});
+    ASSERT_EQ(train.exit.code, 0) << train.said;
+  }
+
+  ProcessIdentity Start(std::vector<std::string> words) {
+    words[0] = Program(words[0]);
+    std::filesystem::remove(dir_ / "log");
+    const auto started = Spawn({.argv = std::move(words),
+                                .environment = FilterEnvironment({"PATH"}),
+                                .working_dir = dir_.path(),
+                                .output = dir_ / "log"});
+    EXPECT_OK(started);
+    return started.ok() ? *started : ProcessIdentity{};
+  }
+
+  std::string Said() { return ReadWholeFile(dir_ / "log").value_or(""); }
+
+  Ran Wait(const ProcessIdentity& process) {
+    ExitStatus exit;
+    EXPECT_TRUE(Within(absl::Seconds(60), [&] {
+      const auto reaped = TryReap(process.pid);
+      EXPECT_OK(reaped);
+      if (!reaped.ok() || !reaped->has_value()) return !reaped.ok();
+      exit = **reaped;
+      return true;
+    }));
+    return {exit, Said()};
+  }
+
+  Ran Run(const std::vector<std::string>& words) { return Wait(Start(words)); }
+
+  const TempDir dir_;
+};
+
+TEST_F(GenerateTest, PrintsWhatTheWorkerSamples) {
+  const Ran worker = Run({"nsa-worker", "--sample", "artifacts/tiny", "--prompt", "To be", "--seed",
+                          "5", "--max-tokens", "40", "--top-k", "20"});
+  EXPECT_EQ(worker.exit.code, 0) << worker.said;
+  EXPECT_THAT(worker.said, StartsWith("To be"));
+  const Ran ran = Run({"nsactl", "generate", "artifacts/tiny", "--prompt", "To be", "--seed", "5",
+                       "--max-tokens", "40", "--top-k", "20"});
+  EXPECT_EQ(ran.exit.code, 0);
+  EXPECT_EQ(ran.said, worker.said);
+  std::ofstream(dir_ / "prompt.txt") << "To be";
+  EXPECT_EQ(Run({"nsactl", "generate", "artifacts/tiny/checkpoints/latest.ckpt", "--file",
+                 "prompt.txt", "--seed", "5", "--max-tokens", "40", "--top-k", "20"})
+                .said,
+            worker.said);
+  EXPECT_NE(Run({"nsactl", "generate", "artifacts/tiny", "--prompt", "To be", "--seed", "6",
+                 "--max-tokens", "40", "--top-k", "20"})
+                .said,
+            worker.said);
+}
+
+TEST_F(GenerateTest, RefusesWithTheExitCodesOfNsactl) {
+  const Ran absent = Run({"nsactl", "generate", "artifacts/none"});
+  EXPECT_EQ(absent.exit.code, 3);
+  EXPECT_THAT(absent.said, HasSubstr("nsactl: artifacts/none: no checkpoint"));
+  const std::vector<std::pair<std::vector<std::string>, std::string>> wrong = {
+      {{"--temperature", "warm"}, "--temperature: 'warm' (a number)"},
+      {{"--top-p", "x"}, "--top-p: 'x' (a number)"},
+      {{"-o", "json"}, "generate prints plain text"},
+      {{"--prompt", "a", "--file", "b"}, "--file excludes --prompt"},
+      {{"--top-k", "-1"}, "--top-k"}};
+  for (const auto& [flags, why] : wrong) {
+    std::vector<std::string> words = {"nsactl", "generate", "artifacts/tiny"};
+    words.insert(words.end(), flags.begin(), flags.end());
+    const Ran ran = Run(words);
+    EXPECT_EQ(ran.exit.code, 2) << flags[0];
+    EXPECT_THAT(ran.said, HasSubstr(why));
+  }
+  const Ran out_of_range = Run({"nsactl", "generate", "artifacts/tiny", "--top-p", "2"});
+  EXPECT_EQ(out_of_range.exit.code, 1);
+  EXPECT_EQ(out_of_range.said,
+            "nsa-worker: sample: top-p: 2 (more than 0, at most 1); take 1 for all tokens\n");
+}
+
+TEST_F(GenerateTest, CtrlCEndsTheWorkerToo) {
+  const ProcessIdentity process = Start({"nsactl", "generate", "artifacts/tiny", "--prompt",
+                                         "Once upon", "--max-tokens", "1000000000"});
+  ASSERT_TRUE(Within(absl::Seconds(60), [&] { return Said().size() > 40; })) << Said();
+  ASSERT_OK(SignalProcess(process, SIGINT));
+  EXPECT_EQ(Wait(process).exit.code, 130);
+  const std::string said = Said();
+  EXPECT_THAT(said, AllOf(StartsWith("Once upon"), ::testing::Not(HasSubstr("nsa-worker:"))));
+  // nsactl has waited for its end.
+  EXPECT_EQ(Said(), said);
+}
+
+TEST_F(GenerateTest, TheWorkerEvaluatesAFile) {
+  const Ran ran = Run({"nsa-worker", "--eval", "artifacts/tiny", "val.txt"});
+  EXPECT_EQ(ran.exit.code, 0);
+  EXPECT_THAT(ran.said, AllOf(StartsWith("step 2, 44 bytes, 44 tokens\nloss "),
+                              HasSubstr("nats a token, perplexity "), HasSubstr("\n16-31 ")));
+}
+
+}  // namespace
+}  // namespace nsa::client

@@ -1,0 +1,182 @@
+#include "worker/train/score/sample.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_dir.h"
+#include "tests/worker/train/score/small_trained.h"
+#include "worker/train/score/score.h"
+
+namespace nsa::train {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(Sample, TheSameSeedGivesTheSameTextOfTheWantedLength) {
+  const TempDir dir;
+  const auto trained = SmallModel(dir);
+  const SampleOptions options{
+      .prompt = "To be", .bytes = 60, .draw = {.temperature = 1}, .seed = 3};
+  const auto text = Sample(Exec{}, *trained, options);
+  ASSERT_OK(text);
+  EXPECT_EQ(text->size(), 60u);
+  EXPECT_EQ(text->find('\0'), std::string::npos);
+  EXPECT_EQ(*Sample(Exec{}, *trained, options), *text);
+  SampleOptions other = options;
+  other.seed = 4;
+  EXPECT_NE(*Sample(Exec{}, *trained, other), *text);
+}
+
+TEST(Sample, HandsOutItsBytesAsTheyAreDrawn) {
+  const TempDir dir;
+  const auto trained = SmallModel(dir);
+  std::vector<std::string> pieces;
+  const auto text = Sample(Exec{}, *trained, {.prompt = "To be", .bytes = 20},
+                           [&](std::string_view bytes) { pieces.emplace_back(bytes); });
+  ASSERT_OK(text);
+  EXPECT_EQ(pieces.size(), 20u) << "a byte a token";
+  std::string joined;
+  for (const std::string& piece : pieces) joined += piece;
+  EXPECT_EQ(joined, *text);
+}
+
+TEST(Sample, AtTemperatureZeroEachByteIsTheLikeliest) {
+  const TempDir dir;
+  const auto trained = SmallModel(dir);
+  const auto text =
+      Sample(Exec{}, *trained, {.prompt = "", .bytes = 1, .draw = {.temperature = 0}});
+  ASSERT_OK(text);
+  float best = -1e9;
+  int likeliest = 0;
+  for (int byte = 1; byte < 256; ++byte) {
+    const float score =
+        ScoreTokens(Exec{}, *trained, Bytes(std::string(1, static_cast<char>(byte))))->at(0);
+    if (score > best) {
+      best = score;
+      likeliest = byte;
+    }
+  }
+  EXPECT_EQ(static_cast<unsigned char>((*text)[0]), likeliest);
+}
+
+// The likeliest bytes after `prompt`, by a forward pass over all that the model sees.
+std::string Greedy(const TrainedModel& trained, const std::string& prompt, int bytes,
+                   int32_t context = kSeqLen) {
+  auto model = trained.MakeModel(1, context);
+  EXPECT_OK(model);
+  std::vector<int32_t> text = {0};
+  for (const uint16_t byte : Bytes(prompt)) text.push_back(byte);
+  const auto most = static_cast<size_t>(context);
+  size_t begin = text.size() > most ? text.size() - most : 0;
+  std::vector<float> logits(256);
+  for (int i = 0; i < bytes; ++i) {
+    if (text.size() - begin > most) begin = text.size() - most / 2;
+    std::vector<int32_t> row(text.begin() + static_cast<ptrdiff_t>(begin), text.end());
+    const auto last = static_cast<int32_t>(row.size()) - 1;
+    row.resize(most, 'x');  // the model does not see later tokens
+    EXPECT_OK((*model)->NextLogits(Exec{}, row, last, logits));
+    text.push_back(
+        static_cast<int32_t>(std::max_element(logits.begin() + 1, logits.end()) - logits.begin()));
+  }
+  return {text.end() - bytes, text.end()};
+}
+
+TEST(Sample, AtTemperatureZeroItIsTheTextOfTheWholeForwardAlsoBeyondTheContext) {
+  const TempDir dir;
+  const auto trained = SmallModel(dir);
+  for (const std::string& prompt :
+       {std::string(), std::string("To be"), std::string(31, 'a'), std::string(32, 'b'),
+        std::string("a prompt that is longer than the context of the model")}) {
+    const auto text =
+        Sample(Exec{}, *trained, {.prompt = prompt, .bytes = 100, .draw = {.temperature = 0}});
+    ASSERT_OK(text);
+    EXPECT_EQ(*text, Greedy(*trained, prompt, 100)) << prompt;
+  }
+}
+
+TEST(Sample, EndsAfterSoManyTokensOrBytes) {
+  const TempDir dir;
+  const auto trained = SmallModel(dir);
+  const auto size = [&](const SampleOptions& options) {
+    const auto text = Sample(Exec{}, *trained, options);
+    EXPECT_OK(text);
+    return text->size();
+  };
+  EXPECT_EQ(size({}), 200u);
+  EXPECT_EQ(size({.tokens = 300}), 300u);
+  EXPECT_EQ(size({.bytes = 7, .tokens = 300}), 7u);
+  EXPECT_EQ(size({.bytes = 300, .tokens = 7}), 7u);
+  EXPECT_EQ(size({.bytes = 0}), 0u);
+}
+
+TEST(Sample, SeesAsMuchAsTheContextSaysAlsoMoreThanItWasTrainedOn) {
+  const TempDir dir;
+  const auto trained = SmallModel(dir);
+  const std::string prompt = "a prompt that is longer than the context of the model";
+  std::set<std::string> texts;
+  for (const int32_t context : {4, 16, 200}) {
+    const auto text =
+        Sample(Exec{}, *trained,
+               {.prompt = prompt, .bytes = 100, .draw = {.temperature = 0}, .context = context});
+    ASSERT_OK(text);
+    EXPECT_EQ(*text, Greedy(*trained, prompt, 100, context)) << context;
+    texts.insert(*text);
+  }
+  EXPECT_EQ(texts.size(), 3u) << "what the model sees makes a difference";
+}
+
+TEST(Sample, RefusesNumbersOutOfRange) {
+  const TempDir dir;
+  const auto trained = SmallModel(dir);
+  const auto message = [&](const SampleOptions& options) {
+    const absl::Status status = Sample(Exec{}, *trained, options).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  EXPECT_THAT(message({.draw = {.temperature = -1}}), HasSubstr("temperature: -1 (0 or more)"));
+  EXPECT_THAT(message({.draw = {.temperature = NAN}}), HasSubstr("temperature: nan"));
+  EXPECT_THAT(message({.draw = {.top_k = -1}}), HasSubstr("top-k: -1 (0 or more)"));
+  EXPECT_THAT(message({.draw = {.top_p = 0}}), HasSubstr("top-p: 0 (more than 0, at most 1)"));
+  EXPECT_THAT(message({.draw = {.top_p = 1.5}}), HasSubstr("top-p: 1.5"));
+  EXPECT_THAT(message({.bytes = -1}), HasSubstr("bytes -1"));
+  EXPECT_THAT(message({.tokens = -2}), HasSubstr("tokens -2"));
+  EXPECT_THAT(message({.context = -3}), HasSubstr("context -3"));
+}
+
+TEST(PrintableUtf8, ReplacesWhatATerminalMustNotSee) {
+  EXPECT_EQ(PrintableUtf8("plain é € 😀\n\t"), "plain é € 😀\n\t");
+  const std::string r = "\xef\xbf\xbd";
+  EXPECT_EQ(PrintableUtf8("a\x1b[31m"), "a" + r + "[31m");
+  EXPECT_EQ(PrintableUtf8("\xc3"), r);
+  EXPECT_EQ(PrintableUtf8("\xc3(\xff"), r + "(" + r);
+  EXPECT_EQ(PrintableUtf8("\xc0\x80"), r + r);          // overlong
+  EXPECT_EQ(PrintableUtf8("\xed\xa0\x80"), r + r + r);  // surrogate
+  EXPECT_EQ(PrintableUtf8("\xc2\x9b"), r);              // a C1 control character
+}
+
+TEST(PrintableStream, GivesTheSameTextHoweverTheBytesAreCut) {
+  const std::string bytes =
+      "a é € 😀\x1b\xc3(\xff\xc0\x80\xed\xa0\x80\xe2\x82(\xf0\x9f\x98 end\xf0\x9f";
+  for (size_t length = 1; length <= 7; ++length) {
+    PrintableStream stream;
+    std::string text;
+    for (size_t at = 0; at < bytes.size(); at += length) {
+      text += stream.Add(std::string_view(bytes).substr(at, length));
+    }
+    text += stream.Finish();
+    EXPECT_EQ(text, PrintableUtf8(bytes)) << length;
+  }
+  PrintableStream stream;
+  EXPECT_EQ(stream.Add("x"), "x");
+  EXPECT_EQ(stream.Add("\xc3"), "") << "waits for its end";
+  EXPECT_EQ(stream.Add("\xa9"), "é");
+  EXPECT_EQ(stream.Finish(), "");
+}
+
+}  // namespace
+}  // namespace nsa::train

@@ -1,0 +1,32 @@
+// Attention of new tokens over the cache of their layer: what NsaLayer (kernels/nsa/layer) computes
+// for these rows, with the same loops over the keys.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "absl/status/status.h"
+#include "common/nsa/branch.h"
+#include "kernels/exec.h"
+#include "kernels/nsa/layer/nsa_layer.h"
+#include "worker/train/decode/layer_cache.h"
+#include "worker/train/decode/sequence_memory.h"
+
+namespace nsa::train {
+
+struct AttendRowsArgs {
+  const NsaLayerConfig& config;
+  const NsaLayerParams& params;
+  const LayerCache& cache;             // ends with the keys of these tokens
+  const DecodeWork& work;              // q and q_rotated are read, o is written
+  int64_t first = 0;                   // position of the first token
+  std::span<const int32_t> doc_start;  // of each token: where its document begins
+};
+
+// Adds the number of keys that each branch read to `keys_read`: a key counts once for all heads of
+// a group.
+absl::Status AttendRows(const Exec& exec, const AttendRowsArgs& args,
+                        std::array<int64_t, kBranches>* keys_read);
+
+}  // namespace nsa::train

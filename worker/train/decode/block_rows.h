@@ -1,0 +1,42 @@
+// One block of the decoder (worker/train/model/block.h) on new tokens, with a cache of earlier
+// ones.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "absl/status/status.h"
+#include "kernels/exec.h"
+#include "worker/train/decode/layer_cache.h"
+#include "worker/train/decode/rotation.h"
+#include "worker/train/decode/sequence_memory.h"
+#include "worker/train/model/block.h"
+#include "worker/train/model/linear.h"
+#include "worker/train/model/model_config.h"
+#include "worker/train/model/parameters.h"
+
+namespace nsa::train {
+
+struct BlockRowsArgs {
+  const ModelConfig& config;
+  NsaLayerConfig attention;  // of this layer
+  const BlockPlaces& places;
+  const Arena& parameters;
+  const Rotation& rotation;            // set to the positions of the tokens
+  const DecodeWork& work;              // x is read and overwritten
+  LayerCache* cache = nullptr;         // the tokens are appended
+  int64_t first = 0;                   // position of the first token
+  std::span<const int32_t> doc_start;  // of each token: where its document begins
+};
+
+// Errors are those of the kernels; the cache is then no longer valid.
+absl::Status BlockRows(const Exec& exec, const BlockRowsArgs& args,
+                       std::array<int64_t, kBranches>* keys_read);
+
+// y = x Wᵀ (+ add), as Linear(); a single row is a product of a matrix and a vector, in which every
+// weight is read once and nothing is copied.
+absl::Status Product(const Exec& exec, const LinearShape& shape, const ConstTensor& x,
+                     const ConstTensor& w, const Tensor& y, const ConstTensor& add = {});
+
+}  // namespace nsa::train

@@ -1,0 +1,103 @@
+#include "worker/train/decode/layer_cache.h"
+
+#include <algorithm>
+
+#include "common/base/status.h"
+#include "kernels/nsa/compress/compress.h"
+
+namespace nsa::train {
+namespace {
+
+struct Rows {
+  int64_t capacity, keep;
+};
+
+// How many rows of a branch's keys and values are kept.
+Rows RowsOf(const NsaShape& shape, Branch branch) {
+  const int64_t all = shape.seq_len;
+  if (branch == kSel) return {all, all};
+  // The first of the new tokens sees w − 1 older rows, and a block misses at most l − 1.
+  const int64_t keep = std::min<int64_t>(all, (branch == kWin ? shape.window : shape.l) - 1);
+  return {std::min<int64_t>(all, keep + kDecodeRows), keep};
+}
+
+struct NewBlocks {
+  int64_t first = 0, count = 0;
+};
+
+NewBlocks CompletedBlocks(const NsaShape& shape, int64_t blocks, int64_t tokens) {
+  const int64_t rows = tokens - blocks * shape.d;
+  return {blocks, rows < shape.l ? 0 : (rows - shape.l) / shape.d + 1};
+}
+
+// Compresses blocks of `raw`, whose rows have G · width numbers, and appends them to `compressed`.
+absl::Status AppendBlocks(const Exec& exec, const NsaLayerConfig& config, Phi phi, int32_t width,
+                          const NewBlocks& blocks, const PhiParams& params, const Tensor& hidden,
+                          const RowCache& raw, RowCache* compressed) {
+  NsaShape shape = config.shape;
+  shape.batch = 1;
+  shape.seq_len = static_cast<int32_t>((blocks.count - 1) * shape.d + shape.l);
+  const int64_t row = int64_t{shape.n_kv_groups} * width;
+  const int64_t units = phi == Phi::kMlp ? blocks.count * shape.n_kv_groups * PhiHidden(width) : 0;
+  return Compress(exec,
+                  {.shape = shape,
+                   .width = width,
+                   .phi = phi,
+                   .x = {raw.row(blocks.first * shape.d), shape.seq_len * row, DType::kF32},
+                   .params = params,
+                   .hidden = Tensor(hidden.data, units, DType::kF32),
+                   .y = Tensor(compressed->Append(blocks.count), blocks.count * row, DType::kF32)});
+}
+
+}  // namespace
+
+LayerCache::LayerCache(const NsaLayerConfig& config, ActivationArena* arena) {
+  const NsaShape& shape = config.shape;
+  const int64_t k_width = int64_t{shape.n_kv_groups} * shape.d_k;
+  const int64_t v_width = int64_t{shape.n_kv_groups} * shape.d_v;
+  for (const Branch branch : kProjectionOrder) {
+    if (!config.has(branch)) continue;
+    const Rows rows = RowsOf(shape, branch);
+    k[branch] = RowCache(rows.capacity, rows.keep, k_width, arena);
+    v[branch] = RowCache(rows.capacity, rows.keep, v_width, arena);
+  }
+  const int64_t blocks = shape.cmp_blocks();
+  if (config.has(kCmp) || config.has(kSel)) k_cmp = RowCache(blocks, blocks, k_width, arena);
+  if (config.has(kCmp)) v_cmp = RowCache(blocks, blocks, v_width, arena);
+}
+
+void LayerCache::Bind(const ActivationArena& arena) {
+  for (int c = 0; c < kBranches; ++c) {
+    k[c].Bind(arena);
+    v[c].Bind(arena);
+  }
+  k_cmp.Bind(arena);
+  v_cmp.Bind(arena);
+}
+
+void LayerCache::Clear() {
+  for (int c = 0; c < kBranches; ++c) {
+    k[c].Clear();
+    v[c].Clear();
+  }
+  k_cmp.Clear();
+  v_cmp.Clear();
+}
+
+absl::Status CompressNewBlocks(const Exec& exec, const NsaLayerConfig& config,
+                               const NsaLayerParams& params, const Tensor& hidden_k,
+                               const Tensor& hidden_v, LayerCache* cache) {
+  if (!config.has(kCmp) && !config.has(kSel)) return absl::OkStatus();
+  const NsaShape& shape = config.shape;
+  const RowCache& keys = cache->k[config.has(kCmp) ? kCmp : kSel];
+  const NewBlocks blocks = CompletedBlocks(shape, cache->k_cmp.end(), keys.end());
+  if (blocks.count == 0) return absl::OkStatus();
+  const Phi phi = config.has(kCmp) ? config.phi : Phi::kAvg;
+  NSA_RETURN_IF_ERROR(AppendBlocks(exec, config, phi, shape.d_k, blocks, params.phi_k, hidden_k,
+                                   keys, &cache->k_cmp));
+  if (!config.has(kCmp)) return absl::OkStatus();
+  return AppendBlocks(exec, config, phi, shape.d_v, blocks, params.phi_v, hidden_v, cache->v[kCmp],
+                      &cache->v_cmp);
+}
+
+}  // namespace nsa::train

@@ -1,0 +1,44 @@
+#include "worker/train/decode/rotation.h"
+
+#include <cmath>
+
+namespace nsa::train {
+
+Rotation::Rotation(const NsaLayerConfig& config)
+    : scale_(config.rope_scale), frequency_(config.shape.d_k / 2) {
+  for (size_t i = 0; i < frequency_.size(); ++i) {
+    frequency_[i] = std::pow(static_cast<double>(config.rope_base),
+                             -2.0 * static_cast<double>(i) / config.shape.d_k);
+  }
+}
+
+void Rotation::SetPositions(int64_t first, int64_t rows) {
+  const size_t pairs = frequency_.size();
+  cos_.resize(rows * pairs);
+  sin_.resize(rows * pairs);
+  for (int64_t row = 0; row < rows; ++row) {
+    const double position = static_cast<double>(first + row) / scale_;
+    for (size_t i = 0; i < pairs; ++i) {
+      const double theta = position * frequency_[i];
+      cos_[row * pairs + i] = static_cast<float>(std::cos(theta));
+      sin_[row * pairs + i] = static_cast<float>(std::sin(theta));
+    }
+  }
+}
+
+void Rotation::Rotate(int64_t row, int32_t heads, const float* x, float* y) const {
+  const size_t pairs = frequency_.size();
+  const float* cos = cos_.data() + row * pairs;
+  const float* sin = sin_.data() + row * pairs;
+  for (int32_t a = 0; a < heads; ++a) {
+    for (size_t i = 0; i < pairs; ++i) {
+      const float x0 = x[2 * i], x1 = x[2 * i + 1];
+      y[2 * i] = x0 * cos[i] - x1 * sin[i];
+      y[2 * i + 1] = x0 * sin[i] + x1 * cos[i];
+    }
+    x += 2 * pairs;
+    y += 2 * pairs;
+  }
+}
+
+}  // namespace nsa::train

@@ -1,0 +1,66 @@
+// All memory of a decoder: the caches of its layers, and the workspace of the tokens that are being
+// computed, at most kDecodeRows at a time.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/nsa/branch.h"
+#include "kernels/tensor.h"
+#include "worker/train/decode/layer_cache.h"
+#include "worker/train/model/activations.h"
+#include "worker/train/model/model_config.h"
+
+namespace nsa::train {
+
+// R rows of new tokens. Each tensor holds nothing between layers, except x.
+struct DecodeWork {
+  Tensor x;                           // [R, D], the residual stream
+  Tensor mid;                         // [R, D]
+  Tensor h;                           // [R, D], normalised
+  Tensor wide;                        // [R, width], all projections
+  Tensor q, q_rotated;                // [R, H·dk]
+  std::array<Tensor, kBranches> o_c;  // [R, H·dv], of each branch
+  std::array<Tensor, kBranches> lse;  // [R, H]
+  Tensor gates;                       // [R, G·n_b]
+  Tensor o;                           // [R, H·dv]
+  Tensor u;                           // [R, hidden]
+  Tensor blocks;                      // int32 [R, G·n]
+  Tensor near_k, near_v;              // [n·l', G·(dk or dv)], the rows that one token selected
+  Tensor hidden_k, hidden_v;          // of φ mlp
+  Tensor logits;                      // [V]
+};
+
+class SequenceMemory {
+ public:
+  // Plans the memory; the shape's seq_len is the most tokens of the sequence.
+  explicit SequenceMemory(const ModelConfig& config);
+  SequenceMemory(const SequenceMemory&) = delete;  // tensors are filled in by their address
+  SequenceMemory& operator=(const SequenceMemory&) = delete;
+
+  absl::Status Allocate();
+
+  // Forgets the sequence.
+  void Clear();
+
+  LayerCache* cache(int32_t layer) { return &caches_[layer]; }
+  const DecodeWork& work() const { return work_; }
+  int64_t bytes() const { return arena_.bytes(); }
+
+ private:
+  using Slot = ActivationArena::Slot;
+
+  // Plans a tensor of the workspace, which is `tensor` once the memory is allocated.
+  void Plan(Tensor* tensor, int64_t size, DType type = DType::kF32);
+  void PlanAttention(const NsaLayerConfig& config, int64_t rows);
+
+  ActivationArena arena_;
+  std::vector<LayerCache> caches_;
+  DecodeWork work_;
+  std::vector<std::pair<Tensor*, Slot>> planned_;
+};
+
+}  // namespace nsa::train
