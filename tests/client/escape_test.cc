@@ -120,7 +120,7 @@ TEST_F(EscapeTest, NoCommandPassesASteeringTextOn) {
   for (const auto& command : commands) {
     for (const char* format : {"table", "json", "yaml"}) {
       std::vector<std::string> words = command;
-      if (words.back() != "wide") words.insert(words.end(), {"-o", format});
+      if (words.back() != "wide") words.insert(words.end(), {"--output", format});
       const auto result = Run(words);
       EXPECT_EQ(Steering(result.out), "") << words[0] << " -o " << format;
       EXPECT_EQ(Steering(result.err), "") << words[0] << " -o " << format;
