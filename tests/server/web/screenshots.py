@@ -53,8 +53,8 @@ class Fleet(Page):
         one_try = self.start("one-try", 1000, "restart.max_restarts=0")
         self.low = self.start("lr-low", 320, "train.lr=3.0e-4", labels="study=lr")
         self.service.ctl("stop", self.low, "--at-step", "200", check=True)
-        self.long = self.start("long-sequences", 1500, "train.seq_len=512", "train.batch_size=2")
-        self.mlp = self.start("mlp-phi", 900, "nsa.phi=mlp", "nsa.gate=sigmoid")
+        self.long = self.start("long-sequences", 4000, "train.seq_len=512", "train.batch_size=2")
+        self.mlp = self.start("mlp-phi", 3000, "nsa.phi=mlp", "nsa.gate=sigmoid")
         self.start("eight-heads", 500, "model.n_heads=8", "model.d_k=16", "model.d_v=16")
         self.kill(one_try)
         for job in (self.base_job, self.window, one_try, self.low):
