@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
 # Installs the distribution's packages that this tree needs. Debian 12 and Ubuntu 24.04 use the same names.
 #
-#   deploy/packages.sh [build] [test] [check] [plot] [torch]     default: build
+#   deploy/packages.sh [build] [test] [check] [torch]     default: build
 #   deploy/packages.sh --list build test          print the names and exit
 #
 #   build   compile and run the programs        test   run every test        check   clang-format and clang-tidy
-#   plot    draw the dashboard without Grafana (deploy/plot/dashboard.py)
 #   torch   compare exported models with PyTorch (tests/e2e/export_test.py, skipped without it); 630 MB on disk
 #
 # Installs only missing packages, so it can be repeated; needs root or sudo only if one is missing. Starts no service of the packages.
@@ -23,7 +22,6 @@ readonly BUILD=(
 readonly TEST=(prometheus python3 python3-yaml shellcheck procps chromium chromium-driver python3-selenium)
 readonly CHECK=(clang-format clang-tidy)
 readonly TORCH=(python3-torch)
-readonly PLOT=(prometheus python3 python3-matplotlib python3-pil fonts-inter)
 
 say() { printf '\n== %s\n' "$*"; }
 die() { printf 'packages.sh: %s\n' "$*" >&2; exit 1; }
@@ -35,10 +33,9 @@ for argument in "$@"; do
     build) wanted+=("${BUILD[@]}") build=true ;;
     test) wanted+=("${TEST[@]}") ;;
     check) wanted+=("${CHECK[@]}") ;;
-    plot) wanted+=("${PLOT[@]}") ;;
     torch) wanted+=("${TORCH[@]}") ;;
-    -h | --help) sed -n '2,13p' "$0" | cut -c3-; exit 0 ;;
-    *) die "unknown set '$argument'; one or more of: build test check plot torch" ;;
+    -h | --help) sed -n '2,12p' "$0" | cut -c3-; exit 0 ;;
+    *) die "unknown set '$argument'; one or more of: build test check torch" ;;
   esac
 done
 [ ${#wanted[@]} -gt 0 ] || { wanted=("${BUILD[@]}"); build=true; }

@@ -82,6 +82,8 @@ show_results() {
   say "validation loss, nats per byte ($RUN_DIR/val.csv)"
   head -n 1 "$RUN_DIR/val.csv"
   tail -n 5 "$RUN_DIR/val.csv"
+  say "the losses, nats per byte"
+  nsactl plot "$job"
   say "a sample of the trained model"
   nsa-worker --sample "$checkpoint" --prompt "$SAMPLE_PROMPT" --bytes 400 --temperature 0.5 --seed 1 |
     tr -s ' \n' ' ' | fold -s -w 100
@@ -96,6 +98,7 @@ show_next_commands() {
   next "nsactl list" "the jobs"
   next "nsactl describe $job" "one job, and where its files are"
   next "nsactl metrics $job" "its step records"
+  next "nsactl report $job -o report.html" "everything about it in one file"
   next "nsactl checkpoint list $job" "its checkpoints"
   next "nsactl validate configs/jobs/train_showcase.yaml --offline" "check a job file"
   next "nsactl submit YOUR_JOB.yaml --watch" "docs/job_file.md explains every key"

@@ -10,9 +10,13 @@ namespace nsa::client {
   ROW(List)                  \
   ROW(Describe)              \
   ROW(Watch)                 \
+  ROW(Top)                   \
   ROW(Logs)                  \
   ROW(Events)                \
   ROW(Metrics)               \
+  ROW(Plot)                  \
+  ROW(Compare)               \
+  ROW(Report)                \
   ROW(Stop)                  \
   ROW(Resume)                \
   ROW(Delete)                \

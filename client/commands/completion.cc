@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/cli.h"
 #include "client/connect/endpoint.h"
+#include "client/show/history.h"
 #include "client/show/job_text.h"
 
 namespace nsa::client {
@@ -113,6 +114,10 @@ void AddValues(Session& session, const std::string& command, const std::string& 
   if ((name == "NAME" && command != "create") || name == "--context") AddContexts(result);
   if (name == "--role") words({"viewer", "submitter", "operator", "agent"});
   if (name == "--output") words({"table", "wide", "json", "yaml", "name"});
+  if (name == "--x") words({"steps", "tokens", "time"});
+  if (name == "--metric") {
+    for (const Metric& metric : kMetricTable) result->values.push_back({metric.name, metric.title});
+  }
   if (name == "--state") {
     words({"active", "queued", "preflight", "starting", "running", "restarting", "stopping",
            "succeeded", "failed", "stopped"});

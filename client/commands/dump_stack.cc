@@ -1,12 +1,10 @@
 // nsactl dump-stack: prints the stacks of every thread of every rank of jobs.
-#include <fstream>
-#include <sstream>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/cli.h"
 #include "client/commands/saved_stacks.h"
 #include "client/connect/each_job.h"
+#include "client/connect/local/output_file.h"
 #include "client/show/document.h"
 #include "client/show/job_text.h"
 #include "common/base/count.h"
@@ -34,13 +32,6 @@ std::string FormatDump(const v1::StackDump& dump) {
   add(dump.status());
   add(dump.stacks());
   return text;
-}
-
-absl::Status WriteFile(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  if (file << text && file.flush()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(path, ": cannot be written; name a file that can with -o"));
 }
 
 // What the dumps of all jobs become.
@@ -108,7 +99,7 @@ absl::StatusOr<ExitCode> DumpStack(Session& session, const DumpFlags& flags) {
   if (flags.file.empty()) {
     session.out() << text << std::flush;
   } else if (ranks > 0) {
-    NSA_RETURN_IF_ERROR(WriteFile(flags.file, text));
+    NSA_RETURN_IF_ERROR(WriteOutputFile(flags.file, text));
     session.Note(absl::StrCat("stacks of ", Count(ranks, "rank"), " written to ", flags.file));
   }
   NSA_RETURN_IF_ERROR(status);

@@ -3,8 +3,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "client/cli.h"
-#include "client/connect/count_data.h"
 #include "client/connect/job_source.h"
+#include "client/connect/local/count_data.h"
+#include "client/connect/local/local_worker.h"
 #include "common/base/status.h"
 #include "common/preflight/preflight.h"
 

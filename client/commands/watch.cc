@@ -6,6 +6,7 @@
 #include "client/connect/job_feed.h"
 #include "client/show/human.h"
 #include "client/show/job_text.h"
+#include "client/show/live_block.h"
 #include "client/show/watch_view.h"
 #include "common/base/status.h"
 
@@ -16,26 +17,6 @@ constexpr absl::Duration kRedraw = absl::Milliseconds(250);
 // Plain lines: progress every 10 s, validations and checkpoints at most every 2 s.
 constexpr absl::Duration kPlainEvery = absl::Seconds(10);
 constexpr absl::Duration kNewsEvery = absl::Seconds(2);
-
-// Redraws a block of lines in the same place.
-class LiveBlock {
- public:
-  explicit LiveBlock(std::ostream* out) : out_(*out) { out_ << "\x1B[?25l"; }
-  ~LiveBlock() { out_ << "\x1B[?25h" << std::flush; }
-
-  // `above` stays on the screen above the block.
-  void Draw(const std::string& above, const std::vector<std::string>& lines) {
-    if (height_ > 0) out_ << "\x1B[" << height_ << "A";
-    out_ << "\r\x1B[J" << above;
-    for (const std::string& line : lines) out_ << line << "\n";
-    out_ << std::flush;
-    height_ = lines.size();
-  }
-
- private:
-  std::ostream& out_;
-  size_t height_ = 0;
-};
 
 // Shows the states that a feed delivers: live, as plain lines, or as documents.
 class Show {

@@ -141,7 +141,7 @@ std::string Says(HealthRule rule, const v1::JobProgress& progress) {
                              progress.step() - memory.best_step());
     case HealthRule::kUnsteadySpeed:
       if (memory.unsteady_steps() < kUnsteadySteps) return "";
-      return absl::StrFormat("%.4g tokens a second (%.4g in the median, ±10 %%)",
+      return absl::StrFormat("%.0f tokens a second (%.0f in the median, ±10 %%)",
                              memory.smooth_tokens_per_second(), MedianSpeed(memory));
     case HealthRule::kMemoryCreep: {
       const auto first = static_cast<double>(memory.first_memory_bytes());

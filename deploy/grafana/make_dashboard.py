@@ -4,7 +4,7 @@
     deploy/grafana/make_dashboard.py            write it
     deploy/grafana/make_dashboard.py --check    fail when the file differs from what this program writes
 
-deploy/plot/dashboard.py draws the result without Grafana and says which panels a Prometheus leaves empty.
+tests/deploy/dashboard_test.py says which of its panels a Prometheus leaves empty.
 """
 import json
 import pathlib

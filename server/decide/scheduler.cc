@@ -6,6 +6,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/count.h"
 #include "common/base/reason.h"
 #include "server/decide/lifecycle.h"
 
@@ -18,7 +19,8 @@ int32_t Free(const NodeSlots& node, bool cuda) {
 
 int32_t Total(const NodeSlots& node, bool cuda) { return cuda ? node.gpus_total : node.cpu_total; }
 
-const char* SlotName(bool cuda) { return cuda ? "GPUs" : "CPU slots"; }
+// "2 GPUs", "1 CPU slot".
+std::string Slots(int32_t count, bool cuda) { return Count(count, cuda ? "GPU" : "CPU slot"); }
 
 int32_t RanksPerNode(const QueuedJob& job) { return (job.ranks + job.nodes - 1) / job.nodes; }
 
@@ -70,17 +72,19 @@ Waiting Unplaceable(const QueuedJob& job, const std::vector<NodeSlots>& nodes) {
   }
   int32_t most = 0;
   for (const NodeSlots& node : nodes) most = std::max(most, Total(node, job.cuda));
-  return {job.id, Word(Reason::kUnplaceable),
-          absl::StrCat("needs ", RanksPerNode(job), " ", SlotName(job.cuda), " on each of ",
-                       job.nodes, " machines; ", nodes.size(), " are ready, the largest has ", most,
-                       ". Lower resources.gpus or add machines")};
+  return {
+      job.id, Word(Reason::kUnplaceable),
+      absl::StrCat("needs ", Slots(RanksPerNode(job), job.cuda), " on each of ",
+                   Count(job.nodes, "machine"), "; ", nodes.size(), " are ready, the largest has ",
+                   most, ". Lower resources.gpus or add machines")};
 }
 
 Waiting WaitsForSlots(const QueuedJob& job, const std::vector<NodeSlots>& nodes) {
   int32_t free = 0;
   for (const NodeSlots& node : nodes) free += Free(node, job.cuda);
   return {job.id, Word(Reason::kWaitingForSlots),
-          absl::StrCat("needs ", job.ranks, " ", SlotName(job.cuda), ", ", free, " are free")};
+          absl::StrCat("needs ", Slots(job.ranks, job.cuda), ", ", free,
+                       free == 1 ? " is free" : " are free")};
 }
 
 }  // namespace

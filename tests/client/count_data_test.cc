@@ -1,4 +1,4 @@
-#include "client/connect/count_data.h"
+#include "client/connect/local/count_data.h"
 
 #include <gmock/gmock.h>
 

@@ -101,6 +101,9 @@ TEST_F(EscapeTest, NoCommandPassesASteeringTextOn) {
       {"describe", "jdemo1234567"},
       {"events", "jdemo1234567"},
       {"metrics", "jdemo1234567"},
+      {"plot", "jdemo1234567"},
+      {"compare", "jdemo1234567", "jold12345678a"},
+      {"compare", "jdemo1234567", "jold12345678a", "--all"},
       {"nodes"},
       {"nodes", "-o", "wide"},
       {"checkpoint", "list", "jdemo1234567"},
@@ -117,11 +120,18 @@ TEST_F(EscapeTest, NoCommandPassesASteeringTextOn) {
   for (const auto& command : commands) {
     for (const char* format : {"table", "json", "yaml"}) {
       std::vector<std::string> words = command;
-      if (words.back() != "wide") words.insert(words.end(), {"-o", format});
+      if (words.back() != "wide") words.insert(words.end(), {"--output", format});
       const auto result = Run(words);
       EXPECT_EQ(Steering(result.out), "") << words[0] << " -o " << format;
       EXPECT_EQ(Steering(result.err), "") << words[0] << " -o " << format;
     }
+  }
+}
+
+TEST_F(EscapeTest, TopDoesNotEither) {
+  terminal_ = false;  // on a terminal it does not end
+  for (const char* format : {"table", "json", "yaml"}) {
+    EXPECT_EQ(Steering(Run({"top", "-o", format}).out), "") << format;
   }
 }
 

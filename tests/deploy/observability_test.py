@@ -22,6 +22,11 @@ RULE_TESTS = TOP / "deploy/prometheus/tests/nsa.test.yml"
 DASHBOARD = TOP / "deploy/grafana/dashboards/nsa.json"
 SCRAPE = None
 
+# What the dashboard uses of Grafana: kinds of panels, units and transformations, by Grafana's names.
+KINDS = {"timeseries", "stat", "gauge", "bargauge", "table"}
+UNITS = {"none", "short", "bytes", "s", "percentunit", "percent", "reqps", "flops", "celsius", "watt", "locale", "sci"}
+TRANSFORMATIONS = {"merge", "organize"}
+
 # Series that Prometheus itself creates.
 BUILT_IN = {"up"}
 
@@ -121,6 +126,16 @@ class Dashboard(unittest.TestCase):
                          grid["y"] >= other["y"] + other["h"] or other["y"] >= grid["y"] + grid["h"])
                 self.assertTrue(apart, f"{title} lies on another panel")
             places.append(grid)
+
+    def test_uses_kinds_units_and_transformations_that_grafana_has(self):
+        for panel in panels():
+            title = panel["title"]
+            self.assertIn(panel["type"], KINDS, title)
+            properties = [entry for override in panel["fieldConfig"]["overrides"] for entry in override["properties"]]
+            for unit in (panel["fieldConfig"]["defaults"]["unit"], *(entry["value"] for entry in properties if entry["id"] == "unit")):
+                self.assertIn(unit, UNITS, title)
+            for transformation in panel.get("transformations", []):
+                self.assertIn(transformation["id"], TRANSFORMATIONS, title)
 
     def test_counters_are_only_used_through_rate_or_increase(self):
         for panel in panels():

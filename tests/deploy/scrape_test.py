@@ -18,7 +18,7 @@ model: {{dim: 64, n_layers: 2, n_heads: 4, n_kv_groups: 2, d_k: 16, d_v: 16}}
 nsa: {{l: 8, d: 4, l_sel: 8, n_sel: 4, w: 16, audit_every: 1}}
 data: {{source: synthetic, tokenizer: byte}}
 runtime: {{device: cpu, precision: fp32}}
-train: {{steps: 100000, seq_len: 64, batch_size: 4, lr: 1.0e-3, eval_every: 5, eval_batches: 1, save_every: 10, out_dir: {out_dir}}}
+train: {{steps: 100000, seq_len: 128, batch_size: 4, lr: 1.0e-3, eval_every: 5, eval_batches: 1, save_every: 10, out_dir: {out_dir}}}
 resources: {{gpus: 2}}
 preflight: {{waive: {{MODEL_TOO_SMALL_FOR_RUN: a test, THROUGHPUT_GUARD_OFF: a test, DATA_SYNTHETIC: a test, LOST_WORK: a test}}}}
 """

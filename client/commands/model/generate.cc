@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/cli.h"
 #include "client/commands/model/run_program.h"
-#include "client/connect/count_data.h"
+#include "client/connect/local/local_worker.h"
 #include "common/base/status.h"
 #include "common/checkpoint/checkpoint_dir.h"
 

@@ -36,10 +36,13 @@ export class Heat {
     this.data = { steps, layers, width };
     const flat = layers.flat().filter((value) => value !== null);
     const [low, high] = this.fixed || [Math.min(...flat.length ? flat : [0]), Math.max(...flat.length ? flat : [1])];
-    this.low = low;
-    this.high = high > low ? high : low + 1e-9;
+    // A value that is the same everywhere is drawn in the middle of the colours: the lightest would look like no value.
+    const same = high <= low;
+    this.low = same ? low - 1 : low;
+    this.high = same ? low + 1 : high;
     this.draw();
-    replace(this.scale, number(low, 3), h('i', { class: 'ramp', 'aria-hidden': 'true' }), number(high, 3));
+    if (same) replace(this.scale, `${number(low, 3)} everywhere`);
+    else replace(this.scale, number(low, 3), h('i', { class: 'ramp', 'aria-hidden': 'true' }), number(high, 3));
     const shown = layers.length > 12 ? layers.map((_, i) => i).filter((i) => i % Math.ceil(layers.length / 8) === 0) : layers.map((_, i) => i);
     replace(this.rows, layers.map((_, i) => h('span', {}, shown.includes(i) ? String(i) : '')));
     replace(this.steps, h('span', {}, `step ${steps.length ? steps[0].toLocaleString('en-US') : ''}`), h('span', {}, steps.length ? steps[steps.length - 1].toLocaleString('en-US') : ''));

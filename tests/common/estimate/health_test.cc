@@ -15,6 +15,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 // A run whose step records a test makes up. Without changes it is healthy: the loss falls, and
 // speed, memory and gates stay.
@@ -124,6 +125,10 @@ TEST(Health, ASpeedOutsideTenPercentOfItsMedianIsSaid) {
     EXPECT_THAT(run.Problems(), ElementsAre("UNSTEADY_SPEED")) << factor;
     EXPECT_THAT(run.Health().words(), HasSubstr("in the median"));
   }
+  MadeUpRun fast;
+  fast.Do(400, [](v1::StepRecord* step) { step->set_tokens_per_second(500000); });
+  fast.Do(140, [](v1::StepRecord* step) { step->set_tokens_per_second(300000); });
+  EXPECT_THAT(fast.Health().words(), Not(HasSubstr("e+"))) << "no exponents for people";
   MadeUpRun slower;
   slower.Do(400);
   slower.Do(200, [](v1::StepRecord* step) { step->set_tokens_per_second(930); });

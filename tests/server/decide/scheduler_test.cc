@@ -52,7 +52,7 @@ TEST(Scheduler, TakesPriorityFirstThenAge) {
   ASSERT_THAT(plan.waiting, SizeIs(1));
   EXPECT_EQ(plan.waiting[0].job_id, "young");
   EXPECT_EQ(plan.waiting[0].reason, "WAITING_FOR_SLOTS");
-  EXPECT_THAT(plan.waiting[0].text, HasSubstr("needs 1 CPU slots, 0 are free"));
+  EXPECT_THAT(plan.waiting[0].text, HasSubstr("needs 1 CPU slot, 0 are free"));
 }
 
 TEST(Scheduler, GivesAGangAllItsSlotsOrNone) {

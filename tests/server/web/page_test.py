@@ -250,4 +250,5 @@ def main():
                 assert wrong == [], wrong
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -14,7 +14,4 @@ namespace nsa::client {
 absl::StatusOr<v1::CorpusSummary> CountData(const v1::JobSpec& spec, const std::string& program,
                                             Interrupt* interrupt);
 
-// nsa-worker in the folder of this program.
-std::string WorkerBesideThisProgram();
-
 }  // namespace nsa::client

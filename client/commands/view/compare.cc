@@ -1,0 +1,62 @@
+// nsactl compare: what differs between jobs, in their configurations and in their figures.
+#include "absl/strings/str_cat.h"
+#include "client/cli.h"
+#include "client/commands/view/read_history.h"
+#include "common/base/status.h"
+#include "nlohmann/json.hpp"
+
+namespace nsa::client {
+namespace {
+
+constexpr int kValueColumns = 36;
+constexpr int kWideColumns = 1000;
+
+absl::StatusOr<ExitCode> Compare(Session& session, const std::vector<std::string>& names,
+                                 bool all) {
+  NSA_ASSIGN_OR_RETURN(Client * client, session.client());
+  NSA_ASSIGN_OR_RETURN(const std::vector<ComparedJob> jobs,
+                       ReadHistories(client, "compare", names, 2));
+  std::vector<KeyValues> keys = SpecKeys(jobs);
+  const size_t count = keys.size();
+  if (!all) std::erase_if(keys, [](const KeyValues& key) { return !key.Differs(); });
+  if (session.structured()) {
+    session.PrintDocument(ComparisonDocument(jobs, keys, session.now()));
+    return ExitCode::kOk;
+  }
+  session.PrintTable(FiguresTable(jobs, session.now()));
+  session.out() << "\n";
+  if (keys.empty()) {
+    session.out() << "The configurations are equal in all " << count << " keys.\n";
+    return ExitCode::kOk;
+  }
+  session.PrintTable(KeysTable(jobs, keys, session.wide() ? kWideColumns : kValueColumns));
+  if (!all) {
+    session.Note(absl::StrCat(keys.size(), " of ", count, " keys differ; --all shows every key"));
+  }
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+void AddCompare(Cli* cli) {
+  struct Flags {
+    std::vector<std::string> jobs;
+    bool all = false;
+  };
+  const auto flags = std::make_shared<Flags>();
+  Options options = cli->Add(
+      {.name = "compare",
+       .what = "Show what differs between jobs: final figures, and keys of the configuration",
+       .group = "Records",
+       .more = "LOSS is the mean of the last 50 steps, TOK/S the median of all steps, MEMORY the "
+               "most of any step, HOURS the\ntime from the first start to the end; all of rank 0. "
+               "The best of each is green. Long values are cut; -o wide\nshows all of them.",
+       .examples = "nsactl compare small large\n"
+                   "nsactl compare small large --all -o wide\n"
+                   "nsactl compare small large -o json | jq '.jobs[] | {name, best_val_loss}'",
+       .run = [flags](Session& session) { return Compare(session, flags->jobs, flags->all); }});
+  options.Argument("JOB", &flags->jobs, "Two to eight job ids or names");
+  options.Flag("--all", &flags->all, "Also the keys that are equal");
+}
+
+}  // namespace nsa::client

@@ -1,0 +1,140 @@
+// nsactl plot: curves of jobs, in the terminal or as an SVG file.
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "client/cli.h"
+#include "client/commands/view/read_history.h"
+#include "client/connect/local/output_file.h"
+#include "client/show/draw/svg_chart.h"
+#include "client/show/draw/text_chart.h"
+#include "common/base/count.h"
+#include "common/base/status.h"
+#include "nlohmann/json.hpp"
+
+namespace nsa::client {
+namespace {
+
+constexpr int kPipeColumns = 80;
+constexpr int kMostColumns = 160;
+constexpr int kRows = 15;
+constexpr int kSvgWidth = 860;
+constexpr int kSvgHeight = 420;
+
+struct PlotFlags {
+  std::vector<std::string> jobs;
+  std::vector<std::string> metrics;
+  std::string across = "steps";
+  std::string file;
+};
+
+absl::StatusOr<std::vector<const Metric*>> MetricsOf(const PlotFlags& flags) {
+  std::vector<const Metric*> metrics;
+  const std::string all = flags.metrics.empty() ? "loss" : absl::StrJoin(flags.metrics, ",");
+  for (const std::string& name : std::vector<std::string>(absl::StrSplit(all, ','))) {
+    metrics.push_back(FindMetric(name));
+    if (metrics.back() == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--metric: '", name, "' (", MetricNames(), "); use one of these"));
+    }
+  }
+  if (!flags.file.empty() && metrics.size() > 1) {
+    return absl::InvalidArgumentError(absl::StrCat("--metric: ", metrics.size(),
+                                                   " metrics (1 with -o); draw each into a file "
+                                                   "of its own"));
+  }
+  return metrics;
+}
+
+// {"metric", "across", "curves": [{"name", "x", "y"}]}; a value that is not finite is null.
+nlohmann::ordered_json DocumentOf(const Metric& metric, const std::string& across,
+                                  const Chart& chart) {
+  nlohmann::ordered_json curves = nlohmann::ordered_json::array();
+  for (const Curve& curve : chart.curves) {
+    nlohmann::ordered_json y = nlohmann::ordered_json::array();
+    for (const double value : curve.y) {
+      y.push_back(std::isfinite(value) ? nlohmann::ordered_json(value)
+                                       : nlohmann::ordered_json(nullptr));
+    }
+    curves.push_back({{"name", curve.name}, {"x", curve.x}, {"y", std::move(y)}});
+  }
+  return {{"metric", metric.name}, {"across", across}, {"curves", std::move(curves)}};
+}
+
+void PrintChart(Session& session, const Chart& chart) {
+  const Console& console = session.console();
+  const int wide = console.terminal && console.columns ? console.columns() - 1 : kPipeColumns;
+  const TextSize size{.columns = std::min(wide, kMostColumns),
+                      .rows = kRows,
+                      .unicode = console.unicode,
+                      .colours = session.colours()};
+  for (const std::string& line : TextChart(chart, size)) session.out() << line << "\n";
+}
+
+absl::StatusOr<ExitCode> Plot(Session& session, const PlotFlags& flags) {
+  NSA_ASSIGN_OR_RETURN(const std::vector<const Metric*> metrics, MetricsOf(flags));
+  const std::optional<Across> across = FindAcross(flags.across);
+  if (!across.has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--x: '", flags.across, "' (steps, tokens or time); use one of these"));
+  }
+  if (!flags.file.empty() && !absl::EndsWith(flags.file, ".svg")) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        flags.file, ": unknown kind of picture (.svg); name a file that ends in .svg"));
+  }
+  NSA_ASSIGN_OR_RETURN(Client * client, session.client());
+  NSA_ASSIGN_OR_RETURN(const std::vector<ComparedJob> jobs,
+                       ReadHistories(client, "plot", flags.jobs, 1));
+  const std::vector<std::string> names = ShortNames(jobs);
+  std::vector<NamedHistory> histories;
+  for (size_t i = 0; i < jobs.size(); ++i) histories.push_back({names[i], &jobs[i].history});
+  nlohmann::ordered_json documents = nlohmann::ordered_json::array();
+  for (const Metric* metric : metrics) {
+    const Chart chart = ChartOf(*metric, *across, histories);
+    if (!flags.file.empty()) {
+      NSA_RETURN_IF_ERROR(WriteOutputFile(flags.file, SvgFile(chart, kSvgWidth, kSvgHeight)));
+      session.Note(absl::StrCat(metric->title, " of ", Count(jobs.size(), "job"), " drawn into ",
+                                flags.file));
+    } else if (session.structured()) {
+      documents.push_back(DocumentOf(*metric, flags.across, chart));
+    } else {
+      if (metric != metrics.front()) session.out() << "\n";
+      PrintChart(session, chart);
+    }
+  }
+  if (session.structured() && flags.file.empty()) session.PrintDocument({{"charts", documents}});
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+void AddPlot(Cli* cli) {
+  const auto flags = std::make_shared<PlotFlags>();
+  Options options = cli->Add(
+      {.name = "plot",
+       .what = "Draw the curves of jobs: in the terminal, or into an SVG file",
+       .group = "Records",
+       .more = absl::StrCat(
+           "Up to 8 jobs lie over each other. One job's loss also shows its validations. Steps "
+           "that were repeated after a\nrestart are drawn once. Each point of a curve in the "
+           "terminal is the mean of some steps; an SVG also\nshows their least and greatest value. "
+           "The curves are those of rank 0.\nHere -o names a file; --output json|yaml prints the "
+           "numbers.\nMetrics: ",
+           MetricNames(), "."),
+       .examples = "nsactl plot demo\n"
+                   "nsactl plot demo --metric tokens_per_second,memory_bytes --x time\n"
+                   "nsactl plot demo other --metric val_loss --x tokens\n"
+                   "nsactl plot demo -o loss.svg\n"
+                   "nsactl plot demo --output json | jq '.charts[0].curves[0].y[-1]'",
+       .run = [flags](Session& session) { return Plot(session, *flags); }});
+  options.Argument("JOB", &flags->jobs, "Job ids or names");
+  options.Texts("--metric", "NAME,...", &flags->metrics, "What to draw (default loss)");
+  options.Text("--x", "WHAT", &flags->across, "Over steps, tokens or time (default steps)");
+  options.Text("-o,--file", "FILE", &flags->file, "Draw into this file, which ends in .svg");
+}
+
+}  // namespace nsa::client

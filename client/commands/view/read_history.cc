@@ -1,0 +1,45 @@
+#include "client/commands/view/read_history.h"
+
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/count.h"
+#include "common/base/status.h"
+
+namespace nsa::client {
+
+absl::StatusOr<ComparedJob> ReadHistory(Client* client, const std::string& job) {
+  ComparedJob read;
+  NSA_ASSIGN_OR_RETURN(read.job, client->GetJob(job));
+  v1::WatchRecordsRequest request;
+  request.set_job(read.job.id());
+  NSA_RETURN_IF_ERROR(client->Stream<v1::WatchRecordsResponse>(
+      request, [&read](const v1::WatchRecordsResponse& record) {
+        read.history.Add(record);
+        return true;
+      }));
+  return read;
+}
+
+absl::StatusOr<std::vector<ComparedJob>> ReadHistories(Client* client, const std::string& command,
+                                                       const std::vector<std::string>& jobs,
+                                                       size_t least) {
+  if (jobs.size() < least || jobs.size() > kMostJobs) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(command, ": ", Count(static_cast<int64_t>(jobs.size()), "job"), " (", least,
+                     " to ", kMostJobs, "); name ", jobs.size() < least ? "more" : "fewer"));
+  }
+  std::vector<ComparedJob> read;
+  std::set<std::string> ids;
+  for (const std::string& job : jobs) {
+    NSA_ASSIGN_OR_RETURN(ComparedJob one, ReadHistory(client, job));
+    if (!ids.insert(one.job.id()).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(command, ": ", job, " is job ", one.job.id(), " again; name it once"));
+    }
+    read.push_back(std::move(one));
+  }
+  return read;
+}
+
+}  // namespace nsa::client

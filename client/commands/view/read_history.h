@@ -1,0 +1,26 @@
+// Reads what the coordinator keeps of jobs' training; shared by `plot`, `compare` and `report`.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/connect/client.h"
+#include "client/show/comparison.h"
+
+namespace nsa::client {
+
+// There are as many colours.
+inline constexpr size_t kMostJobs = 8;
+
+// The job and all records of its rank 0 that the coordinator keeps: the newest 20,000 of each
+// start.
+absl::StatusOr<ComparedJob> ReadHistory(Client* client, const std::string& job);
+
+// The same for several jobs, in their order. InvalidArgument, which names `command`, when there are
+// fewer than `least` or more than kMostJobs, or the same job twice.
+absl::StatusOr<std::vector<ComparedJob>> ReadHistories(Client* client, const std::string& command,
+                                                       const std::vector<std::string>& jobs,
+                                                       size_t least);
+
+}  // namespace nsa::client

@@ -1,0 +1,110 @@
+// nsactl top: all jobs and machines, live.
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <limits>
+
+#include "client/cli.h"
+#include "client/show/document.h"
+#include "client/show/job_text.h"
+#include "client/show/live_block.h"
+#include "client/show/top_view.h"
+#include "common/base/status.h"
+#include "nlohmann/json.hpp"
+
+namespace nsa::client {
+namespace {
+
+constexpr absl::Duration kRefresh = absl::Seconds(2);
+constexpr int kMostActive = 500;
+constexpr int kEnded = 5;
+
+int TerminalRows() {
+  winsize size{};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 0) return size.ws_row;
+  return 24;
+}
+
+absl::Status ReadJobs(Client* client, TopState* state) {
+  v1::ListJobsRequest active, ended;
+  for (int i = v1::Job::STATE_QUEUED; i < v1::Job::State_ARRAYSIZE; ++i) {
+    const auto each = static_cast<v1::Job::State>(i);
+    (HasEnded(each) ? ended : active).add_states(each);
+  }
+  active.set_page_size(kMostActive);
+  ended.set_page_size(kEnded);
+  NSA_ASSIGN_OR_RETURN(const auto now_active, client->Call<v1::ListJobsResponse>(active));
+  NSA_ASSIGN_OR_RETURN(const auto now_ended, client->Call<v1::ListJobsResponse>(ended));
+  state->active.assign(now_active.jobs().begin(), now_active.jobs().end());
+  state->ended.assign(now_ended.jobs().begin(), now_ended.jobs().end());
+  return absl::OkStatus();
+}
+
+absl::Status Read(Client* client, TopState* state) {
+  NSA_RETURN_IF_ERROR(ReadJobs(client, state));
+  const auto nodes = client->Call<v1::ListNodesResponse>(v1::ListNodesRequest());
+  // Not every role may see the machines.
+  if (!nodes.ok())
+    return absl::IsPermissionDenied(nodes.status()) ? absl::OkStatus() : nodes.status();
+  state->nodes.assign(nodes->nodes().begin(), nodes->nodes().end());
+  return absl::OkStatus();
+}
+
+void PrintState(Session& session, const TopState& state) {
+  nlohmann::ordered_json jobs = nlohmann::ordered_json::array();
+  nlohmann::ordered_json nodes = nlohmann::ordered_json::array();
+  for (const v1::Job& job : state.active) jobs.push_back(ToJson(job));
+  for (const v1::Job& job : state.ended) jobs.push_back(ToJson(job));
+  for (const v1::Node& node : state.nodes) nodes.push_back(ToJson(node));
+  session.PrintDocument({{"jobs", std::move(jobs)}, {"nodes", std::move(nodes)}});
+}
+
+absl::StatusOr<ExitCode> Live(Session& session, Client* client, TopState state) {
+  // Ctrl-C ends the loop between two waits too, so that the cursor comes back.
+  const Interrupt::Scope scope(&session.interrupt(), [] {});
+  LiveBlock block(&session.out());
+  while (true) {
+    block.Draw("", TopView(state, session.now(),
+                           {.columns = session.console().columns() - 1,
+                            .rows = TerminalRows(),
+                            .colours = session.colours()}));
+    if (!session.interrupt().SleepFor(kRefresh)) return ExitCode::kInterrupted;
+    const absl::Status status = Read(client, &state);
+    if (absl::IsCancelled(status)) return ExitCode::kInterrupted;
+    state.connected = !absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status);
+    if (state.connected) NSA_RETURN_IF_ERROR(status);
+  }
+}
+
+absl::StatusOr<ExitCode> Top(Session& session) {
+  NSA_ASSIGN_OR_RETURN(Client * client, session.client());
+  TopState state;
+  NSA_RETURN_IF_ERROR(Read(client, &state));
+  if (session.structured()) {
+    PrintState(session, state);
+    return ExitCode::kOk;
+  }
+  if (session.console().terminal) return Live(session, client, std::move(state));
+  constexpr int kUnlimited = std::numeric_limits<int>::max();
+  for (const std::string& line : TopView(
+           state, session.now(), {.columns = kUnlimited, .rows = kUnlimited, .colours = false})) {
+    session.out() << line << "\n";
+  }
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+void AddTop(Cli* cli) {
+  cli->Add(
+      {.name = "top",
+       .what = "Show all jobs and machines, live",
+       .group = "Jobs",
+       .more = "Drawn again every two seconds until Ctrl-C: jobs that train, wait or have "
+               "just ended, and machines with their\nGPUs. Where the output is no terminal, "
+               "and with -o json, it is printed once.",
+       .examples = "nsactl top\nnsactl top | head\nnsactl top -o json | jq '.nodes[].info.gpus'",
+       .run = Top});
+}
+
+}  // namespace nsa::client

@@ -1,0 +1,230 @@
+#include "client/show/comparison.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <optional>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "client/show/document.h"
+#include "client/show/human.h"
+#include "client/show/job_text.h"
+#include "common/base/clean_text.h"
+#include "common/estimate/run_time.h"
+#include "nlohmann/json.hpp"
+
+namespace nsa::client {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+
+// As in a job file: the words of enums in lower case and without their prefix; "-" for none.
+std::string TextOf(const Json& value, const google::protobuf::FieldDescriptor* field) {
+  if (value.is_array()) {
+    std::vector<std::string> parts;
+    for (const Json& each : value) parts.push_back(TextOf(each, field));
+    return absl::StrCat("[", absl::StrJoin(parts, ", "), "]");
+  }
+  if (!value.is_string()) return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  const std::string text = value.get<std::string>();
+  if (field == nullptr || field->enum_type() == nullptr) return text;
+  const std::string zero = field->enum_type()->value(0)->name();
+  if (text == zero) return "-";
+  const absl::string_view prefix = absl::StripSuffix(zero, "UNSPECIFIED");
+  return absl::AsciiStrToLower(absl::StripPrefix(text, prefix));
+}
+
+// {"train": {"lr": 1}} becomes "train.lr": "1". `type` is that of the value, null inside of a map.
+void Flatten(const Json& value, const google::protobuf::Descriptor* type, const std::string& path,
+             std::map<std::string, std::string>* into) {
+  for (const auto& [key, inner] : value.items()) {
+    const google::protobuf::FieldDescriptor* field =
+        type != nullptr ? type->FindFieldByName(key) : nullptr;
+    const std::string place = path.empty() ? key : absl::StrCat(path, ".", key);
+    if (inner.is_object()) {
+      const bool map = field == nullptr || field->is_map();
+      Flatten(inner, map ? nullptr : field->message_type(), place, into);
+    } else {
+      (*into)[place] = TextOf(inner, field);
+    }
+  }
+}
+
+std::string OrDash(double value, const std::string& text) {
+  return std::isfinite(value) ? text : "-";
+}
+
+Json OrNull(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+
+// The place of the only best of the values that are finite and positive; none when there are less
+// than two of those, or several are as good.
+std::optional<size_t> BestOf(const std::vector<double>& values, bool least) {
+  std::optional<size_t> best;
+  int known = 0;
+  bool single = true;
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (!std::isfinite(values[i]) || values[i] <= 0) continue;
+    ++known;
+    if (best.has_value() && values[i] == values[*best]) single = false;
+    if (best.has_value() && (least ? values[i] >= values[*best] : values[i] <= values[*best])) {
+      continue;
+    }
+    best = i;
+    single = true;
+  }
+  return known > 1 && single ? best : std::nullopt;
+}
+
+}  // namespace
+
+std::vector<std::string> ShortNames(const std::vector<ComparedJob>& jobs) {
+  std::map<std::string, int> count;
+  for (const ComparedJob& each : jobs) ++count[each.job.name()];
+  std::vector<std::string> names;
+  for (const ComparedJob& each : jobs) {
+    const bool twice = count[each.job.name()] > 1;
+    names.push_back(CleanLine(twice ? Title(each.job) : each.job.name()));
+  }
+  return names;
+}
+
+bool KeyValues::Differs() const {
+  return std::ranges::any_of(values, [&](const std::string& value) { return value != values[0]; });
+}
+
+std::vector<KeyValues> SpecKeys(const std::vector<ComparedJob>& jobs) {
+  std::map<std::string, KeyValues> keys;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    std::map<std::string, std::string> flat;
+    Flatten(ToJson(jobs[i].job.spec()), v1::JobSpec::descriptor(), "", &flat);
+    for (const auto& [key, value] : flat) {
+      KeyValues& row = keys[key];
+      row.key = key;
+      row.values.resize(jobs.size(), "-");
+      row.values[i] = value;
+    }
+  }
+  std::vector<KeyValues> rows;
+  for (auto& [key, row] : keys) rows.push_back(std::move(row));
+  return rows;
+}
+
+Figures FiguresOf(const ComparedJob& compared, absl::Time now) {
+  const v1::Job& job = compared.job;
+  const History& history = compared.history;
+  const double seconds = RunSeconds(job, now);
+  Figures figures{
+      .state = StateName(job.state()),
+      .step = job.progress().step(),
+      .tokens = job.progress().total_tokens(),
+      .loss = history.RecentLoss(),
+      .val_loss = kNone,
+      .best_val_loss = kNone,
+      .tokens_per_second = history.MedianSpeed(),
+      .memory_bytes = std::max(history.PeakMemory(), job.progress().memory_allocated_bytes()),
+      .hours = seconds < 0 ? -1 : seconds / 3600,
+      .restarts = job.restarts()};
+  if (!history.evaluations().empty()) figures.val_loss = history.evaluations().back().loss;
+  if (const auto best = history.Best(); best.has_value()) {
+    figures.best_val_loss = best->loss;
+    figures.best_val_step = best->step;
+  }
+  return figures;
+}
+
+Table FiguresTable(const std::vector<ComparedJob>& jobs, absl::Time now) {
+  Table table({{"JOB"},
+               {"STATE"},
+               {"STEPS", true},
+               {"TOKENS", true},
+               {"LOSS", true},
+               {"VAL LOSS", true},
+               {"BEST VAL", true},
+               {"AT STEP", true},
+               {"TOK/S", true},
+               {"MEMORY", true},
+               {"HOURS", true},
+               {"RESTARTS", true}});
+  std::vector<Figures> all;
+  for (const ComparedJob& job : jobs) all.push_back(FiguresOf(job, now));
+  const auto best = [&all](double Figures::*figure, bool least) {
+    std::vector<double> values;
+    for (const Figures& each : all) values.push_back(each.*figure);
+    return BestOf(values, least);
+  };
+  const auto loss = best(&Figures::loss, true);
+  const auto val_loss = best(&Figures::val_loss, true);
+  const auto best_val = best(&Figures::best_val_loss, true);
+  const auto speed = best(&Figures::tokens_per_second, false);
+  const std::vector<std::string> names = ShortNames(jobs);
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const Figures& f = all[i];
+    const auto cell = [i](const std::string& text, const std::optional<size_t>& winner) {
+      return Table::Cell(text, winner == i ? Colour::kGood : Colour::kNone);
+    };
+    table.Add({names[i],
+               {f.state, StateColour(jobs[i].job.state())},
+               WithCommas(f.step),
+               HumanCount(static_cast<double>(f.tokens)),
+               cell(OrDash(f.loss, HumanLoss(f.loss)), loss),
+               cell(OrDash(f.val_loss, HumanLoss(f.val_loss)), val_loss),
+               cell(OrDash(f.best_val_loss, HumanLoss(f.best_val_loss)), best_val),
+               std::isfinite(f.best_val_loss) ? WithCommas(f.best_val_step) : "-",
+               cell(OrDash(f.tokens_per_second, HumanCount(f.tokens_per_second)), speed),
+               f.memory_bytes == 0 ? "-" : HumanBytes(f.memory_bytes),
+               f.hours < 0 ? "-" : absl::StrFormat("%.2f", f.hours),
+               absl::StrCat(f.restarts)});
+  }
+  return table;
+}
+
+Table KeysTable(const std::vector<ComparedJob>& jobs, const std::vector<KeyValues>& keys,
+                int width) {
+  std::vector<Table::Column> columns = {{"KEY"}};
+  for (const std::string& name : ShortNames(jobs)) columns.push_back({Clip(name, width)});
+  Table table(columns);
+  for (const KeyValues& row : keys) {
+    std::vector<Table::Cell> cells = {row.key};
+    for (const std::string& value : row.values) {
+      const std::string text = value.empty() ? "\"\"" : CleanLine(value);
+      cells.emplace_back(DisplayWidth(text) > width ? Clip(text, width - 3) + "..." : text);
+    }
+    table.Add(std::move(cells));
+  }
+  return table;
+}
+
+nlohmann::ordered_json ComparisonDocument(const std::vector<ComparedJob>& jobs,
+                                          const std::vector<KeyValues>& keys, absl::Time now) {
+  Json list = Json::array();
+  for (const ComparedJob& each : jobs) {
+    const Figures f = FiguresOf(each, now);
+    list.push_back({{"id", each.job.id()},
+                    {"name", each.job.name()},
+                    {"state", f.state},
+                    {"step", f.step},
+                    {"total_tokens", f.tokens},
+                    {"loss", OrNull(f.loss)},
+                    {"val_loss", OrNull(f.val_loss)},
+                    {"best_val_loss", OrNull(f.best_val_loss)},
+                    {"best_val_step", f.best_val_step},
+                    {"tokens_per_second", OrNull(f.tokens_per_second)},
+                    {"memory_bytes", f.memory_bytes},
+                    {"hours", f.hours < 0 ? Json(nullptr) : Json(f.hours)},
+                    {"restarts", f.restarts}});
+  }
+  Json configuration = Json::array();
+  for (const KeyValues& row : keys) {
+    configuration.push_back({{"key", row.key}, {"values", row.values}});
+  }
+  return {{"jobs", std::move(list)}, {"configuration", std::move(configuration)}};
+}
+
+}  // namespace nsa::client

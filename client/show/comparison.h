@@ -1,0 +1,62 @@
+// Several jobs side by side: their final figures, and the keys in which they differ. Pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "client/show/history.h"
+#include "client/show/table.h"
+#include "nlohmann/json_fwd.hpp"
+#include "nsa/v1/coordinator.pb.h"
+
+namespace nsa::client {
+
+struct ComparedJob {
+  v1::Job job;
+  History history;
+};
+
+// What the jobs are called beside each other: the name, with the id where two have the same name.
+// On one line, cleaned.
+std::vector<std::string> ShortNames(const std::vector<ComparedJob>& jobs);
+
+// One key of the job file with its value in each job.
+struct KeyValues {
+  std::string key;                  // "train.lr"
+  std::vector<std::string> values;  // "-" where a job does not have the key
+  bool Differs() const;
+};
+
+// All keys of the jobs' specs, with every default filled in, by name. Lists are one value.
+std::vector<KeyValues> SpecKeys(const std::vector<ComparedJob>& jobs);
+
+// How a job ended, or where it is.
+struct Figures {
+  std::string state;
+  int64_t step = 0;
+  int64_t tokens = 0;
+  double loss = 0;           // mean of the last 50 steps; NaN without a step
+  double val_loss = 0;       // of the newest validation; NaN without one
+  double best_val_loss = 0;  // NaN without one
+  int64_t best_val_step = 0;
+  double tokens_per_second = 0;  // median of the steps; NaN without a step
+  int64_t memory_bytes = 0;      // the most of any step
+  double hours = 0;              // from the first start to the end, or to now; negative before it
+  int restarts = 0;
+};
+Figures FiguresOf(const ComparedJob& job, absl::Time now);
+
+// One row for each job. The best of each figure is green.
+Table FiguresTable(const std::vector<ComparedJob>& jobs, absl::Time now);
+
+// One row for each of `keys`; a value longer than `width` columns is cut.
+Table KeysTable(const std::vector<ComparedJob>& jobs, const std::vector<KeyValues>& keys,
+                int width);
+
+// {"jobs": [{"id", "name", "state", "step", …}], "configuration": [{"key", "values"}]}; a figure
+// that there is not is null.
+nlohmann::ordered_json ComparisonDocument(const std::vector<ComparedJob>& jobs,
+                                          const std::vector<KeyValues>& keys, absl::Time now);
+
+}  // namespace nsa::client

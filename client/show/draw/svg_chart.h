@@ -1,0 +1,22 @@
+// Charts as SVG: the drawing of `nsactl plot -o` and of `nsactl report`. Pure.
+#pragma once
+
+#include <string>
+
+#include "client/show/draw/chart.h"
+
+namespace nsa::client {
+
+// The style of all charts, with colours for light and dark readers. A page with several charts has
+// it once, in its <style>.
+std::string SvgStyle();
+
+// A chart as an <svg> element of this size, which brings no style. At most about 1,000 points of a
+// curve are drawn: the means of neighbours, with a band from the least to the greatest of them. A
+// chart without a finite value says so. Every text is escaped.
+std::string SvgChart(const Chart& chart, int width, int height);
+
+// The same as a file, with its style.
+std::string SvgFile(const Chart& chart, int width, int height);
+
+}  // namespace nsa::client

@@ -1,0 +1,276 @@
+// Charts: axes, thinning, and both drawings.
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "absl/strings/match.h"
+#include "client/show/draw/axis.h"
+#include "client/show/draw/markup.h"
+#include "client/show/draw/svg_chart.h"
+#include "client/show/draw/text_chart.h"
+#include "client/show/human.h"
+#include "gmock/gmock.h"
+#include "tests/client/markup_check.h"
+
+namespace nsa::client {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
+constexpr double kGreatest = std::numeric_limits<double>::max();
+
+std::vector<std::string> Labels(const Axis& axis) {
+  std::vector<std::string> labels;
+  for (const double tick : axis.ticks) labels.push_back(TickText(axis, tick));
+  return labels;
+}
+
+int Count(const std::string& text, const std::string& word) {
+  int count = 0;
+  for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) ++count;
+  return count;
+}
+
+std::string Joined(const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += line + "\n";
+  return text;
+}
+
+Chart ChartOf(std::vector<double> y) {
+  Chart chart{.title = "loss", .x_name = "step"};
+  Curve& curve = chart.curves.emplace_back();
+  for (size_t i = 0; i < y.size(); ++i) curve.x.push_back(static_cast<double>(i + 1));
+  curve.y = std::move(y);
+  return chart;
+}
+
+TEST(Axis, IsLabelledAtRoundNumbers) {
+  EXPECT_THAT(Labels(MakeAxis(0, 1, 5, Unit::kNumber)),
+              ElementsAre("0", "0.2", "0.4", "0.6", "0.8", "1.0"));
+  EXPECT_THAT(Labels(MakeAxis(1.03, 5.6, 4, Unit::kNumber)), ElementsAre("2", "4"));
+  EXPECT_THAT(Labels(MakeAxis(1, 1500, 6, Unit::kCount)), ElementsAre("500", "1000", "1500"));
+  EXPECT_THAT(Labels(MakeAxis(0, 3.1e6, 6, Unit::kCount)), ElementsAre("0", "1M", "2M", "3M"));
+  EXPECT_THAT(Labels(MakeAxis(0, 0.0003, 3, Unit::kNumber)),
+              ElementsAre("0", "1e-04", "2e-04", "3e-04"));
+  EXPECT_THAT(Labels(MakeAxis(-2, 2, 4, Unit::kNumber)), ElementsAre("-2", "-1", "0", "1", "2"));
+}
+
+TEST(Axis, HasBytesInPowersOfTwoAndTimesInTheirUnits) {
+  EXPECT_THAT(Labels(MakeAxis(0, 900e6, 4, Unit::kBytes)),
+              ElementsAre("0", "256 MiB", "512 MiB", "768 MiB"));
+  EXPECT_THAT(Labels(MakeAxis(0, 200, 5, Unit::kSeconds)),
+              ElementsAre("0", "1 min", "2 min", "3 min"));
+  EXPECT_THAT(Labels(MakeAxis(0, 0.04, 4, Unit::kSeconds)),
+              ElementsAre("0", "10 ms", "20 ms", "30 ms", "40 ms"));
+  EXPECT_THAT(Labels(MakeAxis(0, 3 * 86400, 3, Unit::kSeconds)),
+              ElementsAre("0", "1 d", "2 d", "3 d"));
+  EXPECT_THAT(Labels(MakeAxis(0, 90, 6, Unit::kSeconds)),
+              ElementsAre("0", "15 s", "30 s", "45 s", "60 s", "75 s", "90 s"));
+}
+
+TEST(Axis, IsUsefulForEveryRange) {
+  const std::vector<std::pair<double, double>> ranges = {{0, 0},
+                                                         {5, 5},
+                                                         {-5, -5},
+                                                         {kNan, kNan},
+                                                         {kInfinite, -kInfinite},
+                                                         {-kGreatest, kGreatest},
+                                                         {0, kGreatest},
+                                                         {5e-324, 1e-323},
+                                                         {1e9, 1e9 + 1e-6},
+                                                         {1, 0},
+                                                         {-1e-300, 1e300},
+                                                         {0.1, 0.1 + 1e-15}};
+  for (const Unit unit : {Unit::kNumber, Unit::kCount, Unit::kBytes, Unit::kSeconds}) {
+    for (const auto& [least, most] : ranges) {
+      const Axis axis = MakeAxis(least, most, 5, unit);
+      EXPECT_TRUE(std::isfinite(axis.least) && std::isfinite(axis.most)) << least << " " << most;
+      EXPECT_LT(axis.least, axis.most) << least << " " << most;
+      EXPECT_LE(axis.ticks.size(), 100u);
+      const std::vector<std::string> labels = Labels(axis);
+      EXPECT_EQ(std::set<std::string>(labels.begin(), labels.end()).size(), labels.size())
+          << least << " " << most << ": " << ::testing::PrintToString(labels);
+      for (const double value : {least, most, kGreatest, -kGreatest, 0.0}) {
+        if (std::isnan(value)) continue;
+        EXPECT_GE(Place(axis, value), 0) << value;
+        EXPECT_LE(Place(axis, value), 1) << value;
+      }
+    }
+  }
+}
+
+TEST(Axis, OneNumberIsInTheMiddle) {
+  const Axis axis = MakeAxis(5, 5, 5, Unit::kNumber);
+  EXPECT_DOUBLE_EQ(Place(axis, 5), 0.5);
+}
+
+TEST(Thin, KeepsEveryExtremeAndTheMeans) {
+  Curve curve;
+  for (int i = 0; i < 1000; ++i) {
+    curve.x.push_back(i);
+    curve.y.push_back(i == 567 ? 99 : 1);
+  }
+  const std::vector<Bucket> buckets = Thin(curve, 30);
+  EXPECT_LE(buckets.size(), 30u);
+  double greatest = 0;
+  for (const Bucket& bucket : buckets) greatest = std::max(greatest, bucket.greatest);
+  EXPECT_EQ(greatest, 99);
+  EXPECT_EQ(buckets[0].mean, 1);
+}
+
+TEST(Thin, DoesNotOverflowAndLeavesGaps) {
+  const Curve large{.x = {1, 2, 3}, .y = {kGreatest, kGreatest, kGreatest}};
+  EXPECT_DOUBLE_EQ(Thin(large, 1)[0].mean, kGreatest);
+  const Curve gap{.x = {1, 2, 3, 4}, .y = {1, kNan, kInfinite, 2}};
+  const std::vector<Bucket> buckets = Thin(gap, 4);
+  EXPECT_TRUE(std::isnan(buckets[1].mean));
+  EXPECT_TRUE(std::isnan(buckets[2].mean)) << "infinity is not drawn";
+  EXPECT_TRUE(Thin({}, 10).empty());
+}
+
+TEST(SvgChart, DrawsALineDotsAndNames) {
+  Chart chart = ChartOf({3, 2, 1});
+  chart.curves[0].name = "training";
+  chart.curves.push_back(
+      {.name = "validation", .x = {2, 3}, .y = {2.5, 1.5}, .dots = true, .colour = 1});
+  const std::string svg = SvgFile(chart, 800, 400);
+  EXPECT_EQ(MarkupProblem(svg), "");
+  EXPECT_EQ(Count(svg, "<polyline"), 2);
+  EXPECT_EQ(Count(svg, "<circle"), 3) << "two validations and one in the legend";
+  EXPECT_THAT(svg, AllOf(HasSubstr(">training<"), HasSubstr(">validation<"), HasSubstr(">step<"),
+                         HasSubstr("prefers-color-scheme"), Not(HasSubstr("band\"/>"))));
+  EXPECT_THAT(SvgChart(chart, 800, 400), Not(HasSubstr("<style>")));
+}
+
+TEST(SvgChart, ShowsTheSpreadOfManyPointsInLittleSpace) {
+  std::vector<double> y;
+  for (int i = 0; i < 100000; ++i) y.push_back(2 + std::sin(i));
+  const std::string svg = SvgFile(ChartOf(y), 800, 400);
+  EXPECT_EQ(MarkupProblem(svg), "");
+  EXPECT_EQ(Count(svg, " band\"/>"), 1);
+  EXPECT_LT(svg.size(), 60000u);
+}
+
+TEST(SvgChart, LeavesGapsAndShowsSinglePoints) {
+  const std::string gap = SvgFile(ChartOf({3, 2, kNan, 1.5, kInfinite, 1, 0.5}), 800, 400);
+  EXPECT_EQ(Count(gap, "<polyline"), 2);
+  EXPECT_EQ(Count(gap, "<circle"), 1) << "between two gaps";
+  EXPECT_THAT(gap, AllOf(Not(HasSubstr("nan")), Not(HasSubstr("inf"))));
+  const std::string one = SvgFile(ChartOf({2.5}), 800, 400);
+  EXPECT_EQ(Count(one, "<circle"), 1);
+  EXPECT_THAT(one, Not(HasSubstr("no values")));
+}
+
+TEST(SvgChart, SaysThatThereIsNothing) {
+  for (const Chart& chart : {ChartOf({}), ChartOf({kNan, kNan}), Chart{}}) {
+    const std::string svg = SvgFile(chart, 800, 400);
+    EXPECT_EQ(MarkupProblem(svg), "");
+    EXPECT_THAT(svg, HasSubstr("no values yet"));
+  }
+}
+
+TEST(SvgChart, StaysInItsFrameForExtremeNumbers) {
+  for (const std::vector<double>& y :
+       {std::vector<double>{-kGreatest, kGreatest}, {5e-324, 0}, {1e300, 1}, {1e-8, 1e-8}}) {
+    const std::string svg = SvgFile(ChartOf(y), 800, 400);
+    EXPECT_EQ(MarkupProblem(svg), "");
+    EXPECT_THAT(svg, AllOf(Not(HasSubstr("nan")), Not(HasSubstr("inf"))));
+    EXPECT_EQ(Count(svg, "<polyline"), 1);
+  }
+}
+
+TEST(SvgChart, EscapesEveryText) {
+  const std::string hostile = "<script>alert(1)</script>\"'&\x1b[31m\xEF\xBF\xBF";
+  Chart chart = ChartOf({1, 2});
+  chart.title = chart.note = chart.x_name = chart.curves[0].name = hostile;
+  const std::string svg = SvgFile(chart, 800, 400);
+  EXPECT_EQ(MarkupProblem(svg), "");
+  EXPECT_THAT(svg,
+              AllOf(Not(HasSubstr("<script")), Not(HasSubstr("\x1b")),
+                    HasSubstr("&lt;script&gt;alert(1)&lt;/script&gt;&quot;&#39;&amp;\\x1b[31m"),
+                    HasSubstr("\\uffff")));
+}
+
+TEST(SvgChart, WrapsTheNamesOfManyCurves) {
+  Chart chart = ChartOf({1, 2});
+  const Curve curve = chart.curves[0];
+  for (int i = 1; i < 8; ++i) chart.curves.push_back(curve);
+  for (Curve& each : chart.curves) each.name = std::string(200, 'x');
+  const std::string svg = SvgFile(chart, 800, 400);
+  EXPECT_THAT(svg,
+              AllOf(HasSubstr("y=\"62.0\" class=\"soft\""), Not(HasSubstr(std::string(41, 'x')))));
+}
+
+TEST(MarkupCheck, FindsWhatIsWrong) {
+  for (const char* wrong : {"<a>", "<a></b>", "a & b", "<a b=c></a>", "<a b=\"c></a>", "</a>"}) {
+    EXPECT_NE(MarkupProblem(wrong), "") << wrong;
+  }
+}
+
+TEST(TextChart, DrawsInBrailleAndColours) {
+  std::vector<double> falling;
+  for (int i = 0; i < 200; ++i) falling.push_back(5 - i * 0.02);
+  Chart chart = ChartOf(falling);
+  chart.curves[0].name = "demo";
+  const std::vector<std::string> lines = TextChart(chart, {.columns = 60, .rows = 8});
+  EXPECT_EQ(lines.size(), 2u + 8 + 3) << Joined(lines);
+  EXPECT_EQ(lines[0], "loss");
+  EXPECT_THAT(lines[1], HasSubstr("━\x1B[0m demo"));
+  EXPECT_THAT(lines[2], HasSubstr("5 ┤\x1B[94m\xE2\xA0")) << "it begins at the top left";
+  EXPECT_THAT(lines.back(), HasSubstr("step"));
+  EXPECT_THAT(lines[lines.size() - 2], HasSubstr("100"));
+}
+
+TEST(TextChart, NoLineIsWiderThanTheTerminal) {
+  Chart chart = ChartOf({1e-7, 2e-7, 3e-7});
+  chart.title = chart.note = chart.curves[0].name = std::string(300, 'x');
+  for (const int columns : {30, 31, 57, 80, 160}) {
+    for (const bool unicode : {false, true}) {
+      for (const std::string& line : TextChart(
+               chart, {.columns = columns, .rows = 6, .unicode = unicode, .colours = false})) {
+        EXPECT_LE(DisplayWidth(line), columns) << line;
+      }
+    }
+  }
+}
+
+TEST(TextChart, TellsCurvesApartWithoutColours) {
+  Chart chart = ChartOf({1, 1, 1, 1});
+  chart.curves[0].name = "low";
+  chart.curves.push_back({.name = "high", .x = {1, 2, 3, 4}, .y = {2, 2, 2, 2}, .colour = 1});
+  chart.curves.push_back({.name = "val", .x = {2}, .y = {1.5}, .dots = true, .colour = 2});
+  const std::string text =
+      Joined(TextChart(chart, {.columns = 60, .rows = 9, .unicode = true, .colours = false}));
+  EXPECT_THAT(text, AllOf(HasSubstr("a low   b high   C val"), HasSubstr("aaaa"), HasSubstr("bbbb"),
+                          HasSubstr("C"), Not(HasSubstr("\x1B"))));
+  const std::string ascii = Joined(
+      TextChart(ChartOf({1, 2, 3}), {.columns = 60, .rows = 9, .unicode = false, .colours = true}));
+  for (const char c : ascii) EXPECT_LT(static_cast<unsigned char>(c), 0x80) << ascii;
+}
+
+TEST(TextChart, ShowsGapsSinglePointsAndNothing) {
+  const TextSize size{.columns = 60, .rows = 6, .unicode = true, .colours = false};
+  EXPECT_THAT(Joined(TextChart(ChartOf({}), size)), HasSubstr("no values yet"));
+  EXPECT_THAT(Joined(TextChart(ChartOf({kNan}), size)), HasSubstr("no values yet"));
+  const std::string one = Joined(TextChart(ChartOf({2.5}), size));
+  EXPECT_EQ(Count(one, "\xE2\xA0") + Count(one, "\xE2\xA1") + Count(one, "\xE2\xA2"), 1) << one;
+  for (const std::vector<double>& y :
+       {std::vector<double>{-kGreatest, kGreatest}, {1, kNan, kInfinite, 2}, {0, 0, 0}}) {
+    EXPECT_THAT(Joined(TextChart(ChartOf(y), size)), Not(HasSubstr("nan")));
+  }
+}
+
+TEST(TextChart, NamesAreCleaned) {
+  Chart chart = ChartOf({1, 2});
+  chart.curves[0].name = "a\x1b]0;x\x07\nb";
+  const std::string text = Joined(TextChart(chart, {.columns = 80, .rows = 4, .colours = false}));
+  EXPECT_THAT(text, HasSubstr("a\\x1b]0;x\\x07\\nb"));
+}
+
+}  // namespace
+}  // namespace nsa::client

@@ -1,0 +1,194 @@
+// plot, compare and report, against a fake coordinator.
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "gmock/gmock.h"
+#include "grpcpp/grpcpp.h"
+#include "nlohmann/json.hpp"
+#include "tests/client/commands_fixture.h"
+#include "tests/client/markup_check.h"
+
+namespace nsa::client {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+constexpr char kOtherId[] = "jold12345678a";
+
+class HistoryCommandsTest : public CommandsTest {
+ protected:
+  HistoryCommandsTest() {
+    for (int step = 1; step <= 60; ++step) AddStep(step).set_loss(6 - 0.05 * step);
+    v1::WatchRecordsResponse& eval = AddRecord(61);
+    eval.mutable_record()->mutable_eval()->set_step(40);
+    eval.mutable_record()->mutable_eval()->set_loss(4.25);
+    state().jobs[1].mutable_spec()->mutable_train()->set_lr(0.003);
+  }
+
+  std::string Path(const std::string& name) { return (dir_ / name).string(); }
+
+  std::string Content(const std::string& name) {
+    std::ifstream file(Path(name));
+    std::stringstream text;
+    text << file.rdbuf();
+    return text.str();
+  }
+};
+
+TEST_F(HistoryCommandsTest, PlotDrawsLossAndValidationsInTheTerminal) {
+  const Ran ran = Run({"plot", "demo"});
+  EXPECT_EQ(ran.code, ExitCode::kOk) << ran.err;
+  EXPECT_THAT(ran.out, AllOf(StartsWith("demo: loss, nats a token\n"),
+                             HasSubstr("a training   B validation"), HasSubstr("aaa"),
+                             HasSubstr("B"), HasSubstr("step")));
+  EXPECT_THAT(ran.out, Not(HasSubstr("\x1B")));
+  terminal_ = true;
+  const Ran live = Run({"plot", "demo"});
+  EXPECT_THAT(live.out, AllOf(HasSubstr("\x1B[94m"), HasSubstr("\xE2\xA0"), HasSubstr("●")));
+}
+
+TEST_F(HistoryCommandsTest, PlotLaysJobsOverEachOtherAndDrawsSeveralMetrics) {
+  const Ran ran = Run({"plot", "demo", "old", "--metric", "loss,tokens_per_second", "--metric",
+                       "memory_bytes", "--x", "time"});
+  EXPECT_EQ(ran.code, ExitCode::kOk) << ran.err;
+  EXPECT_THAT(ran.out, AllOf(HasSubstr("training loss, nats a token\na demo   b old\n"),
+                             HasSubstr("throughput, tokens a second"), HasSubstr("memory, in use"),
+                             HasSubstr("time of training"), HasSubstr("MiB")));
+}
+
+TEST_F(HistoryCommandsTest, PlotDrawsIntoAFile) {
+  const Ran ran = Run({"plot", "demo", "old", "-o", Path("loss.svg")});
+  EXPECT_EQ(ran.code, ExitCode::kOk) << ran.err;
+  EXPECT_EQ(ran.out, "");
+  EXPECT_EQ(ran.err, "training loss of 2 jobs drawn into " + Path("loss.svg") + "\n");
+  const std::string svg = Content("loss.svg");
+  EXPECT_EQ(MarkupProblem(svg), "");
+  EXPECT_THAT(svg, AllOf(StartsWith("<svg xmlns=\"http://www.w3.org/2000/svg\""),
+                         HasSubstr(">demo<"), HasSubstr(">old<")));
+}
+
+TEST_F(HistoryCommandsTest, PlotPrintsTheNumbersForPrograms) {
+  AddStep(61).set_loss(std::nan(""));
+  const auto document = nlohmann::json::parse(Run({"plot", "demo", "--output", "json"}).out);
+  const auto& chart = document["charts"][0];
+  EXPECT_EQ(chart["metric"], "loss");
+  EXPECT_EQ(chart["curves"][0]["x"].size(), 61u);
+  EXPECT_EQ(chart["curves"][0]["y"][0], 5.95);
+  EXPECT_TRUE(chart["curves"][0]["y"][60].is_null());
+  EXPECT_EQ(chart["curves"][1]["name"], "validation");
+}
+
+TEST_F(HistoryCommandsTest, PlotOfAJobWithoutAStepSaysSo) {
+  state().records.clear();
+  EXPECT_THAT(Run({"plot", "demo"}).out, HasSubstr("no values yet"));
+  EXPECT_EQ(Run({"plot", "demo", "-o", Path("x.svg")}).code, ExitCode::kOk);
+  EXPECT_THAT(Content("x.svg"), HasSubstr("no values yet"));
+}
+
+TEST_F(HistoryCommandsTest, PlotRefusesWhatItCannotDraw) {
+  EXPECT_THAT(Run({"plot", "demo", "--metric", "los"}).err,
+              StartsWith("nsactl: --metric: 'los' (loss, val_loss, "));
+  EXPECT_EQ(Run({"plot", "demo", "--x", "miles"}).err,
+            "nsactl: --x: 'miles' (steps, tokens or time); use one of these\n");
+  EXPECT_THAT(Run({"plot", "demo", "-o", Path("x.png")}).err,
+              HasSubstr("unknown kind of picture (.svg)"));
+  EXPECT_THAT(Run({"plot", "demo", "-o", Path("none/x.svg")}).err, HasSubstr("cannot be written"));
+  EXPECT_THAT(Run({"plot", "demo", "--metric", "loss,grad_norm", "-o", Path("x.svg")}).err,
+              HasSubstr("2 metrics (1 with -o)"));
+  EXPECT_THAT(Run({"plot", "demo", "jdemo1234567"}).err,
+              HasSubstr("is job jdemo1234567 again; name it once"));
+  EXPECT_EQ(Run({"plot", "1", "2", "3", "4", "5", "6", "7", "8", "9"}).err,
+            "nsactl: plot: 9 jobs (1 to 8); name fewer\n");
+  EXPECT_EQ(Run({"plot", "no-such"}).code, ExitCode::kNotFound);
+}
+
+TEST_F(HistoryCommandsTest, CompareShowsFiguresAndTheKeysThatDiffer) {
+  const Ran ran = Run({"compare", "demo", "old"});
+  EXPECT_EQ(ran.code, ExitCode::kOk) << ran.err;
+  EXPECT_THAT(ran.out, AllOf(HasSubstr("BEST VAL"),
+                             HasSubstr("demo  RUNNING    375   3.07M  4.2250    4.2500    4.2500   "
+                                       "    40  12.3k  312.0 MiB   0.17         1"),
+                             HasSubstr("\nKEY       demo  old\n"), HasSubstr("train.lr"),
+                             Not(HasSubstr("train.out_dir"))));
+  EXPECT_THAT(ran.err, HasSubstr("keys differ; --all shows every key"));
+  EXPECT_THAT(Run({"compare", "demo", "old", "--all"}).out, HasSubstr("train.out_dir"));
+  const auto document = nlohmann::json::parse(Run({"compare", "demo", "old", "-o", "json"}).out);
+  EXPECT_EQ(document["jobs"][0]["best_val_loss"], 4.25);
+  EXPECT_EQ(document["jobs"][1]["id"], kOtherId);
+  EXPECT_EQ(document["configuration"].size(), 1u);
+  EXPECT_EQ(document["configuration"][0]["values"][1], "0.003");
+}
+
+TEST_F(HistoryCommandsTest, CompareSaysThatConfigurationsAreEqual) {
+  state().jobs[1].mutable_spec()->CopyFrom(state().jobs[0].spec());
+  state().records.clear();
+  const Ran ran = Run({"compare", "demo", "old"});
+  EXPECT_THAT(ran.out, HasSubstr("The configurations are equal in all "));
+  EXPECT_EQ(Run({"compare", "demo"}).err, "nsactl: compare: 1 job (2 to 8); name more\n");
+  EXPECT_EQ(Run({"compare", "demo"}).code, ExitCode::kUsage);
+}
+
+TEST_F(HistoryCommandsTest, CompareCutsLongValues) {
+  state().jobs[1].mutable_spec()->mutable_train()->set_out_dir("/" + std::string(80, 'x'));
+  EXPECT_THAT(
+      Run({"compare", "demo", "old"}).out,
+      AllOf(HasSubstr("/" + std::string(32, 'x') + "..."), Not(HasSubstr(std::string(33, 'x')))));
+  EXPECT_THAT(Run({"compare", "demo", "old", "-o", "wide"}).out,
+              HasSubstr("/" + std::string(80, 'x')));
+}
+
+TEST_F(HistoryCommandsTest, ReportWritesOneFile) {
+  AddEvent(1, "PLACED");
+  AddEvent(2, "RANK_LOST").set_severity(v1::SEVERITY_ERROR);
+  v1::CheckpointInfo& checkpoint = state().checkpoints.emplace_back();
+  checkpoint.set_step(40);
+  checkpoint.set_path("/out/step-40");
+  v1::Node& node = state().nodes.emplace_back();
+  node.mutable_info()->set_name("box");
+  node.mutable_info()->set_cores(12);
+  state().nodes.emplace_back().mutable_info()->set_name("elsewhere");
+  v1::GetSavedStacksResponse& saved = state().saved_stacks.emplace_back();
+  saved.mutable_saved()->set_id(7);
+  saved.mutable_saved()->set_why("rank 1 stands still");
+  const Ran ran = Run({"report", "demo", "-o", Path("demo.html")});
+  EXPECT_EQ(ran.code, ExitCode::kOk) << ran.err;
+  EXPECT_EQ(ran.err, "report of demo (jdemo1234567) written to " + Path("demo.html") + "\n");
+  const std::string page = Content("demo.html");
+  EXPECT_EQ(MarkupProblem(page), "");
+  EXPECT_THAT(page, AllOf(HasSubstr("<h1>demo <span class=\"good\">RUNNING</span></h1>"),
+                          HasSubstr("375 of 1,000 (37.5 %)"), HasSubstr("RANK_LOST"),
+                          HasSubstr("/out/step-40"), HasSubstr("12 cores"),
+                          HasSubstr("rank 1 stands still"), HasSubstr("9.9.9 abcdef"),
+                          HasSubstr("out_dir: /data/demo")));
+  EXPECT_THAT(page, AllOf(HasSubstr("aria-label=\"Loss\""), HasSubstr("aria-label=\"Throughput\""),
+                          Not(HasSubstr("elsewhere")), Not(HasSubstr("<script")),
+                          Not(HasSubstr("src=")), Not(HasSubstr("href="))));
+}
+
+TEST_F(HistoryCommandsTest, ReportIsMadeWithoutWhatMayNotBeRead) {
+  const grpc::Status denied(grpc::StatusCode::PERMISSION_DENIED, "role: viewer; ask an operator");
+  for (const char* method : {"ListNodes", "ListSavedStacks", "ListCheckpoints"})
+    state().failures[method] = {denied};
+  EXPECT_EQ(Run({"report", "demo", "-o", Path("demo.html")}).code, ExitCode::kOk);
+  EXPECT_THAT(Content("demo.html"), HasSubstr("They could not be listed: role: viewer"));
+  state().failures["WatchEvents"] = {denied};
+  EXPECT_EQ(Run({"report", "demo", "-o", Path("none.html")}).code, ExitCode::kAuth);
+  EXPECT_FALSE(std::filesystem::exists(Path("none.html")));
+}
+
+TEST_F(HistoryCommandsTest, ReportSaysWhyThereIsNoSample) {
+  EXPECT_THAT(Run({"report", "demo", "-o", Path("r.html"), "--prompt", "The"}).err,
+              HasSubstr("--prompt: demo (jdemo1234567) has no checkpoint"));
+  state().checkpoints.emplace_back().set_path("/no/such/checkpoint");
+  EXPECT_THAT(Run({"report", "demo", "-o", Path("r.html"), "--prompt", "The"}).err,
+              HasSubstr("/no/such/checkpoint is not on this machine"));
+  EXPECT_FALSE(std::filesystem::exists(Path("r.html")));
+}
+
+}  // namespace
+}  // namespace nsa::client

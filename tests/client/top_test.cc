@@ -1,0 +1,126 @@
+// nsactl top: its view, and the command against a fake coordinator.
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "client/show/human.h"
+#include "client/show/top_view.h"
+#include "gmock/gmock.h"
+#include "grpcpp/grpcpp.h"
+#include "nlohmann/json.hpp"
+#include "tests/client/commands_fixture.h"
+
+namespace nsa::client {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const absl::Time kNow = absl::FromUnixNanos(kNoon);
+
+std::string Joined(const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += line + "\n";
+  return text;
+}
+
+v1::Job JobIn(v1::Job::State state, const std::string& name) {
+  v1::Job job = DemoJob();
+  job.set_name(name);
+  job.set_state(state);
+  return job;
+}
+
+v1::Node NodeWithGpus() {
+  v1::Node node;
+  node.set_state("READY");
+  node.set_gpus_used(1);
+  node.mutable_info()->set_name("box");
+  for (const double busy : {0.97, 0.0}) {
+    v1::GpuInfo& gpu = *node.mutable_info()->add_gpus();
+    gpu.set_name("H200");
+    gpu.set_memory_bytes(int64_t{140} << 30);
+    gpu.set_free_bytes(int64_t{40} << 30);
+    if (busy == 0) continue;
+    gpu.set_utilization_ratio(busy);
+    gpu.set_power_watts(612.4);
+    gpu.set_temperature_celsius(61);
+  }
+  return node;
+}
+
+TEST(TopView, ShowsJobsByUrgencyAndEveryGpu) {
+  TopState state;
+  state.active = {JobIn(v1::Job::STATE_QUEUED, "third"), JobIn(v1::Job::STATE_STARTING, "second"),
+                  JobIn(v1::Job::STATE_RUNNING, "first")};
+  state.active[0].set_queue_position(1);
+  state.active[0].set_reason("WAITING_FOR_SLOTS");
+  state.active[2].mutable_health()->set_words("healthy");
+  state.ended = {JobIn(v1::Job::STATE_FAILED, "fourth")};
+  state.nodes = {NodeWithGpus()};
+  const std::string text =
+      Joined(TopView(state, kNow, {.columns = 200, .rows = 40, .colours = false}));
+  EXPECT_THAT(text, HasSubstr("1 training  1 waiting  1 starting or stopping  12.3k tok/s  " +
+                              Timestamp(kNoon) + "\n"));
+  EXPECT_THAT(text, AllOf(HasSubstr("place 1, WAITING_FOR_SLOTS"), HasSubstr("healthy")));
+  EXPECT_LT(text.find("first"), text.find("second"));
+  EXPECT_LT(text.find("second"), text.find("third"));
+  EXPECT_LT(text.find("third"), text.find("fourth"));
+  EXPECT_THAT(text, AllOf(HasSubstr("GPU 0, H200  1/2 GPUs  100.00 GiB of 140.00 GiB   97%  612 W"),
+                          HasSubstr("61 °C"), HasSubstr("GPU 1, H200")));
+  state.connected = false;
+  EXPECT_THAT(Joined(TopView(state, kNow, {.columns = 200, .rows = 40, .colours = false})),
+              HasSubstr("coordinator not reached; trying again"));
+}
+
+TEST(TopView, FitsIntoEveryTerminal) {
+  TopState state;
+  for (int i = 0; i < 100; ++i) {
+    state.active.push_back(JobIn(v1::Job::STATE_RUNNING, absl::StrCat("job", i)));
+  }
+  state.nodes = {NodeWithGpus(), NodeWithGpus()};
+  for (const int rows : {1, 5, 10, 24, 60}) {
+    for (const int columns : {10, 40, 120}) {
+      const auto lines = TopView(state, kNow, {.columns = columns, .rows = rows, .colours = false});
+      EXPECT_LE(static_cast<int>(lines.size()), std::max(1, rows - 1));
+      for (const std::string& line : lines) EXPECT_LE(DisplayWidth(line), columns) << line;
+    }
+  }
+  EXPECT_THAT(Joined(TopView(state, kNow, {.columns = 100, .rows = 24, .colours = false})),
+              AllOf(HasSubstr("... 87 more; nsactl list shows all"), HasSubstr("GPU 1, H200")));
+}
+
+TEST(TopView, WithoutAnythingSaysSo) {
+  EXPECT_THAT(Joined(TopView({}, kNow, {.colours = false})),
+              AllOf(HasSubstr("no jobs"), HasSubstr("no machines")));
+}
+
+TEST_F(CommandsTest, TopPrintsOnceWithoutATerminal) {
+  state().nodes = {NodeWithGpus()};
+  const Ran ran = Run({"top"});
+  EXPECT_EQ(ran.code, ExitCode::kOk) << ran.err;
+  EXPECT_THAT(ran.out, AllOf(HasSubstr("1 training  0 waiting"), HasSubstr("jold12345678a"),
+                             HasSubstr("GPU 0, H200"), Not(HasSubstr("\x1B"))));
+  const auto document = nlohmann::json::parse(Run({"top", "-o", "json"}).out);
+  EXPECT_EQ(document["jobs"].size(), 2u);
+  EXPECT_EQ(document["nodes"][0]["info"]["gpus"].size(), 2u);
+}
+
+TEST_F(CommandsTest, TopDoesWithoutMachinesThatItMayNotSee) {
+  state().failures["ListNodes"] = {grpc::Status(grpc::StatusCode::PERMISSION_DENIED, "no")};
+  EXPECT_THAT(Run({"top"}).out, HasSubstr("no machines"));
+  state().failures["ListJobs"] = {grpc::Status(grpc::StatusCode::UNAUTHENTICATED, "no")};
+  EXPECT_EQ(Run({"top"}).code, ExitCode::kAuth);
+}
+
+TEST_F(CommandsTest, TopIsLiveOnATerminalUntilItIsInterrupted) {
+  terminal_ = true;
+  // Interrupted in the wait after the first picture, or before it.
+  std::thread person([this] { interrupt_.Raise(); });
+  const Ran ran = Run({"top"});
+  person.join();
+  EXPECT_EQ(ran.code, ExitCode::kInterrupted);
+}
+
+}  // namespace
+}  // namespace nsa::client

@@ -1,0 +1,98 @@
+#!/usr/bin/python3
+"""Takes the screenshots of docs/: the live page of a real coordinator with small jobs that train on this machine's CPU.
+
+    tests/server/web/screenshots.py BIN_DIR OUT_DIR       takes about five minutes on two cores; needs deploy/packages.sh test
+
+Six jobs train the model of configs/jobs/demo.yaml on licence texts with different settings. When the pictures are taken two have finished, one
+has failed, one was stopped, two train (a rank of one of them was killed on the way), and one waits.
+"""
+import json
+import os
+import pathlib
+import signal
+import sys
+import tempfile
+
+TOP = pathlib.Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(TOP / "tests/testing"))
+from browser import Browser  # noqa: E402
+from page_test import Page  # noqa: E402
+
+WIDE, NARROW, TALLEST = 1400, 400, 1700
+PATIENCE = 900
+
+
+class Fleet(Page):
+    """The jobs of the pictures."""
+
+    def start(self, name, steps, *settings, labels="study=attention"):
+        """Submits the demo job with other settings; returns its id."""
+        self.count += 1
+        file = self.folder / f"{name}.yaml"
+        text = (TOP / "configs/jobs/demo.yaml").read_text().replace("name: demo", f"name: {name}\nlabels: {{{labels.replace('=', ': ')}}}")
+        file.write_text(text)
+        wanted = [f"train.steps={steps}", "train.batch_size=4", "train.log_every=1", "train.eval_every=40", "train.save_every=80", "nsa.audit_every=20",
+                  "preflight.policy=experiment", f"train.out_dir={self.folder / name}", *settings]
+        done = self.service.ctl("submit", file, "-o", "name", *(word for one in wanted for word in ("--set", one)))
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.strip()
+
+    def wait(self, job, condition, what):
+        return self.service.wait_until(lambda: condition(self.get(f"jobs/{job}")), PATIENCE, f"{job}: {what}")
+
+    def kill(self, job):
+        """Kills the job's rank once there is a checkpoint."""
+        self.wait(job, lambda seen: seen["checkpoint_step"], "a checkpoint")
+        ranks = json.loads(self.service.ctl("describe", job, "-o", "json").stdout)["ranks"]
+        os.kill(int(ranks[0]["pid"]), signal.SIGKILL)
+
+    def make(self):
+        ended = ("SUCCEEDED", "FAILED", "STOPPED")
+        self.base_job = self.start("three-branches", 320)
+        self.window = self.start("window-only", 320, "nsa.branches=[win]")
+        one_try = self.start("one-try", 1000, "restart.max_restarts=0")
+        self.low = self.start("lr-low", 320, "train.lr=3.0e-4", labels="study=lr")
+        self.service.ctl("stop", self.low, "--at-step", "200", check=True)
+        self.long = self.start("long-sequences", 4000, "train.seq_len=512", "train.batch_size=2")
+        self.mlp = self.start("mlp-phi", 3000, "nsa.phi=mlp", "nsa.gate=sigmoid")
+        self.start("eight-heads", 500, "model.n_heads=8", "model.d_k=16", "model.d_v=16")
+        self.kill(one_try)
+        for job in (self.base_job, self.window, one_try, self.low):
+            self.wait(job, lambda seen: seen["state"] in ended, "its end")
+        self.kill(self.long)
+        self.wait(self.long, lambda seen: seen["restarts"] == 1 and seen["state"] == "RUNNING" and seen["step"] > 200, "training after its restart")
+
+
+def shoot(fleet, out):
+    pictures = (("fleet", "#/", ".jobs tbody tr", WIDE), ("job", f"#/job/{fleet.long}", ".heat canvas", WIDE),
+                ("compare", f"#/compare?jobs={fleet.base_job},{fleet.window},{fleet.low}", ".figures-table td", WIDE),
+                ("fleet_narrow", "#/", ".jobs tbody tr", NARROW), ("job_narrow", f"#/job/{fleet.long}", ".heat canvas", NARROW))
+    with Browser(fleet.base) as browser:
+        for name, path, ready, width in pictures:
+            for theme in ("light", "dark"):
+                browser.resize(width, 900)
+                browser.open(path, theme)
+                # Room for the scroll bar, which the pictures do not have.
+                browser.run("document.documentElement.style.scrollbarGutter = 'auto'")
+                browser.until(f"document.querySelector('{ready}')", f"{name} {theme}")
+                browser.until("document.fonts.status === 'loaded'", "the fonts")
+                browser.shoot(out / f"page_{name}_{theme}.png", width, height=TALLEST)
+                print(f"{out}/page_{name}_{theme}.png: {(out / f'page_{name}_{theme}.png').stat().st_size} bytes", flush=True)
+        wrong = browser.log()
+        assert wrong == [], wrong
+
+
+def main():
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    out = pathlib.Path(sys.argv[2])
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="nsa-screenshots-") as folder:
+        fleet = Fleet(sys.argv[1], pathlib.Path(folder))
+        with fleet.service:
+            fleet.make()
+            shoot(fleet, out)
+
+
+if __name__ == "__main__":
+    main()
