@@ -23,6 +23,7 @@ namespace nsa::client {
   ROW(Nodes)                 \
   ROW(Token)                 \
   ROW(Audit)                 \
+  ROW(Admin)                 \
   ROW(Version)               \
   ROW(Context)               \
   ROW(Completion)
