@@ -24,6 +24,7 @@ namespace nsa::client {
   ROW(Token)                 \
   ROW(Audit)                 \
   ROW(Admin)                 \
+  ROW(Doctor)                \
   ROW(Version)               \
   ROW(Context)               \
   ROW(Completion)
