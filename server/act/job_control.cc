@@ -21,11 +21,11 @@
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "server/act/checkpoints.h"
 #include "server/act/request_error.h"
-#include "server/act/veil.h"
 #include "server/decide/lifecycle.h"
 #include "server/decide/machine_view.h"
 #include "server/decide/progress.h"
 #include "server/decide/transition.h"
+#include "server/watch/veil.h"
 #include "spdlog/spdlog.h"
 
 namespace nsa::server {

@@ -6,12 +6,12 @@
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "server/act/checkpoints.h"
-#include "server/act/veil.h"
 #include "server/decide/lifecycle.h"
 #include "server/rpc/message_limit.h"
 #include "server/rpc/tokens.h"
 #include "server/rpc/watch.h"
 #include "server/watch/nodes_view.h"
+#include "server/watch/veil.h"
 
 namespace nsa::server {
 namespace {

@@ -1,4 +1,4 @@
-#include "server/act/veil.h"
+#include "server/watch/veil.h"
 
 #include <algorithm>
 
