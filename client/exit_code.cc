@@ -34,7 +34,9 @@ ExitCode ExitCodeOf(const absl::Status& status) {
 std::string ExitCodeHelp() {
   return "Exit codes:\n"
          "  0    done; a watched job succeeded or was stopped as requested\n"
-         "  1    a watched job failed, a checkpoint does not verify, or an internal error\n"
+         "  1    a watched job or a check of doctor failed, a checkpoint does not verify, or an "
+         "internal\n"
+         "       error\n"
          "  2    wrong usage, an error in the job file, or refused by preflight\n"
          "  3    not found: no such job, checkpoint, rank or context\n"
          "  4    unreachable: no coordinator answered\n"

@@ -9,7 +9,8 @@
 #
 # Installs only missing packages, so it can be repeated; needs root or sudo only if one is missing. Starts no service of the packages.
 # The CUDA toolkit is not among these packages: the build uses it where it is installed. For `build` it also fetches uPlot, which draws the curves of
-# the live page and is not a package of the distribution: once, from npm, checked against its hash (cmake/NsaUplot.cmake).
+# the live page and is not a package of the distribution: once, from npm, checked against its hash (cmake/NsaUplot.cmake). For `test` it fetches what
+# the hostile client speaks gRPC with, also from npm and checked against hashes (deploy/node_packages.sh).
 set -euo pipefail
 
 readonly BUILD=(
@@ -26,15 +27,19 @@ readonly TORCH=(python3-torch)
 say() { printf '\n== %s\n' "$*"; }
 die() { printf 'packages.sh: %s\n' "$*" >&2; exit 1; }
 
-list=false wanted=() build=false
+list=false wanted=() build=false test=false
 for argument in "$@"; do
   case $argument in
     --list) list=true ;;
     build) wanted+=("${BUILD[@]}") build=true ;;
-    test) wanted+=("${TEST[@]}") ;;
+    test)
+      wanted+=("${TEST[@]}") test=true
+      # Node from elsewhere brings its own npm, which the distribution's package would conflict with.
+      command -v npm >/dev/null || wanted+=(nodejs npm)
+      ;;
     check) wanted+=("${CHECK[@]}") ;;
     torch) wanted+=("${TORCH[@]}") ;;
-    -h | --help) sed -n '2,12p' "$0" | cut -c3-; exit 0 ;;
+    -h | --help) sed -n '2,13p' "$0" | cut -c3-; exit 0 ;;
     *) die "unknown set '$argument'; one or more of: build test check torch" ;;
   esac
 done
@@ -44,7 +49,10 @@ if $list; then printf '%s\n' "${wanted[@]}"; exit 0; fi
 { command -v dpkg-query && command -v apt-get; } >/dev/null ||
   die "this is neither Debian nor Ubuntu; install by hand: ${wanted[*]}"
 
-fetch_uplot() { ! $build || cmake -P "$(dirname "$0")/../cmake/NsaUplot.cmake"; }
+fetch_rest() {
+  ! $build || cmake -P "$(dirname "$0")/../cmake/NsaUplot.cmake"
+  ! $test || "$(dirname "$0")/node_packages.sh" "$(dirname "$0")/../tests/faults/hostile" || say "without them faults/hostile_client_test is skipped"
+}
 
 missing=()
 for package in "${wanted[@]}"; do
@@ -55,7 +63,7 @@ for package in "${wanted[@]}"; do
 done
 if [ ${#missing[@]} -eq 0 ]; then
   say "packages: all ${#wanted[@]} are installed"
-  fetch_uplot
+  fetch_rest
   exit 0
 fi
 
@@ -77,5 +85,5 @@ apt() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Acquir
 apt update
 apt install -y --no-install-recommends "${missing[@]}" >/dev/null ||
   die "apt-get could not install: ${missing[*]}; on Ubuntu the 'universe' component must be enabled"
-fetch_uplot
+fetch_rest
 say "packages: done in ${SECONDS} s"

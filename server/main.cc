@@ -4,6 +4,7 @@
 // configuration, 3 the store is damaged, 4 a port is taken, 5 another coordinator holds the state
 // folder, a newer version wrote the store or an address is not allowed, 6 the server can no longer
 // be reached (start it again).
+#include <malloc.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -18,6 +19,7 @@
 #include "common/base/version.h"
 #include "common/job/load.h"
 #include "common/rpc/rpc.h"
+#include "google/protobuf/stubs/logging.h"
 #include "server/server.h"
 #include "server/service_manager.h"
 
@@ -73,6 +75,23 @@ std::string AndTcp(const Server& server) {
   return server.listen_address().empty() ? "" : " and " + server.listen_address();
 }
 
+// The C library would keep what large messages have taken: it raises both thresholds to 32 and
+// 64 MiB by itself, for each of its heaps.
+void GiveMemoryBack() {
+  mallopt(M_MMAP_THRESHOLD, 256 << 10);
+  mallopt(M_TRIM_THRESHOLD, 256 << 10);
+}
+
+// Waits for one of the signals. Meanwhile free memory between what is in use goes back, too.
+int WaitFor(const sigset_t& signals) {
+  constexpr timespec kEvery{.tv_sec = 5, .tv_nsec = 0};
+  while (true) {
+    const int signal = sigtimedwait(&signals, nullptr, &kEvery);
+    if (signal > 0) return signal;
+    malloc_trim(0);
+  }
+}
+
 int Run(const Options& options) {
   // Blocked before the first thread starts, so that only main receives them.
   sigset_t signals;
@@ -81,8 +100,12 @@ int Run(const Options& options) {
   sigaddset(&signals, SIGTERM);
   sigprocmask(SIG_BLOCK, &signals, nullptr);
   umask(077);
+  GiveMemoryBack();
   RaiseDescriptorLimit();
   SilenceGrpc();
+  // Otherwise every request that is no message writes a line into the log, before its caller is
+  // known.
+  google::protobuf::SetLogHandler(nullptr);
 
   const RealClock clock;
   std::atomic<bool> unreachable = false;
@@ -95,8 +118,7 @@ int Run(const Options& options) {
                kRevision, options.state_dir.string(), options.unix_socket().string(),
                AndTcp(**server), (*server)->metrics_address());
   NotifyServiceManager("READY=1");
-  int signal = 0;
-  sigwait(&signals, &signal);
+  const int signal = WaitFor(signals);
   NotifyServiceManager("STOPPING=1");
   spdlog::info("got {}: draining; workers keep running", sigabbrev_np(signal));
   (*server)->Drain(absl::Seconds(unreachable ? 0 : 8));

@@ -50,6 +50,7 @@ server/rpc|server/act server/watch server/store server/decide common proto|sqlit
 server|proto common|cuda nccl cublas
 client/show|client/exit_code.h common/base common/estimate proto|cuda nccl cublas grpcpp sqlite prometheus
 client/connect|client/exit_code.h client/show common proto|cuda nccl cublas sqlite prometheus
+client/admin|client/cli.h client/exit_code.h client/connect client/show common proto|cuda nccl cublas grpcpp sqlite prometheus
 client/commands|client/cli.h client/exit_code.h client/connect client/show common proto|cuda nccl cublas grpcpp sqlite prometheus
 client|proto common|cuda nccl cublas sqlite prometheus
 tests|proto common kernels worker server client|
@@ -159,6 +160,9 @@ client/connect/a.h "client/show/table.h" pass
 client/connect/a.h "client/commands/watch.h" fail
 client/commands/a.h "client/connect/session.h" pass
 client/commands/a.cc "grpcpp/grpcpp.h" fail
+client/admin/a.h "client/connect/session.h" pass
+client/admin/a.h "client/commands/watch.h" fail
+client/admin/a.cc "grpcpp/grpcpp.h" fail
 kernels/a.h "nsa/v1/job.pb.h" fail
 kernels/a.h "common/base/status.h" pass
 kernels/a.h "common/job/load.h" fail

@@ -28,6 +28,8 @@ namespace nsa::client {
   ROW(Nodes)                 \
   ROW(Token)                 \
   ROW(Audit)                 \
+  ROW(Admin)                 \
+  ROW(Doctor)                \
   ROW(Version)               \
   ROW(Context)               \
   ROW(Completion)

@@ -11,24 +11,10 @@ namespace nsa::client {
 namespace {
 
 constexpr char kHowToMakeCertificates[] =
-    "For a coordinator on a machine that clients call 'lab', create on that machine a certificate "
-    "authority, a\ncertificate for the coordinator, one for the client, and a token (at least 16 "
-    "characters, chmod 600):\n"
-    "  umask 077\n"
-    "  openssl req -x509 -newkey rsa:3072 -nodes -days 3650 -subj \"/CN=nsa authority\" -keyout "
-    "ca.key -out ca.crt\n"
-    "  openssl req -newkey rsa:3072 -nodes -subj /CN=lab -keyout server.key -out server.csr\n"
-    "  echo subjectAltName=DNS:lab > server.ext\n"
-    "  openssl x509 -req -days 825 -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial "
-    "-extfile "
-    "server.ext -out server.crt\n"
-    "  openssl req -newkey rsa:3072 -nodes -subj /CN=me -keyout me.key -out me.csr\n"
-    "  openssl x509 -req -days 825 -in me.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out "
-    "me.crt\n"
-    "  openssl rand -hex 32 > token\n"
-    "Set in the coordinator's configuration listen_address, token_file and tls: {certificate_file: "
-    "server.crt,\nprivate_key_file: server.key, client_ca_file: ca.crt}, each with its full path. "
-    "Copy ca.crt, me.crt, me.key\nand token to the client's machine.";
+    "A coordinator that other machines can reach needs a certificate and a token of every client. "
+    "On its machine,\n'nsactl admin init-tls DIR --host NAME --client YOU' makes both and prints "
+    "what to write into the coordinator's\nconfiguration, what to copy to the client's machine, "
+    "and the command with which to name it there.";
 
 struct ContextFlags {
   std::string name;
@@ -172,7 +158,7 @@ void AddContext(Cli* cli) {
                "an environment variable,\nwhich overrides the context in use; without any of them "
                "nsactl calls this machine's coordinator. A\ncoordinator that other machines can "
                "reach needs a token, and a client certificate signed by its\n"
-               "tls.client_ca_file; 'nsactl context set --help' says how to create them.",
+               "tls.client_ca_file; 'nsactl admin init-tls' makes them.",
        .examples = "nsactl context set lab --address lab:50951 --token-file ~/lab.token --ca-file "
                    "~/lab-ca.crt --certificate-file ~/me.crt --private-key-file ~/me.key\n"
                    "nsactl context use lab\n"

@@ -25,6 +25,7 @@
 #include "server/decide/machine_view.h"
 #include "server/decide/progress.h"
 #include "server/decide/transition.h"
+#include "server/watch/veil.h"
 #include "spdlog/spdlog.h"
 
 namespace nsa::server {
@@ -205,8 +206,9 @@ absl::StatusOr<v1::SubmitJobResponse> JobControl::Submit(const v1::SubmitJobRequ
   if (!request.validate_only()) {
     // Before preflight, which could refuse a repeated submit: the first one may already use the
     // out_dir.
-    NSA_ASSIGN_OR_RETURN(const JobPtr known, store_.FindRequest(request.request_id(), fingerprint));
-    if (known != nullptr) return Known(*known, asker);
+    const auto known = store_.FindRequest(request.request_id(), fingerprint);
+    if (!known.ok()) return Veiled(known.status(), store_, asker.only());
+    if (*known != nullptr) return Known(**known, asker);
   }
   v1::JobSpec spec = request.spec();
   ApplyDefaults(&spec);
@@ -219,6 +221,7 @@ absl::StatusOr<v1::SubmitJobResponse> JobControl::Submit(const v1::SubmitJobRequ
   absl::StatusOr<std::string> out_dir = paths_.RealOutDir(spec.train().out_dir());
   if (!out_dir.ok()) return WithReason(out_dir.status(), Reason::kPathNotAllowed);
   *response.mutable_report() = Check(std::move(spec), abandoned);
+  Veil(store_, asker.only(), response.mutable_report());
   if (abandoned && abandoned()) {
     return absl::CancelledError(
         "preflight was cancelled: the client no longer waits; submit again");
@@ -237,7 +240,7 @@ absl::StatusOr<v1::SubmitJobResponse> JobControl::Submit(const v1::SubmitJobRequ
   v1::JobEvent event = SubmittedEvent(stored);
   const auto inserted =
       store_.Insert(std::move(stored), request.request_id(), fingerprint, std::move(event));
-  if (!inserted.ok()) return OutDirRefused(inserted.status());
+  if (!inserted.ok()) return OutDirRefused(Veiled(inserted.status(), store_, asker.only()));
   if (!inserted->created) return Known(*inserted->job, asker);
   *response.mutable_job() = View(*inserted->job);
   return response;
@@ -399,7 +402,7 @@ absl::StatusOr<v1::Job> JobControl::Resume(const v1::ResumeJobRequest& request,
       {.id = request.request_id(),
        .fingerprint = absl::StrCat("resume ", request.job(),
                                    request.has_spec() ? Fingerprint(request.spec()) : "")});
-  if (!resumed.ok()) return OutDirRefused(resumed.status());
+  if (!resumed.ok()) return OutDirRefused(Veiled(resumed.status(), store_, asker.only()));
   return View(**resumed);
 }
 
@@ -409,16 +412,17 @@ absl::StatusOr<v1::DeleteJobResponse> JobControl::Delete(const v1::DeleteJobRequ
   NSA_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
   // A request that is repeated finds its job gone; the store recognises it by its id.
   const absl::StatusOr<JobPtr> meant = store_.Find(request.job());
+  std::string job = request.job();
   if (asker.own_jobs_only && meant.ok() && (*meant)->job().owner() != asker.name) {
-    return absl::NotFoundError(absl::StrCat("job: none of yours has the id '",
-                                            request.job().substr(0, 80),
-                                            "'; `nsactl list` shows them"));
+    // The newest job of this name is somebody else's.
+    NSA_ASSIGN_OR_RETURN(const JobPtr own, store_.Find(request.job(), asker.only()));
+    job = own->job().id();
   }
-  const auto deleted = store_.Delete(request.job(), DeletedBy::kUser, request.request_id());
+  const auto deleted = store_.Delete(job, DeletedBy::kUser, request.request_id());
   if (absl::IsFailedPrecondition(deleted.status())) {
     return WithReason(deleted.status(), Reason::kJobHasNotEnded);
   }
-  NSA_RETURN_IF_ERROR(deleted.status());
+  NSA_RETURN_IF_ERROR(Veiled(deleted.status(), store_, asker.only()));
   if (deleted->job != nullptr) {
     ReleaseFolder(deleted->job->job());
     spdlog::info("job {}: deleted (by {}): {}", deleted->job_id, from,

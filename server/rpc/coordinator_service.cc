@@ -7,9 +7,11 @@
 #include "common/base/status.h"
 #include "server/act/checkpoints.h"
 #include "server/decide/lifecycle.h"
+#include "server/rpc/message_limit.h"
 #include "server/rpc/tokens.h"
 #include "server/rpc/watch.h"
 #include "server/watch/nodes_view.h"
+#include "server/watch/veil.h"
 
 namespace nsa::server {
 namespace {
@@ -32,6 +34,17 @@ Asker AskerOf(const Caller& caller) {
 }
 
 }  // namespace
+
+CoordinatorService::CoordinatorService(Parts parts) : parts_(std::move(parts)) {
+  const auto limit = [this](const char* name, auto method) {
+    MarkMethodCallback(MethodIndex(absl::StrCat("nsa.v1.CoordinatorService.", name)),
+                       Limited(this, method).release());
+  };
+  // The requests with messages that may be repeated.
+  limit("SubmitJob", &CoordinatorService::SubmitJob);
+  limit("ResumeJob", &CoordinatorService::ResumeJob);
+  limit("ListJobs", &CoordinatorService::ListJobs);
+}
 
 CoordinatorService::Unary* CoordinatorService::SubmitJob(Context* context,
                                                          const v1::SubmitJobRequest* request,
@@ -269,9 +282,10 @@ CoordinatorService::Unary* CoordinatorService::ListNodes(Context* context,
                                                          v1::ListNodesResponse* response) {
   return UnaryCall(context, parts_.rules, "ListNodes")
       .Run<v1::ListNodesResponse>(
-          response, [=, this](const Caller&) -> absl::StatusOr<v1::ListNodesResponse> {
+          response, [=, this](const Caller& caller) -> absl::StatusOr<v1::ListNodesResponse> {
             NSA_ASSIGN_OR_RETURN(v1::ListNodesResponse nodes,
                                  NodesView(parts_.fleet.Nodes(), parts_.store.Active(), *request));
+            KeepOwnJobs(parts_.store, AskerOf(caller).only(), &nodes);
             nodes.set_local_agent(parts_.local_agent);
             return nodes;
           });

@@ -40,7 +40,7 @@ class CoordinatorService final : public v1::CoordinatorService::CallbackService 
     std::function<v1::GetVersionResponse()> version;
     bool local_agent = false;  // the coordinator keeps an agent running on its own machine
   };
-  explicit CoordinatorService(Parts parts) : parts_(std::move(parts)) {}
+  explicit CoordinatorService(Parts parts);
 
   template <typename T>
   using Writer = grpc::ServerWriteReactor<T>;

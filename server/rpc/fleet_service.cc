@@ -11,6 +11,7 @@
 #include "server/act/desired.h"
 #include "server/decide/homes.h"
 #include "server/rpc/heartbeat_limits.h"
+#include "server/rpc/message_limit.h"
 #include "spdlog/spdlog.h"
 
 namespace nsa::server {
@@ -19,6 +20,16 @@ namespace {
 constexpr size_t kHashBytes = 32;
 
 }  // namespace
+
+FleetService::FleetService(Parts parts) : parts_(std::move(parts)) {
+  const auto limit = [this](const char* name, auto method) {
+    MarkMethodCallback(MethodIndex(absl::StrCat("nsa.v1.FleetService.", name)),
+                       Limited(this, method).release());
+  };
+  // The requests with messages that may be repeated.
+  limit("Heartbeat", &FleetService::Heartbeat);
+  limit("ReportRecords", &FleetService::ReportRecords);
+}
 
 absl::Status FleetService::CheckSpeaksFor(const Caller& caller, const std::string& node) const {
   if (caller.role == v1::ROLE_AGENT) {

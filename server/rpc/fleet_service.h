@@ -37,7 +37,7 @@ class FleetService final : public v1::FleetService::CallbackService {
         recorded;
     std::string epoch;
   };
-  explicit FleetService(Parts parts) : parts_(std::move(parts)) {}
+  explicit FleetService(Parts parts);
 
   using Unary = grpc::ServerUnaryReactor;
   using Context = grpc::CallbackServerContext;

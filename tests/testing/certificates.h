@@ -1,27 +1,45 @@
 // Certificates for tests of TLS.
 #pragma once
 
-#include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <string>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "client/admin/certificates.h"
 
 namespace nsa {
 
-inline bool HaveOpenssl() { return std::system("command -v openssl >/dev/null 2>&1") == 0; }
-
-// Makes NAME.crt and NAME.key in `folder`, valid for two days: of the authorities ca and other, and
-// signed by ca server and client (127.0.0.1) and elsewhere (another host's name), by other stranger
-// (127.0.0.1). False when openssl failed.
+// Makes NAME.crt and NAME.key in `folder`, valid for two days: of the authorities ca and other;
+// signed by ca, of the servers server (127.0.0.1) and elsewhere (another host's name) and of the
+// client `client`; signed by other, of the client `stranger`. False when one could not be made.
 inline bool MakeCertificates(const std::filesystem::path& folder) {
-  const std::string make =
-      "cd " + folder.string() +
-      " && (for a in ca other; do openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=$a "
-      "-keyout $a.key -out $a.crt; done && for n in server:ca client:ca elsewhere:ca "
-      "stranger:other; do c=${n%:*} a=${n#*:} s=IP:127.0.0.1; [ $c = elsewhere ] && s=DNS:$c; "
-      "openssl req -newkey rsa:2048 -nodes -subj /CN=$c -keyout $c.key -out $c.csr && "
-      "echo subjectAltName=$s >$c.ext && openssl x509 -req -days 2 -in $c.csr -CA $a.crt -CAkey "
-      "$a.key -CAcreateserial -extfile $c.ext -out $c.crt || exit 1; done) >/dev/null 2>&1";
-  return std::system(make.c_str()) == 0;
+  const absl::Time now = absl::Now();
+  const client::Validity validity{now - absl::Hours(1), now + absl::Hours(48)};
+  const auto write = [&](const std::string& name, const client::Certificate& made) {
+    std::ofstream(folder / (name + ".key")) << made.key;
+    std::ofstream(folder / (name + ".crt")) << made.certificate;
+    return client::Belongs(made);
+  };
+  const auto authority = [&](const std::string& name) {
+    client::Certificate made{.key = client::NewKey().value_or("")};
+    made.certificate = client::MakeAuthority(made.key, name, validity).value_or("");
+    return made;
+  };
+  const auto leaf = [&](const client::Certificate& by, const std::string& name,
+                        const std::vector<std::string>& hosts) {
+    client::Certificate made{.key = client::NewKey().value_or("")};
+    const client::CertificateRequest request{
+        .key = made.key, .name = name, .hosts = hosts, .validity = validity};
+    made.certificate = client::Sign(by, request).value_or("");
+    return write(name, made);
+  };
+  const client::Certificate ca = authority("ca");
+  const client::Certificate other = authority("other");
+  return write("ca", ca) && write("other", other) && leaf(ca, "server", {"127.0.0.1"}) &&
+         leaf(ca, "client", {}) && leaf(ca, "elsewhere", {"elsewhere"}) &&
+         leaf(other, "stranger", {});
 }
 
 }  // namespace nsa

@@ -9,15 +9,16 @@ import urllib.request
 
 
 class Service:
-    def __init__(self, bin_dir, folder, agent_environment=None):
-        """The coordinator starts the agent. With `agent_environment`, the test starts an agent that also passes these variables on to its workers."""
+    def __init__(self, bin_dir, folder, agent_environment=None, arguments=()):
+        """The coordinator, with these further arguments, starts the agent. With `agent_environment`, the test starts an agent that also passes these
+        variables on to its workers."""
         self.bin = pathlib.Path(bin_dir).resolve()
         self.environment = {**os.environ, "NSA_STATE_DIR": str(folder / "state"), "NSACTL_CONFIG": "/dev/null"}
         for name in ("NSACTL_ADDRESS", "NSACTL_CONTEXT"):
             self.environment.pop(name, None)
         self.log = folder / "coordinator.log"
         self.agent = None
-        arguments = ["--metrics", "127.0.0.1:0"]
+        arguments = ["--metrics", "127.0.0.1:0", *arguments]
         if agent_environment:
             (folder / "coordinator.yaml").write_text("local_agent: false\n")
             arguments += ["--config", folder / "coordinator.yaml"]

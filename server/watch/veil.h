@@ -1,0 +1,26 @@
+// What a caller who sees own jobs only is told of others' jobs: nothing, not even in refusals.
+// `owner` is the caller's name; empty for one who sees every job, for whom nothing is changed.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "nsa/v1/coordinator.pb.h"
+#include "server/store/job_store.h"
+
+namespace nsa::server {
+
+// The text with "(another's)" in place of the id of every stored job of another owner.
+std::string Veiled(std::string_view text, const JobStore& store, const std::string& owner);
+
+// The same for the message of an error. Its code and payloads stay.
+absl::Status Veiled(const absl::Status& status, const JobStore& store, const std::string& owner);
+
+// The same for the findings.
+void Veil(const JobStore& store, const std::string& owner, v1::PreflightReport* report);
+
+// Removes jobs of other owners from the lists of jobs on each node.
+void KeepOwnJobs(const JobStore& store, const std::string& owner, v1::ListNodesResponse* nodes);
+
+}  // namespace nsa::server
