@@ -125,7 +125,7 @@ export class Chart {
     this.plot = new uPlot({
       width: Math.max(this.holder.clientWidth, 100), height: this.height,
       legend: { show: false },
-      padding: [8, 8, 0, 0],
+      padding: [8, 16, 0, 0],
       cursor: { sync: { key: this.group.sync.key, setSeries: false }, drag: { x: true, y: false, setScale: false }, points: { size: 6 }, y: false },
       select: { show: true },
       scales: { x: { time: this.mode === 'time' }, y: { distr: this.log ? 3 : 1, range: this.log ? undefined : (plot, low, high) => this.range(low, high) } },
