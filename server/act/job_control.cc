@@ -65,22 +65,19 @@ absl::Status CheckRequest(const v1::SubmitJobRequest& request) {
   return known.ok() ? known : WithReason(known, Reason::kNewerSpec);
 }
 
+// `report` refuses its job.
 absl::Status RefusedBy(const v1::PreflightReport& report) {
-  absl::Status status;
-  int refusing = 0;
-  std::string first;
+  std::vector<const v1::Finding*> errors;
   for (const v1::Finding& finding : report.findings()) {
-    if (finding.severity() != v1::SEVERITY_ERROR || !finding.waived().empty()) continue;
-    if (refusing++ == 0) first = absl::StrCat(finding.field(), ": ", finding.problem());
+    const bool refuses = finding.severity() == v1::SEVERITY_ERROR && finding.waived().empty();
+    if (refuses) errors.push_back(&finding);
   }
-  status = absl::InvalidArgumentError(
-      absl::StrFormat("preflight: %s (%d %s this job); see the findings", first, refusing,
-                      refusing == 1 ? "rule refuses" : "rules refuse"));
-  for (const v1::Finding& finding : report.findings()) {
-    if (finding.severity() != v1::SEVERITY_ERROR || !finding.waived().empty()) continue;
-    status =
-        WithViolation(std::move(status), finding.field(),
-                      absl::StrCat(finding.rule(), ": ", finding.problem(), "; ", finding.fix()));
+  absl::Status status = absl::InvalidArgumentError(absl::StrFormat(
+      "preflight: %s: %s (%d %s this job); see the findings", errors.at(0)->field(),
+      errors[0]->problem(), errors.size(), errors.size() == 1 ? "rule refuses" : "rules refuse"));
+  for (const v1::Finding* error : errors) {
+    status = WithViolation(std::move(status), error->field(),
+                           absl::StrCat(error->rule(), ": ", error->problem(), "; ", error->fix()));
   }
   return WithReason(std::move(status), Reason::kPreflightRefused);
 }
@@ -204,8 +201,7 @@ absl::StatusOr<v1::SubmitJobResponse> JobControl::Submit(const v1::SubmitJobRequ
   const std::string fingerprint = Fingerprint(request.spec());
   v1::SubmitJobResponse response;
   if (!request.validate_only()) {
-    // Before preflight, which could refuse a repeated submit: the first one may already use the
-    // out_dir.
+    // Before preflight, which would refuse a repeated submit whose job already uses the out_dir.
     const auto known = store_.FindRequest(request.request_id(), fingerprint);
     if (!known.ok()) return Veiled(known.status(), store_, asker.only());
     if (*known != nullptr) return Known(**known, asker);
