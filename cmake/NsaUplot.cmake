@@ -1,9 +1,8 @@
-# uPlot, which draws the curves of the live page: not a package of the distribution, so the archive of npm is fetched once, checked against its
-# hash and kept. `cmake -P cmake/NsaUplot.cmake` only fetches it; deploy/packages.sh does that. Included, it also unpacks it and sets NSA_UPLOT_FILES.
+# uPlot, which draws the curves of the live page: not a package of the distribution, so npm fetches the archive once; it is checked against its hash and
+# kept. `cmake -P cmake/NsaUplot.cmake` only fetches it; deploy/packages.sh does that. Included, it also unpacks it and sets NSA_UPLOT_FILES.
 # Without a network, put the archive into that folder by hand.
 set(uplot_version 1.6.32)
 set(uplot_hash 2883159c6ebccefbb95d751b0b82d010f9e1c0ec41b8bc96d401eda66e882935c89a46cb824332fa369b8cb8122cc6ac36e186cd09bf7a9ded3a4c93c6989023)
-set(uplot_url https://registry.npmjs.org/uplot/-/uplot-${uplot_version}.tgz)
 if(DEFINED ENV{XDG_CACHE_HOME})
   set(uplot_folder $ENV{XDG_CACHE_HOME}/nsa)
 else()
@@ -15,15 +14,20 @@ if(EXISTS ${uplot_archive})
   file(SHA512 ${uplot_archive} uplot_found)
 endif()
 if(NOT uplot_found STREQUAL uplot_hash)
-  file(DOWNLOAD ${uplot_url} ${uplot_archive}.new STATUS uplot_status TLS_VERIFY ON TIMEOUT 60)
-  if(EXISTS ${uplot_archive}.new)
-    file(SHA512 ${uplot_archive}.new uplot_found)
+  set(uplot_draft ${uplot_folder}/uplot-draft)
+  file(MAKE_DIRECTORY ${uplot_draft})
+  execute_process(COMMAND npm pack uplot@${uplot_version} --silent --ignore-scripts --pack-destination ${uplot_draft}
+                  WORKING_DIRECTORY ${uplot_draft} TIMEOUT 120 RESULT_VARIABLE uplot_status OUTPUT_QUIET ERROR_VARIABLE uplot_error)
+  set(uplot_fetched ${uplot_draft}/uplot-${uplot_version}.tgz)
+  if(EXISTS ${uplot_fetched})
+    file(SHA512 ${uplot_fetched} uplot_found)
   endif()
   if(NOT uplot_found STREQUAL uplot_hash)
-    file(REMOVE ${uplot_archive}.new)
-    message(FATAL_ERROR "uPlot: ${uplot_url} could not be fetched (${uplot_status}) or is not what it was; put the archive of version ${uplot_version} at ${uplot_archive}")
+    file(REMOVE_RECURSE ${uplot_draft})
+    message(FATAL_ERROR "uPlot: npm could not fetch version ${uplot_version} (${uplot_status}: ${uplot_error}), or it is not what it was; install npm and repeat, or put the archive at ${uplot_archive}")
   endif()
-  file(RENAME ${uplot_archive}.new ${uplot_archive})
+  file(RENAME ${uplot_fetched} ${uplot_archive})
+  file(REMOVE_RECURSE ${uplot_draft})
 endif()
 if(NOT CMAKE_SCRIPT_MODE_FILE)
   file(ARCHIVE_EXTRACT INPUT ${uplot_archive} DESTINATION ${CMAKE_BINARY_DIR}/uplot PATTERNS package/dist/uPlot.iife.min.js package/dist/uPlot.min.css)

@@ -32,11 +32,7 @@ for argument in "$@"; do
   case $argument in
     --list) list=true ;;
     build) wanted+=("${BUILD[@]}") build=true ;;
-    test)
-      wanted+=("${TEST[@]}") test=true
-      # Node from elsewhere brings its own npm, which the distribution's package would conflict with.
-      command -v npm >/dev/null || wanted+=(nodejs npm)
-      ;;
+    test) wanted+=("${TEST[@]}") test=true ;;
     check) wanted+=("${CHECK[@]}") ;;
     torch) wanted+=("${TORCH[@]}") ;;
     -h | --help) sed -n '2,13p' "$0" | cut -c3-; exit 0 ;;
@@ -44,6 +40,8 @@ for argument in "$@"; do
   esac
 done
 [ ${#wanted[@]} -gt 0 ] || { wanted=("${BUILD[@]}"); build=true; }
+# Node from elsewhere brings its own npm, which the distribution's package would conflict with.
+if { $build || $test; } && ! command -v npm >/dev/null; then wanted+=(nodejs npm); fi
 if $list; then printf '%s\n' "${wanted[@]}"; exit 0; fi
 
 { command -v dpkg-query && command -v apt-get; } >/dev/null ||
