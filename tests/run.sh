@@ -38,7 +38,7 @@ done
 # A report of a sanitizer ends the test. Neither gRPC nor Abseil is instrumented, so ThreadSanitizer checks our code only.
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_stack_use_after_return=1:strict_string_checks=1}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
-export TSAN_OPTIONS=${TSAN_OPTIONS:-ignore_noninstrumented_modules=1:halt_on_error=1:second_deadlock_stack=1}
+export TSAN_OPTIONS=${TSAN_OPTIONS:-ignore_noninstrumented_modules=1:halt_on_error=1:second_deadlock_stack=1:suppressions=$PWD/tests/tsan.supp}
 # Several tests run in parallel, so waiting threads must not occupy a core.
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 
