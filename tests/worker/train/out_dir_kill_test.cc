@@ -24,7 +24,9 @@
 namespace nsa::train {
 namespace {
 
-constexpr int kSteps = 400;
+// Several times as many as are done before the last kill: a worker that is started again after the
+// last step is refused, because nothing is left to do.
+constexpr int kSteps = 4000;
 
 void WriteJob(const std::filesystem::path& path) {
   std::ofstream(path) << R"(
@@ -33,7 +35,7 @@ model: {dim: 32, n_layers: 1, n_heads: 2, n_kv_groups: 1, d_k: 16, d_v: 16, mlp_
 nsa: {l: 8, d: 4, l_sel: 8, n_sel: 3, w: 8}
 data: {source: synthetic}
 runtime: {device: cpu}
-train: {steps: 400, seq_len: 16, batch_size: 2, lr: 0.001, log_every: 1, eval_every: 20, eval_batches: 1,
+train: {steps: 4000, seq_len: 32, batch_size: 2, lr: 0.001, log_every: 1, eval_every: 20, eval_batches: 1,
         save_every: 25, keep_checkpoints: 2, out_dir: out}
 )";
 }
@@ -107,7 +109,7 @@ TEST(OutDir, IsWholeAfterEveryKillAndHoldsEveryStepOnceInTheEnd) {
     const ProcessIdentity child = StartWorker(dir);
     absl::SleepFor(absl::Milliseconds(15 + round * 37 % 120));
     SignalProcess(child, SIGKILL).IgnoreError();
-    Await(child);
+    ASSERT_EQ(Await(child).signal, SIGKILL) << "it ended by itself in round " << round;
     ExpectWholeFiles(dir / "out");
   }
   const ExitStatus last = Await(StartWorker(dir));
