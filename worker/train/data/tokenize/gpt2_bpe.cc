@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "common/base/byte_characters.h"
 #include "common/base/limits.h"
 #include "common/base/status.h"
 #include "nlohmann/json.hpp"
@@ -22,24 +23,6 @@ namespace {
 constexpr char kSplit[] =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 constexpr char kEndOfText[] = "<|endoftext|>";
-
-std::string Utf8(uint32_t code_point) {
-  if (code_point < 0x80) return std::string(1, static_cast<char>(code_point));
-  return {static_cast<char>(0xc0 | (code_point >> 6)), static_cast<char>(0x80 | (code_point & 63))};
-}
-
-// How vocab.json writes each byte: as the character with that code if it is printable; the other
-// bytes, in order, as U+0100, U+0101, …
-std::array<std::string, 256> BytesAsCharacters() {
-  std::array<std::string, 256> characters;
-  uint32_t next = 256;
-  for (uint32_t byte = 0; byte < 256; ++byte) {
-    const bool printable =
-        (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
-    characters[byte] = Utf8(printable ? byte : next++);
-  }
-  return characters;
-}
 
 class Gpt2Bpe final : public TextTokenizer {
  public:
