@@ -1,6 +1,5 @@
 #include "server/act/job_control.h"
 
-#include <sys/random.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -25,6 +24,7 @@
 #include "server/decide/machine_view.h"
 #include "server/decide/progress.h"
 #include "server/decide/transition.h"
+#include "server/store/random_id.h"
 #include "server/watch/veil.h"
 #include "spdlog/spdlog.h"
 
@@ -158,17 +158,7 @@ std::string Describe(const v1::StopRequest& stop) {
 
 }  // namespace
 
-std::string NewJobId() {
-  constexpr char kBase32[] = "abcdefghijklmnopqrstuvwxyz234567";
-  unsigned char bytes[12];
-  // For up to 256 bytes getrandom() returns all of them, and it does not fail once the kernel has
-  // booted.
-  while (getrandom(bytes, sizeof(bytes), 0) != sizeof(bytes)) {
-  }
-  std::string id = "j";
-  for (const unsigned char byte : bytes) id += kBase32[byte % 32];
-  return id;
-}
+std::string NewJobId() { return RandomId("j"); }
 
 JobControl::JobControl(JobStore& store, const Fleet& fleet, const QueueBoard& board,
                        const PathGuard& paths, const Clock& clock)

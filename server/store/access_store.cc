@@ -1,6 +1,5 @@
 #include "server/store/access_store.h"
 
-#include <sys/random.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -10,24 +9,13 @@
 #include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/run/atomic_file.h"
+#include "server/store/random_id.h"
 #include "server/store/sealed.h"
 
 namespace nsa::server {
 namespace {
 
 constexpr char kFileName[] = "access";
-
-std::string NewId() {
-  constexpr char kBase32[] = "abcdefghijklmnopqrstuvwxyz234567";
-  unsigned char bytes[12];
-  // For up to 256 bytes getrandom() returns all of them, and it does not fail once the kernel has
-  // booted.
-  while (getrandom(bytes, sizeof(bytes), 0) != sizeof(bytes)) {
-  }
-  std::string id = "t";
-  for (const unsigned char byte : bytes) id += kBase32[byte % 32];
-  return id;
-}
 
 absl::Status Damaged(const std::filesystem::path& path, const std::string& why) {
   return absl::DataLossError(absl::StrCat(
@@ -184,7 +172,7 @@ absl::Status AccessStore::Join(const Joining& joining) {
         absl::StrCat("tokens: ", tokens.size(), " (", limits::kTokens,
                      "); revoke those that are not needed: nsactl token list"));
   }
-  const std::string id = NewId();
+  const std::string id = RandomId("t");
   v1::StoredToken& stored = tokens[id];
   stored.mutable_token()->set_id(id);
   stored.mutable_token()->set_role(v1::ROLE_AGENT);
@@ -218,7 +206,7 @@ absl::StatusOr<v1::AccessToken> AccessStore::Create(v1::AccessToken token, absl:
                      "); revoke those that are not needed: nsactl token list"));
   }
   const absl::Time now = clock_.Wall();
-  token.set_id(NewId());
+  token.set_id(RandomId("t"));
   token.set_joined(false);
   token.clear_certificate_name();
   token.set_create_unix_nanos(absl::ToUnixNanos(now));
