@@ -3,7 +3,6 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -76,8 +75,7 @@ class Decoder::Impl {
   const ModelConfig config_;
   const std::optional<int32_t> separator_;
   const Arena& parameters_;
-  Place embed_, norm_f_, head_;
-  std::vector<BlockPlaces> places_;
+  const ModelPlaces places_;
   SequenceMemory memory_;
   Rotation rotation_;
 
@@ -92,20 +90,10 @@ Decoder::Impl::Impl(const ModelConfig& config, const DecoderOptions& options,
     : config_(config),
       separator_(options.separator),
       parameters_(*parameters),
+      places_(ModelPlaces::Of(parameters->layout(), config.n_layers)),
       memory_(config),
       rotation_(config.attention),
-      keys_read_(config.n_layers) {
-  const auto find = [&](std::string_view name) -> Place {
-    const auto found = parameters->layout().Find(name);
-    return found.ok() ? Place{(*found)->offset, (*found)->size} : Place{};
-  };
-  embed_ = find("embed.weight");
-  norm_f_ = find("norm_f.weight");
-  head_ = find("lm_head.weight");
-  for (int32_t layer = 0; layer < config_.n_layers; ++layer) {
-    places_.push_back(BlockPlaces::Of(parameters->layout(), layer));
-  }
-}
+      keys_read_(config.n_layers) {}
 
 void Decoder::Impl::Reset() {
   memory_.Clear();
@@ -162,13 +150,13 @@ absl::Status Decoder::Impl::ReadRows(const Exec& exec, std::span<const int32_t> 
                                        .vocab = config_.vocab,
                                        .dim = config_.dim,
                                        .tokens = tokens,
-                                       .table = Weight(embed_),
+                                       .table = Weight(places_.embed),
                                        .y = Tensor(work.x.data, rows * config_.dim, DType::kF32)}));
   for (int32_t layer = 0; layer < config_.n_layers; ++layer) {
     NSA_RETURN_IF_ERROR(Annotate(BlockRows(exec,
                                            {.config = config_,
                                             .attention = config_.AttentionOf(layer),
-                                            .places = places_[layer],
+                                            .places = places_.blocks[layer],
                                             .parameters = parameters_,
                                             .rotation = rotation_,
                                             .work = work,
@@ -190,9 +178,9 @@ absl::Status Decoder::Impl::Head(const Exec& exec, int64_t row) {
   NSA_RETURN_IF_ERROR(RmsNorm(exec, {.rows = 1,
                                      .dim = dim,
                                      .x = work.x.as<const float>().subspan(row * dim, dim),
-                                     .weight = Weight(norm_f_),
+                                     .weight = Weight(places_.norm_f),
                                      .y = h}));
-  return Product(exec, {1, dim, config_.vocab}, h, Weight(head_), work.logits);
+  return Product(exec, {1, dim, config_.vocab}, h, Weight(places_.head), work.logits);
 }
 
 absl::StatusOr<std::unique_ptr<Decoder>> Decoder::Create(const v1::JobSpec& spec,

@@ -238,6 +238,21 @@ BlockPlaces BlockPlaces::Of(const ParameterLayout& layout, int32_t layer) {
   return p;
 }
 
+ModelPlaces ModelPlaces::Of(const ParameterLayout& layout, int32_t layers) {
+  const auto find = [&](std::string_view name) -> Place {
+    const auto found = layout.Find(name);
+    return found.ok() ? Place{(*found)->offset, (*found)->size} : Place{};
+  };
+  ModelPlaces places = {.embed = find("embed.weight"),
+                        .norm_f = find("norm_f.weight"),
+                        .head = find("lm_head.weight"),
+                        .blocks = {}};
+  for (int32_t layer = 0; layer < layers; ++layer) {
+    places.blocks.push_back(BlockPlaces::Of(layout, layer));
+  }
+  return places;
+}
+
 void BlockActivations::PlanAttention(const ModelConfig& config, int32_t layer,
                                      ActivationArena* arena) {
   const NsaLayerConfig attention = config.AttentionOf(layer);

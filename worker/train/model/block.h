@@ -36,6 +36,14 @@ struct BlockPlaces {
   static BlockPlaces Of(const ParameterLayout& layout, int32_t layer);
 };
 
+// Where all parameters of a model are.
+struct ModelPlaces {
+  Place embed, norm_f, head;
+  std::vector<BlockPlaces> blocks;
+
+  static ModelPlaces Of(const ParameterLayout& layout, int32_t layers);
+};
+
 // What a block's forward saves for its backward. R = B·S rows.
 struct BlockActivations {
   using Slot = ActivationArena::Slot;

@@ -69,7 +69,7 @@ class Model::Impl {
     return {.exec = exec,
             .config = config_,
             .attention = config_.AttentionOf(layer),
-            .places = places_[layer],
+            .places = places_.blocks[layer],
             .parameters = parameters_,
             .arena = arena_,
             .activations = activations_[layer],
@@ -92,8 +92,7 @@ class Model::Impl {
   const int64_t rows_;
   std::function<void(int32_t)> on_layer_;
 
-  Place embed_, norm_f_, head_;
-  std::vector<BlockPlaces> places_;
+  const ModelPlaces places_;
 
   ActivationArena arena_;
   Inputs inputs_;
@@ -118,6 +117,7 @@ Model::Impl::Impl(const ModelConfig& config, const ModelOptions& options, const 
       options_(options),
       parameters_(*parameters),
       rows_(int64_t{options.batch} * options.seq_len),
+      places_(ModelPlaces::Of(parameters->layout(), config.n_layers)),
       inputs_({.backend = options.backend,
                .micro_batches = options.micro_batches,
                .rows = rows_,
@@ -125,16 +125,6 @@ Model::Impl::Impl(const ModelConfig& config, const ModelOptions& options, const 
               &arena_),
       totals_(config.n_layers),
       keys_expected_(options.micro_batches) {
-  const auto find = [&](std::string_view name) -> Place {
-    const auto found = parameters->layout().Find(name);
-    return found.ok() ? Place{(*found)->offset, (*found)->size} : Place{};
-  };
-  embed_ = find("embed.weight");
-  norm_f_ = find("norm_f.weight");
-  head_ = find("lm_head.weight");
-  for (int32_t layer = 0; layer < config_.n_layers; ++layer) {
-    places_.push_back(BlockPlaces::Of(parameters->layout(), layer));
-  }
   keys_without_documents_ = KeysExpected(config_.attention);
   Plan();
 }
@@ -163,13 +153,14 @@ void Model::Impl::Plan() {
 
 Place Model::Impl::PlaceOf(int32_t part) const {
   const auto end = [](const Place& place) { return place.offset + place.size; };
-  const int64_t blocks = config_.n_layers == 0 ? norm_f_.offset : places_[0].norm1.offset;
+  const int64_t blocks =
+      config_.n_layers == 0 ? places_.norm_f.offset : places_.blocks[0].norm1.offset;
   if (part < 0) return {0, blocks};
   const auto begin_of = [&](int32_t layer) {
-    return layer < config_.n_layers ? places_[layer].norm1.offset : norm_f_.offset;
+    return layer < config_.n_layers ? places_.blocks[layer].norm1.offset : places_.norm_f.offset;
   };
   if (part < config_.n_layers) return {begin_of(part), begin_of(part + 1) - begin_of(part)};
-  return {norm_f_.offset, end(head_) - norm_f_.offset};
+  return {places_.norm_f.offset, end(places_.head) - places_.norm_f.offset};
 }
 
 int64_t Model::Impl::scratch_bytes() const {
@@ -209,7 +200,7 @@ absl::StatusOr<Tensor> Model::Impl::RunBlocks(const Exec& exec, int32_t micro_ba
                                        .vocab = config_.vocab,
                                        .dim = config_.dim,
                                        .tokens = inputs_.tokens(arena_, micro_batch),
-                                       .table = Weight(embed_),
+                                       .table = Weight(places_.embed),
                                        .y = InputOf(0)}));
   for (int32_t layer = 0; layer < config_.n_layers; ++layer) {
     const cuda::Range range("forward of a block");
@@ -229,7 +220,7 @@ absl::Status Model::Impl::FinalNorm(const Exec& exec, const ConstTensor& x) {
   return RmsNorm(exec, {.rows = rows_,
                         .dim = config_.dim,
                         .x = x,
-                        .weight = Weight(norm_f_),
+                        .weight = Weight(places_.norm_f),
                         .y = arena_[h_f_],
                         .rstd = arena_[rstd_f_]});
 }
@@ -238,8 +229,8 @@ absl::Status Model::Impl::EnqueueForward(const Exec& exec, int32_t micro_batch) 
   forward_done_ = false;
   NSA_ASSIGN_OR_RETURN(const Tensor x, RunBlocks(exec, micro_batch));
   NSA_RETURN_IF_ERROR(FinalNorm(exec, x));
-  NSA_RETURN_IF_ERROR(Linear(exec, {rows_, config_.dim, config_.vocab}, arena_[h_f_], Weight(head_),
-                             arena_[logits_]));
+  NSA_RETURN_IF_ERROR(Linear(exec, {rows_, config_.dim, config_.vocab}, arena_[h_f_],
+                             Weight(places_.head), arena_[logits_]));
   NSA_RETURN_IF_ERROR(CrossEntropy(exec, {.rows = rows_,
                                           .vocab = config_.vocab,
                                           .logits = arena_[logits_],
@@ -271,16 +262,17 @@ absl::Status Model::Impl::HeadBackward(const Exec& exec, float gradient_scale, A
                                           .gradient_scale = gradient_scale,
                                           .dlogits = logits}));
   NSA_RETURN_IF_ERROR(LinearBackward(exec, {rows_, config_.dim, config_.vocab}, logits,
-                                     arena_[h_f_], Weight(head_), dh, Gradient(gradients, head_)));
+                                     arena_[h_f_], Weight(places_.head), dh,
+                                     Gradient(gradients, places_.head)));
   NSA_RETURN_IF_ERROR(Zero(exec, arena_[dx_]));
   NSA_RETURN_IF_ERROR(RmsNormBackward(exec, {.rows = rows_,
                                              .dim = config_.dim,
                                              .dy = dh,
                                              .x = InputOf(config_.n_layers),
-                                             .weight = Weight(norm_f_),
+                                             .weight = Weight(places_.norm_f),
                                              .rstd = arena_[rstd_f_],
                                              .dx = arena_[dx_],
-                                             .dweight = Gradient(gradients, norm_f_)}));
+                                             .dweight = Gradient(gradients, places_.norm_f)}));
   return cuda::Join(exec, cuda::Lane::kWeights);
 }
 
@@ -325,7 +317,7 @@ absl::Status Model::Impl::Backward(const Exec& exec, float gradient_scale, Arena
                                                .dim = config_.dim,
                                                .tokens = inputs_.tokens(arena_, current_),
                                                .dy = arena_[dx_],
-                                               .dtable = Gradient(gradients, embed_)}));
+                                               .dtable = Gradient(gradients, places_.embed)}));
   return complete(-1);
 }
 
@@ -344,7 +336,7 @@ absl::Status Model::Impl::NextLogits(const Exec& exec, std::span<const int32_t> 
   NSA_RETURN_IF_ERROR(FinalNorm(exec, x));
   const std::span<const float> h =
       arena_[h_f_].as<float>().subspan(int64_t{position} * config_.dim, config_.dim);
-  return Linear(exec, {1, config_.dim, config_.vocab}, h, Weight(head_), logits);
+  return Linear(exec, {1, config_.dim, config_.vocab}, h, Weight(places_.head), logits);
 }
 
 absl::Status Model::Impl::AuditLayer(const Exec& exec, int64_t step, int32_t layer) {
