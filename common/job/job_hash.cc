@@ -6,7 +6,7 @@
 
 namespace nsa {
 
-std::string JobHash(const v1::JobSpec& spec) {
+v1::JobSpec HashedParts(const v1::JobSpec& spec) {
   v1::JobSpec full = spec;
   ApplyDefaults(&full);
 
@@ -26,10 +26,13 @@ std::string JobHash(const v1::JobSpec& spec) {
   train->clear_save_every();
   train->clear_keep_checkpoints();
   train->clear_out_dir();
+  return fixed;
+}
 
+std::string JobHash(const v1::JobSpec& spec) {
   // The YAML text is canonical: fields in order of number, maps sorted, shortest exact numbers. A
   // field that is added to the schema later does not change any hash, as long as it has no default.
-  const std::string text = ToYaml(fixed);
+  const std::string text = ToYaml(HashedParts(spec));
   const XXH128_hash_t hash = XXH3_128bits(text.data(), text.size());
   return absl::StrFormat("%016x%016x", hash.high64, hash.low64);
 }

@@ -96,10 +96,12 @@ void ResolveDevice(bool has_gpu, v1::JobSpec* spec);
 // A message as YAML that the loader can read.
 std::string ToYaml(const google::protobuf::Message& message);
 
-// XXH3-128, as 32 hexadecimal digits, of the fields that a continued run must not change: model,
-// nsa without audit_every, data without loader_timeout_seconds and allow_synthetic_fallback, and
-// train without steps, log_every, eval_every, eval_batches, save_every, keep_checkpoints and
-// out_dir. Absent fields count with their defaults.
+// The fields that a continued run must not change, with defaults filled in: model, nsa without
+// audit_every, data without loader_timeout_seconds and allow_synthetic_fallback, and train without
+// steps, log_every, eval_every, eval_batches, save_every, keep_checkpoints and out_dir.
+v1::JobSpec HashedParts(const v1::JobSpec& spec);
+
+// XXH3-128 of HashedParts(), as 32 hexadecimal digits.
 std::string JobHash(const v1::JobSpec& spec);
 
 }  // namespace nsa

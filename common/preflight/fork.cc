@@ -55,21 +55,6 @@ v1::JobSpec Shaped(const v1::JobSpec& spec) {
   return shaped;
 }
 
-// The parts that JobHash() covers.
-v1::JobSpec Hashed(const v1::JobSpec& spec) {
-  v1::JobSpec hashed = Trained(spec);
-  hashed.mutable_data()->clear_loader_timeout_seconds();
-  hashed.mutable_data()->clear_allow_synthetic_fallback();
-  v1::TrainSpec* train = hashed.mutable_train();
-  train->clear_steps();
-  train->clear_log_every();
-  train->clear_eval_every();
-  train->clear_eval_batches();
-  train->clear_save_every();
-  train->clear_keep_checkpoints();
-  return hashed;
-}
-
 }  // namespace
 
 std::string Differences(const v1::JobSpec& from, const v1::JobSpec& to) {
@@ -129,7 +114,7 @@ std::optional<ForkProblem> CheckFork(const v1::CheckpointState& from, const v1::
 
 std::optional<ForkProblem> CheckOwn(const v1::CheckpointState& from, const v1::JobSpec& job) {
   if (from.job_hash() == JobHash(job)) return std::nullopt;
-  const std::string differences = Differences(Hashed(from.spec()), Hashed(job));
+  const std::string differences = Differences(HashedParts(from.spec()), HashedParts(job));
   return ForkProblem{
       absl::StrFormat("holds checkpoints of a job that differs: %s",
                       differences.empty() ? "a default of another version" : differences),
