@@ -82,11 +82,15 @@ void Configure(const SpawnOptions& options, int output, SpawnSettings* settings)
   sigemptyset(&none);
   posix_spawnattr_setsigdefault(&settings->attributes, &all);
   posix_spawnattr_setsigmask(&settings->attributes, &none);
-  posix_spawnattr_setflags(&settings->attributes,
-                           POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
-  posix_spawn_file_actions_addopen(&settings->actions, 0, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_adddup2(&settings->actions, output, 1);
-  posix_spawn_file_actions_adddup2(&settings->actions, output, 2);
+  const int session = options.foreground ? 0 : POSIX_SPAWN_SETSID;
+  posix_spawnattr_setflags(
+      &settings->attributes,
+      static_cast<int16_t>(session | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK));
+  if (!options.foreground) {
+    posix_spawn_file_actions_addopen(&settings->actions, 0, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_adddup2(&settings->actions, output, 1);
+    posix_spawn_file_actions_adddup2(&settings->actions, output, 2);
+  }
   posix_spawn_file_actions_addclosefrom_np(&settings->actions, 3);
   if (!options.working_dir.empty()) {
     posix_spawn_file_actions_addchdir_np(&settings->actions, options.working_dir.c_str());
@@ -197,12 +201,15 @@ absl::StatusOr<ProcessIdentity> Spawn(const SpawnOptions& options) {
   for (std::string& pair : pairs) environment.push_back(pair.data());
   environment.push_back(nullptr);
 
-  NSA_ASSIGN_OR_RETURN(const Fd output, OpenOutput(options));
+  Fd output;
+  if (!options.foreground) {
+    NSA_ASSIGN_OR_RETURN(output, OpenOutput(options));
+  }
   SpawnSettings settings;
   Configure(options, output.get(), &settings);
   pid_t pid = 0;
   const int failure = posix_spawn(&pid, argv[0], &settings.actions, &settings.attributes,
-                                  argv.data(), environment.data());
+                                  argv.data(), options.foreground ? environ : environment.data());
   if (failure != 0) return SpawnError(failure, options.argv[0]);
   return IdentityOfAny(pid);  // It has not been reaped yet, so /proc still has it.
 }

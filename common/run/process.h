@@ -47,12 +47,15 @@ struct SpawnOptions {
   std::filesystem::path working_dir;               // empty: the caller's
   std::filesystem::path
       output;  // stdout and stderr are appended here; empty: /dev/null. stdin is /dev/null
+  // Instead, the child stays in the caller's session and has its stdin, stdout, stderr and
+  // environment; `environment` and `output` are ignored.
+  bool foreground = false;
 };
 
-// Starts a process with posix_spawn, in a new session, with default signal dispositions, an empty
-// signal mask and no inherited descriptors. Safe in a process with gRPC threads. The caller must
-// reap the child. NotFound, PermissionDenied or ResourceExhausted, with the program, depending on
-// errno.
+// Starts a process with posix_spawn, in a new session unless in the foreground, with default signal
+// dispositions, an empty signal mask and no other inherited descriptors. Safe in a process with
+// gRPC threads. The caller must reap the child. NotFound, PermissionDenied or ResourceExhausted,
+// with the program, depending on errno.
 absl::StatusOr<ProcessIdentity> Spawn(const SpawnOptions& options);
 
 // How a child ended; nothing while it is running. FailedPrecondition if it is not a child of this

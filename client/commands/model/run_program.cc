@@ -1,9 +1,7 @@
 #include "client/commands/model/run_program.h"
 
 #include <signal.h>
-#include <spawn.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
@@ -14,40 +12,6 @@
 
 namespace nsa::client {
 namespace {
-
-// The attributes and file actions for posix_spawn; frees them.
-class Settings {
- public:
-  Settings() {
-    posix_spawnattr_init(&attributes_);
-    posix_spawn_file_actions_init(&actions_);
-    sigset_t all, none;
-    sigfillset(&all);
-    sigemptyset(&none);
-    posix_spawnattr_setsigdefault(&attributes_, &all);
-    posix_spawnattr_setsigmask(&attributes_, &none);
-    posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
-    posix_spawn_file_actions_addclosefrom_np(&actions_, 3);
-  }
-  ~Settings() {
-    posix_spawnattr_destroy(&attributes_);
-    posix_spawn_file_actions_destroy(&actions_);
-  }
-  Settings(const Settings&) = delete;
-  Settings& operator=(const Settings&) = delete;
-
-  // Starts the program; 0 or an errno.
-  int Spawn(const std::vector<std::string>& argv, pid_t* pid) const {
-    std::vector<char*> words;
-    for (const std::string& word : argv) words.push_back(const_cast<char*>(word.c_str()));
-    words.push_back(nullptr);
-    return posix_spawn(pid, words[0], &actions_, &attributes_, words.data(), environ);
-  }
-
- private:
-  posix_spawnattr_t attributes_;
-  posix_spawn_file_actions_t actions_;
-};
 
 // Waits for the end of the child without reaping it, so that its number stays its own.
 void AwaitEnd(pid_t pid) {
@@ -66,14 +30,17 @@ absl::StatusOr<ExitStatus> RunInForeground(const std::vector<std::string>& argv,
   };
   {
     const Interrupt::Scope scope(interrupt, end);
-    pid_t pid = 0;
-    if (const int failure = Settings().Spawn(argv, &pid); failure != 0) {
-      const absl::Status status = absl::ErrnoToStatus(failure, argv[0]);
-      return WithMessage(status, absl::StrCat(status.message(), "; install it beside nsactl"));
+    SpawnOptions options;
+    options.argv = argv;
+    options.foreground = true;
+    const absl::StatusOr<ProcessIdentity> started = Spawn(options);
+    if (!started.ok()) {
+      return WithMessage(started.status(),
+                         absl::StrCat(started.status().message(), "; install it beside nsactl"));
     }
-    child = pid;
+    child = started->pid;
     if (interrupt->raised()) end();  // while the child was being started
-    AwaitEnd(pid);
+    AwaitEnd(child);
   }
   NSA_ASSIGN_OR_RETURN(const std::optional<ExitStatus> exit, TryReap(child));
   return exit.value_or(ExitStatus());
