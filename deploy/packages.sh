@@ -8,9 +8,8 @@
 #   torch   compare exported models with PyTorch (tests/e2e/export_test.py, skipped without it); 630 MB on disk
 #
 # Installs only missing packages, so it can be repeated; needs root or sudo only if one is missing. Starts no service of the packages.
-# The CUDA toolkit is not among these packages: the build uses it where it is installed. For `build` it also fetches uPlot, which draws the curves of
-# the live page and is not a package of the distribution: once, from npm, checked against its hash (cmake/NsaUplot.cmake). For `test` it fetches what
-# the hostile client speaks gRPC with, also from npm and checked against hashes (deploy/node_packages.sh).
+# The CUDA toolkit is not among these packages: the build uses it where it is installed. For `test` it also fetches what the hostile client
+# speaks gRPC with, from npm and checked against hashes (deploy/node_packages.sh).
 set -euo pipefail
 
 readonly BUILD=(
@@ -27,11 +26,11 @@ readonly TORCH=(python3-torch)
 say() { printf '\n== %s\n' "$*"; }
 die() { printf 'packages.sh: %s\n' "$*" >&2; exit 1; }
 
-list=false wanted=() build=false test=false
+list=false wanted=() test=false
 for argument in "$@"; do
   case $argument in
     --list) list=true ;;
-    build) wanted+=("${BUILD[@]}") build=true ;;
+    build) wanted+=("${BUILD[@]}") ;;
     test) wanted+=("${TEST[@]}") test=true ;;
     check) wanted+=("${CHECK[@]}") ;;
     torch) wanted+=("${TORCH[@]}") ;;
@@ -39,16 +38,15 @@ for argument in "$@"; do
     *) die "unknown set '$argument'; one or more of: build test check torch" ;;
   esac
 done
-[ ${#wanted[@]} -gt 0 ] || { wanted=("${BUILD[@]}"); build=true; }
+[ ${#wanted[@]} -gt 0 ] || wanted=("${BUILD[@]}")
 # Node from elsewhere brings its own npm, which the distribution's package would conflict with.
-if { $build || $test; } && ! command -v npm >/dev/null; then wanted+=(nodejs npm); fi
+if $test && ! command -v npm >/dev/null; then wanted+=(nodejs npm); fi
 if $list; then printf '%s\n' "${wanted[@]}"; exit 0; fi
 
 { command -v dpkg-query && command -v apt-get; } >/dev/null ||
   die "this is neither Debian nor Ubuntu; install by hand: ${wanted[*]}"
 
 fetch_rest() {
-  ! $build || cmake -P "$(dirname "$0")/../cmake/NsaUplot.cmake"
   ! $test || "$(dirname "$0")/node_packages.sh" "$(dirname "$0")/../tests/faults/hostile" || say "without them faults/hostile_client_test is skipped"
 }
 

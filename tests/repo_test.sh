@@ -75,7 +75,17 @@ check_sources() {
   done < <(git ls-files -- '*.h' '*.cuh')
 }
 
+# The files of others are what their README says they are.
+check_third_party() {
+  local readme
+  while read -r readme; do
+    (cd "$(dirname "$readme")" && sed -n 's/^    //p' README.md | sha256sum --check --status) ||
+      complain "$(dirname "$readme")/: differs from the hashes in its README.md; restore the files or write down the new hashes"
+  done < <(git ls-files -- 'third_party/*/README.md')
+}
+
 check_all() {
+  check_third_party
   check_sizes
   check_words
   check_scripts
@@ -104,6 +114,7 @@ self_test() {
   printf '%s%s later\n' TO DO >a.md; expect_complaint "unfinished work"
   printf '#!/usr/bin/env bash\nset -euo pipefail\n' >a.sh; expect_complaint "a script without a run bit"
   printf '#!/usr/bin/env bash\necho\n' >a.sh; chmod +x a.sh; expect_complaint "a script that ignores errors"
+  mkdir -p third_party/a; echo >third_party/a/a.js; printf '    %064d  a.js\n' 0 >third_party/a/README.md; expect_complaint "a changed file of others"
   printf 'int main() {}\n' >dead.cc; expect_complaint "a source that nobody builds"
   printf 'int x;\n' >a.h; expect_complaint "a header without a guard"
 }
