@@ -31,8 +31,8 @@ void NsaDefaults(v1::NsaSpec* nsa) {
   NSA_DEFAULT_(nsa, l_sel, 64);
   NSA_DEFAULT_(nsa, n_sel, 16);
   NSA_DEFAULT_(nsa, w, 512);
-  if (nsa->phi() == v1::PHI_UNSPECIFIED) nsa->set_phi(v1::PHI_AVG);
-  if (nsa->gate() == v1::GATE_UNSPECIFIED) nsa->set_gate(v1::GATE_SOFTMAX);
+  if (nsa->phi() == v1::PHI_UNSPECIFIED) nsa->set_phi(v1::PHI_MLP);
+  if (nsa->gate() == v1::GATE_UNSPECIFIED) nsa->set_gate(v1::GATE_SIGMOID);
   if (nsa->branches().empty() && nsa->layers().empty()) {
     nsa->add_branches(v1::BRANCH_CMP);
     nsa->add_branches(v1::BRANCH_SEL);

@@ -96,8 +96,21 @@ class LegacyFile {
                                              "here is %d)",
                                              defaults_.model().n_layers()));
     }
-    if (spec_.nsa().phi() == v1::PHI_MLP) {
+    CompleteAttention();
+  }
+
+  void CompleteAttention() {
+    v1::NsaSpec& nsa = *spec_.mutable_nsa();
+    if (nsa.phi() == v1::PHI_MLP) {
       Note("nsa.phi", "mlp takes effect; the Python system ignored the key and used avg");
+    } else if (nsa.phi() == v1::PHI_UNSPECIFIED) {
+      nsa.set_phi(v1::PHI_AVG);
+      Note("nsa.phi", "is not set: avg, as in the Python system (the default here is mlp)");
+    }
+    if (nsa.gate() == v1::GATE_UNSPECIFIED) {
+      nsa.set_gate(v1::GATE_SOFTMAX);
+      Note("nsa.gate",
+           "is not set: softmax, as in the Python system (the default here is sigmoid)");
     }
   }
 

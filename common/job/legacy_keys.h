@@ -30,8 +30,8 @@ const LegacyRule* FindLegacyRule(std::string_view field);
 //       was each rank's; multiplied by the ranks
 //   resources.gpus, if absent
 //       was an option of torchrun; from the file's name (my_2xa100_run.yaml: 2), else 1
-//   n_layers, weight_decay, min_lr_ratio, betas, if absent
-//       1, 0, 0, [0.9, 0.999]
+//   n_layers, weight_decay, min_lr_ratio, betas, phi, gate, if absent
+//       1, 0, 0, [0.9, 0.999], avg, softmax
 //
 // `file` is the file's name or path.
 void CompleteLegacyFile(std::string_view file, LoadResult* result, v1::JobSpec* spec);

@@ -43,6 +43,7 @@ const Lines kKernels = {"runtime.use_flash: has no effect",
 const Lines kFa2 = {"runtime.fa2_enabled: has no effect", "runtime.fa2_min_len_win: has no effect",
                     "runtime.fa2_min_len_cmp: has no effect"};
 const Lines kTritonLength = {"runtime.sel_triton_min_L: has no effect"};
+const Lines kGate = {"nsa.gate: is not set: softmax, as in the Python system"};
 const Lines kNoSource = {"data.source: is not set: synthetic; the Python system took"};
 const Lines kOneRank = {"resources.gpus: is not set: 1; the Python system took"};
 const Lines kNamedOne = {"resources.gpus: is not set: 1, from the file's name"};
@@ -70,7 +71,7 @@ struct Case {
 
 const Case kCases[] = {
     {"m7c_125m_1xa100_prod_v1", 25000, 2, 2, 1, 8'192, kBf16, 2e-4, 0.01,
-     kKernels + kFa2 + kTritonLength + kNoSource + kNamedOne +
+     kKernels + kFa2 + kTritonLength + kGate + kNoSource + kNamedOne +
          Lines{"train.steps: 50000 → 25000: ", "train.log_every: 20 → 10: ",
                "train.eval_every: 1000 → 500: ", "train.save_every: 5000 → 2500: "} +
          kFloor +
@@ -78,46 +79,46 @@ const Case kCases[] = {
                "times as long, and its last learning rate was 53.3 % of lr"} +
          kBetas + kDecay + kKept},
     {"m7c_125m_1xa100_production", 50000, 1, 1, 1, 2'048, kBf16, 2e-4, 0.01,
-     kKernels + kNoSource + kNamedOne + kFloor + kBetas + kDecay + kKept},
+     kKernels + kGate + kNoSource + kNamedOne + kFloor + kBetas + kDecay + kKept},
     {"m7c_125m_2xa100_production", 25000, 4, 2, 2, 16'384, kBf16, 2e-4, 0.01,
-     kKernels + kNoSource + kNamedTwo +
+     kKernels + kGate + kNoSource + kNamedTwo +
          Lines{"train.batch_size: 2 → 4: counts the sequences of all 2 ranks; in the Python system "
                "each rank took 2",
                "train.steps: 50000 → 25000: ", "train.log_every: 20 → 10: ",
                "train.eval_every: 1000 → 500: ", "train.save_every: 5000 → 2500: "} +
          kFloor + Lines{"train.lr_schedule: the cosine ends"} + kBetas + kDecay + kKept},
     {"m7c_125m_2xa100_production_tuned", 50000, 8, 1, 2, 16'384, kBf16, 2e-4, 0.01,
-     kKernels + kNoSource + kNamedTwo + Lines{"train.batch_size: 4 → 8: "} + kFloor + kBetas +
-         kDecay + kKept},
+     kKernels + kGate + kNoSource + kNamedTwo + Lines{"train.batch_size: 4 → 8: "} + kFloor +
+         kBetas + kDecay + kKept},
     {"m7c_125m_24g", 25000, 2, 8, 1, 65'536, kBf16, 2e-4, 0.01,
-     kKernels + kNoSource + kOneRank +
+     kKernels + kGate + kNoSource + kOneRank +
          Lines{"train.steps: 200000 → 25000: ", "train.log_every: 50 → 6: ",
                "train.eval_every: 2000 → 250: ", "train.save_every: 10000 → 1250: "} +
          kFloor + Lines{"train.lr_schedule: the cosine ends"} + kBetas + kDecay + kKept},
     {"m7c_125m_40g", 50000, 4, 4, 1, 65'536, kBf16, 2e-4, 0.01,
-     kKernels + kNoSource + kOneRank +
+     kKernels + kGate + kNoSource + kOneRank +
          Lines{"train.steps: 200000 → 50000: ", "train.log_every: 50 → 12: ",
                "train.eval_every: 2000 → 500: ", "train.save_every: 10000 → 2500: "} +
          kFloor + Lines{"train.lr_schedule: the cosine ends"} + kBetas + kDecay + kKept},
     {"m7c_125m_80g", 100000, 8, 2, 1, 65'536, kBf16, 2e-4, 0.01,
-     kKernels + kNoSource + kOneRank +
+     kKernels + kGate + kNoSource + kOneRank +
          Lines{"train.steps: 200000 → 100000: ", "train.log_every: 50 → 25: ",
                "train.eval_every: 2000 → 1000: ", "train.save_every: 10000 → 5000: "} +
          kFloor + Lines{"train.lr_schedule: the cosine ends"} + kBetas + kDecay + kKept},
     {"m7c_125m_2k_test", 100, 4, 1, 1, 8'192, kBf16, 2e-4, 0.01,
-     kKernels + kNoSource + kOneRank + kFloor + kBetas + kDecay},
+     kKernels + kGate + kNoSource + kOneRank + kFloor + kBetas + kDecay},
     {"m7c_125m_2k_test_cpu", 20, 2, 1, 1, 1'024, kFp32, 2e-4, 0.01,
-     kKernels + kNoSource + kOneRank + kFloor + kBetas + kDecay},
+     kKernels + kGate + kNoSource + kOneRank + kFloor + kBetas + kDecay},
     {"m7c_125m_fast_log", 3125, 1, 16, 1, 16'384, kFp32, 2e-4, 0.01,
-     kKernels + kNoSource + kOneRank +
+     kKernels + kGate + kNoSource + kOneRank +
          Lines{"train.steps: 50000 → 3125: ", "train.log_every: 5 → 1: ",
                "train.eval_every: 500 → 31: ", "train.save_every: 5000 → 312: "} +
          kFloor + Lines{"train.lr_schedule: the cosine ends"} + kBetas + kDecay + kKept},
     {"m7c_small_smoke", 200, 1, 1, 1, 1'024, kBf16, 2e-4, 0.01,
-     kKernels + kNoSource + kOneRank + kFloor + kBetas + kDecay},
+     kKernels + kGate + kNoSource + kOneRank + kFloor + kBetas + kDecay},
     {"train_showcase", 200, 8, 1, 1, 1'024, kFp32, 3e-4, 0,
-     kKernels + Lines{"model.n_layers: is not set: 1, as in the Python system"} + kNoSource +
-         kOneRank + kFloor + kBetas + Lines{"train.weight_decay: is not set: 0"}},
+     kKernels + Lines{"model.n_layers: is not set: 1, as in the Python system"} + kGate +
+         kNoSource + kOneRank + kFloor + kBetas + Lines{"train.weight_decay: is not set: 0"}},
 };
 
 JobFile MustLoad(const PythonFile& file, const std::string& more = "") {
@@ -173,6 +174,8 @@ TEST_P(PythonFileTest, HasTheseValues) {
   EXPECT_EQ(train.accumulate_grad_batches(), want.accumulate);
   EXPECT_EQ(spec.resources().gpus(), want.ranks);
   EXPECT_EQ(TokensPerStep(train), want.tokens_per_step);
+  EXPECT_EQ(spec.nsa().phi(), v1::PHI_AVG);
+  EXPECT_EQ(spec.nsa().gate(), v1::GATE_SOFTMAX);
   EXPECT_EQ(spec.runtime().precision(), want.precision);
   EXPECT_EQ(train.lr(), want.lr);
   EXPECT_EQ(train.lr_schedule(), v1::LR_SCHEDULE_COSINE);
