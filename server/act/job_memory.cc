@@ -52,6 +52,11 @@ void JobMemory::SetChecking(const std::string& job_id, bool checking) {
   }
 }
 
+bool JobMemory::NoteGpuFault(const std::string& job_id, const std::string& fault) {
+  MutexLock lock(&mutex_);
+  return jobs_[job_id].told_of_gpus.insert(fault).second;
+}
+
 void JobMemory::NoteCheckpoint(const std::string& job_id, absl::Duration duration) {
   MutexLock lock(&mutex_);
   Entry& entry = jobs_[job_id];

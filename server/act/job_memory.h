@@ -38,6 +38,7 @@ class JobMemory {
     absl::Duration last_checkpoint;  // how long the slowest checkpoint so far took
     bool checking = false;           // preflight is running on the executor
     Refusals refusals;
+    std::set<std::string> told_of_gpus;  // faults of GPUs that have an event
   };
 
   // Returns the job's entry. If its situation has changed since the last call, `told` becomes `now`
@@ -50,6 +51,8 @@ class JobMemory {
   // The stacks of the job are saved because it stands still.
   void NoteSaved(const std::string& job_id, absl::Duration now);
   void SetChecking(const std::string& job_id, bool checking);
+  // Whether this fault of one of the job's GPUs is new.
+  bool NoteGpuFault(const std::string& job_id, const std::string& fault);
   // A checkpoint of the job took `duration`.
   void NoteCheckpoint(const std::string& job_id, absl::Duration duration);
 

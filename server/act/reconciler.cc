@@ -1,6 +1,7 @@
 #include "server/act/reconciler.h"
 
 #include <algorithm>
+#include <map>
 #include <random>
 #include <set>
 #include <utility>
@@ -107,6 +108,7 @@ void Reconciler::Tick() {
   const std::vector<JobPtr> active = parts_.store.Active();
   Forget(active);
   for (const JobPtr& job : active) Act(job, Next(FactsOf(*job)));
+  NoteGpuFaults(active);
   PlaceQueued(parts_.store.Active());
   parts_.dumps.Expire();
   ++ticks_;
@@ -133,6 +135,20 @@ void Reconciler::Forget(const std::vector<JobPtr>& active) {
   for (const JobPtr& job : active) ids.insert(job->job().id());
   parts_.fleet.Prune(ids);
   memory_.Prune(ids);
+}
+
+// A job keeps a GPU that is taken out while it runs: whether its results can be trusted is for its
+// owner to decide.
+void Reconciler::NoteGpuFaults(const std::vector<JobPtr>& active) {
+  std::map<std::string, std::string> faulty;
+  for (const NodeView& node : parts_.fleet.Nodes()) faulty.merge(FaultyGpus(node.info));
+  if (faulty.empty()) return;
+  for (const JobPtr& job : active) {
+    for (const std::string& text : RanksOnFaultyGpus(*job, faulty)) {
+      if (!memory_.NoteGpuFault(job->job().id(), text)) continue;
+      AddEvent(job, Incident(Reason::kGpuFault, text, v1::SEVERITY_ERROR));
+    }
+  }
 }
 
 JobFacts Reconciler::FactsOf(const v1::StoredJob& job) {

@@ -62,6 +62,7 @@ class Reconciler {
   void Loop();
   void NoteStandstill();
   void Forget(const std::vector<JobPtr>& active);
+  void NoteGpuFaults(const std::vector<JobPtr>& active);
 
   // Gather.
   JobFacts FactsOf(const v1::StoredJob& job);

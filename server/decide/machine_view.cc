@@ -21,16 +21,13 @@ int64_t Errors(const v1::JobSpec& spec, const MachineView& machine) {
 MachineView MachineViewOf(const v1::NodeInfo& info) {
   MachineView view;
   for (const v1::GpuInfo& gpu : info.gpus()) {
-    if (!gpu.fault().empty()) {
-      view.gpu_faults.push_back(
-          absl::StrCat(gpu.name(), " ", gpu.uuid(), " is taken out (", gpu.fault(), ")"));
-      continue;
-    }
+    if (!gpu.fault().empty()) continue;
     view.gpus.push_back({.name = gpu.name(),
                          .memory_bytes = gpu.memory_bytes(),
                          .free_bytes = gpu.free_bytes(),
                          .compute_capability = gpu.compute_capability()});
   }
+  for (auto& [uuid, text] : FaultyGpus(info)) view.gpu_faults.push_back(std::move(text));
   view.cpu_slots = info.cpu_slots();
   view.cores = info.cores();
   view.memory_bytes = info.memory_bytes();
@@ -40,6 +37,30 @@ MachineView MachineViewOf(const v1::NodeInfo& info) {
   view.driver_version = info.driver_version();
   view.cuda_compat_path = info.cuda_compat_path();
   return view;
+}
+
+std::map<std::string, std::string> FaultyGpus(const v1::NodeInfo& info) {
+  std::map<std::string, std::string> faulty;
+  for (const v1::GpuInfo& gpu : info.gpus()) {
+    if (gpu.fault().empty()) continue;
+    faulty[gpu.uuid()] =
+        absl::StrCat(gpu.name(), " ", gpu.uuid(), " is taken out (", gpu.fault(), ")");
+  }
+  return faulty;
+}
+
+std::vector<std::string> RanksOnFaultyGpus(const v1::StoredJob& job,
+                                           const std::map<std::string, std::string>& faulty) {
+  std::vector<std::string> texts;
+  for (const v1::RankPlacement& rank : job.placements()) {
+    const auto found = faulty.find(rank.cuda_device());
+    if (found == faulty.end()) continue;
+    texts.push_back(absl::StrCat(
+        "rank ", rank.rank(), " on ", rank.node(), ": ", found->second,
+        ": it gets no other rank, and this one may compute wrongly; stop the job and resume it, so "
+        "that it continues from its last checkpoint on another GPU"));
+  }
+  return texts;
 }
 
 const MachineView* BestMachine(const v1::JobSpec& spec, std::span<const MachineView> machines) {

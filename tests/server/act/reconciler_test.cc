@@ -246,21 +246,48 @@ TEST_F(ReconcilerTest, ACoordinatorThatStoodStillBlamesNobodyForIt) {
   EXPECT_TRUE(lost.Find(0)->running());
 }
 
-TEST_F(ReconcilerTest, AGpuIsLookedAtAsItIsAfterThePlacement) {
-  FakeAgent agent = MakeAgent("a", 1);
-  agent.node().set_cuda_worker(true);
-  agent.node().set_driver_version("580.1");
-  v1::GpuInfo* gpu = agent.node().add_gpus();
+// Gives the agent an A100 whose memory is free.
+v1::GpuInfo* AddGpu(FakeAgent* agent) {
+  agent->node().set_cuda_worker(true);
+  agent->node().set_driver_version("580.1");
+  v1::GpuInfo* gpu = agent->node().add_gpus();
   gpu->set_uuid("GPU-0");
   gpu->set_name("NVIDIA A100-SXM4-80GB");
   gpu->set_memory_bytes(int64_t{80} << 30);
+  gpu->set_free_bytes(int64_t{79} << 30);
   gpu->set_compute_capability(80);
+  return gpu;
+}
+
+v1::JobSpec OnAGpu(v1::JobSpec spec) {
+  spec.mutable_runtime()->set_device(v1::DEVICE_CUDA);
+  spec.mutable_runtime()->set_precision(v1::PRECISION_BF16);
+  return spec;
+}
+
+TEST_F(ReconcilerTest, AGpuThatFailsUnderAJobIsNamedOnceInItsEvents) {
+  FakeAgent agent = MakeAgent("a", 1);
+  v1::GpuInfo* gpu = AddGpu(&agent);
+  Round({&agent});
+  const std::string id = Submit(OnAGpu(Spec("demo")));
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  EXPECT_THAT(History(id), testing::Not(HasSubstr("GPU_FAULT")));
+  gpu->set_fault("2 uncorrectable memory errors");
+  for (int i = 0; i < 4; ++i) Round({&agent});
+  EXPECT_EQ(History(id), "SUBMITTED PLACED LAUNCHED ALL_RANKS_UP GPU_FAULT");
+  EXPECT_EQ(Get(id).state(), Job::STATE_RUNNING);
+  gpu->set_fault("XID 79: the GPU has fallen off the bus");
+  Round({&agent});
+  EXPECT_EQ(History(id), "SUBMITTED PLACED LAUNCHED ALL_RANKS_UP GPU_FAULT GPU_FAULT");
+}
+
+TEST_F(ReconcilerTest, AGpuIsLookedAtAsItIsAfterThePlacement) {
+  FakeAgent agent = MakeAgent("a", 1);
+  v1::GpuInfo* gpu = AddGpu(&agent);
   // Measured while the previous job still used nearly all memory.
   gpu->set_free_bytes(int64_t{1} << 24);
   agent.node().set_gpus_age_seconds(4);
-  v1::JobSpec spec = Spec("next");
-  spec.mutable_runtime()->set_device(v1::DEVICE_CUDA);
-  spec.mutable_runtime()->set_precision(v1::PRECISION_BF16);
+  const v1::JobSpec spec = OnAGpu(Spec("next"));
   Round({&agent});
   const std::string id = Submit(spec);
   for (int i = 0; i < 8; ++i) {

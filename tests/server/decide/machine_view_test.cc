@@ -1,5 +1,6 @@
 #include "server/decide/machine_view.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -27,6 +28,26 @@ TEST(MachineViewOf, LeavesOutAGpuWithAFaultAndNamesIt) {
   ASSERT_EQ(view.gpu_faults.size(), 1u);
   EXPECT_EQ(view.gpu_faults[0],
             "NVIDIA A100 GPU-1 is taken out (XID 79: the GPU has fallen off the bus)");
+}
+
+TEST(RanksOnFaultyGpus, NamesRankMachineGpuAndFaultAndNoOtherRank) {
+  v1::NodeInfo info;
+  for (const char* uuid : {"GPU-1", "GPU-2"}) {
+    info.add_gpus()->set_uuid(uuid);
+    info.mutable_gpus()->rbegin()->set_name("NVIDIA A100");
+  }
+  info.mutable_gpus(1)->set_fault("2 uncorrectable memory errors");
+  v1::StoredJob job;
+  for (int rank = 0; rank < 2; ++rank) {
+    v1::RankPlacement& placement = *job.add_placements();
+    placement.set_rank(rank);
+    placement.set_node("a");
+    placement.set_cuda_device(info.gpus(rank).uuid());
+  }
+  const std::vector<std::string> texts = RanksOnFaultyGpus(job, FaultyGpus(info));
+  ASSERT_EQ(texts.size(), 1u);
+  EXPECT_THAT(texts[0], testing::StartsWith("rank 1 on a: NVIDIA A100 GPU-2 is taken out (2 "
+                                            "uncorrectable memory errors): "));
 }
 
 TEST(BestMachine, IsOneOnWhichEveryRulePassesEvenIfAnotherIsLarger) {
