@@ -4,14 +4,46 @@ add_library(nsa_warnings INTERFACE)
 target_compile_options(nsa_warnings INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror;-Wshadow;-Wnon-virtual-dtor;-Wno-missing-field-initializers>)
 
-# nsa_library(name SOURCES a.cc … DEPS x …): the static library nsa_<name>, alias nsa::<name>; without SOURCES a header-only one. Headers are
-# included with their path from the top of the tree.
+# nsa_light(target): optimize lightly. Most code waits for networks, disks and people.
+function(nsa_light target)
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${NSA_LIGHT_OPTIMIZATION}>)
+endfunction()
+
+# nsa_precompile(target DEPS…): with NSA_PRECOMPILE, reads the headers that nearly every file of such a library includes from a precompiled one,
+# shared by all libraries that are compiled with the same options.
+function(nsa_precompile target)
+  if(NOT NSA_PRECOMPILE)
+    return()
+  endif()
+  if("nsa::rpc" IN_LIST ARGN OR "nsa::proto_grpc" IN_LIST ARGN)
+    target_precompile_headers(${target} REUSE_FROM nsa_precompiled_grpc)
+  elseif("nsa::proto" IN_LIST ARGN OR "nsa::job" IN_LIST ARGN)
+    target_precompile_headers(${target} REUSE_FROM nsa_precompiled_proto)
+  endif()
+endfunction()
+
+# nsa_precompiled(proto DEPS x … HEADERS <a> …): the library nsa_precompiled_<name>, which nsa_precompile() takes headers from.
+function(nsa_precompiled name)
+  cmake_parse_arguments(ARG "" "" "DEPS;HEADERS" ${ARGN})
+  file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/precompiled_${name}.cc CONTENT "")
+  add_library(nsa_precompiled_${name} OBJECT EXCLUDE_FROM_ALL ${CMAKE_BINARY_DIR}/precompiled_${name}.cc)
+  target_link_libraries(nsa_precompiled_${name} PRIVATE ${ARG_DEPS} nsa_warnings)
+  target_precompile_headers(nsa_precompiled_${name} PRIVATE ${ARG_HEADERS})
+  nsa_light(nsa_precompiled_${name})
+endfunction()
+
+# nsa_library(name [FAST] SOURCES a.cc … DEPS x …): the static library nsa_<name>, alias nsa::<name>; without SOURCES a header-only one. Headers
+# are included with their path from the top of the tree. FAST: the library computes, so it is fully optimized.
 function(nsa_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "FAST" "" "SOURCES;DEPS" ${ARGN})
   if(ARG_SOURCES)
     add_library(nsa_${name} STATIC ${ARG_SOURCES})
     target_include_directories(nsa_${name} PUBLIC ${PROJECT_SOURCE_DIR})
     target_link_libraries(nsa_${name} PUBLIC ${ARG_DEPS} PRIVATE nsa_warnings)
+    if(NOT ARG_FAST)
+      nsa_light(nsa_${name})
+      nsa_precompile(nsa_${name} ${ARG_DEPS})
+    endif()
   else()
     add_library(nsa_${name} INTERFACE)
     target_include_directories(nsa_${name} INTERFACE ${PROJECT_SOURCE_DIR})
@@ -25,6 +57,7 @@ function(nsa_program name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} nsa_warnings)
+  nsa_light(${name})
   install(TARGETS ${name} RUNTIME DESTINATION bin)
   set_property(GLOBAL APPEND PROPERTY NSA_PROGRAMS ${name})
 endfunction()
@@ -64,7 +97,7 @@ function(nsa_test path)
   # The tests of kernels assume optimized code, and those of the worker compute much. Every other test spends its time in the product's
   # code: at -O0 a test file compiles in 60 % of the time under AddressSanitizer, in 75 % under ThreadSanitizer.
   if(path MATCHES "^worker/")
-    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${NSA_LIGHT_OPTIMIZATION}>)
+    nsa_light(${target})
   elseif(NOT path MATCHES "^kernels/")
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O0>)
   endif()
