@@ -22,10 +22,7 @@ struct Exec {
   cuda::Blas* blas = nullptr;
   void* workspace = nullptr;
   int64_t workspace_bytes = 0;
-  // Which of the matrix library's workspaces `stream` uses: products that run at the same time need
-  // different ones.
-  int32_t blas_workspace = 0;
-  // More streams, for kernels that may run concurrently with those of `stream`
+  // A second stream, for kernels that may run concurrently with those of `stream`
   // (kernels/cuda/side.h). Null: everything runs in order on `stream`.
   cuda::Side* side = nullptr;
 

@@ -346,9 +346,8 @@ std::vector<MemoryItem> MemoryEstimate(const v1::JobSpec& spec) {
                      })});
   }
   // On a GPU mostly CUDA itself. Measured 2026-11-21 on an H200 with CUDA 13.0 and driver 580: 609
-  // to 618 MiB more than the parts above, in each of eight jobs of 2 to 26 GiB. Since 2026-11-22
-  // cuBLASLt has two more workspaces of 64 MiB, for the side streams.
-  items.push_back({cuda ? "libraries" : "workspace and libraries", (cuda ? 742 : 96) * mib});
+  // to 618 MiB more than the parts above, in each of eight jobs of 2 to 26 GiB.
+  items.push_back({cuda ? "libraries" : "workspace and libraries", (cuda ? 614 : 96) * mib});
   // NCCL's kernels and buffers: 850 MiB measured with two ranks on H200s with NVLink, NCCL 2.28.
   if (cuda && spec.resources().gpus() > 1) items.push_back({"NCCL", 850 * mib});
   return items;

@@ -3,7 +3,6 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <cstddef>
 #include <cstring>
 #include <map>
 #include <tuple>
@@ -85,11 +84,8 @@ bool IsCapturing(void* stream) {
 
 class Blas::Impl {
  public:
-  Impl(CublasLt library, void* workspace, int64_t workspace_bytes, int32_t workspaces)
-      : library_(std::move(library)),
-        workspace_(static_cast<std::byte*>(workspace)),
-        workspace_bytes_(workspace_bytes),
-        workspaces_(workspaces) {}
+  Impl(CublasLt library, void* workspace, int64_t workspace_bytes)
+      : library_(std::move(library)), workspace_(workspace), workspace_bytes_(workspace_bytes) {}
 
   ~Impl() {
     for (auto& [key, product] : products_) Destroy(product);
@@ -123,22 +119,15 @@ class Blas::Impl {
     return &products_.emplace(key, product).first->second;
   }
 
-  absl::Status Run(void* stream, const Product& product, const MatmulArgs& args,
-                   int32_t workspace = 0) const {
-    if (workspace < 0 || workspace >= workspaces_) {
-      return absl::InvalidArgumentError(absl::StrCat("matmul: workspace: ", workspace, " (0 to ",
-                                                     workspaces_ - 1,
-                                                     "); give Blas::Create() one per stream"));
-    }
+  absl::Status Run(void* stream, const Product& product, const MatmulArgs& args) const {
     const float alpha = 1, beta = Adds(args) ? 1.0f : 0.0f;
     const void* add = args.add.wanted() ? args.add.data : args.c.data;
     // cuBLASLt is column-major, so it computes cᵀ = op(b)ᵀ·op(a)ᵀ: b comes first.
-    return ToStatus(
-        library_.matmul(handle_, product.product, &alpha, args.b.data, product.b, args.a.data,
-                        product.a, &beta, add, product.c, args.c.data, product.c,
-                        &product.algorithm, workspace_ + workspace * workspace_bytes_,
-                        workspace_bytes_, static_cast<cudaStream_t>(stream)),
-        "matmul");
+    return ToStatus(library_.matmul(handle_, product.product, &alpha, args.b.data, product.b,
+                                    args.a.data, product.a, &beta, add, product.c, args.c.data,
+                                    product.c, &product.algorithm, workspace_, workspace_bytes_,
+                                    static_cast<cudaStream_t>(stream)),
+                    "matmul");
   }
 
   std::string description;
@@ -312,18 +301,16 @@ class Blas::Impl {
 
   CublasLt library_;
   cublasLtHandle_t handle_ = nullptr;
-  std::byte* const workspace_;
-  const int64_t workspace_bytes_;  // of each of the workspaces
-  const int32_t workspaces_;
+  void* const workspace_;
+  const int64_t workspace_bytes_;
   std::unique_ptr<AlgorithmFile> file_;
   std::map<Key, Product> products_;
 };
 
 absl::StatusOr<std::unique_ptr<Blas>> Blas::Create(void* workspace, int64_t workspace_bytes,
-                                                   const std::string& algorithm_folder,
-                                                   int32_t workspaces) {
+                                                   const std::string& algorithm_folder) {
   NSA_ASSIGN_OR_RETURN(CublasLt library, CublasLt::Load());
-  auto impl = std::make_unique<Impl>(std::move(library), workspace, workspace_bytes, workspaces);
+  auto impl = std::make_unique<Impl>(std::move(library), workspace, workspace_bytes);
   NSA_RETURN_IF_ERROR(impl->Open(algorithm_folder));
   return std::unique_ptr<Blas>(new Blas(std::move(impl)));
 }
@@ -338,9 +325,9 @@ absl::Status Blas::Plan(void* stream, std::span<const MatmulArgs> products) {
   return absl::OkStatus();
 }
 
-absl::Status Blas::Matmul(void* stream, const MatmulArgs& args, int32_t workspace) {
+absl::Status Blas::Matmul(void* stream, const MatmulArgs& args) {
   NSA_ASSIGN_OR_RETURN(const Product* product, impl_->Find(stream, args));
-  return impl_->Run(stream, *product, args, workspace);
+  return impl_->Run(stream, *product, args);
 }
 
 int64_t Blas::untimed_shapes() const { return impl_->untimed_shapes; }

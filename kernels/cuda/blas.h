@@ -26,13 +26,11 @@ class Blas {
  public:
   // Loads the library (libcublasLt.so.13, .12 or unversioned, from the loader's path and the usual
   // CUDA folders) and makes a handle on the current device. `workspace` is device memory for the
-  // library: `workspaces` parts of `workspace_bytes` each, at least 32 MiB, one for each stream on
-  // which products run at the same time. `algorithm_folder` is where choices are kept, e.g.
+  // library, at least 32 MiB. `algorithm_folder` is where choices are kept, e.g.
   // DefaultAlgorithmFolder(); empty: nothing is timed. NotFound lists the names that were tried and
   // says what to do.
   static absl::StatusOr<std::unique_ptr<Blas>> Create(void* workspace, int64_t workspace_bytes,
-                                                      const std::string& algorithm_folder = "",
-                                                      int32_t workspaces = 1);
+                                                      const std::string& algorithm_folder = "");
   ~Blas();
 
   // Chooses the algorithms of products before they are needed. Of the tensors only the types are
@@ -44,8 +42,7 @@ class Blas {
   // c = op(a)·op(b) (+ c or `add`). Enqueues on `stream` (a cudaStream_t); no allocation, no
   // synchronisation. A shape that was not planned is planned here, unless the stream is being
   // captured: then the choice on disk is used, or the library's first choice (untimed_shapes()).
-  // `workspace` is the number of the part of the workspace that the stream uses.
-  absl::Status Matmul(void* stream, const MatmulArgs& args, int32_t workspace = 0);
+  absl::Status Matmul(void* stream, const MatmulArgs& args);
 
   // Number of shapes that use the library's first choice because they could not be timed: they were
   // not planned before a capture, memory was short, or the choice could not be stored.

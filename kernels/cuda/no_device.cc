@@ -46,13 +46,13 @@ Range::~Range() = default;
 
 class Blas::Impl {};
 std::string DefaultAlgorithmFolder() { return ""; }
-absl::StatusOr<std::unique_ptr<Blas>> Blas::Create(void*, int64_t, const std::string&, int32_t) {
+absl::StatusOr<std::unique_ptr<Blas>> Blas::Create(void*, int64_t, const std::string&) {
   return Missing();
 }
 Blas::Blas(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Blas::~Blas() = default;
 absl::Status Blas::Plan(void*, std::span<const MatmulArgs>) { return Missing(); }
-absl::Status Blas::Matmul(void*, const MatmulArgs&, int32_t) { return Missing(); }
+absl::Status Blas::Matmul(void*, const MatmulArgs&) { return Missing(); }
 int64_t Blas::untimed_shapes() const { return 0; }
 const std::string& Blas::description() const {
   static const std::string none = "none";

@@ -6,33 +6,27 @@ namespace nsa::cuda {
 
 absl::StatusOr<std::unique_ptr<Side>> Side::Create() {
   auto side = std::make_unique<Side>();
-  int32_t priority = kMainPriority;
-  for (LaneStream& lane : side->lanes_) {
-    NSA_ASSIGN_OR_RETURN(lane.stream, Stream::Create(--priority));
-    NSA_ASSIGN_OR_RETURN(lane.event, Event::Create());
-  }
+  NSA_ASSIGN_OR_RETURN(side->stream_, Stream::Create());
+  NSA_ASSIGN_OR_RETURN(side->event_, Event::Create());
   return side;
 }
 
-absl::Status Fork(const Exec& exec, Lane lane) {
+absl::Status Fork(const Exec& exec) {
   if (exec.side == nullptr) return absl::OkStatus();
-  auto& [stream, event] = (*exec.side)[lane];
-  NSA_RETURN_IF_ERROR(event.Record(exec.stream));
-  return event.Wait(stream.get());
+  NSA_RETURN_IF_ERROR(exec.side->event_.Record(exec.stream));
+  return exec.side->event_.Wait(exec.side->stream_.get());
 }
 
-absl::Status Join(const Exec& exec, Lane lane) {
+absl::Status Join(const Exec& exec) {
   if (exec.side == nullptr) return absl::OkStatus();
-  auto& [stream, event] = (*exec.side)[lane];
-  NSA_RETURN_IF_ERROR(event.Record(stream.get()));
-  return event.Wait(exec.stream);
+  NSA_RETURN_IF_ERROR(exec.side->event_.Record(exec.side->stream_.get()));
+  return exec.side->event_.Wait(exec.stream);
 }
 
-Exec OnSide(const Exec& exec, Lane lane) {
+Exec OnSide(const Exec& exec) {
   Exec on_side = exec;
   if (exec.side != nullptr) {
-    on_side.stream = (*exec.side)[lane].stream.get();
-    on_side.blas_workspace = 1 + static_cast<int32_t>(lane);
+    on_side.stream = exec.side->stream_.get();
     on_side.side = nullptr;
   }
   return on_side;

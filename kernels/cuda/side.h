@@ -1,19 +1,18 @@
-// Side streams: streams for kernels that do not depend on each other. The blocks of one kernel fill
-// the multiprocessors that the last blocks of another leave idle. Results have the same bits with
-// and without them: they change when a kernel runs, never what the kernel reads.
+// A side stream: a second stream for kernels that do not depend on each other. The blocks of one
+// kernel fill the multiprocessors that the last blocks of another leave idle. Results have the same
+// bits with and without it: it changes when a kernel runs, never what the kernel reads.
 //
-//   Fork(exec, lane)     later work of the lane waits for everything enqueued on `exec` so far
-//   OnSide(exec, lane)   the same Exec on the lane's stream; any number of calls may use it
-//   Join(exec, lane)     later work of `exec` waits for everything enqueued on the lane so far
+//   Fork(exec)     later work of the side stream waits for everything enqueued on `exec` so far
+//   OnSide(exec)   the same Exec on the side stream; any number of calls may use it
+//   Join(exec)     later work of `exec` waits for everything enqueued on the side stream so far
 //
-// Without side streams (Exec::side is null: on the CPU, or when everything runs in order) OnSide()
-// returns `exec` itself and Fork() and Join() do nothing. Exec::workspace is the same in all of
-// them, so kernels on two streams must not use the same part of it; each stream has a workspace of
-// its own for matrix products (Exec::blas_workspace). A captured graph contains all streams if
-// every Fork() is followed by a Join().
+// Without a side stream (Exec::side is null: on the CPU, or when everything runs in order) OnSide()
+// returns `exec` itself and Fork() and Join() do nothing. Exec::workspace is the same in both, so
+// kernels on the two streams must not use the same part of it. The matrix library has one
+// workspace, so between a Fork() and its Join() only one of the two streams may run matrix
+// products. A captured graph contains both streams if every Fork() has its Join().
 #pragma once
 
-#include <array>
 #include <memory>
 
 #include "absl/status/status.h"
@@ -23,40 +22,25 @@
 
 namespace nsa::cuda {
 
-// What runs on a side stream, in the order of the streams' priorities: where blocks of several
-// streams are ready to run, those of the main stream go first, then those of a lower lane.
-enum class Lane {
-  kBranches,  // branches of the attention beside each other
-  kWeights,   // gradients of weight matrices, which nothing in the backward pass waits for
-};
-constexpr int kLanes = 2;
-
-// Workspaces for matrix products that an Exec with side streams needs: one for each stream.
-constexpr int kBlasWorkspaces = 1 + kLanes;
-
 class Side {
  public:
-  // Priority of the main stream (Stream::Create()) above those of the lanes.
-  static constexpr int kMainPriority = kLanes;
+  // Priority of the main stream (Stream::Create()). That of the side stream is 0, so that where
+  // both have blocks ready to run, those of the main stream go first.
+  static constexpr int kMainPriority = 1;
 
   static absl::StatusOr<std::unique_ptr<Side>> Create();
 
  private:
-  friend absl::Status Fork(const Exec& exec, Lane lane);
-  friend absl::Status Join(const Exec& exec, Lane lane);
-  friend Exec OnSide(const Exec& exec, Lane lane);
+  friend absl::Status Fork(const Exec& exec);
+  friend absl::Status Join(const Exec& exec);
+  friend Exec OnSide(const Exec& exec);
 
-  struct LaneStream {
-    Stream stream;
-    Event event;  // Fork() and Join() each record it and wait for it in one call: one is enough
-  };
-  LaneStream& operator[](Lane lane) { return lanes_[static_cast<size_t>(lane)]; }
-
-  std::array<LaneStream, kLanes> lanes_;
+  Stream stream_;
+  Event event_;  // Fork() and Join() each record it and wait for it in one call, so one is enough
 };
 
-absl::Status Fork(const Exec& exec, Lane lane = Lane::kBranches);
-absl::Status Join(const Exec& exec, Lane lane = Lane::kBranches);
-Exec OnSide(const Exec& exec, Lane lane = Lane::kBranches);
+absl::Status Fork(const Exec& exec);
+absl::Status Join(const Exec& exec);
+Exec OnSide(const Exec& exec);
 
 }  // namespace nsa::cuda

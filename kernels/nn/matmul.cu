@@ -10,7 +10,7 @@ absl::Status Matmul(const Exec& exec, const MatmulArgs& args) {
     return absl::FailedPreconditionError(
         "matmul: no cuBLASLt in the Exec (one a device); open it with Blas::Create()");
   }
-  return exec.blas->Matmul(exec.stream, args, exec.blas_workspace);
+  return exec.blas->Matmul(exec.stream, args);
 }
 
 }  // namespace nsa::cuda

@@ -72,13 +72,11 @@ absl::StatusOr<std::unique_ptr<Gpu>> Gpu::Open(int64_t workspace_bytes) {
   gpu->stream_ = stream;
   gpu->workspace_bytes_ = workspace_bytes;
   NSA_RETURN_IF_ERROR(ToStatus(cudaMalloc(&gpu->workspace_, workspace_bytes), "workspace"));
-  NSA_RETURN_IF_ERROR(
-      ToStatus(cudaMalloc(&gpu->blas_workspace_, cuda::kBlasWorkspaces * kBlasBytes), "workspace"));
+  NSA_RETURN_IF_ERROR(ToStatus(cudaMalloc(&gpu->blas_workspace_, kBlasBytes), "workspace"));
   NSA_RETURN_IF_ERROR(ToStatus(cudaMalloc(&gpu->flush_, kFlushBytes), "workspace"));
   NSA_ASSIGN_OR_RETURN(gpu->side_, cuda::Side::Create());
-  NSA_ASSIGN_OR_RETURN(gpu->blas_,
-                       cuda::Blas::Create(gpu->blas_workspace_, kBlasBytes,
-                                          cuda::DefaultAlgorithmFolder(), cuda::kBlasWorkspaces));
+  NSA_ASSIGN_OR_RETURN(gpu->blas_, cuda::Blas::Create(gpu->blas_workspace_, kBlasBytes,
+                                                      cuda::DefaultAlgorithmFolder()));
   return gpu;
 }
 

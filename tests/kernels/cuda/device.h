@@ -12,7 +12,6 @@
 
 #include "gtest/gtest.h"
 #include "kernels/cuda/blas.h"
-#include "kernels/cuda/side.h"
 #include "kernels/exec.h"
 #include "kernels/tensor.h"
 
@@ -123,16 +122,12 @@ class Gpu {
   cudaStream_t stream() const { return stream_; }
 
  private:
-  Gpu()
-      : workspace_(int64_t{3} << 30, DType::kU8),
-        blas_workspace_(cuda::kBlasWorkspaces * kBlasBytes, DType::kU8) {
+  Gpu() : workspace_(int64_t{3} << 30, DType::kU8), blas_workspace_(64 << 20, DType::kU8) {
     CheckCuda(cudaStreamCreate(&stream_), "cudaStreamCreate");
-    auto blas =
-        cuda::Blas::Create(blas_workspace_.tensor().data, kBlasBytes, "", cuda::kBlasWorkspaces);
+    auto blas = cuda::Blas::Create(blas_workspace_.tensor().data, blas_workspace_.bytes());
     EXPECT_TRUE(blas.ok()) << blas.status();
     if (blas.ok()) blas_ = *std::move(blas);
   }
-  static constexpr int64_t kBlasBytes = 64 << 20;
   DeviceTensor workspace_, blas_workspace_;
   cudaStream_t stream_ = nullptr;
   std::unique_ptr<cuda::Blas> blas_;

@@ -6,7 +6,7 @@
 namespace nsa::train {
 namespace {
 
-constexpr int64_t kBlasWorkspace = int64_t{64} << 20;  // for each stream
+constexpr int64_t kBlasWorkspace = int64_t{64} << 20;
 constexpr int kOldestCapability = 80;
 
 }  // namespace
@@ -23,12 +23,10 @@ absl::StatusOr<std::unique_ptr<Gpu>> Gpu::Open() {
   NSA_ASSIGN_OR_RETURN(gpu->kernels_, cuda::KernelArchitecture());
   NSA_ASSIGN_OR_RETURN(gpu->stream_, cuda::Stream::Create(cuda::Side::kMainPriority));
   NSA_ASSIGN_OR_RETURN(gpu->side_, cuda::Side::Create());
-  NSA_ASSIGN_OR_RETURN(
-      gpu->blas_workspace_,
-      cuda::DeviceMemory::Allocate(cuda::kBlasWorkspaces * kBlasWorkspace, "matrix products"));
-  NSA_ASSIGN_OR_RETURN(gpu->blas_,
-                       cuda::Blas::Create(gpu->blas_workspace_.data(), kBlasWorkspace,
-                                          cuda::DefaultAlgorithmFolder(), cuda::kBlasWorkspaces));
+  NSA_ASSIGN_OR_RETURN(gpu->blas_workspace_,
+                       cuda::DeviceMemory::Allocate(kBlasWorkspace, "matrix products"));
+  NSA_ASSIGN_OR_RETURN(gpu->blas_, cuda::Blas::Create(gpu->blas_workspace_.data(), kBlasWorkspace,
+                                                      cuda::DefaultAlgorithmFolder()));
   return gpu;
 }
 

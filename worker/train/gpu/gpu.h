@@ -32,7 +32,7 @@ class Gpu {
   // Number of products whose algorithm could not be timed. Counted as a fallback.
   int64_t untimed_products() const { return blas_->untimed_shapes(); }
 
-  // What kernels run with: one stream, and side streams for kernels that may run at the same time.
+  // What kernels run with: one stream, and a second for kernels that may run at the same time.
   Exec exec() const;
   void* stream() const { return stream_.get(); }
 

@@ -2,7 +2,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "kernels/cuda/side.h"
 #include "kernels/nn/rms_norm.h"
 #include "kernels/nn/silu.h"
 #include "kernels/nsa/layer/projections.h"
@@ -138,7 +137,6 @@ absl::Status MlpBackward(const BlockContext& block, const Tensor& dx, Arena* gra
   NSA_RETURN_IF_ERROR(LinearBackward(exec, {rows, config.hidden, config.dim}, dx, arena[act.a],
                                      View(block.parameters, p.fc2), da, View(gradients, p.fc2)));
   NSA_RETURN_IF_ERROR(SiluBackward(exec, {.dy = da, .x = arena[act.u], .dx = da}));
-  NSA_RETURN_IF_ERROR(cuda::Join(exec, cuda::Lane::kWeights));  // dx changes below
   NSA_RETURN_IF_ERROR(LinearBackward(exec, {rows, config.dim, config.hidden}, da, arena[act.h2],
                                      View(block.parameters, p.fc1), dh, View(gradients, p.fc1)));
   return RmsNormBackward(exec, {.rows = rows,
@@ -189,21 +187,17 @@ absl::Status ProjectionsBackward(const BlockContext& block, const ConstTensor& x
                                    .dk = Tensors<Tensor>(arena, work.dk),
                                    .dv = Tensors<ConstTensor>(arena, work.dv),
                                    .wide = arena[work.wide]}));
-  NSA_RETURN_IF_ERROR(cuda::Join(block.exec, cuda::Lane::kWeights));  // dx changes below
   NSA_RETURN_IF_ERROR(LinearBackward(
       block.exec, shape, arena[work.wide], arena[block.activations.h1],
       View(block.parameters, p.projections), arena[work.dh], View(gradients, p.projections)));
-  NSA_RETURN_IF_ERROR(RmsNormBackward(block.exec, {.rows = shape.rows,
-                                                   .dim = block.config.dim,
-                                                   .dy = arena[work.dh],
-                                                   .x = x,
-                                                   .weight = View(block.parameters, p.norm1),
-                                                   .rstd = arena[block.activations.rstd1],
-                                                   .dx = dx,
-                                                   .dweight = View(gradients, p.norm1)}));
-  // The block's gradients are complete, and the next block may overwrite what they were computed
-  // of.
-  return cuda::Join(block.exec, cuda::Lane::kWeights);
+  return RmsNormBackward(block.exec, {.rows = shape.rows,
+                                      .dim = block.config.dim,
+                                      .dy = arena[work.dh],
+                                      .x = x,
+                                      .weight = View(block.parameters, p.norm1),
+                                      .rstd = arena[block.activations.rstd1],
+                                      .dx = dx,
+                                      .dweight = View(gradients, p.norm1)});
 }
 
 }  // namespace

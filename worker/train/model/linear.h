@@ -5,7 +5,6 @@
 
 #include "absl/status/status.h"
 #include "common/base/status.h"
-#include "kernels/cuda/side.h"
 #include "kernels/nn/matmul.h"
 
 namespace nsa::train {
@@ -29,20 +28,18 @@ inline absl::Status Linear(const Exec& exec, const LinearShape& s, const ConstTe
                        .add = add});
 }
 
-// dx = dy W (overwritten), dw += dyᵀ x. dw is computed on the lane for weights: neither dy nor x
-// may change, and dw is not complete, before a Join(exec, Lane::kWeights).
+// dx = dy W (overwritten), dw += dyᵀ x.
 inline absl::Status LinearBackward(const Exec& exec, const LinearShape& s, const ConstTensor& dy,
                                    const ConstTensor& x, const ConstTensor& w, const Tensor& dx,
                                    const Tensor& dw) {
-  NSA_RETURN_IF_ERROR(cuda::Fork(exec, cuda::Lane::kWeights));
-  NSA_RETURN_IF_ERROR(Matmul(cuda::OnSide(exec, cuda::Lane::kWeights), {.m = s.out,
-                                                                        .n = s.in,
-                                                                        .k = s.rows,
-                                                                        .transpose_a = true,
-                                                                        .a = dy,
-                                                                        .b = x,
-                                                                        .c = dw,
-                                                                        .accumulate = true}));
+  NSA_RETURN_IF_ERROR(Matmul(exec, {.m = s.out,
+                                    .n = s.in,
+                                    .k = s.rows,
+                                    .transpose_a = true,
+                                    .a = dy,
+                                    .b = x,
+                                    .c = dw,
+                                    .accumulate = true}));
   return Matmul(exec, {.m = s.rows, .n = s.in, .k = s.out, .a = dy, .b = w, .c = dx});
 }
 

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "kernels/cuda/device.h"
-#include "kernels/cuda/side.h"
 #include "kernels/nn/copy.h"
 #include "kernels/nn/cross_entropy.h"
 #include "kernels/nn/embedding.h"
@@ -265,15 +264,14 @@ absl::Status Model::Impl::HeadBackward(const Exec& exec, float gradient_scale, A
                                      arena_[h_f_], Weight(places_.head), dh,
                                      Gradient(gradients, places_.head)));
   NSA_RETURN_IF_ERROR(Zero(exec, arena_[dx_]));
-  NSA_RETURN_IF_ERROR(RmsNormBackward(exec, {.rows = rows_,
-                                             .dim = config_.dim,
-                                             .dy = dh,
-                                             .x = InputOf(config_.n_layers),
-                                             .weight = Weight(places_.norm_f),
-                                             .rstd = arena_[rstd_f_],
-                                             .dx = arena_[dx_],
-                                             .dweight = Gradient(gradients, places_.norm_f)}));
-  return cuda::Join(exec, cuda::Lane::kWeights);
+  return RmsNormBackward(exec, {.rows = rows_,
+                                .dim = config_.dim,
+                                .dy = dh,
+                                .x = InputOf(config_.n_layers),
+                                .weight = Weight(places_.norm_f),
+                                .rstd = arena_[rstd_f_],
+                                .dx = arena_[dx_],
+                                .dweight = Gradient(gradients, places_.norm_f)});
 }
 
 // Computes again what blocks share and block `layer` + 1 has overwritten.
