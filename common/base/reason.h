@@ -86,6 +86,7 @@ enum class Reason : uint8_t {
   // A worker reported an event and continues.
   kInitialized,
   kScheduleChanged,
+  kAlgorithmsChanged,
   kTelemetryFailed,
   kTelemetryRestored,
   kCheckpointAbandoned,

@@ -9,10 +9,13 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 
 namespace nsa::cuda {
 namespace {
@@ -31,6 +34,22 @@ std::string DefaultAlgorithmFolder() {
     return absl::StrCat(home, "/.cache/nsa");
   }
   return "";
+}
+
+std::string FormatAlgorithm(const Algorithm& algorithm) {
+  return absl::StrJoin(algorithm, " ", [](std::string* text, uint64_t word) {
+    absl::StrAppend(text, absl::Hex(word));
+  });
+}
+
+std::optional<Algorithm> ParseAlgorithm(std::string_view text) {
+  const std::vector<std::string_view> words = absl::StrSplit(text, ' ');
+  Algorithm algorithm{};
+  if (words.size() != algorithm.size()) return std::nullopt;
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (!absl::SimpleHexAtoi(words[i], &algorithm[i])) return std::nullopt;
+  }
+  return algorithm;
 }
 
 AlgorithmFile::AlgorithmFile(const std::string& folder, const std::string& gpu,
@@ -70,16 +89,16 @@ void AlgorithmFile::ReadNewLines() {
   std::string line;
   while (std::getline(file, line) && !file.eof()) {  // skip a last line without its newline
     read_ += static_cast<int64_t>(line.size()) + 1;
-    std::istringstream words(line);
-    std::string key;
-    Algorithm algorithm{};
-    words >> key >> std::hex;
-    for (uint64_t& word : algorithm) words >> word;
-    if (words) known_.emplace(key, algorithm);  // keeps the first line of a shape
+    const size_t blank = line.find(' ');
+    if (blank == std::string::npos) continue;
+    const std::optional<Algorithm> algorithm =
+        ParseAlgorithm(std::string_view(line).substr(blank + 1));
+    // Keeps the first line of a shape.
+    if (algorithm.has_value()) known_.emplace(line.substr(0, blank), *algorithm);
   }
 }
 
-std::optional<AlgorithmFile::Algorithm> AlgorithmFile::Find(const std::string& key) {
+std::optional<Algorithm> AlgorithmFile::Find(const std::string& key) {
   if (path_.empty()) return std::nullopt;
   ReadNewLines();
   const auto found = known_.find(key);
@@ -87,9 +106,7 @@ std::optional<AlgorithmFile::Algorithm> AlgorithmFile::Find(const std::string& k
 }
 
 absl::Status AlgorithmFile::Add(const std::string& key, const Algorithm& algorithm) {
-  std::string line = key;
-  for (const uint64_t word : algorithm) absl::StrAppend(&line, " ", absl::Hex(word));
-  line += '\n';
+  const std::string line = absl::StrCat(key, " ", FormatAlgorithm(algorithm), "\n");
   // One write for the whole line, so that a reader sees all of it or nothing.
   if (write(lock_, line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
     return Failure(path_, "write");

@@ -10,6 +10,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 
@@ -18,11 +19,15 @@ namespace nsa::cuda {
 // $XDG_CACHE_HOME/nsa or ~/.cache/nsa; empty when neither variable is set.
 std::string DefaultAlgorithmFolder();
 
+// The bytes of a cublasLtMatmulAlgo_t, which cuBLASLt allows to be stored as they are.
+using Algorithm = std::array<uint64_t, 8>;
+
+// "1f 0 … 2": its words in hexadecimal, as in the file; and back, nothing if the text is another.
+std::string FormatAlgorithm(const Algorithm& algorithm);
+std::optional<Algorithm> ParseAlgorithm(std::string_view text);
+
 class AlgorithmFile {
  public:
-  // The bytes of a cublasLtMatmulAlgo_t, which cuBLASLt allows to be stored as they are.
-  using Algorithm = std::array<uint64_t, 8>;
-
   // Nothing is stored when `folder` is empty. The folder is created when Lock() is first called.
   AlgorithmFile(const std::string& folder, const std::string& gpu, size_t library_version);
   ~AlgorithmFile();

@@ -23,6 +23,7 @@ struct Product {
   cublasLtMatmulDesc_t product = nullptr;
   cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr;
   cublasLtMatmulAlgo_t algorithm{};
+  std::string name;  // of the shape
 };
 
 // Whether the product is added to something: to c, or to the separate matrix `add`.
@@ -100,8 +101,10 @@ class Blas::Impl {
     NSA_RETURN_IF_ERROR(ToStatus(cudaGetDevice(&device), "device"));
     NSA_RETURN_IF_ERROR(ToStatus(cudaGetDeviceProperties(&properties, device), "device"));
     file_ = std::make_unique<AlgorithmFile>(algorithm_folder, properties.name, version);
-    description = absl::StrCat("cuBLASLt ", version / 10000, ".", version / 100 % 100, ".",
-                               version % 100, " (", library_.path, ")");
+    const std::string name =
+        absl::StrCat("cuBLASLt ", version / 10000, ".", version / 100 % 100, ".", version % 100);
+    library = absl::StrCat(properties.name, ", ", name);
+    description = absl::StrCat(name, " (", library_.path, ")");
     if (!file_->path().empty()) absl::StrAppend(&description, ", algorithms in ", file_->path());
     return absl::OkStatus();
   }
@@ -109,7 +112,7 @@ class Blas::Impl {
   absl::StatusOr<const Product*> Find(void* stream, const MatmulArgs& args) {
     const Key key = KeyOf(args);
     if (const auto found = products_.find(key); found != products_.end()) return &found->second;
-    Product product;
+    Product product{.name = NameOf(args)};
     absl::Status status = Describe(args, &product);
     if (status.ok()) status = Choose(stream, args, &product);
     if (!status.ok()) {
@@ -130,6 +133,24 @@ class Blas::Impl {
                     "matmul");
   }
 
+  std::map<std::string, Algorithm> Algorithms() const {
+    std::map<std::string, Algorithm> algorithms;
+    for (const auto& [key, product] : products_) {
+      std::memcpy(algorithms[product.name].data(), &product.algorithm, sizeof(product.algorithm));
+    }
+    return algorithms;
+  }
+
+  std::vector<std::string> Adopt(std::map<std::string, Algorithm> algorithms) {
+    adopted_ = std::move(algorithms);
+    std::vector<std::string> others;
+    for (auto& [key, product] : products_) {
+      if (!UseAdopted(&product)) others.push_back(product.name);
+    }
+    return others;
+  }
+
+  std::string library;  // see Blas::library()
   std::string description;
   int64_t untimed_shapes = 0;
 
@@ -208,20 +229,34 @@ class Blas::Impl {
                      " (sizes must be multiples of 8); change the model's widths"));
   }
 
-  // Uses the algorithm that the file has for this shape, if this library and GPU accept it.
-  bool Remembered(const MatmulArgs& args, Product* product) const {
-    const auto words = file_->Find(NameOf(args));
-    if (!words.has_value()) return false;
-    static_assert(sizeof(AlgorithmFile::Algorithm) == sizeof(cublasLtMatmulAlgo_t));
-    std::memcpy(&product->algorithm, words->data(), sizeof(product->algorithm));
+  // Uses this algorithm for the product, if this library and GPU accept it.
+  bool Use(const Algorithm& words, Product* product) const {
+    cublasLtMatmulAlgo_t algorithm{};
+    static_assert(sizeof(words) == sizeof(algorithm));
+    std::memcpy(&algorithm, words.data(), sizeof(algorithm));
     cublasLtMatmulHeuristicResult_t result{};
-    return library_.check(handle_, product->product, product->b, product->a, product->c, product->c,
-                          &product->algorithm, &result) == CUBLAS_STATUS_SUCCESS &&
-           result.workspaceSize <= static_cast<size_t>(workspace_bytes_);
+    if (library_.check(handle_, product->product, product->b, product->a, product->c, product->c,
+                       &algorithm, &result) != CUBLAS_STATUS_SUCCESS ||
+        result.workspaceSize > static_cast<size_t>(workspace_bytes_)) {
+      return false;
+    }
+    product->algorithm = algorithm;
+    return true;
+  }
+
+  bool UseAdopted(Product* product) const {
+    const auto found = adopted_.find(product->name);
+    return found != adopted_.end() && Use(found->second, product);
+  }
+
+  // The algorithm that the file has for this shape.
+  bool Remembered(Product* product) const {
+    const auto words = file_->Find(product->name);
+    return words.has_value() && Use(*words, product);
   }
 
   absl::Status Choose(void* stream, const MatmulArgs& args, Product* product) {
-    if (Remembered(args, product)) return absl::OkStatus();
+    if (UseAdopted(product) || Remembered(product)) return absl::OkStatus();
     NSA_ASSIGN_OR_RETURN(const auto candidates, Candidates(args, *product));
     product->algorithm = candidates.front();
     if (candidates.size() == 1) return absl::OkStatus();
@@ -231,7 +266,7 @@ class Blas::Impl {
     }
     // Another rank may have chosen while this one waited for the lock.
     absl::Status status;
-    if (!Remembered(args, product)) {
+    if (!Remembered(product)) {
       product->algorithm = candidates.front();
       status = Fastest(stream, args, candidates, product);
       if (absl::IsResourceExhausted(status)) {
@@ -239,9 +274,9 @@ class Blas::Impl {
         product->algorithm = candidates.front();
         status = absl::OkStatus();
       } else if (status.ok()) {
-        AlgorithmFile::Algorithm words{};
+        Algorithm words{};
         std::memcpy(words.data(), &product->algorithm, sizeof(product->algorithm));
-        if (!file_->Add(NameOf(args), words).ok()) {
+        if (!file_->Add(product->name, words).ok()) {
           ++untimed_shapes;
           product->algorithm = candidates.front();
         }
@@ -305,6 +340,7 @@ class Blas::Impl {
   const int64_t workspace_bytes_;
   std::unique_ptr<AlgorithmFile> file_;
   std::map<Key, Product> products_;
+  std::map<std::string, Algorithm> adopted_;
 };
 
 absl::StatusOr<std::unique_ptr<Blas>> Blas::Create(void* workspace, int64_t workspace_bytes,
@@ -329,6 +365,12 @@ absl::Status Blas::Matmul(void* stream, const MatmulArgs& args) {
   NSA_ASSIGN_OR_RETURN(const Product* product, impl_->Find(stream, args));
   return impl_->Run(stream, *product, args);
 }
+
+std::map<std::string, Algorithm> Blas::Algorithms() const { return impl_->Algorithms(); }
+std::vector<std::string> Blas::Adopt(std::map<std::string, Algorithm> algorithms) {
+  return impl_->Adopt(std::move(algorithms));
+}
+const std::string& Blas::library() const { return impl_->library; }
 
 int64_t Blas::untimed_shapes() const { return impl_->untimed_shapes; }
 

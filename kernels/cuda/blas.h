@@ -11,9 +11,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -43,6 +45,17 @@ class Blas {
   // synchronisation. A shape that was not planned is planned here, unless the stream is being
   // captured: then the choice on disk is used, or the library's first choice (untimed_shapes()).
   absl::Status Matmul(void* stream, const MatmulArgs& args);
+
+  // The algorithm of every shape so far, by the shape's name (algorithm_file.h): what a checkpoint
+  // records, so that a run that continues from it elsewhere gives the same bits.
+  std::map<std::string, Algorithm> Algorithms() const;
+  // Uses these algorithms from now on, also for shapes that are new later. Not while a CUDA graph
+  // that contains products is kept. Returns the names of the shapes so far that keep another
+  // algorithm, because `algorithms` has none for them or because this library refuses it.
+  std::vector<std::string> Adopt(std::map<std::string, Algorithm> algorithms);
+
+  // What algorithms belong to: "NVIDIA H200, cuBLASLt 13.0.2".
+  const std::string& library() const;
 
   // Number of shapes that use the library's first choice because they could not be timed: they were
   // not planned before a capture, memory was short, or the choice could not be stored.

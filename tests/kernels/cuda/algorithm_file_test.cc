@@ -21,7 +21,7 @@ class AlgorithmFileTest : public ::testing::Test {
   AlgorithmFile Open() { return {(folder_ / "a/b").string(), "NVIDIA H200", 130002}; }
 
   const std::filesystem::path folder_;
-  const AlgorithmFile::Algorithm one_ = {1, 2, 3, 4, 5, 6, 7, 0xffffffffffffffffu}, two_ = {9};
+  const Algorithm one_ = {1, 2, 3, 4, 5, 6, 7, 0xffffffffffffffffu}, two_ = {9};
 };
 
 TEST_F(AlgorithmFileTest, WhatOneAddsTheOtherFinds) {
@@ -50,6 +50,16 @@ TEST_F(AlgorithmFileTest, TheFirstLineOfAShapeCountsAndBrokenLinesDoNot) {
   EXPECT_FALSE(other.Find("broken").has_value());
   EXPECT_TRUE(other.Find("z").has_value());
   EXPECT_FALSE(other.Find("half").has_value()) << "its line has no end yet";
+}
+
+TEST(Algorithm, IsReadBackAsItWasWritten) {
+  const Algorithm algorithm = {1, 0, 0xabcdef, 4, 5, 6, 7, 0xffffffffffffffffu};
+  EXPECT_EQ(FormatAlgorithm(algorithm), "1 0 abcdef 4 5 6 7 ffffffffffffffff");
+  EXPECT_EQ(ParseAlgorithm(FormatAlgorithm(algorithm)), algorithm);
+  for (const char* text : {"", "1 2 3", "1 2 3 4 5 6 7 8 9", "1 2 3 4 5 6 7 x",
+                           "1 2 3 4 5 6 7 10000000000000000", "1  2 3 4 5 6 7"}) {
+    EXPECT_FALSE(ParseAlgorithm(text).has_value()) << text;
+  }
 }
 
 TEST_F(AlgorithmFileTest, WithoutAFolderNothingIsKept) {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "gmock/gmock.h"
 #include "kernels/cuda/blas.h"
 #include "kernels/nn/matmul.h"
 #include "tests/kernels/cases.h"
@@ -111,6 +112,41 @@ TEST_F(TimedMatmul, TheChoiceIsWrittenOnceAndReadByOthers) {
   EXPECT_TRUE(Identical("c again", Multiply(first.get()), bits));
   EXPECT_EQ(FileText(), text);
   EXPECT_EQ(second->untimed_shapes(), 0);
+}
+
+TEST_F(TimedMatmul, AnAdoptedAlgorithmGivesTheBitsOfTheRunThatChoseIt) {
+  const auto first = Open("");
+  Multiply(first.get());
+  const auto by_default = first->Algorithms();
+  ASSERT_EQ(by_default.size(), 1u);
+  // Any other candidate serves: the point is that it is taken over, not which one it is.
+  const auto timed = Open(folder_);
+  const std::vector<uint8_t> bits = Multiply(timed.get());
+  const auto chosen = timed->Algorithms();
+  ASSERT_EQ(chosen.begin()->first, by_default.begin()->first);
+
+  EXPECT_THAT(first->Adopt(chosen), testing::IsEmpty());
+  EXPECT_EQ(first->Algorithms(), chosen);
+  EXPECT_TRUE(Identical("c", Multiply(first.get()), bits));
+  const auto later = Open("");
+  EXPECT_THAT(later->Adopt(chosen), testing::IsEmpty()) << "there are no shapes yet";
+  EXPECT_TRUE(Identical("c of a shape that is new later", Multiply(later.get()), bits));
+  EXPECT_EQ(later->Algorithms(), chosen);
+  EXPECT_EQ(first->library(), later->library());
+}
+
+TEST_F(TimedMatmul, AnAlgorithmThatIsMissingOrRefusedIsNamedAndNotUsed) {
+  const auto blas = Open(folder_);
+  const std::vector<uint8_t> bits = Multiply(blas.get());
+  const auto chosen = blas->Algorithms();
+  const std::string shape = chosen.begin()->first;
+  EXPECT_THAT(blas->Adopt({}), testing::ElementsAre(shape));
+  EXPECT_THAT(blas->Adopt({{"1x2x3-nn-f32", chosen.begin()->second}}), testing::ElementsAre(shape));
+  cuda::Algorithm nonsense;
+  nonsense.fill(~uint64_t{0});
+  EXPECT_THAT(blas->Adopt({{shape, nonsense}}), testing::ElementsAre(shape));
+  EXPECT_EQ(blas->Algorithms(), chosen);
+  EXPECT_TRUE(Identical("c", Multiply(blas.get()), bits));
 }
 
 TEST_F(TimedMatmul, APlannedShapeIsNotTimedInACapture) {

@@ -29,6 +29,8 @@ class Gpu {
   absl::Status Plan(std::span<const MatmulArgs> products) {
     return blas_->Plan(stream_.get(), products);
   }
+  // The matrix library, whose choices a checkpoint records.
+  cuda::Blas& blas() const { return *blas_; }
   // Number of products whose algorithm could not be timed. Counted as a fallback.
   int64_t untimed_products() const { return blas_->untimed_shapes(); }
 

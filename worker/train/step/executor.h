@@ -16,6 +16,7 @@
 #include "common/base/clock.h"
 #include "common/run/status_page.h"
 #include "kernels/exec.h"
+#include "nsa/v1/checkpoint.pb.h"
 #include "nsa/v1/telemetry.pb.h"
 #include "nsa/v1/worker.pb.h"
 #include "worker/train/comm/comm.h"
@@ -84,6 +85,12 @@ class StepExecutor {
   virtual ModelState& state() = 0;
   virtual Exec exec() const = 0;
   virtual SnapshotAccess snapshot_access() = 0;
+
+  // Writes the choices of the matrix library into a checkpoint's state; there are none on the CPU.
+  virtual void RecordAlgorithms(v1::CheckpointState* /*state*/) const {}
+  // Uses the choices of a checkpoint instead, before the first step. Returns what could not be
+  // taken over, for people; empty if nothing.
+  virtual std::string AdoptAlgorithms(const v1::CheckpointState& /*state*/) { return ""; }
 
   // The device and its libraries, for people.
   virtual std::string Description() const = 0;

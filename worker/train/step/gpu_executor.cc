@@ -12,6 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/count.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/estimate/estimate.h"
@@ -174,6 +175,9 @@ class GpuExecutor final : public StepExecutor {
             .allocate = [this](int64_t floats) { return PinnedFloats(floats); }};
   }
 
+  void RecordAlgorithms(v1::CheckpointState* state) const override;
+  std::string AdoptAlgorithms(const v1::CheckpointState& state) override;
+
   std::string Description() const override {
     if (gpu_ == nullptr) return CpuDescription(options_.threads);  // as far as Open() came
     if (nccl_ == nullptr) return gpu_->Description();
@@ -208,6 +212,36 @@ absl::Status GpuExecutor::PlanProducts() {
   config.attention.dtype = DType::kBf16;
   config.attention.shape.batch = passes_.sequences;
   return gpu_->Plan(ProductsOf(config));
+}
+
+void GpuExecutor::RecordAlgorithms(v1::CheckpointState* state) const {
+  state->set_matmul_library(gpu_->blas().library());
+  auto& algorithms = *state->mutable_matmul_algorithms();
+  algorithms.clear();
+  for (const auto& [shape, algorithm] : gpu_->blas().Algorithms()) {
+    algorithms[shape] = cuda::FormatAlgorithm(algorithm);
+  }
+}
+
+// Another library or GPU may give other bits even with the same algorithm, so nothing is taken over
+// from it.
+std::string GpuExecutor::AdoptAlgorithms(const v1::CheckpointState& state) {
+  if (state.matmul_library().empty()) return "";  // of a version that did not record them
+  if (state.matmul_library() != gpu_->blas().library()) {
+    return absl::StrCat("the checkpoint was written with ", state.matmul_library(),
+                        ", this machine has ", gpu_->blas().library(),
+                        ": matrix products may differ in their last bits");
+  }
+  std::map<std::string, cuda::Algorithm> algorithms;
+  for (const auto& [shape, text] : state.matmul_algorithms()) {
+    if (const auto algorithm = cuda::ParseAlgorithm(text)) algorithms[shape] = *algorithm;
+  }
+  const std::vector<std::string> others = gpu_->blas().Adopt(std::move(algorithms));
+  if (others.empty()) return "";
+  return absl::StrCat("the checkpoint has no algorithm for ",
+                      Count(static_cast<int64_t>(others.size()), "shape"), " of matrix products (",
+                      others.front(), others.size() > 1 ? ", …" : "",
+                      "), so it was chosen again: they may differ in their last bits");
 }
 
 // The ranks' GPUs meet. The service's policy for hangs, which dumps stacks first, acts before the

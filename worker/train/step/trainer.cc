@@ -258,6 +258,7 @@ Snapshot Trainer::TakeSnapshot() {
   snapshot.state.set_step(step());
   *snapshot.state.mutable_data() = data_->cursor();
   snapshot.state.set_consecutive_nonfinite(guards_->consecutive_nonfinite());
+  executor_->RecordAlgorithms(&snapshot.state);
   return snapshot;
 }
 

@@ -324,6 +324,10 @@ absl::Status Trainer::LoadFrom(const ResumePoint& point, HostState* host) {
       Event(Reason::kResumed,
             absl::StrFormat("from step %d: %s%s", state_.step(), resumed_from_, differences),
             v1::SEVERITY_INFO));
+  const std::string chosen_again = own ? executor_->AdoptAlgorithms(state_) : "";
+  if (!chosen_again.empty()) {
+    early_events_.push_back(Event(Reason::kAlgorithmsChanged, chosen_again, v1::SEVERITY_WARNING));
+  }
   return absl::OkStatus();
 }
 
