@@ -9,13 +9,11 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <utility>
-#include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 
 namespace nsa::cuda {
 namespace {
@@ -43,12 +41,11 @@ std::string FormatAlgorithm(const Algorithm& algorithm) {
 }
 
 std::optional<Algorithm> ParseAlgorithm(std::string_view text) {
-  const std::vector<std::string_view> words = absl::StrSplit(text, ' ');
+  std::istringstream words{std::string(text)};
   Algorithm algorithm{};
-  if (words.size() != algorithm.size()) return std::nullopt;
-  for (size_t i = 0; i < words.size(); ++i) {
-    if (!absl::SimpleHexAtoi(words[i], &algorithm[i])) return std::nullopt;
-  }
+  words >> std::hex;
+  for (uint64_t& word : algorithm) words >> word;
+  if (!words || !(words >> std::ws).eof()) return std::nullopt;
   return algorithm;
 }
 

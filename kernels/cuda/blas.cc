@@ -103,7 +103,7 @@ class Blas::Impl {
     file_ = std::make_unique<AlgorithmFile>(algorithm_folder, properties.name, version);
     const std::string name =
         absl::StrCat("cuBLASLt ", version / 10000, ".", version / 100 % 100, ".", version % 100);
-    library = absl::StrCat(properties.name, ", ", name);
+    library_name = absl::StrCat(properties.name, ", ", name);
     description = absl::StrCat(name, " (", library_.path, ")");
     if (!file_->path().empty()) absl::StrAppend(&description, ", algorithms in ", file_->path());
     return absl::OkStatus();
@@ -150,7 +150,7 @@ class Blas::Impl {
     return others;
   }
 
-  std::string library;  // see Blas::library()
+  std::string library_name;  // see Blas::library()
   std::string description;
   int64_t untimed_shapes = 0;
 
@@ -370,7 +370,7 @@ std::map<std::string, Algorithm> Blas::Algorithms() const { return impl_->Algori
 std::vector<std::string> Blas::Adopt(std::map<std::string, Algorithm> algorithms) {
   return impl_->Adopt(std::move(algorithms));
 }
-const std::string& Blas::library() const { return impl_->library; }
+const std::string& Blas::library() const { return impl_->library_name; }
 
 int64_t Blas::untimed_shapes() const { return impl_->untimed_shapes; }
 

@@ -45,7 +45,6 @@ Range::Range(const char*) {}
 Range::~Range() = default;
 
 class Blas::Impl {};
-std::string DefaultAlgorithmFolder() { return ""; }
 absl::StatusOr<std::unique_ptr<Blas>> Blas::Create(void*, int64_t, const std::string&) {
   return Missing();
 }

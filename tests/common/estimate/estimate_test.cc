@@ -10,8 +10,15 @@
 namespace nsa {
 namespace {
 
+// The Python system's attention.
+void UseItsPhiAndGate(v1::JobSpec* spec) {
+  spec->mutable_nsa()->set_phi(v1::PHI_AVG);
+  spec->mutable_nsa()->set_gate(v1::GATE_SOFTMAX);
+}
+
 v1::JobSpec M7c() {
   v1::JobSpec spec;
+  UseItsPhiAndGate(&spec);
   ApplyDefaults(&spec);
   return spec;
 }
@@ -31,6 +38,7 @@ v1::JobSpec Toy() {
   nsa->set_l_sel(32);
   nsa->set_n_sel(8);
   nsa->set_w(64);
+  UseItsPhiAndGate(&spec);
   spec.mutable_train()->set_seq_len(128);
   spec.mutable_train()->set_batch_size(8);
   ApplyDefaults(&spec);
@@ -43,6 +51,7 @@ TEST(ParameterCount, OfM7cWithBytesIsThePythonSystems) {
 
 TEST(ParameterCount, OfM7cWithGpt2TokensIsThePythonSystems) {
   v1::JobSpec spec;
+  UseItsPhiAndGate(&spec);
   spec.mutable_data()->set_tokenizer(v1::TOKENIZER_GPT2);
   ApplyDefaults(&spec);
   EXPECT_EQ(ParameterCount(spec), 155'096'868);

@@ -36,8 +36,8 @@ constexpr int64_t kM7c = 78'295'332;
 constexpr int64_t kM7cGpt2 = 155'096'868;
 
 const Verdict kVerdicts[] = {
-    {"demo.yaml", 493'318, true, kExperiment, {}},
-    {"demo_gpu.yaml", 24'405'528, true, kExperiment, {}},
+    {"demo.yaml", 565'254, true, kExperiment, {}},
+    {"demo_gpu.yaml", 26'603'032, true, kExperiment, {}},
     {"legacy/m7c_125m_1xa100_prod_v1.yaml", kM7c, true, kProduction, {}},
     {"legacy/m7c_125m_1xa100_production.yaml", kM7c, true, kProduction, {}},
     {"legacy/m7c_125m_24g.yaml", kM7cGpt2, true, kProduction, {}},
@@ -50,9 +50,9 @@ const Verdict kVerdicts[] = {
     {"legacy/m7c_125m_fast_log.yaml", kM7cGpt2, true, kExperiment, {}},
     {"legacy/m7c_3090_smoke.yaml", 4'659'858, true, kExperiment, {}},
     {"legacy/m7c_small_smoke.yaml", 4'659'858, true, kExperiment, {}},
-    {"openstax_cpu.yaml", 443'334, true, kExperiment, {}},
-    {"openstax_gpu.yaml", kM7c, true, kExperiment, {}},
-    {"paper_shape.yaml", 1'228'310'052, true, kExperiment, {}},
+    {"openstax_cpu.yaml", 461'894, true, kExperiment, {}},
+    {"openstax_gpu.yaml", 77'571'090, true, kExperiment, {}},
+    {"paper_shape.yaml", 1'241'390'628, true, kExperiment, {}},
     {"train_50k.yaml", kM7c, true, kProduction, {}},
     {"train_showcase.yaml", 254'499, true, kExperiment, {}},
 };

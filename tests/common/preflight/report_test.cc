@@ -63,7 +63,7 @@ TEST(PreflightReport, PrintsAFindingOnOneLineWithPlaceRuleProblemAndFix) {
 TEST(PreflightReport, PrintsAnAlignedTableOfMemoryDiskTimeAndTokens) {
   GoodJob job;
   const std::string text = FormatReport(job.Check(), "job.yaml");
-  for (const char* part : {"78,295,332", "memory: master weights", "memory per rank",
+  for (const char* part : {"81,591,588", "memory: master weights", "memory per rank",
                            "disk for checkpoints", "tokens in the run", "expected time", " GiB"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }

@@ -78,13 +78,13 @@ TEST(Preflight, WeightsMayComeFromAJobThatDiffersInWhatHasNoParameters) {
   job.spec.mutable_restart()->set_init(job.PathOf("elsewhere"));
   job.spec.mutable_nsa()->set_n_sel(8);
   job.spec.mutable_nsa()->set_w(256);
-  job.spec.mutable_nsa()->set_gate(v1::GATE_SIGMOID);
+  job.spec.mutable_nsa()->set_gate(v1::GATE_SOFTMAX);
   job.spec.mutable_model()->set_rope_scale(2);
   job.spec.mutable_model()->set_vocab(256);  // what 0 means
   EXPECT_TRUE(job.Check().accepted()) << FormatReport(job.Check(), "job.yaml");
-  job.spec.mutable_nsa()->set_phi(v1::PHI_MLP);
-  EXPECT_THAT(ProblemOf(job.Check(), "INIT_INVALID"), HasSubstr("nsa.phi: PHI_AVG -> PHI_MLP"));
   job.spec.mutable_nsa()->set_phi(v1::PHI_AVG);
+  EXPECT_THAT(ProblemOf(job.Check(), "INIT_INVALID"), HasSubstr("nsa.phi: PHI_MLP -> PHI_AVG"));
+  job.spec.mutable_nsa()->set_phi(v1::PHI_MLP);
   job.spec.mutable_nsa()->clear_branches();
   job.spec.mutable_nsa()->add_branches(v1::BRANCH_SEL);
   job.spec.mutable_nsa()->add_branches(v1::BRANCH_WIN);

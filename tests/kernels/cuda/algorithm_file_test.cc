@@ -56,8 +56,8 @@ TEST(Algorithm, IsReadBackAsItWasWritten) {
   const Algorithm algorithm = {1, 0, 0xabcdef, 4, 5, 6, 7, 0xffffffffffffffffu};
   EXPECT_EQ(FormatAlgorithm(algorithm), "1 0 abcdef 4 5 6 7 ffffffffffffffff");
   EXPECT_EQ(ParseAlgorithm(FormatAlgorithm(algorithm)), algorithm);
-  for (const char* text : {"", "1 2 3", "1 2 3 4 5 6 7 8 9", "1 2 3 4 5 6 7 x",
-                           "1 2 3 4 5 6 7 10000000000000000", "1  2 3 4 5 6 7"}) {
+  for (const char* text :
+       {"", "1 2 3", "1 2 3 4 5 6 7 8 9", "1 2 3 4 5 6 7 x", "1 2 3 4 5 6 7 10000000000000000"}) {
     EXPECT_FALSE(ParseAlgorithm(text).has_value()) << text;
   }
 }

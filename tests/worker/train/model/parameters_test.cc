@@ -13,8 +13,11 @@
 namespace nsa::train {
 namespace {
 
-v1::JobSpec DefaultJob() {
+// The Python system's model.
+v1::JobSpec M7c() {
   v1::JobSpec spec;
+  spec.mutable_nsa()->set_phi(v1::PHI_AVG);
+  spec.mutable_nsa()->set_gate(v1::GATE_SOFTMAX);
   ApplyDefaults(&spec);
   return spec;
 }
@@ -43,7 +46,7 @@ Moments MomentsOf(std::span<const float> values) {
 }
 
 TEST(ParameterLayout, HasTheNamesShapesAndOrderOfThePythonSystem) {
-  const ParameterLayout layout(DefaultJob());
+  const ParameterLayout layout(M7c());
   ASSERT_EQ(layout.tensors().size(), 195u);
   EXPECT_EQ(layout.tensors().front().name, "embed.weight");
   EXPECT_EQ(layout.tensors()[2].name, "blocks.0.attn.W_Q.weight");
@@ -55,7 +58,7 @@ TEST(ParameterLayout, HasTheNamesShapesAndOrderOfThePythonSystem) {
 }
 
 TEST(ParameterLayout, HasAsManyParametersAsTheEstimate) {
-  EXPECT_EQ(ParameterLayout(DefaultJob()).count(), 78295332);
+  EXPECT_EQ(ParameterLayout(M7c()).count(), 78295332);
   for (const auto phi : {v1::PHI_AVG, v1::PHI_MLP}) {
     for (const bool window_alone : {false, true}) {
       v1::JobSpec spec = TinyJob();
@@ -119,7 +122,7 @@ TEST(ParameterLayout, LeavesNoGapBetweenProjections) {
 }
 
 TEST(Initialize, DrawsEachTensorFromItsDistribution) {
-  v1::JobSpec spec = DefaultJob();
+  v1::JobSpec spec = M7c();
   spec.mutable_model()->set_n_layers(2);
   const ParameterLayout layout(spec);
   Arena parameters(&layout);
