@@ -60,6 +60,9 @@ def main():
     seed = version + (root / ".clang-tidy").read_bytes()
     folder = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "nsa-clang-tidy"
     folder.mkdir(parents=True, exist_ok=True)
+    missing = [f for f in files if str(root / f) not in entries]
+    if missing:
+        sys.exit(f"clang_tidy.py: {missing[0]}: not compiled in {build}; name .cc files that a CMakeLists.txt lists, and configure again")
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         clean = list(pool.map(lambda f: check(f, entries[str(root / f)], build, seed, folder), files))
     return 0 if all(clean) else 1

@@ -8,7 +8,8 @@
 //   dq = Σ_j ds_j k_j,   dk_j = Σ_{t,a} ds_j q,   dv_j = Σ_{t,a} p_j d_o.
 //
 // Each (b, g) pair is computed by one thread, which walks t upwards, so every sum has a fixed
-// order. A query without keys gives o = 0, lse = +inf, dq = 0. Internal to kernels/nsa.
+// order. A query without keys gives o = 0, lse = +inf, dq = 0. For kernels/nsa and the decoder of
+// the worker; anybody else calls a branch.
 #pragma once
 
 #include <cstdint>
