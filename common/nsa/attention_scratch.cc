@@ -67,8 +67,10 @@ BranchScratch RangeScratch(const NsaShape& s, Branch branch) {
 }
 
 SelectedScratch PlanSelectedScratch(const NsaShape& s) {
-  constexpr int64_t kPartialRowsBytes = int64_t{256} << 20;
-  constexpr int32_t kFewOfMany = 16;  // see kernels/README.md
+  constexpr int64_t kPartialRowsBytes = int64_t{256} << 20,
+                    kMostPartialRowsBytes = int64_t{1} << 30;
+  constexpr int64_t kEntriesOfBlock = 64;
+  const int64_t few_of_many = s.heads_per_group() > 8 ? 16 : 8;  // see kernels/README.md
   SelectedScratch plan;
   plan.parts = static_cast<int32_t>(CeilDiv(s.l_sel, kScratchKeys));
   plan.chunks = static_cast<int32_t>(CeilDiv(s.seq_len, SelectedScratch::kChunk));
@@ -86,22 +88,26 @@ SelectedScratch PlanSelectedScratch(const NsaShape& s) {
   plan.segments = parts.Take(4 * Pairs(s) * s.sel_blocks());
   plan.entries = parts.Take(4 * Pairs(s) * entries);
   plan.sums = parts.Take(Pairs(s) * plan.partials * plan.parts * TileSumBytes(s));
-  plan.by_key = s.sel_blocks() >= int64_t{kFewOfMany} * s.n_sel;
+  plan.by_key = s.sel_blocks() >= few_of_many * s.n_sel;
   if (plan.by_key) {
-    // A partial result is a row of fp32 values with its maximum and its sum.
+    // A partial result is a row of bf16 values with its maximum and its sum in fp32.
     const int64_t chunk_rows =
         int64_t{SelectedScratch::kChunk} * s.batch * s.n_heads * s.n_sel * plan.parts;
-    const int64_t row_bytes = 4 * WiderHead(s) + 8;
-    plan.range_chunks = static_cast<int32_t>(
-        std::clamp<int64_t>(kPartialRowsBytes / (chunk_rows * row_bytes), 1, plan.chunks));
+    const int64_t row_bytes = 2 * WiderHead(s) + 8;
+    const int64_t chunk_bytes = chunk_rows * row_bytes;
+    const int64_t wanted =
+        CeilDiv(kEntriesOfBlock * s.sel_blocks(), int64_t{SelectedScratch::kChunk} * s.n_sel);
+    const int64_t chunks = std::max(kPartialRowsBytes / chunk_bytes,
+                                    std::min(kMostPartialRowsBytes / chunk_bytes, wanted));
+    plan.range_chunks = static_cast<int32_t>(std::clamp<int64_t>(chunks, 1, plan.chunks));
     plan.ranges = static_cast<int32_t>(CeilDiv(plan.chunks, plan.range_chunks));
     const int64_t range_entries =
         int64_t{1} * plan.range_chunks * SelectedScratch::kChunk * s.n_sel;
     plan.items =
         static_cast<int32_t>(s.sel_blocks() + CeilDiv(range_entries, SelectedScratch::kItemTokens));
     plan.item_counts = parts.Take(4 * plan.ranges * Pairs(s));
-    plan.item_list = parts.Take(8 * plan.ranges * Pairs(s) * plan.items);
-    plan.rows = parts.Take(plan.range_chunks * chunk_rows * 4 * WiderHead(s));
+    plan.item_list = parts.Take(16 * plan.ranges * Pairs(s) * plan.items);
+    plan.rows = parts.Take(plan.range_chunks * chunk_rows * 2 * WiderHead(s));
     plan.row_sums = parts.Take(plan.range_chunks * chunk_rows * 8);
   }
   plan.bytes = parts.used();

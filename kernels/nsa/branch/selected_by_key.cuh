@@ -3,9 +3,9 @@
 // In this case neighbouring tokens share hardly any blocks, so a query tile that iterates over the
 // union of its tokens' choices mostly computes products that only one token needs. Here the kernel
 // instead takes 64 keys of a block and gathers the rows that chose the block (selected_lists.cuh).
-// Each row writes one partial result per choice: the unnormalised output with its maximum and sum
-// in forward, a term of dq in backward. A second kernel adds the partial results of a row in the
-// order of its choices, so the bits do not depend on how the work is divided.
+// Each row writes one partial result per choice, in bf16: the unnormalised output with its maximum
+// and sum in forward, a term of dq in backward. A second kernel adds the partial results of a row
+// in the order of its choices, so the bits do not depend on how the work is divided.
 //
 // Partial results take n times the memory of the final result. They are kept for one range of
 // tokens at a time, whose size common/nsa/attention_scratch.h decides. Both kernels run once per
@@ -46,26 +46,24 @@ struct ByKeyShared {
 // The work of a thread block: the tokens of an item against 64 keys of its block.
 struct ByKeyItem {
   int b, g, block, part;
-  int first, count;  // entries of the block's list
+  int first, count;  // entries of the (batch, group)'s lists
   KeyTile keys;
 };
 
 // Sets `item` to the work of this thread block. False if there is none.
-__device__ __forceinline__ bool FindItem(const AttentionProblem& p, const SelectedLists& lists,
-                                         const ByKey& work, int range, ByKeyItem* item) {
+__device__ __forceinline__ bool FindItem(const AttentionProblem& p, const ByKey& work, int range,
+                                         ByKeyItem* item) {
   const int pairs = p.batch * p.groups;
   const int bg = blockIdx.x / work.parts % pairs, index = blockIdx.x / work.parts / pairs;
+  const int4 found = work.items[(int64_t{1} * range * pairs + bg) * work.capacity + index];
   if (index >= work.counts[range * pairs + bg]) return false;
-  const int2 found = work.items[(int64_t{1} * range * pairs + bg) * work.capacity + index];
   item->b = bg / p.groups, item->g = bg % p.groups;
   item->block = found.x, item->part = blockIdx.x % work.parts;
   item->keys.begin = item->block * p.l_sel + item->part * kKeyTile;
   item->keys.end = min(min(item->keys.begin + kKeyTile, (item->block + 1) * p.l_sel), p.seq_len);
   item->keys.takers = 0xffffffffu;
   if (item->keys.begin >= item->keys.end) return false;
-  const int2 all = EntriesOf(p, lists, work, range, bg, item->block);
-  item->first = all.x + found.y * kItemTokens;
-  item->count = min(kItemTokens, all.y - item->first);
+  item->first = found.y, item->count = found.z;
   return true;
 }
 
@@ -77,8 +75,7 @@ __device__ __forceinline__ void LoadItem(const ByKeyShared<kD, kGradient>& share
   LoadKeyTile<kD>(shared.k, p.k, p.dk, p, item.b, item.g, item.keys.begin, item.keys.end);
   LoadKeyTile<kD>(shared.v, p.v, p.dv, p, item.b, item.g, item.keys.begin, item.keys.end);
   const int bg = item.b * p.groups + item.g;
-  const int* entries = lists.entries + int64_t{1} * bg * lists.capacity +
-                       lists.begins[bg * p.sel_blocks + item.block];
+  const int* entries = lists.entries + int64_t{1} * bg * lists.capacity;
   for (int i = threadIdx.x; i < item.count; i += kByKeyThreads) {
     shared.tokens[i] = TokenOf(entries[item.first + i]);
     shared.choices[i] = ChoiceOf(entries[item.first + i]);
@@ -188,38 +185,51 @@ __device__ __forceinline__ void PartialDq(Rows16<kD>& dq, const ByKeyShared<kD, 
   });
 }
 
-// Writes a thread's two rows to the partial rows, which are `width` wide.
+// The columns of partial rows stand in the order of a thread's accumulators, so that a thread
+// writes 16 bytes at a time (8 where rows are 16 wide) and the four threads of a row 64. Chunk 4j +
+// c of a row has columns 8·(kTiles·j + i) + 2c and the one after it, for i = 0 … kTiles − 1.
+template <int kD>
+struct PartialChunk {
+  static constexpr int kTiles = kD > 16 ? 4 : 2;
+  static constexpr int kWidth = 2 * kTiles;   // columns
+  static constexpr int kOfRow = kD / kWidth;  // chunks
+  using Packed = std::conditional_t<kTiles == 4, uint4, uint2>;
+};
+
+// Writes a thread's two rows to the partial rows.
 template <int kD>
 __device__ __forceinline__ void StorePartialRows(const Rows16<kD>& result, const Row (&rows)[2],
-                                                 float* partial_rows, int width, int lane) {
+                                                 bf16* partial_rows, int lane) {
+  using Chunk = PartialChunk<kD>;
 #pragma unroll
   for (int e = 0; e < 2; ++e) {
     if (!rows[e].valid) continue;
-    float* to = partial_rows + rows[e].at * width + 2 * (lane & 3);
-    const auto store = [&](int n) {
-      *reinterpret_cast<float2*>(to + n * 8) = {result[n][2 * e], result[n][2 * e + 1]};
-    };
-    if (width == kD) {
+    bf16* to = partial_rows + rows[e].at * kD + (lane & 3) * Chunk::kWidth;
 #pragma unroll
-      for (int n = 0; n < kD / 8; ++n) store(n);
-    } else {
+    for (int j = 0; j < Chunk::kOfRow / 4; ++j) {
+      typename Chunk::Packed packed;
+      auto* pairs = reinterpret_cast<uint32_t*>(&packed);
 #pragma unroll
-      for (int n = 0; n < kD / 8; ++n) {
-        if (n * 8 < width) store(n);
+      for (int i = 0; i < Chunk::kTiles; ++i) {
+        const float(&tile)[4] = result[j * Chunk::kTiles + i];
+        pairs[i] = Pack(tile[2 * e], tile[2 * e + 1]);
       }
+      *reinterpret_cast<typename Chunk::Packed*>(to + 4 * j * Chunk::kWidth) = packed;
     }
   }
 }
 
+// Thread blocks per multiprocessor, as many as fit into shared memory and registers.
+template <int kD, bool kGradient>
+constexpr int kByKeyBlocks = kD > 64 ? (kHasWgmma && !kGradient ? 3 : 2) : (kGradient ? 3 : 4);
+
 // Computes the partial results of one item and part. Grid: parts · B·G · capacity.
 template <int kD, bool kGradient>
-__global__ void __launch_bounds__(kByKeyThreads, kD > 64     ? 2
-                                                 : kGradient ? 3
-                                                             : 4)
+__global__ void __launch_bounds__(kByKeyThreads, kByKeyBlocks<kD, kGradient>)
     SelectedByKeyKernel(AttentionProblem p, AttentionGradients grad, SelectedLists lists,
                         ByKey work, int range, unsigned long long* keys_read) {
   ByKeyItem item;
-  if (!FindItem(p, lists, work, range, &item)) return;
+  if (!FindItem(p, work, range, &item)) return;
   extern __shared__ __align__(kTileAlignment) uint8_t memory[];
   const ByKeyShared<kD, kGradient> shared(memory);
   LoadItem(shared, p, lists, item);
@@ -262,7 +272,7 @@ __global__ void __launch_bounds__(kByKeyThreads, kD > 64     ? 2
     } else {
       PartialOutputs<kD>(result, shared, q, item.keys, rows, scale_log2, work.sums, warp, lane);
     }
-    StorePartialRows<kD>(result, rows, work.rows, kGradient ? p.dk : p.dv, lane);
+    StorePartialRows<kD>(result, rows, work.rows, lane);
     __syncthreads();
   }
   if (!kGradient && keys_read != nullptr) {
@@ -273,31 +283,56 @@ __global__ void __launch_bounds__(kByKeyThreads, kD > 64     ? 2
   }
 }
 
-// The partial results that one thread of CombineByKeyKernel adds: four columns of a row.
+// The partial results that one thread of CombineByKeyKernel adds: a chunk of a row.
+template <int kD>
 struct PartialColumns {
-  int column;         // the first of the four
-  int64_t row;        // of [B, S, H]
-  int slots;          // number of partial results
-  const float* rows;  // columns of the first one
-  int64_t step;       // floats from one to the next
-  const float2* sums;
-  int h;  // sums from one to the next
+  using Chunk = PartialChunk<kD>;
 
-  __device__ __forceinline__ float4 At(int i) const {
-    return __ldcs(reinterpret_cast<const float4*>(rows + i * step));
+  int chunk;
+  int64_t row;       // of [B, S, H]
+  int slots;         // number of partial results
+  const bf16* rows;  // the chunk of the first one
+  const float2* sums;
+  int h;  // rows and sums from one to the next
+
+  // total += factor times the i-th partial result.
+  __device__ __forceinline__ void Add(int i, float factor, float2 (&total)[Chunk::kTiles]) const {
+    const auto* from =
+        reinterpret_cast<const typename Chunk::Packed*>(rows + int64_t{1} * i * h * kD);
+    const typename Chunk::Packed packed = __ldcs(from);
+    const auto* pairs = reinterpret_cast<const __nv_bfloat162*>(&packed);
+#pragma unroll
+    for (int tile = 0; tile < Chunk::kTiles; ++tile) {
+      const float2 term = __bfloat1622float2(pairs[tile]);
+      total[tile].x = fmaf(factor, term.x, total[tile].x);
+      total[tile].y = fmaf(factor, term.y, total[tile].y);
+    }
+  }
+
+  // Calls use(pointer to two columns, value) for the columns within rows of `width` at `to`.
+  template <class Use>
+  __device__ __forceinline__ void Each(bf16* to, int width, const float2 (&total)[Chunk::kTiles],
+                                       Use use) const {
+#pragma unroll
+    for (int tile = 0; tile < Chunk::kTiles; ++tile) {
+      const int column = 8 * (chunk / 4 * Chunk::kTiles + tile) + 2 * (chunk % 4);
+      if (column >= width) continue;
+      use(reinterpret_cast<__nv_bfloat162*>(to + row * width + column), total[tile]);
+    }
   }
 };
 
 // Sets `part` to the work of this thread. False if there is none.
+template <int kD>
 __device__ __forceinline__ bool FindColumns(const AttentionProblem& p, const ByKey& work, int range,
-                                            int width, PartialColumns* part) {
-  const int lanes = width / 4;
+                                            PartialColumns<kD>* part) {
+  constexpr int kLanes = PartialChunk<kD>::kOfRow;
   const int64_t thread = int64_t{1} * blockIdx.x * blockDim.x + threadIdx.x;
-  part->column = static_cast<int>(thread % lanes) * 4;
-  const int head = static_cast<int>(thread / lanes % p.heads);
+  part->chunk = static_cast<int>(thread % kLanes);
+  const int head = static_cast<int>(thread / kLanes % p.heads);
   const int t0 = range * work.tokens(), tokens = min(work.tokens(), p.seq_len - t0);
-  const auto token = static_cast<int>(thread / lanes / p.heads % tokens);
-  const int64_t sequence = thread / lanes / p.heads / tokens;
+  const auto token = static_cast<int>(thread / kLanes / p.heads % tokens);
+  const int64_t sequence = thread / kLanes / p.heads / tokens;
   if (sequence >= p.batch) return false;
   const int b = static_cast<int>(sequence), t = t0 + token, g = head / p.h;
   part->row = (int64_t{1} * b * p.seq_len + t) * p.heads + head;
@@ -310,64 +345,55 @@ __device__ __forceinline__ bool FindColumns(const AttentionProblem& p, const ByK
           ? 0
           : last * work.parts + min(work.parts, (t - choices[last] * p.l_sel) / kKeyTile + 1);
   const int64_t first = FirstPartialRow(p, work, b, g, token) + head - g * p.h;
-  part->rows = work.rows + first * width + part->column;
-  part->step = int64_t{1} * p.h * width;
+  part->rows = work.rows + first * kD + part->chunk * PartialChunk<kD>::kWidth;
   part->sums = work.sums + first;
   part->h = p.h;
   return true;
 }
 
-// dq of the four columns: the sum of the terms.
-__device__ __forceinline__ void CombineDq(const PartialColumns& part, const AttentionProblem& p,
+// dq of the chunk: the sum of the terms.
+template <int kD>
+__device__ __forceinline__ void CombineDq(const PartialColumns<kD>& part, const AttentionProblem& p,
                                           const AttentionGradients& grad) {
-  float4 total = {0, 0, 0, 0};
+  float2 total[PartialChunk<kD>::kTiles] = {};
 #pragma unroll 8
-  for (int i = 0; i < part.slots; ++i) {
-    const float4 term = part.At(i);
-    total.x += term.x, total.y += term.y, total.z += term.z, total.w += term.w;
-  }
-  auto* to = reinterpret_cast<uint2*>(grad.dq + part.row * p.dk + part.column);
-  float4 old = {0, 0, 0, 0};
-  if (grad.add_to_dq) {
-    const uint2 packed = *to;
-    const float2 low = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(packed.x));
-    const float2 high = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(packed.y));
-    old = {low.x, low.y, high.x, high.y};
-  }
-  *to = {Pack(fmaf(total.x, p.scale, old.x), fmaf(total.y, p.scale, old.y)),
-         Pack(fmaf(total.z, p.scale, old.z), fmaf(total.w, p.scale, old.w))};
+  for (int i = 0; i < part.slots; ++i) part.Add(i, 1, total);
+  part.Each(grad.dq, p.dk, total, [&](__nv_bfloat162* to, float2 value) {
+    const float2 old = grad.add_to_dq ? __bfloat1622float2(*to) : float2{0, 0};
+    *to = __floats2bfloat162_rn(fmaf(value.x, p.scale, old.x), fmaf(value.y, p.scale, old.y));
+  });
 }
 
-// The output's four columns: the terms relative to one maximum, divided by the sum of the weights.
-__device__ __forceinline__ void CombineOutputs(const PartialColumns& part,
+// The output's chunk: the terms relative to one maximum, divided by the sum of the weights.
+template <int kD>
+__device__ __forceinline__ void CombineOutputs(const PartialColumns<kD>& part,
                                                const AttentionProblem& p,
                                                const AttentionOutputs& out) {
   float top = -INFINITY;
   for (int i = 0; i < part.slots; ++i) top = fmaxf(top, part.sums[i * part.h].x);
   const float reference = top == -INFINITY ? 0.0f : top;
   float sum = 0;
-  float4 total = {0, 0, 0, 0};
+  float2 total[PartialChunk<kD>::kTiles] = {};
 #pragma unroll 8
   for (int i = 0; i < part.slots; ++i) {
     const float2 weight = part.sums[i * part.h];
-    const float4 term = part.At(i);
     const float factor = Exp2(weight.x - reference);
     sum = fmaf(factor, weight.y, sum);
-    total.x = fmaf(factor, term.x, total.x), total.y = fmaf(factor, term.y, total.y);
-    total.z = fmaf(factor, term.z, total.z), total.w = fmaf(factor, term.w, total.w);
+    part.Add(i, factor, total);
   }
   const float inverse = sum > 0 ? 1.0f / sum : 0.0f;
-  *reinterpret_cast<uint2*>(out.o + part.row * p.dv + part.column) = {
-      Pack(total.x * inverse, total.y * inverse), Pack(total.z * inverse, total.w * inverse)};
-  if (part.column == 0) out.lse[part.row] = sum > 0 ? (top + log2f(sum)) * kLn2 : INFINITY;
+  part.Each(out.o, p.dv, total, [&](__nv_bfloat162* to, float2 value) {
+    *to = __floats2bfloat162_rn(value.x * inverse, value.y * inverse);
+  });
+  if (part.chunk == 0) out.lse[part.row] = sum > 0 ? (top + log2f(sum)) * kLn2 : INFINITY;
 }
 
-// Adds the partial results of a range's rows, four columns per thread.
-template <bool kGradient>
+// Adds the partial results of a range's rows, one chunk per thread.
+template <int kD, bool kGradient>
 __global__ void CombineByKeyKernel(AttentionProblem p, AttentionOutputs out,
                                    AttentionGradients grad, ByKey work, int range) {
-  PartialColumns part;
-  if (!FindColumns(p, work, range, kGradient ? p.dk : p.dv, &part)) return;
+  PartialColumns<kD> part;
+  if (!FindColumns(p, work, range, &part)) return;
   if constexpr (kGradient) {
     CombineDq(part, p, grad);
   } else {
@@ -393,9 +419,8 @@ absl::Status RunByKey(const Exec& exec, const NsaShape& shape, const AttentionPr
       kernel<<<work.parts * pairs * work.capacity, kByKeyThreads, kShared, StreamOf(exec)>>>(
           p, grad, lists, work, range, out.keys_read);
       const int tokens = std::min(work.tokens(), p.seq_len - range * work.tokens());
-      const int64_t threads =
-          int64_t{1} * p.batch * tokens * p.heads * (kGradient ? p.dk : p.dv) / 4;
-      CombineByKeyKernel<kGradient>
+      const int64_t threads = int64_t{1} * p.batch * tokens * p.heads * PartialChunk<kD>::kOfRow;
+      CombineByKeyKernel<kD, kGradient>
           <<<GridFor(threads, 256), 256, 0, StreamOf(exec)>>>(p, out, grad, work, range);
       NSA_RETURN_IF_ERROR(CheckLaunch(what));
     }

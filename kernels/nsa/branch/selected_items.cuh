@@ -14,8 +14,10 @@ struct ByKey {
   int parts;     // 64-key parts per block
   int capacity;  // most items of a (range, batch, group)
   int* counts;   // [ranges, B·G]: number of items
-  int2* items;   // [ranges, B·G, capacity]: block, segment of its tokens within the range
-  float* rows;   // [B, tokens of a range, G, n · parts, h, max(dk, dv)]: partial results
+  int4* items;   // [ranges, B·G, capacity]: block, its part of the (batch, group)'s list entries:
+                 // the first and how many, 0
+  bf16* rows;    // [B, tokens of a range, G, n · parts, h, max(dk, dv)]: partial results; order of
+                 // the columns: PartialChunk
   float2* sums;  // [B, tokens of a range, G, n · parts, h]: maximum (log2 units) and sum; forward
                  // only
 
@@ -38,21 +40,23 @@ __device__ __forceinline__ int2 EntriesOf(const AttentionProblem& p, const Selec
 static __global__ void PlanItemsKernel(AttentionProblem p, SelectedLists lists, ByKey work) {
   const int pairs = p.batch * p.groups, lane = threadIdx.x;
   const int range = blockIdx.x / pairs, bg = blockIdx.x % pairs;
-  int2* items = work.items + int64_t{1} * blockIdx.x * work.capacity;
+  int4* items = work.items + int64_t{1} * blockIdx.x * work.capacity;
   int before = 0;
   for (int base = 0; base < p.sel_blocks; base += kWarp) {
     const int block = base + lane;
-    int count = 0;
-    if (block < p.sel_blocks) {
-      const int2 entries = EntriesOf(p, lists, work, range, bg, block);
-      count = CeilDiv(entries.y - entries.x, kItemTokens);
-    }
+    int2 entries = {0, 0};
+    if (block < p.sel_blocks) entries = EntriesOf(p, lists, work, range, bg, block);
+    const int count = CeilDiv(entries.y - entries.x, kItemTokens);
     int sum = count;
     for (int offset = 1; offset < kWarp; offset <<= 1) {
       const int other = __shfl_up_sync(0xffffffffu, sum, offset);
       if (lane >= offset) sum += other;
     }
-    for (int i = 0; i < count; ++i) items[before + sum - count + i] = {block, i};
+    for (int i = 0; i < count; ++i) {
+      const int first = entries.x + i * kItemTokens;
+      items[before + sum - count + i] = {block, lists.begins[bg * p.sel_blocks + block] + first,
+                                         min(kItemTokens, entries.y - first), 0};
+    }
     before += __shfl_sync(0xffffffffu, sum, kWarp - 1);
   }
   if (lane == 0) work.counts[blockIdx.x] = before;

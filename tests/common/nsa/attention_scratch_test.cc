@@ -74,8 +74,8 @@ TEST(AttentionScratch, PartsDoNotOverlap) {
       const int64_t rows = int64_t{1} * s.batch * plan.range_chunks * SelectedScratch::kChunk *
                            s.n_heads * s.n_sel * plan.parts;
       parts.insert(parts.end(), {{plan.item_counts, 4 * plan.ranges * pairs},
-                                 {plan.item_list, 8 * plan.ranges * pairs * plan.items},
-                                 {plan.rows, 4 * rows * width},
+                                 {plan.item_list, 16 * plan.ranges * pairs * plan.items},
+                                 {plan.rows, 2 * rows * width},
                                  {plan.row_sums, 8 * rows}});
     }
     parts.push_back({plan.bytes, 0});
@@ -87,18 +87,34 @@ TEST(AttentionScratch, PartsDoNotOverlap) {
 }
 
 TEST(AttentionScratch, GoesByKeyBlockWhereATokenChoosesFewOfMany) {
-  EXPECT_FALSE(PlanSelectedScratch(M7c(1, 8192)).by_key);
-  EXPECT_FALSE(PlanSelectedScratch(M7c(1, 16320)).by_key);
-  EXPECT_TRUE(PlanSelectedScratch(M7c(1, 16384)).by_key);
+  EXPECT_FALSE(PlanSelectedScratch(M7c(1, 4096)).by_key);
+  EXPECT_FALSE(PlanSelectedScratch(M7c(1, 8128)).by_key);
+  EXPECT_TRUE(PlanSelectedScratch(M7c(1, 8192)).by_key);
 }
 
-// A token has 12 heads · 16 selected blocks · (64 fp32 values and two sums) of partial rows, so
-// 5,296 tokens fit into 256 MiB.
+// With 16 heads per group a query tile has few tokens, so it is the faster way for longer.
+TEST(AttentionScratch, GoesByKeyBlockLaterWithManyHeadsPerGroup) {
+  NsaShape paper{1, 8192, 64, 4, 128, 128, 32, 16, 64, 16, 512};
+  EXPECT_FALSE(PlanSelectedScratch(paper).by_key);
+  paper.seq_len = 16384;
+  EXPECT_TRUE(PlanSelectedScratch(paper).by_key);
+}
+
+// A token has 12 heads · 16 selected blocks · (64 bf16 values and two sums) of partial rows, so
+// 10,280 tokens fit into 256 MiB.
 TEST(AttentionScratch, HoldsPartialRowsOfARangeOfTokens) {
   const SelectedScratch plan = PlanSelectedScratch(M7c(1, 65536));
-  EXPECT_EQ(plan.range_chunks * SelectedScratch::kChunk, 5280);
-  EXPECT_EQ(plan.ranges, 13);
+  EXPECT_EQ(plan.range_chunks * SelectedScratch::kChunk, 10272);
+  EXPECT_EQ(plan.ranges, 7);
   EXPECT_LE(plan.bytes - plan.rows, 256 * kMiB);
+}
+
+// 64 entries for each of 1,024 blocks are 4,096 tokens, which take 1.03 GiB: more than is allowed.
+TEST(AttentionScratch, HoldsPartialRowsOfMoreTokensWhereTheyTakeMuchMemory) {
+  const SelectedScratch plan =
+      PlanSelectedScratch({1, 65536, 64, 4, 128, 128, 32, 16, 64, 16, 512});
+  EXPECT_EQ(plan.range_chunks * SelectedScratch::kChunk, 3968);
+  EXPECT_LE(plan.bytes - plan.rows, 1024 * kMiB);
 }
 
 // A regression test: the sums of dk and dv used to grow with S², to 34 GiB at a million tokens.
