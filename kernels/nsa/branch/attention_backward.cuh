@@ -51,8 +51,8 @@ static __global__ void StatsKernel(const bf16* o, const bf16* d_o, const float* 
 // ---- dq
 
 template <int kD>
-__host__ __device__ constexpr int DqSharedBytes(int rows_padded, int union_bytes) {
-  return 4 * (rows_padded + kKeyStages<kD> * kKeyTile) * kD + union_bytes;
+__host__ __device__ constexpr int DqSharedBytes(int stages, int rows_padded, int union_bytes) {
+  return 4 * (rows_padded + stages * kKeyTile) * kD + union_bytes;
 }
 
 // Stores dq of one of a thread's two rows.
@@ -75,7 +75,8 @@ __device__ __forceinline__ void StoreDq(const Rows16<kD>& dq, const AttentionPro
   }
 }
 
-template <Branch kBranch, int kD>
+// With heads of 64 and less kStages is 3.
+template <Branch kBranch, int kD, int kStages>
 __global__ void __launch_bounds__(kD > 64 ? 384 : 256, kD > 64 ? 1 : 2)
     AttentionDqKernel(AttentionProblem p, AttentionGradients grad, int queries_per_tile,
                       int tiles_per_sequence) {
@@ -83,7 +84,7 @@ __global__ void __launch_bounds__(kD > 64 ? 384 : 256, kD > 64 ? 1 : 2)
   extern __shared__ __align__(kTileAlignment) uint8_t shared[];
   bf16* q_tile = reinterpret_cast<bf16*>(shared);
   bf16* do_tile = q_tile + at.rows_padded * kD;
-  KeyStages<kBranch, kD> stages(do_tile + at.rows_padded * kD, p, at);
+  KeyStages<kBranch, kD, kStages> stages(do_tile + at.rows_padded * kD, p, at);
   LoadQueryTile<kD>(q_tile, p.q, p.dk, p, at.b, at.g, at.t0, at.queries, at.rows_padded);
   LoadQueryTile<kD>(do_tile, grad.d_o, p.dv, p, at.b, at.g, at.t0, at.queries, at.rows_padded);
   const KeyTiles tiles = PlanKeyTiles<kBranch>(p, at.b, at.g, at.t0, at.queries, queries_per_tile,
@@ -148,10 +149,11 @@ struct DkvWork {
   }
 };
 
-// Rows of a query tile in the key-major kernel: 64, or 32 where a head is 128 wide, so that the
-// accumulators fit in registers.
+// Rows of a query tile in the key-major kernel of dk and dv. With 64 rows and heads of 128 a thread
+// has 192 accumulators.
+__host__ __device__ constexpr int RowTile(bool large_tiles) { return large_tiles ? 64 : 32; }
 template <int kD>
-constexpr int kRowTile = kD > 64 ? 32 : 64;
+constexpr int kRowTile = RowTile(kLargeTiles<kD>);
 
 // Per-row data of a tile of query rows. Rows after the last have weight 0.
 template <int kRows>
@@ -162,9 +164,10 @@ struct RowInfo {
 
 // `list`: number of tokens of the longest list segment.
 template <int kD>
-__host__ __device__ constexpr int DkvSharedBytes(int list) {
-  constexpr int kRows = kRowTile<kD>;
-  return 4 * (kKeyTile + 2 * kRows) * kD + 2 * static_cast<int>(sizeof(RowInfo<kRows>)) + 4 * list;
+__host__ __device__ constexpr int DkvSharedBytes(bool large_tiles, int list) {
+  const int rows = RowTile(large_tiles);
+  return 4 * (kKeyTile + 2 * rows) * kD + 2 * rows * static_cast<int>(sizeof(RowInfo<1>)) +
+         4 * list;
 }
 
 constexpr int kDkvThreads = 128;

@@ -20,8 +20,9 @@ struct AttentionOutputs {
 };
 
 template <int kD>
-__host__ __device__ constexpr int ForwardSharedBytes(int rows_padded, int union_bytes) {
-  return 2 * (rows_padded + 2 * kKeyStages<kD> * kKeyTile) * kD + union_bytes;
+__host__ __device__ constexpr int ForwardSharedBytes(bool large_tiles, int rows_padded,
+                                                     int union_bytes) {
+  return 2 * (rows_padded + 2 * StagesOf(large_tiles) * kKeyTile) * kD + union_bytes;
 }
 
 // The weights of a row are computed relative to a running maximum (in log2 units) that may lag
@@ -127,7 +128,7 @@ __global__ void __launch_bounds__(kD > 64 ? 384 : 256, kD > 64 ? 1 : 2)
   const QueryTile at = QueryTileOf(p, queries_per_tile, tiles_per_sequence);
   extern __shared__ __align__(kTileAlignment) uint8_t shared[];
   bf16* q_tile = reinterpret_cast<bf16*>(shared);
-  KeyStages<kBranch, kD> stages(q_tile + at.rows_padded * kD, p, at);
+  KeyStages<kBranch, kD, StagesOf(kLargeTiles<kD>)> stages(q_tile + at.rows_padded * kD, p, at);
   LoadQueryTile<kD>(q_tile, p.q, p.dk, p, at.b, at.g, at.t0, at.queries, at.rows_padded);
   const KeyTiles tiles = PlanKeyTiles<kBranch>(p, at.b, at.g, at.t0, at.queries, queries_per_tile,
                                                stages.k + stages.kElements);

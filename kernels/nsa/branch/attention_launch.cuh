@@ -48,6 +48,13 @@ absl::Status ForHeadWidth(const NsaShape& shape, Run run) {
   }
 }
 
+// kLargeTiles<width> of the code that the driver has loaded.
+inline absl::StatusOr<bool> LargeTiles(int width) {
+  if (width <= 64) return true;
+  NSA_ASSIGN_OR_RETURN(const int32_t architecture, KernelArchitecture());
+  return architecture >= 90;
+}
+
 // How the work of a query-major kernel is divided.
 struct QueryGrid {
   int queries;  // tokens per tile
@@ -97,7 +104,8 @@ absl::Status LaunchForward(const Exec& exec, const Args& args, const AttentionPr
   return ForHeadWidth(args.shape, [&](auto width) -> absl::Status {
     constexpr int kD = decltype(width)::value;
     auto* kernel = AttentionForwardKernel<kBranch, kD>;
-    const int shared = ForwardSharedBytes<kD>(grid.rows_padded(), grid.union_bytes);
+    NSA_ASSIGN_OR_RETURN(const bool large_tiles, LargeTiles(kD));
+    const int shared = ForwardSharedBytes<kD>(large_tiles, grid.rows_padded(), grid.union_bytes);
     NSA_RETURN_IF_ERROR(AllowShared(kernel, shared, what));
     kernel<<<grid.blocks, grid.threads, shared, StreamOf(exec)>>>(p, out, grid.queries, grid.tiles);
     return CheckLaunch(what);
@@ -134,8 +142,15 @@ absl::Status LaunchDq(const Exec& exec, const Args& args, const AttentionProblem
   const QueryGrid grid = GridOf<kBranch>(p);
   return ForHeadWidth(args.shape, [&](auto width) -> absl::Status {
     constexpr int kD = decltype(width)::value;
-    auto* kernel = AttentionDqKernel<kBranch, kD>;
-    const int shared = DqSharedBytes<kD>(grid.rows_padded(), grid.union_bytes);
+    auto* kernel = AttentionDqKernel<kBranch, kD, 3>;
+    int stages = 3;
+    if constexpr (kD > 64) {
+      // With a single warp group, two thread blocks of two stages each fit on a multiprocessor.
+      NSA_ASSIGN_OR_RETURN(const bool large_tiles, LargeTiles(kD));
+      stages = StagesOf(large_tiles && grid.threads > 128);
+      if (stages == 2) kernel = AttentionDqKernel<kBranch, kD, 2>;
+    }
+    const int shared = DqSharedBytes<kD>(stages, grid.rows_padded(), grid.union_bytes);
     NSA_RETURN_IF_ERROR(AllowShared(kernel, shared, what));
     kernel<<<grid.blocks, grid.threads, shared, StreamOf(exec)>>>(p, grad, grid.queries,
                                                                   grid.tiles);
@@ -164,9 +179,10 @@ absl::Status LaunchBackward(const Exec& exec, const Args& args, const AttentionP
   return ForHeadWidth(args.shape, [&](auto width) -> absl::Status {
     constexpr int kD = decltype(width)::value;
     auto* kernel = AttentionDkvKernel<kBranch, kD>;
-    NSA_RETURN_IF_ERROR(AllowShared(kernel, DkvSharedBytes<kD>(0), what));
-    kernel<<<tiles * segments.count, kDkvThreads, DkvSharedBytes<kD>(0), side>>>(p, grad, segments,
-                                                                                 sums);
+    NSA_ASSIGN_OR_RETURN(const bool large_tiles, LargeTiles(kD));
+    const int shared = DkvSharedBytes<kD>(large_tiles, 0);
+    NSA_RETURN_IF_ERROR(AllowShared(kernel, shared, what));
+    kernel<<<tiles * segments.count, kDkvThreads, shared, side>>>(p, grad, segments, sums);
     NSA_RETURN_IF_ERROR(CheckLaunch(what));
     if (segments.count > 1) {
       AddSegmentsKernel<kD><<<tiles * kAddSlices, 256, 0, side>>>(p, grad, segments.count, sums);

@@ -294,18 +294,22 @@ __device__ __forceinline__ const bf16* RowPointer(const bf16* first, int row, in
                                        int64_t{row} * (2 * width));
 }
 
+// Whether there is room for large tiles. With heads of 128 there is only where warp groups
+// multiply: they read tiles from shared memory, so their products need fewer registers than those
+// of mma.sync, and such a GPU has more shared memory than an A100. Host code asks LargeTiles()
+// (attention_launch.cuh), because it does not know which code will run.
+template <int kD>
+constexpr bool kLargeTiles = kD <= 64 || kHasWgmma;
+
 // Number of key tiles (and of value tiles) that a query-major kernel has in shared memory. With
 // three stages, one tile is multiplied while the next is already loaded and the one after that is
-// being copied, and each tile needs one barrier. With heads of 128 only two stages fit, and each
-// tile needs a second barrier.
-template <int kD>
-constexpr int kKeyStages = kD > 64 ? 2 : 3;
+// being copied, and each tile needs one barrier. With two, each tile needs a second barrier.
+__host__ __device__ constexpr int StagesOf(bool large_tiles) { return large_tiles ? 3 : 2; }
 
 // The stages of keys and values of a query-major kernel. A thread copies the same rows and columns
 // of every tile.
-template <Branch kBranch, int kD>
+template <Branch kBranch, int kD, int kStages>
 struct KeyStages {
-  static constexpr int kStages = kKeyStages<kD>;
   static constexpr int kElements = 2 * kStages * kKeyTile * kD;
   static constexpr int kChunks = Tile<kD>::kChunks;
 

@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kDkvThreads, kD > 64 ? 2 : 3)
   if (work.begin >= work.end) return;
   work.count = min(lists.segment, size - segment * lists.segment);
   extern __shared__ __align__(kTileAlignment) uint8_t shared[];
-  int* list = reinterpret_cast<int*>(shared + DkvSharedBytes<kD>(0));
+  int* list = reinterpret_cast<int*>(shared + DkvSharedBytes<kD>(kLargeTiles<kD>, 0));
   const int* entries = lists.entries + int64_t{1} * bg * lists.capacity + lists.begins[slot] +
                        segment * lists.segment;
   for (int i = threadIdx.x; i < work.count; i += blockDim.x) list[i] = TokenOf(entries[i]);
@@ -215,7 +215,8 @@ absl::Status SelectedAttentionBackward(const Exec& exec, const BranchBackwardArg
   return ForHeadWidth(args.shape, [&](auto width) -> absl::Status {
     constexpr int kD = decltype(width)::value;
     auto* kernel = SelectedDkvKernel<kD>;
-    const int shared = DkvSharedBytes<kD>(plan.segment);
+    NSA_ASSIGN_OR_RETURN(const bool large_tiles, LargeTiles(kD));
+    const int shared = DkvSharedBytes<kD>(large_tiles, plan.segment);
     NSA_RETURN_IF_ERROR(AllowShared(kernel, shared, kWhat));
     kernel<<<plan.parts * plan.max_segments * slots, kDkvThreads, shared, StreamOf(side)>>>(
         p, grad, work.lists, plan.parts, plan.max_segments, plan.partials, work.sums);
