@@ -84,6 +84,26 @@ TEST(Parquet, ReadsEveryCodecPageVersionAndDictionary) {
   }
 }
 
+TEST(Parquet, RowsBecomeDocumentsAndNullsAreCounted) {
+  const TempDir dir;
+  Write(dir / "a.parquet", ParquetText(SomeRows(), {.column = "body"}).Write());
+  ReadProgress progress;
+  DocumentReader reader({.source = v1::DATA_SOURCE_PARQUET,
+                         .files = {dir / "a.parquet", dir / "a.parquet"},
+                         .text_field = "body"},
+                        &progress);
+  Document document;
+  std::vector<std::string> places;
+  while (*reader.Next(&document)) {
+    places.push_back(document.place.substr(document.place.rfind('/') + 1));
+  }
+  EXPECT_EQ(reader.nulls(), 6);
+  ASSERT_EQ(places.size(), 10u);  // empty texts are no documents
+  EXPECT_EQ(places[0], "a.parquet: row 1");
+  EXPECT_EQ(places[1], "a.parquet: row 4");
+  EXPECT_EQ(places[4], "a.parquet: row 9");
+}
+
 TEST(Parquet, AColumnThatIsNotThereIsRefusedWithThoseThatAre) {
   const TempDir dir;
   Write(dir / "a.parquet", ParquetText(SomeRows(), {.column = "body"}).Write());
