@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "common/job/data/data_files.h"
 #include "common/job/data_source.h"
 #include "common/job/load.h"
 
@@ -67,9 +68,17 @@ std::string CurveSection(const std::filesystem::path& out_dir, int64_t step) {
 
 std::string DataSection(const v1::CheckpointState& state) {
   const v1::DataSpec& data = state.spec().data();
-  const DataSourceInfo& source = DataSourceInfoOf(data.source());
-  if (!source.has_files()) return "Generated tokens; the model knows no text.\n";
-  std::string text = absl::StrCat("Files: `", absl::StrJoin(data.path(), "`, `"), "`.");
+  const bool mixed = !data.mix().empty();
+  if (!mixed && !DataSourceInfoOf(data.source()).has_files()) {
+    return "Generated tokens; the model knows no text.\n";
+  }
+  std::string text;
+  for (const DataFiles& files : TrainingFiles(data)) {
+    const std::string name =
+        mixed ? absl::StrFormat("%s (weight %g): ", files.name, files.weight) : "Files: ";
+    absl::StrAppend(&text, text.empty() ? "" : " ", name, "`", absl::StrJoin(files.paths, "`, `"),
+                    "`.");
+  }
   if (!data.val_path().empty()) {
     absl::StrAppend(&text, " Validation: `", absl::StrJoin(data.val_path(), "`, `"), "`.");
   } else if (data.val_fraction() > 0) {

@@ -14,6 +14,7 @@
 #include "common/base/byte_characters.h"
 #include "common/base/limits.h"
 #include "common/base/status.h"
+#include "common/job/data/data_files.h"
 #include "common/job/data_source.h"
 #include "nlohmann/json.hpp"
 
@@ -144,7 +145,7 @@ absl::StatusOr<ExportedTokenizer> Gpt2(const v1::JobSpec& spec,
 absl::StatusOr<ExportedTokenizer> ExportTokenizer(const v1::JobSpec& spec,
                                                   const std::filesystem::path& folder) {
   const v1::DataSpec& data = spec.data();
-  const bool token_files = DataSourceInfoOf(data.source()).format == DocumentFormat::kTokens;
+  const bool token_files = ReadsOnlyTokens(data);
   if (data.tokenizer() == v1::TOKENIZER_GPT2) {
     const std::filesystem::path from =
         folder.empty() ? std::filesystem::path(data.tokenizer_path()) : folder;

@@ -17,6 +17,7 @@ enum class DocumentFormat {
   kNone,    // There are no files: the tokens are generated.
   kText,    // The file is one document.
   kLines,   // Each line that is not blank is a document; `text_of_line` extracts its text.
+  kRows,    // Each row of a Parquet file is a document; one of its columns is the text.
   kTokens,  // Tokens in one of the formats of docs/job_file.md; a separator token begins a
             // document.
 };
@@ -26,23 +27,26 @@ struct DataSourceInfo {
   DocumentFormat format;
   // File name endings that show that a file is for another source.
   std::span<const std::string_view> wrong_endings;
-  // kLines: returns the text in a line. The error says what is wrong, without the line's number.
-  absl::StatusOr<std::string> (*text_of_line)(std::string_view line);
+  // kLines: returns the text in a line, which is in its field `text_field`. The error says what is
+  // wrong, without the line's number; for a missing field it names those that exist.
+  absl::StatusOr<std::string> (*text_of_line)(std::string_view line, std::string_view text_field);
   // kLines: describes what a line must be, for error messages.
   std::string_view line_format;
 
   bool has_files() const { return format != DocumentFormat::kNone; }
   // True if the files contain text, which a tokenizer converts to tokens.
-  bool has_text() const {
-    return format == DocumentFormat::kText || format == DocumentFormat::kLines;
+  bool has_text() const { return format == DocumentFormat::kText || has_fields(); }
+  // True if a document is one of several fields, which data.text_field names.
+  bool has_fields() const {
+    return format == DocumentFormat::kLines || format == DocumentFormat::kRows;
   }
 };
 
 // The row of a source. A source without a row is generated: it has no files.
 const DataSourceInfo& DataSourceInfoOf(v1::DataSource source);
 
-// The source that reads a file of this name as text: jsonl for .jsonl and .ndjson, also followed by
-// .gz or .zst; text for every other name.
+// The source that reads a file of this name as text: parquet for .parquet; jsonl for .jsonl and
+// .ndjson, also followed by .gz or .zst; text for every other name.
 v1::DataSource TextSourceOf(std::string_view path);
 
 // data.separator: none.
@@ -57,7 +61,10 @@ inline constexpr std::string_view kSetSeparator =
     "set data.separator to the token between documents (50256 for GPT-2's tokens, 0 for bytes), or "
     "to none if the files have no such token";
 
-// "text, jsonl or tokens": the sources that read files.
+// The field of a line or row that has the text if data.text_field is not set.
+inline constexpr std::string_view kDefaultTextField = "text";
+
+// "text, jsonl, tokens or parquet": the sources that read files.
 std::string SourcesWithFiles();
 
 }  // namespace nsa

@@ -3,6 +3,7 @@
 #include "common/estimate/estimate.h"
 #include "common/estimate/layers.h"
 #include "common/estimate/passes.h"
+#include "common/job/data/data_files.h"
 #include "common/job/data_source.h"
 #include "common/job/load.h"
 
@@ -42,10 +43,12 @@ void NsaDefaults(v1::NsaSpec* nsa) {
 }
 
 void DataDefaults(v1::DataSpec* data) {
-  if (data->source() == v1::DATA_SOURCE_UNSPECIFIED) data->set_source(v1::DATA_SOURCE_SYNTHETIC);
+  const bool mixed = !data->mix().empty();
+  if (data->source() == v1::DATA_SOURCE_UNSPECIFIED && !mixed) {
+    data->set_source(v1::DATA_SOURCE_SYNTHETIC);
+  }
   // The tokens of token files come from a tokenizer that only the job's owner knows.
-  const bool tokens = DataSourceInfoOf(data->source()).format == DocumentFormat::kTokens;
-  if (data->tokenizer() == v1::TOKENIZER_UNSPECIFIED && !tokens) {
+  if (data->tokenizer() == v1::TOKENIZER_UNSPECIFIED && !ReadsOnlyTokens(*data)) {
     data->set_tokenizer(v1::TOKENIZER_BYTE);
   }
   if (data->on_exhausted() == v1::ON_EXHAUSTED_UNSPECIFIED) {
@@ -53,7 +56,8 @@ void DataDefaults(v1::DataSpec* data) {
   }
   // Generated tokens never run out, so validation uses other generated rows and nothing is held
   // out.
-  const bool hold_out = data->val_path().empty() && DataSourceInfoOf(data->source()).has_files();
+  const bool files = mixed || DataSourceInfoOf(data->source()).has_files();
+  const bool hold_out = data->val_path().empty() && files;
   NSA_DEFAULT_(data, val_fraction, hold_out ? 0.01 : 0.0);
   NSA_DEFAULT_(data, document_mask, false);
   NSA_DEFAULT_(data, loader_timeout_seconds, 60.0);

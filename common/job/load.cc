@@ -114,6 +114,10 @@ void MakePathsAbsolute(const std::filesystem::path& base_dir, v1::JobSpec* spec)
   const std::filesystem::path base = std::filesystem::absolute(base_dir);
   for (std::string& path : *spec->mutable_data()->mutable_path()) MakeAbsolute(base, &path);
   for (std::string& path : *spec->mutable_data()->mutable_val_path()) MakeAbsolute(base, &path);
+  for (v1::MixSource& mix : *spec->mutable_data()->mutable_mix()) {
+    for (std::string& path : *mix.mutable_path()) MakeAbsolute(base, &path);
+  }
+  for (auto& [name, path] : *spec->mutable_data()->mutable_val()) MakeAbsolute(base, &path);
   if (spec->data().has_tokenizer_path()) {
     MakeAbsolute(base, spec->mutable_data()->mutable_tokenizer_path());
   }

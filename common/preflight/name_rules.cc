@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/job/data/data_files.h"
 #include "common/job/did_you_mean.h"
 #include "common/preflight/rules.h"
 
@@ -89,11 +90,8 @@ Problems PathInvalid(const PreflightFacts& facts) {
           {field, std::move(fault), "use an absolute path without .. or control characters"});
     }
   };
-  for (int i = 0; i < spec.data().path_size(); ++i) {
-    check(absl::StrFormat("data.path[%d]", i), spec.data().path(i));
-  }
-  for (int i = 0; i < spec.data().val_path_size(); ++i) {
-    check(absl::StrFormat("data.val_path[%d]", i), spec.data().val_path(i));
+  for (const DataFiles& files : AllDataFiles(spec.data())) {
+    for (size_t i = 0; i < files.paths.size(); ++i) check(files.FieldOf(i), files.paths[i]);
   }
   if (spec.data().has_tokenizer_path()) check("data.tokenizer_path", spec.data().tokenizer_path());
   check("train.out_dir", spec.train().out_dir());

@@ -149,7 +149,7 @@ absl::Status CheckSizes(const v1::JobSpec& spec) {
 std::vector<PreflightRule> AllRules() {
   std::vector<PreflightRule> rules;
   for (const auto part : {RangeRules(), ShapeRules(), NameRules(), RunRules(), DataRules(),
-                          MachineRules(), StartRules()}) {
+                          MixRules(), CorpusRules(), MachineRules(), StartRules()}) {
     rules.insert(rules.end(), part.begin(), part.end());
   }
   return rules;

@@ -54,7 +54,9 @@ constexpr double kLongRunSeconds = 3600;
 std::span<const PreflightRule> RangeRules();    // range_rules.cc: every number within limits
 std::span<const PreflightRule> ShapeRules();    // shape_rules.cc: model, attention, batch
 std::span<const PreflightRule> RunRules();      // run_rules.cc: precision, checkpoints, guards
-std::span<const PreflightRule> DataRules();     // data_rules.cc: data files, validation
+std::span<const PreflightRule> DataRules();     // data_rules.cc: data files
+std::span<const PreflightRule> MixRules();      // mix_rules.cc: fields, mixtures, named sets
+std::span<const PreflightRule> CorpusRules();   // corpus_rules.cc: amount of data, validation
 std::span<const PreflightRule> MachineRules();  // machine_rules.cc: GPUs, memory, disk, out_dir
 std::span<const PreflightRule> StartRules();    // start_rules.cc: checkpoints to begin with
 std::span<const PreflightRule> NameRules();     // name_rules.cc: names, paths, waivers

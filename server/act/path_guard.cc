@@ -15,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/fd.h"
 #include "common/base/status.h"
+#include "common/job/data/data_files.h"
 #include "server/store/out_dirs.h"
 
 namespace nsa::server {
@@ -124,14 +125,24 @@ absl::Status PathGuard::Check(const std::string& field, const std::string& path)
                                     "symbolic link; choose a path beneath one of them"));
 }
 
+// The folder of a pattern is checked first, so that no other folder is ever listed; then what
+// matches, because a match may be a link to another place.
+absl::Status PathGuard::CheckDataPath(const std::string& field, const std::string& path) const {
+  if (absl::StrContains(path, "://")) return absl::OkStatus();
+  if (!IsPattern(path)) return Check(field, path);
+  NSA_RETURN_IF_ERROR(Check(field, fs::path(path).parent_path().string()));
+  const absl::StatusOr<std::vector<std::string>> matches = ExpandPath(path);
+  if (!matches.ok()) return absl::OkStatus();  // preflight says why
+  for (const std::string& match : *matches) NSA_RETURN_IF_ERROR(Check(field, match));
+  return absl::OkStatus();
+}
+
 absl::Status PathGuard::CheckSpec(const v1::JobSpec& spec) const {
   NSA_RETURN_IF_ERROR(Check("train.out_dir", spec.train().out_dir()));
-  const auto is_url = [](const std::string& path) { return absl::StrContains(path, "://"); };
-  for (const std::string& path : spec.data().path()) {
-    if (!is_url(path)) NSA_RETURN_IF_ERROR(Check("data.path", path));
-  }
-  for (const std::string& path : spec.data().val_path()) {
-    if (!is_url(path)) NSA_RETURN_IF_ERROR(Check("data.val_path", path));
+  for (const DataFiles& files : AllDataFiles(spec.data())) {
+    for (const std::string& path : files.paths) {
+      NSA_RETURN_IF_ERROR(CheckDataPath(files.field, path));
+    }
   }
   if (!spec.data().tokenizer_path().empty()) {
     NSA_RETURN_IF_ERROR(Check("data.tokenizer_path", spec.data().tokenizer_path()));

@@ -23,8 +23,9 @@ class PathGuard {
   // resolved by the kernel (openat2, RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS).
   absl::Status Check(const std::string& field, const std::string& path) const;
 
-  // out_dir, data and validation files (URLs are not paths), the tokenizer's folder, and the
-  // checkpoints to resume from or to take the weights from.
+  // out_dir, data and validation files (URLs are not paths; of a pattern its folder and all files
+  // that match), the tokenizer's folder, and the checkpoints to resume from or to take the weights
+  // from.
   absl::Status CheckSpec(const v1::JobSpec& spec) const;
 
   // An out_dir with its symbolic links resolved, whether it exists or not: two spellings of one
@@ -33,6 +34,8 @@ class PathGuard {
   absl::StatusOr<std::string> RealOutDir(const std::string& out_dir) const;
 
  private:
+  absl::Status CheckDataPath(const std::string& field, const std::string& path) const;
+
   const std::vector<std::filesystem::path> roots_;
   const std::string state_dir_;  // with its links resolved
 };

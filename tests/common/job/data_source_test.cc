@@ -20,6 +20,7 @@ TEST(DataSource, SaysWhichSourcesReadFilesAndWhichHoldText) {
       {v1::DATA_SOURCE_UNSPECIFIED, false, false}, {v1::DATA_SOURCE_SYNTHETIC, false, false},
       {v1::DATA_SOURCE_UNIFORM, false, false},     {v1::DATA_SOURCE_TEXT, true, true},
       {v1::DATA_SOURCE_JSONL, true, true},         {v1::DATA_SOURCE_TOKENS, true, false},
+      {v1::DATA_SOURCE_PARQUET, true, true},
   };
   EXPECT_EQ(std::size(cases), static_cast<size_t>(v1::DataSource_descriptor()->value_count()));
   for (const auto& one : cases) {
@@ -29,7 +30,7 @@ TEST(DataSource, SaysWhichSourcesReadFilesAndWhichHoldText) {
     EXPECT_EQ(info.text_of_line != nullptr, info.format == DocumentFormat::kLines);
     EXPECT_EQ(info.line_format.empty(), info.format != DocumentFormat::kLines);
   }
-  EXPECT_EQ(SourcesWithFiles(), "text, jsonl or tokens");
+  EXPECT_EQ(SourcesWithFiles(), "text, jsonl, tokens or parquet");
 }
 
 TEST(DataSource, ATextFileIsOfJsonLinesByTheEndingOfItsName) {
@@ -39,6 +40,8 @@ TEST(DataSource, ATextFileIsOfJsonLinesByTheEndingOfItsName) {
   for (const char* name : {"a.txt", "a", "jsonl", "a.jsonl.txt", "a.txt.zst", ""}) {
     EXPECT_EQ(TextSourceOf(name), v1::DATA_SOURCE_TEXT) << name;
   }
+  EXPECT_EQ(TextSourceOf("/d/train-00000.parquet"), v1::DATA_SOURCE_PARQUET);
+  EXPECT_EQ(TextSourceOf("a.parquet.txt"), v1::DATA_SOURCE_TEXT);
 }
 
 TEST(DataSource, ASeparatorIsATokenOrNone) {
@@ -55,16 +58,18 @@ TEST(DataSource, ASeparatorIsATokenOrNone) {
 
 TEST(DataSource, ReadsTheTextOfAJsonLineOrSaysWhatIsWrongWithIt) {
   const auto text_of_line = DataSourceInfoOf(v1::DATA_SOURCE_JSONL).text_of_line;
-  EXPECT_EQ(text_of_line(R"({"id": 1, "text": "a \u00e9"})").value(), "a é");
+  EXPECT_EQ(text_of_line(R"({"id": 1, "text": "a \u00e9"})", "text").value(), "a é");
+  EXPECT_EQ(text_of_line(R"({"id": 1, "body": "b", "text": 7})", "body").value(), "b");
   const std::pair<const char*, const char*> bad[] = {
       {"{\"text\": \"tw", "not valid JSON"},
       {"[\"text\"]", "not a JSON object"},
-      {"{\"body\": \"a\"}", "no field 'text'"},
+      {"{\"body\": \"a\"}", "no field 'text' (fields: body)"},
+      {"{}", "no field 'text' (fields: none)"},
       {"{\"text\": 7}", "the field 'text' is not a string"},
       {"{\"text\": \"\xff\"}", "not valid JSON"},
   };
   for (const auto& [line, fault] : bad) {
-    EXPECT_THAT(text_of_line(line),
+    EXPECT_THAT(text_of_line(line, "text"),
                 StatusIs(absl::StatusCode::kInvalidArgument, testing::StrEq(fault)));
   }
 }

@@ -79,6 +79,7 @@ TEST(JobHash, ChangesWithEveryOtherFieldOfModelNsaDataAndTrain) {
         if (f->cpp_type() == f->CPPTYPE_STRING) r.AddString(message, f, "/x");
         if (f->cpp_type() == f->CPPTYPE_DOUBLE) r.AddDouble(message, f, 0.5);
         if (f->cpp_type() == f->CPPTYPE_ENUM) r.AddEnumValue(message, f, 1);
+        if (f->cpp_type() == f->CPPTYPE_MESSAGE) r.AddMessage(message, f);
       } else {
         switch (f->cpp_type()) {
           case google::protobuf::FieldDescriptor::CPPTYPE_INT32:

@@ -4,7 +4,9 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/checkpoint/checkpoint_dir.h"
 #include "common/preflight/preflight.h"
 #include "tests/testing/temp_dir.h"
@@ -85,5 +87,20 @@ inline const v1::Finding* FindingOf(const v1::PreflightReport& report, const std
 
 inline v1::TrainSpec* Train(GoodJob* job) { return job->spec.mutable_train(); }
 inline v1::DataSpec* Data(GoodJob* job) { return job->spec.mutable_data(); }
+
+// Two sources of text in place of data.path.
+inline void Mix(GoodJob* job, double first, double second) {
+  Data(job)->clear_source();
+  Data(job)->clear_path();
+  for (const auto& [name, weight] : {std::pair("train", first), std::pair("more", second)}) {
+    const std::string file = absl::StrCat(name, ".txt");
+    job->Write(file, std::string(4 << 20, name[0]));
+    v1::MixSource* const mix = Data(job)->add_mix();
+    mix->set_name(name);
+    mix->set_source(v1::DATA_SOURCE_TEXT);
+    mix->add_path(job->PathOf(file));
+    mix->set_weight(weight);
+  }
+}
 
 }  // namespace nsa

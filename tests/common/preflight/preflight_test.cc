@@ -125,6 +125,14 @@ const RuleCase kCases[] = {
        Data(job)->set_path(0, job->PathOf("train.jsonl"));
        Data(job)->set_val_path(0, job->PathOf("val.jsonl"));
      }},
+    {"DATA_NOT_PARQUET", "data.path[0]", "does not end with PAR1: the file was cut off",
+     [](GoodJob* job) {
+       job->Write("train.parquet", "PAR1" + std::string(4 << 20, 'a'));
+       job->Write("val.parquet", "PAR1 PAR1");
+       Data(job)->set_source(v1::DATA_SOURCE_PARQUET);
+       Data(job)->set_path(0, job->PathOf("train.parquet"));
+       Data(job)->set_val_path(0, job->PathOf("val.parquet"));
+     }},
     {"DATA_UNREADABLE", "data.path[0]", "No such file",
      [](GoodJob* job) { Data(job)->set_path(0, job->PathOf("missing.txt")); }},
     {"DATA_SEPARATOR", "data.separator", "train.bin does not say where its documents begin",
@@ -141,6 +149,12 @@ const RuleCase kCases[] = {
        Data(job)->set_tokenizer_path(job->PathOf("gpt2"));
        job->spec.mutable_model()->set_vocab(50257);
      }},
+    {"DATA_TEXT_FIELD", "data.text_field", "'body' (only for jsonl and parquet)",
+     [](GoodJob* job) { Data(job)->set_text_field("body"); }},
+    {"DATA_MIX", "data.mix[1].weight", "0.0001 is 0.0001 of the sum (at least 0.001)",
+     [](GoodJob* job) { Mix(job, 1, 1e-4); }},
+    {"VAL_SETS", "data.val.a b", "'a b' (1 to 63 letters",
+     [](GoodJob* job) { (*Data(job)->mutable_val())["a b"] = job->PathOf("val.txt"); }},
     {"DATA_TOO_SMALL", "data.path", "one batch takes 4,098",
      [](GoodJob* job) { job->Write("train.txt", std::string(4097, 'a')); }},
     {"DATA_REPEATED", "data.path", "times (at most 10)",
@@ -269,58 +283,6 @@ TEST_P(EveryRule, IsWaivedByItsIdWithAReasonExactlyWhenItMayBe) {
 
 INSTANTIATE_TEST_SUITE_P(Preflight, EveryRule, testing::ValuesIn(kCases),
                          [](const auto& one) { return std::string(one.param.rule); });
-
-TEST(Preflight, ATokenFileNeedsItsSeparatorUnlessItKnowsItsDocuments) {
-  const auto problem = [](const std::function<void(GoodJob*)>& change) -> std::string {
-    GoodJob job;
-    job.Write("train.bin", std::string(4 << 20, '\0'));
-    job.Write("val.bin", std::string(1 << 16, '\0'));
-    Data(&job)->set_source(v1::DATA_SOURCE_TOKENS);
-    Data(&job)->clear_tokenizer();
-    Data(&job)->set_path(0, job.PathOf("train.bin"));
-    Data(&job)->set_val_path(0, job.PathOf("val.bin"));
-    job.spec.mutable_model()->set_vocab(50257);
-    change(&job);
-    const v1::PreflightReport report = job.Check();
-    const v1::Finding* finding = FindingOf(report, "DATA_SEPARATOR");
-    return finding == nullptr ? "" : finding->problem() + "; " + finding->fix();
-  };
-  EXPECT_THAT(problem([](GoodJob*) {}), HasSubstr("50256 for GPT-2's tokens"));
-  for (const char* good : {"50256", "0", "none"}) {
-    EXPECT_EQ(problem([&](GoodJob* job) { Data(job)->set_separator(good); }), "") << good;
-  }
-  for (const char* bad : {"", "-1", "65536", "50257", "None", "<|endoftext|>"}) {
-    EXPECT_NE(problem([&](GoodJob* job) { Data(job)->set_separator(bad); }), "") << bad;
-  }
-  // A job file that names its tokenizer is read as before.
-  EXPECT_EQ(problem([](GoodJob* job) { Data(job)->set_tokenizer(v1::TOKENIZER_BYTE); }), "");
-  const auto index = [](GoodJob* job) {
-    job->Write("train.idx", "MMIDIDX");
-    job->Write("val.idx", "MMIDIDX");
-  };
-  EXPECT_EQ(problem(index), "");
-  EXPECT_EQ(problem([](GoodJob* job) {
-              std::filesystem::remove(job->PathOf("train.bin"));
-              std::filesystem::remove(job->PathOf("val.bin"));
-            }),
-            "")
-      << "files of a volume that is not mounted may be Megatron's";
-  EXPECT_THAT(problem([&](GoodJob* job) {
-                index(job);
-                Data(job)->set_document_mask(true);
-              }),
-              HasSubstr("document_mask"));
-  EXPECT_THAT(problem([](GoodJob* job) {
-                Data(job)->set_separator("none");
-                Data(job)->set_document_mask(true);
-              }),
-              HasSubstr("document_mask"));
-  EXPECT_THAT(problem([](GoodJob* job) {
-                Data(job)->set_source(v1::DATA_SOURCE_TEXT);
-                Data(job)->set_separator("0");
-              }),
-              HasSubstr("only for source: tokens"));
-}
 
 TEST(Preflight, HasACaseHereForEveryRule) {
   std::set<std::string> rules;

@@ -43,6 +43,7 @@ absl::StatusOr<Batch> BatchMaker::Make(const DataPosition& position) const {
   for (int32_t b = 0; b < batch.rows; ++b) {
     const DataPosition at = Advance(position, shape_.first_row() + b, order_.rows());
     if (b == 0) batch.epoch = at.epoch;
+    if (shape_.mixed) batch.parts.push_back(source_->PartOf(at.sequence));
     const int64_t index = shape_.in_order ? at.sequence : order_.Row(at.epoch, at.sequence);
     const int64_t shift = shape_.in_order ? 0 : ShiftOfEpoch(shape_.seed, at.epoch, seq_len);
     NSA_RETURN_IF_ERROR(

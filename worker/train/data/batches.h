@@ -23,6 +23,7 @@ struct BatchShape {
   bool document_mask = false;
   // Rows 0, 1, 2, … in every epoch, cut at the same places, instead of in the order of `seed`.
   bool in_order = false;
+  bool mixed = false;  // Batch::parts is wanted
 
   int32_t first_row() const { return RowOf(rank); }
   int32_t rows() const { return RowOf(rank + 1) - RowOf(rank); }

@@ -5,7 +5,9 @@
 // same content are dropped. With val_fraction f, documents whose content hash (XXH3, as a fraction
 // of 2^64) is below f are for validation, but at least one document. Copies of a document have the
 // same hash, so all of them are in the same set. With val_fraction, text files are divided into
-// passages (documents.h); otherwise a whole file would be one document.
+// passages (documents.h); otherwise a whole file would be one document. The documents of the sets
+// of data.val are for validation, as those of val_path. With data.mix each source has a store of
+// its own; what is dropped or held out is decided by the same rules for all of them.
 #pragma once
 
 #include <algorithm>
@@ -34,6 +36,7 @@ struct CorpusInfo {
   int64_t val_tokens = 0;
   int64_t val_rows = 0;
   int64_t dropped_documents = 0;  // training documents that are copies of validation documents
+  int64_t null_rows = 0;          // rows of parquet files without a text
   int64_t inner_separators = 0;   // separator tokens inside documents; each splits its document
   double load_seconds = 0;
   std::string fingerprint;  // of the files, 32 hexadecimal digits
@@ -59,11 +62,26 @@ class TokenStore {
   std::vector<uint8_t> bytes_;
 };
 
-struct Corpus {
+// The documents of one source.
+struct CorpusPart {
+  std::string name;  // data.mix[].name; empty without a mixture
+  v1::DataSource source = v1::DATA_SOURCE_UNSPECIFIED;
+  double weight = 1;
   std::shared_ptr<TokenStore> train;
-  std::shared_ptr<TokenStore> val;
-  int32_t separator = 0;  // kNoSeparator if documents follow each other without one
-  CorpusInfo info;        // without rows and val_rows, which depend on the row length
+  std::shared_ptr<TokenStore> val;  // documents held out; of the first part also those of val_path
+};
+
+// A set of data.val.
+struct CorpusSet {
+  std::string name;
+  std::shared_ptr<TokenStore> tokens;
+};
+
+struct Corpus {
+  std::vector<CorpusPart> parts;  // one, or with data.mix one for each source
+  std::vector<CorpusSet> sets;    // in the order of their names
+  int32_t separator = 0;          // kNoSeparator if documents follow each other without one
+  CorpusInfo info;                // without rows and val_rows, which depend on the row length
 };
 
 // Reads the files of `data` on a separate thread. DeadlineExceeded with Reason::kDataStalled if

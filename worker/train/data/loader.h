@@ -9,6 +9,9 @@
 // (seed, epoch): sequence q of epoch e is the same row for any number of ranks. A
 // micro-batch is the next batch_size sequences; rank r of W takes rows [r·B/W, (r+1)·B/W) of it.
 //
+// With data.mix sequence q is of the source that has that turn (mix.h), and every source has
+// epochs, an order and a shift of its own. The position is the number of sequences, in epoch 0.
+//
 // One thread calls Next() and Eval(); a thread of the loader prepares batches in advance.
 #pragma once
 
@@ -37,7 +40,8 @@ struct Batch {
                                    // token's document; empty without data.document_mask. The
                                    // separator belongs to the document that it begins.
   v1::DataSource source = v1::DATA_SOURCE_UNSPECIFIED;  // SYNTHETIC after a fallback
-  int64_t epoch = 0;                                    // of its first row, 0-based
+  int64_t epoch = 0;           // of its first row, 0-based; 0 with data.mix
+  std::vector<int32_t> parts;  // with data.mix: the source of each row, an index in it
 };
 
 // The loader uses spec.data, spec.train and spec.model.vocab, with their defaults filled in.
@@ -100,6 +104,15 @@ class DataLoader {
   int32_t eval_batches() const;
   absl::StatusOr<Batch> Eval(int32_t index) const;
 
+  // The same for the sets of data.val, in the order of their names.
+  int32_t eval_sets() const;
+  const std::string& eval_set_name(int32_t set) const;
+  int32_t eval_set_batches(int32_t set) const;
+  absl::StatusOr<Batch> EvalSet(int32_t set, int32_t index) const;
+
+  // With data.mix: the epoch in which a source was for its last row, 0-based; 0 after a fallback.
+  int64_t mix_epoch(int32_t source) const;
+
   const CorpusInfo& info() const;
 
   // Whether the loader fell back to synthetic tokens. StepRecord.fallbacks counts each synthetic
@@ -108,6 +121,8 @@ class DataLoader {
 
  private:
   class Impl;
+  static absl::StatusOr<std::unique_ptr<DataLoader>> FallenBack(LoaderOptions options,
+                                                                const absl::Status& why);
   explicit DataLoader(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

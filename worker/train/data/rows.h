@@ -23,6 +23,9 @@ class RowSource {
 
   virtual v1::DataSource source() const = 0;
 
+  // Of which of several sources a row is, see mix.h; 0 if there is only one.
+  virtual int32_t PartOf(int64_t /*row*/) const { return 0; }
+
   // Fills `tokens` with row `row`, in [0, rows()). Its size is S + 1 for the row length S that the
   // source was made for.
   virtual absl::Status Read(int64_t row, std::span<int32_t> tokens) = 0;

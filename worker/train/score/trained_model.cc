@@ -6,6 +6,7 @@
 #include "common/base/status.h"
 #include "common/checkpoint/checkpoint_dir.h"
 #include "common/estimate/estimate.h"
+#include "common/job/data/data_files.h"
 #include "common/job/data_source.h"
 #include "common/preflight/preflight.h"
 #include "worker/train/checkpoint/checkpoint.h"
@@ -23,7 +24,7 @@ absl::StatusOr<std::filesystem::path> FindCheckpoint(const std::filesystem::path
 
 // Refuses a model trained on token files that its job's tokenizer did not write.
 absl::Status CheckTokenFiles(const v1::DataSpec& data, int32_t vocab) {
-  if (DataSourceInfoOf(data.source()).format != DocumentFormat::kTokens) return absl::OkStatus();
+  if (!ReadsOnlyTokens(data)) return absl::OkStatus();
   if (data.tokenizer() == v1::TOKENIZER_UNSPECIFIED) {
     return absl::FailedPreconditionError(
         "data.tokenizer: not set: the model was trained on token files, and its job does not say "

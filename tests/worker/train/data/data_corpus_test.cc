@@ -116,7 +116,7 @@ TEST(LoadCorpus, KeepsEveryByteOfEveryDocumentBehindASeparator) {
   Write(dir / "b.txt", "second");
   const auto corpus = Load(Spec(v1::DATA_SOURCE_TEXT, {dir / "a.txt", dir / "b.txt"}));
   ASSERT_OK(corpus);
-  EXPECT_EQ(TextOf(*corpus->train), std::string("\0first\0second", 13));
+  EXPECT_EQ(TextOf(*corpus->parts[0].train), std::string("\0first\0second", 13));
   EXPECT_EQ(corpus->info.documents, 2);
   EXPECT_EQ(corpus->info.tokens, 13);
 }
@@ -137,8 +137,8 @@ TEST(LoadCorpus, TokenFilesAreLittleEndianAndSplitAtTheSeparator) {
   spec.set_tokenizer(v1::TOKENIZER_BYTE);  // as in job files of before data.separator
   const auto corpus = Load(spec, 1000);
   ASSERT_OK(corpus);
-  std::vector<int32_t> tokens(corpus->train->size());
-  corpus->train->Copy(0, tokens);
+  std::vector<int32_t> tokens(corpus->parts[0].train->size());
+  corpus->parts[0].train->Copy(0, tokens);
   EXPECT_THAT(tokens, testing::ElementsAre(0, 1, 0x102, 0, 3));
   EXPECT_EQ(corpus->info.documents, 2);
   Write(dir / "odd.bin", "123");
@@ -152,8 +152,8 @@ std::string Gpt2Shard() { return std::string("\x50\xc4\1\0\2\0\x50\xc4\0\0\3\0\x
 std::vector<int32_t> TokensOf(const absl::StatusOr<Corpus>& corpus) {
   EXPECT_OK(corpus);
   if (!corpus.ok()) return {};
-  std::vector<int32_t> tokens(corpus->train->size());
-  corpus->train->Copy(0, tokens);
+  std::vector<int32_t> tokens(corpus->parts[0].train->size());
+  corpus->parts[0].train->Copy(0, tokens);
   return tokens;
 }
 
@@ -218,7 +218,7 @@ TEST(LoadCorpus, HoldsOutAFractionSoThatNoDocumentIsOnBothSides) {
   spec.set_val_fraction(0.2);
   const auto corpus = Load(spec);
   ASSERT_OK(corpus);
-  const auto train = DocumentsOf(*corpus->train), val = DocumentsOf(*corpus->val);
+  const auto train = DocumentsOf(*corpus->parts[0].train), val = DocumentsOf(*corpus->parts[0].val);
   EXPECT_EQ(train.size() + val.size(), 3000u);
   for (const std::string& document : val) EXPECT_EQ(train.count(document), 0u) << document;
   // 600 ± 5·√(1000·0.16)·3.
@@ -234,8 +234,8 @@ TEST(LoadCorpus, ATinyFractionHoldsOutOneDocument) {
   ASSERT_OK(corpus);
   EXPECT_EQ(corpus->info.val_documents, 1);
   EXPECT_EQ(corpus->info.documents, 2);
-  auto all = DocumentsOf(*corpus->train);
-  all.merge(DocumentsOf(*corpus->val));
+  auto all = DocumentsOf(*corpus->parts[0].train);
+  all.merge(DocumentsOf(*corpus->parts[0].val));
   EXPECT_THAT(all, testing::UnorderedElementsAre("one", "two", "three"));
 }
 
@@ -263,7 +263,7 @@ TEST(LoadCorpus, HoldsOutPassagesOfATextFileWithoutLosingAByte) {
   const int64_t documents = corpus->info.documents + corpus->info.val_documents;
   EXPECT_EQ(corpus->info.tokens + corpus->info.val_tokens,
             static_cast<int64_t>(text.size()) + documents);
-  for (const std::string& passage : DocumentsOf(*corpus->val)) {
+  for (const std::string& passage : DocumentsOf(*corpus->parts[0].val)) {
     EXPECT_THAT(text, HasSubstr(passage));
     EXPECT_THAT(passage, testing::StartsWith("Speaker"));
     EXPECT_THAT(passage, testing::EndsWith("\n\n"));
@@ -281,8 +281,8 @@ TEST(LoadCorpus, DropsTrainingCopiesOfValidationDocumentsAndCountsThem) {
   const auto corpus = Load(spec);
   ASSERT_OK(corpus);
   EXPECT_EQ(corpus->info.dropped_documents, 2);
-  EXPECT_THAT(DocumentsOf(*corpus->train), testing::UnorderedElementsAre("two", "six"));
-  EXPECT_THAT(DocumentsOf(*corpus->val), testing::UnorderedElementsAre("one"));
+  EXPECT_THAT(DocumentsOf(*corpus->parts[0].train), testing::UnorderedElementsAre("two", "six"));
+  EXPECT_THAT(DocumentsOf(*corpus->parts[0].val), testing::UnorderedElementsAre("one"));
   spec.set_path(0, (dir / "val.jsonl").string());
   EXPECT_THAT(Load(spec), StatusIs(absl::StatusCode::kInvalidArgument,
                                    HasSubstr("are validation documents too")));

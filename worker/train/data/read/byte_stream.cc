@@ -180,10 +180,13 @@ class ZstdStream final : public ByteStream {
 absl::Status NotText(const std::string& name, const FileKindInfo& info) {
   const bool archive = info.kind == FileKind::kGzip || info.kind == FileKind::kZstd;
   const std::string ending = info.kind == FileKind::kGzip ? ".gz" : ".zst";
+  const std::string_view other = info.kind == FileKind::kParquet
+                                     ? "set data.source to parquet"
+                                     : "give a file of text or of JSON lines";
   return absl::InvalidArgumentError(
       absl::StrCat(name, ": is ", std::string(info.name), ", not text; ",
                    archive ? absl::StrCat("give its name the ending ", ending, ", or decompress it")
-                           : "give a file of text or of JSON lines"));
+                           : std::string(other)));
 }
 
 // Refuses a stream whose first bytes are not those of a text.

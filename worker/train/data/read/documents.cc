@@ -25,6 +25,8 @@ absl::StatusOr<bool> DocumentReader::Next(Document* document) {
       lines_.reset();
       passages_.reset();
       tokens_.reset();
+      nulls_ = nulls();
+      rows_.reset();
       ++file_;
     } else if (!document->text.empty() || !document->tokens.empty()) {
       return true;
@@ -44,6 +46,11 @@ absl::Status DocumentReader::OpenFile() {
                        ": does not say where its documents begin, and data.separator is not set; ",
                        std::string(kSetSeparator)));
     }
+    open_ = true;
+    return absl::OkStatus();
+  }
+  if (source_.format == DocumentFormat::kRows) {
+    NSA_ASSIGN_OR_RETURN(rows_, parquet::ColumnReader::Open(path, options_.text_field, progress_));
     open_ = true;
     return absl::OkStatus();
   }
@@ -68,6 +75,8 @@ absl::StatusOr<bool> DocumentReader::NextOfFile(Document* document) {
       return NextLine(document);
     case DocumentFormat::kTokens:
       return NextTokens(document);
+    case DocumentFormat::kRows:
+      return NextRow(document);
     default:
       return NextPassage(document);
   }
@@ -81,7 +90,7 @@ absl::StatusOr<bool> DocumentReader::NextLine(Document* document) {
   } while (line.find_first_not_of(" \t\r") == std::string_view::npos);
   document->place = absl::StrFormat("%s:%d", options_.files[file_].string(), lines_->line_number());
   document->line = lines_->line_number();
-  absl::StatusOr<std::string> text = source_.text_of_line(line);
+  absl::StatusOr<std::string> text = source_.text_of_line(line, options_.text_field);
   if (!text.ok()) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "%s: %s: '%s' (each line must be %s)", document->place,
@@ -92,6 +101,18 @@ absl::StatusOr<bool> DocumentReader::NextLine(Document* document) {
   document->text = *std::move(text);
   return true;
 }
+
+absl::StatusOr<bool> DocumentReader::NextRow(Document* document) {
+  std::string_view text;
+  NSA_ASSIGN_OR_RETURN(const bool found, rows_->Next(&text));
+  if (!found) return false;
+  document->text.assign(text);
+  document->line = rows_->row();
+  document->place = absl::StrFormat("%s: row %d", options_.files[file_].string(), rows_->row());
+  return true;
+}
+
+int64_t DocumentReader::nulls() const { return nulls_ + (rows_ ? rows_->nulls() : 0); }
 
 absl::StatusOr<bool> DocumentReader::NextPassage(Document* document) {
   NSA_ASSIGN_OR_RETURN(const bool found, passages_->Next(&document->text));

@@ -12,21 +12,24 @@
 #include "common/job/data_source.h"
 #include "nsa/v1/job.pb.h"
 #include "worker/train/data/read/byte_stream.h"
+#include "worker/train/data/read/parquet/column_reader.h"
 #include "worker/train/data/read/passage_reader.h"
 #include "worker/train/data/read/token_reader.h"
 
 namespace nsa::train {
 
 struct Document {
-  std::string text;              // of text and jsonl files
+  std::string text;              // of text, jsonl and parquet files
   std::vector<uint16_t> tokens;  // of token files, without separators
   std::string place;             // "books.jsonl:17", for messages
-  int64_t line = 0;              // of jsonl files, 1-based
+  int64_t line = 0;              // of jsonl files (of parquet files the row), 1-based
 };
 
 struct DocumentOptions {
   v1::DataSource source = v1::DATA_SOURCE_TEXT;
   std::vector<std::filesystem::path> files;
+  // The field of a jsonl line or the column of a parquet file that has the text.
+  std::string text_field = std::string(kDefaultTextField);
   // The token between documents in a token file, or kNoSeparator: then a file is one document, or
   // is divided into passages. Without a value only files that know their documents (Megatron) can
   // be read; of these the separator is only removed from the beginning and the end of each
@@ -41,22 +44,28 @@ struct DocumentOptions {
   size_t largest_decompressed = size_t{1} << 30;
 };
 
-// Reads one file at a time, as a stream. Memory: the largest document, and about 2 MiB.
+// Reads one file at a time, as a stream. Memory: the largest document, and about 2 MiB; of parquet
+// files what parquet/column_reader.h says.
 class DocumentReader {
  public:
   DocumentReader(DocumentOptions options, ReadProgress* progress);
   ~DocumentReader();
 
-  // Reads the next document that is not empty; false at the end. Errors name the file and the line:
-  // NotFound, InvalidArgument (a line that is not what the source expects, a file that is not a
-  // token file or needs a separator), DataLoss.
+  // Reads the next document that is not empty; false at the end. Rows of parquet files whose text
+  // is null are skipped. Errors name the file and the line: NotFound, InvalidArgument (a line that
+  // is not what the source expects, a file that is not a token file or needs a separator),
+  // DataLoss.
   absl::StatusOr<bool> Next(Document* document);
+
+  // Rows without a text that Next() skipped.
+  int64_t nulls() const;
 
  private:
   absl::StatusOr<bool> NextOfFile(Document* document);
   absl::StatusOr<bool> NextLine(Document* document);
   absl::StatusOr<bool> NextPassage(Document* document);
   absl::StatusOr<bool> NextTokens(Document* document);
+  absl::StatusOr<bool> NextRow(Document* document);
   absl::Status AppendTokens(int64_t end, int32_t separator, Document* document);
   absl::Status OpenFile();
 
@@ -65,10 +74,12 @@ class DocumentReader {
   ReadProgress* const progress_;
   size_t file_ = 0;  // index of the file being read, in options_.files
   bool open_ = false;
-  std::unique_ptr<PassageReader> passages_;  // for text files
-  std::unique_ptr<LineReader> lines_;        // for jsonl files
-  std::unique_ptr<TokenReader> tokens_;      // for token files
-  size_t next_document_ = 0;                 // of token files whose format knows its documents
+  std::unique_ptr<PassageReader> passages_;      // for text files
+  std::unique_ptr<LineReader> lines_;            // for jsonl files
+  std::unique_ptr<TokenReader> tokens_;          // for token files
+  std::unique_ptr<parquet::ColumnReader> rows_;  // for parquet files
+  int64_t nulls_ = 0;                            // in the parquet files before this one
+  size_t next_document_ = 0;                     // of token files whose format knows its documents
 };
 
 }  // namespace nsa::train

@@ -35,7 +35,7 @@ constexpr Mark kMarks[] = {
     {"\xfd\x37zXZ\0"sv, {FileKind::kOther, "an xz archive", kDecompress}},
     {"\x04\x22\x4d\x18"sv, {FileKind::kOther, "an lz4 archive", kDecompress}},
     {"PK\x03\x04"sv, {FileKind::kOther, "a zip archive (also .npz, or of torch.save)", kExport}},
-    {"PAR1"sv, {FileKind::kOther, "a Parquet file", kExport}},
+    {"PAR1"sv, {FileKind::kParquet, "a Parquet file", "set data.source to parquet"}},
     {"ARROW1\0\0"sv, {FileKind::kOther, "an Arrow file", kExport}},
     {"\x89HDF\r\n\x1a\n"sv, {FileKind::kOther, "an HDF5 file", kExport}},
     {"SQLite format 3\0"sv, {FileKind::kOther, "an SQLite database", kExport}},

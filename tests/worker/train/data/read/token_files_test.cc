@@ -81,8 +81,8 @@ class TokenFiles : public testing::Test {
     const auto corpus = Load(name);
     EXPECT_OK(corpus) << name;
     if (!corpus.ok()) return {};
-    std::vector<int32_t> tokens(corpus->train->size());
-    corpus->train->Copy(0, tokens);
+    std::vector<int32_t> tokens(corpus->parts[0].train->size());
+    corpus->parts[0].train->Copy(0, tokens);
     return tokens;
   }
   void ExpectRefused(const std::string& name, std::string_view content, const std::string& why) {

@@ -1,0 +1,168 @@
+#include "common/job/data/data_files.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/status.h"
+#include "common/job/data_source.h"
+
+namespace nsa {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string FieldOrDefault(const std::string& field) {
+  return field.empty() ? std::string(kDefaultTextField) : field;
+}
+
+bool HasWildcard(std::string_view text) {
+  return text.find_first_of("*?[") != std::string_view::npos;
+}
+
+bool Exists(const std::string& path) {
+  std::error_code error;
+  return fs::exists(fs::symlink_status(path, error));
+}
+
+absl::StatusOr<std::vector<std::string>> Matches(const fs::path& pattern) {
+  std::error_code error;
+  fs::directory_iterator entry(pattern.parent_path(), error);
+  std::vector<std::string> names;
+  const std::string wanted = pattern.filename().string();
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    std::string name = entry->path().filename().string();
+    if (fnmatch(wanted.c_str(), name.c_str(), FNM_PERIOD) != 0) continue;
+    std::error_code unknown;
+    if (entry->is_directory(unknown)) continue;
+    if (names.size() == kMostMatches) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "%s: more than %d files match; use fewer, larger files", pattern.string(), kMostMatches));
+    }
+    names.push_back(std::move(name));
+  }
+  if (error) {
+    return absl::NotFoundError(absl::StrCat(pattern.string(), ": ", error.message(), " (",
+                                            pattern.parent_path().string(),
+                                            ", the pattern's folder)"));
+  }
+  std::sort(names.begin(), names.end());
+  for (std::string& name : names) name = (pattern.parent_path() / name).string();
+  return names;
+}
+
+}  // namespace
+
+std::string DataFiles::FieldOf(size_t path) const {
+  const bool map = field.starts_with("data.val.");
+  return map ? field : absl::StrFormat("%s[%d]", field, first + static_cast<int>(path));
+}
+
+std::string TextFieldOf(const v1::DataSpec& data) { return FieldOrDefault(data.text_field()); }
+
+std::vector<DataFiles> TrainingFiles(const v1::DataSpec& data) {
+  std::vector<DataFiles> all;
+  for (int i = 0; i < data.mix_size(); ++i) {
+    const v1::MixSource& mix = data.mix(i);
+    all.push_back({.name = mix.name(),
+                   .field = absl::StrFormat("data.mix[%d].path", i),
+                   .source = mix.source(),
+                   .paths = {mix.path().begin(), mix.path().end()},
+                   .text_field = FieldOrDefault(mix.text_field()),
+                   .weight = mix.weight()});
+  }
+  if (!all.empty()) return all;
+  all.push_back({.field = "data.path",
+                 .source = data.source(),
+                 .paths = {data.path().begin(), data.path().end()},
+                 .text_field = TextFieldOf(data)});
+  return all;
+}
+
+std::vector<DataFiles> ValidationFiles(const v1::DataSpec& data) {
+  std::vector<DataFiles> all;
+  if (data.val_path().empty()) return all;
+  const DataFiles files = {.field = "data.val_path",
+                           .source = data.source(),
+                           .paths = {data.val_path().begin(), data.val_path().end()},
+                           .text_field = TextFieldOf(data)};
+  if (data.mix().empty()) return {files};
+  for (int i = 0; i < data.val_path_size(); ++i) {
+    DataFiles one = files;
+    one.source = TextSourceOf(data.val_path(i));
+    one.paths = {data.val_path(i)};
+    one.first = i;
+    all.push_back(std::move(one));
+  }
+  return all;
+}
+
+std::vector<DataFiles> NamedValidationFiles(const v1::DataSpec& data) {
+  const std::map<std::string, std::string> sets(data.val().begin(), data.val().end());
+  std::vector<DataFiles> all;
+  for (const auto& [name, path] : sets) {
+    all.push_back({.name = name,
+                   .field = absl::StrCat("data.val.", name),
+                   .source = TextSourceOf(path),
+                   .paths = {path},
+                   .text_field = TextFieldOf(data)});
+  }
+  return all;
+}
+
+std::vector<DataFiles> AllDataFiles(const v1::DataSpec& data) {
+  std::vector<DataFiles> all = TrainingFiles(data);
+  for (DataFiles& files : ValidationFiles(data)) all.push_back(std::move(files));
+  for (DataFiles& files : NamedValidationFiles(data)) all.push_back(std::move(files));
+  return all;
+}
+
+bool ReadsOnlyTokens(const v1::DataSpec& data) {
+  return std::ranges::all_of(TrainingFiles(data), [](const DataFiles& files) {
+    return DataSourceInfoOf(files.source).format == DocumentFormat::kTokens;
+  });
+}
+
+bool ReadsText(const v1::DataSpec& data) {
+  return std::ranges::any_of(AllDataFiles(data), [](const DataFiles& files) {
+    return DataSourceInfoOf(files.source).has_text();
+  });
+}
+
+bool IsPattern(std::string_view path) {
+  const size_t slash = path.rfind('/');
+  const bool url = path.find("://") != std::string_view::npos;
+  return !url && HasWildcard(slash == std::string_view::npos ? path : path.substr(slash + 1));
+}
+
+absl::StatusOr<std::vector<std::string>> ExpandPath(const std::string& path) {
+  if (!HasWildcard(path) || path.find("://") != std::string::npos || Exists(path)) {
+    return std::vector<std::string>{path};
+  }
+  if (HasWildcard(fs::path(path).parent_path().string())) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": a wildcard in a folder's name (only in the name of a file); list the folders"));
+  }
+  NSA_ASSIGN_OR_RETURN(std::vector<std::string> files, Matches(path));
+  if (!files.empty()) return files;
+  return absl::NotFoundError(
+      absl::StrCat(path, ": no file matches this pattern; correct it, or copy the files there"));
+}
+
+absl::StatusOr<std::vector<std::string>> ExpandPaths(const DataFiles& files) {
+  std::vector<std::string> all;
+  for (size_t i = 0; i < files.paths.size(); ++i) {
+    absl::StatusOr<std::vector<std::string>> one = ExpandPath(files.paths[i]);
+    if (!one.ok()) return Annotate(one.status(), files.FieldOf(i));
+    std::move(one->begin(), one->end(), std::back_inserter(all));
+  }
+  return all;
+}
+
+}  // namespace nsa

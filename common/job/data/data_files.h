@@ -1,0 +1,69 @@
+// The files that a job's `data` names: of one source, of each source of data.mix, and for
+// validation. Preflight, the coordinator's guard and the worker all ask here, so that they see the
+// same files.
+//
+// A path may be a pattern: `*`, `?` and `[…]` in its last part, the name of the file, stand for all
+// files of that folder that match, in the order of their names. A file whose name is the pattern
+// itself is meant literally. Names that begin with a dot match only a pattern that does so too.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "nsa/v1/job.pb.h"
+
+namespace nsa {
+
+// Files that are read one after another, from one source.
+struct DataFiles {
+  std::string name;   // data.mix[].name, or of a set of data.val; empty for others
+  std::string field;  // "data.path", "data.mix[1].path", "data.val_path", "data.val.code"
+  v1::DataSource source = v1::DATA_SOURCE_UNSPECIFIED;
+  std::vector<std::string> paths;  // files and patterns
+  int first = 0;                   // index in the field of paths[0]
+  std::string text_field;          // of sources with fields
+  double weight = 1;               // data.mix[].weight
+
+  // "data.path[0]" for paths[0]; a map's value has no index.
+  std::string FieldOf(size_t path) const;
+};
+
+// Without data.mix one element, also for a source that has no files; with it one for each source.
+std::vector<DataFiles> TrainingFiles(const v1::DataSpec& data);
+
+// The files of data.val_path: of data.source, or with data.mix of the source that the ending of
+// each name says (TextSourceOf). Empty without val_path.
+std::vector<DataFiles> ValidationFiles(const v1::DataSpec& data);
+
+// The sets of data.val, in the order of their names. Their sources are those of the endings.
+std::vector<DataFiles> NamedValidationFiles(const v1::DataSpec& data);
+
+// All of the above, in this order.
+std::vector<DataFiles> AllDataFiles(const v1::DataSpec& data);
+
+// Whether all training files are token files: then no tokenizer is needed, and data.separator may
+// be set. False for generated tokens.
+bool ReadsOnlyTokens(const v1::DataSpec& data);
+
+// Whether a tokenizer is needed, for training or for validation.
+bool ReadsText(const v1::DataSpec& data);
+
+// data.text_field or its default.
+std::string TextFieldOf(const v1::DataSpec& data);
+
+// Whether the last part of a path has `*`, `?` or `[`.
+bool IsPattern(std::string_view path);
+
+// The files that a path stands for: those that match a pattern, or the path itself, which may not
+// exist. At most kMostMatches. InvalidArgument for a wildcard before the last part of the path;
+// NotFound if nothing matches, or if the folder cannot be read. The messages begin with the path.
+inline constexpr size_t kMostMatches = 100'000;
+absl::StatusOr<std::vector<std::string>> ExpandPath(const std::string& path);
+
+// The same for all paths of `files`. The message of an error begins with the field.
+absl::StatusOr<std::vector<std::string>> ExpandPaths(const DataFiles& files);
+
+}  // namespace nsa

@@ -1,0 +1,240 @@
+// Rules about the text in the files: whether it is enough, and whether validation data is separate
+// from training data.
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/estimate/estimate.h"
+#include "common/preflight/data_facts.h"
+
+namespace nsa {
+namespace {
+
+// Bytes in the files, after decompression; roughly, if they are compressed. nullopt if the size of
+// a file is unknown.
+std::optional<double> TextBytes(const PreflightFacts& facts, const std::vector<DataFiles>& all) {
+  double bytes = 0;
+  for (const NamedFile& file : FilesOf(facts, all)) {
+    std::error_code error;
+    const auto size = static_cast<double>(std::filesystem::file_size(file.path, error));
+    if (error) return std::nullopt;
+    const bool packed = IsCompressed(file.path) || file.source->format == DocumentFormat::kRows;
+    bytes += packed ? kTextPerCompressedByte * size : size;
+  }
+  return bytes;
+}
+
+// Roughly how many tokens the files hold. Assumes that a GPT-2 token is four bytes.
+std::optional<double> Tokens(const PreflightFacts& facts, const DataFiles& files) {
+  const std::optional<double> bytes = TextBytes(facts, {files});
+  if (!bytes) return std::nullopt;
+  if (!DataSourceInfoOf(files.source).has_text()) return *bytes / 2;
+  return facts.spec.data().tokenizer() == v1::TOKENIZER_GPT2 ? *bytes / 4 : *bytes;
+}
+
+double TokensOfRun(const PreflightFacts& facts) {
+  return static_cast<double>(TokensPerStep(facts.spec)) *
+         static_cast<double>(facts.spec.train().steps());
+}
+
+Problems TooSmallFor(const PreflightFacts& facts, const DataFiles& files) {
+  const std::optional<double> have = Tokens(facts, files);
+  if (!have) return {};
+  const auto& train = facts.spec.train();
+  const int64_t sequences = files.name.empty() ? train.batch_size() : 1;
+  const double batch = 1.0 * static_cast<double>(sequences) * (train.seq_len() + 1);
+  if (*have < batch) {
+    return {{files.field,
+             absl::StrFormat(
+                 "about %s tokens (one %s takes %s)", Grouped(static_cast<int64_t>(*have)),
+                 files.name.empty() ? "batch" : "sequence", Grouped(static_cast<int64_t>(batch))),
+             "add text, or use a smaller batch_size or seq_len"}};
+  }
+  const double wanted = TokensOfRun(facts);
+  if (facts.spec.data().on_exhausted() == v1::ON_EXHAUSTED_STOP && *have < wanted) {
+    return {
+        {files.field,
+         absl::StrFormat("about %.4g million tokens (%d steps need %.4g million, and on_exhausted "
+                         "is stop)",
+                         *have / 1e6, train.steps(), wanted / 1e6),
+         "add text, train fewer steps, or set on_exhausted: repeat"}};
+  }
+  return {};
+}
+
+Problems TooSmall(const PreflightFacts& facts) {
+  if (!MayLook(facts)) return {};
+  Problems problems;
+  for (const DataFiles& files : TrainingFiles(facts.spec.data())) {
+    if (files.paths.empty()) continue;
+    for (Problem& one : TooSmallFor(facts, files)) problems.push_back(std::move(one));
+  }
+  return problems;
+}
+
+constexpr double kManyEpochs = 10;
+
+Problems Repeated(const PreflightFacts& facts) {
+  const auto& data = facts.spec.data();
+  if (!MayLook(facts) || data.on_exhausted() == v1::ON_EXHAUSTED_STOP) return {};
+  const std::vector<DataFiles> all = TrainingFiles(data);
+  double weights = 0;
+  for (const DataFiles& files : all) weights += files.weight;
+  Problems problems;
+  for (const DataFiles& files : all) {
+    const double have = Tokens(facts, files).value_or(0);  // 0 also without files
+    const double wanted = TokensOfRun(facts) * files.weight / weights;
+    if (have <= 0 || !(wanted / have > kManyEpochs)) continue;
+    problems.push_back({files.field,
+                        absl::StrFormat("every token would be read about %.0f times (at most %.0f)",
+                                        wanted / have, kManyEpochs),
+                        "add text or train fewer steps"});
+  }
+  return problems;
+}
+
+Problems Synthetic(const PreflightFacts& facts) {
+  if (!IsGenerated(facts.spec.data())) return {};
+  return {
+      {"data.source",
+       absl::StrFormat("generates tokens (%s): the model learns no language", SourcesWithFiles()),
+       "choose one of these sources and list its files"}};
+}
+
+Problems SyntheticFallback(const PreflightFacts& facts) {
+  if (!facts.spec.data().allow_synthetic_fallback()) return {};
+  return {{"data.allow_synthetic_fallback",
+           "true (false): if the source fails, the run continues on generated tokens",
+           "set allow_synthetic_fallback: false"}};
+}
+
+bool SameBytes(const std::string& a, const std::string& b, const std::function<bool()>& abandoned) {
+  std::ifstream in_a(a, std::ios::binary);
+  std::ifstream in_b(b, std::ios::binary);
+  std::vector<char> block_a(1 << 20);
+  std::vector<char> block_b(1 << 20);
+  while (in_a && in_b) {
+    if (abandoned && abandoned()) return false;
+    in_a.read(block_a.data(), static_cast<std::streamsize>(block_a.size()));
+    in_b.read(block_b.data(), static_cast<std::streamsize>(block_b.size()));
+    if (in_a.gcount() != in_b.gcount() ||
+        !std::equal(block_a.begin(), block_a.begin() + in_a.gcount(), block_b.begin())) {
+      return false;
+    }
+  }
+  return in_a.eof() && in_b.eof();
+}
+
+// Whether both names lead to the same text: the same path, the same file, or the same content.
+// Contents are compared in files of up to 4 GiB.
+bool SameText(const std::string& a, const std::string& b, const PreflightFacts& facts) {
+  if (std::filesystem::path(a).lexically_normal() == std::filesystem::path(b).lexically_normal()) {
+    return true;
+  }
+  if (!MayLook(facts)) return false;
+  std::error_code error;
+  if (std::filesystem::equivalent(a, b, error)) return true;
+  const auto size_a = std::filesystem::file_size(a, error);
+  if (error) return false;
+  const auto size_b = std::filesystem::file_size(b, error);
+  if (error || size_a != size_b || size_a > (uintmax_t{4} << 30)) return false;
+  return SameBytes(a, b, facts.context.abandoned);
+}
+
+Problems ValNotDisjoint(const PreflightFacts& facts) {
+  const auto& data = facts.spec.data();
+  std::vector<DataFiles> validation = ValidationFiles(data);
+  for (DataFiles& files : NamedValidationFiles(data)) validation.push_back(std::move(files));
+  const std::vector<NamedFile> training = FilesOf(facts, TrainingFiles(data));
+  Problems problems;
+  for (const NamedFile& val : FilesOf(facts, validation)) {
+    for (const NamedFile& train : training) {
+      if (!SameText(val.path, train.path, facts)) continue;
+      problems.push_back(
+          {val.field, absl::StrFormat("%s is also used for training (%s)", val.path, train.path),
+           absl::StrCat("use validation files that are not in ",
+                        data.mix().empty() ? "data.path" : "data.mix", ", or set val_fraction")});
+      break;
+    }
+  }
+  return problems;
+}
+
+Problems ValAmbiguous(const PreflightFacts& facts) {
+  const auto& data = facts.spec.data();
+  if (data.val_path().empty() || data.val_fraction() == 0) return {};
+  return {{"data.val_fraction",
+           absl::StrFormat("%g, but val_path is set too (only one of them may be)",
+                           data.val_fraction()),
+           "remove one"}};
+}
+
+Problems EvalWithoutData(const PreflightFacts& facts) {
+  const auto& data = facts.spec.data();
+  if (facts.spec.train().eval_every() == 0 || IsGenerated(data)) return {};
+  if (!data.val_path().empty() || data.val_fraction() > 0) return {};
+  return {{"train.eval_every", "validation is on, but there is no validation data",
+           "set data.val_path or data.val_fraction"}};
+}
+
+Problems EvalEveryTooLarge(const PreflightFacts& facts) {
+  const auto& train = facts.spec.train();
+  if (train.eval_every() <= train.steps()) return {};
+  return {{"train.eval_every",
+           absl::StrFormat("%d (at most steps, %d): the run never validates", train.eval_every(),
+                           train.steps()),
+           absl::StrFormat("set eval_every: %d", std::max<int64_t>(1, train.steps() / 10))}};
+}
+
+Problems EvalOff(const PreflightFacts& facts) {
+  if (facts.spec.train().eval_every() > 0) return {};
+  return {{"train.eval_every",
+           "0 (more than 0): without validation, overfitting and bad data go unnoticed",
+           absl::StrFormat("set eval_every: %d",
+                           std::max<int64_t>(1, facts.spec.train().steps() / 50))}};
+}
+
+constexpr v1::Severity kError = v1::SEVERITY_ERROR;
+constexpr v1::Severity kWarning = v1::SEVERITY_WARNING;
+constexpr v1::Severity kInfo = v1::SEVERITY_INFO;
+constexpr v1::Severity kOff = v1::SEVERITY_UNSPECIFIED;
+constexpr auto kNothing = PreflightRule::kNothing;
+constexpr auto kSizes = PreflightRule::kSizes;
+
+constexpr PreflightRule kRules[] = {
+    {"DATA_TOO_SMALL", "fewer tokens than one batch, or than the whole run with on_exhausted: stop",
+     kError, kError, true, kSizes, TooSmall},
+    {"DATA_REPEATED", "the run reads every token more than ten times", kWarning, kInfo, true,
+     kSizes, Repeated},
+    {"DATA_SYNTHETIC", "the source generates tokens", kError, kInfo, true, kNothing, Synthetic},
+    {"DATA_SYNTHETIC_FALLBACK", "generated tokens replace a source that fails", kError, kWarning,
+     true, kNothing, SyntheticFallback},
+    {"VAL_NOT_DISJOINT", "a validation file is also used for training", kError, kError, true,
+     kNothing, ValNotDisjoint},
+    {"VAL_AMBIGUOUS", "val_path and val_fraction are both set", kError, kError, false, kNothing,
+     ValAmbiguous},
+    {"EVAL_WITHOUT_DATA", "validation is on, but there is no validation data", kError, kError,
+     false, kNothing, EvalWithoutData},
+    {"EVAL_EVERY_TOO_LARGE", "eval_every is more than steps", kWarning, kWarning, true, kNothing,
+     EvalEveryTooLarge},
+    {"EVAL_OFF", "validation is off", kWarning, kOff, true, kNothing, EvalOff},
+};
+
+}  // namespace
+
+std::span<const PreflightRule> CorpusRules() { return kRules; }
+
+int64_t CorpusMemory(const PreflightFacts& facts) {
+  if (!MayLook(facts)) return 0;
+  const std::optional<double> bytes = TextBytes(facts, AllDataFiles(facts.spec.data()));
+  if (!bytes) return 0;  // DATA_UNREADABLE reports it
+  return static_cast<int64_t>(kHostBytesPerTextByte * *bytes);
+}
+
+}  // namespace nsa

@@ -1,0 +1,80 @@
+#include "common/preflight/data_facts.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "common/base/fd.h"
+
+namespace nsa {
+namespace {
+
+constexpr std::string_view kCompressed[] = {".gz", ".zst"};
+
+}  // namespace
+
+bool IsGenerated(const v1::DataSpec& data) {
+  return data.mix().empty() && !DataSourceInfoOf(data.source()).has_files();
+}
+
+bool MayLook(const PreflightFacts& facts) {
+  return facts.context.check_files && !IsGenerated(facts.spec.data());
+}
+
+bool HasEnding(const std::string& path, std::span<const std::string_view> endings) {
+  return std::any_of(endings.begin(), endings.end(),
+                     [&](std::string_view ending) { return path.ends_with(ending); });
+}
+
+bool IsCompressed(const std::string& path) { return HasEnding(path, kCompressed); }
+
+std::vector<NamedFile> FilesOf(const PreflightFacts& facts, const std::vector<DataFiles>& all) {
+  std::vector<NamedFile> named;
+  for (const DataFiles& files : all) {
+    const DataSourceInfo* const source = &DataSourceInfoOf(files.source);
+    for (size_t i = 0; i < files.paths.size(); ++i) {
+      std::vector<std::string> paths = {files.paths[i]};
+      if (MayLook(facts)) {
+        if (auto expanded = ExpandPath(files.paths[i]); expanded.ok()) paths = *std::move(expanded);
+      }
+      for (std::string& path : paths) {
+        named.push_back({files.FieldOf(i), std::move(path), source, files.text_field});
+      }
+    }
+  }
+  return named;
+}
+
+std::vector<NamedFile> AllFiles(const PreflightFacts& facts) {
+  return FilesOf(facts, AllDataFiles(facts.spec.data()));
+}
+
+// Why a file cannot be read, or nullopt.
+std::optional<std::string> ReadFault(const std::string& path) {
+  if (path.find("://") != std::string::npos)
+    return "is a URL (a local path); nothing is downloaded";
+  const Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file.valid()) return std::strerror(errno);
+  struct stat info = {};
+  const int failed = fstat(file.get(), &info);
+  char byte = 0;
+  const ssize_t got = S_ISREG(info.st_mode) ? read(file.get(), &byte, 1) : 0;
+  if (failed != 0 || got < 0) return std::strerror(errno);
+  if (S_ISDIR(info.st_mode)) return "is a folder (a file is needed)";
+  if (!S_ISREG(info.st_mode)) return "is not a regular file";
+  if (got == 0) return "is empty";
+  return std::nullopt;
+}
+
+ProblemAndFix SplitFix(std::string_view message) {
+  const size_t end = message.rfind("; ");
+  if (end == std::string_view::npos) return {std::string(message), "correct it"};
+  return {std::string(message.substr(0, end)), std::string(message.substr(end + 2))};
+}
+
+}  // namespace nsa

@@ -1,0 +1,51 @@
+// What the rules about data share: the files of a job and whether they can be read.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/job/data/data_files.h"
+#include "common/job/data_source.h"
+#include "common/preflight/rules.h"
+
+namespace nsa {
+
+// Whether the job's training tokens are generated rather than read.
+bool IsGenerated(const v1::DataSpec& data);
+
+// Whether the rules may look at the job's files.
+bool MayLook(const PreflightFacts& facts);
+
+struct NamedFile {
+  std::string field;  // "data.path[0]"
+  std::string path;
+  const DataSourceInfo* source;
+  std::string text_field;
+};
+
+// The files of all sets. If the rules may look, each pattern is replaced by the files that match;
+// one that none matches stays as it is.
+std::vector<NamedFile> FilesOf(const PreflightFacts& facts, const std::vector<DataFiles>& all);
+
+// Of all files that the job names.
+std::vector<NamedFile> AllFiles(const PreflightFacts& facts);
+
+bool HasEnding(const std::string& path, std::span<const std::string_view> endings);
+
+// Whether the name says .gz or .zst.
+bool IsCompressed(const std::string& path);
+
+// Why a file cannot be read, or nullopt.
+std::optional<std::string> ReadFault(const std::string& path);
+
+// The two halves of a message "what: value (limit); what to do".
+struct ProblemAndFix {
+  std::string problem;
+  std::string fix;
+};
+ProblemAndFix SplitFix(std::string_view message);
+
+}  // namespace nsa

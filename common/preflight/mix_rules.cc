@@ -1,0 +1,158 @@
+// Rules about the fields of documents, about several sources (data.mix) and about named validation
+// sets (data.val).
+#include <algorithm>
+#include <set>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/clean_text.h"
+#include "common/base/limits.h"
+#include "common/preflight/data_facts.h"
+
+namespace nsa {
+namespace {
+
+constexpr int kMostSources = 64;
+constexpr int kMostSets = 32;
+constexpr size_t kLongestName = 63;
+constexpr size_t kLongestField = 1000;
+constexpr double kLargestWeight = 1e6;
+constexpr double kSmallestShare = 0.001;  // a sequence of the 1,000 of a period
+
+std::string Shown(std::string_view text) { return CleanLine(text.substr(0, 100)); }
+
+void CheckField(const std::string& field, const std::string& value, bool used, Problems* problems) {
+  if (value.empty() || value.size() > kLongestField) {
+    problems->push_back({field, absl::StrFormat("%d bytes (1 to 1,000)", value.size()),
+                         "write the name of the field that has the text"});
+  } else if (!used) {
+    problems->push_back(
+        {field, absl::StrFormat("'%s' (only for jsonl and parquet)", Shown(value)), "remove it"});
+  }
+}
+
+// data.text_field is for data.path, data.val_path and data.val; a source of a mixture has its own.
+Problems TextField(const PreflightFacts& facts) {
+  const auto& data = facts.spec.data();
+  Problems problems;
+  if (data.has_text_field()) {
+    std::vector<DataFiles> all = AllDataFiles(data);
+    all.erase(all.begin(), all.begin() + data.mix_size());
+    const bool used = std::ranges::any_of(
+        all, [](const DataFiles& files) { return DataSourceInfoOf(files.source).has_fields(); });
+    CheckField("data.text_field", data.text_field(), used, &problems);
+  }
+  for (int i = 0; i < data.mix_size(); ++i) {
+    const v1::MixSource& mix = data.mix(i);
+    if (!mix.has_text_field()) continue;
+    CheckField(absl::StrFormat("data.mix[%d].text_field", i), mix.text_field(),
+               DataSourceInfoOf(mix.source()).has_fields(), &problems);
+  }
+  return problems;
+}
+
+void CheckName(const std::string& field, std::string_view name, Problems* problems) {
+  if (limits::IsPlainName(name, kLongestName)) return;
+  problems->push_back({field,
+                       absl::StrFormat("'%s' (1 to 63 letters, digits, -, _ and ., the first one "
+                                       "a letter, a digit or _)",
+                                       Shown(name)),
+                       "give it such a name"});
+}
+
+void CheckSource(const std::string& field, const v1::MixSource& mix, double weights,
+                 Problems* problems) {
+  CheckName(absl::StrCat(field, ".name"), mix.name(), problems);
+  if (!DataSourceInfoOf(mix.source()).has_files()) {
+    problems->push_back({absl::StrCat(field, ".source"), "not a source that reads files",
+                         absl::StrCat("set it to ", SourcesWithFiles())});
+  }
+  const double weight = mix.weight();
+  if (!(weight > 0 && weight <= kLargestWeight)) {
+    problems->push_back({absl::StrCat(field, ".weight"),
+                         mix.has_weight() ? absl::StrFormat("%g (above 0, at most 1e6)", weight)
+                                          : "not set (above 0, at most 1e6)",
+                         "set the source's share of the sequences, relative to the others"});
+  } else if (weight / weights < kSmallestShare) {
+    problems->push_back(
+        {absl::StrCat(field, ".weight"),
+         absl::StrFormat("%g is %.2g of the sum (at least 0.001)", weight, weight / weights),
+         "give the source a larger weight, or leave it out"});
+  }
+}
+
+// What the rest of `data` must not say beside a mixture.
+void CheckRest(const v1::DataSpec& data, Problems* problems) {
+  if (data.source() != v1::DATA_SOURCE_UNSPECIFIED || !data.path().empty()) {
+    problems->push_back({data.path().empty() ? "data.source" : "data.path",
+                         "set, but data.mix is set too (only one of them may be)", "remove one"});
+  }
+  if (data.on_exhausted() == v1::ON_EXHAUSTED_STOP) {
+    problems->push_back({"data.on_exhausted",
+                         "stop (repeat): the sources of data.mix end at different times",
+                         "set on_exhausted: repeat"});
+  }
+  if (data.mix_size() > kMostSources) {
+    problems->push_back({"data.mix",
+                         absl::StrFormat("%d sources (at most %d)", data.mix_size(), kMostSources),
+                         "join some of them"});
+  }
+}
+
+Problems Mix(const PreflightFacts& facts) {
+  const auto& data = facts.spec.data();
+  if (data.mix().empty()) return {};
+  Problems problems;
+  CheckRest(data, &problems);
+  std::set<std::string> names;
+  double weights = 0;
+  for (const v1::MixSource& mix : data.mix()) weights += mix.weight();
+  for (int i = 0; i < data.mix_size(); ++i) {
+    const std::string field = absl::StrFormat("data.mix[%d]", i);
+    CheckSource(field, data.mix(i), weights, &problems);
+    if (names.insert(data.mix(i).name()).second) continue;
+    problems.push_back(
+        {absl::StrCat(field, ".name"),
+         absl::StrFormat("'%s' is the name of an earlier source too", Shown(data.mix(i).name())),
+         "give each source a name of its own"});
+  }
+  return problems;
+}
+
+Problems ValSets(const PreflightFacts& facts) {
+  const auto& data = facts.spec.data();
+  Problems problems;
+  if (data.val_size() > kMostSets) {
+    problems.push_back({"data.val",
+                        absl::StrFormat("%d sets (at most %d)", data.val_size(), kMostSets),
+                        "join some of them"});
+  }
+  for (const DataFiles& files : NamedValidationFiles(data)) {
+    CheckName(absl::StrCat("data.val.", Shown(files.name)), files.name, &problems);
+    if (files.paths[0].empty()) problems.push_back({files.field, "no file", "name one"});
+  }
+  if (!data.val().empty() && data.tokenizer() == v1::TOKENIZER_UNSPECIFIED) {
+    problems.push_back({"data.val", "text, but data.tokenizer is not set (token files have none)",
+                        "set data.tokenizer to the one that wrote the token files"});
+  }
+  return problems;
+}
+
+constexpr v1::Severity kError = v1::SEVERITY_ERROR;
+constexpr auto kNothing = PreflightRule::kNothing;
+
+constexpr PreflightRule kRules[] = {
+    {"DATA_TEXT_FIELD", "a text_field is empty, or its source has no fields", kError, kError, false,
+     kNothing, TextField},
+    {"DATA_MIX", "a source of data.mix is incomplete, or data says something else beside it",
+     kError, kError, false, kNothing, Mix},
+    {"VAL_SETS", "a set of data.val has no valid name, no file or no tokenizer", kError, kError,
+     false, kNothing, ValSets},
+};
+
+}  // namespace
+
+std::span<const PreflightRule> MixRules() { return kRules; }
+
+}  // namespace nsa

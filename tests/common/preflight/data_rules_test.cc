@@ -1,0 +1,174 @@
+// The rules about data, where one case each (preflight_test.cc) is too few.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "tests/common/preflight/preflight_cases.h"
+
+namespace nsa {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(Preflight, ATokenFileNeedsItsSeparatorUnlessItKnowsItsDocuments) {
+  const auto problem = [](const std::function<void(GoodJob*)>& change) -> std::string {
+    GoodJob job;
+    job.Write("train.bin", std::string(4 << 20, '\0'));
+    job.Write("val.bin", std::string(1 << 16, '\0'));
+    Data(&job)->set_source(v1::DATA_SOURCE_TOKENS);
+    Data(&job)->clear_tokenizer();
+    Data(&job)->set_path(0, job.PathOf("train.bin"));
+    Data(&job)->set_val_path(0, job.PathOf("val.bin"));
+    job.spec.mutable_model()->set_vocab(50257);
+    change(&job);
+    const v1::PreflightReport report = job.Check();
+    const v1::Finding* finding = FindingOf(report, "DATA_SEPARATOR");
+    return finding == nullptr ? "" : finding->problem() + "; " + finding->fix();
+  };
+  EXPECT_THAT(problem([](GoodJob*) {}), HasSubstr("50256 for GPT-2's tokens"));
+  for (const char* good : {"50256", "0", "none"}) {
+    EXPECT_EQ(problem([&](GoodJob* job) { Data(job)->set_separator(good); }), "") << good;
+  }
+  for (const char* bad : {"", "-1", "65536", "50257", "None", "<|endoftext|>"}) {
+    EXPECT_NE(problem([&](GoodJob* job) { Data(job)->set_separator(bad); }), "") << bad;
+  }
+  // A job file that names its tokenizer is read as before.
+  EXPECT_EQ(problem([](GoodJob* job) { Data(job)->set_tokenizer(v1::TOKENIZER_BYTE); }), "");
+  const auto index = [](GoodJob* job) {
+    job->Write("train.idx", "MMIDIDX");
+    job->Write("val.idx", "MMIDIDX");
+  };
+  EXPECT_EQ(problem(index), "");
+  EXPECT_EQ(problem([](GoodJob* job) {
+              std::filesystem::remove(job->PathOf("train.bin"));
+              std::filesystem::remove(job->PathOf("val.bin"));
+            }),
+            "")
+      << "files of a volume that is not mounted may be Megatron's";
+  EXPECT_THAT(problem([&](GoodJob* job) {
+                index(job);
+                Data(job)->set_document_mask(true);
+              }),
+              HasSubstr("document_mask"));
+  EXPECT_THAT(problem([](GoodJob* job) {
+                Data(job)->set_separator("none");
+                Data(job)->set_document_mask(true);
+              }),
+              HasSubstr("document_mask"));
+  EXPECT_THAT(problem([](GoodJob* job) {
+                Data(job)->set_source(v1::DATA_SOURCE_TEXT);
+                Data(job)->set_separator("0");
+              }),
+              HasSubstr("only for source: tokens"));
+}
+
+// "FIELD: PROBLEM" of a rule's first finding, or "".
+std::string FoundBy(const GoodJob& job, const std::string& rule) {
+  const v1::PreflightReport report = job.Check();
+  const v1::Finding* const finding = FindingOf(report, rule);
+  return finding == nullptr ? "" : finding->field() + ": " + finding->problem();
+}
+
+TEST(DataRules, AGoodMixtureBreaksNoRule) {
+  GoodJob job;
+  Mix(&job, 3, 1);
+  EXPECT_TRUE(job.Check().accepted()) << job.Check().DebugString();
+  job.context.check_files = false;
+  EXPECT_TRUE(job.Check().accepted()) << job.Check().DebugString();
+}
+
+TEST(DataRules, AMixtureIsRefusedWhenSomethingIsMissingOrContradictsIt) {
+  const auto found = [](const std::function<void(v1::DataSpec*)>& change,
+                        const std::string& rule = "DATA_MIX") {
+    GoodJob job;
+    Mix(&job, 3, 1);
+    change(Data(&job));
+    return FoundBy(job, rule);
+  };
+  const auto mix = [](v1::DataSpec* data) { return data->mutable_mix(1); };
+  EXPECT_THAT(found([&](v1::DataSpec* d) { mix(d)->set_name("a b"); }),
+              HasSubstr("data.mix[1].name: 'a b' (1 to 63"));
+  EXPECT_THAT(found([&](v1::DataSpec* d) { mix(d)->set_name("train"); }),
+              HasSubstr("data.mix[1].name: 'train' is the name of an earlier source"));
+  EXPECT_THAT(found([&](v1::DataSpec* d) { mix(d)->set_source(v1::DATA_SOURCE_UNIFORM); }),
+              HasSubstr("data.mix[1].source: not a source that reads files"));
+  EXPECT_THAT(found([&](v1::DataSpec* d) { mix(d)->clear_weight(); }),
+              HasSubstr("data.mix[1].weight: not set"));
+  for (const double weight : {0.0, -1.0, std::nan("")}) {
+    EXPECT_THAT(found([&](v1::DataSpec* d) { mix(d)->set_weight(weight); }),
+                HasSubstr("(above 0, at most 1e6)"));
+  }
+  EXPECT_THAT(found([&](v1::DataSpec* d) { mix(d)->set_weight(2e6); }),
+              HasSubstr("data.mix[0].weight: 3 is 1.5e-06 of the sum (at least 0.001)"));
+  EXPECT_THAT(found([](v1::DataSpec* d) { d->set_source(v1::DATA_SOURCE_TEXT); }),
+              HasSubstr("data.source: set, but data.mix is set too"));
+  EXPECT_THAT(found([](v1::DataSpec* d) { d->add_path("/a"); }), HasSubstr("data.path: set"));
+  EXPECT_THAT(found([](v1::DataSpec* d) { d->set_on_exhausted(v1::ON_EXHAUSTED_STOP); }),
+              HasSubstr("data.on_exhausted: stop"));
+  EXPECT_THAT(found([&](v1::DataSpec* d) { mix(d)->clear_path(); }, "DATA_PATH_MISSING"),
+              HasSubstr("data.mix[1].path: no files"));
+  EXPECT_THAT(
+      found([&](v1::DataSpec* d) { mix(d)->set_path(0, "/none/a.txt"); }, "DATA_UNREADABLE"),
+      HasSubstr("data.mix[1].path[0]: /none/a.txt: No such file"));
+  EXPECT_THAT(found([&](v1::DataSpec* d) { mix(d)->set_path(0, "a.txt"); }, "PATH_INVALID"),
+              HasSubstr("data.mix[1].path[0]: 'a.txt' is relative"));
+  EXPECT_THAT(found([&](v1::DataSpec* d) { mix(d)->set_text_field("t"); }, "DATA_TEXT_FIELD"),
+              HasSubstr("data.mix[1].text_field: 't' (only for jsonl and parquet)"));
+  EXPECT_THAT(found([](v1::DataSpec* d) { d->clear_val_path(); }, "EVAL_WITHOUT_DATA"),
+              HasSubstr("train.eval_every: validation is on"));
+}
+
+TEST(DataRules, ASourceThatIsSmallForItsShareIsRepeated) {
+  GoodJob job;
+  Mix(&job, 1, 1);
+  job.Write("more.txt", std::string(1 << 16, 'm'));
+  EXPECT_THAT(FoundBy(job, "DATA_REPEATED"), HasSubstr("data.mix[1].path: every token"));
+}
+
+TEST(DataRules, PatternsStandForTheFilesThatMatch) {
+  GoodJob job;
+  job.Write("shards/a-1.txt", std::string(2 << 20, 'a'));
+  job.Write("shards/a-2.txt", std::string(2 << 20, 'b'));
+  Data(&job)->set_path(0, job.PathOf("shards/a-*.txt"));
+  EXPECT_TRUE(job.Check().accepted()) << job.Check().DebugString();
+  job.Write("shards/a-3.txt", "");
+  EXPECT_THAT(FoundBy(job, "DATA_UNREADABLE"), HasSubstr("a-3.txt: is empty"));
+  Data(&job)->set_path(0, job.PathOf("shards/b-*.txt"));
+  EXPECT_THAT(FoundBy(job, "DATA_UNREADABLE"), HasSubstr("data.path[0]: "));
+  EXPECT_THAT(FoundBy(job, "DATA_UNREADABLE"), HasSubstr("no file matches this pattern"));
+  Data(&job)->set_path(0, job.PathOf("*/a-1.txt"));
+  EXPECT_THAT(FoundBy(job, "DATA_UNREADABLE"), HasSubstr("a wildcard in a folder's name"));
+}
+
+TEST(DataRules, ANamedSetMustNotBeTrainedOn) {
+  GoodJob job;
+  auto& sets = *Data(&job)->mutable_val();
+  sets["prose"] = job.PathOf("val.txt");
+  EXPECT_TRUE(job.Check().accepted()) << job.Check().DebugString();
+  sets["prose"] = job.PathOf("tr*.txt");
+  EXPECT_THAT(FoundBy(job, "VAL_NOT_DISJOINT"), HasSubstr("data.val.prose: "));
+  sets["prose"] = "";
+  EXPECT_THAT(FoundBy(job, "VAL_SETS"), HasSubstr("data.val.prose: no file"));
+}
+
+TEST(DataRules, ATextFieldNeedsASourceWithFields) {
+  GoodJob job;
+  job.Write("train.jsonl", "{\"body\": \"" + std::string(4 << 20, 'a') + "\"}\n");
+  job.Write("val.jsonl", "{\"body\": \"b\"}\n");
+  Data(&job)->set_source(v1::DATA_SOURCE_JSONL);
+  Data(&job)->set_path(0, job.PathOf("train.jsonl"));
+  Data(&job)->set_val_path(0, job.PathOf("val.jsonl"));
+  EXPECT_THAT(FoundBy(job, "DATA_NOT_JSONL"), HasSubstr("no field 'text' (fields: body)"));
+  Data(&job)->set_text_field("body");
+  EXPECT_EQ(FoundBy(job, "DATA_NOT_JSONL"), "");
+  EXPECT_EQ(FoundBy(job, "DATA_TEXT_FIELD"), "");
+  Data(&job)->set_text_field("");
+  EXPECT_THAT(FoundBy(job, "DATA_TEXT_FIELD"), HasSubstr("data.text_field: 0 bytes (1 to 1,000)"));
+}
+
+}  // namespace
+}  // namespace nsa

@@ -1,0 +1,61 @@
+// Patterns, mixtures and named sets; tests/server/parts_test.cc has the other tests of the guard.
+#include "server/act/path_guard.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include "gmock/gmock.h"
+#include "tests/server/tiny_job.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_dir.h"
+
+namespace nsa::server {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(PathGuard, APatternMatchesNothingOutsideTheRoots) {
+  TempDir folder;
+  std::filesystem::create_directories(folder / "root/data");
+  std::filesystem::create_directories(folder / "secret");
+  std::ofstream(folder / "root/data/a.txt") << "a";
+  std::ofstream(folder / "secret/s.txt") << "s";
+  const PathGuard guard({folder / "root"});
+  v1::JobSpec spec = TinyJob("demo", folder / "root/out");
+  const auto check = [&](const std::string& pattern) {
+    spec.mutable_data()->clear_path();
+    spec.mutable_data()->add_path((folder.path() / pattern).string());
+    return guard.CheckSpec(spec);
+  };
+  EXPECT_OK(check("root/data/*.txt"));
+  EXPECT_OK(check("root/data/none-*"));  // preflight says that nothing matches
+  for (const char* pattern : {"secret/*.txt", "*/s.txt", "root/../secret/*", "root/data/../*"}) {
+    EXPECT_THAT(check(pattern),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("data.path")))
+        << pattern;
+  }
+  std::filesystem::create_symlink(folder / "secret/s.txt", folder / "root/data/link.txt");
+  EXPECT_THAT(check("root/data/*.txt"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("symbolic link")));
+  EXPECT_OK(check("root/data/a*.txt"));
+}
+
+TEST(PathGuard, LooksAtTheFilesOfMixturesAndOfNamedSets) {
+  TempDir folder;
+  std::filesystem::create_directories(folder / "root");
+  const PathGuard guard({folder / "root"});
+  v1::JobSpec spec = TinyJob("demo", folder / "root/out");
+  v1::MixSource* const mix = spec.mutable_data()->add_mix();
+  mix->add_path(folder / "root/a.txt");
+  EXPECT_OK(guard.CheckSpec(spec));
+  mix->add_path("/etc/passwd");
+  EXPECT_THAT(guard.CheckSpec(spec),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("data.mix[0].path: /etc")));
+  spec.mutable_data()->clear_mix();
+  (*spec.mutable_data()->mutable_val())["code"] = "/etc/*";
+  EXPECT_THAT(guard.CheckSpec(spec),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("data.val.code: /etc")));
+}
+
+}  // namespace
+}  // namespace nsa::server

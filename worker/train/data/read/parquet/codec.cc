@@ -1,0 +1,97 @@
+#include "worker/train/data/read/parquet/codec.h"
+
+#include <zlib.h>
+#include <zstd.h>
+
+#include <cstring>
+
+#include "absl/strings/str_format.h"
+#include "common/base/status.h"
+#include "worker/train/data/read/parquet/snappy.h"
+
+namespace nsa::train::parquet {
+namespace {
+
+constexpr std::string_view kNames[] = {"uncompressed", "snappy", "gzip", "lzo",
+                                       "brotli",       "lz4",    "zstd", "lz4_raw"};
+// A byte of deflate becomes at most 1,032.
+constexpr size_t kGzipRatio = 1040;
+
+absl::Status WrongSize(uint64_t got, size_t size) {
+  return absl::DataLossError(
+      absl::StrFormat("decompresses to %d bytes, its header says %d", got, size));
+}
+
+absl::Status Gunzip(std::string_view from, char* to, size_t size) {
+  z_stream z{};
+  if (inflateInit2(&z, 15 + 32) != Z_OK) return absl::ResourceExhaustedError("gzip: no memory");
+  z.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(from.data()));
+  z.avail_in = static_cast<uInt>(from.size());
+  z.next_out = reinterpret_cast<Bytef*>(to);
+  z.avail_out = static_cast<uInt>(size);
+  int result = inflate(&z, Z_FINISH);
+  while (result == Z_STREAM_END && z.avail_in > 0) {  // members may follow each other
+    inflateReset(&z);
+    result = inflate(&z, Z_FINISH);
+  }
+  const size_t left = z.avail_out;
+  inflateEnd(&z);
+  if (result != Z_STREAM_END) return absl::DataLossError("gzip: is damaged");
+  return left == 0 ? absl::OkStatus() : WrongSize(size - left, size);
+}
+
+absl::Status Unzstd(std::string_view from, char* to, size_t size) {
+  const size_t got = ZSTD_decompress(to, size, from.data(), from.size());
+  if (ZSTD_isError(got)) {
+    return absl::DataLossError(absl::StrCat("zstd: ", ZSTD_getErrorName(got)));
+  }
+  return got == size ? absl::OkStatus() : WrongSize(got, size);
+}
+
+// The most bytes that `from` can become.
+size_t Largest(int64_t codec, size_t from) {
+  if (codec == kUncompressed) return from;
+  if (codec == kSnappy) return from * kSnappyRatio;
+  if (codec == kGzip) return from * kGzipRatio;
+  return SIZE_MAX;
+}
+
+}  // namespace
+
+std::string CodecName(int64_t codec) {
+  if (codec < 0 || codec >= std::ssize(kNames)) return absl::StrFormat("codec %d", codec);
+  return std::string(kNames[codec]);
+}
+
+absl::Status CheckCodec(int64_t codec) {
+  if (codec == kUncompressed || codec == kSnappy || codec == kGzip || codec == kZstd) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("compressed with ", CodecName(codec),
+                   " (uncompressed, snappy, gzip or zstd); write the file again with one of them"));
+}
+
+absl::Status Decompress(int64_t codec, std::string_view from, size_t size, PageBytes* to) {
+  NSA_RETURN_IF_ERROR(CheckCodec(codec));
+  if (size > Largest(codec, from.size())) {
+    return absl::DataLossError(absl::StrFormat("%d bytes of %s, its header says they are %d",
+                                               from.size(), CodecName(codec), size));
+  }
+  char* const bytes = to->Resize(size);
+  if (size == 0) return absl::OkStatus();
+  switch (codec) {
+    case kSnappy:
+      return DecompressSnappy(from, {bytes, size});
+    case kGzip:
+      return Gunzip(from, bytes, size);
+    case kZstd:
+      return Unzstd(from, bytes, size);
+    default:
+      if (from.size() != size) return WrongSize(from.size(), size);
+      std::memcpy(bytes, from.data(), size);
+      return absl::OkStatus();
+  }
+}
+
+}  // namespace nsa::train::parquet
