@@ -10,7 +10,7 @@
 # Installs only missing packages, so it can be repeated; needs root or sudo only if one is missing. Starts no service of the packages.
 # The CUDA toolkit is not among these packages: the build uses it where it is installed. For `build` it also fetches uPlot, which draws the curves of
 # the live page and is not a package of the distribution: once, from npm, checked against its hash (cmake/NsaUplot.cmake). For `test` it fetches what
-# the hostile client speaks gRPC with, also from npm and checked against hashes (deploy/node_packages.sh).
+# the hostile client speaks gRPC with and two writers of Parquet files, also from npm and checked against hashes (deploy/node_packages.sh).
 set -euo pipefail
 
 readonly BUILD=(
@@ -50,6 +50,7 @@ if $list; then printf '%s\n' "${wanted[@]}"; exit 0; fi
 fetch_rest() {
   ! $build || cmake -P "$(dirname "$0")/../cmake/NsaUplot.cmake"
   ! $test || "$(dirname "$0")/node_packages.sh" "$(dirname "$0")/../tests/faults/hostile" || say "without them faults/hostile_client_test is skipped"
+  ! $test || "$(dirname "$0")/node_packages.sh" "$(dirname "$0")/../tests/e2e/parquet" || say "without them e2e/parquet_test is skipped"
 }
 
 missing=()
