@@ -48,6 +48,17 @@ Table StepTable(bool wide) {
   return Table(columns);
 }
 
+// "books 3.211 (6 rows), code 2.095 (2 rows)", or "" without data.mix.
+std::string SourcesText(const v1::StepRecord& step) {
+  std::string text;
+  for (const v1::SourceShare& source : step.sources()) {
+    absl::StrAppend(&text, text.empty() ? "" : ", ", source.name(), " ",
+                    source.has_loss() ? HumanLoss(source.loss()) : "-", " (", source.rows(),
+                    source.rows() == 1 ? " row)" : " rows)");
+  }
+  return text;
+}
+
 void AddStepRow(const v1::WatchRecordsResponse& record, bool wide, Table* table) {
   const v1::StepRecord& step = record.record().step();
   const v1::StepTimes& times = step.times();
@@ -66,8 +77,9 @@ void AddStepRow(const v1::WatchRecordsResponse& record, bool wide, Table* table)
     for (const auto& [name, count] : step.fallbacks()) fallbacks += count;
     const std::string name = v1::DataSource_Name(step.data_source());
     const std::string source =
-        name.empty() ? absl::StrCat("unknown(", static_cast<int>(step.data_source()), ")")
-                     : name.substr(std::string("DATA_SOURCE_").size());
+        step.sources_size() > 0 ? "MIX"
+        : name.empty() ? absl::StrCat("unknown(", static_cast<int>(step.data_source()), ")")
+                       : name.substr(std::string("DATA_SOURCE_").size());
     for (const std::string& text :
          {Milliseconds(times.forward_seconds()), Milliseconds(times.backward_seconds()),
           Milliseconds(times.optimizer_seconds()), HumanCount(step.total_tokens()), source,
@@ -75,7 +87,11 @@ void AddStepRow(const v1::WatchRecordsResponse& record, bool wide, Table* table)
       row.emplace_back(text);
     }
   }
-  row.emplace_back(step.skipped_nonfinite() ? "skipped: not finite" : "", Colour::kBad);
+  if (step.skipped_nonfinite()) {
+    row.emplace_back("skipped: not finite", Colour::kBad);
+  } else {
+    row.emplace_back(wide ? SourcesText(step) : "");
+  }
   table->Add(std::move(row));
 }
 
@@ -112,13 +128,23 @@ void AddLayerRows(const v1::StepRecord& step, Table* table) {
   }
 }
 
+// "; code 1.234, prose 1.1", or "" without data.val.
+std::string SetsText(const v1::EvalRecord& eval) {
+  std::string text;
+  for (const v1::NamedLoss& set : eval.sets()) {
+    absl::StrAppend(&text, text.empty() ? "; " : ", ", set.name(), " ", HumanLoss(set.loss()));
+  }
+  return text;
+}
+
 std::string RecordLine(const v1::WatchRecordsResponse& response) {
   const v1::WorkerRecord& record = response.record();
   switch (record.kind_case()) {
     case v1::WorkerRecord::kEval:
-      return absl::StrFormat("step %d: validation loss %s (%s tokens, %.1f s)",
+      return absl::StrFormat("step %d: validation loss %s (%s tokens, %.1f s)%s",
                              record.eval().step(), HumanLoss(record.eval().loss()),
-                             WithCommas(record.eval().tokens()), record.eval().seconds());
+                             WithCommas(record.eval().tokens()), record.eval().seconds(),
+                             SetsText(record.eval()));
     case v1::WorkerRecord::kCheckpoint: {
       const v1::CheckpointRecord& c = record.checkpoint();
       if (!c.error().empty())

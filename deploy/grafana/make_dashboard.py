@@ -90,6 +90,12 @@ LEARNING = [
     series("Loss", "none", "Training loss of each step and the last validation loss, in nats per token. A validation loss that rises above the "
            "training loss means over-fitting. Both below ln V on random tokens mean that future tokens leak into the model.",
            (one("nsa_job_loss"), "{{job_id}} train"), (one("nsa_job_val_loss"), "{{job_id}} validation"), width=12),
+    series("Loss by source and by validation set", "none", "With data.mix the loss of each source's sequences in the last step, with data.val the "
+           "last loss on each set, in nats per token.",
+           (one("nsa_job_source_loss"), "{{job_id}} {{source}}"), (one("nsa_job_val_set_loss"), "{{job_id}} {{set}}"), width=12),
+    series("Sequences by source", "none", "Share of the sequences that each source of data.mix gave, over the last minutes; and its epoch.",
+           (rate("nsa_job_source_rows_total"), "{{job_id}} {{source}}"), (one("nsa_job_source_epoch"), "{{job_id}} {{source}} epoch"), minimum=0,
+           width=12),
     series("Gradient norm", "none", "Global L2 norm before clipping, the value that clipping uses.", (one("nsa_job_grad_norm"), "{{job_id}}"),
            log=True, width=6),
     series("Learning rate", "sci", "Learning rate of the last step.", (one("nsa_job_learning_rate"), "{{job_id}}"), width=6),

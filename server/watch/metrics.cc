@@ -155,6 +155,7 @@ void Metrics::ObserveRecords(const v1::Job& job, int32_t rank,
     if (record.has_checkpoint()) ObserveCheckpoint(job, record, &series);
     if (record.has_eval()) {
       series.Gauge("nsa_job_val_loss", {{"job_id", job.id()}}).Set(record.eval().loss());
+      ObserveValSets(job, record.eval(), &series);
       series.Counter("nsa_job_phase_seconds_total", {{"job_id", job.id()}, {"phase", "evaluation"}})
           .Increment(std::max(record.eval().seconds(), 0.0));
     }
@@ -164,6 +165,30 @@ void Metrics::ObserveRecords(const v1::Job& job, int32_t rank,
   if (!steps.empty()) ObserveSteps(job, steps, &series);
   ShowPace(job, &series);
   ShowHealth(job, &series);
+}
+
+// Only what the job names: a worker cannot make more series.
+void Metrics::ObserveValSets(const v1::Job& job, const v1::EvalRecord& eval, JobSeries* series) {
+  for (const v1::NamedLoss& set : eval.sets()) {
+    if (!job.spec().data().val().contains(set.name())) continue;
+    series->Gauge("nsa_job_val_set_loss", {{"job_id", job.id()}, {"set", set.name()}})
+        .Set(set.loss());
+  }
+}
+
+void Metrics::ObserveSources(const v1::Job& job, const v1::StepRecord& step, JobSeries* series) {
+  for (const v1::SourceShare& source : step.sources()) {
+    const auto& mix = job.spec().data().mix();
+    const bool known = std::any_of(mix.begin(), mix.end(), [&](const v1::MixSource& one) {
+      return one.name() == source.name();
+    });
+    if (!known) continue;
+    const Labels id = {{"job_id", job.id()}, {"source", source.name()}};
+    const auto rows = static_cast<double>(std::max<int64_t>(source.rows(), 0));
+    series->Counter("nsa_job_source_rows_total", id).Increment(rows);
+    series->Gauge("nsa_job_source_epoch", id).Set(static_cast<double>(source.epoch()));
+    if (source.has_loss()) series->Gauge("nsa_job_source_loss", id).Set(source.loss());
+  }
 }
 
 // A problem has a series from the first time that it is found.
@@ -244,6 +269,7 @@ void Metrics::ObserveSteps(const v1::Job& job, const std::vector<const v1::Worke
     backward += std::max(times.backward_seconds(), 0.0);
     communication += std::max(times.communication_seconds(), 0.0);
     optimizer += std::max(times.optimizer_seconds(), 0.0);
+    ObserveSources(job, record->step(), series);
     for (const v1::LayerStats& layer : record->step().layers()) {
       ObserveAudit(job, layer, series);  // few steps have one, and rarely the last
     }

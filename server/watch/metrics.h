@@ -80,6 +80,10 @@ class Metrics {
                     JobSeries* series) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ObserveRank(const std::string& job_id, int32_t rank, const v1::StepRecord& step,
                    JobSeries* series) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ObserveValSets(const v1::Job& job, const v1::EvalRecord& eval, JobSeries* series)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ObserveSources(const v1::Job& job, const v1::StepRecord& step, JobSeries* series)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ObserveAudit(const v1::Job& job, const v1::LayerStats& layer, JobSeries* series)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ObserveLayer(const std::string& job_id, const v1::LayerStats& layer, JobSeries* series)

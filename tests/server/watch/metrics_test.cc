@@ -92,6 +92,39 @@ TEST(Metrics, ShowsWhatTheRecordsSay) {
   }
 }
 
+// Only names of the job's own file become series.
+TEST(Metrics, ShowsTheSourcesOfAMixtureAndTheNamedSets) {
+  FakeClock clock;
+  Metrics metrics(clock);
+  v1::StoredJob job = RunningJob("j1", 1);
+  v1::DataSpec* const data = job.mutable_job()->mutable_spec()->mutable_data();
+  data->add_mix()->set_name("books");
+  (*data->mutable_val())["code"] = "/code.jsonl";
+  v1::WorkerRecord step = Step(1);
+  for (const char* name : {"books", "stranger"}) {
+    v1::SourceShare* const source = step.mutable_step()->add_sources();
+    source->set_name(name);
+    source->set_rows(3);
+    source->set_loss(2.5);
+    source->set_epoch(1);
+  }
+  v1::WorkerRecord eval;
+  for (const char* name : {"code", "stranger"}) {
+    v1::NamedLoss* const set = eval.mutable_eval()->add_sets();
+    set->set_name(name);
+    set->set_loss(1.25);
+  }
+  metrics.ObserveRecords(job.job(), 0, {step, step, eval});
+  const std::string text = metrics.Text();
+  for (const char* line : {"nsa_job_source_loss{job_id=\"j1\",source=\"books\"} 2.5",
+                           "nsa_job_source_rows_total{job_id=\"j1\",source=\"books\"} 6",
+                           "nsa_job_source_epoch{job_id=\"j1\",source=\"books\"} 1",
+                           "nsa_job_val_set_loss{job_id=\"j1\",set=\"code\"} 1.25"}) {
+    EXPECT_THAT(text, HasSubstr(absl::StrCat(line, "\n")));
+  }
+  EXPECT_THAT(text, testing::Not(HasSubstr("stranger")));
+}
+
 // What a coordinator that has just started shows for a job that it finds in its store.
 TEST(Metrics, AJobThatRunsAlreadyHasItsStateStepAndCheckpointAtOnce) {
   FakeClock clock;

@@ -19,6 +19,7 @@
 #include "worker/train/model/statistics/attention_audit.h"
 #include "worker/train/model/statistics/layer_totals.h"
 #include "worker/train/model/statistics/readout.h"
+#include "worker/train/model/statistics/token_losses.h"
 
 namespace nsa::train {
 
@@ -32,7 +33,7 @@ class Model::Impl {
                         const AfterPart& after_part);
   absl::Status Load(const Exec& exec, int32_t micro_batch, const TokenBatch& batch);
   absl::Status EnqueueForward(const Exec& exec, int32_t micro_batch);
-  absl::Status EnqueueReadout(const Exec& exec) { return readout_.Enqueue(exec, arena_); }
+  absl::Status EnqueueReadout(const Exec& exec);
   double Collect(int32_t micro_batch);
   absl::Status NextLogits(const Exec& exec, std::span<const int32_t> tokens, int32_t position,
                           std::span<float> logits);
@@ -47,7 +48,10 @@ class Model::Impl {
   }
   std::vector<bool> loaded_documents() const { return inputs_.documents(); }
   int64_t scratch_bytes() const;
-  std::span<const float> token_losses() const { return arena_[row_loss_].as<float>(); }
+  std::span<const float> token_losses() const { return token_losses_.Device(arena_, 0); }
+  std::span<const float> token_losses(int32_t micro_batch) const {
+    return token_losses_.Host(arena_, micro_batch);
+  }
   int64_t activation_bytes() const { return arena_.bytes(); }
 
  private:
@@ -98,8 +102,9 @@ class Model::Impl {
   std::vector<Slot> streams_;  // the residual stream before each block, and behind the last
   std::vector<BlockActivations> activations_;  // whose memory is shared, in whole or in part
   std::vector<BlockWorkspace> workspaces_;     // in the same memory
-  Slot rstd_f_, h_f_, logits_, row_loss_, backward_loss_, dx_;
+  Slot rstd_f_, h_f_, logits_, backward_loss_, dx_;
   Readout readout_;
+  TokenLosses token_losses_;
 
   // Of the last forward, for Backward.
   int32_t current_ = 0;
@@ -131,6 +136,7 @@ Model::Impl::Impl(const ModelConfig& config, const ModelOptions& options, const 
 absl::Status Model::Impl::Allocate() {
   NSA_RETURN_IF_ERROR(arena_.Allocate(options_.backend));
   NSA_RETURN_IF_ERROR(readout_.Allocate(options_.backend));
+  NSA_RETURN_IF_ERROR(token_losses_.Allocate(arena_, options_.backend));
   return inputs_.Allocate();
 }
 
@@ -144,7 +150,7 @@ void Model::Impl::Plan() {
   rstd_f_ = arena_.Plan(rows_);
   h_f_ = arena_.Plan(rows_ * config_.dim, type);
   logits_ = arena_.Plan(rows_ * config_.vocab, type);
-  row_loss_ = arena_.Plan(rows_);
+  token_losses_.Plan(rows_, options_.micro_batches, options_.keep_token_losses, &arena_);
   backward_loss_ = arena_.Plan(1);
   if (options_.training) dx_ = arena_.Plan(rows_ * config_.dim, type);
   readout_.Plan(options_.micro_batches, config_.n_layers, &arena_);
@@ -179,6 +185,11 @@ absl::Status Model::Impl::Load(const Exec& exec, int32_t micro_batch, const Toke
                                       : KeysExpected(config_.attention, batch.doc_start);
   }
   return absl::OkStatus();
+}
+
+absl::Status Model::Impl::EnqueueReadout(const Exec& exec) {
+  NSA_RETURN_IF_ERROR(readout_.Enqueue(exec, arena_));
+  return token_losses_.Enqueue(exec, arena_);
 }
 
 double Model::Impl::Collect(int32_t micro_batch) {
@@ -234,7 +245,7 @@ absl::Status Model::Impl::EnqueueForward(const Exec& exec, int32_t micro_batch) 
                                           .vocab = config_.vocab,
                                           .logits = arena_[logits_],
                                           .targets = inputs_.targets(arena_, micro_batch),
-                                          .row_loss = arena_[row_loss_],
+                                          .row_loss = token_losses_.Device(arena_, micro_batch),
                                           .mean_loss = readout_.Loss(arena_, micro_batch)}));
   forward_done_ = true;
   return absl::OkStatus();
@@ -256,7 +267,7 @@ absl::Status Model::Impl::HeadBackward(const Exec& exec, float gradient_scale, A
                                           .vocab = config_.vocab,
                                           .logits = logits,
                                           .targets = inputs_.targets(arena_, current_),
-                                          .row_loss = arena_[row_loss_],
+                                          .row_loss = token_losses_.Device(arena_, current_),
                                           .mean_loss = arena_[backward_loss_],
                                           .gradient_scale = gradient_scale,
                                           .dlogits = logits}));
@@ -421,6 +432,9 @@ std::vector<bool> Model::loaded_documents() const { return impl_->loaded_documen
 Model::Losses Model::losses() const { return impl_->losses(); }
 int64_t Model::scratch_bytes() const { return impl_->scratch_bytes(); }
 std::span<const float> Model::token_losses() const { return impl_->token_losses(); }
+std::span<const float> Model::token_losses(int32_t micro_batch) const {
+  return impl_->token_losses(micro_batch);
+}
 absl::Status Model::NextLogits(const Exec& exec, std::span<const int32_t> tokens, int32_t position,
                                std::span<float> logits) {
   return impl_->NextLogits(exec, tokens, position, logits);

@@ -39,6 +39,8 @@ struct ModelOptions {
   bool statistics = false;  // gather LayerStats in Forward
   Backend backend = Backend::kCpu;
   int32_t micro_batches = 1;  // how many can be loaded at a time
+  // Keep every micro-batch's token losses until the next step, for token_losses(micro_batch).
+  bool keep_token_losses = false;
 
   // For tests: in place of what RecomputeOf(job) says.
   std::optional<Recompute> recompute = {};
@@ -118,6 +120,10 @@ class Model {
   // −log p(target) of every position of the last Forward, [B, S]; 0 where nothing was predicted. On
   // a GPU, device memory.
   std::span<const float> token_losses() const;
+
+  // The same of a micro-batch of the step, in host memory. Only with
+  // ModelOptions::keep_token_losses, and on a GPU after the copy of EnqueueReadout() has arrived.
+  std::span<const float> token_losses(int32_t micro_batch) const;
 
   // Logits [V] after position `position` of row 0, from which the next token is drawn. Later
   // positions may hold any token; they have no effect. CPU only.

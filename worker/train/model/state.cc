@@ -30,7 +30,8 @@ absl::StatusOr<std::unique_ptr<ModelState>> ModelState::Create(const v1::JobSpec
                                 .training = true,
                                 .statistics = true,
                                 .backend = backend,
-                                .micro_batches = cuda ? passes.count : 1};
+                                .micro_batches = cuda ? passes.count : 1,
+                                .keep_token_losses = !spec.data().mix().empty()};
   NSA_ASSIGN_OR_RETURN(state->model, Model::Create(spec, options, &state->parameters));
   return state;
 }

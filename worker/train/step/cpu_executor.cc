@@ -1,8 +1,10 @@
 // The step on the CPU: every call computes at once.
 #include <cmath>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
@@ -35,7 +37,10 @@ class CpuExecutor final : public StepExecutor {
   // ranks.
   absl::Status AddMicroBatch(int32_t micro_batch, const TokenBatch& batch,
                              v1::StepRecord* record) override {
-    if (micro_batch == 0) NSA_RETURN_IF_ERROR(Zero(exec_, state_->gradients.flat()));
+    if (micro_batch == 0) {
+      NSA_RETURN_IF_ERROR(Zero(exec_, state_->gradients.flat()));
+      sequence_losses_.clear();
+    }
     double forward = 0, backward = 0;
     options_.page->SetPhase(Phase::kForward);
     const auto loss =
@@ -43,6 +48,10 @@ class CpuExecutor final : public StepExecutor {
     NSA_RETURN_IF_ERROR(loss.status());
     record->set_loss(record->loss() + *loss / spec_.train().accumulate_grad_batches());
 
+    if (!spec_.data().mix().empty()) {
+      AppendSequenceMeans(state_->model->token_losses(), spec_.train().seq_len(),
+                          &sequence_losses_);
+    }
     options_.page->SetPhase(Phase::kBackward);
     const float scale = static_cast<float>(1.0 / static_cast<double>(TokensPerStep(spec_)));
     NSA_RETURN_IF_ERROR(Timed(*options_.clock, &backward, [&] {
@@ -67,6 +76,8 @@ class CpuExecutor final : public StepExecutor {
     record->mutable_times()->set_communication_seconds(seconds);
     return absl::OkStatus();
   }
+
+  std::vector<double> SequenceLosses() const override { return sequence_losses_; }
 
   absl::Status Update(bool finite, v1::StepRecord* record) override {
     options_.page->SetPhase(Phase::kOptimizer);
@@ -108,9 +119,18 @@ class CpuExecutor final : public StepExecutor {
   const v1::JobSpec& spec_;
   Exec exec_;
   std::unique_ptr<ModelState> state_;
+  std::vector<double> sequence_losses_;  // of this step, with data.mix
 };
 
 }  // namespace
+
+void AppendSequenceMeans(std::span<const float> token_losses, int32_t seq_len,
+                         std::vector<double>* means) {
+  for (; !token_losses.empty(); token_losses = token_losses.subspan(seq_len)) {
+    const auto sequence = token_losses.first(seq_len);
+    means->push_back(std::accumulate(sequence.begin(), sequence.end(), 0.0) / seq_len);
+  }
+}
 
 std::string CpuDescription(int threads) {
   return absl::StrFormat("cpu, %d thread%s", threads, threads == 1 ? "" : "s");

@@ -10,6 +10,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -65,6 +66,10 @@ class StepExecutor {
   // the update has been made, too: the device decides about it by the same rule.
   virtual absl::Status CompleteGradients(v1::StepRecord* record) = 0;
 
+  // The mean loss of every sequence of the step on this rank, in the order of AddMicroBatch(),
+  // after CompleteGradients(). Only with data.mix; otherwise empty.
+  virtual std::vector<double> SequenceLosses() const = 0;
+
   // Updates the parameters, unless the ranks have agreed that the step is not `finite`.
   virtual absl::Status Update(bool finite, v1::StepRecord* record) = 0;
 
@@ -101,6 +106,10 @@ class StepExecutor {
   // With time_kernels on a GPU: prints the last step's time by kernel family.
   virtual void PrintKernelTimes(int64_t step) const = 0;
 };
+
+// Appends the mean of every `seq_len` token losses to `means`.
+void AppendSequenceMeans(std::span<const float> token_losses, int32_t seq_len,
+                         std::vector<double>* means);
 
 // "cpu, 4 threads".
 std::string CpuDescription(int threads);

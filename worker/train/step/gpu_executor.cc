@@ -126,6 +126,15 @@ class GpuExecutor final : public StepExecutor {
     return absl::OkStatus();
   }
 
+  std::vector<double> SequenceLosses() const override {
+    std::vector<double> means;
+    if (spec_.data().mix().empty()) return means;
+    for (int32_t pass = 0; pass < passes_.count; ++pass) {
+      AppendSequenceMeans(state_->model->token_losses(pass), spec_.train().seq_len(), &means);
+    }
+    return means;
+  }
+
   // Loss and gradients are the same bits on all ranks, so their devices have decided alike.
   absl::Status Update(bool, v1::StepRecord*) override { return absl::OkStatus(); }
 

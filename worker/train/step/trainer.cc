@@ -109,10 +109,13 @@ absl::StatusOr<Trainer::StepResult> Trainer::Step(int64_t step) {
   record.set_learning_rate(LearningRate(train_, step));
   for (int32_t micro = 0; micro < train_.accumulate_grad_batches(); ++micro) {
     NSA_ASSIGN_OR_RETURN(const Batch batch, NextBatch(micro, &record));
+    mix_shares_.Add(batch);
     NSA_RETURN_IF_ERROR(executor_->AddMicroBatch(micro, TokensOf(batch), &record));
   }
   NSA_RETURN_IF_ERROR(executor_->CompleteGradients(&record));
   NSA_ASSIGN_OR_RETURN(result.agreement, Agree(&record));
+  NSA_RETURN_IF_ERROR(
+      mix_shares_.Finish(executor_->SequenceLosses(), *data_, comm_.get(), &record));
   NSA_RETURN_IF_ERROR(executor_->Update(result.agreement.finite, &record));
   if (result.agreement.finite && AuditsAfter(spec_.nsa(), step)) {
     page_.SetPhase(Phase::kTelemetry);
@@ -183,21 +186,29 @@ void Trainer::Complete(v1::StepRecord* record) {
   executor_->AddStatistics(record);
 }
 
-// Computes and reports the mean loss over the validation batches. Each rank evaluates its rows.
+// Computes and reports the mean loss over the validation batches, and over those of every set of
+// data.val. Each rank evaluates its rows.
 absl::Status Trainer::Evaluate() {
   const int32_t batches = data_->eval_batches();
   if (batches == 0) return absl::OkStatus();
   page_.SetPhase(Phase::kEval);
   const absl::Duration begin = options_.clock->Monotonic();
-  NSA_ASSIGN_OR_RETURN(const double loss, EvalLoss());
+  NSA_ASSIGN_OR_RETURN(const std::vector<double> losses, EvalLosses());
+  const double loss = losses.front();
   const absl::Duration taken = options_.clock->Monotonic() - begin;
   step_began_ += taken;  // not counted as time of the next step
 
   v1::EvalRecord record;
   record.set_step(step());
   record.set_loss(loss);
-  record.set_tokens(int64_t{batches} * train_.batch_size() * train_.seq_len());
+  record.set_tokens(EvalTokens(batches));
   record.set_seconds(absl::ToDoubleSeconds(taken));
+  for (int32_t set = 0; set < data_->eval_sets(); ++set) {
+    v1::NamedLoss* const named = record.add_sets();
+    named->set_name(data_->eval_set_name(set));
+    named->set_loss(losses[static_cast<size_t>(set) + 1]);
+    named->set_tokens(EvalTokens(data_->eval_set_batches(set)));
+  }
   reporter_->Eval(record);
   state_.set_val_loss(loss);
   state_.set_val_step(step());
@@ -208,29 +219,48 @@ absl::Status Trainer::Evaluate() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<double> Trainer::EvalLoss() {
-  const int32_t batches = data_->eval_batches();
+int64_t Trainer::EvalTokens(int32_t batches) const {
+  return int64_t{batches} * train_.batch_size() * train_.seq_len();
+}
+
+// Of the validation set, then of the sets of data.val: the means over all ranks.
+absl::StatusOr<std::vector<double>> Trainer::EvalLosses() {
+  std::vector<double> mine;
+  NSA_ASSIGN_OR_RETURN(mine.emplace_back(),
+                       EvalLoss(data_->eval_batches(), [&](int32_t i) { return data_->Eval(i); }));
+  for (int32_t set = 0; set < data_->eval_sets(); ++set) {
+    NSA_ASSIGN_OR_RETURN(
+        mine.emplace_back(),
+        EvalLoss(data_->eval_set_batches(set), [&](int32_t i) { return data_->EvalSet(set, i); }));
+  }
+  executor_->state().model->TakeLayerStats();  // discarded: only those of training are reported
+  NSA_ASSIGN_OR_RETURN(const std::vector<double> all, Gather(comm_.get(), "eval", mine));
+  const size_t ranks = all.size() / mine.size();
+  std::vector<double> means(mine.size(), 0.0);
+  for (size_t i = 0; i < all.size(); ++i) {
+    means[i % mine.size()] += all[i] / static_cast<double>(ranks);
+  }
+  return means;
+}
+
+// The mean loss of this rank's rows of `batches` batches.
+absl::StatusOr<double> Trainer::EvalLoss(int32_t batches, const BatchOf& batch_of) {
   double sum = 0;
   const int32_t at_once = executor_->eval_batches_at_once();
   for (int32_t begin = 0; begin < batches; begin += at_once) {
     const int32_t count = std::min(at_once, batches - begin);
     page_.SetMicroStep(begin);
-    NSA_ASSIGN_OR_RETURN(const double loss, EvalLossOf(begin, count));
+    NSA_ASSIGN_OR_RETURN(const double loss, EvalLossOf(begin, count, batch_of));
     sum += loss * count / batches;
   }
-  executor_->state().model->TakeLayerStats();  // discarded: only those of training are reported
-  NSA_ASSIGN_OR_RETURN(const std::vector<double> losses,
-                       Gather(comm_.get(), "eval", std::span<const double>(&sum, 1)));
-  double mean = 0;
-  for (const double loss : losses) mean += loss / static_cast<double>(losses.size());
-  return mean;
+  return sum;
 }
 
-// The mean loss of validation batches `begin` … `begin` + `count` − 1 of this rank.
-absl::StatusOr<double> Trainer::EvalLossOf(int32_t begin, int32_t count) {
+// The mean loss of batches `begin` … `begin` + `count` − 1.
+absl::StatusOr<double> Trainer::EvalLossOf(int32_t begin, int32_t count, const BatchOf& batch_of) {
   std::vector<Batch> batches;
   for (int32_t i = begin; i < begin + count; ++i) {
-    NSA_ASSIGN_OR_RETURN(Batch batch, data_->Eval(i));
+    NSA_ASSIGN_OR_RETURN(Batch batch, batch_of(i));
     batches.push_back(std::move(batch));
   }
   std::vector<TokenBatch> tokens(batches.size());

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,6 +32,7 @@
 #include "worker/train/model/parameters.h"
 #include "worker/train/step/ending.h"
 #include "worker/train/step/executor.h"
+#include "worker/train/step/mix_shares.h"
 #include "worker/train/step/resume.h"
 #include "worker/train/step/saver.h"
 #include "worker/train/step/step_guards.h"
@@ -101,8 +103,11 @@ class Trainer {
   std::optional<Ending> Observe(const StepResult& result);
   void Complete(v1::StepRecord* record);
   absl::Status Evaluate();
-  absl::StatusOr<double> EvalLoss();
-  absl::StatusOr<double> EvalLossOf(int32_t begin, int32_t count);
+  int64_t EvalTokens(int32_t batches) const;
+  absl::StatusOr<std::vector<double>> EvalLosses();
+  using BatchOf = std::function<absl::StatusOr<Batch>(int32_t index)>;
+  absl::StatusOr<double> EvalLoss(int32_t batches, const BatchOf& batch_of);
+  absl::StatusOr<double> EvalLossOf(int32_t begin, int32_t count, const BatchOf& batch_of);
   absl::Status Save(bool last);
   Snapshot TakeSnapshot();
 
@@ -128,6 +133,7 @@ class Trainer {
   StatusPage page_;
   Folder out_dir_;  // invalid before it is opened, and when it belongs to another job
   std::unique_ptr<DataLoader> data_;
+  MixShares mix_shares_;
   int64_t synthetic_batches_ = 0;
   int threads_ = 0;
   std::unique_ptr<Comm> comm_;

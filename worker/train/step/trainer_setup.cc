@@ -84,6 +84,7 @@ Trainer::Trainer(TrainerOptions options)
       spec_(launch_.spec()),
       train_(spec_.train()),
       layout_(spec_),
+      mix_shares_(spec_.data()),
       guards_(std::in_place, spec_, /*consecutive_nonfinite=*/0) {}
 
 Trainer::~Trainer() = default;

@@ -68,6 +68,13 @@ absl::Status TelemetryFiles::OpenForRankZero() {
   NSA_RETURN_IF_ERROR(OpenLines("fallback_counters.csv", kFallbackHeader, &fallbacks_));
   NSA_RETURN_IF_ERROR(OpenLines("k_stats.csv", kSelectionHeader, &selection_));
   NSA_RETURN_IF_ERROR(OpenLines("attention_audit.csv", kAuditHeader, &audit_));
+  const v1::DataSpec& data = options_.spec.data();
+  if (!data.mix().empty()) {
+    NSA_RETURN_IF_ERROR(OpenLines("sources.csv", kSourcesHeader, &sources_));
+  }
+  if (!data.val().empty()) {
+    NSA_RETURN_IF_ERROR(OpenLines("val_sets.csv", kValSetsHeader, &val_sets_));
+  }
   NSA_ASSIGN_OR_RETURN(Folder tb, out_dir.MakeFolder("tb"));
   NSA_ASSIGN_OR_RETURN(
       tensorboard_, TensorBoardFile::Open(std::move(tb), options_.resumed_step,
@@ -148,6 +155,9 @@ void TelemetryFiles::WriteStep(const v1::StepRecord& step, double unix_seconds,
   written->push_back({"fallbacks", fallbacks_->Append(FallbackRows(step))});
   const std::string selection = SelectionRows(step);
   if (!selection.empty()) written->push_back({"selection", selection_->Append(selection)});
+  if (sources_ != nullptr) {
+    written->push_back({"sources", sources_->Append(SourceRows(step, unix_seconds))});
+  }
   written->push_back({"tb", tensorboard_->Add(unix_seconds, step.step(), ScalarsOf(step))});
 }
 
@@ -160,6 +170,10 @@ void TelemetryFiles::WriteAudit(const v1::StepRecord& step, double unix_seconds,
 void TelemetryFiles::WriteEval(const v1::EvalRecord& eval, double unix_seconds,
                                std::vector<Written>* written) {
   written->push_back({"", val_->Append(ValRow(eval, unix_seconds))});
+  if (val_sets_ != nullptr) {
+    const bool bytes = options_.spec.data().tokenizer() == v1::TOKENIZER_BYTE;
+    written->push_back({"", val_sets_->Append(ValSetRows(eval, bytes, unix_seconds))});
+  }
   written->push_back({"tb", tensorboard_->Add(unix_seconds, eval.step(), ScalarsOf(eval))});
 }
 
@@ -203,7 +217,8 @@ absl::Status TelemetryFiles::WriteMetrics(int64_t dropped) {
 
 absl::Status TelemetryFiles::CheckInPlace() const {
   NSA_RETURN_IF_ERROR(options_.out_dir.CheckInPlace());
-  for (const auto* file : {&heartbeat_, &training_, &val_, &fallbacks_, &selection_, &audit_}) {
+  for (const auto* file :
+       {&heartbeat_, &training_, &val_, &fallbacks_, &selection_, &audit_, &sources_, &val_sets_}) {
     if (*file != nullptr) NSA_RETURN_IF_ERROR((*file)->CheckInPlace());
   }
   return tensorboard_ == nullptr ? absl::OkStatus() : tensorboard_->CheckInPlace();

@@ -67,7 +67,8 @@ class TelemetryFiles {
   int64_t last_heartbeat_nanos_ = 0;
   std::unique_ptr<AppendFile> heartbeat_;
   std::unique_ptr<AppendFile> training_, val_, fallbacks_, selection_, audit_;  // rank 0
-  std::unique_ptr<TensorBoardFile> tensorboard_;                                // rank 0
+  std::unique_ptr<AppendFile> sources_, val_sets_;  // rank 0, if the job has such
+  std::unique_ptr<TensorBoardFile> tensorboard_;    // rank 0
 };
 
 }  // namespace nsa::train

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numbers>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -25,6 +26,8 @@ const char kSelectionHeader[] = "step,layer,k_mean,k_max,rows,pct_at_max\n";
 const char kAuditHeader[] =
     "step,layer,queries,selected_mass,selected_mass_p10,window_mass,window_overlap,choice_entropy,"
     "neighbour_agreement,free_choices,unix_seconds\n";
+const char kSourcesHeader[] = "step,source,rows,loss,epoch,unix_seconds\n";
+const char kValSetsHeader[] = "step,set,val_loss,ppl,bits_per_byte,tokens,unix_seconds\n";
 
 namespace {
 
@@ -122,6 +125,9 @@ void AddDetails(const v1::WorkerRecord& record, bool logged, Json* line) {
     AddStep(record.step(), logged, line);
   } else if (record.has_eval()) {
     (*line)["loss"] = Number(record.eval().loss());
+    for (const v1::NamedLoss& set : record.eval().sets()) {
+      (*line)["sets"][set.name()] = Number(set.loss());
+    }
   } else if (record.has_checkpoint()) {
     (*line)["path"] = record.checkpoint().path();
     (*line)["error"] = record.checkpoint().error();
@@ -139,6 +145,7 @@ void AddDetails(const v1::WorkerRecord& record, bool logged, Json* line) {
 }  // namespace
 
 std::string SourceName(v1::DataSource source) {
+  if (source == v1::DATA_SOURCE_UNSPECIFIED) return "mix";
   constexpr char kPrefix[] = "DATA_SOURCE_";
   const std::string& name = v1::DataSource_Name(source);
   if (name.empty()) return absl::StrCat("unknown(", static_cast<int>(source), ")");
@@ -204,6 +211,26 @@ std::string AuditRows(const v1::StepRecord& step, double unix_seconds) {
   return rows;
 }
 
+std::string SourceRows(const v1::StepRecord& step, double unix_seconds) {
+  std::string rows;
+  for (const v1::SourceShare& source : step.sources()) {
+    const std::string loss = source.has_loss() ? absl::StrFormat("%.9g", source.loss()) : "";
+    rows += absl::StrFormat("%d,%s,%d,%s,%d,%.3f\n", step.step(), source.name(), source.rows(),
+                            loss, source.epoch(), unix_seconds);
+  }
+  return rows;
+}
+
+std::string ValSetRows(const v1::EvalRecord& eval, bool tokens_are_bytes, double unix_seconds) {
+  std::string rows;
+  for (const v1::NamedLoss& set : eval.sets()) {
+    rows += absl::StrFormat(
+        "%d,%s,%.9g,%.6g,%s,%d,%.3f\n", eval.step(), set.name(), set.loss(), std::exp(set.loss()),
+        Field(tokens_are_bytes, set.loss() / std::numbers::ln2), set.tokens(), unix_seconds);
+  }
+  return rows;
+}
+
 Scalars ScalarsOf(const v1::StepRecord& step) {
   Scalars scalars = {{"train/loss", step.loss()},
                      {"train/lr", step.learning_rate()},
@@ -232,11 +259,19 @@ Scalars ScalarsOf(const v1::StepRecord& step) {
     }
   }
   if (selections > 0) scalars.push_back({"selection/keys_mean", keys / selections});
+  for (const v1::SourceShare& source : step.sources()) {
+    if (!source.has_loss()) continue;
+    scalars.emplace_back(absl::StrCat("source/", source.name()), source.loss());
+  }
   return scalars;
 }
 
 Scalars ScalarsOf(const v1::EvalRecord& eval) {
-  return {{"val/loss", eval.loss()}, {"val/ppl", std::exp(eval.loss())}};
+  Scalars scalars = {{"val/loss", eval.loss()}, {"val/ppl", std::exp(eval.loss())}};
+  for (const v1::NamedLoss& set : eval.sets()) {
+    scalars.emplace_back(absl::StrCat("val_set/", set.name()), set.loss());
+  }
+  return scalars;
 }
 
 std::string HeartbeatLine(const v1::WorkerRecord& record, bool logged, int64_t step, int32_t rank) {
@@ -262,9 +297,13 @@ std::string LogLine(const v1::WorkerRecord& record, int64_t steps) {
         step.skipped_nonfinite() ? " | skipped: not finite" : "");
   }
   if (record.has_eval()) {
-    return absl::StrFormat("step %d/%d | validation loss %.4f | perplexity %.3f | %.1f s",
+    std::string sets;
+    for (const v1::NamedLoss& set : record.eval().sets()) {
+      absl::StrAppendFormat(&sets, " | %s %.4f", set.name(), set.loss());
+    }
+    return absl::StrFormat("step %d/%d | validation loss %.4f | perplexity %.3f%s | %.1f s",
                            record.eval().step(), steps, record.eval().loss(),
-                           std::exp(record.eval().loss()), record.eval().seconds());
+                           std::exp(record.eval().loss()), sets, record.eval().seconds());
   }
   if (record.has_checkpoint()) {
     const v1::CheckpointRecord& checkpoint = record.checkpoint();

@@ -15,16 +15,22 @@ extern const char kValHeader[];        // val.csv: one row per validation
 extern const char kFallbackHeader[];   // fallback_counters.csv: one row per fallback, then "total"
 extern const char kSelectionHeader[];  // k_stats.csv: one row per layer with a selection
 extern const char kAuditHeader[];      // attention_audit.csv: one row per layer of an audited step
+extern const char kSourcesHeader[];    // sources.csv: one row per source of data.mix
+extern const char kValSetsHeader[];    // val_sets.csv: one row per set of data.val
 
 // The rows of a record, each with '\n'.
 std::string TrainingRow(const v1::StepRecord& step, double unix_seconds);
 std::string ValRow(const v1::EvalRecord& eval, double unix_seconds);
 std::string FallbackRows(const v1::StepRecord& step);
 std::string SelectionRows(const v1::StepRecord& step);
-std::string AuditRows(const v1::StepRecord& step, double unix_seconds);  // empty without an audit
+std::string AuditRows(const v1::StepRecord& step, double unix_seconds);   // empty without an audit
+std::string SourceRows(const v1::StepRecord& step, double unix_seconds);  // empty without data.mix
+// Empty without data.val. `tokens_are_bytes`: a loss per token is one per byte, too.
+std::string ValSetRows(const v1::EvalRecord& eval, bool tokens_are_bytes, double unix_seconds);
 
 // TensorBoard scalars. Of a step: train/, memory/, gate/ and selection/; the last two are means
-// over the layers, except gate/collapse_max, which is the maximum. Of a validation: val/.
+// over the layers, except gate/collapse_max, which is the maximum; with data.mix also source/, the
+// loss of each source. Of a validation: val/, and val_set/ for each set of data.val.
 Scalars ScalarsOf(const v1::StepRecord& step);
 Scalars ScalarsOf(const v1::EvalRecord& eval);
 
@@ -36,7 +42,7 @@ Scalars ScalarsOf(const v1::EvalRecord& eval);
 //               data_source, data_epoch, skipped_nonfinite, total_tokens, fallbacks, layers
 //               (gate and selection statistics)
 //   beat        a step that is not logged: loss, toks_per_s
-//   eval        a validation: loss
+//   eval        a validation: loss, and with data.val sets (name to loss)
 //   checkpoint  path, error, stall_seconds, write_seconds
 //   event       reason, text
 //   end         reason, text
@@ -45,7 +51,8 @@ std::string HeartbeatLine(const v1::WorkerRecord& record, bool logged, int64_t s
 // A line for the log, without '\n'; empty for records that are not logged.
 std::string LogLine(const v1::WorkerRecord& record, int64_t steps);
 
-// A DataSource as a job file spells it, e.g. "jsonl".
+// A DataSource as a job file spells it, e.g. "jsonl"; "mix" for the batches of data.mix, which have
+// no source of their own.
 std::string SourceName(v1::DataSource source);
 
 }  // namespace nsa::train

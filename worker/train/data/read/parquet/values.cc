@@ -90,7 +90,8 @@ class DeltaLengthValues final : public ValueReader {
 // For each value how many bytes it shares with the one before, and the rest as DeltaLengthValues.
 class DeltaValues final : public ValueReader {
  public:
-  DeltaValues(DeltaIntegers shared, DeltaLengthValues rests) : shared_(shared), rests_(rests) {}
+  DeltaValues(DeltaIntegers shared, DeltaLengthValues rests)
+      : shared_(shared), rests_(std::move(rests)) {}
 
   absl::StatusOr<std::string_view> Next() override {
     NSA_ASSIGN_OR_RETURN(const int64_t shared, shared_.Next());
