@@ -11,96 +11,123 @@ namespace nsa::server {
 void DumpBroker::Request(const v1::Job& job, const std::vector<v1::RankPlacement>& ranks,
                          absl::Duration patience, Done done) {
   MutexLock lock(&mutex_);
-  const int64_t id = next_id_++;
-  Group& group = groups_[id];
-  group.deadline = clock_.Monotonic() + patience;
-  group.patience = patience;
-  group.done = std::move(done);
+  Add(job, ranks, {.patience = patience, .done = std::move(done)});
+}
+
+absl::Status DumpBroker::TryRequest(const v1::Job& job, const std::vector<v1::RankPlacement>& ranks,
+                                    absl::Duration patience, Done done) {
+  MutexLock lock(&mutex_);
+  if (counted_ >= kMostWaiting) {
+    return absl::ResourceExhaustedError(absl::StrCat("stacks: ", counted_,
+                                                     " calls already wait for some (", kMostWaiting,
+                                                     "); try again later"));
+  }
+  ++counted_;
+  Add(job, ranks, {.patience = patience, .counted = true, .done = std::move(done)});
+  return absl::OkStatus();
+}
+
+void DumpBroker::Add(const v1::Job& job, const std::vector<v1::RankPlacement>& ranks,
+                     Caller caller) {
+  caller.deadline = clock_.Monotonic() + caller.patience;
   // A dump id must not be used again after a restart of the coordinator, because agents remember
   // the ids.
   const int64_t now = absl::ToUnixNanos(clock_.Wall());
   for (const v1::RankPlacement& place : ranks) {
-    Wish& wish = group.wishes.emplace_back();
+    Caller::Part& part = caller.parts.emplace_back();
+    part.key = {job.id(), job.generation(), place.rank()};
+    part.dump.set_rank(place.rank());
+    part.dump.set_node(place.node());
+    Wish& wish = wishes_[part.key];
+    if (wish.waiting++ > 0) continue;  // on its way
     wish.node = place.node();
-    wish.request.set_dump_id(absl::StrFormat("%x-%d-%d", now, id, place.rank()));
+    wish.request.set_dump_id(absl::StrFormat("%x-%d-%d", now, next_id_++, place.rank()));
     wish.request.set_job_id(job.id());
     wish.request.set_generation(job.generation());
     wish.request.set_rank(place.rank());
-    wish.dump.set_rank(place.rank());
-    wish.dump.set_node(place.node());
   }
+  callers_.push_back(std::move(caller));
 }
 
 std::vector<v1::DumpRequest> DumpBroker::Wanted(const std::string& node) const {
   MutexLock lock(&mutex_);
   std::vector<v1::DumpRequest> wanted;
-  for (const auto& [id, group] : groups_) {
-    for (const Wish& wish : group.wishes) {
-      if (!wish.answered && wish.node == node) wanted.push_back(wish.request);
-    }
+  for (const auto& [key, wish] : wishes_) {
+    if (wish.node == node) wanted.push_back(wish.request);
   }
   return wanted;
 }
 
 absl::Status DumpBroker::Report(const v1::ReportDumpRequest& report) {
-  std::vector<v1::StackDump> dumps;
-  Done done;
+  Callers answered;
   {
     MutexLock lock(&mutex_);
-    const auto wish_of = [&](Group& group) {
-      return std::ranges::find_if(group.wishes, [&](const Wish& wish) {
-        return wish.request.dump_id() == report.dump_id() && wish.node == report.node();
-      });
-    };
-    const auto found = std::ranges::find_if(
-        groups_, [&](auto& entry) { return wish_of(entry.second) != entry.second.wishes.end(); });
-    if (found == groups_.end()) {
+    const auto wish = std::ranges::find_if(wishes_, [&](const auto& entry) {
+      return entry.second.request.dump_id() == report.dump_id() &&
+             entry.second.node == report.node();
+    });
+    if (wish == wishes_.end()) {
       return absl::NotFoundError(
           absl::StrCat("dump_id: ", report.dump_id(), " (nobody waits for it); drop it"));
     }
-    Wish& wish = *wish_of(found->second);
-    wish.answered = true;
-    wish.dump.set_pid(report.pid());
-    wish.dump.set_status(report.status());
-    wish.dump.set_stacks(report.stacks());
-    wish.dump.set_error(report.error());
-    wish.dump.set_seconds(report.seconds());
-    if (!std::ranges::all_of(found->second.wishes, &Wish::answered)) return absl::OkStatus();
-    dumps = Collect(found->second);
-    done = std::move(found->second.done);
-    groups_.erase(found);
+    const Key key = wish->first;
+    wishes_.erase(wish);
+    for (auto caller = callers_.begin(); caller != callers_.end();) {
+      const auto next = std::next(caller);
+      const auto part = std::ranges::find_if(caller->parts, [&](const Caller::Part& candidate) {
+        return candidate.key == key && !candidate.answered;
+      });
+      if (part != caller->parts.end()) {
+        part->answered = true;
+        part->dump.set_pid(report.pid());
+        part->dump.set_status(report.status());
+        part->dump.set_stacks(report.stacks());
+        part->dump.set_error(report.error());
+        part->dump.set_seconds(report.seconds());
+        if (std::ranges::all_of(caller->parts, &Caller::Part::answered)) Remove(caller, &answered);
+      }
+      caller = next;
+    }
   }
-  done(std::move(dumps));
+  Answer(std::move(answered));
   return absl::OkStatus();
 }
 
 void DumpBroker::Expire() {
-  std::vector<Group> overdue;
+  Callers overdue;
   {
     MutexLock lock(&mutex_);
     const absl::Duration now = clock_.Monotonic();
-    for (auto entry = groups_.begin(); entry != groups_.end();) {
-      if (entry->second.deadline > now) {
-        ++entry;
-        continue;
-      }
-      overdue.push_back(std::move(entry->second));
-      entry = groups_.erase(entry);
+    for (auto caller = callers_.begin(); caller != callers_.end();) {
+      const auto next = std::next(caller);
+      if (caller->deadline <= now) Remove(caller, &overdue);
+      caller = next;
     }
   }
-  for (Group& group : overdue) group.done(Collect(group));
+  Answer(std::move(overdue));
 }
 
-std::vector<v1::StackDump> DumpBroker::Collect(const Group& group) {
-  std::vector<v1::StackDump> dumps;
-  for (const Wish& wish : group.wishes) {
-    v1::StackDump& dump = dumps.emplace_back(wish.dump);
-    if (wish.answered) continue;
-    dump.set_error(
-        absl::StrFormat("agent %s did not answer within %.1f s; is it up? see `nsactl nodes`",
-                        wish.node, absl::ToDoubleSeconds(group.patience)));
+void DumpBroker::Remove(Callers::iterator caller, Callers* to) {
+  if (caller->counted) --counted_;
+  for (const Caller::Part& part : caller->parts) {
+    const auto wish = wishes_.find(part.key);
+    if (!part.answered && wish != wishes_.end() && --wish->second.waiting == 0) wishes_.erase(wish);
   }
-  return dumps;
+  to->splice(to->end(), callers_, caller);
+}
+
+void DumpBroker::Answer(Callers callers) {
+  for (Caller& caller : callers) {
+    std::vector<v1::StackDump> dumps;
+    for (Caller::Part& part : caller.parts) {
+      v1::StackDump& dump = dumps.emplace_back(std::move(part.dump));
+      if (part.answered) continue;
+      dump.set_error(
+          absl::StrFormat("agent %s did not answer within %.1f s; is it up? see `nsactl nodes`",
+                          dump.node(), absl::ToDoubleSeconds(caller.patience)));
+    }
+    caller.done(std::move(dumps));
+  }
 }
 
 }  // namespace nsa::server

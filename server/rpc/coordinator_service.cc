@@ -216,11 +216,12 @@ CoordinatorService::Unary* CoordinatorService::DumpStack(Context* context,
     call.Finish(ranks.status());
     return call.reactor();
   }
-  parts_.dumps.Request(job->job(), *ranks, kDumpPatience,
-                       [call, response](std::vector<v1::StackDump> dumps) {
-                         response->mutable_dumps()->Assign(dumps.begin(), dumps.end());
-                         call.Finish(absl::OkStatus());
-                       });
+  const absl::Status taken = parts_.dumps.TryRequest(
+      job->job(), *ranks, kDumpPatience, [call, response](std::vector<v1::StackDump> dumps) {
+        response->mutable_dumps()->Assign(dumps.begin(), dumps.end());
+        call.Finish(absl::OkStatus());
+      });
+  if (!taken.ok()) call.Finish(taken);
   return call.reactor();
 }
 

@@ -91,9 +91,9 @@ absl::StatusOr<Json> SaveStacks(const Web::Parts& parts, const std::string& job)
   }
   const auto answer = std::make_shared<std::promise<std::vector<v1::StackDump>>>();
   auto ready = answer->get_future();
-  parts.dumps.Request(
+  NSA_RETURN_IF_ERROR(parts.dumps.TryRequest(
       now, {stored->placements().begin(), stored->placements().end()}, kDumpPatience,
-      [answer](std::vector<v1::StackDump> dumps) { answer->set_value(std::move(dumps)); });
+      [answer](std::vector<v1::StackDump> dumps) { answer->set_value(std::move(dumps)); }));
   if (ready.wait_for(kPatience) != std::future_status::ready) {
     return absl::UnavailableError("stacks: no answer in time; try again");
   }

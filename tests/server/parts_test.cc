@@ -16,7 +16,6 @@
 #include "common/rpc/secret.h"
 #include "common/run/atomic_file.h"
 #include "google/protobuf/message.h"
-#include "server/act/dump_broker.h"
 #include "server/act/path_guard.h"
 #include "server/act/request_error.h"
 #include "server/rpc/auth.h"
@@ -348,39 +347,6 @@ TEST(Fleet, ForgetsNobodyWhoIsNotLost) {
   clock.Advance(absl::Hours(1));
   fleet.ForgetLost({});
   EXPECT_TRUE(fleet.Nodes().empty());
-}
-
-TEST(DumpBroker, GivesWhatIsThereAndSaysWhatIsMissing) {
-  FakeClock clock;
-  DumpBroker broker(clock);
-  v1::Job job;
-  job.set_id("j");
-  std::vector<v1::RankPlacement> ranks(2);
-  ranks[0].set_node("a");
-  ranks[1].set_node("b");
-  ranks[1].set_rank(1);
-  std::vector<v1::StackDump> dumps;
-  broker.Request(job, ranks, absl::Seconds(5),
-                 [&](std::vector<v1::StackDump> got) { dumps = std::move(got); });
-  ASSERT_EQ(broker.Wanted("a").size(), 1u);
-  v1::ReportDumpRequest report;
-  report.set_dump_id(broker.Wanted("a")[0].dump_id());
-  report.set_node("b");
-  EXPECT_THAT(broker.Report(report), StatusIs(absl::StatusCode::kNotFound)) << "not its dump";
-  report.set_node("a");
-  report.set_stacks("#0\n");
-  EXPECT_OK(broker.Report(report));
-  EXPECT_TRUE(broker.Wanted("a").empty()) << "once is enough";
-  clock.Advance(absl::Seconds(4));
-  broker.Expire();
-  EXPECT_TRUE(dumps.empty());
-  clock.Advance(absl::Seconds(1));
-  broker.Expire();
-  ASSERT_EQ(dumps.size(), 2u);
-  EXPECT_EQ(dumps[0].stacks(), "#0\n");
-  EXPECT_EQ(dumps[0].error(), "");
-  EXPECT_THAT(dumps[1].error(), HasSubstr("agent b did not answer within 5.0 s"));
-  EXPECT_TRUE(broker.Wanted("b").empty());
 }
 
 TEST(ChangeHub, TellsThoseWhoFollowTheJobAndThoseWhoFollowAll) {
