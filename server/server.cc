@@ -24,7 +24,7 @@
 #include "server/rpc/self_probe.h"
 #include "server/service_manager.h"
 #include "server/store/access_store.h"
-#include "server/store/audit_log.h"
+#include "server/store/audit/audit_log.h"
 #include "server/store/fleet.h"
 #include "server/store/job_store.h"
 #include "server/store/log_store.h"

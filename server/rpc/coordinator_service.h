@@ -11,7 +11,7 @@
 #include "server/rpc/call.h"
 #include "server/rpc/stream.h"
 #include "server/store/access_store.h"
-#include "server/store/audit_log.h"
+#include "server/store/audit/audit_log.h"
 #include "server/store/log_store.h"
 #include "server/store/stack_store.h"
 #include "server/watch/change_hub.h"

@@ -5,7 +5,7 @@
 #include "absl/status/statusor.h"
 #include "nsa/v1/coordinator.pb.h"
 #include "server/store/access_store.h"
-#include "server/store/audit_log.h"
+#include "server/store/audit/audit_log.h"
 
 namespace nsa::server {
 
