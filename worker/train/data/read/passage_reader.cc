@@ -41,8 +41,10 @@ size_t PassageReader::EndOfPassage() const {
   // without blank lines would search everything that was read ahead.
   const size_t blank = std::string_view(content_).substr(0, latest).find("\n\n", earliest);
   if (blank != std::string_view::npos) return blank + 2;
-  const size_t newline = content_.rfind('\n', latest);
-  return newline != std::string::npos && newline >= earliest ? newline + 1 : latest;
+  // Nor does the search for a newline go back beyond `earliest`.
+  const size_t newline =
+      std::string_view(content_).substr(earliest, latest + 1 - earliest).rfind('\n');
+  return newline != std::string_view::npos ? earliest + newline + 1 : latest;
 }
 
 absl::StatusOr<bool> PassageReader::NextWhole(std::string* passage) {
