@@ -21,6 +21,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/base/beneath.h"
+#include "common/base/clean_text.h"
 #include "common/base/durable_folder.h"
 #include "common/base/fd.h"
 #include "common/base/limits.h"
@@ -33,6 +34,7 @@ namespace {
 
 constexpr int32_t kFormatVersion = 1;
 constexpr size_t kHashDigits = 32;
+constexpr size_t kLongestQuote = 512;  // of a file, in an error
 constexpr std::string_view kPrefix = "step-";
 // The key of state.json's own hash, and its spelling in older versions.
 constexpr std::string_view kSelfHashKeys[] = {"\"state_xxh3_128\"", "\"stateXxh3128\""};
@@ -208,14 +210,19 @@ absl::StatusOr<v1::CheckpointState> ReadCheckpointStateFile(const std::filesyste
   options.ignore_unknown_fields = true;  // A newer format is detected by its version below.
   v1::CheckpointState state;
   const auto parsed = google::protobuf::util::JsonStringToMessage(*text, &state, options);
-  if (!parsed.ok()) return absl::DataLossError(absl::StrCat(name, ": ", parsed.ToString()));
+  if (!parsed.ok()) {
+    // The text quotes the file, whose bytes need not be UTF-8: no message could carry them.
+    const std::string why = parsed.ToString().substr(0, kLongestQuote);
+    return absl::DataLossError(absl::StrCat(name, ": ", CleanLine(why)));
+  }
   const size_t place = SelfHashPlace(*text);
   if (place == std::string::npos)
     return absl::DataLossError(absl::StrCat(name, ": its own hash is missing"));
   const std::string hash = HashOfText(*text, place);
   if (hash != state.state_xxh3_128()) {
     return absl::DataLossError(
-        absl::StrFormat("%s: hash %s (the file says %s)", name, hash, state.state_xxh3_128()));
+        absl::StrFormat("%s: hash %s (the file says %s)", name, hash,
+                        CleanLine(state.state_xxh3_128().substr(0, kLongestQuote))));
   }
   if (state.format_version() != kFormatVersion) {
     return absl::FailedPreconditionError(
@@ -265,7 +272,7 @@ std::vector<std::string> VerifyCheckpoint(const std::filesystem::path& checkpoin
       break;
     }
     if (auto problem = ProblemOf(checkpoint, file, abandoned)) {
-      problems.push_back(*std::move(problem));
+      problems.push_back(CleanLine(*problem));
     }
   }
   return problems;

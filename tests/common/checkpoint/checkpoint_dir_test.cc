@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "common/checkpoint/checkpoint_info.h"
 #include "gmock/gmock.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
@@ -19,6 +20,7 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 using testing::StartsWith;
 
 void Write(const std::filesystem::path& path, const std::string& content) {
@@ -286,6 +288,22 @@ TEST(CheckpointDir, RetentionNeverKeepsFewerThanTwo) {
     EXPECT_THAT(Steps(PastRetention(*ListCheckpoints(dir.path()), keep, 0)), ElementsAre(1))
         << keep;
   }
+}
+
+// A message with bytes that are not UTF-8 is refused by whoever receives it: one damaged file would
+// hide the whole list.
+TEST(CheckpointDir, WhatIsSaidOfADamagedManifestCanBeSent) {
+  const TempDir dir;
+  const std::filesystem::path checkpoint = dir / "checkpoints/step-00000005";
+  std::filesystem::create_directories(checkpoint);
+  Write(checkpoint / "state.json", "\xff\xfe{\x1b]0;x\x07" + std::string(100'000, '\xc3'));
+  v1::CheckpointInfo received;
+  ASSERT_TRUE(received.ParseFromString(CheckpointInfoOf({5, checkpoint}).SerializeAsString()));
+  EXPECT_THAT(received.error(), HasSubstr("state.json: "));
+  EXPECT_THAT(received.error(), Not(HasSubstr("\x1b")));
+  EXPECT_LT(received.error().size(), 4'000u);
+  received.set_error(VerifyCheckpoint(checkpoint).at(0));
+  EXPECT_TRUE(received.ParseFromString(received.SerializeAsString()));
 }
 
 TEST(CheckpointDir, AHugeManifestIsRefusedWithoutBeingRead) {
