@@ -52,13 +52,17 @@ function(nsa_library name)
   add_library(nsa::${name} ALIAS nsa_${name})
 endfunction()
 
-# nsa_program(nsactl SOURCES main.cc DEPS nsa::client): a program in build/<preset>/bin, installed to bin/, part of the target `programs`.
+# nsa_program(nsactl SOURCES main.cc DEPS nsa::client): a program in build/<preset>/bin, installed to bin/, part of the target `programs`. PACKAGE: the
+# Debian package that has it (cmake/NsaPackages.cmake); default: one with its name.
 function(nsa_program name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "" "PACKAGE" "SOURCES;DEPS" ${ARGN})
+  if(NOT ARG_PACKAGE)
+    set(ARG_PACKAGE ${name})
+  endif()
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} nsa_warnings)
   nsa_light(${name})
-  install(TARGETS ${name} RUNTIME DESTINATION bin)
+  install(TARGETS ${name} RUNTIME DESTINATION bin COMPONENT ${ARG_PACKAGE})
   set_property(GLOBAL APPEND PROPERTY NSA_PROGRAMS ${name})
 endfunction()
 

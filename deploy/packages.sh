@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Installs the distribution's packages that this tree needs. Debian 12 and Ubuntu 24.04 use the same names.
 #
-#   deploy/packages.sh [build] [test] [check] [torch]     default: build
+#   deploy/packages.sh [build] [test] [check] [fuzz] [torch]     default: build
 #   deploy/packages.sh --list build test          print the names and exit
 #
 #   build   compile and run the programs        test   run every test        check   clang-format and clang-tidy
+#   fuzz    libFuzzer, for tests/fuzz/run.sh
 #   torch   compare exported models with PyTorch (tests/e2e/export_test.py, skipped without it); 630 MB on disk
 #
 # Installs only missing packages, so it can be repeated; needs root or sudo only if one is missing. Starts no service of the packages.
@@ -19,8 +20,9 @@ readonly BUILD=(
   libopenblas-openmp-dev libzstd-dev zstd zlib1g-dev libxxhash-dev libpcre2-dev libcurl4-openssl-dev libdw-dev
   libgtest-dev libgmock-dev libbenchmark-dev
 )
-readonly TEST=(prometheus python3 python3-yaml shellcheck procps chromium chromium-driver python3-selenium)
+readonly TEST=(dpkg-dev file prometheus python3 python3-yaml shellcheck procps chromium chromium-driver python3-selenium)
 readonly CHECK=(clang-format clang-tidy)
+readonly FUZZ=(clang libclang-rt-dev)
 readonly TORCH=(python3-torch)
 
 say() { printf '\n== %s\n' "$*"; }
@@ -33,9 +35,10 @@ for argument in "$@"; do
     build) wanted+=("${BUILD[@]}") ;;
     test) wanted+=("${TEST[@]}") test=true ;;
     check) wanted+=("${CHECK[@]}") ;;
+    fuzz) wanted+=("${FUZZ[@]}") ;;
     torch) wanted+=("${TORCH[@]}") ;;
-    -h | --help) sed -n '2,13p' "$0" | cut -c3-; exit 0 ;;
-    *) die "unknown set '$argument'; one or more of: build test check torch" ;;
+    -h | --help) sed -n '2,14p' "$0" | cut -c3-; exit 0 ;;
+    *) die "unknown set '$argument'; one or more of: build test check fuzz torch" ;;
   esac
 done
 [ ${#wanted[@]} -gt 0 ] || wanted=("${BUILD[@]}")

@@ -53,14 +53,15 @@ inline Caller AgentCaller(const std::string& node) {
 // Everything of one run of the coordinator. To simulate a restart, destroy it and make another one
 // on the same folder.
 struct Life {
-  Life(const std::filesystem::path& folder, FakeClock& a_clock)
+  Life(const std::filesystem::path& folder, FakeClock& a_clock,
+       const std::filesystem::path& allowed_root = "/")
       : clock(a_clock),
         metrics(clock),
         fleet(clock, {}),
         logs(folder / "logs", 1 << 20),
         stacks(folder / "dumps", clock),
         dumps(clock),
-        paths({"/"}),
+        paths({allowed_root}),
         auth(Auth::WithoutFile(nullptr)),
         executor("calls", 1) {
     JobStore::Observer observer{

@@ -1,33 +1,29 @@
 // Any bytes as a job file: the loader refuses them with places, or what it loads survives being
 // written and read again, and preflight judges it. Nothing may crash, leak or take long.
 #include <cstdint>
-#include <cstdlib>
 #include <string_view>
 
 #include "common/job/load.h"
 #include "common/preflight/preflight.h"
 #include "google/protobuf/util/message_differencer.h"
+#include "tests/fuzz/fuzz.h"
 
-namespace {
-
-void Require(bool good) {
-  if (!good) std::abort();
-}
-
-}  // namespace
+using nsa::fuzz::Require;
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   nsa::v1::JobSpec spec;
   const auto result = nsa::LoadYamlText(text, "fuzz.yaml", &spec);
   if (!result.ok()) {
-    Require(result.status().code() == absl::StatusCode::kInvalidArgument);
-    Require(result.status().message().substr(0, 10) == "fuzz.yaml:");
+    Require(absl::IsInvalidArgument(result.status()), result.status().ToString());
+    Require(result.status().message().substr(0, 10) == "fuzz.yaml:", "an error without a place");
     return 0;
   }
   nsa::v1::JobSpec again;
-  Require(nsa::LoadYamlText(nsa::ToYaml(spec), "fuzz.yaml", &again).ok());
-  Require(google::protobuf::util::MessageDifferencer::Equals(spec, again));
+  Require(nsa::LoadYamlText(nsa::ToYaml(spec), "fuzz.yaml", &again).ok(),
+          "what was written cannot be read");
+  Require(google::protobuf::util::MessageDifferencer::Equals(spec, again),
+          "another job after writing and reading");
 
   nsa::MachineView machine;
   machine.gpus.push_back({"NVIDIA A100", int64_t{80} << 30, int64_t{79} << 30, 80});

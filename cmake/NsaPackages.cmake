@@ -1,0 +1,58 @@
+# Debian packages: `cmake --build --preset release --target packages` writes nsa-coordinator, nsa-agent (with nsa-worker), nsactl and, with a CUDA
+# toolkit, nsa-worker-cuda into the build folder. Each is a component: nsa_program() puts a program into the one with its package's name.
+set(deb ${PROJECT_SOURCE_DIR}/deploy/deb)
+set(staged ${PROJECT_BINARY_DIR}/deb)
+
+# The units of the bundle, with the paths of a package.
+foreach(daemon coordinator agent)
+  file(READ ${PROJECT_SOURCE_DIR}/deploy/systemd/nsa-${daemon}.service unit)
+  string(REPLACE /opt/nsa/bin/ /usr/bin/ unit "${unit}")
+  string(REPLACE /opt/nsa/README.md /usr/share/doc/nsa-${daemon}/README.md unit "${unit}")
+  string(REGEX REPLACE "^(#[^\n]*\n)+" "" unit "${unit}")
+  file(WRITE ${staged}/nsa-${daemon}.service "${unit}")
+  file(READ ${PROJECT_SOURCE_DIR}/configs/${daemon}.yaml config)
+  string(REPLACE "\n# local_agent: true" "\nlocal_agent: false  # the package nsa-agent has a unit of its own" config "${config}")
+  file(WRITE ${staged}/${daemon}.yaml "${config}")
+  # Not in the bundle, hence EXCLUDE_FROM_ALL.
+  install(FILES ${staged}/nsa-${daemon}.service DESTINATION lib/systemd/system COMPONENT nsa-${daemon} EXCLUDE_FROM_ALL)
+  install(FILES ${staged}/${daemon}.yaml DESTINATION share/nsa COMPONENT nsa-${daemon} EXCLUDE_FROM_ALL)
+  install(FILES ${PROJECT_SOURCE_DIR}/README.md DESTINATION share/doc/nsa-${daemon} COMPONENT nsa-${daemon} EXCLUDE_FROM_ALL)
+endforeach()
+
+set(CPACK_GENERATOR DEB)
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_COMPONENTS_ALL nsa-coordinator nsa-agent nsactl)
+set(CPACK_COMPONENTS_GROUPING IGNORE)
+set(CPACK_PACKAGE_NAME nsa)
+set(CPACK_PACKAGE_CONTACT "NSA training service <nsa@localhost>")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "Trains language models with native sparse attention")
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SECTION science)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
+# The maintainer scripts use useradd.
+set(CPACK_DEBIAN_NSA-COORDINATOR_PACKAGE_NAME nsa-coordinator)
+set(CPACK_DEBIAN_NSA-COORDINATOR_PACKAGE_DEPENDS passwd)
+set(CPACK_DEBIAN_NSA-COORDINATOR_PACKAGE_RECOMMENDS "nsa-agent, nsactl")
+set(CPACK_DEBIAN_NSA-COORDINATOR_PACKAGE_CONTROL_EXTRA ${deb}/coordinator/postinst ${deb}/coordinator/prerm ${deb}/coordinator/postrm)
+set(CPACK_COMPONENT_NSA-COORDINATOR_DESCRIPTION "Coordinator: takes jobs, schedules them, keeps their records, shows them on a page.")
+set(CPACK_DEBIAN_NSA-AGENT_PACKAGE_NAME nsa-agent)
+set(CPACK_DEBIAN_NSA-AGENT_PACKAGE_DEPENDS "passwd, procps")
+set(CPACK_DEBIAN_NSA-AGENT_PACKAGE_CONTROL_EXTRA ${deb}/agent/postinst ${deb}/agent/prerm ${deb}/agent/postrm)
+set(CPACK_COMPONENT_NSA-AGENT_DESCRIPTION "Agent and worker: one on each machine that trains.")
+set(CPACK_DEBIAN_NSACTL_PACKAGE_NAME nsactl)
+set(CPACK_COMPONENT_NSACTL_DESCRIPTION "Command line: submits, watches and steers jobs.")
+if(NSA_CUDA)
+  # CUDA's libraries belong to no package of the distribution; what else it needs, nsa-agent needs too.
+  list(APPEND CPACK_COMPONENTS_ALL nsa-worker-cuda)
+  set(CPACK_DEBIAN_NSA-WORKER-CUDA_PACKAGE_NAME nsa-worker-cuda)
+  set(CPACK_DEBIAN_NSA-WORKER-CUDA_PACKAGE_SHLIBDEPS OFF)
+  set(CPACK_DEBIAN_NSA-WORKER-CUDA_PACKAGE_DEPENDS nsa-agent)
+  set(CPACK_COMPONENT_NSA-WORKER-CUDA_DESCRIPTION "Worker for GPUs. Needs CUDA's libraries.")
+endif()
+include(CPack)
+
+get_property(programs GLOBAL PROPERTY NSA_PROGRAMS)
+add_custom_target(packages COMMAND ${CMAKE_CPACK_COMMAND} --config ${PROJECT_BINARY_DIR}/CPackConfig.cmake -B ${PROJECT_BINARY_DIR}/packages
+  DEPENDS ${programs} VERBATIM)

@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# The Debian packages have what their names say, and systemd accepts their units. Nothing is installed.
+#
+#   tests/deploy/packages_test.sh BUILD_DIR
+#   tests/deploy/packages_test.sh BUILD_DIR --keep FOLDER VERSION      only builds them, with this version, into FOLDER
+set -euo pipefail
+command -v dpkg-shlibdeps >/dev/null || { echo "no dpkg-shlibdeps here; dpkg-dev has it"; exit 77; }
+build=$(cd "$1" && pwd)
+# The worker for GPUs takes minutes to pack and has nothing but its program.
+readonly PACKAGES='nsa-coordinator;nsa-agent;nsactl'
+pack() { # pack FOLDER VERSION
+  cpack --config "$build/CPackConfig.cmake" -B "$1" -R "$2" -D CPACK_COMPONENTS_ALL="$PACKAGES" >"$1/cpack.log" 2>&1 || { cat "$1/cpack.log"; exit 1; }
+}
+if [ "${2:-}" = --keep ]; then mkdir -p "$3"; pack "$3" "$4"; exit; fi
+
+place=$(mktemp -d)
+trap 'rm -rf "$place"' EXIT
+complaints=0
+complain() { echo "$*"; complaints=$((complaints + 1)); }
+pack "$place" 9.8.7
+root=$place/root
+mkdir "$root"
+expect() { # expect PACKAGE FILE…: the package has these files and no other
+  local package=$1 deb
+  shift
+  deb=$(ls "$place/$package"_9.8.7_*.deb) || { complain "$package: no package"; return; }
+  dpkg-deb --fsys-tarfile "$deb" | tar -C "$root" -xf -
+  diff <(printf './%s\n' "$@" | sort) <(dpkg-deb --fsys-tarfile "$deb" | tar -tf - | grep -v '/$' | sort) ||
+    complain "$package: other files than expected"
+  [ "$(dpkg-deb -f "$deb" Package)" = "$package" ] || complain "$package: is called $(dpkg-deb -f "$deb" Package)"
+  dpkg-deb -f "$deb" Depends | grep -q 'libc6' || complain "$package: does not depend on the libraries that it needs"
+}
+expect nsa-coordinator usr/bin/nsa-coordinator usr/lib/systemd/system/nsa-coordinator.service usr/share/doc/nsa-coordinator/README.md usr/share/nsa/coordinator.yaml
+expect nsa-agent usr/bin/nsa-agent usr/bin/nsa-worker usr/lib/systemd/system/nsa-agent.service usr/share/doc/nsa-agent/README.md usr/share/nsa/agent.yaml
+expect nsactl usr/bin/nsactl
+
+for package in nsa-coordinator nsa-agent; do
+  dpkg-deb --ctrl-tarfile "$(ls "$place/$package"_*.deb)" | tar -C "$root" -xf -
+  for script in postinst prerm postrm; do
+    { [ -x "$root/$script" ] && sh -n "$root/$script"; } || complain "$package: $script cannot be run"
+    rm -f "$root/$script"
+  done
+  unit=$root/usr/lib/systemd/system/$package.service
+  for line in KillMode=process "ExecStart=/usr/bin/$package --config /etc/nsa/${package#nsa-}.yaml" NoNewPrivileges=yes; do
+    grep -qxF "$line" "$unit" || complain "$package: its unit has no line $line"
+  done
+done
+for line in Type=notify WatchdogSec=30 LimitNOFILE=65536; do
+  grep -qxF "$line" "$root/usr/lib/systemd/system/nsa-coordinator.service" || complain "nsa-coordinator: its unit has no line $line"
+done
+grep -q '^local_agent: false' "$root/usr/share/nsa/coordinator.yaml" || complain "the coordinator would start a second agent beside the unit"
+
+# The programs run from their packages, with what the packages say of themselves.
+for program in nsa-coordinator nsa-agent nsa-worker nsactl; do
+  "$root/usr/bin/$program" --version >/dev/null || complain "$program does not start"
+done
+"$root/usr/bin/nsa-coordinator" --config "$root/usr/share/nsa/coordinator.yaml" --help >/dev/null || complain "nsa-coordinator: --config"
+
+if command -v systemd-analyze >/dev/null; then
+  # verify looks for the programs in this machine's /usr/bin.
+  sed -i "s|^ExecStart=/usr/bin/|ExecStart=$root/usr/bin/|" "$root"/usr/lib/systemd/system/*.service
+  wrong=$(systemd-analyze verify "$root"/usr/lib/systemd/system/*.service 2>&1 | grep -F "nsa-" || true)
+  [ -z "$wrong" ] || complain "$wrong"
+  for package in nsa-coordinator nsa-agent; do
+    exposure=$(systemd-analyze security --offline=true "$root/usr/lib/systemd/system/$package.service" | sed -n 's/.*Overall exposure level[^:]*: \([0-9.]*\).*/\1/p')
+    echo "$package.service: exposure $exposure"
+    awk -v e="${exposure:-10}" 'BEGIN { exit !(e <= 5.0) }' || complain "$package.service: exposure $exposure (5.0)"
+  done
+fi
+[ $complaints -eq 0 ] || { echo "$complaints complaints"; exit 1; }
