@@ -53,7 +53,7 @@ const Verdict kVerdicts[] = {
     {"openstax_cpu.yaml", 461'894, true, kExperiment, {}},
     {"openstax_gpu.yaml", 77'571'090, true, kExperiment, {}},
     {"paper_shape.yaml", 1'241'390'628, true, kExperiment, {}},
-    {"train_50k.yaml", kM7c, true, kProduction, {}},
+    {"train_50k.yaml", 77'571'090, true, kProduction, {}},
     {"train_showcase.yaml", 254'499, true, kExperiment, {}},
 };
 

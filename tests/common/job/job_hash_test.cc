@@ -13,6 +13,11 @@ TEST(JobHash, IsTheSameOnEveryMachineAndInEveryVersion) {
   // This changes if a default of a hashed field changes; older checkpoints then belong to another
   // job.
   v1::JobSpec spec;
+  EXPECT_EQ(JobHash(spec), "be5e8958468aea2356880d83315d98a8");
+  // The defaults until 2026-11-22. Jobs are stored with their defaults, so such a job keeps its
+  // hash.
+  spec.mutable_nsa()->set_phi(v1::PHI_AVG);
+  spec.mutable_nsa()->set_gate(v1::GATE_SOFTMAX);
   EXPECT_EQ(JobHash(spec), "71d6b4859f8ea8b791d81057e6d8855a");
 }
 
