@@ -141,8 +141,8 @@ class Blas::Impl {
     return algorithms;
   }
 
-  std::vector<std::string> Adopt(std::map<std::string, Algorithm> algorithms) {
-    adopted_ = std::move(algorithms);
+  std::vector<std::string> Adopt(const std::map<std::string, Algorithm>& algorithms) {
+    adopted_ = algorithms;
     std::vector<std::string> others;
     for (auto& [key, product] : products_) {
       if (!UseAdopted(&product)) others.push_back(product.name);
@@ -367,8 +367,8 @@ absl::Status Blas::Matmul(void* stream, const MatmulArgs& args) {
 }
 
 std::map<std::string, Algorithm> Blas::Algorithms() const { return impl_->Algorithms(); }
-std::vector<std::string> Blas::Adopt(std::map<std::string, Algorithm> algorithms) {
-  return impl_->Adopt(std::move(algorithms));
+std::vector<std::string> Blas::Adopt(const std::map<std::string, Algorithm>& algorithms) {
+  return impl_->Adopt(algorithms);
 }
 const std::string& Blas::library() const { return impl_->library_name; }
 

@@ -52,7 +52,7 @@ class Blas {
   // Uses these algorithms from now on, also for shapes that are new later. Not while a CUDA graph
   // that contains products is kept. Returns the names of the shapes so far that keep another
   // algorithm, because `algorithms` has none for them or because this library refuses it.
-  std::vector<std::string> Adopt(std::map<std::string, Algorithm> algorithms);
+  std::vector<std::string> Adopt(const std::map<std::string, Algorithm>& algorithms);
 
   // What algorithms belong to: "NVIDIA H200, cuBLASLt 13.0.2".
   const std::string& library() const;

@@ -245,7 +245,7 @@ std::string GpuExecutor::AdoptAlgorithms(const v1::CheckpointState& state) {
   for (const auto& [shape, text] : state.matmul_algorithms()) {
     if (const auto algorithm = cuda::ParseAlgorithm(text)) algorithms[shape] = *algorithm;
   }
-  const std::vector<std::string> others = gpu_->blas().Adopt(std::move(algorithms));
+  const std::vector<std::string> others = gpu_->blas().Adopt(algorithms);
   if (others.empty()) return "";
   return absl::StrCat("the checkpoint has no algorithm for ",
                       Count(static_cast<int64_t>(others.size()), "shape"), " of matrix products (",
