@@ -19,7 +19,7 @@ import urllib.request
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "testing"))
 from board import Board, Prometheus, interpolate, pattern  # noqa: E402
-from scrape_test import JOB  # noqa: E402
+from scrape_test import write_job  # noqa: E402
 from service import Service  # noqa: E402
 
 DASHBOARD = HERE.parents[1] / "deploy/grafana/dashboards/nsa.json"
@@ -89,8 +89,7 @@ def main():
     assert not unknown, f"the dashboard has no panels {unknown}"
     with tempfile.TemporaryDirectory(prefix="nsa-dashboard-") as name:
         folder = pathlib.Path(name)
-        job = folder / "job.yaml"
-        job.write_text(JOB.format(out_dir=folder / "out"))
+        job = write_job(folder)
         with Service(sys.argv[1], folder) as service:
             start = time.time()
             with prometheus_on(re.search(r"metrics on (\S+)", service.log.read_text())[1], folder) as address:

@@ -3,10 +3,12 @@
 
     tests/deploy/scrape_test.py BIN_DIR
 """
+import json
 import pathlib
 import subprocess
 import sys
 import tempfile
+from random import Random
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "testing"))
@@ -16,20 +18,36 @@ JOB = """\
 name: scraped
 model: {{dim: 64, n_layers: 2, n_heads: 4, n_kv_groups: 2, d_k: 16, d_v: 16}}
 nsa: {{l: 8, d: 4, l_sel: 8, n_sel: 4, w: 16, audit_every: 1}}
-data: {{source: synthetic, tokenizer: byte}}
+data:
+  val_fraction: 0.1
+  mix:
+    - {{name: many, source: jsonl, path: "{folder}/many.jsonl", weight: 3}}
+    - {{name: few, source: jsonl, path: "{folder}/few.jsonl", weight: 1}}
+  val: {{named: "{folder}/named.jsonl"}}
 runtime: {{device: cpu, precision: fp32}}
-train: {{steps: 100000, seq_len: 128, batch_size: 4, lr: 1.0e-3, eval_every: 5, eval_batches: 1, save_every: 10, out_dir: {out_dir}}}
+train: {{steps: 100000, seq_len: 128, batch_size: 4, lr: 1.0e-3, eval_every: 5, eval_batches: 1, save_every: 10, out_dir: "{folder}/out"}}
 resources: {{gpus: 2}}
-preflight: {{waive: {{MODEL_TOO_SMALL_FOR_RUN: a test, THROUGHPUT_GUARD_OFF: a test, DATA_SYNTHETIC: a test, LOST_WORK: a test}}}}
+preflight: {{waive: {{MODEL_TOO_SMALL_FOR_RUN: a test, THROUGHPUT_GUARD_OFF: a test, DATA_REPEATED: a test, LOST_WORK: a test}}}}
 """
-NEEDED = ("nsa_rpc_streams_active{", "nsa_job_val_loss{", "nsa_job_last_checkpoint_step{", "nsa_gate_entropy{", "nsa_job_attention_mass_kept{", 'rank="1"')
+NEEDED = ("nsa_rpc_streams_active{", "nsa_job_val_loss{", "nsa_job_last_checkpoint_step{", "nsa_gate_entropy{", "nsa_job_attention_mass_kept{", "nsa_job_source_loss{", "nsa_job_val_set_loss{",
+          'rank="1"')
+
+
+def write_job(folder):
+    """Writes a job that trains on a mixture and validates on a named set, with its texts; returns the file."""
+    random = Random(1)
+    for name, lines in (("many", 400), ("few", 200), ("named", 100)):
+        texts = (" ".join(random.choices("alpha beta gamma delta epsilon zeta eta theta".split(), k=40)) for _ in range(lines))
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    job = folder / "job.yaml"
+    job.write_text(JOB.format(folder=folder))
+    return job
 
 
 def main():
     with tempfile.TemporaryDirectory(prefix="nsa-scrape-") as name:
         folder = pathlib.Path(name)
-        job = folder / "job.yaml"
-        job.write_text(JOB.format(out_dir=folder / "out"))
+        job = write_job(folder)
         with Service(sys.argv[1], folder) as service:
             submitted = service.ctl("submit", job)
             if submitted.returncode != 0:
