@@ -9,29 +9,6 @@ function(nsa_light target)
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${NSA_LIGHT_OPTIMIZATION}>)
 endfunction()
 
-# nsa_precompile(target DEPS…): with NSA_PRECOMPILE, reads the headers that nearly every file of such a library includes from a precompiled one,
-# shared by all libraries that are compiled with the same options.
-function(nsa_precompile target)
-  if(NOT NSA_PRECOMPILE)
-    return()
-  endif()
-  if("nsa::rpc" IN_LIST ARGN OR "nsa::proto_grpc" IN_LIST ARGN)
-    target_precompile_headers(${target} REUSE_FROM nsa_precompiled_grpc)
-  elseif("nsa::proto" IN_LIST ARGN OR "nsa::job" IN_LIST ARGN)
-    target_precompile_headers(${target} REUSE_FROM nsa_precompiled_proto)
-  endif()
-endfunction()
-
-# nsa_precompiled(proto DEPS x … HEADERS <a> …): the library nsa_precompiled_<name>, which nsa_precompile() takes headers from.
-function(nsa_precompiled name)
-  cmake_parse_arguments(ARG "" "" "DEPS;HEADERS" ${ARGN})
-  file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/precompiled_${name}.cc CONTENT "")
-  add_library(nsa_precompiled_${name} OBJECT EXCLUDE_FROM_ALL ${CMAKE_BINARY_DIR}/precompiled_${name}.cc)
-  target_link_libraries(nsa_precompiled_${name} PRIVATE ${ARG_DEPS} nsa_warnings)
-  target_precompile_headers(nsa_precompiled_${name} PRIVATE ${ARG_HEADERS})
-  nsa_light(nsa_precompiled_${name})
-endfunction()
-
 # nsa_library(name [FAST] SOURCES a.cc … DEPS x …): the static library nsa_<name>, alias nsa::<name>; without SOURCES a header-only one. Headers
 # are included with their path from the top of the tree. FAST: the library computes, so it is fully optimized.
 function(nsa_library name)
@@ -42,7 +19,6 @@ function(nsa_library name)
     target_link_libraries(nsa_${name} PUBLIC ${ARG_DEPS} PRIVATE nsa_warnings)
     if(NOT ARG_FAST)
       nsa_light(nsa_${name})
-      nsa_precompile(nsa_${name} ${ARG_DEPS})
     endif()
   else()
     add_library(nsa_${name} INTERFACE)
