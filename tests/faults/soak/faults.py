@@ -12,13 +12,17 @@ def a_worker(soak):
     return soak.random.choice(workers) if workers else None
 
 
-def kill_worker(soak):
+def signal_worker(soak, number):
     victim = a_worker(soak)
     if victim is None:
         return None
     with contextlib.suppress(ProcessLookupError):
-        os.kill(victim[0], signal.SIGKILL)
+        os.kill(victim[0], number)
     return victim[1].name
+
+
+def kill_worker(soak):
+    return signal_worker(soak, signal.SIGKILL)
 
 
 def kill_coordinator(soak):
@@ -46,12 +50,7 @@ def pause_worker(soak):
 
 def hang_worker(soak):
     """Stops a worker and leaves it: the service has to notice."""
-    victim = a_worker(soak)
-    if victim is None:
-        return None
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(victim[0], signal.SIGSTOP)
-    return victim[1].name
+    return signal_worker(soak, signal.SIGSTOP)
 
 
 def pause_coordinator(soak):
