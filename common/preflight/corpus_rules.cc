@@ -200,13 +200,6 @@ Problems EvalOff(const PreflightFacts& facts) {
                            std::max<int64_t>(1, facts.spec.train().steps() / 50))}};
 }
 
-constexpr v1::Severity kError = v1::SEVERITY_ERROR;
-constexpr v1::Severity kWarning = v1::SEVERITY_WARNING;
-constexpr v1::Severity kInfo = v1::SEVERITY_INFO;
-constexpr v1::Severity kOff = v1::SEVERITY_UNSPECIFIED;
-constexpr auto kNothing = PreflightRule::kNothing;
-constexpr auto kSizes = PreflightRule::kSizes;
-
 constexpr PreflightRule kRules[] = {
     {"DATA_TOO_SMALL", "fewer tokens than one batch, or than the whole run with on_exhausted: stop",
      kError, kError, true, kSizes, TooSmall},

@@ -216,9 +216,6 @@ Problems TokenizerMissing(const PreflightFacts& facts) {
   return problems;
 }
 
-constexpr v1::Severity kError = v1::SEVERITY_ERROR;
-constexpr v1::Severity kWarning = v1::SEVERITY_WARNING;
-constexpr auto kNothing = PreflightRule::kNothing;
 constexpr MayPass kMayPass = MayPass::kYes;
 
 constexpr PreflightRule kRules[] = {

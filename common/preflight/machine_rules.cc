@@ -342,10 +342,7 @@ Problems OutDirTaken(const PreflightFacts& facts) {
                                  job, file.string())}};
 }
 
-constexpr v1::Severity kError = v1::SEVERITY_ERROR;
-constexpr auto kNothing = PreflightRule::kNothing;
 constexpr MayPass kMayPass = MayPass::kYes;
-constexpr auto kSizes = PreflightRule::kSizes;
 
 constexpr PreflightRule kRules[] = {
     {"NODES_UNSUPPORTED", "a job on more than one machine, where ranks cannot join yet", kError,

@@ -139,9 +139,6 @@ Problems ValSets(const PreflightFacts& facts) {
   return problems;
 }
 
-constexpr v1::Severity kError = v1::SEVERITY_ERROR;
-constexpr auto kNothing = PreflightRule::kNothing;
-
 constexpr PreflightRule kRules[] = {
     {"DATA_TEXT_FIELD", "a text_field is empty, or its source has no fields", kError, kError, false,
      kNothing, TextField},

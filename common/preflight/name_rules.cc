@@ -135,9 +135,6 @@ Problems WaiverInvalid(const PreflightFacts& facts) {
   return problems;
 }
 
-constexpr v1::Severity kError = v1::SEVERITY_ERROR;
-constexpr auto kNothing = PreflightRule::kNothing;
-
 constexpr PreflightRule kRules[] = {
     {"NAME_INVALID", "the name of the job is not valid", kError, kError, false, kNothing,
      NameInvalid},

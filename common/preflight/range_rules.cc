@@ -120,10 +120,6 @@ Problems TrainRange(const PreflightFacts& facts) {
   return problems;
 }
 
-constexpr v1::Severity kError = v1::SEVERITY_ERROR;
-constexpr auto kNothing = PreflightRule::kNothing;
-constexpr auto kGuardsSizes = PreflightRule::kGuardsSizes;
-
 constexpr PreflightRule kRules[] = {
     {"MODEL_RANGE", "a number of `model` is outside its limits", kError, kError, false,
      kGuardsSizes, ModelRange},

@@ -47,6 +47,15 @@ struct PreflightRule {
   MayPass may_pass = MayPass::kNo;
 };
 
+// The words of the tables' rows.
+inline constexpr v1::Severity kError = v1::SEVERITY_ERROR;
+inline constexpr v1::Severity kWarning = v1::SEVERITY_WARNING;
+inline constexpr v1::Severity kInfo = v1::SEVERITY_INFO;
+inline constexpr v1::Severity kOff = v1::SEVERITY_UNSPECIFIED;
+inline constexpr auto kNothing = PreflightRule::kNothing;
+inline constexpr auto kSizes = PreflightRule::kSizes;
+inline constexpr auto kGuardsSizes = PreflightRule::kGuardsSizes;
+
 // A job of this many steps, or of this estimated time, is production whatever it calls itself.
 constexpr int64_t kLongRunSteps = 5000;
 constexpr double kLongRunSeconds = 3600;

@@ -193,13 +193,6 @@ Problems LongRun(const PreflightFacts& facts) {
                      : "follow it with nsactl watch"}};
 }
 
-constexpr v1::Severity kError = v1::SEVERITY_ERROR;
-constexpr v1::Severity kWarning = v1::SEVERITY_WARNING;
-constexpr v1::Severity kInfo = v1::SEVERITY_INFO;
-constexpr v1::Severity kOff = v1::SEVERITY_UNSPECIFIED;
-constexpr auto kNothing = PreflightRule::kNothing;
-constexpr auto kSizes = PreflightRule::kSizes;
-
 constexpr PreflightRule kRules[] = {
     {"PRECISION_NOT_BF16", "fp32 on cuda", kError, kError, false, kNothing, PrecisionNotBf16},
     {"CPU_BF16", "bf16 on the cpu", kError, kError, false, kNothing, CpuBf16},

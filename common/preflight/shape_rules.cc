@@ -151,10 +151,6 @@ Problems SeqLenShort(const PreflightFacts& facts) {
   return problems;
 }
 
-constexpr v1::Severity kError = v1::SEVERITY_ERROR;
-constexpr auto kNothing = PreflightRule::kNothing;
-constexpr auto kGuardsSizes = PreflightRule::kGuardsSizes;
-
 constexpr PreflightRule kRules[] = {
     {"SHAPE_GROUPS", "n_kv_groups does not divide n_heads", kError, kError, false, kGuardsSizes,
      Groups},

@@ -133,8 +133,6 @@ Problems ScheduleChanged(const PreflightFacts& facts) {
            "the start of a run that may become longer"}};
 }
 
-constexpr v1::Severity kError = v1::SEVERITY_ERROR;
-constexpr auto kNothing = PreflightRule::kNothing;
 constexpr MayPass kMayPass = MayPass::kYes;
 
 constexpr PreflightRule kRules[] = {
