@@ -108,8 +108,9 @@ void Reconciler::Tick() {
   const std::vector<JobPtr> active = parts_.store.Active();
   Forget(active);
   for (const JobPtr& job : active) Act(job, Next(FactsOf(*job)));
-  NoteGpuFaults(active);
-  PlaceQueued(parts_.store.Active());
+  const std::vector<NodeView> nodes = parts_.fleet.Nodes();
+  NoteGpuFaults(active, nodes);
+  PlaceQueued(parts_.store.Active(), nodes);
   parts_.dumps.Expire();
   ++ticks_;
   if (parts_.after_tick) parts_.after_tick();
@@ -139,9 +140,10 @@ void Reconciler::Forget(const std::vector<JobPtr>& active) {
 
 // A job keeps a GPU that is taken out while it runs: whether its results can be trusted is for its
 // owner to decide.
-void Reconciler::NoteGpuFaults(const std::vector<JobPtr>& active) {
+void Reconciler::NoteGpuFaults(const std::vector<JobPtr>& active,
+                               const std::vector<NodeView>& nodes) {
   std::map<std::string, std::string> faulty;
-  for (const NodeView& node : parts_.fleet.Nodes()) faulty.merge(FaultyGpus(node.info));
+  for (const NodeView& node : nodes) faulty.merge(FaultyGpus(node.info));
   if (faulty.empty()) return;
   for (const JobPtr& job : active) {
     for (const std::string& text : RanksOnFaultyGpus(*job, faulty)) {
@@ -291,20 +293,22 @@ void Reconciler::AddEvent(const JobPtr& job, const v1::JobEvent& event) {
   LogUnlessAborted(job, parts_.store.Update(job->job().id(), add).status());
 }
 
-void Reconciler::PlaceQueued(const std::vector<JobPtr>& active) {
-  const QueuePlan plan = PlanQueue(active);
+void Reconciler::PlaceQueued(const std::vector<JobPtr>& active,
+                             const std::vector<NodeView>& nodes) {
+  const QueuePlan plan = PlanQueue(active, nodes);
   for (const std::string& id : parts_.board.Post(plan)) parts_.changed(id);
   for (const Placement& placement : plan.placements) Place(placement);
   if (!plan.placements.empty()) Wake();
 }
 
-QueuePlan Reconciler::PlanQueue(const std::vector<JobPtr>& active) const {
-  std::vector<NodeSlots> nodes;
+QueuePlan Reconciler::PlanQueue(const std::vector<JobPtr>& active,
+                                const std::vector<NodeView>& nodes) const {
+  std::vector<NodeSlots> free;
   bool any_gpu = false;
-  for (const NodeView& node : parts_.fleet.Nodes()) {
+  for (const NodeView& node : nodes) {
     if (node.state != RankView::Node::kReady || !KnowsItsGpus(node.info)) continue;
-    nodes.push_back(FreeSlots(node.info, active));
-    any_gpu = any_gpu || nodes.back().gpus_total > 0;
+    free.push_back(FreeSlots(node.info, active));
+    any_gpu = any_gpu || free.back().gpus_total > 0;
   }
   std::vector<QueuedJob> queue;
   for (const JobPtr& job : active) {
@@ -315,7 +319,7 @@ QueuePlan Reconciler::PlanQueue(const std::vector<JobPtr>& active) const {
     if (postponed && parts_.clock.Monotonic() < memory_.RefusalsOf(job->job()).due) continue;
     queue.push_back(InQueue(*job, any_gpu));
   }
-  return Schedule(std::move(queue), std::move(nodes));
+  return Schedule(std::move(queue), std::move(free));
 }
 
 void Reconciler::Place(const Placement& placement) {

@@ -62,7 +62,7 @@ class Reconciler {
   void Loop();
   void NoteStandstill();
   void Forget(const std::vector<JobPtr>& active);
-  void NoteGpuFaults(const std::vector<JobPtr>& active);
+  void NoteGpuFaults(const std::vector<JobPtr>& active, const std::vector<NodeView>& nodes);
 
   // Gather.
   JobFacts FactsOf(const v1::StoredJob& job);
@@ -81,8 +81,8 @@ class Reconciler {
   void SaveStacks(const JobPtr& job, const std::string& why);
   void AddEvent(const JobPtr& job, const v1::JobEvent& event);
 
-  void PlaceQueued(const std::vector<JobPtr>& active);
-  QueuePlan PlanQueue(const std::vector<JobPtr>& active) const;
+  void PlaceQueued(const std::vector<JobPtr>& active, const std::vector<NodeView>& nodes);
+  QueuePlan PlanQueue(const std::vector<JobPtr>& active, const std::vector<NodeView>& nodes) const;
   void Place(const Placement& placement);
 
   const Parts parts_;
