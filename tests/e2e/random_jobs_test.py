@@ -10,17 +10,12 @@ import argparse
 import json
 import pathlib
 import random
-import subprocess
 import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "testing"))
 from service import Service
-
-REFUSED = 2  # nsactl's exit code
-# The coordinator does not ask these of a job whose paths are not allowed: they open files.
-FILE_RULES = {"DATA_UNREADABLE", "RESUME_NOT_FOUND"}
-
+from verdicts import check_runs, check_verdicts
 
 def model(source):
     groups = source.choice([1, 2, 3])
@@ -94,70 +89,10 @@ def with_mistakes(source, job):
     return [f"{section}.{key}: {value}" for section, key, value in made]
 
 
-def verdict(done):
-    """("accepted" or "refused", the rules of the errors, or what is said of a file that does not load)."""
-    if done.returncode not in (0, REFUSED):
-        return f"exit code {done.returncode}: {done.stderr.strip()}", frozenset()
-    word = "refused" if done.returncode else "accepted"
-    if not done.stdout.strip():
-        return word, frozenset(done.stderr.splitlines())
-    findings = json.loads(done.stdout).get("findings", [])
-    rules = {f["rule"] for f in findings if f["severity"].endswith("ERROR")}
-    return word, frozenset(rules - FILE_RULES if "PATH_INVALID" in rules else rules)
-
-
-def worker_verdict(service, file):
-    """The worker runs the accepted job to its end, in an out_dir of its own."""
-    job = json.loads(file.read_text())
-    if job["train"]["out_dir"].startswith(str(file.parent)):
-        job["train"]["out_dir"] += "-by-hand"
-    job.setdefault("resources", {})
-    by_hand = file.with_suffix(".worker.yaml")
-    by_hand.write_text(json.dumps(job))
-    done = subprocess.run([service.bin / "nsa-worker", "--job", by_hand, "--threads", "1"], capture_output=True, text=True, timeout=120)
-    refused = done.returncode != 0 and ("refused by preflight" in done.stderr or f"{by_hand}:" in done.stderr)
-    return "accepted" if done.returncode == 0 else "refused" if refused else f"exit code {done.returncode}: {done.stderr.strip()}"
-
-
 def write_data(folder):
     text = " ".join(f"{n} squared is {n * n}." for n in range(4000))
     (folder / "train.txt").write_text(text)
     (folder / "train.jsonl").write_text("".join(json.dumps({"text": text[k:k + 500]}) + "\n" for k in range(0, len(text), 500)))
-
-
-def check_verdicts(service, file, mistakes):
-    """Returns what is wrong, and whether the job was accepted."""
-    offline = verdict(service.ctl("validate", file, "--offline", "-o", "json"))
-    there = verdict(service.ctl("validate", file, "-o", "json"))
-    wrong = []
-    if offline != there:
-        wrong.append(f"offline says {offline}, the coordinator {there}")
-    expected = "refused" if mistakes else "accepted"
-    if there[0] != expected:
-        wrong.append(f"{there} ({expected})")
-    one_rank = json.loads(file.read_text()).get("resources", {}).get("gpus", 1) == 1
-    if one_rank:
-        by_hand = worker_verdict(service, file)
-        if by_hand != there[0]:
-            wrong.append(f"the worker says {by_hand}, the coordinator {there}")
-    submitted = service.ctl("submit", file)
-    if (submitted.returncode == 0) != (there[0] == "accepted"):
-        wrong.append(f"submit ends with {submitted.returncode}, validate says {there}: {submitted.stderr.strip()}")
-    return wrong, submitted.returncode == 0
-
-
-def check_runs(service, names):
-    """Every job that was accepted has trained two steps."""
-    def ended():
-        jobs = json.loads(service.ctl("list", "--limit", 0, "-o", "json").stdout)["jobs"]
-        return jobs if all(job["state"].endswith(("SUCCEEDED", "FAILED", "STOPPED")) for job in jobs) else None
-    jobs = {job["spec"]["name"]: job for job in service.wait_until(ended, 240, "the end of every job")}
-    wrong = {name: [f"was accepted and is not in the list ({sorted(jobs)})"] for name in names if name not in jobs}
-    for name, job in jobs.items():
-        step = int(job.get("progress", {}).get("step", 0))
-        if not job["state"].endswith("SUCCEEDED") or step != 2:
-            wrong[name] = [f"was accepted and ended {job['state']} after step {step}: {job.get('cause', '')}"]
-    return wrong
 
 
 def check_all(programs, folder, options):
@@ -170,7 +105,7 @@ def check_all(programs, folder, options):
             mistakes = with_mistakes(source, job)
             file = folder / f"random-{number}.yaml"
             file.write_text(json.dumps(job, indent=1))  # JSON is YAML
-            wrong, taken = check_verdicts(service, file, mistakes)
+            wrong, taken = check_verdicts(service, file, "refused" if mistakes else "accepted", job["resources"]["gpus"])
             accepted += [job["name"]] if taken else []
             if wrong:
                 failures[job["name"]] = [*wrong, f"mistakes: {mistakes}"]
