@@ -144,6 +144,10 @@ std::string CorpusText(const v1::CorpusSummary& corpus) {
                     part(corpus.val_documents(), "", corpus.val_tokens(), corpus.val_rows()),
                     " for validation");
   }
+  if (corpus.null_rows() > 0) {
+    absl::StrAppend(&text, "; ", WithCommas(corpus.null_rows()),
+                    corpus.null_rows() == 1 ? " row" : " rows", " without a text (null) skipped");
+  }
   return text;
 }
 

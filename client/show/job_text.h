@@ -40,7 +40,8 @@ std::string ReasonText(const v1::Job& job);
 std::string TelemetryText(const v1::Job& job);
 
 // "120 documents (3 copies of validation documents dropped), 1,234,567 tokens, 602 rows an epoch; 5
-// documents, 12,345 tokens, 6 rows for validation"; empty without a corpus.
+// documents, 12,345 tokens, 6 rows for validation; 7 rows without a text (null) skipped"; empty
+// without a corpus.
 std::string CorpusText(const v1::CorpusSummary& corpus);
 
 // "cmp 0.31 sel 0.33 win 0.36, lowest entropy 0.92 in layer 3"; empty without a gate.

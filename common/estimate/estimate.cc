@@ -337,6 +337,11 @@ std::vector<MemoryItem> MemoryEstimate(const v1::JobSpec& spec) {
                      return BackwardWorkspace(spec, s, tokens).bytes(width);
                    })});
   items.push_back({"logits", tokens * kinds[0].sizes.vocab * width});
+  // The losses of a mixture's sources are those of their tokens, kept until the end of the step.
+  // The activations have those of one pass; the CPU adds them up after each pass.
+  if (cuda && !spec.data().mix().empty() && PassesOf(spec).count > 1) {
+    items.push_back({"token losses of other passes", 4 * tokens * (PassesOf(spec).count - 1)});
+  }
   // A checkpoint is written from a copy in host memory. On the CPU that is the rank's own memory.
   if (!cuda) items.push_back({"checkpoint snapshot", 12 * parameters});
   const int64_t mib = int64_t{1} << 20;

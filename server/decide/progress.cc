@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <string>
 
 #include "common/estimate/health.h"
 
@@ -57,6 +59,39 @@ void FoldEval(const v1::EvalRecord& record, v1::JobProgress* progress) {
   }
 }
 
+void FoldSource(const v1::SourceShare& share, bool repeated, v1::SourceProgress* source) {
+  if (!repeated) source->set_rows(source->rows() + std::max<int64_t>(share.rows(), 0));
+  if (share.has_loss()) source->set_loss(share.loss());
+  source->set_epoch(share.epoch());
+}
+
+// Keeps one entry for each source of the job. After a resume with other sources those are new.
+void FoldSources(const v1::StepRecord& record, const v1::DataSpec& data,
+                 v1::JobProgress* progress) {
+  if (data.mix().empty()) return progress->clear_sources();
+  std::map<std::string, v1::SourceProgress> known;
+  for (const v1::SourceProgress& source : progress->sources()) known[source.name()] = source;
+  const bool repeated = record.step() <= progress->counted_step();
+  for (const v1::SourceShare& share : record.sources()) {
+    FoldSource(share, repeated, &known[share.name()]);
+  }
+  progress->clear_sources();
+  for (const v1::MixSource& source : data.mix()) {
+    v1::SourceProgress* const now = progress->add_sources();
+    *now = known[source.name()];
+    now->set_name(source.name());
+  }
+}
+
+void FoldValSets(const v1::EvalRecord& record, const v1::DataSpec& data,
+                 v1::JobProgress* progress) {
+  progress->clear_val_sets();
+  for (const v1::NamedLoss& set : record.sets()) {
+    const bool full = progress->val_sets_size() >= data.val_size();
+    if (!full && data.val().contains(set.name())) *progress->add_val_sets() = set;
+  }
+}
+
 }  // namespace
 
 void Fold(const v1::WorkerRecord& record, const v1::TrainSpec& train, int64_t last_step,
@@ -86,6 +121,11 @@ void Fold(const v1::WorkerRecord& record, const v1::TrainSpec& train, int64_t la
     default:
       break;
   }
+}
+
+void FoldData(const v1::WorkerRecord& record, const v1::DataSpec& data, v1::JobProgress* progress) {
+  if (record.has_step()) FoldSources(record.step(), data, progress);
+  if (record.has_eval()) FoldValSets(record.eval(), data, progress);
 }
 
 void FoldHealth(const v1::WorkerRecord& record, const v1::JobSpec& spec,

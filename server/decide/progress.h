@@ -15,6 +15,11 @@ namespace nsa::server {
 void Fold(const v1::WorkerRecord& record, const v1::TrainSpec& train, int64_t last_step,
           v1::JobProgress* progress);
 
+// Adds what the record says of the sources of data.mix and of the sets of data.val. Others than
+// those of `data` are not remembered. Call it before Fold(), which counts the step: rows of a step
+// that is repeated are counted once.
+void FoldData(const v1::WorkerRecord& record, const v1::DataSpec& data, v1::JobProgress* progress);
+
 // Adds the record to what `progress` remembers to judge the health of the run
 // (common/estimate/health.h). `spec` is the job's.
 void FoldHealth(const v1::WorkerRecord& record, const v1::JobSpec& spec, v1::JobProgress* progress);

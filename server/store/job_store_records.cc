@@ -109,6 +109,7 @@ absl::StatusOr<JobStore::Appended> JobStore::AppendLocked(const v1::ReportRecord
     const int64_t last = LastStep(spec, job->job().stop());
     for (const auto& record : appended.fresh) {
       v1::JobProgress& progress = *job->mutable_job()->mutable_progress();
+      FoldData(record, spec.data(), &progress);
       Fold(record, spec.train(), last, &progress);
       FoldHealth(record, spec, &progress);
     }

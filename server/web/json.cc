@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/estimate/estimate.h"
@@ -101,6 +104,42 @@ float Shown(std::string_view name, const v1::CurveBucket& bucket, int entry) {
   return bucket.mean(entry);
 }
 
+Json PathsJson(const google::protobuf::RepeatedPtrField<std::string>& paths) {
+  return std::vector<std::string>(paths.begin(), paths.end());
+}
+
+// The sources of data.mix with what they have given so far.
+Json SourcesJson(const v1::Job& job) {
+  const auto& known = job.progress().sources();
+  Json sources = Json::array();
+  for (const v1::MixSource& mix : job.spec().data().mix()) {
+    const auto found = std::ranges::find(known, mix.name(), &v1::SourceProgress::name);
+    const v1::SourceProgress source = found == known.end() ? v1::SourceProgress() : *found;
+    sources.push_back({{"name", mix.name()},
+                       {"weight", mix.weight()},
+                       {"paths", PathsJson(mix.path())},
+                       {"rows", source.rows()},
+                       {"epoch", source.epoch()},
+                       {"loss", source.has_loss() ? Number(source.loss()) : Json()}});
+  }
+  return sources;
+}
+
+Json ValSetsJson(const v1::Job& job) {
+  const auto& known = job.progress().val_sets();
+  const auto& files = job.spec().data().val();
+  Json sets = Json::array();
+  for (const auto& [name, path] : std::map<std::string, std::string>(files.begin(), files.end())) {
+    const auto set = std::ranges::find(known, name, &v1::NamedLoss::name);
+    const bool measured = set != known.end();
+    sets.push_back({{"name", name},
+                    {"paths", Json::array({path})},
+                    {"tokens", measured ? Json(set->tokens()) : Json()},
+                    {"loss", measured ? Number(set->loss()) : Json()}});
+  }
+  return sets;
+}
+
 }  // namespace
 
 std::string Text(const Json& json) {
@@ -169,6 +208,9 @@ Json JobJson(const v1::StoredJob& stored, const v1::Job& view, double peak_flops
   json["checkpoint_time"] = Millis(progress.checkpoint_unix_nanos());
   json["checkpoint_error"] = progress.checkpoint_error();
   json["productive_seconds"] = Number(progress.productive_seconds());
+  json["sources"] = SourcesJson(view);
+  json["val_sets"] = ValSetsJson(view);
+  json["null_rows"] = progress.corpus().null_rows();
   json["state_since"] = Millis(stored.state_unix_nanos());
   json["config"] = SpecJson(view.spec());
   json["config_text"] = ToYaml(view.spec());

@@ -163,6 +163,44 @@ TEST_F(CommandsTest, DescribeTellsEverything) {
             "1 min  SUBMITTED  what happened\n");
 }
 
+TEST_F(CommandsTest, DescribeShowsTheSourcesOfAMixtureAndTheNamedSets) {
+  v1::Job& job = state().jobs[0];
+  EXPECT_THAT(Run({"describe", "demo"}).out,
+              AllOf(Not(HasSubstr("Sources:")), Not(HasSubstr("Validation sets:"))));
+  v1::DataSpec* const data = job.mutable_spec()->mutable_data();
+  for (const auto& [name, weight] : {std::pair("books", 7.0), std::pair("code", 3.0)}) {
+    v1::MixSource* const source = data->add_mix();
+    source->set_name(name);
+    source->set_weight(weight);
+    source->add_path(absl::StrCat("/data/", name, "/*.parquet"));
+  }
+  data->mutable_mix(0)->add_path("/data/more.parquet");
+  (*data->mutable_val())["prose"] = "/data/prose.txt";
+  EXPECT_THAT(Run({"describe", "demo"}).out,
+              HasSubstr("\nSources:\n"
+                        "NAME   WEIGHT  SHARE  EPOCH  LOSS  FILES\n"
+                        "books       7      -      -     -  /data/books/*.parquet and 1 more\n"
+                        "code        3      -      -     -  /data/code/*.parquet\n"
+                        "\nValidation sets:\n"
+                        "NAME   LOSS  TOKENS  FILES\n"
+                        "prose     -       -  /data/prose.txt\n"));
+  for (const auto& [name, rows] : {std::pair("books", 69), std::pair("code", 31)}) {
+    v1::SourceProgress* const source = job.mutable_progress()->add_sources();
+    source->set_name(name);
+    source->set_rows(rows);
+  }
+  job.mutable_progress()->mutable_sources(1)->set_loss(1.25);
+  job.mutable_progress()->mutable_sources(1)->set_epoch(2);
+  v1::NamedLoss* const set = job.mutable_progress()->add_val_sets();
+  set->set_name("prose");
+  set->set_loss(1.5);
+  set->set_tokens(65'536);
+  EXPECT_THAT(Run({"describe", "demo"}).out,
+              AllOf(HasSubstr("books       7  69.0 %      0       -  /data/books/*.parquet and"),
+                    HasSubstr("code        3  31.0 %      2  1.2500  /data/code/*.parquet\n"),
+                    HasSubstr("prose  1.5000  65,536  /data/prose.txt\n")));
+}
+
 TEST_F(CommandsTest, DescribeHasASpeedAndATimeLeftOnlyOfAJobThatRuns) {
   state().jobs[0].set_state(v1::Job::STATE_RESTARTING);
   EXPECT_THAT(Run({"describe", "demo"}).out,

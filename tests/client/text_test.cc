@@ -15,6 +15,7 @@
 namespace nsa::client {
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 constexpr int64_t kSecond = 1'000'000'000;
@@ -34,6 +35,10 @@ TEST(Text, ACorpusIsOneSentence) {
       CorpusText(corpus),
       "1,200 documents (3 copies of validation documents dropped), 1,234,567 tokens, 602 rows "
       "an epoch; 1 document, 2,100 tokens, 1 row for validation");
+  corpus.set_null_rows(1);
+  EXPECT_THAT(CorpusText(corpus), EndsWith(" validation; 1 row without a text (null) skipped"));
+  corpus.set_null_rows(1'234);
+  EXPECT_THAT(CorpusText(corpus), EndsWith("; 1,234 rows without a text (null) skipped"));
 }
 
 TEST(Human, DurationsGrowWithTheirUnits) {

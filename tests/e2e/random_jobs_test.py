@@ -6,16 +6,16 @@
 Each file is drawn from values that are valid, then up to two mistakes are made in it. What is expected of a file is not written
 down: the three verdicts must agree, a file without a mistake must be accepted, and a mistake must be refused.
 """
-import argparse
 import json
 import pathlib
 import random
 import sys
-import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "testing"))
+import seeded
 from service import Service
 from verdicts import check_runs, check_verdicts
+
 
 def model(source):
     groups = source.choice([1, 2, 3])
@@ -95,11 +95,11 @@ def write_data(folder):
     (folder / "train.jsonl").write_text("".join(json.dumps({"text": text[k:k + 500]}) + "\n" for k in range(0, len(text), 500)))
 
 
-def check_all(programs, folder, options):
+def check_all(options, folder):
     write_data(folder)
     source = random.Random(options.seed)
     failures, accepted = {}, []
-    with Service(programs, folder) as service:
+    with Service(options.bin_dir, folder) as service:
         for number in range(options.files):
             job = valid_job(source, number, folder)
             mistakes = with_mistakes(source, job)
@@ -120,19 +120,5 @@ def check_all(programs, folder, options):
     sys.exit(1 if failures else 0)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("programs", type=pathlib.Path)
-    parser.add_argument("--seed", type=int, default=20261122)
-    parser.add_argument("--files", type=int, default=40)
-    parser.add_argument("--keep", type=pathlib.Path, help="an empty folder for the files, kept afterwards")
-    options = parser.parse_args()
-    if options.keep:
-        options.keep.mkdir(parents=True)
-        check_all(options.programs.resolve(), options.keep.resolve(), options)
-    with tempfile.TemporaryDirectory() as folder:
-        check_all(options.programs.resolve(), pathlib.Path(folder), options)
-
-
 if __name__ == "__main__":
-    main()
+    seeded.main(__doc__, check_all, seed=20261122, files=40)

@@ -2,7 +2,7 @@
 import { get, post } from './api.js';
 import { change } from './dialogs.js';
 import { h, replace, update } from './dom.js';
-import { ago, bytes, clock, number } from './format.js';
+import { ago, bytes, clock, number, percent, short } from './format.js';
 import { eventRow, isActive } from './rows.js';
 
 export function detailSection(id, current) {
@@ -10,6 +10,7 @@ export function detailSection(id, current) {
   const events = h('ol', { class: 'events' });
   const ranks = h('div', { class: 'lanes' });
   const checkpoints = h('div', { class: 'scroll' });
+  const data = h('section', { hidden: true });
   const stacks = h('div');
   const log = h('pre', { class: 'log', tabindex: '0', 'aria-label': 'Log' });
   const rank = h('select', { 'aria-label': 'Rank', onchange: () => readLog() });
@@ -19,7 +20,7 @@ export function detailSection(id, current) {
     h('div', { class: 'columns' },
       h('section', {}, h('h2', {}, 'What happened'), events),
       h('div', {}, h('section', {}, h('h2', {}, 'Ranks'), ranks), h('section', {}, h('h2', {}, 'Checkpoints'), checkpoints), h('section', { class: 'stacks', hidden: true }, h('h2', {}, 'Stacks'), stacks))),
-    h('section', {}, logBox), h('section', {}, config));
+    data, h('section', {}, logBox), h('section', {}, config));
   let shown = '';
   let written = '';
 
@@ -33,6 +34,29 @@ export function detailSection(id, current) {
         h('span', {}, `step ${number(one.step)}`), h('span', { class: 'phase' }, one.note || one.error || one.phase || one.state.toLowerCase()));
     }));
     if (rank.options.length !== job.ranks) replace(rank, Array.from({ length: job.ranks }, (_, i) => h('option', { value: String(i) }, String(i))));
+  }
+
+  function files(one) {
+    return h('td', { title: one.paths.join('\n') }, h('code', {}, one.paths[0] || ''), one.paths.length > 1 && ` and ${one.paths.length - 1} more`);
+  }
+
+  function table(titles, rows) {
+    return h('table', {}, h('thead', {}, h('tr', {}, titles.map((title, i) => h('th', { class: i > 0 && i < titles.length - 1 ? 'num' : null }, title)))), h('tbody', {}, rows));
+  }
+
+  // What data.mix asks for and what came of it, and the named validation sets.
+  function showData(job) {
+    const sources = job.sources || [];
+    const sets = job.val_sets || [];
+    const nulls = job.null_rows || 0;
+    data.hidden = sources.length + sets.length + nulls === 0;
+    const rows = sources.reduce((sum, one) => sum + one.rows, 0);
+    update(data, h('h2', {}, 'Data'),
+      nulls > 0 && h('p', { class: 'muted' }, `${nulls.toLocaleString('en-US')} rows of Parquet files without a text (null) were skipped.`),
+      sources.length > 0 && h('div', { class: 'scroll sources' }, table(['Source', 'Weight', 'Share', 'Epoch', 'Loss', 'Files'], sources.map((one) => h('tr', {}, h('td', {}, one.name),
+        h('td', { class: 'num' }, number(one.weight)), h('td', { class: 'num' }, rows > 0 ? percent(one.rows / rows, 1) : '–'), h('td', { class: 'num' }, rows > 0 ? String(one.epoch) : '–'), h('td', { class: 'num' }, number(one.loss)), files(one))))),
+      sets.length > 0 && h('div', { class: 'scroll sets' }, table(['Validation set', 'Loss', 'Tokens', 'Files'], sets.map((one) => h('tr', {}, h('td', {}, one.name),
+        h('td', { class: 'num' }, number(one.loss)), h('td', { class: 'num' }, short(one.tokens)), files(one))))));
   }
 
   function showConfig(job) {
@@ -50,6 +74,7 @@ export function detailSection(id, current) {
   function show(job, list) {
     update(events, list.slice().reverse().map((event) => eventRow(event)));
     showRanks(job);
+    showData(job);
     showConfig(job);
   }
 

@@ -1,11 +1,10 @@
-// Tests of the pure policies: gang verdict, restart, hang, progress.
+// Tests of the pure policies: gang verdict, restart, hang.
 #include <csignal>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/decide/gang.h"
 #include "server/decide/hang_policy.h"
-#include "server/decide/progress.h"
 #include "server/decide/restart_policy.h"
 
 namespace nsa::server {
@@ -340,102 +339,6 @@ TEST(HangPolicy, GivesACheckpointFiveTimesTheLastOne) {
   EXPECT_EQ(LimitsOf(policy, absl::Seconds(40)).checkpoint, absl::Seconds(200));
   EXPECT_EQ(LimitsOf(policy, absl::Seconds(1)).checkpoint, absl::Seconds(60));
   EXPECT_EQ(LimitsOf(policy, {}).start, absl::Seconds(600));
-}
-
-v1::WorkerRecord StepAt(int64_t step, double speed, double seconds = 0.5) {
-  v1::WorkerRecord record;
-  record.mutable_step()->set_step(step);
-  record.mutable_step()->set_tokens(1'000);
-  record.mutable_step()->set_tokens_per_second(speed);
-  record.mutable_step()->mutable_times()->set_step_seconds(seconds);
-  return record;
-}
-
-v1::WorkerRecord EvalAfter(int64_t step, double seconds) {
-  v1::WorkerRecord record;
-  record.mutable_eval()->set_step(step);
-  record.mutable_eval()->set_loss(2);
-  record.mutable_eval()->set_seconds(seconds);
-  return record;
-}
-
-v1::WorkerRecord StartedFrom(int64_t step) {
-  v1::WorkerRecord record;
-  record.mutable_started()->set_resumed_step(step);
-  return record;
-}
-
-v1::TrainSpec Training(int64_t steps, int64_t eval_every = 0) {
-  v1::TrainSpec train;
-  train.set_steps(steps);
-  train.set_eval_every(eval_every);
-  return train;
-}
-
-TEST(Progress, EstimatesTheEndWithinTenPercentAfterAHundredSteps) {
-  v1::JobProgress progress;
-  for (int step = 1; step <= 100; ++step) {
-    // The first steps are slow; later speeds vary by 20 % around their mean.
-    const double speed = step <= 3 ? 100 : (step % 2 == 0 ? 12'000 : 8'000);
-    Fold(StepAt(step, speed), Training(1'500), 1'100, &progress);
-  }
-  EXPECT_NEAR(progress.eta_seconds(), 1'000 * 1'000 / 10'000.0, 10);
-  EXPECT_EQ(progress.total_steps(), 1'500) << "of the job, not of its stop";
-}
-
-TEST(Progress, EstimatesTheValidationsThatAreLeft) {
-  const auto eta_at = [](int64_t step, int64_t last_step) {
-    v1::JobProgress progress;
-    Fold(EvalAfter(10, 7), Training(95, 10), last_step, &progress);
-    Fold(StepAt(step, 1'000), Training(95, 10), last_step, &progress);
-    return progress.eta_seconds();
-  };
-  EXPECT_DOUBLE_EQ(eta_at(11, 95), 84 + 9 * 7) << "after 20, 30, … 90, and the last step";
-  EXPECT_DOUBLE_EQ(eta_at(20, 95), 75 + 8 * 7) << "that after step 20 runs now";
-  EXPECT_DOUBLE_EQ(eta_at(11, 35), 24 + 3 * 7) << "a run that is stopped is validated there";
-  EXPECT_DOUBLE_EQ(eta_at(95, 95), 0);
-}
-
-TEST(Progress, GoesBackToTheCheckpointAfterARestart) {
-  v1::JobProgress progress;
-  Fold(StepAt(57, 1'000), Training(100), 100, &progress);
-  Fold(StartedFrom(50), Training(100), 100, &progress);
-  EXPECT_EQ(progress.step(), 50);
-  EXPECT_LT(progress.eta_seconds(), 0);
-}
-
-TEST(Progress, CountsWhatIsDoneAgainOnce) {
-  v1::JobProgress progress;
-  const auto fold = [&](const v1::WorkerRecord& record) {
-    Fold(record, Training(100, 2), 100, &progress);
-  };
-  for (const int64_t step : {1, 2}) fold(StepAt(step, 1'000));
-  fold(EvalAfter(2, 3));
-  fold(StepAt(3, 1'000));
-  EXPECT_DOUBLE_EQ(progress.productive_seconds(), 3 * 0.5 + 3);
-  fold(StartedFrom(1));
-  for (const int64_t step : {2, 3}) {
-    fold(StepAt(step, 1'000, 20));
-    fold(EvalAfter(2, 20));
-    EXPECT_DOUBLE_EQ(progress.productive_seconds(), 3 * 0.5 + 3) << "at step " << step;
-  }
-  fold(StepAt(4, 1'000));
-  fold(EvalAfter(4, 2));
-  EXPECT_DOUBLE_EQ(progress.productive_seconds(), 4 * 0.5 + 5);
-}
-
-TEST(Progress, AFailedCheckpointIsNone) {
-  v1::JobProgress progress;
-  v1::WorkerRecord record;
-  record.mutable_checkpoint()->set_step(10);
-  record.mutable_checkpoint()->set_error("disk full");
-  Fold(record, Training(100), 100, &progress);
-  EXPECT_EQ(progress.checkpoint_step(), 0);
-  EXPECT_EQ(progress.checkpoint_error(), "disk full");
-  record.mutable_checkpoint()->clear_error();
-  Fold(record, Training(100), 100, &progress);
-  EXPECT_EQ(progress.checkpoint_step(), 10);
-  EXPECT_EQ(progress.checkpoint_error(), "");
 }
 
 }  // namespace

@@ -183,6 +183,29 @@ def check_buttons(page, browser):
     print("ok: buttons")
 
 
+def check_data(page, browser):
+    """A job that trains on a mixture shows its sources with their shares and losses, and its named validation sets."""
+    for name, count in (("books", 400), ("code", 400), ("val", 40)):
+        (page.folder / f"{name}.jsonl").write_text("".join(json.dumps({"text": f"{name} {number} " * 9}) + "\n" for number in range(count)))
+    mix = "".join(f"{{name: {name}, source: jsonl, path: [{page.folder / name}.jsonl], weight: {weight}}}, " for name, weight in (("books", 3), ("code", 1)))
+    job = JOB.format(name="mixed", steps=40, lr="1e-3", team="a", out_dir=page.folder / "mixed").replace(
+        "source: synthetic, tokenizer: byte", f"tokenizer: byte, val_fraction: 0.1, mix: [{mix}], val: {{set: {page.folder / 'val'}.jsonl}}")
+    (page.folder / "mixed.yaml").write_text(job)
+    done = page.service.ctl("submit", page.folder / "mixed.yaml", "-o", "name")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert page.service.ctl("watch", done.stdout.strip()).returncode == 0
+    browser.open(f"#/job/{done.stdout.strip()}")
+    cells = "[...document.querySelectorAll('{} tbody tr')].map((row) => [...row.cells].map((cell) => cell.textContent))"
+    sources = browser.until(cells.format(".sources") + ".slice(0, 2)", "the sources")
+    assert [row[:3] for row in sources] == [["books", "3", "75.0 %"], ["code", "1", "25.0 %"]], sources
+    assert all(0 < float(row[4]) < 6 and row[5].endswith(".jsonl") for row in sources), sources
+    (val,) = browser.run("return " + cells.format(".sets"))
+    assert val[0] == "set" and 0 < float(val[1]) < 6 and val[2] != "–", val
+    told = page.service.ctl("describe", done.stdout.strip()).stdout
+    assert "books       3  75.0 %" in told and "Validation sets:" in told, told
+    print("ok: data")
+
+
 def check_compare(page, browser):
     """Two jobs over each other, and what differs between them."""
     page.second = page.submit("second", steps=60, lr="3e-3")
@@ -244,6 +267,7 @@ def main():
                 wrong = [line for line in browser.log() if "ERR_" not in line and "401" not in line]
                 check_buttons(page, browser)
                 check_compare(page, browser)
+                check_data(page, browser)
                 check_shapes(page, browser, shots)
                 check_many(page, browser)
                 wrong += [line for line in browser.log() if "401" not in line]

@@ -267,13 +267,18 @@ class Builder {
         token, vocab_));
   }
 
+  // The fields that name validation files.
+  std::string ValidationFields() const {
+    if (data_.val().empty()) return "data.val_path";
+    return data_.val_path().empty() ? "data.val" : "data.val_path and data.val";
+  }
+
   absl::Status NoTrainingDocuments() const {
     const std::string field = data_.mix().empty() ? "data.path" : "data.mix";
     if (corpus_.info.dropped_documents > 0) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("%s: all %d documents are validation documents too; use other "
-                          "files for data.val_path",
-                          field, corpus_.info.dropped_documents));
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "%s: all %d documents are validation documents too; use other files for %s", field,
+          corpus_.info.dropped_documents, ValidationFields()));
     }
     return absl::InvalidArgumentError(
         absl::StrFormat("%s: no document for training (%d for validation); are the files empty?",

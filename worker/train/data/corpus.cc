@@ -37,6 +37,7 @@ v1::CorpusSummary SummaryOf(const CorpusInfo& info) {
   summary.set_val_tokens(info.val_tokens);
   summary.set_rows(info.rows);
   summary.set_val_rows(info.val_rows);
+  summary.set_null_rows(info.null_rows);
   return summary;
 }
 

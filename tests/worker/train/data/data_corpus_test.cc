@@ -8,12 +8,14 @@
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 #include "tests/worker/train/data/data_files.h"
+#include "tests/worker/train/data/read/parquet_writer.h"
 #include "worker/train/data/corpus.h"
 
 namespace nsa::train {
 namespace {
 
 using testing::AllOf;
+using testing::EndsWith;
 using testing::HasSubstr;
 
 v1::DataSpec Spec(v1::DataSource source, const std::vector<std::filesystem::path>& files) {
@@ -283,9 +285,40 @@ TEST(LoadCorpus, DropsTrainingCopiesOfValidationDocumentsAndCountsThem) {
   EXPECT_EQ(corpus->info.dropped_documents, 2);
   EXPECT_THAT(DocumentsOf(*corpus->parts[0].train), testing::UnorderedElementsAre("two", "six"));
   EXPECT_THAT(DocumentsOf(*corpus->parts[0].val), testing::UnorderedElementsAre("one"));
-  spec.set_path(0, (dir / "val.jsonl").string());
-  EXPECT_THAT(Load(spec), StatusIs(absl::StatusCode::kInvalidArgument,
-                                   HasSubstr("are validation documents too")));
+}
+
+TEST(LoadCorpus, CountsTheRowsOfParquetFilesThatHaveNoText) {
+  const TempDir dir;
+  Write(dir / "a.parquet", ParquetText({"one", std::nullopt, "two", std::nullopt}, {}).Write());
+  Write(dir / "val.parquet", ParquetText({std::nullopt, "six"}, {}).Write());
+  v1::DataSpec spec = Spec(v1::DATA_SOURCE_PARQUET, {dir / "a.parquet"});
+  spec.add_val_path((dir / "val.parquet").string());
+  const auto corpus = Load(spec);
+  ASSERT_OK(corpus);
+  EXPECT_EQ(corpus->info.documents, 2);
+  const v1::CorpusSummary summary = SummaryOf(corpus->info);
+  EXPECT_EQ(summary.null_rows(), 3) << "those of both sides";
+  EXPECT_EQ(summary.documents(), 2);
+}
+
+TEST(LoadCorpus, NamesTheFieldWhoseDocumentsAreThoseOfTraining) {
+  const TempDir dir;
+  Write(dir / "one.jsonl", "{\"text\": \"one\"}\n");
+  const std::string file = (dir / "one.jsonl").string();
+  const auto says = [&](const v1::DataSpec& spec, const std::string& fields) {
+    EXPECT_THAT(Load(spec),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         EndsWith("all 1 documents are validation documents too; use other files "
+                                  "for " +
+                                  fields)));
+  };
+  v1::DataSpec spec = Spec(v1::DATA_SOURCE_JSONL, {file});
+  spec.add_val_path(file);
+  says(spec, "data.val_path");
+  (*spec.mutable_val())["code"] = file;
+  says(spec, "data.val_path and data.val");
+  spec.clear_val_path();
+  says(spec, "data.val");
 }
 
 TEST(LoadCorpus, TheFingerprintChangesWithOneByteAndNotWithTheFolder) {

@@ -7,10 +7,12 @@
 #include <random>
 
 #include "common/estimate/layers.h"
+#include "common/estimate/passes.h"
 #include "common/job/load.h"
 #include "worker/train/model/block.h"
 #include "worker/train/model/model.h"
 #include "worker/train/model/parameters.h"
+#include "worker/train/model/statistics/token_losses.h"
 
 namespace nsa::train {
 namespace {
@@ -107,6 +109,32 @@ TEST(Estimate, CountsTheBackwardWorkspaceThatATrainerOnAGpuPlans) {
       EXPECT_LE(arena.bytes(), item.bytes + 64 * 20) << spec.DebugString();
     }
   }
+}
+
+// With a mixture the losses of all passes of a step are kept (statistics/token_losses.h).
+TEST(Estimate, CountsTheTokenLossesThatAMixtureKeeps) {
+  std::mt19937 random(6);
+  int kept = 0;
+  for (int round = 0; round < 60; ++round) {
+    v1::JobSpec spec = RandomJob(&random);
+    spec.mutable_runtime()->set_device(round % 3 == 0 ? v1::DEVICE_CPU : v1::DEVICE_CUDA);
+    spec.mutable_runtime()->set_merge_micro_batches(1);
+    spec.mutable_train()->set_accumulate_grad_batches(1 + round % 4);
+    if (round % 2 == 0) spec.mutable_data()->add_mix()->set_name("books");
+    const Passes passes = PassesOf(spec);
+    const bool cuda = spec.runtime().device() == v1::DEVICE_CUDA;
+    ActivationArena one, all;
+    TokenLosses().Plan(int64_t{passes.sequences} * spec.train().seq_len(), 1, false, &one);
+    TokenLosses().Plan(int64_t{passes.sequences} * spec.train().seq_len(), cuda ? passes.count : 1,
+                       !spec.data().mix().empty(), &all);
+    int64_t estimated = 0;
+    for (const MemoryItem& item : MemoryEstimate(spec)) {
+      if (item.name == "token losses of other passes") estimated = item.bytes;
+    }
+    EXPECT_NEAR(all.bytes() - one.bytes(), estimated, 64) << spec.DebugString();
+    kept += estimated > 0 ? 1 : 0;
+  }
+  EXPECT_GT(kept, 5);
 }
 
 }  // namespace
