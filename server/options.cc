@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
+#include "common/job/data/url_policy.h"
 #include "common/rpc/rpc.h"
 #include "server/rpc/listener.h"
 
@@ -74,6 +75,9 @@ absl::StatusOr<Options> ResolveOptions(const v1::CoordinatorConfig& config) {
     options.allowed_roots.push_back(fs::path(root).lexically_normal());
   }
   if (options.allowed_roots.empty()) options.allowed_roots.emplace_back("/");
+  options.allowed_urls = {config.allowed_urls().begin(), config.allowed_urls().end()};
+  if (options.allowed_urls.empty()) options.allowed_urls = DefaultAllowedUrls();
+  NSA_RETURN_IF_ERROR(UrlPolicy::Make(options.allowed_urls).status());
   options.tls = config.tls();
   options.make_token_file = config.token_file().empty();
   options.token_file =

@@ -18,6 +18,7 @@ struct Options {
   bool local_agent = true;
   std::filesystem::path agent_program;
   std::vector<std::filesystem::path> allowed_roots;
+  std::vector<std::string> allowed_urls;  // common/job/data/url_policy.h
   v1::TlsConfig tls;
   std::filesystem::path token_file;
   bool make_token_file = false;  // token_file is the default one, made when it does not exist

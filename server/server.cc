@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
+#include "common/job/data/url_policy.h"
 #include "common/rpc/secret.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "server/act/dump_broker.h"
@@ -82,6 +83,11 @@ absl::StatusOr<std::string> OperatorOf(const Auth& auth, std::string_view header
       "token: not an operator's (the page changes the jobs of everybody); use nsactl");
 }
 
+// ResolveOptions() has checked the entries.
+UrlPolicy PolicyOf(const Options& options) {
+  return UrlPolicy::Make(options.allowed_urls).value_or(UrlPolicy());
+}
+
 }  // namespace
 
 // In order of construction; destroyed in reverse.
@@ -101,7 +107,7 @@ struct Server::Parts {
         logs(with.state_dir / "logs", with.log_quota_bytes),
         stacks(with.state_dir / "dumps", clock),
         dumps(clock),
-        paths(with.allowed_roots, with.state_dir) {}
+        paths(with.allowed_roots, with.state_dir, PolicyOf(with)) {}
 
   const Options options;
   const Clock& clock;
@@ -288,7 +294,8 @@ void Server::Parts::MakeServices() {
           [this](const v1::Job& job, int32_t rank, const std::vector<v1::WorkerRecord>& records) {
             metrics.ObserveRecords(job, rank, records);
           },
-      .epoch = absl::StrFormat("%x", absl::ToUnixNanos(clock.Wall()))});
+      .epoch = absl::StrFormat("%x", absl::ToUnixNanos(clock.Wall())),
+      .allowed_urls = options.allowed_urls});
 }
 
 absl::Status Server::Parts::StartListening() {

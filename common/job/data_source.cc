@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/clean_text.h"
 #include "common/base/status.h"
+#include "common/job/data/url.h"
 #include "common/job/enum_words.h"
 #include "common/job/scalar.h"
 #include "nlohmann/json.hpp"
@@ -72,6 +73,7 @@ const DataSourceInfo& DataSourceInfoOf(v1::DataSource source) {
 }
 
 v1::DataSource TextSourceOf(std::string_view path) {
+  path = WithoutQuery(path);
   if (path.ends_with(".parquet")) return v1::DATA_SOURCE_PARQUET;
   for (const std::string_view ending : {".gz", ".zst"}) {
     if (path.ends_with(ending)) path.remove_suffix(ending.size());

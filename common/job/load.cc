@@ -14,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
+#include "common/job/data/url.h"
 #include "common/job/legacy_keys.h"
 #include "common/job/yaml_message.h"
 #include "common/job/yaml_tree.h"
@@ -100,8 +101,6 @@ std::string NameFromFile(const std::filesystem::path& path) {
 std::string ShownName(const std::filesystem::path& path) {
   return path == "-" ? "<stdin>" : path.string();
 }
-
-bool IsUrl(const std::string& path) { return path.find("://") != std::string::npos; }
 
 void MakeAbsolute(const std::filesystem::path& base, std::string* path) {
   if (path->empty() || IsUrl(*path)) return;

@@ -54,10 +54,7 @@ std::vector<NamedFile> AllFiles(const PreflightFacts& facts) {
   return FilesOf(facts, AllDataFiles(facts.spec.data()));
 }
 
-// Why a file cannot be read, or nullopt.
 std::optional<std::string> ReadFault(const std::string& path) {
-  if (path.find("://") != std::string::npos)
-    return "is a URL (a local path); nothing is downloaded";
   const Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.valid()) return std::strerror(errno);
   struct stat info = {};

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/estimate/estimate.h"
+#include "common/job/data/url.h"
 #include "common/preflight/data_facts.h"
 
 namespace nsa {
@@ -36,7 +37,8 @@ Problems PathIgnored(const PreflightFacts& facts) {
 Problems KindMismatch(const PreflightFacts& facts) {
   Problems problems;
   for (const NamedFile& file : AllFiles(facts)) {
-    if (!HasEnding(file.path, file.source->wrong_endings)) continue;
+    const std::string name(WithoutQuery(file.path));
+    if (!HasEnding(name, file.source->wrong_endings)) continue;
     problems.push_back(
         {file.field,
          absl::StrFormat("%s has the file name ending of another data.source", file.path),
@@ -63,8 +65,7 @@ Problems Unreadable(const PreflightFacts& facts) {
   Problems problems;
   if (MayLook(facts)) problems = BadPatterns(facts);
   for (const NamedFile& file : AllFiles(facts)) {
-    const bool address = file.path.find("://") != std::string::npos;
-    if (!address && (!MayLook(facts) || !ExpandPath(file.path).ok())) continue;
+    if (IsUrl(file.path) || !MayLook(facts) || !ExpandPath(file.path).ok()) continue;
     if (const auto fault = ReadFault(file.path)) {
       problems.push_back(
           {file.field, absl::StrFormat("%s: %s", file.path, *fault),
@@ -72,6 +73,38 @@ Problems Unreadable(const PreflightFacts& facts) {
     }
   }
   return problems;
+}
+
+Problems BadUrl(const PreflightFacts& facts) {
+  Problems problems;
+  for (const NamedFile& file : AllFiles(facts)) {
+    if (!IsUrl(file.path)) continue;
+    const absl::Status status = CheckDataUrl(file.path);
+    if (status.ok()) continue;
+    ProblemAndFix text = SplitFix(std::string(status.message()));
+    problems.push_back({file.field, std::move(text.problem), std::move(text.fix)});
+  }
+  return problems;
+}
+
+// One finding for all URLs.
+Problems NotFetched(const PreflightFacts& facts) {
+  std::vector<NamedFile> urls = AllFiles(facts);
+  std::erase_if(urls, [](const NamedFile& file) { return !IsUrl(file.path); });
+  if (urls.empty()) return {};
+  const std::string others =
+      urls.size() == 1 ? "" : absl::StrFormat(" and %d more", urls.size() - 1);
+  return {{urls.front().field,
+           absl::StrFormat("%s%s is not fetched here: size and kind are unknown, and the memory "
+                           "estimate is without it",
+                           urls.front().path, others),
+           "the worker asks for every file before the first step; nsactl validate --data does it "
+           "now"}};
+}
+
+// Whether a file is here and of this format.
+bool IsHere(const NamedFile& file, DocumentFormat format) {
+  return file.source->format == format && !IsUrl(file.path) && !ReadFault(file.path).has_value();
 }
 
 // What is wrong with the first line of an uncompressed file, or nullopt. Preflight reads at most 4
@@ -96,8 +129,7 @@ Problems BadFirstLine(const PreflightFacts& facts) {
   if (!MayLook(facts)) return {};
   Problems problems;
   for (const NamedFile& file : AllFiles(facts)) {
-    if (file.source->format != DocumentFormat::kLines || IsCompressed(file.path)) continue;
-    if (ReadFault(file.path).has_value()) continue;
+    if (!IsHere(file, DocumentFormat::kLines) || IsCompressed(file.path)) continue;
     if (const auto fault = FirstLineFault(file)) {
       problems.push_back({file.field,
                           absl::StrFormat("%s: %s (each line must be %s)", file.path, *fault,
@@ -127,7 +159,7 @@ Problems NotParquet(const PreflightFacts& facts) {
   if (!MayLook(facts)) return {};
   Problems problems;
   for (const NamedFile& file : AllFiles(facts)) {
-    if (file.source->format != DocumentFormat::kRows || ReadFault(file.path).has_value()) continue;
+    if (!IsHere(file, DocumentFormat::kRows)) continue;
     if (const auto fault = ParquetFault(file.path)) {
       problems.push_back({file.field, absl::StrFormat("%s: %s", file.path, *fault),
                           "copy the file again, or set data.source to what the file holds"});
@@ -142,7 +174,7 @@ bool KnowsDocuments(const std::string& path, const PreflightFacts& facts) {
   std::filesystem::path index(path);
   if (index.extension() != ".bin") return false;
   std::error_code error;
-  return !facts.context.check_files || ReadFault(path).has_value() ||
+  return IsUrl(path) || !facts.context.check_files || ReadFault(path).has_value() ||
          std::filesystem::exists(index.replace_extension(".idx"), error);
 }
 
@@ -229,6 +261,10 @@ constexpr PreflightRule kRules[] = {
      kNothing, BadFirstLine},
     {"DATA_NOT_PARQUET", "a file of source: parquet does not begin and end as one", kError, kError,
      false, kNothing, NotParquet},
+    {"DATA_URL", "a URL of the data is none that can be read", kError, kError, false, kNothing,
+     BadUrl},
+    {"DATA_NOT_FETCHED", "data comes from a URL, which only the worker reads", kInfo, kInfo, true,
+     kNothing, NotFetched},
     {"DATA_UNREADABLE", "a data file cannot be read, or a pattern has no files", kError, kError,
      false, kNothing, Unreadable, kMayPass},
     {"DATA_SEPARATOR", "the separator of token files is missing or wrong", kError, kError, false,

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/job/data/data_files.h"
+#include "common/job/data/url.h"
 #include "common/job/did_you_mean.h"
 #include "common/preflight/rules.h"
 
@@ -67,7 +68,6 @@ std::string PathFault(const std::string& path) {
     const auto u = static_cast<unsigned char>(c);
     if (u < 0x20 || u == 0x7F) return "contains a NUL or control character (none allowed)";
   }
-  if (path.find("://") != std::string::npos) return {};  // DATA_UNREADABLE reports it
   if (path[0] != '/') return absl::StrFormat("'%s' is relative (an absolute path)", Shown(path));
   for (const std::filesystem::path& part : std::filesystem::path(path)) {
     if (part == "..") return absl::StrFormat("'%s' has .. in it (none allowed)", Shown(path));
@@ -91,7 +91,9 @@ Problems PathInvalid(const PreflightFacts& facts) {
     }
   };
   for (const DataFiles& files : AllDataFiles(spec.data())) {
-    for (size_t i = 0; i < files.paths.size(); ++i) check(files.FieldOf(i), files.paths[i]);
+    for (size_t i = 0; i < files.paths.size(); ++i) {
+      if (!IsUrl(files.paths[i])) check(files.FieldOf(i), files.paths[i]);  // DATA_URL
+    }
   }
   if (spec.data().has_tokenizer_path()) check("data.tokenizer_path", spec.data().tokenizer_path());
   check("train.out_dir", spec.train().out_dir());

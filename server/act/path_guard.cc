@@ -10,12 +10,12 @@
 #include <system_error>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/fd.h"
 #include "common/base/status.h"
 #include "common/job/data/data_files.h"
+#include "common/job/data/url.h"
 #include "server/store/out_dirs.h"
 
 namespace nsa::server {
@@ -84,8 +84,10 @@ bool ResolvesBeneath(const fs::path& root, fs::path inner) {
 
 }  // namespace
 
-PathGuard::PathGuard(std::vector<fs::path> roots, const fs::path& state_dir)
-    : roots_(std::move(roots)), state_dir_(state_dir.empty() ? "" : Resolved(state_dir)) {}
+PathGuard::PathGuard(std::vector<fs::path> roots, const fs::path& state_dir, UrlPolicy urls)
+    : roots_(std::move(roots)),
+      state_dir_(state_dir.empty() ? "" : Resolved(state_dir)),
+      urls_(std::move(urls)) {}
 
 absl::StatusOr<std::string> PathGuard::RealOutDir(const std::string& out_dir) const {
   const std::string field = "train.out_dir";
@@ -125,10 +127,18 @@ absl::Status PathGuard::Check(const std::string& field, const std::string& path)
                                     "symbolic link; choose a path beneath one of them"));
 }
 
+// What no worker could read is left to preflight, which says why.
+absl::Status PathGuard::CheckUrl(const std::string& field, const std::string& url) const {
+  if (!CheckDataUrl(url).ok() || urls_.Allows(url)) return absl::OkStatus();
+  return Refuse(field, absl::StrCat(url,
+                                    " is not among the coordinator's allowed_urls; copy the file "
+                                    "and name its path, or ask an operator to allow the URL"));
+}
+
 // The folder of a pattern is checked first, so that no other folder is ever listed; then what
 // matches, because a match may be a link to another place.
 absl::Status PathGuard::CheckDataPath(const std::string& field, const std::string& path) const {
-  if (absl::StrContains(path, "://")) return absl::OkStatus();
+  if (IsUrl(path)) return CheckUrl(field, path);
   if (!IsPattern(path)) return Check(field, path);
   NSA_RETURN_IF_ERROR(Check(field, fs::path(path).parent_path().string()));
   const absl::StatusOr<std::vector<std::string>> matches = ExpandPath(path);

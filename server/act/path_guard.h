@@ -1,5 +1,5 @@
-// Checks the paths that a job names: they must be absolute and beneath one of the configured roots,
-// and must not lead through a symbolic link.
+// Checks the paths and URLs that a job names: paths must be absolute and beneath one of the
+// configured roots, and must not lead through a symbolic link; URLs must be allowed.
 #pragma once
 
 #include <filesystem>
@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/job/data/url_policy.h"
 #include "nsa/v1/job.pb.h"
 
 namespace nsa::server {
@@ -15,17 +16,18 @@ namespace nsa::server {
 class PathGuard {
  public:
   // Roots are absolute; The root "/" allows every absolute path and follows symbolic links. No
-  // out_dir may overlap with `state_dir` (empty: there is none).
+  // out_dir may overlap with `state_dir` (empty: there is none). `urls` says which URLs data may
+  // come from.
   explicit PathGuard(std::vector<std::filesystem::path> roots,
-                     const std::filesystem::path& state_dir = {});
+                     const std::filesystem::path& state_dir = {}, UrlPolicy urls = UrlPolicy());
 
   // InvalidArgument when the path is not allowed. The path need not exist; the part that exists is
   // resolved by the kernel (openat2, RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS).
   absl::Status Check(const std::string& field, const std::string& path) const;
 
-  // out_dir, data and validation files (URLs are not paths; of a pattern its folder and all files
-  // that match), the tokenizer's folder, and the checkpoints to resume from or to take the weights
-  // from.
+  // out_dir, data and validation files (of a pattern its folder and all files that match; URLs
+  // must be allowed ones), the tokenizer's folder, and the checkpoints to resume from or to take
+  // the weights from.
   absl::Status CheckSpec(const v1::JobSpec& spec) const;
 
   // An out_dir with its symbolic links resolved, whether it exists or not: two spellings of one
@@ -34,10 +36,12 @@ class PathGuard {
   absl::StatusOr<std::string> RealOutDir(const std::string& out_dir) const;
 
  private:
+  absl::Status CheckUrl(const std::string& field, const std::string& url) const;
   absl::Status CheckDataPath(const std::string& field, const std::string& path) const;
 
   const std::vector<std::filesystem::path> roots_;
   const std::string state_dir_;  // with its links resolved
+  const UrlPolicy urls_;
 };
 
 }  // namespace nsa::server

@@ -108,6 +108,8 @@ absl::StatusOr<v1::HeartbeatResponse> FleetService::Answer(const v1::HeartbeatRe
   v1::HeartbeatResponse response;
   response.set_epoch(parts_.epoch);
   for (v1::WorkerAssignment& assignment : DesiredOn(node, parts_.store.Active())) {
+    const std::vector<std::string>& urls = parts_.allowed_urls;
+    assignment.mutable_allowed_urls()->Assign(urls.begin(), urls.end());
     *response.add_desired() = std::move(assignment);
   }
   for (v1::DumpRequest& dump : parts_.dumps.Wanted(node)) *response.add_dumps() = std::move(dump);

@@ -36,6 +36,7 @@ class FleetService final : public v1::FleetService::CallbackService {
                        const std::vector<v1::WorkerRecord>& records)>
         recorded;
     std::string epoch;
+    std::vector<std::string> allowed_urls;  // for workers; see WorkerAssignment
   };
   explicit FleetService(Parts parts);
 

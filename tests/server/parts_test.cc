@@ -235,7 +235,7 @@ TEST(PathGuard, RefusesAPathOutsideInEveryFieldThatTakesOne) {
 TEST(PathGuard, LooksAtEveryPathOfASpec) {
   TempDir folder;
   std::filesystem::create_directories(folder / "root");
-  const PathGuard guard({folder / "root"});
+  const PathGuard guard({folder / "root"}, {}, *UrlPolicy::Make(DefaultAllowedUrls()));
   v1::JobSpec spec = TinyJob("demo", folder / "root/out");
   spec.mutable_restart()->set_resume("auto");
   EXPECT_OK(guard.CheckSpec(spec));

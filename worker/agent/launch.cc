@@ -21,7 +21,9 @@ namespace fs = std::filesystem;
 
 // The variables of the agent's environment that a worker inherits. LD_PRELOAD and similar ones are
 // left out on purpose.
-constexpr const char* kEnvironment[] = {"HOME",
+constexpr const char* kEnvironment[] = {"HF_ENDPOINT",
+                                        "HF_TOKEN",
+                                        "HOME",
                                         "LANG",
                                         "LC_ALL",
                                         "LD_LIBRARY_PATH",
@@ -30,6 +32,8 @@ constexpr const char* kEnvironment[] = {"HOME",
                                         "NCCL_IB_HCA",
                                         "NCCL_NVLS_ENABLE",
                                         "NCCL_SOCKET_IFNAME",
+                                        "NSA_DATA_CACHE_BYTES",
+                                        "NSA_DATA_CACHE_DIR",
                                         "NSA_LOG_LEVEL",
                                         "NSA_NCCL_LIBRARY",
                                         "OMP_WAIT_POLICY",
@@ -37,7 +41,8 @@ constexpr const char* kEnvironment[] = {"HOME",
                                         "SSL_CERT_FILE",
                                         "TMPDIR",
                                         "TZ",
-                                        "USER"};
+                                        "USER",
+                                        "XDG_CACHE_HOME"};
 
 bool OnGpu(const v1::WorkerAssignment& assignment) {
   return !assignment.cuda_device().empty() ||
@@ -53,6 +58,10 @@ std::map<std::string, std::string> EnvironmentOf(const v1::WorkerAssignment& ass
     std::string& libraries = environment["LD_LIBRARY_PATH"];
     libraries = WithCompatFirst(options.cuda_compat_path, libraries);
   }
+  if (!options.data_cache_dir.empty()) environment["NSA_DATA_CACHE_DIR"] = options.data_cache_dir;
+  if (options.data_cache_bytes) {
+    environment["NSA_DATA_CACHE_BYTES"] = absl::StrCat(*options.data_cache_bytes);
+  }
   // The worker sees only its own GPU; a CPU worker sees none.
   environment["CUDA_VISIBLE_DEVICES"] = assignment.cuda_device();
   return environment;
@@ -67,6 +76,7 @@ v1::WorkerLaunch LaunchOf(const v1::WorkerAssignment& assignment, const RunDir& 
   launch.set_world_size(assignment.world_size());
   launch.set_cuda_device(assignment.cuda_device());
   launch.set_submitted_resume(assignment.submitted_resume());
+  *launch.mutable_allowed_urls() = assignment.allowed_urls();
   launch.set_cpu_threads(std::max(1, UsableCores() / std::max(1, assignment.ranks_on_node())));
   if (assignment.world_size() > 1) {
     launch.set_rendezvous_dir((dir.path.parent_path() / "rendezvous").string());

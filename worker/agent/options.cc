@@ -81,6 +81,15 @@ absl::StatusOr<AgentOptions> ResolveOptions(const v1::AgentConfig& config) {
       options.cuda_compat_path,
       FindCudaCompat(config.cuda_compat_path(), KernelDriverVersion(), UsualCompatFolders()));
   options.join_token_file = config.join_token_file();
+  if (!config.data_cache_dir().empty()) {
+    options.data_cache_dir = fs::absolute(config.data_cache_dir());
+  }
+  if (config.has_data_cache_bytes()) options.data_cache_bytes = config.data_cache_bytes();
+  if (options.data_cache_bytes.value_or(0) < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("data_cache_bytes: %d (at least 0, which keeps nothing); set it",
+                        *options.data_cache_bytes));
+  }
   NSA_RETURN_IF_ERROR(CheckTls(options));
   return options;
 }

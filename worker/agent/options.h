@@ -1,7 +1,9 @@
 // The agent's configuration with every default filled in.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +26,8 @@ struct AgentOptions {
   std::filesystem::path join_token_file;  // empty: none
   std::string secret;  // of this node, sent with every call; set by Agent::Start()
   std::vector<std::string> pass_environment;
+  std::filesystem::path data_cache_dir;     // empty: the worker's default
+  std::optional<int64_t> data_cache_bytes;  // the same
   std::string cuda_compat_path;  // of CUDA workers (cuda_compat.h); empty: none
 };
 

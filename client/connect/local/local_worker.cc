@@ -58,11 +58,13 @@ absl::StatusOr<std::string> RunWorker(const std::string& program,
   const fs::path output = scratch.path() / "output";
   std::vector<std::string> argv = {program};
   argv.insert(argv.end(), arguments.begin(), arguments.end());
-  NSA_ASSIGN_OR_RETURN(
-      const ProcessIdentity process,
-      Spawn({.argv = argv,
-             .environment = FilterEnvironment({"PATH", "HOME", "LD_LIBRARY_PATH", "LANG"}),
-             .output = output}));
+  NSA_ASSIGN_OR_RETURN(const ProcessIdentity process,
+                       Spawn({.argv = argv,
+                              .environment = FilterEnvironment(
+                                  {"PATH", "HOME", "LD_LIBRARY_PATH", "LANG", "HF_ENDPOINT",
+                                   "HF_TOKEN", "NSA_DATA_CACHE_BYTES", "NSA_DATA_CACHE_DIR",
+                                   "SSL_CERT_FILE", "XDG_CACHE_HOME", "https_proxy", "http_proxy"}),
+                              .output = output}));
   NSA_ASSIGN_OR_RETURN(const ExitStatus exit, Wait(process, interrupt));
   NSA_ASSIGN_OR_RETURN(std::string said, ReadWholeFile(output));
   if (exit.code == 0) return said;

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
+#include "common/job/data/url.h"
 #include "common/job/data_source.h"
 
 namespace nsa {
@@ -137,12 +138,12 @@ bool ReadsText(const v1::DataSpec& data) {
 
 bool IsPattern(std::string_view path) {
   const size_t slash = path.rfind('/');
-  const bool url = path.find("://") != std::string_view::npos;
-  return !url && HasWildcard(slash == std::string_view::npos ? path : path.substr(slash + 1));
+  return (!IsUrl(path) || IsHubUrl(path)) &&
+         HasWildcard(slash == std::string_view::npos ? path : path.substr(slash + 1));
 }
 
 absl::StatusOr<std::vector<std::string>> ExpandPath(const std::string& path) {
-  if (!HasWildcard(path) || path.find("://") != std::string::npos || Exists(path)) {
+  if (!HasWildcard(path) || IsUrl(path) || Exists(path)) {
     return std::vector<std::string>{path};
   }
   if (HasWildcard(fs::path(path).parent_path().string())) {

@@ -5,6 +5,9 @@
 // A path may be a pattern: `*`, `?` and `[…]` in its last part, the name of the file, stand for all
 // files of that folder that match, in the order of their names. A file whose name is the pattern
 // itself is meant literally. Names that begin with a dot match only a pattern that does so too.
+//
+// A path may also be a URL (url.h). Nothing here opens a connection: of hf:// patterns only the
+// worker knows the files (worker/train/data/remote/).
 #pragma once
 
 #include <string>
@@ -54,12 +57,13 @@ bool ReadsText(const v1::DataSpec& data);
 // data.text_field or its default.
 std::string TextFieldOf(const v1::DataSpec& data);
 
-// Whether the last part of a path has `*`, `?` or `[`.
+// Whether the last part of a path or hf:// URL has `*`, `?` or `[`.
 bool IsPattern(std::string_view path);
 
 // The files that a path stands for: those that match a pattern, or the path itself, which may not
-// exist. At most kMostMatches. InvalidArgument for a wildcard before the last part of the path;
-// NotFound if nothing matches, or if the folder cannot be read. The messages begin with the path.
+// exist. A URL stands for itself. At most kMostMatches. InvalidArgument for a wildcard before the
+// last part of the path; NotFound if nothing matches, or if the folder cannot be read. The messages
+// begin with the path.
 inline constexpr size_t kMostMatches = 100'000;
 absl::StatusOr<std::vector<std::string>> ExpandPath(const std::string& path);
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <string>
 
 #include "tests/common/preflight/preflight_cases.h"
@@ -168,6 +169,36 @@ TEST(DataRules, ATextFieldNeedsASourceWithFields) {
   EXPECT_EQ(FoundBy(job, "DATA_TEXT_FIELD"), "");
   Data(&job)->set_text_field("");
   EXPECT_THAT(FoundBy(job, "DATA_TEXT_FIELD"), HasSubstr("data.text_field: 0 bytes (1 to 1,000)"));
+}
+
+TEST(Preflight, DataAtAUrlIsLeftToTheWorkerAndTheReportSaysSo) {
+  for (const auto& [source, name] :
+       std::map<v1::DataSource, std::string>{{v1::DATA_SOURCE_TEXT, "a.txt?sig=x.bin"},
+                                             {v1::DATA_SOURCE_JSONL, "a.jsonl"},
+                                             {v1::DATA_SOURCE_PARQUET, "a.parquet?download=true"},
+                                             {v1::DATA_SOURCE_TOKENS, "a.bin"}}) {
+    GoodJob job;
+    Data(&job)->set_source(source);
+    Data(&job)->set_path(0, "https://example.com/" + name);
+    Data(&job)->clear_val_path();
+    Data(&job)->set_val_fraction(0.01);
+    const v1::PreflightReport report = job.Check();
+    for (const v1::Finding& finding : report.findings()) {
+      EXPECT_LT(finding.severity(), v1::SEVERITY_ERROR)
+          << name << ": " << finding.ShortDebugString();
+    }
+    EXPECT_THAT(FoundBy(job, "DATA_NOT_FETCHED"), HasSubstr(name + " is not fetched here"));
+  }
+  EXPECT_EQ(FoundBy(GoodJob(), "DATA_NOT_FETCHED"), "");
+}
+
+TEST(Preflight, AUrlIsNoPlaceForAnythingButData) {
+  GoodJob job;
+  Data(&job)->set_tokenizer_path("https://example.com/gpt2");
+  EXPECT_THAT(FoundBy(job, "PATH_INVALID"), HasSubstr("data.tokenizer_path"));
+  GoodJob out;
+  out.spec.mutable_train()->set_out_dir("https://example.com/out");
+  EXPECT_THAT(FoundBy(out, "PATH_INVALID"), HasSubstr("train.out_dir"));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "tests/server/tiny_job.h"
@@ -55,6 +56,25 @@ TEST(PathGuard, LooksAtTheFilesOfMixturesAndOfNamedSets) {
   (*spec.mutable_data()->mutable_val())["code"] = "/etc/*";
   EXPECT_THAT(guard.CheckSpec(spec),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("data.val.code: /etc")));
+}
+
+TEST(PathGuard, AUrlMustBeAllowed) {
+  TempDir folder;
+  std::filesystem::create_directories(folder / "root");
+  v1::JobSpec spec = TinyJob("demo", folder / "root/out");
+  spec.mutable_data()->add_path("hf://datasets/a/b/*.parquet");
+  const auto check = [&](const std::vector<std::string>& allowed) {
+    return PathGuard({folder / "root"}, {}, *UrlPolicy::Make(allowed)).CheckSpec(spec);
+  };
+  EXPECT_OK(check({"hf://"}));
+  EXPECT_OK(check(DefaultAllowedUrls()));
+  EXPECT_THAT(check({"https://"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("hf://datasets/a/b/*.parquet is not among the coordinator's "
+                                 "allowed_urls")));
+  EXPECT_FALSE(check({"none"}).ok());
+  spec.mutable_data()->set_path(0, "file:///etc/passwd");
+  EXPECT_OK(check({"hf://"})) << "preflight refuses it";
 }
 
 }  // namespace

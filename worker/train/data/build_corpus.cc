@@ -17,8 +17,10 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/job/data/data_files.h"
+#include "common/job/data/url.h"
 #include "common/job/data_source.h"
 #include "worker/train/data/read/documents.h"
+#include "worker/train/data/remote/remote.h"
 #include "worker/train/data/tokenize/tokenizer.h"
 
 namespace nsa::train {
@@ -44,13 +46,10 @@ class Fingerprint {
   Fingerprint(const Fingerprint&) = delete;
   Fingerprint& operator=(const Fingerprint&) = delete;
 
-  void AddFiles(const std::vector<std::filesystem::path>& files) {
-    for (const std::filesystem::path& file : files) {
-      std::error_code ignored;
-      const std::string line = absl::StrCat(file.filename().string(), "\n",
-                                            std::filesystem::file_size(file, ignored), "\n");
-      XXH3_128bits_update(state_, line.data(), line.size());
-    }
+  // The file's name and size: not its folder or host, so that a copy is the same data.
+  void AddFile(const std::string& name, int64_t size) {
+    const std::string line = absl::StrCat(name, "\n", size, "\n");
+    XXH3_128bits_update(state_, line.data(), line.size());
   }
   void Add(const Hash& hash) { XXH3_128bits_update(state_, &hash, sizeof(hash)); }
   std::string Hex() const {
@@ -79,6 +78,7 @@ class Builder {
                        "one); ",
                        std::string(kSetSeparator)));
     }
+    NSA_RETURN_IF_ERROR(CheckUrls());
     const std::vector<DataFiles> training = TrainingFiles(data_);
     for (const DataFiles& files : training) {
       corpus_.parts.push_back({files.name, files.source, files.weight, NewStore(), NewStore()});
@@ -141,15 +141,67 @@ class Builder {
 
   double fraction() const { return data_.val_path().empty() ? data_.val_fraction() : 0.0; }
 
+  // Asks the servers about all files before anything is read, in the words of preflight for local
+  // files.
+  absl::Status CheckUrls() {
+    for (const DataFiles& files : AllDataFiles(data_)) {
+      for (size_t i = 0; i < files.paths.size(); ++i) {
+        if (!IsUrl(files.paths[i])) continue;
+        NSA_RETURN_IF_ERROR(Annotate(CheckUrl(files.paths[i]), files.FieldOf(i)));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckUrl(const std::string& url) {
+    NSA_ASSIGN_OR_RETURN(const std::vector<std::string> paths, Expand(url));
+    for (const std::string& path : paths) {
+      NSA_ASSIGN_OR_RETURN(const int64_t size, SizeOf(path));
+      if (size > 0) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": is empty; give a file that has data"));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::vector<std::string>> Expand(const std::string& path) {
+    if (IsUrl(path) && progress_->remote != nullptr) {
+      return progress_->remote->Expand(path, progress_);
+    }
+    return ExpandPath(path);
+  }
+
+  absl::StatusOr<int64_t> SizeOf(const std::string& path) {
+    if (IsUrl(path) && progress_->remote != nullptr)
+      return progress_->remote->Size(path, progress_);
+    std::error_code ignored;
+    return static_cast<int64_t>(std::filesystem::file_size(path, ignored));
+  }
+
+  // The files of a set, and what they are to the fingerprint.
+  absl::StatusOr<std::vector<std::string>> FilesOf(const DataFiles& files) {
+    std::vector<std::string> all;
+    for (size_t i = 0; i < files.paths.size(); ++i) {
+      const auto paths = Expand(files.paths[i]);
+      if (!paths.ok()) return Annotate(paths.status(), files.FieldOf(i));
+      for (const std::string& path : *paths) {
+        NSA_ASSIGN_OR_RETURN(const int64_t size, SizeOf(path));
+        const std::filesystem::path plain = WithoutQuery(path);
+        fingerprint_.AddFile(plain.filename().string(), size);
+        all.push_back(path);
+      }
+    }
+    return all;
+  }
+
   absl::StatusOr<std::unique_ptr<DocumentReader>> Reader(const DataFiles& files) {
-    NSA_ASSIGN_OR_RETURN(std::vector<std::string> paths, ExpandPaths(files));
+    NSA_ASSIGN_OR_RETURN(std::vector<std::string> paths, FilesOf(files));
     DocumentOptions options;
     options.source = files.source;
     options.files.assign(paths.begin(), paths.end());
     options.text_field = files.text_field;
     options.separator = separator_;
     options.passage_bytes = fraction() > 0 ? kPassageBytes : 0;
-    fingerprint_.AddFiles(options.files);
     return std::make_unique<DocumentReader>(std::move(options), progress_);
   }
 

@@ -65,10 +65,12 @@ void TokenStore::Move(int64_t begin, int64_t end, TokenStore* other) {
 absl::StatusOr<Corpus> LoadCorpus(const v1::DataSpec& data, int32_t vocab,
                                   absl::Duration stall_timeout,
                                   const std::function<void()>& on_progress,
-                                  const std::function<bool()>& cancelled) {
+                                  const std::function<bool()>& cancelled,
+                                  std::shared_ptr<Remote> remote) {
   const RealClock clock;
   const absl::Duration started = clock.Monotonic();
   auto loading = std::make_shared<Loading>();
+  loading->progress.remote = std::move(remote);
   std::thread([loading, data, vocab] {
     NameThread("corpus");
     absl::StatusOr<Corpus> corpus = BuildCorpus(data, vocab, &loading->progress);

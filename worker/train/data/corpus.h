@@ -22,6 +22,7 @@
 #include "absl/time/time.h"
 #include "nsa/v1/job.pb.h"
 #include "nsa/v1/telemetry.pb.h"
+#include "worker/train/data/read/progress.h"
 #include "worker/train/data/rows.h"
 
 namespace nsa::train {
@@ -90,11 +91,12 @@ struct Corpus {
 // is not below `vocab`, a wrong data.separator, or when one side has no document. `on_progress` may
 // be empty; it is called on the caller's thread about once a second while there is progress.
 // `cancelled` may be empty; it is called ten times a second on the caller's thread. Cancelled with
-// Reason::kStopped soon after it returns true.
+// Reason::kStopped soon after it returns true. `remote` reads URLs; without it they are errors.
 absl::StatusOr<Corpus> LoadCorpus(const v1::DataSpec& data, int32_t vocab,
                                   absl::Duration stall_timeout,
                                   const std::function<void()>& on_progress = {},
-                                  const std::function<bool()>& cancelled = {});
+                                  const std::function<bool()>& cancelled = {},
+                                  std::shared_ptr<Remote> remote = nullptr);
 
 // Row i is tokens [i·S, i·S + S] of a store; with a shift of s, tokens [s + i·S, s + i·S + S],
 // where the first token follows the last. So every shift gives the same number of rows, each token

@@ -50,6 +50,8 @@ struct LoaderOptions {
   int32_t rank = 0;
   int32_t world_size = 1;
   int32_t vocab = 0;  // no token at or above it is ever returned
+  // The URLs that may be read (common/job/data/url_policy.h); without any, only local files.
+  std::vector<std::string> allowed_urls;
   // Called once, on the caller's thread, with the reason when the loader changes to synthetic
   // tokens.
   std::function<void(const std::string&)> on_fallback;

@@ -15,6 +15,8 @@
 #include "absl/strings/str_format.h"
 #include "common/base/fd.h"
 #include "common/base/status.h"
+#include "common/job/data/url.h"
+#include "worker/train/data/read/data_file.h"
 #include "worker/train/data/read/file_kind.h"
 
 namespace nsa::train {
@@ -22,21 +24,11 @@ namespace {
 
 constexpr size_t kChunk = size_t{1} << 20;
 
-class PlainStream final : public ByteStream {
+// The bytes of a file as they are.
+class PlainStream : public ByteStream {
  public:
-  PlainStream(Fd fd, std::string name, ReadProgress* progress)
-      : fd_(std::move(fd)), name_(std::move(name)), progress_(progress) {}
-
-  absl::StatusOr<size_t> Read(std::span<char> to) override {
-    NSA_RETURN_IF_ERROR(CheckCancelled());
-    ssize_t count = 0;
-    do {
-      count = read(fd_.get(), to.data(), to.size());
-    } while (count < 0 && errno == EINTR);
-    if (count < 0) return absl::ErrnoToStatus(errno, absl::StrCat(name_, ": read"));
-    progress_->bytes += count;
-    return static_cast<size_t>(count);
-  }
+  PlainStream(std::string name, ReadProgress* progress)
+      : progress_(progress), name_(std::move(name)) {}
 
   const std::string& name() const { return name_; }
 
@@ -45,10 +37,51 @@ class PlainStream final : public ByteStream {
     return absl::CancelledError(absl::StrCat(name_, ": cancelled"));
   }
 
+ protected:
+  ReadProgress* const progress_;
+
+ private:
+  const std::string name_;
+};
+
+class LocalStream final : public PlainStream {
+ public:
+  LocalStream(Fd fd, std::string name, ReadProgress* progress)
+      : PlainStream(std::move(name), progress), fd_(std::move(fd)) {}
+
+  absl::StatusOr<size_t> Read(std::span<char> to) override {
+    NSA_RETURN_IF_ERROR(CheckCancelled());
+    ssize_t count = 0;
+    do {
+      count = read(fd_.get(), to.data(), to.size());
+    } while (count < 0 && errno == EINTR);
+    if (count < 0) return absl::ErrnoToStatus(errno, absl::StrCat(name(), ": read"));
+    progress_->bytes += count;
+    return static_cast<size_t>(count);
+  }
+
  private:
   const Fd fd_;
-  const std::string name_;
-  ReadProgress* const progress_;
+};
+
+class RemoteStream final : public PlainStream {
+ public:
+  RemoteStream(DataFile file, ReadProgress* progress)
+      : PlainStream(file.name(), progress), file_(std::move(file)) {
+    file_.ExpectUpTo(file_.size());
+  }
+
+  absl::StatusOr<size_t> Read(std::span<char> to) override {
+    const auto left = static_cast<size_t>(file_.size() - position_);
+    to = to.first(std::min(to.size(), left));
+    NSA_RETURN_IF_ERROR(file_.ReadAt(position_, to));
+    position_ += std::ssize(to);
+    return to.size();
+  }
+
+ private:
+  const DataFile file_;
+  int64_t position_ = 0;
 };
 
 // A buffer of compressed input, refilled from the file in chunks.
@@ -216,17 +249,19 @@ class TextStream final : public ByteStream {
 };
 
 // The stream that the ending of the name asks for.
-std::unique_ptr<ByteStream> Decompressed(const std::filesystem::path& path,
-                                         std::unique_ptr<PlainStream> file) {
-  if (path.extension() == ".gz") return std::make_unique<GzipStream>(std::move(file));
-  if (path.extension() == ".zst") return std::make_unique<ZstdStream>(std::move(file));
+std::unique_ptr<ByteStream> Decompressed(std::unique_ptr<PlainStream> file) {
+  const std::string_view name = WithoutQuery(file->name());
+  if (name.ends_with(".gz")) return std::make_unique<GzipStream>(std::move(file));
+  if (name.ends_with(".zst")) return std::make_unique<ZstdStream>(std::move(file));
   return file;
 }
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<ByteStream>> ByteStream::Open(const std::filesystem::path& path,
-                                                             ReadProgress* progress) {
+absl::StatusOr<std::unique_ptr<PlainStream>> OpenPlain(const std::filesystem::path& path,
+                                                       ReadProgress* progress) {
+  if (IsUrl(path.native())) {
+    NSA_ASSIGN_OR_RETURN(DataFile file, DataFile::Open(path, progress));
+    return std::make_unique<RemoteStream>(std::move(file), progress);
+  }
   Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd.valid()) return absl::ErrnoToStatus(errno, path.string());
   struct stat info {};
@@ -234,8 +269,20 @@ absl::StatusOr<std::unique_ptr<ByteStream>> ByteStream::Open(const std::filesyst
     return absl::InvalidArgumentError(
         absl::StrCat(path.string(), ": is a folder; list its files in data.path"));
   }
-  auto file = std::make_unique<PlainStream>(std::move(fd), path.string(), progress);
-  return std::make_unique<TextStream>(Decompressed(path, std::move(file)), path.string());
+  return std::make_unique<LocalStream>(std::move(fd), path.string(), progress);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ByteStream>> ByteStream::Open(const std::filesystem::path& path,
+                                                             ReadProgress* progress) {
+  NSA_ASSIGN_OR_RETURN(std::unique_ptr<PlainStream> file, OpenPlain(path, progress));
+  return std::make_unique<TextStream>(Decompressed(std::move(file)), path.string());
+}
+
+bool ByteStream::IsCompressed(const std::filesystem::path& path) {
+  const std::string_view name = WithoutQuery(path.native());
+  return name.ends_with(".gz") || name.ends_with(".zst");
 }
 
 absl::StatusOr<bool> LineReader::Next(std::string_view* line) {

@@ -1,7 +1,6 @@
 // Reads plain, gzip (.gz) and Zstandard (.zst) files of text: in chunks, or line by line.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -11,15 +10,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "worker/train/data/read/progress.h"
 
 namespace nsa::train {
-
-// Shared by the thread that reads and the thread that waits for it.
-struct ReadProgress {
-  std::atomic<int64_t> bytes{0};  // read from files or turned into tokens so far
-  // Set when the waiting thread has given up; reading then returns Cancelled.
-  std::atomic<bool> cancelled{false};
-};
 
 // The decompressed bytes of a text file, in order. The ending of the file's name says whether it is
 // compressed. Memory use does not depend on the size of the file or of what it decompresses to.
@@ -33,12 +26,10 @@ class ByteStream {
   virtual absl::StatusOr<size_t> Read(std::span<char> to) = 0;
 
   // Whether Open() decompresses a file of this name.
-  static bool IsCompressed(const std::filesystem::path& path) {
-    return path.extension() == ".gz" || path.extension() == ".zst";
-  }
+  static bool IsCompressed(const std::filesystem::path& path);
 
-  // NotFound, PermissionDenied or InvalidArgument (a folder), naming the file. `progress` must
-  // outlive the stream.
+  // Opens a file or a URL. NotFound, PermissionDenied or InvalidArgument (a folder), naming the
+  // file, or the errors of DataFile::Open() for a URL. `progress` must outlive the stream.
   static absl::StatusOr<std::unique_ptr<ByteStream>> Open(const std::filesystem::path& path,
                                                           ReadProgress* progress);
 };

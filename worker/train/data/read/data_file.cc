@@ -10,10 +10,31 @@
 
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
+#include "common/job/data/url.h"
+#include "worker/train/data/remote/remote.h"
 
 namespace nsa::train {
 
+DataFile::DataFile(Fd fd, std::string name, int64_t size, ReadProgress* progress)
+    : fd_(std::move(fd)), name_(std::move(name)), size_(size), progress_(progress) {}
+DataFile::DataFile(std::unique_ptr<RemoteFile> remote, std::string name, ReadProgress* progress)
+    : remote_(std::move(remote)),
+      name_(std::move(name)),
+      size_(remote_->size()),
+      progress_(progress) {}
+DataFile::DataFile(DataFile&& other) noexcept = default;
+DataFile& DataFile::operator=(DataFile&& other) noexcept = default;
+DataFile::~DataFile() = default;
+
 absl::StatusOr<DataFile> DataFile::Open(const std::filesystem::path& path, ReadProgress* progress) {
+  if (IsUrl(path.native())) {
+    if (progress->remote == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path.string(), ": is a URL (a file of this machine); copy the file"));
+    }
+    NSA_ASSIGN_OR_RETURN(auto remote, progress->remote->Open(path.native(), progress));
+    return DataFile(std::move(remote), path.string(), progress);
+  }
   Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd.valid()) return absl::ErrnoToStatus(errno, path.string());
   struct stat info {};
@@ -29,22 +50,32 @@ absl::StatusOr<DataFile> DataFile::Open(const std::filesystem::path& path, ReadP
   return DataFile(std::move(fd), path.string(), info.st_size, progress);
 }
 
+void DataFile::ExpectUpTo(int64_t end) const {
+  if (remote_ != nullptr) remote_->ExpectUpTo(end);
+}
+
 absl::Status DataFile::ReadAt(int64_t offset, std::span<char> to) const {
+  if (remote_ != nullptr) {
+    if (std::ssize(to) > size_ - offset) return EndsEarly(size_);
+    return remote_->ReadAt(offset, to);
+  }
   while (!to.empty()) {
     if (progress_->cancelled) return absl::CancelledError(absl::StrCat(name_, ": cancelled"));
     const ssize_t count = pread(fd_.get(), to.data(), to.size(), offset);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return absl::ErrnoToStatus(errno, absl::StrCat(name_, ": read"));
-    if (count == 0) {
-      return absl::DataLossError(absl::StrFormat(
-          "%s: ends at byte %d (%d when it was opened); do not change data files during a run",
-          name_, offset, size_));
-    }
+    if (count == 0) return EndsEarly(offset);
     progress_->bytes += count;
     offset += count;
     to = to.subspan(static_cast<size_t>(count));
   }
   return absl::OkStatus();
+}
+
+absl::Status DataFile::EndsEarly(int64_t at) const {
+  return absl::DataLossError(absl::StrFormat(
+      "%s: ends at byte %d (%d when it was opened); do not change data files during a run", name_,
+      at, size_));
 }
 
 absl::StatusOr<std::string> DataFile::Head(int64_t count) const {

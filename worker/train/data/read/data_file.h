@@ -1,40 +1,55 @@
-// A regular file that is read at given offsets.
+// A regular file, or a file on a web server, that is read at given offsets.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/fd.h"
-#include "worker/train/data/read/byte_stream.h"
+#include "worker/train/data/read/progress.h"
 
 namespace nsa::train {
 
+class RemoteFile;
+
 class DataFile {
  public:
-  // Opens `path`. NotFound, PermissionDenied, or InvalidArgument (a folder, a pipe or a device),
-  // naming the file. `progress` must outlive the object.
+  DataFile(DataFile&& other) noexcept;
+  DataFile& operator=(DataFile&& other) noexcept;
+  ~DataFile();
+
+  // Opens a path or a URL. NotFound, PermissionDenied, or InvalidArgument (a folder, a pipe or a
+  // device; a URL without ReadProgress.remote), naming the file; for a URL the errors of
+  // Remote::Open(). `progress` must outlive the object.
   static absl::StatusOr<DataFile> Open(const std::filesystem::path& path, ReadProgress* progress);
 
   // Fills `to` with the bytes from `offset` on, which is at least 0, and adds their number to the
-  // progress. DataLoss, naming the file, if the file ends before; Cancelled.
+  // progress. DataLoss, naming the file, if the file ends before; Cancelled; for a URL the errors
+  // of RemoteFile::ReadAt().
   absl::Status ReadAt(int64_t offset, std::span<char> to) const;
 
   // The first `count` bytes; fewer if the file is shorter.
   absl::StatusOr<std::string> Head(int64_t count) const;
+
+  // What lies before `end` will be read in order from now on: of a URL it is fetched ahead.
+  void ExpectUpTo(int64_t end) const;
 
   // Bytes, when the file was opened.
   int64_t size() const { return size_; }
   const std::string& name() const { return name_; }
 
  private:
-  DataFile(Fd fd, std::string name, int64_t size, ReadProgress* progress)
-      : fd_(std::move(fd)), name_(std::move(name)), size_(size), progress_(progress) {}
+  DataFile(Fd fd, std::string name, int64_t size, ReadProgress* progress);
+
+  DataFile(std::unique_ptr<RemoteFile> remote, std::string name, ReadProgress* progress);
+  absl::Status EndsEarly(int64_t at) const;
 
   Fd fd_;
+  std::unique_ptr<RemoteFile> remote_;  // null: fd_ is open
   std::string name_;
   int64_t size_;
   ReadProgress* progress_;

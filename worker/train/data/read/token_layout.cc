@@ -18,13 +18,12 @@ absl::StatusOr<TokenLayout> RawLayout(const DataFile& file) {
   return TokenLayout{.count = file.size() / 2};
 }
 
-// The index beside a Megatron file, or an empty path.
-std::filesystem::path IndexOf(const std::filesystem::path& path) {
-  if (path.extension() != ".bin") return {};
+// The index beside a Megatron file. NotFound if there is none.
+absl::StatusOr<DataFile> OpenIndex(const std::filesystem::path& path, ReadProgress* progress) {
+  if (path.extension() != ".bin") return absl::NotFoundError("");
   std::filesystem::path index = path;
   index.replace_extension(".idx");
-  std::error_code error;
-  return std::filesystem::exists(index, error) ? index : std::filesystem::path();
+  return DataFile::Open(index, progress);
 }
 
 }  // namespace
@@ -55,10 +54,9 @@ absl::StatusOr<TokenLayout> LlmCLayout(const DataFile& file, std::string_view he
 
 absl::StatusOr<TokenLayout> FindTokens(const DataFile& file, const std::filesystem::path& path,
                                        ReadProgress* progress) {
-  if (const std::filesystem::path index_path = IndexOf(path); !index_path.empty()) {
-    NSA_ASSIGN_OR_RETURN(const DataFile index, DataFile::Open(index_path, progress));
-    return MegatronLayout(file, index);
-  }
+  const absl::StatusOr<DataFile> index = OpenIndex(path, progress);
+  if (index.ok()) return MegatronLayout(file, *index);
+  if (!absl::IsNotFound(index.status())) return index.status();
   NSA_ASSIGN_OR_RETURN(const std::string head, file.Head(kFileHeadBytes));
   const FileKindInfo info = RecogniseFile(head, file.size());
   switch (info.kind) {

@@ -27,6 +27,7 @@ absl::StatusOr<std::unique_ptr<TokenReader>> TokenReader::Open(const std::filesy
                                                                ReadProgress* progress) {
   NSA_ASSIGN_OR_RETURN(DataFile file, DataFile::Open(path, progress));
   NSA_ASSIGN_OR_RETURN(TokenLayout layout, FindTokens(file, path, progress));
+  file.ExpectUpTo(file.size());
   return std::unique_ptr<TokenReader>(new TokenReader(std::move(file), std::move(layout)));
 }
 

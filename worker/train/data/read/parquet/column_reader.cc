@@ -90,6 +90,7 @@ absl::StatusOr<bool> ColumnReader::NextPage() {
     dictionary_.reset();
     rows_left_ = layout_.chunks[chunk_].rows;
     next_page_ = layout_.chunks[chunk_].begin;
+    file_.ExpectUpTo(layout_.chunks[chunk_].end);
   }
   page_ = next_page_;
   NSA_RETURN_IF_ERROR(AtPage(ReadPage()));

@@ -1,0 +1,145 @@
+#include "common/job/data/url.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "common/base/clean_text.h"
+#include "common/base/status.h"
+
+namespace nsa {
+namespace {
+
+constexpr size_t kLongestShown = 200;
+constexpr size_t kLongestUrl = 4'000;
+constexpr std::string_view kHubForm = "hf://datasets/OWNER/NAME[@REVISION]/PATH";
+
+absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
+
+absl::Status Refuse(std::string_view url, std::string_view why) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(CleanLine(url.substr(0, kLongestShown)), ": ", View(why)));
+}
+
+bool IsPlain(unsigned char c) { return c > 0x20 && c < 0x7f && c != '\\' && c != '"' && c != '<'; }
+
+// Whether a segment of the path is `.` or `..`, also percent-encoded.
+bool HasDots(std::string_view path) {
+  const std::string plain = absl::StrReplaceAll(absl::AsciiStrToLower(View(path)), {{"%2e", "."}});
+  const std::vector<absl::string_view> parts = absl::StrSplit(plain, '/');
+  return std::ranges::any_of(parts,
+                             [](absl::string_view part) { return part == "." || part == ".."; });
+}
+
+bool HasWildcard(std::string_view text) {
+  return text.find_first_of("*?[") != std::string_view::npos;
+}
+
+// Divides HOST[:PORT]; false if the port is none.
+bool SplitAuthority(std::string_view authority, Url* url) {
+  const size_t bracket = authority.rfind(']');
+  const size_t colon = authority.find(':', bracket == std::string_view::npos ? 0 : bracket);
+  url->host = absl::AsciiStrToLower(View(authority.substr(0, colon)));
+  url->port = url->scheme == "https" ? 443 : 80;
+  if (colon == std::string_view::npos) return true;
+  return absl::SimpleAtoi(View(authority.substr(colon + 1)), &url->port) && url->port > 0 &&
+         url->port < 65536;
+}
+
+bool IsName(std::string_view text, std::string_view more) {
+  return !text.empty() && text.front() != '.' && std::ranges::all_of(text, [&](unsigned char c) {
+    return absl::ascii_isalnum(c) || more.find(static_cast<char>(c)) != std::string_view::npos;
+  });
+}
+
+}  // namespace
+
+std::string_view WithoutQuery(std::string_view path) {
+  const bool query = IsUrl(path) && !IsHubUrl(path);
+  return query ? path.substr(0, path.find('?')) : path;
+}
+
+std::string Url::origin() const { return absl::StrCat(scheme, "://", host, ":", port); }
+
+absl::StatusOr<Url> ParseUrl(std::string_view text) {
+  if (!std::ranges::all_of(text, [](unsigned char c) { return IsPlain(c); })) {
+    return Refuse(text,
+                  "has a character that URLs have not; percent-encode it, e.g. a blank as %20");
+  }
+  Url url;
+  const size_t end = text.find("://");
+  url.scheme = absl::AsciiStrToLower(View(text.substr(0, end)));
+  if (end == std::string_view::npos || (url.scheme != "http" && url.scheme != "https")) {
+    return Refuse(text, "is neither a path nor a URL that is read (https://, http:// or hf://)");
+  }
+  const std::string_view rest = text.substr(end + 3);
+  const size_t slash = std::min(rest.find_first_of("/?#"), rest.size());
+  const std::string_view authority = rest.substr(0, slash);
+  if (authority.find('@') != std::string_view::npos) {
+    // Only the part before the name is shown: the rest may hold a password.
+    return Refuse(
+        text.substr(0, end + 3),
+        "a URL with a user name or a password (neither is allowed, because URLs are shown "
+        "to others); remove it");
+  }
+  if (!SplitAuthority(authority, &url) || url.host.empty()) {
+    return Refuse(text, "has no valid host and port; write https://HOST/PATH");
+  }
+  url.target = std::string(rest.substr(slash));
+  if (url.target.empty() || url.target.front() != '/') url.target.insert(0, "/");
+  if (url.target.find('#') != std::string::npos) {
+    return Refuse(text, "has a fragment (#…), which no server sees; remove it");
+  }
+  if (HasDots(WithoutQuery(text).substr(end + 3))) {
+    return Refuse(text, "has . or .. in its path (neither is allowed); write the path without it");
+  }
+  return url;
+}
+
+absl::StatusOr<HubPath> ParseHubUrl(std::string_view text) {
+  constexpr std::string_view kBegin = "hf://datasets/";
+  const absl::Status wrong = Refuse(text, absl::StrCat("is not of the form ", View(kHubForm)));
+  if (!text.starts_with(kBegin)) return wrong;
+  const std::vector<std::string> parts =
+      absl::StrSplit(View(text.substr(kBegin.size())), absl::MaxSplits('/', 2));
+  if (parts.size() < 3 || parts[2].empty() || parts[2].front() == '/') return wrong;
+  const std::pair<std::string, std::string> name =
+      absl::StrSplit(parts[1], absl::MaxSplits('@', 1));
+  const bool named = parts[1].find('@') != std::string::npos;
+  HubPath hub = {.repository = absl::StrCat(parts[0], "/", name.first),
+                 .revision = named ? name.second : "main",
+                 .path = parts[2]};
+  if (!IsName(parts[0], "-_.") || !IsName(name.first, "-_.") || !IsName(hub.revision, "-_.~%")) {
+    return wrong;
+  }
+  if (HasDots(hub.revision) || HasDots(hub.path)) {
+    return Refuse(text, "has . or .. in its path (neither is allowed); write the path without it");
+  }
+  return hub;
+}
+
+absl::Status CheckDataUrl(std::string_view url) {
+  if (url.size() > kLongestUrl) {
+    return Refuse(url, absl::StrCat(url.size(), " bytes (", kLongestUrl, "); use a shorter URL"));
+  }
+  if (IsHubUrl(url)) {
+    NSA_ASSIGN_OR_RETURN(const HubPath hub, ParseHubUrl(url));
+    const size_t slash = hub.path.rfind('/');
+    if (slash == std::string::npos || !HasWildcard(hub.path.substr(0, slash))) {
+      return absl::OkStatus();
+    }
+    return Refuse(url,
+                  "a wildcard in a folder's name (only in the name of a file); list the folders");
+  }
+  NSA_RETURN_IF_ERROR(ParseUrl(url).status());
+  const std::string_view path = WithoutQuery(url).substr(url.find("://") + 3);
+  if (path.find('*') == std::string_view::npos) return absl::OkStatus();
+  return Refuse(url, "a pattern (only hf:// can list files); name each file");
+}
+
+}  // namespace nsa

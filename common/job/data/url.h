@@ -1,0 +1,54 @@
+// URLs that a job may name in place of local data files:
+//   https://HOST[:PORT]/PATH[?QUERY]  and http://…
+//   hf://datasets/OWNER/NAME[@REVISION]/PATH    a file or pattern of a data set on the Hugging Face
+//                                               Hub; the revision is a branch, tag or commit, main
+//                                               without one
+// Pure: nothing here opens a connection.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace nsa {
+
+// Whether a path is a URL, of whatever scheme.
+inline bool IsUrl(std::string_view path) { return path.find("://") != std::string_view::npos; }
+
+inline bool IsHubUrl(std::string_view path) { return path.starts_with("hf://"); }
+
+// The part of a path that has the file's name and its ending: an http URL without its query.
+std::string_view WithoutQuery(std::string_view path);
+
+// An http or https URL.
+struct Url {
+  std::string scheme;  // http or https
+  std::string host;    // lower case; an IPv6 address in brackets
+  int32_t port = 0;
+  std::string target;  // path and query, beginning with a slash
+
+  // What credentials belong to: "https://example.com:443".
+  std::string origin() const;
+};
+
+// InvalidArgument, naming the URL and the reason: another scheme, no host, a user name, a fragment,
+// a segment `.` or `..`, or a character that must be percent-encoded.
+absl::StatusOr<Url> ParseUrl(std::string_view url);
+
+// A file or pattern on the Hub.
+struct HubPath {
+  std::string repository;  // OWNER/NAME
+  std::string revision;    // percent-encoded as it was written
+  std::string path;        // as it was written, without a leading slash
+};
+
+// InvalidArgument, naming the URL and its form.
+absl::StatusOr<HubPath> ParseHubUrl(std::string_view url);
+
+// OK if the URL can be read as data. InvalidArgument `URL: what (limit); what to do`.
+absl::Status CheckDataUrl(std::string_view url);
+
+}  // namespace nsa

@@ -1,0 +1,132 @@
+#include "common/job/data/url.h"
+
+#include <string>
+#include <vector>
+
+#include "common/job/data/url_policy.h"
+#include "common/job/data_source.h"
+#include "gmock/gmock.h"
+#include "tests/testing/status_matchers.h"
+
+namespace nsa {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+TEST(Url, HasSchemeHostPortAndTarget) {
+  const auto url = ParseUrl("HTTPS://Example.COM/a/b.parquet?x=1");
+  ASSERT_OK(url);
+  EXPECT_EQ(url->origin(), "https://example.com:443");
+  EXPECT_EQ(url->target, "/a/b.parquet?x=1");
+  EXPECT_EQ(ParseUrl("http://h")->target, "/");
+  EXPECT_EQ(ParseUrl("http://h?q")->target, "/?q");
+  EXPECT_EQ(ParseUrl("http://[::1]:9000/x")->origin(), "http://[::1]:9000");
+  EXPECT_EQ(ParseUrl("http://[::1]/x")->origin(), "http://[::1]:80");
+}
+
+TEST(Url, WhatCannotBeReadIsRefusedWithTheReason) {
+  const std::vector<std::pair<std::string, std::string>> bad = {
+      {"s3://bucket/a.parquet",
+       "neither a path nor a URL that is read (https://, http:// or hf://)"},
+      {"file:///etc/passwd", "neither a path nor a URL"},
+      {"https://", "no valid host and port"},
+      {"https:///x", "no valid host and port"},
+      {"https://h:0/x", "no valid host and port"},
+      {"https://h:66000/x", "no valid host and port"},
+      {"https://h:x/y", "no valid host and port"},
+      {"https://h/a b", "percent-encode it"},
+      {"https://h/\xc3\xa9", "percent-encode it"},
+      {"https://h/a\nHost: other", "percent-encode it"},
+      {"https://h/a#b", "fragment"},
+      {"https://h/a/../b", ". or .. in its path"},
+      {"https://h/a/%2E%2e/b", ". or .. in its path"},
+      {"https://h/*.parquet", "only hf:// can list files"},
+      {"hf://models/a/b/c", "is not of the form hf://datasets/OWNER/NAME[@REVISION]/PATH"},
+      {"hf://datasets/a/b", "is not of the form"},
+      {"hf://datasets/a/b/", "is not of the form"},
+      {"hf://datasets/a/b@/c", "is not of the form"},
+      {"hf://datasets/a b/c/d", "is not of the form"},
+      {"hf://datasets/../b/c", "is not of the form"},
+      {"hf://datasets/a/b/../../x/y/z", ". or .. in its path"},
+      {"hf://datasets/a/b/*/x.parquet", "a wildcard in a folder's name"},
+  };
+  for (const auto& [url, why] : bad) {
+    EXPECT_THAT(CheckDataUrl(url), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(why)))
+        << url;
+  }
+  EXPECT_THAT(CheckDataUrl("https://h/" + std::string(4000, 'x')),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("4010 bytes (4000)")));
+  EXPECT_OK(CheckDataUrl("https://h/a.parquet?download=true&x=*"));
+  EXPECT_OK(CheckDataUrl("hf://datasets/HuggingFaceFW/fineweb-edu/sample/10BT/*.parquet"));
+}
+
+// URLs are in logs and events.
+TEST(Url, APasswordIsRefusedAndNotRepeated) {
+  EXPECT_THAT(CheckDataUrl("https://ada:secret@h/x"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("user name or a password"), Not(HasSubstr("secret")))));
+}
+
+TEST(Url, AHubPathHasARevision) {
+  const auto main = ParseHubUrl("hf://datasets/o/n/a/b.parquet");
+  ASSERT_OK(main);
+  EXPECT_EQ(main->repository, "o/n");
+  EXPECT_EQ(main->revision, "main");
+  EXPECT_EQ(main->path, "a/b.parquet");
+  EXPECT_EQ(ParseHubUrl("hf://datasets/o/n@v1.2/b")->revision, "v1.2");
+  EXPECT_EQ(ParseHubUrl("hf://datasets/o/n@refs%2Fconvert%2Fparquet/b")->revision,
+            "refs%2Fconvert%2Fparquet");
+}
+
+TEST(Url, TheEndingOfTheNameIsBeforeTheQuery) {
+  EXPECT_EQ(WithoutQuery("https://h/a.jsonl.gz?x=.parquet"), "https://h/a.jsonl.gz");
+  EXPECT_EQ(WithoutQuery("/a?b"), "/a?b");
+  EXPECT_EQ(TextSourceOf("https://h/a.parquet?download=true"), v1::DATA_SOURCE_PARQUET);
+}
+
+TEST(UrlPolicy, TheDefaultAllowsHttpsAndTheHubAtPublicAddresses) {
+  const auto policy = UrlPolicy::Make(DefaultAllowedUrls());
+  ASSERT_OK(policy);
+  EXPECT_TRUE(policy->Allows("https://example.com/x"));
+  EXPECT_TRUE(policy->Allows("hf://datasets/a/b/c"));
+  EXPECT_FALSE(policy->Allows("http://example.com/x"));
+  EXPECT_FALSE(policy->AllowsAnyAddress(*ParseUrl("https://example.com/x")));
+}
+
+TEST(UrlPolicy, AnEntryWithAHostAllowsItsAddressAndNoOtherHostThatBeginsLikeIt) {
+  const auto policy = UrlPolicy::Make({"http://10.0.0.7:9000/sets/", "https://data.example"});
+  ASSERT_OK(policy);
+  EXPECT_TRUE(policy->Allows("http://10.0.0.7:9000/sets/a"));
+  EXPECT_TRUE(policy->AllowsAnyAddress(*ParseUrl("http://10.0.0.7:9000/sets/a")));
+  EXPECT_FALSE(policy->Allows("http://10.0.0.7:9000/other"));
+  EXPECT_FALSE(policy->Allows("http://10.0.0.7/sets/a"));
+  EXPECT_FALSE(policy->Allows("http://10.0.0.7:9000/sets/../other"));
+  EXPECT_TRUE(policy->Allows("https://data.example/x"));
+  EXPECT_FALSE(policy->Allows("https://data.example.org/x"));
+  EXPECT_FALSE(policy->Allows("hf://datasets/a/b/c"));
+}
+
+TEST(UrlPolicy, OneDataSetOfTheHubCanBeAllowed) {
+  const auto policy = UrlPolicy::Make({"hf://datasets/a/b/"});
+  ASSERT_OK(policy);
+  EXPECT_TRUE(policy->Allows("hf://datasets/a/b/c"));
+  EXPECT_FALSE(policy->Allows("hf://datasets/a/bc/d"));
+}
+
+TEST(UrlPolicy, NoneAllowsNothingAndAStarEverything) {
+  EXPECT_FALSE(UrlPolicy::Make({"none"})->Allows("https://example.com/x"));
+  EXPECT_FALSE(UrlPolicy().Allows("https://example.com/x"));
+  EXPECT_TRUE(UrlPolicy::Make({"*"})->Allows("http://127.0.0.1/x"));
+  EXPECT_TRUE(UrlPolicy::Make({"*"})->AllowsAnyAddress(*ParseUrl("http://127.0.0.1/x")));
+  for (const char* bad : {"", "example.com", "ftp://x/", "hf://datasets/a", "https://a b/"}) {
+    EXPECT_THAT(UrlPolicy::Make({bad}),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("allowed_urls")))
+        << bad;
+  }
+  EXPECT_FALSE(UrlPolicy::Make({"none", "https://"}).ok());
+}
+
+}  // namespace
+}  // namespace nsa

@@ -1,0 +1,313 @@
+// What a web server may do wrong, and what the user then sees.
+#include "worker/train/data/remote/fetch.h"
+
+#include <string>
+
+#include "common/base/reason.h"
+#include "gmock/gmock.h"
+#include "tests/worker/train/data/remote/remote_fixture.h"
+#include "worker/train/data/remote/attempts.h"
+
+namespace nsa::train {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using Request = DataServer::Request;
+using Reply = DataServer::Reply;
+
+const std::string kContent = Content(3500);
+
+// Reads /a.txt of a server that answers so.
+absl::StatusOr<std::string> ReadFrom(DataServer& server, RemoteOptions options = QuickOptions()) {
+  return ReadAll(server.url("/a.txt"), std::move(options));
+}
+
+// Expects an error with this code, whose message names the file and says `why`.
+void ExpectError(DataServer& server, absl::StatusCode code, const std::string& why,
+                 RemoteOptions options = QuickOptions()) {
+  EXPECT_THAT(ReadFrom(server, std::move(options)),
+              StatusIs(code, AllOf(HasSubstr(server.url("/a.txt")), HasSubstr(why))));
+}
+
+TEST(Fetch, AFileIsReadByRequestsOfOneBlock) {
+  DataServer server([](const Request& request) { return DataServer::Serve(request, kContent); });
+  EXPECT_EQ(*ReadFrom(server), kContent);
+  const auto seen = server.seen();
+  ASSERT_EQ(seen.size(), 5u);
+  EXPECT_EQ(seen[0].header("range"), "bytes=0-0");
+  EXPECT_EQ(seen[1].header("range"), "bytes=0-999");
+  EXPECT_EQ(seen[4].header("range"), "bytes=3000-3499");
+  EXPECT_EQ(seen[0].header("accept-encoding"), "identity");
+  EXPECT_EQ(seen[0].header("authorization"), "");
+}
+
+TEST(Fetch, AnEmptyFileHasNoBytes) {
+  DataServer server([](const Request& request) { return DataServer::Serve(request, ""); });
+  EXPECT_EQ(*ReadFrom(server), "");
+}
+
+TEST(Fetch, A503IsTriedAgain) {
+  DataServer server([](const Request& request) {
+    if (request.number % 3 != 0) return Reply{.status = 503};
+    return DataServer::Serve(request, kContent);
+  });
+  EXPECT_EQ(*ReadFrom(server), kContent);
+}
+
+TEST(Fetch, AConnectionThatClosesIsTriedAgain) {
+  DataServer server([](const Request& request) {
+    if (request.number % 2 != 0) return Reply{.hang_up = true};
+    return DataServer::Serve(request, kContent);
+  });
+  EXPECT_EQ(*ReadFrom(server), kContent);
+}
+
+TEST(Fetch, AServerThatNeverWorksIsGivenUpOnWithItsLastWords) {
+  DataServer server([](const Request&) { return Reply{.status = 500}; });
+  RemoteOptions options = QuickOptions();
+  options.patience = absl::Milliseconds(100);
+  const auto read = ReadFrom(server, options);
+  EXPECT_THAT(read, StatusIs(absl::StatusCode::kDeadlineExceeded,
+                             AllOf(HasSubstr("/a.txt: no byte for 0.1 s in "),
+                                   HasSubstr("the last one: HTTP 500"),
+                                   HasSubstr("data.loader_timeout_seconds"))));
+  EXPECT_EQ(ReasonOf(read.status()), Reason::kDataStalled);
+  EXPECT_GT(server.seen().size(), 3u);
+}
+
+TEST(Fetch, NobodyListensIsGivenUpOn) {
+  std::string url;
+  {
+    DataServer server([](const Request&) { return Reply{}; });
+    url = server.url("/a.txt");
+  }
+  RemoteOptions options = QuickOptions();
+  options.patience = absl::Milliseconds(100);
+  EXPECT_THAT(
+      ReadAll(url, options),
+      StatusIs(absl::StatusCode::kDeadlineExceeded,
+               AllOf(HasSubstr(url), HasSubstr("is the server overloaded or unreachable?"))));
+}
+
+TEST(Fetch, RetryAfterIsObeyed) {
+  for (const int status : {429, 503}) {
+    const absl::Time begin = absl::Now();
+    DataServer server([status](const Request& request) {
+      if (request.number == 1) return Reply{.status = status, .headers = {{"Retry-After", "1"}}};
+      return DataServer::Serve(request, kContent);
+    });
+    EXPECT_EQ(*ReadFrom(server), kContent);
+    EXPECT_GE(absl::Now() - begin, absl::Seconds(1));
+  }
+}
+
+TEST(Fetch, A429WithoutRetryAfterIsTriedSoon) {
+  const absl::Time begin = absl::Now();
+  DataServer server([](const Request& request) {
+    if (request.number <= 2) return Reply{.status = 429};
+    return DataServer::Serve(request, kContent);
+  });
+  EXPECT_EQ(*ReadFrom(server), kContent);
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(1));
+}
+
+TEST(Fetch, ARetryAfterBeyondOurPatienceEndsAtOnce) {
+  DataServer server([](const Request&) {
+    return Reply{.status = 429, .headers = {{"Retry-After", "3600"}}};
+  });
+  const absl::Time begin = absl::Now();
+  ExpectError(server, absl::StatusCode::kDeadlineExceeded,
+              "HTTP 429, and the server asks to wait 3600 s");
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(1));
+}
+
+TEST(Fetch, RetryAfterIsSecondsOrADate) {
+  const absl::Time now = absl::FromUnixSeconds(784'111'777);  // Sun, 06 Nov 1994 08:49:37 GMT
+  EXPECT_EQ(ParseRetryAfter("7", now), absl::Seconds(7));
+  EXPECT_EQ(ParseRetryAfter("Sun, 06 Nov 1994 08:49:40 GMT", now), absl::Seconds(3));
+  EXPECT_EQ(ParseRetryAfter("Sun, 06 Nov 1994 08:49:00 GMT", now), absl::ZeroDuration());
+  EXPECT_EQ(ParseRetryAfter("-1", now), std::nullopt);
+  EXPECT_EQ(ParseRetryAfter("soon", now), std::nullopt);
+  EXPECT_EQ(ParseRetryAfter("", now), std::nullopt);
+}
+
+// Every answer has half of what it promises; each half is kept.
+TEST(Fetch, ATruncatedAnswerIsContinuedWhereItEnded) {
+  DataServer server([](const Request& request) {
+    Reply reply = DataServer::Serve(request, kContent);
+    reply.promised = std::ssize(reply.body);
+    if (reply.body.size() > 100) reply.body.resize(reply.body.size() / 2);
+    return reply;
+  });
+  EXPECT_EQ(*ReadFrom(server), kContent);
+  EXPECT_EQ(server.seen()[2].header("range"), "bytes=500-999");
+}
+
+TEST(Fetch, AnAnswerThatIsAlwaysTruncatedToNothingIsAnError) {
+  DataServer server([](const Request& request) {
+    Reply reply = DataServer::Serve(request, kContent);
+    reply.promised = std::ssize(reply.body);
+    if (request.number > 1) reply.body.clear();
+    return reply;
+  });
+  RemoteOptions options = QuickOptions();
+  options.patience = absl::Milliseconds(100);
+  ExpectError(server, absl::StatusCode::kDeadlineExceeded, "0 of 1000 bytes", options);
+}
+
+TEST(Fetch, AServerThatStallsIsAskedAgain) {
+  DataServer server([](const Request& request) {
+    Reply reply = DataServer::Serve(request, kContent);
+    if (request.number == 2) reply.stall = absl::Seconds(30);
+    return reply;
+  });
+  RemoteOptions options = QuickOptions();
+  options.patience = absl::Seconds(20);
+  const absl::Time begin = absl::Now();
+  EXPECT_EQ(*ReadFrom(server, options), kContent);
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(15));
+  EXPECT_EQ(server.seen()[2].header("range"), "bytes=500-999") << "the first half had arrived";
+}
+
+TEST(Fetch, AnAnswerLongerThanItsRangeIsRefused) {
+  DataServer server([](const Request& request) {
+    Reply reply = DataServer::Serve(request, kContent);
+    if (request.number > 1) reply.body += "more";
+    return reply;
+  });
+  ExpectError(server, absl::StatusCode::kDataLoss,
+              "an answer with more bytes than it promises, in 3 attempts");
+}
+
+TEST(Fetch, AnAnswerWithAnotherRangeIsRefused) {
+  DataServer server([](const Request& request) {
+    Reply reply = DataServer::Serve(request, kContent);
+    if (request.number > 1) reply.headers.back().second = "bytes 7-1006/3500";
+    return reply;
+  });
+  ExpectError(server, absl::StatusCode::kDataLoss,
+              "Content-Range 'bytes 7-1006/3500' (bytes 0-999 were asked for)");
+}
+
+TEST(Fetch, AnAnswerWithoutARangeIsRefused) {
+  DataServer server([](const Request& request) {
+    Reply reply = DataServer::Serve(request, kContent);
+    if (request.number > 1) reply.headers.pop_back();
+    return reply;
+  });
+  ExpectError(server, absl::StatusCode::kDataLoss, "Content-Range ''");
+}
+
+TEST(Fetch, AnEncodingThatNobodyAskedForIsRefused) {
+  DataServer server([](const Request& request) {
+    Reply reply = DataServer::Serve(request, kContent);
+    reply.headers.emplace_back("Content-Encoding", "gzip");
+    return reply;
+  });
+  ExpectError(server, absl::StatusCode::kDataLoss, "Content-Encoding gzip");
+}
+
+TEST(Fetch, AServerThatIgnoresRangesIsFineForASmallFile) {
+  const std::string small = Content(900);
+  DataServer server([&](const Request&) { return Reply{.body = small}; });
+  EXPECT_EQ(*ReadFrom(server), small);
+  EXPECT_EQ(server.seen().size(), 1u);
+}
+
+TEST(Fetch, AServerThatIgnoresRangesIsRefusedForALargeFile) {
+  DataServer server([](const Request&) { return Reply{.body = kContent}; });
+  ExpectError(server, absl::StatusCode::kFailedPrecondition,
+              "the server ignores requests for a range");
+}
+
+TEST(Fetch, AServerThatBeginsToIgnoreRangesIsRefused) {
+  DataServer server([](const Request& request) {
+    if (request.number > 1) return Reply{.body = kContent};
+    return DataServer::Serve(request, kContent);
+  });
+  ExpectError(server, absl::StatusCode::kDataLoss, "HTTP 200, the whole file");
+}
+
+TEST(Fetch, AFileThatChangesIsNoticedByItsETag) {
+  DataServer server([](const Request& request) {
+    return DataServer::Serve(request, kContent, request.number < 4 ? "\"one\"" : "\"two\"");
+  });
+  ExpectError(server, absl::StatusCode::kFailedPrecondition,
+              "changed while it was read (ETag \"two\" was \"one\")");
+}
+
+TEST(Fetch, AFileThatChangesIsNoticedByItsDate) {
+  DataServer server([](const Request& request) {
+    Reply reply = DataServer::Serve(request, kContent, "");
+    reply.headers.emplace_back("Last-Modified", request.number < 4 ? "Monday" : "Tuesday");
+    return reply;
+  });
+  ExpectError(server, absl::StatusCode::kFailedPrecondition,
+              "changed while it was read (Last-Modified Tuesday was Monday)");
+}
+
+TEST(Fetch, AFileThatChangesIsNoticedByItsLength) {
+  DataServer server([](const Request& request) {
+    return DataServer::Serve(request, request.number < 4 ? kContent : kContent + "x", "");
+  });
+  ExpectError(server, absl::StatusCode::kFailedPrecondition,
+              "changed while it was read (3501 bytes were 3500)");
+}
+
+TEST(Fetch, AFileThatBecomesShorterIsNoticed) {
+  DataServer server([](const Request& request) {
+    return DataServer::Serve(request, request.number < 4 ? kContent : "short", "");
+  });
+  ExpectError(server, absl::StatusCode::kFailedPrecondition, "5 bytes were 3500");
+}
+
+TEST(Fetch, AWeakETagIsTheSameVersion) {
+  DataServer server([](const Request& request) {
+    return DataServer::Serve(request, kContent, request.number % 2 != 0 ? "W/\"one\"" : "\"one\"");
+  });
+  EXPECT_EQ(*ReadFrom(server), kContent);
+}
+
+TEST(Fetch, AMissingFileIsNotFoundAtOnce) {
+  DataServer server([](const Request&) { return Reply{.status = 404, .body = "no"}; });
+  ExpectError(server, absl::StatusCode::kNotFound, "HTTP 404 (not found); correct the URL");
+  EXPECT_EQ(server.seen().size(), 1u);
+}
+
+TEST(Fetch, AFileBehindALoginIsRefusedAtOnce) {
+  for (const int status : {401, 403}) {
+    DataServer server([status](const Request&) { return Reply{.status = status}; });
+    ExpectError(
+        server, absl::StatusCode::kPermissionDenied,
+        absl::StrCat("HTTP ", status, " (not allowed); it must be readable without a login"));
+    EXPECT_EQ(server.seen().size(), 1u);
+  }
+}
+
+TEST(Fetch, AnotherStatusIsRefusedAtOnce) {
+  DataServer server([](const Request&) { return Reply{.status = 400}; });
+  ExpectError(server, absl::StatusCode::kFailedPrecondition, "HTTP 400");
+  EXPECT_EQ(server.seen().size(), 1u);
+}
+
+TEST(Fetch, ReadingEndsSoonWhenNobodyWaits) {
+  DataServer server([](const Request&) { return Reply{.status = 503}; });
+  ReadProgress progress;
+  RemoteOptions options = QuickOptions();
+  options.patience = absl::Minutes(5);
+  options.first_pause = options.longest_pause = absl::Minutes(1);
+  progress.remote = std::make_shared<Remote>(options);
+  std::thread waiter([&] {
+    absl::SleepFor(absl::Milliseconds(100));
+    progress.cancelled = true;
+  });
+  const absl::Time begin = absl::Now();
+  EXPECT_THAT(DataFile::Open(server.url("/a.txt"), &progress),
+              StatusIs(absl::StatusCode::kCancelled));
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(5));
+  waiter.join();
+}
+
+}  // namespace
+}  // namespace nsa::train

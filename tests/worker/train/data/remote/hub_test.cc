@@ -1,0 +1,205 @@
+// Data sets of the Hub: their files, and where the token goes.
+#include "worker/train/data/remote/hub.h"
+
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "tests/worker/train/data/remote/remote_fixture.h"
+
+namespace nsa::train {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+using Request = DataServer::Request;
+using Reply = DataServer::Reply;
+
+const std::string kContent = Content(3500);
+constexpr char kToken[] = "hf_secret";
+
+RemoteOptions HubOptions(const DataServer& server) {
+  RemoteOptions options = QuickOptions();
+  options.policy = *UrlPolicy::Make({"hf://"});
+  options.endpoint = server.url("");
+  options.token = kToken;
+  return options;
+}
+
+absl::StatusOr<std::vector<std::string>> Expand(const std::string& url, RemoteOptions options) {
+  ReadProgress progress;
+  return Remote(std::move(options)).Expand(url, &progress);
+}
+
+TEST(Hub, AFileIsAtItsRevision) {
+  const auto hub = ParseHubUrl("hf://datasets/o/n@v1/data/a b.parquet");
+  ASSERT_OK(hub);
+  EXPECT_EQ(HubFileUrl("https://hub", *hub),
+            "https://hub/datasets/o/n/resolve/v1/data/a%20b.parquet");
+  EXPECT_EQ(HubFolderUrl("https://hub", *hub), "https://hub/api/datasets/o/n/tree/v1/data");
+  EXPECT_EQ(HubFolderUrl("https://hub", *ParseHubUrl("hf://datasets/o/n/a")),
+            "https://hub/api/datasets/o/n/tree/main");
+}
+
+TEST(Hub, AFileIsReadWithTheToken) {
+  DataServer server([](const Request& request) {
+    if (request.target != "/datasets/o/n/resolve/main/a.txt") return Reply{.status = 404};
+    return DataServer::Serve(request, kContent);
+  });
+  EXPECT_EQ(*ReadAll("hf://datasets/o/n/a.txt", HubOptions(server)), kContent);
+  for (const Request& request : server.seen()) {
+    EXPECT_EQ(request.header("authorization"), "Bearer hf_secret");
+  }
+}
+
+TEST(Hub, TheTokenDoesNotFollowARedirectToAnotherHost) {
+  DataServer store([](const Request& request) { return DataServer::Serve(request, kContent); });
+  DataServer server([&](const Request&) {
+    return Reply{.status = 302, .headers = {{"Location", store.url("/blob")}}};
+  });
+  RemoteOptions options = HubOptions(server);
+  options.policy = UrlPolicy::Everything();
+  EXPECT_EQ(*ReadAll("hf://datasets/o/n/a.txt", options), kContent);
+  EXPECT_EQ(server.seen().front().header("authorization"), "Bearer hf_secret");
+  ASSERT_FALSE(store.seen().empty());
+  for (const Request& request : store.seen()) EXPECT_EQ(request.header("authorization"), "");
+}
+
+TEST(Hub, TheTokenDoesNotGoToAPlainUrlOfTheSameHost) {
+  DataServer server([](const Request& request) { return DataServer::Serve(request, kContent); });
+  RemoteOptions options = HubOptions(server);
+  options.policy = UrlPolicy::Everything();
+  EXPECT_EQ(*ReadAll(server.url("/a.txt"), options), kContent);
+  for (const Request& request : server.seen()) EXPECT_EQ(request.header("authorization"), "");
+}
+
+TEST(Hub, WithoutAccessTheMessageSaysWhatToSetAndNotTheToken) {
+  DataServer server([](const Request&) { return Reply{.status = 401}; });
+  RemoteOptions options = HubOptions(server);
+  EXPECT_THAT(ReadAll("hf://datasets/o/n/a.txt", options),
+              StatusIs(absl::StatusCode::kPermissionDenied,
+                       AllOf(HasSubstr("hf://datasets/o/n/a.txt: HTTP 401"),
+                             HasSubstr("HF_TOKEN must belong to"), Not(HasSubstr(kToken)))));
+  options.token = "";
+  EXPECT_THAT(ReadAll("hf://datasets/o/n/a.txt", options),
+              StatusIs(absl::StatusCode::kPermissionDenied,
+                       HasSubstr("set HF_TOKEN where the agent is started")));
+}
+
+TEST(Hub, AMissingFileSaysHowFoldersAreNamed) {
+  DataServer server([](const Request&) { return Reply{.status = 404}; });
+  EXPECT_THAT(ReadAll("hf://datasets/o/n/sample/10BT", HubOptions(server)),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("FOLDER/*.parquet")));
+}
+
+std::string Entry(const std::string& type, const std::string& path, int size) {
+  return absl::StrCat(R"({"type": ")", type, R"(", "path": ")", path, R"(", "size": )", size, "}");
+}
+
+// Two pages, as the Hub sends them.
+Reply Listing(const DataServer& server, const Request& request) {
+  const std::string first = "/api/datasets/o/n/tree/main/data";
+  if (request.target == first) {
+    return {.headers = {{"Link", absl::StrCat("<", server.url(first), "?cursor=x>; rel=\"next\"")}},
+            .body = absl::StrCat("[", Entry("file", "data/b.parquet", 5), ",",
+                                 Entry("directory", "data/c.parquet", 0), ",",
+                                 Entry("file", "data/README.md", 6), "]")};
+  }
+  if (request.target != first + "?cursor=x") return {.status = 404};
+  return {.body = absl::StrCat("[", Entry("file", "data/a.parquet", 7), "]")};
+}
+
+TEST(Hub, APatternIsTheFilesOfAllPagesInOrder) {
+  const DataServer* self = nullptr;
+  DataServer server([&](const Request& request) { return Listing(*self, request); });
+  self = &server;
+  ReadProgress progress;
+  Remote remote(HubOptions(server));
+  const auto files = remote.Expand("hf://datasets/o/n/data/*.parquet", &progress);
+  ASSERT_OK(files);
+  EXPECT_THAT(*files,
+              ElementsAre("hf://datasets/o/n/data/a.parquet", "hf://datasets/o/n/data/b.parquet"));
+  EXPECT_EQ(server.seen().size(), 2u);
+  EXPECT_EQ(*remote.Size(files->front(), &progress), 7);
+  EXPECT_EQ(server.seen().size(), 2u) << "the list said it";
+  EXPECT_EQ(server.seen()[1].header("authorization"), "Bearer hf_secret");
+}
+
+TEST(Hub, APatternThatNothingMatchesIsAnError) {
+  const DataServer* self = nullptr;
+  DataServer server([&](const Request& request) { return Listing(*self, request); });
+  self = &server;
+  EXPECT_THAT(Expand("hf://datasets/o/n/data/*.jsonl", HubOptions(server)),
+              StatusIs(absl::StatusCode::kNotFound,
+                       HasSubstr("*.jsonl: no file matches this pattern (3 files in the folder)")));
+}
+
+TEST(Hub, AListThatContinuesElsewhereIsRefused) {
+  DataServer other([](const Request&) { return Reply{.body = "[]"}; });
+  DataServer server([&](const Request&) {
+    return Reply{.headers = {{"Link", absl::StrCat("<", other.url("/x"), ">; rel=\"next\"")}},
+                 .body = "[]"};
+  });
+  EXPECT_THAT(Expand("hf://datasets/o/n/*.parquet", HubOptions(server)),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("continues on another host")));
+  EXPECT_TRUE(other.seen().empty());
+}
+
+TEST(Hub, AListThatIsNoneIsRefused) {
+  for (const char* body :
+       {"", "{}", "no", "[1]", R"([{"type": "file"}])", R"([{"type": 1, "path": "x"}])"}) {
+    DataServer server([&](const Request&) { return Reply{.body = body}; });
+    EXPECT_THAT(
+        Expand("hf://datasets/o/n/*.parquet", HubOptions(server)),
+        StatusIs(absl::StatusCode::kDataLoss,
+                 AllOf(HasSubstr("hf://datasets/o/n/*.parquet"), HasSubstr("a list of files"))))
+        << body;
+  }
+}
+
+class Environment : public testing::Test {
+ protected:
+  void TearDown() override {
+    for (const char* name :
+         {"HF_TOKEN", "HF_ENDPOINT", "NSA_DATA_CACHE_BYTES", "NSA_DATA_CACHE_DIR"}) {
+      unsetenv(name);
+    }
+  }
+};
+
+TEST_F(Environment, SaysTokenEndpointAndCache) {
+  setenv("HF_TOKEN", " hf_secret\n", 1);
+  setenv("HF_ENDPOINT", "https://mirror.example/", 1);
+  setenv("NSA_DATA_CACHE_DIR", "/c", 1);
+  setenv("NSA_DATA_CACHE_BYTES", "5", 1);
+  const auto options = RemoteOptionsFor({"hf://"}, absl::Seconds(60));
+  ASSERT_OK(options);
+  EXPECT_EQ(options->token, kToken);
+  EXPECT_EQ(options->endpoint, "https://mirror.example");
+  EXPECT_EQ(options->cache, "/c");
+  EXPECT_EQ(options->cache_bytes, 5);
+  EXPECT_EQ(options->patience, absl::Seconds(48));
+  setenv("NSA_DATA_CACHE_BYTES", "0", 1);
+  EXPECT_EQ(RemoteOptionsFor({"hf://"}, absl::Seconds(60))->cache, "");
+}
+
+TEST_F(Environment, IsRefusedWithTheNameOfTheVariable) {
+  setenv("NSA_DATA_CACHE_BYTES", "-1", 1);
+  EXPECT_THAT(
+      RemoteOptionsFor({}, absl::Seconds(60)),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("NSA_DATA_CACHE_BYTES: '-1'")));
+  unsetenv("NSA_DATA_CACHE_BYTES");
+  setenv("HF_TOKEN", "hf_secret\r\nX: y", 1);
+  EXPECT_THAT(RemoteOptionsFor({}, absl::Seconds(60)),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("HF_TOKEN"), Not(HasSubstr("hf_secret")))));
+  setenv("HF_TOKEN", kToken, 1);
+  setenv("HF_ENDPOINT", "http://mirror.example", 1);
+  EXPECT_THAT(RemoteOptionsFor({}, absl::Seconds(60)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("use https://")));
+}
+
+}  // namespace
+}  // namespace nsa::train

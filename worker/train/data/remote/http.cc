@@ -1,0 +1,216 @@
+#include "worker/train/data/remote/http.h"
+
+#include <curl/curl.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/clock.h"
+#include "common/base/version.h"
+#include "worker/train/data/remote/public_address.h"
+
+namespace nsa::train {
+namespace {
+
+constexpr size_t kLongestHeader = 8 << 10;
+
+// libcurl must be set up once, before any thread uses it.
+void* NewHandle() {
+  static const CURLcode ready = curl_global_init(CURL_GLOBAL_DEFAULT);
+  return ready == CURLE_OK ? curl_easy_init() : nullptr;
+}
+
+struct HeaderField {
+  std::string_view name;
+  std::string HttpReply::*to;
+};
+constexpr HeaderField kFields[] = {
+    {"etag", &HttpReply::etag},
+    {"last-modified", &HttpReply::last_modified},
+    {"location", &HttpReply::location},
+    {"retry-after", &HttpReply::retry_after},
+    {"content-range", &HttpReply::content_range},
+    {"content-encoding", &HttpReply::content_encoding},
+    {"link", &HttpReply::link},
+};
+
+}  // namespace
+
+// What libcurl's callbacks of one request share.
+struct HttpClient::Transfer {
+  HttpClient* client;
+  const HttpRequest& request;
+  HttpReply* reply;
+  int64_t received = 0;
+  absl::Duration last_byte = RealClock().Monotonic();
+  std::string stopped;  // why a callback ended the transfer
+
+  static size_t OnBody(char* data, size_t, size_t count, void* self) {
+    return static_cast<Transfer*>(self)->Body({data, count});
+  }
+  static size_t OnHeader(char* data, size_t, size_t count, void* self) {
+    static_cast<Transfer*>(self)->Header({data, count});
+    return count;
+  }
+  static int OnProgress(void* self, curl_off_t, curl_off_t now, curl_off_t, curl_off_t) {
+    return static_cast<Transfer*>(self)->Stop(now) ? 1 : 0;
+  }
+  static curl_socket_t OnSocket(void* self, curlsocktype, struct curl_sockaddr* address) {
+    return static_cast<Transfer*>(self)->Socket(*address);
+  }
+
+  // Returns how many bytes it took; fewer than all end the transfer.
+  size_t Body(std::string_view data) {
+    const size_t room = request.most_bytes - reply->body.size();
+    const size_t taken = std::min(room, data.size());
+    reply->body.append(data.substr(0, taken));
+    *client->bytes_ += static_cast<int64_t>(taken);
+    reply->too_long = taken < data.size();
+    return taken;
+  }
+
+  void Header(std::string_view line) {
+    if (line.starts_with("HTTP/")) {  // also after an interim answer, whose headers do not count
+      for (const HeaderField& field : kFields) (reply->*field.to).clear();
+      return;
+    }
+    const size_t colon = line.find(':');
+    if (colon == std::string_view::npos || line.size() > kLongestHeader) return;
+    const std::string name = absl::AsciiStrToLower({line.data(), colon});
+    for (const HeaderField& field : kFields) {
+      if (name != field.name) continue;
+      const std::string_view value = line.substr(colon + 1);
+      reply->*field.to = std::string(absl::StripAsciiWhitespace({value.data(), value.size()}));
+    }
+  }
+
+  bool Stop(int64_t now) {
+    const absl::Duration time = RealClock().Monotonic();
+    if (now != received) last_byte = time;
+    received = now;
+    if (*client->cancelled_) stopped = "cancelled";
+    if (time - last_byte > request.stall) {
+      stopped = absl::StrCat("no byte for ", absl::FormatDuration(request.stall));
+    }
+    return !stopped.empty();
+  }
+
+  curl_socket_t Socket(const curl_sockaddr& address) {
+    if (!request.any_address && !IsPublicAddress(address.addr)) {
+      reply->refused_address = true;
+      return CURL_SOCKET_BAD;
+    }
+    return socket(address.family, address.socktype | SOCK_CLOEXEC, address.protocol);
+  }
+};
+
+HttpClient::HttpClient(const std::atomic<bool>* cancelled, std::atomic<int64_t>* bytes)
+    : cancelled_(cancelled), bytes_(bytes), curl_(NewHandle()) {}
+
+HttpClient::~HttpClient() { curl_easy_cleanup(curl_); }
+
+// A kept connection is not opened again, so its address would not be looked at again.
+void HttpClient::DropOtherConnections(bool any_address) {
+  if (any_address == any_address_) return;
+  any_address_ = any_address;
+  curl_easy_cleanup(curl_);
+  curl_ = NewHandle();
+}
+
+void HttpClient::SetCallbacks(Transfer* transfer) {
+  const auto set = [this](CURLoption option, auto value) {
+    curl_easy_setopt(curl_, option, value);
+  };
+  set(CURLOPT_NOPROGRESS, 0L);
+  set(CURLOPT_XFERINFOFUNCTION, &Transfer::OnProgress);
+  set(CURLOPT_XFERINFODATA, transfer);
+  set(CURLOPT_OPENSOCKETFUNCTION, &Transfer::OnSocket);
+  set(CURLOPT_OPENSOCKETDATA, transfer);
+  set(CURLOPT_HEADERFUNCTION, &Transfer::OnHeader);
+  set(CURLOPT_HEADERDATA, transfer);
+  set(CURLOPT_WRITEFUNCTION, &Transfer::OnBody);
+  set(CURLOPT_WRITEDATA, transfer);
+}
+
+void HttpClient::SetOptions(const HttpRequest& request) {
+  const auto set = [this](CURLoption option, auto value) {
+    curl_easy_setopt(curl_, option, value);
+  };
+  set(CURLOPT_URL, request.url.c_str());
+  set(CURLOPT_USERAGENT, absl::StrCat("nsa/", kVersion).c_str());
+  set(CURLOPT_PROTOCOLS_STR, "http,https");
+  set(CURLOPT_NOSIGNAL, 1L);
+  set(CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(absl::ToInt64Milliseconds(request.stall)));
+  if (!request.range.empty()) set(CURLOPT_RANGE, request.range.c_str());
+  if (!request.proxy) set(CURLOPT_PROXY, "");
+  if (const char* const file = std::getenv("SSL_CERT_FILE")) set(CURLOPT_CAINFO, file);
+}
+
+HttpReply HttpClient::Get(const HttpRequest& request) {
+  HttpReply reply;
+  DropOtherConnections(request.any_address);
+  if (curl_ == nullptr) {
+    reply.fault = "libcurl cannot be set up";
+    return reply;
+  }
+  Transfer transfer{.client = this, .request = request, .reply = &reply};
+  curl_easy_reset(curl_);
+  SetOptions(request);
+  SetCallbacks(&transfer);
+  char text[CURL_ERROR_SIZE] = {};
+  curl_easy_setopt(curl_, CURLOPT_ERRORBUFFER, text);
+  curl_slist* headers = curl_slist_append(nullptr, "Accept-Encoding: identity");
+  if (!request.bearer.empty()) {
+    headers = curl_slist_append(headers, ("Authorization: Bearer " + request.bearer).c_str());
+  }
+  curl_easy_setopt(curl_, CURLOPT_HTTPHEADER, headers);
+  const CURLcode code = curl_easy_perform(curl_);
+  curl_slist_free_all(headers);
+  long status = 0;
+  curl_easy_getinfo(curl_, CURLINFO_RESPONSE_CODE, &status);
+  reply.status = static_cast<int>(status);
+  // A host may have several addresses, of which another was fine.
+  reply.refused_address = reply.refused_address && code != CURLE_OK;
+  reply.untrusted = code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE;
+  if (!transfer.stopped.empty()) {
+    reply.fault = transfer.stopped;
+  } else if (code != CURLE_OK && !reply.too_long) {
+    reply.fault = text[0] != '\0' ? text : curl_easy_strerror(code);
+  }
+  return reply;
+}
+
+absl::StatusOr<std::string> ResolveReference(const std::string& base,
+                                             const std::string& reference) {
+  CURLU* const url = curl_url();
+  char* text = nullptr;
+  const bool valid = curl_url_set(url, CURLUPART_URL, base.c_str(), 0) == CURLUE_OK &&
+                     curl_url_set(url, CURLUPART_URL, reference.c_str(), 0) == CURLUE_OK &&
+                     curl_url_get(url, CURLUPART_URL, &text, 0) == CURLUE_OK;
+  std::string result = valid ? text : "";
+  curl_free(text);
+  curl_url_cleanup(url);
+  if (valid) return result;
+  return absl::InvalidArgumentError("a reference that is no URL");
+}
+
+std::string EncodePath(const std::string& text) {
+  std::string encoded;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (absl::ascii_isalnum(byte) || absl::StrContains("-._~/", absl::string_view(&c, 1))) {
+      encoded += c;
+    } else {
+      absl::StrAppendFormat(&encoded, "%%%02X", byte);
+    }
+  }
+  return encoded;
+}
+
+}  // namespace nsa::train

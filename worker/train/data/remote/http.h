@@ -1,0 +1,67 @@
+// One HTTP request at a time, by libcurl. This is the only file that knows libcurl. It follows no
+// redirect, repeats nothing and keeps no cookie: fetch.h decides all that.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace nsa::train {
+
+struct HttpRequest {
+  std::string url;           // http or https
+  std::string range;         // "0-1023": the bytes that are asked for; empty: all
+  std::string bearer;        // sent as Authorization: Bearer; empty: none
+  bool any_address = false;  // also loopback, private and link-local addresses
+  bool proxy = false;        // use the proxy that the environment names, if it names one
+  size_t most_bytes = 0;     // of the body; a longer one is cut off there
+  absl::Duration stall;      // longest time without a byte, also of connecting
+};
+
+// What was received. A transfer that failed has a `fault`, and perhaps a part of the answer.
+struct HttpReply {
+  int status = 0;                // 0: no answer
+  std::string fault;             // in words, for messages; empty if the answer is complete
+  bool refused_address = false;  // the host has only addresses that are not public
+  bool untrusted = false;        // the server's certificate cannot be verified
+  bool too_long = false;         // the body has more than most_bytes bytes
+  std::string body;
+  // Headers; empty if the answer has none.
+  std::string etag, last_modified, location, retry_after, content_range, content_encoding, link;
+};
+
+// Only one thread at a time may use a client. Connections are kept for the next request.
+class HttpClient {
+ public:
+  // `cancelled` is looked at about once a second, and `bytes` counts what is received; both must
+  // outlive the client.
+  HttpClient(const std::atomic<bool>* cancelled, std::atomic<int64_t>* bytes);
+  ~HttpClient();
+
+  HttpReply Get(const HttpRequest& request);
+
+ private:
+  struct Transfer;
+  void DropOtherConnections(bool any_address);
+  void SetOptions(const HttpRequest& request);
+  void SetCallbacks(Transfer* transfer);
+
+  const std::atomic<bool>* const cancelled_;
+  std::atomic<int64_t>* const bytes_;
+  void* curl_;
+  bool any_address_ = false;  // of the kept connections
+};
+
+// The URL to which the Location or Link `reference` leads, which may be relative to `base`.
+absl::StatusOr<std::string> ResolveReference(const std::string& base, const std::string& reference);
+
+// `text` with everything percent-encoded but letters, digits, `-._~` and slashes.
+std::string EncodePath(const std::string& text);
+
+}  // namespace nsa::train

@@ -1,0 +1,29 @@
+// Data sets on the Hugging Face Hub: where a file is, and which files a folder has.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/job/data/url.h"
+
+namespace nsa::train {
+
+// ENDPOINT/datasets/OWNER/NAME/resolve/REVISION/PATH
+std::string HubFileUrl(std::string_view endpoint, const HubPath& hub);
+
+// ENDPOINT/api/datasets/OWNER/NAME/tree/REVISION/FOLDER, of the folder that a path is in.
+std::string HubFolderUrl(std::string_view endpoint, const HubPath& hub);
+
+struct HubFile {
+  std::string path;
+  int64_t size = 0;
+};
+
+// Appends the files of one page of such a list. DataLoss with the reason if it is none.
+absl::Status AppendHubFiles(std::string_view page, std::vector<HubFile>* files);
+
+}  // namespace nsa::train

@@ -1,0 +1,87 @@
+#include "worker/train/data/remote/options.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+
+namespace nsa::train {
+namespace {
+
+constexpr int64_t kMostCacheBytes = int64_t{1} << 50;
+
+std::string Variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : std::string(absl::StripAsciiWhitespace(value));
+}
+
+std::filesystem::path CacheFolder() {
+  if (const std::string given = Variable("NSA_DATA_CACHE_DIR"); !given.empty()) return given;
+  const std::string cache = Variable("XDG_CACHE_HOME");
+  if (!cache.empty()) return std::filesystem::path(cache) / "nsa" / "data";
+  const std::string home = Variable("HOME");
+  if (home.empty()) return {};
+  return std::filesystem::path(home) / ".cache" / "nsa" / "data";
+}
+
+absl::Status SetCacheBytes(RemoteOptions* options) {
+  const std::string text = Variable("NSA_DATA_CACHE_BYTES");
+  if (text.empty()) return absl::OkStatus();
+  const bool valid = absl::SimpleAtoi(text, &options->cache_bytes) && options->cache_bytes >= 0 &&
+                     options->cache_bytes <= kMostCacheBytes;
+  if (valid) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("NSA_DATA_CACHE_BYTES: '", text, "' (0 to ",
+                                                 kMostCacheBytes,
+                                                 "); set it to a number of bytes"));
+}
+
+// A token that has a line feed in it would add headers to the request.
+absl::Status SetToken(RemoteOptions* options) {
+  options->token = Variable("HF_TOKEN");
+  const bool plain =
+      std::ranges::all_of(options->token, [](unsigned char c) { return absl::ascii_isgraph(c); });
+  if (plain) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "HF_TOKEN: has characters that no token has (its value is not shown); set it again");
+}
+
+bool IsLoopback(const Url& url) {
+  return url.host == "localhost" || url.host == "[::1]" || url.host == "127.0.0.1";
+}
+
+absl::Status SetEndpoint(RemoteOptions* options) {
+  std::string text = Variable("HF_ENDPOINT");
+  if (text.empty()) return absl::OkStatus();
+  while (text.ends_with("/")) text.pop_back();
+  NSA_ASSIGN_OR_RETURN(const Url url, ParseUrl(text));
+  if (!options->token.empty() && url.scheme != "https" && !IsLoopback(url)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "HF_ENDPOINT: ", text,
+        " (https, when HF_TOKEN is set): the token would travel unencrypted; use https://"));
+  }
+  options->endpoint = text;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<RemoteOptions> RemoteOptionsFor(const std::vector<std::string>& allowed_urls,
+                                               absl::Duration timeout) {
+  RemoteOptions options;
+  NSA_ASSIGN_OR_RETURN(options.policy, UrlPolicy::Make(allowed_urls));
+  // Less than the loader waits, so that its own message, which names the URL, comes first.
+  options.patience = 0.8 * timeout;
+  options.stall = std::clamp(options.patience / 4, absl::Milliseconds(500), absl::Seconds(20));
+  options.cache = CacheFolder();
+  NSA_RETURN_IF_ERROR(SetCacheBytes(&options));
+  if (options.cache_bytes == 0) options.cache.clear();
+  NSA_RETURN_IF_ERROR(SetToken(&options));
+  NSA_RETURN_IF_ERROR(SetEndpoint(&options));
+  return options;
+}
+
+}  // namespace nsa::train

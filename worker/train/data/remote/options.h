@@ -1,0 +1,42 @@
+// How data is read from URLs: limits, times, and what the environment says.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/job/data/url_policy.h"
+
+namespace nsa::train {
+
+inline constexpr std::string_view kHubEndpoint = "https://huggingface.co";
+
+struct RemoteOptions {
+  UrlPolicy policy;
+  // Of the Hub. Requests for hf:// go there; the token is sent nowhere else.
+  std::string endpoint = std::string(kHubEndpoint);
+  std::string token;
+  // Longest time without progress, after which reading fails; and of one attempt.
+  absl::Duration patience = absl::Seconds(48);
+  absl::Duration stall = absl::Seconds(12);
+  // Pause after the first failed attempt; each further one is twice as long, up to the longest, and
+  // each a random part of that.
+  absl::Duration first_pause = absl::Milliseconds(200);
+  absl::Duration longest_pause = absl::Seconds(10);
+  int64_t block_bytes = 4 << 20;  // of one request
+  int blocks_ahead = 3;           // requested before they are needed
+  std::filesystem::path cache;    // empty: nothing is kept
+  int64_t cache_bytes = int64_t{10} << 30;
+};
+
+// For a job whose loader waits for `timeout`. From the environment: HF_TOKEN, HF_ENDPOINT,
+// NSA_DATA_CACHE_DIR (default: nsa/data in $XDG_CACHE_HOME, else in ~/.cache) and
+// NSA_DATA_CACHE_BYTES. InvalidArgument, naming the variable or the entry of `allowed_urls`; the
+// token is never in a message.
+absl::StatusOr<RemoteOptions> RemoteOptionsFor(const std::vector<std::string>& allowed_urls,
+                                               absl::Duration timeout);
+
+}  // namespace nsa::train

@@ -1,0 +1,124 @@
+#include "worker/train/data/remote/remote.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "common/base/status.h"
+#include "common/job/data/data_files.h"
+#include "common/job/data/url.h"
+
+namespace nsa::train {
+namespace {
+
+constexpr size_t kLongestPage = 16 << 20;
+constexpr absl::Duration kLook = absl::Milliseconds(50);  // between looks at the progress
+
+// For requests of the thread that reads.
+Fetcher::Watch WatchOf(ReadProgress* progress) {
+  return {.cancelled = &progress->cancelled,
+          .bytes = &progress->bytes,
+          .sleep = [progress](absl::Duration time) {
+            for (; time > absl::ZeroDuration() && !progress->cancelled; time -= kLook) {
+              absl::SleepFor(std::min(time, kLook));
+            }
+            return !progress->cancelled;
+          }};
+}
+
+}  // namespace
+
+Remote::Remote(RemoteOptions options)
+    : options_(std::move(options)),
+      cache_(std::make_shared<BlockCache>(options_.cache, options_.cache_bytes)) {}
+
+absl::Status Remote::Check(const std::string& url) const {
+  NSA_RETURN_IF_ERROR(CheckDataUrl(url));
+  if (options_.policy.Allows(url)) return absl::OkStatus();
+  return absl::PermissionDeniedError(absl::StrCat(
+      url, ": is not among the coordinator's allowed_urls; copy the file, or ask an operator"));
+}
+
+std::string Remote::PlaceOf(const std::string& url) const {
+  const absl::StatusOr<HubPath> hub = ParseHubUrl(url);
+  return hub.ok() ? HubFileUrl(options_.endpoint, *hub) : url;
+}
+
+absl::StatusOr<FileVersion> Remote::Look(const std::string& url, ReadProgress* progress) {
+  {
+    const MutexLock lock(&mutex_);
+    if (const auto known = versions_.find(url); known != versions_.end()) return known->second;
+  }
+  NSA_RETURN_IF_ERROR(Check(url));
+  Fetcher fetcher(options_, url, PlaceOf(url), WatchOf(progress));
+  NSA_ASSIGN_OR_RETURN(FileVersion version, fetcher.Look());
+  const MutexLock lock(&mutex_);
+  return versions_.emplace(url, std::move(version)).first->second;
+}
+
+absl::StatusOr<int64_t> Remote::Size(const std::string& url, ReadProgress* progress) {
+  {
+    const MutexLock lock(&mutex_);
+    const auto listed = listed_.find(url);
+    if (listed != listed_.end() && listed->second >= 0) return listed->second;
+  }
+  NSA_ASSIGN_OR_RETURN(const FileVersion version, Look(url, progress));
+  return version.size;
+}
+
+absl::StatusOr<std::unique_ptr<RemoteFile>> Remote::Open(const std::string& url,
+                                                         ReadProgress* progress) {
+  NSA_ASSIGN_OR_RETURN(FileVersion version, Look(url, progress));
+  return std::make_unique<RemoteFile>(options_, cache_, url, PlaceOf(url), std::move(version),
+                                      progress);
+}
+
+absl::StatusOr<std::vector<HubFile>> Remote::List(const std::string& url, const HubPath& hub,
+                                                  ReadProgress* progress) const {
+  std::vector<HubFile> files;
+  std::string page_url = HubFolderUrl(options_.endpoint, hub);
+  NSA_ASSIGN_OR_RETURN(const Url first, ParseUrl(page_url));
+  while (!page_url.empty()) {
+    Fetcher fetcher(options_, url, page_url, WatchOf(progress));
+    NSA_ASSIGN_OR_RETURN(const Fetcher::Page page, fetcher.Get(kLongestPage));
+    NSA_RETURN_IF_ERROR(Annotate(AppendHubFiles(page.body, &files), url));
+    if (files.size() > kMostMatches) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "%s: the folder has more than %d files; name the files", url, kMostMatches));
+    }
+    page_url = page.next;
+    if (page_url.empty()) break;
+    const absl::StatusOr<Url> next = ParseUrl(page_url);
+    if (!next.ok() || next->origin() != first.origin()) {
+      return absl::DataLossError(
+          absl::StrCat(url, ": the list of files continues on another host; name the files"));
+    }
+  }
+  return files;
+}
+
+absl::StatusOr<std::vector<std::string>> Remote::Expand(const std::string& url,
+                                                        ReadProgress* progress) {
+  NSA_RETURN_IF_ERROR(Check(url));
+  if (!IsPattern(url)) return std::vector<std::string>{url};
+  NSA_ASSIGN_OR_RETURN(const HubPath hub, ParseHubUrl(url));
+  NSA_ASSIGN_OR_RETURN(const std::vector<HubFile> files, List(url, hub, progress));
+  const std::string begin = url.substr(0, url.size() - hub.path.size());
+  std::vector<std::string> found;
+  for (const HubFile& file : files) {
+    if (fnmatch(hub.path.c_str(), file.path.c_str(), FNM_PERIOD | FNM_PATHNAME) != 0) continue;
+    found.push_back(begin + file.path);
+    const MutexLock lock(&mutex_);
+    listed_[found.back()] = file.size;
+  }
+  std::sort(found.begin(), found.end());
+  if (!found.empty()) return found;
+  return absl::NotFoundError(absl::StrCat(url, ": no file matches this pattern (", files.size(),
+                                          " files in the folder); correct it"));
+}
+
+}  // namespace nsa::train
