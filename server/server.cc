@@ -148,6 +148,7 @@ struct Server::Parts {
   std::unique_ptr<LocalAgent> agent;
 
   absl::Status OpenStore();
+  void MakeWeb();
   absl::Status StartMetrics();
   void MakeReconciler();
   v1::GetVersionResponse Version() const;
@@ -163,8 +164,11 @@ absl::Status Server::Parts::OpenStore() {
       .changed = [this](const std::string& id) { hub.Publish(id); },
       .moved = [this](v1::Job::State from,
                       const v1::StoredJob& job) { metrics.ObserveMove(from, job); },
-      .deleted = [this](const v1::StoredJob& job,
-                        DeletedBy by) { metrics.ObserveDeletion(job.job().id(), by); },
+      .deleted =
+          [this](const v1::StoredJob& job, DeletedBy by) {
+            metrics.ObserveDeletion(job.job().id(), by);
+            if (web != nullptr) web->Forget(job.job().id());
+          },
       .committed = [this](double seconds) { metrics.ObserveCommit(seconds); },
       .failed = [this](const std::string& operation) { metrics.ObserveStoreError(operation); }};
   NSA_ASSIGN_OR_RETURN(store, JobStore::Open(options.state_dir, clock, std::move(observer)));
@@ -172,8 +176,9 @@ absl::Status Server::Parts::OpenStore() {
   return absl::OkStatus();
 }
 
-absl::Status Server::Parts::StartMetrics() {
-  if (options.metrics_address.empty()) return absl::OkStatus();
+// Before any call arrives: deleting a job uses it.
+void Server::Parts::MakeWeb() {
+  if (options.metrics_address.empty()) return;
   web = std::make_unique<Web>(Web::Parts{
       .store = *store,
       .control = *control,
@@ -190,6 +195,10 @@ absl::Status Server::Parts::StartMetrics() {
       .changed = [this] { reconciler->Wake(); },
       .version = [this] { return Version(); },
       .token_file = options.token_file.string()});
+}
+
+absl::Status Server::Parts::StartMetrics() {
+  if (options.metrics_address.empty()) return absl::OkStatus();
   NSA_ASSIGN_OR_RETURN(metrics_http,
                        MetricsHttp::Start(
                            options.metrics_address, [this] { return metrics.Text(); },
@@ -232,6 +241,9 @@ void Server::Parts::AfterTick() {
   retention->Tick();
   const std::vector<JobPtr> active = store->Active();
   fleet.ForgetLost(active);
+  std::set<std::string> ids;
+  for (const JobPtr& job : active) ids.insert(job->job().id());
+  logs.Prune(ids);
   metrics.ObserveFleet(fleet.Nodes(), active, store->CountByState());
   for (const JobPtr& job : active) {
     if (HasGang(job->job().state())) {
@@ -340,6 +352,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options, co
                                        std::move(audit), std::move(auth));
   NSA_RETURN_IF_ERROR(parts->OpenStore());
   parts->MakeReconciler();
+  parts->MakeWeb();
   parts->MakeServices();
   NSA_RETURN_IF_ERROR(parts->StartListening());
   // Started after gRPC: if the gRPC port is taken, no HTTP server has to be stopped, which takes

@@ -16,6 +16,10 @@ namespace {
 constexpr double kLossWeight = 0.01;    // of the newest step, in means over about 100 steps
 constexpr double kRecentWeight = 0.04;  // over about 50 steps
 
+// Tokens per second; beyond, all are taken for these, so that there are at most 3,500 groups.
+constexpr double kSlowest = 1e-3;
+constexpr double kFastest = 1e12;
+
 constexpr HealthRuleInfo kRules[] = {
     {HealthRule::kDiverged, "DIVERGED", v1::JobHealth::LEVEL_BAD},
     {HealthRule::kNonfinite, "NONFINITE", v1::JobHealth::LEVEL_WARNING},
@@ -31,7 +35,8 @@ int64_t Count(bool holds, int64_t before) { return holds ? before + 1 : 0; }
 
 // The group of a speed: a group is one percent wide.
 int32_t GroupOf(double speed) {
-  return static_cast<int32_t>(std::lround(std::log(speed) / std::log(1.01)));
+  const double possible = std::clamp(speed, kSlowest, kFastest);
+  return static_cast<int32_t>(std::lround(std::log(possible) / std::log(1.01)));
 }
 double SpeedOf(int32_t group) { return std::pow(1.01, group); }
 

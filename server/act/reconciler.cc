@@ -134,7 +134,7 @@ void Reconciler::NoteStandstill() {
 void Reconciler::Forget(const std::vector<JobPtr>& active) {
   std::set<std::string> ids;
   for (const JobPtr& job : active) ids.insert(job->job().id());
-  parts_.fleet.Prune(ids);
+  parts_.fleet.Prune(active);
   memory_.Prune(ids);
 }
 

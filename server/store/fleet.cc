@@ -129,11 +129,17 @@ std::optional<v1::WorkerObservation> Fleet::Worker(const std::string& node,
   return seen->second.worker;
 }
 
-void Fleet::Prune(const std::set<std::string>& active_jobs) {
+void Fleet::Prune(const std::vector<JobPtr>& active) {
+  std::map<std::string, int64_t> generations;
+  for (const JobPtr& job : active) generations[job->job().id()] = job->job().generation();
+  const auto is_current = [&](const Key& key) {
+    const auto job = generations.find(std::get<0>(key));
+    return job != generations.end() && std::get<1>(key) >= job->second;
+  };
   MutexLock lock(&mutex_);
   for (auto& [name, node] : nodes_) {
     std::erase_if(node.workers, [&](const auto& entry) {
-      return !entry.second.present && !active_jobs.contains(std::get<0>(entry.first));
+      return !entry.second.present && !is_current(entry.first);
     });
   }
 }

@@ -59,8 +59,8 @@ class Fleet {
   std::optional<v1::WorkerObservation> Worker(const std::string& node, const std::string& job_id,
                                               int64_t generation, int32_t rank) const;
 
-  // Forgets workers that no longer exist and belong to none of these jobs.
-  void Prune(const std::set<std::string>& active_jobs);
+  // Forgets workers that no longer exist, except those of the current generations of these jobs.
+  void Prune(const std::vector<JobPtr>& active);
 
   // The coordinator stood still and received nothing: silence before now does not count towards
   // `lost`. As after a start, machines are unknown until their next heartbeat.

@@ -281,6 +281,7 @@ class JobStore {
   absl::StatusOr<RankJournal*> LoadJournal(const Entry& entry, int64_t generation,
                                            int32_t rank) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ForgetIfEnded(const std::string& job_id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<RankJournal> ReadJournal(int64_t number, int64_t generation, int32_t rank) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<double> LastCheckpointSeconds(int64_t number) const

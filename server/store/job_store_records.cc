@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
+#include "server/decide/lifecycle.h"
 #include "server/decide/progress.h"
 #include "server/store/job_store.h"
 #include "server/store/sealed.h"
@@ -83,6 +84,7 @@ absl::StatusOr<JobStore::Appended> JobStore::AppendRecords(
     appended = AppendLocked(request);
     // Nothing was committed: the end of the curve is read again.
     if (!appended.ok()) curves_.erase(request.job_id());
+    ForgetIfEnded(request.job_id());
   }
   if (!appended.ok() || !appended->fresh.empty()) {
     ReportIfFailed(appended.status(), "append", request.job_id());
@@ -153,7 +155,19 @@ absl::StatusOr<RankJournal*> JobStore::LoadJournal(const Entry& entry, int64_t g
   if (current && rank == 0 && entry.job->job().progress().checkpoint_unix_nanos() != 0) {
     NSA_ASSIGN_OR_RETURN(journal.last_checkpoint_seconds, LastCheckpointSeconds(entry.number));
   }
+  // Earlier generations have no more records, except for late ones, which read theirs again.
+  if (current) {
+    std::erase_if(journals, [&](const auto& known) { return known.first.first < generation; });
+  }
   return &(journals[key] = journal);
+}
+
+// An agent that sends the records of an ended job again has made its journals be read.
+void JobStore::ForgetIfEnded(const std::string& job_id) const {
+  const auto entry = FindEntry(job_id);
+  if (!entry.ok()) return;
+  const v1::Job& job = (*entry)->job->job();
+  if (IsTerminal(job.state())) journals_.erase(job.id());
 }
 
 // The start is among the first records, behind what was noticed while starting; the end is among
@@ -207,7 +221,9 @@ absl::StatusOr<RankJournal> JobStore::Journal(const std::string& job_id, int64_t
   MutexLock lock(&mutex_);
   NSA_ASSIGN_OR_RETURN(const Entry* entry, FindEntry(job_id));
   NSA_ASSIGN_OR_RETURN(const RankJournal* journal, LoadJournal(*entry, generation, rank));
-  return *journal;
+  const RankJournal copy = *journal;
+  ForgetIfEnded(entry->job->job().id());
+  return copy;
 }
 
 absl::StatusOr<std::vector<v1::WatchRecordsResponse>> JobStore::Records(const std::string& job_id,

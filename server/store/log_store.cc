@@ -241,6 +241,11 @@ absl::StatusOr<LogStore::Position> LogStore::Tail(const std::string& job_id, int
   return Position{};
 }
 
+void LogStore::Prune(const std::set<std::string>& active_jobs) {
+  MutexLock lock(&mutex_);
+  std::erase_if(logs_, [&](const auto& log) { return !active_jobs.contains(log.first.first); });
+}
+
 absl::Status LogStore::Remove(const std::string& job_id) {
   MutexLock lock(&mutex_);
   std::erase_if(logs_, [&](const auto& log) { return log.first.first == job_id; });

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,6 +49,10 @@ class LogStore {
 
   // The position at which the last `lines` lines begin.
   absl::StatusOr<Position> Tail(const std::string& job_id, int32_t rank, int lines);
+
+  // Forgets what is known of the files of all but these jobs; reading or writing a log finds it out
+  // again.
+  void Prune(const std::set<std::string>& active_jobs);
 
   // Removes the logs of a job, and its folder.
   absl::Status Remove(const std::string& job_id);

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/reason.h"
 #include "common/base/version.h"
 #include "common/estimate/estimate.h"
 #include "common/estimate/health.h"
@@ -20,6 +21,16 @@ namespace {
 
 std::string Word(v1::Device device) {
   return device == v1::DEVICE_CUDA ? "cuda" : device == v1::DEVICE_CPU ? "cpu" : "auto";
+}
+
+// A newer worker may end with a reason that is not in our table: all of those are one series.
+std::string KnownReason(const std::string& word) {
+  return ReasonFromWord(word).has_value() ? word : "OTHER";
+}
+
+// Only layers of the job's own model: a worker cannot make more series.
+bool HasLayer(const v1::Job& job, const v1::LayerStats& layer) {
+  return layer.layer() >= 0 && layer.layer() < job.spec().model().n_layers();
 }
 
 }  // namespace
@@ -115,7 +126,8 @@ void Metrics::ObserveMove(v1::Job::State from, const v1::StoredJob& stored) {
   }
   if (IsTerminal(to)) {
     families_
-        .Counter("nsa_jobs_finished_total", {{"result", StateName(to)}, {"reason", job.reason()}})
+        .Counter("nsa_jobs_finished_total",
+                 {{"result", StateName(to)}, {"reason", KnownReason(job.reason())}})
         .Increment();
     if (const auto series = jobs_.find(job.id()); series != jobs_.end()) {
       series->second.ended = clock_.Monotonic();
@@ -149,7 +161,9 @@ void Metrics::ObserveRecords(const v1::Job& job, int32_t rank,
   JobSeries& series = SeriesOf(job);
   std::vector<const v1::WorkerRecord*> steps;
   for (const v1::WorkerRecord& record : records) {
-    if (record.has_started()) series.fallbacks[rank].clear();
+    if (record.has_started()) {
+      for (auto& [kind, count] : series.fallbacks[rank]) count = 0;
+    }
     if (record.has_step()) steps.push_back(&record);
     if (rank != 0) continue;
     if (record.has_checkpoint()) ObserveCheckpoint(job, record, &series);
@@ -271,7 +285,8 @@ void Metrics::ObserveSteps(const v1::Job& job, const std::vector<const v1::Worke
     optimizer += std::max(times.optimizer_seconds(), 0.0);
     ObserveSources(job, record->step(), series);
     for (const v1::LayerStats& layer : record->step().layers()) {
-      ObserveAudit(job, layer, series);  // few steps have one, and rarely the last
+      // Few steps have one, and rarely the last.
+      if (HasLayer(job, layer)) ObserveAudit(job, layer, series);
     }
   }
   series->Counter("nsa_job_tokens_total", id).Increment(tokens);
@@ -295,7 +310,9 @@ void Metrics::ObserveSteps(const v1::Job& job, const std::vector<const v1::Worke
   series->Gauge("nsa_job_data_epoch", id).Set(static_cast<double>(step.data_epoch()));
   series->Gauge("nsa_job_last_progress_timestamp_seconds", id)
       .Set(static_cast<double>(last.unix_nanos()) * 1e-9);
-  for (const v1::LayerStats& layer : step.layers()) ObserveLayer(job.id(), layer, series);
+  for (const v1::LayerStats& layer : step.layers()) {
+    if (HasLayer(job, layer)) ObserveLayer(job.id(), layer, series);
+  }
 }
 
 void Metrics::ObserveRank(const std::string& job_id, int32_t rank, const v1::StepRecord& step,
@@ -316,7 +333,9 @@ void Metrics::ObserveRank(const std::string& job_id, int32_t rank, const v1::Ste
   series->Gauge("nsa_worker_straggler_ratio", labels)
       .Set(mean > 0 ? series->busy_seconds[rank] / mean : 1);
   for (const auto& [name, count] : step.fallbacks()) {
-    int64_t& before = series->fallbacks[rank][name];
+    auto& known = series->fallbacks[rank];
+    if (known.size() >= kMostFallbacks && !known.contains(name)) continue;
+    int64_t& before = known[name];
     series->Counter("nsa_fallbacks_total", {{"job_id", job_id}, {"kind", name}})
         .Increment(static_cast<double>(std::max<int64_t>(count - before, 0)));
     before = count;

@@ -44,9 +44,9 @@ class Metrics {
 
   // Updates the metrics of jobs, machines and the queue. Removes the series of machines that are
   // not among `nodes`, of GPUs of machines that are not ready, and of jobs that ended more than
-  // kGrace ago. A job that is not among `active` has ended. A job with a gang that entered its
-  // state before this coordinator started gets its series here: state, step, validation loss and
-  // checkpoint as stored.
+  // kGrace ago, or before the last kMostEnded. A job that is not among `active` has ended. A job
+  // with a gang that entered its state before this coordinator started gets its series here: state,
+  // step, validation loss and checkpoint as stored.
   void ObserveFleet(const std::vector<NodeView>& nodes, const std::vector<JobPtr>& active,
                     const std::map<v1::Job::State, int64_t>& jobs_by_state);
 
@@ -55,6 +55,10 @@ class Metrics {
 
   // Long enough for a scrape to see the final values.
   static constexpr absl::Duration kGrace = absl::Minutes(5);
+  static constexpr size_t kMostEnded = 200;  // ended jobs that have series; about 100 KB each
+
+  // How many kinds of fallbacks of a rank have series; further ones have none.
+  static constexpr size_t kMostFallbacks = 64;
 
  private:
   struct JobSeries : SeriesGroup {
@@ -100,6 +104,7 @@ class Metrics {
   void ShowGpus(JobSeries* series, std::set<Labels> gpus) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SweepMachines(const std::set<Labels>& agents, const std::set<Labels>& gpus)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ObserveSelf() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Sweep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Clock& clock_;

@@ -1,5 +1,11 @@
 // Metrics of machines, of the queue and of running ranks.
+#include <malloc.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "common/estimate/estimate.h"
@@ -10,6 +16,24 @@
 #include "server/watch/metrics.h"
 
 namespace nsa::server {
+namespace {
+
+size_t ResidentBytes() {
+  std::ifstream statm("/proc/self/statm");
+  size_t total = 0;
+  size_t resident = 0;
+  statm >> total >> resident;
+  return resident * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+}
+
+// Without the one that counts them.
+int64_t OpenFiles() {
+  std::error_code error;
+  const std::filesystem::directory_iterator files("/proc/self/fd", error);
+  return error ? 0 : std::distance(begin(files), end(files)) - 1;
+}
+
+}  // namespace
 
 void Metrics::ObserveFleet(const std::vector<NodeView>& nodes, const std::vector<JobPtr>& active,
                            const std::map<v1::Job::State, int64_t>& jobs_by_state) {
@@ -19,6 +43,7 @@ void Metrics::ObserveFleet(const std::vector<NodeView>& nodes, const std::vector
     families_.Gauge("nsa_jobs", {{"state", StateName(static_cast<State>(state))}})
         .Set(found == jobs_by_state.end() ? 0 : static_cast<double>(found->second));
   }
+  ObserveSelf();
   ObserveMachines(nodes, active);
   std::set<std::string> alive;
   for (const JobPtr& job : active) {
@@ -39,6 +64,19 @@ void Metrics::ObserveFleet(const std::vector<NodeView>& nodes, const std::vector
         alive.contains(id) ? absl::InfiniteDuration() : std::min(series.ended, clock_.Monotonic());
   }
   Sweep();
+}
+
+// The heap beside the resident memory tells a leak from memory that the allocator has not given
+// back.
+void Metrics::ObserveSelf() {
+  const struct mallinfo2 heap = mallinfo2();
+  const auto set = [&](const char* kind, size_t bytes) {
+    families_.Gauge("nsa_coordinator_memory_bytes", {{"kind", kind}})
+        .Set(static_cast<double>(bytes));
+  };
+  set("heap", heap.uordblks + heap.hblkhd);
+  set("resident", ResidentBytes());
+  families_.Gauge("nsa_coordinator_open_files").Set(static_cast<double>(OpenFiles()));
 }
 
 // Slots, agents and GPUs, and how many queued jobs wait for each kind of slot.
@@ -197,6 +235,14 @@ void Metrics::SweepMachines(const std::set<Labels>& agents, const std::set<Label
 void Metrics::Sweep() {
   const absl::Duration now = clock_.Monotonic();
   std::erase_if(jobs_, [&](const auto& entry) { return now - entry.second.ended >= kGrace; });
+  std::vector<std::pair<absl::Duration, std::string>> ended;
+  for (const auto& [id, series] : jobs_) {
+    if (series.ended != absl::InfiniteDuration()) ended.emplace_back(series.ended, id);
+  }
+  if (ended.size() <= kMostEnded) return;
+  const auto newest = ended.end() - static_cast<std::ptrdiff_t>(kMostEnded);
+  std::nth_element(ended.begin(), newest, ended.end());
+  for (auto old = ended.begin(); old != newest; ++old) jobs_.erase(old->second);
 }
 
 }  // namespace nsa::server

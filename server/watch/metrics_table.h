@@ -37,6 +37,10 @@ inline constexpr FamilySpec kFamilies[] = {
     {kGauge, "nsa_build_info", "version revision grpc", "Always 1; the labels say what runs."},
     {kGauge, "nsa_coordinator_start_time_seconds", "",
      "Unix time at which the coordinator started."},
+    {kGauge, "nsa_coordinator_memory_bytes", "kind",
+     "Memory of the coordinator: heap is what it has allocated and not freed, resident what it "
+     "takes of the machine."},
+    {kGauge, "nsa_coordinator_open_files", "", "File descriptors of the coordinator."},
     {kCounter, "nsa_rpc_requests_total", "method code", "Calls that have ended."},
     {kHistogram, "nsa_rpc_duration_seconds", "method", "Duration of unary calls, without streams.",
      kShortBuckets},

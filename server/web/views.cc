@@ -23,7 +23,6 @@ constexpr int kEventsOfFleet = 60;
 constexpr int kEventsRead = 5'000;
 constexpr size_t kEventsOfJob = 500;
 constexpr size_t kSparkPoints = 48;
-constexpr size_t kSparks = 20'000;  // some KB each
 constexpr absl::Duration kSparkAge = absl::Seconds(10);
 constexpr int kLines = 300;
 constexpr int kMostLines = 1'000;
@@ -146,9 +145,14 @@ Json SparkCache::Of(const v1::Job& job) {
     }
   }
   MutexLock lock(&mutex_);
-  if (sparks_.size() >= kSparks) sparks_.clear();
+  if (sparks_.size() >= kMostSparks) sparks_.clear();
   sparks_[job.id()] = {job.progress().step(), now, points};
   return points;
+}
+
+void SparkCache::Forget(const std::string& job_id) {
+  MutexLock lock(&mutex_);
+  sparks_.erase(job_id);
 }
 
 Json RowNow(const Web::Parts& parts, const v1::StoredJob& stored) {

@@ -13,11 +13,15 @@
 namespace nsa::server {
 
 // The loss curves of the rows of the list: at most 48 points each. Those of jobs that train are
-// read again every ten seconds, those of jobs that have ended never. Thread-safe.
+// read again every ten seconds, those of jobs that have ended never. Keeps at most kMostSparks.
+// Thread-safe.
 class SparkCache {
  public:
+  static constexpr size_t kMostSparks = 2'000;  // about 2 KB each
+
   explicit SparkCache(JobStore& store, const Clock& clock) : store_(store), clock_(clock) {}
   Json Of(const v1::Job& job);
+  void Forget(const std::string& job_id);
 
  private:
   struct Spark {

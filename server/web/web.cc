@@ -91,6 +91,8 @@ HttpReply Web::Answer(const HttpRequest& request) {
   return reply;
 }
 
+void Web::Forget(const std::string& job_id) { sparks_->Forget(job_id); }
+
 HttpReply Web::File(const HttpRequest& request) const {
   // Browsers ask for this path where a document names no icon, as plain text does.
   const std::optional<Asset> asset =

@@ -54,6 +54,9 @@ class Web {
 
   HttpReply Answer(const HttpRequest& request);
 
+  // A job was deleted.
+  void Forget(const std::string& job_id);
+
  private:
   HttpReply File(const HttpRequest& request) const;
   HttpReply Api(const HttpRequest& request);

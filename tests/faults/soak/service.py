@@ -12,6 +12,8 @@ import threading
 import time
 
 DISK_MEGABYTES = 96
+UNREACHABLE = 6  # exit code of a coordinator that ends because it cannot be reached
+START_SECONDS = 120  # for a daemon on a machine with much else to do
 
 
 def free_port():
@@ -97,7 +99,8 @@ class Disk:
 
 
 class Service:
-    def __init__(self, bin_dir, folder):
+    def __init__(self, bin_dir, folder, leak=0):
+        """With `leak`, the coordinator loses as many bytes whenever it has committed something."""
         self.bin, self.folder = pathlib.Path(bin_dir).resolve(), folder
         self.state = folder / "state"
         self.disk = Disk(folder)
@@ -110,29 +113,41 @@ class Service:
         self.shift.write_bytes(bytes(8))
         library = self.bin.parent / "tests" / "clock_shift.so"
         self.has_clock = library.exists()
-        self.daemon_environment = dict(self.environment)
+        # Without the caches of its threads, the allocator knows what is in use to the byte.
+        self.daemon_environment = {**self.environment, "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
         if self.has_clock:
             self.daemon_environment |= {"LD_PRELOAD": str(library), "NSA_CLOCK_SHIFT": str(self.shift)}
+        self.leak = {}
+        if leak:
+            leaking = self.bin.parent / "tests" / "leak_at_sync.so"
+            assert leaking.exists(), f"{leaking}: not built"
+            before = self.daemon_environment.get("LD_PRELOAD", "")
+            self.leak = {"LD_PRELOAD": f"{before}:{leaking}".lstrip(":"), "NSA_LEAK_AT_SYNC": str(leak)}
         (folder / "coordinator.yaml").write_text("local_agent: false\n")
         self.coordinator = self.agent = None
+
+    def start(self):
+        """Starts both daemons. end() is needed afterwards, whatever happens."""
         self.start_coordinator()
-        self.wait_until(lambda: self.ctl("list").returncode == 0, 20, "the coordinator answers")
+        self.wait_until(lambda: self.ctl("list").returncode == 0, START_SECONDS, "the coordinator answers")
         token = self.ctl("token", "create", "--role", "agent", "--node", "soak").stdout
+        folder = self.folder
         join = folder / "join.token"
         join.touch(mode=0o600)
         join.write_text(token)
         (folder / "agent.yaml").write_text(f"node_name: soak\ncoordinator_address: 127.0.0.1:{self.link.port}\njoin_token_file: {join}\n"
                                            f"state_dir: {folder}/agent\ncpu_slots: 2\nheartbeat_seconds: 0.2\n")
         self.start_agent()
-        self.wait_until(lambda: "soak" in self.ctl("nodes", "-o", "name").stdout, 20, "the agent has joined")
+        self.wait_until(lambda: "soak" in self.ctl("nodes", "-o", "name").stdout, START_SECONDS, "the agent has joined")
 
-    def spawn(self, name, *arguments):
+    def spawn(self, name, *arguments, **environment):
         with open(self.folder / f"{name}.log", "ab") as log:
-            return subprocess.Popen([self.bin / f"nsa-{name}", *map(str, arguments)], env=self.daemon_environment, stdout=log, stderr=log)
+            return subprocess.Popen([self.bin / f"nsa-{name}", *map(str, arguments)], env={**self.daemon_environment, **environment}, stdout=log,
+                                    stderr=log)
 
     def start_coordinator(self):
         self.coordinator = self.spawn("coordinator", "--config", self.folder / "coordinator.yaml", "--listen", f"127.0.0.1:{self.port}",
-                                      "--metrics", f"127.0.0.1:{self.http}")
+                                      "--metrics", f"127.0.0.1:{self.http}", **self.leak)
 
     def start_agent(self):
         self.agent = self.spawn("agent", "--config", self.folder / "agent.yaml")
@@ -144,12 +159,19 @@ class Service:
         process.wait()
         getattr(self, f"start_{name}")()
 
-    def ctl(self, *arguments, timeout=60):
+    def ctl(self, *arguments, timeout=300):
         return subprocess.run([self.bin / "nsactl", *map(str, arguments)], env=self.environment, capture_output=True, text=True, timeout=timeout)
+
+    def revive(self):
+        """What a service manager does: starts a coordinator again that could not reach itself any more, as on a machine with far too much to do."""
+        if self.coordinator is not None and self.coordinator.poll() == UNREACHABLE:
+            print(f"{time.strftime('%H:%M:%S')} the coordinator could not reach itself, and is started again", flush=True)
+            self.start_coordinator()
 
     def wait_until(self, condition, seconds, what):
         deadline = time.monotonic() + seconds
         while not condition():
+            self.revive()
             for name in ("coordinator", "agent"):
                 process = getattr(self, name)
                 assert process is None or process.poll() is None, f"{what}: the {name} ended by itself with {process.returncode}"
@@ -185,7 +207,7 @@ class Service:
                 process.terminate()
         for process in (self.agent, self.coordinator):
             if process is not None:
-                process.wait(40)
+                process.wait(START_SECONDS)
 
     def end(self):
         """After a failure too: nothing that was started stays behind."""

@@ -201,7 +201,7 @@ def check_data(page, browser):
     assert all(0 < float(row[4]) < 6 and row[5].endswith(".jsonl") for row in sources), sources
     (val,) = browser.run("return " + cells.format(".sets"))
     assert val[0] == "set" and 0 < float(val[1]) < 6 and val[2] != "–", val
-    told = page.service.ctl("describe", done.stdout.strip()).stdout
+    told = page.service.ctl("describe", done.stdout.strip(), check=True).stdout
     assert "books       3  75.0 %" in told and "Validation sets:" in told, told
     print("ok: data")
 
