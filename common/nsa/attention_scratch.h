@@ -59,13 +59,17 @@ struct SelectedScratch {
   int32_t range_chunks = 0;  // chunks in a range
   int32_t ranges = 0;        // ranges in a sequence
   int32_t items = 0;         // most items in a (range, batch row, group)
+  int32_t splits = 0;        // most blocks with several items in a (range, batch row, group)
+  int32_t slots = 0;         // most items of such blocks
 
   // Offsets in bytes: fp32 pairs [B, S, H]; the lists (SelectedLists); fp32 sums of dk and dv; the
-  // arrays of ByKey.
+  // arrays of ByKey. Backward either goes over the key blocks twice and uses `sums`, or once and
+  // uses `key_sums` and `item_sums` in the same memory.
   int64_t stats = 0;
   int64_t counts = 0, sizes = 0, begins = 0, segments = 0, entries = 0;
   int64_t sums = 0;
-  int64_t item_counts = 0, item_list = 0, rows = 0, row_sums = 0;
+  int64_t item_counts = 0, item_list = 0, split_list = 0, rows = 0, row_sums = 0;
+  int64_t key_sums = 0, item_sums = 0;
   int64_t bytes = 0;  // total
 };
 SelectedScratch PlanSelectedScratch(const NsaShape& shape);

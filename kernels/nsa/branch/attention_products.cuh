@@ -100,6 +100,20 @@ __device__ __forceinline__ void ByRow(Rows16<kRows>& c, const bf16* a, const bf1
   }
 }
 
+// c = the warp's rows of aᵀ · tile, where both have 64 rows and a is a Tile<64>. Only warp groups
+// do this product.
+template <int kWidth>
+__device__ __forceinline__ void ByColumn(Rows16<kWidth>& c, const bf16* a, const bf16* tile) {
+#ifdef NSA_WGMMA
+  Pin(c);
+  BeginProducts();
+  EnqueueByColumn<kWidth>(c, a, tile);
+  CommitProducts();
+  WaitProducts();
+  Pin(c);
+#endif
+}
+
 // x = the warp's rows of a · bᵀ and y = the warp's rows of c · dᵀ. use_x() is called once x is
 // complete; with warp groups this is while y is still being computed.
 template <int kWidth, int kRows, class UseX>

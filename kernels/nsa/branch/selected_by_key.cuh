@@ -12,8 +12,7 @@
 // range of tokens.
 #pragma once
 
-#include "kernels/nsa/branch/attention_launch.cuh"
-#include "kernels/nsa/branch/selected_items.cuh"
+#include "kernels/nsa/branch/selected_combine.cuh"
 
 namespace nsa::cuda {
 
@@ -46,25 +45,30 @@ struct ByKeyShared {
 // The work of a thread block: the tokens of an item against 64 keys of its block.
 struct ByKeyItem {
   int b, g, block, part;
+  ItemSums sums;
   int first, count;  // entries of the (batch, group)'s lists
   KeyTile keys;
 };
 
-// Sets `item` to the work of this thread block. False if there is none.
+// The keys of a part of a block; none if the part begins after the sequence.
+__device__ __forceinline__ KeyTile KeysOfPart(const AttentionProblem& p, int block, int part) {
+  const int begin = block * p.l_sel + part * kKeyTile;
+  return {begin, min(min(begin + kKeyTile, (block + 1) * p.l_sel), p.seq_len), 0xffffffffu};
+}
+
+// Sets `item` to the work of this thread block. False if there is none. The items of one (batch,
+// group) follow each other, so that the rows that they gather stay in the L2 cache.
 __device__ __forceinline__ bool FindItem(const AttentionProblem& p, const ByKey& work, int range,
                                          ByKeyItem* item) {
-  const int pairs = p.batch * p.groups;
-  const int bg = blockIdx.x / work.parts % pairs, index = blockIdx.x / work.parts / pairs;
+  const int pairs = p.batch * p.groups, number = blockIdx.x / work.parts;
+  const int bg = number / work.capacity, index = number % work.capacity;
   const int4 found = work.items[(int64_t{1} * range * pairs + bg) * work.capacity + index];
-  if (index >= work.counts[range * pairs + bg]) return false;
+  if (index >= work.counts[range * pairs + bg].x) return false;
   item->b = bg / p.groups, item->g = bg % p.groups;
   item->block = found.x, item->part = blockIdx.x % work.parts;
-  item->keys.begin = item->block * p.l_sel + item->part * kKeyTile;
-  item->keys.end = min(min(item->keys.begin + kKeyTile, (item->block + 1) * p.l_sel), p.seq_len);
-  item->keys.takers = 0xffffffffu;
-  if (item->keys.begin >= item->keys.end) return false;
-  item->first = found.y, item->count = found.z;
-  return true;
+  item->keys = KeysOfPart(p, item->block, item->part);
+  item->first = found.y, item->count = found.z, item->sums = {found.w};
+  return item->keys.begin < item->keys.end;
 }
 
 // Starts the copies of an item's keys and values, and reads its entries.
@@ -185,17 +189,6 @@ __device__ __forceinline__ void PartialDq(Rows16<kD>& dq, const ByKeyShared<kD, 
   });
 }
 
-// The columns of partial rows stand in the order of a thread's accumulators, so that a thread
-// writes 16 bytes at a time (8 where rows are 16 wide) and the four threads of a row 64. Chunk 4j +
-// c of a row has columns 8·(kTiles·j + i) + 2c and the one after it, for i = 0 … kTiles − 1.
-template <int kD>
-struct PartialChunk {
-  static constexpr int kTiles = kD > 16 ? 4 : 2;
-  static constexpr int kWidth = 2 * kTiles;   // columns
-  static constexpr int kOfRow = kD / kWidth;  // chunks
-  using Packed = std::conditional_t<kTiles == 4, uint4, uint2>;
-};
-
 // Writes a thread's two rows to the partial rows.
 template <int kD>
 __device__ __forceinline__ void StorePartialRows(const Rows16<kD>& result, const Row (&rows)[2],
@@ -214,7 +207,7 @@ __device__ __forceinline__ void StorePartialRows(const Rows16<kD>& result, const
         const float(&tile)[4] = result[j * Chunk::kTiles + i];
         pairs[i] = Pack(tile[2 * e], tile[2 * e + 1]);
       }
-      *reinterpret_cast<typename Chunk::Packed*>(to + 4 * j * Chunk::kWidth) = packed;
+      __stcs(reinterpret_cast<typename Chunk::Packed*>(to + 4 * j * Chunk::kWidth), packed);
     }
   }
 }
@@ -283,124 +276,6 @@ __global__ void __launch_bounds__(kByKeyThreads, kByKeyBlocks<kD, kGradient>)
   }
 }
 
-// The partial results that one thread of CombineByKeyKernel adds: a chunk of a row.
-template <int kD>
-struct PartialColumns {
-  using Chunk = PartialChunk<kD>;
-
-  int chunk;
-  int64_t row;       // of [B, S, H]
-  int slots;         // number of partial results
-  const bf16* rows;  // the chunk of the first one
-  const float2* sums;
-  int h;  // rows and sums from one to the next
-
-  // total += factor times the i-th partial result.
-  __device__ __forceinline__ void Add(int i, float factor, float2 (&total)[Chunk::kTiles]) const {
-    const auto* from =
-        reinterpret_cast<const typename Chunk::Packed*>(rows + int64_t{1} * i * h * kD);
-    const typename Chunk::Packed packed = __ldcs(from);
-    const auto* pairs = reinterpret_cast<const __nv_bfloat162*>(&packed);
-#pragma unroll
-    for (int tile = 0; tile < Chunk::kTiles; ++tile) {
-      const float2 term = __bfloat1622float2(pairs[tile]);
-      total[tile].x = fmaf(factor, term.x, total[tile].x);
-      total[tile].y = fmaf(factor, term.y, total[tile].y);
-    }
-  }
-
-  // Calls use(pointer to two columns, value) for the columns within rows of `width` at `to`.
-  template <class Use>
-  __device__ __forceinline__ void Each(bf16* to, int width, const float2 (&total)[Chunk::kTiles],
-                                       Use use) const {
-#pragma unroll
-    for (int tile = 0; tile < Chunk::kTiles; ++tile) {
-      const int column = 8 * (chunk / 4 * Chunk::kTiles + tile) + 2 * (chunk % 4);
-      if (column >= width) continue;
-      use(reinterpret_cast<__nv_bfloat162*>(to + row * width + column), total[tile]);
-    }
-  }
-};
-
-// Sets `part` to the work of this thread. False if there is none.
-template <int kD>
-__device__ __forceinline__ bool FindColumns(const AttentionProblem& p, const ByKey& work, int range,
-                                            PartialColumns<kD>* part) {
-  constexpr int kLanes = PartialChunk<kD>::kOfRow;
-  const int64_t thread = int64_t{1} * blockIdx.x * blockDim.x + threadIdx.x;
-  part->chunk = static_cast<int>(thread % kLanes);
-  const int head = static_cast<int>(thread / kLanes % p.heads);
-  const int t0 = range * work.tokens(), tokens = min(work.tokens(), p.seq_len - t0);
-  const auto token = static_cast<int>(thread / kLanes / p.heads % tokens);
-  const int64_t sequence = thread / kLanes / p.heads / tokens;
-  if (sequence >= p.batch) return false;
-  const int b = static_cast<int>(sequence), t = t0 + token, g = head / p.h;
-  part->row = (int64_t{1} * b * p.seq_len + t) * p.heads + head;
-  const int* choices = p.blocks + ((int64_t{1} * b * p.seq_len + t) * p.groups + g) * p.n_sel;
-  // Parts of a block that begin after t have no partial result.
-  int last = p.n_sel - 1;
-  while (last > 0 && choices[last] < 0) --last;
-  part->slots =
-      choices[last] < 0
-          ? 0
-          : last * work.parts + min(work.parts, (t - choices[last] * p.l_sel) / kKeyTile + 1);
-  const int64_t first = FirstPartialRow(p, work, b, g, token) + head - g * p.h;
-  part->rows = work.rows + first * kD + part->chunk * PartialChunk<kD>::kWidth;
-  part->sums = work.sums + first;
-  part->h = p.h;
-  return true;
-}
-
-// dq of the chunk: the sum of the terms.
-template <int kD>
-__device__ __forceinline__ void CombineDq(const PartialColumns<kD>& part, const AttentionProblem& p,
-                                          const AttentionGradients& grad) {
-  float2 total[PartialChunk<kD>::kTiles] = {};
-#pragma unroll 8
-  for (int i = 0; i < part.slots; ++i) part.Add(i, 1, total);
-  part.Each(grad.dq, p.dk, total, [&](__nv_bfloat162* to, float2 value) {
-    const float2 old = grad.add_to_dq ? __bfloat1622float2(*to) : float2{0, 0};
-    *to = __floats2bfloat162_rn(fmaf(value.x, p.scale, old.x), fmaf(value.y, p.scale, old.y));
-  });
-}
-
-// The output's chunk: the terms relative to one maximum, divided by the sum of the weights.
-template <int kD>
-__device__ __forceinline__ void CombineOutputs(const PartialColumns<kD>& part,
-                                               const AttentionProblem& p,
-                                               const AttentionOutputs& out) {
-  float top = -INFINITY;
-  for (int i = 0; i < part.slots; ++i) top = fmaxf(top, part.sums[i * part.h].x);
-  const float reference = top == -INFINITY ? 0.0f : top;
-  float sum = 0;
-  float2 total[PartialChunk<kD>::kTiles] = {};
-#pragma unroll 8
-  for (int i = 0; i < part.slots; ++i) {
-    const float2 weight = part.sums[i * part.h];
-    const float factor = Exp2(weight.x - reference);
-    sum = fmaf(factor, weight.y, sum);
-    part.Add(i, factor, total);
-  }
-  const float inverse = sum > 0 ? 1.0f / sum : 0.0f;
-  part.Each(out.o, p.dv, total, [&](__nv_bfloat162* to, float2 value) {
-    *to = __floats2bfloat162_rn(value.x * inverse, value.y * inverse);
-  });
-  if (part.chunk == 0) out.lse[part.row] = sum > 0 ? (top + log2f(sum)) * kLn2 : INFINITY;
-}
-
-// Adds the partial results of a range's rows, one chunk per thread.
-template <int kD, bool kGradient>
-__global__ void CombineByKeyKernel(AttentionProblem p, AttentionOutputs out,
-                                   AttentionGradients grad, ByKey work, int range) {
-  PartialColumns<kD> part;
-  if (!FindColumns(p, work, range, &part)) return;
-  if constexpr (kGradient) {
-    CombineDq(part, p, grad);
-  } else {
-    CombineOutputs(part, p, out);
-  }
-}
-
 // Runs forward (kGradient false, writes `out`) or dq (kGradient true, writes `grad`) for all
 // ranges. The lists must have been built.
 template <bool kGradient>
@@ -418,10 +293,7 @@ absl::Status RunByKey(const Exec& exec, const NsaShape& shape, const AttentionPr
     for (int range = 0; range < work.ranges; ++range) {
       kernel<<<work.parts * pairs * work.capacity, kByKeyThreads, kShared, StreamOf(exec)>>>(
           p, grad, lists, work, range, out.keys_read);
-      const int tokens = std::min(work.tokens(), p.seq_len - range * work.tokens());
-      const int64_t threads = int64_t{1} * p.batch * tokens * p.heads * PartialChunk<kD>::kOfRow;
-      CombineByKeyKernel<kD, kGradient>
-          <<<GridFor(threads, 256), 256, 0, StreamOf(exec)>>>(p, out, grad, work, range);
+      LaunchCombine<kD, kGradient>(exec, p, out, grad, work, range);
       NSA_RETURN_IF_ERROR(CheckLaunch(what));
     }
     return absl::OkStatus();

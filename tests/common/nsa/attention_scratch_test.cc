@@ -37,9 +37,10 @@ TEST(AttentionScratch, SegmentsCoverTheTokens) {
   std::mt19937 random(1);
   for (int round = 0; round < 1000; ++round) {
     const NsaShape s = RandomShape(&random);
+    const int64_t keys = std::max(s.d_k, s.d_v) > 64 ? 2 * kScratchKeys : kScratchKeys;
     const TokenSegments window = RangeSegments(s, kWin), compressed = RangeSegments(s, kCmp);
     EXPECT_GE(int64_t{1} * window.tokens * window.count,
-              std::min<int64_t>(s.seq_len, int64_t{s.window} + kScratchKeys - 1))
+              std::min<int64_t>(s.seq_len, int64_t{s.window} + keys - 1))
         << s.ToString();
     EXPECT_GE(int64_t{1} * compressed.tokens * compressed.count, s.seq_len) << s.ToString();
     const SelectedScratch selected = PlanSelectedScratch(s);
@@ -59,7 +60,7 @@ TEST(AttentionScratch, PartsDoNotOverlap) {
     const NsaShape s = RandomShape(&random);
     const SelectedScratch plan = PlanSelectedScratch(s);
     const int64_t pairs = int64_t{1} * s.batch * s.n_kv_groups, blocks = s.sel_blocks();
-    const int64_t width = std::max(s.d_k, s.d_v);
+    const int64_t width = std::max(s.d_k, s.d_v), sum = 8 * pairs * plan.parts * 64 * width;
     struct Part {
       int64_t begin, bytes;
     };
@@ -69,12 +70,17 @@ TEST(AttentionScratch, PartsDoNotOverlap) {
                                {plan.begins, 4 * pairs * blocks},
                                {plan.segments, 4 * pairs * blocks},
                                {plan.entries, 4 * pairs * s.seq_len * s.n_sel},
-                               {plan.sums, 8 * pairs * plan.partials * plan.parts * 64 * width}};
+                               {plan.sums, plan.partials * sum}};
     if (plan.by_key) {
       const int64_t rows = int64_t{1} * s.batch * plan.range_chunks * SelectedScratch::kChunk *
                            s.n_heads * s.n_sel * plan.parts;
-      parts.insert(parts.end(), {{plan.item_counts, 4 * plan.ranges * pairs},
+      // In the memory of `sums`.
+      EXPECT_EQ(plan.key_sums, plan.sums);
+      EXPECT_GE(plan.item_sums, plan.key_sums + (plan.ranges > 1 ? blocks * sum : 0));
+      EXPECT_GE(plan.item_counts, plan.item_sums + plan.slots * sum);
+      parts.insert(parts.end(), {{plan.item_counts, 8 * plan.ranges * pairs},
                                  {plan.item_list, 16 * plan.ranges * pairs * plan.items},
+                                 {plan.split_list, 16 * plan.ranges * pairs * plan.splits},
                                  {plan.rows, 2 * rows * width},
                                  {plan.row_sums, 8 * rows}});
     }
