@@ -1,7 +1,7 @@
 // Backward of the three attention branches, without atomics: two kernels that recompute the logits.
 //
 //   dq   query-major, the forward's tiles:    dS = P ∘ (dO·Vᵀ − delta),  dq = scale · dS·K
-//   dkv  key-major, 64 keys per thread block: dV = Pᵀ·dO,  dK = scale · dSᵀ·Q
+//   dkv  key-major, 64 keys per warp group:   dV = Pᵀ·dO,  dK = scale · dSᵀ·Q
 //
 // with P = exp(scale·q·k − lse) and delta = Σ_c dO·O for each row. Behind a gate, lse − ln gate
 // takes the place of lse (kernels/nsa/gate/gate.h). The key-major kernel processes its query rows
@@ -142,7 +142,7 @@ struct DkvWork {
   int begin, end;  // keys [begin, end)
   int all_from;    // tokens all_from … all_to see all these keys
   int all_to;
-  float* partial;  // fp32 [64, 2·kD] for partial sums, or null: write to dk and dv directly
+  float* partial;  // fp32 [keys, 2·kD] for partial sums, or null: write to dk and dv directly
 
   __device__ __forceinline__ int Token(int index) const {
     return list == nullptr ? first + index : list[index];
@@ -162,22 +162,26 @@ struct RowInfo {
   int2 keys[kRows];  // first key that the row sees, number of keys that it sees
 };
 
+// Stages of query rows in the key-major kernel of dk and dv with `groups` warp groups.
+__host__ __device__ constexpr int RowStages(int groups) { return groups > 1 ? 3 : 2; }
+
 // `list`: number of tokens of the longest list segment.
 template <int kD>
-__host__ __device__ constexpr int DkvSharedBytes(bool large_tiles, int list) {
-  const int rows = RowTile(large_tiles);
-  return 4 * (kKeyTile + 2 * rows) * kD + 2 * rows * static_cast<int>(sizeof(RowInfo<1>)) +
+__host__ __device__ constexpr int DkvSharedBytes(bool large_tiles, int groups, int list) {
+  const int rows = RowStages(groups) * RowTile(large_tiles);
+  return 4 * (groups * kKeyTile + rows) * kD + rows * static_cast<int>(sizeof(RowInfo<1>)) +
          4 * list;
 }
 
-constexpr int kDkvThreads = 128;
+constexpr int kDkvThreads = 128;  // of a warp group
 
 // Copies tiles of query rows. A thread copies the same rows and columns of every tile. Without
 // kGradients it loads q but not dO, and of a row's RowInfo only `keys`.
-template <Branch kBranch, int kD, int kRows = kRowTile<kD>, bool kGradients = true>
+template <Branch kBranch, int kD, int kRows = kRowTile<kD>, bool kGradients = true,
+          int kThreads = kDkvThreads>
 struct RowLoader {
   static constexpr int kChunks = kD / 8;
-  static constexpr int kRowsApart = kDkvThreads / kChunks;
+  static constexpr int kRowsApart = kThreads / kChunks;
   static constexpr int kCopies = kRows / kRowsApart;
 
   int chunk, first_row;
@@ -316,42 +320,43 @@ __device__ __forceinline__ void DifferentiateRows(Rows16<kRows>& d_weights,
   }
 }
 
-// Computes dk and dv of 64 keys of group g over the rows of `work`; kDkvThreads threads, one warp
-// per 16 keys.
-template <Branch kBranch, int kD>
+// Computes dk and dv of 64 · kGroups keys of group g over the rows of `work`; kDkvThreads · kGroups
+// threads, one warp per 16 keys.
+template <Branch kBranch, int kD, int kGroups>
 __device__ void WalkRows(const AttentionProblem& p, const AttentionGradients& grad, DkvWork work,
                          int b, int g, uint8_t* shared) {
-  constexpr int kRows = kRowTile<kD>;
+  constexpr int kRows = kRowTile<kD>, kKeys = kGroups * kKeyTile, kStages = RowStages(kGroups);
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   bf16* k_tile = reinterpret_cast<bf16*>(shared);
-  bf16* v_tile = k_tile + kKeyTile * kD;
-  bf16* q_tile = v_tile + kKeyTile * kD;
-  bf16* do_tile = q_tile + 2 * kRows * kD;
-  auto* info = reinterpret_cast<RowInfo<kRows>*>(do_tile + 2 * kRows * kD);
+  bf16* v_tile = k_tile + kKeys * kD;
+  bf16* q_tile = v_tile + kKeys * kD;
+  bf16* do_tile = q_tile + kStages * kRows * kD;
+  auto* info = reinterpret_cast<RowInfo<kRows>*>(do_tile + kStages * kRows * kD);
 
-  LoadKeyTile<kD>(k_tile, p.k, p.dk, p, b, g, work.begin, work.end);
-  LoadKeyTile<kD>(v_tile, p.v, p.dv, p, b, g, work.begin, work.end);
+  LoadKeyTile<kD, kKeys>(k_tile, p.k, p.dk, p, b, g, work.begin, work.end);
+  LoadKeyTile<kD, kKeys>(v_tile, p.v, p.dv, p, b, g, work.begin, work.end);
   SetAllSeen<kBranch>(p, &work);
-  const RowLoader<kBranch, kD> loader(p, grad, b, g);
+  const RowLoader<kBranch, kD, kRows, true, kGroups * kDkvThreads> loader(p, grad, b, g);
   const int row_tiles = CeilDiv(work.count, loader.tokens);
   auto load = [&](int i) {
     if (i < row_tiles) {
-      const int stage = i & 1;
+      const int stage = i % kStages;
       loader.Load(p, grad, work, b, g, i * loader.tokens, q_tile + stage * kRows * kD,
                   do_tile + stage * kRows * kD, info[stage]);
     }
     CommitCopies();
   };
-  load(0);
+  for (int i = 0; i < kStages - 1; ++i) load(i);
 
   const float scale_log2 = p.scale * kLog2E;
   Rows16<kD> dk = {}, dv = {};
   for (int i = 0; i < row_tiles; ++i) {
-    load(i + 1);
-    WaitCopies<1>();
+    WaitCopies<kStages - 2>();
     FenceTiles();
     __syncthreads();
-    const int stage = i & 1;
+    // All threads are done with tile i − 1, whose stage this tile takes.
+    load(i + kStages - 1);
+    const int stage = i % kStages;
     const bf16* q = q_tile + stage * kRows * kD;
     const bf16* d_o = do_tile + stage * kRows * kD;
     Rows16<kRows> weights, d_weights;
@@ -363,7 +368,6 @@ __device__ void WalkRows(const AttentionProblem& p, const AttentionGradients& gr
     TwoAccumulate<kD, kRows>(dv, weights, d_o, dk, d_weights, q, lane, [&](int step) {
       DifferentiateRows<kRows>(d_weights, weights, info[stage], step, lane);
     });
-    __syncthreads();
   }
   StoreKeys<kD>(dk, p.scale, p, work, grad.dk, p.dk, 0, b, g, warp, lane);
   StoreKeys<kD>(dv, 1.0f, p, work, grad.dv, p.dv, kD, b, g, warp, lane);
@@ -371,27 +375,34 @@ __device__ void WalkRows(const AttentionProblem& p, const AttentionGradients& gr
 
 // ---- dk, dv of contiguous key ranges: window and compressed
 
-// Grid: key tiles · segments · B · G.
-template <Branch kBranch, int kD>
-__global__ void __launch_bounds__(kDkvThreads, kD > 64 ? 2 : 3)
+// Warp groups of a thread block. With heads of 128 two groups take as many registers as two thread
+// blocks of one group, but each tile of rows is loaded once for 128 keys.
+__host__ __device__ constexpr int DkvGroups(int width, bool large_tiles) {
+  return width > 64 && large_tiles ? 2 : 1;
+}
+
+// Grid: tiles of 64 · kGroups keys · segments · B · G.
+template <Branch kBranch, int kD, int kGroups>
+__global__ void __launch_bounds__(kGroups* kDkvThreads, kGroups > 1 ? 1 : kD > 64 ? 2 : 3)
     AttentionDkvKernel(AttentionProblem p, AttentionGradients grad, TokenSegments segments,
                        float* partial) {
   static_assert(kBranch != kSel);
-  const int key_tiles = CeilDiv(p.keys, kKeyTile);
+  constexpr int kKeys = kGroups * kKeyTile;
+  const int key_tiles = CeilDiv(p.keys, kKeys);
   const int segment = blockIdx.x % segments.count;
   const int tile = blockIdx.x / segments.count % key_tiles;
   const int bg = blockIdx.x / segments.count / key_tiles;
   DkvWork work{};
-  work.begin = tile * kKeyTile;
-  work.end = min(work.begin + kKeyTile, p.keys);
+  work.begin = tile * kKeys;
+  work.end = min(work.begin + kKeys, p.keys);
   const TokenRange tokens = BranchRule<kBranch>::Tokens(p, work.begin, work.end);
   work.first = tokens.begin + segment * segments.tokens;
   work.count = max(0, min(segments.tokens, tokens.end - work.first));
   if (segments.count > 1) {
-    work.partial = partial + int64_t{1} * blockIdx.x * kKeyTile * kPartialRow<kD>;
+    work.partial = partial + int64_t{1} * blockIdx.x * kKeys * kPartialRow<kD>;
   }
   extern __shared__ __align__(kTileAlignment) uint8_t shared[];
-  WalkRows<kBranch, kD>(p, grad, work, bg / p.groups, bg % p.groups, shared);
+  WalkRows<kBranch, kD, kGroups>(p, grad, work, bg / p.groups, bg % p.groups, shared);
 }
 
 constexpr int kAddSlices = 8;  // thread blocks that add the partial sums of one key tile
@@ -423,14 +434,15 @@ __device__ __forceinline__ void AddPartials(const AttentionProblem& p,
 }
 
 // Adds the segments of a key tile. Grid: slices · key tiles · B · G.
-template <int kD>
+template <int kD, int kGroups>
 __global__ void AddSegmentsKernel(AttentionProblem p, AttentionGradients grad, int segments,
                                   const float* partial) {
-  constexpr int64_t kStride = int64_t{kKeyTile} * kPartialRow<kD>;
-  const int key_tiles = CeilDiv(p.keys, kKeyTile);
+  constexpr int kKeys = kGroups * kKeyTile;
+  constexpr int64_t kStride = int64_t{kKeys} * kPartialRow<kD>;
+  const int key_tiles = CeilDiv(p.keys, kKeys);
   const int slice = blockIdx.x % kAddSlices, index = blockIdx.x / kAddSlices;
-  const int begin = index % key_tiles * kKeyTile, bg = index / key_tiles;
-  AddPartials<kD>(p, grad, bg / p.groups, bg % p.groups, begin, min(begin + kKeyTile, p.keys),
+  const int begin = index % key_tiles * kKeys, bg = index / key_tiles;
+  AddPartials<kD>(p, grad, bg / p.groups, bg % p.groups, begin, min(begin + kKeys, p.keys),
                   partial + index * segments * kStride, kStride, segments, slice);
 }
 

@@ -52,15 +52,15 @@ __device__ __forceinline__ KeyRange KeysOf(const AttentionProblem& p, int b, int
   return BranchRule<kBranch>::Keys(p, t, DocStart(p, b, t));
 }
 
-// Loads rows [begin, begin + 64) of group g of k or v ([B, keys, G, width]); rows at and after
+// Loads rows [begin, begin + kRows) of group g of k or v ([B, keys, G, width]); rows at and after
 // `end` and columns from `width` on become zero.
-template <int kD>
+template <int kD, int kRows = kKeyTile>
 __device__ __forceinline__ void LoadKeyTile(bf16* tile, const bf16* source, int width,
                                             const AttentionProblem& p, int b, int g, int begin,
                                             int end) {
   constexpr int kChunks = Tile<kD>::kChunks;
   const bf16* base = source + (int64_t{1} * b * p.keys * p.groups + g) * width;
-  for (int i = threadIdx.x; i < kKeyTile * kChunks; i += blockDim.x) {
+  for (int i = threadIdx.x; i < kRows * kChunks; i += blockDim.x) {
     const int row = i / kChunks, chunk = i % kChunks;
     const bool valid = begin + row < end && chunk * 8 < width;
     const bf16* from =

@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kDkvThreads, kD > 64 ? 2 : 3)
   if (work.begin >= work.end) return;
   work.count = min(lists.segment, size - segment * lists.segment);
   extern __shared__ __align__(kTileAlignment) uint8_t shared[];
-  int* list = reinterpret_cast<int*>(shared + DkvSharedBytes<kD>(kLargeTiles<kD>, 0));
+  int* list = reinterpret_cast<int*>(shared + DkvSharedBytes<kD>(kLargeTiles<kD>, 1, 0));
   const int* entries = lists.entries + int64_t{1} * bg * lists.capacity + lists.begins[slot] +
                        segment * lists.segment;
   for (int i = threadIdx.x; i < work.count; i += blockDim.x) list[i] = TokenOf(entries[i]);
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kDkvThreads, kD > 64 ? 2 : 3)
     const int64_t number = int64_t{1} * bg * partials + lists.segments[slot] + segment;
     work.partial = partial + (number * parts + part) * kKeyTile * kPartialRow<kD>;
   }
-  WalkRows<kSel, kD>(p, grad, work, bg / p.groups, bg % p.groups, shared);
+  WalkRows<kSel, kD, 1>(p, grad, work, bg / p.groups, bg % p.groups, shared);
 }
 
 // Adds the segments of the blocks that have several. Grid: slices · parts · S_sel · B·G.
@@ -181,7 +181,7 @@ absl::Status LaunchSelectedDkv(const Exec& exec, const NsaShape& shape, const At
     constexpr int kD = decltype(width)::value;
     auto* kernel = SelectedDkvKernel<kD>;
     NSA_ASSIGN_OR_RETURN(const bool large_tiles, LargeTiles(kD));
-    const int shared = DkvSharedBytes<kD>(large_tiles, plan.segment);
+    const int shared = DkvSharedBytes<kD>(large_tiles, 1, plan.segment);
     NSA_RETURN_IF_ERROR(AllowShared(kernel, shared, what));
     kernel<<<plan.parts * plan.max_segments * slots, kDkvThreads, shared, StreamOf(exec)>>>(
         p, grad, work.lists, plan.parts, plan.max_segments, plan.partials, work.sums);
