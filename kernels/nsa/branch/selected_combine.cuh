@@ -57,19 +57,18 @@ struct PartialColumns {
   }
 };
 
-// Sets `part` to the work of this thread. False if there is none.
+// Sets `part` to the work of this thread: a thread block has one token, and blockIdx.y which of its
+// (head, chunk) pairs. False if there is none.
 template <int kD>
 __device__ __forceinline__ bool FindColumns(const AttentionProblem& p, const ByKey& work, int range,
                                             PartialColumns<kD>* part) {
   constexpr int kLanes = PartialChunk<kD>::kOfRow;
-  const int64_t thread = int64_t{1} * blockIdx.x * blockDim.x + threadIdx.x;
-  part->chunk = static_cast<int>(thread % kLanes);
-  const int head = static_cast<int>(thread / kLanes % p.heads);
+  const int pair = blockIdx.y * blockDim.x + threadIdx.x, head = pair / kLanes;
+  if (head >= p.heads) return false;
+  part->chunk = pair % kLanes;
   const int t0 = range * work.tokens(), tokens = min(work.tokens(), p.seq_len - t0);
-  const auto token = static_cast<int>(thread / kLanes / p.heads % tokens);
-  const int64_t sequence = thread / kLanes / p.heads / tokens;
-  if (sequence >= p.batch) return false;
-  const int b = static_cast<int>(sequence), t = t0 + token, g = head / p.h;
+  const int b = blockIdx.x / tokens, token = blockIdx.x - b * tokens, t = t0 + token;
+  const int g = head / p.h;
   part->row = (int64_t{1} * b * p.seq_len + t) * p.heads + head;
   const int* choices = p.blocks + ((int64_t{1} * b * p.seq_len + t) * p.groups + g) * p.n_sel;
   // Parts of a block that begin after t have no partial result.
@@ -105,6 +104,7 @@ __device__ __forceinline__ void CombineOutputs(const PartialColumns<kD>& part,
                                                const AttentionProblem& p,
                                                const AttentionOutputs& out) {
   float top = -INFINITY;
+#pragma unroll 8
   for (int i = 0; i < part.slots; ++i) top = fmaxf(top, part.sums[i * part.h].x);
   const float reference = top == -INFINITY ? 0.0f : top;
   float sum = 0;
@@ -123,7 +123,8 @@ __device__ __forceinline__ void CombineOutputs(const PartialColumns<kD>& part,
   if (part.chunk == 0) out.lse[part.row] = sum > 0 ? (top + log2f(sum)) * kLn2 : INFINITY;
 }
 
-// Adds the partial results of a range's rows, one chunk per thread.
+// Adds the partial results of a range's rows, one chunk per thread. Grid: B · tokens of the range,
+// then as many thread blocks as the (head, chunk) pairs of a token need.
 template <int kD, bool kGradient>
 __global__ void CombineByKeyKernel(AttentionProblem p, AttentionOutputs out,
                                    AttentionGradients grad, ByKey work, int range) {
@@ -140,9 +141,11 @@ template <int kD, bool kGradient>
 void LaunchCombine(const Exec& exec, const AttentionProblem& p, const AttentionOutputs& out,
                    const AttentionGradients& grad, const ByKey& work, int range) {
   const int tokens = std::min(work.tokens(), p.seq_len - range * work.tokens());
-  const int64_t threads = int64_t{1} * p.batch * tokens * p.heads * PartialChunk<kD>::kOfRow;
+  const int pairs = p.heads * PartialChunk<kD>::kOfRow;
+  const int threads = RoundUp(std::min(pairs, 256), kWarp);
+  const dim3 grid(p.batch * tokens, CeilDiv(pairs, threads));
   CombineByKeyKernel<kD, kGradient>
-      <<<GridFor(threads, 256), 256, 0, StreamOf(exec)>>>(p, out, grad, work, range);
+      <<<grid, threads, 0, StreamOf(exec)>>>(p, out, grad, work, range);
 }
 
 }  // namespace nsa::cuda
