@@ -91,7 +91,8 @@ BranchScratch RangeScratch(const NsaShape& s, Branch branch) {
   ArenaPlan parts(kAlignment);
   BranchScratch scratch;
   scratch.stats = parts.Take(StatsBytes(s));
-  scratch.sums = parts.Take(segments == 1 ? 0 : tiles * segments * RangeKeys(s) / kScratchKeys * TileSumBytes(s));
+  scratch.sums = parts.Take(
+      segments == 1 ? 0 : tiles * segments * RangeKeys(s) / kScratchKeys * TileSumBytes(s));
   scratch.bytes = parts.used();
   return scratch;
 }

@@ -52,7 +52,7 @@ static __global__ void StatsKernel(const bf16* o, const bf16* d_o, const float* 
 
 template <int kD>
 __host__ __device__ constexpr int DqSharedBytes(int stages, int rows_padded, int union_bytes) {
-  return 4 * (rows_padded + stages * kKeyTile) * kD + union_bytes;
+  return 4 * (rows_padded + stages * kKeyTile) * kD + kStageBarrierBytes + union_bytes;
 }
 
 // Stores dq of one of a thread's two rows.
@@ -84,11 +84,15 @@ __global__ void __launch_bounds__(kD > 64 ? 384 : 256, kD > 64 ? 1 : 2)
   extern __shared__ __align__(kTileAlignment) uint8_t shared[];
   bf16* q_tile = reinterpret_cast<bf16*>(shared);
   bf16* do_tile = q_tile + at.rows_padded * kD;
-  KeyStages<kBranch, kD, kStages> stages(do_tile + at.rows_padded * kD, p, at);
+  using Stages = KeyStages<kBranch, kD, kStages>;
+  bf16* const stage_tiles = do_tile + at.rows_padded * kD;
+  auto* const barriers = reinterpret_cast<StageBarriers*>(stage_tiles + Stages::kElements);
+  Stages stages(stage_tiles, p, at, barriers);
   LoadQueryTile<kD>(q_tile, p.q, p.dk, p, at.b, at.g, at.t0, at.queries, at.rows_padded);
   LoadQueryTile<kD>(do_tile, grad.d_o, p.dv, p, at.b, at.g, at.t0, at.queries, at.rows_padded);
-  const KeyTiles tiles = PlanKeyTiles<kBranch>(p, at.b, at.g, at.t0, at.queries, queries_per_tile,
-                                               stages.k + stages.kElements);
+  const KeyTiles tiles =
+      PlanKeyTiles<kBranch>(p, at.b, at.g, at.t0, at.queries, queries_per_tile, barriers + 1);
+  if constexpr (Stages::kBarriers) __syncthreads();
   stages.Begin(p, tiles);
 
   const Row rows[2] = {RowOf<kBranch>(p, at, 0), RowOf<kBranch>(p, at, 1)};
@@ -100,7 +104,7 @@ __global__ void __launch_bounds__(kD > 64 ? 384 : 256, kD > 64 ? 1 : 2)
   }
   Rows16<kD> dq = {};
   for (int i = 0; i < tiles.tiles; ++i) {
-    stages.Advance(p, tiles, i);
+    stages.Await(p, tiles, i);
     const KeyTile tile = TileAt<kBranch>(p, tiles, i);
     Rows16<kKeyTile> weights, d_weights;
     const auto weigh = [&] {
@@ -116,8 +120,9 @@ __global__ void __launch_bounds__(kD > 64 ? 384 : 256, kD > 64 ? 1 : 2)
         }
       }
     };
-    TwoByRow<kD, kKeyTile>(weights, q_tile, stages.Keys(i), d_weights, do_tile, stages.Values(i),
-                           at.warp, at.lane, weigh);
+    TwoByRow<kD, kKeyTile>(
+        weights, q_tile, stages.Keys(i), d_weights, do_tile, stages.Values(i), at.warp, at.lane,
+        [&] { stages.Refill(p, tiles, i); }, weigh);
     Accumulate<kD, kKeyTile>(dq, weights, stages.Keys(i), at.lane, [&](int step) {
 #pragma unroll
       for (int n = 2 * step; n < 2 * step + 2; ++n) {
@@ -125,7 +130,7 @@ __global__ void __launch_bounds__(kD > 64 ? 384 : 256, kD > 64 ? 1 : 2)
         for (int e = 0; e < 4; ++e) weights[n][e] *= d_weights[n][e] - stats[e >> 1].y;
       }
     });
-    stages.Release();
+    stages.Release(i);
   }
 #pragma unroll
   for (int i = 0; i < 2; ++i) StoreDq<kD>(dq, p, grad, rows[i], i, at.lane);
@@ -364,86 +369,14 @@ __device__ void WalkRows(const AttentionProblem& p, const AttentionGradients& gr
     const auto weigh = [&] {
       WeighRows<kRows>(weights, info[stage], work, all_seen, scale_log2, warp, lane);
     };
-    TwoByRow<kD, kRows>(weights, k_tile, q, d_weights, v_tile, d_o, warp, lane, weigh);
+    TwoByRow<kD, kRows>(
+        weights, k_tile, q, d_weights, v_tile, d_o, warp, lane, [] {}, weigh);
     TwoAccumulate<kD, kRows>(dv, weights, d_o, dk, d_weights, q, lane, [&](int step) {
       DifferentiateRows<kRows>(d_weights, weights, info[stage], step, lane);
     });
   }
   StoreKeys<kD>(dk, p.scale, p, work, grad.dk, p.dk, 0, b, g, warp, lane);
   StoreKeys<kD>(dv, 1.0f, p, work, grad.dv, p.dv, kD, b, g, warp, lane);
-}
-
-// ---- dk, dv of contiguous key ranges: window and compressed
-
-// Warp groups of a thread block. With heads of 128 two groups take as many registers as two thread
-// blocks of one group, but each tile of rows is loaded once for 128 keys.
-__host__ __device__ constexpr int DkvGroups(int width, bool large_tiles) {
-  return width > 64 && large_tiles ? 2 : 1;
-}
-
-// Grid: tiles of 64 · kGroups keys · segments · B · G.
-template <Branch kBranch, int kD, int kGroups>
-__global__ void __launch_bounds__(kGroups* kDkvThreads, kGroups > 1 ? 1 : kD > 64 ? 2 : 3)
-    AttentionDkvKernel(AttentionProblem p, AttentionGradients grad, TokenSegments segments,
-                       float* partial) {
-  static_assert(kBranch != kSel);
-  constexpr int kKeys = kGroups * kKeyTile;
-  const int key_tiles = CeilDiv(p.keys, kKeys);
-  const int segment = blockIdx.x % segments.count;
-  const int tile = blockIdx.x / segments.count % key_tiles;
-  const int bg = blockIdx.x / segments.count / key_tiles;
-  DkvWork work{};
-  work.begin = tile * kKeys;
-  work.end = min(work.begin + kKeys, p.keys);
-  const TokenRange tokens = BranchRule<kBranch>::Tokens(p, work.begin, work.end);
-  work.first = tokens.begin + segment * segments.tokens;
-  work.count = max(0, min(segments.tokens, tokens.end - work.first));
-  if (segments.count > 1) {
-    work.partial = partial + int64_t{1} * blockIdx.x * kKeys * kPartialRow<kD>;
-  }
-  extern __shared__ __align__(kTileAlignment) uint8_t shared[];
-  WalkRows<kBranch, kD, kGroups>(p, grad, work, bg / p.groups, bg % p.groups, shared);
-}
-
-constexpr int kAddSlices = 8;  // thread blocks that add the partial sums of one key tile
-
-// Adds the partial sums of keys [begin, end) of group g over the segments in order. The segments
-// are `stride` floats apart. The call does part `slice` of kAddSlices, four columns per thread.
-template <int kD>
-__device__ __forceinline__ void AddPartials(const AttentionProblem& p,
-                                            const AttentionGradients& grad, int b, int g, int begin,
-                                            int end, const float* sums, int64_t stride,
-                                            int segments, int slice) {
-  constexpr int kQuads = kPartialRow<kD> / 4;
-  const int count = (end - begin) * kQuads;
-  for (int i = slice * blockDim.x + threadIdx.x; i < count; i += kAddSlices * blockDim.x) {
-    const int row = i / kQuads, column = i % kQuads * 4;
-    const bool is_v = column >= kD;
-    const int c = is_v ? column - kD : column, width = is_v ? p.dv : p.dk;
-    if (c >= width) continue;
-    float4 sum = {0, 0, 0, 0};
-#pragma unroll 4
-    for (int segment = 0; segment < segments; ++segment) {
-      const auto part = reinterpret_cast<const float4*>(sums + segment * stride)[i];
-      sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
-    }
-    const int64_t key = int64_t{1} * b * p.keys + begin + row;
-    *reinterpret_cast<uint2*>((is_v ? grad.dv : grad.dk) + (key * p.groups + g) * width + c) = {
-        Pack(sum.x, sum.y), Pack(sum.z, sum.w)};
-  }
-}
-
-// Adds the segments of a key tile. Grid: slices · key tiles · B · G.
-template <int kD, int kGroups>
-__global__ void AddSegmentsKernel(AttentionProblem p, AttentionGradients grad, int segments,
-                                  const float* partial) {
-  constexpr int kKeys = kGroups * kKeyTile;
-  constexpr int64_t kStride = int64_t{kKeys} * kPartialRow<kD>;
-  const int key_tiles = CeilDiv(p.keys, kKeys);
-  const int slice = blockIdx.x % kAddSlices, index = blockIdx.x / kAddSlices;
-  const int begin = index % key_tiles * kKeys, bg = index / key_tiles;
-  AddPartials<kD>(p, grad, bg / p.groups, bg % p.groups, begin, min(begin + kKeys, p.keys),
-                  partial + index * segments * kStride, kStride, segments, slice);
 }
 
 }  // namespace nsa::cuda

@@ -9,7 +9,7 @@
 #include "common/nsa/attention_scratch.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/side.h"
-#include "kernels/nsa/branch/attention_backward.cuh"
+#include "kernels/nsa/branch/attention_dkv.cuh"
 
 namespace nsa::cuda {
 
@@ -166,8 +166,8 @@ absl::Status LaunchDkv(const Exec& exec, const AttentionProblem& p, const Attent
   auto* kernel = AttentionDkvKernel<kBranch, kD, kGroups>;
   const int shared = DkvSharedBytes<kD>(large_tiles, kGroups, 0);
   NSA_RETURN_IF_ERROR(AllowShared(kernel, shared, what));
-  kernel<<<tiles * segments.count, kGroups * kDkvThreads, shared, StreamOf(exec)>>>(
-      p, grad, segments, sums);
+  kernel<<<tiles * segments.count, kGroups * kDkvThreads, shared, StreamOf(exec)>>>(p, grad,
+                                                                                    segments, sums);
   NSA_RETURN_IF_ERROR(CheckLaunch(what));
   if (segments.count > 1) {
     AddSegmentsKernel<kD, kGroups>

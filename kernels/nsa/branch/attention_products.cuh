@@ -82,21 +82,23 @@ __device__ __forceinline__ void AsFragments(uint32_t (&a)[kRows / 16][4], const 
 }
 #endif
 
-// c = the warp's rows of a · tileᵀ.
-template <int kWidth, int kRows>
+// c = the warp's rows of a · tileᵀ. Calls meanwhile(), with warp groups while c is being computed.
+template <int kWidth, int kRows, class Meanwhile>
 __device__ __forceinline__ void ByRow(Rows16<kRows>& c, const bf16* a, const bf16* tile, int warp,
-                                      int lane) {
+                                      int lane, Meanwhile meanwhile) {
   if constexpr (kGroupProduct<kWidth, kRows>) {
 #ifdef NSA_WGMMA
     Pin(c);
     BeginProducts();
     EnqueueByRow<kWidth>(c, GroupTile<kWidth>(a, warp), tile);
     CommitProducts();
+    meanwhile();
     WaitProducts();
     Pin(c);
 #endif
   } else {
     WarpByRow<kWidth, kRows>(c, a, tile, warp, lane);
+    meanwhile();
   }
 }
 
@@ -115,11 +117,11 @@ __device__ __forceinline__ void ByColumn(Rows16<kWidth>& c, const bf16* a, const
 }
 
 // x = the warp's rows of a · bᵀ and y = the warp's rows of c · dᵀ. use_x() is called once x is
-// complete; with warp groups this is while y is still being computed.
-template <int kWidth, int kRows, class UseX>
+// complete; with warp groups this is while y is still being computed. Calls meanwhile() before.
+template <int kWidth, int kRows, class Meanwhile, class UseX>
 __device__ __forceinline__ void TwoByRow(Rows16<kRows>& x, const bf16* a, const bf16* b,
                                          Rows16<kRows>& y, const bf16* c, const bf16* d, int warp,
-                                         int lane, UseX use_x) {
+                                         int lane, Meanwhile meanwhile, UseX use_x) {
   if constexpr (kGroupProduct<kWidth, kRows>) {
 #ifdef NSA_WGMMA
     Pin(x);
@@ -129,6 +131,7 @@ __device__ __forceinline__ void TwoByRow(Rows16<kRows>& x, const bf16* a, const 
     CommitProducts();
     EnqueueByRow<kWidth>(y, GroupTile<kWidth>(c, warp), d);
     CommitProducts();
+    meanwhile();
     WaitProducts<1>();
     Pin(x);
     use_x();
@@ -138,6 +141,7 @@ __device__ __forceinline__ void TwoByRow(Rows16<kRows>& x, const bf16* a, const 
   } else {
     WarpByRow<kWidth, kRows>(x, a, b, warp, lane);
     WarpByRow<kWidth, kRows>(y, c, d, warp, lane);
+    meanwhile();
     use_x();
   }
 }

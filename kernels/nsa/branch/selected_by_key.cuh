@@ -150,7 +150,7 @@ __device__ __forceinline__ void PartialOutputs(Rows16<kD>& o, const ByKeyShared<
                                                const Row (&rows)[2], float scale_log2, float2* sums,
                                                int warp, int lane) {
   Rows16<kKeyTile> weights;
-  ByRow<kD, kKeyTile>(weights, q, shared.k, warp, lane);
+  ByRow<kD, kKeyTile>(weights, q, shared.k, warp, lane, [] {});
   HideUnseen(weights, keys, rows, lane);
 #pragma unroll
   for (int e = 0; e < 2; ++e) {
@@ -179,7 +179,8 @@ __device__ __forceinline__ void PartialDq(Rows16<kD>& dq, const ByKeyShared<kD, 
       }
     }
   };
-  TwoByRow<kD, kKeyTile>(weights, q, shared.k, d_weights, d_o, shared.v, warp, lane, weigh);
+  TwoByRow<kD, kKeyTile>(
+      weights, q, shared.k, d_weights, d_o, shared.v, warp, lane, [] {}, weigh);
   Accumulate<kD, kKeyTile>(dq, weights, shared.k, lane, [&](int step) {
 #pragma unroll
     for (int n = 2 * step; n < 2 * step + 2; ++n) {

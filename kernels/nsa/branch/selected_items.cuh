@@ -9,22 +9,22 @@ namespace nsa::cuda {
 // How the work is divided, and the device memory for it. An item is a segment of the tokens that
 // chose a block within a range of tokens.
 struct ByKey {
-  int chunks;    // of kChunk tokens, per range
-  int ranges;    // per sequence
-  int parts;     // 64-key parts per block
-  int capacity;  // most items of a (range, batch, group)
-  int splits;    // most blocks with several items of a (range, batch, group)
-  int slots;     // most items of these blocks
-  int2* counts;  // [ranges, B·G]: number of items, of blocks with several items
-  int4* items;   // [ranges, B·G, capacity]: block, its part of the (batch, group)'s list entries:
-                 // the first and how many, ItemSums
+  int chunks;     // of kChunk tokens, per range
+  int ranges;     // per sequence
+  int parts;      // 64-key parts per block
+  int capacity;   // most items of a (range, batch, group)
+  int splits;     // most blocks with several items of a (range, batch, group)
+  int slots;      // most items of these blocks
+  int2* counts;   // [ranges, B·G]: number of items, of blocks with several items
+  int4* items;    // [ranges, B·G, capacity]: block, its part of the (batch, group)'s list entries:
+                  // the first and how many, ItemSums
   int4* several;  // [ranges, B·G, splits], blocks with several items: block, slot of the first
                   // item, number of items, ItemSums
   bf16* rows;    // [B, tokens of a range, G, n · parts, h, max(dk, dv)]: partial results; order of
                  // the columns: PartialChunk
   float2* sums;  // [B, tokens of a range, G, n · parts, h]: maximum (log2 units) and sum; forward
                  // only
-  float* key_sums;   // fp32 [B·G, S_sel, parts, 64, 2·max(dk, dv)]: dk and dv of the ranges so far
+  float* key_sums;  // fp32 [B·G, S_sel, parts, 64, 2·max(dk, dv)]: dk and dv of the ranges so far
   float* item_sums;  // fp32 [B·G, slots, parts, 64, 2·max(dk, dv)]: dk and dv of an item
 
   __host__ __device__ int tokens() const { return chunks * kChunk; }
@@ -42,9 +42,9 @@ __device__ __forceinline__ int2 EntriesOf(const AttentionProblem& p, const Selec
                                                          : lists.sizes[bg * p.sel_blocks + block]};
 }
 
-// Where the sums of dk and dv of an item start and where they go. The ranges of tokens are processed
-// one after the other, so the sums of a block continue from one range to the next. A block with
-// several items in a range has one sum for each of them, in a slot of its own.
+// Where the sums of dk and dv of an item start and where they go. The ranges of tokens are
+// processed one after the other, so the sums of a block continue from one range to the next. A
+// block with several items in a range has one sum for each of them, in a slot of its own.
 struct ItemSums {
   int bits;
 

@@ -37,8 +37,8 @@ __device__ __forceinline__ float* KeySums(const AttentionProblem& p, const ByKey
 }
 template <int kD>
 __device__ __forceinline__ float* SlotSums(const ByKey& work, int bg, int slot, int part) {
-  return work.item_sums + ((int64_t{1} * bg * work.slots + slot) * work.parts + part) *
-                              kSumFloats<kD>;
+  return work.item_sums +
+         ((int64_t{1} * bg * work.slots + slot) * work.parts + part) * kSumFloats<kD>;
 }
 
 // sums ← the thread's accumulators of dk (kFirst = 0) or dv (kFirst = kD / 8), or the reverse.
@@ -147,7 +147,8 @@ __global__ void __launch_bounds__(kByKeyThreads, kD > 64 ? 2 : 3)
       const auto weigh = [&] {
         WeighRows<kByKeyRows>(weights, info, list, all_seen, scale_log2, warp, lane);
       };
-      TwoByRow<kD, kByKeyRows>(weights, shared.k, q, d_weights, shared.v, d_o, warp, lane, weigh);
+      TwoByRow<kD, kByKeyRows>(
+          weights, shared.k, q, d_weights, shared.v, d_o, warp, lane, [] {}, weigh);
       TwoAccumulate<kD, kByKeyRows>(dv, weights, d_o, dk, d_weights, q, lane, [&](int step) {
         DifferentiateRows<kByKeyRows>(d_weights, weights, info, step, lane);
         StoreLogitGradients(ds_tile, d_weights, step, warp, lane);
