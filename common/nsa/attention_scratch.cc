@@ -18,8 +18,10 @@ int64_t StatsBytes(const NsaShape& s) { return int64_t{8} * s.batch * s.seq_len 
 // dk and dv of a tile of keys, in fp32.
 int64_t TileSumBytes(const NsaShape& s) { return int64_t{4} * kScratchKeys * 2 * WiderHead(s); }
 
-// Most keys whose dk and dv a thread block sums in the compressed and the window branch.
-int64_t RangeKeys(const NsaShape& s) { return WiderHead(s) > 64 ? 2 * kScratchKeys : kScratchKeys; }
+// Most keys whose dk and dv a thread block sums.
+int64_t RangeKeys(const NsaShape& s, Branch branch) {
+  return branch == kCmp && WiderHead(s) > 64 ? 2 * kScratchKeys : kScratchKeys;
+}
 
 // Entries of a list in one segment: the smallest power of two from 128 to 2,048 that gives at most
 // about 2,048 segments in total. Short segments let a small batch fill the GPU too.
@@ -34,7 +36,7 @@ int32_t ListSegment(const NsaShape& s) {
 // about 512 thread blocks in total, each segment having at least 128 tokens.
 TokenSegments WindowSegments(const NsaShape& s) {
   const int64_t tiles = CeilDiv(s.seq_len, kScratchKeys) * Pairs(s);
-  const int64_t tokens = std::min<int64_t>(s.seq_len, int64_t{s.window} + RangeKeys(s) - 1);
+  const int64_t tokens = std::min<int64_t>(s.seq_len, int64_t{s.window} + kScratchKeys - 1);
   const int64_t count = std::clamp<int64_t>(512 / tiles, 1, CeilDiv(tokens, 128));
   return {static_cast<int32_t>(CeilDiv(tokens, count)), static_cast<int32_t>(count)};
 }
@@ -86,13 +88,13 @@ TokenSegments RangeSegments(const NsaShape& s, Branch branch) {
 
 BranchScratch RangeScratch(const NsaShape& s, Branch branch) {
   const int64_t keys = branch == kCmp ? s.cmp_blocks() : s.seq_len;
-  const int64_t segments = RangeSegments(s, branch).count;
-  const int64_t tiles = CeilDiv(keys, RangeKeys(s)) * Pairs(s);
+  const int64_t segments = RangeSegments(s, branch).count, tile_keys = RangeKeys(s, branch);
+  const int64_t tiles = CeilDiv(keys, tile_keys) * Pairs(s);
   ArenaPlan parts(kAlignment);
   BranchScratch scratch;
   scratch.stats = parts.Take(StatsBytes(s));
-  scratch.sums = parts.Take(
-      segments == 1 ? 0 : tiles * segments * RangeKeys(s) / kScratchKeys * TileSumBytes(s));
+  scratch.sums =
+      parts.Take(segments == 1 ? 0 : tiles * segments * tile_keys / kScratchKeys * TileSumBytes(s));
   scratch.bytes = parts.used();
   return scratch;
 }

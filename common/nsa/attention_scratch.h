@@ -12,8 +12,8 @@
 
 namespace nsa {
 
-// Keys in a tile of the kernels; dk and dv are summed for one tile at a time, or for two where
-// heads are wider than 64.
+// Keys in a tile of the kernels; dk and dv are summed for one tile at a time, or for two in the
+// compressed branch where heads are wider than 64.
 inline constexpr int32_t kScratchKeys = 64;
 
 // The tokens that may see a key tile are divided into `count` segments of at most `tokens` tokens.

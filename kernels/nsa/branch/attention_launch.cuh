@@ -196,7 +196,7 @@ absl::Status LaunchBackward(const Exec& exec, const Args& args, const AttentionP
   return ForHeadWidth(args.shape, [&](auto width) -> absl::Status {
     constexpr int kD = decltype(width)::value;
     NSA_ASSIGN_OR_RETURN(const bool large_tiles, LargeTiles(kD));
-    if constexpr (DkvGroups(kD, true) == 2) {
+    if constexpr (DkvGroups(kBranch, kD, true) == 2) {
       if (large_tiles) {
         return LaunchDkv<kBranch, kD, 2>(side, p, grad, segments, large_tiles, sums, what);
       }

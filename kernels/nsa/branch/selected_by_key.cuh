@@ -248,10 +248,11 @@ __global__ void __launch_bounds__(kByKeyThreads, kByKeyBlocks<kD, kGradient>)
   const float scale_log2 = p.scale * kLog2E;
   unsigned int keys_seen = 0;
   for (int i = 0; i < row_tiles; ++i) {
-    load(i + 1);
-    WaitCopies<1>();
+    WaitCopies<0>();
     FenceTiles();
     __syncthreads();
+    // All threads are done with tile i − 1, whose stage this tile takes.
+    load(i + 1);
     const int stage = i & 1, from = i * loader.tokens;
     const bf16* q = shared.q + stage * shared.kTile;
     const RowInfo<kByKeyRows>& info = shared.info[stage];
@@ -267,7 +268,6 @@ __global__ void __launch_bounds__(kByKeyThreads, kByKeyBlocks<kD, kGradient>)
       PartialOutputs<kD>(result, shared, q, item.keys, rows, scale_log2, work.sums, warp, lane);
     }
     StorePartialRows<kD>(result, rows, work.rows, lane);
-    __syncthreads();
   }
   if (!kGradient && keys_read != nullptr) {
     keys_seen = __reduce_add_sync(0xffffffffu, keys_seen);

@@ -77,7 +77,9 @@ struct WarpCounter {
 };
 
 // Lists the items of every range: one warp per (range, batch, group). A block that no token chose
-// has an item without entries in the first range, so that its gradients are written.
+// has an item without entries in the first range, so that its gradients are written. The blocks
+// with the most entries of a range come first: block 0, then the last ones down to block 1, since
+// every token chooses its own block and the one before.
 static __global__ void PlanItemsKernel(AttentionProblem p, SelectedLists lists, ByKey work) {
   const int pairs = p.batch * p.groups, lane = threadIdx.x;
   const int range = blockIdx.x / pairs, bg = blockIdx.x % pairs;
@@ -85,10 +87,11 @@ static __global__ void PlanItemsKernel(AttentionProblem p, SelectedLists lists, 
   int4* several = work.several + int64_t{1} * blockIdx.x * work.splits;
   WarpCounter item_counter, slot_counter, split_counter;
   for (int base = 0; base < p.sel_blocks; base += kWarp) {
-    const int block = base + lane, list = bg * p.sel_blocks + block;
+    const int place = base + lane, block = place == 0 ? 0 : p.sel_blocks - place;
+    const int list = bg * p.sel_blocks + block;
     int2 entries = {0, 0};
     int size = 0, count = 0;
-    if (block < p.sel_blocks) {
+    if (place < p.sel_blocks) {
       entries = EntriesOf(p, lists, work, range, bg, block);
       size = lists.sizes[list];
       count = max(CeilDiv(entries.y - entries.x, kItemTokens), range == 0 && size == 0 ? 1 : 0);

@@ -37,10 +37,9 @@ TEST(AttentionScratch, SegmentsCoverTheTokens) {
   std::mt19937 random(1);
   for (int round = 0; round < 1000; ++round) {
     const NsaShape s = RandomShape(&random);
-    const int64_t keys = std::max(s.d_k, s.d_v) > 64 ? 2 * kScratchKeys : kScratchKeys;
     const TokenSegments window = RangeSegments(s, kWin), compressed = RangeSegments(s, kCmp);
     EXPECT_GE(int64_t{1} * window.tokens * window.count,
-              std::min<int64_t>(s.seq_len, int64_t{s.window} + keys - 1))
+              std::min<int64_t>(s.seq_len, int64_t{s.window} + kScratchKeys - 1))
         << s.ToString();
     EXPECT_GE(int64_t{1} * compressed.tokens * compressed.count, s.seq_len) << s.ToString();
     const SelectedScratch selected = PlanSelectedScratch(s);
