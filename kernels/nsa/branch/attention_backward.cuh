@@ -12,23 +12,14 @@
 // a last kernel adds the segments' fp32 partial sums in order.
 #pragma once
 
-#include <climits>
 #include <type_traits>
 
 #include "common/nsa/attention_scratch.h"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/nsa/branch/attention_forward.cuh"
+#include "kernels/nsa/branch/attention_rows.cuh"
 
 namespace nsa::cuda {
-
-struct AttentionGradients {
-  const float2* stats;  // [B, S, H]: lse in log2 units, delta
-  const bf16* d_o;      // [B, S, H, dv]
-  bf16* dq;             // [B, S, H, dk]
-  bf16* dk;             // [B, keys, G, dk]
-  bf16* dv;             // [B, keys, G, dv]
-  bool add_to_dq;
-};
 
 // stats[row] = {lse · log2 e, Σ_c d_o[row, c] · o[row, c]}. dv/8 lanes per row, 16 bytes per lane.
 static __global__ void StatsKernel(const bf16* o, const bf16* d_o, const float* lse, float2* stats,
@@ -138,117 +129,12 @@ __global__ void __launch_bounds__(kD > 64 ? 384 : 256, kD > 64 ? 1 : 2)
 
 // ---- dk, dv
 
-// The query rows that a thread block of the key-major kernel processes, and where its sums go.
-struct DkvWork {
-  const int* list;  // in shared memory: the tokens that chose the block, ascending; null: tokens
-                    // first, first + 1, …
-  int first;
-  int count;       // tokens of this segment
-  int begin, end;  // keys [begin, end)
-  int all_from;    // tokens all_from … all_to see all these keys
-  int all_to;
-  float* partial;  // fp32 [keys, 2·kD] for partial sums, or null: write to dk and dv directly
-
-  __device__ __forceinline__ int Token(int index) const {
-    return list == nullptr ? first + index : list[index];
-  }
-};
-
-// Rows of a query tile in the key-major kernel of dk and dv. With 64 rows and heads of 128 a thread
-// has 192 accumulators.
-__host__ __device__ constexpr int RowTile(bool large_tiles) { return large_tiles ? 64 : 32; }
-template <int kD>
-constexpr int kRowTile = RowTile(kLargeTiles<kD>);
-
-// Per-row data of a tile of query rows. Rows after the last have weight 0.
-template <int kRows>
-struct RowInfo {
-  float2 stats[kRows];
-  int2 keys[kRows];  // first key that the row sees, number of keys that it sees
-};
-
-// Stages of query rows in the key-major kernel of dk and dv with `groups` warp groups.
-__host__ __device__ constexpr int RowStages(int groups) { return groups > 1 ? 3 : 2; }
-
 // `list`: number of tokens of the longest list segment.
 template <int kD>
 __host__ __device__ constexpr int DkvSharedBytes(bool large_tiles, int groups, int list) {
-  const int rows = RowStages(groups) * RowTile(large_tiles);
-  return 4 * (groups * kKeyTile + rows) * kD + rows * static_cast<int>(sizeof(RowInfo<1>)) +
-         4 * list;
-}
-
-constexpr int kDkvThreads = 128;  // of a warp group
-
-// Copies tiles of query rows. A thread copies the same rows and columns of every tile. Without
-// kGradients it loads q but not dO, and of a row's RowInfo only `keys`.
-template <Branch kBranch, int kD, int kRows = kRowTile<kD>, bool kGradients = true,
-          int kThreads = kDkvThreads>
-struct RowLoader {
-  static constexpr int kChunks = kD / 8;
-  static constexpr int kRowsApart = kThreads / kChunks;
-  static constexpr int kCopies = kRows / kRowsApart;
-
-  int chunk, first_row;
-  const bf16 *q, *d_o;  // the thread's column of token 0, first head of the group
-  int tokens;           // per tile
-
-  __device__ __forceinline__ RowLoader(const AttentionProblem& p, const AttentionGradients& grad,
-                                       int b, int g)
-      : chunk(threadIdx.x % kChunks), first_row(threadIdx.x / kChunks), tokens(kRows / p.h) {
-    const int64_t first = int64_t{1} * b * p.seq_len * p.heads + g * p.h;
-    q = p.q + first * p.dk + chunk * 8;
-    if constexpr (kGradients) d_o = grad.d_o + first * p.dv + chunk * 8;
-  }
-
-  // Loads the rows of tokens [from, from + tokens) of the work and their RowInfo.
-  __device__ __forceinline__ void Load(const AttentionProblem& p, const AttentionGradients& grad,
-                                       const DkvWork& work, int b, int g, int from, bf16* q_tile,
-                                       bf16* do_tile, RowInfo<kRows>& info) const {
-    const int rows = min(tokens, work.count - from) * p.h;
-#pragma unroll
-    for (int i = 0; i < kCopies; ++i) {
-      const int row = first_row + i * kRowsApart, query = QueryOf(p, row);
-      const bool valid = row < rows;
-      // Fits in an int: NsaShape limits B·S·H to below 2³¹.
-      const int at = valid ? work.Token(from + query) * p.heads + row - query * p.h : 0;
-      CopyAsync16(Tile<kD>::At(q_tile, row, chunk), RowPointer(q, at, p.dk),
-                  valid && chunk * 8 < p.dk);
-      if constexpr (kGradients) {
-        CopyAsync16(Tile<kD>::At(do_tile, row, chunk), RowPointer(d_o, at, p.dv),
-                    valid && chunk * 8 < p.dv);
-      }
-    }
-    const int row = threadIdx.x;
-    if (row >= kRows) return;
-    if (row < rows) {
-      const int query = QueryOf(p, row), t = work.Token(from + query);
-      const int64_t first = int64_t{1} * b * p.seq_len + t;
-      if constexpr (kGradients) {
-        CopyAsync8(&info.stats[row], grad.stats + first * p.heads + g * p.h + row - query * p.h);
-      }
-      const KeyRange keys = KeysOf<kBranch>(p, b, t);
-      info.keys[row] = {keys.begin, max(0, keys.end - keys.begin)};
-    } else {
-      info.stats[row] = {INFINITY, 0};
-      info.keys[row] = {0, 0};
-    }
-  }
-
-  // Whether every token of the tile sees every key of the work.
-  __device__ __forceinline__ bool AllSeen(const DkvWork& work, int from) const {
-    return work.Token(from) >= work.all_from &&
-           work.Token(min(from + tokens, work.count) - 1) <= work.all_to;
-  }
-};
-
-// Sets the range of tokens that see all keys of the work. With documents, which may hide keys, the
-// range is empty.
-template <Branch kBranch>
-__device__ __forceinline__ void SetAllSeen(const AttentionProblem& p, DkvWork* work) {
-  const TokenBounds all = BranchRule<kBranch>::TokensOfAll(p, work->begin, work->end);
-  work->all_from = p.doc_start != nullptr ? INT_MAX : all.from;
-  work->all_to = all.to;
+  const int rows = RowTile(large_tiles), loaded = RowStages(groups) * rows;
+  return 4 * (groups * kKeyTile + loaded) * kD + loaded * static_cast<int>(sizeof(float2)) +
+         kRowPlans * rows * static_cast<int>(sizeof(RowPlan<4>)) / 4 + 4 * list;
 }
 
 // Floats per key in the partial sums: kD for dk, then kD for dv.
@@ -282,16 +168,16 @@ __device__ __forceinline__ void StoreKeys(const Rows16<kD>& sum, float factor,
 
 // Turns the logits of 16 keys × kRows rows into weights.
 template <int kRows>
-__device__ __forceinline__ void WeighRows(Rows16<kRows>& weights, const RowInfo<kRows>& info,
-                                          const DkvWork& work, bool all_seen, float scale_log2,
-                                          int warp, int lane) {
+__device__ __forceinline__ void WeighRows(Rows16<kRows>& weights, const float2* row_stats,
+                                          const RowPlan<kRows>& plan, const DkvWork& work,
+                                          bool all_seen, float scale_log2, int warp, int lane) {
 #pragma unroll
   for (int n = 0; n < kRows / 8; ++n) {
     const int row = n * 8 + 2 * (lane & 3);  // of elements 0 and 2; elements 1 and 3: row + 1
-    const float4 stats = *reinterpret_cast<const float4*>(&info.stats[row]);
+    const float4 stats = *reinterpret_cast<const float4*>(&row_stats[row]);
     if (!all_seen) {
       // One unsigned comparison checks both ends: a key before the first wraps to a large number.
-      const int4 keys = *reinterpret_cast<const int4*>(&info.keys[row]);
+      const int4 keys = *reinterpret_cast<const int4*>(&plan.keys[row]);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int key = work.begin + warp * 16 + lane / 4 + 8 * i;
@@ -315,11 +201,11 @@ __device__ __forceinline__ void WeighRows(Rows16<kRows>& weights, const RowInfo<
 template <int kRows>
 __device__ __forceinline__ void DifferentiateRows(Rows16<kRows>& d_weights,
                                                   const Rows16<kRows>& weights,
-                                                  const RowInfo<kRows>& info, int step, int lane) {
+                                                  const float2* row_stats, int step, int lane) {
 #pragma unroll
   for (int n = 2 * step; n < 2 * step + 2; ++n) {
     const int row = n * 8 + 2 * (lane & 3);
-    const float delta[2] = {info.stats[row].y, info.stats[row + 1].y};
+    const float delta[2] = {row_stats[row].y, row_stats[row + 1].y};
 #pragma unroll
     for (int e = 0; e < 4; ++e) d_weights[n][e] = weights[n][e] * (d_weights[n][e] - delta[e & 1]);
   }
@@ -336,21 +222,34 @@ __device__ void WalkRows(const AttentionProblem& p, const AttentionGradients& gr
   bf16* v_tile = k_tile + kKeys * kD;
   bf16* q_tile = v_tile + kKeys * kD;
   bf16* do_tile = q_tile + kStages * kRows * kD;
-  auto* info = reinterpret_cast<RowInfo<kRows>*>(do_tile + kStages * kRows * kD);
+  auto* plans = reinterpret_cast<RowPlan<kRows>*>(do_tile + kStages * kRows * kD);
+  auto* row_stats = reinterpret_cast<float2*>(plans + kRowPlans);
 
   LoadKeyTile<kD, kKeys>(k_tile, p.k, p.dk, p, b, g, work.begin, work.end);
   LoadKeyTile<kD, kKeys>(v_tile, p.v, p.dv, p, b, g, work.begin, work.end);
   SetAllSeen<kBranch>(p, &work);
-  const RowLoader<kBranch, kD, kRows, true, kGroups * kDkvThreads> loader(p, grad, b, g);
-  const int row_tiles = CeilDiv(work.count, loader.tokens);
-  auto load = [&](int i) {
+  const RowPlanner<kBranch, kRows> planner(p);
+  const RowLoader<kD, kRows, true, kGroups * kDkvThreads> loader(p, grad, b, g);
+  const int row_tiles = CeilDiv(work.count, planner.tokens);
+  const auto plan = [&](int i) {
+    planner.Plan(p, work, b, i * planner.tokens, plans[i % kRowPlans]);
+  };
+  const auto load = [&](int i) {
     if (i < row_tiles) {
       const int stage = i % kStages;
-      loader.Load(p, grad, work, b, g, i * loader.tokens, q_tile + stage * kRows * kD,
-                  do_tile + stage * kRows * kD, info[stage]);
+      const int token = work.first + i * planner.tokens;
+      const int rows = min(planner.tokens, work.count - i * planner.tokens) * p.h;
+      loader.Load(p, q_tile + stage * kRows * kD, do_tile + stage * kRows * kD,
+                  row_stats + stage * kRows, [&](int row) {
+                    if constexpr (kBranch == kSel) return plans[i % kRowPlans].at[row];
+                    const int query = QueryOf(p, row);
+                    return row < rows ? (token + query) * p.heads + row - query * p.h : -1;
+                  });
     }
     CommitCopies();
   };
+  for (int i = 0; i < kStages; ++i) plan(i);
+  __syncthreads();
   for (int i = 0; i < kStages - 1; ++i) load(i);
 
   const float scale_log2 = p.scale * kLog2E;
@@ -361,18 +260,21 @@ __device__ void WalkRows(const AttentionProblem& p, const AttentionGradients& gr
     __syncthreads();
     // All threads are done with tile i − 1, whose stage this tile takes.
     load(i + kStages - 1);
+    plan(i + kStages);
     const int stage = i % kStages;
     const bf16* q = q_tile + stage * kRows * kD;
     const bf16* d_o = do_tile + stage * kRows * kD;
+    const float2* stats = row_stats + stage * kRows;
     Rows16<kRows> weights, d_weights;
-    const bool all_seen = loader.AllSeen(work, i * loader.tokens);
+    const bool all_seen = planner.AllSeen(work, i * planner.tokens);
     const auto weigh = [&] {
-      WeighRows<kRows>(weights, info[stage], work, all_seen, scale_log2, warp, lane);
+      WeighRows<kRows>(weights, stats, plans[i % kRowPlans], work, all_seen, scale_log2, warp,
+                       lane);
     };
     TwoByRow<kD, kRows>(
         weights, k_tile, q, d_weights, v_tile, d_o, warp, lane, [] {}, weigh);
     TwoAccumulate<kD, kRows>(dv, weights, d_o, dk, d_weights, q, lane, [&](int step) {
-      DifferentiateRows<kRows>(d_weights, weights, info[stage], step, lane);
+      DifferentiateRows<kRows>(d_weights, weights, stats, step, lane);
     });
   }
   StoreKeys<kD>(dk, p.scale, p, work, grad.dk, p.dk, 0, b, g, warp, lane);

@@ -85,11 +85,11 @@ struct KeyStages {
   __device__ __forceinline__ void Load(const AttentionProblem& p, const KeyTiles& tiles, int i) {
     if (i < tiles.tiles) {
       const KeyTile tile = TileAt<kBranch>(p, tiles, i);
-      const int rows_apart = blockDim.x / kChunks;
+      const int rows_apart = blockDim.x / kChunks;  // a multiple of 8, after which tiles repeat
       bf16 *const k_tile = Keys(i), *const v_tile = Values(i);
-      for (int r = row; r < kKeyTile; r += rows_apart) {
+      int to = Tile<kD>::Offset(row, chunk);
+      for (int r = row; r < kKeyTile; r += rows_apart, to += rows_apart * kD) {
         const int key = tile.begin + r, from = first_row + key * p.groups;
-        const int to = Tile<kD>::Offset(r, chunk);
         const bool valid = key < tile.end;
         CopyAsync16(k_tile + to, RowPointer(k_from, from, p.dk), valid && k_column);
         CopyAsync16(v_tile + to, RowPointer(v_from, from, p.dv), valid && v_column);

@@ -24,21 +24,26 @@ template <int kD, bool kGradient>
 struct ByKeyShared {
   static constexpr int kTile = kByKeyRows * kD;
   static constexpr int kBytes = 4 * (kKeyTile + (kGradient ? 2 : 1) * kByKeyRows) * kD +
-                                2 * static_cast<int>(sizeof(RowInfo<kByKeyRows>)) + 8 * kItemTokens;
+                                kRowPlans * static_cast<int>(sizeof(RowPlan<kByKeyRows>)) +
+                                4 * kRowPlans * kByKeyRows + 16 * kByKeyRows + 8 * kItemTokens;
 
-  bf16 *k, *v;                // one tile each
-  bf16* q;                    // two tiles of query rows
-  bf16* d_o;                  // the same; gradient only
-  RowInfo<kByKeyRows>* info;  // of the two tiles
-  int *tokens, *choices;      // [kItemTokens], of the item's entries
+  bf16 *k, *v;                 // one tile each
+  bf16* q;                     // two tiles of query rows
+  bf16* d_o;                   // the same; gradient only
+  RowPlan<kByKeyRows>* plans;  // kRowPlans
+  int* partial;                // [kRowPlans, kByKeyRows]: place among the partial rows
+  float2* stats;               // [2, kByKeyRows], of the two tiles; gradient only
+  int *tokens, *choices;       // [kItemTokens], of the item's entries
 
   __device__ __forceinline__ explicit ByKeyShared(uint8_t* memory)
       : k(reinterpret_cast<bf16*>(memory)),
         v(k + kKeyTile * kD),
         q(v + kKeyTile * kD),
         d_o(q + 2 * kTile),
-        info(reinterpret_cast<RowInfo<kByKeyRows>*>(kGradient ? d_o + 2 * kTile : d_o)),
-        tokens(reinterpret_cast<int*>(info + 2)),
+        plans(reinterpret_cast<RowPlan<kByKeyRows>*>(kGradient ? d_o + 2 * kTile : d_o)),
+        partial(reinterpret_cast<int*>(plans + kRowPlans)),
+        stats(reinterpret_cast<float2*>(partial + kRowPlans * kByKeyRows)),
+        tokens(reinterpret_cast<int*>(stats + 2 * kByKeyRows)),
         choices(tokens + kItemTokens) {}
 };
 
@@ -108,25 +113,84 @@ __device__ __forceinline__ float2 Exponentials(Rows16<kKeyTile>& logits, int e, 
   return {top, QuadSum(sum)};
 }
 
-// The two rows that a thread holds of the query tile whose first token is entry `from` of the item.
-// Row::at is the row's place among the partial rows.
+// The query rows of an item on their way through shared memory, two tiles at a time.
+template <int kD, bool kGradient>
+struct ByKeyRowTiles {
+  RowPlanner<kSel, kByKeyRows> planner;
+  RowLoader<kD, kByKeyRows, kGradient> loader;
+  int tiles;
+  int first_token;                    // of the range
+  int first_partial, partial_stride;  // partial row of its choice 0, part 0; rows per token
+
+  __device__ __forceinline__ ByKeyRowTiles(const AttentionProblem& p,
+                                           const AttentionGradients& grad, const ByKey& work,
+                                           int range, const ByKeyItem& item)
+      : planner(p),
+        loader(p, grad, item.b, item.g),
+        tiles(CeilDiv(item.count, planner.tokens)),
+        first_token(range * work.tokens()),
+        partial_stride(p.groups * p.n_sel * work.parts * p.h) {
+    // Fits in an int: partial rows have 32 bytes or more each.
+    first_partial = static_cast<int>(FirstPartialRow(p, work, item.b, item.g, 0)) +
+                    item.part * p.h + planner.head;
+  }
+
+  __device__ __forceinline__ void Plan(const ByKeyShared<kD, kGradient>& shared,
+                                       const AttentionProblem& p, const ByKey& work,
+                                       const ByKeyItem& item, const DkvWork& list, int i) const {
+    const int from = i * planner.tokens, slot = i % kRowPlans;
+    planner.Plan(p, list, item.b, from, shared.plans[slot]);
+    if (threadIdx.x >= kByKeyRows || !planner.HasRow(list, from)) return;
+    const int entry = from + planner.query;
+    shared.partial[slot * kByKeyRows + threadIdx.x] =
+        first_partial + (shared.tokens[entry] - first_token) * partial_stride +
+        shared.choices[entry] * work.parts * p.h;
+  }
+  __device__ __forceinline__ void Load(const ByKeyShared<kD, kGradient>& shared,
+                                       const AttentionProblem& p, int i) const {
+    if (i < tiles) {
+      const int stage = i & 1;
+      loader.Load(p, shared.q + stage * shared.kTile, shared.d_o + stage * shared.kTile,
+                  shared.stats + stage * kByKeyRows,
+                  [&](int row) { return shared.plans[i % kRowPlans].at[row]; });
+    }
+    CommitCopies();
+  }
+  // Call first; the item's entries must have been read. Contains a barrier.
+  __device__ __forceinline__ void Begin(const ByKeyShared<kD, kGradient>& shared,
+                                        const AttentionProblem& p, const ByKey& work,
+                                        const ByKeyItem& item, const DkvWork& list) const {
+    Plan(shared, p, work, item, list, 0);
+    Plan(shared, p, work, item, list, 1);
+    __syncthreads();
+    Load(shared, p, 0);
+  }
+  // Call before tile i is used: waits until it is loaded. Contains a barrier.
+  __device__ __forceinline__ void Advance(const ByKeyShared<kD, kGradient>& shared,
+                                          const AttentionProblem& p, const ByKey& work,
+                                          const ByKeyItem& item, const DkvWork& list, int i) const {
+    WaitCopies<0>();
+    FenceTiles();
+    __syncthreads();
+    // All threads are done with tile i − 1, whose stage tile i + 1 takes.
+    Load(shared, p, i + 1);
+    Plan(shared, p, work, item, list, i + 2);
+  }
+};
+
+// The two rows that a thread holds of tile i. Row::at is the row's place among the partial rows.
 template <int kD, bool kGradient>
 __device__ __forceinline__ void FindRows(Row (&rows)[2], const ByKeyShared<kD, kGradient>& shared,
-                                         const AttentionProblem& p, const ByKey& work, int range,
-                                         const ByKeyItem& item, int from, int queries,
-                                         const RowInfo<kByKeyRows>& info, int warp, int lane) {
+                                         int i, int warp, int lane) {
+  const RowPlan<kByKeyRows>& plan = shared.plans[i % kRowPlans];
 #pragma unroll
   for (int e = 0; e < 2; ++e) {
     const int row = warp * 16 + lane / 4 + 8 * e;
-    const int2 seen = info.keys[row];
-    const int query = QueryOf(p, row), head = row - query * p.h;
-    rows[e].valid = query < queries;
+    const int2 seen = plan.keys[row];
+    rows[e].valid = plan.at[row] >= 0;
     rows[e].lo = seen.x;
     rows[e].hi = seen.x + seen.y;
-    if (!rows[e].valid) continue;
-    const int token = shared.tokens[from + query] - range * work.tokens();
-    const int choice = shared.choices[from + query] * work.parts + item.part;
-    rows[e].at = FirstPartialRow(p, work, item.b, item.g, token) + choice * p.h + head;
+    rows[e].at = shared.partial[i % kRowPlans * kByKeyRows + row];
   }
 }
 
@@ -163,12 +227,11 @@ __device__ __forceinline__ void PartialOutputs(Rows16<kD>& o, const ByKeyShared<
 // dq ← the gradients of the rows' logits times K, without the scale.
 template <int kD>
 __device__ __forceinline__ void PartialDq(Rows16<kD>& dq, const ByKeyShared<kD, true>& shared,
-                                          const bf16* q, const bf16* d_o,
-                                          const RowInfo<kByKeyRows>& info, const KeyTile& keys,
-                                          const Row (&rows)[2], float scale_log2, int warp,
-                                          int lane) {
+                                          const bf16* q, const bf16* d_o, const float2* row_stats,
+                                          const KeyTile& keys, const Row (&rows)[2],
+                                          float scale_log2, int warp, int lane) {
   Rows16<kKeyTile> weights, d_weights;
-  const float2 stats[2] = {info.stats[warp * 16 + lane / 4], info.stats[warp * 16 + lane / 4 + 8]};
+  const float2 stats[2] = {row_stats[warp * 16 + lane / 4], row_stats[warp * 16 + lane / 4 + 8]};
   const auto weigh = [&] {
     HideUnseen(weights, keys, rows, lane);
 #pragma unroll
@@ -232,38 +295,23 @@ __global__ void __launch_bounds__(kByKeyThreads, kByKeyBlocks<kD, kGradient>)
   list.count = item.count;
   __syncthreads();
 
-  const RowLoader<kSel, kD, kByKeyRows, kGradient> loader(p, grad, item.b, item.g);
-  const int row_tiles = CeilDiv(list.count, loader.tokens);
-  auto load = [&](int i) {
-    if (i < row_tiles) {
-      const int stage = i & 1;
-      loader.Load(p, grad, list, item.b, item.g, i * loader.tokens, shared.q + stage * shared.kTile,
-                  shared.d_o + stage * shared.kTile, shared.info[stage]);
-    }
-    CommitCopies();
-  };
-  load(0);
+  const ByKeyRowTiles<kD, kGradient> tiles(p, grad, work, range, item);
+  tiles.Begin(shared, p, work, item, list);
 
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const float scale_log2 = p.scale * kLog2E;
   unsigned int keys_seen = 0;
-  for (int i = 0; i < row_tiles; ++i) {
-    WaitCopies<0>();
-    FenceTiles();
-    __syncthreads();
-    // All threads are done with tile i − 1, whose stage this tile takes.
-    load(i + 1);
-    const int stage = i & 1, from = i * loader.tokens;
+  for (int i = 0; i < tiles.tiles; ++i) {
+    tiles.Advance(shared, p, work, item, list, i);
+    const int stage = i & 1;
     const bf16* q = shared.q + stage * shared.kTile;
-    const RowInfo<kByKeyRows>& info = shared.info[stage];
     Row rows[2] = {};
-    FindRows(rows, shared, p, work, range, item, from, min(loader.tokens, list.count - from), info,
-             warp, lane);
+    FindRows(rows, shared, i, warp, lane);
     if (!kGradient && keys_read != nullptr) keys_seen += CountKeys(p, item.keys, rows, warp, lane);
     Rows16<kD> result = {};
     if constexpr (kGradient) {
-      PartialDq<kD>(result, shared, q, shared.d_o + stage * shared.kTile, info, item.keys, rows,
-                    scale_log2, warp, lane);
+      PartialDq<kD>(result, shared, q, shared.d_o + stage * shared.kTile,
+                    shared.stats + stage * kByKeyRows, item.keys, rows, scale_log2, warp, lane);
     } else {
       PartialOutputs<kD>(result, shared, q, item.keys, rows, scale_log2, work.sums, warp, lane);
     }

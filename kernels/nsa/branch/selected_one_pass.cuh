@@ -112,18 +112,8 @@ __global__ void __launch_bounds__(kByKeyThreads, kD > 64 ? 2 : 3)
     SetAllSeen<kSel>(p, &list);
     __syncthreads();
 
-    const RowLoader<kSel, kD, kByKeyRows> loader(p, grad, item.b, item.g);
-    const int row_tiles = CeilDiv(list.count, loader.tokens);
-    const auto load = [&](int i) {
-      if (i < row_tiles) {
-        const int stage = i & 1;
-        loader.Load(p, grad, list, item.b, item.g, i * loader.tokens,
-                    shared.q + stage * shared.kTile, shared.d_o + stage * shared.kTile,
-                    shared.info[stage]);
-      }
-      CommitCopies();
-    };
-    load(0);
+    const ByKeyRowTiles<kD, true> tiles(p, grad, work, range, item);
+    tiles.Begin(shared, p, work, item, list);
 
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
     const float scale_log2 = p.scale * kLog2E;
@@ -133,24 +123,22 @@ __global__ void __launch_bounds__(kByKeyThreads, kD > 64 ? 2 : 3)
       ReadSums<kD>(dk, sums, 0);
       ReadSums<kD>(dv, sums, kD / 8);
     }
-    for (int i = 0; i < row_tiles; ++i) {
-      WaitCopies<0>();
-      FenceTiles();
-      __syncthreads();
-      load(i + 1);
-      const int stage = i & 1, from = i * loader.tokens;
+    for (int i = 0; i < tiles.tiles; ++i) {
+      tiles.Advance(shared, p, work, item, list, i);
+      const int stage = i & 1;
       const bf16* q = shared.q + stage * shared.kTile;
       const bf16* d_o = shared.d_o + stage * shared.kTile;
-      const RowInfo<kByKeyRows>& info = shared.info[stage];
+      const float2* stats = shared.stats + stage * kByKeyRows;
       Rows16<kByKeyRows> weights, d_weights;
-      const bool all_seen = loader.AllSeen(list, from);
+      const bool all_seen = tiles.planner.AllSeen(list, i * tiles.planner.tokens);
       const auto weigh = [&] {
-        WeighRows<kByKeyRows>(weights, info, list, all_seen, scale_log2, warp, lane);
+        WeighRows<kByKeyRows>(weights, stats, shared.plans[i % kRowPlans], list, all_seen,
+                              scale_log2, warp, lane);
       };
       TwoByRow<kD, kByKeyRows>(
           weights, shared.k, q, d_weights, shared.v, d_o, warp, lane, [] {}, weigh);
       TwoAccumulate<kD, kByKeyRows>(dv, weights, d_o, dk, d_weights, q, lane, [&](int step) {
-        DifferentiateRows<kByKeyRows>(d_weights, weights, info, step, lane);
+        DifferentiateRows<kByKeyRows>(d_weights, weights, stats, step, lane);
         StoreLogitGradients(ds_tile, d_weights, step, warp, lane);
       });
       FenceTiles();
@@ -158,8 +146,7 @@ __global__ void __launch_bounds__(kByKeyThreads, kD > 64 ? 2 : 3)
       Rows16<kD> dq;
       ByColumn<kD>(dq, ds_tile, shared.k);
       Row rows[2] = {};
-      FindRows(rows, shared, p, work, range, item, from, min(loader.tokens, list.count - from),
-               info, warp, lane);
+      FindRows(rows, shared, i, warp, lane);
       StorePartialRows<kD>(dq, rows, work.rows, lane);
     }
     FinishItem<kD>(dk, dv, p, grad, work, item, list, warp, lane);
