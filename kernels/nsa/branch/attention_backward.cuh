@@ -211,71 +211,110 @@ __device__ __forceinline__ void DifferentiateRows(Rows16<kRows>& d_weights,
   }
 }
 
+// The query rows of a key tile's work on their way through shared memory.
+template <Branch kBranch, int kD, int kGroups>
+struct RowTiles {
+  static constexpr int kRows = kRowTile<kD>, kStages = RowStages(kGroups);
+
+  bf16 *q, *d_o;          // kStages tiles each
+  RowPlan<kRows>* plans;  // kRowPlans
+  float2* stats;          // [kStages, kRows]
+  RowPlanner<kBranch, kRows> planner;
+  RowLoader<kD, kRows, true, kGroups * kDkvThreads> loader;
+  int count;  // tiles
+
+  __device__ __forceinline__ RowTiles(bf16* memory, const AttentionProblem& p,
+                                      const AttentionGradients& grad, const DkvWork& work, int b,
+                                      int g)
+      : q(memory),
+        d_o(q + kStages * kRows * kD),
+        plans(reinterpret_cast<RowPlan<kRows>*>(d_o + kStages * kRows * kD)),
+        stats(reinterpret_cast<float2*>(plans + kRowPlans)),
+        planner(p),
+        loader(p, grad, b, g),
+        count(CeilDiv(work.count, planner.tokens)) {}
+
+  __device__ __forceinline__ void Plan(const AttentionProblem& p, const DkvWork& work, int b,
+                                       int i) const {
+    planner.Plan(p, work, b, i * planner.tokens, plans[i % kRowPlans]);
+  }
+  __device__ __forceinline__ void Load(const AttentionProblem& p, const DkvWork& work,
+                                       int i) const {
+    if (i < count) {
+      const int stage = i % kStages, from = i * planner.tokens;
+      const int rows = min(planner.tokens, work.count - from) * p.h;
+      const auto at = [&](int row) {
+        if constexpr (kBranch == kSel) {
+          return plans[i % kRowPlans].at[row];
+        } else {
+          const int query = QueryOf(p, row);
+          return row < rows ? (work.first + from + query) * p.heads + row - query * p.h : -1;
+        }
+      };
+      loader.Load(p, q + stage * kRows * kD, d_o + stage * kRows * kD, stats + stage * kRows, at);
+    }
+    CommitCopies();
+  }
+  __device__ __forceinline__ void Begin(const AttentionProblem& p, const DkvWork& work,
+                                        int b) const {
+    for (int i = 0; i < kStages; ++i) Plan(p, work, b, i);
+    if constexpr (kBranch == kSel) __syncthreads();
+    for (int i = 0; i < kStages - 1; ++i) Load(p, work, i);
+  }
+  // Call before tile i is used: waits until it is loaded. Contains a barrier.
+  __device__ __forceinline__ void Await() const {
+    WaitCopies<kStages - 2>();
+    FenceTiles();
+    __syncthreads();
+  }
+  // Call once after Await(), for tile i: all threads are done with tile i − 1, whose stage the next
+  // tile takes.
+  __device__ __forceinline__ void Refill(const AttentionProblem& p, const DkvWork& work, int b,
+                                         int i) const {
+    Load(p, work, i + kStages - 1);
+    Plan(p, work, b, i + kStages);
+  }
+};
+
 // Computes dk and dv of 64 · kGroups keys of group g over the rows of `work`; kDkvThreads · kGroups
 // threads, one warp per 16 keys.
 template <Branch kBranch, int kD, int kGroups>
 __device__ void WalkRows(const AttentionProblem& p, const AttentionGradients& grad, DkvWork work,
                          int b, int g, uint8_t* shared) {
-  constexpr int kRows = kRowTile<kD>, kKeys = kGroups * kKeyTile, kStages = RowStages(kGroups);
+  constexpr int kRows = kRowTile<kD>, kKeys = kGroups * kKeyTile;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   bf16* k_tile = reinterpret_cast<bf16*>(shared);
   bf16* v_tile = k_tile + kKeys * kD;
-  bf16* q_tile = v_tile + kKeys * kD;
-  bf16* do_tile = q_tile + kStages * kRows * kD;
-  auto* plans = reinterpret_cast<RowPlan<kRows>*>(do_tile + kStages * kRows * kD);
-  auto* row_stats = reinterpret_cast<float2*>(plans + kRowPlans);
-
   LoadKeyTile<kD, kKeys>(k_tile, p.k, p.dk, p, b, g, work.begin, work.end);
   LoadKeyTile<kD, kKeys>(v_tile, p.v, p.dv, p, b, g, work.begin, work.end);
   SetAllSeen<kBranch>(p, &work);
-  const RowPlanner<kBranch, kRows> planner(p);
-  const RowLoader<kD, kRows, true, kGroups * kDkvThreads> loader(p, grad, b, g);
-  const int row_tiles = CeilDiv(work.count, planner.tokens);
-  const auto plan = [&](int i) {
-    planner.Plan(p, work, b, i * planner.tokens, plans[i % kRowPlans]);
-  };
-  const auto load = [&](int i) {
-    if (i < row_tiles) {
-      const int stage = i % kStages;
-      const int token = work.first + i * planner.tokens;
-      const int rows = min(planner.tokens, work.count - i * planner.tokens) * p.h;
-      loader.Load(p, q_tile + stage * kRows * kD, do_tile + stage * kRows * kD,
-                  row_stats + stage * kRows, [&](int row) {
-                    if constexpr (kBranch == kSel) return plans[i % kRowPlans].at[row];
-                    const int query = QueryOf(p, row);
-                    return row < rows ? (token + query) * p.heads + row - query * p.h : -1;
-                  });
-    }
-    CommitCopies();
-  };
-  for (int i = 0; i < kStages; ++i) plan(i);
-  __syncthreads();
-  for (int i = 0; i < kStages - 1; ++i) load(i);
+  const RowTiles<kBranch, kD, kGroups> tiles(v_tile + kKeys * kD, p, grad, work, b, g);
+  tiles.Begin(p, work, b);
 
   const float scale_log2 = p.scale * kLog2E;
   Rows16<kD> dk = {}, dv = {};
-  for (int i = 0; i < row_tiles; ++i) {
-    WaitCopies<kStages - 2>();
-    FenceTiles();
-    __syncthreads();
-    // All threads are done with tile i − 1, whose stage this tile takes.
-    load(i + kStages - 1);
-    plan(i + kStages);
-    const int stage = i % kStages;
-    const bf16* q = q_tile + stage * kRows * kD;
-    const bf16* d_o = do_tile + stage * kRows * kD;
-    const float2* stats = row_stats + stage * kRows;
+  for (int i = 0; i < tiles.count; ++i) {
+    tiles.Await();
+    // One group refills while its products run. For two groups that is slower (measured).
+    if constexpr (kGroups > 1) tiles.Refill(p, work, b, i);
+    const auto refill = [&] {
+      if constexpr (kGroups == 1) tiles.Refill(p, work, b, i);
+    };
+    const int stage = i % tiles.kStages;
+    const bf16* q = tiles.q + stage * kRows * kD;
+    const bf16* d_o = tiles.d_o + stage * kRows * kD;
+    const float2* stats = tiles.stats + stage * kRows;
     Rows16<kRows> weights, d_weights;
-    const bool all_seen = planner.AllSeen(work, i * planner.tokens);
+    const bool all_seen = tiles.planner.AllSeen(work, i * tiles.planner.tokens);
     const auto weigh = [&] {
-      WeighRows<kRows>(weights, stats, plans[i % kRowPlans], work, all_seen, scale_log2, warp,
+      WeighRows<kRows>(weights, stats, tiles.plans[i % kRowPlans], work, all_seen, scale_log2, warp,
                        lane);
     };
-    TwoByRow<kD, kRows>(
-        weights, k_tile, q, d_weights, v_tile, d_o, warp, lane, [] {}, weigh);
-    TwoAccumulate<kD, kRows>(dv, weights, d_o, dk, d_weights, q, lane, [&](int step) {
+    TwoByRow<kD, kRows>(weights, k_tile, q, d_weights, v_tile, d_o, warp, lane, refill, weigh);
+    const auto differentiate = [&](int step) {
       DifferentiateRows<kRows>(d_weights, weights, stats, step, lane);
-    });
+    };
+    TwoAccumulate<kD, kRows>(dv, weights, d_o, dk, d_weights, q, lane, differentiate, [] {});
   }
   StoreKeys<kD>(dk, p.scale, p, work, grad.dk, p.dk, 0, b, g, warp, lane);
   StoreKeys<kD>(dv, 1.0f, p, work, grad.dv, p.dv, kD, b, g, warp, lane);

@@ -166,13 +166,16 @@ struct ByKeyRowTiles {
     Load(shared, p, 0);
   }
   // Call before tile i is used: waits until it is loaded. Contains a barrier.
-  __device__ __forceinline__ void Advance(const ByKeyShared<kD, kGradient>& shared,
-                                          const AttentionProblem& p, const ByKey& work,
-                                          const ByKeyItem& item, const DkvWork& list, int i) const {
+  __device__ __forceinline__ void Await() const {
     WaitCopies<0>();
     FenceTiles();
     __syncthreads();
-    // All threads are done with tile i − 1, whose stage tile i + 1 takes.
+  }
+  // Call once after Await(), for tile i: all threads are done with tile i − 1, whose stage tile
+  // i + 1 takes.
+  __device__ __forceinline__ void Refill(const ByKeyShared<kD, kGradient>& shared,
+                                         const AttentionProblem& p, const ByKey& work,
+                                         const ByKeyItem& item, const DkvWork& list, int i) const {
     Load(shared, p, i + 1);
     Plan(shared, p, work, item, list, i + 2);
   }
@@ -207,14 +210,15 @@ __device__ __forceinline__ unsigned int CountKeys(const AttentionProblem& p, con
   return count;
 }
 
-// o ← the rows' weights times V. Stores the maximum and the sum of the weights.
-template <int kD>
+// o ← the rows' weights times V. Stores the maximum and the sum of the weights. Calls meanwhile(),
+// which sets `rows`, while the matrix unit multiplies.
+template <int kD, class Meanwhile>
 __device__ __forceinline__ void PartialOutputs(Rows16<kD>& o, const ByKeyShared<kD, false>& shared,
                                                const bf16* q, const KeyTile& keys,
                                                const Row (&rows)[2], float scale_log2, float2* sums,
-                                               int warp, int lane) {
+                                               int warp, int lane, Meanwhile meanwhile) {
   Rows16<kKeyTile> weights;
-  ByRow<kD, kKeyTile>(weights, q, shared.k, warp, lane, [] {});
+  ByRow<kD, kKeyTile>(weights, q, shared.k, warp, lane, meanwhile);
   HideUnseen(weights, keys, rows, lane);
 #pragma unroll
   for (int e = 0; e < 2; ++e) {
@@ -224,12 +228,13 @@ __device__ __forceinline__ void PartialOutputs(Rows16<kD>& o, const ByKeyShared<
   Accumulate<kD, kKeyTile>(o, weights, shared.v, lane);
 }
 
-// dq ← the gradients of the rows' logits times K, without the scale.
-template <int kD>
+// dq ← the gradients of the rows' logits times K, without the scale. meanwhile() as above.
+template <int kD, class Meanwhile>
 __device__ __forceinline__ void PartialDq(Rows16<kD>& dq, const ByKeyShared<kD, true>& shared,
                                           const bf16* q, const bf16* d_o, const float2* row_stats,
                                           const KeyTile& keys, const Row (&rows)[2],
-                                          float scale_log2, int warp, int lane) {
+                                          float scale_log2, int warp, int lane,
+                                          Meanwhile meanwhile) {
   Rows16<kKeyTile> weights, d_weights;
   const float2 stats[2] = {row_stats[warp * 16 + lane / 4], row_stats[warp * 16 + lane / 4 + 8]};
   const auto weigh = [&] {
@@ -242,8 +247,8 @@ __device__ __forceinline__ void PartialDq(Rows16<kD>& dq, const ByKeyShared<kD, 
       }
     }
   };
-  TwoByRow<kD, kKeyTile>(
-      weights, q, shared.k, d_weights, d_o, shared.v, warp, lane, [] {}, weigh);
+  TwoByRow<kD, kKeyTile>(weights, q, shared.k, d_weights, d_o, shared.v, warp, lane, meanwhile,
+                         weigh);
   Accumulate<kD, kKeyTile>(dq, weights, shared.k, lane, [&](int step) {
 #pragma unroll
     for (int n = 2 * step; n < 2 * step + 2; ++n) {
@@ -302,18 +307,23 @@ __global__ void __launch_bounds__(kByKeyThreads, kByKeyBlocks<kD, kGradient>)
   const float scale_log2 = p.scale * kLog2E;
   unsigned int keys_seen = 0;
   for (int i = 0; i < tiles.tiles; ++i) {
-    tiles.Advance(shared, p, work, item, list, i);
+    tiles.Await();
     const int stage = i & 1;
     const bf16* q = shared.q + stage * shared.kTile;
     Row rows[2] = {};
-    FindRows(rows, shared, i, warp, lane);
-    if (!kGradient && keys_read != nullptr) keys_seen += CountKeys(p, item.keys, rows, warp, lane);
+    const auto meanwhile = [&] {
+      tiles.Refill(shared, p, work, item, list, i);
+      FindRows(rows, shared, i, warp, lane);
+    };
     Rows16<kD> result = {};
     if constexpr (kGradient) {
       PartialDq<kD>(result, shared, q, shared.d_o + stage * shared.kTile,
-                    shared.stats + stage * kByKeyRows, item.keys, rows, scale_log2, warp, lane);
+                    shared.stats + stage * kByKeyRows, item.keys, rows, scale_log2, warp, lane,
+                    meanwhile);
     } else {
-      PartialOutputs<kD>(result, shared, q, item.keys, rows, scale_log2, work.sums, warp, lane);
+      PartialOutputs<kD>(result, shared, q, item.keys, rows, scale_log2, work.sums, warp, lane,
+                         meanwhile);
+      if (keys_read != nullptr) keys_seen += CountKeys(p, item.keys, rows, warp, lane);
     }
     StorePartialRows<kD>(result, rows, work.rows, lane);
   }

@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(kByKeyThreads, kD > 64 ? 2 : 3)
       ReadSums<kD>(dv, sums, kD / 8);
     }
     for (int i = 0; i < tiles.tiles; ++i) {
-      tiles.Advance(shared, p, work, item, list, i);
+      tiles.Await();
       const int stage = i & 1;
       const bf16* q = shared.q + stage * shared.kTile;
       const bf16* d_o = shared.d_o + stage * shared.kTile;
@@ -136,17 +136,21 @@ __global__ void __launch_bounds__(kByKeyThreads, kD > 64 ? 2 : 3)
                               scale_log2, warp, lane);
       };
       TwoByRow<kD, kByKeyRows>(
-          weights, shared.k, q, d_weights, shared.v, d_o, warp, lane, [] {}, weigh);
-      TwoAccumulate<kD, kByKeyRows>(dv, weights, d_o, dk, d_weights, q, lane, [&](int step) {
-        DifferentiateRows<kByKeyRows>(d_weights, weights, stats, step, lane);
-        StoreLogitGradients(ds_tile, d_weights, step, warp, lane);
-      });
-      FenceTiles();
-      __syncthreads();
+          weights, shared.k, q, d_weights, shared.v, d_o, warp, lane,
+          [&] { tiles.Refill(shared, p, work, item, list, i); }, weigh);
+      TwoAccumulate<kD, kByKeyRows>(
+          dv, weights, d_o, dk, d_weights, q, lane,
+          [&](int step) {
+            DifferentiateRows<kByKeyRows>(d_weights, weights, stats, step, lane);
+            StoreLogitGradients(ds_tile, d_weights, step, warp, lane);
+          },
+          [] {
+            FenceTiles();
+            __syncthreads();
+          });
       Rows16<kD> dq;
-      ByColumn<kD>(dq, ds_tile, shared.k);
       Row rows[2] = {};
-      FindRows(rows, shared, i, warp, lane);
+      ByColumn<kD>(dq, ds_tile, shared.k, [&] { FindRows(rows, shared, i, warp, lane); });
       StorePartialRows<kD>(dq, rows, work.rows, lane);
     }
     FinishItem<kD>(dk, dv, p, grad, work, item, list, warp, lane);
