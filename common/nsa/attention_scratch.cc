@@ -53,6 +53,14 @@ TokenSegments CompressedSegments(const NsaShape& s) {
   return {static_cast<int32_t>(CeilDiv(s.seq_len, count)), static_cast<int32_t>(count)};
 }
 
+// Measured: kernels/README.md. Few items leave multiprocessors idle.
+bool GoesByKey(const NsaShape& s) {
+  constexpr int64_t kManyItems = 2048;
+  const int64_t few_of_many = s.heads_per_group() > 8 ? 16 : 8;
+  return s.sel_blocks() >= few_of_many * s.n_sel ||
+         (s.sel_blocks() >= 4 * s.n_sel && Pairs(s) * s.sel_blocks() >= kManyItems);
+}
+
 // Partial rows of a chunk of tokens.
 int64_t ChunkRows(const NsaShape& s) {
   return int64_t{SelectedScratch::kChunk} * s.batch * s.n_heads * s.n_sel *
@@ -100,7 +108,6 @@ BranchScratch RangeScratch(const NsaShape& s, Branch branch) {
 }
 
 SelectedScratch PlanSelectedScratch(const NsaShape& s) {
-  const int64_t few_of_many = s.heads_per_group() > 8 ? 16 : 8;  // see kernels/README.md
   SelectedScratch plan;
   plan.parts = static_cast<int32_t>(CeilDiv(s.l_sel, kScratchKeys));
   plan.chunks = static_cast<int32_t>(CeilDiv(s.seq_len, SelectedScratch::kChunk));
@@ -110,7 +117,7 @@ SelectedScratch PlanSelectedScratch(const NsaShape& s) {
   const int64_t entries = int64_t{1} * s.seq_len * s.n_sel;
   plan.partials =
       s.seq_len <= plan.segment ? 0 : static_cast<int32_t>(2 * CeilDiv(entries, plan.segment));
-  plan.by_key = s.sel_blocks() >= few_of_many * s.n_sel;
+  plan.by_key = GoesByKey(s);
   if (plan.by_key) DivideIntoRanges(s, &plan);
   ArenaPlan parts(kAlignment);
   plan.stats = parts.Take(StatsBytes(s));

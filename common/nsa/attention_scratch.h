@@ -53,9 +53,9 @@ struct SelectedScratch {
 
   // True if forward and dq go over the key blocks, which is faster when each token selects few of
   // many blocks: S_sel ≥ 8 n, or 16 n with more than 8 heads per group, where a query tile has
-  // fewer tokens. Partial results are stored for one range of tokens at a time: as many chunks as
-  // fit into 256 MiB, or up to 1 GiB until a block has 64 entries of a range on average; at least
-  // one.
+  // fewer tokens; from S_sel ≥ 4 n on where the whole batch has 2,048 (group, block) pairs or more.
+  // Partial results are stored for one range of tokens at a time: as many chunks as fit into
+  // 256 MiB, or up to 1 GiB until a block has 64 entries of a range on average; at least one.
   bool by_key = false;
   int32_t range_chunks = 0;  // chunks in a range
   int32_t ranges = 0;        // ranges in a sequence

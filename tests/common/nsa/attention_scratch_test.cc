@@ -105,6 +105,14 @@ TEST(AttentionScratch, GoesByKeyBlockLaterWithManyHeadsPerGroup) {
   EXPECT_TRUE(PlanSelectedScratch(paper).by_key);
 }
 
+TEST(AttentionScratch, GoesByKeyBlockSoonerWhereABatchHasManyBlocks) {
+  EXPECT_FALSE(PlanSelectedScratch(M7c(32, 2048)).by_key);
+  EXPECT_FALSE(PlanSelectedScratch(M7c(15, 4096)).by_key);
+  EXPECT_FALSE(PlanSelectedScratch(M7c(17, 4032)).by_key);
+  EXPECT_TRUE(PlanSelectedScratch(M7c(16, 4096)).by_key);
+  EXPECT_TRUE(PlanSelectedScratch({8, 8192, 64, 4, 128, 128, 32, 16, 64, 16, 512}).by_key);
+}
+
 // A token has 12 heads · 16 selected blocks · (64 bf16 values and two sums) of partial rows, so
 // 10,280 tokens fit into 256 MiB.
 TEST(AttentionScratch, HoldsPartialRowsOfARangeOfTokens) {
