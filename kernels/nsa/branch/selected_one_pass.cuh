@@ -41,7 +41,8 @@ __device__ __forceinline__ float* SlotSums(const ByKey& work, int bg, int slot, 
          ((int64_t{1} * bg * work.slots + slot) * work.parts + part) * kSumFloats<kD>;
 }
 
-// sums ← the thread's accumulators of dk (kFirst = 0) or dv (kFirst = kD / 8), or the reverse.
+// Reads the thread's accumulators of dk (`first` = 0) or dv (`first` = kD / 8) from `sums`, and
+// writes them.
 template <int kD>
 __device__ __forceinline__ void ReadSums(Rows16<kD>& gradient, const float* sums, int first) {
 #pragma unroll
