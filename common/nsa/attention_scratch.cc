@@ -18,6 +18,11 @@ int64_t StatsBytes(const NsaShape& s) { return int64_t{8} * s.batch * s.seq_len 
 // dk and dv of a tile of keys, in fp32.
 int64_t TileSumBytes(const NsaShape& s) { return int64_t{4} * kScratchKeys * 2 * WiderHead(s); }
 
+// Most keys whose dk and dv a thread block sums.
+int64_t RangeKeys(const NsaShape& s, Branch branch) {
+  return branch == kCmp && WiderHead(s) > 64 ? 2 * kScratchKeys : kScratchKeys;
+}
+
 // Entries of a list in one segment: the smallest power of two from 128 to 2,048 that gives at most
 // about 2,048 segments in total. Short segments let a small batch fill the GPU too.
 int32_t ListSegment(const NsaShape& s) {
@@ -48,6 +53,41 @@ TokenSegments CompressedSegments(const NsaShape& s) {
   return {static_cast<int32_t>(CeilDiv(s.seq_len, count)), static_cast<int32_t>(count)};
 }
 
+// Measured: kernels/README.md. Few items leave multiprocessors idle.
+bool GoesByKey(const NsaShape& s) {
+  constexpr int64_t kManyItems = 2048;
+  const int64_t few_of_many = s.heads_per_group() > 8 ? 16 : 8;
+  return s.sel_blocks() >= few_of_many * s.n_sel ||
+         (s.sel_blocks() >= 4 * s.n_sel && Pairs(s) * s.sel_blocks() >= kManyItems);
+}
+
+// Partial rows of a chunk of tokens.
+int64_t ChunkRows(const NsaShape& s) {
+  return int64_t{SelectedScratch::kChunk} * s.batch * s.n_heads * s.n_sel *
+         CeilDiv(s.l_sel, kScratchKeys);
+}
+
+// The ranges of tokens whose partial results are kept at a time, and the items in them.
+void DivideIntoRanges(const NsaShape& s, SelectedScratch* plan) {
+  constexpr int64_t kPartialRowsBytes = int64_t{256} << 20,
+                    kMostPartialRowsBytes = int64_t{1} << 30;
+  constexpr int64_t kEntriesOfBlock = 64, kItemTokens = SelectedScratch::kItemTokens;
+  // A partial result is a row of bf16 values with its maximum and its sum in fp32.
+  const int64_t chunk_bytes = ChunkRows(s) * (2 * WiderHead(s) + 8);
+  const int64_t wanted =
+      CeilDiv(kEntriesOfBlock * s.sel_blocks(), int64_t{SelectedScratch::kChunk} * s.n_sel);
+  const int64_t chunks = std::max(kPartialRowsBytes / chunk_bytes,
+                                  std::min(kMostPartialRowsBytes / chunk_bytes, wanted));
+  plan->range_chunks = static_cast<int32_t>(std::clamp<int64_t>(chunks, 1, plan->chunks));
+  plan->ranges = static_cast<int32_t>(CeilDiv(plan->chunks, plan->range_chunks));
+  const int64_t entries = int64_t{1} * plan->range_chunks * SelectedScratch::kChunk * s.n_sel;
+  plan->items = static_cast<int32_t>(s.sel_blocks() + CeilDiv(entries, kItemTokens));
+  // A block has several items if it has more than kItemTokens entries. Over these blocks,
+  // Σ ⌈entries / kItemTokens⌉ is at most 2 Σ entries / kItemTokens.
+  plan->splits = static_cast<int32_t>(CeilDiv(entries, kItemTokens));
+  plan->slots = 2 * plan->splits;
+}
+
 }  // namespace
 
 TokenSegments RangeSegments(const NsaShape& s, Branch branch) {
@@ -56,21 +96,18 @@ TokenSegments RangeSegments(const NsaShape& s, Branch branch) {
 
 BranchScratch RangeScratch(const NsaShape& s, Branch branch) {
   const int64_t keys = branch == kCmp ? s.cmp_blocks() : s.seq_len;
-  const int64_t segments = RangeSegments(s, branch).count;
-  const int64_t tiles = CeilDiv(keys, kScratchKeys) * Pairs(s);
+  const int64_t segments = RangeSegments(s, branch).count, tile_keys = RangeKeys(s, branch);
+  const int64_t tiles = CeilDiv(keys, tile_keys) * Pairs(s);
   ArenaPlan parts(kAlignment);
   BranchScratch scratch;
   scratch.stats = parts.Take(StatsBytes(s));
-  scratch.sums = parts.Take(segments == 1 ? 0 : tiles * segments * TileSumBytes(s));
+  scratch.sums =
+      parts.Take(segments == 1 ? 0 : tiles * segments * tile_keys / kScratchKeys * TileSumBytes(s));
   scratch.bytes = parts.used();
   return scratch;
 }
 
 SelectedScratch PlanSelectedScratch(const NsaShape& s) {
-  constexpr int64_t kPartialRowsBytes = int64_t{256} << 20,
-                    kMostPartialRowsBytes = int64_t{1} << 30;
-  constexpr int64_t kEntriesOfBlock = 64;
-  const int64_t few_of_many = s.heads_per_group() > 8 ? 16 : 8;  // see kernels/README.md
   SelectedScratch plan;
   plan.parts = static_cast<int32_t>(CeilDiv(s.l_sel, kScratchKeys));
   plan.chunks = static_cast<int32_t>(CeilDiv(s.seq_len, SelectedScratch::kChunk));
@@ -80,6 +117,8 @@ SelectedScratch PlanSelectedScratch(const NsaShape& s) {
   const int64_t entries = int64_t{1} * s.seq_len * s.n_sel;
   plan.partials =
       s.seq_len <= plan.segment ? 0 : static_cast<int32_t>(2 * CeilDiv(entries, plan.segment));
+  plan.by_key = GoesByKey(s);
+  if (plan.by_key) DivideIntoRanges(s, &plan);
   ArenaPlan parts(kAlignment);
   plan.stats = parts.Take(StatsBytes(s));
   plan.counts = parts.Take(4 * Pairs(s) * plan.chunks * s.sel_blocks());
@@ -87,28 +126,20 @@ SelectedScratch PlanSelectedScratch(const NsaShape& s) {
   plan.begins = parts.Take(4 * Pairs(s) * s.sel_blocks());
   plan.segments = parts.Take(4 * Pairs(s) * s.sel_blocks());
   plan.entries = parts.Take(4 * Pairs(s) * entries);
-  plan.sums = parts.Take(Pairs(s) * plan.partials * plan.parts * TileSumBytes(s));
-  plan.by_key = s.sel_blocks() >= few_of_many * s.n_sel;
+  // With a single range no sums continue in another.
+  const int64_t sum_bytes = Pairs(s) * plan.parts * TileSumBytes(s);
+  const int64_t key_sum_bytes = plan.ranges > 1 ? sum_bytes * s.sel_blocks() : 0;
+  plan.sums =
+      parts.Take(std::max(sum_bytes * plan.partials, key_sum_bytes + sum_bytes * plan.slots));
+  plan.key_sums = plan.sums;
+  plan.item_sums = plan.sums + key_sum_bytes;
   if (plan.by_key) {
-    // A partial result is a row of bf16 values with its maximum and its sum in fp32.
-    const int64_t chunk_rows =
-        int64_t{SelectedScratch::kChunk} * s.batch * s.n_heads * s.n_sel * plan.parts;
-    const int64_t row_bytes = 2 * WiderHead(s) + 8;
-    const int64_t chunk_bytes = chunk_rows * row_bytes;
-    const int64_t wanted =
-        CeilDiv(kEntriesOfBlock * s.sel_blocks(), int64_t{SelectedScratch::kChunk} * s.n_sel);
-    const int64_t chunks = std::max(kPartialRowsBytes / chunk_bytes,
-                                    std::min(kMostPartialRowsBytes / chunk_bytes, wanted));
-    plan.range_chunks = static_cast<int32_t>(std::clamp<int64_t>(chunks, 1, plan.chunks));
-    plan.ranges = static_cast<int32_t>(CeilDiv(plan.chunks, plan.range_chunks));
-    const int64_t range_entries =
-        int64_t{1} * plan.range_chunks * SelectedScratch::kChunk * s.n_sel;
-    plan.items =
-        static_cast<int32_t>(s.sel_blocks() + CeilDiv(range_entries, SelectedScratch::kItemTokens));
-    plan.item_counts = parts.Take(4 * plan.ranges * Pairs(s));
+    plan.item_counts = parts.Take(8 * plan.ranges * Pairs(s));
     plan.item_list = parts.Take(16 * plan.ranges * Pairs(s) * plan.items);
-    plan.rows = parts.Take(plan.range_chunks * chunk_rows * 2 * WiderHead(s));
-    plan.row_sums = parts.Take(plan.range_chunks * chunk_rows * 8);
+    plan.split_list = parts.Take(16 * plan.ranges * Pairs(s) * plan.splits);
+    const int64_t rows = plan.range_chunks * ChunkRows(s);
+    plan.rows = parts.Take(rows * 2 * WiderHead(s));
+    plan.row_sums = parts.Take(rows * 8);
   }
   plan.bytes = parts.used();
   return plan;

@@ -12,7 +12,8 @@
 
 namespace nsa {
 
-// Keys in a tile of the kernels; dk and dv are summed for one tile at a time.
+// Keys in a tile of the kernels; dk and dv are summed for one tile at a time, or for two in the
+// compressed branch where heads are wider than 64.
 inline constexpr int32_t kScratchKeys = 64;
 
 // The tokens that may see a key tile are divided into `count` segments of at most `tokens` tokens.
@@ -52,20 +53,24 @@ struct SelectedScratch {
 
   // True if forward and dq go over the key blocks, which is faster when each token selects few of
   // many blocks: S_sel ≥ 8 n, or 16 n with more than 8 heads per group, where a query tile has
-  // fewer tokens. Partial results are stored for one range of tokens at a time: as many chunks as
-  // fit into 256 MiB, or up to 1 GiB until a block has 64 entries of a range on average; at least
-  // one.
+  // fewer tokens; from S_sel ≥ 4 n on where the whole batch has 2,048 (group, block) pairs or more.
+  // Partial results are stored for one range of tokens at a time: as many chunks as fit into
+  // 256 MiB, or up to 1 GiB until a block has 64 entries of a range on average; at least one.
   bool by_key = false;
   int32_t range_chunks = 0;  // chunks in a range
   int32_t ranges = 0;        // ranges in a sequence
   int32_t items = 0;         // most items in a (range, batch row, group)
+  int32_t splits = 0;        // most blocks with several items in a (range, batch row, group)
+  int32_t slots = 0;         // most items of such blocks
 
   // Offsets in bytes: fp32 pairs [B, S, H]; the lists (SelectedLists); fp32 sums of dk and dv; the
-  // arrays of ByKey.
+  // arrays of ByKey. Backward either goes over the key blocks twice and uses `sums`, or once and
+  // uses `key_sums` and `item_sums` in the same memory.
   int64_t stats = 0;
   int64_t counts = 0, sizes = 0, begins = 0, segments = 0, entries = 0;
   int64_t sums = 0;
-  int64_t item_counts = 0, item_list = 0, rows = 0, row_sums = 0;
+  int64_t item_counts = 0, item_list = 0, split_list = 0, rows = 0, row_sums = 0;
+  int64_t key_sums = 0, item_sums = 0;
   int64_t bytes = 0;  // total
 };
 SelectedScratch PlanSelectedScratch(const NsaShape& shape);

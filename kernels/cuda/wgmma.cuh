@@ -112,6 +112,19 @@ __device__ __forceinline__ void ProductRegisters(float (&c)[kTiles][4], const ui
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
+// The columns of panel kPanel of c[64 × 8·kTiles] (+)= a[16 × 64]ᵀ · b[16 × 64], both in shared
+// memory row by row.
+template <int kPanel, int kTiles>
+__device__ __forceinline__ void ProductByColumn(float (&c)[kTiles][4], uint64_t a, uint64_t b,
+                                                bool add) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" NSA_32_NAMES
+      "}, %32, %33, p, 1, 1, 1, 1;\n}\n"
+      : NSA_4_TILES(c, 8 * kPanel), NSA_4_TILES(c, 8 * kPanel + 4)
+      : "l"(a), "l"(b), "r"(static_cast<int>(add)));
+}
+
 #undef NSA_TILE
 #undef NSA_4_TILES
 #undef NSA_16_NAMES
@@ -135,6 +148,19 @@ __device__ __forceinline__ void EnqueueAccumulate(float (&sum)[kWidth / 8][4],
   const uint64_t rows = tile + step * kRowStep<kWidth>;
   ProductRegisters<0>(sum, c, rows);
   if constexpr (kWidth == 128) ProductRegisters<1>(sum, c, rows + kPanelStep);
+}
+
+// Enqueues c[64 × kWidth] = aᵀ · b for a Tile<64> `a` and a tile `b`, of 64 rows each.
+template <int kWidth>
+__device__ __forceinline__ void EnqueueByColumn(float (&c)[kWidth / 8][4], const bf16* a,
+                                                const bf16* b) {
+  const uint64_t a_tile = Descriptor<64>(a), b_tile = Descriptor<kWidth>(b);
+#pragma unroll
+  for (int step = 0; step < 4; ++step) {
+    const uint64_t a_rows = a_tile + step * kRowStep<64>, b_rows = b_tile + step * kRowStep<kWidth>;
+    ProductByColumn<0>(c, a_rows, b_rows, step > 0);
+    if constexpr (kWidth == 128) ProductByColumn<1>(c, a_rows, b_rows + kPanelStep, step > 0);
+  }
 }
 
 #endif  // NSA_WGMMA

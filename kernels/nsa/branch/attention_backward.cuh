@@ -1,7 +1,7 @@
 // Backward of the three attention branches, without atomics: two kernels that recompute the logits.
 //
 //   dq   query-major, the forward's tiles:    dS = P ∘ (dO·Vᵀ − delta),  dq = scale · dS·K
-//   dkv  key-major, 64 keys per thread block: dV = Pᵀ·dO,  dK = scale · dSᵀ·Q
+//   dkv  key-major, 64 keys per warp group:   dV = Pᵀ·dO,  dK = scale · dSᵀ·Q
 //
 // with P = exp(scale·q·k − lse) and delta = Σ_c dO·O for each row. Behind a gate, lse − ln gate
 // takes the place of lse (kernels/nsa/gate/gate.h). The key-major kernel processes its query rows
@@ -12,23 +12,14 @@
 // a last kernel adds the segments' fp32 partial sums in order.
 #pragma once
 
-#include <climits>
 #include <type_traits>
 
 #include "common/nsa/attention_scratch.h"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/nsa/branch/attention_forward.cuh"
+#include "kernels/nsa/branch/attention_rows.cuh"
 
 namespace nsa::cuda {
-
-struct AttentionGradients {
-  const float2* stats;  // [B, S, H]: lse in log2 units, delta
-  const bf16* d_o;      // [B, S, H, dv]
-  bf16* dq;             // [B, S, H, dk]
-  bf16* dk;             // [B, keys, G, dk]
-  bf16* dv;             // [B, keys, G, dv]
-  bool add_to_dq;
-};
 
 // stats[row] = {lse · log2 e, Σ_c d_o[row, c] · o[row, c]}. dv/8 lanes per row, 16 bytes per lane.
 static __global__ void StatsKernel(const bf16* o, const bf16* d_o, const float* lse, float2* stats,
@@ -52,7 +43,7 @@ static __global__ void StatsKernel(const bf16* o, const bf16* d_o, const float* 
 
 template <int kD>
 __host__ __device__ constexpr int DqSharedBytes(int stages, int rows_padded, int union_bytes) {
-  return 4 * (rows_padded + stages * kKeyTile) * kD + union_bytes;
+  return 4 * (rows_padded + stages * kKeyTile) * kD + kStageBarrierBytes + union_bytes;
 }
 
 // Stores dq of one of a thread's two rows.
@@ -84,11 +75,15 @@ __global__ void __launch_bounds__(kD > 64 ? 384 : 256, kD > 64 ? 1 : 2)
   extern __shared__ __align__(kTileAlignment) uint8_t shared[];
   bf16* q_tile = reinterpret_cast<bf16*>(shared);
   bf16* do_tile = q_tile + at.rows_padded * kD;
-  KeyStages<kBranch, kD, kStages> stages(do_tile + at.rows_padded * kD, p, at);
+  using Stages = KeyStages<kBranch, kD, kStages>;
+  bf16* const stage_tiles = do_tile + at.rows_padded * kD;
+  auto* const barriers = reinterpret_cast<StageBarriers*>(stage_tiles + Stages::kElements);
+  Stages stages(stage_tiles, p, at, barriers);
   LoadQueryTile<kD>(q_tile, p.q, p.dk, p, at.b, at.g, at.t0, at.queries, at.rows_padded);
   LoadQueryTile<kD>(do_tile, grad.d_o, p.dv, p, at.b, at.g, at.t0, at.queries, at.rows_padded);
-  const KeyTiles tiles = PlanKeyTiles<kBranch>(p, at.b, at.g, at.t0, at.queries, queries_per_tile,
-                                               stages.k + stages.kElements);
+  const KeyTiles tiles =
+      PlanKeyTiles<kBranch>(p, at.b, at.g, at.t0, at.queries, queries_per_tile, barriers + 1);
+  if constexpr (Stages::kBarriers) __syncthreads();
   stages.Begin(p, tiles);
 
   const Row rows[2] = {RowOf<kBranch>(p, at, 0), RowOf<kBranch>(p, at, 1)};
@@ -100,7 +95,7 @@ __global__ void __launch_bounds__(kD > 64 ? 384 : 256, kD > 64 ? 1 : 2)
   }
   Rows16<kD> dq = {};
   for (int i = 0; i < tiles.tiles; ++i) {
-    stages.Advance(p, tiles, i);
+    stages.Await(p, tiles, i);
     const KeyTile tile = TileAt<kBranch>(p, tiles, i);
     Rows16<kKeyTile> weights, d_weights;
     const auto weigh = [&] {
@@ -116,8 +111,9 @@ __global__ void __launch_bounds__(kD > 64 ? 384 : 256, kD > 64 ? 1 : 2)
         }
       }
     };
-    TwoByRow<kD, kKeyTile>(weights, q_tile, stages.Keys(i), d_weights, do_tile, stages.Values(i),
-                           at.warp, at.lane, weigh);
+    TwoByRow<kD, kKeyTile>(
+        weights, q_tile, stages.Keys(i), d_weights, do_tile, stages.Values(i), at.warp, at.lane,
+        [&] { stages.Refill(p, tiles, i); }, weigh);
     Accumulate<kD, kKeyTile>(dq, weights, stages.Keys(i), at.lane, [&](int step) {
 #pragma unroll
       for (int n = 2 * step; n < 2 * step + 2; ++n) {
@@ -125,7 +121,7 @@ __global__ void __launch_bounds__(kD > 64 ? 384 : 256, kD > 64 ? 1 : 2)
         for (int e = 0; e < 4; ++e) weights[n][e] *= d_weights[n][e] - stats[e >> 1].y;
       }
     });
-    stages.Release();
+    stages.Release(i);
   }
 #pragma unroll
   for (int i = 0; i < 2; ++i) StoreDq<kD>(dq, p, grad, rows[i], i, at.lane);
@@ -133,113 +129,12 @@ __global__ void __launch_bounds__(kD > 64 ? 384 : 256, kD > 64 ? 1 : 2)
 
 // ---- dk, dv
 
-// The query rows that a thread block of the key-major kernel processes, and where its sums go.
-struct DkvWork {
-  const int* list;  // in shared memory: the tokens that chose the block, ascending; null: tokens
-                    // first, first + 1, …
-  int first;
-  int count;       // tokens of this segment
-  int begin, end;  // keys [begin, end)
-  int all_from;    // tokens all_from … all_to see all these keys
-  int all_to;
-  float* partial;  // fp32 [64, 2·kD] for partial sums, or null: write to dk and dv directly
-
-  __device__ __forceinline__ int Token(int index) const {
-    return list == nullptr ? first + index : list[index];
-  }
-};
-
-// Rows of a query tile in the key-major kernel of dk and dv. With 64 rows and heads of 128 a thread
-// has 192 accumulators.
-__host__ __device__ constexpr int RowTile(bool large_tiles) { return large_tiles ? 64 : 32; }
-template <int kD>
-constexpr int kRowTile = RowTile(kLargeTiles<kD>);
-
-// Per-row data of a tile of query rows. Rows after the last have weight 0.
-template <int kRows>
-struct RowInfo {
-  float2 stats[kRows];
-  int2 keys[kRows];  // first key that the row sees, number of keys that it sees
-};
-
 // `list`: number of tokens of the longest list segment.
 template <int kD>
-__host__ __device__ constexpr int DkvSharedBytes(bool large_tiles, int list) {
-  const int rows = RowTile(large_tiles);
-  return 4 * (kKeyTile + 2 * rows) * kD + 2 * rows * static_cast<int>(sizeof(RowInfo<1>)) +
-         4 * list;
-}
-
-constexpr int kDkvThreads = 128;
-
-// Copies tiles of query rows. A thread copies the same rows and columns of every tile. Without
-// kGradients it loads q but not dO, and of a row's RowInfo only `keys`.
-template <Branch kBranch, int kD, int kRows = kRowTile<kD>, bool kGradients = true>
-struct RowLoader {
-  static constexpr int kChunks = kD / 8;
-  static constexpr int kRowsApart = kDkvThreads / kChunks;
-  static constexpr int kCopies = kRows / kRowsApart;
-
-  int chunk, first_row;
-  const bf16 *q, *d_o;  // the thread's column of token 0, first head of the group
-  int tokens;           // per tile
-
-  __device__ __forceinline__ RowLoader(const AttentionProblem& p, const AttentionGradients& grad,
-                                       int b, int g)
-      : chunk(threadIdx.x % kChunks), first_row(threadIdx.x / kChunks), tokens(kRows / p.h) {
-    const int64_t first = int64_t{1} * b * p.seq_len * p.heads + g * p.h;
-    q = p.q + first * p.dk + chunk * 8;
-    if constexpr (kGradients) d_o = grad.d_o + first * p.dv + chunk * 8;
-  }
-
-  // Loads the rows of tokens [from, from + tokens) of the work and their RowInfo.
-  __device__ __forceinline__ void Load(const AttentionProblem& p, const AttentionGradients& grad,
-                                       const DkvWork& work, int b, int g, int from, bf16* q_tile,
-                                       bf16* do_tile, RowInfo<kRows>& info) const {
-    const int rows = min(tokens, work.count - from) * p.h;
-#pragma unroll
-    for (int i = 0; i < kCopies; ++i) {
-      const int row = first_row + i * kRowsApart, query = QueryOf(p, row);
-      const bool valid = row < rows;
-      // Fits in an int: NsaShape limits B·S·H to below 2³¹.
-      const int at = valid ? work.Token(from + query) * p.heads + row - query * p.h : 0;
-      CopyAsync16(Tile<kD>::At(q_tile, row, chunk), RowPointer(q, at, p.dk),
-                  valid && chunk * 8 < p.dk);
-      if constexpr (kGradients) {
-        CopyAsync16(Tile<kD>::At(do_tile, row, chunk), RowPointer(d_o, at, p.dv),
-                    valid && chunk * 8 < p.dv);
-      }
-    }
-    const int row = threadIdx.x;
-    if (row >= kRows) return;
-    if (row < rows) {
-      const int query = QueryOf(p, row), t = work.Token(from + query);
-      const int64_t first = int64_t{1} * b * p.seq_len + t;
-      if constexpr (kGradients) {
-        CopyAsync8(&info.stats[row], grad.stats + first * p.heads + g * p.h + row - query * p.h);
-      }
-      const KeyRange keys = KeysOf<kBranch>(p, b, t);
-      info.keys[row] = {keys.begin, max(0, keys.end - keys.begin)};
-    } else {
-      info.stats[row] = {INFINITY, 0};
-      info.keys[row] = {0, 0};
-    }
-  }
-
-  // Whether every token of the tile sees every key of the work.
-  __device__ __forceinline__ bool AllSeen(const DkvWork& work, int from) const {
-    return work.Token(from) >= work.all_from &&
-           work.Token(min(from + tokens, work.count) - 1) <= work.all_to;
-  }
-};
-
-// Sets the range of tokens that see all keys of the work. With documents, which may hide keys, the
-// range is empty.
-template <Branch kBranch>
-__device__ __forceinline__ void SetAllSeen(const AttentionProblem& p, DkvWork* work) {
-  const TokenBounds all = BranchRule<kBranch>::TokensOfAll(p, work->begin, work->end);
-  work->all_from = p.doc_start != nullptr ? INT_MAX : all.from;
-  work->all_to = all.to;
+__host__ __device__ constexpr int DkvSharedBytes(bool large_tiles, int groups, int list) {
+  const int rows = RowTile(large_tiles), loaded = RowStages(groups) * rows;
+  return 4 * (groups * kKeyTile + loaded) * kD + loaded * static_cast<int>(sizeof(float2)) +
+         kRowPlans * rows * static_cast<int>(sizeof(RowPlan<4>)) / 4 + 4 * list;
 }
 
 // Floats per key in the partial sums: kD for dk, then kD for dv.
@@ -273,16 +168,16 @@ __device__ __forceinline__ void StoreKeys(const Rows16<kD>& sum, float factor,
 
 // Turns the logits of 16 keys × kRows rows into weights.
 template <int kRows>
-__device__ __forceinline__ void WeighRows(Rows16<kRows>& weights, const RowInfo<kRows>& info,
-                                          const DkvWork& work, bool all_seen, float scale_log2,
-                                          int warp, int lane) {
+__device__ __forceinline__ void WeighRows(Rows16<kRows>& weights, const float2* row_stats,
+                                          const RowPlan<kRows>& plan, const DkvWork& work,
+                                          bool all_seen, float scale_log2, int warp, int lane) {
 #pragma unroll
   for (int n = 0; n < kRows / 8; ++n) {
     const int row = n * 8 + 2 * (lane & 3);  // of elements 0 and 2; elements 1 and 3: row + 1
-    const float4 stats = *reinterpret_cast<const float4*>(&info.stats[row]);
+    const float4 stats = *reinterpret_cast<const float4*>(&row_stats[row]);
     if (!all_seen) {
       // One unsigned comparison checks both ends: a key before the first wraps to a large number.
-      const int4 keys = *reinterpret_cast<const int4*>(&info.keys[row]);
+      const int4 keys = *reinterpret_cast<const int4*>(&plan.keys[row]);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int key = work.begin + warp * 16 + lane / 4 + 8 * i;
@@ -306,132 +201,123 @@ __device__ __forceinline__ void WeighRows(Rows16<kRows>& weights, const RowInfo<
 template <int kRows>
 __device__ __forceinline__ void DifferentiateRows(Rows16<kRows>& d_weights,
                                                   const Rows16<kRows>& weights,
-                                                  const RowInfo<kRows>& info, int step, int lane) {
+                                                  const float2* row_stats, int step, int lane) {
 #pragma unroll
   for (int n = 2 * step; n < 2 * step + 2; ++n) {
     const int row = n * 8 + 2 * (lane & 3);
-    const float delta[2] = {info.stats[row].y, info.stats[row + 1].y};
+    const float delta[2] = {row_stats[row].y, row_stats[row + 1].y};
 #pragma unroll
     for (int e = 0; e < 4; ++e) d_weights[n][e] = weights[n][e] * (d_weights[n][e] - delta[e & 1]);
   }
 }
 
-// Computes dk and dv of 64 keys of group g over the rows of `work`; kDkvThreads threads, one warp
-// per 16 keys.
-template <Branch kBranch, int kD>
-__device__ void WalkRows(const AttentionProblem& p, const AttentionGradients& grad, DkvWork work,
-                         int b, int g, uint8_t* shared) {
-  constexpr int kRows = kRowTile<kD>;
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  bf16* k_tile = reinterpret_cast<bf16*>(shared);
-  bf16* v_tile = k_tile + kKeyTile * kD;
-  bf16* q_tile = v_tile + kKeyTile * kD;
-  bf16* do_tile = q_tile + 2 * kRows * kD;
-  auto* info = reinterpret_cast<RowInfo<kRows>*>(do_tile + 2 * kRows * kD);
+// The query rows of a key tile's work on their way through shared memory.
+template <Branch kBranch, int kD, int kGroups>
+struct RowTiles {
+  static constexpr int kRows = kRowTile<kD>, kStages = RowStages(kGroups);
 
-  LoadKeyTile<kD>(k_tile, p.k, p.dk, p, b, g, work.begin, work.end);
-  LoadKeyTile<kD>(v_tile, p.v, p.dv, p, b, g, work.begin, work.end);
-  SetAllSeen<kBranch>(p, &work);
-  const RowLoader<kBranch, kD> loader(p, grad, b, g);
-  const int row_tiles = CeilDiv(work.count, loader.tokens);
-  auto load = [&](int i) {
-    if (i < row_tiles) {
-      const int stage = i & 1;
-      loader.Load(p, grad, work, b, g, i * loader.tokens, q_tile + stage * kRows * kD,
-                  do_tile + stage * kRows * kD, info[stage]);
+  bf16 *q, *d_o;          // kStages tiles each
+  RowPlan<kRows>* plans;  // kRowPlans
+  float2* stats;          // [kStages, kRows]
+  RowPlanner<kBranch, kRows> planner;
+  RowLoader<kD, kRows, true, kGroups * kDkvThreads> loader;
+  int count;  // tiles
+
+  __device__ __forceinline__ RowTiles(bf16* memory, const AttentionProblem& p,
+                                      const AttentionGradients& grad, const DkvWork& work, int b,
+                                      int g)
+      : q(memory),
+        d_o(q + kStages * kRows * kD),
+        plans(reinterpret_cast<RowPlan<kRows>*>(d_o + kStages * kRows * kD)),
+        stats(reinterpret_cast<float2*>(plans + kRowPlans)),
+        planner(p),
+        loader(p, grad, b, g),
+        count(CeilDiv(work.count, planner.tokens)) {}
+
+  __device__ __forceinline__ void Plan(const AttentionProblem& p, const DkvWork& work, int b,
+                                       int i) const {
+    planner.Plan(p, work, b, i * planner.tokens, plans[i % kRowPlans]);
+  }
+  __device__ __forceinline__ void Load(const AttentionProblem& p, const DkvWork& work,
+                                       int i) const {
+    if (i < count) {
+      const int stage = i % kStages, from = i * planner.tokens;
+      const int rows = min(planner.tokens, work.count - from) * p.h;
+      const auto at = [&](int row) {
+        if constexpr (kBranch == kSel) {
+          return plans[i % kRowPlans].at[row];
+        } else {
+          const int query = QueryOf(p, row);
+          return row < rows ? (work.first + from + query) * p.heads + row - query * p.h : -1;
+        }
+      };
+      loader.Load(p, q + stage * kRows * kD, d_o + stage * kRows * kD, stats + stage * kRows, at);
     }
     CommitCopies();
-  };
-  load(0);
+  }
+  __device__ __forceinline__ void Begin(const AttentionProblem& p, const DkvWork& work,
+                                        int b) const {
+    for (int i = 0; i < kStages; ++i) Plan(p, work, b, i);
+    if constexpr (kBranch == kSel) __syncthreads();
+    for (int i = 0; i < kStages - 1; ++i) Load(p, work, i);
+  }
+  // Call before tile i is used: waits until it is loaded. Contains a barrier.
+  __device__ __forceinline__ void Await() const {
+    WaitCopies<kStages - 2>();
+    FenceTiles();
+    __syncthreads();
+  }
+  // Call once after Await(), for tile i: all threads are done with tile i − 1, whose stage the next
+  // tile takes.
+  __device__ __forceinline__ void Refill(const AttentionProblem& p, const DkvWork& work, int b,
+                                         int i) const {
+    Load(p, work, i + kStages - 1);
+    Plan(p, work, b, i + kStages);
+  }
+};
+
+// Computes dk and dv of 64 · kGroups keys of group g over the rows of `work`; kDkvThreads · kGroups
+// threads, one warp per 16 keys.
+template <Branch kBranch, int kD, int kGroups>
+__device__ void WalkRows(const AttentionProblem& p, const AttentionGradients& grad, DkvWork work,
+                         int b, int g, uint8_t* shared) {
+  constexpr int kRows = kRowTile<kD>, kKeys = kGroups * kKeyTile;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  bf16* k_tile = reinterpret_cast<bf16*>(shared);
+  bf16* v_tile = k_tile + kKeys * kD;
+  LoadKeyTile<kD, kKeys>(k_tile, p.k, p.dk, p, b, g, work.begin, work.end);
+  LoadKeyTile<kD, kKeys>(v_tile, p.v, p.dv, p, b, g, work.begin, work.end);
+  SetAllSeen<kBranch>(p, &work);
+  const RowTiles<kBranch, kD, kGroups> tiles(v_tile + kKeys * kD, p, grad, work, b, g);
+  tiles.Begin(p, work, b);
 
   const float scale_log2 = p.scale * kLog2E;
   Rows16<kD> dk = {}, dv = {};
-  for (int i = 0; i < row_tiles; ++i) {
-    load(i + 1);
-    WaitCopies<1>();
-    FenceTiles();
-    __syncthreads();
-    const int stage = i & 1;
-    const bf16* q = q_tile + stage * kRows * kD;
-    const bf16* d_o = do_tile + stage * kRows * kD;
-    Rows16<kRows> weights, d_weights;
-    const bool all_seen = loader.AllSeen(work, i * loader.tokens);
-    const auto weigh = [&] {
-      WeighRows<kRows>(weights, info[stage], work, all_seen, scale_log2, warp, lane);
+  for (int i = 0; i < tiles.count; ++i) {
+    tiles.Await();
+    // One group refills while its products run. For two groups that is slower (measured).
+    if constexpr (kGroups > 1) tiles.Refill(p, work, b, i);
+    const auto refill = [&] {
+      if constexpr (kGroups == 1) tiles.Refill(p, work, b, i);
     };
-    TwoByRow<kD, kRows>(weights, k_tile, q, d_weights, v_tile, d_o, warp, lane, weigh);
-    TwoAccumulate<kD, kRows>(dv, weights, d_o, dk, d_weights, q, lane, [&](int step) {
-      DifferentiateRows<kRows>(d_weights, weights, info[stage], step, lane);
-    });
-    __syncthreads();
+    const int stage = i % tiles.kStages;
+    const bf16* q = tiles.q + stage * kRows * kD;
+    const bf16* d_o = tiles.d_o + stage * kRows * kD;
+    const float2* stats = tiles.stats + stage * kRows;
+    Rows16<kRows> weights, d_weights;
+    const bool all_seen = tiles.planner.AllSeen(work, i * tiles.planner.tokens);
+    const auto weigh = [&] {
+      WeighRows<kRows>(weights, stats, tiles.plans[i % kRowPlans], work, all_seen, scale_log2, warp,
+                       lane);
+    };
+    TwoByRow<kD, kRows>(weights, k_tile, q, d_weights, v_tile, d_o, warp, lane, refill, weigh);
+    const auto differentiate = [&](int step) {
+      DifferentiateRows<kRows>(d_weights, weights, stats, step, lane);
+    };
+    TwoAccumulate<kD, kRows>(dv, weights, d_o, dk, d_weights, q, lane, differentiate, [] {});
   }
   StoreKeys<kD>(dk, p.scale, p, work, grad.dk, p.dk, 0, b, g, warp, lane);
   StoreKeys<kD>(dv, 1.0f, p, work, grad.dv, p.dv, kD, b, g, warp, lane);
-}
-
-// ---- dk, dv of contiguous key ranges: window and compressed
-
-// Grid: key tiles · segments · B · G.
-template <Branch kBranch, int kD>
-__global__ void __launch_bounds__(kDkvThreads, kD > 64 ? 2 : 3)
-    AttentionDkvKernel(AttentionProblem p, AttentionGradients grad, TokenSegments segments,
-                       float* partial) {
-  static_assert(kBranch != kSel);
-  const int key_tiles = CeilDiv(p.keys, kKeyTile);
-  const int segment = blockIdx.x % segments.count;
-  const int tile = blockIdx.x / segments.count % key_tiles;
-  const int bg = blockIdx.x / segments.count / key_tiles;
-  DkvWork work{};
-  work.begin = tile * kKeyTile;
-  work.end = min(work.begin + kKeyTile, p.keys);
-  const TokenRange tokens = BranchRule<kBranch>::Tokens(p, work.begin, work.end);
-  work.first = tokens.begin + segment * segments.tokens;
-  work.count = max(0, min(segments.tokens, tokens.end - work.first));
-  if (segments.count > 1) {
-    work.partial = partial + int64_t{1} * blockIdx.x * kKeyTile * kPartialRow<kD>;
-  }
-  extern __shared__ __align__(kTileAlignment) uint8_t shared[];
-  WalkRows<kBranch, kD>(p, grad, work, bg / p.groups, bg % p.groups, shared);
-}
-
-constexpr int kAddSlices = 8;  // thread blocks that add the partial sums of one key tile
-
-// Adds the partial sums of keys [begin, end) of group g over the segments in order. The segments
-// are `stride` floats apart. The call does part `slice` of kAddSlices, four columns per thread.
-template <int kD>
-__device__ __forceinline__ void AddPartials(const AttentionProblem& p,
-                                            const AttentionGradients& grad, int b, int g, int begin,
-                                            int end, const float* sums, int64_t stride,
-                                            int segments, int slice) {
-  constexpr int kQuads = kPartialRow<kD> / 4;
-  const int count = (end - begin) * kQuads;
-  for (int i = slice * blockDim.x + threadIdx.x; i < count; i += kAddSlices * blockDim.x) {
-    const int row = i / kQuads, column = i % kQuads * 4;
-    const bool is_v = column >= kD;
-    const int c = is_v ? column - kD : column, width = is_v ? p.dv : p.dk;
-    if (c >= width) continue;
-    float4 sum = {0, 0, 0, 0};
-#pragma unroll 4
-    for (int segment = 0; segment < segments; ++segment) {
-      const auto part = reinterpret_cast<const float4*>(sums + segment * stride)[i];
-      sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
-    }
-    const int64_t key = int64_t{1} * b * p.keys + begin + row;
-    *reinterpret_cast<uint2*>((is_v ? grad.dv : grad.dk) + (key * p.groups + g) * width + c) = {
-        Pack(sum.x, sum.y), Pack(sum.z, sum.w)};
-  }
-}
-
-// Adds the segments of a key tile. Grid: slices · key tiles · B · G.
-template <int kD>
-__global__ void AddSegmentsKernel(AttentionProblem p, AttentionGradients grad, int segments,
-                                  const float* partial) {
-  constexpr int64_t kStride = int64_t{kKeyTile} * kPartialRow<kD>;
-  const int key_tiles = CeilDiv(p.keys, kKeyTile);
-  const int slice = blockIdx.x % kAddSlices, index = blockIdx.x / kAddSlices;
-  const int begin = index % key_tiles * kKeyTile, bg = index / key_tiles;
-  AddPartials<kD>(p, grad, bg / p.groups, bg % p.groups, begin, min(begin + kKeyTile, p.keys),
-                  partial + index * segments * kStride, kStride, segments, slice);
 }
 
 }  // namespace nsa::cuda

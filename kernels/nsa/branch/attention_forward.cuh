@@ -9,7 +9,7 @@
 #pragma once
 
 #include "kernels/nsa/branch/attention_products.cuh"
-#include "kernels/nsa/branch/attention_tile.cuh"
+#include "kernels/nsa/branch/attention_stages.cuh"
 
 namespace nsa::cuda {
 
@@ -22,7 +22,8 @@ struct AttentionOutputs {
 template <int kD>
 __host__ __device__ constexpr int ForwardSharedBytes(bool large_tiles, int rows_padded,
                                                      int union_bytes) {
-  return 2 * (rows_padded + 2 * StagesOf(large_tiles) * kKeyTile) * kD + union_bytes;
+  return 2 * (rows_padded + 2 * StagesOf(large_tiles) * kKeyTile) * kD + kStageBarrierBytes +
+         union_bytes;
 }
 
 // The weights of a row are computed relative to a running maximum (in log2 units) that may lag
@@ -128,10 +129,14 @@ __global__ void __launch_bounds__(kD > 64 ? 384 : 256, kD > 64 ? 1 : 2)
   const QueryTile at = QueryTileOf(p, queries_per_tile, tiles_per_sequence);
   extern __shared__ __align__(kTileAlignment) uint8_t shared[];
   bf16* q_tile = reinterpret_cast<bf16*>(shared);
-  KeyStages<kBranch, kD, StagesOf(kLargeTiles<kD>)> stages(q_tile + at.rows_padded * kD, p, at);
+  using Stages = KeyStages<kBranch, kD, StagesOf(kLargeTiles<kD>)>;
+  bf16* const stage_tiles = q_tile + at.rows_padded * kD;
+  auto* const barriers = reinterpret_cast<StageBarriers*>(stage_tiles + Stages::kElements);
+  Stages stages(stage_tiles, p, at, barriers);
   LoadQueryTile<kD>(q_tile, p.q, p.dk, p, at.b, at.g, at.t0, at.queries, at.rows_padded);
-  const KeyTiles tiles = PlanKeyTiles<kBranch>(p, at.b, at.g, at.t0, at.queries, queries_per_tile,
-                                               stages.k + stages.kElements);
+  const KeyTiles tiles =
+      PlanKeyTiles<kBranch>(p, at.b, at.g, at.t0, at.queries, queries_per_tile, barriers + 1);
+  if constexpr (Stages::kBarriers) __syncthreads();
   stages.Begin(p, tiles);
 
   const Row rows[2] = {RowOf<kBranch>(p, at, 0), RowOf<kBranch>(p, at, 1)};
@@ -139,15 +144,16 @@ __global__ void __launch_bounds__(kD > 64 ? 384 : 256, kD > 64 ? 1 : 2)
   OnlineSoftmax<kD> state;
   KeyCount count(p, at, rows, out.keys_read != nullptr);
   for (int i = 0; i < tiles.tiles; ++i) {
-    stages.Advance(p, tiles, i);
+    stages.Await(p, tiles, i);
     const KeyTile tile = TileAt<kBranch>(p, tiles, i);
     Rows16<kKeyTile> logits;
-    ByRow<kD, kKeyTile>(logits, q_tile, stages.Keys(i), at.warp, at.lane);
+    ByRow<kD, kKeyTile>(logits, q_tile, stages.Keys(i), at.warp, at.lane,
+                        [&] { stages.Refill(p, tiles, i); });
     HideUnseen(logits, tile, rows, at.lane);
     count.Add(tile, rows);
     const bool takes[2] = {Takes(tile, rows[0]), Takes(tile, rows[1])};
     state.Add(logits, takes, scale_log2, stages.Values(i), at.lane);
-    stages.Release();
+    stages.Release(i);
   }
 #pragma unroll
   for (int i = 0; i < 2; ++i) StoreRow<kD>(state, rows[i], i, out, p.dv, at.lane);

@@ -9,7 +9,7 @@
 #include "common/nsa/attention_scratch.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/side.h"
-#include "kernels/nsa/branch/attention_backward.cuh"
+#include "kernels/nsa/branch/attention_dkv.cuh"
 
 namespace nsa::cuda {
 
@@ -158,6 +158,24 @@ absl::Status LaunchDq(const Exec& exec, const Args& args, const AttentionProblem
   });
 }
 
+// dk and dv of window and compressed, by thread blocks of kGroups warp groups.
+template <Branch kBranch, int kD, int kGroups>
+absl::Status LaunchDkv(const Exec& exec, const AttentionProblem& p, const AttentionGradients& grad,
+                       TokenSegments segments, bool large_tiles, float* sums, const char* what) {
+  const int tiles = CeilDiv(p.keys, kGroups * kKeyTile) * p.batch * p.groups;
+  auto* kernel = AttentionDkvKernel<kBranch, kD, kGroups>;
+  const int shared = DkvSharedBytes<kD>(large_tiles, kGroups, 0);
+  NSA_RETURN_IF_ERROR(AllowShared(kernel, shared, what));
+  kernel<<<tiles * segments.count, kGroups * kDkvThreads, shared, StreamOf(exec)>>>(p, grad,
+                                                                                    segments, sums);
+  NSA_RETURN_IF_ERROR(CheckLaunch(what));
+  if (segments.count > 1) {
+    AddSegmentsKernel<kD, kGroups>
+        <<<tiles * kAddSlices, 256, 0, StreamOf(exec)>>>(p, grad, segments.count, sums);
+  }
+  return CheckLaunch(what);
+}
+
 // Backward of window and compressed, where each query sees one contiguous range of keys. dk and dv
 // run on the side stream.
 template <Branch kBranch, class Args>
@@ -174,20 +192,16 @@ absl::Status LaunchBackward(const Exec& exec, const Args& args, const AttentionP
   if (!args.stats.wanted()) NSA_RETURN_IF_ERROR(Fork(exec));
   NSA_RETURN_IF_ERROR(LaunchDq<kBranch>(exec, args, p, grad, what));
   if (p.keys == 0) return absl::OkStatus();
-  const cudaStream_t side = StreamOf(OnSide(exec));
-  const int tiles = CeilDiv(p.keys, kKeyTile) * p.batch * p.groups;
+  const Exec side = OnSide(exec);
   return ForHeadWidth(args.shape, [&](auto width) -> absl::Status {
     constexpr int kD = decltype(width)::value;
-    auto* kernel = AttentionDkvKernel<kBranch, kD>;
     NSA_ASSIGN_OR_RETURN(const bool large_tiles, LargeTiles(kD));
-    const int shared = DkvSharedBytes<kD>(large_tiles, 0);
-    NSA_RETURN_IF_ERROR(AllowShared(kernel, shared, what));
-    kernel<<<tiles * segments.count, kDkvThreads, shared, side>>>(p, grad, segments, sums);
-    NSA_RETURN_IF_ERROR(CheckLaunch(what));
-    if (segments.count > 1) {
-      AddSegmentsKernel<kD><<<tiles * kAddSlices, 256, 0, side>>>(p, grad, segments.count, sums);
+    if constexpr (DkvGroups(kBranch, kD, true) == 2) {
+      if (large_tiles) {
+        return LaunchDkv<kBranch, kD, 2>(side, p, grad, segments, large_tiles, sums, what);
+      }
     }
-    return CheckLaunch(what);
+    return LaunchDkv<kBranch, kD, 1>(side, p, grad, segments, large_tiles, sums, what);
   });
 }
 

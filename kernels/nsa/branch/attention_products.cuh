@@ -82,30 +82,49 @@ __device__ __forceinline__ void AsFragments(uint32_t (&a)[kRows / 16][4], const 
 }
 #endif
 
-// c = the warp's rows of a · tileᵀ.
-template <int kWidth, int kRows>
+// c = the warp's rows of a · tileᵀ. Calls meanwhile() once: with warp groups while c is being
+// computed, else before.
+template <int kWidth, int kRows, class Meanwhile>
 __device__ __forceinline__ void ByRow(Rows16<kRows>& c, const bf16* a, const bf16* tile, int warp,
-                                      int lane) {
+                                      int lane, Meanwhile meanwhile) {
   if constexpr (kGroupProduct<kWidth, kRows>) {
 #ifdef NSA_WGMMA
     Pin(c);
     BeginProducts();
     EnqueueByRow<kWidth>(c, GroupTile<kWidth>(a, warp), tile);
     CommitProducts();
+    meanwhile();
     WaitProducts();
     Pin(c);
 #endif
   } else {
+    meanwhile();
     WarpByRow<kWidth, kRows>(c, a, tile, warp, lane);
   }
 }
 
+// c = the warp's rows of aᵀ · tile, where both have 64 rows and a is a Tile<64>; meanwhile() as
+// above. Only warp groups do this product.
+template <int kWidth, class Meanwhile>
+__device__ __forceinline__ void ByColumn(Rows16<kWidth>& c, const bf16* a, const bf16* tile,
+                                         Meanwhile meanwhile) {
+#ifdef NSA_WGMMA
+  Pin(c);
+  BeginProducts();
+  EnqueueByColumn<kWidth>(c, a, tile);
+  CommitProducts();
+  meanwhile();
+  WaitProducts();
+  Pin(c);
+#endif
+}
+
 // x = the warp's rows of a · bᵀ and y = the warp's rows of c · dᵀ. use_x() is called once x is
-// complete; with warp groups this is while y is still being computed.
-template <int kWidth, int kRows, class UseX>
+// complete; with warp groups this is while y is still being computed. meanwhile() as above.
+template <int kWidth, int kRows, class Meanwhile, class UseX>
 __device__ __forceinline__ void TwoByRow(Rows16<kRows>& x, const bf16* a, const bf16* b,
                                          Rows16<kRows>& y, const bf16* c, const bf16* d, int warp,
-                                         int lane, UseX use_x) {
+                                         int lane, Meanwhile meanwhile, UseX use_x) {
   if constexpr (kGroupProduct<kWidth, kRows>) {
 #ifdef NSA_WGMMA
     Pin(x);
@@ -115,6 +134,7 @@ __device__ __forceinline__ void TwoByRow(Rows16<kRows>& x, const bf16* a, const 
     CommitProducts();
     EnqueueByRow<kWidth>(y, GroupTile<kWidth>(c, warp), d);
     CommitProducts();
+    meanwhile();
     WaitProducts<1>();
     Pin(x);
     use_x();
@@ -122,6 +142,7 @@ __device__ __forceinline__ void TwoByRow(Rows16<kRows>& x, const bf16* a, const 
     Pin(y);
 #endif
   } else {
+    meanwhile();
     WarpByRow<kWidth, kRows>(x, a, b, warp, lane);
     WarpByRow<kWidth, kRows>(y, c, d, warp, lane);
     use_x();
@@ -178,11 +199,12 @@ __device__ __forceinline__ void Accumulate(Rows16<kWidth>& sum, const Rows16<kRo
 }
 
 // x += a · b and y += c · d, where make(step) computes 16 columns of a and of c.
-template <int kWidth, int kRows, class Make>
+// Calls made() once all columns are there; with warp groups before x and y are complete.
+template <int kWidth, int kRows, class Make, class Made>
 __device__ __forceinline__ void TwoAccumulate(Rows16<kWidth>& x, const Rows16<kRows>& a,
                                               const bf16* b, Rows16<kWidth>& y,
                                               const Rows16<kRows>& c, const bf16* d, int lane,
-                                              Make make) {
+                                              Make make, Made made) {
   if constexpr (kGroupProduct<kWidth, kRows>) {
 #ifdef NSA_WGMMA
     const uint64_t b_tile = Descriptor<kWidth>(b), d_tile = Descriptor<kWidth>(d);
@@ -199,12 +221,14 @@ __device__ __forceinline__ void TwoAccumulate(Rows16<kWidth>& x, const Rows16<kR
       EnqueueAccumulate<kWidth>(y, c_fragments[step], d_tile, step);
     }
     CommitProducts();
+    made();
     WaitProducts();
     Pin(x);
     Pin(y);
 #endif
   } else {
     MakeAll<kRows>(make);
+    made();
     WarpAccumulate<kWidth, kRows>(x, a, b, lane);
     WarpAccumulate<kWidth, kRows>(y, c, d, lane);
   }

@@ -52,15 +52,15 @@ __device__ __forceinline__ KeyRange KeysOf(const AttentionProblem& p, int b, int
   return BranchRule<kBranch>::Keys(p, t, DocStart(p, b, t));
 }
 
-// Loads rows [begin, begin + 64) of group g of k or v ([B, keys, G, width]); rows at and after
+// Loads rows [begin, begin + kRows) of group g of k or v ([B, keys, G, width]); rows at and after
 // `end` and columns from `width` on become zero.
-template <int kD>
+template <int kD, int kRows = kKeyTile>
 __device__ __forceinline__ void LoadKeyTile(bf16* tile, const bf16* source, int width,
                                             const AttentionProblem& p, int b, int g, int begin,
                                             int end) {
   constexpr int kChunks = Tile<kD>::kChunks;
   const bf16* base = source + (int64_t{1} * b * p.keys * p.groups + g) * width;
-  for (int i = threadIdx.x; i < kKeyTile * kChunks; i += blockDim.x) {
+  for (int i = threadIdx.x; i < kRows * kChunks; i += blockDim.x) {
     const int row = i / kChunks, chunk = i % kChunks;
     const bool valid = begin + row < end && chunk * 8 < width;
     const bf16* from =
@@ -287,11 +287,12 @@ __device__ __forceinline__ Row RowOf(const AttentionProblem& p, const QueryTile&
                         tile.warp * 16 + tile.lane / 4 + 8 * i);
 }
 
-// The address of row `row` in rows of `width` bf16. Computed in bytes this takes one instruction;
-// in elements it would take four.
+// The address of row `row` in rows of `width` bf16, by one instruction: the compiler would take up
+// to six.
 __device__ __forceinline__ const bf16* RowPointer(const bf16* first, int row, int width) {
-  return reinterpret_cast<const bf16*>(reinterpret_cast<const char*>(first) +
-                                       int64_t{row} * (2 * width));
+  const bf16* at;
+  asm("mad.wide.s32 %0, %1, %2, %3;\n" : "=l"(at) : "r"(row), "r"(2 * width), "l"(first));
+  return at;
 }
 
 // Whether there is room for large tiles. With heads of 128 there is only where warp groups
@@ -300,73 +301,5 @@ __device__ __forceinline__ const bf16* RowPointer(const bf16* first, int row, in
 // (attention_launch.cuh), because it does not know which code will run.
 template <int kD>
 constexpr bool kLargeTiles = kD <= 64 || kHasWgmma;
-
-// Number of key tiles (and of value tiles) that a query-major kernel has in shared memory. With
-// three stages, one tile is multiplied while the next is already loaded and the one after that is
-// being copied, and each tile needs one barrier. With two, each tile needs a second barrier.
-__host__ __device__ constexpr int StagesOf(bool large_tiles) { return large_tiles ? 3 : 2; }
-
-// The stages of keys and values of a query-major kernel. A thread copies the same rows and columns
-// of every tile.
-template <Branch kBranch, int kD, int kStages>
-struct KeyStages {
-  static constexpr int kElements = 2 * kStages * kKeyTile * kD;
-  static constexpr int kChunks = Tile<kD>::kChunks;
-
-  bf16* k;                      // kStages tiles
-  bf16* v;                      // kStages tiles
-  const bf16 *k_from, *v_from;  // the thread's column of row 0
-  int first_row;                // row of key 0 in [B, keys, G]
-  int row, chunk;               // the first of the thread's rows
-  bool k_column, v_column;
-
-  __device__ __forceinline__ KeyStages(bf16* tiles, const AttentionProblem& p, const QueryTile& at)
-      : k(tiles),
-        v(tiles + kStages * kKeyTile * kD),
-        first_row(at.b * p.keys * p.groups + at.g),
-        row(threadIdx.x / kChunks),
-        chunk(threadIdx.x % kChunks),
-        k_column(chunk * 8 < p.dk),
-        v_column(chunk * 8 < p.dv) {
-    k_from = p.k + chunk * 8;
-    v_from = p.v + chunk * 8;
-  }
-
-  // Starts the copies of a tile; rows at and after its end become zero.
-  __device__ __forceinline__ void Load(const AttentionProblem& p, const KeyTiles& tiles, int i) {
-    if (i < tiles.tiles) {
-      const KeyTile tile = TileAt<kBranch>(p, tiles, i);
-      const int rows_apart = blockDim.x / kChunks;
-      bf16 *const k_tile = Keys(i), *const v_tile = Values(i);
-      for (int r = row; r < kKeyTile; r += rows_apart) {
-        const int key = tile.begin + r, from = first_row + key * p.groups;
-        const int to = Tile<kD>::Offset(r, chunk);
-        const bool valid = key < tile.end;
-        CopyAsync16(k_tile + to, RowPointer(k_from, from, p.dk), valid && k_column);
-        CopyAsync16(v_tile + to, RowPointer(v_from, from, p.dv), valid && v_column);
-      }
-    }
-    CommitCopies();
-  }
-  __device__ __forceinline__ void Begin(const AttentionProblem& p, const KeyTiles& tiles) {
-    Load(p, tiles, 0);
-    if constexpr (kStages == 3) Load(p, tiles, 1);
-  }
-  // Call before tile i is used: waits until it is loaded. Contains a barrier.
-  __device__ __forceinline__ void Advance(const AttentionProblem& p, const KeyTiles& tiles, int i) {
-    if constexpr (kStages == 2) Load(p, tiles, i + 1);
-    WaitCopies<1>();
-    FenceTiles();
-    __syncthreads();
-    // All threads are done with tile i − 1, whose stage tile i + 2 takes.
-    if constexpr (kStages == 3) Load(p, tiles, i + 2);
-  }
-  // Call after tile i was used.
-  __device__ __forceinline__ void Release() {
-    if constexpr (kStages == 2) __syncthreads();
-  }
-  __device__ __forceinline__ bf16* Keys(int i) const { return k + i % kStages * kKeyTile * kD; }
-  __device__ __forceinline__ bf16* Values(int i) const { return v + i % kStages * kKeyTile * kD; }
-};
 
 }  // namespace nsa::cuda

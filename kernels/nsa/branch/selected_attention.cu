@@ -6,9 +6,10 @@
 // are key-major (selected_by_key.cuh). dk and dv are always key-major and use the same inverse
 // lists (selected_lists.cuh): 64 keys gather exactly the rows that chose them, so no work is wasted
 // however few blocks a token chooses. Long lists (block 0 is chosen by every token) are cut into
-// segments with fp32 partial sums.
+// segments with fp32 partial sums. On Hopper, where dq is key-major too, one kernel computes all
+// three gradients (selected_one_pass.cuh).
 #include "kernels/nsa/branch/selected_attention.h"
-#include "kernels/nsa/branch/selected_by_key.cuh"
+#include "kernels/nsa/branch/selected_one_pass.cuh"
 
 namespace nsa::cuda {
 namespace {
@@ -35,7 +36,7 @@ __global__ void __launch_bounds__(kDkvThreads, kD > 64 ? 2 : 3)
   if (work.begin >= work.end) return;
   work.count = min(lists.segment, size - segment * lists.segment);
   extern __shared__ __align__(kTileAlignment) uint8_t shared[];
-  int* list = reinterpret_cast<int*>(shared + DkvSharedBytes<kD>(kLargeTiles<kD>, 0));
+  int* list = reinterpret_cast<int*>(shared + DkvSharedBytes<kD>(kLargeTiles<kD>, 1, 0));
   const int* entries = lists.entries + int64_t{1} * bg * lists.capacity + lists.begins[slot] +
                        segment * lists.segment;
   for (int i = threadIdx.x; i < work.count; i += blockDim.x) list[i] = TokenOf(entries[i]);
@@ -45,7 +46,7 @@ __global__ void __launch_bounds__(kDkvThreads, kD > 64 ? 2 : 3)
     const int64_t number = int64_t{1} * bg * partials + lists.segments[slot] + segment;
     work.partial = partial + (number * parts + part) * kKeyTile * kPartialRow<kD>;
   }
-  WalkRows<kSel, kD>(p, grad, work, bg / p.groups, bg % p.groups, shared);
+  WalkRows<kSel, kD, 1>(p, grad, work, bg / p.groups, bg % p.groups, shared);
 }
 
 // Adds the segments of the blocks that have several. Grid: slices · parts · S_sel · B·G.
@@ -145,10 +146,15 @@ Workspace LayOut(const NsaShape& s, void* memory) {
   by_key.ranges = plan.ranges;
   by_key.parts = plan.parts;
   by_key.capacity = plan.items;
+  by_key.splits = plan.splits;
+  by_key.slots = plan.slots;
   at(&by_key.counts, plan.item_counts);
   at(&by_key.items, plan.item_list);
+  at(&by_key.several, plan.split_list);
   at(&by_key.rows, plan.rows);
   at(&by_key.sums, plan.row_sums);
+  at(&by_key.key_sums, plan.key_sums);
+  at(&by_key.item_sums, plan.item_sums);
   return work;
 }
 
@@ -163,6 +169,29 @@ absl::Status BuildLists(const Exec& exec, const AttentionProblem& p, const Selec
   OffsetListsKernel<<<pairs, kWarp, 0, StreamOf(exec)>>>(p, lists);
   FillListsKernel<<<lists.chunks * pairs, 128, shared, StreamOf(exec)>>>(p, lists);
   return CheckLaunch("selected_lists");
+}
+
+// dk and dv by the key-major kernel, on `exec`. The lists must have been built.
+absl::Status LaunchSelectedDkv(const Exec& exec, const NsaShape& shape, const AttentionProblem& p,
+                               const AttentionGradients& grad, const Workspace& work,
+                               const char* what) {
+  const SelectedScratch& plan = work.plan;
+  const int slots = p.sel_blocks * p.batch * p.groups;
+  return ForHeadWidth(shape, [&](auto width) -> absl::Status {
+    constexpr int kD = decltype(width)::value;
+    auto* kernel = SelectedDkvKernel<kD>;
+    NSA_ASSIGN_OR_RETURN(const bool large_tiles, LargeTiles(kD));
+    const int shared = DkvSharedBytes<kD>(large_tiles, 1, plan.segment);
+    NSA_RETURN_IF_ERROR(AllowShared(kernel, shared, what));
+    kernel<<<plan.parts * plan.max_segments * slots, kDkvThreads, shared, StreamOf(exec)>>>(
+        p, grad, work.lists, plan.parts, plan.max_segments, plan.partials, work.sums);
+    NSA_RETURN_IF_ERROR(CheckLaunch(what));
+    if (plan.partials > 0) {
+      AddListSegmentsKernel<kD><<<kAddSlices * plan.parts * slots, 256, 0, StreamOf(exec)>>>(
+          p, grad, work.lists, plan.parts, plan.partials, work.sums);
+    }
+    return CheckLaunch(what);
+  });
 }
 
 }  // namespace
@@ -196,13 +225,16 @@ absl::Status SelectedAttentionBackward(const Exec& exec, const BranchBackwardArg
   NSA_ASSIGN_OR_RETURN(void* const memory,
                        WorkspaceOf(exec, PlanSelectedScratch(args.shape).bytes, kWhat));
   const Workspace work = LayOut(args.shape, memory);
-  const SelectedScratch& plan = work.plan;
   NSA_ASSIGN_OR_RETURN(const float2* const stats, StatsOf(exec, args, p, work.stats, kWhat));
   const AttentionGradients grad = GradientsOf(args, stats);
   const Exec side = OnSide(exec);
-  if (plan.by_key) {
-    // Both streams need the lists, so they are built before the fork.
+  if (work.plan.by_key) {
     NSA_RETURN_IF_ERROR(BuildLists(exec, p, work.lists));
+    NSA_ASSIGN_OR_RETURN(const bool one_pass, OnePass(args.shape));
+    if (one_pass) {
+      return RunOnePass(exec, args.shape, p, grad, work.lists, work.by_key, kWhat);
+    }
+    // Both streams need the lists, so they are built before the fork.
     NSA_RETURN_IF_ERROR(Fork(exec));
     NSA_RETURN_IF_ERROR(
         RunByKey<true>(exec, args.shape, p, {}, grad, work.lists, work.by_key, kWhat));
@@ -211,22 +243,7 @@ absl::Status SelectedAttentionBackward(const Exec& exec, const BranchBackwardArg
     NSA_RETURN_IF_ERROR(LaunchDq<kSel>(exec, args, p, grad, kWhat));
     NSA_RETURN_IF_ERROR(BuildLists(side, p, work.lists));
   }
-  const int slots = p.sel_blocks * p.batch * p.groups;
-  return ForHeadWidth(args.shape, [&](auto width) -> absl::Status {
-    constexpr int kD = decltype(width)::value;
-    auto* kernel = SelectedDkvKernel<kD>;
-    NSA_ASSIGN_OR_RETURN(const bool large_tiles, LargeTiles(kD));
-    const int shared = DkvSharedBytes<kD>(large_tiles, plan.segment);
-    NSA_RETURN_IF_ERROR(AllowShared(kernel, shared, kWhat));
-    kernel<<<plan.parts * plan.max_segments * slots, kDkvThreads, shared, StreamOf(side)>>>(
-        p, grad, work.lists, plan.parts, plan.max_segments, plan.partials, work.sums);
-    NSA_RETURN_IF_ERROR(CheckLaunch(kWhat));
-    if (plan.partials > 0) {
-      AddListSegmentsKernel<kD><<<kAddSlices * plan.parts * slots, 256, 0, StreamOf(side)>>>(
-          p, grad, work.lists, plan.parts, plan.partials, work.sums);
-    }
-    return CheckLaunch(kWhat);
-  });
+  return LaunchSelectedDkv(side, args.shape, p, grad, work, kWhat);
 }
 
 }  // namespace nsa::cuda

@@ -12,8 +12,7 @@
 // range of tokens.
 #pragma once
 
-#include "kernels/nsa/branch/attention_launch.cuh"
-#include "kernels/nsa/branch/selected_items.cuh"
+#include "kernels/nsa/branch/selected_combine.cuh"
 
 namespace nsa::cuda {
 
@@ -25,46 +24,56 @@ template <int kD, bool kGradient>
 struct ByKeyShared {
   static constexpr int kTile = kByKeyRows * kD;
   static constexpr int kBytes = 4 * (kKeyTile + (kGradient ? 2 : 1) * kByKeyRows) * kD +
-                                2 * static_cast<int>(sizeof(RowInfo<kByKeyRows>)) + 8 * kItemTokens;
+                                kRowPlans * static_cast<int>(sizeof(RowPlan<kByKeyRows>)) +
+                                4 * kRowPlans * kByKeyRows + 16 * kByKeyRows + 8 * kItemTokens;
 
-  bf16 *k, *v;                // one tile each
-  bf16* q;                    // two tiles of query rows
-  bf16* d_o;                  // the same; gradient only
-  RowInfo<kByKeyRows>* info;  // of the two tiles
-  int *tokens, *choices;      // [kItemTokens], of the item's entries
+  bf16 *k, *v;                 // one tile each
+  bf16* q;                     // two tiles of query rows
+  bf16* d_o;                   // the same; gradient only
+  RowPlan<kByKeyRows>* plans;  // kRowPlans
+  int* partial;                // [kRowPlans, kByKeyRows]: place among the partial rows
+  float2* stats;               // [2, kByKeyRows], of the two tiles; gradient only
+  int *tokens, *choices;       // [kItemTokens], of the item's entries
 
   __device__ __forceinline__ explicit ByKeyShared(uint8_t* memory)
       : k(reinterpret_cast<bf16*>(memory)),
         v(k + kKeyTile * kD),
         q(v + kKeyTile * kD),
         d_o(q + 2 * kTile),
-        info(reinterpret_cast<RowInfo<kByKeyRows>*>(kGradient ? d_o + 2 * kTile : d_o)),
-        tokens(reinterpret_cast<int*>(info + 2)),
+        plans(reinterpret_cast<RowPlan<kByKeyRows>*>(kGradient ? d_o + 2 * kTile : d_o)),
+        partial(reinterpret_cast<int*>(plans + kRowPlans)),
+        stats(reinterpret_cast<float2*>(partial + kRowPlans * kByKeyRows)),
+        tokens(reinterpret_cast<int*>(stats + 2 * kByKeyRows)),
         choices(tokens + kItemTokens) {}
 };
 
 // The work of a thread block: the tokens of an item against 64 keys of its block.
 struct ByKeyItem {
   int b, g, block, part;
+  ItemSums sums;
   int first, count;  // entries of the (batch, group)'s lists
   KeyTile keys;
 };
 
-// Sets `item` to the work of this thread block. False if there is none.
+// The keys of a part of a block; none if the part begins after the sequence.
+__device__ __forceinline__ KeyTile KeysOfPart(const AttentionProblem& p, int block, int part) {
+  const int begin = block * p.l_sel + part * kKeyTile;
+  return {begin, min(min(begin + kKeyTile, (block + 1) * p.l_sel), p.seq_len), 0xffffffffu};
+}
+
+// Sets `item` to the work of this thread block. False if there is none. The items of one (batch,
+// group) follow each other, so that the rows that they gather stay in the L2 cache.
 __device__ __forceinline__ bool FindItem(const AttentionProblem& p, const ByKey& work, int range,
                                          ByKeyItem* item) {
-  const int pairs = p.batch * p.groups;
-  const int bg = blockIdx.x / work.parts % pairs, index = blockIdx.x / work.parts / pairs;
+  const int pairs = p.batch * p.groups, number = blockIdx.x / work.parts;
+  const int bg = number / work.capacity, index = number % work.capacity;
   const int4 found = work.items[(int64_t{1} * range * pairs + bg) * work.capacity + index];
-  if (index >= work.counts[range * pairs + bg]) return false;
+  if (index >= work.counts[range * pairs + bg].x) return false;
   item->b = bg / p.groups, item->g = bg % p.groups;
   item->block = found.x, item->part = blockIdx.x % work.parts;
-  item->keys.begin = item->block * p.l_sel + item->part * kKeyTile;
-  item->keys.end = min(min(item->keys.begin + kKeyTile, (item->block + 1) * p.l_sel), p.seq_len);
-  item->keys.takers = 0xffffffffu;
-  if (item->keys.begin >= item->keys.end) return false;
-  item->first = found.y, item->count = found.z;
-  return true;
+  item->keys = KeysOfPart(p, item->block, item->part);
+  item->first = found.y, item->count = found.z, item->sums = {found.w};
+  return item->keys.begin < item->keys.end;
 }
 
 // Starts the copies of an item's keys and values, and reads its entries.
@@ -104,25 +113,87 @@ __device__ __forceinline__ float2 Exponentials(Rows16<kKeyTile>& logits, int e, 
   return {top, QuadSum(sum)};
 }
 
-// The two rows that a thread holds of the query tile whose first token is entry `from` of the item.
-// Row::at is the row's place among the partial rows.
+// The query rows of an item on their way through shared memory, two tiles at a time.
+template <int kD, bool kGradient>
+struct ByKeyRowTiles {
+  RowPlanner<kSel, kByKeyRows> planner;
+  RowLoader<kD, kByKeyRows, kGradient> loader;
+  int tiles;
+  int first_token;                    // of the range
+  int first_partial, partial_stride;  // partial row of its choice 0, part 0; rows per token
+
+  __device__ __forceinline__ ByKeyRowTiles(const AttentionProblem& p,
+                                           const AttentionGradients& grad, const ByKey& work,
+                                           int range, const ByKeyItem& item)
+      : planner(p),
+        loader(p, grad, item.b, item.g),
+        tiles(CeilDiv(item.count, planner.tokens)),
+        first_token(range * work.tokens()),
+        partial_stride(p.groups * p.n_sel * work.parts * p.h) {
+    // Fits in an int: partial rows have 32 bytes or more each.
+    first_partial = static_cast<int>(FirstPartialRow(p, work, item.b, item.g, 0)) +
+                    item.part * p.h + planner.head;
+  }
+
+  __device__ __forceinline__ void Plan(const ByKeyShared<kD, kGradient>& shared,
+                                       const AttentionProblem& p, const ByKey& work,
+                                       const ByKeyItem& item, const DkvWork& list, int i) const {
+    const int from = i * planner.tokens, slot = i % kRowPlans;
+    planner.Plan(p, list, item.b, from, shared.plans[slot]);
+    if (threadIdx.x >= kByKeyRows || !planner.HasRow(list, from)) return;
+    const int entry = from + planner.query;
+    shared.partial[slot * kByKeyRows + threadIdx.x] =
+        first_partial + (shared.tokens[entry] - first_token) * partial_stride +
+        shared.choices[entry] * work.parts * p.h;
+  }
+  __device__ __forceinline__ void Load(const ByKeyShared<kD, kGradient>& shared,
+                                       const AttentionProblem& p, int i) const {
+    if (i < tiles) {
+      const int stage = i & 1;
+      loader.Load(p, shared.q + stage * shared.kTile, shared.d_o + stage * shared.kTile,
+                  shared.stats + stage * kByKeyRows,
+                  [&](int row) { return shared.plans[i % kRowPlans].at[row]; });
+    }
+    CommitCopies();
+  }
+  // Call first; the item's entries must have been read. Contains a barrier.
+  __device__ __forceinline__ void Begin(const ByKeyShared<kD, kGradient>& shared,
+                                        const AttentionProblem& p, const ByKey& work,
+                                        const ByKeyItem& item, const DkvWork& list) const {
+    Plan(shared, p, work, item, list, 0);
+    Plan(shared, p, work, item, list, 1);
+    __syncthreads();
+    Load(shared, p, 0);
+  }
+  // Call before tile i is used: waits until it is loaded. Contains a barrier.
+  __device__ __forceinline__ void Await() const {
+    WaitCopies<0>();
+    FenceTiles();
+    __syncthreads();
+  }
+  // Call once after Await(), for tile i: all threads are done with tile i − 1, whose stage tile
+  // i + 1 takes.
+  __device__ __forceinline__ void Refill(const ByKeyShared<kD, kGradient>& shared,
+                                         const AttentionProblem& p, const ByKey& work,
+                                         const ByKeyItem& item, const DkvWork& list, int i) const {
+    Load(shared, p, i + 1);
+    Plan(shared, p, work, item, list, i + 2);
+  }
+};
+
+// The two rows that a thread holds of tile i. Row::at is the row's place among the partial rows.
 template <int kD, bool kGradient>
 __device__ __forceinline__ void FindRows(Row (&rows)[2], const ByKeyShared<kD, kGradient>& shared,
-                                         const AttentionProblem& p, const ByKey& work, int range,
-                                         const ByKeyItem& item, int from, int queries,
-                                         const RowInfo<kByKeyRows>& info, int warp, int lane) {
+                                         int i, int warp, int lane) {
+  const RowPlan<kByKeyRows>& plan = shared.plans[i % kRowPlans];
 #pragma unroll
   for (int e = 0; e < 2; ++e) {
     const int row = warp * 16 + lane / 4 + 8 * e;
-    const int2 seen = info.keys[row];
-    const int query = QueryOf(p, row), head = row - query * p.h;
-    rows[e].valid = query < queries;
+    const int2 seen = plan.keys[row];
+    rows[e].valid = plan.at[row] >= 0;
     rows[e].lo = seen.x;
     rows[e].hi = seen.x + seen.y;
-    if (!rows[e].valid) continue;
-    const int token = shared.tokens[from + query] - range * work.tokens();
-    const int choice = shared.choices[from + query] * work.parts + item.part;
-    rows[e].at = FirstPartialRow(p, work, item.b, item.g, token) + choice * p.h + head;
+    rows[e].at = shared.partial[i % kRowPlans * kByKeyRows + row];
   }
 }
 
@@ -139,14 +210,15 @@ __device__ __forceinline__ unsigned int CountKeys(const AttentionProblem& p, con
   return count;
 }
 
-// o ← the rows' weights times V. Stores the maximum and the sum of the weights.
-template <int kD>
+// o ← the rows' weights times V. Stores the maximum and the sum of the weights. Calls meanwhile(),
+// which sets `rows`, while the matrix unit multiplies.
+template <int kD, class Meanwhile>
 __device__ __forceinline__ void PartialOutputs(Rows16<kD>& o, const ByKeyShared<kD, false>& shared,
                                                const bf16* q, const KeyTile& keys,
                                                const Row (&rows)[2], float scale_log2, float2* sums,
-                                               int warp, int lane) {
+                                               int warp, int lane, Meanwhile meanwhile) {
   Rows16<kKeyTile> weights;
-  ByRow<kD, kKeyTile>(weights, q, shared.k, warp, lane);
+  ByRow<kD, kKeyTile>(weights, q, shared.k, warp, lane, meanwhile);
   HideUnseen(weights, keys, rows, lane);
 #pragma unroll
   for (int e = 0; e < 2; ++e) {
@@ -156,15 +228,15 @@ __device__ __forceinline__ void PartialOutputs(Rows16<kD>& o, const ByKeyShared<
   Accumulate<kD, kKeyTile>(o, weights, shared.v, lane);
 }
 
-// dq ← the gradients of the rows' logits times K, without the scale.
-template <int kD>
+// dq ← the gradients of the rows' logits times K, without the scale. meanwhile() as above.
+template <int kD, class Meanwhile>
 __device__ __forceinline__ void PartialDq(Rows16<kD>& dq, const ByKeyShared<kD, true>& shared,
-                                          const bf16* q, const bf16* d_o,
-                                          const RowInfo<kByKeyRows>& info, const KeyTile& keys,
-                                          const Row (&rows)[2], float scale_log2, int warp,
-                                          int lane) {
+                                          const bf16* q, const bf16* d_o, const float2* row_stats,
+                                          const KeyTile& keys, const Row (&rows)[2],
+                                          float scale_log2, int warp, int lane,
+                                          Meanwhile meanwhile) {
   Rows16<kKeyTile> weights, d_weights;
-  const float2 stats[2] = {info.stats[warp * 16 + lane / 4], info.stats[warp * 16 + lane / 4 + 8]};
+  const float2 stats[2] = {row_stats[warp * 16 + lane / 4], row_stats[warp * 16 + lane / 4 + 8]};
   const auto weigh = [&] {
     HideUnseen(weights, keys, rows, lane);
 #pragma unroll
@@ -175,7 +247,8 @@ __device__ __forceinline__ void PartialDq(Rows16<kD>& dq, const ByKeyShared<kD, 
       }
     }
   };
-  TwoByRow<kD, kKeyTile>(weights, q, shared.k, d_weights, d_o, shared.v, warp, lane, weigh);
+  TwoByRow<kD, kKeyTile>(weights, q, shared.k, d_weights, d_o, shared.v, warp, lane, meanwhile,
+                         weigh);
   Accumulate<kD, kKeyTile>(dq, weights, shared.k, lane, [&](int step) {
 #pragma unroll
     for (int n = 2 * step; n < 2 * step + 2; ++n) {
@@ -184,17 +257,6 @@ __device__ __forceinline__ void PartialDq(Rows16<kD>& dq, const ByKeyShared<kD, 
     }
   });
 }
-
-// The columns of partial rows stand in the order of a thread's accumulators, so that a thread
-// writes 16 bytes at a time (8 where rows are 16 wide) and the four threads of a row 64. Chunk 4j +
-// c of a row has columns 8·(kTiles·j + i) + 2c and the one after it, for i = 0 … kTiles − 1.
-template <int kD>
-struct PartialChunk {
-  static constexpr int kTiles = kD > 16 ? 4 : 2;
-  static constexpr int kWidth = 2 * kTiles;   // columns
-  static constexpr int kOfRow = kD / kWidth;  // chunks
-  using Packed = std::conditional_t<kTiles == 4, uint4, uint2>;
-};
 
 // Writes a thread's two rows to the partial rows.
 template <int kD>
@@ -214,7 +276,7 @@ __device__ __forceinline__ void StorePartialRows(const Rows16<kD>& result, const
         const float(&tile)[4] = result[j * Chunk::kTiles + i];
         pairs[i] = Pack(tile[2 * e], tile[2 * e + 1]);
       }
-      *reinterpret_cast<typename Chunk::Packed*>(to + 4 * j * Chunk::kWidth) = packed;
+      __stcs(reinterpret_cast<typename Chunk::Packed*>(to + 4 * j * Chunk::kWidth), packed);
     }
   }
 }
@@ -238,166 +300,38 @@ __global__ void __launch_bounds__(kByKeyThreads, kByKeyBlocks<kD, kGradient>)
   list.count = item.count;
   __syncthreads();
 
-  const RowLoader<kSel, kD, kByKeyRows, kGradient> loader(p, grad, item.b, item.g);
-  const int row_tiles = CeilDiv(list.count, loader.tokens);
-  auto load = [&](int i) {
-    if (i < row_tiles) {
-      const int stage = i & 1;
-      loader.Load(p, grad, list, item.b, item.g, i * loader.tokens, shared.q + stage * shared.kTile,
-                  shared.d_o + stage * shared.kTile, shared.info[stage]);
-    }
-    CommitCopies();
-  };
-  load(0);
+  const ByKeyRowTiles<kD, kGradient> tiles(p, grad, work, range, item);
+  tiles.Begin(shared, p, work, item, list);
 
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const float scale_log2 = p.scale * kLog2E;
   unsigned int keys_seen = 0;
-  for (int i = 0; i < row_tiles; ++i) {
-    load(i + 1);
-    WaitCopies<1>();
-    FenceTiles();
-    __syncthreads();
-    const int stage = i & 1, from = i * loader.tokens;
+  for (int i = 0; i < tiles.tiles; ++i) {
+    tiles.Await();
+    const int stage = i & 1;
     const bf16* q = shared.q + stage * shared.kTile;
-    const RowInfo<kByKeyRows>& info = shared.info[stage];
     Row rows[2] = {};
-    FindRows(rows, shared, p, work, range, item, from, min(loader.tokens, list.count - from), info,
-             warp, lane);
-    if (!kGradient && keys_read != nullptr) keys_seen += CountKeys(p, item.keys, rows, warp, lane);
+    const auto meanwhile = [&] {
+      tiles.Refill(shared, p, work, item, list, i);
+      FindRows(rows, shared, i, warp, lane);
+    };
     Rows16<kD> result = {};
     if constexpr (kGradient) {
-      PartialDq<kD>(result, shared, q, shared.d_o + stage * shared.kTile, info, item.keys, rows,
-                    scale_log2, warp, lane);
+      PartialDq<kD>(result, shared, q, shared.d_o + stage * shared.kTile,
+                    shared.stats + stage * kByKeyRows, item.keys, rows, scale_log2, warp, lane,
+                    meanwhile);
     } else {
-      PartialOutputs<kD>(result, shared, q, item.keys, rows, scale_log2, work.sums, warp, lane);
+      PartialOutputs<kD>(result, shared, q, item.keys, rows, scale_log2, work.sums, warp, lane,
+                         meanwhile);
+      if (keys_read != nullptr) keys_seen += CountKeys(p, item.keys, rows, warp, lane);
     }
     StorePartialRows<kD>(result, rows, work.rows, lane);
-    __syncthreads();
   }
   if (!kGradient && keys_read != nullptr) {
     keys_seen = __reduce_add_sync(0xffffffffu, keys_seen);
     // The order of an integer sum does not matter.
     if (lane == 0 && keys_seen > 0)
       atomicAdd(keys_read, static_cast<unsigned long long>(keys_seen));
-  }
-}
-
-// The partial results that one thread of CombineByKeyKernel adds: a chunk of a row.
-template <int kD>
-struct PartialColumns {
-  using Chunk = PartialChunk<kD>;
-
-  int chunk;
-  int64_t row;       // of [B, S, H]
-  int slots;         // number of partial results
-  const bf16* rows;  // the chunk of the first one
-  const float2* sums;
-  int h;  // rows and sums from one to the next
-
-  // total += factor times the i-th partial result.
-  __device__ __forceinline__ void Add(int i, float factor, float2 (&total)[Chunk::kTiles]) const {
-    const auto* from =
-        reinterpret_cast<const typename Chunk::Packed*>(rows + int64_t{1} * i * h * kD);
-    const typename Chunk::Packed packed = __ldcs(from);
-    const auto* pairs = reinterpret_cast<const __nv_bfloat162*>(&packed);
-#pragma unroll
-    for (int tile = 0; tile < Chunk::kTiles; ++tile) {
-      const float2 term = __bfloat1622float2(pairs[tile]);
-      total[tile].x = fmaf(factor, term.x, total[tile].x);
-      total[tile].y = fmaf(factor, term.y, total[tile].y);
-    }
-  }
-
-  // Calls use(pointer to two columns, value) for the columns within rows of `width` at `to`.
-  template <class Use>
-  __device__ __forceinline__ void Each(bf16* to, int width, const float2 (&total)[Chunk::kTiles],
-                                       Use use) const {
-#pragma unroll
-    for (int tile = 0; tile < Chunk::kTiles; ++tile) {
-      const int column = 8 * (chunk / 4 * Chunk::kTiles + tile) + 2 * (chunk % 4);
-      if (column >= width) continue;
-      use(reinterpret_cast<__nv_bfloat162*>(to + row * width + column), total[tile]);
-    }
-  }
-};
-
-// Sets `part` to the work of this thread. False if there is none.
-template <int kD>
-__device__ __forceinline__ bool FindColumns(const AttentionProblem& p, const ByKey& work, int range,
-                                            PartialColumns<kD>* part) {
-  constexpr int kLanes = PartialChunk<kD>::kOfRow;
-  const int64_t thread = int64_t{1} * blockIdx.x * blockDim.x + threadIdx.x;
-  part->chunk = static_cast<int>(thread % kLanes);
-  const int head = static_cast<int>(thread / kLanes % p.heads);
-  const int t0 = range * work.tokens(), tokens = min(work.tokens(), p.seq_len - t0);
-  const auto token = static_cast<int>(thread / kLanes / p.heads % tokens);
-  const int64_t sequence = thread / kLanes / p.heads / tokens;
-  if (sequence >= p.batch) return false;
-  const int b = static_cast<int>(sequence), t = t0 + token, g = head / p.h;
-  part->row = (int64_t{1} * b * p.seq_len + t) * p.heads + head;
-  const int* choices = p.blocks + ((int64_t{1} * b * p.seq_len + t) * p.groups + g) * p.n_sel;
-  // Parts of a block that begin after t have no partial result.
-  int last = p.n_sel - 1;
-  while (last > 0 && choices[last] < 0) --last;
-  part->slots =
-      choices[last] < 0
-          ? 0
-          : last * work.parts + min(work.parts, (t - choices[last] * p.l_sel) / kKeyTile + 1);
-  const int64_t first = FirstPartialRow(p, work, b, g, token) + head - g * p.h;
-  part->rows = work.rows + first * kD + part->chunk * PartialChunk<kD>::kWidth;
-  part->sums = work.sums + first;
-  part->h = p.h;
-  return true;
-}
-
-// dq of the chunk: the sum of the terms.
-template <int kD>
-__device__ __forceinline__ void CombineDq(const PartialColumns<kD>& part, const AttentionProblem& p,
-                                          const AttentionGradients& grad) {
-  float2 total[PartialChunk<kD>::kTiles] = {};
-#pragma unroll 8
-  for (int i = 0; i < part.slots; ++i) part.Add(i, 1, total);
-  part.Each(grad.dq, p.dk, total, [&](__nv_bfloat162* to, float2 value) {
-    const float2 old = grad.add_to_dq ? __bfloat1622float2(*to) : float2{0, 0};
-    *to = __floats2bfloat162_rn(fmaf(value.x, p.scale, old.x), fmaf(value.y, p.scale, old.y));
-  });
-}
-
-// The output's chunk: the terms relative to one maximum, divided by the sum of the weights.
-template <int kD>
-__device__ __forceinline__ void CombineOutputs(const PartialColumns<kD>& part,
-                                               const AttentionProblem& p,
-                                               const AttentionOutputs& out) {
-  float top = -INFINITY;
-  for (int i = 0; i < part.slots; ++i) top = fmaxf(top, part.sums[i * part.h].x);
-  const float reference = top == -INFINITY ? 0.0f : top;
-  float sum = 0;
-  float2 total[PartialChunk<kD>::kTiles] = {};
-#pragma unroll 8
-  for (int i = 0; i < part.slots; ++i) {
-    const float2 weight = part.sums[i * part.h];
-    const float factor = Exp2(weight.x - reference);
-    sum = fmaf(factor, weight.y, sum);
-    part.Add(i, factor, total);
-  }
-  const float inverse = sum > 0 ? 1.0f / sum : 0.0f;
-  part.Each(out.o, p.dv, total, [&](__nv_bfloat162* to, float2 value) {
-    *to = __floats2bfloat162_rn(value.x * inverse, value.y * inverse);
-  });
-  if (part.chunk == 0) out.lse[part.row] = sum > 0 ? (top + log2f(sum)) * kLn2 : INFINITY;
-}
-
-// Adds the partial results of a range's rows, one chunk per thread.
-template <int kD, bool kGradient>
-__global__ void CombineByKeyKernel(AttentionProblem p, AttentionOutputs out,
-                                   AttentionGradients grad, ByKey work, int range) {
-  PartialColumns<kD> part;
-  if (!FindColumns(p, work, range, &part)) return;
-  if constexpr (kGradient) {
-    CombineDq(part, p, grad);
-  } else {
-    CombineOutputs(part, p, out);
   }
 }
 
@@ -418,10 +352,7 @@ absl::Status RunByKey(const Exec& exec, const NsaShape& shape, const AttentionPr
     for (int range = 0; range < work.ranges; ++range) {
       kernel<<<work.parts * pairs * work.capacity, kByKeyThreads, kShared, StreamOf(exec)>>>(
           p, grad, lists, work, range, out.keys_read);
-      const int tokens = std::min(work.tokens(), p.seq_len - range * work.tokens());
-      const int64_t threads = int64_t{1} * p.batch * tokens * p.heads * PartialChunk<kD>::kOfRow;
-      CombineByKeyKernel<kD, kGradient>
-          <<<GridFor(threads, 256), 256, 0, StreamOf(exec)>>>(p, out, grad, work, range);
+      LaunchCombine<kD, kGradient>(exec, p, out, grad, work, range);
       NSA_RETURN_IF_ERROR(CheckLaunch(what));
     }
     return absl::OkStatus();

@@ -59,7 +59,7 @@ TEST(AttentionScratch, PartsDoNotOverlap) {
     const NsaShape s = RandomShape(&random);
     const SelectedScratch plan = PlanSelectedScratch(s);
     const int64_t pairs = int64_t{1} * s.batch * s.n_kv_groups, blocks = s.sel_blocks();
-    const int64_t width = std::max(s.d_k, s.d_v);
+    const int64_t width = std::max(s.d_k, s.d_v), sum = 8 * pairs * plan.parts * 64 * width;
     struct Part {
       int64_t begin, bytes;
     };
@@ -69,12 +69,17 @@ TEST(AttentionScratch, PartsDoNotOverlap) {
                                {plan.begins, 4 * pairs * blocks},
                                {plan.segments, 4 * pairs * blocks},
                                {plan.entries, 4 * pairs * s.seq_len * s.n_sel},
-                               {plan.sums, 8 * pairs * plan.partials * plan.parts * 64 * width}};
+                               {plan.sums, plan.partials * sum}};
     if (plan.by_key) {
       const int64_t rows = int64_t{1} * s.batch * plan.range_chunks * SelectedScratch::kChunk *
                            s.n_heads * s.n_sel * plan.parts;
-      parts.insert(parts.end(), {{plan.item_counts, 4 * plan.ranges * pairs},
+      // In the memory of `sums`.
+      EXPECT_EQ(plan.key_sums, plan.sums);
+      EXPECT_GE(plan.item_sums, plan.key_sums + (plan.ranges > 1 ? blocks * sum : 0));
+      EXPECT_GE(plan.item_counts, plan.item_sums + plan.slots * sum);
+      parts.insert(parts.end(), {{plan.item_counts, 8 * plan.ranges * pairs},
                                  {plan.item_list, 16 * plan.ranges * pairs * plan.items},
+                                 {plan.split_list, 16 * plan.ranges * pairs * plan.splits},
                                  {plan.rows, 2 * rows * width},
                                  {plan.row_sums, 8 * rows}});
     }
@@ -98,6 +103,14 @@ TEST(AttentionScratch, GoesByKeyBlockLaterWithManyHeadsPerGroup) {
   EXPECT_FALSE(PlanSelectedScratch(paper).by_key);
   paper.seq_len = 16384;
   EXPECT_TRUE(PlanSelectedScratch(paper).by_key);
+}
+
+TEST(AttentionScratch, GoesByKeyBlockSoonerWhereABatchHasManyBlocks) {
+  EXPECT_FALSE(PlanSelectedScratch(M7c(32, 2048)).by_key);
+  EXPECT_FALSE(PlanSelectedScratch(M7c(15, 4096)).by_key);
+  EXPECT_FALSE(PlanSelectedScratch(M7c(17, 4032)).by_key);
+  EXPECT_TRUE(PlanSelectedScratch(M7c(16, 4096)).by_key);
+  EXPECT_TRUE(PlanSelectedScratch({8, 8192, 64, 4, 128, 128, 32, 16, 64, 16, 512}).by_key);
 }
 
 // A token has 12 heads · 16 selected blocks · (64 bf16 values and two sums) of partial rows, so

@@ -20,10 +20,13 @@ std::vector<Case> GpuCases() {
   cases.push_back({"wide heads", {1, 700, 8, 2, 128, 128, 32, 16, 64, 6, 256}});
   cases.push_back({"blocks of 128", {1, 900, 4, 1, 32, 64, 32, 16, 128, 4, 100}});
   cases.push_back({"a window without end", {1, 70, 2, 1, 16, 16, 8, 4, 8, 4, 2147483647}});
-  // Few of many blocks: forward and dq by key block; the first case has two ranges of tokens.
+  // In tiles of 64 rows.
+  cases.push_back({"wide heads, 9 n blocks", {1, 1700, 16, 1, 128, 128, 32, 16, 64, 3, 256}});
+  // Few of many blocks: forward and dq by key block.
   cases.push_back({"m7c, few of many", {2, 8500, 12, 2, 64, 64, 32, 16, 64, 8, 512}});
   cases.push_back({"wide heads, few of many", {1, 3100, 8, 2, 128, 128, 32, 16, 64, 3, 256}});
   cases.push_back({"wide heads, 16 in a group", {1, 3085, 16, 1, 128, 128, 32, 16, 64, 3, 256}});
+  cases.push_back({"wide heads, two ranges", {1, 8300, 16, 1, 128, 128, 32, 16, 64, 8, 256}});
   cases.push_back({"dk is wide, dv is narrow", {1, 3075, 6, 2, 128, 16, 32, 16, 64, 3, 100}});
   cases.push_back({"dk is not dv, few of many", {2, 3075, 10, 2, 64, 32, 32, 16, 64, 3, 256}});
   cases.push_back({"blocks of 128, few of many", {1, 6209, 4, 1, 32, 64, 32, 16, 128, 3, 100}});

@@ -1,0 +1,83 @@
+// dk and dv of window and compressed, where the tokens that see a key follow each other; and the
+// sum of segments, which the selected branch uses too.
+#pragma once
+
+#include "kernels/nsa/branch/attention_backward.cuh"
+
+namespace nsa::cuda {
+
+// Warp groups of a thread block. With heads of 128 two groups take as many registers as two thread
+// blocks of one group, but each tile of rows is loaded once for 128 keys. In the window branch that
+// would not pay: 128 keys are seen by 64 tokens more than 64 keys are.
+constexpr int DkvGroups(Branch branch, int width, bool large_tiles) {
+  return branch == kCmp && width > 64 && large_tiles ? 2 : 1;
+}
+
+// Grid: tiles of 64 · kGroups keys · segments · B · G.
+template <Branch kBranch, int kD, int kGroups>
+__global__ void __launch_bounds__(kGroups* kDkvThreads, kGroups > 1 ? 1
+                                                        : kD > 64   ? 2
+                                                                    : 3)
+    AttentionDkvKernel(AttentionProblem p, AttentionGradients grad, TokenSegments segments,
+                       float* partial) {
+  static_assert(kBranch != kSel);
+  constexpr int kKeys = kGroups * kKeyTile;
+  const int key_tiles = CeilDiv(p.keys, kKeys);
+  const int segment = blockIdx.x % segments.count;
+  const int tile = blockIdx.x / segments.count % key_tiles;
+  const int bg = blockIdx.x / segments.count / key_tiles;
+  DkvWork work{};
+  work.begin = tile * kKeys;
+  work.end = min(work.begin + kKeys, p.keys);
+  const TokenRange tokens = BranchRule<kBranch>::Tokens(p, work.begin, work.end);
+  work.first = tokens.begin + segment * segments.tokens;
+  work.count = max(0, min(segments.tokens, tokens.end - work.first));
+  if (segments.count > 1) {
+    work.partial = partial + int64_t{1} * blockIdx.x * kKeys * kPartialRow<kD>;
+  }
+  extern __shared__ __align__(kTileAlignment) uint8_t shared[];
+  WalkRows<kBranch, kD, kGroups>(p, grad, work, bg / p.groups, bg % p.groups, shared);
+}
+
+constexpr int kAddSlices = 8;  // thread blocks that add the partial sums of one key tile
+
+// Adds the partial sums of keys [begin, end) of group g over the segments in order. The segments
+// are `stride` floats apart. The call does part `slice` of kAddSlices, four columns per thread.
+template <int kD>
+__device__ __forceinline__ void AddPartials(const AttentionProblem& p,
+                                            const AttentionGradients& grad, int b, int g, int begin,
+                                            int end, const float* sums, int64_t stride,
+                                            int segments, int slice) {
+  constexpr int kQuads = kPartialRow<kD> / 4;
+  const int count = (end - begin) * kQuads;
+  for (int i = slice * blockDim.x + threadIdx.x; i < count; i += kAddSlices * blockDim.x) {
+    const int row = i / kQuads, column = i % kQuads * 4;
+    const bool is_v = column >= kD;
+    const int c = is_v ? column - kD : column, width = is_v ? p.dv : p.dk;
+    if (c >= width) continue;
+    float4 sum = {0, 0, 0, 0};
+#pragma unroll 4
+    for (int segment = 0; segment < segments; ++segment) {
+      const auto part = reinterpret_cast<const float4*>(sums + segment * stride)[i];
+      sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
+    }
+    const int64_t key = int64_t{1} * b * p.keys + begin + row;
+    *reinterpret_cast<uint2*>((is_v ? grad.dv : grad.dk) + (key * p.groups + g) * width + c) = {
+        Pack(sum.x, sum.y), Pack(sum.z, sum.w)};
+  }
+}
+
+// Adds the segments of a key tile. Grid: slices · key tiles · B · G.
+template <int kD, int kGroups>
+__global__ void AddSegmentsKernel(AttentionProblem p, AttentionGradients grad, int segments,
+                                  const float* partial) {
+  constexpr int kKeys = kGroups * kKeyTile;
+  constexpr int64_t kStride = int64_t{kKeys} * kPartialRow<kD>;
+  const int key_tiles = CeilDiv(p.keys, kKeys);
+  const int slice = blockIdx.x % kAddSlices, index = blockIdx.x / kAddSlices;
+  const int begin = index % key_tiles * kKeys, bg = index / key_tiles;
+  AddPartials<kD>(p, grad, bg / p.groups, bg % p.groups, begin, min(begin + kKeys, p.keys),
+                  partial + index * segments * kStride, kStride, segments, slice);
+}
+
+}  // namespace nsa::cuda
