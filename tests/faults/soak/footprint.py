@@ -1,6 +1,8 @@
 """What the daemons take of the machine when they have nothing to do, and whether that grows with the jobs that have ended."""
 import collections
+import contextlib
 import dataclasses
+import http.client
 import os
 import pathlib
 import time
@@ -37,10 +39,16 @@ def process(jobs, pid):
 
 def heap_of(service):
     """The coordinator's heap, as it says itself once a second."""
-    service.wait_until(lambda: service.ctl("list").returncode == 0, SETTLE_SECONDS, "the coordinator answers")
-    with urllib.request.urlopen(f"http://127.0.0.1:{service.http}/metrics", timeout=30) as answer:
-        lines = answer.read().decode().splitlines()
-    return int(float(next(line for line in lines if line.startswith('nsa_coordinator_memory_bytes{kind="heap"}')).split()[1]))
+    found = []
+
+    def answered():
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            with urllib.request.urlopen(f"http://127.0.0.1:{service.http}/metrics", timeout=30) as answer:
+                lines = answer.read().decode().splitlines()
+            found.extend(float(line.split()[1]) for line in lines if line.startswith('nsa_coordinator_memory_bytes{kind="heap"}'))
+        return found
+    service.wait_until(answered, 300, "the coordinator's metrics")
+    return int(found[-1])
 
 
 def settled_heap(service):
