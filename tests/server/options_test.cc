@@ -11,6 +11,7 @@ namespace nsa::server {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST(Options, WithoutAConfigurationOnlyTheSocketTakesCalls) {
@@ -18,6 +19,18 @@ TEST(Options, WithoutAConfigurationOnlyTheSocketTakesCalls) {
   ASSERT_OK(options);
   EXPECT_EQ(options->listen_address, "");
   EXPECT_EQ(options->metrics_address, "127.0.0.1:9464");
+}
+
+TEST(Options, AllowHttpsAndTheHubUnlessTheConfigurationSaysOtherwise) {
+  EXPECT_THAT(ResolveOptions({})->allowed_urls, ElementsAre("https://", "hf://"));
+  v1::CoordinatorConfig config;
+  config.add_allowed_urls("none");
+  EXPECT_THAT(ResolveOptions(config)->allowed_urls, ElementsAre("none"));
+  config.set_allowed_urls(0, "ftp://example.com/");
+  EXPECT_THAT(
+      ResolveOptions(config),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("allowed_urls: 'ftp://example.com/' (https://, http:// or hf://")));
 }
 
 TEST(Options, RefuseWhatIsNoAddress) {

@@ -305,16 +305,22 @@ TEST_F(AgentTest, SendsAgainTheRestOfABatchThatWasTakenInPart) {
 }
 
 TEST_F(AgentTest, WorkersSeeAnAllowListedEnvironment) {
-  std::ofstream(folder_ / "agent.yaml", std::ios::app) << "pass_environment: [NSA_TEST_PASSED]\n";
+  std::ofstream(folder_ / "agent.yaml", std::ios::app)
+      << "pass_environment: [NSA_TEST_PASSED]\ndata_cache_dir: /c\ndata_cache_bytes: 5\n";
   StartAgent({{"LD_PRELOAD", "/no/such/library.so"},
               {"NSA_TEST_SECRET", "secret"},
               {"NSA_TEST_PASSED", "passed"},
+              {"HF_TOKEN", "hf_x"},
+              {"NSA_DATA_CACHE_BYTES", "7"},
               {"TZ", "UTC"}});
   coordinator_.Want(Assignment(kJob, 1, {{"print_environment", "1"}}));
   ASSERT_TRUE(WaitForEnd(kJob));
   const std::string environment = coordinator_.Log(kJob);
   EXPECT_THAT(environment, AllOf(HasSubstr("TZ=UTC\n"), HasSubstr("NSA_TEST_PASSED=passed\n"),
                                  HasSubstr("PATH=/usr/bin:/bin\n")));
+  EXPECT_THAT(environment,
+              AllOf(HasSubstr("HF_TOKEN=hf_x\n"), HasSubstr("NSA_DATA_CACHE_DIR=/c\n"),
+                    HasSubstr("NSA_DATA_CACHE_BYTES=5\n"), Not(HasSubstr("_BYTES=7"))));
   EXPECT_THAT(environment, AllOf(Not(HasSubstr("LD_PRELOAD")), Not(HasSubstr("secret"))));
 }
 

@@ -141,7 +141,7 @@ struct RemoteFile::Shared {
 };
 
 RemoteFile::RemoteFile(const RemoteOptions& options, std::shared_ptr<BlockCache> cache,
-                       std::string name, std::string url, FileVersion version,
+                       std::string name, const std::string& url, FileVersion version,
                        ReadProgress* progress)
     : size_(version.size),
       progress_(progress),

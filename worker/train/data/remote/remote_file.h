@@ -24,7 +24,7 @@ class RemoteFile {
  public:
   // `name` is what the job calls the file, `url` where it is. `progress` must outlive the object.
   RemoteFile(const RemoteOptions& options, std::shared_ptr<BlockCache> cache, std::string name,
-             std::string url, FileVersion version, ReadProgress* progress);
+             const std::string& url, FileVersion version, ReadProgress* progress);
   // Ends the thread; this takes up to a second while it waits for the server.
   ~RemoteFile();
 
