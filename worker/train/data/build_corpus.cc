@@ -147,13 +147,13 @@ class Builder {
     for (const DataFiles& files : AllDataFiles(data_)) {
       for (size_t i = 0; i < files.paths.size(); ++i) {
         if (!IsUrl(files.paths[i])) continue;
-        NSA_RETURN_IF_ERROR(Annotate(CheckUrl(files.paths[i]), files.FieldOf(i)));
+        NSA_RETURN_IF_ERROR(Annotate(CheckUrl(files.paths[i], files.source), files.FieldOf(i)));
       }
     }
     return absl::OkStatus();
   }
 
-  absl::Status CheckUrl(const std::string& url) {
+  absl::Status CheckUrl(const std::string& url, v1::DataSource source) {
     NSA_ASSIGN_OR_RETURN(const std::vector<std::string> paths, Expand(url));
     for (const std::string& path : paths) {
       NSA_ASSIGN_OR_RETURN(const int64_t size, SizeOf(path));
@@ -161,7 +161,19 @@ class Builder {
       return absl::InvalidArgumentError(
           absl::StrCat(path, ": is empty; give a file that has data"));
     }
-    return absl::OkStatus();
+    const bool parquet = DataSourceInfoOf(source).format == DocumentFormat::kRows;
+    return parquet ? CheckParquet(paths.front()) : absl::OkStatus();
+  }
+
+  // Of a pattern, the first file stands for all: a request for each may take minutes.
+  absl::Status CheckParquet(const std::string& url) {
+    if (progress_->remote == nullptr) return absl::OkStatus();  // opening it is an error
+    NSA_ASSIGN_OR_RETURN(const std::string head, progress_->remote->Head(url, 4, progress_));
+    if (head == "PAR1") return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(url,
+                     ": does not begin with PAR1, as a Parquet file does; set data.source to what "
+                     "the file holds"));
   }
 
   absl::StatusOr<std::vector<std::string>> Expand(const std::string& path) {

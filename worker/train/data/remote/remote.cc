@@ -70,6 +70,15 @@ absl::StatusOr<int64_t> Remote::Size(const std::string& url, ReadProgress* progr
   return version.size;
 }
 
+absl::StatusOr<std::string> Remote::Head(const std::string& url, int64_t count,
+                                         ReadProgress* progress) {
+  NSA_ASSIGN_OR_RETURN(const FileVersion version, Look(url, progress));
+  Fetcher fetcher(options_, url, PlaceOf(url), WatchOf(progress));
+  std::string head;
+  NSA_RETURN_IF_ERROR(fetcher.Read(version, 0, std::min(count, version.size), &head));
+  return head;
+}
+
 absl::StatusOr<std::unique_ptr<RemoteFile>> Remote::Open(const std::string& url,
                                                          ReadProgress* progress) {
   NSA_ASSIGN_OR_RETURN(FileVersion version, Look(url, progress));

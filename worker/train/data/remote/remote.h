@@ -34,6 +34,9 @@ class Remote {
   // Bytes of a file. Asks the server, or takes what the Hub's list said.
   absl::StatusOr<int64_t> Size(const std::string& url, ReadProgress* progress);
 
+  // The first `count` bytes of a file, or all of a shorter one.
+  absl::StatusOr<std::string> Head(const std::string& url, int64_t count, ReadProgress* progress);
+
   // Opens a file for reading. Its version is that of the first time: a change in between is an
   // error of the first read. `progress` and this object must outlive the file.
   absl::StatusOr<std::unique_ptr<RemoteFile>> Open(const std::string& url, ReadProgress* progress);

@@ -196,7 +196,7 @@ std::vector<std::string> Documents(v1::DataSource source, const std::string& pat
   DocumentOptions options{.source = source, .files = {path}, .separator = 0};
   ReadProgress progress;
   RemoteOptions remote = QuickOptions();
-  remote.block_bytes = 4096;
+  remote.block_bytes = 32768;
   progress.remote = std::make_shared<Remote>(remote);
   DocumentReader reader(options, &progress);
   std::vector<std::string> texts;
@@ -264,6 +264,29 @@ TEST(RemoteCorpus, HasTheFingerprintOfALocalCopy) {
   EXPECT_EQ(remote->info.fingerprint, local->info.fingerprint);
   EXPECT_EQ(remote->info.tokens, local->info.tokens);
   EXPECT_EQ(remote->info.val_tokens, local->info.val_tokens);
+}
+
+TEST(RemoteCorpus, AFileThatIsNoParquetIsRefusedBeforeAnotherIsRead) {
+  const TempDir dir;
+  Write(dir / "a.jsonl", ManyLines(200));
+  DataServer server(Flaky(dir.path()));
+  v1::DataSpec mixed;
+  mixed.set_tokenizer(v1::TOKENIZER_BYTE);
+  for (const v1::DataSource source : {v1::DATA_SOURCE_JSONL, v1::DATA_SOURCE_PARQUET}) {
+    v1::MixSource* const mix = mixed.add_mix();
+    mix->set_name(absl::StrCat("part-", source));
+    mix->set_source(source);
+    mix->add_path(server.url("/a.jsonl"));
+    mix->set_weight(1);
+  }
+  const auto corpus =
+      LoadCorpus(mixed, 256, absl::Seconds(20), {}, {}, std::make_shared<Remote>(QuickOptions()));
+  EXPECT_THAT(corpus, StatusIs(absl::StatusCode::kInvalidArgument,
+                               AllOf(HasSubstr("data.mix[1].path[0]: "),
+                                     HasSubstr("/a.jsonl: does not begin with PAR1"))));
+  for (const std::string& range : RangesOf(server)) {
+    EXPECT_THAT(range, testing::AnyOf("0-0", "0-3"));
+  }
 }
 
 TEST(RemoteCorpus, AsksForAllFilesBeforeItReadsOne) {
