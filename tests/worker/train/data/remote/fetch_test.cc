@@ -66,14 +66,14 @@ TEST(Fetch, AConnectionThatClosesIsTriedAgain) {
 TEST(Fetch, AServerThatNeverWorksIsGivenUpOnWithItsLastWords) {
   DataServer server([](const Request&) { return Reply{.status = 500}; });
   RemoteOptions options = QuickOptions();
-  options.patience = absl::Milliseconds(100);
+  options.patience = absl::Milliseconds(500);
   const auto read = ReadFrom(server, options);
   EXPECT_THAT(read, StatusIs(absl::StatusCode::kDeadlineExceeded,
-                             AllOf(HasSubstr("/a.txt: no byte for 0.1 s in "),
-                                   HasSubstr("the last one: HTTP 500"),
-                                   HasSubstr("data.loader_timeout_seconds"))));
+                             AllOf(HasSubstr("/a.txt: no byte for "),
+                                   HasSubstr("data.loader_timeout_seconds allows 0.5 s"),
+                                   HasSubstr("the last one: HTTP 500"))));
   EXPECT_EQ(ReasonOf(read.status()), Reason::kDataStalled);
-  EXPECT_GT(server.seen().size(), 3u);
+  EXPECT_GE(server.seen().size(), 2u);
 }
 
 TEST(Fetch, NobodyListensIsGivenUpOn) {
