@@ -241,6 +241,7 @@ def run(options, folder):
         soak.check_processes()
         for name, after in sizes[-1].items():
             footprint.check_growth(name, sizes[0][name], after)
+            footprint.check_descriptors(name, [size[name] for size in sizes])
         service.close()
         assert not service.workers(), "a worker outlived its job"
     except BaseException:
