@@ -28,7 +28,7 @@ struct AgentOptions {
   std::vector<std::string> pass_environment;
   std::filesystem::path data_cache_dir;     // empty: the worker's default
   std::optional<int64_t> data_cache_bytes;  // the same
-  std::string cuda_compat_path;  // of CUDA workers (cuda_compat.h); empty: none
+  std::string cuda_compat_path;             // of CUDA workers (cuda_compat.h); empty: none
 };
 
 // Fills in the defaults. InvalidArgument when a value is out of range, when cuda_compat_path has no
