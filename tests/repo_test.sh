@@ -12,17 +12,15 @@ readonly LARGER='proto/nsa/v1/coordinator.proto:proto/README.md'
 complaints=0
 complain() { echo "$*"; complaints=$((complaints + 1)); }
 
+# One program looks at many files: a program a file takes minutes on a loaded machine.
 check_sizes() {
   local file size
-  while read -r file; do
-    [ -f "$file" ] || continue
-    size=$(stat -c %s "$file")
+  while read -r size file; do
     [ "$size" -le $MAX_FILE_BYTES ] || complain "$file: $size bytes ($MAX_FILE_BYTES); keep data outside the repository"
-  done < <(git ls-files)
-  while read -r file; do
-    size=$(wc -l <"$file")
-    [ "$size" -le $MAX_SOURCE_LINES ] || may_be_larger "$file" || complain "$file: $size lines ($MAX_SOURCE_LINES); split it by topic"
-  done < <(git ls-files -- '*.cc' '*.h' '*.cu' '*.cuh' '*.sh' '*.py' '*.proto')
+  done < <(git ls-files -z | xargs -0r stat -c '%s %n' 2>/dev/null)
+  while read -r size file; do
+    [ "$file" = total ] || [ "$size" -le $MAX_SOURCE_LINES ] || may_be_larger "$file" || complain "$file: $size lines ($MAX_SOURCE_LINES); split it by topic"
+  done < <(git ls-files -z -- '*.cc' '*.h' '*.cu' '*.cuh' '*.sh' '*.py' '*.proto' | xargs -0r wc -l 2>/dev/null)
   while read -r size file; do
     [ "$size" -le $MAX_FOLDER_FILES ] || may_be_larger "$file" || complain "$file/: $size files ($MAX_FOLDER_FILES); make rooms by topic"
   done < <(git ls-files | sed -n 's|/[^/]*$||p' | sort | uniq -c)
@@ -47,32 +45,31 @@ check_words() {
 }
 
 check_scripts() {
-  local file mode
-  while read -r mode _ _ file; do
-    case $(head -c 2 "$file" 2>/dev/null | tr -d '\0') in
-      '#!') [ "$mode" = 100755 ] || complain "$file: has a #! line and no run bit; git update-index --chmod=+x $file" ;;
-      *) [ "$mode" != 100755 ] || complain "$file: has a run bit and no #! line" ;;
-    esac
-    head -n 1 "$file" 2>/dev/null | tr -d '\0' | grep -q '^#!.*bash' || continue
+  local file first scripts runnable
+  scripts=$(git ls-files -z | xargs -0r awk 'FNR == 1 && /^#!/ { print FILENAME } { nextfile }' 2>/dev/null | sort)
+  runnable=$(git ls-files --stage | sed -n 's/^100755 [^\t]*\t//p' | sort)
+  while read -r file; do complain "$file: has a #! line and no run bit; git update-index --chmod=+x $file"; done < <(comm -23 <(echo "$scripts") <(echo "$runnable"))
+  while read -r file; do complain "$file: has a run bit and no #! line"; done < <(comm -13 <(echo "$scripts") <(echo "$runnable"))
+  while read -r file; do
+    [ -n "$file" ] || continue
+    read -r first <"$file"
+    [[ $first == *bash* ]] || continue
     bash -n "$file" || complain "$file: does not parse"
     grep -q '^set -euo pipefail' "$file" || complain "$file: without 'set -euo pipefail'"
     ! command -v shellcheck >/dev/null || shellcheck -S warning "$file" || complain "$file: shellcheck"
-  done < <(git ls-files --stage)
+  done <<<"$scripts"
 }
 
 # A source that no CMakeLists.txt names is not built; a header without a guard breaks when it is included twice.
 check_sources() {
-  local file lists
-  lists=$(git ls-files -- '*CMakeLists.txt' | xargs -r cat)
+  local file lists name path
+  lists=$(git ls-files -z -- '*CMakeLists.txt' | xargs -0r cat)
   while read -r file; do
-    local path=${file#tests/} stem
-    stem=$(basename "${file%.*}")
-    grep -qF -e "$(basename "$file")" -e "${path%.*}" <<<"$lists" || grep -qsw "$stem" "$(dirname "$file")/CMakeLists.txt" ||
+    name=${file##*/} path=${file#tests/}
+    [[ $lists == *"$name"* || $lists == *"${path%.*}"* ]] || grep -qsw "${name%.*}" "$(dirname "$file")/CMakeLists.txt" ||
       complain "$file: no CMakeLists.txt builds it"
   done < <(git ls-files -- '*.cc' '*.cu')
-  while read -r file; do
-    grep -q '^#pragma once' "$file" || complain "$file: no #pragma once"
-  done < <(git ls-files -- '*.h' '*.cuh')
+  while read -r file; do complain "$file: no #pragma once"; done < <(git ls-files -z -- '*.h' '*.cuh' | xargs -0r grep -L '^#pragma once')
 }
 
 # The files of others are what their README says they are.
@@ -115,6 +112,7 @@ self_test() {
   printf '#!/usr/bin/env bash\nset -euo pipefail\n' >a.sh; expect_complaint "a script without a run bit"
   printf '#!/usr/bin/env bash\necho\n' >a.sh; chmod +x a.sh; expect_complaint "a script that ignores errors"
   mkdir -p third_party/a; echo >third_party/a/a.js; printf '    %064d  a.js\n' 0 >third_party/a/README.md; expect_complaint "a changed file of others"
+  echo echo >a.txt; chmod +x a.txt; expect_complaint "a run bit without a #! line"
   printf 'int main() {}\n' >dead.cc; expect_complaint "a source that nobody builds"
   printf 'int x;\n' >a.h; expect_complaint "a header without a guard"
 }

@@ -30,7 +30,7 @@
 #include "server/act/job_control.h"
 #include "server/store/job_store.h"
 #include "tests/server/tiny_job.h"
-#include "tests/testing/http_get.h"
+#include "tests/testing/net/http_get.h"
 #include "tests/testing/paths.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"

@@ -7,7 +7,7 @@
 #include "server/watch/metrics_http.h"
 #include "server/web/web.h"
 #include "tests/fuzz/world.h"
-#include "tests/testing/http_get.h"
+#include "tests/testing/net/http_get.h"
 
 namespace nsa::fuzz {
 namespace {

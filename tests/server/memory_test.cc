@@ -14,7 +14,7 @@
 #include "tests/server/store/job_store_fixture.h"
 #include "tests/server/watch/records.h"
 #include "tests/testing/heap.h"
-#include "tests/testing/http_get.h"
+#include "tests/testing/net/http_get.h"
 
 namespace nsa::server {
 namespace {

@@ -11,9 +11,9 @@
 #include "tests/server/rpc/followers.h"
 #include "tests/server/server_fixture.h"
 #include "tests/testing/certificates.h"
-#include "tests/testing/http_get.h"
+#include "tests/testing/net/http_get.h"
+#include "tests/testing/net/tcp_proxy.h"
 #include "tests/testing/open_watch.h"
-#include "tests/testing/tcp_proxy.h"
 #include "tests/testing/within.h"
 
 namespace nsa::server {

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/rpc/secret.h"
 #include "tests/server/server_fixture.h"
-#include "tests/testing/http_get.h"
+#include "tests/testing/net/http_get.h"
 #include "tests/testing/within.h"
 
 namespace nsa::server {

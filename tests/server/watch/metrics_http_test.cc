@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
-#include "tests/testing/http_get.h"
+#include "tests/testing/net/http_get.h"
 #include "tests/testing/status_matchers.h"
 
 namespace nsa::server {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/testing/data_server.h"
+#include "tests/testing/net/data_server.h"
 #include "tests/testing/status_matchers.h"
 #include "worker/train/data/read/data_file.h"
 #include "worker/train/data/remote/remote.h"
