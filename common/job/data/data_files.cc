@@ -156,14 +156,4 @@ absl::StatusOr<std::vector<std::string>> ExpandPath(const std::string& path) {
       absl::StrCat(path, ": no file matches this pattern; correct it, or copy the files there"));
 }
 
-absl::StatusOr<std::vector<std::string>> ExpandPaths(const DataFiles& files) {
-  std::vector<std::string> all;
-  for (size_t i = 0; i < files.paths.size(); ++i) {
-    absl::StatusOr<std::vector<std::string>> one = ExpandPath(files.paths[i]);
-    if (!one.ok()) return Annotate(one.status(), files.FieldOf(i));
-    std::move(one->begin(), one->end(), std::back_inserter(all));
-  }
-  return all;
-}
-
 }  // namespace nsa

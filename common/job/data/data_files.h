@@ -67,7 +67,4 @@ bool IsPattern(std::string_view path);
 inline constexpr size_t kMostMatches = 100'000;
 absl::StatusOr<std::vector<std::string>> ExpandPath(const std::string& path);
 
-// The same for all paths of `files`. The message of an error begins with the field.
-absl::StatusOr<std::vector<std::string>> ExpandPaths(const DataFiles& files);
-
 }  // namespace nsa
