@@ -8,6 +8,7 @@ namespace nsa {
 namespace cuda {
 class Blas;
 class Side;
+struct PendingMark;
 }  // namespace cuda
 
 enum class Backend { kCpu, kCuda };
@@ -25,6 +26,9 @@ struct Exec {
   // A second stream, for kernels that may run concurrently with those of `stream`
   // (kernels/cuda/side.h). Null: everything runs in order on `stream`.
   cuda::Side* side = nullptr;
+  // A number that the next kernel writes to host memory when it begins (kernels/cuda/mark.h). May
+  // be null.
+  cuda::PendingMark* mark = nullptr;
 
   // Called with the name of a kernel family when it is entered, e.g. for the status page. May be
   // null. Must be cheap.

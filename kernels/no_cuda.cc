@@ -85,7 +85,7 @@ absl::Status Copy(const Exec&, const ConstTensor&, const Tensor&) { return Missi
 absl::Status Zero(const Exec&, const Tensor&) { return Missing("Zero"); }
 absl::Status MeanLoss(const Exec&, const MeanLossArgs&) { return Missing("MeanLoss"); }
 absl::Status DecideUpdate(const Exec&, const DecideUpdateArgs&) { return Missing("DecideUpdate"); }
-absl::Status Mark(const Exec&, int32_t*, int32_t, int64_t*) { return Missing("Mark"); }
+absl::Status Mark(const Exec&, PendingMark) { return Missing("Mark"); }
 absl::Status Spin(const Exec&, const int32_t*) { return Missing("Spin"); }
 
 int64_t RmsNormBackwardWorkspaceBytes(int64_t) { return 0; }

@@ -72,6 +72,14 @@ check_sources() {
   while read -r file; do complain "$file: no #pragma once"; done < <(git ls-files -z -- '*.h' '*.cuh' | xargs -0r grep -L '^#pragma once')
 }
 
+# Kernels wait for the one in front of them only if Launch() launches them (kernels/cuda/begin.cuh).
+# Brackets in the pattern keep this file from finding itself.
+check_launches() {
+  local hits
+  hits=$(git grep -nE '<<[<]|cudaLaunchKerne[l]' -- '*.cu' '*.cuh' '*.cc' '*.h' ':!kernels/cuda/launch.h' || true)
+  [ -z "$hits" ] || complain "kernels launched past Launch() (kernels/cuda/launch.h):"$'\n'"$hits"
+}
+
 # The files of others are what their README says they are.
 check_third_party() {
   local readme
@@ -87,6 +95,7 @@ check_all() {
   check_words
   check_scripts
   check_sources
+  check_launches
   [ $complaints -eq 0 ] || { echo "$complaints complaints"; return 1; }
 }
 
@@ -115,6 +124,7 @@ self_test() {
   echo echo >a.txt; chmod +x a.txt; expect_complaint "a run bit without a #! line"
   printf 'int main() {}\n' >dead.cc; expect_complaint "a source that nobody builds"
   printf 'int x;\n' >a.h; expect_complaint "a header without a guard"
+  printf '#pragma once\nvoid f() { K%s>>>(); }\n' '<<<1, 1' >a.cuh; expect_complaint "a launch past Launch()"
 }
 
 if [ "${1:-}" = --self-test ]; then

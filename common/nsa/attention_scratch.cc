@@ -24,32 +24,32 @@ int64_t RangeKeys(const NsaShape& s, Branch branch) {
 }
 
 // Entries of a list in one segment: the smallest power of two from 128 to 2,048 that gives at most
-// about 2,048 segments in total. Short segments let a small batch fill the GPU too.
+// about 512 segments in total. Short segments let a small batch fill the GPU too.
 int32_t ListSegment(const NsaShape& s) {
   const int64_t entries = Pairs(s) * s.seq_len * s.n_sel;
   int32_t segment = 128;
-  while (segment < 2048 && entries / segment > 2048) segment *= 2;
+  while (segment < 2048 && entries / segment > 512) segment *= 2;
   return segment;
 }
 
 // One segment, unless there are too few tiles to fill a GPU. Then there are enough segments for
-// about 512 thread blocks in total, each segment having at least 128 tokens.
+// about 768 thread blocks in total, each segment having at least 128 tokens.
 TokenSegments WindowSegments(const NsaShape& s) {
   const int64_t tiles = CeilDiv(s.seq_len, kScratchKeys) * Pairs(s);
   const int64_t tokens = std::min<int64_t>(s.seq_len, int64_t{s.window} + kScratchKeys - 1);
-  const int64_t count = std::clamp<int64_t>(512 / tiles, 1, CeilDiv(tokens, 128));
+  const int64_t count = std::clamp<int64_t>(768 / tiles, 1, CeilDiv(tokens, 128));
   return {static_cast<int32_t>(CeilDiv(tokens, count)), static_cast<int32_t>(count)};
 }
 
 // There are few keys (S/d), and every later token sees each of them. There are enough segments for
-// about 1,024 thread blocks in total, but at most 32 of at least 64 tokens each. If a segment then
+// about 768 thread blocks in total, but at most 24 of at least 64 tokens each. If a segment then
 // has more than 2,048 tokens there are more segments, as long as that does not take more than
 // 16,384 thread blocks in total.
 TokenSegments CompressedSegments(const NsaShape& s) {
   const int64_t tiles = CeilDiv(std::max(1, s.cmp_blocks()), kScratchKeys) * Pairs(s);
   const int64_t fewest = std::min(CeilDiv(s.seq_len, 2048), std::max<int64_t>(1, 16384 / tiles));
-  const int64_t most = std::max(fewest, std::min<int64_t>(32, CeilDiv(s.seq_len, 64)));
-  const int64_t count = std::clamp<int64_t>(1024 / tiles, fewest, most);
+  const int64_t most = std::max(fewest, std::min<int64_t>(24, CeilDiv(s.seq_len, 64)));
+  const int64_t count = std::clamp<int64_t>(768 / tiles, fewest, most);
   return {static_cast<int32_t>(CeilDiv(s.seq_len, count)), static_cast<int32_t>(count)};
 }
 
@@ -151,7 +151,6 @@ PhiScratch PlanPhiScratch(const NsaShape& s, int32_t width) {
   parts.Take(2 * rows * in);
   PhiScratch scratch;
   scratch.act = parts.Take(2 * rows * width);
-  scratch.sums = parts.Take(4 * PhiScratch::kSums * in);
   scratch.bytes = parts.used();
   return scratch;
 }

@@ -75,12 +75,10 @@ struct SelectedScratch {
 };
 SelectedScratch PlanSelectedScratch(const NsaShape& shape);
 
-// Memory for φ = mlp on keys or values of `width`: the input with positions (or its gradient), the
-// activation (or its gradient), and partial sums of the bias gradients. Offsets are in bytes.
+// Memory for φ = mlp on keys or values of `width`: the input with positions (or its gradient) and
+// the activation. Offsets are in bytes.
 struct PhiScratch {
-  static constexpr int32_t kSums = 256;  // partial sums for each bias
-
-  int64_t act = 0, sums = 0;
+  int64_t act = 0;
   int64_t bytes = 0;  // total
 };
 PhiScratch PlanPhiScratch(const NsaShape& shape, int32_t width);

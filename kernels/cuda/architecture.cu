@@ -22,6 +22,12 @@ absl::StatusOr<int32_t> KernelArchitecture() {
   return attributes.ptxVersion;
 }
 
+Overlap OverlapOf(bool next_may_start) {
+  // An error shows in the launch itself.
+  static const bool waits = KernelArchitecture().value_or(0) >= 90;
+  return {.with_previous = waits, .with_next = waits && next_may_start};
+}
+
 absl::StatusOr<int32_t> SharedBytesPerBlock() {
   constexpr int kA100 = 163 * 1024;
   int device = 0, most = 0;

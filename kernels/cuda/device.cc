@@ -122,7 +122,7 @@ absl::Status Synchronize(void* stream) {
 absl::StatusOr<bool> Done(void* stream) {
   const cudaError_t error = cudaStreamQuery(ToStream(stream));
   if (error == cudaErrorNotReady) {
-    cudaGetLastError();  // clear it: not an error, and CheckLaunch() must not see it
+    cudaGetLastError();  // clear it: not an error, and the next launch must not report it
     return false;
   }
   NSA_RETURN_IF_ERROR(ToStatus(error, "a kernel of the step"));

@@ -40,6 +40,15 @@ absl::StatusOr<DeviceInfo> ReadDevice();
 // of another generation the driver compiles the PTX of sm_80 at the first start.
 absl::StatusOr<int32_t> KernelArchitecture();
 
+// Whether a kernel may begin while the kernel in front of it on its stream still runs, and whether
+// it lets the next one do so (kernels/cuda/begin.cuh). Both need sm_90 code, which waits for the
+// kernel in front: sm_80 code on a newer GPU does not. `next_may_start`: what the launch says.
+struct Overlap {
+  bool with_previous = false;
+  bool with_next = false;
+};
+Overlap OverlapOf(bool next_may_start);
+
 // The most shared memory that a block may use, in bytes: the GPU's limit. For sm_80 code it is at
 // most the limit of an A100, so that tests of that code on a newer GPU behave as on an A100.
 absl::StatusOr<int32_t> SharedBytesPerBlock();

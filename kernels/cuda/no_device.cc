@@ -16,6 +16,7 @@ bool BuiltWithCuda() { return false; }
 int DeviceCount() { return 0; }
 absl::StatusOr<DeviceInfo> ReadDevice() { return Missing(); }
 absl::StatusOr<int32_t> KernelArchitecture() { return Missing(); }
+Overlap OverlapOf(bool) { return {}; }
 absl::StatusOr<int32_t> SharedBytesPerBlock() { return Missing(); }
 absl::StatusOr<int64_t> FreeBytes() { return Missing(); }
 

@@ -19,7 +19,4 @@ inline absl::Status ToStatus(cudaError_t error, const char* what) {
                                             : absl::InternalError(message);
 }
 
-// The status of the latest launch: an error when CUDA did not accept it.
-inline absl::Status CheckLaunch(const char* kernel) { return ToStatus(cudaGetLastError(), kernel); }
-
 }  // namespace nsa::cuda

@@ -174,6 +174,19 @@ __device__ __forceinline__ float WarpMax(float value) {
   return value;
 }
 
+// True in the last thread block of the grid that calls this, for all its threads, which then see
+// what all thread blocks wrote before their calls (read it by __ldcg()). All threads of every
+// thread block must call it once. *arrived must be 0 when the kernel begins.
+__device__ __forceinline__ bool IsLastBlock(unsigned int* arrived) {
+  __shared__ bool last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) last = atomicAdd(arrived, 1u) == gridDim.x - 1;
+  __syncthreads();
+  __threadfence();
+  return last;
+}
+
 constexpr float kLog2E = 1.4426950408889634f;
 constexpr float kLn2 = 0.6931471805599453f;
 

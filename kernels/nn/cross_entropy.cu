@@ -26,9 +26,10 @@ __device__ float BlockReduce(float value, float* scratch) {
   return scratch[32];
 }
 
-__global__ void CrossEntropyKernel(const bf16* logits, const int* targets, float* row_loss,
-                                   bf16* dlogits, int vocab, float scale) {
+__global__ void CrossEntropyKernel(Begin begin, const bf16* logits, const int* targets,
+                                   float* row_loss, bf16* dlogits, int vocab, float scale) {
   __shared__ float scratch[33];
+  begin.WaitForPrevious();
   const int64_t row = blockIdx.x;
   const bf16* x = logits + row * vocab;
   const int target = targets[row];
@@ -53,8 +54,9 @@ __global__ void CrossEntropyKernel(const bf16* logits, const int* targets, float
 // The same for a small vocabulary that is a multiple of 8: one warp per row, 16 bytes per access.
 constexpr int kWarpRows = 8;  // rows of a thread block
 __global__ void __launch_bounds__(kWarpRows* kWarp)
-    CrossEntropyWarpKernel(const bf16* logits, const int* targets, float* row_loss, bf16* dlogits,
-                           int64_t rows, int vocab, float scale) {
+    CrossEntropyWarpKernel(Begin begin, const bf16* logits, const int* targets, float* row_loss,
+                           bf16* dlogits, int64_t rows, int vocab, float scale) {
+  begin.WaitForPrevious();
   const int64_t row = int64_t{1} * blockIdx.x * kWarpRows + threadIdx.x / kWarp;
   const int lane = threadIdx.x % kWarp;
   if (row >= rows) return;
@@ -93,10 +95,11 @@ __global__ void __launch_bounds__(kWarpRows* kWarp)
 
 // One thread block of 1,024 threads. Thread i adds rows i, i + 1024, … in fp64; the threads' sums
 // are added by a fixed tree.
-__global__ void MeanLossKernel(const float* row_loss, const int* targets, int64_t rows,
+__global__ void MeanLossKernel(Begin begin, const float* row_loss, const int* targets, int64_t rows,
                                float* mean) {
   __shared__ double sums[1024];
   __shared__ int counts[1024];
+  begin.WaitForPrevious();
   double sum = 0;
   int count = 0;
   for (int64_t row = threadIdx.x; row < rows; row += blockDim.x) {
@@ -118,22 +121,23 @@ __global__ void MeanLossKernel(const float* row_loss, const int* targets, int64_
 }  // namespace
 
 absl::Status CrossEntropy(const Exec& exec, const CrossEntropyArgs& args) {
-  const int threads = args.vocab <= 512 ? 32 : args.vocab <= 4096 ? 256 : 1024;
+  const unsigned int threads = args.vocab <= 512 ? 32 : args.vocab <= 4096 ? 256 : 1024;
   if (args.rows > 0 && args.vocab <= 2048 && args.vocab % 8 == 0) {
-    CrossEntropyWarpKernel<<<GridFor(args.rows, kWarpRows), kWarpRows * kWarp, 0, StreamOf(exec)>>>(
-        DataOf<bf16>(args.logits), DataOf<int>(args.targets), DataOf<float>(args.row_loss),
-        DataOf<bf16>(args.dlogits), args.rows, static_cast<int>(args.vocab), args.gradient_scale);
-    NSA_RETURN_IF_ERROR(CheckLaunch("cross_entropy"));
+    NSA_RETURN_IF_ERROR(Launch(exec, "cross_entropy", CrossEntropyWarpKernel,
+                               {.grid = GridFor(args.rows, kWarpRows), .block = kWarpRows * kWarp},
+                               DataOf<bf16>(args.logits), DataOf<int>(args.targets),
+                               DataOf<float>(args.row_loss), DataOf<bf16>(args.dlogits), args.rows,
+                               static_cast<int>(args.vocab), args.gradient_scale));
   } else if (args.rows > 0) {
-    CrossEntropyKernel<<<static_cast<unsigned int>(args.rows), threads, 0, StreamOf(exec)>>>(
-        DataOf<bf16>(args.logits), DataOf<int>(args.targets), DataOf<float>(args.row_loss),
-        DataOf<bf16>(args.dlogits), static_cast<int>(args.vocab), args.gradient_scale);
-    NSA_RETURN_IF_ERROR(CheckLaunch("cross_entropy"));
+    NSA_RETURN_IF_ERROR(Launch(exec, "cross_entropy", CrossEntropyKernel,
+                               {.grid = static_cast<unsigned int>(args.rows), .block = threads},
+                               DataOf<bf16>(args.logits), DataOf<int>(args.targets),
+                               DataOf<float>(args.row_loss), DataOf<bf16>(args.dlogits),
+                               static_cast<int>(args.vocab), args.gradient_scale));
   }
-  MeanLossKernel<<<1, 1024, 0, StreamOf(exec)>>>(DataOf<float>(args.row_loss),
-                                                 DataOf<int>(args.targets), args.rows,
-                                                 DataOf<float>(args.mean_loss));
-  return CheckLaunch("cross_entropy");
+  return Launch(exec, "cross_entropy", MeanLossKernel, {.grid = 1, .block = 1024},
+                DataOf<float>(args.row_loss), DataOf<int>(args.targets), args.rows,
+                DataOf<float>(args.mean_loss));
 }
 
 }  // namespace nsa::cuda

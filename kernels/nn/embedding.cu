@@ -12,8 +12,9 @@ namespace {
 
 constexpr int kThreads = 256;
 
-__global__ void EmbeddingKernel(const int* tokens, const bf16* table, bf16* y, int dim,
+__global__ void EmbeddingKernel(Begin begin, const int* tokens, const bf16* table, bf16* y, int dim,
                                 int64_t chunks) {
+  begin.WaitForPrevious();
   const int64_t i = int64_t{1} * blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= chunks) return;
   const int per_row = dim / 8;
@@ -26,8 +27,8 @@ int RangesOf(int64_t vocab) { return static_cast<int>(std::clamp<int64_t>(16384 
 // Grid: vocab · ranges. The thread block reads the tokens of its range 256 at a time, collects
 // those of its vocabulary row in order, then adds their rows.
 __global__ void __launch_bounds__(kThreads)
-    EmbeddingBackwardKernel(const int* tokens, const bf16* dy, float* out, int64_t rows,
-                            int64_t vocab, int dim, int ranges, bool direct) {
+    EmbeddingBackwardKernel(Begin start, const int* tokens, const bf16* dy, float* out,
+                            int64_t rows, int64_t vocab, int dim, int ranges, bool direct) {
   __shared__ int found[kThreads];
   __shared__ int warp_counts[kThreads / kWarp];
   const int64_t row = blockIdx.x / ranges;
@@ -36,6 +37,7 @@ __global__ void __launch_bounds__(kThreads)
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   extern __shared__ float sums[];  // [dim]
   for (int c = threadIdx.x; c < dim; c += kThreads) sums[c] = 0;
+  start.WaitForPrevious();
   for (int64_t base = begin; base < end; base += kThreads) {
     const int64_t t = base + threadIdx.x;
     const bool match = t < end && tokens[t] == row;
@@ -61,7 +63,9 @@ __global__ void __launch_bounds__(kThreads)
   for (int c = threadIdx.x; c < dim; c += kThreads) to[c] = direct ? to[c] + sums[c] : sums[c];
 }
 
-__global__ void AddRanges(const float* partial, int ranges, int64_t size, float* dtable) {
+__global__ void AddRanges(Begin begin, const float* partial, int ranges, int64_t size,
+                          float* dtable) {
+  begin.WaitForPrevious();
   const int64_t i = int64_t{1} * blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= size) return;
   float sum = 0;
@@ -80,10 +84,9 @@ absl::Status Embedding(const Exec& exec, const EmbeddingArgs& args) {
   NSA_RETURN_IF_ERROR(CheckMultipleOf8("embedding", "dim", args.dim));
   if (args.rows == 0) return absl::OkStatus();
   const int64_t chunks = args.rows * args.dim / 8;
-  EmbeddingKernel<<<GridFor(chunks, 256), 256, 0, StreamOf(exec)>>>(
-      DataOf<int>(args.tokens), DataOf<bf16>(args.table), DataOf<bf16>(args.y),
-      static_cast<int>(args.dim), chunks);
-  return CheckLaunch("embedding");
+  return Launch(exec, "embedding", EmbeddingKernel, {.grid = GridFor(chunks, 256), .block = 256},
+                DataOf<int>(args.tokens), DataOf<bf16>(args.table), DataOf<bf16>(args.y),
+                static_cast<int>(args.dim), chunks);
 }
 
 absl::Status EmbeddingBackward(const Exec& exec, const EmbeddingBackwardArgs& args) {
@@ -93,17 +96,17 @@ absl::Status EmbeddingBackward(const Exec& exec, const EmbeddingBackwardArgs& ar
                                    "embedding_backward"));
   auto* partial = static_cast<float*>(workspace);
   auto* dtable = DataOf<float>(args.dtable);
-  NSA_RETURN_IF_ERROR(AllowShared(EmbeddingBackwardKernel, 4 * dim, "embedding_backward"));
-  EmbeddingBackwardKernel<<<static_cast<unsigned int>(args.vocab * ranges), kThreads, 4 * dim,
-                            StreamOf(exec)>>>(DataOf<int>(args.tokens), DataOf<bf16>(args.dy),
-                                              ranges == 1 ? dtable : partial, args.rows, args.vocab,
-                                              dim, ranges, ranges == 1);
-  NSA_RETURN_IF_ERROR(CheckLaunch("embedding_backward"));
-  if (ranges > 1) {
-    const int64_t size = args.vocab * args.dim;
-    AddRanges<<<GridFor(size, 256), 256, 0, StreamOf(exec)>>>(partial, ranges, size, dtable);
-  }
-  return CheckLaunch("embedding_backward");
+  NSA_RETURN_IF_ERROR(Launch(exec, "embedding_backward", EmbeddingBackwardKernel,
+                             {.grid = static_cast<unsigned int>(args.vocab * ranges),
+                              .block = kThreads,
+                              .shared = 4 * dim},
+                             DataOf<int>(args.tokens), DataOf<bf16>(args.dy),
+                             ranges == 1 ? dtable : partial, args.rows, args.vocab, dim, ranges,
+                             ranges == 1));
+  if (ranges == 1) return absl::OkStatus();
+  const int64_t size = args.vocab * args.dim;
+  return Launch(exec, "embedding_backward", AddRanges, {.grid = GridFor(size, 256), .block = 256},
+                partial, ranges, size, dtable);
 }
 
 }  // namespace nsa::cuda

@@ -11,9 +11,51 @@ namespace nsa::cuda {
 namespace {
 
 constexpr int kWarps = 8;
+constexpr int kMostChunks = 4;  // chunks of 256 columns that a warp keeps in registers, at most
 
+// A warp keeps its row in registers: dim ≤ 256 · kChunks.
+template <int kChunks>
 __global__ void __launch_bounds__(kWarps* kWarp)
-    RmsNormKernel(const bf16* x, const bf16* weight, bf16* y, float* rstd, int64_t rows, int dim) {
+    RmsNormKernel(Begin begin, const bf16* x, const bf16* weight, bf16* y, float* rstd,
+                  int64_t rows, int dim) {
+  begin.WaitForPrevious();
+  const int64_t row = int64_t{1} * blockIdx.x * kWarps + threadIdx.x / kWarp;
+  const int lane = threadIdx.x % kWarp;
+  if (row >= rows) return;
+  uint4 raw[kChunks], raw_weight[kChunks];
+#pragma unroll
+  for (int k = 0; k < kChunks; ++k) {
+    const int c = min((k * kWarp + lane) * 8, dim - 8);
+    raw[k] = *reinterpret_cast<const uint4*>(x + row * dim + c);
+    raw_weight[k] = *reinterpret_cast<const uint4*>(weight + c);
+  }
+  float squares = 0;
+#pragma unroll
+  for (int k = 0; k < kChunks; ++k) {
+    if ((k * kWarp + lane) * 8 >= dim) break;
+    const Float8 v = AsFloats(raw[k]);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) squares = fmaf(v.v[i], v.v[i], squares);
+  }
+  const float r = rsqrtf(WarpSum(squares) / dim + kRmsNormEps);
+#pragma unroll
+  for (int k = 0; k < kChunks; ++k) {
+    const int c = (k * kWarp + lane) * 8;
+    if (c >= dim) break;
+    Float8 v = AsFloats(raw[k]);
+    const Float8 w = AsFloats(raw_weight[k]);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) v.v[i] *= r * w.v[i];
+    Store8(y + row * dim + c, v);
+  }
+  if (lane == 0 && rstd != nullptr) rstd[row] = r;
+}
+
+// The same for wider rows, which are read twice.
+__global__ void __launch_bounds__(kWarps* kWarp)
+    RmsNormWideKernel(Begin begin, const bf16* x, const bf16* weight, bf16* y, float* rstd,
+                      int64_t rows, int dim) {
+  begin.WaitForPrevious();
   const int64_t row = int64_t{1} * blockIdx.x * kWarps + threadIdx.x / kWarp;
   const int lane = threadIdx.x % kWarp;
   if (row >= rows) return;
@@ -38,15 +80,15 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 // Number of row ranges for the gradient of the weight: a constant, so that the order of sums does
 // not depend on the GPU.
 constexpr int kBlocks = 512;
-constexpr int kMostChunks = 4;  // chunks of 256 columns that a warp keeps in registers, at most
 
 // A thread block processes rows [rows·block/blocks, …) and each warp every eighth of them. A warp
 // keeps a row and its part of dweight in registers: dim ≤ 256 · kChunks.
 template <int kChunks>
 __global__ void __launch_bounds__(kWarps* kWarp)
-    RmsNormBackwardKernel(const bf16* dy, const bf16* x, const bf16* weight, const float* rstd,
-                          bf16* dx, float* partial, int64_t rows, int dim) {
+    RmsNormBackwardKernel(Begin start, const bf16* dy, const bf16* x, const bf16* weight,
+                          const float* rstd, bf16* dx, float* partial, int64_t rows, int dim) {
   __shared__ float sums[kWarps][kWarp * 8];
+  start.WaitForPrevious();
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   Float8 w[kChunks] = {}, sum[kChunks] = {};
 #pragma unroll
@@ -109,14 +151,15 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 constexpr int kWideColumns = 4096;
 
 __global__ void __launch_bounds__(kWarps* kWarp)
-    RmsNormBackwardWideKernel(const bf16* dy, const bf16* x, const bf16* weight, const float* rstd,
-                              bf16* dx, float* partial, int64_t rows, int dim) {
+    RmsNormBackwardWideKernel(Begin start, const bf16* dy, const bf16* x, const bf16* weight,
+                              const float* rstd, bf16* dx, float* partial, int64_t rows, int dim) {
   extern __shared__ float wide_sums[];  // [warps][columns]
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const int from = blockIdx.y * kWideColumns, columns = min(kWideColumns, dim - from);
   float* mine = wide_sums + warp * columns;
   for (int c = lane; c < columns; c += kWarp) mine[c] = 0;
   __syncwarp();
+  start.WaitForPrevious();
   const int64_t begin = rows * blockIdx.x / gridDim.x, end = rows * (blockIdx.x + 1) / gridDim.x;
   for (int64_t row = begin + warp; row < end; row += kWarps) {
     const float r = rstd[row];
@@ -152,8 +195,9 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 }
 
 // Adds the partial sums: eight threads per column each add an eighth of them in order.
-__global__ void AddWeightGradient(const float* partial, int dim, float* dweight) {
+__global__ void AddWeightGradient(Begin begin, const float* partial, int dim, float* dweight) {
   __shared__ float sums[8][kWarp];
+  begin.WaitForPrevious();
   const int c = blockIdx.x * kWarp + threadIdx.x;
   float sum = 0;
   if (c < dim) {
@@ -176,10 +220,24 @@ int64_t RmsNormBackwardWorkspaceBytes(int64_t dim) { return 4 * kBlocks * dim; }
 absl::Status RmsNorm(const Exec& exec, const RmsNormArgs& args) {
   NSA_RETURN_IF_ERROR(CheckMultipleOf8("rms_norm", "dim", args.dim));
   if (args.rows == 0) return absl::OkStatus();
-  RmsNormKernel<<<GridFor(args.rows, kWarps), kWarps * kWarp, 0, StreamOf(exec)>>>(
-      DataOf<bf16>(args.x), DataOf<bf16>(args.weight), DataOf<bf16>(args.y),
-      DataOf<float>(args.rstd), args.rows, static_cast<int>(args.dim));
-  return CheckLaunch("rms_norm");
+  const auto launch = [&](auto* kernel) {
+    return Launch(exec, "rms_norm", kernel,
+                  {.grid = GridFor(args.rows, kWarps), .block = kWarps * kWarp},
+                  DataOf<bf16>(args.x), DataOf<bf16>(args.weight), DataOf<bf16>(args.y),
+                  DataOf<float>(args.rstd), args.rows, static_cast<int>(args.dim));
+  };
+  switch (GridFor(args.dim, kWarp * 8)) {
+    case 1:
+      return launch(RmsNormKernel<1>);
+    case 2:
+      return launch(RmsNormKernel<2>);
+    case 3:
+      return launch(RmsNormKernel<3>);
+    case kMostChunks:
+      return launch(RmsNormKernel<kMostChunks>);
+    default:
+      return launch(RmsNormWideKernel);
+  }
 }
 
 absl::Status RmsNormBackward(const Exec& exec, const RmsNormBackwardArgs& args) {
@@ -190,10 +248,10 @@ absl::Status RmsNormBackward(const Exec& exec, const RmsNormBackwardArgs& args) 
       WorkspaceOf(exec, RmsNormBackwardWorkspaceBytes(args.dim), "rms_norm_backward"));
   auto* partial = static_cast<float*>(workspace);
   const auto launch = [&](auto* kernel, int slices = 1, int shared = 0) {
-    kernel<<<dim3(kBlocks, slices), kWarps * kWarp, shared, StreamOf(exec)>>>(
-        DataOf<bf16>(args.dy), DataOf<bf16>(args.x), DataOf<bf16>(args.weight),
-        DataOf<float>(args.rstd), DataOf<bf16>(args.dx), partial, args.rows, dim);
-    return CheckLaunch("rms_norm_backward");
+    return Launch(exec, "rms_norm_backward", kernel,
+                  {.grid = dim3(kBlocks, slices), .block = kWarps * kWarp, .shared = shared},
+                  DataOf<bf16>(args.dy), DataOf<bf16>(args.x), DataOf<bf16>(args.weight),
+                  DataOf<float>(args.rstd), DataOf<bf16>(args.dx), partial, args.rows, dim);
   };
   switch (GridFor(dim, kWarp * 8)) {
     case 1:
@@ -210,13 +268,12 @@ absl::Status RmsNormBackward(const Exec& exec, const RmsNormBackwardArgs& args) 
       break;
     default: {
       const int shared = 4 * kWarps * std::min(dim, kWideColumns);
-      NSA_RETURN_IF_ERROR(AllowShared(RmsNormBackwardWideKernel, shared, "rms_norm_backward"));
       NSA_RETURN_IF_ERROR(launch(RmsNormBackwardWideKernel, GridFor(dim, kWideColumns), shared));
     }
   }
-  AddWeightGradient<<<GridFor(dim, kWarp), dim3(kWarp, 8), 0, StreamOf(exec)>>>(
-      partial, dim, DataOf<float>(args.dweight));
-  return CheckLaunch("rms_norm_backward");
+  return Launch(exec, "rms_norm_backward", AddWeightGradient,
+                {.grid = GridFor(dim, kWarp), .block = dim3(kWarp, 8)}, partial, dim,
+                DataOf<float>(args.dweight));
 }
 
 }  // namespace nsa::cuda

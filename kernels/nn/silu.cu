@@ -16,7 +16,8 @@ __device__ __forceinline__ float GradientOf(float dy, float x) {
   return dy * s * (1.0f + x * (1.0f - s));
 }
 
-__global__ void SiluKernel(const bf16* x, bf16* y, int64_t size) {
+__global__ void SiluKernel(Begin start, const bf16* x, bf16* y, int64_t size) {
+  start.WaitForPrevious();
   const int64_t begin = 8 * (int64_t{1} * blockIdx.x * blockDim.x + threadIdx.x);
   if (begin + 8 <= size) {
     Float8 v = Load8(x + begin);
@@ -28,7 +29,9 @@ __global__ void SiluKernel(const bf16* x, bf16* y, int64_t size) {
   }
 }
 
-__global__ void SiluBackwardKernel(const bf16* dy, const bf16* x, bf16* dx, int64_t size) {
+__global__ void SiluBackwardKernel(Begin start, const bf16* dy, const bf16* x, bf16* dx,
+                                   int64_t size) {
+  start.WaitForPrevious();
   const int64_t begin = 8 * (int64_t{1} * blockIdx.x * blockDim.x + threadIdx.x);
   if (begin + 8 <= size) {
     Float8 g = Load8(dy + begin);
@@ -47,16 +50,15 @@ __global__ void SiluBackwardKernel(const bf16* dy, const bf16* x, bf16* dx, int6
 
 absl::Status Silu(const Exec& exec, const SiluArgs& args) {
   if (args.x.size == 0) return absl::OkStatus();
-  SiluKernel<<<GridFor(args.x.size, 8 * 256), 256, 0, StreamOf(exec)>>>(
-      DataOf<bf16>(args.x), DataOf<bf16>(args.y), args.x.size);
-  return CheckLaunch("silu");
+  return Launch(exec, "silu", SiluKernel, {.grid = GridFor(args.x.size, 8 * 256), .block = 256},
+                DataOf<bf16>(args.x), DataOf<bf16>(args.y), args.x.size);
 }
 
 absl::Status SiluBackward(const Exec& exec, const SiluBackwardArgs& args) {
   if (args.x.size == 0) return absl::OkStatus();
-  SiluBackwardKernel<<<GridFor(args.x.size, 8 * 256), 256, 0, StreamOf(exec)>>>(
-      DataOf<bf16>(args.dy), DataOf<bf16>(args.x), DataOf<bf16>(args.dx), args.x.size);
-  return CheckLaunch("silu_backward");
+  return Launch(exec, "silu_backward", SiluBackwardKernel,
+                {.grid = GridFor(args.x.size, 8 * 256), .block = 256}, DataOf<bf16>(args.dy),
+                DataOf<bf16>(args.x), DataOf<bf16>(args.dx), args.x.size);
 }
 
 }  // namespace nsa::cuda

@@ -25,9 +25,11 @@ struct Pointers {
   const float* gradients;
   bf16* half;
   const float* scalars;
+  bool aligned;  // all arrays, to what a thread reads at a time
 };
 
-__device__ __forceinline__ bool Decays(const Runs& runs, int64_t i) {
+// The run that element i is in.
+__device__ __forceinline__ int RunOf(const Runs& runs, int64_t i) {
   int low = 0, high = runs.count - 1;
   while (low < high) {
     const int middle = (low + high) / 2;
@@ -37,37 +39,83 @@ __device__ __forceinline__ bool Decays(const Runs& runs, int64_t i) {
       low = middle + 1;
     }
   }
-  return ((low & 1) == 0) == runs.first_decays;
+  return low;
 }
 
-__global__ void AdamWKernel(Pointers p, const __grid_constant__ Runs runs, int64_t begin,
-                            int64_t end, AdamWStep host, float beta1, float beta2, float eps,
-                            float weight_decay) {
-  const int64_t i = begin + int64_t{1} * blockIdx.x * blockDim.x + threadIdx.x;
-  if (i >= end) return;
+struct Hyper {
+  float beta1, beta2, eps, weight_decay;
+};
+
+// Updates one element.
+__device__ __forceinline__ void Update(const AdamWStep& step, const Hyper& h, float gradient,
+                                       bool decays, float& parameter, float& m, float& v) {
+  const float g = gradient * step.gradient_scale;
+  m = h.beta1 * m + (1 - h.beta1) * g;
+  v = h.beta2 * v + (1 - h.beta2) * g * g;
+  const float update = (m * step.inverse_bias1) / (sqrtf(v * step.inverse_bias2) + h.eps) +
+                       (decays ? h.weight_decay * parameter : 0.0f);
+  parameter = parameter - step.lr * update;
+}
+
+// Elements of a thread; read and written together.
+constexpr int kOwn = 4;
+
+__global__ void AdamWKernel(Begin start, Pointers p, const __grid_constant__ Runs runs,
+                            int64_t begin, int64_t end, AdamWStep host, Hyper hyper) {
+  start.WaitForPrevious();
+  const int64_t first = begin + kOwn * (int64_t{1} * blockIdx.x * blockDim.x + threadIdx.x);
+  if (first >= end) return;
   const AdamWStep step =
       p.scalars == nullptr ? host : *reinterpret_cast<const AdamWStep*>(p.scalars);
   if (step.skip != 0) return;
-  const float g = p.gradients[i] * step.gradient_scale;
-  const float m = beta1 * p.m[i] + (1 - beta1) * g;
-  const float v = beta2 * p.v[i] + (1 - beta2) * g * g;
-  const float old = p.parameters[i];
-  const float update = (m * step.inverse_bias1) / (sqrtf(v * step.inverse_bias2) + eps) +
-                       (Decays(runs, i) ? weight_decay * old : 0.0f);
-  const float parameter = old - step.lr * update;
-  p.m[i] = m;
-  p.v[i] = v;
-  p.parameters[i] = parameter;
-  if (p.half != nullptr) p.half[i] = __float2bfloat16(parameter);
+  int run = RunOf(runs, first);
+  const auto decays = [&](int64_t i) {
+    while (i >= runs.end[run]) ++run;
+    return ((run & 1) == 0) == runs.first_decays;
+  };
+  if (!p.aligned || first % kOwn != 0 || first + kOwn > end) {
+    for (int64_t i = first; i < min(first + kOwn, end); ++i) {
+      Update(step, hyper, p.gradients[i], decays(i), p.parameters[i], p.m[i], p.v[i]);
+      if (p.half != nullptr) p.half[i] = __float2bfloat16(p.parameters[i]);
+    }
+    return;
+  }
+  const int64_t at = first / kOwn;
+  const float4 g = reinterpret_cast<const float4*>(p.gradients)[at];
+  float4 m = reinterpret_cast<float4*>(p.m)[at], v = reinterpret_cast<float4*>(p.v)[at];
+  float4 x = reinterpret_cast<float4*>(p.parameters)[at];
+  Update(step, hyper, g.x, decays(first), x.x, m.x, v.x);
+  Update(step, hyper, g.y, decays(first + 1), x.y, m.y, v.y);
+  Update(step, hyper, g.z, decays(first + 2), x.z, m.z, v.z);
+  Update(step, hyper, g.w, decays(first + 3), x.w, m.w, v.w);
+  reinterpret_cast<float4*>(p.m)[at] = m;
+  reinterpret_cast<float4*>(p.v)[at] = v;
+  reinterpret_cast<float4*>(p.parameters)[at] = x;
+  if (p.half != nullptr) reinterpret_cast<uint2*>(p.half)[at] = {Pack(x.x, x.y), Pack(x.z, x.w)};
+}
+
+bool AllAligned(const AdamWArgs& args) {
+  uintptr_t bits = reinterpret_cast<uintptr_t>(args.half.data) * 2;
+  for (const void* data :
+       {static_cast<const void*>(args.parameters.data), args.gradients.data,
+        static_cast<const void*>(args.m.data), static_cast<const void*>(args.v.data)}) {
+    bits |= reinterpret_cast<uintptr_t>(data);
+  }
+  return bits % (kOwn * sizeof(float)) == 0;
 }
 
 }  // namespace
 
 absl::Status AdamW(const Exec& exec, const AdamWArgs& args) {
-  const Pointers p{DataOf<float>(args.parameters), DataOf<float>(args.m),
-                   DataOf<float>(args.v),          DataOf<float>(args.gradients),
-                   DataOf<bf16>(args.half),        DataOf<float>(args.device_step)};
+  const Pointers p{DataOf<float>(args.parameters),
+                   DataOf<float>(args.m),
+                   DataOf<float>(args.v),
+                   DataOf<float>(args.gradients),
+                   DataOf<bf16>(args.half),
+                   DataOf<float>(args.device_step),
+                   AllAligned(args)};
   const AdamWStep host = StepOf(args);
+  const Hyper hyper{args.beta1, args.beta2, args.eps, args.weight_decay};
   size_t segment = 0;
   int64_t begin = 0;
   while (segment < args.segments.size()) {
@@ -86,9 +134,9 @@ absl::Status AdamW(const Exec& exec, const AdamWArgs& args) {
       runs.end[runs.count - 1] = end;
     }
     if (end == begin) continue;
-    AdamWKernel<<<GridFor(end - begin, 256), 256, 0, StreamOf(exec)>>>(
-        p, runs, begin, end, host, args.beta1, args.beta2, args.eps, args.weight_decay);
-    NSA_RETURN_IF_ERROR(CheckLaunch("adamw"));
+    NSA_RETURN_IF_ERROR(Launch(exec, "adamw", AdamWKernel,
+                               {.grid = GridFor(end - begin, kOwn * 256), .block = 256}, p, runs,
+                               begin, end, host, hyper));
     begin = end;
   }
   return absl::OkStatus();

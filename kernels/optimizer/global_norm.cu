@@ -21,8 +21,9 @@ __device__ double BlockSum(double value, double* scratch) {
 }
 
 __global__ void __launch_bounds__(kThreads)
-    SquaresKernel(const float* values, int64_t size, double* sums) {
+    SquaresKernel(Begin start, const float* values, int64_t size, double* sums) {
   __shared__ double scratch[kThreads];
+  start.WaitForPrevious();
   const int64_t begin = blockIdx.x * kChunk, end = begin + kChunk < size ? begin + kChunk : size;
   double sum = 0;
   for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
@@ -33,8 +34,9 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __global__ void __launch_bounds__(kThreads)
-    NormKernel(const double* sums, int64_t count, float* norm) {
+    NormKernel(Begin begin, const double* sums, int64_t count, float* norm) {
   __shared__ double scratch[kThreads];
+  begin.WaitForPrevious();
   double sum = 0;
   for (int64_t i = threadIdx.x; i < count; i += kThreads) sum += sums[i];
   sum = BlockSum(sum, scratch);
@@ -52,11 +54,12 @@ absl::Status GlobalNorm(const Exec& exec, const GlobalNormArgs& args) {
       WorkspaceOf(exec, GlobalNormWorkspaceBytes(args.values.size), "global_norm"));
   auto* sums = static_cast<double*>(workspace);
   if (chunks > 0) {
-    SquaresKernel<<<static_cast<unsigned int>(chunks), kThreads, 0, StreamOf(exec)>>>(
-        DataOf<float>(args.values), args.values.size, sums);
+    NSA_RETURN_IF_ERROR(Launch(exec, "global_norm", SquaresKernel,
+                               {.grid = static_cast<unsigned int>(chunks), .block = kThreads},
+                               DataOf<float>(args.values), args.values.size, sums));
   }
-  NormKernel<<<1, kThreads, 0, StreamOf(exec)>>>(sums, chunks, DataOf<float>(args.norm));
-  return CheckLaunch("global_norm");
+  return Launch(exec, "global_norm", NormKernel, {.grid = 1, .block = kThreads}, sums, chunks,
+                DataOf<float>(args.norm));
 }
 
 }  // namespace nsa::cuda

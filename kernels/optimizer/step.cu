@@ -5,13 +5,15 @@
 namespace nsa::cuda {
 namespace {
 
-__global__ void MeanLossKernel(MeanLossArgs args) {
+__global__ void MeanLossKernel(Begin begin, MeanLossArgs args) {
+  begin.WaitForPrevious();
   float sum = 0;
   for (int i = 0; i < args.count; ++i) sum += args.losses[i * args.stride] * args.scale;
   *args.mean = sum;
 }
 
-__global__ void DecideUpdateKernel(DecideUpdateArgs args) {
+__global__ void DecideUpdateKernel(Begin begin, DecideUpdateArgs args) {
+  begin.WaitForPrevious();
   const StepInput input = *args.input;
   const float norm = args.output->norm, loss = *args.loss;
   AdamWStep update;
@@ -24,17 +26,10 @@ __global__ void DecideUpdateKernel(DecideUpdateArgs args) {
   args.output->loss = loss;
 }
 
-__global__ void MarkKernel(volatile int32_t* mark, int32_t value, volatile int64_t* nanos) {
-  if (nanos != nullptr) {
-    int64_t now;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-    *nanos = now;
-  }
-  *mark = value;
-  __threadfence_system();
-}
+__global__ void MarkKernel(Begin begin) { begin.WaitForPrevious(); }
 
-__global__ void SpinKernel(const volatile int32_t* stop) {
+__global__ void SpinKernel(Begin begin, const volatile int32_t* stop) {
+  begin.WaitForPrevious();
   while (*stop == 0) {
   }
 }
@@ -42,23 +37,21 @@ __global__ void SpinKernel(const volatile int32_t* stop) {
 }  // namespace
 
 absl::Status MeanLoss(const Exec& exec, const MeanLossArgs& args) {
-  MeanLossKernel<<<1, 1, 0, StreamOf(exec)>>>(args);
-  return CheckLaunch("mean_loss");
+  return Launch(exec, "mean_loss", MeanLossKernel, {}, args);
 }
 
 absl::Status DecideUpdate(const Exec& exec, const DecideUpdateArgs& args) {
-  DecideUpdateKernel<<<1, 1, 0, StreamOf(exec)>>>(args);
-  return CheckLaunch("decide_update");
+  return Launch(exec, "decide_update", DecideUpdateKernel, {}, args);
 }
 
-absl::Status Mark(const Exec& exec, int32_t* mark, int32_t value, int64_t* nanos) {
-  MarkKernel<<<1, 1, 0, StreamOf(exec)>>>(mark, value, nanos);
-  return CheckLaunch("mark");
+absl::Status Mark(const Exec& exec, PendingMark mark) {
+  Exec marked = exec;
+  marked.mark = &mark;
+  return Launch(marked, "mark", MarkKernel, {});
 }
 
 absl::Status Spin(const Exec& exec, const int32_t* stop) {
-  SpinKernel<<<1, 1, 0, StreamOf(exec)>>>(stop);
-  return CheckLaunch("spin");
+  return Launch(exec, "spin", SpinKernel, {}, stop);
 }
 
 }  // namespace nsa::cuda

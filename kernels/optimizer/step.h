@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "kernels/cuda/mark.h"
 #include "kernels/exec.h"
 #include "kernels/optimizer/adamw.h"
 #include "kernels/tensor.h"
@@ -45,9 +46,8 @@ struct DecideUpdateArgs {
 };
 absl::Status DecideUpdate(const Exec& exec, const DecideUpdateArgs& args);
 
-// When the stream gets there: *mark ← value, at once visible to the host, and *nanos ← the GPU's
-// clock in nanoseconds. Both are pinned host memory; `nanos` may be null.
-absl::Status Mark(const Exec& exec, int32_t* mark, int32_t value, int64_t* nanos);
+// Writes `mark` by a kernel of its own, when the stream gets there.
+absl::Status Mark(const Exec& exec, PendingMark mark);
 
 // Spins until *stop (pinned host memory) is not 0: a hanging kernel for tests.
 absl::Status Spin(const Exec& exec, const int32_t* stop);

@@ -56,8 +56,9 @@ __device__ __forceinline__ float Dot(const float* q, const bf16* key, int dk) {
   return sum;
 }
 
-__global__ void AuditKernel(AuditProblem p) {
+__global__ void AuditKernel(Begin begin, AuditProblem p) {
   __shared__ float queries[kWarps][kWidest];
+  begin.WaitForPrevious();
   const NsaShape& s = p.shape;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int pair = blockIdx.x * kWarps + warp;
@@ -93,8 +94,9 @@ __global__ void AuditKernel(AuditProblem p) {
 }
 
 // One block of threads copies the row of one query.
-__global__ void ChoicesKernel(NsaShape s, const int* blocks, const int* doc_start, int64_t step,
-                              int* chosen) {
+__global__ void ChoicesKernel(Begin begin, NsaShape s, const int* blocks, const int* doc_start,
+                              int64_t step, int* chosen) {
+  begin.WaitForPrevious();
   const int token = AuditedQuery(step, blockIdx.x, s.batch * s.seq_len);
   const int t = token % s.seq_len, lists = s.n_kv_groups * s.n_sel;
   const int first = doc_start == nullptr ? 0 : doc_start[token];
@@ -110,10 +112,9 @@ __global__ void ChoicesKernel(NsaShape s, const int* blocks, const int* doc_star
 }  // namespace
 
 absl::Status AuditChoices(const Exec& exec, const AuditChoicesArgs& args) {
-  ChoicesKernel<<<args.queries, kWarp, 0, StreamOf(exec)>>>(args.shape, DataOf<int>(args.blocks),
-                                                            DataOf<int>(args.doc_start), args.step,
-                                                            DataOf<int>(args.chosen));
-  return CheckLaunch("audit");
+  return Launch(exec, "audit", ChoicesKernel, {.grid = GridFor(args.queries, 1), .block = kWarp},
+                args.shape, DataOf<int>(args.blocks), DataOf<int>(args.doc_start), args.step,
+                DataOf<int>(args.chosen));
 }
 
 absl::Status AuditAttention(const Exec& exec, const AuditArgs& args) {
@@ -128,8 +129,8 @@ absl::Status AuditAttention(const Exec& exec, const AuditArgs& args) {
                        .step = args.step,
                        .pairs = args.queries * args.shape.n_heads,
                        .kept = DataOf<float>(args.kept)};
-  AuditKernel<<<GridFor(p.pairs, kWarps), kWarps * kWarp, 0, StreamOf(exec)>>>(p);
-  return CheckLaunch("audit");
+  return Launch(exec, "audit", AuditKernel,
+                {.grid = GridFor(p.pairs, kWarps), .block = kWarps * kWarp}, p);
 }
 
 }  // namespace nsa::cuda

@@ -22,8 +22,9 @@
 namespace nsa::cuda {
 
 // stats[row] = {lse · log2 e, Σ_c d_o[row, c] · o[row, c]}. dv/8 lanes per row, 16 bytes per lane.
-static __global__ void StatsKernel(const bf16* o, const bf16* d_o, const float* lse, float2* stats,
-                                   int64_t rows, int dv) {
+static __global__ void StatsKernel(Begin begin, const bf16* o, const bf16* d_o, const float* lse,
+                                   float2* stats, int64_t rows, int dv) {
+  begin.WaitForPrevious();
   const int lanes = dv / 8;
   const int64_t chunk = int64_t{1} * blockIdx.x * blockDim.x + threadIdx.x;
   const int64_t row = chunk / lanes;
@@ -69,8 +70,8 @@ __device__ __forceinline__ void StoreDq(const Rows16<kD>& dq, const AttentionPro
 // With heads of 64 and less kStages is 3.
 template <Branch kBranch, int kD, int kStages>
 __global__ void __launch_bounds__(kD > 64 ? 384 : 256, kD > 64 ? 1 : 2)
-    AttentionDqKernel(AttentionProblem p, AttentionGradients grad, int queries_per_tile,
-                      int tiles_per_sequence) {
+    AttentionDqKernel(Begin begin, AttentionProblem p, AttentionGradients grad,
+                      int queries_per_tile, int tiles_per_sequence) {
   const QueryTile at = QueryTileOf(p, queries_per_tile, tiles_per_sequence);
   extern __shared__ __align__(kTileAlignment) uint8_t shared[];
   bf16* q_tile = reinterpret_cast<bf16*>(shared);
@@ -79,6 +80,7 @@ __global__ void __launch_bounds__(kD > 64 ? 384 : 256, kD > 64 ? 1 : 2)
   bf16* const stage_tiles = do_tile + at.rows_padded * kD;
   auto* const barriers = reinterpret_cast<StageBarriers*>(stage_tiles + Stages::kElements);
   Stages stages(stage_tiles, p, at, barriers);
+  begin.WaitForPrevious();
   LoadQueryTile<kD>(q_tile, p.q, p.dk, p, at.b, at.g, at.t0, at.queries, at.rows_padded);
   LoadQueryTile<kD>(do_tile, grad.d_o, p.dv, p, at.b, at.g, at.t0, at.queries, at.rows_padded);
   const KeyTiles tiles =

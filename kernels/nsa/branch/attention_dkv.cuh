@@ -18,8 +18,8 @@ template <Branch kBranch, int kD, int kGroups>
 __global__ void __launch_bounds__(kGroups* kDkvThreads, kGroups > 1 ? 1
                                                         : kD > 64   ? 2
                                                                     : 3)
-    AttentionDkvKernel(AttentionProblem p, AttentionGradients grad, TokenSegments segments,
-                       float* partial) {
+    AttentionDkvKernel(Begin begin, AttentionProblem p, AttentionGradients grad,
+                       TokenSegments segments, float* partial) {
   static_assert(kBranch != kSel);
   constexpr int kKeys = kGroups * kKeyTile;
   const int key_tiles = CeilDiv(p.keys, kKeys);
@@ -36,6 +36,7 @@ __global__ void __launch_bounds__(kGroups* kDkvThreads, kGroups > 1 ? 1
     work.partial = partial + int64_t{1} * blockIdx.x * kKeys * kPartialRow<kD>;
   }
   extern __shared__ __align__(kTileAlignment) uint8_t shared[];
+  begin.WaitForPrevious();
   WalkRows<kBranch, kD, kGroups>(p, grad, work, bg / p.groups, bg % p.groups, shared);
 }
 
@@ -69,8 +70,9 @@ __device__ __forceinline__ void AddPartials(const AttentionProblem& p,
 
 // Adds the segments of a key tile. Grid: slices · key tiles · B · G.
 template <int kD, int kGroups>
-__global__ void AddSegmentsKernel(AttentionProblem p, AttentionGradients grad, int segments,
-                                  const float* partial) {
+__global__ void AddSegmentsKernel(Begin start, AttentionProblem p, AttentionGradients grad,
+                                  int segments, const float* partial) {
+  start.WaitForPrevious();
   constexpr int kKeys = kGroups * kKeyTile;
   constexpr int64_t kStride = int64_t{kKeys} * kPartialRow<kD>;
   const int key_tiles = CeilDiv(p.keys, kKeys);

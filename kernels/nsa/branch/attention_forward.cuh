@@ -8,6 +8,7 @@
 // operations per tile against rows · keys exponentials.
 #pragma once
 
+#include "kernels/cuda/begin.cuh"
 #include "kernels/nsa/branch/attention_products.cuh"
 #include "kernels/nsa/branch/attention_stages.cuh"
 
@@ -124,8 +125,8 @@ struct KeyCount {
 
 template <Branch kBranch, int kD>
 __global__ void __launch_bounds__(kD > 64 ? 384 : 256, kD > 64 ? 1 : 2)
-    AttentionForwardKernel(AttentionProblem p, AttentionOutputs out, int queries_per_tile,
-                           int tiles_per_sequence) {
+    AttentionForwardKernel(Begin begin, AttentionProblem p, AttentionOutputs out,
+                           int queries_per_tile, int tiles_per_sequence) {
   const QueryTile at = QueryTileOf(p, queries_per_tile, tiles_per_sequence);
   extern __shared__ __align__(kTileAlignment) uint8_t shared[];
   bf16* q_tile = reinterpret_cast<bf16*>(shared);
@@ -133,6 +134,7 @@ __global__ void __launch_bounds__(kD > 64 ? 384 : 256, kD > 64 ? 1 : 2)
   bf16* const stage_tiles = q_tile + at.rows_padded * kD;
   auto* const barriers = reinterpret_cast<StageBarriers*>(stage_tiles + Stages::kElements);
   Stages stages(stage_tiles, p, at, barriers);
+  begin.WaitForPrevious();
   LoadQueryTile<kD>(q_tile, p.q, p.dk, p, at.b, at.g, at.t0, at.queries, at.rows_padded);
   const KeyTiles tiles =
       PlanKeyTiles<kBranch>(p, at.b, at.g, at.t0, at.queries, queries_per_tile, barriers + 1);

@@ -55,6 +55,9 @@ inline absl::StatusOr<bool> LargeTiles(int width) {
   return architecture >= 90;
 }
 
+// A number of thread blocks or threads as CUDA takes it.
+inline unsigned int Blocks(int count) { return static_cast<unsigned int>(count); }
+
 // How the work of a query-major kernel is divided.
 struct QueryGrid {
   int queries;  // tokens per tile
@@ -63,6 +66,12 @@ struct QueryGrid {
   int blocks;
   int union_bytes;
   int rows_padded() const { return threads / kWarp * 16; }
+  LaunchShape Shape(int shared) const {
+    return {.grid = Blocks(blocks),
+            .block = Blocks(threads),
+            .shared = shared,
+            .next_may_start = false};
+  }
 };
 template <Branch kBranch>
 QueryGrid GridOf(const AttentionProblem& p) {
@@ -89,10 +98,11 @@ AttentionOutputs OutputsOf(const Args& args) {
           DataOf<unsigned long long>(args.keys_read)};
 }
 
-// Zeroes keys_read, to which the kernels add.
-inline absl::Status ZeroKeysRead(const Exec& exec, const AttentionOutputs& out, const char* what) {
-  if (out.keys_read == nullptr) return absl::OkStatus();
-  return ToStatus(cudaMemsetAsync(out.keys_read, 0, 8, StreamOf(exec)), what);
+// Zeroes keys_read, to which the kernels add, unless the caller has.
+template <class Args>
+absl::Status ZeroKeysRead(const Exec& exec, const Args& args, const char* what) {
+  if (args.statistics_zeroed || !args.keys_read.wanted()) return absl::OkStatus();
+  return ToStatus(cudaMemsetAsync(args.keys_read.data, 0, 8, StreamOf(exec)), what);
 }
 
 template <Branch kBranch, class Args>
@@ -100,15 +110,13 @@ absl::Status LaunchForward(const Exec& exec, const Args& args, const AttentionPr
                            const char* what) {
   const QueryGrid grid = GridOf<kBranch>(p);
   const AttentionOutputs out = OutputsOf(args);
-  NSA_RETURN_IF_ERROR(ZeroKeysRead(exec, out, what));
+  NSA_RETURN_IF_ERROR(ZeroKeysRead(exec, args, what));
   return ForHeadWidth(args.shape, [&](auto width) -> absl::Status {
     constexpr int kD = decltype(width)::value;
     auto* kernel = AttentionForwardKernel<kBranch, kD>;
     NSA_ASSIGN_OR_RETURN(const bool large_tiles, LargeTiles(kD));
     const int shared = ForwardSharedBytes<kD>(large_tiles, grid.rows_padded(), grid.union_bytes);
-    NSA_RETURN_IF_ERROR(AllowShared(kernel, shared, what));
-    kernel<<<grid.blocks, grid.threads, shared, StreamOf(exec)>>>(p, out, grid.queries, grid.tiles);
-    return CheckLaunch(what);
+    return Launch(exec, what, kernel, grid.Shape(shared), p, out, grid.queries, grid.tiles);
   });
 }
 
@@ -130,9 +138,9 @@ absl::StatusOr<const float2*> StatsOf(const Exec& exec, const Args& args, const 
                                       float2* memory, const char* what) {
   if (args.stats.wanted()) return DataOf<float2>(args.stats);
   const int64_t rows = int64_t{1} * p.batch * p.seq_len * p.heads;
-  StatsKernel<<<GridFor(rows * p.dv / 8, 256), 256, 0, StreamOf(exec)>>>(
-      DataOf<bf16>(args.o), DataOf<bf16>(args.d_o), DataOf<float>(args.lse), memory, rows, p.dv);
-  NSA_RETURN_IF_ERROR(CheckLaunch(what));
+  NSA_RETURN_IF_ERROR(Launch(
+      exec, what, StatsKernel, {.grid = GridFor(rows * p.dv / 8, 256), .block = 256},
+      DataOf<bf16>(args.o), DataOf<bf16>(args.d_o), DataOf<float>(args.lse), memory, rows, p.dv));
   return memory;
 }
 
@@ -151,10 +159,7 @@ absl::Status LaunchDq(const Exec& exec, const Args& args, const AttentionProblem
       if (stages == 2) kernel = AttentionDqKernel<kBranch, kD, 2>;
     }
     const int shared = DqSharedBytes<kD>(stages, grid.rows_padded(), grid.union_bytes);
-    NSA_RETURN_IF_ERROR(AllowShared(kernel, shared, what));
-    kernel<<<grid.blocks, grid.threads, shared, StreamOf(exec)>>>(p, grad, grid.queries,
-                                                                  grid.tiles);
-    return CheckLaunch(what);
+    return Launch(exec, what, kernel, grid.Shape(shared), p, grad, grid.queries, grid.tiles);
   });
 }
 
@@ -165,15 +170,15 @@ absl::Status LaunchDkv(const Exec& exec, const AttentionProblem& p, const Attent
   const int tiles = CeilDiv(p.keys, kGroups * kKeyTile) * p.batch * p.groups;
   auto* kernel = AttentionDkvKernel<kBranch, kD, kGroups>;
   const int shared = DkvSharedBytes<kD>(large_tiles, kGroups, 0);
-  NSA_RETURN_IF_ERROR(AllowShared(kernel, shared, what));
-  kernel<<<tiles * segments.count, kGroups * kDkvThreads, shared, StreamOf(exec)>>>(p, grad,
-                                                                                    segments, sums);
-  NSA_RETURN_IF_ERROR(CheckLaunch(what));
-  if (segments.count > 1) {
-    AddSegmentsKernel<kD, kGroups>
-        <<<tiles * kAddSlices, 256, 0, StreamOf(exec)>>>(p, grad, segments.count, sums);
-  }
-  return CheckLaunch(what);
+  NSA_RETURN_IF_ERROR(Launch(exec, what, kernel,
+                             {.grid = Blocks(tiles * segments.count),
+                              .block = kGroups * kDkvThreads,
+                              .shared = shared,
+                              .next_may_start = false},
+                             p, grad, segments, sums));
+  if (segments.count == 1) return absl::OkStatus();
+  return Launch(exec, what, AddSegmentsKernel<kD, kGroups>,
+                {.grid = Blocks(tiles * kAddSlices), .block = 256}, p, grad, segments.count, sums);
 }
 
 // Backward of window and compressed, where each query sees one contiguous range of keys. dk and dv

@@ -24,7 +24,11 @@ struct BranchArgs {
   // Optional int64 [1], overwritten: number of keys read, counted once for all heads of a group.
   Tensor keys_read;
   // Selected only, optional: int64 [kSelectionStats], in the order of SelectionStats, overwritten.
+  // On CUDA they are computed on the side stream, so the caller calls Join() (kernels/cuda/side.h).
   Tensor selection_stats;
+  // CUDA only: keys_read and selection_stats are 0 when the kernels begin, which add to them.
+  // Otherwise the call zeroes them first.
+  bool statistics_zeroed = false;
 };
 
 struct BranchBackwardArgs {

@@ -18,8 +18,9 @@ namespace {
 // slowest, so that the long lists of the first blocks start first.
 template <int kD>
 __global__ void __launch_bounds__(kDkvThreads, kD > 64 ? 2 : 3)
-    SelectedDkvKernel(AttentionProblem p, AttentionGradients grad, SelectedLists lists, int parts,
-                      int max_segments, int partials, float* partial) {
+    SelectedDkvKernel(Begin begin, AttentionProblem p, AttentionGradients grad, SelectedLists lists,
+                      int parts, int max_segments, int partials, float* partial) {
+  begin.WaitForPrevious();
   int index = blockIdx.x;
   const int part = index % parts;
   index /= parts;
@@ -51,9 +52,10 @@ __global__ void __launch_bounds__(kDkvThreads, kD > 64 ? 2 : 3)
 
 // Adds the segments of the blocks that have several. Grid: slices · parts · S_sel · B·G.
 template <int kD>
-__global__ void AddListSegmentsKernel(AttentionProblem p, AttentionGradients grad,
+__global__ void AddListSegmentsKernel(Begin start, AttentionProblem p, AttentionGradients grad,
                                       SelectedLists lists, int parts, int partials,
                                       const float* partial) {
+  start.WaitForPrevious();
   constexpr int64_t kPart = int64_t{kKeyTile} * kPartialRow<kD>;
   const int slice = blockIdx.x % kAddSlices, index = blockIdx.x / kAddSlices;
   const int part = index % parts, slot = index / parts;
@@ -73,46 +75,82 @@ __device__ int KeysOfRow(const AttentionProblem& p, int64_t row) {
   const int b = static_cast<int>(row / p.groups / p.seq_len);
   const KeyRange seen = KeysOf<kSel>(p, b, t);
   int keys = 0;
+#pragma unroll 16  // so many loads under way
   for (int i = 0; i < p.n_sel; ++i) {
     const int block = p.blocks[row * p.n_sel + i];
-    if (block < 0) break;
     const KeyRange part = Intersection(seen, SelectionBlock(p, block));
-    keys += max(0, part.end - part.begin);
+    if (block >= 0) keys += max(0, part.end - part.begin);
   }
   return keys;
 }
 
 using Count = unsigned long long;
 
-// stats = {sum, max, rows, rows at the maximum}. Integer atomics: their order does not matter.
-__global__ void SelectionSumKernel(AttentionProblem p, Count* stats) {
-  const int64_t rows = int64_t{1} * p.batch * p.seq_len * p.groups;
-  int most = 0;
-  Count sum = 0;
-  for (int64_t row = int64_t{1} * blockIdx.x * blockDim.x + threadIdx.x; row < rows;
-       row += int64_t{1} * gridDim.x * blockDim.x) {
-    const int keys = KeysOfRow(p, row);
-    most = max(most, keys);
-    sum += keys;
-  }
-  for (int offset = 16; offset > 0; offset >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
-  most = __reduce_max_sync(0xffffffffu, most);
-  if (threadIdx.x % kWarp == 0) {
-    atomicAdd(&stats[0], sum);
-    atomicMax(&stats[1], static_cast<Count>(most));
-  }
-  if (blockIdx.x == 0 && threadIdx.x == 0) stats[2] = static_cast<Count>(rows);
+// The most keys of a row, in the upper half, and how many rows have so many.
+__device__ Count Most(Count a, Count b) {
+  if (a >> 32 == b >> 32) return a + (b & 0xffffffffu);
+  return a > b ? a : b;
 }
-__global__ void SelectionAtMaxKernel(AttentionProblem p, Count* stats) {
+__device__ void AddMost(Count* to, Count most) {
+  Count found = *static_cast<volatile Count*>(to), expected;
+  do {
+    expected = found;
+    found = atomicCAS(to, expected, Most(expected, most));
+  } while (found != expected);
+}
+
+// stats = {sum, max, rows, rows at the maximum}, 0 before. While thread blocks add, stats[2] counts
+// those that are done and stats[3] is their Most(). Integers: the order does not matter.
+constexpr int kStatsThreads = 1024;
+constexpr int kStatsBlocks = 32;  // at most: each waits for the others in AddMost()
+__global__ void __launch_bounds__(kStatsThreads)
+    SelectionStatsKernel(Begin begin, AttentionProblem p, Count* stats) {
+  __shared__ Count sums[kStatsThreads / kWarp], mosts[kStatsThreads / kWarp];
+  begin.WaitForPrevious();
   const int64_t rows = int64_t{1} * p.batch * p.seq_len * p.groups;
-  const Count most = stats[1];
-  unsigned int count = 0;
-  for (int64_t row = int64_t{1} * blockIdx.x * blockDim.x + threadIdx.x; row < rows;
-       row += int64_t{1} * gridDim.x * blockDim.x) {
-    count += static_cast<Count>(KeysOfRow(p, row)) == most;
+  Count sum = 0, most = 0;
+  for (int64_t row = int64_t{1} * blockIdx.x * kStatsThreads + threadIdx.x; row < rows;
+       row += int64_t{1} * gridDim.x * kStatsThreads) {
+    const auto keys = static_cast<Count>(KeysOfRow(p, row));
+    sum += keys;
+    most = Most(most, keys << 32 | 1);
   }
-  count = __reduce_add_sync(0xffffffffu, count);
-  if (threadIdx.x % kWarp == 0 && count > 0) atomicAdd(&stats[3], static_cast<Count>(count));
+  for (int offset = 16; offset > 0; offset >>= 1) {
+    sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+    most = Most(most, __shfl_xor_sync(0xffffffffu, most, offset));
+  }
+  if (threadIdx.x % kWarp == 0) {
+    sums[threadIdx.x / kWarp] = sum;
+    mosts[threadIdx.x / kWarp] = most;
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    for (int warp = 1; warp < kStatsThreads / kWarp; ++warp) {
+      sum += sums[warp];
+      most = Most(most, mosts[warp]);
+    }
+    atomicAdd(&stats[0], sum);
+    AddMost(&stats[3], most);
+  }
+  if (!IsLastBlock(reinterpret_cast<unsigned int*>(&stats[2])) || threadIdx.x != 0) return;
+  most = __ldcg(&stats[3]);
+  stats[1] = most >> 32;
+  stats[2] = static_cast<Count>(rows);
+  stats[3] = most & 0xffffffffu;
+}
+
+// Counts the keys of every row of the choice.
+absl::Status CountSelection(const Exec& exec, const BranchArgs& args, const AttentionProblem& p) {
+  auto* stats = DataOf<Count>(args.selection_stats);
+  if (!args.statistics_zeroed) {
+    NSA_RETURN_IF_ERROR(
+        ToStatus(cudaMemsetAsync(stats, 0, 4 * sizeof(Count), StreamOf(exec)), "selection_stats"));
+  }
+  const int64_t rows = int64_t{1} * p.batch * p.seq_len * p.groups;
+  return Launch(exec, "selection_stats", SelectionStatsKernel,
+                {.grid = std::min<unsigned int>(GridFor(rows, kStatsThreads), kStatsBlocks),
+                 .block = kStatsThreads},
+                p, stats);
 }
 
 // The workspace, laid out.
@@ -161,14 +199,16 @@ Workspace LayOut(const NsaShape& s, void* memory) {
 absl::Status BuildLists(const Exec& exec, const AttentionProblem& p, const SelectedLists& lists) {
   const int pairs = p.batch * p.groups;
   const int shared = 4 * p.sel_blocks;
-  NSA_RETURN_IF_ERROR(AllowShared(CountListsKernel, shared, "selected_lists"));
-  NSA_RETURN_IF_ERROR(AllowShared(FillListsKernel, shared, "selected_lists"));
-  CountListsKernel<<<lists.chunks * pairs, 128, shared, StreamOf(exec)>>>(p, lists);
-  RankListsKernel<<<CeilDiv(p.sel_blocks, kWarp) * pairs, dim3(kWarp, kRankSlices), 0,
-                    StreamOf(exec)>>>(p, lists);
-  OffsetListsKernel<<<pairs, kWarp, 0, StreamOf(exec)>>>(p, lists);
-  FillListsKernel<<<lists.chunks * pairs, 128, shared, StreamOf(exec)>>>(p, lists);
-  return CheckLaunch("selected_lists");
+  const LaunchShape by_chunk = {
+      .grid = Blocks(lists.chunks * pairs), .block = 128, .shared = shared};
+  NSA_RETURN_IF_ERROR(Launch(exec, "selected_lists", CountListsKernel, by_chunk, p, lists));
+  NSA_RETURN_IF_ERROR(Launch(
+      exec, "selected_lists", RankListsKernel,
+      {.grid = Blocks(CeilDiv(p.sel_blocks, kWarp) * pairs), .block = dim3(kWarp, kRankSlices)}, p,
+      lists));
+  NSA_RETURN_IF_ERROR(Launch(exec, "selected_lists", OffsetListsKernel,
+                             {.grid = Blocks(pairs), .block = kWarp}, p, lists));
+  return Launch(exec, "selected_lists", FillListsKernel, by_chunk, p, lists);
 }
 
 // dk and dv by the key-major kernel, on `exec`. The lists must have been built.
@@ -182,16 +222,28 @@ absl::Status LaunchSelectedDkv(const Exec& exec, const NsaShape& shape, const At
     auto* kernel = SelectedDkvKernel<kD>;
     NSA_ASSIGN_OR_RETURN(const bool large_tiles, LargeTiles(kD));
     const int shared = DkvSharedBytes<kD>(large_tiles, 1, plan.segment);
-    NSA_RETURN_IF_ERROR(AllowShared(kernel, shared, what));
-    kernel<<<plan.parts * plan.max_segments * slots, kDkvThreads, shared, StreamOf(exec)>>>(
-        p, grad, work.lists, plan.parts, plan.max_segments, plan.partials, work.sums);
-    NSA_RETURN_IF_ERROR(CheckLaunch(what));
-    if (plan.partials > 0) {
-      AddListSegmentsKernel<kD><<<kAddSlices * plan.parts * slots, 256, 0, StreamOf(exec)>>>(
-          p, grad, work.lists, plan.parts, plan.partials, work.sums);
-    }
-    return CheckLaunch(what);
+    NSA_RETURN_IF_ERROR(Launch(exec, what, kernel,
+                               {.grid = Blocks(plan.parts * plan.max_segments * slots),
+                                .block = kDkvThreads,
+                                .shared = shared,
+                                .next_may_start = false},
+                               p, grad, work.lists, plan.parts, plan.max_segments, plan.partials,
+                               work.sums));
+    if (plan.partials == 0) return absl::OkStatus();
+    return Launch(exec, what, AddListSegmentsKernel<kD>,
+                  {.grid = Blocks(kAddSlices * plan.parts * slots), .block = 256}, p, grad,
+                  work.lists, plan.parts, plan.partials, work.sums);
   });
+}
+
+absl::Status ForwardByKey(const Exec& exec, const BranchArgs& args, const AttentionProblem& p) {
+  NSA_ASSIGN_OR_RETURN(void* const memory, WorkspaceOf(exec, PlanSelectedScratch(args.shape).bytes,
+                                                       "selected_attention"));
+  const Workspace work = LayOut(args.shape, memory);
+  NSA_RETURN_IF_ERROR(ZeroKeysRead(exec, args, "selected_attention"));
+  NSA_RETURN_IF_ERROR(BuildLists(exec, p, work.lists));
+  return RunByKey<false>(exec, args.shape, p, OutputsOf(args), {}, work.lists, work.by_key,
+                         "selected_attention");
 }
 
 }  // namespace
@@ -199,23 +251,12 @@ absl::Status LaunchSelectedDkv(const Exec& exec, const NsaShape& shape, const At
 absl::Status SelectedAttention(const Exec& exec, const BranchArgs& args) {
   AttentionProblem p = ProblemOf(args, args.shape.seq_len);
   p.blocks = DataOf<int>(args.blocks);
-  if (args.selection_stats.wanted()) {
-    auto* stats = DataOf<Count>(args.selection_stats);
-    NSA_RETURN_IF_ERROR(
-        ToStatus(cudaMemsetAsync(stats, 0, 4 * sizeof(Count), StreamOf(exec)), "selection_stats"));
-    SelectionSumKernel<<<128, 256, 0, StreamOf(exec)>>>(p, stats);
-    SelectionAtMaxKernel<<<128, 256, 0, StreamOf(exec)>>>(p, stats);
-    NSA_RETURN_IF_ERROR(CheckLaunch("selection_stats"));
-  }
-  const SelectedScratch plan = PlanSelectedScratch(args.shape);
-  if (!plan.by_key) return LaunchForward<kSel>(exec, args, p, "selected_attention");
-  NSA_ASSIGN_OR_RETURN(void* const memory, WorkspaceOf(exec, plan.bytes, "selected_attention"));
-  const Workspace work = LayOut(args.shape, memory);
-  const AttentionOutputs out = OutputsOf(args);
-  NSA_RETURN_IF_ERROR(ZeroKeysRead(exec, out, "selected_attention"));
-  NSA_RETURN_IF_ERROR(BuildLists(exec, p, work.lists));
-  return RunByKey<false>(exec, args.shape, p, out, {}, work.lists, work.by_key,
-                         "selected_attention");
+  const bool counts = args.selection_stats.wanted();
+  if (counts) NSA_RETURN_IF_ERROR(Fork(exec));  // they need the choice alone
+  NSA_RETURN_IF_ERROR(PlanSelectedScratch(args.shape).by_key
+                          ? ForwardByKey(exec, args, p)
+                          : LaunchForward<kSel>(exec, args, p, "selected_attention"));
+  return counts ? CountSelection(OnSide(exec), args, p) : absl::OkStatus();
 }
 
 absl::Status SelectedAttentionBackward(const Exec& exec, const BranchBackwardArgs& args) {

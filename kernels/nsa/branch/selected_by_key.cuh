@@ -288,8 +288,9 @@ constexpr int kByKeyBlocks = kD > 64 ? (kHasWgmma && !kGradient ? 3 : 2) : (kGra
 // Computes the partial results of one item and part. Grid: parts · B·G · capacity.
 template <int kD, bool kGradient>
 __global__ void __launch_bounds__(kByKeyThreads, kByKeyBlocks<kD, kGradient>)
-    SelectedByKeyKernel(AttentionProblem p, AttentionGradients grad, SelectedLists lists,
-                        ByKey work, int range, unsigned long long* keys_read) {
+    SelectedByKeyKernel(Begin begin, AttentionProblem p, AttentionGradients grad,
+                        SelectedLists lists, ByKey work, int range, unsigned long long* keys_read) {
+  begin.WaitForPrevious();
   ByKeyItem item;
   if (!FindItem(p, work, range, &item)) return;
   extern __shared__ __align__(kTileAlignment) uint8_t memory[];
@@ -342,18 +343,19 @@ absl::Status RunByKey(const Exec& exec, const NsaShape& shape, const AttentionPr
                       const AttentionOutputs& out, const AttentionGradients& grad,
                       const SelectedLists& lists, const ByKey& work, const char* what) {
   const int pairs = p.batch * p.groups;
-  PlanItemsKernel<<<work.ranges * pairs, kWarp, 0, StreamOf(exec)>>>(p, lists, work);
-  NSA_RETURN_IF_ERROR(CheckLaunch(what));
+  NSA_RETURN_IF_ERROR(PlanItems(exec, p, lists, work, what));
   return ForHeadWidth(shape, [&](auto head_width) -> absl::Status {
     constexpr int kD = decltype(head_width)::value;
     auto* kernel = SelectedByKeyKernel<kD, kGradient>;
     constexpr int kShared = ByKeyShared<kD, kGradient>::kBytes;
-    NSA_RETURN_IF_ERROR(AllowShared(kernel, kShared, what));
+    const LaunchShape launch = {.grid = Blocks(work.parts * pairs * work.capacity),
+                                .block = kByKeyThreads,
+                                .shared = kShared,
+                                .next_may_start = false};
     for (int range = 0; range < work.ranges; ++range) {
-      kernel<<<work.parts * pairs * work.capacity, kByKeyThreads, kShared, StreamOf(exec)>>>(
-          p, grad, lists, work, range, out.keys_read);
-      LaunchCombine<kD, kGradient>(exec, p, out, grad, work, range);
-      NSA_RETURN_IF_ERROR(CheckLaunch(what));
+      NSA_RETURN_IF_ERROR(
+          Launch(exec, what, kernel, launch, p, grad, lists, work, range, out.keys_read));
+      NSA_RETURN_IF_ERROR((LaunchCombine<kD, kGradient>(exec, p, out, grad, work, range, what)));
     }
     return absl::OkStatus();
   });

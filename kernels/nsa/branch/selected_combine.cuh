@@ -126,8 +126,9 @@ __device__ __forceinline__ void CombineOutputs(const PartialColumns<kD>& part,
 // Adds the partial results of a range's rows, one chunk per thread. Grid: B · tokens of the range,
 // then as many thread blocks as the (head, chunk) pairs of a token need.
 template <int kD, bool kGradient>
-__global__ void CombineByKeyKernel(AttentionProblem p, AttentionOutputs out,
+__global__ void CombineByKeyKernel(Begin begin, AttentionProblem p, AttentionOutputs out,
                                    AttentionGradients grad, ByKey work, int range) {
+  begin.WaitForPrevious();
   PartialColumns<kD> part;
   if (!FindColumns(p, work, range, &part)) return;
   if constexpr (kGradient) {
@@ -138,14 +139,23 @@ __global__ void CombineByKeyKernel(AttentionProblem p, AttentionOutputs out,
 }
 
 template <int kD, bool kGradient>
-void LaunchCombine(const Exec& exec, const AttentionProblem& p, const AttentionOutputs& out,
-                   const AttentionGradients& grad, const ByKey& work, int range) {
+absl::Status LaunchCombine(const Exec& exec, const AttentionProblem& p, const AttentionOutputs& out,
+                           const AttentionGradients& grad, const ByKey& work, int range,
+                           const char* what) {
   const int tokens = std::min(work.tokens(), p.seq_len - range * work.tokens());
   const int pairs = p.heads * PartialChunk<kD>::kOfRow;
   const int threads = RoundUp(std::min(pairs, 256), kWarp);
   const dim3 grid(p.batch * tokens, CeilDiv(pairs, threads));
-  CombineByKeyKernel<kD, kGradient>
-      <<<grid, threads, 0, StreamOf(exec)>>>(p, out, grad, work, range);
+  return Launch(exec, what, CombineByKeyKernel<kD, kGradient>,
+                {.grid = grid, .block = Blocks(threads), .next_may_start = false}, p, out, grad,
+                work, range);
+}
+
+// Enqueues the plan of all ranges' items. The lists must have been built.
+inline absl::Status PlanItems(const Exec& exec, const AttentionProblem& p,
+                              const SelectedLists& lists, const ByKey& work, const char* what) {
+  return Launch(exec, what, PlanItemsKernel,
+                {.grid = Blocks(work.ranges * p.batch * p.groups), .block = kWarp}, p, lists, work);
 }
 
 }  // namespace nsa::cuda

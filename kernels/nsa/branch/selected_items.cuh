@@ -80,7 +80,9 @@ struct WarpCounter {
 // has an item without entries in the first range, so that its gradients are written. The blocks
 // with the most entries of a range come first: block 0, then the last ones down to block 1, since
 // every token chooses its own block and the one before.
-static __global__ void PlanItemsKernel(AttentionProblem p, SelectedLists lists, ByKey work) {
+static __global__ void PlanItemsKernel(Begin begin, AttentionProblem p, SelectedLists lists,
+                                       ByKey work) {
+  begin.WaitForPrevious();
   const int pairs = p.batch * p.groups, lane = threadIdx.x;
   const int range = blockIdx.x / pairs, bg = blockIdx.x % pairs;
   int4* items = work.items + int64_t{1} * blockIdx.x * work.capacity;

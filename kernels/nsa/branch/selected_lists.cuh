@@ -8,6 +8,7 @@
 //   fill:    writes the entries
 #pragma once
 
+#include "kernels/cuda/begin.cuh"
 #include "kernels/nsa/branch/attention_tile.cuh"
 
 namespace nsa::cuda {
@@ -55,8 +56,9 @@ __device__ __forceinline__ void MarkChunk(const AttentionProblem& p, int bg, int
 }
 
 // Grid: chunks · B·G.
-static __global__ void CountListsKernel(AttentionProblem p, SelectedLists lists) {
+static __global__ void CountListsKernel(Begin begin, AttentionProblem p, SelectedLists lists) {
   extern __shared__ uint32_t bits[];
+  begin.WaitForPrevious();
   const int chunk = blockIdx.x % lists.chunks, bg = blockIdx.x / lists.chunks;
   MarkChunk(p, bg, chunk, bits);
   int* counts = lists.counts + (int64_t{1} * bg * lists.chunks + chunk) * p.sel_blocks;
@@ -68,8 +70,9 @@ constexpr int kRankSlices = 16;
 // kRankSlices threads per selection block, each for a consecutive run of chunks. A thread first
 // sums its run; then, with the sums of the runs before it, it computes where each of its chunks
 // starts. Grid: ⌈S_sel / 32⌉ · B·G.
-static __global__ void RankListsKernel(AttentionProblem p, SelectedLists lists) {
+static __global__ void RankListsKernel(Begin start, AttentionProblem p, SelectedLists lists) {
   __shared__ int sums[kRankSlices][kWarp];
+  start.WaitForPrevious();
   const int parts = CeilDiv(p.sel_blocks, kWarp);
   const int bg = blockIdx.x / parts;
   const int j = blockIdx.x % parts * kWarp + threadIdx.x;
@@ -99,7 +102,8 @@ static __global__ void RankListsKernel(AttentionProblem p, SelectedLists lists) 
 }
 
 // One warp per (batch, group) pair.
-static __global__ void OffsetListsKernel(AttentionProblem p, SelectedLists lists) {
+static __global__ void OffsetListsKernel(Begin begin, AttentionProblem p, SelectedLists lists) {
+  begin.WaitForPrevious();
   const int bg = blockIdx.x, lane = threadIdx.x;
   int list_before = 0, segments_before = 0;
   for (int base = 0; base < p.sel_blocks; base += kWarp) {
@@ -126,8 +130,9 @@ static __global__ void OffsetListsKernel(AttentionProblem p, SelectedLists lists
 }
 
 // Grid: chunks · B·G.
-static __global__ void FillListsKernel(AttentionProblem p, SelectedLists lists) {
+static __global__ void FillListsKernel(Begin begin, AttentionProblem p, SelectedLists lists) {
   extern __shared__ uint32_t bits[];
+  begin.WaitForPrevious();
   const int chunk = blockIdx.x % lists.chunks, bg = blockIdx.x / lists.chunks;
   MarkChunk(p, bg, chunk, bits);
   const int* starts = lists.counts + (int64_t{1} * bg * lists.chunks + chunk) * p.sel_blocks;

@@ -98,8 +98,9 @@ __device__ __forceinline__ void StoreLogitGradients(bf16* tile, const Rows16<kBy
 // Grid: parts · B·G · capacity.
 template <int kD>
 __global__ void __launch_bounds__(kByKeyThreads, kD > 64 ? 2 : 3)
-    SelectedOnePassKernel(AttentionProblem p, AttentionGradients grad, SelectedLists lists,
-                          ByKey work, int range) {
+    SelectedOnePassKernel(Begin begin, AttentionProblem p, AttentionGradients grad,
+                          SelectedLists lists, ByKey work, int range) {
+  begin.WaitForPrevious();
   if constexpr (kByWarpGroup<kD>) {
     ByKeyItem item;
     if (!FindItem(p, work, range, &item)) return;
@@ -183,7 +184,9 @@ __device__ __forceinline__ void StoreSumTile(const float4& sum, const AttentionP
 // contain those of earlier ranges. Grid: slices · parts · B·G · splits.
 template <int kD>
 __global__ void __launch_bounds__(kByKeyThreads)
-    AddItemSumsKernel(AttentionProblem p, AttentionGradients grad, ByKey work, int range) {
+    AddItemSumsKernel(Begin begin, AttentionProblem p, AttentionGradients grad, ByKey work,
+                      int range) {
+  begin.WaitForPrevious();
   int index = blockIdx.x;
   const int slice = index % kAddSlices;
   index /= kAddSlices;
@@ -228,21 +231,21 @@ inline absl::Status RunOnePass(const Exec& exec, const NsaShape& shape, const At
                                const AttentionGradients& grad, const SelectedLists& lists,
                                const ByKey& work, const char* what) {
   const int pairs = p.batch * p.groups;
-  PlanItemsKernel<<<work.ranges * pairs, kWarp, 0, StreamOf(exec)>>>(p, lists, work);
-  NSA_RETURN_IF_ERROR(CheckLaunch(what));
+  NSA_RETURN_IF_ERROR(PlanItems(exec, p, lists, work, what));
   return ForHeadWidth(shape, [&](auto head_width) -> absl::Status {
     constexpr int kD = std::max(64, decltype(head_width)::value);
     auto* kernel = SelectedOnePassKernel<kD>;
     constexpr int kShared = OnePassShared<kD>::kBytes;
-    NSA_RETURN_IF_ERROR(AllowShared(kernel, kShared, what));
+    const LaunchShape launch = {.grid = Blocks(work.parts * pairs * work.capacity),
+                                .block = kByKeyThreads,
+                                .shared = kShared,
+                                .next_may_start = false};
+    const LaunchShape add = {.grid = Blocks(kAddSlices * work.parts * pairs * work.splits),
+                             .block = kByKeyThreads};
     for (int range = 0; range < work.ranges; ++range) {
-      kernel<<<work.parts * pairs * work.capacity, kByKeyThreads, kShared, StreamOf(exec)>>>(
-          p, grad, lists, work, range);
-      AddItemSumsKernel<kD>
-          <<<kAddSlices * work.parts * pairs * work.splits, kByKeyThreads, 0, StreamOf(exec)>>>(
-              p, grad, work, range);
-      LaunchCombine<kD, true>(exec, p, {}, grad, work, range);
-      NSA_RETURN_IF_ERROR(CheckLaunch(what));
+      NSA_RETURN_IF_ERROR(Launch(exec, what, kernel, launch, p, grad, lists, work, range));
+      NSA_RETURN_IF_ERROR(Launch(exec, what, AddItemSumsKernel<kD>, add, p, grad, work, range));
+      NSA_RETURN_IF_ERROR((LaunchCombine<kD, true>(exec, p, {}, grad, work, range, what)));
     }
     return absl::OkStatus();
   });

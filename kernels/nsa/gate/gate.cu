@@ -52,14 +52,14 @@ template <int kN>
 __device__ __forceinline__ void Combine(const GateProblem& p,
                                         const float (&gates)[kGateBlockRows][4], int64_t row0,
                                         int rows, bf16* o) {
-  constexpr int kBatch = 3, kThreads = kGateWarps * kWarp;
+  constexpr int kBatch = 3;
   const int per_row = p.h * p.dv / 8, total = rows * per_row;
   const int64_t first = row0 * per_row;
-  for (int base = threadIdx.x; base < total; base += kBatch * kThreads) {
+  for (int base = threadIdx.x; base < total; base += kBatch * blockDim.x) {
     uint4 in[kBatch][kN];
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
-      const int i = min(base + j * kThreads, total - 1);
+      const int i = min(base + j * static_cast<int>(blockDim.x), total - 1);
 #pragma unroll
       for (int c = 0; c < kN; ++c) {
         in[j][c] = __ldg(reinterpret_cast<const uint4*>(p.branch[c]) + first + i);
@@ -67,7 +67,7 @@ __device__ __forceinline__ void Combine(const GateProblem& p,
     }
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
-      const int i = base + j * kThreads;
+      const int i = base + j * static_cast<int>(blockDim.x);
       if (i >= total) break;
       const float(&gate)[4] = gates[i / per_row];
       Float8 sum{};
@@ -82,18 +82,20 @@ __device__ __forceinline__ void Combine(const GateProblem& p,
   }
 }
 
-// A thread block processes up to eight groups of 16 rows at a time: one warp per group computes the
-// gates, then all warps together compute the combination.
+// A thread block processes groups of 16 rows, as many at a time as it has warps: one warp per group
+// computes the gates, then all warps together compute the combination.
 template <int kDk, int kN>
 __global__ void __launch_bounds__(kGateWarps* kWarp)
-    GateKernel(GateProblem p, float* gates, bf16* o, float* partial_stats) {
+    GateKernel(Begin begin, GateProblem p, float* gates, bf16* o, float* partial_stats) {
   __shared__ GateParameters<kDk, kN> m;
   __shared__ float row_gates[kGateBlockRows][4];
-  m.Load(p);
+  begin.WaitForPrevious();
+  m.template Load<false>(p);
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const GroupRange range = GroupsOf(p);
+  const int warps = blockDim.x / kWarp;
   Stats stats;
-  for (int64_t base = range.begin; base < range.end; base += kGateWarps) {
+  for (int64_t base = range.begin; base < range.end; base += warps) {
     const int64_t row0 = base * kGateRows;
     const int rows = RowsFrom(p, range, base);
     if (warp * kGateRows < rows) {
@@ -133,18 +135,21 @@ __global__ void __launch_bounds__(kGateWarps* kWarp)
   __syncthreads();
   if (threadIdx.x >= kStatFields) return;
   float value = warp_stats[threadIdx.x];
-  for (int from = 1; from < kGateWarps; ++from) {
+  for (int from = 1; from < warps; ++from) {
     value = CombineField(threadIdx.x, value, warp_stats[from * kStatFields + threadIdx.x]);
   }
   partial_stats[blockIdx.x * kStatFields + threadIdx.x] = value;
 }
 
 // One warp per field: each lane combines every 32nd partial result, then the lanes by a fixed tree.
-__global__ void GateStatsKernel(const float* partial, int count, float rows, float* stats) {
+__global__ void GateStatsKernel(Begin begin, const float* partial, float rows, float* stats) {
+  begin.WaitForPrevious();
   const int field = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   float value = field == 1 ? INFINITY : 0.0f;
-  for (int i = lane; i < count; i += kWarp)
+#pragma unroll  // all loads under way
+  for (int i = lane; i < kGateBlocks; i += kWarp) {
     value = CombineField(field, value, partial[i * kStatFields + field]);
+  }
   for (int offset = 16; offset > 0; offset >>= 1) {
     value = CombineField(field, value, __shfl_xor_sync(0xffffffffu, value, offset));
   }
@@ -152,8 +157,9 @@ __global__ void GateStatsKernel(const float* partial, int count, float rows, flo
 }
 
 // dq[row, a, :] += dq_mean[row, :] / h, eight elements per thread.
-__global__ void AddMeanGradientKernel(const bf16* mean, bf16* dq, int h, int width,
+__global__ void AddMeanGradientKernel(Begin begin, const bf16* mean, bf16* dq, int h, int width,
                                       int64_t chunks) {
+  begin.WaitForPrevious();
   const int64_t i = int64_t{1} * blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= chunks) return;
   const int64_t row = i / width / h;
@@ -172,24 +178,21 @@ absl::Status Gate(const Exec& exec, const GateArgs& args) {
   NSA_ASSIGN_OR_RETURN(void* const workspace,
                        WorkspaceOf(exec, PlanGateScratch(args.shape).bytes, "gate"));
   float* partial = args.gate_stats.wanted() ? static_cast<float*>(workspace) : nullptr;
-  NSA_RETURN_IF_ERROR(ForGate(args.shape.d_k, branches, [&](auto dk, auto n) -> absl::Status {
-    GateKernel<decltype(dk)::value, decltype(n)::value>
-        <<<kGateBlocks, kGateWarps * kWarp, 0, StreamOf(exec)>>>(p, DataOf<float>(args.gates),
-                                                                 DataOf<bf16>(args.o), partial);
-    return CheckLaunch("gate");
+  NSA_RETURN_IF_ERROR(ForGate(args.shape.d_k, branches, [&](auto dk, auto n) {
+    return Launch(exec, "gate", GateKernel<decltype(dk)::value, decltype(n)::value>,
+                  {.grid = kGateBlocks, .block = GateWarps(p.rows) * kWarp}, p,
+                  DataOf<float>(args.gates), DataOf<bf16>(args.o), partial);
   }));
   if (partial == nullptr) return absl::OkStatus();
-  GateStatsKernel<<<1, kStatFields * kWarp, 0, StreamOf(exec)>>>(
-      partial, kGateBlocks, static_cast<float>(p.rows), DataOf<float>(args.gate_stats));
-  return CheckLaunch("gate_stats");
+  return Launch(exec, "gate_stats", GateStatsKernel, {.grid = 1, .block = kStatFields * kWarp},
+                partial, static_cast<float>(p.rows), DataOf<float>(args.gate_stats));
 }
 
 absl::Status AddMeanGradient(const Exec& exec, const AddMeanGradientArgs& args) {
   const int64_t chunks = args.shape.q_size() / 8;
-  AddMeanGradientKernel<<<GridFor(chunks, 256), 256, 0, StreamOf(exec)>>>(
-      DataOf<bf16>(args.dq_mean), DataOf<bf16>(args.dq), args.shape.heads_per_group(),
-      args.shape.d_k / 8, chunks);
-  return CheckLaunch("add_mean_gradient");
+  return Launch(exec, "add_mean_gradient", AddMeanGradientKernel,
+                {.grid = GridFor(chunks, 256), .block = 256}, DataOf<bf16>(args.dq_mean),
+                DataOf<bf16>(args.dq), args.shape.heads_per_group(), args.shape.d_k / 8, chunks);
 }
 
 }  // namespace nsa::cuda

@@ -47,8 +47,8 @@ struct SmallSums {
 };
 
 // Gradients of the gates and statistics of the branches' rows for the thread block's rows, 16 lanes
-// per row, of which dv/8 consecutive ones have the same head. Rows after the last get zero
-// gradients of the gates.
+// per row, of which dv/8 consecutive ones have the same head. Rows after the last one in its group
+// get zero gradients of the gates.
 template <int kN>
 __device__ __forceinline__ void BranchGradients(const GateProblem& p, const GateBackwardPointers& g,
                                                 int64_t row0, int rows,
@@ -57,7 +57,8 @@ __device__ __forceinline__ void BranchGradients(const GateProblem& p, const Gate
   constexpr int kLanes = 16, kBatch = 3, kApart = kGateWarps * kWarp / kLanes;
   const int lane = threadIdx.x % kLanes, per_head = p.dv / 8, per_row = p.h * per_head;
   const int head_shift = 31 - __clz(per_head);  // a power of two
-  for (int row = threadIdx.x / kLanes; row < kGateBlockRows; row += kApart) {
+  static_assert(kApart % kGateRows == 0);
+  for (int row = threadIdx.x / kLanes; row < RoundUp(rows, kGateRows); row += kApart) {
     // The two rows of a warp do the same iterations, as the shuffles below require: where only the
     // first is valid, the second reads the same memory.
     const int iterated = (row & ~1) < rows ? per_row : 0;
@@ -230,14 +231,16 @@ struct WeightSums {
 
   float sum[kOwn][2][4] = {};
 
-  __device__ __forceinline__ void Add(const GateShared<kDk, kN>& shared, int warp, int lane) {
+  // The first `rows` rows, a multiple of 16.
+  __device__ __forceinline__ void Add(const GateShared<kDk, kN>& shared, int rows, int warp,
+                                      int lane) {
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
       const int task = warp + i * kGateWarps;
       if (task >= kTasks) break;
       const int column = task / kPairs, pair = task % kPairs;
 #pragma unroll 2
-      for (int row = 0; row < kGateBlockRows; row += 16) {
+      for (int row = 0; row < rows; row += 16) {
         uint32_t a[2][4], b[2][4];
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
@@ -316,7 +319,7 @@ __device__ void StoreSmallSums(SmallSums<kDk, kN>& sums, float* scratch, float* 
 
 template <int kDk, int kN>
 __global__ void __launch_bounds__(kGateWarps* kWarp)
-    GateBackwardKernel(GateProblem p, GateBackwardPointers g) {
+    GateBackwardKernel(Begin begin, GateProblem p, GateBackwardPointers g) {
   extern __shared__ __align__(128) uint8_t memory[];
   auto& shared = *reinterpret_cast<GateShared<kDk, kN>*>(memory);
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -325,7 +328,8 @@ __global__ void __launch_bounds__(kGateWarps* kWarp)
       shared.d_before[0][i] = shared.d_before[1][i] = __float2bfloat16(0.0f);
     }
   }
-  shared.m.Load(p);
+  begin.WaitForPrevious();
+  shared.m.template Load<true>(p);
   const GroupRange range = GroupsOf(p);
   WeightSums<kDk, kN> weights;
   SmallSums<kDk, kN> sums;
@@ -339,23 +343,24 @@ __global__ void __launch_bounds__(kGateWarps* kWarp)
     __syncthreads();
     BranchGradients<kN>(p, g, base * kGateRows, rows, shared.log_gates, shared.d_gates);
     __syncthreads();
-    // A warp without a group gets a row number after the last, where means and gradients are 0.
-    const int64_t row0 = warp * kGateRows < rows ? (base + warp) * kGateRows : p.rows;
-    GateMeans<kDk> x;
-    LoadMeans<kDk>(p, row0, lane, x);
-    GateUnits<kDk> units;
-    HiddenUnits<kDk, kN>(shared.m, x, lane, units);
-    float dz[2][kN];
+    if (warp * kGateRows < rows) {
+      const int64_t row0 = (base + warp) * kGateRows;
+      GateMeans<kDk> x;
+      LoadMeans<kDk>(p, row0, lane, x);
+      GateUnits<kDk> units;
+      HiddenUnits<kDk, kN>(shared.m, x, lane, units);
+      float dz[2][kN];
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int row = warp * kGateRows + lane / 4 + 8 * i;
-      LogitGradients<kN>(p.sigmoid, shared.gates[row], shared.d_gates[row], dz[i]);
+      for (int i = 0; i < 2; ++i) {
+        const int row = warp * kGateRows + lane / 4 + 8 * i;
+        LogitGradients<kN>(p.sigmoid, shared.gates[row], shared.d_gates[row], dz[i]);
+      }
+      HiddenGradients<kDk, kN>(shared.m, dz, lane, units, sums);
+      MeanGradients<kDk, kN>(p, shared.m, units, row0, lane, g.dq_mean);
+      StoreTiles<kDk, kN>(shared, x, units, warp, lane);
     }
-    HiddenGradients<kDk, kN>(shared.m, dz, lane, units, sums);
-    MeanGradients<kDk, kN>(p, shared.m, units, row0, lane, g.dq_mean);
-    StoreTiles<kDk, kN>(shared, x, units, warp, lane);
     __syncthreads();
-    weights.Add(shared, warp, lane);
+    weights.Add(shared, RoundUp(rows, kGateRows), warp, lane);
     __syncthreads();
   }
   constexpr int kSmall = kDk / 2 + kN * (kDk / 2) + kN;
@@ -373,8 +378,9 @@ struct GradPointers {
 
 // grads += Σ over the thread blocks' partial sums. Eight threads per parameter each add an eighth
 // of them in order.
-__global__ void GateGradsKernel(GradPointers grads, const float* partial, int blocks) {
+__global__ void GateGradsKernel(Begin begin, GradPointers grads, const float* partial, int blocks) {
   __shared__ float sums[8][kWarp];
+  begin.WaitForPrevious();
   const int i = blockIdx.x * kWarp + threadIdx.x, total = grads.end[3];
   float sum = 0;
   if (i < total) {
@@ -409,9 +415,8 @@ absl::Status GateBackward(const Exec& exec, const GateBackwardArgs& args) {
     constexpr int kDk = decltype(dk)::value, kN = decltype(n)::value;
     auto* kernel = GateBackwardKernel<kDk, kN>;
     constexpr int kShared = sizeof(GateShared<kDk, kN>);
-    NSA_RETURN_IF_ERROR(AllowShared(kernel, kShared, "gate_backward"));
-    kernel<<<kGateBlocks, kGateWarps * kWarp, kShared, StreamOf(exec)>>>(p, g);
-    return CheckLaunch("gate_backward");
+    return Launch(exec, "gate_backward", kernel,
+                  {.grid = kGateBlocks, .block = kGateWarps * kWarp, .shared = kShared}, p, g);
   }));
   const int hidden = static_cast<int>(GateHidden(args.shape.d_k));
   GradPointers grads{{DataOf<float>(args.grads.fc1_w), DataOf<float>(args.grads.fc1_b),
@@ -421,9 +426,9 @@ absl::Status GateBackward(const Exec& exec, const GateBackwardArgs& args) {
   grads.end[1] = grads.end[0] + hidden;
   grads.end[2] = grads.end[1] + branches * hidden;
   grads.end[3] = grads.end[2] + branches;
-  GateGradsKernel<<<GridFor(grads.end[3], kWarp), dim3(kWarp, 8), 0, StreamOf(exec)>>>(
-      grads, g.partial, kGateBlocks);
-  return CheckLaunch("gate_grads");
+  return Launch(exec, "gate_grads", GateGradsKernel,
+                {.grid = GridFor(grads.end[3], kWarp), .block = dim3(kWarp, 8)}, grads, g.partial,
+                kGateBlocks);
 }
 
 }  // namespace nsa::cuda

@@ -14,6 +14,13 @@ namespace nsa::cuda {
 
 constexpr int kGateBlocks = GateScratch::kBlocks;
 
+// Warps of a thread block in forward: where it has few groups of rows, half as many leave room for
+// another on its multiprocessor. (In backward that is slower.)
+inline unsigned int GateWarps(int64_t rows) {
+  constexpr int kFew = kGateWarps / 2;
+  return CeilDiv64(rows, kGateRows) <= int64_t{kGateBlocks} * kFew ? kFew : kGateWarps;
+}
+
 struct GroupRange {
   int64_t begin, end;  // groups of kGateRows rows
 };
@@ -22,10 +29,11 @@ __device__ __forceinline__ GroupRange GroupsOf(const GateProblem& p) {
   return {groups * blockIdx.x / gridDim.x, groups * (blockIdx.x + 1) / gridDim.x};
 }
 
-// Number of rows that a thread block processes together from group `base` on.
+// Number of rows that a thread block processes together from group `base` on, up to one group per
+// warp.
 __device__ __forceinline__ int RowsFrom(const GateProblem& p, const GroupRange& range,
                                         int64_t base) {
-  const int64_t groups = min(int64_t{kGateWarps}, range.end - base);
+  const int64_t groups = min(int64_t{blockDim.x / kWarp}, range.end - base);
   return static_cast<int>(min(groups * kGateRows, p.rows - base * kGateRows));
 }
 

@@ -12,7 +12,7 @@
 
 namespace nsa::cuda {
 
-constexpr int kGateWarps = 8;
+constexpr int kGateWarps = 8;  // at most
 constexpr int kGateRows = 16;  // per warp
 constexpr int kGateBlockRows = kGateWarps * kGateRows;
 
@@ -48,10 +48,19 @@ struct GateParameters {
   float w2[kN * kHidden];
   float b2[kN];
 
+  // Without kBackward w1_out stays unset.
+  template <bool kBackward>
   __device__ __forceinline__ void Load(const GateProblem& p) {
-    for (int i = threadIdx.x; i < kHidden * kDk; i += blockDim.x) {
-      const int unit = i / kDk, column = i % kDk;
-      w1[unit * kInStride + column] = w1_out[column * kOutStride + unit] = p.fc1_w[i];
+    for (int i = threadIdx.x; i < kHidden * kDk / 8; i += blockDim.x) {
+      const int unit = i / (kDk / 8), column = i % (kDk / 8) * 8;
+      const uint4 raw = reinterpret_cast<const uint4*>(p.fc1_w)[i];
+      auto* to = reinterpret_cast<uint2*>(&w1[unit * kInStride + column]);
+      to[0] = {raw.x, raw.y}, to[1] = {raw.z, raw.w};
+      if constexpr (kBackward) {
+        const auto* values = reinterpret_cast<const bf16*>(&raw);
+#pragma unroll
+        for (int c = 0; c < 8; ++c) w1_out[(column + c) * kOutStride + unit] = values[c];
+      }
     }
     for (int i = threadIdx.x; i < kHidden; i += blockDim.x) b1[i] = __bfloat162float(p.fc1_b[i]);
     for (int i = threadIdx.x; i < kN * kHidden; i += blockDim.x) {
@@ -80,6 +89,7 @@ __device__ __forceinline__ void LoadMeans(const GateProblem& p, int64_t row0, in
     for (int c = 0; c < kOwn; ++c) x[i][c] = 0;
     if (row >= p.rows) continue;
     const bf16* q = p.q + row * p.h * kDk + (lane & 3) * kOwn;
+#pragma unroll 4  // so many heads under way
     for (int a = 0; a < p.h; ++a) {
 #pragma unroll
       for (int chunk = 0; chunk < kOwn / (2 * kPairs); ++chunk) {

@@ -126,7 +126,8 @@ absl::Status CompressedBranch(const Exec& exec, const NsaLayerArgs& args,
                                     .doc_start = args.doc_start,
                                     .o = OutputOf(args, saved, kCmp),
                                     .lse = saved.lse[kCmp],
-                                    .keys_read = KeysReadOf(args, kCmp)});
+                                    .keys_read = KeysReadOf(args, kCmp),
+                                    .statistics_zeroed = true});
 }
 
 absl::Status SelectedBranch(const Exec& exec, const NsaLayerArgs& args,
@@ -146,7 +147,8 @@ absl::Status SelectedBranch(const Exec& exec, const NsaLayerArgs& args,
                                   .o = OutputOf(args, saved, kSel),
                                   .lse = saved.lse[kSel],
                                   .keys_read = KeysReadOf(args, kSel),
-                                  .selection_stats = args.selection_stats});
+                                  .selection_stats = args.selection_stats,
+                                  .statistics_zeroed = true});
 }
 
 absl::Status WindowBranch(const Exec& exec, const NsaLayerArgs& args, const NsaLayerSaved& saved) {
@@ -157,7 +159,8 @@ absl::Status WindowBranch(const Exec& exec, const NsaLayerArgs& args, const NsaL
                                 .doc_start = args.doc_start,
                                 .o = OutputOf(args, saved, kWin),
                                 .lse = saved.lse[kWin],
-                                .keys_read = KeysReadOf(args, kWin)});
+                                .keys_read = KeysReadOf(args, kWin),
+                                .statistics_zeroed = true});
 }
 
 absl::Status CombineBranches(const Exec& exec, const NsaLayerArgs& args,
@@ -172,9 +175,13 @@ absl::Status CombineBranches(const Exec& exec, const NsaLayerArgs& args,
                      .gate_stats = args.gate_stats});
 }
 
-// Zeroes keys_read, so that it is 0 for absent branches.
-absl::Status ZeroKeysRead(const Exec& exec, const Tensor& keys_read) {
-  return keys_read.wanted() ? Zero(exec, keys_read) : absl::OkStatus();
+// Zeroes the statistics, which the kernels of the present branches add to.
+absl::Status ZeroStatistics(const Exec& exec, const NsaLayerArgs& args) {
+  if (args.statistics_zeroed) return absl::OkStatus();
+  for (const Tensor& statistics : {args.keys_read, args.selection_stats}) {
+    if (statistics.wanted()) NSA_RETURN_IF_ERROR(Zero(exec, statistics));
+  }
+  return absl::OkStatus();
 }
 
 // --- backward, in reverse order ---
@@ -333,14 +340,15 @@ absl::Status NsaLayer(const Exec& exec, const NsaLayerArgs& args) {
   NSA_RETURN_IF_ERROR(Check(exec, args));
   const NsaLayerConfig& config = args.config;
   const NsaLayerSaved saved = LayoutSaved(config, args.saved);
-  NSA_RETURN_IF_ERROR(ZeroKeysRead(exec, args.keys_read));
+  NSA_RETURN_IF_ERROR(ZeroStatistics(exec, args));
   if (!args.rotated) NSA_RETURN_IF_ERROR(RotateAll(exec, args, saved));
-  // The window branch does not depend on the others: it runs on the side stream.
+  // The window branch does not depend on the others: it runs on the side stream, and after it the
+  // statistics of the selected branch.
   NSA_RETURN_IF_ERROR(cuda::Fork(exec));
+  if (config.has(kWin)) NSA_RETURN_IF_ERROR(WindowBranch(cuda::OnSide(exec), args, saved));
   NSA_RETURN_IF_ERROR(CompressAll(exec, args, saved));
   if (config.has(kCmp)) NSA_RETURN_IF_ERROR(CompressedBranch(exec, args, saved));
   if (config.has(kSel)) NSA_RETURN_IF_ERROR(SelectedBranch(exec, args, saved));
-  if (config.has(kWin)) NSA_RETURN_IF_ERROR(WindowBranch(cuda::OnSide(exec), args, saved));
   NSA_RETURN_IF_ERROR(cuda::Join(exec));
   if (config.has_gate()) NSA_RETURN_IF_ERROR(CombineBranches(exec, args, saved));
   return absl::OkStatus();

@@ -59,6 +59,8 @@ struct NsaLayerArgs {
   Tensor gate_stats;                     // optional fp32 [kGateStats], when has_gate()
   Tensor selection_stats;                // optional int64 [kSelectionStats], when sel is present
   Tensor keys_read;                      // optional int64 [kBranches], 0 when absent
+  // keys_read and selection_stats are 0 already, so that the call need not zero them.
+  bool statistics_zeroed = false;
 };
 
 struct NsaLayerBackwardArgs {

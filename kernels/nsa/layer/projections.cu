@@ -9,8 +9,8 @@ namespace nsa::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kTokens = 16;  // of a thread block
-constexpr int kUnroll = 4;   // chunks of 16 bytes in flight in a thread
+constexpr int kTokens = 8;  // of a thread block
+constexpr int kUnroll = 4;  // chunks of 16 bytes in flight in a thread
 constexpr int kMostParts = 1 + 2 * kBranches;
 
 // The columns of `wide`. Part 0 is q, odd parts are keys, the other even parts are values. Widths
@@ -83,13 +83,15 @@ struct SplitParts {
 };
 
 __global__ void __launch_bounds__(kThreads)
-    SplitKernel(const __grid_constant__ Columns c, const __grid_constant__ RopeFrequencies f,
-                const bf16* __restrict__ wide, const __grid_constant__ SplitParts parts) {
+    SplitKernel(Begin begin, const __grid_constant__ Columns c,
+                const __grid_constant__ RopeFrequencies f, const bf16* __restrict__ wide,
+                const __grid_constant__ SplitParts parts) {
   __shared__ float2 angles[kTokens * kMaxRopePairs];
   const int64_t row0 = int64_t{1} * blockIdx.x * kTokens;
   const int tokens = static_cast<int>(min(int64_t{kTokens}, c.rows - row0));
   FillRopeAngles(f, row0, tokens, c.seq_len, 4 << c.head_shift, angles);
   __syncthreads();
+  begin.WaitForPrevious();
   const int chunks = tokens * c.begin[c.count];
   const bf16* from = wide + 8 * row0 * c.begin[c.count];
   Walk walk(c.begin[c.count]);
@@ -118,13 +120,15 @@ struct JoinParts {
 };
 
 __global__ void __launch_bounds__(kThreads, 3)
-    JoinKernel(const __grid_constant__ Columns c, const __grid_constant__ RopeFrequencies f,
-               const __grid_constant__ JoinParts parts, bf16* wide) {
+    JoinKernel(Begin begin, const __grid_constant__ Columns c,
+               const __grid_constant__ RopeFrequencies f, const __grid_constant__ JoinParts parts,
+               bf16* wide) {
   __shared__ float2 angles[kTokens * kMaxRopePairs];
   const int64_t row0 = int64_t{1} * blockIdx.x * kTokens;
   const int tokens = static_cast<int>(min(int64_t{kTokens}, c.rows - row0));
   FillRopeAngles(f, row0, tokens, c.seq_len, 4 << c.head_shift, angles);
   __syncthreads();
+  begin.WaitForPrevious();
   const int chunks = tokens * c.begin[c.count];
   const float share = 1.0f / static_cast<float>(c.heads_a_group);
   bf16* to = wide + 8 * row0 * c.begin[c.count];
@@ -172,10 +176,10 @@ absl::Status SplitProjections(const Exec& exec, const SplitProjectionsArgs& args
     parts.to[count++] = DataOf<bf16>(args.k[branch]);
     parts.to[count++] = DataOf<bf16>(args.v[branch]);
   }
-  SplitKernel<<<GridFor(c.rows, kTokens), kThreads, 0, StreamOf(exec)>>>(
-      c, FrequenciesOf(args.config.shape.d_k, args.config.rope_base, args.config.rope_scale),
-      DataOf<bf16>(args.wide), parts);
-  return CheckLaunch("split_projections");
+  return Launch(exec, "split_projections", SplitKernel,
+                {.grid = GridFor(c.rows, kTokens), .block = kThreads}, c,
+                FrequenciesOf(args.config.shape.d_k, args.config.rope_base, args.config.rope_scale),
+                DataOf<bf16>(args.wide), parts);
 }
 
 absl::Status JoinProjections(const Exec& exec, const JoinProjectionsArgs& args) {
@@ -188,10 +192,10 @@ absl::Status JoinProjections(const Exec& exec, const JoinProjectionsArgs& args) 
     parts.from[count++] = DataOf<bf16>(args.dk[branch]);
     parts.from[count++] = DataOf<bf16>(args.dv[branch]);
   }
-  JoinKernel<<<GridFor(c.rows, kTokens), kThreads, 0, StreamOf(exec)>>>(
-      c, FrequenciesOf(args.config.shape.d_k, args.config.rope_base, args.config.rope_scale), parts,
-      DataOf<bf16>(args.wide));
-  return CheckLaunch("join_projections");
+  return Launch(exec, "join_projections", JoinKernel,
+                {.grid = GridFor(c.rows, kTokens), .block = kThreads}, c,
+                FrequenciesOf(args.config.shape.d_k, args.config.rope_base, args.config.rope_scale),
+                parts, DataOf<bf16>(args.wide));
 }
 
 }  // namespace nsa::cuda

@@ -108,8 +108,9 @@ __device__ __forceinline__ void ScoreBlocks(const SelectShared<kD>& shared,
 
 template <int kD>
 __global__ void __launch_bounds__(kWarps* kWarp, kD > 64 ? 2 : 4)
-    SelectBlocksKernel(AttentionProblem p, SelectOutputs out, int tiles_per_sequence,
+    SelectBlocksKernel(Begin begin, AttentionProblem p, SelectOutputs out, int tiles_per_sequence,
                        int capacity) {
+  begin.WaitForPrevious();
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const SelectTile tile = TileOf(p, tiles_per_sequence);
   WarpChoice choice;
@@ -130,7 +131,9 @@ __global__ void __launch_bounds__(kWarps* kWarp, kD > 64 ? 2 : 4)
 }
 
 // The choice alone, one warp per (token, group) row.
-__global__ void ChooseBlocksKernel(AttentionProblem p, const float* scores, int* blocks) {
+__global__ void ChooseBlocksKernel(Begin begin, AttentionProblem p, const float* scores,
+                                   int* blocks) {
+  begin.WaitForPrevious();
   const int lane = threadIdx.x % kWarp, warps = blockDim.x / kWarp;
   const int64_t row = int64_t{1} * blockIdx.x * warps + threadIdx.x / kWarp;
   if (row >= int64_t{1} * p.batch * p.seq_len * p.groups) return;
@@ -167,10 +170,12 @@ absl::Status SelectBlocks(const Exec& exec, const SelectBlocksArgs& args) {
     auto* kernel = SelectBlocksKernel<kD>;
     const int bytes =
         SelectShared<kD>::Bytes(p.h, capacity, KeysOfBlock(shape.l, shape.d, shape.l_sel));
-    NSA_RETURN_IF_ERROR(AllowShared(kernel, bytes, "select_blocks"));
-    kernel<<<tiles * p.batch * p.groups, kWarps * kWarp, bytes, StreamOf(exec)>>>(p, out, tiles,
-                                                                                  capacity);
-    return CheckLaunch("select_blocks");
+    return Launch(exec, "select_blocks", kernel,
+                  {.grid = GridFor(int64_t{1} * tiles * p.batch * p.groups, 1),
+                   .block = kWarps * kWarp,
+                   .shared = bytes,
+                   .next_may_start = false},
+                  p, out, tiles, capacity);
   });
 }
 
@@ -181,9 +186,9 @@ absl::Status ChooseBlocks(const Exec& exec, const ChooseBlocksArgs& args) {
   p.l_sel = shape.l_sel, p.n_sel = shape.n_sel, p.sel_blocks = shape.sel_blocks();
   p.doc_start = DataOf<int>(args.doc_start);
   const int64_t rows = int64_t{1} * shape.batch * shape.seq_len * shape.n_kv_groups;
-  ChooseBlocksKernel<<<CeilDiv64(rows, kWarps), kWarps * kWarp, 0, StreamOf(exec)>>>(
-      p, DataOf<float>(args.scores), DataOf<int>(args.blocks));
-  return CheckLaunch("choose_blocks");
+  return Launch(exec, "choose_blocks", ChooseBlocksKernel,
+                {.grid = GridFor(rows, kWarps), .block = kWarps * kWarp}, p,
+                DataOf<float>(args.scores), DataOf<int>(args.blocks));
 }
 
 }  // namespace nsa::cuda

@@ -42,7 +42,7 @@ absl::Status GradientReducer::MarkInFlight(int32_t number) {
   Exec exec;
   exec.backend = Backend::kCuda;
   exec.stream = stream_.get();
-  return cuda::Mark(exec, static_cast<int32_t*>(in_flight_.data()), number, nullptr);
+  return cuda::Mark(exec, {.word = static_cast<int32_t*>(in_flight_.data()), .value = number});
 }
 
 absl::Status GradientReducer::Sum(void* stream, const Bucket& bucket) {

@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <string_view>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -30,6 +31,12 @@ constexpr std::array<std::string_view, 12> kMarked = {"compressed_attention",
                                                       "cross_entropy",
                                                       "embedding_backward",
                                                       "spin"};
+
+// Whether a family begins with a kernel of ours, which writes its mark itself. The matrix products
+// are cuBLASLt's.
+bool WritesMark(std::string_view name) {
+  return name != "matmul" && name != "copy" && name != "zero";
+}
 
 bool IsMarked(std::string_view name) {
   return std::find(kMarked.begin(), kMarked.end(), name) != kMarked.end();
@@ -61,6 +68,7 @@ int64_t* GpuProgress::stamps() const {
 Exec GpuProgress::Watch(const Exec& exec) {
   exec_ = exec;
   Exec watched = exec;
+  watched.mark = &pending_;
   watched.on_kernel_context = this;
   watched.on_kernel = [](void* self, const char* name) {
     static_cast<GpuProgress*>(self)->EnterKernel(name);
@@ -72,6 +80,7 @@ void GpuProgress::Begin() {
   marks_.resize(kept_);
   stamps_used_ = stamps_kept_;
   current_ = {};
+  pending_ = {};
   shown_ = -1;
   error_ = absl::OkStatus();
   *word() = -1;
@@ -111,13 +120,26 @@ void GpuProgress::Add(const char* kernel, bool begins_phase) {
   mark.begins_phase = begins_phase;
   if ((begins_phase || every_kernel_) && stamps_used_ < max_stamps_) mark.stamp = stamps_used_++;
   current_.kernel = kernel;
-  const absl::Status status = cuda::Mark(exec_, word(), static_cast<int32_t>(marks_.size()),
-                                         mark.stamp < 0 ? nullptr : stamps() + mark.stamp);
-  if (error_.ok()) error_ = status;
+  // No kernel has taken the mark before this one: it may have a time to record.
+  if (pending_.word != nullptr) Launch(std::exchange(pending_, {}));
+  const cuda::PendingMark written = {.word = word(),
+                                     .nanos = mark.stamp < 0 ? nullptr : stamps() + mark.stamp,
+                                     .value = static_cast<int32_t>(marks_.size())};
+  if (begins_phase || !WritesMark(kernel)) {
+    Launch(written);
+  } else {
+    pending_ = written;
+  }
   marks_.push_back(mark);
   // Shown here, too, and not only while the host waits: when a kernel does not end, the launch
   // queue fills up and the host blocks in a launch.
   Show();
+}
+
+// Writes a mark by a kernel of its own.
+void GpuProgress::Launch(const cuda::PendingMark& mark) {
+  const absl::Status status = cuda::Mark(exec_, mark);
+  if (error_.ok()) error_ = status;
 }
 
 double GpuProgress::Seconds(Phase phase, bool in_graph) const {

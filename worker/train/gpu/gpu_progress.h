@@ -1,11 +1,12 @@
 // Shows the GPU's progress on the status page. The host enqueues a whole step at once, so the
-// device itself reports its progress: marks between the kernels of a step write a number to memory
-// that the host can read. What a number stands for (phase, micro-batch, layer, kernel) is recorded
-// when the mark is enqueued or captured into a graph. Marks that begin a phase also record the
-// time.
+// device itself reports its progress: marks write a number to memory that the host can read. What a
+// number stands for (phase, micro-batch, layer, kernel) is recorded when the mark is enqueued or
+// captured into a graph. Marks that begin a phase also record the time.
 //
-// A mark costs a kernel launch. So only the first kernels of phases and layers are marked, and
-// kernels that run long or whose time depends on the data.
+// The first kernels of phases and layers are marked, and kernels that run long or whose time
+// depends on the data. A kernel of ours writes its mark itself when it begins
+// (kernels/cuda/mark.h). Phases and matrix products have marks that are kernels of their own. Where
+// branches of the attention run side by side, the page names the one that began last.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "common/run/status_page.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/mark.h"
 #include "kernels/exec.h"
 
 namespace nsa::train {
@@ -84,6 +86,7 @@ class GpuProgress {
       : page_(page), every_kernel_(every_kernel), max_stamps_(max_stamps) {}
   void EnterKernel(const char* name);
   void Add(const char* kernel, bool begins_phase);
+  void Launch(const cuda::PendingMark& mark);
   void Show();
   int32_t* word() const;
   int64_t* stamps() const;
@@ -92,6 +95,7 @@ class GpuProgress {
   const bool every_kernel_;
   const int32_t max_stamps_;
   Exec exec_;
+  cuda::PendingMark pending_;  // for the next kernel
   cuda::PinnedMemory memory_;
   std::vector<Mark> marks_;
   size_t kept_ = 0;

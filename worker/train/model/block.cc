@@ -118,7 +118,8 @@ absl::Status AttentionForward(const BlockContext& block, const BlockStatistics& 
                                .o = arena[act.o],
                                .gate_stats = statistics.gate,
                                .selection_stats = statistics.selection,
-                               .keys_read = statistics.keys_read});
+                               .keys_read = statistics.keys_read,
+                               .statistics_zeroed = statistics.zeroed});
 }
 
 LinearShape OutShape(const ModelConfig& config) {

@@ -89,9 +89,10 @@ std::vector<BlockWorkspace> PlanWorkspaces(const ModelConfig& config, bool train
 
 // Statistics that the kernels write; an empty tensor is not written.
 struct BlockStatistics {
-  Tensor gate;       // fp32 [kGateStats]
-  Tensor selection;  // int64 [kSelectionStats]
-  Tensor keys_read;  // int64 [kBranches]
+  Tensor gate;          // fp32 [kGateStats]
+  Tensor selection;     // int64 [kSelectionStats]
+  Tensor keys_read;     // int64 [kBranches]
+  bool zeroed = false;  // all of them are 0 before the block runs
 };
 
 // What forward and backward need.

@@ -206,6 +206,7 @@ double Model::Impl::Collect(int32_t micro_batch) {
 // Embedding and all blocks; returns the residual stream behind the last one.
 absl::StatusOr<Tensor> Model::Impl::RunBlocks(const Exec& exec, int32_t micro_batch) {
   current_ = micro_batch;
+  if (options_.statistics) NSA_RETURN_IF_ERROR(Zero(exec, readout_.All(arena_, micro_batch)));
   NSA_RETURN_IF_ERROR(Embedding(exec, {.rows = rows_,
                                        .vocab = config_.vocab,
                                        .dim = config_.dim,

@@ -308,9 +308,9 @@ TEST(Attention, KernelsAnnounceThemselves) {
     args.v[c] = Span(layer.v[c]);
   }
   ASSERT_TRUE(NsaLayer(exec, args).ok());
-  EXPECT_THAT(names, ::testing::ElementsAre("rope", "rope", "rope", "rope", "compress", "compress",
-                                            "compressed_attention", "select_blocks",
-                                            "selected_attention", "window_attention", "gate"));
+  EXPECT_THAT(names, ::testing::ElementsAre("rope", "rope", "rope", "rope", "window_attention",
+                                            "compress", "compress", "compressed_attention",
+                                            "select_blocks", "selected_attention", "gate"));
 }
 
 }  // namespace

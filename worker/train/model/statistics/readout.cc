@@ -29,6 +29,10 @@ Tensor Readout::Loss(const ActivationArena& arena, int32_t micro_batch) const {
   return {static_cast<std::byte*>(arena[block_].data) + micro_batch * bytes_, 1, DType::kF32};
 }
 
+Tensor Readout::All(const ActivationArena& arena, int32_t micro_batch) const {
+  return {static_cast<std::byte*>(arena[block_].data) + micro_batch * bytes_, bytes_, DType::kU8};
+}
+
 BlockStatistics Readout::Layer(const ActivationArena& arena, const NsaLayerConfig& config,
                                int32_t micro_batch, int32_t layer) const {
   std::byte* const at = static_cast<std::byte*>(arena[block_].data) + micro_batch * bytes_ +
@@ -41,6 +45,7 @@ BlockStatistics Readout::Layer(const ActivationArena& arena, const NsaLayerConfi
     statistics.selection = {at + offsetof(LayerReadout, selection), kSelectionStats, DType::kI64};
   }
   statistics.keys_read = {at + offsetof(LayerReadout, keys_read), kBranches, DType::kI64};
+  statistics.zeroed = true;
   return statistics;
 }
 

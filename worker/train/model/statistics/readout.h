@@ -29,6 +29,8 @@ class Readout {
   absl::Status Allocate(Backend backend);
 
   Tensor Loss(const ActivationArena& arena, int32_t micro_batch) const;
+  // All results of a micro-batch. To be zeroed before its first layer runs.
+  Tensor All(const ActivationArena& arena, int32_t micro_batch) const;
   // Where the kernels of a layer write. The tensors of parts that the model lacks are empty.
   BlockStatistics Layer(const ActivationArena& arena, const NsaLayerConfig& config,
                         int32_t micro_batch, int32_t layer) const;
