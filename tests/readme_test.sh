@@ -75,13 +75,14 @@ check_job_keys() {
   local page=docs/job_file.md section key
   while read -r section key; do
     grep -qE "^\| \`${section:+$section\.}$key\` \|" "$page" || complain "$page: no row for \`${section:+$section.}$key\`"
-  done < <(awk '/^message (Model|Nsa|Data|Runtime|Train|Restart|Guard|Preflight|Resource)Spec/ {
+  done < <(awk '/^message (Model|Nsa|Data|Runtime|Train|Restart|Guard|Preflight|Resource|Sweep)Spec/ {
       section = tolower($2); sub(/spec$/, "", section); if (section == "resource") section = "resources" }
     /^message [A-Za-z]*Spec|^}/ { if ($2 == "JobSpec") top = 1; else if (/^}/) { section = ""; top = 0 } }
     section != "" && / = [0-9]+;/ { for (i = 1; i <= NF; ++i) if ($(i + 1) == "=") { print section, $i; break } }' proto/nsa/v1/job.proto)
 }
 
-# [text](target): a file from the page's folder, and with #anchor a heading of it. Web addresses are not followed.
+# [text](target): a file from the page's folder, and with #anchor a heading of it. Web addresses are not followed. The bundle carries README.md, docs/
+# and configs/ only (deploy/CMakeLists.txt), so their pages link to nothing else.
 check_links() {
   local page=$1 target file anchor headings
   while read -r target; do
@@ -91,6 +92,11 @@ check_links() {
     file=${file:+$(dirname "$page")/$file}
     file=${file:-$page}
     [ -e "$file" ] || { complain "$page: dead link to $target"; continue; }
+    case $page in README.md | docs/* | configs/*)
+      case $(realpath --relative-to=. "$file") in README.md | docs | docs/* | configs | configs/*) ;;
+        *) complain "$page: links to $target, which the bundle does not carry" ;;
+      esac ;;
+    esac
     [ -n "$anchor" ] || continue
     headings=$(sed -nE 's/^#+ +//p' "$file" | tr '[:upper:]' '[:lower:]' | sed 's/[^a-z0-9 _-]//g; s/ /-/g')
     grep -qxF -e "$anchor" <<<"$headings" || complain "$page: $file has no heading #$anchor"
@@ -177,6 +183,7 @@ self_test() {
   sed -i '/^| 7/d' docs/architecture.md; expect_complaint "six rows"
   echo '`server/gone.cc`' >>docs/job_file.md; expect_complaint "a file that is gone, in docs/"
   echo '[gone](docs/gone.md)' >>README.md; expect_complaint "a dead link"
+  echo '[code](../server/x.cc)' >>docs/job_file.md; expect_complaint "a link out of the bundle"
   echo '[main path](architecture.md#gone)' >>docs/job_file.md; expect_complaint "a link to a heading that is gone"
   printf '```yaml\ntrain: {steps: bad}\n```\n' >>README.md; expect_complaint "a job that preflight refuses"
   sed -i '/train.steps/d' docs/job_file.md; expect_complaint "a key of the job file without a row"

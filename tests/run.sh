@@ -42,6 +42,13 @@ export TSAN_OPTIONS=${TSAN_OPTIONS:-ignore_noninstrumented_modules=1:halt_on_err
 # Several tests run in parallel, so waiting threads must not occupy a core.
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 
+# The commit that this branch began at: of $NSA_BASE, default origin/main. Empty if there is none.
+base=$(git merge-base HEAD "${NSA_BASE:-origin/main}" 2>/dev/null || true)
+
+# Where there is no compiler cache yet, the builds with sanitizers take their common headers from precompiled ones.
+cold=false
+[ -d "${CCACHE_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/ccache}" ] || cold=true
+
 # So that another clone of this repository can reuse what this one compiled.
 export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD} CCACHE_NOHASHDIR=${CCACHE_NOHASHDIR:-true}
 
@@ -50,7 +57,9 @@ build() {
   local name=$1; shift
   say "build: preset $name${*:+, targets $*}"
   [ -f "build/$name/CMakeCache.txt" ] || echo "first build of this preset: some minutes"
-  cmake --preset "$name" >"/tmp/nsa-configure.$$" 2>&1 || { cat "/tmp/nsa-configure.$$"; rm -f "/tmp/nsa-configure.$$"; return 1; }
+  local options=()
+  if $cold && [ "$name" != release ]; then options=(-DNSA_PRECOMPILE=ON); fi
+  cmake --preset "$name" "${options[@]}" >"/tmp/nsa-configure.$$" 2>&1 || { cat "/tmp/nsa-configure.$$"; rm -f "/tmp/nsa-configure.$$"; return 1; }
   rm -f "/tmp/nsa-configure.$$"
   local targets=()
   [ $# -eq 0 ] || targets=(--target "$@")
@@ -78,8 +87,7 @@ check_format() {
 
 # Checks the product's .cc files that differ from $NSA_BASE (default: origin/main), or all of them when there is no such commit.
 check_tidy() {
-  local base='' files
-  base=$(git merge-base HEAD "${NSA_BASE:-origin/main}" 2>/dev/null || true)
+  local files
   files=$(own_sources common kernels server worker client | grep '\.cc$')
   if [ -n "$base" ] && [ "$base" != "$(git rev-parse HEAD)" ]; then
     files=$(git diff --name-only --diff-filter=d "$base" -- common kernels server worker client | grep '\.cc$' || true)
