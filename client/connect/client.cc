@@ -57,6 +57,19 @@ Client::Client(Endpoint endpoint, std::optional<absl::Duration> timeout, Interru
 
 Client::~Client() = default;
 
+void Client::RenewIfLost(const grpc::Status& status) {
+  if (status.error_code() != grpc::StatusCode::UNAVAILABLE) return;
+  auto fresh = OpenChannel(endpoint_.address, endpoint_.tls);
+  if (!fresh.ok()) return;  // The certificates were good a moment ago: the next call tries again.
+  const MutexLock lock(&mutex_);
+  channel_ = *std::move(fresh);
+}
+
+std::shared_ptr<grpc::Channel> Client::channel() const {
+  const MutexLock lock(&mutex_);
+  return channel_;
+}
+
 absl::Status Client::Explain(const grpc::Status& status, absl::Duration timeout) const {
   if (interrupt_->raised()) return absl::CancelledError("interrupted");
   if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
@@ -102,12 +115,17 @@ absl::Status Client::CallInto(const Message& request, Message* response,
   const absl::Duration timeout = timeout_.value_or(options.timeout);
   const auto context = MakeContext(timeout, endpoint_.token);
   const Interrupt::Scope scope(interrupt_, [&] { context->TryCancel(); });
+  const CallWatch::Guard guard(&watch_, context.get(), timeout);
   // The same call that a generated stub makes.
   const grpc::internal::RpcMethod method(name.c_str(), grpc::internal::RpcMethod::NORMAL_RPC);
-  const grpc::Status status = grpc::internal::BlockingUnaryCall<MessageLite, MessageLite>(
-      channel_.get(), method, context.get(), request, response);
+  const auto channel = this->channel();
+  grpc::Status status = grpc::internal::BlockingUnaryCall<MessageLite, MessageLite>(
+      channel.get(), method, context.get(), request, response);
+  if (!status.ok() && guard.overran())
+    status = grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, "");
   if (status.ok() && clean_) CleanTexts(response);
   if (status.ok()) return absl::OkStatus();
+  RenewIfLost(status);
   if (options.details != nullptr) *options.details = DetailsOf(status);
   return Explain(status, timeout);
 }
@@ -118,9 +136,10 @@ absl::Status Client::StreamInto(const Message& request, Message* response,
   const auto context = MakeContext(absl::InfiniteDuration(), endpoint_.token);
   const Interrupt::Scope scope(interrupt_, [&] { context->TryCancel(); });
   const grpc::internal::RpcMethod method(name.c_str(), grpc::internal::RpcMethod::SERVER_STREAMING);
+  const auto channel = this->channel();
   const std::unique_ptr<grpc::ClientReader<MessageLite>> reader(
       grpc::internal::ClientReaderFactory<MessageLite>::Create<MessageLite>(
-          channel_.get(), method, context.get(), request));
+          channel.get(), method, context.get(), request));
   while (reader->Read(response)) {
     if (clean_) CleanTexts(response);
     if (on_message()) continue;
@@ -131,6 +150,7 @@ absl::Status Client::StreamInto(const Message& request, Message* response,
     return absl::OkStatus();
   }
   const grpc::Status status = reader->Finish();
+  RenewIfLost(status);
   return status.ok() ? absl::OkStatus() : Explain(status, absl::InfiniteDuration());
 }
 

@@ -1,4 +1,5 @@
-// Typed calls to the coordinator. Every unary call has a deadline; every call ends early on Ctrl-C.
+// Typed calls to the coordinator. Every unary call has a deadline, which holds too when the wall
+// clock is set meanwhile (common/rpc/call_watch.h); every call ends early on Ctrl-C.
 // A new RPC needs no change here: a method is found by the types of its request and response.
 //
 // Errors of the coordinator are passed on unchanged. When no coordinator answered
@@ -16,6 +17,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "client/connect/endpoint.h"
+#include "common/base/mutex.h"
+#include "common/rpc/call_watch.h"
 #include "nsa/v1/coordinator.pb.h"
 
 namespace grpc {
@@ -89,11 +92,17 @@ class Client {
   absl::Status StreamInto(const Message& request, Message* response,
                           const std::function<bool()>& on_message);
   absl::Status Explain(const grpc::Status& status, absl::Duration timeout) const;
+  std::shared_ptr<grpc::Channel> channel() const;
+  // After a call that reached nobody, the next one uses a fresh connection: gRPC tries a lost one
+  // again by a timer, which stands still when the wall clock is set back.
+  void RenewIfLost(const grpc::Status& status);
 
   const Endpoint endpoint_;
   const std::optional<absl::Duration> timeout_;
   Interrupt* const interrupt_;
-  const std::shared_ptr<grpc::Channel> channel_;
+  CallWatch watch_;
+  mutable Mutex mutex_;
+  std::shared_ptr<grpc::Channel> channel_ ABSL_GUARDED_BY(mutex_);
   bool clean_ = true;
 };
 

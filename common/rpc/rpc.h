@@ -46,12 +46,13 @@ ErrorDetails DetailsOf(const grpc::Status& status);
 bool IsLoopback(const std::string& address);
 
 // A channel with our keepalive (a ping every 60 s, timeout 20 s), message limits (receive 16 MiB,
-// send 4 MiB) and retry policy. It uses TLS if `tls` is not empty.
+// send 4 MiB) and retry policy. It uses TLS if `tls` is not empty. It shares no connection with
+// another channel.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const std::string& address,
                                                            const v1::TlsConfig& tls);
 
 // A context with a deadline (none for InfiniteDuration) and, if `token` is not empty, the bearer
-// token.
+// token. When the wall clock is set back, the deadline may pass unnoticed: see call_watch.h.
 std::unique_ptr<grpc::ClientContext> MakeContext(absl::Duration timeout, const std::string& token);
 
 // $NSA_STATE_DIR, else $XDG_STATE_HOME/nsa, else ~/.local/state/nsa.

@@ -9,7 +9,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
 #include "grpcpp/grpcpp.h"
 #include "server/act/executor.h"
 #include "server/rpc/auth.h"
@@ -44,7 +45,7 @@ class UnaryCall {
         rules_(&rules),
         method_(method),
         subject_(std::move(subject)),
-        began_(absl::Now()) {}
+        began_(RealClock().Monotonic()) {}
 
   template <typename Response>
   using Work = std::function<absl::StatusOr<Response>(const Caller& caller)>;
@@ -94,7 +95,8 @@ class UnaryCall {
   // Ends the call. Called by Run() and RunOn(); other users call it exactly once.
   void Finish(const absl::Status& status) const {
     const grpc::Status wire = ToWire(status);
-    rules_->observe(method_, wire.error_code(), absl::ToDoubleSeconds(absl::Now() - began_),
+    rules_->observe(method_, wire.error_code(),
+                    absl::ToDoubleSeconds(RealClock().Monotonic() - began_),
                     /*stream=*/false);
     if (subject_.has_value() && rules_->audit) {
       v1::AuditEntry entry;
@@ -115,8 +117,8 @@ class UnaryCall {
   const CallRules* rules_;
   const char* method_;
   std::optional<std::string> subject_;
-  std::string who_;  // empty until the caller is known
-  absl::Time began_;
+  std::string who_;       // empty until the caller is known
+  absl::Duration began_;  // RealClock().Monotonic()
 };
 
 }  // namespace nsa::server

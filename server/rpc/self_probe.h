@@ -2,9 +2,14 @@
 // failed because the process ran out of file descriptors, gRPC 1.51 accepts no further connection
 // (the class of CVE-2023-4785). A process that cannot be reached should be restarted; workers keep
 // running meanwhile.
+//
+// On a machine with far too much to do, a server that is well does not answer in time either. The
+// probe tells the two apart by its own thread, which wants to run ten times a second meanwhile: if
+// it hardly could, nothing is held against the server.
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 
@@ -14,6 +19,25 @@
 
 namespace nsa::server {
 
+enum class Probed {
+  kAnswered,
+  kSilent,
+  kStarved,  // no answer, but the probe itself did not get to run
+};
+
+struct Probing {
+  bool answered = false;
+  bool refused = false;  // an error came before the time was over
+  absl::Duration took;
+  int pulses = 0;  // how often the probe's thread ran meanwhile
+};
+
+// The time from a pulse to the next on a machine that has a processor for the probe.
+inline constexpr absl::Duration kProbePulse = absl::Milliseconds(100);
+
+// A probe without an answer is starved if it had less than half of its pulses.
+Probed JudgeProbe(const Probing& probing);
+
 class SelfProbe {
  public:
   struct Options {
@@ -21,17 +45,21 @@ class SelfProbe {
     absl::Duration every = absl::Seconds(5);
     absl::Duration patience = absl::Seconds(3);
     int failures = 3;                   // in a row, before `unreachable` is called
-    std::function<void()> alive;        // after every answer
+    std::function<void()> alive;        // after every answer, and after a starved probe
     std::function<void()> unreachable;  // once
   };
   explicit SelfProbe(Options options);
   ~SelfProbe();
 
  private:
+  struct Question;
+
   void Loop();
-  bool Answers() const;
+  void Note(Probed probed);
+  Probing Probe() const;
 
   const Options options_;
+  int failures_ = 0;  // used by the thread only
   Mutex mutex_;
   CondVar woken_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

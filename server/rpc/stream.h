@@ -74,7 +74,10 @@ class Stream final : public grpc::ServerWriteReactor<Response> {
 
  private:
   Stream(const CallRules& rules, const char* method, Source<Response> source)
-      : rules_(&rules), method_(method), began_(absl::Now()), source_(std::move(source)) {}
+      : rules_(&rules),
+        method_(method),
+        began_(RealClock().Monotonic()),
+        source_(std::move(source)) {}
 
   static std::shared_ptr<Stream> Make(const CallRules& rules, const char* method,
                                       Source<Response> source) {
@@ -126,14 +129,15 @@ class Stream final : public grpc::ServerWriteReactor<Response> {
   void FinishLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (std::exchange(finished_, true)) return;
     const grpc::Status wire = ToWire(status);
-    rules_->observe(method_, wire.error_code(), absl::ToDoubleSeconds(absl::Now() - began_),
+    rules_->observe(method_, wire.error_code(),
+                    absl::ToDoubleSeconds(RealClock().Monotonic() - began_),
                     /*stream=*/true);
     this->Finish(wire);
   }
 
   const CallRules* const rules_;
   const char* const method_;
-  const absl::Time began_;
+  const absl::Duration began_;            // RealClock().Monotonic()
   const Source<Response> source_;         // used by Pump() only
   ChangeHub::Subscription subscription_;  // set before the first pump, moved out in OnDone
   std::shared_ptr<Stream> self_;          // from Start() to OnDone(), which gRPC calls once, last

@@ -219,6 +219,12 @@ class Soak:
         self.service.wait_until(lambda: not self.service.workers(), WAIT_SECONDS, "no worker is left")
 
 
+def print_logs(folder):
+    for name in ("coordinator", "agent"):
+        log = folder / f"{name}.log"
+        print(f"--- {log.name}\n{log.read_text()[-3000:] if log.exists() else 'none'}")
+
+
 def run(options, folder):
     service = Service(options.bin_dir, folder, options.leak)
     soak = Soak(service, folder, options.seed)
@@ -245,9 +251,7 @@ def run(options, folder):
         service.close()
         assert not service.workers(), "a worker outlived its job"
     except BaseException:
-        for name in ("coordinator", "agent"):
-            log = folder / f"{name}.log"
-            print(f"--- {log.name}\n{log.read_text()[-3000:] if log.exists() else 'none'}")
+        print_logs(folder)
         raise
     finally:
         soak.watching = False

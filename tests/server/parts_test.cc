@@ -1,10 +1,9 @@
-// Tests of small parts: auth, path guard, dump broker, change hub, fleet, self probe.
+// Tests of small parts: auth, path guard, dump broker, change hub, fleet.
 #include <signal.h>
 #include <sys/stat.h>
 
 #include <fstream>
 #include <functional>
-#include <future>
 #include <memory>
 #include <regex>
 #include <set>
@@ -20,7 +19,6 @@
 #include "server/act/request_error.h"
 #include "server/rpc/auth.h"
 #include "server/rpc/errors.h"
-#include "server/rpc/self_probe.h"
 #include "server/store/fleet.h"
 #include "server/watch/change_hub.h"
 #include "tests/server/tiny_job.h"
@@ -371,27 +369,6 @@ TEST(Errors, KeepReasonAndViolationsUntilTheWire) {
   EXPECT_EQ(details.reason, "PATH_NOT_ALLOWED");
   ASSERT_EQ(details.violations.size(), 2u);
   EXPECT_EQ(details.violations[1].field, "c");
-}
-
-TEST(SelfProbe, CallsForHelpOnceWhenNobodyAnswers) {
-  std::promise<void> unreachable;
-  int calls = 0;
-  {
-    SelfProbe probe({.address = "unix:/nonexistent/socket",
-                     .every = absl::Milliseconds(5),
-                     .patience = absl::Milliseconds(50),
-                     .failures = 3,
-                     .alive = [] { ADD_FAILURE(); },
-                     .unreachable =
-                         [&] {
-                           ++calls;
-                           unreachable.set_value();
-                         }});
-    EXPECT_EQ(unreachable.get_future().wait_for(std::chrono::seconds(10)),
-              std::future_status::ready);
-    absl::SleepFor(absl::Milliseconds(30));
-  }
-  EXPECT_EQ(calls, 1);
 }
 
 }  // namespace

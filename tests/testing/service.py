@@ -22,14 +22,25 @@ class Service:
         if agent_environment:
             (folder / "coordinator.yaml").write_text("local_agent: false\n")
             arguments += ["--config", folder / "coordinator.yaml"]
-        with open(self.log, "wb") as log:
-            self.process = subprocess.Popen([self.bin / "nsa-coordinator", *arguments], env=self.environment, stdout=log, stderr=log)
+        self.arguments = arguments
+        self.start()
         if agent_environment:
             (folder / "agent.yaml").write_text(f"pass_environment: [{', '.join(agent_environment)}]\n")
             with open(folder / "agent.log", "wb") as log:
                 arguments = ["--config", folder / "agent.yaml", "--state-dir", folder / "state" / "agent"]
                 self.agent = subprocess.Popen([self.bin / "nsa-agent", *arguments], env={**self.environment, **agent_environment},
                                               stdout=log, stderr=log)
+        self.wait_until(lambda: self.ctl("nodes", "-o", "name").stdout.strip(), 20, "an agent in nsactl nodes")
+
+    def start(self):
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen([self.bin / "nsa-coordinator", *self.arguments], env=self.environment, stdout=log, stderr=log)
+
+    def kill_coordinator(self):
+        """Ends the coordinator with SIGKILL and starts it again; its agent and the workers run on."""
+        self.process.kill()
+        self.process.wait(30)
+        self.start()
         self.wait_until(lambda: self.ctl("nodes", "-o", "name").stdout.strip(), 20, "an agent in nsactl nodes")
 
     def wait_until(self, condition, seconds, what):

@@ -10,11 +10,11 @@
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/base/thread_name.h"
-#include "common/rpc/rpc.h"
 #include "common/rpc/secret.h"
 #include "common/run/atomic_file.h"
 #include "spdlog/spdlog.h"
 #include "worker/agent/launch.h"
+#include "worker/agent/link/accepts.h"
 
 namespace nsa::agent {
 namespace {
@@ -22,8 +22,14 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr absl::Duration kConnect = absl::Milliseconds(500);
-constexpr absl::Duration kDeadline = absl::Seconds(5);
+constexpr absl::Duration kPauseWithout = absl::Milliseconds(50);  // a connection
 constexpr absl::Duration kMaxBackoff = absl::Seconds(2);
+
+// Nobody answered, as opposed to an answer that is an error.
+bool IsSilence(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
+         absl::IsCancelled(status);
+}
 
 std::string NewIncarnation() {
   const std::string uuid = ReadWholeFile("/proc/sys/kernel/random/uuid").value_or("unknown");
@@ -98,7 +104,8 @@ absl::StatusOr<FileLock> LockStateDir(const fs::path& state_dir) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Agent>> Agent::Start(const AgentOptions& given) {
+absl::StatusOr<std::unique_ptr<Agent>> Agent::Start(const AgentOptions& given,
+                                                    std::function<void()> lost) {
   AgentOptions options = given;
   std::error_code error;
   fs::create_directories(options.state_dir, error);
@@ -110,30 +117,32 @@ absl::StatusOr<std::unique_ptr<Agent>> Agent::Start(const AgentOptions& given) {
   const fs::path secret = options.state_dir / "node.secret";
   NSA_RETURN_IF_ERROR(MakeSecretFile("node.secret", secret).status());
   NSA_ASSIGN_OR_RETURN(options.secret, ReadSecretFile("node.secret", secret));
-  NSA_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
-                       OpenChannel(options.coordinator_address, options.tls));
-  std::unique_ptr<Agent> agent(new Agent(options, std::move(lock), channel));
+  NSA_ASSIGN_OR_RETURN(std::unique_ptr<Link> link, Link::Open(options));
+  std::unique_ptr<Agent> agent(
+      new Agent(options, std::move(lock), std::move(link), std::move(lost)));
   agent->AdoptAll();
   agent->thread_ = std::thread([raw = agent.get()] { raw->HeartbeatLoop(); });
   return agent;
 }
 
-Agent::Agent(const AgentOptions& options, FileLock lock, std::shared_ptr<grpc::Channel> channel)
+Agent::Agent(const AgentOptions& options, FileLock lock, std::unique_ptr<Link> link,
+             std::function<void()> lost)
     : options_(options),
       lock_(std::move(lock)),
-      channel_(std::move(channel)),
-      stub_(v1::FleetService::NewStub(channel_)),
+      link_(std::move(link)),
+      lost_(std::move(lost)),
       incarnation_(NewIncarnation()),
-      shared_{options_, stub_.get(), [this] { OnChange(); }},
+      shared_{options_, link_.get(), [this] { OnChange(); }},
       inventory_(options_),
-      dumps_(options_, stub_.get()) {}
+      dumps_(options_, link_.get()),
+      caller_(link_.get()) {}
 
 Agent::~Agent() {
   {
     const MutexLock lock(&mutex_);
     ending_ = true;
-    if (in_flight_ != nullptr) in_flight_->TryCancel();
   }
+  caller_.Cancel();
   wake_.SignalAll();
   if (thread_.joinable()) thread_.join();
   ranks_.clear();  // Now, because their threads call OnChange().
@@ -158,12 +167,53 @@ void Agent::HeartbeatLoop() {
     const absl::Duration start = RealClock().Monotonic();
     const absl::Status status = Heartbeat();
     NoteReachable(status);
+    if (!TendLink(status)) return lost_();
     pause = status.ok() ? options_.heartbeat
                         : std::min(pause * 2, std::max(kMaxBackoff, options_.heartbeat));
-    // Without a connection there is no extra pause: Heartbeat() waits for one.
-    const bool connected = channel_->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY;
-    next = start + (connected ? pause : absl::ZeroDuration());
+    // Without a connection there is no pause to speak of: Heartbeat() waits for one.
+    next = start + (link_->connected() ? pause : kPauseWithout);
   }
+}
+
+bool Agent::TendLink(const absl::Status& status) {
+  if (!IsSilence(status)) {
+    answered_at_ = RealClock().Monotonic();
+    fresh_ = 0;
+    return true;
+  }
+  switch (NextStepNow()) {
+    case SilenceStep::kWait:
+      return true;
+    case SilenceStep::kReopen:
+      ++fresh_;
+      opened_at_ = RealClock().Monotonic();
+      spdlog::warn(
+          "coordinator {}: it accepts connections but answers no heartbeat; "
+          "fresh connection {} of {}",
+          options_.coordinator_address, fresh_, options_.silence.fresh);
+      if (const absl::Status opened = link_->Reopen(); !opened.ok()) {
+        spdlog::error("coordinator {}: {}", options_.coordinator_address, opened.ToString());
+      }
+      return true;
+    case SilenceStep::kEnd:
+      break;
+  }
+  spdlog::error(
+      "coordinator {}: it accepts connections but answered no heartbeat for {}, over {} "
+      "fresh connections; the agent ends to be started again, its workers keep running",
+      options_.coordinator_address,
+      absl::FormatDuration(absl::Trunc(RealClock().Monotonic() - answered_at_, absl::Seconds(1))),
+      fresh_);
+  return false;
+}
+
+SilenceStep Agent::NextStepNow() {
+  const absl::Duration now = RealClock().Monotonic();
+  Silence silence = {
+      .since_answer = now - answered_at_, .since_opened = now - opened_at_, .fresh = fresh_};
+  silence.accepts = IsOverdue(silence, options_.silence) &&
+                    AcceptsConnections(options_.coordinator_address, kConnect);
+  return NextStep(silence, options_.silence);
 }
 
 void Agent::NoteReachable(const absl::Status& status) {
@@ -175,20 +225,6 @@ void Agent::NoteReachable(const absl::Status& status) {
   }
   spdlog::info("coordinator {}: answers again", options_.coordinator_address);
   for (const auto& [key, rank] : ranks_) rank->Nudge();
-}
-
-template <typename Method, typename Request, typename Response>
-absl::Status Agent::Call(Method method, const Request& request, Response* response) {
-  const std::unique_ptr<grpc::ClientContext> context = MakeContext(kDeadline, options_.secret);
-  {
-    const MutexLock lock(&mutex_);
-    if (ending_) return absl::CancelledError("the agent ends");
-    in_flight_ = context.get();
-  }
-  const grpc::Status status = (stub_.get()->*method)(context.get(), request, response);
-  const MutexLock lock(&mutex_);
-  in_flight_ = nullptr;
-  return FromGrpc(status);
 }
 
 // Makes the secret of this node known to the coordinator. It answers OK when it knows it already.
@@ -203,7 +239,8 @@ absl::Status Agent::Join() {
     if (absl::IsPermissionDenied(token.status())) return token.status();
   }
   v1::JoinResponse response;
-  const absl::Status status = Call(&v1::FleetService::StubInterface::Join, request, &response);
+  const absl::Status status =
+      caller_.Call(&v1::FleetService::StubInterface::Join, request, &response);
   // A coordinator of an earlier version knows no secrets.
   if (!status.ok() && !absl::IsUnimplemented(status)) return status;
   joined_ = true;
@@ -212,12 +249,12 @@ absl::Status Agent::Join() {
 
 absl::Status Agent::Heartbeat() {
   // Connects before observing, so that the observations are fresh when they are sent.
-  const auto patience = std::chrono::system_clock::now() + absl::ToChronoNanoseconds(kConnect);
-  if (!channel_->WaitForConnected(patience)) return absl::UnavailableError("not reachable");
+  NSA_RETURN_IF_ERROR(link_->Connect(kConnect));
   if (!joined_) NSA_RETURN_IF_ERROR(Join());
   const v1::HeartbeatRequest request = Observe();
   v1::HeartbeatResponse response;
-  const absl::Status status = Call(&v1::FleetService::StubInterface::Heartbeat, request, &response);
+  const absl::Status status =
+      caller_.Call(&v1::FleetService::StubInterface::Heartbeat, request, &response);
   // The coordinator does not know the secret (any more).
   if (absl::IsUnauthenticated(status)) joined_ = false;
   NSA_RETURN_IF_ERROR(status);

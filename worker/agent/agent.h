@@ -3,17 +3,21 @@
 // the coordinator cannot be reached, all workers keep running.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <thread>
 
 #include "absl/status/statusor.h"
+#include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/run/file_lock.h"
 #include "nsa/v1/fleet.grpc.pb.h"
 #include "worker/agent/dump/dump_runner.h"
 #include "worker/agent/inventory.h"
+#include "worker/agent/link/link.h"
+#include "worker/agent/link/silence.h"
 #include "worker/agent/options.h"
 #include "worker/agent/rank_process.h"
 
@@ -25,21 +29,27 @@ class Agent {
   // heartbeat. AlreadyExists when another agent holds the state folder. Succeeds even when the
   // coordinator cannot be reached. The secret of this node is the file node.secret in the state
   // folder (mode 0600), made at the first start.
-  static absl::StatusOr<std::unique_ptr<Agent>> Start(const AgentOptions& options);
+  //
+  // `lost` is called once, by a thread of the agent, when the coordinator accepts connections but
+  // fresh ones have not helped either (link/silence.h): this process should end and be started
+  // again. It must not destroy the agent.
+  static absl::StatusOr<std::unique_ptr<Agent>> Start(const AgentOptions& options,
+                                                      std::function<void()> lost);
 
   // Ends the agent; its workers keep running, for the next agent to adopt.
   ~Agent();
 
  private:
-  Agent(const AgentOptions& options, FileLock lock, std::shared_ptr<grpc::Channel> channel);
+  Agent(const AgentOptions& options, FileLock lock, std::unique_ptr<Link> link,
+        std::function<void()> lost);
   void AdoptAll();
   void HeartbeatLoop();  // the thread
   absl::Status Join();
   absl::Status Heartbeat();
-  // Calls the coordinator; the destructor cancels the call.
-  template <typename Method, typename Request, typename Response>
-  absl::Status Call(Method method, const Request& request, Response* response);
   void NoteReachable(const absl::Status& status);
+  // Replaces a connection that brings no answer. False when the agent should end.
+  bool TendLink(const absl::Status& status);
+  SilenceStep NextStepNow();
   v1::HeartbeatRequest Observe() const;
   void Converge(const v1::HeartbeatResponse& desired);
   void Keep(const v1::WorkerAssignment& assignment);
@@ -52,8 +62,8 @@ class Agent {
 
   const AgentOptions options_;
   const FileLock lock_;
-  const std::shared_ptr<grpc::Channel> channel_;  // also used by stub_
-  const std::unique_ptr<v1::FleetService::StubInterface> stub_;
+  const std::unique_ptr<Link> link_;
+  const std::function<void()> lost_;
   const std::string incarnation_;
   const RankProcess::Shared shared_;
   Inventory inventory_;
@@ -64,12 +74,15 @@ class Agent {
   std::string epoch_;  // of the coordinator that last answered
   bool reachable_ = true;
   bool joined_ = false;  // the coordinator knows the secret
+  absl::Duration answered_at_ = RealClock().Monotonic();
+  absl::Duration opened_at_ = answered_at_;  // the connection
+  int fresh_ = 0;                            // connections opened since the last answer
 
+  Caller caller_;  // the heartbeat's
   Mutex mutex_;
   CondVar wake_;
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
   bool changed_ ABSL_GUARDED_BY(mutex_) = false;
-  grpc::ClientContext* in_flight_ ABSL_GUARDED_BY(mutex_) = nullptr;
 
   std::thread thread_;
 };

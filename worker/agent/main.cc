@@ -2,10 +2,13 @@
 // for.
 //
 // Exit codes: 0 ended by SIGTERM or SIGINT (workers keep running), 1 failed, 2 usage or
-// configuration, 6 the state folder is in use by another agent.
+// configuration, 6 the state folder is in use by another agent, 7 the coordinator accepts
+// connections but answers on none (start the agent again; workers keep running).
 #include <signal.h>
 #include <sys/prctl.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <string>
 
@@ -26,6 +29,7 @@ namespace {
 constexpr int kFailed = 1;
 constexpr int kUsage = 2;
 constexpr int kInUse = 6;
+constexpr int kLost = 7;
 
 struct Flags {
   std::string config;
@@ -76,7 +80,11 @@ int RunAgent(const Flags& flags) {
     Fail(options.status());
     return kUsage;  // whatever is wrong: a file of the configuration may be unreadable
   }
-  absl::StatusOr<std::unique_ptr<Agent>> agent = Agent::Start(*options);
+  std::atomic<bool> lost = false;
+  absl::StatusOr<std::unique_ptr<Agent>> agent = Agent::Start(*options, [&lost] {
+    lost = true;
+    kill(getpid(), SIGTERM);
+  });
   if (!agent.ok()) return Fail(agent.status());
   spdlog::info("nsa-agent {} ({}) on {}: state in {}, coordinator {}", kVersion, kRevision,
                options->node_name, options->state_dir.string(), options->coordinator_address);
@@ -84,7 +92,7 @@ int RunAgent(const Flags& flags) {
   sigwait(&signals, &signal_number);
   spdlog::info("got {}: ending; workers keep running", sigabbrev_np(signal_number));
   agent->reset();
-  return 0;
+  return lost ? kLost : 0;
 }
 
 int RunDump(const Flags& flags) {

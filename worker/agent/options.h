@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "nsa/v1/config.pb.h"
+#include "worker/agent/link/silence.h"
 
 namespace nsa::agent {
 
@@ -22,6 +23,7 @@ struct AgentOptions {
   std::filesystem::path agent_program;        // this program, started again for `dump`
   int cpu_slots = 1;
   absl::Duration heartbeat = absl::Milliseconds(500);
+  SilenceLimits silence;
   v1::TlsConfig tls;
   std::filesystem::path join_token_file;  // empty: none
   std::string secret;  // of this node, sent with every call; set by Agent::Start()

@@ -69,7 +69,7 @@ RankProcess::RankProcess(const Shared& shared, RankKey key, RunDir dir)
     : shared_(shared),
       key_(std::move(key)),
       dir_(std::move(dir)),
-      reporter_(key_, dir_, shared.stub, shared.options.secret) {}
+      reporter_(key_, dir_, shared.link) {}
 
 std::unique_ptr<RankProcess> RankProcess::Start(const Shared& shared,
                                                 const v1::WorkerAssignment& assignment) {

@@ -28,7 +28,7 @@ class RankProcess {
   // Shared by all workers of an agent; outlives them.
   struct Shared {
     const AgentOptions& options;
-    v1::FleetService::StubInterface* stub;
+    Link* link;
     std::function<void()> on_change;  // a worker has started to run or has ended; must not block
   };
 

@@ -12,7 +12,6 @@
 #include "common/base/beneath.h"
 #include "common/base/clock.h"
 #include "common/base/status.h"
-#include "common/rpc/rpc.h"
 #include "common/run/atomic_file.h"
 #include "nlohmann/json.hpp"
 #include "spdlog/spdlog.h"
@@ -23,8 +22,7 @@ namespace {
 constexpr int kMaxBatchRecords = 256;
 constexpr size_t kMaxBatchBytes = 1 << 20;
 constexpr int64_t kMaxLogChunk = 256 << 10;
-constexpr int kMaxLogChunksAtOnce = 64;  // then records are sent again
-constexpr absl::Duration kDeadline = absl::Seconds(5);
+constexpr int kMaxLogChunksAtOnce = 64;                        // then records are sent again
 constexpr absl::Duration kLogEvery = absl::Milliseconds(900);  // with every other report
 constexpr absl::Duration kSaveEvery = absl::Seconds(5);
 
@@ -54,9 +52,8 @@ std::string RankKey::ToString() const {
   return absl::StrFormat("job %s generation %d rank %d", job_id, generation, rank);
 }
 
-Reporter::Reporter(RankKey key, RunDir dir, v1::FleetService::StubInterface* stub,
-                   std::string secret)
-    : key_(std::move(key)), dir_(std::move(dir)), stub_(stub), secret_(std::move(secret)) {
+Reporter::Reporter(RankKey key, RunDir dir, Link* link)
+    : key_(std::move(key)), dir_(std::move(dir)), caller_(link) {
   SetKey(key_, &batch_);
   LoadProgress();
 }
@@ -82,11 +79,7 @@ Reporter::Result Reporter::Pump(bool last) {
   return records ? log : Result::kFailed;
 }
 
-void Reporter::Cancel() {
-  const MutexLock lock(&mutex_);
-  cancelled_ = true;
-  if (in_flight_ != nullptr) in_flight_->TryCancel();
-}
+void Reporter::Cancel() { caller_.Cancel(); }
 
 bool Reporter::PumpRecords() {
   if (!Begin()) return records_over_;
@@ -94,7 +87,7 @@ bool Reporter::PumpRecords() {
   while (!records_over_ && FillBatch()) {
     v1::ReportRecordsResponse response;
     const absl::Status status =
-        Call(&v1::FleetService::StubInterface::ReportRecords, batch_, &response);
+        caller_.Call(&v1::FleetService::StubInterface::ReportRecords, batch_, &response);
     if (!status.ok()) {
       records_over_ = IsFinal(status, "records");
       return records_over_;
@@ -120,7 +113,7 @@ bool Reporter::Begin() {
   SetKey(key_, &question);
   v1::ReportRecordsResponse response;
   const absl::Status status =
-      Call(&v1::FleetService::StubInterface::ReportRecords, question, &response);
+      caller_.Call(&v1::FleetService::StubInterface::ReportRecords, question, &response);
   if (!status.ok()) {
     records_over_ = IsFinal(status, "records");
     return false;
@@ -198,7 +191,7 @@ Reporter::Result Reporter::PumpLog() {
     if (chunks == kMaxLogChunksAtOnce) return Result::kMore;
     v1::ReportLogResponse response;
     const absl::Status status =
-        Call(&v1::FleetService::StubInterface::ReportLog, request, &response);
+        caller_.Call(&v1::FleetService::StubInterface::ReportLog, request, &response);
     if (absl::IsOutOfRange(status) && log_offset_ > 0) {
       log_offset_ = 0;  // The coordinator reports a gap: send the log again from its beginning.
     } else if (!status.ok()) {
@@ -220,20 +213,6 @@ void Reporter::NoticeLog(const absl::Status& read) {
                  key_.ToString(), std::string(read.message()));
   }
   missed_log_ = missed;
-}
-
-template <typename Method, typename Request, typename Response>
-absl::Status Reporter::Call(Method method, const Request& request, Response* response) {
-  const std::unique_ptr<grpc::ClientContext> context = MakeContext(kDeadline, secret_);
-  {
-    const MutexLock lock(&mutex_);
-    if (cancelled_) return absl::CancelledError("reporting has ended");
-    in_flight_ = context.get();
-  }
-  const grpc::Status status = (stub_->*method)(context.get(), request, response);
-  const MutexLock lock(&mutex_);
-  in_flight_ = nullptr;
-  return FromGrpc(status);
 }
 
 bool Reporter::IsFinal(const absl::Status& status, std::string_view what) {

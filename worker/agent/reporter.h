@@ -10,10 +10,10 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "common/base/mutex.h"
 #include "common/run/journal.h"
 #include "common/run/run_dir.h"
 #include "nsa/v1/fleet.grpc.pb.h"
+#include "worker/agent/link/link.h"
 
 namespace nsa::agent {
 
@@ -29,8 +29,8 @@ struct RankKey {
 // Not thread-safe, except for Cancel() and saw_started().
 class Reporter {
  public:
-  // `stub` belongs to the caller and lives longer. `secret` is sent with every call.
-  Reporter(RankKey key, RunDir dir, v1::FleetService::StubInterface* stub, std::string secret);
+  // The link lives longer.
+  Reporter(RankKey key, RunDir dir, Link* link);
 
   enum class Result {
     kComplete,  // the coordinator has, or has refused for good, everything written before the call
@@ -71,15 +71,12 @@ class Reporter {
   void Seek(int64_t sequence);
   void LoadProgress();
   void SaveProgress();
-  template <typename Method, typename Request, typename Response>
-  absl::Status Call(Method method, const Request& request, Response* response);
   // True when trying again cannot help.
   bool IsFinal(const absl::Status& status, std::string_view what);
 
   const RankKey key_;
   const RunDir dir_;
-  v1::FleetService::StubInterface* const stub_;
-  const std::string secret_;
+  Caller caller_;
 
   std::unique_ptr<JournalReader> journal_;
   bool from_note_ = false;  // reading began at the offset in reported.json
@@ -97,10 +94,6 @@ class Reporter {
   std::optional<v1::Outcome> outcome_;
   std::string saved_progress_;
   absl::Duration saved_at_ = -absl::InfiniteDuration();  // RealClock().Monotonic()
-
-  Mutex mutex_;
-  grpc::ClientContext* in_flight_ ABSL_GUARDED_BY(mutex_) = nullptr;
-  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace nsa::agent

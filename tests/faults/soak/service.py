@@ -12,7 +12,8 @@ import threading
 import time
 
 DISK_MEGABYTES = 96
-UNREACHABLE = 6  # exit code of a coordinator that ends because it cannot be reached
+# Daemons that end to be started again: a coordinator that cannot be reached, an agent that no connection helps.
+ENDS = {"coordinator": (6, "could not reach itself"), "agent": (7, "had no answer on any connection")}
 START_SECONDS = 120  # for a daemon on a machine with much else to do
 
 
@@ -163,10 +164,12 @@ class Service:
         return subprocess.run([self.bin / "nsactl", *map(str, arguments)], env=self.environment, capture_output=True, text=True, timeout=timeout)
 
     def revive(self):
-        """What a service manager does: starts a coordinator again that could not reach itself any more, as on a machine with far too much to do."""
-        if self.coordinator is not None and self.coordinator.poll() == UNREACHABLE:
-            print(f"{time.strftime('%H:%M:%S')} the coordinator could not reach itself, and is started again", flush=True)
-            self.start_coordinator()
+        """What a service manager does: starts a daemon again that has ended for it, as on a machine with far too much to do."""
+        for name, (code, why) in ENDS.items():
+            process = getattr(self, name)
+            if process is not None and process.poll() == code:
+                print(f"{time.strftime('%H:%M:%S')} the {name} {why}, and is started again", flush=True)
+                getattr(self, f"start_{name}")()
 
     def wait_until(self, condition, seconds, what):
         deadline = time.monotonic() + seconds

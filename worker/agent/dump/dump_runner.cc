@@ -11,7 +11,6 @@
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/base/thread_name.h"
-#include "common/rpc/rpc.h"
 #include "common/run/atomic_file.h"
 #include "common/run/status_page.h"
 #include "spdlog/spdlog.h"
@@ -22,7 +21,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr absl::Duration kPatience = absl::Milliseconds(4700);
-constexpr absl::Duration kDeadline = absl::Seconds(5);
 constexpr int kDeliveries = 5;
 constexpr size_t kMaxText = 1 << 20;  // bytes of each text; a gRPC message holds 4 MiB
 
@@ -47,8 +45,8 @@ std::string Take(const fs::path& path) {
 
 }  // namespace
 
-DumpRunner::DumpRunner(const AgentOptions& options, v1::FleetService::StubInterface* stub)
-    : options_(options), stub_(stub) {}
+DumpRunner::DumpRunner(const AgentOptions& options, Link* link)
+    : options_(options), caller_(link) {}
 
 DumpRunner::~DumpRunner() {
   std::map<std::string, std::unique_ptr<Job>> jobs;
@@ -159,9 +157,9 @@ void DumpRunner::RunProgram(const RunDir& dir, const ProcessIdentity& process,
 }
 
 bool DumpRunner::Deliver(const v1::ReportDumpRequest& report) {
-  const auto context = MakeContext(kDeadline, options_.secret);
   v1::ReportDumpResponse response;
-  const absl::Status status = FromGrpc(stub_->ReportDump(context.get(), report, &response));
+  const absl::Status status =
+      caller_.Call(&v1::FleetService::StubInterface::ReportDump, report, &response);
   if (!status.ok()) spdlog::warn("dump {}: {}", report.dump_id(), status.ToString());
   // After any other error a second attempt would get the same answer.
   return !absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status);

@@ -13,6 +13,7 @@
 #include "common/run/process.h"
 #include "common/run/run_dir.h"
 #include "nsa/v1/fleet.grpc.pb.h"
+#include "worker/agent/link/link.h"
 #include "worker/agent/options.h"
 
 namespace nsa::agent {
@@ -20,8 +21,8 @@ namespace nsa::agent {
 // Thread-safe.
 class DumpRunner {
  public:
-  // `options` and `stub` must outlive this object.
-  DumpRunner(const AgentOptions& options, v1::FleetService::StubInterface* stub);
+  // `options` and `link` must outlive this object.
+  DumpRunner(const AgentOptions& options, Link* link);
   // Ends dumps in progress.
   ~DumpRunner();
 
@@ -48,7 +49,7 @@ class DumpRunner {
   bool ending();
 
   const AgentOptions& options_;
-  v1::FleetService::StubInterface* const stub_;
+  Caller caller_;
   Mutex mutex_;
   CondVar wake_;
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;

@@ -1,0 +1,72 @@
+#include "worker/agent/link/link.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/rpc/health.h"
+
+namespace nsa::agent {
+
+Link::Link(const AgentOptions& options)
+    : address_(options.coordinator_address), tls_(options.tls), secret_(options.secret) {}
+
+absl::StatusOr<std::unique_ptr<Link>> Link::Open(const AgentOptions& options) {
+  std::unique_ptr<Link> link(new Link(options));
+  NSA_RETURN_IF_ERROR(link->Reopen());
+  return link;
+}
+
+absl::Status Link::Reopen() {
+  NSA_ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel, OpenChannel(address_, tls_));
+  auto stub = v1::FleetService::NewStub(channel);
+  auto fresh = std::make_shared<const Channel>(Channel{std::move(channel), std::move(stub)});
+  const MutexLock lock(&mutex_);
+  channel_ = std::move(fresh);
+  return absl::OkStatus();
+}
+
+std::shared_ptr<const Link::Channel> Link::channel() const {
+  const MutexLock lock(&mutex_);
+  return channel_;
+}
+
+bool Link::connected() const {
+  return channel()->channel->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY;
+}
+
+// A call that waits for the connection, and not WaitForConnected(): that one cannot be ended.
+absl::Status Link::Connect(absl::Duration patience) {
+  if (connected()) return absl::OkStatus();
+  const auto now = channel();
+  const auto context = MakeContext(patience, "");
+  context->set_wait_for_ready(true);
+  const CallWatch::Guard guard(&watch_, context.get(), patience);
+  AskHealth(now->channel.get(), context.get());
+  if (now->channel->GetState(false) == GRPC_CHANNEL_READY) return absl::OkStatus();
+  return absl::UnavailableError("not reachable");
+}
+
+void Caller::Cancel() {
+  const MutexLock lock(&mutex_);
+  cancelled_ = true;
+  for (grpc::ClientContext* context : in_progress_) context->TryCancel();
+}
+
+bool Caller::Begin(grpc::ClientContext* context) {
+  const MutexLock lock(&mutex_);
+  if (!cancelled_) in_progress_.insert(context);
+  return !cancelled_;
+}
+
+void Caller::End(grpc::ClientContext* context) {
+  const MutexLock lock(&mutex_);
+  in_progress_.erase(context);
+}
+
+absl::Status Caller::NoAnswer() {
+  return absl::DeadlineExceededError(
+      absl::StrCat("no answer within ", absl::FormatDuration(kPatience)));
+}
+
+}  // namespace nsa::agent
