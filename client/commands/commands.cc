@@ -7,6 +7,7 @@ namespace nsa::client {
 #define NSACTL_COMMANDS(ROW) \
   ROW(Submit)                \
   ROW(Validate)              \
+  ROW(Data)                  \
   ROW(List)                  \
   ROW(Describe)              \
   ROW(Watch)                 \

@@ -90,8 +90,10 @@ void AddExport(Cli* cli) {
                    "A checkpoint folder, or an out_dir (its newest valid checkpoint)");
   options.Argument("DIR", &flags->folder, "Folder to write; new or empty");
   options.Flag("--bf16", &flags->bf16, "Round the weights to bf16 (default: fp32, bit by bit)");
-  options.Text("--tokenizer", "FOLDER", &flags->tokenizer,
-               "GPT-2's vocab.json and merges.txt (default: the job's data.tokenizer_path)");
+  options.Text(
+      "--tokenizer", "FOLDER", &flags->tokenizer,
+      "Folder of GPT-2's vocab.json and merges.txt, or a tokenizer.json (default: the job's "
+      "data.tokenizer_path)");
 }
 
 void AddImport(Cli* cli) {

@@ -15,6 +15,7 @@
 #include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/job/data/data_files.h"
+#include "common/job/data/tokenizer_files.h"
 #include "common/job/data_source.h"
 #include "nlohmann/json.hpp"
 
@@ -140,6 +141,36 @@ absl::StatusOr<ExportedTokenizer> Gpt2(const v1::JobSpec& spec,
   return tokenizer;
 }
 
+// A tokenizer.json of the job's own, byte for byte.
+absl::StatusOr<ExportedTokenizer> AsItIs(const v1::JobSpec& spec,
+                                         const std::filesystem::path& file) {
+  ExportedTokenizer tokenizer;
+  NSA_ASSIGN_OR_RETURN(std::string text, ReadWhole(file));
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  // The id of a token, or null.
+  const auto id_of = [&](const char* token) -> Json {
+    const Json::json_pointer in_vocabulary("/model/vocab/" + std::string(token));
+    if (json.is_object() && json.contains(in_vocabulary)) return json[in_vocabulary];
+    if (!json.is_object() || !json.contains("added_tokens")) return nullptr;
+    for (const Json& added : json["added_tokens"]) {
+      const bool this_one = added.is_object() && added.contains("content") && added.contains("id");
+      if (this_one && added["content"] == token) return added["id"];
+    }
+    return nullptr;
+  };
+  for (const char* separator : {kEndOfText, "<|end_of_text|>"}) {
+    const Json id = id_of(separator);
+    if (!id.is_number_unsigned()) continue;
+    tokenizer.separator = id.get<int32_t>();
+    tokenizer.files["tokenizer.json"] = std::move(text);
+    tokenizer.files["tokenizer_config.json"] = TokenizerConfig(spec, separator);
+    return tokenizer;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(file.string(), ": no token ", kEndOfText,
+                   " or <|end_of_text|>; take the file that the job was trained with"));
+}
+
 }  // namespace
 
 absl::StatusOr<ExportedTokenizer> ExportTokenizer(const v1::JobSpec& spec,
@@ -149,7 +180,8 @@ absl::StatusOr<ExportedTokenizer> ExportTokenizer(const v1::JobSpec& spec,
   if (data.tokenizer() == v1::TOKENIZER_GPT2) {
     const std::filesystem::path from =
         folder.empty() ? std::filesystem::path(data.tokenizer_path()) : folder;
-    if (!from.empty()) return Gpt2(spec, from);
+    const std::vector<std::filesystem::path> files = TokenizerFilesOf(from);
+    if (!from.empty()) return files.size() == 1 ? AsItIs(spec, files[0]) : Gpt2(spec, from);
     if (!token_files) {
       return absl::NotFoundError(
           "data.tokenizer_path: not set (the folder of GPT-2's vocab.json and merges.txt); name it "

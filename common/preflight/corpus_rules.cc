@@ -16,11 +16,12 @@
 namespace nsa {
 namespace {
 
-// Bytes in the files, after decompression; roughly, if they are compressed. nullopt if the size of
-// a file is unknown.
+// Bytes in the files, after decompression; roughly, if they are compressed. Without those of
+// prepared data, which is mapped and not held. nullopt if the size of a file is unknown.
 std::optional<double> TextBytes(const PreflightFacts& facts, const std::vector<DataFiles>& all) {
   double bytes = 0;
   for (const NamedFile& file : FilesOf(facts, all)) {
+    if (file.prepared()) continue;
     std::error_code error;
     const auto size = static_cast<double>(std::filesystem::file_size(file.path, error));
     if (error) return std::nullopt;
@@ -30,11 +31,24 @@ std::optional<double> TextBytes(const PreflightFacts& facts, const std::vector<D
   return bytes;
 }
 
+// Tokens of prepared data; 0 for a folder that cannot be read, which DATA_PREPARED reports.
+double PreparedTokens(const PreflightFacts& facts, const DataFiles& files) {
+  double tokens = 0;
+  for (const NamedFile& file : FilesOf(facts, {files})) {
+    if (!file.prepared()) continue;
+    const auto manifest = ReadPrepared(file.path);
+    if (manifest.ok()) tokens += static_cast<double>(manifest->tokens());
+  }
+  return tokens;
+}
+
 // Roughly how many tokens the files hold. Assumes that a GPT-2 token is four bytes.
 std::optional<double> Tokens(const PreflightFacts& facts, const DataFiles& files) {
   const std::optional<double> bytes = TextBytes(facts, {files});
   if (!bytes) return std::nullopt;
-  if (!DataSourceInfoOf(files.source).has_text()) return *bytes / 2;
+  if (!DataSourceInfoOf(files.source).has_text()) {
+    return *bytes / 2 + PreparedTokens(facts, files);
+  }
   return facts.spec.data().tokenizer() == v1::TOKENIZER_GPT2 ? *bytes / 4 : *bytes;
 }
 

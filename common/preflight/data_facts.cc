@@ -26,6 +26,10 @@ bool MayLook(const PreflightFacts& facts) {
   return facts.context.check_files && !IsGenerated(facts.spec.data());
 }
 
+bool NamedFile::prepared() const {
+  return source->format == DocumentFormat::kTokens && IsPreparedFolder(path);
+}
+
 bool HasEnding(const std::string& path, std::span<const std::string_view> endings) {
   return std::any_of(endings.begin(), endings.end(),
                      [&](std::string_view ending) { return path.ends_with(ending); });

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/job/data/data_files.h"
+#include "common/job/data/prepared.h"
 #include "common/job/data_source.h"
 #include "common/preflight/rules.h"
 
@@ -24,6 +25,9 @@ struct NamedFile {
   std::string path;
   const DataSourceInfo* source;
   std::string text_field;
+
+  // Whether it is a folder of prepared data, or at least a folder in its place.
+  bool prepared() const;
 };
 
 // The files of all sets. If the rules may look, each pattern is replaced by the files that match;

@@ -8,7 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/status.h"
 #include "common/estimate/estimate.h"
+#include "common/job/data/tokenizer_files.h"
 #include "common/job/data/url.h"
 #include "common/preflight/data_facts.h"
 
@@ -66,6 +68,7 @@ Problems Unreadable(const PreflightFacts& facts) {
   if (MayLook(facts)) problems = BadPatterns(facts);
   for (const NamedFile& file : AllFiles(facts)) {
     if (IsUrl(file.path) || !MayLook(facts) || !ExpandPath(file.path).ok()) continue;
+    if (file.prepared()) continue;
     if (const auto fault = ReadFault(file.path)) {
       problems.push_back(
           {file.field, absl::StrFormat("%s: %s", file.path, *fault),
@@ -168,10 +171,32 @@ Problems NotParquet(const PreflightFacts& facts) {
   return problems;
 }
 
-// Whether this is a Megatron file, whose index says where its documents begin. Also true for a .bin
-// file that cannot be looked at: DATA_UNREADABLE reports it, and its volume may only be unmounted.
+// What is wrong with a folder of prepared data.
+absl::Status CheckPreparedFolder(const NamedFile& file, const PreflightFacts& facts) {
+  NSA_ASSIGN_OR_RETURN(const v1::PreparedManifest manifest, ReadPrepared(file.path));
+  NSA_RETURN_IF_ERROR(CheckPreparedFiles(file.path, manifest));
+  return CheckPreparedFor(file.path, manifest, facts.spec.data(), VocabOf(facts.spec));
+}
+
+Problems BadPrepared(const PreflightFacts& facts) {
+  if (!MayLook(facts)) return {};
+  Problems problems;
+  for (const NamedFile& file : AllFiles(facts)) {
+    if (!file.prepared()) continue;
+    const absl::Status status = CheckPreparedFolder(file, facts);
+    if (status.ok()) continue;
+    ProblemAndFix text = SplitFix(std::string(status.message()));
+    problems.push_back({file.field, std::move(text.problem), std::move(text.fix)});
+  }
+  return problems;
+}
+
+// Whether this is prepared data, or a Megatron file, whose index says where its documents begin.
+// Also true for a .bin file that cannot be looked at: DATA_UNREADABLE reports it, and its volume
+// may only be unmounted.
 bool KnowsDocuments(const std::string& path, const PreflightFacts& facts) {
   std::filesystem::path index(path);
+  if (path.ends_with(kPreparedEnding) || IsPreparedFolder(index)) return true;
   if (index.extension() != ".bin") return false;
   std::error_code error;
   return IsUrl(path) || !facts.context.check_files || ReadFault(path).has_value() ||
@@ -233,16 +258,17 @@ Problems TokenizerMissing(const PreflightFacts& facts) {
   const auto& data = facts.spec.data();
   if (data.tokenizer() != v1::TOKENIZER_GPT2 || !ReadsText(data)) return {};
   if (data.tokenizer_path().empty()) {
-    return {{"data.tokenizer_path", "not set (a folder with GPT-2's vocab.json and merges.txt)",
+    return {{"data.tokenizer_path",
+             "not set (a folder with GPT-2's vocab.json and merges.txt, or a tokenizer.json)",
              "set it, or use tokenizer: byte"}};
   }
   Problems problems;
-  for (const char* name : {"vocab.json", "merges.txt"}) {
-    const std::string path = (std::filesystem::path(data.tokenizer_path()) / name).string();
-    if (!facts.context.check_files) continue;
-    if (const auto fault = ReadFault(path)) {
-      problems.push_back({"data.tokenizer_path", absl::StrFormat("%s: %s", path, *fault),
-                          "put GPT-2's vocab.json and merges.txt into that folder"});
+  if (!facts.context.check_files) return {};
+  for (const std::filesystem::path& path : TokenizerFilesOf(data.tokenizer_path())) {
+    if (const auto fault = ReadFault(path.string())) {
+      problems.push_back({"data.tokenizer_path", absl::StrFormat("%s: %s", path.string(), *fault),
+                          "put GPT-2's vocab.json and merges.txt into that folder, or name a "
+                          "tokenizer.json"});
     }
   }
   return problems;
@@ -267,6 +293,8 @@ constexpr PreflightRule kRules[] = {
      kNothing, NotFetched},
     {"DATA_UNREADABLE", "a data file cannot be read, or a pattern has no files", kError, kError,
      false, kNothing, Unreadable, kMayPass},
+    {"DATA_PREPARED", "a folder of tokens is not prepared data, is damaged, or is not for this job",
+     kError, kError, false, kNothing, BadPrepared, kMayPass},
     {"DATA_SEPARATOR", "the separator of token files is missing or wrong", kError, kError, false,
      kNothing, Separator},
     {"TOKENIZER_MISSING", "tokenizer: gpt2, but its files are missing", kError, kError, false,

@@ -5,6 +5,7 @@
 
 #include "common/base/status.h"
 #include "common/base/thread_name.h"
+#include "common/run/data_environment.h"
 #include "spdlog/spdlog.h"
 
 namespace nsa::server {
@@ -16,29 +17,10 @@ constexpr absl::Duration kHealthy = absl::Seconds(30);
 
 // The environment variables that are passed on to the agent. The agent in turn decides what workers
 // get.
-const std::vector<std::string>& PassedOn() {
-  static const auto* const names = new std::vector<std::string>{"PATH",
-                                                                "HOME",
-                                                                "USER",
-                                                                "LOGNAME",
-                                                                "LANG",
-                                                                "LC_ALL",
-                                                                "TZ",
-                                                                "TMPDIR",
-                                                                "LD_LIBRARY_PATH",
-                                                                "CUDA_VISIBLE_DEVICES",
-                                                                "NSA_LOG_LEVEL",
-                                                                "HF_ENDPOINT",
-                                                                "HF_TOKEN",
-                                                                "NSA_DATA_CACHE_BYTES",
-                                                                "NSA_DATA_CACHE_DIR",
-                                                                "SSL_CERT_FILE",
-                                                                "XDG_CACHE_HOME",
-                                                                "OMP_NUM_THREADS",
-                                                                "ASAN_OPTIONS",
-                                                                "TSAN_OPTIONS",
-                                                                "UBSAN_OPTIONS"};
-  return *names;
+std::vector<std::string> PassedOn() {
+  return WithDataEnvironment({"PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR",
+                              "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "NSA_LOG_LEVEL",
+                              "OMP_NUM_THREADS", "ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"});
 }
 
 }  // namespace

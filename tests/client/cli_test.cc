@@ -20,6 +20,8 @@ class CliTest : public NsactlTest {};
 
 const std::vector<std::vector<std::string>> kCommands = {{"submit"},
                                                          {"validate"},
+                                                         {"data", "prepare"},
+                                                         {"data", "inspect"},
                                                          {"list"},
                                                          {"describe"},
                                                          {"watch"},

@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/str_cat.h"
+#include "client/connect/local/local_worker.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 
@@ -35,6 +37,38 @@ TEST(CountData, SaysWhatTheWorkerCounted) {
   EXPECT_EQ(counted->documents(), 12);
   EXPECT_EQ(counted->dropped_documents(), 3);
   EXPECT_EQ(counted->tokens(), 900);
+}
+
+TEST(CountData, ReadsTheAnswerAmongTheLinesOfTheLog) {
+  const TempDir dir;
+  Interrupt interrupt;
+  std::vector<std::string> log;
+  v1::CorpusSummary summary;
+  EXPECT_OK(AskWorker(Program(dir, R"(echo '[info] data: 3 rows without a text (null) were skipped'
+                                      echo '{"documents": "12"}'; echo '[info] the end')"),
+                      {}, &interrupt, &summary,
+                      [&](const std::string& line) { log.push_back(line); }));
+  EXPECT_EQ(summary.documents(), 12);
+  EXPECT_THAT(log, testing::IsSubsetOf({"[info] data: 3 rows without a text (null) were skipped",
+                                        "[info] the end"}));
+  EXPECT_THAT(AskWorker(Program(dir, "echo 'no answer'"), {}, &interrupt, &summary),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no answer (worker ended")));
+}
+
+TEST(CountData, TellsEachLineOfTheLogWhileTheWorkerRuns) {
+  const TempDir dir;
+  Interrupt interrupt;
+  std::vector<std::string> log;
+  v1::CorpusSummary summary;
+  // The worker waits until its line was told.
+  const std::string told = dir / "told";
+  EXPECT_OK(AskWorker(Program(dir, absl::StrCat("echo one; while ! test -e ", told,
+                                                "; do sleep 0.01; done; echo '{}'")),
+                      {}, &interrupt, &summary, [&](const std::string& line) {
+                        log.push_back(line);
+                        std::ofstream(told) << line;
+                      }));
+  EXPECT_THAT(log, testing::ElementsAre("one"));
 }
 
 TEST(CountData, SaysWhatTheWorkerSaidWhenItCannotRead) {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "common/base/status.h"
 #include "common/run/atomic_file.h"
+#include "common/run/data_environment.h"
 #include "common/run/oom_score.h"
 #include "nsa/v1/worker.pb.h"
 #include "spdlog/spdlog.h"
@@ -19,11 +20,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The variables of the agent's environment that a worker inherits. LD_PRELOAD and similar ones are
-// left out on purpose.
-constexpr const char* kEnvironment[] = {"HF_ENDPOINT",
-                                        "HF_TOKEN",
-                                        "HOME",
+// The variables of the agent's environment that a worker inherits, with those for remote data.
+// LD_PRELOAD and similar ones are left out on purpose.
+constexpr const char* kEnvironment[] = {"HOME",
                                         "LANG",
                                         "LC_ALL",
                                         "LD_LIBRARY_PATH",
@@ -32,17 +31,13 @@ constexpr const char* kEnvironment[] = {"HF_ENDPOINT",
                                         "NCCL_IB_HCA",
                                         "NCCL_NVLS_ENABLE",
                                         "NCCL_SOCKET_IFNAME",
-                                        "NSA_DATA_CACHE_BYTES",
-                                        "NSA_DATA_CACHE_DIR",
                                         "NSA_LOG_LEVEL",
                                         "NSA_NCCL_LIBRARY",
                                         "OMP_WAIT_POLICY",
                                         "PATH",
-                                        "SSL_CERT_FILE",
                                         "TMPDIR",
                                         "TZ",
-                                        "USER",
-                                        "XDG_CACHE_HOME"};
+                                        "USER"};
 
 bool OnGpu(const v1::WorkerAssignment& assignment) {
   return !assignment.cuda_device().empty() ||
@@ -51,7 +46,8 @@ bool OnGpu(const v1::WorkerAssignment& assignment) {
 
 std::map<std::string, std::string> EnvironmentOf(const v1::WorkerAssignment& assignment,
                                                  const AgentOptions& options) {
-  std::vector<std::string> names(std::begin(kEnvironment), std::end(kEnvironment));
+  std::vector<std::string> names =
+      WithDataEnvironment({std::begin(kEnvironment), std::end(kEnvironment)});
   names.insert(names.end(), options.pass_environment.begin(), options.pass_environment.end());
   std::map<std::string, std::string> environment = FilterEnvironment(names);
   if (OnGpu(assignment) && !options.cuda_compat_path.empty()) {

@@ -14,14 +14,12 @@
 #include "common/base/status.h"
 #include "common/base/thread_name.h"
 #include "common/base/version.h"
-#include "common/estimate/estimate.h"
 #include "common/job/known.h"
 #include "common/job/load.h"
 #include "common/preflight/preflight.h"
-#include "google/protobuf/util/json_util.h"
 #include "kernels/cuda/device.h"
 #include "worker/train/comm/nccl_library.h"
-#include "worker/train/data/loader.h"
+#include "worker/train/data/prepared/commands.h"
 #include "worker/train/gpu/gpu.h"
 #include "worker/train/gpu/machine.h"
 #include "worker/train/score/commands.h"
@@ -48,8 +46,10 @@ struct Flags {
   bool time_kernels = false;
   bool deterministic_check = false;
   bool count_data = false;
-  std::vector<std::string> score;  // checkpoint, text
-  std::vector<std::string> eval;   // checkpoint, text
+  std::string prepare_data;               // folder to write
+  std::vector<std::string> inspect_data;  // job files, data files, folders
+  std::vector<std::string> score;         // checkpoint, text
+  std::vector<std::string> eval;          // checkpoint, text
   std::string output = "scores.jsonl";
   std::string sample;  // checkpoint
   std::string prompt_file;
@@ -169,21 +169,23 @@ int TrainFrom(const Flags& flags) {
                                    : Train(std::move(options));
 }
 
-// Runs --count-data: reads the data as training does and prints a CorpusSummary as JSON.
-int CountData(const Flags& flags) {
+bool IsAboutData(const Flags& flags) {
+  return flags.count_data || !flags.prepare_data.empty() || !flags.inspect_data.empty();
+}
+
+absl::StatusOr<std::string> AnswerAboutData(const Flags& flags) {
+  if (!flags.inspect_data.empty()) return InspectDataCommand(flags.inspect_data);
+  if (flags.count_data) return CountDataCommand(flags.job);
+  return PrepareDataCommand(flags.job, flags.prepare_data);
+}
+
+// Runs --count-data, --prepare-data or --inspect-data, and prints the answer.
+int TellAboutData(const Flags& flags) {
   UnblockSignals();
-  absl::StatusOr<JobFile> file = LoadJobFile(flags.job, std::filesystem::current_path());
-  if (!file.ok()) return Refuse(file.status());
-  ApplyDefaults(&file->spec);
-  const auto data =
-      DataLoader::Open({.spec = file->spec, .vocab = VocabOf(file->spec), .allowed_urls = {"*"}});
-  if (!data.ok()) return Refuse(data.status());
-  std::string json;
-  if (!google::protobuf::util::MessageToJsonString(SummaryOf((*data)->info()), &json).ok()) {
-    return Refuse(absl::InternalError("the summary of the data is no JSON"));
-  }
-  std::cout << json << "\n";
-  return 0;
+  const absl::StatusOr<std::string> answer = AnswerAboutData(flags);
+  if (!answer.ok()) return Refuse(answer.status());
+  std::cout << *answer << std::flush;
+  return std::cout ? 0 : Refuse(absl::InternalError("standard output: cannot be written"));
 }
 
 absl::Status RunUse(const Flags& flags) {
@@ -288,6 +290,13 @@ int Main(int argc, char** argv) {
   app.add_flag("--count-data", flags.count_data,
                "read the job's data, print documents, copies, tokens and rows as JSON, and end")
       ->needs(job);
+  app.add_option("--prepare-data", flags.prepare_data,
+                 "folder: write the tokens of the job's data there, for training to map, and end")
+      ->needs(job);
+  app.add_option(
+         "--inspect-data", flags.inspect_data,
+         "job files, data files or prepared folders: say as JSON what they contain, and end")
+      ->excludes(job);
   app.add_flag("--time-kernels", flags.time_kernels,
                "on a GPU: print the time of every kernel family in the last step")
       ->needs(job);
@@ -313,11 +322,12 @@ int Main(int argc, char** argv) {
   if (flags.check_gpu) return CheckGpu();
   if (flags.check_nccl) return CheckNccl();
   if (!flags.score.empty() || !flags.eval.empty() || !flags.sample.empty()) return Use(flags);
+  if (IsAboutData(flags)) return TellAboutData(flags);
   if (flags.run_dir.empty() && flags.job.empty()) {
     return Refuse(absl::InvalidArgumentError(
         "--job, --run-dir, --score, --eval or --sample (one wanted); see --help"));
   }
-  return flags.count_data ? CountData(flags) : TrainFrom(flags);
+  return TrainFrom(flags);
 }
 
 }  // namespace

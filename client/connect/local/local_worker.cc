@@ -3,14 +3,20 @@
 #include <signal.h>
 
 #include <cstdlib>
+#include <fstream>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "common/base/status.h"
 #include "common/run/atomic_file.h"
+#include "common/run/data_environment.h"
 #include "common/run/process.h"
+#include "google/protobuf/util/json_util.h"
 
 namespace nsa::client {
 namespace {
@@ -19,9 +25,32 @@ namespace fs = std::filesystem;
 
 constexpr absl::Duration kLook = absl::Milliseconds(20);
 
+// Tells the lines of a file that grows.
+class Lines {
+ public:
+  Lines(fs::path file, const OnLine& on_line) : file_(std::move(file)), on_line_(on_line) {}
+
+  void TellNew() {
+    if (!on_line_) return;
+    std::ifstream in(file_, std::ios::binary);
+    in.seekg(told_);
+    for (std::string line; std::getline(in, line) && !in.eof();) {
+      told_ += std::ssize(line) + 1;
+      on_line_(line);
+    }
+  }
+
+ private:
+  const fs::path file_;
+  const OnLine& on_line_;
+  int64_t told_ = 0;  // bytes
+};
+
 // Waits for the process; kills it when interrupted.
-absl::StatusOr<ExitStatus> Wait(const ProcessIdentity& process, Interrupt* interrupt) {
+absl::StatusOr<ExitStatus> Wait(const ProcessIdentity& process, Interrupt* interrupt,
+                                Lines* lines) {
   while (true) {
+    lines->TellNew();
     NSA_ASSIGN_OR_RETURN(const std::optional<ExitStatus> exit, TryReap(process.pid));
     if (exit.has_value()) return *exit;
     if (interrupt->SleepFor(kLook)) continue;
@@ -53,24 +82,43 @@ ScratchFolder::~ScratchFolder() {
 
 absl::StatusOr<std::string> RunWorker(const std::string& program,
                                       const std::vector<std::string>& arguments,
-                                      Interrupt* interrupt) {
+                                      Interrupt* interrupt, const OnLine& on_line) {
   NSA_ASSIGN_OR_RETURN(const ScratchFolder scratch, ScratchFolder::Make());
   const fs::path output = scratch.path() / "output";
   std::vector<std::string> argv = {program};
   argv.insert(argv.end(), arguments.begin(), arguments.end());
-  NSA_ASSIGN_OR_RETURN(const ProcessIdentity process,
-                       Spawn({.argv = argv,
-                              .environment = FilterEnvironment(
-                                  {"PATH", "HOME", "LD_LIBRARY_PATH", "LANG", "HF_ENDPOINT",
-                                   "HF_TOKEN", "NSA_DATA_CACHE_BYTES", "NSA_DATA_CACHE_DIR",
-                                   "SSL_CERT_FILE", "XDG_CACHE_HOME", "https_proxy", "http_proxy"}),
-                              .output = output}));
-  NSA_ASSIGN_OR_RETURN(const ExitStatus exit, Wait(process, interrupt));
+  NSA_ASSIGN_OR_RETURN(
+      const ProcessIdentity process,
+      Spawn({.argv = argv,
+             .environment = FilterEnvironment(WithDataEnvironment(
+                 {"PATH", "HOME", "LD_LIBRARY_PATH", "LANG", "https_proxy", "http_proxy"})),
+             .output = output}));
+  Lines lines(output, on_line);
+  NSA_ASSIGN_OR_RETURN(const ExitStatus exit, Wait(process, interrupt, &lines));
   NSA_ASSIGN_OR_RETURN(std::string said, ReadWholeFile(output));
   if (exit.code == 0) return said;
   return absl::InvalidArgumentError(absl::StrCat(absl::StripAsciiWhitespace(said), " (",
                                                  fs::path(program).filename().string(),
                                                  " ended with exit code ", exit.code, ")"));
+}
+
+absl::Status AskWorker(const std::string& program, const std::vector<std::string>& arguments,
+                       Interrupt* interrupt, google::protobuf::Message* answer,
+                       const OnLine& on_line) {
+  const auto tell_log = [&](const std::string& line) {
+    if (!line.starts_with('{')) on_line(line);
+  };
+  NSA_ASSIGN_OR_RETURN(const std::string said, RunWorker(program, arguments, interrupt,
+                                                         on_line ? OnLine(tell_log) : nullptr));
+  for (const absl::string_view line : absl::StrSplit(said, '\n')) {
+    if (!absl::StartsWith(line, "{")) continue;
+    if (google::protobuf::util::JsonStringToMessage(std::string(line), answer).ok()) {
+      return absl::OkStatus();
+    }
+  }
+  return absl::InvalidArgumentError(absl::StrCat(absl::StripAsciiWhitespace(said), " (",
+                                                 fs::path(program).filename().string(),
+                                                 " ended with exit code 0)"));
 }
 
 std::string WorkerBesideThisProgram() {

@@ -1,12 +1,14 @@
-// Runs nsa-worker on this machine for a short answer: `validate --data`, `report --prompt`.
+// Runs nsa-worker on this machine for a short answer: `validate --data`, `data`, `report --prompt`.
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "client/connect/interrupt.h"
+#include "google/protobuf/message.h"
 
 namespace nsa::client {
 
@@ -25,12 +27,22 @@ class ScratchFolder {
   std::filesystem::path path_;
 };
 
+// Called with each line that the program writes while it runs.
+using OnLine = std::function<void(const std::string&)>;
+
 // Runs `program` and returns what it wrote. NotFound if the program is not there; InvalidArgument
 // with what it wrote if its exit code is not 0; Cancelled when interrupted, and the program is
 // killed.
 absl::StatusOr<std::string> RunWorker(const std::string& program,
                                       const std::vector<std::string>& arguments,
-                                      Interrupt* interrupt);
+                                      Interrupt* interrupt, const OnLine& on_line = nullptr);
+
+// The same for an answer in JSON, which is the only line that begins with a brace: reads it into
+// `answer`. Other lines are the program's log. InvalidArgument with what it wrote if there is no
+// such line.
+absl::Status AskWorker(const std::string& program, const std::vector<std::string>& arguments,
+                       Interrupt* interrupt, google::protobuf::Message* answer,
+                       const OnLine& on_line = nullptr);
 
 // nsa-worker in the folder of this program.
 std::string WorkerBesideThisProgram();

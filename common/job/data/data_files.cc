@@ -11,7 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
+#include "common/job/data/prepared.h"
 #include "common/job/data/url.h"
+#include "common/job/data/wildcard.h"
 #include "common/job/data_source.h"
 
 namespace nsa {
@@ -23,8 +25,9 @@ std::string FieldOrDefault(const std::string& field) {
   return field.empty() ? std::string(kDefaultTextField) : field;
 }
 
-bool HasWildcard(std::string_view text) {
-  return text.find_first_of("*?[") != std::string_view::npos;
+// The source of a file whose source the job does not name.
+v1::DataSource SourceOf(const std::string& path) {
+  return path.ends_with(kPreparedEnding) ? v1::DATA_SOURCE_TOKENS : TextSourceOf(path);
 }
 
 bool Exists(const std::string& path) {
@@ -96,7 +99,7 @@ std::vector<DataFiles> ValidationFiles(const v1::DataSpec& data) {
   if (data.mix().empty()) return {files};
   for (int i = 0; i < data.val_path_size(); ++i) {
     DataFiles one = files;
-    one.source = TextSourceOf(data.val_path(i));
+    one.source = SourceOf(data.val_path(i));
     one.paths = {data.val_path(i)};
     one.first = i;
     all.push_back(std::move(one));
@@ -110,7 +113,7 @@ std::vector<DataFiles> NamedValidationFiles(const v1::DataSpec& data) {
   for (const auto& [name, path] : sets) {
     all.push_back({.name = name,
                    .field = absl::StrCat("data.val.", name),
-                   .source = TextSourceOf(path),
+                   .source = SourceOf(path),
                    .paths = {path},
                    .text_field = TextFieldOf(data)});
   }

@@ -38,7 +38,8 @@ struct DataFiles {
 std::vector<DataFiles> TrainingFiles(const v1::DataSpec& data);
 
 // The files of data.val_path: of data.source, or with data.mix of the source that the ending of
-// each name says (TextSourceOf). Empty without val_path.
+// each name says: tokens for prepared folders (kPreparedEnding), else TextSourceOf(). Empty without
+// val_path.
 std::vector<DataFiles> ValidationFiles(const v1::DataSpec& data);
 
 // The sets of data.val, in the order of their names. Their sources are those of the endings.

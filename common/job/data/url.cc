@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "common/base/clean_text.h"
 #include "common/base/status.h"
+#include "common/job/data/wildcard.h"
 
 namespace nsa {
 namespace {
@@ -34,10 +35,6 @@ bool HasDots(std::string_view path) {
   const std::vector<absl::string_view> parts = absl::StrSplit(plain, '/');
   return std::ranges::any_of(parts,
                              [](absl::string_view part) { return part == "." || part == ".."; });
-}
-
-bool HasWildcard(std::string_view text) {
-  return text.find_first_of("*?[") != std::string_view::npos;
 }
 
 // Divides HOST[:PORT]; false if the port is none.

@@ -4,11 +4,8 @@
 
 #include <fstream>
 
-#include "common/run/atomic_file.h"
 #include "common/run/process.h"
-#include "tests/testing/paths.h"
-#include "tests/testing/status_matchers.h"
-#include "tests/testing/temp_dir.h"
+#include "tests/client/model/programs_in_folder.h"
 #include "tests/testing/within.h"
 
 namespace nsa::client {
@@ -19,13 +16,8 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 // A folder with a trained model in artifacts/tiny.
-class GenerateTest : public ::testing::Test {
+class GenerateTest : public ProgramsInFolder {
  protected:
-  struct Ran {
-    ExitStatus exit;
-    std::string said;  // standard output and error
-  };
-
   void SetUp() override {
     std::ofstream(dir_ / "text.txt") << "To be, or not to be, that is the question:\n"
                                         "Whether 'tis nobler in the mind to suffer\n";
@@ -39,35 +31,6 @@ class GenerateTest : public ::testing::Test {
     const Ran train = Run({"nsa-worker", "--job", "job.yaml"});
     ASSERT_EQ(train.exit.code, 0) << train.said;
   }
-
-  ProcessIdentity Start(std::vector<std::string> words) {
-    words[0] = Program(words[0]);
-    std::filesystem::remove(dir_ / "log");
-    const auto started = Spawn({.argv = std::move(words),
-                                .environment = FilterEnvironment({"PATH"}),
-                                .working_dir = dir_.path(),
-                                .output = dir_ / "log"});
-    EXPECT_OK(started);
-    return started.ok() ? *started : ProcessIdentity{};
-  }
-
-  std::string Said() { return ReadWholeFile(dir_ / "log").value_or(""); }
-
-  Ran Wait(const ProcessIdentity& process) {
-    ExitStatus exit;
-    EXPECT_TRUE(Within(absl::Seconds(60), [&] {
-      const auto reaped = TryReap(process.pid);
-      EXPECT_OK(reaped);
-      if (!reaped.ok() || !reaped->has_value()) return !reaped.ok();
-      exit = **reaped;
-      return true;
-    }));
-    return {exit, Said()};
-  }
-
-  Ran Run(const std::vector<std::string>& words) { return Wait(Start(words)); }
-
-  const TempDir dir_;
 };
 
 TEST_F(GenerateTest, PrintsWhatTheWorkerSamples) {

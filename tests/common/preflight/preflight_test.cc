@@ -139,6 +139,12 @@ const RuleCase kCases[] = {
      [](GoodJob* job) { Data(job)->set_path(0, "https://example.com/x.txt"); }},
     {"DATA_UNREADABLE", "data.path[0]", "No such file",
      [](GoodJob* job) { Data(job)->set_path(0, job->PathOf("missing.txt")); }},
+    {"DATA_PREPARED", "data.path[0]", "is a folder without a manifest.json",
+     [](GoodJob* job) {
+       job->Write("train.tokens/tokens-00000.bin", "no manifest beside it");
+       Data(job)->set_source(v1::DATA_SOURCE_TOKENS);
+       Data(job)->set_path(0, job->PathOf("train.tokens"));
+     }},
     {"DATA_SEPARATOR", "data.separator", "train.bin does not say where its documents begin",
      [](GoodJob* job) {
        job->Write("train.bin", std::string(4 << 20, '\0'));

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -18,25 +19,23 @@
 #include "common/base/status.h"
 #include "common/job/data/data_files.h"
 #include "common/job/data/url.h"
-#include "common/job/data_source.h"
+#include "worker/train/data/encoder.h"
+#include "worker/train/data/prepared/folders.h"
+#include "worker/train/data/read/document_hash.h"
 #include "worker/train/data/read/documents.h"
-#include "worker/train/data/remote/remote.h"
-#include "worker/train/data/tokenize/tokenizer.h"
+#include "worker/train/data/read/source_files.h"
 
 namespace nsa::train {
 namespace {
 
-constexpr size_t kPassageBytes = 16 << 10;
+using Hash = DocumentHash;
 
-using Hash = std::pair<uint64_t, uint64_t>;  // high, low of XXH3-128
-
-Hash HashOf(const Document& document) {
-  const XXH128_hash_t hash =
-      document.tokens.empty()
-          ? XXH3_128bits(document.text.data(), document.text.size())
-          : XXH3_128bits(document.tokens.data(), document.tokens.size() * sizeof(uint16_t));
-  return {hash.high64, hash.low64};
-}
+// A document that was found: its text or tokens as they were read, or its place in prepared data.
+struct Found {
+  Hash hash;
+  const Document* document = nullptr;
+  const PreparedDocument* prepared = nullptr;
+};
 
 // A running hash of everything that was read.
 class Fingerprint {
@@ -65,20 +64,18 @@ class Fingerprint {
 class Builder {
  public:
   Builder(const v1::DataSpec& data, int32_t vocab, ReadProgress* progress)
-      : data_(data), vocab_(vocab), progress_(progress) {}
+      : data_(data), vocab_(vocab), progress_(progress), sources_(progress) {}
 
   absl::StatusOr<Corpus> Build() {
-    NSA_RETURN_IF_ERROR(ChooseSeparator());
-    corpus_.separator = separator_.value_or(kNoSeparator);
+    NSA_ASSIGN_OR_RETURN(prepared_, PreparedFolders::Open(data_, progress_));
+    absl::StatusOr<DocumentEncoder> encoder =
+        DocumentEncoder::Make(data_, vocab_, prepared_.separator());
+    NSA_RETURN_IF_ERROR(encoder.status());
+    encoder_.emplace(*std::move(encoder));
+    corpus_.separator = encoder_->separator_or_none();
     corpus_.info.source = data_.source();
-    if (corpus_.separator >= vocab_) return TooLarge("the document separator", corpus_.separator);
-    if (corpus_.separator == kNoSeparator && data_.document_mask()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("data.document_mask: true, but there is no separator (document_mask needs "
-                       "one); ",
-                       std::string(kSetSeparator)));
-    }
-    NSA_RETURN_IF_ERROR(CheckUrls());
+    NSA_RETURN_IF_ERROR(prepared_.Check(data_, vocab_, corpus_.separator));
+    NSA_RETURN_IF_ERROR(sources_.CheckUrls(data_));
     const std::vector<DataFiles> training = TrainingFiles(data_);
     for (const DataFiles& files : training) {
       corpus_.parts.push_back({files.name, files.source, files.weight, NewStore(), NewStore()});
@@ -121,117 +118,87 @@ class Builder {
     return std::move(corpus_);
   }
 
-  // Sets `separator_`; nothing if only files that know their documents may be read. Makes the
-  // tokenizer if there is one.
-  absl::Status ChooseSeparator() {
-    if (data_.has_separator() && !ReadsOnlyTokens(data_)) {
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "data.separator: %s (only for data.source: tokens); remove it", data_.separator()));
-    }
-    const bool named = data_.tokenizer() != v1::TOKENIZER_UNSPECIFIED;
-    if (ReadsText(data_) || (named && !data_.has_separator())) {
-      NSA_ASSIGN_OR_RETURN(tokenizer_, MakeTokenizer(data_));
-      separator_ = tokenizer_->separator();
-    }
-    if (data_.has_separator()) {
-      NSA_ASSIGN_OR_RETURN(separator_, ParseSeparator(data_.separator()));
-    }
-    return absl::OkStatus();
-  }
-
   double fraction() const { return data_.val_path().empty() ? data_.val_fraction() : 0.0; }
 
-  // Asks the servers about all files before anything is read, in the words of preflight for local
-  // files.
-  absl::Status CheckUrls() {
-    for (const DataFiles& files : AllDataFiles(data_)) {
-      for (size_t i = 0; i < files.paths.size(); ++i) {
-        if (!IsUrl(files.paths[i])) continue;
-        NSA_RETURN_IF_ERROR(Annotate(CheckUrl(files.paths[i], files.source), files.FieldOf(i)));
+  using Visit = std::function<absl::Status(const Found&)>;
+
+  // Calls `visit` for every document of a set, in order.
+  absl::Status ForEach(const DataFiles& files, const Visit& visit) {
+    NSA_ASSIGN_OR_RETURN(const std::vector<std::string> paths, sources_.Expand(files));
+    NSA_RETURN_IF_ERROR(AddToFingerprint(paths));
+    for (size_t i = 0; i < paths.size();) {
+      if (const PreparedFolder* const folder = prepared_.Find(paths[i])) {
+        NSA_RETURN_IF_ERROR(ForEachPrepared(*folder, visit));
+        ++i;
+        continue;
+      }
+      DocumentOptions options = OptionsFor(files);
+      for (; i < paths.size() && prepared_.Find(paths[i]) == nullptr; ++i) {
+        options.files.emplace_back(paths[i]);
+      }
+      NSA_RETURN_IF_ERROR(ForEachRead(std::move(options), visit));
+    }
+    return absl::OkStatus();
+  }
+
+  // Prepared data counts as the files that it was made of.
+  absl::Status AddToFingerprint(const std::vector<std::string>& paths) {
+    for (const std::string& path : paths) {
+      const PreparedFolder* const folder = prepared_.Find(path);
+      if (folder == nullptr) {
+        NSA_ASSIGN_OR_RETURN(const int64_t size, sources_.SizeOf(path));
+        fingerprint_.AddFile(NameOf(path), size);
+        continue;
+      }
+      for (const v1::PreparedSource& source : folder->manifest().sources()) {
+        fingerprint_.AddFile(NameOf(source.path()), source.bytes());
       }
     }
     return absl::OkStatus();
   }
 
-  absl::Status CheckUrl(const std::string& url, v1::DataSource source) {
-    NSA_ASSIGN_OR_RETURN(const std::vector<std::string> paths, Expand(url));
-    for (const std::string& path : paths) {
-      NSA_ASSIGN_OR_RETURN(const int64_t size, SizeOf(path));
-      if (size > 0) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ": is empty; give a file that has data"));
+  static std::string NameOf(const std::string& path) {
+    return std::filesystem::path(WithoutQuery(path)).filename().string();
+  }
+
+  DocumentOptions OptionsFor(const DataFiles& files) const {
+    return {.source = files.source,
+            .files = {},
+            .text_field = files.text_field,
+            .separator = encoder_->separator(),
+            .passage_bytes = PassageBytesFor(data_)};
+  }
+
+  absl::Status ForEachRead(DocumentOptions options, const Visit& visit) {
+    DocumentReader reader(std::move(options), progress_);
+    Document document;
+    while (true) {
+      NSA_ASSIGN_OR_RETURN(const bool found, reader.Next(&document));
+      if (!found) break;
+      NSA_RETURN_IF_ERROR(visit({.hash = HashOf(document), .document = &document}));
     }
-    const bool parquet = DataSourceInfoOf(source).format == DocumentFormat::kRows;
-    return parquet ? CheckParquet(paths.front()) : absl::OkStatus();
+    corpus_.info.null_rows += reader.nulls();
+    return absl::OkStatus();
   }
 
-  // Of a pattern, the first file stands for all: a request for each may take minutes.
-  absl::Status CheckParquet(const std::string& url) {
-    if (progress_->remote == nullptr) return absl::OkStatus();  // opening it is an error
-    NSA_ASSIGN_OR_RETURN(const std::string head, progress_->remote->Head(url, 4, progress_));
-    if (head == "PAR1") return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat(url,
-                     ": does not begin with PAR1, as a Parquet file does; set data.source to what "
-                     "the file holds"));
-  }
-
-  absl::StatusOr<std::vector<std::string>> Expand(const std::string& path) {
-    if (IsUrl(path) && progress_->remote != nullptr) {
-      return progress_->remote->Expand(path, progress_);
-    }
-    return ExpandPath(path);
-  }
-
-  absl::StatusOr<int64_t> SizeOf(const std::string& path) {
-    if (IsUrl(path) && progress_->remote != nullptr)
-      return progress_->remote->Size(path, progress_);
-    std::error_code ignored;
-    return static_cast<int64_t>(std::filesystem::file_size(path, ignored));
-  }
-
-  // The files of a set, and what they are to the fingerprint.
-  absl::StatusOr<std::vector<std::string>> FilesOf(const DataFiles& files) {
-    std::vector<std::string> all;
-    for (size_t i = 0; i < files.paths.size(); ++i) {
-      const auto paths = Expand(files.paths[i]);
-      if (!paths.ok()) return Annotate(paths.status(), files.FieldOf(i));
-      for (const std::string& path : *paths) {
-        NSA_ASSIGN_OR_RETURN(const int64_t size, SizeOf(path));
-        const std::filesystem::path plain = WithoutQuery(path);
-        fingerprint_.AddFile(plain.filename().string(), size);
-        all.push_back(path);
-      }
-    }
-    return all;
-  }
-
-  absl::StatusOr<std::unique_ptr<DocumentReader>> Reader(const DataFiles& files) {
-    NSA_ASSIGN_OR_RETURN(std::vector<std::string> paths, FilesOf(files));
-    DocumentOptions options;
-    options.source = files.source;
-    options.files.assign(paths.begin(), paths.end());
-    options.text_field = files.text_field;
-    options.separator = separator_;
-    options.passage_bytes = fraction() > 0 ? kPassageBytes : 0;
-    return std::make_unique<DocumentReader>(std::move(options), progress_);
+  absl::Status ForEachPrepared(const PreparedFolder& folder, const Visit& visit) {
+    NSA_RETURN_IF_ERROR(folder.ForEach([&](const PreparedDocument& document) {
+      return visit({.hash = document.hash, .prepared = &document});
+    }));
+    corpus_.info.null_rows += folder.manifest().null_rows();
+    corpus_.info.inner_separators += folder.manifest().inner_separators();
+    return absl::OkStatus();
   }
 
   // Reads files of validation documents into a store, and remembers them.
   absl::StatusOr<int64_t> ReadHeldOut(const DataFiles& files, TokenStore* store) {
-    NSA_ASSIGN_OR_RETURN(const auto reader, Reader(files));
-    Document document;
     int64_t documents = 0;
-    while (true) {
-      NSA_ASSIGN_OR_RETURN(const bool found, reader->Next(&document));
-      if (!found) break;
-      const Hash hash = HashOf(document);
-      fingerprint_.Add(hash);
-      val_hashes_.insert(hash);
-      NSA_RETURN_IF_ERROR(Append(document, store));
+    NSA_RETURN_IF_ERROR(ForEach(files, [&](const Found& found) {
+      fingerprint_.Add(found.hash);
+      val_hashes_.insert(found.hash);
       ++documents;
-    }
-    corpus_.info.null_rows += reader->nulls();
+      return Append(found, store);
+    }));
     return documents;
   }
 
@@ -259,28 +226,20 @@ class Builder {
   }
 
   absl::Status ReadTraining(const DataFiles& files, size_t part) {
-    NSA_ASSIGN_OR_RETURN(const auto reader, Reader(files));
-    Document document;
-    while (true) {
-      NSA_ASSIGN_OR_RETURN(const bool found, reader->Next(&document));
-      if (!found) break;
-      NSA_RETURN_IF_ERROR(AddTraining(document, part));
-    }
-    corpus_.info.null_rows += reader->nulls();
-    return absl::OkStatus();
+    return ForEach(files, [&](const Found& found) { return AddTraining(found, part); });
   }
 
-  absl::Status AddTraining(const Document& document, size_t part) {
-    const Hash hash = HashOf(document);
+  absl::Status AddTraining(const Found& found, size_t part) {
+    const Hash& hash = found.hash;
     fingerprint_.Add(hash);
     if (val_hashes_.count(hash) > 0) {
       ++corpus_.info.dropped_documents;
-      return absl::OkStatus();
+      return found.prepared == nullptr ? absl::OkStatus() : ForgetSeparators(*found.prepared);
     }
     const CorpusPart& to = corpus_.parts[part];
     const bool held_out = static_cast<double>(hash.second) < std::ldexp(fraction(), 64);
     const int64_t begin = to.train->size();
-    NSA_RETURN_IF_ERROR(Append(document, (held_out ? to.val : to.train).get()));
+    NSA_RETURN_IF_ERROR(Append(found, (held_out ? to.val : to.train).get()));
     ++(held_out ? corpus_.info.val_documents : corpus_.info.documents);
     if (held_out) return absl::OkStatus();
     if (!lowest_ || hash.second < lowest_->hash.second) {
@@ -307,28 +266,30 @@ class Builder {
     return absl::OkStatus();
   }
 
-  absl::Status Append(const Document& document, TokenStore* store) {
-    const bool separated = corpus_.separator != kNoSeparator;
-    buffer_.assign(separated ? 1 : 0, static_cast<uint16_t>(corpus_.separator));
-    if (document.tokens.empty()) {
-      NSA_RETURN_IF_ERROR(tokenizer_->Encode(document.text, &buffer_, progress_));
-    } else {
-      buffer_.insert(buffer_.end(), document.tokens.begin(), document.tokens.end());
-    }
-    int32_t largest = 0;
-    for (const uint16_t token : buffer_) largest = std::max<int32_t>(largest, token);
-    if (largest >= vocab_) return TooLarge(document.place, largest);
-    corpus_.info.inner_separators +=
-        std::count(buffer_.begin(), buffer_.end(), corpus_.separator) - (separated ? 1 : 0);
-    store->Append(buffer_);
-    progress_->bytes += static_cast<int64_t>(buffer_.size());
+  // The manifest counts the separators inside all documents; those of this one are left out.
+  absl::Status ForgetSeparators(const PreparedDocument& document) {
+    if (corpus_.separator == kNoSeparator) return absl::OkStatus();
+    std::vector<int32_t> tokens(static_cast<size_t>(document.end - document.begin));
+    NSA_RETURN_IF_ERROR(document.map->Copy(document.begin, tokens));
+    corpus_.info.inner_separators -=
+        std::count(tokens.begin() + 1, tokens.end(), corpus_.separator);
     return absl::OkStatus();
   }
 
-  absl::Status TooLarge(const std::string& place, int32_t token) const {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "%s: token %d (model.vocab is %d); raise model.vocab or use the matching tokenizer", place,
-        token, vocab_));
+  absl::Status Append(const Found& found, TokenStore* store) {
+    if (found.prepared == nullptr) return AppendRead(*found.document, store);
+    store->Append(found.prepared->map, found.prepared->begin, found.prepared->end);
+    progress_->bytes += 1;
+    return absl::OkStatus();
+  }
+
+  absl::Status AppendRead(const Document& document, TokenStore* store) {
+    NSA_ASSIGN_OR_RETURN(const DocumentEncoder::Encoded encoded,
+                         encoder_->Encode(document, &buffer_, progress_));
+    corpus_.info.inner_separators += encoded.inner_separators;
+    store->Append(buffer_);
+    progress_->bytes += static_cast<int64_t>(buffer_.size());
+    return absl::OkStatus();
   }
 
   // The fields that name validation files.
@@ -352,8 +313,9 @@ class Builder {
   const v1::DataSpec& data_;
   const int32_t vocab_;
   ReadProgress* const progress_;
-  std::unique_ptr<TextTokenizer> tokenizer_;  // null if only token files are read
-  std::optional<int32_t> separator_;
+  const SourceFiles sources_;
+  PreparedFolders prepared_;
+  std::optional<DocumentEncoder> encoder_;
   Corpus corpus_;
   Fingerprint fingerprint_;
   std::set<Hash> val_hashes_;

@@ -41,27 +41,6 @@ v1::CorpusSummary SummaryOf(const CorpusInfo& info) {
   return summary;
 }
 
-void TokenStore::Append(std::span<const uint16_t> tokens) {
-  for (const uint16_t token : tokens) {
-    bytes_.push_back(static_cast<uint8_t>(token));
-    if (width_ == 2) bytes_.push_back(static_cast<uint8_t>(token >> 8));
-  }
-}
-
-void TokenStore::Copy(int64_t begin, std::span<int32_t> to) const {
-  const uint8_t* from = bytes_.data() + begin * width_;
-  for (size_t i = 0; i < to.size(); ++i) {
-    to[i] = width_ == 1 ? from[i] : from[2 * i] | (from[2 * i + 1] << 8);
-  }
-}
-
-void TokenStore::Move(int64_t begin, int64_t end, TokenStore* other) {
-  const auto first = bytes_.begin() + begin * width_;
-  const auto last = bytes_.begin() + end * width_;
-  other->bytes_.insert(other->bytes_.end(), first, last);
-  bytes_.erase(first, last);
-}
-
 absl::StatusOr<Corpus> LoadCorpus(const v1::DataSpec& data, int32_t vocab,
                                   absl::Duration stall_timeout,
                                   const std::function<void()>& on_progress,

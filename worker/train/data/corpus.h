@@ -1,5 +1,6 @@
-// A corpus in memory: the documents of a job's files as tokens, divided into training and
-// validation. No document is in both sets.
+// A corpus: the documents of a job's files as tokens, divided into training and validation. No
+// document is in both sets. The tokens are held in memory; those of prepared data are mapped
+// (prepared/folder.h), and are the same as those of the files that were prepared.
 //
 // With val_path, the documents of those files are for validation, and training documents with the
 // same content are dropped. With val_fraction f, documents whose content hash (XXH3, as a fraction
@@ -20,10 +21,12 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/base/status.h"
 #include "nsa/v1/job.pb.h"
 #include "nsa/v1/telemetry.pb.h"
 #include "worker/train/data/read/progress.h"
 #include "worker/train/data/rows.h"
+#include "worker/train/data/token_store.h"
 
 namespace nsa::train {
 
@@ -45,23 +48,6 @@ struct CorpusInfo {
 
 // The same for records and people.
 v1::CorpusSummary SummaryOf(const CorpusInfo& info);
-
-// Tokens in one array: two bytes per token if `wide`, otherwise one byte.
-class TokenStore {
- public:
-  explicit TokenStore(bool wide) : width_(wide ? 2 : 1) {}
-
-  int64_t size() const { return static_cast<int64_t>(bytes_.size()) / width_; }
-  void Append(std::span<const uint16_t> tokens);
-  // Copies to.size() tokens from `begin` on.
-  void Copy(int64_t begin, std::span<int32_t> to) const;
-  // Moves tokens [begin, end) to the end of `other`, which has the same width.
-  void Move(int64_t begin, int64_t end, TokenStore* other);
-
- private:
-  const int width_;
-  std::vector<uint8_t> bytes_;
-};
 
 // The documents of one source.
 struct CorpusPart {
@@ -120,9 +106,8 @@ class CorpusRows final : public RowSource {
   absl::Status ReadShifted(int64_t row, int64_t shift, std::span<int32_t> tokens) override {
     const int64_t begin = (row * seq_len_ + shift) % store_->size();
     const int64_t whole = std::min(static_cast<int64_t>(tokens.size()), store_->size() - begin);
-    store_->Copy(begin, tokens.first(whole));
-    store_->Copy(0, tokens.subspan(whole));
-    return absl::OkStatus();
+    NSA_RETURN_IF_ERROR(store_->Copy(begin, tokens.first(whole)));
+    return store_->Copy(0, tokens.subspan(whole));
   }
 
  private:

@@ -10,13 +10,12 @@
 #include "common/base/reason.h"
 #include "common/base/status.h"
 #include "common/job/data/data_files.h"
-#include "common/job/data/url.h"
 #include "common/job/data_source.h"
 #include "common/job/enum_words.h"
 #include "worker/train/data/batches.h"
 #include "worker/train/data/mix.h"
 #include "worker/train/data/prefetch.h"
-#include "worker/train/data/remote/remote.h"
+#include "worker/train/data/read/source_files.h"
 #include "worker/train/data/synthetic.h"
 
 namespace nsa::train {
@@ -56,17 +55,6 @@ CorpusInfo GeneratedInfo(const LoaderOptions& options, v1::DataSource source) {
       "%s-seed-%d-vocab-%d", EnumWord(*v1::DataSource_descriptor()->FindValueByNumber(source)),
       options.spec.train().seed(), options.vocab);
   return info;
-}
-
-// What reads the URLs of the data; null if it names none.
-absl::StatusOr<std::shared_ptr<Remote>> RemoteFor(const LoaderOptions& options) {
-  const v1::DataSpec& data = options.spec.data();
-  const bool named = std::ranges::any_of(AllDataFiles(data), [](const DataFiles& files) {
-    return std::ranges::any_of(files.paths, [](const std::string& path) { return IsUrl(path); });
-  });
-  if (!named) return nullptr;
-  NSA_ASSIGN_OR_RETURN(RemoteOptions remote, RemoteOptionsFor(options.allowed_urls, Timeout(data)));
-  return std::make_shared<Remote>(std::move(remote));
 }
 
 absl::Status CheckOptions(const LoaderOptions& options) {
@@ -366,7 +354,8 @@ absl::StatusOr<std::unique_ptr<DataLoader>> DataLoader::Open(LoaderOptions optio
     CorpusInfo info = GeneratedInfo(options, train->source());
     return FromRows(std::move(options), std::move(train), std::move(val), std::move(info));
   }
-  NSA_ASSIGN_OR_RETURN(std::shared_ptr<Remote> remote, RemoteFor(options));
+  NSA_ASSIGN_OR_RETURN(std::shared_ptr<Remote> remote,
+                       RemoteFor(data, options.allowed_urls, Timeout(data)));
   absl::StatusOr<Corpus> corpus = LoadCorpus(data, options.vocab, Timeout(data),
                                              options.on_progress, options.cancelled, remote);
   if (!corpus.ok()) {

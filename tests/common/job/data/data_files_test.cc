@@ -90,6 +90,18 @@ TEST(DataFiles, NamesTheFilesOfMixturesAndOfValidationWithTheirFields) {
   EXPECT_TRUE(ReadsText(data));
 }
 
+TEST(DataFiles, AFolderOfPreparedDataIsRecognisedByItsName) {
+  v1::DataSpec data;
+  data.add_mix()->set_source(v1::DATA_SOURCE_JSONL);
+  for (const char* path : {"val.tokens", "val.jsonl"}) data.add_val_path(path);
+  (*data.mutable_val())["a"] = "tokens/val-a.tokens";
+  (*data.mutable_val())["b"] = "b.tokens.txt";
+  EXPECT_EQ(ValidationFiles(data)[0].source, v1::DATA_SOURCE_TOKENS);
+  EXPECT_EQ(ValidationFiles(data)[1].source, v1::DATA_SOURCE_JSONL);
+  EXPECT_EQ(NamedValidationFiles(data)[0].source, v1::DATA_SOURCE_TOKENS);
+  EXPECT_EQ(NamedValidationFiles(data)[1].source, v1::DATA_SOURCE_TEXT);
+}
+
 TEST(DataFiles, AMixtureSurvivesYamlAndChangesTheHashOfTheJob) {
   v1::JobSpec spec;
   ASSERT_OK(

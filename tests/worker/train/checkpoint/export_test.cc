@@ -263,6 +263,35 @@ TEST_F(ExportTest, Gpt2sTokenizerTravelsWithTheModel) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'b': 7 (0 to 1")));
 }
 
+TEST_F(ExportTest, AJobsOwnTokenizerJsonTravelsAsItIs) {
+  v1::JobSpec spec = SmallJob();
+  spec.mutable_data()->set_tokenizer(v1::TOKENIZER_GPT2);
+  spec.mutable_data()->set_tokenizer_path((dir_ / "mine.json").string());
+  fs::remove_all(dir_ / "out");
+  Save(spec);
+  for (
+      const char* text :
+      {R"({"model": {"vocab": {"a": 0, "<|endoftext|>": 5}}})",
+       R"({"model": {"vocab": {}}, "added_tokens": [7, {"content": "<|end_of_text|>", "id": 5}]})"}) {
+    std::ofstream(dir_ / "mine.json") << text;
+    fs::remove_all(dir_ / "model");
+    ASSERT_OK(ExportModel(dir_ / "out", dir_ / "model"));
+    EXPECT_EQ(Text(dir_ / "model" / "tokenizer.json"), text);
+    EXPECT_FALSE(fs::exists(dir_ / "model" / "vocab.json"));
+    const auto config = nlohmann::json::parse(Text(dir_ / "model" / "config.json"));
+    EXPECT_EQ(config["separator_token_id"], 5);
+  }
+  fs::remove(dir_ / "mine.json");
+  ASSERT_OK(ImportModel(dir_ / "model", dir_ / "back"));
+  EXPECT_EQ(ReadCheckpointState(dir_ / "back")->spec().data().tokenizer_path(),
+            (dir_ / "model").string());
+  for (const char* text : {"[]", "{\"model\": 7}", "{\"added_tokens\": [{\"content\": 3}]}"}) {
+    std::ofstream(dir_ / "mine.json") << text;
+    EXPECT_THAT(ExportModel(dir_ / "out", dir_ / "model2"),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("mine.json: no token")));
+  }
+}
+
 TEST_F(ExportTest, RefusesAFolderInUseAndLeavesNothingBehind) {
   fs::create_directory(dir_ / "model");
   std::ofstream(dir_ / "model" / "x") << "x";

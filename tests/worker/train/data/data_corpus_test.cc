@@ -31,7 +31,7 @@ absl::StatusOr<Corpus> Load(const v1::DataSpec& spec, int32_t vocab = 256) {
 
 std::string TextOf(const TokenStore& store) {
   std::vector<int32_t> tokens(store.size());
-  store.Copy(0, tokens);
+  EXPECT_OK(store.Copy(0, tokens));
   return std::string(tokens.begin(), tokens.end());
 }
 
@@ -140,7 +140,7 @@ TEST(LoadCorpus, TokenFilesAreLittleEndianAndSplitAtTheSeparator) {
   const auto corpus = Load(spec, 1000);
   ASSERT_OK(corpus);
   std::vector<int32_t> tokens(corpus->parts[0].train->size());
-  corpus->parts[0].train->Copy(0, tokens);
+  EXPECT_OK(corpus->parts[0].train->Copy(0, tokens));
   EXPECT_THAT(tokens, testing::ElementsAre(0, 1, 0x102, 0, 3));
   EXPECT_EQ(corpus->info.documents, 2);
   Write(dir / "odd.bin", "123");
@@ -155,7 +155,7 @@ std::vector<int32_t> TokensOf(const absl::StatusOr<Corpus>& corpus) {
   EXPECT_OK(corpus);
   if (!corpus.ok()) return {};
   std::vector<int32_t> tokens(corpus->parts[0].train->size());
-  corpus->parts[0].train->Copy(0, tokens);
+  EXPECT_OK(corpus->parts[0].train->Copy(0, tokens));
   return tokens;
 }
 

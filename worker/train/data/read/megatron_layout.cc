@@ -41,6 +41,10 @@ absl::Status Damaged(const DataFile& index, int64_t byte, std::string_view what)
 
 absl::Status SetDtype(const DataFile& index, int code, IndexHeader* header) {
   switch (code) {
+    case 1:
+      header->width = 1;
+      header->is_signed = false;
+      return absl::OkStatus();
     case 3:
       header->width = 2;
       return absl::OkStatus();
@@ -56,8 +60,8 @@ absl::Status SetDtype(const DataFile& index, int code, IndexHeader* header) {
       return absl::OkStatus();
     default:
       return absl::InvalidArgumentError(absl::StrFormat(
-          "%s: byte 17: dtype code %d (8 uint16, 3 int16, 4 int32 or 5 int64); write the data set "
-          "with one of these",
+          "%s: byte 17: dtype code %d (1 uint8, 8 uint16, 3 int16, 4 int32 or 5 int64); write the "
+          "data set with one of these",
           index.name(), code));
   }
 }

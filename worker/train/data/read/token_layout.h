@@ -5,8 +5,9 @@
 //   NumPy     a .npy array, version 1.0, 2.0 or 3.0, of one dimension, dtype <u2, <u4, <i4 or <i8.
 //   llm.c     also of modded-nanogpt: a header of 256 int32 (magic 20240520, version 1, number of
 //             tokens, zeros), then uint16.
-//   Megatron  NAME.bin with its index NAME.idx (MMIDIDX, version 1) beside it; uint16, int16, int32
-//             or int64 tokens. The index divides them into documents.
+//   Megatron  NAME.bin with its index NAME.idx (MMIDIDX, version 1) beside it; uint8, uint16,
+//   int16,
+//             int32 or int64 tokens. The index divides them into documents.
 //
 // A header must describe exactly the bytes that the file has. Otherwise, and for a file that is
 // recognised as something else (file_kind.h), FindTokens() returns an error that names the file,
@@ -29,7 +30,7 @@ namespace nsa::train {
 struct TokenLayout {
   int64_t offset = 0;      // byte of the first token
   int64_t count = 0;       // tokens
-  int width = 2;           // bytes per token: 2, 4 or 8
+  int width = 2;           // bytes per token: 1, 2, 4 or 8
   bool is_signed = false;  // two's complement
   // Only of formats that know their documents, in order: the index of the token after the
   // document's last one. The documents cover all tokens; a document may be empty.

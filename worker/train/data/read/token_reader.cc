@@ -14,6 +14,7 @@ namespace {
 constexpr int64_t kChunk = 1 << 20;  // bytes
 
 int64_t TokenAt(std::string_view bytes, const TokenLayout& layout) {
+  if (layout.width == 1) return static_cast<uint8_t>(bytes[0]);
   if (layout.width == 2 && layout.is_signed) return LittleEndian<int16_t>(bytes);
   if (layout.width == 2) return LittleEndian<uint16_t>(bytes);
   if (layout.width == 4 && layout.is_signed) return LittleEndian<int32_t>(bytes);

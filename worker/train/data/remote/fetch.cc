@@ -12,6 +12,7 @@
 #include "absl/strings/strip.h"
 #include "common/base/clean_text.h"
 #include "common/base/clock.h"
+#include "common/base/reason.h"
 #include "common/base/status.h"
 #include "common/job/data/url.h"
 #include "worker/train/data/remote/attempts.h"
@@ -22,6 +23,9 @@ namespace {
 constexpr int kMostRedirects = 5;
 // Addresses that a redirect of the Hub leads to are valid for longer.
 constexpr absl::Duration kLandedFor = absl::Minutes(5);
+// For a name without an address before anything was read: it is more likely mistyped than out of
+// order.
+constexpr absl::Duration kUnknownHostPatience = absl::Seconds(3);
 
 bool IsRedirect(int status) {
   return status == 301 || status == 302 || status == 303 || status == 307 || status == 308;
@@ -41,6 +45,14 @@ std::string FaultOf(const HttpReply& reply) {
 Outcome Again(const HttpReply& reply) {
   const bool asks = reply.status == 429 || reply.status == 503;
   return {Outcome::kAgain, FaultOf(reply), asks ? reply.retry_after : ""};
+}
+
+absl::Status UnknownHost(const std::string& name, const HttpReply& reply) {
+  return WithReason(
+      absl::DeadlineExceededError(absl::StrFormat(
+          "%s: %s, for %s; correct the name of the host, or is this machine's name server down?",
+          name, reply.fault, absl::FormatDuration(kUnknownHostPatience))),
+      Reason::kDataStalled);
 }
 
 bool IsEncoded(const HttpReply& reply) {
@@ -270,12 +282,16 @@ absl::StatusOr<Outcome> Fetcher::TakeLook(const HttpReply& reply, FileVersion* v
 
 absl::StatusOr<FileVersion> Fetcher::Look() {
   Attempts attempts(options_, name_, watch_.sleep);
+  const absl::Duration begin = RealClock().Monotonic();
   FileVersion version;
   while (true) {
     NSA_ASSIGN_OR_RETURN(const HttpReply reply,
                          Send("0-0", static_cast<size_t>(options_.block_bytes)));
     NSA_ASSIGN_OR_RETURN(const Outcome outcome, TakeLook(reply, &version));
     if (outcome.kind == Outcome::kDone) return version;
+    if (reply.unknown_host && RealClock().Monotonic() - begin >= kUnknownHostPatience) {
+      return UnknownHost(name_, reply);
+    }
     NSA_RETURN_IF_ERROR(attempts.Pause(outcome));
   }
 }
@@ -336,8 +352,12 @@ absl::Status Fetcher::Read(const FileVersion& version, int64_t begin, int64_t en
 
 absl::StatusOr<Fetcher::Page> Fetcher::Get(size_t most) {
   Attempts attempts(options_, name_, watch_.sleep);
+  const absl::Duration begin = RealClock().Monotonic();
   while (true) {
     NSA_ASSIGN_OR_RETURN(HttpReply reply, Send("", most));
+    if (reply.unknown_host && RealClock().Monotonic() - begin >= kUnknownHostPatience) {
+      return UnknownHost(name_, reply);
+    }
     Outcome outcome = Again(reply);
     if (reply.status == 200 && reply.fault.empty()) {
       if (!reply.too_long) return Page{std::move(reply.body), NextOf(reply.link)};

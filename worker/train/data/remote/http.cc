@@ -177,6 +177,7 @@ HttpReply HttpClient::Get(const HttpRequest& request) {
   reply.status = static_cast<int>(status);
   // A host may have several addresses, of which another was fine.
   reply.refused_address = reply.refused_address && code != CURLE_OK;
+  reply.unknown_host = code == CURLE_COULDNT_RESOLVE_HOST;
   reply.untrusted = code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE;
   if (!transfer.stopped.empty()) {
     reply.fault = transfer.stopped;

@@ -29,6 +29,7 @@ struct HttpReply {
   int status = 0;                // 0: no answer
   std::string fault;             // in words, for messages; empty if the answer is complete
   bool refused_address = false;  // the host has only addresses that are not public
+  bool unknown_host = false;     // the host's name has no address
   bool untrusted = false;        // the server's certificate cannot be verified
   bool too_long = false;         // the body has more than most_bytes bytes
   std::string body;

@@ -34,6 +34,11 @@ class Remote {
   // Bytes of a file. Asks the server, or takes what the Hub's list said.
   absl::StatusOr<int64_t> Size(const std::string& url, ReadProgress* progress);
 
+  // What a file was when it was first asked for.
+  absl::StatusOr<FileVersion> Version(const std::string& url, ReadProgress* progress) {
+    return Look(url, progress);
+  }
+
   // The first `count` bytes of a file, or all of a shorter one.
   absl::StatusOr<std::string> Head(const std::string& url, int64_t count, ReadProgress* progress);
 

@@ -1,9 +1,10 @@
 #include "worker/train/data/tokenize/bpe_merges.h"
 
 #include <algorithm>
+#include <bit>
 #include <functional>
-#include <limits>
 #include <queue>
+#include <utility>
 
 #include "common/base/status.h"
 #include "worker/train/data/tokenize/tokenizer.h"
@@ -11,7 +12,6 @@
 namespace nsa::train {
 namespace {
 
-constexpr uint32_t kNoRank = std::numeric_limits<uint32_t>::max();
 constexpr size_t kSearched = 48;        // pieces of up to so many tokens are searched
 constexpr int64_t kReportEvery = 4096;  // tokens
 
@@ -96,8 +96,22 @@ class BpeMerges::Heap {
 };
 
 void BpeMerges::Add(int32_t left, int32_t right, int32_t merged) {
-  const bool added = ranks_.emplace(std::pair(left, right), merged_.size()).second;
-  if (added) merged_.push_back(merged);
+  if (2 * (merged_.size() + 1) > slots_.size()) Grow();
+  const uint64_t pair = PairOf(left, right);
+  Slot& slot = slots_[PlaceOf(pair)];
+  if (slot.rank != kNoRank) return;
+  slot = {.pair = pair, .rank = static_cast<uint32_t>(merged_.size())};
+  merged_.push_back(merged);
+}
+
+// Makes twice as many slots.
+void BpeMerges::Grow() {
+  const std::vector<Slot> before = std::move(slots_);
+  slots_.assign(std::max<size_t>(1024, 2 * before.size()), Slot());
+  shift_ = 64 - std::countr_zero(slots_.size());
+  for (const Slot& slot : before) {
+    if (slot.rank != kNoRank) slots_[PlaceOf(slot.pair)] = slot;
+  }
 }
 
 absl::Status BpeMerges::Apply(std::vector<int32_t>* tokens, ReadProgress* progress) const {
@@ -106,11 +120,6 @@ absl::Status BpeMerges::Apply(std::vector<int32_t>* tokens, ReadProgress* progre
   ApplyBySearch(tokens);
   if (progress != nullptr) progress->bytes += bytes;
   return absl::OkStatus();
-}
-
-uint32_t BpeMerges::RankOf(int32_t left, int32_t right) const {
-  const auto rank = ranks_.find({left, right});
-  return rank == ranks_.end() ? kNoRank : rank->second;
 }
 
 void BpeMerges::ApplyBySearch(std::vector<int32_t>* tokens) const {

@@ -8,8 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <unordered_map>
-#include <utility>
+#include <limits>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -32,18 +31,33 @@ class BpeMerges {
   absl::Status Apply(std::vector<int32_t>* tokens, ReadProgress* progress) const;
 
  private:
-  struct PairHash {
-    size_t operator()(const std::pair<int32_t, int32_t>& pair) const {
-      return std::hash<uint64_t>()((uint64_t(pair.first) << 32) | uint64_t(pair.second));
-    }
+  static constexpr uint32_t kNoRank = std::numeric_limits<uint32_t>::max();
+  struct Slot {
+    uint64_t pair = 0;
+    uint32_t rank = kNoRank;  // kNoRank: the slot is free
   };
   class Heap;
 
   // The rank of a pair; kNoRank if it has none.
-  uint32_t RankOf(int32_t left, int32_t right) const;
+  uint32_t RankOf(int32_t left, int32_t right) const {
+    return slots_.empty() ? kNoRank : slots_[PlaceOf(PairOf(left, right))].rank;
+  }
+  static uint64_t PairOf(int32_t left, int32_t right) {
+    return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
+  }
+  // The slot of a pair, or the free one where it belongs.
+  size_t PlaceOf(uint64_t pair) const {
+    size_t at = (pair * 0x9e3779b97f4a7c15) >> shift_;
+    while (slots_[at].rank != kNoRank && slots_[at].pair != pair) {
+      at = (at + 1) & (slots_.size() - 1);
+    }
+    return at;
+  }
+  void Grow();
   void ApplyBySearch(std::vector<int32_t>* tokens) const;
 
-  std::unordered_map<std::pair<int32_t, int32_t>, uint32_t, PairHash> ranks_;
+  std::vector<Slot> slots_;      // of all pairs: a power of two, at most half of them used
+  int shift_ = 64;               // leaves the bits of a slot's number
   std::vector<int32_t> merged_;  // by rank
 };
 

@@ -4,41 +4,40 @@
 #include <pcre2.h>
 
 #include <array>
-#include <fstream>
 #include <map>
-#include <unordered_map>
 #include <utility>
 
-#include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
 #include "common/base/byte_characters.h"
-#include "common/base/limits.h"
 #include "common/base/status.h"
-#include "nlohmann/json.hpp"
+#include "common/job/data/tokenizer_files.h"
+#include "worker/train/data/tokenize/bpe_files.h"
 #include "worker/train/data/tokenize/bpe_merges.h"
+#include "worker/train/data/tokenize/gpt2_split.h"
+#include "worker/train/data/tokenize/word_table.h"
 
 namespace nsa::train {
 namespace {
 
-constexpr char kSplit[] =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-constexpr char kEndOfText[] = "<|endoftext|>";
+constexpr size_t kLongestWord = 64;        // bytes of a piece that is looked up as a whole
+constexpr size_t kReportEvery = 64 << 10;  // bytes between two looks at whether to go on
 
 class Gpt2Bpe final : public TextTokenizer {
  public:
   ~Gpt2Bpe() override { pcre2_code_free(split_); }
 
-  absl::Status Load(const std::filesystem::path& folder) {
-    NSA_RETURN_IF_ERROR(LoadVocabulary(folder / "vocab.json"));
-    NSA_RETURN_IF_ERROR(LoadMerges(folder / "merges.txt"));
+  absl::Status Load(const BpeFiles& files) {
+    IndexVocabulary(files);
+    for (const auto& [left, right] : files.merges) {
+      merges_.Add(files.ids.at(left), files.ids.at(right), files.ids.at(left + right));
+    }
     int error = 0;
     PCRE2_SIZE offset = 0;
     split_ =
-        pcre2_compile(reinterpret_cast<PCRE2_SPTR>(kSplit), PCRE2_ZERO_TERMINATED,
+        pcre2_compile(reinterpret_cast<PCRE2_SPTR>(kGpt2Pattern), PCRE2_ZERO_TERMINATED,
                       PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF, &error, &offset, nullptr);
     if (split_ == nullptr) return absl::InternalError("PCRE2 cannot compile the split pattern");
     pcre2_jit_compile(split_, PCRE2_JIT_COMPLETE);
-    return absl::OkStatus();
+    return FindWholeWords();
   }
 
   int32_t vocab() const override { return static_cast<int32_t>(bytes_of_.size()); }
@@ -52,74 +51,63 @@ class Gpt2Bpe final : public TextTokenizer {
     const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> match(
         pcre2_match_data_create_from_pattern(split_, nullptr), pcre2_match_data_free);
     std::vector<int32_t> ids;
-    size_t begin = 0;
-    while (begin < text.size()) {
-      if (progress != nullptr && progress->cancelled) return EncodingCancelled();
-      const int found = pcre2_match(split_, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
-                                    begin, 0, match.get(), nullptr);
-      const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(match.get());
-      // The pattern does not match bytes that are not UTF-8. Each run of them is a separate piece.
-      const size_t piece_begin = found > 0 ? ends[0] : text.size();
-      const size_t piece_end = found > 0 ? ends[1] : text.size();
-      NSA_RETURN_IF_ERROR(Merge(text.substr(begin, piece_begin - begin), &ids, tokens, progress));
+    size_t reported = 0;
+    for (size_t begin = 0; begin < text.size();) {
+      const Piece piece = NextPiece(text, begin, match.get());
+      NSA_RETURN_IF_ERROR(Merge(text.substr(begin, piece.begin - begin), &ids, tokens, progress));
       NSA_RETURN_IF_ERROR(
-          Merge(text.substr(piece_begin, piece_end - piece_begin), &ids, tokens, progress));
-      begin = piece_end;
+          Merge(text.substr(piece.begin, piece.end - piece.begin), &ids, tokens, progress));
+      begin = piece.end;
+      if (progress == nullptr || begin - reported < kReportEvery) continue;
+      if (progress->cancelled) return EncodingCancelled();
+      reported = begin;
     }
     return absl::OkStatus();
   }
 
  private:
-  static absl::Status CheckSize(const std::filesystem::path& path) {
-    std::error_code error;
-    const auto bytes = static_cast<int64_t>(std::filesystem::file_size(path, error));
-    if (!error && bytes <= limits::kVocabularyBytes) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "%s: %d bytes (at most %d)", path.string(), error ? -1 : bytes, limits::kVocabularyBytes));
+  struct Piece {
+    size_t begin;
+    size_t end;
+  };
+
+  // The next piece of the text from `begin` on. The pattern does not match bytes that are not
+  // UTF-8: each run of them is left before the piece.
+  Piece NextPiece(std::string_view text, size_t begin, pcre2_match_data* match) const {
+    const size_t end = EndOfAsciiPiece(text, begin);
+    if (end != 0) return {begin, end};
+    const int found = pcre2_match(split_, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
+                                  begin, 0, match, nullptr);
+    if (found <= 0) return {text.size(), text.size()};
+    const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(match);
+    return {ends[0], ends[1]};
   }
 
-  absl::Status LoadVocabulary(const std::filesystem::path& path) {
-    std::ifstream file(path);
-    if (!file) return absl::NotFoundError(absl::StrCat(path.string(), ": cannot be opened"));
-    NSA_RETURN_IF_ERROR(CheckSize(path));
-    const nlohmann::json json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
-    if (!json.is_object()) {
-      return absl::InvalidArgumentError(absl::StrCat(path.string(), ": not a JSON object"));
+  // Puts every token into the table that the merges make of its bytes.
+  absl::Status FindWholeWords() {
+    words_.Reserve(bytes_of_.size());
+    std::vector<int32_t> ids;
+    for (int32_t id = 0; id < vocab(); ++id) {
+      const std::string& bytes = bytes_of_[static_cast<size_t>(id)];
+      if (id == separator_ || bytes.empty() || bytes.size() > kLongestWord) continue;
+      ids.clear();
+      for (const char c : bytes) ids.push_back(byte_ids_[static_cast<unsigned char>(c)]);
+      NSA_RETURN_IF_ERROR(merges_.Apply(&ids, nullptr));
+      if (ids.size() == 1 && ids[0] == id) words_.Add(bytes, id);
     }
-    if (json.size() > 65536) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("%s: %d tokens (at most 65536)", path.string(), json.size()));
-    }
-    for (const auto& [text, id] : json.items()) {
-      if (!id.is_number_unsigned() || id.get<uint64_t>() >= json.size()) {
-        return absl::InvalidArgumentError(
-            absl::StrFormat("%s: token %s has id %s (0 … %d, each once)", path.string(), text,
-                            id.dump(), json.size() - 1));
-      }
-      ids_.emplace(text, id.get<int32_t>());
-    }
-    return IndexVocabulary(path);
+    return absl::OkStatus();
   }
 
-  absl::Status IndexVocabulary(const std::filesystem::path& path) {
+  void IndexVocabulary(const BpeFiles& files) {
     const std::array<std::string, 256> characters = BytesAsCharacters();
     std::map<std::string, char> byte_of;
     for (int byte = 0; byte < 256; ++byte) {
       byte_of.emplace(characters[byte], static_cast<char>(byte));
-      const auto id = ids_.find(characters[byte]);
-      if (id == ids_.end()) {
-        return absl::InvalidArgumentError(
-            absl::StrFormat("%s: no token for byte %d", path.string(), byte));
-      }
-      byte_ids_[byte] = id->second;
+      byte_ids_[byte] = files.ids.at(characters[byte]);
     }
-    const auto separator = ids_.find(kEndOfText);
-    if (separator == ids_.end()) {
-      return absl::InvalidArgumentError(absl::StrCat(path.string(), ": no ", kEndOfText));
-    }
-    separator_ = separator->second;
-    bytes_of_.resize(ids_.size());
-    for (const auto& [text, id] : ids_) {
+    separator_ = files.ids.at(files.separator);
+    bytes_of_.resize(files.ids.size());
+    for (const auto& [text, id] : files.ids) {
       for (size_t i = 0; i < text.size();) {
         const size_t length = (text[i] & 0x80) != 0 ? 2 : 1;
         const auto byte = byte_of.find(text.substr(i, length));
@@ -127,33 +115,19 @@ class Gpt2Bpe final : public TextTokenizer {
         i += length;
       }
     }
-    return absl::OkStatus();
-  }
-
-  absl::Status LoadMerges(const std::filesystem::path& path) {
-    std::ifstream file(path);
-    if (!file) return absl::NotFoundError(absl::StrCat(path.string(), ": cannot be opened"));
-    NSA_RETURN_IF_ERROR(CheckSize(path));
-    std::string line;
-    for (int number = 1; std::getline(file, line); ++number) {
-      if (line.empty() || line.rfind("#version", 0) == 0) continue;
-      const std::vector<std::string> parts = absl::StrSplit(line, ' ');
-      const auto left = ids_.find(parts[0]);
-      const auto right = parts.size() == 2 ? ids_.find(parts[1]) : ids_.end();
-      const auto merged = parts.size() == 2 ? ids_.find(parts[0] + parts[1]) : ids_.end();
-      if (left == ids_.end() || right == ids_.end() || merged == ids_.end()) {
-        return absl::InvalidArgumentError(absl::StrFormat(
-            "%s:%d: '%s' (two tokens that are in vocab.json, as is their concatenation)",
-            path.string(), number, line));
-      }
-      merges_.Add(left->second, right->second, merged->second);
-    }
-    return absl::OkStatus();
   }
 
   // Appends the tokens of a piece, which is divided if it is too long.
   absl::Status Merge(std::string_view piece, std::vector<int32_t>* ids,
                      std::vector<uint16_t>* tokens, ReadProgress* progress) const {
+    if (piece.empty()) return absl::OkStatus();
+    if (piece.size() <= kLongestWord) {
+      if (const int32_t word = words_.Find(piece); word >= 0) {
+        tokens->push_back(static_cast<uint16_t>(word));
+        if (progress != nullptr) progress->bytes += std::ssize(piece);
+        return absl::OkStatus();
+      }
+    }
     while (!piece.empty()) {
       ids->clear();
       for (const char c : piece.substr(0, BpeMerges::kLongestPiece)) {
@@ -166,19 +140,23 @@ class Gpt2Bpe final : public TextTokenizer {
     return absl::OkStatus();
   }
 
-  std::unordered_map<std::string, int32_t> ids_;
   std::vector<std::string> bytes_of_;  // by id
   std::array<int32_t, 256> byte_ids_{};
   BpeMerges merges_;
+  WordTable words_;
   int32_t separator_ = 0;
   pcre2_code* split_ = nullptr;
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<TextTokenizer>> LoadGpt2Bpe(const std::filesystem::path& folder) {
+absl::StatusOr<std::unique_ptr<TextTokenizer>> LoadGpt2Bpe(const std::filesystem::path& path) {
+  const std::vector<std::filesystem::path> files = TokenizerFilesOf(path);
+  const bool json = files.size() == 1;
+  NSA_ASSIGN_OR_RETURN(const BpeFiles read,
+                       json ? ReadTokenizerJson(files[0]) : ReadGpt2Files(path));
   auto tokenizer = std::make_unique<Gpt2Bpe>();
-  NSA_RETURN_IF_ERROR(tokenizer->Load(folder));
+  NSA_RETURN_IF_ERROR(tokenizer->Load(read));
   return tokenizer;
 }
 

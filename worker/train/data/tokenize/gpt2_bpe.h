@@ -1,5 +1,5 @@
-// GPT-2's byte-level BPE. PCRE2 splits the text into pieces; in each piece, adjacent tokens are
-// merged in the order of the ranks in merges.txt.
+// Byte-level BPE as GPT-2 does it. PCRE2 splits the text into pieces; in each piece, adjacent
+// tokens are merged in the order of the merges in its files.
 #pragma once
 
 #include <filesystem>
@@ -10,10 +10,8 @@
 
 namespace nsa::train {
 
-// Reads `vocab.json` (token text to id) and `merges.txt` (one merge per line, highest priority
-// first) of the published GPT-2 tokenizer or of one in the same format. The separator is
-// "<|endoftext|>", which must be in the vocabulary. NotFound or InvalidArgument, naming the file
-// and the line.
-absl::StatusOr<std::unique_ptr<TextTokenizer>> LoadGpt2Bpe(const std::filesystem::path& folder);
+// Reads the files that `path` stands for (TokenizerFilesOf()): those of the published GPT-2
+// tokenizer or of one in the same format, or a tokenizer.json. The errors of bpe_files.h.
+absl::StatusOr<std::unique_ptr<TextTokenizer>> LoadGpt2Bpe(const std::filesystem::path& path);
 
 }  // namespace nsa::train

@@ -38,9 +38,8 @@ absl::StatusOr<std::unique_ptr<TextTokenizer>> MakeTokenizer(const v1::DataSpec&
   if (data.tokenizer() != v1::TOKENIZER_GPT2) return ByteTokenizer();
   if (data.tokenizer_path().empty()) {
     return absl::FailedPreconditionError(
-        "data.tokenizer_path: not set (a folder with GPT-2's vocab.json and merges.txt); set it, "
-        "or "
-        "use data.tokenizer: byte");
+        "data.tokenizer_path: not set (a folder with GPT-2's vocab.json and merges.txt, or a "
+        "tokenizer.json); set it, or use data.tokenizer: byte");
   }
   return LoadGpt2Bpe(data.tokenizer_path());
 }

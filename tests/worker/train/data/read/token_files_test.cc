@@ -82,7 +82,7 @@ class TokenFiles : public testing::Test {
     EXPECT_OK(corpus) << name;
     if (!corpus.ok()) return {};
     std::vector<int32_t> tokens(corpus->parts[0].train->size());
-    corpus->parts[0].train->Copy(0, tokens);
+    EXPECT_OK(corpus->parts[0].train->Copy(0, tokens));
     return tokens;
   }
   void ExpectRefused(const std::string& name, std::string_view content, const std::string& why) {
@@ -160,6 +160,9 @@ TEST_F(TokenFiles, AMegatronDataSetIsReadWithTheDocumentsOfItsIndex) {
   Write("wide.idx", MegatronIndex(4, 4, {2, 3}, {0, 1, 2}) + std::string(2, '\0'));  // with modes
   Write("wide.bin", Raw<int32_t>({7, 8, 9, 10, 50000}));
   EXPECT_THAT(TokensOf("wide.bin"), ElementsAre(0, 7, 8, 0, 9, 10, 50000));
+  Write("narrow.idx", MegatronIndex(1, 1, {2, 3}, {0, 1, 2}));
+  Write("narrow.bin", "\x07\x08\x09\xfe\xff");
+  EXPECT_THAT(TokensOf("narrow.bin"), ElementsAre(0, 7, 8, 0, 9, 254, 255));
 }
 
 TEST_F(TokenFiles, AMegatronIndexThatDoesNotFitIsRefused) {

@@ -90,6 +90,21 @@ TEST(Fetch, NobodyListensIsGivenUpOn) {
                AllOf(HasSubstr(url), HasSubstr("is the server overloaded or unreachable?"))));
 }
 
+// A mistyped name is told at once, and not after all the patience for a server that is there. A
+// part of a name that is longer than 63 characters has no address, and no name server is asked.
+TEST(Fetch, AHostThatNobodyKnowsIsGivenUpOnSoon) {
+  RemoteOptions options = QuickOptions();
+  options.patience = absl::Minutes(5);
+  const std::string url = "http://" + std::string(70, 'x') + ".invalid/a.txt";
+  const absl::Duration begin = RealClock().Monotonic();
+  const auto read = ReadAll(url, options);
+  EXPECT_THAT(read,
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       AllOf(HasSubstr(url + ": "), HasSubstr("correct the name of the host"))));
+  EXPECT_EQ(ReasonOf(read.status()), Reason::kDataStalled);
+  EXPECT_LT(RealClock().Monotonic() - begin, absl::Minutes(1));
+}
+
 TEST(Fetch, RetryAfterIsObeyed) {
   for (const int status : {429, 503}) {
     const absl::Time begin = absl::Now();

@@ -1,0 +1,14 @@
+// The files of the tokenizer that data.tokenizer_path names.
+#pragma once
+
+#include <filesystem>
+#include <vector>
+
+namespace nsa {
+
+// The path itself, if it ends in .json: a tokenizer.json. Else it is a folder: its tokenizer.json,
+// if it has that and no vocab.json, or else its vocab.json and merges.txt, whether they exist or
+// not.
+std::vector<std::filesystem::path> TokenizerFilesOf(const std::filesystem::path& path);
+
+}  // namespace nsa

@@ -1,0 +1,22 @@
+// The environment variables that reading training data from web servers and from the Hugging Face
+// Hub needs (worker/train/data/remote/options.h). Whoever starts a worker, or an agent that will,
+// passes them on.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace nsa {
+
+inline constexpr const char* kDataEnvironment[] = {
+    "HF_ENDPOINT",        "HF_TOKEN",      "NSA_DATA_CACHE_BYTES",
+    "NSA_DATA_CACHE_DIR", "SSL_CERT_FILE", "XDG_CACHE_HOME",
+};
+
+// `names` and these.
+inline std::vector<std::string> WithDataEnvironment(std::vector<std::string> names) {
+  names.insert(names.end(), std::begin(kDataEnvironment), std::end(kDataEnvironment));
+  return names;
+}
+
+}  // namespace nsa

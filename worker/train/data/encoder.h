@@ -1,0 +1,53 @@
+// Turns documents into the tokens of a corpus: the separator, then the document's own tokens.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "nsa/v1/job.pb.h"
+#include "worker/train/data/read/documents.h"
+#include "worker/train/data/read/progress.h"
+#include "worker/train/data/tokenize/tokenizer.h"
+
+namespace nsa::train {
+
+class DocumentEncoder {
+ public:
+  // Makes the tokenizer if text is read, and chooses the separator: that of the tokenizer; of token
+  // files data.separator, or else that of the tokenizer that the job names, or else `prepared`, of
+  // prepared data. InvalidArgument if data.separator is wrong or out of place, if the separator is
+  // not below `vocab`, or if document_mask has none; the errors of MakeTokenizer().
+  static absl::StatusOr<DocumentEncoder> Make(const v1::DataSpec& data, int32_t vocab,
+                                              std::optional<int32_t> prepared = std::nullopt);
+
+  // Nothing if only files that know their documents may be read.
+  std::optional<int32_t> separator() const { return separator_; }
+  int32_t separator_or_none() const { return separator_.value_or(kNoSeparator); }
+
+  struct Encoded {
+    int32_t largest_token = 0;
+    int64_t inner_separators = 0;
+  };
+  // Replaces `tokens` by those of a document. InvalidArgument, naming the place, for a token that
+  // is not below the vocabulary; Cancelled.
+  absl::StatusOr<Encoded> Encode(const Document& document, std::vector<uint16_t>* tokens,
+                                 ReadProgress* progress) const;
+
+ private:
+  DocumentEncoder(int32_t vocab, std::optional<int32_t> separator)
+      : vocab_(vocab), separator_(separator) {}
+  absl::Status ChooseSeparator(const v1::DataSpec& data);
+  absl::Status CheckSeparator(const v1::DataSpec& data) const;
+  absl::Status TooLarge(const std::string& place, int32_t token) const;
+
+  int32_t vocab_;
+  std::optional<int32_t> separator_;
+  std::unique_ptr<TextTokenizer> tokenizer_;  // null if only token files are read
+};
+
+}  // namespace nsa::train

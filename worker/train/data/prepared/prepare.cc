@@ -1,0 +1,298 @@
+#include "worker/train/data/prepared/prepare.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/base/durable_folder.h"
+#include "common/base/status.h"
+#include "common/estimate/estimate.h"
+#include "common/job/data/data_files.h"
+#include "common/job/data/prepared.h"
+#include "common/job/data_source.h"
+#include "common/job/load.h"
+#include "google/protobuf/util/json_util.h"
+#include "worker/train/data/encoder.h"
+#include "worker/train/data/prepared/hashed_file.h"
+#include "worker/train/data/prepared/shard_writer.h"
+#include "worker/train/data/prepared/staging.h"
+#include "worker/train/data/read/source_files.h"
+
+namespace nsa::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int32_t kFormatVersion = 1;
+constexpr absl::Duration kTold = absl::Seconds(10);  // between two sentences about the progress
+
+// A set of a job's files, and the folder that it becomes.
+struct NamedSet {
+  DataFiles files;
+  std::string folder;
+};
+
+std::string FolderNamed(const std::string& name) {
+  return absl::StrCat(name, std::string(kPreparedEnding));
+}
+
+std::string FolderOfVal(const v1::DataSpec& data, int index) {
+  return FolderNamed(data.mix().empty() ? "val" : absl::StrCat("val.", index));
+}
+
+std::vector<NamedSet> SetsOf(const v1::DataSpec& data) {
+  std::vector<NamedSet> sets;
+  for (DataFiles& files : TrainingFiles(data)) {
+    const std::string name = data.mix().empty() ? "train" : absl::StrCat("mix-", files.name);
+    sets.push_back({std::move(files), FolderNamed(name)});
+  }
+  for (DataFiles& files : ValidationFiles(data)) {
+    const std::string folder = FolderOfVal(data, files.first);
+    sets.push_back({std::move(files), folder});
+  }
+  for (DataFiles& files : NamedValidationFiles(data)) {
+    const std::string folder = FolderNamed(absl::StrCat("val-", files.name));
+    sets.push_back({std::move(files), folder});
+  }
+  return sets;
+}
+
+// The text of a message in a file of the folder.
+absl::StatusOr<std::string> JsonOf(const v1::PreparedData& data) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.add_whitespace = true;
+  options.always_print_primitive_fields = true;
+  options.preserve_proto_field_names = true;
+  std::string text;
+  const auto printed = google::protobuf::util::MessageToJsonString(data, &text, options);
+  if (!printed.ok()) return absl::InternalError(absl::StrCat(kPreparedJob, ": no JSON"));
+  return text;
+}
+
+// Everything that preparing the sets of a job shares.
+class Preparer {
+ public:
+  Preparer(const PrepareOptions& options, const v1::JobSpec& full, DocumentEncoder encoder,
+           ReadProgress* progress)
+      : options_(options),
+        data_(full.data()),
+        vocab_(VocabOf(full)),
+        encoder_(std::move(encoder)),
+        progress_(progress),
+        sources_(progress),
+        told_(clock_.Monotonic()) {}
+
+  absl::Status CheckSources() {
+    NSA_RETURN_IF_ERROR(sources_.CheckUrls(data_));
+    NSA_ASSIGN_OR_RETURN(tokenizer_sha256_,
+                         ReadsText(data_) ? TokenizerSha256(data_) : std::string());
+    return absl::OkStatus();
+  }
+
+  // Writes a set as `folder`/set.folder.
+  absl::StatusOr<v1::PreparedSet> Prepare(const NamedSet& set, const fs::path& folder) {
+    const fs::path path = folder / set.folder;
+    NSA_RETURN_IF_ERROR(MakeDurableFolder(path));
+    NSA_ASSIGN_OR_RETURN(const std::vector<std::string> files, sources_.Expand(set.files));
+    v1::PreparedManifest manifest = Begun(set.files.source);
+    NSA_RETURN_IF_ERROR(DescribeFiles(files, &manifest));
+    ShardWriter writer({.folder = path,
+                        .token_bytes = manifest.token_bytes(),
+                        .shard_bytes = options_.shard_bytes,
+                        .shard_documents = options_.shard_documents});
+    NSA_RETURN_IF_ERROR(WriteDocuments(set.files, files, &writer, &manifest));
+    NSA_RETURN_IF_ERROR(CheckUnchanged(files, manifest));
+    if (manifest.documents() == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(set.files.field, ": no document; are the files empty?"));
+    }
+    NSA_ASSIGN_OR_RETURN(const std::vector<v1::PreparedShard> shards, writer.Finish());
+    manifest.mutable_shards()->Add(shards.begin(), shards.end());
+    NSA_ASSIGN_OR_RETURN(const std::string text, SerializePrepared(manifest));
+    NSA_RETURN_IF_ERROR(WriteHashedFile(path / kPreparedManifest, text).status());
+    NSA_RETURN_IF_ERROR(SyncFolder(path));
+    return Summary(set, manifest, std::ssize(text));
+  }
+
+ private:
+  v1::PreparedManifest Begun(v1::DataSource source) const {
+    const bool text = DataSourceInfoOf(source).has_text();
+    v1::PreparedManifest manifest;
+    manifest.set_source(source);
+    manifest.set_tokenizer(data_.tokenizer());
+    if (text) manifest.set_tokenizer_sha256(tokenizer_sha256_);
+    manifest.set_vocab(vocab_);
+    manifest.set_separator(encoder_.separator_or_none());
+    manifest.set_token_bytes(vocab_ <= 256 ? 1 : vocab_ <= 65536 ? 2 : 4);
+    if (HasPassages(source, encoder_.separator_or_none())) {
+      manifest.set_passage_bytes(static_cast<int64_t>(PassageBytesFor(data_)));
+    }
+    return manifest;
+  }
+
+  absl::Status DescribeFiles(const std::vector<std::string>& files,
+                             v1::PreparedManifest* manifest) const {
+    for (const std::string& file : files) {
+      if (IsPreparedFolder(file)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(file,
+                         ": is a folder (files); data that is prepared already needs nothing "
+                         "more"));
+      }
+      NSA_ASSIGN_OR_RETURN(*manifest->add_sources(), sources_.Describe(file));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status WriteDocuments(const DataFiles& set, const std::vector<std::string>& files,
+                              ShardWriter* writer, v1::PreparedManifest* manifest) {
+    DocumentReader reader({.source = set.source,
+                           .files = {files.begin(), files.end()},
+                           .text_field = set.text_field,
+                           .separator = encoder_.separator(),
+                           .passage_bytes = PassageBytesFor(data_)},
+                          progress_);
+    Document document;
+    while (true) {
+      NSA_ASSIGN_OR_RETURN(const bool found, reader.Next(&document));
+      if (!found) break;
+      NSA_ASSIGN_OR_RETURN(const DocumentEncoder::Encoded encoded,
+                           encoder_.Encode(document, &tokens_, progress_));
+      NSA_RETURN_IF_ERROR(writer->Append(tokens_, HashOf(document)));
+      Count(document, encoded, manifest);
+      Tell(set, *manifest);
+    }
+    manifest->set_null_rows(reader.nulls());
+    return absl::OkStatus();
+  }
+
+  void Count(const Document& document, const DocumentEncoder::Encoded& encoded,
+             v1::PreparedManifest* manifest) const {
+    manifest->set_documents(manifest->documents() + 1);
+    manifest->set_tokens(manifest->tokens() + std::ssize(tokens_));
+    manifest->set_text_bytes(manifest->text_bytes() + std::ssize(document.text));
+    manifest->set_inner_separators(manifest->inner_separators() + encoded.inner_separators);
+    manifest->set_largest_token(std::max(manifest->largest_token(), encoded.largest_token));
+  }
+
+  void Tell(const DataFiles& set, const v1::PreparedManifest& manifest) {
+    const absl::Duration now = clock_.Monotonic();
+    if (now - told_ < kTold) return;
+    told_ = now;
+    if (!options_.on_progress) return;
+    options_.on_progress(absl::StrFormat("%s: %d documents, %d tokens", set.field,
+                                         manifest.documents(), manifest.tokens()));
+  }
+
+  // A file on a web server that changes is an error of reading it.
+  absl::Status CheckUnchanged(const std::vector<std::string>& files,
+                              const v1::PreparedManifest& manifest) const {
+    for (int i = 0; i < manifest.sources_size(); ++i) {
+      const std::string& file = files[static_cast<size_t>(i)];
+      NSA_ASSIGN_OR_RETURN(const v1::PreparedSource now, sources_.Describe(file));
+      const v1::PreparedSource& before = manifest.sources(i);
+      if (now.bytes() == before.bytes() && now.version() == before.version()) continue;
+      return absl::AbortedError(absl::StrCat(
+          file, ": changed while it was read; prepare again when nobody writes to it"));
+    }
+    return absl::OkStatus();
+  }
+
+  static v1::PreparedSet Summary(const NamedSet& set, const v1::PreparedManifest& manifest,
+                                 int64_t manifest_bytes) {
+    v1::PreparedSet summary;
+    summary.set_folder(set.folder);
+    summary.set_field(set.files.field);
+    summary.set_files(manifest.sources_size());
+    summary.set_documents(manifest.documents());
+    summary.set_tokens(manifest.tokens());
+    summary.set_text_bytes(manifest.text_bytes());
+    summary.set_null_rows(manifest.null_rows());
+    int64_t bytes = manifest_bytes + manifest.tokens() * manifest.token_bytes() +
+                    manifest.documents() * kDocumentHashBytes;
+    for (const v1::PreparedShard& shard : manifest.shards()) bytes += shard.index_bytes();
+    summary.set_bytes(bytes);
+    return summary;
+  }
+
+  const PrepareOptions& options_;
+  const v1::DataSpec& data_;
+  const int32_t vocab_;
+  const DocumentEncoder encoder_;
+  ReadProgress* const progress_;
+  const SourceFiles sources_;
+  const RealClock clock_;
+  absl::Duration told_;
+  std::string tokenizer_sha256_;
+  std::vector<uint16_t> tokens_;
+};
+
+}  // namespace
+
+absl::StatusOr<v1::PreparedData> PrepareData(const PrepareOptions& options,
+                                             ReadProgress* progress) {
+  const RealClock clock;
+  const absl::Duration started = clock.Monotonic();
+  v1::JobSpec full = options.spec;
+  ApplyDefaults(&full);
+  if (full.data().mix().empty() && !DataSourceInfoOf(full.data().source()).has_files()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data.source: generates tokens (", SourcesWithFiles(), "); there is nothing to prepare"));
+  }
+  NSA_ASSIGN_OR_RETURN(DocumentEncoder encoder, DocumentEncoder::Make(full.data(), VocabOf(full)));
+  Preparer preparer(options, full, std::move(encoder), progress);
+  NSA_RETURN_IF_ERROR(preparer.CheckSources());
+  NSA_ASSIGN_OR_RETURN(Staging staging, Staging::Create(options.out));
+  v1::PreparedData prepared;
+  for (const NamedSet& set : SetsOf(full.data())) {
+    NSA_ASSIGN_OR_RETURN(*prepared.add_sets(), preparer.Prepare(set, staging.path()));
+  }
+  prepared.set_format_version(kFormatVersion);
+  prepared.set_folder(staging.target().string());
+  prepared.set_job_file((staging.target() / "job.yaml").string());
+  NSA_RETURN_IF_ERROR(WriteHashedFile(staging.path() / "job.yaml",
+                                      ToYaml(JobOnPrepared(options.spec, staging.target())))
+                          .status());
+  prepared.set_seconds(absl::ToDoubleSeconds(clock.Monotonic() - started));
+  NSA_ASSIGN_OR_RETURN(const std::string text, JsonOf(prepared));
+  NSA_RETURN_IF_ERROR(WriteHashedFile(staging.path() / kPreparedJob, text).status());
+  NSA_RETURN_IF_ERROR(staging.Publish());
+  return prepared;
+}
+
+v1::JobSpec JobOnPrepared(const v1::JobSpec& spec, const fs::path& folder) {
+  v1::JobSpec job = spec;
+  v1::DataSpec* data = job.mutable_data();
+  const auto place = [&](const std::string& name) { return (folder / name).string(); };
+  // Text has a tokenizer without naming it, token files have not.
+  if (ReadsText(*data) && data->tokenizer() == v1::TOKENIZER_UNSPECIFIED) {
+    data->set_tokenizer(v1::TOKENIZER_BYTE);
+  }
+  data->clear_text_field();
+  const v1::DataSpec before = *data;
+  if (before.mix().empty()) {
+    data->set_source(v1::DATA_SOURCE_TOKENS);
+    data->clear_path();
+    data->add_path(place(FolderNamed("train")));
+  }
+  for (v1::MixSource& mix : *data->mutable_mix()) {
+    mix.set_source(v1::DATA_SOURCE_TOKENS);
+    mix.clear_text_field();
+    mix.clear_path();
+    mix.add_path(place(FolderNamed(absl::StrCat("mix-", mix.name()))));
+  }
+  data->clear_val_path();
+  for (const DataFiles& files : ValidationFiles(before)) {
+    data->add_val_path(place(FolderOfVal(before, files.first)));
+  }
+  for (auto& [name, path] : *data->mutable_val()) {
+    path = place(FolderNamed(absl::StrCat("val-", name)));
+  }
+  return job;
+}
+
+}  // namespace nsa::train

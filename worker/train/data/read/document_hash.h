@@ -1,0 +1,24 @@
+// The hash by which documents are compared and divided into training and validation.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "worker/train/data/read/documents.h"
+
+namespace nsa::train {
+
+using DocumentHash = std::pair<uint64_t, uint64_t>;  // high, low of XXH3-128
+
+// Of the text of a document, or of its tokens as little-endian uint16.
+DocumentHash HashOf(const Document& document);
+
+// Appends a hash as it is stored: 16 bytes, big-endian as XXH128_canonicalFromHash().
+void AppendHash(const DocumentHash& hash, std::string* to);
+
+// The hash in the first 16 bytes, which must be there.
+DocumentHash StoredHash(std::string_view bytes);
+
+}  // namespace nsa::train

@@ -1,0 +1,107 @@
+#include "worker/train/data/read/source_files.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/job/data/url.h"
+#include "common/job/data_source.h"
+#include "worker/train/data/remote/remote.h"
+
+namespace nsa::train {
+
+size_t PassageBytesFor(const v1::DataSpec& data) {
+  constexpr size_t kPassageBytes = 16 << 10;
+  return data.val_path().empty() && data.val_fraction() > 0 ? kPassageBytes : 0;
+}
+
+absl::StatusOr<std::shared_ptr<Remote>> RemoteFor(const v1::DataSpec& data,
+                                                  const std::vector<std::string>& allowed_urls,
+                                                  absl::Duration timeout) {
+  const bool named = std::ranges::any_of(AllDataFiles(data), [](const DataFiles& files) {
+    return std::ranges::any_of(files.paths, [](const std::string& path) { return IsUrl(path); });
+  });
+  if (!named) return nullptr;
+  NSA_ASSIGN_OR_RETURN(RemoteOptions remote, RemoteOptionsFor(allowed_urls, timeout));
+  return std::make_shared<Remote>(std::move(remote));
+}
+
+absl::Status SourceFiles::CheckUrls(const v1::DataSpec& data) const {
+  for (const DataFiles& files : AllDataFiles(data)) {
+    for (size_t i = 0; i < files.paths.size(); ++i) {
+      if (!IsUrl(files.paths[i])) continue;
+      NSA_RETURN_IF_ERROR(Annotate(CheckUrl(files.paths[i], files.source), files.FieldOf(i)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SourceFiles::CheckUrl(const std::string& url, v1::DataSource source) const {
+  NSA_ASSIGN_OR_RETURN(const std::vector<std::string> paths, ExpandOne(url));
+  for (const std::string& path : paths) {
+    NSA_ASSIGN_OR_RETURN(const int64_t size, SizeOf(path));
+    if (size > 0) continue;
+    return absl::InvalidArgumentError(absl::StrCat(path, ": is empty; give a file that has data"));
+  }
+  const bool parquet = DataSourceInfoOf(source).format == DocumentFormat::kRows;
+  return parquet ? CheckParquet(paths.front()) : absl::OkStatus();
+}
+
+// Of a pattern, the first file stands for all: a request for each may take minutes.
+absl::Status SourceFiles::CheckParquet(const std::string& url) const {
+  if (progress_->remote == nullptr) return absl::OkStatus();  // opening it is an error
+  NSA_ASSIGN_OR_RETURN(const std::string head, progress_->remote->Head(url, 4, progress_));
+  if (head == "PAR1") return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      url,
+      ": does not begin with PAR1, as a Parquet file does; set data.source to what the file "
+      "holds"));
+}
+
+absl::StatusOr<std::vector<std::string>> SourceFiles::ExpandOne(const std::string& path) const {
+  if (IsUrl(path) && progress_->remote != nullptr) {
+    return progress_->remote->Expand(path, progress_);
+  }
+  return ExpandPath(path);
+}
+
+absl::StatusOr<std::vector<std::string>> SourceFiles::Expand(const DataFiles& files) const {
+  std::vector<std::string> all;
+  for (size_t i = 0; i < files.paths.size(); ++i) {
+    const auto paths = ExpandOne(files.paths[i]);
+    if (!paths.ok()) return Annotate(paths.status(), files.FieldOf(i));
+    all.insert(all.end(), paths->begin(), paths->end());
+  }
+  return all;
+}
+
+absl::StatusOr<int64_t> SourceFiles::SizeOf(const std::string& path) const {
+  if (IsUrl(path) && progress_->remote != nullptr) return progress_->remote->Size(path, progress_);
+  std::error_code ignored;
+  return static_cast<int64_t>(std::filesystem::file_size(path, ignored));
+}
+
+absl::StatusOr<v1::PreparedSource> SourceFiles::Describe(const std::string& path) const {
+  v1::PreparedSource source;
+  source.set_path(std::string(WithoutQuery(path)));
+  NSA_ASSIGN_OR_RETURN(const int64_t size, SizeOf(path));
+  source.set_bytes(size);
+  if (IsUrl(path)) {
+    if (progress_->remote == nullptr) return source;
+    NSA_ASSIGN_OR_RETURN(const FileVersion version, progress_->remote->Version(path, progress_));
+    source.set_version(version.etag.empty() ? version.last_modified : version.etag);
+    return source;
+  }
+  struct stat info {};
+  if (stat(path.c_str(), &info) != 0) return absl::ErrnoToStatus(errno, path);
+  source.set_version(
+      absl::StrCat(int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec));
+  return source;
+}
+
+}  // namespace nsa::train

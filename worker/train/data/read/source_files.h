@@ -1,0 +1,57 @@
+// The files that a job's data names, here and on web servers: which there are, and what they are
+// known by.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/job/data/data_files.h"
+#include "nsa/v1/data.pb.h"
+#include "worker/train/data/read/progress.h"
+
+namespace nsa::train {
+
+// The least size of the passages that a job divides texts into, so that some of them can be held
+// out; 0: it does not divide them.
+size_t PassageBytesFor(const v1::DataSpec& data);
+
+// What reads the URLs of the data, as far as `allowed_urls` (common/job/data/url_policy.h) say so;
+// null if it names none. The errors of RemoteOptionsFor().
+absl::StatusOr<std::shared_ptr<Remote>> RemoteFor(const v1::DataSpec& data,
+                                                  const std::vector<std::string>& allowed_urls,
+                                                  absl::Duration timeout);
+
+class SourceFiles {
+ public:
+  // `progress` must outlive the object.
+  explicit SourceFiles(ReadProgress* progress) : progress_(progress) {}
+
+  // Asks the servers about all URLs of a job before anything is read, in the words of preflight for
+  // local files. InvalidArgument, naming the field and the URL, for a file that is empty or no
+  // Parquet file though it should be one; the errors of Remote.
+  absl::Status CheckUrls(const v1::DataSpec& data) const;
+
+  // The files that the paths of a set stand for, in order. Each error names the field.
+  absl::StatusOr<std::vector<std::string>> Expand(const DataFiles& files) const;
+
+  // Bytes of a file; of a local one that cannot be read −1.
+  absl::StatusOr<int64_t> SizeOf(const std::string& path) const;
+
+  // What a file is known by later: path, size, version.
+  absl::StatusOr<v1::PreparedSource> Describe(const std::string& path) const;
+
+ private:
+  absl::Status CheckUrl(const std::string& url, v1::DataSource source) const;
+  absl::Status CheckParquet(const std::string& url) const;
+  absl::StatusOr<std::vector<std::string>> ExpandOne(const std::string& path) const;
+
+  ReadProgress* const progress_;
+};
+
+}  // namespace nsa::train
