@@ -18,6 +18,7 @@ namespace nsa::client {
   ROW(Plot)                  \
   ROW(Compare)               \
   ROW(Report)                \
+  ROW(Sweep)                 \
   ROW(Stop)                  \
   ROW(Resume)                \
   ROW(Delete)                \

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/cli.h"
+#include "client/connect/collect_jobs.h"
 #include "client/show/human.h"
 #include "client/show/job_text.h"
 #include "common/base/status.h"
@@ -53,33 +54,6 @@ absl::Status AddLabel(const std::string& text, v1::ListJobsRequest* request) {
   return absl::InvalidArgumentError(absl::StrCat("--label: '", key, "' has the values '",
                                                  label->second, "' and '", value,
                                                  "' (one for each key); remove one of them"));
-}
-
-bool HasLabels(const v1::Job& job, const v1::ListJobsRequest& request) {
-  const auto& labels = job.spec().labels();
-  return std::ranges::all_of(request.labels(), [&](const auto& wanted) {
-    const auto label = labels.find(wanted.first);
-    return label != labels.end() && label->second == wanted.second;
-  });
-}
-
-// All pages up to `limit` jobs (0: all). The result's next_page_token says that there are more.
-absl::StatusOr<v1::ListJobsResponse> Collect(Client* client, v1::ListJobsRequest request,
-                                             int limit) {
-  constexpr int kPage = 500;
-  v1::ListJobsResponse all;
-  do {
-    const int wanted = limit == 0 ? kPage : std::min(kPage, limit - all.jobs_size());
-    request.set_page_size(wanted);
-    NSA_ASSIGN_OR_RETURN(v1::ListJobsResponse page, client->Call<v1::ListJobsResponse>(request));
-    // An older coordinator sends jobs with other labels too.
-    for (v1::Job& job : *page.mutable_jobs()) {
-      if (HasLabels(job, request)) all.add_jobs()->Swap(&job);
-    }
-    all.set_next_page_token(page.next_page_token());
-    request.set_page_token(page.next_page_token());
-  } while (!all.next_page_token().empty() && (limit == 0 || all.jobs_size() < limit));
-  return all;
 }
 
 std::string Percent(const v1::JobProgress& progress) {
@@ -168,7 +142,7 @@ absl::StatusOr<ExitCode> List(Session& session, const ListFlags& flags) {
   for (const std::string& state : flags.states) NSA_RETURN_IF_ERROR(AddStates(state, &request));
   for (const std::string& label : flags.labels) NSA_RETURN_IF_ERROR(AddLabel(label, &request));
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
-  NSA_ASSIGN_OR_RETURN(const v1::ListJobsResponse jobs, Collect(client, request, flags.limit));
+  NSA_ASSIGN_OR_RETURN(const v1::ListJobsResponse jobs, CollectJobs(client, request, flags.limit));
   if (session.structured()) {
     session.PrintDocument(jobs);
   } else if (session.flags().format == Format::kName) {

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/cli.h"
+#include "client/commands/sweep/submit_sweep.h"
 #include "client/commands/watch.h"
 #include "client/connect/canary.h"
 #include "client/connect/job_source.h"
@@ -28,6 +29,7 @@ struct SubmitFlags {
   bool watch = false;
   bool canary = false;
   int64_t canary_steps = 0;  // 0: kCanarySteps
+  SweepFlags sweep;
 };
 
 constexpr int64_t kCanarySteps = 20;
@@ -99,8 +101,27 @@ absl::Status TryFirst(Session& session, const SubmitFlags& flags, const v1::JobS
   return CheckCanary(result, spec);
 }
 
+// The flags of a sweep without --sweep, and those that are about one job with it.
+absl::Status CheckSweepFlags(const SubmitFlags& flags) {
+  const SweepFlags& sweep = flags.sweep;
+  if (sweep.axes.empty()) {
+    const bool unused =
+        !sweep.name.empty() || sweep.draw > 0 || sweep.stop_worst || !sweep.halve_at.empty();
+    if (!unused) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "--sweep-name, --draw, --stop-worst and --halve-at belong to a sweep; add --sweep "
+        "FIELD=VALUES");
+  }
+  if (!flags.watch && !flags.canary && flags.request_id.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "--watch, --canary and --request-id are about one job; leave them out with --sweep, and "
+      "look at the jobs with `nsactl sweep NAME` or `nsactl top`");
+}
+
 // Main path 1/7: submit.
 absl::StatusOr<ExitCode> Submit(Session& session, const SubmitFlags& flags) {
+  NSA_RETURN_IF_ERROR(CheckSweepFlags(flags));
+  if (!flags.sweep.axes.empty()) return SubmitSweep(session, flags.file, flags.sets, flags.sweep);
   NSA_ASSIGN_OR_RETURN(const JobFile job, LoadJobSource(flags.file, flags.sets));
   NoteLegacyKeys(session, flags.file, job);
   if (flags.canary) {
@@ -154,6 +175,9 @@ void AddSubmit(Cli* cli) {
                    "nsactl submit job.yaml --watch\n"
                    "nsactl submit job.yaml --canary\n"
                    "nsactl submit job.yaml --set train.steps=100 --set data.path=[a.txt,b.txt]\n"
+                   "nsactl submit job.yaml --sweep train.lr=1e-4,3e-4,6e-4 --sweep "
+                   "nsa.gate=softmax,sigmoid --stop-worst\n"
+                   "nsactl submit job.yaml --sweep train.lr=1e-4..1e-2 --draw 8\n"
                    "sed s/0.001/0.0003/ job.yaml | nsactl submit - --set name=low-lr\n"
                    "id=$(nsactl submit -q job.yaml)",
        .run = [flags](Session& session) { return Submit(session, *flags); }});
@@ -165,6 +189,20 @@ void AddSubmit(Cli* cli) {
                          "slower than guard.min_tokens_per_second");
   options.Texts("--set", "FIELD=VALUE", &flags->sets,
                 "Change a field of the file; may be repeated");
+  SweepFlags& sweep = flags->sweep;
+  options.Texts("--sweep", "FIELD=VALUES", &sweep.axes,
+                "Submit one job for each value (1e-4,3e-4); may be repeated, then one for each "
+                "combination. LOW..HIGH is a range for --draw");
+  options.Text("--sweep-name", "NAME", &sweep.name,
+               "Name of the sweep (default: the job's); its jobs are NAME-1, NAME-2, …");
+  options.Number("--draw", &sweep.draw, {.least = 2, .most = 1000},
+                 "Draw N jobs at random instead of all combinations");
+  options.Number("--draw-seed", &sweep.seed, {}, "Seed of --draw (default 1)");
+  options.Flag(
+      "--stop-worst", &sweep.stop_worst,
+      "Successive halving by validation loss: the worse half of the jobs stops after 1/2^k "
+      "of the steps, …, 1/4 and 1/2");
+  options.List("--halve-at", "STEP,...", &sweep.halve_at, "The steps for --stop-worst");
   options.Text("--request-id", "UUID", &flags->request_id,
                "Submitting twice with the same id creates one job (default: a new UUID)");
 }

@@ -28,6 +28,8 @@ constexpr std::array<ReasonInfo, kReasonCount> kReasons = {{
     {Reason::kStoppedByUser, "STOPPED_BY_USER", kEnded, kGoesOn, Fault::kAsked},
     // The ranks had already passed the step named in the stop request when they received it.
     {Reason::kStoppedLate, "STOPPED_LATE", kEnded, kGoesOn, Fault::kAsked},
+    // Other jobs of the sweep had a lower validation loss.
+    {Reason::kSweepDropped, "SWEEP_DROPPED", kEnded, kGoesOn, Fault::kAsked},
 
     {Reason::kPeerLost, "PEER_LOST", kFailed, kRetried, Fault::kMachine},
     {Reason::kDataStalled, "DATA_STALLED", kFailed, kRetried, Fault::kJob},
@@ -65,6 +67,7 @@ constexpr std::array<ReasonInfo, kReasonCount> kReasons = {{
     {Reason::kJobHasEnded, "JOB_HAS_ENDED", kRequestRefused, kFinal, Fault::kAsked},
     {Reason::kJobHasNotEnded, "JOB_HAS_NOT_ENDED", kRequestRefused, kFinal, Fault::kAsked},
     {Reason::kNotResumable, "NOT_RESUMABLE", kRequestRefused, kFinal, Fault::kAsked},
+    {Reason::kSweepMismatch, "SWEEP_MISMATCH", kRequestRefused, kFinal, Fault::kAsked},
 
     {Reason::kNoNodes, "NO_NODES", kWaiting, kGoesOn, Fault::kNone},
     {Reason::kUnplaceable, "UNPLACEABLE", kWaiting, kGoesOn, Fault::kNone},
@@ -78,6 +81,7 @@ constexpr std::array<ReasonInfo, kReasonCount> kReasons = {{
     {Reason::kRestartScheduled, "RESTART_SCHEDULED", kEvent, kGoesOn, Fault::kNone},
     {Reason::kRestarted, "RESTARTED", kEvent, kGoesOn, Fault::kNone},
     {Reason::kResumed, "RESUMED", kEvent, kGoesOn, Fault::kNone},
+    {Reason::kSweepPromoted, "SWEEP_PROMOTED", kEvent, kGoesOn, Fault::kNone},
     {Reason::kNodeGone, "NODE_GONE", kEvent, kGoesOn, Fault::kMachine},
     {Reason::kGpuFault, "GPU_FAULT", kEvent, kGoesOn, Fault::kMachine},
     {Reason::kStopAtStep, "STOP_AT_STEP", kEvent, kGoesOn, Fault::kAsked},

@@ -26,6 +26,7 @@ enum class Reason : uint8_t {
   kStoppedAtStep,
   kStoppedByUser,
   kStoppedLate,
+  kSweepDropped,
   // A run failed.
   kPeerLost,
   kDataStalled,
@@ -61,6 +62,7 @@ enum class Reason : uint8_t {
   kJobHasEnded,
   kJobHasNotEnded,
   kNotResumable,
+  kSweepMismatch,
   // A queued job waits.
   kNoNodes,
   kUnplaceable,
@@ -74,6 +76,7 @@ enum class Reason : uint8_t {
   kRestartScheduled,
   kRestarted,
   kResumed,
+  kSweepPromoted,
   kNodeGone,
   kGpuFault,
   kStopAtStep,

@@ -74,6 +74,7 @@ std::string FixedDifferences(const v1::JobSpec& before, const v1::JobSpec& after
     ApplyDefaults(&spec);
     spec.clear_labels();
     spec.clear_priority();
+    spec.clear_sweep();
     spec.clear_restart();
     spec.clear_guard();
     spec.clear_preflight();

@@ -60,6 +60,49 @@ Problems LabelsInvalid(const PreflightFacts& facts) {
   return problems;
 }
 
+// What is wrong with a step of sweep.halve_at, or empty.
+std::string HalvingFault(const v1::TrainSpec& train, int64_t before, int64_t step) {
+  if (step <= before) return absl::StrFormat("%d after %d (ascending, from 1)", step, before);
+  if (step >= train.steps()) {
+    return absl::StrFormat("%d (before the last step, %d)", step, train.steps());
+  }
+  if (train.eval_every() <= 0 || step % train.eval_every() != 0) {
+    return absl::StrFormat("%d (a multiple of train.eval_every, %d): no validation there", step,
+                           train.eval_every());
+  }
+  return {};
+}
+
+Problems SweepInvalid(const PreflightFacts& facts) {
+  if (!facts.spec.has_sweep()) return {};
+  const v1::SweepSpec& sweep = facts.spec.sweep();
+  Problems problems;
+  if (!IsName(sweep.name())) {
+    problems.push_back({"sweep.name",
+                        absl::StrFormat("'%s' (a lower-case letter, then at most 62 letters, "
+                                        "digits or -, not ending in -)",
+                                        Shown(sweep.name())),
+                        "use a name like lr-and-gate"});
+  }
+  if (sweep.jobs() < 2 || sweep.jobs() > 1000) {
+    problems.push_back({"sweep.jobs", absl::StrFormat("%d (2 to 1000)", sweep.jobs()),
+                        "submit the file with nsactl submit --sweep, which sets it"});
+  } else if (sweep.index() < 0 || sweep.index() >= sweep.jobs()) {
+    problems.push_back({"sweep.index",
+                        absl::StrFormat("%d (0 to %d)", sweep.index(), sweep.jobs() - 1),
+                        "submit the file with nsactl submit --sweep, which sets it"});
+  }
+  int64_t before = 0;
+  for (int i = 0; i < sweep.halve_at_size(); ++i) {
+    std::string fault = HalvingFault(facts.spec.train(), before, sweep.halve_at(i));
+    before = sweep.halve_at(i);
+    if (fault.empty()) continue;
+    problems.push_back({absl::StrFormat("sweep.halve_at[%d]", i), std::move(fault),
+                        "choose steps at which the jobs are validated"});
+  }
+  return problems;
+}
+
 // What is wrong with a path, or empty.
 std::string PathFault(const std::string& path) {
   if (path.empty()) return "empty (an absolute path)";
@@ -142,6 +185,8 @@ constexpr PreflightRule kRules[] = {
      NameInvalid},
     {"LABELS_INVALID", "too many labels, or labels that are too long", kError, kError, false,
      kNothing, LabelsInvalid},
+    {"SWEEP_INVALID", "a value of `sweep` is outside its limits", kError, kError, false, kNothing,
+     SweepInvalid},
     {"PATH_INVALID", "a path is relative, has .. or control characters, or is too long", kError,
      kError, false, kNothing, PathInvalid},
     {"WAIVER_INVALID",

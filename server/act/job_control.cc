@@ -23,6 +23,7 @@
 #include "server/decide/lifecycle.h"
 #include "server/decide/machine_view.h"
 #include "server/decide/progress.h"
+#include "server/decide/sweep/halving.h"
 #include "server/decide/transition.h"
 #include "server/store/random_id.h"
 #include "server/watch/veil.h"
@@ -115,6 +116,10 @@ v1::StoredJob NewJob(const v1::PreflightReport& report, const std::string& id, i
     } else if (finding.severity() == v1::SEVERITY_WARNING) {
       *job.add_warnings() = finding;
     }
+  }
+  if (const int64_t step = FirstSweepStop(job.spec().sweep()); step > 0) {
+    job.mutable_stop()->set_mode(v1::STOP_MODE_AT_STEP);
+    job.mutable_stop()->set_at_step(step);
   }
   stored.set_state_unix_nanos(now);
   stored.set_queued_unix_nanos(now);
@@ -337,6 +342,9 @@ absl::StatusOr<v1::JobSpec> JobControl::SpecToResume(const v1::StoredJob& job,
   *as_submit.mutable_spec() = request.spec();
   NSA_RETURN_IF_ERROR(CheckRequest(as_submit));
   v1::JobSpec spec = request.spec();
+  // A file that says nothing of the sweep does not take the job out of it.
+  spec.clear_sweep();
+  if (job.job().spec().has_sweep()) *spec.mutable_sweep() = job.job().spec().sweep();
   ApplyDefaults(&spec);
   if (const std::string fixed = FixedDifferences(job.job().spec(), spec); !fixed.empty()) {
     return absl::InvalidArgumentError(
@@ -371,16 +379,12 @@ absl::StatusOr<v1::Job> JobControl::Resume(const v1::ResumeJobRequest& request,
                             " (FAILED or STOPPED); only a job that ended early can be resumed")),
                         Reason::kNotResumable);
     }
-    absl::Status moved =
-        Apply(Trigger::kResumed, {.text = "asked to continue"}, clock_.Wall(), stored, events);
+    const absl::Status moved =
+        Requeue({.text = "asked to continue"}, clock_.Wall(), stored, events);
     if (!moved.ok()) return WithReason(moved, Reason::kNotResumable);
     v1::Job& fresh = *stored->mutable_job();
     *fresh.mutable_spec() = spec;
-    fresh.clear_stop();
-    fresh.clear_end_unix_nanos();
     fresh.mutable_progress()->set_total_steps(fresh.spec().train().steps());
-    stored->clear_counted_restart_unix_nanos();
-    stored->set_generations_without_progress(0);
     return absl::OkStatus();
   };
   const auto resumed = store_.Update(

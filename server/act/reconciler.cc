@@ -14,6 +14,7 @@
 #include "common/base/thread_name.h"
 #include "common/job/load.h"
 #include "server/act/launch_check.h"
+#include "server/act/sweep/advance.h"
 #include "server/decide/machine_view.h"
 #include "server/decide/scheduler.h"
 #include "spdlog/spdlog.h"
@@ -110,6 +111,7 @@ void Reconciler::Tick() {
   for (const JobPtr& job : active) Act(job, Next(FactsOf(*job)));
   const std::vector<NodeView> nodes = parts_.fleet.Nodes();
   NoteGpuFaults(active, nodes);
+  AdvanceSweeps(parts_.store, parts_.clock.Wall());
   PlaceQueued(parts_.store.Active(), nodes);
   parts_.dumps.Expire();
   ++ticks_;

@@ -79,6 +79,17 @@ absl::Status Apply(Trigger trigger, const Cause& cause, absl::Time now, v1::Stor
   return absl::OkStatus();
 }
 
+absl::Status Requeue(const Cause& cause, absl::Time now, v1::StoredJob* stored,
+                     std::vector<v1::JobEvent>* events) {
+  NSA_RETURN_IF_ERROR(Apply(Trigger::kResumed, cause, now, stored, events));
+  v1::Job& job = *stored->mutable_job();
+  job.clear_stop();
+  job.clear_end_unix_nanos();
+  stored->clear_counted_restart_unix_nanos();
+  stored->set_generations_without_progress(0);
+  return absl::OkStatus();
+}
+
 absl::Status ApplyRestart(const Failure& failure, const RestartDecision& decision, absl::Time now,
                           v1::StoredJob* stored, std::vector<v1::JobEvent>* events) {
   v1::Job& job = *stored->mutable_job();

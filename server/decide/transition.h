@@ -25,6 +25,11 @@ struct Cause {
 absl::Status Apply(Trigger trigger, const Cause& cause, absl::Time now, v1::StoredJob* stored,
                    std::vector<v1::JobEvent>* events);
 
+// Puts a job that has ended back into the queue: trigger kResumed. Forgets its stop, its end and
+// the restarts counted so far.
+absl::Status Requeue(const Cause& cause, absl::Time now, v1::StoredJob* stored,
+                     std::vector<v1::JobEvent>* events);
+
 // Schedules the next start of a RESTARTING job: sets the delay, counts the restart, adds the event.
 // Aborted when the job has left that state meanwhile; then nothing is changed.
 absl::Status ApplyRestart(const Failure& failure, const RestartDecision& decision, absl::Time now,

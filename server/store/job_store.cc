@@ -158,6 +158,7 @@ void JobStore::Remember(int64_t number, JobPtr job) {
     numbers_[number] = id;
     newest_by_name_[job->job().name()] = id;
   }
+  sweeps_.Put(number, job);
   ++counts_[job->job().state()];
   const std::string out_dir = RealOutDir(*job);
   if (IsTerminal(job->job().state())) {
@@ -179,6 +180,7 @@ void JobStore::Drop(const std::string& job_id) {
   numbers_.erase(entry.number);
   journals_.erase(job.id());
   curves_.erase(job.id());
+  sweeps_.Remove(entry.number, job);
   jobs_.erase(job.id());
   deleted_[job.id()] = entry.number;
   const auto named = newest_by_name_.find(job.name());
@@ -231,11 +233,6 @@ std::vector<JobPtr> JobStore::Active() const {
   jobs.reserve(active_.size());
   for (const auto& [number, job] : active_) jobs.push_back(job);
   return jobs;
-}
-
-std::map<v1::Job::State, int64_t> JobStore::CountByState() const {
-  MutexLock lock(&mutex_);
-  return counts_;
 }
 
 absl::StatusOr<JobStore::Page> JobStore::List(int32_t page_size, const std::string& page_token,
@@ -317,6 +314,7 @@ absl::StatusOr<JobStore::Inserted> JobStore::InsertLocked(v1::StoredJob job,
   NSA_ASSIGN_OR_RETURN(JobPtr known, FindRequestLocked(request_id, fingerprint));
   if (known != nullptr) return Inserted{.job = std::move(known), .created = false};
   NSA_RETURN_IF_ERROR(CheckOutDir(job));
+  NSA_RETURN_IF_ERROR(sweeps_.Check(job.job()));
   NSA_ASSIGN_OR_RETURN(Transaction transaction, Transaction::Begin(database_.get()));
   NSA_ASSIGN_OR_RETURN(Statement row,
                        database_->Prepare("INSERT INTO jobs(id, body) VALUES(?, ?)"));

@@ -27,6 +27,7 @@
 #include "nsa/v1/store.pb.h"
 #include "server/store/out_dirs.h"
 #include "server/store/sqlite.h"
+#include "server/store/sweep_index.h"
 
 namespace nsa::server {
 
@@ -77,7 +78,8 @@ class JobStore {
   static absl::StatusOr<std::unique_ptr<JobStore>> Open(const std::filesystem::path& state_dir,
                                                         const Clock& clock, Observer observer);
 
-  // Stores a new job and its first event. FailedPrecondition when its out_dir is in use. When the
+  // Stores a new job and its first event. FailedPrecondition when its out_dir is in use, or when it
+  // does not fit the other jobs of its sweep (kSweepMismatch). When the
   // request id is known: returns the job that it created if the fingerprint is the same, else
   // AlreadyExists; NotFound when that job has been deleted.
   struct Inserted {
@@ -99,8 +101,18 @@ class JobStore {
   // Jobs that have not ended, oldest first.
   std::vector<JobPtr> Active() const;
 
+  // The jobs of every sweep that is halved (SweepSpec.halve_at) and of which a job has ended and
+  // was not dropped; a sweep's jobs by number. Sweeps of different owners differ.
+  std::vector<std::vector<JobPtr>> HalvedSweeps() const {
+    MutexLock lock(&mutex_);
+    return sweeps_.Halved();
+  }
+
   // Number of jobs by state.
-  std::map<v1::Job::State, int64_t> CountByState() const;
+  std::map<v1::Job::State, int64_t> CountByState() const {
+    MutexLock lock(&mutex_);
+    return counts_;
+  }
 
   struct Page {
     std::vector<JobPtr> jobs;  // newest first
@@ -297,8 +309,9 @@ class JobStore {
   std::map<std::string, Entry> jobs_ ABSL_GUARDED_BY(mutex_);                  // by id
   std::map<int64_t, std::string> numbers_ ABSL_GUARDED_BY(mutex_);             // number → id
   std::map<std::string, std::string> newest_by_name_ ABSL_GUARDED_BY(mutex_);  // name → id
-  std::map<int64_t, JobPtr> active_ ABSL_GUARDED_BY(mutex_);          // by number: not ended
-  OutDirs out_dirs_ ABSL_GUARDED_BY(mutex_);                          // of active jobs
+  std::map<int64_t, JobPtr> active_ ABSL_GUARDED_BY(mutex_);  // by number: not ended
+  OutDirs out_dirs_ ABSL_GUARDED_BY(mutex_);                  // of active jobs
+  SweepIndex sweeps_ ABSL_GUARDED_BY(mutex_);
   std::map<v1::Job::State, int64_t> counts_ ABSL_GUARDED_BY(mutex_);  // jobs by state
   std::map<std::string, int64_t> deleted_ ABSL_GUARDED_BY(mutex_);  // id → number: left to purge
   mutable std::map<std::string, Journals> journals_ ABSL_GUARDED_BY(mutex_);  // of active jobs

@@ -148,7 +148,7 @@ TEST_F(ServerTest, ASpecThatIsOnlyPartlyUnderstoodIsRefused) {
           ++values;
         }
       });
-  EXPECT_EQ(sections, 10);
+  EXPECT_EQ(sections, 11);
   EXPECT_GE(values, 10);
   EXPECT_OK(TrySubmit(Spec("demo")).status());
 }

@@ -139,6 +139,7 @@ TEST(ApplyDefaults, FillsEveryFieldThatHasOne) {
   const std::set<std::string> none = {"name",
                                       "labels",
                                       "preflight",  // specific to the job
+                                      "sweep",      // set by nsactl submit --sweep
                                       "nsa.layers",
                                       "data.path",
                                       "data.val_path",

@@ -163,19 +163,24 @@ TEST_F(Mutations, AKeyGivenTwiceIsRefusedAtTheSecond) {
 }
 
 TEST_F(Mutations, AKeyInTheWrongSectionIsSentToItsOwn) {
-  std::set<std::string> keys;
-  for (const Line& line : lines_) keys.insert(line.key);
+  std::set<std::string> top;
+  for (const Line& line : lines_) {
+    if (line.indent.empty()) top.insert(line.key);
+  }
   int wrong = 0;
   for (const Line& line : lines_) {
     if (line.indent.empty() || line.path.starts_with("model.")) continue;
-    // Insert the key into `model`. Every key exists in one section only.
+    // Insert the key into `model`. Every key exists in one section only, but sweep.name and name
+    // are both keys; the second is meant more often.
     std::vector<std::string> text = text_;
     const auto model = std::find(text.begin(), text.end(), "model:");
     text.insert(model + 1, absl::StrCat("  ", line.key, ": ", line.value));
     v1::JobSpec spec;
     const auto result = LoadYamlText(absl::StrJoin(text, "\n"), "job.yaml", &spec);
-    EXPECT_THAT(std::string(result.status().message()),
-                testing::HasSubstr(absl::StrFormat("write it as %s", line.path)));
+    const std::string fix = top.contains(line.key)
+                                ? absl::StrFormat("write %s: without indentation", line.key)
+                                : absl::StrFormat("write it as %s", line.path);
+    EXPECT_THAT(std::string(result.status().message()), testing::HasSubstr(fix));
     ++wrong;
   }
   EXPECT_GE(wrong, 40);

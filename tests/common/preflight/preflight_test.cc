@@ -67,6 +67,13 @@ const RuleCase kCases[] = {
     {"NAME_INVALID", "name", "'Bad_Name'", [](GoodJob* job) { job->spec.set_name("Bad_Name"); }},
     {"LABELS_INVALID", "labels.team", "300",
      [](GoodJob* job) { (*job->spec.mutable_labels())["team"] = std::string(300, 'x'); }},
+    {"SWEEP_INVALID", "sweep.halve_at[0]", "1 (a multiple of train.eval_every",
+     [](GoodJob* job) {
+       v1::SweepSpec& sweep = *job->spec.mutable_sweep();
+       sweep.set_name("lr");
+       sweep.set_jobs(4);
+       sweep.add_halve_at(1);
+     }},
     {"PATH_INVALID", "train.out_dir", "has .. in it",
      [](GoodJob* job) { Train(job)->set_out_dir("/data/../etc"); }},
     {"WAIVER_INVALID", "preflight.waive.DISK_TO_SMALL", "is not a rule",

@@ -1,0 +1,237 @@
+#include "client/commands/sweep/expand.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+#include <set>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/connect/job_source.h"
+#include "common/base/status.h"
+#include "common/job/load.h"
+
+namespace nsa::client {
+namespace {
+
+constexpr absl::string_view kRange = "..";
+
+absl::Status BadAxis(const std::string& text, absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("--sweep ", text, ": ", what));
+}
+
+// Splits at commas that stand outside brackets, braces and quotes.
+std::vector<std::string> SplitValues(absl::string_view text) {
+  std::vector<std::string> values(1);
+  int depth = 0;
+  char quote = 0;
+  for (const char c : text) {
+    if (quote != 0) {
+      if (c == quote) quote = 0;
+    } else if (c == '"' || c == '\'') {
+      quote = c;
+    } else if (c == '[' || c == '{') {
+      ++depth;
+    } else if (c == ']' || c == '}') {
+      --depth;
+    } else if (c == ',' && depth == 0) {
+      values.emplace_back();
+      continue;
+    }
+    values.back() += c;
+  }
+  for (std::string& value : values) absl::StripAsciiWhitespace(&value);
+  return values;
+}
+
+// "1e-4..1e-2" into the axis; false if the text is no range.
+bool ReadRange(absl::string_view text, SweepAxis* axis) {
+  const size_t dots = text.find(kRange);
+  if (dots == absl::string_view::npos) return false;
+  const absl::string_view low = text.substr(0, dots);
+  const absl::string_view high = text.substr(dots + kRange.size());
+  int64_t whole = 0;
+  axis->whole = absl::SimpleAtoi(low, &whole) && absl::SimpleAtoi(high, &whole);
+  return absl::SimpleAtod(low, &axis->low) && absl::SimpleAtod(high, &axis->high) &&
+         std::isfinite(axis->low) && std::isfinite(axis->high);
+}
+
+bool AnyRange(const std::vector<SweepAxis>& axes) {
+  return std::ranges::any_of(axes, [](const SweepAxis& axis) { return axis.values.empty(); });
+}
+
+absl::Status CheckCount(int64_t count) {
+  if (count >= 2 && count <= kLargestSweep) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("--sweep: %d jobs (2 to %d); change the values", count, kLargestSweep));
+}
+
+// Number of combinations, at most one more than kLargestSweep.
+int64_t GridSize(const std::vector<SweepAxis>& axes, int64_t limit) {
+  int64_t size = 1;
+  for (const SweepAxis& axis : axes) {
+    size = std::min(size * static_cast<int64_t>(axis.values.size()), limit);
+  }
+  return size;
+}
+
+// The point of the grid with this number.
+SweepPoint PointOf(const std::vector<SweepAxis>& axes, int64_t number) {
+  SweepPoint point(axes.size());
+  for (size_t i = axes.size(); i-- > 0;) {
+    const auto values = static_cast<int64_t>(axes[i].values.size());
+    point[i] = axes[i].values[number % values];
+    number /= values;
+  }
+  return point;
+}
+
+// In [0, 1). The standard library's distributions differ between implementations.
+double Uniform(std::mt19937_64& random) { return static_cast<double>(random() >> 11) * 0x1p-53; }
+
+std::string DrawValue(const SweepAxis& axis, std::mt19937_64& random) {
+  const double u = Uniform(random);
+  if (!axis.values.empty()) {
+    return axis.values[static_cast<size_t>(u * static_cast<double>(axis.values.size()))];
+  }
+  const double value = axis.low > 0 ? axis.low * std::pow(axis.high / axis.low, u)
+                                    : axis.low + (axis.high - axis.low) * u;
+  return axis.whole ? absl::StrFormat("%.0f", value) : absl::StrFormat("%.4g", value);
+}
+
+// `count` of the numbers 0 … size - 1, ascending (Floyd's sampling).
+std::set<int64_t> DrawNumbers(int64_t size, int64_t count, std::mt19937_64& random) {
+  std::set<int64_t> numbers;
+  for (int64_t last = size - count; last < size; ++last) {
+    const auto drawn = static_cast<int64_t>(Uniform(random) * static_cast<double>(last + 1));
+    if (!numbers.insert(drawn).second) numbers.insert(last);
+  }
+  return numbers;
+}
+
+absl::Status CheckFields(const SweepPlan& plan) {
+  std::set<std::string> seen;
+  for (const SweepAxis& axis : plan.axes) {
+    const bool reserved = axis.field == "name" || axis.field == "train.out_dir" ||
+                          axis.field == "sweep" || axis.field.starts_with("sweep.");
+    if (reserved) {
+      return BadAxis(axis.field, "every job of a sweep gets its own; sweep another field");
+    }
+    if (!seen.insert(axis.field).second) {
+      return BadAxis(axis.field, "is given twice; write all its values after one =");
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<SweepAxis> ParseSweepAxis(const std::string& text) {
+  const size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    return BadAxis(text, "is not FIELD=VALUES; write e.g. --sweep train.lr=1e-4,3e-4,6e-4");
+  }
+  SweepAxis axis{.field = text.substr(0, equals)};
+  const absl::string_view values = absl::string_view(text).substr(equals + 1);
+  if (ReadRange(values, &axis)) {
+    if (axis.low < axis.high) return axis;
+    return BadAxis(text, "the range is empty (LOW..HIGH, LOW below HIGH); swap its ends");
+  }
+  axis.values = SplitValues(values);
+  if (std::ranges::any_of(axis.values, &std::string::empty)) {
+    return BadAxis(text, "a value is empty; write e.g. --sweep train.lr=1e-4,3e-4,6e-4");
+  }
+  return axis;
+}
+
+absl::StatusOr<std::vector<SweepPoint>> SweepGrid(const std::vector<SweepAxis>& axes) {
+  if (AnyRange(axes)) {
+    return absl::InvalidArgumentError(
+        "--sweep: a range has no list of values; say with --draw N how many jobs to draw");
+  }
+  const int64_t size = GridSize(axes, kLargestSweep + 1);
+  NSA_RETURN_IF_ERROR(CheckCount(size));
+  std::vector<SweepPoint> points;
+  for (int64_t number = 0; number < size; ++number) points.push_back(PointOf(axes, number));
+  return points;
+}
+
+absl::StatusOr<std::vector<SweepPoint>> DrawSweep(const std::vector<SweepAxis>& axes, int64_t count,
+                                                  uint64_t seed) {
+  NSA_RETURN_IF_ERROR(CheckCount(count));
+  std::mt19937_64 random(seed);
+  std::vector<SweepPoint> points;
+  if (AnyRange(axes)) {
+    for (int64_t i = 0; i < count; ++i) {
+      SweepPoint& point = points.emplace_back();
+      for (const SweepAxis& axis : axes) point.push_back(DrawValue(axis, random));
+    }
+    return points;
+  }
+  const int64_t size = GridSize(axes, int64_t{1} << 40);
+  if (count > size) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "--draw: %d (the fields have %d combinations); draw fewer, or leave it out", count, size));
+  }
+  for (const int64_t number : DrawNumbers(size, count, random)) {
+    points.push_back(PointOf(axes, number));
+  }
+  return points;
+}
+
+absl::StatusOr<std::vector<v1::JobSpec>> SweepJobs(const v1::JobSpec& base, const SweepPlan& plan) {
+  NSA_RETURN_IF_ERROR(CheckFields(plan));
+  if (base.has_sweep()) {
+    return absl::InvalidArgumentError("sweep: is set in the job file already; remove it there");
+  }
+  std::vector<v1::JobSpec> jobs;
+  for (size_t i = 0; i < plan.points.size(); ++i) {
+    v1::JobSpec& spec = jobs.emplace_back(base);
+    for (size_t a = 0; a < plan.axes.size(); ++a) {
+      const std::string& value = plan.points[i][a];
+      NSA_RETURN_IF_ERROR(ApplySet(absl::StrCat(plan.axes[a].field, "=", value), &spec).status());
+      (*spec.mutable_labels())[plan.axes[a].field] = value;
+    }
+    (*spec.mutable_labels())["sweep"] = plan.name;
+    spec.set_name(absl::StrCat(plan.name, "-", i + 1));
+    spec.mutable_train()->set_out_dir(absl::StrCat(base.train().out_dir(), "-", i + 1));
+    v1::SweepSpec& sweep = *spec.mutable_sweep();
+    sweep.set_name(plan.name);
+    sweep.set_jobs(static_cast<int32_t>(plan.points.size()));
+    sweep.set_index(static_cast<int32_t>(i));
+    sweep.mutable_halve_at()->Assign(plan.halve_at.begin(), plan.halve_at.end());
+  }
+  return jobs;
+}
+
+absl::StatusOr<std::vector<int64_t>> DefaultHalving(const v1::JobSpec& base, int64_t jobs) {
+  v1::JobSpec spec = base;
+  ApplyDefaults(&spec);
+  const int64_t steps = spec.train().steps();
+  const int64_t every = spec.train().eval_every();
+  if (every <= 0 || every >= steps) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "--stop-worst: train.eval_every is %d (1 to %d, so that there is a validation before the "
+        "last step); set it, e.g. --set train.eval_every=%d",
+        every, steps - 1, std::max<int64_t>(1, steps / 16)));
+  }
+  std::set<int64_t> at;
+  for (int64_t left = jobs, part = 2; left > 1; left = (left + 1) / 2, part *= 2) {
+    const int64_t nearest = (steps / part + every / 2) / every * every;
+    at.insert(std::clamp(nearest, every, (steps - 1) / every * every));
+  }
+  return std::vector<int64_t>(at.begin(), at.end());
+}
+
+std::string PointText(const std::vector<SweepAxis>& axes, const SweepPoint& point) {
+  std::string text;
+  for (size_t i = 0; i < axes.size(); ++i) {
+    absl::StrAppend(&text, i == 0 ? "" : " ", axes[i].field, "=", point[i]);
+  }
+  return text;
+}
+
+}  // namespace nsa::client

@@ -1,0 +1,49 @@
+#include "client/connect/collect_jobs.h"
+
+#include <algorithm>
+
+#include "common/base/status.h"
+
+namespace nsa::client {
+namespace {
+
+bool HasLabels(const v1::Job& job, const v1::ListJobsRequest& request) {
+  const auto& labels = job.spec().labels();
+  return std::ranges::all_of(request.labels(), [&](const auto& wanted) {
+    const auto label = labels.find(wanted.first);
+    return label != labels.end() && label->second == wanted.second;
+  });
+}
+
+}  // namespace
+
+absl::StatusOr<v1::ListJobsResponse> CollectJobs(Client* client, v1::ListJobsRequest request,
+                                                 int limit) {
+  constexpr int kPage = 500;
+  v1::ListJobsResponse all;
+  do {
+    const int wanted = limit == 0 ? kPage : std::min(kPage, limit - all.jobs_size());
+    request.set_page_size(wanted);
+    NSA_ASSIGN_OR_RETURN(v1::ListJobsResponse page, client->Call<v1::ListJobsResponse>(request));
+    // An older coordinator sends jobs with other labels too.
+    for (v1::Job& job : *page.mutable_jobs()) {
+      if (HasLabels(job, request)) all.add_jobs()->Swap(&job);
+    }
+    all.set_next_page_token(page.next_page_token());
+    request.set_page_token(page.next_page_token());
+  } while (!all.next_page_token().empty() && (limit == 0 || all.jobs_size() < limit));
+  return all;
+}
+
+absl::StatusOr<std::vector<v1::Job>> CollectSweep(Client* client, const std::string& name) {
+  v1::ListJobsRequest request;
+  (*request.mutable_labels())["sweep"] = name;
+  NSA_ASSIGN_OR_RETURN(const v1::ListJobsResponse found, CollectJobs(client, request, 0));
+  std::vector<v1::Job> jobs;
+  for (const v1::Job& job : found.jobs()) {
+    if (job.spec().sweep().name() == name) jobs.push_back(job);
+  }
+  return jobs;
+}
+
+}  // namespace nsa::client

@@ -1,0 +1,165 @@
+// The jobs that a sweep consists of, and the table of those that came of it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "client/commands/sweep/expand.h"
+#include "client/show/sweep_view.h"
+#include "tests/testing/status_matchers.h"
+
+namespace nsa::client {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::vector<SweepAxis> Axes(const std::vector<std::string>& texts) {
+  std::vector<SweepAxis> axes;
+  for (const std::string& text : texts) axes.push_back(ParseSweepAxis(text).value());
+  return axes;
+}
+
+v1::JobSpec Base() {
+  v1::JobSpec spec;
+  spec.set_name("demo");
+  spec.mutable_train()->set_out_dir("/out/demo");
+  spec.mutable_train()->set_steps(800);
+  spec.mutable_train()->set_eval_every(50);
+  (*spec.mutable_labels())["team"] = "vision";
+  return spec;
+}
+
+TEST(SweepAxisTest, CommasInsideBracketsAndQuotesDoNotSeparate) {
+  const SweepAxis axis = ParseSweepAxis("data.path=[a.txt,b.txt],'c,d.txt', e.txt").value();
+  EXPECT_EQ(axis.field, "data.path");
+  EXPECT_THAT(axis.values, ElementsAre("[a.txt,b.txt]", "'c,d.txt'", "e.txt"));
+}
+
+TEST(SweepAxisTest, WhatIsNoListOfValuesIsRefused) {
+  for (const char* text : {"train.lr", "=1,2", "train.lr=", "train.lr=1,,2", "train.lr=3..1"}) {
+    const auto axis = ParseSweepAxis(text);
+    EXPECT_FALSE(axis.ok()) << text;
+    EXPECT_THAT(axis.status().message(), HasSubstr("--sweep")) << text;
+  }
+}
+
+TEST(SweepGridTest, TheLastFieldChangesFirst) {
+  const auto points = SweepGrid(Axes({"train.lr=1e-4,3e-4", "nsa.gate=softmax,sigmoid"})).value();
+  EXPECT_THAT(points, ElementsAre(ElementsAre("1e-4", "softmax"), ElementsAre("1e-4", "sigmoid"),
+                                  ElementsAre("3e-4", "softmax"), ElementsAre("3e-4", "sigmoid")));
+}
+
+TEST(SweepGridTest, ASweepHasTwoToAThousandJobs) {
+  EXPECT_THAT(SweepGrid(Axes({"train.lr=1e-4"})).status().message(), HasSubstr("1 jobs (2 to"));
+  std::string many = "train.seed=0";
+  for (int i = 1; i < 40; ++i) many += "," + std::to_string(i);
+  EXPECT_FALSE(SweepGrid(Axes({many, "train.lr=" + many.substr(11)})).ok());
+  EXPECT_FALSE(SweepGrid(Axes({"train.lr=1e-4..1e-2"})).ok());
+}
+
+TEST(SweepDrawTest, PointsOfAGridAreDifferentAndRepeatWithTheSeed) {
+  const auto axes = Axes({"train.lr=1,2,3,4", "train.seed=1,2,3,4"});
+  const auto points = DrawSweep(axes, 10, 7).value();
+  EXPECT_EQ(std::set<SweepPoint>(points.begin(), points.end()).size(), 10u);
+  EXPECT_EQ(points, DrawSweep(axes, 10, 7).value());
+  EXPECT_NE(points, DrawSweep(axes, 10, 8).value());
+  EXPECT_EQ(DrawSweep(axes, 16, 1).value(), SweepGrid(axes).value());
+  EXPECT_FALSE(DrawSweep(axes, 17, 1).ok());
+}
+
+TEST(SweepDrawTest, ARangeIsDrawnByItsLogarithmAndWholeNumbersStayWhole) {
+  const auto points = DrawSweep(Axes({"train.lr=1e-4..1e-2", "nsa.w=64..512"}), 1000, 3).value();
+  int below = 0;
+  for (const SweepPoint& point : points) {
+    const double lr = std::stod(point[0]);
+    EXPECT_GE(lr, 0.99e-4);
+    EXPECT_LE(lr, 1.01e-2);
+    below += lr < 1e-3 ? 1 : 0;
+    EXPECT_EQ(point[1].find_first_not_of("0123456789"), std::string::npos) << point[1];
+  }
+  // Half of the logarithms lie below 1e-3; ±5 standard deviations.
+  EXPECT_NEAR(below, 500, 80);
+}
+
+TEST(SweepJobsTest, EveryJobHasItsValuesNameFolderAndLabels) {
+  const auto axes = Axes({"train.lr=1e-4,3e-4"});
+  const auto jobs =
+      SweepJobs(
+          Base(),
+          {.name = "lr", .axes = axes, .points = SweepGrid(axes).value(), .halve_at = {100, 400}})
+          .value();
+  ASSERT_EQ(jobs.size(), 2u);
+  const v1::JobSpec& job = jobs[1];
+  EXPECT_EQ(job.name(), "lr-2");
+  EXPECT_EQ(job.train().lr(), 3e-4);
+  EXPECT_EQ(job.train().out_dir(), "/out/demo-2");
+  EXPECT_EQ(job.labels().at("sweep"), "lr");
+  EXPECT_EQ(job.labels().at("train.lr"), "3e-4");
+  EXPECT_EQ(job.labels().at("team"), "vision");
+  EXPECT_EQ(job.sweep().jobs(), 2);
+  EXPECT_EQ(job.sweep().index(), 1);
+  EXPECT_THAT(job.sweep().halve_at(), ElementsAre(100, 400));
+}
+
+TEST(SweepJobsTest, WrongValuesAndFieldsOfTheirOwnAreRefused) {
+  for (const char* text : {"train.lr=1e-4,fast", "train.stepz=1,2", "name=a,b",
+                           "train.out_dir=/a,/b", "sweep.jobs=1,2"}) {
+    const auto axes = Axes({text});
+    EXPECT_FALSE(
+        SweepJobs(Base(), {.name = "x", .axes = axes, .points = SweepGrid(axes).value()}).ok())
+        << text;
+  }
+  const auto twice = Axes({"train.lr=1,2", "train.lr=3,4"});
+  EXPECT_FALSE(
+      SweepJobs(Base(), {.name = "x", .axes = twice, .points = SweepGrid(twice).value()}).ok());
+}
+
+TEST(SweepHalvingTest, TheStepsHalveTheJobsDownToOneAtValidations) {
+  EXPECT_THAT(DefaultHalving(Base(), 8).value(), ElementsAre(100, 200, 400));
+  EXPECT_THAT(DefaultHalving(Base(), 5).value(), ElementsAre(100, 200, 400));
+  EXPECT_THAT(DefaultHalving(Base(), 2).value(), ElementsAre(400));
+  v1::JobSpec rough = Base();
+  rough.mutable_train()->set_eval_every(300);
+  EXPECT_THAT(DefaultHalving(rough, 8).value(), ElementsAre(300));
+  rough.mutable_train()->set_eval_every(0);
+  EXPECT_THAT(DefaultHalving(rough, 8).status().message(), HasSubstr("train.eval_every is 0"));
+}
+
+v1::Job Ran(int index, const std::string& lr, int64_t step, double loss) {
+  v1::Job job;
+  job.set_id("j" + std::to_string(index));
+  job.set_name("lr-" + std::to_string(index + 1));
+  job.set_state(v1::Job::STATE_STOPPED);
+  v1::JobSpec& spec = *job.mutable_spec();
+  (*spec.mutable_labels())["sweep"] = "lr";
+  (*spec.mutable_labels())["train.lr"] = lr;
+  spec.mutable_sweep()->set_index(index);
+  spec.mutable_sweep()->add_halve_at(100);
+  job.mutable_progress()->set_total_steps(400);
+  job.mutable_progress()->set_step(step);
+  job.mutable_progress()->set_val_step(step);
+  job.mutable_progress()->set_val_loss(loss);
+  return job;
+}
+
+TEST(SweepViewTest, TheBestJobIsFirstAndDroppedOnesAreLast) {
+  std::vector<v1::Job> jobs = {Ran(0, "1e-4", 100, 1.5), Ran(1, "3e-4", 100, 1.6),
+                               Ran(2, "6e-4", 200, 2.0)};
+  jobs[0].set_reason("SWEEP_DROPPED");
+  jobs[0].set_message("rank 3 of 3");
+  jobs[1].mutable_stop()->set_mode(v1::STOP_MODE_AT_STEP);
+  jobs[1].mutable_stop()->set_at_step(100);
+  SortSweep(&jobs);
+  EXPECT_THAT(jobs, ElementsAre(::testing::Property(&v1::Job::id, "j2"),
+                                ::testing::Property(&v1::Job::id, "j1"),
+                                ::testing::Property(&v1::Job::id, "j0")));
+  EXPECT_EQ(SweepSummary(jobs), "best: lr-3 (train.lr=6e-4): validation loss 2.0000 at step 200");
+  const std::string table = SweepTable(jobs).Format(false);
+  EXPECT_THAT(table, HasSubstr("train.lr"));
+  EXPECT_THAT(table, HasSubstr("waits at step 100 for the other jobs"));
+  EXPECT_THAT(table, HasSubstr("rank 3 of 3"));
+}
+
+}  // namespace
+}  // namespace nsa::client
