@@ -35,13 +35,15 @@ absl::StatusOr<v1::ListJobsResponse> CollectJobs(Client* client, v1::ListJobsReq
   return all;
 }
 
-absl::StatusOr<std::vector<v1::Job>> CollectSweep(Client* client, const std::string& name) {
+absl::StatusOr<std::vector<v1::Job>> CollectSweep(Client* client, const std::string& name,
+                                                  const std::string& owner) {
   v1::ListJobsRequest request;
   (*request.mutable_labels())["sweep"] = name;
   NSA_ASSIGN_OR_RETURN(const v1::ListJobsResponse found, CollectJobs(client, request, 0));
   std::vector<v1::Job> jobs;
   for (const v1::Job& job : found.jobs()) {
-    if (job.spec().sweep().name() == name) jobs.push_back(job);
+    if (job.spec().sweep().name() != name) continue;
+    if (owner.empty() || job.owner() == owner) jobs.push_back(job);
   }
   return jobs;
 }

@@ -15,7 +15,9 @@ namespace nsa::client {
 absl::StatusOr<v1::ListJobsResponse> CollectJobs(Client* client, v1::ListJobsRequest request,
                                                  int limit);
 
-// The jobs of a sweep, newest first.
-absl::StatusOr<std::vector<v1::Job>> CollectSweep(Client* client, const std::string& name);
+// The jobs of the sweeps with this name, newest first: each owner may have one. With `owner`, only
+// those of that one.
+absl::StatusOr<std::vector<v1::Job>> CollectSweep(Client* client, const std::string& name,
+                                                  const std::string& owner = "");
 
 }  // namespace nsa::client

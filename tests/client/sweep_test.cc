@@ -2,10 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <set>
 
+#include "absl/strings/str_cat.h"
 #include "client/commands/sweep/expand.h"
 #include "client/show/sweep_view.h"
+#include "tests/client/nsactl_harness.h"
 #include "tests/testing/status_matchers.h"
 
 namespace nsa::client {
@@ -126,7 +130,7 @@ TEST(SweepHalvingTest, TheStepsHalveTheJobsDownToOneAtValidations) {
   EXPECT_THAT(DefaultHalving(rough, 8).status().message(), HasSubstr("train.eval_every is 0"));
 }
 
-v1::Job Ran(int index, const std::string& lr, int64_t step, double loss) {
+v1::Job JobAt(int index, const std::string& lr, int64_t step, double loss) {
   v1::Job job;
   job.set_id("j" + std::to_string(index));
   job.set_name("lr-" + std::to_string(index + 1));
@@ -144,8 +148,8 @@ v1::Job Ran(int index, const std::string& lr, int64_t step, double loss) {
 }
 
 TEST(SweepViewTest, TheBestJobIsFirstAndDroppedOnesAreLast) {
-  std::vector<v1::Job> jobs = {Ran(0, "1e-4", 100, 1.5), Ran(1, "3e-4", 100, 1.6),
-                               Ran(2, "6e-4", 200, 2.0)};
+  std::vector<v1::Job> jobs = {JobAt(0, "1e-4", 100, 1.5), JobAt(1, "3e-4", 100, 1.6),
+                               JobAt(2, "6e-4", 200, 2.0)};
   jobs[0].set_reason("SWEEP_DROPPED");
   jobs[0].set_message("rank 3 of 3");
   jobs[1].mutable_stop()->set_mode(v1::STOP_MODE_AT_STEP);
@@ -159,6 +163,53 @@ TEST(SweepViewTest, TheBestJobIsFirstAndDroppedOnesAreLast) {
   EXPECT_THAT(table, HasSubstr("train.lr"));
   EXPECT_THAT(table, HasSubstr("waits at step 100 for the other jobs"));
   EXPECT_THAT(table, HasSubstr("rank 3 of 3"));
+}
+
+// Alice and Bob have a sweep `lr` each.
+class SweepCommandTest : public NsactlTest {
+ protected:
+  SweepCommandTest() {
+    for (const char* owner : {"alice", "bob"}) {
+      for (int i = 0; i < 2; ++i) {
+        v1::Job job = JobAt(i, i == 0 ? "1e-4" : "3e-4", 100, 1.5 + i);
+        job.set_id(absl::StrCat("j", owner, i));
+        job.set_owner(owner);
+        job.mutable_spec()->mutable_sweep()->set_name("lr");
+        (*job.mutable_spec()->mutable_labels())["sweep"] = "lr";
+        job.mutable_spec()->mutable_train()->set_out_dir(absl::StrCat("/", owner, "-", i + 1));
+        state().jobs.push_back(job);
+      }
+    }
+    state().report.set_accepted(true);
+  }
+
+  // Submits a sweep `lr` of two jobs; how many of them preflight was asked about.
+  size_t AskedAbout(const std::string& out_dir) {
+    const std::string file = (dir_ / "job.yaml").string();
+    std::ofstream(file) << "name: lr\ntrain: {steps: 100, out_dir: " << out_dir << "}\n";
+    const NsactlTest::Ran ran = Run({"submit", file, "--sweep", "train.lr=1e-4,3e-4"});
+    EXPECT_EQ(ran.code, ExitCode::kOk) << ran.err;
+    size_t asked = 0;
+    for (const std::string& request : service().Requests("SubmitJob")) {
+      asked += request.find("validate_only: true") != std::string::npos ? 1 : 0;
+    }
+    return asked;
+  }
+};
+
+TEST_F(SweepCommandTest, SweepsOfTwoOwnersAreNotRankedTogether) {
+  const NsactlTest::Ran both = Run({"sweep", "lr"});
+  EXPECT_NE(both.code, ExitCode::kOk);
+  EXPECT_THAT(both.err, HasSubstr("'lr' is the name of 2 sweeps, of alice, bob; add --owner"));
+  const NsactlTest::Ran one = Run({"sweep", "lr", "--owner", "bob", "-o", "name"});
+  EXPECT_EQ(one.out, "jbob0\njbob1\n");
+  EXPECT_THAT(Run({"sweep", "lr", "--owner", "carol"}).err, HasSubstr("no job of carol belongs"));
+}
+
+TEST_F(SweepCommandTest, OnlyOnesOwnJobsCountAsSubmitted) { EXPECT_EQ(AskedAbout("/carol"), 2); }
+
+TEST_F(SweepCommandTest, JobsThatWereSubmittedBeforeAreNotAskedAbout) {
+  EXPECT_EQ(AskedAbout("/bob"), 0);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <utility>
 
+#include "common/base/clock.h"
 #include "server/act/job_control.h"
 #include "tests/server/rpc/followers.h"
 #include "tests/server/server_fixture.h"
@@ -154,8 +155,9 @@ TEST_F(ServerTest, AnEndedJobIsDeletedWithAllThatIsKeptOfIt) {
       Call<v1::GetJobResponse>(&v1::CoordinatorService::Stub::GetJob, people_.get(), get).status(),
       StatusIs(absl::StatusCode::kNotFound));
   EXPECT_THAT(report(), StatusIs(absl::StatusCode::kNotFound)) << "an agent then gives up";
-  const absl::Time give_up = absl::Now() + absl::Seconds(60);
-  while (std::filesystem::exists(folder_ / "state/logs" / id) && absl::Now() < give_up) {
+  const absl::Duration give_up = RealClock().Monotonic() + absl::Seconds(60);
+  while (std::filesystem::exists(folder_ / "state/logs" / id) &&
+         RealClock().Monotonic() < give_up) {
     absl::SleepFor(absl::Milliseconds(10));
   }
   EXPECT_FALSE(std::filesystem::exists(folder_ / "state/logs" / id));
@@ -374,9 +376,9 @@ TEST_F(ServerTest, ReadersThatDoNotReadCostLittleMemoryAndNobodyElseTime) {
   const int64_t grown = ResidentBytes() - before;
   // The number includes the client, which is in the same process.
   EXPECT_LT(grown / kReaders, 8 << 20);
-  const absl::Time start = absl::Now();
+  const absl::Duration start = RealClock().Monotonic();
   for (int i = 0; i < 20; ++i) Get(id);
-  EXPECT_LT(absl::Now() - start, absl::Seconds(2));
+  EXPECT_LT(RealClock().Monotonic() - start, absl::Seconds(2));
   for (auto& context : contexts) context->TryCancel();
   for (auto& reader : readers) reader->Finish();
 }
@@ -409,9 +411,9 @@ TEST_F(ServerTest, DrainEndsStreamsAndKeepsWhatWasAccepted) {
   v1::StreamLogsResponse log_read;
   ASSERT_TRUE(followers.job->Read(&job_read) && followers.events->Read(&event_read) &&
               followers.records->Read(&record_read) && followers.logs->Read(&log_read));
-  const absl::Time start = absl::Now();
+  const absl::Duration start = RealClock().Monotonic();
   server_->Drain(absl::Seconds(30));
-  EXPECT_LT(absl::Now() - start, absl::Seconds(5)) << "watchers do not hold it up";
+  EXPECT_LT(RealClock().Monotonic() - start, absl::Seconds(5)) << "watchers do not hold it up";
   for (const grpc::Status& end :
        {ReadToTheEnd(followers.job.get()), ReadToTheEnd(followers.events.get()),
         ReadToTheEnd(followers.records.get()), ReadToTheEnd(followers.logs.get())}) {

@@ -26,15 +26,21 @@ class Service:
         self.start()
         if agent_environment:
             (folder / "agent.yaml").write_text(f"pass_environment: [{', '.join(agent_environment)}]\n")
-            with open(folder / "agent.log", "wb") as log:
-                arguments = ["--config", folder / "agent.yaml", "--state-dir", folder / "state" / "agent"]
-                self.agent = subprocess.Popen([self.bin / "nsa-agent", *arguments], env={**self.environment, **agent_environment},
-                                              stdout=log, stderr=log)
+            self.agent_environment = agent_environment
+            self.start_agent()
         self.wait_until(lambda: self.ctl("nodes", "-o", "name").stdout.strip(), 20, "an agent in nsactl nodes")
 
     def start(self):
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen([self.bin / "nsa-coordinator", *self.arguments], env=self.environment, stdout=log, stderr=log)
+
+    def start_agent(self):
+        """Starts the agent of a service with an agent_environment, again if it has ended."""
+        folder = self.log.parent
+        with open(folder / "agent.log", "ab") as log:
+            arguments = ["--config", folder / "agent.yaml", "--state-dir", folder / "state" / "agent"]
+            self.agent = subprocess.Popen([self.bin / "nsa-agent", *arguments], env={**self.environment, **self.agent_environment},
+                                          stdout=log, stderr=log)
 
     def kill_coordinator(self):
         """Ends the coordinator with SIGKILL and starts it again; its agent and the workers run on."""

@@ -5,14 +5,15 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/base/clock.h"
 
 namespace nsa {
 
 // Returns whether `holds` became true within `patience`.
 inline bool Within(absl::Duration patience, const std::function<bool()>& holds) {
-  const absl::Time give_up = absl::Now() + patience;
+  const absl::Duration give_up = RealClock().Monotonic() + patience;
   while (!holds()) {
-    if (absl::Now() > give_up) return false;
+    if (RealClock().Monotonic() > give_up) return false;
     absl::SleepFor(absl::Milliseconds(20));
   }
   return true;

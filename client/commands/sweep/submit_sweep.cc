@@ -2,7 +2,7 @@
 
 #include <xxhash.h>
 
-#include <map>
+#include <set>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -62,11 +62,12 @@ absl::StatusOr<SweepPlan> PlanOf(const SweepFlags& flags, const v1::JobSpec& bas
   return plan;
 }
 
-// The jobs of this sweep that are there already, by index.
-absl::StatusOr<std::map<int32_t, v1::Job>> Submitted(Client* client, const std::string& sweep) {
+// The folders of the jobs of this sweep that are there already. Somebody else's sweep of the same
+// name has other folders.
+absl::StatusOr<std::set<std::string>> Submitted(Client* client, const std::string& sweep) {
   NSA_ASSIGN_OR_RETURN(const std::vector<v1::Job> jobs, CollectSweep(client, sweep));
-  std::map<int32_t, v1::Job> found;
-  for (const v1::Job& job : jobs) found[job.spec().sweep().index()] = job;
+  std::set<std::string> found;
+  for (const v1::Job& job : jobs) found.insert(job.spec().train().out_dir());
   return found;
 }
 
@@ -133,7 +134,7 @@ absl::StatusOr<ExitCode> SubmitSweep(Session& session, const std::string& file,
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
   NSA_ASSIGN_OR_RETURN(const auto known, Submitted(client, plan.name));
   for (size_t i = 0; i < specs.size(); ++i) {
-    if (known.contains(static_cast<int32_t>(i))) continue;
+    if (known.contains(specs[i].train().out_dir())) continue;
     NSA_RETURN_IF_ERROR(CheckOne(session, client, specs[i],
                                  absl::StrFormat("job %d of %d (%s)", i + 1, specs.size(),
                                                  PointText(plan.axes, plan.points[i]))));

@@ -1,5 +1,8 @@
 // nsactl sweep: the jobs of a sweep, best first.
+#include <set>
+
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/cli.h"
 #include "client/connect/collect_jobs.h"
 #include "client/show/sweep_view.h"
@@ -8,13 +11,30 @@
 namespace nsa::client {
 namespace {
 
-absl::StatusOr<ExitCode> ShowSweep(Session& session, const std::string& name) {
+struct ShowSweepFlags {
+  std::string name;
+  std::string owner;  // empty: whoever it is
+};
+
+// Sweeps of different owners may have the same name; their jobs must not be ranked together.
+absl::Status CheckOneOwner(const std::vector<v1::Job>& jobs, const std::string& name) {
+  std::set<std::string> owners;
+  for (const v1::Job& job : jobs) owners.insert(job.owner());
+  if (owners.size() < 2) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("sweep: '", name, "' is the name of ",
+                                                 owners.size(), " sweeps, of ",
+                                                 absl::StrJoin(owners, ", "), "; add --owner"));
+}
+
+absl::StatusOr<ExitCode> ShowSweep(Session& session, const ShowSweepFlags& flags) {
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
-  NSA_ASSIGN_OR_RETURN(std::vector<v1::Job> jobs, CollectSweep(client, name));
+  NSA_ASSIGN_OR_RETURN(std::vector<v1::Job> jobs, CollectSweep(client, flags.name, flags.owner));
   if (jobs.empty()) {
-    return absl::NotFoundError(absl::StrCat("sweep: no job belongs to a sweep '", name,
-                                            "'; `nsactl list` shows all jobs"));
+    return absl::NotFoundError(absl::StrCat(
+        "sweep: no job ", flags.owner.empty() ? "" : absl::StrCat("of ", flags.owner, " "),
+        "belongs to a sweep '", flags.name, "'; `nsactl list` shows all jobs"));
   }
+  NSA_RETURN_IF_ERROR(CheckOneOwner(jobs, flags.name));
   SortSweep(&jobs);
   if (session.structured()) {
     v1::ListJobsResponse sorted;
@@ -32,7 +52,7 @@ absl::StatusOr<ExitCode> ShowSweep(Session& session, const std::string& name) {
 }  // namespace
 
 void AddSweep(Cli* cli) {
-  const auto name = std::make_shared<std::string>();
+  const auto flags = std::make_shared<ShowSweepFlags>();
   Options options = cli->Add(
       {.name = "sweep",
        .what = "Show the jobs of a sweep, best first",
@@ -44,8 +64,10 @@ void AddSweep(Cli* cli) {
        .examples = "nsactl sweep lr\n"
                    "nsactl plot $(nsactl sweep lr -o name | head -4)\n"
                    "nsactl compare $(nsactl sweep lr -o name | head -2)",
-       .run = [name](Session& session) { return ShowSweep(session, *name); }});
-  options.Argument("NAME", name.get(), "Name of the sweep");
+       .run = [flags](Session& session) { return ShowSweep(session, *flags); }});
+  options.Argument("NAME", &flags->name, "Name of the sweep");
+  options.Text("--owner", "NAME", &flags->owner,
+               "Whose sweep, where several people have one of this name");
 }
 
 }  // namespace nsa::client

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/base/clock.h"
 
 namespace nsa {
 
@@ -14,8 +15,10 @@ std::vector<std::string> FakeCoordinatorService::Requests(const std::string& met
 
 grpc::Status FakeCoordinatorService::Enter(grpc::ServerContext* context, const std::string& method,
                                            const google::protobuf::Message& request) {
-  const absl::Time end = absl::Now() + state().delay;
-  while (absl::Now() < end && !context->IsCancelled()) absl::SleepFor(absl::Milliseconds(2));
+  const absl::Duration end = RealClock().Monotonic() + state().delay;
+  while (RealClock().Monotonic() < end && !context->IsCancelled()) {
+    absl::SleepFor(absl::Milliseconds(2));
+  }
   MutexLock lock(&mutex_);
   requests_[method].push_back(request.ShortDebugString());
   if (!state_.token.empty()) {

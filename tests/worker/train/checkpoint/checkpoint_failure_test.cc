@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/checkpoint/checkpoint_dir.h"
 #include "common/run/process.h"
@@ -209,7 +209,7 @@ TEST(CheckpointFailure, KilledAtAnyMomentItsLastFinalNameIsWhole) {
   const std::string program = Program("checkpoint_writer");
   // The first checkpoint also measures how long one takes here, so that the kills are spread over
   // the time of three checkpoints.
-  const absl::Time before = absl::Now();
+  const absl::Duration before = RealClock().Monotonic();
   {
     auto writer = CheckpointWriter::Open(Options(dir));
     Training first;
@@ -217,7 +217,7 @@ TEST(CheckpointFailure, KilledAtAnyMomentItsLastFinalNameIsWhole) {
     ASSERT_OK((*writer)->Save(first.state(), State(1)));
     ASSERT_OK((*writer)->Drain());
   }
-  double one = absl::ToDoubleMicroseconds(absl::Now() - before);
+  double one = absl::ToDoubleMicroseconds(RealClock().Monotonic() - before);
   int64_t next = 2;
   for (int round = 0; round < 25; ++round) {
     const std::string log = dir / ("log-" + std::to_string(round));
