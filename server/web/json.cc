@@ -45,6 +45,17 @@ std::string SeverityWord(v1::Severity severity) {
   return severity == v1::SEVERITY_WARNING ? "warning" : "info";
 }
 
+// Null for a job that belongs to no sweep.
+Json SweepJson(const v1::JobSpec& spec) {
+  if (!spec.has_sweep()) return {};
+  Json halve_at = Json::array();
+  for (const int64_t step : spec.sweep().halve_at()) halve_at.push_back(step);
+  return {{"name", spec.sweep().name()},
+          {"jobs", spec.sweep().jobs()},
+          {"index", spec.sweep().index()},
+          {"halve_at", std::move(halve_at)}};
+}
+
 Json StopJson(const v1::StopRequest& stop) {
   switch (stop.mode()) {
     case v1::STOP_MODE_AT_STEP:
@@ -174,6 +185,8 @@ Json RowJson(const v1::Job& job, int64_t now_unix_nanos) {
       {"ranks", job.spec().resources().gpus()},
       {"device", DeviceWord(job.spec().runtime().device())},
       {"checkpoint_step", progress.checkpoint_step()},
+      {"owner", job.owner()},
+      {"sweep", SweepJson(job.spec())},
       {"stop", StopJson(job.stop())}};
   Json labels = Json::object();
   for (const auto& [name, value] : job.spec().labels()) labels[name] = value;

@@ -5,6 +5,7 @@ import { askToken, showHelp } from './dialogs.js';
 import { fleetPage } from './fleet.js';
 import { jobPage } from './job.js';
 import { comparePage } from './compare.js';
+import { sweepPage } from './sweep.js';
 
 const main = document.getElementById('main');
 let page = null;
@@ -14,6 +15,7 @@ function route() {
   const parameters = new URLSearchParams(query);
   const parts = path.split('/').filter(Boolean).map(decodeURIComponent);
   if (parts[0] === 'job' && parts[1]) return { name: 'job', make: (at) => jobPage(at, parts[1]) };
+  if (parts[0] === 'sweep' && parts[1]) return { name: 'sweep', make: (at) => sweepPage(at, parts[1], parameters) };
   if (parts[0] === 'compare') return { name: 'compare', make: (at) => comparePage(at, parameters) };
   return { name: 'fleet', make: (at) => fleetPage(at, parameters) };
 }

@@ -37,8 +37,11 @@ export function sparkLine(points, width = 96, height = 24) {
   return picture;
 }
 
+// The label of a sweep leads to its page.
 export function labels(job) {
-  return Object.entries(job.labels || {}).map(([name, value]) => h('span', { class: 'label' }, `${name}=${value}`));
+  const sweep = job.sweep && `#/sweep/${encodeURIComponent(job.sweep.name)}?owner=${encodeURIComponent(job.owner)}`;
+  return Object.entries(job.labels || {}).map(([name, value]) => (sweep && name === 'sweep' ? h('a', { class: 'label', href: sweep, title: 'All jobs of this sweep' }, `${name}=${value}`)
+    : h('span', { class: 'label' }, `${name}=${value}`)));
 }
 
 export function eventRow(event, withJob) {

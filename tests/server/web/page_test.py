@@ -220,13 +220,41 @@ def check_compare(page, browser):
     print("ok: compare")
 
 
+def check_sweep(page, browser):
+    """The page of a sweep has the order of `nsactl sweep`, the curves of its jobs and the loss by each key; lists lead to it."""
+    file = page.folder / "rates.yaml"
+    file.write_text(JOB.format(name="rates", steps=80, lr="1e-3", team="a", out_dir=page.folder / "rates"))
+    done = page.service.ctl("submit", file, "--sweep", "train.lr=1e-4,1e-3,1e-2", "--sweep", "train.warmup_steps=10,20", "--halve-at", "40")
+    assert done.returncode == 0, done.stdout + done.stderr
+    browser.open("#/?label=sweep=rates")
+    browser.click(".jobs a.label", "sweep=rates")
+    browser.until("document.querySelectorAll('.sweep .jobs tbody tr').length === 6", "six jobs")
+    browser.until("document.querySelector('.sentence').textContent.includes('all ended')", "the end of the sweep", 180)
+    order = page.service.ctl("sweep", "rates", "-o", "name", check=True).stdout.split()
+    assert browser.run("return [...document.querySelectorAll('.sweep .jobs tbody tr')].map((row) => row.dataset.id)") == order
+    states = browser.run("return [...document.querySelectorAll('.sweep .badge')].map((one) => one.textContent)")
+    assert states == ["finished"] * 3 + ["stopped"] * 3, states
+    best = page.get(f"jobs/{order[0]}")
+    told = browser.text(".best-job")
+    assert best["name"] in told and f"train.lr={best['labels']['train.lr']}" in told, told
+    browser.until("document.querySelectorAll('.sweep .chart canvas').length === 2", "the curves")
+    assert browser.run("return [...document.querySelectorAll('.dots code')].map((one) => one.textContent)") == ["train.lr", "train.warmup_steps"]
+    assert browser.run("return [...document.querySelectorAll('.dots')].map((one) => one.querySelectorAll('circle').length)") == [6, 6]
+    assert browser.run("return document.querySelectorAll('.dots circle.early').length") == 6, "three jobs stopped earlier, in two pictures"
+    browser.click("button", "Compare the best")
+    browser.until("document.querySelectorAll('.chosen-job').length === 6", "the comparison")
+    browser.open("#/sweep/none")
+    browser.until("document.body.textContent.includes('There is no sweep none')", "that there is no such sweep")
+    print("ok: sweep")
+
+
 def check_many(page, browser):
     """With 200 jobs the list is filtered at once, and every control has a name."""
     for number in range(200):
         page.submit(f"many-{number:03}", team="b" if number % 2 else "a")
     browser.open("#/")
     browser.until("document.querySelectorAll('.jobs tbody tr').length === 200", "200 rows")
-    browser.until("document.body.textContent.includes('3 more')", "that there are more: the jobs of the checks before")
+    browser.until("document.body.textContent.includes('9 more')", "that there are more: the jobs of the checks before")
     browser.type("input[aria-label='Filter by name or id']", "many-07")
     browser.until("document.querySelectorAll('.jobs tbody tr').length === 10", "ten rows", 10)
     browser.type("input[aria-label='Filter by label']", "team=b")
@@ -241,7 +269,8 @@ def check_many(page, browser):
 
 def check_shapes(page, browser, shots):
     """Nothing is wider than the window, in no colours and at no width."""
-    for name, path, ready in (("fleet", "#/", ".jobs tbody tr"), ("job", f"#/job/{page.job}", ".heat canvas"), ("compare", f"#/compare?jobs={page.job},{page.second}", ".figures-table td")):
+    for name, path, ready in (("fleet", "#/", ".jobs tbody tr"), ("job", f"#/job/{page.job}", ".heat canvas"), ("compare", f"#/compare?jobs={page.job},{page.second}", ".figures-table td"),
+                              ("sweep", "#/sweep/rates", ".dots circle")):
         for theme, width in (("light", 1400), ("dark", 1400), ("light", 390)):
             browser.resize(width, 900)
             browser.open(path, theme)
@@ -268,6 +297,7 @@ def main():
                 check_buttons(page, browser)
                 check_compare(page, browser)
                 check_data(page, browser)
+                check_sweep(page, browser)
                 check_shapes(page, browser, shots)
                 check_many(page, browser)
                 wrong += [line for line in browser.log() if "401" not in line]
