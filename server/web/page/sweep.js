@@ -26,9 +26,13 @@ function sweptKeys(jobs) {
   return keys.filter((key) => new Set(jobs.map((job) => job.labels[key])).size > 1 || key.includes('.')).sort();
 }
 
+// At a step of halve_at, until the other jobs have reached it too.
+function waits(job) {
+  return job.state === 'STOPPED' && !dropped(job) && job.sweep.halve_at.length > 0 && job.stop?.mode === 'at_step';
+}
+
 function note(job) {
-  const waits = job.state === 'STOPPED' && !dropped(job) && job.sweep.halve_at.length > 0 && job.stop?.mode === 'at_step';
-  if (waits) return `waits at step ${job.stop.at_step} for the other jobs`;
+  if (waits(job)) return `waits at step ${job.stop.at_step} for the other jobs`;
   if (job.state === 'STOPPED' || job.state === 'FAILED') return job.message;
   return job.stop?.mode === 'at_step' ? `stops after step ${job.stop.at_step}` : job.health.words;
 }
@@ -65,7 +69,7 @@ export function sweepPage(main, name, parameters) {
   }
 
   function sentence() {
-    const active = jobs.filter(isActive).length;
+    const active = jobs.filter((job) => isActive(job) || waits(job)).length;
     const best = jobs.find(validated);
     const halved = jobs[0].sweep.halve_at;
     const values = best && keys.map((key) => `${key}=${best.labels[key] ?? '–'}`).join(', ');
