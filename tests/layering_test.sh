@@ -25,12 +25,13 @@ common/run|common/base proto|cuda nccl grpcpp yaml sqlite prometheus
 common/job|common/base common/estimate proto|cuda nccl grpcpp sqlite prometheus
 common/preflight|common/base common/nsa common/estimate common/job common/checkpoint proto|cuda nccl grpcpp sqlite prometheus
 common/export|common/base common/nsa common/estimate common/job common/checkpoint common/preflight/preflight.h proto|cuda nccl grpcpp sqlite prometheus
+common/http|common/base|cuda nccl grpcpp google/protobuf yaml sqlite spdlog prometheus
 common/rpc|common/base proto|cuda nccl yaml sqlite prometheus
 kernels|$kernel_base|grpcpp nccl google/protobuf yaml sqlite prometheus
 kernels/cuda|kernels/exec.h kernels/tensor.h kernels/dtype.h kernels/matmul_args.h common/base/status.h common/base/log.h common/base/shared_library.h|grpcpp nccl google/protobuf yaml sqlite prometheus
 worker/train/comm|kernels $below_rpc proto|grpcpp sqlite prometheus
 worker/train/data/read|worker/train/data/remote common/base common/job proto|cuda grpcpp sqlite prometheus curl
-worker/train/data/remote|worker/train/data/read/progress.h common/base common/job common/run proto|cuda grpcpp sqlite prometheus
+worker/train/data/remote|worker/train/data/read/progress.h common/base common/http common/job common/run proto|cuda grpcpp sqlite prometheus
 worker/train/data/tokenize|worker/train/data/read/byte_stream.h common/base common/job proto|cuda grpcpp sqlite prometheus
 worker/train/data|kernels $below_rpc proto|grpcpp sqlite prometheus
 worker/train/model|kernels $below_rpc proto|grpcpp sqlite prometheus
@@ -46,6 +47,7 @@ server/decide|common/base common/estimate common/job common/preflight proto|$imp
 server/store|server/decide common/base common/run proto|grpcpp prometheus cuda nccl cublas
 server/watch|server/store server/decide common/base common/nsa common/estimate common/job proto|sqlite cuda nccl cublas
 server/act|server/watch server/store server/decide $below_rpc proto|grpcpp sqlite prometheus cuda nccl cublas
+server/notice|server/store server/decide common proto|grpcpp sqlite prometheus civetweb Civet cuda nccl cublas
 server/web|server/act server/watch server/store server/decide common proto|grpcpp sqlite prometheus civetweb Civet cuda nccl cublas
 server/rpc|server/act server/watch server/store server/decide common proto|sqlite prometheus cuda nccl cublas
 server|proto common|cuda nccl cublas
@@ -141,6 +143,8 @@ server/act/a.h "server/rpc/errors.h" fail
 server/act/a.h "grpcpp/grpcpp.h" fail
 server/rpc/a.h "server/act/job_control.h" pass
 server/rpc/a.h "server/server.h" fail
+server/notice/a.h "server/store/job_store.h" pass
+server/notice/a.h "server/watch/metrics.h" fail
 server/web/a.h "server/act/job_control.h" pass
 server/web/a.h "server/rpc/auth.h" fail
 server/web/a.h "sqlite3.h" fail
@@ -149,6 +153,7 @@ common/base/a.h "common/job/load.h" fail
 common/job/a.h "common/base/status.h" pass
 common/job/a.h "common/preflight/preflight.h" fail
 common/run/a.h "common/job/load.h" fail
+common/http/a.h "common/job/load.h" fail
 common/preflight/a.h "common/rpc/rpc.h" fail
 common/preflight/a.h "grpcpp/grpcpp.h" fail
 common/base/a.h "server/store.h" fail

@@ -29,8 +29,10 @@ namespace nsa {
 class DataServer {
  public:
   struct Request {
+    std::string method;
     std::string target;
     std::map<std::string, std::string> headers;  // names in lower case
+    std::string body;                            // at most kMostBody bytes
     int number = 0;                              // from 1
 
     std::string header(const std::string& name) const {
@@ -127,27 +129,47 @@ class DataServer {
     }
   }
 
+  static constexpr size_t kMostBody = 4 << 20;
+
+  // Appends what arrives next, at most `most` bytes; false when nothing does.
+  static bool Receive(const Fd& fd, size_t most, std::string* to) {
+    std::string bytes(std::min<size_t>(most, 64 << 10), '\0');
+    pollfd wait{.fd = fd.get(), .events = POLLIN};
+    if (poll(&wait, 1, 10'000) <= 0) return false;
+    const ssize_t arrived = recv(fd.get(), bytes.data(), bytes.size(), 0);
+    if (arrived > 0) to->append(bytes, 0, static_cast<size_t>(arrived));
+    return arrived > 0;
+  }
+
   static std::string ReadHead(const Fd& fd) {
     std::string head;
-    char byte = 0;
     while (head.size() < 16'384 && !head.ends_with("\r\n\r\n")) {
-      pollfd wait{.fd = fd.get(), .events = POLLIN};
-      if (poll(&wait, 1, 10'000) <= 0 || recv(fd.get(), &byte, 1, 0) != 1) return "";
-      head += byte;
+      if (!Receive(fd, 1, &head)) return "";
     }
     return head;
+  }
+
+  static std::string ReadBody(const Fd& fd, const Request& request) {
+    size_t bytes = 0;
+    std::string body;
+    if (!absl::SimpleAtoi(request.header("content-length"), &bytes)) return body;
+    bytes = std::min(bytes, kMostBody);
+    while (body.size() < bytes && Receive(fd, bytes - body.size(), &body)) continue;
+    return body;
   }
 
   void Answer(const Fd& fd) {
     const std::string head = ReadHead(fd);
     if (head.empty()) return;
     const std::vector<std::string> lines = absl::StrSplit(head, "\r\n");
-    Request request{.target = std::vector<std::string>(absl::StrSplit(lines[0], ' '))[1]};
+    const std::vector<std::string> words = absl::StrSplit(lines[0], ' ');
+    Request request{.method = words[0], .target = words[1]};
     for (const std::string& line : lines) {
       const size_t colon = line.find(": ");
       if (colon == std::string::npos) continue;
       request.headers[absl::AsciiStrToLower(line.substr(0, colon))] = line.substr(colon + 2);
     }
+    request.body = ReadBody(fd, request);
     {
       const MutexLock lock(&mutex_);
       request.number = static_cast<int>(seen_.size()) + 1;

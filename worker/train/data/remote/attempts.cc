@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/log.h"
 #include "common/base/reason.h"
+#include "common/http/retry_after.h"
 
 namespace nsa::train {
 namespace {
@@ -15,25 +15,11 @@ namespace {
 constexpr int kMostWrong = 3;
 constexpr int kQuiet = 2;  // failed attempts in a row that are not worth a line in the log
 
-absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
-
 absl::Status Stalled(const std::string& text) {
   return WithReason(absl::DeadlineExceededError(text), Reason::kDataStalled);
 }
 
 }  // namespace
-
-std::optional<absl::Duration> ParseRetryAfter(std::string_view text, absl::Time now) {
-  int64_t seconds = 0;
-  if (absl::SimpleAtoi(View(text), &seconds) && seconds >= 0) return absl::Seconds(seconds);
-  absl::Time time;
-  std::string fault;
-  if (!absl::ParseTime("%a, %d %b %Y %H:%M:%S GMT", View(text), absl::UTCTimeZone(), &time,
-                       &fault)) {
-    return std::nullopt;
-  }
-  return std::max(time - now, absl::ZeroDuration());
-}
 
 Attempts::Attempts(const RemoteOptions& options, const std::string& name,
                    const std::function<bool(absl::Duration)>& sleep)

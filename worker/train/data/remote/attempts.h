@@ -2,10 +2,8 @@
 #pragma once
 
 #include <functional>
-#include <optional>
 #include <random>
 #include <string>
-#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -24,9 +22,6 @@ struct Outcome {
   std::string fault;        // "HTTP 503"
   std::string retry_after;  // the header; empty: none
 };
-
-// The seconds or the date of a Retry-After header, from `now` on; nothing if it is neither.
-std::optional<absl::Duration> ParseRetryAfter(std::string_view text, absl::Time now);
 
 // Of one thing that is read.
 class Attempts {

@@ -19,8 +19,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/http/http.h"
 #include "worker/train/data/remote/attempts.h"
-#include "worker/train/data/remote/http.h"
 #include "worker/train/data/remote/options.h"
 
 namespace nsa::train {

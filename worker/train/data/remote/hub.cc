@@ -1,8 +1,8 @@
 #include "worker/train/data/remote/hub.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/http/http.h"
 #include "nlohmann/json.hpp"
-#include "worker/train/data/remote/http.h"
 
 namespace nsa::train {
 namespace {

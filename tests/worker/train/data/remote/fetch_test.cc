@@ -7,7 +7,6 @@
 #include "common/base/reason.h"
 #include "gmock/gmock.h"
 #include "tests/worker/train/data/remote/remote_fixture.h"
-#include "worker/train/data/remote/attempts.h"
 
 namespace nsa::train {
 namespace {
@@ -136,16 +135,6 @@ TEST(Fetch, ARetryAfterBeyondOurPatienceEndsAtOnce) {
   ExpectError(server, absl::StatusCode::kDeadlineExceeded,
               "HTTP 429, and the server asks to wait 3600 s");
   EXPECT_LT(RealClock().Monotonic() - begin, absl::Seconds(1));
-}
-
-TEST(Fetch, RetryAfterIsSecondsOrADate) {
-  const absl::Time now = absl::FromUnixSeconds(784'111'777);  // Sun, 06 Nov 1994 08:49:37 GMT
-  EXPECT_EQ(ParseRetryAfter("7", now), absl::Seconds(7));
-  EXPECT_EQ(ParseRetryAfter("Sun, 06 Nov 1994 08:49:40 GMT", now), absl::Seconds(3));
-  EXPECT_EQ(ParseRetryAfter("Sun, 06 Nov 1994 08:49:00 GMT", now), absl::ZeroDuration());
-  EXPECT_EQ(ParseRetryAfter("-1", now), std::nullopt);
-  EXPECT_EQ(ParseRetryAfter("soon", now), std::nullopt);
-  EXPECT_EQ(ParseRetryAfter("", now), std::nullopt);
 }
 
 // Every answer has half of what it promises; each half is kept.

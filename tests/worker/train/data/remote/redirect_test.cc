@@ -3,9 +3,9 @@
 
 #include <string>
 
+#include "common/http/public_address.h"
 #include "gmock/gmock.h"
 #include "tests/worker/train/data/remote/remote_fixture.h"
-#include "worker/train/data/remote/public_address.h"
 
 namespace nsa::train {
 namespace {

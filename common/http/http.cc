@@ -1,4 +1,4 @@
-#include "worker/train/data/remote/http.h"
+#include "common/http/http.h"
 
 #include <curl/curl.h>
 #include <sys/socket.h>
@@ -13,9 +13,9 @@
 #include "absl/strings/str_format.h"
 #include "common/base/clock.h"
 #include "common/base/version.h"
-#include "worker/train/data/remote/public_address.h"
+#include "common/http/public_address.h"
 
-namespace nsa::train {
+namespace nsa {
 namespace {
 
 constexpr size_t kLongestHeader = 8 << 10;
@@ -94,7 +94,11 @@ struct HttpClient::Transfer {
     const absl::Duration time = RealClock().Monotonic();
     if (now != received) last_byte = time;
     received = now;
-    if (*client->cancelled_) stopped = "cancelled";
+    if (*client->cancelled_) {
+      stopped = "cancelled";
+      // Otherwise libcurl waits for the name servers, up to 30 s.
+      curl_easy_setopt(client->curl_, CURLOPT_QUICK_EXIT, 1L);
+    }
     if (time - last_byte > request.stall) {
       stopped = absl::StrCat("no byte for ", absl::FormatDuration(request.stall));
     }
@@ -147,12 +151,29 @@ void HttpClient::SetOptions(const HttpRequest& request) {
   set(CURLOPT_PROTOCOLS_STR, "http,https");
   set(CURLOPT_NOSIGNAL, 1L);
   set(CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(absl::ToInt64Milliseconds(request.stall)));
+  if (request.total < absl::InfiniteDuration()) {
+    set(CURLOPT_TIMEOUT_MS, static_cast<long>(absl::ToInt64Milliseconds(request.total)));
+  }
   if (!request.range.empty()) set(CURLOPT_RANGE, request.range.c_str());
   if (!request.proxy) set(CURLOPT_PROXY, "");
   if (const char* const file = std::getenv("SSL_CERT_FILE")) set(CURLOPT_CAINFO, file);
 }
 
-HttpReply HttpClient::Get(const HttpRequest& request) {
+void HttpClient::SetBody(std::string_view body) {
+  curl_easy_setopt(curl_, CURLOPT_POST, 1L);
+  curl_easy_setopt(curl_, CURLOPT_POSTFIELDS, body.data());  // not copied
+  curl_easy_setopt(curl_, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(body.size()));
+  curl_easy_setopt(curl_, CURLOPT_FRESH_CONNECT, 1L);
+  curl_easy_setopt(curl_, CURLOPT_FORBID_REUSE, 1L);
+}
+
+HttpReply HttpClient::Get(const HttpRequest& request) { return Perform(request, nullptr); }
+
+HttpReply HttpClient::Post(const HttpRequest& request, std::string_view body) {
+  return Perform(request, &body);
+}
+
+HttpReply HttpClient::Perform(const HttpRequest& request, const std::string_view* body) {
   HttpReply reply;
   DropOtherConnections(request.any_address);
   if (curl_ == nullptr) {
@@ -163,12 +184,18 @@ HttpReply HttpClient::Get(const HttpRequest& request) {
   curl_easy_reset(curl_);
   SetOptions(request);
   SetCallbacks(&transfer);
+  if (body != nullptr) SetBody(*body);
   char text[CURL_ERROR_SIZE] = {};
   curl_easy_setopt(curl_, CURLOPT_ERRORBUFFER, text);
   curl_slist* headers = curl_slist_append(nullptr, "Accept-Encoding: identity");
   if (!request.bearer.empty()) {
     headers = curl_slist_append(headers, ("Authorization: Bearer " + request.bearer).c_str());
   }
+  for (const std::string& header : request.headers) {
+    headers = curl_slist_append(headers, header.c_str());
+  }
+  // Without it a long body waits a second for an interim answer that few servers give.
+  if (body != nullptr) headers = curl_slist_append(headers, "Expect:");
   curl_easy_setopt(curl_, CURLOPT_HTTPHEADER, headers);
   const CURLcode code = curl_easy_perform(curl_);
   curl_slist_free_all(headers);
@@ -214,4 +241,4 @@ std::string EncodePath(const std::string& text) {
   return encoded;
 }
 
-}  // namespace nsa::train
+}  // namespace nsa

@@ -1,4 +1,4 @@
-#include "worker/train/data/remote/public_address.h"
+#include "common/http/public_address.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -8,7 +8,7 @@
 #include <cstring>
 #include <iterator>
 
-namespace nsa::train {
+namespace nsa {
 namespace {
 
 struct Block {
@@ -67,4 +67,4 @@ bool IsPublicAddress(const sockaddr& address) {
   return IsPublic6(six.sin6_addr);
 }
 
-}  // namespace nsa::train
+}  // namespace nsa

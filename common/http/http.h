@@ -1,5 +1,5 @@
 // One HTTP request at a time, by libcurl. This is the only file that knows libcurl. It follows no
-// redirect, repeats nothing and keeps no cookie: fetch.h decides all that.
+// redirect, repeats nothing and keeps no cookie: its callers decide all that.
 #pragma once
 
 #include <atomic>
@@ -8,11 +8,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
-namespace nsa::train {
+namespace nsa {
 
 struct HttpRequest {
   std::string url;           // http or https
@@ -22,6 +24,8 @@ struct HttpRequest {
   bool proxy = false;        // use the proxy that the environment names, if it names one
   size_t most_bytes = 0;     // of the body; a longer one is cut off there
   absl::Duration stall;      // longest time without a byte, also of connecting
+  absl::Duration total = absl::InfiniteDuration();  // longest time of the whole request
+  std::vector<std::string> headers;                 // further ones: "Name: value"
 };
 
 // What was received. A transfer that failed has a `fault`, and perhaps a part of the answer.
@@ -47,10 +51,16 @@ class HttpClient {
 
   HttpReply Get(const HttpRequest& request);
 
+  // Sends `body` by POST on a connection of its own: on a kept one that the server has just closed
+  // the request would be sent a second time. Name its Content-Type in request.headers.
+  HttpReply Post(const HttpRequest& request, std::string_view body);
+
  private:
   struct Transfer;
+  HttpReply Perform(const HttpRequest& request, const std::string_view* body);
   void DropOtherConnections(bool any_address);
   void SetOptions(const HttpRequest& request);
+  void SetBody(std::string_view body);
   void SetCallbacks(Transfer* transfer);
 
   const std::atomic<bool>* const cancelled_;
@@ -65,4 +75,4 @@ absl::StatusOr<std::string> ResolveReference(const std::string& base, const std:
 // `text` with everything percent-encoded but letters, digits, `-._~` and slashes.
 std::string EncodePath(const std::string& text);
 
-}  // namespace nsa::train
+}  // namespace nsa
