@@ -34,7 +34,7 @@ set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 # The maintainer scripts use useradd.
 set(CPACK_DEBIAN_NSA-COORDINATOR_PACKAGE_NAME nsa-coordinator)
 set(CPACK_DEBIAN_NSA-COORDINATOR_PACKAGE_DEPENDS passwd)
-set(CPACK_DEBIAN_NSA-COORDINATOR_PACKAGE_RECOMMENDS "nsa-agent, nsactl")
+set(CPACK_DEBIAN_NSA-COORDINATOR_PACKAGE_RECOMMENDS "ca-certificates, nsa-agent, nsactl")
 set(CPACK_DEBIAN_NSA-COORDINATOR_PACKAGE_CONTROL_EXTRA ${deb}/coordinator/postinst ${deb}/coordinator/prerm ${deb}/coordinator/postrm)
 set(CPACK_COMPONENT_NSA-COORDINATOR_DESCRIPTION "Coordinator: takes jobs, schedules them, keeps their records, shows them on a page.")
 set(CPACK_DEBIAN_NSA-AGENT_PACKAGE_NAME nsa-agent)

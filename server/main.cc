@@ -3,7 +3,7 @@
 // Exit codes: 0 drained after SIGTERM or SIGINT (workers keep running), 1 failed, 2 bad usage or
 // configuration, 3 the store is damaged, 4 a port is taken, 5 another coordinator holds the state
 // folder, a newer version wrote the store or an address is not allowed, 6 the server can no longer
-// be reached (start it again).
+// be reached (start it again). With --test-notice: 0 delivered, 1 not delivered, 2 bad usage.
 #include <malloc.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -20,6 +20,7 @@
 #include "common/job/load.h"
 #include "common/rpc/rpc.h"
 #include "google/protobuf/stubs/logging.h"
+#include "server/notice/try_notice.h"
 #include "server/server.h"
 #include "server/service_manager.h"
 
@@ -32,6 +33,7 @@ struct Flags {
   std::string listen;
   std::string metrics;
   std::string log_level = "info";
+  std::string test_notice;
 };
 
 int Fail(const absl::Status& status) {
@@ -125,6 +127,19 @@ int Run(const Options& options) {
   return unreachable ? 6 : 0;
 }
 
+// --test-notice: 0 delivered, 1 not delivered, 2 no such notice.
+int Try(const Options& options, const std::string& notice) {
+  const std::string& http = options.metrics_address;
+  const auto said =
+      TryNotice(options.notices, notice, http.empty() ? "" : "http://" + http + "/", RealClock());
+  if (said.ok()) {
+    std::printf("%s\n", said->c_str());
+    return 0;
+  }
+  const int code = Fail(said.status());
+  return code == 2 ? 2 : 1;
+}
+
 }  // namespace
 }  // namespace nsa::server
 
@@ -138,6 +153,9 @@ int main(int argc, char** argv) {
   app.add_option("--listen", flags.listen, "gRPC over TCP, e.g. 127.0.0.1:50951 [none]");
   app.add_option("--metrics", flags.metrics,
                  "HTTP of the page and /metrics [127.0.0.1:9464]; \"\" for none");
+  app.add_option("--test-notice", flags.test_notice,
+                 "send a sample through this notice of the configuration, say what the receiver "
+                 "answered, and exit");
   app.add_option("--log-level", flags.log_level,
                  "trace, debug, info, warn, error, critical or off");
   try {
@@ -149,5 +167,6 @@ int main(int argc, char** argv) {
   if (!log.ok()) return nsa::server::Fail(log);
   const auto options = nsa::server::OptionsFrom(app, flags);
   if (!options.ok()) return nsa::server::Fail(options.status());
+  if (app.count("--test-notice") > 0) return nsa::server::Try(*options, flags.test_notice);
   return nsa::server::Run(*options);
 }

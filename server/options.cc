@@ -77,7 +77,8 @@ absl::StatusOr<Options> ResolveOptions(const v1::CoordinatorConfig& config) {
   if (options.allowed_roots.empty()) options.allowed_roots.emplace_back("/");
   options.allowed_urls = {config.allowed_urls().begin(), config.allowed_urls().end()};
   if (options.allowed_urls.empty()) options.allowed_urls = DefaultAllowedUrls();
-  NSA_RETURN_IF_ERROR(UrlPolicy::Make(options.allowed_urls).status());
+  NSA_ASSIGN_OR_RETURN(const UrlPolicy policy, UrlPolicy::Make(options.allowed_urls));
+  NSA_ASSIGN_OR_RETURN(options.notices, ResolveNotices(config, policy));
   options.tls = config.tls();
   options.make_token_file = config.token_file().empty();
   options.token_file =

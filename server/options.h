@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "nsa/v1/config.pb.h"
+#include "server/notice/notice.h"
 
 namespace nsa::server {
 
@@ -19,6 +20,7 @@ struct Options {
   std::filesystem::path agent_program;
   std::vector<std::filesystem::path> allowed_roots;
   std::vector<std::string> allowed_urls;  // common/job/data/url_policy.h
+  NoticeOptions notices;
   v1::TlsConfig tls;
   std::filesystem::path token_file;
   bool make_token_file = false;  // token_file is the default one, made when it does not exist

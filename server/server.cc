@@ -17,6 +17,8 @@
 #include "server/act/local_agent.h"
 #include "server/act/reconciler.h"
 #include "server/act/retention.h"
+#include "server/notice/notifier.h"
+#include "server/notice/progress.h"
 #include "server/rpc/auth.h"
 #include "server/rpc/call.h"
 #include "server/rpc/coordinator_service.h"
@@ -130,6 +132,9 @@ struct Server::Parts {
   std::unique_ptr<JobControl> control;
   std::unique_ptr<Web> web;
   std::unique_ptr<MetricsHttp> metrics_http;
+  std::unique_ptr<NoticeProgress> notice_progress;
+  std::unique_ptr<Notifier> notifier;  // null without notices
+  ChangeHub::Subscription notifier_wakes;
   std::unique_ptr<Reconciler> reconciler;
   std::unique_ptr<Retention> retention;
   absl::Duration last_refresh = -absl::InfiniteDuration();  // used by the reconciler's thread only
@@ -150,6 +155,7 @@ struct Server::Parts {
   absl::Status OpenStore();
   void MakeWeb();
   absl::Status StartMetrics();
+  void StartNotifier();
   void MakeReconciler();
   v1::GetVersionResponse Version() const;
   void MakeServices();
@@ -173,6 +179,12 @@ absl::Status Server::Parts::OpenStore() {
       .failed = [this](const std::string& operation) { metrics.ObserveStoreError(operation); }};
   NSA_ASSIGN_OR_RETURN(store, JobStore::Open(options.state_dir, clock, std::move(observer)));
   control = std::make_unique<JobControl>(*store, fleet, board, paths, clock);
+  // Before any call arrives: a notice that is new tells everything from now on.
+  std::vector<std::string> notices;
+  for (const Notice& notice : options.notices.notices) notices.push_back(notice.name);
+  NSA_ASSIGN_OR_RETURN(const int64_t last, store->LastEvent());
+  NSA_ASSIGN_OR_RETURN(notice_progress,
+                       NoticeProgress::Open(options.state_dir, notices, last, clock));
   return absl::OkStatus();
 }
 
@@ -205,6 +217,23 @@ absl::Status Server::Parts::StartMetrics() {
                            [this] { return serving.load(); },
                            [this](const HttpRequest& request) { return web->Answer(request); }));
   return absl::OkStatus();
+}
+
+// After HTTP, whose address links need.
+void Server::Parts::StartNotifier() {
+  if (options.notices.notices.empty()) return;
+  for (const Notice& notice : options.notices.notices) metrics.AddNotice(notice.name);
+  notifier = std::make_unique<Notifier>(Notifier::Parts{
+      .options = options.notices,
+      .page_url =
+          metrics_http == nullptr ? "" : absl::StrCat("http://", metrics_http->address(), "/"),
+      .store = *store,
+      .progress = *notice_progress,
+      .clock = clock,
+      .told = [this](const std::string& notice, Told told,
+                     int events) { metrics.ObserveNotice(notice, ToldWord(told), events); },
+      .failed = [this](const std::string& notice) { metrics.ObserveNoticeFailure(notice); }});
+  notifier_wakes = hub.Subscribe("", [this] { notifier->Wake(); });
 }
 
 void Server::Parts::MakeReconciler() {
@@ -245,6 +274,11 @@ void Server::Parts::AfterTick() {
   for (const JobPtr& job : active) ids.insert(job->job().id());
   logs.Prune(ids);
   metrics.ObserveFleet(fleet.Nodes(), active, store->CountByState());
+  if (notifier != nullptr) {
+    for (const Notifier::Waiting& waiting : notifier->WhatWaits()) {
+      metrics.ObserveNoticeWaiting(waiting.notice, waiting.since_unix_nanos);
+    }
+  }
   for (const JobPtr& job : active) {
     if (HasGang(job->job().state())) {
       metrics.ObserveRanks(job->job(), fleet.Ranks(*job, fleet.started()));
@@ -358,6 +392,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options, co
   // Started after gRPC: if the gRPC port is taken, no HTTP server has to be stopped, which takes
   // two seconds.
   NSA_RETURN_IF_ERROR(parts->StartMetrics());
+  parts->StartNotifier();
   parts->listening.server->GetHealthCheckService()->SetServingStatus(true);
   parts->serving = true;
   parts->reconciler->Start();
@@ -387,6 +422,7 @@ void Server::Drain(absl::Duration patience) {
                                      absl::ToChronoNanoseconds(patience));
   parts_->listening.server->Wait();
   parts_->reconciler->Stop();
+  if (parts_->notifier != nullptr) parts_->notifier->Stop();
 }
 
 const std::string& Server::listen_address() const { return parts_->listening.tcp_address; }

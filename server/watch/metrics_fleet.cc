@@ -220,6 +220,29 @@ void Metrics::ObserveRanks(const v1::Job& job, const std::vector<RankView>& rank
   }
 }
 
+void Metrics::AddNotice(const std::string& notice) {
+  for (const char* result : {"delivered", "refused", "given_up"}) ObserveNotice(notice, result, 0);
+  families_.Counter("nsa_notice_failed_attempts_total", {{"notice", notice}});
+  ObserveNoticeWaiting(notice, 0);
+}
+
+void Metrics::ObserveNotice(const std::string& notice, const std::string& result, int events) {
+  families_.Counter("nsa_notice_events_total", {{"notice", notice}, {"result", result}})
+      .Increment(events);
+}
+
+void Metrics::ObserveNoticeFailure(const std::string& notice) {
+  families_.Counter("nsa_notice_failed_attempts_total", {{"notice", notice}}).Increment();
+}
+
+void Metrics::ObserveNoticeWaiting(const std::string& notice, int64_t since_unix_nanos) {
+  const absl::Duration age = since_unix_nanos == 0
+                                 ? absl::ZeroDuration()
+                                 : clock_.Wall() - absl::FromUnixNanos(since_unix_nanos);
+  families_.Gauge("nsa_notice_oldest_waiting_seconds", {{"notice", notice}})
+      .Set(std::max(absl::ToDoubleSeconds(age), 0.0));
+}
+
 void Metrics::SweepMachines(const std::set<Labels>& agents, const std::set<Labels>& gpus) {
   const auto sweep = [&](GaugeFamily family, const std::set<Labels>& now,
                          std::set<Labels>* before) {

@@ -58,6 +58,14 @@ inline constexpr FamilySpec kFamilies[] = {
     {kHistogram, "nsa_queue_wait_seconds", "", "Time from entering the queue to the start.",
      kWaitBuckets},
     {kCounter, "nsa_preflight_waivers_total", "rule", "Waived preflight rules of accepted jobs."},
+    {kCounter, "nsa_notice_events_total", "notice result",
+     "Events that a notice told (delivered), that its receiver refused, or that were given up "
+     "after "
+     "a day."},
+    {kCounter, "nsa_notice_failed_attempts_total", "notice",
+     "Requests or mails of a notice that failed and are made again."},
+    {kGauge, "nsa_notice_oldest_waiting_seconds", "notice",
+     "Age of the oldest event that waits to be told; 0 while none waits."},
 
     {kGauge, "nsa_slots", "kind state",
      "Slots of the ready machines: cpu or gpu, free or allocated."},

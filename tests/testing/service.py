@@ -66,8 +66,12 @@ class Service:
                               check=check, timeout=timeout)
 
     def scrape(self):
-        address = re.search(r"metrics on (\S+)", self.log.read_text())[1]
-        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+        return self.get("/metrics")
+
+    def get(self, path):
+        """What the present coordinator, which may have another port than an earlier one, answers to this path."""
+        address = re.findall(r"metrics on (\S+)", self.log.read_text())[-1]
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as answer:
             return answer.read().decode()
 
     def processes(self, program):

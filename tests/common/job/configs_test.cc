@@ -199,7 +199,7 @@ TEST(ConfigFiles, TheDemoForGpusFindsItsTextAndEnoughOfItOnThisSystem) {
 std::string Uncommented(const fs::path& file) {
   std::ifstream in(file);
   std::string text;
-  const std::regex key("^# ( *[a-z_]+:( .*)?)$");
+  const std::regex key("^# ( *(- )?[a-z_]+:( .*)?)$");
   for (std::string line; std::getline(in, line);) {
     std::smatch match;
     if (std::regex_match(line, match, key)) text += match[1].str() + "\n";

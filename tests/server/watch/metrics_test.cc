@@ -375,5 +375,30 @@ TEST(Metrics, PromtoolFindsNothingToSay) {
   EXPECT_EQ(said.str(), "");
 }
 
+// Otherwise increase() would not see the first failure of a notice.
+TEST(Metrics, OfANoticeBeginAtZeroAndShowHowLongTheOldestEventHasWaited) {
+  FakeClock clock;
+  Metrics metrics(clock);
+  EXPECT_THAT(metrics.Text(), Not(HasSubstr("nsa_notice_events_total{")));
+  metrics.AddNotice("ops");
+  EXPECT_THAT(metrics.Text(),
+              AllOf(HasSubstr("nsa_notice_events_total{notice=\"ops\",result=\"refused\"} 0\n"),
+                    HasSubstr("nsa_notice_events_total{notice=\"ops\",result=\"given_up\"} 0\n"),
+                    HasSubstr("nsa_notice_failed_attempts_total{notice=\"ops\"} 0\n"),
+                    HasSubstr("nsa_notice_oldest_waiting_seconds{notice=\"ops\"} 0\n")));
+  metrics.ObserveNotice("ops", "delivered", 3);
+  metrics.ObserveNoticeFailure("ops");
+  const int64_t happened = absl::ToUnixNanos(clock.Wall());
+  clock.Advance(absl::Seconds(90));
+  metrics.ObserveNoticeWaiting("ops", happened);
+  EXPECT_THAT(metrics.Text(),
+              AllOf(HasSubstr("nsa_notice_events_total{notice=\"ops\",result=\"delivered\"} 3\n"),
+                    HasSubstr("nsa_notice_failed_attempts_total{notice=\"ops\"} 1\n"),
+                    HasSubstr("nsa_notice_oldest_waiting_seconds{notice=\"ops\"} 90\n")));
+  clock.JumpWall(-absl::Hours(1));
+  metrics.ObserveNoticeWaiting("ops", happened);
+  EXPECT_THAT(metrics.Text(), HasSubstr("nsa_notice_oldest_waiting_seconds{notice=\"ops\"} 0\n"));
+}
+
 }  // namespace
 }  // namespace nsa::server

@@ -1,0 +1,122 @@
+#include "server/notice/message/message.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/clean_text.h"
+#include "nlohmann/json.hpp"
+#include "server/decide/lifecycle.h"
+#include "server/notice/message/describe.h"
+
+namespace nsa::server {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr size_t kLabelBytes = 256;
+constexpr size_t kMostLabels = 64;
+
+Json Number(double value) { return std::isfinite(value) ? Json(value) : Json(); }
+
+std::string Dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+Json EventPart(const v1::JobEvent& event) {
+  return {{"sequence", event.sequence()},
+          {"time", absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::FromUnixNanos(event.unix_nanos()),
+                                    absl::UTCTimeZone())},
+          {"reason", ShownLine(event.reason())},
+          {"severity", SeverityName(event.severity())},
+          {"state", StateName(event.state())},
+          {"text", CutText(CleanText(event.text()), kJsonTextBytes)},
+          {"generation", event.generation()},
+          {"rank", event.rank() < 0 ? Json() : Json(event.rank())}};
+}
+
+Json JobPart(const v1::Job& job) {
+  Json labels = Json::object();
+  for (const auto& [key, value] : job.spec().labels()) {
+    if (labels.size() == kMostLabels) break;
+    labels[ShownLine(key)] = CutText(CleanLine(value), kLabelBytes);
+  }
+  const v1::JobProgress& progress = job.progress();
+  const bool stepped = progress.step() > 0;
+  return {{"id", job.id()},
+          {"name", ShownLine(job.name())},
+          {"owner", ShownLine(job.owner())},
+          {"labels", std::move(labels)},
+          {"state", StateName(job.state())},
+          {"restarts", job.restarts()},
+          {"step", progress.step()},
+          {"total_steps", progress.total_steps()},
+          {"loss", stepped ? Number(progress.loss()) : Json()},
+          {"val_loss", progress.val_step() > 0 ? Number(progress.val_loss()) : Json()}};
+}
+
+// "warning: <URL|demo> is RESTARTING, RANK_CRASHED: text".
+std::string SlackLine(const Telling& telling, const Teller& teller) {
+  const v1::JobEvent& event = telling.event;
+  const v1::Job& job = telling.job->job();
+  const std::string name = SlackText(ShownLine(job.name()));
+  const std::string link = JobLink(job, teller);
+  const std::string shown = link.empty() ? name : absl::StrCat("<", link, "|", name, ">");
+  const std::string text = SlackText(CutText(CleanLine(event.text()), kChatTextBytes));
+  return absl::StrCat(
+      event.severity() >= v1::SEVERITY_WARNING ? SeverityName(event.severity()) + ": " : "", shown,
+      " is ", StateName(event.state()), ", ", SlackText(ShownLine(event.reason())),
+      text.empty() ? "" : ": ", text);
+}
+
+}  // namespace
+
+std::string CutText(std::string_view text, size_t most) {
+  if (text.size() <= most) return std::string(text);
+  size_t end = most;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  return std::string(text.substr(0, end)) + "…";
+}
+
+std::string SlackText(std::string_view text) {
+  std::string safe;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto before = static_cast<unsigned char>(i == 0 ? ' ' : text[i - 1]);
+    if (text[i] == '&') {
+      safe += "&amp;";
+    } else if (text[i] == '<') {
+      safe += "&lt;";
+    } else if (text[i] == '>') {
+      safe += "&gt;";
+    } else if (text[i] == '@' && !absl::ascii_isalnum(before)) {
+      safe += "@\u200b";  // a blank without width: Mattermost and Rocket.Chat look for @all
+    } else {
+      safe += text[i];
+    }
+  }
+  return safe;
+}
+
+std::string JsonMessage(const Telling& telling, const Teller& teller) {
+  const std::string link = JobLink(telling.job->job(), teller);
+  Json message = {{"format_version", 1},
+                  {"notice", teller.notice},
+                  {"coordinator", ShownLine(teller.host)},
+                  {"event", EventPart(telling.event)},
+                  {"job", JobPart(telling.job->job())},
+                  {"url", link.empty() ? Json() : Json(link)}};
+  if (telling.sample) message["sample"] = true;
+  return Dump(message);
+}
+
+std::string SlackMessage(std::span<const Telling> tellings, const Teller& teller) {
+  std::string text;
+  for (const Telling& telling : tellings.first(std::min(tellings.size(), kMostTogether))) {
+    absl::StrAppend(&text, text.empty() ? "" : "\n", SlackLine(telling, teller));
+  }
+  const Json message = {{"text", std::move(text)}};
+  return Dump(message);
+}
+
+}  // namespace nsa::server

@@ -1,0 +1,65 @@
+#include "server/notice/rule.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clean_text.h"
+#include "common/base/reason.h"
+#include "common/job/did_you_mean.h"
+#include "server/decide/lifecycle.h"
+
+namespace nsa::server {
+namespace {
+
+// The reasons of the table, and the codes of errors that workers report without a reason.
+std::vector<std::string> Words() {
+  std::vector<std::string> words;
+  for (int i = 0; i < kReasonCount; ++i) words.push_back(Word(static_cast<Reason>(i)));
+  for (int code = 1; code <= 16; ++code) {
+    words.push_back(absl::StatusCodeToString(static_cast<absl::StatusCode>(code)));
+  }
+  return words;
+}
+
+// Whether the job ended with this event. One that a worker reports afterwards has the same state.
+bool EndsJob(const v1::JobEvent& event) {
+  if (!IsTerminal(event.state())) return false;
+  const std::optional<Reason> reason = ReasonFromWord(event.reason());
+  return !reason.has_value() || InfoOf(*reason).use != ReasonUse::kEvent;
+}
+
+}  // namespace
+
+absl::StatusOr<NoticeRule> MakeNoticeRule(const std::vector<std::string>& reasons) {
+  NoticeRule rule;
+  const std::vector<std::string> words = Words();
+  for (const std::string& reason : reasons) {
+    if (reason == "*") {
+      rule.every_reason = true;
+    } else if (std::ranges::count(words, reason) > 0) {
+      rule.reasons.insert(reason);
+    } else {
+      const std::string nearest = Nearest(reason, words);
+      return absl::InvalidArgumentError(absl::StrCat(
+          "events: '", CleanLine(reason.substr(0, 64)), "' is no reason of an event; ",
+          nearest.empty() ? "write one that `nsactl events` prints, for example COMPLETED, or '*'"
+                          : absl::StrCat("did you mean ", nearest, "?")));
+    }
+  }
+  return rule;
+}
+
+bool Concerns(const NoticeRule& rule, const v1::JobEvent& event, const v1::Job& job) {
+  const auto& labels = job.spec().labels();
+  const bool labelled = std::ranges::all_of(rule.labels, [&](const auto& wanted) {
+    const auto found = labels.find(wanted.first);
+    return found != labels.end() && found->second == wanted.second;
+  });
+  if (!labelled) return false;
+  if (rule.every_reason) return true;
+  if (!rule.reasons.empty()) return rule.reasons.contains(event.reason());
+  return event.severity() >= v1::SEVERITY_WARNING || EndsJob(event);
+}
+
+}  // namespace nsa::server

@@ -1,0 +1,28 @@
+// Which events of which jobs a notice tells. Pure.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "nsa/v1/coordinator.pb.h"
+
+namespace nsa::server {
+
+struct NoticeRule {
+  // Reasons of the events. Empty: the end of a job, and every event with the severity warning or
+  // error.
+  std::set<std::string> reasons;
+  bool every_reason = false;
+  std::map<std::string, std::string> labels;  // a job must have all of them
+};
+
+// InvalidArgument `events: 'COMPLETD' is no reason of an event; did you mean COMPLETED?`.
+absl::StatusOr<NoticeRule> MakeNoticeRule(const std::vector<std::string>& reasons);
+
+// Whether the rule tells this event of this job.
+bool Concerns(const NoticeRule& rule, const v1::JobEvent& event, const v1::Job& job);
+
+}  // namespace nsa::server
