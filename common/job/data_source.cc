@@ -84,11 +84,11 @@ v1::DataSource TextSourceOf(std::string_view path) {
 
 absl::StatusOr<int32_t> ParseSeparator(std::string_view word) {
   if (word == "none") return kNoSeparator;
-  const absl::StatusOr<int64_t> token = ParseInteger(word, 0, 65535);
+  const absl::StatusOr<int64_t> token = ParseInteger(word, 0, kMostTokens - 1);
   if (token.ok()) return static_cast<int32_t>(*token);
   return absl::InvalidArgumentError(
       absl::StrCat("data.separator: '", absl::string_view(word.data(), word.size()),
-                   "' (a token from 0 to 65535, or none); GPT-2's is 50256"));
+                   "' (a token from 0 to 1048575, or none); GPT-2's is 50256"));
 }
 
 std::string SourcesWithFiles() {

@@ -52,7 +52,11 @@ v1::DataSource TextSourceOf(std::string_view path);
 // data.separator: none.
 inline constexpr int32_t kNoSeparator = -1;
 
-// The value of data.separator: a token from 0 to 65535, or kNoSeparator for "none".
+// Tokens are below this: the largest vocabulary of token files and tokenizers. (model.vocab has its
+// own limit, a million.)
+inline constexpr int32_t kMostTokens = 1 << 20;
+
+// The value of data.separator: a token from 0 to 1048575, or kNoSeparator for "none".
 // InvalidArgument, naming the key, for anything else.
 absl::StatusOr<int32_t> ParseSeparator(std::string_view word);
 

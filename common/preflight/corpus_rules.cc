@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/estimate/estimate.h"
+#include "common/job/data/tokenizer_files.h"
 #include "common/preflight/data_facts.h"
 
 namespace nsa {
@@ -42,14 +43,15 @@ double PreparedTokens(const PreflightFacts& facts, const DataFiles& files) {
   return tokens;
 }
 
-// Roughly how many tokens the files hold. Assumes that a GPT-2 token is four bytes.
+// Roughly how many tokens the files hold. Assumes that a token of byte pairs is four bytes of text,
+// and that token files spend four bytes on a token only if the vocabulary needs them.
 std::optional<double> Tokens(const PreflightFacts& facts, const DataFiles& files) {
   const std::optional<double> bytes = TextBytes(facts, {files});
   if (!bytes) return std::nullopt;
   if (!DataSourceInfoOf(files.source).has_text()) {
-    return *bytes / 2 + PreparedTokens(facts, files);
+    return *bytes / (VocabOf(facts.spec) > 65536 ? 4 : 2) + PreparedTokens(facts, files);
   }
-  return facts.spec.data().tokenizer() == v1::TOKENIZER_GPT2 ? *bytes / 4 : *bytes;
+  return HasTokenizerFiles(facts.spec.data().tokenizer()) ? *bytes / 4 : *bytes;
 }
 
 double TokensOfRun(const PreflightFacts& facts) {

@@ -230,7 +230,7 @@ Problems WrongSeparator(const PreflightFacts& facts) {
   const absl::StatusOr<int32_t> separator = ParseSeparator(data.separator());
   if (!separator.ok()) {
     return {{"data.separator",
-             absl::StrFormat("'%s' (a token from 0 to 65535, or none)", data.separator()),
+             absl::StrFormat("'%s' (a token from 0 to 1048575, or none)", data.separator()),
              "write the token between documents; GPT-2's is 50256"}};
   }
   if (*separator == kNoSeparator && data.document_mask()) {

@@ -10,10 +10,10 @@ using nsa::fuzz::RequireRefusal;
 namespace {
 
 void EncodeText(const nsa::train::TextTokenizer& tokenizer, std::string_view text) {
-  std::vector<uint16_t> tokens;
+  std::vector<nsa::train::Token> tokens;
   RequireRefusal(tokenizer.Encode(text, &tokens));
   std::string back;
-  for (const uint16_t token : tokens) {
+  for (const nsa::train::Token token : tokens) {
     Require(token < tokenizer.vocab(), "a token outside the vocabulary");
     back += tokenizer.Decode(token);
   }

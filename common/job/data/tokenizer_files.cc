@@ -2,6 +2,10 @@
 
 namespace nsa {
 
+bool HasTokenizerFiles(v1::Tokenizer tokenizer) {
+  return tokenizer == v1::TOKENIZER_GPT2 || tokenizer == v1::TOKENIZER_BPE;
+}
+
 std::vector<std::filesystem::path> TokenizerFilesOf(const std::filesystem::path& path) {
   std::error_code error;
   const std::filesystem::path json = path / "tokenizer.json";

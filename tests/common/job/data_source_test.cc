@@ -47,9 +47,9 @@ TEST(DataSource, ATextFileIsOfJsonLinesByTheEndingOfItsName) {
 TEST(DataSource, ASeparatorIsATokenOrNone) {
   EXPECT_EQ(ParseSeparator("50256").value(), 50256);
   EXPECT_EQ(ParseSeparator("0").value(), 0);
-  EXPECT_EQ(ParseSeparator("65535").value(), 65535);
+  EXPECT_EQ(ParseSeparator("1048575").value(), kMostTokens - 1);
   EXPECT_EQ(ParseSeparator("none").value(), kNoSeparator);
-  for (const char* word : {"", "-1", "65536", "None", "0x10", "1.5", " 1"}) {
+  for (const char* word : {"", "-1", "1048576", "None", "0x10", "1.5", " 1"}) {
     EXPECT_THAT(ParseSeparator(word), StatusIs(absl::StatusCode::kInvalidArgument,
                                                testing::HasSubstr("GPT-2's is 50256")))
         << word;

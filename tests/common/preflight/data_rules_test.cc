@@ -34,7 +34,7 @@ TEST(Preflight, ATokenFileNeedsItsSeparatorUnlessItKnowsItsDocuments) {
   for (const char* good : {"50256", "0", "none"}) {
     EXPECT_EQ(problem([&](GoodJob* job) { Data(job)->set_separator(good); }), "") << good;
   }
-  for (const char* bad : {"", "-1", "65536", "50257", "None", "<|endoftext|>"}) {
+  for (const char* bad : {"", "-1", "1048576", "50257", "None", "<|endoftext|>"}) {
     EXPECT_NE(problem([&](GoodJob* job) { Data(job)->set_separator(bad); }), "") << bad;
   }
   // A job file that names its tokenizer is read as before.

@@ -101,10 +101,7 @@ class Builder {
     int64_t end;
   };
 
-  // More than 256 tokens take two bytes each.
-  std::shared_ptr<TokenStore> NewStore() const {
-    return std::make_shared<TokenStore>(/*wide=*/vocab_ > 256);
-  }
+  std::shared_ptr<TokenStore> NewStore() const { return std::make_shared<TokenStore>(vocab_); }
 
   Corpus Complete() {
     for (const CorpusPart& part : corpus_.parts) {
@@ -321,7 +318,7 @@ class Builder {
   std::set<Hash> val_hashes_;
   std::optional<Place> lowest_;  // of the training documents, the one with the lowest hash
   int64_t copies_of_lowest_ = 0;
-  std::vector<uint16_t> buffer_;
+  std::vector<Token> buffer_;
 };
 
 }  // namespace

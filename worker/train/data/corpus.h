@@ -26,7 +26,7 @@
 #include "nsa/v1/telemetry.pb.h"
 #include "worker/train/data/read/progress.h"
 #include "worker/train/data/rows.h"
-#include "worker/train/data/token_store.h"
+#include "worker/train/data/tokens/token_store.h"
 
 namespace nsa::train {
 

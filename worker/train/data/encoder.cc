@@ -43,19 +43,19 @@ absl::Status DocumentEncoder::CheckSeparator(const v1::DataSpec& data) const {
 }
 
 absl::StatusOr<DocumentEncoder::Encoded> DocumentEncoder::Encode(const Document& document,
-                                                                 std::vector<uint16_t>* tokens,
+                                                                 std::vector<Token>* tokens,
                                                                  ReadProgress* progress) const {
   const int32_t separator = separator_or_none();
   const bool separated = separator != kNoSeparator;
-  tokens->assign(separated ? 1 : 0, static_cast<uint16_t>(separator));
+  tokens->assign(separated ? 1 : 0, separator);
   if (document.tokens.empty()) {
     NSA_RETURN_IF_ERROR(tokenizer_->Encode(document.text, tokens, progress));
   } else {
     tokens->insert(tokens->end(), document.tokens.begin(), document.tokens.end());
   }
   Encoded encoded;
-  for (const uint16_t token : *tokens) {
-    encoded.largest_token = std::max<int32_t>(encoded.largest_token, token);
+  for (const Token token : *tokens) {
+    encoded.largest_token = std::max(encoded.largest_token, token);
   }
   if (encoded.largest_token >= vocab_) return TooLarge(document.place, encoded.largest_token);
   encoded.inner_separators =

@@ -35,7 +35,7 @@ class DocumentEncoder {
   };
   // Replaces `tokens` by those of a document. InvalidArgument, naming the place, for a token that
   // is not below the vocabulary; Cancelled.
-  absl::StatusOr<Encoded> Encode(const Document& document, std::vector<uint16_t>* tokens,
+  absl::StatusOr<Encoded> Encode(const Document& document, std::vector<Token>* tokens,
                                  ReadProgress* progress) const;
 
  private:

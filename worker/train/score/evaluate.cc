@@ -29,7 +29,7 @@ void AddToBucket(int64_t seen, double nats, std::vector<Evaluation::Bucket>* buc
 
 absl::Status AddDocument(const Exec& exec, const TrainedModel& trained, std::string_view text,
                          Evaluation* evaluation) {
-  std::vector<uint16_t> tokens;
+  std::vector<Token> tokens;
   NSA_RETURN_IF_ERROR(trained.tokenizer().Encode(text, &tokens));
   NSA_ASSIGN_OR_RETURN(const std::vector<float> scores, ScoreTokens(exec, trained, tokens));
   const auto count = static_cast<int64_t>(tokens.size());

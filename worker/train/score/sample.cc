@@ -91,7 +91,7 @@ absl::StatusOr<std::string> Sample(const Exec& exec, const TrainedModel& trained
                                    const std::function<void(std::string_view)>& on_bytes) {
   NSA_RETURN_IF_ERROR(Check(options));
   const TextTokenizer& tokenizer = trained.tokenizer();
-  std::vector<uint16_t> prompt;
+  std::vector<Token> prompt;
   NSA_RETURN_IF_ERROR(tokenizer.Encode(options.prompt, &prompt));
   std::vector<int32_t> text = {tokenizer.separator()};
   text.insert(text.end(), prompt.begin(), prompt.end());

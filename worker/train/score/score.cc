@@ -32,7 +32,7 @@ void FillRow(std::span<const int32_t> sequence, const ScoreWindow& window, int32
 // Scores a document, appends its lines to `file` and adds it to the summary.
 absl::Status ScoreDocument(const Exec& exec, const TrainedModel& trained, const Document& document,
                            std::ostream* file, ScoreSummary* summary) {
-  std::vector<uint16_t> tokens;
+  std::vector<Token> tokens;
   NSA_RETURN_IF_ERROR(trained.tokenizer().Encode(document.text, &tokens));
   NSA_ASSIGN_OR_RETURN(const std::vector<float> scores, ScoreTokens(exec, trained, tokens));
   const std::string line =
@@ -70,7 +70,7 @@ std::vector<ScoreWindow> ScoreWindows(int64_t tokens, int32_t seq_len) {
 }
 
 absl::StatusOr<std::vector<float>> ScoreTokens(const Exec& exec, const TrainedModel& trained,
-                                               std::span<const uint16_t> tokens) {
+                                               std::span<const Token> tokens) {
   const std::vector<ScoreWindow> windows =
       ScoreWindows(static_cast<int64_t>(tokens.size()), trained.seq_len());
   if (windows.empty()) return std::vector<float>();

@@ -46,7 +46,7 @@ std::vector<ScoreWindow> ScoreWindows(int64_t tokens, int32_t seq_len);
 
 // Returns ln p of each token of `tokens`, given the separator and the tokens before it.
 absl::StatusOr<std::vector<float>> ScoreTokens(const Exec& exec, const TrainedModel& trained,
-                                               std::span<const uint16_t> tokens);
+                                               std::span<const Token> tokens);
 
 struct ScoreSummary {
   int64_t bytes = 0;

@@ -88,8 +88,8 @@ TEST(ShiftOfEpoch, IsZeroInTheFirstEpochAndAnotherOneInMostOthers) {
 TEST(CorpusRows, EveryEpochPredictsEachTokenAtMostOnceAndCutsTheTextElsewhere) {
   constexpr int32_t kLength = 4;
   for (const int32_t tokens : {5, 13, 21, 24, 25}) {
-    auto store = std::make_shared<TokenStore>(/*wide=*/true);
-    for (uint16_t token = 0; token < tokens; ++token) store->Append(std::span(&token, 1));
+    auto store = std::make_shared<TokenStore>(/*vocab=*/1000);
+    for (Token token = 0; token < tokens; ++token) store->Append(std::span(&token, 1));
     CorpusRows rows(store, kLength, 0, v1::DATA_SOURCE_TOKENS);
     for (int64_t shift = 0; shift < kLength; ++shift) {
       std::set<int32_t> predicted;

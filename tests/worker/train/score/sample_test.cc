@@ -70,7 +70,7 @@ std::string Greedy(const TrainedModel& trained, const std::string& prompt, int b
   auto model = trained.MakeModel(1, context);
   EXPECT_OK(model);
   std::vector<int32_t> text = {0};
-  for (const uint16_t byte : Bytes(prompt)) text.push_back(byte);
+  for (const Token byte : Bytes(prompt)) text.push_back(byte);
   const auto most = static_cast<size_t>(context);
   size_t begin = text.size() > most ? text.size() - most : 0;
   std::vector<float> logits(256);

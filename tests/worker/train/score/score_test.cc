@@ -138,7 +138,7 @@ TEST(Score, ProbabilitiesOfAllContinuationsSumToOne) {
   double sum = 0;
   for (int byte = 0; byte < 256; ++byte) {
     auto tokens = Bytes("the text so far");
-    tokens.push_back(static_cast<uint16_t>(byte));
+    tokens.push_back(byte);
     const auto scores = ScoreTokens(Exec{}, *trained, tokens);
     ASSERT_OK(scores);
     sum += std::exp(double{scores->back()});

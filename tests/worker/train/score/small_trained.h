@@ -64,8 +64,8 @@ inline std::unique_ptr<TrainedModel> SmallModel(const TempDir& dir, bool documen
   return *std::move(trained);
 }
 
-inline std::vector<uint16_t> Bytes(const std::string& text) {
-  std::vector<uint16_t> tokens;
+inline std::vector<Token> Bytes(const std::string& text) {
+  std::vector<Token> tokens;
   for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
   return tokens;
 }

@@ -11,7 +11,7 @@
 #include "common/job/data/prepared.h"
 #include "worker/train/data/read/document_hash.h"
 #include "worker/train/data/read/progress.h"
-#include "worker/train/data/token_map.h"
+#include "worker/train/data/tokens/token_map.h"
 
 namespace nsa::train {
 

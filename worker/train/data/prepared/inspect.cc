@@ -104,7 +104,7 @@ struct Reading {
 };
 
 absl::Status AddDocument(const Document& document, const Reading& reading,
-                         std::vector<uint16_t>* tokens, Inspector* to) {
+                         std::vector<Token>* tokens, Inspector* to) {
   to->AddHash(HashOf(document));
   if (document.tokens.empty()) to->AddText(document.text);
   if (reading.encoder == nullptr) {
@@ -125,7 +125,7 @@ absl::Status ReadFiles(const DataFiles& files, const std::vector<std::string>& p
                          .passage_bytes = reading.passage_bytes},
                         reading.progress);
   Document document;
-  std::vector<uint16_t> tokens;
+  std::vector<Token> tokens;
   while (true) {
     NSA_ASSIGN_OR_RETURN(const bool found, reader.Next(&document));
     if (!found) break;

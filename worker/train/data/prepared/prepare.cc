@@ -127,7 +127,7 @@ class Preparer {
     if (text) manifest.set_tokenizer_sha256(tokenizer_sha256_);
     manifest.set_vocab(vocab_);
     manifest.set_separator(encoder_.separator_or_none());
-    manifest.set_token_bytes(vocab_ <= 256 ? 1 : vocab_ <= 65536 ? 2 : 4);
+    manifest.set_token_bytes(TokenBytes(vocab_));
     if (HasPassages(source, encoder_.separator_or_none())) {
       manifest.set_passage_bytes(static_cast<int64_t>(PassageBytesFor(data_)));
     }
@@ -228,7 +228,7 @@ class Preparer {
   const RealClock clock_;
   absl::Duration told_;
   std::string tokenizer_sha256_;
-  std::vector<uint16_t> tokens_;
+  std::vector<Token> tokens_;
 };
 
 }  // namespace

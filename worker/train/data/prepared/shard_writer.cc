@@ -48,18 +48,13 @@ absl::Status ShardWriter::Begin() {
   return absl::OkStatus();
 }
 
-std::string ShardWriter::Encoded(std::span<const uint16_t> tokens) const {
+std::string ShardWriter::Encoded(std::span<const Token> tokens) const {
   std::string bytes(tokens.size() * static_cast<size_t>(options_.token_bytes), '\0');
-  char* to = bytes.data();
-  for (const uint16_t token : tokens) {
-    *to = static_cast<char>(token);
-    if (options_.token_bytes > 1) to[1] = static_cast<char>(token >> 8);
-    to += options_.token_bytes;
-  }
+  PackTokens(tokens, options_.token_bytes, bytes.data());
   return bytes;
 }
 
-absl::Status ShardWriter::Append(std::span<const uint16_t> tokens, const DocumentHash& hash) {
+absl::Status ShardWriter::Append(std::span<const Token> tokens, const DocumentHash& hash) {
   if (bin_ == nullptr) NSA_RETURN_IF_ERROR(Begin());
   NSA_RETURN_IF_ERROR(bin_->Append(Encoded(tokens)));
   lengths_.push_back(std::ssize(tokens));

@@ -14,6 +14,7 @@
 #include "nsa/v1/data.pb.h"
 #include "worker/train/data/prepared/hashed_file.h"
 #include "worker/train/data/read/document_hash.h"
+#include "worker/train/data/tokens/token.h"
 
 namespace nsa::train {
 
@@ -31,7 +32,7 @@ class ShardWriter {
 
   // Appends a document: its tokens with their separator, at least one token. The errors of
   // HashedFile.
-  absl::Status Append(std::span<const uint16_t> tokens, const DocumentHash& hash);
+  absl::Status Append(std::span<const Token> tokens, const DocumentHash& hash);
 
   // Ends the last shard and returns all of them. Once only.
   absl::StatusOr<std::vector<v1::PreparedShard>> Finish();
@@ -39,7 +40,7 @@ class ShardWriter {
  private:
   absl::Status Begin();
   absl::Status End();
-  std::string Encoded(std::span<const uint16_t> tokens) const;
+  std::string Encoded(std::span<const Token> tokens) const;
   std::string Index() const;
   std::filesystem::path FileOf(const char* ending) const;
 

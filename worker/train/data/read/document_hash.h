@@ -12,7 +12,9 @@ namespace nsa::train {
 
 using DocumentHash = std::pair<uint64_t, uint64_t>;  // high, low of XXH3-128
 
-// Of the text of a document, or of its tokens as little-endian uint16.
+// Of the text of a document, or of its tokens as little-endian uint16; if one of them is above
+// 65,535, of all as uint32, with a seed. So a document of small tokens has one hash, whatever the
+// vocabulary.
 DocumentHash HashOf(const Document& document);
 
 // Appends a hash as it is stored: 16 bytes, big-endian as XXH128_canonicalFromHash().

@@ -137,7 +137,7 @@ absl::StatusOr<bool> DocumentReader::NextTokens(Document* document) {
   if (next_document_ == layout.document_ends->size()) return false;
   NSA_RETURN_IF_ERROR(
       AppendTokens((*layout.document_ends)[next_document_++], kNoSeparator, document));
-  std::vector<uint16_t>& tokens = document->tokens;
+  std::vector<Token>& tokens = document->tokens;
   if (!tokens.empty() && tokens.back() == options_.separator) tokens.pop_back();
   if (!tokens.empty() && tokens.front() == options_.separator) tokens.erase(tokens.begin());
   return true;
@@ -146,7 +146,7 @@ absl::StatusOr<bool> DocumentReader::NextTokens(Document* document) {
 // Reads up to token `end`, or up to and including the next separator, which is not appended.
 absl::Status DocumentReader::AppendTokens(int64_t end, int32_t separator, Document* document) {
   while (tokens_->position() < end) {
-    NSA_ASSIGN_OR_RETURN(std::span<const uint16_t> ahead, tokens_->Ahead());
+    NSA_ASSIGN_OR_RETURN(std::span<const Token> ahead, tokens_->Ahead());
     const int64_t left = end - tokens_->position();
     ahead = ahead.first(static_cast<size_t>(std::min<int64_t>(left, std::ssize(ahead))));
     const auto stop = std::find(ahead.begin(), ahead.end(), separator);

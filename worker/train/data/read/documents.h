@@ -19,10 +19,10 @@
 namespace nsa::train {
 
 struct Document {
-  std::string text;              // of text, jsonl and parquet files
-  std::vector<uint16_t> tokens;  // of token files, without separators
-  std::string place;             // "books.jsonl:17", for messages
-  int64_t line = 0;              // of jsonl files (of parquet files the row), 1-based
+  std::string text;           // of text, jsonl and parquet files
+  std::vector<Token> tokens;  // of token files, without separators
+  std::string place;          // "books.jsonl:17", for messages
+  int64_t line = 0;           // of jsonl files (of parquet files the row), 1-based
 };
 
 struct DocumentOptions {
@@ -44,7 +44,7 @@ struct DocumentOptions {
   size_t largest_decompressed = size_t{1} << 30;
 };
 
-// Reads one file at a time, as a stream. Memory: the largest document, and about 2 MiB; of parquet
+// Reads one file at a time, as a stream. Memory: the largest document, and up to 6 MiB; of parquet
 // files what parquet/column_reader.h says.
 class DocumentReader {
  public:

@@ -13,7 +13,7 @@ using std::string_view_literals::operator""sv;
 constexpr std::string_view kDecompress =
     "decompress it, and list the token file; compressed text is for data.source: jsonl";
 constexpr std::string_view kExport =
-    "export its tokens as little-endian uint16, or as a NumPy .npy array";
+    "export its tokens as a NumPy .npy array, or as little-endian uint16";
 constexpr std::string_view kNotData = "list the token files in data.path";
 
 struct Mark {
@@ -25,9 +25,7 @@ struct Mark {
 constexpr Mark kMarks[] = {
     {"\x93NUMPY"sv, {FileKind::kNumpy, "a NumPy .npy array", ""}},
     {"\x88\xd8\x34\x01"sv, {FileKind::kLlmC, "an llm.c token file", ""}},  // 20240520
-    {"\xa1\xd9\x34\x01"sv,                                                 // 20240801
-     {FileKind::kOther, "an llm.c file of Llama 3 tokens (uint32)",
-      "tokens must be below 65,536; use the tokens of another tokenizer"}},
+    {"\xa1\xd9\x34\x01"sv, {FileKind::kLlmC, "an llm.c token file", ""}},  // 20240801
     {"MMIDIDX\0\0"sv,
      {FileKind::kOther, "a Megatron index", "list the .bin file beside it in data.path"}},
     {"\x28\xb5\x2f\xfd"sv, {FileKind::kZstd, "a Zstandard archive", kDecompress}},

@@ -22,7 +22,7 @@ enum class FileKind {
   kGzip,     // a gzip archive
   kZstd,     // a Zstandard archive
   kNumpy,    // a .npy array
-  kLlmC,     // a .bin of llm.c or modded-nanogpt with uint16 tokens
+  kLlmC,     // a .bin of llm.c or modded-nanogpt
   kParquet,  // a Parquet file
   kText,     // UTF-8 text without control characters; at least 64 bytes. Text is never another kind
   kOther,    // a kind of file that this program does not read

@@ -50,7 +50,7 @@ bool ParseShape(std::string_view shape, int64_t* count) {
 absl::Status Refused(const DataFile& file, int64_t byte, std::string_view what) {
   return absl::InvalidArgumentError(
       absl::StrFormat("%s: byte %d: %s; save the tokens with "
-                      "numpy.save(file, tokens.astype('<u2').ravel())",
+                      "numpy.save(file, tokens.astype('<u4').ravel())",
                       file.name(), byte, what));
 }
 

@@ -1,5 +1,7 @@
 #include "worker/train/data/read/token_layout.h"
 
+#include <set>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
@@ -9,11 +11,30 @@
 namespace nsa::train {
 namespace {
 
-absl::StatusOr<TokenLayout> RawLayout(const DataFile& file) {
+// Whether the first tokens are uint32 that nobody marked as such: read as uint16, every second one
+// is the upper half of a token, which is small, and the others are many different ones.
+bool LooksLikeUint32(std::string_view head) {
+  constexpr size_t kDifferent = 64;
+  constexpr uint16_t kLargestUpperHalf = 3;
+  std::set<uint16_t> lower;
+  for (; head.size() >= sizeof(uint32_t); head.remove_prefix(sizeof(uint32_t))) {
+    if (LittleEndian<uint16_t>(head.substr(2)) > kLargestUpperHalf) return false;
+    lower.insert(LittleEndian<uint16_t>(head));
+  }
+  return lower.size() >= kDifferent;
+}
+
+absl::StatusOr<TokenLayout> RawLayout(const DataFile& file, std::string_view head) {
   if (file.size() % 2 != 0) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "%s: %d bytes (a multiple of 2); a token file without a header holds little-endian uint16",
         file.name(), file.size()));
+  }
+  if (LooksLikeUint32(head)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: its first tokens look like uint32 (a file without a header holds uint16); save them "
+        "with numpy.save(file, tokens.astype('<u4'))",
+        file.name()));
   }
   return TokenLayout{.count = file.size() / 2};
 }
@@ -28,7 +49,10 @@ absl::StatusOr<DataFile> OpenIndex(const std::filesystem::path& path, ReadProgre
 
 }  // namespace
 
+// Version 1 has GPT-2's tokens as uint16; version 7, with a magic number of its own, has Llama 3's
+// as uint32.
 absl::StatusOr<TokenLayout> LlmCLayout(const DataFile& file, std::string_view head) {
+  constexpr int32_t kLlama3 = 20240801;
   constexpr int64_t kHeader = 256 * sizeof(int32_t);
   if (file.size() < kHeader) {
     return absl::DataLossError(absl::StrFormat(
@@ -37,19 +61,22 @@ absl::StatusOr<TokenLayout> LlmCLayout(const DataFile& file, std::string_view he
   }
   const auto version = LittleEndian<int32_t>(head.substr(4));
   const auto count = LittleEndian<int32_t>(head.substr(8));
-  if (version != 1) {
+  const bool wide = LittleEndian<int32_t>(head) == kLlama3;
+  const int32_t wanted = wide ? 7 : 1;
+  const int width = wide ? 4 : 2;
+  if (version != wanted) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "%s: byte 4: llm.c version %d (1, with uint16 tokens); write the file as version 1",
-        file.name(), version));
+        "%s: byte 4: llm.c version %d (%d, with uint%d tokens); write the file as version %d",
+        file.name(), version, wanted, 8 * width, wanted));
   }
-  const int64_t size = kHeader + 2 * int64_t{count};
+  const int64_t size = kHeader + width * int64_t{count};
   if (count < 0 || file.size() != size) {
     return absl::DataLossError(absl::StrFormat(
-        "%s: byte 8: the header promises %d tokens, but %d bytes follow it (2 per token); the "
+        "%s: byte 8: the header promises %d tokens, but %d bytes follow it (%d per token); the "
         "file was cut off or is damaged, copy it again",
-        file.name(), count, file.size() - kHeader));
+        file.name(), count, file.size() - kHeader, width));
   }
-  return TokenLayout{.offset = kHeader, .count = count};
+  return TokenLayout{.offset = kHeader, .count = count, .width = width};
 }
 
 absl::StatusOr<TokenLayout> FindTokens(const DataFile& file, const std::filesystem::path& path,
@@ -61,7 +88,7 @@ absl::StatusOr<TokenLayout> FindTokens(const DataFile& file, const std::filesyst
   const FileKindInfo info = RecogniseFile(head, file.size());
   switch (info.kind) {
     case FileKind::kUnknown:
-      return RawLayout(file);
+      return RawLayout(file, head);
     case FileKind::kNumpy:
       return NumpyLayout(file);
     case FileKind::kLlmC:

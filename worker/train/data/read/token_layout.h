@@ -4,10 +4,10 @@
 //   raw       uint16 from the first byte to the last, no header.
 //   NumPy     a .npy array, version 1.0, 2.0 or 3.0, of one dimension, dtype <u2, <u4, <i4 or <i8.
 //   llm.c     also of modded-nanogpt: a header of 256 int32 (magic 20240520, version 1, number of
-//             tokens, zeros), then uint16.
+//             tokens, zeros), then uint16; or, of Llama 3's tokens, with magic 20240801 and version
+//             7, then uint32.
 //   Megatron  NAME.bin with its index NAME.idx (MMIDIDX, version 1) beside it; uint8, uint16,
-//   int16,
-//             int32 or int64 tokens. The index divides them into documents.
+//             int16, int32 or int64 tokens. The index divides them into documents.
 //
 // A header must describe exactly the bytes that the file has. Otherwise, and for a file that is
 // recognised as something else (file_kind.h), FindTokens() returns an error that names the file,

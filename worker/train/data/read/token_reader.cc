@@ -1,7 +1,6 @@
 #include "worker/train/data/read/token_reader.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -32,9 +31,9 @@ absl::StatusOr<std::unique_ptr<TokenReader>> TokenReader::Open(const std::filesy
   return std::unique_ptr<TokenReader>(new TokenReader(std::move(file), std::move(layout)));
 }
 
-absl::StatusOr<std::span<const uint16_t>> TokenReader::Ahead() {
+absl::StatusOr<std::span<const Token>> TokenReader::Ahead() {
   if (used_ == tokens_.size() && position_ < layout_.count) NSA_RETURN_IF_ERROR(Refill());
-  return std::span<const uint16_t>(tokens_).subspan(used_);
+  return std::span<const Token>(tokens_).subspan(used_);
 }
 
 void TokenReader::Skip(int64_t count) {
@@ -53,13 +52,13 @@ absl::Status TokenReader::Refill() {
     const int64_t byte = i * layout_.width;
     const int64_t token =
         TokenAt(std::string_view(bytes_).substr(static_cast<size_t>(byte)), layout_);
-    if (token < 0 || token > std::numeric_limits<uint16_t>::max()) {
+    if (token < 0 || token >= kMostTokens) {
       return absl::InvalidArgumentError(absl::StrFormat(
-          "%s: token %d, at byte %d: %d (0 to 65535); use the tokens of a tokenizer with at most "
-          "65,536",
-          file_.name(), position_ + i, offset + byte, token));
+          "%s: token %d, at byte %d: %d (0 to %d); use the tokens of a tokenizer with at most "
+          "1,048,576",
+          file_.name(), position_ + i, offset + byte, token, kMostTokens - 1));
     }
-    tokens_.push_back(static_cast<uint16_t>(token));
+    tokens_.push_back(static_cast<Token>(token));
   }
   return absl::OkStatus();
 }

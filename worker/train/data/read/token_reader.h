@@ -12,10 +12,11 @@
 #include "absl/status/statusor.h"
 #include "worker/train/data/read/data_file.h"
 #include "worker/train/data/read/token_layout.h"
+#include "worker/train/data/tokens/token.h"
 
 namespace nsa::train {
 
-// Memory: 1 MiB, and the layout.
+// Memory: 1 MiB, the tokens in it at 4 bytes each, and the layout.
 class TokenReader {
  public:
   // The errors of DataFile::Open() and FindTokens(). `progress` must outlive the reader.
@@ -28,9 +29,9 @@ class TokenReader {
   int64_t position() const { return position_; }
 
   // The next tokens, as many as are in memory; none only at the end. Valid until Skip().
-  // InvalidArgument for a token that is not in [0, 65535], DataLoss, Cancelled; each names the
-  // file.
-  absl::StatusOr<std::span<const uint16_t>> Ahead();
+  // InvalidArgument for a token that is not in [0, kMostTokens), DataLoss, Cancelled; each names
+  // the file.
+  absl::StatusOr<std::span<const Token>> Ahead();
 
   // Goes on by `count` tokens, at most as many as the last Ahead() returned.
   void Skip(int64_t count);
@@ -44,8 +45,8 @@ class TokenReader {
   const TokenLayout layout_;
   int64_t position_ = 0;
   std::string bytes_;
-  std::vector<uint16_t> tokens_;  // converted from bytes_
-  size_t used_ = 0;               // of tokens_
+  std::vector<Token> tokens_;  // converted from bytes_
+  size_t used_ = 0;            // of tokens_
 };
 
 }  // namespace nsa::train

@@ -13,7 +13,7 @@ class Bytes final : public TextTokenizer {
  public:
   int32_t vocab() const override { return 256; }
   int32_t separator() const override { return 0; }
-  absl::Status Encode(std::string_view text, std::vector<uint16_t>* tokens,
+  absl::Status Encode(std::string_view text, std::vector<Token>* tokens,
                       ReadProgress* progress) const override {
     for (; !text.empty(); text.remove_prefix(std::min(text.size(), kSlice))) {
       if (progress != nullptr && progress->cancelled) return EncodingCancelled();

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "nsa/v1/job.pb.h"
 #include "worker/train/data/read/byte_stream.h"
+#include "worker/train/data/tokens/token.h"
 
 namespace nsa::train {
 
@@ -27,7 +28,7 @@ class TextTokenizer {
   // Appends the tokens of `text`, which may be a whole file. `progress` may be null. Otherwise
   // Encode() adds the bytes of text that it has encoded to `bytes`, and returns Cancelled once
   // `cancelled` is set.
-  virtual absl::Status Encode(std::string_view text, std::vector<uint16_t>* tokens,
+  virtual absl::Status Encode(std::string_view text, std::vector<Token>* tokens,
                               ReadProgress* progress = nullptr) const = 0;
 
   // The bytes of a token; empty for the separator. `token` is in [0, vocab()).

@@ -39,6 +39,20 @@ inline std::string TokenFile(int documents, int separator) {
   return bytes;
 }
 
+// The same as a file of llm.c with tokens of four bytes, which are up to 149,701.
+inline std::string WideTokenFile(int documents, int separator) {
+  const std::string narrow = TokenFile(documents, separator);
+  const auto tokens = static_cast<int32_t>(narrow.size() / 2);
+  std::vector<int32_t> all(256);
+  all[0] = 20240801, all[1] = 7, all[2] = tokens;
+  for (size_t i = 0; i < narrow.size(); i += 2) {
+    const int token =
+        static_cast<unsigned char>(narrow[i]) | static_cast<unsigned char>(narrow[i + 1]) << 8;
+    all.push_back(token == separator ? separator : 1 + 150 * token);
+  }
+  return {reinterpret_cast<const char*>(all.data()), all.size() * sizeof(int32_t)};
+}
+
 // A job that has its defaults except for the data.
 inline v1::JobSpec JobOn(const std::function<void(v1::DataSpec*)>& data, int32_t vocab = 256) {
   v1::JobSpec spec;
@@ -108,6 +122,15 @@ inline std::map<std::string, v1::JobSpec> JobsOfEverySource(const TempDir& dir) 
         data->set_val_fraction(0.2);
       },
       1000);
+  Write(dir / "wide.bin", WideTokenFile(200, 999));
+  jobs["tokens of a large vocabulary"] = JobOn(
+      [&](v1::DataSpec* data) {
+        data->set_source(v1::DATA_SOURCE_TOKENS);
+        data->add_path(dir / "wide.bin");
+        data->set_separator("999");
+        data->set_val_fraction(0.2);
+      },
+      150000);
   jobs["tokens without separator"] = JobOn(
       [&](v1::DataSpec* data) {
         data->set_source(v1::DATA_SOURCE_TOKENS);

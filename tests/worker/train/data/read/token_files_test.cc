@@ -77,8 +77,8 @@ class TokenFiles : public testing::Test {
     spec.add_path((dir_ / name).string());
     return LoadCorpus(spec, vocab, absl::Seconds(20));
   }
-  std::vector<int32_t> TokensOf(const std::string& name) {
-    const auto corpus = Load(name);
+  std::vector<int32_t> TokensOf(const std::string& name, int32_t vocab = 65536) {
+    const auto corpus = Load(name, vocab);
     EXPECT_OK(corpus) << name;
     if (!corpus.ok()) return {};
     std::vector<int32_t> tokens(corpus->parts[0].train->size());
@@ -142,8 +142,38 @@ TEST_F(TokenFiles, AnLlmCFileIsReadWithoutItsHeader) {
   ExpectRefused("a.bin", LlmC(20240520, 1, 2, data), "promises 2 tokens");
   ExpectRefused("a.bin", LlmC(20240520, 1, -1, data), "promises -1 tokens");
   ExpectRefused("a.bin", LlmC(20240520, 2, 3, data), "byte 4: llm.c version 2");
-  ExpectRefused("a.bin", LlmC(20240801, 7, 3, data), "Llama 3 tokens");
   ExpectRefused("a.bin", LlmC(20240520, 1, 3, data).substr(0, 1000), "1000 bytes (an llm.c header");
+}
+
+TEST_F(TokenFiles, AnLlmCFileOfLlama3HasTokensOfFourBytes) {
+  const std::string data = Raw<uint32_t>({128001, 11, 70000});
+  Write("shard.bin", LlmC(20240801, 7, 3, data));
+  EXPECT_THAT(TokensOf("shard.bin", 128256), ElementsAre(0, 128001, 11, 70000));
+  ExpectRefused("a.bin", LlmC(20240801, 7, 6, data), "promises 6 tokens, but 12 bytes follow");
+  ExpectRefused("a.bin", LlmC(20240801, 1, 3, data), "llm.c version 1 (7, with uint32 tokens)");
+  ExpectRefused("a.bin", LlmC(20240520, 7, 3, data), "llm.c version 7 (1, with uint16 tokens)");
+}
+
+TEST_F(TokenFiles, EveryFormatOfFourBytesHasTokensOfALargeVocabulary) {
+  const std::vector<int32_t> tokens = {7, 65535, 65536, 1048574};
+  Write("u4.npy", Npy(1, "<u4", "(4,)", Raw(tokens)));
+  Write("i4.npy", Npy(1, "<i4", "(4,)", Raw(tokens)));
+  Write("set.idx", MegatronIndex(4, 4, {4}, {0, 1}));
+  Write("set.bin", Raw(tokens));
+  for (const char* name : {"u4.npy", "i4.npy", "set.bin"}) {
+    EXPECT_THAT(TokensOf(name, 1048575), ElementsAre(0, 7, 65535, 65536, 1048574)) << name;
+  }
+  separator_ = "65536";
+  EXPECT_THAT(TokensOf("u4.npy", 1048575), ElementsAre(65536, 7, 65535, 65536, 1048574));
+  EXPECT_EQ(Load("u4.npy", 1048575)->info.documents, 2);
+}
+
+TEST_F(TokenFiles, AFileOfUint32WithoutAHeaderIsRefused) {
+  std::vector<uint32_t> tokens;
+  for (uint32_t i = 0; i < 300; ++i) tokens.push_back(i * 419 % 128256);
+  ExpectRefused("raw.bin", Raw(tokens), "look like uint32");
+  for (uint32_t& token : tokens) token %= 50257;
+  ExpectRefused("raw.bin", Raw(tokens), "look like uint32");
 }
 
 TEST_F(TokenFiles, AMegatronDataSetIsReadWithTheDocumentsOfItsIndex) {
@@ -194,9 +224,9 @@ TEST_F(TokenFiles, AMegatronIndexThatDoesNotFitIsRefused) {
 }
 
 TEST_F(TokenFiles, ATokenThatDoesNotFitIsRefusedWithItsPlace) {
-  Write("a.npy", Npy(1, "<u4", "(3,)", Raw<uint32_t>({1, 65535, 65536})));
+  Write("a.npy", Npy(1, "<u4", "(3,)", Raw<uint32_t>({1, 1048575, 1048576})));
   EXPECT_THAT(Load("a.npy"), StatusIs(absl::StatusCode::kInvalidArgument,
-                                      HasSubstr("token 2, at byte 136: 65536 (0 to 65535)")));
+                                      HasSubstr("token 2, at byte 136: 1048576 (0 to 1048575)")));
   Write("b.npy", Npy(1, "<i4", "(2,)", Raw<int32_t>({1, -1})));
   EXPECT_THAT(Load("b.npy"),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("token 1, at byte 132: -1")));

@@ -206,7 +206,7 @@ std::vector<std::string> Documents(v1::DataSource source, const std::string& pat
     EXPECT_OK(found);
     if (!found.ok() || !*found) return texts;
     texts.push_back(document.text);
-    for (const uint16_t token : document.tokens) texts.back() += absl::StrCat(token, ",");
+    for (const Token token : document.tokens) texts.back() += absl::StrCat(token, ",");
   }
 }
 

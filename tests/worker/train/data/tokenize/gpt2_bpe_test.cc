@@ -61,8 +61,8 @@ std::unique_ptr<TextTokenizer> Tokenizer(
   return *std::move(tokenizer);
 }
 
-std::vector<uint16_t> Encode(const TextTokenizer& tokenizer, const std::string& text) {
-  std::vector<uint16_t> tokens;
+std::vector<Token> Encode(const TextTokenizer& tokenizer, const std::string& text) {
+  std::vector<Token> tokens;
   EXPECT_OK(tokenizer.Encode(text, &tokens));
   return tokens;
 }
@@ -96,7 +96,7 @@ TEST(Gpt2Bpe, GivesBackEveryByte) {
   for (int byte = 1; byte < 256; ++byte) text += static_cast<char>(byte);
   std::string back;
   const auto tokens = Encode(*tokenizer, text);
-  for (const uint16_t token : tokens) back += tokenizer->Decode(token);
+  for (const Token token : tokens) back += tokenizer->Decode(token);
   EXPECT_EQ(back, text);
   EXPECT_EQ(tokens[0], 256);
   EXPECT_EQ(tokens[1], 257);  // é in one token
@@ -107,10 +107,10 @@ TEST(Gpt2Bpe, GivesBackEveryByte) {
 
 // BPE as its definition says: the adjacent pair with the lowest rank is merged, the leftmost of
 // equal ones, until no pair has a rank. Quadratic.
-std::vector<uint16_t> MergePlainly(
-    const std::map<std::pair<uint16_t, uint16_t>, std::pair<int, uint16_t>>& merges,
+std::vector<Token> MergePlainly(
+    const std::map<std::pair<Token, Token>, std::pair<int, Token>>& merges,
     const std::string& piece) {
-  std::vector<uint16_t> ids;
+  std::vector<Token> ids;
   for (const char c : piece) ids.push_back(static_cast<unsigned char>(c));
   while (true) {
     auto best = merges.end();
@@ -145,12 +145,12 @@ TEST(Gpt2Bpe, MergesAnyPieceAsThePlainLoopDoes) {
     }
     std::shuffle(pairs.begin(), pairs.end(), random);
     const auto tokenizer = Tokenizer(dir, pairs);
-    std::map<std::string, uint16_t> ids;
+    std::map<std::string, Token> ids;
     for (size_t i = 0; i < pairs.size(); ++i) {
-      ids[pairs[i].first + pairs[i].second] = static_cast<uint16_t>(256 + i);
+      ids[pairs[i].first + pairs[i].second] = static_cast<Token>(256 + i);
     }
-    for (const char* letter : {"a", "b", "c"}) ids[letter] = static_cast<uint16_t>(*letter);
-    std::map<std::pair<uint16_t, uint16_t>, std::pair<int, uint16_t>> merges;
+    for (const char* letter : {"a", "b", "c"}) ids[letter] = static_cast<Token>(*letter);
+    std::map<std::pair<Token, Token>, std::pair<int, Token>> merges;
     for (size_t i = 0; i < pairs.size(); ++i) {
       const auto& [left, right] = pairs[i];
       merges[{ids[left], ids[right]}] = {static_cast<int>(i), ids[left + right]};
@@ -172,7 +172,7 @@ TEST(Gpt2Bpe, MergesAPieceOfAMegabyteInSeconds) {
   std::string piece;
   while (piece.size() < size_t{1} << 20) piece += "abababab";
   const absl::Time begin = absl::Now();
-  EXPECT_EQ(Encode(*tokenizer, piece), std::vector<uint16_t>(piece.size() / 8, 259));
+  EXPECT_EQ(Encode(*tokenizer, piece), std::vector<Token>(piece.size() / 8, 259));
   EXPECT_LT(absl::Now() - begin, absl::Seconds(60));
 }
 
@@ -186,7 +186,7 @@ TEST(Gpt2Bpe, StopsWithinALongPieceWhenNobodyWaits) {
     while (progress.bytes == 0) std::this_thread::yield();
     progress.cancelled = true;
   });
-  std::vector<uint16_t> tokens;
+  std::vector<Token> tokens;
   EXPECT_THAT(tokenizer->Encode(piece, &tokens, &progress), StatusIs(absl::StatusCode::kCancelled));
   EXPECT_LT(progress.bytes, static_cast<int64_t>(piece.size()));
   impatient.join();
@@ -221,7 +221,7 @@ TEST(Tokenizers, ShowHowFarTheyAreAndEndWhenNobodyWaits) {
   const std::string text = "ab a\xff b " + std::string(3 << 20, '\n') + "ab";
   for (const TextTokenizer* tokenizer : {bpe.get(), bytes.get()}) {
     ReadProgress progress;
-    std::vector<uint16_t> tokens;
+    std::vector<Token> tokens;
     EXPECT_OK(tokenizer->Encode(text, &tokens, &progress));
     EXPECT_EQ(progress.bytes, static_cast<int64_t>(text.size()));
     EXPECT_EQ(tokens, Encode(*tokenizer, text)) << "differs from Encode() without progress";
@@ -238,7 +238,7 @@ TEST(Tokenizers, ALongEncodingIsNoStalledRead) {
   const auto tokenizer = Tokenizer(dir, {{"a", "a"}});
   std::string text;
   for (int word = 0; word < 1000; ++word) text += "aaaaaaaaa\n";
-  std::vector<uint16_t> tokens;
+  std::vector<Token> tokens;
   absl::Duration taken;
   while (taken < absl::Seconds(1)) {
     text += text;

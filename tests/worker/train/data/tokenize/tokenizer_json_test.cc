@@ -54,8 +54,8 @@ class TokenizerJsonTest : public testing::Test {
   const TempDir dir_;
 };
 
-std::vector<uint16_t> Encode(const TextTokenizer& tokenizer, const std::string& text) {
-  std::vector<uint16_t> tokens;
+std::vector<Token> Encode(const TextTokenizer& tokenizer, const std::string& text) {
+  std::vector<Token> tokens;
   EXPECT_OK(tokenizer.Encode(text, &tokens));
   return tokens;
 }

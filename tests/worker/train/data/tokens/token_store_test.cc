@@ -1,4 +1,4 @@
-#include "worker/train/data/token_store.h"
+#include "worker/train/data/tokens/token_store.h"
 
 #include <numeric>
 #include <random>
@@ -54,16 +54,27 @@ TEST(TokenMap, RefusesAnotherLength) {
 TEST(TokenStore, JoinsTokensThatAreHeldAndTokensThatAreMapped) {
   const TempDir dir;
   const auto map = Map(dir, 2, 1000);
-  TokenStore store(/*wide=*/true);
-  store.Append(std::vector<uint16_t>{60000, 7});
+  TokenStore store(/*vocab=*/65536);
+  store.Append(std::vector<Token>{60000, 7});
   store.Append(map, 300, 302);
   store.Append(map, 302, 303);  // goes on
   store.Append(map, 10, 12);
-  store.Append(std::vector<uint16_t>{1});
+  store.Append(std::vector<Token>{1});
   EXPECT_THAT(TokensOf(store), ElementsAre(60000, 7, 300, 301, 302, 10, 11, 1));
   std::vector<int32_t> part(4);
   EXPECT_OK(store.Copy(3, part));
   EXPECT_THAT(part, ElementsAre(301, 302, 10, 11));
+}
+
+TEST(TokenStore, KeepsTheLargestTokenOfEveryVocabulary) {
+  for (const int32_t vocab : {2, 256, 257, 65536, 65537, 128256, kMostTokens}) {
+    TokenStore store(vocab);
+    store.Append(std::vector<Token>{vocab - 1, 0, vocab - 1});
+    EXPECT_THAT(TokensOf(store), ElementsAre(vocab - 1, 0, vocab - 1));
+  }
+  EXPECT_EQ(TokenBytes(256), 1);
+  EXPECT_EQ(TokenBytes(65536), 2);
+  EXPECT_EQ(TokenBytes(65537), 4);
 }
 
 // Against a plain vector: what is appended, held or mapped, and what is moved away.
@@ -73,7 +84,8 @@ TEST(TokenStore, MovesTokensLikeAVector) {
   std::mt19937 random(7);
   const auto below = [&](size_t limit) { return static_cast<int64_t>(random() % limit); };
   for (int round = 0; round < 200; ++round) {
-    TokenStore from(true), to(true);
+    const int32_t vocab = round % 2 == 0 ? 1000 : 100000;
+    TokenStore from(vocab), to(vocab);
     std::vector<int32_t> wanted_from, wanted_to;
     for (int piece = 0; piece < 8; ++piece) {
       const int64_t begin = below(900), end = begin + below(20);
@@ -82,7 +94,7 @@ TEST(TokenStore, MovesTokensLikeAVector) {
       if (below(2) == 0) {
         from.Append(map, begin, end);
       } else {
-        from.Append(std::vector<uint16_t>(tokens.begin(), tokens.end()));
+        from.Append(std::vector<Token>(tokens.begin(), tokens.end()));
       }
       wanted_from.insert(wanted_from.end(), tokens.begin(), tokens.end());
     }
@@ -95,7 +107,7 @@ TEST(TokenStore, MovesTokensLikeAVector) {
       ASSERT_EQ(TokensOf(from), wanted_from) << round;
       ASSERT_EQ(TokensOf(to), wanted_to) << round;
     }
-    from.Append(std::vector<uint16_t>{5});
+    from.Append(std::vector<Token>{5});
     wanted_from.push_back(5);
     ASSERT_EQ(TokensOf(from), wanted_from) << round;
   }

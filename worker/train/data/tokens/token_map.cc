@@ -1,11 +1,10 @@
-#include "worker/train/data/token_map.h"
+#include "worker/train/data/tokens/token_map.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -13,15 +12,6 @@
 
 namespace nsa::train {
 namespace {
-
-template <typename T>
-void CopyAs(const std::byte* from, std::span<int32_t> to) {
-  for (size_t i = 0; i < to.size(); ++i) {
-    T token;
-    std::memcpy(&token, from + i * sizeof(T), sizeof(T));
-    to[i] = static_cast<int32_t>(token);
-  }
-}
 
 absl::Status CheckLength(int fd, const std::string& name, int64_t wanted) {
   struct stat info {};
@@ -56,16 +46,9 @@ absl::StatusOr<std::shared_ptr<const TokenMap>> TokenMap::Open(const std::filesy
   return map;
 }
 
-absl::Status TokenMap::Copy(int64_t begin, std::span<int32_t> to) const {
+absl::Status TokenMap::Copy(int64_t begin, std::span<Token> to) const {
   NSA_RETURN_IF_ERROR(CheckLength(fd_.get(), name_, bytes()));
-  const std::byte* const from = data_ + begin * width_;
-  if (width_ == 1) {
-    CopyAs<uint8_t>(from, to);
-  } else if (width_ == 2) {
-    CopyAs<uint16_t>(from, to);
-  } else {
-    CopyAs<int32_t>(from, to);
-  }
+  UnpackTokens(data_ + begin * width_, width_, to);
   return absl::OkStatus();
 }
 

@@ -8,26 +8,28 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "worker/train/data/token_map.h"
+#include "worker/train/data/tokens/token.h"
+#include "worker/train/data/tokens/token_map.h"
 
 namespace nsa::train {
 
-// Tokens that are held take two bytes each if `wide`, otherwise one. Mapped ones take 24 bytes of
-// memory for each stretch that is without a gap in its file.
+// Tokens that are held take TokenBytes(vocab) bytes each. Mapped ones take 24 bytes of memory for
+// each stretch that is without a gap in its file.
 class TokenStore {
  public:
-  explicit TokenStore(bool wide) : width_(wide ? 2 : 1) {}
+  // Every token must be below `vocab`.
+  explicit TokenStore(int32_t vocab) : width_(TokenBytes(vocab)) {}
 
   int64_t size() const { return size_; }
 
-  void Append(std::span<const uint16_t> tokens);
+  void Append(std::span<const Token> tokens);
   // Appends tokens [begin, end) of a file.
   void Append(const std::shared_ptr<const TokenMap>& map, int64_t begin, int64_t end);
 
   // Copies to.size() tokens from `begin` on. The errors of TokenMap::Copy().
-  absl::Status Copy(int64_t begin, std::span<int32_t> to) const;
+  absl::Status Copy(int64_t begin, std::span<Token> to) const;
 
-  // Moves tokens [begin, end) to the end of `other`, which has the same width.
+  // Moves tokens [begin, end) to the end of `other`, which is for the same vocabulary.
   void Move(int64_t begin, int64_t end, TokenStore* other);
 
  private:
@@ -43,7 +45,7 @@ class TokenStore {
   void Extend(int32_t map, int64_t at, int64_t count);
   void AppendFrom(const TokenStore& other, const Stretch& stretch, int64_t count);
   void EraseHeld(int64_t at, int64_t count);
-  absl::Status CopyStretch(const Stretch& stretch, int64_t skip, std::span<int32_t> to) const;
+  absl::Status CopyStretch(const Stretch& stretch, int64_t skip, std::span<Token> to) const;
 
   const int width_;
   int64_t size_ = 0;

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/fd.h"
+#include "worker/train/data/tokens/token.h"
 
 namespace nsa::train {
 
@@ -30,7 +31,7 @@ class TokenMap {
 
   // Copies to.size() tokens from `begin` on, which must all be in the file. DataLoss if the file
   // has become shorter.
-  absl::Status Copy(int64_t begin, std::span<int32_t> to) const;
+  absl::Status Copy(int64_t begin, std::span<Token> to) const;
 
  private:
   TokenMap(Fd fd, std::string name, int width, int64_t count);

@@ -1,4 +1,4 @@
-#include "worker/train/data/token_store.h"
+#include "worker/train/data/tokens/token_store.h"
 
 #include <algorithm>
 #include <utility>
@@ -20,12 +20,11 @@ void TokenStore::Extend(int32_t map, int64_t at, int64_t count) {
   size_ += count;
 }
 
-void TokenStore::Append(std::span<const uint16_t> tokens) {
-  Extend(kHeld, static_cast<int64_t>(bytes_.size()) / width_, std::ssize(tokens));
-  for (const uint16_t token : tokens) {
-    bytes_.push_back(static_cast<uint8_t>(token));
-    if (width_ == 2) bytes_.push_back(static_cast<uint8_t>(token >> 8));
-  }
+void TokenStore::Append(std::span<const Token> tokens) {
+  const size_t held = bytes_.size();
+  Extend(kHeld, static_cast<int64_t>(held) / width_, std::ssize(tokens));
+  bytes_.resize(held + tokens.size() * static_cast<size_t>(width_));
+  PackTokens(tokens, width_, bytes_.data() + held);
 }
 
 void TokenStore::Append(const std::shared_ptr<const TokenMap>& map, int64_t begin, int64_t end) {
@@ -33,13 +32,13 @@ void TokenStore::Append(const std::shared_ptr<const TokenMap>& map, int64_t begi
   Extend(static_cast<int32_t>(maps_.size()) - 1, begin, end - begin);
 }
 
-absl::Status TokenStore::Copy(int64_t begin, std::span<int32_t> to) const {
+absl::Status TokenStore::Copy(int64_t begin, std::span<Token> to) const {
   const auto after =
       std::upper_bound(stretches_.begin(), stretches_.end(), begin,
                        [](int64_t token, const Stretch& stretch) { return token < stretch.begin; });
   for (auto i = static_cast<size_t>(after - stretches_.begin()) - 1; !to.empty(); ++i) {
     const int64_t count = std::min<int64_t>(std::ssize(to), EndOf(i) - begin);
-    const std::span<int32_t> part = to.first(static_cast<size_t>(count));
+    const std::span<Token> part = to.first(static_cast<size_t>(count));
     NSA_RETURN_IF_ERROR(CopyStretch(stretches_[i], begin - stretches_[i].begin, part));
     to = to.subspan(static_cast<size_t>(count));
     begin += count;
@@ -48,14 +47,11 @@ absl::Status TokenStore::Copy(int64_t begin, std::span<int32_t> to) const {
 }
 
 absl::Status TokenStore::CopyStretch(const Stretch& stretch, int64_t skip,
-                                     std::span<int32_t> to) const {
+                                     std::span<Token> to) const {
   if (stretch.map != kHeld) {
     return maps_[static_cast<size_t>(stretch.map)]->Copy(stretch.at + skip, to);
   }
-  const uint8_t* const from = bytes_.data() + (stretch.at + skip) * width_;
-  for (size_t i = 0; i < to.size(); ++i) {
-    to[i] = width_ == 1 ? from[i] : from[2 * i] | (from[2 * i + 1] << 8);
-  }
+  UnpackTokens(bytes_.data() + (stretch.at + skip) * width_, width_, to);
   return absl::OkStatus();
 }
 
