@@ -266,6 +266,7 @@ NsaShape ShapeOf(const v1::JobSpec& spec) {
 
 int32_t VocabOf(const v1::JobSpec& spec) {
   if (spec.model().vocab() != 0) return spec.model().vocab();
+  if (spec.data().tokenizer() == v1::TOKENIZER_BPE) return 0;
   return spec.data().tokenizer() == v1::TOKENIZER_GPT2 ? 50257 : 256;
 }
 

@@ -14,7 +14,8 @@ namespace nsa {
 // The attention shape of one rank's pass (passes.h). Does not validate.
 NsaShape ShapeOf(const v1::JobSpec& spec);
 
-// Vocabulary size: model.vocab, or the tokenizer's if that is 0.
+// Vocabulary size: model.vocab, or the tokenizer's if that is 0; 0 with data.tokenizer: bpe, whose
+// file says it (PlaceJob()). Preflight refuses 0.
 int32_t VocabOf(const v1::JobSpec& spec);
 
 // Trainable parameters: 78,295,332 for m7c with byte tokens.

@@ -165,8 +165,8 @@ absl::StatusOr<v1::CheckpointState> StateOf(const fs::path& folder, ImportResult
     state.set_job_hash(JobHash(described));
   }
   v1::DataSpec* data = state.mutable_spec()->mutable_data();
-  if (data->tokenizer() == v1::TOKENIZER_GPT2 && fs::exists(folder / "tokenizer.json", error) &&
-      !fs::exists(TokenizerFilesOf(data->tokenizer_path()).front(), error)) {
+  if (HasTokenizerFiles(data->tokenizer()) && fs::exists(folder / "tokenizer.json", error) &&
+      !fs::exists(TokenizerFilesOf(data->tokenizer(), data->tokenizer_path()).front(), error)) {
     data->set_tokenizer_path(fs::absolute(folder, error).lexically_normal().string());
   }
   state.set_world_size(1);

@@ -25,7 +25,6 @@ namespace {
 using Json = nlohmann::json;  // an ordered_json of 50,000 keys takes quadratic time
 
 constexpr char kByteSeparator[] = "<|separator|>";
-constexpr char kEndOfText[] = "<|endoftext|>";
 
 // tokenizer.json of a byte-level BPE. `split`: text is first split into words, as GPT-2 does.
 std::string TokenizerJson(const Json& vocab, const std::vector<std::string>& merges,
@@ -92,8 +91,7 @@ absl::StatusOr<std::string> ReadWhole(const std::filesystem::path& path) {
   std::string text(std::istreambuf_iterator<char>(file), {});
   if (!error && file && !file.bad()) return text;
   return absl::NotFoundError(absl::StrCat(
-      path.string(),
-      ": cannot be read (a file of GPT-2's tokenizer); name its folder with --tokenizer"));
+      path.string(), ": cannot be read (a file of the job's tokenizer); name it with --tokenizer"));
 }
 
 // The vocabulary: token to id. InvalidArgument when it is not one.
@@ -145,30 +143,16 @@ absl::StatusOr<ExportedTokenizer> Gpt2(const v1::JobSpec& spec,
 absl::StatusOr<ExportedTokenizer> AsItIs(const v1::JobSpec& spec,
                                          const std::filesystem::path& file) {
   ExportedTokenizer tokenizer;
-  NSA_ASSIGN_OR_RETURN(std::string text, ReadWhole(file));
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  // The id of a token, or null.
-  const auto id_of = [&](const char* token) -> Json {
-    const Json::json_pointer in_vocabulary("/model/vocab/" + std::string(token));
-    if (json.is_object() && json.contains(in_vocabulary)) return json[in_vocabulary];
-    if (!json.is_object() || !json.contains("added_tokens")) return nullptr;
-    for (const Json& added : json["added_tokens"]) {
-      const bool this_one = added.is_object() && added.contains("content") && added.contains("id");
-      if (this_one && added["content"] == token) return added["id"];
-    }
-    return nullptr;
-  };
-  for (const char* separator : {kEndOfText, "<|end_of_text|>"}) {
-    const Json id = id_of(separator);
-    if (!id.is_number_unsigned()) continue;
-    tokenizer.separator = id.get<int32_t>();
-    tokenizer.files["tokenizer.json"] = std::move(text);
-    tokenizer.files["tokenizer_config.json"] = TokenizerConfig(spec, separator);
-    return tokenizer;
+  NSA_ASSIGN_OR_RETURN(tokenizer.files["tokenizer.json"], ReadWhole(file));
+  NSA_ASSIGN_OR_RETURN(const TokenizerFacts facts, ReadTokenizerFacts(file));
+  if (facts.separator_id < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file.string(), ": no token ", SeparatorWords(),
+                     "; take the file that the job was trained with"));
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat(file.string(), ": no token ", kEndOfText,
-                   " or <|end_of_text|>; take the file that the job was trained with"));
+  tokenizer.separator = facts.separator_id;
+  tokenizer.files["tokenizer_config.json"] = TokenizerConfig(spec, facts.separator);
+  return tokenizer;
 }
 
 }  // namespace
@@ -177,15 +161,15 @@ absl::StatusOr<ExportedTokenizer> ExportTokenizer(const v1::JobSpec& spec,
                                                   const std::filesystem::path& folder) {
   const v1::DataSpec& data = spec.data();
   const bool token_files = ReadsOnlyTokens(data);
-  if (data.tokenizer() == v1::TOKENIZER_GPT2) {
+  if (HasTokenizerFiles(data.tokenizer())) {
     const std::filesystem::path from =
         folder.empty() ? std::filesystem::path(data.tokenizer_path()) : folder;
-    const std::vector<std::filesystem::path> files = TokenizerFilesOf(from);
+    const std::vector<std::filesystem::path> files = TokenizerFilesOf(data.tokenizer(), from);
     if (!from.empty()) return files.size() == 1 ? AsItIs(spec, files[0]) : Gpt2(spec, from);
     if (!token_files) {
-      return absl::NotFoundError(
-          "data.tokenizer_path: not set (the folder of GPT-2's vocab.json and merges.txt); name it "
-          "with --tokenizer");
+      return absl::NotFoundError(absl::StrCat("data.tokenizer_path: not set (",
+                                              TokenizerFileWords(data.tokenizer()),
+                                              "); name it with --tokenizer"));
     }
   }
   const bool has_separator = token_files && data.has_separator();

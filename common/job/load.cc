@@ -14,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
+#include "common/job/data/tokenizer_files.h"
 #include "common/job/data/url.h"
 #include "common/job/legacy_keys.h"
 #include "common/job/yaml_message.h"
@@ -133,6 +134,17 @@ void MakePathsAbsolute(const std::filesystem::path& base_dir, v1::JobSpec* spec)
   }
 }
 
+// The default of model.vocab where only the tokenizer's file says it. Without that file it stays as
+// it is, and preflight says what to do.
+void SetVocab(v1::JobSpec* spec) {
+  const v1::DataSpec& data = spec->data();
+  const bool wanted = data.tokenizer() == v1::TOKENIZER_BPE && !data.tokenizer_path().empty();
+  if (!wanted || spec->model().vocab() != 0) return;
+  const auto facts =
+      ReadTokenizerFacts(TokenizerFilesOf(data.tokenizer(), data.tokenizer_path()).front());
+  if (facts.ok()) spec->mutable_model()->set_vocab(facts->tokens);
+}
+
 // True if no field is set, in sections neither.
 bool SetsNothing(const google::protobuf::Message& message) {
   const google::protobuf::Reflection& reflection = *message.GetReflection();
@@ -207,6 +219,7 @@ void PlaceJob(const std::filesystem::path& file, const std::filesystem::path& ba
               v1::JobSpec* spec) {
   if (spec->name().empty()) spec->set_name(NameFromFile(file));
   MakePathsAbsolute(base_dir, spec);
+  SetVocab(spec);
 }
 
 absl::StatusOr<JobFile> LoadJobFile(const std::filesystem::path& path,

@@ -256,22 +256,27 @@ Problems Separator(const PreflightFacts& facts) {
 
 Problems TokenizerMissing(const PreflightFacts& facts) {
   const auto& data = facts.spec.data();
-  if (data.tokenizer() != v1::TOKENIZER_GPT2 || !ReadsText(data)) return {};
+  if (!HasTokenizerFiles(data.tokenizer()) || !ReadsText(data)) return {};
+  const std::string files = TokenizerFileWords(data.tokenizer());
   if (data.tokenizer_path().empty()) {
-    return {{"data.tokenizer_path",
-             "not set (a folder with GPT-2's vocab.json and merges.txt, or a tokenizer.json)",
+    return {{"data.tokenizer_path", absl::StrFormat("not set (%s)", files),
              "set it, or use tokenizer: byte"}};
   }
   Problems problems;
   if (!facts.context.check_files) return {};
-  for (const std::filesystem::path& path : TokenizerFilesOf(data.tokenizer_path())) {
+  for (const std::filesystem::path& path :
+       TokenizerFilesOf(data.tokenizer(), data.tokenizer_path())) {
     if (const auto fault = ReadFault(path.string())) {
       problems.push_back({"data.tokenizer_path", absl::StrFormat("%s: %s", path.string(), *fault),
-                          "put GPT-2's vocab.json and merges.txt into that folder, or name a "
-                          "tokenizer.json"});
+                          absl::StrCat("name ", files)});
     }
   }
-  return problems;
+  if (!problems.empty() || data.tokenizer() != v1::TOKENIZER_BPE) return problems;
+  const auto tokens =
+      ReadTokenizerFacts(TokenizerFilesOf(data.tokenizer(), data.tokenizer_path())[0]);
+  if (tokens.ok()) return {};
+  return {{"data.tokenizer_path", std::string(tokens.status().message()),
+           absl::StrCat("name ", files)}};
 }
 
 constexpr MayPass kMayPass = MayPass::kYes;
@@ -297,8 +302,8 @@ constexpr PreflightRule kRules[] = {
      kError, kError, false, kNothing, BadPrepared, kMayPass},
     {"DATA_SEPARATOR", "the separator of token files is missing or wrong", kError, kError, false,
      kNothing, Separator},
-    {"TOKENIZER_MISSING", "tokenizer: gpt2, but its files are missing", kError, kError, false,
-     kNothing, TokenizerMissing, kMayPass},
+    {"TOKENIZER_MISSING", "the files of tokenizer: gpt2 or bpe are missing, or are none", kError,
+     kError, false, kNothing, TokenizerMissing, kMayPass},
 };
 
 }  // namespace

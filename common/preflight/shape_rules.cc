@@ -8,6 +8,8 @@
 #include "absl/strings/str_join.h"
 #include "common/estimate/estimate.h"
 #include "common/estimate/layers.h"
+#include "common/job/data/tokenizer_files.h"
+#include "common/preflight/data_facts.h"
 #include "common/preflight/rules.h"
 
 namespace nsa {
@@ -114,9 +116,26 @@ Problems Branches(const PreflightFacts& facts) {
   return problems;
 }
 
+// The tokens of the job's tokenizer; nothing if only a file says it that cannot be read here.
+std::optional<int> TokenizerSize(const PreflightFacts& facts) {
+  const auto& data = facts.spec.data();
+  if (data.tokenizer() == v1::TOKENIZER_GPT2) return 50257;
+  if (data.tokenizer() != v1::TOKENIZER_BPE) return 256;
+  if (!MayLook(facts) || data.tokenizer_path().empty()) return std::nullopt;
+  const auto file = TokenizerFilesOf(data.tokenizer(), data.tokenizer_path()).front();
+  const auto read = ReadTokenizerFacts(file);
+  return read.ok() ? std::optional<int>(read->tokens) : std::nullopt;
+}
+
 Problems VocabTooSmall(const PreflightFacts& facts) {
-  const int tokens = facts.spec.data().tokenizer() == v1::TOKENIZER_GPT2 ? 50257 : 256;
   const int vocab = facts.spec.model().vocab();
+  const std::optional<int> size = TokenizerSize(facts);
+  if (vocab == 0 && facts.spec.data().tokenizer() == v1::TOKENIZER_BPE) {
+    return {{"model.vocab", "not set (tokenizer: bpe has no vocabulary of its own)",
+             size ? absl::StrFormat("set it to the tokenizer's, %d", *size)
+                  : "set it to the number of tokens in the tokenizer.json"}};
+  }
+  const int tokens = size.value_or(0);
   if (vocab == 0 || vocab >= tokens) return {};
   return {{"model.vocab", absl::StrFormat("%d (the tokenizer has %d tokens)", vocab, tokens),
            absl::StrFormat("remove it, or set at least %d", tokens)}};

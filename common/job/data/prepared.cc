@@ -241,9 +241,9 @@ absl::Status CheckPreparedFor(const fs::path& folder, const v1::PreparedManifest
 }
 
 absl::StatusOr<std::string> TokenizerSha256(const v1::DataSpec& data) {
-  if (data.tokenizer() != v1::TOKENIZER_GPT2) return std::string();
+  if (!HasTokenizerFiles(data.tokenizer())) return std::string();
   Sha256Sum sum;
-  for (const fs::path& file : TokenizerFilesOf(data.tokenizer_path())) {
+  for (const fs::path& file : TokenizerFilesOf(data.tokenizer(), data.tokenizer_path())) {
     NSA_ASSIGN_OR_RETURN(const std::string text, ReadUpTo(file, limits::kVocabularyBytes));
     sum.Add(text);
   }

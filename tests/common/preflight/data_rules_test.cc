@@ -192,6 +192,28 @@ TEST(Preflight, DataAtAUrlIsLeftToTheWorkerAndTheReportSaysSo) {
   EXPECT_EQ(FoundBy(GoodJob(), "DATA_NOT_FETCHED"), "");
 }
 
+// The size of data.tokenizer: bpe is that of its file.
+TEST(Preflight, AVocabularyHasRoomForTheTokenizersFile) {
+  GoodJob job;
+  job.Write("tokenizer.json", R"({"model": {"vocab": {"a": 0, "b": 299}}})");
+  Data(&job)->set_tokenizer(v1::TOKENIZER_BPE);
+  Data(&job)->set_tokenizer_path(job.PathOf("tokenizer.json"));
+  job.spec.mutable_model()->set_vocab(299);
+  EXPECT_THAT(FoundBy(job, "VOCAB_TOO_SMALL"), HasSubstr("299 (the tokenizer has 300 tokens)"));
+  job.spec.mutable_model()->set_vocab(300);
+  EXPECT_EQ(FoundBy(job, "VOCAB_TOO_SMALL"), "");
+  EXPECT_EQ(FoundBy(job, "TOKENIZER_MISSING"), "");
+  job.spec.mutable_model()->clear_vocab();
+  EXPECT_THAT(FoundBy(job, "VOCAB_TOO_SMALL"), HasSubstr("not set"));
+  job.spec.mutable_model()->set_vocab(2);
+  job.Write("tokenizer.json", "{");
+  EXPECT_THAT(FoundBy(job, "TOKENIZER_MISSING"), HasSubstr("is not JSON"));
+  std::filesystem::remove(job.PathOf("tokenizer.json"));
+  EXPECT_THAT(FoundBy(job, "TOKENIZER_MISSING"), HasSubstr("No such file"));
+  Data(&job)->clear_tokenizer_path();
+  EXPECT_THAT(FoundBy(job, "TOKENIZER_MISSING"), HasSubstr("not set (a tokenizer.json"));
+}
+
 TEST(Preflight, AUrlIsNoPlaceForAnythingButData) {
   GoodJob job;
   Data(&job)->set_tokenizer_path("https://example.com/gpt2");

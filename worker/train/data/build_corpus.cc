@@ -281,11 +281,14 @@ class Builder {
   }
 
   absl::Status AppendRead(const Document& document, TokenStore* store) {
+    const auto append = [&](std::span<const Token> tokens) {
+      store->Append(tokens);
+      progress_->bytes += std::ssize(tokens);
+      return absl::OkStatus();
+    };
     NSA_ASSIGN_OR_RETURN(const DocumentEncoder::Encoded encoded,
-                         encoder_->Encode(document, &buffer_, progress_));
+                         encoder_->Encode(document, append, progress_));
     corpus_.info.inner_separators += encoded.inner_separators;
-    store->Append(buffer_);
-    progress_->bytes += static_cast<int64_t>(buffer_.size());
     return absl::OkStatus();
   }
 
@@ -318,7 +321,6 @@ class Builder {
   std::set<Hash> val_hashes_;
   std::optional<Place> lowest_;  // of the training documents, the one with the lowest hash
   int64_t copies_of_lowest_ = 0;
-  std::vector<Token> buffer_;
 };
 
 }  // namespace

@@ -35,38 +35,57 @@ absl::Status DocumentEncoder::ChooseSeparator(const v1::DataSpec& data) {
 }
 
 absl::Status DocumentEncoder::CheckSeparator(const v1::DataSpec& data) const {
-  if (separator_or_none() >= vocab_) return TooLarge("the document separator", *separator_);
+  if (separator_or_none() >= vocab_) {
+    return Annotate(TooLarge(*separator_), "the document separator");
+  }
   if (separator_or_none() != kNoSeparator || !data.document_mask()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "data.document_mask: true, but there is no separator (document_mask needs one); ",
       std::string(kSetSeparator)));
 }
 
-absl::StatusOr<DocumentEncoder::Encoded> DocumentEncoder::Encode(const Document& document,
-                                                                 std::vector<Token>* tokens,
-                                                                 ReadProgress* progress) const {
-  const int32_t separator = separator_or_none();
+absl::StatusOr<DocumentEncoder::Encoded> DocumentEncoder::Encode(
+    const Document& document, const TextTokenizer::Append& append, ReadProgress* progress) const {
+  const Token separator = separator_or_none();
   const bool separated = separator != kNoSeparator;
-  tokens->assign(separated ? 1 : 0, separator);
-  if (document.tokens.empty()) {
-    NSA_RETURN_IF_ERROR(tokenizer_->Encode(document.text, tokens, progress));
-  } else {
-    tokens->insert(tokens->end(), document.tokens.begin(), document.tokens.end());
-  }
   Encoded encoded;
-  for (const Token token : *tokens) {
-    encoded.largest_token = std::max(encoded.largest_token, token);
+  const auto take = [&](std::span<const Token> tokens) -> absl::Status {
+    for (const Token token : tokens) {
+      encoded.largest_token = std::max(encoded.largest_token, token);
+    }
+    if (encoded.largest_token >= vocab_) return TooLarge(encoded.largest_token);
+    encoded.tokens += std::ssize(tokens);
+    encoded.inner_separators += std::count(tokens.begin(), tokens.end(), separator);
+    return append(tokens);
+  };
+  absl::Status status = separated ? take({&separator, 1}) : absl::OkStatus();
+  if (status.ok()) {
+    status = document.tokens.empty() ? tokenizer_->EncodeInParts(document.text, take, progress)
+                                     : take(document.tokens);
   }
-  if (encoded.largest_token >= vocab_) return TooLarge(document.place, encoded.largest_token);
-  encoded.inner_separators =
-      std::count(tokens->begin(), tokens->end(), separator) - (separated ? 1 : 0);
+  if (absl::IsInvalidArgument(status)) return Annotate(status, document.place);
+  NSA_RETURN_IF_ERROR(status);
+  encoded.inner_separators -= separated ? 1 : 0;
   return encoded;
 }
 
-absl::Status DocumentEncoder::TooLarge(const std::string& place, int32_t token) const {
+absl::StatusOr<DocumentEncoder::Encoded> DocumentEncoder::Encode(const Document& document,
+                                                                 std::vector<Token>* tokens,
+                                                                 ReadProgress* progress) const {
+  tokens->clear();
+  return Encode(
+      document,
+      [&](std::span<const Token> part) {
+        tokens->insert(tokens->end(), part.begin(), part.end());
+        return absl::OkStatus();
+      },
+      progress);
+}
+
+absl::Status DocumentEncoder::TooLarge(int32_t token) const {
   return absl::InvalidArgumentError(absl::StrFormat(
-      "%s: token %d (model.vocab is %d); raise model.vocab or use the matching tokenizer", place,
-      token, vocab_));
+      "token %d (model.vocab is %d); raise model.vocab or use the matching tokenizer", token,
+      vocab_));
 }
 
 }  // namespace nsa::train

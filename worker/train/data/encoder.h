@@ -30,11 +30,17 @@ class DocumentEncoder {
   int32_t separator_or_none() const { return separator_.value_or(kNoSeparator); }
 
   struct Encoded {
+    int64_t tokens = 0;  // with the separator in front, if there is one
     int32_t largest_token = 0;
     int64_t inner_separators = 0;
   };
-  // Replaces `tokens` by those of a document. InvalidArgument, naming the place, for a token that
-  // is not below the vocabulary; Cancelled.
+  // Hands the tokens of a document on in parts. InvalidArgument, naming the place, for a token that
+  // is not below the vocabulary and for a text that the tokenizer cannot split; Cancelled; the
+  // errors of `append`.
+  absl::StatusOr<Encoded> Encode(const Document& document, const TextTokenizer::Append& append,
+                                 ReadProgress* progress) const;
+
+  // Replaces `tokens` by those of a document.
   absl::StatusOr<Encoded> Encode(const Document& document, std::vector<Token>* tokens,
                                  ReadProgress* progress) const;
 
@@ -43,7 +49,7 @@ class DocumentEncoder {
       : vocab_(vocab), separator_(separator) {}
   absl::Status ChooseSeparator(const v1::DataSpec& data);
   absl::Status CheckSeparator(const v1::DataSpec& data) const;
-  absl::Status TooLarge(const std::string& place, int32_t token) const;
+  absl::Status TooLarge(int32_t token) const;
 
   int32_t vocab_;
   std::optional<int32_t> separator_;

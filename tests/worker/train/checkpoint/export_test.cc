@@ -292,6 +292,29 @@ TEST_F(ExportTest, AJobsOwnTokenizerJsonTravelsAsItIs) {
   }
 }
 
+TEST_F(ExportTest, TheTokenizerOfBpeTravelsAsItIsAndIsFoundAgain) {
+  v1::JobSpec spec = SmallJob();
+  spec.mutable_data()->set_tokenizer(v1::TOKENIZER_BPE);
+  spec.mutable_data()->set_tokenizer_path((dir_ / "mine").string());
+  fs::remove_all(dir_ / "out");
+  Save(spec);
+  EXPECT_THAT(ExportModel(dir_ / "out", dir_ / "model"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("--tokenizer")));
+  fs::create_directory(dir_ / "mine");
+  std::ofstream(dir_ / "mine" / "vocab.json") << "{}";  // beside it, as Qwen's has
+  const std::string text =
+      R"({"added_tokens": [{"id": 6, "content": "</s>", "special": true}], "model": {}})";
+  std::ofstream(dir_ / "mine" / "tokenizer.json") << text;
+  ASSERT_OK(ExportModel(dir_ / "out", dir_ / "model"));
+  EXPECT_EQ(Text(dir_ / "model" / "tokenizer.json"), text);
+  const auto config = nlohmann::json::parse(Text(dir_ / "model" / "tokenizer_config.json"));
+  EXPECT_EQ(config["bos_token"], "</s>");
+  fs::remove_all(dir_ / "mine");
+  ASSERT_OK(ImportModel(dir_ / "model", dir_ / "back"));
+  EXPECT_EQ(ReadCheckpointState(dir_ / "back")->spec().data().tokenizer_path(),
+            (dir_ / "model").string());
+}
+
 TEST_F(ExportTest, RefusesAFolderInUseAndLeavesNothingBehind) {
   fs::create_directory(dir_ / "model");
   std::ofstream(dir_ / "model" / "x") << "x";

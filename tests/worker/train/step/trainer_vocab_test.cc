@@ -3,10 +3,14 @@
 #include <string>
 #include <vector>
 
+#include "common/base/byte_characters.h"
 #include "common/checkpoint/safetensors_file.h"
 #include "gmock/gmock.h"
+#include "nlohmann/json.hpp"
 #include "tests/testing/status_matchers.h"
 #include "tests/worker/train/step/trainer_jobs.h"
+#include "worker/train/score/sample.h"
+#include "worker/train/score/score.h"
 
 namespace nsa::train {
 namespace {
@@ -71,6 +75,57 @@ TEST(TrainerVocabulary, LearnsTokensAbove65535) {
     EXPECT_TRUE(changed(kFirst + i)) << kFirst + i;
     EXPECT_FALSE(changed(kCut + i)) << kCut + i;
   }
+}
+
+// A tokenizer.json of bytes, of words with ids above 65,535, and of a separator.
+void WriteTokenizer(const std::filesystem::path& path) {
+  nlohmann::json vocab = nlohmann::json::object();
+  for (const std::string& character : BytesAsCharacters()) vocab[character] = vocab.size();
+  const std::vector<std::pair<std::string, std::string>> merges = {
+      {"h", "e"}, {"\xc4\xa0", "t"}, {"\xc4\xa0t", "he"}, {"o", "n"}};
+  int id = kFirst;
+  for (const auto& [left, right] : merges) vocab[left + right] = id++;
+  const nlohmann::json json = {
+      {"added_tokens", {{{"id", kVocab - 1}, {"content", "<|end_of_text|>"}, {"special", true}}}},
+      {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
+      {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", merges}}}};
+  std::ofstream(path) << json.dump();
+}
+
+TEST(TrainerVocabulary, TheTokenizerOfAFileTrainsScoresAndSamples) {
+  const TempDir dir;
+  WriteTokenizer(dir / "tokenizer.json");
+  std::string text;
+  for (int i = 0; i < 200; ++i) text += "on the on the\n\n";
+  std::ofstream(dir / "text.txt") << text;
+  v1::JobSpec spec = Job(dir);
+  spec.mutable_model()->set_vocab(kVocab);
+  v1::DataSpec* const data = spec.mutable_data();
+  data->set_source(v1::DATA_SOURCE_TEXT);
+  data->set_tokenizer(v1::TOKENIZER_BPE);
+  data->set_tokenizer_path((dir / "tokenizer.json").string());
+  data->add_path(dir / "text.txt");
+  data->add_val_path(dir / "val.txt");
+  data->set_val_fraction(0);
+  std::ofstream(dir / "val.txt") << text.substr(0, 200);
+  std::ofstream(dir / "score.txt") << "on the";
+  spec.mutable_train()->set_eval_every(0);
+  const RankResult result = RunJob(dir, spec)[0];
+  ASSERT_EQ(result.finished.outcome(), v1::OUTCOME_COMPLETED) << result.finished.text();
+  EXPECT_LT(Losses(result).back(), Losses(result).front() - 2);
+
+  const auto trained = TrainedModel::Load(spec.train().out_dir());
+  ASSERT_OK(trained);
+  const auto scored = ScoreFile(Exec{}, **trained, dir / "score.txt", dir / "scores.jsonl");
+  ASSERT_OK(scored);
+  EXPECT_EQ(scored->tokens, 2);
+  EXPECT_THAT(ReadFile(dir / "scores.jsonl"),
+              testing::AllOf(testing::HasSubstr("\"bytes\": 2, \"token\": 99993"),
+                             testing::HasSubstr("\"bytes\": 4, \"token\": 99992")));
+  const auto sampled =
+      Sample(Exec{}, **trained, {.prompt = "on", .tokens = 4, .draw = {.temperature = 0}});
+  ASSERT_OK(sampled);
+  EXPECT_THAT(*sampled, testing::HasSubstr("the"));
 }
 
 }  // namespace

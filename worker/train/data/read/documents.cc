@@ -145,6 +145,9 @@ absl::StatusOr<bool> DocumentReader::NextTokens(Document* document) {
 
 // Reads up to token `end`, or up to and including the next separator, which is not appended.
 absl::Status DocumentReader::AppendTokens(int64_t end, int32_t separator, Document* document) {
+  if (separator == kNoSeparator) {
+    document->tokens.reserve(static_cast<size_t>(end - tokens_->position()));
+  }
   while (tokens_->position() < end) {
     NSA_ASSIGN_OR_RETURN(std::span<const Token> ahead, tokens_->Ahead());
     const int64_t left = end - tokens_->position();

@@ -95,13 +95,14 @@ class BpeMerges::Heap {
   int64_t reported_ = 0;
 };
 
-void BpeMerges::Add(int32_t left, int32_t right, int32_t merged) {
+bool BpeMerges::Add(int32_t left, int32_t right, int32_t merged) {
   if (2 * (merged_.size() + 1) > slots_.size()) Grow();
   const uint64_t pair = PairOf(left, right);
   Slot& slot = slots_[PlaceOf(pair)];
-  if (slot.rank != kNoRank) return;
+  if (slot.rank != kNoRank) return false;
   slot = {.pair = pair, .rank = static_cast<uint32_t>(merged_.size())};
   merged_.push_back(merged);
+  return true;
 }
 
 // Makes twice as many slots.

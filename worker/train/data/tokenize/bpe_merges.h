@@ -22,8 +22,8 @@ class BpeMerges {
   static constexpr size_t kLongestPiece = size_t{1} << 30;
 
   // Adds the merge of `left` and `right` into `merged`. Its rank is the number of merges before it.
-  // A pair that has a rank keeps it.
-  void Add(int32_t left, int32_t right, int32_t merged);
+  // False if the pair has a rank, which it keeps.
+  bool Add(int32_t left, int32_t right, int32_t merged);
 
   // Applies the merges to `tokens`, one per byte of a piece, of which there are at most
   // kLongestPiece. `progress` may be null; otherwise its bytes grow by one per token of the piece,

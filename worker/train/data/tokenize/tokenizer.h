@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,12 +29,25 @@ class TextTokenizer {
 
   // Appends the tokens of `text`, which may be a whole file. `progress` may be null. Otherwise
   // Encode() adds the bytes of text that it has encoded to `bytes`, and returns Cancelled once
-  // `cancelled` is set.
-  virtual absl::Status Encode(std::string_view text, std::vector<Token>* tokens,
-                              ReadProgress* progress = nullptr) const = 0;
+  // `cancelled` is set. InvalidArgument for a text that the tokenizer's pattern cannot split.
+  absl::Status Encode(std::string_view text, std::vector<Token>* tokens,
+                      ReadProgress* progress = nullptr) const;
+
+  // The same, but hands the tokens on in parts, each of about a megabyte of text, so that those of
+  // a long text are never held at once. Ends with the first error of `append`.
+  using Append = std::function<absl::Status(std::span<const Token>)>;
+  absl::Status EncodeInParts(std::string_view text, const Append& append,
+                             ReadProgress* progress) const;
 
   // The bytes of a token; empty for the separator. `token` is in [0, vocab()).
   virtual std::string Decode(int32_t token) const = 0;
+
+ private:
+  // Appends the tokens of text[begin, end), where `end` is at or behind `stop`, which is at most
+  // text.size(), and what follows has the same tokens by itself. Returns `end`.
+  virtual absl::StatusOr<size_t> EncodePart(std::string_view text, size_t begin, size_t stop,
+                                            std::vector<Token>* tokens,
+                                            ReadProgress* progress) const = 0;
 };
 
 // The Cancelled error of Encode().
@@ -41,7 +56,8 @@ absl::Status EncodingCancelled();
 // UTF-8 bytes; vocabulary 256, byte 0 begins a document.
 std::unique_ptr<TextTokenizer> ByteTokenizer();
 
-// The tokenizer that a job asks for: bytes, or GPT-2 BPE from data.tokenizer_path (see gpt2_bpe.h).
+// The tokenizer that a job asks for: bytes, or byte-level BPE from data.tokenizer_path (see
+// byte_level_bpe.h). FailedPrecondition if that is not set.
 absl::StatusOr<std::unique_ptr<TextTokenizer>> MakeTokenizer(const v1::DataSpec& data);
 
 }  // namespace nsa::train

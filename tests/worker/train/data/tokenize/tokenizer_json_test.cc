@@ -11,7 +11,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
-#include "worker/train/data/tokenize/gpt2_bpe.h"
+#include "worker/train/data/tokenize/byte_level_bpe.h"
 
 namespace nsa::train {
 namespace {
@@ -48,7 +48,7 @@ class TokenizerJsonTest : public testing::Test {
  protected:
   absl::StatusOr<std::unique_ptr<TextTokenizer>> Load(const Json& json) {
     std::ofstream(dir_ / "tokenizer.json") << json.dump();
-    return LoadGpt2Bpe(dir_.path());
+    return LoadByteLevelBpe(v1::TOKENIZER_GPT2, dir_.path());
   }
 
   const TempDir dir_;
@@ -70,7 +70,7 @@ TEST_F(TokenizerJsonTest, GivesTheTokensOfTheSameTokenizerInGpt2sFiles) {
   std::ofstream merges(gpt2 / "merges.txt");
   for (const auto& [left, right] : kMerges) merges << left << " " << right << "\n";
   merges.close();
-  const auto wanted = LoadGpt2Bpe(gpt2.path());
+  const auto wanted = LoadByteLevelBpe(v1::TOKENIZER_GPT2, gpt2.path());
   ASSERT_OK(wanted);
   for (const Json& json : {GoodTokenizer(), pairs}) {
     const auto tokenizer = Load(json);
@@ -88,8 +88,8 @@ TEST_F(TokenizerJsonTest, GivesTheTokensOfTheSameTokenizerInGpt2sFiles) {
 TEST_F(TokenizerJsonTest, IsFoundByItsOwnNameAndByItsFolder) {
   ASSERT_OK(Load(GoodTokenizer()));
   std::filesystem::rename(dir_ / "tokenizer.json", dir_ / "mine.json");
-  EXPECT_OK(LoadGpt2Bpe(dir_ / "mine.json"));
-  EXPECT_THAT(LoadGpt2Bpe(dir_.path()),
+  EXPECT_OK(LoadByteLevelBpe(v1::TOKENIZER_GPT2, dir_ / "mine.json"));
+  EXPECT_THAT(LoadByteLevelBpe(v1::TOKENIZER_GPT2, dir_.path()),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("vocab.json")));
 }
 
@@ -123,11 +123,11 @@ TEST_F(TokenizerJsonTest, WhatItDoesNotSupportIsRefusedByItsName) {
       {"added_tokens: {", [](Json* json) { (*json)["added_tokens"][0]["special"] = false; }},
       {"token <|endoftext|>: its id", [](Json* json) { (*json)["added_tokens"][0]["id"] = 7; }},
       {"has id -1", [](Json* json) { (*json)["added_tokens"][0]["id"] = -1; }},
-      {"has id 70000", [](Json* json) { (*json)["added_tokens"][0]["id"] = 70000; }},
+      {"has id 1048576", [](Json* json) { (*json)["added_tokens"][0]["id"] = 1 << 20; }},
       {"263 tokens with ids up to 300", [](Json* json) { (*json)["added_tokens"][0]["id"] = 300; }},
       {"no token for byte 65", [](Json* json) { (*json)["model"]["vocab"].erase("A"); }},
       {"no token <|endoftext|>",
-       [](Json* json) { (*json)["added_tokens"][0]["content"] = "<eos>"; }},
+       [](Json* json) { (*json)["added_tokens"][0]["content"] = "<none>"; }},
       {"model.vocab: []", [](Json* json) { (*json)["model"]["vocab"] = Json::array(); }},
       {"model.merges: null", [](Json* json) { (*json)["model"].erase("merges"); }},
       {"model.merges[1]: \"a b c\"", [](Json* json) { (*json)["model"]["merges"][1] = "a b c"; }},
@@ -141,7 +141,7 @@ TEST_F(TokenizerJsonTest, WhatItDoesNotSupportIsRefusedByItsName) {
   }
   for (const char* text : {"", "[]", "{\"model\"", "7"}) {
     std::ofstream(dir_ / "tokenizer.json") << text;
-    EXPECT_THAT(LoadGpt2Bpe(dir_.path()),
+    EXPECT_THAT(LoadByteLevelBpe(v1::TOKENIZER_GPT2, dir_.path()),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("not a JSON object")));
   }
 }

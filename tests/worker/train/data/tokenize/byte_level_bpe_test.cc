@@ -1,4 +1,4 @@
-#include "worker/train/data/tokenize/gpt2_bpe.h"
+#include "worker/train/data/tokenize/byte_level_bpe.h"
 
 #include <algorithm>
 #include <fstream>
@@ -56,7 +56,7 @@ std::unique_ptr<TextTokenizer> Tokenizer(
   vocab["<|endoftext|>"] = id;
   std::ofstream(dir / "vocab.json") << vocab.dump();
   file.close();
-  auto tokenizer = LoadGpt2Bpe(dir.path());
+  auto tokenizer = LoadByteLevelBpe(v1::TOKENIZER_GPT2, dir.path());
   EXPECT_OK(tokenizer);
   return *std::move(tokenizer);
 }
@@ -194,14 +194,20 @@ TEST(Gpt2Bpe, StopsWithinALongPieceWhenNobodyWaits) {
 
 TEST(Gpt2Bpe, NamesWhatIsWrongWithItsFiles) {
   const TempDir dir;
-  EXPECT_THAT(LoadGpt2Bpe(dir.path()),
+  EXPECT_THAT(LoadByteLevelBpe(v1::TOKENIZER_GPT2, dir.path()),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("vocab.json")));
   Tokenizer(dir, {{"a", "b"}});
   std::ofstream(dir / "merges.txt") << "#version: 0.2\na b\nx\n";
-  EXPECT_THAT(LoadGpt2Bpe(dir.path()),
+  EXPECT_THAT(LoadByteLevelBpe(v1::TOKENIZER_GPT2, dir.path()),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("merges.txt:3:")));
+  std::ofstream(dir / "merges.txt") << "a b\nb a\na b\n";
+  EXPECT_THAT(LoadByteLevelBpe(v1::TOKENIZER_GPT2, dir.path()),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("merges.txt:2")));
+  std::ofstream(dir / "merges.txt") << "a b\na b\n";
+  EXPECT_THAT(LoadByteLevelBpe(v1::TOKENIZER_GPT2, dir.path()),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'a b' stands twice")));
   std::ofstream(dir / "vocab.json") << "{\"a\": 0}";
-  EXPECT_THAT(LoadGpt2Bpe(dir.path()),
+  EXPECT_THAT(LoadByteLevelBpe(v1::TOKENIZER_GPT2, dir.path()),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no token for byte 0")));
 }
 

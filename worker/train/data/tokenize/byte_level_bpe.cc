@@ -1,0 +1,176 @@
+#include "worker/train/data/tokenize/byte_level_bpe.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/byte_characters.h"
+#include "common/base/status.h"
+#include "common/job/data/tokenizer_files.h"
+#include "worker/train/data/tokenize/bpe_files.h"
+#include "worker/train/data/tokenize/bpe_merges.h"
+#include "worker/train/data/tokenize/splitter.h"
+#include "worker/train/data/tokenize/word_table.h"
+
+namespace nsa::train {
+namespace {
+
+constexpr size_t kLongestWord = 64;        // bytes of a piece that is looked up as a whole
+constexpr size_t kReportEvery = 64 << 10;  // bytes between two looks at whether to go on
+
+class ByteLevelBpe final : public TextTokenizer {
+ public:
+  absl::Status Load(const BpeFiles& files) {
+    absl::StatusOr<Splitter> splitter = Splitter::Make(files.split, files.ascii_split);
+    if (!splitter.ok()) return Annotate(splitter.status(), "pre_tokenizer: pattern");
+    splitter_ = *std::move(splitter);
+    IndexVocabulary(files);
+    for (const auto& [left, right] : files.merges) {
+      if (merges_.Add(files.ids.at(left), files.ids.at(right), files.ids.at(left + right))) {
+        continue;
+      }
+      return absl::InvalidArgumentError(
+          absl::StrCat("the merge '", left, " ", right, "' stands twice (each once)"));
+    }
+    return FindWholeWords(files);
+  }
+
+  int32_t vocab() const override { return static_cast<int32_t>(bytes_of_.size()); }
+  int32_t separator() const override { return separator_; }
+  std::string Decode(int32_t token) const override {
+    return token == separator_ ? "" : bytes_of_[static_cast<size_t>(token)];
+  }
+
+ private:
+  absl::StatusOr<size_t> EncodePart(std::string_view text, size_t begin, size_t stop,
+                                    std::vector<Token>* tokens,
+                                    ReadProgress* progress) const override {
+    const Splitter::Match match = splitter_.NewMatch();
+    std::vector<int32_t> ids;
+    size_t reported = begin;
+    Splitter::Piece piece;
+    while (begin < stop) {
+      NSA_RETURN_IF_ERROR(splitter_.Next(text, begin, match, &piece));
+      NSA_RETURN_IF_ERROR(Merge(text.substr(begin, piece.begin - begin), &ids, tokens, progress));
+      NSA_RETURN_IF_ERROR(
+          Merge(text.substr(piece.begin, piece.end - piece.begin), &ids, tokens, progress));
+      begin = piece.end;
+      if (progress == nullptr || begin - reported < kReportEvery) continue;
+      if (progress->cancelled) return EncodingCancelled();
+      reported = begin;
+    }
+    return begin;
+  }
+
+  // Puts every token into the table that the merges make of its bytes, or every token of the
+  // vocabulary if the files say so.
+  absl::Status FindWholeWords(const BpeFiles& files) {
+    words_.Reserve(files.ids.size());
+    std::vector<int32_t> ids;
+    for (const auto& [text, id] : files.ids) {
+      const std::string& bytes = bytes_of_[static_cast<size_t>(id)];
+      if (bytes.empty() || files.added.count(text) > 0) continue;
+      if (!files.whole_words_first) {
+        if (bytes.size() > kLongestWord) continue;
+        ids.clear();
+        for (const char c : bytes) ids.push_back(byte_ids_[static_cast<unsigned char>(c)]);
+        NSA_RETURN_IF_ERROR(merges_.Apply(&ids, nullptr));
+        if (ids.size() != 1 || ids[0] != id) continue;
+      } else if (!BytesOf(text)) {
+        continue;
+      }
+      words_.Add(bytes, id);
+      longest_word_ = std::max(longest_word_, bytes.size());
+    }
+    return absl::OkStatus();
+  }
+
+  void IndexVocabulary(const BpeFiles& files) {
+    const std::array<std::string, 256> characters = BytesAsCharacters();
+    byte_of_.fill(-1);
+    for (int byte = 0; byte < 256; ++byte) {
+      const std::string& character = characters[byte];
+      byte_of_[CodeAt(character, 0)] = static_cast<int16_t>(byte);
+      byte_ids_[byte] = files.ids.at(character);
+    }
+    separator_ = files.ids.at(files.separator);
+    bytes_of_.resize(static_cast<size_t>(files.size));
+    for (const auto& [text, id] : files.ids) {
+      const bool plain = files.added.count(text) == 0;
+      bytes_of_[static_cast<size_t>(id)] = (plain ? BytesOf(text) : std::nullopt).value_or(text);
+    }
+  }
+
+  // The character of one or two bytes of UTF-8 at `at`; 0 for a longer one.
+  static size_t CodeAt(const std::string& text, size_t at) {
+    const auto first = static_cast<unsigned char>(text[at]);
+    if (first < 0x80) return first;
+    if ((first & 0xe0) != 0xc0 || at + 1 == text.size()) return 0;
+    return (first & 0x1fu) << 6 | (static_cast<unsigned char>(text[at + 1]) & 0x3fu);
+  }
+
+  // The bytes that a token of a file stands for; nothing for one that is not written as bytes.
+  std::optional<std::string> BytesOf(const std::string& text) const {
+    std::string bytes;
+    for (size_t at = 0; at < text.size(); at += (text[at] & 0x80) != 0 ? 2 : 1) {
+      const int16_t byte = byte_of_[CodeAt(text, at)];
+      if (byte < 0) return std::nullopt;
+      bytes += static_cast<char>(byte);
+    }
+    return bytes;
+  }
+
+  // Appends the tokens of a piece, which is divided if it is too long.
+  absl::Status Merge(std::string_view piece, std::vector<int32_t>* ids, std::vector<Token>* tokens,
+                     ReadProgress* progress) const {
+    if (piece.empty()) return absl::OkStatus();
+    if (piece.size() <= longest_word_) {
+      if (const int32_t word = words_.Find(piece); word >= 0) {
+        tokens->push_back(word);
+        if (progress != nullptr) progress->bytes += std::ssize(piece);
+        return absl::OkStatus();
+      }
+    }
+    while (!piece.empty()) {
+      ids->clear();
+      for (const char c : piece.substr(0, BpeMerges::kLongestPiece)) {
+        ids->push_back(byte_ids_[static_cast<unsigned char>(c)]);
+      }
+      piece.remove_prefix(ids->size());
+      NSA_RETURN_IF_ERROR(merges_.Apply(ids, progress));
+      tokens->insert(tokens->end(), ids->begin(), ids->end());
+    }
+    return absl::OkStatus();
+  }
+
+  std::array<int16_t, 2048> byte_of_{};  // by the character that stands for it; −1: none does
+  std::vector<std::string> bytes_of_;    // by id
+  std::array<int32_t, 256> byte_ids_{};
+  BpeMerges merges_;
+  WordTable words_;
+  size_t longest_word_ = 0;
+  int32_t separator_ = 0;
+  Splitter splitter_;
+};
+
+absl::StatusOr<BpeFiles> Read(v1::Tokenizer tokenizer,
+                              const std::vector<std::filesystem::path>& files) {
+  if (tokenizer == v1::TOKENIZER_BPE) return ReadTokenizerJson(files[0], BpeKind::kAny);
+  if (files.size() == 1) return ReadTokenizerJson(files[0], BpeKind::kGpt2);
+  return ReadGpt2Files(files[0].parent_path());
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TextTokenizer>> LoadByteLevelBpe(v1::Tokenizer tokenizer,
+                                                                const std::filesystem::path& path) {
+  const std::vector<std::filesystem::path> files = TokenizerFilesOf(tokenizer, path);
+  NSA_ASSIGN_OR_RETURN(const BpeFiles read, Read(tokenizer, files));
+  auto loaded = std::make_unique<ByteLevelBpe>();
+  NSA_RETURN_IF_ERROR(Annotate(loaded->Load(read), files.back().string()));
+  return loaded;
+}
+
+}  // namespace nsa::train

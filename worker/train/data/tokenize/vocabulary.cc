@@ -1,0 +1,108 @@
+#include "worker/train/data/tokenize/vocabulary.h"
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <iterator>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/byte_characters.h"
+#include "common/base/clean_text.h"
+#include "common/base/limits.h"
+#include "common/base/status.h"
+
+namespace nsa::train {
+
+namespace fs = std::filesystem;
+
+std::string ShownValue(const std::string& text) {
+  constexpr size_t kLongest = 100;
+  return CleanLine(std::string_view(text).substr(0, kLongest)) +
+         (text.size() > kLongest ? "…" : "");
+}
+
+std::string ShownValue(const nlohmann::json& json) {
+  return ShownValue(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+absl::StatusOr<std::string> ReadTokenizerText(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return absl::NotFoundError(absl::StrCat(path.string(), ": cannot be opened"));
+  std::error_code error;
+  const auto bytes = static_cast<int64_t>(fs::file_size(path, error));
+  if (error || bytes > limits::kVocabularyBytes) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: %d bytes (at most %d)", path.string(), error ? -1 : bytes, limits::kVocabularyBytes));
+  }
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+absl::StatusOr<nlohmann::json> ReadTokenizerObject(const fs::path& path) {
+  NSA_ASSIGN_OR_RETURN(const std::string text, ReadTokenizerText(path));
+  nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_object()) return json;
+  return absl::InvalidArgumentError(absl::StrCat(path.string(), ": not a JSON object"));
+}
+
+absl::Status Vocabulary::AddAll(const nlohmann::json& tokens) {
+  if (tokens.size() > static_cast<size_t>(kMostTokens)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: %d tokens (at most %d); use a tokenizer with fewer", path_.string(),
+                        tokens.size(), kMostTokens));
+  }
+  files_.ids.reserve(tokens.size());
+  for (const auto& [text, id] : tokens.items()) NSA_RETURN_IF_ERROR(Add(text, id));
+  return absl::OkStatus();
+}
+
+absl::Status Vocabulary::Add(const std::string& text, const nlohmann::json& id) {
+  if (!id.is_number_unsigned() || id.get<uint64_t>() >= uint64_t{kMostTokens}) {
+    return absl::InvalidArgumentError(absl::StrFormat("%s: token %s has id %s (0 … %d, each once)",
+                                                      path_.string(), ShownValue(text),
+                                                      ShownValue(id), kMostTokens - 1));
+  }
+  const auto number = id.get<int32_t>();
+  const auto [at, added] = files_.ids.emplace(text, number);
+  if (!added) return at->second == number ? absl::OkStatus() : Twice(text);
+  used_.resize(std::max(used_.size(), static_cast<size_t>(number) + 1));
+  if (used_[static_cast<size_t>(number)]) return Twice(text);
+  used_[static_cast<size_t>(number)] = true;
+  return absl::OkStatus();
+}
+
+absl::Status Vocabulary::Finish(bool gaps) {
+  const std::array<std::string, 256> characters = BytesAsCharacters();
+  for (int byte = 0; byte < 256; ++byte) {
+    if (files_.ids.count(characters[byte]) > 0) continue;
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: no token for byte %d", path_.string(), byte));
+  }
+  files_.size = static_cast<int32_t>(used_.size());
+  if (gaps || used_.size() == files_.ids.size()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s: %d tokens with ids up to %d (each id from 0 on once)", path_.string(),
+                      files_.ids.size(), used_.size() - 1));
+}
+
+absl::Status Vocabulary::Twice(const std::string& text) const {
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s: token %s: its id or its text stands twice (each once)", path_.string(),
+                      ShownValue(text)));
+}
+
+absl::Status AddMerge(std::string left, std::string right, const std::string& place,
+                      BpeFiles* files) {
+  const bool known = files->ids.count(left) > 0 && files->ids.count(right) > 0 &&
+                     files->ids.count(left + right) > 0;
+  if (!known) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: '%s' (two tokens that are in the vocabulary, as is their concatenation)", place,
+        ShownValue(absl::StrCat(left, " ", right))));
+  }
+  files->merges.emplace_back(std::move(left), std::move(right));
+  return absl::OkStatus();
+}
+
+}  // namespace nsa::train

@@ -1,0 +1,56 @@
+// What the readers of tokenizer files share: their texts, and the vocabulary that they collect.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "nlohmann/json.hpp"
+#include "worker/train/data/tokenize/bpe_files.h"
+
+namespace nsa::train {
+
+// A value of a file in an error: short, on one line, without what steers a terminal.
+std::string ShownValue(const std::string& text);
+std::string ShownValue(const nlohmann::json& json);
+
+// A file of a tokenizer, of at most limits::kVocabularyBytes. NotFound or InvalidArgument, naming
+// it.
+absl::StatusOr<std::string> ReadTokenizerText(const std::filesystem::path& path);
+
+// The same, if it is a JSON object.
+absl::StatusOr<nlohmann::json> ReadTokenizerObject(const std::filesystem::path& path);
+
+// Collects the vocabulary of a file: tokens below kMostTokens, no text and no id twice.
+class Vocabulary {
+ public:
+  Vocabulary(std::filesystem::path path, BpeFiles* files)
+      : path_(std::move(path)), files_(*files) {}
+
+  // Adds tokens of a JSON object, text to id. All errors are InvalidArgument and name the file.
+  absl::Status AddAll(const nlohmann::json& tokens);
+
+  // Adds a token. One that is there with the same id may be added again.
+  absl::Status Add(const std::string& text, const nlohmann::json& id);
+
+  // Whether every byte has a token and, without `gaps`, every id from 0 on. Sets BpeFiles.size.
+  absl::Status Finish(bool gaps);
+
+ private:
+  absl::Status Twice(const std::string& text) const;
+
+  const std::filesystem::path path_;
+  BpeFiles& files_;
+  std::vector<bool> used_;
+};
+
+// Adds a merge. InvalidArgument, beginning with `place`, if the tokens or their concatenation are
+// not in the vocabulary.
+absl::Status AddMerge(std::string left, std::string right, const std::string& place,
+                      BpeFiles* files);
+
+}  // namespace nsa::train
