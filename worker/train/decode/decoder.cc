@@ -25,6 +25,8 @@ namespace {
 // about 4 µs.
 constexpr int64_t kParametersForThreads = 8'000'000;
 
+static_assert(Decoder::kMostRows == kDecodeRows);
+
 // Limits the kernels of this thread to one thread as long as it lives.
 class OneThread {
  public:
@@ -57,17 +59,21 @@ class Decoder::Impl {
   absl::Status Allocate() { return memory_.Allocate(); }
 
   absl::StatusOr<std::span<const float>> Prefill(const Exec& exec, std::span<const int32_t> tokens);
+  absl::StatusOr<std::span<const float>> PrefillEach(const Exec& exec,
+                                                     std::span<const int32_t> tokens);
   void Reset();
 
   int32_t context() const { return config_.attention.shape.seq_len; }
   int32_t tokens() const { return static_cast<int32_t>(position_); }
   const std::array<int64_t, kBranches>& keys_read(int32_t layer) const { return keys_read_[layer]; }
-  int64_t bytes() const { return memory_.bytes(); }
+  int64_t bytes() const {
+    return memory_.bytes() + static_cast<int64_t>(each_.size() * sizeof(float));
+  }
 
  private:
   absl::Status Check(std::span<const int32_t> tokens) const;
   absl::Status ReadRows(const Exec& exec, std::span<const int32_t> tokens);
-  absl::Status Head(const Exec& exec, int64_t row);
+  absl::Status Head(const Exec& exec, int64_t first, int64_t rows, const Tensor& logits);
   ConstTensor Weight(const Place& place) const {
     return parameters_.weight(place.offset, place.size);
   }
@@ -78,6 +84,7 @@ class Decoder::Impl {
   const ModelPlaces places_;
   SequenceMemory memory_;
   Rotation rotation_;
+  std::vector<float> each_;  // [kMostRows, V], once PrefillEach() was called
 
   int64_t position_ = 0;         // of the next token
   int32_t document_ = 0;         // where its document begins
@@ -131,9 +138,25 @@ absl::StatusOr<std::span<const float>> Decoder::Impl::Prefill(const Exec& exec,
     const OneThread one(rows.size() == 1 && parameters_.layout().count() < kParametersForThreads);
     NSA_RETURN_IF_ERROR(ReadRows(exec, rows));
     if (!tokens.empty()) continue;
-    NSA_RETURN_IF_ERROR(Head(exec, static_cast<int64_t>(rows.size()) - 1));
+    NSA_RETURN_IF_ERROR(
+        Head(exec, static_cast<int64_t>(rows.size()) - 1, 1, memory_.work().logits));
     return memory_.work().logits.as<const float>();
   }
+}
+
+absl::StatusOr<std::span<const float>> Decoder::Impl::PrefillEach(const Exec& exec,
+                                                                  std::span<const int32_t> tokens) {
+  NSA_RETURN_IF_ERROR(Check(tokens));
+  const auto rows = static_cast<int64_t>(tokens.size());
+  if (rows > kMostRows) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("decode: %d tokens at once (1 to %d); divide them", rows, kMostRows));
+  }
+  each_.resize(static_cast<size_t>(kMostRows * config_.vocab));
+  NSA_RETURN_IF_ERROR(ReadRows(exec, tokens));
+  const Tensor logits(each_.data(), rows * config_.vocab, DType::kF32);
+  NSA_RETURN_IF_ERROR(Head(exec, 0, rows, logits));
+  return logits.as<const float>();
 }
 
 // Runs at most kDecodeRows tokens through all blocks.
@@ -170,17 +193,18 @@ absl::Status Decoder::Impl::ReadRows(const Exec& exec, std::span<const int32_t> 
   return absl::OkStatus();
 }
 
-// The logits after row `row` of the residual stream.
-absl::Status Decoder::Impl::Head(const Exec& exec, int64_t row) {
+// The logits after `rows` rows of the residual stream, from row `first` on.
+absl::Status Decoder::Impl::Head(const Exec& exec, int64_t first, int64_t rows,
+                                 const Tensor& logits) {
   const DecodeWork& work = memory_.work();
   const int64_t dim = config_.dim;
-  const Tensor h(work.h.data, dim, DType::kF32);
-  NSA_RETURN_IF_ERROR(RmsNorm(exec, {.rows = 1,
+  const Tensor h(work.h.data, rows * dim, DType::kF32);
+  NSA_RETURN_IF_ERROR(RmsNorm(exec, {.rows = rows,
                                      .dim = dim,
-                                     .x = work.x.as<const float>().subspan(row * dim, dim),
+                                     .x = work.x.as<const float>().subspan(first * dim, rows * dim),
                                      .weight = Weight(places_.norm_f),
                                      .y = h}));
-  return Product(exec, {1, dim, config_.vocab}, h, Weight(places_.head), work.logits);
+  return Product(exec, {rows, dim, config_.vocab}, h, Weight(places_.head), logits);
 }
 
 absl::StatusOr<std::unique_ptr<Decoder>> Decoder::Create(const v1::JobSpec& spec,
@@ -206,6 +230,10 @@ absl::StatusOr<std::span<const float>> Decoder::Prefill(const Exec& exec,
 }
 absl::StatusOr<std::span<const float>> Decoder::Step(const Exec& exec, int32_t token) {
   return impl_->Prefill(exec, {&token, 1});
+}
+absl::StatusOr<std::span<const float>> Decoder::PrefillEach(const Exec& exec,
+                                                            std::span<const int32_t> tokens) {
+  return impl_->PrefillEach(exec, tokens);
 }
 void Decoder::Reset() { impl_->Reset(); }
 int32_t Decoder::context() const { return impl_->context(); }

@@ -56,6 +56,15 @@ class Decoder {
   absl::StatusOr<std::span<const float>> Prefill(const Exec& exec, std::span<const int32_t> tokens);
   absl::StatusOr<std::span<const float>> Step(const Exec& exec, int32_t token);
 
+  // Most tokens that PrefillEach() takes.
+  static constexpr int64_t kMostRows = 64;
+
+  // As Prefill() for at most kMostRows tokens, and returns the logits [tokens, V] after each of
+  // them. The first call takes memory for kMostRows · V floats, which bytes() then counts.
+  // InvalidArgument when there are more tokens.
+  absl::StatusOr<std::span<const float>> PrefillEach(const Exec& exec,
+                                                     std::span<const int32_t> tokens);
+
   // Forgets the sequence and its counters, and keeps the memory.
   void Reset();
 
@@ -67,7 +76,7 @@ class Decoder {
   // key counts once for all heads of a group. nsa::KeysRead() is the expected number.
   const std::array<int64_t, kBranches>& keys_read(int32_t layer) const;
 
-  // BytesFor() the context.
+  // BytesFor() the context, and what PrefillEach() has taken.
   int64_t bytes() const;
 
  private:

@@ -109,6 +109,28 @@ TEST_P(DecoderVariants, PrefillAndStepsEqualTheWholeForwardAtEverySplit) {
   }
 }
 
+TEST_P(DecoderVariants, PrefillEachGivesTheLogitsOfEveryToken) {
+  const DecodeCase example(Spec(), 40, 1);
+  const auto expected = example.WholeForward();
+  const auto decoder = example.MakeDecoder();
+  ASSERT_NE(decoder, nullptr);
+  const auto vocab = static_cast<size_t>(example.spec().model().vocab());
+  for (const size_t split : {1, 8, 23, 39, 40}) {
+    decoder->Reset();
+    ASSERT_OK(decoder->Prefill({}, example.text().first(1)));
+    for (size_t begin = 1; begin < example.text().size(); begin += split) {
+      const size_t rows = std::min(split, example.text().size() - begin);
+      const auto logits = decoder->PrefillEach({}, example.text().subspan(begin, rows));
+      ASSERT_OK(logits);
+      ASSERT_EQ(logits->size(), rows * vocab);
+      for (size_t row = 0; row < rows; ++row) {
+        ASSERT_LT(ErrorOf(logits->subspan(row * vocab, vocab), expected[begin + row]), kRounding)
+            << "split " << split << ", token " << begin + row;
+      }
+    }
+  }
+}
+
 // The keys that layer `layer` must have read for the first `tokens` tokens.
 std::array<int64_t, kBranches> Expected(const DecodeCase& example, int32_t layer, int32_t tokens) {
   NsaLayerConfig config = ModelConfigOf(example.spec()).AttentionOf(layer);
