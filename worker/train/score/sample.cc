@@ -10,37 +10,12 @@
 #include "common/base/status.h"
 #include "worker/train/data/random.h"
 #include "worker/train/decode/decoder.h"
+#include "worker/train/score/utf8.h"
 
 namespace nsa::train {
 namespace {
 
 constexpr int64_t kDefaultBytes = 200;
-constexpr char kReplacement[] = "\xef\xbf\xbd";
-
-// The length of a UTF-8 character that begins with this byte; 0 if the byte cannot begin one.
-size_t LengthFrom(unsigned char first) {
-  if (first < 0x80) return 1;
-  if (first >= 0xc2 && first <= 0xdf) return 2;
-  if (first >= 0xe0 && first <= 0xef) return 3;
-  return first >= 0xf0 && first <= 0xf4 ? 4 : 0;
-}
-
-// The length of the UTF-8 character at the start of `bytes`; 0 when there is none.
-size_t CharacterLength(std::string_view bytes) {
-  const auto at = [&](size_t i) {
-    return i < bytes.size() ? static_cast<unsigned char>(bytes[i]) : 0;
-  };
-  const auto first = at(0);
-  const size_t length = LengthFrom(static_cast<unsigned char>(first));
-  if (length == 1) return 1;
-  for (size_t i = 1; i < length; ++i) {
-    if ((at(i) & 0xc0) != 0x80) return 0;
-  }
-  const bool overlong = (first == 0xe0 && at(1) < 0xa0) || (first == 0xf0 && at(1) < 0x90);
-  const bool surrogate = first == 0xed && at(1) > 0x9f;
-  const bool too_large = first == 0xf4 && at(1) > 0x8f;
-  return overlong || surrogate || too_large ? 0 : length;
-}
 
 absl::Status Check(const SampleOptions& options) {
   NSA_RETURN_IF_ERROR(Annotate(CheckDraw(options.draw), "sample"));
@@ -119,14 +94,14 @@ absl::StatusOr<std::string> Sample(const Exec& exec, const TrainedModel& trained
 std::string PrintableUtf8(std::string_view bytes) {
   std::string text;
   while (!bytes.empty()) {
-    const size_t length = CharacterLength(bytes);
+    const size_t length = Utf8Length(bytes);
     const auto first = static_cast<unsigned char>(bytes[0]);
     const bool control =
         length == 1 && (first < 0x20 || first == 0x7f) && first != '\n' && first != '\t';
     const bool c1_control =
         length == 2 && first == 0xc2 && static_cast<unsigned char>(bytes[1]) < 0xa0;
     if (length == 0 || control || c1_control) {
-      text += kReplacement;
+      text += kReplacementCharacter;
     } else {
       text += bytes.substr(0, length);
     }
@@ -137,12 +112,7 @@ std::string PrintableUtf8(std::string_view bytes) {
 
 std::string PrintableStream::Add(std::string_view bytes) {
   waiting_ += bytes;
-  size_t done = 0;
-  while (done < waiting_.size()) {
-    const std::string_view rest = std::string_view(waiting_).substr(done);
-    if (LengthFrom(static_cast<unsigned char>(rest[0])) > rest.size()) break;
-    done += std::max<size_t>(1, CharacterLength(rest));
-  }
+  const size_t done = SettledUtf8(waiting_);
   std::string text = PrintableUtf8(std::string_view(waiting_).substr(0, done));
   waiting_.erase(0, done);
   return text;
