@@ -1,6 +1,7 @@
 // nsa-worker: trains on one rank. See README.md beside this file.
 #include <sys/prctl.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/str_format.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
@@ -23,6 +25,7 @@
 #include "worker/train/gpu/gpu.h"
 #include "worker/train/gpu/machine.h"
 #include "worker/train/score/commands.h"
+#include "worker/train/serve/server.h"
 #include "worker/train/step/ending.h"
 #include "worker/train/step/signals.h"
 #include "worker/train/step/stack_signal.h"
@@ -54,6 +57,8 @@ struct Flags {
   std::string sample;  // checkpoint
   std::string prompt_file;
   SampleOptions sampling;
+  std::string served;  // checkpoint
+  serve::ServerOptions server;
 };
 
 const char* ProgramName() { return cuda::BuiltWithCuda() ? "nsa-worker-cuda" : "nsa-worker"; }
@@ -61,6 +66,11 @@ const char* ProgramName() { return cuda::BuiltWithCuda() ? "nsa-worker-cuda" : "
 int Refuse(const absl::Status& status) {
   std::cerr << ProgramName() << ": " << status.message() << "\n";
   return kUsage;
+}
+
+int Fail(const absl::Status& status) {
+  std::cerr << ProgramName() << ": " << status.message() << "\n";
+  return 1;
 }
 
 absl::StatusOr<v1::WorkerLaunch> ReadLaunch(const RunDir& run_dir) {
@@ -200,9 +210,43 @@ int Use(const Flags& flags) {
   UnblockSignals();
   SetThreads(flags.threads, 1);
   const absl::Status status = RunUse(flags);
-  if (status.ok()) return 0;
-  std::cerr << ProgramName() << ": " << status.message() << "\n";
-  return 1;
+  return status.ok() ? 0 : Fail(status);
+}
+
+void AnnounceServer(const serve::CompletionServer& server, const TrainedModel& trained) {
+  const serve::Engine& engine = server.engine();
+  absl::PrintF(
+      "serving %s, step %d, at %s/v1 (context %d tokens, caches %.1f MiB); Ctrl-C ends it\n",
+      server.model(), trained.state().step(), server.url(), engine.context(),
+      static_cast<double>(engine.bytes()) / (1 << 20));
+  std::fflush(stdout);
+}
+
+// Runs --serve until SIGTERM or SIGINT. They end it at once while the model is loaded, and within a
+// second later: requests are answered, and what is computed is left.
+int Serve(const Flags& flags) {
+  std::atomic<bool> serving = false, asked = false;
+  const SignalWatch watch([&](int) {
+    if (!serving) std::_Exit(0);
+    asked = true;
+    asked.notify_all();
+  });
+  const RealClock clock;
+  SetThreads(flags.threads, 1);
+  const auto trained = TrainedModel::Load(flags.served);
+  if (!trained.ok()) return Fail(trained.status());
+  serve::ServerOptions options = flags.server;
+  options.context = flags.sampling.context;
+  options.threads = flags.threads;
+  const auto server = serve::CompletionServer::Start(trained->get(), &clock, options);
+  if (absl::IsInvalidArgument(server.status())) return Refuse(server.status());
+  if (!server.ok()) return Fail(server.status());
+  serving = true;
+  AnnounceServer(**server, **trained);
+  asked.wait(false);
+  (*server)->Drain(absl::Milliseconds(700));
+  spdlog::shutdown();
+  std::_Exit(0);  // the model's thread may be in the middle of a long step
 }
 
 int CheckGpu() {
@@ -267,10 +311,26 @@ CLI::Option* AddSample(CLI::App* app, Flags* flags) {
                   "draw from the likeliest tokens that together have this probability only")
       ->needs(sample);
   app->add_option("--seed", to->seed, "the same seed writes the same text")->needs(sample);
-  app->add_option("--context", to->context,
-                  "tokens that the model sees at most; default: the job's train.seq_len")
-      ->needs(sample);
   return sample;
+}
+
+CLI::Option* AddServe(CLI::App* app, Flags* flags) {
+  auto* serve = app->add_option("--serve", flags->served,
+                                "CHECKPOINT: answer OpenAI's completions API for programs of this "
+                                "machine, on the CPU");
+  app->add_option("--listen", flags->server.listen,
+                  "127.0.0.1:PORT or localhost:PORT; default: 127.0.0.1:8000; port 0 takes a free "
+                  "one")
+      ->needs(serve);
+  return serve;
+}
+
+// --context of --sample and --serve.
+void AddContext(CLI::App* app, Flags* flags) {
+  app->add_option("--context", flags->sampling.context,
+                  "tokens that the model sees at most, with --sample or --serve; default: the "
+                  "job's train.seq_len")
+      ->check(CLI::Range(0, 1'048'576));
 }
 
 int Main(int argc, char** argv) {
@@ -310,8 +370,11 @@ int Main(int argc, char** argv) {
   auto* score = AddScore(&app, &flags);
   auto* eval = AddEval(&app, &flags);
   auto* sample = AddSample(&app, &flags);
-  score->excludes(eval)->excludes(sample);
-  eval->excludes(sample);
+  auto* serve = AddServe(&app, &flags);
+  AddContext(&app, &flags);
+  score->excludes(eval)->excludes(sample)->excludes(serve);
+  eval->excludes(sample)->excludes(serve);
+  sample->excludes(serve);
   app.set_version_flag("--version",
                        absl::StrCat(ProgramName(), " ", kVersion, " (", kRevision, ")"));
   try {
@@ -321,11 +384,16 @@ int Main(int argc, char** argv) {
   }
   if (flags.check_gpu) return CheckGpu();
   if (flags.check_nccl) return CheckNccl();
+  if (flags.sampling.context != 0 && flags.sample.empty() && flags.served.empty()) {
+    return Refuse(absl::InvalidArgumentError(absl::StrCat(
+        "--context: ", flags.sampling.context, " (only with --sample or --serve); leave it out")));
+  }
+  if (!flags.served.empty()) return Serve(flags);
   if (!flags.score.empty() || !flags.eval.empty() || !flags.sample.empty()) return Use(flags);
   if (IsAboutData(flags)) return TellAboutData(flags);
   if (flags.run_dir.empty() && flags.job.empty()) {
     return Refuse(absl::InvalidArgumentError(
-        "--job, --run-dir, --score, --eval or --sample (one wanted); see --help"));
+        "--job, --run-dir, --score, --eval, --sample or --serve (one wanted); see --help"));
   }
   return TrainFrom(flags);
 }

@@ -1,0 +1,42 @@
+// Any bytes as the body of POST /v1/completions. What is accepted keeps its limits, and what is
+// refused has a short message that begins with a parameter or "body".
+#include <nlohmann/json.hpp>
+
+#include "tests/fuzz/fuzz.h"
+#include "worker/train/serve/answer.h"
+#include "worker/train/serve/limits.h"
+#include "worker/train/serve/request.h"
+
+using nsa::fuzz::Require;
+using nsa::fuzz::RequireRefusal;
+
+namespace serve = nsa::train::serve;
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const auto request =
+      serve::ReadRequest(std::string_view(reinterpret_cast<const char*>(data), size));
+  if (!request.ok()) {
+    RequireRefusal(request.status());
+    Require(request.status().message().size() < 1'000, "a long message");
+    const auto error = nlohmann::json::parse(serve::ErrorJson(request.status()), nullptr, false);
+    Require(error.is_object(), "an error that is no JSON");
+    return 0;
+  }
+  const auto prompts = static_cast<int64_t>(request->prompts.size());
+  Require(prompts >= 1 && prompts * request->n <= serve::kChoices, "too many choices");
+  Require(request->max_tokens >= 0 && request->max_tokens <= serve::kTokens, "max_tokens");
+  Require(request->draw.temperature >= 0 && request->draw.top_p > 0 && request->draw.top_p <= 1 &&
+              request->draw.top_k >= 0,
+          "drawing");
+  Require(
+      request->logprobs.value_or(0) >= 0 && request->logprobs.value_or(0) <= serve::kMostLogprobs,
+      "logprobs");
+  Require(request->stops.size() <= serve::kStops, "stop strings");
+  for (const std::string& stop : request->stops) Require(!stop.empty(), "an empty stop string");
+  for (const serve::Prompt& prompt : request->prompts) {
+    const auto* tokens = std::get_if<std::vector<int32_t>>(&prompt);
+    if (tokens == nullptr) continue;
+    for (const int32_t token : *tokens) Require(token >= 0, "a negative token");
+  }
+  return 0;
+}

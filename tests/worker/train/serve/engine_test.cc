@@ -1,0 +1,277 @@
+#include "worker/train/serve/engine.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/status.h"
+#include "gmock/gmock.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_dir.h"
+#include "tests/worker/train/score/small_trained.h"
+#include "worker/train/score/sample.h"
+#include "worker/train/score/score.h"
+#include "worker/train/score/utf8.h"
+
+namespace nsa::train::serve {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+// As decoder_test.cc has it.
+constexpr double kRounding = 2e-4;
+
+// The pieces of each choice, put together.
+struct Answered {
+  std::vector<AnswerPiece> choices;
+  Usage usage;
+};
+
+class EngineTest : public testing::Test {
+ protected:
+  EngineTest() : trained_(SmallModel(dir_)), engine_(*Engine::Create(trained_.get(), 0)) {}
+
+  absl::StatusOr<Answered> Try(CompletionRequest request) {
+    NSA_ASSIGN_OR_RETURN(const Task task, engine_->Prepare(std::move(request)));
+    Answered answered;
+    const auto take = [&](AnswerPiece piece) {
+      EXPECT_FALSE(piece.empty());
+      EXPECT_EQ(ValidUtf8(piece.text), piece.text);
+      const auto index = static_cast<size_t>(piece.choice);
+      if (answered.choices.size() <= index) answered.choices.resize(index + 1);
+      AnswerPiece& choice = answered.choices[index];
+      EXPECT_EQ(choice.finish_reason, "") << "the last piece has it";
+      choice.text += piece.text;
+      std::move(piece.tokens.begin(), piece.tokens.end(), std::back_inserter(choice.tokens));
+      choice.finish_reason = piece.finish_reason;
+    };
+    NSA_ASSIGN_OR_RETURN(answered.usage,
+                         engine_->Complete(task, {.wanted = [] { return true; }, .take = take}));
+    return answered;
+  }
+
+  Answered Complete(CompletionRequest request) {
+    const auto answered = Try(std::move(request));
+    EXPECT_OK(answered);
+    return answered.value_or(Answered{.choices = std::vector<AnswerPiece>(1), .usage = {}});
+  }
+
+  // What Sample() writes.
+  std::string Sampled(const std::string& prompt, int64_t tokens, DrawOptions draw, int64_t seed) {
+    const auto text =
+        Sample(Exec{}, *trained_, {.prompt = prompt, .tokens = tokens, .draw = draw, .seed = seed});
+    EXPECT_OK(text);
+    return ValidUtf8(text.value_or(""));
+  }
+
+  const TempDir dir_;
+  const std::unique_ptr<TrainedModel> trained_;
+  const std::unique_ptr<Engine> engine_;
+};
+
+TEST_F(EngineTest, WritesWhatSampleWritesAlsoBeyondTheContext) {
+  for (const std::string& prompt : {std::string(), std::string("To be"), std::string(31, 'a')}) {
+    for (const DrawOptions& draw : {DrawOptions{.temperature = 0}, DrawOptions{.temperature = 1},
+                                    DrawOptions{.temperature = 0.7, .top_k = 20, .top_p = 0.9}}) {
+      const Answered answered =
+          Complete({.prompts = {prompt}, .max_tokens = 100, .draw = draw, .seed = 5});
+      EXPECT_EQ(answered.choices[0].text, Sampled(prompt, 100, draw, 5)) << prompt;
+      EXPECT_EQ(answered.choices[0].finish_reason, "length");
+      EXPECT_EQ(answered.usage.completion_tokens, 100);
+      EXPECT_EQ(answered.usage.prompt_tokens, static_cast<int64_t>(prompt.size()));
+    }
+  }
+}
+
+TEST_F(EngineTest, ScoresAPromptAsScoreTokensDoes) {
+  const std::string prompt = "To be, or not to be: a test";
+  const auto scores = ScoreTokens(Exec{}, *trained_, Bytes(prompt));
+  ASSERT_OK(scores);
+  const Answered answered =
+      Complete({.prompts = {prompt}, .max_tokens = 0, .echo = true, .logprobs = 1});
+  const AnswerPiece& choice = answered.choices[0];
+  EXPECT_EQ(choice.text, prompt);
+  EXPECT_EQ(choice.finish_reason, "length");
+  EXPECT_EQ(answered.usage.completion_tokens, 0);
+  ASSERT_EQ(choice.tokens.size(), prompt.size());
+  EXPECT_FALSE(choice.tokens[0].token.logprob.has_value());
+  for (size_t i = 1; i < prompt.size(); ++i) {
+    EXPECT_EQ(choice.tokens[i].token.name, prompt.substr(i, 1));
+    EXPECT_EQ(choice.tokens[i].offset, static_cast<int64_t>(i));
+    EXPECT_NEAR(*choice.tokens[i].token.logprob, scores->at(i), kRounding) << i;
+  }
+}
+
+TEST_F(EngineTest, ScoresTheFirstTokenBehindASeparatorThatTheClientSends) {
+  const std::string text = "To be";
+  const auto scores = ScoreTokens(Exec{}, *trained_, Bytes(text));
+  ASSERT_OK(scores);
+  std::vector<int32_t> prompt = {0};
+  prompt.insert(prompt.end(), text.begin(), text.end());
+  const Answered answered =
+      Complete({.prompts = {prompt}, .max_tokens = 0, .echo = true, .logprobs = 0});
+  const AnswerPiece& choice = answered.choices[0];
+  EXPECT_EQ(choice.text, text);
+  ASSERT_EQ(choice.tokens.size(), 6u);
+  EXPECT_EQ(choice.tokens[0].token.name, "<|endoftext|>");
+  EXPECT_FALSE(choice.tokens[0].token.logprob.has_value());
+  for (size_t i = 0; i < text.size(); ++i) {
+    EXPECT_NEAR(*choice.tokens[i + 1].token.logprob, scores->at(i), kRounding) << i;
+    EXPECT_TRUE(choice.tokens[i + 1].token.top.empty()) << "with logprobs 0";
+  }
+}
+
+TEST_F(EngineTest, TheTopTokensAreTheMostProbableAndTheTokenItself) {
+  const Answered answered = Complete({.prompts = {"To be, or not"},
+                                      .max_tokens = 4,
+                                      .draw = {.temperature = 0},
+                                      .echo = true,
+                                      .logprobs = 3});
+  const auto& tokens = answered.choices[0].tokens;
+  ASSERT_EQ(tokens.size(), 17u);
+  int listed = 0;
+  for (size_t i = 1; i < tokens.size(); ++i) {
+    const AnswerToken& token = tokens[i].token;
+    ASSERT_GE(token.top.size(), 3u);
+    EXPECT_TRUE(std::is_sorted(token.top.begin(), token.top.begin() + 3,
+                               [](const auto& a, const auto& b) { return a.second > b.second; }));
+    const auto own = std::find_if(token.top.begin(), token.top.end(),
+                                  [&](const auto& top) { return top.first == token.name; });
+    ASSERT_NE(own, token.top.end());
+    EXPECT_EQ(own->second, *token.logprob);
+    EXPECT_EQ(token.top.size(), own < token.top.begin() + 3 ? 3u : 4u);
+    if (own < token.top.begin() + 3) ++listed;
+  }
+  EXPECT_LT(listed, 16) << "some token of the prompt is not among the three";
+  for (size_t i = 13; i < tokens.size(); ++i) {
+    const auto& top = tokens[i].token.top;
+    const size_t first = top[0].first == "<|endoftext|>" ? 1 : 0;  // never generated
+    EXPECT_EQ(top[first].first, tokens[i].token.name) << "greedy";
+  }
+}
+
+// The probabilities of all tokens add up to one.
+TEST_F(EngineTest, LogprobsAreThoseOfTheWholeVocabulary) {
+  double sum = 0;
+  for (int32_t v = 0; v < 256; ++v) {
+    const Answered answered = Complete(
+        {.prompts = {std::vector<int32_t>{'T', v}}, .max_tokens = 0, .echo = true, .logprobs = 0});
+    sum += std::exp(*answered.choices[0].tokens[1].token.logprob);
+  }
+  EXPECT_NEAR(sum, 1, 1e-4);
+}
+
+TEST_F(EngineTest, AnswersEveryPromptNTimesInOrder) {
+  const Answered answered = Complete({.prompts = {"To be", std::vector<int32_t>{'a', 'b'}},
+                                      .max_tokens = 20,
+                                      .n = 2,
+                                      .echo = true,
+                                      .seed = 3});
+  ASSERT_EQ(answered.choices.size(), 4u);
+  EXPECT_THAT(answered.choices[0].text, StartsWith("To be"));
+  EXPECT_THAT(answered.choices[1].text, StartsWith("To be"));
+  EXPECT_THAT(answered.choices[2].text, StartsWith("ab"));
+  EXPECT_NE(answered.choices[0].text, answered.choices[1].text);
+  EXPECT_NE(answered.choices[2].text.substr(2), answered.choices[0].text.substr(5));
+  EXPECT_EQ(answered.usage.prompt_tokens, 7);
+  EXPECT_EQ(answered.usage.completion_tokens, 80);
+  const Answered again = Complete({.prompts = {"To be", std::vector<int32_t>{'a', 'b'}},
+                                   .max_tokens = 20,
+                                   .n = 2,
+                                   .echo = true,
+                                   .seed = 3});
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(again.choices[i].text, answered.choices[i].text);
+}
+
+TEST_F(EngineTest, WithoutASeedEveryAnswerIsAnother) {
+  const CompletionRequest request = {.prompts = {"To be"}, .max_tokens = 40};
+  EXPECT_NE(Complete(request).choices[0].text, Complete(request).choices[0].text);
+}
+
+TEST_F(EngineTest, EndsBeforeAStopString) {
+  const std::string whole =
+      Complete({.prompts = {"To be"}, .max_tokens = 60, .seed = 1}).choices[0].text;
+  size_t at = 20;  // of ASCII
+  while (static_cast<unsigned char>(whole[at]) >= 0x80 ||
+         static_cast<unsigned char>(whole[at + 1]) >= 0x80)
+    ++at;
+  const std::string stop = whole.substr(at, 2);
+  const Answered answered =
+      Complete({.prompts = {"To be"}, .max_tokens = 60, .logprobs = 1, .stops = {stop}, .seed = 1});
+  EXPECT_EQ(answered.choices[0].text, whole.substr(0, whole.find(stop)));
+  EXPECT_EQ(answered.choices[0].finish_reason, "stop");
+  EXPECT_LT(answered.usage.completion_tokens, 60);
+  EXPECT_LT(static_cast<int64_t>(answered.choices[0].tokens.size()),
+            answered.usage.completion_tokens)
+      << "those of the stop string are counted and not shown";
+}
+
+TEST_F(EngineTest, TokensThatArePartsOfACharacterShowTheirBytes) {
+  const Answered answered =
+      Complete({.prompts = {"é"}, .max_tokens = 0, .echo = true, .logprobs = 1});
+  const AnswerPiece& choice = answered.choices[0];
+  EXPECT_EQ(choice.text, "é");
+  ASSERT_EQ(choice.tokens.size(), 2u);
+  EXPECT_EQ(choice.tokens[0].token.name, "bytes:\\xc3");
+  EXPECT_EQ(choice.tokens[1].token.name, "bytes:\\xa9");
+  EXPECT_EQ(choice.tokens[1].offset, 0);
+}
+
+TEST_F(EngineTest, RefusesWhatDoesNotFitTheModel) {
+  const auto message = [&](CompletionRequest request, absl::StatusCode code) {
+    const absl::Status status = engine_->Prepare(std::move(request)).status();
+    EXPECT_EQ(status.code(), code);
+    return std::string(status.message());
+  };
+  EXPECT_OK(engine_->Prepare({.prompts = {std::string(31, 'a')}}));
+  EXPECT_THAT(
+      message({.prompts = {std::string(32, 'a')}}, absl::StatusCode::kOutOfRange),
+      StartsWith(
+          "prompt: 33 tokens with the separator that begins a text (the model's context: 32)"));
+  std::vector<int32_t> begun(32, 'a');
+  begun[0] = 0;
+  EXPECT_OK(engine_->Prepare({.prompts = {begun}}));
+  EXPECT_THAT(message({.prompts = {std::vector<int32_t>{256}}}, absl::StatusCode::kInvalidArgument),
+              StartsWith("prompt: token 256 (0 to 255)"));
+  EXPECT_THAT(message({.prompts = {"a"}, .max_tokens = 100'000, .n = 3},
+                      absl::StatusCode::kInvalidArgument),
+              StartsWith("max_tokens: 300003 tokens in all prompts and choices"));
+  EXPECT_THAT(message({.prompts = {"a"}, .max_tokens = 100'000, .logprobs = 5},
+                      absl::StatusCode::kInvalidArgument),
+              HasSubstr("600006 with their logprobs (262144)"));
+}
+
+TEST_F(EngineTest, SeesAsMuchAsTheContextSays) {
+  const auto engine = Engine::Create(trained_.get(), 64);
+  ASSERT_OK(engine);
+  EXPECT_EQ((*engine)->context(), 64);
+  EXPECT_OK((*engine)->Prepare({.prompts = {std::string(63, 'a')}}));
+  EXPECT_EQ(Engine::Create(trained_.get(), 2'000'000).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(EngineTest, EndsSoonAfterNobodyWantsTheAnswer) {
+  const auto task = engine_->Prepare({.prompts = {"To be"}, .max_tokens = 100'000});
+  ASSERT_OK(task);
+  int pieces = 0;
+  const auto usage = engine_->Complete(
+      *task, {.wanted = [&] { return pieces < 3; }, .take = [&](AnswerPiece) { ++pieces; }});
+  EXPECT_EQ(usage.status().code(), absl::StatusCode::kCancelled);
+  EXPECT_LE(pieces, 5);
+}
+
+// One request leaves nothing behind for the next.
+TEST_F(EngineTest, TheSameRequestGivesTheSameAnswerAfterAnyOther) {
+  const CompletionRequest request = {
+      .prompts = {"To be"}, .max_tokens = 50, .draw = {.temperature = 0}};
+  const std::string text = Complete(request).choices[0].text;
+  Complete({.prompts = {std::string(31, 'x')}, .max_tokens = 3, .echo = true, .logprobs = 5});
+  EXPECT_EQ(Complete(request).choices[0].text, text);
+}
+
+}  // namespace
+}  // namespace nsa::train::serve

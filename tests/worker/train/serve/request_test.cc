@@ -1,0 +1,185 @@
+#include "worker/train/serve/request.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "tests/testing/status_matchers.h"
+#include "worker/train/serve/limits.h"
+
+namespace nsa::train::serve {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+// A body with a prompt and these parameters.
+std::string With(const std::string& parameters) {
+  return absl::StrCat("{\"prompt\": \"To be\", ", parameters, "}");
+}
+
+CompletionRequest Read(const std::string& body) {
+  const auto request = ReadRequest(body);
+  EXPECT_OK(request) << body;
+  return request.value_or(CompletionRequest{});
+}
+
+std::string Refusal(const std::string& body) {
+  const absl::Status status = ReadRequest(body).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << body.substr(0, 200);
+  return std::string(status.message());
+}
+
+TEST(ReadRequest, HasTheDefaultsOfTheApi) {
+  const CompletionRequest request = Read(R"({"prompt": "To be"})");
+  EXPECT_EQ(request.model, "");
+  EXPECT_THAT(request.prompts, ElementsAre(Prompt("To be")));
+  EXPECT_EQ(request.max_tokens, 16);
+  EXPECT_EQ(request.draw.temperature, 1);
+  EXPECT_EQ(request.draw.top_p, 1);
+  EXPECT_EQ(request.draw.top_k, 0);
+  EXPECT_EQ(request.n, 1);
+  EXPECT_FALSE(request.stream || request.include_usage || request.echo);
+  EXPECT_FALSE(request.logprobs.has_value() || request.seed.has_value());
+  EXPECT_TRUE(request.stops.empty());
+}
+
+TEST(ReadRequest, TakesEveryParameter) {
+  const CompletionRequest request = Read(
+      R"({"model": "tiny", "prompt": "a", "max_tokens": 7, "temperature": 0.5, "top_p": 0.9,
+          "top_k": 40, "n": 3, "best_of": 3, "stream": true,
+          "stream_options": {"include_usage": true}, "logprobs": 5, "echo": true,
+          "stop": ["\n", "END"], "seed": -4, "user": "ada", "presence_penalty": 0,
+          "frequency_penalty": 0.0, "suffix": "", "logit_bias": {}})");
+  EXPECT_EQ(request.model, "tiny");
+  EXPECT_EQ(request.max_tokens, 7);
+  EXPECT_EQ(request.draw.temperature, 0.5);
+  EXPECT_EQ(request.draw.top_p, 0.9);
+  EXPECT_EQ(request.draw.top_k, 40);
+  EXPECT_EQ(request.n, 3);
+  EXPECT_TRUE(request.stream && request.include_usage && request.echo);
+  EXPECT_EQ(request.logprobs, 5);
+  EXPECT_THAT(request.stops, ElementsAre("\n", "END"));
+  EXPECT_EQ(request.seed, -4);
+}
+
+TEST(ReadRequest, TakesNullAsLeftOut) {
+  const CompletionRequest request =
+      Read(With(R"("model": null, "max_tokens": null, "temperature": null, "top_p": null, "n": null,
+              "best_of": null, "stream": null, "stream_options": null, "logprobs": null,
+              "echo": null, "stop": null, "seed": null, "user": null, "presence_penalty": null,
+              "frequency_penalty": null, "suffix": null, "logit_bias": null, "top_k": null)"));
+  EXPECT_EQ(request.max_tokens, 16);
+  EXPECT_THAT(Refusal(R"({"prompt": null})"), StartsWith("prompt: missing"));
+}
+
+TEST(ReadRequest, TakesPromptsInAllFourShapes) {
+  using Tokens = std::vector<int32_t>;
+  EXPECT_THAT(Read(R"({"prompt": ""})").prompts, ElementsAre(Prompt("")));
+  EXPECT_THAT(Read(R"({"prompt": ["a", "b"]})").prompts, ElementsAre(Prompt("a"), Prompt("b")));
+  EXPECT_THAT(Read(R"({"prompt": [84, 111]})").prompts, ElementsAre(Prompt(Tokens{84, 111})));
+  EXPECT_THAT(Read(R"({"prompt": [[84], [], [2147483647]]})").prompts,
+              ElementsAre(Prompt(Tokens{84}), Prompt(Tokens{}), Prompt(Tokens{2147483647})));
+  EXPECT_THAT(Read(With(R"("stop": "x")")).stops, ElementsAre("x"));
+  EXPECT_THAT(Read(With(R"("stop": [])")).stops, ElementsAre());
+}
+
+TEST(ReadRequest, RefusesEachParameterOutsideItsRangeByName) {
+  const std::vector<std::pair<std::string, std::string>> wrong = {
+      {R"("max_tokens": -1)", "max_tokens: -1 (a whole number from 0 to 262144)"},
+      {R"("max_tokens": 1.5)", "max_tokens: 1.5 (a whole number"},
+      {R"("max_tokens": "7")", "max_tokens: \"7\" (a whole number"},
+      {R"("max_tokens": 262145)", "max_tokens: 262145 "},
+      {R"("max_tokens": 18446744073709551615)", "max_tokens: 18446744073709551615 "},
+      {R"("max_tokens": 0)", "max_tokens: 0 (1 or more, without echo)"},
+      {R"("temperature": -0.1)", "temperature: -0.1 (0 to 100)"},
+      {R"("temperature": 101)", "temperature: 101 "},
+      {R"("temperature": "hot")", "temperature: \"hot\" (a number)"},
+      {R"("top_p": 0)", "top_p: 0 (more than 0, at most 1)"},
+      {R"("top_p": 1.1)", "top_p: 1.1 "},
+      {R"("top_k": -1)", "top_k: -1 "},
+      {R"("n": 0)", "n: 0 (a whole number from 1 to 256)"},
+      {R"("n": 257)", "n: 257 "},
+      {R"("n": 2, "best_of": 3)", "best_of: 3 (n, which is 2)"},
+      {R"("best_of": 2)", "best_of: 2 (n, which is 1)"},
+      {R"("stream": 1)", "stream: 1 (true or false)"},
+      {R"("stream_options": {"include_usage": true})", "stream_options: set (only with stream)"},
+      {R"("stream": true, "stream_options": 1)", "stream_options: 1 (an object"},
+      {R"("stream": true, "stream_options": {"x": 1})", "stream_options: \"x\" (include_usage)"},
+      {R"("stream": true, "stream_options": {"include_usage": 1})",
+       "stream_options.include_usage: 1 (true or false)"},
+      {R"("logprobs": 6)", "logprobs: 6 (a whole number from 0 to 5)"},
+      {R"("logprobs": true)", "logprobs: true "},
+      {R"("echo": "yes")", "echo: \"yes\" (true or false)"},
+      {R"("stop": "")", "stop: \"\" (a string of 1 to 1024 bytes)"},
+      {R"("stop": 1)", "stop: 1 (a string"},
+      {R"("stop": ["a", 1])", "stop: 1 (a string"},
+      {R"("stop": ["a", "b", "c", "d", "e"])", "stop: a list of 5 (at most 4 strings)"},
+      {R"("seed": 9223372036854775808)", "seed: 9223372036854775808 (a whole number"},
+      {R"("seed": 1.0)", "seed: 1.0 "},
+      {R"("model": 1)", "model: 1 (a string"},
+      {R"("user": {})", "user: an object (a string"},
+      {R"("presence_penalty": 0.5)", "presence_penalty: 0.5 (not supported); leave it out"},
+      {R"("frequency_penalty": -1)", "frequency_penalty: -1 (not supported)"},
+      {R"("suffix": "x")", "suffix: \"x\" (not supported)"},
+      {R"("logit_bias": {"50256": -100})", "logit_bias: an object (not supported)"},
+      {R"("tools": [])", "tools: unknown parameter (best_of, echo, "}};
+  for (const auto& [parameters, message] : wrong) {
+    EXPECT_THAT(Refusal(With(parameters)), StartsWith(message)) << parameters;
+  }
+}
+
+TEST(ReadRequest, RefusesPromptsThatAreNone) {
+  for (const char* prompt :
+       {"1", "true", "{}", "[true]", "[1, \"a\"]", "[1, -1]", "[1.5]", "[[\"a\"]]", "[\"a\", 1]",
+        "[[1], [[2]]]", "[2147483648]", "[{}]", "[null]"}) {
+    EXPECT_THAT(Refusal(absl::StrCat("{\"prompt\": ", prompt, "}")), StartsWith("prompt: "))
+        << prompt;
+  }
+  EXPECT_THAT(Refusal(R"({"prompt": []})"), StartsWith("prompt: an empty list"));
+  EXPECT_THAT(Refusal("{}"), StartsWith("prompt: missing"));
+}
+
+TEST(ReadRequest, LimitsTheChoicesOfARequest) {
+  std::string prompts = "\"a\"";
+  for (int i = 1; i < kChoices; ++i) prompts += ", \"a\"";
+  EXPECT_EQ(Read(absl::StrCat("{\"prompt\": [", prompts, "]}")).prompts.size(), 256u);
+  EXPECT_THAT(Refusal(absl::StrCat("{\"prompt\": [", prompts, ", \"a\"]}")),
+              StartsWith("prompt: 257 prompts (256)"));
+  EXPECT_THAT(Refusal(absl::StrCat("{\"n\": 2, \"prompt\": [", prompts, "]}")),
+              StartsWith("n: 2 for each of 256 prompts (256 choices in all)"));
+}
+
+TEST(ReadRequest, RefusesWhatIsNoObjectOfJson) {
+  for (const char* body : {"", "null", "[]", "\"x\"", "{", "{\"prompt\": \"a\"} x",
+                           "{\"prompt\": \"\xff\"}", "{'prompt': 'a'}", "{\"prompt\": 1e999}"}) {
+    EXPECT_THAT(Refusal(body), StartsWith("body: not a JSON object in UTF-8")) << body;
+  }
+}
+
+// Each would take fifty times its bytes, or the stack.
+TEST(ReadRequest, RefusesBodiesThatGrowBeforeItReadsThem) {
+  EXPECT_THAT(Refusal(std::string(1'000'000, '[')),
+              HasSubstr("body: more than 8 levels of nesting (8)"));
+  EXPECT_THAT(Refusal("{\"prompt\": " + std::string(9, '[') + std::string(9, ']') + "}"),
+              HasSubstr("levels of nesting"));
+  std::string empties = "[]";
+  for (int i = 0; i < 400'000; ++i) empties += ",[]";
+  EXPECT_THAT(Refusal("{\"prompt\": [" + empties + "]}"), HasSubstr("values (300000)"));
+  std::string commas(1'000'000, ',');
+  EXPECT_EQ(
+      std::get<std::string>(Read("{\"prompt\": \"" + commas + "[[[[[[[[[[\\\"[\"}").prompts[0]),
+      commas + "[[[[[[[[[[\"[")
+      << "in a string they are text";
+}
+
+TEST(ReadRequest, ShowsLongValuesByTheirLength) {
+  EXPECT_THAT(Refusal(With("\"suffix\": \"" + std::string(1'000, 'x') + "\"")),
+              StartsWith("suffix: a string of 1000 bytes (not supported)"));
+  EXPECT_LT(Refusal(With("\"" + std::string(100'000, 'x') + "\": 1")).size(), 1'000u);
+}
+
+}  // namespace
+}  // namespace nsa::train::serve

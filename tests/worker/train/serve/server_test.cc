@@ -1,0 +1,168 @@
+// The server with a small model, spoken to over sockets.
+#include "worker/train/serve/server.h"
+
+#include <sys/socket.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "nlohmann/json.hpp"
+#include "tests/testing/net/http_get.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_dir.h"
+#include "tests/testing/within.h"
+#include "tests/worker/train/serve/running_server.h"
+#include "worker/train/serve/limits.h"
+
+namespace nsa::train::serve {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+// Each test uses the same server, because a server takes two seconds to end.
+class ServerTest : public RunningServer, public testing::Test {
+ protected:
+  static void SetUpTestSuite() { Start(); }
+  static void TearDownTestSuite() { End(); }
+};
+
+TEST_F(ServerTest, SaysThatItIsWellAndWhatItServes) {
+  EXPECT_EQ(BodyOf(Get("/healthz")), "ok\n");
+  const json models = json::parse(BodyOf(Get("/v1/models")));
+  EXPECT_EQ(models["object"], "list");
+  ASSERT_EQ(models["data"].size(), 1u);
+  EXPECT_EQ(models["data"][0]["id"], "small");
+  EXPECT_EQ(json::parse(BodyOf(Get("/v1/models/small"))), models["data"][0]);
+  EXPECT_EQ(ErrorOf(Get("/v1/models/other"), 404)["code"], "model_not_found");
+}
+
+TEST_F(ServerTest, CompletesAPrompt) {
+  const std::string answer =
+      Post(R"({"model": "small", "prompt": "To be", "max_tokens": 5, "seed": 1})");
+  ASSERT_EQ(StatusOf(answer), 200) << answer;
+  EXPECT_THAT(answer, HasSubstr("Content-Type: application/json\r\n"));
+  const json body = json::parse(BodyOf(answer));
+  EXPECT_EQ(body["object"], "text_completion");
+  EXPECT_EQ(body["model"], "small");
+  EXPECT_THAT(body["id"].get<std::string>(), StartsWith("cmpl-"));
+  EXPECT_EQ(body["choices"].size(), 1u);
+  EXPECT_EQ(body["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(body["usage"],
+            json::parse(R"({"prompt_tokens": 5, "completion_tokens": 5, "total_tokens": 10})"));
+}
+
+TEST_F(ServerTest, AStreamHasTheSameTextInPieces) {
+  const std::string request = R"("prompt": "To be", "max_tokens": 30, "seed": 2)";
+  const json whole = json::parse(BodyOf(Post("{" + request + "}")));
+  const std::string answer = Send(
+      Request("{" + request + R"(, "stream": true, "stream_options": {"include_usage": true}})", "",
+              "1.0"));
+  ASSERT_EQ(StatusOf(answer), 200) << answer;
+  EXPECT_THAT(answer, HasSubstr("Content-Type: text/event-stream"));
+  const std::vector<std::string> events = absl::StrSplit(BodyOf(answer), "\n\n", absl::SkipEmpty());
+  ASSERT_GT(events.size(), 5u);
+  EXPECT_EQ(events.back(), "data: [DONE]");
+  std::string text;
+  for (size_t i = 0; i + 2 < events.size(); ++i) {
+    ASSERT_THAT(events[i], StartsWith("data: "));
+    const json event = json::parse(events[i].substr(6));
+    EXPECT_EQ(event["usage"], nullptr);
+    text += event["choices"][0]["text"].get<std::string>();
+  }
+  EXPECT_EQ(text, whole["choices"][0]["text"]);
+  EXPECT_EQ(json::parse(events[events.size() - 2].substr(6))["usage"], whole["usage"]);
+}
+
+TEST_F(ServerTest, RefusesWithTheErrorsOfTheApi) {
+  EXPECT_EQ(ErrorOf(Post(R"({"prompt": "a", "n": 0})"), 400)["param"], "n");
+  EXPECT_EQ(ErrorOf(Post("x"), 400)["type"], "invalid_request_error");
+  EXPECT_EQ(ErrorOf(Post(R"({"prompt": "a", "model": "gpt-4"})"), 404)["code"], "model_not_found");
+  EXPECT_EQ(ErrorOf(Post("{\"prompt\": \"" + std::string(32, 'a') + "\"}"), 400)["code"],
+            "context_length_exceeded");
+  EXPECT_EQ(StatusOf(Get("/v1/completions")), 405);
+  EXPECT_EQ(StatusOf(Get("/v1/chat/completions")), 404);
+  EXPECT_EQ(StatusOf(Send(Header("DELETE /v1/models HTTP/1.1") + "\r\n")), 405);
+  EXPECT_EQ(StatusOf(Send(Header("POST /v1/completions HTTP/1.1") +
+                          "Content-Type: application/json\r\n\r\n")),
+            411);
+  EXPECT_EQ(StatusOf(Send(absl::StrCat(Header("POST /v1/completions HTTP/1.1"),
+                                       "Content-Length: 15\r\n\r\n", R"({"prompt": "a"})"))),
+            415);
+}
+
+TEST_F(ServerTest, RefusesForeignHostsAndPages) {
+  EXPECT_EQ(StatusOf(Send("GET /healthz HTTP/1.1\r\nHost: evil.example\r\n\r\n")), 421);
+  EXPECT_EQ(StatusOf(Send("GET /healthz HTTP/1.0\r\n\r\n")), 421);
+  const std::string body = R"({"prompt": "a"})";
+  EXPECT_EQ(StatusOf(Send(Request(body, "Origin: https://evil.example\r\n"))), 403);
+  EXPECT_EQ(StatusOf(Send(Request(body, "Sec-Fetch-Site: cross-site\r\n"))), 403);
+  const std::string preflight =
+      Send(Header("OPTIONS /v1/completions HTTP/1.1") + "Origin: https://evil.example\r\n\r\n");
+  EXPECT_EQ(StatusOf(preflight), 403);
+  EXPECT_EQ(preflight.find("Access-Control"), std::string::npos);
+}
+
+TEST_F(ServerTest, RefusesALargeBodyBeforeItArrives) {
+  EXPECT_EQ(ErrorOf(Send(Header("POST /v1/completions HTTP/1.1") +
+                         "Content-Type: application/json\r\nContent-Length: 99999999999\r\n\r\n"),
+                    413)["type"],
+            "invalid_request_error");
+  EXPECT_EQ(StatusOf(Post("{\"prompt\": \"" + std::string(kBodyBytes, 'a') + "\"}")), 413);
+  EXPECT_TRUE(Free());
+}
+
+TEST_F(ServerTest, TakesABodyInChunks) {
+  const std::string answer =
+      Send(Header("POST /v1/completions HTTP/1.1") +
+           "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+           "8\r\n{\"prompt\r\n7\r\n\": \"a\"}\r\n0\r\n\r\n");
+  EXPECT_EQ(StatusOf(answer), 200) << answer;
+}
+
+TEST_F(ServerTest, AnswersTooManyRequestsWith429) {
+  std::vector<Fd> busy = Occupy(1 + kWaitingRequests);
+  // The first is computed and the others wait, once all have arrived.
+  EXPECT_TRUE(Within(absl::Seconds(20), [&] {
+    const Fd one = HttpSend(address_, Request(kEndless));
+    const timeval soon{.tv_sec = 0, .tv_usec = 200'000};
+    setsockopt(one.get(), SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof(soon));
+    const std::string answer = HttpRead(one);
+    return StatusOf(answer) == 429 && ErrorOf(answer, 429)["code"] == "server_busy";
+  }));
+  EXPECT_EQ(BodyOf(Get("/healthz")), "ok\n") << "the server itself is not busy";
+  busy.clear();
+  EXPECT_TRUE(Within(absl::Seconds(20), [&] { return Free(); }))
+      << "clients that have gone leave the queue, and the model";
+}
+
+TEST_F(ServerTest, AClientThatLeavesEndsItsCompletion) {
+  for (const char* stream : {"false", "true"}) {
+    Fd client = HttpSend(
+        address_,
+        Request(absl::StrCat(R"({"prompt": "a", "max_tokens": 262143, "stream": )", stream, "}")));
+    EXPECT_TRUE(Within(absl::Seconds(10), [] { return Busy(); })) << stream;
+    const absl::Duration begun = clock_.Monotonic();
+    client.Reset();
+    EXPECT_TRUE(Free()) << stream;
+    EXPECT_LT(clock_.Monotonic() - begun, absl::Seconds(5)) << "by itself it ends much later";
+  }
+}
+
+TEST_F(ServerTest, AHundredSilentConnectionsDoNotStopIt) {
+  std::vector<Fd> silent;
+  for (int i = 0; i < 50; ++i) {
+    silent.push_back(HttpSend(address_, ""));
+    silent.push_back(HttpSend(address_, Request(R"({"prompt": "a"})").substr(0, 90)));
+  }
+  EXPECT_TRUE(Free());
+}
+
+}  // namespace
+}  // namespace nsa::train::serve

@@ -1,0 +1,38 @@
+// Who may send requests: programs of this machine, and no page of a browser.
+//
+// The server asks nobody for a password, so it listens on loopback only. A page of another site
+// that is open in a browser of this machine could still reach it, directly or through a name of its
+// own that leads here (DNS rebinding). Its requests carry that name as their Host, or an Origin.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace nsa::train::serve {
+
+// An address to listen on.
+struct Listen {
+  std::string host = "127.0.0.1";
+  int port = 0;  // 0: a free one
+};
+
+// Reads "127.0.0.1:8000" or "localhost:8000". InvalidArgument for every other host and for a port
+// that is none. Not [::1]: the distribution's civetweb does not speak IPv6.
+absl::StatusOr<Listen> ReadListen(std::string_view address);
+
+// The headers of a request that say where it comes from; null when they are not there.
+struct Origins {
+  const char* host = nullptr;            // Host
+  const char* origin = nullptr;          // Origin
+  const char* sec_fetch_site = nullptr;  // Sec-Fetch-Site
+};
+
+// An error with the HTTP status 421 unless Host is 127.0.0.1, localhost or [::1] with this port,
+// with 403 when the request comes from a page.
+absl::Status CheckOrigins(const Origins& origins, int port);
+
+}  // namespace nsa::train::serve

@@ -1,0 +1,328 @@
+#include "worker/train/serve/request.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/status.h"
+#include "nlohmann/json.hpp"
+#include "worker/train/serve/limits.h"
+
+namespace nsa::train::serve {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr size_t kShownBytes = 60;
+constexpr size_t kModelBytes = 256;
+
+absl::Status Refuse(std::string_view what) {
+  return absl::InvalidArgumentError(absl::string_view(what.data(), what.size()));
+}
+
+// A value as a message shows it.
+std::string Shown(const Json& value) {
+  if (value.is_array()) return absl::StrCat("a list of ", value.size());
+  if (value.is_object()) return "an object";
+  if (value.is_string() && value.get_ref<const std::string&>().size() > kShownBytes) {
+    return absl::StrCat("a string of ", value.get_ref<const std::string&>().size(), " bytes");
+  }
+  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+absl::Status Wrong(const std::string& name, const Json& value, std::string_view wanted,
+                   std::string_view advice) {
+  return Refuse(absl::StrCat(name, ": ", Shown(value), " (",
+                             absl::string_view(wanted.data(), wanted.size()), "); ",
+                             absl::string_view(advice.data(), advice.size())));
+}
+
+// Refuses text that would take much more memory as JSON than as bytes, before it is read: counts
+// brackets and commas outside strings.
+absl::Status CheckShape(std::string_view body) {
+  int level = 0;
+  int64_t values = 1;
+  bool inside = false;  // a string
+  for (size_t i = 0; i < body.size(); ++i) {
+    const char c = body[i];
+    if (inside) {
+      if (c == '\\') ++i;
+      if (c == '"') inside = false;
+      continue;
+    }
+    if (c == '"') inside = true;
+    if (c == '[' || c == '{') ++level;
+    if (c == ']' || c == '}') --level;
+    if (c == ',' || c == '[' || c == '{') ++values;
+    if (level > kJsonLevels) {
+      return Refuse(
+          absl::StrFormat("body: more than %d levels of nesting (%d); a prompt is a "
+                          "string, or a list of strings or of lists of tokens",
+                          kJsonLevels, kJsonLevels));
+    }
+  }
+  if (values <= kJsonValues) return absl::OkStatus();
+  return Refuse(absl::StrFormat("body: about %d values (%d); send fewer prompts at a time", values,
+                                kJsonValues));
+}
+
+absl::Status ReadInteger(const std::string& name, const Json& value, int64_t least, int64_t most,
+                         int64_t* to) {
+  const bool fits =
+      value.is_number_integer() &&
+      (!value.is_number_unsigned() ||
+       value.get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()));
+  if (fits && value.get<int64_t>() >= least && value.get<int64_t>() <= most) {
+    *to = value.get<int64_t>();
+    return absl::OkStatus();
+  }
+  return Wrong(name, value, absl::StrFormat("a whole number from %d to %d", least, most),
+               "change it or leave it out");
+}
+
+absl::Status ReadBool(const std::string& name, const Json& value, bool* to) {
+  if (!value.is_boolean()) return Wrong(name, value, "true or false", "leave it out for false");
+  *to = value.get<bool>();
+  return absl::OkStatus();
+}
+
+absl::Status ReadNumber(const std::string& name, const Json& value, double* to) {
+  if (!value.is_number()) return Wrong(name, value, "a number", "change it or leave it out");
+  *to = value.get<double>();
+  return absl::OkStatus();
+}
+
+// Parameters that have no effect here may only say so.
+absl::Status ReadNeutral(const std::string& name, const Json& value, bool neutral) {
+  if (neutral) return absl::OkStatus();
+  return Wrong(name, value, "not supported", "leave it out");
+}
+
+bool IsZero(const Json& value) { return value.is_number() && value.get<double>() == 0; }
+
+bool IsEmpty(const Json& value) {
+  return (value.is_string() && value.get_ref<const std::string&>().empty()) ||
+         (value.is_object() && value.empty());
+}
+
+bool AreTokens(const Json& list) {
+  return std::all_of(list.begin(), list.end(), [](const Json& token) {
+    return token.is_number_unsigned() &&
+           token.get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<int32_t>::max());
+  });
+}
+
+absl::Status WrongPrompt(const Json& value) {
+  return Wrong("prompt", value,
+               "a string, a list of strings, a list of tokens, or a list of lists of tokens",
+               "a token is a whole number from 0");
+}
+
+// One element of a list of prompts.
+absl::Status AddPrompt(const Json& value, CompletionRequest* to) {
+  if (value.is_string()) {
+    to->prompts.emplace_back(value.get<std::string>());
+  } else if (value.is_array() && AreTokens(value)) {
+    to->prompts.emplace_back(value.get<std::vector<int32_t>>());
+  } else {
+    return WrongPrompt(value);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadPrompt(const Json& value, CompletionRequest* to) {
+  const bool list =
+      value.is_array() && !value.empty() && (value.front().is_string() || value.front().is_array());
+  if (!list) {
+    if (value.is_array() && value.empty()) {
+      return Refuse("prompt: an empty list (1 prompt or more); send \"\" to begin a text");
+    }
+    return AddPrompt(value, to);
+  }
+  if (static_cast<int64_t>(value.size()) > kChoices) {
+    return Refuse(
+        absl::StrFormat("prompt: %d prompts (%d); send fewer at a time", value.size(), kChoices));
+  }
+  for (const Json& one : value) NSA_RETURN_IF_ERROR(AddPrompt(one, to));
+  return absl::OkStatus();
+}
+
+absl::Status AddStop(const Json& value, CompletionRequest* to) {
+  const bool good = value.is_string() && !value.get_ref<const std::string&>().empty() &&
+                    value.get_ref<const std::string&>().size() <= kStopBytes;
+  if (!good) {
+    return Wrong("stop", value, absl::StrFormat("a string of 1 to %d bytes", kStopBytes),
+                 "change it or leave it out");
+  }
+  to->stops.push_back(value.get<std::string>());
+  return absl::OkStatus();
+}
+
+absl::Status ReadStop(const Json& value, CompletionRequest* to) {
+  if (!value.is_array()) return AddStop(value, to);
+  if (value.size() > kStops) {
+    return Wrong("stop", value, absl::StrFormat("at most %d strings", kStops), "send fewer");
+  }
+  for (const Json& one : value) NSA_RETURN_IF_ERROR(AddStop(one, to));
+  return absl::OkStatus();
+}
+
+absl::Status ReadText(const std::string& name, const Json& value, std::string* to) {
+  if (!value.is_string() || value.get_ref<const std::string&>().size() > kModelBytes) {
+    return Wrong(name, value, absl::StrFormat("a string of at most %d bytes", kModelBytes),
+                 "leave it out");
+  }
+  *to = value.get<std::string>();
+  return absl::OkStatus();
+}
+
+// What is read before it can be checked against the rest.
+struct Draft {
+  CompletionRequest request;
+  int64_t n = 1, logprobs = 0, seed = 0;
+  std::optional<int64_t> best_of;
+  std::string user;
+  bool has_stream_options = false;
+};
+
+absl::Status ReadBestOf(const Json& value, Draft* draft) {
+  return ReadInteger("best_of", value, 1, kChoices, &draft->best_of.emplace());
+}
+
+absl::Status ReadLogprobs(const Json& value, Draft* draft) {
+  NSA_RETURN_IF_ERROR(ReadInteger("logprobs", value, 0, kMostLogprobs, &draft->logprobs));
+  draft->request.logprobs = static_cast<int32_t>(draft->logprobs);
+  return absl::OkStatus();
+}
+
+absl::Status ReadSeed(const Json& value, Draft* draft) {
+  NSA_RETURN_IF_ERROR(ReadInteger("seed", value, std::numeric_limits<int64_t>::min(),
+                                  std::numeric_limits<int64_t>::max(), &draft->seed));
+  draft->request.seed = draft->seed;
+  return absl::OkStatus();
+}
+
+absl::Status ReadTemperature(const Json& value, Draft* draft) {
+  return ReadNumber("temperature", value, &draft->request.draw.temperature);
+}
+
+absl::Status ReadTopK(const Json& value, Draft* draft) {
+  return ReadInteger("top_k", value, 0, std::numeric_limits<int32_t>::max(),
+                     &draft->request.draw.top_k);
+}
+
+absl::Status ReadStreamOptions(const Json& value, Draft* draft) {
+  draft->has_stream_options = true;
+  if (!value.is_object()) {
+    return Wrong("stream_options", value, "an object with include_usage", "leave it out");
+  }
+  for (const auto& [name, option] : value.items()) {
+    if (name != "include_usage") {
+      return Wrong("stream_options", name, "include_usage", "leave it out");
+    }
+    NSA_RETURN_IF_ERROR(
+        ReadBool("stream_options.include_usage", option, &draft->request.include_usage));
+  }
+  return absl::OkStatus();
+}
+
+using Reader = absl::Status (*)(const Json& value, Draft* draft);
+
+// Every parameter.
+const std::map<std::string, Reader>& Readers() {
+  static const auto* const kReaders = new std::map<std::string, Reader>{
+      {"best_of", [](const Json& v, Draft* d) { return ReadBestOf(v, d); }},
+      {"echo", [](const Json& v, Draft* d) { return ReadBool("echo", v, &d->request.echo); }},
+      {"frequency_penalty",
+       [](const Json& v, Draft*) { return ReadNeutral("frequency_penalty", v, IsZero(v)); }},
+      {"logit_bias",
+       [](const Json& v, Draft*) { return ReadNeutral("logit_bias", v, IsEmpty(v)); }},
+      {"logprobs", [](const Json& v, Draft* d) { return ReadLogprobs(v, d); }},
+      {"max_tokens",
+       [](const Json& v, Draft* d) {
+         return ReadInteger("max_tokens", v, 0, kTokens, &d->request.max_tokens);
+       }},
+      {"model", [](const Json& v, Draft* d) { return ReadText("model", v, &d->request.model); }},
+      {"n", [](const Json& v, Draft* d) { return ReadInteger("n", v, 1, kChoices, &d->n); }},
+      {"presence_penalty",
+       [](const Json& v, Draft*) { return ReadNeutral("presence_penalty", v, IsZero(v)); }},
+      {"prompt", [](const Json& v, Draft* d) { return ReadPrompt(v, &d->request); }},
+      {"seed", [](const Json& v, Draft* d) { return ReadSeed(v, d); }},
+      {"stop", [](const Json& v, Draft* d) { return ReadStop(v, &d->request); }},
+      {"stream", [](const Json& v, Draft* d) { return ReadBool("stream", v, &d->request.stream); }},
+      {"stream_options", [](const Json& v, Draft* d) { return ReadStreamOptions(v, d); }},
+      {"suffix", [](const Json& v, Draft*) { return ReadNeutral("suffix", v, IsEmpty(v)); }},
+      {"temperature", [](const Json& v, Draft* d) { return ReadTemperature(v, d); }},
+      {"top_k", [](const Json& v, Draft* d) { return ReadTopK(v, d); }},
+      {"top_p",
+       [](const Json& v, Draft* d) { return ReadNumber("top_p", v, &d->request.draw.top_p); }},
+      {"user", [](const Json& v, Draft* d) { return ReadText("user", v, &d->user); }}};
+  return *kReaders;
+}
+
+absl::Status UnknownParameter(const std::string& name) {
+  const std::string shown = name.size() > kShownBytes ? name.substr(0, kShownBytes) + "…" : name;
+  std::string known;
+  for (const auto& [one, reader] : Readers())
+    absl::StrAppend(&known, known.empty() ? "" : ", ", one);
+  return Refuse(absl::StrCat(shown, ": unknown parameter (", known, "); leave it out"));
+}
+
+absl::Status CheckDrawing(const DrawOptions& draw) {
+  if (!(draw.temperature >= 0 && draw.temperature <= 100)) {
+    return Refuse(
+        absl::StrFormat("temperature: %g (0 to 100); leave it out for 1", draw.temperature));
+  }
+  if (!(draw.top_p > 0 && draw.top_p <= 1)) {
+    return Refuse(
+        absl::StrFormat("top_p: %g (more than 0, at most 1); leave it out for 1", draw.top_p));
+  }
+  return absl::OkStatus();
+}
+
+// What several parameters must keep together.
+absl::Status CheckTogether(const Draft& draft) {
+  const CompletionRequest& request = draft.request;
+  if (request.prompts.empty()) {
+    return Refuse("prompt: missing (a string, or a list); send \"\" to begin a text");
+  }
+  if (request.max_tokens == 0 && !request.echo) {
+    return Refuse("max_tokens: 0 (1 or more, without echo); set echo to score a prompt");
+  }
+  if (draft.has_stream_options && !request.stream) {
+    return Refuse("stream_options: set (only with stream); leave it out");
+  }
+  if (draft.best_of.value_or(draft.n) != draft.n) {
+    return Refuse(
+        absl::StrFormat("best_of: %d (n, which is %d); leave it out", *draft.best_of, draft.n));
+  }
+  const auto prompts = static_cast<int64_t>(request.prompts.size());
+  if (prompts * draft.n > kChoices) {
+    return Refuse(absl::StrFormat("n: %d for each of %d prompts (%d choices in all); send fewer",
+                                  draft.n, prompts, kChoices));
+  }
+  return CheckDrawing(request.draw);
+}
+
+}  // namespace
+
+absl::StatusOr<CompletionRequest> ReadRequest(std::string_view body) {
+  NSA_RETURN_IF_ERROR(CheckShape(body));
+  const Json document = Json::parse(body, nullptr, /*allow_exceptions=*/false);
+  if (!document.is_object()) {
+    return Refuse("body: not a JSON object in UTF-8; send {\"prompt\": \"…\"}");
+  }
+  Draft draft;
+  for (const auto& [name, value] : document.items()) {
+    const auto reader = Readers().find(name);
+    if (reader == Readers().end()) return UnknownParameter(name);
+    if (!value.is_null()) NSA_RETURN_IF_ERROR(reader->second(value, &draft));
+  }
+  NSA_RETURN_IF_ERROR(CheckTogether(draft));
+  draft.request.n = static_cast<int32_t>(draft.n);
+  return std::move(draft.request);
+}
+
+}  // namespace nsa::train::serve

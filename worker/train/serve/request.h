@@ -1,0 +1,39 @@
+// Reads the body of POST /v1/completions: JSON, as OpenAI's API has it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "worker/train/score/draw.h"
+
+namespace nsa::train::serve {
+
+// A text, or tokens.
+using Prompt = std::variant<std::string, std::vector<int32_t>>;
+
+struct CompletionRequest {
+  std::string model;            // empty: whichever is served
+  std::vector<Prompt> prompts;  // at least one
+  int64_t max_tokens = 16;
+  DrawOptions draw = {.temperature = 1};
+  int32_t n = 1;  // choices for each prompt
+  bool stream = false;
+  bool include_usage = false;  // at the end of a stream
+  bool echo = false;
+  std::optional<int32_t> logprobs;  // most probable tokens to name beside each token
+  std::vector<std::string> stops;   // none is empty
+  std::optional<int64_t> seed;
+};
+
+// Reads and checks a body. A value null is as if the parameter were not there. InvalidArgument with
+// a message that begins with the name of the parameter, e.g. "n: 0 (1 to 256); leave it out for 1",
+// also for a parameter that is unknown or that has no effect here; "body: …" when it is not JSON.
+// Not checked is what depends on the model: the ids of tokens, and the lengths of prompts.
+absl::StatusOr<CompletionRequest> ReadRequest(std::string_view body);
+
+}  // namespace nsa::train::serve
