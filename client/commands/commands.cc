@@ -27,6 +27,7 @@ namespace nsa::client {
   ROW(Export)                \
   ROW(Import)                \
   ROW(Generate)              \
+  ROW(Serve)                 \
   ROW(Nodes)                 \
   ROW(Token)                 \
   ROW(Audit)                 \

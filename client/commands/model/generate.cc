@@ -1,7 +1,5 @@
 // nsactl generate: text that a trained model writes. nsa-worker beside this program computes it, on
 // this machine; no coordinator is needed.
-#include <signal.h>
-
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -11,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "client/cli.h"
 #include "client/commands/model/run_program.h"
-#include "client/connect/local/local_worker.h"
 #include "common/base/status.h"
 #include "common/checkpoint/checkpoint_dir.h"
 
@@ -33,14 +30,12 @@ absl::Status CheckNumber(const std::string& flag, const std::string& text) {
       absl::StrCat(flag, ": '", text, "' (a number); give one, e.g. 0.8"));
 }
 
-// The command line of the worker.
+// The arguments of the worker.
 std::vector<std::string> WorkerWords(const GenerateFlags& flags) {
-  std::vector<std::string> words = {WorkerBesideThisProgram(),
-                                    "--sample=" + flags.checkpoint,
-                                    absl::StrCat("--max-tokens=", flags.max_tokens),
-                                    absl::StrCat("--top-k=", flags.top_k),
-                                    absl::StrCat("--seed=", flags.seed),
-                                    absl::StrCat("--context=", flags.context)};
+  std::vector<std::string> words = {
+      "--sample=" + flags.checkpoint, absl::StrCat("--max-tokens=", flags.max_tokens),
+      absl::StrCat("--top-k=", flags.top_k), absl::StrCat("--seed=", flags.seed),
+      absl::StrCat("--context=", flags.context)};
   if (!flags.prompt.empty()) words.push_back("--prompt=" + flags.prompt);
   if (!flags.file.empty()) words.push_back("--prompt-file=" + flags.file);
   if (!flags.temperature.empty()) words.push_back("--temperature=" + flags.temperature);
@@ -59,17 +54,7 @@ absl::StatusOr<ExitCode> Generate(Session& session, const GenerateFlags& flags) 
         absl::StrCat(flags.checkpoint,
                      ": no checkpoint (a checkpoint folder or an out_dir); see 'nsactl describe'"));
   }
-  session.out().flush();
-  NSA_ASSIGN_OR_RETURN(const ExitStatus exit,
-                       RunInForeground(WorkerWords(flags), &session.interrupt()));
-  // A terminal sends Ctrl-C to both programs, and the worker may be the first to end.
-  if (session.interrupt().raised() || exit.signal == SIGINT) return ExitCode::kInterrupted;
-  if (exit.signal != 0) {
-    return absl::InternalError(absl::StrCat("nsa-worker: ended by signal ", exit.signal));
-  }
-  // The worker has said why.
-  if (exit.code == 2) return ExitCode::kUsage;
-  return exit.code == 0 ? ExitCode::kOk : ExitCode::kFailed;
+  return RunWorkerInForeground(session, WorkerWords(flags));
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 
 #include "absl/status/statusor.h"
 #include "client/connect/interrupt.h"
+#include "client/connect/session.h"
+#include "client/exit_code.h"
 #include "common/run/process.h"
 
 namespace nsa::client {
@@ -16,5 +18,11 @@ namespace nsa::client {
 // awaited. NotFound or PermissionDenied, with the program, if it cannot be started.
 absl::StatusOr<ExitStatus> RunInForeground(const std::vector<std::string>& argv,
                                            Interrupt* interrupt);
+
+// Runs nsa-worker beside this program like that, with these arguments, and returns the exit code of
+// a command that does nothing else: the worker has said why it failed. Internal when a signal ended
+// it that the user did not send.
+absl::StatusOr<ExitCode> RunWorkerInForeground(Session& session,
+                                               std::vector<std::string> arguments);
 
 }  // namespace nsa::client

@@ -1,0 +1,93 @@
+// nsactl serve with the worker that it starts.
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "common/run/process.h"
+#include "tests/client/model/programs_in_folder.h"
+#include "tests/testing/net/http_get.h"
+#include "tests/testing/within.h"
+
+namespace nsa::client {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+// A folder with a trained model in artifacts/tiny.
+class ServeTest : public ProgramsInFolder {
+ protected:
+  void SetUp() override {
+    std::ofstream(dir_ / "text.txt") << "To be, or not to be, that is the question:\n"
+                                        "Whether 'tis nobler in the mind to suffer\n";
+    std::ofstream(dir_ / "val.txt") << "The slings and arrows of outrageous fortune\n";
+    std::ofstream(dir_ / "job.yaml")
+        << "name: tiny\n"
+           "model: {dim: 32, n_layers: 2, n_heads: 4, n_kv_groups: 2, d_k: 16, d_v: 16}\n"
+           "nsa: {l: 8, d: 4, l_sel: 8, n_sel: 4, w: 16}\n"
+           "data: {source: text, path: text.txt, val_path: val.txt, tokenizer: byte}\n"
+           "train: {steps: 2, seq_len: 32, batch_size: 2, save_every: 2}\n";
+    const Ran train = Run({"nsa-worker", "--job", "job.yaml"});
+    ASSERT_EQ(train.exit.code, 0) << train.said;
+  }
+
+  // Where the program says that it serves; empty when it does not.
+  std::string AwaitAddress() {
+    const std::string before = "at http://";
+    EXPECT_TRUE(Within(absl::Seconds(60), [&] {
+      return Said().find("/v1 (") != std::string::npos;
+    })) << Said();
+    const std::string said = Said();
+    const size_t begin = said.find(before) + before.size();
+    return said.substr(begin, said.find("/v1 (") - begin);
+  }
+};
+
+TEST_F(ServeTest, ServesUntilCtrlC) {
+  const ProcessIdentity process =
+      Start({"nsactl", "serve", "artifacts/tiny", "--listen", "localhost:0", "--context", "64"});
+  const std::string address = AwaitAddress();
+  EXPECT_THAT(Said(), AllOf(StartsWith("serving tiny, step 2, at http://127.0.0.1:"),
+                            HasSubstr("(context 64 tokens, caches 0.")));
+  EXPECT_THAT(HttpRead(HttpSend(
+                  address, absl::StrCat("GET /v1/models HTTP/1.1\r\nHost: ", address, "\r\n\r\n"))),
+              HasSubstr("\"id\":\"tiny\""));
+  ASSERT_OK(SignalProcess(process, SIGINT));
+  EXPECT_EQ(Wait(process).exit.code, 130);
+  EXPECT_FALSE(HttpSend(address, "x").valid()) << "nsactl has waited for the worker's end";
+}
+
+TEST_F(ServeTest, TheWorkerEndsWithZeroWhenItIsAskedTo) {
+  const ProcessIdentity process = Start(
+      {"nsa-worker", "--serve", "artifacts/tiny", "--listen", "127.0.0.1:0", "--threads", "1"});
+  EXPECT_THAT(AwaitAddress(), StartsWith("127.0.0.1:"));
+  ASSERT_OK(SignalProcess(process, SIGTERM));
+  EXPECT_EQ(Wait(process).exit.code, 0);
+}
+
+TEST_F(ServeTest, RefusesWithTheExitCodesOfNsactl) {
+  const Ran absent = Run({"nsactl", "serve", "artifacts/none"});
+  EXPECT_EQ(absent.exit.code, 3);
+  EXPECT_THAT(absent.said, HasSubstr("nsactl: artifacts/none: no checkpoint"));
+  const std::vector<std::pair<std::vector<std::string>, std::string>> wrong = {
+      {{"--listen", "0.0.0.0:8000"}, "asks nobody for a password"},
+      {{"--listen", "8000"}, "listen: '8000' (HOST:PORT"},
+      {{"--context", "-1"}, "--context"},
+      {{"-o", "json"}, "serve prints plain text"}};
+  for (const auto& [flags, why] : wrong) {
+    std::vector<std::string> words = {"nsactl", "serve", "artifacts/tiny"};
+    words.insert(words.end(), flags.begin(), flags.end());
+    const Ran ran = Run(words);
+    EXPECT_EQ(ran.exit.code, 2) << flags[0];
+    EXPECT_THAT(ran.said, HasSubstr(why));
+  }
+  const Ran alone = Run({"nsa-worker", "--context", "7"});
+  EXPECT_EQ(alone.exit.code, 2);
+  EXPECT_THAT(alone.said, HasSubstr("--context: 7 (only with --sample or --serve)"));
+}
+
+}  // namespace
+}  // namespace nsa::client
