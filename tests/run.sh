@@ -72,8 +72,8 @@ run_tests() {
   local leave_out=()
   compgen -G '/dev/nvidia[0-9]*' >/dev/null || { leave_out+=(gpu); echo "no GPU: tests labelled gpu are left out"; }
   $fast && leave_out+=(slow)
-  # One more than there are cores: the longest tests mostly wait.
-  local arguments=(--preset "$name" -j "$(($(nproc) + 1))" --no-tests=error "$@")
+  # Two more than there are cores: the longest tests mostly wait.
+  local arguments=(--preset "$name" -j "$(($(nproc) + 2))" --no-tests=error "$@")
   [ -z "$only" ] || arguments+=(-R "$only")
   [ ${#leave_out[@]} -eq 0 ] || arguments+=(-LE "$(IFS='|'; echo "^(${leave_out[*]})$")")
   ctest "${arguments[@]}"
