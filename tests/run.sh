@@ -45,12 +45,12 @@ export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 # The commit that this branch began at: of $NSA_BASE, default origin/main. Empty if there is none.
 base=$(git merge-base HEAD "${NSA_BASE:-origin/main}" 2>/dev/null || true)
 
+# So that another clone of this repository can reuse what this one compiled.
+export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD} CCACHE_NOHASHDIR=${CCACHE_NOHASHDIR:-true}
+
 # Where there is no compiler cache yet, the builds with sanitizers take their common headers from precompiled ones.
 cold=false
 [ -d "${CCACHE_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/ccache}" ] || cold=true
-
-# So that another clone of this repository can reuse what this one compiled.
-export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD} CCACHE_NOHASHDIR=${CCACHE_NOHASHDIR:-true}
 
 # build PRESET [TARGET…]: configures and builds. The first build of a preset takes minutes, and the output says so.
 build() {
@@ -86,12 +86,15 @@ check_format() {
   own_sources | xargs -r clang-format --dry-run -Werror
 }
 
-# Checks the product's .cc files that differ from $NSA_BASE (default: origin/main), or all of them when there is no such commit.
+# Checks the product's .cc files that differ from $NSA_BASE (default: origin/main). Where that is the commit itself, as in a fresh clone, those of its
+# newest 30 commits; all of them when there is no such commit.
 check_tidy() {
   local files
   files=$(own_sources common kernels server worker client | grep '\.cc$')
-  if [ -n "$base" ] && [ "$base" != "$(git rev-parse HEAD)" ]; then
-    files=$(git diff --name-only --diff-filter=d "$base" -- common kernels server worker client | grep '\.cc$' || true)
+  local since=$base
+  if [ -n "$base" ] && [ "$base" = "$(git rev-parse HEAD)" ]; then since=$(git rev-parse --verify -q HEAD~30 || true); fi
+  if [ -n "$since" ]; then
+    files=$(git diff --name-only --diff-filter=d "$since" -- common kernels server worker client | grep '\.cc$' || true)
   fi
   # Files that this machine does not compile (CUDA code without a toolkit) cannot be checked either.
   files=$(while read -r file; do grep -qF "/$file\"" "build/$preset/compile_commands.json" && echo "$file"; done <<<"$files" || true)
