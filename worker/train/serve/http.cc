@@ -9,6 +9,7 @@
 #include <charconv>
 #include <filesystem>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -169,11 +170,20 @@ bool HttpExchange::gone() const {
   return socket_ >= 0 && poll(&closed, 1, 0) > 0;
 }
 
+// civetweb gives its threads 100 KiB of stack and no option for more. Tokenizers and JSON may need
+// more, so the handler runs on a thread of its own with the usual size.
 int HttpServer::Begin(mg_connection* connection) {
   const auto* const server =
       static_cast<const HttpServer*>(mg_get_user_data(mg_get_context(connection)));
   HttpExchange exchange(connection);
-  server->handle_(exchange);
+  try {
+    std::thread handler([server, &exchange] { server->handle_(exchange); });
+    handler.join();
+  } catch (const std::system_error& error) {
+    const absl::Status status = HttpError(
+        503, absl::StrCat("thread: none could be started (", error.what(), "); try again later"));
+    exchange.Answer(503, "application/json", ErrorJson(status));
+  }
   return 200;
 }
 

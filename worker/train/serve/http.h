@@ -65,8 +65,8 @@ inline constexpr int kWaitingConnections = 64;
 
 class HttpServer {
  public:
-  // Calls `handle` on one of kConnections threads for each request; it answers once.
-  // Unavailable when the address cannot be listened on.
+  // Calls `handle` for each request, at most kConnections at a time, each on a thread of its own;
+  // it answers once. Unavailable when the address cannot be listened on.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(
       const Listen& listen, std::function<void(HttpExchange&)> handle);
   // Waits until all requests were handled; up to kStallMilliseconds twice for clients that have
