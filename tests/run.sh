@@ -72,8 +72,10 @@ run_tests() {
   local leave_out=()
   compgen -G '/dev/nvidia[0-9]*' >/dev/null || { leave_out+=(gpu); echo "no GPU: tests labelled gpu are left out"; }
   $fast && leave_out+=(slow)
-  # Two more than there are cores: the longest tests mostly wait.
-  local arguments=(--preset "$name" -j "$(($(nproc) + 2))" --no-tests=error "$@")
+  # Two more than there are cores, because the longest tests mostly wait. Those under the sanitizers compute.
+  local parallel=$(($(nproc) + 2))
+  case $name in asan | tsan) parallel=$(nproc) ;; esac
+  local arguments=(--preset "$name" -j "$parallel" --no-tests=error "$@")
   [ -z "$only" ] || arguments+=(-R "$only")
   [ ${#leave_out[@]} -eq 0 ] || arguments+=(-LE "$(IFS='|'; echo "^(${leave_out[*]})$")")
   ctest "${arguments[@]}"
