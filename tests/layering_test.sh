@@ -41,6 +41,7 @@ worker/train/telemetry|worker/train/folder.h kernels $below_rpc proto|grpcpp sql
 worker/train/checkpoint|worker/train/folder.h worker/train/model kernels $below_rpc proto|grpcpp sqlite prometheus
 worker/train/decode|worker/train/model kernels $below_rpc proto|grpcpp sqlite prometheus
 worker/train/score|worker/train/folder.h worker/train/model worker/train/decode worker/train/data worker/train/checkpoint worker/train/gpu kernels $below_rpc proto|grpcpp sqlite prometheus
+worker/train/needle|worker/train/score worker/train/decode worker/train/data kernels $below_rpc proto|grpcpp sqlite prometheus
 worker/train/serve|worker/train/score worker/train/decode worker/train/data worker/train/gpu/machine.h kernels $below_rpc proto|grpcpp sqlite prometheus
 worker/train|kernels $below_rpc proto|grpcpp sqlite prometheus
 worker/bench|worker/train kernels $below_rpc proto|grpcpp sqlite prometheus

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,20 +22,18 @@
 #include "common/preflight/preflight.h"
 #include "kernels/cuda/device.h"
 #include "worker/train/comm/nccl_library.h"
+#include "worker/train/command_line.h"
 #include "worker/train/data/prepared/commands.h"
 #include "worker/train/gpu/gpu.h"
 #include "worker/train/gpu/machine.h"
-#include "worker/train/score/commands.h"
-#include "worker/train/serve/server.h"
 #include "worker/train/step/ending.h"
 #include "worker/train/step/signals.h"
 #include "worker/train/step/stack_signal.h"
 #include "worker/train/step/trainer.h"
+#include "worker/train/use.h"
 
 namespace nsa::train {
 namespace {
-
-constexpr int kUsage = 2;
 
 struct Flags {
   std::string run_dir;
@@ -51,27 +50,8 @@ struct Flags {
   bool count_data = false;
   std::string prepare_data;               // folder to write
   std::vector<std::string> inspect_data;  // job files, data files, folders
-  std::vector<std::string> score;         // checkpoint, text
-  std::vector<std::string> eval;          // checkpoint, text
-  std::string output = "scores.jsonl";
-  std::string sample;  // checkpoint
-  std::string prompt_file;
-  SampleOptions sampling;
-  std::string served;  // checkpoint
-  serve::ServerOptions server;
+  UseFlags use;
 };
-
-const char* ProgramName() { return cuda::BuiltWithCuda() ? "nsa-worker-cuda" : "nsa-worker"; }
-
-int Refuse(const absl::Status& status) {
-  std::cerr << ProgramName() << ": " << status.message() << "\n";
-  return kUsage;
-}
-
-int Fail(const absl::Status& status) {
-  std::cerr << ProgramName() << ": " << status.message() << "\n";
-  return 1;
-}
 
 absl::StatusOr<v1::WorkerLaunch> ReadLaunch(const RunDir& run_dir) {
   std::ifstream in(run_dir.launch(), std::ios::binary);
@@ -198,57 +178,6 @@ int TellAboutData(const Flags& flags) {
   return std::cout ? 0 : Refuse(absl::InternalError("standard output: cannot be written"));
 }
 
-absl::Status RunUse(const Flags& flags) {
-  if (!flags.score.empty()) return ScoreCommand(flags.score[0], flags.score[1], flags.output);
-  if (!flags.eval.empty()) return EvaluateCommand(flags.eval[0], flags.eval[1]);
-  return SampleCommand(flags.sample, flags.prompt_file, flags.sampling);
-}
-
-// Runs --score, --eval or --sample. SIGTERM and SIGINT end it at once, since there is nothing to
-// save.
-int Use(const Flags& flags) {
-  UnblockSignals();
-  SetThreads(flags.threads, 1);
-  const absl::Status status = RunUse(flags);
-  return status.ok() ? 0 : Fail(status);
-}
-
-void AnnounceServer(const serve::CompletionServer& server, const TrainedModel& trained) {
-  const serve::Engine& engine = server.engine();
-  absl::PrintF(
-      "serving %s, step %d, at %s/v1 (context %d tokens, caches %.1f MiB); Ctrl-C ends it\n",
-      server.model(), trained.state().step(), server.url(), engine.context(),
-      static_cast<double>(engine.bytes()) / (1 << 20));
-  std::fflush(stdout);
-}
-
-// Runs --serve until SIGTERM or SIGINT. They end it at once while the model is loaded, and within a
-// second later: requests are answered, and what is computed is left.
-int Serve(const Flags& flags) {
-  std::atomic<bool> serving = false, asked = false;
-  const SignalWatch watch([&](int) {
-    if (!serving) std::_Exit(0);
-    asked = true;
-    asked.notify_all();
-  });
-  const RealClock clock;
-  SetThreads(flags.threads, 1);
-  const auto trained = TrainedModel::Load(flags.served);
-  if (!trained.ok()) return Fail(trained.status());
-  serve::ServerOptions options = flags.server;
-  options.context = flags.sampling.context;
-  options.threads = flags.threads;
-  const auto server = serve::CompletionServer::Start(trained->get(), &clock, options);
-  if (absl::IsInvalidArgument(server.status())) return Refuse(server.status());
-  if (!server.ok()) return Fail(server.status());
-  serving = true;
-  AnnounceServer(**server, **trained);
-  asked.wait(false);
-  (*server)->Drain(absl::Milliseconds(700));
-  spdlog::shutdown();
-  std::_Exit(0);  // the model's thread may be in the middle of a long step
-}
-
 int CheckGpu() {
   const auto gpu = Gpu::Open();
   if (absl::IsResourceExhausted(gpu.status())) {  // the GPU works, but others use it
@@ -272,65 +201,6 @@ int CheckNccl() {
   }
   std::cout << library->description() << "\n";
   return 0;
-}
-
-CLI::Option* AddScore(CLI::App* app, Flags* flags) {
-  auto* score =
-      app->add_option("--score", flags->score,
-                      "CHECKPOINT TEXT: write the log-probability of every byte of a text");
-  score->expected(2);
-  app->add_option("-o,--output", flags->output, "file for --score")->needs(score);
-  return score;
-}
-
-CLI::Option* AddEval(CLI::App* app, Flags* flags) {
-  return app
-      ->add_option("--eval", flags->eval,
-                   "CHECKPOINT TEXT: print loss, perplexity, bits a byte, and the loss by the "
-                   "number of tokens seen")
-      ->expected(2);
-}
-
-CLI::Option* AddSample(CLI::App* app, Flags* flags) {
-  SampleOptions* to = &flags->sampling;
-  auto* sample = app->add_option("--sample", flags->sample,
-                                 "CHECKPOINT: print text that a trained model writes, on the CPU, "
-                                 "also of a model of a GPU");
-  auto* prompt = app->add_option("--prompt", to->prompt, "text to continue")->needs(sample);
-  app->add_option("--prompt-file", flags->prompt_file,
-                  "file with the text to continue; - reads standard input")
-      ->needs(sample)
-      ->excludes(prompt);
-  app->add_option("--bytes", to->bytes, "bytes to write; 200 without --max-tokens")->needs(sample);
-  app->add_option("--max-tokens", to->tokens, "tokens to write")->needs(sample);
-  app->add_option("--temperature", to->draw.temperature, "0 takes the likeliest; default 0.8")
-      ->needs(sample);
-  app->add_option("--top-k", to->draw.top_k, "draw from the k likeliest tokens only; 0: from all")
-      ->needs(sample);
-  app->add_option("--top-p", to->draw.top_p,
-                  "draw from the likeliest tokens that together have this probability only")
-      ->needs(sample);
-  app->add_option("--seed", to->seed, "the same seed writes the same text")->needs(sample);
-  return sample;
-}
-
-CLI::Option* AddServe(CLI::App* app, Flags* flags) {
-  auto* serve = app->add_option("--serve", flags->served,
-                                "CHECKPOINT: answer OpenAI's completions API for programs of this "
-                                "machine, on the CPU");
-  app->add_option("--listen", flags->server.listen,
-                  "127.0.0.1:PORT or localhost:PORT; default: 127.0.0.1:8000; port 0 takes a free "
-                  "one")
-      ->needs(serve);
-  return serve;
-}
-
-// --context of --sample and --serve.
-void AddContext(CLI::App* app, Flags* flags) {
-  app->add_option("--context", flags->sampling.context,
-                  "tokens that the model sees at most, with --sample or --serve; default: the "
-                  "job's train.seq_len")
-      ->check(CLI::Range(0, 1'048'576));
 }
 
 int Main(int argc, char** argv) {
@@ -367,14 +237,7 @@ int Main(int argc, char** argv) {
                "say which GPU and libraries there are, or what is missing, and end");
   app.add_flag("--check-nccl", flags.check_nccl,
                "say which NCCL there is for jobs on several GPUs, or what is missing, and end");
-  auto* score = AddScore(&app, &flags);
-  auto* eval = AddEval(&app, &flags);
-  auto* sample = AddSample(&app, &flags);
-  auto* serve = AddServe(&app, &flags);
-  AddContext(&app, &flags);
-  score->excludes(eval)->excludes(sample)->excludes(serve);
-  eval->excludes(sample)->excludes(serve);
-  sample->excludes(serve);
+  AddUse(&app, &flags.use);
   app.set_version_flag("--version",
                        absl::StrCat(ProgramName(), " ", kVersion, " (", kRevision, ")"));
   try {
@@ -384,16 +247,12 @@ int Main(int argc, char** argv) {
   }
   if (flags.check_gpu) return CheckGpu();
   if (flags.check_nccl) return CheckNccl();
-  if (flags.sampling.context != 0 && flags.sample.empty() && flags.served.empty()) {
-    return Refuse(absl::InvalidArgumentError(absl::StrCat(
-        "--context: ", flags.sampling.context, " (only with --sample or --serve); leave it out")));
-  }
-  if (!flags.served.empty()) return Serve(flags);
-  if (!flags.score.empty() || !flags.eval.empty() || !flags.sample.empty()) return Use(flags);
+  if (const std::optional<int> code = Use(flags.use, flags.threads); code.has_value()) return *code;
   if (IsAboutData(flags)) return TellAboutData(flags);
   if (flags.run_dir.empty() && flags.job.empty()) {
     return Refuse(absl::InvalidArgumentError(
-        "--job, --run-dir, --score, --eval, --sample or --serve (one wanted); see --help"));
+        "--job, --run-dir, --sample, --score, --eval, --needle or --serve (one wanted); see "
+        "--help"));
   }
   return TrainFrom(flags);
 }

@@ -1,0 +1,86 @@
+#include "worker/train/needle/measure.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_dir.h"
+#include "tests/worker/train/score/small_trained.h"
+#include "worker/train/score/sample.h"
+
+namespace nsa::train {
+namespace {
+
+using testing::HasSubstr;
+
+std::string TextOf(const TextTokenizer& tokenizer, const std::vector<int32_t>& tokens) {
+  std::string text;
+  for (const int32_t token : tokens) text += tokenizer.Decode(token);
+  return text;
+}
+
+class MeasureTest : public testing::Test {
+ protected:
+  absl::StatusOr<std::vector<NeedleCell>> Measure(const NeedleOptions& options) {
+    return MeasureNeedles(Exec{}, *trained_, Filler(), options);
+  }
+  std::string WhyNot(const NeedleOptions& options) {
+    return std::string(Measure(options).status().message());
+  }
+
+  const TempDir dir_;
+  const std::unique_ptr<TrainedModel> trained_ = SmallModel(dir_);
+};
+
+TEST_F(MeasureTest, ADocumentFillsTheContext) {
+  const TextTokenizer& tokenizer = trained_->tokenizer();
+  for (const int32_t length : {129, 130, 200, 333, 1'024}) {
+    const auto tokens = NeedleOf(tokenizer, Filler(), length, 0.5, 9);
+    ASSERT_OK(tokens);
+    EXPECT_EQ(tokens->prompt.size() + tokens->answer.size(), static_cast<size_t>(length));
+    EXPECT_EQ(tokens->prompt[0], tokenizer.separator());
+    EXPECT_EQ(tokens->answer.size(), 6u) << "a space and five digits";
+    const std::string prompt = TextOf(tokenizer, tokens->prompt);
+    const std::string answer = TextOf(tokenizer, tokens->answer);
+    EXPECT_THAT(prompt, HasSubstr("\nThe pass key is" + answer + ". Remember it."));
+  }
+  EXPECT_THAT(NeedleOf(tokenizer, Filler(), 128, 0.5, 9).status().message(),
+              HasSubstr("length 128 (at least 129, the shortest document in this model's tokens)"));
+}
+
+// An untrained model never guesses six tokens.
+TEST_F(MeasureTest, AModelThatKnowsNothingFindsNothing) {
+  const auto cells = Measure({.lengths = {130, 160}, .depths = 3, .trials = 2});
+  ASSERT_OK(cells);
+  const std::vector<NeedleCell> expected = {{130, 0, 0, 2}, {130, 0.5, 0, 2}, {130, 1, 0, 2},
+                                            {160, 0, 0, 2}, {160, 0.5, 0, 2}, {160, 1, 0, 2}};
+  EXPECT_EQ(*cells, expected);
+}
+
+TEST_F(MeasureTest, RefusesWhatIsOutOfRange) {
+  EXPECT_EQ(WhyNot({.lengths = {31}}),
+            "needle: length 31 (32 to 1048576); choose one in this range");
+  EXPECT_EQ(WhyNot({.lengths = {512}, .depths = 102}),
+            "needle: depths 102 (1 to 101); choose one in this range");
+  EXPECT_EQ(WhyNot({.lengths = {512}, .trials = 0}),
+            "needle: trials 0 (1 to 1000); choose one in this range");
+  EXPECT_THAT(WhyNot({.lengths = std::vector<int32_t>(33, 512)}),
+              HasSubstr("lengths 33 (0 to 32)"));
+}
+
+TEST(NeedleTable, HasARowForEachDepthAndAColumnForEachLength) {
+  const std::vector<NeedleCell> cells = {{512, 0, 10, 10},     {512, 0.5, 9, 10},
+                                         {512, 1, 0, 10},      {16384, 0, 5, 10},
+                                         {16384, 0.5, 10, 10}, {16384, 1, 10, 10}};
+  EXPECT_EQ(NeedleTable(cells),
+            "depth      512    16384\n"
+            "   0%     100%      50%\n"
+            "  50%      90%     100%\n"
+            " 100%       0%     100%\n");
+  EXPECT_EQ(NeedleCsv({{512, 0.25, 9, 10}}), "length,depth,found,trials\n512,0.25,9,10\n");
+}
+
+}  // namespace
+}  // namespace nsa::train

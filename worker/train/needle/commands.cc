@@ -1,0 +1,107 @@
+#include "worker/train/needle/commands.h"
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <system_error>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/status.h"
+#include "common/run/atomic_file.h"
+#include "nlohmann/json.hpp"
+#include "worker/train/data/random.h"
+#include "worker/train/needle/pass_key.h"
+#include "worker/train/score/trained_model.h"
+
+namespace nsa::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uintmax_t kMostFillerBytes = 256 << 20;
+
+absl::StatusOr<Filler> LoadFiller(const std::string& path) {
+  if (path.empty()) return Filler();
+  std::error_code error;
+  const uintmax_t bytes = fs::file_size(path, error);
+  if (!error && bytes > kMostFillerBytes) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: %d bytes (at most %d); give a part of it", path, bytes, kMostFillerBytes));
+  }
+  NSA_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path));
+  absl::StatusOr<Filler> filler = Filler::FromText(text);
+  if (filler.ok()) return filler;
+  return absl::InvalidArgumentError(absl::StrCat(path, ": ", filler.status().message()));
+}
+
+absl::Status CheckDocuments(const NeedleDocuments& options) {
+  if (options.documents < 1 || options.documents > kMostNeedleDocuments) {
+    return absl::InvalidArgumentError(absl::StrFormat("documents: %d (1 to %d); choose a number",
+                                                      options.documents, kMostNeedleDocuments));
+  }
+  if (options.bytes >= static_cast<int64_t>(kLeastPassKeyBytes) &&
+      options.bytes <= kMostNeedleBytes) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrFormat("bytes of a document: %d (%d to %d); choose a "
+                      "number",
+                      options.bytes, kLeastPassKeyBytes, kMostNeedleBytes));
+}
+
+void WriteDocument(const Filler& filler, const NeedleDocuments& options, int64_t index,
+                   std::ostream* file) {
+  const uint64_t seed = Mix(static_cast<uint64_t>(options.seed), static_cast<uint64_t>(index));
+  const double depth = static_cast<double>(Mix(seed, 1) >> 11) * 0x1p-53;
+  const PassKeyDocument document =
+      MakePassKeyDocument(filler, static_cast<size_t>(options.bytes), depth, seed);
+  *file << nlohmann::json{{"text", document.prompt + document.answer}}.dump() << "\n";
+}
+
+}  // namespace
+
+absl::Status NeedleCommand(const std::string& checkpoint, const std::string& filler,
+                           const NeedleOptions& options, const std::string& output) {
+  NSA_ASSIGN_OR_RETURN(const Filler words, LoadFiller(filler));
+  NSA_ASSIGN_OR_RETURN(const std::unique_ptr<TrainedModel> trained, TrainedModel::Load(checkpoint));
+  int32_t length = 0, found = 0, trials = 0;
+  const auto tell = [&] {
+    if (trials > 0) absl::PrintF("%d tokens: %d of %d keys found\n", length, found, trials);
+    std::fflush(stdout);
+    found = trials = 0;
+  };
+  NSA_ASSIGN_OR_RETURN(
+      const std::vector<NeedleCell> cells,
+      MeasureNeedles(Exec{}, *trained, words, options, [&](const NeedleCell& cell) {
+        if (cell.length != length) tell();
+        length = cell.length;
+        found += cell.found;
+        trials += cell.trials;
+      }));
+  tell();
+  absl::PrintF("\nstep %d, share of keys found by depth of the key and tokens of the context\n%s",
+               trained->state().step(), NeedleTable(cells));
+  if (output.empty()) return absl::OkStatus();
+  return WriteFileAtomically(output, NeedleCsv(cells));
+}
+
+absl::Status WriteNeedles(const std::string& path, const NeedleDocuments& options) {
+  NSA_RETURN_IF_ERROR(CheckDocuments(options));
+  NSA_ASSIGN_OR_RETURN(const Filler filler, LoadFiller(options.filler));
+  const std::string draft = path + ".part";
+  std::ofstream file(draft, std::ios::binary | std::ios::trunc);
+  for (int64_t i = 0; i < options.documents && file; ++i) {
+    WriteDocument(filler, options, i, &file);
+  }
+  file.close();
+  std::error_code error;
+  if (file) fs::rename(draft, path, error);
+  if (file && !error) return absl::OkStatus();
+  fs::remove(draft, error);
+  return absl::UnavailableError(absl::StrCat(path, ": could not be written; is there room?"));
+}
+
+}  // namespace nsa::train

@@ -1,0 +1,34 @@
+// What nsa-worker --needle and --write-needles do, and nsactl needle and nsactl data needle with
+// it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "worker/train/needle/measure.h"
+
+namespace nsa::train {
+
+// Prints a line when a length has been measured, and the table at the end. `filler` is a text file;
+// empty: the sentences of the paper. With `output`, also writes the cells there as CSV. The errors
+// of TrainedModel::Load(), Filler::FromText() and MeasureNeedles(); of files, with their names.
+absl::Status NeedleCommand(const std::string& checkpoint, const std::string& filler,
+                           const NeedleOptions& options, const std::string& output);
+
+struct NeedleDocuments {
+  int64_t documents = 10'000;
+  int64_t bytes = 0;   // of each document
+  std::string filler;  // text file; empty: the sentences of the paper
+  int64_t seed = 1;
+};
+
+inline constexpr int64_t kMostNeedleDocuments = 100'000'000;
+inline constexpr int64_t kMostNeedleBytes = 16 << 20;
+
+// Writes documents with pass keys (pass_key.h) as JSON lines, to train on. The key may be anywhere:
+// the depth is uniform. `path` appears when all of them are written. InvalidArgument for options
+// outside their ranges; errors of files, with their names.
+absl::Status WriteNeedles(const std::string& path, const NeedleDocuments& options);
+
+}  // namespace nsa::train
