@@ -28,6 +28,8 @@ namespace nsa::client {
   ROW(Import)                \
   ROW(Generate)              \
   ROW(Serve)                 \
+  ROW(Eval)                  \
+  ROW(Needle)                \
   ROW(Nodes)                 \
   ROW(Token)                 \
   ROW(Audit)                 \

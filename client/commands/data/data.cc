@@ -1,12 +1,16 @@
-// nsactl data: prepares and inspects the data of a job, by nsa-worker beside this program, on this
-// machine; no coordinator is needed.
+// nsactl data: prepares and inspects the data of a job, and makes data for 'nsactl needle', by
+// nsa-worker beside this program, on this machine; no coordinator is needed.
+#include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "client/cli.h"
 #include "client/commands/data/show_data.h"
+#include "client/commands/model/find_model.h"
+#include "client/commands/model/run_program.h"
 #include "client/connect/job_source.h"
 #include "client/connect/local/local_worker.h"
 #include "common/base/clean_text.h"
@@ -60,17 +64,21 @@ absl::StatusOr<ExitCode> Inspect(Session& session, const std::vector<std::string
   return ExitCode::kOk;
 }
 
-}  // namespace
+struct NeedleFlags {
+  std::string out = "needle.jsonl", filler;
+  int64_t documents = 10'000, bytes = 2'047, seed = 1;
+};
 
-void AddData(Cli* cli) {
-  Options group =
-      cli->Add({.name = "data",
-                .what = "Prepare and inspect training data",
-                .group = "Jobs",
-                .more = "Both read on this machine, by nsa-worker beside this program, and need no "
-                        "coordinator.",
-                .examples = "nsactl data prepare job.yaml --out ./tokens\n"
-                            "nsactl data inspect job.yaml"});
+absl::StatusOr<ExitCode> WriteNeedles(Session& session, const NeedleFlags& flags) {
+  NSA_RETURN_IF_ERROR(RefuseStructured(session, "data needle"));
+  std::vector<std::string> words = {
+      "--write-needles=" + flags.out, absl::StrCat("--documents=", flags.documents),
+      absl::StrCat("--document-bytes=", flags.bytes), absl::StrCat("--seed=", flags.seed)};
+  if (!flags.filler.empty()) words.push_back("--filler=" + flags.filler);
+  return RunWorkerInForeground(session, words);
+}
+
+void AddPrepare(Cli* cli, const Options* group) {
   const auto prepare = std::make_shared<PrepareFlags>();
   Options prepares = cli->Add(
       {.name = "prepare",
@@ -84,13 +92,16 @@ void AddData(Cli* cli) {
                    "nsactl data prepare job.yaml --out ./tokens\n"
                    "nsactl submit ./tokens/job.yaml",
        .run = [prepare](Session& session) { return Prepare(session, *prepare); },
-       .parent = &group});
+       .parent = group});
   prepares.Argument("FILE", &prepare->file, "Job file; - reads standard input");
   prepares.Text("--out", "DIR", &prepare->out,
                 "Folder to write; new, empty or of an earlier 'data prepare' (default: "
                 "prepared/NAME, after the job file)");
   prepares.Texts("--set", "FIELD=VALUE", &prepare->sets,
                  "Change a field of the file; may be repeated");
+}
+
+void AddInspect(Cli* cli, const Options* group) {
   const auto what = std::make_shared<std::vector<std::string>>();
   Options inspects = cli->Add(
       {.name = "inspect",
@@ -102,8 +113,49 @@ void AddData(Cli* cli) {
                    "nsactl data inspect train.jsonl.zst val.parquet\n"
                    "nsactl data inspect ./tokens -o json",
        .run = [what](Session& session) { return Inspect(session, *what); },
-       .parent = &group});
+       .parent = group});
   inspects.Argument("WHAT", what.get(), "Job files, data files or prepared folders");
+}
+
+void AddNeedleData(Cli* cli, const Options* group) {
+  const auto needle = std::make_shared<NeedleFlags>();
+  Options needles = cli->Add(
+      {.name = "needle",
+       .what = "Write documents that hide a key and ask for it, to train on",
+       .more = "Writes JSON lines. Each document has a pass key of five digits somewhere in "
+               "irrelevant text and ends with the\nquestion and the answer. 'nsactl needle' "
+               "measures what a model has learned of it.",
+       .examples = "nsactl data needle --out needle.jsonl --documents 20000 --bytes 2047\n"
+                   "nsactl data needle --bytes 8191 --filler book.txt",
+       .run = [needle](Session& session) { return WriteNeedles(session, *needle); },
+       .parent = group});
+  needles.Text("--out", "FILE", &needle->out, "File to write (default: needle.jsonl)");
+  needles.Number("--documents", &needle->documents, {.least = 1, .most = 100'000'000},
+                 "How many (default: 10000)");
+  needles.Number("--bytes", &needle->bytes, {.least = 128, .most = 16 << 20},
+                 "Bytes of each; with the byte tokenizer and train.seq_len - 1, a row has exactly "
+                 "one document in the first epoch (default: 2047)");
+  needles.Text("--filler", "FILE", &needle->filler,
+               "Text whose words stand around the key (default: the five sentences of the test's "
+               "authors, again and again)");
+  needles.Number("--seed", &needle->seed, {}, "The same seed writes the same file");
+}
+
+}  // namespace
+
+void AddData(Cli* cli) {
+  const Options group =
+      cli->Add({.name = "data",
+                .what = "Prepare, inspect and make training data",
+                .group = "Jobs",
+                .more = "All work on this machine, by nsa-worker beside this program, and need no "
+                        "coordinator.",
+                .examples = "nsactl data prepare job.yaml --out ./tokens\n"
+                            "nsactl data inspect job.yaml\n"
+                            "nsactl data needle --documents 20000"});
+  AddPrepare(cli, &group);
+  AddInspect(cli, &group);
+  AddNeedleData(cli, &group);
 }
 
 }  // namespace nsa::client

@@ -1,5 +1,5 @@
 // nsactl generate: text that a trained model writes. nsa-worker beside this program computes it, on
-// this machine; no coordinator is needed.
+// this machine; a coordinator is asked only for the out_dir of a job.
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -8,9 +8,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "client/cli.h"
+#include "client/commands/model/find_model.h"
 #include "client/commands/model/run_program.h"
 #include "common/base/status.h"
-#include "common/checkpoint/checkpoint_dir.h"
 
 namespace nsa::client {
 namespace {
@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kMaxTokens = 200;
 
 struct GenerateFlags {
-  std::string checkpoint, prompt, file, temperature, top_p;
+  std::string target, prompt, file, temperature, top_p;
   int64_t top_k = 0, seed = 1, max_tokens = kMaxTokens;
   int context = 0;
 };
@@ -31,9 +31,9 @@ absl::Status CheckNumber(const std::string& flag, const std::string& text) {
 }
 
 // The arguments of the worker.
-std::vector<std::string> WorkerWords(const GenerateFlags& flags) {
+std::vector<std::string> WorkerWords(const std::string& model, const GenerateFlags& flags) {
   std::vector<std::string> words = {
-      "--sample=" + flags.checkpoint, absl::StrCat("--max-tokens=", flags.max_tokens),
+      "--sample=" + model, absl::StrCat("--max-tokens=", flags.max_tokens),
       absl::StrCat("--top-k=", flags.top_k), absl::StrCat("--seed=", flags.seed),
       absl::StrCat("--context=", flags.context)};
   if (!flags.prompt.empty()) words.push_back("--prompt=" + flags.prompt);
@@ -44,17 +44,11 @@ std::vector<std::string> WorkerWords(const GenerateFlags& flags) {
 }
 
 absl::StatusOr<ExitCode> Generate(Session& session, const GenerateFlags& flags) {
-  if (session.structured()) {
-    return absl::InvalidArgumentError("-o: json or yaml (table); generate prints plain text");
-  }
+  NSA_RETURN_IF_ERROR(RefuseStructured(session, "generate"));
   NSA_RETURN_IF_ERROR(CheckNumber("--temperature", flags.temperature));
   NSA_RETURN_IF_ERROR(CheckNumber("--top-p", flags.top_p));
-  if (!LookUpNamed(flags.checkpoint).has_value()) {
-    return absl::NotFoundError(
-        absl::StrCat(flags.checkpoint,
-                     ": no checkpoint (a checkpoint folder or an out_dir); see 'nsactl describe'"));
-  }
-  return RunWorkerInForeground(session, WorkerWords(flags));
+  NSA_ASSIGN_OR_RETURN(const std::string model, FindModel(session, flags.target));
+  return RunWorkerInForeground(session, WorkerWords(model, flags));
 }
 
 }  // namespace
@@ -66,14 +60,14 @@ void AddGenerate(Cli* cli) {
        .what = "Print text that a trained model writes",
        .group = "Models",
        .more = "Loads the model and computes on the CPU of this machine, by nsa-worker beside this "
-               "program. The text\nappears as it is written. Needs no coordinator.",
+               "program. The text\nappears as it is written.",
        .examples = "nsactl generate ./out --prompt \"The cell\"\n"
+                   "nsactl generate my-job --prompt \"The cell\"\n"
                    "nsactl generate ./out/checkpoints/step-00005000 --file start.txt "
                    "--temperature 0.5 --top-p 0.9 --max-tokens 500\n"
                    "echo \"To be\" | nsactl generate ./out --file - --seed 7",
        .run = [flags](Session& session) { return Generate(session, *flags); }});
-  options.Argument("CHECKPOINT", &flags->checkpoint,
-                   "A checkpoint folder, or an out_dir (its newest valid checkpoint)");
+  options.Argument("CHECKPOINT|JOB", &flags->target, kModelArgument);
   options.Exclude(options.Text("--prompt", "TEXT", &flags->prompt, "Text to continue"),
                   options.Text("--file", "FILE", &flags->file, "Its file; - reads standard input"));
   options.Text("--temperature", "X", &flags->temperature,

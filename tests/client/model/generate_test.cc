@@ -55,7 +55,7 @@ TEST_F(GenerateTest, RefusesWithTheExitCodesOfNsactl) {
     EXPECT_THAT(ran.said, HasSubstr(why));
   }
   const Ran out_of_range = Run({"nsactl", "generate", "artifacts/tiny", "--top-p", "2"});
-  EXPECT_EQ(out_of_range.exit.code, 1);
+  EXPECT_EQ(out_of_range.exit.code, 2);
   EXPECT_EQ(out_of_range.said,
             "nsa-worker: sample: top-p: 2 (more than 0, at most 1); take 1 for all tokens\n");
 }

@@ -1,0 +1,49 @@
+// nsactl eval: how well a trained model predicts a text. nsa-worker beside this program computes,
+// on this machine; a coordinator is asked only for the out_dir of a job.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/cli.h"
+#include "client/commands/model/find_model.h"
+#include "client/commands/model/run_program.h"
+#include "common/base/status.h"
+
+namespace nsa::client {
+namespace {
+
+struct EvalFlags {
+  std::string target, data;
+};
+
+absl::StatusOr<ExitCode> Eval(Session& session, const EvalFlags& flags) {
+  NSA_RETURN_IF_ERROR(RefuseStructured(session, "eval"));
+  if (flags.data.empty()) {
+    return absl::InvalidArgumentError(
+        "--data: none (a file of text, JSON lines or Parquet); name one");
+  }
+  NSA_ASSIGN_OR_RETURN(const std::string model, FindModel(session, flags.target));
+  return RunWorkerInForeground(session, {"--eval", model, flags.data});
+}
+
+}  // namespace
+
+void AddEval(Cli* cli) {
+  const auto flags = std::make_shared<EvalFlags>();
+  Options options = cli->Add(
+      {.name = "eval",
+       .what = "Measure how well a trained model predicts a text",
+       .group = "Models",
+       .more = "Prints the loss in nats a token, the perplexity, bits a byte, and the loss by the "
+               "number of tokens that the model saw\nbefore. Computed on the CPU of this machine, "
+               "by nsa-worker beside this program.",
+       .examples = "nsactl eval my-job --data book.txt\n"
+                   "nsactl eval ./out/checkpoints/step-00005000 --data val.jsonl.zst",
+       .run = [flags](Session& session) { return Eval(session, *flags); }});
+  options.Argument("CHECKPOINT|JOB", &flags->target, kModelArgument);
+  options.Text("--data", "FILE", &flags->data,
+               "Text, JSON lines (.jsonl, .ndjson) or Parquet (.parquet); also .gz and .zst");
+}
+
+}  // namespace nsa::client

@@ -1,0 +1,24 @@
+// Where a trained model is on this machine.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "client/connect/session.h"
+
+namespace nsa::client {
+
+// What the help says of the argument CHECKPOINT|JOB.
+inline constexpr char kModelArgument[] =
+    "A checkpoint folder, an out_dir (its newest valid checkpoint), or a job whose out_dir is on "
+    "this machine";
+
+// The checkpoint folder or out_dir that CHECKPOINT|JOB means. The coordinator is asked only for a
+// job, which is what is no folder with checkpoints and has no slash. NotFound when there is no
+// checkpoint; the errors of Client::GetJob().
+absl::StatusOr<std::string> FindModel(Session& session, const std::string& target);
+
+// InvalidArgument when the user asked for JSON or YAML of a command that prints plain text.
+absl::Status RefuseStructured(const Session& session, const char* command);
+
+}  // namespace nsa::client

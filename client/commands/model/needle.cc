@@ -1,0 +1,70 @@
+// nsactl needle: how often a trained model finds a pass key that is hidden in its context.
+// nsa-worker beside this program computes, on this machine; a coordinator is asked only for the
+// out_dir of a job.
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/cli.h"
+#include "client/commands/model/find_model.h"
+#include "client/commands/model/run_program.h"
+#include "common/base/status.h"
+
+namespace nsa::client {
+namespace {
+
+struct NeedleFlags {
+  std::string target, filler, csv;
+  std::vector<std::string> lengths;
+  int depths = 5, trials = 10;
+  int64_t seed = 1;
+};
+
+absl::StatusOr<ExitCode> Needle(Session& session, const NeedleFlags& flags) {
+  NSA_RETURN_IF_ERROR(RefuseStructured(session, "needle"));
+  NSA_ASSIGN_OR_RETURN(const std::string model, FindModel(session, flags.target));
+  std::vector<std::string> words = {"--needle=" + model, absl::StrCat("--depths=", flags.depths),
+                                    absl::StrCat("--trials=", flags.trials),
+                                    absl::StrCat("--seed=", flags.seed)};
+  if (!flags.lengths.empty()) words.push_back("--lengths=" + absl::StrJoin(flags.lengths, ","));
+  if (!flags.filler.empty()) words.push_back("--filler=" + flags.filler);
+  if (!flags.csv.empty()) words.push_back("--output=" + flags.csv);
+  return RunWorkerInForeground(session, words);
+}
+
+}  // namespace
+
+void AddNeedle(Cli* cli) {
+  const auto flags = std::make_shared<NeedleFlags>();
+  Options options = cli->Add(
+      {.name = "needle",
+       .what = "Measure whether a trained model finds a key hidden in a long context",
+       .group = "Models",
+       .more = "Hides a pass key of five digits in irrelevant text, asks for it at the end, and "
+               "counts how often the model answers\nwith exactly that key, by the length of the "
+               "context and by where the key is. Computed on the CPU of this machine, by\n"
+               "nsa-worker beside this program. A model learns the question from documents of "
+               "'nsactl data needle'.",
+       .examples = "nsactl needle my-job\n"
+                   "nsactl needle ./out --lengths 1024,4096,16384 --depths 11 --trials 20 --csv "
+                   "needle.csv",
+       .run = [flags](Session& session) { return Needle(session, *flags); }});
+  options.Argument("CHECKPOINT|JOB", &flags->target, kModelArgument);
+  options.List("--lengths", "N,N,...", &flags->lengths,
+               "Tokens of the context; may be more than the model was trained on (default: the "
+               "powers of two from 256 to train.seq_len)");
+  options.Number("--depths", &flags->depths, {.least = 1, .most = 101},
+                 "Places of the key, from the beginning to the end (default: 5)");
+  options.Number("--trials", &flags->trials, {.least = 1, .most = 1000},
+                 "Documents for each length and place (default: 10)");
+  options.Text("--filler", "FILE", &flags->filler,
+               "Text whose words stand around the key (default: the five sentences of the test's "
+               "authors, again and again)");
+  options.Number("--seed", &flags->seed, {}, "Chooses keys and places in the filler");
+  options.Text("--csv", "FILE", &flags->csv, "Also write length,depth,found,trials there");
+}
+
+}  // namespace nsa::client

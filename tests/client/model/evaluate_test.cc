@@ -1,0 +1,82 @@
+// nsactl eval, needle and data needle with the worker that they start.
+#include <gmock/gmock.h>
+
+#include <fstream>
+
+#include "common/run/atomic_file.h"
+#include "tests/client/model/trained_model_in_folder.h"
+
+namespace nsa::client {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+using EvaluateTest = TrainedModelInFolder;
+
+TEST_F(EvaluateTest, PrintsWhatTheWorkerMeasures) {
+  const Ran worker = Run({"nsa-worker", "--eval", "artifacts/tiny", "val.txt"});
+  EXPECT_EQ(worker.exit.code, 0) << worker.said;
+  EXPECT_THAT(worker.said, AllOf(StartsWith("step 2, 44 bytes"), HasSubstr("bits a byte")));
+  const Ran ran = Run({"nsactl", "eval", "artifacts/tiny", "--data", "val.txt"});
+  EXPECT_EQ(ran.exit.code, 0);
+  EXPECT_EQ(ran.said, worker.said);
+}
+
+TEST_F(EvaluateTest, MeasuresNeedlesAndKeepsTheCounts) {
+  const Ran ran = Run({"nsactl", "needle", "artifacts/tiny", "--lengths", "130,160", "--depths",
+                       "2", "--trials", "3", "--csv", "needle.csv"});
+  EXPECT_EQ(ran.exit.code, 0) << ran.said;
+  EXPECT_THAT(ran.said,
+              AllOf(StartsWith("130 tokens: 0 of 6 keys found\n160 tokens: 0 of 6 keys found\n"),
+                    EndsWith("depth      130      160\n"
+                             "   0%       0%       0%\n"
+                             " 100%       0%       0%\n")));
+  EXPECT_EQ(ReadWholeFile(dir_ / "needle.csv").value_or(""),
+            "length,depth,found,trials\n130,0,0,3\n130,1,0,3\n160,0,0,3\n160,1,0,3\n");
+}
+
+TEST_F(EvaluateTest, WritesDocumentsThatAWorkerTrainsOn) {
+  const std::vector<std::string> write = {"nsactl", "data",    "needle", "--documents",
+                                          "20",     "--bytes", "150",    "--filler"};
+  std::vector<std::string> words = write;
+  words.push_back("text.txt");
+  const Ran refused = Run(words);
+  EXPECT_EQ(refused.exit.code, 2);
+  EXPECT_THAT(refused.said, HasSubstr("text.txt: filler: 18 words (at least 100)"));
+  words.pop_back();
+  words.pop_back();
+  EXPECT_EQ(Run(words).exit.code, 0);
+  std::ofstream(dir_ / "needle.yaml")
+      << "name: needle\n"
+         "model: {dim: 32, n_layers: 2, n_heads: 4, n_kv_groups: 2, d_k: 16, d_v: 16}\n"
+         "nsa: {l: 8, d: 4, l_sel: 8, n_sel: 4, w: 16}\n"
+         "data: {source: jsonl, path: needle.jsonl, val_fraction: 0.2, tokenizer: byte}\n"
+         "train: {steps: 2, seq_len: 32, batch_size: 2}\n";
+  const Ran inspected = Run({"nsactl", "data", "inspect", "needle.jsonl"});
+  EXPECT_THAT(inspected.said, HasSubstr("20")) << inspected.said;
+  const Ran trained = Run({"nsa-worker", "--job", "needle.yaml"});
+  EXPECT_EQ(trained.exit.code, 0) << trained.said;
+}
+
+TEST_F(EvaluateTest, RefusesWithTheExitCodesOfNsactl) {
+  EXPECT_EQ(Run({"nsactl", "needle", "artifacts/none"}).exit.code, 3);
+  const std::vector<std::pair<std::vector<std::string>, std::string>> wrong = {
+      {{"eval", "artifacts/tiny"}, "--data: none (a file of text, JSON lines or Parquet)"},
+      {{"eval", "artifacts/tiny", "--data", "val.txt", "-o", "json"}, "eval prints plain text"},
+      {{"needle", "artifacts/tiny", "--trials", "0"}, "--trials"},
+      {{"needle", "artifacts/tiny", "--lengths", "many"}, "--lengths"},
+      {{"data", "needle", "--bytes", "127"}, "--bytes"}};
+  for (const auto& [words, why] : wrong) {
+    std::vector<std::string> all = {"nsactl"};
+    all.insert(all.end(), words.begin(), words.end());
+    const Ran ran = Run(all);
+    EXPECT_EQ(ran.exit.code, 2) << words[0];
+    EXPECT_THAT(ran.said, HasSubstr(why));
+  }
+}
+
+}  // namespace
+}  // namespace nsa::client
