@@ -17,7 +17,7 @@ import seeded
 SHIFTS = (-3600, 3600, -86400, 0)
 ASLEEP_SECONDS = 8  # longer than the deadline of any call: what gRPC waited for at the step is overdue
 CUT_SECONDS = 1.5
-END_SECONDS = 120  # for jobs of some seconds; without a connection they would not end
+END_SECONDS = soaking.WAIT_SECONDS  # for jobs of some seconds; without a connection they would not end
 
 
 def step(service, soak, shift):
