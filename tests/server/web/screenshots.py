@@ -4,7 +4,8 @@
     tests/server/web/screenshots.py BIN_DIR OUT_DIR       takes about five minutes on two cores; needs deploy/packages.sh test
 
 Six jobs train the model of configs/jobs/demo.yaml on licence texts with different settings. When the pictures are taken two have finished, one
-has failed, one was stopped, two train (a rank of one of them was killed on the way), and one waits.
+has failed, one was stopped, two train (a rank of one of them was killed on the way), and one waits. Then a sweep of eight smaller jobs runs to
+its end.
 """
 import json
 import os
@@ -15,7 +16,7 @@ import tempfile
 
 TOP = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(TOP / "tests/testing"))
-from browser import Browser  # noqa: E402
+from browser import JOB, Browser  # noqa: E402
 from page_test import Page  # noqa: E402
 
 WIDE, NARROW, TALLEST = 1400, 400, 1700
@@ -82,6 +83,18 @@ def shoot(fleet, out):
         assert wrong == [], wrong
 
 
+def shoot_sweep(page, out):
+    file = page.folder / "rates.yaml"
+    file.write_text(JOB.format(name="rates", steps=160, lr="1e-3", team="a", out_dir=page.folder / "rates"))
+    done = page.service.ctl("submit", file, "--sweep", "train.lr=1e-4,3e-4,1e-3,1e-2", "--sweep", "nsa.gate=softmax,sigmoid", "--halve-at", "40,80")
+    assert done.returncode == 0, done.stdout + done.stderr
+    with Browser(page.base, WIDE, 1100) as browser:
+        browser.open("#/sweep/rates")
+        browser.until("document.querySelector('.sentence').textContent.includes('all ended')", "the end of the sweep", PATIENCE)
+        browser.until("document.querySelectorAll('.chart canvas').length === 2", "the curves")
+        browser.shoot(out / "page_sweep_light.png", WIDE, height=TALLEST)
+
+
 def main():
     if len(sys.argv) != 3:
         sys.exit(__doc__)
@@ -92,6 +105,10 @@ def main():
         with fleet.service:
             fleet.make()
             shoot(fleet, out)
+    with tempfile.TemporaryDirectory(prefix="nsa-screenshots-") as folder:
+        page = Page(sys.argv[1], pathlib.Path(folder))
+        with page.service:
+            shoot_sweep(page, out)
 
 
 if __name__ == "__main__":
