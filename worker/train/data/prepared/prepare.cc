@@ -1,6 +1,5 @@
 #include "worker/train/data/prepared/prepare.h"
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -8,7 +7,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
-#include "common/base/durable_folder.h"
 #include "common/base/status.h"
 #include "common/estimate/estimate.h"
 #include "common/job/data/data_files.h"
@@ -18,7 +16,7 @@
 #include "google/protobuf/util/json_util.h"
 #include "worker/train/data/encoder.h"
 #include "worker/train/data/prepared/hashed_file.h"
-#include "worker/train/data/prepared/shard_writer.h"
+#include "worker/train/data/prepared/set_writer.h"
 #include "worker/train/data/prepared/staging.h"
 #include "worker/train/data/read/source_files.h"
 
@@ -95,90 +93,29 @@ class Preparer {
 
   // Writes a set as `folder`/set.folder.
   absl::StatusOr<v1::PreparedSet> Prepare(const NamedSet& set, const fs::path& folder) {
+    NSA_ASSIGN_OR_RETURN(std::vector<std::string> paths, sources_.Expand(set.files));
+    SetWriter writer({.files = set.files,
+                      .paths = std::move(paths),
+                      .vocab = vocab_,
+                      .tokenizer = data_.tokenizer(),
+                      .tokenizer_sha256 = tokenizer_sha256_,
+                      .passage_bytes = PassageBytesFor(data_),
+                      .shard_bytes = options_.shard_bytes,
+                      .shard_documents = options_.shard_documents,
+                      .on_document =
+                          [&](const v1::PreparedManifest& manifest) {
+                            Tell(set.files, manifest);
+                            return absl::OkStatus();
+                          }},
+                     encoder_, progress_);
     const fs::path path = folder / set.folder;
-    NSA_RETURN_IF_ERROR(MakeDurableFolder(path));
-    NSA_ASSIGN_OR_RETURN(const std::vector<std::string> files, sources_.Expand(set.files));
-    v1::PreparedManifest manifest = Begun(set.files.source);
-    NSA_RETURN_IF_ERROR(DescribeFiles(files, &manifest));
-    ShardWriter writer({.folder = path,
-                        .token_bytes = manifest.token_bytes(),
-                        .shard_bytes = options_.shard_bytes,
-                        .shard_documents = options_.shard_documents});
-    NSA_RETURN_IF_ERROR(WriteDocuments(set.files, files, &writer, &manifest));
-    NSA_RETURN_IF_ERROR(CheckUnchanged(files, manifest));
-    if (manifest.documents() == 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(set.files.field, ": no document; are the files empty?"));
-    }
-    NSA_ASSIGN_OR_RETURN(const std::vector<v1::PreparedShard> shards, writer.Finish());
-    manifest.mutable_shards()->Add(shards.begin(), shards.end());
-    NSA_ASSIGN_OR_RETURN(const std::string text, SerializePrepared(manifest));
-    NSA_RETURN_IF_ERROR(WriteHashedFile(path / kPreparedManifest, text).status());
-    NSA_RETURN_IF_ERROR(SyncFolder(path));
-    return Summary(set, manifest, std::ssize(text));
+    NSA_ASSIGN_OR_RETURN(const v1::PreparedManifest manifest, writer.Write(path));
+    std::error_code ignored;
+    return Summary(set, manifest,
+                   static_cast<int64_t>(fs::file_size(path / kPreparedManifest, ignored)));
   }
 
  private:
-  v1::PreparedManifest Begun(v1::DataSource source) const {
-    const bool text = DataSourceInfoOf(source).has_text();
-    v1::PreparedManifest manifest;
-    manifest.set_source(source);
-    manifest.set_tokenizer(data_.tokenizer());
-    if (text) manifest.set_tokenizer_sha256(tokenizer_sha256_);
-    manifest.set_vocab(vocab_);
-    manifest.set_separator(encoder_.separator_or_none());
-    manifest.set_token_bytes(TokenBytes(vocab_));
-    if (HasPassages(source, encoder_.separator_or_none())) {
-      manifest.set_passage_bytes(static_cast<int64_t>(PassageBytesFor(data_)));
-    }
-    return manifest;
-  }
-
-  absl::Status DescribeFiles(const std::vector<std::string>& files,
-                             v1::PreparedManifest* manifest) const {
-    for (const std::string& file : files) {
-      if (IsPreparedFolder(file)) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(file,
-                         ": is a folder (files); data that is prepared already needs nothing "
-                         "more"));
-      }
-      NSA_ASSIGN_OR_RETURN(*manifest->add_sources(), sources_.Describe(file));
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status WriteDocuments(const DataFiles& set, const std::vector<std::string>& files,
-                              ShardWriter* writer, v1::PreparedManifest* manifest) {
-    DocumentReader reader({.source = set.source,
-                           .files = {files.begin(), files.end()},
-                           .text_field = set.text_field,
-                           .separator = encoder_.separator(),
-                           .passage_bytes = PassageBytesFor(data_)},
-                          progress_);
-    Document document;
-    while (true) {
-      NSA_ASSIGN_OR_RETURN(const bool found, reader.Next(&document));
-      if (!found) break;
-      NSA_ASSIGN_OR_RETURN(const DocumentEncoder::Encoded encoded,
-                           encoder_.Encode(document, &tokens_, progress_));
-      NSA_RETURN_IF_ERROR(writer->Append(tokens_, HashOf(document)));
-      Count(document, encoded, manifest);
-      Tell(set, *manifest);
-    }
-    manifest->set_null_rows(reader.nulls());
-    return absl::OkStatus();
-  }
-
-  void Count(const Document& document, const DocumentEncoder::Encoded& encoded,
-             v1::PreparedManifest* manifest) const {
-    manifest->set_documents(manifest->documents() + 1);
-    manifest->set_tokens(manifest->tokens() + std::ssize(tokens_));
-    manifest->set_text_bytes(manifest->text_bytes() + std::ssize(document.text));
-    manifest->set_inner_separators(manifest->inner_separators() + encoded.inner_separators);
-    manifest->set_largest_token(std::max(manifest->largest_token(), encoded.largest_token));
-  }
-
   void Tell(const DataFiles& set, const v1::PreparedManifest& manifest) {
     const absl::Duration now = clock_.Monotonic();
     if (now - told_ < kTold) return;
@@ -186,20 +123,6 @@ class Preparer {
     if (!options_.on_progress) return;
     options_.on_progress(absl::StrFormat("%s: %d documents, %d tokens", set.field,
                                          manifest.documents(), manifest.tokens()));
-  }
-
-  // A file on a web server that changes is an error of reading it.
-  absl::Status CheckUnchanged(const std::vector<std::string>& files,
-                              const v1::PreparedManifest& manifest) const {
-    for (int i = 0; i < manifest.sources_size(); ++i) {
-      const std::string& file = files[static_cast<size_t>(i)];
-      NSA_ASSIGN_OR_RETURN(const v1::PreparedSource now, sources_.Describe(file));
-      const v1::PreparedSource& before = manifest.sources(i);
-      if (now.bytes() == before.bytes() && now.version() == before.version()) continue;
-      return absl::AbortedError(absl::StrCat(
-          file, ": changed while it was read; prepare again when nobody writes to it"));
-    }
-    return absl::OkStatus();
   }
 
   static v1::PreparedSet Summary(const NamedSet& set, const v1::PreparedManifest& manifest,
@@ -228,7 +151,6 @@ class Preparer {
   const RealClock clock_;
   absl::Duration told_;
   std::string tokenizer_sha256_;
-  std::vector<Token> tokens_;
 };
 
 }  // namespace

@@ -30,8 +30,8 @@ struct PrepareOptions {
   std::function<void(const std::string&)> on_progress;
 };
 
-// Nothing appears under the name of OUT until all of it is there. Memory: the largest document and
-// its tokens, 20 bytes for each document of a shard, and what reading takes (read/documents.h).
+// Nothing appears under the name of OUT until all of it is there. Memory: the largest document,
+// 20 bytes for each document of a shard, and what reading takes (read/documents.h).
 // Training on the folders gives the rows of training on the files, bit by bit: no document is
 // dropped or held out here; the hashes by which training does so are kept.
 //

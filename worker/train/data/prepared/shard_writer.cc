@@ -54,10 +54,14 @@ std::string ShardWriter::Encoded(std::span<const Token> tokens) const {
   return bytes;
 }
 
-absl::Status ShardWriter::Append(std::span<const Token> tokens, const DocumentHash& hash) {
+absl::Status ShardWriter::Append(std::span<const Token> tokens) {
   if (bin_ == nullptr) NSA_RETURN_IF_ERROR(Begin());
-  NSA_RETURN_IF_ERROR(bin_->Append(Encoded(tokens)));
-  lengths_.push_back(std::ssize(tokens));
+  length_ += std::ssize(tokens);
+  return bin_->Append(Encoded(tokens));
+}
+
+absl::Status ShardWriter::EndDocument(const DocumentHash& hash) {
+  lengths_.push_back(std::exchange(length_, 0));
   AppendHash(hash, &hashes_);
   const bool full =
       bin_->bytes() >= options_.shard_bytes || std::ssize(lengths_) >= options_.shard_documents;

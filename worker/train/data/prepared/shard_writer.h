@@ -30,11 +30,15 @@ class ShardWriter {
   };
   explicit ShardWriter(Options options) : options_(std::move(options)) {}
 
-  // Appends a document: its tokens with their separator, at least one token. The errors of
+  // Appends tokens to the document that is being written; its separator comes first. The errors of
   // HashedFile.
-  absl::Status Append(std::span<const Token> tokens, const DocumentHash& hash);
+  absl::Status Append(std::span<const Token> tokens);
 
-  // Ends the last shard and returns all of them. Once only.
+  // Ends that document, which has at least one token; the next Append() begins another one. The
+  // same errors.
+  absl::Status EndDocument(const DocumentHash& hash);
+
+  // Ends the last shard and returns all of them. Once only, and not within a document.
   absl::StatusOr<std::vector<v1::PreparedShard>> Finish();
 
  private:
@@ -48,6 +52,7 @@ class ShardWriter {
   std::vector<v1::PreparedShard> shards_;
   std::unique_ptr<HashedFile> bin_;  // of the last shard; null before the first and after an end
   std::vector<int64_t> lengths_;     // of its documents, in tokens
+  int64_t length_ = 0;               // of the document that is being written, so far
   std::string hashes_;
 };
 
