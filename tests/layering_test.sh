@@ -30,8 +30,9 @@ common/rpc|common/base proto|cuda nccl yaml sqlite prometheus
 kernels|$kernel_base|grpcpp nccl google/protobuf yaml sqlite prometheus
 kernels/cuda|kernels/exec.h kernels/tensor.h kernels/dtype.h kernels/matmul_args.h common/base/status.h common/base/log.h common/base/shared_library.h|grpcpp nccl google/protobuf yaml sqlite prometheus
 worker/train/comm|kernels $below_rpc proto|grpcpp sqlite prometheus
+worker/train/data/cache|common/base common/job|cuda grpcpp google/protobuf sqlite prometheus
 worker/train/data/read|worker/train/data/remote worker/train/data/tokens common/base common/job proto|cuda grpcpp sqlite prometheus curl
-worker/train/data/remote|worker/train/data/read/progress.h common/base common/http common/job common/run proto|cuda grpcpp sqlite prometheus
+worker/train/data/remote|worker/train/data/read/progress.h worker/train/data/cache common/base common/http common/job common/run proto|cuda grpcpp sqlite prometheus
 worker/train/data/tokenize|worker/train/data/read/byte_stream.h worker/train/data/tokens common/base common/job proto|cuda grpcpp sqlite prometheus
 worker/train/data/tokens|common/base common/job proto|cuda grpcpp sqlite prometheus
 worker/train/data|kernels $below_rpc proto|grpcpp sqlite prometheus

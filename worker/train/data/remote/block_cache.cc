@@ -8,13 +8,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/fd.h"
 #include "common/base/log.h"
 #include "common/run/atomic_file.h"
+#include "worker/train/data/cache/cache_folder.h"
 
 namespace nsa::train {
 namespace {
@@ -28,27 +28,6 @@ std::string HashOf(std::string_view bytes) {
   XXH128_canonical_t canonical;
   XXH128_canonicalFromHash(&canonical, XXH3_128bits(bytes.data(), bytes.size()));
   return {reinterpret_cast<const char*>(canonical.digest), sizeof(canonical.digest)};
-}
-
-struct Entry {
-  fs::file_time_type used;
-  int64_t size;
-  fs::path path;
-};
-
-// The blocks in the folder, and files that a process left when it was killed.
-std::vector<Entry> Entries(const fs::path& folder) {
-  std::vector<Entry> entries;
-  std::error_code error;
-  for (fs::recursive_directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
-    std::error_code gone;
-    const auto size = static_cast<int64_t>(entry->file_size(gone));
-    const bool ours = entry->path().extension() == ".block" || entry->path().extension() == ".new";
-    if (gone || !ours || !entry->is_regular_file(gone)) continue;
-    entries.push_back({entry->last_write_time(gone), size, entry->path()});
-  }
-  return entries;
 }
 
 bool WriteAll(int fd, std::string_view bytes) {
@@ -123,27 +102,24 @@ void BlockCache::Keep(std::string_view what, std::string_view block) {
   const auto size = static_cast<int64_t>(block.size() + kHeader);
   {
     const MutexLock lock(&mutex_);
-    if (off_ || size > most_bytes_) return;
-    if (size > room_) Shrink();
+    if (off_ || size > most_bytes_ || !HasRoom(size)) return;
     room_ -= size;
   }
   Write(PathOf(what), block);
 }
 
-// Deletes the oldest blocks until a sixteenth is free.
-void BlockCache::Shrink() {
-  std::vector<Entry> entries = Entries(folder_);
-  std::sort(entries.begin(), entries.end(),
-            [](const Entry& a, const Entry& b) { return a.used < b.used; });
-  int64_t total = 0;
-  for (const Entry& entry : entries) total += entry.size;
-  const int64_t wanted = most_bytes_ - std::max<int64_t>(most_bytes_ / 16, 1);
-  for (const Entry& entry : entries) {
-    if (total <= wanted) break;
-    std::error_code error;
-    if (fs::remove(entry.path, error)) total -= entry.size;
+// Makes room from time to time: looking at the whole folder takes a while. There may be none while
+// tokens that somebody maps fill the folder.
+bool BlockCache::HasRoom(int64_t size) {
+  constexpr int kPassed = 64;  // blocks that are not kept before the folder is looked at again
+  if (size <= room_) return true;
+  if (passed_ > 0 && passed_ < kPassed) {
+    ++passed_;
+    return false;
   }
-  room_ = std::max<int64_t>(most_bytes_ - total, 0);
+  room_ = CacheFolder(folder_, most_bytes_).MakeRoom(std::max<int64_t>(most_bytes_ / 16, 1));
+  passed_ = size <= room_ ? 0 : 1;
+  return passed_ == 0;
 }
 
 }  // namespace nsa::train

@@ -3,9 +3,9 @@
 //
 //   FOLDER/3f/3f0c….block    magic "NSABLK01", XXH3-128 of the content (16 bytes), the content
 //
-// A block whose hash is not that of its content is deleted and fetched again. Once the folder
-// exceeds its size, the blocks that were not used for the longest time are deleted. The folder has
-// mode 0700: a block may come from a private data set.
+// A block whose hash is not that of its content is deleted and fetched again. The folder also has
+// the tokens of large data (cache/cache_folder.h). Once it exceeds its size, what was not used for
+// the longest time is deleted. It has mode 0700: a block may come from a private data set.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ class BlockCache {
  private:
   std::filesystem::path PathOf(std::string_view what) const;
   void Write(const std::filesystem::path& path, std::string_view block);
-  void Shrink() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool HasRoom(int64_t size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TurnOff(const std::string& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::filesystem::path folder_;
@@ -42,6 +42,7 @@ class BlockCache {
   // Bytes that may still be written before the folder is counted again, because other processes
   // write into it too.
   int64_t room_ ABSL_GUARDED_BY(mutex_) = 0;
+  int passed_ ABSL_GUARDED_BY(mutex_) = 0;        // blocks since there was no room
   uint64_t written_ ABSL_GUARDED_BY(mutex_) = 0;  // makes the names of new files
 };
 

@@ -5,38 +5,16 @@
 #include <string_view>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "worker/train/data/cache/cache_options.h"
 
 namespace nsa::train {
 namespace {
 
-constexpr int64_t kMostCacheBytes = int64_t{1} << 50;
-
 std::string Variable(const char* name) {
   const char* const value = std::getenv(name);
   return value == nullptr ? "" : std::string(absl::StripAsciiWhitespace(value));
-}
-
-std::filesystem::path CacheFolder() {
-  if (const std::string given = Variable("NSA_DATA_CACHE_DIR"); !given.empty()) return given;
-  const std::string cache = Variable("XDG_CACHE_HOME");
-  if (!cache.empty()) return std::filesystem::path(cache) / "nsa" / "data";
-  const std::string home = Variable("HOME");
-  if (home.empty()) return {};
-  return std::filesystem::path(home) / ".cache" / "nsa" / "data";
-}
-
-absl::Status SetCacheBytes(RemoteOptions* options) {
-  const std::string text = Variable("NSA_DATA_CACHE_BYTES");
-  if (text.empty()) return absl::OkStatus();
-  const bool valid = absl::SimpleAtoi(text, &options->cache_bytes) && options->cache_bytes >= 0 &&
-                     options->cache_bytes <= kMostCacheBytes;
-  if (valid) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("NSA_DATA_CACHE_BYTES: '", text, "' (0 to ",
-                                                 kMostCacheBytes,
-                                                 "); set it to a number of bytes"));
 }
 
 // A token that has a line feed in it would add headers to the request.
@@ -76,9 +54,9 @@ absl::StatusOr<RemoteOptions> RemoteOptionsFor(const std::vector<std::string>& a
   // Less than the loader waits, so that its own message, which names the URL, comes first.
   options.patience = 0.8 * timeout;
   options.stall = std::clamp(options.patience / 4, absl::Milliseconds(500), absl::Seconds(20));
-  options.cache = CacheFolder();
-  NSA_RETURN_IF_ERROR(SetCacheBytes(&options));
-  if (options.cache_bytes == 0) options.cache.clear();
+  NSA_ASSIGN_OR_RETURN(const CacheOptions cache, CacheFromEnvironment());
+  options.cache = cache.folder;
+  options.cache_bytes = cache.most_bytes;
   NSA_RETURN_IF_ERROR(SetToken(&options));
   NSA_RETURN_IF_ERROR(SetEndpoint(&options));
   return options;

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/job/data/large_data.h"
 #include "common/job/data/url_policy.h"
 
 namespace nsa::train {
@@ -29,13 +30,12 @@ struct RemoteOptions {
   int64_t block_bytes = 4 << 20;  // of one request
   int blocks_ahead = 3;           // requested before they are needed
   std::filesystem::path cache;    // empty: nothing is kept
-  int64_t cache_bytes = int64_t{10} << 30;
+  int64_t cache_bytes = kDataCacheBytes;
 };
 
-// For a job whose loader waits for `timeout`. From the environment: HF_TOKEN, HF_ENDPOINT,
-// NSA_DATA_CACHE_DIR (default: nsa/data in $XDG_CACHE_HOME, else in ~/.cache) and
-// NSA_DATA_CACHE_BYTES. InvalidArgument, naming the variable or the entry of `allowed_urls`; the
-// token is never in a message.
+// For a job whose loader waits for `timeout`. From the environment: HF_TOKEN, HF_ENDPOINT, and the
+// variables of CacheFromEnvironment(). InvalidArgument, naming the variable or the entry of
+// `allowed_urls`; the token is never in a message.
 absl::StatusOr<RemoteOptions> RemoteOptionsFor(const std::vector<std::string>& allowed_urls,
                                                absl::Duration timeout);
 
