@@ -21,6 +21,7 @@
 #include "common/job/data/url.h"
 #include "worker/train/data/encoder.h"
 #include "worker/train/data/prepared/folders.h"
+#include "worker/train/data/prepared/token_cache.h"
 #include "worker/train/data/read/document_hash.h"
 #include "worker/train/data/read/documents.h"
 #include "worker/train/data/read/source_files.h"
@@ -63,11 +64,17 @@ class Fingerprint {
 // Builds a Corpus document by document.
 class Builder {
  public:
-  Builder(const v1::DataSpec& data, int32_t vocab, ReadProgress* progress)
-      : data_(data), vocab_(vocab), progress_(progress), sources_(progress) {}
+  Builder(const v1::DataSpec& data, int32_t vocab, const TokenCacheOptions& cache,
+          ReadProgress* progress)
+      : data_(data),
+        vocab_(vocab),
+        progress_(progress),
+        sources_(progress),
+        cache_(cache, progress) {}
 
   absl::StatusOr<Corpus> Build() {
     NSA_ASSIGN_OR_RETURN(prepared_, PreparedFolders::Open(data_, progress_));
+    const std::string tokenizer = TokenizerHash();
     absl::StatusOr<DocumentEncoder> encoder =
         DocumentEncoder::Make(data_, vocab_, prepared_.separator());
     NSA_RETURN_IF_ERROR(encoder.status());
@@ -76,6 +83,7 @@ class Builder {
     corpus_.info.source = data_.source();
     NSA_RETURN_IF_ERROR(prepared_.Check(data_, vocab_, corpus_.separator));
     NSA_RETURN_IF_ERROR(sources_.CheckUrls(data_));
+    NSA_RETURN_IF_ERROR(ChooseWhereTokensAre(tokenizer));
     const std::vector<DataFiles> training = TrainingFiles(data_);
     for (const DataFiles& files : training) {
       corpus_.parts.push_back({files.name, files.source, files.weight, NewStore(), NewStore()});
@@ -119,36 +127,106 @@ class Builder {
 
   using Visit = std::function<absl::Status(const Found&)>;
 
+  // Documents of a set that follow each other: of a folder of tokens, or of files that are read.
+  struct Piece {
+    const PreparedFolder* folder() const { return kept ? &*kept : prepared; }
+    const PreparedFolder* prepared = nullptr;
+    std::optional<PreparedFolder> kept;  // in the cache
+    std::vector<std::string> paths;
+  };
+
+  // SHA-256 of the tokenizer's files; empty if there are none or no tokens are kept.
+  std::string TokenizerHash() const {
+    if (!cache_.on() || !ReadsText(data_)) return "";
+    return TokenizerSha256(data_).value_or("");  // loading the files says what is wrong with them
+  }
+
+  // Files that are large together are tokenized once for the machine. `tokenizer` is the
+  // TokenizerHash() of the time before the tokenizer was loaded.
+  absl::Status ChooseWhereTokensAre(const std::string& tokenizer) {
+    if (!cache_.on()) return absl::OkStatus();
+    NSA_ASSIGN_OR_RETURN(const int64_t bytes, FileBytes());
+    if (!cache_.IsFor(bytes)) return absl::OkStatus();
+    tokenizer_sha256_ = TokenizerHash();
+    use_cache_ = tokenizer_sha256_ == tokenizer;
+    if (!use_cache_) spdlog::warn("data: the files of the tokenizer change; no tokens are kept");
+    return absl::OkStatus();
+  }
+
+  // Of all files that would be read.
+  absl::StatusOr<int64_t> FileBytes() const {
+    int64_t bytes = 0;
+    for (const DataFiles& files : AllDataFiles(data_)) {
+      const absl::StatusOr<std::vector<std::string>> paths = sources_.Expand(files);
+      if (!paths.ok()) continue;  // reading says what is wrong, in its order
+      for (const std::string& path : *paths) {
+        if (progress_->cancelled) return absl::CancelledError("data: cancelled");
+        if (IsPreparedFolder(path)) continue;
+        bytes += std::max<int64_t>(sources_.SizeOf(path).value_or(0), 0);
+      }
+    }
+    return bytes;
+  }
+
   // Calls `visit` for every document of a set, in order.
   absl::Status ForEach(const DataFiles& files, const Visit& visit) {
-    NSA_ASSIGN_OR_RETURN(const std::vector<std::string> paths, sources_.Expand(files));
-    NSA_RETURN_IF_ERROR(AddToFingerprint(paths));
-    for (size_t i = 0; i < paths.size();) {
-      if (const PreparedFolder* const folder = prepared_.Find(paths[i])) {
-        NSA_RETURN_IF_ERROR(ForEachPrepared(*folder, visit));
-        ++i;
-        continue;
-      }
-      DocumentOptions options = OptionsFor(files);
-      for (; i < paths.size() && prepared_.Find(paths[i]) == nullptr; ++i) {
-        options.files.emplace_back(paths[i]);
-      }
-      NSA_RETURN_IF_ERROR(ForEachRead(std::move(options), visit));
+    NSA_ASSIGN_OR_RETURN(const std::vector<Piece> pieces, PiecesOf(files));
+    NSA_RETURN_IF_ERROR(AddToFingerprint(pieces));
+    for (const Piece& piece : pieces) {
+      NSA_RETURN_IF_ERROR(piece.folder() != nullptr
+                              ? ForEachPrepared(*piece.folder(), visit)
+                              : ForEachRead(OptionsFor(files, piece.paths), visit));
     }
     return absl::OkStatus();
   }
 
-  // Prepared data counts as the files that it was made of.
-  absl::Status AddToFingerprint(const std::vector<std::string>& paths) {
+  absl::StatusOr<std::vector<Piece>> PiecesOf(const DataFiles& files) {
+    NSA_ASSIGN_OR_RETURN(const std::vector<std::string> paths, sources_.Expand(files));
+    std::vector<Piece> pieces;
     for (const std::string& path : paths) {
       const PreparedFolder* const folder = prepared_.Find(path);
-      if (folder == nullptr) {
-        NSA_ASSIGN_OR_RETURN(const int64_t size, sources_.SizeOf(path));
-        fingerprint_.AddFile(NameOf(path), size);
+      const bool follows = !pieces.empty() && pieces.back().prepared == nullptr;
+      if (folder != nullptr || !follows) pieces.push_back({.prepared = folder});
+      if (folder == nullptr) pieces.back().paths.push_back(path);
+    }
+    for (Piece& piece : pieces) {
+      if (use_cache_ && piece.prepared == nullptr) {
+        NSA_ASSIGN_OR_RETURN(piece.kept, Kept(files, piece.paths));
+      }
+    }
+    return pieces;
+  }
+
+  // The tokens of files in the cache; nothing if they have to be read.
+  absl::StatusOr<std::optional<PreparedFolder>> Kept(const DataFiles& files,
+                                                     const std::vector<std::string>& paths) {
+    if (std::any_of(paths.begin(), paths.end(), IsPreparedFolder)) return std::nullopt;
+    NSA_ASSIGN_OR_RETURN(std::optional<PreparedFolder> kept,
+                         cache_.Open({.files = files,
+                                      .paths = paths,
+                                      .vocab = vocab_,
+                                      .tokenizer = data_.tokenizer(),
+                                      .tokenizer_sha256 = tokenizer_sha256_,
+                                      .passage_bytes = PassageBytesFor(data_)},
+                                     *encoder_));
+    // Made for a larger vocabulary: reading the files says which token is not in this one, and
+    // where.
+    if (kept && kept->manifest().largest_token() >= vocab_) return std::nullopt;
+    return kept;
+  }
+
+  // Tokens of a folder count as the files that they were made of.
+  absl::Status AddToFingerprint(const std::vector<Piece>& pieces) {
+    for (const Piece& piece : pieces) {
+      if (piece.folder() != nullptr) {
+        for (const v1::PreparedSource& source : piece.folder()->manifest().sources()) {
+          fingerprint_.AddFile(NameOf(source.path()), source.bytes());
+        }
         continue;
       }
-      for (const v1::PreparedSource& source : folder->manifest().sources()) {
-        fingerprint_.AddFile(NameOf(source.path()), source.bytes());
+      for (const std::string& path : piece.paths) {
+        NSA_ASSIGN_OR_RETURN(const int64_t size, sources_.SizeOf(path));
+        fingerprint_.AddFile(NameOf(path), size);
       }
     }
     return absl::OkStatus();
@@ -158,9 +236,9 @@ class Builder {
     return std::filesystem::path(WithoutQuery(path)).filename().string();
   }
 
-  DocumentOptions OptionsFor(const DataFiles& files) const {
+  DocumentOptions OptionsFor(const DataFiles& files, const std::vector<std::string>& paths) const {
     return {.source = files.source,
-            .files = {},
+            .files = {paths.begin(), paths.end()},
             .text_field = files.text_field,
             .separator = encoder_->separator(),
             .passage_bytes = PassageBytesFor(data_)};
@@ -315,6 +393,9 @@ class Builder {
   ReadProgress* const progress_;
   const SourceFiles sources_;
   PreparedFolders prepared_;
+  TokenCache cache_;
+  bool use_cache_ = false;
+  std::string tokenizer_sha256_;  // if the cache is used
   std::optional<DocumentEncoder> encoder_;
   Corpus corpus_;
   Fingerprint fingerprint_;
@@ -326,8 +407,8 @@ class Builder {
 }  // namespace
 
 absl::StatusOr<Corpus> BuildCorpus(const v1::DataSpec& data, int32_t vocab,
-                                   ReadProgress* progress) {
-  return Builder(data, vocab, progress).Build();
+                                   const TokenCacheOptions& cache, ReadProgress* progress) {
+  return Builder(data, vocab, cache, progress).Build();
 }
 
 }  // namespace nsa::train

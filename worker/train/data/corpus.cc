@@ -45,14 +45,14 @@ absl::StatusOr<Corpus> LoadCorpus(const v1::DataSpec& data, int32_t vocab,
                                   absl::Duration stall_timeout,
                                   const std::function<void()>& on_progress,
                                   const std::function<bool()>& cancelled,
-                                  std::shared_ptr<Remote> remote) {
+                                  std::shared_ptr<Remote> remote, const TokenCacheOptions& cache) {
   const RealClock clock;
   const absl::Duration started = clock.Monotonic();
   auto loading = std::make_shared<Loading>();
   loading->progress.remote = std::move(remote);
-  std::thread([loading, data, vocab] {
+  std::thread([loading, data, vocab, cache] {
     NameThread("corpus");
-    absl::StatusOr<Corpus> corpus = BuildCorpus(data, vocab, &loading->progress);
+    absl::StatusOr<Corpus> corpus = BuildCorpus(data, vocab, cache, &loading->progress);
     const MutexLock lock(&loading->mutex);
     loading->result = std::move(corpus);
     loading->done.SignalAll();

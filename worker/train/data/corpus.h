@@ -1,6 +1,7 @@
 // A corpus: the documents of a job's files as tokens, divided into training and validation. No
-// document is in both sets. The tokens are held in memory; those of prepared data are mapped
-// (prepared/folder.h), and are the same as those of the files that were prepared.
+// document is in both sets. The tokens of small data are held in memory. Those of large data are
+// made once for the machine and mapped (prepared/token_cache.h), and those of prepared data are
+// mapped too (prepared/folder.h); both are the tokens of the files that they were made of.
 //
 // With val_path, the documents of those files are for validation, and training documents with the
 // same content are dropped. With val_fraction f, documents whose content hash (XXH3, as a fraction
@@ -24,6 +25,7 @@
 #include "common/base/status.h"
 #include "nsa/v1/job.pb.h"
 #include "nsa/v1/telemetry.pb.h"
+#include "worker/train/data/cache/cache_options.h"
 #include "worker/train/data/read/progress.h"
 #include "worker/train/data/rows.h"
 #include "worker/train/data/tokens/token_store.h"
@@ -78,11 +80,13 @@ struct Corpus {
 // be empty; it is called on the caller's thread about once a second while there is progress.
 // `cancelled` may be empty; it is called ten times a second on the caller's thread. Cancelled with
 // Reason::kStopped soon after it returns true. `remote` reads URLs; without it they are errors.
+// `cache` says where the tokens of large data are kept; by default nowhere.
 absl::StatusOr<Corpus> LoadCorpus(const v1::DataSpec& data, int32_t vocab,
                                   absl::Duration stall_timeout,
                                   const std::function<void()>& on_progress = {},
                                   const std::function<bool()>& cancelled = {},
-                                  std::shared_ptr<Remote> remote = nullptr);
+                                  std::shared_ptr<Remote> remote = nullptr,
+                                  const TokenCacheOptions& cache = {});
 
 // Row i is tokens [i·S, i·S + S] of a store; with a shift of s, tokens [s + i·S, s + i·S + S],
 // where the first token follows the last. So every shift gives the same number of rows, each token

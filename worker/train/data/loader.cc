@@ -356,8 +356,9 @@ absl::StatusOr<std::unique_ptr<DataLoader>> DataLoader::Open(LoaderOptions optio
   }
   NSA_ASSIGN_OR_RETURN(std::shared_ptr<Remote> remote,
                        RemoteFor(data, options.allowed_urls, Timeout(data)));
-  absl::StatusOr<Corpus> corpus = LoadCorpus(data, options.vocab, Timeout(data),
-                                             options.on_progress, options.cancelled, remote);
+  absl::StatusOr<Corpus> corpus =
+      LoadCorpus(data, options.vocab, Timeout(data), options.on_progress, options.cancelled, remote,
+                 options.cache);
   if (!corpus.ok()) {
     const bool stopped = ReasonOf(corpus.status()) == Reason::kStopped;
     if (stopped || !data.allow_synthetic_fallback()) return corpus.status();

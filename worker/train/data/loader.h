@@ -1,8 +1,8 @@
 // The data loader: decides which tokens a rank trains on and in which order, and keeps the position
 // in that order.
 //
-// Documents are read into memory once, with one byte per token, or two if the vocabulary has more
-// than 256 tokens. Each starts with the separator token, and they follow each other without a gap.
+// Documents are read once, into memory or, if there are many, into a cache on disk that all ranks
+// map (corpus.h). Each starts with the separator token, and they follow each other without a gap.
 // In epoch 0 row i of the corpus is its tokens [i·S, i·S + S], so every token is predicted exactly
 // once; only an incomplete last row is left out. In later epochs all rows are cut a random number
 // of tokens later (order.h, corpus.h). The order of the rows is a permutation. Both depend only on
@@ -52,6 +52,9 @@ struct LoaderOptions {
   int32_t vocab = 0;  // no token at or above it is ever returned
   // The URLs that may be read (common/job/data/url_policy.h); without any, only local files.
   std::vector<std::string> allowed_urls;
+  // Where the tokens of large data are kept (prepared/token_cache.h). By default nowhere: all data
+  // is held in memory.
+  TokenCacheOptions cache = {};
   // Called once, on the caller's thread, with the reason when the loader changes to synthetic
   // tokens.
   std::function<void(const std::string&)> on_fallback;

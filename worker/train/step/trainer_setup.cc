@@ -155,12 +155,14 @@ absl::Status Trainer::OpenData() {
   };
   // A stop in the launch was known before the start: such a run does one step.
   const bool known = launch_.stop().mode() == v1::STOP_MODE_GRACEFUL;
+  NSA_ASSIGN_OR_RETURN(const TokenCacheOptions cache, TokenCacheFromEnvironment());
   absl::StatusOr<std::unique_ptr<DataLoader>> data = DataLoader::Open(
       {.spec = spec_,
        .rank = launch_.rank(),
        .world_size = launch_.world_size(),
        .vocab = VocabOf(spec_),
        .allowed_urls = {launch_.allowed_urls().begin(), launch_.allowed_urls().end()},
+       .cache = cache,
        .on_fallback = on_fallback,
        .on_progress = [this] { page_.Touch(); },
        .cancelled = [this, known] { return !known && stop_.stop_after() == 0; }});

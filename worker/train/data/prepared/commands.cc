@@ -52,9 +52,11 @@ absl::StatusOr<std::string> CountDataCommand(const std::filesystem::path& job) {
   NSA_ASSIGN_OR_RETURN(const PreparedFolders prepared,
                        PreparedFolders::Open(spec.data(), &progress));
   NSA_RETURN_IF_ERROR(prepared.Verify());
+  NSA_ASSIGN_OR_RETURN(const TokenCacheOptions cache, TokenCacheFromEnvironment());
   NSA_ASSIGN_OR_RETURN(
       const auto data,
-      DataLoader::Open({.spec = spec, .vocab = VocabOf(spec), .allowed_urls = {"*"}}));
+      DataLoader::Open(
+          {.spec = spec, .vocab = VocabOf(spec), .allowed_urls = {"*"}, .cache = cache}));
   return JsonOf(SummaryOf(data->info()));
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -24,6 +25,16 @@ fs::path FileOf(const fs::path& folder, const v1::PreparedShard& shard, const ch
 absl::StatusOr<std::string> ReadWhole(const fs::path& path, ReadProgress* progress) {
   NSA_ASSIGN_OR_RETURN(const DataFile file, DataFile::Open(path, progress));
   return file.Head(file.size());
+}
+
+// The map, which from now on keeps `kept` too.
+std::shared_ptr<const TokenMap> With(std::shared_ptr<const TokenMap> map,
+                                     const std::shared_ptr<const void>& kept) {
+  if (kept == nullptr) return map;
+  const TokenMap* const mapped = map.get();
+  return {std::make_shared<std::pair<std::shared_ptr<const void>, std::shared_ptr<const TokenMap>>>(
+              kept, std::move(map)),
+          mapped};
 }
 
 }  // namespace
@@ -60,7 +71,9 @@ absl::Status PreparedFolder::ForEachOf(const v1::PreparedShard& shard, const Vis
         manifest_.token_bytes()));
   }
   PreparedDocument document;
-  NSA_ASSIGN_OR_RETURN(document.map, TokenMap::Open(bin, layout.width, layout.count));
+  NSA_ASSIGN_OR_RETURN(std::shared_ptr<const TokenMap> map,
+                       TokenMap::Open(bin, layout.width, layout.count));
+  document.map = With(std::move(map), kept_);
   for (size_t i = 0; i < ends.size(); ++i) {
     if (progress_->cancelled)
       return absl::CancelledError(absl::StrCat(bin.string(), ": cancelled"));
@@ -90,11 +103,18 @@ absl::Status PreparedFolder::VerifyFile(const fs::path& path, const std::string&
                       file.name(), hash, sha256));
 }
 
-absl::Status PreparedFolder::Verify() const {
+absl::Status PreparedFolder::VerifyIndexes() const {
   for (const v1::PreparedShard& shard : manifest_.shards()) {
-    NSA_RETURN_IF_ERROR(VerifyFile(FileOf(path_, shard, ".bin"), shard.bin_sha256()));
     NSA_RETURN_IF_ERROR(VerifyFile(FileOf(path_, shard, ".idx"), shard.idx_sha256()));
     NSA_RETURN_IF_ERROR(VerifyFile(FileOf(path_, shard, ".hash"), shard.hash_sha256()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PreparedFolder::Verify() const {
+  NSA_RETURN_IF_ERROR(VerifyIndexes());
+  for (const v1::PreparedShard& shard : manifest_.shards()) {
+    NSA_RETURN_IF_ERROR(VerifyFile(FileOf(path_, shard, ".bin"), shard.bin_sha256()));
   }
   return absl::OkStatus();
 }

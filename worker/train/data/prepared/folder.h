@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -39,6 +41,13 @@ class PreparedFolder {
   using Visit = std::function<absl::Status(const PreparedDocument&)>;
   absl::Status ForEach(const Visit& visit) const;
 
+  // Keeps an object as long as any map that ForEach() hands out from now on.
+  void KeepWhileMapped(std::shared_ptr<const void> kept) { kept_ = std::move(kept); }
+
+  // Reads the indexes and hashes of the documents and compares the hash of these files with the
+  // manifest. The errors of Verify().
+  absl::Status VerifyIndexes() const;
+
   // Reads everything and compares the hash of every file with the manifest. DataLoss, naming the
   // first file that differs; Cancelled.
   absl::Status Verify() const;
@@ -52,6 +61,7 @@ class PreparedFolder {
   std::filesystem::path path_;
   v1::PreparedManifest manifest_;
   ReadProgress* progress_;
+  std::shared_ptr<const void> kept_;
 };
 
 }  // namespace nsa::train

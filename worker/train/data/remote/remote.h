@@ -26,6 +26,9 @@ class Remote {
  public:
   explicit Remote(RemoteOptions options);
 
+  // Where hf:// URLs lead.
+  const std::string& endpoint() const { return options_.endpoint; }
+
   // The files that a URL stands for: itself, or, of a pattern of the Hub, those of its folder that
   // match, in the order of their names. NotFound if none matches; InvalidArgument for more than
   // kMostMatches.

@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/worker/train/data/prepared/described.h"
 #include "tests/worker/train/data/prepared/prepared_jobs.h"
 #include "worker/train/data/corpus.h"
 #include "worker/train/data/loader.h"
@@ -17,27 +17,6 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
-
-// A corpus as text, one line for each thing that it says, so that a difference is easy to see.
-std::string Described(const Corpus& corpus) {
-  const CorpusInfo& info = corpus.info;
-  std::string text =
-      absl::StrCat(info.documents, " documents, ", info.tokens, " tokens, ", info.val_documents,
-                   " held out, ", info.val_tokens, " tokens, ", info.dropped_documents,
-                   " dropped, ", info.null_rows, " null, ", info.inner_separators,
-                   " inner separators, ", info.fingerprint, ", separator ", corpus.separator, "\n");
-  const auto add = [&](const std::string& name, const TokenStore& store) {
-    std::vector<int32_t> tokens(static_cast<size_t>(store.size()));
-    EXPECT_OK(store.Copy(0, tokens));
-    absl::StrAppend(&text, name, ": ", absl::StrJoin(tokens, " "), "\n");
-  };
-  for (const CorpusPart& part : corpus.parts) {
-    add(absl::StrCat(part.name, " ", part.weight, " train"), *part.train);
-    add(absl::StrCat(part.name, " val"), *part.val);
-  }
-  for (const CorpusSet& set : corpus.sets) add(set.name, *set.tokens);
-  return text;
-}
 
 std::string CorpusOf(const v1::JobSpec& spec) {
   const v1::JobSpec full = Full(spec);
