@@ -53,8 +53,8 @@ struct MemoryItem {
 std::vector<MemoryItem> MemoryEstimate(const v1::JobSpec& spec);
 int64_t TotalBytes(const std::vector<MemoryItem>& items);
 
-// Peak host memory of the worker per byte of text in the data files, which every rank reads whole:
-// 562 MB were measured for 98 MB of text.
+// Peak host memory of the worker per byte of text in data files whose tokens a rank holds: 562 MB
+// were measured for 98 MB of text.
 constexpr double kHostBytesPerTextByte = 6;
 
 // The size of text divided by the size of the .gz or .zst file that holds it; an assumption.

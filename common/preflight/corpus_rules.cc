@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/estimate/estimate.h"
+#include "common/job/data/large_data.h"
 #include "common/job/data/tokenizer_files.h"
 #include "common/preflight/data_facts.h"
 
@@ -43,15 +44,41 @@ double PreparedTokens(const PreflightFacts& facts, const DataFiles& files) {
   return tokens;
 }
 
-// Roughly how many tokens the files hold. Assumes that a token of byte pairs is four bytes of text,
-// and that token files spend four bytes on a token only if the vocabulary needs them.
-std::optional<double> Tokens(const PreflightFacts& facts, const DataFiles& files) {
+// Roughly how many tokens are made of the files, without those of prepared data. Assumes that a
+// token of byte pairs is four bytes of text, and that token files spend four bytes on a token only
+// if the vocabulary needs them.
+std::optional<double> TokensOfFiles(const PreflightFacts& facts, const DataFiles& files) {
   const std::optional<double> bytes = TextBytes(facts, {files});
   if (!bytes) return std::nullopt;
   if (!DataSourceInfoOf(files.source).has_text()) {
-    return *bytes / (VocabOf(facts.spec) > 65536 ? 4 : 2) + PreparedTokens(facts, files);
+    return *bytes / (VocabOf(facts.spec) > 65536 ? 4 : 2);
   }
   return HasTokenizerFiles(facts.spec.data().tokenizer()) ? *bytes / 4 : *bytes;
+}
+
+std::optional<double> Tokens(const PreflightFacts& facts, const DataFiles& files) {
+  const std::optional<double> tokens = TokensOfFiles(facts, files);
+  if (!tokens) return std::nullopt;
+  return *tokens + PreparedTokens(facts, files);
+}
+
+// Whether workers make the tokens once for the machine and map them. They do so with large data
+// that fits into their cache, whose size on that machine is not known here: assumes the default.
+bool IsMapped(const PreflightFacts& facts) {
+  const std::vector<DataFiles> all = AllDataFiles(facts.spec.data());
+  double bytes = 0;
+  for (const NamedFile& file : FilesOf(facts, all)) {
+    if (file.prepared()) continue;
+    std::error_code error;
+    const auto size = static_cast<double>(std::filesystem::file_size(file.path, error));
+    if (!error) bytes += size;
+  }
+  if (bytes < kLargeDataBytes) return false;
+  const int32_t vocab = VocabOf(facts.spec);
+  const int token_bytes = vocab <= 256 ? 1 : vocab <= 65536 ? 2 : 4;
+  double tokens = 0;
+  for (const DataFiles& files : all) tokens += TokensOfFiles(facts, files).value_or(0);
+  return tokens * token_bytes <= kDataCacheBytes;
 }
 
 double TokensOfRun(const PreflightFacts& facts) {
@@ -243,7 +270,8 @@ int64_t CorpusMemory(const PreflightFacts& facts) {
   if (!MayLook(facts)) return 0;
   const std::optional<double> bytes = TextBytes(facts, AllDataFiles(facts.spec.data()));
   if (!bytes) return 0;  // DATA_UNREADABLE reports it
-  return static_cast<int64_t>(kHostBytesPerTextByte * *bytes);
+  const double held = IsMapped(facts) ? std::min<double>(*bytes, kLargeDataBytes) : *bytes;
+  return static_cast<int64_t>(kHostBytesPerTextByte * held);
 }
 
 }  // namespace nsa

@@ -265,7 +265,7 @@ Problems HostMemoryExceeded(const PreflightFacts& facts) {
                        "all)",
                        Bytes(static_cast<double>(corpus)), facts.ranks(),
                        facts.ranks() == 1 ? "rank" : "ranks", Bytes(static_cast<double>(memory))),
-       "use less text or fewer ranks, or a machine with more memory"}};
+       "prepare the data (nsactl data prepare), use less of it or fewer ranks, or more memory"}};
 }
 
 // The nearest folder above `path` that exists.
@@ -361,7 +361,7 @@ constexpr PreflightRule kRules[] = {
      CpuSlots},
     {"MEMORY_ESTIMATE_EXCEEDED", "the estimate exceeds the memory", kError, kError, true, kSizes,
      MemoryExceeded, MayPass::kOnceMemoryIsFree},
-    {"HOST_MEMORY_EXCEEDED", "the text, which every rank holds, exceeds the host memory", kError,
+    {"HOST_MEMORY_EXCEEDED", "the text that every rank holds exceeds the host memory", kError,
      kError, true, kSizes, HostMemoryExceeded, MayPass::kOnceMemoryIsFree},
     {"DISK_TOO_SMALL", "too little disk space for all kept checkpoints and one more", kError,
      kError, true, kSizes, DiskTooSmall, kMayPass},

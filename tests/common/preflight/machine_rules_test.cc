@@ -103,6 +103,24 @@ TEST(Preflight, CountsTheCorpusOfEveryRankAndTheTextOfCompressedFiles) {
               HasSubstr("about 72.38 MiB of host memory for the text in each of 2 ranks"));
 }
 
+// Large data is mapped from the cache of the workers, if it fits into that.
+TEST(Preflight, DoesNotCountLargeDataThatIsMapped) {
+  GoodJob job;
+  const auto need = [&](int64_t bytes) {
+    std::filesystem::resize_file(job.PathOf("train.txt"), static_cast<uintmax_t>(bytes));
+    const v1::PreflightReport report = job.Check();
+    for (const v1::EstimateItem& item : report.estimates()) {
+      if (item.name() == "host memory for the text, per rank") return item.value();
+    }
+    return 0.0;
+  };
+  constexpr int64_t kMiB = 1 << 20;
+  EXPECT_NEAR(need(63 * kMiB), 6.0 * 63 * kMiB, kMiB);
+  EXPECT_NEAR(need(65 * kMiB), 6.0 * 64 * kMiB, kMiB);
+  EXPECT_NEAR(need(9000 * kMiB), 6.0 * 64 * kMiB, kMiB);
+  EXPECT_NEAR(need(11'000 * kMiB), 6.0 * 11'000 * kMiB, 10 * kMiB);  // one byte a token
+}
+
 TEST(Preflight, WaitsForHostMemoryThatOthersUse) {
   GoodJob job;
   job.context.job_id = "jmine";
