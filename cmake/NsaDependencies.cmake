@@ -24,6 +24,7 @@ find_package(benchmark CONFIG REQUIRED)
 pkg_check_modules(zstd REQUIRED IMPORTED_TARGET libzstd)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
 pkg_check_modules(dw REQUIRED IMPORTED_TARGET libdw)
 
 # The OpenMP build of OpenBLAS shares one thread pool with the kernels. Otherwise two cores would run four threads.

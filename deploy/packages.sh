@@ -10,14 +10,14 @@
 #
 # Installs only missing packages, so it can be repeated; needs root or sudo only if one is missing. Starts no service of the packages.
 # The CUDA toolkit is not among these packages: the build uses it where it is installed. For `test` it also fetches what the hostile client
-# speaks gRPC with, two writers of Parquet files, a tokenizer and a client of OpenAI's API, from npm and checked against hashes (deploy/node_packages.sh).
+# speaks gRPC with, two writers of Parquet files, two tokenizers with published files and a client of OpenAI's API, from npm and checked against hashes (deploy/node_packages.sh).
 set -euo pipefail
 
 readonly BUILD=(
   g++ cmake ninja-build pkg-config git ca-certificates ccache mold
   libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev protobuf-compiler libabsl-dev libssl-dev
   prometheus-cpp-dev libcivetweb-dev libyaml-cpp-dev libsqlite3-dev libcli11-dev nlohmann-json3-dev libspdlog-dev
-  libopenblas-openmp-dev libzstd-dev zstd zlib1g-dev libxxhash-dev libpcre2-dev libcurl4-openssl-dev libdw-dev
+  libopenblas-openmp-dev libzstd-dev zstd zlib1g-dev libxxhash-dev libpcre2-dev libutf8proc-dev libcurl4-openssl-dev libdw-dev
   libgtest-dev libgmock-dev libbenchmark-dev
 )
 readonly TEST=(dpkg-dev file prometheus python3 python3-yaml shellcheck procps chromium chromium-driver python3-selenium)
@@ -52,7 +52,7 @@ if $list; then printf '%s\n' "${wanted[@]}"; exit 0; fi
 fetch_rest() {
   ! $test || "$(dirname "$0")/node_packages.sh" "$(dirname "$0")/../tests/faults/hostile" || say "without them faults/hostile_client_test is skipped"
   ! $test || "$(dirname "$0")/node_packages.sh" "$(dirname "$0")/../tests/e2e/parquet" || say "without them e2e/parquet_test is skipped"
-  ! $test || "$(dirname "$0")/node_packages.sh" "$(dirname "$0")/../tests/e2e/tokenizer" || say "without it e2e/tokenizer_test is skipped"
+  ! $test || "$(dirname "$0")/node_packages.sh" "$(dirname "$0")/../tests/e2e/tokenizer" || say "without them e2e/tokenizer_test is skipped"
   ! $test || "$(dirname "$0")/node_packages.sh" "$(dirname "$0")/../tests/e2e/serve" || say "without it e2e/serve_test is skipped"
 }
 

@@ -10,12 +10,16 @@ namespace {
 // Kinds of bytes, as bits of a set.
 using Kinds = uint8_t;
 constexpr Kinds kUpper = 1, kLower = 2, kLetters = kUpper | kLower, kNumbers = 4, kBlanks = 8,
-                kNewlines = 16, kSpaces = kBlanks | kNewlines, kMarks = 32, kOthers = 64;
-// kBlanks: white space but \r and \n; kMarks: the rest of ASCII; kOthers: what is not ASCII
+                kNewlines = 16, kSpaces = kBlanks | kNewlines, kSymbols = 32, kControls = 64,
+                kMarks = kSymbols | kControls, kOthers = 128;
+// kBlanks: white space but \r and \n; kSymbols: punctuation and symbols; kControls: the rest of
+// ASCII; kOthers: what is not ASCII
 
 constexpr std::array<Kinds, 256> kKinds = [] {
   std::array<Kinds, 256> kinds{};
-  for (int c = 0; c < 256; ++c) kinds[c] = c < 128 ? kMarks : kOthers;
+  for (int c = 0; c < 256; ++c) kinds[c] = c < 128 ? kSymbols : kOthers;
+  for (int c = 0; c < ' '; ++c) kinds[c] = kControls;
+  kinds[0x7f] = kControls;
   for (int c = 'a'; c <= 'z'; ++c) kinds[c] = kLower;
   for (int c = 'A'; c <= 'Z'; ++c) kinds[c] = kUpper;
   for (int c = '0'; c <= '9'; ++c) kinds[c] = kNumbers;
@@ -134,29 +138,85 @@ size_t EndOfWord(std::string_view text, size_t letters) {
   return IsAt(text, end + 1, kOthers) ? 0 : end + AnyContractionAt(text, end);
 }
 
+template <bool kContractions, size_t kMostDigits>
 size_t O200k(std::string_view text, size_t begin) {
   const size_t letters = BeginOfLetters(text, begin);
   if (IsAt(text, letters, kOthers)) return 0;
-  if (IsAt(text, letters, kLetters)) return EndOfWord(text, letters);
-  if (IsAt(text, begin, kNumbers)) return EndOfNumber(text, begin, 3);
+  if (IsAt(text, letters, kLetters)) {
+    return kContractions ? EndOfWord(text, letters)
+                         : EndOfRun(text, SkipRun(text, letters, kUpper), kLower);
+  }
+  if (IsAt(text, begin, kNumbers)) return EndOfNumber(text, begin, kMostDigits);
   return EndOfMarksOrSpace(text, begin, /*slashes=*/true);
+}
+
+template <size_t kMostDigits>
+size_t Numbers(std::string_view text, size_t begin) {
+  if (IsAt(text, begin, kNumbers)) return EndOfNumber(text, begin, kMostDigits);
+  return EndOfRun(text, begin, kLetters | kSpaces | kMarks);
+}
+
+// Only a character whose first byte is one of those from U+3040 to U+9FA5 can be a match.
+size_t HanAndKana(std::string_view text, size_t begin) {
+  const bool none = std::none_of(text.begin() + static_cast<ptrdiff_t>(begin), text.end(),
+                                 [](char c) { return c >= '\xe3' && c <= '\xe9'; });
+  return none ? text.size() : 0;
+}
+
+// [\p{P}\p{S}]+[\r\n]*
+size_t EndOfSymbols(std::string_view text, size_t begin) {
+  const size_t end = EndOfRun(text, begin, kSymbols);
+  return end == 0 ? 0 : SkipRun(text, end, kNewlines);
+}
+
+size_t DeepSeek(std::string_view text, size_t begin) {
+  if (IsAt(text, begin, kSymbols)) {
+    if (IsAt(text, begin + 1, kLetters)) return SkipRun(text, begin + 1, kLetters);
+    return EndOfSymbols(text, begin);
+  }
+  const size_t letters = begin + (IsAt(text, begin, kBlanks | kNumbers | kControls) ? 1 : 0);
+  if (IsAt(text, letters, kOthers)) return 0;
+  if (IsAt(text, letters, kLetters)) return EndOfRun(text, letters, kLetters);
+  if (text[begin] == ' ' && IsAt(text, letters, kSymbols)) return EndOfSymbols(text, letters);
+  if (IsAt(text, begin, kSpaces)) return EndOfLinesOrSpace(text, begin);
+  // A number that no letter follows is left out. It is all of the piece that a number has become.
+  const size_t end = SkipRun(text, begin, kNumbers);
+  return end == text.size() ? end : 0;
 }
 
 struct Known {
   std::string_view pattern;
   AsciiSplit split;
+  bool every_text;
 };
-constexpr Known kKnown[] = {{kGpt2Pattern, Gpt2},
-                            {kCl100kPattern, Cl100k<3>},
-                            {kQwen2Pattern, Cl100k<1>},
-                            {kO200kPattern, O200k}};
+constexpr size_t kAnyNumber = size_t{1} << 62;
+constexpr Known kKnown[] = {{kGpt2Pattern, Gpt2, true},
+                            {kCl100kPattern, Cl100k<3>, true},
+                            {kQwen2Pattern, Cl100k<1>, true},
+                            {kO200kPattern, O200k<true, 3>, true},
+                            {kTekkenPattern, O200k<false, 1>, true},
+                            {kThreeDigitsPattern, Numbers<3>, false},
+                            {kDigitPattern, Numbers<1>, false},
+                            {kNumberPattern, Numbers<kAnyNumber>, false},
+                            {kHanAndKanaPattern, HanAndKana, false},
+                            {kDeepSeekPattern, DeepSeek, false}};
+
+const Known* Find(std::string_view pattern) {
+  const auto* const known = std::find_if(std::begin(kKnown), std::end(kKnown),
+                                         [&](const Known& k) { return k.pattern == pattern; });
+  return known == std::end(kKnown) ? nullptr : known;
+}
 
 }  // namespace
 
 AsciiSplit AsciiSplitOf(std::string_view pattern) {
-  const auto* const known = std::find_if(std::begin(kKnown), std::end(kKnown),
-                                         [&](const Known& k) { return k.pattern == pattern; });
-  return known == std::end(kKnown) ? nullptr : known->split;
+  const Known* const known = Find(pattern);
+  return known == nullptr ? nullptr : known->split;
+}
+
+bool MatchesEveryText(std::string_view pattern) {
+  const Known* const known = Find(pattern);
+  return known != nullptr && known->every_text;
 }
 
 }  // namespace nsa::train

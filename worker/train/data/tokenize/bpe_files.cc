@@ -7,13 +7,18 @@
 #include "absl/strings/str_split.h"
 #include "common/base/status.h"
 #include "common/job/data/tokenizer_files.h"
+#include "worker/train/data/tokenize/split_pattern.h"
 #include "worker/train/data/tokenize/vocabulary.h"
 
 namespace nsa::train {
 
+SplitStep KnownSplit(std::string_view pattern) {
+  return {.pattern = *Pcre2Pattern(pattern), .ascii = AsciiSplitOf(pattern)};
+}
+
 absl::StatusOr<BpeFiles> ReadGpt2Files(const std::filesystem::path& folder) {
   BpeFiles files;
-  files.ascii_split = AsciiSplitOf(files.split);
+  files.split = {KnownSplit(kGpt2Pattern)};
   const std::filesystem::path vocab = folder / "vocab.json";
   NSA_ASSIGN_OR_RETURN(const nlohmann::json tokens, ReadTokenizerObject(vocab));
   Vocabulary vocabulary(vocab, &files);
@@ -23,7 +28,7 @@ absl::StatusOr<BpeFiles> ReadGpt2Files(const std::filesystem::path& folder) {
   if (files.ids.count(files.separator) == 0) {
     return absl::InvalidArgumentError(absl::StrCat(vocab.string(), ": no ", files.separator));
   }
-  files.added.insert(files.separator);
+  files.added_texts.insert(files.separator);
   const std::filesystem::path merges = folder / "merges.txt";
   NSA_ASSIGN_OR_RETURN(const std::string text, ReadTokenizerText(merges));
   int number = 0;

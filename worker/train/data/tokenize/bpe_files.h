@@ -15,18 +15,36 @@
 
 namespace nsa::train {
 
+// How a text, or a piece of one, is divided.
+struct SplitStep {
+  std::string pattern;         // of the pieces, in the syntax of PCRE2
+  AsciiSplit ascii = nullptr;  // the same for ASCII, if it is well known
+};
+
+// An entry of added_tokens.
+struct AddedToken {
+  std::string text;
+  int32_t id = 0;
+  bool special = false;
+  bool normalized = false;  // looked for in the normalized text
+};
+
 // Texts are as the files write them (common/base/byte_characters.h); those of added tokens are as
 // they are.
 struct BpeFiles {
   std::unordered_map<std::string, int32_t> ids;             // each id once
   int32_t size = 0;                                         // the largest id, and one
-  std::unordered_set<std::string> added;                    // tokens that no text contains
+  std::vector<AddedToken> added;                            // in the order of the file
+  std::unordered_set<std::string> added_texts;              // theirs, and the separator
   std::vector<std::pair<std::string, std::string>> merges;  // highest priority first
   std::string separator;                                    // the token that begins a document
-  std::string split{kGpt2Pattern};   // PCRE2's pattern of the pieces; empty: a text is one
-  AsciiSplit ascii_split = nullptr;  // the same for ASCII, if it is well known
-  bool whole_words_first = false;    // a piece that is a token becomes it without merges
+  bool nfc = false;                                         // texts are normalized to NFC first
+  std::vector<SplitStep> split;    // each divides the pieces of the one before; none: one piece
+  bool whole_words_first = false;  // a piece that is a token becomes it without merges
 };
+
+// The step of a pattern that AsciiSplitOf() knows.
+SplitStep KnownSplit(std::string_view pattern);
 
 // GPT-2's own files: `vocab.json` (token text to id) and `merges.txt` (one merge per line). The
 // separator is <|endoftext|>. NotFound or InvalidArgument, naming the file and the line.
@@ -38,15 +56,16 @@ enum class BpeKind {
   kAny,   // all of byte-level BPE
 };
 
-// A tokenizer.json of Hugging Face: model BPE with a token for every byte; no normalizer; merges as
-// texts or as pairs. kGpt2: pre-tokenizer ByteLevel with GPT-2's pattern and without
-// add_prefix_space; each id from 0 on. kAny: also without a pattern, or Split by a pattern
-// (split_pattern.h) and then ByteLevel without one; ignore_merges; ids may be left out.
+// A tokenizer.json of Hugging Face: model BPE with a token for every byte; merges as texts or as
+// pairs. kGpt2: no normalizer; pre-tokenizer ByteLevel with GPT-2's pattern and without
+// add_prefix_space; added tokens that are special; each id from 0 on. kAny: also normalizer NFC,
+// the pre-tokenizers of pre_tokenizer_json.h, ignore_merges, any added tokens without lstrip,
+// rstrip and single_word; ids may be left out.
 //
-// Added tokens must be special and are only ids: in a text their spelling is text. Truncation,
-// padding, post-processor and decoder do not matter, since only the tokens of texts are wanted. The
-// separator is chosen by SeparatorOf(). InvalidArgument, naming the file and the part, for anything
-// else: no part is approximated. NotFound if the file is not there.
+// Special tokens are only ids: in a text their spelling is text. Truncation, padding,
+// post-processor and decoder do not matter, since only the tokens of texts are wanted. The
+// separator is the first of kSeparatorNames. InvalidArgument, naming the file and the part, for
+// anything else: no part is approximated. NotFound if the file is not there.
 absl::StatusOr<BpeFiles> ReadTokenizerJson(const std::filesystem::path& path, BpeKind kind);
 
 }  // namespace nsa::train

@@ -12,6 +12,9 @@
 #include "worker/train/data/tokenize/bpe_files.h"
 #include "worker/train/data/tokenize/bpe_merges.h"
 #include "worker/train/data/tokenize/splitter.h"
+#include "worker/train/data/tokenize/text/added_tokens.h"
+#include "worker/train/data/tokenize/text/nfc.h"
+#include "worker/train/data/tokenize/text/pieces.h"
 #include "worker/train/data/tokenize/word_table.h"
 
 namespace nsa::train {
@@ -23,9 +26,13 @@ constexpr size_t kReportEvery = 64 << 10;  // bytes between two looks at whether
 class ByteLevelBpe final : public TextTokenizer {
  public:
   absl::Status Load(const BpeFiles& files) {
-    absl::StatusOr<Splitter> splitter = Splitter::Make(files.split, files.ascii_split);
-    if (!splitter.ok()) return Annotate(splitter.status(), "pre_tokenizer: pattern");
-    splitter_ = *std::move(splitter);
+    nfc_ = files.nfc;
+    for (const SplitStep& step : files.split) {
+      absl::StatusOr<Splitter> splitter = Splitter::Make(step.pattern, step.ascii);
+      if (!splitter.ok()) return Annotate(splitter.status(), "pre_tokenizer: pattern");
+      splitters_.push_back(*std::move(splitter));
+    }
+    NSA_RETURN_IF_ERROR(FindAddedTokens(files));
     IndexVocabulary(files);
     for (const auto& [left, right] : files.merges) {
       if (merges_.Add(files.ids.at(left), files.ids.at(right), files.ids.at(left + right))) {
@@ -44,24 +51,27 @@ class ByteLevelBpe final : public TextTokenizer {
   }
 
  private:
-  absl::StatusOr<size_t> EncodePart(std::string_view text, size_t begin, size_t stop,
-                                    std::vector<Token>* tokens,
-                                    ReadProgress* progress) const override {
-    const Splitter::Match match = splitter_.NewMatch();
-    std::vector<int32_t> ids;
-    size_t reported = begin;
-    Splitter::Piece piece;
-    while (begin < stop) {
-      NSA_RETURN_IF_ERROR(splitter_.Next(text, begin, match, &piece));
-      NSA_RETURN_IF_ERROR(Merge(text.substr(begin, piece.begin - begin), &ids, tokens, progress));
-      NSA_RETURN_IF_ERROR(
-          Merge(text.substr(piece.begin, piece.end - piece.begin), &ids, tokens, progress));
-      begin = piece.end;
-      if (progress == nullptr || begin - reported < kReportEvery) continue;
-      if (progress->cancelled) return EncodingCancelled();
-      reported = begin;
+  class EncodingOfText;
+
+  std::unique_ptr<Encoding> Begin(std::string_view text) const override;
+
+  // Special tokens first: of two with one text the first counts.
+  absl::Status FindAddedTokens(const BpeFiles& files) {
+    for (const bool special : {true, false}) {
+      for (const AddedToken& token : files.added) {
+        if (token.special != special) continue;
+        std::string storage;
+        std::string_view text = token.text;
+        if (token.normalized && nfc_) {
+          NSA_ASSIGN_OR_RETURN(text, ToNfc(token.text, &storage));
+        }
+        NSA_RETURN_IF_ERROR(
+            Annotate((token.normalized ? added_normalized_ : added_)
+                         .Add(std::string(text), token.id, special),
+                     absl::StrCat("added_tokens: the token with the id ", token.id)));
+      }
     }
-    return begin;
+    return absl::OkStatus();
   }
 
   // Puts every token into the table that the merges make of its bytes, or every token of the
@@ -71,7 +81,7 @@ class ByteLevelBpe final : public TextTokenizer {
     std::vector<int32_t> ids;
     for (const auto& [text, id] : files.ids) {
       const std::string& bytes = bytes_of_[static_cast<size_t>(id)];
-      if (bytes.empty() || files.added.count(text) > 0) continue;
+      if (bytes.empty() || files.added_texts.count(text) > 0) continue;
       if (!files.whole_words_first) {
         if (bytes.size() > kLongestWord) continue;
         ids.clear();
@@ -98,7 +108,7 @@ class ByteLevelBpe final : public TextTokenizer {
     separator_ = files.ids.at(files.separator);
     bytes_of_.resize(static_cast<size_t>(files.size));
     for (const auto& [text, id] : files.ids) {
-      const bool plain = files.added.count(text) == 0;
+      const bool plain = files.added_texts.count(text) == 0;
       bytes_of_[static_cast<size_t>(id)] = (plain ? BytesOf(text) : std::nullopt).value_or(text);
     }
   }
@@ -152,8 +162,81 @@ class ByteLevelBpe final : public TextTokenizer {
   WordTable words_;
   size_t longest_word_ = 0;
   int32_t separator_ = 0;
-  Splitter splitter_;
+  bool nfc_ = false;
+  AddedTokens added_;             // looked for in the text as it is
+  AddedTokens added_normalized_;  // looked for in the normalized text between those
+  std::vector<Splitter> splitters_;
 };
+
+// Added tokens are cut out of the text, what is between them is normalized, further added tokens
+// are cut out of that, and the rest is divided into pieces.
+class ByteLevelBpe::EncodingOfText final : public TextTokenizer::Encoding {
+ public:
+  EncodingOfText(const ByteLevelBpe& bpe, std::string_view text)
+      : bpe_(bpe), as_it_is_(bpe.added_, text), pieces_(bpe.splitters_) {}
+
+  bool done() const override { return pieces_.done() && normalized_.done() && as_it_is_.done(); }
+
+  absl::Status Next(size_t bytes, std::vector<Token>* tokens, ReadProgress* progress) override {
+    size_t taken = 0;
+    size_t reported = 0;
+    while (taken < bytes && !done()) {
+      NSA_ASSIGN_OR_RETURN(const size_t more, NextPiece(tokens, progress));
+      taken += more;
+      if (progress == nullptr || taken - reported < kReportEvery) continue;
+      if (progress->cancelled) return EncodingCancelled();
+      reported = taken;
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  // Encodes a piece or an added token, if one is at hand, or else prepares the next stretch of
+  // text. Returns how many bytes are encoded.
+  absl::StatusOr<size_t> NextPiece(std::vector<Token>* tokens, ReadProgress* progress) {
+    if (!pieces_.done()) {
+      std::string_view piece;
+      NSA_RETURN_IF_ERROR(pieces_.Next(&piece));
+      NSA_RETURN_IF_ERROR(bpe_.Merge(piece, &ids_, tokens, progress));
+      return piece.size();
+    }
+    const bool within = !normalized_.done();
+    const AddedTokens::Stretch stretch = within ? normalized_.Next() : as_it_is_.Next();
+    if (stretch.token != AddedTokens::kNone) {
+      tokens->push_back(stretch.token);
+      if (progress != nullptr) progress->bytes += std::ssize(stretch.text);
+      return stretch.text.size();
+    }
+    if (within) {
+      pieces_.Start(stretch.text);
+    } else {
+      NSA_RETURN_IF_ERROR(Normalize(stretch.text, progress));
+    }
+    return 0;
+  }
+
+  absl::Status Normalize(std::string_view text, ReadProgress* progress) {
+    std::string_view normalized = text;
+    if (bpe_.nfc_) {
+      NSA_ASSIGN_OR_RETURN(normalized, ToNfc(text, &storage_));
+      // What is encoded counts as what was read.
+      if (progress != nullptr) progress->bytes += std::ssize(text) - std::ssize(normalized);
+    }
+    normalized_ = AddedTokens::Walk(bpe_.added_normalized_, normalized);
+    return absl::OkStatus();
+  }
+
+  const ByteLevelBpe& bpe_;
+  AddedTokens::Walk as_it_is_;
+  std::string storage_;  // of the normalized text, if it is another one
+  AddedTokens::Walk normalized_;
+  Pieces pieces_;
+  std::vector<int32_t> ids_;
+};
+
+std::unique_ptr<TextTokenizer::Encoding> ByteLevelBpe::Begin(std::string_view text) const {
+  return std::make_unique<EncodingOfText>(*this, text);
+}
 
 absl::StatusOr<BpeFiles> Read(v1::Tokenizer tokenizer,
                               const std::vector<std::filesystem::path>& files) {

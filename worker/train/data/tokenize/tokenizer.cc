@@ -1,6 +1,7 @@
 #include "worker/train/data/tokenize/tokenizer.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "common/base/status.h"
 #include "common/job/data/tokenizer_files.h"
@@ -11,6 +12,28 @@ namespace {
 
 constexpr size_t kPart = size_t{1} << 20;  // bytes of a text, also between two looks at `cancelled`
 
+class BytesOfText final : public TextTokenizer::Encoding {
+ public:
+  explicit BytesOfText(std::string_view text) : rest_(text) {}
+
+  bool done() const override { return rest_.empty(); }
+
+  absl::Status Next(size_t bytes, std::vector<Token>* tokens, ReadProgress* progress) override {
+    while (bytes > 0 && !rest_.empty()) {
+      if (progress != nullptr && progress->cancelled) return EncodingCancelled();
+      const std::string_view slice = rest_.substr(0, std::min(kPart, bytes));
+      for (const char c : slice) tokens->push_back(static_cast<unsigned char>(c));
+      if (progress != nullptr) progress->bytes += std::ssize(slice);
+      rest_.remove_prefix(slice.size());
+      bytes -= slice.size();
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  std::string_view rest_;
+};
+
 class Bytes final : public TextTokenizer {
  public:
   int32_t vocab() const override { return 256; }
@@ -20,17 +43,8 @@ class Bytes final : public TextTokenizer {
   }
 
  private:
-  absl::StatusOr<size_t> EncodePart(std::string_view text, size_t begin, size_t stop,
-                                    std::vector<Token>* tokens,
-                                    ReadProgress* progress) const override {
-    while (begin < stop) {
-      if (progress != nullptr && progress->cancelled) return EncodingCancelled();
-      const std::string_view slice = text.substr(begin, std::min(kPart, stop - begin));
-      for (const char c : slice) tokens->push_back(static_cast<unsigned char>(c));
-      if (progress != nullptr) progress->bytes += std::ssize(slice);
-      begin += slice.size();
-    }
-    return begin;
+  std::unique_ptr<Encoding> Begin(std::string_view text) const override {
+    return std::make_unique<BytesOfText>(text);
   }
 };
 
@@ -38,17 +52,16 @@ class Bytes final : public TextTokenizer {
 
 absl::Status TextTokenizer::Encode(std::string_view text, std::vector<Token>* tokens,
                                    ReadProgress* progress) const {
-  return EncodePart(text, 0, text.size(), tokens, progress).status();
+  return Begin(text)->Next(std::numeric_limits<size_t>::max(), tokens, progress);
 }
 
 absl::Status TextTokenizer::EncodeInParts(std::string_view text, const Append& append,
                                           ReadProgress* progress) const {
   std::vector<Token> tokens;
   tokens.reserve(std::min(kPart, text.size()) / 3);
-  for (size_t begin = 0; begin < text.size();) {
+  for (const std::unique_ptr<Encoding> encoding = Begin(text); !encoding->done();) {
     tokens.clear();
-    const size_t stop = begin + std::min(kPart, text.size() - begin);
-    NSA_ASSIGN_OR_RETURN(begin, EncodePart(text, begin, stop, &tokens, progress));
+    NSA_RETURN_IF_ERROR(encoding->Next(kPart, &tokens, progress));
     NSA_RETURN_IF_ERROR(append(tokens));
   }
   return absl::OkStatus();

@@ -20,6 +20,16 @@ namespace nsa::train {
 // Immutable; threads may share one.
 class TextTokenizer {
  public:
+  // What encodes one text from its beginning to its end. Of one thread.
+  class Encoding {
+   public:
+    virtual ~Encoding() = default;
+    // Whether all of the text is encoded.
+    virtual bool done() const = 0;
+    // Appends the tokens of the next `bytes` of the text, or of some more; the errors of Encode().
+    virtual absl::Status Next(size_t bytes, std::vector<Token>* tokens, ReadProgress* progress) = 0;
+  };
+
   virtual ~TextTokenizer() = default;
 
   virtual int32_t vocab() const = 0;
@@ -29,7 +39,8 @@ class TextTokenizer {
 
   // Appends the tokens of `text`, which may be a whole file. `progress` may be null. Otherwise
   // Encode() adds the bytes of text that it has encoded to `bytes`, and returns Cancelled once
-  // `cancelled` is set. InvalidArgument for a text that the tokenizer's pattern cannot split.
+  // `cancelled` is set. InvalidArgument for a text that the tokenizer's pattern cannot split
+  // or its normalizer cannot normalize.
   absl::Status Encode(std::string_view text, std::vector<Token>* tokens,
                       ReadProgress* progress = nullptr) const;
 
@@ -43,11 +54,8 @@ class TextTokenizer {
   virtual std::string Decode(int32_t token) const = 0;
 
  private:
-  // Appends the tokens of text[begin, end), where `end` is at or behind `stop`, which is at most
-  // text.size(), and what follows has the same tokens by itself. Returns `end`.
-  virtual absl::StatusOr<size_t> EncodePart(std::string_view text, size_t begin, size_t stop,
-                                            std::vector<Token>* tokens,
-                                            ReadProgress* progress) const = 0;
+  // Begins with a text, which, like the tokenizer, must outlive the Encoding.
+  virtual std::unique_ptr<Encoding> Begin(std::string_view text) const = 0;
 };
 
 // The Cancelled error of Encode().

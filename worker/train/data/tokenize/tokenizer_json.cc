@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -6,32 +7,13 @@
 #include "common/base/status.h"
 #include "common/job/data/tokenizer_files.h"
 #include "worker/train/data/tokenize/bpe_files.h"
-#include "worker/train/data/tokenize/split_pattern.h"
+#include "worker/train/data/tokenize/pre_tokenizer_json.h"
 #include "worker/train/data/tokenize/vocabulary.h"
 
 namespace nsa::train {
 namespace {
 
 using Json = nlohmann::json;
-
-// A part of an object; null if it is not there.
-const Json& Part(const Json& object, const char* name) {
-  static const Json none;
-  if (!object.is_object()) return none;
-  const auto found = object.find(name);
-  return found == object.end() ? none : *found;
-}
-
-bool IsOff(const Json& value) {
-  return value.is_null() || value == false || value == "" || value == 0.0;
-}
-
-// ByteLevel, which writes bytes as characters; with GPT-2's pattern if `own_pattern`.
-bool IsByteLevel(const Json& part, bool own_pattern) {
-  const Json& regex = Part(part, "use_regex");
-  return Part(part, "type") == "ByteLevel" && Part(part, "add_prefix_space") == false &&
-         (regex == own_pattern || (regex.is_null() && own_pattern));
-}
 
 // The parts of a tokenizer.json.
 class TokenizerJson {
@@ -41,11 +23,8 @@ class TokenizerJson {
 
   absl::StatusOr<BpeFiles> Read() {
     NSA_RETURN_IF_ERROR(CheckModel());
-    if (!Part(json_, "normalizer").is_null()) {
-      return Refuse("normalizer", Part(json_, "normalizer"), "none");
-    }
-    NSA_RETURN_IF_ERROR(any() ? ReadSplitting() : CheckSplitting());
-    files_.ascii_split = AsciiSplitOf(split_);
+    NSA_RETURN_IF_ERROR(ReadNormalizer());
+    NSA_RETURN_IF_ERROR(ReadSplitting());
     NSA_RETURN_IF_ERROR(ReadTokens());
     NSA_RETURN_IF_ERROR(ReadMerges());
     NSA_RETURN_IF_ERROR(ChooseSeparator());
@@ -56,96 +35,92 @@ class TokenizerJson {
   bool any() const { return kind_ == BpeKind::kAny; }
 
   absl::Status Refuse(std::string_view what, const Json& value, std::string_view wanted) const {
+    if (any()) return Unsupported(path_, what, value, wanted);
     return absl::InvalidArgumentError(absl::StrFormat(
-        "%s: %s: %s (%s); such a tokenizer is not supported: %s", path_.string(), what,
-        ShownValue(value), wanted,
-        any() ? "prepare token files with its own program"
-              : "try data.tokenizer: bpe, or prepare token files with its own program"));
+        "%s: %s: %s (%s); such a tokenizer is not supported: try data.tokenizer: bpe, or prepare "
+        "token files with its own program",
+        path_.string(), what, ShownValue(value), wanted));
   }
 
   absl::Status CheckModel() {
-    const Json& model = Part(json_, "model");
-    if (Part(model, "type") != "BPE") return Refuse("model.type", Part(model, "type"), "BPE");
+    const Json& model = PartOf(json_, "model");
+    if (PartOf(model, "type") != "BPE") return Refuse("model.type", PartOf(model, "type"), "BPE");
     for (const char* name :
          {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"}) {
-      if (!IsOff(Part(model, name))) {
-        return Refuse(absl::StrCat("model.", name), Part(model, name), "none");
+      if (!IsOff(PartOf(model, name))) {
+        return Refuse(absl::StrCat("model.", name), PartOf(model, name), "none");
       }
     }
-    const Json& whole_words = Part(model, "ignore_merges");
+    const Json& whole_words = PartOf(model, "ignore_merges");
     files_.whole_words_first = whole_words == true;
     if (IsOff(whole_words) || (any() && whole_words == true)) return absl::OkStatus();
     return Refuse("model.ignore_merges", whole_words, any() ? "true or false" : "none");
   }
 
-  absl::Status CheckSplitting() {
-    split_ = kGpt2Pattern;
-    if (IsByteLevel(Part(json_, "pre_tokenizer"), true)) return absl::OkStatus();
-    return Refuse("pre_tokenizer", Part(json_, "pre_tokenizer"),
-                  "ByteLevel with GPT-2's pattern and add_prefix_space: false");
+  // NFC, by itself or in a Sequence, or nothing.
+  absl::Status ReadNormalizer() {
+    const Json& normalizer = PartOf(json_, "normalizer");
+    if (normalizer.is_null()) return absl::OkStatus();
+    const Json& sequence = PartOf(normalizer, "normalizers");
+    const bool several = PartOf(normalizer, "type") == "Sequence" && sequence.is_array();
+    const Json parts = several ? sequence : Json::array({normalizer});
+    for (const Json& part : parts) {
+      if (!any() || PartOf(part, "type") != "NFC") {
+        return Refuse("normalizer", part, any() ? "NFC or none" : "none");
+      }
+      files_.nfc = true;
+    }
+    return absl::OkStatus();
   }
 
-  // ByteLevel, or a sequence of Split and ByteLevel without a pattern.
   absl::Status ReadSplitting() {
-    const Json& part = Part(json_, "pre_tokenizer");
-    const Json& sequence = Part(part, "pretokenizers");
-    if (IsByteLevel(part, false)) {
-      files_.split.clear();
+    const Json& part = PartOf(json_, "pre_tokenizer");
+    if (any()) {
+      NSA_ASSIGN_OR_RETURN(files_.split, ReadPreTokenizer(path_, part));
       return absl::OkStatus();
     }
-    if (IsByteLevel(part, true)) return SetPattern(std::string(kGpt2Pattern));
-    const bool pair = Part(part, "type") == "Sequence" && sequence.is_array() &&
-                      sequence.size() == 2 && IsByteLevel(sequence[1], false);
-    if (pair && Part(sequence[0], "type") == "Split") return ReadSplit(sequence[0]);
+    files_.split = {KnownSplit(kGpt2Pattern)};
+    if (IsByteLevel(part, true)) return absl::OkStatus();
     return Refuse("pre_tokenizer", part,
-                  "ByteLevel with add_prefix_space: false, or a Sequence of Split and such a "
-                  "ByteLevel with use_regex: false");
-  }
-
-  absl::Status ReadSplit(const Json& split) {
-    const Json& pattern = Part(Part(split, "pattern"), "Regex");
-    if (!pattern.is_string()) {
-      return Refuse("pre_tokenizer: pattern", Part(split, "pattern"), "a Regex");
-    }
-    const auto text = pattern.get<std::string>();
-    const Json& invert = Part(split, "invert");
-    const bool isolated = Part(split, "behavior") == "Isolated" && IsOff(invert);
-    // Removes what is not matched, which is nothing with a pattern that matches every text.
-    const bool removed = Part(split, "behavior") == "Removed" && invert == true;
-    if (!isolated && !(removed && AsciiSplitOf(text) != nullptr)) {
-      return Refuse("pre_tokenizer", split, "Split with behavior: Isolated and invert: false");
-    }
-    return SetPattern(text);
-  }
-
-  absl::Status SetPattern(const std::string& text) {
-    split_ = text;
-    absl::StatusOr<std::string> pattern = Pcre2Pattern(text);
-    if (pattern.ok()) {
-      files_.split = *std::move(pattern);
-      return absl::OkStatus();
-    }
-    return Refuse("pre_tokenizer: pattern", text, std::string(pattern.status().message()));
+                  "ByteLevel with GPT-2's pattern and add_prefix_space: false");
   }
 
   absl::Status ReadTokens() {
     Vocabulary vocabulary(path_, &files_);
-    const Json& tokens = Part(Part(json_, "model"), "vocab");
+    const Json& tokens = PartOf(PartOf(json_, "model"), "vocab");
     if (!tokens.is_object()) return Refuse("model.vocab", tokens, "an object");
     NSA_RETURN_IF_ERROR(vocabulary.AddAll(tokens));
-    for (const Json& added : Part(json_, "added_tokens")) {
-      const Json& text = Part(added, "content");
-      if (Part(added, "special") != true || !text.is_string()) {
-        return Refuse("added_tokens", added, "special tokens only");
-      }
-      NSA_RETURN_IF_ERROR(vocabulary.Add(text.get<std::string>(), Part(added, "id")));
-      files_.added.insert(text.get<std::string>());
+    for (const Json& added : PartOf(json_, "added_tokens")) {
+      NSA_RETURN_IF_ERROR(ReadAddedToken(added, &vocabulary));
     }
     return vocabulary.Finish(/*gaps=*/any());
   }
 
+  absl::Status ReadAddedToken(const Json& added, Vocabulary* vocabulary) {
+    const Json& text = PartOf(added, "content");
+    const Json& normalized = PartOf(added, "normalized");
+    const bool special = PartOf(added, "special") == true;
+    if (!text.is_string() || !(special || any())) {
+      return Refuse("added_tokens", added, any() ? "a text as content" : "special tokens only");
+    }
+    for (const char* name : {"lstrip", "rstrip", "single_word"}) {
+      if (special || IsOff(PartOf(added, name))) continue;
+      return Refuse(absl::StrCat("added_tokens: ", name), added, "false, or special: true");
+    }
+    if (!special && !normalized.is_boolean()) {
+      return Refuse("added_tokens: normalized", added, "true or false");
+    }
+    NSA_RETURN_IF_ERROR(vocabulary->Add(text.get<std::string>(), PartOf(added, "id")));
+    files_.added_texts.insert(text.get<std::string>());
+    files_.added.push_back({.text = text.get<std::string>(),
+                            .id = PartOf(added, "id").get<int32_t>(),
+                            .special = special,
+                            .normalized = normalized == true});
+    return absl::OkStatus();
+  }
+
   absl::Status ReadMerges() {
-    const Json& merges = Part(Part(json_, "model"), "merges");
+    const Json& merges = PartOf(PartOf(json_, "model"), "merges");
     if (!merges.is_array()) return Refuse("model.merges", merges, "a list");
     files_.merges.reserve(merges.size());
     for (const Json& merge : merges) {
@@ -165,9 +140,12 @@ class TokenizerJson {
   absl::Status ChooseSeparator() {
     for (const SeparatorName& name : kSeparatorNames) {
       const std::string text(name.text);
-      if (files_.added.count(text) == 0 && !(name.plain && files_.ids.count(text) > 0)) continue;
+      const bool special =
+          std::any_of(files_.added.begin(), files_.added.end(),
+                      [&](const AddedToken& token) { return token.special && token.text == text; });
+      if (!special && !(name.plain && files_.ids.count(text) > 0)) continue;
       files_.separator = text;
-      files_.added.insert(text);
+      files_.added_texts.insert(text);
       return absl::OkStatus();
     }
     return absl::InvalidArgumentError(
@@ -177,7 +155,6 @@ class TokenizerJson {
   const std::filesystem::path path_;
   const Json json_;
   const BpeKind kind_;
-  std::string split_;  // the pattern as it is in the file; empty: none
   BpeFiles files_;
 };
 

@@ -27,6 +27,25 @@ std::string ShownValue(const nlohmann::json& json) {
   return ShownValue(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
+absl::Status Unsupported(const fs::path& path, std::string_view what, const nlohmann::json& value,
+                         std::string_view wanted) {
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "%s: %s: %s (%s); such a tokenizer is not supported: prepare token files with "
+      "its own program",
+      path.string(), what, ShownValue(value), wanted));
+}
+
+const nlohmann::json& PartOf(const nlohmann::json& object, const char* name) {
+  static const nlohmann::json none;
+  if (!object.is_object()) return none;
+  const auto found = object.find(name);
+  return found == object.end() ? none : *found;
+}
+
+bool IsOff(const nlohmann::json& value) {
+  return value.is_null() || value == false || value == "" || value == 0.0;
+}
+
 absl::StatusOr<std::string> ReadTokenizerText(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return absl::NotFoundError(absl::StrCat(path.string(), ": cannot be opened"));

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,16 @@ namespace nsa::train {
 // A value of a file in an error: short, on one line, without what steers a terminal.
 std::string ShownValue(const std::string& text);
 std::string ShownValue(const nlohmann::json& json);
+
+// Refuses a part of a file: "FILE: WHAT: VALUE (WANTED); such a tokenizer is not supported: …".
+absl::Status Unsupported(const std::filesystem::path& path, std::string_view what,
+                         const nlohmann::json& value, std::string_view wanted);
+
+// A part of an object; null if it is not there.
+const nlohmann::json& PartOf(const nlohmann::json& object, const char* name);
+
+// Whether a part is not there, or says that nothing is done: null, false, "" or 0.
+bool IsOff(const nlohmann::json& value);
 
 // A file of a tokenizer, of at most limits::kVocabularyBytes. NotFound or InvalidArgument, naming
 // it.

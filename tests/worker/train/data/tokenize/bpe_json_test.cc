@@ -158,12 +158,81 @@ TEST_F(BpeJsonTest, ADocumentBeginsWithTheFirstOfTheSeparatorsThatItHas) {
   EXPECT_EQ(ReadTokenizerFacts(dir_ / "tokenizer.json")->separator, "");
 }
 
+Json Sequence(std::vector<Json> parts) {
+  return {{"type", "Sequence"}, {"pretokenizers", std::move(parts)}};
+}
+
+Json Added(int id, const std::string& content, bool special, bool normalized) {
+  return {
+      {"id", id},          {"content", content}, {"special", special},  {"normalized", normalized},
+      {"lstrip", special}, {"rstrip", false},    {"single_word", false}};
+}
+
+// What follows divides the pieces of what is before it.
+TEST_F(BpeJsonTest, SplitsByASequence) {
+  Json json = Tokenizer({{"1", "2"}, {"12", "3"}, {"a", "."}, {".", "("}, {"\xc4\xa0", "1"}});
+  const Json digits = {{"type", "Digits"}, {"individual_digits", true}};
+  json["pre_tokenizer"] = Sequence({digits, ByteLevel(true)});
+  EXPECT_THAT(Encode(json, "123a.( 1"), ElementsAre('1', '2', '3', 'a', 90003, ' ', '1'));
+  json["pre_tokenizer"]["pretokenizers"][0]["individual_digits"] = false;
+  EXPECT_THAT(Encode(json, "123a.( 1"), ElementsAre(90001, 'a', 90003, ' ', '1'));
+  json["pre_tokenizer"] = Sequence({ByteLevel(true)});
+  EXPECT_THAT(Encode(json, "123a.( 1"), ElementsAre(90001, 'a', 90003, 90004));
+  const Json text = {{"type", "Split"}, {"pattern", {{"String", ".("}}}, {"behavior", "Isolated"}};
+  json["pre_tokenizer"] = Sequence({text, ByteLevel(false)});
+  EXPECT_THAT(Encode(json, "123a.( 1a."), ElementsAre(90001, 'a', 90003, 90004, 90002));
+}
+
+TEST_F(BpeJsonTest, NormalizesToNfcIfTheFileSaysSo) {
+  Json json = Tokenizer({{"\xc3\x83", "\xc2\xa9"}});
+  const std::string decomposed = "e\u0301";
+  EXPECT_EQ(Encode(json, decomposed).size(), 3u);
+  json["normalizer"] = {{"type", "NFC"}};
+  EXPECT_THAT(Encode(json, decomposed), ElementsAre(90000));
+  EXPECT_THAT(Encode(json, "é" + decomposed), ElementsAre(90000, 90000));
+  json["normalizer"] = {{"type", "Sequence"}, {"normalizers", {{{"type", "NFC"}}}}};
+  EXPECT_THAT(Encode(json, decomposed), ElementsAre(90000));
+  json["normalizer"]["normalizers"] = Json::array();
+  EXPECT_EQ(Encode(json, decomposed).size(), 3u);
+  // A text may grow threefold.
+  json["normalizer"] = {{"type", "NFC"}};
+  EXPECT_EQ(Encode(json, "\U0001d160").size(), 12u);
+}
+
+// Those that are looked for in the text itself come before normalization, the others after it.
+TEST_F(BpeJsonTest, AddedTokensThatAreNotSpecialAreCutOutOfTheText) {
+  Json json = Tokenizer({{"a", "b"}, {"\xc3\x83", "\xc2\xa9"}});
+  json["normalizer"] = {{"type", "NFC"}};
+  json["added_tokens"].push_back(Added(100001, "<think>", false, false));
+  json["added_tokens"].push_back(Added(100002, "<|x|>", true, false));
+  json["added_tokens"].push_back(Added(100003, "o\u0308", false, true));
+  json["added_tokens"].push_back(Added(100004, "x|", false, false));
+  EXPECT_THAT(Encode(json, "ab<think>ab"), ElementsAre(90000, 100001, 90000));
+  EXPECT_THAT(Encode(json, "<think>\u0338"), ElementsAre(100001, 0xcc, 0xb8))
+      << "U+0338 would make another character of >";
+  EXPECT_THAT(Encode(json, "<|x|>x|"), ElementsAre('<', '|', 'x', '|', '>', 100004))
+      << "a special token is text, in which nothing is looked for";
+  EXPECT_THAT(Encode(json, "o\u0308ö"), ElementsAre(100003, 100003));
+  EXPECT_THAT(Encode(json, "<think"), ElementsAre('<', 't', 'h', 'i', 'n', 'k'));
+  const auto tokenizer = Load(json);
+  ASSERT_OK(tokenizer);
+  EXPECT_EQ((*tokenizer)->Decode(100001), "<think>");
+  EXPECT_EQ((*tokenizer)->Decode(100003), "o\u0308");
+}
+
 // In parts of a megabyte, which end where pieces end, the tokens are those of the whole text.
 TEST_F(BpeJsonTest, EncodesALongTextInPartsAsAWhole) {
-  const auto tokenizer = Load(Tokenizer({{"a", "b"}, {"ab", "ab"}, {"1", "2"}, {"12", "3"}}));
+  Json json = Tokenizer({{"a", "b"}, {"ab", "ab"}, {"1", "2"}, {"12", "3"}});
+  json["normalizer"] = {{"type", "NFC"}};
+  json["pre_tokenizer"] =
+      Sequence({{{"type", "Digits"}, {"individual_digits", false}}, ByteLevel(true)});
+  json["added_tokens"].push_back(Added(100001, "<tool>", false, false));
+  json["added_tokens"].push_back(Added(100002, "!?'", false, true));
+  const auto tokenizer = Load(json);
   ASSERT_OK(tokenizer);
   std::mt19937 random(7);
-  const std::string words[] = {"ab", "abab", " ", "\n\n", "123", "'s", "é", "\u2028", "!?", "\xff"};
+  const std::string words[] = {"ab",     "abab", " ",    "\n\n",   "123",     "'s",    "é",
+                               "\u2028", "!?",   "\xff", "<tool>", "e\u0301", "\u0301"};
   std::string text;
   while (text.size() < size_t{3} << 20) text += words[random() % std::size(words)];
   text += std::string(2 << 20, ' ') + "ab";
@@ -195,8 +264,13 @@ TEST_F(BpeJsonTest, WhatItDoesNotSupportIsRefusedByItsName) {
       {"model.type: \"Unigram\"", [](Json* json) { (*json)["model"]["type"] = "Unigram"; }},
       {"model.byte_fallback: true", [](Json* json) { (*json)["model"]["byte_fallback"] = true; }},
       {"model.ignore_merges: 7", [](Json* json) { (*json)["model"]["ignore_merges"] = 7; }},
-      {"normalizer: {\"type\":\"NFKC\"}",
+      {"normalizer: {\"type\":\"NFKC\"} (NFC or none)",
        [](Json* json) { (*json)["normalizer"]["type"] = "NFKC"; }},
+      {"normalizer: {\"type\":\"Lowercase\"}",
+       [](Json* json) {
+         (*json)["normalizer"] = {{"type", "Sequence"},
+                                  {"normalizers", {{{"type", "NFC"}}, {{"type", "Lowercase"}}}}};
+       }},
       {"pre_tokenizer: null", [](Json* json) { json->erase("pre_tokenizer"); }},
       {"pre_tokenizer: {\"type\":\"Metaspace\"}",
        [](Json* json) {
@@ -207,24 +281,67 @@ TEST_F(BpeJsonTest, WhatItDoesNotSupportIsRefusedByItsName) {
          (*json)["pre_tokenizer"] = ByteLevel(true);
          (*json)["pre_tokenizer"]["add_prefix_space"] = true;
        }},
-      {"pre_tokenizer: {\"pretokenizers\":[{",
-       [](Json* json) { (*json)["pre_tokenizer"]["pretokenizers"][1]["use_regex"] = true; }},
       {"pre_tokenizer: {\"pretokenizers\":[]",
        [](Json* json) { (*json)["pre_tokenizer"]["pretokenizers"] = Json::array(); }},
-      {"pre_tokenizer: {\"behavior\":\"Removed\"",
-       [](Json* json) { (*json)["pre_tokenizer"]["pretokenizers"][0]["behavior"] = "Removed"; }},
-      {"pre_tokenizer: {\"behavior\":\"Isolated\",\"invert\":true",
-       [](Json* json) { (*json)["pre_tokenizer"]["pretokenizers"][0]["invert"] = true; }},
-      {"pre_tokenizer: pattern: {\"String\":\" \"}",
+      {"a Sequence of 1 to 16",
        [](Json* json) {
-         (*json)["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {{"String", " "}};
+         (*json)["pre_tokenizer"]["pretokenizers"] = Json::array();
+         for (int i = 0; i < 17; ++i) {
+           (*json)["pre_tokenizer"]["pretokenizers"].push_back(ByteLevel(false));
+         }
+       }},
+      {"pre_tokenizer.pretokenizers[0]: {\"add_prefix_space\"",
+       [](Json* json) {
+         (*json)["pre_tokenizer"]["pretokenizers"] = {ByteLevel(true), ByteLevel(true)};
+       }},
+      {"pre_tokenizer.pretokenizers[0]: {\"type\":\"Punctuation\"}",
+       [](Json* json) {
+         (*json)["pre_tokenizer"]["pretokenizers"][0] = {{"type", "Punctuation"}};
+       }},
+      {"pre_tokenizer.pretokenizers[0]: {\"type\":\"Digits\"}",
+       [](Json* json) {
+         (*json)["pre_tokenizer"]["pretokenizers"][0] = {{"type", "Digits"}};
+       }},
+      {"pre_tokenizer.pretokenizers[1]: {\"add_prefix_space\":true",
+       [](Json* json) { (*json)["pre_tokenizer"]["pretokenizers"][1]["add_prefix_space"] = true; }},
+      {"pre_tokenizer.pretokenizers[0]: {\"behavior\":\"Removed\"",
+       [](Json* json) { (*json)["pre_tokenizer"]["pretokenizers"][0]["behavior"] = "Removed"; }},
+      {"pre_tokenizer.pretokenizers[0]: {\"behavior\":\"Removed\"",
+       [](Json* json) {
+         (*json)["pre_tokenizer"] = SplitBy(kDigitPattern);
+         (*json)["pre_tokenizer"]["pretokenizers"][0]["behavior"] = "Removed";
+         (*json)["pre_tokenizer"]["pretokenizers"][0]["invert"] = true;
+       }},
+      {"pre_tokenizer.pretokenizers[0]: {\"behavior\":\"Isolated\",\"invert\":true",
+       [](Json* json) { (*json)["pre_tokenizer"]["pretokenizers"][0]["invert"] = true; }},
+      {"pre_tokenizer.pretokenizers[0].pattern: {\"Regexp\":\" \"}",
+       [](Json* json) {
+         (*json)["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {{"Regexp", " "}};
+       }},
+      {"pre_tokenizer.pretokenizers[0].pattern: \"\" (has 0 bytes",
+       [](Json* json) {
+         (*json)["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {{"String", ""}};
        }},
       {"pattern: \"\\\\w+\" (has '\\w' at byte 0",
        [](Json* json) { (*json)["pre_tokenizer"] = SplitBy("\\w+"); }},
       {"pattern: matches the empty text",
        [](Json* json) { (*json)["pre_tokenizer"] = SplitBy("a*"); }},
       {"missing closing parenthesis", [](Json* json) { (*json)["pre_tokenizer"] = SplitBy("(a"); }},
-      {"added_tokens: {", [](Json* json) { (*json)["added_tokens"][1]["special"] = false; }},
+      {"added_tokens: normalized: {",
+       [](Json* json) { (*json)["added_tokens"][1]["special"] = false; }},
+      {"added_tokens: rstrip: {",
+       [](Json* json) {
+         (*json)["added_tokens"][1]["special"] = false;
+         (*json)["added_tokens"][1]["rstrip"] = true;
+       }},
+      {"added_tokens: {\"content\":7",
+       [](Json* json) { (*json)["added_tokens"][1]["content"] = 7; }},
+      {"added_tokens: the token with the id 100007: has 0 bytes (1 to 256)",
+       [](Json* json) {
+         (*json)["added_tokens"][1]["special"] = false;
+         (*json)["added_tokens"][1]["normalized"] = true;
+         (*json)["added_tokens"][1]["content"] = "";
+       }},
       {"token <|endoftext|>: its id", [](Json* json) { (*json)["added_tokens"][0]["id"] = 7; }},
       {"has id 1048576", [](Json* json) { (*json)["added_tokens"][0]["id"] = 1 << 20; }},
       {"no token for byte 65", [](Json* json) { (*json)["model"]["vocab"].erase("A"); }},

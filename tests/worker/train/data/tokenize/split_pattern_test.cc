@@ -57,7 +57,8 @@ TEST(SplitPattern, WhiteSpaceIsThatOfUnicode) {
 
 TEST(SplitPattern, EveryKnownPatternIsAllowed) {
   for (const std::string_view pattern :
-       {kGpt2Pattern, kCl100kPattern, kQwen2Pattern, kO200kPattern}) {
+       {kGpt2Pattern, kCl100kPattern, kQwen2Pattern, kO200kPattern, kTekkenPattern,
+        kThreeDigitsPattern, kDigitPattern, kNumberPattern, kHanAndKanaPattern, kDeepSeekPattern}) {
     EXPECT_OK(Pcre2Pattern(pattern)) << pattern;
   }
 }
