@@ -1,25 +1,33 @@
 #!/usr/bin/env python3
-"""Our tokenizers give the tokens of js-tiktoken: GPT-2's, of its own files and of a tokenizer.json, and those of cl100k (which splits as Llama 3 does) and o200k, of a tokenizer.json as Hugging Face's library has it. On strings that are hard to split, on texts that this machine has, and on any text that is named.
+"""Our tokenizers give the tokens of two other programs. js-tiktoken: GPT-2's, of its own files and of a tokenizer.json, and those of cl100k (which splits as Llama 3 does) and o200k, of a tokenizer.json as Hugging Face's library has it. Hugging Face's library itself: the published files of Qwen 2.5, Qwen 3 and DeepSeek V3, and files that do with a text what those of StarCoder 2, GPT-NeoX, Phi 2 and Tekken do. On strings that are hard to split, on characters that normalization changes, on texts that this machine has, and on any text that is named.
 
     tests/e2e/tokenizer_test.py BIN_DIR [JSON_LINES]…
 
-Needs Node and the package of tests/e2e/tokenizer/package.json (deploy/packages.sh test); skipped (77) without them. The tokens are those that `nsa-worker --prepare-data` writes, so this also reads its shards by the documented bytes.
+Needs Node and the packages of tests/e2e/tokenizer/package.json (deploy/packages.sh test); skipped (77) without them. The tokens are those that `nsa-worker --prepare-data` writes, so this also reads its shards by the documented bytes.
 """
 import json
 import os
 import pathlib
+import random
 import shutil
 import struct
 import subprocess
 import sys
 import tempfile
 import time
+import unicodedata
 
 HERE = pathlib.Path(__file__).resolve().parent
 # File or folder, data.tokenizer, encoding of js-tiktoken, vocabulary, separator.
 TOKENIZERS = [
     ("gpt2", "gpt2", "gpt2", 50257, 50256), ("gpt2.json", "gpt2", "gpt2", 50257, 50256), ("gpt2.json", "bpe", "gpt2", 50257, 50256),
     ("cl100k.json", "bpe", "cl100k", 100277, 100257), ("o200k.json", "bpe", "o200k", 200019, 199999),
+]
+# tokenizer.json, its separator. By Hugging Face's library.
+FILES = [
+    ("qwen2_5.json", "<|endoftext|>"), ("qwen3.json", "<|endoftext|>"), ("deepseek_v3.json", "<｜end▁of▁sentence｜>"),
+    ("starcoder2.json", "<|endoftext|>"), ("numbers.json", "<|endoftext|>"), ("neox.json", "<|endoftext|>"), ("phi2.json", "<|endoftext|>"),
+    ("overlapping.json", "<|endoftext|>"), ("nfc.json", "<|endoftext|>"), ("tekken.json", "<|endoftext|>"),
 ]
 TEXT_BYTES = 600_000  # of texts of this machine; a text of each language and kind that is there
 HARD = [
@@ -31,6 +39,11 @@ HARD = [
     "https://example.com/a?b=c&d=%20#e", "{\"k\": [1, 2, null]}\\\\//__--==++", "AAAAAAAAAAAAAAAAAAAAAAAA", "a" * 300, " " * 100 + "x", "!?" * 70, "é" * 90, "日" * 90,
     "ab" * 400, "\n" * 50, "\u2028" * 5 + "x", "𝔘𝔫𝔦𝔠𝔬𝔡𝔢 𐍈 𠀀", "\ufeffbom", "\ufffd\uffff", "tab\tand  \t mixed \n\t ", "CamelCaseHTTPServer snake_case kebab-case", "…—–“”‘’«»",
     "it'\u017f IT'S'Ve 'LL'x x'D\u017f he's'ſ", "HTTPServer iPhoneOS ÉCOLEnaïve ǅungla ʰaʰA e\u0301E\u0301A", "1234567 ٣٤٥٦ ½½½½ 12٣45", "a/b//c\n//\r\n/ !/\n\n/x", "\n \n\t\n x\n\n  ", " \r\n\u2028\n y", "!\n\n\n?\r\r x",
+    "<think>\n1+1=2</think>", "<think><think></think", "a<think>\u0338b", "<tool_call>{}</tool_call>x", "<|fim_prefix|>a<|fim_suffix|>", "<｜User｜>hi<｜Assistant｜>", "<|im_start|>user",
+    "<abb>c<ab>c <a<ab> b>c\u0301", "e\u0301e\u0301e\u0301 ée\u0301é e\u0301\u0323e\u0323\u0301", "A\u030aÅ\u212b\u030a", "x" + " " * 23 + "y" + " " * 60, "\t\t\t\t\tx" + "\t" * 20, "日本日 日本語 \"q\"",
+    "e" + "\u0301\u0323" * 300, "\u0301\u0323 \u0344\u0345\u0340", "가\u11a8 각\u11a8 \u1100\u1161\u11a8 \u1100\u1161\u11a7 \u1161\u11a8", "\u0958 \u09c7\u09be \u0dd9\u0dcf\u0dca \U0001d15e\U0001d160 豈 神 \u2adc",
+    "ไทยจำนวน ๑๒๓๔ ภาษา", "العَرَبِيَّة ٢٠٢٦ لُغَة", "tiếng Việt", "12月25日は3回、１２３４円です。カタカナｶﾀｶﾅ", "第1234章：测试。abc中文def", "x=1234;y=0x1f;foo123bar4567(a1,b22)", "(1) .( a.( ABCdEF.(",
+    "#include<vector> $foo ~bar @user.name !!x ?a _b^c `d` |e| {f}", "\x01a \x7fb 1a 12b \t1", "³²¹ ⅓ 1²3", "á1234é5", "…1 “2” ‘3’",
     "Ⅳ ① ㊙ ㍿ ﷽", "i̇ İ ı ſ K Å", "x̶̧̛̭ zalgo", "0٠०০੦", "don't can’t won`t",
 ]
 
@@ -40,16 +53,20 @@ def skip(why):
     sys.exit(77)
 
 
-def find_package():
+def find_packages():
     found = subprocess.run([HERE.parents[1] / "deploy/node_packages.sh", "--where", HERE / "tokenizer"], capture_output=True, text=True, check=True).stdout
-    package = pathlib.Path(found.strip()) / "node_modules/js-tiktoken"
-    if not shutil.which("node") or not package.is_dir():
-        skip("no node, or no js-tiktoken; deploy/packages.sh test installs both")
-    return str(package)
+    packages = pathlib.Path(found.strip()) / "node_modules"
+    if not shutil.which("node") or not (packages / "js-tiktoken").is_dir() or not (packages / "@anush008").is_dir():
+        skip("no node, or no js-tiktoken and Hugging Face's library; deploy/packages.sh test installs them")
+    return packages
 
 
-def oracle(*words):
-    return subprocess.run(["node", HERE / "tokenizer/tiktoken.mjs", *words], check=True, capture_output=True, text=True).stdout
+def oracle(*words, program="tiktoken.mjs"):
+    return subprocess.run(["node", HERE / "tokenizer" / program, *words], check=True, capture_output=True, text=True).stdout
+
+
+def tokens_of(lines):
+    return [tuple(map(int, line.split())) for line in lines.split("\n")[:-1]]
 
 
 def documents_of(folder, separator):
@@ -82,19 +99,33 @@ def prepare(worker, place, lines, file, kind, vocab):
     return seconds
 
 
-def compare(worker, place, lines):
+def check(worker, place, lines, tokenizer, wanted, whose):
+    file, kind, vocab, separator = tokenizer
     texts = [json.loads(line)["text"] for line in lines.read_text().split("\n") if line]
     size = sum(len(text.encode()) for text in texts)
+    seconds = prepare(worker, place, lines, file, kind, vocab)
+    found = list(documents_of(place / "tokens/train.tokens", separator))
+    assert len(found) == len(wanted) == len(texts), (len(found), len(wanted), len(texts))
+    for text, ours, theirs in zip(texts, found, wanted):
+        if ours != theirs:
+            at = next((i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b), min(len(ours), len(theirs)))
+            raise AssertionError(f"{file}: {text[:200]!r}, token {at}: {ours[at : at + 20]}, {whose} {theirs[at : at + 20]}")
+    print(f"{lines.name}, {file} as {kind}: {len(texts)} texts, {size} bytes, {sum(map(len, found))} tokens are equal; prepared in {seconds:.1f} s", flush=True)
+
+
+def compare(worker, place, lines):
     wanted = {}
     for file, kind, encoding, vocab, separator in TOKENIZERS:
         if encoding not in wanted:
-            wanted[encoding] = [tuple(map(int, line.split())) for line in oracle("encode", str(lines), encoding).split("\n") if line]
-        seconds = prepare(worker, place, lines, file, kind, vocab)
-        found = list(documents_of(place / "tokens/train.tokens", separator))
-        assert len(found) == len(wanted[encoding]) == len(texts), (len(found), len(wanted[encoding]), len(texts))
-        for text, ours, theirs in zip(texts, found, wanted[encoding]):
-            assert ours == theirs, f"{file}: {text[:200]!r}: {ours[:50]}, js-tiktoken {theirs[:50]}"
-        print(f"{lines.name}, {file} as {kind}: {len(texts)} texts, {size} bytes, {sum(map(len, found))} tokens are equal; prepared in {seconds:.1f} s")
+            wanted[encoding] = tokens_of(oracle("encode", str(lines), encoding))
+        check(worker, place, lines, (file, kind, vocab, separator), wanted[encoding], "js-tiktoken")
+
+
+def compare_file(worker, place, lines, file, separator):
+    parts = json.loads((place / file).read_text())
+    ids = {**parts["model"]["vocab"], **{token["content"]: token["id"] for token in parts["added_tokens"]}}
+    wanted = tokens_of(oracle("encode", str(lines), str(place / file), program="hugging_face.mjs"))
+    check(worker, place, lines, (file, "bpe", max(ids.values()) + 1, ids[separator]), wanted, "Hugging Face's library")
 
 
 def texts_of_this_machine():
@@ -110,20 +141,42 @@ def texts_of_this_machine():
             yield from (text[at : at + 4000] for at in range(0, len(text), 4000))
 
 
+def characters():
+    """Every character of the planes that have letters, behind a letter, a syllable and an accent and before one; and random runs of those that normalization may change."""
+    codes = [*range(1, 0xD800), *range(0xE000, 0x1F000), *range(0x2F800, 0x2FA20), *range(0xE0100, 0xE01F0)]
+    for at in range(0, len(codes), 200):
+        yield "".join(f"a{chr(code)}\u0327 가{chr(code)}\u0301{chr(code)} " for code in codes[at : at + 200])
+    changing = [chr(code) for code in codes if unicodedata.combining(chr(code)) or unicodedata.decomposition(chr(code)) or 0x1100 <= code < 0x1200]
+    chance = random.Random(20261123)
+    for _ in range(1000):
+        yield "".join(chance.choice(changing if chance.random() < 0.9 else "aeiouAEIO 가각") for _ in range(40))
+
+
 def write_lines(path, texts):
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts if text))
     return path
 
 
 def main(bin_dir, *files):
-    os.environ["JS_TIKTOKEN"] = find_package()
+    packages = find_packages()
+    os.environ["JS_TIKTOKEN"], os.environ["NODE_PACKAGES"] = str(packages / "js-tiktoken"), str(packages)
     print("js-tiktoken", oracle("version").strip())
+    print(oracle("version", program="hugging_face.mjs").strip())
+    worker = pathlib.Path(bin_dir) / "nsa-worker"
     with tempfile.TemporaryDirectory() as folder:
         place = pathlib.Path(folder)
         oracle("files", str(place))
-        ours = [write_lines(place / "hard.jsonl", HARD), write_lines(place / "machine.jsonl", texts_of_this_machine())]
+        oracle("files", str(place), program="hugging_face.mjs")
+        texts = list(texts_of_this_machine())
+        hard = write_lines(place / "hard.jsonl", HARD)
+        decomposed = [unicodedata.normalize(form, text) for form in ("NFD", "NFKD") for text in HARD] + [unicodedata.normalize("NFD", text) for text in texts[::10]]
+        ours = [hard, write_lines(place / "machine.jsonl", texts)]
         for lines in [*ours, *map(pathlib.Path, files)]:
-            compare(pathlib.Path(bin_dir) / "nsa-worker", place, lines)
+            compare(worker, place, lines)
+        compare_file(worker, place, write_lines(place / "characters.jsonl", characters()), "nfc.json", "<|endoftext|>")
+        for lines in [*ours, write_lines(place / "decomposed.jsonl", decomposed), *map(pathlib.Path, files)]:
+            for file, separator in FILES:
+                compare_file(worker, place, lines, file, separator)
 
 
 main(*sys.argv[1:])
