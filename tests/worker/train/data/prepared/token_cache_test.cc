@@ -110,6 +110,7 @@ TEST_F(TokenCacheTest, WhateverDecidesTheTokensMakesOthers) {
   EXPECT_EQ(others(text(false)), 2u);  // the whole file is a document; and the validation file
   EXPECT_EQ(others(tokens("99", 1000)), 1u);
   EXPECT_EQ(others(tokens("99", 2000)), 0u);
+  EXPECT_EQ(others(tokens("98", 1000)), 1u);
   EXPECT_EQ(others(tokens("none", 1000)), 1u);
   EXPECT_EQ(others(tokens("99", 70'000)), 1u);  // four bytes a token
   v1::JobSpec lines = LinesJob();
