@@ -1,70 +1,122 @@
 // Any bytes as the files of a tokenizer: tokenizer.json, read as that of gpt2 or bpe, or vocab.json
-// and merges.txt; and any bytes as the pattern of a tokenizer.json. What is accepted gives back the
-// bytes of every text. What preflight reads of a tokenizer.json is read too.
+// and merges.txt; and any bytes as the patterns and added tokens of a tokenizer.json. What is
+// accepted gives back the bytes of every text, or as many times more as normalization may make of
+// them; a text in parts has the same tokens. What preflight reads of a tokenizer.json is read too.
 #include "common/base/byte_characters.h"
 #include "common/job/data/tokenizer_files.h"
 #include "nlohmann/json.hpp"
 #include "tests/fuzz/fuzz.h"
+#include "worker/train/data/tokenize/ascii_split.h"
 #include "worker/train/data/tokenize/byte_level_bpe.h"
 
 using nsa::fuzz::Input;
 using nsa::fuzz::Require;
 using nsa::fuzz::RequireRefusal;
+using Json = nlohmann::json;
 
 namespace {
 
-void EncodeText(const nsa::train::TextTokenizer& tokenizer, std::string_view text) {
-  std::vector<nsa::train::Token> tokens;
-  RequireRefusal(tokenizer.Encode(text, &tokens));
+// An added token whose text normalization shortens threefold may stand for a text that it makes
+// three times as long.
+constexpr size_t kMostGrowth = 9;
+
+void EncodeText(const nsa::train::TextTokenizer& tokenizer, std::string_view text, size_t growth) {
+  std::vector<nsa::train::Token> tokens, in_parts;
+  const absl::Status status = tokenizer.Encode(text, &tokens);
+  RequireRefusal(status);
+  const absl::Status parts = tokenizer.EncodeInParts(
+      text,
+      [&](std::span<const nsa::train::Token> part) {
+        in_parts.insert(in_parts.end(), part.begin(), part.end());
+        return absl::OkStatus();
+      },
+      nullptr);
+  Require(parts == status && (!status.ok() || in_parts == tokens), "other tokens in parts");
   std::string back;
   for (const nsa::train::Token token : tokens) {
     Require(token < tokenizer.vocab(), "a token outside the vocabulary");
     back += tokenizer.Decode(token);
   }
   // A merge may give the separator, which decodes to nothing.
-  Require(back.size() <= text.size(), "more bytes than there were");
+  Require(back.size() <= growth * text.size(), "more bytes than there were");
 }
 
-// A tokenizer.json of bytes alone that splits by this pattern.
-std::string WithPattern(std::string_view pattern) {
-  nlohmann::json vocab = nlohmann::json::object();
+Json SplitBy(std::string_view kind, std::string_view pattern) {
+  return {{"type", "Split"},
+          {"pattern", {{std::string(kind), std::string(pattern)}}},
+          {"behavior", "Isolated"},
+          {"invert", false}};
+}
+
+// A tokenizer.json of bytes alone that splits by these.
+Json WithSplits(Json splits) {
+  Json vocab = Json::object();
   for (const std::string& character : nsa::BytesAsCharacters()) vocab[character] = vocab.size();
-  const nlohmann::json split = {{"type", "Split"},
-                                {"pattern", {{"Regex", pattern}}},
-                                {"behavior", "Isolated"},
-                                {"invert", false}};
-  const nlohmann::json bytes = {
-      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
-  const nlohmann::json json = {
-      {"added_tokens", {{{"id", 256}, {"content", "<|endoftext|>"}, {"special", true}}}},
-      {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", {split, bytes}}}},
-      {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", nlohmann::json::array()}}}};
+  splits.push_back({{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}});
+  return {{"added_tokens", {{{"id", 256}, {"content", "<|endoftext|>"}, {"special", true}}}},
+          {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", splits}}},
+          {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", Json::array()}}}};
+}
+
+std::string Dump(const Json& json) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-void LoadAndEncode(nsa::v1::Tokenizer kind, std::string_view text) {
+// Up to three patterns, up to three added tokens, and NFC or not.
+Json WithSequence(Input* input, bool nfc) {
+  const std::string_view patterns[] = {nsa::train::kThreeDigitsPattern,
+                                       nsa::train::kHanAndKanaPattern, nsa::train::kDeepSeekPattern,
+                                       nsa::train::kGpt2Pattern, nsa::train::kTekkenPattern};
+  Json splits = Json::array();
+  for (int left = input->Byte() % 4; left > 0; --left) {
+    const size_t kind = input->Byte() % (std::size(patterns) + 2);
+    if (kind < std::size(patterns)) {
+      splits.push_back(SplitBy("Regex", patterns[kind]));
+    } else {
+      splits.push_back(SplitBy(kind == std::size(patterns) ? "Regex" : "String", input->Text()));
+    }
+  }
+  Json json = WithSplits(std::move(splits));
+  if (nfc) json["normalizer"] = {{"type", "NFC"}};
+  for (int id = 260 + input->Byte() % 4; id > 260; --id) {
+    const int flags = input->Byte();
+    json["added_tokens"].push_back({{"id", id},
+                                    {"content", std::string(input->Text())},
+                                    {"special", flags % 4 == 0},
+                                    {"normalized", flags % 2 == 1}});
+  }
+  return json;
+}
+
+void LoadAndEncode(nsa::v1::Tokenizer kind, std::string_view text, size_t growth) {
   const auto tokenizer = nsa::train::LoadByteLevelBpe(kind, nsa::fuzz::Folder());
   RequireRefusal(tokenizer.status());
   if (!tokenizer.ok()) return;
-  EncodeText(**tokenizer, text);
+  EncodeText(**tokenizer, text, growth);
 }
 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Input input(data, size);
-  const int form = input.Byte() % 4;
+  const int form = input.Byte() % 6;  // 4 and 5: a sequence, without and with NFC
   const std::string_view text = input.Text();
   std::filesystem::remove(nsa::fuzz::Folder() / "vocab.json");
   if (form == 0) {
     nsa::fuzz::File("merges.txt", input.Text());
     nsa::fuzz::File("vocab.json", input.Rest());
+  } else if (form < 3) {
+    nsa::fuzz::File("tokenizer.json", input.Rest());
   } else {
-    nsa::fuzz::File("tokenizer.json", form == 3 ? WithPattern(input.Rest()) : input.Rest());
+    nsa::fuzz::File("tokenizer.json",
+                    Dump(form == 3 ? WithSplits(Json::array({SplitBy("Regex", input.Rest())}))
+                                   : WithSequence(&input, /*nfc=*/form == 5)));
   }
   if (form > 0) {
     RequireRefusal(nsa::ReadTokenizerFacts(nsa::fuzz::Folder() / "tokenizer.json").status());
   }
-  LoadAndEncode(form < 2 ? nsa::v1::TOKENIZER_GPT2 : nsa::v1::TOKENIZER_BPE, text);
+  const bool as_long = form == 0 || form == 3 || form == 4;
+  LoadAndEncode(form < 2 ? nsa::v1::TOKENIZER_GPT2 : nsa::v1::TOKENIZER_BPE, text,
+                as_long ? 1 : kMostGrowth);
   return 0;
 }
