@@ -168,13 +168,11 @@ def main(bin_dir, *files):
         oracle("files", str(place))
         oracle("files", str(place), program="hugging_face.mjs")
         texts = list(texts_of_this_machine())
-        hard = write_lines(place / "hard.jsonl", HARD)
         decomposed = [unicodedata.normalize(form, text) for form in ("NFD", "NFKD") for text in HARD] + [unicodedata.normalize("NFD", text) for text in texts[::10]]
-        ours = [hard, write_lines(place / "machine.jsonl", texts)]
-        for lines in [*ours, *map(pathlib.Path, files)]:
+        for lines in [write_lines(place / "ours.jsonl", [*HARD, *texts]), *map(pathlib.Path, files)]:
             compare(worker, place, lines)
         compare_file(worker, place, write_lines(place / "characters.jsonl", characters()), "nfc.json", "<|endoftext|>")
-        for lines in [*ours, write_lines(place / "decomposed.jsonl", decomposed), *map(pathlib.Path, files)]:
+        for lines in [write_lines(place / "all.jsonl", [*HARD, *texts, *decomposed]), *map(pathlib.Path, files)]:
             for file, separator in FILES:
                 compare_file(worker, place, lines, file, separator)
 
