@@ -26,8 +26,8 @@ struct TokenCacheOptions {
   int64_t large_bytes = kLargeDataBytes;
   // Of the disk that the cache leaves free.
   int64_t least_free_bytes = int64_t{1} << 30;
-  // Where a shard ends; see ShardWriter::Options. Less than elsewhere: a shard is synced at its end,
-  // and the watch over the loader waits for that too.
+  // Where a shard ends; see ShardWriter::Options. Less than elsewhere: a shard is synced at its
+  // end, and the watch over the loader waits for that too.
   int64_t shard_bytes = int64_t{128} << 20;
   int64_t shard_documents = 1 << 20;
 };
