@@ -1,6 +1,8 @@
 // What is deleted when the cache is full, and what is not.
 #include "worker/train/data/cache/cache_folder.h"
 
+#include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <string>
