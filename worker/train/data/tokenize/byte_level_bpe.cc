@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/base/byte_characters.h"
 #include "common/base/status.h"
 #include "common/job/data/tokenizer_files.h"
@@ -20,6 +21,7 @@
 namespace nsa::train {
 namespace {
 
+constexpr int32_t kNoToken = -1;           // of a byte that no UTF-8 has
 constexpr size_t kLongestWord = 64;        // bytes of a piece that is looked up as a whole
 constexpr size_t kReportEvery = 64 << 10;  // bytes between two looks at whether to go on
 
@@ -103,7 +105,8 @@ class ByteLevelBpe final : public TextTokenizer {
     for (int byte = 0; byte < 256; ++byte) {
       const std::string& character = characters[byte];
       byte_of_[CodeAt(character, 0)] = static_cast<int16_t>(byte);
-      byte_ids_[byte] = files.ids.at(character);
+      const auto token = files.ids.find(character);
+      byte_ids_[byte] = token == files.ids.end() ? kNoToken : token->second;
     }
     separator_ = files.ids.at(files.separator);
     bytes_of_.resize(static_cast<size_t>(files.size));
@@ -145,14 +148,28 @@ class ByteLevelBpe final : public TextTokenizer {
     }
     while (!piece.empty()) {
       ids->clear();
+      int32_t all = 0;
       for (const char c : piece.substr(0, BpeMerges::kLongestPiece)) {
         ids->push_back(byte_ids_[static_cast<unsigned char>(c)]);
+        all |= ids->back();
       }
+      if (all < 0) return NoToken(piece);
       piece.remove_prefix(ids->size());
       NSA_RETURN_IF_ERROR(merges_.Apply(ids, progress));
       tokens->insert(tokens->end(), ids->begin(), ids->end());
     }
     return absl::OkStatus();
+  }
+
+  // The error of a piece with a byte that has no token.
+  absl::Status NoToken(std::string_view piece) const {
+    const auto byte = std::find_if(piece.begin(), piece.end(), [&](char c) {
+      return byte_ids_[static_cast<unsigned char>(c)] == kNoToken;
+    });
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "byte %d, which no UTF-8 has, has no token; make the text UTF-8, or use a tokenizer with a "
+        "token for each byte",
+        static_cast<unsigned char>(*byte)));
   }
 
   std::array<int16_t, 2048> byte_of_{};  // by the character that stands for it; −1: none does

@@ -91,10 +91,13 @@ absl::Status Vocabulary::Add(const std::string& text, const nlohmann::json& id) 
   return absl::OkStatus();
 }
 
+// Whether some text of UTF-8 has this byte.
+bool IsInUtf8(int byte) { return byte != 0xc0 && byte != 0xc1 && byte < 0xf5; }
+
 absl::Status Vocabulary::Finish(bool gaps) {
   const std::array<std::string, 256> characters = BytesAsCharacters();
   for (int byte = 0; byte < 256; ++byte) {
-    if (files_.ids.count(characters[byte]) > 0) continue;
+    if (files_.ids.count(characters[byte]) > 0 || (gaps && !IsInUtf8(byte))) continue;
     return absl::InvalidArgumentError(
         absl::StrFormat("%s: no token for byte %d", path_.string(), byte));
   }

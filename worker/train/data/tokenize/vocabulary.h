@@ -48,7 +48,8 @@ class Vocabulary {
   // Adds a token. One that is there with the same id may be added again.
   absl::Status Add(const std::string& text, const nlohmann::json& id);
 
-  // Whether every byte has a token and, without `gaps`, every id from 0 on. Sets BpeFiles.size.
+  // Whether every byte has a token and every id from 0 on; with `gaps`, ids may be left out, and so
+  // may bytes that no UTF-8 has. Sets BpeFiles.size.
   absl::Status Finish(bool gaps);
 
  private:

@@ -356,6 +356,23 @@ TEST_F(BpeJsonTest, WhatItDoesNotSupportIsRefusedByItsName) {
   }
 }
 
+// GPT-NeoX's has none for them.
+TEST_F(BpeJsonTest, BytesThatNoUtf8HasNeedNoTokens) {
+  Json json = Tokenizer({{"a", "b"}});
+  const auto characters = BytesAsCharacters();
+  for (const int byte : {0xc0, 0xc1, 0xf5, 0xff}) json["model"]["vocab"].erase(characters[byte]);
+  EXPECT_THAT(Encode(json, "ab\xfe\xc2"), ElementsAre(90000, 0xfe, 0xc2));
+  const auto tokenizer = Load(json);
+  ASSERT_OK(tokenizer);
+  std::vector<Token> tokens;
+  EXPECT_THAT((*tokenizer)->Encode("ab ab\xff", &tokens),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("byte 255, which no UTF-8 has, has no token; make the text")));
+  json["model"]["vocab"].erase(characters[0xf4]);
+  EXPECT_THAT(Load(json),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no token for byte 244")));
+}
+
 // Of the same file gpt2 says what reads it.
 TEST_F(BpeJsonTest, Gpt2RefusesAFileThatBpeReads) {
   ASSERT_OK(Load(Tokenizer({{"a", "b"}})));
