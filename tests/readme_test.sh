@@ -106,13 +106,14 @@ check_links() {
 pages() { find . -name '*.md' -not -path './build/*' -not -path './out/*' -not -path './.git/*' | sed 's|^\./||'; }
 
 check_commands() {
-  local nsactl=$1 readme=$2 line verb flag help more
+  local nsactl=$1 readme=$2 line verb sub flag help more
   [ -x "$nsactl" ] || { complain "$nsactl: no such program"; return; }
   help="$("$nsactl" --help)"$'\n  help '
   while read -r line; do
-    verb=$(awk '{ print $2 }' <<<"$line")
+    read -r _ verb sub _ <<<"$line"
     grep -qE "^ +$verb( |\$)" <<<"$help" || { complain "$readme: nsactl has no command '$verb'"; continue; }
     more=$("$nsactl" "$verb" --help)
+    if [[ $sub =~ ^[a-z][a-z-]*$ ]] && grep -qE "^ +$sub( |\$)" <<<"$more"; then more+=$'\n'$("$nsactl" "$verb" "$sub" --help); fi
     for flag in $(grep -oE '(^| )--[a-z-]+' <<<"$line"); do
       grep -qE -e "$flag([ ,=]|\$)" <<<"$help$more" || complain "$readme: nsactl $verb has no $flag"
     done
