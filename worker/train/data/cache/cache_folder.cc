@@ -23,18 +23,6 @@ struct Item {
   bool tokens;  // a KEY.tokens or KEY.partial; else a block
 };
 
-int64_t BytesIn(const fs::path& folder) {
-  int64_t bytes = 0;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
-    std::error_code gone;
-    const auto size = static_cast<int64_t>(entry->file_size(gone));
-    if (!gone) bytes += size;
-  }
-  return bytes;
-}
-
 void AddTokens(const fs::path& folder, std::vector<Item>* items) {
   std::error_code error;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
@@ -138,6 +126,18 @@ int64_t Allowed(const fs::path& folder, int64_t most_bytes, int64_t least_free, 
 }
 
 }  // namespace
+
+int64_t BytesIn(const fs::path& folder) {
+  int64_t bytes = 0;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    std::error_code gone;
+    const auto size = static_cast<int64_t>(entry->file_size(gone));
+    if (!gone) bytes += size;
+  }
+  return bytes;
+}
 
 absl::Status TokenEntry::Delete() const {
   std::error_code error;

@@ -38,6 +38,9 @@ struct TokenEntry {
   std::string stem;
 };
 
+// Bytes of the files in a folder, as far as they are on disk by now; 0 if it is not there.
+int64_t BytesIn(const std::filesystem::path& folder);
+
 // Thread-safe, as the file system is.
 class CacheFolder {
  public:

@@ -40,19 +40,6 @@ void WarnHeld(const SetOptions& set, const absl::Status& why) {
                std::string(why.message()));
 }
 
-// Flushed so far.
-int64_t BytesOnDisk(const fs::path& folder) {
-  int64_t bytes = 0;
-  std::error_code error;
-  for (fs::directory_iterator file(folder, error), end; !error && file != end;
-       file.increment(error)) {
-    std::error_code gone;
-    const auto size = static_cast<int64_t>(file->file_size(gone));
-    if (!gone) bytes += size;
-  }
-  return bytes;
-}
-
 // The folder of all entries. Its mode keeps private data private.
 absl::Status MakeFolder(const fs::path& cache) {
   const fs::path folder = TokenEntry(cache, "any").tokens().parent_path();
@@ -242,7 +229,7 @@ absl::Status TokenCache::Grow(const TokenEntry& entry, const v1::PreparedManifes
                   manifest.documents() * (kDocumentHashBytes + kIndexBytes);
   if (making->bytes <= making->allowed) return absl::OkStatus();
   // What is still in memory takes room too.
-  const int64_t unwritten = std::max<int64_t>(making->bytes - BytesOnDisk(entry.partial()), 0);
+  const int64_t unwritten = std::max<int64_t>(making->bytes - BytesIn(entry.partial()), 0);
   const int64_t step = std::clamp<int64_t>(options_.cache.most_bytes / 64, 1, int64_t{256} << 20);
   const int64_t room = folder_.MakeRoom(unwritten + step) - unwritten;
   making->allowed = making->bytes + room;
