@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "client/cli.h"
 #include "client/commands/data/show_data.h"
-#include "client/commands/model/find_model.h"
 #include "client/commands/model/run_program.h"
 #include "client/connect/job_source.h"
 #include "client/connect/local/local_worker.h"

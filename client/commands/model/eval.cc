@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "client/cli.h"
 #include "client/commands/model/find_model.h"
 #include "client/commands/model/run_program.h"

@@ -29,10 +29,4 @@ absl::StatusOr<std::string> FindModel(Session& session, const std::string& targe
                    " on this machine; run nsactl where the job wrote them, or wait for the first"));
 }
 
-absl::Status RefuseStructured(const Session& session, const char* command) {
-  if (!session.structured()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("-o: json or yaml (table); ", command, " prints plain text"));
-}
-
 }  // namespace nsa::client

@@ -18,7 +18,4 @@ inline constexpr char kModelArgument[] =
 // checkpoint; the errors of Client::GetJob().
 absl::StatusOr<std::string> FindModel(Session& session, const std::string& target);
 
-// InvalidArgument when the user asked for JSON or YAML of a command that prints plain text.
-absl::Status RefuseStructured(const Session& session, const char* command);
-
 }  // namespace nsa::client

@@ -61,4 +61,10 @@ absl::StatusOr<ExitCode> RunWorkerInForeground(Session& session,
   return exit.code == 0 ? ExitCode::kOk : ExitCode::kFailed;
 }
 
+absl::Status RefuseStructured(const Session& session, const char* command) {
+  if (!session.structured()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("-o: json or yaml (table); ", command, " prints plain text"));
+}
+
 }  // namespace nsa::client

@@ -25,4 +25,7 @@ absl::StatusOr<ExitStatus> RunInForeground(const std::vector<std::string>& argv,
 absl::StatusOr<ExitCode> RunWorkerInForeground(Session& session,
                                                std::vector<std::string> arguments);
 
+// InvalidArgument when the user asked for JSON or YAML of a command that prints plain text.
+absl::Status RefuseStructured(const Session& session, const char* command);
+
 }  // namespace nsa::client
