@@ -1,8 +1,6 @@
 // nsa-worker: trains on one rank. See README.md beside this file.
 #include <sys/prctl.h>
 
-#include <atomic>
-#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <iostream>

@@ -95,7 +95,7 @@ CLI::Option* AddWriteNeedles(CLI::App* app, UseFlags* flags) {
 void AddShared(CLI::App* app, UseFlags* flags) {
   app->add_option("-o,--output", flags->output,
                   "file for --score (default: scores.jsonl) or, as CSV, for --needle");
-  app->add_option("--seed", flags->sampling.seed,
+  app->add_option("--seed", flags->seed,
                   "of --sample, --needle or --write-needles: the same seed gives the same result");
   app->add_option("--filler", flags->documents.filler,
                   "text file whose words stand around the key, for --needle or --write-needles; "
@@ -121,6 +121,9 @@ absl::Status CheckShared(const UseFlags& flags) {
   if (!flags.documents.filler.empty() && !needles) {
     return wrong("--filler: " + flags.documents.filler, "--needle or --write-needles");
   }
+  if (flags.seed.has_value() && flags.sample.empty() && !needles) {
+    return wrong(absl::StrCat("--seed: ", *flags.seed), "--sample, --needle or --write-needles");
+  }
   return absl::OkStatus();
 }
 
@@ -132,15 +135,17 @@ absl::Status RunUse(const UseFlags& flags) {
   if (!flags.eval.empty()) return EvaluateCommand(flags.eval[0], flags.eval[1]);
   if (!flags.needle.empty()) {
     NeedleOptions options = flags.needles;
-    options.seed = flags.sampling.seed;
+    options.seed = flags.seed.value_or(options.seed);
     return NeedleCommand(flags.needle, flags.documents.filler, options, flags.output);
   }
   if (!flags.write_needles.empty()) {
     NeedleDocuments options = flags.documents;
-    options.seed = flags.sampling.seed;
+    options.seed = flags.seed.value_or(options.seed);
     return WriteNeedles(flags.write_needles, options);
   }
-  return SampleCommand(flags.sample, flags.prompt_file, flags.sampling);
+  SampleOptions options = flags.sampling;
+  options.seed = flags.seed.value_or(options.seed);
+  return SampleCommand(flags.sample, flags.prompt_file, options);
 }
 
 void AnnounceServer(const serve::CompletionServer& server, const TrainedModel& trained) {

@@ -2,6 +2,7 @@
 // --eval, --sample, --needle and --serve; and --write-needles, which writes what --needle measures.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,6 +23,7 @@ struct UseFlags {
   std::string output;
   std::string sample;  // checkpoint
   std::string prompt_file;
+  std::optional<int64_t> seed;  // of what is drawn
   SampleOptions sampling;
   std::string served;  // checkpoint
   serve::ServerOptions server;

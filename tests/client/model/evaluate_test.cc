@@ -39,16 +39,13 @@ TEST_F(EvaluateTest, MeasuresNeedlesAndKeepsTheCounts) {
 }
 
 TEST_F(EvaluateTest, WritesDocumentsThatAWorkerTrainsOn) {
-  const std::vector<std::string> write = {"nsactl", "data",    "needle", "--documents",
-                                          "20",     "--bytes", "150",    "--filler"};
-  std::vector<std::string> words = write;
-  words.push_back("text.txt");
+  std::vector<std::string> words = {"nsactl", "data",    "needle", "--documents",
+                                    "20",     "--bytes", "150"};
+  EXPECT_EQ(Run(words).exit.code, 0);
+  words.insert(words.end(), {"--filler", "text.txt"});
   const Ran refused = Run(words);
   EXPECT_EQ(refused.exit.code, 2);
   EXPECT_THAT(refused.said, HasSubstr("text.txt: filler: 18 words (at least 100)"));
-  words.pop_back();
-  words.pop_back();
-  EXPECT_EQ(Run(words).exit.code, 0);
   std::ofstream(dir_ / "needle.yaml")
       << "name: needle\n"
          "model: {dim: 32, n_layers: 2, n_heads: 4, n_kv_groups: 2, d_k: 16, d_v: 16}\n"
@@ -63,6 +60,9 @@ TEST_F(EvaluateTest, WritesDocumentsThatAWorkerTrainsOn) {
 
 TEST_F(EvaluateTest, RefusesWithTheExitCodesOfNsactl) {
   EXPECT_EQ(Run({"nsactl", "needle", "artifacts/none"}).exit.code, 3);
+  const Ran seeded = Run({"nsa-worker", "--eval", "artifacts/tiny", "val.txt", "--seed", "3"});
+  EXPECT_EQ(seeded.exit.code, 2);
+  EXPECT_THAT(seeded.said, HasSubstr("--seed: 3 (only with --sample, --needle or"));
   const std::vector<std::pair<std::vector<std::string>, std::string>> wrong = {
       {{"eval", "artifacts/tiny"}, "--data: none (a file of text, JSON lines or Parquet)"},
       {{"eval", "artifacts/tiny", "--data", "val.txt", "-o", "json"}, "eval prints plain text"},
