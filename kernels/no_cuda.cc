@@ -37,6 +37,13 @@ absl::Status Compress(const Exec&, const CompressArgs&) { return Missing("Compre
 absl::Status CompressBackward(const Exec&, const CompressBackwardArgs&) {
   return Missing("CompressBackward");
 }
+absl::Status CompressKeysAndValues(const Exec&, const CompressArgs&, const CompressArgs&) {
+  return Missing("CompressKeysAndValues");
+}
+absl::Status CompressKeysAndValuesBackward(const Exec&, const CompressBackwardArgs&,
+                                           const CompressBackwardArgs&) {
+  return Missing("CompressKeysAndValuesBackward");
+}
 absl::Status CompressedAttention(const Exec&, const BranchArgs&) {
   return Missing("CompressedAttention");
 }

@@ -129,7 +129,7 @@ Kept BackwardWorkspace(const v1::JobSpec& spec, const Sizes& s, int64_t tokens) 
   kept.elements = tokens * (2 * s.q + 2 * count * (s.k + s.v) + s.o + s.dim + s.hidden);
   if (count > 1) kept.elements += tokens * (s.k + (cpu ? count * s.o : 0));
   if (s.branches[kCmp]) kept.elements += CompressedTokens(ShapeOf(spec)) * (s.k + s.v);
-  if (s.phi_mlp) kept.elements += CompressedTokens(ShapeOf(spec)) * std::max(s.k, s.v);
+  if (s.phi_mlp) kept.elements += CompressedTokens(ShapeOf(spec)) * (s.k + s.v);
   return kept;
 }
 

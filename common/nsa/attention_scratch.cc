@@ -146,11 +146,13 @@ SelectedScratch PlanSelectedScratch(const NsaShape& s) {
 }
 
 PhiScratch PlanPhiScratch(const NsaShape& s, int32_t width) {
-  const int64_t rows = Pairs(s) * s.cmp_blocks(), in = int64_t{1} * s.l * width;
+  const int64_t rows = Pairs(s) * s.cmp_blocks();
   ArenaPlan parts(kAlignment);
-  parts.Take(2 * rows * in);
   PhiScratch scratch;
+  scratch.ranges = static_cast<int32_t>(
+      std::clamp<int64_t>(rows / PhiScratch::kRangeRows, 1, PhiScratch::kMostRanges));
   scratch.act = parts.Take(2 * rows * width);
+  scratch.sums = parts.Take(int64_t{4} * scratch.ranges * (s.l + 1) * (width + 1) * width);
   scratch.bytes = parts.used();
   return scratch;
 }
@@ -177,8 +179,7 @@ LayerScratch PlanLayerScratch(const NsaShape& s, const BranchSet& branches, bool
     }
   }
   if (branches[kCmp] && phi_mlp) {
-    scratch.phi =
-        parts.Take(std::max(PlanPhiScratch(s, s.d_k).bytes, PlanPhiScratch(s, s.d_v).bytes));
+    scratch.phi = parts.Take(PlanPhiScratch(s, s.d_k).bytes + PlanPhiScratch(s, s.d_v).bytes);
   }
   if (CountOf(branches) > 1) scratch.gate = parts.Take(PlanGateScratch(s).bytes);
   scratch.bytes = parts.used();

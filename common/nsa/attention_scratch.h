@@ -75,10 +75,16 @@ struct SelectedScratch {
 };
 SelectedScratch PlanSelectedScratch(const NsaShape& shape);
 
-// Memory for φ = mlp on keys or values of `width`: the input with positions (or its gradient) and
-// the activation. Offsets are in bytes.
+// Memory for the backward pass of φ = mlp on keys or values of `width`: the activation of the
+// hidden units and, for each range of rows, sums over its rows. A row is a (batch row, block,
+// group) triple; their ranges depend on the shape alone, and with them the order of sums.
 struct PhiScratch {
-  int64_t act = 0;
+  static constexpr int32_t kRangeRows = 512;  // at least, but in the only range
+  static constexpr int32_t kMostRanges = 16;
+
+  int32_t ranges = 0;
+  int64_t act = 0;    // offset in bytes
+  int64_t sums = 0;   // offset in bytes: fp32 [ranges, l + 1, width + 1, width]
   int64_t bytes = 0;  // total
 };
 PhiScratch PlanPhiScratch(const NsaShape& shape, int32_t width);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 #include <vector>
 
 #include "absl/strings/str_format.h"
@@ -289,18 +290,43 @@ void MlpBackward(const Plan& plan, const CompressBackwardArgs& args) {
   AddColumnSums(Floats(args.dy), rows, plan.width, Floats(args.grads.b2));
 }
 
+bool Equal(const NsaShape& a, const NsaShape& b) {
+  const auto fields = [](const NsaShape& s) {
+    return std::tie(s.batch, s.seq_len, s.n_heads, s.n_kv_groups, s.d_k, s.d_v, s.l, s.d, s.l_sel,
+                    s.n_sel, s.window);
+  };
+  return fields(a) == fields(b);
+}
+
+// Keys and values must be those of one layer.
+template <class Args>
+absl::Status CheckBoth(const Exec& exec, const Args& keys, const Args& values) {
+  NSA_RETURN_IF_ERROR(Check(exec, keys));
+  NSA_RETURN_IF_ERROR(Check(exec, values));
+  if (Equal(keys.shape, values.shape) && keys.phi == values.phi) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "values: another shape or φ than keys; give both tensors of the same layer");
+}
+
+void OnCpu(const CompressArgs& args) {
+  const Plan plan = PlanOf(args.shape, args.width);
+  if (args.phi == Phi::kMlp) return Mlp(plan, args);
+  Average(plan, Floats(args.x), Floats(args.y));
+}
+
+void OnCpu(const CompressBackwardArgs& args) {
+  const Plan plan = PlanOf(args.shape, args.width);
+  if (args.phi == Phi::kMlp) return MlpBackward(plan, args);
+  AverageBackward(plan, Floats(args.dy), Floats(args.dx));
+}
+
 }  // namespace
 
 absl::Status Compress(const Exec& exec, const CompressArgs& args) {
   NSA_RETURN_IF_ERROR(Check(exec, args));
   exec.Enter("compress");
   if (exec.backend == Backend::kCuda) return cuda::Compress(exec, args);
-  const Plan plan = PlanOf(args.shape, args.width);
-  if (args.phi == Phi::kAvg) {
-    Average(plan, Floats(args.x), Floats(args.y));
-  } else {
-    Mlp(plan, args);
-  }
+  OnCpu(args);
   return absl::OkStatus();
 }
 
@@ -308,12 +334,29 @@ absl::Status CompressBackward(const Exec& exec, const CompressBackwardArgs& args
   NSA_RETURN_IF_ERROR(Check(exec, args));
   exec.Enter("compress_backward");
   if (exec.backend == Backend::kCuda) return cuda::CompressBackward(exec, args);
-  const Plan plan = PlanOf(args.shape, args.width);
-  if (args.phi == Phi::kAvg) {
-    AverageBackward(plan, Floats(args.dy), Floats(args.dx));
-  } else {
-    MlpBackward(plan, args);
+  OnCpu(args);
+  return absl::OkStatus();
+}
+
+absl::Status CompressKeysAndValues(const Exec& exec, const CompressArgs& keys,
+                                   const CompressArgs& values) {
+  NSA_RETURN_IF_ERROR(CheckBoth(exec, keys, values));
+  exec.Enter("compress");
+  if (exec.backend == Backend::kCuda) return cuda::CompressKeysAndValues(exec, keys, values);
+  OnCpu(keys);
+  OnCpu(values);
+  return absl::OkStatus();
+}
+
+absl::Status CompressKeysAndValuesBackward(const Exec& exec, const CompressBackwardArgs& keys,
+                                           const CompressBackwardArgs& values) {
+  NSA_RETURN_IF_ERROR(CheckBoth(exec, keys, values));
+  exec.Enter("compress_backward");
+  if (exec.backend == Backend::kCuda) {
+    return cuda::CompressKeysAndValuesBackward(exec, keys, values);
   }
+  OnCpu(keys);
+  OnCpu(values);
   return absl::OkStatus();
 }
 

@@ -81,12 +81,24 @@ struct CompressBackwardArgs {
 absl::Status Compress(const Exec& exec, const CompressArgs& args);
 absl::Status CompressBackward(const Exec& exec, const CompressBackwardArgs& args);
 
+// Both tensors of a layer, which have the same shape and φ. On a GPU they are computed side by side
+// where dk = dv. Errors: those above, and InvalidArgument when shape or φ differ.
+absl::Status CompressKeysAndValues(const Exec& exec, const CompressArgs& keys,
+                                   const CompressArgs& values);
+absl::Status CompressKeysAndValuesBackward(const Exec& exec, const CompressBackwardArgs& keys,
+                                           const CompressBackwardArgs& values);
+
 }  // namespace nsa
 
-// The same on a GPU (compress.cu); the functions above have checked the arguments.
+// The same on a GPU (compress.cu); the functions above have checked the arguments. Backward of φ
+// mlp needs a PhiScratch of workspace for each tensor (common/nsa/attention_scratch.h).
 namespace nsa::cuda {
 
 absl::Status Compress(const Exec& exec, const CompressArgs& args);
 absl::Status CompressBackward(const Exec& exec, const CompressBackwardArgs& args);
+absl::Status CompressKeysAndValues(const Exec& exec, const CompressArgs& keys,
+                                   const CompressArgs& values);
+absl::Status CompressKeysAndValuesBackward(const Exec& exec, const CompressBackwardArgs& keys,
+                                           const CompressBackwardArgs& values);
 
 }  // namespace nsa::cuda

@@ -1,7 +1,5 @@
 #include "kernels/nsa/layer/layer_memory.h"
 
-#include <algorithm>
-
 #include "common/base/arena_plan.h"
 #include "kernels/nsa/compress/compress.h"
 
@@ -73,8 +71,8 @@ NsaLayerWorkspace CutWorkspace(const NsaLayerConfig& config, TensorCutter* memor
   }
   if (config.has_phi()) {
     const int64_t rows = int64_t{1} * shape.batch * shape.cmp_blocks() * shape.n_kv_groups;
-    workspace.d_hidden =
-        memory->Take(rows * PhiHidden(std::max(shape.d_k, shape.d_v)), config.dtype);
+    workspace.d_hidden_k = memory->Take(rows * PhiHidden(shape.d_k), config.dtype);
+    workspace.d_hidden_v = memory->Take(rows * PhiHidden(shape.d_v), config.dtype);
   }
   return workspace;
 }

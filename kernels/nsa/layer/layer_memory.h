@@ -37,7 +37,7 @@ struct NsaLayerWorkspace {
   std::array<Tensor, kBranches> d_o;  // [B, S, H, dv], when has_gate(), fp32 (on the CPU) only
   Tensor dq_mean;                     // [B, S, G, dk], when has_gate()
   Tensor dk_cmp, dv_cmp;              // [B, S_cmp, G, dk or dv]
-  Tensor d_hidden;                    // [B, S_cmp, G, m], φ mlp of keys, then of values
+  Tensor d_hidden_k, d_hidden_v;      // [B, S_cmp, G, m], when has_phi()
 };
 NsaLayerWorkspace LayoutWorkspace(const NsaLayerConfig& config, const Tensor& workspace);
 

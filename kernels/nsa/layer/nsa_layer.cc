@@ -18,8 +18,6 @@
 namespace nsa {
 namespace {
 
-Tensor Prefix(const Tensor& tensor, int64_t size) { return {tensor.data, size, tensor.dtype}; }
-
 std::array<ConstTensor, kBranches> ReadOnly(const std::array<Tensor, kBranches>& tensors) {
   std::array<ConstTensor, kBranches> out;
   std::copy(tensors.begin(), tensors.end(), out.begin());
@@ -96,20 +94,21 @@ absl::Status CompressAll(const Exec& exec, const NsaLayerArgs& args, const NsaLa
   const NsaLayerConfig& config = args.config;
   const NsaShape& shape = config.shape;
   if (config.has(kCmp)) {
-    NSA_RETURN_IF_ERROR(Compress(exec, {.shape = shape,
-                                        .width = shape.d_k,
-                                        .phi = config.phi,
-                                        .x = saved.k[kCmp],
-                                        .params = args.params.phi_k,
-                                        .hidden = saved.phi_k_hidden,
-                                        .y = saved.k_cmp}));
-    return Compress(exec, {.shape = shape,
-                           .width = shape.d_v,
-                           .phi = config.phi,
-                           .x = args.v[kCmp],
-                           .params = args.params.phi_v,
-                           .hidden = saved.phi_v_hidden,
-                           .y = saved.v_cmp});
+    return CompressKeysAndValues(exec,
+                                 {.shape = shape,
+                                  .width = shape.d_k,
+                                  .phi = config.phi,
+                                  .x = saved.k[kCmp],
+                                  .params = args.params.phi_k,
+                                  .hidden = saved.phi_k_hidden,
+                                  .y = saved.k_cmp},
+                                 {.shape = shape,
+                                  .width = shape.d_v,
+                                  .phi = config.phi,
+                                  .x = args.v[kCmp],
+                                  .params = args.params.phi_v,
+                                  .hidden = saved.phi_v_hidden,
+                                  .y = saved.v_cmp});
   }
   if (!config.has(kSel)) return absl::OkStatus();
   return Compress(
@@ -284,27 +283,27 @@ absl::Status CompressedBranchBackward(const Exec& exec, const NsaLayerBackwardAr
       CompressedAttentionBackward(WithScratch(exec, state->scratch.branch[kCmp]), branch));
   // dk_cmp and dv_cmp are computed on the side stream, so their use must be enqueued there too.
   const Exec side = WithScratch(cuda::OnSide(exec), state->scratch.phi);
-  NSA_RETURN_IF_ERROR(
-      CompressBackward(side, {.shape = shape,
-                              .width = shape.d_k,
-                              .phi = config.phi,
-                              .x = saved.k[kCmp],
-                              .params = args.params.phi_k,
-                              .hidden = saved.phi_k_hidden,
-                              .dy = work.dk_cmp,
-                              .d_hidden = Prefix(work.d_hidden, saved.phi_k_hidden.size),
-                              .dx = args.dk[kCmp],
-                              .grads = args.grads.phi_k}));
-  return CompressBackward(side, {.shape = shape,
-                                 .width = shape.d_v,
-                                 .phi = config.phi,
-                                 .x = args.v[kCmp],
-                                 .params = args.params.phi_v,
-                                 .hidden = saved.phi_v_hidden,
-                                 .dy = work.dv_cmp,
-                                 .d_hidden = Prefix(work.d_hidden, saved.phi_v_hidden.size),
-                                 .dx = args.dv[kCmp],
-                                 .grads = args.grads.phi_v});
+  return CompressKeysAndValuesBackward(side,
+                                       {.shape = shape,
+                                        .width = shape.d_k,
+                                        .phi = config.phi,
+                                        .x = saved.k[kCmp],
+                                        .params = args.params.phi_k,
+                                        .hidden = saved.phi_k_hidden,
+                                        .dy = work.dk_cmp,
+                                        .d_hidden = work.d_hidden_k,
+                                        .dx = args.dk[kCmp],
+                                        .grads = args.grads.phi_k},
+                                       {.shape = shape,
+                                        .width = shape.d_v,
+                                        .phi = config.phi,
+                                        .x = args.v[kCmp],
+                                        .params = args.params.phi_v,
+                                        .hidden = saved.phi_v_hidden,
+                                        .dy = work.dv_cmp,
+                                        .d_hidden = work.d_hidden_v,
+                                        .dx = args.dv[kCmp],
+                                        .grads = args.grads.phi_v});
 }
 
 absl::Status SelectedBranchBackward(const Exec& exec, const NsaLayerBackwardArgs& args,

@@ -143,7 +143,7 @@ TEST(AttentionScratch, OfALayerHasAPartForEachBranchThatIsThere) {
   EXPECT_GE(all.branch[kSel], RangeScratch(s, kCmp).bytes);
   EXPECT_GE(all.branch[kWin], all.branch[kSel] + PlanSelectedScratch(s).bytes);
   EXPECT_GE(all.phi, all.branch[kWin] + RangeScratch(s, kWin).bytes);
-  EXPECT_GE(all.gate, all.phi + PlanPhiScratch(s, 64).bytes);
+  EXPECT_GE(all.gate, all.phi + 2 * PlanPhiScratch(s, 64).bytes);
   EXPECT_GE(all.bytes, all.gate + PlanGateScratch(s).bytes);
   EXPECT_EQ(PlanLayerScratch(s, {false, false, true}, false).bytes, RangeScratch(s, kWin).bytes);
   EXPECT_EQ(PlanLayerScratch(s, {false, false, false}, false).bytes, 0);

@@ -1,7 +1,6 @@
-// Gate and compression on the GPU against the CPU implementation, and the statistics of rows that
-// only the GPU's gate writes against fp64. Outputs start as NaN, and each case runs twice to check
-// for equal bits.
-#include "kernels/nsa/compress/compress.h"
+// The gate on the GPU against the CPU implementation, and the statistics of rows that only the
+// GPU's gate writes against fp64. Outputs start as NaN, and each case runs twice to check for equal
+// bits.
 #include "kernels/nsa/gate/gate.h"
 #include "tests/kernels/cuda/device.h"
 #include "tests/kernels/layer.h"
@@ -227,94 +226,7 @@ TEST_P(GateOnGpu, TheMeansGradientIsAddedToEveryHead) {
   });
 }
 
-// φ mlp rounds u, the hidden layer, its activation and the result.
-constexpr double kPhiBound = 2e-2;
-
-class CompressOnGpu : public GpuTestWith<Case> {};
-
-TEST_P(CompressOnGpu, AverageEqualsTheCpuTruth) {
-  const NsaShape& s = GetParam().shape;
-  for (const int32_t width : {s.d_k, s.d_v}) {
-    const int64_t cmp = int64_t{1} * s.batch * s.cmp_blocks() * s.n_kv_groups * width;
-    const int64_t all = int64_t{1} * s.batch * s.seq_len * s.n_kv_groups * width;
-    const std::vector<float> x = RoundToBf16(Random(all, 1)), dy = RoundToBf16(Random(cmp, 2));
-    std::vector<float> y = Poisoned(cmp), dx = Poisoned(all);
-    ASSERT_TRUE(Compress({}, {.shape = s, .width = width, .x = Span(x), .y = Span(y)}).ok());
-    ASSERT_TRUE(
-        CompressBackward({}, {.shape = s, .width = width, .dy = Span(dy), .dx = Span(dx)}).ok());
-    const DeviceTensor x_gpu = ToDevice(x), dy_gpu = ToDevice(dy);
-    ExpectOnGpu({{"y", y}, {"dx", dx}}, [&](const Tensors& t) {
-      const absl::Status status =
-          Compress(Gpu::Get().exec(), {.shape = s, .width = width, .x = x_gpu, .y = t[0]});
-      if (!status.ok()) return status;
-      return CompressBackward(Gpu::Get().exec(),
-                              {.shape = s, .width = width, .dy = dy_gpu, .dx = t[1]});
-    });
-  }
-}
-
-void CompareMlp(const NsaShape& s, int32_t width) {
-  const int64_t cmp_rows = int64_t{1} * s.batch * s.cmp_blocks() * s.n_kv_groups;
-  const int64_t all = int64_t{1} * s.batch * s.seq_len * s.n_kv_groups * width;
-  const std::vector<float> x = RoundToBf16(Random(all, 1)),
-                           dy = RoundToBf16(Random(cmp_rows * width, 2));
-  PhiValues phi = RandomPhi(s, width, 20), before = RandomPhi(s, width, 40), grads = before;
-  for (auto* v : {&phi.pe, &phi.w1, &phi.b1, &phi.w2, &phi.b2}) Round(v);
-  std::vector<float> y = Poisoned(cmp_rows * width), dx = Poisoned(all),
-                     hidden = Poisoned(cmp_rows * PhiHidden(width)), d_hidden = hidden;
-  CompressArgs args{.shape = s,
-                    .width = width,
-                    .phi = Phi::kMlp,
-                    .x = Span(x),
-                    .params = ParamsOf(phi),
-                    .hidden = Span(hidden),
-                    .y = Span(y)};
-  CompressBackwardArgs back{.shape = s,
-                            .width = width,
-                            .phi = Phi::kMlp,
-                            .x = Span(x),
-                            .params = ParamsOf(phi),
-                            .hidden = Span(std::as_const(hidden)),
-                            .dy = Span(dy),
-                            .d_hidden = Span(d_hidden),
-                            .dx = Span(dx),
-                            .grads = GradsOf(grads)};
-  ASSERT_TRUE(Compress({}, args).ok());
-  ASSERT_TRUE(CompressBackward({}, back).ok());
-  const DeviceTensor x_gpu = ToDevice(x), dy_gpu = ToDevice(dy), pe = ToDevice(phi.pe),
-                     w1 = ToDevice(phi.w1), b1 = ToDevice(phi.b1), w2 = ToDevice(phi.w2),
-                     b2 = ToDevice(phi.b2);
-  args.x = back.x = x_gpu, back.dy = dy_gpu;
-  args.params = back.params = {pe, w1, b1, w2, b2};
-  const DType f32 = DType::kF32;
-  // Gradients of parameters are sums over all blocks of products that have those rounding errors.
-  ExpectOnGpu({{"hidden", hidden, DType::kBf16, kPhiBound},
-               {"y", y, DType::kBf16, kPhiBound},
-               {"dx", dx, DType::kBf16, kPhiBound},
-               {"pe", grads.pe, f32, kPhiBound, 1e-5, before.pe},
-               {"w1", grads.w1, f32, kPhiBound, 1e-5, before.w1},
-               {"b1", grads.b1, f32, kPhiBound, 1e-5, before.b1},
-               {"w2", grads.w2, f32, kPhiBound, 1e-5, before.w2},
-               {"b2", grads.b2, f32, kPhiBound, 1e-5, before.b2}},
-              [&](const Tensors& t) {
-                const DeviceTensor d_hidden_gpu(cmp_rows * PhiHidden(width), DType::kBf16);
-                args.hidden = t[0], args.y = t[1];
-                back.hidden = t[0], back.d_hidden = d_hidden_gpu, back.dx = t[2];
-                back.grads = {t[3], t[4], t[5], t[6], t[7]};
-                absl::Status status = Compress(Gpu::Get().exec(), args);
-                if (status.ok()) status = CompressBackward(Gpu::Get().exec(), back);
-                CheckCuda(cudaDeviceSynchronize(), "compress");
-                return status;
-              });
-}
-
-TEST_P(CompressOnGpu, MlpEqualsTheCpuTruth) {
-  CompareMlp(GetParam().shape, GetParam().shape.d_k);
-  CompareMlp(GetParam().shape, GetParam().shape.d_v);
-}
-
 INSTANTIATE_TEST_SUITE_P(Shapes, GateOnGpu, ::testing::ValuesIn(Shapes()), CaseName());
-INSTANTIATE_TEST_SUITE_P(Shapes, CompressOnGpu, ::testing::ValuesIn(Shapes()), CaseName());
 
 }  // namespace
 }  // namespace nsa::testing

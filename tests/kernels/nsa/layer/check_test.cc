@@ -194,6 +194,23 @@ TEST(Check, Compress) {
   ExpectEveryTensorIsChecked(backward);
 }
 
+TEST(Check, CompressKeysAndValuesRefusesTensorsOfDifferentLayers) {
+  Memory memory;
+  const CompressArgs keys{.shape = kShape,
+                          .width = kShape.d_k,
+                          .x = memory.Take(kShape.k_size()),
+                          .y = memory.Take(kShape.cmp_k_size())};
+  EXPECT_OK(CompressKeysAndValues({}, keys, keys));
+  CompressArgs other = keys;
+  other.shape.window = 1;
+  EXPECT_THAT(CompressKeysAndValues({}, keys, other),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("values: another shape")));
+  other = keys;
+  other.y.size = 1;
+  EXPECT_THAT(CompressKeysAndValues({}, keys, other),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("y: ")));
+}
+
 TEST(Check, CompressRefusesAWidthThatIsNeitherKeysNorValues) {
   EXPECT_THAT(Compress({}, {.shape = kShape, .width = 64}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("width: 64")));
