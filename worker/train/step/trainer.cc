@@ -117,11 +117,16 @@ absl::StatusOr<Trainer::StepResult> Trainer::Step(int64_t step) {
   NSA_RETURN_IF_ERROR(
       mix_shares_.Finish(executor_->SequenceLosses(), *data_, comm_.get(), &record));
   NSA_RETURN_IF_ERROR(executor_->Update(result.agreement.finite, &record));
-  if (result.agreement.finite && AuditsAfter(spec_.nsa(), step)) {
-    page_.SetPhase(Phase::kTelemetry);
-    NSA_RETURN_IF_ERROR(executor_->Audit(step));
-  }
+  if (result.agreement.finite && AuditsAfter(spec_.nsa(), step)) NSA_RETURN_IF_ERROR(Audit(step));
   return result;
+}
+
+absl::Status Trainer::Audit(int64_t step) {
+  page_.SetPhase(Phase::kTelemetry);
+  const absl::Duration begin = options_.clock->Monotonic();
+  NSA_RETURN_IF_ERROR(executor_->Audit(step));
+  step_began_ += options_.clock->Monotonic() - begin;  // not counted as time of the step
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Batch> Trainer::NextBatch(int32_t micro_batch, v1::StepRecord* record) {

@@ -100,6 +100,7 @@ class Trainer {
   absl::StatusOr<StepResult> Step(int64_t step);
   absl::StatusOr<Batch> NextBatch(int32_t micro_batch, v1::StepRecord* record);
   absl::StatusOr<Agreement> Agree(v1::StepRecord* record);
+  absl::Status Audit(int64_t step);
   std::optional<Ending> Observe(const StepResult& result);
   void Complete(v1::StepRecord* record);
   absl::Status Evaluate();

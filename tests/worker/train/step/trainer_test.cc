@@ -87,15 +87,17 @@ TEST(Trainer, ValidationIsNoPartOfTheNextStepsTime) {
   }
 }
 
-// A clock with which each validation takes 100 s or more, and steps take no time.
-class SlowValidations final : public Clock {
+// A clock with which what the trainer does in a phase takes 100 s or more, and the rest of a step
+// no time. The trainer reads the clock `readings` times in this phase; the second of them ends what
+// takes long.
+class SlowPhase final : public Clock {
  public:
-  explicit SlowValidations(std::filesystem::path page) : page_(std::move(page)) {}
+  SlowPhase(std::filesystem::path page, Phase phase, int readings)
+      : page_(std::move(page)), phase_(phase), all_(readings) {}
   absl::Time Wall() const override { return clock_.Wall(); }
   absl::Duration Monotonic() const override {
     const auto page = ReadStatusPage(page_);
-    // The trainer reads the clock when a validation begins and when it ends.
-    if (page.ok() && page->phase == Phase::kEval && ++readings_ % 2 == 0) {
+    if (page.ok() && page->phase == phase_ && ++readings_ % all_ == 2 % all_) {
       passed_ += absl::Seconds(100);
     }
     return clock_.Monotonic() + passed_;
@@ -104,6 +106,8 @@ class SlowValidations final : public Clock {
  private:
   const RealClock clock_;
   const std::filesystem::path page_;
+  const Phase phase_;
+  const int all_;
   mutable int readings_ = 0;
   mutable absl::Duration passed_;
 };
@@ -114,11 +118,26 @@ TEST(Trainer, TheThroughputGuardDoesNotCountValidations) {
   spec.mutable_train()->set_eval_every(1);
   spec.mutable_guard()->set_min_tokens_per_second(1);
   spec.mutable_guard()->set_after_steps(1);
-  const SlowValidations clock(RunFolder(dir, {}, 0) / "status");
+  const SlowPhase clock(RunFolder(dir, {}, 0) / "status", Phase::kEval, 2);
   const RankResult result = RunJob(dir, spec, {.clock = &clock})[0];
   EXPECT_EQ(result.finished.outcome(), v1::OUTCOME_COMPLETED) << result.finished.text();
   ASSERT_EQ(result.evals.size(), 12u);
   for (const v1::EvalRecord& eval : result.evals) EXPECT_GE(eval.seconds(), 100);
+}
+
+// The clock is read when an audit begins, when it ends, and when the step ends.
+TEST(Trainer, AnAuditIsNoPartOfAStepsTime) {
+  const TempDir dir;
+  v1::JobSpec spec = Job(dir);
+  spec.mutable_nsa()->set_audit_every(1);
+  const SlowPhase clock(RunFolder(dir, {}, 0) / "status", Phase::kTelemetry, 3);
+  const absl::Duration began = clock.Monotonic();
+  const RankResult result = RunJob(dir, spec, {.clock = &clock})[0];
+  ASSERT_EQ(result.steps.size(), 12u) << result.finished.text();
+  EXPECT_GE(clock.Monotonic() - began, absl::Seconds(1200));  // the audits were slow
+  for (const v1::StepRecord& step : result.steps) {
+    EXPECT_LT(step.times().step_seconds(), 100) << step.step();
+  }
 }
 
 // The status page shows progress while large files are read, so hang detection does not fire.
