@@ -309,8 +309,8 @@ TEST(Attention, KernelsAnnounceThemselves) {
   }
   ASSERT_TRUE(NsaLayer(exec, args).ok());
   EXPECT_THAT(names, ::testing::ElementsAre("rope", "rope", "rope", "rope", "window_attention",
-                                            "compress", "compress", "compressed_attention",
-                                            "select_blocks", "selected_attention", "gate"));
+                                            "compress", "compressed_attention", "select_blocks",
+                                            "selected_attention", "gate"));
 }
 
 }  // namespace
