@@ -36,6 +36,14 @@ std::vector<std::string> StepsAndLosses(const std::filesystem::path& out_dir) {
   return rows;
 }
 
+int CountOf(std::string_view part, std::string_view text) {
+  int count = 0;
+  for (size_t at = text.find(part); at != std::string_view::npos; at = text.find(part, at + 1)) {
+    ++count;
+  }
+  return count;
+}
+
 class Worker {
  public:
   Worker(const TempDir& dir, const std::string& name, std::vector<std::string> arguments)
@@ -75,10 +83,10 @@ class Worker {
     return {};
   }
 
-  // Waits until the output contains `text`.
-  void WaitFor(const std::string& text) {
+  // Waits until the output contains `text` so many times, for a minute.
+  void WaitFor(const std::string& text, int times = 1) {
     for (int i = 0; i < 6000; ++i) {
-      if (output().find(text) != std::string::npos) return;
+      if (CountOf(text, output()) >= times) return;
       absl::SleepFor(absl::Milliseconds(10));
     }
     FAIL() << "no '" << text << "' in: " << output();
@@ -141,15 +149,15 @@ TEST(WorkerProgram, Sigusr1WritesTheStacksToTheLogAndTheRunGoesOn) {
   worker.WaitFor("step 3/");
   // OpenBLAS has functions without unwind tables: where the main thread is in one of them, its
   // stack ends there. Which dump shows more is chance.
-  const std::string_view trainer = "nsa::train::Trainer::", end = "none was held for more than";
-  for (int dump = 0; dump < 50 && worker.output().find(trainer) == std::string::npos; ++dump) {
-    const size_t before = worker.output().rfind(end);
+  const std::string trainer = "nsa::train::Trainer::";
+  for (int dumps = 1; dumps <= 50 && CountOf(trainer, worker.output()) == 0; ++dumps) {
     worker.Signal(SIGUSR1);
-    while (worker.output().rfind(end) == before) absl::SleepFor(absl::Milliseconds(10));
+    worker.WaitFor("none was held for more than", dumps);
+    ASSERT_FALSE(HasFatalFailure());
   }
   const std::string log = worker.output();
   const std::string stacks = log.substr(log.find("SIGUSR1: the stacks of all threads"));
-  EXPECT_THAT(stacks, HasSubstr("nsa::train::Trainer::"));
+  EXPECT_THAT(stacks, HasSubstr(trainer));
   EXPECT_THAT(stacks, HasSubstr("\"stack-signal\""));
   const size_t steps = StepsAndLosses(dir / "artifacts/tiny").size();
   while (StepsAndLosses(dir / "artifacts/tiny").size() < steps + 20) {
