@@ -2,15 +2,15 @@
 // (layer_cache.h), so a token costs one row of each matrix product and the keys that it attends to,
 // whatever the length of the text, instead of a forward pass over all of it:
 //
-//   NSA_ASSIGN_OR_RETURN(auto decoder, Decoder::Create(spec, &parameters, {.context = 2048}));
-//   NSA_ASSIGN_OR_RETURN(logits, decoder->Prefill(exec, prompt));
-//   while (…) NSA_ASSIGN_OR_RETURN(logits, decoder->Step(exec, Draw(logits)));
+//   NSA_ASSIGN_OR_RETURN(auto decoder, Decoder::Create(exec, spec, &parameters, {.context = 99}));
+//   NSA_ASSIGN_OR_RETURN(logits, decoder->Prefill(prompt));
+//   while (…) NSA_ASSIGN_OR_RETURN(logits, decoder->Step(Draw(logits)));
 //
 // The logits are those of Model for the same tokens, up to rounding: a product of one row adds in
 // another order than one of many. However the tokens are divided into calls, the same keys are
 // read.
 //
-// A decoder holds one sequence. CPU only, fp32. One thread at a time.
+// A decoder holds one sequence. One thread at a time. Fp32 on the CPU (cpu_decoder.h).
 #pragma once
 
 #include <array>
@@ -38,23 +38,21 @@ struct DecoderOptions {
 
 class Decoder {
  public:
-  // `parameters`, in host memory, has the layout of `spec` and outlives the decoder.
-  // InvalidArgument when the shape is outside the limits of common/nsa/nsa_shape.h.
-  static absl::StatusOr<std::unique_ptr<Decoder>> Create(const v1::JobSpec& spec,
+  // A decoder on the device of `exec`, whose stream, library and scratch memory it uses and which
+  // outlive it. `parameters`, in the memory of that device, has the layout of `spec` and outlives
+  // the decoder too. InvalidArgument when the shape is outside the limits of
+  // common/nsa/nsa_shape.h.
+  static absl::StatusOr<std::unique_ptr<Decoder>> Create(const Exec& exec, const v1::JobSpec& spec,
                                                          const Arena* parameters,
                                                          const DecoderOptions& options);
-  ~Decoder();
-
-  // Bytes of memory of a decoder with this context, besides the parameters. Allocates nothing.
-  // InvalidArgument as Create().
-  static absl::StatusOr<int64_t> BytesFor(const v1::JobSpec& spec, int32_t context);
+  virtual ~Decoder() = default;
 
   // Appends tokens, at least one, to the sequence and returns the logits [V] of the token after
-  // them, which stay until the next call. InvalidArgument when there are no tokens or one is
-  // outside the vocabulary, OutOfRange when they exceed the context; the sequence is then
+  // them, in host memory, which stay until the next call. InvalidArgument when there are no tokens
+  // or one is outside the vocabulary, OutOfRange when they exceed the context; the sequence is then
   // unchanged.
-  absl::StatusOr<std::span<const float>> Prefill(const Exec& exec, std::span<const int32_t> tokens);
-  absl::StatusOr<std::span<const float>> Step(const Exec& exec, int32_t token);
+  virtual absl::StatusOr<std::span<const float>> Prefill(std::span<const int32_t> tokens) = 0;
+  absl::StatusOr<std::span<const float>> Step(int32_t token) { return Prefill({&token, 1}); }
 
   // Most tokens that PrefillEach() takes.
   static constexpr int64_t kMostRows = 64;
@@ -62,27 +60,27 @@ class Decoder {
   // As Prefill() for at most kMostRows tokens, and returns the logits [tokens, V] after each of
   // them. The first call takes memory for kMostRows · V floats, which bytes() then counts.
   // InvalidArgument when there are more tokens.
-  absl::StatusOr<std::span<const float>> PrefillEach(const Exec& exec,
-                                                     std::span<const int32_t> tokens);
+  virtual absl::StatusOr<std::span<const float>> PrefillEach(std::span<const int32_t> tokens) = 0;
 
   // Forgets the sequence and its counters, and keeps the memory.
-  void Reset();
+  virtual void Reset() = 0;
 
-  int32_t context() const;
+  virtual int32_t context() const = 0;
   // Tokens of the sequence so far.
-  int32_t tokens() const;
+  virtual int32_t tokens() const = 0;
 
   // Keys that the attention of layer `layer` has read for all tokens of the sequence, by branch. A
-  // key counts once for all heads of a group. nsa::KeysRead() is the expected number.
-  const std::array<int64_t, kBranches>& keys_read(int32_t layer) const;
+  // key counts once for all heads of a group. nsa::KeysRead() is the expected number. The errors
+  // are those of a device that the numbers are fetched from.
+  virtual absl::StatusOr<std::array<int64_t, kBranches>> keys_read(int32_t layer) const = 0;
 
-  // BytesFor() the context, and what PrefillEach() has taken.
-  int64_t bytes() const;
+  // Memory besides the parameters.
+  virtual int64_t bytes() const = 0;
 
- private:
-  class Impl;
-  explicit Decoder(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+ protected:
+  Decoder() = default;
+  Decoder(const Decoder&) = delete;
+  Decoder& operator=(const Decoder&) = delete;
 };
 
 }  // namespace nsa::train

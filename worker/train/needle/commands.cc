@@ -73,14 +73,13 @@ absl::Status NeedleCommand(const std::string& checkpoint, const std::string& fil
     std::fflush(stdout);
     found = trials = 0;
   };
-  NSA_ASSIGN_OR_RETURN(
-      const std::vector<NeedleCell> cells,
-      MeasureNeedles(Exec{}, *trained, words, options, [&](const NeedleCell& cell) {
-        if (cell.length != length) tell();
-        length = cell.length;
-        found += cell.found;
-        trials += cell.trials;
-      }));
+  NSA_ASSIGN_OR_RETURN(const std::vector<NeedleCell> cells,
+                       MeasureNeedles(*trained, words, options, [&](const NeedleCell& cell) {
+                         if (cell.length != length) tell();
+                         length = cell.length;
+                         found += cell.found;
+                         trials += cell.trials;
+                       }));
   tell();
   absl::PrintF("\nstep %d, share of keys found by depth of the key and tokens of the context\n%s",
                trained->state().step(), NeedleTable(cells));

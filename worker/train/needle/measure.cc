@@ -68,13 +68,12 @@ int32_t Likeliest(std::span<const float> logits) {
   return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
-absl::StatusOr<bool> Finds(const Exec& exec, const NeedleTokens& tokens, int32_t vocab,
-                           Decoder* decoder) {
+absl::StatusOr<bool> Finds(const NeedleTokens& tokens, int32_t vocab, Decoder* decoder) {
   decoder->Reset();
-  NSA_ASSIGN_OR_RETURN(std::span<const float> logits, decoder->Prefill(exec, tokens.prompt));
+  NSA_ASSIGN_OR_RETURN(std::span<const float> logits, decoder->Prefill(tokens.prompt));
   for (const int32_t wanted : tokens.answer) {
     if (Likeliest(logits.first(static_cast<size_t>(vocab))) != wanted) return false;
-    NSA_ASSIGN_OR_RETURN(logits, decoder->Step(exec, wanted));
+    NSA_ASSIGN_OR_RETURN(logits, decoder->Step(wanted));
   }
   return true;
 }
@@ -113,8 +112,8 @@ absl::StatusOr<NeedleTokens> NeedleOf(const TextTokenizer& tokenizer, const Fill
 }
 
 absl::StatusOr<std::vector<NeedleCell>> MeasureNeedles(
-    const Exec& exec, const TrainedModel& trained, const Filler& filler,
-    const NeedleOptions& options, const std::function<void(const NeedleCell&)>& on_cell) {
+    const TrainedModel& trained, const Filler& filler, const NeedleOptions& options,
+    const std::function<void(const NeedleCell&)>& on_cell) {
   NSA_RETURN_IF_ERROR(Check(options));
   const TextTokenizer& tokenizer = trained.tokenizer();
   std::vector<NeedleCell> cells;
@@ -127,8 +126,7 @@ absl::StatusOr<std::vector<NeedleCell>> MeasureNeedles(
             Mix(static_cast<uint64_t>(options.seed), cells.size(), static_cast<uint64_t>(trial));
         NSA_ASSIGN_OR_RETURN(const NeedleTokens tokens,
                              NeedleOf(tokenizer, filler, length, cell.depth, seed));
-        NSA_ASSIGN_OR_RETURN(const bool found,
-                             Finds(exec, tokens, tokenizer.vocab(), decoder.get()));
+        NSA_ASSIGN_OR_RETURN(const bool found, Finds(tokens, tokenizer.vocab(), decoder.get()));
         cell.found += found ? 1 : 0;
       }
       if (on_cell) on_cell(cell);

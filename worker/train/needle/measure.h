@@ -9,7 +9,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "kernels/exec.h"
 #include "worker/train/data/tokenize/tokenizer.h"
 #include "worker/train/needle/pass_key.h"
 #include "worker/train/score/trained_model.h"
@@ -54,8 +53,8 @@ absl::StatusOr<NeedleTokens> NeedleOf(const TextTokenizer& tokenizer, const Fill
 // costs one pass over its tokens. `on_cell`, if set, is called with each cell as soon as it is
 // known. InvalidArgument for options outside their ranges.
 absl::StatusOr<std::vector<NeedleCell>> MeasureNeedles(
-    const Exec& exec, const TrainedModel& trained, const Filler& filler,
-    const NeedleOptions& options, const std::function<void(const NeedleCell&)>& on_cell = {});
+    const TrainedModel& trained, const Filler& filler, const NeedleOptions& options,
+    const std::function<void(const NeedleCell&)>& on_cell = {});
 
 // The cells for people: a row for each depth, a column for each length, shares in percent.
 std::string NeedleTable(const std::vector<NeedleCell>& cells);

@@ -51,7 +51,7 @@ absl::Status SampleCommand(const std::string& checkpoint, const std::string& pro
     std::fflush(stdout);
   };
   show(options.prompt);
-  NSA_RETURN_IF_ERROR(Sample(Exec{}, *trained, options, show).status());
+  NSA_RETURN_IF_ERROR(Sample(*trained, options, show).status());
   absl::PrintF("%s\n", printable.Finish());
   return absl::OkStatus();
 }

@@ -46,8 +46,8 @@ int32_t ContextFor(const TrainedModel& trained, const SampleOptions& options, co
 }
 
 // The logits after `text`, of which the decoder has the tokens before `read`.
-absl::StatusOr<std::span<const float>> LogitsAfter(const Exec& exec, std::span<const int32_t> text,
-                                                   Decoder* decoder, size_t* read) {
+absl::StatusOr<std::span<const float>> LogitsAfter(std::span<const int32_t> text, Decoder* decoder,
+                                                   size_t* read) {
   const auto context = static_cast<size_t>(decoder->context());
   if (decoder->tokens() + text.size() - *read > context) {
     const size_t keep = decoder->tokens() == 0 ? context : std::max<size_t>(1, context / 2);
@@ -56,13 +56,12 @@ absl::StatusOr<std::span<const float>> LogitsAfter(const Exec& exec, std::span<c
   }
   const std::span<const int32_t> unread = text.subspan(*read);
   *read = text.size();
-  return decoder->Prefill(exec, unread);
+  return decoder->Prefill(unread);
 }
 
 }  // namespace
 
-absl::StatusOr<std::string> Sample(const Exec& exec, const TrainedModel& trained,
-                                   const SampleOptions& options,
+absl::StatusOr<std::string> Sample(const TrainedModel& trained, const SampleOptions& options,
                                    const std::function<void(std::string_view)>& on_bytes) {
   NSA_RETURN_IF_ERROR(Check(options));
   const TextTokenizer& tokenizer = trained.tokenizer();
@@ -79,7 +78,7 @@ absl::StatusOr<std::string> Sample(const Exec& exec, const TrainedModel& trained
   size_t read = 0;  // tokens of the text that the decoder has
   for (int64_t i = 0; i < most.tokens && static_cast<int64_t>(written.size()) < most.bytes; ++i) {
     NSA_ASSIGN_OR_RETURN(const std::span<const float> logits,
-                         LogitsAfter(exec, text, decoder.get(), &read));
+                         LogitsAfter(text, decoder.get(), &read));
     const double uniform = static_cast<double>(random.Next() >> 11) * 0x1p-53;
     const int32_t token = DrawToken(logits.first(static_cast<size_t>(tokenizer.vocab())),
                                     options.draw, uniform, tokenizer.separator());

@@ -8,7 +8,6 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "kernels/exec.h"
 #include "worker/train/score/draw.h"
 #include "worker/train/score/trained_model.h"
 
@@ -32,8 +31,7 @@ struct SampleOptions {
 // context is full it is begun again with its second half. It never generates a separator. The same
 // options give the same text. `on_bytes`, if set, is called with each token's bytes as soon as the
 // token is drawn.
-absl::StatusOr<std::string> Sample(const Exec& exec, const TrainedModel& trained,
-                                   const SampleOptions& options,
+absl::StatusOr<std::string> Sample(const TrainedModel& trained, const SampleOptions& options,
                                    const std::function<void(std::string_view)>& on_bytes = {});
 
 // Returns the bytes as valid UTF-8 for a terminal. Invalid bytes, and control characters other than

@@ -102,7 +102,7 @@ absl::StatusOr<std::unique_ptr<Model>> TrainedModel::MakeModel(int32_t batch,
 absl::StatusOr<std::unique_ptr<Decoder>> TrainedModel::MakeDecoder(int32_t context) const {
   DecoderOptions options{.context = context};
   if (spec().data().document_mask()) options.separator = tokenizer_->separator();
-  return Decoder::Create(spec(), parameters_.get(), options);
+  return Decoder::Create(Exec{}, spec(), parameters_.get(), options);
 }
 
 }  // namespace nsa::train

@@ -222,7 +222,7 @@ absl::StatusOr<std::span<const float>> Engine::ScorePrompt(const Client& client,
     if (!client.wanted()) return Cancelled();
     const size_t rows = std::min(text.size() - begin, static_cast<size_t>(Decoder::kMostRows));
     NSA_ASSIGN_OR_RETURN(const std::span<const float> logits,
-                         decoder_->PrefillEach(exec_, text.subspan(begin, rows)));
+                         decoder_->PrefillEach(text.subspan(begin, rows)));
     const size_t vocab = logits.size() / rows;
     for (size_t row = 0; row < rows; ++row) {
       last = logits.subspan(row * vocab, vocab);
@@ -243,7 +243,7 @@ absl::StatusOr<std::span<const float>> Engine::Read(const Client& client,
   while (!tokens.empty()) {
     if (!client.wanted()) return Cancelled();
     const size_t rows = std::min(tokens.size(), static_cast<size_t>(Decoder::kMostRows));
-    NSA_ASSIGN_OR_RETURN(logits, decoder_->Prefill(exec_, tokens.first(rows)));
+    NSA_ASSIGN_OR_RETURN(logits, decoder_->Prefill(tokens.first(rows)));
     tokens = tokens.subspan(rows);
   }
   return logits;

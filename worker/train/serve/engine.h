@@ -77,7 +77,6 @@ class Engine {
 
   const TrainedModel& trained_;
   const std::unique_ptr<Decoder> decoder_;
-  const Exec exec_;
 };
 
 }  // namespace nsa::train::serve

@@ -66,16 +66,16 @@ void Step(benchmark::State& state, const v1::JobSpec& spec) {
   constexpr int32_t kAround = 64;
   const Weights weights(spec);
   const auto context = static_cast<int32_t>(state.range(0));
-  auto decoder = Decoder::Create(spec, &weights.parameters, {.context = context + kAround});
+  auto decoder = Decoder::Create(Exec{}, spec, &weights.parameters, {.context = context + kAround});
   if (!decoder.ok()) return state.SkipWithError(decoder.status().ToString().c_str());
   const std::vector<int32_t> tokens = Tokens(context - kAround);
-  bool ok = (*decoder)->Prefill({}, tokens).ok();
+  bool ok = (*decoder)->Prefill(tokens).ok();
   for (auto _ : state) {
-    ok = ok && (*decoder)->Step({}, 65).ok();
+    ok = ok && (*decoder)->Step(65).ok();
     if ((*decoder)->tokens() < (*decoder)->context()) continue;
     state.PauseTiming();
     (*decoder)->Reset();
-    ok = ok && (*decoder)->Prefill({}, tokens).ok();
+    ok = ok && (*decoder)->Prefill(tokens).ok();
     state.ResumeTiming();
   }
   if (!ok) state.SkipWithError("refused");
@@ -85,12 +85,12 @@ void Step(benchmark::State& state, const v1::JobSpec& spec) {
 void Prefill(benchmark::State& state, const v1::JobSpec& spec) {
   const Weights weights(spec);
   const auto context = static_cast<int32_t>(state.range(0));
-  auto decoder = Decoder::Create(spec, &weights.parameters, {.context = context});
+  auto decoder = Decoder::Create(Exec{}, spec, &weights.parameters, {.context = context});
   if (!decoder.ok()) return state.SkipWithError(decoder.status().ToString().c_str());
   const std::vector<int32_t> tokens = Tokens(context);
   for (auto _ : state) {
     (*decoder)->Reset();
-    if (!(*decoder)->Prefill({}, tokens).ok()) state.SkipWithError("refused");
+    if (!(*decoder)->Prefill(tokens).ok()) state.SkipWithError("refused");
   }
   state.SetItemsProcessed(state.iterations() * context);
 }

@@ -62,7 +62,7 @@ class DecodeCase {
   std::unique_ptr<Decoder> MakeDecoder(int32_t context) const {
     DecoderOptions options{.context = context};
     if (spec_.data().document_mask()) options.separator = kSeparator;
-    auto decoder = Decoder::Create(spec_, &parameters_, options);
+    auto decoder = Decoder::Create(Exec{}, spec_, &parameters_, options);
     EXPECT_OK(decoder);
     return decoder.ok() ? *std::move(decoder) : nullptr;
   }

@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/worker/train/decode/decode_case.h"
+#include "worker/train/decode/cpu_decoder.h"
 #include "worker/train/model/model_config.h"
 
 namespace nsa::train {
@@ -99,12 +100,12 @@ TEST_P(DecoderVariants, PrefillAndStepsEqualTheWholeForwardAtEverySplit) {
   ASSERT_NE(decoder, nullptr);
   for (size_t split = 1; split <= example.text().size(); ++split) {
     decoder->Reset();
-    auto logits = decoder->Prefill({}, example.text().first(split));
+    auto logits = decoder->Prefill(example.text().first(split));
     for (size_t t = split - 1;; ++t) {
       ASSERT_OK(logits);
       ASSERT_LT(ErrorOf(*logits, expected[t]), kRounding) << "split " << split << ", token " << t;
       if (t + 1 == example.text().size()) break;
-      logits = decoder->Step({}, example.text()[t + 1]);
+      logits = decoder->Step(example.text()[t + 1]);
     }
   }
 }
@@ -117,10 +118,10 @@ TEST_P(DecoderVariants, PrefillEachGivesTheLogitsOfEveryToken) {
   const auto vocab = static_cast<size_t>(example.spec().model().vocab());
   for (const size_t split : {1, 8, 23, 39, 40}) {
     decoder->Reset();
-    ASSERT_OK(decoder->Prefill({}, example.text().first(1)));
+    ASSERT_OK(decoder->Prefill(example.text().first(1)));
     for (size_t begin = 1; begin < example.text().size(); begin += split) {
       const size_t rows = std::min(split, example.text().size() - begin);
-      const auto logits = decoder->PrefillEach({}, example.text().subspan(begin, rows));
+      const auto logits = decoder->PrefillEach(example.text().subspan(begin, rows));
       ASSERT_OK(logits);
       ASSERT_EQ(logits->size(), rows * vocab);
       for (size_t row = 0; row < rows; ++row) {
@@ -146,14 +147,14 @@ TEST_P(DecoderVariants, ReadsTheKeysOfTheFormulaHoweverTheTextIsDivided) {
   ASSERT_NE(decoder, nullptr);
   for (const size_t split : {1, 2, 7, 8, 9, 23, 40}) {
     decoder->Reset();
-    ASSERT_OK(decoder->Prefill({}, example.text().first(split)));
+    ASSERT_OK(decoder->Prefill(example.text().first(split)));
     while (true) {
       for (int32_t layer = 0; layer < example.spec().model().n_layers(); ++layer) {
-        ASSERT_EQ(decoder->keys_read(layer), Expected(example, layer, decoder->tokens()))
+        ASSERT_EQ(*decoder->keys_read(layer), Expected(example, layer, decoder->tokens()))
             << "split " << split << ", layer " << layer << ", " << decoder->tokens() << " tokens";
       }
       if (decoder->tokens() == decoder->context()) break;
-      ASSERT_OK(decoder->Step({}, example.text()[decoder->tokens()]));
+      ASSERT_OK(decoder->Step(example.text()[decoder->tokens()]));
     }
   }
 }
@@ -205,7 +206,7 @@ TEST(Decoder, OfAnyShapeEqualsTheWholeForwardHoweverTheTextIsDivided) {
     std::span<const int32_t> left = example.text();
     while (!left.empty()) {
       const size_t rows = std::min<size_t>(left.size(), OneOf(&engine, {1, 1, 1, 2, 9, 64, 130}));
-      const auto logits = decoder->Prefill({}, left.first(rows));
+      const auto logits = decoder->Prefill(left.first(rows));
       ASSERT_OK(logits);
       left = left.subspan(rows);
       const int32_t t = decoder->tokens() - 1;
@@ -214,7 +215,7 @@ TEST(Decoder, OfAnyShapeEqualsTheWholeForwardHoweverTheTextIsDivided) {
           << spec.nsa().ShortDebugString() << " " << spec.model().ShortDebugString();
     }
     for (int32_t layer = 0; layer < spec.model().n_layers(); ++layer) {
-      EXPECT_EQ(decoder->keys_read(layer), Expected(example, layer, size)) << "seed " << seed;
+      EXPECT_EQ(*decoder->keys_read(layer), Expected(example, layer, size)) << "seed " << seed;
     }
   }
 }
@@ -227,8 +228,8 @@ TEST(Decoder, ReadsTheBlocksAndWindowsOfTheFormulaPerToken) {
   const int64_t groups = example.spec().model().n_kv_groups();
   std::array<int64_t, kBranches> before = {};
   for (int64_t s = 1; s <= 100; ++s) {
-    ASSERT_OK(decoder->Step({}, example.text()[s - 1]));
-    const auto& after = decoder->keys_read(1);
+    ASSERT_OK(decoder->Step(example.text()[s - 1]));
+    const auto after = *decoder->keys_read(1);
     EXPECT_EQ(after[kCmp] - before[kCmp], groups * (s < 8 ? 0 : (s - 8) / 4 + 1)) << s;
     // Three blocks; the last is filled up to this token.
     EXPECT_EQ(after[kSel] - before[kSel], groups * std::min(s, 16 + (s - 1) % 8 + 1)) << s;
@@ -244,49 +245,49 @@ TEST(Decoder, AfterAResetItIsANewOne) {
   const auto run = [&] {
     std::vector<float> all;
     for (const int32_t token : example.text()) {
-      const auto logits = decoder->Step({}, token);
+      const auto logits = decoder->Step(token);
       EXPECT_OK(logits);
       all.insert(all.end(), logits->begin(), logits->end());
     }
     return all;
   };
   const std::vector<float> first = run();
-  const auto keys = decoder->keys_read(0);
+  const auto keys = *decoder->keys_read(0);
   decoder->Reset();
   EXPECT_EQ(decoder->tokens(), 0);
-  EXPECT_EQ(decoder->keys_read(0), (std::array<int64_t, kBranches>{}));
+  EXPECT_EQ(*decoder->keys_read(0), (std::array<int64_t, kBranches>{}));
   EXPECT_EQ(run(), first);
-  EXPECT_EQ(decoder->keys_read(0), keys);
+  EXPECT_EQ(*decoder->keys_read(0), keys);
 }
 
 TEST(Decoder, RefusesWhatDoesNotFitAndKeepsItsSequence) {
   const DecodeCase example(TinyJob(), 24, 7);
   const auto decoder = example.MakeDecoder();
   const auto same = example.MakeDecoder();
-  ASSERT_OK(decoder->Prefill({}, example.text().first(20)));
-  ASSERT_OK(same->Prefill({}, example.text().first(20)));
-  EXPECT_THAT(decoder->Prefill({}, example.text().first(5)),
+  ASSERT_OK(decoder->Prefill(example.text().first(20)));
+  ASSERT_OK(same->Prefill(example.text().first(20)));
+  EXPECT_THAT(decoder->Prefill(example.text().first(5)),
               StatusIs(absl::StatusCode::kOutOfRange,
                        HasSubstr("decode: 5 tokens after 20 (context: 24); reset")));
-  EXPECT_THAT(decoder->Prefill({}, {}),
+  EXPECT_THAT(decoder->Prefill({}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("0 tokens (1 or more)")));
   for (const int32_t token : {-1, 11}) {
     const std::vector<int32_t> bad = {1, token};
-    EXPECT_THAT(decoder->Prefill({}, bad),
+    EXPECT_THAT(decoder->Prefill(bad),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("(0 to 10)")));
   }
   EXPECT_EQ(decoder->tokens(), 20);
-  const auto logits = decoder->Prefill({}, example.text().last(4));
-  const auto expected = same->Prefill({}, example.text().last(4));
+  const auto logits = decoder->Prefill(example.text().last(4));
+  const auto expected = same->Prefill(example.text().last(4));
   ASSERT_OK(logits);
   EXPECT_TRUE(std::ranges::equal(*logits, *expected));
-  EXPECT_THAT(decoder->Step({}, 1), StatusIs(absl::StatusCode::kOutOfRange));
+  EXPECT_THAT(decoder->Step(1), StatusIs(absl::StatusCode::kOutOfRange));
 }
 
 TEST(Decoder, RefusesAContextOutsideTheLimits) {
   const DecodeCase example(TinyJob(), 2, 8);
   for (const int32_t context : {-1, 0, 1'048'577}) {
-    EXPECT_THAT(Decoder::BytesFor(example.spec(), context),
+    EXPECT_THAT(CpuDecoder::BytesFor(example.spec(), context),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("seq_len")));
   }
 }
@@ -297,14 +298,14 @@ TEST(Decoder, NeedsTheMemoryItSays) {
     variant.change(&spec);
     const DecodeCase example(spec, 2, 9);
     for (const int32_t context : {1, 24, 1000}) {
-      EXPECT_EQ(*Decoder::BytesFor(spec, context), example.MakeDecoder(context)->bytes())
+      EXPECT_EQ(*CpuDecoder::BytesFor(spec, context), example.MakeDecoder(context)->bytes())
           << variant.name;
     }
   }
   // A token of a longer context costs its selected keys and values, and a block every d tokens, in
   // each of two layers; the window and the workspace do not grow.
   const int64_t more =
-      *Decoder::BytesFor(TinyJob(), 20'000) - *Decoder::BytesFor(TinyJob(), 10'000);
+      *CpuDecoder::BytesFor(TinyJob(), 20'000) - *CpuDecoder::BytesFor(TinyJob(), 10'000);
   const int64_t row = 2 * (16 + 16) * 4;
   EXPECT_EQ(more, 2 * (10'000 * row + 10'000 / 4 * row));
 }

@@ -24,7 +24,7 @@ std::string TextOf(const TextTokenizer& tokenizer, const std::vector<int32_t>& t
 class MeasureTest : public testing::Test {
  protected:
   absl::StatusOr<std::vector<NeedleCell>> Measure(const NeedleOptions& options) {
-    return MeasureNeedles(Exec{}, *trained_, Filler(), options);
+    return MeasureNeedles(*trained_, Filler(), options);
   }
   std::string WhyNot(const NeedleOptions& options) {
     return std::string(Measure(options).status().message());

@@ -22,21 +22,21 @@ TEST(Sample, TheSameSeedGivesTheSameTextOfTheWantedLength) {
   const auto trained = SmallModel(dir);
   const SampleOptions options{
       .prompt = "To be", .bytes = 60, .draw = {.temperature = 1}, .seed = 3};
-  const auto text = Sample(Exec{}, *trained, options);
+  const auto text = Sample(*trained, options);
   ASSERT_OK(text);
   EXPECT_EQ(text->size(), 60u);
   EXPECT_EQ(text->find('\0'), std::string::npos);
-  EXPECT_EQ(*Sample(Exec{}, *trained, options), *text);
+  EXPECT_EQ(*Sample(*trained, options), *text);
   SampleOptions other = options;
   other.seed = 4;
-  EXPECT_NE(*Sample(Exec{}, *trained, other), *text);
+  EXPECT_NE(*Sample(*trained, other), *text);
 }
 
 TEST(Sample, HandsOutItsBytesAsTheyAreDrawn) {
   const TempDir dir;
   const auto trained = SmallModel(dir);
   std::vector<std::string> pieces;
-  const auto text = Sample(Exec{}, *trained, {.prompt = "To be", .bytes = 20},
+  const auto text = Sample(*trained, {.prompt = "To be", .bytes = 20},
                            [&](std::string_view bytes) { pieces.emplace_back(bytes); });
   ASSERT_OK(text);
   EXPECT_EQ(pieces.size(), 20u) << "a byte a token";
@@ -48,8 +48,7 @@ TEST(Sample, HandsOutItsBytesAsTheyAreDrawn) {
 TEST(Sample, AtTemperatureZeroEachByteIsTheLikeliest) {
   const TempDir dir;
   const auto trained = SmallModel(dir);
-  const auto text =
-      Sample(Exec{}, *trained, {.prompt = "", .bytes = 1, .draw = {.temperature = 0}});
+  const auto text = Sample(*trained, {.prompt = "", .bytes = 1, .draw = {.temperature = 0}});
   ASSERT_OK(text);
   float best = -1e9;
   int likeliest = 0;
@@ -93,7 +92,7 @@ TEST(Sample, AtTemperatureZeroItIsTheTextOfTheWholeForwardAlsoBeyondTheContext) 
        {std::string(), std::string("To be"), std::string(31, 'a'), std::string(32, 'b'),
         std::string("a prompt that is longer than the context of the model")}) {
     const auto text =
-        Sample(Exec{}, *trained, {.prompt = prompt, .bytes = 100, .draw = {.temperature = 0}});
+        Sample(*trained, {.prompt = prompt, .bytes = 100, .draw = {.temperature = 0}});
     ASSERT_OK(text);
     EXPECT_EQ(*text, Greedy(*trained, prompt, 100)) << prompt;
   }
@@ -103,7 +102,7 @@ TEST(Sample, EndsAfterSoManyTokensOrBytes) {
   const TempDir dir;
   const auto trained = SmallModel(dir);
   const auto size = [&](const SampleOptions& options) {
-    const auto text = Sample(Exec{}, *trained, options);
+    const auto text = Sample(*trained, options);
     EXPECT_OK(text);
     return text->size();
   };
@@ -120,9 +119,8 @@ TEST(Sample, SeesAsMuchAsTheContextSaysAlsoMoreThanItWasTrainedOn) {
   const std::string prompt = "a prompt that is longer than the context of the model";
   std::set<std::string> texts;
   for (const int32_t context : {4, 16, 200}) {
-    const auto text =
-        Sample(Exec{}, *trained,
-               {.prompt = prompt, .bytes = 100, .draw = {.temperature = 0}, .context = context});
+    const auto text = Sample(
+        *trained, {.prompt = prompt, .bytes = 100, .draw = {.temperature = 0}, .context = context});
     ASSERT_OK(text);
     EXPECT_EQ(*text, Greedy(*trained, prompt, 100, context)) << context;
     texts.insert(*text);
@@ -134,7 +132,7 @@ TEST(Sample, RefusesNumbersOutOfRange) {
   const TempDir dir;
   const auto trained = SmallModel(dir);
   const auto message = [&](const SampleOptions& options) {
-    const absl::Status status = Sample(Exec{}, *trained, options).status();
+    const absl::Status status = Sample(*trained, options).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     return std::string(status.message());
   };

@@ -126,8 +126,7 @@ TEST(Score, AndSamplesOfAModelWithLayersInTurnAreThoseOfItsLogits) {
   for (const float logit : logits) sum += std::exp(double{logit});
   EXPECT_NEAR((*scores)[1], logits['b'] - std::log(sum), 1e-5);
   const auto likeliest = std::max_element(logits.begin() + 1, logits.end()) - logits.begin();
-  const auto text =
-      Sample(Exec{}, **trained, {.prompt = "a", .bytes = 1, .draw = {.temperature = 0}});
+  const auto text = Sample(**trained, {.prompt = "a", .bytes = 1, .draw = {.temperature = 0}});
   ASSERT_OK(text);
   EXPECT_EQ(static_cast<unsigned char>(text->back()), likeliest);
 }

@@ -63,7 +63,7 @@ class EngineTest : public testing::Test {
   // What Sample() writes.
   std::string Sampled(const std::string& prompt, int64_t tokens, DrawOptions draw, int64_t seed) {
     const auto text =
-        Sample(Exec{}, *trained_, {.prompt = prompt, .tokens = tokens, .draw = draw, .seed = seed});
+        Sample(*trained_, {.prompt = prompt, .tokens = tokens, .draw = draw, .seed = seed});
     EXPECT_OK(text);
     return ValidUtf8(text.value_or(""));
   }

@@ -127,8 +127,7 @@ TEST(TrainerVocabulary, TheTokenizerOfAFileTrainsScoresAndSamples) {
   EXPECT_THAT(ReadFile(dir / "scores.jsonl"),
               testing::AllOf(testing::HasSubstr("\"bytes\": 2, \"token\": 65993"),
                              testing::HasSubstr("\"bytes\": 4, \"token\": 65992")));
-  const auto sampled =
-      Sample(Exec{}, **trained, {.prompt = "on", .tokens = 4, .draw = {.temperature = 0}});
+  const auto sampled = Sample(**trained, {.prompt = "on", .tokens = 4, .draw = {.temperature = 0}});
   ASSERT_OK(sampled);
   EXPECT_THAT(*sampled, testing::HasSubstr("the"));
 }

@@ -1,0 +1,45 @@
+#include "worker/train/decode/checks.h"
+
+#include "absl/strings/str_format.h"
+#include "common/base/status.h"
+#include "worker/train/decode/decoder.h"
+
+namespace nsa::train {
+
+absl::StatusOr<ModelConfig> ConfigOf(const v1::JobSpec& spec, int32_t context, Backend backend) {
+  ModelConfig config = ModelConfigOf(spec);
+  config.attention.shape.batch = 1;
+  config.attention.shape.seq_len = context;
+  if (backend == Backend::kCuda) config.attention.dtype = DType::kBf16;
+  NSA_RETURN_IF_ERROR(Annotate(config.Validate(backend), "decode"));
+  return config;
+}
+
+absl::Status CheckTokens(std::span<const int32_t> tokens, int64_t position, int32_t context,
+                         int32_t vocab) {
+  if (tokens.empty()) {
+    return absl::InvalidArgumentError("decode: 0 tokens (1 or more); begin with a separator");
+  }
+  if (static_cast<int64_t>(tokens.size()) > context - position) {
+    return absl::OutOfRangeError(absl::StrFormat(
+        "decode: %d tokens after %d (context: %d); reset, or create a decoder with a larger "
+        "context",
+        tokens.size(), position, context));
+  }
+  for (const int32_t token : tokens) {
+    if (token >= 0 && token < vocab) continue;
+    return absl::InvalidArgumentError(
+        absl::StrFormat("decode: token: %d (0 to %d); use the job's tokenizer", token, vocab - 1));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckEach(std::span<const int32_t> tokens, int64_t position, int32_t context,
+                       int32_t vocab) {
+  NSA_RETURN_IF_ERROR(CheckTokens(tokens, position, context, vocab));
+  if (static_cast<int64_t>(tokens.size()) <= Decoder::kMostRows) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "decode: %d tokens at once (1 to %d); divide them", tokens.size(), Decoder::kMostRows));
+}
+
+}  // namespace nsa::train

@@ -1,0 +1,76 @@
+// The decoder on the CPU, in fp32: at most kDecodeRows tokens at a time, block after block.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/nsa/branch.h"
+#include "kernels/exec.h"
+#include "kernels/tensor.h"
+#include "nsa/v1/job.pb.h"
+#include "worker/train/decode/decoder.h"
+#include "worker/train/decode/rotation.h"
+#include "worker/train/decode/sequence_memory.h"
+#include "worker/train/model/block.h"
+#include "worker/train/model/model_config.h"
+#include "worker/train/model/parameters.h"
+
+namespace nsa::train {
+
+class CpuDecoder final : public Decoder {
+ public:
+  // As Decoder::Create(); `parameters` are in host memory.
+  static absl::StatusOr<std::unique_ptr<CpuDecoder>> Create(const Exec& exec,
+                                                            const v1::JobSpec& spec,
+                                                            const Arena* parameters,
+                                                            const DecoderOptions& options);
+
+  // Bytes of memory of a decoder with this context, besides the parameters. Allocates nothing.
+  // InvalidArgument as Create().
+  static absl::StatusOr<int64_t> BytesFor(const v1::JobSpec& spec, int32_t context);
+
+  absl::StatusOr<std::span<const float>> Prefill(std::span<const int32_t> tokens) override;
+  absl::StatusOr<std::span<const float>> PrefillEach(std::span<const int32_t> tokens) override;
+  void Reset() override;
+
+  int32_t context() const override { return config_.attention.shape.seq_len; }
+  int32_t tokens() const override { return static_cast<int32_t>(position_); }
+  absl::StatusOr<std::array<int64_t, kBranches>> keys_read(int32_t layer) const override {
+    return keys_read_[layer];
+  }
+  // BytesFor() the context, and what PrefillEach() has taken.
+  int64_t bytes() const override {
+    return memory_.bytes() + static_cast<int64_t>(each_.size() * sizeof(float));
+  }
+
+ private:
+  CpuDecoder(const Exec& exec, const ModelConfig& config, const DecoderOptions& options,
+             const Arena* parameters);
+  absl::Status ReadRows(std::span<const int32_t> tokens);
+  absl::Status Head(int64_t first, int64_t rows, const Tensor& logits);
+  ConstTensor Weight(const Place& place) const {
+    return parameters_.weight(place.offset, place.size);
+  }
+
+  const Exec exec_;
+  const ModelConfig config_;
+  const std::optional<int32_t> separator_;
+  const Arena& parameters_;
+  const ModelPlaces places_;
+  SequenceMemory memory_;
+  Rotation rotation_;
+  std::vector<float> each_;  // [kMostRows, V], once PrefillEach() was called
+
+  int64_t position_ = 0;         // of the next token
+  int32_t document_ = 0;         // where its document begins
+  std::vector<int32_t> starts_;  // of the tokens that are computed: where their documents begin
+  std::vector<std::array<int64_t, kBranches>> keys_read_;  // by layer
+};
+
+}  // namespace nsa::train
