@@ -38,9 +38,9 @@ struct DecoderOptions {
 
 class Decoder {
  public:
-  // A decoder on the device of `exec`, whose stream, library and scratch memory it uses and which
-  // outlive it. `parameters`, in the memory of that device, has the layout of `spec` and outlives
-  // the decoder too. InvalidArgument when the shape is outside the limits of
+  // A decoder on the device of `exec`, whose streams and library it uses and which outlive it. It
+  // uses no Exec::workspace. `parameters`, in the memory of that device, has the layout of `spec`
+  // and outlives the decoder too. InvalidArgument when the shape is outside the limits of
   // common/nsa/nsa_shape.h.
   static absl::StatusOr<std::unique_ptr<Decoder>> Create(const Exec& exec, const v1::JobSpec& spec,
                                                          const Arena* parameters,

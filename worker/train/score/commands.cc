@@ -19,7 +19,7 @@ namespace nsa::train {
 absl::Status ScoreCommand(const std::string& checkpoint, const std::string& text,
                           const std::string& output) {
   NSA_ASSIGN_OR_RETURN(const auto trained, TrainedModel::Load(checkpoint));
-  NSA_ASSIGN_OR_RETURN(const ScoreSummary summary, ScoreFile(Exec{}, *trained, text, output));
+  NSA_ASSIGN_OR_RETURN(const ScoreSummary summary, ScoreFile(*trained, text, output));
   const auto tokens = static_cast<double>(std::max<int64_t>(1, summary.tokens));
   const auto bytes = static_cast<double>(std::max<int64_t>(1, summary.bytes));
   absl::PrintF("%d bytes, %d tokens: %.4f nats a token, %.4f bits a byte; step %d\n", summary.bytes,
@@ -30,7 +30,7 @@ absl::Status ScoreCommand(const std::string& checkpoint, const std::string& text
 
 absl::Status EvaluateCommand(const std::string& checkpoint, const std::string& text) {
   NSA_ASSIGN_OR_RETURN(const auto trained, TrainedModel::Load(checkpoint));
-  NSA_ASSIGN_OR_RETURN(const Evaluation evaluation, EvaluateFile(Exec{}, *trained, text));
+  NSA_ASSIGN_OR_RETURN(const Evaluation evaluation, EvaluateFile(*trained, text));
   absl::PrintF("step %d, %s", trained->state().step(), EvaluationText(evaluation));
   return absl::OkStatus();
 }

@@ -27,11 +27,11 @@ void AddToBucket(int64_t seen, double nats, std::vector<Evaluation::Bucket>* buc
 
 }  // namespace
 
-absl::Status AddDocument(const Exec& exec, const TrainedModel& trained, std::string_view text,
-                         Evaluation* evaluation) {
+absl::Status AddDocument(std::string_view text, Scorer* scorer, Evaluation* evaluation) {
   std::vector<Token> tokens;
+  const TrainedModel& trained = scorer->trained();
   NSA_RETURN_IF_ERROR(trained.tokenizer().Encode(text, &tokens));
-  NSA_ASSIGN_OR_RETURN(const std::vector<float> scores, ScoreTokens(exec, trained, tokens));
+  NSA_ASSIGN_OR_RETURN(const std::vector<float> scores, scorer->Score(tokens));
   const auto count = static_cast<int64_t>(tokens.size());
   for (const ScoreWindow& window : ScoreWindows(count, trained.seq_len())) {
     for (int32_t t = window.first; t < window.length; ++t) {
@@ -44,16 +44,17 @@ absl::Status AddDocument(const Exec& exec, const TrainedModel& trained, std::str
   return absl::OkStatus();
 }
 
-absl::StatusOr<Evaluation> EvaluateFile(const Exec& exec, const TrainedModel& trained,
+absl::StatusOr<Evaluation> EvaluateFile(const TrainedModel& trained,
                                         const std::filesystem::path& text) {
   ReadProgress progress;
   DocumentReader reader({.source = TextSourceOf(text.string()), .files = {text}}, &progress);
+  Scorer scorer(&trained);
   Evaluation evaluation;
   Document document;
   while (true) {
     NSA_ASSIGN_OR_RETURN(const bool found, reader.Next(&document));
     if (!found) return evaluation;
-    NSA_RETURN_IF_ERROR(AddDocument(exec, trained, document.text, &evaluation));
+    NSA_RETURN_IF_ERROR(AddDocument(document.text, &scorer, &evaluation));
   }
 }
 

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "kernels/exec.h"
 #include "worker/train/score/score.h"
 #include "worker/train/score/trained_model.h"
 
@@ -26,11 +25,10 @@ struct Evaluation {
 };
 
 // Scores the tokens of a document (score.h) and adds them.
-absl::Status AddDocument(const Exec& exec, const TrainedModel& trained, std::string_view text,
-                         Evaluation* evaluation);
+absl::Status AddDocument(std::string_view text, Scorer* scorer, Evaluation* evaluation);
 
 // Scores the file `text`, read as ScoreFile() reads it, with the same errors.
-absl::StatusOr<Evaluation> EvaluateFile(const Exec& exec, const TrainedModel& trained,
+absl::StatusOr<Evaluation> EvaluateFile(const TrainedModel& trained,
                                         const std::filesystem::path& text);
 
 // The evaluation for people:

@@ -14,6 +14,8 @@ namespace nsa::train {
 namespace {
 
 constexpr int32_t kBatch = 8;
+// On a GPU, unless one sequence has more.
+constexpr int32_t kBatchTokens = 16'384;
 
 // Fills one row of a batch from `sequence`, which is the separator and the tokens. Sets the targets
 // that the window scores; the caller has set all targets to −1.
@@ -30,17 +32,18 @@ void FillRow(std::span<const int32_t> sequence, const ScoreWindow& window, int32
 }
 
 // Scores a document, appends its lines to `file` and adds it to the summary.
-absl::Status ScoreDocument(const Exec& exec, const TrainedModel& trained, const Document& document,
-                           std::ostream* file, ScoreSummary* summary) {
+absl::Status ScoreDocument(const Document& document, Scorer* scorer, std::ostream* file,
+                           ScoreSummary* summary) {
+  const TextTokenizer& tokenizer = scorer->trained().tokenizer();
   std::vector<Token> tokens;
-  NSA_RETURN_IF_ERROR(trained.tokenizer().Encode(document.text, &tokens));
-  NSA_ASSIGN_OR_RETURN(const std::vector<float> scores, ScoreTokens(exec, trained, tokens));
+  NSA_RETURN_IF_ERROR(tokenizer.Encode(document.text, &tokens));
+  NSA_ASSIGN_OR_RETURN(const std::vector<float> scores, scorer->Score(tokens));
   const std::string line =
       document.line > 0 ? absl::StrFormat("\"line\": %d, ", document.line) : "";
   size_t offset = 0;
   for (size_t i = 0; i < tokens.size(); ++i) {
     // A separator within the text is one byte too, though it decodes to nothing.
-    const size_t bytes = std::max<size_t>(1, trained.tokenizer().Decode(tokens[i]).size());
+    const size_t bytes = std::max<size_t>(1, tokenizer.Decode(tokens[i]).size());
     *file << absl::StrFormat(
         "{%s\"offset\": %d, \"bytes\": %d, \"token\": %d, \"logprob\": %.9g}\n", line, offset,
         bytes, tokens[i], scores[i]);
@@ -69,48 +72,82 @@ std::vector<ScoreWindow> ScoreWindows(int64_t tokens, int32_t seq_len) {
   return windows;
 }
 
-absl::StatusOr<std::vector<float>> ScoreTokens(const Exec& exec, const TrainedModel& trained,
-                                               std::span<const Token> tokens) {
-  const std::vector<ScoreWindow> windows =
-      ScoreWindows(static_cast<int64_t>(tokens.size()), trained.seq_len());
-  if (windows.empty()) return std::vector<float>();
-  const int32_t seq_len = windows[0].length;  // shorter than the model's for a short text
-  const int32_t batch = static_cast<int32_t>(std::min<size_t>(kBatch, windows.size()));
-  NSA_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model, trained.MakeModel(batch, seq_len));
-  const int32_t separator = trained.tokenizer().separator();
-  const bool mask = trained.spec().data().document_mask();
-  std::vector<int32_t> sequence = {separator};
-  sequence.insert(sequence.end(), tokens.begin(), tokens.end());
+Scorer::Shape Scorer::ShapeFor(std::span<const ScoreWindow> windows) const {
+  if (trained_.exec().backend == Backend::kCuda) {
+    return {std::clamp(kBatchTokens / trained_.seq_len(), 1, kBatch), trained_.seq_len()};
+  }
+  // The first window is shorter than the model's sequences for a short text.
+  return {static_cast<int32_t>(std::min<size_t>(kBatch, windows.size())), windows[0].length};
+}
 
+absl::Status Scorer::MakeModel(const Shape& shape) {
+  if (model_ != nullptr && shape == shape_) return absl::OkStatus();
+  model_ = nullptr;  // its memory is free before the next one takes some
+  scratch_ = {};
+  NSA_ASSIGN_OR_RETURN(model_, trained_.MakeModel(shape.batch, shape.seq_len));
+  shape_ = shape;
+  if (trained_.exec().backend == Backend::kCpu) return absl::OkStatus();
+  NSA_ASSIGN_OR_RETURN(scratch_,
+                       cuda::DeviceMemory::Allocate(model_->scratch_bytes(), "kernel workspace"));
+  return absl::OkStatus();
+}
+
+// Scores what at most `batch` windows predict.
+absl::Status Scorer::ScoreBatch(std::span<const int32_t> sequence,
+                                std::span<const ScoreWindow> windows, std::vector<float>* scores) {
+  const int32_t separator = trained_.tokenizer().separator();
+  const bool mask = trained_.spec().data().document_mask();
+  const auto row_size = static_cast<size_t>(shape_.seq_len);
+  const size_t size = static_cast<size_t>(shape_.batch) * row_size;
+  std::vector<int32_t> inputs(size, separator), targets(size, -1), doc_start(mask ? size : 0);
+  for (size_t row = 0; row < windows.size(); ++row) {
+    FillRow(sequence, windows[row], separator, mask, &inputs[row * row_size],
+            &targets[row * row_size], mask ? &doc_start[row * row_size] : nullptr);
+  }
+  Exec exec = trained_.exec();
+  exec.workspace = scratch_.data();
+  exec.workspace_bytes = scratch_.bytes();
+  NSA_RETURN_IF_ERROR(model_->Forward(exec, {inputs, targets, doc_start}).status());
+  const std::span<const float> losses = model_->token_losses(0);
+  for (size_t row = 0; row < windows.size(); ++row) {
+    const ScoreWindow& window = windows[row];
+    for (int32_t t = window.first; t < window.length; ++t) {
+      (*scores)[static_cast<size_t>(window.begin + t)] =
+          -losses[row * row_size + static_cast<size_t>(t)];
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<float>> Scorer::Score(std::span<const Token> tokens) {
+  const std::vector<ScoreWindow> all =
+      ScoreWindows(static_cast<int64_t>(tokens.size()), trained_.seq_len());
   std::vector<float> scores(tokens.size());
-  const size_t row_size = static_cast<size_t>(seq_len);
-  for (size_t next = 0; next < windows.size(); next += static_cast<size_t>(batch)) {
-    const size_t rows = std::min(static_cast<size_t>(batch), windows.size() - next);
-    std::vector<int32_t> inputs(batch * row_size, separator), targets(batch * row_size, -1);
-    std::vector<int32_t> doc_start(mask ? batch * row_size : 0);
-    for (size_t row = 0; row < rows; ++row) {
-      FillRow(sequence, windows[next + row], separator, mask, &inputs[row * row_size],
-              &targets[row * row_size], mask ? &doc_start[row * row_size] : nullptr);
-    }
-    NSA_RETURN_IF_ERROR(model->Forward(exec, {inputs, targets, doc_start}).status());
-    const std::span<const float> losses = model->token_losses();
-    for (size_t row = 0; row < rows; ++row) {
-      const ScoreWindow& window = windows[next + row];
-      for (int32_t t = window.first; t < window.length; ++t) {
-        scores[static_cast<size_t>(window.begin + t)] =
-            -losses[row * row_size + static_cast<size_t>(t)];
-      }
-    }
+  if (all.empty()) return scores;
+  NSA_RETURN_IF_ERROR(MakeModel(ShapeFor(all)));
+  std::vector<int32_t> sequence = {trained_.tokenizer().separator()};
+  sequence.insert(sequence.end(), tokens.begin(), tokens.end());
+  std::span<const ScoreWindow> windows = all;
+  while (!windows.empty()) {
+    const size_t rows = std::min(static_cast<size_t>(shape_.batch), windows.size());
+    NSA_RETURN_IF_ERROR(ScoreBatch(sequence, windows.first(rows), &scores));
+    windows = windows.subspan(rows);
   }
   return scores;
 }
 
-absl::StatusOr<ScoreSummary> ScoreFile(const Exec& exec, const TrainedModel& trained,
+absl::StatusOr<std::vector<float>> ScoreTokens(const TrainedModel& trained,
+                                               std::span<const Token> tokens) {
+  return Scorer(&trained).Score(tokens);
+}
+
+absl::StatusOr<ScoreSummary> ScoreFile(const TrainedModel& trained,
                                        const std::filesystem::path& text,
                                        const std::filesystem::path& output) {
   const v1::DataSource source = TextSourceOf(text.string());
   ReadProgress progress;
   DocumentReader reader({.source = source, .files = {text}}, &progress);
+  Scorer scorer(&trained);
   std::ofstream file;
   ScoreSummary summary;
   Document document;
@@ -119,7 +156,7 @@ absl::StatusOr<ScoreSummary> ScoreFile(const Exec& exec, const TrainedModel& tra
     // Only now, so that a text that cannot be read leaves an older output as it is.
     if (!file.is_open()) file.open(output);
     if (!found) break;
-    NSA_RETURN_IF_ERROR(ScoreDocument(exec, trained, document, &file, &summary));
+    NSA_RETURN_IF_ERROR(ScoreDocument(document, &scorer, &file, &summary));
   }
   file.close();
   if (!file) return absl::UnavailableError(absl::StrCat(output.string(), ": could not be written"));

@@ -22,12 +22,14 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "kernels/exec.h"
+#include "kernels/cuda/device.h"
+#include "worker/train/model/model.h"
 #include "worker/train/score/trained_model.h"
 
 namespace nsa::train {
@@ -44,8 +46,37 @@ struct ScoreWindow {
 // Windows that score each of the `tokens` predictions of a sequence of tokens + 1 tokens once.
 std::vector<ScoreWindow> ScoreWindows(int64_t tokens, int32_t seq_len);
 
-// Returns ln p of each token of `tokens`, given the separator and the tokens before it.
-absl::StatusOr<std::vector<float>> ScoreTokens(const Exec& exec, const TrainedModel& trained,
+// Scores texts on the device of a trained model. The memory for a text is kept for the next one,
+// if that has the same shape. On a GPU all have: rows are filled up to the length of the model's
+// sequences, since the matrix library times its algorithms for every new shape.
+class Scorer {
+ public:
+  // `trained` outlives the scorer.
+  explicit Scorer(const TrainedModel* trained) : trained_(*trained) {}
+
+  const TrainedModel& trained() const { return trained_; }
+
+  // Returns ln p of each token of `tokens`, given the separator and the tokens before it.
+  absl::StatusOr<std::vector<float>> Score(std::span<const Token> tokens);
+
+ private:
+  struct Shape {
+    int32_t batch = 0, seq_len = 0;
+    bool operator==(const Shape&) const = default;
+  };
+  Shape ShapeFor(std::span<const ScoreWindow> windows) const;
+  absl::Status MakeModel(const Shape& shape);
+  absl::Status ScoreBatch(std::span<const int32_t> sequence, std::span<const ScoreWindow> windows,
+                          std::vector<float>* scores);
+
+  const TrainedModel& trained_;
+  Shape shape_;  // of the model
+  std::unique_ptr<Model> model_;
+  cuda::DeviceMemory scratch_;  // of its kernels, on a GPU
+};
+
+// The same for one text.
+absl::StatusOr<std::vector<float>> ScoreTokens(const TrainedModel& trained,
                                                std::span<const Token> tokens);
 
 struct ScoreSummary {
@@ -58,7 +89,7 @@ struct ScoreSummary {
 // lines by the endings .jsonl and .ndjson, one document per line, otherwise one text; decompressed
 // by the endings .gz and .zst. The errors of DocumentReader (NotFound; InvalidArgument for a file
 // that is not text; DataLoss), then `output` is not written; Unavailable.
-absl::StatusOr<ScoreSummary> ScoreFile(const Exec& exec, const TrainedModel& trained,
+absl::StatusOr<ScoreSummary> ScoreFile(const TrainedModel& trained,
                                        const std::filesystem::path& text,
                                        const std::filesystem::path& output);
 

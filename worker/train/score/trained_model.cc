@@ -1,5 +1,7 @@
 #include "worker/train/score/trained_model.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/log.h"
@@ -74,9 +76,12 @@ absl::Status CheckTokenizer(const TextTokenizer& tokenizer, const v1::DataSpec& 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TrainedModel>> TrainedModel::Load(
-    const std::filesystem::path& checkpoint) {
-  NSA_ASSIGN_OR_RETURN(const std::filesystem::path path, FindCheckpoint(checkpoint));
+    const std::filesystem::path& checkpoint, Backend backend) {
   auto trained = std::unique_ptr<TrainedModel>(new TrainedModel());
+  if (backend == Backend::kCuda) {
+    NSA_ASSIGN_OR_RETURN(trained->gpu_, Gpu::Open());
+  }
+  NSA_ASSIGN_OR_RETURN(const std::filesystem::path path, FindCheckpoint(checkpoint));
   NSA_ASSIGN_OR_RETURN(trained->state_, ReadCheckpointState(path));
   const v1::JobSpec& spec = trained->state_.spec();
   NSA_RETURN_IF_ERROR(CheckModel(path, spec));
@@ -91,18 +96,34 @@ absl::StatusOr<std::unique_ptr<TrainedModel>> TrainedModel::Load(
   target.parameters = trained->parameters_->flat();
   NSA_RETURN_IF_ERROR(LoadCheckpoint(path, "", target).status());
   NSA_RETURN_IF_ERROR(Annotate(CheckFinite(*trained->layout_, target.parameters), kModelFile));
+  if (trained->gpu_ != nullptr) NSA_RETURN_IF_ERROR(trained->MoveToGpu());
   return trained;
 }
 
+absl::Status TrainedModel::MoveToGpu() {
+  NSA_ASSIGN_OR_RETURN(
+      Arena on_gpu,
+      Arena::Create(layout_.get(), {.backend = Backend::kCuda, .half = true}, "weights"));
+  NSA_RETURN_IF_ERROR(CopyArena(gpu_->exec(), *parameters_, &on_gpu));
+  *parameters_ = std::move(on_gpu);
+  return absl::OkStatus();
+}
+
+Exec TrainedModel::exec() const { return gpu_ == nullptr ? Exec() : gpu_->exec(); }
+
+std::string TrainedModel::device() const { return gpu_ == nullptr ? "CPU" : gpu_->info().name; }
+
 absl::StatusOr<std::unique_ptr<Model>> TrainedModel::MakeModel(int32_t batch,
                                                                int32_t seq_len) const {
-  return Model::Create(spec(), {.batch = batch, .seq_len = seq_len}, parameters_.get());
+  const ModelOptions options{
+      .batch = batch, .seq_len = seq_len, .backend = exec().backend, .keep_token_losses = true};
+  return Model::Create(spec(), options, parameters_.get());
 }
 
 absl::StatusOr<std::unique_ptr<Decoder>> TrainedModel::MakeDecoder(int32_t context) const {
   DecoderOptions options{.context = context};
   if (spec().data().document_mask()) options.separator = tokenizer_->separator();
-  return Decoder::Create(Exec{}, spec(), parameters_.get(), options);
+  return Decoder::Create(exec(), spec(), parameters_.get(), options);
 }
 
 }  // namespace nsa::train

@@ -12,6 +12,7 @@
 #include "nsa/v1/checkpoint.pb.h"
 #include "worker/train/data/tokenize/tokenizer.h"
 #include "worker/train/decode/decoder.h"
+#include "worker/train/gpu/gpu.h"
 #include "worker/train/model/model.h"
 #include "worker/train/model/parameters.h"
 
@@ -25,8 +26,10 @@ class TrainedModel {
   // out of range or its weights are not finite, and when the tokenizer that the model was trained
   // with is not known, e.g. because its token files came without data.tokenizer, or when it cannot
   // be loaded.
-  static absl::StatusOr<std::unique_ptr<TrainedModel>> Load(
-      const std::filesystem::path& checkpoint);
+  // With kCuda the parameters are then moved to the GPU. The errors of Gpu::Open(), before anything
+  // is read; ResourceExhausted when the GPU has too little memory.
+  static absl::StatusOr<std::unique_ptr<TrainedModel>> Load(const std::filesystem::path& checkpoint,
+                                                            Backend backend = Backend::kCpu);
 
   const v1::CheckpointState& state() const { return state_; }
   const v1::JobSpec& spec() const { return state_.spec(); }
@@ -36,7 +39,14 @@ class TrainedModel {
   // Length of the sequences that the model was trained on.
   int32_t seq_len() const { return spec().train().seq_len(); }
 
-  // Makes a model for `batch` sequences of `seq_len` tokens. It borrows this object's parameters.
+  // The device of the parameters: what models and decoders run with. It has no scratch memory: who
+  // needs Exec::workspace brings it.
+  Exec exec() const;
+  // "CPU", or the GPU's name.
+  std::string device() const;
+
+  // Makes a model for `batch` sequences of `seq_len` tokens, which keeps the losses of its
+  // tokens. It borrows this object's parameters.
   absl::StatusOr<std::unique_ptr<Model>> MakeModel(int32_t batch, int32_t seq_len) const;
 
   // Makes a decoder for a sequence of at most `context` tokens, which may be more than seq_len().
@@ -45,6 +55,9 @@ class TrainedModel {
 
  private:
   TrainedModel() = default;
+  absl::Status MoveToGpu();
+
+  std::unique_ptr<Gpu> gpu_;  // null on the CPU
   v1::CheckpointState state_;
   std::unique_ptr<TextTokenizer> tokenizer_;
   std::unique_ptr<ParameterLayout> layout_;

@@ -17,10 +17,11 @@ TEST(Evaluate, IsTheSumOfTheScoresByTheTokensSeen) {
   const TempDir dir;
   const auto trained = SmallModel(dir);
   const std::string text = "The first forty bytes of a text, and then some more of them.";  // 60
-  const auto scores = ScoreTokens(Exec{}, *trained, Bytes(text));
+  const auto scores = ScoreTokens(*trained, Bytes(text));
   ASSERT_OK(scores);
+  Scorer scorer(trained.get());
   Evaluation evaluation;
-  ASSERT_OK(AddDocument(Exec{}, *trained, text, &evaluation));
+  ASSERT_OK(AddDocument(text, &scorer, &evaluation));
   const auto sum = [&](size_t from, size_t to) {
     return -std::accumulate(scores->begin() + static_cast<ptrdiff_t>(from),
                             scores->begin() + static_cast<ptrdiff_t>(to), 0.0);
@@ -47,12 +48,11 @@ TEST(Evaluate, CountsEveryDocumentOfAFile) {
   const TempDir dir;
   const auto trained = SmallModel(dir);
   std::ofstream(dir / "text.jsonl") << "{\"text\": \"one text\"}\n{\"text\": \"another\"}\n";
-  const auto evaluation = EvaluateFile(Exec{}, *trained, dir / "text.jsonl");
+  const auto evaluation = EvaluateFile(*trained, dir / "text.jsonl");
   ASSERT_OK(evaluation);
   EXPECT_EQ(evaluation->all.tokens, 15);
   EXPECT_EQ(evaluation->by_context[0].tokens, 2) << "the first byte of each";
-  EXPECT_THAT(EvaluateFile(Exec{}, *trained, dir / "absent.txt"),
-              StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(EvaluateFile(*trained, dir / "absent.txt"), StatusIs(absl::StatusCode::kNotFound));
 }
 
 TEST(Evaluate, IsShownInLossPerplexityBitsAndByContext) {

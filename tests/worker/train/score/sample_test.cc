@@ -54,7 +54,7 @@ TEST(Sample, AtTemperatureZeroEachByteIsTheLikeliest) {
   int likeliest = 0;
   for (int byte = 1; byte < 256; ++byte) {
     const float score =
-        ScoreTokens(Exec{}, *trained, Bytes(std::string(1, static_cast<char>(byte))))->at(0);
+        ScoreTokens(*trained, Bytes(std::string(1, static_cast<char>(byte))))->at(0);
     if (score > best) {
       best = score;
       likeliest = byte;

@@ -81,7 +81,7 @@ TEST(Score, IsTheLogarithmOfTheProbabilityGivenTheWindowSoFar) {
   const auto trained = SmallModel(dir);
   const std::string text = LongText();
   const auto tokens = Bytes(text);
-  const auto scores = ScoreTokens(Exec{}, *trained, tokens);
+  const auto scores = ScoreTokens(*trained, tokens);
   ASSERT_OK(scores);
   ASSERT_EQ(scores->size(), text.size());
   // Compute the same values in another way: from the next-token logits of one position at a time.
@@ -114,7 +114,7 @@ TEST(Score, AndSamplesOfAModelWithLayersInTurnAreThoseOfItsLogits) {
   });
   const auto trained = TrainedModel::Load(dir.path());
   ASSERT_OK(trained);
-  const auto scores = ScoreTokens(Exec{}, **trained, Bytes("ab"));
+  const auto scores = ScoreTokens(**trained, Bytes("ab"));
   ASSERT_OK(scores);
   auto model = (*trained)->MakeModel(1, kSeqLen);
   ASSERT_OK(model);
@@ -131,6 +131,28 @@ TEST(Score, AndSamplesOfAModelWithLayersInTurnAreThoseOfItsLogits) {
   EXPECT_EQ(static_cast<unsigned char>(text->back()), likeliest);
 }
 
+TEST(Score, OfATextDoesNotDependOnTheTextsThatAScorerScoredBefore) {
+  const TempDir dir;
+  const auto trained = SmallModel(dir);
+  Scorer scorer(trained.get());
+  for (const std::string& text : {LongText(), std::string("short"), std::string("other"),
+                                  std::string(), LongText().substr(0, 70)}) {
+    const auto scores = scorer.Score(Bytes(text));
+    const auto alone = ScoreTokens(*trained, Bytes(text));
+    ASSERT_OK(scores);
+    ASSERT_OK(alone);
+    EXPECT_EQ(*scores, *alone) << text.size() << " bytes";
+  }
+}
+
+TEST(Load, OnAGpuInAProgramWithoutCudaSaysWhichProgramToUse) {
+  const TempDir dir;
+  EXPECT_EQ(SmallModel(dir)->device(), "CPU");
+  EXPECT_THAT(TrainedModel::Load(dir.path(), Backend::kCuda).status(),
+              StatusIs(absl::StatusCode::kUnimplemented,
+                       HasSubstr("built without it); use nsa-worker-cuda, or device: cpu")));
+}
+
 TEST(Score, ProbabilitiesOfAllContinuationsSumToOne) {
   const TempDir dir;
   const auto trained = SmallModel(dir);
@@ -138,7 +160,7 @@ TEST(Score, ProbabilitiesOfAllContinuationsSumToOne) {
   for (int byte = 0; byte < 256; ++byte) {
     auto tokens = Bytes("the text so far");
     tokens.push_back(byte);
-    const auto scores = ScoreTokens(Exec{}, *trained, tokens);
+    const auto scores = ScoreTokens(*trained, tokens);
     ASSERT_OK(scores);
     sum += std::exp(double{scores->back()});
   }
@@ -149,10 +171,10 @@ TEST(Score, LaterTextNeverChangesAnEarlierScore) {
   const TempDir dir;
   const auto trained = SmallModel(dir);
   const std::string text = LongText();
-  const auto whole = ScoreTokens(Exec{}, *trained, Bytes(text));
+  const auto whole = ScoreTokens(*trained, Bytes(text));
   std::string other = text;
   for (size_t i = 70; i < other.size(); ++i) other[i] = '#';
-  const auto changed = ScoreTokens(Exec{}, *trained, Bytes(other));
+  const auto changed = ScoreTokens(*trained, Bytes(other));
   for (size_t i = 0; i < 70; ++i) EXPECT_EQ((*whole)[i], (*changed)[i]) << i;
   EXPECT_NE((*whole)[70], (*changed)[70]);
 }
@@ -161,9 +183,8 @@ TEST(Score, WithADocumentMaskADocumentIsScoredAsIfItStoodAlone) {
   const TempDir dir;
   const auto trained = SmallModel(dir, /*document_mask=*/true);
   const std::string first = "one text", second = "another";
-  const auto both = ScoreTokens(Exec{}, *trained, Bytes(first + '\0' + second));
-  const auto changed =
-      ScoreTokens(Exec{}, *trained, Bytes("ONE TEXT" + std::string(1, '\0') + second));
+  const auto both = ScoreTokens(*trained, Bytes(first + '\0' + second));
+  const auto changed = ScoreTokens(*trained, Bytes("ONE TEXT" + std::string(1, '\0') + second));
   ASSERT_OK(both);
   for (size_t i = first.size() + 1; i < both->size(); ++i)
     EXPECT_EQ((*both)[i], (*changed)[i]) << i;
@@ -174,7 +195,7 @@ TEST(Score, WritesOneObjectAByte) {
   const auto trained = SmallModel(dir);
   const std::string text = "Hé" + LongText();
   std::ofstream(dir / "text.txt") << text;
-  const auto summary = ScoreFile(Exec{}, *trained, dir / "text.txt", dir / "scores.jsonl");
+  const auto summary = ScoreFile(*trained, dir / "text.txt", dir / "scores.jsonl");
   ASSERT_OK(summary);
   std::vector<std::string> lines = absl::StrSplit(*ReadWholeFile(dir / "scores.jsonl"), '\n');
   ASSERT_EQ(lines.size(), text.size() + 1);
@@ -198,12 +219,12 @@ TEST(Score, ReadsJsonLinesAsTrainingDoes) {
   std::string archive(ZSTD_compressBound(lines.size()), '\0');
   archive.resize(ZSTD_compress(archive.data(), archive.size(), lines.data(), lines.size(), 3));
   std::ofstream(dir / "text.jsonl.zst", std::ios::binary) << archive;
-  const auto summary = ScoreFile(Exec{}, *trained, dir / "text.jsonl.zst", dir / "scores.jsonl");
+  const auto summary = ScoreFile(*trained, dir / "text.jsonl.zst", dir / "scores.jsonl");
   ASSERT_OK(summary);
   EXPECT_EQ(summary->bytes, 15);
   EXPECT_EQ(summary->tokens, 15);
   std::string text;
-  const auto alone = ScoreTokens(Exec{}, *trained, Bytes("another"));
+  const auto alone = ScoreTokens(*trained, Bytes("another"));
   std::vector<std::string> scores = absl::StrSplit(*ReadWholeFile(dir / "scores.jsonl"), '\n');
   ASSERT_EQ(scores.size(), 16u);
   for (size_t i = 0; i < 15; ++i) {
@@ -229,7 +250,7 @@ TEST(Score, RefusesAFileThatIsNotText) {
            {"text.gz", "no archive", "text.gz"},
            {"bad.jsonl", "{\"body\": 1}", "bad.jsonl:1: no field 'text'"}}) {
     std::ofstream(dir / name, std::ios::binary) << content;
-    const auto refused = ScoreFile(Exec{}, *trained, dir / name, dir / "scores.jsonl");
+    const auto refused = ScoreFile(*trained, dir / name, dir / "scores.jsonl");
     EXPECT_FALSE(refused.ok()) << name;
     EXPECT_THAT(std::string(refused.status().message()), HasSubstr(why));
   }

@@ -89,7 +89,7 @@ TEST_F(EngineTest, WritesWhatSampleWritesAlsoBeyondTheContext) {
 
 TEST_F(EngineTest, ScoresAPromptAsScoreTokensDoes) {
   const std::string prompt = "To be, or not to be: a test";
-  const auto scores = ScoreTokens(Exec{}, *trained_, Bytes(prompt));
+  const auto scores = ScoreTokens(*trained_, Bytes(prompt));
   ASSERT_OK(scores);
   const Answered answered =
       Complete({.prompts = {prompt}, .max_tokens = 0, .echo = true, .logprobs = 1});
@@ -108,7 +108,7 @@ TEST_F(EngineTest, ScoresAPromptAsScoreTokensDoes) {
 
 TEST_F(EngineTest, ScoresTheFirstTokenBehindASeparatorThatTheClientSends) {
   const std::string text = "To be";
-  const auto scores = ScoreTokens(Exec{}, *trained_, Bytes(text));
+  const auto scores = ScoreTokens(*trained_, Bytes(text));
   ASSERT_OK(scores);
   std::vector<int32_t> prompt = {0};
   prompt.insert(prompt.end(), text.begin(), text.end());
