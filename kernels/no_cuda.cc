@@ -13,6 +13,7 @@
 #include "kernels/nsa/branch/selected_attention.h"
 #include "kernels/nsa/branch/window_attention.h"
 #include "kernels/nsa/compress/compress.h"
+#include "kernels/nsa/decode/attend_rows.h"
 #include "kernels/nsa/gate/gate.h"
 #include "kernels/nsa/layer/projections.h"
 #include "kernels/nsa/select/select_blocks.h"
@@ -31,6 +32,7 @@ absl::Status Missing(const char* kernel) {
 
 }  // namespace
 
+absl::Status AttendCached(const Exec&, const AttendCachedArgs&) { return Missing("AttendCached"); }
 absl::Status AuditAttention(const Exec&, const AuditArgs&) { return Missing("AuditAttention"); }
 absl::Status AuditChoices(const Exec&, const AuditChoicesArgs&) { return Missing("AuditChoices"); }
 absl::Status Compress(const Exec&, const CompressArgs&) { return Missing("Compress"); }

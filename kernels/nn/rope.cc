@@ -70,7 +70,7 @@ void RopeCpu(const RopeArgs& args) {
     Angles angles{std::vector<float>(pairs), std::vector<float>(pairs)};
 #pragma omp for schedule(static)
     for (int32_t t = 0; t < args.seq_len; ++t) {
-      SetAngles(args, frequency, t, &angles);
+      SetAngles(args, frequency, args.first + t, &angles);
       for (int64_t b = 0; b < args.batch; ++b) {
         const int64_t at = (b * args.seq_len + t) * row;
         for (int64_t a = at; a < at + row; a += args.head_dim) {

@@ -13,11 +13,12 @@ constexpr int kTokens = 16;  // of a thread block
 
 __global__ void __launch_bounds__(kThreads)
     RopeKernel(Begin begin, const bf16* x, bf16* y, const __grid_constant__ RopeFrequencies f,
-               int seq_len, int heads, int head_dim, float direction, int64_t tokens) {
+               int seq_len, int position0, int heads, int head_dim, float direction,
+               int64_t tokens) {
   __shared__ float2 angles[kTokens * kMaxRopePairs];
   const int64_t token0 = int64_t{1} * blockIdx.x * kTokens;
   const int count = static_cast<int>(min(int64_t{kTokens}, tokens - token0));
-  FillRopeAngles(f, token0, count, seq_len, head_dim / 2, angles);
+  FillRopeAngles(f, token0, count, seq_len, position0, head_dim / 2, angles);
   __syncthreads();
   begin.WaitForPrevious();
   const int per_head = head_dim / 8, per_token = heads * per_head;
@@ -35,8 +36,8 @@ absl::Status Rope(const Exec& exec, const RopeArgs& args) {
   const int64_t tokens = int64_t{1} * args.batch * args.seq_len;
   return Launch(exec, "rope", RopeKernel, {.grid = GridFor(tokens, kTokens), .block = kThreads},
                 DataOf<bf16>(args.x), DataOf<bf16>(args.y),
-                FrequenciesOf(args.head_dim, args.base, args.scale), args.seq_len, args.heads,
-                args.head_dim, args.inverse ? -1.0f : 1.0f, tokens);
+                FrequenciesOf(args.head_dim, args.base, args.scale), args.seq_len, args.first,
+                args.heads, args.head_dim, args.inverse ? -1.0f : 1.0f, tokens);
 }
 
 }  // namespace nsa::cuda

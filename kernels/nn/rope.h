@@ -18,7 +18,7 @@ namespace nsa {
 
 struct RopeArgs {
   int32_t batch = 0;     // B
-  int32_t seq_len = 0;   // S; positions are 0 … S−1 in each row of the batch
+  int32_t seq_len = 0;   // S; positions are first … first + S − 1 in each row of the batch
   int32_t heads = 0;     // H or G
   int32_t head_dim = 0;  // dk, even
   float base = 10000;    // > 1
@@ -26,6 +26,7 @@ struct RopeArgs {
   bool inverse = false;  // rotate back
   ConstTensor x;         // [B, S, heads, dk]
   Tensor y;              // [B, S, heads, dk], overwritten; may be x itself
+  int32_t first = 0;     // position of the first token
 };
 
 // Errors: InvalidArgument when a size, type or field is outside its limits. Each output element is

@@ -54,12 +54,13 @@ __device__ __forceinline__ Float8 Rotated(const Float8& x, const float2* angles,
 }
 
 // Writes the angles of `rows` positions from row0 on to shared memory, [rows][head_dim/2]; row r is
-// at position r mod seq_len. All threads of the block must call it; the caller synchronises.
+// at position first + r mod seq_len. All threads of the block must call it; the caller
+// synchronises.
 __device__ __forceinline__ void FillRopeAngles(const RopeFrequencies& f, int64_t row0, int rows,
-                                               int seq_len, int pairs, float2* angles) {
-  const int first = static_cast<int>(row0 % seq_len);
+                                               int seq_len, int first, int pairs, float2* angles) {
+  const int begin = static_cast<int>(row0 % seq_len);
   for (int i = threadIdx.x; i < rows * pairs; i += blockDim.x) {
-    angles[i] = RopeAngle(f, (first + i / pairs) % seq_len, i % pairs);
+    angles[i] = RopeAngle(f, first + (begin + i / pairs) % seq_len, i % pairs);
   }
 }
 

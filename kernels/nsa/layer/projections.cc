@@ -58,10 +58,10 @@ std::vector<T> Parts(const NsaLayerConfig& config, const T& q,
 }
 
 absl::Status RotateKeys(const Exec& exec, const NsaLayerConfig& config, bool inverse,
-                        const std::array<Tensor, kBranches>& k) {
+                        const std::array<Tensor, kBranches>& k, int32_t first = 0) {
   for (int c = 0; c < kBranches; ++c) {
     if (!config.branches[c]) continue;
-    NSA_RETURN_IF_ERROR(Rotate(exec, config, config.shape.n_kv_groups, inverse, k[c], k[c]));
+    NSA_RETURN_IF_ERROR(Rotate(exec, config, config.shape.n_kv_groups, inverse, k[c], k[c], first));
   }
   return absl::OkStatus();
 }
@@ -84,8 +84,9 @@ absl::Status SplitProjections(const Exec& exec, const SplitProjectionsArgs& args
   const std::vector<Tensor> parts = Parts<Tensor>(config, args.q, args.k, args.v);
   NSA_RETURN_IF_ERROR(
       SplitColumns(exec, {.rows = RowsOf(config.shape), .wide = args.wide, .parts = parts}));
-  NSA_RETURN_IF_ERROR(Rotate(exec, config, config.shape.n_heads, false, args.q, args.q_rotated));
-  return RotateKeys(exec, config, false, args.k);
+  NSA_RETURN_IF_ERROR(
+      Rotate(exec, config, config.shape.n_heads, false, args.q, args.q_rotated, args.first));
+  return RotateKeys(exec, config, false, args.k, args.first);
 }
 
 absl::Status JoinProjections(const Exec& exec, const JoinProjectionsArgs& args) {

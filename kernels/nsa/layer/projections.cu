@@ -19,8 +19,8 @@ struct Columns {
   int begin[kMostParts + 1];
   int count;
   int head_shift;  // log2 of the number of chunks in a head of q or of the keys
-  int seq_len, heads_a_group, groups;
-  unsigned int group_factor;  // ⌈2³² / heads_a_group⌉
+  int seq_len, first, heads_a_group, groups;  // first: position
+  unsigned int group_factor;                  // ⌈2³² / heads_a_group⌉
   int64_t rows;
 };
 
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ float2 angles[kTokens * kMaxRopePairs];
   const int64_t row0 = int64_t{1} * blockIdx.x * kTokens;
   const int tokens = static_cast<int>(min(int64_t{kTokens}, c.rows - row0));
-  FillRopeAngles(f, row0, tokens, c.seq_len, 4 << c.head_shift, angles);
+  FillRopeAngles(f, row0, tokens, c.seq_len, c.first, 4 << c.head_shift, angles);
   __syncthreads();
   begin.WaitForPrevious();
   const int chunks = tokens * c.begin[c.count];
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(kThreads, 3)
   __shared__ float2 angles[kTokens * kMaxRopePairs];
   const int64_t row0 = int64_t{1} * blockIdx.x * kTokens;
   const int tokens = static_cast<int>(min(int64_t{kTokens}, c.rows - row0));
-  FillRopeAngles(f, row0, tokens, c.seq_len, 4 << c.head_shift, angles);
+  FillRopeAngles(f, row0, tokens, c.seq_len, c.first, 4 << c.head_shift, angles);
   __syncthreads();
   begin.WaitForPrevious();
   const int chunks = tokens * c.begin[c.count];
@@ -168,7 +168,8 @@ __global__ void __launch_bounds__(kThreads, 3)
 }  // namespace
 
 absl::Status SplitProjections(const Exec& exec, const SplitProjectionsArgs& args) {
-  const Columns c = ColumnsOf(args.config);
+  Columns c = ColumnsOf(args.config);
+  c.first = args.first;
   SplitParts parts{{DataOf<bf16>(args.q)}, DataOf<bf16>(args.q_rotated)};
   int count = 1;
   for (const Branch branch : kProjectionOrder) {

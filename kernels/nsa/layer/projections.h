@@ -30,6 +30,7 @@ struct SplitProjectionsArgs {
   Tensor q_rotated;                 // [B, S, H, dk], overwritten
   std::array<Tensor, kBranches> k;  // [B, S, G, dk], rotated, overwritten
   std::array<Tensor, kBranches> v;  // [B, S, G, dv], overwritten
+  int32_t first = 0;                // position of the first token of each sequence
 };
 
 struct JoinProjectionsArgs {

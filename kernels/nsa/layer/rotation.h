@@ -1,4 +1,4 @@
-// RoPE (nn/rope.h) for a layer: positions from the shape, base and scale from the config.
+// RoPE (nn/rope.h) for a layer: base and scale from the config, positions from `first` on.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace nsa {
 
 // x, y: [B, S, heads, dk]; y may be x. `inverse` rotates back, for gradients.
 inline absl::Status Rotate(const Exec& exec, const NsaLayerConfig& config, int32_t heads,
-                           bool inverse, const ConstTensor& x, const Tensor& y) {
+                           bool inverse, const ConstTensor& x, const Tensor& y, int32_t first = 0) {
   return Rope(exec, {.batch = config.shape.batch,
                      .seq_len = config.shape.seq_len,
                      .heads = heads,
@@ -20,7 +20,8 @@ inline absl::Status Rotate(const Exec& exec, const NsaLayerConfig& config, int32
                      .scale = config.rope_scale,
                      .inverse = inverse,
                      .x = x,
-                     .y = y});
+                     .y = y,
+                     .first = first});
 }
 
 }  // namespace nsa

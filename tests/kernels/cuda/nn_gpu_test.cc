@@ -367,6 +367,7 @@ TEST_F(NnOnGpu, RopeEqualsTheCpuTruth) {
           Rounded(int64_t{1} * s.batch * s.seq_len * s.heads * s.dim, 1, 2);
       std::vector<float> y = Poisoned(static_cast<int64_t>(x.size()));
       RopeArgs args{s.batch, s.seq_len, s.heads, s.dim, s.base, s.scale, inverse, In(x), Out(y)};
+      args.first = 1000 * (s.heads - 1);
       ASSERT_TRUE(Rope(kCpuExec, args).ok());
       const DeviceTensor x_gpu = ToDevice(x);
       ExpectOnGpu({{"y", y, DType::kBf16, 4e-3}}, [&](const Tensors& t) {

@@ -46,6 +46,7 @@ TEST_F(ProjectionsOnGpu, AreHandedOutAndRotated) {
     std::array<std::vector<float>, kBranches> k, v;
     SplitProjectionsArgs args{
         .config = config, .wide = Span(wide), .q = Span(q), .q_rotated = Span(q_rotated)};
+    args.first = 1000 * config.n_branches() - 1000;
     for (int c = 0; c < kBranches; ++c) {
       if (!config.branches[c]) continue;
       k[c] = Poisoned(s.k_size()), v[c] = Poisoned(s.v_size());

@@ -45,6 +45,24 @@ TEST(Rope, EveryHeadTurnsByTheSameAngles) {
   }
 }
 
+// The rows of a call that begins at a position are those of a call from 0 on, bit for bit.
+TEST(Rope, BeginsAtAnyPosition) {
+  const std::vector<float> x = Random(kSize, 5);
+  std::vector<float> whole = Poisoned(kSize), part = Poisoned(kSize);
+  constexpr int32_t kFirst = 31;
+  constexpr int64_t kRow = kHeads * kWidth;
+  RopeArgs args = Args(x, whole);
+  args.batch = 1, args.x.size = args.y.size = kTokens * kRow;
+  ASSERT_OK(Rope({}, args));
+  args.seq_len = kTokens - kFirst, args.first = kFirst;
+  args.x = std::span(x).subspan(kFirst * kRow, args.seq_len * kRow);
+  args.y = std::span(part).first(args.seq_len * kRow);
+  ASSERT_OK(Rope({}, args));
+  for (int64_t i = 0; i < args.seq_len * kRow; ++i) {
+    ASSERT_EQ(part[i], whole[kFirst * kRow + i]) << i;
+  }
+}
+
 // q·k of two rotated rows depends only on their distance, for every head.
 TEST(Rope, ProductsDependOnTheDistanceOnly) {
   const std::vector<float> row = Random(2 * kWidth, 3);

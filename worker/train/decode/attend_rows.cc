@@ -6,6 +6,7 @@
 #include "common/base/status.h"
 #include "common/nsa/visibility.h"
 #include "kernels/nsa/branch/attend.h"
+#include "kernels/nsa/decode/attend_rows.h"
 #include "worker/train/decode/choose_blocks.h"
 
 namespace nsa::train {
@@ -69,7 +70,7 @@ void ChooseAll(const AttendRowsArgs& args) {
   const auto* q = args.work.q_rotated.as<float>().data();
   const auto* lse = args.config.has(kCmp) ? args.work.lse[kCmp].as<float>().data() : nullptr;
   auto* blocks = args.work.blocks.as<int32_t>().data();
-  const float* k = args.cache.k_cmp.row(0);
+  const auto* k = args.cache.k_cmp.from(0).as<float>().data();
   const int64_t pairs = RowsOf(args) * groups;
 #pragma omp parallel if (RowsOf(args) > 1)
   {
@@ -122,9 +123,9 @@ int64_t AttendSelectedOfOne(const AttendRowsArgs& args) {
   for (int64_t g = 0; g < groups; ++g) {
     selected.clear();
     SelectedRanges(args, 0, g, &selected);
-    counts[g] = Gather(selected, args.cache.k[kSel].row(0), g, groups, shape.d_k,
-                       args.work.near_k.as<float>().data());
-    Gather(selected, args.cache.v[kSel].row(0), g, groups, shape.d_v,
+    counts[g] = Gather(selected, args.cache.k[kSel].from(0).as<float>().data(), g, groups,
+                       shape.d_k, args.work.near_k.as<float>().data());
+    Gather(selected, args.cache.v[kSel].from(0).as<float>().data(), g, groups, shape.d_v,
            args.work.near_v.as<float>().data());
   }
   return AttendBranch(args, kSel, args.work.near_k, args.work.near_v,
@@ -142,6 +143,32 @@ int64_t AttendSelected(const AttendRowsArgs& args) {
                       [&](int32_t, int32_t g, int32_t row, std::vector<KeyRange>* ranges) {
                         SelectedRanges(args, row, g, ranges);
                       });
+}
+
+// All branches on a GPU.
+absl::Status AttendOnGpu(const Exec& exec, const AttendRowsArgs& args) {
+  const LayerCache& cache = args.cache;
+  AttendCachedArgs attend{.config = args.config,
+                          .first = static_cast<int32_t>(args.first),
+                          .doc_start = args.work.doc_start,
+                          .q = args.work.q_rotated,
+                          .scratch = args.work.attention,
+                          .blocks = args.work.blocks,
+                          .keys_read = args.keys_read};
+  attend.config.shape = ShapeOf(args);
+  attend.k[kCmp] = cache.k_cmp.from(0);
+  attend.v[kCmp] = cache.v_cmp.from(0);
+  for (const Branch branch : {kSel, kWin}) {
+    attend.k[branch] = cache.k[branch].from(cache.k[branch].begin());
+    attend.v[branch] = cache.v[branch].from(cache.v[branch].begin());
+  }
+  attend.window_begin = static_cast<int32_t>(cache.k[kWin].begin());
+  for (int c = 0; c < kBranches; ++c) {
+    if (args.config.branches[c]) {
+      attend.o[c] = args.config.has_gate() ? args.work.o_c[c] : args.work.o;
+    }
+  }
+  return cuda::AttendCached(exec, attend);
 }
 
 absl::Status Combine(const Exec& exec, const AttendRowsArgs& args) {
@@ -163,13 +190,17 @@ absl::Status Combine(const Exec& exec, const AttendRowsArgs& args) {
 
 }  // namespace
 
-absl::Status AttendRows(const Exec& exec, const AttendRowsArgs& args,
-                        std::array<int64_t, kBranches>* keys_read) {
+absl::Status AttendRows(const Exec& exec, const AttendRowsArgs& args) {
   exec.Enter("decode_attention");
   const NsaLayerConfig& config = args.config;
-  if (config.has(kCmp)) (*keys_read)[kCmp] += AttendCompressed(args);
-  if (config.has(kSel)) (*keys_read)[kSel] += AttendSelected(args);
-  if (config.has(kWin)) (*keys_read)[kWin] += AttendWindow(args);
+  if (exec.backend == Backend::kCuda) {
+    NSA_RETURN_IF_ERROR(AttendOnGpu(exec, args));
+  } else {
+    const std::span<int64_t> keys_read = args.keys_read.as<int64_t>();
+    if (config.has(kCmp)) keys_read[kCmp] += AttendCompressed(args);
+    if (config.has(kSel)) keys_read[kSel] += AttendSelected(args);
+    if (config.has(kWin)) keys_read[kWin] += AttendWindow(args);
+  }
   return config.has_gate() ? Combine(exec, args) : absl::OkStatus();
 }
 

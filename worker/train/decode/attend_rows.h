@@ -1,8 +1,8 @@
 // Attention of new tokens over the cache of their layer: what NsaLayer (kernels/nsa/layer) computes
-// for these rows, with the same loops over the keys.
+// for these rows, on the CPU with the same loops over the keys, on a GPU by
+// kernels/nsa/decode.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <span>
 
@@ -21,12 +21,11 @@ struct AttendRowsArgs {
   const LayerCache& cache;             // ends with the keys of these tokens
   const DecodeWork& work;              // q and q_rotated are read, o is written
   int64_t first = 0;                   // position of the first token
-  std::span<const int32_t> doc_start;  // of each token: where its document begins
+  std::span<const int32_t> doc_start;  // of each token; on a GPU work.doc_start has the same
+  Tensor keys_read;                    // int64 [kBranches], added to
 };
 
-// Adds the number of keys that each branch read to `keys_read`: a key counts once for all heads of
-// a group.
-absl::Status AttendRows(const Exec& exec, const AttendRowsArgs& args,
-                        std::array<int64_t, kBranches>* keys_read);
+// keys_read counts the keys that each branch read: a key once for all heads of a group.
+absl::Status AttendRows(const Exec& exec, const AttendRowsArgs& args);
 
 }  // namespace nsa::train

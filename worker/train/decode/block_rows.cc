@@ -19,24 +19,6 @@ ConstTensor Weight(const Arena& arena, const Place& place) {
   return place.size == 0 ? ConstTensor() : arena.weight(place.offset, place.size);
 }
 
-PhiParams PhiOf(const Arena& arena, const PhiPlaces& p) {
-  return {.pe = Weight(arena, p.position),
-          .w1 = Weight(arena, p.fc1_w),
-          .b1 = Weight(arena, p.fc1_b),
-          .w2 = Weight(arena, p.fc2_w),
-          .b2 = Weight(arena, p.fc2_b)};
-}
-
-NsaLayerParams AttentionOf(const BlockRowsArgs& args) {
-  const BlockPlaces& p = args.places;
-  return {.gate = {.fc1_w = Weight(args.parameters, p.gate_fc1_w),
-                   .fc1_b = Weight(args.parameters, p.gate_fc1_b),
-                   .fc2_w = Weight(args.parameters, p.gate_fc2_w),
-                   .fc2_b = Weight(args.parameters, p.gate_fc2_b)},
-          .phi_k = PhiOf(args.parameters, p.phi_k),
-          .phi_v = PhiOf(args.parameters, p.phi_v)};
-}
-
 int64_t RowsOf(const BlockRowsArgs& args) { return static_cast<int64_t>(args.doc_start.size()); }
 
 // h ← RMSNorm(x)
@@ -51,7 +33,24 @@ absl::Status Norm(const Exec& exec, const BlockRowsArgs& args, const Tensor& x,
 }
 
 // Splits the columns of `wide`, rotates q and the keys, and appends keys and values to the cache.
-void Split(const BlockRowsArgs& args) {
+absl::Status SplitOnGpu(const Exec& exec, const BlockRowsArgs& args) {
+  SplitProjectionsArgs split{.config = args.attention};
+  split.first = static_cast<int32_t>(args.first);
+  split.config.shape.seq_len = static_cast<int32_t>(RowsOf(args));
+  const NsaShape& shape = split.config.shape;
+  split.wide = Prefix(args.work.wide, RowsOf(args) * ProjectionWidth(args.attention));
+  split.q = Prefix(args.work.q, shape.q_size());
+  split.q_rotated = Prefix(args.work.q_rotated, shape.q_size());
+  for (int c = 0; c < kBranches; ++c) {
+    if (!args.attention.branches[c]) continue;
+    NSA_ASSIGN_OR_RETURN(split.k[c], args.cache->k[c].Append(exec, RowsOf(args)));
+    NSA_ASSIGN_OR_RETURN(split.v[c], args.cache->v[c].Append(exec, RowsOf(args)));
+  }
+  return SplitProjections(exec, split);
+}
+
+// The same on the CPU, with the angles that all layers share.
+absl::Status Split(const Exec& exec, const BlockRowsArgs& args) {
   const NsaLayerConfig& config = args.attention;
   const NsaShape& shape = config.shape;
   const int64_t rows = RowsOf(args), width = ProjectionWidth(config);
@@ -63,53 +62,53 @@ void Split(const BlockRowsArgs& args) {
   float* const q_rotated = args.work.q_rotated.as<float>().data();
   for (int64_t row = 0; row < rows; ++row) {
     std::copy_n(wide + row * width, q_width, q + row * q_width);
-    args.rotation.Rotate(row, shape.n_heads, q + row * q_width, q_rotated + row * q_width);
+    args.rotation->Rotate(row, shape.n_heads, q + row * q_width, q_rotated + row * q_width);
   }
   const float* column = wide + q_width;
   for (const Branch branch : kProjectionOrder) {
     if (!config.has(branch)) continue;
-    float* const k = args.cache->k[branch].Append(rows);
-    float* const v = args.cache->v[branch].Append(rows);
+    NSA_ASSIGN_OR_RETURN(const Tensor k_rows, args.cache->k[branch].Append(exec, rows));
+    NSA_ASSIGN_OR_RETURN(const Tensor v_rows, args.cache->v[branch].Append(exec, rows));
+    float* const k = k_rows.as<float>().data();
+    float* const v = v_rows.as<float>().data();
     for (int64_t row = 0; row < rows; ++row) {
       const float* const from = column + row * width;
-      args.rotation.Rotate(row, shape.n_kv_groups, from, k + row * k_width);
+      args.rotation->Rotate(row, shape.n_kv_groups, from, k + row * k_width);
       std::copy_n(from + k_width, v_width, v + row * v_width);
     }
     column += k_width + v_width;
   }
+  return absl::OkStatus();
 }
 
 // o ← NSA(h)
-absl::Status Attention(const Exec& exec, const BlockRowsArgs& args,
-                       std::array<int64_t, kBranches>* keys_read) {
+absl::Status Attention(const Exec& exec, const BlockRowsArgs& args) {
   const int64_t width = ProjectionWidth(args.attention);
-  const NsaLayerParams params = AttentionOf(args);
+  const NsaLayerParams params = AttentionParams(args.parameters, args.places);
   NSA_RETURN_IF_ERROR(Product(exec, {RowsOf(args), args.config.dim, width}, args.work.h,
                               Weight(args.parameters, args.places.projections), args.work.wide));
-  Split(args);
+  NSA_RETURN_IF_ERROR(exec.backend == Backend::kCuda ? SplitOnGpu(exec, args) : Split(exec, args));
   NSA_RETURN_IF_ERROR(CompressNewBlocks(exec, args.attention, params, args.work.hidden_k,
                                         args.work.hidden_v, args.cache));
-  return AttendRows(exec,
-                    {.config = args.attention,
-                     .params = params,
-                     .cache = *args.cache,
-                     .work = args.work,
-                     .first = args.first,
-                     .doc_start = args.doc_start},
-                    keys_read);
+  return AttendRows(exec, {.config = args.attention,
+                           .params = params,
+                           .cache = *args.cache,
+                           .work = args.work,
+                           .first = args.first,
+                           .doc_start = args.doc_start,
+                           .keys_read = args.keys_read});
 }
 
 }  // namespace
 
-absl::Status BlockRows(const Exec& exec, const BlockRowsArgs& args,
-                       std::array<int64_t, kBranches>* keys_read) {
+absl::Status BlockRows(const Exec& exec, const BlockRowsArgs& args) {
   const int64_t rows = RowsOf(args), dim = args.config.dim, hidden = args.config.hidden;
   const NsaShape& shape = args.attention.shape;
   const BlockPlaces& p = args.places;
   const DecodeWork& work = args.work;
   const auto weight = [&](const Place& place) { return Weight(args.parameters, place); };
   NSA_RETURN_IF_ERROR(Norm(exec, args, work.x, p.norm1));
-  NSA_RETURN_IF_ERROR(Attention(exec, args, keys_read));
+  NSA_RETURN_IF_ERROR(Attention(exec, args));
   NSA_RETURN_IF_ERROR(Product(exec, {rows, int64_t{shape.n_heads} * shape.d_v, dim}, work.o,
                               weight(p.out), work.mid, /*add=*/work.x));
   NSA_RETURN_IF_ERROR(Norm(exec, args, work.mid, p.norm2));
@@ -121,6 +120,14 @@ absl::Status BlockRows(const Exec& exec, const BlockRowsArgs& args,
 
 absl::Status Product(const Exec& exec, const LinearShape& shape, const ConstTensor& x,
                      const ConstTensor& w, const Tensor& y, const ConstTensor& add) {
+  if (exec.backend == Backend::kCuda) {
+    // Two numbers of rows, because the matrix library times its algorithms for every new shape. The
+    // tensors have kDecodeRows rows; what is computed in those after the last is not used.
+    const int64_t rows = shape.rows == 1 ? 1 : kDecodeRows;
+    return Linear(exec, {rows, shape.in, shape.out}, {x.data, rows * shape.in, x.dtype}, w,
+                  Prefix(y, rows * shape.out),
+                  ConstTensor(add.data, add.wanted() ? rows * shape.out : 0, add.dtype));
+  }
   const ConstTensor from(x.data, shape.rows * shape.in, x.dtype);
   const ConstTensor plus(add.data, add.wanted() ? shape.rows * shape.out : 0, add.dtype);
   const Tensor to = Prefix(y, shape.rows * shape.out);

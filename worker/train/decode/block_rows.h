@@ -2,7 +2,6 @@
 // ones.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <span>
 
@@ -23,19 +22,20 @@ struct BlockRowsArgs {
   NsaLayerConfig attention;  // of this layer
   const BlockPlaces& places;
   const Arena& parameters;
-  const Rotation& rotation;            // set to the positions of the tokens
+  const Rotation* rotation = nullptr;  // CPU only: set to the positions of the tokens
   const DecodeWork& work;              // x is read and overwritten
   LayerCache* cache = nullptr;         // the tokens are appended
   int64_t first = 0;                   // position of the first token
   std::span<const int32_t> doc_start;  // of each token: where its document begins
+  Tensor keys_read;                    // int64 [kBranches] of this layer, added to
 };
 
 // Errors are those of the kernels; the cache is then no longer valid.
-absl::Status BlockRows(const Exec& exec, const BlockRowsArgs& args,
-                       std::array<int64_t, kBranches>* keys_read);
+absl::Status BlockRows(const Exec& exec, const BlockRowsArgs& args);
 
 // y = x Wᵀ (+ add), as Linear(); a single row is a product of a matrix and a vector, in which every
-// weight is read once and nothing is copied.
+// weight is read once and nothing is copied. On a GPU the tensors have kDecodeRows rows; those from
+// shape.rows on may be overwritten.
 absl::Status Product(const Exec& exec, const LinearShape& shape, const ConstTensor& x,
                      const ConstTensor& w, const Tensor& y, const ConstTensor& add = {});
 

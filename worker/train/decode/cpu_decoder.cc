@@ -51,7 +51,7 @@ absl::StatusOr<std::unique_ptr<CpuDecoder>> CpuDecoder::Create(const Exec& exec,
 
 absl::StatusOr<int64_t> CpuDecoder::BytesFor(const v1::JobSpec& spec, int32_t context) {
   NSA_ASSIGN_OR_RETURN(const ModelConfig config, ConfigOf(spec, context, Backend::kCpu));
-  return SequenceMemory(config).bytes();
+  return SequenceMemory(config, Backend::kCpu).bytes();
 }
 
 CpuDecoder::CpuDecoder(const Exec& exec, const ModelConfig& config, const DecoderOptions& options,
@@ -61,7 +61,7 @@ CpuDecoder::CpuDecoder(const Exec& exec, const ModelConfig& config, const Decode
       separator_(options.separator),
       parameters_(*parameters),
       places_(ModelPlaces::Of(parameters->layout(), config.n_layers)),
-      memory_(config),
+      memory_(config, Backend::kCpu),
       rotation_(config.attention),
       keys_read_(config.n_layers) {}
 
@@ -114,18 +114,18 @@ absl::Status CpuDecoder::ReadRows(std::span<const int32_t> tokens) {
                         .table = Weight(places_.embed),
                         .y = Tensor(work.x.data, rows * config_.dim, DType::kF32)}));
   for (int32_t layer = 0; layer < config_.n_layers; ++layer) {
-    NSA_RETURN_IF_ERROR(Annotate(BlockRows(exec_,
-                                           {.config = config_,
-                                            .attention = config_.AttentionOf(layer),
-                                            .places = places_.blocks[layer],
-                                            .parameters = parameters_,
-                                            .rotation = rotation_,
-                                            .work = work,
-                                            .cache = memory_.cache(layer),
-                                            .first = position_,
-                                            .doc_start = starts_},
-                                           &keys_read_[layer]),
-                                 absl::StrCat("decode: block ", layer)));
+    NSA_RETURN_IF_ERROR(
+        Annotate(BlockRows(exec_, {.config = config_,
+                                   .attention = config_.AttentionOf(layer),
+                                   .places = places_.blocks[layer],
+                                   .parameters = parameters_,
+                                   .rotation = &rotation_,
+                                   .work = work,
+                                   .cache = memory_.cache(layer),
+                                   .first = position_,
+                                   .doc_start = starts_,
+                                   .keys_read = std::span<int64_t>(keys_read_[layer])}),
+                 absl::StrCat("decode: block ", layer)));
   }
   position_ += rows;
   return absl::OkStatus();

@@ -2,16 +2,17 @@
 
 #include "common/base/status.h"
 #include "worker/train/decode/cpu_decoder.h"
+#include "worker/train/decode/gpu_decoder.h"
 
 namespace nsa::train {
 
 absl::StatusOr<std::unique_ptr<Decoder>> Decoder::Create(const Exec& exec, const v1::JobSpec& spec,
                                                          const Arena* parameters,
                                                          const DecoderOptions& options) {
-  if (exec.backend == Backend::kCpu) {
-    return CpuDecoder::Create(exec, spec, parameters, options);
+  if (exec.backend == Backend::kCuda) {
+    return GpuDecoder::Create(exec, spec, parameters, options);
   }
-  return absl::InvalidArgumentError("decode: backend cuda (cpu); use the CPU");
+  return CpuDecoder::Create(exec, spec, parameters, options);
 }
 
 }  // namespace nsa::train

@@ -10,7 +10,8 @@
 // another order than one of many. However the tokens are divided into calls, the same keys are
 // read.
 //
-// A decoder holds one sequence. One thread at a time. Fp32 on the CPU (cpu_decoder.h).
+// A decoder holds one sequence. One thread at a time. Fp32 on the CPU (cpu_decoder.h), bf16 on a
+// GPU (gpu_decoder.h).
 #pragma once
 
 #include <array>

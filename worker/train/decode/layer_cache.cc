@@ -13,12 +13,15 @@ struct Rows {
 };
 
 // How many rows of a branch's keys and values are kept.
-Rows RowsOf(const NsaShape& shape, Branch branch) {
+Rows RowsOf(const NsaLayerConfig& config, Branch branch) {
+  const NsaShape& shape = config.shape;
   const int64_t all = shape.seq_len;
   if (branch == kSel) return {all, all};
   // The first of the new tokens sees w − 1 older rows, and a block misses at most l − 1.
   const int64_t keep = std::min<int64_t>(all, (branch == kWin ? shape.window : shape.l) - 1);
-  return {std::min<int64_t>(all, keep + kDecodeRows), keep};
+  // bf16: on a GPU, where rows that are kept are copied to a place that they do not overlap.
+  const int64_t copies = config.dtype == DType::kBf16 ? 2 : 1;
+  return {std::min<int64_t>(all, copies * keep + kDecodeRows), keep};
 }
 
 struct NewBlocks {
@@ -37,16 +40,15 @@ absl::Status AppendBlocks(const Exec& exec, const NsaLayerConfig& config, Phi ph
   NsaShape shape = config.shape;
   shape.batch = 1;
   shape.seq_len = static_cast<int32_t>((blocks.count - 1) * shape.d + shape.l);
-  const int64_t row = int64_t{shape.n_kv_groups} * width;
   const int64_t units = phi == Phi::kMlp ? blocks.count * shape.n_kv_groups * PhiHidden(width) : 0;
-  return Compress(exec,
-                  {.shape = shape,
-                   .width = width,
-                   .phi = phi,
-                   .x = {raw.row(blocks.first * shape.d), shape.seq_len * row, DType::kF32},
-                   .params = params,
-                   .hidden = Tensor(hidden.data, units, DType::kF32),
-                   .y = Tensor(compressed->Append(blocks.count), blocks.count * row, DType::kF32)});
+  NSA_ASSIGN_OR_RETURN(const Tensor y, compressed->Append(exec, blocks.count));
+  return Compress(exec, {.shape = shape,
+                         .width = width,
+                         .phi = phi,
+                         .x = raw.rows(blocks.first * shape.d, shape.seq_len),
+                         .params = params,
+                         .hidden = Tensor(hidden.data, units, config.dtype),
+                         .y = y});
 }
 
 }  // namespace
@@ -57,13 +59,15 @@ LayerCache::LayerCache(const NsaLayerConfig& config, ActivationArena* arena) {
   const int64_t v_width = int64_t{shape.n_kv_groups} * shape.d_v;
   for (const Branch branch : kProjectionOrder) {
     if (!config.has(branch)) continue;
-    const Rows rows = RowsOf(shape, branch);
-    k[branch] = RowCache(rows.capacity, rows.keep, k_width, arena);
-    v[branch] = RowCache(rows.capacity, rows.keep, v_width, arena);
+    const Rows rows = RowsOf(config, branch);
+    k[branch] = RowCache({rows.capacity, rows.keep, k_width, config.dtype}, arena);
+    v[branch] = RowCache({rows.capacity, rows.keep, v_width, config.dtype}, arena);
   }
   const int64_t blocks = shape.cmp_blocks();
-  if (config.has(kCmp) || config.has(kSel)) k_cmp = RowCache(blocks, blocks, k_width, arena);
-  if (config.has(kCmp)) v_cmp = RowCache(blocks, blocks, v_width, arena);
+  if (config.has(kCmp) || config.has(kSel)) {
+    k_cmp = RowCache({blocks, blocks, k_width, config.dtype}, arena);
+  }
+  if (config.has(kCmp)) v_cmp = RowCache({blocks, blocks, v_width, config.dtype}, arena);
 }
 
 void LayerCache::Bind(const ActivationArena& arena) {

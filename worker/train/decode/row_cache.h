@@ -1,10 +1,15 @@
 // The newest rows of a growing list, in consecutive memory: keys or values, one row for each token
-// or compression block.
+// or compression block. On a GPU all work is enqueued on Exec::stream.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 
+#include "absl/status/statusor.h"
+#include "common/base/status.h"
+#include "kernels/cuda/device.h"
+#include "kernels/exec.h"
 #include "kernels/tensor.h"
 #include "worker/train/model/activations.h"
 
@@ -12,23 +17,31 @@ namespace nsa::train {
 
 class RowCache {
  public:
+  struct Size {
+    int64_t capacity = 0;  // rows
+    int64_t keep = 0;      // rows that are kept when they are full
+    int64_t width = 0;     // elements of a row
+    DType dtype = DType::kF32;
+  };
+
   RowCache() = default;
 
-  // Plans memory for `capacity` rows of `width` floats. When they are full, all but the newest
-  // `keep` rows are forgotten, so that keep + n ≤ capacity rows can be appended n at a time.
-  RowCache(int64_t capacity, int64_t keep, int64_t width, ActivationArena* arena)
-      : capacity_(std::max<int64_t>(1, capacity)),
-        keep_(keep),
-        width_(width),
-        slot_(arena->Plan(capacity_ * width)) {}
+  // Plans memory. When it is full, all but the newest `keep` rows are forgotten, so that keep + n ≤
+  // capacity rows can be appended n at a time. On a GPU 2·keep + n ≤ capacity, unless no row is
+  // ever forgotten: the rows that are kept must not overlap the place that they are moved to.
+  RowCache(const Size& size, ActivationArena* arena)
+      : size_(size),
+        slot_(arena->Plan(std::max<int64_t>(1, size.capacity) * size.width, size.dtype)) {
+    size_.capacity = std::max<int64_t>(1, size.capacity);
+  }
 
   // To be called once `arena` is allocated.
-  void Bind(const ActivationArena& arena) { data_ = arena[slot_].as<float>().data(); }
+  void Bind(const ActivationArena& arena) { memory_ = arena[slot_]; }
 
-  // Appends `rows` rows and returns where the caller writes them.
-  float* Append(int64_t rows) {
-    if (end_ - begin_ + rows > capacity_) Slide();
-    float* const at = data_ + (end_ - begin_) * width_;
+  // Appends `rows` rows and returns where the caller writes them. The error is that of a copy.
+  absl::StatusOr<Tensor> Append(const Exec& exec, int64_t rows) {
+    if (end_ - begin_ + rows > size_.capacity) NSA_RETURN_IF_ERROR(Slide(exec));
+    const Tensor at(At(end_), rows * size_.width, size_.dtype);
     end_ += rows;
     return at;
   }
@@ -39,24 +52,33 @@ class RowCache {
   int64_t begin() const { return begin_; }
   int64_t end() const { return end_; }
 
-  // Row `number` and, behind it, all rows after it; begin() ≤ number ≤ end().
-  const float* row(int64_t number) const { return data_ + (number - begin_) * width_; }
-
-  // Rows first … end() − 1.
-  ConstTensor from(int64_t first) const {
-    return {row(first), (end_ - first) * width_, DType::kF32};
+  // `count` rows from row `first` on; begin() ≤ first ≤ first + count ≤ end().
+  ConstTensor rows(int64_t first, int64_t count) const {
+    return {At(first), count * size_.width, size_.dtype};
   }
+  // Rows first … end() − 1.
+  ConstTensor from(int64_t first) const { return rows(first, end_ - first); }
 
  private:
-  void Slide() {
-    const int64_t first = std::max(begin_, end_ - keep_);
-    std::copy(row(first), row(end_), data_);
-    begin_ = first;
+  int64_t Bytes(int64_t rows) const { return rows * size_.width * SizeOf(size_.dtype); }
+  std::byte* At(int64_t number) const {
+    return static_cast<std::byte*>(memory_.data) + Bytes(number - begin_);
   }
 
-  int64_t capacity_ = 0, keep_ = 0, width_ = 0;
+  absl::Status Slide(const Exec& exec) {
+    const int64_t first = std::max(begin_, end_ - size_.keep), bytes = Bytes(end_ - first);
+    const std::byte* const from = At(first);
+    begin_ = first;
+    if (exec.backend == Backend::kCuda) {
+      return cuda::CopyBytes(exec.stream, memory_.data, from, bytes);
+    }
+    std::memmove(memory_.data, from, static_cast<size_t>(bytes));
+    return absl::OkStatus();
+  }
+
+  Size size_;
   ActivationArena::Slot slot_;
-  float* data_ = nullptr;
+  Tensor memory_;
   int64_t begin_ = 0, end_ = 0;
 };
 

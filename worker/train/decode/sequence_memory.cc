@@ -3,48 +3,64 @@
 #include <algorithm>
 
 #include "common/base/status.h"
+#include "kernels/nsa/decode/attend_rows.h"
 #include "kernels/nsa/layer/projections.h"
 
 namespace nsa::train {
 
-SequenceMemory::SequenceMemory(const ModelConfig& config) {
+SequenceMemory::SequenceMemory(const ModelConfig& config, Backend backend, bool documents)
+    : backend_(backend) {
   for (int32_t layer = 0; layer < config.n_layers; ++layer) {
     caches_.emplace_back(config.AttentionOf(layer), &arena_);
   }
-  const int64_t rows = std::min<int64_t>(kDecodeRows, config.attention.shape.seq_len);
-  Plan(&work_.x, rows * config.dim);
-  Plan(&work_.mid, rows * config.dim);
-  Plan(&work_.h, rows * config.dim);
-  Plan(&work_.u, rows * config.hidden);
-  Plan(&work_.logits, config.vocab);
+  const DType type = config.attention.dtype;
+  const bool on_gpu = backend == Backend::kCuda;
+  const int64_t rows =
+      on_gpu ? kDecodeRows : std::min<int64_t>(kDecodeRows, config.attention.shape.seq_len);
+  Plan(&work_.x, rows * config.dim, type);
+  Plan(&work_.mid, rows * config.dim, type);
+  Plan(&work_.h, rows * config.dim, type);
+  Plan(&work_.u, rows * config.hidden, type);
+  Plan(&work_.logits, (on_gpu ? rows : 1) * config.vocab, type);
   PlanAttention(config.attention, rows);
+  if (on_gpu) PlanForGpu(config, rows, documents);
 }
 
 // The configuration has every branch that any layer has, so its tensors are the largest.
 void SequenceMemory::PlanAttention(const NsaLayerConfig& config, int64_t rows) {
   const NsaShape& shape = config.shape;
   const int64_t heads = shape.n_heads, groups = shape.n_kv_groups;
-  Plan(&work_.wide, rows * ProjectionWidth(config));
-  Plan(&work_.q, rows * heads * shape.d_k);
-  Plan(&work_.q_rotated, rows * heads * shape.d_k);
+  const DType type = config.dtype;
+  Plan(&work_.wide, rows * ProjectionWidth(config), type);
+  Plan(&work_.q, rows * heads * shape.d_k, type);
+  Plan(&work_.q_rotated, rows * heads * shape.d_k, type);
   for (int c = 0; c < kBranches; ++c) {
     if (!config.branches[c]) continue;
-    Plan(&work_.o_c[c], rows * heads * shape.d_v);
-    Plan(&work_.lse[c], rows * heads);
+    Plan(&work_.o_c[c], rows * heads * shape.d_v, type);
+    Plan(&work_.lse[c], rows * heads, DType::kF32);
   }
-  Plan(&work_.gates, rows * groups * kBranches);
-  Plan(&work_.o, rows * heads * shape.d_v);
-  if (config.has(kSel)) {
+  Plan(&work_.gates, rows * groups * kBranches, DType::kF32);
+  Plan(&work_.o, rows * heads * shape.d_v, type);
+  if (config.has(kSel)) Plan(&work_.blocks, rows * groups * shape.n_sel, DType::kI32);
+  if (config.has(kSel) && backend_ == Backend::kCpu) {
     const int64_t most = std::min<int64_t>(shape.seq_len, int64_t{shape.n_sel} * shape.l_sel);
-    Plan(&work_.blocks, rows * groups * shape.n_sel, DType::kI32);
-    Plan(&work_.near_k, most * groups * shape.d_k);
-    Plan(&work_.near_v, most * groups * shape.d_v);
+    Plan(&work_.near_k, most * groups * shape.d_k, type);
+    Plan(&work_.near_v, most * groups * shape.d_v, type);
   }
   if (config.has_phi()) {
     const int64_t units = MostNewBlocks(shape) * groups;
-    Plan(&work_.hidden_k, units * PhiHidden(shape.d_k));
-    Plan(&work_.hidden_v, units * PhiHidden(shape.d_v));
+    Plan(&work_.hidden_k, units * PhiHidden(shape.d_k), type);
+    Plan(&work_.hidden_v, units * PhiHidden(shape.d_v), type);
   }
+}
+
+void SequenceMemory::PlanForGpu(const ModelConfig& config, int64_t rows, bool documents) {
+  Plan(&work_.tokens, rows, DType::kI32);
+  if (documents) Plan(&work_.doc_start, rows, DType::kI32);
+  Plan(&work_.attention,
+       AttendCachedScratchBytes(config.attention, rows, config.attention.shape.seq_len),
+       DType::kU8);
+  Plan(&work_.keys_read, int64_t{config.n_layers} * kBranches, DType::kI64);
 }
 
 void SequenceMemory::Plan(Tensor* tensor, int64_t size, DType type) {
@@ -52,7 +68,7 @@ void SequenceMemory::Plan(Tensor* tensor, int64_t size, DType type) {
 }
 
 absl::Status SequenceMemory::Allocate() {
-  NSA_RETURN_IF_ERROR(arena_.Allocate(Backend::kCpu));
+  NSA_RETURN_IF_ERROR(arena_.Allocate(backend_));
   for (const auto& [tensor, slot] : planned_) *tensor = arena_[slot];
   for (LayerCache& cache : caches_) cache.Bind(arena_);
   return absl::OkStatus();

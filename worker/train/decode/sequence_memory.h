@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "common/nsa/branch.h"
+#include "kernels/exec.h"
 #include "kernels/tensor.h"
 #include "worker/train/decode/layer_cache.h"
 #include "worker/train/model/activations.h"
@@ -31,13 +32,19 @@ struct DecodeWork {
   Tensor blocks;                      // int32 [R, G·n]
   Tensor near_k, near_v;              // [n·l', G·(dk or dv)], the rows that one token selected
   Tensor hidden_k, hidden_v;          // of φ mlp
-  Tensor logits;                      // [V]
+  Tensor logits;                      // [V]; on a GPU [R, V]
+  // On a GPU:
+  Tensor tokens;     // int32 [R]
+  Tensor doc_start;  // int32 [R], in a model with a document mask
+  Tensor attention;  // scratch of AttendCached()
+  Tensor keys_read;  // int64 [layers, kBranches]
 };
 
 class SequenceMemory {
  public:
-  // Plans the memory; the shape's seq_len is the most tokens of the sequence.
-  explicit SequenceMemory(const ModelConfig& config);
+  // Plans the memory on the device of `backend`; the shape's seq_len is the most tokens of the
+  // sequence. `documents`: the model has a document mask.
+  SequenceMemory(const ModelConfig& config, Backend backend, bool documents = false);
   SequenceMemory(const SequenceMemory&) = delete;  // tensors are filled in by their address
   SequenceMemory& operator=(const SequenceMemory&) = delete;
 
@@ -54,9 +61,11 @@ class SequenceMemory {
   using Slot = ActivationArena::Slot;
 
   // Plans a tensor of the workspace, which is `tensor` once the memory is allocated.
-  void Plan(Tensor* tensor, int64_t size, DType type = DType::kF32);
+  void Plan(Tensor* tensor, int64_t size, DType type);
   void PlanAttention(const NsaLayerConfig& config, int64_t rows);
+  void PlanForGpu(const ModelConfig& config, int64_t rows, bool documents);
 
+  const Backend backend_;
   ActivationArena arena_;
   std::vector<LayerCache> caches_;
   DecodeWork work_;

@@ -32,15 +32,6 @@ Out PhiView(ArenaPointer arena, const PhiPlaces& p) {
           .b2 = View(arena, p.fc2_b)};
 }
 
-NsaLayerParams AttentionView(const Arena& arena, const BlockPlaces& p) {
-  return {.gate = {.fc1_w = View(arena, p.gate_fc1_w),
-                   .fc1_b = View(arena, p.gate_fc1_b),
-                   .fc2_w = View(arena, p.gate_fc2_w),
-                   .fc2_b = View(arena, p.gate_fc2_b)},
-          .phi_k = PhiView<PhiParams, const Arena&>(arena, p.phi_k),
-          .phi_v = PhiView<PhiParams, const Arena&>(arena, p.phi_v)};
-}
-
 NsaLayerGrads AttentionView(Arena* arena, const BlockPlaces& p) {
   return {.gate = {.fc1_w = View(arena, p.gate_fc1_w),
                    .fc1_b = View(arena, p.gate_fc1_b),
@@ -108,7 +99,7 @@ absl::Status AttentionForward(const BlockContext& block, const BlockStatistics& 
   const BlockActivations& act = block.activations;
   const ActivationArena& arena = block.arena;
   return NsaLayer(block.exec, {.config = block.attention,
-                               .params = AttentionView(block.parameters, block.places),
+                               .params = AttentionParams(block.parameters, block.places),
                                .rotated = true,
                                .q = arena[act.q],
                                .v = Tensors<ConstTensor>(arena, act.v),
@@ -159,7 +150,7 @@ absl::Status AttentionGradients(const BlockContext& block, const Tensor& dx, Are
                                      View(block.parameters, p.out), arena[work.d_o],
                                      View(gradients, p.out)));
   return NsaLayerBackward(block.exec, {.config = block.attention,
-                                       .params = AttentionView(block.parameters, p),
+                                       .params = AttentionParams(block.parameters, p),
                                        .q = arena[act.q],
                                        .v = Tensors<ConstTensor>(arena, act.v),
                                        .doc_start = block.doc_start,
@@ -202,6 +193,15 @@ absl::Status ProjectionsBackward(const BlockContext& block, const ConstTensor& x
 }
 
 }  // namespace
+
+NsaLayerParams AttentionParams(const Arena& arena, const BlockPlaces& p) {
+  return {.gate = {.fc1_w = View(arena, p.gate_fc1_w),
+                   .fc1_b = View(arena, p.gate_fc1_b),
+                   .fc2_w = View(arena, p.gate_fc2_w),
+                   .fc2_b = View(arena, p.gate_fc2_b)},
+          .phi_k = PhiView<PhiParams, const Arena&>(arena, p.phi_k),
+          .phi_v = PhiView<PhiParams, const Arena&>(arena, p.phi_v)};
+}
 
 BlockPlaces BlockPlaces::Of(const ParameterLayout& layout, int32_t layer) {
   const auto find = [&](std::string_view name) -> Place {

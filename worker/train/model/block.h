@@ -36,6 +36,9 @@ struct BlockPlaces {
   static BlockPlaces Of(const ParameterLayout& layout, int32_t layer);
 };
 
+// The parameters of a block's gate and φ; those that it does not have are empty.
+NsaLayerParams AttentionParams(const Arena& parameters, const BlockPlaces& places);
+
 // Where all parameters of a model are.
 struct ModelPlaces {
   Place embed, norm_f, head;

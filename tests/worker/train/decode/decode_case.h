@@ -2,6 +2,7 @@
 // pass.
 #pragma once
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -29,18 +30,30 @@ inline std::vector<double> LogProbabilities(std::span<const float> logits) {
   return result;
 }
 
+// The nearest number with the sign, exponent and upper 7 bits of the mantissa of a float.
+inline float RoundToBf16(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  return std::bit_cast<float>((bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff0000u);
+}
+
 class DecodeCase {
  public:
-  DecodeCase(const v1::JobSpec& spec, int32_t tokens, uint32_t seed)
+  // kForGpu: weights that bf16 represents, smaller so that its rounding matters less.
+  enum class Weights { kForCpu, kForGpu };
+
+  DecodeCase(const v1::JobSpec& spec, int32_t tokens, uint32_t seed,
+             Weights weights = Weights::kForCpu)
       : spec_(spec), layout_(spec), parameters_(&layout_) {
     SetThreads(1, 1);  // the shapes are too small for several threads
     // Weights large enough that scores, gates and norms are far from their symmetric initial
     // values.
     std::mt19937 engine(seed);
-    std::normal_distribution<float> normal(0.0f, 0.25f);
+    const bool for_gpu = weights == Weights::kForGpu;
+    std::normal_distribution<float> normal(0.0f, for_gpu ? 0.125f : 0.25f);
     for (const ParameterInfo& tensor : layout_.tensors()) {
       for (float& value : parameters_.of(tensor)) {
         value = (tensor.init == Init::kOnes ? 1.0f : 0.0f) + normal(engine);
+        if (for_gpu) value = RoundToBf16(value);
       }
     }
     text_ = TinyTokens(tokens, spec.model().vocab(), seed);
@@ -59,10 +72,15 @@ class DecodeCase {
   // Where the documents begin; empty without a mask.
   std::span<const int32_t> starts() const { return starts_; }
 
-  std::unique_ptr<Decoder> MakeDecoder(int32_t context) const {
+  const Arena& parameters() const { return parameters_; }
+
+  DecoderOptions Options(int32_t context) const {
     DecoderOptions options{.context = context};
     if (spec_.data().document_mask()) options.separator = kSeparator;
-    auto decoder = Decoder::Create(Exec{}, spec_, &parameters_, options);
+    return options;
+  }
+  std::unique_ptr<Decoder> MakeDecoder(int32_t context) const {
+    auto decoder = Decoder::Create(Exec{}, spec_, &parameters_, Options(context));
     EXPECT_OK(decoder);
     return decoder.ok() ? *std::move(decoder) : nullptr;
   }

@@ -1,0 +1,53 @@
+// Attention of a few new tokens over the cached keys and values of their sequence, on a GPU: what
+// the branches of the layer (kernels/nsa/layer/nsa_layer.h) compute for these rows. On the CPU this
+// is worker/train/decode/attend_rows.h.
+//
+// The keys of a row are divided into parts of 256. A thread block computes the attention of one row
+// and group over one part, and the parts are then added up in order, so bits repeat and a single
+// row keeps the whole GPU busy:
+//
+//   parts of cmp and win → the row's selection blocks → parts of sel → sums
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "common/nsa/branch.h"
+#include "kernels/exec.h"
+#include "kernels/nsa/layer/layer_config.h"
+#include "kernels/tensor.h"
+
+namespace nsa {
+
+struct AttendCachedArgs {
+  NsaLayerConfig config;  // bf16; shape.batch is 1, shape.seq_len is R, the number of new rows
+  int32_t first = 0;      // position of the first new row
+  ConstTensor doc_start;  // optional int32 [R]: where the document of each row begins
+
+  ConstTensor q;  // [R, H, dk], rotated
+  // Rotated keys, and values, of each branch: [rows, G, dk] and [rows, G, dv]. Of cmp they are the
+  // compression blocks from block 0 on; of sel the tokens from position 0 on; of win those from
+  // position `window_begin` on, which is at most the first that row 0 sees. In a layer with sel and
+  // without cmp k[kCmp] has the averages of l keys, and v[kCmp] is empty.
+  std::array<ConstTensor, kBranches> k, v;
+  int32_t window_begin = 0;
+
+  Tensor scratch;                   // uint8 [AttendCachedScratchBytes]
+  Tensor blocks;                    // int32 [R, G, n], overwritten, when sel is present
+  std::array<Tensor, kBranches> o;  // [R, H, dv] of each branch that is present, overwritten
+  Tensor keys_read;                 // int64 [kBranches], added to; heads of a group count once
+};
+
+// Bytes of scratch for at most `rows` new rows of a sequence of at most `context` tokens.
+int64_t AttendCachedScratchBytes(const NsaLayerConfig& config, int64_t rows, int64_t context);
+
+}  // namespace nsa
+
+namespace nsa::cuda {
+
+// The caller has checked the shape (NsaShape::ValidateOnCuda) and owns tensors of these sizes.
+// Unimplemented in a program that was built without CUDA.
+absl::Status AttendCached(const Exec& exec, const AttendCachedArgs& args);
+
+}  // namespace nsa::cuda

@@ -1,0 +1,49 @@
+// What the kernels of attend_rows.cu and choose_blocks.cu share: the rows, the caches, and where
+// the results of the parts are.
+#pragma once
+
+#include <cstdint>
+
+#include "common/nsa/visibility.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/vector.cuh"
+#include "kernels/nsa/decode/attend_rows.h"
+
+namespace nsa::cuda {
+
+constexpr int kPartKeys = 256;  // keys of a part, and threads of its thread block
+constexpr int kMostHeads = 16;  // query heads in a group
+
+// The sizes have the names that BranchRule (common/nsa/visibility.h) reads.
+struct DecodeProblem {
+  int seq_len, l, d, l_sel, n_sel, window;
+  int rows, first, groups, heads, h, dk, dv;
+  int window_begin;
+  float scale;  // log2(e) / √dk: scores are exponents of 2
+
+  const int* doc_start;  // may be null
+  const bf16* q;
+  const bf16* k[kBranches];
+  const bf16* v[kBranches];
+  int first_part[kBranches], parts[kBranches];
+  int* blocks;
+  unsigned long long* keys_read;
+  bf16* o[kBranches];
+
+  int64_t score_step;  // numbers of a row of `scores`
+  float* scores;       // [R, H, score_step], of the compressed keys that are visible
+  float2* stats;       // [parts, R, H]: maximum of the scores, Σ 2^(score − maximum)
+  float* part_o;       // [parts, R, H, dv], Σ 2^(score − maximum) · v
+
+  __device__ __forceinline__ int DocStart(int row) const {
+    return doc_start == nullptr ? 0 : doc_start[row];
+  }
+  __device__ __forceinline__ int64_t StatsAt(int part, int row, int head) const {
+    return (int64_t{part} * rows + row) * heads + head;
+  }
+};
+
+// Chooses the selection blocks of every row and group from the scores and statistics of cmp.
+absl::Status ChooseCachedBlocks(const Exec& exec, const DecodeProblem& p);
+
+}  // namespace nsa::cuda

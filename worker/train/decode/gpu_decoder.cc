@@ -1,0 +1,167 @@
+#include "worker/train/decode/gpu_decoder.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/nsa/attention_scratch.h"
+#include "kernels/nn/embedding.h"
+#include "kernels/nn/rms_norm.h"
+#include "worker/train/decode/block_rows.h"
+#include "worker/train/decode/checks.h"
+
+namespace nsa::train {
+namespace {
+
+static_assert(Decoder::kMostRows == kDecodeRows);
+
+float FromBf16(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
+
+// The workspace that the gate asks for.
+int64_t WorkspaceBytes(const ModelConfig& config) {
+  NsaShape shape = config.attention.shape;
+  shape.seq_len = kDecodeRows;
+  return PlanGateScratch(shape).bytes;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GpuDecoder>> GpuDecoder::Create(const Exec& exec,
+                                                               const v1::JobSpec& spec,
+                                                               const Arena* parameters,
+                                                               const DecoderOptions& options) {
+  NSA_ASSIGN_OR_RETURN(const ModelConfig config, ConfigOf(spec, options.context, Backend::kCuda));
+  std::unique_ptr<GpuDecoder> decoder(new GpuDecoder(exec, config, options, parameters));
+  NSA_RETURN_IF_ERROR(decoder->Allocate());
+  return decoder;
+}
+
+GpuDecoder::GpuDecoder(const Exec& exec, const ModelConfig& config, const DecoderOptions& options,
+                       const Arena* parameters)
+    : exec_(exec),
+      config_(config),
+      separator_(options.separator),
+      parameters_(*parameters),
+      places_(ModelPlaces::Of(parameters->layout(), config.n_layers)),
+      memory_(config, Backend::kCuda, options.separator.has_value()) {}
+
+absl::Status GpuDecoder::Allocate() {
+  NSA_RETURN_IF_ERROR(memory_.Allocate());
+  NSA_ASSIGN_OR_RETURN(workspace_,
+                       cuda::DeviceMemory::Allocate(WorkspaceBytes(config_), "kernel workspace"));
+  exec_.workspace = workspace_.data();
+  exec_.workspace_bytes = workspace_.bytes();
+  return absl::OkStatus();
+}
+
+void GpuDecoder::Reset() {
+  memory_.Clear();
+  position_ = 0;
+  document_ = 0;
+  clear_keys_read_ = true;
+}
+
+absl::StatusOr<std::span<const float>> GpuDecoder::Prefill(std::span<const int32_t> tokens) {
+  NSA_RETURN_IF_ERROR(CheckTokens(tokens, position_, context(), config_.vocab));
+  while (true) {
+    const std::span<const int32_t> rows =
+        tokens.first(std::min(tokens.size(), static_cast<size_t>(kDecodeRows)));
+    tokens = tokens.subspan(rows.size());
+    NSA_RETURN_IF_ERROR(ReadRows(rows));
+    if (tokens.empty()) return Head(static_cast<int64_t>(rows.size()) - 1, 1);
+  }
+}
+
+absl::StatusOr<std::span<const float>> GpuDecoder::PrefillEach(std::span<const int32_t> tokens) {
+  NSA_RETURN_IF_ERROR(CheckEach(tokens, position_, context(), config_.vocab));
+  NSA_RETURN_IF_ERROR(ReadRows(tokens));
+  return Head(0, static_cast<int64_t>(tokens.size()));
+}
+
+absl::StatusOr<std::array<int64_t, kBranches>> GpuDecoder::keys_read(int32_t layer) const {
+  std::array<int64_t, kBranches> keys = {};
+  if (clear_keys_read_) return keys;
+  NSA_RETURN_IF_ERROR(
+      cuda::CopyBytes(exec_.stream, keys.data(), KeysRead(layer).data, sizeof(keys)));
+  NSA_RETURN_IF_ERROR(cuda::Synchronize(exec_.stream));
+  return keys;
+}
+
+Tensor GpuDecoder::KeysRead(int32_t layer) const {
+  return {memory_.work().keys_read.as<int64_t>().data() + int64_t{layer} * kBranches, kBranches,
+          DType::kI64};
+}
+
+// Copies what the kernels read of the tokens, and where their documents begin, to the GPU.
+absl::Status GpuDecoder::Upload(std::span<const int32_t> tokens) {
+  const DecodeWork& work = memory_.work();
+  starts_.clear();
+  for (const int32_t token : tokens) {
+    if (token == separator_) document_ = static_cast<int32_t>(position_ + starts_.size());
+    starts_.push_back(document_);
+  }
+  const auto bytes = static_cast<int64_t>(tokens.size_bytes());
+  if (work.doc_start.wanted()) {
+    NSA_RETURN_IF_ERROR(cuda::CopyBytes(exec_.stream, work.doc_start.data, starts_.data(), bytes));
+  }
+  if (clear_keys_read_) {
+    NSA_RETURN_IF_ERROR(
+        cuda::ZeroBytes(exec_.stream, work.keys_read.data,
+                        work.keys_read.size * static_cast<int64_t>(sizeof(int64_t))));
+    clear_keys_read_ = false;
+  }
+  return cuda::CopyBytes(exec_.stream, work.tokens.data, tokens.data(), bytes);
+}
+
+// Enqueues at most kDecodeRows tokens through all blocks.
+absl::Status GpuDecoder::ReadRows(std::span<const int32_t> tokens) {
+  const auto rows = static_cast<int64_t>(tokens.size());
+  const DecodeWork& work = memory_.work();
+  NSA_RETURN_IF_ERROR(Upload(tokens));
+  NSA_RETURN_IF_ERROR(
+      Embedding(exec_, {.rows = rows,
+                        .vocab = config_.vocab,
+                        .dim = config_.dim,
+                        .tokens = ConstTensor(work.tokens.data, rows, DType::kI32),
+                        .table = Weight(places_.embed),
+                        .y = Tensor(work.x.data, rows * config_.dim, work.x.dtype)}));
+  for (int32_t layer = 0; layer < config_.n_layers; ++layer) {
+    NSA_RETURN_IF_ERROR(Annotate(BlockRows(exec_, {.config = config_,
+                                                   .attention = config_.AttentionOf(layer),
+                                                   .places = places_.blocks[layer],
+                                                   .parameters = parameters_,
+                                                   .work = work,
+                                                   .cache = memory_.cache(layer),
+                                                   .first = position_,
+                                                   .doc_start = starts_,
+                                                   .keys_read = KeysRead(layer)}),
+                                 absl::StrCat("decode: block ", layer)));
+  }
+  position_ += rows;
+  return absl::OkStatus();
+}
+
+// The logits after `rows` rows of the residual stream, from row `first` on.
+absl::StatusOr<std::span<const float>> GpuDecoder::Head(int64_t first, int64_t rows) {
+  const DecodeWork& work = memory_.work();
+  const int64_t dim = config_.dim, size = rows * config_.vocab;
+  const auto* const x =
+      static_cast<const std::byte*>(work.x.data) + first * dim * SizeOf(work.x.dtype);
+  NSA_RETURN_IF_ERROR(RmsNorm(exec_, {.rows = rows,
+                                      .dim = dim,
+                                      .x = ConstTensor(x, rows * dim, work.x.dtype),
+                                      .weight = Weight(places_.norm_f),
+                                      .y = Tensor(work.h.data, rows * dim, work.h.dtype)}));
+  NSA_RETURN_IF_ERROR(
+      Product(exec_, {rows, dim, config_.vocab}, work.h, Weight(places_.head), work.logits));
+  fetched_.resize(static_cast<size_t>(size));
+  logits_.resize(static_cast<size_t>(size));
+  NSA_RETURN_IF_ERROR(cuda::CopyBytes(exec_.stream, fetched_.data(), work.logits.data,
+                                      size * static_cast<int64_t>(sizeof(uint16_t))));
+  NSA_RETURN_IF_ERROR(cuda::Synchronize(exec_.stream));
+  std::ranges::transform(fetched_, logits_.begin(), FromBf16);
+  return logits_;
+}
+
+}  // namespace nsa::train

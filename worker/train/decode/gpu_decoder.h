@@ -1,0 +1,73 @@
+// The decoder on a GPU, in bf16: at most kDecodeRows tokens at a time, block after block. Every
+// call waits for the GPU.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/nsa/branch.h"
+#include "kernels/cuda/device.h"
+#include "kernels/exec.h"
+#include "kernels/tensor.h"
+#include "nsa/v1/job.pb.h"
+#include "worker/train/decode/decoder.h"
+#include "worker/train/decode/sequence_memory.h"
+#include "worker/train/model/block.h"
+#include "worker/train/model/model_config.h"
+#include "worker/train/model/parameters.h"
+
+namespace nsa::train {
+
+class GpuDecoder final : public Decoder {
+ public:
+  // As Decoder::Create(); `parameters` have a bf16 copy. ResourceExhausted when the GPU has too
+  // little free memory for the caches.
+  static absl::StatusOr<std::unique_ptr<GpuDecoder>> Create(const Exec& exec,
+                                                            const v1::JobSpec& spec,
+                                                            const Arena* parameters,
+                                                            const DecoderOptions& options);
+
+  absl::StatusOr<std::span<const float>> Prefill(std::span<const int32_t> tokens) override;
+  absl::StatusOr<std::span<const float>> PrefillEach(std::span<const int32_t> tokens) override;
+  void Reset() override;
+
+  int32_t context() const override { return config_.attention.shape.seq_len; }
+  int32_t tokens() const override { return static_cast<int32_t>(position_); }
+  absl::StatusOr<std::array<int64_t, kBranches>> keys_read(int32_t layer) const override;
+  int64_t bytes() const override { return memory_.bytes() + workspace_.bytes(); }
+
+ private:
+  GpuDecoder(const Exec& exec, const ModelConfig& config, const DecoderOptions& options,
+             const Arena* parameters);
+  absl::Status Allocate();
+  absl::Status ReadRows(std::span<const int32_t> tokens);
+  absl::Status Upload(std::span<const int32_t> tokens);
+  absl::StatusOr<std::span<const float>> Head(int64_t first, int64_t rows);
+  Tensor KeysRead(int32_t layer) const;
+  ConstTensor Weight(const Place& place) const {
+    return parameters_.weight(place.offset, place.size);
+  }
+
+  Exec exec_;
+  const ModelConfig config_;
+  const std::optional<int32_t> separator_;
+  const Arena& parameters_;
+  const ModelPlaces places_;
+  SequenceMemory memory_;
+  cuda::DeviceMemory workspace_;   // of the gate's kernel
+  std::vector<uint16_t> fetched_;  // logits as the GPU has them
+  std::vector<float> logits_;
+
+  int64_t position_ = 0;         // of the next token
+  int32_t document_ = 0;         // where its document begins
+  std::vector<int32_t> starts_;  // of the tokens that are computed: where their documents begin
+  bool clear_keys_read_ = true;  // before the next tokens
+};
+
+}  // namespace nsa::train
