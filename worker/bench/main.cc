@@ -1,4 +1,4 @@
-// nsa-bench: how fast the kernels run on this GPU, compared with what the GPU can do.
+// nsa-bench: how fast kernels, training steps and decoding run on this GPU.
 #include <cmath>
 #include <cstdio>
 #include <string>
@@ -6,6 +6,7 @@
 
 #include "CLI/CLI.hpp"
 #include "common/base/status.h"
+#include "worker/bench/decode.h"
 #include "worker/bench/families.h"
 #include "worker/bench/step.h"
 #include "worker/bench/timing.h"
@@ -123,6 +124,28 @@ absl::StatusOr<bool> RunSteps(const StepOptions& options) {
   return true;
 }
 
+absl::StatusOr<bool> RunDecodes(const DecodeOptions& options) {
+  NSA_RETURN_IF_ERROR(RunDecode(options));
+  return true;
+}
+
+CLI::App* AddDecode(CLI::App* app, DecodeOptions* options) {
+  CLI::App* decode = app->add_subcommand(
+      "decode", "one more token of a job's model, by the number of tokens before it: time, keys");
+  decode->add_option("job", options->job, "job file")->required();
+  decode->add_option("--contexts", options->contexts, "tokens after the last step, e.g. 2048,8192")
+      ->delimiter(',')
+      ->check(CLI::Range(2, 1'048'576))
+      ->capture_default_str();
+  decode->add_option("--steps", options->steps, "timed tokens, of which the median is reported")
+      ->check(CLI::Range(1, 100'000))
+      ->capture_default_str();
+  decode->add_flag("--vs-dense", options->vs_dense, "also the same model with dense attention");
+  decode->add_option("--device", options->device, "cpu or cuda; default: cuda if there is a GPU")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+  return decode;
+}
+
 void AddShape(CLI::App* app, Options* options) {
   NsaShape& s = options->shape;
   app->add_option("--batch", s.batch, "sequences")->capture_default_str();
@@ -144,7 +167,7 @@ void AddShape(CLI::App* app, Options* options) {
 }
 
 int Main(int argc, char** argv) {
-  CLI::App app{"Times kernels on this machine's GPU against what the GPU can do"};
+  CLI::App app{"Times kernels, training steps and decoding on this machine's GPU"};
   app.require_subcommand(1);
   Options options;
   CLI::App* kernels = app.add_subcommand(
@@ -173,9 +196,12 @@ int Main(int argc, char** argv) {
   step->add_option("--steps", step_options.steps, "timed steps, of which the median counts")
       ->check(CLI::Range(1, 10000))
       ->capture_default_str();
+  DecodeOptions decode_options;
+  const CLI::App* decode = AddDecode(&app, &decode_options);
   CLI11_PARSE(app, argc, argv);
   const absl::StatusOr<bool> correct = ceilings->parsed() ? RunCeilings()
                                        : step->parsed()   ? RunSteps(step_options)
+                                       : decode->parsed() ? RunDecodes(decode_options)
                                                           : RunKernels(options);
   if (!correct.ok()) {
     std::fprintf(stderr, "nsa-bench: %s\n", std::string(correct.status().message()).c_str());

@@ -9,13 +9,13 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "common/estimate/estimate.h"
 #include "common/estimate/passes.h"
 #include "common/job/load.h"
 #include "common/run/status_page.h"
+#include "worker/bench/dense.h"
 #include "worker/train/gpu/gpu.h"
 #include "worker/train/gpu/gpu_step.h"
 #include "worker/train/model/model_config.h"
@@ -178,23 +178,14 @@ absl::StatusOr<Timed> TimeJob(const v1::JobSpec& spec, const StepOptions& option
   return timed;
 }
 
-// The same model with one branch whose window is the whole sequence.
-v1::JobSpec Dense(v1::JobSpec spec) {
-  spec.set_name(absl::StrCat(spec.name(), ", dense attention"));
-  spec.mutable_nsa()->clear_layers();
-  spec.mutable_nsa()->clear_branches();
-  spec.mutable_nsa()->add_branches(v1::BRANCH_WIN);
-  spec.mutable_nsa()->set_w(spec.train().seq_len());
-  return spec;
-}
-
 }  // namespace
 
 absl::Status RunStep(const StepOptions& options, const Ceilings& ceilings) {
   NSA_ASSIGN_OR_RETURN(const v1::JobSpec spec, LoadSpec(options.job));
   NSA_ASSIGN_OR_RETURN(const Timed timed, TimeJob(spec, options, ceilings, options.kernels));
   if (!options.vs_dense) return absl::OkStatus();
-  NSA_ASSIGN_OR_RETURN(const Timed dense, TimeJob(Dense(spec), options, ceilings, false));
+  NSA_ASSIGN_OR_RETURN(const Timed dense,
+                       TimeJob(Dense(spec, spec.train().seq_len()), options, ceilings, false));
   absl::PrintF("%.3f times the speed of dense attention\n", dense.seconds / timed.seconds);
   return absl::OkStatus();
 }
