@@ -114,6 +114,7 @@ void AddValues(Session& session, const std::string& command, const std::string& 
   if ((name == "NAME" && command != "create") || name == "--context") AddContexts(result);
   if (name == "--role") words({"viewer", "submitter", "operator", "agent"});
   if (name == "--output") words({"table", "wide", "json", "yaml", "name"});
+  if (name == "--device") words({"cpu", "cuda"});
   if (name == "--x") words({"steps", "tokens", "time"});
   if (name == "--metric") {
     for (const Metric& metric : kMetricTable) result->values.push_back({metric.name, metric.title});

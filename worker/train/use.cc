@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "kernels/cuda/device.h"
 #include "worker/train/command_line.h"
 #include "worker/train/gpu/machine.h"
 #include "worker/train/score/commands.h"
@@ -36,8 +37,7 @@ CLI::Option* AddEval(CLI::App* app, UseFlags* flags) {
 CLI::Option* AddSample(CLI::App* app, UseFlags* flags) {
   SampleOptions* to = &flags->sampling;
   auto* sample = app->add_option("--sample", flags->sample,
-                                 "CHECKPOINT: print text that a trained model writes, on the CPU, "
-                                 "also of a model of a GPU");
+                                 "CHECKPOINT: print text that a trained model writes");
   auto* prompt = app->add_option("--prompt", to->prompt, "text to continue")->needs(sample);
   app->add_option("--prompt-file", flags->prompt_file,
                   "file with the text to continue; - reads standard input")
@@ -58,7 +58,7 @@ CLI::Option* AddSample(CLI::App* app, UseFlags* flags) {
 CLI::Option* AddServe(CLI::App* app, UseFlags* flags) {
   auto* serve = app->add_option("--serve", flags->served,
                                 "CHECKPOINT: answer OpenAI's completions API for programs of this "
-                                "machine, on the CPU");
+                                "machine");
   app->add_option("--listen", flags->server.listen,
                   "127.0.0.1:PORT or localhost:PORT; default: 127.0.0.1:8000; port 0 takes a free "
                   "one")
@@ -70,7 +70,7 @@ CLI::Option* AddNeedle(CLI::App* app, UseFlags* flags) {
   NeedleOptions* to = &flags->needles;
   auto* needle = app->add_option("--needle", flags->needle,
                                  "CHECKPOINT: print how often the model finds a pass key that is "
-                                 "hidden in its context, on the CPU");
+                                 "hidden in its context");
   app->add_option("--lengths", to->lengths,
                   "tokens of the context, e.g. 512,1024; default: the powers of two from 256 to "
                   "the job's train.seq_len")
@@ -104,6 +104,28 @@ void AddShared(CLI::App* app, UseFlags* flags) {
                   "tokens that the model sees at most, with --sample or --serve; default: the "
                   "job's train.seq_len")
       ->check(CLI::Range(0, 1'048'576));
+  app->add_option("--device", flags->device,
+                  "cpu or cuda, where --sample, --score, --eval, --needle or --serve computes; "
+                  "default: cpu, also for a model of a GPU");
+}
+
+bool UsesAModel(const UseFlags& flags) {
+  return !flags.score.empty() || !flags.eval.empty() || !flags.sample.empty() ||
+         !flags.needle.empty() || !flags.served.empty();
+}
+
+Backend BackendOf(const UseFlags& flags) {
+  return flags.device == "cuda" ? Backend::kCuda : Backend::kCpu;
+}
+
+absl::Status CheckDevice(const std::string& device) {
+  if (device != "cpu" && device != "cuda") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--device: '", device, "' (cpu or cuda); choose one"));
+  }
+  if (device == "cpu" || cuda::BuiltWithCuda()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "--device: cuda (this program was built without CUDA); use nsa-worker-cuda or --device cpu");
 }
 
 // A flag that the command does not know is an error, as CLI11's needs() cannot say "one of these".
@@ -124,19 +146,22 @@ absl::Status CheckShared(const UseFlags& flags) {
   if (flags.seed.has_value() && flags.sample.empty() && !needles) {
     return wrong(absl::StrCat("--seed: ", *flags.seed), "--sample, --needle or --write-needles");
   }
-  return absl::OkStatus();
+  if (!flags.device.has_value()) return absl::OkStatus();
+  if (UsesAModel(flags)) return CheckDevice(*flags.device);
+  return wrong("--device: " + *flags.device, "--sample, --score, --eval, --needle or --serve");
 }
 
 absl::Status RunUse(const UseFlags& flags) {
+  const Backend backend = BackendOf(flags);
   if (!flags.score.empty()) {
     const std::string output = flags.output.empty() ? "scores.jsonl" : flags.output;
-    return ScoreCommand(flags.score[0], flags.score[1], output);
+    return ScoreCommand(flags.score[0], backend, flags.score[1], output);
   }
-  if (!flags.eval.empty()) return EvaluateCommand(flags.eval[0], flags.eval[1]);
+  if (!flags.eval.empty()) return EvaluateCommand(flags.eval[0], backend, flags.eval[1]);
   if (!flags.needle.empty()) {
     NeedleOptions options = flags.needles;
     options.seed = flags.seed.value_or(options.seed);
-    return NeedleCommand(flags.needle, flags.documents.filler, options, flags.output);
+    return NeedleCommand(flags.needle, backend, flags.documents.filler, options, flags.output);
   }
   if (!flags.write_needles.empty()) {
     NeedleDocuments options = flags.documents;
@@ -145,15 +170,15 @@ absl::Status RunUse(const UseFlags& flags) {
   }
   SampleOptions options = flags.sampling;
   options.seed = flags.seed.value_or(options.seed);
-  return SampleCommand(flags.sample, flags.prompt_file, options);
+  return SampleCommand(flags.sample, backend, flags.prompt_file, options);
 }
 
 void AnnounceServer(const serve::CompletionServer& server, const TrainedModel& trained) {
   const serve::Engine& engine = server.engine();
   absl::PrintF(
-      "serving %s, step %d, at %s/v1 (context %d tokens, caches %.1f MiB); Ctrl-C ends it\n",
+      "serving %s, step %d, at %s/v1 (context %d tokens, caches %.1f MiB, %s); Ctrl-C ends it\n",
       server.model(), trained.state().step(), server.url(), engine.context(),
-      static_cast<double>(engine.bytes()) / (1 << 20));
+      static_cast<double>(engine.bytes()) / (1 << 20), trained.device());
   std::fflush(stdout);
 }
 
@@ -168,7 +193,7 @@ int Serve(const UseFlags& flags, int threads) {
   });
   const RealClock clock;
   SetThreads(threads, 1);
-  const auto trained = TrainedModel::Load(flags.served);
+  const auto trained = TrainedModel::Load(flags.served, BackendOf(flags));
   if (!trained.ok()) return Fail(trained.status());
   serve::ServerOptions options = flags.server;
   options.context = flags.sampling.context;
@@ -201,10 +226,7 @@ void AddUse(CLI::App* app, UseFlags* flags) {
 std::optional<int> Use(const UseFlags& flags, int threads) {
   if (const absl::Status status = CheckShared(flags); !status.ok()) return Refuse(status);
   if (!flags.served.empty()) return Serve(flags, threads);
-  if (flags.score.empty() && flags.eval.empty() && flags.sample.empty() && flags.needle.empty() &&
-      flags.write_needles.empty()) {
-    return std::nullopt;
-  }
+  if (!UsesAModel(flags) && flags.write_needles.empty()) return std::nullopt;
   UnblockSignals();
   SetThreads(threads, 1);
   const absl::Status status = RunUse(flags);

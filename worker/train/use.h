@@ -24,6 +24,7 @@ struct UseFlags {
   std::string sample;  // checkpoint
   std::string prompt_file;
   std::optional<int64_t> seed;  // of what is drawn
+  std::optional<std::string> device;
   SampleOptions sampling;
   std::string served;  // checkpoint
   serve::ServerOptions server;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "client/cli.h"
+#include "client/commands/model/device.h"
 #include "client/commands/model/find_model.h"
 #include "client/commands/model/run_program.h"
 #include "common/base/status.h"
@@ -13,17 +14,19 @@ namespace nsa::client {
 namespace {
 
 struct EvalFlags {
+  std::string device = kDefaultDevice;
   std::string target, data;
 };
 
 absl::StatusOr<ExitCode> Eval(Session& session, const EvalFlags& flags) {
   NSA_RETURN_IF_ERROR(RefuseStructured(session, "eval"));
+  NSA_RETURN_IF_ERROR(CheckDevice(flags.device));
   if (flags.data.empty()) {
     return absl::InvalidArgumentError(
         "--data: none (a file of text, JSON lines or Parquet); name one");
   }
   NSA_ASSIGN_OR_RETURN(const std::string model, FindModel(session, flags.target));
-  return RunWorkerInForeground(session, {"--eval", model, flags.data});
+  return RunModelInForeground(session, flags.device, {"--eval", model, flags.data});
 }
 
 }  // namespace
@@ -34,15 +37,18 @@ void AddEval(Cli* cli) {
       {.name = "eval",
        .what = "Measure how well a trained model predicts a text",
        .group = "Models",
-       .more = "Prints the loss in nats a token, the perplexity, bits a byte, and the loss by the "
-               "number of tokens that the model saw\nbefore. Computed on the CPU of this machine, "
-               "by nsa-worker beside this program.",
+       .more =
+           "Prints the loss in nats a token, the perplexity, bits a byte, and the loss by the "
+           "number of tokens that the model saw\nbefore. Computed on this machine, by nsa-worker "
+           "or nsa-worker-cuda beside this program.",
        .examples = "nsactl eval my-job --data book.txt\n"
-                   "nsactl eval ./out/checkpoints/step-00005000 --data val.jsonl.zst",
+                   "nsactl eval ./out/checkpoints/step-00005000 --data val.jsonl.zst --device "
+                   "cuda",
        .run = [flags](Session& session) { return Eval(session, *flags); }});
   options.Argument("CHECKPOINT|JOB", &flags->target, kModelArgument);
   options.Text("--data", "FILE", &flags->data,
                "Text, JSON lines (.jsonl, .ndjson) or Parquet (.parquet); also .gz and .zst");
+  AddDevice(&options, &flags->device);
 }
 
 }  // namespace nsa::client

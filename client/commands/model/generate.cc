@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "client/cli.h"
+#include "client/commands/model/device.h"
 #include "client/commands/model/find_model.h"
 #include "client/commands/model/run_program.h"
 #include "common/base/status.h"
@@ -18,6 +19,7 @@ namespace {
 constexpr int64_t kMaxTokens = 200;
 
 struct GenerateFlags {
+  std::string device = kDefaultDevice;
   std::string target, prompt, file, temperature, top_p;
   int64_t top_k = 0, seed = 1, max_tokens = kMaxTokens;
   int context = 0;
@@ -45,10 +47,11 @@ std::vector<std::string> WorkerWords(const std::string& model, const GenerateFla
 
 absl::StatusOr<ExitCode> Generate(Session& session, const GenerateFlags& flags) {
   NSA_RETURN_IF_ERROR(RefuseStructured(session, "generate"));
+  NSA_RETURN_IF_ERROR(CheckDevice(flags.device));
   NSA_RETURN_IF_ERROR(CheckNumber("--temperature", flags.temperature));
   NSA_RETURN_IF_ERROR(CheckNumber("--top-p", flags.top_p));
   NSA_ASSIGN_OR_RETURN(const std::string model, FindModel(session, flags.target));
-  return RunWorkerInForeground(session, WorkerWords(model, flags));
+  return RunModelInForeground(session, flags.device, WorkerWords(model, flags));
 }
 
 }  // namespace
@@ -59,10 +62,10 @@ void AddGenerate(Cli* cli) {
       {.name = "generate",
        .what = "Print text that a trained model writes",
        .group = "Models",
-       .more = "Loads the model and computes on the CPU of this machine, by nsa-worker beside this "
-               "program. The text\nappears as it is written.",
+       .more = "Loads the model and computes on this machine, by nsa-worker or nsa-worker-cuda "
+               "beside this program. The text\nappears as it is written.",
        .examples = "nsactl generate ./out --prompt \"The cell\"\n"
-                   "nsactl generate my-job --prompt \"The cell\"\n"
+                   "nsactl generate my-job --prompt \"The cell\" --device cuda\n"
                    "nsactl generate ./out/checkpoints/step-00005000 --file start.txt "
                    "--temperature 0.5 --top-p 0.9 --max-tokens 500\n"
                    "echo \"To be\" | nsactl generate ./out --file - --seed 7",
@@ -81,6 +84,7 @@ void AddGenerate(Cli* cli) {
   options.Number("--max-tokens", &flags->max_tokens, {.least = 0}, "Tokens to write");
   options.Number("--context", &flags->context, {.least = 0, .most = 1'048'576},
                  "Tokens that the model sees at most; 0: the job's train.seq_len");
+  AddDevice(&options, &flags->device);
 }
 
 }  // namespace nsa::client

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/cli.h"
+#include "client/commands/model/device.h"
 #include "client/commands/model/find_model.h"
 #include "client/commands/model/run_program.h"
 #include "common/base/status.h"
@@ -17,6 +18,7 @@ namespace nsa::client {
 namespace {
 
 struct NeedleFlags {
+  std::string device = kDefaultDevice;
   std::string target, filler, csv;
   std::vector<std::string> lengths;
   int depths = 5, trials = 10;
@@ -25,6 +27,7 @@ struct NeedleFlags {
 
 absl::StatusOr<ExitCode> Needle(Session& session, const NeedleFlags& flags) {
   NSA_RETURN_IF_ERROR(RefuseStructured(session, "needle"));
+  NSA_RETURN_IF_ERROR(CheckDevice(flags.device));
   NSA_ASSIGN_OR_RETURN(const std::string model, FindModel(session, flags.target));
   std::vector<std::string> words = {"--needle=" + model, absl::StrCat("--depths=", flags.depths),
                                     absl::StrCat("--trials=", flags.trials),
@@ -32,7 +35,7 @@ absl::StatusOr<ExitCode> Needle(Session& session, const NeedleFlags& flags) {
   if (!flags.lengths.empty()) words.push_back("--lengths=" + absl::StrJoin(flags.lengths, ","));
   if (!flags.filler.empty()) words.push_back("--filler=" + flags.filler);
   if (!flags.csv.empty()) words.push_back("--output=" + flags.csv);
-  return RunWorkerInForeground(session, words);
+  return RunModelInForeground(session, flags.device, words);
 }
 
 }  // namespace
@@ -43,14 +46,15 @@ void AddNeedle(Cli* cli) {
       {.name = "needle",
        .what = "Measure whether a trained model finds a key hidden in a long context",
        .group = "Models",
-       .more = "Hides a pass key of five digits in irrelevant text, asks for it at the end, and "
-               "counts how often the model answers\nwith exactly that key, by the length of the "
-               "context and by where the key is. Computed on the CPU of this machine, by\n"
-               "nsa-worker beside this program. A model learns the question from documents of "
-               "'nsactl data needle'.",
+       .more =
+           "Hides a pass key of five digits in irrelevant text, asks for it at the end, and "
+           "counts how often the model answers\nwith exactly that key, by the length of the "
+           "context and by where the key is. Computed on this machine, by nsa-worker\n"
+           "or nsa-worker-cuda beside this program. A model learns the question from documents of "
+           "'nsactl data needle'.",
        .examples = "nsactl needle my-job\n"
                    "nsactl needle ./out --lengths 1024,4096,16384 --depths 11 --trials 20 --csv "
-                   "needle.csv",
+                   "needle.csv --device cuda",
        .run = [flags](Session& session) { return Needle(session, *flags); }});
   options.Argument("CHECKPOINT|JOB", &flags->target, kModelArgument);
   options.List("--lengths", "N,N,...", &flags->lengths,
@@ -65,6 +69,7 @@ void AddNeedle(Cli* cli) {
                "authors, again and again)");
   options.Number("--seed", &flags->seed, {}, "Chooses keys and places in the filler");
   options.Text("--csv", "FILE", &flags->csv, "Also write length,depth,found,trials there");
+  AddDevice(&options, &flags->device);
 }
 
 }  // namespace nsa::client

@@ -47,15 +47,15 @@ absl::StatusOr<ExitStatus> RunInForeground(const std::vector<std::string>& argv,
   return exit.value_or(ExitStatus());
 }
 
-absl::StatusOr<ExitCode> RunWorkerInForeground(Session& session,
-                                               std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), WorkerBesideThisProgram());
+absl::StatusOr<ExitCode> RunWorkerInForeground(Session& session, std::vector<std::string> arguments,
+                                               const std::string& program) {
+  arguments.insert(arguments.begin(), WorkerBesideThisProgram(program));
   session.out().flush();
   NSA_ASSIGN_OR_RETURN(const ExitStatus exit, RunInForeground(arguments, &session.interrupt()));
   // A terminal sends Ctrl-C to both programs, and the worker may be the first to end.
   if (session.interrupt().raised() || exit.signal == SIGINT) return ExitCode::kInterrupted;
   if (exit.signal != 0) {
-    return absl::InternalError(absl::StrCat("nsa-worker: ended by signal ", exit.signal));
+    return absl::InternalError(absl::StrCat(program, ": ended by signal ", exit.signal));
   }
   if (exit.code == 2) return ExitCode::kUsage;
   return exit.code == 0 ? ExitCode::kOk : ExitCode::kFailed;

@@ -19,11 +19,11 @@ namespace nsa::client {
 absl::StatusOr<ExitStatus> RunInForeground(const std::vector<std::string>& argv,
                                            Interrupt* interrupt);
 
-// Runs nsa-worker beside this program like that, with these arguments, and returns the exit code of
-// a command that does nothing else: the worker has said why it failed. Internal when a signal ended
-// it that the user did not send.
-absl::StatusOr<ExitCode> RunWorkerInForeground(Session& session,
-                                               std::vector<std::string> arguments);
+// Runs nsa-worker, or `program`, beside this program like that, with these arguments, and returns
+// the exit code of a command that does nothing else: the worker has said why it failed. Internal
+// when a signal ended it that the user did not send.
+absl::StatusOr<ExitCode> RunWorkerInForeground(Session& session, std::vector<std::string> arguments,
+                                               const std::string& program = "nsa-worker");
 
 // InvalidArgument when the user asked for JSON or YAML of a command that prints plain text.
 absl::Status RefuseStructured(const Session& session, const char* command);

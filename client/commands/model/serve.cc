@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cli.h"
+#include "client/commands/model/device.h"
 #include "client/commands/model/find_model.h"
 #include "client/commands/model/run_program.h"
 #include "common/base/status.h"
@@ -14,15 +15,18 @@ namespace nsa::client {
 namespace {
 
 struct ServeFlags {
+  std::string device = kDefaultDevice;
   std::string target, listen = "127.0.0.1:8000";
   int context = 0;
 };
 
 absl::StatusOr<ExitCode> Serve(Session& session, const ServeFlags& flags) {
   NSA_RETURN_IF_ERROR(RefuseStructured(session, "serve"));
+  NSA_RETURN_IF_ERROR(CheckDevice(flags.device));
   NSA_ASSIGN_OR_RETURN(const std::string model, FindModel(session, flags.target));
-  return RunWorkerInForeground(session, {"--serve=" + model, "--listen=" + flags.listen,
-                                         absl::StrCat("--context=", flags.context)});
+  return RunModelInForeground(
+      session, flags.device,
+      {"--serve=" + model, "--listen=" + flags.listen, absl::StrCat("--context=", flags.context)});
 }
 
 }  // namespace
@@ -33,11 +37,11 @@ void AddServe(Cli* cli) {
       {.name = "serve",
        .what = "Let OpenAI clients of this machine use a trained model",
        .group = "Models",
-       .more = "Loads the model and answers POST /v1/completions on the CPU of this machine, by "
-               "nsa-worker beside this\nprogram, until Ctrl-C. No password is asked, so only "
+       .more = "Loads the model and answers POST /v1/completions on this machine, by nsa-worker or "
+               "nsa-worker-cuda beside this\nprogram, until Ctrl-C. No password is asked, so only "
                "loopback addresses are listened on.",
        .examples = "nsactl serve ./out\n"
-                   "nsactl serve my-job --listen 127.0.0.1:8001\n"
+                   "nsactl serve my-job --listen 127.0.0.1:8001 --device cuda\n"
                    "curl http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json' "
                    "-d '{\"prompt\": \"The cell\"}'",
        .run = [flags](Session& session) { return Serve(session, *flags); }});
@@ -46,6 +50,7 @@ void AddServe(Cli* cli) {
                "127.0.0.1 or localhost, with a port; 0 takes a free one (default: 127.0.0.1:8000)");
   options.Number("--context", &flags->context, {.least = 0, .most = 1'048'576},
                  "Tokens that the model sees at most; 0: the job's train.seq_len");
+  AddDevice(&options, &flags->device);
 }
 
 }  // namespace nsa::client

@@ -121,9 +121,9 @@ absl::Status AskWorker(const std::string& program, const std::vector<std::string
                                                  " ended with exit code 0)"));
 }
 
-std::string WorkerBesideThisProgram() {
+std::string WorkerBesideThisProgram(const std::string& name) {
   std::error_code error;
-  return (fs::read_symlink("/proc/self/exe", error).parent_path() / "nsa-worker").string();
+  return (fs::read_symlink("/proc/self/exe", error).parent_path() / name).string();
 }
 
 }  // namespace nsa::client

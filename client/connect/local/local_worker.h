@@ -44,7 +44,7 @@ absl::Status AskWorker(const std::string& program, const std::vector<std::string
                        Interrupt* interrupt, google::protobuf::Message* answer,
                        const OnLine& on_line = nullptr);
 
-// nsa-worker in the folder of this program.
-std::string WorkerBesideThisProgram();
+// nsa-worker, or another program, in the folder of this program.
+std::string WorkerBesideThisProgram(const std::string& name = "nsa-worker");
 
 }  // namespace nsa::client

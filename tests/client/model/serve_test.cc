@@ -36,7 +36,8 @@ TEST_F(ServeTest, ServesUntilCtrlC) {
       Start({"nsactl", "serve", "artifacts/tiny", "--listen", "localhost:0", "--context", "64"});
   const std::string address = AwaitAddress();
   EXPECT_THAT(Said(), AllOf(StartsWith("serving tiny, step 2, at http://127.0.0.1:"),
-                            HasSubstr("(context 64 tokens, caches 0.")));
+                            HasSubstr("(context 64 tokens, caches 0."),
+                            HasSubstr(" MiB, CPU); Ctrl-C ends it\n")));
   EXPECT_THAT(HttpRead(HttpSend(
                   address, absl::StrCat("GET /v1/models HTTP/1.1\r\nHost: ", address, "\r\n\r\n"))),
               HasSubstr("\"id\":\"tiny\""));

@@ -63,10 +63,12 @@ void WriteDocument(const Filler& filler, const NeedleDocuments& options, int64_t
 
 }  // namespace
 
-absl::Status NeedleCommand(const std::string& checkpoint, const std::string& filler,
-                           const NeedleOptions& options, const std::string& output) {
+absl::Status NeedleCommand(const std::string& checkpoint, Backend backend,
+                           const std::string& filler, const NeedleOptions& options,
+                           const std::string& output) {
   NSA_ASSIGN_OR_RETURN(const Filler words, LoadFiller(filler));
-  NSA_ASSIGN_OR_RETURN(const std::unique_ptr<TrainedModel> trained, TrainedModel::Load(checkpoint));
+  NSA_ASSIGN_OR_RETURN(const std::unique_ptr<TrainedModel> trained,
+                       TrainedModel::Load(checkpoint, backend));
   int32_t length = 0, found = 0, trials = 0;
   const auto tell = [&] {
     if (trials > 0) absl::PrintF("%d tokens: %d of %d keys found\n", length, found, trials);

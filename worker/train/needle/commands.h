@@ -6,15 +6,18 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "kernels/exec.h"
 #include "worker/train/needle/measure.h"
 
 namespace nsa::train {
 
-// Prints a line when a length has been measured, and the table at the end. `filler` is a text file;
+// Measures on the device of `backend`. Prints a line when a length has been measured, and the table
+// at the end. `filler` is a text file;
 // empty: the sentences of the paper. With `output`, also writes the cells there as CSV. The errors
 // of TrainedModel::Load(), Filler::FromText() and MeasureNeedles(); of files, with their names.
-absl::Status NeedleCommand(const std::string& checkpoint, const std::string& filler,
-                           const NeedleOptions& options, const std::string& output);
+absl::Status NeedleCommand(const std::string& checkpoint, Backend backend,
+                           const std::string& filler, const NeedleOptions& options,
+                           const std::string& output);
 
 struct NeedleDocuments {
   int64_t documents = 10'000;

@@ -16,9 +16,9 @@
 
 namespace nsa::train {
 
-absl::Status ScoreCommand(const std::string& checkpoint, const std::string& text,
+absl::Status ScoreCommand(const std::string& checkpoint, Backend backend, const std::string& text,
                           const std::string& output) {
-  NSA_ASSIGN_OR_RETURN(const auto trained, TrainedModel::Load(checkpoint));
+  NSA_ASSIGN_OR_RETURN(const auto trained, TrainedModel::Load(checkpoint, backend));
   NSA_ASSIGN_OR_RETURN(const ScoreSummary summary, ScoreFile(*trained, text, output));
   const auto tokens = static_cast<double>(std::max<int64_t>(1, summary.tokens));
   const auto bytes = static_cast<double>(std::max<int64_t>(1, summary.bytes));
@@ -28,21 +28,22 @@ absl::Status ScoreCommand(const std::string& checkpoint, const std::string& text
   return absl::OkStatus();
 }
 
-absl::Status EvaluateCommand(const std::string& checkpoint, const std::string& text) {
-  NSA_ASSIGN_OR_RETURN(const auto trained, TrainedModel::Load(checkpoint));
+absl::Status EvaluateCommand(const std::string& checkpoint, Backend backend,
+                             const std::string& text) {
+  NSA_ASSIGN_OR_RETURN(const auto trained, TrainedModel::Load(checkpoint, backend));
   NSA_ASSIGN_OR_RETURN(const Evaluation evaluation, EvaluateFile(*trained, text));
   absl::PrintF("step %d, %s", trained->state().step(), EvaluationText(evaluation));
   return absl::OkStatus();
 }
 
-absl::Status SampleCommand(const std::string& checkpoint, const std::string& prompt_file,
-                           SampleOptions options) {
+absl::Status SampleCommand(const std::string& checkpoint, Backend backend,
+                           const std::string& prompt_file, SampleOptions options) {
   if (prompt_file == "-") {
     NSA_ASSIGN_OR_RETURN(options.prompt, ReadWholeFile(STDIN_FILENO, "standard input"));
   } else if (!prompt_file.empty()) {
     NSA_ASSIGN_OR_RETURN(options.prompt, ReadWholeFile(prompt_file));
   }
-  NSA_ASSIGN_OR_RETURN(const auto trained, TrainedModel::Load(checkpoint));
+  NSA_ASSIGN_OR_RETURN(const auto trained, TrainedModel::Load(checkpoint, backend));
   // Print each token as soon as it is drawn, so that its text is not lost when the program is
   // ended.
   PrintableStream printable;
