@@ -215,9 +215,9 @@ absl::Status LaunchParts(const Exec& exec, const DecodeProblem& p, int part0, in
 absl::Status AttendCached(const Exec& exec, const AttendCachedArgs& args) {
   const NsaLayerConfig& config = args.config;
   const NsaShape& s = config.shape;
-  const int last = args.first + s.seq_len - 1;  // position
+  const CachedParts parts = CachedParts::Of(config, args.first + s.seq_len);
   DecodeProblem p{};
-  p.seq_len = last + 1, p.l = s.l, p.d = s.d, p.l_sel = s.l_sel, p.n_sel = s.n_sel;
+  p.l = s.l, p.d = s.d, p.l_sel = s.l_sel, p.n_sel = s.n_sel;
   p.window = s.window, p.rows = s.seq_len, p.first = args.first, p.groups = s.n_kv_groups;
   p.heads = s.n_heads, p.h = s.heads_per_group(), p.dk = s.d_k, p.dv = s.d_v;
   p.window_begin = args.window_begin;
@@ -232,21 +232,15 @@ absl::Status AttendCached(const Exec& exec, const AttendCachedArgs& args) {
     p.o[c] = config.branches[c] ? DataOf<bf16>(args.o[c]) : nullptr;
   }
   // The parts of cmp and win first, which run together.
-  const bool scored = config.has(kCmp) || config.has(kSel);
-  const int blocks = scored ? BranchRule<kCmp>::Keys(s, last, 0).end : 0;
-  p.parts[kCmp] = CeilDiv(blocks, kPartKeys);
-  p.parts[kWin] = config.has(kWin) ? CeilDiv(std::min(s.window, last + 1), kPartKeys) : 0;
-  p.parts[kSel] =
-      config.has(kSel) ? CeilDiv(std::min(s.n_sel, last / s.l_sel + 1) * s.l_sel, kPartKeys) : 0;
+  std::copy(parts.count.begin(), parts.count.end(), p.parts);
   p.first_part[kWin] = p.parts[kCmp];
   p.first_part[kSel] = p.parts[kCmp] + p.parts[kWin];
-  const int64_t parts = p.first_part[kSel] + p.parts[kSel];
   auto* scratch = DataOf<float>(args.scratch);
-  p.score_step = blocks;
+  p.score_step = parts.blocks;
   p.scores = config.has(kSel) ? scratch : nullptr;
   if (config.has(kSel)) scratch += RoundUp(p.rows * p.heads, 2) * p.score_step;
   p.stats = reinterpret_cast<float2*>(scratch);
-  p.part_o = scratch + 2 * parts * p.rows * p.heads;
+  p.part_o = scratch + 2 * parts.total() * p.rows * p.heads;
   NSA_RETURN_IF_ERROR(LaunchParts(exec, p, 0, p.first_part[kSel]));
   if (config.has(kSel)) {
     NSA_RETURN_IF_ERROR(ChooseCachedBlocks(exec, p));

@@ -39,8 +39,19 @@ struct AttendCachedArgs {
   Tensor keys_read;                 // int64 [kBranches], added to; heads of a group count once
 };
 
+// How the keys of a sequence are divided.
+struct CachedParts {
+  static constexpr int32_t kKeys = 256;       // of a part
+  int32_t blocks = 0;                         // compression blocks that are scored
+  std::array<int32_t, kBranches> count = {};  // parts of each branch
+
+  // For the last of `tokens` tokens, and so at most for those before it.
+  static CachedParts Of(const NsaLayerConfig& config, int32_t tokens);
+  int64_t total() const { return int64_t{count[kCmp]} + count[kSel] + count[kWin]; }
+};
+
 // Bytes of scratch for at most `rows` new rows of a sequence of at most `context` tokens.
-int64_t AttendCachedScratchBytes(const NsaLayerConfig& config, int64_t rows, int64_t context);
+int64_t AttendCachedScratchBytes(const NsaLayerConfig& config, int64_t rows, int32_t context);
 
 }  // namespace nsa
 

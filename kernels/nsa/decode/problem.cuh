@@ -11,12 +11,12 @@
 
 namespace nsa::cuda {
 
-constexpr int kPartKeys = 256;  // keys of a part, and threads of its thread block
-constexpr int kMostHeads = 16;  // query heads in a group
+constexpr int kPartKeys = CachedParts::kKeys;  // and threads of the part's thread block
+constexpr int kMostHeads = 16;                 // query heads in a group
 
 // The sizes have the names that BranchRule (common/nsa/visibility.h) reads.
 struct DecodeProblem {
-  int seq_len, l, d, l_sel, n_sel, window;
+  int l, d, l_sel, n_sel, window;
   int rows, first, groups, heads, h, dk, dv;
   int window_begin;
   float scale;  // log2(e) / √dk: scores are exponents of 2

@@ -58,17 +58,17 @@ CpuDecoder::CpuDecoder(const Exec& exec, const ModelConfig& config, const Decode
                        const Arena* parameters)
     : exec_(exec),
       config_(config),
-      separator_(options.separator),
       parameters_(*parameters),
       places_(ModelPlaces::Of(parameters->layout(), config.n_layers)),
       memory_(config, Backend::kCpu),
       rotation_(config.attention),
+      documents_(options.separator),
       keys_read_(config.n_layers) {}
 
 void CpuDecoder::Reset() {
   memory_.Clear();
   position_ = 0;
-  document_ = 0;
+  documents_.Clear();
   keys_read_.assign(keys_read_.size(), {});
 }
 
@@ -100,11 +100,7 @@ absl::StatusOr<std::span<const float>> CpuDecoder::PrefillEach(std::span<const i
 absl::Status CpuDecoder::ReadRows(std::span<const int32_t> tokens) {
   const auto rows = static_cast<int64_t>(tokens.size());
   const DecodeWork& work = memory_.work();
-  starts_.clear();
-  for (const int32_t token : tokens) {
-    if (token == separator_) document_ = static_cast<int32_t>(position_ + starts_.size());
-    starts_.push_back(document_);
-  }
+  const std::span<const int32_t> starts = documents_.Of(tokens, position_);
   rotation_.SetPositions(position_, rows);
   NSA_RETURN_IF_ERROR(
       Embedding(exec_, {.rows = rows,
@@ -123,7 +119,7 @@ absl::Status CpuDecoder::ReadRows(std::span<const int32_t> tokens) {
                                    .work = work,
                                    .cache = memory_.cache(layer),
                                    .first = position_,
-                                   .doc_start = starts_,
+                                   .doc_start = starts,
                                    .keys_read = std::span<int64_t>(keys_read_[layer])}),
                  absl::StrCat("decode: block ", layer)));
   }

@@ -4,7 +4,6 @@
 #include <array>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -15,6 +14,7 @@
 #include "kernels/tensor.h"
 #include "nsa/v1/job.pb.h"
 #include "worker/train/decode/decoder.h"
+#include "worker/train/decode/document_starts.h"
 #include "worker/train/decode/rotation.h"
 #include "worker/train/decode/sequence_memory.h"
 #include "worker/train/model/block.h"
@@ -60,16 +60,14 @@ class CpuDecoder final : public Decoder {
 
   const Exec exec_;
   const ModelConfig config_;
-  const std::optional<int32_t> separator_;
   const Arena& parameters_;
   const ModelPlaces places_;
   SequenceMemory memory_;
   Rotation rotation_;
   std::vector<float> each_;  // [kMostRows, V], once PrefillEach() was called
 
-  int64_t position_ = 0;         // of the next token
-  int32_t document_ = 0;         // where its document begins
-  std::vector<int32_t> starts_;  // of the tokens that are computed: where their documents begin
+  int64_t position_ = 0;  // of the next token
+  DocumentStarts documents_;
   std::vector<std::array<int64_t, kBranches>> keys_read_;  // by layer
 };
 

@@ -41,10 +41,10 @@ GpuDecoder::GpuDecoder(const Exec& exec, const ModelConfig& config, const Decode
                        const Arena* parameters)
     : exec_(exec),
       config_(config),
-      separator_(options.separator),
       parameters_(*parameters),
       places_(ModelPlaces::Of(parameters->layout(), config.n_layers)),
-      memory_(config, Backend::kCuda, options.separator.has_value()) {}
+      memory_(config, Backend::kCuda, options.separator.has_value()),
+      documents_(options.separator) {}
 
 absl::Status GpuDecoder::Allocate() {
   NSA_RETURN_IF_ERROR(memory_.Allocate());
@@ -58,7 +58,7 @@ absl::Status GpuDecoder::Allocate() {
 void GpuDecoder::Reset() {
   memory_.Clear();
   position_ = 0;
-  document_ = 0;
+  documents_.Clear();
   clear_keys_read_ = true;
 }
 
@@ -94,16 +94,11 @@ Tensor GpuDecoder::KeysRead(int32_t layer) const {
 }
 
 // Copies what the kernels read of the tokens, and where their documents begin, to the GPU.
-absl::Status GpuDecoder::Upload(std::span<const int32_t> tokens) {
+absl::Status GpuDecoder::Upload(std::span<const int32_t> tokens, std::span<const int32_t> starts) {
   const DecodeWork& work = memory_.work();
-  starts_.clear();
-  for (const int32_t token : tokens) {
-    if (token == separator_) document_ = static_cast<int32_t>(position_ + starts_.size());
-    starts_.push_back(document_);
-  }
   const auto bytes = static_cast<int64_t>(tokens.size_bytes());
   if (work.doc_start.wanted()) {
-    NSA_RETURN_IF_ERROR(cuda::CopyBytes(exec_.stream, work.doc_start.data, starts_.data(), bytes));
+    NSA_RETURN_IF_ERROR(cuda::CopyBytes(exec_.stream, work.doc_start.data, starts.data(), bytes));
   }
   if (clear_keys_read_) {
     NSA_RETURN_IF_ERROR(
@@ -118,7 +113,8 @@ absl::Status GpuDecoder::Upload(std::span<const int32_t> tokens) {
 absl::Status GpuDecoder::ReadRows(std::span<const int32_t> tokens) {
   const auto rows = static_cast<int64_t>(tokens.size());
   const DecodeWork& work = memory_.work();
-  NSA_RETURN_IF_ERROR(Upload(tokens));
+  const std::span<const int32_t> starts = documents_.Of(tokens, position_);
+  NSA_RETURN_IF_ERROR(Upload(tokens, starts));
   NSA_RETURN_IF_ERROR(
       Embedding(exec_, {.rows = rows,
                         .vocab = config_.vocab,
@@ -134,7 +130,7 @@ absl::Status GpuDecoder::ReadRows(std::span<const int32_t> tokens) {
                                                    .work = work,
                                                    .cache = memory_.cache(layer),
                                                    .first = position_,
-                                                   .doc_start = starts_,
+                                                   .doc_start = starts,
                                                    .keys_read = KeysRead(layer)}),
                                  absl::StrCat("decode: block ", layer)));
   }

@@ -5,7 +5,6 @@
 #include <array>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -17,6 +16,7 @@
 #include "kernels/tensor.h"
 #include "nsa/v1/job.pb.h"
 #include "worker/train/decode/decoder.h"
+#include "worker/train/decode/document_starts.h"
 #include "worker/train/decode/sequence_memory.h"
 #include "worker/train/model/block.h"
 #include "worker/train/model/model_config.h"
@@ -47,7 +47,7 @@ class GpuDecoder final : public Decoder {
              const Arena* parameters);
   absl::Status Allocate();
   absl::Status ReadRows(std::span<const int32_t> tokens);
-  absl::Status Upload(std::span<const int32_t> tokens);
+  absl::Status Upload(std::span<const int32_t> tokens, std::span<const int32_t> starts);
   absl::StatusOr<std::span<const float>> Head(int64_t first, int64_t rows);
   Tensor KeysRead(int32_t layer) const;
   ConstTensor Weight(const Place& place) const {
@@ -56,7 +56,6 @@ class GpuDecoder final : public Decoder {
 
   Exec exec_;
   const ModelConfig config_;
-  const std::optional<int32_t> separator_;
   const Arena& parameters_;
   const ModelPlaces places_;
   SequenceMemory memory_;
@@ -64,9 +63,8 @@ class GpuDecoder final : public Decoder {
   std::vector<uint16_t> fetched_;  // logits as the GPU has them
   std::vector<float> logits_;
 
-  int64_t position_ = 0;         // of the next token
-  int32_t document_ = 0;         // where its document begins
-  std::vector<int32_t> starts_;  // of the tokens that are computed: where their documents begin
+  int64_t position_ = 0;  // of the next token
+  DocumentStarts documents_;
   bool clear_keys_read_ = true;  // before the next tokens
 };
 
