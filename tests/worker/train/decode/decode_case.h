@@ -2,6 +2,7 @@
 // pass.
 #pragma once
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -17,6 +18,7 @@
 #include "worker/train/decode/decoder.h"
 #include "worker/train/gpu/machine.h"
 #include "worker/train/model/model.h"
+#include "worker/train/model/model_config.h"
 
 namespace nsa::train {
 
@@ -71,6 +73,13 @@ class DecodeCase {
   std::span<const int32_t> text() const { return text_; }
   // Where the documents begin; empty without a mask.
   std::span<const int32_t> starts() const { return starts_; }
+  // The keys that layer `layer` must have read for the first `tokens` tokens.
+  std::array<int64_t, kBranches> KeysExpected(int32_t layer, int32_t tokens) const {
+    NsaLayerConfig config = ModelConfigOf(spec_).AttentionOf(layer);
+    config.shape.batch = 1;
+    config.shape.seq_len = tokens;
+    return nsa::KeysExpected(config, starts_.empty() ? starts() : starts().first(tokens));
+  }
 
   const Arena& parameters() const { return parameters_; }
 

@@ -1,13 +1,13 @@
 #include "worker/train/decode/decoder.h"
 
 #include <algorithm>
-#include <functional>
 #include <random>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/worker/train/decode/decode_case.h"
+#include "tests/worker/train/decode/variants.h"
 #include "worker/train/decode/cpu_decoder.h"
 #include "worker/train/model/model_config.h"
 
@@ -18,71 +18,6 @@ using testing::HasSubstr;
 
 // Some hundred roundings of 2^-24 each, of numbers of magnitude below 16, one after the other.
 constexpr double kRounding = 2e-4;
-
-struct Variant {
-  const char* name;
-  std::function<void(v1::JobSpec*)> change;
-};
-
-void SetBranches(v1::JobSpec* spec, std::initializer_list<v1::Branch> branches) {
-  spec->mutable_nsa()->clear_branches();
-  for (const v1::Branch branch : branches) spec->mutable_nsa()->add_branches(branch);
-}
-
-const std::vector<Variant>& Variants() {
-  static const auto* const kVariants = new std::vector<Variant>{
-      {"AllBranches", [](v1::JobSpec*) {}},
-      {"PhiMlp", [](v1::JobSpec* spec) { spec->mutable_nsa()->set_phi(v1::PHI_MLP); }},
-      {"Sigmoid", [](v1::JobSpec* spec) { spec->mutable_nsa()->set_gate(v1::GATE_SIGMOID); }},
-      {"CmpOnly", [](v1::JobSpec* spec) { SetBranches(spec, {v1::BRANCH_CMP}); }},
-      {"SelOnly", [](v1::JobSpec* spec) { SetBranches(spec, {v1::BRANCH_SEL}); }},
-      {"WinOnly", [](v1::JobSpec* spec) { SetBranches(spec, {v1::BRANCH_WIN}); }},
-      {"CmpSel",
-       [](v1::JobSpec* spec) {
-         SetBranches(spec, {v1::BRANCH_CMP, v1::BRANCH_SEL});
-       }},
-      {"CmpWin",
-       [](v1::JobSpec* spec) {
-         SetBranches(spec, {v1::BRANCH_CMP, v1::BRANCH_WIN});
-       }},
-      {"SelWin",
-       [](v1::JobSpec* spec) {
-         SetBranches(spec, {v1::BRANCH_SEL, v1::BRANCH_WIN});
-       }},
-      {"LayersInTurn",
-       [](v1::JobSpec* spec) {
-         SetLayers(spec, {"win", "cmp+sel"});
-       }},
-      {"LayersInTurnWithPhi",
-       [](v1::JobSpec* spec) {
-         SetLayers(spec, {"sel", "cmp+win"});
-         spec->mutable_nsa()->set_phi(v1::PHI_MLP);
-       }},
-      // Dense attention: a window of all tokens.
-      {"WindowOfAllTokens",
-       [](v1::JobSpec* spec) {
-         SetBranches(spec, {v1::BRANCH_WIN});
-         spec->mutable_nsa()->set_w(1000);
-       }},
-      {"Documents", [](v1::JobSpec* spec) { spec->mutable_data()->set_document_mask(true); }},
-      {"DocumentsWithoutCmp",
-       [](v1::JobSpec* spec) {
-         spec->mutable_data()->set_document_mask(true);
-         SetBranches(spec, {v1::BRANCH_SEL, v1::BRANCH_WIN});
-       }},
-      {"RopeScale",
-       [](v1::JobSpec* spec) {
-         spec->mutable_model()->set_rope_scale(4);
-         spec->mutable_model()->set_rope_base(500);
-       }},
-      {"BlocksLongerThanTheText",
-       [](v1::JobSpec* spec) {
-         spec->mutable_nsa()->set_l(64);
-         spec->mutable_nsa()->set_l_sel(64);
-       }},
-  };
-  return *kVariants;
-}
 
 class DecoderVariants : public testing::TestWithParam<Variant> {
  protected:
@@ -132,15 +67,6 @@ TEST_P(DecoderVariants, PrefillEachGivesTheLogitsOfEveryToken) {
   }
 }
 
-// The keys that layer `layer` must have read for the first `tokens` tokens.
-std::array<int64_t, kBranches> Expected(const DecodeCase& example, int32_t layer, int32_t tokens) {
-  NsaLayerConfig config = ModelConfigOf(example.spec()).AttentionOf(layer);
-  config.shape.batch = 1;
-  config.shape.seq_len = tokens;
-  const auto starts = example.starts();
-  return KeysExpected(config, starts.empty() ? starts : starts.first(tokens));
-}
-
 TEST_P(DecoderVariants, ReadsTheKeysOfTheFormulaHoweverTheTextIsDivided) {
   const DecodeCase example(Spec(), 40, 2);
   const auto decoder = example.MakeDecoder();
@@ -150,7 +76,7 @@ TEST_P(DecoderVariants, ReadsTheKeysOfTheFormulaHoweverTheTextIsDivided) {
     ASSERT_OK(decoder->Prefill(example.text().first(split)));
     while (true) {
       for (int32_t layer = 0; layer < example.spec().model().n_layers(); ++layer) {
-        ASSERT_EQ(*decoder->keys_read(layer), Expected(example, layer, decoder->tokens()))
+        ASSERT_EQ(*decoder->keys_read(layer), example.KeysExpected(layer, decoder->tokens()))
             << "split " << split << ", layer " << layer << ", " << decoder->tokens() << " tokens";
       }
       if (decoder->tokens() == decoder->context()) break;
@@ -215,7 +141,7 @@ TEST(Decoder, OfAnyShapeEqualsTheWholeForwardHoweverTheTextIsDivided) {
           << spec.nsa().ShortDebugString() << " " << spec.model().ShortDebugString();
     }
     for (int32_t layer = 0; layer < spec.model().n_layers(); ++layer) {
-      EXPECT_EQ(*decoder->keys_read(layer), Expected(example, layer, size)) << "seed " << seed;
+      EXPECT_EQ(*decoder->keys_read(layer), example.KeysExpected(layer, size)) << "seed " << seed;
     }
   }
 }

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <random>
 #include <vector>
 
@@ -12,25 +11,15 @@
 #include "kernels/cuda/device.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/worker/train/decode/decode_case.h"
+#include "tests/worker/train/decode/variants.h"
 #include "tests/worker/train/tiny_job.h"
 #include "worker/train/gpu/gpu.h"
-#include "worker/train/model/model_config.h"
 
 namespace nsa::train {
 namespace {
 
 // Log-probabilities of magnitude below 10, from activations that keep 8 bits.
 constexpr double kMostOfOne = 0.5, kMostOnAverage = 0.05;
-
-struct Variant {
-  const char* name;
-  std::function<void(v1::JobSpec*)> change;
-};
-
-void SetBranches(v1::JobSpec* spec, std::initializer_list<v1::Branch> branches) {
-  spec->mutable_nsa()->clear_branches();
-  for (const v1::Branch branch : branches) spec->mutable_nsa()->add_branches(branch);
-}
 
 // Widths are multiples of 8, which matrix products on GPUs require. n_sel = S_sel, so that all
 // blocks are selected: rounding could otherwise change the selection.
@@ -41,55 +30,6 @@ v1::JobSpec GpuJob() {
   spec.mutable_model()->set_vocab(48);
   spec.mutable_nsa()->set_n_sel(64);
   return spec;
-}
-
-const std::vector<Variant>& Variants() {
-  static const auto* const kVariants = new std::vector<Variant>{
-      {"AllBranches", [](v1::JobSpec*) {}},
-      {"PhiMlp", [](v1::JobSpec* spec) { spec->mutable_nsa()->set_phi(v1::PHI_MLP); }},
-      {"Sigmoid", [](v1::JobSpec* spec) { spec->mutable_nsa()->set_gate(v1::GATE_SIGMOID); }},
-      {"CmpOnly", [](v1::JobSpec* spec) { SetBranches(spec, {v1::BRANCH_CMP}); }},
-      {"SelOnly", [](v1::JobSpec* spec) { SetBranches(spec, {v1::BRANCH_SEL}); }},
-      {"WinOnly", [](v1::JobSpec* spec) { SetBranches(spec, {v1::BRANCH_WIN}); }},
-      {"CmpSel",
-       [](v1::JobSpec* spec) {
-         SetBranches(spec, {v1::BRANCH_CMP, v1::BRANCH_SEL});
-       }},
-      {"SelWin",
-       [](v1::JobSpec* spec) {
-         SetBranches(spec, {v1::BRANCH_SEL, v1::BRANCH_WIN});
-       }},
-      {"LayersInTurnWithPhi",
-       [](v1::JobSpec* spec) {
-         SetLayers(spec, {"sel", "cmp+win"});
-         spec->mutable_nsa()->set_phi(v1::PHI_MLP);
-       }},
-      {"WindowOfAllTokens",
-       [](v1::JobSpec* spec) {
-         SetBranches(spec, {v1::BRANCH_WIN});
-         spec->mutable_nsa()->set_w(1000);
-       }},
-      {"ShortWindow", [](v1::JobSpec* spec) { spec->mutable_nsa()->set_w(1); }},
-      {"Documents", [](v1::JobSpec* spec) { spec->mutable_data()->set_document_mask(true); }},
-      {"DocumentsWithoutCmp",
-       [](v1::JobSpec* spec) {
-         spec->mutable_data()->set_document_mask(true);
-         SetBranches(spec, {v1::BRANCH_SEL, v1::BRANCH_WIN});
-       }},
-      {"RopeScale",
-       [](v1::JobSpec* spec) {
-         spec->mutable_model()->set_rope_scale(4);
-         spec->mutable_model()->set_rope_base(500);
-       }},
-      {"WideHeads",
-       [](v1::JobSpec* spec) {
-         spec->mutable_model()->set_n_heads(16);
-         spec->mutable_model()->set_n_kv_groups(1);
-         spec->mutable_model()->set_d_k(64);
-         spec->mutable_model()->set_d_v(128);
-       }},
-  };
-  return *kVariants;
 }
 
 // A decoder on a GPU with the weights of an example.
@@ -156,14 +96,6 @@ void ExpectNear(const std::vector<std::vector<double>>& got,
   EXPECT_LT(sum / count, kMostOnAverage);
 }
 
-std::array<int64_t, kBranches> Expected(const DecodeCase& example, int32_t layer, int32_t tokens) {
-  NsaLayerConfig config = ModelConfigOf(example.spec()).AttentionOf(layer);
-  config.shape.batch = 1;
-  config.shape.seq_len = tokens;
-  const auto starts = example.starts();
-  return KeysExpected(config, starts.empty() ? starts : starts.first(tokens));
-}
-
 class GpuDecoderVariants : public testing::TestWithParam<Variant> {
  protected:
   void SetUp() override {
@@ -202,7 +134,7 @@ TEST_P(GpuDecoderVariants, ReadsTheKeysOfTheFormulaHoweverTheTextIsDivided) {
       for (int32_t layer = 0; layer < example.spec().model().n_layers(); ++layer) {
         const auto keys = on_gpu.decoder()->keys_read(layer);
         ASSERT_OK(keys);
-        ASSERT_EQ(*keys, Expected(example, layer, tokens))
+        ASSERT_EQ(*keys, example.KeysExpected(layer, tokens))
             << "split " << split << ", layer " << layer << ", " << tokens << " tokens";
       }
       if (tokens == on_gpu.decoder()->context()) break;
