@@ -1,14 +1,11 @@
 #include "worker/train/decode/block_rows.h"
 
-#include <cblas.h>
-
 #include <algorithm>
 
 #include "common/base/status.h"
-#include "kernels/nn/rms_norm.h"
-#include "kernels/nn/silu.h"
 #include "kernels/nsa/layer/projections.h"
 #include "worker/train/decode/attend_rows.h"
+#include "worker/train/decode/linear_rows.h"
 
 namespace nsa::train {
 namespace {
@@ -20,17 +17,6 @@ ConstTensor Weight(const Arena& arena, const Place& place) {
 }
 
 int64_t RowsOf(const BlockRowsArgs& args) { return static_cast<int64_t>(args.doc_start.size()); }
-
-// h ← RMSNorm(x)
-absl::Status Norm(const Exec& exec, const BlockRowsArgs& args, const Tensor& x,
-                  const Place& weight) {
-  const int64_t size = RowsOf(args) * args.config.dim;
-  return RmsNorm(exec, {.rows = RowsOf(args),
-                        .dim = args.config.dim,
-                        .x = Prefix(x, size),
-                        .weight = Weight(args.parameters, weight),
-                        .y = Prefix(args.work.h, size)});
-}
 
 // Splits the columns of `wide`, rotates q and the keys, and appends keys and values to the cache.
 absl::Status SplitOnGpu(const Exec& exec, const BlockRowsArgs& args) {
@@ -81,12 +67,16 @@ absl::Status Split(const Exec& exec, const BlockRowsArgs& args) {
   return absl::OkStatus();
 }
 
-// o ← NSA(h)
+// o ← NSA(norm(x))
 absl::Status Attention(const Exec& exec, const BlockRowsArgs& args) {
   const int64_t width = ProjectionWidth(args.attention);
   const NsaLayerParams params = AttentionParams(args.parameters, args.places);
-  NSA_RETURN_IF_ERROR(Product(exec, {RowsOf(args), args.config.dim, width}, args.work.h,
-                              Weight(args.parameters, args.places.projections), args.work.wide));
+  NSA_RETURN_IF_ERROR(LinearRows(exec, {.shape = {RowsOf(args), args.config.dim, width},
+                                        .x = args.work.x,
+                                        .norm = Weight(args.parameters, args.places.norm1),
+                                        .normalized = args.work.h,
+                                        .w = Weight(args.parameters, args.places.projections),
+                                        .y = args.work.wide}));
   NSA_RETURN_IF_ERROR(exec.backend == Backend::kCuda ? SplitOnGpu(exec, args) : Split(exec, args));
   NSA_RETURN_IF_ERROR(CompressNewBlocks(exec, args.attention, params, args.work.hidden_k,
                                         args.work.hidden_v, args.cache));
@@ -107,38 +97,24 @@ absl::Status BlockRows(const Exec& exec, const BlockRowsArgs& args) {
   const BlockPlaces& p = args.places;
   const DecodeWork& work = args.work;
   const auto weight = [&](const Place& place) { return Weight(args.parameters, place); };
-  NSA_RETURN_IF_ERROR(Norm(exec, args, work.x, p.norm1));
   NSA_RETURN_IF_ERROR(Attention(exec, args));
-  NSA_RETURN_IF_ERROR(Product(exec, {rows, int64_t{shape.n_heads} * shape.d_v, dim}, work.o,
-                              weight(p.out), work.mid, /*add=*/work.x));
-  NSA_RETURN_IF_ERROR(Norm(exec, args, work.mid, p.norm2));
-  NSA_RETURN_IF_ERROR(Product(exec, {rows, dim, hidden}, work.h, weight(p.fc1), work.u));
-  const Tensor u = Prefix(work.u, rows * hidden);
-  NSA_RETURN_IF_ERROR(Silu(exec, {.x = u, .y = u}));
-  return Product(exec, {rows, hidden, dim}, work.u, weight(p.fc2), work.x, /*add=*/work.mid);
-}
-
-absl::Status Product(const Exec& exec, const LinearShape& shape, const ConstTensor& x,
-                     const ConstTensor& w, const Tensor& y, const ConstTensor& add) {
-  if (exec.backend == Backend::kCuda) {
-    // Two numbers of rows, because the matrix library times its algorithms for every new shape. The
-    // tensors have kDecodeRows rows; what is computed in those after the last is not used.
-    const int64_t rows = shape.rows == 1 ? 1 : kDecodeRows;
-    return Linear(exec, {rows, shape.in, shape.out}, {x.data, rows * shape.in, x.dtype}, w,
-                  Prefix(y, rows * shape.out),
-                  ConstTensor(add.data, add.wanted() ? rows * shape.out : 0, add.dtype));
-  }
-  const ConstTensor from(x.data, shape.rows * shape.in, x.dtype);
-  const ConstTensor plus(add.data, add.wanted() ? shape.rows * shape.out : 0, add.dtype);
-  const Tensor to = Prefix(y, shape.rows * shape.out);
-  if (shape.rows != 1) return Linear(exec, shape, from, w, to, plus);
-  exec.Enter("matmul");
-  if (plus.wanted()) std::ranges::copy(plus.as<float>(), to.as<float>().begin());
-  cblas_sgemv(CblasRowMajor, CblasNoTrans, static_cast<blasint>(shape.out),
-              static_cast<blasint>(shape.in), 1.0f, w.as<float>().data(),
-              static_cast<blasint>(shape.in), from.as<float>().data(), 1,
-              plus.wanted() ? 1.0f : 0.0f, to.as<float>().data(), 1);
-  return absl::OkStatus();
+  NSA_RETURN_IF_ERROR(LinearRows(exec, {.shape = {rows, int64_t{shape.n_heads} * shape.d_v, dim},
+                                        .x = work.o,
+                                        .w = weight(p.out),
+                                        .add = work.x,
+                                        .y = work.mid}));
+  NSA_RETURN_IF_ERROR(LinearRows(exec, {.shape = {rows, dim, hidden},
+                                        .x = work.mid,
+                                        .norm = weight(p.norm2),
+                                        .normalized = work.h,
+                                        .w = weight(p.fc1),
+                                        .silu = true,
+                                        .y = work.u}));
+  return LinearRows(exec, {.shape = {rows, hidden, dim},
+                           .x = work.u,
+                           .w = weight(p.fc2),
+                           .add = work.mid,
+                           .y = work.x});
 }
 
 }  // namespace nsa::train

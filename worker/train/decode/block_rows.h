@@ -11,7 +11,6 @@
 #include "worker/train/decode/rotation.h"
 #include "worker/train/decode/sequence_memory.h"
 #include "worker/train/model/block.h"
-#include "worker/train/model/linear.h"
 #include "worker/train/model/model_config.h"
 #include "worker/train/model/parameters.h"
 
@@ -32,11 +31,5 @@ struct BlockRowsArgs {
 
 // Errors are those of the kernels; the cache is then no longer valid.
 absl::Status BlockRows(const Exec& exec, const BlockRowsArgs& args);
-
-// y = x Wᵀ (+ add), as Linear(); a single row is a product of a matrix and a vector, in which every
-// weight is read once and nothing is copied. On a GPU the tensors have kDecodeRows rows; those from
-// shape.rows on may be overwritten.
-absl::Status Product(const Exec& exec, const LinearShape& shape, const ConstTensor& x,
-                     const ConstTensor& w, const Tensor& y, const ConstTensor& add = {});
 
 }  // namespace nsa::train

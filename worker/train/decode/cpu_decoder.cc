@@ -7,9 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "kernels/nn/embedding.h"
-#include "kernels/nn/rms_norm.h"
 #include "worker/train/decode/block_rows.h"
 #include "worker/train/decode/checks.h"
+#include "worker/train/decode/linear_rows.h"
 
 namespace nsa::train {
 namespace {
@@ -131,14 +131,12 @@ absl::Status CpuDecoder::ReadRows(std::span<const int32_t> tokens) {
 absl::Status CpuDecoder::Head(int64_t first, int64_t rows, const Tensor& logits) {
   const DecodeWork& work = memory_.work();
   const int64_t dim = config_.dim;
-  const Tensor h(work.h.data, rows * dim, DType::kF32);
-  NSA_RETURN_IF_ERROR(
-      RmsNorm(exec_, {.rows = rows,
-                      .dim = dim,
-                      .x = work.x.as<const float>().subspan(first * dim, rows * dim),
-                      .weight = Weight(places_.norm_f),
-                      .y = h}));
-  return Product(exec_, {rows, dim, config_.vocab}, h, Weight(places_.head), logits);
+  return LinearRows(exec_, {.shape = {rows, dim, config_.vocab},
+                            .x = work.x.as<const float>().subspan(first * dim, rows * dim),
+                            .norm = Weight(places_.norm_f),
+                            .normalized = work.h,
+                            .w = Weight(places_.head),
+                            .y = logits});
 }
 
 }  // namespace nsa::train

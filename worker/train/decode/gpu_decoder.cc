@@ -7,9 +7,9 @@
 #include "common/base/status.h"
 #include "common/nsa/attention_scratch.h"
 #include "kernels/nn/embedding.h"
-#include "kernels/nn/rms_norm.h"
 #include "worker/train/decode/block_rows.h"
 #include "worker/train/decode/checks.h"
+#include "worker/train/decode/linear_rows.h"
 
 namespace nsa::train {
 namespace {
@@ -144,13 +144,12 @@ absl::StatusOr<std::span<const float>> GpuDecoder::Head(int64_t first, int64_t r
   const int64_t dim = config_.dim, size = rows * config_.vocab;
   const auto* const x =
       static_cast<const std::byte*>(work.x.data) + first * dim * SizeOf(work.x.dtype);
-  NSA_RETURN_IF_ERROR(RmsNorm(exec_, {.rows = rows,
-                                      .dim = dim,
-                                      .x = ConstTensor(x, rows * dim, work.x.dtype),
-                                      .weight = Weight(places_.norm_f),
-                                      .y = Tensor(work.h.data, rows * dim, work.h.dtype)}));
-  NSA_RETURN_IF_ERROR(
-      Product(exec_, {rows, dim, config_.vocab}, work.h, Weight(places_.head), work.logits));
+  NSA_RETURN_IF_ERROR(LinearRows(exec_, {.shape = {rows, dim, config_.vocab},
+                                         .x = ConstTensor(x, rows * dim, work.x.dtype),
+                                         .norm = Weight(places_.norm_f),
+                                         .normalized = work.h,
+                                         .w = Weight(places_.head),
+                                         .y = work.logits}));
   fetched_.resize(static_cast<size_t>(size));
   logits_.resize(static_cast<size_t>(size));
   NSA_RETURN_IF_ERROR(cuda::CopyBytes(exec_.stream, fetched_.data(), work.logits.data,

@@ -1,0 +1,35 @@
+// A linear layer for one token on a GPU, with what is in front of it and behind it in a block of
+// the decoder: y = act(W · norm(x)) + add. Every weight is read once, which bounds the time; a
+// kernel of its own for the norm or the activation would cost as much as the product.
+//
+// The sums are fp32 and have a fixed order. The normalized x is not rounded to bf16, as it is
+// between kernels of more rows.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "kernels/exec.h"
+#include "kernels/tensor.h"
+
+namespace nsa {
+
+struct RowLinearArgs {
+  int64_t in = 0, out = 0;
+  ConstTensor x;      // bf16 [in]
+  ConstTensor norm;   // optional bf16 [in]: norm(x) = RMSNorm(x) with these weights, else x
+  ConstTensor w;      // bf16 [out, in]
+  bool silu = false;  // act(z) = z · sigmoid(z), else z
+  ConstTensor add;    // optional bf16 [out]
+  Tensor y;           // bf16 [out], overwritten; may be `add`, not x
+};
+
+}  // namespace nsa
+
+namespace nsa::cuda {
+
+// InvalidArgument when `in` is not a multiple of 8 or a tensor differs from its shape.
+// Unimplemented in a program that was built without CUDA.
+absl::Status RowLinear(const Exec& exec, const RowLinearArgs& args);
+
+}  // namespace nsa::cuda
