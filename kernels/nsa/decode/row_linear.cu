@@ -1,6 +1,6 @@
 // One row times a matrix: a warp has a row of W, of which each lane reads 16 bytes at a time. The
 // factor of RMSNorm is common to the whole sum, so x is read once and the sum scaled at the end.
-#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/nn/rms_norm.h"
@@ -16,9 +16,9 @@ struct RowLinearProblem {
   int in, out;
   bool silu;
   const bf16* x;
-  const bf16* norm;
+  const bf16* norm;  // null unless kNorm
   const bf16* w;
-  const bf16* add;
+  const bf16* add;  // may be null
   bf16* y;
 };
 
@@ -65,20 +65,14 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   p.y[row] = __float2bfloat16(y);
 }
 
-absl::Status CheckSize(const char* name, const ConstTensor& tensor, int64_t size) {
-  if (tensor.size == size && tensor.dtype == DType::kBf16) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("row_linear: ", name, ": ", tensor.size,
-                                                 " elements (", size,
-                                                 ", bf16); pass a tensor of the layer's shape"));
-}
-
 absl::Status Check(const RowLinearArgs& args) {
+  constexpr DType kType = DType::kBf16;
   NSA_RETURN_IF_ERROR(CheckMultipleOf8("row_linear", "in", args.in));
-  NSA_RETURN_IF_ERROR(CheckSize("x", args.x, args.in));
-  NSA_RETURN_IF_ERROR(CheckSize("w", args.w, args.in * args.out));
-  NSA_RETURN_IF_ERROR(CheckSize("y", args.y, args.out));
-  if (args.norm.wanted()) NSA_RETURN_IF_ERROR(CheckSize("norm", args.norm, args.in));
-  return args.add.wanted() ? CheckSize("add", args.add, args.out) : absl::OkStatus();
+  NSA_RETURN_IF_ERROR(CheckTensor("x", args.x, args.in, kType, "in"));
+  NSA_RETURN_IF_ERROR(CheckTensor("w", args.w, args.in * args.out, kType, "out·in"));
+  NSA_RETURN_IF_ERROR(CheckTensor("y", args.y, args.out, kType, "out"));
+  NSA_RETURN_IF_ERROR(CheckOptional("norm", args.norm, args.in, kType, "in"));
+  return CheckOptional("add", args.add, args.out, kType, "out");
 }
 
 }  // namespace
@@ -89,9 +83,9 @@ absl::Status RowLinear(const Exec& exec, const RowLinearArgs& args) {
                            .out = static_cast<int>(args.out),
                            .silu = args.silu,
                            .x = DataOf<bf16>(args.x),
-                           .norm = args.norm.wanted() ? DataOf<bf16>(args.norm) : nullptr,
+                           .norm = DataOf<bf16>(args.norm),
                            .w = DataOf<bf16>(args.w),
-                           .add = args.add.wanted() ? DataOf<bf16>(args.add) : nullptr,
+                           .add = DataOf<bf16>(args.add),
                            .y = DataOf<bf16>(args.y)};
   const LaunchShape shape{.grid = GridFor(args.out, kWarps), .block = kWarps * kWarp};
   return p.norm == nullptr ? Launch(exec, "row_linear", RowLinearKernel<false>, shape, p)

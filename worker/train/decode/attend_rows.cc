@@ -26,8 +26,6 @@ NsaShape ShapeOf(const AttendRowsArgs& args) {
   return shape;
 }
 
-Tensor Prefix(const Tensor& tensor, int64_t size) { return {tensor.data, size, tensor.dtype}; }
-
 // The branch's attention over `k` and `v`, whose rows `ranges` names.
 int64_t AttendBranch(const AttendRowsArgs& args, Branch branch, const ConstTensor& k,
                      const ConstTensor& v, int64_t keys, KeyRangesFn ranges) {

@@ -10,8 +10,6 @@
 namespace nsa::train {
 namespace {
 
-Tensor Prefix(const Tensor& tensor, int64_t size) { return {tensor.data, size, tensor.dtype}; }
-
 ConstTensor Weight(const Arena& arena, const Place& place) {
   return place.size == 0 ? ConstTensor() : arena.weight(place.offset, place.size);
 }

@@ -8,15 +8,10 @@
 #include "kernels/nn/rms_norm.h"
 #include "kernels/nn/silu.h"
 #include "kernels/nsa/decode/row_linear.h"
-#include "worker/train/decode/layer_cache.h"
+#include "worker/train/decode/sequence_memory.h"
 
 namespace nsa::train {
 namespace {
-
-ConstTensor Prefix(const ConstTensor& tensor, int64_t size) {
-  return {tensor.data, tensor.wanted() ? size : 0, tensor.dtype};
-}
-Tensor Prefix(const Tensor& tensor, int64_t size) { return {tensor.data, size, tensor.dtype}; }
 
 // y = x Wᵀ + add for one row on the CPU.
 void MatrixTimesVector(const LinearRowsArgs& args, const ConstTensor& x) {

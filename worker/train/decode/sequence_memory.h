@@ -40,6 +40,14 @@ struct DecodeWork {
   Tensor keys_read;  // int64 [layers, kBranches]
 };
 
+// The first `size` elements of a tensor that has memory for more rows. One without memory has none.
+inline Tensor Prefix(const Tensor& tensor, int64_t size) {
+  return {tensor.data, tensor.wanted() ? size : 0, tensor.dtype};
+}
+inline ConstTensor Prefix(const ConstTensor& tensor, int64_t size) {
+  return {tensor.data, tensor.wanted() ? size : 0, tensor.dtype};
+}
+
 class SequenceMemory {
  public:
   // Plans the memory on the device of `backend`; the shape's seq_len is the most tokens of the
