@@ -282,20 +282,27 @@ bool HasOutDir(const PreflightFacts& facts) {
   return facts.context.check_files && facts.spec.train().out_dir().starts_with('/');
 }
 
+std::optional<int64_t> FreeDiskBytes(const std::string& folder) {
+  struct statvfs info = {};
+  if (statvfs(folder.c_str(), &info) != 0) return std::nullopt;
+  return static_cast<int64_t>(info.f_bavail) * static_cast<int64_t>(info.f_frsize);
+}
+
 Problems DiskTooSmall(const PreflightFacts& facts) {
   if (!HasOutDir(facts)) return {};
   const std::filesystem::path folder = ExistingAncestor(facts.spec.train().out_dir());
-  struct statvfs info = {};
-  if (statvfs(folder.c_str(), &info) != 0) return {};
-  const double free = static_cast<double>(info.f_bavail) * static_cast<double>(info.f_frsize);
+  const auto& probe = facts.context.free_disk_bytes;
+  const std::optional<int64_t> free =
+      probe ? probe(folder.string()) : FreeDiskBytes(folder.string());
+  if (!free.has_value()) return {};
   const int64_t checkpoints = facts.spec.train().keep_checkpoints() + 1;
   const double wanted =
       static_cast<double>(checkpoints) * static_cast<double>(CheckpointBytes(facts.spec));
-  if (wanted <= free) return {};
+  if (wanted <= static_cast<double>(*free)) return {};
   return {{"train.out_dir",
-           absl::StrFormat("%s free on %s (%s needed for %d checkpoints of %s)", Bytes(free),
-                           folder.string(), Bytes(wanted), checkpoints,
-                           Bytes(static_cast<double>(CheckpointBytes(facts.spec)))),
+           absl::StrFormat("%s free on %s (%s needed for %d checkpoints of %s)",
+                           Bytes(static_cast<double>(*free)), folder.string(), Bytes(wanted),
+                           checkpoints, Bytes(static_cast<double>(CheckpointBytes(facts.spec)))),
            "free some space, choose another out_dir, or keep fewer checkpoints"}};
 }
 

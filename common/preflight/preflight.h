@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,9 @@ struct PreflightContext {
   // Called while large files are read. If it returns true, nobody needs the report any more:
   // Preflight() then returns early, and the report must not be used. Null: never abandoned.
   std::function<bool()> abandoned;
+  // The bytes that an ordinary user may still write below a folder that exists, or nothing if that
+  // cannot be found out. Null: asks this machine's file system.
+  std::function<std::optional<int64_t>(const std::string& folder)> free_disk_bytes;
 };
 
 // Runs every rule. Fills in the defaults of `spec` in the report's copy. `device: auto` is judged

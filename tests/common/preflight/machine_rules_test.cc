@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/estimate/estimate.h"
 #include "common/preflight/preflight.h"
 #include "tests/common/preflight/preflight_cases.h"
 
@@ -17,6 +18,28 @@ TEST(Preflight, RefusesSeveralMachinesEvenWhereTheRanksDivide) {
   job.context.machine = nullptr;
   EXPECT_FALSE(job.Check().accepted());
   EXPECT_NE(FindingOf(job.Check(), "NODES_UNSUPPORTED"), nullptr);
+}
+
+TEST(Preflight, TheDiskHoldsTheKeptCheckpointsAndOneMore) {
+  GoodJob job;
+  Train(&job)->set_keep_checkpoints(3);
+  const int64_t needed = 4 * CheckpointBytes(job.Check().spec());
+  job.free_disk_bytes = needed;
+  EXPECT_EQ(FindingOf(job.Check(), "DISK_TOO_SMALL"), nullptr);
+  job.free_disk_bytes = needed - 1;
+  const v1::PreflightReport report = job.Check();
+  ASSERT_NE(FindingOf(report, "DISK_TOO_SMALL"), nullptr);
+  EXPECT_THAT(FindingOf(report, "DISK_TOO_SMALL")->problem(), HasSubstr("for 4 checkpoints of"));
+  EXPECT_FALSE(report.accepted());
+  job.free_disk_bytes = std::nullopt;
+  EXPECT_TRUE(job.Check().accepted()) << "nothing is known of this disk";
+}
+
+TEST(Preflight, AsksTheFileSystemWhatIsFree) {
+  GoodJob job;
+  job.context.free_disk_bytes = nullptr;
+  Train(&job)->set_keep_checkpoints(1'000'000'000);
+  EXPECT_NE(FindingOf(job.Check(), "DISK_TOO_SMALL"), nullptr) << "no disk is that large";
 }
 
 TEST(Preflight, AnOldDriverIsToldWhatToInstallForItsBranch) {

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -42,6 +43,7 @@ class GoodJob {
     machine.driver_version = "580.159";
     context.machine = &machine;
     context.check_files = true;
+    context.free_disk_bytes = [this](const std::string&) { return free_disk_bytes; };
     ApplyDefaults(&spec);
   }
   GoodJob(const GoodJob&) = delete;
@@ -74,6 +76,7 @@ class GoodJob {
   TempDir folder;
   v1::JobSpec spec;
   MachineView machine;
+  std::optional<int64_t> free_disk_bytes = int64_t{1} << 40;
   PreflightContext context;
 };
 
