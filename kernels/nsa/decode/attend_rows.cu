@@ -1,6 +1,7 @@
-// Attention over cached keys. Every thread of a thread block has one key of its part: it reads the
-// key once and multiplies it by the queries of all heads of the group. The values are then read
-// with 16 bytes per thread. The scores of compressed keys are kept for the selection of blocks.
+// Attention over cached keys. Four threads of a thread block have one key of its part: they read
+// the key and the value once, multiply the key by the queries of all heads of the group, and leave
+// the value in shared memory, from where a warp for each head adds up the values. The scores of
+// compressed keys are kept for the selection of blocks.
 #include <cmath>
 
 #include "kernels/nsa/decode/problem.cuh"
@@ -8,16 +9,17 @@
 namespace nsa::cuda {
 namespace {
 
-constexpr int kThreads = kPartKeys;
+constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
+constexpr int kSub = kThreads / kPartKeys;  // threads of a key
 constexpr int kMostWidth = 128;
+constexpr int kMostChunks = kMostWidth / 8 / kSub;  // of 8 columns, in a thread
 
 template <int kHeads>
 struct PartShared {
   float q[kHeads][kMostWidth];
-  float p[kHeads][kPartKeys];  // scores, then exponentials
-  float o[kHeads][kMostWidth];
-  int at[kPartKeys];  // row of the cache; −1: no key
+  float p[kHeads][kPartKeys];     // scores, then exponentials
+  bf16 v[kPartKeys][kMostWidth];  // 0 where there is no key
 };
 
 __device__ __forceinline__ int BranchOf(const DecodeProblem& p, int part) {
@@ -32,14 +34,14 @@ __device__ __forceinline__ int BranchOf(const DecodeProblem& p, int part) {
 // of cmp, the tokens of the window, and the tokens of the selected blocks.
 __device__ __forceinline__ int CachedRow(const DecodeProblem& p, int branch, int row, int g,
                                          int i) {
-  const int t = p.first + row, start = p.DocStart(row);
+  const int t = p.PositionOf(row), start = p.DocStart(row);
   if (branch == kCmp) {
     const KeyRange keys = BranchRule<kCmp>::Keys(p, t, start);
     return i >= keys.begin && i < keys.end ? i : -1;
   }
   if (branch == kWin) {
     const KeyRange keys = BranchRule<kWin>::Keys(p, t, start);
-    return keys.begin + i < keys.end ? keys.begin + i - p.window_begin : -1;
+    return keys.begin + i < keys.end ? keys.begin + i - p.WindowBegin() : -1;
   }
   const int slot = i / p.l_sel;
   if (slot >= p.n_sel) return -1;
@@ -61,16 +63,40 @@ __device__ __forceinline__ void LoadQueries(const DecodeProblem& p, int row, int
   }
 }
 
-// scores[a] = q_a · k
+// The chunks of 8 columns of a row of the cache that this thread has: every kSub-th. 0 without a
+// row.
+struct Chunks {
+  uint4 raw[kMostChunks];
+
+  __device__ __forceinline__ void Load(const bf16* row, int width, int sub) {
+#pragma unroll
+    for (int j = 0; j < kMostChunks; ++j) {
+      const int c = (sub + j * kSub) * 8;
+      raw[j] = row != nullptr && c < width ? *reinterpret_cast<const uint4*>(row + c) : uint4{};
+    }
+  }
+};
+
+// scores[a] = q_a · k, on all threads of a key.
 template <int kHeads>
-__device__ __forceinline__ void Scores(const DecodeProblem& p, const bf16* k,
+__device__ __forceinline__ void Scores(const DecodeProblem& p, const Chunks& k, int sub,
                                        const PartShared<kHeads>& shared, float (&scores)[kHeads]) {
-  for (int c = 0; c < p.dk; c += 8) {
-    const Float8 key = Load8(k + c);
+#pragma unroll
+  for (int j = 0; j < kMostChunks; ++j) {
+    const int c = (sub + j * kSub) * 8;
+    if (c >= p.dk) break;
+    const Float8 key = AsFloats(k.raw[j]);
 #pragma unroll
     for (int a = 0; a < kHeads; ++a) {
 #pragma unroll
       for (int e = 0; e < 8; ++e) scores[a] = fmaf(shared.q[a][c + e], key.v[e], scores[a]);
+    }
+  }
+#pragma unroll
+  for (int a = 0; a < kHeads; ++a) {
+#pragma unroll
+    for (int lanes = 1; lanes < kSub; lanes *= 2) {
+      scores[a] += __shfl_xor_sync(0xffffffffu, scores[a], lanes);
     }
   }
 }
@@ -95,48 +121,27 @@ __device__ __forceinline__ void Exponentials(const DecodeProblem& p, int part, i
   }
 }
 
-// part_o ← Σ p · v. A thread has 8 columns of every 2048/dv-th key; the sums of the threads are
-// added over the lanes by a tree and over the warps in order.
+// part_o ← Σ p · v, in the order of the keys: a warp for each head, two columns in a lane. The warp
+// has written the exponentials of its heads itself.
 template <int kHeads>
-__device__ __forceinline__ void Values(const DecodeProblem& p, const bf16* v, int part, int row,
-                                       int g, PartShared<kHeads>& shared) {
-  const int chunks = p.dv / 8, chunk = threadIdx.x % chunks;
-  const int64_t step = int64_t{p.groups} * p.dv;
-  float sum[kHeads][8] = {};
-  for (int i = threadIdx.x / chunks; i < kPartKeys; i += kThreads / chunks) {
-    if (shared.at[i] < 0) continue;
-    const Float8 value = Load8(v + shared.at[i] * step + g * p.dv + chunk * 8);
-#pragma unroll
-    for (int a = 0; a < kHeads; ++a) {
-#pragma unroll
-      for (int e = 0; e < 8; ++e) sum[a][e] = fmaf(shared.p[a][i], value.v[e], sum[a][e]);
-    }
-  }
-#pragma unroll
-  for (int a = 0; a < kHeads; ++a) {
-#pragma unroll
-    for (int e = 0; e < 8; ++e) {
-      for (int lanes = chunks; lanes < kWarp; lanes *= 2) {
-        sum[a][e] += __shfl_xor_sync(0xffffffffu, sum[a][e], lanes);
-      }
-    }
-  }
+__device__ __forceinline__ void Values(const DecodeProblem& p, int part, int row, int g,
+                                       const PartShared<kHeads>& shared) {
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  for (int turn = 0; turn < kWarps; ++turn) {
-    if (warp == turn && lane < chunks) {
-#pragma unroll
-      for (int a = 0; a < kHeads; ++a) {
-#pragma unroll
-        for (int e = 0; e < 8; ++e) {
-          float& to = shared.o[a][chunk * 8 + e];
-          to = turn == 0 ? sum[a][e] : to + sum[a][e];
-        }
+  for (int a = warp; a < p.h; a += kWarps) {
+    float* const to = p.part_o + p.StatsAt(part, row, g * p.h + a) * p.dv;
+    for (int c = 2 * lane; c < p.dv; c += 2 * kWarp) {
+      float2 sum = {0, 0};
+#pragma unroll 16
+      for (int i = 0; i < kPartKeys; ++i) {
+        const float weight = shared.p[a][i];
+        const float2 value =
+            __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&shared.v[i][c]));
+        sum.x = fmaf(weight, value.x, sum.x);
+        sum.y = fmaf(weight, value.y, sum.y);
       }
+      *reinterpret_cast<float2*>(to + c) = sum;
     }
-    __syncthreads();
   }
-  float* to = p.part_o + p.StatsAt(part, row, g * p.h) * p.dv;
-  for (int i = threadIdx.x; i < p.h * p.dv; i += kThreads) to[i] = shared.o[i / p.dv][i % p.dv];
 }
 
 template <int kHeads>
@@ -145,56 +150,82 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ PartShared<kHeads> shared;
   begin.WaitForPrevious();
   const int part = part0 + blockIdx.x, g = blockIdx.y, row = blockIdx.z;
-  const int branch = BranchOf(p, part), i = (part - p.first_part[branch]) * kPartKeys + threadIdx.x;
-  const int at = CachedRow(p, branch, row, g, i);
-  const int keys = __syncthreads_count(at >= 0);
+  const int branch = BranchOf(p, part), key = threadIdx.x / kSub, sub = threadIdx.x % kSub;
+  const int at = CachedRow(p, branch, row, g, (part - p.first_part[branch]) * kPartKeys + key);
+  const int keys = __syncthreads_count(at >= 0 && sub == 0);
   if (keys == 0) {
     if (threadIdx.x < p.h) {
       p.stats[p.StatsAt(part, row, g * p.h + threadIdx.x)] = {-INFINITY, 0.0f};
     }
     return;
   }
-  if (threadIdx.x == 0 && p.v[branch] != nullptr) {
+  const bool values = p.v[branch] != nullptr;
+  if (threadIdx.x == 0 && values) {
     atomicAdd(p.keys_read + branch, static_cast<unsigned long long>(keys));
   }
+  const int64_t in_cache = int64_t{at} * p.groups + g;
+  Chunks k, v;
+  k.Load(at >= 0 ? p.k[branch] + in_cache * p.dk : nullptr, p.dk, sub);
+  v.Load(at >= 0 && values ? p.v[branch] + in_cache * p.dv : nullptr, p.dv, sub);
   LoadQueries(p, row, g, shared);
-  shared.at[threadIdx.x] = at;
+#pragma unroll
+  for (int j = 0; j < kMostChunks; ++j) {
+    const int c = (sub + j * kSub) * 8;
+    if (c < p.dv) *reinterpret_cast<uint4*>(&shared.v[key][c]) = v.raw[j];
+  }
   __syncthreads();
   float scores[kHeads] = {};
-  if (at >= 0) {
-    Scores(p, p.k[branch] + (int64_t{at} * p.groups + g) * p.dk, shared, scores);
-  }
+  Scores(p, k, sub, shared, scores);
 #pragma unroll
   for (int a = 0; a < kHeads; ++a) {
-    shared.p[a][threadIdx.x] = at >= 0 ? scores[a] : -INFINITY;
+    if (a % kSub != sub) continue;
+    shared.p[a][key] = at >= 0 ? scores[a] : -INFINITY;
     if (branch == kCmp && p.scores != nullptr && at >= 0 && a < p.h) {
       p.scores[(int64_t{row} * p.heads + g * p.h + a) * p.score_step + at] = scores[a];
     }
   }
   __syncthreads();
   Exponentials(p, part, row, g, shared);
-  __syncthreads();
-  if (p.v[branch] != nullptr) Values(p, p.v[branch], part, row, g, shared);
+  __syncwarp();
+  if (values) Values(p, part, row, g, shared);
 }
 
-// o = Σ part_o · 2^(max − largest max) / Σ …, of one row, head and branch; 0 without keys.
-__global__ void SumKernel(Begin begin, const __grid_constant__ DecodeProblem p) {
+// o = Σ part_o · 2^(max − largest max) / Σ …, of one row, head and branch; 0 without keys. A thread
+// has a column of every n-th part, n = threads / dv; their sums are added in order.
+__global__ void __launch_bounds__(kThreads)
+    SumKernel(Begin begin, const __grid_constant__ DecodeProblem p) {
+  __shared__ float maxima[kWarps], outputs[kThreads], sums[kThreads];
   begin.WaitForPrevious();
   const int head = blockIdx.x, row = blockIdx.y, branch = blockIdx.z;
   if (p.o[branch] == nullptr) return;
   const int first = p.first_part[branch], end = first + p.parts[branch];
-  float max = -INFINITY, sum = 0, o = 0;
-  for (int part = first; part < end; ++part) {
+  float max = -INFINITY;
+  for (int part = first + threadIdx.x; part < end; part += kThreads) {
     max = fmaxf(max, p.stats[p.StatsAt(part, row, head)].x);
   }
-  for (int part = first; part < end; ++part) {
+  max = WarpMax(max);
+  if (threadIdx.x % kWarp == 0) maxima[threadIdx.x / kWarp] = max;
+  __syncthreads();
+#pragma unroll
+  for (int warp = 0; warp < kWarps; ++warp) max = fmaxf(max, maxima[warp]);
+  const int slices = kThreads / p.dv, slice = threadIdx.x / p.dv, column = threadIdx.x % p.dv;
+  float sum = 0, o = 0;
+#pragma unroll 4
+  for (int part = first + slice; part < end; part += slices) {
     const float2 stats = p.stats[p.StatsAt(part, row, head)];
     if (stats.y == 0.0f) continue;  // its part_o is not written
     const float weight = Exp2(stats.x - max);
     sum += stats.y * weight;
-    o += p.part_o[p.StatsAt(part, row, head) * p.dv + threadIdx.x] * weight;
+    o += p.part_o[p.StatsAt(part, row, head) * p.dv + column] * weight;
   }
-  p.o[branch][(int64_t{row} * p.heads + head) * p.dv + threadIdx.x] =
+  outputs[threadIdx.x] = o, sums[threadIdx.x] = sum;
+  __syncthreads();
+  if (slice != 0) return;
+  for (int other = 1; other < slices; ++other) {
+    o += outputs[other * p.dv + column];
+    sum += sums[other * p.dv + column];
+  }
+  p.o[branch][(int64_t{row} * p.heads + head) * p.dv + column] =
       __float2bfloat16(sum > 0 ? o / sum : 0.0f);
 }
 
@@ -215,13 +246,13 @@ absl::Status LaunchParts(const Exec& exec, const DecodeProblem& p, int part0, in
 absl::Status AttendCached(const Exec& exec, const AttendCachedArgs& args) {
   const NsaLayerConfig& config = args.config;
   const NsaShape& s = config.shape;
-  const CachedParts parts = CachedParts::Of(config, args.first + s.seq_len);
+  const CachedParts parts = CachedParts::Of(config, args.tokens);
   DecodeProblem p{};
   p.l = s.l, p.d = s.d, p.l_sel = s.l_sel, p.n_sel = s.n_sel;
-  p.window = s.window, p.rows = s.seq_len, p.first = args.first, p.groups = s.n_kv_groups;
+  p.window = s.window, p.rows = s.seq_len, p.tokens = args.tokens, p.groups = s.n_kv_groups;
   p.heads = s.n_heads, p.h = s.heads_per_group(), p.dk = s.d_k, p.dv = s.d_v;
-  p.window_begin = args.window_begin;
   p.scale = kLog2E / std::sqrt(static_cast<float>(s.d_k));
+  p.at = DataOf<int>(args.at);
   p.doc_start = args.doc_start.wanted() ? DataOf<int>(args.doc_start) : nullptr;
   p.q = DataOf<bf16>(args.q);
   p.blocks = config.has(kSel) ? DataOf<int>(args.blocks) : nullptr;
@@ -249,7 +280,7 @@ absl::Status AttendCached(const Exec& exec, const AttendCachedArgs& args) {
   return Launch(exec, "sum_parts", SumKernel,
                 {.grid = dim3(static_cast<unsigned int>(p.heads), static_cast<unsigned int>(p.rows),
                               kBranches),
-                 .block = static_cast<unsigned int>(p.dv)},
+                 .block = kThreads},
                 p);
 }
 

@@ -2,7 +2,7 @@
 // the branches of the layer (kernels/nsa/layer/nsa_layer.h) compute for these rows. On the CPU this
 // is worker/train/decode/attend_rows.h.
 //
-// The keys of a row are divided into parts of 256. A thread block computes the attention of one row
+// The keys of a row are divided into parts of 64. A thread block computes the attention of one row
 // and group over one part, and the parts are then added up in order, so bits repeat and a single
 // row keeps the whole GPU busy:
 //
@@ -22,16 +22,20 @@ namespace nsa {
 
 struct AttendCachedArgs {
   NsaLayerConfig config;  // bf16; shape.batch is 1, shape.seq_len is R, the number of new rows
-  int32_t first = 0;      // position of the first new row
+  // Most tokens of the sequence, the new rows included. The grids and the scratch memory are sized
+  // for them, so that a captured launch serves every position up to there.
+  int32_t tokens = 0;
+  // int32 [1 + kBranches], read when the kernels run; no kernel may write it. at[0] is the position
+  // of the first new row, at most tokens − R; at[1 + kWin] that of the first row of the window.
+  ConstTensor at;
   ConstTensor doc_start;  // optional int32 [R]: where the document of each row begins
 
   ConstTensor q;  // [R, H, dk], rotated
   // Rotated keys, and values, of each branch: [rows, G, dk] and [rows, G, dv]. Of cmp they are the
   // compression blocks from block 0 on; of sel the tokens from position 0 on; of win those from
-  // position `window_begin` on, which is at most the first that row 0 sees. In a layer with sel and
+  // position at[1 + kWin] on, which is at most the first that row 0 sees. In a layer with sel and
   // without cmp k[kCmp] has the averages of l keys, and v[kCmp] is empty.
   std::array<ConstTensor, kBranches> k, v;
-  int32_t window_begin = 0;
 
   Tensor scratch;                   // uint8 [AttendCachedScratchBytes]
   Tensor blocks;                    // int32 [R, G, n], overwritten, when sel is present
@@ -41,7 +45,7 @@ struct AttendCachedArgs {
 
 // How the keys of a sequence are divided.
 struct CachedParts {
-  static constexpr int32_t kKeys = 256;       // of a part
+  static constexpr int32_t kKeys = 64;        // of a part
   int32_t blocks = 0;                         // compression blocks that are scored
   std::array<int32_t, kBranches> count = {};  // parts of each branch
 

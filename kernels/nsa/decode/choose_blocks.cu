@@ -7,20 +7,23 @@
 namespace nsa::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kMostThreads = 1024;
 
-// log2 Σ 2^score of the compressed keys that head `head` of a row sees; +inf if it sees none.
+// log2 Σ 2^score of the compressed keys that head `head` of a row sees, on all lanes of a warp;
+// +inf if it sees none.
 __device__ float LogSum(const DecodeProblem& p, int row, int head) {
+  const int lane = threadIdx.x % kWarp;
   float max = -INFINITY, sum = 0;
-  for (int part = 0; part < p.parts[kCmp]; ++part) {
+  for (int part = lane; part < p.parts[kCmp]; part += kWarp) {
     max = fmaxf(max, p.stats[p.StatsAt(p.first_part[kCmp] + part, row, head)].x);
   }
+  max = WarpMax(max);
   if (max == -INFINITY) return INFINITY;
-  for (int part = 0; part < p.parts[kCmp]; ++part) {
+  for (int part = lane; part < p.parts[kCmp]; part += kWarp) {
     const float2 stats = p.stats[p.StatsAt(p.first_part[kCmp] + part, row, head)];
     sum += stats.y * Exp2(stats.x - max);
   }
-  return max + log2f(sum);
+  return max + log2f(WarpSum(sum));
 }
 
 // Σ_i p_i · |compression block i ∩ selection block j| / l, p_i summed over the heads of the group.
@@ -36,30 +39,34 @@ __device__ float ScoreOf(const DecodeProblem& p, KeyRange visible, int row, int 
     const KeyRange block = {i * p.d, i * p.d + p.l};
     const KeyRange common = Intersection(block, tokens);
     if (common.end <= common.begin) continue;
-    float share = 0;
-    for (int a = 0; a < p.h; ++a) {
-      const int64_t at = (int64_t{row} * p.heads + head0 + a) * p.score_step + i;
-      share += Exp2(p.scores[at] - log_sums[a]);
-    }
+    const float* const of_key = p.scores + (int64_t{row} * p.heads + head0) * p.score_step + i;
+    float of_head[kMostHeads], share = 0;
+#pragma unroll  // all loads under way
+    for (int a = 0; a < kMostHeads; ++a) of_head[a] = a < p.h ? of_key[a * p.score_step] : 0.0f;
+#pragma unroll
+    for (int a = 0; a < kMostHeads; ++a) share += a < p.h ? Exp2(of_head[a] - log_sums[a]) : 0.0f;
     score += share * static_cast<float>(common.end - common.begin) / static_cast<float>(p.l);
   }
   return score;
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kMostThreads)
     ChooseKernel(Begin begin, const __grid_constant__ DecodeProblem p) {
   extern __shared__ float scores[];  // of blocks candidates.begin + 1 … current − 2
   __shared__ float log_sums[kMostHeads];
   begin.WaitForPrevious();
-  const int g = blockIdx.x, row = blockIdx.y, t = p.first + row, start = p.DocStart(row);
+  const int g = blockIdx.x, row = blockIdx.y, t = p.PositionOf(row), start = p.DocStart(row);
   const KeyRange candidates = CandidateBlocks(p, t, start);
   const int others = max(0, candidates.end - candidates.begin - kForced);
   const bool choice = candidates.end - candidates.begin > p.n_sel;
   if (choice) {
-    if (threadIdx.x < p.h) log_sums[threadIdx.x] = LogSum(p, row, g * p.h + threadIdx.x);
+    for (int a = threadIdx.x / kWarp; a < p.h; a += static_cast<int>(blockDim.x) / kWarp) {
+      const float log_sum = LogSum(p, row, g * p.h + a);
+      if (threadIdx.x % kWarp == 0) log_sums[a] = log_sum;
+    }
     __syncthreads();
     const KeyRange visible = BranchRule<kCmp>::Keys(p, t, start);
-    for (int i = threadIdx.x; i < others; i += kThreads) {
+    for (int i = threadIdx.x; i < others; i += static_cast<int>(blockDim.x)) {
       scores[i] = ScoreOf(p, visible, row, g * p.h, log_sums, candidates.begin + 1 + i);
     }
   }
@@ -80,11 +87,11 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 absl::Status ChooseCachedBlocks(const Exec& exec, const DecodeProblem& p) {
-  const int blocks = (p.first + p.rows - 1) / p.l_sel + 1;
+  const int blocks = (p.tokens - 1) / p.l_sel + 1;
   return Launch(
       exec, "choose_cached_blocks", ChooseKernel,
       {.grid = dim3(static_cast<unsigned int>(p.groups), static_cast<unsigned int>(p.rows)),
-       .block = kThreads,
+       .block = static_cast<unsigned int>(std::clamp(blocks / kWarp * kWarp, 256, kMostThreads)),
        .shared = blocks * static_cast<int>(sizeof(float))},
       p);
 }

@@ -11,16 +11,16 @@
 
 namespace nsa::cuda {
 
-constexpr int kPartKeys = CachedParts::kKeys;  // and threads of the part's thread block
-constexpr int kMostHeads = 16;                 // query heads in a group
+constexpr int kPartKeys = CachedParts::kKeys;
+constexpr int kMostHeads = 16;  // query heads in a group
 
 // The sizes have the names that BranchRule (common/nsa/visibility.h) reads.
 struct DecodeProblem {
   int l, d, l_sel, n_sel, window;
-  int rows, first, groups, heads, h, dk, dv;
-  int window_begin;
+  int rows, tokens, groups, heads, h, dk, dv;
   float scale;  // log2(e) / √dk: scores are exponents of 2
 
+  const int* at;         // AttendCachedArgs::at
   const int* doc_start;  // may be null
   const bf16* q;
   const bf16* k[kBranches];
@@ -35,6 +35,8 @@ struct DecodeProblem {
   float2* stats;       // [parts, R, H]: maximum of the scores, Σ 2^(score − maximum)
   float* part_o;       // [parts, R, H, dv], Σ 2^(score − maximum) · v
 
+  __device__ __forceinline__ int PositionOf(int row) const { return at[0] + row; }
+  __device__ __forceinline__ int WindowBegin() const { return at[1 + kWin]; }
   __device__ __forceinline__ int DocStart(int row) const {
     return doc_start == nullptr ? 0 : doc_start[row];
   }

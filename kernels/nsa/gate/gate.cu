@@ -178,10 +178,14 @@ absl::Status Gate(const Exec& exec, const GateArgs& args) {
   NSA_ASSIGN_OR_RETURN(void* const workspace,
                        WorkspaceOf(exec, PlanGateScratch(args.shape).bytes, "gate"));
   float* partial = args.gate_stats.wanted() ? static_cast<float*>(workspace) : nullptr;
+  // The statistics need all thread blocks; without them those that would have no row stay away.
+  const int64_t blocks = CeilDiv64(p.rows, int64_t{kGateRows} * GateWarps(p.rows));
+  const auto grid = static_cast<unsigned int>(
+      partial != nullptr ? kGateBlocks : std::min<int64_t>(blocks, kGateBlocks));
   NSA_RETURN_IF_ERROR(ForGate(args.shape.d_k, branches, [&](auto dk, auto n) {
     return Launch(exec, "gate", GateKernel<decltype(dk)::value, decltype(n)::value>,
-                  {.grid = kGateBlocks, .block = GateWarps(p.rows) * kWarp}, p,
-                  DataOf<float>(args.gates), DataOf<bf16>(args.o), partial);
+                  {.grid = grid, .block = GateWarps(p.rows) * kWarp}, p, DataOf<float>(args.gates),
+                  DataOf<bf16>(args.o), partial);
   }));
   if (partial == nullptr) return absl::OkStatus();
   return Launch(exec, "gate_stats", GateStatsKernel, {.grid = 1, .block = kStatFields * kWarp},

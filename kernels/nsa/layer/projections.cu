@@ -21,6 +21,8 @@ struct Columns {
   int head_shift;  // log2 of the number of chunks in a head of q or of the keys
   int seq_len, first, heads_a_group, groups;  // first: position
   unsigned int group_factor;                  // ⌈2³² / heads_a_group⌉
+  int branch[kMostParts];                     // of the keys and values
+  const int* at;                              // SplitProjectionsArgs::at, may be null
   int64_t rows;
 };
 
@@ -47,6 +49,12 @@ struct Place {
   int token, part, column;  // column within the part
   int64_t in_part;          // chunks from the beginning of the part's tensor
 
+  // The same in a cache that holds the tokens from position `at[1 + branch]` on.
+  __device__ int64_t InCache(const Columns& c) const {
+    if (c.at == nullptr || part == 0) return in_part;
+    const int64_t rows = c.at[0] - c.at[1 + c.branch[part]];
+    return in_part + rows * (c.begin[part + 1] - c.begin[part]);
+  }
   __device__ bool turned() const { return part == 0 || part % 2 == 1; }
   // The angles of the chunk's four pairs.
   __device__ const float2* AnglesIn(const float2* angles, const Columns& c) const {
@@ -89,9 +97,11 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ float2 angles[kTokens * kMaxRopePairs];
   const int64_t row0 = int64_t{1} * blockIdx.x * kTokens;
   const int tokens = static_cast<int>(min(int64_t{kTokens}, c.rows - row0));
-  FillRopeAngles(f, row0, tokens, c.seq_len, c.first, 4 << c.head_shift, angles);
-  __syncthreads();
+  const int width = 4 << c.head_shift;
+  if (c.at == nullptr) FillRopeAngles(f, row0, tokens, c.seq_len, c.first, width, angles);
   begin.WaitForPrevious();
+  if (c.at != nullptr) FillRopeAngles(f, row0, tokens, c.seq_len, c.at[0], width, angles);
+  __syncthreads();
   const int chunks = tokens * c.begin[c.count];
   const bf16* from = wide + 8 * row0 * c.begin[c.count];
   Walk walk(c.begin[c.count]);
@@ -106,9 +116,10 @@ __global__ void __launch_bounds__(kThreads)
       if (base + u * kThreads >= chunks) break;
       const Place at = walk.Next(c, row0);
       bf16* to = parts.to[at.part];
-      if (!at.turned() || at.part == 0) *reinterpret_cast<uint4*>(to + 8 * at.in_part) = raw[u];
+      const int64_t row = 8 * at.InCache(c);
+      if (!at.turned() || at.part == 0) *reinterpret_cast<uint4*>(to + row) = raw[u];
       if (!at.turned()) continue;
-      Store8((at.part == 0 ? parts.q_rotated : to) + 8 * at.in_part,
+      Store8((at.part == 0 ? parts.q_rotated : to) + row,
              Rotated(AsFloats(raw[u]), at.AnglesIn(angles, c), 1.0f));
     }
   }
@@ -170,10 +181,12 @@ __global__ void __launch_bounds__(kThreads, 3)
 absl::Status SplitProjections(const Exec& exec, const SplitProjectionsArgs& args) {
   Columns c = ColumnsOf(args.config);
   c.first = args.first;
+  c.at = args.at.wanted() ? DataOf<int>(args.at) : nullptr;
   SplitParts parts{{DataOf<bf16>(args.q)}, DataOf<bf16>(args.q_rotated)};
   int count = 1;
   for (const Branch branch : kProjectionOrder) {
     if (!args.config.has(branch)) continue;
+    c.branch[count] = c.branch[count + 1] = branch;
     parts.to[count++] = DataOf<bf16>(args.k[branch]);
     parts.to[count++] = DataOf<bf16>(args.v[branch]);
   }

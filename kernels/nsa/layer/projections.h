@@ -31,6 +31,11 @@ struct SplitProjectionsArgs {
   std::array<Tensor, kBranches> k;  // [B, S, G, dk], rotated, overwritten
   std::array<Tensor, kBranches> v;  // [B, S, G, dv], overwritten
   int32_t first = 0;                // position of the first token of each sequence
+  // Optional, on a GPU only: int32 [1 + kBranches], read when the kernel runs, so that a captured
+  // launch serves every position. at[0] takes the place of `first`. k[c] and v[c] then name row
+  // at[1 + c] of a sequence, the first that a cache holds, and row at[0] on is written, where the
+  // cache has room for it. No kernel may write it.
+  ConstTensor at;
 };
 
 struct JoinProjectionsArgs {

@@ -147,7 +147,8 @@ int64_t AttendSelected(const AttendRowsArgs& args) {
 absl::Status AttendOnGpu(const Exec& exec, const AttendRowsArgs& args) {
   const LayerCache& cache = args.cache;
   AttendCachedArgs attend{.config = args.config,
-                          .first = static_cast<int32_t>(args.first),
+                          .tokens = static_cast<int32_t>(args.first + RowsOf(args)),
+                          .at = args.work.at,
                           .doc_start = args.work.doc_start,
                           .q = args.work.q_rotated,
                           .scratch = args.work.attention,
@@ -160,7 +161,6 @@ absl::Status AttendOnGpu(const Exec& exec, const AttendRowsArgs& args) {
     attend.k[branch] = cache.k[branch].from(cache.k[branch].begin());
     attend.v[branch] = cache.v[branch].from(cache.v[branch].begin());
   }
-  attend.window_begin = static_cast<int32_t>(cache.k[kWin].begin());
   for (int c = 0; c < kBranches; ++c) {
     if (args.config.branches[c]) {
       attend.o[c] = args.config.has_gate() ? args.work.o_c[c] : args.work.o;

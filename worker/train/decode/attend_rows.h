@@ -18,9 +18,9 @@ namespace nsa::train {
 struct AttendRowsArgs {
   const NsaLayerConfig& config;
   const NsaLayerParams& params;
-  const LayerCache& cache;             // ends with the keys of these tokens
-  const DecodeWork& work;              // q and q_rotated are read, o is written
-  int64_t first = 0;                   // position of the first token
+  const LayerCache& cache;  // ends with the keys of these tokens
+  const DecodeWork& work;   // q and q_rotated are read, o is written
+  int64_t first = 0;        // position of the first token; on a GPU the last that it may have
   std::span<const int32_t> doc_start;  // of each token; on a GPU work.doc_start has the same
   Tensor keys_read;                    // int64 [kBranches], added to
 };

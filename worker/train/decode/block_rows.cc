@@ -16,19 +16,19 @@ ConstTensor Weight(const Arena& arena, const Place& place) {
 
 int64_t RowsOf(const BlockRowsArgs& args) { return static_cast<int64_t>(args.doc_start.size()); }
 
-// Splits the columns of `wide`, rotates q and the keys, and appends keys and values to the cache.
+// Splits the columns of `wide`, rotates q and the keys, and writes keys and values to the cache.
 absl::Status SplitOnGpu(const Exec& exec, const BlockRowsArgs& args) {
   SplitProjectionsArgs split{.config = args.attention};
-  split.first = static_cast<int32_t>(args.first);
   split.config.shape.seq_len = static_cast<int32_t>(RowsOf(args));
   const NsaShape& shape = split.config.shape;
   split.wide = Prefix(args.work.wide, RowsOf(args) * ProjectionWidth(args.attention));
   split.q = Prefix(args.work.q, shape.q_size());
   split.q_rotated = Prefix(args.work.q_rotated, shape.q_size());
+  split.at = args.work.at;
   for (int c = 0; c < kBranches; ++c) {
     if (!args.attention.branches[c]) continue;
-    NSA_ASSIGN_OR_RETURN(split.k[c], args.cache->k[c].Append(exec, RowsOf(args)));
-    NSA_ASSIGN_OR_RETURN(split.v[c], args.cache->v[c].Append(exec, RowsOf(args)));
+    split.k[c] = args.cache->k[c].memory(RowsOf(args));
+    split.v[c] = args.cache->v[c].memory(RowsOf(args));
   }
   return SplitProjections(exec, split);
 }

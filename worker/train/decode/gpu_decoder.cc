@@ -97,6 +97,10 @@ Tensor GpuDecoder::KeysRead(int32_t layer) const {
 absl::Status GpuDecoder::Upload(std::span<const int32_t> tokens, std::span<const int32_t> starts) {
   const DecodeWork& work = memory_.work();
   const auto bytes = static_cast<int64_t>(tokens.size_bytes());
+  const std::array<int32_t, kBranches> begins = memory_.begins();
+  const std::array<int32_t, 1 + kBranches> at = {static_cast<int32_t>(position_), begins[0],
+                                                 begins[1], begins[2]};
+  NSA_RETURN_IF_ERROR(cuda::CopyBytes(exec_.stream, work.at.data, at.data(), sizeof(at)));
   if (work.doc_start.wanted()) {
     NSA_RETURN_IF_ERROR(cuda::CopyBytes(exec_.stream, work.doc_start.data, starts.data(), bytes));
   }
@@ -112,9 +116,44 @@ absl::Status GpuDecoder::Upload(std::span<const int32_t> tokens, std::span<const
 // Enqueues at most kDecodeRows tokens through all blocks.
 absl::Status GpuDecoder::ReadRows(std::span<const int32_t> tokens) {
   const auto rows = static_cast<int64_t>(tokens.size());
-  const DecodeWork& work = memory_.work();
   const std::span<const int32_t> starts = documents_.Of(tokens, position_);
+  NSA_RETURN_IF_ERROR(memory_.Append(exec_, rows));
   NSA_RETURN_IF_ERROR(Upload(tokens, starts));
+  if (rows == 1 && ran_one_row_ && !CompletesBlock()) {
+    NSA_RETURN_IF_ERROR(LaunchOneRow(starts));
+  } else {
+    NSA_RETURN_IF_ERROR(EnqueueRows(starts, position_));
+    ran_one_row_ = ran_one_row_ || rows == 1;
+  }
+  position_ += rows;
+  return absl::OkStatus();
+}
+
+// Whether the next token completes a block, whose place in the caches the host has to name.
+bool GpuDecoder::CompletesBlock() const {
+  const NsaLayerConfig& attention = config_.attention;
+  return (attention.has(kCmp) || attention.has(kSel)) &&
+         train::CompletesBlock(attention.shape, position_ + 1);
+}
+
+// Launches the graph of one token, captured for up to twice as many tokens as there are.
+absl::Status GpuDecoder::LaunchOneRow(std::span<const int32_t> starts) {
+  if (position_ >= planned_) {
+    const auto tokens = static_cast<uint64_t>(std::max(position_ + 1, kDecodeRows));
+    const auto planned = std::min<int64_t>(context(), static_cast<int64_t>(std::bit_ceil(tokens)));
+    NSA_ASSIGN_OR_RETURN(one_row_, cuda::Graph::Capture(exec_.stream, [&] {
+                           return EnqueueRows(starts, planned - 1);
+                         }));
+    planned_ = planned;
+  }
+  return one_row_.Launch(exec_.stream);
+}
+
+// Enqueues the tokens that Upload() has copied. `first` is the last position that the first of them
+// may have.
+absl::Status GpuDecoder::EnqueueRows(std::span<const int32_t> starts, int64_t first) {
+  const auto rows = static_cast<int64_t>(starts.size());
+  const DecodeWork& work = memory_.work();
   NSA_RETURN_IF_ERROR(
       Embedding(exec_, {.rows = rows,
                         .vocab = config_.vocab,
@@ -129,12 +168,11 @@ absl::Status GpuDecoder::ReadRows(std::span<const int32_t> tokens) {
                                                    .parameters = parameters_,
                                                    .work = work,
                                                    .cache = memory_.cache(layer),
-                                                   .first = position_,
+                                                   .first = first,
                                                    .doc_start = starts,
                                                    .keys_read = KeysRead(layer)}),
                                  absl::StrCat("decode: block ", layer)));
   }
-  position_ += rows;
   return absl::OkStatus();
 }
 

@@ -1,5 +1,6 @@
 // The decoder on a GPU, in bf16: at most kDecodeRows tokens at a time, block after block. Every
-// call waits for the GPU.
+// call waits for the GPU. A single token, unless it completes a compression block, is one CUDA
+// graph, which is captured again whenever the sequence has doubled.
 #pragma once
 
 #include <array>
@@ -47,6 +48,9 @@ class GpuDecoder final : public Decoder {
              const Arena* parameters);
   absl::Status Allocate();
   absl::Status ReadRows(std::span<const int32_t> tokens);
+  absl::Status EnqueueRows(std::span<const int32_t> starts, int64_t first);
+  absl::Status LaunchOneRow(std::span<const int32_t> starts);
+  bool CompletesBlock() const;
   absl::Status Upload(std::span<const int32_t> tokens, std::span<const int32_t> starts);
   absl::StatusOr<std::span<const float>> Head(int64_t first, int64_t rows);
   Tensor KeysRead(int32_t layer) const;
@@ -62,6 +66,10 @@ class GpuDecoder final : public Decoder {
   cuda::DeviceMemory workspace_;   // of the gate's kernel
   std::vector<uint16_t> fetched_;  // logits as the GPU has them
   std::vector<float> logits_;
+
+  cuda::Graph one_row_;
+  int64_t planned_ = 0;       // one_row_ serves positions below this
+  bool ran_one_row_ = false;  // so its kernels are loaded and can be captured
 
   int64_t position_ = 0;  // of the next token
   DocumentStarts documents_;

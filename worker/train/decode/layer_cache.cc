@@ -88,6 +88,15 @@ void LayerCache::Clear() {
   v_cmp.Clear();
 }
 
+absl::Status LayerCache::Append(const Exec& exec, int64_t rows) {
+  for (int c = 0; c < kBranches; ++c) {
+    for (RowCache* const cache : {&k[c], &v[c]}) {
+      if (cache->wanted()) NSA_RETURN_IF_ERROR(cache->Append(exec, rows).status());
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CompressNewBlocks(const Exec& exec, const NsaLayerConfig& config,
                                const NsaLayerParams& params, const Tensor& hidden_k,
                                const Tensor& hidden_v, LayerCache* cache) {

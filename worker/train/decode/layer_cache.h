@@ -32,7 +32,16 @@ struct LayerCache {
 
   void Bind(const ActivationArena& arena);
   void Clear();
+
+  // Makes room for the keys and values of `rows` more tokens in every branch. The caller writes
+  // them: row end() − rows on of each. The error is that of a copy.
+  absl::Status Append(const Exec& exec, int64_t rows);
 };
+
+// Whether token number `tokens` − 1 completes a compression block.
+inline bool CompletesBlock(const NsaShape& shape, int64_t tokens) {
+  return tokens >= shape.l && (tokens - shape.l) % shape.d == 0;
+}
 
 // Most compression blocks that kDecodeRows tokens complete.
 inline int64_t MostNewBlocks(const NsaShape& shape) { return (kDecodeRows - 1) / shape.d + 1; }

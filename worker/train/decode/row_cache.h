@@ -48,6 +48,9 @@ class RowCache {
 
   void Clear() { begin_ = end_ = 0; }
 
+  // Whether it has memory: a default-constructed one has none.
+  bool wanted() const { return memory_.wanted(); }
+
   // Number of the first row that is kept, and of the next one to come.
   int64_t begin() const { return begin_; }
   int64_t end() const { return end_; }
@@ -56,6 +59,8 @@ class RowCache {
   ConstTensor rows(int64_t first, int64_t count) const {
     return {At(first), count * size_.width, size_.dtype};
   }
+  // As many rows of memory, from that of row begin() on.
+  Tensor memory(int64_t count) const { return {memory_.data, count * size_.width, size_.dtype}; }
   // Rows first … end() − 1.
   ConstTensor from(int64_t first) const { return rows(first, end_ - first); }
 

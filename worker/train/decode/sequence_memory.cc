@@ -56,6 +56,7 @@ void SequenceMemory::PlanAttention(const NsaLayerConfig& config, int64_t rows) {
 
 void SequenceMemory::PlanForGpu(const ModelConfig& config, int64_t rows, bool documents) {
   Plan(&work_.tokens, rows, DType::kI32);
+  Plan(&work_.at, 1 + kBranches, DType::kI32);
   if (documents) Plan(&work_.doc_start, rows, DType::kI32);
   Plan(&work_.attention,
        AttendCachedScratchBytes(config.attention, rows, config.attention.shape.seq_len),
@@ -72,6 +73,21 @@ absl::Status SequenceMemory::Allocate() {
   for (const auto& [tensor, slot] : planned_) *tensor = arena_[slot];
   for (LayerCache& cache : caches_) cache.Bind(arena_);
   return absl::OkStatus();
+}
+
+absl::Status SequenceMemory::Append(const Exec& exec, int64_t rows) {
+  for (LayerCache& cache : caches_) NSA_RETURN_IF_ERROR(cache.Append(exec, rows));
+  return absl::OkStatus();
+}
+
+std::array<int32_t, kBranches> SequenceMemory::begins() const {
+  std::array<int32_t, kBranches> result = {};
+  for (const LayerCache& cache : caches_) {
+    for (int c = 0; c < kBranches; ++c) {
+      if (cache.k[c].wanted()) result[c] = static_cast<int32_t>(cache.k[c].begin());
+    }
+  }
+  return result;
 }
 
 void SequenceMemory::Clear() {

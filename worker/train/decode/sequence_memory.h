@@ -35,6 +35,8 @@ struct DecodeWork {
   Tensor logits;                      // [V]; on a GPU [R, V]
   // On a GPU:
   Tensor tokens;     // int32 [R]
+  Tensor at;         // int32 [1 + kBranches]: position of the first row, and of the first row that
+                     // the caches of a branch hold
   Tensor doc_start;  // int32 [R], in a model with a document mask
   Tensor attention;  // scratch of AttendCached()
   Tensor keys_read;  // int64 [layers, kBranches]
@@ -60,6 +62,13 @@ class SequenceMemory {
 
   // Forgets the sequence.
   void Clear();
+
+  // Makes room for `rows` more tokens in the caches of all layers.
+  absl::Status Append(const Exec& exec, int64_t rows);
+
+  // Position of the first token that the caches of each branch hold. It is the same in all layers
+  // that have the branch.
+  std::array<int32_t, kBranches> begins() const;
 
   LayerCache* cache(int32_t layer) { return &caches_[layer]; }
   const DecodeWork& work() const { return work_; }
