@@ -1,4 +1,5 @@
-// The arguments of a matrix product, computed by nn/matmul.h and planned by cuda/blas.h.
+// The arguments of a matrix product, or of a batch of products of one shape, computed by
+// nn/matmul.h and planned by cuda/blas.h.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +20,9 @@ struct MatmulArgs {
   bool accumulate = false;  // adds to c instead of overwriting it
   // Optional, [m, n] of c's type: c = op(a)·op(b) + add. Not together with `accumulate`.
   ConstTensor add;
+  float alpha = 1;    // factor of op(a)·op(b)
+  float beta = 1;     // factor of c or `add`, where the product is added to it
+  int64_t batch = 1;  // number of products; each tensor holds that many matrices, one after another
 };
 
 }  // namespace nsa

@@ -29,16 +29,19 @@ struct Product {
 // Whether the product is added to something: to c, or to the separate matrix `add`.
 bool Adds(const MatmulArgs& args) { return args.accumulate || args.add.wanted(); }
 
-using Key = std::tuple<int64_t, int64_t, int64_t, bool, bool, DType, bool>;
+using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, bool, bool, DType, bool>;
 Key KeyOf(const MatmulArgs& args) {
-  return {args.m, args.n, args.k, args.transpose_a, args.transpose_b, args.c.dtype, Adds(args)};
+  return {args.batch,       args.m,           args.n,       args.k,
+          args.transpose_a, args.transpose_b, args.c.dtype, Adds(args)};
 }
 
-// The key of a shape in the file, e.g. "4096x1536x768-nt-bf16-add".
+// The key of a shape in the file, e.g. "4096x1536x768-nt-bf16-add" or "768x768x768-nn-bf16-add-12",
+// a batch of 12.
 std::string NameOf(const MatmulArgs& args) {
   return absl::StrCat(args.m, "x", args.n, "x", args.k, "-", args.transpose_a ? "t" : "n",
                       args.transpose_b ? "t" : "n", args.c.dtype == DType::kF32 ? "-f32" : "-bf16",
-                      Adds(args) ? "-add" : "");
+                      Adds(args) ? "-add" : "",
+                      args.batch > 1 ? absl::StrCat("-", args.batch) : "");
 }
 
 // Temporary device memory, filled with bf16 numbers between −1 and 1, because products of zeros run
@@ -123,10 +126,10 @@ class Blas::Impl {
   }
 
   absl::Status Run(void* stream, const Product& product, const MatmulArgs& args) const {
-    const float alpha = 1, beta = Adds(args) ? 1.0f : 0.0f;
+    const float beta = Adds(args) ? args.beta : 0.0f;
     const void* add = args.add.wanted() ? args.add.data : args.c.data;
     // cuBLASLt is column-major, so it computes cᵀ = op(b)ᵀ·op(a)ᵀ: b comes first.
-    return ToStatus(library_.matmul(handle_, product.product, &alpha, args.b.data, product.b,
+    return ToStatus(library_.matmul(handle_, product.product, &args.alpha, args.b.data, product.b,
                                     args.a.data, product.a, &beta, add, product.c, args.c.data,
                                     product.c, &product.algorithm, workspace_, workspace_bytes_,
                                     static_cast<cudaStream_t>(stream)),
@@ -177,8 +180,16 @@ class Blas::Impl {
     // Layouts are (rows, columns, leading dimension) of the column-major view: the stored row
     // length comes first.
     auto layout = [&](cublasLtMatrixLayout_t* to, cudaDataType_t type, int64_t stored_rows,
-                      int64_t stored_columns) {
-      return ToStatus(library_.layout_create(to, type, stored_columns, stored_rows, stored_columns),
+                      int64_t stored_columns) -> absl::Status {
+      NSA_RETURN_IF_ERROR(ToStatus(
+          library_.layout_create(to, type, stored_columns, stored_rows, stored_columns), "layout"));
+      const auto batch = static_cast<int32_t>(args.batch);
+      const int64_t stride = stored_rows * stored_columns;
+      NSA_RETURN_IF_ERROR(ToStatus(
+          library_.layout_set(*to, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof(batch)),
+          "layout"));
+      return ToStatus(library_.layout_set(*to, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride,
+                                          sizeof(stride)),
                       "layout");
     };
     NSA_RETURN_IF_ERROR(args.transpose_b ? layout(&product->b, CUDA_R_16BF, args.n, args.k)
@@ -292,10 +303,11 @@ class Blas::Impl {
                        const std::vector<cublasLtMatmulAlgo_t>& candidates, Product* product) {
     Scratch scratch;
     MatmulArgs timed = args;
-    NSA_ASSIGN_OR_RETURN(timed.a.data, scratch.Take(2 * args.m * args.k));
-    NSA_ASSIGN_OR_RETURN(timed.b.data, scratch.Take(2 * args.k * args.n));
-    NSA_ASSIGN_OR_RETURN(timed.c.data, scratch.Take(SizeOf(args.c.dtype) * args.m * args.n));
-    timed.accumulate = Adds(args), timed.add = {};
+    NSA_ASSIGN_OR_RETURN(timed.a.data, scratch.Take(2 * args.batch * args.m * args.k));
+    NSA_ASSIGN_OR_RETURN(timed.b.data, scratch.Take(2 * args.batch * args.k * args.n));
+    NSA_ASSIGN_OR_RETURN(timed.c.data,
+                         scratch.Take(SizeOf(args.c.dtype) * args.batch * args.m * args.n));
+    timed.accumulate = Adds(args), timed.add = {}, timed.beta = 1;
     float best = 0;
     cublasLtMatmulAlgo_t fastest = candidates.front();
     for (const cublasLtMatmulAlgo_t& candidate : candidates) {

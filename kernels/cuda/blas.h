@@ -1,5 +1,5 @@
-// Matrix products with cuBLASLt. The library is loaded at run time, because at 500 MB it is too
-// large to ship with this program.
+// Matrix products, single or in batches of one shape, with cuBLASLt. The library is loaded at run
+// time, because at 500 MB it is too large to ship with this program.
 //
 // Row-major in, row-major out; bf16 operands, fp32 accumulation, bf16 or fp32 result. Only
 // algorithms whose split-K sums have a fixed order are used. The algorithm of a shape is chosen

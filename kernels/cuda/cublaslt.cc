@@ -16,6 +16,7 @@ absl::Status ResolveAll(const SharedLibrary& shared, CublasLt* l) {
   NSA_RETURN_IF_ERROR(shared.Resolve("cublasLtMatmulDescSetAttribute", &l->desc_set));
   NSA_RETURN_IF_ERROR(shared.Resolve("cublasLtMatrixLayoutCreate", &l->layout_create));
   NSA_RETURN_IF_ERROR(shared.Resolve("cublasLtMatrixLayoutDestroy", &l->layout_destroy));
+  NSA_RETURN_IF_ERROR(shared.Resolve("cublasLtMatrixLayoutSetAttribute", &l->layout_set));
   NSA_RETURN_IF_ERROR(shared.Resolve("cublasLtMatmulPreferenceCreate", &l->preference_create));
   NSA_RETURN_IF_ERROR(shared.Resolve("cublasLtMatmulPreferenceDestroy", &l->preference_destroy));
   NSA_RETURN_IF_ERROR(shared.Resolve("cublasLtMatmulPreferenceSetAttribute", &l->preference_set));

@@ -1,4 +1,5 @@
-// Matrix product: c = op(a)·op(b), c += op(a)·op(b), or c = op(a)·op(b) + add.
+// Matrix product: c = op(a)·op(b), c += op(a)·op(b), or c = op(a)·op(b) + add, with a factor of the
+// product and of what it is added to. A batch of products of one shape is one call.
 //
 // All matrices are row-major and contiguous; op(x) is x or its transpose. The linear layer y = x Wᵀ
 // of a weight W [out, in] is {.m = rows, .n = out, .k = in, .transpose_b = true}; its gradients are

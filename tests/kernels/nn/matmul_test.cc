@@ -74,6 +74,42 @@ TEST(Matmul, AddsAMatrixOfItsOwn) {
   EXPECT_THAT(std::string(Matmul({}, args).message()), HasSubstr("add: 34 elements (35 = m·n)"));
 }
 
+TEST(Matmul, ABatchIsItsProductsOneAfterAnother) {
+  constexpr int64_t kBatch = 3, kM = 5, kN = 7, kK = 4;
+  const std::vector<float> a = RandomValues(kBatch * kM * kK, 1),
+                           b = RandomValues(kBatch * kK * kN, 2),
+                           add = RandomValues(kBatch * kM * kN, 3);
+  std::vector<float> got(kBatch * kM * kN), want(kBatch * kM * kN);
+  MatmulArgs args{.m = kM,
+                  .n = kN,
+                  .k = kK,
+                  .transpose_b = true,
+                  .a = View(a),
+                  .b = View(b),
+                  .c = std::span<float>(got),
+                  .add = View(add),
+                  .alpha = 2.5f,
+                  .beta = -0.5f,
+                  .batch = kBatch};
+  ASSERT_TRUE(Matmul({}, args).ok());
+  args.batch = 1;
+  for (int64_t i = 0; i < kBatch; ++i) {
+    args.a = View(a).subspan(i * kM * kK, kM * kK), args.b = View(b).subspan(i * kK * kN, kK * kN);
+    args.add = View(add).subspan(i * kM * kN, kM * kN);
+    args.c = std::span(want).subspan(i * kM * kN, kM * kN);
+    ASSERT_TRUE(Matmul({}, args).ok());
+  }
+  EXPECT_EQ(got, want);
+  double first = -0.5 * add[0];
+  for (int64_t x = 0; x < kK; ++x) first += 2.5 * a[x] * b[x];
+  EXPECT_NEAR(got[0], first, 20 * kUnit * 10);
+  args.batch = 2;
+  EXPECT_THAT(std::string(Matmul({}, args).message()),
+              HasSubstr("a: 20 elements (40 = batch·m·k)"));
+  args.batch = 0;
+  EXPECT_EQ(Matmul({}, args).code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST(Matmul, RefusesABufferOfTheWrongSize) {
   const std::vector<float> a(6), b(6);
   std::vector<float> c(3);
