@@ -20,6 +20,7 @@
 #include "kernels/nsa/select/select_blocks.h"
 #include "kernels/optimizer/adamw.h"
 #include "kernels/optimizer/global_norm.h"
+#include "kernels/optimizer/muon.h"
 #include "kernels/optimizer/step.h"
 
 namespace nsa::cuda {
@@ -92,6 +93,14 @@ absl::Status EmbeddingBackward(const Exec&, const EmbeddingBackwardArgs&) {
 absl::Status CrossEntropy(const Exec&, const CrossEntropyArgs&) { return Missing("CrossEntropy"); }
 absl::Status GlobalNorm(const Exec&, const GlobalNormArgs&) { return Missing("GlobalNorm"); }
 absl::Status AdamW(const Exec&, const AdamWArgs&) { return Missing("AdamW"); }
+absl::Status MuonMomentum(const Exec&, const MuonArgs&, std::span<const MuonMatrix>,
+                          const MuonScratch&) {
+  return Missing("Muon");
+}
+absl::Status MuonUpdate(const Exec&, const MuonArgs&, std::span<const MuonMatrix>,
+                        const MuonScratch&) {
+  return Missing("Muon");
+}
 absl::Status Copy(const Exec&, const ConstTensor&, const Tensor&) { return Missing("Copy"); }
 absl::Status Zero(const Exec&, const Tensor&) { return Missing("Zero"); }
 absl::Status MeanLoss(const Exec&, const MeanLossArgs&) { return Missing("MeanLoss"); }

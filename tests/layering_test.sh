@@ -11,7 +11,7 @@ impure='grpcpp sqlite spdlog prometheus civetweb thread mutex shared_mutex condi
   common/base/clock.h common/base/mutex.h common/base/log.h common/base/durable_folder.h common/base/beneath.h common/base/thread_name.h'
 impure=${impure//$'\n'/ }
 below_rpc='common/base common/nsa common/estimate common/job common/checkpoint common/preflight common/run'
-kernel_base='common/base/status.h common/base/arena_plan.h common/nsa common/base/log.h common/base/clock.h common/base/mutex.h common/base/shared_library.h'
+kernel_base='common/base/status.h common/base/arena_plan.h common/estimate/muon_plan.h common/nsa common/base/log.h common/base/clock.h common/base/mutex.h common/base/shared_library.h'
 
 # room | may include | must not include
 rules() {

@@ -71,7 +71,7 @@ const std::array<Metric, kMetrics> kMetricTable = {{
      [](Step s) { return s.times().backward_seconds(); }},
     {"communication_seconds", "waiting for other ranks", "each step", Unit::kSeconds,
      [](Step s) { return s.times().communication_seconds(); }},
-    {"optimizer_seconds", "clipping and AdamW", "each step", Unit::kSeconds,
+    {"optimizer_seconds", "clipping and the optimizer", "each step", Unit::kSeconds,
      [](Step s) { return s.times().optimizer_seconds(); }},
     {"gate_entropy", "gate entropy", "nats, mean of the layers", Unit::kNumber, GateEntropy},
     {"mass_kept", "attention kept", "share on the selected blocks, mean of the layers",

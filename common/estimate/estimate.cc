@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/estimate/layers.h"
+#include "common/estimate/muon_plan.h"
 #include "common/estimate/passes.h"
 #include "common/nsa/attention_scratch.h"
 #include "common/nsa/visibility.h"
@@ -196,6 +198,41 @@ Activations ActivationBytes(const v1::JobSpec& spec, const std::vector<LayerKind
   return {others + kept.blocks, kept.attention};
 }
 
+// The matrices that Muon updates, by shape; empty with AdamW.
+std::map<MuonShape, int64_t> MuonMatrices(const v1::JobSpec& spec,
+                                          const std::vector<LayerKind>& kinds) {
+  std::map<MuonShape, int64_t> matrices;
+  if (spec.train().optimizer() != v1::OPTIMIZER_MUON) return matrices;
+  for (const auto& [s, layers] : kinds) {
+    matrices[MuonShape::Of(s.q, s.dim)] += layers;
+    matrices[MuonShape::Of(s.k, s.dim)] += layers * s.n_branches;
+    matrices[MuonShape::Of(s.v, s.dim)] += layers * s.n_branches;
+    matrices[MuonShape::Of(s.o, s.dim)] += layers;
+    matrices[MuonShape::Of(s.hidden, s.dim)] += 2 * layers;
+  }
+  return matrices;
+}
+
+int64_t MuonScratchOf(const std::map<MuonShape, int64_t>& matrices) {
+  constexpr int64_t kWidth = 2;  // bf16
+  int64_t bytes = 0;
+  for (const auto& [shape, count] : matrices) {
+    const int64_t batch = MuonBatchSize(shape, count, kWidth);
+    bytes = std::max(bytes, MuonScratch::Of(shape, batch, kWidth).bytes);
+  }
+  return bytes;
+}
+
+// Operations of Muon in a step: five iterations of three products. Every rank does all of them.
+double MuonFlops(const std::map<MuonShape, int64_t>& matrices) {
+  double flops = 0;
+  for (const auto& [shape, count] : matrices) {
+    const auto p = static_cast<double>(shape.p), q = static_cast<double>(shape.q);
+    flops += 5 * static_cast<double>(count) * (4 * p * p * q + 2 * p * p * p);
+  }
+  return flops;
+}
+
 constexpr std::string_view kFromDataSheet = "from its data sheet";
 
 struct DeviceSpeed {
@@ -221,6 +258,10 @@ constexpr DeviceSpeed kDevices[] = {
 // tokens without checkpointing. That is 0.29, 0.42 and 0.41 of 788 TFLOP/s.
 constexpr double kStepShare = 0.42;
 constexpr double kHalfSpeedTokens = 1800;  // tokens per micro-batch that reach half of kStepShare
+
+// The share of matrix_flops that Muon reaches. Measured 2026-11-25 on one H100 with m7c: 3.15 ms
+// more than AdamW for 1.32 TFLOP (nsa-bench step).
+constexpr double kMuonShare = 0.53;
 
 // Latency of a step per layer and pass; estimate.h says how it was measured.
 constexpr double kLaunchSeconds = 8e-3 / 24;
@@ -326,7 +367,7 @@ std::vector<MemoryItem> MemoryEstimate(const v1::JobSpec& spec) {
   std::vector<MemoryItem> items = {
       {"master weights", 4 * parameters},
       {"gradients", 4 * parameters},
-      {"AdamW moments", 8 * parameters},
+      {"optimizer moments", 8 * parameters},
   };
   if (bf16) items.push_back({"bf16 weights", 2 * parameters});
   constexpr const char* kActivations[] = {"activations", "activations, MLP recomputed",
@@ -347,9 +388,10 @@ std::vector<MemoryItem> MemoryEstimate(const v1::JobSpec& spec) {
   if (!cuda) items.push_back({"checkpoint snapshot", 12 * parameters});
   const int64_t mib = int64_t{1} << 20;
   if (cuda) {
-    items.push_back({"kernel scratch", Largest(kinds, [&](const Sizes& s) {
-                       return PlanLayerScratch(ShapeOf(spec), s.branches, s.phi_mlp).bytes;
-                     })});
+    const int64_t layer = Largest(kinds, [&](const Sizes& s) {
+      return PlanLayerScratch(ShapeOf(spec), s.branches, s.phi_mlp).bytes;
+    });
+    items.push_back({"kernel scratch", std::max(layer, MuonScratchOf(MuonMatrices(spec, kinds)))});
   }
   // On a GPU mostly CUDA itself. Measured 2026-11-21 on an H200 with CUDA 13.0 and driver 580: 609
   // to 618 MiB more than the parts above, in each of eight jobs of 2 to 26 GiB.
@@ -379,13 +421,18 @@ double ExpectedTokensPerSecond(const v1::JobSpec& spec, const std::string& devic
     flops += 2.0 * spec.model().n_layers() * spec.model().dim() * spec.model().dim() *
              spec.model().mlp_ratio();
   }
-  if (device_name == "cpu") return kCpuCoreFlops * std::max(1, cores) / flops;
+  const auto step_tokens = static_cast<double>(TokensPerStep(spec));
+  const double muon = MuonFlops(MuonMatrices(spec, KindsOf(spec)));
+  if (device_name == "cpu") {
+    return kCpuCoreFlops * std::max(1, cores) / (flops + ranks * muon / step_tokens);
+  }
   const double tokens = 1.0 * ShapeOf(spec).batch * spec.train().seq_len();
   const double share = kStepShare * tokens / (tokens + kHalfSpeedTokens);
   const double precision = IsBf16(spec) ? 1.0 : 0.1;  // fp32 without tensor cores
   const double computed = ranks * GpuFlops(device_name) * share * precision / flops;
   const double launches = 1.0 * spec.model().n_layers() * PassesOf(spec).count;
-  return std::min(computed, static_cast<double>(TokensPerStep(spec)) / (launches * kLaunchSeconds));
+  const double seconds = std::max(step_tokens / computed, launches * kLaunchSeconds);
+  return step_tokens / (seconds + muon / (GpuFlops(device_name) * kMuonShare * precision));
 }
 
 std::string SpeedSource(const std::string& device_name, int cores) {

@@ -18,7 +18,10 @@ v1::JobSpec HashedParts(const v1::JobSpec& spec) {
   fixed.mutable_nsa()->clear_audit_every();
   fixed.mutable_data()->clear_loader_timeout_seconds();
   fixed.mutable_data()->clear_allow_synthetic_fallback();
+  // A key that is new since the first checkpoints counts only where it differs from its default.
+  if (!fixed.model().zero_init_outputs()) fixed.mutable_model()->clear_zero_init_outputs();
   v1::TrainSpec* train = fixed.mutable_train();
+  if (train->optimizer() == v1::OPTIMIZER_ADAMW) train->clear_optimizer();
   train->clear_steps();
   train->clear_log_every();
   train->clear_eval_every();

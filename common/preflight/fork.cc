@@ -37,6 +37,7 @@ v1::JobSpec Shaped(const v1::JobSpec& spec) {
   *shaped.mutable_model() = trained.model();
   shaped.mutable_model()->clear_rope_base();
   shaped.mutable_model()->clear_rope_scale();
+  shaped.mutable_model()->clear_zero_init_outputs();
   shaped.mutable_model()->set_vocab(VocabOf(trained));
   v1::NsaSpec* nsa = shaped.mutable_nsa();
   const std::vector<BranchSet> turns = LayerBranchesOf(trained.nsa());
@@ -105,6 +106,17 @@ std::optional<ForkProblem> CheckWeights(const v1::CheckpointState& from, const v
 
 std::optional<ForkProblem> CheckFork(const v1::CheckpointState& from, const v1::JobSpec& job) {
   if (std::optional<ForkProblem> problem = CheckWeights(from, job)) return problem;
+  const bool was_muon = from.spec().train().optimizer() == v1::OPTIMIZER_MUON;
+  const bool is_muon = job.train().optimizer() == v1::OPTIMIZER_MUON;
+  if (was_muon != is_muon) {
+    const char* const before = was_muon ? "muon" : "adamw";
+    return ForkProblem{
+        absl::StrFormat("a checkpoint of train.optimizer: %s (this job's is %s): its moments mean "
+                        "something else",
+                        before, is_muon ? "muon" : "adamw"),
+        absl::StrFormat("set train.optimizer: %s, or take the weights alone with restart.init",
+                        before)};
+  }
   if (from.step() >= job.train().steps()) {
     return ForkProblem{absl::StrFormat("a checkpoint of step %d (less than train.steps, %d)",
                                        from.step(), job.train().steps()),

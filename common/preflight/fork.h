@@ -22,7 +22,7 @@ struct ForkProblem {
 std::optional<ForkProblem> CheckWeights(const v1::CheckpointState& from, const v1::JobSpec& job);
 
 // Returns why `job` cannot continue from another job's checkpoint `from`, or nullopt if it can. It
-// can if it can begin with its weights, and steps are left to do.
+// can if it can begin with its weights, the optimizer is the same, and steps are left to do.
 std::optional<ForkProblem> CheckFork(const v1::CheckpointState& from, const v1::JobSpec& job);
 
 // Returns why `job` cannot continue from `from`, a checkpoint in its own out_dir, or nullopt if it

@@ -106,16 +106,54 @@ Problems RestartRange(const PreflightFacts& facts) { return Outside(facts, kRest
 Problems GuardRange(const PreflightFacts& facts) { return Outside(facts, kGuardLimits); }
 Problems PreflightRange(const PreflightFacts& facts) { return Outside(facts, kPreflightLimits); }
 
-Problems TrainRange(const PreflightFacts& facts) {
-  Problems problems = Outside(facts, kTrainLimits);
-  const auto& betas = facts.spec.train().betas();
+// Two decay rates, each 0 or more and below 1.
+void CheckBetas(const google::protobuf::RepeatedField<double>& betas, const std::string& field,
+                const std::string& fix, Problems* problems) {
   bool good = betas.size() == 2;
   for (const double beta : betas) good = good && beta >= 0 && beta < 1;
-  if (!good) {
+  if (good) return;
+  problems->push_back(
+      {field, absl::StrFormat("%d values (two, each 0 or more and below 1)", betas.size()), fix});
+}
+
+Problems TrainRange(const PreflightFacts& facts) {
+  Problems problems = Outside(facts, kTrainLimits);
+  const v1::TrainSpec& train = facts.spec.train();
+  CheckBetas(train.betas(), "train.betas", "write betas: [0.9, 0.95]", &problems);
+  if (!train.muon_betas().empty()) {
+    CheckBetas(train.muon_betas(), "train.muon_betas", "write muon_betas: [0.95, 0.95]", &problems);
+  }
+  const double muon_lr = train.muon_lr();
+  if (train.has_muon_lr() && !(muon_lr > 0 && muon_lr <= 10)) {
+    problems.push_back({"train.muon_lr", absl::StrFormat("%.10g (above 0, at most 10)", muon_lr),
+                        "set a value within the limits"});
+  }
+  if (train.has_decay_steps() &&
+      !(train.decay_steps() >= 1 && train.decay_steps() <= train.steps())) {
     problems.push_back(
-        {"train.betas",
-         absl::StrFormat("%d values (two, each 0 or more and below 1)", betas.size()),
-         "write betas: [0.9, 0.95]"});
+        {"train.decay_steps",
+         absl::StrFormat("%d (1 to train.steps, %d)", train.decay_steps(), train.steps()),
+         "set a value within the limits"});
+  }
+  return problems;
+}
+
+// A key that another key's value makes meaningless would be read as a setting that works.
+Problems TrainUnused(const PreflightFacts& facts) {
+  const v1::TrainSpec& train = facts.spec.train();
+  Problems problems;
+  if (train.optimizer() != v1::OPTIMIZER_MUON) {
+    const auto unused = [&problems](bool set, const char* field) {
+      if (!set) return;
+      problems.push_back({field, "set, but train.optimizer is adamw (muon)",
+                          "remove the key, or set optimizer: muon"});
+    };
+    unused(train.has_muon_lr(), "train.muon_lr");
+    unused(!train.muon_betas().empty(), "train.muon_betas");
+  }
+  if (train.has_decay_steps() && train.lr_schedule() != v1::LR_SCHEDULE_WSD) {
+    problems.push_back({"train.decay_steps", "set, but train.lr_schedule has no such phase (wsd)",
+                        "remove the key, or set lr_schedule: wsd"});
   }
   return problems;
 }
@@ -127,6 +165,8 @@ constexpr PreflightRule kRules[] = {
      NsaRange},
     {"TRAIN_RANGE", "a number of `train` is outside its limits", kError, kError, false,
      kGuardsSizes, TrainRange},
+    {"TRAIN_UNUSED", "a key of `train` has no effect beside the others", kError, kError, false,
+     kNothing, TrainUnused},
     {"DATA_RANGE", "a number of `data` is outside its limits", kError, kError, false, kNothing,
      DataRange},
     {"RESOURCES_RANGE", "a number of `resources` is outside its limits", kError, kError, false,

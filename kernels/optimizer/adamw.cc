@@ -1,6 +1,7 @@
 #include "kernels/optimizer/adamw.h"
 
 #include <cmath>
+#include <utility>
 
 #include "common/base/status.h"
 #include "kernels/check.h"
@@ -71,11 +72,11 @@ absl::Status AdamW(const Exec& exec, const AdamWArgs& args) {
       .eps = args.eps};
   int64_t begin = 0;
   for (const AdamWSegment& segment : args.segments) {
+    const int64_t at = std::exchange(begin, begin + segment.size);
+    if (!segment.update) continue;
     UpdateSegment(update, segment.decay ? args.weight_decay : 0.0f, segment.size,
-                  args.gradients.as<float>().data() + begin,
-                  args.parameters.as<float>().data() + begin, args.m.as<float>().data() + begin,
-                  args.v.as<float>().data() + begin);
-    begin += segment.size;
+                  args.gradients.as<float>().data() + at, args.parameters.as<float>().data() + at,
+                  args.m.as<float>().data() + at, args.v.as<float>().data() + at);
   }
   return absl::OkStatus();
 }

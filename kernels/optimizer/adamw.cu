@@ -11,13 +11,16 @@
 namespace nsa::cuda {
 namespace {
 
-// Runs of elements that alternate between decay and no decay. A launch handles as many runs as fit
-// in its parameters.
-constexpr int kMaxRuns = 256;
+// Runs of neighbouring elements that are updated alike. Elements that are not updated are in no
+// run: the updated ones are numbered without gaps, and each run knows how many others are in front
+// of it. A launch handles as many runs as fit in its parameters.
+constexpr int kMaxRuns = 160;
 struct Runs {
-  int64_t end[kMaxRuns];
+  int64_t end[kMaxRuns];     // number of the first element behind the run
+  int64_t others[kMaxRuns];  // added to a number, this gives the place in the arrays
+  bool decays[kMaxRuns];
   int count;
-  bool first_decays;
+  bool aligned;  // whether the places of four elements that a thread handles follow each other
 };
 
 struct Pointers {
@@ -69,25 +72,24 @@ __global__ void AdamWKernel(Begin start, Pointers p, const __grid_constant__ Run
       p.scalars == nullptr ? host : *reinterpret_cast<const AdamWStep*>(p.scalars);
   if (step.skip != 0) return;
   int run = RunOf(runs, first);
-  const auto decays = [&](int64_t i) {
-    while (i >= runs.end[run]) ++run;
-    return ((run & 1) == 0) == runs.first_decays;
-  };
-  if (!p.aligned || first % kOwn != 0 || first + kOwn > end) {
+  if (!p.aligned || !runs.aligned || first + kOwn > end) {
     for (int64_t i = first; i < min(first + kOwn, end); ++i) {
-      Update(step, hyper, p.gradients[i], decays(i), p.parameters[i], p.m[i], p.v[i]);
-      if (p.half != nullptr) p.half[i] = __float2bfloat16(p.parameters[i]);
+      while (i >= runs.end[run]) ++run;
+      const int64_t at = i + runs.others[run];
+      Update(step, hyper, p.gradients[at], runs.decays[run], p.parameters[at], p.m[at], p.v[at]);
+      if (p.half != nullptr) p.half[at] = __float2bfloat16(p.parameters[at]);
     }
     return;
   }
-  const int64_t at = first / kOwn;
+  const int64_t at = (first + runs.others[run]) / kOwn;
+  const bool decays = runs.decays[run];
   const float4 g = reinterpret_cast<const float4*>(p.gradients)[at];
   float4 m = reinterpret_cast<float4*>(p.m)[at], v = reinterpret_cast<float4*>(p.v)[at];
   float4 x = reinterpret_cast<float4*>(p.parameters)[at];
-  Update(step, hyper, g.x, decays(first), x.x, m.x, v.x);
-  Update(step, hyper, g.y, decays(first + 1), x.y, m.y, v.y);
-  Update(step, hyper, g.z, decays(first + 2), x.z, m.z, v.z);
-  Update(step, hyper, g.w, decays(first + 3), x.w, m.w, v.w);
+  Update(step, hyper, g.x, decays, x.x, m.x, v.x);
+  Update(step, hyper, g.y, decays, x.y, m.y, v.y);
+  Update(step, hyper, g.z, decays, x.z, m.z, v.z);
+  Update(step, hyper, g.w, decays, x.w, m.w, v.w);
   reinterpret_cast<float4*>(p.m)[at] = m;
   reinterpret_cast<float4*>(p.v)[at] = v;
   reinterpret_cast<float4*>(p.parameters)[at] = x;
@@ -116,30 +118,35 @@ absl::Status AdamW(const Exec& exec, const AdamWArgs& args) {
                    AllAligned(args)};
   const AdamWStep host = StepOf(args);
   const Hyper hyper{args.beta1, args.beta2, args.eps, args.weight_decay};
-  size_t segment = 0;
-  int64_t begin = 0;
-  while (segment < args.segments.size()) {
-    Runs runs{};
-    runs.first_decays = args.segments[segment].decay;
-    int64_t end = begin;
-    bool decays = runs.first_decays;
-    while (segment < args.segments.size()) {
-      const bool next = args.segments[segment].decay;
-      if (next != decays || runs.count == 0) {
-        if (runs.count == kMaxRuns) break;
-        ++runs.count;
-        decays = next;
-      }
-      end += args.segments[segment++].size;
-      runs.end[runs.count - 1] = end;
-    }
-    if (end == begin) continue;
+  int64_t begin = 0, place = 0;  // number of the next updated element, place of the next segment
+  Runs runs{};
+  int64_t end = begin;
+  const auto launch = [&]() -> absl::Status {
+    if (end == begin) return absl::OkStatus();
     NSA_RETURN_IF_ERROR(Launch(exec, "adamw", AdamWKernel,
                                {.grid = GridFor(end - begin, kOwn * 256), .block = 256}, p, runs,
                                begin, end, host, hyper));
     begin = end;
+    runs.count = 0;
+    return absl::OkStatus();
+  };
+  for (const AdamWSegment& segment : args.segments) {
+    const int64_t others = place - end;
+    place += segment.size;
+    if (!segment.update || segment.size == 0) continue;
+    const int last = runs.count - 1;
+    const bool same =
+        runs.count > 0 && runs.others[last] == others && runs.decays[last] == segment.decay;
+    if (!same) {
+      if (runs.count == kMaxRuns) NSA_RETURN_IF_ERROR(launch());
+      runs.aligned = (runs.count == 0 || runs.aligned) && end % kOwn == 0 && others % kOwn == 0;
+      runs.others[runs.count] = others;
+      runs.decays[runs.count++] = segment.decay;
+    }
+    end += segment.size;
+    runs.end[runs.count - 1] = end;
   }
-  return absl::OkStatus();
+  return launch();
 }
 
 }  // namespace nsa::cuda

@@ -1,4 +1,5 @@
-// AdamW (Loshchilov & Hutter 2019) over flat buffers, all tensors of a model in one call:
+// AdamW (Loshchilov & Hutter 2019) over flat buffers, all tensors of a model that it updates in one
+// call:
 //
 //   g' = gradient_scale · g
 //   m ← β1 m + (1 − β1) g'        v ← β2 v + (1 − β2) g'²
@@ -16,10 +17,12 @@
 
 namespace nsa {
 
-// A run of elements with or without weight decay.
+// A run of elements with or without weight decay. One without `update` is left alone: it belongs to
+// another optimizer (muon.h).
 struct AdamWSegment {
   int64_t size = 0;
   bool decay = false;
+  bool update = true;
 };
 
 // The values that change from update to update: five floats, so that device memory can hold them.

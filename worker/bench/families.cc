@@ -11,8 +11,6 @@
 #include "kernels/nsa/branch/window_attention.h"
 #include "kernels/nsa/layer/projections.h"
 #include "kernels/nsa/select/select_blocks.h"
-#include "kernels/optimizer/adamw.h"
-#include "kernels/optimizer/global_norm.h"
 
 namespace nsa::bench {
 namespace {
@@ -354,33 +352,6 @@ void AddEnds(const NsaShape& s, const ModelWidths& w, std::vector<Family>* out) 
          return {[=] { return CrossEntropy(data->exec(), args); },
                  {{"row_loss", args.row_loss}, {"dlogits", args.dlogits}}};
        }});
-  // These two do not depend on the sequence: all parameters when timed, 2²⁰ elements for the check
-  // (batch 1).
-  const auto size = [w](const NsaShape& shape) {
-    return shape.batch == 1 ? int64_t{1} << 20 : w.parameters;
-  };
-  out->push_back(
-      {"global_norm", 0, 4.0 * w.parameters, [size](const NsaShape& shape, Data* data) -> Call {
-         const GlobalNormArgs args{data->RandomF32(size(shape), 1), data->Raw(1, DType::kF32)};
-         return {[=] { return GlobalNorm(data->exec(), args); }, {{"norm", args.norm}}};
-       }});
-  out->push_back(
-      {"adamw", 0, 30.0 * w.parameters, [size](const NsaShape& shape, Data* data) -> Call {
-         const int64_t n = size(shape);
-         auto segments = std::make_shared<std::vector<AdamWSegment>>();
-         *segments = {{n / 2, true}, {n - n / 2, false}};
-         AdamWArgs args{.parameters = data->RandomF32(n, 1),
-                        .gradients = data->RandomF32(n, 2),
-                        .m = data->Zeros(n, DType::kF32),
-                        .v = data->Zeros(n, DType::kF32),
-                        .segments = *segments,
-                        .lr = 1e-3f,
-                        .weight_decay = 0.1f};
-         if (data->exec().backend == Backend::kCuda) {
-           args.half = data->Out(n);
-         }
-         return {[args, segments, data] { return AdamW(data->exec(), args); }, {}};
-       }});
 }
 
 // A linear layer y = x Wᵀ, and the gradients of its input and its weight.
@@ -419,6 +390,7 @@ std::vector<Family> Families(const NsaShape& shape, const ModelWidths& widths) {
   AddRows(shape, widths, &out);
   AddProjections(shape, &out);
   AddEnds(shape, widths, &out);
+  AddOptimizers(widths, &out);
   const int64_t q = int64_t{shape.n_heads} * shape.d_k;
   AddLinear(shape, "linear_qkv", widths.dim,
             q + int64_t{3} * shape.n_kv_groups * (shape.d_k + shape.d_v), &out);

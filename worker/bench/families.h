@@ -37,4 +37,7 @@ struct ModelWidths {
 
 std::vector<Family> Families(const NsaShape& shape, const ModelWidths& widths);
 
+// Adds those of the optimizer (optimizer_families.cc).
+void AddOptimizers(const ModelWidths& widths, std::vector<Family>* out);
+
 }  // namespace nsa::bench

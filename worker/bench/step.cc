@@ -50,6 +50,7 @@ absl::Status Bench::Make() {
   train::ModelConfig config = train::ModelConfigOf(spec);
   config.attention.dtype = DType::kBf16;
   NSA_RETURN_IF_ERROR(gpu->Plan(train::ProductsOf(config)));
+  NSA_RETURN_IF_ERROR(gpu->Plan(train::Optimizer::Products(spec)));
   NSA_ASSIGN_OR_RETURN(state, train::ModelState::Create(spec, &layout, Backend::kCuda, 1));
   train::Arena host(&layout);
   train::Initialize(spec.train().seed(), &host);

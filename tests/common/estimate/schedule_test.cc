@@ -27,7 +27,8 @@ TEST(Schedule, WarmsUpInAStraightLineToThePeak) {
 
 TEST(Schedule, EndsExactlyAtItsFloorAtTheLastStep) {
   for (const int64_t warmup : {0, 1, 7, 400}) {
-    for (const auto schedule : {v1::LR_SCHEDULE_COSINE, v1::LR_SCHEDULE_LINEAR}) {
+    for (const auto schedule :
+         {v1::LR_SCHEDULE_COSINE, v1::LR_SCHEDULE_LINEAR, v1::LR_SCHEDULE_WSD}) {
       const v1::TrainSpec train = Train(schedule, 1000, warmup, 0.1);
       EXPECT_EQ(LearningRate(train, 1000), 0.1 * 2e-4) << warmup;
       EXPECT_GT(LearningRate(train, 999), 0.1 * 2e-4) << warmup;
@@ -44,8 +45,8 @@ TEST(Schedule, IsHalfWayDownInTheMiddle) {
 }
 
 TEST(Schedule, NeverRisesAfterWarmUp) {
-  for (const auto schedule :
-       {v1::LR_SCHEDULE_COSINE, v1::LR_SCHEDULE_LINEAR, v1::LR_SCHEDULE_CONSTANT}) {
+  for (const auto schedule : {v1::LR_SCHEDULE_COSINE, v1::LR_SCHEDULE_LINEAR,
+                              v1::LR_SCHEDULE_CONSTANT, v1::LR_SCHEDULE_WSD}) {
     const v1::TrainSpec train = Train(schedule, 300, 20, 0.0);
     for (int64_t step = 21; step <= 300; ++step) {
       EXPECT_LE(LearningRate(train, step), LearningRate(train, step - 1)) << step;
@@ -55,6 +56,36 @@ TEST(Schedule, NeverRisesAfterWarmUp) {
 
 TEST(Schedule, StaysAtThePeakWhenConstant) {
   EXPECT_EQ(LearningRate(Train(v1::LR_SCHEDULE_CONSTANT, 100, 0, 0.1), 100), 2e-4);
+}
+
+TEST(Schedule, WsdFallsInAStraightLineOverItsLastSteps) {
+  v1::TrainSpec train = Train(v1::LR_SCHEDULE_WSD, 1000, 100, 0.1);
+  train.set_decay_steps(400);
+  EXPECT_EQ(LearningRate(train, 100), 2e-4);
+  EXPECT_EQ(LearningRate(train, 600), 2e-4);
+  EXPECT_NEAR(LearningRate(train, 800), 0.55 * 2e-4, 1e-18);
+  EXPECT_EQ(LearningRate(train, 1000), 0.1 * 2e-4);
+  train.clear_decay_steps();
+  EXPECT_EQ(DecaySteps(train), 200);
+  EXPECT_EQ(LearningRate(train, 800), 2e-4);
+  EXPECT_LT(LearningRate(train, 801), 2e-4);
+}
+
+// More steps at the peak change nothing of what was done, which is what this schedule is for.
+TEST(Schedule, WsdWithMoreStepsIsTheSameUntilItFalls) {
+  const v1::TrainSpec some = Train(v1::LR_SCHEDULE_WSD, 1000, 100, 0.1);
+  const v1::TrainSpec more = Train(v1::LR_SCHEDULE_WSD, 5000, 100, 0.1);
+  for (int64_t step = 1; step <= 800; ++step) {
+    EXPECT_EQ(LearningRate(some, step), LearningRate(more, step)) << step;
+  }
+}
+
+TEST(Schedule, WsdNeverFallsBeforeTheWarmUpEnds) {
+  v1::TrainSpec train = Train(v1::LR_SCHEDULE_WSD, 100, 60, 0.0);
+  train.set_decay_steps(100);
+  EXPECT_EQ(LearningRate(train, 60), 2e-4);
+  EXPECT_NEAR(LearningRate(train, 80), 1e-4, 1e-18);
+  EXPECT_EQ(LearningRate(train, 100), 0.0);
 }
 
 TEST(Schedule, StartsAtThePeakWithoutWarmUp) {

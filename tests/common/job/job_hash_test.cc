@@ -100,7 +100,7 @@ TEST(JobHash, ChangesWithEveryOtherFieldOfModelNsaDataAndTrain) {
             r.SetBool(message, f, !r.GetBool(*message, f));
             break;
           case google::protobuf::FieldDescriptor::CPPTYPE_ENUM:
-            r.SetEnumValue(message, f, r.GetEnumValue(*message, f) == 1 ? 2 : 1);
+            r.SetEnumValue(message, f, r.GetEnumValue(*message, f) <= 1 ? 2 : 1);
             break;
           default:
             r.SetString(message, f, "/x");

@@ -136,24 +136,17 @@ TEST(ApplyDefaults, IsIdempotentAndChangesNothingThatIsSet) {
 TEST(ApplyDefaults, FillsEveryFieldThatHasOne) {
   v1::JobSpec spec;
   ApplyDefaults(&spec);
-  const std::set<std::string> none = {"name",
-                                      "labels",
-                                      "preflight",  // specific to the job
-                                      "sweep",      // set by nsactl submit --sweep
-                                      "nsa.layers",
-                                      "data.path",
-                                      "data.val_path",
-                                      "data.tokenizer_path",
-                                      "data.separator",
-                                      "data.text_field",
-                                      "data.mix",
-                                      "data.val",
-                                      "train.out_dir",
-                                      "restart.init",
-                                      "restart.allow_new_schedule",
-                                      "guard.min_tokens_per_second",  // measured
-                                      "runtime.precision",
-                                      "runtime.merge_micro_batches"};  // set by ResolveDevice
+  const std::set<std::string> none = {
+      "name", "labels",
+      "preflight",  // specific to the job
+      "sweep",      // set by nsactl submit --sweep
+      "nsa.layers", "data.path", "data.val_path", "data.tokenizer_path", "data.separator",
+      "data.text_field", "data.mix", "data.val", "train.out_dir",
+      // Absent is the default, so that older workers take the job.
+      "model.zero_init_outputs", "train.optimizer", "train.muon_lr", "train.muon_betas",
+      "train.decay_steps", "restart.init", "restart.allow_new_schedule",
+      "guard.min_tokens_per_second",                        // measured
+      "runtime.precision", "runtime.merge_micro_batches"};  // set by ResolveDevice
   const auto check = [&](const google::protobuf::Message& message, const std::string& prefix) {
     for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
       const auto* field = message.GetDescriptor()->field(i);

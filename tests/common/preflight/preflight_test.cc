@@ -28,6 +28,8 @@ const RuleCase kCases[] = {
     {"MODEL_RANGE", "model.mlp_ratio", "0 (1 to 16)",
      [](GoodJob* job) { job->spec.mutable_model()->set_mlp_ratio(0); }},
     {"TRAIN_RANGE", "train.lr", "0 (above 0", [](GoodJob* job) { Train(job)->set_lr(0); }},
+    {"TRAIN_UNUSED", "train.decay_steps", "no such phase (wsd)",
+     [](GoodJob* job) { Train(job)->set_decay_steps(1); }},
     {"NSA_RANGE", "nsa.audit_every", "-1 (0 to 1e+09)",
      [](GoodJob* job) { job->spec.mutable_nsa()->set_audit_every(-1); }},
     {"DATA_RANGE", "data.loader_timeout_seconds", "-1",

@@ -44,6 +44,26 @@ TEST(AdamW, EqualsTheFormulaOverManySteps) {
   ExpectWithin(v, dv, 20 * kUnit, "v");
 }
 
+TEST(AdamW, LeavesSegmentsOfAnotherOptimizerAlone) {
+  const std::vector<AdamWSegment> parts = {
+      {3, true, false}, {4, true}, {2, false, false}, {1, false}};
+  std::vector<float> p = RandomValues(10, 1), m(10), v(10);
+  const std::vector<float> before = p, g = RandomValues(10, 2);
+  ASSERT_TRUE(AdamW({}, {.parameters = std::span<float>(p),
+                         .gradients = View(g),
+                         .m = std::span<float>(m),
+                         .v = std::span<float>(v),
+                         .segments = parts,
+                         .lr = 0.1f})
+                  .ok());
+  for (const int i : {0, 1, 2, 7, 8}) {
+    EXPECT_EQ(p[i], before[i]) << i;
+    EXPECT_EQ(m[i], 0) << i;
+    EXPECT_EQ(v[i], 0) << i;
+  }
+  for (const int i : {3, 4, 5, 6, 9}) EXPECT_NE(p[i], before[i]) << i;
+}
+
 TEST(AdamW, MovesAWeightOfOneWithALearningRateOf1e4) {
   std::vector<float> p = {1.0f}, m(1), v(1);
   const std::vector<float> g = {1e-3f};

@@ -4,7 +4,7 @@
 //
 // Writing. Save() copies parameters and moments to host memory, which is all that training waits
 // for, and returns; a thread writes the files. Each rank writes one shard, an even slice of the
-// flat AdamW moments; rank 0 also writes the weights. All ranks write into the temporary folder
+// flat moments; rank 0 also writes the weights. All ranks write into the temporary folder
 // `step-00005000.tmp-<generation>`, or `….tmp-<generation>-2` at a second attempt, so that shards
 // that a slow rank still writes for the first attempt are not used. Other ranks mark their shards
 // as complete with a `….done` file each. Rank 0 waits for them, writes state.json, syncs files and

@@ -1,4 +1,4 @@
-// How the flat AdamW moments are divided among the ranks for writing.
+// How the flat moments of the optimizer are divided among the ranks for writing.
 #pragma once
 
 #include <cstdint>

@@ -30,7 +30,8 @@ absl::StatusOr<std::unique_ptr<GpuStep>> GpuStep::Create(const GpuStepOptions& o
                                              options.nccl, state->gradients.with_extras(), size));
   }
   NSA_RETURN_IF_ERROR(options.gpu->TakeScratch(
-      std::max(state->model->scratch_bytes(), cuda::GlobalNormWorkspaceBytes(size))));
+      std::max({state->model->scratch_bytes(), state->optimizer.workspace_bytes(),
+                cuda::GlobalNormWorkspaceBytes(size)})));
   NSA_ASSIGN_OR_RETURN(step->device_, cuda::DeviceMemory::Allocate(kBytes, "a step's numbers"));
   NSA_ASSIGN_OR_RETURN(step->host_, cuda::PinnedMemory::Allocate(kBytes, "a step's numbers"));
   NSA_ASSIGN_OR_RETURN(step->progress_, GpuProgress::Create(options.page, options.time_kernels,

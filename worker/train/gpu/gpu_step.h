@@ -1,5 +1,5 @@
 // A whole optimizer step on a GPU: zero the gradients, forward and backward of every micro-batch,
-// sum over the ranks, norm, decision, AdamW. The host enqueues all of it and waits once.
+// sum over the ranks, norm, decision, update. The host enqueues all of it and waits once.
 //
 // The device decides whether to update: when the loss or the norm is not finite, parameters and
 // moments stay as they are. The device also computes the clipping factor, without the host.

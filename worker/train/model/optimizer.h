@@ -1,4 +1,7 @@
-// Gradient clipping by the global norm, and AdamW on the flat arena with its two moments.
+// Gradient clipping by the global norm, and the optimizer on the flat arena with its two moments:
+// AdamW for all parameters, or with train.optimizer: muon Muon for the hidden matrices
+// (ParameterInfo::hidden) and AdamW for the others. Muon keeps the momentum in the first moment and
+// the variances of a matrix's rows in the first elements of its second moment.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +10,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/exec.h"
+#include "kernels/matmul_args.h"
 #include "kernels/optimizer/adamw.h"
+#include "kernels/optimizer/muon.h"
 #include "nsa/v1/job.pb.h"
 #include "worker/train/model/parameters.h"
 
@@ -25,7 +30,7 @@ class Optimizer {
   // L2 norm of all gradients, which clipping uses and telemetry shows.
   absl::StatusOr<double> GlobalNorm(const Exec& exec, const Arena& gradients) const;
 
-  // One AdamW update. `grad_norm` is the norm of `gradients`, which are clipped to train.grad_clip.
+  // One update. `grad_norm` is the norm of `gradients`, which are clipped to train.grad_clip.
   // `step`, the 1-based optimizer step, determines the bias correction; skipped steps count.
   absl::Status Update(const Exec& exec, int64_t step, double learning_rate, double grad_norm,
                       const Arena& gradients, Arena* parameters);
@@ -38,6 +43,10 @@ class Optimizer {
   // An AdamWStep with the learning rate and the bias corrections of optimizer step `step`.
   AdamWStep StepAt(int64_t step, double learning_rate) const;
 
+  // On a GPU: the size of Exec::workspace that Enqueue() needs, and its matrix products.
+  int64_t workspace_bytes() const { return MuonWorkspaceBytes(matrices_); }
+  static std::vector<MatmulArgs> Products(const v1::JobSpec& spec);
+
   double clip() const { return train_.grad_clip(); }
 
   // The state that a checkpoint keeps.
@@ -49,9 +58,11 @@ class Optimizer {
  private:
   Optimizer(const v1::TrainSpec& train, const ParameterLayout* layout, Arena m, Arena v);
   AdamWArgs Arguments(const Arena& gradients, Arena* parameters);
+  MuonArgs MuonArguments(const Arena& gradients, Arena* parameters);
 
   v1::TrainSpec train_;
   std::vector<AdamWSegment> segments_;
+  std::vector<MuonMatrix> matrices_;  // empty without Muon
   Arena m_;
   Arena v_;
 };

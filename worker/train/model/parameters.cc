@@ -85,7 +85,8 @@ int64_t Aligned(int64_t elements) { return (elements + 15) / 16 * 16; }
 // Lists the tensors of a model in order.
 class Builder {
  public:
-  explicit Builder(const ModelConfig& config) : config_(config) {}
+  Builder(const ModelConfig& config, bool zero_outputs)
+      : config_(config), zero_outputs_(zero_outputs) {}
 
   std::vector<ParameterInfo> Build() && {
     Normal("embed.weight", {config_.vocab, config_.dim});
@@ -103,14 +104,14 @@ class Builder {
   void Block(const NsaLayerConfig& attention) {
     const NsaShape& shape = attention.shape;
     Ones("norm1.weight", config_.dim);
-    Normal("attn.W_Q.weight", {int64_t{shape.n_heads} * shape.d_k, config_.dim});
+    Hidden("attn.W_Q.weight", {int64_t{shape.n_heads} * shape.d_k, config_.dim});
     // These follow W_Q without a gap, so that one matrix product computes q and every k and v.
     for (const Branch branch : kProjectionOrder) {
       if (!attention.has(branch)) continue;
       const char* name = kBranchNames[branch];
-      Normal(absl::StrCat("attn.W_K_", name, ".weight"),
+      Hidden(absl::StrCat("attn.W_K_", name, ".weight"),
              {int64_t{shape.n_kv_groups} * shape.d_k, config_.dim});
-      Normal(absl::StrCat("attn.W_V_", name, ".weight"),
+      Hidden(absl::StrCat("attn.W_V_", name, ".weight"),
              {int64_t{shape.n_kv_groups} * shape.d_v, config_.dim});
     }
     ResidualOutput("attn.out.weight", {config_.dim, int64_t{shape.n_heads} * shape.d_v});
@@ -120,7 +121,7 @@ class Builder {
       PhiTensors("attn.phi_v.", shape.d_v);
     }
     Ones("norm2.weight", config_.dim);
-    Normal("mlp.fc1.weight", {config_.hidden, config_.dim});
+    Hidden("mlp.fc1.weight", {config_.hidden, config_.dim});
     ResidualOutput("mlp.fc2.weight", {config_.dim, config_.hidden});
   }
 
@@ -152,10 +153,17 @@ class Builder {
     Add(name, std::move(shape), Init::kNormal, kInitStd);
   }
 
-  // Projections onto the residual stream start smaller, since 2·n_layers of them add up (GPT-2).
+  void Hidden(const std::string& name, std::vector<int64_t> shape) {
+    Normal(name, std::move(shape));
+    tensors_.back().hidden = true;
+  }
+
+  // Projections onto the residual stream start smaller, since 2·n_layers of them add up (GPT-2), or
+  // at 0 (model.zero_init_outputs).
   void ResidualOutput(const std::string& name, std::vector<int64_t> shape) {
-    Add(name, std::move(shape), Init::kNormal,
+    Add(name, std::move(shape), zero_outputs_ ? Init::kZeros : Init::kNormal,
         kInitStd / std::sqrt(2.0f * static_cast<float>(config_.n_layers)));
+    tensors_.back().hidden = true;
   }
 
   void Add(const std::string& name, std::vector<int64_t> shape, Init init, float scale) {
@@ -171,6 +179,7 @@ class Builder {
 
   static constexpr float kInitStd = 0.02f;
   const ModelConfig& config_;
+  const bool zero_outputs_;
   std::string prefix_;
   std::vector<ParameterInfo> tensors_;
   int64_t next_ = 0;
@@ -179,7 +188,7 @@ class Builder {
 }  // namespace
 
 ParameterLayout::ParameterLayout(const v1::JobSpec& spec)
-    : tensors_(Builder(ModelConfigOf(spec)).Build()) {
+    : tensors_(Builder(ModelConfigOf(spec), spec.model().zero_init_outputs()).Build()) {
   const ParameterInfo& last = tensors_.back();
   size_ = Aligned(last.offset + last.size);
   for (const ParameterInfo& tensor : tensors_) count_ += tensor.size;

@@ -1,5 +1,5 @@
 // The trainable parameters: one flat fp32 arena in which every tensor has a name, a shape and an
-// offset. Everything else with one number per parameter (gradients, AdamW moments) has the same
+// offset. Everything else with one number per parameter (gradients, moments) has the same
 // layout. Tensors begin at multiples of 16 elements, as matrix libraries on GPUs require; the gaps
 // are always 0. Names and order are those of the Python system, so that its tools can read these
 // checkpoints:
@@ -42,6 +42,7 @@ struct ParameterInfo {
   int64_t offset = 0;          // of its first element in the arena
   int64_t size = 0;            // elements
   bool decay = false;          // weight decay applies; only for matrices, including the embedding
+  bool hidden = false;         // weights of a projection or an MLP in a block: what Muon updates
   Init init = Init::kZeros;
   float scale = 0;
 };

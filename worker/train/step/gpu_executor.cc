@@ -220,7 +220,8 @@ absl::Status GpuExecutor::PlanProducts() {
   ModelConfig config = ModelConfigOf(spec_);
   config.attention.dtype = DType::kBf16;
   config.attention.shape.batch = passes_.sequences;
-  return gpu_->Plan(ProductsOf(config));
+  NSA_RETURN_IF_ERROR(gpu_->Plan(ProductsOf(config)));
+  return gpu_->Plan(Optimizer::Products(spec_));
 }
 
 void GpuExecutor::RecordAlgorithms(v1::CheckpointState* state) const {

@@ -3,6 +3,8 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <initializer_list>
 #include <map>
 #include <string>
 #include <vector>
@@ -27,14 +29,20 @@ void FlipAByte(const std::filesystem::path& path) {
   file.put(byte);
 }
 
-TEST(Trainer, ResumesBitForBitAfterAStopAtAnyStep) {
+void ExpectToResumeBitForBit(const std::function<void(v1::JobSpec*)>& change,
+                             std::initializer_list<int64_t> stops) {
   const TempDir dir;
-  const RankResult whole = RunJob(dir, Job(dir, "whole"))[0];
+  const auto job = [&](const std::string& out) {
+    v1::JobSpec spec = Job(dir, out);
+    change(&spec);
+    return spec;
+  };
+  const RankResult whole = RunJob(dir, job("whole"))[0];
   const std::string weights = Weights(dir / "whole", 12);
-  for (const int64_t at : {1, 5, 7, 11}) {
+  for (const int64_t at : stops) {
     const std::string out = "stopped-" + std::to_string(at);
     const TempDir runs;
-    const v1::JobSpec spec = Job(dir, out);
+    const v1::JobSpec spec = job(out);
     const RankResult first = RunJob(runs, spec, StopAt(at, 0))[0];
     EXPECT_EQ(first.finished.outcome(), v1::OUTCOME_STOPPED) << first.finished.text();
     EXPECT_EQ(first.finished.reason(), "STOPPED_AT_STEP");
@@ -49,6 +57,37 @@ TEST(Trainer, ResumesBitForBitAfterAStopAtAnyStep) {
     EXPECT_EQ(second.steps.back().total_tokens(), whole.steps.back().total_tokens());
     EXPECT_TRUE(Weights(dir / out, 12) == weights) << "stopped after step " << at;
   }
+}
+
+TEST(Trainer, ResumesBitForBitAfterAStopAtAnyStep) {
+  ExpectToResumeBitForBit([](v1::JobSpec*) {}, {1, 5, 7, 11});
+}
+
+TEST(Trainer, ResumesBitForBitWithMuon) {
+  ExpectToResumeBitForBit(
+      [](v1::JobSpec* spec) {
+        spec->mutable_train()->set_optimizer(v1::OPTIMIZER_MUON);
+        spec->mutable_train()->set_muon_lr(0.01);
+        spec->mutable_model()->set_zero_init_outputs(true);
+      },
+      {5});
+}
+
+TEST(Trainer, AnotherOptimizersMomentsAreNotContinued) {
+  const TempDir dir;
+  RunJob(dir, Job(dir), StopAt(7, 0));
+  v1::JobSpec spec = Job(dir, "other");
+  spec.mutable_train()->set_optimizer(v1::OPTIMIZER_MUON);
+  spec.mutable_restart()->set_resume(CheckpointsDir(dir / "out") / CheckpointName(7));
+  const TempDir runs;
+  const RankResult refused = RunJob(runs, spec)[0];
+  EXPECT_EQ(refused.finished.outcome(), v1::OUTCOME_FAILED_FINAL);
+  EXPECT_THAT(refused.finished.text(),
+              AllOf(HasSubstr("optimizer: adamw (this job's is muon)"), HasSubstr("restart.init")));
+  spec.mutable_restart()->set_init(spec.restart().resume());
+  spec.mutable_restart()->set_resume("auto");
+  const TempDir again;
+  EXPECT_EQ(RunJob(again, spec)[0].finished.outcome(), v1::OUTCOME_COMPLETED);
 }
 
 TEST(Trainer, AResumedRunThatIsWhereItShallEndDoesNoFurtherStep) {
