@@ -21,6 +21,7 @@ namespace nsa::client {
   ROW(Sweep)                 \
   ROW(Stop)                  \
   ROW(Resume)                \
+  ROW(Fork)                  \
   ROW(Delete)                \
   ROW(DumpStack)             \
   ROW(Checkpoint)            \

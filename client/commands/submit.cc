@@ -1,4 +1,6 @@
 // nsactl submit: checks a job file and queues it as a job.
+#include "client/commands/submit.h"
+
 #include <algorithm>
 #include <array>
 
@@ -36,7 +38,7 @@ constexpr int64_t kCanarySteps = 20;
 
 // Prints every finding of a refused job. It asks for the whole report, because the details of an
 // error hold only what fits into 6 KB.
-absl::StatusOr<ExitCode> ExplainRefusal(Session& session, Client* client, const SubmitFlags& flags,
+absl::StatusOr<ExitCode> ExplainRefusal(Session& session, Client* client, const std::string& name,
                                         const JobFile& job, const absl::Status& refusal,
                                         const ErrorDetails& details) {
   v1::SubmitJobRequest request;
@@ -48,8 +50,8 @@ absl::StatusOr<ExitCode> ExplainRefusal(Session& session, Client* client, const 
     AddPlaces(job.source.places, &report);
     if (session.structured()) session.PrintDocument(*response);
     report.clear_estimates();  // the job will not run; `validate` shows them
-    *session.console().err << FormatReport(report, ShownName(flags.file));
-    return absl::InvalidArgumentError(RefusalText(flags.file, report));
+    *session.console().err << FormatReport(report, ShownName(name));
+    return absl::InvalidArgumentError(RefusalText(name, report));
   }
   std::string text;
   for (const FieldViolation& violation : details.violations) {
@@ -131,14 +133,22 @@ absl::StatusOr<ExitCode> Submit(Session& session, const SubmitFlags& flags) {
     check.set_validate_only(true);
     NSA_ASSIGN_OR_RETURN(const auto checked, client->Call<v1::SubmitJobResponse>(check));
     if (!checked.report().accepted()) {
-      return ExplainRefusal(session, client, flags, job, absl::InvalidArgumentError("refused"), {});
+      return ExplainRefusal(session, client, flags.file, job, absl::InvalidArgumentError("refused"),
+                            {});
     }
     NSA_RETURN_IF_ERROR(TryFirst(session, flags, job.spec));
   }
+  return SendJob(session, job,
+                 {.name = flags.file, .request_id = flags.request_id, .watch = flags.watch});
+}
+
+}  // namespace
+
+absl::StatusOr<ExitCode> SendJob(Session& session, const JobFile& job, const SendOptions& options) {
   v1::SubmitJobRequest request;
   *request.mutable_spec() = job.spec;
-  request.set_request_id(flags.request_id);
-  if (flags.request_id.empty()) {
+  request.set_request_id(options.request_id);
+  if (options.request_id.empty()) {
     NSA_ASSIGN_OR_RETURN(*request.mutable_request_id(), NewRequestId());
   }
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
@@ -146,7 +156,7 @@ absl::StatusOr<ExitCode> Submit(Session& session, const SubmitFlags& flags) {
   const auto response = Resend(
       session, [&] { return client->Call<v1::SubmitJobResponse>(request, {.details = &details}); });
   if (absl::IsInvalidArgument(response.status())) {
-    return ExplainRefusal(session, client, flags, job, response.status(), details);
+    return ExplainRefusal(session, client, options.name, job, response.status(), details);
   }
   NSA_RETURN_IF_ERROR(response.status());
   if (session.structured()) {
@@ -154,12 +164,10 @@ absl::StatusOr<ExitCode> Submit(Session& session, const SubmitFlags& flags) {
   } else {
     PrintAccepted(session, *response);
   }
-  if (flags.watch) return WatchToEnd(session, response->job());
+  if (options.watch) return WatchToEnd(session, response->job());
   if (!session.structured()) session.Note("Next:\n" + NextCommands(response->job()));
   return ExitCode::kOk;
 }
-
-}  // namespace
 
 void AddSubmit(Cli* cli) {
   const auto flags = std::make_shared<SubmitFlags>();

@@ -161,4 +161,18 @@ absl::StatusOr<v1::Job> Client::GetJob(const std::string& job) {
   return std::move(*response.mutable_job());
 }
 
+absl::StatusOr<v1::ListCheckpointsResponse> Client::ListCheckpoints(const std::string& job) {
+  v1::ListCheckpointsRequest request;
+  request.set_job(job);
+  v1::ListCheckpointsResponse all;
+  do {
+    NSA_ASSIGN_OR_RETURN(v1::ListCheckpointsResponse page,
+                         Call<v1::ListCheckpointsResponse>(request));
+    request.set_page_token(page.next_page_token());
+    page.clear_next_page_token();
+    all.MergeFrom(page);
+  } while (!request.page_token().empty());
+  return all;
+}
+
 }  // namespace nsa::client

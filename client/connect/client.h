@@ -82,6 +82,9 @@ class Client {
   // The job of this id or name.
   absl::StatusOr<v1::Job> GetJob(const std::string& job);
 
+  // All checkpoints of the job of this id or name, oldest first.
+  absl::StatusOr<v1::ListCheckpointsResponse> ListCheckpoints(const std::string& job);
+
  private:
   using Message = google::protobuf::Message;
 

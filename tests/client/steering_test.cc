@@ -86,6 +86,69 @@ TEST_F(CommandsTest, AResumeIsSentAgainWithTheSameRequestIdUntilItIsAnswered) {
   EXPECT_THAT(requests[0], HasSubstr("request_id: "));
 }
 
+class ForkTest : public CommandsTest {
+ protected:
+  ForkTest() {
+    for (const int64_t step : {200, 300}) {
+      v1::CheckpointInfo& checkpoint = state().checkpoints.emplace_back();
+      checkpoint.set_step(step);
+      checkpoint.set_path(absl::StrCat("/data/demo/checkpoints/step-00000", step));
+    }
+    state().checkpoints.emplace_back().set_error("state.json: damaged");
+    state().checkpoints.back().set_step(350);
+    state().report.set_accepted(true);
+    v1::TrainSpec& train = *state().jobs[0].mutable_spec()->mutable_train();
+    train.set_out_dir("/data/demo");
+    train.set_lr(0.001);
+    train.set_warmup_steps(250);
+    train.set_lr_schedule(v1::LR_SCHEDULE_CONSTANT);
+  }
+
+  std::vector<std::string> Submitted() { return service().Requests("SubmitJob"); }
+};
+
+TEST_F(ForkTest, ContinuesFromTheNewestCheckpointThatCanBeReadInAnOutDirOfItsOwn) {
+  EXPECT_EQ(Run({"fork", "demo", "--set", "train.seed=5"}).code, ExitCode::kOk);
+  EXPECT_THAT(
+      Submitted(),
+      ElementsAre(
+          AllOf(HasSubstr("name: \"demo-at-300\""), HasSubstr("out_dir: \"/data/demo-at-300\""),
+                HasSubstr("resume: \"/data/demo/checkpoints/step-00000300\""), HasSubstr("seed: 5"),
+                HasSubstr("request_id"), HasSubstr("lr_schedule: LR_SCHEDULE_CONSTANT"))));
+}
+
+TEST_F(ForkTest, DecayLowersTheLearningRateFromThatOfTheCheckpoint) {
+  EXPECT_EQ(Run({"fork", "demo", "--decay", "50", "--name", "short"}).code, ExitCode::kOk);
+  EXPECT_THAT(Submitted(),
+              ElementsAre(AllOf(HasSubstr("out_dir: \"/data/short\""), HasSubstr("steps: 350"),
+                                HasSubstr("lr_schedule: LR_SCHEDULE_WSD"), HasSubstr("lr: 0.001"),
+                                HasSubstr("decay_steps: 50"))));
+}
+
+TEST_F(ForkTest, DecayOfAScheduleThatFallsAlreadyBeginsWhereItIs) {
+  v1::TrainSpec& train = *state().jobs[0].mutable_spec()->mutable_train();
+  train.set_lr_schedule(v1::LR_SCHEDULE_LINEAR);
+  train.set_min_lr_ratio(0);
+  train.set_steps(350);
+  train.set_optimizer(v1::OPTIMIZER_MUON);
+  train.set_muon_lr(0.004);
+  EXPECT_EQ(Run({"fork", "demo", "--decay", "50"}).code, ExitCode::kOk);
+  EXPECT_THAT(Submitted(),
+              ElementsAre(AllOf(HasSubstr("lr: 0.0005 "), HasSubstr("muon_lr: 0.002"))))
+      << "step 300 is half of the way from the peak at 250 to 0 at 350";
+}
+
+TEST_F(ForkTest, NamesWhatIsNotThere) {
+  const Ran none = Run({"fork", "demo", "--at-step", "350"});
+  EXPECT_EQ(none.code, ExitCode::kNotFound);
+  EXPECT_THAT(none.err, HasSubstr("--at-step: 350: demo has no such checkpoint; see 'nsactl "
+                                  "checkpoint list demo'"));
+  const Ran early = Run({"fork", "demo", "--at-step", "200", "--decay", "50"});
+  EXPECT_EQ(early.code, ExitCode::kUsage);
+  EXPECT_THAT(early.err, HasSubstr("step 200 is within the warm-up (at least step 250)"));
+  EXPECT_THAT(Submitted(), SizeIs(0));
+}
+
 TEST_F(CommandsTest, DeleteSaysWhatGoesAndWhatStays) {
   const Ran ran = Run({"delete", "old", "jold12345678a", "--yes"});
   EXPECT_EQ(ran.code, ExitCode::kOk);

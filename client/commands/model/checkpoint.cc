@@ -81,16 +81,8 @@ absl::StatusOr<v1::VerifyCheckpointResponse> VerifyAt(const CheckpointFlags& fla
 
 absl::StatusOr<v1::ListCheckpointsResponse> ListOfJob(Session& session, const std::string& job) {
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
-  v1::ListCheckpointsRequest request;
-  request.set_job(job);
-  v1::ListCheckpointsResponse all;
-  do {
-    auto page = client->Call<v1::ListCheckpointsResponse>(request);
-    NSA_RETURN_IF_ERROR(HintAtFolder(page.status(), job));
-    request.set_page_token(page->next_page_token());
-    page->clear_next_page_token();
-    all.MergeFrom(*page);
-  } while (!request.page_token().empty());
+  absl::StatusOr<v1::ListCheckpointsResponse> all = client->ListCheckpoints(job);
+  NSA_RETURN_IF_ERROR(HintAtFolder(all.status(), job));
   return all;
 }
 

@@ -1,0 +1,126 @@
+// nsactl fork: a new job that continues from a checkpoint of another one.
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/cli.h"
+#include "client/commands/submit.h"
+#include "client/connect/job_source.h"
+#include "client/show/job_text.h"
+#include "common/base/status.h"
+#include "common/estimate/schedule.h"
+
+namespace nsa::client {
+namespace {
+
+struct Flags {
+  std::string job, name;
+  int64_t at_step = 0;  // 0: the newest checkpoint
+  int64_t decay = 0;    // 0: the schedule stays
+  std::vector<std::string> sets;
+  bool watch = false;
+};
+
+// The checkpoint of --at-step, or the newest, among those that can be read.
+absl::StatusOr<v1::CheckpointInfo> FindCheckpoint(Client* client, const Flags& flags) {
+  NSA_ASSIGN_OR_RETURN(const v1::ListCheckpointsResponse all, client->ListCheckpoints(flags.job));
+  const v1::CheckpointInfo* found = nullptr;
+  for (const v1::CheckpointInfo& checkpoint : all.checkpoints()) {
+    if (!checkpoint.error().empty()) continue;
+    if (flags.at_step == 0 || checkpoint.step() == flags.at_step) found = &checkpoint;
+  }
+  if (found != nullptr) return *found;
+  return absl::NotFoundError(absl::StrCat(
+      flags.at_step == 0 ? "" : absl::StrCat("--at-step: ", flags.at_step, ": "), flags.job,
+      " has no such checkpoint; see 'nsactl checkpoint list ", flags.job, "'"));
+}
+
+// Lowers the learning rate in a straight line over `steps` steps, beginning with that of step
+// `from`, so that nothing jumps.
+absl::Status Decay(int64_t from, int64_t steps, v1::JobSpec* spec) {
+  v1::JobSpec full = *spec;
+  ApplyDefaults(&full);
+  const int64_t warmup = full.train().warmup_steps();
+  if (from < warmup) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "--decay: step %d is within the warm-up (at least step %d); choose a later checkpoint",
+        from, warmup));
+  }
+  const double rate = LearningRate(full.train(), from);
+  if (!(rate > 0)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "--decay: the learning rate of step %d is %g (above 0); choose an earlier checkpoint", from,
+        rate));
+  }
+  v1::TrainSpec* const train = spec->mutable_train();
+  if (train->has_muon_lr()) train->set_muon_lr(train->muon_lr() * (rate / full.train().lr()));
+  train->set_lr(rate);
+  train->set_lr_schedule(v1::LR_SCHEDULE_WSD);
+  train->set_decay_steps(steps);
+  train->set_steps(from + steps);
+  return absl::OkStatus();
+}
+
+// The job's spec, changed so that it continues from the checkpoint in an out_dir of its own, beside
+// the job's.
+absl::StatusOr<v1::JobSpec> ForkedSpec(const v1::Job& job, const v1::CheckpointInfo& checkpoint,
+                                       const Flags& flags) {
+  v1::JobSpec spec = job.spec();
+  spec.set_name(flags.name.empty() ? absl::StrCat(job.name(), "-at-", checkpoint.step())
+                                   : flags.name);
+  const std::filesystem::path out_dir = spec.train().out_dir();
+  spec.mutable_train()->set_out_dir(out_dir.parent_path() / spec.name());
+  spec.mutable_restart()->set_resume(checkpoint.path());
+  spec.mutable_restart()->clear_init();
+  spec.clear_sweep();
+  if (flags.decay > 0) {
+    NSA_RETURN_IF_ERROR(Decay(checkpoint.step(), flags.decay, &spec));
+  }
+  for (const std::string& assignment : flags.sets) {
+    NSA_RETURN_IF_ERROR(ApplySet(assignment, &spec).status());
+  }
+  return spec;
+}
+
+absl::StatusOr<ExitCode> Fork(Session& session, const Flags& flags) {
+  NSA_ASSIGN_OR_RETURN(Client * client, session.client());
+  NSA_ASSIGN_OR_RETURN(const v1::Job job, client->GetJob(flags.job));
+  NSA_ASSIGN_OR_RETURN(const v1::CheckpointInfo checkpoint, FindCheckpoint(client, flags));
+  JobFile forked;
+  NSA_ASSIGN_OR_RETURN(forked.spec, ForkedSpec(job, checkpoint, flags));
+  return SendJob(session, forked,
+                 {.name = absl::StrCat("fork of ", job.name()), .watch = flags.watch});
+}
+
+}  // namespace
+
+void AddFork(Cli* cli) {
+  const auto flags = std::make_shared<Flags>();
+  Options options = cli->Add(
+      {.name = "fork",
+       .what = "Submit a new job that continues from a checkpoint of another one",
+       .group = "Jobs",
+       .more =
+           "The new job has the settings of JOB, an out_dir of its own beside JOB's, and counts "
+           "the "
+           "checkpoint's steps\nas done. --decay ends it after N more steps, in which the learning "
+           "rate falls in a straight line from that of\nthe checkpoint to train.min_lr_ratio times "
+           "it: several lengths of training from one long run (lr_schedule:\nwsd or constant). JOB "
+           "itself goes on. The model, the tokenizer and the optimizer cannot change.",
+       .examples = "nsactl fork demo --at-step 4000 --decay 1000\n"
+                   "nsactl fork demo --name demo-low --set train.lr=1e-4",
+       .run = [flags](Session& session) { return Fork(session, *flags); }});
+  options.Argument("JOB", &flags->job, "Job id or name");
+  options.Number("--at-step", &flags->at_step, {.least = 1},
+                 "Step of the checkpoint (default: the newest)");
+  options.Number("--decay", &flags->decay, {.least = 1},
+                 "Lower the learning rate over this many steps, then end");
+  options.Text("--name", "NAME", &flags->name, "Name of the new job (default: JOB-at-STEP)");
+  options.Texts("--set", "FIELD=VALUE", &flags->sets,
+                "Change a field of the new job; may be repeated");
+  options.Flag("-w,--watch", &flags->watch, "Then show its progress until it ends");
+}
+
+}  // namespace nsa::client
