@@ -1,5 +1,6 @@
 // The L2 norm on CUDA: fp64 sums of squares over chunks of 4,096 elements, added by a fixed tree.
 // Limited by memory bandwidth: 4 bytes per element.
+#include "kernels/cuda/block_sum.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/util.cuh"
 #include "kernels/optimizer/global_norm.h"
@@ -10,16 +11,6 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int64_t kChunk = 4096;
 
-__device__ double BlockSum(double value, double* scratch) {
-  scratch[threadIdx.x] = value;
-  for (int half = kThreads / 2; half > 0; half /= 2) {
-    __syncthreads();
-    if (threadIdx.x < half) scratch[threadIdx.x] += scratch[threadIdx.x + half];
-  }
-  __syncthreads();
-  return scratch[0];
-}
-
 __global__ void __launch_bounds__(kThreads)
     SquaresKernel(Begin start, const float* values, int64_t size, double* sums) {
   __shared__ double scratch[kThreads];
@@ -29,7 +20,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
     sum += static_cast<double>(values[i]) * static_cast<double>(values[i]);
   }
-  sum = BlockSum(sum, scratch);
+  sum = BlockSum<kThreads>(sum, scratch);
   if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
@@ -39,7 +30,7 @@ __global__ void __launch_bounds__(kThreads)
   begin.WaitForPrevious();
   double sum = 0;
   for (int64_t i = threadIdx.x; i < count; i += kThreads) sum += sums[i];
-  sum = BlockSum(sum, scratch);
+  sum = BlockSum<kThreads>(sum, scratch);
   if (threadIdx.x == 0) *norm = static_cast<float>(sqrt(sum));
 }
 

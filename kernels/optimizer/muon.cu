@@ -2,6 +2,7 @@
 // sums of the rows, the factors of the rows and the update. All are limited by memory bandwidth:
 // together 34 bytes per element. The values that change from step to step are read from device
 // memory, so that a CUDA graph can contain the launches.
+#include "kernels/cuda/block_sum.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/util.cuh"
 #include "kernels/optimizer/adamw.h"
@@ -52,17 +53,6 @@ struct Pointers {
   }
 };
 
-// The sum over the thread block, in a fixed order, on every thread.
-__device__ double BlockSum(double value, double* scratch) {
-  scratch[threadIdx.x] = value;
-  for (int half = kThreads / 2; half > 0; half /= 2) {
-    __syncthreads();
-    if (threadIdx.x < half) scratch[threadIdx.x] += scratch[threadIdx.x + half];
-  }
-  __syncthreads();
-  return scratch[0];
-}
-
 // Thread block (s, i): the s-th of kMuonSums parts of matrix i.
 __global__ void __launch_bounds__(kThreads)
     MomentumKernel(Begin begin, Pointers p, const __grid_constant__ Batch batch) {
@@ -90,7 +80,7 @@ __global__ void __launch_bounds__(kThreads)
     if (step.skip == 0) m4[at] = m;
     sum += squares;
   }
-  sum = BlockSum(sum, scratch);
+  sum = BlockSum<kThreads>(sum, scratch);
   if (threadIdx.x == 0) p.sums[i * kMuonSums + blockIdx.x] = sum;
 }
 
@@ -188,7 +178,7 @@ __global__ void __launch_bounds__(kThreads)
     factors[r] = factor;
     norm += static_cast<double>(sums[r] * factor) * static_cast<double>(factor);
   }
-  norm = BlockSum(norm, scratch);
+  norm = BlockSum<kThreads>(norm, scratch);
   const double size = static_cast<double>(rows) * columns;
   const float scale = norm > 0 ? static_cast<float>(0.2 * sqrt(size / norm)) : 0.0f;
   for (int r = threadIdx.x; r < rows; r += kThreads) factors[r] *= scale;
