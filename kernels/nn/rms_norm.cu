@@ -81,6 +81,27 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 // not depend on the GPU.
 constexpr int kBlocks = 512;
 
+// dweight of the thread block: adds the warps' sums in order, 256 columns at a time.
+template <int kChunks>
+__device__ __forceinline__ void StoreWarpSums(const Float8 (&sum)[kChunks],
+                                              float (&sums)[kWarps][kWarp * 8], int dim,
+                                              float* partial) {
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int k = 0; k < kChunks; ++k) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sums[warp][lane * 8 + i] = sum[k].v[i];
+    __syncthreads();
+    const int c = k * kWarp * 8 + threadIdx.x;
+    if (c < dim) {
+      float total = 0;
+      for (int from = 0; from < kWarps; ++from) total += sums[from][threadIdx.x];
+      partial[int64_t{1} * blockIdx.x * dim + c] = total;
+    }
+    __syncthreads();
+  }
+}
+
 // A thread block processes rows [rows·block/blocks, …) and each warp every eighth of them. A warp
 // keeps a row and its part of dweight in registers: dim ≤ 256 · kChunks.
 template <int kChunks>
@@ -130,20 +151,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
       Store8(dx + row * dim + c, out);
     }
   }
-  // dweight of the thread block: adds the warps' sums in order, 256 columns at a time.
-#pragma unroll
-  for (int k = 0; k < kChunks; ++k) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) sums[warp][lane * 8 + i] = sum[k].v[i];
-    __syncthreads();
-    const int c = k * kWarp * 8 + threadIdx.x;
-    if (c < dim) {
-      float total = 0;
-      for (int from = 0; from < kWarps; ++from) total += sums[from][threadIdx.x];
-      partial[int64_t{1} * blockIdx.x * dim + c] = total;
-    }
-    __syncthreads();
-  }
+  StoreWarpSums<kChunks>(sum, sums, dim, partial);
 }
 
 // The same for wider rows, which are read twice. Each warp sums dweight in shared memory, for as
