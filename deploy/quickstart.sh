@@ -89,7 +89,7 @@ show_results() {
   say "the losses, nats per byte"
   nsactl plot "$job"
   say "a sample of the trained model"
-  nsa-worker --sample "$checkpoint" --prompt "$SAMPLE_PROMPT" --bytes 400 --temperature 0.5 --seed 1 |
+  nsa-worker --sample "$checkpoint" --prompt "$SAMPLE_PROMPT" --bytes 700 --temperature 0.7 --seed 1 |
     tr -s ' \n' ' ' | fold -s -w 100
   echo
 }
@@ -132,7 +132,7 @@ train() {
     { print; fflush() }'
 }
 
-readonly SAMPLE_PROMPT=${SAMPLE_PROMPT:-"This License "}
+readonly SAMPLE_PROMPT=${SAMPLE_PROMPT:-"The Program "}
 say "1/4 packages"; deploy/packages.sh build
 say "2/4 build"; build_programs
 say "3/4 coordinator"; start_coordinator
