@@ -138,9 +138,12 @@ TEST(DataLoader, StopsAtTheVeryEndOfAnEpoch) {
   EXPECT_FALSE(loader->fell_back());
 }
 
+// Longer than a thread waits for a core on a busy machine.
+constexpr double kTimeout = 2;
+
 TEST(DataLoader, AStalledSourceFailsWithDataStalled) {
   LoaderOptions options = Options();
-  options.spec.mutable_data()->set_loader_timeout_seconds(0.05);
+  options.spec.mutable_data()->set_loader_timeout_seconds(kTimeout);
   auto rows = std::make_shared<ScriptedRows>(100);
   rows->hang_at = 5;
   auto loader = Loader(options, rows);
@@ -165,7 +168,7 @@ TEST(DataLoader, AFailingSourceIsReplacedBySyntheticTokensOnlyWhereTheJobSaysSo)
   for (const bool hangs : {false, true}) {
     LoaderOptions options = Options();
     options.spec.mutable_data()->set_allow_synthetic_fallback(true);
-    options.spec.mutable_data()->set_loader_timeout_seconds(0.05);
+    options.spec.mutable_data()->set_loader_timeout_seconds(kTimeout);
     std::vector<std::string> reasons;
     options.on_fallback = [&](const std::string& why) { reasons.push_back(why); };
     auto rows = std::make_shared<ScriptedRows>(100);
