@@ -8,7 +8,6 @@
 #include "client/cli.h"
 #include "client/commands/submit.h"
 #include "client/connect/job_source.h"
-#include "client/show/job_text.h"
 #include "common/base/status.h"
 #include "common/estimate/schedule.h"
 
@@ -104,11 +103,11 @@ void AddFork(Cli* cli) {
        .group = "Jobs",
        .more =
            "The new job has the settings of JOB, an out_dir of its own beside JOB's, and counts "
-           "the "
-           "checkpoint's steps\nas done. --decay ends it after N more steps, in which the learning "
-           "rate falls in a straight line from that of\nthe checkpoint to train.min_lr_ratio times "
-           "it: several lengths of training from one long run (lr_schedule:\nwsd or constant). JOB "
-           "itself goes on. The model, the tokenizer and the optimizer cannot change.",
+           "the checkpoint's steps\nas done. --decay ends it after N more steps, in which the "
+           "learning rate falls in a straight line from that of\nthe checkpoint to "
+           "train.min_lr_ratio times it: several lengths of training from one long run "
+           "(lr_schedule:\nwsd or constant). JOB itself goes on. The model, the tokenizer and the "
+           "optimizer cannot change.",
        .examples = "nsactl fork demo --at-step 4000 --decay 1000\n"
                    "nsactl fork demo --name demo-low --set train.lr=1e-4",
        .run = [flags](Session& session) { return Fork(session, *flags); }});

@@ -213,16 +213,6 @@ std::map<MuonShape, int64_t> MuonMatrices(const v1::JobSpec& spec,
   return matrices;
 }
 
-int64_t MuonScratchOf(const std::map<MuonShape, int64_t>& matrices) {
-  constexpr int64_t kWidth = 2;  // bf16
-  int64_t bytes = 0;
-  for (const auto& [shape, count] : matrices) {
-    const int64_t batch = MuonBatchSize(shape, count, kWidth);
-    bytes = std::max(bytes, MuonScratch::Of(shape, batch, kWidth).bytes);
-  }
-  return bytes;
-}
-
 // Operations of Muon in a step: five iterations of three products. Every rank does all of them.
 double MuonFlops(const std::map<MuonShape, int64_t>& matrices) {
   double flops = 0;
@@ -391,7 +381,8 @@ std::vector<MemoryItem> MemoryEstimate(const v1::JobSpec& spec) {
     const int64_t layer = Largest(kinds, [&](const Sizes& s) {
       return PlanLayerScratch(ShapeOf(spec), s.branches, s.phi_mlp).bytes;
     });
-    items.push_back({"kernel scratch", std::max(layer, MuonScratchOf(MuonMatrices(spec, kinds)))});
+    items.push_back(
+        {"kernel scratch", std::max(layer, MuonScratchBytes(MuonMatrices(spec, kinds), 2))});
   }
   // On a GPU mostly CUDA itself. Measured 2026-11-21 on an H200 with CUDA 13.0 and driver 580: 609
   // to 618 MiB more than the parts above, in each of eight jobs of 2 to 26 GiB.

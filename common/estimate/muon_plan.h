@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 
 namespace nsa {
 
@@ -60,6 +61,16 @@ inline int64_t MuonBatchSize(const MuonShape& shape, int64_t matrices, int64_t w
   const int64_t most = std::clamp<int64_t>(kMuonScratchBytes / one, 1, kMuonMostMatrices);
   const int64_t batches = (matrices + most - 1) / most;
   return (matrices + batches - 1) / batches;
+}
+
+// Scratch memory of the largest batch when there are so many matrices of each shape.
+inline int64_t MuonScratchBytes(const std::map<MuonShape, int64_t>& matrices, int64_t width) {
+  int64_t bytes = 0;
+  for (const auto& [shape, count] : matrices) {
+    bytes =
+        std::max(bytes, MuonScratch::Of(shape, MuonBatchSize(shape, count, width), width).bytes);
+  }
+  return bytes;
 }
 
 }  // namespace nsa

@@ -2,6 +2,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "common/preflight/rules.h"
@@ -45,6 +46,7 @@ constexpr Limit kTrainLimits[] = {
     {"train.save_every", 0, 1e9},
     {"priority", -1000, 1000},
 };
+constexpr Limit kMuonLimits[] = {{"train.muon_lr", 0, 10, true}};  // only where it is set
 constexpr Limit kDataLimits[] = {
     {"data.val_fraction", 0, 0.5},
     {"data.loader_timeout_seconds", 0, 86400, true},
@@ -123,10 +125,8 @@ Problems TrainRange(const PreflightFacts& facts) {
   if (!train.muon_betas().empty()) {
     CheckBetas(train.muon_betas(), "train.muon_betas", "write muon_betas: [0.95, 0.95]", &problems);
   }
-  const double muon_lr = train.muon_lr();
-  if (train.has_muon_lr() && !(muon_lr > 0 && muon_lr <= 10)) {
-    problems.push_back({"train.muon_lr", absl::StrFormat("%.10g (above 0, at most 10)", muon_lr),
-                        "set a value within the limits"});
+  if (train.has_muon_lr()) {
+    for (Problem& problem : Outside(facts, kMuonLimits)) problems.push_back(std::move(problem));
   }
   if (train.has_decay_steps() &&
       !(train.decay_steps() >= 1 && train.decay_steps() <= train.steps())) {

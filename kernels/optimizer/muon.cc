@@ -202,13 +202,9 @@ absl::Status BatchOnGpu(const Exec& exec, const MuonArgs& args, std::span<const 
 }  // namespace
 
 int64_t MuonWorkspaceBytes(std::span<const MuonMatrix> matrices) {
-  int64_t bytes = 0;
-  for (const std::vector<MuonMatrix>& batch : BatchesOf(matrices, SizeOf(DType::kBf16))) {
-    bytes = std::max(bytes, MuonScratch::Of(batch[0].shape(), static_cast<int64_t>(batch.size()),
-                                            SizeOf(DType::kBf16))
-                                .bytes);
-  }
-  return bytes;
+  std::map<MuonShape, int64_t> shapes;
+  for (const MuonMatrix& matrix : matrices) ++shapes[matrix.shape()];
+  return MuonScratchBytes(shapes, SizeOf(DType::kBf16));
 }
 
 std::vector<MatmulArgs> MuonProducts(std::span<const MuonMatrix> matrices) {

@@ -1,6 +1,6 @@
 // Muon on CUDA, around the products: one kernel each for the momentum, the normalized matrix, the
 // sums of the rows, the factors of the rows and the update. All are limited by memory bandwidth:
-// together 34 bytes per element. The values that change from step to step are read from device
+// together 36 bytes per element. The values that change from step to step are read from device
 // memory, so that a CUDA graph can contain the launches.
 #include "kernels/cuda/block_sum.cuh"
 #include "kernels/cuda/launch.h"
