@@ -1,26 +1,16 @@
 // Jobs over gRPC: submit, watch, records, logs, dumps, a restart and a drain in the middle.
-#include <unistd.h>
-
-#include <fstream>
 #include <utility>
 
 #include "common/base/clock.h"
 #include "server/act/job_control.h"
 #include "tests/server/rpc/followers.h"
 #include "tests/server/server_fixture.h"
+#include "tests/testing/heap.h"
 
 namespace nsa::server {
 namespace {
 
 using ::testing::HasSubstr;
-
-int64_t ResidentBytes() {
-  std::ifstream file("/proc/self/statm");
-  int64_t total = 0;
-  int64_t resident = 0;
-  file >> total >> resident;
-  return resident * sysconf(_SC_PAGESIZE);
-}
 
 TEST_F(ServerTest, AWatcherSeesAJobFromSubmitToItsEnd) {
   KeepBeating(2, 3);
@@ -355,7 +345,7 @@ TEST_F(ServerTest, ReadersThatDoNotReadCostLittleMemoryAndNobodyElseTime) {
                                                 agents_.get(), request)
                     .ok());
   }
-  const int64_t before = ResidentBytes();
+  const int64_t before = HeapInUse();
   constexpr int kReaders = 30;
   std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
   std::vector<std::unique_ptr<grpc::ClientReader<v1::WatchRecordsResponse>>> readers;
@@ -373,9 +363,10 @@ TEST_F(ServerTest, ReadersThatDoNotReadCostLittleMemoryAndNobodyElseTime) {
     readers.push_back(stubs.back()->WatchRecords(contexts.back().get(), watch));
   }
   absl::SleepFor(absl::Seconds(1));
-  const int64_t grown = ResidentBytes() - before;
+  const int64_t grown = HeapInUse() - before;
   // The number includes the client, which is in the same process.
   EXPECT_LT(grown / kReaders, 8 << 20);
+  RecordProperty("heap_per_reader", grown / kReaders);
   const absl::Duration start = RealClock().Monotonic();
   for (int i = 0; i < 20; ++i) Get(id);
   EXPECT_LT(RealClock().Monotonic() - start, absl::Seconds(2));
