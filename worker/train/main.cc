@@ -9,7 +9,10 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
@@ -20,6 +23,7 @@
 #include "common/preflight/preflight.h"
 #include "kernels/cuda/device.h"
 #include "worker/train/comm/nccl_library.h"
+#include "worker/train/comm/rank_address.h"
 #include "worker/train/command_line.h"
 #include "worker/train/data/prepared/commands.h"
 #include "worker/train/gpu/gpu.h"
@@ -39,6 +43,8 @@ struct Flags {
   int rank = 0;
   int world = 1;
   std::string rendezvous;
+  std::string rank_address;
+  std::string rank_ports;
   std::string out_dir;
   int threads = 0;
   bool check_gpu = false;
@@ -50,6 +56,22 @@ struct Flags {
   std::vector<std::string> inspect_data;  // job files, data files, folders
   UseFlags use;
 };
+
+// Reads "29500-29599" or "29500".
+absl::Status ParsePorts(const std::string& text, ListenAt* at) {
+  const std::pair<std::string, std::string> ends = absl::StrSplit(text, absl::MaxSplits('-', 1));
+  const bool one = !absl::StrContains(text, '-');
+  uint32_t first = 0, last = 0;
+  if (!absl::SimpleAtoi(ends.first, &first) ||
+      !absl::SimpleAtoi(one ? ends.first : ends.second, &last) || first < 1 || last < first ||
+      last > 65535) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "--rank-ports: '%s' (1 to 65535, first to last); write it as 29500-29599", text));
+  }
+  at->first_port = static_cast<uint16_t>(first);
+  at->last_port = static_cast<uint16_t>(last);
+  return absl::OkStatus();
+}
 
 absl::StatusOr<v1::WorkerLaunch> ReadLaunch(const RunDir& run_dir) {
   std::ifstream in(run_dir.launch(), std::ios::binary);
@@ -140,6 +162,18 @@ int Train(TrainerOptions options) {
   return code;
 }
 
+// Where this rank listens. NCCL, which begins later, uses the same interface.
+absl::StatusOr<ListenAt> ListenByHand(const Flags& flags) {
+  ListenAt at;
+  if (flags.rank_address.empty()) return at;
+  at.host = flags.rank_address;
+  const absl::StatusOr<std::string> interface = InterfaceOf(at.host);
+  NSA_RETURN_IF_ERROR(Annotate(interface.status(), "--rank-address"));
+  if (!flags.rank_ports.empty()) NSA_RETURN_IF_ERROR(ParsePorts(flags.rank_ports, &at));
+  nccl::UseInterface(*interface);
+  return at;
+}
+
 int TrainFrom(const Flags& flags) {
   const RealClock clock;
   TrainerOptions options{.clock = &clock, .time_kernels = flags.time_kernels};
@@ -147,6 +181,9 @@ int TrainFrom(const Flags& flags) {
     absl::StatusOr<v1::WorkerLaunch> launch = LaunchByHand(flags);
     if (!launch.ok()) return Refuse(launch.status());
     options.launch = *std::move(launch);
+    const absl::StatusOr<ListenAt> listen = ListenByHand(flags);
+    if (!listen.ok()) return Refuse(listen.status());
+    options.listen = *listen;
   } else {
     options.run_dir = RunDir{flags.run_dir};
     absl::StatusOr<v1::WorkerLaunch> launch = ReadLaunch(*options.run_dir);
@@ -211,6 +248,14 @@ int Main(int argc, char** argv) {
   app.add_option("--world", flags.world, "number of ranks, with --job")->needs(job);
   app.add_option("--rendezvous", flags.rendezvous, "empty folder in which the ranks meet")
       ->needs(job);
+  auto* rank_address =
+      app.add_option("--rank-address", flags.rank_address,
+                     "this machine's address at which the other ranks reach this one; "
+                     "default: 127.0.0.1, for ranks on one machine")
+          ->needs(job);
+  app.add_option("--rank-ports", flags.rank_ports,
+                 "ports to listen at, as 29500-29599; default: any free one")
+      ->needs(rank_address);
   app.add_option("--out-dir", flags.out_dir, "instead of the job's train.out_dir")->needs(job);
   app.add_flag("--deterministic-check", flags.deterministic_check,
                "do the job's first step several times, compare the bits, and end")

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -61,16 +62,24 @@ class Comm {
 // A gang of one: every collective is the identity.
 std::unique_ptr<Comm> SingleRank();
 
+// Where a rank waits for the rank before it.
+struct ListenAt {
+  std::string host = "127.0.0.1";  // numeric; an address of this machine that the other ranks reach
+  uint16_t first_port = 0;         // the first free port from here to last_port; 0: any
+  uint16_t last_port = 0;
+};
+
 struct TcpOptions {
   int rank = 0;
   int world_size = 1;
   std::filesystem::path rendezvous_dir;  // shared by all ranks of one generation, and only by them
   int64_t generation = 1;                // ranks of different generations do not meet
+  ListenAt listen;
   absl::Duration timeout = absl::Minutes(5);  // for connecting, and for each collective
 };
 
-// Connects to the other ranks over TCP on the loopback interface. DeadlineExceeded when some do not
-// connect within the timeout.
+// Connects to the other ranks over TCP. Errors are those of TcpRing::Meet(), e.g. DeadlineExceeded
+// when some do not connect within the timeout.
 absl::StatusOr<std::unique_ptr<Comm>> ConnectTcp(const TcpOptions& options);
 
 }  // namespace nsa::train

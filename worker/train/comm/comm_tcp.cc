@@ -91,6 +91,7 @@ absl::StatusOr<std::unique_ptr<Comm>> ConnectTcp(const TcpOptions& options) {
       {.rank = options.rank,
        .world_size = options.world_size,
        .meeting = options.rendezvous_dir / absl::StrFormat("gen-%06d", options.generation),
+       .listen = options.listen,
        .timeout = options.timeout});
   NSA_RETURN_IF_ERROR(Annotate(
       ring.status(), absl::StrFormat("rank %d of %d: meeting", options.rank, options.world_size)));

@@ -13,6 +13,7 @@ namespace {
 
 constexpr int kOldest = 21700;
 constexpr int kNewest = 29999;
+constexpr char kLoopback[] = "lo";
 
 std::string VersionText(int version) {
   return absl::StrCat(version / 10000, ".", version / 100 % 100, ".", version % 100);
@@ -65,8 +66,14 @@ void SetEnvironment() {
   setenv("NCCL_GRAPH_REGISTER", "0", 1);
   setenv("NCCL_RAS_ENABLE", "0", 1);  // it would open a listening socket
   unsetenv("NCCL_COMM_ID");           // it would replace the id that rank 0 broadcasts
-  setenv("NCCL_SOCKET_IFNAME", "lo", 0);
+  setenv("NCCL_SOCKET_IFNAME", kLoopback, 0);
   setenv("NCCL_DEBUG", "WARN", 0);
+}
+
+void UseInterface(const std::string& name) {
+  const char* present = std::getenv("NCCL_SOCKET_IFNAME");
+  if (present != nullptr && std::string_view(present) != kLoopback) return;
+  setenv("NCCL_SOCKET_IFNAME", absl::StrCat("=", name).c_str(), 1);  // =: this name, not a prefix
 }
 
 bool EnvironmentIsSet() {

@@ -79,6 +79,11 @@ absl::StatusOr<Library> Load(const std::string& file);
 // NCCL_SOCKET_IFNAME is set.
 void SetEnvironment();
 
+// Lets NCCL's sockets use exactly this interface, e.g. "eth1", unless NCCL_SOCKET_IFNAME named one
+// when the process was started. For ranks on several machines. To be called after SetEnvironment(),
+// before NCCL is loaded and before threads are started.
+void UseInterface(const std::string& name);
+
 // Whether SetEnvironment() has been called in this process.
 bool EnvironmentIsSet();
 

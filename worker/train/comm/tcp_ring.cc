@@ -1,6 +1,5 @@
 #include "worker/train/comm/tcp_ring.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -10,11 +9,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
+#include <list>
+#include <optional>
 #include <string>
 #include <system_error>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -23,17 +24,14 @@
 #include "common/base/reason.h"
 #include "common/base/status.h"
 #include "common/run/atomic_file.h"
+#include "worker/train/comm/rank_address.h"
 
 namespace nsa::train {
 namespace {
 
 constexpr absl::Duration kLookAgain = absl::Milliseconds(5);
-
-// What a rank writes into the folder. The previous rank connects to the port and sends the token.
-struct Address {
-  uint16_t port = 0;  // on 127.0.0.1
-  std::array<unsigned char, 16> token = {};
-};
+constexpr absl::Duration kLookAtGuests = absl::Milliseconds(100);
+constexpr int kBacklog = 64;  // of connections that are not accepted yet
 
 class Deadline {
  public:
@@ -89,90 +87,182 @@ absl::Status TakePlace(const RingOptions& options) {
                    " (one start a folder); give an empty --rendezvous folder"));
 }
 
-sockaddr_in Loopback(uint16_t port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(port);
-  return address;
-}
-
-// Listens on a free port and writes address and token into the folder.
-absl::StatusOr<Fd> Listen(const RingOptions& options, Address* own) {
-  Fd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  sockaddr_in address = Loopback(0);
-  socklen_t length = sizeof(address);
+// A listening socket; if it is not valid, errno says what is wrong.
+Fd ListenOn(const SocketAddress& address) {
+  Fd listener(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int on = 1;  // a port of connections that have just ended is free
   if (!listener.valid() ||
-      bind(listener.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
-      listen(listener.get(), 16) != 0 ||
-      getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0 ||
-      getrandom(own->token.data(), own->token.size(), 0) !=
-          static_cast<ssize_t>(own->token.size())) {
-    return Failed("listening on 127.0.0.1");
+      setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
+      bind(listener.get(), address.get(), address.length) != 0 ||
+      listen(listener.get(), kBacklog) != 0) {
+    return Fd();
   }
-  own->port = ntohs(address.sin_port);
-  const std::string_view bytes(reinterpret_cast<const char*>(own), sizeof(*own));
-  NSA_RETURN_IF_ERROR(WriteFileAtomically(AddressFile(options, options.rank), bytes));
   return listener;
 }
 
-absl::StatusOr<Address> FindNext(const RingOptions& options, int next, const Deadline& deadline) {
-  while (true) {
-    const absl::StatusOr<std::string> bytes = ReadWholeFile(AddressFile(options, next));
-    if (bytes.ok() && bytes->size() == sizeof(Address)) {
-      Address address;
-      std::memcpy(&address, bytes->data(), sizeof(address));
-      return address;
-    }
-    if (deadline.over()) return Late(absl::StrCat("rank ", next));
-    absl::SleepFor(kLookAgain);
+absl::Status CannotListen(const ListenAt& at, int error) {
+  if (error == EADDRINUSE) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("ports of the ranks: %d to %d at %s (none is free); name more ports",
+                        at.first_port, at.last_port, at.host));
   }
+  return absl::InvalidArgumentError(absl::StrCat("address of the ranks: ", at.host, " (",
+                                                 std::strerror(error),
+                                                 "); name an address that this machine has"));
 }
 
-// Connects and sends the token. A loopback connection to a listener succeeds at once, and the
-// token fits into any send buffer.
-absl::StatusOr<Fd> Connect(const Address& to) {
-  Fd socket_fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const sockaddr_in address = Loopback(to.port);
-  if (!socket_fd.valid()) return Failed("socket");
-  if (connect(socket_fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
-      send(socket_fd.get(), to.token.data(), to.token.size(), MSG_NOSIGNAL) !=
-          static_cast<ssize_t>(to.token.size())) {
-    return Lost("next", errno);
+// Listens on a free port and writes address and token into the folder.
+absl::StatusOr<Fd> Listen(const RingOptions& options, RankAddress* own) {
+  const ListenAt& at = options.listen;
+  Fd listener;
+  for (uint32_t port = at.first_port; !listener.valid(); ++port) {
+    const auto address = ToSocketAddress(at.host, static_cast<uint16_t>(port));
+    NSA_RETURN_IF_ERROR(Annotate(address.status(), "address of the ranks"));
+    listener = ListenOn(*address);
+    const bool taken = !listener.valid() && errno == EADDRINUSE;
+    if (!listener.valid() && !(taken && port < at.last_port)) return CannotListen(at, errno);
   }
+  SocketAddress bound;
+  bound.length = sizeof(bound.storage);
+  if (getsockname(listener.get(), reinterpret_cast<sockaddr*>(&bound.storage), &bound.length) !=
+          0 ||
+      getrandom(own->token.data(), own->token.size(), 0) !=
+          static_cast<ssize_t>(own->token.size())) {
+    return Failed("listening");
+  }
+  own->host = at.host;
+  own->port = bound.port();
+  NSA_RETURN_IF_ERROR(
+      WriteFileAtomically(AddressFile(options, options.rank), FormatRankAddress(*own)));
+  return listener;
+}
+
+// Waits until a connection that has been begun is made. 0, or what is wrong as an errno.
+int FinishConnecting(int fd, const Deadline& deadline) {
+  pollfd waiting = {.fd = fd, .events = POLLOUT};
+  int ready = 0;
+  while ((ready = poll(&waiting, 1, deadline.milliseconds())) <= 0) {
+    if (ready < 0 && errno != EINTR) return errno;
+    if (deadline.over()) return ETIMEDOUT;
+  }
+  int error = 0;
+  socklen_t length = sizeof(error);
+  return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) == 0 ? error : errno;
+}
+
+// Connects and sends the token, which fits into any send buffer. 0, or what is wrong as an errno.
+int ConnectTo(const RankAddress& to, const SocketAddress& address, const Deadline& deadline,
+              Fd* connection) {
+  *connection = Fd(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!connection->valid()) return errno;
+  if (connect(connection->get(), address.get(), address.length) != 0) {
+    if (errno != EINPROGRESS) return errno;
+    if (const int error = FinishConnecting(connection->get(), deadline); error != 0) return error;
+  }
+  const ssize_t sent = send(connection->get(), to.token.data(), to.token.size(), MSG_NOSIGNAL);
+  if (sent != static_cast<ssize_t>(to.token.size())) return sent < 0 ? errno : EPIPE;
   const int on = 1;
-  setsockopt(socket_fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  fcntl(socket_fd.get(), F_SETFL, O_NONBLOCK);
-  return socket_fd;
+  setsockopt(connection->get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  return 0;
 }
 
-// Whether a new connection sends this rank's token. Waits for one second at most.
-bool PresentsToken(int fd, const Address& own) {
-  std::array<unsigned char, 16> token = {};
-  size_t have = 0;
-  const Deadline deadline(absl::Seconds(1));
-  while (have < token.size() && !deadline.over()) {
-    pollfd waiting = {.fd = fd, .events = POLLIN};
-    poll(&waiting, 1, deadline.milliseconds());
-    const ssize_t got = recv(fd, token.data() + have, token.size() - have, 0);
-    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) return false;
-    if (got > 0) have += static_cast<size_t>(got);
-  }
-  return token == own.token;
-}
-
-absl::StatusOr<Fd> AcceptPrevious(const Fd& listener, const Address& own, int previous,
-                                  const Deadline& deadline) {
-  while (!deadline.over()) {
-    pollfd waiting = {.fd = listener.get(), .events = POLLIN};
-    poll(&waiting, 1, deadline.milliseconds());
-    Fd connection(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (connection.valid() && PresentsToken(connection.get(), own)) return connection;
-  }
-  return Late(absl::StrCat("rank ", previous));
+absl::StatusOr<Fd> Connect(const RingOptions& options, int next, const RankAddress& to,
+                           const Deadline& deadline) {
+  NSA_ASSIGN_OR_RETURN(const SocketAddress address, ToSocketAddress(to.host, to.port));
+  Fd connection;
+  const int error = ConnectTo(to, address, deadline, &connection);
+  if (error == 0) return connection;
+  return ReasonError(
+      error == ETIMEDOUT ? absl::StatusCode::kDeadlineExceeded : absl::StatusCode::kUnavailable,
+      Reason::kPeerLost,
+      absl::StrFormat("rank %d cannot connect to rank %d at %s: %s; see that rank's log, and let "
+                      "each machine reach the other's ports",
+                      options.rank, next, to.HostAndPort(), std::strerror(error)));
 }
 
 bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
+
+// Lets in the one connection that sends the token. Whoever can reach the port can open others, so
+// those that have not sent a whole token are few, none stays long, and none delays another.
+class Door {
+ public:
+  Door(Fd listener, const RankToken& token) : listener_(std::move(listener)), token_(token) {}
+
+  // Waits for `most`, or until something arrives, and looks at what has arrived.
+  void Look(absl::Duration most) {
+    if (came_.has_value()) return absl::SleepFor(most);
+    std::vector<pollfd> waiting = {{.fd = listener_.get(), .events = POLLIN}};
+    for (const Guest& guest : guests_) {
+      waiting.push_back({.fd = guest.connection.get(), .events = POLLIN});
+    }
+    poll(waiting.data(), waiting.size(), static_cast<int>(absl::ToInt64Milliseconds(most)));
+    while (Accept()) {
+    }
+    Receive();
+  }
+
+  std::optional<Fd>& came() { return came_; }
+
+ private:
+  static constexpr size_t kMost = 64;
+  struct Guest {
+    Fd connection;
+    RankToken token = {};
+    size_t have = 0;
+    Deadline patience{absl::Seconds(1)};
+  };
+
+  bool Accept() {
+    Fd connection(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!connection.valid()) return false;
+    guests_.push_back({.connection = std::move(connection)});
+    Receive();  // before one is sent away: it may be the one that is waited for
+    if (guests_.size() > kMost) guests_.pop_front();
+    return true;
+  }
+
+  // Reads what has arrived.
+  void Receive() {
+    for (auto guest = guests_.begin(); guest != guests_.end() && !came_.has_value();) {
+      const ssize_t got = recv(guest->connection.get(), guest->token.data() + guest->have,
+                               guest->token.size() - guest->have, 0);
+      if (got > 0) guest->have += static_cast<size_t>(got);
+      const bool whole = guest->have == guest->token.size();
+      if (whole && SameToken(guest->token, token_)) came_ = std::move(guest->connection);
+      const bool waits = got > 0 || (got < 0 && WouldBlock(errno));
+      guest = whole || !waits || guest->patience.over() ? guests_.erase(guest) : ++guest;
+    }
+  }
+
+  const Fd listener_;
+  const RankToken token_;
+  std::list<Guest> guests_;
+  std::optional<Fd> came_;
+};
+
+// Waits for the address of the next rank. Meanwhile others may come to the door.
+absl::StatusOr<RankAddress> FindNext(const RingOptions& options, int next, const Deadline& deadline,
+                                     Door* door) {
+  while (true) {
+    const absl::StatusOr<std::string> text = ReadWholeFile(AddressFile(options, next));
+    const auto address = text.ok() ? ParseRankAddress(*text) : std::nullopt;
+    if (address.has_value()) return *address;
+    if (deadline.over()) return Late(absl::StrCat("rank ", next));
+    door->Look(kLookAgain);
+  }
+}
+
+absl::StatusOr<Fd> AwaitPrevious(const RingOptions& options, const RankAddress& own, int previous,
+                                 const Deadline& deadline, Door* door) {
+  while (!door->came().has_value()) {
+    if (deadline.over()) {
+      return Late(absl::StrFormat("rank %d, which connects to rank %d at %s,", previous,
+                                  options.rank, own.HostAndPort()));
+    }
+    door->Look(std::min(deadline.left(), kLookAtGuests));
+  }
+  return *std::move(door->came());
+}
 
 // Sends as much as the socket takes and removes it from `out`.
 absl::Status SendSome(int fd, std::span<const std::byte>* out) {
@@ -198,11 +288,12 @@ absl::StatusOr<TcpRing> TcpRing::Meet(const RingOptions& options) {
   const int next = (options.rank + 1) % options.world_size;
   const int previous = (options.rank + options.world_size - 1) % options.world_size;
   NSA_RETURN_IF_ERROR(TakePlace(options));
-  Address own;
-  NSA_ASSIGN_OR_RETURN(const Fd listener, Listen(options, &own));
-  NSA_ASSIGN_OR_RETURN(const Address to, FindNext(options, next, deadline));
-  NSA_ASSIGN_OR_RETURN(Fd sending, Connect(to));
-  NSA_ASSIGN_OR_RETURN(Fd receiving, AcceptPrevious(listener, own, previous, deadline));
+  RankAddress own;
+  NSA_ASSIGN_OR_RETURN(Fd listener, Listen(options, &own));
+  Door door(std::move(listener), own.token);
+  NSA_ASSIGN_OR_RETURN(const RankAddress to, FindNext(options, next, deadline, &door));
+  NSA_ASSIGN_OR_RETURN(Fd sending, Connect(options, next, to, deadline));
+  NSA_ASSIGN_OR_RETURN(Fd receiving, AwaitPrevious(options, own, previous, deadline, &door));
   return TcpRing(std::move(sending), std::move(receiving), options.timeout);
 }
 

@@ -44,6 +44,7 @@ struct TrainerOptions {
   v1::WorkerLaunch launch;        // spec with all defaults, device resolved
   std::optional<RunDir> run_dir;  // journal, status page, control socket; none when run by hand
   const Clock* clock = nullptr;
+  ListenAt listen;            // where this rank waits for the rank before it
   bool time_kernels = false;  // on a GPU: print the time of every kernel family in the last step
   LastSavePatience last_save;
 };

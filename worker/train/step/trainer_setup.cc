@@ -194,6 +194,7 @@ absl::Status Trainer::ConnectRanks() {
                            .world_size = launch_.world_size(),
                            .rendezvous_dir = launch_.rendezvous_dir(),
                            .generation = launch_.generation(),
+                           .listen = options_.listen,
                            .timeout = absl::Seconds(spec_.restart().hang_timeout_seconds())}));
   }
   comm_->set_status_page(&page_);

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 
+#include <cstdlib>
 #include <functional>
 #include <latch>
 #include <thread>
@@ -280,6 +281,19 @@ TEST(NcclLibrary, KeepsNvlinkMulticastOffWhateverTheEnvironmentSays) {
   nccl::SetEnvironment();
   EXPECT_STREQ(std::getenv("NCCL_NVLS_ENABLE"), "0");
   EXPECT_TRUE(nccl::EnvironmentIsSet());
+}
+
+TEST(NcclEnvironment, UsesExactlyTheInterfaceOfTheRanksUnlessTheUserNamedOne) {
+  unsetenv("NCCL_SOCKET_IFNAME");
+  nccl::SetEnvironment();
+  EXPECT_STREQ(std::getenv("NCCL_SOCKET_IFNAME"), "lo");
+  nccl::UseInterface("eth1");
+  EXPECT_STREQ(std::getenv("NCCL_SOCKET_IFNAME"), "=eth1");
+  setenv("NCCL_SOCKET_IFNAME", "ib0", 1);
+  nccl::SetEnvironment();
+  nccl::UseInterface("eth1");
+  EXPECT_STREQ(std::getenv("NCCL_SOCKET_IFNAME"), "ib0");
+  unsetenv("NCCL_SOCKET_IFNAME");
 }
 
 }  // namespace

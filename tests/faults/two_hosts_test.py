@@ -1,0 +1,186 @@
+#!/usr/bin/env python3
+"""A job of two ranks on two hosts, which share a folder: network namespaces with a cable (veth) between them.
+
+    tests/faults/two_hosts_test.py BIN_DIR
+
+The bits are those of one host; packets prove that the gradients crossed. A cable that is unplugged for some seconds changes nothing; one that stays
+unplugged ends both ranks with PEER_LOST. A rank that cannot be reached is named. Needs root and iproute2, else it is skipped.
+"""
+import argparse
+import contextlib
+import csv
+import hashlib
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+ADDRESSES = ("10.77.13.1", "10.77.13.2")
+ELSEWHERE = "10.77.13.9"  # in the same network, nobody has it
+STEPS = 3000
+HANG_TIMEOUT = 12
+UNPLUGGED_SECONDS = 4  # well below HANG_TIMEOUT
+WAIT_SECONDS = 240
+JOB = f"""\
+name: two-hosts
+model: {{dim: 32, n_layers: 1, n_heads: 4, n_kv_groups: 2, d_k: 16, d_v: 16}}
+nsa: {{l: 8, d: 4, l_sel: 8, n_sel: 4, w: 16}}
+data: {{source: synthetic}}
+preflight: {{waive: {{MODEL_TOO_SMALL_FOR_RUN: a test, DATA_SYNTHETIC: a test}}}}
+restart: {{hang_timeout_seconds: {HANG_TIMEOUT}}}
+train: {{steps: {STEPS}, seq_len: 32, batch_size: 4, log_every: 1, save_every: 500}}
+"""
+
+
+def run(*command):
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+class Hosts:
+    """Two network namespaces, each held by a process that sleeps."""
+
+    def __init__(self):
+        self.holders = [subprocess.Popen(["unshare", "--net", "sleep", "infinity"]) for _ in ADDRESSES]
+        own = pathlib.Path("/proc/self/ns/net").readlink()
+        for holder in self.holders:
+            while pathlib.Path(f"/proc/{holder.pid}/ns/net").readlink() == own:
+                assert holder.poll() is None, "unshare failed"
+                time.sleep(0.01)
+        self.inside(0, "ip", "link", "add", "cable", "type", "veth", "peer", "name", "cable", "netns", str(self.holders[1].pid))
+        for host, address in enumerate(ADDRESSES):
+            self.inside(host, "ip", "address", "add", f"{address}/24", "dev", "cable")
+            self.inside(host, "ip", "link", "set", "lo", "up")
+            self.inside(host, "ip", "link", "set", "cable", "up")
+
+    def enter(self, host):
+        return ["nsenter", f"--net=/proc/{self.holders[host].pid}/ns/net"]
+
+    def inside(self, host, *command):
+        return run(*self.enter(host), *command)
+
+    def plug(self, state):
+        self.inside(0, "ip", "link", "set", "cable", state)
+
+    def received(self, host):
+        """Bytes that have come over the cable."""
+        text = self.inside(host, "cat", "/proc/net/dev")
+        return next(int(line.split(":")[1].split()[0]) for line in text.splitlines() if line.strip().startswith("cable:"))
+
+    def close(self):
+        for holder in self.holders:
+            holder.kill()
+            holder.wait()
+
+
+class Gang:
+    """Both ranks, on one host or on two."""
+
+    def __init__(self, worker, folder, hosts=None, addresses=ADDRESSES):
+        self.out = folder / "artifacts/two-hosts"
+        folder.mkdir()
+        (folder / "job.yaml").write_text(JOB)
+        self.logs = [folder / f"rank-{rank}.log" for rank in range(2)]
+        self.ranks = []
+        for rank, log in enumerate(self.logs):
+            where = [] if hosts is None else hosts.enter(rank)
+            listen = [] if hosts is None else ["--rank-address", addresses[rank], "--rank-ports", "29500-29509"]
+            command = [*where, worker, "--job", "job.yaml", "--rank", str(rank), "--world", "2", "--rendezvous", "meet", "--threads", "1", *listen]
+            with log.open("w") as output:
+                self.ranks.append(subprocess.Popen(command, cwd=folder, stdout=output, stderr=output))
+
+    def log(self, rank):
+        return self.logs[rank].read_text()
+
+    def wait_for(self, text):
+        deadline = time.monotonic() + WAIT_SECONDS
+        while text not in self.log(0):
+            assert self.ranks[0].poll() is None and time.monotonic() < deadline, f"no '{text}' in:\n{self.log(0)}\n{self.log(1)}"
+            time.sleep(0.02)
+
+    def end(self):
+        return [rank.wait(WAIT_SECONDS) for rank in self.ranks]
+
+    def bits(self):
+        with (self.out / "training.csv").open() as file:
+            losses = [row[:2] for row in csv.reader(file)]
+        model = self.out / f"checkpoints/step-{STEPS:08d}/model.safetensors"
+        return len(losses), hashlib.sha256(repr(losses).encode() + model.read_bytes()).hexdigest()
+
+    def close(self):
+        for rank in self.ranks:
+            rank.kill()
+            rank.wait()
+
+
+def check_trains(worker, folder, hosts, unplug):
+    with contextlib.closing(Gang(worker, folder, hosts)) as gang:
+        if unplug:
+            gang.wait_for("step 100/")
+            hosts.plug("down")
+            time.sleep(UNPLUGGED_SECONDS)
+            assert f"step {STEPS}/" not in gang.log(0) and [rank.poll() for rank in gang.ranks] == [None, None], gang.log(0)
+            hosts.plug("up")
+        assert gang.end() == [0, 0], gang.log(0) + gang.log(1)
+        return gang.bits()
+
+
+def check_unplugged_for_good(worker, folder, hosts):
+    with contextlib.closing(Gang(worker, folder, hosts)) as gang:
+        gang.wait_for("step 100/")
+        hosts.plug("down")
+        began = time.monotonic()
+        ends = gang.end()
+        seconds = time.monotonic() - began
+        hosts.plug("up")
+        assert ends == [1, 1], f"{ends} (a restart may help)\n{gang.log(0)}\n{gang.log(1)}"
+        assert all("PEER_LOST" in gang.log(rank) for rank in range(2)), gang.log(0) + gang.log(1)
+        assert seconds < HANG_TIMEOUT + 20, seconds
+        return seconds
+
+
+def check_unreachable(worker, folder, hosts):
+    """Rank 1 writes an address that rank 0 cannot reach."""
+    hosts.inside(1, "ip", "address", "add", f"{ELSEWHERE}/32", "dev", "lo")
+    hosts.inside(0, "ip", "route", "add", "unreachable", f"{ELSEWHERE}/32")
+    with contextlib.closing(Gang(worker, folder, hosts, (ADDRESSES[0], ELSEWHERE))) as gang:
+        assert gang.end() == [1, 1], gang.log(0) + gang.log(1)
+        wanted = f"rank 0 cannot connect to rank 1 at {ELSEWHERE}:295"
+        assert wanted in gang.log(0), f"no '{wanted}' in:\n{gang.log(0)}"
+
+
+def check_refused(worker, folder):
+    """An address of another machine."""
+    (folder / "job.yaml").write_text(JOB)
+    command = [worker, "--job", "job.yaml", "--rank", "0", "--world", "2", "--rendezvous", "meet", "--rank-address", "192.0.2.1"]
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2 and "none of this machine's interfaces" in ended.stderr + ended.stdout, ended
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("bin_dir", type=pathlib.Path)
+    worker = str(parser.parse_args().bin_dir.resolve() / "nsa-worker")
+    try:
+        hosts = Hosts()
+    except (OSError, AssertionError, subprocess.CalledProcessError) as error:
+        print(f"skipped: no network namespaces here ({error})")
+        return 77
+    with contextlib.closing(hosts), tempfile.TemporaryDirectory(prefix="nsa-two-hosts-") as name:
+        folder = pathlib.Path(name)
+        check_refused(worker, folder)
+        one_host = check_trains(worker, folder / "one-host", None, unplug=False)
+        before = hosts.received(0)
+        assert check_trains(worker, folder / "two-hosts", hosts, unplug=False) == one_host, "other bits than one host's"
+        crossed = hosts.received(0) - before
+        assert crossed > STEPS * 10_000, f"{crossed} bytes crossed"
+        assert check_trains(worker, folder / "unplugged", hosts, unplug=True) == one_host, "other bits after the cable was unplugged"
+        seconds = check_unplugged_for_good(worker, folder / "for-good", hosts)
+        check_unreachable(worker, folder / "unreachable", hosts)
+        print(f"two hosts: {one_host[0] - 1} steps with the bits of one host, {crossed / 1e6:.1f} MB a host over the cable; unplugged "
+              f"{UNPLUGGED_SECONDS} s: the same bits; for good: both ranks ended after {seconds:.1f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+// Where a rank listens for the rank before it. Each rank writes its address into the rendezvous
+// folder as one line of text, host, port and token:
+//
+//   10.0.0.2 41234 9f86d081884c7d659a2feaa0c55ad015
+#pragma once
+
+#include <sys/socket.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace nsa::train {
+
+// Random; a connection that does not send it first is refused.
+using RankToken = std::array<unsigned char, 16>;
+
+struct RankAddress {
+  std::string host;  // numeric, IPv4 or IPv6
+  uint16_t port = 0;
+  RankToken token = {};
+
+  std::string HostAndPort() const;  // "10.0.0.2:41234", "[fd00::2]:41234"
+};
+
+// The line of text, and back; nothing for any other text.
+std::string FormatRankAddress(const RankAddress& address);
+std::optional<RankAddress> ParseRankAddress(std::string_view text);
+
+// Compares in a time that does not depend on where the tokens differ.
+bool SameToken(const RankToken& a, const RankToken& b);
+
+// As the kernel takes it.
+struct SocketAddress {
+  sockaddr_storage storage = {};
+  socklen_t length = 0;
+
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+  int family() const { return storage.ss_family; }
+  uint16_t port() const;
+};
+
+// InvalidArgument unless `host` is a numeric address.
+absl::StatusOr<SocketAddress> ToSocketAddress(const std::string& host, uint16_t port);
+
+// The network interface of this machine that has the address, e.g. "eth1". NotFound if none has it;
+// InvalidArgument unless it is numeric.
+absl::StatusOr<std::string> InterfaceOf(const std::string& host);
+
+}  // namespace nsa::train
