@@ -224,6 +224,12 @@ const RuleCase kCases[] = {
        job->spec.mutable_resources()->set_gpus(4);
        Train(job)->set_batch_size(4);
      }},
+    {"LR_ADVICE", "train.lr", "2e-05 (about 6.0e-04 is usual for 82 million parameters",
+     [](GoodJob* job) { Train(job)->set_lr(2e-5); }},
+    {"BATCH_ADVICE", "train.batch_size", "4,096 tokens a step (about 1",
+     [](GoodJob* job) { Train(job)->set_steps(50'000); }},
+    {"DECAY_ADVICE", "train.weight_decay", "0.01 (0.1 is usual",
+     [](GoodJob* job) { Train(job)->set_weight_decay(0.01); }},
     {"MEMORY_ESTIMATE_EXCEEDED", "train.batch_size", "master weights",
      [](GoodJob* job) { job->machine.gpus[0].memory_bytes = int64_t{1} << 30; }},
     {"HOST_MEMORY_EXCEEDED", "data.path", "about 24.38 MiB of host memory for the text",
