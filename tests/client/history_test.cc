@@ -145,9 +145,8 @@ TEST(Comparison, JobsOfOneNameAreToldApart) {
   EXPECT_THAT(ShortNames(jobs), ElementsAre("demo (jdemo1234567)", "demo (j2)", "other\\nline"));
 }
 
-TEST(ReportPage, EscapesWhateverComesFromAJob) {
-  const std::string hostile =
-      "</pre></style><script>alert('1')</script><img src=x onerror=\"a\">&\x1b[2J";
+// A report in which every text that a job, a machine or a file can choose is `text`.
+Report ReportOf(const std::string& text) {
   Report report;
   report.job = DemoJob();
   report.job.set_state(v1::Job::STATE_FAILED);
@@ -157,54 +156,69 @@ TEST(ReportPage, EscapesWhateverComesFromAJob) {
   v1::Finding& finding = *report.job.add_warnings();
   v1::CheckpointInfo& checkpoint = report.checkpoints.emplace_back();
   v1::NodeInfo& node = *report.nodes.emplace_back().mutable_info();
-  for (std::string* text : {report.job.mutable_name(),
-                            report.job.mutable_reason(),
-                            report.job.mutable_message(),
-                            report.job.mutable_owner(),
-                            event.mutable_reason(),
-                            event.mutable_text(),
-                            finding.mutable_rule(),
-                            finding.mutable_field(),
-                            finding.mutable_problem(),
-                            finding.mutable_fix(),
-                            checkpoint.mutable_path(),
-                            checkpoint.mutable_error(),
-                            node.mutable_name(),
-                            node.mutable_driver_version(),
-                            node.mutable_agent_version(),
-                            node.add_gpus()->mutable_name(),
-                            report.stacks.emplace_back().mutable_why(),
-                            report.version.mutable_version(),
-                            report.job.mutable_health()->mutable_words(),
-                            report.job.mutable_ranks(0)->mutable_node(),
-                            report.job.mutable_ranks(0)->mutable_note(),
-                            report.job.mutable_ranks(0)->mutable_telemetry_error(),
-                            report.job.mutable_progress()->mutable_initialized_from(),
-                            &report.configuration,
-                            &report.sampled_from}) {
-    *text = hostile;
+  for (std::string* field : {report.job.mutable_name(),
+                             report.job.mutable_reason(),
+                             report.job.mutable_message(),
+                             report.job.mutable_owner(),
+                             event.mutable_reason(),
+                             event.mutable_text(),
+                             finding.mutable_rule(),
+                             finding.mutable_field(),
+                             finding.mutable_problem(),
+                             finding.mutable_fix(),
+                             checkpoint.mutable_path(),
+                             checkpoint.mutable_error(),
+                             node.mutable_name(),
+                             node.mutable_driver_version(),
+                             node.mutable_agent_version(),
+                             node.add_gpus()->mutable_name(),
+                             report.stacks.emplace_back().mutable_why(),
+                             report.version.mutable_version(),
+                             report.job.mutable_health()->mutable_words(),
+                             report.job.mutable_ranks(0)->mutable_node(),
+                             report.job.mutable_ranks(0)->mutable_note(),
+                             report.job.mutable_ranks(0)->mutable_telemetry_error(),
+                             report.job.mutable_progress()->mutable_initialized_from(),
+                             &report.configuration,
+                             &report.sampled_from}) {
+    *field = text;
   }
-  (*report.job.mutable_waivers())[hostile] = hostile;
-  (*report.job.mutable_spec()->mutable_labels())[hostile] = hostile;
-  report.samples.push_back({hostile, hostile});
+  (*report.job.mutable_waivers())[text] = text;
+  (*report.job.mutable_spec()->mutable_labels())[text] = text;
+  report.samples.push_back({text, text});
+  return report;
+}
+
+// The records of a run of three steps with such texts.
+void AddRecords(const std::string& text, Report* report) {
   v1::WatchRecordsResponse started;
-  started.mutable_record()->mutable_started()->set_device(hostile);
-  started.mutable_record()->mutable_started()->set_resumed_from(hostile);
-  report.history.Add(started);
-  for (int step = 1; step <= 3; ++step) report.history.Add(StepAt(step, 1));
+  started.mutable_record()->mutable_started()->set_device(text);
+  started.mutable_record()->mutable_started()->set_resumed_from(text);
+  report->history.Add(started);
+  for (int step = 1; step <= 3; ++step) report->history.Add(StepAt(step, 1));
   v1::WatchRecordsResponse failed;
-  failed.mutable_record()->mutable_checkpoint()->set_error(hostile);
-  report.history.Add(failed);
+  failed.mutable_record()->mutable_checkpoint()->set_error(text);
+  report->history.Add(failed);
+}
+
+int CountOf(std::string_view part, std::string_view text) {
+  int count = 0;
+  for (size_t at = text.find(part); at != std::string_view::npos; at = text.find(part, at + 1)) {
+    ++count;
+  }
+  return count;
+}
+
+TEST(ReportPage, EscapesWhateverComesFromAJob) {
+  const std::string hostile =
+      "</pre></style><script>alert('1')</script><img src=x onerror=\"a\">&\x1b[2J";
+  Report report = ReportOf(hostile);
+  AddRecords(hostile, &report);
   const std::string page = ReportPage(report);
   EXPECT_EQ(MarkupProblem(page), "");
   EXPECT_THAT(page, AllOf(Not(HasSubstr("<script")), Not(HasSubstr("<img")), Not(HasSubstr("\x1b")),
                           HasSubstr("default-src 'none'")));
-  int shown = 0;
-  for (size_t at = page.find("&lt;script&gt;"); at != std::string::npos;
-       at = page.find("&lt;script&gt;", at + 1)) {
-    ++shown;
-  }
-  EXPECT_GE(shown, 28) << "a text is missing in the report";
+  EXPECT_GE(CountOf("&lt;script&gt;", page), 28) << "a text is missing in the report";
 }
 
 TEST(ReportPage, OfAJobThatNeverRanSaysSo) {

@@ -85,7 +85,7 @@ TEST_P(DecoderVariants, ReadsTheKeysOfTheFormulaHoweverTheTextIsDivided) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Decoder, DecoderVariants, testing::ValuesIn(Variants()),
+INSTANTIATE_TEST_SUITE_P(Decoder, DecoderVariants, testing::ValuesIn(kVariants),
                          [](const auto& param) { return param.param.name; });
 
 // One of `choices`.
@@ -219,7 +219,7 @@ TEST(Decoder, RefusesAContextOutsideTheLimits) {
 }
 
 TEST(Decoder, NeedsTheMemoryItSays) {
-  for (const Variant& variant : Variants()) {
+  for (const Variant& variant : kVariants) {
     v1::JobSpec spec = TinyJob();
     variant.change(&spec);
     const DecodeCase example(spec, 2, 9);

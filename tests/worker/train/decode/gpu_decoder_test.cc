@@ -187,7 +187,7 @@ TEST_F(DecoderOnGpu, RefusesWhatTheCpuRefuses) {
   EXPECT_EQ(on_gpu.decoder()->tokens(), 40);
 }
 
-INSTANTIATE_TEST_SUITE_P(Decoder, GpuDecoderVariants, testing::ValuesIn(Variants()),
+INSTANTIATE_TEST_SUITE_P(Decoder, GpuDecoderVariants, testing::ValuesIn(kVariants),
                          [](const auto& param) { return param.param.name; });
 
 }  // namespace

@@ -2,9 +2,7 @@
 // attention that decoding depends on.
 #pragma once
 
-#include <functional>
 #include <initializer_list>
-#include <vector>
 
 #include "nsa/v1/job.pb.h"
 #include "tests/worker/train/decode/decode_case.h"
@@ -14,7 +12,7 @@ namespace nsa::train {
 
 struct Variant {
   const char* name;
-  std::function<void(v1::JobSpec*)> change;
+  void (*change)(v1::JobSpec* spec);
 };
 
 inline void SetBranches(v1::JobSpec* spec, std::initializer_list<v1::Branch> branches) {
@@ -22,67 +20,64 @@ inline void SetBranches(v1::JobSpec* spec, std::initializer_list<v1::Branch> bra
   for (const v1::Branch branch : branches) spec->mutable_nsa()->add_branches(branch);
 }
 
-inline const std::vector<Variant>& Variants() {
-  static const auto* const kVariants = new std::vector<Variant>{
-      {"AllBranches", [](v1::JobSpec*) {}},
-      {"PhiMlp", [](v1::JobSpec* spec) { spec->mutable_nsa()->set_phi(v1::PHI_MLP); }},
-      {"Sigmoid", [](v1::JobSpec* spec) { spec->mutable_nsa()->set_gate(v1::GATE_SIGMOID); }},
-      {"CmpOnly", [](v1::JobSpec* spec) { SetBranches(spec, {v1::BRANCH_CMP}); }},
-      {"SelOnly", [](v1::JobSpec* spec) { SetBranches(spec, {v1::BRANCH_SEL}); }},
-      {"WinOnly", [](v1::JobSpec* spec) { SetBranches(spec, {v1::BRANCH_WIN}); }},
-      {"CmpSel",
-       [](v1::JobSpec* spec) {
-         SetBranches(spec, {v1::BRANCH_CMP, v1::BRANCH_SEL});
-       }},
-      {"CmpWin",
-       [](v1::JobSpec* spec) {
-         SetBranches(spec, {v1::BRANCH_CMP, v1::BRANCH_WIN});
-       }},
-      {"SelWin",
-       [](v1::JobSpec* spec) {
-         SetBranches(spec, {v1::BRANCH_SEL, v1::BRANCH_WIN});
-       }},
-      {"LayersInTurn",
-       [](v1::JobSpec* spec) {
-         SetLayers(spec, {"win", "cmp+sel"});
-       }},
-      {"LayersInTurnWithPhi",
-       [](v1::JobSpec* spec) {
-         SetLayers(spec, {"sel", "cmp+win"});
-         spec->mutable_nsa()->set_phi(v1::PHI_MLP);
-       }},
-      // Dense attention: a window of all tokens.
-      {"WindowOfAllTokens",
-       [](v1::JobSpec* spec) {
-         SetBranches(spec, {v1::BRANCH_WIN});
-         spec->mutable_nsa()->set_w(1000);
-       }},
-      {"Documents", [](v1::JobSpec* spec) { spec->mutable_data()->set_document_mask(true); }},
-      {"DocumentsWithoutCmp",
-       [](v1::JobSpec* spec) {
-         spec->mutable_data()->set_document_mask(true);
-         SetBranches(spec, {v1::BRANCH_SEL, v1::BRANCH_WIN});
-       }},
-      {"RopeScale",
-       [](v1::JobSpec* spec) {
-         spec->mutable_model()->set_rope_scale(4);
-         spec->mutable_model()->set_rope_base(500);
-       }},
-      {"BlocksLongerThanTheText",
-       [](v1::JobSpec* spec) {
-         spec->mutable_nsa()->set_l(64);
-         spec->mutable_nsa()->set_l_sel(64);
-       }},
-      {"ShortWindow", [](v1::JobSpec* spec) { spec->mutable_nsa()->set_w(1); }},
-      {"WideHeads",
-       [](v1::JobSpec* spec) {
-         spec->mutable_model()->set_n_heads(16);
-         spec->mutable_model()->set_n_kv_groups(1);
-         spec->mutable_model()->set_d_k(64);
-         spec->mutable_model()->set_d_v(128);
-       }},
-  };
-  return *kVariants;
-}
+inline constexpr Variant kVariants[] = {
+    {"AllBranches", [](v1::JobSpec*) {}},
+    {"PhiMlp", [](v1::JobSpec* spec) { spec->mutable_nsa()->set_phi(v1::PHI_MLP); }},
+    {"Sigmoid", [](v1::JobSpec* spec) { spec->mutable_nsa()->set_gate(v1::GATE_SIGMOID); }},
+    {"CmpOnly", [](v1::JobSpec* spec) { SetBranches(spec, {v1::BRANCH_CMP}); }},
+    {"SelOnly", [](v1::JobSpec* spec) { SetBranches(spec, {v1::BRANCH_SEL}); }},
+    {"WinOnly", [](v1::JobSpec* spec) { SetBranches(spec, {v1::BRANCH_WIN}); }},
+    {"CmpSel",
+     [](v1::JobSpec* spec) {
+       SetBranches(spec, {v1::BRANCH_CMP, v1::BRANCH_SEL});
+     }},
+    {"CmpWin",
+     [](v1::JobSpec* spec) {
+       SetBranches(spec, {v1::BRANCH_CMP, v1::BRANCH_WIN});
+     }},
+    {"SelWin",
+     [](v1::JobSpec* spec) {
+       SetBranches(spec, {v1::BRANCH_SEL, v1::BRANCH_WIN});
+     }},
+    {"LayersInTurn",
+     [](v1::JobSpec* spec) {
+       SetLayers(spec, {"win", "cmp+sel"});
+     }},
+    {"LayersInTurnWithPhi",
+     [](v1::JobSpec* spec) {
+       SetLayers(spec, {"sel", "cmp+win"});
+       spec->mutable_nsa()->set_phi(v1::PHI_MLP);
+     }},
+    // Dense attention: a window of all tokens.
+    {"WindowOfAllTokens",
+     [](v1::JobSpec* spec) {
+       SetBranches(spec, {v1::BRANCH_WIN});
+       spec->mutable_nsa()->set_w(1000);
+     }},
+    {"Documents", [](v1::JobSpec* spec) { spec->mutable_data()->set_document_mask(true); }},
+    {"DocumentsWithoutCmp",
+     [](v1::JobSpec* spec) {
+       spec->mutable_data()->set_document_mask(true);
+       SetBranches(spec, {v1::BRANCH_SEL, v1::BRANCH_WIN});
+     }},
+    {"RopeScale",
+     [](v1::JobSpec* spec) {
+       spec->mutable_model()->set_rope_scale(4);
+       spec->mutable_model()->set_rope_base(500);
+     }},
+    {"BlocksLongerThanTheText",
+     [](v1::JobSpec* spec) {
+       spec->mutable_nsa()->set_l(64);
+       spec->mutable_nsa()->set_l_sel(64);
+     }},
+    {"ShortWindow", [](v1::JobSpec* spec) { spec->mutable_nsa()->set_w(1); }},
+    {"WideHeads",
+     [](v1::JobSpec* spec) {
+       spec->mutable_model()->set_n_heads(16);
+       spec->mutable_model()->set_n_kv_groups(1);
+       spec->mutable_model()->set_d_k(64);
+       spec->mutable_model()->set_d_v(128);
+     }},
+};
 
 }  // namespace nsa::train

@@ -74,8 +74,8 @@ inline void AddMix(v1::DataSpec* data, const std::string& name, v1::DataSource s
   mix->set_weight(weight);
 }
 
-// A job of each source, with each way of validation, by name. The files are in `dir`.
-inline std::map<std::string, v1::JobSpec> JobsOfEverySource(const TempDir& dir) {
+// The files that the jobs below read.
+inline void WriteFilesOfEverySource(const TempDir& dir) {
   Write(dir / "train.jsonl", Lines(300));
   Write(dir / "more.jsonl.gz", Gzip(Lines(40)));
   Write(dir / "body.jsonl.zst", Zstd(Lines(120, "body")));
@@ -89,7 +89,13 @@ inline std::map<std::string, v1::JobSpec> JobsOfEverySource(const TempDir& dir) 
   Write(dir / "rows.parquet",
         ParquetText({"one", std::nullopt, "two two", "three three three", "", "two two"}, {})
             .Write());
-  std::map<std::string, v1::JobSpec> jobs;
+  Write(dir / "wide.bin", WideTokenFile(200, 999));
+}
+
+using JobsByName = std::map<std::string, v1::JobSpec>;
+
+inline void AddJobsOnLines(const TempDir& dir, JobsByName* all) {
+  JobsByName& jobs = *all;
   jobs["jsonl, fraction"] = JobOn([&](v1::DataSpec* data) {
     data->set_source(v1::DATA_SOURCE_JSONL);
     data->add_path(dir / "*.jsonl");
@@ -114,6 +120,10 @@ inline std::map<std::string, v1::JobSpec> JobsOfEverySource(const TempDir& dir) 
     data->add_path(dir / "a.txt");
     data->set_val_fraction(1e-9);
   });
+}
+
+inline void AddJobsOnTokens(const TempDir& dir, JobsByName* all) {
+  JobsByName& jobs = *all;
   jobs["tokens"] = JobOn(
       [&](v1::DataSpec* data) {
         data->set_source(v1::DATA_SOURCE_TOKENS);
@@ -122,7 +132,6 @@ inline std::map<std::string, v1::JobSpec> JobsOfEverySource(const TempDir& dir) 
         data->set_val_fraction(0.2);
       },
       1000);
-  Write(dir / "wide.bin", WideTokenFile(200, 999));
   jobs["tokens of a large vocabulary"] = JobOn(
       [&](v1::DataSpec* data) {
         data->set_source(v1::DATA_SOURCE_TOKENS);
@@ -139,7 +148,10 @@ inline std::map<std::string, v1::JobSpec> JobsOfEverySource(const TempDir& dir) 
         data->set_val_fraction(0.4);
       },
       1000);
-  jobs["mixture"] = JobOn([&](v1::DataSpec* data) {
+}
+
+inline v1::JobSpec JobOnAMixture(const TempDir& dir) {
+  return JobOn([&](v1::DataSpec* data) {
     AddMix(data, "lines", v1::DATA_SOURCE_JSONL, dir / "train.jsonl", 5);
     AddMix(data, "body", v1::DATA_SOURCE_JSONL, dir / "body.jsonl.zst", 3);
     data->mutable_mix(1)->set_text_field("body");
@@ -149,6 +161,15 @@ inline std::map<std::string, v1::JobSpec> JobsOfEverySource(const TempDir& dir) 
     (*data->mutable_val())["long"] = dir / "a.txt";
     data->set_document_mask(true);
   });
+}
+
+// A job of each source, with each way of validation, by name. The files are in `dir`.
+inline JobsByName JobsOfEverySource(const TempDir& dir) {
+  WriteFilesOfEverySource(dir);
+  JobsByName jobs;
+  AddJobsOnLines(dir, &jobs);
+  AddJobsOnTokens(dir, &jobs);
+  jobs["mixture"] = JobOnAMixture(dir);
   return jobs;
 }
 
