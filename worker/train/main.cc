@@ -238,44 +238,49 @@ int CheckNccl() {
   return 0;
 }
 
+// The flags of training and of questions about its data.
+void AddTraining(CLI::App* app, Flags* flags) {
+  auto* run_dir =
+      app->add_option("--run-dir", flags->run_dir, "run folder with launch.pb, made by the agent");
+  auto* job = app->add_option("--job", flags->job, "job file, to train without a coordinator");
+  app->add_option("--rank", flags->rank, "this rank, with --job")->needs(job);
+  app->add_option("--world", flags->world, "number of ranks, with --job")->needs(job);
+  app->add_option("--rendezvous", flags->rendezvous, "empty folder in which the ranks meet")
+      ->needs(job);
+  auto* rank_address =
+      app->add_option("--rank-address", flags->rank_address,
+                      "this machine's address at which the other ranks reach this one; "
+                      "default: 127.0.0.1, for ranks on one machine")
+          ->needs(job);
+  app->add_option("--rank-ports", flags->rank_ports,
+                  "ports to listen at, as 29500-29599; default: any free one")
+      ->needs(rank_address);
+  app->add_option("--out-dir", flags->out_dir, "instead of the job's train.out_dir")->needs(job);
+  app->add_flag("--deterministic-check", flags->deterministic_check,
+                "do the job's first step several times, compare the bits, and end")
+      ->needs(job);
+  app->add_flag("--count-data", flags->count_data,
+                "read the job's data, print documents, copies, tokens and rows as JSON, and end")
+      ->needs(job);
+  app->add_option("--prepare-data", flags->prepare_data,
+                  "folder: write the tokens of the job's data there, for training to map, and end")
+      ->needs(job);
+  app->add_option(
+         "--inspect-data", flags->inspect_data,
+         "job files, data files or prepared folders: say as JSON what they contain, and end")
+      ->excludes(job);
+  app->add_flag("--time-kernels", flags->time_kernels,
+                "on a GPU: print the time of every kernel family in the last step")
+      ->needs(job);
+  app->add_option("--threads", flags->threads, "kernel threads; 0 shares the cores")
+      ->excludes(run_dir);
+  job->excludes(run_dir);
+}
+
 int Main(int argc, char** argv) {
   CLI::App app("Trains a language model with Native Sparse Attention, one rank a process.");
   Flags flags;
-  auto* run_dir =
-      app.add_option("--run-dir", flags.run_dir, "run folder with launch.pb, made by the agent");
-  auto* job = app.add_option("--job", flags.job, "job file, to train without a coordinator");
-  app.add_option("--rank", flags.rank, "this rank, with --job")->needs(job);
-  app.add_option("--world", flags.world, "number of ranks, with --job")->needs(job);
-  app.add_option("--rendezvous", flags.rendezvous, "empty folder in which the ranks meet")
-      ->needs(job);
-  auto* rank_address =
-      app.add_option("--rank-address", flags.rank_address,
-                     "this machine's address at which the other ranks reach this one; "
-                     "default: 127.0.0.1, for ranks on one machine")
-          ->needs(job);
-  app.add_option("--rank-ports", flags.rank_ports,
-                 "ports to listen at, as 29500-29599; default: any free one")
-      ->needs(rank_address);
-  app.add_option("--out-dir", flags.out_dir, "instead of the job's train.out_dir")->needs(job);
-  app.add_flag("--deterministic-check", flags.deterministic_check,
-               "do the job's first step several times, compare the bits, and end")
-      ->needs(job);
-  app.add_flag("--count-data", flags.count_data,
-               "read the job's data, print documents, copies, tokens and rows as JSON, and end")
-      ->needs(job);
-  app.add_option("--prepare-data", flags.prepare_data,
-                 "folder: write the tokens of the job's data there, for training to map, and end")
-      ->needs(job);
-  app.add_option(
-         "--inspect-data", flags.inspect_data,
-         "job files, data files or prepared folders: say as JSON what they contain, and end")
-      ->excludes(job);
-  app.add_flag("--time-kernels", flags.time_kernels,
-               "on a GPU: print the time of every kernel family in the last step")
-      ->needs(job);
-  app.add_option("--threads", flags.threads, "kernel threads; 0 shares the cores")
-      ->excludes(run_dir);
-  job->excludes(run_dir);
+  AddTraining(&app, &flags);
   app.add_flag("--check-gpu", flags.check_gpu,
                "say which GPU and libraries there are, or what is missing, and end");
   app.add_flag("--check-nccl", flags.check_nccl,
