@@ -17,6 +17,7 @@ namespace nsa::client {
   ROW(Metrics)               \
   ROW(Plot)                  \
   ROW(Compare)               \
+  ROW(Bisect)                \
   ROW(Report)                \
   ROW(Sweep)                 \
   ROW(Stop)                  \

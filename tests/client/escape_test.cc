@@ -104,6 +104,7 @@ TEST_F(EscapeTest, NoCommandPassesASteeringTextOn) {
       {"plot", "jdemo1234567"},
       {"compare", "jdemo1234567", "jold12345678a"},
       {"compare", "jdemo1234567", "jold12345678a", "--all"},
+      {"bisect", "jdemo1234567", "jold12345678a"},
       {"nodes"},
       {"nodes", "-o", "wide"},
       {"checkpoint", "list", "jdemo1234567"},
