@@ -107,11 +107,11 @@ TEST_F(MailTest, AProgramThatCannotBeStartedIsTriedAgain) {
 TEST_F(MailTest, ItInheritsNeitherDescriptorsNorTheEnvironment) {
   setenv("NSA_TEST_SECRET", "s3cr3t", 1);
   const std::ofstream open(folder_ / "open");
-  EXPECT_EQ(Send("env >environment; ls /proc/$$/fd | tr '\\n' ' ' >descriptors").kind,
-            Outcome::kDelivered);
+  // No pipe: the shell could still have its ends open when they are listed.
+  EXPECT_EQ(Send("env >environment; ls /proc/$$/fd >descriptors").kind, Outcome::kDelivered);
   EXPECT_THAT(Read("environment"), ::testing::Not(HasSubstr("NSA_TEST_SECRET")));
-  // A shell keeps its script open as descriptor 10 or 255.
-  EXPECT_THAT(Read("descriptors"), ::testing::MatchesRegex("0 1 (10 )?2 (255 )?"));
+  // A shell keeps what it needs itself open from descriptor 10 on.
+  EXPECT_THAT(Read("descriptors"), ::testing::MatchesRegex("0\n1\n(1[0-9]\n)*2\n(255\n)?"));
 }
 
 }  // namespace
