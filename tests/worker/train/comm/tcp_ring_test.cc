@@ -50,6 +50,21 @@ Fd ConnectedTo(const RankAddress& address) {
   return fd;
 }
 
+// A listener that is not a rank: it takes connections and connects to nobody.
+struct Stranger {
+  explicit Stranger(const std::string& host) {
+    SocketAddress address = ToSocketAddress(host, 0).value();
+    EXPECT_EQ(bind(fd.get(), address.get(), address.length), 0);
+    EXPECT_EQ(listen(fd.get(), 1), 0);
+    address.length = sizeof(address.storage);
+    getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address.storage), &address.length);
+    port = address.port();
+  }
+
+  Fd fd{socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  uint16_t port = 0;
+};
+
 // Meets as two ranks and sends a byte each way around the ring.
 void MeetAndTransfer(const TempDir& dir, const ListenAt& zero, const ListenAt& one) {
   std::array<std::byte, 2> received = {};
@@ -80,15 +95,8 @@ TEST(TcpRing, RanksMeetOverIpv6) {
 }
 
 TEST(TcpRing, TakesTheFirstFreePortOfTheRange) {
-  // A listener of our own shows which ports are free.
-  const SocketAddress any = ToSocketAddress("127.0.0.4", 0).value();
-  const Fd taken(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  ASSERT_EQ(bind(taken.get(), any.get(), any.length), 0);
-  ASSERT_EQ(listen(taken.get(), 1), 0);
-  SocketAddress bound;
-  bound.length = sizeof(bound.storage);
-  getsockname(taken.get(), reinterpret_cast<sockaddr*>(&bound.storage), &bound.length);
-  const uint16_t port = bound.port();
+  const Stranger taken("127.0.0.4");
+  const uint16_t port = taken.port;
   {
     const TempDir dir;
     const auto none =
@@ -131,17 +139,10 @@ TEST(TcpRing, NamesTheRanksAndTheAddressThatCannotBeConnectedTo) {
 
 TEST(TcpRing, NamesTheRankThatDoesNotConnect) {
   const TempDir dir;
-  // Its listener takes connections, but it never connects to anybody.
-  const SocketAddress any = ToSocketAddress("127.0.0.1", 0).value();
-  const Fd silent(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  ASSERT_EQ(bind(silent.get(), any.get(), any.length), 0);
-  ASSERT_EQ(listen(silent.get(), 1), 0);
-  SocketAddress bound;
-  bound.length = sizeof(bound.storage);
-  getsockname(silent.get(), reinterpret_cast<sockaddr*>(&bound.storage), &bound.length);
+  const Stranger silent("127.0.0.1");
   std::filesystem::create_directories(dir / "meet");
   ASSERT_TRUE(WriteFileAtomically(AddressFile(dir, 1),
-                                  FormatRankAddress({.host = "127.0.0.1", .port = bound.port()}))
+                                  FormatRankAddress({.host = "127.0.0.1", .port = silent.port}))
                   .ok());
   const auto ring = TcpRing::Meet(Rank(dir, 0, {.host = "127.0.0.6"}, absl::Milliseconds(300)));
   EXPECT_EQ(ring.status().code(), absl::StatusCode::kDeadlineExceeded) << ring.status();
