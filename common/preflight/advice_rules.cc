@@ -18,12 +18,8 @@ constexpr double kFar = 4;
 
 bool IsFar(double value, double usual) { return value * kFar < usual || value > usual * kFar; }
 
-double TokensOf(const v1::JobSpec& spec) {
-  return static_cast<double>(spec.train().steps()) * static_cast<double>(TokensPerStep(spec));
-}
-
-double TokensPerParameter(const v1::JobSpec& spec) {
-  return TokensOf(spec) / static_cast<double>(ParameterCount(spec));
+double TokensPerParameter(const PreflightFacts& facts) {
+  return TokensOfRun(facts) / static_cast<double>(ParameterCount(facts.spec));
 }
 
 bool UsesMuon(const v1::JobSpec& spec) { return spec.train().optimizer() == v1::OPTIMIZER_MUON; }
@@ -95,14 +91,14 @@ constexpr double kMostCompute = 2e20;
 double UsualBatch(double flops) { return 0.2920 * std::pow(flops, 0.3271); }
 
 Problems BatchAdvice(const PreflightFacts& facts) {
-  const double flops = FlopsPerToken(facts.spec) * TokensOf(facts.spec);
+  const double flops = FlopsPerToken(facts.spec) * TokensOfRun(facts);
   if (flops < kLeastCompute || flops > kMostCompute) return {};
   // The equation is for models that see many tokens; with fewer the steps would be too few.
-  if (TokensPerParameter(facts.spec) < 1) return {};
+  if (TokensPerParameter(facts) < 1) return {};
   const int64_t batch = TokensPerStep(facts.spec);
   const double usual = UsualBatch(flops);
   if (!IsFar(static_cast<double>(batch), usual)) return {};
-  const double steps = std::max(1.0, std::round(TokensOf(facts.spec) / usual));
+  const double steps = std::max(1.0, std::round(TokensOfRun(facts) / usual));
   return {
       {"train.batch_size",
        absl::StrFormat("%s tokens a step (about %s are usual for %.1e FLOPs: DeepSeek LLM, "
@@ -128,7 +124,7 @@ Problems DecayAdvice(const PreflightFacts& facts) {
                          train.weight_decay()),
          "try weight_decay: 0.1 in a short run"});
   }
-  const double tokens = TokensPerParameter(facts.spec);
+  const double tokens = TokensPerParameter(facts);
   const bool falls_to_zero = train.min_lr_ratio() < 0.01;
   if (tokens >= kManyTokens && !falls_to_zero) {
     problems.push_back(

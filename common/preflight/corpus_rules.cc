@@ -81,11 +81,6 @@ bool IsMapped(const PreflightFacts& facts) {
   return tokens * token_bytes <= kDataCacheBytes;
 }
 
-double TokensOfRun(const PreflightFacts& facts) {
-  return static_cast<double>(TokensPerStep(facts.spec)) *
-         static_cast<double>(facts.spec.train().steps());
-}
-
 Problems TooSmallFor(const PreflightFacts& facts, const DataFiles& files) {
   const std::optional<double> have = Tokens(facts, files);
   if (!have) return {};

@@ -419,6 +419,11 @@ std::string ExpectedSpeedSource(const PreflightFacts& facts) {
                       SpeedSource(device.name, device.cores));
 }
 
+double TokensOfRun(const PreflightFacts& facts) {
+  return static_cast<double>(TokensPerStep(facts.spec)) *
+         static_cast<double>(facts.spec.train().steps());
+}
+
 double ExpectedStepSeconds(const PreflightFacts& facts) {
   return static_cast<double>(TokensPerStep(facts.spec)) / ExpectedSpeed(facts);
 }

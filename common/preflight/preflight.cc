@@ -104,7 +104,6 @@ void AddMachine(const PreflightFacts& facts, v1::PreflightReport* report) {
 void AddEstimates(const PreflightFacts& facts, v1::PreflightReport* report) {
   const v1::JobSpec& spec = facts.spec;
   const auto tokens = static_cast<double>(TokensPerStep(spec));
-  const double all_tokens = tokens * static_cast<double>(spec.train().steps());
   const double speed = ExpectedSpeed(facts);
   const auto checkpoint = static_cast<double>(CheckpointBytes(spec));
   AddEstimate("parameters", static_cast<double>(ParameterCount(spec)), "parameters", report);
@@ -122,7 +121,7 @@ void AddEstimates(const PreflightFacts& facts, v1::PreflightReport* report) {
   AddEstimate("disk for checkpoints", checkpoint * (spec.train().keep_checkpoints() + 1), "bytes",
               report);
   AddEstimate("tokens per step", tokens, "tokens", report);
-  AddEstimate("tokens in the run", all_tokens, "tokens", report);
+  AddEstimate("tokens in the run", TokensOfRun(facts), "tokens", report);
   AddEstimate("operations per token", FlopsPerToken(spec), "flops", report);
   AddEstimate(absl::StrCat("expected speed (", ExpectedSpeedSource(facts), ")"), speed,
               "tokens_per_second", report);

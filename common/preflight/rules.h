@@ -98,6 +98,9 @@ std::string ExpectedSpeedSource(const PreflightFacts& facts);
 double ExpectedStepSeconds(const PreflightFacts& facts);
 double ExpectedSeconds(const PreflightFacts& facts);
 
+// Predicted tokens of all steps of the job.
+double TokensOfRun(const PreflightFacts& facts);
+
 // "12,345,678".
 std::string Grouped(int64_t number);
 

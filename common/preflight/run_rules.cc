@@ -182,8 +182,7 @@ Problems LongRun(const PreflightFacts& facts) {
   const auto& train = facts.spec.train();
   const double seconds = ExpectedSeconds(facts);
   if (seconds < kLongRunSeconds && train.steps() < kLongRunSteps) return {};
-  const double tokens =
-      static_cast<double>(TokensPerStep(facts.spec)) * static_cast<double>(train.steps());
+  const double tokens = TokensOfRun(facts);
   const bool overruled = facts.spec.preflight().policy() == v1::PREFLIGHT_POLICY_EXPERIMENT;
   return {{"train.steps",
            absl::StrFormat("%s steps are about %s and %.4g million tokens: production rules apply",
