@@ -3,6 +3,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "client/cli.h"
+#include "client/commands/view/read_history.h"
 #include "client/commands/view/step_log.h"
 #include "common/base/count.h"
 #include "common/base/status.h"
@@ -21,13 +22,9 @@ struct Run {
 absl::StatusOr<Run> ReadRun(Client* client, const std::string& name) {
   Run run;
   NSA_ASSIGN_OR_RETURN(run.job, client->GetJob(name));
-  v1::WatchRecordsRequest request;
-  request.set_job(run.job.id());
-  NSA_RETURN_IF_ERROR(client->Stream<v1::WatchRecordsResponse>(
-      request, [&run](const v1::WatchRecordsResponse& record) {
-        run.log.Add(record);
-        return true;
-      }));
+  NSA_RETURN_IF_ERROR(
+      ReadRecords(client, run.job.id(),
+                  [&run](const v1::WatchRecordsResponse& record) { run.log.Add(record); }));
   NSA_ASSIGN_OR_RETURN(const v1::ListCheckpointsResponse found,
                        client->ListCheckpoints(run.job.id()));
   for (const v1::CheckpointInfo& info : found.checkpoints()) {
@@ -38,11 +35,10 @@ absl::StatusOr<Run> ReadRun(Client* client, const std::string& name) {
 
 std::string StepsText(const StepParting& steps) {
   if (steps.compared == 0) return "steps: the coordinator keeps none that both runs have\n";
-  const std::string compared = Count(steps.compared, "step");
   if (steps.step == 0) {
     return absl::StrFormat(
         "steps: %s compared, up to %d: learning rate, loss and gradient norm have the same bits\n",
-        compared, steps.equal_to);
+        Count(steps.compared, "step"), steps.equal_to);
   }
   return absl::StrFormat(
       "steps: %s\nstep %d: %s is %.17g and %.17g: %s\n",

@@ -8,16 +8,23 @@
 
 namespace nsa::client {
 
+absl::Status ReadRecords(Client* client, const std::string& id,
+                         const std::function<void(const v1::WatchRecordsResponse&)>& take) {
+  v1::WatchRecordsRequest request;
+  request.set_job(id);
+  return client->Stream<v1::WatchRecordsResponse>(request,
+                                                  [&take](const v1::WatchRecordsResponse& record) {
+                                                    take(record);
+                                                    return true;
+                                                  });
+}
+
 absl::StatusOr<ComparedJob> ReadHistory(Client* client, const std::string& job) {
   ComparedJob read;
   NSA_ASSIGN_OR_RETURN(read.job, client->GetJob(job));
-  v1::WatchRecordsRequest request;
-  request.set_job(read.job.id());
-  NSA_RETURN_IF_ERROR(client->Stream<v1::WatchRecordsResponse>(
-      request, [&read](const v1::WatchRecordsResponse& record) {
-        read.history.Add(record);
-        return true;
-      }));
+  NSA_RETURN_IF_ERROR(
+      ReadRecords(client, read.job.id(),
+                  [&read](const v1::WatchRecordsResponse& record) { read.history.Add(record); }));
   return read;
 }
 

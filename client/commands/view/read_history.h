@@ -1,6 +1,7 @@
 // Reads what the coordinator keeps of jobs' training; shared by `plot`, `compare` and `report`.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -13,8 +14,12 @@ namespace nsa::client {
 // There are as many colours.
 inline constexpr size_t kMostJobs = 8;
 
-// The job and all records of its rank 0 that the coordinator keeps: the newest 20,000 of each
+// Passes on all records of a job's rank 0 that the coordinator keeps: the newest 20,000 of each
 // start.
+absl::Status ReadRecords(Client* client, const std::string& id,
+                         const std::function<void(const v1::WatchRecordsResponse&)>& take);
+
+// The job and these records of it.
 absl::StatusOr<ComparedJob> ReadHistory(Client* client, const std::string& job);
 
 // The same for several jobs, in their order. InvalidArgument, which names `command`, when there are
