@@ -262,10 +262,9 @@ std::vector<std::string> VerifyCheckpoint(const std::filesystem::path& checkpoin
     problems.push_back(
         absl::StrFormat("state.json: step %d (the folder says %d)", state->step(), *step));
   }
-  const bool has_model =
-      std::any_of(state->files().begin(), state->files().end(),
-                  [](const auto& file) { return file.name() == "model.safetensors"; });
-  if (!has_model) problems.push_back("state.json: does not list model.safetensors");
+  const bool has_model = std::any_of(state->files().begin(), state->files().end(),
+                                     [](const auto& file) { return file.name() == kModelFile; });
+  if (!has_model) problems.push_back(absl::StrCat("state.json: does not list ", kModelFile));
   for (const v1::CheckpointFile& file : state->files()) {
     if (abandoned && abandoned()) {
       problems.push_back("verification was cut short: the caller no longer waits");

@@ -20,6 +20,9 @@ struct CheckpointEntry {
   std::filesystem::path path;
 };
 
+// The file with the parameters.
+inline constexpr char kModelFile[] = "model.safetensors";
+
 // Retention never deletes a checkpoint whose folder has this file.
 inline constexpr char kPinnedFile[] = "PINNED";
 

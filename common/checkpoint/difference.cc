@@ -8,12 +8,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/checkpoint/checkpoint_dir.h"
 #include "common/checkpoint/safetensors_file.h"
 
 namespace nsa {
 namespace {
 
-constexpr char kModelFile[] = "model.safetensors";
 constexpr int64_t kChunk = 1 << 20;  // elements
 
 using Tensor = SafetensorsFile::Tensor;

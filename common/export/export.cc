@@ -25,8 +25,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kModelFile[] = "model.safetensors";
-
 // The tensors of one file, in order.
 using Shard = std::vector<ModelTensor>;
 

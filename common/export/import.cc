@@ -27,7 +27,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kModelFile[] = "model.safetensors";
 constexpr char kIndexFile[] = "model.safetensors.index.json";
 constexpr char kStateFile[] = "checkpoint_state.json";
 // As the trainer names the moments of a single rank (worker/train/checkpoint/slices.h).

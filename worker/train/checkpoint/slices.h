@@ -28,7 +28,6 @@ inline std::string ShardName(int32_t rank, int32_t world_size) {
   return absl::StrFormat("optimizer-%05d-of-%05d.safetensors", rank, world_size);
 }
 
-inline constexpr char kModelFile[] = "model.safetensors";
 inline constexpr char kFirstMoment[] = "exp_avg";
 inline constexpr char kSecondMoment[] = "exp_avg_sq";
 
