@@ -21,12 +21,20 @@
 namespace nsa {
 namespace {
 
-Problems NodesUnsupported(const PreflightFacts& facts) {
-  const int64_t nodes = facts.spec.resources().nodes();
-  if (nodes <= 1) return {};
+Problems MoreNodesThanRanks(const PreflightFacts& facts) {
+  if (facts.machines() <= facts.ranks()) return {};
   return {{"resources.nodes",
-           absl::StrFormat("%d (at most 1): ranks do not join across machines yet", nodes),
-           "set nodes: 1; all ranks of a job run on one machine"}};
+           absl::StrFormat("%d (at most resources.gpus, %d)", facts.machines(), facts.ranks()),
+           absl::StrFormat("set nodes: %d, or gpus: %d", facts.ranks(), facts.machines())}};
+}
+
+Problems RankAddressMissing(const PreflightFacts& facts) {
+  const MachineView* machine = facts.machine();
+  if (machine == nullptr || facts.machines() == 1 || !machine->rank_address.empty()) return {};
+  if (facts.machines() > facts.ranks()) return {};  // reported by MORE_NODES_THAN_RANKS
+  return {
+      {"resources.nodes", absl::StrCat(facts.machines(), ", but this one has no rank_address"),
+       "set rank_address in agent.yaml on every machine and restart its agent, or set nodes: 1"}};
 }
 
 // "; NVIDIA A100 GPU-1… is taken out (XID 79: …)" for each such GPU.
@@ -56,12 +64,13 @@ Problems GpuUnavailable(const PreflightFacts& facts) {
 Problems GpuCount(const PreflightFacts& facts) {
   const MachineView* machine = facts.machine();
   if (machine == nullptr || !facts.cuda() || machine->gpus.empty()) return {};
-  const int64_t wanted = facts.ranks();
+  const int64_t wanted = facts.ranks_on_machine();
   const auto have = static_cast<int64_t>(machine->gpus.size());
   if (wanted <= have) return {};
   return {{"resources.gpus",
            absl::StrFormat("%d on one machine (it has %d%s)", wanted, have, Faults(*machine)),
-           absl::StrFormat("set gpus: %d, or use a machine with %d GPUs", have, wanted)}};
+           absl::StrFormat("set gpus: %d, or use a machine with %d GPUs", have * facts.machines(),
+                           wanted)}};
 }
 
 Problems NcclUnavailable(const PreflightFacts& facts) {
@@ -142,11 +151,12 @@ Problems GpuDriver(const PreflightFacts& facts) {
 Problems CpuSlots(const PreflightFacts& facts) {
   const MachineView* machine = facts.machine();
   if (machine == nullptr || facts.cuda() || machine->cpu_slots == 0) return {};
-  if (facts.ranks() <= machine->cpu_slots) return {};
+  if (facts.ranks_on_machine() <= machine->cpu_slots) return {};
   return {{"resources.gpus",
-           absl::StrFormat("%d CPU ranks on one machine (it has %d slots)", facts.ranks(),
-                           machine->cpu_slots),
-           absl::StrFormat("set gpus: %d, or raise cpu_slots of the agent", machine->cpu_slots)}};
+           absl::StrFormat("%d CPU ranks on one machine (it has %d slots)",
+                           facts.ranks_on_machine(), machine->cpu_slots),
+           absl::StrFormat("set gpus: %d, or raise cpu_slots of the agent",
+                           machine->cpu_slots * facts.machines())}};
 }
 
 // Memory that a job can use. A job without an id may wait until other jobs end, so all memory
@@ -163,12 +173,12 @@ int64_t UsableHostMemory(const PreflightFacts& facts) {
 // Memory that one rank can use, or 0 if it is not known.
 int64_t MemoryOfRank(const PreflightFacts& facts) {
   const MachineView& machine = *facts.machine();
-  if (!facts.cuda()) return UsableHostMemory(facts) / facts.ranks();
+  if (!facts.cuda()) return UsableHostMemory(facts) / facts.ranks_on_machine();
   std::vector<int64_t> memory;
   for (const MachineView::Gpu& gpu : machine.gpus) {
     memory.push_back(Usable(facts, gpu.free_bytes, gpu.memory_bytes));
   }
-  const auto wanted = static_cast<size_t>(facts.ranks());
+  const auto wanted = static_cast<size_t>(facts.ranks_on_machine());
   if (memory.size() < wanted) return 0;  // GPU_COUNT reports it
   std::sort(memory.begin(), memory.end(), std::greater<>());
   return memory[wanted - 1];
@@ -258,13 +268,14 @@ Problems HostMemoryExceeded(const PreflightFacts& facts) {
   if (facts.machine() == nullptr || !facts.cuda()) return {};
   const int64_t memory = UsableHostMemory(facts);
   const int64_t corpus = CorpusMemory(facts);
-  if (memory == 0 || corpus <= memory / facts.ranks()) return {};
+  if (memory == 0 || corpus <= memory / facts.ranks_on_machine()) return {};
   return {
       {"data.path",
        absl::StrFormat("about %s of host memory for the text in each of %d %s (at most %s in "
                        "all)",
-                       Bytes(static_cast<double>(corpus)), facts.ranks(),
-                       facts.ranks() == 1 ? "rank" : "ranks", Bytes(static_cast<double>(memory))),
+                       Bytes(static_cast<double>(corpus)), facts.ranks_on_machine(),
+                       facts.ranks_on_machine() == 1 ? "rank" : "ranks",
+                       Bytes(static_cast<double>(memory))),
        "prepare the data (nsactl data prepare), use less of it or fewer ranks, or more memory"}};
 }
 
@@ -352,8 +363,10 @@ Problems OutDirTaken(const PreflightFacts& facts) {
 constexpr MayPass kMayPass = MayPass::kYes;
 
 constexpr PreflightRule kRules[] = {
-    {"NODES_UNSUPPORTED", "a job on more than one machine, where ranks cannot join yet", kError,
-     kError, false, kNothing, NodesUnsupported},
+    {"MORE_NODES_THAN_RANKS", "more machines than ranks", kError, kError, false, kNothing,
+     MoreNodesThanRanks},
+    {"RANK_ADDRESS_MISSING", "several machines, and none knows at which address ranks reach it",
+     kError, kError, false, kNothing, RankAddressMissing},
     {"GPU_UNAVAILABLE", "the machine has no GPU or no CUDA worker", kError, kError, false, kNothing,
      GpuUnavailable, kMayPass},
     {"GPU_COUNT", "more ranks than the machine has GPUs", kError, kError, false, kNothing, GpuCount,
@@ -400,7 +413,8 @@ struct Device {
 Device DeviceOf(const PreflightFacts& facts) {
   const MachineView* machine = facts.machine();
   if (!facts.cuda()) {
-    return {"cpu", machine != nullptr ? machine->cores : static_cast<int>(facts.ranks())};
+    return {"cpu",
+            machine != nullptr ? machine->cores : static_cast<int>(facts.ranks_on_machine())};
   }
   const bool known = machine != nullptr && !machine->gpus.empty();
   return {known ? machine->gpus[0].name : "A100"};

@@ -93,7 +93,7 @@ void AddMachine(const PreflightFacts& facts, v1::PreflightReport* report) {
     std::sort(gpus.begin(), gpus.end(), [](const MachineView::Gpu& a, const MachineView::Gpu& b) {
       return a.free_bytes > b.free_bytes;
     });
-    const auto last = std::min(gpus.size(), static_cast<size_t>(facts.ranks())) - 1;
+    const auto last = std::min(gpus.size(), static_cast<size_t>(facts.ranks_on_machine())) - 1;
     name = absl::StrCat("GPU memory, ", gpus[last].name);
     all = gpus[last].memory_bytes, free = gpus[last].free_bytes;
   }

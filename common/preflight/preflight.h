@@ -33,6 +33,8 @@ struct MachineView {
   std::string driver_version;  // "580.159", or empty when it is not known
   // Folder of the forward-compatibility package that CUDA workers use; empty: none.
   std::string cuda_compat_path;
+  // Where ranks on this machine wait for ranks on others (agent.yaml); empty: not set.
+  std::string rank_address;
 };
 
 // What preflight may use besides the spec.

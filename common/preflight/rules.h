@@ -2,6 +2,7 @@
 // functions below name.
 #pragma once
 
+#include <algorithm>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,6 +22,9 @@ struct PreflightFacts {
   bool cuda() const { return spec.runtime().device() == v1::DEVICE_CUDA; }
   const MachineView* machine() const { return context.machine; }
   int64_t ranks() const { return spec.resources().gpus(); }
+  int64_t machines() const { return std::max(spec.resources().nodes(), 1); }
+  // On the machine with the most of them.
+  int64_t ranks_on_machine() const { return (ranks() + machines() - 1) / machines(); }
 };
 
 struct Problem {

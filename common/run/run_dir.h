@@ -11,6 +11,7 @@
 //     log             the worker's stdout and stderr
 //     reported.json   positions up to which the agent has reported journal and log; written by it
 //   <agent state>/jobs/<job id>/gen-000003/rendezvous/    shared by the ranks of this generation
+//                                                         that run here (rank_address.h)
 #pragma once
 
 #include <cstdint>
@@ -39,6 +40,7 @@ struct RunDir {
   std::filesystem::path control() const { return path / "control.sock"; }
   std::filesystem::path log() const { return path / "log"; }
   std::filesystem::path reported() const { return path / "reported.json"; }
+  std::filesystem::path rendezvous() const { return path.parent_path() / "rendezvous"; }
 };
 
 }  // namespace nsa

@@ -12,6 +12,22 @@ bool Wanted(const v1::StoredJob& job) {
   return HasGang(job.job().state()) && !job.restart_decided();
 }
 
+bool OnSeveralMachines(const v1::StoredJob& stored) {
+  return std::ranges::any_of(stored.placements(), [&](const v1::RankPlacement& place) {
+    return place.node() != stored.placements(0).node();
+  });
+}
+
+// Where the rank after `place` listens; empty if it runs on the same machine, or has not told yet.
+std::string NextRankAddress(const v1::StoredJob& stored, const v1::RankPlacement& place,
+                            const WorkerOf& worker_of) {
+  const int next = (place.rank() + 1) % stored.placements_size();
+  const auto to = std::ranges::find(stored.placements(), next, &v1::RankPlacement::rank);
+  if (to == stored.placements().end() || to->node() == place.node()) return "";
+  const auto worker = worker_of(to->node(), stored.job().id(), stored.job().generation(), next);
+  return worker.has_value() ? worker->rank_address() : "";
+}
+
 v1::WorkerAssignment Assignment(const v1::StoredJob& stored, const v1::RankPlacement& place,
                                 int ranks_on_node) {
   const v1::Job& job = stored.job();
@@ -39,14 +55,19 @@ v1::WorkerAssignment Assignment(const v1::StoredJob& stored, const v1::RankPlace
 }  // namespace
 
 std::vector<v1::WorkerAssignment> DesiredOn(const std::string& node,
-                                            const std::vector<JobPtr>& active) {
+                                            const std::vector<JobPtr>& active,
+                                            const WorkerOf& worker_of) {
   std::vector<v1::WorkerAssignment> desired;
   for (const JobPtr& job : active) {
     if (!Wanted(*job)) continue;
     const auto here = [&](const v1::RankPlacement& place) { return place.node() == node; };
     const auto ranks = static_cast<int>(std::ranges::count_if(job->placements(), here));
+    const bool several = OnSeveralMachines(*job);
     for (const v1::RankPlacement& place : job->placements()) {
-      if (here(place)) desired.push_back(Assignment(*job, place, ranks));
+      if (!here(place)) continue;
+      v1::WorkerAssignment& assignment = desired.emplace_back(Assignment(*job, place, ranks));
+      assignment.set_several_machines(several);
+      if (several) assignment.set_next_rank_address(NextRankAddress(*job, place, worker_of));
     }
   }
   return desired;

@@ -1,6 +1,8 @@
 // What should run on a machine: the answer to a heartbeat. Pure.
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,6 +11,10 @@
 
 namespace nsa::server {
 
+// A worker as its machine reported it: Fleet::Worker().
+using WorkerOf = std::function<std::optional<v1::WorkerObservation>(
+    const std::string& node, const std::string& job_id, int64_t generation, int32_t rank)>;
+
 // The ranks of STARTING, RUNNING and STOPPING jobs should run, with the stop that is in force. When
 // a rank was lost, the others get a stop NOW but stay in the answer, so that their ends are
 // reported. Once the cause has been decided they are left out, and their agents clean up.
@@ -16,7 +22,10 @@ namespace nsa::server {
 // If the job has published a checkpoint, its assignments name the last one (in out_dir) in
 // restart.resume. A worker that then finds no checkpoint there, not even an older one, does not
 // begin at step 0 (worker/train/step/resume.h).
+//
+// A rank whose next rank runs on another machine is told its address, once that is known.
 std::vector<v1::WorkerAssignment> DesiredOn(const std::string& node,
-                                            const std::vector<JobPtr>& active);
+                                            const std::vector<JobPtr>& active,
+                                            const WorkerOf& worker_of);
 
 }  // namespace nsa::server

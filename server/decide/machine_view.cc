@@ -36,6 +36,7 @@ MachineView MachineViewOf(const v1::NodeInfo& info) {
   view.cuda_problem = info.cuda_problem();
   view.driver_version = info.driver_version();
   view.cuda_compat_path = info.cuda_compat_path();
+  view.rank_address = info.rank_address();
   return view;
 }
 

@@ -24,10 +24,16 @@ std::string Slots(int32_t count, bool cuda) { return Count(count, cuda ? "GPU" :
 
 int32_t RanksPerNode(const QueuedJob& job) { return (job.ranks + job.nodes - 1) / job.nodes; }
 
+// Whether ranks of the job can reach ranks on other machines from here, if they have to.
+bool Reaches(const QueuedJob& job, const NodeSlots& node) {
+  return job.nodes == 1 || node.has_rank_address;
+}
+
 // Whether the job would fit if nothing else ran.
 bool FitsEmptyNodes(const QueuedJob& job, const std::vector<NodeSlots>& nodes) {
-  const auto fitting = std::ranges::count_if(
-      nodes, [&](const NodeSlots& node) { return Total(node, job.cuda) >= RanksPerNode(job); });
+  const auto fitting = std::ranges::count_if(nodes, [&](const NodeSlots& node) {
+    return Reaches(job, node) && Total(node, job.cuda) >= RanksPerNode(job);
+  });
   return fitting >= job.nodes;
 }
 
@@ -35,7 +41,7 @@ bool FitsEmptyNodes(const QueuedJob& job, const std::vector<NodeSlots>& nodes) {
 std::optional<std::vector<NodeSlots*>> Choose(const QueuedJob& job, std::vector<NodeSlots>& nodes) {
   std::vector<NodeSlots*> fitting;
   for (NodeSlots& node : nodes) {
-    if (Free(node, job.cuda) >= RanksPerNode(job)) fitting.push_back(&node);
+    if (Reaches(job, node) && Free(node, job.cuda) >= RanksPerNode(job)) fitting.push_back(&node);
   }
   if (static_cast<int32_t>(fitting.size()) < job.nodes) return std::nullopt;
   std::ranges::sort(fitting, [&](const NodeSlots* a, const NodeSlots* b) {
@@ -72,11 +78,16 @@ Waiting Unplaceable(const QueuedJob& job, const std::vector<NodeSlots>& nodes) {
   }
   int32_t most = 0;
   for (const NodeSlots& node : nodes) most = std::max(most, Total(node, job.cuda));
-  return {
-      job.id, Word(Reason::kUnplaceable),
+  const auto reaching =
+      std::ranges::count_if(nodes, [&](const NodeSlots& node) { return Reaches(job, node); });
+  std::string text =
       absl::StrCat("needs ", Slots(RanksPerNode(job), job.cuda), " on each of ",
                    Count(job.nodes, "machine"), "; ", nodes.size(), " are ready, the largest has ",
-                   most, ". Lower resources.gpus or add machines")};
+                   most, ". Lower resources.gpus or add machines");
+  if (reaching < job.nodes) {
+    absl::StrAppend(&text, "; ", reaching, " of them have a rank_address (agent.yaml)");
+  }
+  return {job.id, Word(Reason::kUnplaceable), std::move(text)};
 }
 
 Waiting WaitsForSlots(const QueuedJob& job, const std::vector<NodeSlots>& nodes) {
@@ -115,7 +126,10 @@ QueuePlan Schedule(std::vector<QueuedJob> queue, std::vector<NodeSlots> nodes) {
 
 NodeSlots FreeSlots(const v1::NodeInfo& info,
                     const std::vector<std::shared_ptr<const v1::StoredJob>>& active) {
-  NodeSlots slots{.name = info.name(), .cpu_free = info.cpu_slots(), .cpu_total = info.cpu_slots()};
+  NodeSlots slots{.name = info.name(),
+                  .cpu_free = info.cpu_slots(),
+                  .cpu_total = info.cpu_slots(),
+                  .has_rank_address = !info.rank_address().empty()};
   std::set<std::string> taken;
   for (const auto& job : active) {
     if (!HoldsSlots(job->job().state())) continue;

@@ -39,6 +39,7 @@ struct NodeSlots {
   int32_t cpu_total = 0;
   std::vector<std::string> gpus_free;  // UUIDs; taken from the front
   int32_t gpus_total = 0;
+  bool has_rank_address = false;  // else no job of several machines is placed here
 };
 
 struct Placement {

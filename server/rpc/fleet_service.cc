@@ -1,5 +1,6 @@
 #include "server/rpc/fleet_service.h"
 
+#include <functional>
 #include <set>
 #include <utility>
 
@@ -107,7 +108,8 @@ absl::StatusOr<v1::HeartbeatResponse> FleetService::Answer(const v1::HeartbeatRe
   const std::string& node = request.node().name();
   v1::HeartbeatResponse response;
   response.set_epoch(parts_.epoch);
-  for (v1::WorkerAssignment& assignment : DesiredOn(node, parts_.store.Active())) {
+  const WorkerOf worker_of = std::bind_front(&Fleet::Worker, &parts_.fleet);
+  for (v1::WorkerAssignment& assignment : DesiredOn(node, parts_.store.Active(), worker_of)) {
     const std::vector<std::string>& urls = parts_.allowed_urls;
     assignment.mutable_allowed_urls()->Assign(urls.begin(), urls.end());
     *response.add_desired() = std::move(assignment);

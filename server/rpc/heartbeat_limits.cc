@@ -53,6 +53,7 @@ absl::Status CheckHeartbeat(const v1::HeartbeatRequest& heartbeat) {
   NSA_RETURN_IF_ERROR(CheckWord("incarnation", heartbeat.incarnation()));
   NSA_RETURN_IF_ERROR(CheckWord("node.driver_version", node.driver_version()));
   NSA_RETURN_IF_ERROR(CheckWord("node.agent_version", node.agent_version()));
+  NSA_RETURN_IF_ERROR(CheckWord("node.rank_address", node.rank_address()));
   for (const v1::GpuInfo& gpu : node.gpus()) {
     NSA_RETURN_IF_ERROR(CheckWord("node.gpus.uuid", gpu.uuid()));
     NSA_RETURN_IF_ERROR(CheckWord("node.gpus.name", gpu.name()));
@@ -61,6 +62,7 @@ absl::Status CheckHeartbeat(const v1::HeartbeatRequest& heartbeat) {
     NSA_RETURN_IF_ERROR(CheckWord("workers.job_id", worker.job_id()));
     NSA_RETURN_IF_ERROR(CheckWord("workers.phase", worker.phase()));
     NSA_RETURN_IF_ERROR(CheckWord("workers.process_state", worker.process_state()));
+    NSA_RETURN_IF_ERROR(CheckWord("workers.rank_address", worker.rank_address()));
   }
   return absl::OkStatus();
 }

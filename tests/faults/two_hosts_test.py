@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A job of two ranks on two hosts, which share a folder: network namespaces with a cable (veth) between them.
+"""A job of two ranks on two hosts, which share a folder: network namespaces with a cable each to a switch.
 
     tests/faults/two_hosts_test.py BIN_DIR
 
@@ -16,8 +16,9 @@ import sys
 import tempfile
 import time
 
-ADDRESSES = ("10.77.13.1", "10.77.13.2")
-ELSEWHERE = "10.77.13.9"  # in the same network, nobody has it
+from hosts import NETWORK, Hosts
+
+ELSEWHERE = f"{NETWORK}9"  # in the same network, nobody has it
 STEPS = 3000
 HANG_TIMEOUT = 12
 UNPLUGGED_SECONDS = 4  # well below HANG_TIMEOUT
@@ -33,50 +34,10 @@ train: {{steps: {STEPS}, seq_len: 32, batch_size: 4, log_every: 1, save_every: 5
 """
 
 
-def run(*command):
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
-class Hosts:
-    """Two network namespaces, each held by a process that sleeps."""
-
-    def __init__(self):
-        self.holders = [subprocess.Popen(["unshare", "--net", "sleep", "infinity"]) for _ in ADDRESSES]
-        own = pathlib.Path("/proc/self/ns/net").readlink()
-        for holder in self.holders:
-            while pathlib.Path(f"/proc/{holder.pid}/ns/net").readlink() == own:
-                assert holder.poll() is None, "unshare failed"
-                time.sleep(0.01)
-        self.inside(0, "ip", "link", "add", "cable", "type", "veth", "peer", "name", "cable", "netns", str(self.holders[1].pid))
-        for host, address in enumerate(ADDRESSES):
-            self.inside(host, "ip", "address", "add", f"{address}/24", "dev", "cable")
-            self.inside(host, "ip", "link", "set", "lo", "up")
-            self.inside(host, "ip", "link", "set", "cable", "up")
-
-    def enter(self, host):
-        return ["nsenter", f"--net=/proc/{self.holders[host].pid}/ns/net"]
-
-    def inside(self, host, *command):
-        return run(*self.enter(host), *command)
-
-    def plug(self, state):
-        self.inside(0, "ip", "link", "set", "cable", state)
-
-    def received(self, host):
-        """Bytes that have come over the cable."""
-        text = self.inside(host, "cat", "/proc/net/dev")
-        return next(int(line.split(":")[1].split()[0]) for line in text.splitlines() if line.strip().startswith("cable:"))
-
-    def close(self):
-        for holder in self.holders:
-            holder.kill()
-            holder.wait()
-
-
 class Gang:
     """Both ranks, on one host or on two."""
 
-    def __init__(self, worker, folder, hosts=None, addresses=ADDRESSES):
+    def __init__(self, worker, folder, hosts=None, addresses=None):
         self.out = folder / "artifacts/two-hosts"
         folder.mkdir()
         (folder / "job.yaml").write_text(JOB)
@@ -84,7 +45,7 @@ class Gang:
         self.ranks = []
         for rank, log in enumerate(self.logs):
             where = [] if hosts is None else hosts.enter(rank)
-            listen = [] if hosts is None else ["--rank-address", addresses[rank], "--rank-ports", "29500-29509"]
+            listen = [] if hosts is None else ["--rank-address", (addresses or hosts.addresses)[rank], "--rank-ports", "29500-29509"]
             command = [*where, worker, "--job", "job.yaml", "--rank", str(rank), "--world", "2", "--rendezvous", "meet", "--threads", "1", *listen]
             with log.open("w") as output:
                 self.ranks.append(subprocess.Popen(command, cwd=folder, stdout=output, stderr=output))
@@ -117,10 +78,10 @@ def check_trains(worker, folder, hosts, unplug):
     with contextlib.closing(Gang(worker, folder, hosts)) as gang:
         if unplug:
             gang.wait_for("step 100/")
-            hosts.plug("down")
+            hosts.plug(0, "down")
             time.sleep(UNPLUGGED_SECONDS)
             assert f"step {STEPS}/" not in gang.log(0) and [rank.poll() for rank in gang.ranks] == [None, None], gang.log(0)
-            hosts.plug("up")
+            hosts.plug(0, "up")
         assert gang.end() == [0, 0], gang.log(0) + gang.log(1)
         return gang.bits()
 
@@ -128,11 +89,11 @@ def check_trains(worker, folder, hosts, unplug):
 def check_unplugged_for_good(worker, folder, hosts):
     with contextlib.closing(Gang(worker, folder, hosts)) as gang:
         gang.wait_for("step 100/")
-        hosts.plug("down")
+        hosts.plug(0, "down")
         began = time.monotonic()
         ends = gang.end()
         seconds = time.monotonic() - began
-        hosts.plug("up")
+        hosts.plug(0, "up")
         assert ends == [1, 1], f"{ends} (a restart may help)\n{gang.log(0)}\n{gang.log(1)}"
         assert all("PEER_LOST" in gang.log(rank) for rank in range(2)), gang.log(0) + gang.log(1)
         assert seconds < HANG_TIMEOUT + 20, seconds
@@ -143,7 +104,7 @@ def check_unreachable(worker, folder, hosts):
     """Rank 1 writes an address that rank 0 cannot reach."""
     hosts.inside(1, "ip", "address", "add", f"{ELSEWHERE}/32", "dev", "lo")
     hosts.inside(0, "ip", "route", "add", "unreachable", f"{ELSEWHERE}/32")
-    with contextlib.closing(Gang(worker, folder, hosts, (ADDRESSES[0], ELSEWHERE))) as gang:
+    with contextlib.closing(Gang(worker, folder, hosts, (hosts.addresses[0], ELSEWHERE))) as gang:
         assert gang.end() == [1, 1], gang.log(0) + gang.log(1)
         wanted = f"rank 0 cannot connect to rank 1 at {ELSEWHERE}:295"
         assert wanted in gang.log(0), f"no '{wanted}' in:\n{gang.log(0)}"
@@ -162,7 +123,7 @@ def main():
     parser.add_argument("bin_dir", type=pathlib.Path)
     worker = str(parser.parse_args().bin_dir.resolve() / "nsa-worker")
     try:
-        hosts = Hosts()
+        hosts = Hosts(2)
     except (OSError, AssertionError, subprocess.CalledProcessError) as error:
         print(f"skipped: no network namespaces here ({error})")
         return 77

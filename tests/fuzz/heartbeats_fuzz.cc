@@ -1,6 +1,7 @@
 // Any sequence of heartbeats, true and false ones, of three nodes, with time, looks of the
 // reconciler, stops, resumes and restarts of the coordinator between them: a state machine whose
 // invariants hold after each step.
+#include <functional>
 #include <set>
 
 #include "common/base/limits.h"
@@ -175,7 +176,8 @@ class Machine {
     for (int i = 0; i < kNodes; ++i) {
       const std::string node = NodeName(static_cast<uint8_t>(i));
       std::set<std::pair<std::string, int32_t>> ranks;
-      for (const auto& assignment : server::DesiredOn(node, life.store->Active())) {
+      for (const auto& assignment : server::DesiredOn(
+               node, life.store->Active(), std::bind_front(&server::Fleet::Worker, &life.fleet))) {
         Require(ranks.emplace(assignment.job_id(), assignment.rank()).second,
                 "one rank twice on a node");
       }

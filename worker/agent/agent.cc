@@ -265,6 +265,7 @@ absl::Status Agent::Heartbeat() {
 v1::HeartbeatRequest Agent::Observe() const {
   v1::HeartbeatRequest request;
   *request.mutable_node() = inventory_.Read();
+  request.mutable_node()->set_rank_address(options_.rank_address);
   request.set_incarnation(incarnation_);
   for (const auto& [key, rank] : ranks_) *request.add_workers() = rank->Observe();
   return request;
@@ -295,6 +296,7 @@ void Agent::Keep(const v1::WorkerAssignment& assignment) {
     if (assignment.stop().mode() == v1::STOP_MODE_NOW) return;
     rank = ranks_.emplace(KeyOf(assignment), RankProcess::Start(shared_, assignment)).first;
   }
+  rank->second->Introduce(assignment);
   rank->second->SetStop(assignment.stop());
 }
 

@@ -63,7 +63,8 @@ std::map<std::string, std::string> EnvironmentOf(const v1::WorkerAssignment& ass
   return environment;
 }
 
-v1::WorkerLaunch LaunchOf(const v1::WorkerAssignment& assignment, const RunDir& dir) {
+v1::WorkerLaunch LaunchOf(const v1::WorkerAssignment& assignment, const RunDir& dir,
+                          const AgentOptions& options) {
   v1::WorkerLaunch launch;
   *launch.mutable_spec() = assignment.spec();
   launch.set_job_id(assignment.job_id());
@@ -75,7 +76,11 @@ v1::WorkerLaunch LaunchOf(const v1::WorkerAssignment& assignment, const RunDir& 
   *launch.mutable_allowed_urls() = assignment.allowed_urls();
   launch.set_cpu_threads(std::max(1, UsableCores() / std::max(1, assignment.ranks_on_node())));
   if (assignment.world_size() > 1) {
-    launch.set_rendezvous_dir((dir.path.parent_path() / "rendezvous").string());
+    launch.set_rendezvous_dir(dir.rendezvous().string());
+  }
+  if (assignment.several_machines()) {
+    launch.set_rank_address(options.rank_address);
+    launch.set_rank_ports(options.rank_ports);
   }
   // A stop requested before the start: the worker knows it before its first step, however short its
   // steps are. STOP_MODE_NOW is not passed on: the agent then starts no worker.
@@ -88,7 +93,7 @@ v1::WorkerLaunch LaunchOf(const v1::WorkerAssignment& assignment, const RunDir& 
 
 absl::Status MakeFolders(const RunDir& dir) {
   std::error_code error;
-  for (const fs::path& path : {dir.path, dir.path.parent_path() / "rendezvous"}) {
+  for (const fs::path& path : {dir.path, dir.rendezvous()}) {
     fs::create_directories(path, error);
     if (error) {
       return absl::ErrnoToStatus(error.value(), absl::StrCat("run folder: ", path.string()));
@@ -129,7 +134,7 @@ absl::StatusOr<ProcessIdentity> Launch(const v1::WorkerAssignment& assignment, c
   NSA_RETURN_IF_ERROR(CheckAssignment(assignment));
   NSA_RETURN_IF_ERROR(MakeFolders(dir));
   NSA_RETURN_IF_ERROR(
-      WriteFileAtomically(dir.launch(), LaunchOf(assignment, dir).SerializeAsString()));
+      WriteFileAtomically(dir.launch(), LaunchOf(assignment, dir, options).SerializeAsString()));
   const fs::path& program =
       OnGpu(assignment) ? options.cuda_worker_program : options.worker_program;
   NSA_ASSIGN_OR_RETURN(const ProcessIdentity identity,

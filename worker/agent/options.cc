@@ -11,6 +11,7 @@
 #include "common/base/status.h"
 #include "common/rpc/rpc.h"
 #include "common/run/atomic_file.h"
+#include "common/run/rank_address.h"
 #include "worker/agent/cuda_compat.h"
 
 namespace nsa::agent {
@@ -35,6 +36,20 @@ absl::Status CheckTls(const AgentOptions& options) {
                         options.coordinator_address));
   }
   return absl::OkStatus();
+}
+
+absl::Status TakeRankAddress(const v1::AgentConfig& config, AgentOptions* options) {
+  options->rank_address = config.rank_address();
+  options->rank_ports = config.rank_ports();
+  if (!options->rank_ports.empty()) {
+    NSA_RETURN_IF_ERROR(Annotate(ParsePortRange(options->rank_ports).status(), "rank_ports"));
+    if (options->rank_address.empty()) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "rank_ports: %s, but there is no rank_address; set it too", options->rank_ports));
+    }
+  }
+  if (options->rank_address.empty()) return absl::OkStatus();
+  return Annotate(InterfaceOf(options->rank_address).status(), "rank_address");
 }
 
 }  // namespace
@@ -90,6 +105,7 @@ absl::StatusOr<AgentOptions> ResolveOptions(const v1::AgentConfig& config) {
         absl::StrFormat("data_cache_bytes: %d (at least 0, which keeps nothing); set it",
                         *options.data_cache_bytes));
   }
+  NSA_RETURN_IF_ERROR(TakeRankAddress(config, &options));
   NSA_RETURN_IF_ERROR(CheckTls(options));
   return options;
 }

@@ -31,10 +31,13 @@ struct AgentOptions {
   std::filesystem::path data_cache_dir;     // empty: the worker's default
   std::optional<int64_t> data_cache_bytes;  // the same
   std::string cuda_compat_path;             // of CUDA workers (cuda_compat.h); empty: none
+  std::string rank_address;                 // for jobs of several machines; empty: none of them
+  std::string rank_ports;                   // FIRST-LAST; empty: any
 };
 
 // Fills in the defaults. InvalidArgument when a value is out of range, when cuda_compat_path has no
-// library, or when the coordinator's address is not loopback and TLS is missing.
+// library, when no interface of this machine has rank_address, or when the coordinator's address is
+// not loopback and TLS is missing.
 absl::StatusOr<AgentOptions> ResolveOptions(const v1::AgentConfig& config);
 
 // Number of cores that this process may use (its CPU affinity).

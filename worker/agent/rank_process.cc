@@ -13,6 +13,7 @@
 #include "common/base/thread_name.h"
 #include "common/run/atomic_file.h"
 #include "common/run/control_socket.h"
+#include "common/run/rank_address.h"
 #include "common/run/status_page.h"
 #include "nlohmann/json.hpp"
 #include "spdlog/spdlog.h"
@@ -262,6 +263,38 @@ void RankProcess::DeliverStop() {
   if (same) stop_delivered_ = true;
 }
 
+void RankProcess::Introduce(const v1::WorkerAssignment& assignment) {
+  if (!assignment.several_machines()) return;
+  const std::string& next = assignment.next_rank_address();
+  {
+    const MutexLock lock(&mutex_);
+    tells_address_ = true;
+    if (knows_next_ || next.empty()) return;
+  }
+  if (!ParseRankAddress(next).has_value()) {
+    spdlog::error("{}: the next rank's address is not one", key_.ToString());
+    return;
+  }
+  const fs::path meeting = MeetingFolder(dir_.rendezvous(), key_.generation);
+  std::error_code error;
+  fs::create_directories(meeting, error);  // the worker may not have come so far
+  const int rank = (key_.rank + 1) % assignment.world_size();
+  const absl::Status written = WriteFileAtomically(RankAddressFile(meeting, rank), next);
+  if (!written.ok()) {  // tried again with the next assignment
+    spdlog::error("{}: {}", key_.ToString(), written.ToString());
+    return;
+  }
+  const MutexLock lock(&mutex_);
+  knows_next_ = true;
+}
+
+// The line that the worker has written; empty until then.
+std::string RankProcess::OwnAddress() const {
+  const auto text =
+      ReadWholeFile(RankAddressFile(MeetingFolder(dir_.rendezvous(), key_.generation), key_.rank));
+  return text.ok() && ParseRankAddress(*text).has_value() ? *text : "";
+}
+
 void RankProcess::Kill() {
   const std::optional<ProcessIdentity> process = identity();
   if (!process.has_value()) return;
@@ -290,6 +323,7 @@ v1::WorkerObservation RankProcess::Observe() const {
     out.set_seconds_since_progress(std::max(0.0, static_cast<double>(quiet) / 1e9));
   }
   const MutexLock lock(&mutex_);
+  if (tells_address_) out.set_rank_address(OwnAddress());
   if (identity_.has_value()) {
     out.set_pid(identity_->pid);
     out.set_process_state(std::string(1, ProcessState(*identity_)));

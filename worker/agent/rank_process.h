@@ -55,6 +55,11 @@ class RankProcess {
   // Requests a stop, again and again until the worker has answered. STOP_MODE_NOW kills it.
   void SetStop(const v1::StopRequest& stop);
 
+  // For a rank of a job on several machines: Observe() tells from then on where the rank waits for
+  // the rank before it, and the next rank's address, once it is in the assignment, is put into the
+  // rendezvous folder, where the worker looks for it. Does nothing for any other job.
+  void Introduce(const v1::WorkerAssignment& assignment);
+
   // Sends SIGKILL at once.
   void Kill();
 
@@ -82,6 +87,7 @@ class RankProcess {
   std::optional<Exit> FindExit();  // how the process ended, once it has
   void SetExit(Exit exit);
   void DeliverStop();
+  std::string OwnAddress() const;
   std::optional<Exit> LoadExit() const;
   void SaveExit(const Exit& exit) const;
 
@@ -101,6 +107,8 @@ class RankProcess {
   bool settled_ ABSL_GUARDED_BY(mutex_) = false;
   v1::StopRequest stop_ ABSL_GUARDED_BY(mutex_);
   bool stop_delivered_ ABSL_GUARDED_BY(mutex_) = true;
+  bool tells_address_ ABSL_GUARDED_BY(mutex_) = false;
+  bool knows_next_ ABSL_GUARDED_BY(mutex_) = false;  // its address is in the rendezvous folder
 
   std::thread thread_;  // last: it uses everything above
 };

@@ -9,10 +9,7 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
@@ -21,9 +18,9 @@
 #include "common/job/known.h"
 #include "common/job/load.h"
 #include "common/preflight/preflight.h"
+#include "common/run/rank_address.h"
 #include "kernels/cuda/device.h"
 #include "worker/train/comm/nccl_library.h"
-#include "worker/train/comm/rank_address.h"
 #include "worker/train/command_line.h"
 #include "worker/train/data/prepared/commands.h"
 #include "worker/train/gpu/gpu.h"
@@ -56,22 +53,6 @@ struct Flags {
   std::vector<std::string> inspect_data;  // job files, data files, folders
   UseFlags use;
 };
-
-// Reads "29500-29599" or "29500".
-absl::Status ParsePorts(const std::string& text, ListenAt* at) {
-  const std::pair<std::string, std::string> ends = absl::StrSplit(text, absl::MaxSplits('-', 1));
-  const bool one = !absl::StrContains(text, '-');
-  uint32_t first = 0, last = 0;
-  if (!absl::SimpleAtoi(ends.first, &first) ||
-      !absl::SimpleAtoi(one ? ends.first : ends.second, &last) || first < 1 || last < first ||
-      last > 65535) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "--rank-ports: '%s' (1 to 65535, first to last); write it as 29500-29599", text));
-  }
-  at->first_port = static_cast<uint16_t>(first);
-  at->last_port = static_cast<uint16_t>(last);
-  return absl::OkStatus();
-}
 
 absl::StatusOr<v1::WorkerLaunch> ReadLaunch(const RunDir& run_dir) {
   std::ifstream in(run_dir.launch(), std::ios::binary);
@@ -126,6 +107,8 @@ absl::StatusOr<v1::WorkerLaunch> LaunchByHand(const Flags& flags) {
   launch.set_rank(flags.rank);
   launch.set_world_size(flags.world);
   launch.set_rendezvous_dir(flags.rendezvous);
+  launch.set_rank_address(flags.rank_address);
+  launch.set_rank_ports(flags.rank_ports);
   launch.set_cpu_threads(flags.threads);
   launch.add_allowed_urls("*");  // who starts a worker by hand may read what the user may read
   return launch;
@@ -163,13 +146,18 @@ int Train(TrainerOptions options) {
 }
 
 // Where this rank listens. NCCL, which begins later, uses the same interface.
-absl::StatusOr<ListenAt> ListenByHand(const Flags& flags) {
+absl::StatusOr<ListenAt> ListenOf(const v1::WorkerLaunch& launch) {
   ListenAt at;
-  if (flags.rank_address.empty()) return at;
-  at.host = flags.rank_address;
+  if (launch.rank_address().empty()) return at;
+  at.host = launch.rank_address();
   const absl::StatusOr<std::string> interface = InterfaceOf(at.host);
-  NSA_RETURN_IF_ERROR(Annotate(interface.status(), "--rank-address"));
-  if (!flags.rank_ports.empty()) NSA_RETURN_IF_ERROR(ParsePorts(flags.rank_ports, &at));
+  NSA_RETURN_IF_ERROR(Annotate(interface.status(), "rank address"));
+  if (!launch.rank_ports().empty()) {
+    const absl::StatusOr<PortRange> ports = ParsePortRange(launch.rank_ports());
+    NSA_RETURN_IF_ERROR(Annotate(ports.status(), "rank ports"));
+    at.first_port = ports->first;
+    at.last_port = ports->last;
+  }
   nccl::UseInterface(*interface);
   return at;
 }
@@ -181,15 +169,15 @@ int TrainFrom(const Flags& flags) {
     absl::StatusOr<v1::WorkerLaunch> launch = LaunchByHand(flags);
     if (!launch.ok()) return Refuse(launch.status());
     options.launch = *std::move(launch);
-    const absl::StatusOr<ListenAt> listen = ListenByHand(flags);
-    if (!listen.ok()) return Refuse(listen.status());
-    options.listen = *listen;
   } else {
     options.run_dir = RunDir{flags.run_dir};
     absl::StatusOr<v1::WorkerLaunch> launch = ReadLaunch(*options.run_dir);
     if (!launch.ok()) return Refuse(launch.status());
     options.launch = *std::move(launch);
   }
+  const absl::StatusOr<ListenAt> listen = ListenOf(options.launch);
+  if (!listen.ok()) return Refuse(listen.status());
+  options.listen = *listen;
   return flags.deterministic_check ? CheckDeterminism(std::move(options))
                                    : Train(std::move(options));
 }

@@ -11,13 +11,24 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(Preflight, RefusesSeveralMachinesEvenWhereTheRanksDivide) {
+TEST(Preflight, EachOfSeveralMachinesNeedsSlotsForItsOwnRanksOnly) {
+  GoodJob job;
+  job.machine.rank_address = "10.0.0.2";
+  job.spec.mutable_resources()->set_gpus(2);
+  EXPECT_NE(FindingOf(job.Check(), "GPU_COUNT"), nullptr) << "the machine has one GPU";
+  job.spec.mutable_resources()->set_nodes(2);
+  EXPECT_EQ(FindingOf(job.Check(), "GPU_COUNT"), nullptr);
+  EXPECT_EQ(FindingOf(job.Check(), "RANK_ADDRESS_MISSING"), nullptr);
+  job.spec.mutable_resources()->set_gpus(3);
+  EXPECT_NE(FindingOf(job.Check(), "GPU_COUNT"), nullptr) << "one of the two has two ranks";
+}
+
+TEST(Preflight, SeveralMachinesWithoutAnyKnownMachineAreNoProblem) {
   GoodJob job;
   job.spec.mutable_resources()->set_gpus(2);
   job.spec.mutable_resources()->set_nodes(2);
   job.context.machine = nullptr;
-  EXPECT_FALSE(job.Check().accepted());
-  EXPECT_NE(FindingOf(job.Check(), "NODES_UNSUPPORTED"), nullptr);
+  EXPECT_EQ(FindingOf(job.Check(), "RANK_ADDRESS_MISSING"), nullptr);
 }
 
 TEST(Preflight, TheDiskHoldsTheKeptCheckpointsAndOneMore) {

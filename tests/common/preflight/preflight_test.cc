@@ -199,8 +199,13 @@ const RuleCase kCases[] = {
      [](GoodJob* job) { Train(job)->set_eval_every(5001); }},
     {"EVAL_OFF", "train.eval_every", "0 (more than 0)",
      [](GoodJob* job) { Train(job)->set_eval_every(0); }},
-    {"NODES_UNSUPPORTED", "resources.nodes", "2 (at most 1)",
+    {"MORE_NODES_THAN_RANKS", "resources.nodes", "2 (at most resources.gpus, 1)",
      [](GoodJob* job) { job->spec.mutable_resources()->set_nodes(2); }},
+    {"RANK_ADDRESS_MISSING", "resources.nodes", "2, but this one has no rank_address",
+     [](GoodJob* job) {
+       job->spec.mutable_resources()->set_nodes(2);
+       job->spec.mutable_resources()->set_gpus(2);
+     }},
     {"GPU_UNAVAILABLE", "runtime.device", "libcudart.so.13: not found",
      [](GoodJob* job) {
        job->machine.cuda_worker = false;

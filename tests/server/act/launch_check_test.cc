@@ -16,6 +16,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr int64_t kGiB = int64_t{1} << 30;
 
@@ -121,16 +122,19 @@ TEST_F(CheckLaunchTest, WhatPassesIsToldFromWhatStays) {
   EXPECT_FALSE(Check(job).passing) << "a link is nothing to wait for";
 }
 
-// Such a job was once accepted, placed, and failed three times while it held both machines.
-TEST_F(CheckLaunchTest, RefusesAJobOnSeveralMachinesForGood) {
+TEST_F(CheckLaunchTest, RefusesAJobOfSeveralMachinesOnOneWithoutRankAddressForGood) {
   AddGpu("GPU-a", 79 * kGiB, heartbeat_.mutable_node());
   Beat();
   v1::StoredJob job = PlacedOn("GPU-a", dir_);
+  job.mutable_job()->mutable_spec()->mutable_resources()->set_gpus(2);
   job.mutable_job()->mutable_spec()->mutable_resources()->set_nodes(2);
   const LaunchCheck check = Check(job);
   EXPECT_FALSE(check.accepted);
   EXPECT_FALSE(check.passing);
-  EXPECT_THAT(check.problem, HasSubstr("NODES_UNSUPPORTED: resources.nodes: 2"));
+  EXPECT_THAT(check.problem, HasSubstr("RANK_ADDRESS_MISSING: resources.nodes: 2"));
+  heartbeat_.mutable_node()->set_rank_address("10.0.0.2");
+  Beat();
+  EXPECT_THAT(Check(job).problem, Not(HasSubstr("RANK_ADDRESS_MISSING")));
 }
 
 }  // namespace

@@ -18,6 +18,11 @@ NodeSlots Cpu(const std::string& name, int free, int total) {
   return {.name = name, .cpu_free = free, .cpu_total = total};
 }
 
+NodeSlots WithRankAddress(NodeSlots node) {
+  node.has_rank_address = true;
+  return node;
+}
+
 NodeSlots Gpus(const std::string& name, std::vector<std::string> free, int total) {
   return {.name = name,
           .cpu_free = 2,
@@ -69,8 +74,19 @@ TEST(Scheduler, KeepsAJobWholeRatherThanSplitItAcrossNodes) {
 
 TEST(Scheduler, SharesRanksOverAsManyNodesAsAsked) {
   const QueuePlan plan =
-      Schedule({{.id = "wide", .ranks = 4, .nodes = 2}}, {Cpu("a", 4, 4), Cpu("b", 2, 2)});
+      Schedule({{.id = "wide", .ranks = 4, .nodes = 2}},
+               {WithRankAddress(Cpu("a", 4, 4)), WithRankAddress(Cpu("b", 2, 2))});
   EXPECT_THAT(Text(plan), ElementsAre("wide: b b a a"));
+}
+
+TEST(Scheduler, AJobOfSeveralMachinesGoesWhereRanksCanReachEachOther) {
+  const QueuedJob wide = {.id = "wide", .ranks = 2, .nodes = 2};
+  const NodeSlots a = WithRankAddress(Cpu("a", 4, 4)), c = WithRankAddress(Cpu("c", 4, 4));
+  EXPECT_THAT(Text(Schedule({wide}, {a, Cpu("b", 1, 1), c})), ElementsAre("wide: a c"));
+  const QueuePlan plan = Schedule({wide}, {a, Cpu("b", 1, 1)});
+  EXPECT_THAT(plan.placements, IsEmpty());
+  EXPECT_EQ(plan.waiting.at(0).reason, "UNPLACEABLE");
+  EXPECT_THAT(plan.waiting.at(0).text, HasSubstr("1 of them have a rank_address"));
 }
 
 TEST(Scheduler, FillsTheFullestNodeFirst) {
@@ -129,7 +145,8 @@ TEST(Scheduler, NeverGivesOutMoreThanThereIs) {
                      .nodes = 1 + i % 2,
                      .cuda = i % 2 == 0});
   }
-  const QueuePlan plan = Schedule(queue, {Gpus("a", {"0", "1", "2", "3"}, 4), Cpu("b", 5, 8)});
+  const QueuePlan plan = Schedule(queue, {WithRankAddress(Gpus("a", {"0", "1", "2", "3"}, 4)),
+                                          WithRankAddress(Cpu("b", 5, 8))});
   std::map<std::string, int> cpu;
   std::map<std::string, int> gpu;
   for (const Placement& placement : plan.placements) {

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include "common/base/clock.h"
+#include "common/run/rank_address.h"
 #include "tests/testing/agent_fixture.h"
 #include "tests/testing/paths.h"
 
@@ -94,6 +95,53 @@ TEST_F(AgentTest, TellsWhatTheMachineHas) {
   EXPECT_GT(node.free_memory_bytes(), 0);
   EXPECT_LE(node.free_memory_bytes(), node.memory_bytes());
   EXPECT_NE(node.agent_version(), "");
+}
+
+TEST_F(AgentTest, CarriesTheAddressesOfRanksOnSeveralMachines) {
+  std::ofstream(folder_ / "agent.yaml", std::ios::app)
+      << "rank_address: 127.0.0.1\nrank_ports: 29500-29509\n";
+  StartAgent();
+  v1::WorkerAssignment assignment = Assignment(kJob, 1000000);
+  assignment.set_world_size(2);
+  assignment.set_several_machines(true);
+  RunWorker(assignment);
+  EXPECT_EQ(coordinator_.Node().rank_address(), "127.0.0.1");
+  v1::WorkerLaunch launch;
+  ASSERT_TRUE(launch.ParseFromString(*ReadWholeFile(Dir(kJob).launch())));
+  EXPECT_EQ(launch.rank_address(), "127.0.0.1");
+  EXPECT_EQ(launch.rank_ports(), "29500-29509");
+  EXPECT_EQ(launch.rendezvous_dir(), Dir(kJob).rendezvous().string());
+
+  // As the worker does it.
+  std::filesystem::create_directories(MeetingFolder(Dir(kJob).rendezvous(), 1));
+  const std::string own = "127.0.0.1 29500 000102030405060708090a0b0c0d0e0f\n";
+  EXPECT_EQ(coordinator_.Observation(kJob).rank_address(), "");
+  ASSERT_OK(WriteFileAtomically(RankAddressFile(MeetingFolder(Dir(kJob).rendezvous(), 1), 0), own));
+  EXPECT_TRUE(coordinator_.WaitFor(
+      [&] { return coordinator_.ObservationLocked(kJob).rank_address() == own; }));
+
+  const std::filesystem::path next = RankAddressFile(MeetingFolder(Dir(kJob).rendezvous(), 1), 1);
+  assignment.set_next_rank_address("nowhere");
+  coordinator_.Want(assignment);
+  EXPECT_TRUE(
+      Eventually([&] { return AgentLog().find("address is not one") != std::string::npos; }));
+  EXPECT_FALSE(std::filesystem::exists(next));
+  const std::string other = "10.0.0.2 29501 0f0e0d0c0b0a09080706050403020100\n";
+  assignment.set_next_rank_address(other);
+  coordinator_.Want(assignment);
+  EXPECT_TRUE(Eventually([&] { return ReadWholeFile(next).value_or("") == other; }));
+}
+
+TEST_F(AgentTest, KeepsTheAddressesOfRanksOnOneMachineToItself) {
+  StartAgent();
+  RunWorker(Assignment(kJob, 1000000));
+  std::filesystem::create_directories(MeetingFolder(Dir(kJob).rendezvous(), 1));
+  ASSERT_OK(WriteFileAtomically(RankAddressFile(MeetingFolder(Dir(kJob).rendezvous(), 1), 0),
+                                "127.0.0.1 29500 000102030405060708090a0b0c0d0e0f\n"));
+  const int64_t step = coordinator_.Observation(kJob).step();
+  ASSERT_TRUE(
+      coordinator_.WaitFor([&] { return coordinator_.ObservationLocked(kJob).step() > step; }));
+  EXPECT_EQ(coordinator_.Observation(kJob).rank_address(), "");
 }
 
 TEST_F(AgentTest, ShowsStepAndPhaseOfARunningWorker) {

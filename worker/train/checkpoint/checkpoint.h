@@ -44,8 +44,8 @@ class ParameterLayout;
 
 struct CheckpointWriterOptions {
   Folder out_dir;
-  int32_t rank = 0;
-  int32_t world_size = 1;
+  int32_t rank = 0;        // among the ranks that write into this out_dir
+  int32_t world_size = 1;  // their number
   int64_t generation = 0;
   int32_t keep = 2;                                  // train.keep_checkpoints
   absl::Duration shard_timeout = absl::Minutes(10);  // how long rank 0 waits for the others

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
+#include "common/run/rank_address.h"
 #include "worker/train/comm/comm.h"
 #include "worker/train/comm/tcp_ring.h"
 
@@ -87,12 +88,12 @@ class TcpComm final : public Comm {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Comm>> ConnectTcp(const TcpOptions& options) {
-  absl::StatusOr<TcpRing> ring = TcpRing::Meet(
-      {.rank = options.rank,
-       .world_size = options.world_size,
-       .meeting = options.rendezvous_dir / absl::StrFormat("gen-%06d", options.generation),
-       .listen = options.listen,
-       .timeout = options.timeout});
+  absl::StatusOr<TcpRing> ring =
+      TcpRing::Meet({.rank = options.rank,
+                     .world_size = options.world_size,
+                     .meeting = MeetingFolder(options.rendezvous_dir, options.generation),
+                     .listen = options.listen,
+                     .timeout = options.timeout});
   NSA_RETURN_IF_ERROR(Annotate(
       ring.status(), absl::StrFormat("rank %d of %d: meeting", options.rank, options.world_size)));
   return std::make_unique<TcpComm>(options.rank, options.world_size, *std::move(ring));

@@ -24,7 +24,7 @@
 #include "common/base/reason.h"
 #include "common/base/status.h"
 #include "common/run/atomic_file.h"
-#include "worker/train/comm/rank_address.h"
+#include "common/run/rank_address.h"
 
 namespace nsa::train {
 namespace {
@@ -64,10 +64,6 @@ absl::Status Lost(const char* who, int error) {
                      absl::StrCat("the ", who, " rank closed its connection",
                                   error == 0 ? "" : absl::StrCat(" (", std::strerror(error), ")"),
                                   "; see its log"));
-}
-
-std::filesystem::path AddressFile(const RingOptions& options, int rank) {
-  return options.meeting / absl::StrFormat("rank-%04d.address", rank);
 }
 
 // Marks the folder as used by this rank. It cannot be used twice: the other ranks could read an
@@ -133,7 +129,7 @@ absl::StatusOr<Fd> Listen(const RingOptions& options, RankAddress* own) {
   own->host = at.host;
   own->port = bound.port();
   NSA_RETURN_IF_ERROR(
-      WriteFileAtomically(AddressFile(options, options.rank), FormatRankAddress(*own)));
+      WriteFileAtomically(RankAddressFile(options.meeting, options.rank), FormatRankAddress(*own)));
   return listener;
 }
 
@@ -244,7 +240,7 @@ class Door {
 absl::StatusOr<RankAddress> FindNext(const RingOptions& options, int next, const Deadline& deadline,
                                      Door* door) {
   while (true) {
-    const absl::StatusOr<std::string> text = ReadWholeFile(AddressFile(options, next));
+    const absl::StatusOr<std::string> text = ReadWholeFile(RankAddressFile(options.meeting, next));
     const auto address = text.ok() ? ParseRankAddress(*text) : std::nullopt;
     if (address.has_value()) return *address;
     if (deadline.over()) return Late(absl::StrCat("rank ", next));

@@ -51,8 +51,8 @@ absl::StatusOr<ResumePoint> Choose(const v1::WorkerLaunch& launch) {
   return point;
 }
 
-// What rank 0 broadcasts: a status code; the path of the checkpoint or the message of the error;
-// the word of the error's reason; and whether only the weights are taken.
+// What the rank that decides broadcasts: a status code; the path of the checkpoint or the message
+// of the error; the word of the error's reason; and whether only the weights are taken.
 struct Decision {
   int32_t code = 0;
   int32_t weights_only = 0;
@@ -91,6 +91,117 @@ absl::StatusOr<ResumePoint> Decode(const Decision& decision) {
   return reason.has_value() ? WithReason(status, *reason) : status;
 }
 
+// Every rank receives what `speaker` has chosen.
+absl::StatusOr<ResumePoint> Announce(int speaker, const absl::StatusOr<ResumePoint>& chosen,
+                                     Comm* comm) {
+  Decision decision;
+  if (comm->rank() == speaker) decision = Encode(chosen);
+  NSA_RETURN_IF_ERROR(comm->Broadcast("resume", speaker,
+                                      std::as_writable_bytes(std::span<Decision>(&decision, 1))));
+  return comm->rank() == speaker ? chosen : Decode(decision);
+}
+
+// What the first rank of a machine found in the machine's out_dir, as numbers for a reduction by
+// maximum. Other ranks say nothing.
+struct Found {
+  double step = -1;  // of the checkpoint; -1: none
+  double code = -1;  // of the status; -1: says nothing
+};
+
+absl::StatusOr<std::vector<Found>> Gather(const Found& own, Comm* comm) {
+  std::vector<Found> all(comm->world_size());
+  all[comm->rank()] = own;
+  NSA_RETURN_IF_ERROR(
+      comm->AllReduce("resume", Reduce::kMax,
+                      std::span<double>(reinterpret_cast<double*>(all.data()), 2 * all.size())));
+  return all;
+}
+
+// Whether a machine where this went wrong may still receive the checkpoint of another one.
+bool MayReceive(double code) {
+  return code == static_cast<double>(absl::StatusCode::kOk) ||
+         code == static_cast<double>(absl::StatusCode::kNotFound) ||
+         code == static_cast<double>(absl::StatusCode::kDataLoss);
+}
+
+// The rank whose choice all take. Pure.
+int SpeakerOf(const std::vector<Found>& all) {
+  const auto rank_of = [&](auto it) { return static_cast<int>(it - all.begin()); };
+  const auto refused = std::ranges::find_if(
+      all, [](const Found& found) { return found.code >= 0 && !MayReceive(found.code); });
+  if (refused != all.end()) return rank_of(refused);
+  const auto newest = std::ranges::max_element(all, {}, &Found::step);
+  if (newest->step >= 0) return rank_of(newest);
+  const auto damaged =
+      std::ranges::find(all, static_cast<double>(absl::StatusCode::kDataLoss), &Found::code);
+  return damaged != all.end() ? rank_of(damaged) : 0;
+}
+
+// The step of the checkpoint to continue from; -1 if there is none.
+absl::StatusOr<double> StepOf(const ResumePoint& point) {
+  if (point.checkpoint.empty() || point.weights_only) return -1;
+  NSA_ASSIGN_OR_RETURN(const v1::CheckpointState state, ReadCheckpointState(point.checkpoint));
+  return static_cast<double>(state.step());
+}
+
+absl::StatusOr<ResumePoint> ChooseAmongMachines(const v1::WorkerLaunch& launch,
+                                                const OutDirRanks& ranks, Comm* comm) {
+  absl::StatusOr<ResumePoint> chosen = ResumePoint{};
+  Found own;
+  if (ranks.index == 0) {
+    chosen = Choose(launch);
+    const absl::StatusOr<double> step = chosen.ok() ? StepOf(*chosen) : chosen.status();
+    if (!step.ok()) chosen = step.status();
+    own = {.step = step.value_or(-1), .code = static_cast<double>(step.status().code())};
+  }
+  NSA_ASSIGN_OR_RETURN(const std::vector<Found> all, Gather(own, comm));
+  const int speaker = SpeakerOf(all);
+  // Whatever the speaker says instead, the job would begin at step 0.
+  if (comm->rank() == speaker && own.step < 0) {
+    const absl::Status published = CheckPublishedCheckpoints(launch);
+    if (!published.ok()) chosen = published;
+  }
+  absl::StatusOr<ResumePoint> point = Announce(speaker, chosen, comm);
+  if (point.ok() && !point->checkpoint.empty()) point->from_rank = speaker;
+  return point;
+}
+
+// Rank `from` sends a text of any length; the others receive it.
+absl::Status SendText(int from, std::string* text, Comm* comm) {
+  uint64_t size = text->size();
+  NSA_RETURN_IF_ERROR(
+      comm->Broadcast("resume", from, std::as_writable_bytes(std::span<uint64_t>(&size, 1))));
+  text->resize(size);
+  return comm->Broadcast("resume", from, std::as_writable_bytes(std::span(text->data(), size)));
+}
+
+// Rank `from` has a state or an error; every rank gets the same.
+absl::StatusOr<v1::CheckpointState> SendState(int from,
+                                              const absl::StatusOr<v1::CheckpointState>& state,
+                                              Comm* comm) {
+  int32_t code = static_cast<int32_t>(state.status().code());
+  NSA_RETURN_IF_ERROR(
+      comm->Broadcast("resume", from, std::as_writable_bytes(std::span<int32_t>(&code, 1))));
+  std::string text =
+      state.ok() ? state->SerializeAsString() : std::string(state.status().message());
+  NSA_RETURN_IF_ERROR(SendText(from, &text, comm));
+  if (comm->rank() == from) return state;
+  if (code != 0) return absl::Status(static_cast<absl::StatusCode>(code), text);
+  v1::CheckpointState received;
+  if (received.ParseFromString(text)) return received;
+  return absl::InternalError("state.json: not what the other rank sent; restart the job");
+}
+
+// In pieces: while a rank passes one on, it receives the next.
+absl::Status SendFloats(int from, std::span<float> values, Comm* comm) {
+  constexpr size_t kPiece = 1 << 20;
+  for (size_t at = 0; at < values.size(); at += kPiece) {
+    const auto piece = values.subspan(at, std::min(kPiece, values.size() - at));
+    NSA_RETURN_IF_ERROR(comm->Broadcast("checkpoint", from, std::as_writable_bytes(piece)));
+  }
+  return absl::OkStatus();
+}
+
 // The job that an owner.json names; empty if it names none.
 std::string JobOf(const nlohmann::json& owner) {
   const bool named = owner.is_object() && owner.contains("job_id") && owner["job_id"].is_string();
@@ -116,16 +227,32 @@ absl::Status CheckPublishedCheckpoints(const v1::WorkerLaunch& launch) {
                                   "anew"));
 }
 
-absl::StatusOr<ResumePoint> ChooseResume(const v1::WorkerLaunch& launch, Comm* comm) {
+absl::StatusOr<ResumePoint> ChooseResume(const v1::WorkerLaunch& launch, const OutDirRanks& ranks,
+                                         Comm* comm) {
+  if (!ranks.everybody) return ChooseAmongMachines(launch, ranks, comm);
   absl::StatusOr<ResumePoint> chosen = ResumePoint{};
-  Decision decision;
-  if (comm->rank() == 0) {
-    chosen = Choose(launch);
-    decision = Encode(chosen);
+  if (comm->rank() == 0) chosen = Choose(launch);
+  return Announce(0, chosen, comm);
+}
+
+absl::StatusOr<v1::CheckpointState> ReadStateOf(const ResumePoint& point, Comm* comm) {
+  if (point.from_rank == kEveryRank) return ReadCheckpointState(point.checkpoint);
+  absl::StatusOr<v1::CheckpointState> state = v1::CheckpointState();
+  if (comm->rank() == point.from_rank) state = ReadCheckpointState(point.checkpoint);
+  return SendState(point.from_rank, state, comm);
+}
+
+absl::StatusOr<v1::CheckpointState> LoadFor(const ResumePoint& point, const std::string& job_hash,
+                                            const RestoreTarget& target, Comm* comm) {
+  if (point.from_rank == kEveryRank) return LoadCheckpoint(point.checkpoint, job_hash, target);
+  absl::StatusOr<v1::CheckpointState> state = v1::CheckpointState();
+  if (comm->rank() == point.from_rank) state = LoadCheckpoint(point.checkpoint, job_hash, target);
+  NSA_ASSIGN_OR_RETURN(state, SendState(point.from_rank, state, comm));
+  for (const std::span<float> values :
+       {target.parameters, target.first_moment, target.second_moment}) {
+    NSA_RETURN_IF_ERROR(SendFloats(point.from_rank, values, comm));
   }
-  NSA_RETURN_IF_ERROR(
-      comm->Broadcast("resume", 0, std::as_writable_bytes(std::span<Decision>(&decision, 1))));
-  return comm->rank() == 0 ? chosen : Decode(decision);
+  return state;
 }
 
 absl::Status ClaimOutDir(const v1::WorkerLaunch& launch, const Folder& out_dir) {

@@ -33,6 +33,7 @@
 #include "worker/train/step/ending.h"
 #include "worker/train/step/executor.h"
 #include "worker/train/step/mix_shares.h"
+#include "worker/train/step/out_dir_ranks.h"
 #include "worker/train/step/resume.h"
 #include "worker/train/step/saver.h"
 #include "worker/train/step/step_guards.h"
@@ -85,7 +86,7 @@ class Trainer {
   absl::Status OpenExecutor();
   absl::Status Resume();
   absl::Status LoadFrom(const ResumePoint& point, HostState* host);
-  absl::Status LoadWeights(const std::filesystem::path& checkpoint, HostState* host);
+  absl::Status LoadWeights(const ResumePoint& point, HostState* host);
   absl::Status CheckOwnState(const v1::CheckpointState& state);
   std::string AdaptForkedState();
   absl::Status LockOutDir();
@@ -134,6 +135,7 @@ class Trainer {
 
   StatusPage page_;
   Folder out_dir_;  // invalid before it is opened, and when it belongs to another job
+  OutDirRanks out_dir_ranks_;
   std::unique_ptr<DataLoader> data_;
   MixShares mix_shares_;
   int64_t synthetic_batches_ = 0;

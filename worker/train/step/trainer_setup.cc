@@ -30,8 +30,7 @@ v1::WorkerEvent Event(Reason reason, std::string text, v1::Severity severity) {
 }
 
 // Checks that the job may start from a checkpoint of another out_dir.
-absl::Status CheckOrigin(const std::filesystem::path& checkpoint, const v1::JobSpec& spec) {
-  NSA_ASSIGN_OR_RETURN(const v1::CheckpointState state, ReadCheckpointState(checkpoint));
+absl::Status CheckOrigin(const v1::CheckpointState& state, const v1::JobSpec& spec) {
   const std::optional<ForkProblem> problem = CheckFork(state, spec);
   if (!problem.has_value()) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(problem->what, "; ", problem->fix));
@@ -94,12 +93,13 @@ absl::Status Trainer::SetUp() {
   // Before the control socket is opened, because requests that arrive over it are newer.
   if (launch_.has_stop()) NSA_RETURN_IF_ERROR(stop_.Request(launch_.stop()));
   NSA_RETURN_IF_ERROR(OpenRunDir());
-  NSA_RETURN_IF_ERROR(CheckPublishedCheckpoints(launch_));
+  if (launch_.rank_address().empty()) NSA_RETURN_IF_ERROR(CheckPublishedCheckpoints(launch_));
   NSA_RETURN_IF_ERROR(OpenOutDir());
   NSA_RETURN_IF_ERROR(OpenData());
   NSA_RETURN_IF_ERROR(ConnectRanks());
   NSA_RETURN_IF_ERROR(CheckLoaded());
   NSA_RETURN_IF_ERROR(OpenExecutor());
+  NSA_ASSIGN_OR_RETURN(out_dir_ranks_, FindOutDirRanks(launch_, out_dir_, comm_.get()));
   NSA_RETURN_IF_ERROR(Resume());
   NSA_RETURN_IF_ERROR(LockOutDir());  // before its files are opened
   NSA_RETURN_IF_ERROR(OpenReporter(step()));
@@ -132,12 +132,13 @@ absl::Status Trainer::OpenOutDir() {
   return absl::OkStatus();
 }
 
-// Rank 0 takes out_dir's lock for all ranks; the other ranks write nothing in it before that. When
-// rank 0 fails here, its connections close, which ends the other ranks' wait.
+// The first rank that has this out_dir takes its lock for all of them; the others write nothing in
+// it before that. When it fails here, its connections close, which ends the other ranks' wait.
 absl::Status Trainer::LockOutDir() {
-  if (launch_.rank() == 0) NSA_RETURN_IF_ERROR(OpenCheckpoints());
+  const bool first = out_dir_ranks_.index == 0;
+  if (first) NSA_RETURN_IF_ERROR(OpenCheckpoints());
   NSA_RETURN_IF_ERROR(comm_->Barrier("out_dir"));
-  return launch_.rank() == 0 ? absl::OkStatus() : OpenCheckpoints();
+  return first ? absl::OkStatus() : OpenCheckpoints();
 }
 
 // Closes out_dir unless `status` is OK. It may belong to another job, so nothing is written into
@@ -238,10 +239,10 @@ std::string Trainer::AdaptForkedState() {
 
 absl::Status Trainer::Resume() {
   page_.SetPhase(Phase::kLoadingCheckpoint);
-  if (launch_.rank() == 0) {
+  if (out_dir_ranks_.index == 0) {
     NSA_RETURN_IF_ERROR(CloseOutDirUnlessOk(ClaimOutDir(launch_, out_dir_)));
   }
-  NSA_ASSIGN_OR_RETURN(const ResumePoint point, ChooseResume(launch_, comm_.get()));
+  NSA_ASSIGN_OR_RETURN(const ResumePoint point, ChooseResume(launch_, out_dir_ranks_, comm_.get()));
   for (const std::string& problem : point.rejected) {
     early_events_.push_back(Event(Reason::kCheckpointCorrupt, problem, v1::SEVERITY_ERROR));
   }
@@ -249,7 +250,7 @@ absl::Status Trainer::Resume() {
   if (point.checkpoint.empty()) {
     Initialize(train_.seed(), host.parameters());
   } else if (point.weights_only) {
-    NSA_RETURN_IF_ERROR(LoadWeights(point.checkpoint, &host));
+    NSA_RETURN_IF_ERROR(LoadWeights(point, &host));
   } else {
     NSA_RETURN_IF_ERROR(LoadFrom(point, &host));
   }
@@ -269,18 +270,16 @@ absl::Status Trainer::Resume() {
 }
 
 // Begins with the weights of a checkpoint: step 0, moments of zero, the first row of the data.
-absl::Status Trainer::LoadWeights(const std::filesystem::path& checkpoint, HostState* host) {
-  NSA_ASSIGN_OR_RETURN(const v1::CheckpointState origin, ReadCheckpointState(checkpoint));
+absl::Status Trainer::LoadWeights(const ResumePoint& point, HostState* host) {
+  NSA_ASSIGN_OR_RETURN(const v1::CheckpointState origin, ReadStateOf(point, comm_.get()));
   if (const std::optional<ForkProblem> problem = CheckWeights(origin, spec_)) {
     return absl::FailedPreconditionError(
         absl::StrCat("restart.init: ", problem->what, "; ", problem->fix));
   }
-  NSA_RETURN_IF_ERROR(Annotate(
-      LoadCheckpoint(checkpoint, "", {.layout = &layout_, .parameters = host->parameters()->flat()})
-          .status(),
-      "restart.init"));
+  const RestoreTarget target = {.layout = &layout_, .parameters = host->parameters()->flat()};
+  NSA_RETURN_IF_ERROR(Annotate(LoadFor(point, "", target, comm_.get()).status(), "restart.init"));
   NSA_RETURN_IF_ERROR(Annotate(CheckFinite(layout_, host->parameters()->flat()), "restart.init"));
-  initialized_from_ = checkpoint.string();
+  initialized_from_ = point.checkpoint.string();
   const std::string differences = ForkDifferences(origin.spec(), spec_);
   early_events_.push_back(Event(
       Reason::kInitialized,
@@ -312,16 +311,15 @@ absl::Status Trainer::CheckOwnState(const v1::CheckpointState& state) {
 absl::Status Trainer::LoadFrom(const ResumePoint& point, HostState* host) {
   const std::string job_hash = JobHash(spec_);
   const bool own = point.checkpoint.parent_path() == CheckpointsDir(train_.out_dir());
-  if (!own) NSA_RETURN_IF_ERROR(Annotate(CheckOrigin(point.checkpoint, spec_), "restart.resume"));
-  if (own) {
-    NSA_ASSIGN_OR_RETURN(const v1::CheckpointState state, ReadCheckpointState(point.checkpoint));
-    NSA_RETURN_IF_ERROR(CheckOwnState(state));
-  }
-  NSA_ASSIGN_OR_RETURN(state_, LoadCheckpoint(point.checkpoint, own ? job_hash : "",
-                                              {.layout = &layout_,
-                                               .parameters = host->parameters()->flat(),
-                                               .first_moment = host->first_moment()->flat(),
-                                               .second_moment = host->second_moment()->flat()}));
+  const absl::StatusOr<v1::CheckpointState> state = ReadStateOf(point, comm_.get());
+  if (!state.ok()) return own ? state.status() : Annotate(state.status(), "restart.resume");
+  NSA_RETURN_IF_ERROR(own ? CheckOwnState(*state)
+                          : Annotate(CheckOrigin(*state, spec_), "restart.resume"));
+  const RestoreTarget target = {.layout = &layout_,
+                                .parameters = host->parameters()->flat(),
+                                .first_moment = host->first_moment()->flat(),
+                                .second_moment = host->second_moment()->flat()};
+  NSA_ASSIGN_OR_RETURN(state_, LoadFor(point, own ? job_hash : "", target, comm_.get()));
   const std::string differences = state_.job_hash() == job_hash ? "" : AdaptForkedState();
   if (differences.empty()) NSA_RETURN_IF_ERROR(Annotate(data_->Seek(state_.data()), "resume"));
   resumed_from_ = point.checkpoint.string();
@@ -375,15 +373,20 @@ absl::Status Trainer::OpenCheckpoints() {
   const SnapshotAccess access = executor_->snapshot_access();
   auto checkpoints = CheckpointWriter::Open(
       {.out_dir = out_dir_,
-       .rank = launch_.rank(),
-       .world_size = launch_.world_size(),
+       .rank = out_dir_ranks_.index,
+       .world_size = out_dir_ranks_.count,
        .generation = launch_.generation(),
        .keep = train_.keep_checkpoints(),
        .shard_timeout = absl::Seconds(spec_.restart().hang_timeout_seconds()),
        .copy = access.copy,
        .allocate = access.allocate,
        .layout = &layout_,
-       .on_record = [this](const v1::CheckpointRecord& r) { reporter_->Checkpoint(r); },
+       .on_record =
+           [this](const v1::CheckpointRecord& record) {
+             // Another machine's copy of a checkpoint that rank 0 reports is no second one.
+             const bool copy = launch_.rank() != 0 && out_dir_ranks_.index == 0;
+             if (!copy || !record.error().empty()) reporter_->Checkpoint(record);
+           },
        .on_event = [this](const v1::WorkerEvent& e) { reporter_->Event(e); },
        .before_write = [this] { reporter_->Flush(); }});
   NSA_RETURN_IF_ERROR(CloseOutDirUnlessOk(checkpoints.status()));

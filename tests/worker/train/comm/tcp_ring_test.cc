@@ -16,8 +16,8 @@
 #include "common/base/fd.h"
 #include "common/base/reason.h"
 #include "common/run/atomic_file.h"
+#include "common/run/rank_address.h"
 #include "tests/testing/temp_dir.h"
-#include "worker/train/comm/rank_address.h"
 
 namespace nsa::train {
 namespace {
@@ -171,43 +171,6 @@ TEST(TcpRing, ConnectionsWithoutTheTokenNeitherEnterNorDelayTheRanks) {
   EXPECT_TRUE(zero.ok()) << zero.status();
   // One after the other, a second each, they would delay it by more than a minute.
   EXPECT_LT(RealClock().Monotonic() - began, absl::Seconds(10));
-}
-
-TEST(RankAddress, IsReadAsItWasWritten) {
-  for (const std::string host : {"10.0.0.2", "fd00::2"}) {
-    RankAddress address = {.host = host, .port = 41234};
-    address.token[3] = 0xab;
-    const auto read = ParseRankAddress(FormatRankAddress(address));
-    ASSERT_TRUE(read.has_value());
-    EXPECT_EQ(read->host, host);
-    EXPECT_EQ(read->port, 41234);
-    EXPECT_TRUE(SameToken(read->token, address.token));
-    address.token[15] ^= 1;
-    EXPECT_FALSE(SameToken(read->token, address.token));
-  }
-  EXPECT_EQ(RankAddress({.host = "fd00::2", .port = 7}).HostAndPort(), "[fd00::2]:7");
-  EXPECT_EQ(RankAddress({.host = "10.0.0.2", .port = 7}).HostAndPort(), "10.0.0.2:7");
-}
-
-TEST(RankAddress, IsNotReadFromAnythingElse) {
-  const std::string token(32, 'a');
-  EXPECT_TRUE(ParseRankAddress("10.0.0.2 1 " + token + "\n").has_value());
-  for (const std::string& text :
-       {std::string(), "10.0.0.2 1 " + token, "10.0.0.2 0 " + token + "\n",
-        "10.0.0.2 65536 " + token + "\n", "10.0.0.2 -1 " + token + "\n",
-        "example.org 1 " + token + "\n", " 1 " + token + "\n",
-        "10.0.0.2 1 " + token.substr(1) + "\n", "10.0.0.2 1 " + token + "aa\n",
-        "10.0.0.2 1 " + token.substr(1) + "g\n", "10.0.0.2 1 " + token + " x\n"}) {
-    EXPECT_FALSE(ParseRankAddress(text).has_value()) << text;
-  }
-}
-
-TEST(InterfaceOf, KnowsTheLoopbackInterfaceAndSaysWhatTheMachineHas) {
-  EXPECT_EQ(InterfaceOf("127.0.0.1").value_or(""), "lo");
-  const auto other = InterfaceOf("192.0.2.1");
-  EXPECT_EQ(other.status().code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(other.status().message()), HasSubstr("lo"));
-  EXPECT_EQ(InterfaceOf("eth0").status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

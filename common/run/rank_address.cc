@@ -1,4 +1,4 @@
-#include "worker/train/comm/rank_address.h"
+#include "common/run/rank_address.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -8,10 +8,12 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -19,7 +21,7 @@
 #include "absl/strings/str_split.h"
 #include "common/base/status.h"
 
-namespace nsa::train {
+namespace nsa {
 namespace {
 
 std::string_view BytesOf(const RankToken& token) {
@@ -54,6 +56,14 @@ bool IsAddress(const sockaddr* have, const SocketAddress& wanted) {
 std::string RankAddress::HostAndPort() const {
   const bool v6 = host.find(':') != std::string::npos;
   return v6 ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
+}
+
+std::filesystem::path MeetingFolder(const std::filesystem::path& rendezvous, int64_t generation) {
+  return rendezvous / absl::StrFormat("gen-%06d", generation);
+}
+
+std::filesystem::path RankAddressFile(const std::filesystem::path& meeting, int rank) {
+  return meeting / absl::StrFormat("rank-%04d.address", rank);
 }
 
 std::string FormatRankAddress(const RankAddress& address) {
@@ -123,4 +133,18 @@ absl::StatusOr<std::string> InterfaceOf(const std::string& host) {
                                           ", has it); `ip address` lists those that they have"));
 }
 
-}  // namespace nsa::train
+absl::StatusOr<PortRange> ParsePortRange(const std::string& text) {
+  const std::pair<std::string, std::string> ends = absl::StrSplit(text, absl::MaxSplits('-', 1));
+  const bool one = !absl::StrContains(text, '-');
+  uint32_t first = 0, last = 0;
+  if (!absl::SimpleAtoi(ends.first, &first) ||
+      !absl::SimpleAtoi(one ? ends.first : ends.second, &last) || first < 1 || last < first ||
+      last > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("'%s' (1 to 65535, first to last); write it as 29500-29599",
+                        absl::CHexEscape(text.substr(0, 80))));
+  }
+  return PortRange{static_cast<uint16_t>(first), static_cast<uint16_t>(last)};
+}
+
+}  // namespace nsa

@@ -1,13 +1,16 @@
 // Where a rank listens for the rank before it. Each rank writes its address into the rendezvous
-// folder as one line of text, host, port and token:
+// folder (run_dir.h) as one line of text, host, port and token:
 //
 //   10.0.0.2 41234 9f86d081884c7d659a2feaa0c55ad015
+//
+// If the next rank runs on another machine, the agents carry the line through the coordinator.
 #pragma once
 
 #include <sys/socket.h>
 
 #include <array>
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,7 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-namespace nsa::train {
+namespace nsa {
 
 // Random; a connection that does not send it first is refused.
 using RankToken = std::array<unsigned char, 16>;
@@ -27,6 +30,12 @@ struct RankAddress {
 
   std::string HostAndPort() const;  // "10.0.0.2:41234", "[fd00::2]:41234"
 };
+
+// Where the ranks of a generation meet: <rendezvous folder>/gen-000003.
+std::filesystem::path MeetingFolder(const std::filesystem::path& rendezvous, int64_t generation);
+
+// <meeting folder>/rank-0003.address.
+std::filesystem::path RankAddressFile(const std::filesystem::path& meeting, int rank);
 
 // The line of text, and back; nothing for any other text.
 std::string FormatRankAddress(const RankAddress& address);
@@ -52,4 +61,13 @@ absl::StatusOr<SocketAddress> ToSocketAddress(const std::string& host, uint16_t 
 // InvalidArgument unless it is numeric.
 absl::StatusOr<std::string> InterfaceOf(const std::string& host);
 
-}  // namespace nsa::train
+// TCP ports, first to last, both included.
+struct PortRange {
+  uint16_t first = 0;
+  uint16_t last = 0;
+};
+
+// Reads "29500-29599" or "29500". InvalidArgument for anything else; 0 is no port.
+absl::StatusOr<PortRange> ParsePortRange(const std::string& text);
+
+}  // namespace nsa

@@ -1,0 +1,230 @@
+#!/usr/bin/env python3
+"""Jobs of the coordinator on two of three machines that share no folder: network namespaces with file systems of their own.
+
+    tests/faults/several_machines_test.py BIN_DIR
+
+The coordinator runs on a fourth host; agents reach it over TLS, and nsactl over its unix socket. A job that is left alone has the bits of one host,
+and bytes prove that its gradients crossed; every machine has whole checkpoints. In a second job, a machine is cut off for some seconds, which
+changes nothing, and then for good: the job moves to the third machine, which receives the checkpoint of the one that is left, and ends with the
+same bits. Needs root and iproute2, else it is skipped.
+"""
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+from hosts import Hosts
+
+MACHINES = (1, 2, 3)
+STEPS = 4000
+SAVE_EVERY = 500
+UNKNOWN_SECONDS, LOST_SECONDS = 2, 20
+HANG_TIMEOUT = 12
+UNPLUGGED_SECONDS = 5  # above UNKNOWN_SECONDS, below the others
+WAIT_SECONDS = 90
+PORT = 50951
+JOB = """\
+name: {name}
+model: {{dim: 32, n_layers: 1, n_heads: 4, n_kv_groups: 2, d_k: 16, d_v: 16}}
+nsa: {{l: 8, d: 4, l_sel: 8, n_sel: 4, w: 16}}
+data: {{source: synthetic}}
+runtime: {{device: cpu}}
+resources: {{gpus: 2, nodes: {nodes}}}
+preflight: {{waive: {{MODEL_TOO_SMALL_FOR_RUN: a test, DATA_SYNTHETIC: a test}}}}
+restart: {{hang_timeout_seconds: {hang_timeout}, backoff_seconds: 1}}
+train: {{steps: {steps}, seq_len: 32, batch_size: 4, log_every: 100, save_every: {save_every}, out_dir: {out}}}
+"""
+
+
+class Cluster:
+    """A coordinator on host 0 and an agent on each machine."""
+
+    def __init__(self, bin_dir, folder, hosts, own):
+        self.bin, self.folder, self.hosts, self.own = bin_dir, folder, hosts, own
+        self.environment = {**os.environ, "NSA_STATE_DIR": str(folder / "state"), "NSACTL_CONFIG": "/dev/null", "OMP_NUM_THREADS": "1"}
+        for name in ("NSACTL_ADDRESS", "NSACTL_CONTEXT"):
+            self.environment.pop(name, None)
+        self.processes = []
+        address = hosts.addresses[0]
+        names = [f"m{machine}" for machine in MACHINES]
+        self.ctl("admin", "init-tls", folder / "tls", "--host", address, *(word for name in names for word in ("--agent", name)))
+        (folder / "coordinator.yaml").write_text(f"""\
+listen_address: {address}:{PORT}
+metrics_address: 127.0.0.1:0
+local_agent: false
+token_file: {folder}/tls/token
+tls: {self.tls("coordinator")}
+node_unknown_seconds: {UNKNOWN_SECONDS}
+node_lost_seconds: {LOST_SECONDS}
+""")
+        self.start(0, "coordinator", "nsa-coordinator", "--config", folder / "coordinator.yaml")
+        self.wait_until(lambda: self.ctl("version", check=False).returncode == 0, "the coordinator answers")
+        for machine, name in zip(MACHINES, names):
+            token = folder / f"{name}.token"
+            token.touch(0o600)
+            token.write_text(self.ctl("token", "create", "--role", "agent", "--node", name))
+            (folder / f"{name}.yaml").write_text(f"""\
+node_name: {name}
+coordinator_address: {address}:{PORT}
+join_token_file: {token}
+tls: {self.tls(name)}
+cpu_slots: 1
+rank_address: {hosts.addresses[machine]}
+rank_ports: 29500-29509
+""")
+            self.start(machine, name, "nsa-agent", "--config", folder / f"{name}.yaml", "--state-dir", folder / name)
+        self.wait_until(lambda: len(self.ctl("nodes", "-o", "name").split()) == len(MACHINES), "all machines have joined")
+
+    def tls(self, name):
+        tls = self.folder / "tls"
+        return f"{{certificate_file: {tls}/{name}.crt, private_key_file: {tls}/{name}.key, client_ca_file: {tls}/ca.crt}}"
+
+    def start(self, host, log, program, *arguments):
+        with (self.folder / f"{log}.log").open("w") as output:
+            command = [*self.hosts.enter(host), str(self.bin / program), *map(str, arguments)]
+            self.processes.append(subprocess.Popen(command, env=self.environment, stdout=output, stderr=output))
+
+    def ctl(self, *arguments, check=True):
+        ended = subprocess.run([self.bin / "nsactl", *map(str, arguments)], env=self.environment, capture_output=True, text=True, check=False)
+        assert not check or ended.returncode == 0, f"nsactl {arguments}: {ended.stdout}{ended.stderr}\n{self.logs()}"
+        return ended.stdout if check else ended
+
+    def logs(self):
+        return "\n".join(f"== {log.name}\n{log.read_text()[-3000:]}" for log in sorted(self.folder.glob("*.log")))
+
+    def wait_until(self, condition, what):
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not condition():
+            assert time.monotonic() < deadline, f"{what}: not within {WAIT_SECONDS} s\n{self.logs()}"
+            time.sleep(0.1)
+
+    def submit(self, name):
+        out = self.own / name
+        job = self.folder / f"{name}.yaml"
+        job.write_text(JOB.format(name=name, nodes=2, hang_timeout=HANG_TIMEOUT, steps=STEPS, save_every=SAVE_EVERY, out=out))
+        self.ctl("submit", job)
+        return name
+
+    def job(self, name):
+        return json.loads(self.ctl("describe", name, "-o", "json"))
+
+    def step(self, name):
+        return int(self.job(name).get("progress", {}).get("step", 0))
+
+    def machines(self, name):
+        """The hosts of ranks 0 and 1; none while the job has no machines."""
+        return [int(rank["node"].removeprefix("m")) for rank in self.job(name).get("ranks", [])]
+
+    def wait_for_end(self, name):
+        self.wait_until(lambda: self.job(name)["state"] in ("STATE_SUCCEEDED", "STATE_FAILED", "STATE_STOPPED"), f"the end of {name}")
+        job = self.job(name)
+        assert job["state"] == "STATE_SUCCEEDED", f"{json.dumps(job, indent=1)}\n{self.ctl('events', name)}\n{self.logs()}"
+        return job
+
+    def weights(self, machine, name):
+        return digest(subprocess.run([*self.hosts.enter(machine), "cat", self.own / name / f"checkpoints/step-{STEPS:08d}/model.safetensors"],
+                                     check=True, capture_output=True).stdout)
+
+    def close(self):
+        for process in reversed(self.processes):
+            process.terminate()
+        for process in self.processes:
+            process.wait(30)
+        # Workers outlive their agents on purpose.
+        subprocess.run(["pkill", "-KILL", "-f", f"nsa-worker --run-dir {self.folder}"], check=False)
+
+
+def digest(content):
+    return hashlib.sha256(content).hexdigest()
+
+
+def one_host(bin_dir, folder):
+    """The weights after the same job on one host, without a coordinator."""
+    folder.mkdir()
+    job = JOB.format(name="one-host", nodes=1, hang_timeout=HANG_TIMEOUT, steps=STEPS, save_every=SAVE_EVERY, out=folder / "out")
+    (folder / "job.yaml").write_text(job)
+    ranks = [subprocess.Popen([bin_dir / "nsa-worker", "--job", "job.yaml", "--rank", str(rank), "--world", "2", "--rendezvous", "meet", "--threads", "1"],
+                              cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for rank in range(2)]
+    assert [rank.wait(WAIT_SECONDS) for rank in ranks] == [0, 0]
+    return digest((folder / f"out/checkpoints/step-{STEPS:08d}/model.safetensors").read_bytes())
+
+
+def check_left_alone(cluster, wanted):
+    name = cluster.submit("alone")
+    cluster.wait_until(lambda: cluster.step(name) > 100, "the job trains")
+    machines = cluster.machines(name)
+    before = [cluster.hosts.received(machine) for machine in machines]
+    job = cluster.wait_for_end(name)
+    crossed = [cluster.hosts.received(machine) - start for machine, start in zip(machines, before)]
+    assert len(set(machines)) == 2, machines
+    assert min(crossed) > (STEPS - 200) * 10_000, f"{crossed} bytes crossed"
+    assert [cluster.weights(machine, name) for machine in machines] == [wanted, wanted], "other bits than one host's"
+    assert job.get("restarts", 0) == 0, job
+    return min(crossed)
+
+
+def check_cut_off(cluster, wanted):
+    name = cluster.submit("cut-off")
+    cluster.wait_until(lambda: cluster.step(name) > 100, "the job trains")
+    first, second = cluster.machines(name)
+    cluster.hosts.plug(second, "down")
+    time.sleep(UNPLUGGED_SECONDS)
+    state = next(node for node in json.loads(cluster.ctl("nodes", "-o", "json"))["nodes"] if node["info"]["name"] == f"m{second}")["state"]
+    cluster.hosts.plug(second, "up")
+    assert state == "UNKNOWN", state
+    step = cluster.step(name)
+    assert step < STEPS - 2 * SAVE_EVERY, f"step {step}: too late to cut the machine off for good"
+    cluster.wait_until(lambda: cluster.step(name) > max(step, SAVE_EVERY + 10), "the job trains on")
+    job = cluster.job(name)
+    assert (job["generation"], cluster.machines(name)) == ("1", [first, second]), f"a cut of {UNPLUGGED_SECONDS} s: {job}"
+
+    cluster.hosts.plug(second, "down")
+    began = time.monotonic()
+    cluster.wait_until(lambda: cluster.job(name)["generation"] == "2" and second not in cluster.machines(name) != [], "the job has moved")
+    moved = time.monotonic() - began
+    machines = cluster.machines(name)
+    cluster.wait_for_end(name)
+    assert sorted([*machines, second]) == list(MACHINES), machines
+    assert [cluster.weights(machine, name) for machine in machines] == [wanted, wanted], "other bits than one host's after the move"
+    resumed = [line for line in cluster.ctl("events", name).splitlines() if "RESUMED" in line]
+    assert resumed and "from step 0" not in resumed[0], cluster.ctl("events", name)
+    cluster.hosts.plug(second, "up")
+    cluster.wait_until(lambda: not workers_of(cluster, second), "the machine that was cut off has no worker")
+    return moved
+
+
+def workers_of(cluster, machine):
+    return subprocess.run(["pgrep", "-f", f"nsa-worker --run-dir {cluster.folder}/m{machine}/"], capture_output=True, text=True, check=False).stdout
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("bin_dir", type=pathlib.Path)
+    bin_dir = parser.parse_args().bin_dir.resolve()
+    with tempfile.TemporaryDirectory(prefix="nsa-machines-") as name:
+        folder = pathlib.Path(name)
+        own = folder / "own"  # every host has a file system of its own there
+        own.mkdir()
+        try:
+            hosts = Hosts(1 + len(MACHINES), own)
+        except (OSError, AssertionError, subprocess.CalledProcessError) as error:
+            print(f"skipped: no network namespaces here ({error})")
+            return 77
+        with contextlib.closing(hosts):
+            wanted = one_host(bin_dir, folder / "one-host")
+            with contextlib.closing(Cluster(bin_dir, folder, hosts, own)) as cluster:
+                crossed = check_left_alone(cluster, wanted)
+                moved = check_cut_off(cluster, wanted)
+        print(f"two machines: the bits of one host after {STEPS} steps, {crossed / 1e6:.1f} MB a machine over the cable; cut off for "
+              f"{UNPLUGGED_SECONDS} s: nothing happened; for good: moved after {moved:.1f} s, the same bits")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

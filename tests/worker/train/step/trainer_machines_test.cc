@@ -1,0 +1,161 @@
+// Ranks on several machines that share no folder: each rank has an out_dir of its own here.
+#include <gmock/gmock.h>
+
+#include <filesystem>
+#include <string>
+
+#include "tests/worker/train/step/trainer_jobs.h"
+
+namespace nsa::train {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr int64_t kSteps = 12;  // of Job()
+
+// Two ranks as on two machines. `out(rank)` is the out_dir of a rank.
+RunOptions TwoMachines(const std::function<std::string(int rank)>& out, int64_t generation = 1) {
+  return {.world = 2, .generation = generation, .launch = [=](v1::WorkerLaunch* launch) {
+            launch->set_rank_address("127.0.0.1");
+            v1::TrainSpec* train = launch->mutable_spec()->mutable_train();
+            train->set_out_dir(out(launch->rank()));
+            // As the coordinator names the checkpoint that it knows of (server/act/desired.h).
+            if (generation > 1) {
+              const auto published = CheckpointsDir(train->out_dir()) / CheckpointName(kSteps);
+              launch->mutable_spec()->mutable_restart()->set_resume(published.string());
+              launch->set_submitted_resume("auto");
+            }
+          }};
+}
+
+std::vector<std::string> FilesIn(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    names.push_back(entry.path().filename().string());
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+std::filesystem::path Checkpoint(const std::filesystem::path& out, int64_t step) {
+  return CheckpointsDir(out) / CheckpointName(step);
+}
+
+class MachinesTest : public ::testing::Test {
+ protected:
+  MachinesTest() {
+    const TempDir runs;
+    const RankResult result = RunJob(runs, Job(dir_, "whole"), {.world = 2})[0];
+    EXPECT_EQ(result.finished.outcome(), v1::OUTCOME_COMPLETED) << result.finished.text();
+    whole_ = Losses(result);
+  }
+
+  std::string In(const std::string& name) const { return dir_ / name; }
+  std::string Out(int rank) const { return In("machine-" + std::to_string(rank)); }
+
+  // Stops both ranks after step 5, where both machines then have a checkpoint.
+  void StopAtFive() {
+    const TempDir runs;
+    RunOptions options = TwoMachines([this](int rank) { return Out(rank); });
+    options.before = StopAt(5, 0).before;
+    const RankResult result = RunJob(runs, Job(dir_), options)[0];
+    ASSERT_EQ(result.finished.reason(), "STOPPED_AT_STEP") << result.finished.text();
+  }
+
+  // Starts again after the stop; expects the bits of the run that was not stopped.
+  void ExpectToGoOnFromFive(const std::function<std::string(int rank)>& out) {
+    const TempDir runs;
+    const std::vector<RankResult> ranks = RunJob(runs, Job(dir_), TwoMachines(out, 2));
+    for (int rank = 0; rank < 2; ++rank) {
+      EXPECT_EQ(ranks[rank].finished.outcome(), v1::OUTCOME_COMPLETED)
+          << ranks[rank].finished.text();
+      EXPECT_EQ(ranks[rank].started.resumed_step(), 5);
+      EXPECT_TRUE(Weights(out(rank), kSteps) == Weights(dir_ / "whole", kSteps)) << rank;
+    }
+    EXPECT_EQ(Losses(ranks[0]), std::vector<double>(whole_.begin() + 5, whole_.end()));
+  }
+
+  const TempDir dir_;
+  std::vector<double> whole_;
+};
+
+TEST_F(MachinesTest, EachMachineWritesWholeCheckpointsWithTheSameWeights) {
+  const TempDir runs;
+  const std::vector<RankResult> ranks =
+      RunJob(runs, Job(dir_), TwoMachines([this](int rank) { return Out(rank); }));
+  EXPECT_EQ(Losses(ranks[0]), whole_);
+  for (int rank = 0; rank < 2; ++rank) {
+    ASSERT_EQ(ranks[rank].finished.outcome(), v1::OUTCOME_COMPLETED) << ranks[rank].finished.text();
+    EXPECT_THAT(
+        FilesIn(Checkpoint(Out(rank), kSteps)),
+        ElementsAre("model.safetensors", "optimizer-00000-of-00001.safetensors", "state.json"));
+    EXPECT_TRUE(Weights(Out(rank), kSteps) == Weights(dir_ / "whole", kSteps)) << rank;
+    EXPECT_THAT(VerifyCheckpoint(Checkpoint(Out(rank), kSteps)), IsEmpty());
+    for (const std::string& name : FilesIn(Out(rank))) EXPECT_FALSE(name.starts_with(".ranks"));
+  }
+  EXPECT_EQ(ranks[0].checkpoints.size(), 3u) << "after steps 5, 10 and 12";
+  EXPECT_THAT(ranks[1].checkpoints, IsEmpty()) << "a copy is not a second checkpoint";
+}
+
+TEST_F(MachinesTest, MachinesThatShareTheFolderWriteOneCheckpoint) {
+  const TempDir runs;
+  const std::vector<RankResult> ranks =
+      RunJob(runs, Job(dir_), TwoMachines([this](int) { return Out(7); }));
+  EXPECT_EQ(Losses(ranks[0]), whole_);
+  EXPECT_THAT(FilesIn(Checkpoint(Out(7), kSteps)),
+              ElementsAre("model.safetensors", "optimizer-00000-of-00002.safetensors",
+                          "optimizer-00001-of-00002.safetensors", "state.json"));
+}
+
+TEST_F(MachinesTest, ResumesWhereBothMachinesHaveTheCheckpoint) {
+  StopAtFive();
+  ExpectToGoOnFromFive([this](int rank) { return Out(rank); });
+}
+
+TEST_F(MachinesTest, ANewMachineReceivesTheCheckpointWhicheverRankItRuns) {
+  StopAtFive();
+  std::filesystem::copy(
+      Out(1), dir_ / "kept",
+      std::filesystem::copy_options::recursive | std::filesystem::copy_options::copy_symlinks);
+  ExpectToGoOnFromFive([this](int rank) { return rank == 0 ? In("new-0") : Out(1); });
+  ExpectToGoOnFromFive([this](int rank) { return rank == 0 ? In("kept") : In("new-1"); });
+}
+
+TEST_F(MachinesTest, TheNewestCheckpointCountsAndADamagedOneDoesNot) {
+  StopAtFive();
+  {
+    std::ofstream damaged(Checkpoint(Out(0), 5) / "model.safetensors", std::ios::app);
+    damaged << "more";
+  }
+  ExpectToGoOnFromFive([this](int rank) { return Out(rank); });
+}
+
+TEST_F(MachinesTest, AJobWhoseCheckpointsAreGoneEverywhereDoesNotBeginAnew) {
+  StopAtFive();
+  const TempDir runs;
+  const auto elsewhere = [this](int rank) { return In("empty-" + std::to_string(rank)); };
+  const std::vector<RankResult> ranks = RunJob(runs, Job(dir_), TwoMachines(elsewhere, 2));
+  for (const RankResult& rank : ranks) {
+    EXPECT_EQ(rank.finished.reason(), "CHECKPOINTS_MISSING") << rank.finished.text();
+    EXPECT_THAT(rank.finished.text(), HasSubstr("has no checkpoint"));
+  }
+}
+
+TEST_F(MachinesTest, AFolderOfAnotherJobIsRefusedOnEitherMachine) {
+  StopAtFive();
+  for (const int foreign : {0, 1}) {
+    const TempDir runs;
+    RunOptions options = TwoMachines(
+        [&](int rank) { return rank == foreign ? Out(0) : In("own-" + std::to_string(foreign)); });
+    options.job_id = "another";
+    const std::vector<RankResult> ranks = RunJob(runs, Job(dir_), options);
+    EXPECT_EQ(ranks[foreign].finished.outcome(), v1::OUTCOME_FAILED_FINAL);
+    EXPECT_THAT(ranks[foreign].finished.text(), HasSubstr("belongs to job job-1"));
+    EXPECT_NE(ranks[1 - foreign].finished.outcome(), v1::OUTCOME_COMPLETED);
+  }
+}
+
+}  // namespace
+}  // namespace nsa::train
