@@ -21,6 +21,7 @@
 #include "kernels/optimizer/adamw.h"
 #include "kernels/optimizer/global_norm.h"
 #include "kernels/optimizer/muon.h"
+#include "kernels/optimizer/parameters_hash.h"
 #include "kernels/optimizer/step.h"
 
 namespace nsa::cuda {
@@ -93,6 +94,9 @@ absl::Status EmbeddingBackward(const Exec&, const EmbeddingBackwardArgs&) {
 absl::Status CrossEntropy(const Exec&, const CrossEntropyArgs&) { return Missing("CrossEntropy"); }
 absl::Status GlobalNorm(const Exec&, const GlobalNormArgs&) { return Missing("GlobalNorm"); }
 absl::Status AdamW(const Exec&, const AdamWArgs&) { return Missing("AdamW"); }
+absl::Status ParametersHash(const Exec&, const ParametersHashArgs&) {
+  return Missing("ParametersHash");
+}
 absl::Status MuonMomentum(const Exec&, const MuonArgs&, std::span<const MuonMatrix>,
                           const MuonScratch&) {
   return Missing("Muon");

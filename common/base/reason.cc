@@ -102,6 +102,7 @@ constexpr std::array<ReasonInfo, kReasonCount> kReasons = {{
     {Reason::kCheckpointDeleteFailed, "CHECKPOINT_DELETE_FAILED", kEvent, kGoesOn, Fault::kMachine},
     {Reason::kGateCollapse, "GATE_COLLAPSE", kEvent, kGoesOn, Fault::kJob},
     {Reason::kNonfiniteSkipped, "NONFINITE_SKIPPED", kEvent, kGoesOn, Fault::kJob},
+    {Reason::kParametersDiffer, "PARAMETERS_DIFFER", kEvent, kGoesOn, Fault::kMachine},
     {Reason::kFallback, "FALLBACK", kEvent, kGoesOn, Fault::kNone},
 }};
 

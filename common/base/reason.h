@@ -97,6 +97,7 @@ enum class Reason : uint8_t {
   kCheckpointDeleteFailed,
   kGateCollapse,
   kNonfiniteSkipped,
+  kParametersDiffer,
   kFallback,
 };
 inline constexpr int kReasonCount = static_cast<int>(Reason::kFallback) + 1;

@@ -12,6 +12,7 @@
 #include "kernels/nn/silu.h"
 #include "kernels/optimizer/adamw.h"
 #include "kernels/optimizer/global_norm.h"
+#include "kernels/optimizer/parameters_hash.h"
 
 namespace nsa {
 namespace {
@@ -109,12 +110,20 @@ void BenchAdamW(benchmark::State& state) {
   Gigabytes(state, 32.0 * static_cast<double>(size));
 }
 
+void BenchParametersHash(benchmark::State& state) {
+  const std::vector<float> values(state.range(0), 0.5f);
+  uint64_t hash = 0;
+  for (auto _ : state) Refuse(state, ParametersHash({}, {.values = View(values), .hash = &hash}));
+  Gigabytes(state, 4.0 * static_cast<double>(values.size()));
+}
+
 BENCHMARK(BenchMatmul)->Args({1024, 128, 512})->Args({1024, 512, 128})->Args({2048, 768, 3072});
 BENCHMARK(BenchRmsNorm)->Args({1024, 128})->Args({2048, 768});
 BENCHMARK(BenchSilu)->Arg(1024 * 512)->Arg(2048 * 3072);
 BENCHMARK(BenchEmbedding)->Args({1024, 128})->Args({2048, 768});
 BENCHMARK(BenchCrossEntropy)->Args({1024, 256})->Args({64, 50257});
 BENCHMARK(BenchAdamW)->Arg(254499)->Arg(10'000'000);
+BENCHMARK(BenchParametersHash)->Arg(254499)->Arg(10'000'000);
 
 }  // namespace
 }  // namespace nsa

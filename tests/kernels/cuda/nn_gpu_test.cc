@@ -12,6 +12,7 @@
 #include "kernels/nn/silu.h"
 #include "kernels/optimizer/adamw.h"
 #include "kernels/optimizer/global_norm.h"
+#include "kernels/optimizer/parameters_hash.h"
 #include "tests/kernels/cases.h"
 #include "tests/kernels/cuda/device.h"
 
@@ -337,6 +338,28 @@ TEST_F(NnOnGpu, GlobalNormTellsOfNonFiniteValues) {
     const DeviceTensor x_gpu = ToDeviceF32(x), norm(1, DType::kF32);
     ASSERT_TRUE(GlobalNorm(GpuExec(), {x_gpu, norm}).ok());
     EXPECT_FALSE(std::isfinite(norm.Floats()[0])) << bad;
+  }
+}
+
+TEST_F(NnOnGpu, ParametersHashIsThatOfTheCpu) {
+  for (const int64_t size : {0, 1, 31, 16384, 16385, 3000001}) {
+    SCOPED_TRACE(size);
+    std::vector<float> x = Random(size, 1);
+    if (size > 2) x[0] = -0.0f, x[1] = NAN, x[2] = -INFINITY;
+    uint64_t want = 0;
+    ASSERT_TRUE(ParametersHash(kCpuExec, {In(x), &want}).ok());
+    const DeviceTensor x_gpu = ToDeviceF32(x);
+    const DeviceTensor hash(1, DType::kI64);
+    auto* const to = static_cast<uint64_t*>(hash.tensor().data);
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      ASSERT_TRUE(ParametersHash(GpuExec(), {x_gpu, to}).ok());
+      EXPECT_EQ(hash.Raw<uint64_t>()[0], want) << "time " << repeat;
+    }
+    if (size == 0) continue;
+    uint32_t bits = std::bit_cast<uint32_t>(x[size - 1]) ^ 1;
+    x[size - 1] = std::bit_cast<float>(bits);
+    ASSERT_TRUE(ParametersHash(GpuExec(), {ToDeviceF32(x), to}).ok());
+    EXPECT_NE(hash.Raw<uint64_t>()[0], want) << "the last bit of the last value";
   }
 }
 

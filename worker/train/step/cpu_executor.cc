@@ -10,6 +10,7 @@
 #include "common/base/status.h"
 #include "common/estimate/estimate.h"
 #include "kernels/nn/copy.h"
+#include "kernels/optimizer/parameters_hash.h"
 #include "worker/train/gpu/machine.h"
 #include "worker/train/step/executor.h"
 
@@ -98,6 +99,13 @@ class CpuExecutor final : public StepExecutor {
   }
 
   absl::Status Audit(int64_t step) override { return state_->model->AuditAttention(exec_, step); }
+
+  absl::StatusOr<uint64_t> ParametersHash() override {
+    uint64_t hash = 0;
+    NSA_RETURN_IF_ERROR(
+        nsa::ParametersHash(exec_, {.values = state_->parameters.flat(), .hash = &hash}));
+    return hash;
+  }
 
   void AddStatistics(v1::StepRecord* record) override {
     record->set_memory_allocated_bytes(ResidentBytes());

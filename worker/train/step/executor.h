@@ -83,6 +83,10 @@ class StepExecutor {
   // Update(); AddStatistics() then adds it to the record. Not part of a captured step.
   virtual absl::Status Audit(int64_t step) = 0;
 
+  // The hash of all parameters (kernels/optimizer/parameters_hash.h), after Update(). On a GPU it
+  // waits for the device; not part of a captured step.
+  virtual absl::StatusOr<uint64_t> ParametersHash() = 0;
+
   // Adds statistics of the layers, memory and fallbacks to the record of a finished step.
   virtual void AddStatistics(v1::StepRecord* record) = 0;
 

@@ -18,6 +18,7 @@
 #include "common/estimate/estimate.h"
 #include "common/estimate/passes.h"
 #include "kernels/cuda/device.h"
+#include "kernels/optimizer/parameters_hash.h"
 #include "worker/train/comm/nccl_comm.h"
 #include "worker/train/gpu/gpu.h"
 #include "worker/train/gpu/gpu_step.h"
@@ -95,6 +96,10 @@ class GpuExecutor final : public StepExecutor {
                                           .graph = spec_.runtime().cuda_graphs(),
                                           .time_kernels = options_.time_kernels,
                                           .spin_at_step = SpinAtStep(launch_.generation())}));
+    constexpr int64_t kBytes = sizeof(uint64_t);
+    NSA_ASSIGN_OR_RETURN(hash_, cuda::DeviceMemory::Allocate(kBytes, "hash of the parameters"));
+    NSA_ASSIGN_OR_RETURN(hash_on_host_,
+                         cuda::PinnedMemory::Allocate(kBytes, "hash of the parameters"));
     return absl::OkStatus();
   }
 
@@ -159,6 +164,17 @@ class GpuExecutor final : public StepExecutor {
     return step_->Wait();
   }
 
+  absl::StatusOr<uint64_t> ParametersHash() override {
+    step_->BeginEvaluation(Phase::kTelemetry);
+    auto* const hash = static_cast<uint64_t*>(hash_.data());
+    auto* const on_host = static_cast<uint64_t*>(hash_on_host_.data());
+    NSA_RETURN_IF_ERROR(
+        nsa::ParametersHash(step_->exec(), {.values = state_->parameters.flat(), .hash = hash}));
+    NSA_RETURN_IF_ERROR(cuda::CopyBytes(gpu_->stream(), on_host, hash, sizeof(*hash)));
+    NSA_RETURN_IF_ERROR(step_->Wait());
+    return *on_host;
+  }
+
   void AddStatistics(v1::StepRecord* record) override {
     // Nothing is allocated after the first steps, so the driver is not asked again.
     constexpr int64_t kWarmUp = 3;
@@ -211,6 +227,8 @@ class GpuExecutor final : public StepExecutor {
   std::unique_ptr<NcclComm> nccl_;  // null on one GPU; graphs that use it go before it
   std::unique_ptr<ModelState> state_;
   std::unique_ptr<GpuStep> step_;
+  cuda::DeviceMemory hash_;          // one uint64_t
+  cuda::PinnedMemory hash_on_host_;  // the same on the host
   int64_t steps_ = 0;
   int64_t gpu_bytes_ = 0;              // in use on the GPU after the first steps
   std::atomic<int64_t> unpinned_ = 0;  // checkpoint snapshots that are not in pinned memory

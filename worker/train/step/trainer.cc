@@ -13,6 +13,7 @@
 #include "common/checkpoint/checkpoint_dir.h"
 #include "common/estimate/estimate.h"
 #include "common/estimate/schedule.h"
+#include "worker/train/step/parameters_check.h"
 
 namespace nsa::train {
 namespace {
@@ -71,15 +72,14 @@ absl::StatusOr<Ending> Trainer::Train() {
     page_.SetStep(step());
     if (const std::optional<Ending> failure = Observe(result)) return *failure;
 
-    const bool last = step() == train_.steps();
-    const bool stop = result.agreement.stop && !last;
-    const bool data_ended = result.agreement.exhausted && !last;
-    const bool ends = last || stop || data_ended;
+    const bool ends = EndsAfter(step(), result.agreement);
     const bool validates = ValidatesAfter(train_, step()) || (ends && train_.eval_every() > 0);
     if (validates) NSA_RETURN_IF_ERROR(Evaluate());
     if (ends || SavesAfter(train_, step())) NSA_RETURN_IF_ERROR(Save(/*last=*/ends));
-    if (stop) return StoppedAfter(step(), result.agreement);
-    if (data_ended) return DataEndedAfter(step());
+    if (ends && step() < train_.steps()) {
+      return result.agreement.stop ? StoppedAfter(step(), result.agreement)
+                                   : DataEndedAfter(step());
+    }
   }
   return CompletedAfter(train_.steps());
 }
@@ -118,7 +118,39 @@ absl::StatusOr<Trainer::StepResult> Trainer::Step(int64_t step) {
       mix_shares_.Finish(executor_->SequenceLosses(), *data_, comm_.get(), &record));
   NSA_RETURN_IF_ERROR(executor_->Update(result.agreement.finite, &record));
   if (result.agreement.finite && AuditsAfter(spec_.nsa(), step)) NSA_RETURN_IF_ERROR(Audit(step));
+  if (FlipsBitAfter(step, launch_.rank(), launch_.generation())) {
+    NSA_RETURN_IF_ERROR(FlipBit(executor_->exec(), &executor_->state()));
+  }
+  if (step % kHashEverySteps == 0 || EndsAfter(step, result.agreement)) {
+    NSA_RETURN_IF_ERROR(HashParameters(&record));
+  }
   return result;
+}
+
+// Whether this step is the last one: all are done, the ranks were asked to stop, or the data has
+// ended. A guard that ends the run, which judges the finished record, is not foreseen.
+bool Trainer::EndsAfter(int64_t step, const Agreement& agreement) const {
+  return step == train_.steps() || agreement.stop || agreement.exhausted;
+}
+
+// Writes the hash of the parameters into the record, and compares those of all ranks. Where they
+// differ, training goes on: the hashes do not say which rank is wrong, nor since when, so a restart
+// could begin with wrong parameters or on the same faulty GPU, and an end would take from the
+// people what they need to find it, a machine in the state in which it is wrong. An event of
+// severity error is sent to them instead, once: ranks that differ do so in all later steps.
+absl::Status Trainer::HashParameters(v1::StepRecord* record) {
+  page_.SetPhase(Phase::kTelemetry);
+  NSA_ASSIGN_OR_RETURN(const uint64_t mine, executor_->ParametersHash());
+  record->set_parameters_hash(mine);
+  if (comm_->world_size() == 1 || parameters_differ_) return absl::OkStatus();
+  NSA_ASSIGN_OR_RETURN(const std::vector<uint64_t> hashes, ExchangeHashes(comm_.get(), mine));
+  const auto text = DifferenceText(hashes, record->step(), launch_.job_id());
+  if (!text.has_value()) return absl::OkStatus();
+  parameters_differ_ = true;
+  if (launch_.rank() == 0 && reporter_ != nullptr) {
+    reporter_->Event(Reason::kParametersDiffer, *text, v1::SEVERITY_ERROR);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Trainer::Audit(int64_t step) {

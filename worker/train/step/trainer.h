@@ -103,6 +103,8 @@ class Trainer {
   absl::StatusOr<Batch> NextBatch(int32_t micro_batch, v1::StepRecord* record);
   absl::StatusOr<Agreement> Agree(v1::StepRecord* record);
   absl::Status Audit(int64_t step);
+  bool EndsAfter(int64_t step, const Agreement& agreement) const;
+  absl::Status HashParameters(v1::StepRecord* record);
   std::optional<Ending> Observe(const StepResult& result);
   void Complete(v1::StepRecord* record);
   absl::Status Evaluate();
@@ -148,6 +150,7 @@ class Trainer {
   std::unique_ptr<CheckpointWriter> checkpoints_;
   std::optional<Saver> saver_;  // set together with checkpoints_
   std::optional<StepGuards> guards_;
+  bool parameters_differ_ = false;  // has been reported
   absl::Duration step_began_;
   std::unique_ptr<ControlServer> control_;  // last: its thread uses the members above
 };

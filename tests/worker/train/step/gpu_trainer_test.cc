@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <fstream>
+#include <map>
 
 #include "common/checkpoint/checkpoint_dir.h"
 #include "common/estimate/estimate.h"
@@ -84,6 +86,33 @@ TEST_F(GpuTrainer, AGraphChangesNoBit) {
   const RankResult eager = RunJob(dir_, without, {.generation = 2})[0];
   EXPECT_EQ(Losses(graph), Losses(eager));
   EXPECT_TRUE(Weights(dir_ / "with", 12) == Weights(dir_ / "without", 12));
+}
+
+// The hash of step 100 is computed between two launches of the graph.
+TEST_F(GpuTrainer, HashesOfTheParametersNeitherDependOnAGraphNorDisturbIt) {
+  const auto hashes_of = [&](const char* out, bool graph) {
+    v1::JobSpec spec = Job(dir_, out);
+    spec.mutable_train()->set_steps(103);
+    spec.mutable_train()->set_save_every(0);
+    spec.mutable_runtime()->set_cuda_graphs(graph);
+    const TempDir runs;
+    const RankResult result = RunJob(runs, spec)[0];
+    std::map<int64_t, uint64_t> hashes;
+    for (const v1::StepRecord& step : result.steps) {
+      EXPECT_TRUE(step.fallbacks().empty()) << step.DebugString();
+      if (step.has_parameters_hash()) hashes[step.step()] = step.parameters_hash();
+    }
+    return hashes;
+  };
+  const auto graph = hashes_of("graph", true);
+  ASSERT_EQ(graph.size(), 2u);
+  EXPECT_NE(graph.at(100), graph.at(103));
+  EXPECT_EQ(hashes_of("eager", false), graph);
+  setenv("NSA_TEST_FLIP_BIT_AT_STEP", "100,0", 1);
+  const auto flipped = hashes_of("flipped", true);
+  unsetenv("NSA_TEST_FLIP_BIT_AT_STEP");
+  EXPECT_NE(flipped.at(100), graph.at(100));
+  EXPECT_NE(flipped.at(103), graph.at(103));
 }
 
 // The same step up to the order of sums: a micro-batch that were lost or taken twice would move the

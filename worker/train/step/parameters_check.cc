@@ -1,0 +1,105 @@
+#include "worker/train/step/parameters_check.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdlib>
+#include <map>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "common/base/status.h"
+#include "kernels/cuda/device.h"
+#include "worker/train/comm/stop.h"
+
+namespace nsa::train {
+namespace {
+
+constexpr uint64_t kLowHalf = 0xffffffffu;
+constexpr size_t kMostRanksShown = 8;
+
+std::string RanksText(const std::vector<size_t>& ranks) {
+  const size_t shown = std::min(ranks.size(), kMostRanksShown);
+  return absl::StrCat(
+      ranks.size() == 1 ? "rank " : "ranks ",
+      absl::StrJoin(ranks.begin(), ranks.begin() + static_cast<int64_t>(shown), ", "),
+      shown < ranks.size() ? absl::StrCat(", … (", ranks.size(), " ranks)") : "");
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<uint64_t>> ExchangeHashes(Comm* comm, uint64_t mine) {
+  // Numbers travel as doubles, which hold each half exactly.
+  const std::array<double, 2> halves = {static_cast<double>(mine >> 32),
+                                        static_cast<double>(mine & kLowHalf)};
+  NSA_ASSIGN_OR_RETURN(const std::vector<double> all, Gather(comm, "parameters_hash", halves));
+  std::vector<uint64_t> hashes(all.size() / 2);
+  for (size_t rank = 0; rank < hashes.size(); ++rank) {
+    hashes[rank] =
+        static_cast<uint64_t>(all[2 * rank]) << 32 | static_cast<uint64_t>(all[2 * rank + 1]);
+  }
+  return hashes;
+}
+
+std::optional<std::string> DifferenceText(std::span<const uint64_t> hashes, int64_t step,
+                                          const std::string& job) {
+  std::map<uint64_t, std::vector<size_t>> ranks_with;
+  for (size_t rank = 0; rank < hashes.size(); ++rank) ranks_with[hashes[rank]].push_back(rank);
+  if (ranks_with.size() <= 1) return std::nullopt;
+  std::vector<std::pair<uint64_t, std::vector<size_t>>> groups(ranks_with.begin(),
+                                                               ranks_with.end());
+  std::ranges::sort(groups, [](const auto& a, const auto& b) {
+    if (a.second.size() != b.second.size()) return a.second.size() > b.second.size();
+    return a.second.front() < b.second.front();
+  });
+  std::vector<std::string> texts;
+  for (const auto& [hash, ranks] : groups) {
+    if (texts.size() == kMostRanksShown) {
+      texts.emplace_back("…");
+      break;
+    }
+    texts.push_back(absl::StrFormat("%s: %016x", RanksText(ranks), hash));
+  }
+  return absl::StrFormat(
+      "step %d: the hash of the parameters: %s (equal where nothing is wrong); `nsactl replay %s "
+      "--step "
+      "%d` repeats the steps from the checkpoint before and says which rank differs; run it before "
+      "train.keep_checkpoints removes that checkpoint",
+      step, absl::StrJoin(texts, "; "), job, step);
+}
+
+bool FlipsBitAfter(int64_t step, int32_t rank, int64_t generation) {
+  const char* const text = std::getenv("NSA_TEST_FLIP_BIT_AT_STEP");
+  if (text == nullptr || generation != 1) return false;
+  const std::pair<std::string, std::string> words = absl::StrSplit(text, absl::MaxSplits(',', 1));
+  int64_t at_step = 0;
+  int32_t at_rank = 0;
+  return absl::SimpleAtoi(words.first, &at_step) && absl::SimpleAtoi(words.second, &at_rank) &&
+         at_step == step && at_rank == rank;
+}
+
+absl::Status FlipBit(const Exec& exec, ModelState* state) {
+  constexpr uint32_t kBit = uint32_t{1} << 22;  // the highest of the fraction
+  float* const place = state->parameters.of(state->parameters.layout().tensors().back()).data();
+  const bool on_gpu = exec.backend == Backend::kCuda;
+  float value = 0;
+  if (on_gpu) {
+    NSA_RETURN_IF_ERROR(cuda::CopyBytes(exec.stream, &value, place, sizeof(value)));
+    NSA_RETURN_IF_ERROR(cuda::Synchronize(exec.stream));
+  } else {
+    value = *place;
+  }
+  value = std::bit_cast<float>(std::bit_cast<uint32_t>(value) ^ kBit);
+  if (!on_gpu) {
+    *place = value;
+    return absl::OkStatus();
+  }
+  NSA_RETURN_IF_ERROR(cuda::CopyBytes(exec.stream, place, &value, sizeof(value)));
+  return cuda::Synchronize(exec.stream);
+}
+
+}  // namespace nsa::train

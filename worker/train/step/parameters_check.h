@@ -1,0 +1,36 @@
+// Proof that all ranks of a job have the same parameters: each step that is a multiple of
+// kHashEverySteps, and the last one, has a hash of them in its record (kernels/optimizer/
+// parameters_hash.h), and the ranks compare theirs.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/train/comm/comm.h"
+#include "worker/train/model/state.h"
+
+namespace nsa::train {
+
+constexpr int64_t kHashEverySteps = 100;
+
+// The hashes of all ranks, in rank order. A collective of 16 bytes a rank.
+absl::StatusOr<std::vector<uint64_t>> ExchangeHashes(Comm* comm, uint64_t mine);
+
+// What the event PARAMETERS_DIFFER says after step `step` of `job` (its id): which ranks have which
+// hash, the most common first, and what to do. Nothing where all hashes are equal.
+std::optional<std::string> DifferenceText(std::span<const uint64_t> hashes, int64_t step,
+                                          const std::string& job);
+
+// For tests of wrong hardware: whether NSA_TEST_FLIP_BIT_AT_STEP=STEP,RANK in the environment names
+// this step and rank. Only in the first start of a job.
+bool FlipsBitAfter(int64_t step, int32_t rank, int64_t generation);
+
+// Flips one bit of the last tensor's first parameter, in the memory of the state's device.
+absl::Status FlipBit(const Exec& exec, ModelState* state);
+
+}  // namespace nsa::train
