@@ -36,14 +36,18 @@ absl::StatusOr<Run> ReadRun(Client* client, const std::string& name) {
 std::string StepsText(const StepParting& steps) {
   if (steps.compared == 0) return "steps: the coordinator keeps none that both runs have\n";
   if (steps.step == 0) {
-    return absl::StrFormat(
-        "steps: %s compared, up to %d: learning rate, loss and gradient norm have the same bits\n",
-        Count(steps.compared, "step"), steps.equal_to);
+    const std::string values =
+        steps.hashes == 0
+            ? "learning rate, loss and gradient norm"
+            : absl::StrCat("learning rate, loss, gradient norm and, in ",
+                           Count(steps.hashes, "step"), ", the hash of all parameters");
+    return absl::StrFormat("steps: %s compared, up to %d: %s have the same bits\n",
+                           Count(steps.compared, "step"), steps.equal_to, values);
   }
   return absl::StrFormat(
-      "steps: %s\nstep %d: %s is %.17g and %.17g: %s\n",
+      "steps: %s\nstep %d: %s is %s and %s: %s\n",
       steps.equal_to == 0 ? "none is equal" : absl::StrCat("equal up to ", steps.equal_to),
-      steps.step, steps.value, steps.a, steps.b, steps.meaning);
+      steps.step, steps.value, steps.a_text, steps.b_text, steps.meaning);
 }
 
 std::string CheckpointsText(const CheckpointParting& checkpoints) {
@@ -67,15 +71,24 @@ std::string CheckpointsText(const CheckpointParting& checkpoints) {
   return text.empty() ? "checkpoints: none of a step that both runs have\n" : text;
 }
 
+// A hash has more digits than a number of JSON keeps.
+nlohmann::ordered_json ValueOf(const StepParting& steps, double number, const std::string& text) {
+  if (steps.value == "parameters_hash") return text;
+  return number;
+}
+
 nlohmann::ordered_json DocumentOf(const Run& a, const Run& b, const StepParting& steps,
                                   const CheckpointParting& checkpoints) {
   nlohmann::ordered_json document = {
       {"jobs", {a.job.id(), b.job.id()}},
-      {"steps", {{"compared", steps.compared}, {"equal_to", steps.equal_to}}},
+      {"steps",
+       {{"compared", steps.compared}, {"equal_to", steps.equal_to}, {"hashes", steps.hashes}}},
       {"checkpoints", {{"equal", checkpoints.equal}, {"not_compared", checkpoints.unreadable}}}};
   if (steps.step != 0) {
-    document["steps"]["first"] = {
-        {"step", steps.step}, {"value", steps.value}, {"a", steps.a}, {"b", steps.b}};
+    document["steps"]["first"] = {{"step", steps.step},
+                                  {"value", steps.value},
+                                  {"a", ValueOf(steps, steps.a, steps.a_text)},
+                                  {"b", ValueOf(steps, steps.b, steps.b_text)}};
   }
   if (checkpoints.difference.has_value()) {
     const WeightDifference& difference = *checkpoints.difference;
@@ -119,11 +132,13 @@ void AddBisect(Cli* cli) {
       {.name = "bisect",
        .what = "Find the first step and tensor in which two runs differ",
        .group = "Records",
-       .more = "Two runs of one job must have the same bits. Compares learning rate, loss and "
-               "gradient norm of every step that\nthe coordinator keeps of both (rank 0), then "
-               "the weights of the checkpoints of the same step, the oldest first.\nThe "
-               "checkpoints must be on this machine. The exit code is 0 if all is equal, 1 if the "
-               "runs differ, 6 if there was\nnothing to compare.",
+       .more =
+           "Two runs of one job must have the same bits. Compares learning rate, loss, "
+           "gradient norm and, in the steps that\nhave one, the hash of all parameters of every "
+           "step that the coordinator keeps of both (rank 0), then the weights\nof the "
+           "checkpoints of the same step, the oldest first. The checkpoints must be on this "
+           "machine. The exit code is 0\nif all is equal, 1 if the runs differ, 6 if there was "
+           "nothing to compare.",
        .examples = "nsactl bisect my-model my-model-again\n"
                    "nsactl bisect my-model my-model-again -o json | jq .steps.first",
        .run = [jobs](Session& session) { return Bisect(session, *jobs); }});

@@ -1,8 +1,10 @@
 #include "client/commands/view/step_log.h"
 
 #include <bit>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 
 namespace nsa::client {
 namespace {
@@ -30,7 +32,34 @@ std::string MeaningOf(const std::string& value, int64_t step) {
     return absl::StrCat("the parameters after step ", step - 1, " or the batch of step ", step,
                         " differ");
   }
-  return absl::StrCat("forward of step ", step, " was equal, its backward differs");
+  if (value == "grad_norm") {
+    return absl::StrCat("forward of step ", step, " was equal, its backward differs");
+  }
+  return absl::StrCat("loss and gradient norm of step ", step,
+                      " were equal, the parameters after it differ");
+}
+
+// What differs in a step of both runs; nothing where its values have the same bits.
+std::optional<StepParting> PartingOf(const v1::StepRecord& a, const v1::StepRecord& b) {
+  StepParting parting{.step = a.step()};
+  for (const Value& value : kValues) {
+    parting.a = value.of(a), parting.b = value.of(b);
+    if (SameBits(parting.a, parting.b)) continue;
+    parting.value = value.name;
+    parting.a_text = absl::StrFormat("%.17g", parting.a);
+    parting.b_text = absl::StrFormat("%.17g", parting.b);
+    parting.meaning = MeaningOf(parting.value, parting.step);
+    return parting;
+  }
+  if (!a.has_parameters_hash() || !b.has_parameters_hash() ||
+      a.parameters_hash() == b.parameters_hash()) {
+    return std::nullopt;
+  }
+  return StepParting{.step = a.step(),
+                     .value = "parameters_hash",
+                     .a_text = HashText(a.parameters_hash()),
+                     .b_text = HashText(b.parameters_hash()),
+                     .meaning = MeaningOf("parameters_hash", a.step())};
 }
 
 }  // namespace
@@ -42,25 +71,25 @@ void StepLog::Add(const v1::WatchRecordsResponse& record) {
   steps_[step.step()] = step;
 }
 
+std::string HashText(uint64_t hash) { return absl::StrFormat("%016x", hash); }
+
 StepParting FindStepParting(const StepLog& a, const StepLog& b) {
-  StepParting parting;
+  int64_t compared = 0, equal_to = 0, hashes = 0;
+  std::optional<StepParting> parting;
   for (const auto& [step, in_a] : a.steps()) {
     const auto in_b = b.steps().find(step);
     if (in_b == b.steps().end()) continue;
-    ++parting.compared;
-    for (const Value& value : kValues) {
-      const double of_a = value.of(in_a), of_b = value.of(in_b->second);
-      if (SameBits(of_a, of_b)) continue;
-      parting.step = step;
-      parting.value = value.name;
-      parting.a = of_a;
-      parting.b = of_b;
-      parting.meaning = MeaningOf(value.name, step);
-      return parting;
-    }
-    parting.equal_to = step;
+    ++compared;
+    if (in_a.has_parameters_hash() && in_b->second.has_parameters_hash()) ++hashes;
+    parting = PartingOf(in_a, in_b->second);
+    if (parting.has_value()) break;
+    equal_to = step;
   }
-  return parting;
+  StepParting found = parting.value_or(StepParting());
+  found.compared = compared;
+  found.equal_to = equal_to;
+  found.hashes = hashes;
+  return found;
 }
 
 }  // namespace nsa::client

@@ -21,14 +21,21 @@ class StepLog {
   std::map<int64_t, v1::StepRecord> steps_;
 };
 
-// The first step that both runs have and in which a value has other bits.
+// A hash of the parameters as 16 digits.
+std::string HashText(uint64_t hash);
+
+// The first step that both runs have and in which a value has other bits. Hashes of the parameters
+// are compared where both records have one.
 struct StepParting {
   int64_t compared = 0;  // steps that both have, up to and with `step`
   int64_t equal_to = 0;  // the last step before it that both have; 0: none
   int64_t step = 0;      // 0: the runs do not differ
-  std::string value;     // tokens, learning_rate, loss or grad_norm: the first that differs
-  double a = 0, b = 0;   // its values
-  std::string meaning;   // for people: what differs, judged by the value
+  int64_t hashes = 0;    // hashes of the parameters that were compared
+  // tokens, learning_rate, loss, grad_norm or parameters_hash: the first that differs
+  std::string value;
+  double a = 0, b = 0;         // its values; 0 for a hash
+  std::string a_text, b_text;  // the same for people, a hash as 16 digits
+  std::string meaning;         // for people: what differs, judged by the value
 };
 StepParting FindStepParting(const StepLog& a, const StepLog& b);
 

@@ -20,6 +20,7 @@ v1::WatchRecordsResponse Step(int64_t step, double loss = 2.5) {
   values.set_learning_rate(3e-4);
   values.set_loss(loss);
   values.set_grad_norm(0.5);
+  values.set_parameters_hash(7);
   return record;
 }
 
@@ -54,7 +55,9 @@ TEST(FindStepParting, FindsTheLastBitOfEveryValue) {
       {"loss", [](v1::StepRecord* step) { step->set_loss(std::nextafter(2.5, 3)); },
        "the parameters after step 6 or the batch of step 7 differ"},
       {"grad_norm", [](v1::StepRecord* step) { step->set_grad_norm(std::nextafter(0.5, 1)); },
-       "forward of step 7 was equal, its backward differs"}};
+       "forward of step 7 was equal, its backward differs"},
+      {"parameters_hash", [](v1::StepRecord* step) { step->set_parameters_hash(8); },
+       "loss and gradient norm of step 7 were equal, the parameters after it differ"}};
   for (const Case& one : cases) {
     const StepLog changed = Log([&](v1::StepRecord* step) {
       if (step->step() >= 7) one.change(step);
@@ -63,9 +66,18 @@ TEST(FindStepParting, FindsTheLastBitOfEveryValue) {
     EXPECT_EQ(parting.step, 7);
     EXPECT_EQ(parting.equal_to, 6);
     EXPECT_EQ(parting.value, one.value);
-    EXPECT_NE(parting.a, parting.b);
+    EXPECT_NE(parting.a_text, parting.b_text);
+    EXPECT_EQ(parting.a == parting.b, parting.value == "parameters_hash");
     EXPECT_THAT(parting.meaning, HasSubstr(one.meaning));
   }
+}
+
+TEST(FindStepParting, CountsHashesThatBothRunsHave) {
+  const StepLog few = Log([](v1::StepRecord* step) {
+    if (step->step() % 4 != 0) step->clear_parameters_hash();
+  });
+  EXPECT_EQ(FindStepParting(Log(), few).hashes, 2);
+  EXPECT_EQ(FindStepParting(Log(), few).step, 0) << "a hash that only one run has is no difference";
 }
 
 TEST(FindStepParting, ComparesWhatBothRunsHave) {
@@ -96,6 +108,13 @@ TEST_F(BisectTest, SaysThatEqualRunsAreEqual) {
             "steps: 5 steps compared, up to 5: learning rate, loss and gradient norm have the "
             "same bits\n"
             "checkpoints: none of a step that both runs have\n");
+}
+
+TEST_F(BisectTest, SaysInHowManyStepsAllParametersWereCompared) {
+  for (int step = 1; step <= 5; ++step) AddStep(step).set_parameters_hash(step);
+  EXPECT_THAT(Run({"bisect", "demo", "old"}).out,
+              HasSubstr("steps: 5 steps compared, up to 5: learning rate, loss, gradient norm and, "
+                        "in 5 steps, the hash of all parameters have the same bits\n"));
 }
 
 TEST_F(BisectTest, SaysWhatItCouldNotCompare) {
