@@ -18,6 +18,7 @@ namespace nsa::client {
   ROW(Plot)                  \
   ROW(Compare)               \
   ROW(Bisect)                \
+  ROW(Replay)                \
   ROW(Report)                \
   ROW(Sweep)                 \
   ROW(Stop)                  \

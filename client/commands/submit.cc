@@ -38,9 +38,9 @@ constexpr int64_t kCanarySteps = 20;
 
 // Prints every finding of a refused job. It asks for the whole report, because the details of an
 // error hold only what fits into 6 KB.
-absl::StatusOr<ExitCode> ExplainRefusal(Session& session, Client* client, const std::string& name,
-                                        const JobFile& job, const absl::Status& refusal,
-                                        const ErrorDetails& details) {
+absl::Status ExplainRefusal(Session& session, Client* client, const std::string& name,
+                            const JobFile& job, const absl::Status& refusal,
+                            const ErrorDetails& details) {
   v1::SubmitJobRequest request;
   *request.mutable_spec() = job.spec;
   request.set_validate_only(true);
@@ -144,7 +144,8 @@ absl::StatusOr<ExitCode> Submit(Session& session, const SubmitFlags& flags) {
 
 }  // namespace
 
-absl::StatusOr<ExitCode> SendJob(Session& session, const JobFile& job, const SendOptions& options) {
+absl::StatusOr<v1::SubmitJobResponse> Send(Session& session, const JobFile& job,
+                                           const SendOptions& options) {
   v1::SubmitJobRequest request;
   *request.mutable_spec() = job.spec;
   request.set_request_id(options.request_id);
@@ -153,19 +154,21 @@ absl::StatusOr<ExitCode> SendJob(Session& session, const JobFile& job, const Sen
   }
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
   ErrorDetails details;
-  const auto response = Resend(
+  auto response = Resend(
       session, [&] { return client->Call<v1::SubmitJobResponse>(request, {.details = &details}); });
-  if (absl::IsInvalidArgument(response.status())) {
-    return ExplainRefusal(session, client, options.name, job, response.status(), details);
-  }
-  NSA_RETURN_IF_ERROR(response.status());
+  if (!absl::IsInvalidArgument(response.status())) return response;
+  return ExplainRefusal(session, client, options.name, job, response.status(), details);
+}
+
+absl::StatusOr<ExitCode> SendJob(Session& session, const JobFile& job, const SendOptions& options) {
+  NSA_ASSIGN_OR_RETURN(const v1::SubmitJobResponse response, Send(session, job, options));
   if (session.structured()) {
-    session.PrintDocument(*response);
+    session.PrintDocument(response);
   } else {
-    PrintAccepted(session, *response);
+    PrintAccepted(session, response);
   }
-  if (options.watch) return WatchToEnd(session, response->job());
-  if (!session.structured()) session.Note("Next:\n" + NextCommands(response->job()));
+  if (options.watch) return WatchToEnd(session, response.job());
+  if (!session.structured()) session.Note("Next:\n" + NextCommands(response.job()));
   return ExitCode::kOk;
 }
 

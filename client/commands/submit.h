@@ -1,4 +1,4 @@
-// Sends a job to the coordinator: the second half of `submit` and of `fork`.
+// Sends a job to the coordinator: the second half of `submit`, `fork` and `replay`.
 #pragma once
 
 #include <string>
@@ -15,8 +15,12 @@ struct SendOptions {
   bool watch = false;      // then show the progress until the job ends
 };
 
-// Submits `job`, prints what was accepted and the commands to try next. When preflight refuses it,
-// prints every finding with its place in the source; the error is then InvalidArgument.
+// Submits `job` and returns what was accepted. When preflight refuses it, prints every finding with
+// its place in the source; the error is then InvalidArgument.
+absl::StatusOr<v1::SubmitJobResponse> Send(Session& session, const JobFile& job,
+                                           const SendOptions& options);
+
+// The same; then prints what was accepted and the commands to try next.
 absl::StatusOr<ExitCode> SendJob(Session& session, const JobFile& job, const SendOptions& options);
 
 }  // namespace nsa::client

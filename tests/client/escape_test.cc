@@ -105,6 +105,7 @@ TEST_F(EscapeTest, NoCommandPassesASteeringTextOn) {
       {"compare", "jdemo1234567", "jold12345678a"},
       {"compare", "jdemo1234567", "jold12345678a", "--all"},
       {"bisect", "jdemo1234567", "jold12345678a"},
+      {"replay", "jdemo1234567", "--step", "375", "--from", "0"},
       {"nodes"},
       {"nodes", "-o", "wide"},
       {"checkpoint", "list", "jdemo1234567"},

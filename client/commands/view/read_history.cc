@@ -9,9 +9,11 @@
 namespace nsa::client {
 
 absl::Status ReadRecords(Client* client, const std::string& id,
-                         const std::function<void(const v1::WatchRecordsResponse&)>& take) {
+                         const std::function<void(const v1::WatchRecordsResponse&)>& take,
+                         int32_t rank) {
   v1::WatchRecordsRequest request;
   request.set_job(id);
+  request.set_rank(rank);
   return client->Stream<v1::WatchRecordsResponse>(request,
                                                   [&take](const v1::WatchRecordsResponse& record) {
                                                     take(record);

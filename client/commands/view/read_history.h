@@ -1,4 +1,5 @@
-// Reads what the coordinator keeps of jobs' training; shared by `plot`, `compare` and `report`.
+// Reads what the coordinator keeps of jobs' training; shared by `plot`, `compare`, `report`,
+// `bisect` and `replay`.
 #pragma once
 
 #include <functional>
@@ -14,10 +15,11 @@ namespace nsa::client {
 // There are as many colours.
 inline constexpr size_t kMostJobs = 8;
 
-// Passes on all records of a job's rank 0 that the coordinator keeps: the newest 20,000 of each
-// start.
+// Passes on all records of a job's rank, -1 for all of them, that the coordinator keeps: the newest
+// 20,000 of each start and rank.
 absl::Status ReadRecords(Client* client, const std::string& id,
-                         const std::function<void(const v1::WatchRecordsResponse&)>& take);
+                         const std::function<void(const v1::WatchRecordsResponse&)>& take,
+                         int32_t rank = 0);
 
 // The job and these records of it.
 absl::StatusOr<ComparedJob> ReadHistory(Client* client, const std::string& job);

@@ -172,8 +172,7 @@ grpc::Status FakeCoordinatorService::StopJob(grpc::ServerContext* context,
   MutexLock lock(&mutex_);
   v1::Job* job = Find(request->job());
   if (job == nullptr) return NoSuchJob(request->job());
-  const bool ended = state_.stops_at_once && request->stop().mode() == v1::STOP_MODE_NOW;
-  job->set_state(ended ? v1::Job::STATE_STOPPED : v1::Job::STATE_STOPPING);
+  job->set_state(state_.stops_at_once ? v1::Job::STATE_STOPPED : v1::Job::STATE_STOPPING);
   *job->mutable_stop() = request->stop();
   *response->mutable_job() = *job;
   return grpc::Status::OK;

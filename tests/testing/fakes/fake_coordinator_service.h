@@ -36,7 +36,7 @@ class FakeCoordinatorService final : public v1::CoordinatorService::Service {
     std::map<std::string, std::vector<grpc::Status>> failures;
     // How long every call takes.
     absl::Duration delay;
-    // Jobs that are stopped now have ended at once.
+    // Jobs that are asked to stop have ended at once.
     bool stops_at_once = false;
     // Bearer token that callers must send; empty: none.
     std::string token;

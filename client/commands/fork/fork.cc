@@ -1,11 +1,11 @@
 // nsactl fork: a new job that continues from a checkpoint of another one.
-#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/cli.h"
+#include "client/commands/fork/continued_job.h"
 #include "client/commands/submit.h"
 #include "client/connect/job_source.h"
 #include "common/base/status.h"
@@ -24,10 +24,10 @@ struct Flags {
 
 // The checkpoint of --at-step, or the newest, among those that can be read.
 absl::StatusOr<v1::CheckpointInfo> FindCheckpoint(Client* client, const Flags& flags) {
-  NSA_ASSIGN_OR_RETURN(const v1::ListCheckpointsResponse all, client->ListCheckpoints(flags.job));
+  NSA_ASSIGN_OR_RETURN(const std::vector<v1::CheckpointInfo> all,
+                       ReadableCheckpoints(client, flags.job));
   const v1::CheckpointInfo* found = nullptr;
-  for (const v1::CheckpointInfo& checkpoint : all.checkpoints()) {
-    if (!checkpoint.error().empty()) continue;
+  for (const v1::CheckpointInfo& checkpoint : all) {
     if (flags.at_step == 0 || checkpoint.step() == flags.at_step) found = &checkpoint;
   }
   if (found != nullptr) return *found;
@@ -62,18 +62,12 @@ absl::Status Decay(int64_t from, int64_t steps, v1::JobSpec* spec) {
   return absl::OkStatus();
 }
 
-// The job's spec, changed so that it continues from the checkpoint in an out_dir of its own, beside
-// the job's.
+// The job's spec, changed so that it continues from the checkpoint, with the changes of the flags.
 absl::StatusOr<v1::JobSpec> ForkedSpec(const v1::Job& job, const v1::CheckpointInfo& checkpoint,
                                        const Flags& flags) {
-  v1::JobSpec spec = job.spec();
-  spec.set_name(flags.name.empty() ? absl::StrCat(job.name(), "-at-", checkpoint.step())
-                                   : flags.name);
-  const std::filesystem::path out_dir = spec.train().out_dir();
-  spec.mutable_train()->set_out_dir(out_dir.parent_path() / spec.name());
-  spec.mutable_restart()->set_resume(checkpoint.path());
-  spec.mutable_restart()->clear_init();
-  spec.clear_sweep();
+  v1::JobSpec spec = ContinuedSpec(
+      job, flags.name.empty() ? absl::StrCat(job.name(), "-at-", checkpoint.step()) : flags.name,
+      checkpoint.path());
   if (flags.decay > 0) {
     NSA_RETURN_IF_ERROR(Decay(checkpoint.step(), flags.decay, &spec));
   }

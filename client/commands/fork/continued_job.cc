@@ -1,0 +1,33 @@
+#include "client/commands/fork/continued_job.h"
+
+#include <filesystem>
+
+#include "common/base/status.h"
+
+namespace nsa::client {
+
+absl::StatusOr<std::vector<v1::CheckpointInfo>> ReadableCheckpoints(Client* client,
+                                                                    const std::string& job) {
+  NSA_ASSIGN_OR_RETURN(const v1::ListCheckpointsResponse all, client->ListCheckpoints(job));
+  std::vector<v1::CheckpointInfo> readable;
+  for (const v1::CheckpointInfo& checkpoint : all.checkpoints()) {
+    if (checkpoint.error().empty()) readable.push_back(checkpoint);
+  }
+  return readable;
+}
+
+v1::JobSpec ContinuedSpec(const v1::Job& job, const std::string& name,
+                          const std::string& checkpoint) {
+  v1::JobSpec spec = job.spec();
+  spec.set_name(name);
+  const std::filesystem::path out_dir = spec.train().out_dir();
+  spec.mutable_train()->set_out_dir(out_dir.parent_path() / name);
+  if (!checkpoint.empty()) {
+    spec.mutable_restart()->set_resume(checkpoint);
+    spec.mutable_restart()->clear_init();
+  }
+  spec.clear_sweep();
+  return spec;
+}
+
+}  // namespace nsa::client

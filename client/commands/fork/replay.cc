@@ -1,0 +1,255 @@
+// nsactl replay: repeats steps of a job from a checkpoint and says whether the bits agree.
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "client/cli.h"
+#include "client/commands/fork/continued_job.h"
+#include "client/commands/fork/replay_verdict.h"
+#include "client/commands/submit.h"
+#include "client/commands/view/read_history.h"
+#include "client/connect/follow.h"
+#include "client/connect/job_source.h"
+#include "client/connect/resend.h"
+#include "client/show/job_text.h"
+#include "common/base/status.h"
+
+namespace nsa::client {
+namespace {
+
+constexpr size_t kLongestName = 63;
+
+struct Flags {
+  std::string job;
+  int64_t step = 0;   // 0: the last one with a hash
+  int64_t from = -1;  // 0: the beginning; -1: the newest checkpoint before the step
+  std::vector<std::string> sets;
+  bool keep = false;
+};
+
+absl::StatusOr<RankLogs> ReadRankLogs(Client* client, const std::string& id) {
+  RankLogs logs;
+  NSA_RETURN_IF_ERROR(ReadRecords(
+      client, id,
+      [&logs](const v1::WatchRecordsResponse& record) { logs[record.rank()].Add(record); }, -1));
+  std::erase_if(logs, [](const auto& rank) { return rank.second.steps().empty(); });
+  return logs;
+}
+
+// The step of --step, or the last one with a hash of the parameters.
+absl::StatusOr<int64_t> LastStep(const RankLogs& original, const Flags& flags) {
+  if (original.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat("replay: the coordinator keeps no step of ",
+                                                      flags.job, "; name a job that has trained"));
+  }
+  const auto& steps = original.begin()->second.steps();
+  if (flags.step > 0) {
+    if (steps.contains(flags.step)) return flags.step;
+    return absl::FailedPreconditionError(
+        absl::StrFormat("--step: %d (the coordinator keeps steps %d to %d of %s); name one of them",
+                        flags.step, steps.begin()->first, steps.rbegin()->first, flags.job));
+  }
+  const auto hashed = std::find_if(steps.rbegin(), steps.rend(), [](const auto& each) {
+    return each.second.has_parameters_hash();
+  });
+  if (hashed != steps.rend()) return hashed->first;
+  return absl::FailedPreconditionError(absl::StrCat(
+      "replay: no step of ", flags.job,
+      " has a hash of the parameters (every 100th and the last one have); name a step by --step"));
+}
+
+// The checkpoint of --from, or the newest before `step`. One of step 0 without a path stands for
+// the job's beginning.
+absl::StatusOr<v1::CheckpointInfo> FindStart(Client* client, const Flags& flags, int64_t step) {
+  if (flags.from == 0) return v1::CheckpointInfo();
+  NSA_ASSIGN_OR_RETURN(const std::vector<v1::CheckpointInfo> all,
+                       ReadableCheckpoints(client, flags.job));
+  const v1::CheckpointInfo* found = nullptr;
+  std::vector<int64_t> kept;
+  for (const v1::CheckpointInfo& checkpoint : all) {
+    kept.push_back(checkpoint.step());
+    if (checkpoint.step() >= step) continue;
+    if (flags.from < 0 || checkpoint.step() == flags.from) found = &checkpoint;
+  }
+  if (found != nullptr) return *found;
+  const std::string limit = kept.empty()
+                                ? "no checkpoint of it is kept"
+                                : absl::StrCat("kept are those of ", absl::StrJoin(kept, ", "));
+  if (flags.from > 0) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("--from: %d (the step of a checkpoint of %s before step %d; %s); name "
+                        "another one, or 0 for the job's beginning",
+                        flags.from, flags.job, step, limit));
+  }
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "--step: %d (a step of %s after a checkpoint; %s); name a later one, or repeat the job from "
+      "its beginning by --from 0",
+      step, flags.job, limit));
+}
+
+absl::Status StopAfter(Session& session, Client* client, const std::string& id, int64_t step) {
+  v1::StopJobRequest request;
+  request.set_job(id);
+  request.mutable_stop()->set_mode(v1::STOP_MODE_AT_STEP);
+  request.mutable_stop()->set_at_step(step);
+  const absl::Status stopped =
+      Resend(session, [&] { return client->Call<v1::StopJobResponse>(request); }).status();
+  if (stopped.ok()) return stopped;
+  return Annotate(stopped,
+                  absl::StrFormat("the replay goes on after step %d; end it by `nsactl stop "
+                                  "%s` and try again",
+                                  step, id));
+}
+
+// Submits the replay, which stops after `step`.
+absl::StatusOr<v1::Job> Submit(Session& session, Client* client, const v1::Job& original,
+                               const v1::CheckpointInfo& start, const Flags& flags, int64_t step) {
+  NSA_ASSIGN_OR_RETURN(const std::string unique, NewRequestId());
+  const std::string ending = absl::StrCat("-replay-", step, "-", unique.substr(0, 8));
+  JobFile replay;
+  replay.spec = ContinuedSpec(
+      original, original.name().substr(0, kLongestName - ending.size()) + ending, start.path());
+  for (const std::string& assignment : flags.sets) {
+    NSA_RETURN_IF_ERROR(ApplySet(assignment, &replay.spec).status());
+  }
+  NSA_ASSIGN_OR_RETURN(
+      const v1::SubmitJobResponse submitted,
+      Send(session, replay, {.name = absl::StrCat("replay of ", original.name())}));
+  const v1::Job& job = submitted.job();
+  v1::JobSpec full = replay.spec;
+  ApplyDefaults(&full);
+  if (step < full.train().steps()) {
+    NSA_RETURN_IF_ERROR(StopAfter(session, client, job.id(), step));
+  }
+  session.Note(absl::StrFormat(
+      "replay %s: repeats steps %d to %d of %s from %s; it waits for its end (Ctrl-C leaves the "
+      "replay running)",
+      Title(job), start.step() + 1, step, Title(original),
+      start.path().empty() ? "its beginning" : absl::StrCat("the checkpoint of ", start.step())));
+  return job;
+}
+
+// Waits until the job has ended, over restarts of the coordinator.
+absl::StatusOr<v1::Job> WaitForEnd(Session& session, Client* client, const std::string& id) {
+  v1::WatchRecordsRequest request;
+  request.set_job(id);
+  request.set_follow(true);
+  NSA_RETURN_IF_ERROR(Follow(session, id, [&] {
+    return client->Stream<v1::WatchRecordsResponse>(request,
+                                                    [&](const v1::WatchRecordsResponse& record) {
+                                                      request.set_after_position(record.position());
+                                                      return true;
+                                                    });
+  }));
+  return client->GetJob(id);
+}
+
+// The records of all ranks of a job that has ended. Those of a machine that reports late may come
+// a moment after the end.
+absl::StatusOr<RankLogs> ReadEnded(Session& session, Client* client, const std::string& id,
+                                   size_t ranks, int64_t step) {
+  constexpr int kLooks = 25;
+  for (int look = 1;; ++look) {
+    NSA_ASSIGN_OR_RETURN(RankLogs logs, ReadRankLogs(client, id));
+    const bool all = logs.size() >= ranks && std::ranges::all_of(logs, [step](const auto& rank) {
+                       return rank.second.steps().contains(step);
+                     });
+    if (all || look == kLooks) return logs;
+    if (!session.interrupt().SleepFor(absl::Milliseconds(200))) {
+      return absl::CancelledError("interrupted");
+    }
+  }
+}
+
+absl::Status DeleteReplay(Client* client, const v1::Job& job) {
+  v1::DeleteJobRequest request;
+  request.set_job(job.id());
+  NSA_ASSIGN_OR_RETURN(*request.mutable_request_id(), NewRequestId());
+  return client->Call<v1::DeleteJobResponse>(request).status();
+}
+
+// What becomes of the replay: it is deleted where it is equal, unless it is wanted.
+absl::Status Conclude(Session& session, Client* client, const Replay& replay, bool equal,
+                      const Flags& flags) {
+  const std::string& folder = replay.replay.spec().train().out_dir();
+  if (equal && !flags.keep) {
+    NSA_RETURN_IF_ERROR(DeleteReplay(client, replay.replay));
+    session.Note(absl::StrCat("the replay's records were deleted; its folder stays: ", folder));
+    return absl::OkStatus();
+  }
+  session.Note(absl::StrFormat(
+      "the replay stays as %s, with the folder %s\nNext:\n  nsactl bisect %s %s\n  nsactl delete "
+      "%s",
+      Title(replay.replay), folder, replay.original.id(), replay.replay.id(), replay.replay.id()));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ExitCode> RunReplay(Session& session, const Flags& flags) {
+  NSA_ASSIGN_OR_RETURN(Client * client, session.client());
+  Replay replay;
+  NSA_ASSIGN_OR_RETURN(replay.original, client->GetJob(flags.job));
+  NSA_ASSIGN_OR_RETURN(const RankLogs original, ReadRankLogs(client, replay.original.id()));
+  NSA_ASSIGN_OR_RETURN(replay.step, LastStep(original, flags));
+  NSA_ASSIGN_OR_RETURN(const v1::CheckpointInfo start, FindStart(client, flags, replay.step));
+  replay.checkpoint_step = start.step();
+  NSA_ASSIGN_OR_RETURN(replay.replay,
+                       Submit(session, client, replay.original, start, flags, replay.step));
+  NSA_ASSIGN_OR_RETURN(replay.replay, WaitForEnd(session, client, replay.replay.id()));
+  NSA_ASSIGN_OR_RETURN(const RankLogs again, ReadEnded(session, client, replay.replay.id(),
+                                                       original.size(), replay.step));
+  const ReplayVerdict verdict = JudgeReplay(original, again);
+  const bool differs = verdict.parting.step != 0;
+  if (!differs && verdict.last < replay.step) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "replay: equal up to step %d (%d wanted), where it ended: %s, %s; look at it with `nsactl "
+        "describe %s`",
+        verdict.last, replay.step, StateName(replay.replay.state()), ReasonText(replay.replay),
+        replay.replay.id()));
+  }
+  if (session.structured()) {
+    session.PrintDocument(VerdictDocument(replay, verdict));
+  } else {
+    session.out() << VerdictText(replay, verdict) << std::flush;
+  }
+  NSA_RETURN_IF_ERROR(Conclude(session, client, replay, !differs, flags));
+  return differs ? ExitCode::kFailed : ExitCode::kOk;
+}
+
+}  // namespace
+
+void AddReplay(Cli* cli) {
+  const auto flags = std::make_shared<Flags>();
+  Options options = cli->Add(
+      {.name = "replay",
+       .what = "Repeat steps of a job and say whether they give the same bits",
+       .group = "Records",
+       .more =
+           "Submits the job again from its newest checkpoint before step N, in an out_dir beside "
+           "JOB's, stops it after step N, and\ncompares loss, gradient norm and the hashes of all "
+           "parameters of every rank with those of JOB. On the same kind of\nmachine they must "
+           "have "
+           "the same bits; a difference names the step and, by the hashes, the rank, and convicts "
+           "a GPU or\nmemory that is faulty. The replay has JOB's settings and priority and waits "
+           "for free slots as any job. Where all is\nequal it is deleted; its folder stays. The "
+           "exit code is 0 if all is equal, 1 if the runs differ, 6 if there was\nnothing to "
+           "compare.",
+       .examples = "nsactl replay demo --step 4200\n"
+                   "nsactl replay demo --step 4200 --from 3000 --set priority=10\n"
+                   "nsactl replay demo -o json | jq .first",
+       .run = [flags](Session& session) { return RunReplay(session, *flags); }});
+  options.Argument("JOB", &flags->job, "Job id or name");
+  options.Number("--step", &flags->step, {.least = 1},
+                 "The last step to repeat (default: the last one with a hash of the parameters)");
+  options.Number("--from", &flags->from, {.least = 0},
+                 "Step of the checkpoint to begin with (default: the newest before --step); 0: the "
+                 "job's beginning");
+  options.Texts("--set", "FIELD=VALUE", &flags->sets,
+                "Change a field of the replay, e.g. its priority; may be repeated");
+  options.Flag("--keep", &flags->keep, "Keep the replay although all is equal");
+}
+
+}  // namespace nsa::client
