@@ -15,8 +15,10 @@ absl::Status ParametersHash(const Exec& exec, const ParametersHashArgs& args) {
   exec.Enter("parameters_hash");
   if (exec.backend == Backend::kCuda) return cuda::ParametersHash(exec, args);
   const float* const values = args.values.as<float>().data();
+  // Few values take less time than threads need to begin. Not used without OpenMP.
+  [[maybe_unused]] constexpr int64_t kFewValues = 16384;
   uint64_t sum = 0;
-#pragma omp parallel for schedule(static) reduction(+ : sum)
+#pragma omp parallel for schedule(static) reduction(+ : sum) if (args.values.size > kFewValues)
   for (int64_t i = 0; i < args.values.size; ++i) {
     sum += HashOfValue(static_cast<uint64_t>(i), std::bit_cast<uint32_t>(values[i]));
   }
