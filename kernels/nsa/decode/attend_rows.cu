@@ -11,8 +11,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kSub = kThreads / kPartKeys;  // threads of a key
-constexpr int kMostWidth = 128;
+constexpr int kSub = kThreads / kPartKeys;          // threads of a key
 constexpr int kMostChunks = kMostWidth / 8 / kSub;  // of 8 columns, in a thread
 
 template <int kHeads>
@@ -190,45 +189,6 @@ __global__ void __launch_bounds__(kThreads)
   if (values) Values(p, part, row, g, shared);
 }
 
-// o = Σ part_o · 2^(max − largest max) / Σ …, of one row, head and branch; 0 without keys. A thread
-// has a column of every n-th part, n = threads / dv; their sums are added in order.
-__global__ void __launch_bounds__(kThreads)
-    SumKernel(Begin begin, const __grid_constant__ DecodeProblem p) {
-  __shared__ float maxima[kWarps], outputs[kThreads], sums[kThreads];
-  begin.WaitForPrevious();
-  const int head = blockIdx.x, row = blockIdx.y, branch = blockIdx.z;
-  if (p.o[branch] == nullptr) return;
-  const int first = p.first_part[branch], end = first + p.parts[branch];
-  float max = -INFINITY;
-  for (int part = first + threadIdx.x; part < end; part += kThreads) {
-    max = fmaxf(max, p.stats[p.StatsAt(part, row, head)].x);
-  }
-  max = WarpMax(max);
-  if (threadIdx.x % kWarp == 0) maxima[threadIdx.x / kWarp] = max;
-  __syncthreads();
-#pragma unroll
-  for (int warp = 0; warp < kWarps; ++warp) max = fmaxf(max, maxima[warp]);
-  const int slices = kThreads / p.dv, slice = threadIdx.x / p.dv, column = threadIdx.x % p.dv;
-  float sum = 0, o = 0;
-#pragma unroll 4
-  for (int part = first + slice; part < end; part += slices) {
-    const float2 stats = p.stats[p.StatsAt(part, row, head)];
-    if (stats.y == 0.0f) continue;  // its part_o is not written
-    const float weight = Exp2(stats.x - max);
-    sum += stats.y * weight;
-    o += p.part_o[p.StatsAt(part, row, head) * p.dv + column] * weight;
-  }
-  outputs[threadIdx.x] = o, sums[threadIdx.x] = sum;
-  __syncthreads();
-  if (slice != 0) return;
-  for (int other = 1; other < slices; ++other) {
-    o += outputs[other * p.dv + column];
-    sum += sums[other * p.dv + column];
-  }
-  p.o[branch][(int64_t{row} * p.heads + head) * p.dv + column] =
-      __float2bfloat16(sum > 0 ? o / sum : 0.0f);
-}
-
 absl::Status LaunchParts(const Exec& exec, const DecodeProblem& p, int part0, int parts) {
   if (parts == 0) return absl::OkStatus();
   const LaunchShape shape{
@@ -239,6 +199,20 @@ absl::Status LaunchParts(const Exec& exec, const DecodeProblem& p, int part0, in
   if (p.h <= 4) return Launch(exec, "attend_cached", PartKernel<4>, shape, p, part0);
   if (p.h <= 8) return Launch(exec, "attend_cached", PartKernel<8>, shape, p, part0);
   return Launch(exec, "attend_cached", PartKernel<kMostHeads>, shape, p, part0);
+}
+
+DecodeGate GateOf(const AttendCachedArgs& args) {
+  DecodeGate gate{.sigmoid = args.config.gate == GateKind::kSigmoid,
+                  .q = DataOf<bf16>(args.q_unrotated),
+                  .fc1_w = DataOf<bf16>(args.gate.fc1_w),
+                  .fc1_b = DataOf<bf16>(args.gate.fc1_b),
+                  .fc2_w = DataOf<bf16>(args.gate.fc2_w),
+                  .fc2_b = DataOf<bf16>(args.gate.fc2_b),
+                  .o = DataOf<bf16>(args.o)};
+  for (int c = 0; c < kBranches; ++c) {
+    if (args.config.branches[c]) gate.branch[gate.branches++] = c;
+  }
+  return gate;
 }
 
 }  // namespace
@@ -260,7 +234,6 @@ absl::Status AttendCached(const Exec& exec, const AttendCachedArgs& args) {
   for (int c = 0; c < kBranches; ++c) {
     p.k[c] = DataOf<bf16>(args.k[c]);
     p.v[c] = config.branches[c] ? DataOf<bf16>(args.v[c]) : nullptr;
-    p.o[c] = config.branches[c] ? DataOf<bf16>(args.o[c]) : nullptr;
   }
   // The parts of cmp and win first, which run together.
   std::copy(parts.count.begin(), parts.count.end(), p.parts);
@@ -277,11 +250,7 @@ absl::Status AttendCached(const Exec& exec, const AttendCachedArgs& args) {
     NSA_RETURN_IF_ERROR(ChooseCachedBlocks(exec, p));
     NSA_RETURN_IF_ERROR(LaunchParts(exec, p, p.first_part[kSel], p.parts[kSel]));
   }
-  return Launch(exec, "sum_parts", SumKernel,
-                {.grid = dim3(static_cast<unsigned int>(p.heads), static_cast<unsigned int>(p.rows),
-                              kBranches),
-                 .block = kThreads},
-                p);
+  return SumParts(exec, p, GateOf(args));
 }
 
 }  // namespace nsa::cuda

@@ -1,12 +1,12 @@
 // Attention of a few new tokens over the cached keys and values of their sequence, on a GPU: what
-// the branches of the layer (kernels/nsa/layer/nsa_layer.h) compute for these rows. On the CPU this
-// is worker/train/decode/attend_rows.h.
+// the layer (kernels/nsa/layer/nsa_layer.h) computes for these rows. On the CPU this is
+// worker/train/decode/attend_rows.h.
 //
 // The keys of a row are divided into parts of 64. A thread block computes the attention of one row
 // and group over one part, and the parts are then added up in order, so bits repeat and a single
 // row keeps the whole GPU busy:
 //
-//   parts of cmp and win → the row's selection blocks → parts of sel → sums
+//   parts of cmp and win → the row's selection blocks → parts of sel → sums, gate
 #pragma once
 
 #include <array>
@@ -31,16 +31,19 @@ struct AttendCachedArgs {
   ConstTensor doc_start;  // optional int32 [R]: where the document of each row begins
 
   ConstTensor q;  // [R, H, dk], rotated
+  // With several branches:
+  ConstTensor q_unrotated;  // [R, H, dk]
+  GateParams gate;
   // Rotated keys, and values, of each branch: [rows, G, dk] and [rows, G, dv]. Of cmp they are the
   // compression blocks from block 0 on; of sel the tokens from position 0 on; of win those from
   // position at[1 + kWin] on, which is at most the first that row 0 sees. In a layer with sel and
   // without cmp k[kCmp] has the averages of l keys, and v[kCmp] is empty.
   std::array<ConstTensor, kBranches> k, v;
 
-  Tensor scratch;                   // uint8 [AttendCachedScratchBytes]
-  Tensor blocks;                    // int32 [R, G, n], overwritten, when sel is present
-  std::array<Tensor, kBranches> o;  // [R, H, dv] of each branch that is present, overwritten
-  Tensor keys_read;                 // int64 [kBranches], added to; heads of a group count once
+  Tensor scratch;    // uint8 [AttendCachedScratchBytes]
+  Tensor blocks;     // int32 [R, G, n], overwritten, when sel is present
+  Tensor o;          // [R, H, dv], overwritten
+  Tensor keys_read;  // int64 [kBranches], added to; heads of a group count once
 };
 
 // How the keys of a sequence are divided.

@@ -1,5 +1,5 @@
-// What the kernels of attend_rows.cu and choose_blocks.cu share: the rows, the caches, and where
-// the results of the parts are.
+// What the kernels of attend_rows.cu, choose_blocks.cu and sum_parts.cu share: the rows, the
+// caches, and where the results of the parts are.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,8 @@
 namespace nsa::cuda {
 
 constexpr int kPartKeys = CachedParts::kKeys;
-constexpr int kMostHeads = 16;  // query heads in a group
+constexpr int kMostHeads = 16;   // query heads in a group
+constexpr int kMostWidth = 128;  // dk and dv
 
 // The sizes have the names that BranchRule (common/nsa/visibility.h) reads.
 struct DecodeProblem {
@@ -28,7 +29,6 @@ struct DecodeProblem {
   int first_part[kBranches], parts[kBranches];
   int* blocks;
   unsigned long long* keys_read;
-  bf16* o[kBranches];
 
   int64_t score_step;  // numbers of a row of `scores`
   float* scores;       // [R, H, score_step], of the compressed keys that are visible
@@ -45,7 +45,20 @@ struct DecodeProblem {
   }
 };
 
+// The branches that are present, in order, and with several of them the gate that weighs them.
+struct DecodeGate {
+  int branches;
+  int branch[kBranches];
+  bool sigmoid;
+  const bf16* q;  // not rotated
+  const bf16 *fc1_w, *fc1_b, *fc2_w, *fc2_b;
+  bf16* o;  // [R, H, dv]
+};
+
 // Chooses the selection blocks of every row and group from the scores and statistics of cmp.
 absl::Status ChooseCachedBlocks(const Exec& exec, const DecodeProblem& p);
+
+// Adds up the parts of every branch and writes the gate's combination of them.
+absl::Status SumParts(const Exec& exec, const DecodeProblem& p, const DecodeGate& gate);
 
 }  // namespace nsa::cuda

@@ -143,7 +143,7 @@ int64_t AttendSelected(const AttendRowsArgs& args) {
                       });
 }
 
-// All branches on a GPU.
+// All branches on a GPU, and the gate.
 absl::Status AttendOnGpu(const Exec& exec, const AttendRowsArgs& args) {
   const LayerCache& cache = args.cache;
   AttendCachedArgs attend{.config = args.config,
@@ -151,8 +151,11 @@ absl::Status AttendOnGpu(const Exec& exec, const AttendRowsArgs& args) {
                           .at = args.work.at,
                           .doc_start = args.work.doc_start,
                           .q = args.work.q_rotated,
+                          .q_unrotated = args.work.q,
+                          .gate = args.params.gate,
                           .scratch = args.work.attention,
                           .blocks = args.work.blocks,
+                          .o = args.work.o,
                           .keys_read = args.keys_read};
   attend.config.shape = ShapeOf(args);
   attend.k[kCmp] = cache.k_cmp.from(0);
@@ -160,11 +163,6 @@ absl::Status AttendOnGpu(const Exec& exec, const AttendRowsArgs& args) {
   for (const Branch branch : {kSel, kWin}) {
     attend.k[branch] = cache.k[branch].from(cache.k[branch].begin());
     attend.v[branch] = cache.v[branch].from(cache.v[branch].begin());
-  }
-  for (int c = 0; c < kBranches; ++c) {
-    if (args.config.branches[c]) {
-      attend.o[c] = args.config.has_gate() ? args.work.o_c[c] : args.work.o;
-    }
   }
   return cuda::AttendCached(exec, attend);
 }
@@ -191,14 +189,11 @@ absl::Status Combine(const Exec& exec, const AttendRowsArgs& args) {
 absl::Status AttendRows(const Exec& exec, const AttendRowsArgs& args) {
   exec.Enter("decode_attention");
   const NsaLayerConfig& config = args.config;
-  if (exec.backend == Backend::kCuda) {
-    NSA_RETURN_IF_ERROR(AttendOnGpu(exec, args));
-  } else {
-    const std::span<int64_t> keys_read = args.keys_read.as<int64_t>();
-    if (config.has(kCmp)) keys_read[kCmp] += AttendCompressed(args);
-    if (config.has(kSel)) keys_read[kSel] += AttendSelected(args);
-    if (config.has(kWin)) keys_read[kWin] += AttendWindow(args);
-  }
+  if (exec.backend == Backend::kCuda) return AttendOnGpu(exec, args);
+  const std::span<int64_t> keys_read = args.keys_read.as<int64_t>();
+  if (config.has(kCmp)) keys_read[kCmp] += AttendCompressed(args);
+  if (config.has(kSel)) keys_read[kSel] += AttendSelected(args);
+  if (config.has(kWin)) keys_read[kWin] += AttendWindow(args);
   return config.has_gate() ? Combine(exec, args) : absl::OkStatus();
 }
 

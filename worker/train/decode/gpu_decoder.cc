@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "common/nsa/attention_scratch.h"
 #include "kernels/nn/embedding.h"
 #include "worker/train/decode/block_rows.h"
 #include "worker/train/decode/checks.h"
@@ -18,13 +17,6 @@ static_assert(Decoder::kMostRows == kDecodeRows);
 
 float FromBf16(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
 
-// The workspace that the gate asks for.
-int64_t WorkspaceBytes(const ModelConfig& config) {
-  NsaShape shape = config.attention.shape;
-  shape.seq_len = kDecodeRows;
-  return PlanGateScratch(shape).bytes;
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GpuDecoder>> GpuDecoder::Create(const Exec& exec,
@@ -33,7 +25,7 @@ absl::StatusOr<std::unique_ptr<GpuDecoder>> GpuDecoder::Create(const Exec& exec,
                                                                const DecoderOptions& options) {
   NSA_ASSIGN_OR_RETURN(const ModelConfig config, ConfigOf(spec, options.context, Backend::kCuda));
   std::unique_ptr<GpuDecoder> decoder(new GpuDecoder(exec, config, options, parameters));
-  NSA_RETURN_IF_ERROR(decoder->Allocate());
+  NSA_RETURN_IF_ERROR(decoder->memory_.Allocate());
   return decoder;
 }
 
@@ -45,15 +37,6 @@ GpuDecoder::GpuDecoder(const Exec& exec, const ModelConfig& config, const Decode
       places_(ModelPlaces::Of(parameters->layout(), config.n_layers)),
       memory_(config, Backend::kCuda, options.separator.has_value()),
       documents_(options.separator) {}
-
-absl::Status GpuDecoder::Allocate() {
-  NSA_RETURN_IF_ERROR(memory_.Allocate());
-  NSA_ASSIGN_OR_RETURN(workspace_,
-                       cuda::DeviceMemory::Allocate(WorkspaceBytes(config_), "kernel workspace"));
-  exec_.workspace = workspace_.data();
-  exec_.workspace_bytes = workspace_.bytes();
-  return absl::OkStatus();
-}
 
 void GpuDecoder::Reset() {
   memory_.Clear();

@@ -41,12 +41,11 @@ class GpuDecoder final : public Decoder {
   int32_t context() const override { return config_.attention.shape.seq_len; }
   int32_t tokens() const override { return static_cast<int32_t>(position_); }
   absl::StatusOr<std::array<int64_t, kBranches>> keys_read(int32_t layer) const override;
-  int64_t bytes() const override { return memory_.bytes() + workspace_.bytes(); }
+  int64_t bytes() const override { return memory_.bytes(); }
 
  private:
   GpuDecoder(const Exec& exec, const ModelConfig& config, const DecoderOptions& options,
              const Arena* parameters);
-  absl::Status Allocate();
   absl::Status ReadRows(std::span<const int32_t> tokens);
   absl::Status EnqueueRows(std::span<const int32_t> starts, int64_t first);
   absl::Status LaunchOneRow(std::span<const int32_t> starts);
@@ -58,12 +57,11 @@ class GpuDecoder final : public Decoder {
     return parameters_.weight(place.offset, place.size);
   }
 
-  Exec exec_;
+  const Exec exec_;
   const ModelConfig config_;
   const Arena& parameters_;
   const ModelPlaces places_;
   SequenceMemory memory_;
-  cuda::DeviceMemory workspace_;   // of the gate's kernel
   std::vector<uint16_t> fetched_;  // logits as the GPU has them
   std::vector<float> logits_;
 

@@ -23,7 +23,11 @@ SequenceMemory::SequenceMemory(const ModelConfig& config, Backend backend, bool 
   Plan(&work_.u, rows * config.hidden, type);
   Plan(&work_.logits, (on_gpu ? rows : 1) * config.vocab, type);
   PlanAttention(config.attention, rows);
-  if (on_gpu) PlanForGpu(config, rows, documents);
+  if (on_gpu) {
+    PlanForGpu(config, rows, documents);
+  } else {
+    PlanForCpu(config.attention, rows);
+  }
 }
 
 // The configuration has every branch that any layer has, so its tensors are the largest.
@@ -34,24 +38,28 @@ void SequenceMemory::PlanAttention(const NsaLayerConfig& config, int64_t rows) {
   Plan(&work_.wide, rows * ProjectionWidth(config), type);
   Plan(&work_.q, rows * heads * shape.d_k, type);
   Plan(&work_.q_rotated, rows * heads * shape.d_k, type);
-  for (int c = 0; c < kBranches; ++c) {
-    if (!config.branches[c]) continue;
-    Plan(&work_.o_c[c], rows * heads * shape.d_v, type);
-    Plan(&work_.lse[c], rows * heads, DType::kF32);
-  }
-  Plan(&work_.gates, rows * groups * kBranches, DType::kF32);
   Plan(&work_.o, rows * heads * shape.d_v, type);
   if (config.has(kSel)) Plan(&work_.blocks, rows * groups * shape.n_sel, DType::kI32);
-  if (config.has(kSel) && backend_ == Backend::kCpu) {
-    const int64_t most = std::min<int64_t>(shape.seq_len, int64_t{shape.n_sel} * shape.l_sel);
-    Plan(&work_.near_k, most * groups * shape.d_k, type);
-    Plan(&work_.near_v, most * groups * shape.d_v, type);
-  }
   if (config.has_phi()) {
     const int64_t units = MostNewBlocks(shape) * groups;
     Plan(&work_.hidden_k, units * PhiHidden(shape.d_k), type);
     Plan(&work_.hidden_v, units * PhiHidden(shape.d_v), type);
   }
+}
+
+void SequenceMemory::PlanForCpu(const NsaLayerConfig& config, int64_t rows) {
+  const NsaShape& shape = config.shape;
+  const int64_t heads = shape.n_heads, groups = shape.n_kv_groups;
+  for (int c = 0; c < kBranches; ++c) {
+    if (!config.branches[c]) continue;
+    Plan(&work_.o_c[c], rows * heads * shape.d_v, config.dtype);
+    Plan(&work_.lse[c], rows * heads, DType::kF32);
+  }
+  Plan(&work_.gates, rows * groups * kBranches, DType::kF32);
+  if (!config.has(kSel)) return;
+  const int64_t most = std::min<int64_t>(shape.seq_len, int64_t{shape.n_sel} * shape.l_sel);
+  Plan(&work_.near_k, most * groups * shape.d_k, config.dtype);
+  Plan(&work_.near_v, most * groups * shape.d_v, config.dtype);
 }
 
 void SequenceMemory::PlanForGpu(const ModelConfig& config, int64_t rows, bool documents) {

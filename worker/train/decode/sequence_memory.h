@@ -19,20 +19,21 @@ namespace nsa::train {
 
 // R rows of new tokens. Each tensor holds nothing between layers, except x.
 struct DecodeWork {
-  Tensor x;                           // [R, D], the residual stream
-  Tensor mid;                         // [R, D]
-  Tensor h;                           // [R, D], normalised
-  Tensor wide;                        // [R, width], all projections
-  Tensor q, q_rotated;                // [R, H·dk]
+  Tensor x;                   // [R, D], the residual stream
+  Tensor mid;                 // [R, D]
+  Tensor h;                   // [R, D], normalised
+  Tensor wide;                // [R, width], all projections
+  Tensor q, q_rotated;        // [R, H·dk]
+  Tensor o;                   // [R, H·dv]
+  Tensor u;                   // [R, hidden]
+  Tensor blocks;              // int32 [R, G·n]
+  Tensor hidden_k, hidden_v;  // of φ mlp
+  Tensor logits;              // [V]; on a GPU [R, V]
+  // On the CPU:
   std::array<Tensor, kBranches> o_c;  // [R, H·dv], of each branch
   std::array<Tensor, kBranches> lse;  // [R, H]
   Tensor gates;                       // [R, G·n_b]
-  Tensor o;                           // [R, H·dv]
-  Tensor u;                           // [R, hidden]
-  Tensor blocks;                      // int32 [R, G·n]
   Tensor near_k, near_v;              // [n·l', G·(dk or dv)], the rows that one token selected
-  Tensor hidden_k, hidden_v;          // of φ mlp
-  Tensor logits;                      // [V]; on a GPU [R, V]
   // On a GPU:
   Tensor tokens;     // int32 [R]
   Tensor at;         // int32 [1 + kBranches]: position of the first row, and of the first row that
@@ -80,6 +81,7 @@ class SequenceMemory {
   // Plans a tensor of the workspace, which is `tensor` once the memory is allocated.
   void Plan(Tensor* tensor, int64_t size, DType type);
   void PlanAttention(const NsaLayerConfig& config, int64_t rows);
+  void PlanForCpu(const NsaLayerConfig& config, int64_t rows);
   void PlanForGpu(const ModelConfig& config, int64_t rows, bool documents);
 
   const Backend backend_;
