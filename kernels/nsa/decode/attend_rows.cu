@@ -4,7 +4,7 @@
 // compressed keys are kept for the selection of blocks.
 #include <cmath>
 
-#include "kernels/nsa/decode/problem.cuh"
+#include "kernels/nsa/decode/choose_blocks.cuh"
 
 namespace nsa::cuda {
 namespace {
@@ -30,9 +30,9 @@ __device__ __forceinline__ int BranchOf(const DecodeProblem& p, int part) {
 }
 
 // The row of the cache with key `i` of a row and group, −1 if there is none: `i` counts the blocks
-// of cmp, the tokens of the window, and the tokens of the selected blocks.
-__device__ __forceinline__ int CachedRow(const DecodeProblem& p, int branch, int row, int g,
-                                         int i) {
+// of cmp, the tokens of the window, and the tokens of the selected `blocks`.
+__device__ __forceinline__ int CachedRow(const DecodeProblem& p, int branch, int row,
+                                         const int* blocks, int i) {
   const int t = p.PositionOf(row), start = p.DocStart(row);
   if (branch == kCmp) {
     const KeyRange keys = BranchRule<kCmp>::Keys(p, t, start);
@@ -44,7 +44,7 @@ __device__ __forceinline__ int CachedRow(const DecodeProblem& p, int branch, int
   }
   const int slot = i / p.l_sel;
   if (slot >= p.n_sel) return -1;
-  const int block = p.blocks[(int64_t{row} * p.groups + g) * p.n_sel + slot];
+  const int block = blocks[slot];
   if (block < 0) return -1;
   const KeyRange keys = BranchRule<kSel>::Keys(p, t, start);
   const int token = SelectionBlock(p, block).begin + i % p.l_sel;
@@ -143,14 +143,21 @@ __device__ __forceinline__ void Values(const DecodeProblem& p, int part, int row
   }
 }
 
-template <int kHeads>
+// kChooses: the parts are of sel, and each thread block chooses the blocks of its row and group.
+template <int kHeads, bool kChooses>
 __global__ void __launch_bounds__(kThreads)
     PartKernel(Begin begin, const __grid_constant__ DecodeProblem p, int part0) {
   __shared__ PartShared<kHeads> shared;
   begin.WaitForPrevious();
   const int part = part0 + blockIdx.x, g = blockIdx.y, row = blockIdx.z;
   const int branch = BranchOf(p, part), key = threadIdx.x / kSub, sub = threadIdx.x % kSub;
-  const int at = CachedRow(p, branch, row, g, (part - p.first_part[branch]) * kPartKeys + key);
+  const int* blocks = p.blocks + (int64_t{row} * p.groups + g) * p.n_sel;
+  if constexpr (kChooses) {
+    __shared__ ChoiceShared<kHeads> choice;
+    ChooseHere(p, row, g, choice);
+    blocks = choice.blocks;
+  }
+  const int at = CachedRow(p, branch, row, blocks, (part - p.first_part[branch]) * kPartKeys + key);
   const int keys = __syncthreads_count(at >= 0 && sub == 0);
   if (keys == 0) {
     if (threadIdx.x < p.h) {
@@ -189,16 +196,27 @@ __global__ void __launch_bounds__(kThreads)
   if (values) Values(p, part, row, g, shared);
 }
 
+template <bool kChooses>
 absl::Status LaunchParts(const Exec& exec, const DecodeProblem& p, int part0, int parts) {
   if (parts == 0) return absl::OkStatus();
   const LaunchShape shape{
       .grid = dim3(static_cast<unsigned int>(parts), static_cast<unsigned int>(p.groups),
                    static_cast<unsigned int>(p.rows)),
       .block = kThreads};
-  if (p.h <= 2) return Launch(exec, "attend_cached", PartKernel<2>, shape, p, part0);
-  if (p.h <= 4) return Launch(exec, "attend_cached", PartKernel<4>, shape, p, part0);
-  if (p.h <= 8) return Launch(exec, "attend_cached", PartKernel<8>, shape, p, part0);
-  return Launch(exec, "attend_cached", PartKernel<kMostHeads>, shape, p, part0);
+  const auto launch = [&](auto kernel) {
+    return Launch(exec, "attend_cached", kernel, shape, p, part0);
+  };
+  if (p.h <= 2) return launch(PartKernel<2, kChooses>);
+  if (p.h <= 4) return launch(PartKernel<4, kChooses>);
+  if (p.h <= 8) return launch(PartKernel<8, kChooses>);
+  return launch(PartKernel<kMostHeads, kChooses>);
+}
+
+absl::Status AttendSelected(const Exec& exec, const DecodeProblem& p) {
+  const int part0 = p.first_part[kSel], parts = p.parts[kSel];
+  if (ChoosesInParts(p)) return LaunchParts<true>(exec, p, part0, parts);
+  NSA_RETURN_IF_ERROR(ChooseCachedBlocks(exec, p));
+  return LaunchParts<false>(exec, p, part0, parts);
 }
 
 DecodeGate GateOf(const AttendCachedArgs& args) {
@@ -245,11 +263,8 @@ absl::Status AttendCached(const Exec& exec, const AttendCachedArgs& args) {
   if (config.has(kSel)) scratch += RoundUp(p.rows * p.heads, 2) * p.score_step;
   p.stats = reinterpret_cast<float2*>(scratch);
   p.part_o = scratch + 2 * parts.total() * p.rows * p.heads;
-  NSA_RETURN_IF_ERROR(LaunchParts(exec, p, 0, p.first_part[kSel]));
-  if (config.has(kSel)) {
-    NSA_RETURN_IF_ERROR(ChooseCachedBlocks(exec, p));
-    NSA_RETURN_IF_ERROR(LaunchParts(exec, p, p.first_part[kSel], p.parts[kSel]));
-  }
+  NSA_RETURN_IF_ERROR(LaunchParts<false>(exec, p, 0, p.first_part[kSel]));
+  if (config.has(kSel)) NSA_RETURN_IF_ERROR(AttendSelected(exec, p));
   return SumParts(exec, p, GateOf(args));
 }
 

@@ -7,6 +7,9 @@
 // row keeps the whole GPU busy:
 //
 //   parts of cmp and win → the row's selection blocks → parts of sel → sums, gate
+//
+// A single row of a short sequence has its blocks chosen by each thread block of sel's parts, which
+// saves a kernel that all others would wait for; the choice is the same.
 #pragma once
 
 #include <array>
@@ -41,7 +44,7 @@ struct AttendCachedArgs {
   std::array<ConstTensor, kBranches> k, v;
 
   Tensor scratch;    // uint8 [AttendCachedScratchBytes]
-  Tensor blocks;     // int32 [R, G, n], overwritten, when sel is present
+  Tensor blocks;     // int32 [R, G, n], scratch too, when sel is present
   Tensor o;          // [R, H, dv], overwritten
   Tensor keys_read;  // int64 [kBranches], added to; heads of a group count once
 };

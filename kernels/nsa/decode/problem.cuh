@@ -12,8 +12,9 @@
 namespace nsa::cuda {
 
 constexpr int kPartKeys = CachedParts::kKeys;
-constexpr int kMostHeads = 16;   // query heads in a group
-constexpr int kMostWidth = 128;  // dk and dv
+constexpr int kMostHeads = 16;     // query heads in a group
+constexpr int kMostWidth = 128;    // dk and dv
+constexpr int kMostSelected = 64;  // blocks of a row and group
 
 // The sizes have the names that BranchRule (common/nsa/visibility.h) reads.
 struct DecodeProblem {
