@@ -14,6 +14,7 @@
 #include "kernels/nsa/branch/window_attention.h"
 #include "kernels/nsa/compress/compress.h"
 #include "kernels/nsa/decode/attend_rows.h"
+#include "kernels/nsa/decode/project_row.h"
 #include "kernels/nsa/decode/row_linear.h"
 #include "kernels/nsa/gate/gate.h"
 #include "kernels/nsa/layer/projections.h"
@@ -55,6 +56,7 @@ absl::Status CompressedAttention(const Exec&, const BranchArgs&) {
 absl::Status CompressedAttentionBackward(const Exec&, const BranchBackwardArgs&) {
   return Missing("CompressedAttentionBackward");
 }
+absl::Status ProjectRow(const Exec&, const ProjectRowArgs&) { return Missing("ProjectRow"); }
 absl::Status RowLinear(const Exec&, const RowLinearArgs&) { return Missing("RowLinear"); }
 absl::Status SelectBlocks(const Exec&, const SelectBlocksArgs&) { return Missing("SelectBlocks"); }
 absl::Status ChooseBlocks(const Exec&, const ChooseBlocksArgs&) { return Missing("ChooseBlocks"); }

@@ -1,7 +1,10 @@
-// The linear layer of one row on a GPU against fp64 mathematics.
+// The linear layer of one row on a GPU against fp64 mathematics, and the projections of one row
+// against the kernels that they replace.
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/nn/rms_norm.h"
+#include "kernels/nsa/decode/project_row.h"
 #include "kernels/nsa/decode/row_linear.h"
 #include "tests/kernels/cases.h"
 #include "tests/kernels/cuda/device.h"
@@ -72,6 +75,85 @@ TEST_F(RowLinearOnGpu, AddsToItsOutputInPlace) {
       cuda::RowLinear(Gpu::Get().exec(), {.in = 768, .out = 100, .x = x, .w = w, .add = y, .y = y})
           .ok());
   EXPECT_TRUE(Near("y", y.Floats(), layer.Expected(), 4e-3));
+}
+
+struct Projected {
+  DeviceTensor q, q_rotated;
+  std::vector<DeviceTensor> k, v;  // caches, of which the last row is written
+
+  Projected(const NsaShape& s, const std::vector<int32_t>& at)
+      : q(s.q_size(), DType::kBf16), q_rotated(s.q_size(), DType::kBf16) {
+    for (int c = 0; c < kBranches; ++c) {
+      const int64_t rows = at[0] - at[1 + c] + 1;
+      k.emplace_back(rows * s.k_size(), DType::kBf16);
+      v.emplace_back(rows * s.v_size(), DType::kBf16);
+    }
+  }
+  SplitProjectionsArgs Args(const NsaLayerConfig& config, const DeviceTensor& at) const {
+    SplitProjectionsArgs args{.config = config, .q = q, .q_rotated = q_rotated, .at = at};
+    for (int c = 0; c < kBranches; ++c) {
+      if (!config.branches[c]) continue;
+      args.k[c] = Tensor(k[c].tensor().data, config.shape.k_size(), DType::kBf16);
+      args.v[c] = Tensor(v[c].tensor().data, config.shape.v_size(), DType::kBf16);
+    }
+    return args;
+  }
+};
+
+// The last row of a cache; the rows in front of it must have kept their NaN.
+std::vector<float> LastRow(const DeviceTensor& cache, int64_t width) {
+  const std::vector<float> values = cache.Floats();
+  const auto row = values.end() - width;
+  EXPECT_TRUE(std::all_of(values.begin(), row, [](float x) { return std::isnan(x); }));
+  return {row, values.end()};
+}
+
+void ExpectProjections(const NsaLayerConfig& config, int64_t in) {
+  const NsaShape& s = config.shape;
+  const int64_t width = ProjectionWidth(config);
+  const Layer layer(in, width, 1);
+  const DeviceTensor x = ToDevice(layer.x), norm = ToDevice(layer.norm), w = ToDevice(layer.w);
+  const DeviceTensor wide(width, DType::kBf16);
+  const std::vector<int32_t> position = {1234, 1230, 1234, 1111};
+  const DeviceTensor at = ToDevice(position);
+  const Projected one(s, position), two(s, position);
+  const Exec exec = Gpu::Get().exec();
+  ASSERT_TRUE(cuda::ProjectRow(
+                  exec, {.in = in, .x = x, .norm = norm, .w = w, .split = one.Args(config, at)})
+                  .ok());
+  ASSERT_TRUE(
+      cuda::RowLinear(exec, {.in = in, .out = width, .x = x, .norm = norm, .w = w, .y = wide})
+          .ok());
+  SplitProjectionsArgs split = two.Args(config, at);
+  split.wide = wide;
+  ASSERT_TRUE(SplitProjections(exec, split).ok());
+  // Sums in another order where several warps have a row.
+  EXPECT_TRUE(Near("q", one.q.Floats(), two.q.Floats(), 4e-3));
+  EXPECT_TRUE(Near("q_rotated", one.q_rotated.Floats(), two.q_rotated.Floats(), 4e-3));
+  for (int c = 0; c < kBranches; ++c) {
+    if (!config.branches[c]) continue;
+    EXPECT_TRUE(Near("k", LastRow(one.k[c], s.k_size()), LastRow(two.k[c], s.k_size()), 4e-3));
+    EXPECT_TRUE(Near("v", LastRow(one.v[c], s.v_size()), LastRow(two.v[c], s.v_size()), 4e-3));
+  }
+}
+
+TEST_F(RowLinearOnGpu, ProjectsAndRotatesAndWritesToTheCaches) {
+  // {B, S, H, G, dk, dv, l, d, l', n, w}
+  for (const NsaShape& shape : {NsaShape{1, 1, 12, 2, 64, 64, 32, 16, 64, 16, 512},
+                                NsaShape{1, 1, 8, 2, 128, 32, 32, 16, 64, 6, 256},
+                                NsaShape{1, 1, 5, 1, 16, 128, 16, 8, 32, 4, 64},
+                                NsaShape{1, 1, 3, 3, 32, 16, 16, 8, 32, 4, 64}}) {
+    for (int mask = 1; mask < 8; ++mask) {
+      for (const int64_t in : {64, 768, 2040, 2048, 2056, 4096}) {
+        NsaLayerConfig config{.shape = shape, .dtype = DType::kBf16};
+        for (int c = 0; c < kBranches; ++c) config.branches[c] = (mask >> c & 1) != 0;
+        if (mask == 7) config.rope_base = 500, config.rope_scale = 2;
+        SCOPED_TRACE(::testing::Message()
+                     << shape.ToString() << ", branches " << mask << ", " << in << " inputs");
+        ExpectProjections(config, in);
+      }
+    }
+  }
 }
 
 TEST(RowLinear, RefusesTensorsOfAnotherShape) {

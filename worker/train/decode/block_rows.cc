@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/base/status.h"
+#include "kernels/nsa/decode/project_row.h"
 #include "kernels/nsa/layer/projections.h"
 #include "worker/train/decode/attend_rows.h"
 #include "worker/train/decode/linear_rows.h"
@@ -16,8 +17,8 @@ ConstTensor Weight(const Arena& arena, const Place& place) {
 
 int64_t RowsOf(const BlockRowsArgs& args) { return static_cast<int64_t>(args.doc_start.size()); }
 
-// Splits the columns of `wide`, rotates q and the keys, and writes keys and values to the cache.
-absl::Status SplitOnGpu(const Exec& exec, const BlockRowsArgs& args) {
+// Where the columns of `wide` go on a GPU: q, and the keys and values in the cache.
+SplitProjectionsArgs SplitOf(const BlockRowsArgs& args) {
   SplitProjectionsArgs split{.config = args.attention};
   split.config.shape.seq_len = static_cast<int32_t>(RowsOf(args));
   const NsaShape& shape = split.config.shape;
@@ -30,7 +31,7 @@ absl::Status SplitOnGpu(const Exec& exec, const BlockRowsArgs& args) {
     split.k[c] = args.cache->k[c].memory(RowsOf(args));
     split.v[c] = args.cache->v[c].memory(RowsOf(args));
   }
-  return SplitProjections(exec, split);
+  return split;
 }
 
 // The same on the CPU, with the angles that all layers share.
@@ -65,17 +66,31 @@ absl::Status Split(const Exec& exec, const BlockRowsArgs& args) {
   return absl::OkStatus();
 }
 
+// Projects norm(x), rotates q and the keys, and writes keys and values to the cache.
+absl::Status Project(const Exec& exec, const BlockRowsArgs& args) {
+  const int64_t width = ProjectionWidth(args.attention), dim = args.config.dim;
+  const ConstTensor norm = Weight(args.parameters, args.places.norm1);
+  const ConstTensor w = Weight(args.parameters, args.places.projections);
+  const bool on_gpu = exec.backend == Backend::kCuda;
+  if (on_gpu && RowsOf(args) == 1) {
+    exec.Enter("project_row");
+    return cuda::ProjectRow(
+        exec,
+        {.in = dim, .x = Prefix(args.work.x, dim), .norm = norm, .w = w, .split = SplitOf(args)});
+  }
+  NSA_RETURN_IF_ERROR(LinearRows(exec, {.shape = {RowsOf(args), dim, width},
+                                        .x = args.work.x,
+                                        .norm = norm,
+                                        .normalized = args.work.h,
+                                        .w = w,
+                                        .y = args.work.wide}));
+  return on_gpu ? SplitProjections(exec, SplitOf(args)) : Split(exec, args);
+}
+
 // o ← NSA(norm(x))
 absl::Status Attention(const Exec& exec, const BlockRowsArgs& args) {
-  const int64_t width = ProjectionWidth(args.attention);
   const NsaLayerParams params = AttentionParams(args.parameters, args.places);
-  NSA_RETURN_IF_ERROR(LinearRows(exec, {.shape = {RowsOf(args), args.config.dim, width},
-                                        .x = args.work.x,
-                                        .norm = Weight(args.parameters, args.places.norm1),
-                                        .normalized = args.work.h,
-                                        .w = Weight(args.parameters, args.places.projections),
-                                        .y = args.work.wide}));
-  NSA_RETURN_IF_ERROR(exec.backend == Backend::kCuda ? SplitOnGpu(exec, args) : Split(exec, args));
+  NSA_RETURN_IF_ERROR(Project(exec, args));
   NSA_RETURN_IF_ERROR(CompressNewBlocks(exec, args.attention, params, args.work.hidden_k,
                                         args.work.hidden_v, args.cache));
   return AttendRows(exec, {.config = args.attention,
