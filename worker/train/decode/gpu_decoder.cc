@@ -25,7 +25,7 @@ absl::StatusOr<std::unique_ptr<GpuDecoder>> GpuDecoder::Create(const Exec& exec,
                                                                const DecoderOptions& options) {
   NSA_ASSIGN_OR_RETURN(const ModelConfig config, ConfigOf(spec, options.context, Backend::kCuda));
   std::unique_ptr<GpuDecoder> decoder(new GpuDecoder(exec, config, options, parameters));
-  NSA_RETURN_IF_ERROR(decoder->memory_.Allocate());
+  NSA_RETURN_IF_ERROR(decoder->Allocate());
   return decoder;
 }
 
@@ -37,6 +37,13 @@ GpuDecoder::GpuDecoder(const Exec& exec, const ModelConfig& config, const Decode
       places_(ModelPlaces::Of(parameters->layout(), config.n_layers)),
       memory_(config, Backend::kCuda, options.separator.has_value()),
       documents_(options.separator) {}
+
+absl::Status GpuDecoder::Allocate() {
+  NSA_RETURN_IF_ERROR(memory_.Allocate());
+  const int64_t bytes = static_cast<int64_t>(sizeof(DecodeInputs)) + LogitBytes(1);
+  NSA_ASSIGN_OR_RETURN(of_one_row_, cuda::PinnedMemory::Allocate(bytes, "one token of decoding"));
+  return absl::OkStatus();
+}
 
 void GpuDecoder::Reset() {
   memory_.Clear();
@@ -51,6 +58,7 @@ absl::StatusOr<std::span<const float>> GpuDecoder::Prefill(std::span<const int32
     const std::span<const int32_t> rows =
         tokens.first(std::min(tokens.size(), static_cast<size_t>(kDecodeRows)));
     tokens = tokens.subspan(rows.size());
+    if (IsGraph(rows)) return RunGraph(rows);  // the last one
     NSA_RETURN_IF_ERROR(ReadRows(rows));
     if (tokens.empty()) return Head(static_cast<int64_t>(rows.size()) - 1, 1);
   }
@@ -58,6 +66,7 @@ absl::StatusOr<std::span<const float>> GpuDecoder::Prefill(std::span<const int32
 
 absl::StatusOr<std::span<const float>> GpuDecoder::PrefillEach(std::span<const int32_t> tokens) {
   NSA_RETURN_IF_ERROR(CheckEach(tokens, position_, context(), config_.vocab));
+  if (IsGraph(tokens)) return RunGraph(tokens);
   NSA_RETURN_IF_ERROR(ReadRows(tokens));
   return Head(0, static_cast<int64_t>(tokens.size()));
 }
@@ -76,38 +85,31 @@ Tensor GpuDecoder::KeysRead(int32_t layer) const {
           DType::kI64};
 }
 
-// Copies what the kernels read of the tokens, and where their documents begin, to the GPU.
-absl::Status GpuDecoder::Upload(std::span<const int32_t> tokens, std::span<const int32_t> starts) {
-  const DecodeWork& work = memory_.work();
-  const auto bytes = static_cast<int64_t>(tokens.size_bytes());
-  const std::array<int32_t, kBranches> begins = memory_.begins();
-  const std::array<int32_t, 1 + kBranches> at = {static_cast<int32_t>(position_), begins[0],
-                                                 begins[1], begins[2]};
-  NSA_RETURN_IF_ERROR(cuda::CopyBytes(exec_.stream, work.at.data, at.data(), sizeof(at)));
-  if (work.doc_start.wanted()) {
-    NSA_RETURN_IF_ERROR(cuda::CopyBytes(exec_.stream, work.doc_start.data, starts.data(), bytes));
-  }
+// Makes room for the tokens in the caches and returns what the kernels read of them.
+absl::StatusOr<DecodeInputs> GpuDecoder::Append(std::span<const int32_t> tokens) {
+  NSA_RETURN_IF_ERROR(memory_.Append(exec_, static_cast<int64_t>(tokens.size())));
   if (clear_keys_read_) {
-    NSA_RETURN_IF_ERROR(
-        cuda::ZeroBytes(exec_.stream, work.keys_read.data,
-                        work.keys_read.size * static_cast<int64_t>(sizeof(int64_t))));
+    const Tensor& counters = memory_.work().keys_read;
+    NSA_RETURN_IF_ERROR(cuda::ZeroBytes(exec_.stream, counters.data,
+                                        counters.size * static_cast<int64_t>(sizeof(int64_t))));
     clear_keys_read_ = false;
   }
-  return cuda::CopyBytes(exec_.stream, work.tokens.data, tokens.data(), bytes);
+  DecodeInputs inputs = {};
+  inputs.at[0] = static_cast<int32_t>(position_);
+  std::ranges::copy(memory_.begins(), inputs.at + 1);
+  std::ranges::copy(tokens, inputs.tokens);
+  std::ranges::copy(documents_.Of(tokens, position_), inputs.doc_start);
+  return inputs;
 }
 
 // Enqueues at most kDecodeRows tokens through all blocks.
 absl::Status GpuDecoder::ReadRows(std::span<const int32_t> tokens) {
   const auto rows = static_cast<int64_t>(tokens.size());
-  const std::span<const int32_t> starts = documents_.Of(tokens, position_);
-  NSA_RETURN_IF_ERROR(memory_.Append(exec_, rows));
-  NSA_RETURN_IF_ERROR(Upload(tokens, starts));
-  if (rows == 1 && ran_one_row_ && !CompletesBlock()) {
-    NSA_RETURN_IF_ERROR(LaunchOneRow(starts));
-  } else {
-    NSA_RETURN_IF_ERROR(EnqueueRows(starts, position_));
-    ran_one_row_ = ran_one_row_ || rows == 1;
-  }
+  NSA_ASSIGN_OR_RETURN(const DecodeInputs inputs, Append(tokens));
+  NSA_RETURN_IF_ERROR(
+      cuda::CopyBytes(exec_.stream, memory_.work().inputs.data, &inputs, sizeof(inputs)));
+  NSA_RETURN_IF_ERROR(EnqueueRows(std::span(inputs.doc_start, tokens.size()), position_));
+  ran_one_row_ = ran_one_row_ || rows == 1;
   position_ += rows;
   return absl::OkStatus();
 }
@@ -119,21 +121,42 @@ bool GpuDecoder::CompletesBlock() const {
          train::CompletesBlock(attention.shape, position_ + 1);
 }
 
-// Launches the graph of one token, captured for up to twice as many tokens as there are.
-absl::Status GpuDecoder::LaunchOneRow(std::span<const int32_t> starts) {
+// Whether the tokens are one that has a graph.
+bool GpuDecoder::IsGraph(std::span<const int32_t> tokens) const {
+  return tokens.size() == 1 && ran_one_row_ && !CompletesBlock();
+}
+
+// Runs the graph of one token, captured for up to twice as many tokens as there are, and returns
+// the logits after it.
+absl::StatusOr<std::span<const float>> GpuDecoder::RunGraph(std::span<const int32_t> token) {
+  auto* const inputs = static_cast<DecodeInputs*>(of_one_row_.data());
+  auto* const logits = reinterpret_cast<uint16_t*>(inputs + 1);
+  NSA_ASSIGN_OR_RETURN(*inputs, Append(token));  // nothing reads it: every call waits for its graph
   if (position_ >= planned_) {
     const auto tokens = static_cast<uint64_t>(std::max(position_ + 1, kDecodeRows));
     const auto planned = std::min<int64_t>(context(), static_cast<int64_t>(std::bit_ceil(tokens)));
     NSA_ASSIGN_OR_RETURN(one_row_, cuda::Graph::Capture(exec_.stream, [&] {
-                           return EnqueueRows(starts, planned - 1);
+                           return EnqueueGraph(*inputs, planned - 1, logits);
                          }));
     planned_ = planned;
   }
-  return one_row_.Launch(exec_.stream);
+  NSA_RETURN_IF_ERROR(one_row_.Launch(exec_.stream));
+  ++position_;
+  NSA_RETURN_IF_ERROR(cuda::Synchronize(exec_.stream));
+  return ToLogits({logits, static_cast<size_t>(config_.vocab)});
 }
 
-// Enqueues the tokens that Upload() has copied. `first` is the last position that the first of them
-// may have.
+// All work of one token, with the copies from and to pinned memory.
+absl::Status GpuDecoder::EnqueueGraph(const DecodeInputs& inputs, int64_t last, uint16_t* logits) {
+  const DecodeWork& work = memory_.work();
+  NSA_RETURN_IF_ERROR(cuda::CopyBytes(exec_.stream, work.inputs.data, &inputs, sizeof(inputs)));
+  NSA_RETURN_IF_ERROR(EnqueueRows(std::span(inputs.doc_start, 1), last));
+  NSA_RETURN_IF_ERROR(EnqueueHead(0, 1));
+  return cuda::CopyBytes(exec_.stream, logits, work.logits.data, LogitBytes(1));
+}
+
+// Enqueues the tokens whose inputs are on the GPU. `first` is the last position that the first of
+// them may have.
 absl::Status GpuDecoder::EnqueueRows(std::span<const int32_t> starts, int64_t first) {
   const auto rows = static_cast<int64_t>(starts.size());
   const DecodeWork& work = memory_.work();
@@ -159,24 +182,33 @@ absl::Status GpuDecoder::EnqueueRows(std::span<const int32_t> starts, int64_t fi
   return absl::OkStatus();
 }
 
-// The logits after `rows` rows of the residual stream, from row `first` on.
-absl::StatusOr<std::span<const float>> GpuDecoder::Head(int64_t first, int64_t rows) {
+// Enqueues the logits after `rows` rows of the residual stream, from row `first` on.
+absl::Status GpuDecoder::EnqueueHead(int64_t first, int64_t rows) {
   const DecodeWork& work = memory_.work();
-  const int64_t dim = config_.dim, size = rows * config_.vocab;
+  const int64_t dim = config_.dim;
   const auto* const x =
       static_cast<const std::byte*>(work.x.data) + first * dim * SizeOf(work.x.dtype);
-  NSA_RETURN_IF_ERROR(LinearRows(exec_, {.shape = {rows, dim, config_.vocab},
-                                         .x = ConstTensor(x, rows * dim, work.x.dtype),
-                                         .norm = Weight(places_.norm_f),
-                                         .normalized = work.h,
-                                         .w = Weight(places_.head),
-                                         .y = work.logits}));
-  fetched_.resize(static_cast<size_t>(size));
-  logits_.resize(static_cast<size_t>(size));
-  NSA_RETURN_IF_ERROR(cuda::CopyBytes(exec_.stream, fetched_.data(), work.logits.data,
-                                      size * static_cast<int64_t>(sizeof(uint16_t))));
+  return LinearRows(exec_, {.shape = {rows, dim, config_.vocab},
+                            .x = ConstTensor(x, rows * dim, work.x.dtype),
+                            .norm = Weight(places_.norm_f),
+                            .normalized = work.h,
+                            .w = Weight(places_.head),
+                            .y = work.logits});
+}
+
+// The same, fetched.
+absl::StatusOr<std::span<const float>> GpuDecoder::Head(int64_t first, int64_t rows) {
+  NSA_RETURN_IF_ERROR(EnqueueHead(first, rows));
+  fetched_.resize(static_cast<size_t>(rows * config_.vocab));
+  NSA_RETURN_IF_ERROR(
+      cuda::CopyBytes(exec_.stream, fetched_.data(), memory_.work().logits.data, LogitBytes(rows)));
   NSA_RETURN_IF_ERROR(cuda::Synchronize(exec_.stream));
-  std::ranges::transform(fetched_, logits_.begin(), FromBf16);
+  return ToLogits(fetched_);
+}
+
+std::span<const float> GpuDecoder::ToLogits(std::span<const uint16_t> fetched) {
+  logits_.resize(fetched.size());
+  std::ranges::transform(fetched, logits_.begin(), FromBf16);
   return logits_;
 }
 

@@ -1,6 +1,7 @@
 // The decoder on a GPU, in bf16: at most kDecodeRows tokens at a time, block after block. Every
 // call waits for the GPU. A single token, unless it completes a compression block, is one CUDA
-// graph, which is captured again whenever the sequence has doubled.
+// graph, from the copy of what it reads to that of its logits, which is captured again whenever the
+// sequence has doubled.
 #pragma once
 
 #include <array>
@@ -46,12 +47,20 @@ class GpuDecoder final : public Decoder {
  private:
   GpuDecoder(const Exec& exec, const ModelConfig& config, const DecoderOptions& options,
              const Arena* parameters);
+  absl::Status Allocate();
+  absl::StatusOr<DecodeInputs> Append(std::span<const int32_t> tokens);
   absl::Status ReadRows(std::span<const int32_t> tokens);
   absl::Status EnqueueRows(std::span<const int32_t> starts, int64_t first);
-  absl::Status LaunchOneRow(std::span<const int32_t> starts);
-  bool CompletesBlock() const;
-  absl::Status Upload(std::span<const int32_t> tokens, std::span<const int32_t> starts);
+  absl::Status EnqueueHead(int64_t first, int64_t rows);
   absl::StatusOr<std::span<const float>> Head(int64_t first, int64_t rows);
+  bool CompletesBlock() const;
+  bool IsGraph(std::span<const int32_t> tokens) const;
+  absl::StatusOr<std::span<const float>> RunGraph(std::span<const int32_t> token);
+  absl::Status EnqueueGraph(const DecodeInputs& inputs, int64_t last, uint16_t* logits);
+  std::span<const float> ToLogits(std::span<const uint16_t> fetched);
+  int64_t LogitBytes(int64_t rows) const {
+    return rows * config_.vocab * static_cast<int64_t>(sizeof(uint16_t));
+  }
   Tensor KeysRead(int32_t layer) const;
   ConstTensor Weight(const Place& place) const {
     return parameters_.weight(place.offset, place.size);
@@ -65,6 +74,7 @@ class GpuDecoder final : public Decoder {
   std::vector<uint16_t> fetched_;  // logits as the GPU has them
   std::vector<float> logits_;
 
+  cuda::PinnedMemory of_one_row_;  // a DecodeInputs, then logits: what its graph copies
   cuda::Graph one_row_;
   int64_t planned_ = 0;       // one_row_ serves positions below this
   bool ran_one_row_ = false;  // so its kernels are loaded and can be captured

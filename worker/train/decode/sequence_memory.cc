@@ -9,7 +9,7 @@
 namespace nsa::train {
 
 SequenceMemory::SequenceMemory(const ModelConfig& config, Backend backend, bool documents)
-    : backend_(backend) {
+    : backend_(backend), documents_(documents) {
   for (int32_t layer = 0; layer < config.n_layers; ++layer) {
     caches_.emplace_back(config.AttentionOf(layer), &arena_);
   }
@@ -24,7 +24,7 @@ SequenceMemory::SequenceMemory(const ModelConfig& config, Backend backend, bool 
   Plan(&work_.logits, (on_gpu ? rows : 1) * config.vocab, type);
   PlanAttention(config.attention, rows);
   if (on_gpu) {
-    PlanForGpu(config, rows, documents);
+    PlanForGpu(config, rows);
   } else {
     PlanForCpu(config.attention, rows);
   }
@@ -62,10 +62,8 @@ void SequenceMemory::PlanForCpu(const NsaLayerConfig& config, int64_t rows) {
   Plan(&work_.near_v, most * groups * shape.d_v, config.dtype);
 }
 
-void SequenceMemory::PlanForGpu(const ModelConfig& config, int64_t rows, bool documents) {
-  Plan(&work_.tokens, rows, DType::kI32);
-  Plan(&work_.at, 1 + kBranches, DType::kI32);
-  if (documents) Plan(&work_.doc_start, rows, DType::kI32);
+void SequenceMemory::PlanForGpu(const ModelConfig& config, int64_t rows) {
+  Plan(&work_.inputs, sizeof(DecodeInputs) / sizeof(int32_t), DType::kI32);
   Plan(&work_.attention,
        AttendCachedScratchBytes(config.attention, rows, config.attention.shape.seq_len),
        DType::kU8);
@@ -80,7 +78,15 @@ absl::Status SequenceMemory::Allocate() {
   NSA_RETURN_IF_ERROR(arena_.Allocate(backend_));
   for (const auto& [tensor, slot] : planned_) *tensor = arena_[slot];
   for (LayerCache& cache : caches_) cache.Bind(arena_);
+  if (work_.inputs.wanted()) NameInputs();
   return absl::OkStatus();
+}
+
+void SequenceMemory::NameInputs() {
+  auto* const inputs = static_cast<DecodeInputs*>(work_.inputs.data);
+  work_.at = Tensor(inputs->at, 1 + kBranches, DType::kI32);
+  work_.tokens = Tensor(inputs->tokens, kDecodeRows, DType::kI32);
+  if (documents_) work_.doc_start = Tensor(inputs->doc_start, kDecodeRows, DType::kI32);
 }
 
 absl::Status SequenceMemory::Append(const Exec& exec, int64_t rows) {

@@ -17,6 +17,14 @@
 
 namespace nsa::train {
 
+// What the kernels of a GPU read of the new tokens. One copy brings it there.
+struct DecodeInputs {
+  int32_t at[1 + kBranches];  // position of the first row, and of the first row that the caches of
+                              // a branch hold
+  int32_t tokens[kDecodeRows];
+  int32_t doc_start[kDecodeRows];  // in a model with a document mask
+};
+
 // R rows of new tokens. Each tensor holds nothing between layers, except x.
 struct DecodeWork {
   Tensor x;                   // [R, D], the residual stream
@@ -35,12 +43,10 @@ struct DecodeWork {
   Tensor gates;                       // [R, G·n_b]
   Tensor near_k, near_v;              // [n·l', G·(dk or dv)], the rows that one token selected
   // On a GPU:
-  Tensor tokens;     // int32 [R]
-  Tensor at;         // int32 [1 + kBranches]: position of the first row, and of the first row that
-                     // the caches of a branch hold
-  Tensor doc_start;  // int32 [R], in a model with a document mask
-  Tensor attention;  // scratch of AttendCached()
-  Tensor keys_read;  // int64 [layers, kBranches]
+  Tensor inputs;                 // a DecodeInputs, as int32
+  Tensor at, tokens, doc_start;  // its parts; no doc_start in a model without a document mask
+  Tensor attention;              // scratch of AttendCached()
+  Tensor keys_read;              // int64 [layers, kBranches]
 };
 
 // The first `size` elements of a tensor that has memory for more rows. One without memory has none.
@@ -82,9 +88,11 @@ class SequenceMemory {
   void Plan(Tensor* tensor, int64_t size, DType type);
   void PlanAttention(const NsaLayerConfig& config, int64_t rows);
   void PlanForCpu(const NsaLayerConfig& config, int64_t rows);
-  void PlanForGpu(const ModelConfig& config, int64_t rows, bool documents);
+  void PlanForGpu(const ModelConfig& config, int64_t rows);
+  void NameInputs();
 
   const Backend backend_;
+  const bool documents_;
   ActivationArena arena_;
   std::vector<LayerCache> caches_;
   DecodeWork work_;
