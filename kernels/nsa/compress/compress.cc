@@ -53,6 +53,7 @@ absl::Status Check(const Exec& exec, const CompressArgs& args) {
   NSA_RETURN_IF_ERROR(CheckFloating("x", args.x));
   NSA_RETURN_IF_ERROR(CheckTensor("x", args.x, plan.x_size(), type, "B·S·G·width"));
   NSA_RETURN_IF_ERROR(CheckTensor("y", args.y, plan.y_size(), type, "B·S_cmp·G·width"));
+  NSA_RETURN_IF_ERROR(CheckOptional("at", args.at, 1 + kBranches, DType::kI32, "1 + branches"));
   if (args.phi == Phi::kMlp) {
     NSA_RETURN_IF_ERROR(CheckPhi("params", plan, args.params, type));
     NSA_RETURN_IF_ERROR(

@@ -24,7 +24,8 @@ __global__ void AverageKernel(Begin begin, const __grid_constant__ AverageArgs a
   if (i >= chunks) return;
   const int row = p.groups * p.width / 8;  // chunks of a token, all groups
   const int64_t block = i / row % p.blocks, b = i / row / p.blocks;
-  const bf16* from = args.from[blockIdx.y] + ((b * p.seq_len + block * p.d) * row + i % row) * 8;
+  const bf16* from =
+      args.from[blockIdx.y] + p.InX() + ((b * p.seq_len + block * p.d) * row + i % row) * 8;
   Float8 sum{};
 #pragma unroll 16
   for (int r = 0; r < p.l; ++r) {
@@ -35,7 +36,7 @@ __global__ void AverageKernel(Begin begin, const __grid_constant__ AverageArgs a
   const float share = 1.0f / p.l;
 #pragma unroll
   for (float& e : sum.v) e *= share;
-  Store8(args.to[blockIdx.y] + i * 8, sum);
+  Store8(args.to[blockIdx.y] + p.InY() + i * 8, sum);
 }
 
 // dx[t] = (1/l) Σ dy[i] over the blocks i that cover t, ascending.
@@ -78,7 +79,7 @@ absl::Status ZeroInputGradient(const Exec& exec, const CompressBackwardArgs& arg
 
 // The tensors have the same shape, width and φ.
 absl::Status CompressAlike(const Exec& exec, std::span<const CompressArgs> tensors) {
-  AverageArgs args{ProblemOf(tensors[0].shape, tensors[0].width), {}, {}};
+  AverageArgs args{ProblemOf(tensors[0]), {}, {}};
   if (args.p.blocks == 0) return absl::OkStatus();
   if (tensors[0].phi == Phi::kMlp) return CompressMlp(exec, tensors);
   for (size_t i = 0; i < tensors.size(); ++i) {

@@ -18,6 +18,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "common/nsa/branch.h"
 #include "common/nsa/nsa_shape.h"
 #include "kernels/exec.h"
 #include "kernels/tensor.h"
@@ -62,6 +63,12 @@ struct CompressArgs {
   PhiParams params;  // mlp only
   Tensor hidden;     // mlp only: [B, S_cmp, G, m], W1·u + b1, overwritten, for backward
   Tensor y;          // [B, S_cmp, G, width], overwritten; empty when S < l
+  // Optional, on a GPU only: int32 [1 + kBranches], read when the kernel runs, so that a captured
+  // launch serves every position. B = 1 and S = l: the only block is that whose last token is at
+  // position at[0] of a sequence. x and y then name the first rows of caches: x token
+  // at[1 + cache], y block 0. No kernel may write it.
+  ConstTensor at;
+  Branch cache = kCmp;  // whose keys or values x has
 };
 
 struct CompressBackwardArgs {

@@ -54,12 +54,13 @@ struct alignas(128) ForwardShared {
 template <int kRows>
 __device__ __forceinline__ void FindRows(const CompressProblem& p, const PhiForward& t, int row0,
                                          RowSource* rows) {
+  const bf16* const x = t.x + p.InX();
   for (int i = threadIdx.x; i < kRows; i += blockDim.x) {
     RowSource source{nullptr, 0};
     if (i == kRows - 1) {
       source = {t.pe, p.width};
     } else if (row0 + i < p.rows()) {
-      source = {t.x + RowCursor<1>(p, row0 + i).TokenAt(p, 0), int64_t{p.groups} * p.width};
+      source = {x + RowCursor<1>(p, row0 + i).TokenAt(p, 0), int64_t{p.groups} * p.width};
     }
     rows[i] = source;
   }
@@ -170,6 +171,7 @@ template <int kWidth, int kRows, int kTiles>
 __device__ __forceinline__ void OutputLayer(const CompressProblem& p, const PhiForward& t, int row0,
                                             int row, int column, int lane,
                                             const ForwardShared<kWidth, kRows>& shared) {
+  bf16* const y0 = t.y + p.InY();
   float y[kTiles][4] = {};
 #pragma unroll
   for (int step = 0; step < kWidth / 16; ++step) {
@@ -191,7 +193,7 @@ __device__ __forceinline__ void OutputLayer(const CompressProblem& p, const PhiF
     for (int half = 0; half < 2; ++half) {
       const int in_tile = row + lane / 4 + 8 * half;
       if (in_tile == kRows - 1 || row0 + in_tile >= p.rows()) continue;
-      StorePair(t.y + int64_t{row0 + in_tile} * kWidth + c, y[n][2 * half] + bias.x,
+      StorePair(y0 + int64_t{row0 + in_tile} * kWidth + c, y[n][2 * half] + bias.x,
                 y[n][2 * half + 1] + bias.y);
     }
   }
@@ -211,9 +213,10 @@ __global__ void __launch_bounds__(
   const int group = threadIdx.x / Warps::kThreads, thread = threadIdx.x % Warps::kThreads;
   const int warp = thread / kWarp, lane = thread % kWarp;
   const int row = warp % Warps::kDown * 16, column = warp / Warps::kDown * kTiles * 8;
-  FindRows<kRows>(p, t, row0, shared.rows);
-  __syncthreads();
+  if (p.at == nullptr) FindRows<kRows>(p, t, row0, shared.rows);
   begin.WaitForPrevious();
+  if (p.at != nullptr) FindRows<kRows>(p, t, row0, shared.rows);
+  __syncthreads();
   const int rounds = CeilDiv(p.in(), kChunk * Warps::kGroups);
   CopyRows<kWidth>(shared.w2, t.w2, kWidth, kWidth);
 #pragma unroll
@@ -253,7 +256,7 @@ absl::Status LaunchMlp(const Exec& exec, const PhiForwardArgs& args, size_t tens
 }  // namespace
 
 absl::Status CompressMlp(const Exec& exec, std::span<const CompressArgs> tensors) {
-  PhiForwardArgs args{ProblemOf(tensors[0].shape, tensors[0].width), {}};
+  PhiForwardArgs args{ProblemOf(tensors[0]), {}};
   for (size_t i = 0; i < tensors.size(); ++i) {
     const CompressArgs& t = tensors[i];
     args.tensor[i] = {DataOf<bf16>(t.x),         DataOf<bf16>(t.params.pe),

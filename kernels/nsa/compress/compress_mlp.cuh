@@ -17,13 +17,28 @@ namespace nsa::cuda {
 
 struct CompressProblem {
   int batch, seq_len, groups, width, l, d, blocks;
+  const int* at = nullptr;  // CompressArgs::at
+  int cache = 0;
 
+  // Elements from the beginnings of x and y to those of the first block.
+  __device__ __forceinline__ int64_t InX() const {
+    return at == nullptr ? 0 : int64_t{at[0] + 1 - l - at[1 + cache]} * groups * width;
+  }
+  __device__ __forceinline__ int64_t InY() const {
+    return at == nullptr ? 0 : int64_t{(at[0] + 1 - l) / d} * groups * width;
+  }
   __host__ __device__ int rows() const { return batch * blocks * groups; }
   __host__ __device__ int in() const { return l * width; }  // columns of W1 for each unit
 };
 
 inline CompressProblem ProblemOf(const NsaShape& s, int width) {
   return {s.batch, s.seq_len, s.n_kv_groups, width, s.l, s.d, s.cmp_blocks()};
+}
+inline CompressProblem ProblemOf(const CompressArgs& args) {
+  CompressProblem p = ProblemOf(args.shape, args.width);
+  p.at = args.at.wanted() ? DataOf<int>(args.at) : nullptr;
+  p.cache = args.cache;
+  return p;
 }
 
 constexpr int kMostCompressed = 2;  // tensors of one call

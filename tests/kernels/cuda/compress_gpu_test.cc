@@ -1,5 +1,8 @@
 // Compression on the GPU against the CPU implementation. Outputs start as NaN, and each case runs
 // twice to check for equal bits.
+#include <algorithm>
+#include <cmath>
+
 #include "kernels/nsa/compress/compress.h"
 #include "tests/kernels/cuda/device.h"
 #include "tests/kernels/layer.h"
@@ -163,6 +166,54 @@ TEST_P(CompressOnGpu, KeysAndValuesTogetherHaveTheBitsOfEachAlone) {
     for (size_t i = 0; i < keys.out.size(); ++i) {
       EXPECT_EQ(keys.out[i].Bytes(), keys_alone.out[i].Bytes()) << "keys, output " << i;
       EXPECT_EQ(values.out[i].Bytes(), values_alone.out[i].Bytes()) << "values, output " << i;
+    }
+  }
+}
+
+// The block whose last token is at a position in device memory, from a cache that begins a little
+// in front of it, into a cache of all blocks. Returns the cache of the blocks.
+std::vector<float> CompressInCaches(const OnGpu& whole, int block, Branch cache) {
+  CompressArgs args = whole.forward;
+  NsaShape& s = args.shape;
+  const int64_t row = int64_t{1} * s.n_kv_groups * args.width;
+  const int begin = std::max(0, block * s.d - 3);
+  std::vector<int32_t> at(1 + kBranches, 1 << 20);
+  at[0] = block * s.d + s.l - 1, at[1 + cache] = begin;
+  const std::vector<float> x = whole.x.Floats();
+  const DeviceTensor x_gpu = ToDevice(std::vector<float>(x.begin() + begin * row, x.end())),
+                     y(s.cmp_blocks() * row, DType::kBf16), at_gpu = ToDevice(at),
+                     hidden(whole.mlp ? s.n_kv_groups * PhiHidden(args.width) : 0, DType::kBf16);
+  s.seq_len = s.l;
+  args.x = Tensor(x_gpu.tensor().data, s.l * row, DType::kBf16), args.hidden = hidden;
+  args.y = Tensor(y.tensor().data, row, DType::kBf16), args.at = at_gpu, args.cache = cache;
+  const absl::Status status = Compress(Gpu::Get().exec(), args);
+  EXPECT_TRUE(status.ok()) << status;
+  return y.Floats();
+}
+
+TEST_P(CompressOnGpu, ABlockOfACacheHasTheBitsOfTheSameBlockOfTheSequence) {
+  NsaShape s = GetParam().shape;
+  s.batch = 1;
+  const int blocks = s.cmp_blocks();
+  for (const Phi phi : {Phi::kAvg, Phi::kMlp}) {
+    for (const int32_t width : {s.d_k, s.d_v}) {
+      const OnGpu whole(s, width, phi, 1);
+      ASSERT_TRUE(Compress(Gpu::Get().exec(), whole.forward).ok());
+      const std::vector<float> all = whole.out[1].Floats();
+      const int64_t row = int64_t{1} * s.n_kv_groups * width;
+      for (const int block : {0, blocks / 2, blocks - 1}) {
+        if (block < 0 || block >= blocks) continue;  // the sequence has none
+        std::vector<float> expected = Poisoned(blocks * row);
+        std::copy_n(all.begin() + block * row, row, expected.begin() + block * row);
+        for (const Branch cache : {kCmp, kSel}) {
+          const std::vector<float> got = CompressInCaches(whole, block, cache);
+          for (size_t i = 0; i < got.size(); ++i) {
+            ASSERT_TRUE(got[i] == expected[i] || (std::isnan(got[i]) && std::isnan(expected[i])))
+                << "block " << block << ", number " << i << ": " << got[i] << ", not "
+                << expected[i];
+          }
+        }
+      }
     }
   }
 }

@@ -87,12 +87,24 @@ absl::Status Project(const Exec& exec, const BlockRowsArgs& args) {
   return on_gpu ? SplitProjections(exec, SplitOf(args)) : Split(exec, args);
 }
 
+// Compresses the blocks that the tokens complete.
+absl::Status CompressRows(const Exec& exec, const BlockRowsArgs& args,
+                          const NsaLayerParams& params) {
+  const DecodeWork& work = args.work;
+  if (exec.backend == Backend::kCpu || RowsOf(args) > 1) {
+    return CompressNewBlocks(exec, args.attention, params, work.hidden_k, work.hidden_v,
+                             args.cache);
+  }
+  if (!args.completes_block) return absl::OkStatus();
+  return CompressBlock(exec, args.attention, params, work.hidden_k, work.hidden_v, work.at,
+                       *args.cache);
+}
+
 // o ← NSA(norm(x))
 absl::Status Attention(const Exec& exec, const BlockRowsArgs& args) {
   const NsaLayerParams params = AttentionParams(args.parameters, args.places);
   NSA_RETURN_IF_ERROR(Project(exec, args));
-  NSA_RETURN_IF_ERROR(CompressNewBlocks(exec, args.attention, params, args.work.hidden_k,
-                                        args.work.hidden_v, args.cache));
+  NSA_RETURN_IF_ERROR(CompressRows(exec, args, params));
   return AttendRows(exec, {.config = args.attention,
                            .params = params,
                            .cache = *args.cache,

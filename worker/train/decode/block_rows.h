@@ -24,6 +24,8 @@ struct BlockRowsArgs {
   const Rotation* rotation = nullptr;  // CPU only: set to the positions of the tokens
   const DecodeWork& work;              // x is read and overwritten
   LayerCache* cache = nullptr;         // the tokens are appended; on a GPU there is room for them
+  // A single token on a GPU: it completes a compression block, for which there is room too.
+  bool completes_block = false;
   int64_t first = 0;  // position of the first token; on a GPU the last that it may have
   std::span<const int32_t> doc_start;  // of each token: where its document begins
   Tensor keys_read;                    // int64 [kBranches] of this layer, added to

@@ -88,6 +88,7 @@ Tensor GpuDecoder::KeysRead(int32_t layer) const {
 // Makes room for the tokens in the caches and returns what the kernels read of them.
 absl::StatusOr<DecodeInputs> GpuDecoder::Append(std::span<const int32_t> tokens) {
   NSA_RETURN_IF_ERROR(memory_.Append(exec_, static_cast<int64_t>(tokens.size())));
+  if (tokens.size() == 1 && CompletesBlock()) NSA_RETURN_IF_ERROR(memory_.AppendBlock(exec_));
   if (clear_keys_read_) {
     const Tensor& counters = memory_.work().keys_read;
     NSA_RETURN_IF_ERROR(cuda::ZeroBytes(exec_.stream, counters.data,
@@ -102,19 +103,32 @@ absl::StatusOr<DecodeInputs> GpuDecoder::Append(std::span<const int32_t> tokens)
   return inputs;
 }
 
+// Up to how many tokens the kernels serve that are enqueued for the next one: twice as many as
+// there are, at most.
+int64_t GpuDecoder::PlannedTokens() const {
+  const auto tokens = static_cast<uint64_t>(std::max(position_ + 1, kDecodeRows));
+  return std::min<int64_t>(context(), static_cast<int64_t>(std::bit_ceil(tokens)));
+}
+
 // Enqueues at most kDecodeRows tokens through all blocks.
 absl::Status GpuDecoder::ReadRows(std::span<const int32_t> tokens) {
   const auto rows = static_cast<int64_t>(tokens.size());
   NSA_ASSIGN_OR_RETURN(const DecodeInputs inputs, Append(tokens));
   NSA_RETURN_IF_ERROR(
       cuda::CopyBytes(exec_.stream, memory_.work().inputs.data, &inputs, sizeof(inputs)));
-  NSA_RETURN_IF_ERROR(EnqueueRows(std::span(inputs.doc_start, tokens.size()), position_));
-  ran_one_row_ = ran_one_row_ || rows == 1;
+  const std::span starts(inputs.doc_start, tokens.size());
+  if (rows == 1) {
+    OneRow& one_row = one_row_[CompletesBlock()];
+    one_row.ran = PlannedTokens();
+    NSA_RETURN_IF_ERROR(EnqueueRows(starts, one_row.ran - 1, CompletesBlock()));
+  } else {
+    NSA_RETURN_IF_ERROR(EnqueueRows(starts, position_, false));
+  }
   position_ += rows;
   return absl::OkStatus();
 }
 
-// Whether the next token completes a block, whose place in the caches the host has to name.
+// Whether the next token completes a compression block.
 bool GpuDecoder::CompletesBlock() const {
   const NsaLayerConfig& attention = config_.attention;
   return (attention.has(kCmp) || attention.has(kSel)) &&
@@ -123,41 +137,42 @@ bool GpuDecoder::CompletesBlock() const {
 
 // Whether the tokens are one that has a graph.
 bool GpuDecoder::IsGraph(std::span<const int32_t> tokens) const {
-  return tokens.size() == 1 && ran_one_row_ && !CompletesBlock();
+  return tokens.size() == 1 && position_ < one_row_[CompletesBlock()].ran;
 }
 
-// Runs the graph of one token, captured for up to twice as many tokens as there are, and returns
-// the logits after it.
+// Runs the graph of one token and returns the logits after it.
 absl::StatusOr<std::span<const float>> GpuDecoder::RunGraph(std::span<const int32_t> token) {
   auto* const inputs = static_cast<DecodeInputs*>(of_one_row_.data());
   auto* const logits = reinterpret_cast<uint16_t*>(inputs + 1);
+  const bool completes_block = CompletesBlock();
+  OneRow& one_row = one_row_[completes_block];
   NSA_ASSIGN_OR_RETURN(*inputs, Append(token));  // nothing reads it: every call waits for its graph
-  if (position_ >= planned_) {
-    const auto tokens = static_cast<uint64_t>(std::max(position_ + 1, kDecodeRows));
-    const auto planned = std::min<int64_t>(context(), static_cast<int64_t>(std::bit_ceil(tokens)));
-    NSA_ASSIGN_OR_RETURN(one_row_, cuda::Graph::Capture(exec_.stream, [&] {
-                           return EnqueueGraph(*inputs, planned - 1, logits);
+  if (position_ >= one_row.planned) {
+    NSA_ASSIGN_OR_RETURN(one_row.graph, cuda::Graph::Capture(exec_.stream, [&] {
+                           return EnqueueGraph(*inputs, one_row.ran - 1, completes_block, logits);
                          }));
-    planned_ = planned;
+    one_row.planned = one_row.ran;
   }
-  NSA_RETURN_IF_ERROR(one_row_.Launch(exec_.stream));
+  NSA_RETURN_IF_ERROR(one_row.graph.Launch(exec_.stream));
   ++position_;
   NSA_RETURN_IF_ERROR(cuda::Synchronize(exec_.stream));
   return ToLogits({logits, static_cast<size_t>(config_.vocab)});
 }
 
 // All work of one token, with the copies from and to pinned memory.
-absl::Status GpuDecoder::EnqueueGraph(const DecodeInputs& inputs, int64_t last, uint16_t* logits) {
+absl::Status GpuDecoder::EnqueueGraph(const DecodeInputs& inputs, int64_t last,
+                                      bool completes_block, uint16_t* logits) {
   const DecodeWork& work = memory_.work();
   NSA_RETURN_IF_ERROR(cuda::CopyBytes(exec_.stream, work.inputs.data, &inputs, sizeof(inputs)));
-  NSA_RETURN_IF_ERROR(EnqueueRows(std::span(inputs.doc_start, 1), last));
+  NSA_RETURN_IF_ERROR(EnqueueRows(std::span(inputs.doc_start, 1), last, completes_block));
   NSA_RETURN_IF_ERROR(EnqueueHead(0, 1));
   return cuda::CopyBytes(exec_.stream, logits, work.logits.data, LogitBytes(1));
 }
 
 // Enqueues the tokens whose inputs are on the GPU. `first` is the last position that the first of
 // them may have.
-absl::Status GpuDecoder::EnqueueRows(std::span<const int32_t> starts, int64_t first) {
+absl::Status GpuDecoder::EnqueueRows(std::span<const int32_t> starts, int64_t first,
+                                     bool completes_block) {
   const auto rows = static_cast<int64_t>(starts.size());
   const DecodeWork& work = memory_.work();
   NSA_RETURN_IF_ERROR(
@@ -174,6 +189,7 @@ absl::Status GpuDecoder::EnqueueRows(std::span<const int32_t> starts, int64_t fi
                                                    .parameters = parameters_,
                                                    .work = work,
                                                    .cache = memory_.cache(layer),
+                                                   .completes_block = completes_block,
                                                    .first = first,
                                                    .doc_start = starts,
                                                    .keys_read = KeysRead(layer)}),

@@ -1,7 +1,7 @@
 // The decoder on a GPU, in bf16: at most kDecodeRows tokens at a time, block after block. Every
-// call waits for the GPU. A single token, unless it completes a compression block, is one CUDA
-// graph, from the copy of what it reads to that of its logits, which is captured again whenever the
-// sequence has doubled.
+// call waits for the GPU. A single token is one CUDA graph, from the copy of what it reads to that
+// of its logits, which is captured again whenever the sequence has doubled. Tokens that complete a
+// compression block have a graph of their own, with the kernels of compression.
 #pragma once
 
 #include <array>
@@ -50,13 +50,15 @@ class GpuDecoder final : public Decoder {
   absl::Status Allocate();
   absl::StatusOr<DecodeInputs> Append(std::span<const int32_t> tokens);
   absl::Status ReadRows(std::span<const int32_t> tokens);
-  absl::Status EnqueueRows(std::span<const int32_t> starts, int64_t first);
+  absl::Status EnqueueRows(std::span<const int32_t> starts, int64_t first, bool completes_block);
   absl::Status EnqueueHead(int64_t first, int64_t rows);
   absl::StatusOr<std::span<const float>> Head(int64_t first, int64_t rows);
   bool CompletesBlock() const;
+  int64_t PlannedTokens() const;
   bool IsGraph(std::span<const int32_t> tokens) const;
   absl::StatusOr<std::span<const float>> RunGraph(std::span<const int32_t> token);
-  absl::Status EnqueueGraph(const DecodeInputs& inputs, int64_t last, uint16_t* logits);
+  absl::Status EnqueueGraph(const DecodeInputs& inputs, int64_t last, bool completes_block,
+                            uint16_t* logits);
   std::span<const float> ToLogits(std::span<const uint16_t> fetched);
   int64_t LogitBytes(int64_t rows) const {
     return rows * config_.vocab * static_cast<int64_t>(sizeof(uint16_t));
@@ -75,9 +77,14 @@ class GpuDecoder final : public Decoder {
   std::vector<float> logits_;
 
   cuda::PinnedMemory of_one_row_;  // a DecodeInputs, then logits: what its graph copies
-  cuda::Graph one_row_;
-  int64_t planned_ = 0;       // one_row_ serves positions below this
-  bool ran_one_row_ = false;  // so its kernels are loaded and can be captured
+  struct OneRow {
+    cuda::Graph graph;
+    int64_t planned = 0;  // the graph serves positions below this
+    // The kernels for positions below this ran without a graph, so that they are loaded and can be
+    // captured. It doubles with the sequence: longer ones need other kernels.
+    int64_t ran = 0;
+  };
+  OneRow one_row_[2];  // of tokens that complete no compression block, and of those that do
 
   int64_t position_ = 0;  // of the next token
   DocumentStarts documents_;

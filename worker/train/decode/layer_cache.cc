@@ -33,22 +33,25 @@ NewBlocks CompletedBlocks(const NsaShape& shape, int64_t blocks, int64_t tokens)
   return {blocks, rows < shape.l ? 0 : (rows - shape.l) / shape.d + 1};
 }
 
-// Compresses blocks of `raw`, whose rows have G · width numbers, and appends them to `compressed`.
-absl::Status AppendBlocks(const Exec& exec, const NsaLayerConfig& config, Phi phi, int32_t width,
-                          const NewBlocks& blocks, const PhiParams& params, const Tensor& hidden,
+// Arguments for `blocks` neighbouring blocks of keys or values; the caller adds x and y.
+CompressArgs ArgsOf(const NsaLayerConfig& config, int32_t width, int64_t blocks,
+                    const PhiParams& params, const Tensor& hidden) {
+  CompressArgs args{.shape = config.shape, .width = width, .params = params};
+  args.shape.batch = 1;
+  args.shape.seq_len = static_cast<int32_t>((blocks - 1) * config.shape.d + config.shape.l);
+  args.phi = config.has(kCmp) ? config.phi : Phi::kAvg;
+  const int64_t groups = config.shape.n_kv_groups;
+  const int64_t units = args.phi == Phi::kMlp ? blocks * groups * PhiHidden(width) : 0;
+  args.hidden = Tensor(hidden.data, units, config.dtype);
+  return args;
+}
+
+// Compresses blocks of `raw` and appends them to `compressed`.
+absl::Status AppendBlocks(const Exec& exec, CompressArgs args, const NewBlocks& blocks,
                           const RowCache& raw, RowCache* compressed) {
-  NsaShape shape = config.shape;
-  shape.batch = 1;
-  shape.seq_len = static_cast<int32_t>((blocks.count - 1) * shape.d + shape.l);
-  const int64_t units = phi == Phi::kMlp ? blocks.count * shape.n_kv_groups * PhiHidden(width) : 0;
-  NSA_ASSIGN_OR_RETURN(const Tensor y, compressed->Append(exec, blocks.count));
-  return Compress(exec, {.shape = shape,
-                         .width = width,
-                         .phi = phi,
-                         .x = raw.rows(blocks.first * shape.d, shape.seq_len),
-                         .params = params,
-                         .hidden = Tensor(hidden.data, units, config.dtype),
-                         .y = y});
+  args.x = raw.rows(blocks.first * args.shape.d, args.shape.seq_len);
+  NSA_ASSIGN_OR_RETURN(args.y, compressed->Append(exec, blocks.count));
+  return Compress(exec, args);
 }
 
 }  // namespace
@@ -97,6 +100,13 @@ absl::Status LayerCache::Append(const Exec& exec, int64_t rows) {
   return absl::OkStatus();
 }
 
+absl::Status LayerCache::AppendBlock(const Exec& exec) {
+  for (RowCache* const cache : {&k_cmp, &v_cmp}) {
+    if (cache->wanted()) NSA_RETURN_IF_ERROR(cache->Append(exec, 1).status());
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CompressNewBlocks(const Exec& exec, const NsaLayerConfig& config,
                                const NsaLayerParams& params, const Tensor& hidden_k,
                                const Tensor& hidden_v, LayerCache* cache) {
@@ -105,12 +115,30 @@ absl::Status CompressNewBlocks(const Exec& exec, const NsaLayerConfig& config,
   const RowCache& keys = cache->k[config.has(kCmp) ? kCmp : kSel];
   const NewBlocks blocks = CompletedBlocks(shape, cache->k_cmp.end(), keys.end());
   if (blocks.count == 0) return absl::OkStatus();
-  const Phi phi = config.has(kCmp) ? config.phi : Phi::kAvg;
-  NSA_RETURN_IF_ERROR(AppendBlocks(exec, config, phi, shape.d_k, blocks, params.phi_k, hidden_k,
-                                   keys, &cache->k_cmp));
+  const CompressArgs of_keys = ArgsOf(config, shape.d_k, blocks.count, params.phi_k, hidden_k);
+  NSA_RETURN_IF_ERROR(AppendBlocks(exec, of_keys, blocks, keys, &cache->k_cmp));
   if (!config.has(kCmp)) return absl::OkStatus();
-  return AppendBlocks(exec, config, phi, shape.d_v, blocks, params.phi_v, hidden_v, cache->v[kCmp],
-                      &cache->v_cmp);
+  const CompressArgs of_values = ArgsOf(config, shape.d_v, blocks.count, params.phi_v, hidden_v);
+  return AppendBlocks(exec, of_values, blocks, cache->v[kCmp], &cache->v_cmp);
+}
+
+absl::Status CompressBlock(const Exec& exec, const NsaLayerConfig& config,
+                           const NsaLayerParams& params, const Tensor& hidden_k,
+                           const Tensor& hidden_v, const ConstTensor& at, const LayerCache& cache) {
+  if (!config.has(kCmp) && !config.has(kSel)) return absl::OkStatus();
+  const NsaShape& shape = config.shape;
+  const Branch source = config.has(kCmp) ? kCmp : kSel;
+  const auto args_of = [&](CompressArgs args, const RowCache& raw, const RowCache& compressed) {
+    args.x = raw.memory(shape.l), args.y = compressed.memory(1);
+    args.at = at, args.cache = source;
+    return args;
+  };
+  const CompressArgs keys =
+      args_of(ArgsOf(config, shape.d_k, 1, params.phi_k, hidden_k), cache.k[source], cache.k_cmp);
+  if (source == kSel) return Compress(exec, keys);
+  return CompressKeysAndValues(
+      exec, keys,
+      args_of(ArgsOf(config, shape.d_v, 1, params.phi_v, hidden_v), cache.v[kCmp], cache.v_cmp));
 }
 
 }  // namespace nsa::train

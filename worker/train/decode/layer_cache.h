@@ -36,6 +36,9 @@ struct LayerCache {
   // Makes room for the keys and values of `rows` more tokens in every branch. The caller writes
   // them: row end() − rows on of each. The error is that of a copy.
   absl::Status Append(const Exec& exec, int64_t rows);
+
+  // Makes room for one more compression block, which the caller writes (CompressBlock()).
+  absl::Status AppendBlock(const Exec& exec);
 };
 
 // Whether token number `tokens` − 1 completes a compression block.
@@ -51,5 +54,12 @@ inline int64_t MostNewBlocks(const NsaShape& shape) { return (kDecodeRows - 1) /
 absl::Status CompressNewBlocks(const Exec& exec, const NsaLayerConfig& config,
                                const NsaLayerParams& params, const Tensor& hidden_k,
                                const Tensor& hidden_v, LayerCache* cache);
+
+// On a GPU: compresses the block whose last token is at position at[0], for which AppendBlock() has
+// made room. `at` is that of CompressArgs; the host's place in the caches is not used, so that a
+// captured launch serves every block.
+absl::Status CompressBlock(const Exec& exec, const NsaLayerConfig& config,
+                           const NsaLayerParams& params, const Tensor& hidden_k,
+                           const Tensor& hidden_v, const ConstTensor& at, const LayerCache& cache);
 
 }  // namespace nsa::train

@@ -94,6 +94,11 @@ absl::Status SequenceMemory::Append(const Exec& exec, int64_t rows) {
   return absl::OkStatus();
 }
 
+absl::Status SequenceMemory::AppendBlock(const Exec& exec) {
+  for (LayerCache& cache : caches_) NSA_RETURN_IF_ERROR(cache.AppendBlock(exec));
+  return absl::OkStatus();
+}
+
 std::array<int32_t, kBranches> SequenceMemory::begins() const {
   std::array<int32_t, kBranches> result = {};
   for (const LayerCache& cache : caches_) {

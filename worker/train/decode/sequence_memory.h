@@ -73,6 +73,9 @@ class SequenceMemory {
   // Makes room for `rows` more tokens in the caches of all layers.
   absl::Status Append(const Exec& exec, int64_t rows);
 
+  // Makes room for one more compression block in all layers that have them.
+  absl::Status AppendBlock(const Exec& exec);
+
   // Position of the first token that the caches of each branch hold. It is the same in all layers
   // that have the branch.
   std::array<int32_t, kBranches> begins() const;
