@@ -137,6 +137,13 @@ int SpeakerOf(const std::vector<Found>& all) {
   return damaged != all.end() ? rank_of(damaged) : 0;
 }
 
+// One line for each checkpoint that was found to be damaged.
+std::vector<std::string> DamagedOf(const absl::StatusOr<ResumePoint>& chosen) {
+  if (chosen.ok()) return chosen->rejected;
+  if (!absl::IsDataLoss(chosen.status())) return {};
+  return {std::string(chosen.status().message())};
+}
+
 // The step of the checkpoint to continue from; -1 if there is none.
 absl::StatusOr<double> StepOf(const ResumePoint& point) {
   if (point.checkpoint.empty() || point.weights_only) return -1;
@@ -162,7 +169,10 @@ absl::StatusOr<ResumePoint> ChooseAmongMachines(const v1::WorkerLaunch& launch,
     if (!published.ok()) chosen = published;
   }
   absl::StatusOr<ResumePoint> point = Announce(speaker, chosen, comm);
-  if (point.ok() && !point->checkpoint.empty()) point->from_rank = speaker;
+  if (!point.ok()) return point;
+  if (!point->checkpoint.empty()) point->from_rank = speaker;
+  // What is damaged on this machine is reported by it, whoever speaks.
+  if (comm->rank() != speaker) point->rejected = DamagedOf(chosen);
   return point;
 }
 

@@ -23,7 +23,7 @@ struct ResumePoint {
   bool weights_only = false;         // restart.init: begin at step 0 with its weights
   int from_rank = kEveryRank;        // the rank that can read the checkpoint
   std::vector<std::string>
-      rejected;  // newer checkpoints that are damaged, one line each; of this rank's choice
+      rejected;  // newer checkpoints that this rank found to be damaged, one line each
 };
 
 // Unavailable with CHECKPOINTS_MISSING when this is a restart of a gang that has published

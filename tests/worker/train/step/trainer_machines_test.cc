@@ -65,7 +65,7 @@ class MachinesTest : public ::testing::Test {
   }
 
   // Starts again after the stop; expects the bits of the run that was not stopped.
-  void ExpectToGoOnFromFive(const std::function<std::string(int rank)>& out) {
+  std::vector<RankResult> ExpectToGoOnFromFive(const std::function<std::string(int rank)>& out) {
     const TempDir runs;
     const std::vector<RankResult> ranks = RunJob(runs, Job(dir_), TwoMachines(out, 2));
     for (int rank = 0; rank < 2; ++rank) {
@@ -75,6 +75,7 @@ class MachinesTest : public ::testing::Test {
       EXPECT_TRUE(Weights(out(rank), kSteps) == Weights(dir_ / "whole", kSteps)) << rank;
     }
     EXPECT_EQ(Losses(ranks[0]), std::vector<double>(whole_.begin() + 5, whole_.end()));
+    return ranks;
   }
 
   const TempDir dir_;
@@ -123,13 +124,35 @@ TEST_F(MachinesTest, ANewMachineReceivesTheCheckpointWhicheverRankItRuns) {
   ExpectToGoOnFromFive([this](int rank) { return rank == 0 ? In("kept") : In("new-1"); });
 }
 
-TEST_F(MachinesTest, TheNewestCheckpointCountsAndADamagedOneDoesNot) {
+TEST_F(MachinesTest, AMachineWithADamagedCheckpointSaysSoAndReceivesTheOther) {
   StopAtFive();
   {
     std::ofstream damaged(Checkpoint(Out(0), 5) / "model.safetensors", std::ios::app);
     damaged << "more";
   }
-  ExpectToGoOnFromFive([this](int rank) { return Out(rank); });
+  const std::vector<RankResult> ranks =
+      ExpectToGoOnFromFive([this](int rank) { return Out(rank); });
+  EXPECT_TRUE(ranks[0].HasEvent("CHECKPOINT_CORRUPT"));
+  EXPECT_FALSE(ranks[1].HasEvent("CHECKPOINT_CORRUPT"));
+}
+
+TEST_F(MachinesTest, TheNewestCheckpointOfAnyMachineCounts) {
+  StopAtFive();
+  std::filesystem::copy(
+      Out(1), In("at-five"),
+      std::filesystem::copy_options::recursive | std::filesystem::copy_options::copy_symlinks);
+  {
+    const TempDir runs;
+    RunOptions options = TwoMachines([this](int rank) { return Out(rank); }, 2);
+    options.before = StopAt(8, 0).before;
+    ASSERT_EQ(RunJob(runs, Job(dir_), options)[0].finished.reason(), "STOPPED_AT_STEP");
+  }
+  const TempDir runs;
+  const auto out = [this](int rank) { return rank == 0 ? In("at-five") : Out(1); };
+  const std::vector<RankResult> ranks = RunJob(runs, Job(dir_), TwoMachines(out, 3));
+  EXPECT_EQ(ranks[0].started.resumed_step(), 8);
+  EXPECT_EQ(ranks[1].started.resumed_step(), 8);
+  EXPECT_TRUE(Weights(out(0), kSteps) == Weights(dir_ / "whole", kSteps));
 }
 
 TEST_F(MachinesTest, AJobWhoseCheckpointsAreGoneEverywhereDoesNotBeginAnew) {
