@@ -46,8 +46,9 @@ absl::StatusOr<ExitCode> Nodes(Session& session) {
   std::vector<Table::Column> columns = {
       {"NAME"}, {"STATE"}, {"CPU SLOTS", true}, {"GPUS"}, {"FREE MEMORY"}, {"HEARTBEAT"}, {"JOBS"}};
   if (session.wide()) {
-    columns.insert(columns.end(),
-                   {{"CORES", true}, {"MEMORY"}, {"DRIVER"}, {"AGENT"}, {"CUDA WORKER"}});
+    columns.insert(
+        columns.end(),
+        {{"CORES", true}, {"MEMORY"}, {"DRIVER"}, {"AGENT"}, {"RANK ADDRESS"}, {"CUDA WORKER"}});
   }
   Table table(columns);
   for (const v1::Node& node : response.nodes()) {
@@ -65,6 +66,7 @@ absl::StatusOr<ExitCode> Nodes(Session& session) {
       row.emplace_back(HumanBytes(info.memory_bytes()));
       row.emplace_back(info.driver_version().empty() ? "-" : info.driver_version());
       row.emplace_back(info.agent_version());
+      row.emplace_back(info.rank_address().empty() ? "-" : info.rank_address());
       row.emplace_back(info.cuda_worker() ? "yes" : info.cuda_problem());
     }
     table.Add(std::move(row));

@@ -278,7 +278,11 @@ TEST_F(CommandsTest, NodesAreListed) {
   EXPECT_EQ(Run({"nodes"}).out,
             "NAME  STATE  CPU SLOTS  GPUS  FREE MEMORY  HEARTBEAT  JOBS\n"
             "box   READY        1/2  -     20.00 GiB    2 s ago    jdemo1234567\n");
-  EXPECT_THAT(Run({"nodes", "-o", "wide"}).out, HasSubstr("no GPU"));
+  EXPECT_THAT(
+      Run({"nodes", "-o", "wide"}).out,
+      AllOf(HasSubstr("AGENT  RANK ADDRESS  CUDA WORKER\n"), HasSubstr("-             no GPU")));
+  info.set_rank_address("10.0.0.2");
+  EXPECT_THAT(Run({"nodes", "-o", "wide"}).out, HasSubstr("10.0.0.2      no GPU"));
   EXPECT_EQ(Run({"nodes", "-o", "name"}).out, "box\n");
   EXPECT_EQ(nlohmann::json::parse(Run({"nodes", "-o", "json"}).out)["nodes"][0]["state"], "READY");
 }
