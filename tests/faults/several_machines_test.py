@@ -180,7 +180,7 @@ def check_cut_off(cluster, wanted):
     assert state == "UNKNOWN", state
     step = cluster.step(name)
     assert step < STEPS - 2 * SAVE_EVERY, f"step {step}: too late to cut the machine off for good"
-    cluster.wait_until(lambda: cluster.step(name) > max(step, SAVE_EVERY + 10), "the job trains on")
+    cluster.wait_until(lambda: cluster.step(name) > max(step, SAVE_EVERY + 150), "the job trains on")  # the checkpoint is written
     job = cluster.job(name)
     assert (job["generation"], cluster.machines(name)) == ("1", [first, second]), f"a cut of {UNPLUGGED_SECONDS} s: {job}"
 
