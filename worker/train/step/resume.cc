@@ -241,7 +241,11 @@ absl::StatusOr<ResumePoint> ChooseResume(const v1::WorkerLaunch& launch, const O
                                          Comm* comm) {
   if (!ranks.everybody) return ChooseAmongMachines(launch, ranks, comm);
   absl::StatusOr<ResumePoint> chosen = ResumePoint{};
-  if (comm->rank() == 0) chosen = Choose(launch);
+  if (comm->rank() == 0) {
+    // On one machine every rank has checked it before it opened out_dir.
+    const absl::Status published = CheckPublishedCheckpoints(launch);
+    chosen = published.ok() ? Choose(launch) : published;
+  }
   return Announce(0, chosen, comm);
 }
 

@@ -157,12 +157,15 @@ TEST_F(MachinesTest, TheNewestCheckpointOfAnyMachineCounts) {
 
 TEST_F(MachinesTest, AJobWhoseCheckpointsAreGoneEverywhereDoesNotBeginAnew) {
   StopAtFive();
-  const TempDir runs;
   const auto elsewhere = [this](int rank) { return In("empty-" + std::to_string(rank)); };
-  const std::vector<RankResult> ranks = RunJob(runs, Job(dir_), TwoMachines(elsewhere, 2));
-  for (const RankResult& rank : ranks) {
-    EXPECT_EQ(rank.finished.reason(), "CHECKPOINTS_MISSING") << rank.finished.text();
-    EXPECT_THAT(rank.finished.text(), HasSubstr("has no checkpoint"));
+  const auto shared = [this](int) { return In("empty"); };
+  using Out = std::function<std::string(int)>;
+  for (const Out& out : {Out(elsewhere), Out(shared)}) {
+    const TempDir runs;
+    for (const RankResult& rank : RunJob(runs, Job(dir_), TwoMachines(out, 2))) {
+      EXPECT_EQ(rank.finished.reason(), "CHECKPOINTS_MISSING") << rank.finished.text();
+      EXPECT_THAT(rank.finished.text(), HasSubstr("has no checkpoint"));
+    }
   }
 }
 
