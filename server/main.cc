@@ -3,7 +3,12 @@
 // Exit codes: 0 drained after SIGTERM or SIGINT (workers keep running), 1 failed, 2 bad usage or
 // configuration, 3 the store is damaged, 4 a port is taken, 5 another coordinator holds the state
 // folder, a newer version wrote the store or an address is not allowed, 6 the server can no longer
-// be reached (start it again). With --test-notice: 0 delivered, 1 not delivered, 2 bad usage.
+// be reached (start it again). With --test-notice: 0 delivered, 1 not delivered, 2 bad usage. With
+// --backup and --restore: 0 done, 1 failed, 2 bad usage, 3 the store or the backup is damaged, 5 a
+// coordinator runs or the folder is taken.
+//
+// SIGHUP reads the configuration again, with all files that it names, and starts anew with it in
+// the same process. A configuration that is refused changes nothing.
 #include <malloc.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -12,14 +17,19 @@
 
 #include <atomic>
 #include <cstdio>
+#include <functional>
+#include <optional>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/base/clean_text.h"
 #include "common/base/log.h"
 #include "common/base/version.h"
 #include "common/job/load.h"
 #include "common/rpc/rpc.h"
 #include "google/protobuf/stubs/logging.h"
+#include "server/backup/backup.h"
 #include "server/notice/try_notice.h"
 #include "server/server.h"
 #include "server/service_manager.h"
@@ -34,7 +44,12 @@ struct Flags {
   std::string metrics;
   std::string log_level = "info";
   std::string test_notice;
+  std::string backup;
+  std::string restore;
 };
+
+// Reads the configuration.
+using ReadOptions = std::function<absl::StatusOr<Options>()>;
 
 int Fail(const absl::Status& status) {
   std::fprintf(stderr, "nsa-coordinator: %s\n", CleanText(std::string(status.message())).c_str());
@@ -94,21 +109,46 @@ int WaitFor(const sigset_t& signals) {
   }
 }
 
-int Run(const Options& options) {
-  // Blocked before the first thread starts, so that only main receives them.
+// Blocked before the first thread starts, so that only main receives them.
+sigset_t BlockSignals() {
   sigset_t signals;
   sigemptyset(&signals);
-  sigaddset(&signals, SIGINT);
-  sigaddset(&signals, SIGTERM);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&signals, signal);
   sigprocmask(SIG_BLOCK, &signals, nullptr);
-  umask(077);
-  GiveMemoryBack();
-  RaiseDescriptorLimit();
-  SilenceGrpc();
-  // Otherwise every request that is no message writes a line into the log, before its caller is
-  // known.
-  google::protobuf::SetLogHandler(nullptr);
+  return signals;
+}
 
+// Says what a configuration that was read again is refused for, and goes on.
+std::optional<Options> Reread(const ReadOptions& read) {
+  auto options = read();
+  if (options.ok()) return *std::move(options);
+  spdlog::error("got HUP: the configuration is refused and nothing changes: {}",
+                std::string(options.status().message()));
+  return std::nullopt;
+}
+
+// Waits until the server has to end. Returns the options to start again with, if it has to.
+std::optional<Options> WaitForEnd(const sigset_t& signals, bool terminal, const ReadOptions& read) {
+  while (true) {
+    const int signal = WaitFor(signals);
+    // The hangup of the terminal that it was started from.
+    if (signal != SIGHUP || terminal) {
+      NotifyServiceManager("STOPPING=1");
+      spdlog::info("got {}: draining; workers keep running", sigabbrev_np(signal));
+      return std::nullopt;
+    }
+    if (auto options = Reread(read)) {
+      NotifyServiceManager("RELOADING=1");
+      spdlog::info("got HUP: starting anew with the configuration; workers keep running");
+      return options;
+    }
+  }
+}
+
+// Runs the server until a signal ends it; `next` then has the options to start again with, if it
+// has to.
+int RunOnce(const Options& options, const sigset_t& signals, bool terminal, const ReadOptions& read,
+            std::optional<Options>* next) {
   const RealClock clock;
   std::atomic<bool> unreachable = false;
   auto server = Server::Start(options, clock, [&unreachable] {
@@ -120,11 +160,52 @@ int Run(const Options& options) {
                kRevision, options.state_dir.string(), options.unix_socket().string(),
                AndTcp(**server), (*server)->metrics_address());
   NotifyServiceManager("READY=1");
-  const int signal = WaitFor(signals);
-  NotifyServiceManager("STOPPING=1");
-  spdlog::info("got {}: draining; workers keep running", sigabbrev_np(signal));
+  *next = WaitForEnd(signals, terminal, read);
   (*server)->Drain(absl::Seconds(unreachable ? 0 : 8));
   return unreachable ? 6 : 0;
+}
+
+int Run(Options options, const ReadOptions& read) {
+  const bool terminal = isatty(STDIN_FILENO) == 1;
+  const sigset_t signals = BlockSignals();
+  umask(077);
+  GiveMemoryBack();
+  RaiseDescriptorLimit();
+  SilenceGrpc();
+  // Otherwise every request that is no message writes a line into the log, before its caller is
+  // known.
+  google::protobuf::SetLogHandler(nullptr);
+  while (true) {
+    std::optional<Options> next;
+    const int code = RunOnce(options, signals, terminal, read, &next);
+    if (code != 0 || !next.has_value()) return code;
+    options = *std::move(next);
+  }
+}
+
+std::string SizeText(const BackupSize& size) {
+  return absl::StrCat(size.files, size.files == 1 ? " file, " : " files, ", size.bytes, " bytes");
+}
+
+int RunBackup(const Options& options, const std::string& folder) {
+  umask(077);
+  const auto size = BackUp(options.state_dir, folder, absl::Now());
+  if (!size.ok()) return Fail(size.status());
+  std::printf("backup of %s in %s: %s\n", options.state_dir.c_str(), folder.c_str(),
+              SizeText(*size).c_str());
+  return 0;
+}
+
+int RunRestore(const Options& options, const std::string& folder) {
+  umask(077);
+  const auto restored = Restore(folder, options.state_dir, absl::Now());
+  if (!restored.ok()) return Fail(restored.status());
+  std::printf("restored %s from %s: %s\n", options.state_dir.c_str(), folder.c_str(),
+              SizeText(restored->size).c_str());
+  if (!restored->replaced.empty()) {
+    std::printf("what was there before is in %s\n", restored->replaced.c_str());
+  }
+  return 0;
 }
 
 // --test-notice: 0 delivered, 1 not delivered, 2 no such notice.
@@ -156,6 +237,11 @@ int main(int argc, char** argv) {
   app.add_option("--test-notice", flags.test_notice,
                  "send a sample through this notice of the configuration, say what the receiver "
                  "answered, and exit");
+  app.add_option(
+      "--backup", flags.backup,
+      "copy the state folder to this new folder, also while a coordinator runs, and exit");
+  app.add_option("--restore", flags.restore,
+                 "put a backup in the place of the state folder's content, and exit");
   app.add_option("--log-level", flags.log_level,
                  "trace, debug, info, warn, error, critical or off");
   try {
@@ -165,8 +251,11 @@ int main(int argc, char** argv) {
   }
   const absl::Status log = nsa::InitLog("coordinator", flags.log_level);
   if (!log.ok()) return nsa::server::Fail(log);
-  const auto options = nsa::server::OptionsFrom(app, flags);
+  const auto read = [&app, &flags] { return nsa::server::OptionsFrom(app, flags); };
+  const auto options = read();
   if (!options.ok()) return nsa::server::Fail(options.status());
   if (app.count("--test-notice") > 0) return nsa::server::Try(*options, flags.test_notice);
-  return nsa::server::Run(*options);
+  if (app.count("--backup") > 0) return nsa::server::RunBackup(*options, flags.backup);
+  if (app.count("--restore") > 0) return nsa::server::RunRestore(*options, flags.restore);
+  return nsa::server::Run(*options, read);
 }

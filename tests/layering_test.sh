@@ -24,7 +24,7 @@ common/checkpoint|common/base proto|cuda nccl grpcpp yaml sqlite prometheus
 common/run|common/base proto|cuda nccl grpcpp yaml sqlite prometheus
 common/job|common/base common/estimate proto|cuda nccl grpcpp sqlite prometheus
 common/preflight|common/base common/nsa common/estimate common/job common/checkpoint proto|cuda nccl grpcpp sqlite prometheus
-common/export|common/base common/nsa common/estimate common/job common/checkpoint common/preflight/preflight.h proto|cuda nccl grpcpp sqlite prometheus
+common/export|common/base common/nsa common/estimate common/job common/checkpoint common/run/new_folder.h common/preflight/preflight.h proto|cuda nccl grpcpp sqlite prometheus
 common/http|common/base|cuda nccl grpcpp google/protobuf yaml sqlite spdlog prometheus
 common/rpc|common/base proto|cuda nccl yaml sqlite prometheus
 kernels|$kernel_base|grpcpp nccl google/protobuf yaml sqlite prometheus
@@ -49,6 +49,7 @@ worker/bench|worker/train kernels $below_rpc proto|grpcpp sqlite prometheus
 worker/agent|proto common|cuda nccl cublas
 server/decide|common/base common/estimate common/job common/preflight proto|$impure
 server/store|server/decide common/base common/run proto|grpcpp prometheus cuda nccl cublas
+server/backup|server/store common/base common/job/data/sha256.h common/run|grpcpp prometheus cuda nccl cublas
 server/watch|server/store server/decide common/base common/nsa common/estimate common/job proto|sqlite cuda nccl cublas
 server/act|server/watch server/store server/decide $below_rpc proto|grpcpp sqlite prometheus cuda nccl cublas
 server/notice|server/store server/decide common proto|grpcpp sqlite prometheus civetweb Civet cuda nccl cublas

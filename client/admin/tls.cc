@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/admin/backup.h"
 #include "client/admin/tls_folder.h"
 #include "client/cli.h"
 #include "client/show/human.h"
@@ -120,11 +121,12 @@ void AddAdmin(Cli* cli) {
   const auto flags = std::make_shared<TlsFlags>();
   Options group = cli->Add(
       {.name = "admin",
-       .what = "Make and renew certificates for a coordinator that other machines reach",
+       .what = "Make certificates for a coordinator, copy its state, put a copy back",
        .group = "Service",
-       .more = "On files of this machine; needs no coordinator.",
+       .more = "On files of this machine.",
        .examples = "nsactl admin init-tls /etc/nsa --host lab --agent gpu-01 --client ada\n"
-                   "nsactl admin renew-tls /etc/nsa"});
+                   "nsactl admin renew-tls /etc/nsa\n"
+                   "nsactl admin backup /mnt/backup/nsa"});
   Options init = cli->Add(
       {.name = "init-tls",
        .what = "Make an authority, certificates and a token, and print what to configure",
@@ -156,6 +158,7 @@ void AddAdmin(Cli* cli) {
     options->Number("--days", &flags->wish.days, {.least = 1, .most = kMostDays},
                     "How long certificates are valid, from now (default 825)");
   }
+  AddBackup(cli, group);
 }
 
 }  // namespace nsa::client

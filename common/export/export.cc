@@ -13,11 +13,11 @@
 #include "common/export/model_card.h"
 #include "common/export/model_config_json.h"
 #include "common/export/model_tensors.h"
-#include "common/export/new_folder.h"
 #include "common/export/python_files.h"
 #include "common/export/tokenizer_json.h"
 #include "common/job/load.h"
 #include "common/preflight/preflight.h"
+#include "common/run/new_folder.h"
 #include "nlohmann/json.hpp"
 
 namespace nsa {

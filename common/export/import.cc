@@ -17,9 +17,9 @@
 #include "common/export/export.h"
 #include "common/export/model_config_json.h"
 #include "common/export/model_tensors.h"
-#include "common/export/new_folder.h"
 #include "common/job/data/tokenizer_files.h"
 #include "common/job/load.h"
+#include "common/run/new_folder.h"
 #include "nlohmann/json.hpp"
 
 namespace nsa {

@@ -32,7 +32,8 @@ class Service:
 
     def start(self):
         with open(self.log, "ab") as log:
-            self.process = subprocess.Popen([self.bin / "nsa-coordinator", *self.arguments], env=self.environment, stdout=log, stderr=log)
+            self.process = subprocess.Popen([self.bin / "nsa-coordinator", *self.arguments], env=self.environment, stdin=subprocess.DEVNULL,
+                                            stdout=log, stderr=log)
 
     def start_agent(self):
         """Starts the agent of a service with an agent_environment, again if it has ended."""

@@ -87,12 +87,12 @@ absl::StatusOr<std::string> RunWorker(const std::string& program,
   const fs::path output = scratch.path() / "output";
   std::vector<std::string> argv = {program};
   argv.insert(argv.end(), arguments.begin(), arguments.end());
-  NSA_ASSIGN_OR_RETURN(
-      const ProcessIdentity process,
-      Spawn({.argv = argv,
-             .environment = FilterEnvironment(WithDataEnvironment(
-                 {"PATH", "HOME", "LD_LIBRARY_PATH", "LANG", "https_proxy", "http_proxy"})),
-             .output = output}));
+  NSA_ASSIGN_OR_RETURN(const ProcessIdentity process,
+                       Spawn({.argv = argv,
+                              .environment = FilterEnvironment(WithDataEnvironment(
+                                  {"PATH", "HOME", "NSA_STATE_DIR", "LD_LIBRARY_PATH", "LANG",
+                                   "https_proxy", "http_proxy"})),
+                              .output = output}));
   Lines lines(output, on_line);
   NSA_ASSIGN_OR_RETURN(const ExitStatus exit, Wait(process, interrupt, &lines));
   NSA_ASSIGN_OR_RETURN(std::string said, ReadWholeFile(output));

@@ -1,4 +1,4 @@
-#include "common/export/new_folder.h"
+#include "common/run/new_folder.h"
 
 #include <stdlib.h>
 

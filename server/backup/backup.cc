@@ -1,0 +1,322 @@
+#include "server/backup/backup.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/durable_folder.h"
+#include "common/base/fd.h"
+#include "common/base/status.h"
+#include "common/base/version.h"
+#include "common/job/data/sha256.h"
+#include "common/run/atomic_file.h"
+#include "common/run/new_folder.h"
+#include "nlohmann/json.hpp"
+#include "server/store/sqlite.h"
+#include "server/store/state_lock.h"
+
+namespace nsa::server {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr char kStore[] = "jobs.sqlite";
+constexpr char kManifest[] = "backup.json";
+constexpr char kReplaced[] = "replaced-";
+constexpr char kArriving[] = "restoring";
+constexpr int kFormat = 1;
+constexpr int64_t kMostManifestBytes = 64 << 20;
+constexpr size_t kPiece = 1 << 20;
+
+struct File {
+  std::string path;  // in the state folder
+  int64_t bytes = 0;
+  std::string sha256;
+};
+
+// Whether an entry of the state folder describes processes, or was left by a restore.
+bool IsOfProcesses(const std::string& name) {
+  return name == "agent" || absl::StartsWith(name, "agent.") || absl::EndsWith(name, ".lock") ||
+         absl::EndsWith(name, ".sock") || absl::EndsWith(name, ".tmp") ||
+         absl::StartsWith(name, kReplaced) || name == kArriving;
+}
+
+// Whether it belongs to the store, which is copied by the database itself.
+bool IsOfStore(const std::string& name) { return absl::StartsWith(name, kStore); }
+
+// The names in the state folder that a backup is about.
+absl::StatusOr<std::vector<std::string>> Entries(const fs::path& state_dir) {
+  std::error_code error;
+  std::vector<std::string> names;
+  for (const fs::directory_entry& entry : fs::directory_iterator(state_dir, error)) {
+    const std::string name = entry.path().filename();
+    const fs::file_type type = entry.symlink_status(error).type();
+    const bool kept = type == fs::file_type::regular || type == fs::file_type::directory;
+    if (kept && !IsOfProcesses(name)) names.push_back(name);
+  }
+  if (error) return absl::InternalError(absl::StrCat(state_dir.string(), ": ", error.message()));
+  std::ranges::sort(names);
+  return names;
+}
+
+absl::Status WriteAll(int fd, std::string_view bytes, const fs::path& path) {
+  while (!bytes.empty()) {
+    const ssize_t written = write(fd, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return absl::ErrnoToStatus(errno, path.string());
+    bytes.remove_prefix(static_cast<size_t>(written));
+  }
+  return absl::OkStatus();
+}
+
+// Reads `from` as long as it is now, hashes it and, with a `to`, writes it there durably. NotFound
+// if the file is not there.
+absl::StatusOr<File> CopyFile(const fs::path& from, const fs::path& to) {
+  const Fd in(open(from.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  if (!in.valid()) return absl::ErrnoToStatus(errno, from.string());
+  struct stat status {};
+  if (fstat(in.get(), &status) != 0) return absl::ErrnoToStatus(errno, from.string());
+  if (!S_ISREG(status.st_mode)) return absl::NotFoundError(from.string());
+  Fd out;
+  if (!to.empty()) {
+    NSA_RETURN_IF_ERROR(MakeDurableFolder(to.parent_path()));
+    out = Fd(open(to.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+    if (!out.valid()) return absl::ErrnoToStatus(errno, to.string());
+  }
+  File file;
+  Sha256Sum sum;
+  std::string piece(kPiece, '\0');
+  while (file.bytes < status.st_size) {
+    const auto wanted = std::min<int64_t>(kPiece, status.st_size - file.bytes);
+    const ssize_t got = read(in.get(), piece.data(), static_cast<size_t>(wanted));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return absl::ErrnoToStatus(errno, from.string());
+    if (got == 0) break;
+    const std::string_view bytes(piece.data(), static_cast<size_t>(got));
+    sum.Add(bytes);
+    if (out.valid()) NSA_RETURN_IF_ERROR(WriteAll(out.get(), bytes, to));
+    file.bytes += got;
+  }
+  file.sha256 = sum.Hex();
+  if (!out.valid()) return file;
+  if (fsync(out.get()) != 0) return absl::ErrnoToStatus(errno, to.string());
+  NSA_RETURN_IF_ERROR(out.Close());
+  return file;
+}
+
+// Copies the store as it is at one moment, whatever a coordinator commits meanwhile.
+absl::StatusOr<File> CopyStore(const fs::path& state_dir, const fs::path& target) {
+  std::error_code error;
+  if (!fs::is_regular_file(state_dir / kStore, error)) {
+    return absl::NotFoundError(absl::StrCat("state_dir: ", state_dir.string(), " has no ", kStore,
+                                            "; name the state folder of a coordinator"));
+  }
+  {
+    NSA_ASSIGN_OR_RETURN(const auto database, Database::Open(state_dir / kStore));
+    NSA_ASSIGN_OR_RETURN(Statement copy, database->Prepare("VACUUM INTO ?1"));
+    copy.Bind(1, (target / kStore).string());
+    NSA_RETURN_IF_ERROR(copy.Run());
+  }
+  if (chmod((target / kStore).c_str(), 0600) != 0) {
+    return absl::ErrnoToStatus(errno, (target / kStore).string());
+  }
+  const Fd file(open((target / kStore).c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid() || fsync(file.get()) != 0) {
+    return absl::ErrnoToStatus(errno, (target / kStore).string());
+  }
+  NSA_ASSIGN_OR_RETURN(File copied, CopyFile(target / kStore, ""));
+  copied.path = kStore;
+  return copied;
+}
+
+// Adds the files of an entry of `folder`, by their paths in it. What is removed meanwhile is left
+// out.
+void AddFiles(const fs::path& folder, const fs::path& entry, std::vector<std::string>* paths) {
+  std::error_code error;
+  const fs::file_type type = fs::symlink_status(folder / entry, error).type();
+  if (absl::EndsWith(entry.string(), ".tmp")) return;
+  if (type == fs::file_type::regular) paths->push_back(entry);
+  if (type != fs::file_type::directory) return;
+  std::vector<fs::path> names;
+  for (fs::directory_iterator at(folder / entry, error), end; !error && at != end;
+       at.increment(error)) {
+    names.push_back(at->path().filename());
+  }
+  std::ranges::sort(names);
+  for (const fs::path& name : names) AddFiles(folder, entry / name, paths);
+}
+
+Json ManifestOf(const std::vector<File>& files, absl::Time now) {
+  Json list = Json::array();
+  for (const File& file : files) {
+    list.push_back({{"path", file.path}, {"bytes", file.bytes}, {"sha256", file.sha256}});
+  }
+  return Json({{"format", kFormat},
+               {"version", std::string(kVersion)},
+               {"revision", std::string(kRevision)},
+               {"unix_nanos", absl::ToUnixNanos(now)},
+               {"files", list}});
+}
+
+absl::Status NoBackup(const fs::path& backup, const std::string& why) {
+  return absl::InvalidArgumentError(absl::StrCat("backup: ", backup.string(), " ", why,
+                                                 "; name a folder that `nsactl admin backup` has "
+                                                 "written"));
+}
+
+// Whether a path of a manifest stays in its folder and is one that a backup has.
+bool IsPlain(const std::string& path) {
+  const fs::path parsed = path;
+  if (path.empty() || parsed.is_absolute() || path.find('\0') != std::string::npos) return false;
+  for (const fs::path& part : parsed) {
+    if (part.empty() || part == "." || part == "..") return false;
+  }
+  return !IsOfProcesses(*parsed.begin()) && (!IsOfStore(*parsed.begin()) || path == kStore);
+}
+
+absl::StatusOr<std::vector<File>> ReadManifest(const fs::path& backup) {
+  std::error_code error;
+  const auto size = fs::file_size(backup / kManifest, error);
+  if (error) return NoBackup(backup, absl::StrCat("has no ", kManifest));
+  if (size > kMostManifestBytes) return NoBackup(backup, "has a manifest of more than 64 MiB");
+  NSA_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(backup / kManifest));
+  const Json manifest = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const std::string wrong = absl::StrCat("has a ", kManifest, " that cannot be read");
+  if (!manifest.is_object() || !manifest.contains("format")) return NoBackup(backup, wrong);
+  if (manifest["format"] != kFormat) {
+    return NoBackup(backup, absl::StrCat("has format ", manifest["format"].dump(), " (", kFormat,
+                                         "), of a later version"));
+  }
+  std::vector<File> files;
+  const Json list = manifest.value("files", Json());
+  for (const Json& entry : list) {
+    if (!entry.is_object() || !entry.value("path", Json()).is_string() ||
+        !entry.value("bytes", Json()).is_number_integer() ||
+        !entry.value("sha256", Json()).is_string() || !IsPlain(entry["path"])) {
+      return NoBackup(backup, wrong);
+    }
+    files.push_back({entry["path"], entry["bytes"], entry["sha256"]});
+  }
+  const bool has_store =
+      std::ranges::any_of(files, [](const File& file) { return file.path == kStore; });
+  if (!list.is_array() || !has_store) return NoBackup(backup, wrong);
+  return files;
+}
+
+// Copies the files of a backup into `to`; without a `to` it only compares them.
+absl::Status TakeFiles(const fs::path& backup, const std::vector<File>& files, const fs::path& to) {
+  for (const File& file : files) {
+    const fs::path path = backup / file.path;
+    const auto copied = CopyFile(path, to.empty() ? fs::path() : to / file.path);
+    if (absl::IsNotFound(copied.status())) {
+      return absl::DataLossError(
+          absl::StrCat("backup: ", path.string(), " is missing; use another backup"));
+    }
+    NSA_RETURN_IF_ERROR(copied.status());
+    if (copied->bytes != file.bytes || copied->sha256 != file.sha256) {
+      return absl::DataLossError(absl::StrCat(
+          "backup: ", path.string(), " has ", copied->bytes, " bytes and SHA-256 ", copied->sha256,
+          " (", file.bytes, ", ", file.sha256, "): damaged; use another backup"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Move(const fs::path& from, const fs::path& to) {
+  if (rename(from.c_str(), to.c_str()) == 0) return absl::OkStatus();
+  return absl::ErrnoToStatus(errno, absl::StrCat(from.string(), " to ", to.string()));
+}
+
+// Moves what is in the state folder to a folder in it, whose path it returns; empty if there was
+// nothing.
+absl::StatusOr<fs::path> PutAside(const fs::path& state_dir, absl::Time now) {
+  NSA_ASSIGN_OR_RETURN(const std::vector<std::string> names, Entries(state_dir));
+  if (names.empty()) return fs::path();
+  const std::string stem =
+      absl::StrCat(kReplaced, absl::FormatTime("%Y%m%d-%H%M%S", now, absl::UTCTimeZone()));
+  fs::path aside = state_dir / stem;
+  std::error_code error;
+  for (int number = 2; fs::exists(aside, error); ++number) {
+    aside = state_dir / absl::StrCat(stem, "-", number);
+  }
+  NSA_RETURN_IF_ERROR(MakeDurableFolder(aside));
+  fs::permissions(aside, fs::perms::owner_all, error);
+  for (const std::string& name : names) {
+    NSA_RETURN_IF_ERROR(Move(state_dir / name, aside / name));
+  }
+  NSA_RETURN_IF_ERROR(SyncFolder(aside));
+  return aside;
+}
+
+BackupSize SizeOf(const std::vector<File>& files) {
+  BackupSize size{.files = std::ssize(files)};
+  for (const File& file : files) size.bytes += file.bytes;
+  return size;
+}
+
+bool LiesIn(const fs::path& path, const fs::path& folder) {
+  std::error_code error;
+  const fs::path relative =
+      fs::weakly_canonical(path, error).lexically_relative(fs::weakly_canonical(folder, error));
+  return !relative.empty() && *relative.begin() != "..";
+}
+
+}  // namespace
+
+absl::StatusOr<BackupSize> BackUp(const fs::path& state_dir, const fs::path& target,
+                                  absl::Time now) {
+  if (LiesIn(target, state_dir)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("backup: ", target.string(), " lies in the state folder ", state_dir.string(),
+                     "; name a folder elsewhere, best on another disk"));
+  }
+  NSA_ASSIGN_OR_RETURN(NewFolder folder, NewFolder::Create(target));
+  std::error_code error;
+  fs::permissions(folder.path(), fs::perms::owner_all, error);
+  std::vector<File> files;
+  NSA_ASSIGN_OR_RETURN(files.emplace_back(), CopyStore(state_dir, folder.path()));
+  NSA_ASSIGN_OR_RETURN(std::vector<std::string> names, Entries(state_dir));
+  std::erase_if(names, IsOfStore);
+  std::vector<std::string> paths;
+  for (const std::string& name : names) AddFiles(state_dir, name, &paths);
+  for (const std::string& path : paths) {
+    auto copied = CopyFile(state_dir / path, folder.path() / path);
+    if (absl::IsNotFound(copied.status())) continue;  // dropped meanwhile
+    NSA_RETURN_IF_ERROR(copied.status());
+    copied->path = path;
+    files.push_back(*std::move(copied));
+  }
+  NSA_RETURN_IF_ERROR(
+      WriteFileAtomically(folder.path() / kManifest, ManifestOf(files, now).dump(1) + "\n"));
+  NSA_RETURN_IF_ERROR(folder.Publish());
+  return SizeOf(files);
+}
+
+absl::StatusOr<Restored> Restore(const fs::path& backup, const fs::path& state_dir,
+                                 absl::Time now) {
+  NSA_ASSIGN_OR_RETURN(const std::vector<File> files, ReadManifest(backup));
+  NSA_RETURN_IF_ERROR(TakeFiles(backup, files, ""));
+  NSA_ASSIGN_OR_RETURN(const FileLock lock, LockStateDir(state_dir));
+  const fs::path arriving = state_dir / kArriving;
+  std::error_code error;
+  fs::remove_all(arriving, error);
+  // The hashes are compared again while the files are copied.
+  NSA_RETURN_IF_ERROR(TakeFiles(backup, files, arriving));
+  Restored restored{.size = SizeOf(files)};
+  NSA_ASSIGN_OR_RETURN(restored.replaced, PutAside(state_dir, now));
+  for (const fs::directory_entry& entry : fs::directory_iterator(arriving, error)) {
+    NSA_RETURN_IF_ERROR(Move(entry.path(), state_dir / entry.path().filename()));
+  }
+  fs::remove_all(arriving, error);
+  NSA_RETURN_IF_ERROR(SyncFolder(state_dir));
+  return restored;
+}
+
+}  // namespace nsa::server

@@ -1,0 +1,201 @@
+#include "server/backup/backup.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <fstream>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "common/run/atomic_file.h"
+#include "server/store/state_lock.h"
+#include "tests/server/store/job_store_fixture.h"
+#include "tests/testing/status_matchers.h"
+
+namespace nsa::server {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+const absl::Time kNow = absl::FromUnixSeconds(1'790'000'000);  // 2026-09-21 14:13:20 UTC
+
+class BackupTest : public JobStoreFixture {
+ protected:
+  fs::path state() const { return folder_.path(); }
+  fs::path backup() const { return elsewhere_ / "backup"; }
+
+  void Write(const fs::path& path, const std::string& text) {
+    fs::create_directories(path.parent_path());
+    ASSERT_OK(WriteFileAtomically(path, text));
+  }
+
+  // The store of a state folder.
+  absl::StatusOr<std::unique_ptr<JobStore>> OpenStore(const fs::path& state_dir) {
+    return JobStore::Open(state_dir, clock_, {});
+  }
+
+  TempDir elsewhere_;
+};
+
+TEST_F(BackupTest, HasTheStoreOfOneMomentAndEveryOtherFile) {
+  const std::string before = Insert("before");
+  ASSERT_EQ(*Append(before, 0, 1, 200), 201);
+  Write(state() / "access", "hashes");
+  Write(state() / "logs" / before / "rank-0000.log", "a line\n");
+  const auto made = BackUp(state(), backup(), kNow);  // the store is open meanwhile
+  ASSERT_OK(made.status());
+  EXPECT_EQ(made->files, 3);
+  Insert("after");
+
+  const auto restored = Restore(backup(), elsewhere_ / "new", kNow);
+  ASSERT_OK(restored.status());
+  EXPECT_EQ(restored->size.bytes, made->bytes);
+  EXPECT_THAT(restored->replaced.string(), IsEmpty());
+  const auto store = OpenStore(elsewhere_ / "new");
+  ASSERT_OK(store.status());
+  EXPECT_OK((*store)->Find("before").status());
+  EXPECT_FALSE((*store)->Find("after").ok());
+  EXPECT_EQ((*store)->Events(before, 0, 10)->size(), 1u);
+  EXPECT_EQ(*ReadWholeFile(elsewhere_ / "new" / "access"), "hashes");
+  EXPECT_EQ(*ReadWholeFile(elsewhere_ / "new" / "logs" / before / "rank-0000.log"), "a line\n");
+}
+
+TEST_F(BackupTest, LeavesOutWhatDescribesProcesses) {
+  for (const char* name : {"coordinator.lock", "agent.lock", "agent.log", "access.tmp"}) {
+    Write(state() / name, "x");
+  }
+  Write(state() / "agent" / "node.secret", "x");
+  Write(state() / "replaced-20260101-000000" / "access", "old");
+  ASSERT_EQ(symlink("/etc/passwd", (state() / "link").c_str()), 0);
+  const auto made = BackUp(state(), backup(), kNow);
+  ASSERT_OK(made.status());
+  EXPECT_EQ(made->files, 1) << "only the store";
+  EXPECT_EQ(fs::status(backup()).permissions(), fs::perms::owner_all);
+  EXPECT_EQ(fs::status(backup() / "jobs.sqlite").permissions(),
+            fs::perms::owner_read | fs::perms::owner_write);
+}
+
+TEST_F(BackupTest, IsWholeWhileJobsArriveAndRecordsAreWritten) {
+  const std::string id = Insert("first");
+  std::atomic<bool> stop = false;
+  std::thread writer([&] {
+    for (int64_t next = 1; !stop; next += 10) {
+      Insert(absl::StrCat("job-", next));
+      ASSERT_TRUE(Append(id, 0, next, next + 9).ok());
+    }
+  });
+  for (int copy = 0; copy < 5; ++copy) {
+    const fs::path target = elsewhere_ / absl::StrCat("copy-", copy);
+    ASSERT_OK(BackUp(state(), target, kNow).status());
+    const fs::path there = elsewhere_ / absl::StrCat("state-", copy);
+    ASSERT_OK(Restore(target, there, kNow).status());
+    const auto store = OpenStore(there);
+    ASSERT_OK(store.status());
+    EXPECT_OK((*store)->Find(id).status());
+  }
+  stop = true;
+  writer.join();
+}
+
+TEST_F(BackupTest, PutsAsideWhatWasThere) {
+  Insert("kept");
+  ASSERT_OK(BackUp(state(), backup(), kNow).status());
+  Insert("younger");
+  Write(state() / "access", "younger hashes");
+  store_.reset();
+  const auto restored = Restore(backup(), state(), kNow);
+  ASSERT_OK(restored.status());
+  EXPECT_EQ(restored->replaced, state() / "replaced-20260921-141320");
+  EXPECT_FALSE(fs::exists(state() / "access")) << "the backup has none";
+  EXPECT_EQ(*ReadWholeFile(restored->replaced / "access"), "younger hashes");
+  EXPECT_OK((*OpenStore(restored->replaced))->Find("younger").status());
+  Reopen();
+  EXPECT_OK(store_->Find("kept").status());
+  EXPECT_FALSE(store_->Find("younger").ok());
+  store_.reset();
+  const auto again = Restore(backup(), state(), kNow);
+  ASSERT_OK(again.status());
+  EXPECT_EQ(again->replaced, state() / "replaced-20260921-141320-2");
+}
+
+TEST_F(BackupTest, IsNotRestoredWhileACoordinatorRuns) {
+  ASSERT_OK(BackUp(state(), backup(), kNow).status());
+  const auto lock = LockStateDir(state());
+  ASSERT_OK(lock.status());
+  EXPECT_THAT(Restore(backup(), state(), kNow).status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr(absl::StrCat("process ", getpid()))));
+}
+
+TEST_F(BackupTest, RefusesADamagedBackupBeforeAnythingIsChanged) {
+  Insert("here");
+  Write(state() / "access", "hashes");
+  ASSERT_OK(BackUp(state(), backup(), kNow).status());
+  store_.reset();
+  Write(backup() / "access", "hashez");
+  EXPECT_THAT(Restore(backup(), state(), kNow).status(),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("access has 6 bytes and SHA-256")));
+  fs::remove(backup() / "access");
+  EXPECT_THAT(Restore(backup(), state(), kNow).status(),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("access is missing")));
+  EXPECT_EQ(*ReadWholeFile(state() / "access"), "hashes");
+  Reopen();
+  EXPECT_OK(store_->Find("here").status());
+}
+
+TEST_F(BackupTest, RefusesAFolderThatIsNoBackup) {
+  const fs::path folder = elsewhere_ / "folder";
+  const auto refusal = [&](const std::string& manifest) {
+    Write(folder / "backup.json", manifest);
+    return Restore(folder, elsewhere_ / "new", kNow).status();
+  };
+  const std::string store = R"({"path": "jobs.sqlite", "bytes": 1, "sha256": "x"})";
+  const auto with = [&](const std::string& file) {
+    return absl::StrCat(R"({"format": 1, "files": [)", store, file, "]}");
+  };
+  EXPECT_THAT(Restore(elsewhere_ / "nothing", elsewhere_ / "new", kNow).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("has no backup.json")));
+  for (const std::string& manifest :
+       {std::string("no JSON"), std::string("[]"), std::string(R"({"format": 1})"),
+        std::string(R"({"format": 1, "files": []})"), std::string(R"({"format": 1, "files": 5})"),
+        with(R"(, {"path": "../x", "bytes": 1, "sha256": "x"})"),
+        with(R"(, {"path": "/etc/x", "bytes": 1, "sha256": "x"})"),
+        with(R"(, {"path": "coordinator.lock", "bytes": 1, "sha256": "x"})"),
+        with(R"(, {"path": "jobs.sqlite-wal", "bytes": 1, "sha256": "x"})"),
+        with(R"(, {"path": "x", "bytes": "1", "sha256": "x"})"), with(", 7")}) {
+    EXPECT_THAT(refusal(manifest),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("cannot be read")))
+        << manifest;
+  }
+  EXPECT_THAT(refusal(R"({"format": 2, "files": []})"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("has format 2 (1)")));
+  EXPECT_FALSE(fs::exists(elsewhere_ / "new"));
+}
+
+TEST_F(BackupTest, RefusesATargetThatIsTakenOrLiesInTheStateFolder) {
+  Write(backup() / "file", "x");
+  EXPECT_THAT(BackUp(state(), backup(), kNow).status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("exists")));
+  EXPECT_THAT(BackUp(state(), state() / "backup", kNow).status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("lies in")));
+  EXPECT_THAT(BackUp(elsewhere_ / "nowhere", elsewhere_ / "b", kNow).status(),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("has no jobs.sqlite")));
+  EXPECT_FALSE(fs::exists(elsewhere_ / "b"));
+}
+
+TEST_F(BackupTest, SaysThatTheStoreIsDamaged) {
+  Insert("job");
+  store_.reset();
+  std::fstream file(state() / "jobs.sqlite", std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(0);
+  file << "this is not a database any more";
+  file.close();
+  EXPECT_THAT(BackUp(state(), backup(), kNow).status(), StatusIs(absl::StatusCode::kDataLoss));
+  EXPECT_FALSE(fs::exists(backup()));
+}
+
+}  // namespace
+}  // namespace nsa::server
