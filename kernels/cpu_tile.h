@@ -90,7 +90,10 @@ inline void MatMul(int64_t m, int64_t n, int64_t k, Strided a, const float* b, i
       out += done * ldc;
       left -= done;
     };
-    for (; left >= 6; advance(6)) MatMulTile<6, kAdd>(k, rows, b + j, ldb, out, ldc);
+    while (left >= 6) {
+      MatMulTile<6, kAdd>(k, rows, b + j, ldb, out, ldc);
+      advance(6);
+    }
     if (left >= 4) {
       MatMulTile<4, kAdd>(k, rows, b + j, ldb, out, ldc);
       advance(4);

@@ -37,9 +37,9 @@ struct MuonScratch {
   // `width`: bytes of an element of the first four.
   static MuonScratch Of(const MuonShape& shape, int64_t count, int64_t width) {
     MuonScratch scratch;
-    const auto take = [&scratch](int64_t bytes) {
+    const auto take = [&scratch](int64_t size) {
       const int64_t at = scratch.bytes;
-      scratch.bytes += (bytes + 255) / 256 * 256;
+      scratch.bytes += (size + 255) / 256 * 256;
       return at;
     };
     scratch.x = take(count * shape.p * shape.q * width);
