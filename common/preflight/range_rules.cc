@@ -62,6 +62,7 @@ constexpr Limit kGuardLimits[] = {
     {"guard.after_steps", 0, 1e9},
     {"guard.max_consecutive_nonfinite", 0, 1000},
     {"guard.max_gate_collapse", 0, 1},
+    {"guard.hash_every", 0, 1e9},
 };
 
 constexpr Limit kPreflightLimits[] = {{"preflight.max_lost_seconds", 60, 86400}};

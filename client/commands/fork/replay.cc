@@ -57,9 +57,11 @@ absl::StatusOr<int64_t> LastStep(const RankLogs& original, const Flags& flags) {
     return each.second.has_parameters_hash();
   });
   if (hashed != steps.rend()) return hashed->first;
-  return absl::FailedPreconditionError(absl::StrCat(
-      "replay: no step of ", flags.job,
-      " has a hash of the parameters (every 100th and the last one have); name a step by --step"));
+  return absl::FailedPreconditionError(
+      absl::StrCat("replay: no step of ", flags.job,
+                   " has a hash of the parameters (multiples of guard.hash_every and the last one "
+                   "have); name a step "
+                   "by --step"));
 }
 
 // The checkpoint of --from, or the newest before `step`. One of step 0 without a path stands for

@@ -242,8 +242,8 @@ TEST_F(ReplayTest, SaysWhatIsMissing) {
     record.mutable_record()->mutable_step()->clear_parameters_hash();
   }
   refused({"replay", "demo"},
-          "replay: no step of demo has a hash of the parameters (every 100th and the last one "
-          "have); name a step by --step");
+          "replay: no step of demo has a hash of the parameters (multiples of "
+          "guard.hash_every and the last one have); name a step by --step");
   state().records.clear();
   refused({"replay", "demo"},
           "replay: the coordinator keeps no step of demo; name a job that has trained");

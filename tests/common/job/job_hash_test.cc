@@ -48,6 +48,7 @@ TEST(JobHash, IgnoresWhatAContinuedRunMayChange) {
       [](v1::JobSpec* s) { s->mutable_resources()->set_gpus(4); },
       [](v1::JobSpec* s) { s->mutable_restart()->set_max_restarts(9); },
       [](v1::JobSpec* s) { s->mutable_guard()->set_after_steps(9); },
+      [](v1::JobSpec* s) { s->mutable_guard()->set_hash_every(9); },
   };
   const std::string hash = JobHash({});
   for (size_t i = 0; i < std::size(edits); ++i) {

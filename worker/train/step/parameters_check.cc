@@ -19,6 +19,7 @@
 namespace nsa::train {
 namespace {
 
+constexpr int64_t kDefaultHashEvery = 100;
 constexpr uint64_t kLowHalf = 0xffffffffu;
 constexpr size_t kMostRanksShown = 8;
 
@@ -31,6 +32,11 @@ std::string RanksText(const std::vector<size_t>& ranks) {
 }
 
 }  // namespace
+
+bool HashesAfter(const v1::GuardSpec& guard, int64_t step) {
+  const int64_t every = guard.has_hash_every() ? guard.hash_every() : kDefaultHashEvery;
+  return every > 0 && step % every == 0;
+}
 
 absl::StatusOr<std::vector<uint64_t>> ExchangeHashes(Comm* comm, uint64_t mine) {
   // Numbers travel as doubles, which hold each half exactly.

@@ -1,5 +1,5 @@
 // Proof that all ranks of a job have the same parameters: each step that is a multiple of
-// kHashEverySteps, and the last one, has a hash of them in its record (kernels/optimizer/
+// guard.hash_every, and the last one, has a hash of them in its record (kernels/optimizer/
 // parameters_hash.h), and the ranks compare theirs.
 #pragma once
 
@@ -11,12 +11,15 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "nsa/v1/job.pb.h"
 #include "worker/train/comm/comm.h"
 #include "worker/train/model/state.h"
 
 namespace nsa::train {
 
-constexpr int64_t kHashEverySteps = 100;
+// Whether step `step` is a multiple of guard.hash_every, which is 100 where it is not set. With 0
+// no step is one.
+bool HashesAfter(const v1::GuardSpec& guard, int64_t step);
 
 // The hashes of all ranks, in rank order. A collective of 16 bytes a rank.
 absl::StatusOr<std::vector<uint64_t>> ExchangeHashes(Comm* comm, uint64_t mine);

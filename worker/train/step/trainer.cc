@@ -121,7 +121,7 @@ absl::StatusOr<Trainer::StepResult> Trainer::Step(int64_t step) {
   if (FlipsBitAfter(step, launch_.rank(), launch_.generation())) {
     NSA_RETURN_IF_ERROR(FlipBit(executor_->exec(), &executor_->state()));
   }
-  if (step % kHashEverySteps == 0 || EndsAfter(step, result.agreement)) {
+  if (HashesAfter(spec_.guard(), step) || EndsAfter(step, result.agreement)) {
     NSA_RETURN_IF_ERROR(HashParameters(&record));
   }
   return result;

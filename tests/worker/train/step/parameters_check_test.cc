@@ -76,6 +76,18 @@ TEST(FlipsBitAfter, ThatStepOfThatRankInTheFirstStart) {
   }
 }
 
+TEST(HashesAfter, MultiplesOfHashEveryWhichIsAHundredByDefault) {
+  v1::GuardSpec guard;
+  EXPECT_TRUE(HashesAfter(guard, 100));
+  EXPECT_TRUE(HashesAfter(guard, 700));
+  EXPECT_FALSE(HashesAfter(guard, 50));
+  guard.set_hash_every(50);
+  EXPECT_TRUE(HashesAfter(guard, 50));
+  EXPECT_FALSE(HashesAfter(guard, 51));
+  guard.set_hash_every(0);
+  EXPECT_FALSE(HashesAfter(guard, 100));
+}
+
 TEST(ParametersHashes, AreInEveryHundredthStepAndInTheLast) {
   const TempDir a, b;
   const auto whole = RunJob(a, JobOf(a, 104), {.world = 2});
@@ -91,6 +103,20 @@ TEST(ParametersHashes, AreInEveryHundredthStepAndInTheLast) {
   const auto rest = RunJob(b, JobOf(b, 104), {.world = 2, .generation = 2});
   EXPECT_EQ(rest[0].started.resumed_step(), 90);
   EXPECT_EQ(HashesOf(rest[1]), hashes);
+}
+
+TEST(ParametersHashes, AreAsFrequentAsTheJobAsks) {
+  const auto steps_with_hash = [](int64_t every) {
+    const TempDir dir;
+    v1::JobSpec spec = JobOf(dir, 7);
+    spec.mutable_guard()->set_hash_every(every);
+    std::vector<int64_t> steps;
+    for (const auto& [step, hash] : HashesOf(RunJob(dir, spec)[0])) steps.push_back(step);
+    return steps;
+  };
+  EXPECT_THAT(steps_with_hash(3), ElementsAre(3, 6, 7));
+  EXPECT_THAT(steps_with_hash(1), ElementsAre(1, 2, 3, 4, 5, 6, 7));
+  EXPECT_THAT(steps_with_hash(0), ElementsAre(7)) << "only the last step";
 }
 
 TEST(ParametersHashes, ThatDifferAreReportedOnceAndTrainingGoesOn) {
