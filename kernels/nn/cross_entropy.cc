@@ -1,6 +1,9 @@
 #include "kernels/nn/cross_entropy.h"
 
+#include <algorithm>
 #include <cmath>
+#include <span>
+#include <vector>
 
 #include "common/base/status.h"
 #include "kernels/check.h"
@@ -8,6 +11,12 @@
 
 namespace nsa {
 namespace {
+
+absl::Status CheckWeight(const char* name, float weight) {
+  if (weight >= 0 && std::isfinite(weight)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("cross_entropy: ", name, ": ", weight, " (0 or more, finite); take 0"));
+}
 
 absl::Status Check(const Exec& exec, const CrossEntropyArgs& args) {
   const DType type = ActivationType(exec);
@@ -23,6 +32,8 @@ absl::Status Check(const Exec& exec, const CrossEntropyArgs& args) {
     NSA_RETURN_IF_ERROR(
         CheckTensor("dlogits", args.dlogits, args.rows * args.vocab, type, "rows·vocab"));
   }
+  NSA_RETURN_IF_ERROR(CheckWeight("softcap", args.softcap));
+  NSA_RETURN_IF_ERROR(CheckWeight("z_loss", args.z_loss));
   if (exec.backend == Backend::kCuda) return absl::OkStatus();  // the loader has checked
   for (const int32_t target : args.targets.as<int32_t>()) {
     if (target < args.vocab) continue;
@@ -36,6 +47,7 @@ absl::Status Check(const Exec& exec, const CrossEntropyArgs& args) {
 struct SoftmaxSum {
   float max;
   double sum;  // Σ exp(logit − max)
+  double lse;  // log Σ exp(logit)
 };
 
 SoftmaxSum SumOfExponentials(const float* logits, int64_t vocab) {
@@ -52,41 +64,74 @@ SoftmaxSum SumOfExponentials(const float* logits, int64_t vocab) {
     for (int64_t v = begin; v < end; ++v) part += VectorExp(logits[v] - max);
     sum += part;
   }
-  return {max, sum};
+  return {max, sum, std::log(sum) + max};
 }
 
-void GradientRow(const float* logits, int64_t vocab, int32_t target, const SoftmaxSum& softmax,
-                 float scale, float* dlogits) {
-  const float over_sum = static_cast<float>(static_cast<double>(scale) / softmax.sum);
+// The gradient of a row's logits as they are in the softmax.
+void GradientRow(const CrossEntropyArgs& args, const float* y, int32_t target,
+                 const SoftmaxSum& softmax, float* dy) {
+  const double slope = args.gradient_scale * (1 + 2.0 * args.z_loss * softmax.lse);
+  const float over_sum = static_cast<float>(slope / softmax.sum);
 #pragma omp simd
-  for (int64_t v = 0; v < vocab; ++v) dlogits[v] = VectorExp(logits[v] - softmax.max) * over_sum;
-  dlogits[target] -= scale;
+  for (int64_t v = 0; v < args.vocab; ++v) dy[v] = VectorExp(y[v] - softmax.max) * over_sum;
+  dy[target] -= args.gradient_scale;
+}
+
+// Through y = c · tanh(x / c): dx = dy · (1 − (y / c)²).
+void SoftCapBackward(const float* y, int64_t vocab, float cap, float* d) {
+#pragma omp simd
+  for (int64_t v = 0; v < vocab; ++v) {
+    const float tanh = y[v] / cap;
+    d[v] *= 1 - tanh * tanh;
+  }
+}
+
+// Row r. `capped`, [vocab] with a softcap, is scratch memory.
+void OneRow(const CrossEntropyArgs& args, int64_t r, std::span<float> capped) {
+  const int32_t target = args.targets.as<int32_t>()[r];
+  float& row_loss = args.row_loss.as<float>()[r];
+  const float* y = args.logits.as<float>().data() + r * args.vocab;
+  float* dlogits =
+      args.dlogits.wanted() ? args.dlogits.as<float>().data() + r * args.vocab : nullptr;
+  if (target < 0) {
+    row_loss = 0;
+    for (int64_t v = 0; dlogits != nullptr && v < args.vocab; ++v) dlogits[v] = 0;
+    return;
+  }
+  if (args.softcap > 0) {
+    std::copy_n(y, args.vocab, capped.begin());
+    SoftCap(args.softcap, capped);
+    y = capped.data();
+  }
+  const SoftmaxSum softmax = SumOfExponentials(y, args.vocab);
+  row_loss = static_cast<float>(softmax.lse - y[target]);
+  if (dlogits == nullptr) return;
+  GradientRow(args, y, target, softmax, dlogits);
+  if (args.softcap > 0) SoftCapBackward(y, args.vocab, args.softcap, dlogits);
 }
 
 }  // namespace
+
+void SoftCap(float cap, std::span<float> logits) {
+  if (cap <= 0) return;
+  float* const x = logits.data();
+  const size_t size = logits.size();
+#pragma omp simd
+  for (size_t i = 0; i < size; ++i) x[i] = cap * VectorTanh(x[i] / cap);
+}
 
 absl::Status CrossEntropy(const Exec& exec, const CrossEntropyArgs& args) {
   NSA_RETURN_IF_ERROR(Check(exec, args));
   exec.Enter("cross_entropy");
   if (exec.backend == Backend::kCuda) return cuda::CrossEntropy(exec, args);
+#pragma omp parallel
+  {
+    std::vector<float> capped(args.softcap > 0 ? args.vocab : 0);
+#pragma omp for schedule(static)
+    for (int64_t r = 0; r < args.rows; ++r) OneRow(args, r, capped);
+  }
   const auto targets = args.targets.as<int32_t>();
   const auto row_loss = args.row_loss.as<float>();
-#pragma omp parallel for schedule(static)
-  for (int64_t r = 0; r < args.rows; ++r) {
-    const float* logits = args.logits.as<float>().data() + r * args.vocab;
-    float* dlogits =
-        args.dlogits.wanted() ? args.dlogits.as<float>().data() + r * args.vocab : nullptr;
-    if (targets[r] < 0) {
-      row_loss[r] = 0;
-      for (int64_t v = 0; dlogits != nullptr && v < args.vocab; ++v) dlogits[v] = 0;
-      continue;
-    }
-    const SoftmaxSum softmax = SumOfExponentials(logits, args.vocab);
-    row_loss[r] = static_cast<float>(std::log(softmax.sum) + softmax.max - logits[targets[r]]);
-    if (dlogits != nullptr) {
-      GradientRow(logits, args.vocab, targets[r], softmax, args.gradient_scale, dlogits);
-    }
-  }
   double sum = 0;
   int64_t predicted = 0;
   for (int64_t r = 0; r < args.rows; ++r) {

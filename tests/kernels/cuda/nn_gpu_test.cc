@@ -164,37 +164,57 @@ TEST_F(NnOnGpu, EmbeddingBackwardEqualsTheCpuTruthWithRepeatedTokens) {
   }
 }
 
+// `args` has the options; the CPU's results are computed here.
+void ExpectCrossEntropyOnGpu(int64_t rows, int64_t vocab, CrossEntropyArgs args) {
+  SCOPED_TRACE(::testing::Message() << rows << " x " << vocab << ", softcap " << args.softcap
+                                    << ", z_loss " << args.z_loss);
+  const std::vector<float> logits = Rounded(rows * vocab, 1, 8);
+  std::vector<int32_t> targets = RandomTokens(rows, vocab, 2);
+  for (int64_t r = 0; r < rows; r += 5) targets[r] = -1;  // ignored; with one row, all are
+  std::vector<float> row_loss = Poisoned(rows), mean = Poisoned(1),
+                     dlogits = Poisoned(rows * vocab);
+  const auto run = [&](const Exec& exec, ConstTensor x, ConstTensor of_targets, Tensor losses,
+                       Tensor mean_loss, Tensor dx) {
+    args.rows = rows, args.vocab = vocab, args.gradient_scale = 0.25f;
+    args.logits = x, args.targets = of_targets;
+    args.row_loss = losses, args.mean_loss = mean_loss, args.dlogits = dx;
+    return CrossEntropy(exec, args);
+  };
+  ASSERT_TRUE(run(kCpuExec, In(logits), In(targets), Out(row_loss), Out(mean), Out(dlogits)).ok());
+  const DeviceTensor logits_gpu = ToDevice(logits), targets_gpu = ToDevice(targets);
+  // The two tanh are within 5 units of each other, so 1 − tanh² is within 10 and a gradient, at
+  // most 0.25 times that, within 2e-7.
+  const double floor = args.softcap > 0 ? 3e-7 : 1e-7;
+  const std::vector<Output> outputs = {{"row_loss", row_loss, DType::kF32, 1e-5, 1e-5},
+                                       {"mean", mean, DType::kF32, 1e-5, 1e-5},
+                                       {"dlogits", dlogits, DType::kBf16, kBf16Output, floor}};
+  ExpectOnGpu(outputs, [&](const Tensors& t) {
+    return run(GpuExec(), logits_gpu, targets_gpu, t[0], t[1], t[2]);
+  });
+  // dlogits in place of the logits; without dlogits.
+  std::vector<Output> in_place = outputs;
+  in_place[2].before = logits;
+  ExpectOnGpu(in_place, [&](const Tensors& t) {
+    return run(GpuExec(), t[2], targets_gpu, t[0], t[1], t[2]);
+  });
+  ExpectOnGpu({outputs[0], outputs[1]}, [&](const Tensors& t) {
+    return run(GpuExec(), logits_gpu, targets_gpu, t[0], t[1], {});
+  });
+}
+
 TEST_F(NnOnGpu, CrossEntropyEqualsTheCpuTruth) {
   for (const int64_t vocab : {2, 33, 256, 5000, 50257, 50304}) {
-    for (const int64_t rows : {1, 67}) {
-      SCOPED_TRACE(::testing::Message() << rows << " x " << vocab);
-      const std::vector<float> logits = Rounded(rows * vocab, 1, 8);
-      std::vector<int32_t> targets = RandomTokens(rows, vocab, 2);
-      for (int64_t r = 0; r < rows; r += 5) targets[r] = -1;  // ignored; with one row, all are
-      std::vector<float> row_loss = Poisoned(rows), mean = Poisoned(1),
-                         dlogits = Poisoned(rows * vocab);
-      const float scale = 0.25f;
-      ASSERT_TRUE(CrossEntropy(kCpuExec, {rows, vocab, In(logits), In(targets), Out(row_loss),
-                                          Out(mean), scale, Out(dlogits)})
-                      .ok());
-      const DeviceTensor logits_gpu = ToDevice(logits), targets_gpu = ToDevice(targets);
-      const std::vector<Output> outputs = {{"row_loss", row_loss, DType::kF32, 1e-5, 1e-5},
-                                           {"mean", mean, DType::kF32, 1e-5, 1e-5},
-                                           {"dlogits", dlogits, DType::kBf16, kBf16Output, 1e-7}};
-      ExpectOnGpu(outputs, [&](const Tensors& t) {
-        return CrossEntropy(GpuExec(),
-                            {rows, vocab, logits_gpu, targets_gpu, t[0], t[1], scale, t[2]});
-      });
-      // dlogits in place of the logits; without dlogits.
-      std::vector<Output> in_place = outputs;
-      in_place[2].before = logits;
-      ExpectOnGpu(in_place, [&](const Tensors& t) {
-        return CrossEntropy(GpuExec(), {rows, vocab, t[2], targets_gpu, t[0], t[1], scale, t[2]});
-      });
-      ExpectOnGpu({outputs[0], outputs[1]}, [&](const Tensors& t) {
-        return CrossEntropy(GpuExec(), {rows, vocab, logits_gpu, targets_gpu, t[0], t[1]});
-      });
-    }
+    for (const int64_t rows : {1, 67}) ExpectCrossEntropyOnGpu(rows, vocab, {});
+  }
+}
+
+// A vocabulary for each kernel, and for each number of threads to a row.
+TEST_F(NnOnGpu, CrossEntropyWithSoftcapAndZLossEqualsTheCpuTruth) {
+  for (const int64_t vocab : {33, 256, 5000, 50304}) {
+    ExpectCrossEntropyOnGpu(67, vocab, {.softcap = 30});
+    ExpectCrossEntropyOnGpu(67, vocab, {.softcap = 2});
+    ExpectCrossEntropyOnGpu(67, vocab, {.z_loss = 0.01f});
+    ExpectCrossEntropyOnGpu(67, vocab, {.softcap = 30, .z_loss = 0.01f});
   }
 }
 
