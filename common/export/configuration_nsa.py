@@ -50,6 +50,7 @@ class NsaConfig(_Base):
         layers=("cmp+sel+win",),  # branches of the layers, in turn
         document_mask=False,  # attention does not cross the separator
         separator_token_id=None,  # begins a document
+        final_logit_softcapping=None,  # c of logits c·tanh(x/c)
         max_position_embeddings=2048,  # tokens of a sequence in training; longer ones compute
         tie_word_embeddings=False,
         **kwargs,
@@ -75,6 +76,7 @@ class NsaConfig(_Base):
         self.layers = list(layers)
         self.document_mask = document_mask
         self.separator_token_id = separator_token_id
+        self.final_logit_softcapping = final_logit_softcapping
         self.max_position_embeddings = max_position_embeddings
         kwargs.pop("use_cache", None)
         super().__init__(tie_word_embeddings=tie_word_embeddings, use_cache=False, **kwargs)

@@ -44,6 +44,8 @@ Json Architecture(const v1::JobSpec& spec) {
           {"gate", nsa.gate() == v1::GATE_SIGMOID ? "sigmoid" : "softmax"},
           {"layers", layers},
           {"document_mask", spec.data().document_mask()},
+          {"final_logit_softcapping",
+           model.logit_softcap() > 0 ? Json(model.logit_softcap()) : Json(nullptr)},
           {"tie_word_embeddings", false}};
 }
 
@@ -71,6 +73,18 @@ absl::Status ReadPositive(const nlohmann::json& config, const char* key, double 
     return Wrong(key, config, absl::StrFormat("above 0, at most %g", most));
   }
   *value = found->get<double>();
+  return absl::OkStatus();
+}
+
+// null stands for none, and so does no key, as in what older versions exported.
+absl::Status ReadSoftcap(const nlohmann::json& config, v1::ModelSpec* model) {
+  constexpr char kKey[] = "final_logit_softcapping";
+  const auto found = config.find(kKey);
+  if (found == config.end() || found->is_null()) return absl::OkStatus();
+  if (!found->is_number() || !(found->get<double>() >= 1 && found->get<double>() <= 1000)) {
+    return Wrong(kKey, config, "1 to 1000, or null");
+  }
+  model->set_logit_softcap(found->get<double>());
   return absl::OkStatus();
 }
 
@@ -102,7 +116,7 @@ absl::Status ReadModel(const nlohmann::json& config, v1::ModelSpec* model) {
   model->set_rope_base(real);
   NSA_RETURN_IF_ERROR(ReadPositive(config, "rope_scale", 1e6, &real));
   model->set_rope_scale(real);
-  return absl::OkStatus();
+  return ReadSoftcap(config, model);
 }
 
 absl::Status ReadNsa(const nlohmann::json& config, int n_layers, v1::NsaSpec* nsa) {
@@ -192,7 +206,8 @@ absl::StatusOr<v1::JobSpec> SpecOfModelConfig(const nlohmann::json& config) {
 absl::Status CheckModelConfig(const nlohmann::json& config, const v1::JobSpec& spec) {
   const Json wanted = Architecture(spec);
   for (const auto& [key, value] : wanted.items()) {
-    if (config.contains(key) && config[key] == nlohmann::json(value)) continue;
+    const nlohmann::json found = config.contains(key) ? config[key] : nlohmann::json(nullptr);
+    if (found == nlohmann::json(value)) continue;
     return absl::FailedPreconditionError(absl::StrFormat(
         "config.json: %s: %s (checkpoint_state.json has %s); remove checkpoint_state.json to "
         "import the model without its training state",

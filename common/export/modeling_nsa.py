@@ -289,6 +289,8 @@ class NsaForCausalLM(_Base, _Generation):
         for block in self.blocks:
             x = block(x, first)
         logits = wide(self.lm_head(self.norm_f(x)))
+        if self.config.final_logit_softcapping:
+            logits = self.config.final_logit_softcapping * torch.tanh(logits / self.config.final_logit_softcapping)
         loss = None
         if labels is not None:
             loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100)

@@ -14,6 +14,11 @@ namespace {
 #define NSA_DEFAULT_(message, field, value) \
   if (!(message)->has_##field()) (message)->set_##field(value)
 
+// Absent stands for 0 in keys that are newer than the first workers, so that these take the job,
+// and so that it is the same job with and without the key.
+#define NSA_ABSENT_IF_ZERO_(message, field) \
+  if ((message)->field() == 0) (message)->clear_##field()
+
 void ModelDefaults(v1::ModelSpec* model) {
   NSA_DEFAULT_(model, dim, 768);
   NSA_DEFAULT_(model, n_layers, 12);
@@ -24,6 +29,7 @@ void ModelDefaults(v1::ModelSpec* model) {
   NSA_DEFAULT_(model, rope_base, 10000.0);
   NSA_DEFAULT_(model, rope_scale, 1.0);
   NSA_DEFAULT_(model, mlp_ratio, 4);
+  NSA_ABSENT_IF_ZERO_(model, logit_softcap);
 }
 
 void NsaDefaults(v1::NsaSpec* nsa) {
@@ -93,6 +99,7 @@ void TrainDefaults(v1::TrainSpec* train) {
   NSA_DEFAULT_(train, save_every, 0);
   NSA_DEFAULT_(train, keep_checkpoints, 3);
   NSA_DEFAULT_(train, seed, 1337);
+  NSA_ABSENT_IF_ZERO_(train, z_loss);
 }
 
 void RestartDefaults(v1::RestartSpec* restart) {
@@ -140,6 +147,7 @@ void ResolveDevice(bool has_gpu, v1::JobSpec* spec) {
     NSA_DEFAULT_(runtime, merge_micro_batches, DefaultMerge(*spec));
   }
 }
+#undef NSA_ABSENT_IF_ZERO_
 #undef NSA_DEFAULT_
 
 }  // namespace nsa

@@ -86,8 +86,8 @@ struct JobFile {
 absl::StatusOr<JobFile> LoadJobFile(const std::filesystem::path& path,
                                     const std::filesystem::path& base_dir);
 
-// Fills in every default, so that the effective spec can be shown and stored. Idempotent. Values
-// that depend on the machine (device: auto, precision) are unchanged; see ResolveDevice.
+// Fills in every default and removes newer keys that are off (logit_softcap, z_loss). Idempotent.
+// Values that depend on the machine (device: auto, precision) are unchanged; see ResolveDevice.
 void ApplyDefaults(v1::JobSpec* spec);
 
 // Sets the device if it is auto or absent (cuda with a GPU, otherwise cpu), the precision if it is

@@ -38,6 +38,7 @@ v1::JobSpec Shaped(const v1::JobSpec& spec) {
   shaped.mutable_model()->clear_rope_base();
   shaped.mutable_model()->clear_rope_scale();
   shaped.mutable_model()->clear_zero_init_outputs();
+  shaped.mutable_model()->clear_logit_softcap();
   shaped.mutable_model()->set_vocab(VocabOf(trained));
   v1::NsaSpec* nsa = shaped.mutable_nsa();
   const std::vector<BranchSet> turns = LayerBranchesOf(trained.nsa());

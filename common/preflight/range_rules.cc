@@ -40,6 +40,7 @@ constexpr Limit kTrainLimits[] = {
     {"train.warmup_steps", 0, 1e9},
     {"train.weight_decay", 0, 10},
     {"train.grad_clip", 0, 1e6},
+    {"train.z_loss", 0, 1},
     {"train.log_every", 1, 1e9},
     {"train.eval_every", 0, 1e9},
     {"train.eval_batches", 1, 1e6},
@@ -101,13 +102,22 @@ Problems Outside(const PreflightFacts& facts, std::span<const Limit> limits) {
   return problems;
 }
 
-Problems ModelRange(const PreflightFacts& facts) { return Outside(facts, kModelLimits); }
 Problems NsaRange(const PreflightFacts& facts) { return Outside(facts, kNsaLimits); }
 Problems DataRange(const PreflightFacts& facts) { return Outside(facts, kDataLimits); }
 Problems ResourcesRange(const PreflightFacts& facts) { return Outside(facts, kResourceLimits); }
 Problems RestartRange(const PreflightFacts& facts) { return Outside(facts, kRestartLimits); }
 Problems GuardRange(const PreflightFacts& facts) { return Outside(facts, kGuardLimits); }
 Problems PreflightRange(const PreflightFacts& facts) { return Outside(facts, kPreflightLimits); }
+
+Problems ModelRange(const PreflightFacts& facts) {
+  Problems problems = Outside(facts, kModelLimits);
+  const double cap = facts.spec.model().logit_softcap();
+  if (cap != 0 && !(cap >= 1 && cap <= 1000)) {
+    problems.push_back({"model.logit_softcap", absl::StrFormat("%.10g (0, or 1 to 1000)", cap),
+                        "set a value within the limits"});
+  }
+  return problems;
+}
 
 // Two decay rates, each 0 or more and below 1.
 void CheckBetas(const google::protobuf::RepeatedField<double>& betas, const std::string& field,

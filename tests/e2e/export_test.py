@@ -35,6 +35,7 @@ MODELS = {
     "sigmoid gate, MLP compression": {"nsa": {"gate": "sigmoid", "phi": "mlp"}},
     "positions divided by 4": {"model": {"rope_scale": 4, "rope_base": 500.3}, "nsa": {"phi": "mlp"}},
     "documents": {"nsa": {"gate": "sigmoid", "phi": "mlp"}, "data": {"document_mask": True}},
+    "soft-capped logits": {"model": {"logit_softcap": 2.5}},
     "cmp and win": {"nsa": {"branches": ["cmp", "win"]}},
     "win and sel": {"nsa": {"branches": ["win", "sel"]}},
     "cmp and sel": {"nsa": {"branches": ["cmp", "sel"], "phi": "mlp"}},

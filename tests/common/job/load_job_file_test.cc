@@ -133,6 +133,20 @@ TEST(ApplyDefaults, IsIdempotentAndChangesNothingThatIsSet) {
   EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(spec, again));
 }
 
+TEST(ApplyDefaults, RemovesANewKeyThatIsOff) {
+  v1::JobSpec spec;
+  spec.mutable_model()->set_logit_softcap(0);
+  spec.mutable_train()->set_z_loss(0);
+  ApplyDefaults(&spec);
+  EXPECT_FALSE(spec.model().has_logit_softcap()) << "older workers would refuse the job";
+  EXPECT_FALSE(spec.train().has_z_loss());
+  spec.mutable_model()->set_logit_softcap(30);
+  spec.mutable_train()->set_z_loss(1e-4);
+  ApplyDefaults(&spec);
+  EXPECT_EQ(spec.model().logit_softcap(), 30);
+  EXPECT_EQ(spec.train().z_loss(), 1e-4);
+}
+
 TEST(ApplyDefaults, FillsEveryFieldThatHasOne) {
   v1::JobSpec spec;
   ApplyDefaults(&spec);
@@ -143,8 +157,9 @@ TEST(ApplyDefaults, FillsEveryFieldThatHasOne) {
       "nsa.layers", "data.path", "data.val_path", "data.tokenizer_path", "data.separator",
       "data.text_field", "data.mix", "data.val", "train.out_dir",
       // Absent is the default, so that older workers take the job.
-      "model.zero_init_outputs", "train.optimizer", "train.muon_lr", "train.muon_betas",
-      "train.decay_steps", "restart.init", "restart.allow_new_schedule", "guard.hash_every",
+      "model.zero_init_outputs", "model.logit_softcap", "train.z_loss", "train.optimizer",
+      "train.muon_lr", "train.muon_betas", "train.decay_steps", "restart.init",
+      "restart.allow_new_schedule", "guard.hash_every",
       "guard.min_tokens_per_second",                        // measured
       "runtime.precision", "runtime.merge_micro_batches"};  // set by ResolveDevice
   const auto check = [&](const google::protobuf::Message& message, const std::string& prefix) {

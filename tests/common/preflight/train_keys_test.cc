@@ -1,4 +1,4 @@
-// The keys of train that belong to one optimizer or one schedule.
+// The keys of train that belong to one optimizer or one schedule, and the limits of newer numbers.
 #include <gmock/gmock.h>
 
 #include <functional>
@@ -14,9 +14,9 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 // "RULE: field: problem" of what is refused in the good job after `change`.
-std::vector<std::string> Refused(const std::function<void(v1::TrainSpec*)>& change) {
+std::vector<std::string> RefusedJob(const std::function<void(v1::JobSpec*)>& change) {
   GoodJob job;
-  change(job.spec.mutable_train());
+  change(&job.spec);
   const v1::PreflightReport report = job.Check();
   std::vector<std::string> refused;
   for (const v1::Finding& finding : report.findings()) {
@@ -24,6 +24,10 @@ std::vector<std::string> Refused(const std::function<void(v1::TrainSpec*)>& chan
     refused.push_back(finding.rule() + ": " + finding.field() + ": " + finding.problem());
   }
   return refused;
+}
+
+std::vector<std::string> Refused(const std::function<void(v1::TrainSpec*)>& change) {
+  return RefusedJob([&](v1::JobSpec* spec) { change(spec->mutable_train()); });
 }
 
 TEST(TrainKeys, MuonsKeysAreTakenWithMuon) {
@@ -76,6 +80,36 @@ TEST(TrainKeys, DecayStepsBelongToWsdAndAreAtMostAllSteps) {
       Refused([](v1::TrainSpec* train) { train->set_decay_steps(1); }),
       ElementsAre(
           "TRAIN_UNUSED: train.decay_steps: set, but train.lr_schedule has no such phase (wsd)"));
+}
+
+TEST(JobKeys, TheLogitSoftcapIsOffOrAtLeastOne) {
+  const auto refused = [](double cap) {
+    return RefusedJob([cap](v1::JobSpec* spec) { spec->mutable_model()->set_logit_softcap(cap); });
+  };
+  for (const double good : {0.0, 1.0, 30.0, 1000.0}) EXPECT_THAT(refused(good), IsEmpty()) << good;
+  EXPECT_THAT(refused(0.5), ElementsAre("MODEL_RANGE: model.logit_softcap: 0.5 (0, or 1 to 1000)"));
+  EXPECT_THAT(refused(-30), ElementsAre("MODEL_RANGE: model.logit_softcap: -30 (0, or 1 to 1000)"));
+  EXPECT_THAT(refused(1001),
+              ElementsAre("MODEL_RANGE: model.logit_softcap: 1001 (0, or 1 to 1000)"));
+}
+
+TEST(JobKeys, TheZLossIsAtMostOne) {
+  for (const double good : {0.0, 1e-4, 1.0}) {
+    EXPECT_THAT(Refused([&](v1::TrainSpec* train) { train->set_z_loss(good); }), IsEmpty());
+  }
+  EXPECT_THAT(Refused([](v1::TrainSpec* train) { train->set_z_loss(1.5); }),
+              ElementsAre("TRAIN_RANGE: train.z_loss: 1.5 (0 to 1)"));
+  EXPECT_THAT(Refused([](v1::TrainSpec* train) { train->set_z_loss(-1e-4); }),
+              ElementsAre("TRAIN_RANGE: train.z_loss: -0.0001 (0 to 1)"));
+}
+
+TEST(JobKeys, HashesAreEverySoManyStepsOrOnlyAtTheEnd) {
+  const auto refused = [](int64_t every) {
+    return RefusedJob([every](v1::JobSpec* spec) { spec->mutable_guard()->set_hash_every(every); });
+  };
+  EXPECT_THAT(refused(0), IsEmpty());
+  EXPECT_THAT(refused(1), IsEmpty());
+  EXPECT_THAT(refused(-1), ElementsAre("GUARD_RANGE: guard.hash_every: -1 (0 to 1e+09)"));
 }
 
 }  // namespace

@@ -248,6 +248,16 @@ ModelPlaces ModelPlaces::Of(const ParameterLayout& layout, int32_t layers) {
   return places;
 }
 
+Place ModelPlaces::PartOf(int32_t part) const {
+  const auto layers = static_cast<int32_t>(blocks.size());
+  const auto begin_of = [&](int32_t layer) {
+    return layer < layers ? blocks[layer].norm1.offset : norm_f.offset;
+  };
+  if (part < 0) return {0, begin_of(0)};
+  if (part < layers) return {begin_of(part), begin_of(part + 1) - begin_of(part)};
+  return {norm_f.offset, head.offset + head.size - norm_f.offset};
+}
+
 void BlockActivations::PlanAttention(const ModelConfig& config, int32_t layer,
                                      ActivationArena* arena) {
   const NsaLayerConfig attention = config.AttentionOf(layer);

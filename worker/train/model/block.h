@@ -45,6 +45,9 @@ struct ModelPlaces {
   std::vector<BlockPlaces> blocks;
 
   static ModelPlaces Of(const ParameterLayout& layout, int32_t layers);
+
+  // Where the parameters of a part lie; parts as in Model::AfterPart.
+  Place PartOf(int32_t part) const;
 };
 
 // What a block's forward saves for its backward. R = B·S rows.

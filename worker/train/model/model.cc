@@ -42,7 +42,7 @@ class Model::Impl {
 
   void set_on_layer(std::function<void(int32_t)> on_layer) { on_layer_ = std::move(on_layer); }
   int32_t n_layers() const { return config_.n_layers; }
-  Place PlaceOf(int32_t part) const;
+  Place PlaceOf(int32_t part) const { return places_.PartOf(part); }
   Losses losses() const {
     return {static_cast<const float*>(readout_.Loss(arena_, 0).data), readout_.loss_stride()};
   }
@@ -60,6 +60,7 @@ class Model::Impl {
   void Plan();
   absl::StatusOr<Tensor> RunBlocks(const Exec& exec, int32_t micro_batch);
   absl::Status FinalNorm(const Exec& exec, const ConstTensor& x);
+  CrossEntropyArgs LossOf(int32_t micro_batch, const Tensor& mean_loss) const;
   absl::Status HeadBackward(const Exec& exec, float gradient_scale, Arena* gradients);
   absl::Status RecomputeBlock(const Exec& exec, int32_t layer);
   absl::Status AuditLayer(const Exec& exec, int64_t step, int32_t layer);
@@ -156,18 +157,6 @@ void Model::Impl::Plan() {
   readout_.Plan(options_.micro_batches, config_.n_layers, &arena_);
 }
 
-Place Model::Impl::PlaceOf(int32_t part) const {
-  const auto end = [](const Place& place) { return place.offset + place.size; };
-  const int64_t blocks =
-      config_.n_layers == 0 ? places_.norm_f.offset : places_.blocks[0].norm1.offset;
-  if (part < 0) return {0, blocks};
-  const auto begin_of = [&](int32_t layer) {
-    return layer < config_.n_layers ? places_.blocks[layer].norm1.offset : places_.norm_f.offset;
-  };
-  if (part < config_.n_layers) return {begin_of(part), begin_of(part + 1) - begin_of(part)};
-  return {places_.norm_f.offset, end(places_.head) - places_.norm_f.offset};
-}
-
 int64_t Model::Impl::scratch_bytes() const {
   int64_t attention = 0;
   for (int32_t layer = 0; layer < config_.n_layers; ++layer) {
@@ -236,18 +225,24 @@ absl::Status Model::Impl::FinalNorm(const Exec& exec, const ConstTensor& x) {
                         .rstd = arena_[rstd_f_]});
 }
 
+CrossEntropyArgs Model::Impl::LossOf(int32_t micro_batch, const Tensor& mean_loss) const {
+  return {.rows = rows_,
+          .vocab = config_.vocab,
+          .logits = arena_[logits_],
+          .targets = inputs_.targets(arena_, micro_batch),
+          .row_loss = token_losses_.Device(arena_, micro_batch),
+          .mean_loss = mean_loss,
+          .softcap = config_.logit_softcap,
+          .z_loss = config_.z_loss};
+}
+
 absl::Status Model::Impl::EnqueueForward(const Exec& exec, int32_t micro_batch) {
   forward_done_ = false;
   NSA_ASSIGN_OR_RETURN(const Tensor x, RunBlocks(exec, micro_batch));
   NSA_RETURN_IF_ERROR(FinalNorm(exec, x));
   NSA_RETURN_IF_ERROR(Linear(exec, {rows_, config_.dim, config_.vocab}, arena_[h_f_],
                              Weight(places_.head), arena_[logits_]));
-  NSA_RETURN_IF_ERROR(CrossEntropy(exec, {.rows = rows_,
-                                          .vocab = config_.vocab,
-                                          .logits = arena_[logits_],
-                                          .targets = inputs_.targets(arena_, micro_batch),
-                                          .row_loss = token_losses_.Device(arena_, micro_batch),
-                                          .mean_loss = readout_.Loss(arena_, micro_batch)}));
+  NSA_RETURN_IF_ERROR(CrossEntropy(exec, LossOf(micro_batch, readout_.Loss(arena_, micro_batch))));
   forward_done_ = true;
   return absl::OkStatus();
 }
@@ -264,14 +259,10 @@ absl::StatusOr<double> Model::Impl::Forward(const Exec& exec, const TokenBatch& 
 // From the logits of the last Forward to the gradient of the residual stream behind the last block.
 absl::Status Model::Impl::HeadBackward(const Exec& exec, float gradient_scale, Arena* gradients) {
   const Tensor logits = arena_[logits_], dh = arena_[workspaces_.back().dh];
-  NSA_RETURN_IF_ERROR(CrossEntropy(exec, {.rows = rows_,
-                                          .vocab = config_.vocab,
-                                          .logits = logits,
-                                          .targets = inputs_.targets(arena_, current_),
-                                          .row_loss = token_losses_.Device(arena_, current_),
-                                          .mean_loss = arena_[backward_loss_],
-                                          .gradient_scale = gradient_scale,
-                                          .dlogits = logits}));
+  CrossEntropyArgs loss = LossOf(current_, arena_[backward_loss_]);
+  loss.gradient_scale = gradient_scale;
+  loss.dlogits = logits;
+  NSA_RETURN_IF_ERROR(CrossEntropy(exec, loss));
   NSA_RETURN_IF_ERROR(LinearBackward(exec, {rows_, config_.dim, config_.vocab}, logits,
                                      arena_[h_f_], Weight(places_.head), dh,
                                      Gradient(gradients, places_.head)));
@@ -346,7 +337,10 @@ absl::Status Model::Impl::NextLogits(const Exec& exec, std::span<const int32_t> 
   NSA_RETURN_IF_ERROR(FinalNorm(exec, x));
   const std::span<const float> h =
       arena_[h_f_].as<float>().subspan(int64_t{position} * config_.dim, config_.dim);
-  return Linear(exec, {1, config_.dim, config_.vocab}, h, Weight(places_.head), logits);
+  NSA_RETURN_IF_ERROR(
+      Linear(exec, {1, config_.dim, config_.vocab}, h, Weight(places_.head), logits));
+  SoftCap(config_.logit_softcap, logits);
+  return absl::OkStatus();
 }
 
 absl::Status Model::Impl::AuditLayer(const Exec& exec, int64_t step, int32_t layer) {

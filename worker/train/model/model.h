@@ -1,5 +1,5 @@
 // The decoder: embed → n blocks → RMSNorm → head → cross-entropy, forward and backward by hand as a
-// sequence of kernel calls.
+// sequence of kernel calls. With model.logit_softcap the logits are soft-capped behind the head.
 //
 //   x ← x + NSA(RMSNorm1(x));   x ← x + fc2(silu(fc1(RMSNorm2(x))))
 //
@@ -81,8 +81,9 @@ class Model {
   // then the blocks downwards, then −1 (embedding). PlaceOf() says where they are.
   using AfterPart = std::function<absl::Status(int32_t part)>;
 
-  // Adds gradient_scale · d(Σ of the last Forward's token losses)/d(parameter) to `gradients`. Once
-  // per Forward. For the gradient of a mean over n tokens the scale is 1/n.
+  // Adds gradient_scale · d(Σ of the last Forward's token losses)/d(parameter) to `gradients`; with
+  // train.z_loss also that of the z-loss, which no loss contains. Once per Forward. For the
+  // gradient of a mean over n tokens the scale is 1/n.
   absl::Status Backward(const Exec& exec, float gradient_scale, Arena* gradients,
                         const AfterPart& after_part = {});
 

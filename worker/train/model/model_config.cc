@@ -53,6 +53,8 @@ ModelConfig ModelConfigOf(const v1::JobSpec& spec) {
   config.n_layers = spec.model().n_layers();
   config.hidden = spec.model().mlp_ratio() * spec.model().dim();
   config.vocab = VocabOf(spec);
+  config.logit_softcap = static_cast<float>(spec.model().logit_softcap());
+  config.z_loss = static_cast<float>(spec.train().z_loss());
   config.recompute = RecomputeOf(spec);
   return config;
 }

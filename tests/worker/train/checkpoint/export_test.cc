@@ -210,6 +210,40 @@ TEST_F(ExportTest, WithoutATrainingStateTheJobIsWhatTheConfigurationSays) {
   EXPECT_EQ(state->spec().train().seq_len(), 32);
 }
 
+TEST_F(ExportTest, TheLogitSoftcapTravelsUnderItsUsualName) {
+  const auto exported_cap = [&] {
+    return nlohmann::json::parse(Text(dir_ / "model" / "config.json"))["final_logit_softcapping"];
+  };
+  ASSERT_OK(ExportModel(dir_ / "out", dir_ / "model"));
+  EXPECT_TRUE(exported_cap().is_null());
+  // Older versions wrote no such key.
+  Edit("config.json", [](nlohmann::json* json) { json->erase("final_logit_softcapping"); });
+  ASSERT_OK(ImportModel(dir_ / "model", dir_ / "old"));
+
+  v1::JobSpec spec = SmallJob();
+  spec.mutable_model()->set_logit_softcap(30);
+  fs::remove_all(dir_ / "out");
+  fs::remove_all(dir_ / "model");
+  Save(spec);
+  ASSERT_OK(ExportModel(dir_ / "out", dir_ / "model"));
+  EXPECT_EQ(exported_cap(), 30);
+  Edit("config.json", [](nlohmann::json* json) { (*json)["final_logit_softcapping"] = nullptr; });
+  EXPECT_THAT(ImportModel(dir_ / "model", dir_ / "back"),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("final_logit_softcapping: null (checkpoint_state.json has 30")));
+  fs::remove(dir_ / "model" / "checkpoint_state.json");
+  for (const double wrong : {0.5, 1001.0, -30.0, 0.0}) {
+    Edit("config.json",
+         [wrong](nlohmann::json* json) { (*json)["final_logit_softcapping"] = wrong; });
+    EXPECT_THAT(
+        ImportModel(dir_ / "model", dir_ / "back"),
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("(1 to 1000, or null); export")));
+  }
+  Edit("config.json", [](nlohmann::json* json) { (*json)["final_logit_softcapping"] = 30; });
+  ASSERT_OK(ImportModel(dir_ / "model", dir_ / "back"));
+  EXPECT_EQ(ReadCheckpointState(dir_ / "back")->spec().model().logit_softcap(), 30);
+}
+
 TEST_F(ExportTest, TheModelCardHasTheLossesTheCurveAndTheJob) {
   std::ofstream csv(dir_ / "out" / "val.csv");
   csv << "step,val_loss,ppl,tokens,seconds,unix_seconds\n";

@@ -65,6 +65,7 @@ inline constexpr Variant kVariants[] = {
        spec->mutable_model()->set_rope_scale(4);
        spec->mutable_model()->set_rope_base(500);
      }},
+    {"SoftCap", [](v1::JobSpec* spec) { spec->mutable_model()->set_logit_softcap(1.5); }},
     {"BlocksLongerThanTheText",
      [](v1::JobSpec* spec) {
        spec->mutable_nsa()->set_l(64);
