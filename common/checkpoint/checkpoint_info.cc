@@ -20,4 +20,12 @@ v1::CheckpointInfo CheckpointInfoOf(const CheckpointEntry& entry) {
   return info;
 }
 
+std::vector<CheckpointEntry> EntriesOf(const v1::ListCheckpointsResponse& response) {
+  std::vector<CheckpointEntry> entries;
+  for (const v1::CheckpointInfo& info : response.checkpoints()) {
+    entries.push_back({info.step(), info.path()});
+  }
+  return entries;
+}
+
 }  // namespace nsa

@@ -90,11 +90,7 @@ absl::StatusOr<v1::ListCheckpointsResponse> ListOfJob(Session& session, const st
 absl::StatusOr<std::vector<CheckpointEntry>> EntriesOfJob(Session& session,
                                                           const std::string& job) {
   NSA_ASSIGN_OR_RETURN(const v1::ListCheckpointsResponse found, ListOfJob(session, job));
-  std::vector<CheckpointEntry> entries;
-  for (const v1::CheckpointInfo& info : found.checkpoints()) {
-    entries.push_back({info.step(), info.path()});
-  }
-  return entries;
+  return EntriesOf(found);
 }
 
 absl::StatusOr<ExitCode> Pin(Session& session, const CheckpointFlags& flags, bool pin) {

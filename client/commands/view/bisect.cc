@@ -7,6 +7,7 @@
 #include "client/commands/view/step_log.h"
 #include "common/base/count.h"
 #include "common/base/status.h"
+#include "common/checkpoint/checkpoint_info.h"
 #include "common/checkpoint/difference.h"
 #include "nlohmann/json.hpp"
 
@@ -27,9 +28,7 @@ absl::StatusOr<Run> ReadRun(Client* client, const std::string& name) {
                   [&run](const v1::WatchRecordsResponse& record) { run.log.Add(record); }));
   NSA_ASSIGN_OR_RETURN(const v1::ListCheckpointsResponse found,
                        client->ListCheckpoints(run.job.id()));
-  for (const v1::CheckpointInfo& info : found.checkpoints()) {
-    run.checkpoints.push_back({info.step(), info.path()});
-  }
+  run.checkpoints = EntriesOf(found);
   return run;
 }
 
