@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
@@ -51,54 +50,39 @@ absl::StatusOr<ResumePoint> Choose(const v1::WorkerLaunch& launch) {
   return point;
 }
 
-// What the rank that decides broadcasts: a status code; the path of the checkpoint or the message
-// of the error; the word of the error's reason; and whether only the weights are taken.
-struct Decision {
-  int32_t code = 0;
-  int32_t weights_only = 0;
-  std::array<char, 8144> text = {};
-  std::array<char, 40> reason = {};
-};
-
-template <size_t N>
-void Put(const std::string& text, std::array<char, N>* field) {
-  std::copy_n(text.begin(), std::min(text.size(), N - 1), field->begin());
-}
-
-template <size_t N>
-std::string Get(const std::array<char, N>& field) {
-  return std::string(field.data(), strnlen(field.data(), N));
-}
-
-Decision Encode(const absl::StatusOr<ResumePoint>& chosen) {
-  Decision decision{.code = static_cast<int32_t>(chosen.status().code()),
-                    .weights_only = chosen.ok() && chosen->weights_only};
-  Put(chosen.ok() ? chosen->checkpoint.string() : std::string(chosen.status().message()),
-      &decision.text);
-  if (const std::optional<Reason> reason = ReasonOf(chosen.status())) {
-    Put(Word(*reason), &decision.reason);
+// Every rank gets what rank `from` has: a text of any length, or an error with its reason.
+absl::StatusOr<std::string> Share(int from, const absl::StatusOr<std::string>& own, Comm* comm) {
+  const std::optional<Reason> own_reason = ReasonOf(own.status());
+  std::string reason(own_reason.has_value() ? Word(*own_reason) : "");
+  std::string text = own.ok() ? *own : std::string(own.status().message());
+  std::array<uint64_t, 3> header = {static_cast<uint64_t>(own.status().code()), reason.size(),
+                                    text.size()};
+  NSA_RETURN_IF_ERROR(
+      comm->Broadcast("resume", from, std::as_writable_bytes(std::span<uint64_t>(header))));
+  reason.resize(header[1]);
+  text.resize(header[2]);
+  for (std::string* part : {&reason, &text}) {
+    if (part->empty()) continue;
+    NSA_RETURN_IF_ERROR(
+        comm->Broadcast("resume", from, std::as_writable_bytes(std::span<char>(*part))));
   }
-  return decision;
-}
-
-absl::StatusOr<ResumePoint> Decode(const Decision& decision) {
-  if (decision.code == 0) {
-    return ResumePoint{.checkpoint = Get(decision.text),
-                       .weights_only = decision.weights_only != 0};
-  }
-  const absl::Status status(static_cast<absl::StatusCode>(decision.code), Get(decision.text));
-  const std::optional<Reason> reason = ReasonFromWord(Get(decision.reason));
-  return reason.has_value() ? WithReason(status, *reason) : status;
+  if (comm->rank() == from) return own;
+  if (header[0] == 0) return text;
+  const absl::Status status(static_cast<absl::StatusCode>(header[0]), text);
+  const std::optional<Reason> known = ReasonFromWord(reason);
+  return known.has_value() ? WithReason(status, *known) : status;
 }
 
 // Every rank receives what `speaker` has chosen.
 absl::StatusOr<ResumePoint> Announce(int speaker, const absl::StatusOr<ResumePoint>& chosen,
                                      Comm* comm) {
-  Decision decision;
-  if (comm->rank() == speaker) decision = Encode(chosen);
-  NSA_RETURN_IF_ERROR(comm->Broadcast("resume", speaker,
-                                      std::as_writable_bytes(std::span<Decision>(&decision, 1))));
-  return comm->rank() == speaker ? chosen : Decode(decision);
+  // A letter, and the path.
+  absl::StatusOr<std::string> text = "";
+  if (!chosen.ok()) text = chosen.status();
+  if (chosen.ok()) text = (chosen->weights_only ? "w" : "c") + chosen->checkpoint.string();
+  NSA_ASSIGN_OR_RETURN(text, Share(speaker, text, comm));
+  if (comm->rank() == speaker) return chosen;
+  return ResumePoint{.checkpoint = text->substr(1), .weights_only = text->front() == 'w'};
 }
 
 // What the first rank of a machine found in the machine's out_dir, as numbers for a reduction by
@@ -176,29 +160,16 @@ absl::StatusOr<ResumePoint> ChooseAmongMachines(const v1::WorkerLaunch& launch,
   return point;
 }
 
-// Rank `from` sends a text of any length; the others receive it.
-absl::Status SendText(int from, std::string* text, Comm* comm) {
-  uint64_t size = text->size();
-  NSA_RETURN_IF_ERROR(
-      comm->Broadcast("resume", from, std::as_writable_bytes(std::span<uint64_t>(&size, 1))));
-  text->resize(size);
-  return comm->Broadcast("resume", from, std::as_writable_bytes(std::span(text->data(), size)));
-}
-
-// Rank `from` has a state or an error; every rank gets the same.
+// Every rank gets the state or the error of rank `from`.
 absl::StatusOr<v1::CheckpointState> SendState(int from,
                                               const absl::StatusOr<v1::CheckpointState>& state,
                                               Comm* comm) {
-  int32_t code = static_cast<int32_t>(state.status().code());
-  NSA_RETURN_IF_ERROR(
-      comm->Broadcast("resume", from, std::as_writable_bytes(std::span<int32_t>(&code, 1))));
-  std::string text =
-      state.ok() ? state->SerializeAsString() : std::string(state.status().message());
-  NSA_RETURN_IF_ERROR(SendText(from, &text, comm));
-  if (comm->rank() == from) return state;
-  if (code != 0) return absl::Status(static_cast<absl::StatusCode>(code), text);
+  absl::StatusOr<std::string> text = "";
+  if (!state.ok()) text = state.status();
+  if (state.ok()) text = state->SerializeAsString();
+  NSA_ASSIGN_OR_RETURN(text, Share(from, text, comm));
   v1::CheckpointState received;
-  if (received.ParseFromString(text)) return received;
+  if (received.ParseFromString(*text)) return received;
   return absl::InternalError("state.json: not what the other rank sent; restart the job");
 }
 
