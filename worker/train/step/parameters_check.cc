@@ -90,20 +90,18 @@ bool FlipsBitAfter(int64_t step, int32_t rank, int64_t generation) {
 
 absl::Status FlipBit(const Exec& exec, ModelState* state) {
   constexpr uint32_t kBit = uint32_t{1} << 22;  // the highest of the fraction
+  const auto flip = [](float* value) {
+    *value = std::bit_cast<float>(std::bit_cast<uint32_t>(*value) ^ kBit);
+  };
   float* const place = state->parameters.of(state->parameters.layout().tensors().back()).data();
-  const bool on_gpu = exec.backend == Backend::kCuda;
-  float value = 0;
-  if (on_gpu) {
-    NSA_RETURN_IF_ERROR(cuda::CopyBytes(exec.stream, &value, place, sizeof(value)));
-    NSA_RETURN_IF_ERROR(cuda::Synchronize(exec.stream));
-  } else {
-    value = *place;
-  }
-  value = std::bit_cast<float>(std::bit_cast<uint32_t>(value) ^ kBit);
-  if (!on_gpu) {
-    *place = value;
+  if (exec.backend == Backend::kCpu) {
+    flip(place);
     return absl::OkStatus();
   }
+  float value = 0;
+  NSA_RETURN_IF_ERROR(cuda::CopyBytes(exec.stream, &value, place, sizeof(value)));
+  NSA_RETURN_IF_ERROR(cuda::Synchronize(exec.stream));
+  flip(&value);
   NSA_RETURN_IF_ERROR(cuda::CopyBytes(exec.stream, place, &value, sizeof(value)));
   return cuda::Synchronize(exec.stream);
 }
