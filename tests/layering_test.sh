@@ -38,6 +38,7 @@ worker/train/data/tokens|common/base common/job proto|cuda grpcpp sqlite prometh
 worker/train/data|kernels $below_rpc proto|grpcpp sqlite prometheus
 worker/train/model|kernels $below_rpc proto|grpcpp sqlite prometheus
 worker/train/gpu|worker/train/model worker/train/comm kernels $below_rpc proto|grpcpp sqlite prometheus
+worker/train/profile|$below_rpc proto|grpcpp sqlite prometheus
 worker/train/telemetry|worker/train/folder.h kernels $below_rpc proto|grpcpp sqlite prometheus
 worker/train/checkpoint|worker/train/folder.h worker/train/model kernels $below_rpc proto|grpcpp sqlite prometheus
 worker/train/decode|worker/train/model kernels $below_rpc proto|grpcpp sqlite prometheus

@@ -9,6 +9,8 @@
 //     status          status page, common/run/status_page.h; the worker writes, the agent reads
 //     control.sock    control socket, common/run/control_socket.h; the worker listens
 //     log             the worker's stdout and stderr
+//     profile-ID.json.gz   the trace that the ProfileRequest ID asked for
+//                     (worker/train/profile/trace.h); the worker writes, the agent reads
 //     reported.json   positions up to which the agent has reported journal and log; written by it
 //   <agent state>/jobs/<job id>/gen-000003/rendezvous/    shared by the ranks of this generation
 //                                                         that run here (rank_address.h)
@@ -16,7 +18,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
 namespace nsa {
@@ -40,6 +44,9 @@ struct RunDir {
   std::filesystem::path control() const { return path / "control.sock"; }
   std::filesystem::path log() const { return path / "log"; }
   std::filesystem::path reported() const { return path / "reported.json"; }
+  std::filesystem::path profile(const std::string& id) const {
+    return path / absl::StrCat("profile-", id, ".json.gz");
+  }
   std::filesystem::path rendezvous() const { return path.parent_path() / "rendezvous"; }
 };
 

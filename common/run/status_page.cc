@@ -229,10 +229,13 @@ absl::StatusOr<StatusPage> StatusPage::Create(const std::filesystem::path& path,
   return page;
 }
 
-StatusPage::StatusPage(StatusPage&& other) noexcept : page_(std::exchange(other.page_, nullptr)) {}
+StatusPage::StatusPage(StatusPage&& other) noexcept
+    : page_(std::exchange(other.page_, nullptr)),
+      observer_(std::exchange(other.observer_, nullptr)) {}
 
 StatusPage& StatusPage::operator=(StatusPage&& other) noexcept {
   std::swap(page_, other.page_);
+  std::swap(observer_, other.observer_);
   return *this;
 }
 
@@ -256,18 +259,22 @@ void StatusPage::SetStep(int64_t step) {
 
 void StatusPage::SetMicroStep(int32_t micro_step) {
   Update([micro_step](Layout& page) { Put<int64_t>(&page.micro_step, micro_step); });
+  if (observer_ != nullptr) observer_->OnMicroStep(micro_step);
 }
 
 void StatusPage::SetPhase(Phase phase) {
   Update([phase](Layout& page) { Put(&page.phase, static_cast<uint64_t>(phase)); });
+  if (observer_ != nullptr) observer_->OnPhase(phase);
 }
 
 void StatusPage::SetLayer(int32_t layer) {
   Update([layer](Layout& page) { Put<int64_t>(&page.layer, layer); });
+  if (observer_ != nullptr) observer_->OnLayer(layer);
 }
 
 void StatusPage::SetKernel(std::string_view kernel) {
   Update([kernel](Layout& page) { page.kernel.Store(kernel); });
+  if (observer_ != nullptr) observer_->OnKernel(kernel);
 }
 
 void StatusPage::SetTelemetryError(std::string_view error) {
@@ -286,10 +293,12 @@ void StatusPage::EnterCollective(std::string_view name) {
     page.collective.Store(name);
     Put(&page.collective_sequence, page.collective_sequence.load(std::memory_order_relaxed) + 1);
   });
+  if (observer_ != nullptr) observer_->OnCollective(name);
 }
 
 void StatusPage::LeaveCollective() {
   Update([](Layout& page) { page.collective.Store(""); });
+  if (observer_ != nullptr) observer_->OnCollective("");
 }
 
 void StatusPage::Touch() {

@@ -60,6 +60,18 @@ struct WorkerStatus {
   std::string ToString(int64_t now_monotonic_nanos) const;
 };
 
+// Is told of updates of a page, in the thread that makes them, after they are made. A profile uses
+// it (worker/train/profile/host_recorder.h).
+class PageObserver {
+ public:
+  virtual ~PageObserver() = default;
+  virtual void OnPhase(Phase phase) = 0;
+  virtual void OnMicroStep(int32_t micro_step) = 0;
+  virtual void OnLayer(int32_t layer) = 0;
+  virtual void OnKernel(std::string_view kernel) = 0;
+  virtual void OnCollective(std::string_view name) = 0;  // empty: it has ended
+};
+
 // The worker's side. Only the training thread may make updates. A default-constructed StatusPage
 // has its page in memory only.
 class StatusPage {
@@ -82,6 +94,10 @@ class StatusPage {
   // Counts as progress without changing any other field, e.g. during a long evaluation.
   void Touch();
 
+  // From now on `observer` is told of updates; null for nobody, which costs an update nothing. It
+  // is borrowed. For the thread that makes the updates.
+  void SetObserver(PageObserver* observer) { observer_ = observer; }
+
   struct Layout;
 
  private:
@@ -90,6 +106,7 @@ class StatusPage {
   void Update(Store store);  // runs `store` under the sequence lock
 
   Layout* page_;  // an owned mapping; nullptr after a move
+  PageObserver* observer_ = nullptr;
 };
 
 // A consistent copy of a page, also of a dead or stopped process. Unavailable if the process died

@@ -47,6 +47,7 @@ struct Flags {
   bool check_gpu = false;
   bool check_nccl = false;
   bool time_kernels = false;
+  std::string profile;
   bool deterministic_check = false;
   bool count_data = false;
   std::string prepare_data;               // folder to write
@@ -164,7 +165,8 @@ absl::StatusOr<ListenAt> ListenOf(const v1::WorkerLaunch& launch) {
 
 int TrainFrom(const Flags& flags) {
   const RealClock clock;
-  TrainerOptions options{.clock = &clock, .time_kernels = flags.time_kernels};
+  TrainerOptions options{
+      .clock = &clock, .time_kernels = flags.time_kernels, .profile_file = flags.profile};
   if (flags.run_dir.empty()) {
     absl::StatusOr<v1::WorkerLaunch> launch = LaunchByHand(flags);
     if (!launch.ok()) return Refuse(launch.status());
@@ -259,6 +261,10 @@ void AddTraining(CLI::App* app, Flags* flags) {
       ->excludes(job);
   app->add_flag("--time-kernels", flags->time_kernels,
                 "on a GPU: print the time of every kernel family in the last step")
+      ->needs(job);
+  app->add_option("--profile", flags->profile,
+                  "file: write a trace of three early steps there, for https://ui.perfetto.dev; "
+                  "with --world above 1 every rank needs one")
       ->needs(job);
   app->add_option("--threads", flags->threads, "kernel threads; 0 shares the cores")
       ->excludes(run_dir);

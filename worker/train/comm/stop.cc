@@ -44,6 +44,10 @@ Agreement Conclude(std::span<const RankReport> reports, int64_t step) {
     agreement.exhausted = agreement.exhausted || report.exhausted;
     stop_after = std::min(stop_after, report.stop_after);
   }
+  const double trace = reports.front().profile;
+  agreement.profile = trace != 0 && std::ranges::all_of(reports, [&](const RankReport& report) {
+                        return report.profile == trace;
+                      });
   agreement.loss /= static_cast<double>(reports.size());
   agreement.stop = stop_after <= step;
   agreement.at_step = stop_after == step;
@@ -61,9 +65,10 @@ absl::StatusOr<std::vector<double>> Gather(Comm* comm, std::string_view name,
 
 absl::StatusOr<std::vector<RankReport>> Exchange(Comm* comm, const RankReport& mine) {
   // A loss that is not finite travels as a flag: the sum must not contain infinities or NaN.
-  const std::array<double, 5> values = {mine.finite ? mine.loss : 0.0, mine.finite ? 1.0 : 0.0,
-                                        static_cast<double>(mine.stop_after),
-                                        mine.too_slow ? 1.0 : 0.0, mine.exhausted ? 1.0 : 0.0};
+  const std::array<double, 6> values = {
+      mine.finite ? mine.loss : 0.0,        mine.finite ? 1.0 : 0.0,
+      static_cast<double>(mine.stop_after), mine.too_slow ? 1.0 : 0.0,
+      mine.exhausted ? 1.0 : 0.0,           mine.profile};
   NSA_ASSIGN_OR_RETURN(const std::vector<double> all, Gather(comm, "agreement", values));
   std::vector<RankReport> reports(comm->world_size());
   for (size_t rank = 0; rank < reports.size(); ++rank) {
@@ -72,7 +77,8 @@ absl::StatusOr<std::vector<RankReport>> Exchange(Comm* comm, const RankReport& m
                      .finite = v[1] != 0,
                      .stop_after = static_cast<int64_t>(v[2]),
                      .too_slow = v[3] != 0,
-                     .exhausted = v[4] != 0};
+                     .exhausted = v[4] != 0,
+                     .profile = v[5]};
     if (!reports[rank].finite) reports[rank].loss = std::numeric_limits<double>::quiet_NaN();
   }
   return reports;

@@ -1,6 +1,6 @@
-// How all ranks stop after the same step. They learn of a stop request at different times, from
-// their launch or over their control socket. Once per step they exchange what they know, and from
-// the same reports every rank draws the same conclusion.
+// How all ranks stop after the same step, and record the same steps for a profile. They learn of a
+// request at different times, from their launch or over their control socket. Once per step they
+// exchange what they know, and from the same reports every rank draws the same conclusion.
 #pragma once
 
 #include <atomic>
@@ -42,6 +42,7 @@ struct RankReport {
   int64_t stop_after = StopState::kNever;
   bool too_slow = false;   // the throughput guard has fired
   bool exhausted = false;  // no data is left for another step
+  double profile = 0;      // names the trace that this rank is asked for, exact in fp64; 0: none
 };
 
 // What all ranks conclude.
@@ -52,6 +53,7 @@ struct Agreement {
   bool at_step = false;  // the request was to stop after exactly this step
   bool too_slow = false;
   bool exhausted = false;  // the data of at least one rank has ended; synthetic tokens never end
+  bool profile = false;    // all ranks are asked for the same trace: it begins with a later step
 };
 
 // Pure: the same on every rank.

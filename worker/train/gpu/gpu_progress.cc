@@ -174,8 +174,8 @@ void GpuProgress::Show() {
   if (at == shown_ || at < 0 || at >= static_cast<int32_t>(marks_.size())) return;
   shown_ = at;
   const Mark& mark = marks_[static_cast<size_t>(at)];
-  page_->SetPhase(mark.phase);
   page_->SetMicroStep(mark.micro_batch);
+  page_->SetPhase(mark.phase);
   page_->SetLayer(mark.layer);
   page_->SetKernel(mark.kernel);
 }

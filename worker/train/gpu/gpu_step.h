@@ -78,6 +78,10 @@ class GpuStep {
     return progress_->KernelTimes(launched_);
   }
 
+  // Lets the next step be captured again: a profiler sees the single kernels of those graphs only
+  // that it saw being made. No step may be running.
+  void CaptureAgain() { graph_ = {}; }
+
   // Whether a step has run. Later steps load no kernels, choose no algorithms and allocate nothing.
   bool warm() const { return runs_ > 0; }
 

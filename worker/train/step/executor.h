@@ -104,6 +104,9 @@ class StepExecutor {
   // The device and its libraries, for people.
   virtual std::string Description() const = 0;
 
+  // On a GPU: lets the next step be captured again (GpuStep::CaptureAgain()). Between two steps.
+  virtual void CaptureAgain() {}
+
   // Steps that were captured into a CUDA graph.
   virtual int64_t graph_captures() const = 0;
 

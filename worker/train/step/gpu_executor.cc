@@ -209,6 +209,7 @@ class GpuExecutor final : public StepExecutor {
     return absl::StrCat(gpu_->Description(), ", ", nccl_->description());
   }
 
+  void CaptureAgain() override { step_->CaptureAgain(); }
   int64_t graph_captures() const override { return step_->captures(); }
   void PrintKernelTimes(int64_t step) const override;
 

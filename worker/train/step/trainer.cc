@@ -50,6 +50,7 @@ TokenBatch TokensOf(const Batch& batch) {
 v1::WorkerFinished Trainer::Run() {
   const absl::Status ready = SetUp();
   absl::StatusOr<Ending> ending = ready.ok() ? Train() : absl::StatusOr<Ending>(ready);
+  profiler_.Close(/*healthy=*/ending.ok());
   if (ending.ok()) ending = Finish(*ending);
   const Ending last = ending.ok() ? *std::move(ending) : EndingOf(ending.status());
 
@@ -67,6 +68,7 @@ absl::StatusOr<Ending> Trainer::Train() {
   if (over) return *std::move(over);
   step_began_ = options_.clock->Monotonic();
   while (step() < train_.steps()) {
+    profiler_.StepBegins(step() + 1);
     NSA_ASSIGN_OR_RETURN(const StepResult result, Step(step() + 1));
     step_.store(step() + 1);
     page_.SetStep(step());
@@ -182,13 +184,15 @@ absl::StatusOr<Agreement> Trainer::Agree(v1::StepRecord* record) {
                            .finite = !record->skipped_nonfinite(),
                            .stop_after = stop_.stop_after(),
                            .too_slow = guards_->too_slow(),
-                           .exhausted = data_->exhausted()};
+                           .exhausted = data_->exhausted(),
+                           .profile = profiler_.ticket()};
   v1::StepTimes& times = *record->mutable_times();
   double seconds = times.communication_seconds();
   const auto reports =
       Timed(*options_.clock, &seconds, [&] { return Exchange(comm_.get(), mine); });
   NSA_RETURN_IF_ERROR(reports.status());
   const Agreement agreement = Conclude(*reports, record->step());
+  if (agreement.profile) profiler_.Agreed();
   record->set_loss(agreement.loss);
   record->set_skipped_nonfinite(!agreement.finite);
   times.set_communication_seconds(seconds);

@@ -30,6 +30,7 @@
 #include "worker/train/data/loader.h"
 #include "worker/train/folder.h"
 #include "worker/train/model/parameters.h"
+#include "worker/train/profile/profiler.h"
 #include "worker/train/step/ending.h"
 #include "worker/train/step/executor.h"
 #include "worker/train/step/mix_shares.h"
@@ -47,6 +48,7 @@ struct TrainerOptions {
   const Clock* clock = nullptr;
   ListenAt listen;            // where this rank waits for the rank before it
   bool time_kernels = false;  // on a GPU: print the time of every kernel family in the last step
+  std::string profile_file;   // by hand: a trace of three steps near the beginning; empty: none
   LastSavePatience last_save;
 };
 
@@ -67,6 +69,12 @@ class Trainer {
   // Asks this rank to stop, and through it all ranks. Any thread.
   absl::Status RequestStop(const v1::StopRequest& request) { return stop_.Request(request); }
 
+  // Asks this rank for a trace of its next steps; they begin once all ranks have the same request
+  // (profile/profiler.h). Any thread.
+  absl::Status RequestProfile(const v1::ProfileRequest& request) {
+    return profiler_.Request(request);
+  }
+
   // Number of steps done. Any thread.
   int64_t step() const { return step_.load(); }
 
@@ -84,6 +92,7 @@ class Trainer {
   absl::Status ConnectRanks();
   absl::Status CheckLoaded();
   absl::Status OpenExecutor();
+  void OpenProfiler();
   absl::Status Resume();
   absl::Status LoadFrom(const ResumePoint& point, HostState* host);
   absl::Status LoadWeights(const ResumePoint& point, HostState* host);
@@ -152,6 +161,7 @@ class Trainer {
   std::optional<StepGuards> guards_;
   bool parameters_differ_ = false;  // has been reported
   absl::Duration step_began_;
+  Profiler profiler_;
   std::unique_ptr<ControlServer> control_;  // last: its thread uses the members above
 };
 

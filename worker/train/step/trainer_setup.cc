@@ -1,6 +1,7 @@
 // The setup before the first step.
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <optional>
 
@@ -13,6 +14,7 @@
 #include "common/estimate/estimate.h"
 #include "common/job/load.h"
 #include "common/preflight/fork.h"
+#include "kernels/cuda/device.h"
 #include "worker/train/gpu/machine.h"
 #include "worker/train/model/finite.h"
 #include "worker/train/step/resume.h"
@@ -84,7 +86,13 @@ Trainer::Trainer(TrainerOptions options)
       train_(spec_.train()),
       layout_(spec_),
       mix_shares_(spec_.data()),
-      guards_(std::in_place, spec_, /*consecutive_nonfinite=*/0) {}
+      guards_(std::in_place, spec_, /*consecutive_nonfinite=*/0),
+      profiler_({.page = &page_,
+                 .rank = launch_.rank(),
+                 .run_dir = options_.run_dir,
+                 .file = options_.profile_file,
+                 .now = [this] { return absl::ToInt64Nanoseconds(options_.clock->Monotonic()); },
+                 .unix_now = [this] { return absl::ToUnixNanos(options_.clock->Wall()); }}) {}
 
 Trainer::~Trainer() = default;
 
@@ -99,6 +107,7 @@ absl::Status Trainer::SetUp() {
   NSA_RETURN_IF_ERROR(ConnectRanks());
   NSA_RETURN_IF_ERROR(CheckLoaded());
   NSA_RETURN_IF_ERROR(OpenExecutor());
+  OpenProfiler();
   NSA_ASSIGN_OR_RETURN(out_dir_ranks_, FindOutDirRanks(launch_, out_dir_, comm_.get()));
   NSA_RETURN_IF_ERROR(Resume());
   NSA_RETURN_IF_ERROR(LockOutDir());  // before its files are opened
@@ -114,6 +123,9 @@ absl::Status Trainer::OpenRunDir() {
   const auto answer = [this](const v1::ControlRequest& request) {
     v1::ControlReply reply;
     if (request.has_stop()) reply.set_error(std::string(RequestStop(request.stop()).message()));
+    if (request.has_profile()) {
+      reply.set_error(std::string(RequestProfile(request.profile()).message()));
+    }
     reply.set_step(step());
     return reply;
   };
@@ -214,6 +226,29 @@ absl::Status Trainer::OpenExecutor() {
   const bool cuda = spec_.runtime().device() == v1::DEVICE_CUDA;
   executor_ = cuda ? MakeGpuExecutor(options) : MakeCpuExecutor(options);
   return executor_->Open();
+}
+
+void Trainer::OpenProfiler() {
+  std::vector<MemoryGauge> gauges = {{"host memory", ResidentBytes}};
+  if (spec_.runtime().device() != v1::DEVICE_CUDA) {
+    profiler_.SetDevice(std::move(gauges), nullptr, nullptr);
+  } else {
+    const absl::StatusOr<cuda::DeviceInfo> device = cuda::ReadDevice();
+    const int64_t total = device.ok() ? device->total_bytes : 0;
+    gauges.push_back({.name = "GPU memory in use",
+                      .bytes = [total] { return total - cuda::FreeBytes().value_or(total); },
+                      .every_nanos = 10'000'000});
+    const char* const library = std::getenv("NSA_CUPTI_LIBRARY");
+    profiler_.SetDevice(
+        std::move(gauges),
+        [file = std::string(library == nullptr ? "" : library)] { return OpenGpuRecorder(file); },
+        [this] { executor_->CaptureAgain(); });
+  }
+  if (options_.profile_file.empty()) return;
+  v1::ProfileRequest request;
+  request.set_id("by-hand");
+  request.set_steps(3);
+  RequestProfile(request).IgnoreError();  // it is valid
 }
 
 // Adapts the state of a checkpoint that belongs to another job. Its count of non-finite steps is

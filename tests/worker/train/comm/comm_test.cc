@@ -193,6 +193,13 @@ TEST(Conclude, StopsAllRanksAtTheEarliestStepThatOneWasAskedFor) {
   EXPECT_FALSE(Conclude(reports, 41).at_step);
 }
 
+TEST(Conclude, BeginsATraceOnceEveryRankIsAskedForTheSame) {
+  EXPECT_TRUE(Conclude(std::vector<RankReport>{{.profile = 7}, {.profile = 7}}, 1).profile);
+  EXPECT_FALSE(Conclude(std::vector<RankReport>{{.profile = 7}, {.profile = 8}}, 1).profile);
+  EXPECT_FALSE(Conclude(std::vector<RankReport>{{.profile = 7}, {}}, 1).profile);
+  EXPECT_FALSE(Conclude(std::vector<RankReport>{{}, {}}, 1).profile);
+}
+
 TEST(Conclude, IsNotFiniteAndTooSlowWhenOneRankIs) {
   EXPECT_FALSE(Conclude(std::vector<RankReport>{{}, {.finite = false}}, 1).finite);
   EXPECT_TRUE(Conclude(std::vector<RankReport>{{}, {.too_slow = true}}, 1).too_slow);
