@@ -135,6 +135,7 @@ Agent::Agent(const AgentOptions& options, FileLock lock, std::unique_ptr<Link> l
       shared_{options_, link_.get(), [this] { OnChange(); }},
       inventory_(options_),
       dumps_(options_, link_.get()),
+      profiles_(link_.get()),
       caller_(link_.get()) {}
 
 Agent::~Agent() {
@@ -277,6 +278,8 @@ void Agent::Converge(const v1::HeartbeatResponse& desired) {
     epoch_ = desired.epoch();
     spdlog::info("coordinator {}: epoch {}", options_.coordinator_address, epoch_);
   }
+  // First: it opens a trace before the run folder of a worker that has ended is removed.
+  StartProfiles(desired);
   RemoveUndesired(desired);
   for (const v1::WorkerAssignment& assignment : desired.desired()) Keep(assignment);
   StartDumps(desired);
@@ -328,6 +331,18 @@ void Agent::StartDumps(const v1::HeartbeatResponse& desired) {
     }
   }
   dumps_.KeepOnly(desired);
+}
+
+void Agent::StartProfiles(const v1::HeartbeatResponse& desired) {
+  for (const v1::ProfileOrder& order : desired.profiles()) {
+    const auto rank = ranks_.find({order.job_id(), order.generation(), order.rank()});
+    if (rank == ranks_.end()) {
+      profiles_.Start(order, RunDir{}, std::nullopt);
+    } else {
+      profiles_.Start(order, rank->second->dir(), rank->second->identity());
+    }
+  }
+  profiles_.KeepOnly(desired);
 }
 
 bool Agent::WaitUntil(absl::Duration next) {

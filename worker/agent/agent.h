@@ -19,6 +19,7 @@
 #include "worker/agent/link/link.h"
 #include "worker/agent/link/silence.h"
 #include "worker/agent/options.h"
+#include "worker/agent/profile/profile_runner.h"
 #include "worker/agent/rank_process.h"
 
 namespace nsa::agent {
@@ -55,6 +56,7 @@ class Agent {
   void Keep(const v1::WorkerAssignment& assignment);
   void RemoveUndesired(const v1::HeartbeatResponse& desired);
   void StartDumps(const v1::HeartbeatResponse& desired);
+  void StartProfiles(const v1::HeartbeatResponse& desired);
   // Waits until `next` (RealClock().Monotonic()), a change among the workers, or the end; false at
   // the end.
   bool WaitUntil(absl::Duration next);
@@ -68,6 +70,7 @@ class Agent {
   const RankProcess::Shared shared_;
   Inventory inventory_;
   DumpRunner dumps_;
+  ProfileRunner profiles_;
 
   // Used by the heartbeat's thread only.
   std::map<RankKey, std::unique_ptr<RankProcess>> ranks_;

@@ -69,6 +69,31 @@ class FakeCoordinator final : public v1::FleetService::Service {
     dump.set_generation(std::get<1>(key));
     dump.set_rank(std::get<2>(key));
   }
+  void WantProfile(const std::string& id, const Key& key, int32_t steps) {
+    const MutexLock lock(&mutex_);
+    v1::ProfileOrder& order = wanted_profiles_[id];
+    order.set_profile_id(id);
+    order.set_job_id(std::get<0>(key));
+    order.set_generation(std::get<1>(key));
+    order.set_rank(std::get<2>(key));
+    order.set_steps(steps);
+  }
+  void UnwantProfile(const std::string& id) {
+    const MutexLock lock(&mutex_);
+    wanted_profiles_.erase(id);
+  }
+  // What came of a profile.
+  struct ProfileReport {
+    std::string data;
+    std::string error;
+    int signs = 0;    // of life
+    int refused = 0;  // parts, each of which has to come twice
+    bool complete = false;
+  };
+  ProfileReport ProfileOf(const std::string& id) {
+    const MutexLock lock(&mutex_);
+    return profiles_[id];
+  }
   // While set, records are refused with this code.
   void RefuseRecords(grpc::StatusCode code) {
     const MutexLock lock(&mutex_);
@@ -208,6 +233,7 @@ class FakeCoordinator final : public v1::FleetService::Service {
     response->set_epoch(absl::StrCat("epoch-", epoch_));
     for (const auto& [key, assignment] : desired_) *response->add_desired() = assignment;
     for (const auto& [id, dump] : wanted_dumps_) *response->add_dumps() = dump;
+    for (const auto& [id, order] : wanted_profiles_) *response->add_profiles() = order;
     return grpc::Status::OK;
   }
 
@@ -265,6 +291,32 @@ class FakeCoordinator final : public v1::FleetService::Service {
     return grpc::Status::OK;
   }
 
+  // Takes every part at its second attempt, as if its reader were slow.
+  grpc::Status ReportProfile(grpc::ServerContext*, const v1::ReportProfileRequest* request,
+                             v1::ReportProfileResponse* response) override {
+    const MutexLock lock(&mutex_);
+    ProfileReport& profile = profiles_[request->profile_id()];
+    const auto have = static_cast<int64_t>(profile.data.size());
+    if (!request->error().empty()) {
+      profile.error = request->error();
+      wanted_profiles_.erase(request->profile_id());
+    } else if (request->size() == 0) {
+      ++profile.signs;
+    } else if (request->offset() != have) {
+      complaints_.push_back(absl::StrCat("a trace jumps to ", request->offset()));
+    } else if (refused_at_ != have) {
+      refused_at_ = have;
+      ++profile.refused;
+    } else {
+      profile.data += request->data();
+    }
+    if (profile.complete) complaints_.push_back("a trace came twice");
+    profile.complete =
+        request->size() > 0 && static_cast<int64_t>(profile.data.size()) == request->size();
+    response->set_next_offset(static_cast<int64_t>(profile.data.size()));
+    return grpc::Status::OK;
+  }
+
   const std::filesystem::path socket_;
   Mutex mutex_;
   std::unique_ptr<grpc::Server> server_;
@@ -276,6 +328,9 @@ class FakeCoordinator final : public v1::FleetService::Service {
   int64_t record_reports_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<Key, v1::WorkerAssignment> desired_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, v1::DumpRequest> wanted_dumps_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, v1::ProfileOrder> wanted_profiles_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, ProfileReport> profiles_ ABSL_GUARDED_BY(mutex_);
+  int64_t refused_at_ ABSL_GUARDED_BY(mutex_) = -1;  // the part that was last refused
   std::map<Key, std::vector<v1::WorkerRecord>> records_;
   std::map<Key, std::string> logs_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, v1::ReportDumpRequest> dumps_;

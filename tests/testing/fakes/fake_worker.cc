@@ -18,6 +18,9 @@
 //   fake.fail_start         "1": exits with 2 before its first record
 //   fake.log_bytes          bytes of log per step, in lines of at most 100 bytes
 //   fake.print_environment  "1": writes its environment to the log at start, one variable per line
+//   fake.profile            what it makes of a request for a trace: "none" (default), "file" (one
+//   of
+//                           600,000 bytes in its second reply), "refuse"
 //   fake.threads            extra threads that wait in nsa::fake::WaitForEver; default 2
 //   fake.rank               the rank that the faults above apply to; default all
 //   fake.generations        crash, exit and hang apply up to this generation; default 1
@@ -150,9 +153,18 @@ class Worker {
   v1::ControlReply Answer(const v1::ControlRequest& request) {
     v1::ControlReply reply;
     reply.set_step(step_);
-    if (!request.has_stop()) return reply;
-    SetStop(request.stop());
+    if (request.has_stop()) SetStop(request.stop());
+    if (request.has_profile()) reply.set_error(Profile(request.profile()));
     return reply;
+  }
+
+  std::string Profile(const v1::ProfileRequest& request) {
+    const std::string how = behaviour_.Text("profile", "none");
+    if (how == "refuse") return "profile: rank 0 records another trace (x); try again";
+    if (how != "file" || ++profile_requests_ < 2) return "";
+    std::string bytes(600'000, '\0');
+    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * i >> 7);
+    return std::string(WriteFileAtomically(dir_.profile(request.id()), bytes).message());
   }
 
   void SetStop(const v1::StopRequest& stop) {
@@ -385,6 +397,7 @@ class Worker {
   std::unique_ptr<JournalWriter> journal_;
   Stop stop_;
   std::atomic<int64_t> step_ = 0;
+  int profile_requests_ = 0;  // used by the control socket's thread only
   int64_t saved_ = 0;
 };
 
