@@ -109,6 +109,7 @@ struct Server::Parts {
         logs(with.state_dir / "logs", with.log_quota_bytes),
         stacks(with.state_dir / "dumps", clock),
         dumps(clock),
+        profiles(clock, [this](const std::string& id) { hub.Publish(id); }),
         paths(with.allowed_roots, with.state_dir, PolicyOf(with)) {}
 
   const Options options;
@@ -123,6 +124,7 @@ struct Server::Parts {
   LogStore logs;
   StackStore stacks;
   DumpBroker dumps;
+  ProfileBroker profiles;
   QueueBoard board;
   PathGuard paths;
   std::atomic<bool> draining = false;
@@ -247,6 +249,7 @@ void Server::Parts::MakeReconciler() {
                         .fleet = fleet,
                         .board = board,
                         .dumps = dumps,
+                        .profiles = profiles,
                         .executor = *launches,
                         .paths = paths,
                         .clock = clock,
@@ -320,6 +323,7 @@ void Server::Parts::MakeServices() {
                                 .logs = logs,
                                 .stacks = stacks,
                                 .dumps = dumps,
+                                .profiles = profiles,
                                 .hub = hub,
                                 .rules = *rules,
                                 .files = *files,
@@ -333,6 +337,7 @@ void Server::Parts::MakeServices() {
       .fleet = fleet,
       .logs = logs,
       .dumps = dumps,
+      .profiles = profiles,
       .hub = hub,
       .rules = *agent_rules,
       .on_heartbeat = [this] { reconciler->Wake(); },

@@ -90,6 +90,7 @@ constexpr std::array<ReasonInfo, kReasonCount> kReasons = {{
     {Reason::kHangOver, "HANG_OVER", kEvent, kGoesOn, Fault::kNone},
     {Reason::kStacksSaved, "STACKS_SAVED", kEvent, kGoesOn, Fault::kJob},
     {Reason::kStacksNotSaved, "STACKS_NOT_SAVED", kEvent, kGoesOn, Fault::kMachine},
+    {Reason::kProfiled, "PROFILED", kEvent, kGoesOn, Fault::kAsked},
     {Reason::kLogQuota, "LOG_QUOTA", kEvent, kGoesOn, Fault::kJob},
 
     {Reason::kInitialized, "INITIALIZED", kEvent, kGoesOn, Fault::kNone},

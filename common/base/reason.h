@@ -85,6 +85,7 @@ enum class Reason : uint8_t {
   kHangOver,
   kStacksSaved,
   kStacksNotSaved,
+  kProfiled,
   kLogQuota,
   // A worker reported an event and continues.
   kInitialized,

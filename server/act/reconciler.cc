@@ -114,6 +114,7 @@ void Reconciler::Tick() {
   AdvanceSweeps(parts_.store, parts_.clock.Wall());
   PlaceQueued(parts_.store.Active(), nodes);
   parts_.dumps.Expire();
+  parts_.profiles.Expire();
   ++ticks_;
   if (parts_.after_tick) parts_.after_tick();
 }

@@ -20,6 +20,7 @@
 #include "server/act/executor.h"
 #include "server/act/job_memory.h"
 #include "server/act/path_guard.h"
+#include "server/act/profile/profile_broker.h"
 #include "server/decide/next_action.h"
 #include "server/decide/scheduler.h"
 #include "server/store/fleet.h"
@@ -36,6 +37,7 @@ class Reconciler {
     Fleet& fleet;
     QueueBoard& board;
     DumpBroker& dumps;
+    ProfileBroker& profiles;
     Executor& executor;
     const PathGuard& paths;
     const Clock& clock;

@@ -29,7 +29,7 @@ Caller CallerOf(const v1::AccessToken& token) {
 
 bool IsOfAgents(std::string_view method) {
   return method == "Heartbeat" || method == "ReportRecords" || method == "ReportLog" ||
-         method == "ReportDump";
+         method == "ReportDump" || method == "ReportProfile";
 }
 
 }  // namespace

@@ -4,6 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "common/base/count.h"
+#include "common/base/reason.h"
 #include "common/base/status.h"
 #include "server/act/checkpoints.h"
 #include "server/decide/lifecycle.h"
@@ -12,6 +15,7 @@
 #include "server/rpc/watch.h"
 #include "server/watch/nodes_view.h"
 #include "server/watch/veil.h"
+#include "spdlog/spdlog.h"
 
 namespace nsa::server {
 namespace {
@@ -19,6 +23,8 @@ namespace {
 // An agent receives a dump request with its next heartbeat reply, and the caller expects an answer
 // within 5 s.
 constexpr absl::Duration kDumpPatience = absl::Milliseconds(4'700);
+
+constexpr int32_t kProfileSteps = 3;  // when the caller names no number
 
 // Puts a job into a reply that has no other field.
 template <typename Response>
@@ -223,6 +229,78 @@ CoordinatorService::Unary* CoordinatorService::DumpStack(Context* context,
       });
   if (!taken.ok()) call.Finish(taken);
   return call.reactor();
+}
+
+absl::StatusOr<JobPtr> CoordinatorService::JobToProfile(const v1::ProfileJobRequest& request,
+                                                        const std::string& only) const {
+  NSA_ASSIGN_OR_RETURN(const JobPtr stored, parts_.store.Find(request.job(), only));
+  const v1::Job& job = stored->job();
+  if (job.state() == v1::Job::STATE_RUNNING && !stored->restart_decided()) return stored;
+  return absl::FailedPreconditionError(
+      absl::StrCat("state: job ", job.id(), " is ", StateName(job.state()),
+                   " and does not train; profile it while it is RUNNING"));
+}
+
+// The job's history says that it was profiled once all ranks have been passed on.
+void CoordinatorService::NoteProfiled(const std::string& job_id, const std::string& profile_id,
+                                      const std::string& who) {
+  const ProfileBroker::Summary summary = parts_.profiles.SummaryOf(profile_id);
+  if (summary.traces == 0) return;
+  v1::JobEvent event;
+  event.set_reason(Word(Reason::kProfiled));
+  event.set_text(absl::StrFormat("%s of %s recorded for %s, %d bytes%s%s",
+                                 Count(summary.steps, "step"), Count(summary.traces, "rank"), who,
+                                 summary.bytes, summary.errors.empty() ? "" : "; ",
+                                 absl::StrJoin(summary.errors, "; ")));
+  event.set_severity(v1::SEVERITY_INFO);
+  event.set_rank(-1);
+  const auto note = [&](v1::StoredJob*, std::vector<v1::JobEvent>* events) {
+    events->push_back(event);
+    return absl::OkStatus();
+  };
+  const absl::Status noted = parts_.store.Update(job_id, note).status();
+  if (!noted.ok()) spdlog::warn("job {}: {}", job_id, std::string(noted.message()));
+}
+
+Source<v1::ProfileJobResponse> CoordinatorService::TracesOf(const JobPtr& job,
+                                                            const std::string& profile_id,
+                                                            const std::string& who) {
+  // The profile ends with the stream, however that ends.
+  const auto end = std::shared_ptr<const void>(
+      nullptr, [this, profile_id](const void*) { parts_.profiles.End(profile_id); });
+  return [this, end, profile_id, who, job_id = job->job().id()]() {
+    auto next = parts_.profiles.Next(profile_id);
+    if (absl::IsOutOfRange(next.status())) NoteProfiled(job_id, profile_id, who);
+    return next;
+  };
+}
+
+CoordinatorService::Writer<v1::ProfileJobResponse>* CoordinatorService::ProfileJob(
+    Context* context, const v1::ProfileJobRequest* request) {
+  constexpr char kMethod[] = "ProfileJob";
+  std::string who;
+  JobPtr job;
+  const auto id = [&]() -> absl::StatusOr<std::string> {
+    NSA_ASSIGN_OR_RETURN(const Caller caller, parts_.rules.auth.Check(*context, kMethod));
+    who = caller.name;
+    NSA_ASSIGN_OR_RETURN(job, JobToProfile(*request, AskerOf(caller).only()));
+    return parts_.profiles.Begin(job->job(), {job->placements().begin(), job->placements().end()},
+                                 request->steps() == 0 ? kProfileSteps : request->steps());
+  }();
+  if (parts_.rules.audit) {
+    v1::AuditEntry entry;
+    entry.set_who(who);
+    entry.set_from(context->peer());
+    entry.set_what(kMethod);
+    entry.set_subject(request->job());
+    entry.set_result(absl::StatusCodeToString(id.status().code()));
+    parts_.rules.audit(entry);
+  }
+  if (!id.ok()) {
+    return Stream<v1::ProfileJobResponse>::Refuse(parts_.rules, kMethod, id.status());
+  }
+  return Stream<v1::ProfileJobResponse>::Start(parts_.rules, kMethod, &parts_.hub, job->job().id(),
+                                               TracesOf(job, *id, who));
 }
 
 CoordinatorService::Unary* CoordinatorService::ListSavedStacks(

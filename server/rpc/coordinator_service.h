@@ -8,6 +8,7 @@
 #include "nsa/v1/coordinator.grpc.pb.h"
 #include "server/act/dump_broker.h"
 #include "server/act/job_control.h"
+#include "server/act/profile/profile_broker.h"
 #include "server/rpc/call.h"
 #include "server/rpc/stream.h"
 #include "server/store/access_store.h"
@@ -29,6 +30,7 @@ class CoordinatorService final : public v1::CoordinatorService::CallbackService 
     LogStore& logs;
     StackStore& stacks;
     DumpBroker& dumps;
+    ProfileBroker& profiles;
     ChangeHub& hub;
     const CallRules& rules;
     // `files` runs calls that read a user's files. They may take seconds, or never return if a
@@ -69,6 +71,8 @@ class CoordinatorService final : public v1::CoordinatorService::CallbackService 
                    v1::DeleteJobResponse* response) override;
   Unary* DumpStack(Context* context, const v1::DumpStackRequest* request,
                    v1::DumpStackResponse* response) override;
+  Writer<v1::ProfileJobResponse>* ProfileJob(Context* context,
+                                             const v1::ProfileJobRequest* request) override;
   Unary* ListSavedStacks(Context* context, const v1::ListSavedStacksRequest* request,
                          v1::ListSavedStacksResponse* response) override;
   Unary* GetSavedStacks(Context* context, const v1::GetSavedStacksRequest* request,
@@ -105,6 +109,14 @@ class CoordinatorService final : public v1::CoordinatorService::CallbackService 
   absl::StatusOr<std::vector<v1::RankPlacement>> RanksToDump(const v1::DumpStackRequest& request,
                                                              const std::string& only,
                                                              JobPtr* job) const;
+
+  // What a caller may profile, and the stream of its traces.
+  absl::StatusOr<JobPtr> JobToProfile(const v1::ProfileJobRequest& request,
+                                      const std::string& only) const;
+  Source<v1::ProfileJobResponse> TracesOf(const JobPtr& job, const std::string& profile_id,
+                                          const std::string& who);
+  void NoteProfiled(const std::string& job_id, const std::string& profile_id,
+                    const std::string& who);
 
   Parts parts_;
 };

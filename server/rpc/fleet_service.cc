@@ -115,6 +115,9 @@ absl::StatusOr<v1::HeartbeatResponse> FleetService::Answer(const v1::HeartbeatRe
     *response.add_desired() = std::move(assignment);
   }
   for (v1::DumpRequest& dump : parts_.dumps.Wanted(node)) *response.add_dumps() = std::move(dump);
+  for (v1::ProfileOrder& order : parts_.profiles.Wanted(node)) {
+    *response.add_profiles() = std::move(order);
+  }
   parts_.on_heartbeat();
   std::set<std::string> jobs;
   for (const v1::WorkerObservation& worker : request.workers()) jobs.insert(worker.job_id());
@@ -201,6 +204,22 @@ FleetService::Unary* FleetService::ReportDump(Context* context,
             NSA_RETURN_IF_ERROR(parts_.dumps.Report(*request));
             return v1::ReportDumpResponse();
           });
+}
+
+FleetService::Unary* FleetService::ReportProfile(Context* context,
+                                                 const v1::ReportProfileRequest* request,
+                                                 v1::ReportProfileResponse* response) {
+  return UnaryCall(context, parts_.rules, "ReportProfile")
+      .Run<v1::ReportProfileResponse>(
+          response, [=, this](const Caller& caller) { return TakeProfile(*request, caller); });
+}
+
+absl::StatusOr<v1::ReportProfileResponse> FleetService::TakeProfile(
+    const v1::ReportProfileRequest& request, const Caller& caller) {
+  const std::string node = parts_.profiles.NodeOf(request.profile_id(), request.rank());
+  // Nobody waits for it any more: the broker says so.
+  if (!node.empty()) NSA_RETURN_IF_ERROR(CheckSpeaksFor(caller, node));
+  return parts_.profiles.Report(request);
 }
 
 }  // namespace nsa::server

@@ -11,6 +11,7 @@
 
 #include "nsa/v1/fleet.grpc.pb.h"
 #include "server/act/dump_broker.h"
+#include "server/act/profile/profile_broker.h"
 #include "server/rpc/call.h"
 #include "server/store/access_store.h"
 #include "server/store/fleet.h"
@@ -28,6 +29,7 @@ class FleetService final : public v1::FleetService::CallbackService {
     Fleet& fleet;
     LogStore& logs;
     DumpBroker& dumps;
+    ProfileBroker& profiles;
     ChangeHub& hub;
     const CallRules& rules;
     std::function<void()> on_heartbeat;  // wakes the reconciler
@@ -53,6 +55,8 @@ class FleetService final : public v1::FleetService::CallbackService {
                    v1::ReportLogResponse* response) override;
   Unary* ReportDump(Context* context, const v1::ReportDumpRequest* request,
                     v1::ReportDumpResponse* response) override;
+  Unary* ReportProfile(Context* context, const v1::ReportProfileRequest* request,
+                       v1::ReportProfileResponse* response) override;
 
   // The work behind the calls, for tests without gRPC.
   absl::StatusOr<v1::JoinResponse> Admit(const v1::JoinRequest& request, const Caller& caller);
@@ -60,6 +64,8 @@ class FleetService final : public v1::FleetService::CallbackService {
                                                const Caller& caller);
   absl::StatusOr<v1::ReportRecordsResponse> Take(const v1::ReportRecordsRequest& request,
                                                  const Caller& caller);
+  absl::StatusOr<v1::ReportProfileResponse> TakeProfile(const v1::ReportProfileRequest& request,
+                                                        const Caller& caller);
   absl::StatusOr<v1::ReportLogResponse> TakeLog(const v1::ReportLogRequest& request,
                                                 const Caller& caller);
 

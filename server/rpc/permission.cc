@@ -30,6 +30,7 @@ constexpr Row kRows[] = {
     {"ResumeJob", v1::ROLE_SUBMITTER},
     {"DeleteJob", v1::ROLE_SUBMITTER},
     {"DumpStack", v1::ROLE_SUBMITTER},
+    {"ProfileJob", v1::ROLE_SUBMITTER},
     {"VerifyCheckpoint", v1::ROLE_SUBMITTER},
     {"CreateToken", v1::ROLE_OPERATOR},
     {"ListTokens", v1::ROLE_OPERATOR},
@@ -41,6 +42,7 @@ constexpr Row kRows[] = {
     {"ReportRecords", v1::ROLE_AGENT},
     {"ReportLog", v1::ROLE_AGENT},
     {"ReportDump", v1::ROLE_AGENT},
+    {"ReportProfile", v1::ROLE_AGENT},
 };
 
 std::string Word(v1::Role role) {

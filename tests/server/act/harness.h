@@ -61,6 +61,7 @@ struct Life {
         logs(folder / "logs", 1 << 20),
         stacks(folder / "dumps", clock),
         dumps(clock),
+        profiles(clock, [this](const std::string& id) { hub.Publish(id); }),
         paths({allowed_root}),
         auth(Auth::WithoutFile(nullptr)),
         executor("calls", 1) {
@@ -86,6 +87,7 @@ struct Life {
                           .fleet = fleet,
                           .board = board,
                           .dumps = dumps,
+                          .profiles = profiles,
                           .executor = executor,
                           .paths = paths,
                           .clock = clock,
@@ -97,6 +99,7 @@ struct Life {
         .fleet = fleet,
         .logs = logs,
         .dumps = dumps,
+        .profiles = profiles,
         .hub = hub,
         .rules = *rules,
         .on_heartbeat = [] {},
@@ -122,6 +125,7 @@ struct Life {
   LogStore logs;
   StackStore stacks;
   DumpBroker dumps;
+  ProfileBroker profiles;
   QueueBoard board;
   PathGuard paths;
   Auth auth;

@@ -286,6 +286,16 @@ class RolesTest : public IdentityTest {
     if (!made.ok()) return made.status();
     return made->job();
   }
+  absl::Status ProfileAs(const std::string& token, const std::string& job) {
+    v1::ProfileJobRequest request;
+    request.set_job(job);
+    const auto people = TcpPeople();
+    const auto context = MakeContext(kTimeout, token);
+    const auto reader = people->ProfileJob(context.get(), request);
+    v1::ProfileJobResponse response;
+    EXPECT_FALSE(reader->Read(&response));
+    return FromGrpc(reader->Finish());
+  }
   std::set<std::string> SeenBy(const std::string& token) {
     const auto list = CallAs<v1::ListJobsResponse>(token, &v1::CoordinatorService::Stub::ListJobs,
                                                    TcpPeople().get(), v1::ListJobsRequest());
@@ -325,6 +335,9 @@ TEST_F(RolesTest, ASubmitterSeesAndTouchesItsOwnJobsOnly) {
   EXPECT_THAT(StopAs(bob, "one").status(), StatusIs(absl::StatusCode::kNotFound));
   EXPECT_THAT(StopAs(eve, *of_ada).status(), StatusIs(absl::StatusCode::kPermissionDenied));
   EXPECT_THAT(SubmitAs(eve, "three").status(), StatusIs(absl::StatusCode::kPermissionDenied));
+  EXPECT_THAT(ProfileAs(bob, *of_ada), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(ProfileAs(eve, *of_ada), StatusIs(absl::StatusCode::kPermissionDenied));
+  EXPECT_THAT(ProfileAs(ada, *of_ada), StatusIs(absl::StatusCode::kFailedPrecondition));
   EXPECT_OK(StopAs(ada, "one").status());
   EXPECT_OK(StopAs(olga, *of_bob).status());
 }

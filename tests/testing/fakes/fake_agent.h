@@ -60,6 +60,9 @@ class FakeAgent {
     for (const v1::DumpRequest& dump : response->dumps()) {
       if (answers_dumps && !Answer(dump).ok()) continue;
     }
+    for (const v1::ProfileOrder& order : response->profiles()) {
+      if (on_profile) on_profile(order);
+    }
     return Report();
   }
 
@@ -124,6 +127,7 @@ class FakeAgent {
   void Restart() { incarnation_ += "+"; }
 
   bool answers_dumps = true;
+  std::function<void(const v1::ProfileOrder&)> on_profile;  // set before the first Beat()
   bool starts_workers = true;  // false: as if it were slow to start them
   int dumps = 0;
 
