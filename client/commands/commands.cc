@@ -26,6 +26,7 @@ namespace nsa::client {
   ROW(Fork)                  \
   ROW(Delete)                \
   ROW(DumpStack)             \
+  ROW(Profile)               \
   ROW(Checkpoint)            \
   ROW(Export)                \
   ROW(Import)                \

@@ -74,6 +74,7 @@ void AddContexts(Candidates* result) {
 // True when `command` can act on a job in this state; a running job, e.g., cannot be resumed.
 bool Suits(const std::string& command, v1::Job::State state) {
   if (command == "stop" || command == "dump-stack") return !HasEnded(state);
+  if (command == "profile") return state == v1::Job::STATE_RUNNING;
   if (command == "delete") return HasEnded(state);
   if (command == "resume") return state == v1::Job::STATE_STOPPED || state == v1::Job::STATE_FAILED;
   return true;

@@ -213,6 +213,14 @@ grpc::Status FakeCoordinatorService::DumpStack(grpc::ServerContext* context,
   return grpc::Status::OK;
 }
 
+grpc::Status FakeCoordinatorService::ProfileJob(
+    grpc::ServerContext* context, const v1::ProfileJobRequest* request,
+    grpc::ServerWriter<v1::ProfileJobResponse>* writer) {
+  if (auto status = Enter(context, "ProfileJob", *request); !status.ok()) return status;
+  for (const v1::ProfileJobResponse& part : state().profile) writer->Write(part);
+  return grpc::Status::OK;
+}
+
 grpc::Status FakeCoordinatorService::ListSavedStacks(grpc::ServerContext* context,
                                                      const v1::ListSavedStacksRequest* request,
                                                      v1::ListSavedStacksResponse* response) {

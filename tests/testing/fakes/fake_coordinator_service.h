@@ -25,6 +25,7 @@ class FakeCoordinatorService final : public v1::CoordinatorService::Service {
     std::vector<v1::CheckpointInfo> checkpoints;
     std::vector<std::string> checkpoint_problems;
     std::vector<v1::StackDump> dumps;
+    std::vector<v1::ProfileJobResponse> profile;
     std::vector<v1::GetSavedStacksResponse> saved_stacks;  // oldest first
     std::vector<v1::Node> nodes;
     bool local_agent = false;
@@ -75,6 +76,8 @@ class FakeCoordinatorService final : public v1::CoordinatorService::Service {
                          v1::DeleteJobResponse* response) override;
   grpc::Status DumpStack(grpc::ServerContext* context, const v1::DumpStackRequest* request,
                          v1::DumpStackResponse* response) override;
+  grpc::Status ProfileJob(grpc::ServerContext* context, const v1::ProfileJobRequest* request,
+                          grpc::ServerWriter<v1::ProfileJobResponse>* writer) override;
   grpc::Status ListSavedStacks(grpc::ServerContext* context,
                                const v1::ListSavedStacksRequest* request,
                                v1::ListSavedStacksResponse* response) override;

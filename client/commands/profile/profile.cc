@@ -1,0 +1,273 @@
+// nsactl profile: what the ranks of a running job do in their next steps, as a trace.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <filesystem>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "client/cli.h"
+#include "client/commands/profile/merge_traces.h"
+#include "client/commands/profile/rank_traces.h"
+#include "client/show/document.h"
+#include "client/show/human.h"
+#include "client/show/job_text.h"
+#include "client/show/table.h"
+#include "common/base/count.h"
+#include "common/base/fd.h"
+#include "common/base/status.h"
+#include "nlohmann/json.hpp"
+
+namespace nsa::client {
+namespace {
+
+constexpr int64_t kMostSteps = 100;
+constexpr size_t kTopRows = 10;
+constexpr int kNameColumns = 60;
+
+struct ProfileFlags {
+  std::string job;
+  std::string file;
+  int steps = 3;
+  bool force = false;
+};
+
+// "demo-steps-121-123.json.gz" in the current folder.
+std::string DefaultFile(const v1::Job& job, const TraceTotals& totals) {
+  std::string name = job.name().empty() ? job.id() : job.name();
+  for (char& c : name) {
+    if (std::isalnum(static_cast<unsigned char>(c)) == 0 &&
+        !absl::StrContains("-_.", std::string(1, c)))
+      c = '_';
+  }
+  if (name[0] == '.' || name[0] == '-') name[0] = '_';
+  return absl::StrFormat("%s-steps-%d-%d.json.gz", name, totals.first_step, totals.last_step);
+}
+
+absl::Status Exists(const std::string& path) {
+  return absl::AlreadyExistsError(
+      absl::StrCat(path, ": exists; name another file with -o, or overwrite it with --force"));
+}
+
+// The file that a merged trace goes to. Removed when the trace is not whole, unless it was there
+// before.
+class OutputFile {
+ public:
+  static absl::StatusOr<OutputFile> Create(const std::string& path, bool force) {
+    Fd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    const bool existed = !fd.valid() && errno == EEXIST;
+    if (existed && !force) return Exists(path);
+    if (existed) fd = Fd(open(path.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC));
+    if (!fd.valid()) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": cannot be written"));
+    return OutputFile(existed ? "" : path, std::move(fd));
+  }
+  OutputFile(OutputFile&&) = default;
+  ~OutputFile() {
+    if (fd_.valid() && !created_.empty()) unlink(created_.c_str());
+  }
+
+  absl::Status Write(std::string_view data) {
+    while (!data.empty()) {
+      const ssize_t n = write(fd_.get(), data.data(), data.size());
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return absl::ErrnoToStatus(errno, "profile: the file");
+      size_ += n;
+      data.remove_prefix(static_cast<size_t>(n));
+    }
+    return absl::OkStatus();
+  }
+
+  // The file stays.
+  absl::Status Keep() { return fd_.Close(); }
+  int64_t size() const { return size_; }
+
+ private:
+  OutputFile(std::string created, Fd fd) : created_(std::move(created)), fd_(std::move(fd)) {}
+  std::string created_;  // its path; empty if it existed before
+  Fd fd_;
+  int64_t size_ = 0;
+};
+
+// One row of the table.
+struct Row {
+  std::string kind;
+  std::string name;
+  TraceTotals::Time time;
+};
+
+std::vector<Row> RowsOf(const TraceTotals& totals, const std::set<std::string>& kinds) {
+  std::vector<Row> rows;
+  for (const auto& [key, time] : totals.times) {
+    if (kinds.contains(key.first)) rows.push_back({key.first, key.second, time});
+  }
+  std::ranges::stable_sort(
+      rows, [](const Row& a, const Row& b) { return a.time.microseconds > b.time.microseconds; });
+  if (rows.size() > kTopRows) rows.resize(kTopRows);
+  return rows;
+}
+
+// The phases, then what takes most of the time: on the GPU if that is in the trace, else the
+// kernels on the host.
+std::vector<Row> TopRows(const TraceTotals& totals) {
+  std::vector<Row> rows = RowsOf(totals, {"phase"});
+  std::vector<Row> work = RowsOf(totals, {"gpu_kernel", "gpu_collective", "gpu_copy", "gpu_set"});
+  if (work.empty()) work = RowsOf(totals, {"kernel", "collective"});
+  rows.insert(rows.end(), work.begin(), work.end());
+  return rows;
+}
+
+double ShareOf(const TraceTotals& totals, const Row& row) {
+  return totals.step_microseconds > 0 ? row.time.microseconds / totals.step_microseconds : 0;
+}
+
+Table TableOf(const TraceTotals& totals) {
+  Table table({{"KIND"}, {"NAME"}, {"CALLS", true}, {"MS/STEP", true}, {"OF STEP", true}});
+  const auto steps = static_cast<double>(std::max<int64_t>(totals.steps, 1));
+  for (const Row& row : TopRows(totals)) {
+    table.Add({row.kind, Clip(row.name, kNameColumns),
+               absl::StrFormat("%.4g", static_cast<double>(row.time.calls) / steps),
+               absl::StrFormat("%.3f", row.time.microseconds / steps * 1e-3),
+               absl::StrFormat("%.1f %%", 100 * ShareOf(totals, row))});
+  }
+  return table;
+}
+
+nlohmann::ordered_json DocumentOf(const v1::Job& job, const std::string& file, int64_t size,
+                                  const RankTraces& traces, const TraceTotals& totals) {
+  nlohmann::ordered_json document = {{"job_id", job.id()},
+                                     {"job_name", job.name()},
+                                     {"file", file},
+                                     {"bytes", size},
+                                     {"first_step", totals.first_step},
+                                     {"last_step", totals.last_step},
+                                     {"dropped_events", totals.dropped_events},
+                                     {"notes", totals.notes},
+                                     {"ranks", nlohmann::ordered_json::array()},
+                                     {"top", nlohmann::ordered_json::array()}};
+  for (const auto& [rank, trace] : traces.ranks()) {
+    document["ranks"].push_back({{"rank", rank}, {"node", trace.node}, {"error", trace.error}});
+  }
+  const auto steps = static_cast<double>(std::max<int64_t>(totals.steps, 1));
+  for (const Row& row : TopRows(totals)) {
+    document["top"].push_back({{"kind", row.kind},
+                               {"name", row.name},
+                               {"calls_per_step", static_cast<double>(row.time.calls) / steps},
+                               {"seconds_per_step", row.time.microseconds / steps * 1e-6},
+                               {"share_of_step", ShareOf(totals, row)}});
+  }
+  return document;
+}
+
+// What is wrong with some ranks; empty if nothing is.
+std::vector<std::string> ProblemsOf(const RankTraces& traces) {
+  std::vector<std::string> problems;
+  for (const auto& [rank, trace] : traces.ranks()) {
+    if (trace.complete()) continue;
+    const std::string why = trace.error.empty() ? "its trace is not whole" : trace.error;
+    const std::string name = absl::StrCat("rank ", rank);
+    problems.push_back(absl::StrContains(why, name) ? why : absl::StrCat(name, ": ", why));
+  }
+  return problems;
+}
+
+absl::Status Fetch(Session& session, Client* client, const ProfileFlags& flags, const v1::Job& job,
+                   RankTraces* traces) {
+  v1::ProfileJobRequest request;
+  request.set_job(job.id());
+  request.set_steps(flags.steps);
+  session.Note(absl::StrCat("recording ", Count(flags.steps, "step"), " of ", Title(job),
+                            "; training goes on"));
+  absl::Status taken;
+  NSA_RETURN_IF_ERROR(
+      client->Stream<v1::ProfileJobResponse>(request, [&](const v1::ProfileJobResponse& part) {
+        taken = traces->Take(part);
+        return taken.ok();
+      }));
+  return taken;
+}
+
+void Show(Session& session, const std::string& file, int64_t size, const RankTraces& traces,
+          const TraceTotals& totals) {
+  const auto ranks = std::ranges::count_if(
+      traces.ranks(), [](const auto& entry) { return entry.second.complete(); });
+  const std::string steps =
+      totals.first_step == totals.last_step
+          ? absl::StrCat("step ", totals.first_step)
+          : absl::StrCat("steps ", totals.first_step, " to ", totals.last_step);
+  session.PrintTable(TableOf(totals));
+  session.out() << "\n"
+                << steps << " of " << Count(ranks, "rank") << " in " << file << " ("
+                << HumanBytes(size) << "); open it at https://ui.perfetto.dev\n";
+  for (const std::string& note : totals.notes) session.Note(note);
+  if (totals.dropped_events > 0) {
+    session.Note(absl::StrCat("events left out: ", totals.dropped_events,
+                              " (500,000 a rank are kept); record fewer steps with --steps"));
+  }
+}
+
+absl::StatusOr<ExitCode> Profile(Session& session, const ProfileFlags& flags) {
+  if (!flags.file.empty() && !flags.force && std::filesystem::exists(flags.file)) {
+    return Exists(flags.file);
+  }
+  NSA_ASSIGN_OR_RETURN(Client * client, session.client());
+  NSA_ASSIGN_OR_RETURN(const v1::Job job, client->GetJob(flags.job));
+  RankTraces traces;
+  NSA_RETURN_IF_ERROR(Fetch(session, client, flags, job, &traces));
+  const std::vector<std::string> problems = ProblemsOf(traces);
+  if (problems.size() == traces.ranks().size()) {
+    return absl::InternalError(
+        absl::StrCat("profile: no rank gave a trace: ", absl::StrJoin(problems, "; ")));
+  }
+  NSA_ASSIGN_OR_RETURN(const TraceHeads heads, ReadHeads(traces));
+  const std::string file = flags.file.empty() ? DefaultFile(job, heads.totals) : flags.file;
+  NSA_ASSIGN_OR_RETURN(OutputFile output, OutputFile::Create(file, flags.force));
+  NSA_ASSIGN_OR_RETURN(
+      const TraceTotals totals,
+      MergeTraces(traces, heads, job.name().empty() ? job.id() : job.name(),
+                  [&output](std::string_view data) { return output.Write(data); }));
+  NSA_RETURN_IF_ERROR(output.Keep());
+  if (session.structured()) {
+    session.PrintDocument(DocumentOf(job, file, output.size(), traces, totals));
+  } else if (session.flags().format == Format::kName) {
+    session.out() << file << "\n";
+  } else {
+    Show(session, file, output.size(), traces, totals);
+  }
+  if (problems.empty()) return ExitCode::kOk;
+  return absl::InternalError(absl::StrCat("profile: ", problems.size(), " of ",
+                                          Count(traces.ranks().size(), "rank"),
+                                          " gave no trace: ", absl::StrJoin(problems, "; ")));
+}
+
+}  // namespace
+
+void AddProfile(Cli* cli) {
+  const auto flags = std::make_shared<ProfileFlags>();
+  Options options = cli->Add(
+      {.name = "profile",
+       .what = "Record the next steps of a running job as a trace for Perfetto",
+       .group = "Jobs",
+       .more =
+           "All ranks record the same whole steps: phases, layers, kernels, collectives and "
+           "memory, on a GPU\neach kernel and copy with its stream. Training goes on and computes "
+           "the same bits. The file is\nJOB-steps-A-B.json.gz in the current folder unless -o "
+           "names another; open it at\nhttps://ui.perfetto.dev. The table shows the phases and "
+           "what took most of the time.\nHere -o names a file; --output json|yaml chooses the "
+           "format of what is printed.",
+       .examples = "nsactl profile demo\n"
+                   "nsactl profile demo --steps 1 -o step.json.gz\n"
+                   "nsactl profile demo -o step.json.gz --force --output json",
+       .run = [flags](Session& session) { return Profile(session, *flags); }});
+  options.Argument("JOB", &flags->job, "Job id or name");
+  options.Number("--steps", &flags->steps, {.least = 1, .most = kMostSteps},
+                 "Steps to record (default 3)");
+  options.Text("-o,--file", "FILE", &flags->file, "Write to this file");
+  options.Flag("--force", &flags->force, "Overwrite the file");
+}
+
+}  // namespace nsa::client
