@@ -48,11 +48,11 @@ worker/train/serve|worker/train/score worker/train/decode worker/train/data work
 worker/train|kernels $below_rpc proto|grpcpp sqlite prometheus
 worker/bench|worker/train kernels $below_rpc proto|grpcpp sqlite prometheus
 worker/agent|proto common|cuda nccl cublas
-server/decide|common/base common/estimate common/job common/preflight proto|$impure
+server/decide|common/base common/estimate common/job common/preflight common/rpc/cordon_text.h proto|$impure
 server/store|server/decide common/base common/run proto|grpcpp prometheus cuda nccl cublas
 server/backup|server/store common/base common/job/data/sha256.h common/run|grpcpp prometheus cuda nccl cublas
 server/watch|server/store server/decide common/base common/nsa common/estimate common/job proto|sqlite cuda nccl cublas
-server/act|server/watch server/store server/decide $below_rpc proto|grpcpp sqlite prometheus cuda nccl cublas
+server/act|server/watch server/store server/decide common/rpc/cordon_text.h $below_rpc proto|grpcpp sqlite prometheus cuda nccl cublas
 server/notice|server/store server/decide common proto|grpcpp sqlite prometheus civetweb Civet cuda nccl cublas
 server/web|server/act server/watch server/store server/decide common proto|grpcpp sqlite prometheus civetweb Civet cuda nccl cublas
 server/rpc|server/act server/watch server/store server/decide common proto|sqlite prometheus cuda nccl cublas

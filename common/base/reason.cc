@@ -30,6 +30,8 @@ constexpr std::array<ReasonInfo, kReasonCount> kReasons = {{
     {Reason::kStoppedLate, "STOPPED_LATE", kEnded, kGoesOn, Fault::kAsked},
     // Other jobs of the sweep had a lower validation loss.
     {Reason::kSweepDropped, "SWEEP_DROPPED", kEnded, kGoesOn, Fault::kAsked},
+    // Its ranks have run for limits.hours.
+    {Reason::kTimeLimit, "TIME_LIMIT", kEnded, kGoesOn, Fault::kAsked},
 
     {Reason::kPeerLost, "PEER_LOST", kFailed, kRetried, Fault::kMachine},
     {Reason::kDataStalled, "DATA_STALLED", kFailed, kRetried, Fault::kJob},
@@ -73,6 +75,8 @@ constexpr std::array<ReasonInfo, kReasonCount> kReasons = {{
     {Reason::kUnplaceable, "UNPLACEABLE", kWaiting, kGoesOn, Fault::kNone},
     {Reason::kWaitingForSlots, "WAITING_FOR_SLOTS", kWaiting, kGoesOn, Fault::kNone},
     {Reason::kBehindAnotherJob, "BEHIND_ANOTHER_JOB", kWaiting, kGoesOn, Fault::kNone},
+    // It would fit on a machine on which nothing is placed at present.
+    {Reason::kCordoned, "CORDONED", kWaiting, kGoesOn, Fault::kAsked},
 
     {Reason::kSubmitted, "SUBMITTED", kEvent, kGoesOn, Fault::kAsked},
     {Reason::kPlaced, "PLACED", kEvent, kGoesOn, Fault::kNone},
@@ -83,6 +87,9 @@ constexpr std::array<ReasonInfo, kReasonCount> kReasons = {{
     {Reason::kResumed, "RESUMED", kEvent, kGoesOn, Fault::kNone},
     {Reason::kSweepPromoted, "SWEEP_PROMOTED", kEvent, kGoesOn, Fault::kNone},
     {Reason::kNodeGone, "NODE_GONE", kEvent, kGoesOn, Fault::kMachine},
+    // A machine is drained: the ranks are being ended, and then the job is queued for others.
+    {Reason::kMoving, "MOVING", kEvent, kGoesOn, Fault::kAsked},
+    {Reason::kMoved, "MOVED", kEvent, kGoesOn, Fault::kAsked},
     {Reason::kGpuFault, "GPU_FAULT", kEvent, kGoesOn, Fault::kMachine},
     {Reason::kStopAtStep, "STOP_AT_STEP", kEvent, kGoesOn, Fault::kAsked},
     {Reason::kStopGraceExceeded, "STOP_GRACE_EXCEEDED", kEvent, kGoesOn, Fault::kJob},

@@ -27,6 +27,7 @@ enum class Reason : uint8_t {
   kStoppedByUser,
   kStoppedLate,
   kSweepDropped,
+  kTimeLimit,
   // A run failed.
   kPeerLost,
   kDataStalled,
@@ -68,6 +69,7 @@ enum class Reason : uint8_t {
   kUnplaceable,
   kWaitingForSlots,
   kBehindAnotherJob,
+  kCordoned,
   // Something happened to a job, and the job continues.
   kSubmitted,
   kPlaced,
@@ -78,6 +80,8 @@ enum class Reason : uint8_t {
   kResumed,
   kSweepPromoted,
   kNodeGone,
+  kMoving,
+  kMoved,
   kGpuFault,
   kStopAtStep,
   kStopGraceExceeded,

@@ -35,6 +35,9 @@ struct MachineView {
   std::string cuda_compat_path;
   // Where ranks on this machine wait for ranks on others (agent.yaml); empty: not set.
   std::string rank_address;
+  // Why no rank is placed on it at present: "gpu-3 is drained by alice (new kernel)"; empty: ranks
+  // may be placed.
+  std::string cordon;
 };
 
 // What preflight may use besides the spec.

@@ -67,6 +67,7 @@ constexpr double kLongRunSeconds = 3600;
 std::span<const PreflightRule> RangeRules();    // range_rules.cc: every number within limits
 std::span<const PreflightRule> ShapeRules();    // shape_rules.cc: model, attention, batch
 std::span<const PreflightRule> RunRules();      // run_rules.cc: precision, checkpoints, guards
+std::span<const PreflightRule> LimitRules();    // limit_rules.cc: hours, cordoned machines
 std::span<const PreflightRule> AdviceRules();   // advice_rules.cc: batch, learning rate, decay
 std::span<const PreflightRule> DataRules();     // data_rules.cc: data files
 std::span<const PreflightRule> MixRules();      // mix_rules.cc: fields, mixtures, named sets

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/reason.h"
 
 namespace nsa::server {
 namespace {
@@ -123,6 +124,9 @@ Health HealthOf(const v1::Job& job, int64_t now_unix_nanos) {
     case v1::Job::STATE_RUNNING:
       return Running(job);
     case v1::Job::STATE_RESTARTING:
+      if (ReasonFromWord(job.reason()) == Reason::kMoving) {
+        return {HealthLevel::kWaiting, absl::StrCat("moving to other machines: ", Because(job))};
+      }
       return {HealthLevel::kWarning,
               absl::StrCat("restarting: ", Because(job), NextTry(job, now_unix_nanos))};
     case v1::Job::STATE_STOPPING:

@@ -20,12 +20,16 @@ const std::vector<Transition>& Table() {
       {Job::STATE_PREFLIGHT, kPreflightRefused, Job::STATE_FAILED, Reason::kPreflightRefused},
       {Job::STATE_PREFLIGHT, kStartPostponed, Job::STATE_QUEUED, Reason::kPreflightRefused},
       {Job::STATE_PREFLIGHT, kNodeGone, Job::STATE_QUEUED, Reason::kNodeGone},
+      {Job::STATE_PREFLIGHT, kMoved, Job::STATE_QUEUED, Reason::kMoved},
       {Job::STATE_PREFLIGHT, kStopAtStepAsked, Job::STATE_PREFLIGHT, Reason::kStopAtStep},
       {Job::STATE_PREFLIGHT, kGracefulStopAsked, Job::STATE_STOPPED, Reason::kStoppedByUser},
       {Job::STATE_PREFLIGHT, kStopNowAsked, Job::STATE_STOPPED, Reason::kStoppedByUser},
 
       {Job::STATE_STARTING, kAllRunning, Job::STATE_RUNNING, Reason::kAllRanksUp},
       {Job::STATE_STARTING, kRankLost, Job::STATE_RESTARTING, Reason::kRankLost},
+      {Job::STATE_STARTING, kMoveAsked, Job::STATE_RESTARTING, Reason::kMoving},
+      {Job::STATE_STARTING, kMoveNowAsked, Job::STATE_RESTARTING, Reason::kMoving},
+      {Job::STATE_STARTING, kTimeLimitReached, Job::STATE_STOPPING, Reason::kTimeLimit},
       {Job::STATE_STARTING, kStopAtStepAsked, Job::STATE_STARTING, Reason::kStopAtStep},
       {Job::STATE_STARTING, kGracefulStopAsked, Job::STATE_STOPPING, Reason::kStoppedByUser},
       {Job::STATE_STARTING, kStopNowAsked, Job::STATE_STOPPING, Reason::kStoppedByUser},
@@ -33,6 +37,9 @@ const std::vector<Transition>& Table() {
       {Job::STATE_STARTING, kGangCompleted, Job::STATE_SUCCEEDED, Reason::kCompleted},
 
       {Job::STATE_RUNNING, kRankLost, Job::STATE_RESTARTING, Reason::kRankLost},
+      {Job::STATE_RUNNING, kMoveAsked, Job::STATE_RESTARTING, Reason::kMoving},
+      {Job::STATE_RUNNING, kMoveNowAsked, Job::STATE_RESTARTING, Reason::kMoving},
+      {Job::STATE_RUNNING, kTimeLimitReached, Job::STATE_STOPPING, Reason::kTimeLimit},
       {Job::STATE_RUNNING, kStopAtStepAsked, Job::STATE_RUNNING, Reason::kStopAtStep},
       {Job::STATE_RUNNING, kGracefulStopAsked, Job::STATE_STOPPING, Reason::kStoppedByUser},
       {Job::STATE_RUNNING, kStopNowAsked, Job::STATE_STOPPING, Reason::kStoppedByUser},
@@ -41,6 +48,12 @@ const std::vector<Transition>& Table() {
 
       {Job::STATE_RESTARTING, kRestartDue, Job::STATE_STARTING, Reason::kRestarted},
       {Job::STATE_RESTARTING, kNodeGone, Job::STATE_QUEUED, Reason::kNodeGone},
+      {Job::STATE_RESTARTING, kMoved, Job::STATE_QUEUED, Reason::kMoved},
+      // Only while it moves to other machines.
+      {Job::STATE_RESTARTING, kMoveNowAsked, Job::STATE_RESTARTING, Reason::kMoving},
+      {Job::STATE_RESTARTING, kRankLost, Job::STATE_RESTARTING, Reason::kRankLost},
+      {Job::STATE_RESTARTING, kGangStopped, Job::STATE_STOPPED, Reason::kStopped},
+      {Job::STATE_RESTARTING, kGangCompleted, Job::STATE_SUCCEEDED, Reason::kCompleted},
       {Job::STATE_RESTARTING, kGaveUp, Job::STATE_FAILED, Reason::kRestartBudgetExhausted},
       {Job::STATE_RESTARTING, kFailedForGood, Job::STATE_FAILED, Reason::kFailedForGood},
       {Job::STATE_RESTARTING, kStopAtStepAsked, Job::STATE_RESTARTING, Reason::kStopAtStep},
@@ -76,11 +89,26 @@ std::string StopName(v1::StopMode mode) {
 }  // namespace
 
 std::string TriggerName(Trigger trigger) {
-  static constexpr const char* kNames[] = {
-      "PLACED",    "PREFLIGHT_PASSED", "PREFLIGHT_REFUSED", "START_POSTPONED",
-      "NODE_GONE", "ALL_RUNNING",      "RANK_LOST",         "RESTART_DUE",
-      "GAVE_UP",   "FAILED_FOR_GOOD",  "STOP_AT_STEP",      "GRACEFUL_STOP",
-      "STOP_NOW",  "GANG_STOPPED",     "GANG_COMPLETED",    "RESUMED"};
+  static constexpr const char* kNames[] = {"PLACED",
+                                           "PREFLIGHT_PASSED",
+                                           "PREFLIGHT_REFUSED",
+                                           "START_POSTPONED",
+                                           "NODE_GONE",
+                                           "ALL_RUNNING",
+                                           "RANK_LOST",
+                                           "RESTART_DUE",
+                                           "GAVE_UP",
+                                           "FAILED_FOR_GOOD",
+                                           "STOP_AT_STEP",
+                                           "GRACEFUL_STOP",
+                                           "STOP_NOW",
+                                           "TIME_LIMIT_REACHED",
+                                           "MOVE",
+                                           "MOVE_NOW",
+                                           "MOVED",
+                                           "GANG_STOPPED",
+                                           "GANG_COMPLETED",
+                                           "RESUMED"};
   static_assert(std::size(kNames) == kTriggers);
   return kNames[static_cast<int>(trigger)];
 }

@@ -3,6 +3,8 @@
 //   QUEUED → PREFLIGHT → STARTING → RUNNING → SUCCEEDED | FAILED | STOPPED
 //                            ↑          ↓
 //                            └── RESTARTING           RUNNING → STOPPING → STOPPED
+//                                       ↓
+//                                    QUEUED           a job that moves to other machines
 //
 // A pair that is not in the table cannot happen: FindTransition() refuses it and the job stays as
 // it is. Terminal states are final, but a STOPPED or FAILED job can be resumed, and a SUCCEEDED one
@@ -34,6 +36,10 @@ enum class Trigger {
   kStopAtStepAsked,    // after step N
   kGracefulStopAsked,  // after the step in progress
   kStopNowAsked,       // at once
+  kTimeLimitReached,   // limits.hours: after the step in progress
+  kMoveAsked,          // a machine is drained: the ranks end after the step in progress
+  kMoveNowAsked,       // its deadline has passed: the ranks are killed
+  kMoved,              // nothing of it runs on the machine any more: back into the queue
   kGangStopped,        // every rank has ended, as asked
   kGangCompleted,      // every rank has ended, all steps done
   kResumed,            // back into the queue

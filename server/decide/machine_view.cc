@@ -66,9 +66,10 @@ std::vector<std::string> RanksOnFaultyGpus(const v1::StoredJob& job,
 
 const MachineView* BestMachine(const v1::JobSpec& spec, std::span<const MachineView> machines) {
   const MachineView* best = nullptr;
-  std::tuple<int64_t, size_t, int64_t> best_rank;
+  std::tuple<int64_t, bool, size_t, int64_t> best_rank;
   for (const MachineView& machine : machines) {
-    const std::tuple rank(-Errors(spec, machine), machine.gpus.size(), machine.memory_bytes);
+    const std::tuple rank(-Errors(spec, machine), machine.cordon.empty(), machine.gpus.size(),
+                          machine.memory_bytes);
     if (best != nullptr && rank <= best_rank) continue;
     best = &machine;
     best_rank = rank;

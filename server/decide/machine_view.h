@@ -26,8 +26,8 @@ std::vector<std::string> RanksOnFaultyGpus(const v1::StoredJob& job,
                                            const std::map<std::string, std::string>& faulty);
 
 // The machine by which a submitted job is judged: the one with the fewest errors of preflight that
-// the job does not waive. Among equals, the one with the most GPUs, then the most memory. Null if
-// there are none. Reads no files.
+// the job does not waive. Among equals, one that is not cordoned, then the one with the most GPUs,
+// then the most memory. Null if there are none. Reads no files.
 const MachineView* BestMachine(const v1::JobSpec& spec, std::span<const MachineView> machines);
 
 }  // namespace nsa::server

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/count.h"
 #include "common/base/reason.h"
+#include "server/decide/rule/time_limit.h"
 
 namespace nsa::server {
 namespace {
@@ -95,6 +96,14 @@ Action Postpone(const JobFacts& facts, const Failure& refusal) {
       {.reason = decision.reason, .text = decision.text, .severity = v1::SEVERITY_ERROR}};
 }
 
+// Nothing of the job runs, and it may not start on one of its machines.
+action::Move LeaveForQueue(const JobFacts& facts, const std::string& text) {
+  return {Trigger::kMoved,
+          {.text = absl::StrCat(text, text.empty() ? "" : "; ", facts.leave.why,
+                                facts.leave.why.empty() ? "queued for any machine"
+                                                        : "; queued for another machine")}};
+}
+
 // After every rank has ended as completed or stopped.
 Action EndWell(const JobFacts& facts, const GangVerdict& verdict) {
   const v1::WorkerFinished& words = verdict.words;
@@ -106,6 +115,9 @@ Action EndWell(const JobFacts& facts, const GangVerdict& verdict) {
   }
   const v1::StopRequest& stop = facts.job.job().stop();
   const bool at_step = stop.mode() == v1::STOP_MODE_AT_STEP;
+  if (IsMoving(facts.job) && !(at_step && words.step() >= stop.at_step())) {
+    return LeaveForQueue(facts, text);
+  }
   if (stop.mode() == v1::STOP_MODE_UNSPECIFIED || (at_step && words.step() < stop.at_step())) {
     // Something other than this coordinator stopped the workers, e.g. a machine that shuts down. A
     // stop at a later step stays in force.
@@ -154,8 +166,17 @@ Action NextInPreflight(const JobFacts& facts) {
   if (AnyNodeLost(facts.ranks)) {
     return action::Move{Trigger::kNodeGone, {.text = "a machine of the placement is gone"}};
   }
+  if (facts.leave.kind != Leave::Kind::kStay) return LeaveForQueue(facts, "");
   if (!Measured(facts.ranks, facts.now - facts.told)) return action::Wait{};
   return action::CheckLaunch{};
+}
+
+action::Move MoveNow(const JobFacts& facts) {
+  return {Trigger::kMoveNowAsked,
+          {.text = absl::StrCat(facts.leave.why,
+                                ", and the deadline has passed: the ranks are killed, and the job "
+                                "continues from its last checkpoint"),
+           .severity = v1::SEVERITY_WARNING}};
 }
 
 // For STARTING and RUNNING.
@@ -170,6 +191,17 @@ Action NextWithGang(const JobFacts& facts) {
     const std::string ranks = Count(static_cast<int64_t>(facts.ranks.size()), "rank");
     return action::Move{Trigger::kAllRunning, {.text = absl::StrCat(ranks, " up")}};
   }
+  if (TimeIsUp(facts.job, facts.wall_time)) {
+    return action::Move{Trigger::kTimeLimitReached,
+                        {.text = TimeIsUpText(facts.job.job()), .severity = v1::SEVERITY_WARNING}};
+  }
+  if (facts.leave.kind == Leave::Kind::kMoveNow) return MoveNow(facts);
+  if (facts.leave.kind == Leave::Kind::kMove) {
+    return action::Move{
+        Trigger::kMoveAsked,
+        {.text = absl::StrCat(facts.leave.why,
+                              ": the ranks end after the step in progress with a checkpoint")}};
+  }
   return NextForHang(facts);
 }
 
@@ -177,6 +209,10 @@ Action NextWithGang(const JobFacts& facts) {
 Action NextAfterGang(const JobFacts& facts) {
   const GangVerdict verdict = Judge(facts.ranks);
   if (!verdict.gone) return action::Wait{};
+  if (verdict.kind == GangVerdict::Kind::kCompleted) return EndWell(facts, verdict);
+  if (ReasonFromWord(facts.job.job().reason()) == Reason::kMoving) {
+    return LeaveForQueue(facts, "its ranks were killed");
+  }
   // A hang or a stop from outside was the cause before the gang was ended. In all other cases the
   // first rank that died may become known only now.
   const Failure stored = StoredCause(facts.job.job());
@@ -185,12 +221,27 @@ Action NextAfterGang(const JobFacts& facts) {
   return AfterFailure(facts, known || !verdict.failure.has_value() ? stored : *verdict.failure);
 }
 
+// For RESTARTING while the ranks end after the step in progress because a machine is drained. A
+// rank that fails or hangs meanwhile is treated as at any other time.
+Action NextInMove(const JobFacts& facts) {
+  const GangVerdict verdict = Judge(facts.ranks);
+  using Kind = GangVerdict::Kind;
+  if (verdict.kind == Kind::kFailed) return RankLost(*verdict.failure, v1::SEVERITY_ERROR);
+  if (verdict.kind == Kind::kCompleted || verdict.kind == Kind::kStopped) {
+    return EndWell(facts, verdict);
+  }
+  if (facts.leave.kind == Leave::Kind::kMoveNow) return MoveNow(facts);
+  return NextForHang(facts);
+}
+
 Action NextInRestarting(const JobFacts& facts) {
+  if (IsMoving(facts.job)) return NextInMove(facts);
   if (!facts.job.restart_decided()) return NextAfterGang(facts);
   if (facts.checking) return action::Wait{};
   if (AnyNodeLost(facts.ranks)) {
     return action::Move{Trigger::kNodeGone, {.text = "a machine is gone; queued for another"}};
   }
+  if (facts.leave.kind != Leave::Kind::kStay) return LeaveForQueue(facts, "");
   const absl::Duration waited = facts.now - facts.told;
   const absl::Duration delay = absl::Seconds(facts.job.restart_delay_seconds());
   if (waited < delay || !AllNodesReady(facts.ranks)) return action::Wait{};
@@ -198,7 +249,7 @@ Action NextInRestarting(const JobFacts& facts) {
   return action::CheckLaunch{};
 }
 
-Action NextInStopping(const JobFacts& facts) {
+Action NextWhileStopping(const JobFacts& facts) {
   const v1::StopMode mode = facts.job.job().stop().mode();
   if (facts.job.restart_decided()) {
     return action::Move{Trigger::kGangStopped, {.text = "stopped while waiting for a restart"}};
@@ -224,7 +275,28 @@ Action NextInStopping(const JobFacts& facts) {
                          .text = "the workers did not end within restart.stop_grace_seconds",
                          .severity = v1::SEVERITY_WARNING}};
   }
+  if (facts.leave.kind == Leave::Kind::kMoveNow) {
+    return action::Move{
+        Trigger::kStopNowAsked,
+        {.reason = Word(Reason::kStopGraceExceeded),
+         .text = absl::StrCat(facts.leave.why, ", and the deadline has passed before they ended"),
+         .severity = v1::SEVERITY_WARNING}};
+  }
   return action::Wait{};
+}
+
+// A job that stops at its time limit says so at its end, and what to do.
+Action NextInStopping(const JobFacts& facts) {
+  Action next = NextWhileStopping(facts);
+  const Job& job = facts.job.job();
+  auto* move = std::get_if<action::Move>(&next);
+  if (move == nullptr || move->trigger != Trigger::kGangStopped ||
+      ReasonFromWord(job.reason()) != Reason::kTimeLimit) {
+    return next;
+  }
+  move->cause.reason = Word(Reason::kTimeLimit);
+  absl::StrAppend(&move->cause.text, "; ", TimeIsUpText(job));
+  return next;
 }
 
 }  // namespace
@@ -248,6 +320,7 @@ Action Next(const JobFacts& facts) {
 Action AfterCheck(const JobFacts& facts, const LaunchCheck& check) {
   const Job& job = facts.job.job();
   const bool restart = job.state() == Job::STATE_RESTARTING;
+  if (check.accepted && facts.leave.kind != Leave::Kind::kStay) return LeaveForQueue(facts, "");
   if (check.accepted) {
     return action::Move{
         restart ? Trigger::kRestartDue : Trigger::kPreflightPassed,

@@ -12,6 +12,7 @@
 #include "server/decide/hang_policy.h"
 #include "server/decide/lifecycle.h"
 #include "server/decide/restart_policy.h"
+#include "server/decide/rule/cordon.h"
 #include "server/decide/transition.h"
 
 namespace nsa::server {
@@ -28,6 +29,7 @@ struct JobFacts {
   HangState hang;                  // whether a hang is suspected
   absl::Duration last_checkpoint;  // how long the slowest checkpoint so far took
   Refusals refusals;               // starts refused in a row
+  Leave leave;                     // whether it may stay on its machines
 };
 
 namespace action {
@@ -87,7 +89,8 @@ struct LaunchCheck {
   bool passing = false;  // every refusal may go away by itself: a full disk, memory taken by others
 };
 
-// What to do after a preflight that action::CheckLaunch asked for. `facts.ranks` is not read.
+// What to do after a preflight that action::CheckLaunch asked for. `facts.ranks` is not read. A job
+// that was accepted starts only if none of its machines has been cordoned meanwhile.
 Action AfterCheck(const JobFacts& facts, const LaunchCheck& check);
 
 }  // namespace nsa::server

@@ -29,10 +29,11 @@ bool Reaches(const QueuedJob& job, const NodeSlots& node) {
   return job.nodes == 1 || node.has_rank_address;
 }
 
-// Whether the job would fit if nothing else ran.
-bool FitsEmptyNodes(const QueuedJob& job, const std::vector<NodeSlots>& nodes) {
+// Whether the job would fit if nothing else ran, and with `all` if no machine were cordoned.
+bool FitsEmptyNodes(const QueuedJob& job, const std::vector<NodeSlots>& nodes, bool all) {
   const auto fitting = std::ranges::count_if(nodes, [&](const NodeSlots& node) {
-    return Reaches(job, node) && Total(node, job.cuda) >= RanksPerNode(job);
+    return (all || node.cordon.empty()) && Reaches(job, node) &&
+           Total(node, job.cuda) >= RanksPerNode(job);
   });
   return fitting >= job.nodes;
 }
@@ -41,7 +42,8 @@ bool FitsEmptyNodes(const QueuedJob& job, const std::vector<NodeSlots>& nodes) {
 std::optional<std::vector<NodeSlots*>> Choose(const QueuedJob& job, std::vector<NodeSlots>& nodes) {
   std::vector<NodeSlots*> fitting;
   for (NodeSlots& node : nodes) {
-    if (Reaches(job, node) && Free(node, job.cuda) >= RanksPerNode(job)) fitting.push_back(&node);
+    const bool fits = Reaches(job, node) && Free(node, job.cuda) >= RanksPerNode(job);
+    if (fits && node.cordon.empty()) fitting.push_back(&node);
   }
   if (static_cast<int32_t>(fitting.size()) < job.nodes) return std::nullopt;
   std::ranges::sort(fitting, [&](const NodeSlots* a, const NodeSlots* b) {
@@ -72,6 +74,28 @@ Placement Take(const QueuedJob& job, const std::vector<NodeSlots*>& nodes) {
   return placement;
 }
 
+// "1 machine is cordoned: gpu-3, drained by alice (new kernel)"; empty if none is.
+std::string CordonedText(const std::vector<NodeSlots>& nodes) {
+  constexpr int64_t kNamed = 3;
+  int64_t count = 0;
+  std::string names;
+  for (const NodeSlots& node : nodes) {
+    if (node.cordon.empty()) continue;
+    if (++count <= kNamed) absl::StrAppend(&names, "; ", node.name, ", ", node.cordon);
+  }
+  if (count == 0) return "";
+  return absl::StrCat(Count(count, "machine"), count == 1 ? " is" : " are",
+                      " cordoned: ", names.substr(2), count > kNamed ? "; …" : "");
+}
+
+// The job would fit if no machine were cordoned.
+Waiting WaitsForCordons(const QueuedJob& job, const std::vector<NodeSlots>& nodes) {
+  return {job.id, Word(Reason::kCordoned),
+          absl::StrCat("needs ", Slots(RanksPerNode(job), job.cuda), " on each of ",
+                       Count(job.nodes, "machine"), "; ", CordonedText(nodes),
+                       ". Uncordon one (nsactl node uncordon) or add machines")};
+}
+
 Waiting Unplaceable(const QueuedJob& job, const std::vector<NodeSlots>& nodes) {
   if (nodes.empty()) {
     return {job.id, Word(Reason::kNoNodes), "no machine is ready; `nsactl nodes` shows them"};
@@ -92,10 +116,14 @@ Waiting Unplaceable(const QueuedJob& job, const std::vector<NodeSlots>& nodes) {
 
 Waiting WaitsForSlots(const QueuedJob& job, const std::vector<NodeSlots>& nodes) {
   int32_t free = 0;
-  for (const NodeSlots& node : nodes) free += Free(node, job.cuda);
-  return {job.id, Word(Reason::kWaitingForSlots),
-          absl::StrCat("needs ", Slots(job.ranks, job.cuda), ", ", free,
-                       free == 1 ? " is free" : " are free")};
+  for (const NodeSlots& node : nodes) {
+    if (node.cordon.empty()) free += Free(node, job.cuda);
+  }
+  const std::string cordoned = CordonedText(nodes);
+  return {
+      job.id, Word(Reason::kWaitingForSlots),
+      absl::StrCat("needs ", Slots(job.ranks, job.cuda), ", ", free,
+                   free == 1 ? " is free" : " are free", cordoned.empty() ? "" : "; ", cordoned)};
 }
 
 }  // namespace
@@ -109,8 +137,10 @@ QueuePlan Schedule(std::vector<QueuedJob> queue, std::vector<NodeSlots> nodes) {
   const QueuedJob* first_waiting[2] = {};  // by kind: CPU, GPU
   for (const QueuedJob& job : queue) {
     plan.order.push_back(job.id);
-    if (!FitsEmptyNodes(job, nodes)) {
+    if (!FitsEmptyNodes(job, nodes, true)) {
       plan.waiting.push_back(Unplaceable(job, nodes));
+    } else if (!FitsEmptyNodes(job, nodes, false)) {
+      plan.waiting.push_back(WaitsForCordons(job, nodes));
     } else if (const QueuedJob* ahead = first_waiting[job.cuda]; ahead != nullptr) {
       plan.waiting.push_back({job.id, Word(Reason::kBehindAnotherJob),
                               absl::StrCat("job ", ahead->name, " is first in line")});

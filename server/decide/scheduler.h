@@ -11,6 +11,8 @@
 //     back every later job of that kind. Large jobs therefore never starve; the price is that slots
 //     stay idle while a large job waits. A job that could not run even on empty machines does not
 //     hold back the others.
+//   - Nothing is placed on a cordoned machine. A job that would fit only with cordoned machines
+//     waits without holding back the others.
 #pragma once
 
 #include <cstdint>
@@ -40,6 +42,7 @@ struct NodeSlots {
   std::vector<std::string> gpus_free;  // UUIDs; taken from the front
   int32_t gpus_total = 0;
   bool has_rank_address = false;  // else no job of several machines is placed here
+  std::string cordon;  // why nothing is placed here, as CordonText(); empty: not cordoned
 };
 
 struct Placement {
@@ -49,7 +52,7 @@ struct Placement {
 
 struct Waiting {
   std::string job_id;
-  std::string reason;  // WAITING_FOR_SLOTS, BEHIND_ANOTHER_JOB, NO_NODES, UNPLACEABLE
+  std::string reason;  // WAITING_FOR_SLOTS, BEHIND_ANOTHER_JOB, NO_NODES, UNPLACEABLE, CORDONED
   std::string text;
 };
 
@@ -63,7 +66,7 @@ struct QueuePlan {
 QueuePlan Schedule(std::vector<QueuedJob> queue, std::vector<NodeSlots> nodes);
 
 // A machine's slots without those that active jobs hold. GPUs with more free memory (in whole GiB)
-// come first, since other programs may be using the rest.
+// come first, since other programs may be using the rest. `cordon` is left empty.
 NodeSlots FreeSlots(const v1::NodeInfo& info,
                     const std::vector<std::shared_ptr<const v1::StoredJob>>& active);
 

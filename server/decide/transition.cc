@@ -6,6 +6,7 @@
 #include "common/base/reason.h"
 #include "common/base/status.h"
 #include "server/decide/homes.h"
+#include "server/decide/rule/time_limit.h"
 
 namespace nsa::server {
 namespace {
@@ -42,6 +43,17 @@ void Enter(State to, int64_t now, v1::StoredJob* stored) {
   }
 }
 
+// Whether the job keeps its reason and message, and only its history has the event. A stop at a
+// later step does not say why the ranks are being ended. A job that stops at its time limit stops
+// for that reason whatever happens to its ranks meanwhile, unless a user asks for something.
+bool KeepsReason(const v1::Job& job, Trigger trigger, const Cause& cause) {
+  if (job.state() == v1::Job::STATE_RESTARTING) return trigger == Trigger::kStopAtStepAsked;
+  const bool at_limit =
+      job.state() == v1::Job::STATE_STOPPING && ReasonFromWord(job.reason()) == Reason::kTimeLimit;
+  return at_limit && (trigger == Trigger::kRankLost ||
+                      (trigger == Trigger::kStopNowAsked && !cause.reason.empty()));
+}
+
 // Drops the restarts that are too old to count against the budget, and adds one when `counts`.
 void CountRestart(bool counts, absl::Time now, v1::StoredJob* stored) {
   auto& counted = *stored->mutable_counted_restart_unix_nanos();
@@ -63,16 +75,32 @@ absl::Status Apply(Trigger trigger, const Cause& cause, absl::Time now, v1::Stor
                    std::vector<v1::JobEvent>* events) {
   v1::Job& job = *stored->mutable_job();
   NSA_ASSIGN_OR_RETURN(const Transition row, FindTransition(job.state(), trigger));
-  if (row.to != row.from) Enter(row.to, absl::ToUnixNanos(now), stored);
-  if (trigger == Trigger::kRankLost) stored->set_gang_ending(true);
+  const bool keeps_reason = KeepsReason(job, trigger, cause);
+  if (row.to != row.from) {
+    const int64_t queued = stored->queued_unix_nanos();
+    stored->set_run_seconds(RunSeconds(*stored, now));
+    Enter(row.to, absl::ToUnixNanos(now), stored);
+    // A job that was moved keeps its place in the queue.
+    if (trigger == Trigger::kMoved) stored->set_queued_unix_nanos(queued);
+  }
+  if (trigger == Trigger::kRankLost || trigger == Trigger::kMoveNowAsked) {
+    stored->set_gang_ending(true);
+  }
+  if (trigger == Trigger::kTimeLimitReached) {
+    job.mutable_stop()->set_mode(v1::STOP_MODE_GRACEFUL);
+    job.mutable_stop()->clear_at_step();
+  }
+  const std::string reason = cause.reason.empty() ? Word(row.reason) : cause.reason;
   job.set_state(row.to);
-  job.set_reason(cause.reason.empty() ? Word(row.reason) : cause.reason);
-  job.set_message(cause.text);
+  if (!keeps_reason) {
+    job.set_reason(reason);
+    job.set_message(cause.text);
+  }
   if (cause.next_start != absl::InfinitePast()) {
     job.set_next_start_unix_nanos(absl::ToUnixNanos(cause.next_start));
   }
   v1::JobEvent& event = events->emplace_back();
-  event.set_reason(job.reason());
+  event.set_reason(reason);
   event.set_text(cause.text);
   event.set_severity(cause.severity);
   event.set_rank(cause.rank);
@@ -96,6 +124,7 @@ absl::Status ApplyRestart(const Failure& failure, const RestartDecision& decisio
   if (job.state() != v1::Job::STATE_RESTARTING) {
     return absl::AbortedError("the job has moved on");
   }
+  stored->set_run_seconds(RunSeconds(*stored, now));
   // If a restart was already decided, preflight refused its start: it is still the same restart.
   if (!stored->restart_decided()) job.set_restarts(job.restarts() + 1);
   stored->set_restart_decided(true);

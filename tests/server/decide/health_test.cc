@@ -81,6 +81,15 @@ TEST(Health, ARestartSaysItsCauseAndWhenItStarts) {
             "restarting: rank 0 was killed by signal 9; next start in 14 s");
 }
 
+TEST(Health, AMoveIsNoFault) {
+  v1::Job job = Running();
+  job.set_state(v1::Job::STATE_RESTARTING);
+  job.set_reason("MOVING");
+  job.set_message("a is drained by alice");
+  EXPECT_EQ(HealthOf(job, 0).words, "moving to other machines: a is drained by alice");
+  EXPECT_EQ(HealthOf(job, 0).level, HealthLevel::kWaiting);
+}
+
 TEST(Health, EveryStateHasASentence) {
   for (int state = v1::Job::State_MIN; state <= v1::Job::State_MAX; ++state) {
     v1::Job job = Running();

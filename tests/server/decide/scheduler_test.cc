@@ -130,6 +130,50 @@ TEST(Scheduler, AJobThatFitsNowhereHoldsNobodyBack) {
   EXPECT_THAT(plan.waiting.at(0).text, HasSubstr("the largest has 2"));
 }
 
+NodeSlots Cordoned(NodeSlots node, const std::string& why = "drained by alice (new kernel)") {
+  node.cordon = why;
+  return node;
+}
+
+TEST(Scheduler, PlacesNothingOnACordonedMachine) {
+  const QueuePlan plan = Schedule({{.id = "j1", .order = 1, .ranks = 2, .name = "large"},
+                                   {.id = "k", .order = 2},
+                                   {.id = "giant", .order = 3, .ranks = 9}},
+                                  {Cordoned(Cpu("a", 4, 4)), Cpu("b", 1, 1)});
+  EXPECT_THAT(Text(plan), ElementsAre("k: b")) << "who waits for a cordon holds nobody back";
+  ASSERT_THAT(plan.waiting, SizeIs(2));
+  EXPECT_EQ(plan.waiting[0].reason, "CORDONED");
+  EXPECT_THAT(plan.waiting[0].text,
+              HasSubstr("1 machine is cordoned: a, drained by alice (new kernel)"));
+  EXPECT_THAT(plan.waiting[0].text, HasSubstr("nsactl node uncordon"));
+  EXPECT_EQ(plan.waiting[1].reason, "UNPLACEABLE") << "not even there";
+}
+
+TEST(Scheduler, SlotsOfCordonedMachinesAreNotFree) {
+  const QueuePlan plan =
+      Schedule({{.id = "j"}}, {Cpu("busy", 0, 2), Cordoned(Cpu("c", 2, 2), "cordoned")});
+  EXPECT_THAT(plan.placements, IsEmpty());
+  EXPECT_EQ(plan.waiting.at(0).reason, "WAITING_FOR_SLOTS");
+  EXPECT_EQ(plan.waiting[0].text,
+            "needs 1 CPU slot, 0 are free; 1 machine is cordoned: c, cordoned");
+}
+
+TEST(Scheduler, NamesThreeCordonedMachines) {
+  std::vector<NodeSlots> nodes;
+  for (const char* name : {"a", "b", "c", "d"})
+    nodes.push_back(Cordoned(Cpu(name, 1, 1), "cordoned"));
+  const QueuePlan plan = Schedule({{.id = "j"}}, nodes);
+  EXPECT_THAT(plan.waiting.at(0).text, HasSubstr("4 machines are cordoned: a, cordoned; b, "
+                                                 "cordoned; c, cordoned; …"));
+}
+
+TEST(Scheduler, AJobOfSeveralMachinesDoesNotUseACordonedOne) {
+  const NodeSlots a = WithRankAddress(Cpu("a", 2, 2)), b = WithRankAddress(Cpu("b", 2, 2));
+  const QueuedJob wide = {.id = "wide", .ranks = 2, .nodes = 2};
+  EXPECT_THAT(Text(Schedule({wide}, {a, b})), ElementsAre("wide: a b"));
+  EXPECT_EQ(Schedule({wide}, {a, Cordoned(b)}).waiting.at(0).reason, "CORDONED");
+}
+
 TEST(Scheduler, SaysWhenThereIsNoMachine) {
   const QueuePlan plan = Schedule({{.id = "j"}}, {});
   EXPECT_EQ(plan.waiting.at(0).reason, "NO_NODES");

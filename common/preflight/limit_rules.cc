@@ -1,0 +1,63 @@
+// Rules about how long the job may run, and machines on which it may not start.
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/preflight/rules.h"
+
+namespace nsa {
+namespace {
+
+constexpr double kMostHours = 87'600;  // ten years
+
+bool IsInside(double hours) { return hours > 0 && hours <= kMostHours; }  // false for NaN
+
+Problems LimitsRange(const PreflightFacts& facts) {
+  const v1::LimitSpec& limits = facts.spec.limits();
+  if (!limits.has_hours() || IsInside(limits.hours())) return {};
+  return {{"limits.hours",
+           absl::StrFormat("%.10g (above 0, at most %g)", limits.hours(), kMostHours),
+           "set a value within the limits, or remove the key"}};
+}
+
+Problems TimeLimitShort(const PreflightFacts& facts) {
+  const v1::LimitSpec& limits = facts.spec.limits();
+  const double seconds = ExpectedSeconds(facts);
+  if (!limits.has_hours() || !IsInside(limits.hours()) || seconds <= limits.hours() * 3600) {
+    return {};
+  }
+  const int64_t steps = facts.spec.train().steps();
+  const auto done =
+      static_cast<int64_t>(static_cast<double>(steps) * limits.hours() * 3600 / seconds);
+  return {
+      {"limits.hours",
+       absl::StrFormat("%g (the run is expected to take %s): it will stop after about %s of %s "
+                       "steps, with a checkpoint",
+                       limits.hours(), Duration(seconds), Grouped(done), Grouped(steps)),
+       absl::StrFormat("set hours: %.3g or more, or let it stop: nsactl resume gives it as many "
+                       "hours again",
+                       seconds / 3600 * 1.2)}};
+}
+
+Problems CordonedMachine(const PreflightFacts& facts) {
+  if (facts.machine() == nullptr || facts.machine()->cordon.empty()) return {};
+  return {{"resources.gpus",
+           absl::StrCat(facts.spec.resources().gpus(),
+                        " (the ready machines that suit the job are cordoned: ",
+                        facts.machine()->cordon, ")"),
+           "the job waits in the queue until the machine is uncordoned (nsactl node uncordon) or "
+           "another one joins"}};
+}
+
+constexpr PreflightRule kRules[] = {
+    {"LIMITS_RANGE", "`limits.hours` is outside its limits", kError, kError, false, kNothing,
+     LimitsRange},
+    {"TIME_LIMIT_SHORT", "the run is expected to take longer than `limits.hours`", kInfo, kInfo,
+     true, kSizes, TimeLimitShort},
+    {"CORDONED_MACHINE", "the job would fit, but only on a machine that is cordoned", kWarning,
+     kWarning, true, kNothing, CordonedMachine},
+};
+
+}  // namespace
+
+std::span<const PreflightRule> LimitRules() { return kRules; }
+
+}  // namespace nsa

@@ -1,0 +1,27 @@
+// How long a job's ranks have run, against limits.hours. Pure.
+//
+// The time counts from the start of a generation until its ranks have ended, over all generations
+// since the job was submitted or last resumed. Time in the queue, in preflight and before a restart
+// does not count. It is measured by the wall clock, because it goes on while no coordinator runs.
+#pragma once
+
+#include <string>
+
+#include "absl/time/time.h"
+#include "nsa/v1/store.pb.h"
+
+namespace nsa::server {
+
+// How long the ranks have run until `now`, in seconds.
+double RunSeconds(const v1::StoredJob& job, absl::Time now);
+
+// Whether the job has a limit and has reached it.
+bool TimeIsUp(const v1::StoredJob& job, absl::Time now);
+
+// "3 h 12 min of 24 h left (limits.hours)", in whole minutes; empty for a job without a limit.
+std::string TimeLeftText(const v1::StoredJob& job, absl::Time now);
+
+// Why a job that has reached its limit stops, and what to do.
+std::string TimeIsUpText(const v1::Job& job);
+
+}  // namespace nsa::server
