@@ -15,6 +15,7 @@
 #include "server/act/executor.h"
 #include "server/act/job_control.h"
 #include "server/act/local_agent.h"
+#include "server/act/node/node_control.h"
 #include "server/act/reconciler.h"
 #include "server/act/retention.h"
 #include "server/notice/notifier.h"
@@ -31,6 +32,7 @@
 #include "server/store/fleet.h"
 #include "server/store/job_store.h"
 #include "server/store/log_store.h"
+#include "server/store/node/node_store.h"
 #include "server/store/stack_store.h"
 #include "server/store/state_lock.h"
 #include "server/watch/change_hub.h"
@@ -131,7 +133,9 @@ struct Server::Parts {
   bool running = true;                // false once drained
   std::atomic<bool> serving = false;  // everything has started and draining has not begun
   std::unique_ptr<JobStore> store;
+  std::unique_ptr<NodeStore> nodes;
   std::unique_ptr<JobControl> control;
+  std::unique_ptr<NodeControl> node_control;
   std::unique_ptr<Web> web;
   std::unique_ptr<MetricsHttp> metrics_http;
   std::unique_ptr<NoticeProgress> notice_progress;
@@ -180,7 +184,9 @@ absl::Status Server::Parts::OpenStore() {
       .committed = [this](double seconds) { metrics.ObserveCommit(seconds); },
       .failed = [this](const std::string& operation) { metrics.ObserveStoreError(operation); }};
   NSA_ASSIGN_OR_RETURN(store, JobStore::Open(options.state_dir, clock, std::move(observer)));
-  control = std::make_unique<JobControl>(*store, fleet, board, paths, clock);
+  NSA_ASSIGN_OR_RETURN(nodes, NodeStore::Open(options.state_dir));
+  control = std::make_unique<JobControl>(*store, fleet, *nodes, board, paths, clock);
+  node_control = std::make_unique<NodeControl>(*nodes, fleet, *access, *store, clock);
   // Before any call arrives: a notice that is new tells everything from now on.
   std::vector<std::string> notices;
   for (const Notice& notice : options.notices.notices) notices.push_back(notice.name);
@@ -197,6 +203,7 @@ void Server::Parts::MakeWeb() {
       .store = *store,
       .control = *control,
       .fleet = fleet,
+      .nodes = *nodes,
       .logs = logs,
       .stacks = stacks,
       .dumps = dumps,
@@ -247,6 +254,7 @@ void Server::Parts::MakeReconciler() {
   reconciler = std::make_unique<Reconciler>(
       Reconciler::Parts{.store = *store,
                         .fleet = fleet,
+                        .nodes = *nodes,
                         .board = board,
                         .dumps = dumps,
                         .profiles = profiles,
@@ -276,7 +284,7 @@ void Server::Parts::AfterTick() {
   std::set<std::string> ids;
   for (const JobPtr& job : active) ids.insert(job->job().id());
   logs.Prune(ids);
-  metrics.ObserveFleet(fleet.Nodes(), active, store->CountByState());
+  metrics.ObserveFleet(fleet.Nodes(), active, store->CountByState(), nodes->All());
   if (notifier != nullptr) {
     for (const Notifier::Waiting& waiting : notifier->WhatWaits()) {
       metrics.ObserveNoticeWaiting(waiting.notice, waiting.since_unix_nanos);
@@ -320,6 +328,8 @@ void Server::Parts::MakeServices() {
                                 .audit = *audit,
                                 .control = *control,
                                 .fleet = fleet,
+                                .nodes = *nodes,
+                                .node_control = *node_control,
                                 .logs = logs,
                                 .stacks = stacks,
                                 .dumps = dumps,

@@ -4,6 +4,7 @@
 
 #include "common/checkpoint/checkpoint_dir.h"
 #include "server/decide/lifecycle.h"
+#include "server/decide/rule/cordon.h"
 
 namespace nsa::server {
 namespace {
@@ -46,6 +47,8 @@ v1::WorkerAssignment Assignment(const v1::StoredJob& stored, const v1::RankPlace
   assignment.set_ranks_on_node(ranks_on_node);
   if (stored.gang_ending()) {
     assignment.mutable_stop()->set_mode(v1::STOP_MODE_NOW);
+  } else if (IsMoving(stored)) {
+    assignment.mutable_stop()->set_mode(v1::STOP_MODE_GRACEFUL);
   } else if (job.stop().mode() != v1::STOP_MODE_UNSPECIFIED) {
     *assignment.mutable_stop() = job.stop();
   }

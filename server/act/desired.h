@@ -17,7 +17,8 @@ using WorkerOf = std::function<std::optional<v1::WorkerObservation>(
 
 // The ranks of STARTING, RUNNING and STOPPING jobs should run, with the stop that is in force. When
 // a rank was lost, the others get a stop NOW but stay in the answer, so that their ends are
-// reported. Once the cause has been decided they are left out, and their agents clean up.
+// reported. The ranks of a job that moves to other machines get a GRACEFUL stop. Once the cause has
+// been decided they are left out, and their agents clean up.
 //
 // If the job has published a checkpoint, its assignments name the last one (in out_dir) in
 // restart.resume. A worker that then finds no checkpoint there, not even an older one, does not

@@ -16,6 +16,7 @@
 #include "common/job/load.h"
 #include "common/preflight/fork.h"
 #include "common/preflight/preflight.h"
+#include "common/rpc/cordon_text.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "server/act/checkpoints.h"
@@ -165,19 +166,23 @@ std::string Describe(const v1::StopRequest& stop) {
 
 std::string NewJobId() { return RandomId("j"); }
 
-JobControl::JobControl(JobStore& store, const Fleet& fleet, const QueueBoard& board,
-                       const PathGuard& paths, const Clock& clock)
-    : store_(store), fleet_(fleet), board_(board), paths_(paths), clock_(clock) {}
+JobControl::JobControl(JobStore& store, const Fleet& fleet, const NodeStore& nodes,
+                       const QueueBoard& board, const PathGuard& paths, const Clock& clock)
+    : store_(store), fleet_(fleet), nodes_(nodes), board_(board), paths_(paths), clock_(clock) {}
 
 // `spec` has its defaults filled in. The job is checked against the ready machine that suits it
 // best; a device that it leaves open is a GPU if any of them has one, as when it is placed. Without
 // a ready machine the rules about machines do not apply.
 v1::PreflightReport JobControl::Check(v1::JobSpec spec,
                                       const std::function<bool()>& abandoned) const {
+  const Cordons cordons = nodes_.All();
   std::vector<MachineView> machines;
   for (const NodeView& node : fleet_.Nodes()) {
     if (node.state != RankView::Node::kReady || !KnowsItsGpus(node.info)) continue;
     machines.push_back(MachineViewOf(node.info));
+    const auto cordon = cordons.find(node.info.name());
+    if (cordon == cordons.end()) continue;
+    machines.back().cordon = absl::StrCat(node.info.name(), " is ", CordonText(cordon->second));
   }
   const bool any_gpu = std::ranges::any_of(machines, [](const MachineView& machine) {
     return !machine.gpus.empty() && machine.cuda_worker;
@@ -384,6 +389,7 @@ absl::StatusOr<v1::Job> JobControl::Resume(const v1::ResumeJobRequest& request,
     if (!moved.ok()) return WithReason(moved, Reason::kNotResumable);
     v1::Job& fresh = *stored->mutable_job();
     *fresh.mutable_spec() = spec;
+    stored->clear_run_seconds();
     fresh.mutable_progress()->set_total_steps(fresh.spec().train().steps());
     return absl::OkStatus();
   };

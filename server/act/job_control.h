@@ -12,6 +12,7 @@
 #include "server/act/path_guard.h"
 #include "server/store/fleet.h"
 #include "server/store/job_store.h"
+#include "server/store/node/node_store.h"
 #include "server/watch/queue_board.h"
 
 namespace nsa::server {
@@ -30,8 +31,8 @@ struct Asker {
 class JobControl {
  public:
   // All are borrowed.
-  JobControl(JobStore& store, const Fleet& fleet, const QueueBoard& board, const PathGuard& paths,
-             const Clock& clock);
+  JobControl(JobStore& store, const Fleet& fleet, const NodeStore& nodes, const QueueBoard& board,
+             const PathGuard& paths, const Clock& clock);
 
   // See coordinator.proto. InvalidArgument with violations when preflight refuses. `abandoned`
   // tells whether nobody waits for the answer any more; it is called while preflight reads files.
@@ -66,6 +67,7 @@ class JobControl {
 
   JobStore& store_;
   const Fleet& fleet_;
+  const NodeStore& nodes_;
   const QueueBoard& board_;
   const PathGuard& paths_;
   const Clock& clock_;

@@ -6,6 +6,7 @@
 #include "common/estimate/health.h"
 #include "server/act/job_control.h"
 #include "server/decide/lifecycle.h"
+#include "server/decide/rule/time_limit.h"
 
 namespace nsa::server {
 namespace {
@@ -85,6 +86,10 @@ v1::Job JobControl::View(const v1::StoredJob& stored) const {
       job.set_reason(place.reason);
       job.set_message(place.text);
     }
+  }
+  if (const std::string left = TimeLeftText(stored, clock_.Wall());
+      !left.empty() && !IsTerminal(job.state()) && job.state() != v1::Job::STATE_STOPPING) {
+    job.set_message(absl::StrCat(job.message(), job.message().empty() ? "" : "; ", left));
   }
   return job;
 }

@@ -13,6 +13,7 @@
 #include "common/base/status.h"
 #include "common/base/thread_name.h"
 #include "common/job/load.h"
+#include "common/rpc/cordon_text.h"
 #include "server/act/launch_check.h"
 #include "server/act/sweep/advance.h"
 #include "server/decide/machine_view.h"
@@ -108,6 +109,7 @@ void Reconciler::Tick() {
   NoteStandstill();
   const std::vector<JobPtr> active = parts_.store.Active();
   Forget(active);
+  cordons_ = parts_.nodes.All();
   for (const JobPtr& job : active) Act(job, Next(FactsOf(*job)));
   const std::vector<NodeView> nodes = parts_.fleet.Nodes();
   NoteGpuFaults(active, nodes);
@@ -170,7 +172,8 @@ JobFacts Reconciler::FactsOf(const v1::StoredJob& job) {
                     .checking = memory.checking,
                     .hang = memory.hang,
                     .last_checkpoint = memory.last_checkpoint,
-                    .refusals = memory.refusals};
+                    .refusals = memory.refusals,
+                    .leave = LeaveOf(job, cordons_, parts_.clock.Wall())};
   if (HasGang(job.job().state())) AddJournals(&facts);
   return facts;
 }
@@ -226,7 +229,8 @@ void Reconciler::Do(const JobPtr& job, const action::CheckLaunch& /*check*/) {
                             .now = parts_.clock.Monotonic(),
                             .wall_time = parts_.clock.Wall(),
                             .jitter = Jitter(),
-                            .refusals = memory_.RefusalsOf(job->job())};
+                            .refusals = memory_.RefusalsOf(job->job()),
+                            .leave = LeaveOf(*job, parts_.nodes.All(), parts_.clock.Wall())};
     Act(job, AfterCheck(facts, check));
     memory_.SetChecking(job->job().id(), false);
     Wake();
@@ -312,6 +316,8 @@ QueuePlan Reconciler::PlanQueue(const std::vector<JobPtr>& active,
     if (node.state != RankView::Node::kReady || !KnowsItsGpus(node.info)) continue;
     free.push_back(FreeSlots(node.info, active));
     any_gpu = any_gpu || free.back().gpus_total > 0;
+    const auto cordon = cordons_.find(node.info.name());
+    if (cordon != cordons_.end()) free.back().cordon = CordonText(cordon->second);
   }
   std::vector<QueuedJob> queue;
   for (const JobPtr& job : active) {

@@ -25,6 +25,7 @@
 #include "server/decide/scheduler.h"
 #include "server/store/fleet.h"
 #include "server/store/job_store.h"
+#include "server/store/node/node_store.h"
 #include "server/store/stack_store.h"
 #include "server/watch/queue_board.h"
 
@@ -35,6 +36,7 @@ class Reconciler {
   struct Parts {  // all borrowed
     JobStore& store;
     Fleet& fleet;
+    const NodeStore& nodes;
     QueueBoard& board;
     DumpBroker& dumps;
     ProfileBroker& profiles;
@@ -89,6 +91,7 @@ class Reconciler {
 
   const Parts parts_;
   JobMemory memory_;
+  Cordons cordons_;           // used by the loop only: as they were when the tick began
   int64_t ticks_ = 0;         // used by the loop only
   absl::Duration last_tick_;  // used by the loop only: monotonic, when the last tick began
 

@@ -363,11 +363,34 @@ CoordinatorService::Unary* CoordinatorService::ListNodes(Context* context,
       .Run<v1::ListNodesResponse>(
           response, [=, this](const Caller& caller) -> absl::StatusOr<v1::ListNodesResponse> {
             NSA_ASSIGN_OR_RETURN(v1::ListNodesResponse nodes,
-                                 NodesView(parts_.fleet.Nodes(), parts_.store.Active(), *request));
+                                 NodesView(parts_.fleet.Nodes(), parts_.store.Active(),
+                                           parts_.nodes.All(), *request));
             KeepOwnJobs(parts_.store, AskerOf(caller).only(), &nodes);
             nodes.set_local_agent(parts_.local_agent);
             return nodes;
           });
+}
+
+CoordinatorService::Unary* CoordinatorService::CordonNode(Context* context,
+                                                          const v1::CordonNodeRequest* request,
+                                                          v1::CordonNodeResponse* response) {
+  return UnaryCall(context, parts_.rules, "CordonNode", request->node())
+      .Run<v1::CordonNodeResponse>(response, [=, this](const Caller& caller) {
+        auto cordoned = parts_.node_control.Cordon(*request, caller.name);
+        if (cordoned.ok()) parts_.submitted();
+        return cordoned;
+      });
+}
+
+CoordinatorService::Unary* CoordinatorService::UncordonNode(Context* context,
+                                                            const v1::UncordonNodeRequest* request,
+                                                            v1::UncordonNodeResponse* response) {
+  return UnaryCall(context, parts_.rules, "UncordonNode", request->node())
+      .Run<v1::UncordonNodeResponse>(response, [=, this](const Caller&) {
+        auto uncordoned = parts_.node_control.Uncordon(*request);
+        if (uncordoned.ok()) parts_.submitted();
+        return uncordoned;
+      });
 }
 
 CoordinatorService::Unary* CoordinatorService::GetVersion(Context* context,

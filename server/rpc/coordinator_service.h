@@ -9,6 +9,7 @@
 #include "server/act/dump_broker.h"
 #include "server/act/job_control.h"
 #include "server/act/profile/profile_broker.h"
+#include "server/act/node/node_control.h"
 #include "server/rpc/call.h"
 #include "server/rpc/stream.h"
 #include "server/store/access_store.h"
@@ -27,6 +28,8 @@ class CoordinatorService final : public v1::CoordinatorService::CallbackService 
     AuditLog& audit;
     JobControl& control;
     Fleet& fleet;
+    const NodeStore& nodes;
+    NodeControl& node_control;
     LogStore& logs;
     StackStore& stacks;
     DumpBroker& dumps;
@@ -83,6 +86,10 @@ class CoordinatorService final : public v1::CoordinatorService::CallbackService 
                           v1::VerifyCheckpointResponse* response) override;
   Unary* ListNodes(Context* context, const v1::ListNodesRequest* request,
                    v1::ListNodesResponse* response) override;
+  Unary* CordonNode(Context* context, const v1::CordonNodeRequest* request,
+                    v1::CordonNodeResponse* response) override;
+  Unary* UncordonNode(Context* context, const v1::UncordonNodeRequest* request,
+                      v1::UncordonNodeResponse* response) override;
   Unary* GetVersion(Context* context, const v1::GetVersionRequest* request,
                     v1::GetVersionResponse* response) override;
   Unary* CreateToken(Context* context, const v1::CreateTokenRequest* request,

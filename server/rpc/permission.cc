@@ -32,6 +32,8 @@ constexpr Row kRows[] = {
     {"DumpStack", v1::ROLE_SUBMITTER},
     {"ProfileJob", v1::ROLE_SUBMITTER},
     {"VerifyCheckpoint", v1::ROLE_SUBMITTER},
+    {"CordonNode", v1::ROLE_OPERATOR},
+    {"UncordonNode", v1::ROLE_OPERATOR},
     {"CreateToken", v1::ROLE_OPERATOR},
     {"ListTokens", v1::ROLE_OPERATOR},
     {"RotateToken", v1::ROLE_OPERATOR},

@@ -121,7 +121,7 @@ void Metrics::ObserveMove(v1::Job::State from, const v1::StoredJob& stored) {
     families_.Histogram("nsa_queue_wait_seconds")
         .Observe(std::max(absl::ToDoubleSeconds(waited), 0.0));
   }
-  if (to == v1::Job::STATE_RESTARTING) {
+  if (to == v1::Job::STATE_RESTARTING && ReasonFromWord(job.reason()) != Reason::kMoving) {
     SeriesOf(job).Counter("nsa_job_restarts_total", {{"job_id", job.id()}}).Increment();
   }
   if (IsTerminal(to)) {

@@ -13,6 +13,7 @@
 #include "nsa/v1/coordinator.pb.h"
 #include "nsa/v1/telemetry.pb.h"
 #include "server/decide/lifecycle.h"
+#include "server/decide/rule/cordon.h"
 #include "server/store/fleet.h"
 #include "server/store/job_store.h"
 #include "server/watch/families.h"
@@ -56,7 +57,8 @@ class Metrics {
   // with a gang that entered its state before this coordinator started gets its series here: state,
   // step, validation loss and checkpoint as stored.
   void ObserveFleet(const std::vector<NodeView>& nodes, const std::vector<JobPtr>& active,
-                    const std::map<v1::Job::State, int64_t>& jobs_by_state);
+                    const std::map<v1::Job::State, int64_t>& jobs_by_state,
+                    const Cordons& cordons = {});
 
   // Updates which ranks of a job run.
   void ObserveRanks(const v1::Job& job, const std::vector<RankView>& ranks);
@@ -102,8 +104,8 @@ class Metrics {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ObserveCheckpoint(const v1::Job& job, const v1::WorkerRecord& record, JobSeries* series)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void ObserveMachines(const std::vector<NodeView>& nodes, const std::vector<JobPtr>& active)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ObserveMachines(const std::vector<NodeView>& nodes, const std::vector<JobPtr>& active,
+                       const Cordons& cordons) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns the labels of the GPUs that have series now.
   std::set<Labels> ObserveGpus(const std::vector<NodeView>& nodes,
                                const std::vector<JobPtr>& active)

@@ -36,7 +36,8 @@ int64_t OpenFiles() {
 }  // namespace
 
 void Metrics::ObserveFleet(const std::vector<NodeView>& nodes, const std::vector<JobPtr>& active,
-                           const std::map<v1::Job::State, int64_t>& jobs_by_state) {
+                           const std::map<v1::Job::State, int64_t>& jobs_by_state,
+                           const Cordons& cordons) {
   MutexLock lock(&mutex_);
   for (int state = v1::Job::STATE_QUEUED; state <= v1::Job::STATE_STOPPED; ++state) {
     const auto found = jobs_by_state.find(static_cast<State>(state));
@@ -44,7 +45,7 @@ void Metrics::ObserveFleet(const std::vector<NodeView>& nodes, const std::vector
         .Set(found == jobs_by_state.end() ? 0 : static_cast<double>(found->second));
   }
   ObserveSelf();
-  ObserveMachines(nodes, active);
+  ObserveMachines(nodes, active, cordons);
   std::set<std::string> alive;
   for (const JobPtr& job : active) {
     const std::string& id = *alive.insert(job->job().id()).first;
@@ -80,25 +81,28 @@ void Metrics::ObserveSelf() {
 }
 
 // Slots, agents and GPUs, and how many queued jobs wait for each kind of slot.
-void Metrics::ObserveMachines(const std::vector<NodeView>& nodes,
-                              const std::vector<JobPtr>& active) {
-  std::map<std::pair<std::string, std::string>, int64_t> slots = {{{"cpu", "free"}, 0},
-                                                                  {{"cpu", "allocated"}, 0},
-                                                                  {{"gpu", "free"}, 0},
-                                                                  {{"gpu", "allocated"}, 0}};
+void Metrics::ObserveMachines(const std::vector<NodeView>& nodes, const std::vector<JobPtr>& active,
+                              const Cordons& cordons) {
+  std::map<std::pair<std::string, std::string>, int64_t> slots;
+  for (const char* kind : {"cpu", "gpu"}) {
+    for (const char* state : {"free", "allocated", "cordoned"}) slots[{kind, state}] = 0;
+  }
   bool any_gpu = false;
   std::set<Labels> agents;
   for (const NodeView& node : nodes) {
     const bool ready = node.state == RankView::Node::kReady;
     const Labels& agent = *agents.insert({{"agent", node.info.name()}}).first;
+    const bool cordoned = cordons.contains(node.info.name());
     families_.Gauge("nsa_agent_up", agent).Set(ready ? 1 : 0);
+    families_.Gauge("nsa_agent_cordoned", agent).Set(cordoned ? 1 : 0);
     if (!ready) continue;
     const NodeSlots free = FreeSlots(node.info, active);
     const auto gpus_free = static_cast<int64_t>(free.gpus_free.size());
     any_gpu = any_gpu || free.gpus_total > 0;
-    slots[{"cpu", "free"}] += free.cpu_free;
+    const std::string unused = cordoned ? "cordoned" : "free";
+    slots[{"cpu", unused}] += free.cpu_free;
     slots[{"cpu", "allocated"}] += free.cpu_total - free.cpu_free;
-    slots[{"gpu", "free"}] += gpus_free;
+    slots[{"gpu", unused}] += gpus_free;
     slots[{"gpu", "allocated"}] += free.gpus_total - gpus_free;
   }
   for (const auto& [key, count] : slots) {
@@ -251,6 +255,8 @@ void Metrics::SweepMachines(const std::set<Labels>& agents, const std::set<Label
     }
     *before = now;
   };
+  std::set<Labels> cordoned = agents_;
+  sweep("nsa_agent_cordoned", agents, &cordoned);
   sweep("nsa_agent_up", agents, &agents_);
   sweep("nsa_gpu_memory_bytes", gpus, &gpus_);
 }

@@ -68,9 +68,13 @@ inline constexpr FamilySpec kFamilies[] = {
      "Age of the oldest event that waits to be told; 0 while none waits."},
 
     {kGauge, "nsa_slots", "kind state",
-     "Slots of the ready machines: cpu or gpu, free or allocated."},
+     "Slots of the ready machines: cpu or gpu; free, allocated, or cordoned (free on a machine "
+     "that "
+     "is cordoned or drained)."},
     {kGauge, "nsa_agent_up", "agent",
      "1 while the agent's heartbeats arrive, else 0; gone when the machine is forgotten."},
+    {kGauge, "nsa_agent_cordoned", "agent",
+     "1 while no rank is placed on the machine because it is cordoned or drained, else 0."},
     {kGauge, "nsa_gpu_utilization_ratio", "agent gpu name",
      "Share of the last sample period in which a kernel ran."},
     {kGauge, "nsa_gpu_power_watts", "agent gpu name", "Power that the GPU takes."},

@@ -34,10 +34,33 @@ void Count(const v1::StoredJob& job, v1::Node* node) {
   if (here) node->add_job_ids(job.job().id());
 }
 
+// Adds the cordoned machines of which nothing is known.
+std::vector<NodeView> WithAbsent(std::vector<NodeView> nodes, const Cordons& cordons) {
+  const auto by_name = [](const NodeView& view) { return view.info.name(); };
+  for (const auto& [name, cordon] : cordons) {
+    const auto place = std::ranges::lower_bound(nodes, name, {}, by_name);
+    if (place != nodes.end() && place->info.name() == name) continue;
+    nodes.insert(place, NodeView())->info.set_name(name);
+  }
+  return nodes;
+}
+
 }  // namespace
+
+v1::Node OneNode(const NodeView& view, const std::vector<JobPtr>& active, const Cordons& cordons) {
+  v1::Node node;
+  *node.mutable_info() = view.info;
+  node.set_state(StateWord(view.state));
+  node.set_heartbeat_unix_nanos(view.heartbeat_unix_nanos);
+  for (const JobPtr& job : active) Count(*job, &node);
+  const auto cordon = cordons.find(view.info.name());
+  if (cordon != cordons.end()) *node.mutable_cordon() = cordon->second;
+  return node;
+}
 
 absl::StatusOr<v1::ListNodesResponse> NodesView(const std::vector<NodeView>& nodes,
                                                 const std::vector<JobPtr>& active,
+                                                const Cordons& cordons,
                                                 const v1::ListNodesRequest& request) {
   if (request.page_size() < 0) {
     return absl::InvalidArgumentError(
@@ -46,17 +69,13 @@ absl::StatusOr<v1::ListNodesResponse> NodesView(const std::vector<NodeView>& nod
   const int limit =
       request.page_size() == 0 ? kLargestPage : std::min(request.page_size(), kLargestPage);
   v1::ListNodesResponse response;
-  for (const NodeView& view : nodes) {
+  for (const NodeView& view : WithAbsent(nodes, cordons)) {
     if (view.info.name() <= request.page_token()) continue;
     if (response.nodes_size() == limit) {
       response.set_next_page_token(response.nodes(limit - 1).info().name());
       break;
     }
-    v1::Node& node = *response.add_nodes();
-    *node.mutable_info() = view.info;
-    node.set_state(StateWord(view.state));
-    node.set_heartbeat_unix_nanos(view.heartbeat_unix_nanos);
-    for (const JobPtr& job : active) Count(*job, &node);
+    *response.add_nodes() = OneNode(view, active, cordons);
   }
   return response;
 }

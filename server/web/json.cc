@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/estimate/estimate.h"
 #include "common/job/load.h"
+#include "common/rpc/cordon_text.h"
 #include "google/protobuf/util/json_util.h"
 #include "server/decide/health.h"
 #include "server/decide/lifecycle.h"
@@ -243,6 +244,8 @@ Json NodeJson(const v1::Node& node) {
   }
   return {{"name", node.info().name()},
           {"state", node.state()},
+          {"cordon", CordonWord(node)},
+          {"cordon_text", node.has_cordon() ? CordonText(node.cordon()) : ""},
           {"heartbeat", Millis(node.heartbeat_unix_nanos())},
           {"cores", node.info().cores()},
           {"cpu_slots", node.info().cpu_slots()},

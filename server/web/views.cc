@@ -169,7 +169,8 @@ Json NodesNow(const Web::Parts& parts) {
   const std::vector<JobPtr> active = parts.store.Active();
   v1::ListNodesRequest request;
   do {
-    const absl::StatusOr<v1::ListNodesResponse> page = NodesView(machines, active, request);
+    const absl::StatusOr<v1::ListNodesResponse> page =
+        NodesView(machines, active, parts.nodes.All(), request);
     if (!page.ok()) break;
     for (const v1::Node& node : page->nodes()) nodes.push_back(NodeJson(node));
     request.set_page_token(page->next_page_token());

@@ -35,6 +35,7 @@ class Web {
     JobStore& store;
     JobControl& control;
     const Fleet& fleet;
+    const NodeStore& nodes;
     LogStore& logs;
     StackStore& stacks;
     DumpBroker& dumps;

@@ -88,7 +88,7 @@ std::vector<Call> PeoplesCalls() {
             server::Life& life = world->life();
             NSA_ASSIGN_OR_RETURN(
                 v1::ListNodesResponse nodes,
-                server::NodesView(life.fleet.Nodes(), life.store->Active(), request));
+                server::NodesView(life.fleet.Nodes(), life.store->Active(), {}, request));
             server::KeepOwnJobs(*life.store, AskerOf(caller).only(), &nodes);
             return nodes;
           }),

@@ -103,12 +103,13 @@ export function fleetPage(main, parameters) {
 
   function showNodes() {
     update(machines, fleet.nodes.length === 0 && h('p', { class: 'muted' }, 'No machine reports yet; its agent may be starting.'), fleet.nodes.map((node) => h('article', { class: 'machine' },
-      h('header', {}, h('i', { class: `dot ${node.state === 'READY' ? 'good' : 'bad'}`, 'aria-hidden': 'true' }), h('b', {}, node.name), node.state !== 'READY' && h('span', { class: 'bad' }, node.state.toLowerCase()),
+      h('header', {}, h('i', { class: `dot ${node.state === 'READY' ? 'good' : 'bad'}`, 'aria-hidden': 'true' }), h('b', {}, node.name), node.state !== 'READY' && h('span', { class: 'bad' }, node.state.toLowerCase()), node.cordon && h('span', { class: 'label warn', title: node.cordon_text }, node.cordon.toLowerCase()),
         h('span', { class: 'grow' }), h('span', { class: 'muted' }, node.gpus.length ? `${node.gpus_used} of ${node.gpus.length} GPUs` : `${node.cpu_slots_used} of ${node.cpu_slots} CPU slots`)),
       h('dl', { class: 'meters' },
         h('dt', {}, 'Memory'), h('dd', {}, bar(node.used_memory_bytes / node.memory_bytes, 'memory in use'), `${bytes(node.used_memory_bytes)} of ${bytes(node.memory_bytes)}`),
         node.gpus.flatMap((gpu, i) => [h('dt', {}, `GPU ${i}`), h('dd', {}, bar(gpu.used_bytes / gpu.memory_bytes, gpu.name), `${bytes(gpu.used_bytes)} of ${bytes(gpu.memory_bytes)} · ${gpu.name}`)])),
       h('div', { class: 'runs' }, node.jobs.length === 0 ? h('span', { class: 'muted' }, 'idle') : node.jobs.map((id) => h('a', { href: `#/job/${id}` }, (jobs.get(id) || { name: id }).name))),
+      node.cordon && h('p', { class: 'muted' }, `No rank is placed here: ${node.cordon_text}`),
       node.problem && h('p', { class: 'muted' }, node.problem))));
   }
 

@@ -16,6 +16,7 @@
 #include "server/act/dump_broker.h"
 #include "server/act/executor.h"
 #include "server/act/job_control.h"
+#include "server/act/node/node_control.h"
 #include "server/act/reconciler.h"
 #include "server/rpc/auth.h"
 #include "server/rpc/call.h"
@@ -76,7 +77,11 @@ struct Life {
     auto known = AccessStore::Open(folder, clock);
     if (!known.ok()) ADD_FAILURE() << known.status();
     access = *std::move(known);
-    control = std::make_unique<JobControl>(*store, fleet, board, paths, clock);
+    auto cordons = NodeStore::Open(folder);
+    if (!cordons.ok()) ADD_FAILURE() << cordons.status();
+    nodes = *std::move(cordons);
+    control = std::make_unique<JobControl>(*store, fleet, *nodes, board, paths, clock);
+    node_control = std::make_unique<NodeControl>(*nodes, fleet, *access, *store, clock);
     rules = std::make_unique<CallRules>(CallRules{.auth = auth,
                                                   .executor = executor,
                                                   .draining = draining,
@@ -85,6 +90,7 @@ struct Life {
     reconciler = std::make_unique<Reconciler>(
         Reconciler::Parts{.store = *store,
                           .fleet = fleet,
+                          .nodes = *nodes,
                           .board = board,
                           .dumps = dumps,
                           .profiles = profiles,
@@ -131,7 +137,9 @@ struct Life {
   Auth auth;
   std::unique_ptr<JobStore> store;
   std::unique_ptr<AccessStore> access;
+  std::unique_ptr<NodeStore> nodes;
   std::unique_ptr<JobControl> control;
+  std::unique_ptr<NodeControl> node_control;
   std::unique_ptr<Reconciler> reconciler;
   std::unique_ptr<CallRules> rules;
   std::unique_ptr<FleetService> service;
