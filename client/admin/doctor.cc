@@ -59,17 +59,12 @@ absl::StatusOr<std::vector<Check>> CheckCoordinator(Session& session) {
        absl::StrCat(version.version(), " (", version.revision(), ") at ",
                     client->endpoint().address),
        same ? "" : absl::StrCat("nsactl is of revision ", kRevision, "; use those of one bundle")}};
-  v1::ListNodesRequest request;
-  int nodes = 0;
-  do {
-    NSA_ASSIGN_OR_RETURN(const auto page, client->Call<v1::ListNodesResponse>(request));
-    for (const v1::Node& node : page.nodes()) {
-      ++nodes;
-      for (Check& check : CheckNode(node, session.now())) checks.push_back(std::move(check));
-    }
-    request.set_page_token(page.next_page_token());
-  } while (!request.page_token().empty());
-  if (nodes == 0) checks.push_back({Level::kFailed, "nodes", "none", "start nsa-agent on one"});
+  NSA_ASSIGN_OR_RETURN(const v1::ListNodesResponse nodes, client->ListNodes());
+  for (const v1::Node& node : nodes.nodes()) {
+    for (Check& check : CheckNode(node, session.now())) checks.push_back(std::move(check));
+  }
+  if (nodes.nodes().empty())
+    checks.push_back({Level::kFailed, "nodes", "none", "start nsa-agent on one"});
   return checks;
 }
 

@@ -35,6 +35,7 @@ namespace nsa::client {
   ROW(Eval)                  \
   ROW(Needle)                \
   ROW(Nodes)                 \
+  ROW(Node)                  \
   ROW(Token)                 \
   ROW(Audit)                 \
   ROW(Admin)                 \

@@ -10,6 +10,7 @@
 #include "client/connect/endpoint.h"
 #include "client/show/history.h"
 #include "client/show/job_text.h"
+#include "common/rpc/cordon_text.h"
 
 namespace nsa::client {
 namespace {
@@ -97,6 +98,18 @@ void AddJobs(Session& session, const std::string& command, Candidates* result) {
   }
 }
 
+void AddNodes(Session& session, Candidates* result) {
+  session.flags().timeout_seconds = 0.5;
+  const absl::StatusOr<Client*> client = session.client();
+  if (!client.ok()) return;
+  const auto nodes = (*client)->ListNodes();
+  if (!nodes.ok()) return;
+  for (const v1::Node& node : nodes->nodes()) {
+    const std::string cordon = CordonWord(node);
+    result->values.push_back({node.info().name(), cordon.empty() ? node.state() : cordon});
+  }
+}
+
 // Adds the candidates for the argument or flag that is called `name`.
 void AddValues(Session& session, const std::string& command, const std::string& name,
                const std::string& type, Candidates* result) {
@@ -104,6 +117,7 @@ void AddValues(Session& session, const std::string& command, const std::string& 
     for (const char* word : list) result->values.push_back({word, ""});
   };
   if (name == "JOB") AddJobs(session, command, result);
+  if (name == "NODE") AddNodes(session, result);
   if (name == "JOB|PATH") {
     AddJobs(session, command, result);
     result->files = true;

@@ -1,16 +1,23 @@
 // nsactl nodes: the machines.
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/cli.h"
 #include "client/show/human.h"
 #include "common/base/status.h"
+#include "common/rpc/cordon_text.h"
 
 namespace nsa::client {
 namespace {
 
-Colour ColourOf(const std::string& state) {
-  if (state == "READY") return Colour::kGood;
-  return state == "LOST" ? Colour::kBad : Colour::kWarning;
+// "READY", "READY,DRAINING".
+Table::Cell State(const v1::Node& node) {
+  const std::string cordon = CordonWord(node);
+  const Colour colour = node.state() == "LOST"                      ? Colour::kBad
+                        : node.state() == "READY" && cordon.empty() ? Colour::kGood
+                                                                    : Colour::kWarning;
+  return {cordon.empty() ? node.state() : absl::StrCat(node.state(), ",", cordon), colour};
 }
 
 std::string Gpus(const v1::Node& node) {
@@ -27,14 +34,7 @@ std::string Gpus(const v1::Node& node) {
 
 absl::StatusOr<ExitCode> Nodes(Session& session) {
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
-  v1::ListNodesRequest request;
-  v1::ListNodesResponse response;
-  do {
-    NSA_ASSIGN_OR_RETURN(v1::ListNodesResponse page, client->Call<v1::ListNodesResponse>(request));
-    request.set_page_token(page.next_page_token());
-    page.clear_next_page_token();
-    response.MergeFrom(page);
-  } while (!request.page_token().empty());
+  NSA_ASSIGN_OR_RETURN(const v1::ListNodesResponse response, client->ListNodes());
   if (session.structured()) {
     session.PrintDocument(response);
     return ExitCode::kOk;
@@ -45,6 +45,8 @@ absl::StatusOr<ExitCode> Nodes(Session& session) {
   }
   std::vector<Table::Column> columns = {
       {"NAME"}, {"STATE"}, {"CPU SLOTS", true}, {"GPUS"}, {"FREE MEMORY"}, {"HEARTBEAT"}, {"JOBS"}};
+  const bool cordoned = std::ranges::any_of(response.nodes(), &v1::Node::has_cordon);
+  if (cordoned) columns.push_back({"CORDON"});
   if (session.wide()) {
     columns.insert(
         columns.end(),
@@ -55,12 +57,13 @@ absl::StatusOr<ExitCode> Nodes(Session& session) {
     const v1::NodeInfo& info = node.info();
     std::vector<Table::Cell> row = {
         info.name(),
-        {node.state(), ColourOf(node.state())},
+        State(node),
         absl::StrCat(node.cpu_slots_used(), "/", info.cpu_slots()),
         Gpus(node),
         HumanBytes(info.free_memory_bytes()),
         HumanAge(session.now(), node.heartbeat_unix_nanos()),
         node.job_ids().empty() ? "-" : absl::StrJoin(node.job_ids(), ",")};
+    if (cordoned) row.emplace_back(node.has_cordon() ? CordonText(node.cordon()) : "-");
     if (session.wide()) {
       row.emplace_back(absl::StrCat(info.cores()));
       row.emplace_back(HumanBytes(info.memory_bytes()));

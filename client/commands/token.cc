@@ -2,8 +2,6 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
-#include "absl/time/time.h"
 #include "client/cli.h"
 #include "client/show/human.h"
 #include "common/base/status.h"
@@ -34,19 +32,6 @@ absl::StatusOr<v1::Role> RoleOf(const std::string& word) {
       "--role: '", word, "' (viewer, submitter, operator or agent); choose one of these"));
 }
 
-// "30d", "12h": days too, which absl does not know.
-absl::StatusOr<int64_t> SecondsOf(const std::string& text) {
-  if (text.empty()) return 0;
-  absl::Duration duration;
-  absl::string_view days = text;
-  const bool in_days = absl::ConsumeSuffix(&days, "d");
-  const bool good = absl::ParseDuration(in_days ? absl::StrCat(days, "h") : text, &duration);
-  if (in_days) duration *= 24;
-  if (good && duration >= absl::Seconds(1)) return absl::ToInt64Seconds(duration);
-  return absl::InvalidArgumentError(
-      absl::StrCat("--valid: '", text, "' (a duration of at least 1s); write e.g. 30d or 12h"));
-}
-
 std::string WhoseText(const v1::AccessToken& token) {
   return token.role() == v1::ROLE_AGENT ? absl::StrCat("node ", token.node()) : token.name();
 }
@@ -70,7 +55,7 @@ absl::StatusOr<ExitCode> Create(Session& session, const TokenFlags& flags) {
   request.set_node(flags.node);
   NSA_ASSIGN_OR_RETURN(const v1::Role role, RoleOf(flags.role));
   request.set_role(role);
-  NSA_ASSIGN_OR_RETURN(const int64_t seconds, SecondsOf(flags.valid));
+  NSA_ASSIGN_OR_RETURN(const int64_t seconds, ParseSeconds("--valid", flags.valid));
   request.set_valid_seconds(seconds);
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
   NSA_ASSIGN_OR_RETURN(const auto response, client->Call<v1::CreateTokenResponse>(request));

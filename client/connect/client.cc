@@ -175,4 +175,16 @@ absl::StatusOr<v1::ListCheckpointsResponse> Client::ListCheckpoints(const std::s
   return all;
 }
 
+absl::StatusOr<v1::ListNodesResponse> Client::ListNodes() {
+  v1::ListNodesRequest request;
+  v1::ListNodesResponse all;
+  do {
+    NSA_ASSIGN_OR_RETURN(v1::ListNodesResponse page, Call<v1::ListNodesResponse>(request));
+    request.set_page_token(page.next_page_token());
+    page.clear_next_page_token();
+    all.MergeFrom(page);
+  } while (!request.page_token().empty());
+  return all;
+}
+
 }  // namespace nsa::client

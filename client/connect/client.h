@@ -85,6 +85,9 @@ class Client {
   // All checkpoints of the job of this id or name, oldest first.
   absl::StatusOr<v1::ListCheckpointsResponse> ListCheckpoints(const std::string& job);
 
+  // All machines, by name.
+  absl::StatusOr<v1::ListNodesResponse> ListNodes();
+
  private:
   using Message = google::protobuf::Message;
 

@@ -1,15 +1,20 @@
-// Numbers and times formatted for people. Pure functions.
+// Numbers and times as people read and write them. Pure functions.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
 namespace nsa::client {
 
 // "0 s", "45 s", "3 min 12 s", "2 h 05 min", "3 d 04 h"; "-" when negative or not finite.
 std::string HumanDuration(double seconds);
+
+// The seconds of a duration that somebody writes: "90s", "10m", "12h", "30d"; 0 for an empty text.
+// InvalidArgument, which begins with `flag`, for other texts and for less than a second.
+absl::StatusOr<int64_t> ParseSeconds(const std::string& flag, const std::string& text);
 
 // "now", "41 s ago", "3 min ago", "5 h ago", "2 d ago"; "-" for 0 nanoseconds, which means never.
 std::string HumanAge(absl::Time now, int64_t unix_nanos);

@@ -97,6 +97,14 @@ TEST_F(CompletionTest, FilesAndContexts) {
   EXPECT_THAT(Complete({"--context", ""}), ElementsAre("lab"));
 }
 
+TEST_F(CompletionTest, Machines) {
+  for (const char* name : {"a", "b"}) {
+    state().nodes.emplace_back().mutable_info()->set_name(name);
+    state().nodes.back().set_state("READY");
+  }
+  EXPECT_THAT(Complete({"node", "uncordon", ""}), ElementsAre("a", "b"));
+}
+
 TEST_F(CompletionTest, TheBashScriptIsGoodBashAndCompletes) {
   const std::string script = RunAlone({"completion", "bash"}).out;
   std::string output;

@@ -77,7 +77,10 @@ class EscapeTest : public CommandsTest {
     v1::Node& node = state().nodes.emplace_back();
     node.mutable_info()->add_gpus();
     node.mutable_info()->set_name("n");
+    node.mutable_cordon()->set_by("b");
+    node.mutable_cordon()->set_reason("r");
     Poison(&node);
+    node.mutable_info()->set_name("n");
     node.add_job_ids(kHostile);
     Poison(&state().checkpoints.emplace_back());
     state().checkpoint_problems.emplace_back(kHostile);
@@ -108,6 +111,8 @@ TEST_F(EscapeTest, NoCommandPassesASteeringTextOn) {
       {"replay", "jdemo1234567", "--step", "375", "--from", "0"},
       {"nodes"},
       {"nodes", "-o", "wide"},
+      {"node", "drain", "n"},
+      {"node", "uncordon", "n"},
       {"checkpoint", "list", "jdemo1234567"},
       {"checkpoint", "verify", "jdemo1234567"},
       {"dump-stack", "jdemo1234567"},

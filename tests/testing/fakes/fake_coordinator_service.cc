@@ -266,8 +266,60 @@ grpc::Status FakeCoordinatorService::ListNodes(grpc::ServerContext* context,
                                                v1::ListNodesResponse* response) {
   if (auto status = Enter(context, "ListNodes", *request); !status.ok()) return status;
   MutexLock lock(&mutex_);
-  for (const v1::Node& node : state_.nodes) *response->add_nodes() = node;
+  for (v1::Node& node : state_.nodes) {
+    if (node.cordon().drain()) Drain(&node);
+    *response->add_nodes() = node;
+  }
   response->set_local_agent(state_.local_agent);
+  return grpc::Status::OK;
+}
+
+void FakeCoordinatorService::Drain(v1::Node* node) {
+  const bool over = --state_.looks_until_drained < 0;
+  for (const std::string& id : node->job_ids()) {
+    v1::Job* job = Find(id);
+    if (job == nullptr) continue;
+    job->set_state(over ? v1::Job::STATE_RUNNING : v1::Job::STATE_RESTARTING);
+    job->set_reason(over ? "ALL_RANKS_UP" : "MOVING");
+    if (!over) continue;
+    job->clear_ranks();
+    job->add_ranks()->set_node("elsewhere");
+  }
+  if (!over) return;
+  node->clear_job_ids();
+  node->clear_cpu_slots_used();
+}
+
+v1::Node* FakeCoordinatorService::FindNode(const std::string& name) {
+  for (v1::Node& node : state_.nodes) {
+    if (node.info().name() == name) return &node;
+  }
+  return nullptr;
+}
+
+grpc::Status FakeCoordinatorService::CordonNode(grpc::ServerContext* context,
+                                                const v1::CordonNodeRequest* request,
+                                                v1::CordonNodeResponse* response) {
+  if (auto status = Enter(context, "CordonNode", *request); !status.ok()) return status;
+  MutexLock lock(&mutex_);
+  v1::Node* node = FindNode(request->node());
+  if (node == nullptr) return {grpc::StatusCode::NOT_FOUND, "node: no machine has the name"};
+  node->mutable_cordon()->set_drain(request->drain());
+  node->mutable_cordon()->set_reason(request->reason());
+  node->mutable_cordon()->set_by("local");
+  *response->mutable_node() = *node;
+  return grpc::Status::OK;
+}
+
+grpc::Status FakeCoordinatorService::UncordonNode(grpc::ServerContext* context,
+                                                  const v1::UncordonNodeRequest* request,
+                                                  v1::UncordonNodeResponse* response) {
+  if (auto status = Enter(context, "UncordonNode", *request); !status.ok()) return status;
+  MutexLock lock(&mutex_);
+  v1::Node* node = FindNode(request->node());
+  if (node == nullptr) return {grpc::StatusCode::NOT_FOUND, "node: no machine has the name"};
+  node->clear_cordon();
+  *response->mutable_node() = *node;
   return grpc::Status::OK;
 }
 

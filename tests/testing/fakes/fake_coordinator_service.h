@@ -28,6 +28,9 @@ class FakeCoordinatorService final : public v1::CoordinatorService::Service {
     std::vector<v1::ProfileJobResponse> profile;
     std::vector<v1::GetSavedStacksResponse> saved_stacks;  // oldest first
     std::vector<v1::Node> nodes;
+    // A machine that is drained is empty after it was listed this often; its jobs then run on
+    // "elsewhere".
+    int looks_until_drained = 1;
     bool local_agent = false;
     v1::PreflightReport report;
     // What WatchJob sends, one after another over all its calls. A job without an id breaks the
@@ -92,6 +95,10 @@ class FakeCoordinatorService final : public v1::CoordinatorService::Service {
                                 v1::VerifyCheckpointResponse* response) override;
   grpc::Status ListNodes(grpc::ServerContext* context, const v1::ListNodesRequest* request,
                          v1::ListNodesResponse* response) override;
+  grpc::Status CordonNode(grpc::ServerContext* context, const v1::CordonNodeRequest* request,
+                          v1::CordonNodeResponse* response) override;
+  grpc::Status UncordonNode(grpc::ServerContext* context, const v1::UncordonNodeRequest* request,
+                            v1::UncordonNodeResponse* response) override;
   grpc::Status GetVersion(grpc::ServerContext* context, const v1::GetVersionRequest* request,
                           v1::GetVersionResponse* response) override;
 
@@ -100,6 +107,8 @@ class FakeCoordinatorService final : public v1::CoordinatorService::Service {
   grpc::Status Enter(grpc::ServerContext* context, const std::string& method,
                      const google::protobuf::Message& request);
   v1::Job* Find(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  v1::Node* FindNode(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Drain(v1::Node* node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Mutex mutex_;
   State state_ ABSL_GUARDED_BY(mutex_);

@@ -1,0 +1,210 @@
+// nsactl node: takes machines out of service and puts them back.
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/cli.h"
+#include "client/show/human.h"
+#include "client/show/job_text.h"
+#include "common/base/status.h"
+#include "common/rpc/cordon_text.h"
+
+namespace nsa::client {
+namespace {
+
+constexpr absl::Duration kLook = absl::Milliseconds(500);
+
+struct NodeFlags {
+  std::string node;
+  std::string reason;
+  std::string deadline;
+  bool no_wait = false;
+};
+
+void PrintNode(Session& session, const v1::Node& node) {
+  if (session.PrintDocumentOrName(node, node.info().name())) return;
+  session.out() << node.info().name() << ": ";
+  if (!node.has_cordon()) {
+    session.out() << "ranks may be placed on it\n" << std::flush;
+    return;
+  }
+  session.out() << CordonWord(node) << ", " << CordonText(node.cordon());
+  if (node.cordon().deadline_unix_nanos() != 0) {
+    session.out() << "; ranks that are there at " << Timestamp(node.cordon().deadline_unix_nanos())
+                  << " are killed";
+  }
+  session.out() << "\n" << std::flush;
+}
+
+// Says what becomes of the jobs of a machine that is being drained.
+class Moves {
+ public:
+  explicit Moves(Session* session) : session_(*session) {}
+
+  // Prints a line for each job whose state has changed since the last call. A job that runs again
+  // or has ended is done.
+  absl::Status Look(Client* client, const v1::Node& node) {
+    for (const std::string& id : node.job_ids()) waiting_.insert(id);
+    const std::set<std::string> now = waiting_;
+    for (const std::string& id : now) {
+      const absl::StatusOr<v1::Job> job = client->GetJob(id);
+      if (absl::IsNotFound(job.status())) {
+        waiting_.erase(id);
+        continue;
+      }
+      NSA_RETURN_IF_ERROR(job.status());
+      Say(*job);
+      const bool left = std::ranges::find(node.job_ids(), id) == node.job_ids().end();
+      if (left && (HasEnded(*job) || job->state() == v1::Job::STATE_RUNNING)) waiting_.erase(id);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  void Say(const v1::Job& job) {
+    std::set<std::string> places;
+    for (const v1::RankStatus& rank : job.ranks()) places.insert(rank.node());
+    const std::string where =
+        places.empty() ? "" : absl::StrCat(" on ", absl::StrJoin(places, ", "));
+    const std::string line = absl::StrCat(StateName(job.state()), where, " (", job.reason(), ")");
+    if (std::exchange(said_[job.id()], line) == line || session_.structured()) return;
+    session_.out() << Title(job) << ": " << line << ", " << StepText(job.progress())
+                   << (job.message().empty() ? "" : ": ") << job.message() << "\n"
+                   << std::flush;
+  }
+
+  Session& session_;
+  std::set<std::string> waiting_;
+  std::map<std::string, std::string> said_;
+};
+
+absl::StatusOr<v1::Node> FindNode(Client* client, const std::string& name) {
+  NSA_ASSIGN_OR_RETURN(const v1::ListNodesResponse nodes, client->ListNodes());
+  for (const v1::Node& node : nodes.nodes()) {
+    if (node.info().name() == name) return node;
+  }
+  return absl::NotFoundError(
+      absl::StrCat("node: the coordinator no longer knows ", name, "; `nsactl nodes` shows them"));
+}
+
+// One look at the machine. The text says why the drain is over; empty: it goes on.
+absl::StatusOr<std::string> LookOnce(Client* client, const std::string& name, Moves* moves,
+                                     v1::Node* node) {
+  NSA_ASSIGN_OR_RETURN(*node, FindNode(client, name));
+  NSA_RETURN_IF_ERROR(moves->Look(client, *node));
+  const std::string word = CordonWord(*node);
+  if (word == "DRAINING") return "";
+  return word.empty() ? "UNCORDONED" : word;
+}
+
+// Waits until nothing runs on the machine, also over restarts of the coordinator.
+absl::StatusOr<ExitCode> WaitUntilEmpty(Session& session, Client* client, v1::Node node) {
+  const std::string name = node.info().name();
+  Moves moves(&session);
+  bool lost = false;
+  while (true) {
+    const absl::StatusOr<std::string> over = LookOnce(client, name, &moves, &node);
+    if (!over.ok() && !absl::IsUnavailable(over.status())) return over.status();
+    if (!over.ok() && !lost) {
+      session.Note("nsactl: connection to the coordinator lost; waiting for it (Ctrl-C leaves)");
+    }
+    lost = !over.ok();
+    if (over.ok() && *over == "DRAINED") break;
+    if (over.ok() && !over->empty()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("node: ", name, " is ", *over == "CORDONED" ? "only cordoned" : "uncordoned",
+                       " now (drained): somebody ended the drain; see nsactl audit"));
+    }
+    if (session.interrupt().SleepFor(kLook)) continue;
+    session.Note(absl::StrCat("\nthe drain of ", name, " goes on without this window:\n",
+                              "  nsactl nodes                    shows when it is DRAINED\n",
+                              "  nsactl node uncordon ", name, "    ends it"));
+    return ExitCode::kInterrupted;
+  }
+  PrintNode(session, node);
+  return ExitCode::kOk;
+}
+
+absl::StatusOr<ExitCode> Cordon(Session& session, const NodeFlags& flags, bool drain) {
+  v1::CordonNodeRequest request;
+  request.set_node(flags.node);
+  request.set_reason(flags.reason);
+  request.set_drain(drain);
+  NSA_ASSIGN_OR_RETURN(const int64_t deadline, ParseSeconds("--deadline", flags.deadline));
+  request.set_deadline_seconds(static_cast<double>(deadline));
+  NSA_ASSIGN_OR_RETURN(Client * client, session.client());
+  NSA_ASSIGN_OR_RETURN(const auto response, client->Call<v1::CordonNodeResponse>(request));
+  if (!drain || flags.no_wait) {
+    PrintNode(session, response.node());
+    return ExitCode::kOk;
+  }
+  if (!session.structured() && CordonWord(response.node()) == "DRAINING") {
+    PrintNode(session, response.node());
+  }
+  return WaitUntilEmpty(session, client, response.node());
+}
+
+absl::StatusOr<ExitCode> Uncordon(Session& session, const NodeFlags& flags) {
+  v1::UncordonNodeRequest request;
+  request.set_node(flags.node);
+  NSA_ASSIGN_OR_RETURN(Client * client, session.client());
+  NSA_ASSIGN_OR_RETURN(const auto response, client->Call<v1::UncordonNodeResponse>(request));
+  PrintNode(session, response.node());
+  return ExitCode::kOk;
+}
+
+void AddReason(Options options, NodeFlags* flags) {
+  options.Argument("NODE", &flags->node, "Name of the machine");
+  options.Text("--reason", "TEXT", &flags->reason, "Why, for people; at most 200 characters");
+}
+
+}  // namespace
+
+void AddNode(Cli* cli) {
+  const auto flags = std::make_shared<NodeFlags>();
+  const Options group = cli->Add({.name = "node",
+                                  .what = "Take machines out of service and put them back",
+                                  .group = "Service",
+                                  .more = "For operators. `nsactl nodes` shows the machines.",
+                                  .examples = "nsactl node drain gpu-3 --reason \"new kernel\"\n"
+                                              "nsactl node uncordon gpu-3"});
+  AddReason(cli->Add({.name = "cordon",
+                      .what = "Place no further rank on a machine; what runs there goes on",
+                      .more = "It holds until `uncordon`, also for a machine that is away. It "
+                              "replaces an earlier cordon or drain.",
+                      .examples = "nsactl node cordon gpu-3 --reason \"fan is loud\"",
+                      .run = [flags](Session& session) { return Cordon(session, *flags, false); },
+                      .parent = &group}),
+            flags.get());
+  Options drain = cli->Add(
+      {.name = "drain",
+       .what = "Cordon a machine and move its jobs to others",
+       .more =
+           "Each job ends after the step in progress, with a checkpoint, goes back to its "
+           "place in the queue, and continues\nfrom that checkpoint on other machines; this is "
+           "no restart. The command shows the jobs and waits until none\nis left on the machine. "
+           "With --deadline, ranks that are still there by then are killed, and their job\n"
+           "continues from its last checkpoint.",
+       .examples = "nsactl node drain gpu-3 --reason \"new kernel\"\n"
+                   "nsactl node drain gpu-3 --deadline 10m\n"
+                   "nsactl node drain gpu-3 --no-wait",
+       .run = [flags](Session& session) { return Cordon(session, *flags, true); },
+       .parent = &group});
+  AddReason(drain, flags.get());
+  drain.Text("--deadline", "TIME", &flags->deadline,
+             "Kill ranks that are still there after this time, such as 90s, 10m or 2h; at most 7d "
+             "(default: never)");
+  drain.Flag("--no-wait", &flags->no_wait, "Do not wait until the machine is empty");
+  Options uncordon =
+      cli->Add({.name = "uncordon",
+                .what = "Let ranks be placed on a machine again; ends a cordon or a drain",
+                .examples = "nsactl node uncordon gpu-3",
+                .run = [flags](Session& session) { return Uncordon(session, *flags); },
+                .parent = &group});
+  uncordon.Argument("NODE", &flags->node, "Name of the machine");
+}
+
+}  // namespace nsa::client

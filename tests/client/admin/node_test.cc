@@ -1,0 +1,89 @@
+// nsactl node: what it sends, prints and returns, against a fake coordinator.
+#include "gmock/gmock.h"
+#include "nlohmann/json.hpp"
+#include "tests/client/commands_fixture.h"
+
+namespace nsa::client {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+class NodeTest : public CommandsTest {
+ protected:
+  NodeTest() {
+    v1::Node& node = state().nodes.emplace_back();
+    node.mutable_info()->set_name("box");
+    node.mutable_info()->set_cpu_slots(2);
+    node.set_state("READY");
+    node.set_cpu_slots_used(1);
+    node.add_job_ids("jdemo1234567");
+  }
+};
+
+TEST_F(NodeTest, CordonSendsTheReasonAndSaysWhatHolds) {
+  const Ran ran = Run({"node", "cordon", "box", "--reason", "loud fan"});
+  EXPECT_EQ(ran.code, ExitCode::kOk);
+  EXPECT_EQ(ran.out, "box: CORDONED, cordoned by local (loud fan)\n");
+  EXPECT_THAT(service().Requests("CordonNode"),
+              ElementsAre(AllOf(HasSubstr("box"), HasSubstr("loud fan"), Not(HasSubstr("drain")))));
+  EXPECT_EQ(Run({"nodes"}).out,
+            "NAME  STATE           CPU SLOTS  GPUS  FREE MEMORY  HEARTBEAT  JOBS          CORDON\n"
+            "box   READY,CORDONED        1/2  -     0 B          -          jdemo1234567  cordoned "
+            "by local (loud fan)\n");
+  EXPECT_EQ(Run({"node", "uncordon", "box"}).out, "box: ranks may be placed on it\n");
+  EXPECT_THAT(Run({"nodes"}).out, Not(HasSubstr("CORDON")));
+}
+
+TEST_F(NodeTest, DrainShowsWhatMovesAndWaitsUntilTheMachineIsEmpty) {
+  state().looks_until_drained = 2;
+  const Ran ran = Run({"node", "drain", "box", "--reason", "new kernel"});
+  EXPECT_EQ(ran.code, ExitCode::kOk);
+  EXPECT_EQ(ran.out,
+            "box: DRAINING, drained by local (new kernel)\n"
+            "demo (jdemo1234567): RESTARTING on box (MOVING), 375/1000\n"
+            "demo (jdemo1234567): RUNNING on elsewhere (ALL_RANKS_UP), 375/1000\n"
+            "box: DRAINED, drained by local (new kernel)\n");
+}
+
+TEST_F(NodeTest, DrainContinuesWhenTheCoordinatorIsAwayForAWhile) {
+  // More than gRPC itself repeats.
+  state().failures["ListNodes"] =
+      std::vector<grpc::Status>(12, grpc::Status(grpc::StatusCode::UNAVAILABLE, "gone"));
+  const Ran ran = Run({"node", "drain", "box"});
+  EXPECT_EQ(ran.code, ExitCode::kOk);
+  EXPECT_THAT(ran.err, HasSubstr("connection to the coordinator lost"));
+  EXPECT_THAT(ran.out, HasSubstr("box: DRAINED"));
+}
+
+TEST_F(NodeTest, DrainDoesNotWaitIfItNeedNot) {
+  const Ran ran = Run({"node", "drain", "box", "--deadline", "10m", "--no-wait"});
+  EXPECT_EQ(ran.out, "box: DRAINING, drained by local\n");
+  EXPECT_THAT(service().Requests("CordonNode"),
+              ElementsAre(AllOf(HasSubstr("drain: true"), HasSubstr("deadline_seconds: 600"))));
+  EXPECT_THAT(service().Requests("ListNodes"), IsEmpty());
+}
+
+TEST_F(NodeTest, WrongDeadlinesAndUnknownMachinesAreNamed) {
+  for (const std::string text : {"x", "-1s", "0.5s", "10"}) {
+    const Ran ran = Run({"node", "drain", "box", "--deadline", text});
+    EXPECT_EQ(ran.code, ExitCode::kUsage) << text;
+    EXPECT_THAT(ran.err, HasSubstr("--deadline: '" + text + "'"));
+  }
+  EXPECT_THAT(service().Requests("CordonNode"), IsEmpty());
+  EXPECT_EQ(Run({"node", "drain", "nobody"}).code, ExitCode::kNotFound);
+  EXPECT_EQ(Run({"node", "uncordon", "nobody"}).code, ExitCode::kNotFound);
+}
+
+TEST_F(NodeTest, ADocumentHasTheCordon) {
+  const auto json = nlohmann::json::parse(Run({"node", "drain", "box", "-o", "json"}).out);
+  EXPECT_EQ(json["cordon"]["by"], "local");
+  EXPECT_EQ(json["cordon"]["drain"], true);
+  EXPECT_EQ(Run({"node", "uncordon", "box", "-o", "name"}).out, "box\n");
+}
+
+}  // namespace
+}  // namespace nsa::client
