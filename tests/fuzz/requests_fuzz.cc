@@ -86,9 +86,9 @@ std::vector<Call> PeoplesCalls() {
           "ListNodes", false,
           [](const auto& request, const Caller& caller) -> absl::StatusOr<v1::ListNodesResponse> {
             server::Life& life = world->life();
-            NSA_ASSIGN_OR_RETURN(
-                v1::ListNodesResponse nodes,
-                server::NodesView(life.fleet.Nodes(), life.store->Active(), {}, request));
+            NSA_ASSIGN_OR_RETURN(v1::ListNodesResponse nodes,
+                                 server::NodesView(life.fleet.Nodes(), life.store->Active(),
+                                                   life.nodes->All(), request));
             server::KeepOwnJobs(*life.store, AskerOf(caller).only(), &nodes);
             return nodes;
           }),
@@ -118,6 +118,15 @@ std::vector<Call> OperatorsCalls() {
                                      [](const auto& request, const Caller&) {
                                        return server::ListAudit(world->audit(), request);
                                      }),
+      MakeCall<v1::CordonNodeRequest>("CordonNode", true,
+                                      [](const auto& request, const Caller& caller) {
+                                        server::Life& life = world->life();
+                                        return life.node_control->Cordon(request, caller.name);
+                                      }),
+      MakeCall<v1::UncordonNodeRequest>("UncordonNode", true,
+                                        [](const auto& request, const Caller&) {
+                                          return world->life().node_control->Uncordon(request);
+                                        }),
   };
 }
 

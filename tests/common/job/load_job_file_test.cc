@@ -154,6 +154,7 @@ TEST(ApplyDefaults, FillsEveryFieldThatHasOne) {
       "name", "labels",
       "preflight",  // specific to the job
       "sweep",      // set by nsactl submit --sweep
+      "limits",     // none
       "nsa.layers", "data.path", "data.val_path", "data.tokenizer_path", "data.separator",
       "data.text_field", "data.mix", "data.val", "train.out_dir",
       // Absent is the default, so that older workers take the job.
