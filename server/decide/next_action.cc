@@ -192,8 +192,7 @@ Action NextWithGang(const JobFacts& facts) {
     return action::Move{Trigger::kAllRunning, {.text = absl::StrCat(ranks, " up")}};
   }
   if (TimeIsUp(facts.job, facts.wall_time)) {
-    return action::Move{Trigger::kTimeLimitReached,
-                        {.text = TimeIsUpText(facts.job.job()), .severity = v1::SEVERITY_WARNING}};
+    return action::Move{Trigger::kTimeLimitReached, {.text = TimeIsUpText(facts.job.job())}};
   }
   if (facts.leave.kind == Leave::Kind::kMoveNow) return MoveNow(facts);
   if (facts.leave.kind == Leave::Kind::kMove) {
