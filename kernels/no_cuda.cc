@@ -1,13 +1,13 @@
 // Build without CUDA: the GPU half of every family returns an error. This is the only file that
 // includes all families.
 #include "absl/strings/str_cat.h"
+#include "kernels/nn/activation.h"
 #include "kernels/nn/copy.h"
 #include "kernels/nn/cross_entropy.h"
 #include "kernels/nn/embedding.h"
 #include "kernels/nn/matmul.h"
 #include "kernels/nn/rms_norm.h"
 #include "kernels/nn/rope.h"
-#include "kernels/nn/silu.h"
 #include "kernels/nsa/audit/audit.h"
 #include "kernels/nsa/branch/compressed_attention.h"
 #include "kernels/nsa/branch/selected_attention.h"
@@ -87,8 +87,10 @@ absl::Status RmsNorm(const Exec&, const RmsNormArgs&) { return Missing("RmsNorm"
 absl::Status RmsNormBackward(const Exec&, const RmsNormBackwardArgs&) {
   return Missing("RmsNormBackward");
 }
-absl::Status Silu(const Exec&, const SiluArgs&) { return Missing("Silu"); }
-absl::Status SiluBackward(const Exec&, const SiluBackwardArgs&) { return Missing("SiluBackward"); }
+absl::Status Activate(const Exec&, const ActivateArgs&) { return Missing("Activate"); }
+absl::Status ActivateBackward(const Exec&, const ActivateBackwardArgs&) {
+  return Missing("ActivateBackward");
+}
 absl::Status Embedding(const Exec&, const EmbeddingArgs&) { return Missing("Embedding"); }
 absl::Status EmbeddingBackward(const Exec&, const EmbeddingBackwardArgs&) {
   return Missing("EmbeddingBackward");

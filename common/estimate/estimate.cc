@@ -98,7 +98,7 @@ Kept BlockKept(const Sizes& s, int64_t tokens) {
   return {tokens * (s.dim + s.q + s.n_branches * s.v + s.o), 0};
 }
 
-// Kept per block and cheap to recompute: the two norms, the output of fc1 and its SiLU.
+// Kept per block and cheap to recompute: the two norms, the output of fc1 and its activation.
 Kept MlpKept(const Sizes& s, int64_t tokens) {
   return {tokens * (2 * s.dim + 2 * s.hidden), 2 * tokens};
 }
@@ -107,14 +107,15 @@ int64_t CompressedTokens(const NsaShape& shape) {
   return int64_t{shape.batch} * shape.cmp_blocks();
 }
 
-// Kept per block by the attention: rotated q and k, branch outputs, log-sum-exp, compressed keys
-// and values, selected blocks, gates.
+// Kept per block by the attention: rotated q and k (with qk_norm also their factors), branch
+// outputs, log-sum-exp, compressed keys and values, selected blocks, gates.
 Kept AttentionKept(const v1::JobSpec& spec, const Sizes& s, int64_t tokens) {
   const NsaShape shape = ShapeOf(spec);
   const int64_t count = s.n_branches;
   Kept kept;
   kept.elements = tokens * (s.q + count * s.k + (count > 1 ? count * s.o : 0));
   kept.words = tokens * (count * shape.n_heads + (count > 1 ? count * shape.n_kv_groups : 0));
+  if (spec.model().qk_norm()) kept.words += tokens * (shape.n_heads + count * shape.n_kv_groups);
   if (s.branches[kCmp] || s.branches[kSel]) kept.elements += CompressedTokens(shape) * s.k;
   if (s.branches[kCmp]) kept.elements += CompressedTokens(shape) * s.v;
   if (s.phi_mlp) kept.elements += CompressedTokens(shape) * (s.k + s.v);

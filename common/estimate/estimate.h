@@ -35,7 +35,7 @@ double FlopsPerToken(const v1::JobSpec& spec);
 // What backward recomputes instead of keeping it from forward.
 enum class Recompute : uint8_t {
   kNothing,  // nothing: everything is kept
-  kMlp,      // the two norms, fc1 and SiLU; the attention results are kept
+  kMlp,      // the two norms, fc1 and its activation; the attention results are kept
   kBlock,    // the whole block, from its input
 };
 

@@ -6,9 +6,22 @@
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "kernels/check.h"
+#include "kernels/nn/rms_norm.h"
 
 namespace nsa {
 namespace {
+
+absl::Status CheckNormalize(const Exec& exec, const RopeArgs& args, int64_t size) {
+  const int32_t width = args.head_dim;
+  if (exec.backend == Backend::kCuda && (width < 8 || width > 128 || (width & (width - 1)) != 0)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "rope: head_dim=%d (normalized on a GPU: a power of two, 8 to 128); take 64", width));
+  }
+  const int64_t heads = size / width;
+  if (!args.inverse) return CheckOptional("rstd", args.rstd, heads, DType::kF32, "B·S·heads");
+  NSA_RETURN_IF_ERROR(CheckTensor("y_forward", args.y_forward, size, args.x.dtype, "B·S·heads·dk"));
+  return CheckTensor("rstd_forward", args.rstd_forward, heads, DType::kF32, "B·S·heads");
+}
 
 absl::Status Check(const Exec& exec, const RopeArgs& args) {
   if (args.batch < 1 || args.seq_len < 1 || args.heads < 1 || args.head_dim < 2 ||
@@ -29,6 +42,7 @@ absl::Status Check(const Exec& exec, const RopeArgs& args) {
   NSA_RETURN_IF_ERROR(CheckFloating("x", args.x));
   NSA_RETURN_IF_ERROR(CheckTensor("x", args.x, size, args.x.dtype, "B·S·heads·dk"));
   NSA_RETURN_IF_ERROR(CheckTensor("y", args.y, size, args.x.dtype, "B·S·heads·dk"));
+  if (args.normalize) NSA_RETURN_IF_ERROR(CheckNormalize(exec, args, size));
   return CheckBackend(exec, "rope", args.x.dtype);
 }
 
@@ -56,6 +70,28 @@ void RotateRow(const Angles& angles, int32_t pairs, const float* x, float* y) {
   }
 }
 
+// The rows of a normalized head; y may be x.
+void NormalizeRow(const RopeArgs& args, const Angles& angles, int64_t row, const float* x,
+                  float* y) {
+  float squares = 0;
+  for (int32_t i = 0; i < args.head_dim; ++i) squares += x[i] * x[i];
+  const float r = 1.0f / std::sqrt(squares / static_cast<float>(args.head_dim) + kRmsNormEps);
+  for (int32_t i = 0; i < args.head_dim; ++i) y[i] = x[i] * r;
+  RotateRow(angles, args.head_dim / 2, y, y);
+  if (args.rstd.wanted()) args.rstd.as<float>()[row] = r;
+}
+
+void NormalizeRowBackward(const RopeArgs& args, const Angles& angles, int64_t row, const float* dy,
+                          float* dx) {
+  const float* y = static_cast<const float*>(args.y_forward.data) + row * args.head_dim;
+  float dot = 0;
+  for (int32_t i = 0; i < args.head_dim; ++i) dot += dy[i] * y[i];
+  const float along = dot / static_cast<float>(args.head_dim);
+  const float r = args.rstd_forward.as<float>()[row];
+  for (int32_t i = 0; i < args.head_dim; ++i) dx[i] = r * (dy[i] - y[i] * along);
+  RotateRow(angles, args.head_dim / 2, dx, dx);
+}
+
 void RopeCpu(const RopeArgs& args) {
   const int32_t pairs = args.head_dim / 2;
   std::vector<double> frequency(pairs);
@@ -74,7 +110,13 @@ void RopeCpu(const RopeArgs& args) {
       for (int64_t b = 0; b < args.batch; ++b) {
         const int64_t at = (b * args.seq_len + t) * row;
         for (int64_t a = at; a < at + row; a += args.head_dim) {
-          RotateRow(angles, pairs, x + a, y + a);
+          if (!args.normalize) {
+            RotateRow(angles, pairs, x + a, y + a);
+          } else if (args.inverse) {
+            NormalizeRowBackward(args, angles, a / args.head_dim, x + a, y + a);
+          } else {
+            NormalizeRow(args, angles, a / args.head_dim, x + a, y + a);
+          }
         }
       }
     }

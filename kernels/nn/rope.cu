@@ -30,9 +30,56 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// The same of normalized heads, forward or backward. A head is in neighbouring lanes.
+struct NormPointers {
+  float* rstd;             // forward; may be null
+  const bf16* y_forward;   // backward
+  const float* r_forward;  // backward
+};
+
+template <bool kBackward>
+__global__ void __launch_bounds__(kThreads)
+    NormRopeKernel(Begin begin, const bf16* x, bf16* y, const __grid_constant__ NormPointers norm,
+                   const __grid_constant__ RopeFrequencies f, int seq_len, int position0, int heads,
+                   int head_dim, int64_t tokens) {
+  __shared__ float2 angles[kTokens * kMaxRopePairs];
+  const int64_t token0 = int64_t{1} * blockIdx.x * kTokens;
+  const int count = static_cast<int>(min(int64_t{kTokens}, tokens - token0));
+  FillRopeAngles(f, token0, count, seq_len, position0, head_dim / 2, angles);
+  __syncthreads();
+  begin.WaitForPrevious();
+  const int per_head = head_dim / 8, per_token = heads * per_head;
+  const int64_t first = token0 * per_token;
+  for (int i = threadIdx.x; i < count * per_token; i += kThreads) {
+    const float2* mine = angles + i / per_token * (head_dim / 2) + i % per_head * 4;
+    const int64_t at = first + i, row = at / per_head;
+    const Float8 value = Load8(x + 8 * at);
+    if (kBackward) {
+      const Float8 forward = Load8(norm.y_forward + 8 * at);
+      Store8(y + 8 * at,
+             Rotated(HeadGradient(value, forward, norm.r_forward[row], per_head), mine, -1.0f));
+    } else {
+      const float r = HeadRstd(value, per_head);
+      if (norm.rstd != nullptr && i % per_head == 0) norm.rstd[row] = r;
+      Store8(y + 8 * at, Rotated(Scaled(value, r), mine, 1.0f));
+    }
+  }
+}
+
+absl::Status NormRope(const Exec& exec, const RopeArgs& args) {
+  const int64_t tokens = int64_t{1} * args.batch * args.seq_len;
+  const NormPointers norm{DataOf<float>(args.rstd), DataOf<bf16>(args.y_forward),
+                          DataOf<float>(args.rstd_forward)};
+  return Launch(exec, "rope", args.inverse ? NormRopeKernel<true> : NormRopeKernel<false>,
+                {.grid = GridFor(tokens, kTokens), .block = kThreads}, DataOf<bf16>(args.x),
+                DataOf<bf16>(args.y), norm, FrequenciesOf(args.head_dim, args.base, args.scale),
+                args.seq_len, args.first, args.heads, args.head_dim, tokens);
+}
+
 }  // namespace
 
 absl::Status Rope(const Exec& exec, const RopeArgs& args) {
+  if (args.normalize) return NormRope(exec, args);
   const int64_t tokens = int64_t{1} * args.batch * args.seq_len;
   return Launch(exec, "rope", RopeKernel, {.grid = GridFor(tokens, kTokens), .block = kThreads},
                 DataOf<bf16>(args.x), DataOf<bf16>(args.y),

@@ -3,6 +3,12 @@
 //   y[2i]   = x[2i]·cos θ − x[2i+1]·sin θ
 //   y[2i+1] = x[2i]·sin θ + x[2i+1]·cos θ      θ = (t / scale) · base^(−2i/dk),  i = 0 … dk/2−1
 //
+// With `normalize` (QK-norm, arXiv 2010.04245, without parameters) every head is first divided by
+// its root mean square:
+//
+//   y = R(x · r),   r = 1/√(mean(x²) + 1e-6)            R: the rotation above
+//   dx = r · R⁻¹(dy − y · mean(dy · y))                 its gradient, with `inverse`
+//
 // Every head uses the same dk/2 frequencies, so q·k of two rotated rows depends only on their
 // distance. θ is computed in fp64; its sine and cosine are rounded once. The gradient of a rotation
 // is the inverse rotation: call with `inverse`.
@@ -27,6 +33,12 @@ struct RopeArgs {
   ConstTensor x;         // [B, S, heads, dk]
   Tensor y;              // [B, S, heads, dk], overwritten; may be x itself
   int32_t first = 0;     // position of the first token
+
+  bool normalize = false;  // on a GPU head_dim must then be a power of two, 8 to 128
+  Tensor rstd;             // optional fp32 [B, S, heads]: r, for backward; not with `inverse`
+  // With `normalize` and `inverse` x is dy and y is dx; these are forward's results.
+  ConstTensor y_forward;     // [B, S, heads, dk]
+  ConstTensor rstd_forward;  // fp32 [B, S, heads]
 };
 
 // Errors: InvalidArgument when a size, type or field is outside its limits. Each output element is

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "kernels/cuda/vector.cuh"
+#include "kernels/nn/rms_norm.h"
 
 namespace nsa::cuda {
 
@@ -51,6 +52,40 @@ __device__ __forceinline__ Float8 Rotated(const Float8& x, const float2* angles,
     y.v[2 * i + 1] = x.v[2 * i] * sine + x.v[2 * i + 1] * cosine;
   }
   return y;
+}
+
+// Normalized heads (RopeArgs::normalize). `lanes` neighbouring lanes, a power of two, have eight
+// elements each of a head; all of them must call these.
+__device__ __forceinline__ float SumOverHead(float x, int lanes) {
+  const unsigned int first = threadIdx.x & 31u & ~static_cast<unsigned int>(lanes - 1);
+  const unsigned int mask = (0xffffffffu >> (32 - lanes)) << first;
+  for (int offset = lanes / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(mask, x, offset);
+  return x;
+}
+
+// r of the head.
+__device__ __forceinline__ float HeadRstd(const Float8& x, int lanes) {
+  float squares = 0;
+#pragma unroll
+  for (int e = 0; e < 8; ++e) squares = fmaf(x.v[e], x.v[e], squares);
+  return rsqrtf(SumOverHead(squares, lanes) / static_cast<float>(8 * lanes) + kRmsNormEps);
+}
+
+__device__ __forceinline__ Float8 Scaled(Float8 x, float factor) {
+#pragma unroll
+  for (float& e : x.v) e *= factor;
+  return x;
+}
+
+// r · (dy − y · mean(dy · y)), which is then to be rotated back.
+__device__ __forceinline__ Float8 HeadGradient(Float8 dy, const Float8& y, float r, int lanes) {
+  float dot = 0;
+#pragma unroll
+  for (int e = 0; e < 8; ++e) dot = fmaf(dy.v[e], y.v[e], dot);
+  const float along = SumOverHead(dot, lanes) / static_cast<float>(8 * lanes);
+#pragma unroll
+  for (int e = 0; e < 8; ++e) dy.v[e] = r * fmaf(-along, y.v[e], dy.v[e]);
+  return dy;
 }
 
 // Writes the angles of `rows` positions from row0 on to shared memory, [rows][head_dim/2]; row r is

@@ -5,11 +5,11 @@
 
 #include <vector>
 
+#include "kernels/nn/activation.h"
 #include "kernels/nn/cross_entropy.h"
 #include "kernels/nn/embedding.h"
 #include "kernels/nn/matmul.h"
 #include "kernels/nn/rms_norm.h"
-#include "kernels/nn/silu.h"
 #include "kernels/optimizer/adamw.h"
 #include "kernels/optimizer/global_norm.h"
 #include "kernels/optimizer/parameters_hash.h"
@@ -63,7 +63,7 @@ void BenchSilu(benchmark::State& state) {
   const int64_t size = state.range(0);
   const std::vector<float> x(size, 0.5f);
   std::vector<float> y(size);
-  for (auto _ : state) Refuse(state, Silu({}, {.x = View(x), .y = std::span<float>(y)}));
+  for (auto _ : state) Refuse(state, Activate({}, {.x = View(x), .y = std::span<float>(y)}));
   Gigabytes(state, 8.0 * static_cast<double>(size));
 }
 

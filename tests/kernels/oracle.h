@@ -32,6 +32,19 @@ inline Array Rope(const Array& x, int64_t seq_len, int64_t heads, int64_t width,
   return y;
 }
 
+// x divided head by head by √(mean(x²) + 1e-6).
+inline Array Normalized(const Array& x, int64_t width) {
+  Array y(x.size());
+  for (size_t head = 0; head < x.size(); head += width) {
+    double squares = 0;
+    for (int64_t c = 0; c < width; ++c) squares += x[head + c] * x[head + c];
+    for (int64_t c = 0; c < width; ++c) {
+      y[head + c] = x[head + c] / std::sqrt(squares / static_cast<double>(width) + 1e-6);
+    }
+  }
+  return y;
+}
+
 struct Phi {
   Array pe, w1, b1, w2, b2;  // shapes as nsa::PhiParams; empty for the mean
 };
@@ -241,7 +254,8 @@ inline LayerResult Forward(const Layer& layer, const std::vector<int32_t>* fixed
   const NsaShape& s = config.shape;
   const Doc doc = DocOf(s, layer.doc_start);
   const auto rope = [&](const Array& x, int64_t heads) {
-    return Rope(x, s.seq_len, heads, s.d_k, config.rope_base, config.rope_scale);
+    return Rope(config.qk_norm ? Normalized(x, s.d_k) : x, s.seq_len, heads, s.d_k,
+                config.rope_base, config.rope_scale);
   };
   const Array q = rope(layer.q, s.n_heads);
   std::array<Array, kBranches> k;

@@ -1,12 +1,12 @@
 #include "worker/bench/families.h"
 
 #include "common/base/status.h"
+#include "kernels/nn/activation.h"
 #include "kernels/nn/cross_entropy.h"
 #include "kernels/nn/embedding.h"
 #include "kernels/nn/matmul.h"
 #include "kernels/nn/rms_norm.h"
 #include "kernels/nn/rope.h"
-#include "kernels/nn/silu.h"
 #include "kernels/nsa/branch/compressed_attention.h"
 #include "kernels/nsa/branch/window_attention.h"
 #include "kernels/nsa/layer/projections.h"
@@ -274,35 +274,41 @@ void AddRows(const NsaShape& s, const ModelWidths& w, std::vector<Family>* out) 
                                                    data->Zeros(w.dim, DType::kF32)};
                     return {[=] { return RmsNormBackward(data->exec(), args); }, {}};
                   }});
-  out->push_back(
-      {"silu", 0, 16.0 * RowsOf(s) * w.dim, [w](const NsaShape& shape, Data* data) -> Call {
-         const int64_t size = 4 * RowsOf(shape) * w.dim;
-         const SiluArgs args{data->Random(size, 1, 3), data->Out(size)};
-         return {[=] { return Silu(data->exec(), args); }, {{"y", args.y}}};
-       }});
-  out->push_back({"silu_backward", 0, 24.0 * RowsOf(s) * w.dim,
-                  [w](const NsaShape& shape, Data* data) -> Call {
-                    const int64_t size = 4 * RowsOf(shape) * w.dim;
-                    const SiluBackwardArgs args{data->Random(size, 2), data->Random(size, 1, 3),
-                                                data->Out(size)};
-                    return {[=] { return SiluBackward(data->exec(), args); }, {{"dx", args.dx}}};
-                  }});
+  for (const Activation kind : {Activation::kSilu, Activation::kRelu2}) {
+    const std::string name = kind == Activation::kSilu ? "silu" : "relu2";
+    out->push_back(
+        {name, 0, 16.0 * RowsOf(s) * w.dim, [w, kind](const NsaShape& shape, Data* data) -> Call {
+           const int64_t size = 4 * RowsOf(shape) * w.dim;
+           const ActivateArgs args{data->Random(size, 1, 3), data->Out(size), kind};
+           return {[=] { return Activate(data->exec(), args); }, {{"y", args.y}}};
+         }});
+    out->push_back(
+        {name + "_backward", 0, 24.0 * RowsOf(s) * w.dim,
+         [w, kind](const NsaShape& shape, Data* data) -> Call {
+           const int64_t size = 4 * RowsOf(shape) * w.dim;
+           const ActivateBackwardArgs args{data->Random(size, 2), data->Random(size, 1, 3),
+                                           data->Out(size), kind};
+           return {[=] { return ActivateBackward(data->exec(), args); }, {{"dx", args.dx}}};
+         }});
+  }
 }
 
 // Splits the wide matrix of projections into its parts and joins them again, with RoPE.
 void AddProjections(const NsaShape& s, std::vector<Family>* out) {
-  const auto make = [](bool backward) {
-    return [backward](const NsaShape& shape, Data* data) -> Call {
-      NsaLayerConfig config{.shape = shape};
+  const auto make = [](bool backward, bool qk_norm) {
+    return [=](const NsaShape& shape, Data* data) -> Call {
+      NsaLayerConfig config{.shape = shape, .qk_norm = qk_norm};
       if (data->exec().backend == Backend::kCuda) config.dtype = DType::kBf16;
       const int64_t wide = RowsOf(shape) * ProjectionWidth(config);
       if (!backward) {
         SplitProjectionsArgs args{.config = config,
                                   .wide = data->Random(wide, 1),
                                   .q = data->Out(shape.q_size()),
-                                  .q_rotated = data->Out(shape.q_size())};
+                                  .q_rotated = data->Out(shape.q_size()),
+                                  .q_rstd = data->Zeros(shape.q_size() / shape.d_k, DType::kF32)};
         for (int c = 0; c < kBranches; ++c) {
           args.k[c] = data->Out(shape.k_size()), args.v[c] = data->Out(shape.v_size());
+          args.k_rstd[c] = data->Zeros(shape.k_size() / shape.d_k, DType::kF32);
         }
         return {[=] { return SplitProjections(data->exec(), args); },
                 {{"q_rotated", args.q_rotated}, {"k", args.k[kWin]}, {"v", args.v[kCmp]}}};
@@ -311,17 +317,24 @@ void AddProjections(const NsaShape& s, std::vector<Family>* out) {
       JoinProjectionsArgs args{.config = config,
                                .dq = data->Random(shape.q_size(), 1),
                                .dq_mean = data->Random(shape.k_size(), 2),
-                               .wide = data->Out(wide)};
+                               .wide = data->Out(wide),
+                               .q_rotated = data->Random(shape.q_size(), 3),
+                               .q_rstd = data->RandomF32(shape.q_size() / shape.d_k, 4)};
       for (int c = 0; c < kBranches; ++c) {
         args.dk[c] = data->Random(shape.k_size(), 11 + c);
+        args.k_rotated[c] = data->Random(shape.k_size(), 31 + c);
+        args.k_rstd[c] = data->RandomF32(shape.k_size() / shape.d_k, 41 + c);
         args.dv[c] = data->Random(shape.v_size(), 21 + c);
       }
       return {[=] { return JoinProjections(data->exec(), args); }, {{"wide", args.wide}}};
     };
   };
   const double q = 2.0 * s.q_size(), wide = q + 6.0 * (s.k_size() + s.v_size());
-  out->push_back({"split_projections", 0, 2 * wide + q, make(false)});
-  out->push_back({"join_projections", 0, 2 * wide + 2.0 * s.k_size(), make(true)});
+  const double keys = q + 6.0 * s.k_size();  // read by joining with qk_norm
+  out->push_back({"split_projections", 0, 2 * wide + q, make(false, false)});
+  out->push_back({"join_projections", 0, 2 * wide + 2.0 * s.k_size(), make(true, false)});
+  out->push_back({"split_qk_norm", 0, 2 * wide + q, make(false, true)});
+  out->push_back({"join_qk_norm", 0, 2 * wide + 2.0 * s.k_size() + keys, make(true, true)});
 }
 
 void AddEnds(const NsaShape& s, const ModelWidths& w, std::vector<Family>* out) {

@@ -1,6 +1,7 @@
 // The projections of one token. A thread block has the pairs of columns that RoPE turns together:
-// two or four neighbouring rows of W. The projection is rounded to bf16 before it is turned, as it
-// is between the kernels of more rows.
+// two or four neighbouring rows of W. With qk_norm it has a whole head, whose columns it adds up
+// the squares of. The projection is rounded to bf16 before it is turned, as it is between the
+// kernels of more rows.
 #include "kernels/check.h"
 #include "kernels/nn/rope_angles.cuh"
 #include "kernels/nsa/decode/project_row.h"
@@ -13,7 +14,7 @@ constexpr int kMostParts = 1 + 2 * kBranches;
 
 // Part 0 of the columns is q, odd parts are keys, the other even parts are values.
 struct ProjectProblem {
-  int in, dk;
+  int in, dk, dv;
   const bf16 *x, *norm, *w;
   const int* at;  // SplitProjectionsArgs::at
   int parts;
@@ -23,16 +24,17 @@ struct ProjectProblem {
   bf16* q_rotated;
 };
 
-// Writes a column, of which `other` is the other one of its pair.
+// Writes a column, of which `other` is the other one of its pair. `factor` is 1, or with qk_norm
+// that of the head.
 __device__ __forceinline__ void Store(const ProjectProblem& p, const RopeFrequencies& f, int column,
-                                      float value, float other) {
+                                      float value, float other, float factor) {
   int part = 0;
   while (column >= p.begin[part + 1]) ++part;
   const int in_part = column - p.begin[part], position = p.at[0];
   float rotated = value;
   if (part == 0 || part % 2 == 1) {
     const float2 angle = RopeAngle(f, position, in_part % p.dk / 2);  // cosine, sine
-    rotated = value * angle.x + (in_part % 2 == 0 ? -other : other) * angle.y;
+    rotated = value * factor * angle.x + (in_part % 2 == 0 ? -other : other) * factor * angle.y;
   }
   if (part == 0) {
     p.to[0][in_part] = __float2bfloat16(value);
@@ -62,7 +64,55 @@ __global__ void __launch_bounds__(kRowWarps* kWarp)
   }
   __syncthreads();
   const int i = threadIdx.x;
-  if (i < kRows) Store(p, f, first + i, columns[i], columns[i ^ 1]);
+  if (i < kRows) Store(p, f, first + i, columns[i], columns[i ^ 1], 1.0f);
+}
+
+constexpr int kHeadWarps = 16;
+constexpr int kMostHeadWidth = 128;
+
+// The first column of the head of a thread block, and its width.
+struct Head {
+  int first, width;
+  bool turned;
+
+  __device__ static Head Of(const ProjectProblem& p, int head) {
+    for (int part = 0;; ++part) {
+      const bool turned = part == 0 || part % 2 == 1;
+      const int width = turned ? p.dk : p.dv, first = p.begin[part] + head * width;
+      if (first < p.begin[part + 1]) return {first, width, turned};
+      head -= (p.begin[part + 1] - p.begin[part]) / width;
+    }
+  }
+};
+
+// The same with qk_norm. A warp has width / kHeadWarps rows of W.
+__global__ void __launch_bounds__(kHeadWarps* kWarp)
+    ProjectHeadsKernel(Begin begin, const __grid_constant__ ProjectProblem p,
+                       const __grid_constant__ RopeFrequencies f) {
+  __shared__ float columns[kMostHeadWidth];
+  __shared__ float factor;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = threadIdx.x % kWarp;
+  const Head head = Head::Of(p, static_cast<int>(blockIdx.x));
+  const bf16* const w = p.w + int64_t{head.first} * p.in;
+  for (int row = warp; row < head.width; row += kHeadWarps) {
+    PrefetchRow(w + int64_t{row} * p.in, p.in);
+  }
+  begin.WaitForPrevious();
+  for (int row = warp; row < head.width; row += kHeadWarps) {
+    const float y = RowDot<true, 1>(w + int64_t{row} * p.in, p.x, p.norm, p.in);
+    if (lane == 0) columns[row] = __bfloat162float(__float2bfloat16(y));
+  }
+  __syncthreads();
+  if (warp == 0 && head.turned) {
+    float squares = 0;
+    for (int i = lane; i < head.width; i += kWarp) squares = fmaf(columns[i], columns[i], squares);
+    squares = WarpSum(squares);
+    if (lane == 0) factor = rsqrtf(squares / static_cast<float>(head.width) + kRmsNormEps);
+  }
+  __syncthreads();
+  const int i = threadIdx.x;
+  if (i >= head.width) return;
+  Store(p, f, head.first + i, columns[i], columns[i ^ 1], head.turned ? factor : 1.0f);
 }
 
 absl::Status Check(const ProjectRowArgs& args) {
@@ -91,6 +141,7 @@ ProjectProblem ProblemOf(const ProjectRowArgs& args) {
   const NsaShape& s = split.config.shape;
   ProjectProblem p{.in = static_cast<int>(args.in),
                    .dk = s.d_k,
+                   .dv = s.d_v,
                    .x = DataOf<bf16>(args.x),
                    .norm = DataOf<bf16>(args.norm),
                    .w = DataOf<bf16>(args.w),
@@ -116,13 +167,19 @@ absl::Status ProjectRow(const Exec& exec, const ProjectRowArgs& args) {
   NSA_RETURN_IF_ERROR(Check(args));
   const ProjectProblem p = ProblemOf(args);
   const NsaLayerConfig& config = args.split.config;
+  const NsaShape& s = config.shape;
+  const RopeFrequencies f = FrequenciesOf(s.d_k, config.rope_base, config.rope_scale);
+  if (config.qk_norm) {
+    const int heads = s.n_heads + 2 * config.n_branches() * s.n_kv_groups;
+    return Launch(exec, "project_row", ProjectHeadsKernel,
+                  {.grid = static_cast<unsigned int>(heads), .block = kHeadWarps * kWarp}, p, f);
+  }
   constexpr int kSplitLong = 2;
   const bool split = p.in >= kLongRow;
   // All widths are multiples of 16, so that no thread block has columns after the last.
   const unsigned int grid = GridFor(p.begin[p.parts], split ? kRowWarps / kSplitLong : kRowWarps);
   return Launch(exec, "project_row", split ? ProjectRowKernel<kSplitLong> : ProjectRowKernel<1>,
-                {.grid = grid, .block = kRowWarps * kWarp}, p,
-                FrequenciesOf(config.shape.d_k, config.rope_base, config.rope_scale));
+                {.grid = grid, .block = kRowWarps * kWarp}, p, f);
 }
 
 }  // namespace nsa::cuda

@@ -8,7 +8,7 @@ namespace {
 
 struct RowLinearProblem {
   int in, out;
-  bool silu;
+  bool silu, relu2;
   const bf16* x;
   const bf16* norm;  // null unless kNorm
   const bf16* w;
@@ -28,6 +28,7 @@ __global__ void __launch_bounds__(kRowWarps* kWarp)
   float y = RowDot<kNorm, kSplit>(w, p.x, p.norm, p.in);
   if (threadIdx.x % kWarp != 0 || warp % kSplit != 0 || row >= p.out) return;
   if (p.silu) y /= 1.0f + __expf(-y);
+  if (p.relu2) y = y < 0 ? 0.0f : y * y;
   if (p.add != nullptr) y += __bfloat162float(p.add[row]);
   p.y[row] = __float2bfloat16(y);
 }
@@ -48,7 +49,8 @@ absl::Status RowLinear(const Exec& exec, const RowLinearArgs& args) {
   NSA_RETURN_IF_ERROR(Check(args));
   const RowLinearProblem p{.in = static_cast<int>(args.in),
                            .out = static_cast<int>(args.out),
-                           .silu = args.silu,
+                           .silu = args.activation == Activation::kSilu,
+                           .relu2 = args.activation == Activation::kRelu2,
                            .x = DataOf<bf16>(args.x),
                            .norm = DataOf<bf16>(args.norm),
                            .w = DataOf<bf16>(args.w),

@@ -7,21 +7,23 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "kernels/exec.h"
+#include "kernels/nn/activation.h"
 #include "kernels/tensor.h"
 
 namespace nsa {
 
 struct RowLinearArgs {
   int64_t in = 0, out = 0;
-  ConstTensor x;      // bf16 [in]
-  ConstTensor norm;   // optional bf16 [in]: norm(x) = RMSNorm(x) with these weights, else x
-  ConstTensor w;      // bf16 [out, in]
-  bool silu = false;  // act(z) = z · sigmoid(z), else z
-  ConstTensor add;    // optional bf16 [out]
-  Tensor y;           // bf16 [out], overwritten; may be `add`, not x
+  ConstTensor x;     // bf16 [in]
+  ConstTensor norm;  // optional bf16 [in]: norm(x) = RMSNorm(x) with these weights, else x
+  ConstTensor w;     // bf16 [out, in]
+  ConstTensor add;   // optional bf16 [out]
+  Tensor y;          // bf16 [out], overwritten; may be `add`, not x
+  std::optional<Activation> activation;  // act, else the identity
 };
 
 }  // namespace nsa

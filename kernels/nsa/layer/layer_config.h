@@ -22,6 +22,9 @@ struct NsaLayerConfig {
   GateKind gate = GateKind::kSoftmax;
   float rope_base = 10000;
   float rope_scale = 1;  // divides the positions of q and of every k
+  // Divides every head of q and of every k by its root mean square before it is rotated. The gate
+  // reads q as it was projected.
+  bool qk_norm = false;
 
   bool has(Branch branch) const { return branches[branch]; }
   int n_branches() const { return CountOf(branches); }

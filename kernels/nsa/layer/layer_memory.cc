@@ -32,9 +32,11 @@ NsaLayerSaved CutSaved(const NsaLayerConfig& config, TensorCutter* memory) {
   const NsaShape& shape = config.shape;
   NsaLayerSaved saved;
   saved.q = memory->Take(shape.q_size(), config.dtype);
+  if (config.qk_norm) saved.q_rstd = memory->Take(shape.q_size() / shape.d_k, DType::kF32);
   for (int c = 0; c < kBranches; ++c) {
     if (!config.branches[c]) continue;
     saved.k[c] = memory->Take(shape.k_size(), config.dtype);
+    if (config.qk_norm) saved.k_rstd[c] = memory->Take(TokenGroups(shape), DType::kF32);
     if (config.has_gate()) saved.o[c] = memory->Take(shape.o_size(), config.dtype);
     saved.lse[c] =
         memory->Take(int64_t{1} * shape.batch * shape.seq_len * shape.n_heads, DType::kF32);

@@ -3,6 +3,7 @@
 // depend only on the config.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -15,15 +16,25 @@ namespace nsa {
 
 // Views into the bytes of `saved`; tensors of absent branches are empty.
 struct NsaLayerSaved {
-  Tensor q;                           // [B, S, H, dk], rotated
-  std::array<Tensor, kBranches> k;    // [B, S, G, dk], rotated
-  std::array<Tensor, kBranches> o;    // [B, S, H, dv], when has_gate()
-  std::array<Tensor, kBranches> lse;  // fp32 [B, S, H]
-  Tensor k_cmp, v_cmp;                // [B, S_cmp, G, dk or dv]; k_cmp also for sel without cmp
-  Tensor phi_k_hidden, phi_v_hidden;  // [B, S_cmp, G, m], when has_phi()
-  Tensor blocks;                      // int32 [B, S, G, n]
-  Tensor gates;                       // fp32 [B, S, G, n_b], when has_gate()
+  Tensor q;                         // [B, S, H, dk], rotated
+  std::array<Tensor, kBranches> k;  // [B, S, G, dk], rotated
+  // With qk_norm, whose factors these are (RopeArgs::rstd):
+  Tensor q_rstd;                         // fp32 [B, S, H]
+  std::array<Tensor, kBranches> k_rstd;  // fp32 [B, S, G]
+  std::array<Tensor, kBranches> o;       // [B, S, H, dv], when has_gate()
+  std::array<Tensor, kBranches> lse;     // fp32 [B, S, H]
+  Tensor k_cmp, v_cmp;                   // [B, S_cmp, G, dk or dv]; k_cmp also for sel without cmp
+  Tensor phi_k_hidden, phi_v_hidden;     // [B, S_cmp, G, m], when has_phi()
+  Tensor blocks;                         // int32 [B, S, G, n]
+  Tensor gates;                          // fp32 [B, S, G, n_b], when has_gate()
 };
+
+// The tensors of the branches, for reading.
+inline std::array<ConstTensor, kBranches> ReadOnly(const std::array<Tensor, kBranches>& tensors) {
+  std::array<ConstTensor, kBranches> out;
+  std::copy(tensors.begin(), tensors.end(), out.begin());
+  return out;
+}
 
 // Bytes that `saved` and `workspace` must have (uint8 tensors, 16-byte aligned).
 int64_t NsaLayerSavedBytes(const NsaLayerConfig& config);

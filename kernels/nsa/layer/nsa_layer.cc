@@ -1,6 +1,5 @@
 #include "kernels/nsa/layer/nsa_layer.h"
 
-#include <algorithm>
 #include <array>
 
 #include "absl/strings/str_format.h"
@@ -17,12 +16,6 @@
 
 namespace nsa {
 namespace {
-
-std::array<ConstTensor, kBranches> ReadOnly(const std::array<Tensor, kBranches>& tensors) {
-  std::array<ConstTensor, kBranches> out;
-  std::copy(tensors.begin(), tensors.end(), out.begin());
-  return out;
-}
 
 absl::Status CheckBytes(const char* name, const Tensor& bytes, int64_t size) {
   NSA_RETURN_IF_ERROR(CheckTensor(name, bytes, size, DType::kU8, "bytes of the config"));
@@ -82,10 +75,11 @@ Tensor KeysReadOf(const NsaLayerArgs& args, Branch branch) {
 
 absl::Status RotateAll(const Exec& exec, const NsaLayerArgs& args, const NsaLayerSaved& saved) {
   const NsaShape& shape = args.config.shape;
-  NSA_RETURN_IF_ERROR(Rotate(exec, args.config, shape.n_heads, false, args.q, saved.q));
+  NSA_RETURN_IF_ERROR(Rotate(exec, args.config, shape.n_heads, args.q, saved.q, saved.q_rstd));
   for (int c = 0; c < kBranches; ++c) {
     if (!args.config.branches[c]) continue;
-    NSA_RETURN_IF_ERROR(Rotate(exec, args.config, shape.n_kv_groups, false, args.k[c], saved.k[c]));
+    NSA_RETURN_IF_ERROR(
+        Rotate(exec, args.config, shape.n_kv_groups, args.k[c], saved.k[c], saved.k_rstd[c]));
   }
   return absl::OkStatus();
 }
@@ -323,12 +317,15 @@ absl::Status WindowBranchBackward(const Exec& exec, const NsaLayerBackwardArgs& 
   return WindowAttentionBackward(WithScratch(exec, state->scratch.branch[kWin]), branch);
 }
 
-absl::Status RotateAllBack(const Exec& exec, const NsaLayerBackwardArgs& args) {
+absl::Status RotateAllBack(const Exec& exec, const NsaLayerBackwardArgs& args,
+                           const NsaLayerSaved& saved) {
   const NsaShape& shape = args.config.shape;
-  NSA_RETURN_IF_ERROR(Rotate(exec, args.config, shape.n_heads, true, args.dq, args.dq));
+  NSA_RETURN_IF_ERROR(
+      RotateBack(exec, args.config, shape.n_heads, args.dq, args.dq, saved.q, saved.q_rstd));
   for (int c = 0; c < kBranches; ++c) {
     if (!args.config.branches[c]) continue;
-    NSA_RETURN_IF_ERROR(Rotate(exec, args.config, shape.n_kv_groups, true, args.dk[c], args.dk[c]));
+    NSA_RETURN_IF_ERROR(RotateBack(exec, args.config, shape.n_kv_groups, args.dk[c], args.dk[c],
+                                   saved.k[c], saved.k_rstd[c]));
   }
   return absl::OkStatus();
 }
@@ -370,7 +367,7 @@ absl::Status NsaLayerBackward(const Exec& exec, const NsaLayerBackwardArgs& args
   if (config.has(kWin)) NSA_RETURN_IF_ERROR(WindowBranchBackward(exec, args, &state));
   NSA_RETURN_IF_ERROR(cuda::Join(exec));
   if (args.rotated) return absl::OkStatus();
-  NSA_RETURN_IF_ERROR(RotateAllBack(exec, args));
+  NSA_RETURN_IF_ERROR(RotateAllBack(exec, args, state.saved));
   if (!config.has_gate()) return absl::OkStatus();
   return AddMeanGradient(
       exec, {.shape = config.shape, .dq_mean = state.workspace.dq_mean, .dq = args.dq});

@@ -1,11 +1,12 @@
 // The NSA layer without its projections: rotate, compress, choose blocks, attend three times, gate.
 //
-//   q', k'_x   = rope(q), rope(k_x)                            per head, x in {cmp, sel, win}
+//   q', k'_x   = rope(q), rope(k_x)                            per head, x in {cmp, sel, win};
+//                with qk_norm of q and k_x divided by their root mean squares (nn/rope.h)
 //   k̃, ṽ      = φ(k'_cmp), φ(v_cmp)
 //   o_cmp      = softmax attention over k̃, ṽ                   its scores choose the blocks
 //   o_sel      = … over the chosen blocks of k'_sel, v_sel
 //   o_win      = … over the window of k'_win, v_win
-//   o          = Σ gate_x(q) · o_x                             gate from q before RoPE
+//   o          = Σ gate_x(q) · o_x                             gate from q as projected
 //
 // Any non-empty subset of the branches may be present. An absent branch has no tensors. With a
 // single branch there is no gate: o is the output of that branch. When sel is present without cmp
@@ -47,7 +48,8 @@ struct NsaLayerGrads {
 struct NsaLayerArgs {
   NsaLayerConfig config;
   NsaLayerParams params;
-  // True: `saved` already holds the rotated q and k (from SplitProjections), and `k` is not read.
+  // True: `saved` already holds the rotated q and k, and with qk_norm their factors (from
+  // SplitProjections), and `k` is not read.
   bool rotated = false;
   ConstTensor q;                         // [B, S, H, dk], projected, not rotated
   std::array<ConstTensor, kBranches> k;  // [B, S, G, dk], projected, not rotated

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "kernels/check.h"
 #include "kernels/nn/columns.h"
@@ -12,6 +13,21 @@ namespace nsa {
 namespace {
 
 int64_t RowsOf(const NsaShape& shape) { return int64_t{1} * shape.batch * shape.seq_len; }
+
+// The factors of q and of the keys of each present branch.
+template <class T>
+absl::Status CheckRstd(const NsaLayerConfig& config, const ConstTensor& q_rstd,
+                       const std::array<T, kBranches>& k_rstd) {
+  const int64_t heads = RowsOf(config.shape) * config.shape.n_heads;
+  NSA_RETURN_IF_ERROR(CheckTensor("q_rstd", q_rstd, heads, DType::kF32, "B·S·H"));
+  for (int c = 0; c < kBranches; ++c) {
+    if (!config.branches[c]) continue;
+    NSA_RETURN_IF_ERROR(CheckTensor(absl::StrCat("k_rstd[", c, "]"), k_rstd[c],
+                                    RowsOf(config.shape) * config.shape.n_kv_groups, DType::kF32,
+                                    "B·S·G"));
+  }
+  return absl::OkStatus();
+}
 
 absl::Status Check(const Exec& exec, const SplitProjectionsArgs& args) {
   const NsaLayerConfig& config = args.config;
@@ -24,6 +40,9 @@ absl::Status Check(const Exec& exec, const SplitProjectionsArgs& args) {
       CheckTensor("q_rotated", args.q_rotated, shape.q_size(), config.dtype, "B·S·H·dk"));
   NSA_RETURN_IF_ERROR(CheckBranches("k", config, args.k, shape.k_size(), "B·S·G·dk"));
   NSA_RETURN_IF_ERROR(CheckBranches("v", config, args.v, shape.v_size(), "B·S·G·dv"));
+  if (config.qk_norm && args.q_rstd.wanted()) {
+    NSA_RETURN_IF_ERROR(CheckRstd(config, args.q_rstd, args.k_rstd));
+  }
   return CheckBackend(exec, "split_projections", config.dtype);
 }
 
@@ -40,6 +59,13 @@ absl::Status Check(const Exec& exec, const JoinProjectionsArgs& args) {
   NSA_RETURN_IF_ERROR(CheckBranches("dv", config, args.dv, shape.v_size(), "B·S·G·dv"));
   NSA_RETURN_IF_ERROR(CheckTensor("wide", args.wide, RowsOf(shape) * ProjectionWidth(config),
                                   config.dtype, "B·S·width"));
+  if (config.qk_norm) {
+    NSA_RETURN_IF_ERROR(
+        CheckTensor("q_rotated", args.q_rotated, shape.q_size(), config.dtype, "B·S·H·dk"));
+    NSA_RETURN_IF_ERROR(
+        CheckBranches("k_rotated", config, args.k_rotated, shape.k_size(), "B·S·G·dk"));
+    NSA_RETURN_IF_ERROR(CheckRstd(config, args.q_rstd, args.k_rstd));
+  }
   return CheckBackend(exec, "join_projections", config.dtype);
 }
 
@@ -55,15 +81,6 @@ std::vector<T> Parts(const NsaLayerConfig& config, const T& q,
     parts.push_back(v[branch]);
   }
   return parts;
-}
-
-absl::Status RotateKeys(const Exec& exec, const NsaLayerConfig& config, bool inverse,
-                        const std::array<Tensor, kBranches>& k, int32_t first = 0) {
-  for (int c = 0; c < kBranches; ++c) {
-    if (!config.branches[c]) continue;
-    NSA_RETURN_IF_ERROR(Rotate(exec, config, config.shape.n_kv_groups, inverse, k[c], k[c], first));
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -85,8 +102,13 @@ absl::Status SplitProjections(const Exec& exec, const SplitProjectionsArgs& args
   NSA_RETURN_IF_ERROR(
       SplitColumns(exec, {.rows = RowsOf(config.shape), .wide = args.wide, .parts = parts}));
   NSA_RETURN_IF_ERROR(
-      Rotate(exec, config, config.shape.n_heads, false, args.q, args.q_rotated, args.first));
-  return RotateKeys(exec, config, false, args.k, args.first);
+      Rotate(exec, config, config.shape.n_heads, args.q, args.q_rotated, args.q_rstd, args.first));
+  for (int c = 0; c < kBranches; ++c) {
+    if (!config.branches[c]) continue;
+    NSA_RETURN_IF_ERROR(Rotate(exec, config, config.shape.n_kv_groups, args.k[c], args.k[c],
+                               args.k_rstd[c], args.first));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status JoinProjections(const Exec& exec, const JoinProjectionsArgs& args) {
@@ -96,8 +118,13 @@ absl::Status JoinProjections(const Exec& exec, const JoinProjectionsArgs& args) 
     exec.Enter("join_projections");
     return cuda::JoinProjections(exec, args);
   }
-  NSA_RETURN_IF_ERROR(Rotate(exec, config, config.shape.n_heads, true, args.dq, args.dq));
-  NSA_RETURN_IF_ERROR(RotateKeys(exec, config, true, args.dk));
+  NSA_RETURN_IF_ERROR(RotateBack(exec, config, config.shape.n_heads, args.dq, args.dq,
+                                 args.q_rotated, args.q_rstd));
+  for (int c = 0; c < kBranches; ++c) {
+    if (!config.branches[c]) continue;
+    NSA_RETURN_IF_ERROR(RotateBack(exec, config, config.shape.n_kv_groups, args.dk[c], args.dk[c],
+                                   args.k_rotated[c], args.k_rstd[c]));
+  }
   if (config.has_gate()) {
     NSA_RETURN_IF_ERROR(
         AddMeanGradient(exec, {.shape = config.shape, .dq_mean = args.dq_mean, .dq = args.dq}));

@@ -2,65 +2,12 @@
 // a few tokens: their angles are computed once for all heads, then every 16 bytes of `wide` are
 // read (or written) once, by the thread that also rotates them.
 #include "kernels/cuda/launch.h"
-#include "kernels/nn/rope_angles.cuh"
-#include "kernels/nsa/layer/projections.h"
+#include "kernels/nsa/layer/projection_columns.cuh"
 
 namespace nsa::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kTokens = 8;  // of a thread block
 constexpr int kUnroll = 4;  // chunks of 16 bytes in flight in a thread
-constexpr int kMostParts = 1 + 2 * kBranches;
-
-// The columns of `wide`. Part 0 is q, odd parts are keys, the other even parts are values. Widths
-// are in chunks of 8 columns.
-struct Columns {
-  int begin[kMostParts + 1];
-  int count;
-  int head_shift;  // log2 of the number of chunks in a head of q or of the keys
-  int seq_len, first, heads_a_group, groups;  // first: position
-  unsigned int group_factor;                  // ⌈2³² / heads_a_group⌉
-  int branch[kMostParts];                     // of the keys and values
-  const int* at;                              // SplitProjectionsArgs::at, may be null
-  int64_t rows;
-};
-
-Columns ColumnsOf(const NsaLayerConfig& config) {
-  const NsaShape& s = config.shape;
-  Columns c{};
-  c.rows = int64_t{1} * s.batch * s.seq_len;
-  c.seq_len = s.seq_len, c.groups = s.n_kv_groups, c.heads_a_group = s.heads_per_group();
-  c.group_factor =
-      static_cast<unsigned int>(((int64_t{1} << 32) + c.heads_a_group - 1) / c.heads_a_group);
-  while (8 << c.head_shift < s.d_k) ++c.head_shift;
-  c.begin[c.count = 1] = s.n_heads * s.d_k / 8;
-  for (int branch = 0; branch < config.n_branches(); ++branch) {
-    for (const int width : {s.d_k, s.d_v}) {
-      c.begin[c.count + 1] = c.begin[c.count] + s.n_kv_groups * width / 8;
-      ++c.count;
-    }
-  }
-  return c;
-}
-
-// The position of a chunk among those of a thread block's tokens.
-struct Place {
-  int token, part, column;  // column within the part
-  int64_t in_part;          // chunks from the beginning of the part's tensor
-
-  // The same in a cache that holds the tokens from position `at[1 + branch]` on.
-  __device__ int64_t InCache(const Columns& c) const {
-    if (c.at == nullptr || part == 0) return in_part;
-    const int64_t rows = c.at[0] - c.at[1 + c.branch[part]];
-    return in_part + rows * (c.begin[part + 1] - c.begin[part]);
-  }
-  __device__ bool turned() const { return part == 0 || part % 2 == 1; }
-  // The angles of the chunk's four pairs.
-  __device__ const float2* AnglesIn(const float2* angles, const Columns& c) const {
-    return angles + (((token << c.head_shift) + (column & ((1 << c.head_shift) - 1))) << 2);
-  }
-};
 
 // Iterates over a thread's chunks, which are kThreads apart. Token and column are computed without
 // a division per chunk.
@@ -83,11 +30,6 @@ struct Walk {
     if (column >= c.begin[c.count]) column -= c.begin[c.count], ++token;
     return at;
   }
-};
-
-struct SplitParts {
-  bf16* to[kMostParts];
-  bf16* q_rotated;
 };
 
 __global__ void __launch_bounds__(kThreads)
@@ -124,11 +66,6 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
 }
-
-struct JoinParts {
-  const bf16* from[kMostParts];
-  const bf16* dq_mean;  // may be null
-};
 
 __global__ void __launch_bounds__(kThreads, 3)
     JoinKernel(Begin begin, const __grid_constant__ Columns c,
@@ -183,16 +120,22 @@ absl::Status SplitProjections(const Exec& exec, const SplitProjectionsArgs& args
   c.first = args.first;
   c.at = args.at.wanted() ? DataOf<int>(args.at) : nullptr;
   SplitParts parts{{DataOf<bf16>(args.q)}, DataOf<bf16>(args.q_rotated)};
+  SplitNorm norm{{DataOf<float>(args.q_rstd)}};
   int count = 1;
   for (const Branch branch : kProjectionOrder) {
     if (!args.config.has(branch)) continue;
     c.branch[count] = c.branch[count + 1] = branch;
+    norm.rstd[count] = DataOf<float>(args.k_rstd[branch]);
     parts.to[count++] = DataOf<bf16>(args.k[branch]);
     parts.to[count++] = DataOf<bf16>(args.v[branch]);
   }
+  const RopeFrequencies f =
+      FrequenciesOf(args.config.shape.d_k, args.config.rope_base, args.config.rope_scale);
+  if (args.config.qk_norm) {
+    return SplitNormalized(exec, c, f, DataOf<bf16>(args.wide), parts, norm);
+  }
   return Launch(exec, "split_projections", SplitKernel,
-                {.grid = GridFor(c.rows, kTokens), .block = kThreads}, c,
-                FrequenciesOf(args.config.shape.d_k, args.config.rope_base, args.config.rope_scale),
+                {.grid = GridFor(c.rows, kTokens), .block = kThreads}, c, f,
                 DataOf<bf16>(args.wide), parts);
 }
 
@@ -200,16 +143,21 @@ absl::Status JoinProjections(const Exec& exec, const JoinProjectionsArgs& args) 
   const Columns c = ColumnsOf(args.config);
   JoinParts parts{{DataOf<bf16>(args.dq)},
                   args.config.has_gate() ? DataOf<bf16>(args.dq_mean) : nullptr};
+  JoinNorm norm{{DataOf<bf16>(args.q_rotated)}, {DataOf<float>(args.q_rstd)}};
   int count = 1;
   for (const Branch branch : kProjectionOrder) {
     if (!args.config.has(branch)) continue;
+    norm.rotated[count] = DataOf<bf16>(args.k_rotated[branch]);
+    norm.rstd[count] = DataOf<float>(args.k_rstd[branch]);
     parts.from[count++] = DataOf<bf16>(args.dk[branch]);
     parts.from[count++] = DataOf<bf16>(args.dv[branch]);
   }
+  const RopeFrequencies f =
+      FrequenciesOf(args.config.shape.d_k, args.config.rope_base, args.config.rope_scale);
+  if (args.config.qk_norm) return JoinNormalized(exec, c, f, parts, norm, DataOf<bf16>(args.wide));
   return Launch(exec, "join_projections", JoinKernel,
-                {.grid = GridFor(c.rows, kTokens), .block = kThreads}, c,
-                FrequenciesOf(args.config.shape.d_k, args.config.rope_base, args.config.rope_scale),
-                parts, DataOf<bf16>(args.wide));
+                {.grid = GridFor(c.rows, kTokens), .block = kThreads}, c, f, parts,
+                DataOf<bf16>(args.wide));
 }
 
 }  // namespace nsa::cuda

@@ -3,11 +3,11 @@
 //
 //   wide[r, :] = [ q | k_x | v_x | k_y | v_y | … ]      branches in kProjectionOrder
 //
-// Splitting copies the columns into separate tensors and rotates q and the keys (nn/rope.h).
-// Joining is its gradient: it rotates the gradients of q and the keys back, adds the gate's part to
-// the gradient of q and puts them side by side again. On the CPU this runs SplitColumns, Rope,
-// AddMeanGradient and JoinColumns one after the other; on a GPU each direction reads and writes
-// every number once.
+// Splitting copies the columns into separate tensors and rotates q and the keys (nn/rope.h), with
+// qk_norm normalized. Joining is its gradient: it rotates the gradients of q and the keys back,
+// adds the gate's part to the gradient of q and puts them side by side again. On the CPU this runs
+// SplitColumns, Rope, AddMeanGradient and JoinColumns one after the other; on a GPU each direction
+// reads and writes every number once.
 #pragma once
 
 #include <array>
@@ -26,11 +26,14 @@ int64_t ProjectionWidth(const NsaLayerConfig& config);
 struct SplitProjectionsArgs {
   NsaLayerConfig config;
   ConstTensor wide;                 // [R, ProjectionWidth]
-  Tensor q;                         // [B, S, H, dk], not rotated, overwritten
+  Tensor q;                         // [B, S, H, dk], as projected, overwritten
   Tensor q_rotated;                 // [B, S, H, dk], overwritten
   std::array<Tensor, kBranches> k;  // [B, S, G, dk], rotated, overwritten
   std::array<Tensor, kBranches> v;  // [B, S, G, dv], overwritten
-  int32_t first = 0;                // position of the first token of each sequence
+  // With qk_norm, optional: its factors, for JoinProjections.
+  Tensor q_rstd;                         // fp32 [B, S, H], overwritten
+  std::array<Tensor, kBranches> k_rstd;  // fp32 [B, S, G], overwritten
+  int32_t first = 0;                     // position of the first token of each sequence
   // Optional, on a GPU only: int32 [1 + kBranches], read when the kernel runs, so that a captured
   // launch serves every position. at[0] takes the place of `first`. k[c] and v[c] then name row
   // at[1 + c] of a sequence, the first that a cache holds, and row at[0] on is written, where the
@@ -45,6 +48,9 @@ struct JoinProjectionsArgs {
   std::array<Tensor, kBranches> dk;       // [B, S, G, dk], gradients of k; may be changed
   std::array<ConstTensor, kBranches> dv;  // [B, S, G, dv]
   Tensor wide;                            // [R, ProjectionWidth], overwritten
+  // With qk_norm: what SplitProjections wrote.
+  ConstTensor q_rotated, q_rstd;
+  std::array<ConstTensor, kBranches> k_rotated, k_rstd;
 };
 
 // Errors: InvalidArgument when the config is outside its limits or a tensor differs from its shape.

@@ -363,6 +363,19 @@ TEST_P(AttentionOnGpu, EqualsTheCpuTruthWithScaledPositions) {
   CompareLayer(RandomLayer(config, 5));
 }
 
+TEST_P(AttentionOnGpu, EqualsTheCpuTruthWithQkNorm) {
+  for (const int subset : {2, 4, 5, 7}) {
+    NsaLayerConfig config{.shape = GetParam().shape};
+    config.branches = {(subset & 1) != 0, (subset & 2) != 0, (subset & 4) != 0};
+    config.phi = subset == 5 ? Phi::kMlp : Phi::kAvg;
+    config.qk_norm = true;
+    SCOPED_TRACE(::testing::Message() << "subset " << subset);
+    Layer layer = RandomLayer(config, 60 + subset);
+    if (subset == 7) layer.doc_start = Documents(config.shape, {3, 11, 12, 40, 500});
+    CompareLayer(layer);
+  }
+}
+
 // A gate that underflows to 0 takes a branch out of the gradients, without a NaN.
 TEST_P(AttentionOnGpu, EqualsTheCpuTruthWithAGateOfZero) {
   for (int closed = 0; closed < kBranches; ++closed) {

@@ -10,7 +10,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/mark.h"
 #include "kernels/cuda/side.h"
-#include "kernels/nn/silu.h"
+#include "kernels/nn/activation.h"
 #include "kernels/optimizer/step.h"
 #include "tests/kernels/cases.h"
 #include "tests/kernels/cuda/device.h"
@@ -64,19 +64,19 @@ class Chain {
     NSA_RETURN_IF_ERROR(
         cuda::CopyBytes(exec.stream, x_.tensor().data, first_.tensor().data, bytes));
     for (int i = 0; i < 40; ++i) {
-      NSA_RETURN_IF_ERROR(Silu(exec, {x_, y_}));
+      NSA_RETURN_IF_ERROR(Activate(exec, {x_, y_}));
       after_each();
-      NSA_RETURN_IF_ERROR(SiluBackward(exec, {y_, x_, x_}));
+      NSA_RETURN_IF_ERROR(ActivateBackward(exec, {y_, x_, x_}));
       after_each();
       NSA_RETURN_IF_ERROR(cuda::Fork(exec));
-      NSA_RETURN_IF_ERROR(Silu(cuda::OnSide(exec), {y_, z_}));  // beside the next
-      NSA_RETURN_IF_ERROR(Silu(exec, {x_, x_}));
+      NSA_RETURN_IF_ERROR(Activate(cuda::OnSide(exec), {y_, z_}));  // beside the next
+      NSA_RETURN_IF_ERROR(Activate(exec, {x_, x_}));
       after_each();
       NSA_RETURN_IF_ERROR(cuda::Join(exec));
-      NSA_RETURN_IF_ERROR(SiluBackward(exec, {z_, first_, y_}));
+      NSA_RETURN_IF_ERROR(ActivateBackward(exec, {z_, first_, y_}));
       after_each();
       NSA_RETURN_IF_ERROR(cuda::ZeroBytes(exec.stream, z_.tensor().data, bytes / 2));
-      NSA_RETURN_IF_ERROR(SiluBackward(exec, {first_, z_, z_}));  // half of it of zeros
+      NSA_RETURN_IF_ERROR(ActivateBackward(exec, {first_, z_, z_}));  // half of it of zeros
       after_each();
       NSA_RETURN_IF_ERROR(
           cuda::CopyBytes(exec.stream, x_.tensor().data, z_.tensor().data, bytes / 4));

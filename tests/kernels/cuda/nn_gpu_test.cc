@@ -4,12 +4,12 @@
 #include <numeric>
 
 #include "kernels/cuda/device.h"
+#include "kernels/nn/activation.h"
 #include "kernels/nn/copy.h"
 #include "kernels/nn/cross_entropy.h"
 #include "kernels/nn/embedding.h"
 #include "kernels/nn/rms_norm.h"
 #include "kernels/nn/rope.h"
-#include "kernels/nn/silu.h"
 #include "kernels/optimizer/adamw.h"
 #include "kernels/optimizer/global_norm.h"
 #include "kernels/optimizer/parameters_hash.h"
@@ -96,25 +96,33 @@ TEST_F(NnOnGpu, RmsNormBackwardEqualsTheCpuTruth) {
   }
 }
 
-TEST_F(NnOnGpu, SiluEqualsTheCpuTruthAtEverySize) {
+void ExpectActivationOfTheCpu(Activation kind) {
   for (const int64_t size : {1, 7, 8, 9, 255, 4096, 100003}) {
     SCOPED_TRACE(size);
     const std::vector<float> x = Rounded(size, 1, 20), dy = Rounded(size, 2);
     std::vector<float> y = Poisoned(size), dx = Poisoned(size);
-    ASSERT_TRUE(Silu(kCpuExec, {In(x), Out(y)}).ok());
-    ASSERT_TRUE(SiluBackward(kCpuExec, {In(dy), In(x), Out(dx)}).ok());
+    ASSERT_TRUE(Activate(kCpuExec, {In(x), Out(y), kind}).ok());
+    ASSERT_TRUE(ActivateBackward(kCpuExec, {In(dy), In(x), Out(dx), kind}).ok());
     const DeviceTensor x_gpu = ToDevice(x), dy_gpu = ToDevice(dy);
     ExpectOnGpu({{"y", y}, {"dx", dx}}, [&](const Tensors& t) {
-      const absl::Status status = Silu(GpuExec(), {x_gpu, t[0]});
-      return status.ok() ? SiluBackward(GpuExec(), {dy_gpu, x_gpu, t[1]}) : status;
+      const absl::Status status = Activate(GpuExec(), {x_gpu, t[0], kind});
+      return status.ok() ? ActivateBackward(GpuExec(), {dy_gpu, x_gpu, t[1], kind}) : status;
     });
     // In place.
-    ExpectOnGpu({{"y", y, DType::kBf16, kBf16Output, 1e-6, x},
-                 {"dx", dx, DType::kBf16, kBf16Output, 1e-6, dy}},
-                [&](const Tensors& t) {
-                  const absl::Status status = Silu(GpuExec(), {t[0], t[0]});
-                  return status.ok() ? SiluBackward(GpuExec(), {t[1], x_gpu, t[1]}) : status;
-                });
+    ExpectOnGpu(
+        {{"y", y, DType::kBf16, kBf16Output, 1e-6, x},
+         {"dx", dx, DType::kBf16, kBf16Output, 1e-6, dy}},
+        [&](const Tensors& t) {
+          const absl::Status status = Activate(GpuExec(), {t[0], t[0], kind});
+          return status.ok() ? ActivateBackward(GpuExec(), {t[1], x_gpu, t[1], kind}) : status;
+        });
+  }
+}
+
+TEST_F(NnOnGpu, ActivationsEqualTheCpuTruthAtEverySize) {
+  for (const Activation kind : {Activation::kSilu, Activation::kRelu2}) {
+    SCOPED_TRACE(kind == Activation::kSilu ? "silu" : "relu2");
+    ExpectActivationOfTheCpu(kind);
   }
 }
 
@@ -122,8 +130,8 @@ TEST_F(NnOnGpu, SiluOfLargeNumbersIsFinite) {
   const std::vector<float> x = RoundToBf16({-1e30f, -200, -90, 90, 200, 1e30f, 0, -0.0f});
   const DeviceTensor x_gpu = ToDevice(x), one = ToDevice(std::vector<float>(8, 1.0f));
   const DeviceTensor y(8, DType::kBf16), dx(8, DType::kBf16);
-  ASSERT_TRUE(Silu(GpuExec(), {x_gpu, y}).ok());
-  ASSERT_TRUE(SiluBackward(GpuExec(), {one, x_gpu, dx}).ok());
+  ASSERT_TRUE(Activate(GpuExec(), {x_gpu, y}).ok());
+  ASSERT_TRUE(ActivateBackward(GpuExec(), {one, x_gpu, dx}).ok());
   EXPECT_TRUE(Near("y", y.Floats(), {0, 0, 0, x[3], 200, x[5], 0, 0}, 1e-2));
   EXPECT_TRUE(Near("dx", dx.Floats(), {0, 0, 0, 1, 1, 1, 0.5f, 0.5f}, 1e-2));
 }

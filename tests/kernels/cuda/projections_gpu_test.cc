@@ -24,6 +24,11 @@ std::vector<NsaLayerConfig> Configs() {
     }
   }
   out.back().rope_base = 500, out.back().rope_scale = 2;
+  const size_t plain = out.size();
+  for (size_t i = 0; i < plain; ++i) {
+    out.push_back(out[i]);
+    out.back().qk_norm = true;
+  }
   return out;
 }
 
@@ -43,14 +48,18 @@ TEST_F(ProjectionsOnGpu, AreHandedOutAndRotated) {
     SCOPED_TRACE(s.ToString());
     const std::vector<float> wide = RoundToBf16(Random(WideSize(config), 1));
     std::vector<float> q = Poisoned(s.q_size()), q_rotated = q;
-    std::array<std::vector<float>, kBranches> k, v;
+    std::array<std::vector<float>, kBranches> k, v, k_rstd;
+    std::vector<float> q_rstd = Poisoned(s.q_size() / s.d_k);
     SplitProjectionsArgs args{
         .config = config, .wide = Span(wide), .q = Span(q), .q_rotated = Span(q_rotated)};
+    if (config.qk_norm) args.q_rstd = Span(q_rstd);
     args.first = 1000 * config.n_branches() - 1000;
     for (int c = 0; c < kBranches; ++c) {
       if (!config.branches[c]) continue;
       k[c] = Poisoned(s.k_size()), v[c] = Poisoned(s.v_size());
       args.k[c] = Span(k[c]), args.v[c] = Span(v[c]);
+      k_rstd[c] = Poisoned(s.k_size() / s.d_k);
+      if (config.qk_norm) args.k_rstd[c] = Span(k_rstd[c]);
     }
     ASSERT_TRUE(SplitProjections({}, args).ok());
     // Values that are not rotated are copied exactly.
@@ -61,12 +70,21 @@ TEST_F(ProjectionsOnGpu, AreHandedOutAndRotated) {
       outputs.push_back({"k", k[c], DType::kBf16, 4e-3});
       outputs.push_back({"v", v[c], DType::kBf16, 1e-9, 0});
     }
+    // The factors at the end: sums in another order.
+    for (int c = 0; config.qk_norm && c < kBranches; ++c) {
+      if (config.branches[c]) outputs.push_back({"k_rstd", k_rstd[c], DType::kF32, 1e-5});
+    }
+    if (config.qk_norm) outputs.push_back({"q_rstd", q_rstd, DType::kF32, 1e-5});
     const DeviceTensor wide_gpu = ToDevice(wide);
     ExpectOnGpu(outputs, [&](const Tensors& t) {
       args.config = OnGpu(config), args.wide = wide_gpu, args.q = t[0], args.q_rotated = t[1];
       for (int c = 0, i = 2; c < kBranches; ++c) {
         if (config.branches[c]) args.k[c] = t[i], args.v[c] = t[i + 1], i += 2;
       }
+      for (int c = 0, i = 2 + 2 * config.n_branches(); config.qk_norm && c < kBranches; ++c) {
+        if (config.branches[c]) args.k_rstd[c] = t[i++];
+      }
+      if (config.qk_norm) args.q_rstd = t.back();
       return SplitProjections(Gpu::Get().exec(), args);
     });
   }
@@ -77,26 +95,41 @@ TEST_F(ProjectionsOnGpu, GradientsAreRotatedBackAndGathered) {
     const NsaShape& s = config.shape;
     SCOPED_TRACE(s.ToString());
     std::vector<float> dq = RoundToBf16(Random(s.q_size(), 1)), wide = Poisoned(WideSize(config));
+    // Any numbers will do for what forward wrote: the gradient is linear in the others.
+    const std::vector<float> q_rotated = RoundToBf16(Random(s.q_size(), 3, 1.5f)),
+                             q_rstd = Random(s.q_size() / s.d_k, 4, 2.0f);
+    const DeviceTensor q_rotated_gpu = ToDevice(q_rotated), q_rstd_gpu = ToDeviceF32(q_rstd);
+    std::array<std::vector<float>, kBranches> k_rotated, k_rstd;
     const std::vector<float> mean = RoundToBf16(Random(s.k_size(), 2));
     std::array<std::vector<float>, kBranches> dk, dv;
     JoinProjectionsArgs args{.config = config, .dq = Span(dq), .wide = Span(wide)};
     if (config.has_gate()) args.dq_mean = Span(mean);
+    args.q_rotated = Span(q_rotated), args.q_rstd = Span(q_rstd);
     const DeviceTensor dq_gpu = ToDevice(dq), mean_gpu = ToDevice(mean);
-    Tensors dk_gpu, dv_gpu;
+    Tensors dk_gpu, dv_gpu, k_rotated_gpu, k_rstd_gpu;
     for (int c = 0; c < kBranches; ++c) {
       if (config.branches[c]) {
         dk[c] = RoundToBf16(Random(s.k_size(), 10 + c));
         dv[c] = RoundToBf16(Random(s.v_size(), 20 + c));
         args.dk[c] = Span(dk[c]), args.dv[c] = Span(std::as_const(dv[c]));
+        k_rotated[c] = RoundToBf16(Random(s.k_size(), 30 + c, 1.5f));
+        k_rstd[c] = Random(s.k_size() / s.d_k, 40 + c, 2.0f);
+        args.k_rotated[c] = Span(std::as_const(k_rotated[c]));
+        args.k_rstd[c] = Span(std::as_const(k_rstd[c]));
       }
       dk_gpu.push_back(ToDevice(dk[c])), dv_gpu.push_back(ToDevice(dv[c]));
+      k_rotated_gpu.push_back(ToDevice(k_rotated[c]));
+      k_rstd_gpu.push_back(ToDeviceF32(k_rstd[c]));
     }
     ASSERT_TRUE(JoinProjections({}, args).ok());
     ExpectOnGpu({{"wide", wide, DType::kBf16, 4e-3}}, [&](const Tensors& t) {
       args.config = OnGpu(config), args.dq = dq_gpu, args.wide = t[0];
       if (config.has_gate()) args.dq_mean = mean_gpu;
+      args.q_rotated = q_rotated_gpu, args.q_rstd = q_rstd_gpu;
       for (int c = 0; c < kBranches; ++c) {
-        if (config.branches[c]) args.dk[c] = dk_gpu[c], args.dv[c] = dv_gpu[c];
+        if (!config.branches[c]) continue;
+        args.dk[c] = dk_gpu[c], args.dv[c] = dv_gpu[c];
+        args.k_rotated[c] = k_rotated_gpu[c], args.k_rstd[c] = k_rstd_gpu[c];
       }
       return JoinProjections(Gpu::Get().exec(), args);
     });

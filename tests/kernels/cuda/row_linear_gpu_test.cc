@@ -2,6 +2,7 @@
 // against the kernels that they replace.
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "kernels/nn/rms_norm.h"
 #include "kernels/nsa/decode/project_row.h"
@@ -12,17 +13,21 @@
 namespace nsa::testing {
 namespace {
 
+constexpr std::optional<Activation> kActivations[] = {std::nullopt, Activation::kSilu,
+                                                      Activation::kRelu2};
+
 struct Layer {
   int64_t in, out;
-  bool has_norm, silu, has_add;
+  bool has_norm, has_add;
+  std::optional<Activation> activation;
   std::vector<float> x, norm, w, add;
 
   Layer(int64_t inputs, int64_t outputs, int options)
       : in(inputs),
         out(outputs),
         has_norm((options & 1) != 0),
-        silu((options & 2) != 0),
-        has_add((options & 4) != 0),
+        has_add((options & 2) != 0),
+        activation(kActivations[options / 4]),
         x(RoundToBf16(Random(inputs, 1))),
         norm(RoundToBf16(Random(inputs, 2))),
         w(RoundToBf16(Random(inputs * outputs, 3))),
@@ -38,7 +43,8 @@ struct Layer {
       for (int64_t c = 0; c < in; ++c) {
         z += double{w[row * in + c]} * x[c] * (has_norm ? scale * norm[c] : 1.0);
       }
-      if (silu) z /= 1 + std::exp(-z);
+      if (activation == Activation::kSilu) z /= 1 + std::exp(-z);
+      if (activation == Activation::kRelu2) z = z > 0 ? z * z : 0;
       y[row] = static_cast<float>(has_add ? z + add[row] : z);
     }
     return y;
@@ -50,7 +56,7 @@ class RowLinearOnGpu : public GpuTest {};
 TEST_F(RowLinearOnGpu, IsTheProductWithItsNormActivationAndSum) {
   for (const int64_t in : {8, 64, 264, 768, 1024, 1032, 3072, 4096}) {
     for (const int64_t out : {1, 3, 48, 769}) {
-      for (int options = 0; options < 8; ++options) {
+      for (int options = 0; options < 12; ++options) {
         SCOPED_TRACE(::testing::Message() << in << " → " << out << ", options " << options);
         const Layer layer(in, out, options);
         const DeviceTensor x = ToDevice(layer.x), norm = ToDevice(layer.norm),
@@ -59,7 +65,7 @@ TEST_F(RowLinearOnGpu, IsTheProductWithItsNormActivationAndSum) {
                     [&](const std::vector<DeviceTensor>& t) {
                       RowLinearArgs args{.in = in, .out = out, .x = x, .w = w, .y = t[0]};
                       if (layer.has_norm) args.norm = norm;
-                      args.silu = layer.silu;
+                      args.activation = layer.activation;
                       if (layer.has_add) args.add = add;
                       return cuda::RowLinear(Gpu::Get().exec(), args);
                     });
@@ -69,7 +75,7 @@ TEST_F(RowLinearOnGpu, IsTheProductWithItsNormActivationAndSum) {
 }
 
 TEST_F(RowLinearOnGpu, AddsToItsOutputInPlace) {
-  const Layer layer(768, 100, 4);
+  const Layer layer(768, 100, 2);
   const DeviceTensor x = ToDevice(layer.x), w = ToDevice(layer.w), y = ToDevice(layer.add);
   ASSERT_TRUE(
       cuda::RowLinear(Gpu::Get().exec(), {.in = 768, .out = 100, .x = x, .w = w, .add = y, .y = y})
@@ -148,9 +154,12 @@ TEST_F(RowLinearOnGpu, ProjectsAndRotatesAndWritesToTheCaches) {
         NsaLayerConfig config{.shape = shape, .dtype = DType::kBf16};
         for (int c = 0; c < kBranches; ++c) config.branches[c] = (mask >> c & 1) != 0;
         if (mask == 7) config.rope_base = 500, config.rope_scale = 2;
-        SCOPED_TRACE(::testing::Message()
-                     << shape.ToString() << ", branches " << mask << ", " << in << " inputs");
-        ExpectProjections(config, in);
+        for (const bool qk_norm : {false, true}) {
+          config.qk_norm = qk_norm;
+          SCOPED_TRACE(::testing::Message() << shape.ToString() << ", branches " << mask << ", "
+                                            << in << " inputs, qk_norm " << qk_norm);
+          ExpectProjections(config, in);
+        }
       }
     }
   }

@@ -105,6 +105,72 @@ TEST(Rope, InverseGivesBackWhatWasTurnedAlsoInPlace) {
   EXPECT_TRUE(Close("x", y, x, {{"i", kSize}}, 2 * kBound));
 }
 
+// A head of zeros and a tiny one, whose mean square is far below 1e-6, are among the heads.
+std::vector<float> HeadsOfAllSizes(uint32_t seed) {
+  std::vector<float> x = Random(kSize, seed, 3.0f);
+  std::fill_n(x.begin(), kWidth, 0.0f);
+  for (int64_t i = kWidth; i < 2 * kWidth; ++i) x[i] *= 1e-5f;
+  return x;
+}
+
+TEST(Rope, NormalizedEqualsTheFormulaAndKeepsTheFactor) {
+  const std::vector<float> x = HeadsOfAllSizes(6);
+  std::vector<float> y = Poisoned(kSize), rstd = Poisoned(kSize / kWidth), in_place = x;
+  RopeArgs args = Args(x, y);
+  args.normalize = true, args.rstd = Span(rstd);
+  ASSERT_OK(Rope({}, args));
+  const oracle::Array unit = oracle::Normalized(Double(x), kWidth);
+  // Numbers up to √16, the sum of 16 squares and its root: 16 + 4 roundings.
+  EXPECT_TRUE(Close("y", y, oracle::Rope(unit, kTokens, kHeads, kWidth, 10000, 1), {{"i", kSize}},
+                    4 * 20 * kUnit));
+  for (int64_t head = 1; head < kSize / kWidth; ++head) {
+    const double want = unit[head * kWidth] / x[head * kWidth];
+    ASSERT_NEAR(rstd[head], want, 20 * kUnit * want) << head;
+  }
+  EXPECT_FLOAT_EQ(rstd[0], 1e3f);
+  args = Args(in_place, in_place);
+  args.normalize = true;
+  ASSERT_OK(Rope({}, args));
+  EXPECT_EQ(in_place, y);
+}
+
+TEST(Rope, TheGradientOfANormalizedRotationEqualsCentralDifferences) {
+  const std::vector<float> x = HeadsOfAllSizes(7), dy = Random(kSize, 8);
+  std::vector<float> y = Poisoned(kSize), rstd = Poisoned(kSize / kWidth), dx = Poisoned(kSize);
+  RopeArgs args = Args(x, y);
+  args.normalize = true, args.rstd = Span(rstd);
+  ASSERT_OK(Rope({}, args));
+  args = Args(dy, dx);
+  args.normalize = args.inverse = true;
+  args.y_forward = Span(std::as_const(y)), args.rstd_forward = Span(std::as_const(rstd));
+  ASSERT_OK(Rope({}, args));
+  // The loss of a head depends on that head alone, so a head is moved at a time.
+  oracle::Array exact = Double(x);
+  for (int64_t i = 0; i < kSize; ++i) {
+    const int64_t head = i / kWidth * kWidth, t = i / (kWidth * kHeads) % kTokens;
+    const auto loss = [&](double step) {
+      oracle::Array row(exact.begin() + head, exact.begin() + head + kWidth);
+      row[i - head] += step;
+      row = oracle::Normalized(row, kWidth);
+      // The row as the last of t + 1 tokens, where it turns by its angle.
+      oracle::Array tokens(t * kWidth, 0.0);
+      tokens.insert(tokens.end(), row.begin(), row.end());
+      const oracle::Array turned = oracle::Rope(tokens, t + 1, 1, kWidth, 10000, 1);
+      double sum = 0;
+      for (int64_t c = 0; c < kWidth; ++c) sum += turned[t * kWidth + c] * dy[head + c];
+      return sum;
+    };
+    const double step = std::max(1e-8, 1e-5 * std::abs(exact[i]));
+    const double want = (loss(step) - loss(-step)) / (2 * step);
+    const double scale = rstd[i / kWidth];
+    ASSERT_NEAR(dx[i], want, 40 * kUnit * 4 * scale + 1e-7 * scale) << i;
+  }
+  std::vector<float> in_place = dy;
+  args.x = Span(std::as_const(in_place)), args.y = Span(in_place);
+  ASSERT_OK(Rope({}, args));
+  EXPECT_EQ(in_place, dx);
+}
+
 TEST(Rope, RefusesWrongSizesTypesAndFields) {
   std::vector<float> x(kSize), y(kSize);
   const auto message = [&](auto change) {
@@ -122,6 +188,15 @@ TEST(Rope, RefusesWrongSizesTypesAndFields) {
   EXPECT_THAT(message([](RopeArgs* a) { a->head_dim = 15; }), refuses("head_dim=15"));
   EXPECT_THAT(message([](RopeArgs* a) { a->base = 1; }), refuses("rope_base"));
   EXPECT_THAT(message([](RopeArgs* a) { a->scale = 0; }), refuses("rope_scale"));
+  EXPECT_THAT(message([&](RopeArgs* a) { a->normalize = true, a->rstd = Span(x); }),
+              refuses("rstd: 4800 elements (300"));
+  EXPECT_THAT(message([](RopeArgs* a) { a->normalize = a->inverse = true; }),
+              refuses("y_forward: "));
+  EXPECT_THAT(message([&](RopeArgs* a) {
+                a->normalize = a->inverse = true;
+                a->y_forward = Span(std::as_const(y)), a->rstd_forward = Span(std::as_const(y));
+              }),
+              refuses("rstd_forward: 4800 elements (300"));
 }
 
 }  // namespace

@@ -133,8 +133,8 @@ absl::Status BlockRows(const Exec& exec, const BlockRowsArgs& args) {
                                         .norm = weight(p.norm2),
                                         .normalized = work.h,
                                         .w = weight(p.fc1),
-                                        .silu = true,
-                                        .y = work.u}));
+                                        .y = work.u,
+                                        .activation = args.config.activation}));
   return LinearRows(exec, {.shape = {rows, hidden, dim},
                            .x = work.u,
                            .w = weight(p.fc2),

@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "common/base/status.h"
+#include "kernels/nn/activation.h"
 #include "kernels/nn/rms_norm.h"
-#include "kernels/nn/silu.h"
 #include "kernels/nsa/decode/row_linear.h"
 #include "worker/train/decode/sequence_memory.h"
 
@@ -45,9 +45,9 @@ absl::Status OneRowOnGpu(const Exec& exec, const LinearRowsArgs& args) {
                                 .x = Prefix(args.x, args.shape.in),
                                 .norm = args.norm,
                                 .w = args.w,
-                                .silu = args.silu,
                                 .add = Prefix(args.add, args.shape.out),
-                                .y = Prefix(args.y, args.shape.out)});
+                                .y = Prefix(args.y, args.shape.out),
+                                .activation = args.activation});
 }
 
 }  // namespace
@@ -66,9 +66,9 @@ absl::Status LinearRows(const Exec& exec, const LinearRowsArgs& args) {
     x = args.normalized;
   }
   NSA_RETURN_IF_ERROR(Product(exec, args, x));
-  if (!args.silu) return absl::OkStatus();
+  if (!args.activation.has_value()) return absl::OkStatus();
   const Tensor y = Prefix(args.y, shape.rows * shape.out);
-  return Silu(exec, {.x = y, .y = y});
+  return Activate(exec, {.x = y, .y = y, .kind = *args.activation});
 }
 
 }  // namespace nsa::train

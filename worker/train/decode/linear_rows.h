@@ -6,8 +6,11 @@
 // one kernel (kernels/nsa/decode/row_linear.h), on the CPU without copies.
 #pragma once
 
+#include <optional>
+
 #include "absl/status/status.h"
 #include "kernels/exec.h"
+#include "kernels/nn/activation.h"
 #include "kernels/tensor.h"
 #include "worker/train/model/linear.h"
 
@@ -21,9 +24,9 @@ struct LinearRowsArgs {
   ConstTensor norm;   // optional [in]: norm(x) = RMSNorm(x) with these weights, else x
   Tensor normalized;  // [rows, in], overwritten when there is a norm
   ConstTensor w;      // [out, in]
-  bool silu = false;  // act(z) = z · sigmoid(z), else z; not with `add`
   ConstTensor add;    // optional [rows, out]
   Tensor y;           // [rows, out], overwritten
+  std::optional<Activation> activation;  // act, else the identity; not with `add`
 };
 
 // Errors are those of the kernels.

@@ -1,5 +1,5 @@
-// RoPE (kernels/nn/rope.h) of tokens at any position of a sequence; the kernel's rows begin at
-// position 0.
+// RoPE (kernels/nn/rope.h) of tokens at any position of a sequence, with qk_norm of normalized
+// heads; the kernel's rows begin at position 0.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,13 @@ class Rotation {
   // Computes the angles of positions first … first + rows − 1; all layers use the same.
   void SetPositions(int64_t first, int64_t rows);
 
-  // y ← x rotated, for `heads` heads of dk numbers of row `row` of those positions; y may be x.
+  // y ← x rotated (with qk_norm normalized before), for `heads` heads of dk numbers of row `row` of
+  // those positions; y may be x.
   void Rotate(int64_t row, int32_t heads, const float* x, float* y) const;
 
  private:
   const double scale_;
+  const bool normalize_;
   std::vector<double> frequency_;  // [dk/2]
   std::vector<float> cos_, sin_;   // [rows, dk/2]
 };

@@ -2,8 +2,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "kernels/nn/activation.h"
 #include "kernels/nn/rms_norm.h"
-#include "kernels/nn/silu.h"
 #include "kernels/nsa/layer/projections.h"
 #include "worker/train/model/linear.h"
 
@@ -61,7 +61,7 @@ absl::Status AttentionNorm(const BlockContext& block, const ConstTensor& x) {
                               .rstd = block.arena[act.rstd1]});
 }
 
-// a = silu(fc1(RMSNorm2(mid)))
+// a = act(fc1(RMSNorm2(mid)))
 absl::Status MlpHidden(const BlockContext& block) {
   const ModelConfig& config = block.config;
   const BlockActivations& act = block.activations;
@@ -75,7 +75,7 @@ absl::Status MlpHidden(const BlockContext& block) {
                                            .rstd = arena[act.rstd2]}));
   NSA_RETURN_IF_ERROR(Linear(block.exec, {rows, config.dim, config.hidden}, arena[act.h2],
                              View(block.parameters, block.places.fc1), arena[act.u]));
-  return Silu(block.exec, {.x = arena[act.u], .y = arena[act.a]});
+  return Activate(block.exec, {.x = arena[act.u], .y = arena[act.a], .kind = config.activation});
 }
 
 absl::Status ProjectionsForward(const BlockContext& block) {
@@ -92,7 +92,9 @@ absl::Status ProjectionsForward(const BlockContext& block) {
                                        .q = arena[act.q],
                                        .q_rotated = saved.q,
                                        .k = saved.k,
-                                       .v = Tensors<Tensor>(arena, act.v)});
+                                       .v = Tensors<Tensor>(arena, act.v),
+                                       .q_rstd = saved.q_rstd,
+                                       .k_rstd = saved.k_rstd});
 }
 
 absl::Status AttentionForward(const BlockContext& block, const BlockStatistics& statistics) {
@@ -128,7 +130,8 @@ absl::Status MlpBackward(const BlockContext& block, const Tensor& dx, Arena* gra
   const int64_t rows = Rows(config);
   NSA_RETURN_IF_ERROR(LinearBackward(exec, {rows, config.hidden, config.dim}, dx, arena[act.a],
                                      View(block.parameters, p.fc2), da, View(gradients, p.fc2)));
-  NSA_RETURN_IF_ERROR(SiluBackward(exec, {.dy = da, .x = arena[act.u], .dx = da}));
+  NSA_RETURN_IF_ERROR(
+      ActivateBackward(exec, {.dy = da, .x = arena[act.u], .dx = da, .kind = config.activation}));
   NSA_RETURN_IF_ERROR(LinearBackward(exec, {rows, config.dim, config.hidden}, da, arena[act.h2],
                                      View(block.parameters, p.fc1), dh, View(gradients, p.fc1)));
   return RmsNormBackward(exec, {.rows = rows,
@@ -172,13 +175,18 @@ absl::Status ProjectionsBackward(const BlockContext& block, const ConstTensor& x
   const ActivationArena& arena = block.arena;
   const NsaLayerConfig& attention = block.attention;
   const LinearShape shape = {Rows(block.config), block.config.dim, ProjectionWidth(attention)};
+  const NsaLayerSaved saved = LayoutSaved(attention, arena[block.activations.saved]);
   NSA_RETURN_IF_ERROR(
       JoinProjections(block.exec, {.config = attention,
                                    .dq = arena[work.dq],
                                    .dq_mean = LayoutMeanGradient(attention, arena[work.attention]),
                                    .dk = Tensors<Tensor>(arena, work.dk),
                                    .dv = Tensors<ConstTensor>(arena, work.dv),
-                                   .wide = arena[work.wide]}));
+                                   .wide = arena[work.wide],
+                                   .q_rotated = saved.q,
+                                   .q_rstd = saved.q_rstd,
+                                   .k_rotated = ReadOnly(saved.k),
+                                   .k_rstd = ReadOnly(saved.k_rstd)}));
   NSA_RETURN_IF_ERROR(LinearBackward(
       block.exec, shape, arena[work.wide], arena[block.activations.h1],
       View(block.parameters, p.projections), arena[work.dh], View(gradients, p.projections)));

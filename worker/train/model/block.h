@@ -1,6 +1,6 @@
 // One block of the decoder, forward and backward:
 //
-//   mid = x + W_out · NSA(RMSNorm1(x));   y = mid + fc2(silu(fc1(RMSNorm2(mid))))
+//   mid = x + W_out · NSA(RMSNorm1(x));   y = mid + fc2(act(fc1(RMSNorm2(mid))))
 //
 // The block's tensors are plain structs of offsets: BlockPlaces in the parameter arena,
 // BlockActivations and BlockWorkspace in the activation arena. There is no other state.
@@ -60,7 +60,7 @@ struct BlockActivations {
   Slot o;                         // [R, H·dv]
   Slot mid;                       // [R, D]
   Slot rstd2, h2;                 // [R], [R, D]: RMSNorm2(mid)
-  Slot u, a;                      // [R, hidden]: fc1's output, and its SiLU
+  Slot u, a;                      // [R, hidden]: fc1's output, and its activation
 
   // Those of layer `layer` that take the attention to compute: q, v, saved, o and mid.
   void PlanAttention(const ModelConfig& config, int32_t layer, ActivationArena* arena);

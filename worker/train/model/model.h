@@ -1,7 +1,7 @@
 // The decoder: embed → n blocks → RMSNorm → head → cross-entropy, forward and backward by hand as a
 // sequence of kernel calls. With model.logit_softcap the logits are soft-capped behind the head.
 //
-//   x ← x + NSA(RMSNorm1(x));   x ← x + fc2(silu(fc1(RMSNorm2(x))))
+//   x ← x + NSA(RMSNorm1(x));   x ← x + fc2(act(fc1(RMSNorm2(x))))
 //
 // A Model is the workspace for one shape [B, S]. It owns the activations (one arena, allocated
 // once) and borrows the parameters from the caller. Several models of different shapes can share

@@ -48,10 +48,12 @@ ModelConfig ModelConfigOf(const v1::JobSpec& spec) {
       .phi = spec.nsa().phi() == v1::PHI_MLP ? Phi::kMlp : Phi::kAvg,
       .gate = spec.nsa().gate() == v1::GATE_SIGMOID ? GateKind::kSigmoid : GateKind::kSoftmax,
       .rope_base = static_cast<float>(spec.model().rope_base()),
-      .rope_scale = static_cast<float>(spec.model().rope_scale())};
+      .rope_scale = static_cast<float>(spec.model().rope_scale()),
+      .qk_norm = spec.model().qk_norm()};
   config.dim = spec.model().dim();
   config.n_layers = spec.model().n_layers();
   config.hidden = spec.model().mlp_ratio() * spec.model().dim();
+  if (spec.model().activation() == v1::ACTIVATION_RELU2) config.activation = Activation::kRelu2;
   config.vocab = VocabOf(spec);
   config.logit_softcap = static_cast<float>(spec.model().logit_softcap());
   config.z_loss = static_cast<float>(spec.train().z_loss());

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "common/estimate/estimate.h"
 #include "kernels/exec.h"
+#include "kernels/nn/activation.h"
 #include "kernels/nsa/layer/nsa_layer.h"
 #include "nsa/v1/job.pb.h"
 
@@ -21,7 +22,8 @@ struct ModelConfig {
   int32_t dim = 0;                  // D
   int32_t n_layers = 0;
   int32_t hidden = 0;       // of the MLP
-  int32_t vocab = 0;        // V
+  Activation activation = Activation::kSilu;
+  int32_t vocab = 0;          // V
   float logit_softcap = 0;  // c of c · tanh(x / c); 0: none
   float z_loss = 0;         // weight of the z-loss in the gradient; 0: none
   Recompute recompute = Recompute::kNothing;

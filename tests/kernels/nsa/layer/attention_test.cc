@@ -36,6 +36,19 @@ TEST_P(EveryShape, LayerEqualsBruteForce) {
   }
 }
 
+TEST_P(EveryShape, NormalizedLayerEqualsBruteForce) {
+  for (const Phi phi : {Phi::kAvg, Phi::kMlp}) {
+    NsaLayerConfig config = ConfigOf(GetParam().shape);
+    config.phi = phi, config.qk_norm = true;
+    const Layer layer = RandomLayer(config, 31);
+    const ForwardOut got = Forward(layer);
+    const std::vector<int32_t> blocks = Ints(got.blocks());
+    const oracle::LayerResult want = oracle::Forward(ToOracle(layer), &blocks);
+    EXPECT_TRUE(Close("o", got.o, want.o, QueryDims(config.shape, config.shape.d_v),
+                      LayerBound(config.shape)));
+  }
+}
+
 TEST_P(EveryShape, LayerChoosesTheOraclesBlocks) {
   const Layer layer = RandomLayer(ConfigOf(GetParam().shape), 2);
   const ForwardOut got = Forward(layer);
@@ -81,11 +94,12 @@ TEST_P(EveryShape, BackwardLeavesNoPoisonAndNoNaN) {
 }
 
 // Every element of every input and parameter, all branches, both gates, both φ.
-void ExpectGradientsEqualCentralDifferences(Phi phi, GateKind gate) {
+void ExpectGradientsEqualCentralDifferences(Phi phi, GateKind gate, bool qk_norm = false) {
   NsaLayerConfig config = ConfigOf(TinyShape());
   config.phi = phi;
   config.gate = gate;
   config.rope_scale = 2;
+  config.qk_norm = qk_norm;
   const NsaShape& s = config.shape;
   const Layer layer = RandomLayer(config, 7);
   ForwardOut forward = Forward(layer);
@@ -126,6 +140,24 @@ TEST(Attention, GradientsEqualCentralDifferencesWithAverageAndSoftmax) {
 
 TEST(Attention, GradientsEqualCentralDifferencesWithMlpAndSigmoid) {
   ExpectGradientsEqualCentralDifferences(Phi::kMlp, GateKind::kSigmoid);
+}
+
+TEST(Attention, GradientsEqualCentralDifferencesWithQkNorm) {
+  ExpectGradientsEqualCentralDifferences(Phi::kAvg, GateKind::kSoftmax, true);
+  ExpectGradientsEqualCentralDifferences(Phi::kMlp, GateKind::kSigmoid, true);
+}
+
+// The attention reads directions only; the gate reads q itself, so it is left out.
+TEST(Attention, WithQkNormTheLengthsOfQueriesAndKeysDoNotMatter) {
+  NsaLayerConfig config = ConfigOf(SmallCases()[0].shape);
+  config.qk_norm = true;
+  config.branches = {false, false, true};
+  Layer layer = RandomLayer(config, 33);
+  const std::vector<float> before = Forward(layer).o;
+  for (float& x : layer.q) x *= 64;
+  for (float& x : layer.k[kWin]) x *= 0.5f;
+  const std::vector<float> after = Forward(layer).o;
+  for (size_t i = 0; i < before.size(); ++i) ASSERT_NEAR(after[i], before[i], 1e-4) << i;
 }
 
 // W1 of φ has too many elements for the test above, so random directions are used.

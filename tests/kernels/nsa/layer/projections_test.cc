@@ -36,21 +36,27 @@ BranchValues PerBranch(const NsaLayerConfig& config, int64_t size) {
 struct Split {
   Values q, q_rotated;
   BranchValues k, v;
+  Values q_rstd;  // with qk_norm
+  BranchValues k_rstd;
 };
 Split SplitOf(const NsaLayerConfig& config, const Values& wide) {
   const NsaShape& s = config.shape;
-  Split out{Poisoned(s.q_size()), Poisoned(s.q_size()), PerBranch(config, s.k_size()),
-            PerBranch(config, s.v_size())};
+  Split out{Poisoned(s.q_size()),          Poisoned(s.q_size()),
+            PerBranch(config, s.k_size()), PerBranch(config, s.v_size()),
+            Poisoned(s.q_size() / s.d_k),  PerBranch(config, s.k_size() / s.d_k)};
   EXPECT_OK(SplitProjections({}, {.config = config,
                                   .wide = Span(wide),
                                   .q = Span(out.q),
                                   .q_rotated = Span(out.q_rotated),
                                   .k = Spans<Tensor>(config, out.k),
-                                  .v = Spans<Tensor>(config, out.v)}));
+                                  .v = Spans<Tensor>(config, out.v),
+                                  .q_rstd = Span(out.q_rstd),
+                                  .k_rstd = Spans<Tensor>(config, out.k_rstd)}));
   return out;
 }
 
-Values Rotated(const NsaLayerConfig& config, int32_t heads, const Values& x, bool inverse) {
+// Forward with qk_norm normalized too.
+Values Rotated(const NsaLayerConfig& config, int32_t heads, const Values& x) {
   Values y = Poisoned(static_cast<int64_t>(x.size()));
   EXPECT_OK(Rope({}, {.batch = config.shape.batch,
                       .seq_len = config.shape.seq_len,
@@ -58,9 +64,9 @@ Values Rotated(const NsaLayerConfig& config, int32_t heads, const Values& x, boo
                       .head_dim = config.shape.d_k,
                       .base = config.rope_base,
                       .scale = config.rope_scale,
-                      .inverse = inverse,
                       .x = Span(std::as_const(x)),
-                      .y = Span(y)}));
+                      .y = Span(y),
+                      .normalize = config.qk_norm}));
   return y;
 }
 
@@ -85,6 +91,10 @@ std::vector<NsaLayerConfig> Configs() {
     out.push_back(config);
   }
   out.back().rope_base = 500, out.back().rope_scale = 2;
+  for (const size_t i : {size_t{1}, out.size() - 1}) {
+    out.push_back(out[i]);
+    out.back().qk_norm = true;
+  }
   return out;
 }
 
@@ -96,12 +106,12 @@ TEST(Projections, AreHandedOutInTheirOrderAndRotated) {
     const Split split = SplitOf(config, wide);
     int64_t at = int64_t{s.n_heads} * s.d_k;
     EXPECT_EQ(split.q, Columns(wide, rows, 0, at));
-    EXPECT_EQ(split.q_rotated, Rotated(config, s.n_heads, split.q, false));
+    EXPECT_EQ(split.q_rotated, Rotated(config, s.n_heads, split.q));
     EXPECT_NE(split.q_rotated, split.q);
     for (const Branch branch : {kSel, kWin, kCmp}) {
       if (!config.has(branch)) continue;
       const int64_t k = int64_t{s.n_kv_groups} * s.d_k, v = int64_t{s.n_kv_groups} * s.d_v;
-      EXPECT_EQ(split.k[branch], Rotated(config, s.n_kv_groups, Columns(wide, rows, at, k), false));
+      EXPECT_EQ(split.k[branch], Rotated(config, s.n_kv_groups, Columns(wide, rows, at, k)));
       EXPECT_EQ(split.v[branch], Columns(wide, rows, at + k, v));
       at += k + v;
     }
@@ -113,6 +123,7 @@ TEST(Projections, AreHandedOutInTheirOrderAndRotated) {
 // a few thousand products below 1 with a few roundings each.
 TEST(Projections, JoiningIsTheGradientOfSplitting) {
   for (const NsaLayerConfig& config : Configs()) {
+    if (config.qk_norm) continue;  // not linear: the next test
     const NsaShape& s = config.shape;
     const Values wide = Random(Rows(s) * ProjectionWidth(config), 1);
     const Split split = SplitOf(config, wide);
@@ -146,6 +157,87 @@ TEST(Projections, JoiningIsTheGradientOfSplitting) {
   }
 }
 
+// What SplitProjections computes of `wide`, in fp64, times the gradients that go into joining.
+struct JoinCase {
+  Values dq, mean;
+  BranchValues dk, dv;
+
+  double Loss(const NsaLayerConfig& config, const oracle::Array& wide) const {
+    const NsaShape& s = config.shape;
+    const auto all = static_cast<int64_t>(wide.size()) / Rows(s);
+    double loss = 0;
+    int64_t begin = 0;
+    const auto add = [&](int64_t heads, int64_t head, const Values& gradient, bool rotated) {
+      oracle::Array x;
+      for (int64_t r = 0; r < Rows(s); ++r) {
+        const auto from = wide.begin() + r * all + begin;
+        x.insert(x.end(), from, from + heads * head);
+      }
+      if (rotated) {
+        x = oracle::Rope(oracle::Normalized(x, head), s.seq_len, heads, head, config.rope_base,
+                         config.rope_scale);
+      }
+      loss += oracle::Dot(x, Double(gradient));
+    };
+    add(s.n_heads, s.d_k, dq, true);
+    if (config.has_gate()) {
+      Values share(s.q_size());  // the gate reads q as projected
+      for (size_t i = 0; i < share.size(); ++i) {
+        const size_t group = i / (s.heads_per_group() * s.d_k);
+        share[i] = mean[group * s.d_k + i % s.d_k] / static_cast<float>(s.heads_per_group());
+      }
+      add(s.n_heads, s.d_k, share, false);
+    }
+    begin = int64_t{s.n_heads} * s.d_k;
+    for (const Branch branch : kProjectionOrder) {
+      if (!config.has(branch)) continue;
+      add(s.n_kv_groups, s.d_k, dk[branch], true);
+      begin += int64_t{s.n_kv_groups} * s.d_k;
+      add(s.n_kv_groups, s.d_v, dv[branch], false);
+      begin += int64_t{s.n_kv_groups} * s.d_v;
+    }
+    return loss;
+  }
+};
+
+TEST(Projections, WithQkNormJoiningEqualsCentralDifferencesOfSplitting) {
+  for (const NsaLayerConfig& config : Configs()) {
+    if (!config.qk_norm) continue;
+    const NsaShape& s = config.shape;
+    const Values wide = Random(Rows(s) * ProjectionWidth(config), 1);
+    const Split split = SplitOf(config, wide);
+    JoinCase join{Random(s.q_size(), 2), Random(s.k_size(), 3), {}, {}};
+    for (int c = 0; c < kBranches; ++c) {
+      if (!config.branches[c]) continue;
+      join.dk[c] = Random(s.k_size(), 10 + c), join.dv[c] = Random(s.v_size(), 20 + c);
+    }
+    Values dq = join.dq, joined = Poisoned(static_cast<int64_t>(wide.size()));
+    BranchValues dk = join.dk;
+    ASSERT_OK(JoinProjections(
+        {}, {.config = config,
+             .dq = Span(dq),
+             .dq_mean = config.has_gate() ? ConstTensor(Span(join.mean)) : ConstTensor(),
+             .dk = Spans<Tensor>(config, dk),
+             .dv = Spans<ConstTensor>(config, std::as_const(join.dv)),
+             .wide = Span(joined),
+             .q_rotated = Span(split.q_rotated),
+             .q_rstd = Span(split.q_rstd),
+             .k_rotated = Spans<ConstTensor>(config, split.k),
+             .k_rstd = Spans<ConstTensor>(config, split.k_rstd)}));
+    for (uint32_t seed = 100; seed < 106; ++seed) {
+      const oracle::Array direction = Double(Random(static_cast<int64_t>(wide.size()), seed));
+      const auto at = [&](double step) {
+        oracle::Array moved = Double(wide);
+        for (size_t i = 0; i < moved.size(); ++i) moved[i] += step * direction[i];
+        return join.Loss(config, moved);
+      };
+      const double want = (at(1e-5) - at(-1e-5)) / 2e-5;
+      // Some 10,000 products of numbers up to 4 with a few roundings each: a random walk.
+      EXPECT_NEAR(oracle::Dot(Double(joined), direction), want, 1e-4 + 100 * 4 * 20 * kUnit);
+    }
+  }
+}
+
 // Forward and backward of a layer, from the projections to their gradient.
 struct LayerRun {
   Values o, d_wide, grads;
@@ -167,8 +259,10 @@ BranchValues KeysOf(const NsaLayerConfig& config, const Values& wide) {
 // Puts rotated queries and keys where a layer that does not rotate expects them.
 void Save(const Split& split, const NsaLayerSaved& at) {
   std::copy(split.q_rotated.begin(), split.q_rotated.end(), static_cast<float*>(at.q.data));
+  std::copy_n(split.q_rstd.begin(), at.q_rstd.size, static_cast<float*>(at.q_rstd.data));
   for (int c = 0; c < kBranches; ++c) {
     std::copy(split.k[c].begin(), split.k[c].end(), static_cast<float*>(at.k[c].data));
+    std::copy_n(split.k_rstd[c].begin(), at.k_rstd[c].size, static_cast<float*>(at.k_rstd[c].data));
   }
 }
 
@@ -217,12 +311,17 @@ LayerRun RunLayer(const NsaLayerConfig& config, const Values& wide, bool layer_r
                            .dq_mean = LayoutMeanGradient(config, work),
                            .dk = Spans<Tensor>(config, dk),
                            .dv = Spans<ConstTensor>(config, std::as_const(dv)),
-                           .wide = Span(out.d_wide)};
+                           .wide = Span(out.d_wide),
+                           .q_rotated = Span(std::as_const(split.q_rotated)),
+                           .q_rstd = Span(std::as_const(split.q_rstd)),
+                           .k_rotated = Spans<ConstTensor>(config, std::as_const(split.k)),
+                           .k_rstd = Spans<ConstTensor>(config, std::as_const(split.k_rstd))};
   Values mean(s.k_size(), 0.0f);
   if (layer_rotates) {  // the layer has rotated back and added the mean: rotate again, add nothing
-    dq = Rotated(config, s.n_heads, dq, false);
+    join.config.qk_norm = false;
+    dq = Rotated(join.config, s.n_heads, dq);
     for (int c = 0; c < kBranches; ++c) {
-      if (config.branches[c]) dk[c] = Rotated(config, s.n_kv_groups, dk[c], false);
+      if (config.branches[c]) dk[c] = Rotated(join.config, s.n_kv_groups, dk[c]);
     }
     join.dq = Span(dq), join.dk = Spans<Tensor>(config, dk);
     if (config.has_gate()) join.dq_mean = Span(std::as_const(mean));
@@ -285,6 +384,9 @@ TEST(Projections, RefuseTensorsOfOtherSizes) {
   refused("dk[0]", JoinProjections, join, [](auto* a) { a->dk[0].size += 1; });
   refused("dv[1]", JoinProjections, join, [](auto* a) { a->dv[1].data = nullptr; });
   refused("wide", JoinProjections, join, [](auto* a) { a->wide.size += 1; });
+  refused("q_rstd", SplitProjections, split,
+          [&](auto* a) { a->config.qk_norm = true, a->q_rstd = Span(q); });
+  refused("q_rotated", JoinProjections, join, [](auto* a) { a->config.qk_norm = true; });
   // A branch that is absent has no tensors.
   refused("k[1]", SplitProjections, split, [&](auto* a) {
     a->config.branches[kSel] = false;

@@ -66,6 +66,15 @@ inline constexpr Variant kVariants[] = {
        spec->mutable_model()->set_rope_base(500);
      }},
     {"SoftCap", [](v1::JobSpec* spec) { spec->mutable_model()->set_logit_softcap(1.5); }},
+    {"QkNorm", [](v1::JobSpec* spec) { spec->mutable_model()->set_qk_norm(true); }},
+    {"QkNormWithPhiAndDocuments",
+     [](v1::JobSpec* spec) {
+       spec->mutable_model()->set_qk_norm(true);
+       spec->mutable_nsa()->set_phi(v1::PHI_MLP);
+       spec->mutable_data()->set_document_mask(true);
+     }},
+    {"Relu2",
+     [](v1::JobSpec* spec) { spec->mutable_model()->set_activation(v1::ACTIVATION_RELU2); }},
     {"BlocksLongerThanTheText",
      [](v1::JobSpec* spec) {
        spec->mutable_nsa()->set_l(64);

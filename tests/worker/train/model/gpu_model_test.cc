@@ -224,6 +224,17 @@ INSTANTIATE_TEST_SUITE_P(
         Variant{"ManyHeads", [](v1::JobSpec* s) { s->mutable_model()->set_n_heads(12); }},
         Variant{"OddVocabulary", [](v1::JobSpec* s) { s->mutable_model()->set_vocab(51); }},
         Variant{"OddWidth", [](v1::JobSpec* s) { s->mutable_model()->set_dim(40); }},
+        Variant{"QkNorm", [](v1::JobSpec* s) { s->mutable_model()->set_qk_norm(true); }},
+        Variant{"Relu2",
+                [](v1::JobSpec* s) { s->mutable_model()->set_activation(v1::ACTIVATION_RELU2); }},
+        Variant{"QkNormOfLayersInTurnWithDocuments",
+                [](v1::JobSpec* s) {
+                  s->mutable_model()->set_qk_norm(true);
+                  s->mutable_model()->set_d_k(32);
+                  s->mutable_nsa()->set_phi(v1::PHI_MLP);
+                  SetLayers(s, {"cmp+win", "sel", "cmp+sel+win"});
+                },
+                true},
         Variant{"WindowAlone", [](v1::JobSpec* s) { Branches(s, {v1::BRANCH_WIN}); }},
         Variant{"LayersInTurn",
                 [](v1::JobSpec* s) {
@@ -263,6 +274,8 @@ std::vector<v1::JobSpec> ManyJobs() {
     model.set_n_heads(model.n_kv_groups() * one_of({1, 2, 5, 6, 16, 17}));
     model.set_d_k(one_of({16, 32, 64, 128, 48}));
     model.set_d_v(one_of({16, 32, 64, 128}));
+    model.set_qk_norm(round % 2 == 1);
+    if (round % 3 == 1) model.set_activation(v1::ACTIVATION_RELU2);
     v1::NsaSpec& nsa = *spec.mutable_nsa();
     nsa.set_d(one_of({1, 4, 8, 16}));
     nsa.set_l(nsa.d() * one_of({1, 2, 3, 8}));

@@ -293,17 +293,8 @@ INSTANTIATE_TEST_SUITE_P(
         Variant{"Default", [](v1::JobSpec*) {}},
         Variant{"PhiMlp", [](v1::JobSpec* s) { s->mutable_nsa()->set_phi(v1::PHI_MLP); }},
         Variant{"Sigmoid", [](v1::JobSpec* s) { s->mutable_nsa()->set_gate(v1::GATE_SIGMOID); }},
-        Variant{"WindowAndSelection",
-                [](v1::JobSpec* s) {
-                  s->mutable_nsa()->clear_branches();
-                  s->mutable_nsa()->add_branches(v1::BRANCH_SEL);
-                  s->mutable_nsa()->add_branches(v1::BRANCH_WIN);
-                }},
-        Variant{"WindowAlone",
-                [](v1::JobSpec* s) {
-                  s->mutable_nsa()->clear_branches();
-                  s->mutable_nsa()->add_branches(v1::BRANCH_WIN);
-                }},
+        Variant{"WindowAndSelection", [](v1::JobSpec* s) { SetLayers(s, {"sel+win"}); }},
+        Variant{"WindowAlone", [](v1::JobSpec* s) { SetLayers(s, {"win"}); }},
         Variant{"LayersInTurn",
                 [](v1::JobSpec* s) {
                   SetLayers(s, {"win", "cmp+sel"});
@@ -316,6 +307,9 @@ INSTANTIATE_TEST_SUITE_P(
                   SetLayers(s, {"sel+win", "cmp"});
                 },
                 true},
+        Variant{"QkNorm", [](v1::JobSpec* s) { s->mutable_model()->set_qk_norm(true); }},
+        Variant{"Relu2",
+                [](v1::JobSpec* s) { s->mutable_model()->set_activation(v1::ACTIVATION_RELU2); }},
         Variant{"DocumentMask", [](v1::JobSpec*) {}, true}),
     [](const auto& variant) { return std::string(variant.param.name); });
 

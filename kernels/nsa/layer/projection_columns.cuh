@@ -1,0 +1,92 @@
+// What the kernels that split and join projections share: the columns of `wide`, and where a chunk
+// of eight of them belongs. projections.cu has the kernels that only rotate,
+// normalized_projections.cu those that normalize too (qk_norm), which need all chunks of a head
+// side by side.
+#pragma once
+
+#include "absl/status/status.h"
+#include "kernels/nn/rope_angles.cuh"
+#include "kernels/nsa/layer/projections.h"
+
+namespace nsa::cuda {
+
+constexpr int kThreads = 256;
+constexpr int kTokens = 8;  // of a thread block
+constexpr int kMostParts = 1 + 2 * kBranches;
+
+// The columns of `wide`. Part 0 is q, odd parts are keys, the other even parts are values. Widths
+// are in chunks of 8 columns.
+struct Columns {
+  int begin[kMostParts + 1];
+  int count;
+  int head_shift;  // log2 of the number of chunks in a head of q or of the keys
+  int seq_len, first, heads_a_group, groups;  // first: position
+  unsigned int group_factor;                  // ⌈2³² / heads_a_group⌉
+  int branch[kMostParts];                     // of the keys and values
+  const int* at;                              // SplitProjectionsArgs::at, may be null
+  int64_t rows;
+};
+
+inline Columns ColumnsOf(const NsaLayerConfig& config) {
+  const NsaShape& s = config.shape;
+  Columns c{};
+  c.rows = int64_t{1} * s.batch * s.seq_len;
+  c.seq_len = s.seq_len, c.groups = s.n_kv_groups, c.heads_a_group = s.heads_per_group();
+  c.group_factor =
+      static_cast<unsigned int>(((int64_t{1} << 32) + c.heads_a_group - 1) / c.heads_a_group);
+  while (8 << c.head_shift < s.d_k) ++c.head_shift;
+  c.begin[c.count = 1] = s.n_heads * s.d_k / 8;
+  for (int branch = 0; branch < config.n_branches(); ++branch) {
+    for (const int width : {s.d_k, s.d_v}) {
+      c.begin[c.count + 1] = c.begin[c.count] + s.n_kv_groups * width / 8;
+      ++c.count;
+    }
+  }
+  return c;
+}
+
+// The position of a chunk among those of a thread block's tokens.
+struct Place {
+  int token, part, column;  // column within the part
+  int64_t in_part;          // chunks from the beginning of the part's tensor
+
+  // The same in a cache that holds the tokens from position `at[1 + branch]` on.
+  __device__ int64_t InCache(const Columns& c) const {
+    if (c.at == nullptr || part == 0) return in_part;
+    const int64_t rows = c.at[0] - c.at[1 + c.branch[part]];
+    return in_part + rows * (c.begin[part + 1] - c.begin[part]);
+  }
+  __device__ bool turned() const { return part == 0 || part % 2 == 1; }
+  // The angles of the chunk's four pairs.
+  __device__ const float2* AnglesIn(const float2* angles, const Columns& c) const {
+    return angles + (((token << c.head_shift) + (column & ((1 << c.head_shift) - 1))) << 2);
+  }
+};
+
+struct SplitParts {
+  bf16* to[kMostParts];
+  bf16* q_rotated;
+};
+
+struct JoinParts {
+  const bf16* from[kMostParts];
+  const bf16* dq_mean;  // may be null
+};
+
+// RopeArgs::rstd of the parts that are rotated; a null pointer is not written.
+struct SplitNorm {
+  float* rstd[kMostParts];
+};
+
+// What forward wrote.
+struct JoinNorm {
+  const bf16* rotated[kMostParts];
+  const float* rstd[kMostParts];
+};
+
+absl::Status SplitNormalized(const Exec& exec, const Columns& c, const RopeFrequencies& f,
+                             const bf16* wide, const SplitParts& parts, const SplitNorm& norm);
+absl::Status JoinNormalized(const Exec& exec, const Columns& c, const RopeFrequencies& f,
+                            const JoinParts& parts, const JoinNorm& norm, bf16* wide);
+
+}  // namespace nsa::cuda
