@@ -18,7 +18,8 @@ struct ForkProblem {
 
 // Returns why `job` cannot begin with the weights of the checkpoint `from`, or nullopt if it can.
 // It can if the job that wrote the checkpoint has the same parameters and tokenizer: what has no
-// parameters, such as n_sel, w, rope_scale and the kind of gate, may differ.
+// parameters, such as n_sel, w, rope_scale, qk_norm, activation and the kind of gate, may
+// differ.
 std::optional<ForkProblem> CheckWeights(const v1::CheckpointState& from, const v1::JobSpec& job);
 
 // Returns why `job` cannot continue from another job's checkpoint `from`, or nullopt if it can. It

@@ -36,6 +36,13 @@ TEST(JobHash, IsTheSameWithANewKeyThatIsOff) {
   EXPECT_EQ(JobHash(off), JobHash({}));
 }
 
+TEST(JobHash, AKeyThatIsNewerThanCheckpointsCountsOnlyIfItDiffersFromItsDefault) {
+  v1::JobSpec spec;
+  spec.mutable_model()->set_activation(v1::ACTIVATION_SILU);
+  spec.mutable_model()->set_qk_norm(false);
+  EXPECT_EQ(JobHash(spec), JobHash({}));
+}
+
 TEST(JobHash, IgnoresWhatAContinuedRunMayChange) {
   const std::function<void(v1::JobSpec*)> edits[] = {
       [](v1::JobSpec* s) { s->set_name("other"); },

@@ -82,6 +82,8 @@ TEST(Preflight, WeightsMayComeFromAJobThatDiffersInWhatHasNoParameters) {
   job.spec.mutable_model()->set_rope_scale(2);
   job.spec.mutable_model()->set_logit_softcap(30);
   job.spec.mutable_train()->set_z_loss(1e-4);
+  job.spec.mutable_model()->set_qk_norm(true);
+  job.spec.mutable_model()->set_activation(v1::ACTIVATION_RELU2);
   job.spec.mutable_model()->set_vocab(256);  // what 0 means
   EXPECT_TRUE(job.Check().accepted()) << FormatReport(job.Check(), "job.yaml");
   job.spec.mutable_nsa()->set_phi(v1::PHI_AVG);
