@@ -40,6 +40,8 @@ class NsaConfig(_Base):
         rope_base=10000.0,
         rope_scale=1.0,  # divides positions
         rms_norm_eps=1e-6,
+        hidden_act="silu",  # between the matrices of an MLP: "silu" or "relu2"
+        qk_norm=False,  # queries and keys divided by their root mean square before rotation
         block_size=32,  # l, tokens in a compression block
         block_stride=16,  # d
         selection_size=64,  # l', tokens in a selection block
@@ -66,6 +68,8 @@ class NsaConfig(_Base):
         self.rope_base = rope_base
         self.rope_scale = rope_scale
         self.rms_norm_eps = rms_norm_eps
+        self.hidden_act = hidden_act
+        self.qk_norm = qk_norm
         self.block_size = block_size
         self.block_stride = block_stride
         self.selection_size = selection_size

@@ -18,6 +18,16 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// Keys that folders of older versions lack, and what they mean there.
+Json Newer() { return {{"hidden_act", "silu"}, {"qk_norm", false}}; }
+
+// The value of `key`, or null if it is missing and has no default.
+nlohmann::json ValueOf(const nlohmann::json& config, const std::string& key) {
+  if (config.contains(key)) return config[key];
+  const Json newer = Newer();
+  return newer.contains(key) ? nlohmann::json(newer[key]) : nlohmann::json();
+}
+
 // The keys that make up the model. Every other key of config.json is for transformers.
 Json Architecture(const v1::JobSpec& spec) {
   const v1::ModelSpec& model = spec.model();
@@ -35,6 +45,8 @@ Json Architecture(const v1::JobSpec& spec) {
           {"rope_base", model.rope_base()},
           {"rope_scale", model.rope_scale()},
           {"rms_norm_eps", 1e-6},
+          {"hidden_act", model.activation() == v1::ACTIVATION_RELU2 ? "relu2" : "silu"},
+          {"qk_norm", model.qk_norm()},
           {"block_size", nsa.l()},
           {"block_stride", nsa.d()},
           {"selection_size", nsa.l_sel()},
@@ -116,6 +128,14 @@ absl::Status ReadModel(const nlohmann::json& config, v1::ModelSpec* model) {
   model->set_rope_base(real);
   NSA_RETURN_IF_ERROR(ReadPositive(config, "rope_scale", 1e6, &real));
   model->set_rope_scale(real);
+  const nlohmann::json activation = ValueOf(config, "hidden_act");
+  if (activation != "silu" && activation != "relu2") {
+    return Wrong("hidden_act", config, "silu or relu2");
+  }
+  if (activation == "relu2") model->set_activation(v1::ACTIVATION_RELU2);
+  const nlohmann::json qk_norm = ValueOf(config, "qk_norm");
+  if (!qk_norm.is_boolean()) return Wrong("qk_norm", config, "true or false");
+  if (qk_norm.get<bool>()) model->set_qk_norm(true);
   return ReadSoftcap(config, model);
 }
 
@@ -206,8 +226,7 @@ absl::StatusOr<v1::JobSpec> SpecOfModelConfig(const nlohmann::json& config) {
 absl::Status CheckModelConfig(const nlohmann::json& config, const v1::JobSpec& spec) {
   const Json wanted = Architecture(spec);
   for (const auto& [key, value] : wanted.items()) {
-    const nlohmann::json found = config.contains(key) ? config[key] : nlohmann::json(nullptr);
-    if (found == nlohmann::json(value)) continue;
+    if (ValueOf(config, key) == nlohmann::json(value)) continue;
     return absl::FailedPreconditionError(absl::StrFormat(
         "config.json: %s: %s (checkpoint_state.json has %s); remove checkpoint_state.json to "
         "import the model without its training state",

@@ -83,6 +83,15 @@ def rotate(x, base, scale):
     return turned.flatten(-2).to(x.dtype)
 
 
+def unit(x, eps):
+    """Every head of x [..., width] divided by its root mean square."""
+    y = wide(x)
+    return (y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype)
+
+
+ACTIVATIONS = {"silu": F.silu, "relu2": lambda x: F.relu(x).square()}
+
+
 class Phi(nn.Module):
     """fc2(silu(fc1(block + position))): a block of l keys or values becomes one."""
 
@@ -163,7 +172,12 @@ class Attention(nn.Module):
 
     def keys(self, x, name):
         k = getattr(self, f"W_K_{name}")(x).unflatten(-1, (self.config.num_key_value_heads, self.config.d_k))
-        return rotate(k, self.config.rope_base, self.config.rope_scale)
+        return self.turned(k)
+
+    def turned(self, x):
+        """Queries or keys as the branches read them."""
+        x = unit(x, self.config.rms_norm_eps) if self.config.qk_norm else x
+        return rotate(x, self.config.rope_base, self.config.rope_scale)
 
     def values(self, x, name):
         return getattr(self, f"W_V_{name}")(x).unflatten(-1, (self.config.num_key_value_heads, self.config.d_v))
@@ -173,7 +187,7 @@ class Attention(nn.Module):
         return blocks.mean(-2) if phi is None else phi(blocks)
 
     def gates(self, q):
-        """q [B, S, G, h, dk] before rotation → [B, S, G, branches]."""
+        """q [B, S, G, h, dk] as projected → [B, S, G, branches]."""
         z = wide(self.gate["fc2"](F.silu(self.gate["fc1"](q.mean(3)))))
         return torch.sigmoid(z) if self.config.gate == "sigmoid" else torch.softmax(z, dim=-1)
 
@@ -182,7 +196,7 @@ class Attention(nn.Module):
         c = self.config
         groups = (c.num_key_value_heads, c.num_attention_heads // c.num_key_value_heads)
         plain = self.W_Q(x).unflatten(-1, (c.num_attention_heads, c.d_k))
-        q = rotate(plain, c.rope_base, c.rope_scale).unflatten(2, groups)
+        q = self.turned(plain).unflatten(2, groups)
         k = {name: self.keys(x, name) for name in self.branches}
         v = {name: self.values(x, name) for name in self.branches}
         compressed = None
@@ -235,6 +249,7 @@ class Block(nn.Module):
         self.norm1 = RmsNorm(config.hidden_size, config.rms_norm_eps)
         self.attn = Attention(config, layer)
         self.norm2 = RmsNorm(config.hidden_size, config.rms_norm_eps)
+        self.act = ACTIVATIONS[config.hidden_act]
         self.mlp = nn.ModuleDict(
             {
                 "fc1": nn.Linear(config.hidden_size, config.intermediate_size, bias=False),
@@ -244,7 +259,7 @@ class Block(nn.Module):
 
     def forward(self, x, first):
         x = x + self.attn(self.norm1(x), first)
-        return x + self.mlp["fc2"](F.silu(self.mlp["fc1"](self.norm2(x))))
+        return x + self.mlp["fc2"](self.act(self.mlp["fc1"](self.norm2(x))))
 
 
 class NsaForCausalLM(_Base, _Generation):

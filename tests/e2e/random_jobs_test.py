@@ -22,7 +22,8 @@ def model(source):
     return {"dim": source.choice([16, 24, 32, 40, 64]), "n_layers": source.choice([1, 2, 3]), "n_heads": groups * source.choice([1, 2, 4]),
             "n_kv_groups": groups, "d_k": source.choice([16, 32, 64]), "d_v": source.choice([16, 32]), "mlp_ratio": source.choice([1, 2, 3]),
             "zero_init_outputs": source.choice([True, False]), "rope_base": source.choice([100, 10000, 5e5]), "rope_scale": source.choice([0.5, 1, 4]),
-            "logit_softcap": source.choice([0, 1, 30])}"activation": source.choice(["silu", "relu2"]), "qk_norm": source.choice([True, False])}
+            "logit_softcap": source.choice([0, 1, 30]),
+            "activation": source.choice(["silu", "relu2"]), "qk_norm": source.choice([True, False])}
 
 
 def nsa(source, layers):

@@ -158,10 +158,9 @@ TEST(ApplyDefaults, FillsEveryFieldThatHasOne) {
       "nsa.layers", "data.path", "data.val_path", "data.tokenizer_path", "data.separator",
       "data.text_field", "data.mix", "data.val", "train.out_dir",
       // Absent is the default, so that older workers take the job.
-      "model.activation", "model.qk_norm", "model.zero_init_outputs", "model.logit_softcap", "train.z_loss", "train.optimizer",
-      "train.muon_lr", "train.optimizer",
-      "train.muon_lr", "train.muon_betas", "train.decay_steps", "restart.init",
-      "restart.allow_new_schedule", "guard.hash_every",
+      "model.activation", "model.qk_norm", "model.zero_init_outputs", "model.logit_softcap",
+      "train.z_loss", "train.optimizer", "train.muon_lr", "train.muon_betas", "train.decay_steps",
+      "restart.init", "restart.allow_new_schedule", "guard.hash_every",
       "guard.min_tokens_per_second",                        // measured
       "runtime.precision", "runtime.merge_micro_batches"};  // set by ResolveDevice
   const auto check = [&](const google::protobuf::Message& message, const std::string& prefix) {

@@ -21,9 +21,9 @@ struct ModelConfig {
   std::vector<BranchSet> branches;  // of the layers in turn (common/estimate/layers.h)
   int32_t dim = 0;                  // D
   int32_t n_layers = 0;
-  int32_t hidden = 0;       // of the MLP
+  int32_t hidden = 0;  // of the MLP
   Activation activation = Activation::kSilu;
-  int32_t vocab = 0;          // V
+  int32_t vocab = 0;        // V
   float logit_softcap = 0;  // c of c · tanh(x / c); 0: none
   float z_loss = 0;         // weight of the z-loss in the gradient; 0: none
   Recompute recompute = Recompute::kNothing;

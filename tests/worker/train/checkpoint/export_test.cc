@@ -383,6 +383,10 @@ TEST_F(ExportTest, AFolderThatLiesIsRefusedWithTheReason) {
       {"config.json", set("layers", {"cmp", "dense"}), "branches joined by +"},
       {"config.json", set("tie_word_embeddings", true), "tie_word_embeddings"},
       {"config.json", set("window", 9), "checkpoint_state.json has 8"},
+      {"config.json", set("hidden_act", "gelu"), "hidden_act: \"gelu\" (silu or relu2)"},
+      {"config.json", set("hidden_act", "relu2"), "checkpoint_state.json has \"silu\""},
+      {"config.json", set("qk_norm", 1), "qk_norm: 1 (true or false)"},
+      {"config.json", set("qk_norm", true), "checkpoint_state.json has false"},
       {"checkpoint_state.json", set("step", 6), "hash"},
       {"model.safetensors.index.json", set("weight_map", {{"a", "../x"}}), "../x"},
       {"model.safetensors.index.json", set("weight_map", nlohmann::json::object()), "absent"},
@@ -396,6 +400,28 @@ TEST_F(ExportTest, AFolderThatLiesIsRefusedWithTheReason) {
     EXPECT_THAT(std::string(imported.status().message()), HasSubstr(lie.reason));
     EXPECT_FALSE(fs::exists(dir_ / "back"));
   }
+}
+
+TEST_F(ExportTest, AModelWithOtherFunctionsKeepsThemWithoutItsTrainingState) {
+  v1::JobSpec spec = SmallJob();
+  spec.mutable_model()->set_activation(v1::ACTIVATION_RELU2);
+  spec.mutable_model()->set_qk_norm(true);
+  Save(spec);
+  ASSERT_OK(ExportModel(dir_ / "out", dir_ / "model"));
+  fs::remove(dir_ / "model" / "checkpoint_state.json");
+  ASSERT_OK(ImportModel(dir_ / "model", dir_ / "back"));
+  const auto state = ReadCheckpointState(dir_ / "back");
+  ASSERT_OK(state);
+  EXPECT_EQ(state->spec().model().activation(), v1::ACTIVATION_RELU2);
+  EXPECT_TRUE(state->spec().model().qk_norm());
+}
+
+TEST_F(ExportTest, AFolderOfAnOlderVersionHasTheDefaults) {
+  ASSERT_OK(ExportModel(dir_ / "out", dir_ / "model"));
+  Edit("config.json", [](nlohmann::json* json) {
+    EXPECT_EQ(json->erase("hidden_act") + json->erase("qk_norm"), 2u);
+  });
+  EXPECT_OK(ImportModel(dir_ / "model", dir_ / "back"));
 }
 
 TEST_F(ExportTest, TensorsOfAnotherModelAreRefusedByName) {
