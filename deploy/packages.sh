@@ -20,7 +20,9 @@ readonly BUILD=(
   libopenblas-openmp-dev libzstd-dev zstd zlib1g-dev libxxhash-dev libpcre2-dev libutf8proc-dev libcurl4-openssl-dev libdw-dev
   libgtest-dev libgmock-dev libbenchmark-dev
 )
-readonly TEST=(dpkg-dev file prometheus python3 python3-yaml shellcheck procps iproute2 chromium chromium-driver python3-selenium)
+readonly TEST=(
+  dpkg-dev file prometheus python3 python3-yaml shellcheck procps iproute2 chromium chromium-driver python3-selenium slurmctld slurmd slurm-client munge
+)
 readonly CHECK=(clang-format clang-tidy)
 readonly FUZZ=(clang libclang-rt-dev)
 readonly TORCH=(python3-torch)

@@ -79,6 +79,9 @@ absl::StatusOr<Options> ResolveOptions(const v1::CoordinatorConfig& config) {
   if (options.allowed_urls.empty()) options.allowed_urls = DefaultAllowedUrls();
   NSA_ASSIGN_OR_RETURN(const UrlPolicy policy, UrlPolicy::Make(options.allowed_urls));
   NSA_ASSIGN_OR_RETURN(options.notices, ResolveNotices(config, policy));
+  if (config.provisioners().has_slurm()) {
+    NSA_ASSIGN_OR_RETURN(options.slurm, ResolveSlurm(config));
+  }
   options.tls = config.tls();
   options.make_token_file = config.token_file().empty();
   options.token_file =

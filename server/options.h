@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "absl/time/time.h"
 #include "nsa/v1/config.pb.h"
 #include "server/notice/notice.h"
+#include "server/provision/slurm_options.h"
 
 namespace nsa::server {
 
@@ -21,6 +23,7 @@ struct Options {
   std::vector<std::filesystem::path> allowed_roots;
   std::vector<std::string> allowed_urls;  // common/job/data/url_policy.h
   NoticeOptions notices;
+  std::optional<SlurmOptions> slurm;
   v1::TlsConfig tls;
   std::filesystem::path token_file;
   bool make_token_file = false;  // token_file is the default one, made when it does not exist
@@ -34,6 +37,11 @@ struct Options {
   // both. Not configurable: clients use the same numbers (common/rpc/rpc.cc).
   absl::Duration ping_every = absl::Seconds(60);
   absl::Duration ping_timeout = absl::Seconds(20);
+
+  // What jobs may name in resources.provisioner.
+  std::vector<std::string> provisioners() const {
+    return slurm.has_value() ? std::vector<std::string>{kSlurm} : std::vector<std::string>();
+  }
 
   std::filesystem::path unix_socket() const { return state_dir / "coordinator.sock"; }
 };

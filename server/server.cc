@@ -9,7 +9,6 @@
 #include "common/base/status.h"
 #include "common/base/version.h"
 #include "common/job/data/url_policy.h"
-#include "common/rpc/secret.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "server/act/dump_broker.h"
 #include "server/act/executor.h"
@@ -18,8 +17,10 @@
 #include "server/act/node/node_control.h"
 #include "server/act/reconciler.h"
 #include "server/act/retention.h"
+#include "server/credentials.h"
 #include "server/notice/notifier.h"
 #include "server/notice/progress.h"
+#include "server/provision/slurm_service.h"
 #include "server/rpc/auth.h"
 #include "server/rpc/call.h"
 #include "server/rpc/coordinator_service.h"
@@ -60,31 +61,6 @@ constexpr absl::Duration kRefreshEvery = absl::Seconds(1);
 
 std::string CodeName(grpc::StatusCode code) {
   return absl::StatusCodeToString(static_cast<absl::StatusCode>(code));
-}
-
-// TCP always needs a token, and so do the changes that the live page makes. Without both and
-// without a configured token file there is none.
-absl::StatusOr<Auth> AuthFor(const Options& options, const AccessStore* access) {
-  if (options.make_token_file) {
-    if (options.listen_address.empty() && options.metrics_address.empty()) {
-      return Auth::WithoutFile(access);
-    }
-    NSA_ASSIGN_OR_RETURN(const bool made, MakeSecretFile("token_file", options.token_file));
-    if (made) {
-      spdlog::info("made the token for TCP clients and for changes on the page: {}",
-                   options.token_file.string());
-    }
-  }
-  return Auth::FromFile(options.token_file, access);
-}
-
-// The name of the operator whose token the header Authorization of an HTTP request has.
-absl::StatusOr<std::string> OperatorOf(const Auth& auth, std::string_view header) {
-  NSA_ASSIGN_OR_RETURN(const Caller caller,
-                       auth.Check({.peer = "http", .header = std::string(header)}, "StopJob"));
-  if (caller.role == v1::ROLE_OPERATOR) return caller.name;
-  return absl::PermissionDeniedError(
-      "token: not an operator's (the page changes the jobs of everybody); use nsactl");
 }
 
 // ResolveOptions() has checked the entries.
@@ -157,6 +133,7 @@ struct Server::Parts {
   Listening listening;
   std::unique_ptr<SelfProbe> probe;
   std::unique_ptr<LocalAgent> agent;
+  std::unique_ptr<SlurmService> slurm;  // null unless it is configured
 
   absl::Status OpenStore();
   void MakeWeb();
@@ -168,6 +145,7 @@ struct Server::Parts {
   absl::Status StartListening();
   void StartProbe(std::function<void()> unreachable);
   void StartAgent();
+  absl::Status StartSlurm();
   void AfterTick();
 };
 
@@ -185,7 +163,8 @@ absl::Status Server::Parts::OpenStore() {
       .failed = [this](const std::string& operation) { metrics.ObserveStoreError(operation); }};
   NSA_ASSIGN_OR_RETURN(store, JobStore::Open(options.state_dir, clock, std::move(observer)));
   NSA_ASSIGN_OR_RETURN(nodes, NodeStore::Open(options.state_dir));
-  control = std::make_unique<JobControl>(*store, fleet, *nodes, board, paths, clock);
+  control = std::make_unique<JobControl>(*store, fleet, *nodes, board, paths, clock,
+                                         options.provisioners());
   node_control = std::make_unique<NodeControl>(*nodes, fleet, *access, *store, clock);
   // Before any call arrives: a notice that is new tells everything from now on.
   std::vector<std::string> notices;
@@ -350,6 +329,7 @@ void Server::Parts::MakeServices() {
       .profiles = profiles,
       .hub = hub,
       .rules = *agent_rules,
+      .clock = clock,
       .on_heartbeat = [this] { reconciler->Wake(); },
       .recorded =
           [this](const v1::Job& job, int32_t rank, const std::vector<v1::WorkerRecord>& records) {
@@ -390,6 +370,12 @@ void Server::Parts::StartAgent() {
       clock);
 }
 
+absl::Status Server::Parts::StartSlurm() {
+  SlurmService::Parts needs{*store, *access, fleet, clock, [this] { reconciler->Wake(); }};
+  NSA_ASSIGN_OR_RETURN(slurm, SlurmService::Start(options.slurm, std::move(needs)));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options, const Clock& clock,
                                                       std::function<void()> unreachable) {
   NSA_ASSIGN_OR_RETURN(FileLock lock, LockStateDir(options.state_dir));
@@ -407,6 +393,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options, co
   // Started after gRPC: if the gRPC port is taken, no HTTP server has to be stopped, which takes
   // two seconds.
   NSA_RETURN_IF_ERROR(parts->StartMetrics());
+  NSA_RETURN_IF_ERROR(parts->StartSlurm());
   parts->StartNotifier();
   parts->listening.server->GetHealthCheckService()->SetServingStatus(true);
   parts->serving = true;
@@ -428,6 +415,7 @@ void Server::Drain(absl::Duration patience) {
   if (!std::exchange(parts_->running, false)) return;
   parts_->serving = false;
   parts_->agent.reset();
+  parts_->slurm.reset();
   parts_->probe.reset();
   parts_->listening.server->GetHealthCheckService()->SetServingStatus(false);
   // Streams do not end by themselves: they are told to end, and those that do not are cancelled.

@@ -54,6 +54,7 @@ server/backup|server/store common/base common/job/data/sha256.h common/run|grpcp
 server/watch|server/store server/decide common/base common/nsa common/estimate common/job proto|sqlite cuda nccl cublas
 server/act|server/watch server/store server/decide common/rpc/cordon_text.h $below_rpc proto|grpcpp sqlite prometheus cuda nccl cublas
 server/notice|server/store server/decide common proto|grpcpp sqlite prometheus civetweb Civet cuda nccl cublas
+server/provision|server/store server/decide common proto|grpcpp sqlite prometheus civetweb Civet cuda nccl cublas
 server/web|server/act server/watch server/store server/decide common proto|grpcpp sqlite prometheus civetweb Civet cuda nccl cublas
 server/rpc|server/act server/watch server/store server/decide common proto|sqlite prometheus cuda nccl cublas
 server|proto common|cuda nccl cublas

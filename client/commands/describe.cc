@@ -42,6 +42,26 @@ std::string RunTime(const v1::Job& job, absl::Time now) {
   return seconds < 0 ? "-" : HumanDuration(seconds);
 }
 
+// "slurm job 17, RUNNING, until 2026-11-25 14:00:00 UTC".
+std::string AllocationText(const v1::Job& job) {
+  const v1::Allocation& allocation = job.allocation();
+  if (allocation.id().empty()) return job.spec().resources().provisioner();
+  std::string text = absl::StrCat(
+      allocation.provisioner(), " job ",
+      allocation.cluster_id().empty() ? "without a number yet" : allocation.cluster_id());
+  const bool over = allocation.state() == v1::Allocation::STATE_ENDING ||
+                    allocation.state() == v1::Allocation::STATE_ENDED;
+  if (over)
+    return absl::StrCat(text, allocation.state() == v1::Allocation::STATE_ENDED
+                                  ? ", given back"
+                                  : ", being given back");
+  if (!allocation.text().empty()) absl::StrAppend(&text, ", ", allocation.text());
+  if (allocation.end_unix_nanos() != 0) {
+    absl::StrAppend(&text, ", until ", Timestamp(allocation.end_unix_nanos()));
+  }
+  return text;
+}
+
 void PrintProgress(const v1::Job& job, absl::Time now, Fields* fields) {
   const v1::JobProgress& p = job.progress();
   if (p.total_steps() == 0) return;
@@ -86,6 +106,7 @@ void PrintHead(Session& session, const v1::Job& job) {
   if (job.queue_position() > 0) {
     fields.Add("Queue", absl::StrCat("place ", job.queue_position()));
   }
+  fields.Add("Machines", AllocationText(job));
   fields.Add("Submitted", When(now, job.submit_unix_nanos()));
   fields.Add("Started", When(now, job.start_unix_nanos()));
   fields.Add("Ended", When(now, job.end_unix_nanos()));

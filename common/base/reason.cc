@@ -32,6 +32,8 @@ constexpr std::array<ReasonInfo, kReasonCount> kReasons = {{
     {Reason::kSweepDropped, "SWEEP_DROPPED", kEnded, kGoesOn, Fault::kAsked},
     // Its ranks have run for limits.hours.
     {Reason::kTimeLimit, "TIME_LIMIT", kEnded, kGoesOn, Fault::kAsked},
+    // Somebody cancelled the job's machines in the cluster manager (scancel).
+    {Reason::kAllocationCancelled, "ALLOCATION_CANCELLED", kEnded, kGoesOn, Fault::kAsked},
 
     {Reason::kPeerLost, "PEER_LOST", kFailed, kRetried, Fault::kMachine},
     {Reason::kDataStalled, "DATA_STALLED", kFailed, kRetried, Fault::kJob},
@@ -56,6 +58,8 @@ constexpr std::array<ReasonInfo, kReasonCount> kReasons = {{
     {Reason::kNoProgress, "NO_PROGRESS", kFailed, kFinal, Fault::kJob},
     {Reason::kRestartBudgetExhausted, "RESTART_BUDGET_EXHAUSTED", kFailed, kFinal, Fault::kJob},
     {Reason::kFailedForGood, "FAILED_FOR_GOOD", kFailed, kFinal, Fault::kJob},
+    // The cluster manager gives this job no machines, or none on which an agent can start.
+    {Reason::kAllocationRefused, "ALLOCATION_REFUSED", kFailed, kFinal, Fault::kJob},
 
     {Reason::kPreflightRefused, "PREFLIGHT_REFUSED", kRefused, kRetried, Fault::kJob},
     {Reason::kCheckpointsMissing, "CHECKPOINTS_MISSING", kRefused, kRetried, Fault::kMachine},
@@ -77,6 +81,7 @@ constexpr std::array<ReasonInfo, kReasonCount> kReasons = {{
     {Reason::kBehindAnotherJob, "BEHIND_ANOTHER_JOB", kWaiting, kGoesOn, Fault::kNone},
     // It would fit on a machine on which nothing is placed at present.
     {Reason::kCordoned, "CORDONED", kWaiting, kGoesOn, Fault::kAsked},
+    {Reason::kWaitingForAllocation, "WAITING_FOR_ALLOCATION", kWaiting, kGoesOn, Fault::kNone},
 
     {Reason::kSubmitted, "SUBMITTED", kEvent, kGoesOn, Fault::kAsked},
     {Reason::kPlaced, "PLACED", kEvent, kGoesOn, Fault::kNone},
@@ -90,6 +95,10 @@ constexpr std::array<ReasonInfo, kReasonCount> kReasons = {{
     // A machine is drained: the ranks are being ended, and then the job is queued for others.
     {Reason::kMoving, "MOVING", kEvent, kGoesOn, Fault::kAsked},
     {Reason::kMoved, "MOVED", kEvent, kGoesOn, Fault::kAsked},
+    {Reason::kAllocationRequested, "ALLOCATION_REQUESTED", kEvent, kGoesOn, Fault::kNone},
+    {Reason::kAllocationGranted, "ALLOCATION_GRANTED", kEvent, kGoesOn, Fault::kNone},
+    {Reason::kAllocationLost, "ALLOCATION_LOST", kEvent, kGoesOn, Fault::kMachine},
+    {Reason::kAllocationReturned, "ALLOCATION_RETURNED", kEvent, kGoesOn, Fault::kNone},
     {Reason::kGpuFault, "GPU_FAULT", kEvent, kGoesOn, Fault::kMachine},
     {Reason::kStopAtStep, "STOP_AT_STEP", kEvent, kGoesOn, Fault::kAsked},
     {Reason::kStopGraceExceeded, "STOP_GRACE_EXCEEDED", kEvent, kGoesOn, Fault::kJob},

@@ -28,6 +28,7 @@ enum class Reason : uint8_t {
   kStoppedLate,
   kSweepDropped,
   kTimeLimit,
+  kAllocationCancelled,
   // A run failed.
   kPeerLost,
   kDataStalled,
@@ -50,6 +51,7 @@ enum class Reason : uint8_t {
   kNoProgress,
   kRestartBudgetExhausted,
   kFailedForGood,
+  kAllocationRefused,
   // A start was refused before anything began.
   kPreflightRefused,
   kCheckpointsMissing,
@@ -70,6 +72,7 @@ enum class Reason : uint8_t {
   kWaitingForSlots,
   kBehindAnotherJob,
   kCordoned,
+  kWaitingForAllocation,
   // Something happened to a job, and the job continues.
   kSubmitted,
   kPlaced,
@@ -82,6 +85,10 @@ enum class Reason : uint8_t {
   kNodeGone,
   kMoving,
   kMoved,
+  kAllocationRequested,
+  kAllocationGranted,
+  kAllocationLost,
+  kAllocationReturned,
   kGpuFault,
   kStopAtStep,
   kStopGraceExceeded,

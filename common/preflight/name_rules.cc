@@ -180,6 +180,23 @@ Problems WaiverInvalid(const PreflightFacts& facts) {
   return problems;
 }
 
+constexpr char kSlurm[] = "slurm";
+
+Problems ProvisionerUnknown(const PreflightFacts& facts) {
+  const std::string& wanted = facts.spec.resources().provisioner();
+  if (wanted.empty()) return {};
+  if (wanted != kSlurm) {
+    return {{"resources.provisioner", absl::StrFormat("'%s' (slurm)", wanted.substr(0, 40)),
+             "set provisioner: slurm, or leave it out for machines whose agents are there anyway"}};
+  }
+  const std::vector<std::string>* known = facts.context.provisioners;
+  if (known == nullptr || std::ranges::find(*known, wanted) != known->end()) return {};
+  return {{"resources.provisioner",
+           absl::StrCat(wanted, " (this coordinator has none: provisioners.slurm)"),
+           "set provisioners.slurm in coordinator.yaml (docs/slurm.md), or leave "
+           "resources.provisioner out"}};
+}
+
 constexpr PreflightRule kRules[] = {
     {"NAME_INVALID", "the name of the job is not valid", kError, kError, false, kNothing,
      NameInvalid},
@@ -189,6 +206,8 @@ constexpr PreflightRule kRules[] = {
      SweepInvalid},
     {"PATH_INVALID", "a path is relative, has .. or control characters, or is too long", kError,
      kError, false, kNothing, PathInvalid},
+    {"PROVISIONER_UNKNOWN", "no such cluster manager, or one that is not configured", kError,
+     kError, false, kNothing, ProvisionerUnknown},
     {"WAIVER_INVALID",
      "a waiver has no reason, names an unknown rule, or a rule that cannot be waived", kError,
      kError, false, kNothing, WaiverInvalid},

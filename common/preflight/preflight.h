@@ -54,6 +54,8 @@ struct PreflightContext {
   // Called while large files are read. If it returns true, nobody needs the report any more:
   // Preflight() then returns early, and the report must not be used. Null: never abandoned.
   std::function<bool()> abandoned;
+  // The cluster managers that the coordinator is configured for. Null: not known.
+  const std::vector<std::string>* provisioners = nullptr;
   // The bytes that an ordinary user may still write below a folder that exists, or nothing if that
   // cannot be found out. Null: asks this machine's file system.
   std::function<std::optional<int64_t>(const std::string& folder)> free_disk_bytes;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/checkpoint/checkpoint_dir.h"
+#include "server/decide/allocation/allocation.h"
 #include "server/decide/lifecycle.h"
 #include "server/decide/rule/cordon.h"
 
@@ -30,7 +31,7 @@ std::string NextRankAddress(const v1::StoredJob& stored, const v1::RankPlacement
 }
 
 v1::WorkerAssignment Assignment(const v1::StoredJob& stored, const v1::RankPlacement& place,
-                                int ranks_on_node) {
+                                int ranks_on_node, absl::Time now) {
   const v1::Job& job = stored.job();
   v1::WorkerAssignment assignment;
   assignment.set_job_id(job.id());
@@ -49,6 +50,10 @@ v1::WorkerAssignment Assignment(const v1::StoredJob& stored, const v1::RankPlace
     assignment.mutable_stop()->set_mode(v1::STOP_MODE_NOW);
   } else if (IsMoving(stored)) {
     assignment.mutable_stop()->set_mode(v1::STOP_MODE_GRACEFUL);
+  } else if (EndsSoon(job, now)) {
+    // So that the last checkpoint is complete before the machines are taken. The job then continues
+    // on others, as after a loss of machines.
+    assignment.mutable_stop()->set_mode(v1::STOP_MODE_GRACEFUL);
   } else if (job.stop().mode() != v1::STOP_MODE_UNSPECIFIED) {
     *assignment.mutable_stop() = job.stop();
   }
@@ -59,7 +64,7 @@ v1::WorkerAssignment Assignment(const v1::StoredJob& stored, const v1::RankPlace
 
 std::vector<v1::WorkerAssignment> DesiredOn(const std::string& node,
                                             const std::vector<JobPtr>& active,
-                                            const WorkerOf& worker_of) {
+                                            const WorkerOf& worker_of, absl::Time now) {
   std::vector<v1::WorkerAssignment> desired;
   for (const JobPtr& job : active) {
     if (!Wanted(*job)) continue;
@@ -68,7 +73,7 @@ std::vector<v1::WorkerAssignment> DesiredOn(const std::string& node,
     const bool several = OnSeveralMachines(*job);
     for (const v1::RankPlacement& place : job->placements()) {
       if (!here(place)) continue;
-      v1::WorkerAssignment& assignment = desired.emplace_back(Assignment(*job, place, ranks));
+      v1::WorkerAssignment& assignment = desired.emplace_back(Assignment(*job, place, ranks, now));
       assignment.set_several_machines(several);
       if (several) assignment.set_next_rank_address(NextRankAddress(*job, place, worker_of));
     }

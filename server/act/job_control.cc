@@ -3,6 +3,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/escaping.h"
@@ -16,13 +17,12 @@
 #include "common/job/load.h"
 #include "common/preflight/fork.h"
 #include "common/preflight/preflight.h"
-#include "common/rpc/cordon_text.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "server/act/checkpoints.h"
+#include "server/act/launch_check.h"
 #include "server/act/request_error.h"
 #include "server/decide/lifecycle.h"
-#include "server/decide/machine_view.h"
 #include "server/decide/progress.h"
 #include "server/decide/sweep/halving.h"
 #include "server/decide/transition.h"
@@ -167,32 +167,15 @@ std::string Describe(const v1::StopRequest& stop) {
 std::string NewJobId() { return RandomId("j"); }
 
 JobControl::JobControl(JobStore& store, const Fleet& fleet, const NodeStore& nodes,
-                       const QueueBoard& board, const PathGuard& paths, const Clock& clock)
-    : store_(store), fleet_(fleet), nodes_(nodes), board_(board), paths_(paths), clock_(clock) {}
-
-// `spec` has its defaults filled in. The job is checked against the ready machine that suits it
-// best; a device that it leaves open is a GPU if any of them has one, as when it is placed. Without
-// a ready machine the rules about machines do not apply.
-v1::PreflightReport JobControl::Check(v1::JobSpec spec,
-                                      const std::function<bool()>& abandoned) const {
-  const Cordons cordons = nodes_.All();
-  std::vector<MachineView> machines;
-  for (const NodeView& node : fleet_.Nodes()) {
-    if (node.state != RankView::Node::kReady || !KnowsItsGpus(node.info)) continue;
-    machines.push_back(MachineViewOf(node.info));
-    const auto cordon = cordons.find(node.info.name());
-    if (cordon == cordons.end()) continue;
-    machines.back().cordon = absl::StrCat(node.info.name(), " is ", CordonText(cordon->second));
-  }
-  const bool any_gpu = std::ranges::any_of(machines, [](const MachineView& machine) {
-    return !machine.gpus.empty() && machine.cuda_worker;
-  });
-  if (!machines.empty()) ResolveDevice(any_gpu, &spec);
-  return Preflight(spec, {.machine = BestMachine(spec, machines),
-                          .check_files = true,
-                          .job_id = "",
-                          .abandoned = abandoned});
-}
+                       const QueueBoard& board, const PathGuard& paths, const Clock& clock,
+                       std::vector<std::string> provisioners)
+    : store_(store),
+      fleet_(fleet),
+      nodes_(nodes),
+      board_(board),
+      paths_(paths),
+      clock_(clock),
+      provisioners_(std::move(provisioners)) {}
 
 absl::StatusOr<v1::SubmitJobResponse> JobControl::Submit(const v1::SubmitJobRequest& request,
                                                          const std::function<bool()>& abandoned,
@@ -216,7 +199,8 @@ absl::StatusOr<v1::SubmitJobResponse> JobControl::Submit(const v1::SubmitJobRequ
   }
   absl::StatusOr<std::string> out_dir = paths_.RealOutDir(spec.train().out_dir());
   if (!out_dir.ok()) return WithReason(out_dir.status(), Reason::kPathNotAllowed);
-  *response.mutable_report() = Check(std::move(spec), abandoned);
+  *response.mutable_report() =
+      CheckSubmit(std::move(spec), fleet_, nodes_.All(), provisioners_, abandoned);
   Veil(store_, asker.only(), response.mutable_report());
   if (abandoned && abandoned()) {
     return absl::CancelledError(
@@ -360,8 +344,8 @@ absl::StatusOr<v1::JobSpec> JobControl::SpecToResume(const v1::StoredJob& job,
     return WithReason(paths, Reason::kPathNotAllowed);
   }
   // Its machine is checked when it is launched.
-  const v1::PreflightReport report =
-      Preflight(spec, {.check_files = true, .job_id = job.job().id()});
+  const v1::PreflightReport report = Preflight(
+      spec, {.check_files = true, .job_id = job.job().id(), .provisioners = &provisioners_});
   if (!report.accepted()) return RefusedBy(report);
   return spec;
 }

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -30,9 +31,10 @@ struct Asker {
 // Thread-safe. Calls may take as long as preflight needs to read data files.
 class JobControl {
  public:
-  // All are borrowed.
+  // All but `provisioners`, the cluster managers of the configuration, are borrowed.
   JobControl(JobStore& store, const Fleet& fleet, const NodeStore& nodes, const QueueBoard& board,
-             const PathGuard& paths, const Clock& clock);
+             const PathGuard& paths, const Clock& clock,
+             std::vector<std::string> provisioners = {});
 
   // See coordinator.proto. InvalidArgument with violations when preflight refuses. `abandoned`
   // tells whether nobody waits for the answer any more; it is called while preflight reads files.
@@ -57,7 +59,6 @@ class JobControl {
   v1::Job View(const v1::StoredJob& stored) const;
 
  private:
-  v1::PreflightReport Check(v1::JobSpec spec, const std::function<bool()>& abandoned) const;
   absl::StatusOr<v1::SubmitJobResponse> Known(const v1::StoredJob& job, const Asker& asker) const;
   // The spec with which `job` is resumed: its own, or that of the request if it may replace it.
   absl::StatusOr<v1::JobSpec> SpecToResume(const v1::StoredJob& job,
@@ -71,6 +72,7 @@ class JobControl {
   const QueueBoard& board_;
   const PathGuard& paths_;
   const Clock& clock_;
+  const std::vector<std::string> provisioners_;
 };
 
 // Gives up the out_dir of a deleted job (ReleaseOutDir); a failure is logged.

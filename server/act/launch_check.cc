@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/preflight/preflight.h"
+#include "common/rpc/cordon_text.h"
 #include "server/decide/lifecycle.h"
 #include "server/decide/machine_view.h"
 
@@ -66,6 +67,30 @@ LaunchCheck CheckLaunch(const v1::StoredJob& job, const Fleet& fleet, const Path
   }
   check.passing = check.passing && !check.accepted;
   return check;
+}
+
+v1::PreflightReport CheckSubmit(v1::JobSpec spec, const Fleet& fleet, const Cordons& cordons,
+                                const std::vector<std::string>& provisioners,
+                                const std::function<bool()>& abandoned) {
+  const bool own_machines = !spec.resources().provisioner().empty();
+  std::vector<MachineView> machines;
+  for (const NodeView& node : fleet.Nodes()) {
+    if (own_machines || !node.info.allocation().empty()) continue;
+    if (node.state != RankView::Node::kReady || !KnowsItsGpus(node.info)) continue;
+    machines.push_back(MachineViewOf(node.info));
+    const auto cordon = cordons.find(node.info.name());
+    if (cordon == cordons.end()) continue;
+    machines.back().cordon = absl::StrCat(node.info.name(), " is ", CordonText(cordon->second));
+  }
+  const bool any_gpu = std::ranges::any_of(machines, [](const MachineView& machine) {
+    return !machine.gpus.empty() && machine.cuda_worker;
+  });
+  if (!machines.empty()) ResolveDevice(any_gpu, &spec);
+  return Preflight(spec, {.machine = BestMachine(spec, machines),
+                          .check_files = true,
+                          .job_id = "",
+                          .abandoned = abandoned,
+                          .provisioners = &provisioners});
 }
 
 }  // namespace nsa::server

@@ -1,10 +1,17 @@
-// Preflight of a placed job against the machines it was placed on.
+// Preflight of a job at submit, against the machines that there are, and of a placed job against
+// those that it was placed on.
 #pragma once
 
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "nsa/v1/coordinator.pb.h"
 #include "nsa/v1/store.pb.h"
 #include "server/act/path_guard.h"
 #include "server/decide/next_action.h"
 #include "server/store/fleet.h"
+#include "server/store/node/node_store.h"
 
 namespace nsa::server {
 
@@ -12,5 +19,14 @@ namespace nsa::server {
 // because a folder may have been replaced by a link since the submit. Of the GPUs only those that
 // the job was placed on count, with the memory that is free on them.
 LaunchCheck CheckLaunch(const v1::StoredJob& job, const Fleet& fleet, const PathGuard& paths);
+
+// The report for a submit. `spec` has its defaults filled in. The job is checked against the ready
+// machine that suits it best; a device that it leaves open is a GPU if any of them has one, as when
+// it is placed. Without a ready machine the rules about machines do not apply, nor to a job that
+// gets machines of its own. `provisioners`: the cluster managers that there are. Reads data files
+// until `abandoned` (may be null) returns true.
+v1::PreflightReport CheckSubmit(v1::JobSpec spec, const Fleet& fleet, const Cordons& cordons,
+                                const std::vector<std::string>& provisioners,
+                                const std::function<bool()>& abandoned);
 
 }  // namespace nsa::server

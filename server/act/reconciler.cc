@@ -16,6 +16,7 @@
 #include "common/rpc/cordon_text.h"
 #include "server/act/launch_check.h"
 #include "server/act/sweep/advance.h"
+#include "server/decide/allocation/allocation.h"
 #include "server/decide/machine_view.h"
 #include "server/decide/scheduler.h"
 #include "spdlog/spdlog.h"
@@ -54,6 +55,28 @@ v1::JobEvent SavedEvent(const std::string& why, const absl::StatusOr<StackStore:
   return Incident(Reason::kStacksSaved,
                   absl::StrCat(why, "; stacks saved as ", saved->id, " in ", saved->file.string()),
                   v1::SEVERITY_WARNING);
+}
+
+bool IsReady(const NodeView& node) {
+  return node.state == RankView::Node::kReady && KnowsItsGpus(node.info);
+}
+
+// The machines of an allocation that are ready, with all their slots: no other job is placed there.
+std::vector<NodeSlots> NodesOf(const v1::Allocation& allocation,
+                               const std::vector<NodeView>& nodes) {
+  std::vector<NodeSlots> ready;
+  if (allocation.id().empty()) return ready;
+  for (const NodeView& node : nodes) {
+    if (node.info.allocation() != allocation.id() || !IsReady(node)) continue;
+    ready.push_back(FreeSlots(node.info, {}));
+  }
+  return ready;
+}
+
+void Append(QueuePlan more, QueuePlan* plan) {
+  std::ranges::move(more.placements, std::back_inserter(plan->placements));
+  std::ranges::move(more.waiting, std::back_inserter(plan->waiting));
+  std::ranges::move(more.order, std::back_inserter(plan->order));
 }
 
 // Aborted is not an error: the job has changed since the action was decided, and the next tick sees
@@ -175,6 +198,7 @@ JobFacts Reconciler::FactsOf(const v1::StoredJob& job) {
                     .refusals = memory.refusals,
                     .leave = LeaveOf(job, cordons_, parts_.clock.Wall())};
   if (HasGang(job.job().state())) AddJournals(&facts);
+  LoseMachines(job.job(), &facts.ranks);
   return facts;
 }
 
@@ -313,22 +337,29 @@ QueuePlan Reconciler::PlanQueue(const std::vector<JobPtr>& active,
   std::vector<NodeSlots> free;
   bool any_gpu = false;
   for (const NodeView& node : nodes) {
-    if (node.state != RankView::Node::kReady || !KnowsItsGpus(node.info)) continue;
+    if (!node.info.allocation().empty() || !IsReady(node)) continue;
     free.push_back(FreeSlots(node.info, active));
     any_gpu = any_gpu || free.back().gpus_total > 0;
     const auto cordon = cordons_.find(node.info.name());
     if (cordon != cordons_.end()) free.back().cordon = CordonText(cordon->second);
   }
   std::vector<QueuedJob> queue;
+  QueuePlan allocated;
   for (const JobPtr& job : active) {
     if (job->job().state() != v1::Job::STATE_QUEUED) continue;
     // A postponed job is not in the queue until its next start is due, so that no other job waits
     // behind it.
     const bool postponed = job->job().next_start_unix_nanos() != 0;
     if (postponed && parts_.clock.Monotonic() < memory_.RefusalsOf(job->job()).due) continue;
-    queue.push_back(InQueue(*job, any_gpu));
+    if (job->job().spec().resources().provisioner().empty()) {
+      queue.push_back(InQueue(*job, any_gpu));
+    } else {
+      Append(PlanAllocated(*job, NodesOf(job->job().allocation(), nodes)), &allocated);
+    }
   }
-  return Schedule(std::move(queue), std::move(free));
+  QueuePlan plan = Schedule(std::move(queue), std::move(free));
+  Append(std::move(allocated), &plan);
+  return plan;
 }
 
 void Reconciler::Place(const Placement& placement) {

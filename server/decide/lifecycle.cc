@@ -15,6 +15,7 @@ const std::vector<Transition>& Table() {
       {Job::STATE_QUEUED, kStopAtStepAsked, Job::STATE_QUEUED, Reason::kStopAtStep},
       {Job::STATE_QUEUED, kGracefulStopAsked, Job::STATE_STOPPED, Reason::kStoppedByUser},
       {Job::STATE_QUEUED, kStopNowAsked, Job::STATE_STOPPED, Reason::kStoppedByUser},
+      {Job::STATE_QUEUED, kAllocationRefused, Job::STATE_FAILED, Reason::kAllocationRefused},
 
       {Job::STATE_PREFLIGHT, kPreflightPassed, Job::STATE_STARTING, Reason::kLaunched},
       {Job::STATE_PREFLIGHT, kPreflightRefused, Job::STATE_FAILED, Reason::kPreflightRefused},
@@ -108,7 +109,8 @@ std::string TriggerName(Trigger trigger) {
                                            "MOVED",
                                            "GANG_STOPPED",
                                            "GANG_COMPLETED",
-                                           "RESUMED"};
+                                           "RESUMED",
+                                           "ALLOCATION_REFUSED"};
   static_assert(std::size(kNames) == kTriggers);
   return kNames[static_cast<int>(trigger)];
 }

@@ -43,8 +43,9 @@ enum class Trigger {
   kGangStopped,        // every rank has ended, as asked
   kGangCompleted,      // every rank has ended, all steps done
   kResumed,            // back into the queue
+  kAllocationRefused,  // the cluster manager gives it no machines
 };
-inline constexpr int kTriggers = static_cast<int>(Trigger::kResumed) + 1;
+inline constexpr int kTriggers = static_cast<int>(Trigger::kAllocationRefused) + 1;
 
 // "PLACED".
 std::string TriggerName(Trigger trigger);

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/count.h"
 #include "common/base/reason.h"
+#include "server/decide/allocation/allocation.h"
 #include "server/decide/rule/time_limit.h"
 
 namespace nsa::server {
@@ -15,6 +16,9 @@ using v1::Job;
 
 // When a GPU driver hangs, no new measurement arrives. After this time the last one is used.
 constexpr absl::Duration kMeasurePatience = absl::Seconds(30);
+
+// How long a cluster manager may take to say why it stopped the workers of an allocation.
+constexpr absl::Duration kClusterPatience = absl::Minutes(1);
 
 bool AnyNodeLost(const std::vector<RankView>& ranks) {
   return std::ranges::any_of(
@@ -163,7 +167,7 @@ Action NextForHang(const JobFacts& facts) {
 
 Action NextInPreflight(const JobFacts& facts) {
   if (facts.checking) return action::Wait{};
-  if (AnyNodeLost(facts.ranks)) {
+  if (AnyNodeLost(facts.ranks) || MachinesAreOver(facts.job.job())) {
     return action::Move{Trigger::kNodeGone, {.text = "a machine of the placement is gone"}};
   }
   if (facts.leave.kind != Leave::Kind::kStay) return LeaveForQueue(facts, "");
@@ -233,14 +237,26 @@ Action NextInMove(const JobFacts& facts) {
   return NextForHang(facts);
 }
 
+// Whoever stops all workers of an allocation, Slurm at a preemption or somebody with scancel, takes
+// the machines next. The cluster manager then says which it was, for which there is some time.
+Action NextWhereMachinesAreTaken(const JobFacts& facts) {
+  const bool ends_soon = EndsSoon(facts.job.job(), facts.wall_time);
+  if (!ends_soon && facts.now - facts.told < kClusterPatience) return action::Wait{};
+  return action::Move{Trigger::kNodeGone, {.text = "its allocation ends; queued for another one"}};
+}
+
 Action NextInRestarting(const JobFacts& facts) {
   if (IsMoving(facts.job)) return NextInMove(facts);
   if (!facts.job.restart_decided()) return NextAfterGang(facts);
   if (facts.checking) return action::Wait{};
-  if (AnyNodeLost(facts.ranks)) {
+  if (AnyNodeLost(facts.ranks) || MachinesAreOver(facts.job.job())) {
     return action::Move{Trigger::kNodeGone, {.text = "a machine is gone; queued for another"}};
   }
   if (facts.leave.kind != Leave::Kind::kStay) return LeaveForQueue(facts, "");
+  const bool own_machines = !facts.job.job().spec().resources().provisioner().empty();
+  if (own_machines && facts.job.job().reason() == Word(Reason::kPreempted)) {
+    return NextWhereMachinesAreTaken(facts);
+  }
   const absl::Duration waited = facts.now - facts.told;
   const absl::Duration delay = absl::Seconds(facts.job.restart_delay_seconds());
   if (waited < delay || !AllNodesReady(facts.ranks)) return action::Wait{};
@@ -284,6 +300,18 @@ Action NextWhileStopping(const JobFacts& facts) {
   return action::Wait{};
 }
 
+// A job that stops because its allocation was cancelled ends with that reason.
+Action NextInCancelled(const JobFacts& facts) {
+  const v1::Job& job = facts.job.job();
+  Action next = NextWhileStopping(facts);
+  auto* move = std::get_if<action::Move>(&next);
+  if (move == nullptr || move->trigger != Trigger::kGangStopped) return next;
+  move->cause.reason = job.reason();
+  move->cause.severity = v1::SEVERITY_WARNING;
+  move->cause.text = job.message();
+  return next;
+}
+
 // A job that stops at its time limit says so at its end, and what to do.
 Action NextInStopping(const JobFacts& facts) {
   Action next = NextWhileStopping(facts);
@@ -310,7 +338,8 @@ Action Next(const JobFacts& facts) {
     case Job::STATE_RESTARTING:
       return NextInRestarting(facts);
     case Job::STATE_STOPPING:
-      return NextInStopping(facts);
+      return facts.job.job().reason() == Word(Reason::kAllocationCancelled) ? NextInCancelled(facts)
+                                                                            : NextInStopping(facts);
     default:
       return action::Wait{};
   }

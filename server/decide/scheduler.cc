@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/count.h"
 #include "common/base/reason.h"
+#include "server/decide/allocation/allocation.h"
 #include "server/decide/lifecycle.h"
 
 namespace nsa::server {
@@ -114,6 +115,26 @@ Waiting Unplaceable(const QueuedJob& job, const std::vector<NodeSlots>& nodes) {
   return {job.id, Word(Reason::kUnplaceable), std::move(text)};
 }
 
+// Why a job is not placed whose allocation is not complete.
+std::string AllocationText(const v1::Job& job, int ready) {
+  const v1::Allocation& allocation = job.allocation();
+  switch (allocation.state()) {
+    case v1::Allocation::STATE_RUNNING:
+      return absl::StrCat("waiting for agents: ", ready, " of ", MachinesOf(job.spec()),
+                          " are ready on the machines of ", allocation.provisioner(), " job ",
+                          allocation.cluster_id());
+    case v1::Allocation::STATE_REQUESTED:
+    case v1::Allocation::STATE_PENDING:
+      return absl::StrCat("waiting for ", allocation.provisioner(), ": ",
+                          allocation.text().empty() ? "asking for machines" : allocation.text());
+    case v1::Allocation::STATE_ENDING:
+      return absl::StrCat("waiting until ", allocation.provisioner(),
+                          " has taken its earlier machines back");
+    default:
+      return absl::StrCat("waiting for ", job.spec().resources().provisioner());
+  }
+}
+
 Waiting WaitsForSlots(const QueuedJob& job, const std::vector<NodeSlots>& nodes) {
   int32_t free = 0;
   for (const NodeSlots& node : nodes) {
@@ -152,6 +173,20 @@ QueuePlan Schedule(std::vector<QueuedJob> queue, std::vector<NodeSlots> nodes) {
     }
   }
   return plan;
+}
+
+QueuePlan PlanAllocated(const v1::StoredJob& job, std::vector<NodeSlots> nodes) {
+  const int ready = static_cast<int>(nodes.size());
+  const bool runs = job.job().allocation().state() == v1::Allocation::STATE_RUNNING;
+  if (!runs || ready < MachinesOf(job.job().spec())) {
+    const std::string& id = job.job().id();
+    return {
+        .waiting = {{id, Word(Reason::kWaitingForAllocation), AllocationText(job.job(), ready)}},
+        .order = {id}};
+  }
+  const bool any_gpu =
+      std::ranges::any_of(nodes, [](const NodeSlots& node) { return node.gpus_total > 0; });
+  return Schedule({InQueue(job, any_gpu)}, std::move(nodes));
 }
 
 NodeSlots FreeSlots(const v1::NodeInfo& info,

@@ -52,7 +52,8 @@ struct Placement {
 
 struct Waiting {
   std::string job_id;
-  std::string reason;  // WAITING_FOR_SLOTS, BEHIND_ANOTHER_JOB, NO_NODES, UNPLACEABLE, CORDONED
+  // WAITING_FOR_SLOTS, BEHIND_ANOTHER_JOB, NO_NODES, UNPLACEABLE, CORDONED, WAITING_FOR_ALLOCATION
+  std::string reason;
   std::string text;
 };
 
@@ -73,5 +74,9 @@ NodeSlots FreeSlots(const v1::NodeInfo& info,
 // A queued job as Schedule() sees it. `any_gpu`: a ready machine has a GPU, so a job that leaves
 // its device open takes one.
 QueuedJob InQueue(const v1::StoredJob& job, bool any_gpu);
+
+// The same for one queued job that has machines of a cluster manager: it is placed on the machines
+// of its allocation, once all of them are ready. `nodes` are those that are.
+QueuePlan PlanAllocated(const v1::StoredJob& job, std::vector<NodeSlots> nodes);
 
 }  // namespace nsa::server

@@ -5,6 +5,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/reason.h"
 #include "common/base/status.h"
+#include "server/decide/allocation/allocation.h"
 #include "server/decide/homes.h"
 #include "server/decide/rule/time_limit.h"
 
@@ -23,6 +24,8 @@ void Enter(State to, int64_t now, v1::StoredJob* stored) {
   v1::Job& job = *stored->mutable_job();
   stored->set_state_unix_nanos(now);
   job.clear_next_start_unix_nanos();
+  // Machines of a cluster manager are not held while the job waits.
+  if (to == v1::Job::STATE_QUEUED || IsTerminal(to)) EndAllocation(&job);
   if (to == v1::Job::STATE_QUEUED) {
     ForgetGang(stored);
     NoteHomes(stored);

@@ -23,7 +23,6 @@ namespace {
 // An agent receives a dump request with its next heartbeat reply, and the caller expects an answer
 // within 5 s.
 constexpr absl::Duration kDumpPatience = absl::Milliseconds(4'700);
-
 constexpr int32_t kProfileSteps = 3;  // when the caller names no number
 
 // Puts a job into a reply that has no other field.

@@ -4,12 +4,14 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "common/base/count.h"
 #include "common/base/reason.h"
 #include "common/base/status.h"
 #include "common/rpc/secret.h"
 #include "server/act/desired.h"
+#include "server/decide/allocation/allocation.h"
 #include "server/decide/homes.h"
 #include "server/rpc/heartbeat_limits.h"
 #include "server/rpc/message_limit.h"
@@ -44,6 +46,21 @@ absl::Status FleetService::CheckSpeaksFor(const Caller& caller, const std::strin
       " has a secret, which the caller does not have; restart its agent, or revoke the secret with "
       "'nsactl token revoke ",
       node, "'"));
+}
+
+absl::Status FleetService::CheckAllocation(const v1::NodeInfo& node) const {
+  if (node.allocation().empty()) return absl::OkStatus();
+  for (const JobPtr& job : parts_.store.Active()) {
+    const v1::Allocation& allocation = job->job().allocation();
+    if (allocation.id() != node.allocation() || !IsLive(allocation)) continue;
+    const std::string prefix = AllocatedNode(allocation, 0);
+    if (absl::StartsWith(node.name(), prefix.substr(0, prefix.size() - 1))) return absl::OkStatus();
+    return absl::PermissionDeniedError(absl::StrCat("node.allocation: ", node.allocation(), " (",
+                                                    node.name(),
+                                                    " is none of its machines); remove it"));
+  }
+  return absl::NotFoundError(
+      absl::StrCat("node.allocation: ", node.allocation(), " is over; this agent should end"));
 }
 
 absl::Status FleetService::CheckRan(const Caller& caller, const v1::StoredJob& job,
@@ -102,6 +119,7 @@ absl::StatusOr<v1::HeartbeatResponse> FleetService::Answer(const v1::HeartbeatRe
                                                            const Caller& caller) {
   NSA_RETURN_IF_ERROR(CheckHeartbeat(sent));
   NSA_RETURN_IF_ERROR(CheckSpeaksFor(caller, sent.node().name()));
+  NSA_RETURN_IF_ERROR(CheckAllocation(sent.node()));
   v1::HeartbeatRequest request = sent;
   CutTexts(&request);
   NSA_RETURN_IF_ERROR(parts_.fleet.Observe(request));
@@ -109,7 +127,8 @@ absl::StatusOr<v1::HeartbeatResponse> FleetService::Answer(const v1::HeartbeatRe
   v1::HeartbeatResponse response;
   response.set_epoch(parts_.epoch);
   const WorkerOf worker_of = std::bind_front(&Fleet::Worker, &parts_.fleet);
-  for (v1::WorkerAssignment& assignment : DesiredOn(node, parts_.store.Active(), worker_of)) {
+  for (v1::WorkerAssignment& assignment :
+       DesiredOn(node, parts_.store.Active(), worker_of, parts_.clock.Wall())) {
     const std::vector<std::string>& urls = parts_.allowed_urls;
     assignment.mutable_allowed_urls()->Assign(urls.begin(), urls.end());
     *response.add_desired() = std::move(assignment);

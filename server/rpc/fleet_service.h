@@ -9,6 +9,7 @@
 #include <functional>
 #include <string>
 
+#include "common/base/clock.h"
 #include "nsa/v1/fleet.grpc.pb.h"
 #include "server/act/dump_broker.h"
 #include "server/act/profile/profile_broker.h"
@@ -32,6 +33,7 @@ class FleetService final : public v1::FleetService::CallbackService {
     ProfileBroker& profiles;
     ChangeHub& hub;
     const CallRules& rules;
+    const Clock& clock;
     std::function<void()> on_heartbeat;  // wakes the reconciler
     // Called with new records of the job's current generation.
     std::function<void(const v1::Job& job, int32_t rank,
@@ -70,6 +72,9 @@ class FleetService final : public v1::FleetService::CallbackService {
                                                 const Caller& caller);
 
  private:
+  // NotFound when the allocation that the node says it belongs to is over: its agent then ends
+  // (worker/agent/). PermissionDenied when the node has not the name of one of its machines.
+  absl::Status CheckAllocation(const v1::NodeInfo& node) const;
   // PermissionDenied for another node's agent, Unauthenticated for a caller without the secret that
   // the node has.
   absl::Status CheckSpeaksFor(const Caller& caller, const std::string& node) const;

@@ -54,6 +54,7 @@ absl::Status CheckHeartbeat(const v1::HeartbeatRequest& heartbeat) {
   NSA_RETURN_IF_ERROR(CheckWord("node.driver_version", node.driver_version()));
   NSA_RETURN_IF_ERROR(CheckWord("node.agent_version", node.agent_version()));
   NSA_RETURN_IF_ERROR(CheckWord("node.rank_address", node.rank_address()));
+  NSA_RETURN_IF_ERROR(CheckWord("node.allocation", node.allocation()));
   for (const v1::GpuInfo& gpu : node.gpus()) {
     NSA_RETURN_IF_ERROR(CheckWord("node.gpus.uuid", gpu.uuid()));
     NSA_RETURN_IF_ERROR(CheckWord("node.gpus.name", gpu.name()));

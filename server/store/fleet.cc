@@ -156,4 +156,10 @@ void Fleet::ForgetLost(const std::vector<JobPtr>& active) {
   });
 }
 
+void Fleet::ForgetAllocation(const std::string& allocation_id) {
+  MutexLock lock(&mutex_);
+  std::erase_if(nodes_,
+                [&](const auto& entry) { return entry.second.info.allocation() == allocation_id; });
+}
+
 }  // namespace nsa::server

@@ -74,6 +74,9 @@ class Fleet {
   // machine that comes back counts as new.
   void ForgetLost(const std::vector<JobPtr>& active);
 
+  // Drops the machines of an allocation, which is over.
+  void ForgetAllocation(const std::string& allocation_id);
+
  private:
   using Key = std::tuple<std::string, int64_t, int32_t>;  // job, generation, rank
   struct Seen {

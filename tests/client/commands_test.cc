@@ -1,5 +1,6 @@
 // The commands that list and describe, against a fake coordinator.
 #include "absl/strings/str_cat.h"
+#include "client/show/human.h"
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
 #include "tests/client/commands_fixture.h"
@@ -205,6 +206,28 @@ TEST_F(CommandsTest, DescribeHasASpeedAndATimeLeftOnlyOfAJobThatRuns) {
   state().jobs[0].set_state(v1::Job::STATE_RESTARTING);
   EXPECT_THAT(Run({"describe", "demo"}).out,
               AllOf(HasSubstr("Tokens:      3,072,000\n"), Not(HasSubstr("ETA:"))));
+}
+
+TEST_F(CommandsTest, DescribeSaysWhichMachinesTheJobGotFromSlurm) {
+  EXPECT_THAT(Run({"describe", "demo"}).out, Not(HasSubstr("Machines:")));
+  v1::Job& job = state().jobs[0];
+  job.mutable_spec()->mutable_resources()->set_provisioner("slurm");
+  EXPECT_THAT(Run({"describe", "demo"}).out, HasSubstr("Machines:    slurm\n"));
+  v1::Allocation& allocation = *job.mutable_allocation();
+  allocation.set_provisioner("slurm");
+  allocation.set_id("aabcdefghijkl");
+  allocation.set_state(v1::Allocation::STATE_REQUESTED);
+  EXPECT_THAT(Run({"describe", "demo"}).out,
+              HasSubstr("Machines:    slurm job without a number yet\n"));
+  allocation.set_state(v1::Allocation::STATE_RUNNING);
+  allocation.set_cluster_id("17");
+  allocation.set_text("RUNNING");
+  EXPECT_THAT(Run({"describe", "demo"}).out, HasSubstr("Machines:    slurm job 17, RUNNING\n"));
+  allocation.set_end_unix_nanos(kNoon);
+  EXPECT_THAT(Run({"describe", "demo"}).out,
+              HasSubstr(absl::StrCat("slurm job 17, RUNNING, until ", Timestamp(kNoon), "\n")));
+  allocation.set_state(v1::Allocation::STATE_ENDED);
+  EXPECT_THAT(Run({"describe", "demo"}).out, HasSubstr("Machines:    slurm job 17, given back\n"));
 }
 
 TEST_F(CommandsTest, DescribeSaysWhatIsUnusualAboutARank) {

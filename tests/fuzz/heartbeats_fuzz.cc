@@ -177,7 +177,8 @@ class Machine {
       const std::string node = NodeName(static_cast<uint8_t>(i));
       std::set<std::pair<std::string, int32_t>> ranks;
       for (const auto& assignment : server::DesiredOn(
-               node, life.store->Active(), std::bind_front(&server::Fleet::Worker, &life.fleet))) {
+               node, life.store->Active(), std::bind_front(&server::Fleet::Worker, &life.fleet),
+               absl::UnixEpoch())) {
         Require(ranks.emplace(assignment.job_id(), assignment.rank()).second,
                 "one rank twice on a node");
       }

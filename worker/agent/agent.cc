@@ -105,7 +105,7 @@ absl::StatusOr<FileLock> LockStateDir(const fs::path& state_dir) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Agent>> Agent::Start(const AgentOptions& given,
-                                                    std::function<void()> lost) {
+                                                    std::function<void(End)> ended) {
   AgentOptions options = given;
   std::error_code error;
   fs::create_directories(options.state_dir, error);
@@ -119,18 +119,18 @@ absl::StatusOr<std::unique_ptr<Agent>> Agent::Start(const AgentOptions& given,
   NSA_ASSIGN_OR_RETURN(options.secret, ReadSecretFile("node.secret", secret));
   NSA_ASSIGN_OR_RETURN(std::unique_ptr<Link> link, Link::Open(options));
   std::unique_ptr<Agent> agent(
-      new Agent(options, std::move(lock), std::move(link), std::move(lost)));
+      new Agent(options, std::move(lock), std::move(link), std::move(ended)));
   agent->AdoptAll();
   agent->thread_ = std::thread([raw = agent.get()] { raw->HeartbeatLoop(); });
   return agent;
 }
 
 Agent::Agent(const AgentOptions& options, FileLock lock, std::unique_ptr<Link> link,
-             std::function<void()> lost)
+             std::function<void(End)> ended)
     : options_(options),
       lock_(std::move(lock)),
       link_(std::move(link)),
-      lost_(std::move(lost)),
+      ended_(std::move(ended)),
       incarnation_(NewIncarnation()),
       shared_{options_, link_.get(), [this] { OnChange(); }},
       inventory_(options_),
@@ -166,9 +166,11 @@ void Agent::HeartbeatLoop() {
   absl::Duration next = RealClock().Monotonic();
   while (WaitUntil(next)) {
     const absl::Duration start = RealClock().Monotonic();
+    if (IsLeaving()) StopWorkers();
     const absl::Status status = Heartbeat();
     NoteReachable(status);
-    if (!TendLink(status)) return lost_();
+    if (over_) return ended_(End::kAllocationOver);
+    if (!TendLink(status)) return ended_(End::kLost);
     pause = status.ok() ? options_.heartbeat
                         : std::min(pause * 2, std::max(kMaxBackoff, options_.heartbeat));
     // Without a connection there is no pause to speak of: Heartbeat() waits for one.
@@ -258,15 +260,54 @@ absl::Status Agent::Heartbeat() {
       caller_.Call(&v1::FleetService::StubInterface::Heartbeat, request, &response);
   // The coordinator does not know the secret (any more).
   if (absl::IsUnauthenticated(status)) joined_ = false;
+  // No other agent is answered so.
+  if (absl::IsNotFound(status) && !options_.allocation.empty()) EndAllocation();
   NSA_RETURN_IF_ERROR(status);
   Converge(response);
+  over_ = HasLeft(request);
   return absl::OkStatus();
+}
+
+void Agent::Leave() {
+  {
+    const MutexLock lock(&mutex_);
+    leaving_ = true;
+    changed_ = true;
+  }
+  wake_.SignalAll();
+}
+
+bool Agent::IsLeaving() {
+  const MutexLock lock(&mutex_);
+  return leaving_;
+}
+
+void Agent::StopWorkers() {
+  v1::StopRequest stop;
+  stop.set_mode(v1::STOP_MODE_GRACEFUL);
+  for (const auto& [key, rank] : ranks_) rank->SetStop(stop);
+}
+
+bool Agent::HasLeft(const v1::HeartbeatRequest& reported) {
+  if (!IsLeaving()) return false;
+  return std::ranges::all_of(reported.workers(),
+                             [](const v1::WorkerObservation& worker) {
+                               return worker.state() == v1::WorkerObservation::STATE_EXITED;
+                             }) &&
+         std::ranges::all_of(ranks_, [](const auto& rank) { return rank.second->settled(); });
+}
+
+void Agent::EndAllocation() {
+  spdlog::info("allocation {} is over: ending", options_.allocation);
+  for (const auto& [key, rank] : ranks_) rank->Kill();
+  over_ = true;
 }
 
 v1::HeartbeatRequest Agent::Observe() const {
   v1::HeartbeatRequest request;
   *request.mutable_node() = inventory_.Read();
   request.mutable_node()->set_rank_address(options_.rank_address);
+  request.mutable_node()->set_allocation(options_.allocation);
   request.set_incarnation(incarnation_);
   for (const auto& [key, rank] : ranks_) *request.add_workers() = rank->Observe();
   return request;
@@ -296,10 +337,12 @@ void Agent::Keep(const v1::WorkerAssignment& assignment) {
   if (rank == ranks_.end()) {
     // A worker that must end at once is not started: the coordinator treats an absent worker as
     // ended.
-    if (assignment.stop().mode() == v1::STOP_MODE_NOW) return;
+    if (assignment.stop().mode() == v1::STOP_MODE_NOW || IsLeaving()) return;
     rank = ranks_.emplace(KeyOf(assignment), RankProcess::Start(shared_, assignment)).first;
   }
   rank->second->Introduce(assignment);
+  // A stop that Leave() asked for stays, unless it is now a more urgent one.
+  if (IsLeaving() && assignment.stop().mode() != v1::STOP_MODE_NOW) return;
   rank->second->SetStop(assignment.stop());
 }
 

@@ -3,6 +3,7 @@
 // the coordinator cannot be reached, all workers keep running.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -31,22 +32,39 @@ class Agent {
   // coordinator cannot be reached. The secret of this node is the file node.secret in the state
   // folder (mode 0600), made at the first start.
   //
-  // `lost` is called once, by a thread of the agent, when the coordinator accepts connections but
-  // fresh ones have not helped either (link/silence.h): this process should end and be started
-  // again. It must not destroy the agent.
+  // Why an agent has nothing more to do: this process should end.
+  enum class End : uint8_t {
+    // The coordinator accepts connections, but fresh ones have not helped either (link/silence.h):
+    // the process should be started again.
+    kLost,
+    // The allocation that it belongs to is over, or its machines are being taken, and no worker
+    // runs.
+    kAllocationOver,
+  };
+
+  // `ended` is called once, by a thread of the agent. It must not destroy the agent.
   static absl::StatusOr<std::unique_ptr<Agent>> Start(const AgentOptions& options,
-                                                      std::function<void()> lost);
+                                                      std::function<void(End)> ended);
 
   // Ends the agent; its workers keep running, for the next agent to adopt.
   ~Agent();
 
+  // For an agent with an allocation, whose machines are being taken: asks the workers to stop with
+  // a checkpoint and goes on until the coordinator knows how they ended.
+  void Leave();
+
  private:
   Agent(const AgentOptions& options, FileLock lock, std::unique_ptr<Link> link,
-        std::function<void()> lost);
+        std::function<void(End)> ended);
   void AdoptAll();
   void HeartbeatLoop();  // the thread
   absl::Status Join();
   absl::Status Heartbeat();
+  bool IsLeaving();
+  void StopWorkers();
+  // Whether the workers' end, which Leave() asked for, has been reported.
+  bool HasLeft(const v1::HeartbeatRequest& reported);
+  void EndAllocation();
   void NoteReachable(const absl::Status& status);
   // Replaces a connection that brings no answer. False when the agent should end.
   bool TendLink(const absl::Status& status);
@@ -65,7 +83,7 @@ class Agent {
   const AgentOptions options_;
   const FileLock lock_;
   const std::unique_ptr<Link> link_;
-  const std::function<void()> lost_;
+  const std::function<void(End)> ended_;
   const std::string incarnation_;
   const RankProcess::Shared shared_;
   Inventory inventory_;
@@ -77,6 +95,7 @@ class Agent {
   std::string epoch_;  // of the coordinator that last answered
   bool reachable_ = true;
   bool joined_ = false;  // the coordinator knows the secret
+  bool over_ = false;    // nothing more is to be done for the allocation
   absl::Duration answered_at_ = RealClock().Monotonic();
   absl::Duration opened_at_ = answered_at_;  // the connection
   int fresh_ = 0;                            // connections opened since the last answer
@@ -86,6 +105,7 @@ class Agent {
   CondVar wake_;
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
   bool changed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool leaving_ ABSL_GUARDED_BY(mutex_) = false;
 
   std::thread thread_;
 };

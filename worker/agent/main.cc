@@ -1,9 +1,9 @@
 // nsa-agent, one per machine: starts, watches, dumps and ends the workers that the coordinator asks
 // for.
 //
-// Exit codes: 0 ended by SIGTERM or SIGINT (workers keep running), 1 failed, 2 usage or
-// configuration, 6 the state folder is in use by another agent, 7 the coordinator accepts
-// connections but answers on none (start the agent again; workers keep running).
+// Exit codes: 0 ended by SIGTERM or SIGINT (workers keep running) or because its allocation is over,
+// 1 failed, 2 usage or configuration, 6 the state folder is in use by another agent, 7 the
+// coordinator accepts connections but answers on none (start the agent again; workers keep running).
 #include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -81,8 +81,10 @@ int RunAgent(const Flags& flags) {
     return kUsage;  // whatever is wrong: a file of the configuration may be unreadable
   }
   std::atomic<bool> lost = false;
-  absl::StatusOr<std::unique_ptr<Agent>> agent = Agent::Start(*options, [&lost] {
-    lost = true;
+  std::atomic<bool> ended = false;
+  absl::StatusOr<std::unique_ptr<Agent>> agent = Agent::Start(*options, [&](Agent::End why) {
+    lost = why == Agent::End::kLost;
+    ended = true;
     kill(getpid(), SIGTERM);
   });
   if (!agent.ok()) return Fail(agent.status());
@@ -90,6 +92,12 @@ int RunAgent(const Flags& flags) {
                options->node_name, options->state_dir.string(), options->coordinator_address);
   int signal_number = 0;
   sigwait(&signals, &signal_number);
+  // The machine is being taken: its workers do not keep running.
+  while (!options->allocation.empty() && !ended) {
+    spdlog::info("got {}: asking the workers to stop", sigabbrev_np(signal_number));
+    (*agent)->Leave();
+    sigwait(&signals, &signal_number);
+  }
   spdlog::info("got {}: ending; workers keep running", sigabbrev_np(signal_number));
   agent->reset();
   return lost ? kLost : 0;

@@ -13,6 +13,7 @@
 #include "common/run/atomic_file.h"
 #include "common/run/rank_address.h"
 #include "worker/agent/cuda_compat.h"
+#include "worker/agent/link/accepts.h"
 
 namespace nsa::agent {
 namespace {
@@ -41,6 +42,10 @@ absl::Status CheckTls(const AgentOptions& options) {
 absl::Status TakeRankAddress(const v1::AgentConfig& config, AgentOptions* options) {
   options->rank_address = config.rank_address();
   options->rank_ports = config.rank_ports();
+  // Whoever starts agents in an allocation does not know the addresses of its machines.
+  if (options->rank_address.empty() && !options->allocation.empty()) {
+    NSA_ASSIGN_OR_RETURN(options->rank_address, AddressTowards(options->coordinator_address));
+  }
   if (!options->rank_ports.empty()) {
     NSA_RETURN_IF_ERROR(Annotate(ParsePortRange(options->rank_ports).status(), "rank_ports"));
     if (options->rank_address.empty()) {
@@ -105,6 +110,7 @@ absl::StatusOr<AgentOptions> ResolveOptions(const v1::AgentConfig& config) {
         absl::StrFormat("data_cache_bytes: %d (at least 0, which keeps nothing); set it",
                         *options.data_cache_bytes));
   }
+  options.allocation = config.allocation();
   NSA_RETURN_IF_ERROR(TakeRankAddress(config, &options));
   NSA_RETURN_IF_ERROR(CheckTls(options));
   return options;

@@ -33,6 +33,7 @@ struct AgentOptions {
   std::string cuda_compat_path;             // of CUDA workers (cuda_compat.h); empty: none
   std::string rank_address;                 // for jobs of several machines; empty: none of them
   std::string rank_ports;                   // FIRST-LAST; empty: any
+  std::string allocation;                   // whose machines this is one of; empty: of none
 };
 
 // Fills in the defaults. InvalidArgument when a value is out of range, when cuda_compat_path has no

@@ -152,9 +152,9 @@ TEST(ApplyDefaults, FillsEveryFieldThatHasOne) {
   ApplyDefaults(&spec);
   const std::set<std::string> none = {
       "name", "labels",
-      "preflight",  // specific to the job
-      "sweep",      // set by nsactl submit --sweep
-      "limits",     // none
+      "preflight",                        // specific to the job
+      "sweep",                            // set by nsactl submit --sweep
+      "limits", "resources.provisioner",  // none
       "nsa.layers", "data.path", "data.val_path", "data.tokenizer_path", "data.separator",
       "data.text_field", "data.mix", "data.val", "train.out_dir",
       // Absent is the default, so that older workers take the job.

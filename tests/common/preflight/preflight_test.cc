@@ -205,6 +205,8 @@ const RuleCase kCases[] = {
      [](GoodJob* job) { Train(job)->set_eval_every(5001); }},
     {"EVAL_OFF", "train.eval_every", "0 (more than 0)",
      [](GoodJob* job) { Train(job)->set_eval_every(0); }},
+    {"PROVISIONER_UNKNOWN", "resources.provisioner", "'pbs' (slurm)",
+     [](GoodJob* job) { job->spec.mutable_resources()->set_provisioner("pbs"); }},
     {"MORE_NODES_THAN_RANKS", "resources.nodes", "2 (at most resources.gpus, 1)",
      [](GoodJob* job) { job->spec.mutable_resources()->set_nodes(2); }},
     {"RANK_ADDRESS_MISSING", "resources.nodes", "2, but this one has no rank_address",

@@ -219,7 +219,6 @@ TEST_F(NnOnGpu, CrossEntropyEqualsTheCpuTruth) {
 // A vocabulary for each kernel, and for each number of threads to a row.
 TEST_F(NnOnGpu, CrossEntropyWithSoftcapAndZLossEqualsTheCpuTruth) {
   for (const int64_t vocab : {33, 256, 5000, 50304}) {
-    ExpectCrossEntropyOnGpu(67, vocab, {.softcap = 30});
     ExpectCrossEntropyOnGpu(67, vocab, {.softcap = 2});
     ExpectCrossEntropyOnGpu(67, vocab, {.z_loss = 0.01f});
     ExpectCrossEntropyOnGpu(67, vocab, {.softcap = 30, .z_loss = 0.01f});
@@ -229,8 +228,7 @@ TEST_F(NnOnGpu, CrossEntropyWithSoftcapAndZLossEqualsTheCpuTruth) {
 TEST_F(NnOnGpu, CrossEntropyOfExtremeLogitsIsFinite) {
   const int64_t rows = 2, vocab = 256;
   std::vector<float> logits(rows * vocab, -3e4f);
-  logits[5] = 3e4f;
-  logits[vocab + 9] = 3e4f;
+  logits[5] = logits[vocab + 9] = 3e4f;
   const std::vector<int32_t> targets = {5, 10};
   std::vector<float> row_loss(rows), mean(1), dlogits(rows * vocab);
   logits = RoundToBf16(logits);

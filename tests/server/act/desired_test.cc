@@ -28,7 +28,8 @@ JobPtr RunningOn(const std::vector<std::string>& machines) {
 
 // "rank 0: address of 1" for each rank that should run on the machine.
 std::vector<std::string> Texts(const std::string& machine, const JobPtr& job,
-                               const std::map<std::pair<std::string, int>, std::string>& told) {
+                               const std::map<std::pair<std::string, int>, std::string>& told,
+                               absl::Time now = absl::UnixEpoch()) {
   const auto worker_of = [&](const std::string& node, const std::string& id, int64_t generation,
                              int32_t rank) -> std::optional<v1::WorkerObservation> {
     EXPECT_EQ(id, "j1");
@@ -40,10 +41,11 @@ std::vector<std::string> Texts(const std::string& machine, const JobPtr& job,
     return worker;
   };
   std::vector<std::string> texts;
-  for (const v1::WorkerAssignment& assignment : DesiredOn(machine, {job}, worker_of)) {
+  for (const v1::WorkerAssignment& assignment : DesiredOn(machine, {job}, worker_of, now)) {
     std::string& text = texts.emplace_back("rank " + std::to_string(assignment.rank()));
     if (assignment.several_machines()) text += ", several machines";
     if (!assignment.next_rank_address().empty()) text += ": " + assignment.next_rank_address();
+    if (assignment.stop().mode() == v1::STOP_MODE_GRACEFUL) text += ", stop";
   }
   return texts;
 }

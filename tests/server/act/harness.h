@@ -80,7 +80,8 @@ struct Life {
     auto cordons = NodeStore::Open(folder);
     if (!cordons.ok()) ADD_FAILURE() << cordons.status();
     nodes = *std::move(cordons);
-    control = std::make_unique<JobControl>(*store, fleet, *nodes, board, paths, clock);
+    control = std::make_unique<JobControl>(*store, fleet, *nodes, board, paths, clock,
+                                           std::vector<std::string>{"slurm"});
     node_control = std::make_unique<NodeControl>(*nodes, fleet, *access, *store, clock);
     rules = std::make_unique<CallRules>(CallRules{.auth = auth,
                                                   .executor = executor,
@@ -108,6 +109,7 @@ struct Life {
         .profiles = profiles,
         .hub = hub,
         .rules = *rules,
+        .clock = clock,
         .on_heartbeat = [] {},
         .recorded =
             [this](const v1::Job& job, int32_t rank, const std::vector<v1::WorkerRecord>& records) {

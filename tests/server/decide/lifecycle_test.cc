@@ -26,17 +26,17 @@ const std::vector<State> kStates = {
 // The whole table once more. One row per state, one column per trigger. A cell holds the first
 // letters of the state that follows, or "." if there is no transition.
 TEST(Lifecycle, EveryPairOfStateAndTriggerLeadsWhereTheDesignSays) {
-  //   PLA PAS REF LATER GONE RUN LOST DUE GAVE FIN AT GRA NOW TIME MOV MNOW MOVED STO COM RES
+  //   PLA PAS REF LATER GONE RUN LOST DUE GAVE FIN AT GRA NOW TIME MOV MNOW MOVED STO COM RES ALLOC
   const std::map<State, std::string_view> picture = {
-      {Job::STATE_QUEUED, "P . . . . . . . . . Q X X . . . . . . ."},
-      {Job::STATE_PREFLIGHT, ". S F Q Q . . . . . P X X . . . Q . . ."},
-      {Job::STATE_STARTING, ". . . . . R RE . . . S ST ST ST RE RE . X OK ."},
-      {Job::STATE_RUNNING, ". . . . . . RE . . . R ST ST ST RE RE . X OK ."},
-      {Job::STATE_RESTARTING, ". . . . Q . RE S F F RE ST ST . . RE Q X OK ."},
-      {Job::STATE_STOPPING, ". . . . . . ST . . . . . ST . . . . X OK ."},
-      {Job::STATE_SUCCEEDED, ". . . . . . . . . . . . . . . . . . . Q"},
-      {Job::STATE_FAILED, ". . . . . . . . . . . . . . . . . . . Q"},
-      {Job::STATE_STOPPED, ". . . . . . . . . . . . . . . . . . . Q"}};
+      {Job::STATE_QUEUED, "P . . . . . . . . . Q X X . . . . . . . F"},
+      {Job::STATE_PREFLIGHT, ". S F Q Q . . . . . P X X . . . Q . . . ."},
+      {Job::STATE_STARTING, ". . . . . R RE . . . S ST ST ST RE RE . X OK . ."},
+      {Job::STATE_RUNNING, ". . . . . . RE . . . R ST ST ST RE RE . X OK . ."},
+      {Job::STATE_RESTARTING, ". . . . Q . RE S F F RE ST ST . . RE Q X OK . ."},
+      {Job::STATE_STOPPING, ". . . . . . ST . . . . . ST . . . . X OK . ."},
+      {Job::STATE_SUCCEEDED, ". . . . . . . . . . . . . . . . . . . Q ."},
+      {Job::STATE_FAILED, ". . . . . . . . . . . . . . . . . . . Q ."},
+      {Job::STATE_STOPPED, ". . . . . . . . . . . . . . . . . . . Q ."}};
   const std::map<std::string, State> letters = {
       {"Q", Job::STATE_QUEUED},     {"P", Job::STATE_PREFLIGHT},   {"S", Job::STATE_STARTING},
       {"R", Job::STATE_RUNNING},    {"RE", Job::STATE_RESTARTING}, {"ST", Job::STATE_STOPPING},

@@ -148,6 +148,57 @@ TEST(NextAction, AScheduledRestartWaitsForItsDelayAndItsMachines) {
   });
 }
 
+TEST(NextAction, AJobThatLosesItsAllocationIsQueuedForAnother) {
+  Situation s = In(Job::STATE_RESTARTING);
+  s.job.set_restart_decided(true);
+  s.job.set_restart_delay_seconds(8);
+  Job& job = *s.job.mutable_job();
+  job.mutable_spec()->mutable_resources()->set_provisioner("slurm");
+  job.mutable_allocation()->set_state(v1::Allocation::STATE_RUNNING);
+  Situation preflight = s;
+  preflight.job.mutable_job()->set_state(Job::STATE_PREFLIGHT);
+  const auto over = [](Situation* x) {
+    x->job.mutable_job()->mutable_allocation()->set_state(v1::Allocation::STATE_ENDING);
+  };
+  Check({
+      {"a rank crashed: it starts again there", s, {}, "wait"},
+      {"the allocation is over", s, over, "NODE_GONE"},
+      {"Slurm stopped the workers, and says soon why", s,
+       [](Situation* x) { x->job.mutable_job()->set_reason("PREEMPTED"); }, "wait"},
+      {"it does not say why", s,
+       [](Situation* x) {
+         x->job.mutable_job()->set_reason("PREEMPTED");
+         x->waited = absl::Seconds(60);
+       },
+       "NODE_GONE"},
+      {"they were stopped because the allocation ends", s,
+       [](Situation* x) {
+         x->job.mutable_job()->set_reason("PREEMPTED");
+         x->job.mutable_job()->mutable_allocation()->set_end_unix_nanos(
+             absl::ToUnixNanos(x->Facts().wall_time));
+       },
+       "NODE_GONE"},
+      {"the allocation is over before the start", preflight, over, "NODE_GONE"},
+  });
+}
+
+TEST(NextAction, AJobWhoseAllocationWasCancelledEndsWithThatReason) {
+  Situation stopping = In(Job::STATE_STOPPING);
+  Stop(&stopping, v1::STOP_MODE_GRACEFUL);
+  stopping.job.mutable_job()->set_reason("ALLOCATION_CANCELLED");
+  Situation lost = stopping;
+  for (RankView& rank : lost.ranks) rank.node = RankView::Node::kLost;
+  Check({
+      {"it still runs", stopping, {}, "wait"},
+      {"its machines are lost", lost, {}, "GANG_STOPPED ALLOCATION_CANCELLED"},
+      {"between two starts", stopping, [](Situation* x) { x->job.set_restart_decided(true); },
+       "GANG_STOPPED ALLOCATION_CANCELLED"},
+      {"it did all its steps", Ended(Job::STATE_STOPPING, v1::OUTCOME_COMPLETED, 20),
+       [](Situation* x) { x->job.mutable_job()->set_reason("ALLOCATION_CANCELLED"); },
+       "GANG_COMPLETED"},
+  });
+}
+
 TEST(NextAction, AGangThatWasAskedToStop) {
   Situation running = In(Job::STATE_STOPPING);
   Stop(&running, v1::STOP_MODE_GRACEFUL);

@@ -186,7 +186,12 @@ class FakeCoordinator final : public v1::FleetService::Service {
   // While set, heartbeats are refused as if the store knew no secret.
   void ForgetSecrets(bool forget) {
     const MutexLock lock(&mutex_);
-    forgets_ = forget;
+    refuse_heartbeats_ = forget ? grpc::StatusCode::UNAUTHENTICATED : grpc::StatusCode::OK;
+  }
+  // Heartbeats are answered as if the agent's allocation were over.
+  void EndAllocation() {
+    const MutexLock lock(&mutex_);
+    refuse_heartbeats_ = grpc::StatusCode::NOT_FOUND;
   }
   // Reports that broke the rules: unexpected gaps, changed records, torn logs.
   std::vector<std::string> Complaints() {
@@ -226,7 +231,7 @@ class FakeCoordinator final : public v1::FleetService::Service {
     if (header != context->client_metadata().end()) {
       secrets_.emplace(header->second.data(), header->second.size());
     }
-    if (forgets_) return {grpc::StatusCode::UNAUTHENTICATED, "not known"};
+    if (refuse_heartbeats_ != grpc::StatusCode::OK) return {refuse_heartbeats_, "not known"};
     ++heartbeats_;
     last_ = *request;
     incarnations_.insert(request->incarnation());
@@ -336,7 +341,7 @@ class FakeCoordinator final : public v1::FleetService::Service {
   std::map<std::string, v1::ReportDumpRequest> dumps_;
   std::vector<v1::JoinRequest> joins_ ABSL_GUARDED_BY(mutex_);
   std::set<std::string> secrets_ ABSL_GUARDED_BY(mutex_);
-  bool forgets_ ABSL_GUARDED_BY(mutex_) = false;
+  grpc::StatusCode refuse_heartbeats_ ABSL_GUARDED_BY(mutex_) = grpc::StatusCode::OK;
   std::set<std::string> incarnations_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> complaints_ ABSL_GUARDED_BY(mutex_);
 };

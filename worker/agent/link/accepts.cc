@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "common/base/fd.h"
@@ -82,6 +83,34 @@ bool AcceptsConnections(const std::string& address, absl::Duration patience) {
     return ConnectsToUnix(rest, false, patience);
   }
   return ConnectsToTcp(address, patience);
+}
+
+absl::StatusOr<std::string> AddressTowards(const std::string& address) {
+  if (absl::StartsWith(address, "unix")) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "coordinator_address: ", address, " (HOST:PORT, from which rank_address follows); set it"));
+  }
+  const HostPort to = Split(address);
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_DGRAM;  // which is connected without sending anything
+  addrinfo* found = nullptr;
+  if (getaddrinfo(to.host.c_str(), to.port.c_str(), &hints, &found) == 0) {
+    const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, freeaddrinfo);
+    for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
+      const Fd fd(socket(each->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+      sockaddr_storage own = {};
+      socklen_t size = sizeof own;
+      char host[NI_MAXHOST] = {};
+      if (fd.valid() && connect(fd.get(), each->ai_addr, each->ai_addrlen) == 0 &&
+          getsockname(fd.get(), reinterpret_cast<sockaddr*>(&own), &size) == 0 &&
+          getnameinfo(reinterpret_cast<sockaddr*>(&own), size, host, sizeof host, nullptr, 0,
+                      NI_NUMERICHOST) == 0) {
+        return std::string(host);
+      }
+    }
+  }
+  return absl::UnavailableError(
+      absl::StrCat("coordinator_address: ", address, " (no route leads there); check the network"));
 }
 
 }  // namespace nsa::agent

@@ -115,7 +115,7 @@ TEST_F(LinkTest, ACallerThatIsCancelledEndsItsCallAndMakesNoOther) {
 TEST_F(LinkTest, AnAgentThatNoConnectionHelpsAsksForItsEndOnce) {
   const SilentServer silent(path_);
   std::atomic<int> lost = 0;
-  const auto agent = Agent::Start(options_, [&lost] { ++lost; });
+  const auto agent = Agent::Start(options_, [&lost](Agent::End) { ++lost; });
   ASSERT_OK(agent);
   EXPECT_TRUE(Within(absl::Minutes(1), [&] { return lost > 0; }));
   absl::SleepFor(absl::Milliseconds(500));
@@ -124,7 +124,7 @@ TEST_F(LinkTest, AnAgentThatNoConnectionHelpsAsksForItsEndOnce) {
 
 TEST_F(LinkTest, AnAgentWaitsForACoordinatorThatIsDown) {
   std::atomic<int> lost = 0;
-  const auto agent = Agent::Start(options_, [&lost] { ++lost; });
+  const auto agent = Agent::Start(options_, [&lost](Agent::End) { ++lost; });
   ASSERT_OK(agent);
   absl::SleepFor(absl::Milliseconds(1500));  // longer than the patience with three connections
   EXPECT_EQ(lost, 0);
@@ -137,7 +137,7 @@ TEST_F(LinkTest, AnAgentThatIsRefusedDoesNotEnd) {
   FakeCoordinator coordinator(path_);
   coordinator.ForgetSecrets(true);
   std::atomic<int> lost = 0;
-  const auto agent = Agent::Start(options_, [&lost] { ++lost; });
+  const auto agent = Agent::Start(options_, [&lost](Agent::End) { ++lost; });
   ASSERT_OK(agent);
   EXPECT_TRUE(Within(absl::Minutes(1), [&] { return coordinator.Joins().size() > 3; }));
   absl::SleepFor(absl::Milliseconds(1500));
