@@ -163,9 +163,10 @@ void NoteClusterJob(const ClusterJob& job, Allocation* allocation) {
   allocation->set_cluster_id(job.number);
   allocation->set_state(StateFor(job, allocation->state()));
   allocation->set_text(TextOf(job));
-  // Before it runs, the end is that of a start which is only expected.
-  const bool runs = allocation->state() == Allocation::STATE_RUNNING;
-  allocation->set_end_unix_nanos(runs ? job.end_unix_nanos : 0);
+  // Before it runs, the end is that of a start which is only expected; while it completes, it is
+  // the moment at which it was told to end.
+  if (job.phase == Phase::kPending) allocation->set_end_unix_nanos(0);
+  if (job.phase == Phase::kRunning) allocation->set_end_unix_nanos(job.end_unix_nanos);
 }
 
 }  // namespace nsa::server

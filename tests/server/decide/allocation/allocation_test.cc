@@ -85,8 +85,10 @@ TEST(NextStep, NotesWhatHasChanged) {
   EXPECT_EQ(job.job().allocation().state(), Allocation::STATE_RUNNING);
   EXPECT_EQ(job.job().allocation().end_unix_nanos(), 5);
   seen.phase = Phase::kCompleting;
+  seen.end_unix_nanos = 3;
   NoteClusterJob(seen, job.mutable_job()->mutable_allocation());
   EXPECT_EQ(job.job().allocation().state(), Allocation::STATE_RUNNING) << "until it has ended";
+  EXPECT_EQ(job.job().allocation().end_unix_nanos(), 5) << "the limit, not when it was cancelled";
 }
 
 TEST(NextStep, AnEndHasItsConsequence) {
