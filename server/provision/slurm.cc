@@ -56,7 +56,7 @@ absl::StatusOr<CommandEnd> Slurm::Run(const std::string& program,
 absl::StatusOr<std::string> Slurm::Submit(const v1::StoredJob& job) {
   NSA_RETURN_IF_ERROR(CheckLimit(job, options_.config));
   const AllocationFolder folder(options_.shared_dir, job.job().allocation().id());
-  const auto path = folder.path();
+  const auto& path = folder.path();
   for (int i = 0; i < MachinesOf(job.job().spec()); ++i) {
     NSA_RETURN_IF_ERROR(
         folder.Write(absl::StrCat("agent-", i, ".yaml"), AgentYaml(job, options_, path, i)));

@@ -64,8 +64,15 @@ class Service:
             script = SBATCH.format(folder=folder, sbatch=real) if name == "sbatch" else f'#!/bin/sh\nexec {real} "$@"\n'
             (programs / name).write_text(script)
             (programs / name).chmod(0o755)
+        tls = folder / "tls"
+        subprocess.run([self.bin / "nsactl", "admin", "init-tls", tls, "--host", "127.0.0.1", "--agent", "slurm"], check=True, capture_output=True)
+
+        def files(name):
+            return f"{{certificate_file: {tls}/{name}.crt, private_key_file: {tls}/{name}.key, client_ca_file: {tls}/ca.crt}}"
         (folder / "coordinator.yaml").write_text(f"""\
 listen_address: 127.0.0.1:{free_ports(1)}
+token_file: {tls}/token
+tls: {files("coordinator")}
 metrics_address: ""
 local_agent: false
 node_unknown_seconds: 5
@@ -73,6 +80,7 @@ node_lost_seconds: 60
 provisioners:
   slurm:
     shared_dir: {self.shared}
+    tls: {files("slurm")}
     bin_dir: {programs}
     hours: {LIMIT_SECONDS / 3600}
     options: [--mem=0]

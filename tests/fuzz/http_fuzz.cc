@@ -34,6 +34,7 @@ class Page {
         web_({.store = *world_.life().store,
               .control = *world_.life().control,
               .fleet = world_.life().fleet,
+              .nodes = *world_.life().nodes,
               .logs = world_.life().logs,
               .stacks = world_.life().stacks,
               .dumps = world_.life().dumps,

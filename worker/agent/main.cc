@@ -1,9 +1,10 @@
 // nsa-agent, one per machine: starts, watches, dumps and ends the workers that the coordinator asks
 // for.
 //
-// Exit codes: 0 ended by SIGTERM or SIGINT (workers keep running) or because its allocation is over,
-// 1 failed, 2 usage or configuration, 6 the state folder is in use by another agent, 7 the
-// coordinator accepts connections but answers on none (start the agent again; workers keep running).
+// Exit codes: 0 ended by SIGTERM or SIGINT (workers keep running) or because its allocation is
+// over, 1 failed, 2 usage or configuration, 6 the state folder is in use by another agent, 7 the
+// coordinator accepts connections but answers on none (start the agent again; workers keep
+// running).
 #include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
