@@ -299,11 +299,15 @@ void CompareBackward(const Layer& layer, const ForwardOut& forward, const std::v
   // Where a sum cancels, the rounding of its terms remains: a random walk over the terms.
   const double key_floor = kLayerGradient * KeyTermsNorm(layer, forward, d_o) + 1e-6,
                gate_floor = kLayerGradient * GateTermsNorm(layer, forward, d_o) + 1e-6;
+  // Those of the first bias are the second's times a weight and the slope of the sigmoid.
+  float weight = 0;
+  for (const float value : layer.gate.fc2_w) weight = std::max(weight, std::abs(value));
   Layer grads{.config = layer.config, .gate = cpu.gate, .phi_k = cpu.phi_k, .phi_v = cpu.phi_v};
   const auto want = GpuLayer::Parameters(grads);
   for (size_t i = 0; i < want.size(); ++i) {
     const double floor = want[i] == &grads.phi_k.b2     ? key_floor
                          : want[i] == &grads.gate.fc2_b ? gate_floor
+                         : want[i] == &grads.gate.fc1_b ? gate_floor * weight / 4
                                                         : 1e-3;
     EXPECT_TRUE(Near("parameter gradient", gpu.grads[i], *want[i], kLayerGradient, floor)) << i;
   }
