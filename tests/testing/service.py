@@ -95,10 +95,11 @@ class Service:
         return [self.process.pid, *self.processes("nsa-agent")]
 
     def close(self):
-        """Ends the daemons, then the workers, which outlive them."""
-        for pid in self.daemons():
-            os.kill(pid, signal.SIGTERM)
+        """Ends the daemons, then the workers, which outlive them. The coordinator first: it would start its agent again."""
+        self.process.send_signal(signal.SIGTERM)
         self.process.wait(30)
+        for pid in self.processes("nsa-agent"):
+            os.kill(pid, signal.SIGTERM)
         if self.agent is not None:
             self.agent.wait(30)
         deadline = time.monotonic() + 20
