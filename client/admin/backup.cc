@@ -1,8 +1,8 @@
 #include "client/admin/backup.h"
 
-#include <filesystem>
 #include <memory>
 
+#include "client/admin/absolute.h"
 #include "client/connect/local/local_worker.h"
 #include "common/base/status.h"
 
@@ -14,11 +14,6 @@ struct Flags {
   std::string state_dir;
   std::string config;
 };
-
-std::string Absolute(const std::string& path) {
-  std::error_code error;
-  return std::filesystem::absolute(path, error).lexically_normal().string();
-}
 
 // nsa-coordinator does it: it knows its store.
 absl::StatusOr<ExitCode> RunCoordinator(Session& session, const std::string& flag,

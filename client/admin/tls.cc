@@ -1,9 +1,8 @@
 // nsactl admin: certificates for a coordinator that other machines can reach. Works on files of
 // this machine and needs no coordinator.
-#include <filesystem>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/admin/absolute.h"
 #include "client/admin/backup.h"
 #include "client/admin/tls_folder.h"
 #include "client/cli.h"
@@ -21,11 +20,6 @@ struct TlsFlags {
   std::string folder;
   TlsWish wish;
 };
-
-std::string Absolute(const std::string& folder) {
-  std::error_code error;
-  return std::filesystem::absolute(folder, error).lexically_normal().string();
-}
 
 std::string TlsLine(const std::string& folder, const std::string& name) {
   return absl::StrCat("tls: {certificate_file: ", folder, "/", name,
