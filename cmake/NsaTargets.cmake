@@ -51,12 +51,15 @@ function(nsa_precompiled name speed)
   endif()
 endfunction()
 
-# nsa_library(name [FAST] SOURCES a.cc … DEPS x …): the static library nsa_<name>, alias nsa::<name>; without SOURCES a header-only one. Headers
+# nsa_library(name [FAST] SOURCES a.cc … DEPS x …): the library nsa_<name>, alias nsa::<name>; without SOURCES a header-only one. It is static, but
+# shared in builds with a sanitizer, whose test programs would otherwise take 18 GB (BUILD_SHARED_LIBS in NsaToolchain.cmake). Headers
 # are included with their path from the top of the tree. FAST: the library computes, so it is fully optimized.
 function(nsa_library name)
   cmake_parse_arguments(ARG "FAST" "" "SOURCES;DEPS" ${ARGN})
   if(ARG_SOURCES)
-    add_library(nsa_${name} STATIC ${ARG_SOURCES})
+    add_library(nsa_${name} ${ARG_SOURCES})
+    # No macro tells whether the library is shared, so that both kinds have the same objects in the compiler cache.
+    set_target_properties(nsa_${name} PROPERTIES DEFINE_SYMBOL "")
     target_include_directories(nsa_${name} PUBLIC ${PROJECT_SOURCE_DIR})
     target_link_libraries(nsa_${name} PUBLIC ${ARG_DEPS} PRIVATE nsa_warnings)
     if(ARG_FAST)

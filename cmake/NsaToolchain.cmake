@@ -49,6 +49,12 @@ elseif(NSA_SANITIZE)
   message(FATAL_ERROR "NSA_SANITIZE: '${NSA_SANITIZE}' (address or thread); leave it empty for none")
 endif()
 
+# With static libraries the test programs take 18 GB under AddressSanitizer, with shared ones a tenth of that, and link faster. The programs that
+# libFuzzer runs stay in one piece each, to be carried to other machines.
+if(NSA_SANITIZE AND NOT NSA_FUZZ)
+  set(BUILD_SHARED_LIBS ON)
+endif()
+
 if(NSA_FUZZ)
   if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
     message(FATAL_ERROR "NSA_FUZZ: libFuzzer is clang's; use the preset fuzz, or set CMAKE_CXX_COMPILER=clang++")
