@@ -136,7 +136,7 @@ class Stream final : public grpc::ServerWriteReactor<Response> {
   }
 
   const CallRules* const rules_;
-  const char* const method_;
+  const std::string method_;              // the stream outlives the call that began it
   const absl::Duration began_;            // RealClock().Monotonic()
   const Source<Response> source_;         // used by Pump() only
   ChangeHub::Subscription subscription_;  // set before the first pump, moved out in OnDone
