@@ -64,6 +64,7 @@ class NsactlTest : public ::testing::Test {
     Cli cli(&session);
     state();  // what the test wrote into it is visible to the call
     const ExitCode code = cli.Main(arguments);
+    state();  // what the call read of it is not changed before the call has ended
     return {code, out.str(), err.str()};
   }
 

@@ -217,7 +217,8 @@ grpc::Status FakeCoordinatorService::ProfileJob(
     grpc::ServerContext* context, const v1::ProfileJobRequest* request,
     grpc::ServerWriter<v1::ProfileJobResponse>* writer) {
   if (auto status = Enter(context, "ProfileJob", *request); !status.ok()) return status;
-  for (const v1::ProfileJobResponse& part : state().profile) writer->Write(part);
+  MutexLock lock(&mutex_);
+  for (const v1::ProfileJobResponse& part : state_.profile) writer->Write(part);
   return grpc::Status::OK;
 }
 
