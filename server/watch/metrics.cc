@@ -122,7 +122,15 @@ void Metrics::ObserveMove(v1::Job::State from, const v1::StoredJob& stored) {
         .Observe(std::max(absl::ToDoubleSeconds(waited), 0.0));
   }
   if (to == v1::Job::STATE_RESTARTING && ReasonFromWord(job.reason()) != Reason::kMoving) {
-    SeriesOf(job).Counter("nsa_job_restarts_total", {{"job_id", job.id()}}).Increment();
+    JobSeries& series = SeriesOf(job);
+    series.Counter("nsa_job_restarts_total", {{"job_id", job.id()}}).Increment();
+    // A start that fails, too, prolongs the recovery from the first fault.
+    if (!series.fault.has_value()) series.fault = {KnownReason(job.reason()), clock_.Monotonic()};
+    series.fault->restarted = false;
+  }
+  if (const auto series = jobs_.find(job.id()); series != jobs_.end() && series->second.fault) {
+    if (to == v1::Job::STATE_RUNNING) series->second.fault->restarted = true;
+    if (to == v1::Job::STATE_STOPPING || IsTerminal(to)) series->second.fault.reset();
   }
   if (IsTerminal(to)) {
     families_
@@ -176,7 +184,14 @@ void Metrics::ObserveRecords(const v1::Job& job, int32_t rank,
   }
   if (!steps.empty()) ObserveRank(job.id(), rank, steps.back()->step(), &series);
   if (rank != 0) return;
-  if (!steps.empty()) ObserveSteps(job, steps, &series);
+  if (!steps.empty()) {
+    ObserveSteps(job, steps, &series);
+    if (series.fault.has_value() && series.fault->restarted) {
+      families_.Histogram("nsa_recovery_seconds", {{"reason", series.fault->reason}})
+          .Observe(absl::ToDoubleSeconds(clock_.Monotonic() - series.fault->since));
+      series.fault.reset();
+    }
+  }
   ShowPace(job, &series);
   ShowHealth(job, &series);
 }

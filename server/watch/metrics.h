@@ -82,6 +82,13 @@ class Metrics {
     std::set<Labels> gpus;                                        // with nsa_job_gpu_info 1
     std::set<State> states;                                       // with nsa_job_state
     std::set<std::string> problems;                               // with nsa_job_health_problem
+    // From the loss of a rank until the next step.
+    struct Fault {
+      std::string reason;
+      absl::Duration since;    // monotonic
+      bool restarted = false;  // all ranks run again: the next step is a new one
+    };
+    std::optional<Fault> fault;
   };
 
   JobSeries& SeriesOf(const v1::Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -20,6 +20,7 @@ inline constexpr double kStepBuckets[] = {0.01, 0.016, 0.025, 0.04, 0.063, 0.1, 
                                           0.63, 1,     1.6,   2.5,  4,     10,  30,   100};
 inline constexpr double kCheckpointBuckets[] = {0.1, 1, 10, 60, 300};
 inline constexpr double kWaitBuckets[] = {1, 10, 60, 600, 3'600, 36'000};
+inline constexpr double kRecoveryBuckets[] = {1, 3, 10, 30, 60, 120, 300, 600, 1'800, 3'600};
 
 struct FamilySpec {
   MetricKind kind;
@@ -57,6 +58,10 @@ inline constexpr FamilySpec kFamilies[] = {
      "Ended jobs that were deleted, by a user or after job_retention_days (retention)."},
     {kHistogram, "nsa_queue_wait_seconds", "", "Time from entering the queue to the start.",
      kWaitBuckets},
+    {kHistogram, "nsa_recovery_seconds", "reason",
+     "Time from the loss of a rank, noticed for this reason, to the next step that was done. A job "
+     "that ended or a restart of the coordinator in between is not counted.",
+     kRecoveryBuckets},
     {kCounter, "nsa_preflight_waivers_total", "rule", "Waived preflight rules of accepted jobs."},
     {kCounter, "nsa_notice_events_total", "notice result",
      "Events that a notice told (delivered), that its receiver refused, or that were given up "

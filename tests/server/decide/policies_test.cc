@@ -1,6 +1,7 @@
 // Tests of the pure policies: gang verdict, restart, hang.
 #include <csignal>
 
+#include "common/run/peer_timeout.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/decide/gang.h"
@@ -331,6 +332,42 @@ TEST(HangPolicy, JudgesNothingThatItHasNotHeard) {
   RankProgress ended = Still(0, 1'000);
   ended.running = false;
   EXPECT_EQ(DecideHang({ended}, kLimits, {}, {}).kind, HangDecision::Kind::kFine);
+}
+
+// The order of docs/runbook.md, for short timeouts as for long ones.
+TEST(HangPolicy, StacksAreSavedThenDumpedThenTheGangEndsThenRanksGiveUp) {
+  for (const double seconds : {1.0, 60.0, 600.0, 86400.0}) {
+    v1::RestartSpec policy;
+    policy.set_hang_timeout_seconds(seconds);
+    const HangLimits limits = LimitsOf(policy, absl::ZeroDuration());
+    const absl::Duration peers_give_up = PeerTimeout(absl::Seconds(seconds));
+    std::vector<RankProgress> ranks = {
+        {.node = "a", .heard = true, .running = true, .step = 50, .phase = "forward"}};
+    HangState state;
+    std::vector<std::pair<HangDecision::Kind, absl::Duration>> seen;
+    const absl::Duration tick = absl::Milliseconds(200);  // that of the coordinator
+    for (absl::Duration now; now < peers_give_up; now += tick) {
+      ranks[0].since_progress = now;
+      const HangDecision::Kind kind = DecideHang(ranks, limits, state, now).kind;
+      if (kind == HangDecision::Kind::kSave) state.saved_at = now;
+      if (kind == HangDecision::Kind::kDump) {
+        state.suspected = true;
+        state.suspected_since = now;
+      }
+      const bool same = !seen.empty() && seen.back().first == kind;
+      if (kind != HangDecision::Kind::kFine && !same) seen.emplace_back(kind, now);
+    }
+    using HangKind = HangDecision::Kind;
+    ASSERT_EQ(seen.size(), 4u) << seconds;
+    EXPECT_EQ(seen[0].first, HangKind::kSave);
+    EXPECT_LE(seen[0].second, limits.step / 2 + tick);
+    EXPECT_EQ(seen[1].first, HangKind::kDump);
+    EXPECT_EQ(seen[2].first, HangKind::kWait);
+    EXPECT_EQ(seen[3].first, HangKind::kEnd);
+    // A dump may be asked for until a second before the end.
+    EXPECT_GE(seen[3].second - seen[1].second, kDumpGrace);
+    EXPECT_LT(seen[3].second + absl::Seconds(2), peers_give_up);
+  }
 }
 
 TEST(HangPolicy, GivesACheckpointFiveTimesTheLastOne) {

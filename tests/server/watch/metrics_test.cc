@@ -204,6 +204,49 @@ TEST(Metrics, RestartsAreCountedFromZero) {
   EXPECT_THAT(metrics.Text(), HasSubstr("nsa_job_restarts_total{job_id=\"j1\"} 2\n"));
 }
 
+TEST(Metrics, ARecoveryLastsFromTheFirstFaultToTheNextStep) {
+  FakeClock clock;
+  Metrics metrics(clock);
+  v1::StoredJob job = RunningJob("j1", 1);
+  const auto move = [&](v1::Job::State to, const char* reason) {
+    const v1::Job::State from = job.job().state();
+    job.mutable_job()->set_state(to);
+    job.mutable_job()->set_reason(reason);
+    metrics.ObserveMove(from, job);
+  };
+  const auto count = [&](const char* reason) {
+    return absl::StrCat("nsa_recovery_seconds_count{reason=\"", reason, "\"} ");
+  };
+  metrics.ObserveRecords(job.job(), 0, {Step(1)});
+  move(v1::Job::STATE_RESTARTING, "HANG");
+  metrics.ObserveRecords(job.job(), 0, {Step(2)});  // the last one before the fault, late
+  clock.Advance(absl::Seconds(20));
+  move(v1::Job::STATE_STARTING, "");
+  move(v1::Job::STATE_RESTARTING, "RANK_CRASHED");  // the start failed
+  clock.Advance(absl::Seconds(25));
+  move(v1::Job::STATE_STARTING, "");
+  move(v1::Job::STATE_RUNNING, "");
+  EXPECT_THAT(metrics.Text(), Not(HasSubstr("nsa_recovery_seconds")));
+  clock.Advance(absl::Seconds(5));
+  metrics.ObserveRecords(job.job(), 0, {Step(2)});
+  metrics.ObserveRecords(job.job(), 0, {Step(3)});
+  EXPECT_THAT(metrics.Text(), AllOf(HasSubstr(count("HANG") + "1\n"),
+                                    HasSubstr("nsa_recovery_seconds_sum{reason=\"HANG\"} 50\n"),
+                                    Not(HasSubstr(count("RANK_CRASHED")))));
+  // A job that moves from a machine that is drained had no fault, and one that is stopped recovers
+  // no more.
+  move(v1::Job::STATE_RESTARTING, "MOVING");
+  move(v1::Job::STATE_RUNNING, "");
+  metrics.ObserveRecords(job.job(), 0, {Step(4)});
+  move(v1::Job::STATE_RESTARTING, "RANK_CRASHED");
+  move(v1::Job::STATE_STOPPING, "");
+  move(v1::Job::STATE_STOPPED, "");
+  move(v1::Job::STATE_RUNNING, "");
+  metrics.ObserveRecords(job.job(), 0, {Step(5)});
+  EXPECT_THAT(metrics.Text(),
+              AllOf(HasSubstr(count("HANG") + "1\n"), Not(HasSubstr(count("RANK_CRASHED")))));
+}
+
 TEST(Metrics, AFallbackCounterThatStartsAgainIsNotCountedTwice) {
   FakeClock clock;
   Metrics metrics(clock);

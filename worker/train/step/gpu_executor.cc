@@ -17,6 +17,7 @@
 #include "common/base/status.h"
 #include "common/estimate/estimate.h"
 #include "common/estimate/passes.h"
+#include "common/run/peer_timeout.h"
 #include "kernels/cuda/device.h"
 #include "kernels/optimizer/parameters_hash.h"
 #include "worker/train/comm/nccl_comm.h"
@@ -273,16 +274,14 @@ std::string GpuExecutor::AdoptAlgorithms(const v1::CheckpointState& state) {
                       "), so it was chosen again: they may differ in their last bits");
 }
 
-// The ranks' GPUs meet. The service's policy for hangs, which dumps stacks first, acts before the
-// communicator's own timeout does.
+// The ranks' GPUs meet.
 absl::Status GpuExecutor::Connect() {
-  constexpr absl::Duration kAfterPolicy = absl::Seconds(30);
   options_.page->SetPhase(Phase::kWaitingForPeers);
   const char* const library = std::getenv("NSA_NCCL_LIBRARY");
   NSA_ASSIGN_OR_RETURN(
       nccl_, NcclComm::Connect(
                  {.host = options_.comm,
-                  .timeout = absl::Seconds(spec_.restart().hang_timeout_seconds()) + kAfterPolicy,
+                  .timeout = PeerTimeout(absl::Seconds(spec_.restart().hang_timeout_seconds())),
                   .library = library == nullptr ? "" : library,
                   .status_page = options_.page}));
   options_.page->SetPhase(Phase::kStarting);

@@ -14,6 +14,7 @@
 #include "common/estimate/estimate.h"
 #include "common/job/load.h"
 #include "common/preflight/fork.h"
+#include "common/run/peer_timeout.h"
 #include "kernels/cuda/device.h"
 #include "worker/train/gpu/machine.h"
 #include "worker/train/model/finite.h"
@@ -202,13 +203,13 @@ absl::Status Trainer::ConnectRanks() {
     comm_ = SingleRank();
   } else {
     page_.SetPhase(Phase::kWaitingForPeers);
-    NSA_ASSIGN_OR_RETURN(
-        comm_, ConnectTcp({.rank = launch_.rank(),
-                           .world_size = launch_.world_size(),
-                           .rendezvous_dir = launch_.rendezvous_dir(),
-                           .generation = launch_.generation(),
-                           .listen = options_.listen,
-                           .timeout = absl::Seconds(spec_.restart().hang_timeout_seconds())}));
+    NSA_ASSIGN_OR_RETURN(comm_, ConnectTcp({.rank = launch_.rank(),
+                                            .world_size = launch_.world_size(),
+                                            .rendezvous_dir = launch_.rendezvous_dir(),
+                                            .generation = launch_.generation(),
+                                            .listen = options_.listen,
+                                            .timeout = PeerTimeout(absl::Seconds(
+                                                spec_.restart().hang_timeout_seconds()))}));
   }
   comm_->set_status_page(&page_);
   return absl::OkStatus();
@@ -412,7 +413,7 @@ absl::Status Trainer::OpenCheckpoints() {
        .world_size = out_dir_ranks_.count,
        .generation = launch_.generation(),
        .keep = train_.keep_checkpoints(),
-       .shard_timeout = absl::Seconds(spec_.restart().hang_timeout_seconds()),
+       .shard_timeout = PeerTimeout(absl::Seconds(spec_.restart().hang_timeout_seconds())),
        .copy = access.copy,
        .allocate = access.allocate,
        .layout = &layout_,
