@@ -58,6 +58,17 @@ Check CheckCuda(const v1::NodeInfo& info, const std::string& name) {
   return {Level::kOk, what, value, ""};
 }
 
+Check CheckNodeClock(const v1::Node& node, const std::string& name) {
+  const absl::Duration ahead = absl::FromUnixNanos(node.info().unix_nanos()) -
+                               absl::FromUnixNanos(node.heartbeat_unix_nanos());
+  const bool agrees = absl::AbsDuration(ahead) <= absl::Microseconds(kLargestClockError);
+  return {agrees ? Level::kOk : Level::kWarning, name + " clock",
+          absl::StrFormat("%+.3f s from the coordinator's", absl::ToDoubleSeconds(ahead)),
+          agrees ? ""
+                 : "synchronize it, for example with chrony; a job of several machines needs "
+                   "clocks within 1 s of each other"};
+}
+
 // The nearest folder that exists.
 fs::path Existing(fs::path folder) {
   std::error_code error;
@@ -125,6 +136,7 @@ std::vector<Check> CheckNode(const v1::Node& node, absl::Time now) {
       {ready ? Level::kOk : Level::kFailed, name,
        absl::StrCat(node.state(), ", last heartbeat ", HumanAge(now, node.heartbeat_unix_nanos())),
        ready ? "" : "start its agent, or see the agent's log"});
+  if (info.unix_nanos() != 0) checks.push_back(CheckNodeClock(node, name));
   if (info.gpus_age_seconds() < 0) {
     checks.push_back({Level::kWarning, name + " CUDA", "the driver has not answered yet",
                       "if that lasts, see whether `nvidia-smi` there answers"});

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "client/cli.h"
 #include "client/show/human.h"
@@ -32,6 +33,23 @@ std::string Gpus(const v1::Node& node) {
   return text;
 }
 
+std::string OrDash(const std::string& text) { return text.empty() ? "-" : text; }
+
+// How far the machine's clock is ahead of the coordinator's: "+0.002 s".
+std::string Clock(const v1::Node& node) {
+  if (node.info().unix_nanos() == 0) return "-";
+  const absl::Duration ahead = absl::FromUnixNanos(node.info().unix_nanos()) -
+                               absl::FromUnixNanos(node.heartbeat_unix_nanos());
+  return absl::StrFormat("%+.3f s", absl::ToDoubleSeconds(ahead));
+}
+
+// The first digits of the hashes of nsa-worker and nsa-worker-cuda.
+std::string Programs(const v1::NodeInfo& info) {
+  const std::string worker = OrDash(info.worker_hash().substr(0, 8));
+  if (info.cuda_worker_hash().empty()) return worker;
+  return absl::StrCat(worker, ",", info.cuda_worker_hash().substr(0, 8));
+}
+
 absl::StatusOr<ExitCode> Nodes(Session& session) {
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
   NSA_ASSIGN_OR_RETURN(const v1::ListNodesResponse response, client->ListNodes());
@@ -48,9 +66,15 @@ absl::StatusOr<ExitCode> Nodes(Session& session) {
   const bool cordoned = std::ranges::any_of(response.nodes(), &v1::Node::has_cordon);
   if (cordoned) columns.push_back({"CORDON"});
   if (session.wide()) {
-    columns.insert(
-        columns.end(),
-        {{"CORES", true}, {"MEMORY"}, {"DRIVER"}, {"AGENT"}, {"RANK ADDRESS"}, {"CUDA WORKER"}});
+    columns.insert(columns.end(), {{"CORES", true},
+                                   {"MEMORY"},
+                                   {"DRIVER"},
+                                   {"NCCL"},
+                                   {"AGENT"},
+                                   {"WORKERS"},
+                                   {"CLOCK", true},
+                                   {"RANK ADDRESS"},
+                                   {"CUDA WORKER"}});
   }
   Table table(columns);
   for (const v1::Node& node : response.nodes()) {
@@ -67,9 +91,12 @@ absl::StatusOr<ExitCode> Nodes(Session& session) {
     if (session.wide()) {
       row.emplace_back(absl::StrCat(info.cores()));
       row.emplace_back(HumanBytes(info.memory_bytes()));
-      row.emplace_back(info.driver_version().empty() ? "-" : info.driver_version());
+      row.emplace_back(OrDash(info.driver_version()));
+      row.emplace_back(OrDash(info.nccl_version()));
       row.emplace_back(info.agent_version());
-      row.emplace_back(info.rank_address().empty() ? "-" : info.rank_address());
+      row.emplace_back(Programs(info));
+      row.emplace_back(Clock(node));
+      row.emplace_back(OrDash(info.rank_address()));
       row.emplace_back(info.cuda_worker() ? "yes" : info.cuda_problem());
     }
     table.Add(std::move(row));

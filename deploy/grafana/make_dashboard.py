@@ -193,6 +193,8 @@ COORDINATOR = [
     series("Slots", "none", "Places for ranks on all machines.", (f"nsa_slots{{{JOB}}}", "{{kind}} {{state}}"), minimum=0),
     series("Agents", "none", "1 while an agent's heartbeats arrive; and 1 while its machine is cordoned or drained.", (f"nsa_agent_up{{{JOB}}}", "{{agent}}"),
            (f"nsa_agent_cordoned{{{JOB}}}", "{{agent}} cordoned"), minimum=0, maximum=1),
+    series("Clocks of the machines", "s", "A machine's clock minus the coordinator's. Ranks of one job are placed only on machines whose clocks differ by "
+           "at most a second.", (f"nsa_node_clock_offset_seconds{{{JOB}}}", "{{agent}}")),
     series("Requests", "reqps", "Requests per second, by method and status code.",
            (f"sum by (method, code) (rate(nsa_rpc_requests_total{{{JOB}}}[$__rate_interval]))", "{{method}} {{code}}"), minimum=0),
     series("Request time, 99th percentile", "s", "Time of unary requests, by method.",

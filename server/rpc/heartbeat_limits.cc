@@ -7,6 +7,8 @@
 namespace nsa::server {
 namespace {
 
+constexpr size_t kHashDigits = 16;
+
 absl::Status TooLarge(const std::string& what, size_t value, size_t limit) {
   return absl::InvalidArgumentError(
       absl::StrCat(what, ": ", value, " (", limit, "); the heartbeat is refused"));
@@ -15,6 +17,15 @@ absl::Status TooLarge(const std::string& what, size_t value, size_t limit) {
 absl::Status CheckWord(const std::string& what, const std::string& word) {
   if (word.size() <= limits::kReportedWordBytes) return absl::OkStatus();
   return TooLarge(absl::StrCat(what, " in bytes"), word.size(), limits::kReportedWordBytes);
+}
+
+absl::Status CheckHash(const std::string& what, const std::string& hash) {
+  if (hash.empty()) return absl::OkStatus();
+  const bool hexadecimal = hash.find_first_not_of("0123456789abcdef") == std::string::npos;
+  if (hexadecimal && hash.size() == kHashDigits) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, ": ", hash.size(), " bytes (", kHashDigits,
+                   " lower-case hexadecimal digits); the heartbeat is refused"));
 }
 
 // Never inside a character of UTF-8, because the messages that carry it must be valid.
@@ -55,6 +66,14 @@ absl::Status CheckHeartbeat(const v1::HeartbeatRequest& heartbeat) {
   NSA_RETURN_IF_ERROR(CheckWord("node.agent_version", node.agent_version()));
   NSA_RETURN_IF_ERROR(CheckWord("node.rank_address", node.rank_address()));
   NSA_RETURN_IF_ERROR(CheckWord("node.allocation", node.allocation()));
+  if (!node.nccl_version().empty() &&
+      !limits::IsPlainName(node.nccl_version(), limits::kReportedWordBytes)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "node.nccl_version: ", node.nccl_version().size(), " bytes (1 to ",
+        limits::kReportedWordBytes, " letters, digits and -_.); the heartbeat is refused"));
+  }
+  NSA_RETURN_IF_ERROR(CheckHash("node.worker_hash", node.worker_hash()));
+  NSA_RETURN_IF_ERROR(CheckHash("node.cuda_worker_hash", node.cuda_worker_hash()));
   for (const v1::GpuInfo& gpu : node.gpus()) {
     NSA_RETURN_IF_ERROR(CheckWord("node.gpus.uuid", gpu.uuid()));
     NSA_RETURN_IF_ERROR(CheckWord("node.gpus.name", gpu.name()));

@@ -11,8 +11,8 @@ namespace nsa::server {
 // InvalidArgument for a name that no node may have.
 absl::Status CheckNodeName(const std::string& name);
 
-// InvalidArgument for a heartbeat with more bytes, GPUs or workers than a node may have, or with an
-// id that is too long.
+// InvalidArgument for a heartbeat with more bytes, GPUs or workers than a node may have, with an id
+// that is too long, or with a version of NCCL or a hash that is none.
 absl::Status CheckHeartbeat(const v1::HeartbeatRequest& heartbeat);
 
 // Cuts what is text for people to its limit.

@@ -29,9 +29,11 @@ absl::Status Fleet::Observe(const v1::HeartbeatRequest& heartbeat) {
   if (heartbeat.incarnation() != node.incarnation) {
     node.replaced = node.incarnation;
     node.incarnation = heartbeat.incarnation();
+    node.clock = {};
   }
   node.info = heartbeat.node();
   node.heard = clock_.Monotonic();
+  node.clock.Add(heartbeat.node().unix_nanos(), node.heard);
   // Negative while the agent does not know its GPUs yet: then nothing was measured.
   const double age = heartbeat.node().gpus_age_seconds();
   node.gpus_measured = age >= 0 ? node.heard - absl::Seconds(age) : -absl::InfiniteDuration();
@@ -65,17 +67,24 @@ void Fleet::ForgiveSilence() {
   listening_since_ = clock_.Monotonic();
 }
 
-NodeView Fleet::ViewOf(const Node& node) const {
-  return {.info = node.info,
-          .state = StateOf(node.heard),
-          .heartbeat_unix_nanos = node.heard_unix_nanos,
-          .heard = node.heard};
+absl::Duration Fleet::Zero() const {
+  return clock_.Wall() - absl::UnixEpoch() - clock_.Monotonic();
+}
+
+NodeView Fleet::ViewOf(const Node& node, absl::Duration zero) const {
+  NodeView view = {.info = node.info,
+                   .state = StateOf(node.heard),
+                   .heartbeat_unix_nanos = node.heard_unix_nanos,
+                   .heard = node.heard};
+  if (const auto at_zero = node.clock.AtZero()) view.clock_offset = *at_zero - zero;
+  return view;
 }
 
 std::vector<NodeView> Fleet::Nodes() const {
   MutexLock lock(&mutex_);
   std::vector<NodeView> views;
-  for (const auto& [name, node] : nodes_) views.push_back(ViewOf(node));
+  const absl::Duration zero = Zero();
+  for (const auto& [name, node] : nodes_) views.push_back(ViewOf(node, zero));
   return views;
 }
 
@@ -83,7 +92,7 @@ std::optional<NodeView> Fleet::Find(const std::string& name) const {
   MutexLock lock(&mutex_);
   const auto node = nodes_.find(name);
   if (node == nodes_.end()) return std::nullopt;
-  return ViewOf(node->second);
+  return ViewOf(node->second, Zero());
 }
 
 std::vector<RankView> Fleet::Ranks(const v1::StoredJob& job, absl::Duration told) const {

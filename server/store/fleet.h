@@ -17,6 +17,7 @@
 #include "nsa/v1/fleet.pb.h"
 #include "nsa/v1/store.pb.h"
 #include "server/decide/gang.h"
+#include "server/decide/machines/clock_estimate.h"
 #include "server/store/job_store.h"
 
 namespace nsa::server {
@@ -26,6 +27,10 @@ struct NodeView {
   RankView::Node state = RankView::Node::kUnknown;
   int64_t heartbeat_unix_nanos = 0;
   absl::Duration heard;  // monotonic time of the last heartbeat
+  // The machine's clock minus the coordinator's; nothing if its agent does not tell the time.
+  // Differences between the machines of one Nodes() are not affected by steps of the coordinator's
+  // clock.
+  std::optional<absl::Duration> clock_offset;
 };
 
 // Thread-safe. Nothing slow is done under the lock.
@@ -92,10 +97,14 @@ class Fleet {
     absl::Duration gpus_measured;
     int64_t heard_unix_nanos = 0;
     std::map<Key, Seen> workers;
+    ClockEstimate clock;
   };
 
   RankView::Node StateOf(absl::Duration heard) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  NodeView ViewOf(const Node& node) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // `zero`: the coordinator's wall clock when its monotonic clock shows 0.
+  NodeView ViewOf(const Node& node, absl::Duration zero) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Duration Zero() const;
 
   const Clock& clock_;
   const Limits limits_;

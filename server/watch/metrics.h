@@ -119,8 +119,8 @@ class Metrics {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ObserveGpuStates(const std::vector<NodeView>& nodes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ShowGpus(JobSeries* series, std::set<Labels> gpus) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void SweepMachines(const std::set<Labels>& agents, const std::set<Labels>& gpus)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SweepMachines(const std::set<Labels>& agents, const std::set<Labels>& clocks,
+                     const std::set<Labels>& gpus) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ObserveSelf() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Sweep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -129,6 +129,7 @@ class Metrics {
   Mutex mutex_;
   std::map<std::string, JobSeries> jobs_ ABSL_GUARDED_BY(mutex_);
   std::set<Labels> agents_ ABSL_GUARDED_BY(mutex_);          // with nsa_agent_up
+  std::set<Labels> clocks_ ABSL_GUARDED_BY(mutex_);          // with nsa_node_clock_offset_seconds
   std::set<Labels> gpus_ ABSL_GUARDED_BY(mutex_);            // with nsa_gpu_memory_bytes
   std::set<Labels> states_of_gpus_ ABSL_GUARDED_BY(mutex_);  // with nsa_gpu_fault and the like
 };

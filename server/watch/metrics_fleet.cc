@@ -89,6 +89,7 @@ void Metrics::ObserveMachines(const std::vector<NodeView>& nodes, const std::vec
   }
   bool any_gpu = false;
   std::set<Labels> agents;
+  std::set<Labels> clocks;
   for (const NodeView& node : nodes) {
     const bool ready = node.state == RankView::Node::kReady;
     const Labels& agent = *agents.insert({{"agent", node.info.name()}}).first;
@@ -96,6 +97,11 @@ void Metrics::ObserveMachines(const std::vector<NodeView>& nodes, const std::vec
     families_.Gauge("nsa_agent_up", agent).Set(ready ? 1 : 0);
     families_.Gauge("nsa_agent_cordoned", agent).Set(cordoned ? 1 : 0);
     if (!ready) continue;
+    if (node.clock_offset) {
+      clocks.insert(agent);
+      families_.Gauge("nsa_node_clock_offset_seconds", agent)
+          .Set(absl::ToDoubleSeconds(*node.clock_offset));
+    }
     const NodeSlots free = FreeSlots(node.info, active);
     const auto gpus_free = static_cast<int64_t>(free.gpus_free.size());
     any_gpu = any_gpu || free.gpus_total > 0;
@@ -117,7 +123,7 @@ void Metrics::ObserveMachines(const std::vector<NodeView>& nodes, const std::vec
   for (const auto& [kind, count] : queued) {
     families_.Gauge("nsa_queued_jobs", {{"kind", kind}}).Set(static_cast<double>(count));
   }
-  SweepMachines(agents, ObserveGpus(nodes, active));
+  SweepMachines(agents, clocks, ObserveGpus(nodes, active));
   ObserveGpuStates(nodes);
 }
 
@@ -247,7 +253,8 @@ void Metrics::ObserveNoticeWaiting(const std::string& notice, int64_t since_unix
       .Set(std::max(absl::ToDoubleSeconds(age), 0.0));
 }
 
-void Metrics::SweepMachines(const std::set<Labels>& agents, const std::set<Labels>& gpus) {
+void Metrics::SweepMachines(const std::set<Labels>& agents, const std::set<Labels>& clocks,
+                            const std::set<Labels>& gpus) {
   const auto sweep = [&](GaugeFamily family, const std::set<Labels>& now,
                          std::set<Labels>* before) {
     for (const Labels& labels : *before) {
@@ -258,6 +265,7 @@ void Metrics::SweepMachines(const std::set<Labels>& agents, const std::set<Label
   std::set<Labels> cordoned = agents_;
   sweep("nsa_agent_cordoned", agents, &cordoned);
   sweep("nsa_agent_up", agents, &agents_);
+  sweep("nsa_node_clock_offset_seconds", clocks, &clocks_);
   sweep("nsa_gpu_memory_bytes", gpus, &gpus_);
 }
 

@@ -78,6 +78,8 @@ inline constexpr FamilySpec kFamilies[] = {
      "is cordoned or drained)."},
     {kGauge, "nsa_agent_up", "agent",
      "1 while the agent's heartbeats arrive, else 0; gone when the machine is forgotten."},
+    {kGauge, "nsa_node_clock_offset_seconds", "agent",
+     "The machine's clock minus the coordinator's, as the fastest of its last heartbeats tells."},
     {kGauge, "nsa_agent_cordoned", "agent",
      "1 while no rank is placed on the machine because it is cordoned or drained, else 0."},
     {kGauge, "nsa_gpu_utilization_ratio", "agent gpu name",

@@ -50,6 +50,11 @@ std::vector<NodeView> WithAbsent(std::vector<NodeView> nodes, const Cordons& cor
 v1::Node OneNode(const NodeView& view, const std::vector<JobPtr>& active, const Cordons& cordons) {
   v1::Node node;
   *node.mutable_info() = view.info;
+  // The estimate from several heartbeats in place of what the last one said.
+  node.mutable_info()->set_unix_nanos(
+      view.clock_offset
+          ? absl::ToUnixNanos(absl::FromUnixNanos(view.heartbeat_unix_nanos) + *view.clock_offset)
+          : 0);
   node.set_state(StateWord(view.state));
   node.set_heartbeat_unix_nanos(view.heartbeat_unix_nanos);
   for (const JobPtr& job : active) Count(*job, &node);

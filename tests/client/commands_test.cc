@@ -301,9 +301,15 @@ TEST_F(CommandsTest, NodesAreListed) {
   EXPECT_EQ(Run({"nodes"}).out,
             "NAME  STATE  CPU SLOTS  GPUS  FREE MEMORY  HEARTBEAT  JOBS\n"
             "box   READY        1/2  -     20.00 GiB    2 s ago    jdemo1234567\n");
-  EXPECT_THAT(
-      Run({"nodes", "-o", "wide"}).out,
-      AllOf(HasSubstr("AGENT  RANK ADDRESS  CUDA WORKER\n"), HasSubstr("-             no GPU")));
+  EXPECT_THAT(Run({"nodes", "-o", "wide"}).out,
+              AllOf(HasSubstr("DRIVER  NCCL  AGENT  WORKERS  CLOCK  RANK ADDRESS  CUDA WORKER\n"),
+                    HasSubstr("    -  -             no GPU")));
+  info.set_worker_hash("0123456789abcdef");
+  info.set_cuda_worker_hash("fedcba9876543210");
+  info.set_nccl_version("2.28.3");
+  info.set_unix_nanos(node.heartbeat_unix_nanos() - kSecond / 4);
+  EXPECT_THAT(Run({"nodes", "-o", "wide"}).out,
+              AllOf(HasSubstr(" 2.28.3 "), HasSubstr(" 01234567,fedcba98  -0.250 s ")));
   info.set_rank_address("10.0.0.2");
   EXPECT_THAT(Run({"nodes", "-o", "wide"}).out, HasSubstr("10.0.0.2      no GPU"));
   EXPECT_EQ(Run({"nodes", "-o", "name"}).out, "box\n");

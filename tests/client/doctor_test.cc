@@ -71,6 +71,15 @@ TEST(Doctor, SaysWhatIsWrongWithANode) {
   EXPECT_THAT(text, AllOf(HasSubstr("libnccl.so.2"), HasSubstr("--check-nccl")));
 
   node = GpuNode();
+  node.set_heartbeat_unix_nanos(absl::ToUnixNanos(absl::Now()));
+  node.mutable_info()->set_unix_nanos(node.heartbeat_unix_nanos() + 900'000'000);
+  EXPECT_EQ(WorstOf(node).first, Level::kOk);
+  node.mutable_info()->set_unix_nanos(node.heartbeat_unix_nanos() - 1'500'000'000);
+  std::tie(level, text) = WorstOf(node);
+  EXPECT_EQ(level, Level::kWarning);
+  EXPECT_THAT(text, AllOf(HasSubstr("clock: -1.500 s"), HasSubstr("synchronize")));
+
+  node = GpuNode();
   node.mutable_info()->mutable_gpus(0)->set_fault("2 uncorrectable memory errors");
   std::tie(level, text) = WorstOf(node);
   EXPECT_EQ(level, Level::kFailed);

@@ -80,7 +80,9 @@ class Machine {
     } else {
       for (int i = input->Byte() % 4; i > 0; --i) AddLie(input, &request);
       if (input->Byte() % 4 == 0) request.mutable_node()->set_cpu_slots(input->Byte());
-      if (input->Byte() % 8 == 0) request.mutable_node()->set_name(std::string(input->Text()));
+      const uint8_t lie = input->Byte();
+      if (lie % 8 == 0) request.mutable_node()->set_name(std::string(input->Text()));
+      if (lie % 8 == 1) AddMakeup(input, request.mutable_node());
     }
     const auto response = world_.life().service->Answer(request, server::LocalCaller());
     RequireRefusal(response.status());
@@ -89,6 +91,14 @@ class Machine {
     for (const v1::WorkerAssignment& assignment : response->desired()) {
       desired_[node].push_back(assignment);
     }
+  }
+
+  // What machines must have in common.
+  static void AddMakeup(Input* input, v1::NodeInfo* node) {
+    node->set_unix_nanos(input->Number());
+    node->set_worker_hash(input->Byte() % 2 == 0 ? "0123456789abcdef" : std::string(input->Text()));
+    node->set_nccl_version(std::string(input->Text()));
+    if (input->Byte() % 2 == 0) node->set_rank_address("10.0.0.2");
   }
 
   static void Observe(uint8_t how, v1::WorkerObservation* worker) {

@@ -319,6 +319,47 @@ TEST(Fleet, GpusThatAreNotKnownYetAreNotMeasured) {
   }
 }
 
+TEST(Fleet, KnowsHowFarTheClocksOfItsMachinesAreOff) {
+  FakeClock clock;
+  Fleet fleet(clock, {});
+  const auto beat = [&](const char* name, absl::Duration ahead, absl::Duration way,
+                        const char* incarnation = "1") {
+    v1::HeartbeatRequest heartbeat;
+    heartbeat.mutable_node()->set_name(name);
+    heartbeat.mutable_node()->set_unix_nanos(absl::ToUnixNanos(clock.Wall() + ahead));
+    heartbeat.set_incarnation(incarnation);
+    clock.Advance(way);
+    EXPECT_OK(fleet.Observe(heartbeat));
+  };
+  const auto offset = [&](const char* name) {
+    return absl::ToDoubleSeconds(fleet.Find(name)->clock_offset.value());
+  };
+  beat("a", absl::Seconds(3), absl::Milliseconds(1));
+  beat("b", absl::ZeroDuration(), absl::Seconds(2));
+  EXPECT_NEAR(offset("a"), 2.999, 1e-6);
+  EXPECT_NEAR(offset("b"), -2, 1e-6);
+  beat("b", absl::ZeroDuration(), absl::Milliseconds(1));
+  EXPECT_NEAR(offset("b"), -0.001, 1e-6) << "the slow heartbeat does not count";
+
+  const auto difference = [&] {
+    const std::vector<NodeView> nodes = fleet.Nodes();
+    return absl::ToDoubleSeconds(*nodes.at(0).clock_offset - *nodes.at(1).clock_offset);
+  };
+  EXPECT_NEAR(difference(), 3, 1e-6);
+  clock.JumpWall(absl::Hours(-1));
+  EXPECT_NEAR(offset("b"), 3600, 0.01) << "of the coordinator's clock, which was set back";
+  EXPECT_NEAR(difference(), 3, 1e-6) << "convicts nobody";
+  beat("b", absl::Hours(1), absl::Milliseconds(1));
+  EXPECT_NEAR(difference(), 3, 1e-6) << "also not half of the machines";
+  beat("a", absl::Hours(1), absl::Milliseconds(1), "2");
+  EXPECT_NEAR(difference(), 0, 1e-6) << "a new start of the agent begins anew";
+
+  v1::HeartbeatRequest older;
+  older.mutable_node()->set_name("c");
+  EXPECT_OK(fleet.Observe(older));
+  EXPECT_FALSE(fleet.Find("c")->clock_offset.has_value());
+}
+
 TEST(Fleet, TakesNoMoreMachinesThanItsLimit) {
   FakeClock clock;
   Fleet fleet(clock, {});

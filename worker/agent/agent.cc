@@ -310,6 +310,8 @@ v1::HeartbeatRequest Agent::Observe() const {
   request.mutable_node()->set_allocation(options_.allocation);
   request.set_incarnation(incarnation_);
   for (const auto& [key, rank] : ranks_) *request.add_workers() = rank->Observe();
+  // Last, so that the coordinator sees the time of the way there only.
+  request.mutable_node()->set_unix_nanos(absl::ToUnixNanos(RealClock().Wall()));
   return request;
 }
 

@@ -67,12 +67,16 @@ void SetMemory(v1::NodeInfo* node) {
   node->set_free_memory_bytes(free);
 }
 
-// Why the program cannot train on a GPU (--check-gpu) or on several GPUs (--check-nccl) of this
-// machine; empty when it can. The program checks for the GPU and its libraries and prints what is
-// missing.
-std::string TryProgram(const AgentOptions& options, const char* check, const fs::path& scratch) {
+struct Trial {
+  std::string problem;  // why the program cannot do it; empty if it can
+  std::string said;     // what it printed, if it can
+};
+
+// Whether the program can train on a GPU (--check-gpu) or on several GPUs (--check-nccl) of this
+// machine. It checks for the GPU and its libraries and prints them, or what is missing.
+Trial TryProgram(const AgentOptions& options, const char* check, const fs::path& scratch) {
   const fs::path& program = options.cuda_worker_program;
-  if (access(program.c_str(), X_OK) != 0) return absl::StrCat(program.string(), " is not there");
+  if (access(program.c_str(), X_OK) != 0) return {absl::StrCat(program.string(), " is not there")};
   std::error_code error;
   fs::remove(scratch, error);
   std::map<std::string, std::string> environment = FilterEnvironment(
@@ -84,26 +88,27 @@ std::string TryProgram(const AgentOptions& options, const char* check, const fs:
   const auto child = Spawn({.argv = {program.string(), check},
                             .environment = std::move(environment),
                             .output = scratch});
-  if (!child.ok()) return std::string(child.status().message());
+  if (!child.ok()) return {std::string(child.status().message())};
   const absl::Duration deadline = RealClock().Monotonic() + kTryPatience;
   while (true) {
     const auto exit = TryReap(child->pid);
-    if (!exit.ok()) return std::string(exit.status().message());
+    if (!exit.ok()) return {std::string(exit.status().message())};
     if (exit->has_value() && (*exit)->signal != 0) {
-      return absl::StrCat(program.string(), " died of signal ", (*exit)->signal);
+      return {absl::StrCat(program.string(), " died of signal ", (*exit)->signal)};
     }
     if (exit->has_value()) {
-      if ((*exit)->code == 0) return "";
-      const std::string said = ReadWholeFile(scratch).value_or("");
-      return absl::StrCat(absl::StripAsciiWhitespace(said), " (exit code ", (*exit)->code, ")");
+      const std::string output = ReadWholeFile(scratch).value_or("");
+      const std::string said(absl::StripAsciiWhitespace(output));
+      if ((*exit)->code == 0) return {.said = said};
+      return {absl::StrCat(said, " (exit code ", (*exit)->code, ")")};
     }
     if (RealClock().Monotonic() > deadline) {
       SignalProcess(*child, SIGKILL).IgnoreError();
       while (TryReap(child->pid).value_or(ExitStatus{}) == std::nullopt) {
         absl::SleepFor(absl::Milliseconds(10));
       }
-      return absl::StrCat(program.string(), " ", check, " did not end in ",
-                          absl::FormatDuration(kTryPatience));
+      return {absl::StrCat(program.string(), " ", check, " did not end in ",
+                           absl::FormatDuration(kTryPatience))};
     }
     absl::SleepFor(absl::Milliseconds(10));
   }
@@ -131,16 +136,18 @@ std::vector<v1::GpuInfo> VisibleGpus(const std::vector<v1::GpuInfo>& gpus, const
   return chosen;
 }
 
-Inventory::Inventory(const AgentOptions& options) {
+std::string NcclVersion(absl::string_view said) {
+  const std::vector<absl::string_view> words = absl::StrSplit(said, ' ', absl::SkipEmpty());
+  return words.size() >= 2 && words[0] == "NCCL" ? std::string(words[1]) : "";
+}
+
+Inventory::Inventory(const AgentOptions& options)
+    : worker_(options.worker_program), cuda_worker_(options.cuda_worker_program) {
   node_.set_name(options.node_name);
   node_.set_cpu_slots(options.cpu_slots);
   node_.set_cores(UsableCores());
   node_.set_agent_version(absl::StrCat(kVersion, " ", kRevision));
-  if (!NvmlIsInstalled()) {
-    node_.set_cuda_problem(kNoDriver);
-    return;
-  }
-  node_.set_cuda_problem("the NVIDIA driver has not answered yet");
+  node_.set_cuda_problem(NvmlIsInstalled() ? "the NVIDIA driver has not answered yet" : kNoDriver);
   node_.set_gpus_age_seconds(-1);
   thread_ = std::thread([this, options] { Watch(options); });
 }
@@ -177,13 +184,16 @@ std::unique_ptr<Nvml> Inventory::Begin(const AgentOptions& options) {
     found.set_driver_version(nvml->DriverVersion());
     found.set_cuda_compat_path(options.cuda_compat_path);
     found.set_cuda_problem(
-        TryProgram(options, "--check-gpu", options.state_dir / "cuda-worker-check"));
+        TryProgram(options, "--check-gpu", options.state_dir / "cuda-worker-check").problem);
     found.set_cuda_worker(found.cuda_problem().empty());
     for (v1::GpuInfo& gpu : VisibleGpus(nvml->Gpus(), std::getenv("CUDA_VISIBLE_DEVICES"))) {
       *found.add_gpus() = std::move(gpu);
     }
-    if (found.cuda_worker() && found.gpus_size() > 1) {
-      found.set_cuda_problem(TryProgram(options, "--check-nccl", options.state_dir / "nccl-check"));
+    const bool works_with_others = found.gpus_size() > 1 || !options.rank_address.empty();
+    if (found.cuda_worker() && works_with_others) {
+      const Trial nccl = TryProgram(options, "--check-nccl", options.state_dir / "nccl-check");
+      found.set_cuda_problem(nccl.problem);
+      found.set_nccl_version(NcclVersion(nccl.said));
     }
   }
   const MutexLock lock(&mutex_);
@@ -194,15 +204,26 @@ std::unique_ptr<Nvml> Inventory::Begin(const AgentOptions& options) {
   return nvml;
 }
 
+void Inventory::HashPrograms() {
+  const std::string& worker = worker_.Read();
+  const std::string& cuda_worker = cuda_worker_.Read();
+  const MutexLock lock(&mutex_);
+  node_.set_worker_hash(worker);
+  node_.set_cuda_worker_hash(cuda_worker);
+}
+
 void Inventory::Watch(const AgentOptions& options) {
   NameThread("inventory");
+  HashPrograms();
   const std::unique_ptr<Nvml> nvml = Begin(options);
-  while (nvml != nullptr) {
+  while (true) {
     {
       const MutexLock lock(&mutex_);
       if (!ending_) wake_.WaitFor(&mutex_, kRefresh);
       if (ending_) return;
     }
+    HashPrograms();
+    if (nvml == nullptr) continue;
     const absl::Duration asked = RealClock().Monotonic();
     const std::vector<v1::GpuInfo> gpus =
         VisibleGpus(nvml->Gpus(), std::getenv("CUDA_VISIBLE_DEVICES"));

@@ -100,11 +100,19 @@ TEST(Metrics, DropTheSeriesOfMachinesThatAreGone) {
   const auto gpu = [](const char* agent) {
     return HasSubstr(absl::StrFormat("nsa_gpu_memory_bytes{agent=\"%s\"", agent));
   };
+  const auto clock_of = [](const char* agent, const char* value) {
+    return HasSubstr(absl::StrCat("nsa_node_clock_offset_seconds{agent=\"", agent, "\"}", value));
+  };
+  nodes[0].clock_offset = absl::Seconds(-1.5);
+  nodes[1].clock_offset = absl::Seconds(3);
   metrics.ObserveFleet(nodes, {}, {});
   EXPECT_THAT(metrics.Text(), AllOf(up("a", 1), up("b", 1), gpu("a"), gpu("b")));
+  EXPECT_THAT(metrics.Text(), AllOf(clock_of("a", " -1.5\n"), clock_of("b", " 3\n")));
+  nodes[0].clock_offset.reset();
   nodes[1].state = RankView::Node::kLost;
   metrics.ObserveFleet(nodes, {}, {});
   EXPECT_THAT(metrics.Text(), AllOf(up("a", 1), up("b", 0), gpu("a"), Not(gpu("b"))));
+  EXPECT_THAT(metrics.Text(), AllOf(Not(clock_of("a", "")), Not(clock_of("b", ""))));
   nodes.pop_back();
   metrics.ObserveFleet(nodes, {}, {});
   EXPECT_THAT(metrics.Text(), AllOf(up("a", 1), gpu("a"), Not(HasSubstr("agent=\"b\""))));

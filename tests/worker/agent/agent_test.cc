@@ -95,6 +95,11 @@ TEST_F(AgentTest, TellsWhatTheMachineHas) {
   EXPECT_GT(node.free_memory_bytes(), 0);
   EXPECT_LE(node.free_memory_bytes(), node.memory_bytes());
   EXPECT_NE(node.agent_version(), "");
+  const auto heard = [this] { return coordinator_.Node(); };
+  EXPECT_TRUE(Eventually([&] { return heard().worker_hash().size() == 16; }));
+  EXPECT_EQ(heard().nccl_version(), "");
+  const absl::Duration off = absl::Now() - absl::FromUnixNanos(heard().unix_nanos());
+  EXPECT_LT(absl::AbsDuration(off), absl::Minutes(1)) << "this machine's clock";
 }
 
 TEST_F(AgentTest, CarriesTheAddressesOfRanksOnSeveralMachines) {

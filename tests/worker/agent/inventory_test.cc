@@ -119,6 +119,69 @@ TEST(Inventory, TheFirstHeartbeatDoesNotWaitForTheDriver) {
   dlclose(library);
 }
 
+TEST(NcclVersion, IsTheWordBehindTheName) {
+  EXPECT_EQ(NcclVersion("NCCL 2.28.3 (/usr/lib/libnccl.so.2)"), "2.28.3");
+  EXPECT_EQ(NcclVersion("NCCL"), "");
+  EXPECT_EQ(NcclVersion(""), "");
+  EXPECT_EQ(NcclVersion("warning: something else"), "");
+}
+
+void WriteProgram(const std::filesystem::path& file, const std::string& text) {
+  std::ofstream(file) << text;
+  std::filesystem::permissions(file, std::filesystem::perms::owner_all);
+}
+
+TEST(Inventory, TellsWhatMachinesMustHaveInCommon) {
+  if (NvmlIsInstalled()) GTEST_SKIP() << "this machine has a GPU";
+  void* library = dlopen(TestFile("fake_nvml.so").c_str(), RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(library, nullptr) << dlerror();
+  const TempDir folder;
+  WriteProgram(folder / "nsa-worker", "#!/bin/sh\n");
+  WriteProgram(folder / "nsa-worker-cuda",
+               "#!/bin/sh\ncase $1 in --check-nccl) echo 'NCCL 2.28.3 (/x/libnccl.so.2)';; esac\n");
+  AgentOptions options = {.node_name = "n",
+                          .state_dir = folder.path(),
+                          .worker_program = folder / "nsa-worker",
+                          .cuda_worker_program = folder / "nsa-worker-cuda"};
+  const auto read = [&] {
+    const Inventory inventory(options);
+    EXPECT_TRUE(
+        Within(absl::Seconds(60), [&] { return inventory.Read().gpus_age_seconds() >= 0; }));
+    return inventory.Read();
+  };
+  const v1::NodeInfo alone = read();
+  EXPECT_EQ(alone.nccl_version(), "") << "with one GPU and no rank_address NCCL is not needed";
+  EXPECT_EQ(alone.worker_hash().size(), 16u);
+  EXPECT_EQ(alone.cuda_worker_hash().size(), 16u);
+  EXPECT_NE(alone.worker_hash(), alone.cuda_worker_hash());
+
+  options.rank_address = "10.0.0.2";
+  EXPECT_EQ(read().nccl_version(), "2.28.3");
+  EXPECT_EQ(read().cuda_problem(), "");
+  WriteProgram(folder / "nsa-worker-cuda",
+               "#!/bin/sh\ncase $1 in --check-nccl) echo 'NCCL: not found'; exit 1;; esac\n");
+  const v1::NodeInfo without = read();
+  EXPECT_EQ(without.nccl_version(), "");
+  EXPECT_TRUE(without.cuda_worker());
+  EXPECT_THAT(without.cuda_problem(), HasSubstr("NCCL: not found (exit code 1)"));
+  dlclose(library);
+}
+
+TEST(Inventory, SeesThatAProgramWasReplaced) {
+  if (NvmlIsInstalled()) GTEST_SKIP() << "this machine has a GPU";
+  const TempDir folder;
+  WriteProgram(folder / "nsa-worker", "one");
+  const AgentOptions options = {
+      .node_name = "n", .state_dir = folder.path(), .worker_program = folder / "nsa-worker"};
+  const Inventory inventory(options);
+  ASSERT_TRUE(Within(absl::Seconds(60), [&] { return inventory.Read().worker_hash() != ""; }));
+  const std::string before = inventory.Read().worker_hash();
+  EXPECT_EQ(inventory.Read().cuda_worker_hash(), "") << "it is not there";
+  WriteProgram(folder / "new", "two");
+  std::filesystem::rename(folder / "new", folder / "nsa-worker");
+  EXPECT_TRUE(Within(absl::Seconds(60), [&] { return inventory.Read().worker_hash() != before; }));
+}
+
 TEST(Inventory, FindsTheGpusOfTheDriver) {
   const auto nvml = Nvml::Open();
   if (nvml == nullptr) GTEST_SKIP() << "no NVIDIA driver here";
