@@ -149,7 +149,7 @@ std::vector<PreflightRule> AllRules() {
   std::vector<PreflightRule> rules;
   for (const auto part :
        {RangeRules(), ShapeRules(), NameRules(), RunRules(), AdviceRules(), DataRules(), MixRules(),
-        CorpusRules(), MachineRules(), LimitRules(), StartRules()}) {
+        CorpusRules(), MachineRules(), GroupRules(), LimitRules(), StartRules()}) {
     rules.insert(rules.end(), part.begin(), part.end());
   }
   return rules;

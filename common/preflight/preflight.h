@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/job/load.h"
@@ -40,6 +41,17 @@ struct MachineView {
   std::string cordon;
 };
 
+// Rules about the machines of a job with several. Their waivers count when machines are chosen,
+// too.
+inline constexpr std::string_view kMachinesDifferRule = "MACHINES_DIFFER";
+inline constexpr std::string_view kClocksDifferRule = "CLOCKS_DIFFER";
+
+// Why machines cannot run ranks of one job together.
+struct MachineDifferences {
+  std::string text;  // "gpu-02: NCCL 2.27.3, gpu-01 has 2.28.3"; empty: they can
+  std::string fix;   // what to do about it
+};
+
 // What preflight may use besides the spec.
 struct PreflightContext {
   // Null if no machine is known: the rules about a machine are then skipped.
@@ -56,6 +68,10 @@ struct PreflightContext {
   std::function<bool()> abandoned;
   // The cluster managers that the coordinator is configured for. Null: not known.
   const std::vector<std::string>* provisioners = nullptr;
+  // Why no resources.nodes of the machines that would suit the job, or not all of those that it was
+  // placed on, have the same programs; and if they have, why their clocks do not agree.
+  MachineDifferences programs_differ;
+  MachineDifferences clocks_differ;
   // The bytes that an ordinary user may still write below a folder that exists, or nothing if that
   // cannot be found out. Null: asks this machine's file system.
   std::function<std::optional<int64_t>(const std::string& folder)> free_disk_bytes;

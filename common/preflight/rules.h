@@ -68,6 +68,7 @@ std::span<const PreflightRule> RangeRules();    // range_rules.cc: every number 
 std::span<const PreflightRule> ShapeRules();    // shape_rules.cc: model, attention, batch
 std::span<const PreflightRule> RunRules();      // run_rules.cc: precision, checkpoints, guards
 std::span<const PreflightRule> LimitRules();    // limit_rules.cc: hours, cordoned machines
+std::span<const PreflightRule> GroupRules();    // group_rules.cc: several machines together
 std::span<const PreflightRule> AdviceRules();   // advice_rules.cc: batch, learning rate, decay
 std::span<const PreflightRule> DataRules();     // data_rules.cc: data files
 std::span<const PreflightRule> MixRules();      // mix_rules.cc: fields, mixtures, named sets

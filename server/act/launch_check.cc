@@ -9,6 +9,8 @@
 #include "common/rpc/cordon_text.h"
 #include "server/decide/lifecycle.h"
 #include "server/decide/machine_view.h"
+#include "server/decide/machines/alike.h"
+#include "server/decide/scheduler.h"
 
 namespace nsa::server {
 
@@ -23,6 +25,37 @@ MachineView MachineOf(const v1::StoredJob& job, v1::NodeInfo info) {
                              [&](const v1::GpuInfo& gpu) { return !placed.contains(gpu.uuid()); }),
               gpus->end());
   return MachineViewOf(info);
+}
+
+// Adds how machines differ that are to run a job of several together, unless `needed` of them do
+// not.
+void AddDifferences(const v1::JobSpec& spec, const std::vector<Makeup>& machines, size_t needed,
+                    PreflightContext* context) {
+  if (machines.size() < needed) return;
+  const bool cuda = spec.runtime().device() == v1::DEVICE_CUDA;
+  const auto suffice = [&](const Demand& demand) {
+    return Groups(machines, demand).front().size() >= needed;
+  };
+  const Demand programs = {.cuda = cuda, .clocks = false};
+  const Demand clocks = {.cuda = cuda, .programs = DemandOf(spec, cuda).programs};
+  if (!suffice(programs)) context->programs_differ = DifferencesOf(machines, programs);
+  if (context->programs_differ.text.empty() || !clocks.programs) {
+    if (!suffice(clocks)) context->clocks_differ = DifferencesOf(machines, clocks);
+  }
+}
+
+// The machines on which a submitted job of several can run ranks.
+std::vector<Makeup> Suiting(const v1::JobSpec& spec, const std::vector<NodeView>& ready) {
+  const int64_t nodes = std::max(spec.resources().nodes(), 1);
+  const int64_t share = (spec.resources().gpus() + nodes - 1) / nodes;
+  const bool cuda = spec.runtime().device() == v1::DEVICE_CUDA;
+  std::vector<Makeup> suiting;
+  for (const NodeView& node : ready) {
+    const NodeSlots slots = FreeSlots(node.info, {});
+    if (!slots.has_rank_address || (cuda ? slots.gpus_total : slots.cpu_total) < share) continue;
+    suiting.push_back(MakeupOf(node.info, node.clock_offset));
+  }
+  return suiting;
 }
 
 }  // namespace
@@ -46,12 +79,17 @@ LaunchCheck CheckLaunch(const v1::StoredJob& job, const Fleet& fleet, const Path
   std::set<std::string> names;
   for (const v1::RankPlacement& place : job.placements()) names.insert(place.node());
   check.nodes = absl::StrJoin(names, ", ");
-  for (const std::string& name : names) {
-    const std::optional<NodeView> node = fleet.Find(name);
-    if (!node.has_value()) continue;
-    const MachineView machine = MachineOf(job, node->info);
-    const v1::PreflightReport report = Preflight(
-        job.job().spec(), {.machine = &machine, .check_files = true, .job_id = job.job().id()});
+  std::vector<NodeView> nodes = fleet.Nodes();
+  std::erase_if(nodes, [&](const NodeView& node) { return !names.contains(node.info.name()); });
+  PreflightContext context = {.check_files = true, .job_id = job.job().id()};
+  std::vector<Makeup> makeups;
+  for (const NodeView& node : nodes) makeups.push_back(MakeupOf(node.info, node.clock_offset));
+  if (nodes.size() > 1) AddDifferences(job.job().spec(), makeups, nodes.size(), &context);
+  for (const NodeView& node : nodes) {
+    const std::string& name = node.info.name();
+    const MachineView machine = MachineOf(job, node.info);
+    context.machine = &machine;
+    const v1::PreflightReport report = Preflight(job.job().spec(), context);
     if (report.accepted()) continue;
     check.accepted = false;
     for (const v1::Finding& finding : report.findings()) {
@@ -74,10 +112,12 @@ v1::PreflightReport CheckSubmit(v1::JobSpec spec, const Fleet& fleet, const Cord
                                 const std::function<bool()>& abandoned) {
   const bool own_machines = !spec.resources().provisioner().empty();
   std::vector<MachineView> machines;
+  std::vector<NodeView> ready;
   for (const NodeView& node : fleet.Nodes()) {
     if (own_machines || !node.info.allocation().empty()) continue;
     if (node.state != RankView::Node::kReady || !KnowsItsGpus(node.info)) continue;
     machines.push_back(MachineViewOf(node.info));
+    ready.push_back(node);
     const auto cordon = cordons.find(node.info.name());
     if (cordon == cordons.end()) continue;
     machines.back().cordon = absl::StrCat(node.info.name(), " is ", CordonText(cordon->second));
@@ -86,11 +126,15 @@ v1::PreflightReport CheckSubmit(v1::JobSpec spec, const Fleet& fleet, const Cord
     return !machine.gpus.empty() && machine.cuda_worker;
   });
   if (!machines.empty()) ResolveDevice(any_gpu, &spec);
-  return Preflight(spec, {.machine = BestMachine(spec, machines),
-                          .check_files = true,
-                          .job_id = "",
-                          .abandoned = abandoned,
-                          .provisioners = &provisioners});
+  PreflightContext context = {.machine = BestMachine(spec, machines),
+                              .check_files = true,
+                              .job_id = "",
+                              .abandoned = abandoned,
+                              .provisioners = &provisioners};
+  if (const int32_t needed = spec.resources().nodes(); needed > 1) {
+    AddDifferences(spec, Suiting(spec, ready), static_cast<size_t>(needed), &context);
+  }
+  return Preflight(spec, context);
 }
 
 }  // namespace nsa::server

@@ -69,6 +69,7 @@ std::vector<NodeSlots> NodesOf(const v1::Allocation& allocation,
   for (const NodeView& node : nodes) {
     if (node.info.allocation() != allocation.id() || !IsReady(node)) continue;
     ready.push_back(FreeSlots(node.info, {}));
+    ready.back().makeup.clock_offset = node.clock_offset;
   }
   return ready;
 }
@@ -339,6 +340,7 @@ QueuePlan Reconciler::PlanQueue(const std::vector<JobPtr>& active,
   for (const NodeView& node : nodes) {
     if (!node.info.allocation().empty() || !IsReady(node)) continue;
     free.push_back(FreeSlots(node.info, active));
+    free.back().makeup.clock_offset = node.clock_offset;
     any_gpu = any_gpu || free.back().gpus_total > 0;
     const auto cordon = cordons_.find(node.info.name());
     if (cordon != cordons_.end()) free.back().cordon = CordonText(cordon->second);

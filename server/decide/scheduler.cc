@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/count.h"
@@ -30,21 +32,58 @@ bool Reaches(const QueuedJob& job, const NodeSlots& node) {
   return job.nodes == 1 || node.has_rank_address;
 }
 
-// Whether the job would fit if nothing else ran, and with `all` if no machine were cordoned.
-bool FitsEmptyNodes(const QueuedJob& job, const std::vector<NodeSlots>& nodes, bool all) {
-  const auto fitting = std::ranges::count_if(nodes, [&](const NodeSlots& node) {
-    return (all || node.cordon.empty()) && Reaches(job, node) &&
-           Total(node, job.cuda) >= RanksPerNode(job);
-  });
-  return fitting >= job.nodes;
+// Whether the machine has room for its share of the job's ranks if nothing else runs.
+bool Suits(const QueuedJob& job, const NodeSlots& node) {
+  return Reaches(job, node) && Total(node, job.cuda) >= RanksPerNode(job);
 }
 
-// The machines for a job, those with the fewest free slots first. Empty when too few have room.
-std::optional<std::vector<NodeSlots*>> Choose(const QueuedJob& job, std::vector<NodeSlots>& nodes) {
-  std::vector<NodeSlots*> fitting;
-  for (NodeSlots& node : nodes) {
-    const bool fits = Reaches(job, node) && Free(node, job.cuda) >= RanksPerNode(job);
-    if (fits && node.cordon.empty()) fitting.push_back(&node);
+// Machines from which all those of a job are taken.
+using Pool = std::vector<NodeSlots*>;
+
+// All machines, for jobs of one; and the groups of machines that are alike.
+class Pools {
+ public:
+  explicit Pools(std::vector<NodeSlots>& nodes) {
+    for (NodeSlots& node : nodes) all_.front().push_back(&node);
+  }
+
+  const std::vector<Pool>& For(const QueuedJob& job) {
+    if (job.nodes == 1) return all_;
+    const std::tuple key(job.demand.cuda, job.demand.programs, job.demand.clocks);
+    const auto [place, added] = alike_.try_emplace(key);
+    if (added) {
+      std::vector<Makeup> makeups;
+      for (const NodeSlots* node : all_.front()) makeups.push_back(node->makeup);
+      for (const Group& group : Groups(makeups, job.demand)) {
+        Pool& pool = place->second.emplace_back();
+        for (const size_t i : group) pool.push_back(all_.front()[i]);
+      }
+    }
+    return place->second;
+  }
+
+ private:
+  std::vector<Pool> all_{1};
+  std::map<std::tuple<bool, bool, bool>, std::vector<Pool>> alike_;
+};
+
+// Whether the job would fit if nothing else ran, and with `all` if no machine were cordoned.
+bool FitsEmptyNodes(const QueuedJob& job, const std::vector<Pool>& pools, bool all) {
+  return std::ranges::any_of(pools, [&](const Pool& pool) {
+    const auto fitting = std::ranges::count_if(pool, [&](const NodeSlots* node) {
+      return (all || node->cordon.empty()) && Suits(job, *node);
+    });
+    return fitting >= job.nodes;
+  });
+}
+
+// The machines of a pool for a job, those with the fewest free slots first. Nothing when too few
+// have room.
+std::optional<Pool> Choose(const QueuedJob& job, const Pool& pool) {
+  Pool fitting;
+  for (NodeSlots* node : pool) {
+    const bool fits = Reaches(job, *node) && Free(*node, job.cuda) >= RanksPerNode(job);
+    if (fits && node->cordon.empty()) fitting.push_back(node);
   }
   if (static_cast<int32_t>(fitting.size()) < job.nodes) return std::nullopt;
   std::ranges::sort(fitting, [&](const NodeSlots* a, const NodeSlots* b) {
@@ -56,7 +95,14 @@ std::optional<std::vector<NodeSlots*>> Choose(const QueuedJob& job, std::vector<
   return fitting;
 }
 
-Placement Take(const QueuedJob& job, const std::vector<NodeSlots*>& nodes) {
+std::optional<Pool> Choose(const QueuedJob& job, const std::vector<Pool>& pools) {
+  for (const Pool& pool : pools) {
+    if (std::optional<Pool> chosen = Choose(job, pool)) return chosen;
+  }
+  return std::nullopt;
+}
+
+Placement Take(const QueuedJob& job, const Pool& nodes) {
   Placement placement{.job_id = job.id};
   int32_t rank = 0;
   for (NodeSlots* node : nodes) {
@@ -97,9 +143,26 @@ Waiting WaitsForCordons(const QueuedJob& job, const std::vector<NodeSlots>& node
                        ". Uncordon one (nsactl node uncordon) or add machines")};
 }
 
+// How the machines differ that would suit a job of several; nothing if there are too few anyway.
+MachineDifferences DifferencesFor(const QueuedJob& job, const std::vector<NodeSlots>& nodes) {
+  if (job.nodes == 1) return {};
+  std::vector<Makeup> suiting;
+  for (const NodeSlots& node : nodes) {
+    if (Suits(job, node)) suiting.push_back(node.makeup);
+  }
+  if (static_cast<int32_t>(suiting.size()) < job.nodes) return {};
+  return DifferencesOf(suiting, job.demand);
+}
+
 Waiting Unplaceable(const QueuedJob& job, const std::vector<NodeSlots>& nodes) {
   if (nodes.empty()) {
     return {job.id, Word(Reason::kNoNodes), "no machine is ready; `nsactl nodes` shows them"};
+  }
+  if (const MachineDifferences differences = DifferencesFor(job, nodes);
+      !differences.text.empty()) {
+    return {job.id, Word(Reason::kUnplaceable),
+            absl::StrCat("needs ", Count(job.nodes, "machine"), " that can work together; ",
+                         differences.text, "; ", differences.fix)};
   }
   int32_t most = 0;
   for (const NodeSlots& node : nodes) most = std::max(most, Total(node, job.cuda));
@@ -141,10 +204,11 @@ Waiting WaitsForSlots(const QueuedJob& job, const std::vector<NodeSlots>& nodes)
     if (node.cordon.empty()) free += Free(node, job.cuda);
   }
   const std::string cordoned = CordonedText(nodes);
-  return {
-      job.id, Word(Reason::kWaitingForSlots),
-      absl::StrCat("needs ", Slots(job.ranks, job.cuda), ", ", free,
-                   free == 1 ? " is free" : " are free", cordoned.empty() ? "" : "; ", cordoned)};
+  const std::string differ = DifferencesFor(job, nodes).text;
+  return {job.id, Word(Reason::kWaitingForSlots),
+          absl::StrCat("needs ", Slots(job.ranks, job.cuda), ", ", free,
+                       free == 1 ? " is free" : " are free", cordoned.empty() ? "" : "; ", cordoned,
+                       differ.empty() ? "" : "; not all machines can work together: ", differ)};
 }
 
 }  // namespace
@@ -156,16 +220,18 @@ QueuePlan Schedule(std::vector<QueuedJob> queue, std::vector<NodeSlots> nodes) {
   });
   QueuePlan plan;
   const QueuedJob* first_waiting[2] = {};  // by kind: CPU, GPU
+  Pools alike(nodes);
   for (const QueuedJob& job : queue) {
     plan.order.push_back(job.id);
-    if (!FitsEmptyNodes(job, nodes, true)) {
+    const std::vector<Pool>& pools = alike.For(job);
+    if (!FitsEmptyNodes(job, pools, true)) {
       plan.waiting.push_back(Unplaceable(job, nodes));
-    } else if (!FitsEmptyNodes(job, nodes, false)) {
+    } else if (!FitsEmptyNodes(job, pools, false)) {
       plan.waiting.push_back(WaitsForCordons(job, nodes));
     } else if (const QueuedJob* ahead = first_waiting[job.cuda]; ahead != nullptr) {
       plan.waiting.push_back({job.id, Word(Reason::kBehindAnotherJob),
                               absl::StrCat("job ", ahead->name, " is first in line")});
-    } else if (const auto chosen = Choose(job, nodes)) {
+    } else if (const auto chosen = Choose(job, pools)) {
       plan.placements.push_back(Take(job, *chosen));
     } else {
       plan.waiting.push_back(WaitsForSlots(job, nodes));
@@ -194,7 +260,8 @@ NodeSlots FreeSlots(const v1::NodeInfo& info,
   NodeSlots slots{.name = info.name(),
                   .cpu_free = info.cpu_slots(),
                   .cpu_total = info.cpu_slots(),
-                  .has_rank_address = !info.rank_address().empty()};
+                  .has_rank_address = !info.rank_address().empty(),
+                  .makeup = MakeupOf(info, std::nullopt)};
   std::set<std::string> taken;
   for (const auto& job : active) {
     if (!HoldsSlots(job->job().state())) continue;
@@ -223,13 +290,15 @@ NodeSlots FreeSlots(const v1::NodeInfo& info,
 QueuedJob InQueue(const v1::StoredJob& job, bool any_gpu) {
   const v1::JobSpec& spec = job.job().spec();
   const v1::Device device = spec.runtime().device();
+  const bool cuda = device == v1::DEVICE_CUDA || (device != v1::DEVICE_CPU && any_gpu);
   return {.id = job.job().id(),
           .priority = spec.priority(),
           .order = job.queued_unix_nanos(),
           .ranks = std::max(spec.resources().gpus(), 1),
           .nodes = std::max(spec.resources().nodes(), 1),
-          .cuda = device == v1::DEVICE_CUDA || (device != v1::DEVICE_CPU && any_gpu),
-          .name = job.job().name()};
+          .cuda = cuda,
+          .name = job.job().name(),
+          .demand = DemandOf(spec, cuda)};
 }
 
 }  // namespace nsa::server

@@ -5,6 +5,8 @@
 //   - Order: higher priority first, then first come, first served.
 //   - A gang gets all its slots or none. A rank takes one GPU or one CPU slot.
 //   - resources.nodes machines share the ranks equally. With one, the default, a job is not split.
+//     Several machines must be alike (machines/alike.h); the largest group of such machines that
+//     has room is taken.
 //   - A job goes to the machines with the fewest free slots that have room for it, so that whole
 //     machines stay free for large jobs.
 //   - Nobody overtakes: the first job that has to wait for busy slots of a kind (GPU, CPU) holds
@@ -22,6 +24,7 @@
 
 #include "nsa/v1/fleet.pb.h"
 #include "nsa/v1/store.pb.h"
+#include "server/decide/machines/alike.h"
 
 namespace nsa::server {
 
@@ -33,6 +36,7 @@ struct QueuedJob {
   int32_t nodes = 1;
   bool cuda = false;
   std::string name;  // for people
+  Demand demand;     // of a job of several machines
 };
 
 struct NodeSlots {
@@ -43,6 +47,7 @@ struct NodeSlots {
   int32_t gpus_total = 0;
   bool has_rank_address = false;  // else no job of several machines is placed here
   std::string cordon;  // why nothing is placed here, as CordonText(); empty: not cordoned
+  Makeup makeup;
 };
 
 struct Placement {
@@ -67,7 +72,8 @@ struct QueuePlan {
 QueuePlan Schedule(std::vector<QueuedJob> queue, std::vector<NodeSlots> nodes);
 
 // A machine's slots without those that active jobs hold. GPUs with more free memory (in whole GiB)
-// come first, since other programs may be using the rest. `cordon` is left empty.
+// come first, since other programs may be using the rest. `cordon` and the clock of `makeup` are
+// left empty.
 NodeSlots FreeSlots(const v1::NodeInfo& info,
                     const std::vector<std::shared_ptr<const v1::StoredJob>>& active);
 

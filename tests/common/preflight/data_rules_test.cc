@@ -223,5 +223,18 @@ TEST(Preflight, AUrlIsNoPlaceForAnythingButData) {
   EXPECT_THAT(FoundBy(out, "PATH_INVALID"), HasSubstr("train.out_dir"));
 }
 
+TEST(Preflight, FindsTheSameFileUnderAnotherName) {
+  GoodJob job;
+  std::filesystem::create_symlink(job.PathOf("train.txt"), job.PathOf("other.txt"));
+  Data(&job)->set_val_path(0, job.PathOf("other.txt"));
+  EXPECT_NE(FindingOf(job.Check(), "VAL_NOT_DISJOINT"), nullptr);
+}
+
+TEST(Preflight, RefusesTextThatEndsBeforeTheRunWhenToldToStop) {
+  GoodJob job;
+  Data(&job)->set_on_exhausted(v1::ON_EXHAUSTED_STOP);
+  EXPECT_THAT(FindingOf(job.Check(), "DATA_TOO_SMALL")->problem(), HasSubstr("on_exhausted"));
+}
+
 }  // namespace
 }  // namespace nsa

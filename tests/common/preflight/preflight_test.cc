@@ -46,6 +46,14 @@ const RuleCase kCases[] = {
      [](GoodJob* job) { job->spec.mutable_limits()->set_hours(0); }},
     {"TIME_LIMIT_SHORT", "limits.hours", "it will stop after about",
      [](GoodJob* job) { job->spec.mutable_limits()->set_hours(0.01); }},
+    {"MACHINES_DIFFER", "resources.nodes", "with the same programs): b: NCCL 2.27.3, a has 2.28.3",
+     [](GoodJob* job) {
+       job->context.programs_differ = {"b: NCCL 2.27.3, a has 2.28.3", "fix"};
+     }},
+    {"CLOCKS_DIFFER", "resources.nodes", "agree within 1 s): b: clock 3.0 s behind that of a",
+     [](GoodJob* job) {
+       job->context.clocks_differ = {"b: clock 3.0 s behind that of a", "fix"};
+     }},
     {"CORDONED_MACHINE", "resources.gpus", "a is drained",
      [](GoodJob* job) { job->machine.cordon = "a is drained"; }},
     {"SHAPE_GROUPS", "model.n_kv_groups", "5 (must divide n_heads, 12)",
@@ -354,13 +362,6 @@ TEST(Preflight, OrdersErrorsThenWarningsThenNotes) {
   EXPECT_EQ(report.findings(0).rule(), "GRADIENT_CHECKPOINTING_OFF");
 }
 
-TEST(Preflight, FindsTheSameFileUnderAnotherName) {
-  GoodJob job;
-  std::filesystem::create_symlink(job.PathOf("train.txt"), job.PathOf("other.txt"));
-  Data(&job)->set_val_path(0, job.PathOf("other.txt"));
-  EXPECT_NE(FindingOf(job.Check(), "VAL_NOT_DISJOINT"), nullptr);
-}
-
 TEST(Preflight, LooksAtNoFilesUnlessToldTo) {
   GoodJob job;
   job.context.check_files = false;
@@ -368,12 +369,6 @@ TEST(Preflight, LooksAtNoFilesUnlessToldTo) {
   Data(&job)->set_val_path(0, "/nowhere/val.txt");
   Train(&job)->set_out_dir("/nowhere/out");
   EXPECT_TRUE(job.Check().accepted());
-}
-
-TEST(Preflight, RefusesTextThatEndsBeforeTheRunWhenToldToStop) {
-  GoodJob job;
-  Data(&job)->set_on_exhausted(v1::ON_EXHAUSTED_STOP);
-  EXPECT_THAT(FindingOf(job.Check(), "DATA_TOO_SMALL")->problem(), HasSubstr("on_exhausted"));
 }
 
 TEST(Preflight, SurvivesNumbersThatNoRuleExpects) {

@@ -89,6 +89,56 @@ TEST(Scheduler, AJobOfSeveralMachinesGoesWhereRanksCanReachEachOther) {
   EXPECT_THAT(plan.waiting.at(0).text, HasSubstr("1 of them have a rank_address"));
 }
 
+// Machines of which each has this worker program.
+NodeSlots WithProgram(const std::string& name, int free, const std::string& hash) {
+  NodeSlots node = WithRankAddress(Cpu(name, free, 2));
+  node.makeup = {.name = name, .worker_hash = hash};
+  return node;
+}
+
+TEST(Scheduler, AJobOfSeveralMachinesGoesToMachinesThatAreAlike) {
+  const QueuedJob wide = {.id = "wide", .ranks = 2, .nodes = 2};
+  const NodeSlots a = WithProgram("a", 1, "old"), b = WithProgram("b", 2, "new"),
+                  c = WithProgram("c", 2, "old");
+  EXPECT_THAT(Text(Schedule({wide}, {a, b, c})), ElementsAre("wide: a c"));
+  EXPECT_THAT(Text(Schedule({{.id = "one"}}, {b, c})), ElementsAre("one: b")) << "one is enough";
+  const QueuePlan plan = Schedule({wide}, {a, b});
+  EXPECT_THAT(plan.placements, IsEmpty());
+  EXPECT_EQ(plan.waiting.at(0).reason, "UNPLACEABLE");
+  EXPECT_THAT(
+      plan.waiting.at(0).text,
+      HasSubstr("2 machines that can work together; b: nsa-worker new, a has old; install"));
+  QueuedJob waived = wide;
+  waived.demand.programs = false;
+  EXPECT_THAT(Text(Schedule({waived}, {a, b})), ElementsAre("wide: a b"));
+}
+
+TEST(Scheduler, TakesTheLargestGroupThatHasRoom) {
+  const QueuedJob wide = {.id = "wide", .ranks = 2, .nodes = 2};
+  const auto plan = [&](int free_of_old) {
+    return Schedule({wide}, {WithProgram("a", free_of_old, "old"), WithProgram("b", 2, "old"),
+                             WithProgram("c", 2, "new"), WithProgram("d", 2, "new"),
+                             WithProgram("e", free_of_old, "old")});
+  };
+  EXPECT_THAT(Text(plan(1)), ElementsAre("wide: a e"));
+  EXPECT_THAT(Text(plan(0)), ElementsAre("wide: c d"));
+  const QueuePlan busy = Schedule(
+      {wide}, {WithProgram("a", 0, "old"), WithProgram("b", 2, "old"), WithProgram("c", 2, "new")});
+  EXPECT_EQ(busy.waiting.at(0).reason, "WAITING_FOR_SLOTS");
+  EXPECT_THAT(busy.waiting.at(0).text, HasSubstr("c: nsa-worker new, a has old"));
+}
+
+TEST(Scheduler, ClocksThatDisagreeKeepAJobInTheQueue) {
+  NodeSlots a = WithProgram("a", 2, "x"), b = WithProgram("b", 2, "x");
+  a.makeup.clock_offset = absl::Seconds(100);
+  b.makeup.clock_offset = absl::Seconds(98.5);
+  const QueuedJob wide = {.id = "wide", .ranks = 2, .nodes = 2};
+  EXPECT_THAT(Schedule({wide}, {a, b}).waiting.at(0).text,
+              HasSubstr("b: clock 1.5 s behind that of a; synchronize"));
+  b.makeup.clock_offset = absl::Seconds(99);
+  EXPECT_THAT(Text(Schedule({wide}, {a, b})), ElementsAre("wide: a b"));
+}
+
 TEST(Scheduler, FillsTheFullestNodeFirst) {
   const QueuePlan plan = Schedule({{.id = "small"}}, {Cpu("empty", 8, 8), Cpu("busy", 1, 8)});
   EXPECT_THAT(Text(plan), ElementsAre("small: busy"));
