@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Jobs of the coordinator on two of three machines that share no folder: network namespaces with file systems of their own.
+"""Jobs of the coordinator on two of four machines that share no folder: network namespaces with file systems of their own.
 
     tests/faults/several_machines_test.py BIN_DIR
 
 The coordinator runs on a fourth host; agents reach it over TLS, and nsactl over its unix socket. A job that is left alone has the bits of one host,
 and bytes prove that its gradients crossed; every machine has whole checkpoints. In a second job, a machine is cut off for some seconds, which
 changes nothing, and then for good: the job moves to the third machine, which receives the checkpoint of the one that is left, and ends with the
-same bits. Needs root and iproute2, else it is skipped.
+same bits. The fourth machine has another program: no job of several machines runs there, and one that needs all four is refused. A job whose data
+differs between its machines ends for good and names the file. Needs root and iproute2, else it is skipped.
 """
 import argparse
 import contextlib
@@ -22,6 +23,7 @@ import time
 from hosts import Hosts
 
 MACHINES = (1, 2, 3)
+OTHER = 4  # its worker is another program
 STEPS = 4000
 SAVE_EVERY = 500
 UNKNOWN_SECONDS, LOST_SECONDS = 2, 35
@@ -33,13 +35,17 @@ JOB = """\
 name: {name}
 model: {{dim: 32, n_layers: 1, n_heads: 4, n_kv_groups: 2, d_k: 16, d_v: 16}}
 nsa: {{l: 8, d: 4, l_sel: 8, n_sel: 4, w: 16}}
-data: {{source: synthetic}}
+data: {data}
 runtime: {{device: cpu}}
-resources: {{gpus: 2, nodes: {nodes}}}
+resources: {{gpus: {ranks}, nodes: {nodes}}}
 preflight: {{waive: {{MODEL_TOO_SMALL_FOR_RUN: a test, DATA_SYNTHETIC: a test}}}}
 restart: {{hang_timeout_seconds: {hang_timeout}, backoff_seconds: 1}}
 train: {{steps: {steps}, seq_len: 32, batch_size: 4, log_every: 100, save_every: {save_every}, out_dir: {out}}}
 """
+
+
+def job_file(name, out, nodes=2, ranks=2, data="{source: synthetic}"):
+    return JOB.format(name=name, out=out, nodes=nodes, ranks=ranks, data=data, hang_timeout=HANG_TIMEOUT, steps=STEPS, save_every=SAVE_EVERY)
 
 
 class Cluster:
@@ -52,7 +58,11 @@ class Cluster:
             self.environment.pop(name, None)
         self.processes = []
         address = hosts.addresses[0]
-        names = [f"m{machine}" for machine in MACHINES]
+        machines = (*MACHINES, OTHER)
+        names = [f"m{machine}" for machine in machines]
+        other_worker = folder / "other-worker"
+        other_worker.write_bytes((bin_dir / "nsa-worker").read_bytes() + b"another build")
+        other_worker.chmod(0o755)
         self.ctl("admin", "init-tls", folder / "tls", "--host", address, *(word for name in names for word in ("--agent", name)))
         (folder / "coordinator.yaml").write_text(f"""\
 listen_address: {address}:{PORT}
@@ -65,7 +75,7 @@ node_lost_seconds: {LOST_SECONDS}
 """)
         self.start(0, "coordinator", "nsa-coordinator", "--config", folder / "coordinator.yaml")
         self.wait_until(lambda: self.ctl("version", check=False).returncode == 0, "the coordinator answers")
-        for machine, name in zip(MACHINES, names):
+        for machine, name in zip(machines, names):
             token = folder / f"{name}.token"
             token.touch(0o600)
             token.write_text(self.ctl("token", "create", "--role", "agent", "--node", name))
@@ -75,11 +85,12 @@ coordinator_address: {address}:{PORT}
 join_token_file: {token}
 tls: {self.tls(name)}
 cpu_slots: 1
+worker_program: {other_worker if machine == OTHER else bin_dir / "nsa-worker"}
 rank_address: {hosts.addresses[machine]}
 rank_ports: 29500-29509
 """)
             self.start(machine, name, "nsa-agent", "--config", folder / f"{name}.yaml", "--state-dir", folder / name)
-        self.wait_until(lambda: len(self.ctl("nodes", "-o", "name").split()) == len(MACHINES), "all machines have joined")
+        self.wait_until(lambda: len(self.nodes()) == len(machines), "all machines have joined")
 
     def tls(self, name):
         tls = self.folder / "tls"
@@ -95,6 +106,11 @@ rank_ports: 29500-29509
         assert not check or ended.returncode == 0, f"nsactl {arguments}: {ended.stdout}{ended.stderr}\n{self.logs()}"
         return ended.stdout if check else ended
 
+    def nodes(self):
+        """The machines that know their programs, by name."""
+        nodes = json.loads(self.ctl("nodes", "-o", "json")).get("nodes", [])
+        return {node["info"]["name"]: node for node in nodes if node["info"].get("worker_hash")}
+
     def logs(self):
         return "\n".join(f"== {log.name}\n{log.read_text()[-3000:]}" for log in sorted(self.folder.glob("*.log")))
 
@@ -104,12 +120,11 @@ rank_ports: 29500-29509
             assert time.monotonic() < deadline, f"{what}: not within {WAIT_SECONDS} s\n{self.logs()}"
             time.sleep(0.1)
 
-    def submit(self, name):
-        out = self.own / name
-        job = self.folder / f"{name}.yaml"
-        job.write_text(JOB.format(name=name, nodes=2, hang_timeout=HANG_TIMEOUT, steps=STEPS, save_every=SAVE_EVERY, out=out))
-        self.ctl("submit", job)
-        return name
+    def submit(self, name, check=True, **job):
+        file = self.folder / f"{name}.yaml"
+        file.write_text(job_file(name, self.own / name, **job))
+        ended = self.ctl("submit", file, check=check)
+        return name if check else ended
 
     def job(self, name):
         return json.loads(self.ctl("describe", name, "-o", "json"))
@@ -147,12 +162,36 @@ def digest(content):
 def one_host(bin_dir, folder):
     """The weights after the same job on one host, without a coordinator."""
     folder.mkdir()
-    job = JOB.format(name="one-host", nodes=1, hang_timeout=HANG_TIMEOUT, steps=STEPS, save_every=SAVE_EVERY, out=folder / "out")
-    (folder / "job.yaml").write_text(job)
+    (folder / "job.yaml").write_text(job_file("one-host", folder / "out", nodes=1))
     ranks = [subprocess.Popen([bin_dir / "nsa-worker", "--job", "job.yaml", "--rank", str(rank), "--world", "2", "--rendezvous", "meet", "--threads", "1"],
                               cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for rank in range(2)]
     assert [rank.wait(WAIT_SECONDS) for rank in ranks] == [0, 0]
     return digest((folder / f"out/checkpoints/step-{STEPS:08d}/model.safetensors").read_bytes())
+
+
+def check_another_program(cluster):
+    """A job that needs the machine with another program is refused."""
+    hashes = {name: node["info"]["worker_hash"] for name, node in cluster.nodes().items()}
+    assert len({hashes[f"m{machine}"] for machine in MACHINES}) == 1 and hashes[f"m{OTHER}"] != hashes["m1"], hashes
+    refused = cluster.submit("too-wide", check=False, nodes=4, ranks=4)
+    said = refused.stdout + refused.stderr
+    assert refused.returncode != 0 and "MACHINES_DIFFER" in said, said
+    assert f"m{OTHER}: nsa-worker {hashes[f'm{OTHER}'][:8]}, m1 has {hashes['m1'][:8]}" in " ".join(said.split()), said
+    wide = cluster.ctl("nodes", "-o", "wide")
+    clocks = [line for line in wide.splitlines() if "+0.0" in line or "-0.0" in line]
+    assert len(clocks) == len(hashes), f"the clocks are those of one host:\n{wide}"
+
+
+def check_other_data(cluster):
+    """Every host has a file of its own: the job ends for good, and says which file differs."""
+    data = cluster.own / "text.txt"
+    for host in range(1 + len(MACHINES) + 1):
+        subprocess.run([*cluster.hosts.enter(host), "tee", data], input=f"host {host}\n".encode() * 1000, check=True, stdout=subprocess.DEVNULL)
+    name = cluster.submit("other-data", data=f"{{source: text, path: [{data}], val_fraction: 0}}")
+    cluster.wait_until(lambda: cluster.job(name)["state"].endswith(("FAILED", "SUCCEEDED", "STOPPED")), f"the end of {name}")
+    job = cluster.job(name)
+    assert job["state"].endswith("FAILED") and job.get("restarts", 0) == 0, job
+    assert f"data differs between machines: {data} on rank 1 has documents with the hash" in job["message"], job
 
 
 def check_left_alone(cluster, wanted):
@@ -212,13 +251,15 @@ def main():
         own = folder / "own"  # every host has a file system of its own there
         own.mkdir()
         try:
-            hosts = Hosts(1 + len(MACHINES), own)
+            hosts = Hosts(1 + len(MACHINES) + 1, own)
         except (OSError, AssertionError, subprocess.CalledProcessError) as error:
             print(f"skipped: no network namespaces here ({error})")
             return 77
         with contextlib.closing(hosts):
             wanted = one_host(bin_dir, folder / "one-host")
             with contextlib.closing(Cluster(bin_dir, folder, hosts, own)) as cluster:
+                check_another_program(cluster)
+                check_other_data(cluster)
                 crossed = check_left_alone(cluster, wanted)
                 moved = check_cut_off(cluster, wanted)
         print(f"two machines: the bits of one host after {STEPS} steps, {crossed / 1e6:.1f} MB a machine over the cable; cut off for "

@@ -1,10 +1,7 @@
 #include "worker/train/data/build_corpus.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -18,8 +15,8 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/job/data/data_files.h"
-#include "common/job/data/url.h"
 #include "worker/train/data/encoder.h"
+#include "worker/train/data/fingerprint.h"
 #include "worker/train/data/prepared/folders.h"
 #include "worker/train/data/prepared/token_cache.h"
 #include "worker/train/data/read/document_hash.h"
@@ -36,29 +33,6 @@ struct Found {
   Hash hash;
   const Document* document = nullptr;
   const PreparedDocument* prepared = nullptr;
-};
-
-// A running hash of everything that was read.
-class Fingerprint {
- public:
-  Fingerprint() : state_(XXH3_createState()) { XXH3_128bits_reset(state_); }
-  ~Fingerprint() { XXH3_freeState(state_); }
-  Fingerprint(const Fingerprint&) = delete;
-  Fingerprint& operator=(const Fingerprint&) = delete;
-
-  // The file's name and size: not its folder or host, so that a copy is the same data.
-  void AddFile(const std::string& name, int64_t size) {
-    const std::string line = absl::StrCat(name, "\n", size, "\n");
-    XXH3_128bits_update(state_, line.data(), line.size());
-  }
-  void Add(const Hash& hash) { XXH3_128bits_update(state_, &hash, sizeof(hash)); }
-  std::string Hex() const {
-    const XXH128_hash_t hash = XXH3_128bits_digest(state_);
-    return absl::StrFormat("%016x%016x", hash.high64, hash.low64);
-  }
-
- private:
-  XXH3_state_t* const state_;
 };
 
 // Builds a Corpus document by document.
@@ -116,7 +90,8 @@ class Builder {
       corpus_.info.tokens += part.train->size();
       corpus_.info.val_tokens += part.val->size();
     }
-    corpus_.info.fingerprint = fingerprint_.Hex();
+    corpus_.info.fingerprint = fingerprint_.Finish();
+    corpus_.info.parts = std::move(fingerprint_.parts());
     if (corpus_.info.null_rows > 0) {
       spdlog::info("data: {} rows without a text (null) were skipped", corpus_.info.null_rows);
     }
@@ -132,7 +107,7 @@ class Builder {
     const PreparedFolder* folder() const { return kept ? &*kept : prepared; }
     const PreparedFolder* prepared = nullptr;
     std::optional<PreparedFolder> kept;  // in the cache
-    std::vector<std::string> paths;
+    std::vector<std::string> paths;      // the files, or the prepared folder
   };
 
   // SHA-256 of the tokenizer's files; empty if there are none or no tokens are kept.
@@ -173,6 +148,7 @@ class Builder {
     NSA_ASSIGN_OR_RETURN(const std::vector<Piece> pieces, PiecesOf(files));
     NSA_RETURN_IF_ERROR(AddToFingerprint(pieces));
     for (const Piece& piece : pieces) {
+      fingerprint_.Begin(piece.paths);
       NSA_RETURN_IF_ERROR(piece.folder() != nullptr
                               ? ForEachPrepared(*piece.folder(), visit)
                               : ForEachRead(OptionsFor(files, piece.paths), visit));
@@ -187,7 +163,7 @@ class Builder {
       const PreparedFolder* const folder = prepared_.Find(path);
       const bool follows = !pieces.empty() && pieces.back().prepared == nullptr;
       if (folder != nullptr || !follows) pieces.push_back({.prepared = folder});
-      if (folder == nullptr) pieces.back().paths.push_back(path);
+      pieces.back().paths.push_back(path);
     }
     for (Piece& piece : pieces) {
       if (use_cache_ && piece.prepared == nullptr) {
@@ -220,20 +196,17 @@ class Builder {
     for (const Piece& piece : pieces) {
       if (piece.folder() != nullptr) {
         for (const v1::PreparedSource& source : piece.folder()->manifest().sources()) {
-          fingerprint_.AddFile(NameOf(source.path()), source.bytes());
+          fingerprint_.AddFile(source.path(), source.bytes(),
+                               piece.prepared != nullptr ? piece.paths.front() : source.path());
         }
         continue;
       }
       for (const std::string& path : piece.paths) {
         NSA_ASSIGN_OR_RETURN(const int64_t size, sources_.SizeOf(path));
-        fingerprint_.AddFile(NameOf(path), size);
+        fingerprint_.AddFile(path, size, path);
       }
     }
     return absl::OkStatus();
-  }
-
-  static std::string NameOf(const std::string& path) {
-    return std::filesystem::path(WithoutQuery(path)).filename().string();
   }
 
   DocumentOptions OptionsFor(const DataFiles& files, const std::vector<std::string>& paths) const {

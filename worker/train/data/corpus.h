@@ -26,6 +26,7 @@
 #include "nsa/v1/job.pb.h"
 #include "nsa/v1/telemetry.pb.h"
 #include "worker/train/data/cache/cache_options.h"
+#include "worker/train/data/fingerprint.h"
 #include "worker/train/data/read/progress.h"
 #include "worker/train/data/rows.h"
 #include "worker/train/data/tokens/token_store.h"
@@ -45,7 +46,8 @@ struct CorpusInfo {
   int64_t null_rows = 0;          // rows of parquet files without a text
   int64_t inner_separators = 0;   // separator tokens inside documents; each splits its document
   double load_seconds = 0;
-  std::string fingerprint;  // of the files, 32 hexadecimal digits
+  std::string fingerprint;      // of the files, 32 hexadecimal digits
+  std::vector<DataPart> parts;  // what it is made of, to say what differs
 };
 
 // The same for records and people.

@@ -18,6 +18,7 @@
 #include "kernels/cuda/device.h"
 #include "worker/train/gpu/machine.h"
 #include "worker/train/model/finite.h"
+#include "worker/train/step/ranks/same_data.h"
 #include "worker/train/step/resume.h"
 #include "worker/train/step/trainer.h"
 
@@ -107,6 +108,8 @@ absl::Status Trainer::SetUp() {
   NSA_RETURN_IF_ERROR(OpenData());
   NSA_RETURN_IF_ERROR(ConnectRanks());
   NSA_RETURN_IF_ERROR(CheckLoaded());
+  // Before out_dir is claimed.
+  NSA_RETURN_IF_ERROR(CloseOutDirUnlessOk(CompareData(launch_, *data_, comm_.get())));
   NSA_RETURN_IF_ERROR(OpenExecutor());
   OpenProfiler();
   NSA_ASSIGN_OR_RETURN(out_dir_ranks_, FindOutDirRanks(launch_, out_dir_, comm_.get()));

@@ -2,8 +2,13 @@
 #include <gmock/gmock.h>
 
 #include <filesystem>
+#include <functional>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "common/base/byte_characters.h"
+#include "nlohmann/json.hpp"
 #include "tests/worker/train/step/trainer_jobs.h"
 
 namespace nsa::train {
@@ -167,6 +172,100 @@ TEST_F(MachinesTest, AJobWhoseCheckpointsAreGoneEverywhereDoesNotBeginAnew) {
       EXPECT_THAT(rank.finished.text(), HasSubstr("has no checkpoint"));
     }
   }
+}
+
+// Each machine has a text.txt of its own.
+class DataOfMachinesTest : public ::testing::Test {
+ protected:
+  std::filesystem::path In(int rank, const std::string& name) const {
+    return dir_ / ("machine-" + std::to_string(rank)) / name;
+  }
+
+  void Write(int rank, const std::string& name, const std::string& content) const {
+    std::filesystem::create_directories(In(rank, name).parent_path());
+    std::ofstream(In(rank, name), std::ios::trunc) << content;
+  }
+
+  // How two ranks end that train on the texts; `change` changes the data of a rank.
+  std::vector<v1::WorkerFinished> Run(const std::function<void(int rank, v1::DataSpec*)>& change =
+                                          [](int, v1::DataSpec*) {}) {
+    const TempDir runs, outs;
+    RunOptions options = TwoMachines([&](int rank) { return outs / std::to_string(rank); });
+    options.launch = [&, two = options.launch](v1::WorkerLaunch* launch) {
+      two(launch);
+      launch->mutable_spec()->mutable_model()->set_vocab(320);
+      launch->mutable_spec()->mutable_train()->set_eval_every(0);
+      v1::DataSpec* data = launch->mutable_spec()->mutable_data();
+      data->set_source(v1::DATA_SOURCE_TEXT);
+      data->set_val_fraction(0);
+      data->add_path(In(launch->rank(), "text.txt"));
+      change(launch->rank(), data);
+    };
+    std::vector<v1::WorkerFinished> ends;
+    for (const RankResult& rank : RunJob(runs, Job(dir_), options)) {
+      const bool claimed =
+          std::filesystem::exists(outs / std::to_string(ends.size()) / "owner.json");
+      ends.push_back(rank.finished);
+      EXPECT_EQ(claimed, ends.back().outcome() == v1::OUTCOME_COMPLETED);
+    }
+    return ends;
+  }
+
+  const TempDir dir_;
+};
+
+void ExpectToComplete(const std::vector<v1::WorkerFinished>& ends) {
+  for (const auto& end : ends) EXPECT_EQ(end.outcome(), v1::OUTCOME_COMPLETED) << end.text();
+}
+
+void ExpectToFailForGood(const std::vector<v1::WorkerFinished>& ends, const std::string& text) {
+  for (const v1::WorkerFinished& end : ends) {
+    EXPECT_EQ(end.outcome(), v1::OUTCOME_FAILED_FINAL);
+    EXPECT_THAT(end.text(), HasSubstr("data differs between machines: " + text));
+  }
+}
+
+std::string Text() {
+  std::string text(20'000, 'a');
+  for (size_t i = 0; i < text.size(); i += 7) text[i] = static_cast<char>('a' + i % 23);
+  return text;
+}
+
+TEST_F(DataOfMachinesTest, ADifferenceEndsTheJobForGoodAndIsNamed) {
+  for (int rank = 0; rank < 2; ++rank) Write(rank, "text.txt", Text());
+  ExpectToComplete(Run());
+  std::string other = Text();
+  other[10'000] = 'X';
+  Write(1, "text.txt", other);
+  ExpectToFailForGood(Run(), In(1, "text.txt").string() + " on rank 1 has documents");
+  Write(1, "text.txt", Text() + "!");
+  ExpectToFailForGood(Run(), In(1, "text.txt").string() + " on rank 1 has 20001 bytes, " +
+                                 In(0, "text.txt").string() +
+                                 " on rank 0 has 20000 bytes; copy the same files");
+}
+
+TEST_F(DataOfMachinesTest, AnotherTokenizerIsADifference) {
+  const auto write = [&](int rank, const std::string& left, const std::string& right) {
+    nlohmann::json vocab = nlohmann::json::object();
+    for (const std::string& character : BytesAsCharacters()) vocab[character] = vocab.size();
+    vocab[left + right] = vocab.size();
+    const std::vector<std::pair<std::string, std::string>> merges = {{left, right}};
+    const nlohmann::json json = {
+        {"added_tokens", {{{"id", 300}, {"content", "<|end_of_text|>"}, {"special", true}}}},
+        {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
+        {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", merges}}}};
+    Write(rank, "text.txt", Text());
+    Write(rank, "tokenizer.json", json.dump());
+  };
+  const auto bpe = [&](int rank, v1::DataSpec* data) {
+    data->set_tokenizer(v1::TOKENIZER_BPE);
+    data->set_tokenizer_path(In(rank, "tokenizer.json"));
+  };
+  for (int rank = 0; rank < 2; ++rank) write(rank, "a", "b");
+  ExpectToComplete(Run(bpe));
+  write(1, "a", "c");
+  ExpectToFailForGood(Run(bpe), "the tokenizer " + In(1, "tokenizer.json").string() +
+                                    " on rank 1 has the SHA-256 ");
 }
 
 TEST_F(MachinesTest, AFolderOfAnotherJobIsRefusedOnEitherMachine) {
