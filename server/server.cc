@@ -186,6 +186,7 @@ void Server::Parts::MakeWeb() {
       .logs = logs,
       .stacks = stacks,
       .dumps = dumps,
+      .profiles = profiles,
       .hub = hub,
       .files = *files,
       .clock = clock,
@@ -194,7 +195,8 @@ void Server::Parts::MakeWeb() {
       .audit = [this](const v1::AuditEntry& entry) { audit->Add(entry); },
       .changed = [this] { reconciler->Wake(); },
       .version = [this] { return Version(); },
-      .token_file = options.token_file.string()});
+      .token_file = options.token_file.string(),
+      .trace_folder = options.state_dir.string()});
 }
 
 absl::Status Server::Parts::StartMetrics() {

@@ -26,6 +26,7 @@ common/job|common/base common/estimate proto|cuda nccl grpcpp sqlite prometheus
 common/preflight|common/base common/nsa common/estimate common/job common/checkpoint proto|cuda nccl grpcpp sqlite prometheus
 common/export|common/base common/nsa common/estimate common/job common/checkpoint common/run/new_folder.h common/preflight/preflight.h proto|cuda nccl grpcpp sqlite prometheus
 common/http|common/base|cuda nccl grpcpp google/protobuf yaml sqlite spdlog prometheus
+common/trace|common/base proto|cuda nccl grpcpp yaml sqlite prometheus
 common/rpc|common/base proto|cuda nccl yaml sqlite prometheus
 kernels|$kernel_base|grpcpp nccl google/protobuf yaml sqlite prometheus
 kernels/cuda|kernels/exec.h kernels/tensor.h kernels/dtype.h kernels/matmul_args.h common/base/status.h common/base/log.h common/base/shared_library.h|grpcpp nccl google/protobuf yaml sqlite prometheus

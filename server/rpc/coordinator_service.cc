@@ -4,18 +4,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
-#include "common/base/count.h"
-#include "common/base/reason.h"
 #include "common/base/status.h"
 #include "server/act/checkpoints.h"
+#include "server/act/profile/profile_job.h"
 #include "server/decide/lifecycle.h"
 #include "server/rpc/message_limit.h"
 #include "server/rpc/tokens.h"
 #include "server/rpc/watch.h"
 #include "server/watch/nodes_view.h"
 #include "server/watch/veil.h"
-#include "spdlog/spdlog.h"
 
 namespace nsa::server {
 namespace {
@@ -230,37 +227,6 @@ CoordinatorService::Unary* CoordinatorService::DumpStack(Context* context,
   return call.reactor();
 }
 
-absl::StatusOr<JobPtr> CoordinatorService::JobToProfile(const v1::ProfileJobRequest& request,
-                                                        const std::string& only) const {
-  NSA_ASSIGN_OR_RETURN(const JobPtr stored, parts_.store.Find(request.job(), only));
-  const v1::Job& job = stored->job();
-  if (job.state() == v1::Job::STATE_RUNNING && !stored->restart_decided()) return stored;
-  return absl::FailedPreconditionError(
-      absl::StrCat("state: job ", job.id(), " is ", StateName(job.state()),
-                   " and does not train; profile it while it is RUNNING"));
-}
-
-// The job's history says that it was profiled once all ranks have been passed on.
-void CoordinatorService::NoteProfiled(const std::string& job_id, const std::string& profile_id,
-                                      const std::string& who) {
-  const ProfileBroker::Summary summary = parts_.profiles.SummaryOf(profile_id);
-  if (summary.traces == 0) return;
-  v1::JobEvent event;
-  event.set_reason(Word(Reason::kProfiled));
-  event.set_text(absl::StrFormat("%s of %s recorded for %s, %d bytes%s%s",
-                                 Count(summary.steps, "step"), Count(summary.traces, "rank"), who,
-                                 summary.bytes, summary.errors.empty() ? "" : "; ",
-                                 absl::StrJoin(summary.errors, "; ")));
-  event.set_severity(v1::SEVERITY_INFO);
-  event.set_rank(-1);
-  const auto note = [&](v1::StoredJob*, std::vector<v1::JobEvent>* events) {
-    events->push_back(event);
-    return absl::OkStatus();
-  };
-  const absl::Status noted = parts_.store.Update(job_id, note).status();
-  if (!noted.ok()) spdlog::warn("job {}: {}", job_id, std::string(noted.message()));
-}
-
 Source<v1::ProfileJobResponse> CoordinatorService::TracesOf(const JobPtr& job,
                                                             const std::string& profile_id,
                                                             const std::string& who) {
@@ -269,7 +235,10 @@ Source<v1::ProfileJobResponse> CoordinatorService::TracesOf(const JobPtr& job,
       nullptr, [this, profile_id](const void*) { parts_.profiles.End(profile_id); });
   return [this, end, profile_id, who, job_id = job->job().id()]() {
     auto next = parts_.profiles.Next(profile_id);
-    if (absl::IsOutOfRange(next.status())) NoteProfiled(job_id, profile_id, who);
+    // The job's history says that it was profiled once all ranks have been passed on.
+    if (absl::IsOutOfRange(next.status())) {
+      NoteProfiled(&parts_.store, job_id, parts_.profiles.SummaryOf(profile_id), who);
+    }
     return next;
   };
 }
@@ -282,7 +251,8 @@ CoordinatorService::Writer<v1::ProfileJobResponse>* CoordinatorService::ProfileJ
   const auto id = [&]() -> absl::StatusOr<std::string> {
     NSA_ASSIGN_OR_RETURN(const Caller caller, parts_.rules.auth.Check(*context, kMethod));
     who = caller.name;
-    NSA_ASSIGN_OR_RETURN(job, JobToProfile(*request, AskerOf(caller).only()));
+    NSA_ASSIGN_OR_RETURN(job,
+                         FindJobToProfile(parts_.store, request->job(), AskerOf(caller).only()));
     return parts_.profiles.Begin(job->job(), {job->placements().begin(), job->placements().end()},
                                  request->steps() == 0 ? kProfileSteps : request->steps());
   }();

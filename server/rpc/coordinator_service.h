@@ -117,13 +117,9 @@ class CoordinatorService final : public v1::CoordinatorService::CallbackService 
                                                              const std::string& only,
                                                              JobPtr* job) const;
 
-  // What a caller may profile, and the stream of its traces.
-  absl::StatusOr<JobPtr> JobToProfile(const v1::ProfileJobRequest& request,
-                                      const std::string& only) const;
+  // The stream of a profile's traces.
   Source<v1::ProfileJobResponse> TracesOf(const JobPtr& job, const std::string& profile_id,
                                           const std::string& who);
-  void NoteProfiled(const std::string& job_id, const std::string& profile_id,
-                    const std::string& who);
 
   Parts parts_;
 };

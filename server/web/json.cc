@@ -154,6 +154,13 @@ Json ValSetsJson(const v1::Job& job) {
 
 }  // namespace
 
+absl::StatusOr<Json> ParseBody(const std::string& body) {
+  if (body.empty()) return Json::object();
+  Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return absl::InvalidArgumentError("body: not a JSON object");
+  return json;
+}
+
 std::string Text(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }

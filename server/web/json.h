@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
 #include "nsa/v1/coordinator.pb.h"
 #include "nsa/v1/store.pb.h"
@@ -17,6 +18,9 @@ using Json = nlohmann::json;
 
 // The text of a reply; bytes that are not UTF-8 become U+FFFD.
 std::string Text(const Json& json);
+
+// The body of a request; an empty one is {}. InvalidArgument for what is not a JSON object.
+absl::StatusOr<Json> ParseBody(const std::string& body);
 
 // A row of the list of jobs. `job` has its ranks filled in.
 Json RowJson(const v1::Job& job, int64_t now_unix_nanos);

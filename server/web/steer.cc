@@ -18,13 +18,6 @@ namespace {
 constexpr absl::Duration kDumpPatience = absl::Milliseconds(4'700);
 constexpr std::chrono::seconds kPatience{6};
 
-absl::StatusOr<Json> Parse(const std::string& body) {
-  if (body.empty()) return Json::object();
-  Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return absl::InvalidArgumentError("body: not a JSON object");
-  return json;
-}
-
 absl::StatusOr<int64_t> StepIn(const Json& body, const char* name) {
   const auto step = body.find(name);
   if (step == body.end() || !step->is_number_integer() || step->get<int64_t>() < 1) {
@@ -145,7 +138,7 @@ absl::StatusOr<Json> Pin(const Web::Parts& parts, const std::string& job, const 
 
 absl::StatusOr<Json> Steer(const Web::Parts& parts, const std::string& job, const std::string& verb,
                            const std::string& body) {
-  NSA_ASSIGN_OR_RETURN(const Json json, Parse(body));
+  NSA_ASSIGN_OR_RETURN(const Json json, ParseBody(body));
   if (verb == "stop") return Stop(parts, job, json);
   if (verb == "resume") return Resume(parts, job, json);
   if (verb == "stacks") return SaveStacks(parts, job);

@@ -7,6 +7,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "server/web/change_bell.h"
 #include "server/web/views.h"
 
 namespace nsa::server {
@@ -18,19 +19,18 @@ constexpr absl::Duration kPause = absl::Milliseconds(500);
 constexpr absl::Duration kLongestWait = absl::Seconds(2);
 constexpr absl::Duration kNodesEvery = absl::Seconds(2);
 
-// One open stream, used by one thread. The hub's callback only rings its bell.
+// One open stream, used by one thread.
 class Feed {
  public:
   Feed(const Web::Parts& parts, std::string job, int64_t after,
        std::shared_ptr<std::atomic<int>> streams)
-      : parts_(parts), job_(std::move(job)), cursor_(after), streams_(std::move(streams)) {
+      : parts_(parts),
+        job_(std::move(job)),
+        cursor_(after),
+        streams_(std::move(streams)),
+        bell_(&parts_.hub, job_, parts_.clock, parts_.draining) {
     const int open = streams_->fetch_add(1);
     lasting_ = open < kMostStreams;
-    subscription_ = parts_.hub.Subscribe(job_, [bell = bell_] {
-      MutexLock lock(&bell->mutex);
-      bell->rung = true;
-      bell->changed.SignalAll();
-    });
   }
   Feed(const Feed&) = delete;
   Feed& operator=(const Feed&) = delete;
@@ -40,7 +40,7 @@ class Feed {
     if (parts_.draining) return std::nullopt;
     if (!std::exchange(first_, false)) {
       if (!lasting_) return std::nullopt;
-      Wait();
+      bell_.Wait(kPause, kLongestWait);
       if (parts_.draining) return std::nullopt;
     }
     std::string text;
@@ -55,25 +55,6 @@ class Feed {
   }
 
  private:
-  struct Bell {
-    Mutex mutex;
-    CondVar changed;
-    bool rung ABSL_GUARDED_BY(mutex) = false;
-  };
-
-  // At least kPause, so that a burst of changes is one message.
-  void Wait() {
-    const absl::Duration began = parts_.clock.Monotonic();
-    MutexLock lock(&bell_->mutex);
-    while (true) {
-      const absl::Duration waited = parts_.clock.Monotonic() - began;
-      if (waited >= kLongestWait) break;
-      if (bell_->rung && (waited >= kPause || parts_.draining)) break;
-      bell_->changed.WaitFor(&bell_->mutex, (bell_->rung ? kPause : kLongestWait) - waited);
-    }
-    bell_->rung = false;
-  }
-
   void Add(std::string_view event, const Json& data, std::string* text) const {
     absl::StrAppend(text, "id: ", cursor_, "\nevent: ", std::string(event), "\ndata: ", Text(data),
                     "\n\n");
@@ -141,8 +122,7 @@ class Feed {
   const std::string job_;
   int64_t cursor_;
   const std::shared_ptr<std::atomic<int>> streams_;
-  const std::shared_ptr<Bell> bell_ = std::make_shared<Bell>();
-  ChangeHub::Subscription subscription_;
+  ChangeBell bell_;
   bool lasting_ = true;
   bool first_ = true;
   std::map<std::string, size_t> sent_;  // hash of each job's row

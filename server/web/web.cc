@@ -10,6 +10,8 @@
 #include "server/web/assets.h"
 #include "server/web/steer.h"
 #include "server/web/stream.h"
+#include "server/web/trace_shelf.h"
+#include "server/web/traces.h"
 #include "server/web/views.h"
 
 namespace nsa::server {
@@ -71,6 +73,7 @@ std::string AuditWord(const std::string& verb) {
   if (verb == "stop") return "StopJob";
   if (verb == "resume") return "ResumeJob";
   if (verb == "stacks") return "SaveStacks";
+  if (verb == "profile") return "ProfileJob";
   return verb == "pin" ? "PinCheckpoint" : "unknown";
 }
 
@@ -79,6 +82,7 @@ std::string AuditWord(const std::string& verb) {
 Web::Web(Parts parts)
     : parts_(std::move(parts)),
       sparks_(std::make_unique<SparkCache>(parts_.store, parts_.clock)),
+      traces_(std::make_unique<TraceShelf>()),
       streams_(std::make_shared<std::atomic<int>>(0)) {}
 
 Web::~Web() = default;
@@ -91,7 +95,10 @@ HttpReply Web::Answer(const HttpRequest& request) {
   return reply;
 }
 
-void Web::Forget(const std::string& job_id) { sparks_->Forget(job_id); }
+void Web::Forget(const std::string& job_id) {
+  sparks_->Forget(job_id);
+  traces_->Forget(job_id);
+}
 
 HttpReply Web::File(const HttpRequest& request) const {
   // Browsers ask for this path where a document names no icon, as plain text does.
@@ -120,16 +127,33 @@ HttpReply Web::File(const HttpRequest& request) const {
 
 HttpReply Web::Change(const HttpRequest& request, const std::string& job, const std::string& verb) {
   const auto who = parts_.check_operator(request.Header("authorization"));
-  const absl::StatusOr<Json> changed =
-      who.ok() ? Steer(parts_, job, verb, request.body) : absl::StatusOr<Json>(who.status());
+  absl::Status status = who.status();
+  HttpReply reply;
+  if (who.ok() && verb == "profile") {
+    auto recording = RecordTrace(parts_, traces_.get(), job, request.body, *who);
+    status = recording.status();
+    if (recording.ok()) reply = *std::move(recording);
+  } else if (who.ok()) {
+    const absl::StatusOr<Json> changed = Steer(parts_, job, verb, request.body);
+    status = changed.status();
+    if (changed.ok()) reply = ReplyOf(changed);
+  }
   v1::AuditEntry entry;
   entry.set_who(who.value_or(""));
   entry.set_from("live page");
   entry.set_what(AuditWord(verb));
   entry.set_subject(job);
-  entry.set_result(absl::StatusCodeToString(changed.status().code()));
+  entry.set_result(absl::StatusCodeToString(status.code()));
   parts_.audit(entry);
-  return ReplyOf(changed);
+  return status.ok() ? reply : ReplyOf(status);
+}
+
+// A trace shows what a job is made of: only an operator may have it.
+HttpReply Web::Trace(const HttpRequest& request, const std::string& job, const std::string& id) {
+  const auto who = parts_.check_operator(request.Header("authorization"));
+  if (!who.ok()) return ReplyOf(who.status());
+  auto file = TraceFile(parts_, *traces_, job, id);
+  return file.ok() ? *std::move(file) : ReplyOf(file.status());
 }
 
 HttpReply Web::Api(const HttpRequest& request) {
@@ -157,6 +181,8 @@ HttpReply Web::Api(const HttpRequest& request) {
     if (part == "log") return ReplyOf(LogView(parts_, job, request));
     if (part == "checkpoints") return ReplyOf(CheckpointsView(parts_, job));
     if (part == "stacks" && path.size() == 6) return ReplyOf(StacksView(parts_, job));
+    if (part == "traces" && path.size() == 6) return ReplyOf(TracesView(parts_, *traces_, job));
+    if (part == "traces") return Trace(request, job, path[6]);
     int64_t id = 0;
     if (part == "stacks" && absl::SimpleAtoi(path[6], &id)) {
       const auto text = StackText(parts_, job, id);

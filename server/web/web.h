@@ -1,8 +1,8 @@
 // The live page: its files, the JSON that it reads, the stream that keeps it current, and the few
 // requests that change something. server/README.md lists the paths.
 //
-// Whoever reaches the HTTP port may read. A change needs an operator's token in the header
-// Authorization (never a cookie) and must not come from a page of another site.
+// Whoever reaches the HTTP port may read, except traces. A trace and a change need an operator's
+// token in the header Authorization (never a cookie) and must not come from a page of another site.
 #pragma once
 
 #include <atomic>
@@ -16,6 +16,7 @@
 #include "server/act/dump_broker.h"
 #include "server/act/executor.h"
 #include "server/act/job_control.h"
+#include "server/act/profile/profile_broker.h"
 #include "server/store/fleet.h"
 #include "server/store/job_store.h"
 #include "server/store/log_store.h"
@@ -26,6 +27,7 @@
 namespace nsa::server {
 
 class SparkCache;
+class TraceShelf;
 
 // Thread-safe.
 class Web {
@@ -39,6 +41,7 @@ class Web {
     LogStore& logs;
     StackStore& stacks;
     DumpBroker& dumps;
+    ProfileBroker& profiles;
     ChangeHub& hub;
     Executor& files;  // for calls that read users' files
     const Clock& clock;
@@ -49,6 +52,7 @@ class Web {
     std::function<void()> changed;                           // a job was stopped or resumed
     std::function<v1::GetVersionResponse()> version;
     std::string token_file;
+    std::string trace_folder;  // for files without names
   };
   explicit Web(Parts parts);
   ~Web();
@@ -63,9 +67,11 @@ class Web {
   HttpReply Api(const HttpRequest& request);
   // Changes a job for an operator. Noted in the audit log, whatever its result is.
   HttpReply Change(const HttpRequest& request, const std::string& job, const std::string& verb);
+  HttpReply Trace(const HttpRequest& request, const std::string& job, const std::string& id);
 
   const Parts parts_;
   const std::unique_ptr<SparkCache> sparks_;
+  const std::unique_ptr<TraceShelf> traces_;
   // Streams that are open; each occupies a thread of the HTTP server.
   const std::shared_ptr<std::atomic<int>> streams_;
 };

@@ -3,17 +3,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cerrno>
+#include <cstdlib>
 #include <filesystem>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "client/cli.h"
-#include "client/commands/profile/merge_traces.h"
-#include "client/commands/profile/rank_traces.h"
 #include "client/show/document.h"
 #include "client/show/human.h"
 #include "client/show/job_text.h"
@@ -21,6 +18,8 @@
 #include "common/base/count.h"
 #include "common/base/fd.h"
 #include "common/base/status.h"
+#include "common/trace/merge_traces.h"
+#include "common/trace/rank_traces.h"
 #include "nlohmann/json.hpp"
 
 namespace nsa::client {
@@ -36,18 +35,6 @@ struct ProfileFlags {
   int steps = 3;
   bool force = false;
 };
-
-// "demo-steps-121-123.json.gz" in the current folder.
-std::string DefaultFile(const v1::Job& job, const TraceTotals& totals) {
-  std::string name = job.name().empty() ? job.id() : job.name();
-  for (char& c : name) {
-    if (std::isalnum(static_cast<unsigned char>(c)) == 0 &&
-        !absl::StrContains("-_.", std::string(1, c)))
-      c = '_';
-  }
-  if (name[0] == '.' || name[0] == '-') name[0] = '_';
-  return absl::StrFormat("%s-steps-%d-%d.json.gz", name, totals.first_step, totals.last_step);
-}
 
 absl::Status Exists(const std::string& path) {
   return absl::AlreadyExistsError(
@@ -163,18 +150,6 @@ nlohmann::ordered_json DocumentOf(const v1::Job& job, const std::string& file, i
   return document;
 }
 
-// What is wrong with some ranks; empty if nothing is.
-std::vector<std::string> ProblemsOf(const RankTraces& traces) {
-  std::vector<std::string> problems;
-  for (const auto& [rank, trace] : traces.ranks()) {
-    if (trace.complete()) continue;
-    const std::string why = trace.error.empty() ? "its trace is not whole" : trace.error;
-    const std::string name = absl::StrCat("rank ", rank);
-    problems.push_back(absl::StrContains(why, name) ? why : absl::StrCat(name, ": ", why));
-  }
-  return problems;
-}
-
 absl::Status Fetch(Session& session, Client* client, const ProfileFlags& flags, const v1::Job& job,
                    RankTraces* traces) {
   v1::ProfileJobRequest request;
@@ -216,20 +191,22 @@ absl::StatusOr<ExitCode> Profile(Session& session, const ProfileFlags& flags) {
   }
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
   NSA_ASSIGN_OR_RETURN(const v1::Job job, client->GetJob(flags.job));
-  RankTraces traces;
+  const char* const folder = std::getenv("TMPDIR");
+  RankTraces traces(folder == nullptr || *folder == '\0' ? "/tmp" : folder);
   NSA_RETURN_IF_ERROR(Fetch(session, client, flags, job, &traces));
-  const std::vector<std::string> problems = ProblemsOf(traces);
+  const std::vector<std::string> problems = traces.Problems();
   if (problems.size() == traces.ranks().size()) {
     return absl::InternalError(
         absl::StrCat("profile: no rank gave a trace: ", absl::StrJoin(problems, "; ")));
   }
   NSA_ASSIGN_OR_RETURN(const TraceHeads heads, ReadHeads(traces));
-  const std::string file = flags.file.empty() ? DefaultFile(job, heads.totals) : flags.file;
+  const std::string name = job.name().empty() ? job.id() : job.name();
+  const std::string file = flags.file.empty() ? TraceFileName(name, heads.totals) : flags.file;
   NSA_ASSIGN_OR_RETURN(OutputFile output, OutputFile::Create(file, flags.force));
-  NSA_ASSIGN_OR_RETURN(
-      const TraceTotals totals,
-      MergeTraces(traces, heads, job.name().empty() ? job.id() : job.name(),
-                  [&output](std::string_view data) { return output.Write(data); }));
+  NSA_ASSIGN_OR_RETURN(const TraceTotals totals,
+                       MergeTraces(traces, heads, name, [&output](std::string_view data) {
+                         return output.Write(data);
+                       }));
   NSA_RETURN_IF_ERROR(output.Keep());
   if (session.structured()) {
     session.PrintDocument(DocumentOf(job, file, output.size(), traces, totals));

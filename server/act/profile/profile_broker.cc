@@ -16,7 +16,7 @@ constexpr size_t kLongestError = 2000;
 
 absl::StatusOr<std::string> ProfileBroker::Begin(const v1::Job& job,
                                                  const std::vector<v1::RankPlacement>& ranks,
-                                                 int32_t steps) {
+                                                 int64_t steps) {
   if (steps < 1 || steps > kMostSteps) {
     return absl::InvalidArgumentError(
         absl::StrFormat("steps: %d (1 to %d); choose another number", steps, kMostSteps));
@@ -36,7 +36,8 @@ absl::StatusOr<std::string> ProfileBroker::Begin(const v1::Job& job,
   // Not used again after a restart of the coordinator: workers and agents remember it.
   std::string id = absl::StrFormat("%x-%d", absl::ToUnixNanos(clock_.Wall()), next_id_++);
   Profile& profile = profiles_[id];
-  profile = {.job_id = job.id(), .generation = job.generation(), .steps = steps};
+  profile = {
+      .job_id = job.id(), .generation = job.generation(), .steps = static_cast<int32_t>(steps)};
   for (const v1::RankPlacement& place : ranks) {
     profile.parts.push_back(
         {.rank = place.rank(), .node = place.node(), .heard = clock_.Monotonic()});

@@ -1,7 +1,7 @@
-// Passes traces of ranks from agents to the people who asked for them (`nsactl profile`). The reply
-// to a heartbeat carries the order, ReportProfile the trace in parts, and a stream takes them. Of
-// each rank at most one part is in memory: an agent sends the next one when the reader has taken
-// the last one.
+// Passes traces of ranks from agents to the people who asked for them (`nsactl profile`, the page).
+// The reply to a heartbeat carries the order, ReportProfile the trace in parts, and a stream takes
+// them. Of each rank at most one part is in memory: an agent sends the next one when the reader has
+// taken the last one.
 //
 // A job is profiled for one caller at a time. A rank of which nothing is heard for kSilence has not
 // answered.
@@ -41,7 +41,7 @@ class ProfileBroker {
   // InvalidArgument for a wrong number of steps; AlreadyExists while the job is profiled;
   // ResourceExhausted when kMostProfiles are.
   absl::StatusOr<std::string> Begin(const v1::Job& job, const std::vector<v1::RankPlacement>& ranks,
-                                    int32_t steps);
+                                    int64_t steps);
 
   // The orders for a machine. An order is repeated until its trace has arrived.
   std::vector<v1::ProfileOrder> Wanted(const std::string& node) const;

@@ -26,12 +26,50 @@ export async function get(path, parameters = {}) {
   return answer(await fetch(`${BASE}${path}${query.size ? `?${query}` : ''}`));
 }
 
+function headers(more = {}) {
+  return { Authorization: `Bearer ${token}`, ...more };
+}
+
+function send(path, body, signal) {
+  return fetch(BASE + path, { method: 'POST', headers: headers({ 'Content-Type': 'application/json' }), body: JSON.stringify(body), signal });
+}
+
 export async function post(path, body = {}) {
-  return answer(await fetch(BASE + path, {
-    method: 'POST',
-    headers: { Authorization: `Bearer ${token}`, 'Content-Type': 'application/json' },
-    body: JSON.stringify(body),
-  }));
+  return answer(await send(path, body));
+}
+
+// The lines of a stream of bytes, as they come.
+export async function* lines(stream) {
+  const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = '';
+  try {
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) break;
+      const parts = (rest + value).split('\n');
+      rest = parts.pop();
+      yield* parts;
+    }
+    if (rest) yield rest;
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}
+
+// Posts, and gives the messages of the answer, one a line of JSON, as they come. Resolves when the coordinator has begun to answer.
+export async function postLines(path, body, signal) {
+  const response = await send(path, body, signal);
+  if (!response.ok) await answer(response);
+  return (async function* messages() {
+    for await (const line of lines(response.body)) yield JSON.parse(line);
+  })();
+}
+
+// A file that only those with the token may have.
+export async function getFile(path) {
+  const response = await fetch(BASE + path, { headers: headers() });
+  if (!response.ok) await answer(response);
+  return response.blob();
 }
 
 export function hasToken() {

@@ -7,7 +7,7 @@ import { eventRow, isActive } from './rows.js';
 
 export function detailSection(id, current) {
   const path = `jobs/${encodeURIComponent(id)}`;
-  const events = h('ol', { class: 'events' });
+  const events = h('ol', { class: 'events', tabindex: '0', 'aria-label': 'What happened' });
   const ranks = h('div', { class: 'lanes' });
   const checkpoints = h('div', { class: 'scroll' });
   const data = h('section', { hidden: true });

@@ -7,6 +7,7 @@ import { h, replace, toast, update } from './dom.js';
 import { ago, bytes, capital, number, percent, seconds, short, span } from './format.js';
 import { heatSection } from './attention.js';
 import { detailSection } from './details.js';
+import { traceSection } from './profile.js';
 import { badge, isActive, labels, progress } from './rows.js';
 
 const MODES = [['step', 'Step'], ['tokens', 'Tokens'], ['time', 'Time']];
@@ -30,12 +31,13 @@ export function jobPage(main, id) {
   const grid = h('div', { class: 'charts' });
   const attention = heatSection(id);
   const details = detailSection(id, () => job);
+  const traces = traceSection(id, () => job);
   const axis = h('div', { class: 'chips', role: 'group', 'aria-label': 'Horizontal axis' });
   const slider = h('input', { type: 'range', min: '0', max: '0.99', step: '0.01', value: String(weight), 'aria-label': 'Smoothing',
     oninput: (event) => { weight = Number(event.target.value); localStorage.setItem('smooth', String(weight)); showCurves(); } });
   const logBox = h('input', { type: 'checkbox', onchange: (event) => { log = event.target.checked; showCurves(); } });
   const compareLink = h('a', { class: 'button', href: `#/compare?jobs=${encodeURIComponent(id)}` }, 'Compare with…');
-  main.append(head, figures,
+  main.append(head, figures, traces.element,
     h('div', { class: 'filters sticky' }, axis, h('label', { class: 'inline' }, 'Smoothing', slider), h('label', { class: 'inline' }, logBox, 'Log loss'), h('span', { class: 'grow' }), compareLink),
     grid, attention.element, details.element);
 
@@ -125,7 +127,8 @@ export function jobPage(main, id) {
     return h('div', { class: 'actions' },
       isActive(job) && h('button', { type: 'button', data: { act: 'stop' }, onclick: () => askStop() }, 'Stop…'),
       resumable && h('button', { type: 'button', class: 'primary', data: { act: 'resume' }, onclick: () => askResume() }, 'Resume…'),
-      hasRanks && h('button', { type: 'button', data: { act: 'stacks' }, onclick: () => askStacks() }, 'Dump stacks…'));
+      hasRanks && h('button', { type: 'button', data: { act: 'stacks' }, onclick: () => askStacks() }, 'Dump stacks…'),
+      job.state === 'RUNNING' && h('button', { type: 'button', data: { act: 'profile' }, onclick: () => traces.ask() }, 'Record trace…'));
   }
 
   // What changed last, so that nobody has to look for it.
@@ -195,6 +198,7 @@ export function jobPage(main, id) {
       showCurves();
       attention.refresh();
       details.refresh();
+      traces.refresh();
       stop();
       stop = follow(found.cursor, id, handlers);
     } catch (error) {
@@ -215,6 +219,7 @@ export function jobPage(main, id) {
       events.push(event);
       showHead();
       details.show(job, events);
+      if (event.reason === 'PROFILED') traces.refresh();
     },
     job: (fresh) => {
       const stepped = fresh.step !== job.step || fresh.val_step !== job.val_step || fresh.state !== job.state;
@@ -230,12 +235,12 @@ export function jobPage(main, id) {
     },
   };
 
-  const recolour = () => { attention.redraw(); for (const one of Object.values(charts)) one.layout = ''; showCurves(); };
+  const recolour = () => { attention.redraw(); traces.redraw(); for (const one of Object.values(charts)) one.layout = ''; showCurves(); };
   document.addEventListener('theme', recolour);
   showAxis();
   load();
   return {
-    close: () => { closed = true; stop(); document.removeEventListener('theme', recolour); for (const one of Object.values(charts)) one.close(); details.close(); },
+    close: () => { closed = true; stop(); document.removeEventListener('theme', recolour); for (const one of Object.values(charts)) one.close(); details.close(); traces.close(); },
     key: (event) => { if (event.key >= '1' && event.key <= '3') setMode(MODES[Number(event.key) - 1][0]); },
   };
 }

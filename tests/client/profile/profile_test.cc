@@ -158,6 +158,17 @@ TEST_F(ProfileTest, WithoutAnyTraceThereIsNoFile) {
   }
 }
 
+TEST_F(ProfileTest, WhatIsNestedTooDeeplyIsLeftOut) {
+  const std::string deep =
+      absl::StrCat(R"({"ph":"X","name":"deep","cat":"phase","ts":1,"dur":1,"args":)",
+                   std::string(20'000, '['), std::string(20'000, ']'), "}");
+  GiveTrace(0, 1, ",\n" + deep);
+  ASSERT_EQ(Run({"profile", "demo", "-o", file_}).code, ExitCode::kOk);
+  const json trace = ReadTrace(file_);
+  EXPECT_EQ(trace["traceEvents"].back()["name"], "deep");
+  EXPECT_LT(trace["traceEvents"].back().dump().size(), 200u);
+}
+
 TEST_F(ProfileTest, AStreamThatBreaksLeavesNoFile) {
   GiveTrace(0, 1);
   state().profile.pop_back();

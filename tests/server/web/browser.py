@@ -1,6 +1,8 @@
 """A headless Chromium for tests of the live page, and a small job to look at."""
 import base64
+import pathlib
 import struct
+import subprocess
 import sys
 import tempfile
 import time
@@ -25,6 +27,14 @@ runtime: {{device: cpu, precision: fp32}}
 preflight: {{policy: experiment}}
 train: {{steps: {steps}, seq_len: 128, batch_size: 8, lr: {lr}, warmup_steps: 20, log_every: 1, eval_every: 20, eval_batches: 1, save_every: 40, seed: 7, out_dir: {out_dir}}}
 """
+
+
+def axe():
+    """The source of axe-core, or None: deploy/packages.sh test fetches it from npm."""
+    top = pathlib.Path(__file__).resolve().parents[3]
+    where = subprocess.run([top / "deploy/node_packages.sh", "--where", top / "tests/server/web/axe"], capture_output=True, text=True, check=True).stdout.strip()
+    source = pathlib.Path(where) / "node_modules/axe-core/axe.min.js"
+    return source.read_text() if source.exists() else None
 
 
 class Browser:
@@ -94,6 +104,18 @@ class Browser:
         field = self.all(selector)[0]
         field.clear()
         field.send_keys(text)
+
+    def download_to(self, folder):
+        self.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(folder)})
+
+    def barriers(self):
+        """What axe-core finds serious or worse, one text each; None where it is not installed."""
+        script = axe()
+        if script is None:
+            return None
+        self.run(script)
+        found = self.driver.execute_async_script("axe.run(document).then((done) => arguments[0](done.violations))")
+        return [f"{one['id']}: {one['help']}: {[node['html'][:120] for node in one['nodes'][:4]]}" for one in found if one["impact"] in ("serious", "critical")]
 
     def log(self):
         return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]

@@ -95,6 +95,21 @@ def shoot_sweep(page, out):
         browser.shoot(out / "page_sweep_light.png", WIDE, height=TALLEST)
 
 
+def shoot_trace(page, out):
+    """What the page shows after `Record trace…`."""
+    page.traced = page.submit("demo", ranks=2)
+    with Browser(page.base, WIDE, 1100) as browser:
+        browser.open(f"#/job/{page.traced}")
+        browser.until("Number(document.querySelector('.done span').textContent.split(' ')[0]) > 100", "some steps", PATIENCE)
+        browser.click("button", "Record trace")
+        browser.type("dialog input[type=password]", page.token)
+        browser.click("dialog button", "Use this token")
+        browser.click("dialog button", "Record")
+        browser.until("document.querySelector('.timeline canvas')", "the picture", PATIENCE)
+        browser.until("getComputedStyle(document.getElementById('toast')).opacity === '0'", "that the page is at rest")
+        browser.shoot(out / "page_trace_light.png", WIDE, height=1212)
+
+
 def main():
     if len(sys.argv) != 3:
         sys.exit(__doc__)
@@ -109,6 +124,7 @@ def main():
         page = Page(sys.argv[1], pathlib.Path(folder))
         with page.service:
             shoot_sweep(page, out)
+            shoot_trace(page, out)
 
 
 if __name__ == "__main__":

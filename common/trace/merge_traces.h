@@ -17,9 +17,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/commands/profile/rank_traces.h"
+#include "common/trace/rank_traces.h"
 
-namespace nsa::client {
+namespace nsa {
 
 // What the traces contain, for the terminal.
 struct TraceTotals {
@@ -44,10 +44,13 @@ struct TraceHeads {
 };
 absl::StatusOr<TraceHeads> ReadHeads(const RankTraces& traces);
 
+// "demo-steps-121-123.json.gz": letters, digits and "-_." of `job`, its name or id.
+std::string TraceFileName(const std::string& job, const TraceTotals& totals);
+
 // Writes the merged trace with `write`, compressed, and returns what it contains. `job` is its name
 // or id. DataLoss as ReadHeads(); the error of `write`.
 absl::StatusOr<TraceTotals> MergeTraces(const RankTraces& traces, const TraceHeads& heads,
                                         const std::string& job,
                                         const std::function<absl::Status(std::string_view)>& write);
 
-}  // namespace nsa::client
+}  // namespace nsa

@@ -1,20 +1,22 @@
-#include "client/commands/profile/merge_traces.h"
+#include "common/trace/merge_traces.h"
 
 #include <unistd.h>
 #include <zlib.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
+#include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/base/clean_text.h"
 #include "common/base/status.h"
 #include "nlohmann/json.hpp"
 
-namespace nsa::client {
+namespace nsa {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -51,7 +53,8 @@ class GzipLines {
  private:
   gzFile file_ = nullptr;
   int64_t lines_ = 0;
-  std::array<char, kLongestLine> buffer_ = {};
+  // Not on the stack: threads of the coordinator's page have 100 KB.
+  std::vector<char> buffer_ = std::vector<char>(kLongestLine);
 };
 
 class Compressor {
@@ -86,8 +89,15 @@ class Compressor {
   const std::function<absl::Status(std::string_view)>& write_;
   z_stream stream_ = {};
   bool ready_ = false;
-  std::array<char, 64 << 10> out_ = {};
+  std::vector<char> out_ = std::vector<char>(64 << 10);
 };
+
+// What is nested deeper than any event is left out: to write it would take a stack as deep.
+Json Parsed(const std::string& line) {
+  constexpr int kDeepest = 8;
+  const auto shallow = [](int depth, Json::parse_event_t, Json&) { return depth <= kDeepest; };
+  return Json::parse(line, shallow, /*allow_exceptions=*/false);
+}
 
 absl::Status Damaged(int32_t rank) {
   return absl::DataLossError(
@@ -113,7 +123,7 @@ double MicrosecondsIn(const Json& object, const char* name) {
 absl::StatusOr<Json> HeadOf(GzipLines* lines, int32_t rank) {
   std::string line;
   if (!lines->Next(&line)) return Damaged(rank);
-  const Json head = Json::parse(line + std::string(kLastLine), nullptr, false);
+  const Json head = Parsed(line + std::string(kLastLine));
   if (!head.is_object() || !head.contains("otherData") || !head["otherData"].is_object()) {
     return Damaged(rank);
   }
@@ -173,6 +183,17 @@ absl::StatusOr<TraceHeads> ReadHeads(const RankTraces& traces) {
   return heads;
 }
 
+std::string TraceFileName(const std::string& job, const TraceTotals& totals) {
+  std::string name = job;
+  for (char& c : name) {
+    if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '_' && c != '.') {
+      c = '_';
+    }
+  }
+  if (!name.empty() && (name[0] == '.' || name[0] == '-')) name[0] = '_';
+  return absl::StrFormat("%s-steps-%d-%d.json.gz", name, totals.first_step, totals.last_step);
+}
+
 absl::StatusOr<TraceTotals> MergeTraces(
     const RankTraces& traces, const TraceHeads& heads, const std::string& job,
     const std::function<absl::Status(std::string_view)>& write) {
@@ -202,7 +223,7 @@ absl::StatusOr<TraceTotals> MergeTraces(
       whole = line == kLastLine;
       if (whole) break;
       if (!line.empty() && line.back() == ',') line.pop_back();
-      Json event = Json::parse(line, nullptr, false);
+      Json event = Parsed(line);
       if (!event.is_object()) return Damaged(rank);
       Count(event, &totals);
       Adopt(&event, rank, trace.node, later);
@@ -217,4 +238,4 @@ absl::StatusOr<TraceTotals> MergeTraces(
   return totals;
 }
 
-}  // namespace nsa::client
+}  // namespace nsa
