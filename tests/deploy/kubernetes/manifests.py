@@ -1,6 +1,8 @@
 """What must agree between the files of deploy/kubernetes/, and with the container file and the join script."""
 import pathlib
 import re
+import shutil
+import subprocess
 
 import yaml
 
@@ -90,6 +92,17 @@ def check_addresses(objects):
     assert f"port: {number}" in (FOLDER / "4-network.yaml").read_text()
 
 
+def check_scripts(objects):
+    """What shellcheck finds in the scripts of the ConfigMaps, where it is installed."""
+    if shutil.which("shellcheck") is None:
+        return
+    scripts = {name: text for thing in objects if thing["kind"] == "ConfigMap" for name, text in thing["data"].items() if name.endswith(".sh")}
+    assert set(scripts) == {"prepare.sh", "run.sh", "rank.sh"}, scripts.keys()
+    for name, text in scripts.items():
+        found = subprocess.run(["shellcheck", "-s", "sh", "-"], input=text, capture_output=True, text=True, check=False).stdout
+        assert not found, f"{name}: {found}"
+
+
 def check_ends(objects):
     """A pod has as long to end as its processes take."""
     default = float(re.search(r"stop_grace_seconds, ([\d.]+)\)", (TOP / "common/job/defaults.cc").read_text())[1])
@@ -117,6 +130,7 @@ def check(bin_dir):
     check_selectors(objects)
     check_addresses(objects)
     check_ends(objects)
+    check_scripts(objects)
     readme = (FOLDER / "README.md").read_text()
     for file in FOLDER.iterdir():
         assert file.name in readme, f"README.md does not name {file.name}"
