@@ -14,6 +14,7 @@ namespace fs = std::filesystem;
 
 constexpr char kDefaultMetrics[] = "127.0.0.1:9464";
 constexpr double kLongestRetentionDays = 36'500;
+constexpr double kLongestPreemptAfterSeconds = 86'400;
 
 fs::path BesideThisProgram(const std::string& name) {
   std::error_code error;
@@ -47,6 +48,23 @@ absl::StatusOr<absl::Duration> RetentionOf(double days) {
                         days, kLongestRetentionDays));
   }
   return days * absl::Hours(24);
+}
+
+absl::StatusOr<SchedulingPolicy> SchedulingOf(const v1::SchedulingConfig& config) {
+  SchedulingPolicy policy{.preempt = config.preempt(),
+                          .fair_share_label = config.fair_share_label()};
+  if (config.has_preempt_after_seconds()) {
+    const double seconds = config.preempt_after_seconds();
+    // Written so that NaN is refused too.
+    if (!(seconds >= 0 && seconds <= kLongestPreemptAfterSeconds)) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "scheduling.preempt_after_seconds: %g (0 to %g); a job must have time to do some work "
+          "between two starts",
+          seconds, kLongestPreemptAfterSeconds));
+    }
+    policy.preempt_after = absl::Seconds(seconds);
+  }
+  return policy;
 }
 
 absl::Status CheckRoots(const Options& options) {
@@ -93,6 +111,7 @@ absl::StatusOr<Options> ResolveOptions(const v1::CoordinatorConfig& config) {
   options.log_quota_bytes =
       config.has_log_quota_bytes() ? config.log_quota_bytes() : int64_t{256} << 20;
   NSA_ASSIGN_OR_RETURN(options.job_retention, RetentionOf(config.job_retention_days()));
+  NSA_ASSIGN_OR_RETURN(options.scheduling, SchedulingOf(config.scheduling()));
   NSA_RETURN_IF_ERROR(CheckTimes(options));
   NSA_RETURN_IF_ERROR(CheckRoots(options));
   NSA_RETURN_IF_ERROR(CheckAddress("listen_address", options.listen_address));

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "nsa/v1/config.pb.h"
+#include "server/decide/scheduler.h"
 #include "server/notice/notice.h"
 #include "server/provision/slurm_options.h"
 
@@ -32,6 +33,7 @@ struct Options {
   absl::Duration node_forgotten = absl::Hours(1);  // not configurable
   int64_t log_quota_bytes = 0;
   absl::Duration job_retention;  // zero: for ever
+  SchedulingPolicy scheduling;
   // The server pings each client every `ping_every`. A client that does not answer within
   // `ping_timeout` counts as gone. So the streams of a host that has vanished end after the sum of
   // both. Not configurable: clients use the same numbers (common/rpc/rpc.cc).

@@ -243,6 +243,7 @@ void Server::Parts::MakeReconciler() {
                         .paths = paths,
                         .clock = clock,
                         .stacks = stacks,
+                        .scheduling = options.scheduling,
                         .changed = [this](const std::string& id) { hub.Publish(id); },
                         .after_tick = [this] { AfterTick(); }});
   retention = std::make_unique<Retention>(Retention::Parts{.store = *store,

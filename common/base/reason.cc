@@ -53,6 +53,8 @@ constexpr std::array<ReasonInfo, kReasonCount> kReasons = {{
     {Reason::kNodeLost, "NODE_LOST", kFailed, kRetried, Fault::kMachine},
     {Reason::kNodeRestarted, "NODE_RESTARTED", kFailed, kRetried, Fault::kMachine},
     {Reason::kWorkerVanished, "WORKER_VANISHED", kFailed, kRetried, Fault::kMachine},
+    // Something outside the service stopped the ranks. Also the reason of a queued job that gave
+    // way to one of higher priority.
     {Reason::kPreempted, "PREEMPTED", kFailed, kRetried, Fault::kMachine},
     {Reason::kHang, "HANG", kFailed, kRetried, Fault::kJob},
     {Reason::kNoProgress, "NO_PROGRESS", kFailed, kFinal, Fault::kJob},
@@ -95,6 +97,11 @@ constexpr std::array<ReasonInfo, kReasonCount> kReasons = {{
     // A machine is drained: the ranks are being ended, and then the job is queued for others.
     {Reason::kMoving, "MOVING", kEvent, kGoesOn, Fault::kAsked},
     {Reason::kMoved, "MOVED", kEvent, kGoesOn, Fault::kAsked},
+    // A job of higher priority waits for its slots: the ranks are being ended, and then the job is
+    // queued with PREEMPTED.
+    {Reason::kGivingWay, "GIVING_WAY", kEvent, kGoesOn, Fault::kNone},
+    // Another job gives way to this one, which waits.
+    {Reason::kPreempting, "PREEMPTING", kEvent, kGoesOn, Fault::kNone},
     {Reason::kAllocationRequested, "ALLOCATION_REQUESTED", kEvent, kGoesOn, Fault::kNone},
     {Reason::kAllocationGranted, "ALLOCATION_GRANTED", kEvent, kGoesOn, Fault::kNone},
     {Reason::kAllocationLost, "ALLOCATION_LOST", kEvent, kGoesOn, Fault::kMachine},

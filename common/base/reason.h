@@ -85,6 +85,8 @@ enum class Reason : uint8_t {
   kNodeGone,
   kMoving,
   kMoved,
+  kGivingWay,
+  kPreempting,
   kAllocationRequested,
   kAllocationGranted,
   kAllocationLost,

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/reason.h"
 #include "common/estimate/health.h"
 #include "server/act/job_control.h"
 #include "server/decide/lifecycle.h"
@@ -82,7 +83,9 @@ v1::Job JobControl::View(const v1::StoredJob& stored) const {
   if (job.state() == v1::Job::STATE_QUEUED) {
     const QueueBoard::Place place = board_.PlaceOf(job.id());
     job.set_queue_position(place.position);
-    if (!place.reason.empty()) {
+    if (ReasonFromWord(job.reason()) == Reason::kPreempted && !stored.preempted_by().empty()) {
+      job.set_message(absl::StrCat(job.message(), "; ", place.text));
+    } else if (!place.reason.empty()) {
       job.set_reason(place.reason);
       job.set_message(place.text);
     }

@@ -8,17 +8,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/base/count.h"
 #include "common/base/reason.h"
 #include "common/base/status.h"
 #include "common/base/thread_name.h"
-#include "common/job/load.h"
-#include "common/rpc/cordon_text.h"
 #include "server/act/launch_check.h"
 #include "server/act/sweep/advance.h"
 #include "server/decide/allocation/allocation.h"
 #include "server/decide/machine_view.h"
-#include "server/decide/scheduler.h"
 #include "spdlog/spdlog.h"
 
 namespace nsa::server {
@@ -57,29 +53,6 @@ v1::JobEvent SavedEvent(const std::string& why, const absl::StatusOr<StackStore:
                   v1::SEVERITY_WARNING);
 }
 
-bool IsReady(const NodeView& node) {
-  return node.state == RankView::Node::kReady && KnowsItsGpus(node.info);
-}
-
-// The machines of an allocation that are ready, with all their slots: no other job is placed there.
-std::vector<NodeSlots> NodesOf(const v1::Allocation& allocation,
-                               const std::vector<NodeView>& nodes) {
-  std::vector<NodeSlots> ready;
-  if (allocation.id().empty()) return ready;
-  for (const NodeView& node : nodes) {
-    if (node.info.allocation() != allocation.id() || !IsReady(node)) continue;
-    ready.push_back(FreeSlots(node.info, {}));
-    ready.back().makeup.clock_offset = node.clock_offset;
-  }
-  return ready;
-}
-
-void Append(QueuePlan more, QueuePlan* plan) {
-  std::ranges::move(more.placements, std::back_inserter(plan->placements));
-  std::ranges::move(more.waiting, std::back_inserter(plan->waiting));
-  std::ranges::move(more.order, std::back_inserter(plan->order));
-}
-
 // Aborted is not an error: the job has changed since the action was decided, and the next tick sees
 // its new state.
 void LogUnlessAborted(const JobPtr& job, const absl::Status& status) {
@@ -89,7 +62,14 @@ void LogUnlessAborted(const JobPtr& job, const absl::Status& status) {
 
 }  // namespace
 
-Reconciler::Reconciler(Parts parts) : parts_(std::move(parts)) {}
+Reconciler::Reconciler(Parts parts)
+    : parts_(std::move(parts)),
+      queue_({.store = parts_.store,
+              .board = parts_.board,
+              .memory = memory_,
+              .clock = parts_.clock,
+              .scheduling = parts_.scheduling,
+              .changed = parts_.changed}) {}
 
 Reconciler::~Reconciler() { Stop(); }
 
@@ -138,7 +118,7 @@ void Reconciler::Tick() {
   const std::vector<NodeView> nodes = parts_.fleet.Nodes();
   NoteGpuFaults(active, nodes);
   AdvanceSweeps(parts_.store, parts_.clock.Wall());
-  PlaceQueued(parts_.store.Active(), nodes);
+  if (queue_.Run(parts_.store.Active(), nodes, cordons_)) Wake();
   parts_.dumps.Expire();
   parts_.profiles.Expire();
   ++ticks_;
@@ -197,10 +177,20 @@ JobFacts Reconciler::FactsOf(const v1::StoredJob& job) {
                     .hang = memory.hang,
                     .last_checkpoint = memory.last_checkpoint,
                     .refusals = memory.refusals,
-                    .leave = LeaveOf(job, cordons_, parts_.clock.Wall())};
+                    .leave = LeaveOf(job, cordons_, parts_.clock.Wall()),
+                    .gives_way_to = PreemptorOf(job)};
   if (HasGang(job.job().state())) AddJournals(&facts);
   LoseMachines(job.job(), &facts.ranks);
   return facts;
+}
+
+// The job that this one gives way to, for its owner.
+std::string Reconciler::PreemptorOf(const v1::StoredJob& job) const {
+  if (job.preempted_by().empty()) return "";
+  const auto found = parts_.store.Find(job.preempted_by());
+  if (!found.ok()) return "a job that was deleted";
+  if ((*found)->job().owner() != job.job().owner()) return "a job of another owner";
+  return absl::StrCat("job ", (*found)->job().name());
 }
 
 // Adds what the stored records say: last records, the step at which the generation began, and how
@@ -323,64 +313,6 @@ void Reconciler::AddEvent(const JobPtr& job, const v1::JobEvent& event) {
     return absl::OkStatus();
   };
   LogUnlessAborted(job, parts_.store.Update(job->job().id(), add).status());
-}
-
-void Reconciler::PlaceQueued(const std::vector<JobPtr>& active,
-                             const std::vector<NodeView>& nodes) {
-  const QueuePlan plan = PlanQueue(active, nodes);
-  for (const std::string& id : parts_.board.Post(plan)) parts_.changed(id);
-  for (const Placement& placement : plan.placements) Place(placement);
-  if (!plan.placements.empty()) Wake();
-}
-
-QueuePlan Reconciler::PlanQueue(const std::vector<JobPtr>& active,
-                                const std::vector<NodeView>& nodes) const {
-  std::vector<NodeSlots> free;
-  bool any_gpu = false;
-  for (const NodeView& node : nodes) {
-    if (!node.info.allocation().empty() || !IsReady(node)) continue;
-    free.push_back(FreeSlots(node.info, active));
-    free.back().makeup.clock_offset = node.clock_offset;
-    any_gpu = any_gpu || free.back().gpus_total > 0;
-    const auto cordon = cordons_.find(node.info.name());
-    if (cordon != cordons_.end()) free.back().cordon = CordonText(cordon->second);
-  }
-  std::vector<QueuedJob> queue;
-  QueuePlan allocated;
-  for (const JobPtr& job : active) {
-    if (job->job().state() != v1::Job::STATE_QUEUED) continue;
-    // A postponed job is not in the queue until its next start is due, so that no other job waits
-    // behind it.
-    const bool postponed = job->job().next_start_unix_nanos() != 0;
-    if (postponed && parts_.clock.Monotonic() < memory_.RefusalsOf(job->job()).due) continue;
-    if (job->job().spec().resources().provisioner().empty()) {
-      queue.push_back(InQueue(*job, any_gpu));
-    } else {
-      Append(PlanAllocated(*job, NodesOf(job->job().allocation(), nodes)), &allocated);
-    }
-  }
-  QueuePlan plan = Schedule(std::move(queue), std::move(free));
-  Append(std::move(allocated), &plan);
-  return plan;
-}
-
-void Reconciler::Place(const Placement& placement) {
-  const std::string where = absl::StrCat(
-      Count(static_cast<int64_t>(placement.ranks.size()), "rank"),
-      placement.ranks.size() == 1 ? " on " : ", the first on ", placement.ranks.front().node());
-  const bool cuda = !placement.ranks.front().cuda_device().empty();
-  const auto change = [&](v1::StoredJob* stored,
-                          std::vector<v1::JobEvent>* events) -> absl::Status {
-    NSA_RETURN_IF_ERROR(
-        Apply(Trigger::kPlaced, {.text = where}, parts_.clock.Wall(), stored, events));
-    stored->mutable_placements()->Assign(placement.ranks.begin(), placement.ranks.end());
-    ResolveDevice(cuda, stored->mutable_job()->mutable_spec());
-    return absl::OkStatus();
-  };
-  const auto placed = parts_.store.Update(placement.job_id, change);
-  if (!placed.ok()) {
-    spdlog::warn("job {}: {}", placement.job_id, std::string(placed.status().message()));
-  }
 }
 
 }  // namespace nsa::server

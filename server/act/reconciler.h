@@ -21,6 +21,7 @@
 #include "server/act/job_memory.h"
 #include "server/act/path_guard.h"
 #include "server/act/profile/profile_broker.h"
+#include "server/act/queue/queue_round.h"
 #include "server/decide/next_action.h"
 #include "server/decide/scheduler.h"
 #include "server/store/fleet.h"
@@ -44,6 +45,7 @@ class Reconciler {
     const PathGuard& paths;
     const Clock& clock;
     StackStore& stacks;
+    SchedulingPolicy scheduling;
     std::function<void(const std::string& job_id)> changed;  // what is shown of a job has changed
     std::function<void()> after_tick;
   };
@@ -71,6 +73,7 @@ class Reconciler {
   // Gather.
   JobFacts FactsOf(const v1::StoredJob& job);
   void AddJournals(JobFacts* facts);
+  std::string PreemptorOf(const v1::StoredJob& job) const;
 
   // Act.
   void Act(const JobPtr& job, const Action& action);
@@ -85,12 +88,9 @@ class Reconciler {
   void SaveStacks(const JobPtr& job, const std::string& why);
   void AddEvent(const JobPtr& job, const v1::JobEvent& event);
 
-  void PlaceQueued(const std::vector<JobPtr>& active, const std::vector<NodeView>& nodes);
-  QueuePlan PlanQueue(const std::vector<JobPtr>& active, const std::vector<NodeView>& nodes) const;
-  void Place(const Placement& placement);
-
   const Parts parts_;
   JobMemory memory_;
+  QueueRound queue_;
   Cordons cordons_;           // used by the loop only: as they were when the tick began
   int64_t ticks_ = 0;         // used by the loop only
   absl::Duration last_tick_;  // used by the loop only: monotonic, when the last tick began

@@ -127,6 +127,9 @@ Health HealthOf(const v1::Job& job, int64_t now_unix_nanos) {
       if (ReasonFromWord(job.reason()) == Reason::kMoving) {
         return {HealthLevel::kWaiting, absl::StrCat("moving to other machines: ", Because(job))};
       }
+      if (ReasonFromWord(job.reason()) == Reason::kGivingWay) {
+        return {HealthLevel::kWaiting, absl::StrCat("ending with a checkpoint: ", Because(job))};
+      }
       return {HealthLevel::kWarning,
               absl::StrCat("restarting: ", Because(job), NextTry(job, now_unix_nanos))};
     case v1::Job::STATE_STOPPING:

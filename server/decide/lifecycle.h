@@ -37,9 +37,11 @@ enum class Trigger {
   kGracefulStopAsked,  // after the step in progress
   kStopNowAsked,       // at once
   kTimeLimitReached,   // limits.hours: after the step in progress
-  kMoveAsked,          // a machine is drained: the ranks end after the step in progress
+  // A machine is drained, or the job gives way to another: the ranks end after the step in
+  // progress.
+  kMoveAsked,
   kMoveNowAsked,       // its deadline has passed: the ranks are killed
-  kMoved,              // nothing of it runs on the machine any more: back into the queue
+  kMoved,              // nothing of it runs on its machines any more: back into the queue
   kGangStopped,        // every rank has ended, as asked
   kGangCompleted,      // every rank has ended, all steps done
   kResumed,            // back into the queue

@@ -100,8 +100,16 @@ Action Postpone(const JobFacts& facts, const Failure& refusal) {
       {.reason = decision.reason, .text = decision.text, .severity = v1::SEVERITY_ERROR}};
 }
 
-// Nothing of the job runs, and it may not start on one of its machines.
+// Nothing of the job runs, and it gives its slots back: it may not start on one of its machines, or
+// gives way to another job.
 action::Move LeaveForQueue(const JobFacts& facts, const std::string& text) {
+  if (!facts.job.preempted_by().empty()) {
+    return {
+        Trigger::kMoved,
+        {.reason = Word(Reason::kPreempted),
+         .text = absl::StrCat(text, text.empty() ? "" : "; ", "gave way to ", facts.gives_way_to,
+                              facts.leave.why.empty() ? "" : "; ", facts.leave.why)}};
+  }
   return {Trigger::kMoved,
           {.text = absl::StrCat(text, text.empty() ? "" : "; ", facts.leave.why,
                                 facts.leave.why.empty() ? "queued for any machine"
@@ -224,8 +232,9 @@ Action NextAfterGang(const JobFacts& facts) {
   return AfterFailure(facts, known || !verdict.failure.has_value() ? stored : *verdict.failure);
 }
 
-// For RESTARTING while the ranks end after the step in progress because a machine is drained. A
-// rank that fails or hangs meanwhile is treated as at any other time.
+// For RESTARTING while the ranks end after the step in progress because a machine is drained or
+// another job waits for their slots. A rank that fails or hangs meanwhile is treated as at any
+// other time.
 Action NextInMove(const JobFacts& facts) {
   const GangVerdict verdict = Judge(facts.ranks);
   using Kind = GangVerdict::Kind;
@@ -252,7 +261,9 @@ Action NextInRestarting(const JobFacts& facts) {
   if (AnyNodeLost(facts.ranks) || MachinesAreOver(facts.job.job())) {
     return action::Move{Trigger::kNodeGone, {.text = "a machine is gone; queued for another"}};
   }
-  if (facts.leave.kind != Leave::Kind::kStay) return LeaveForQueue(facts, "");
+  // A job whose ranks failed while it gave way does not start again on the slots that it gave up.
+  const bool gives_way = !facts.job.preempted_by().empty();
+  if (gives_way || facts.leave.kind != Leave::Kind::kStay) return LeaveForQueue(facts, "");
   const bool own_machines = !facts.job.job().spec().resources().provisioner().empty();
   if (own_machines && facts.job.job().reason() == Word(Reason::kPreempted)) {
     return NextWhereMachinesAreTaken(facts);

@@ -30,6 +30,7 @@ struct JobFacts {
   absl::Duration last_checkpoint;  // how long the slowest checkpoint so far took
   Refusals refusals;               // starts refused in a row
   Leave leave;                     // whether it may stay on its machines
+  std::string gives_way_to;        // the job that it gives way to, for people; else empty
 };
 
 namespace action {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <map>
-#include <optional>
+#include <numeric>
 #include <set>
 #include <tuple>
 
@@ -12,20 +12,16 @@
 #include "common/base/reason.h"
 #include "server/decide/allocation/allocation.h"
 #include "server/decide/lifecycle.h"
+#include "server/decide/rule/fair_share.h"
+#include "server/decide/rule/preemption.h"
 
 namespace nsa::server {
 namespace {
-
-int32_t Free(const NodeSlots& node, bool cuda) {
-  return cuda ? static_cast<int32_t>(node.gpus_free.size()) : node.cpu_free;
-}
 
 int32_t Total(const NodeSlots& node, bool cuda) { return cuda ? node.gpus_total : node.cpu_total; }
 
 // "2 GPUs", "1 CPU slot".
 std::string Slots(int32_t count, bool cuda) { return Count(count, cuda ? "GPU" : "CPU slot"); }
-
-int32_t RanksPerNode(const QueuedJob& job) { return (job.ranks + job.nodes - 1) / job.nodes; }
 
 // Whether ranks of the job can reach ranks on other machines from here, if they have to.
 bool Reaches(const QueuedJob& job, const NodeSlots& node) {
@@ -40,66 +36,83 @@ bool Suits(const QueuedJob& job, const NodeSlots& node) {
 // Machines from which all those of a job are taken.
 using Pool = std::vector<NodeSlots*>;
 
-// All machines, for jobs of one; and the groups of machines that are alike.
+// The pools of jobs, remembered by what must be equal.
 class Pools {
  public:
-  explicit Pools(std::vector<NodeSlots>& nodes) {
-    for (NodeSlots& node : nodes) all_.front().push_back(&node);
-  }
+  explicit Pools(std::vector<NodeSlots>& nodes) : nodes_(nodes) {}
 
   const std::vector<Pool>& For(const QueuedJob& job) {
-    if (job.nodes == 1) return all_;
-    const std::tuple key(job.demand.cuda, job.demand.programs, job.demand.clocks);
-    const auto [place, added] = alike_.try_emplace(key);
-    if (added) {
-      std::vector<Makeup> makeups;
-      for (const NodeSlots* node : all_.front()) makeups.push_back(node->makeup);
-      for (const Group& group : Groups(makeups, job.demand)) {
-        Pool& pool = place->second.emplace_back();
-        for (const size_t i : group) pool.push_back(all_.front()[i]);
+    const bool several = job.nodes > 1;
+    const auto [known, isnew] =
+        known_.try_emplace({several, several && job.demand.cuda, several && job.demand.programs,
+                            several && job.demand.clocks});
+    if (isnew) {
+      for (const Group& group : GroupsFor(job, nodes_)) {
+        Pool& pool = known->second.emplace_back();
+        for (const size_t i : group) pool.push_back(&nodes_[i]);
       }
     }
-    return place->second;
+    return known->second;
   }
 
  private:
-  std::vector<Pool> all_{1};
-  std::map<std::tuple<bool, bool, bool>, std::vector<Pool>> alike_;
+  std::vector<NodeSlots>& nodes_;
+  std::map<std::tuple<bool, bool, bool, bool>, std::vector<Pool>> known_;
 };
 
-// Whether the job would fit if nothing else ran, and with `all` if no machine were cordoned.
-bool FitsEmptyNodes(const QueuedJob& job, const std::vector<Pool>& pools, bool all) {
-  return std::ranges::any_of(pools, [&](const Pool& pool) {
-    const auto fitting = std::ranges::count_if(pool, [&](const NodeSlots* node) {
-      return (all || node->cordon.empty()) && Suits(job, *node);
-    });
-    return fitting >= job.nodes;
-  });
-}
+// Whether jobs would fit if nothing else ran. Remembered by what they ask for: a long queue holds
+// many jobs of few kinds.
+class Limits {
+ public:
+  enum class Fit { kRoom, kOnlyCordoned, kNever };
 
-// The machines of a pool for a job, those with the fewest free slots first. Nothing when too few
-// have room.
-std::optional<Pool> Choose(const QueuedJob& job, const Pool& pool) {
+  explicit Limits(Pools* pools) : pools_(*pools) {}
+
+  Fit Of(const QueuedJob& job) {
+    const auto [known, isnew] = known_.try_emplace(
+        {RanksPerNode(job), job.nodes, job.cuda, job.demand.programs, job.demand.clocks},
+        Fit::kNever);
+    if (isnew) known->second = Look(job);
+    return known->second;
+  }
+
+ private:
+  Fit Look(const QueuedJob& job) const {
+    Fit best = Fit::kNever;
+    for (const Pool& pool : pools_.For(job)) {
+      int32_t all = 0;
+      int32_t usable = 0;
+      for (const NodeSlots* node : pool) {
+        if (!Suits(job, *node)) continue;
+        ++all;
+        if (node->cordon.empty()) ++usable;
+      }
+      if (usable >= job.nodes) return Fit::kRoom;
+      if (all >= job.nodes) best = Fit::kOnlyCordoned;
+    }
+    return best;
+  }
+
+  Pools& pools_;
+  std::map<std::tuple<int32_t, int32_t, bool, bool, bool>, Fit> known_;
+};
+
+// The machines of a pool for a job, those with the fewest free slots first. Empty when too few have
+// room.
+Pool Choose(const QueuedJob& job, const Pool& pool) {
   Pool fitting;
   for (NodeSlots* node : pool) {
-    const bool fits = Reaches(job, *node) && Free(*node, job.cuda) >= RanksPerNode(job);
-    if (fits && node->cordon.empty()) fitting.push_back(node);
+    if (Usable(job, *node) && Free(*node, job.cuda) >= RanksPerNode(job)) fitting.push_back(node);
   }
-  if (static_cast<int32_t>(fitting.size()) < job.nodes) return std::nullopt;
-  std::ranges::sort(fitting, [&](const NodeSlots* a, const NodeSlots* b) {
-    const int32_t free_a = Free(*a, job.cuda);
-    const int32_t free_b = Free(*b, job.cuda);
-    return free_a != free_b ? free_a < free_b : a->name < b->name;
-  });
+  if (static_cast<int32_t>(fitting.size()) < job.nodes) return {};
+  std::ranges::partial_sort(fitting, fitting.begin() + job.nodes,
+                            [&](const NodeSlots* a, const NodeSlots* b) {
+                              const int32_t free_a = Free(*a, job.cuda);
+                              const int32_t free_b = Free(*b, job.cuda);
+                              return free_a != free_b ? free_a < free_b : a->name < b->name;
+                            });
   fitting.resize(job.nodes);
   return fitting;
-}
-
-std::optional<Pool> Choose(const QueuedJob& job, const std::vector<Pool>& pools) {
-  for (const Pool& pool : pools) {
-    if (std::optional<Pool> chosen = Choose(job, pool)) return chosen;
-  }
-  return std::nullopt;
 }
 
 Placement Take(const QueuedJob& job, const Pool& nodes) {
@@ -119,6 +132,14 @@ Placement Take(const QueuedJob& job, const Pool& nodes) {
     }
   }
   return placement;
+}
+
+// Places the job in the first pool that has room.
+std::optional<Placement> PlaceIn(const QueuedJob& job, const std::vector<Pool>& pools) {
+  for (const Pool& pool : pools) {
+    if (const Pool chosen = Choose(job, pool); !chosen.empty()) return Take(job, chosen);
+  }
+  return std::nullopt;
 }
 
 // "1 machine is cordoned: gpu-3, drained by alice (new kernel)"; empty if none is.
@@ -198,45 +219,136 @@ std::string AllocationText(const v1::Job& job, int ready) {
   }
 }
 
-Waiting WaitsForSlots(const QueuedJob& job, const std::vector<NodeSlots>& nodes) {
+Waiting WaitsForSlots(const QueuedJob& job, const std::vector<NodeSlots>& nodes,
+                      const std::string& giving_way) {
   int32_t free = 0;
   for (const NodeSlots& node : nodes) {
     if (node.cordon.empty()) free += Free(node, job.cuda);
   }
-  const std::string cordoned = CordonedText(nodes);
-  const std::string differ = DifferencesFor(job, nodes).text;
-  return {job.id, Word(Reason::kWaitingForSlots),
-          absl::StrCat("needs ", Slots(job.ranks, job.cuda), ", ", free,
-                       free == 1 ? " is free" : " are free", cordoned.empty() ? "" : "; ", cordoned,
-                       differ.empty() ? "" : "; not all machines can work together: ", differ)};
+  std::string text = absl::StrCat("needs ", Slots(job.ranks, job.cuda), ", ", free,
+                                  free == 1 ? " is free" : " are free");
+  for (const std::string& more : {giving_way, CordonedText(nodes)}) {
+    if (!more.empty()) absl::StrAppend(&text, "; ", more);
+  }
+  if (const std::string differ = DifferencesFor(job, nodes).text; !differ.empty()) {
+    absl::StrAppend(&text, "; not all machines can work together: ", differ);
+  }
+  return {job.id, Word(Reason::kWaitingForSlots), std::move(text)};
+}
+
+// "2 jobs give way to it"; empty if none does.
+std::string GivingWayText(const QueuedJob& job, const std::vector<RunningJob>& running) {
+  const auto count = std::ranges::count_if(running, [&](const RunningJob& other) {
+    return other.preempted_by == job.id && !other.slots.empty();
+  });
+  if (count == 0) return "";
+  return absl::StrCat(Count(count, "job"), count == 1 ? " gives" : " give", " way to it");
+}
+
+// Jobs to which others give way, or gave way since they were queued.
+class Awaited {
+ public:
+  explicit Awaited(const std::vector<RunningJob>& running) {
+    for (const RunningJob& job : running) {
+      if (job.preempted_by.empty()) continue;
+      int64_t& since = since_.try_emplace(job.preempted_by, job.since).first->second;
+      since = std::max(since, job.since);
+    }
+  }
+  bool empty() const { return since_.empty(); }
+  bool Has(const QueuedJob& job) const {
+    const auto found = since_.find(job.id);
+    return found != since_.end() && found->second >= job.order;
+  }
+
+ private:
+  std::map<std::string_view, int64_t> since_;  // when the last one began to, by id
+};
+
+// The queue, first in line first.
+std::vector<const QueuedJob*> InOrder(const std::vector<QueuedJob>& queue, const QueueRules& rules,
+                                      const Awaited& awaited, Limits* limits) {
+  std::vector<const QueuedJob*> line;
+  line.reserve(queue.size());
+  for (const QueuedJob& job : queue) line.push_back(&job);
+  std::ranges::stable_sort(line, [](const QueuedJob* a, const QueuedJob* b) {
+    return a->priority != b->priority ? a->priority > b->priority : a->order < b->order;
+  });
+  if (rules.shares.has_value()) {
+    SortByShare(
+        *rules.shares, [&](const QueuedJob& job) { return limits->Of(job) == Limits::Fit::kRoom; },
+        &line);
+  }
+  if (awaited.empty()) return line;
+  std::ranges::stable_sort(line, [&](const QueuedJob* a, const QueuedJob* b) {
+    return a->priority != b->priority ? a->priority > b->priority
+                                      : awaited.Has(*a) && !awaited.Has(*b);
+  });
+  return line;
 }
 
 }  // namespace
 
+int32_t RanksPerNode(const QueuedJob& job) { return (job.ranks + job.nodes - 1) / job.nodes; }
+
+int32_t Free(const NodeSlots& node, bool cuda) {
+  return cuda ? static_cast<int32_t>(node.gpus_free.size()) : node.cpu_free;
+}
+
+bool Usable(const QueuedJob& job, const NodeSlots& node) {
+  return node.cordon.empty() && Reaches(job, node);
+}
+
+std::vector<Group> GroupsFor(const QueuedJob& job, const std::vector<NodeSlots>& nodes) {
+  if (job.nodes == 1) {
+    Group all(nodes.size());
+    std::iota(all.begin(), all.end(), 0);
+    return {std::move(all)};
+  }
+  std::vector<Makeup> makeups;
+  for (const NodeSlots& node : nodes) makeups.push_back(node.makeup);
+  return Groups(makeups, job.demand);
+}
+
+std::optional<Placement> PlaceJob(const QueuedJob& job, std::vector<NodeSlots>* nodes) {
+  Pools pools(*nodes);
+  return PlaceIn(job, pools.For(job));
+}
+
 // Main path 3/7: schedule.
-QueuePlan Schedule(std::vector<QueuedJob> queue, std::vector<NodeSlots> nodes) {
-  std::ranges::stable_sort(queue, [](const QueuedJob& a, const QueuedJob& b) {
-    return a.priority != b.priority ? a.priority > b.priority : a.order < b.order;
-  });
+QueuePlan Schedule(std::vector<QueuedJob> queue, std::vector<NodeSlots> nodes,
+                   const QueueRules& rules) {
+  Pools pools(nodes);
+  Limits limits(&pools);
+  const Awaited awaited(rules.running);
   QueuePlan plan;
   const QueuedJob* first_waiting[2] = {};  // by kind: CPU, GPU
-  Pools alike(nodes);
-  for (const QueuedJob& job : queue) {
+  std::vector<const QueuedJob*> for_slots;
+  for (const QueuedJob* next : InOrder(queue, rules, awaited, &limits)) {
+    const QueuedJob& job = *next;
     plan.order.push_back(job.id);
-    const std::vector<Pool>& pools = alike.For(job);
-    if (!FitsEmptyNodes(job, pools, true)) {
-      plan.waiting.push_back(Unplaceable(job, nodes));
-    } else if (!FitsEmptyNodes(job, pools, false)) {
-      plan.waiting.push_back(WaitsForCordons(job, nodes));
-    } else if (const QueuedJob* ahead = first_waiting[job.cuda]; ahead != nullptr) {
+    const QueuedJob*& ahead = first_waiting[job.cuda];
+    const Limits::Fit fit = limits.Of(job);
+    if (fit != Limits::Fit::kRoom) {
+      plan.waiting.push_back(fit == Limits::Fit::kNever ? Unplaceable(job, nodes)
+                                                        : WaitsForCordons(job, nodes));
+      if (ahead == nullptr && rules.machines_missing && awaited.Has(job)) ahead = &job;
+      continue;
+    }
+    if (ahead != nullptr) {
       plan.waiting.push_back({job.id, Word(Reason::kBehindAnotherJob),
                               absl::StrCat("job ", ahead->name, " is first in line")});
-    } else if (const auto chosen = Choose(job, pools)) {
-      plan.placements.push_back(Take(job, *chosen));
+    } else if (auto placement = PlaceIn(job, pools.For(job))) {
+      plan.placements.push_back(*std::move(placement));
+      continue;
     } else {
-      plan.waiting.push_back(WaitsForSlots(job, nodes));
-      first_waiting[job.cuda] = &job;
+      plan.waiting.push_back(WaitsForSlots(job, nodes, GivingWayText(job, rules.running)));
+      ahead = &job;
     }
+    for_slots.push_back(&job);
+  }
+  if (!rules.machines_missing) {
+    plan.preemptions = PlanPreemptions(for_slots, std::move(nodes), rules.running);
   }
   return plan;
 }
@@ -255,22 +367,28 @@ QueuePlan PlanAllocated(const v1::StoredJob& job, std::vector<NodeSlots> nodes) 
   return Schedule({InQueue(job, any_gpu)}, std::move(nodes));
 }
 
-NodeSlots FreeSlots(const v1::NodeInfo& info,
-                    const std::vector<std::shared_ptr<const v1::StoredJob>>& active) {
+HeldSlots SlotsHeld(const std::vector<std::shared_ptr<const v1::StoredJob>>& active) {
+  HeldSlots held;
+  for (const auto& job : active) {
+    if (!HoldsSlots(job->job().state())) continue;
+    for (const v1::RankPlacement& place : job->placements()) held[place.node()].push_back(&place);
+  }
+  return held;
+}
+
+NodeSlots FreeSlots(const v1::NodeInfo& info, const HeldSlots& held) {
   NodeSlots slots{.name = info.name(),
                   .cpu_free = info.cpu_slots(),
                   .cpu_total = info.cpu_slots(),
                   .has_rank_address = !info.rank_address().empty(),
                   .makeup = MakeupOf(info, std::nullopt)};
   std::set<std::string> taken;
-  for (const auto& job : active) {
-    if (!HoldsSlots(job->job().state())) continue;
-    for (const v1::RankPlacement& place : job->placements()) {
-      if (place.node() != info.name()) continue;
-      if (place.cuda_device().empty()) {
+  if (const auto here = held.find(info.name()); here != held.end()) {
+    for (const v1::RankPlacement* place : here->second) {
+      if (place->cuda_device().empty()) {
         --slots.cpu_free;
       } else {
-        taken.insert(place.cuda_device());
+        taken.insert(place->cuda_device());
       }
     }
   }
@@ -279,7 +397,11 @@ NodeSlots FreeSlots(const v1::NodeInfo& info,
   for (const v1::GpuInfo& gpu : info.gpus()) {
     if (!gpu.fault().empty()) continue;
     ++slots.gpus_total;
-    if (!taken.contains(gpu.uuid())) free.push_back(&gpu);
+    if (taken.contains(gpu.uuid())) {
+      slots.gpus_held.push_back(gpu.uuid());
+    } else {
+      free.push_back(&gpu);
+    }
   }
   std::ranges::stable_sort(free, std::greater<>(),
                            [](const v1::GpuInfo* gpu) { return gpu->free_bytes() >> 30; });

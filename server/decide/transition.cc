@@ -83,6 +83,8 @@ absl::Status Apply(Trigger trigger, const Cause& cause, absl::Time now, v1::Stor
     const int64_t queued = stored->queued_unix_nanos();
     stored->set_run_seconds(RunSeconds(*stored, now));
     Enter(row.to, absl::ToUnixNanos(now), stored);
+    // A job that was placed again, or has ended, no longer gives way.
+    if (row.to == v1::Job::STATE_PREFLIGHT || IsTerminal(row.to)) stored->clear_preempted_by();
     // A job that was moved keeps its place in the queue.
     if (trigger == Trigger::kMoved) stored->set_queued_unix_nanos(queued);
   }

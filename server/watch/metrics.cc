@@ -48,6 +48,7 @@ Metrics::Metrics(const Clock& clock) : clock_(clock) {
   }
   families_.Histogram("nsa_store_commit_duration_seconds");
   families_.Histogram("nsa_queue_wait_seconds");
+  families_.Counter("nsa_preemptions_total");
   for (const char* op : {"insert", "update", "append", "delete"}) {
     families_.Counter("nsa_store_errors_total", {{"op", op}});
   }
@@ -121,7 +122,12 @@ void Metrics::ObserveMove(v1::Job::State from, const v1::StoredJob& stored) {
     families_.Histogram("nsa_queue_wait_seconds")
         .Observe(std::max(absl::ToDoubleSeconds(waited), 0.0));
   }
-  if (to == v1::Job::STATE_RESTARTING && ReasonFromWord(job.reason()) != Reason::kMoving) {
+  const std::optional<Reason> reason = ReasonFromWord(job.reason());
+  if (to == v1::Job::STATE_QUEUED && reason == Reason::kPreempted) {
+    families_.Counter("nsa_preemptions_total").Increment();
+  }
+  const bool as_asked = reason == Reason::kMoving || reason == Reason::kGivingWay;
+  if (to == v1::Job::STATE_RESTARTING && !as_asked) {
     JobSeries& series = SeriesOf(job);
     series.Counter("nsa_job_restarts_total", {{"job_id", job.id()}}).Increment();
     // A start that fails, too, prolongs the recovery from the first fault.

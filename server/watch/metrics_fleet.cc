@@ -88,6 +88,7 @@ void Metrics::ObserveMachines(const std::vector<NodeView>& nodes, const std::vec
     for (const char* state : {"free", "allocated", "cordoned"}) slots[{kind, state}] = 0;
   }
   bool any_gpu = false;
+  const HeldSlots held = SlotsHeld(active);
   std::set<Labels> agents;
   std::set<Labels> clocks;
   for (const NodeView& node : nodes) {
@@ -102,7 +103,7 @@ void Metrics::ObserveMachines(const std::vector<NodeView>& nodes, const std::vec
       families_.Gauge("nsa_node_clock_offset_seconds", agent)
           .Set(absl::ToDoubleSeconds(*node.clock_offset));
     }
-    const NodeSlots free = FreeSlots(node.info, active);
+    const NodeSlots free = FreeSlots(node.info, held);
     const auto gpus_free = static_cast<int64_t>(free.gpus_free.size());
     any_gpu = any_gpu || free.gpus_total > 0;
     const std::string unused = cordoned ? "cordoned" : "free";

@@ -56,6 +56,8 @@ inline constexpr FamilySpec kFamilies[] = {
     {kCounter, "nsa_jobs_finished_total", "result reason", "Jobs that have ended."},
     {kCounter, "nsa_jobs_deleted_total", "cause",
      "Ended jobs that were deleted, by a user or after job_retention_days (retention)."},
+    {kCounter, "nsa_preemptions_total", "",
+     "Jobs that gave way to a waiting job of higher priority and are queued again."},
     {kHistogram, "nsa_queue_wait_seconds", "", "Time from entering the queue to the start.",
      kWaitBuckets},
     {kHistogram, "nsa_recovery_seconds", "reason",

@@ -109,6 +109,32 @@ TEST(Options, KeepJobsForEverUnlessToldForHowLong) {
   }
 }
 
+TEST(Options, NobodyGivesWayUnlessTheConfigurationSaysSo) {
+  v1::CoordinatorConfig config;
+  const SchedulingPolicy fresh = ResolveOptions(config)->scheduling;
+  EXPECT_FALSE(fresh.preempt);
+  EXPECT_EQ(fresh.preempt_after, absl::Seconds(600));
+  EXPECT_EQ(fresh.fair_share_label, "");
+  v1::SchedulingConfig& scheduling = *config.mutable_scheduling();
+  scheduling.set_preempt(true);
+  scheduling.set_fair_share_label("team");
+  for (const double seconds : {0.0, 0.5, 86'400.0}) {
+    scheduling.set_preempt_after_seconds(seconds);
+    const auto options = ResolveOptions(config);
+    ASSERT_OK(options.status());
+    EXPECT_TRUE(options->scheduling.preempt);
+    EXPECT_EQ(options->scheduling.preempt_after, absl::Seconds(seconds));
+    EXPECT_EQ(options->scheduling.fair_share_label, "team");
+  }
+  for (const double seconds : {-1.0, 86'401.0, std::numeric_limits<double>::quiet_NaN()}) {
+    scheduling.set_preempt_after_seconds(seconds);
+    EXPECT_THAT(ResolveOptions(config).status(),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(HasSubstr("scheduling.preempt_after_seconds: "),
+                               HasSubstr("(0 to 86400)"))));
+  }
+}
+
 TEST(Options, RefuseTimesThatWouldKillHealthyJobs) {
   v1::CoordinatorConfig config;
   config.set_node_unknown_seconds(20);

@@ -32,8 +32,8 @@ struct Leave {
 // The strongest demand of all machines of the job's placement.
 Leave LeaveOf(const v1::StoredJob& job, const Cordons& cordons, absl::Time now);
 
-// Whether the job's ranks are being ended because of a drain: RESTARTING with ranks that were asked
-// to end after the step in progress.
+// Whether the job's ranks are being ended because of a drain, or because it gives way to another
+// job (preemption.h): RESTARTING with ranks that were asked to end after the step in progress.
 bool IsMoving(const v1::StoredJob& job);
 
 }  // namespace nsa::server

@@ -55,7 +55,7 @@ inline Caller AgentCaller(const std::string& node) {
 // on the same folder.
 struct Life {
   Life(const std::filesystem::path& folder, FakeClock& a_clock,
-       const std::filesystem::path& allowed_root = "/")
+       const std::filesystem::path& allowed_root = "/", const SchedulingPolicy& scheduling = {})
       : clock(a_clock),
         metrics(clock),
         fleet(clock, {}),
@@ -99,6 +99,7 @@ struct Life {
                           .paths = paths,
                           .clock = clock,
                           .stacks = stacks,
+                          .scheduling = scheduling,
                           .changed = [this](const std::string& id) { hub.Publish(id); }});
     service = std::make_unique<FleetService>(FleetService::Parts{
         .store = *store,
@@ -158,7 +159,7 @@ class Harness : public ::testing::Test {
   // Restarts the coordinator. Agents and workers stay.
   void Restart() {
     life_.reset();
-    life_ = std::make_unique<Life>(folder_ / "state", clock_);
+    life_ = std::make_unique<Life>(folder_ / "state", clock_, "/", scheduling_);
   }
   Life& life() { return *life_; }
   JobStore& store() { return *life_->store; }
@@ -266,6 +267,7 @@ class Harness : public ::testing::Test {
   }
 
   TempDir folder_;
+  SchedulingPolicy scheduling_;  // of the next Restart()
 
  private:
   FakeClock clock_;

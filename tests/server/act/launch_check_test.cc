@@ -63,7 +63,7 @@ TEST(FreeSlots, TheEmptiestGpuComesFirst) {
   AddGpu("GPU-job", 79 * kGiB, &info);
   AddGpu("GPU-b", 79 * kGiB + 2, &info);
   const auto job = std::make_shared<const v1::StoredJob>(PlacedOn("GPU-job", dir));
-  const NodeSlots slots = FreeSlots(info, {job});
+  const NodeSlots slots = FreeSlots(info, SlotsHeld({job}));
   EXPECT_THAT(slots.gpus_free, ElementsAre("GPU-a", "GPU-b", "GPU-notebook"));
   EXPECT_EQ(slots.gpus_total, 4);
 }

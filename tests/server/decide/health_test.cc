@@ -90,6 +90,15 @@ TEST(Health, AMoveIsNoFault) {
   EXPECT_EQ(HealthOf(job, 0).level, HealthLevel::kWaiting);
 }
 
+TEST(Health, GivingWayIsNoFault) {
+  v1::Job job = Running();
+  job.set_state(v1::Job::STATE_RESTARTING);
+  job.set_reason("GIVING_WAY");
+  job.set_message("gives way to job urgent");
+  EXPECT_EQ(HealthOf(job, 0).words, "ending with a checkpoint: gives way to job urgent");
+  EXPECT_EQ(HealthOf(job, 0).level, HealthLevel::kWaiting);
+}
+
 TEST(Health, EveryStateHasASentence) {
   for (int state = v1::Job::State_MIN; state <= v1::Job::State_MAX; ++state) {
     v1::Job job = Running();

@@ -23,6 +23,7 @@ struct Situation {
   HangState hang;
   Refusals refusals;
   Leave leave;
+  std::string gives_way_to;
 
   JobFacts Facts() const {
     const absl::Duration now = absl::Hours(100);
@@ -35,7 +36,8 @@ struct Situation {
             .checking = checking,
             .hang = hang,
             .refusals = refusals,
-            .leave = leave};
+            .leave = leave,
+            .gives_way_to = gives_way_to};
   }
 };
 

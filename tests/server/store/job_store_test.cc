@@ -46,6 +46,28 @@ TEST_F(JobStoreTest, KeepsJobsEventsRecordsAndProgressOverAReopen) {
   EXPECT_LT((*events)[0].sequence(), (*events)[1].sequence());
 }
 
+TEST_F(JobStoreTest, KeepsForWhomAJobGivesWayOverAReopen) {
+  const std::string id = Insert("low");
+  ASSERT_OK(store_
+                ->Update(id,
+                         [](v1::StoredJob* job, std::vector<v1::JobEvent>* events) {
+                           job->mutable_job()->set_state(v1::Job::STATE_RESTARTING);
+                           job->mutable_job()->set_reason("GIVING_WAY");
+                           job->set_preempted_by("jurgent");
+                           events->emplace_back().set_reason("GIVING_WAY");
+                           return absl::OkStatus();
+                         })
+                .status());
+  Reopen();
+  const auto job = store_->Find(id);
+  ASSERT_TRUE(job.ok());
+  EXPECT_EQ((*job)->preempted_by(), "jurgent");
+  EXPECT_EQ((*job)->job().state(), v1::Job::STATE_RESTARTING);
+  const auto active = store_->Active();
+  ASSERT_EQ(active.size(), 1u) << "so that the reconciler goes on with it";
+  EXPECT_EQ(active[0]->preempted_by(), "jurgent");
+}
+
 TEST_F(JobStoreTest, FindsByIdAndTheNewestByName) {
   const std::string first = Insert("demo");
   const std::string second = Insert("demo");
