@@ -206,6 +206,8 @@ COORDINATOR = [
     series("Queue wait, mean", "s", "Time from entering the queue to the start, of jobs that started within an interval.",
            (f"rate(nsa_queue_wait_seconds_sum{{{JOB}}}[$__rate_interval]) / (rate(nsa_queue_wait_seconds_count{{{JOB}}}[$__rate_interval]) > 0) "
             f"or 0 * nsa_queue_wait_seconds_count{{{JOB}}}", "mean"), minimum=0),
+    series("Preemptions", "none", "Jobs that gave way to one of higher priority within an interval (scheduling.preempt).",
+           (f"increase(nsa_preemptions_total{{{JOB}}}[$__rate_interval])", "jobs"), minimum=0),
     series("Store errors", "none", "Operations of the store that failed within an interval.",
            (f"increase(nsa_store_errors_total{{{JOB}}}[$__rate_interval])", "{{op}}"), minimum=0),
     series("Open streams", "none", "Streams of clients that watch a job or follow a log.", (f"nsa_rpc_streams_active{{{JOB}}}", "{{method}}"),
