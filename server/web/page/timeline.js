@@ -7,6 +7,7 @@ const GAP = 3;
 const HEAD = 26;
 const AXIS = 20;
 const COLORS = ['--c1', '--c2', '--c3', '--c4', '--c5', '--c6', '--c7'];
+const TALLEST = 16_000;  // pixels of a canvas that browsers draw
 const SHORTEST = 0.02;  // microseconds in the picture
 
 // The first event of a lane that may still be there at `time`.
@@ -44,10 +45,11 @@ export class Timeline {
     this.titles = h('div', { class: 'lane-names', 'aria-hidden': 'true' }, this.labels());
     this.selection = h('i', { hidden: true });
     const button = (text, name, act) => h('button', { type: 'button', 'aria-label': name, title: name, onclick: act }, text);
+    this.box = h('div', { class: 'lane-box' }, this.titles, h('div', { class: 'lane-area' }, this.canvas, this.selection));
     this.element = h('div', { class: 'timeline' },
       h('div', { class: 'tools' }, button('−', 'Zoom out', () => this.zoom(2)), button('+', 'Zoom in', () => this.zoom(0.5)), button('←', 'Earlier', () => this.move(-0.5)), button('→', 'Later', () => this.move(0.5)),
         button('All', 'The whole trace', () => this.show(trace.begin, trace.end)), this.value),
-      h('div', { class: 'lane-box' }, this.titles, h('div', { class: 'lane-area' }, this.canvas, this.selection)),
+      this.box,
       h('p', { class: 'note', id: 'timeline-keys' }, 'Drag to zoom in, double-click to zoom out. With the picture focused: ← → previous and next, ↑ ↓ other lane, + − zoom, 0 all.',
         trace.left > 0 && ` ${trace.left.toLocaleString('en-US')} events are not in the picture; the table has them.`));
     this.listen();
@@ -176,6 +178,8 @@ export class Timeline {
       this.from = lane.begin[i] + lane.length[i] / 2 - width / 2;
       this.to = this.from + width;
     }
+    const top = this.tops[this.trace.lanes.indexOf(lane)];
+    this.box.scrollTop = Math.min(Math.max(this.box.scrollTop, top + LANE + GAP - this.box.clientHeight), top - HEAD);
     this.choose({ lane, i });
   }
 
@@ -227,7 +231,7 @@ export class Timeline {
   draw() {
     const width = this.canvas.clientWidth;
     if (width === 0) return;
-    const ratio = devicePixelRatio || 1;
+    const ratio = Math.min(devicePixelRatio || 1, TALLEST / this.height);
     this.canvas.width = Math.round(width * ratio);
     this.canvas.height = Math.round(this.height * ratio);
     const ctx = this.canvas.getContext('2d');
