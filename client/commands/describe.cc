@@ -107,6 +107,7 @@ void PrintHead(Session& session, const v1::Job& job) {
     fields.Add("Queue", absl::StrCat("place ", job.queue_position()));
   }
   fields.Add("Machines", AllocationText(job));
+  fields.Add("Unix user", job.unix_user());
   fields.Add("Submitted", When(now, job.submit_unix_nanos()));
   fields.Add("Started", When(now, job.start_unix_nanos()));
   fields.Add("Ended", When(now, job.end_unix_nanos()));

@@ -74,6 +74,7 @@ absl::StatusOr<ExitCode> Nodes(Session& session) {
                                    {"WORKERS"},
                                    {"CLOCK", true},
                                    {"RANK ADDRESS"},
+                                   {"RANKS RUN AS"},
                                    {"CUDA WORKER"}});
   }
   Table table(columns);
@@ -97,6 +98,7 @@ absl::StatusOr<ExitCode> Nodes(Session& session) {
       row.emplace_back(Programs(info));
       row.emplace_back(Clock(node));
       row.emplace_back(OrDash(info.rank_address()));
+      row.emplace_back(info.unix_users() ? "job's Unix user" : "agent's user");
       row.emplace_back(info.cuda_worker() ? "yes" : info.cuda_problem());
     }
     table.Add(std::move(row));

@@ -15,6 +15,7 @@ struct TokenFlags {
   std::string role = "submitter";
   std::string node;
   std::string valid;
+  std::string unix_user;
 };
 
 std::string RoleWord(v1::Role role) {
@@ -44,6 +45,7 @@ void ShowSecret(Session& session, const Response& response, const std::string& w
   const v1::AccessToken& token = response.token();
   session.Note(absl::StrCat(
       what, " ", token.id(), " of ", WhoseText(token), ", role ", RoleWord(token.role()),
+      token.unix_user().empty() ? "" : absl::StrCat(", Unix user ", token.unix_user()),
       ", valid until ",
       token.expire_unix_nanos() == 0 ? "it is revoked" : Timestamp(token.expire_unix_nanos()),
       ". It is shown only this once; keep it in a file with mode 0600."));
@@ -53,6 +55,7 @@ absl::StatusOr<ExitCode> Create(Session& session, const TokenFlags& flags) {
   v1::CreateTokenRequest request;
   request.set_name(flags.name);
   request.set_node(flags.node);
+  request.set_unix_user(flags.unix_user);
   NSA_ASSIGN_OR_RETURN(const v1::Role role, RoleOf(flags.role));
   request.set_role(role);
   NSA_ASSIGN_OR_RETURN(const int64_t seconds, ParseSeconds("--valid", flags.valid));
@@ -97,7 +100,8 @@ absl::StatusOr<ExitCode> List(Session& session) {
     session.PrintDocument(all);
     return ExitCode::kOk;
   }
-  Table table({{"ID"}, {"ROLE"}, {"WHOSE"}, {"AGE", true}, {"VALID UNTIL"}, {"KIND"}});
+  Table table(
+      {{"ID"}, {"ROLE"}, {"WHOSE"}, {"UNIX USER"}, {"AGE", true}, {"VALID UNTIL"}, {"KIND"}});
   for (const v1::AccessToken& token : all.tokens()) {
     if (session.flags().format == Format::kName) {
       session.out() << token.id() << "\n";
@@ -105,6 +109,7 @@ absl::StatusOr<ExitCode> List(Session& session) {
     }
     const bool agent = token.role() == v1::ROLE_AGENT;
     table.Add({token.id(), RoleWord(token.role()), WhoseText(token),
+               token.unix_user().empty() ? "-" : token.unix_user(),
                ShortAge(session.now(), token.create_unix_nanos()),
                token.expire_unix_nanos() == 0 ? "-" : Timestamp(token.expire_unix_nanos()),
                !agent           ? "token"
@@ -153,6 +158,7 @@ void AddToken(Cli* cli) {
        .group = "Service",
        .more = "For operators. The coordinator keeps only hashes; a change counts at once.",
        .examples = "nsactl token create ada --role submitter --valid 90d > ada.token\n"
+                   "nsactl token create ada --role submitter --unix-user ada > ada.token\n"
                    "nsactl token create --role agent --node gpu-02 > join.token\n"
                    "nsactl token revoke ada"});
   Options create = cli->Add(
@@ -168,6 +174,8 @@ void AddToken(Cli* cli) {
   create.OptionalArgument("NAME", &flags->name, "Whose token it is; not with --role agent");
   create.Text("--role", "ROLE", &flags->role, "viewer, submitter (default), operator or agent");
   create.Text("--node", "NODE", &flags->node, "With --role agent: the node_name of the agent");
+  create.Text("--unix-user", "USER", &flags->unix_user,
+              "Who runs its jobs on machines with unix_users (agent.yaml)");
   create.Text("--valid", "DURATION", &flags->valid, "e.g. 30d or 12h (default: until revoked)");
   cli->Add({.name = "list",
             .what = "List tokens and the secrets of nodes, without what is secret",

@@ -36,6 +36,8 @@ struct MachineView {
   std::string cuda_compat_path;
   // Where ranks on this machine wait for ranks on others (agent.yaml); empty: not set.
   std::string rank_address;
+  // Ranks run there as the job's Unix user, not as the user of this process.
+  bool unix_users = false;
   // Why no rank is placed on it at present: "gpu-3 is drained by alice (new kernel)"; empty: ranks
   // may be placed.
   std::string cordon;

@@ -45,6 +45,7 @@ v1::WorkerAssignment Assignment(const v1::StoredJob& stored, const v1::RankPlace
     assignment.set_submitted_resume(job.spec().restart().resume());
   }
   assignment.set_cuda_device(place.cuda_device());
+  assignment.set_unix_user(job.unix_user());
   assignment.set_ranks_on_node(ranks_on_node);
   if (stored.gang_ending()) {
     assignment.mutable_stop()->set_mode(v1::STOP_MODE_NOW);

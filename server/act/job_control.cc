@@ -217,6 +217,7 @@ absl::StatusOr<v1::SubmitJobResponse> JobControl::Submit(const v1::SubmitJobRequ
   v1::StoredJob stored = NewJob(response.report(), NewJobId(), absl::ToUnixNanos(clock_.Wall()));
   stored.set_out_dir_real(*std::move(out_dir));
   stored.mutable_job()->set_owner(asker.name);
+  stored.mutable_job()->set_unix_user(asker.unix_user);
   v1::JobEvent event = SubmittedEvent(stored);
   const auto inserted =
       store_.Insert(std::move(stored), request.request_id(), fingerprint, std::move(event));

@@ -18,11 +18,12 @@
 
 namespace nsa::server {
 
-// Who asks: the name that submitted jobs get as their owner, and whether other owners' jobs do not
-// exist for the asker.
+// Who asks: the name that submitted jobs get as their owner, the Unix user that runs them, and
+// whether other owners' jobs do not exist for the asker.
 struct Asker {
   std::string name;
   bool own_jobs_only = false;
+  std::string unix_user;
 
   // For JobStore::Find() and its filter.
   std::string only() const { return own_jobs_only ? name : ""; }

@@ -64,6 +64,7 @@ Failure FromExit(const RankView& rank, const WorkerObservation& worker) {
   if (!worker.start_error().empty()) {
     failure.reason = Word(Reason::kStartFailed);
     failure.text = absl::StrCat(who, " could not be started: ", worker.start_error());
+    failure.final = worker.exit_code() == kExitFinal;
   } else if (EndedByAgent(worker)) {
     failure.reason = Word(Reason::kKilled);
     failure.text = absl::StrCat(who, " was killed by its agent");

@@ -37,6 +37,7 @@ MachineView MachineViewOf(const v1::NodeInfo& info) {
   view.driver_version = info.driver_version();
   view.cuda_compat_path = info.cuda_compat_path();
   view.rank_address = info.rank_address();
+  view.unix_users = info.unix_users();
   return view;
 }
 

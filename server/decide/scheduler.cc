@@ -28,9 +28,14 @@ bool Reaches(const QueuedJob& job, const NodeSlots& node) {
   return job.nodes == 1 || node.has_rank_address;
 }
 
+// Whether the machine knows as whom to run the job.
+bool HasUser(const QueuedJob& job, const NodeSlots& node) {
+  return job.has_unix_user || !node.unix_users;
+}
+
 // Whether the machine has room for its share of the job's ranks if nothing else runs.
 bool Suits(const QueuedJob& job, const NodeSlots& node) {
-  return Reaches(job, node) && Total(node, job.cuda) >= RanksPerNode(job);
+  return Reaches(job, node) && HasUser(job, node) && Total(node, job.cuda) >= RanksPerNode(job);
 }
 
 // Machines from which all those of a job are taken.
@@ -69,9 +74,10 @@ class Limits {
   explicit Limits(Pools* pools) : pools_(*pools) {}
 
   Fit Of(const QueuedJob& job) {
-    const auto [known, isnew] = known_.try_emplace(
-        {RanksPerNode(job), job.nodes, job.cuda, job.demand.programs, job.demand.clocks},
-        Fit::kNever);
+    const auto [known, isnew] =
+        known_.try_emplace({RanksPerNode(job), job.nodes, job.cuda, job.has_unix_user,
+                            job.demand.programs, job.demand.clocks},
+                           Fit::kNever);
     if (isnew) known->second = Look(job);
     return known->second;
   }
@@ -94,7 +100,7 @@ class Limits {
   }
 
   Pools& pools_;
-  std::map<std::tuple<int32_t, int32_t, bool, bool, bool>, Fit> known_;
+  std::map<std::tuple<int32_t, int32_t, bool, bool, bool, bool>, Fit> known_;
 };
 
 // The machines of a pool for a job, those with the fewest free slots first. Empty when too few have
@@ -196,6 +202,13 @@ Waiting Unplaceable(const QueuedJob& job, const std::vector<NodeSlots>& nodes) {
   if (reaching < job.nodes) {
     absl::StrAppend(&text, "; ", reaching, " of them have a rank_address (agent.yaml)");
   }
+  const auto closed =
+      std::ranges::count_if(nodes, [&](const NodeSlots& node) { return !HasUser(job, node); });
+  if (closed > 0) {
+    absl::StrAppend(&text, "; ", closed,
+                    " of them run only jobs with a Unix user (unix_users in agent.yaml): submit "
+                    "with a token made with `nsactl token create --unix-user`");
+  }
   return {job.id, Word(Reason::kUnplaceable), std::move(text)};
 }
 
@@ -296,7 +309,7 @@ int32_t Free(const NodeSlots& node, bool cuda) {
 }
 
 bool Usable(const QueuedJob& job, const NodeSlots& node) {
-  return node.cordon.empty() && Reaches(job, node);
+  return node.cordon.empty() && Reaches(job, node) && HasUser(job, node);
 }
 
 std::vector<Group> GroupsFor(const QueuedJob& job, const std::vector<NodeSlots>& nodes) {
@@ -381,6 +394,7 @@ NodeSlots FreeSlots(const v1::NodeInfo& info, const HeldSlots& held) {
                   .cpu_free = info.cpu_slots(),
                   .cpu_total = info.cpu_slots(),
                   .has_rank_address = !info.rank_address().empty(),
+                  .unix_users = info.unix_users(),
                   .makeup = MakeupOf(info, std::nullopt)};
   std::set<std::string> taken;
   if (const auto here = held.find(info.name()); here != held.end()) {
@@ -419,6 +433,7 @@ QueuedJob InQueue(const v1::StoredJob& job, bool any_gpu) {
           .ranks = std::max(spec.resources().gpus(), 1),
           .nodes = std::max(spec.resources().nodes(), 1),
           .cuda = cuda,
+          .has_unix_user = !job.job().unix_user().empty(),
           .name = job.job().name(),
           .demand = DemandOf(spec, cuda)};
 }

@@ -51,6 +51,7 @@ struct QueuedJob {
   int32_t ranks = 1;
   int32_t nodes = 1;
   bool cuda = false;
+  bool has_unix_user = false;
   std::string name;          // for people
   Demand demand;             // of a job of several machines
   std::string share;         // its value of SchedulingPolicy::fair_share_label
@@ -65,6 +66,7 @@ struct NodeSlots {
   std::vector<std::string> gpus_held;  // UUIDs of those that jobs hold, without faulty ones
   int32_t gpus_total = 0;
   bool has_rank_address = false;  // else no job of several machines is placed here
+  bool unix_users = false;        // no job without a Unix user is placed here
   std::string cordon;  // why nothing is placed here, as CordonText(); empty: not cordoned
   Makeup makeup;
 };

@@ -23,6 +23,7 @@ Caller CallerOf(const v1::AccessToken& token) {
   Caller caller;
   caller.role = token.role();
   caller.node = token.node();
+  caller.unix_user = token.unix_user();
   caller.name = token.role() == v1::ROLE_AGENT ? absl::StrCat("node ", token.node()) : token.name();
   return caller;
 }

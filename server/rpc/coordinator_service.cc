@@ -32,7 +32,7 @@ absl::StatusOr<Response> Wrap(absl::StatusOr<v1::Job> job) {
 }
 
 Asker AskerOf(const Caller& caller) {
-  return {.name = caller.name, .own_jobs_only = caller.role == v1::ROLE_SUBMITTER};
+  return {caller.name, caller.role == v1::ROLE_SUBMITTER, caller.unix_user};
 }
 
 }  // namespace
@@ -375,7 +375,7 @@ CoordinatorService::Unary* CoordinatorService::GetVersion(Context* context,
 CoordinatorService::Unary* CoordinatorService::CreateToken(Context* context,
                                                            const v1::CreateTokenRequest* request,
                                                            v1::CreateTokenResponse* response) {
-  return UnaryCall(context, parts_.rules, "CreateToken", request->name() + request->node())
+  return UnaryCall(context, parts_.rules, "CreateToken", WhoseToken(*request))
       .Run<v1::CreateTokenResponse>(response, [=, this](const Caller&) {
         return server::CreateToken(parts_.access, *request);
       });

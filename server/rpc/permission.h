@@ -18,7 +18,8 @@ struct Caller {
   std::string node;  // with ROLE_AGENT
   // Over the unix socket, and without a token that is known.
   bool local = false;
-  std::string from;  // the address, as gRPC names it
+  std::string unix_user;  // AccessToken.unix_user
+  std::string from;       // the address, as gRPC names it
   std::string certificate_name;
 };
 

@@ -17,6 +17,12 @@ constexpr absl::Duration kJoinTokenLives = absl::Hours(1);
 
 }  // namespace
 
+std::string WhoseToken(const v1::CreateTokenRequest& request) {
+  const std::string whose = request.name() + request.node();
+  if (request.unix_user().empty()) return whose;
+  return absl::StrCat(whose, " with Unix user ", request.unix_user());
+}
+
 absl::StatusOr<v1::CreateTokenResponse> CreateToken(AccessStore& access,
                                                     const v1::CreateTokenRequest& request) {
   if (request.valid_seconds() < 0 || request.valid_seconds() > kLongestSeconds) {
@@ -30,6 +36,7 @@ absl::StatusOr<v1::CreateTokenResponse> CreateToken(AccessStore& access,
   token.set_name(request.name());
   token.set_role(request.role());
   token.set_node(request.node());
+  token.set_unix_user(request.unix_user());
   v1::CreateTokenResponse response;
   NSA_ASSIGN_OR_RETURN(*response.mutable_secret(), NewSecret());
   NSA_ASSIGN_OR_RETURN(*response.mutable_token(),

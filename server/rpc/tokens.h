@@ -9,6 +9,9 @@
 
 namespace nsa::server {
 
+// What the audit log says the request is about: "ada", "ada with Unix user ada".
+std::string WhoseToken(const v1::CreateTokenRequest& request);
+
 absl::StatusOr<v1::CreateTokenResponse> CreateToken(AccessStore& access,
                                                     const v1::CreateTokenRequest& request);
 absl::StatusOr<v1::ListTokensResponse> ListTokens(const AccessStore& access,

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/run/atomic_file.h"
+#include "common/run/unix_user.h"
 #include "server/store/random_id.h"
 #include "server/store/sealed.h"
 
@@ -42,11 +44,26 @@ absl::StatusOr<v1::StoredAccess> ReadFile(const std::filesystem::path& path) {
   return access;
 }
 
+absl::Status CheckUnixUser(const v1::AccessToken& token) {
+  if (token.unix_user().empty()) return absl::OkStatus();
+  if (token.role() != v1::ROLE_SUBMITTER && token.role() != v1::ROLE_OPERATOR) {
+    return absl::InvalidArgumentError(
+        "unix_user: set for a token that submits no jobs; leave it out, or choose the role "
+        "submitter or operator");
+  }
+  if (IsUnixUser(token.unix_user())) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("unix_user: '", absl::CHexEscape(token.unix_user().substr(0, 80)),
+                   "' (1 to 32 of a-z, 0-9, _ and -, beginning with a letter or _, and never "
+                   "root); give the name of the user that shall run the jobs"));
+}
+
 absl::Status CheckToken(const v1::AccessToken& token) {
   const bool agent = token.role() == v1::ROLE_AGENT;
   if (token.role() == v1::ROLE_UNSPECIFIED || !v1::Role_IsValid(token.role())) {
     return absl::InvalidArgumentError("role: not set; choose viewer, submitter, operator or agent");
   }
+  NSA_RETURN_IF_ERROR(CheckUnixUser(token));
   if (agent && !token.name().empty()) {
     return absl::InvalidArgumentError("name: set for an agent; give the node instead");
   }

@@ -302,8 +302,9 @@ TEST_F(CommandsTest, NodesAreListed) {
             "NAME  STATE  CPU SLOTS  GPUS  FREE MEMORY  HEARTBEAT  JOBS\n"
             "box   READY        1/2  -     20.00 GiB    2 s ago    jdemo1234567\n");
   EXPECT_THAT(Run({"nodes", "-o", "wide"}).out,
-              AllOf(HasSubstr("DRIVER  NCCL  AGENT  WORKERS  CLOCK  RANK ADDRESS  CUDA WORKER\n"),
-                    HasSubstr("    -  -             no GPU")));
+              AllOf(HasSubstr("DRIVER  NCCL  AGENT  WORKERS  CLOCK  RANK ADDRESS  "
+                              "RANKS RUN AS  CUDA WORKER\n"),
+                    HasSubstr("    -  -             agent's user  no GPU")));
   info.set_worker_hash("0123456789abcdef");
   info.set_cuda_worker_hash("fedcba9876543210");
   info.set_nccl_version("2.28.3");
@@ -311,7 +312,7 @@ TEST_F(CommandsTest, NodesAreListed) {
   EXPECT_THAT(Run({"nodes", "-o", "wide"}).out,
               AllOf(HasSubstr(" 2.28.3 "), HasSubstr(" 01234567,fedcba98  -0.250 s ")));
   info.set_rank_address("10.0.0.2");
-  EXPECT_THAT(Run({"nodes", "-o", "wide"}).out, HasSubstr("10.0.0.2      no GPU"));
+  EXPECT_THAT(Run({"nodes", "-o", "wide"}).out, HasSubstr("10.0.0.2      agent's user  no GPU"));
   EXPECT_EQ(Run({"nodes", "-o", "name"}).out, "box\n");
   EXPECT_EQ(nlohmann::json::parse(Run({"nodes", "-o", "json"}).out)["nodes"][0]["state"], "READY");
 }

@@ -62,6 +62,15 @@ TEST(Desired, ARankLearnsTheAddressOfTheNextRankIfThatIsOnAnotherMachine) {
   EXPECT_THAT(Texts("b", job, told), ElementsAre("rank 2, several machines: zero"));
 }
 
+TEST(Desired, ARankLearnsTheUnixUserOfItsJob) {
+  const JobPtr job = RunningOn({"a"});
+  auto owned = std::make_shared<v1::StoredJob>(*job);
+  owned->mutable_job()->set_unix_user("ada");
+  const auto nobody = [](auto&&...) { return std::nullopt; };
+  EXPECT_EQ(DesiredOn("a", {owned}, nobody, absl::UnixEpoch()).at(0).unix_user(), "ada");
+  EXPECT_EQ(DesiredOn("a", {job}, nobody, absl::UnixEpoch()).at(0).unix_user(), "");
+}
+
 TEST(Desired, NoAddressOfAJobOnOneMachineIsPassedOn) {
   EXPECT_THAT(Texts("a", RunningOn({"a", "a"}), {{{"a", 0}, "zero"}, {{"a", 1}, "one"}}),
               ElementsAre("rank 0", "rank 1"));

@@ -70,6 +70,19 @@ TEST(Gang, ALostNodeIsAFaultOfTheMachine) {
   EXPECT_FALSE(verdict.gone) << "rank 0 is still there";
 }
 
+TEST(Gang, AStartThatCanNeverSucceedIsNotRepeated) {
+  RankView rank = Rank(0, v1::WorkerObservation::STATE_EXITED);
+  rank.worker->set_exit_code(-1);
+  rank.worker->set_start_error("spawn: /bin/worker: not there");
+  EXPECT_FALSE(Judge({rank}).failure->final);
+  rank.worker->set_start_error("unix_user: bob is not on this machine");
+  rank.worker->set_exit_code(3);
+  const GangVerdict verdict = Judge({rank});
+  EXPECT_EQ(verdict.failure->reason, "START_FAILED");
+  EXPECT_TRUE(verdict.failure->final);
+  EXPECT_THAT(verdict.failure->text, HasSubstr("bob is not on this machine"));
+}
+
 // The agent was told to end the gang because of rank 0 before it saw that rank 1 had crashed.
 TEST(Gang, ACrashIsTheCauseEvenIfTheAgentMeantToKillTheRank) {
   const GangVerdict verdict =

@@ -72,6 +72,21 @@ TEST(Scheduler, KeepsAJobWholeRatherThanSplitItAcrossNodes) {
   EXPECT_THAT(Text(plan), ElementsAre("two: c c"));
 }
 
+TEST(Scheduler, AJobWithoutAUnixUserIsNotPlacedWhereRanksRunAsUsers) {
+  NodeSlots users = Cpu("users", 2, 2);
+  users.unix_users = true;
+  const QueuedJob without = {.id = "without"};
+  const QueuedJob with = {.id = "with", .has_unix_user = true};
+  EXPECT_THAT(Text(Schedule({without}, {users, Cpu("open", 4, 4)})), ElementsAre("without: open"));
+  EXPECT_THAT(Text(Schedule({with}, {users, Cpu("open", 4, 4)})), ElementsAre("with: users"));
+  const QueuePlan plan = Schedule({without, with}, {users});
+  EXPECT_THAT(Text(plan), ElementsAre("with: users")) << "it does not hold back others";
+  ASSERT_THAT(plan.waiting, SizeIs(1));
+  EXPECT_EQ(plan.waiting[0].reason, "UNPLACEABLE");
+  EXPECT_THAT(plan.waiting[0].text, HasSubstr("1 of them run only jobs with a Unix user"));
+  EXPECT_THAT(plan.waiting[0].text, HasSubstr("nsactl token create --unix-user"));
+}
+
 TEST(Scheduler, SharesRanksOverAsManyNodesAsAsked) {
   const QueuePlan plan =
       Schedule({{.id = "wide", .ranks = 4, .nodes = 2}},
