@@ -21,6 +21,7 @@
 #include "common/base/fd.h"
 #include "common/base/status.h"
 #include "common/base/thread_name.h"
+#include "common/run/run_file.h"
 
 namespace nsa {
 namespace {
@@ -205,13 +206,18 @@ absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(
 absl::StatusOr<v1::ControlReply> ControlCall(const std::filesystem::path& path,
                                              const v1::ControlRequest& request,
                                              absl::Duration timeout) {
-  absl::StatusOr<Address> address = AddressOf(path);
-  if (absl::IsNotFound(address.status())) return absl::UnavailableError(address.status().message());
-  if (!address.ok()) return address.status();
+  const absl::StatusOr<Fd> socket_file = OpenRunSocket(path);
+  if (absl::IsNotFound(socket_file.status())) {
+    return absl::UnavailableError(socket_file.status().message());
+  }
+  NSA_RETURN_IF_ERROR(Annotate(socket_file.status(), "control socket"));
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  absl::SNPrintF(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d", socket_file->get());
   const Fd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid()) return absl::ErrnoToStatus(errno, "control socket: create");
   const Patience patience = {RealClock().Monotonic() + timeout};
-  NSA_RETURN_IF_ERROR(Connect(fd.get(), address->address, patience));
+  NSA_RETURN_IF_ERROR(Connect(fd.get(), address, patience));
   NSA_RETURN_IF_ERROR(SendFrame(fd.get(), request, patience));
   v1::ControlReply reply;
   NSA_RETURN_IF_ERROR(ReceiveFrame(fd.get(), &reply, patience));

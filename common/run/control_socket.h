@@ -2,7 +2,8 @@
 // the worker listens. Each message is a 4-byte little-endian length and a serialised ControlRequest
 // or ControlReply of at most 64 KiB. There is one request per connection. Paths may be longer than
 // sockaddr_un allows: their folders are opened through /proc/self/fd. Only the worker's user can
-// connect (mode 0600).
+// connect (mode 0600). A caller connects only to a socket that belongs to the owner of its folder
+// (run_file.h): nobody can lead it to another worker.
 #pragma once
 
 #include <filesystem>

@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "common/base/status.h"
+#include "common/run/run_file.h"
 #include "xxhash.h"
 
 namespace nsa {
@@ -109,10 +110,10 @@ JournalReader::JournalReader(std::filesystem::path path, int64_t offset)
 
 absl::StatusOr<std::optional<v1::WorkerRecord>> JournalReader::Next() {
   if (!fd_.valid()) {
-    fd_ = Fd(open(path_.c_str(), O_RDONLY | O_CLOEXEC));
-    if (!fd_.valid() && errno == ENOENT) return std::nullopt;
-    if (!fd_.valid())
-      return absl::ErrnoToStatus(errno, absl::StrCat("journal: open ", path_.string()));
+    absl::StatusOr<Fd> opened = OpenRunFile(path_);
+    if (absl::IsNotFound(opened.status())) return std::nullopt;
+    if (!opened.ok()) return Annotate(opened.status(), "journal");
+    fd_ = *std::move(opened);
   }
   Header header = {};
   NSA_ASSIGN_OR_RETURN(const size_t header_bytes,

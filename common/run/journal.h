@@ -44,7 +44,8 @@ class JournalWriter {
   int64_t size_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// Reads records in order, from the beginning or from an offset. Not thread-safe.
+// Reads records in order, from the beginning or from an offset. Only a file that belongs to the
+// owner of its folder is read (run_file.h). Not thread-safe.
 class JournalReader {
  public:
   // The file may not exist yet.

@@ -91,7 +91,10 @@ void Configure(const SpawnOptions& options, int output, SpawnSettings* settings)
     posix_spawn_file_actions_adddup2(&settings->actions, output, 1);
     posix_spawn_file_actions_adddup2(&settings->actions, output, 2);
   }
-  posix_spawn_file_actions_addclosefrom_np(&settings->actions, 3);
+  // Before that, because dup2() also keeps a descriptor that already is number 3.
+  const bool extra = options.extra_fd >= 0;
+  if (extra) posix_spawn_file_actions_adddup2(&settings->actions, options.extra_fd, 3);
+  posix_spawn_file_actions_addclosefrom_np(&settings->actions, extra ? 4 : 3);
   if (!options.working_dir.empty()) {
     posix_spawn_file_actions_addchdir_np(&settings->actions, options.working_dir.c_str());
   }
@@ -99,6 +102,11 @@ void Configure(const SpawnOptions& options, int output, SpawnSettings* settings)
 
 // Opens the output as a descriptor above 2, so that the child's dup2 calls do not overwrite it.
 absl::StatusOr<Fd> OpenOutput(const SpawnOptions& options) {
+  if (options.output_fd >= 0) {
+    Fd copy(fcntl(options.output_fd, F_DUPFD_CLOEXEC, 3));
+    if (!copy.valid()) return absl::ErrnoToStatus(errno, "spawn: output");
+    return copy;
+  }
   const std::string path = options.output.empty() ? "/dev/null" : options.output.string();
   Fd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   if (!fd.valid()) return absl::ErrnoToStatus(errno, absl::StrCat("spawn: open output ", path));

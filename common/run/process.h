@@ -46,7 +46,9 @@ struct SpawnOptions {
   std::map<std::string, std::string> environment;  // the complete environment
   std::filesystem::path working_dir;               // empty: the caller's
   std::filesystem::path
-      output;  // stdout and stderr are appended here; empty: /dev/null. stdin is /dev/null
+      output;          // stdout and stderr are appended here; empty: /dev/null. stdin is /dev/null
+  int output_fd = -1;  // instead of `output`: an open file
+  int extra_fd = -1;   // becomes descriptor 3 of the child; -1: it has none
   // Instead, the child stays in the caller's session and has its stdin, stdout, stderr and
   // environment; `environment` and `output` are ignored.
   bool foreground = false;

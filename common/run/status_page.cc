@@ -19,6 +19,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/fd.h"
 #include "common/base/status.h"
+#include "common/run/run_file.h"
 
 namespace nsa {
 namespace {
@@ -133,17 +134,29 @@ WorkerStatus CopyOut(const Layout& page) {
           .telemetry_error = page.telemetry_error.Load()};
 }
 
+// The page as pread() copies it. It is not mapped: a page that its writer makes shorter would end
+// the reader (SIGBUS).
+absl::Status CopyPage(int fd, Layout* page) {
+  const ssize_t n = pread(fd, page, sizeof(Layout), 0);
+  if (n == static_cast<ssize_t>(sizeof(Layout))) return absl::OkStatus();
+  if (n < 0) return absl::ErrnoToStatus(errno, "status page: read");
+  return absl::DataLossError("status page: it became shorter while it was read");
+}
+
 // The reading side of the sequence lock. An update takes nanoseconds. If the writer was preempted
 // during an update, it gets the processor again while this function yields. If it was stopped or
-// died during an update, this function gives up after 0.2 s.
-absl::StatusOr<WorkerStatus> ReadConsistently(const Layout& page) {
+// died during an update, this function gives up after 0.2 s. Each copy is one system call, so
+// the copy in the middle is taken after the first and before the last one.
+absl::StatusOr<WorkerStatus> ReadConsistently(int fd) {
   const int64_t give_up = MonotonicNanos() + 200'000'000;
+  Layout before = {}, page = {}, after = {};
   do {
-    const uint64_t before = Get(page.sequence);
-    if (before % 2 == 0) {
-      WorkerStatus status = CopyOut(page);
-      if (page.sequence.load(std::memory_order_relaxed) == before) return status;
+    for (Layout* copy : {&before, &page, &after}) NSA_RETURN_IF_ERROR(CopyPage(fd, copy));
+    if (Get(page.magic) != kMagic) {
+      return absl::DataLossError("status page: it is none of this version");
     }
+    const uint64_t sequence = Get(before.sequence);
+    if (sequence % 2 == 0 && Get(after.sequence) == sequence) return CopyOut(page);
     sched_yield();
   } while (MonotonicNanos() < give_up);
   return absl::UnavailableError("status page: its writer stopped in the middle of an update");
@@ -306,26 +319,18 @@ void StatusPage::Touch() {
 }
 
 absl::StatusOr<WorkerStatus> ReadStatusPage(const std::filesystem::path& path) {
-  const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd.valid())
-    return absl::ErrnoToStatus(errno, absl::StrCat("status page: open ", path.string()));
+  const absl::StatusOr<Fd> fd = OpenRunFile(path);
+  NSA_RETURN_IF_ERROR(Annotate(fd.status(), "status page"));
   struct stat info = {};
-  if (fstat(fd.get(), &info) != 0)
+  if (fstat(fd->get(), &info) != 0)
     return absl::ErrnoToStatus(errno, absl::StrCat("status page: stat ", path.string()));
   if (info.st_size != static_cast<off_t>(kPageBytes)) {
     return absl::DataLossError(absl::StrFormat("status page: %s has %d bytes (a page has %d)",
                                                path.string(), info.st_size, kPageBytes));
   }
-  void* const memory = Map(fd.get(), PROT_READ);
-  if (memory == nullptr)
-    return absl::ErrnoToStatus(errno, absl::StrCat("status page: map ", path.string()));
-  const auto* const page = static_cast<const Layout*>(memory);
-  absl::StatusOr<WorkerStatus> status =
-      Get(page->magic) == kMagic ? ReadConsistently(*page)
-                                 : absl::DataLossError(absl::StrCat("status page: ", path.string(),
-                                                                    " is none of this version"));
-  munmap(memory, kPageBytes);
-  return status;
+  absl::StatusOr<WorkerStatus> status = ReadConsistently(fd->get());
+  if (status.ok()) return status;
+  return Annotate(status.status(), path.string());
 }
 
 }  // namespace nsa

@@ -4,7 +4,6 @@
 #include <set>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "common/base/clock.h"
@@ -15,6 +14,8 @@
 #include "spdlog/spdlog.h"
 #include "worker/agent/launch.h"
 #include "worker/agent/link/accepts.h"
+#include "worker/agent/run_folder.h"
+#include "worker/agent/user/unix_user.h"
 
 namespace nsa::agent {
 namespace {
@@ -40,59 +41,6 @@ RankKey KeyOf(const v1::WorkerAssignment& assignment) {
   return {assignment.job_id(), assignment.generation(), assignment.rank()};
 }
 
-// 3 for "gen-000003" with prefix "gen-"; nothing for names of any other form.
-std::optional<int64_t> NumberBehind(const std::string& name, absl::string_view prefix) {
-  absl::string_view rest = name;
-  int64_t number = 0;
-  if (!absl::ConsumePrefix(&rest, prefix) || !absl::SimpleAtoi(rest, &number)) return std::nullopt;
-  return number;
-}
-
-std::vector<fs::path> FoldersIn(const fs::path& path) {
-  std::vector<fs::path> folders;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(path, error)) {
-    if (entry.is_directory(error)) folders.push_back(entry.path());
-  }
-  return folders;
-}
-
-struct RunFolder {
-  RankKey key;
-  RunDir dir;
-};
-
-// All run folders in a state folder.
-std::vector<RunFolder> FindRunFolders(const fs::path& state_dir) {
-  std::vector<RunFolder> found;
-  for (const fs::path& job : FoldersIn(state_dir / "jobs")) {
-    for (const fs::path& gang : FoldersIn(job)) {
-      const auto generation = NumberBehind(gang.filename().string(), "gen-");
-      for (const fs::path& path : FoldersIn(gang)) {
-        const auto rank = NumberBehind(path.filename().string(), "rank-");
-        if (!generation.has_value() || !rank.has_value()) continue;
-        found.push_back(
-            {{job.filename().string(), *generation, static_cast<int>(*rank)}, RunDir{path}});
-      }
-    }
-  }
-  return found;
-}
-
-// Removes a run folder. With the gang's last rank, also removes the gang's folder, and the job's
-// when it is then empty.
-void RemoveRunFolder(const RunDir& dir) {
-  std::error_code error;
-  fs::remove_all(dir.path, error);
-  if (error) spdlog::warn("remove {}: {}", dir.path.string(), error.message());
-  const fs::path gang = dir.path.parent_path();
-  for (const fs::path& other : FoldersIn(gang)) {
-    if (other.filename() != "rendezvous") return;
-  }
-  fs::remove_all(gang, error);
-  fs::remove(gang.parent_path(), error);  // Fails while it holds another generation.
-}
-
 // One agent per state folder. The coordinator reads <state>/agent.lock to find its agent again.
 absl::StatusOr<FileLock> LockStateDir(const fs::path& state_dir) {
   absl::StatusOr<FileLock> lock = FileLock::Take(state_dir / "agent.lock");
@@ -100,6 +48,26 @@ absl::StatusOr<FileLock> LockStateDir(const fs::path& state_dir) {
   return absl::AlreadyExistsError(absl::StrCat(
       "state folder: ", state_dir.string(), " is in use by another agent (",
       lock.status().message(), "); end it, or give this one a --state-dir of its own"));
+}
+
+// Closed to others; ranks that run as other users may pass through to their run folders.
+absl::Status SetModeOf(const fs::path& state_dir, bool unix_users) {
+  const fs::perms pass = fs::perms::group_exec | fs::perms::others_exec;
+  std::error_code error;
+  fs::permissions(state_dir, fs::perms::owner_all | (unix_users ? pass : fs::perms::none), error);
+  return unix_users ? CheckOthersMayPass(state_dir) : absl::OkStatus();
+}
+
+absl::StatusOr<CgroupHome> FindCgroups(const AgentOptions& options) {
+  NSA_ASSIGN_OR_RETURN(
+      const CgroupHome home,
+      FindCgroupHome(options.worker_cgroup, options.state_dir, options.agent_program));
+  if (home.folder.empty()) {
+    spdlog::info("workers get no cgroups of their own: {}", home.why_not);
+  } else {
+    spdlog::info("workers get cgroups of their own in {}", home.folder.string());
+  }
+  return home;
 }
 
 }  // namespace
@@ -112,8 +80,9 @@ absl::StatusOr<std::unique_ptr<Agent>> Agent::Start(const AgentOptions& given,
   if (error) {
     return absl::ErrnoToStatus(error.value(), "state folder: " + options.state_dir.string());
   }
-  fs::permissions(options.state_dir, fs::perms::owner_all, error);
+  NSA_RETURN_IF_ERROR(SetModeOf(options.state_dir, options.unix_users));
   NSA_ASSIGN_OR_RETURN(FileLock lock, LockStateDir(options.state_dir));
+  NSA_ASSIGN_OR_RETURN(options.cgroups, FindCgroups(options));
   const fs::path secret = options.state_dir / "node.secret";
   NSA_RETURN_IF_ERROR(MakeSecretFile("node.secret", secret).status());
   NSA_ASSIGN_OR_RETURN(options.secret, ReadSecretFile("node.secret", secret));
@@ -157,6 +126,13 @@ void Agent::AdoptAll() {
     } else {
       RemoveRunFolder(folder.dir);
     }
+  }
+  std::set<fs::path> kept;
+  for (const auto& [key, rank] : ranks_) kept.insert(options_.cgroups.Of(key));
+  for (const fs::path& cgroup : options_.cgroups.All()) {
+    if (kept.contains(cgroup)) continue;
+    spdlog::info("ending what is left in {}", cgroup.string());
+    EndCgroup(cgroup);
   }
 }
 
@@ -308,6 +284,7 @@ v1::HeartbeatRequest Agent::Observe() const {
   *request.mutable_node() = inventory_.Read();
   request.mutable_node()->set_rank_address(options_.rank_address);
   request.mutable_node()->set_allocation(options_.allocation);
+  request.mutable_node()->set_unix_users(options_.unix_users);
   request.set_incarnation(incarnation_);
   for (const auto& [key, rank] : ranks_) *request.add_workers() = rank->Observe();
   // Last, so that the coordinator sees the time of the way there only.

@@ -1,6 +1,11 @@
 #include "worker/agent/launch.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 
 #include "absl/strings/ascii.h"
@@ -11,9 +16,13 @@
 #include "common/run/atomic_file.h"
 #include "common/run/data_environment.h"
 #include "common/run/oom_score.h"
+#include "common/run/run_file.h"
 #include "nsa/v1/worker.pb.h"
 #include "spdlog/spdlog.h"
 #include "worker/agent/cuda_compat.h"
+#include "worker/agent/run_folder.h"
+#include "worker/agent/user/cgroup.h"
+#include "worker/agent/user/exec_as.h"
 
 namespace nsa::agent {
 namespace {
@@ -45,17 +54,53 @@ bool OnGpu(const v1::WorkerAssignment& assignment) {
          assignment.spec().runtime().device() == v1::DEVICE_CUDA;
 }
 
-std::map<std::string, std::string> EnvironmentOf(const v1::WorkerAssignment& assignment,
-                                                 const AgentOptions& options) {
+// What is the agent's own: a rank of another user would use its folders, and that user could read
+// its secret.
+constexpr const char* kOfTheAgent[] = {"HF_TOKEN", "XDG_CACHE_HOME"};
+
+// The folder of the data cache for the ranks of `user`; the worker's default if there is none.
+absl::StatusOr<std::string> DataCacheOf(const AgentOptions& options, const UnixUser* user) {
+  if (user == nullptr || options.data_cache_dir.empty()) return options.data_cache_dir.string();
+  std::error_code error;
+  if (fs::create_directories(options.data_cache_dir, error)) {
+    fs::permissions(options.data_cache_dir, fs::perms(0711), error);
+  }
+  const fs::path own = options.data_cache_dir / user->name;
+  const bool made = mkdir(own.c_str(), 0700) == 0;
+  const Fd folder(open(own.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  struct stat info {};
+  const bool ours = made && folder.valid() && fchown(folder.get(), user->uid, user->gid) == 0;
+  if (!folder.valid() || (made && !ours) || fstat(folder.get(), &info) != 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("data_cache_dir: ", own.string()));
+  }
+  if (info.st_uid == user->uid) return own.string();
+  return absl::PermissionDeniedError(absl::StrCat("data_cache_dir: ", own.string(),
+                                                  " belongs to user ", info.st_uid, " (not to ",
+                                                  user->name, "); remove it"));
+}
+
+// With `user`, the ranks' variables name that user and that user's folders.
+absl::StatusOr<std::map<std::string, std::string>> EnvironmentOf(
+    const v1::WorkerAssignment& assignment, const AgentOptions& options, const UnixUser* user) {
   std::vector<std::string> names =
       WithDataEnvironment({std::begin(kEnvironment), std::end(kEnvironment)});
+  if (user != nullptr) {
+    std::erase_if(names, [](const std::string& name) {
+      return std::ranges::find(kOfTheAgent, name) != std::end(kOfTheAgent);
+    });
+  }
   names.insert(names.end(), options.pass_environment.begin(), options.pass_environment.end());
   std::map<std::string, std::string> environment = FilterEnvironment(names);
+  if (user != nullptr) {
+    environment["HOME"] = user->home;
+    environment["USER"] = environment["LOGNAME"] = user->name;
+  }
   if (OnGpu(assignment) && !options.cuda_compat_path.empty()) {
     std::string& libraries = environment["LD_LIBRARY_PATH"];
     libraries = WithCompatFirst(options.cuda_compat_path, libraries);
   }
-  if (!options.data_cache_dir.empty()) environment["NSA_DATA_CACHE_DIR"] = options.data_cache_dir;
+  NSA_ASSIGN_OR_RETURN(const std::string cache, DataCacheOf(options, user));
+  if (!cache.empty()) environment["NSA_DATA_CACHE_DIR"] = cache;
   if (options.data_cache_bytes) {
     environment["NSA_DATA_CACHE_BYTES"] = absl::StrCat(*options.data_cache_bytes);
   }
@@ -92,22 +137,25 @@ v1::WorkerLaunch LaunchOf(const v1::WorkerAssignment& assignment, const RunDir& 
   return launch;
 }
 
-absl::Status MakeFolders(const RunDir& dir) {
-  std::error_code error;
-  for (const fs::path& path : {dir.path, dir.rendezvous()}) {
-    fs::create_directories(path, error);
-    if (error) {
-      return absl::ErrnoToStatus(error.value(), absl::StrCat("run folder: ", path.string()));
-    }
-  }
-  return absl::OkStatus();
-}
-
 // Command line of a process.
 std::vector<std::string> ArgumentsOf(const fs::path& process) {
   const absl::StatusOr<std::string> text = ReadWholeFile(process / "cmdline");
   if (!text.ok()) return {};
   return absl::StrSplit(*text, '\0');
+}
+
+// Whether a process has this user id as its own: the number after "Uid:" in its status.
+bool RunsAs(const fs::path& process, uid_t user) {
+  const std::string text = ReadWholeFile(process / "status").value_or("");
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    const std::vector<absl::string_view> words =
+        absl::StrSplit(line, absl::ByAnyChar("\t "), absl::SkipEmpty());
+    uid_t uid = 0;
+    if (words.size() > 1 && words[0] == "Uid:") {
+      return absl::SimpleAtoi(words[1], &uid) && uid == user;
+    }
+  }
+  return false;
 }
 
 }  // namespace
@@ -131,18 +179,27 @@ absl::Status CheckAssignment(const v1::WorkerAssignment& assignment) {
 }
 
 absl::StatusOr<ProcessIdentity> Launch(const v1::WorkerAssignment& assignment, const RunDir& dir,
+                                       const UnixUser* user, const fs::path& cgroup,
                                        const AgentOptions& options) {
   NSA_RETURN_IF_ERROR(CheckAssignment(assignment));
-  NSA_RETURN_IF_ERROR(MakeFolders(dir));
-  NSA_RETURN_IF_ERROR(
-      WriteFileAtomically(dir.launch(), LaunchOf(assignment, dir, options).SerializeAsString()));
+  NSA_ASSIGN_OR_RETURN(const auto environment, EnvironmentOf(assignment, options, user));
+  NSA_ASSIGN_OR_RETURN(const Fd log, MakeRunFolder(dir, LaunchOf(assignment, dir, options), user));
+  if (!cgroup.empty()) NSA_RETURN_IF_ERROR(MakeCgroup(cgroup));
   const fs::path& program =
       OnGpu(assignment) ? options.cuda_worker_program : options.worker_program;
-  NSA_ASSIGN_OR_RETURN(const ProcessIdentity identity,
-                       Spawn({.argv = {program.string(), "--run-dir", dir.path.string()},
-                              .environment = EnvironmentOf(assignment, options),
+  const SpawnOptions spawn = {.argv = {program.string(), "--run-dir", dir.path.string()},
+                              .environment = environment,
                               .working_dir = dir.path,
-                              .output = dir.log()}));
+                              .output_fd = log.get()};
+  ExecAs as = {.agent_program = options.agent_program, .cgroup = cgroup};
+  if (user != nullptr) as.user = *user;
+  const bool plain = user == nullptr && cgroup.empty();
+  const absl::StatusOr<ProcessIdentity> started = plain ? Spawn(spawn) : SpawnAs(as, spawn);
+  if (!started.ok()) {
+    if (!cgroup.empty()) EndCgroup(cgroup);
+    return started.status();
+  }
+  const ProcessIdentity& identity = *started;
   if (const absl::Status status = RaiseOomScore(identity.pid, kWorkerOomScore); !status.ok()) {
     spdlog::warn("{}: {}", dir.path.string(), status.ToString());
   }
@@ -154,12 +211,18 @@ absl::StatusOr<ProcessIdentity> Launch(const v1::WorkerAssignment& assignment, c
 }
 
 absl::StatusOr<ProcessIdentity> FindWorkerOf(const RunDir& dir) {
+  NSA_ASSIGN_OR_RETURN(const FileOwner owner, OwnerOfFolder(dir.path));
   std::error_code error;
   for (const auto& entry : fs::directory_iterator("/proc", error)) {
     pid_t pid = 0;
     if (!absl::SimpleAtoi(entry.path().filename().string(), &pid)) continue;
     const std::vector<std::string> arguments = ArgumentsOf(entry.path());
-    if (arguments.size() >= 3 && arguments[1] == "--run-dir" && arguments[2] == dir.path.string()) {
+    // A process that has not become the worker yet (exec_as.h) has other arguments before, and is
+    // still the agent's.
+    const size_t at = arguments.size() > 1 && arguments[1] == kExecAs ? kExecAsArguments + 1 : 1;
+    const bool matches = arguments.size() > at + 1 && arguments[at] == "--run-dir" &&
+                         arguments[at + 1] == dir.path.string();
+    if (matches && (RunsAs(entry.path(), owner.uid) || RunsAs(entry.path(), geteuid()))) {
       return IdentityOf(pid);
     }
   }

@@ -1,6 +1,7 @@
 // Starts the worker process of an assignment.
 #pragma once
 
+#include <filesystem>
 #include <string>
 
 #include "absl/status/status.h"
@@ -9,6 +10,7 @@
 #include "common/run/run_dir.h"
 #include "nsa/v1/fleet.pb.h"
 #include "worker/agent/options.h"
+#include "worker/agent/user/unix_user.h"
 
 namespace nsa::agent {
 
@@ -17,13 +19,16 @@ namespace nsa::agent {
 // size).
 absl::Status CheckAssignment(const v1::WorkerAssignment& assignment);
 
-// Makes the run folder, writes launch.pb, starts the worker and writes identity.json. On error no
-// process runs. NotFound when the worker's program is missing.
+// Makes the run folder, writes launch.pb, starts the worker and writes identity.json. With `user`
+// (may be null) it runs as that user. With `cgroup` (may be empty) it runs in that cgroup, which is
+// made. On error no process runs. NotFound when the worker's program is missing.
 absl::StatusOr<ProcessIdentity> Launch(const v1::WorkerAssignment& assignment, const RunDir& dir,
+                                       const UnixUser* user, const std::filesystem::path& cgroup,
                                        const AgentOptions& options);
 
 // Finds, by its command line, the worker of this folder when there is no identity file: the agent
-// died after it had started the worker and before it wrote the file. NotFound when there is none.
+// died after it had started the worker and before it wrote the file. Only a process of the folder's
+// owner counts. NotFound when there is none.
 absl::StatusOr<ProcessIdentity> FindWorkerOf(const RunDir& dir);
 
 }  // namespace nsa::agent

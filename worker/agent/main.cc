@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstdio>
 #include <string>
+#include <string_view>
 
 #include "CLI/CLI.hpp"
 #include "common/base/clean_text.h"
@@ -23,6 +24,7 @@
 #include "worker/agent/agent.h"
 #include "worker/agent/dump/stack_dump.h"
 #include "worker/agent/options.h"
+#include "worker/agent/user/exec_as.h"
 
 namespace nsa::agent {
 namespace {
@@ -114,6 +116,9 @@ int RunDump(const Flags& flags) {
 }  // namespace nsa::agent
 
 int main(int argc, char** argv) {
+  if (argc > 1 && std::string_view(argv[1]) == nsa::agent::kExecAs) {
+    return nsa::agent::ExecAsMain(argc, argv);
+  }
   nsa::agent::Flags flags;
   CLI::App app{"nsa-agent: starts, watches, dumps and ends the workers of one machine"};
   app.set_version_flag("--version", std::string(nsa::kVersion) + " " + nsa::kRevision);

@@ -14,6 +14,7 @@
 #include "common/run/rank_address.h"
 #include "worker/agent/cuda_compat.h"
 #include "worker/agent/link/accepts.h"
+#include "worker/agent/user/unix_user.h"
 
 namespace nsa::agent {
 namespace {
@@ -111,6 +112,9 @@ absl::StatusOr<AgentOptions> ResolveOptions(const v1::AgentConfig& config) {
                         *options.data_cache_bytes));
   }
   options.allocation = config.allocation();
+  options.unix_users = config.unix_users();
+  if (options.unix_users) NSA_RETURN_IF_ERROR(CheckMayStartAsOthers());
+  options.worker_cgroup = config.worker_cgroup();
   NSA_RETURN_IF_ERROR(TakeRankAddress(config, &options));
   NSA_RETURN_IF_ERROR(CheckTls(options));
   return options;

@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "nsa/v1/config.pb.h"
 #include "worker/agent/link/silence.h"
+#include "worker/agent/user/cgroup.h"
 
 namespace nsa::agent {
 
@@ -34,11 +35,15 @@ struct AgentOptions {
   std::string rank_address;                 // for jobs of several machines; empty: none of them
   std::string rank_ports;                   // FIRST-LAST; empty: any
   std::string allocation;                   // whose machines this is one of; empty: of none
+  bool unix_users = false;                  // ranks run as the Unix users of their jobs
+  std::string worker_cgroup;                // as it was configured
+  CgroupHome cgroups;                       // set by Agent::Start()
 };
 
 // Fills in the defaults. InvalidArgument when a value is out of range, when cuda_compat_path has no
 // library, when no interface of this machine has rank_address, or when the coordinator's address is
-// not loopback and TLS is missing.
+// not loopback and TLS is missing. FailedPrecondition when unix_users is set and this process is
+// not root.
 absl::StatusOr<AgentOptions> ResolveOptions(const v1::AgentConfig& config);
 
 // Number of cores that this process may use (its CPU affinity).

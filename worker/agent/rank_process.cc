@@ -14,10 +14,13 @@
 #include "common/run/atomic_file.h"
 #include "common/run/control_socket.h"
 #include "common/run/rank_address.h"
+#include "common/run/run_file.h"
 #include "common/run/status_page.h"
 #include "nlohmann/json.hpp"
 #include "spdlog/spdlog.h"
 #include "worker/agent/launch.h"
+#include "worker/agent/run_folder.h"
+#include "worker/agent/user/unix_user.h"
 
 namespace nsa::agent {
 namespace {
@@ -30,7 +33,11 @@ constexpr absl::Duration kReportEvery = absl::Milliseconds(500);
 constexpr absl::Duration kMaxBackoff = absl::Seconds(5);
 constexpr absl::Duration kStopPatience = absl::Milliseconds(500);
 
-fs::path ExitFile(const RunDir& dir) { return dir.path / "exit.json"; }
+// Reported with a start_error: another start would end the same way.
+constexpr int kRefusedForGood = 3;
+
+// An address with its token, and more than that.
+constexpr size_t kAddressBytes = 1024;
 
 int64_t MonotonicNanos() {
   timespec now = {};
@@ -47,6 +54,19 @@ std::string BootId() {
 bool HasContent(const fs::path& path) {
   std::error_code error;
   return fs::file_size(path, error) > 0 && !error;
+}
+
+// As whom the ranks of an assignment run: nobody but the agent's user, or the job's Unix user.
+absl::StatusOr<std::optional<UnixUser>> UserOf(const v1::WorkerAssignment& assignment,
+                                               const AgentOptions& options) {
+  if (!options.unix_users) return std::nullopt;
+  if (assignment.unix_user().empty()) {
+    return absl::InvalidArgumentError(
+        "unix_user: none (this machine runs ranks as the Unix user of the job's token); submit "
+        "with a token made with `nsactl token create --unix-user`");
+  }
+  NSA_ASSIGN_OR_RETURN(UnixUser user, FindUnixUser(assignment.unix_user()));
+  return user;
 }
 
 // The exit code that belongs to the outcome in a worker's last record.
@@ -70,25 +90,39 @@ RankProcess::RankProcess(const Shared& shared, RankKey key, RunDir dir)
     : shared_(shared),
       key_(std::move(key)),
       dir_(std::move(dir)),
+      cgroup_(shared.options.cgroups.Of(key_)),
       reporter_(key_, dir_, shared.link) {}
 
 std::unique_ptr<RankProcess> RankProcess::Start(const Shared& shared,
                                                 const v1::WorkerAssignment& assignment) {
   const RankKey key = {assignment.job_id(), assignment.generation(), assignment.rank()};
-  const RunDir dir = RunDir::Of(shared.options.state_dir, key.job_id, key.generation, key.rank);
+  const absl::StatusOr<std::optional<UnixUser>> user = UserOf(assignment, shared.options);
+  const auto folder = shared.options.unix_users ? &RunDir::OfAnother : &RunDir::Of;
+  const RunDir dir = folder(shared.options.state_dir, key.job_id, key.generation, key.rank);
   std::unique_ptr<RankProcess> rank(new RankProcess(shared, key, dir));
-  const absl::StatusOr<ProcessIdentity> identity = Launch(assignment, dir, shared.options);
-  if (identity.ok()) {
-    spdlog::info("{}: started as process {}", key.ToString(), identity->pid);
-    const MutexLock lock(&rank->mutex_);
-    rank->identity_ = *identity;
-    rank->is_child_ = true;
-  } else {
-    spdlog::error("{}: not started: {}", key.ToString(), identity.status().ToString());
-    rank->SetExit({.start_error = std::string(identity.status().message())});
-  }
+  rank->Begin(assignment, user);
   rank->thread_ = std::thread([raw = rank.get()] { raw->Run(); });
   return rank;
+}
+
+void RankProcess::Begin(const v1::WorkerAssignment& assignment,
+                        const absl::StatusOr<std::optional<UnixUser>>& user) {
+  if (!user.ok()) {
+    spdlog::error("{}: not started: {}", key_.ToString(), user.status().ToString());
+    return SetExit({.code = absl::IsUnavailable(user.status()) ? -1 : kRefusedForGood,
+                    .start_error = std::string(user.status().message())});
+  }
+  const absl::StatusOr<ProcessIdentity> identity =
+      Launch(assignment, dir_, user->has_value() ? &**user : nullptr, cgroup_, shared_.options);
+  if (!identity.ok()) {
+    spdlog::error("{}: not started: {}", key_.ToString(), identity.status().ToString());
+    return SetExit({.start_error = std::string(identity.status().message())});
+  }
+  spdlog::info("{}: started as process {}{}", key_.ToString(), identity->pid,
+               user->has_value() ? " of " + (*user)->name : "");
+  const MutexLock lock(&mutex_);
+  identity_ = *identity;
+  is_child_ = true;
 }
 
 std::unique_ptr<RankProcess> RankProcess::Adopt(const Shared& shared, const RankKey& key,
@@ -135,6 +169,7 @@ void RankProcess::Run() {
   NameThread(absl::StrFormat("rank-%d", key_.rank).c_str());
   absl::Duration pause = kReportEvery;
   absl::Duration next_report = RealClock().Monotonic();
+  if (!identity().has_value()) EndGroup();  // An earlier agent may have died before it did.
   while (true) {
     DeliverStop();
     CheckExit();
@@ -198,6 +233,7 @@ void RankProcess::CheckExit() {
   spdlog::info("{}: ended with {}", key_.ToString(),
                exit->signal != 0 ? absl::StrFormat("signal %d", exit->signal)
                                  : absl::StrFormat("code %d", exit->code));
+  EndGroup();
   SetExit(*exit);
 }
 
@@ -229,6 +265,18 @@ void RankProcess::SetExit(Exit exit) {
   const MutexLock lock(&mutex_);
   exit_ = std::move(exit);
   nudged_ = true;  // So that the last report is made at once.
+}
+
+void RankProcess::EndGroup() const {
+  if (cgroup_.empty()) return;
+  if (const int64_t kills = OutOfMemoryKills(cgroup_); kills > 0) {
+    spdlog::error("{}: the kernel ended {} of its processes because memory ran out",
+                  key_.ToString(), kills);
+  }
+  if (!EndCgroup(cgroup_)) {
+    spdlog::warn("{}: a process in {} cannot be ended; the next start of the agent tries again",
+                 key_.ToString(), cgroup_.string());
+  }
 }
 
 void RankProcess::SetStop(const v1::StopRequest& stop) {
@@ -275,11 +323,8 @@ void RankProcess::Introduce(const v1::WorkerAssignment& assignment) {
     spdlog::error("{}: the next rank's address is not one", key_.ToString());
     return;
   }
-  const fs::path meeting = MeetingFolder(dir_.rendezvous(), key_.generation);
-  std::error_code error;
-  fs::create_directories(meeting, error);  // the worker may not have come so far
   const int rank = (key_.rank + 1) % assignment.world_size();
-  const absl::Status written = WriteFileAtomically(RankAddressFile(meeting, rank), next);
+  const absl::Status written = WriteNextAddress(dir_, key_, rank, next);
   if (!written.ok()) {  // tried again with the next assignment
     spdlog::error("{}: {}", key_.ToString(), written.ToString());
     return;
@@ -290,8 +335,8 @@ void RankProcess::Introduce(const v1::WorkerAssignment& assignment) {
 
 // The line that the worker has written; empty until then.
 std::string RankProcess::OwnAddress() const {
-  const auto text =
-      ReadWholeFile(RankAddressFile(MeetingFolder(dir_.rendezvous(), key_.generation), key_.rank));
+  const auto text = ReadRunFile(
+      RankAddressFile(MeetingFolder(dir_.rendezvous(), key_.generation), key_.rank), kAddressBytes);
   return text.ok() && ParseRankAddress(*text).has_value() ? *text : "";
 }
 
@@ -306,6 +351,7 @@ void RankProcess::Kill() {
   if (!status.ok() && !absl::IsNotFound(status)) {
     spdlog::error("{}: kill: {}", key_.ToString(), status.ToString());
   }
+  if (!cgroup_.empty()) KillCgroup(cgroup_);
   wake_.SignalAll();
 }
 
@@ -346,7 +392,7 @@ v1::WorkerObservation RankProcess::Observe() const {
 }
 
 std::optional<RankProcess::Exit> RankProcess::LoadExit() const {
-  const absl::StatusOr<std::string> text = ReadWholeFile(ExitFile(dir_));
+  const absl::StatusOr<std::string> text = ReadWholeFile(dir_.exit());
   const nlohmann::json json =
       nlohmann::json::parse(text.ok() ? *text : "", nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.value("code", nlohmann::json()).is_number_integer() ||
@@ -364,12 +410,15 @@ std::optional<RankProcess::Exit> RankProcess::LoadExit() const {
 }
 
 void RankProcess::SaveExit(const Exit& exit) const {
+  std::error_code error;
+  // A start that was refused made no folder. A later agent refuses it again.
+  if (!fs::exists(dir_.Notes(), error)) return;
   const nlohmann::json json = {{"code", exit.code},
                                {"signal", exit.signal},
                                {"killed_by_agent", exit.killed_by_agent},
                                {"machine_restarted", exit.machine_restarted},
                                {"start_error", exit.start_error}};
-  const absl::Status status = WriteFileAtomically(ExitFile(dir_), json.dump());
+  const absl::Status status = WriteFileAtomically(dir_.exit(), json.dump());
   // Only a later agent needs the file: without it, that agent reports an unknown exit code.
   if (!status.ok()) spdlog::warn("{}: {}", key_.ToString(), status.ToString());
 }

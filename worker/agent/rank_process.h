@@ -19,6 +19,7 @@
 #include "nsa/v1/fleet.grpc.pb.h"
 #include "worker/agent/options.h"
 #include "worker/agent/reporter.h"
+#include "worker/agent/user/unix_user.h"
 
 namespace nsa::agent {
 
@@ -80,6 +81,10 @@ class RankProcess {
   };
 
   RankProcess(const Shared& shared, RankKey key, RunDir dir);
+  // Starts the process of an assignment, or notes why there is none. `user`: as whom, if not as the
+  // agent, or why nobody runs it.
+  void Begin(const v1::WorkerAssignment& assignment,
+             const absl::StatusOr<std::optional<UnixUser>>& user);
   void Run();  // the thread
   bool LookAtJournal();
   Reporter::Result Report(bool ended);
@@ -90,11 +95,14 @@ class RankProcess {
   std::string OwnAddress() const;
   std::optional<Exit> LoadExit() const;
   void SaveExit(const Exit& exit) const;
+  // Ends what the worker has left running, and removes its cgroup.
+  void EndGroup() const;
 
   const Shared& shared_;
   const RankKey key_;
   const RunDir dir_;
-  Reporter reporter_;  // used by the thread only, except for Cancel()
+  const std::filesystem::path cgroup_;  // empty: none of its own
+  Reporter reporter_;                   // used by the thread only, except for Cancel()
 
   mutable Mutex mutex_;
   CondVar wake_;

@@ -1,6 +1,5 @@
 #include "worker/agent/reporter.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,10 +8,10 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "common/base/beneath.h"
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/run/atomic_file.h"
+#include "common/run/run_file.h"
 #include "nlohmann/json.hpp"
 #include "spdlog/spdlog.h"
 
@@ -34,11 +33,9 @@ void SetKey(const RankKey& key, Request* request) {
 }
 
 // Up to kMaxLogChunk bytes at an offset; empty at the end of the file. A worker may have replaced
-// the log with a link or a pipe, so links are not followed: no other file is sent.
+// the log with a link or a pipe: no other file is sent.
 absl::StatusOr<std::string> ReadChunk(const RunDir& dir, int64_t offset) {
-  const std::filesystem::path jobs = dir.path.parent_path().parent_path().parent_path();
-  NSA_ASSIGN_OR_RETURN(const Fd fd,
-                       OpenBeneath(jobs, dir.log().lexically_relative(jobs), O_RDONLY));
+  NSA_ASSIGN_OR_RETURN(const Fd fd, OpenRunFile(dir.log()));
   std::string chunk(kMaxLogChunk, '\0');
   const ssize_t n = pread(fd.get(), chunk.data(), chunk.size(), offset);
   if (n < 0) return absl::ErrnoToStatus(errno, dir.log().string());
@@ -47,10 +44,6 @@ absl::StatusOr<std::string> ReadChunk(const RunDir& dir, int64_t offset) {
 }
 
 }  // namespace
-
-std::string RankKey::ToString() const {
-  return absl::StrFormat("job %s generation %d rank %d", job_id, generation, rank);
-}
 
 Reporter::Reporter(RankKey key, RunDir dir, Link* link)
     : key_(std::move(key)), dir_(std::move(dir)), caller_(link) {

@@ -14,17 +14,9 @@
 #include "common/run/run_dir.h"
 #include "nsa/v1/fleet.grpc.pb.h"
 #include "worker/agent/link/link.h"
+#include "worker/agent/rank_key.h"
 
 namespace nsa::agent {
-
-// Identifies a worker. A key is never used again.
-struct RankKey {
-  std::string job_id;
-  int64_t generation = 0;
-  int rank = 0;
-  auto operator<=>(const RankKey&) const = default;
-  std::string ToString() const;  // "job j3k generation 2 rank 0"
-};
 
 // Not thread-safe, except for Cancel() and saw_started().
 class Reporter {

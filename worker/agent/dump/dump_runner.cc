@@ -1,8 +1,11 @@
 #include "worker/agent/dump/dump_runner.h"
 
+#include <fcntl.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -11,9 +14,10 @@
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/base/thread_name.h"
-#include "common/run/atomic_file.h"
+#include "common/run/run_file.h"
 #include "common/run/status_page.h"
 #include "spdlog/spdlog.h"
+#include "worker/agent/user/exec_as.h"
 
 namespace nsa::agent {
 namespace {
@@ -32,15 +36,30 @@ std::string StatusText(const fs::path& page) {
 
 // Reads a file that the dump program wrote, cut to kMaxText bytes, and removes it.
 std::string Take(const fs::path& path) {
-  std::string text = ReadWholeFile(path).value_or("");
+  const Fd fd(open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (!fd.valid()) return "";
+  std::string text = ReadBeginning(fd.get(), path, kMaxText).value_or("");
   std::error_code error;
+  const auto size = static_cast<int64_t>(fs::file_size(path, error));
   fs::remove(path, error);
-  if (text.size() > kMaxText) {
-    const size_t left_out = text.size() - kMaxText;
-    text.resize(kMaxText);
-    absl::StrAppend(&text, "\n(", left_out, " more bytes were left out)\n");
-  }
+  const int64_t left_out = size - static_cast<int64_t>(text.size());
+  if (left_out > 0) absl::StrAppend(&text, "\n(", left_out, " more bytes were left out)\n");
   return text;
+}
+
+// Who dumps a worker of this run folder: its own user, because the dump reads what that user
+// controls. Nobody else than the agent if the worker is the agent's.
+std::optional<UnixUser> DumperOf(const RunDir& dir) {
+  const absl::StatusOr<FileOwner> owner = OwnerOfFolder(dir.path);
+  if (!owner.ok() || owner->uid == geteuid()) return std::nullopt;
+  return UnixUser{.uid = owner->uid, .gid = owner->gid, .groups = {owner->gid}};
+}
+
+// Makes an empty file that this user may write.
+absl::Status MakeFileOf(const UnixUser& user, const fs::path& path) {
+  const Fd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (fd.valid() && fchown(fd.get(), user.uid, user.gid) == 0) return absl::OkStatus();
+  return absl::ErrnoToStatus(errno, path.string());
 }
 
 }  // namespace
@@ -128,14 +147,25 @@ void DumpRunner::RunProgram(const RunDir& dir, const ProcessIdentity& process,
       options_.state_dir / absl::StrCat("dump-", process.pid, "-", absl::ToUnixNanos(absl::Now()));
   const fs::path stacks = stem.string() + ".stacks";
   const fs::path problems = stem.string() + ".problems";
-  const absl::StatusOr<ProcessIdentity> child = Spawn(
-      {.argv = {options_.agent_program.string(), "dump", "--pid", absl::StrCat(process.pid),
-                "--start-ticks", absl::StrCat(process.start_ticks), "--output", stacks.string()},
-       .environment = FilterEnvironment({"LD_LIBRARY_PATH"}),
-       .working_dir = dir.path.parent_path(),
-       .output = problems});
+  const SpawnOptions spawn = {
+      .argv = {options_.agent_program.string(), "dump", "--pid", absl::StrCat(process.pid),
+               "--start-ticks", absl::StrCat(process.start_ticks), "--output", stacks.string()},
+      .environment = FilterEnvironment({"LD_LIBRARY_PATH"}),
+      .working_dir = dir.path.parent_path(),
+      .output = problems};
+  const std::optional<UnixUser> dumper = DumperOf(dir);
+  absl::StatusOr<ProcessIdentity> child;
+  if (!dumper.has_value()) {
+    child = Spawn(spawn);
+  } else if (const absl::Status made = MakeFileOf(*dumper, stacks); made.ok()) {
+    child = SpawnAs({.agent_program = options_.agent_program, .user = dumper}, spawn);
+  } else {
+    child = made;
+  }
   if (!child.ok()) {
     report->set_error(std::string(child.status().message()));
+    Take(stacks);
+    Take(problems);
     return;
   }
   const absl::Duration deadline = RealClock().Monotonic() + kPatience;

@@ -1,6 +1,5 @@
 #include "worker/agent/profile/profile_runner.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,10 +10,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/base/beneath.h"
 #include "common/base/clock.h"
 #include "common/base/thread_name.h"
 #include "common/run/control_socket.h"
+#include "common/run/run_file.h"
 #include "spdlog/spdlog.h"
 
 namespace nsa::agent {
@@ -30,10 +29,9 @@ constexpr int64_t kMostBytes = int64_t{64} << 20;
 constexpr absl::Duration kNoTraceAfter = absl::Seconds(60);
 constexpr int64_t kNoTraceAfterSteps = 20;  // beyond those of the trace
 
-// The worker could have replaced the file with a link or a pipe, so links are not followed.
+// The worker could have replaced the file with a link or a pipe, which is not opened.
 Fd OpenTrace(const RunDir& dir, const std::string& id) {
-  const std::filesystem::path jobs = dir.path.parent_path().parent_path().parent_path();
-  absl::StatusOr<Fd> fd = OpenBeneath(jobs, dir.profile(id).lexically_relative(jobs), O_RDONLY);
+  absl::StatusOr<Fd> fd = OpenRunFile(dir.profile(id));
   return fd.ok() ? *std::move(fd) : Fd();
 }
 
