@@ -291,5 +291,25 @@ TEST_F(UnixUsersTest, NoProcessOfARankStaysBehind) {
   EXPECT_TRUE(Eventually([&] { return groups().empty(); }));
 }
 
+// As under systemd with Delegate=yes.
+TEST_F(UnixUsersTest, ByDefaultTheAgentsOwnCgroupIsTakenIfItMayBe) {
+  const RealCgroup real("own-test");
+  if (!real.usable()) GTEST_SKIP() << "root cannot make cgroups of version 2 here";
+  std::vector<std::string> command = AgentCommand();
+  command.insert(command.begin(), {command[0], "exec-as", "-", "-", "-", real.path()});
+  const auto agent = Spawn({.argv = command,
+                            .environment = {{"PATH", "/usr/bin:/bin"}},
+                            .output = folder_ / "agent.log"});
+  ASSERT_OK(agent);
+  agent_ = *agent;
+  const ProcessIdentity worker = RunWorker(As(kAda, kJob, 1000000));
+  EXPECT_THAT(AgentLog(), HasSubstr(absl::StrCat("cgroups of their own in ", real.path())));
+  EXPECT_THAT(*ReadWholeFile(absl::StrCat("/proc/", worker.pid, "/cgroup")),
+              HasSubstr("-job-a-g1-r0\n"));
+  coordinator_.SetStop(kJob, v1::STOP_MODE_NOW);
+  ASSERT_TRUE(WaitForEnd(kJob));
+  KillAgent();
+}
+
 }  // namespace
 }  // namespace nsa
