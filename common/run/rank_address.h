@@ -3,7 +3,8 @@
 //
 //   10.0.0.2 41234 9f86d081884c7d659a2feaa0c55ad015
 //
-// If the next rank runs on another machine, the agents carry the line through the coordinator.
+// If the next rank runs on another machine, the agents carry the line through the coordinator. And
+// how long ranks wait for each other.
 #pragma once
 
 #include <sys/socket.h>
@@ -17,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 
 namespace nsa {
 
@@ -69,5 +71,13 @@ struct PortRange {
 
 // Reads "29500-29599" or "29500". InvalidArgument for anything else; 0 is no port.
 absl::StatusOr<PortRange> ParsePortRange(const std::string& text);
+
+// A rank waits this long for the others, to meet them and in each collective; then it ends with
+// PEER_LOST. `hang_timeout` is restart.hang_timeout_seconds. The coordinator acts earlier: at
+// hang_timeout it takes stack dumps of all ranks, and then ends them (server/decide/hang_policy.h).
+// So no rank has left when the stacks are taken. docs/runbook.md has all timeouts in their order.
+inline absl::Duration PeerTimeout(absl::Duration hang_timeout) {
+  return hang_timeout + absl::Seconds(10);
+}
 
 }  // namespace nsa

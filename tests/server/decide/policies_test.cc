@@ -1,7 +1,7 @@
 // Tests of the pure policies: gang verdict, restart, hang.
 #include <csignal>
 
-#include "common/run/peer_timeout.h"
+#include "common/run/rank_address.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/decide/gang.h"

@@ -17,7 +17,7 @@
 #include "common/base/status.h"
 #include "common/estimate/estimate.h"
 #include "common/estimate/passes.h"
-#include "common/run/peer_timeout.h"
+#include "common/run/rank_address.h"
 #include "kernels/cuda/device.h"
 #include "kernels/optimizer/parameters_hash.h"
 #include "worker/train/comm/nccl_comm.h"

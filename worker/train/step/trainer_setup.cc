@@ -14,7 +14,7 @@
 #include "common/estimate/estimate.h"
 #include "common/job/load.h"
 #include "common/preflight/fork.h"
-#include "common/run/peer_timeout.h"
+#include "common/run/rank_address.h"
 #include "kernels/cuda/device.h"
 #include "worker/train/gpu/machine.h"
 #include "worker/train/model/finite.h"
