@@ -148,6 +148,34 @@ TEST(Preemption, AGangOfSeveralMachinesGetsRoomOnEach) {
       << "wide has to give way on b and makes room on a too";
 }
 
+TEST(Preemption, OfSeveralMachinesOnlyThoseThatAreAlikeGetRoom) {
+  std::vector<NodeSlots> nodes;
+  for (const auto& [name, hash] :
+       {std::pair("a", "old"), std::pair("b", "new"), std::pair("c", "old")}) {
+    nodes.push_back(Machine(name, 0, 1));
+    nodes.back().makeup = {.name = name, .worker_hash = hash};
+  }
+  const std::vector<RunningJob> running = {Runs("a1", 5, 9, {"a"}), Runs("b1", 0, 9, {"b"}),
+                                           Runs("c1", 5, 9, {"c"})};
+  EXPECT_THAT(Victims({Urgent("w", 2, 2)}, nodes, running), UnorderedElementsAre("a1>w", "c1>w"))
+      << "b1 has the lowest priority, but no machine is like b";
+  nodes[2].makeup.worker_hash = "other";
+  EXPECT_THAT(Victims({Urgent("w", 2, 2)}, nodes, running), IsEmpty());
+  QueuedJob waived = Urgent("w", 2, 2);
+  waived.demand.programs = false;
+  EXPECT_THAT(Victims({waived}, nodes, running), UnorderedElementsAre("b1>w", "a1>w"));
+}
+
+TEST(Preemption, NobodyGivesWayOnAMachineThatMayNotRunTheJob) {
+  std::vector<NodeSlots> nodes = {Machine("a", 0, 1), Machine("b", 0, 1)};
+  nodes[0].unix_users = true;
+  const std::vector<RunningJob> running = {Runs("a1", 0, 9, {"a"}), Runs("b1", 5, 9, {"b"})};
+  EXPECT_THAT(Victims({Urgent("w", 1)}, nodes, running), ElementsAre("b1>w"));
+  QueuedJob user = Urgent("w", 1);
+  user.has_unix_user = true;
+  EXPECT_THAT(Victims({user}, nodes, running), ElementsAre("a1>w"));
+}
+
 TEST(Preemption, OnlyJobsWithTheSameKindOfSlotGiveWay) {
   NodeSlots node = Machine("a", 0, 1);
   node.gpus_total = 2;
