@@ -7,8 +7,9 @@
 // free one after the other. A job that no machine could run counts for nobody.
 //
 // Guarantee: a job whose value has no rank placed is not overtaken by any job of the same priority
-// that was queued later. So the first job of each value starts at the latest when the ranks that
-// its value has now have ended and those before it in the queue have started.
+// that was queued later, except by one to which others give way already. So the first job of each
+// value starts at the latest when the ranks that its value has now have ended and those before it
+// in the queue have started.
 #pragma once
 
 #include <functional>
