@@ -74,6 +74,8 @@ struct PreflightContext {
   // placed on, have the same programs; and if they have, why their clocks do not agree.
   MachineDifferences programs_differ;
   MachineDifferences clocks_differ;
+  // The job has a Unix user: a machine that is not known yet may run its ranks as that user.
+  bool has_unix_user = false;
   // The bytes that an ordinary user may still write below a folder that exists, or nothing if that
   // cannot be found out. Null: asks this machine's file system.
   std::function<std::optional<int64_t>(const std::string& folder)> free_disk_bytes;

@@ -21,8 +21,11 @@ struct PreflightFacts {
 
   bool cuda() const { return spec.runtime().device() == v1::DEVICE_CUDA; }
   const MachineView* machine() const { return context.machine; }
-  // Ranks run as another user than this process, which cannot tell what that user may write.
-  bool as_another_user() const { return machine() != nullptr && machine()->unix_users; }
+  // Ranks run, or may run, as another user than this process, which cannot tell what that user may
+  // write.
+  bool as_another_user() const {
+    return machine() != nullptr ? machine()->unix_users : context.has_unix_user;
+  }
   int64_t ranks() const { return spec.resources().gpus(); }
   int64_t machines() const { return std::max(spec.resources().nodes(), 1); }
   // On the machine with the most of them.

@@ -199,8 +199,8 @@ absl::StatusOr<v1::SubmitJobResponse> JobControl::Submit(const v1::SubmitJobRequ
   }
   absl::StatusOr<std::string> out_dir = paths_.RealOutDir(spec.train().out_dir());
   if (!out_dir.ok()) return WithReason(out_dir.status(), Reason::kPathNotAllowed);
-  *response.mutable_report() =
-      CheckSubmit(std::move(spec), fleet_, nodes_.All(), provisioners_, abandoned);
+  *response.mutable_report() = CheckSubmit(std::move(spec), fleet_, nodes_.All(), provisioners_,
+                                           abandoned, !asker.unix_user.empty());
   Veil(store_, asker.only(), response.mutable_report());
   if (abandoned && abandoned()) {
     return absl::CancelledError(

@@ -45,13 +45,15 @@ void AddDifferences(const v1::JobSpec& spec, const std::vector<Makeup>& machines
 }
 
 // The machines on which a submitted job of several can run ranks.
-std::vector<Makeup> Suiting(const v1::JobSpec& spec, const std::vector<NodeView>& ready) {
+std::vector<Makeup> Suiting(const v1::JobSpec& spec, const std::vector<NodeView>& ready,
+                            bool has_unix_user) {
   const int64_t nodes = std::max(spec.resources().nodes(), 1);
   const int64_t share = (spec.resources().gpus() + nodes - 1) / nodes;
   const bool cuda = spec.runtime().device() == v1::DEVICE_CUDA;
   std::vector<Makeup> suiting;
   for (const NodeView& node : ready) {
     const NodeSlots slots = FreeSlots(node.info, {});
+    if (slots.unix_users && !has_unix_user) continue;
     if (!slots.has_rank_address || (cuda ? slots.gpus_total : slots.cpu_total) < share) continue;
     suiting.push_back(MakeupOf(node.info, node.clock_offset));
   }
@@ -109,7 +111,7 @@ LaunchCheck CheckLaunch(const v1::StoredJob& job, const Fleet& fleet, const Path
 
 v1::PreflightReport CheckSubmit(v1::JobSpec spec, const Fleet& fleet, const Cordons& cordons,
                                 const std::vector<std::string>& provisioners,
-                                const std::function<bool()>& abandoned) {
+                                const std::function<bool()>& abandoned, bool has_unix_user) {
   const bool own_machines = !spec.resources().provisioner().empty();
   std::vector<MachineView> machines;
   std::vector<NodeView> ready;
@@ -130,9 +132,11 @@ v1::PreflightReport CheckSubmit(v1::JobSpec spec, const Fleet& fleet, const Cord
                               .check_files = true,
                               .job_id = "",
                               .abandoned = abandoned,
-                              .provisioners = &provisioners};
+                              .provisioners = &provisioners,
+                              .has_unix_user = has_unix_user};
   if (const int32_t needed = spec.resources().nodes(); needed > 1) {
-    AddDifferences(spec, Suiting(spec, ready), static_cast<size_t>(needed), &context);
+    AddDifferences(spec, Suiting(spec, ready, has_unix_user), static_cast<size_t>(needed),
+                   &context);
   }
   return Preflight(spec, context);
 }

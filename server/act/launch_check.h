@@ -24,9 +24,10 @@ LaunchCheck CheckLaunch(const v1::StoredJob& job, const Fleet& fleet, const Path
 // machine that suits it best; a device that it leaves open is a GPU if any of them has one, as when
 // it is placed. Without a ready machine the rules about machines do not apply, nor to a job that
 // gets machines of its own. `provisioners`: the cluster managers that there are. Reads data files
-// until `abandoned` (may be null) returns true.
+// until `abandoned` (may be null) returns true. `has_unix_user`: the job's ranks may run as another
+// user.
 v1::PreflightReport CheckSubmit(v1::JobSpec spec, const Fleet& fleet, const Cordons& cordons,
                                 const std::vector<std::string>& provisioners,
-                                const std::function<bool()>& abandoned);
+                                const std::function<bool()>& abandoned, bool has_unix_user);
 
 }  // namespace nsa::server

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Jobs of two people run as their Unix users: one coordinator and one agent, both root, with real workers. Needs root and the users nobody and games.
+"""Jobs of two people run as their Unix users: a coordinator of an ordinary user, an agent that is root, and real workers. Needs root and the users
+nobody, games and daemon.
 
     tests/e2e/unix_users_test.py BIN_DIR
 
@@ -20,7 +21,7 @@ from service import Service  # noqa: E402
 
 SECONDS = 180  # for what takes moments on a machine with nothing else to do
 SKIPPED = 77
-ADA, BOB = "nobody", "games"
+ADA, BOB, COORDINATOR = "nobody", "games", "daemon"
 JOB = """\
 name: {name}
 model: {{dim: 32, n_layers: 2, n_heads: 4, n_kv_groups: 2, d_k: 16, d_v: 16}}
@@ -39,7 +40,15 @@ SECRET = "what only root may read"
 class UsersService(Service):
     def __init__(self, bin_dir, folder):
         self.folder = folder
+        (folder / "state").mkdir(mode=0o700)
+        shutil.chown(folder / "state", COORDINATOR, COORDINATOR)
         super().__init__(bin_dir, folder, agent_environment={"NSA_LOG_LEVEL": "info"})
+
+    def start(self):
+        entry = pwd.getpwnam(COORDINATOR)
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen([self.bin / "nsa-coordinator", *self.arguments], env=self.environment, stdin=subprocess.DEVNULL,
+                                            stdout=log, stderr=log, user=entry.pw_uid, group=entry.pw_gid, extra_groups=[])
 
     def start_agent(self):
         config = self.folder / "agent.yaml"
@@ -69,8 +78,11 @@ class UsersService(Service):
         return file
 
     def submit(self, token, name, user, data=SYNTHETIC, steps=1_000_000, ranks=1):
-        out_dir = self.folder / name
-        out_dir.mkdir()
+        home = self.folder / f"home-{user}"  # closed to the other user; the coordinator passes through
+        out_dir = home / name
+        out_dir.mkdir(parents=True)
+        home.chmod(0o710)
+        shutil.chown(home, user, COORDINATOR)
         if user:
             shutil.chown(out_dir, user)
         file = self.folder / f"{name}.yaml"
@@ -173,6 +185,7 @@ def run(options, folder):
             for pid in service.pids(name):
                 check_identity(pid, user)
             check_files(out_dir, user)
+            assert len(json.loads(service.done("checkpoint", "list", name, "-o", "json"))["checkpoints"]) > 0
             assert f"Unix user:   {user}" in service.done("describe", name), service.done("describe", name)
         run_folder = check_run_folder(service, "pair", ADA, BOB)
 
@@ -197,8 +210,8 @@ def run(options, folder):
 
         private = folder / "private.txt"
         private.write_text("To be read by its owner. " * 4000)
-        shutil.chown(private, BOB)
-        private.chmod(0o600)
+        shutil.chown(private, BOB, COORDINATOR)  # preflight reads it too
+        private.chmod(0o640)
         service.submit(ada, "curious", ADA, data=f"{{source: text, path: {private}, tokenizer: byte}}")
         refused = service.wait_for("curious", "it has failed", lambda job: job["state"] == "STATE_FAILED" and job)
         assert str(private) in refused["message"] and "ermission denied" in refused["message"], refused["message"]
