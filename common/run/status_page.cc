@@ -17,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/clean_text.h"
 #include "common/base/fd.h"
 #include "common/base/status.h"
 #include "common/run/run_file.h"
@@ -126,12 +127,12 @@ WorkerStatus CopyOut(const Layout& page) {
           .micro_step = static_cast<int32_t>(Get(page.micro_step)),
           .phase = static_cast<Phase>(Get(page.phase)),
           .layer = static_cast<int32_t>(Get(page.layer)),
-          .kernel = page.kernel.Load(),
-          .collective = page.collective.Load(),
+          .kernel = CleanLine(page.kernel.Load()),
+          .collective = CleanLine(page.collective.Load()),
           .collective_sequence = Get(page.collective_sequence),
           .progress = Get(page.progress),
           .updated_monotonic_nanos = Get(page.updated_monotonic_nanos),
-          .telemetry_error = page.telemetry_error.Load()};
+          .telemetry_error = CleanLine(page.telemetry_error.Load())};
 }
 
 // The page as pread() copies it. It is not mapped: a page that its writer makes shorter would end

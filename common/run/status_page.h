@@ -111,7 +111,9 @@ class StatusPage {
 
 // A consistent copy of a page, also of a dead or stopped process. Unavailable if the process died
 // or was stopped during an update, NotFound if there is no file, DataLoss if the file is not a page
-// of this version.
+// of this version. Only a page that belongs to the owner of its folder is read (run_file.h). Texts
+// are cleaned (clean_text.h): a page may hold any bytes, and a message with bytes that are not
+// UTF-8 would be refused whole.
 absl::StatusOr<WorkerStatus> ReadStatusPage(const std::filesystem::path& path);
 
 }  // namespace nsa

@@ -210,6 +210,24 @@ TEST_F(UnixUsersTest, LinksInARunFolderGiveNothingOfOthers) {
   EXPECT_EQ(*ReadWholeFile(folder_ / "secret"), kSecret);
 }
 
+// A message with a text that is not UTF-8 would be refused whole, with what it says of other ranks.
+TEST_F(UnixUsersTest, BytesThatAreNoTextSilenceNobody) {
+  StartAgent();
+  RunWorker(As(kAda, kJob, 1000000, {{"hold_at_step", "3"}}));
+  ASSERT_TRUE(coordinator_.WaitForStep(kJob, 2));
+  constexpr std::streamoff kKernel = 13 * 8;  // status_page.cc
+  std::fstream page(Dir(kJob).status(), std::ios::in | std::ios::out | std::ios::binary);
+  page.seekp(kKernel);
+  page << "\xff\xfe";
+  page.close();
+  EXPECT_TRUE(coordinator_.WaitFor([&] {
+    return coordinator_.ObservationLocked(kJob).place().find("\\xff\\xfe") != std::string::npos;
+  })) << coordinator_.Observation(kJob).place();
+  coordinator_.WantDump("d1", kJob);
+  ASSERT_TRUE(coordinator_.WaitForDump("d1"));
+  EXPECT_THAT(coordinator_.Dump("d1").status(), HasSubstr("\\xff\\xfe"));
+}
+
 TEST_F(UnixUsersTest, AFolderThatLeadsElsewhereGetsNoAddress) {
   std::ofstream(folder_ / "agent.yaml", std::ios::app) << "rank_address: 127.0.0.1\n";
   StartAgent();

@@ -11,6 +11,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "common/base/clean_text.h"
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/base/thread_name.h"
@@ -44,7 +45,7 @@ std::string Take(const fs::path& path) {
   fs::remove(path, error);
   const int64_t left_out = size - static_cast<int64_t>(text.size());
   if (left_out > 0) absl::StrAppend(&text, "\n(", left_out, " more bytes were left out)\n");
-  return text;
+  return CleanText(text);  // bytes that are not UTF-8 cannot be sent
 }
 
 // Who dumps a worker of this run folder: its own user, because the dump reads what that user
