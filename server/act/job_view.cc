@@ -84,7 +84,7 @@ v1::Job JobControl::View(const v1::StoredJob& stored) const {
     const QueueBoard::Place place = board_.PlaceOf(job.id());
     job.set_queue_position(place.position);
     if (ReasonFromWord(job.reason()) == Reason::kPreempted && !stored.preempted_by().empty()) {
-      job.set_message(absl::StrCat(job.message(), "; ", place.text));
+      if (!place.text.empty()) absl::StrAppend(job.mutable_message(), "; ", place.text);
     } else if (!place.reason.empty()) {
       job.set_reason(place.reason);
       job.set_message(place.text);
