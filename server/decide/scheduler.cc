@@ -329,7 +329,7 @@ std::optional<Placement> PlaceJob(const QueuedJob& job, std::vector<NodeSlots>* 
 }
 
 // Main path 3/7: schedule.
-QueuePlan Schedule(std::vector<QueuedJob> queue, std::vector<NodeSlots> nodes,
+QueuePlan Schedule(const std::vector<QueuedJob>& queue, std::vector<NodeSlots> nodes,
                    const QueueRules& rules) {
   Pools pools(nodes);
   Limits limits(&pools);

@@ -127,7 +127,7 @@ struct QueuePlan {
 };
 
 // `nodes` are the machines that are ready.
-QueuePlan Schedule(std::vector<QueuedJob> queue, std::vector<NodeSlots> nodes,
+QueuePlan Schedule(const std::vector<QueuedJob>& queue, std::vector<NodeSlots> nodes,
                    const QueueRules& rules = {});
 
 // The ranks of a job on each of its machines.

@@ -122,7 +122,7 @@ QueuePlan QueueRound::Plan(const std::vector<JobPtr>& active, const std::vector<
     queued.share = LabelOf(*job, parts_.scheduling.fair_share_label);
   }
   const QueueRules rules = queue.empty() ? QueueRules() : Rules(active);
-  QueuePlan plan = Schedule(std::move(queue), std::move(free), rules);
+  QueuePlan plan = Schedule(queue, std::move(free), rules);
   Append(std::move(allocated), &plan);
   return plan;
 }
