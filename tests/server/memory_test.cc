@@ -145,7 +145,7 @@ TEST(MemoryOfFleet, AJobThatStartsAgainLeavesNothingOfItsEarlierStarts) {
   v1::WorkerObservation* const worker = heartbeat.add_workers();
   worker->set_job_id("j1");
   worker->set_state(v1::WorkerObservation::STATE_RUNNING);
-  v1::StoredJob job = RunningJob("j1", 1);
+  v1::StoredJob job = JobThatRuns("j1", 1);
   const auto beat = [&](int64_t generation) {
     worker->set_generation(generation);
     job.mutable_job()->set_generation(generation);
@@ -179,7 +179,7 @@ TEST(MemoryOfMetrics, OnlyTheLastOfManyJobsThatEndHaveSeries) {
   FakeClock clock;
   Metrics metrics(clock);
   const auto end = [&](int number) {
-    v1::StoredJob job = RunningJob(absl::StrCat("j", number), 1);
+    v1::StoredJob job = JobThatRuns(absl::StrCat("j", number), 1);
     metrics.ObserveRecords(job.job(), 0, {Step(1), Step(2), Checkpoint(2)});
     job.mutable_job()->set_state(v1::Job::STATE_SUCCEEDED);
     metrics.ObserveMove(v1::Job::STATE_RUNNING, job);

@@ -29,12 +29,12 @@ TEST(Metrics, QueuedJobsAreCountedByTheKindOfSlotTheyWaitFor) {
   nodes[0].info.set_cpu_slots(14);
   std::vector<JobPtr> active;
   for (const v1::Device device : {v1::DEVICE_CPU, v1::DEVICE_CUDA, v1::DEVICE_AUTO}) {
-    v1::StoredJob job = RunningJob(absl::StrCat("j", active.size()), 1);
+    v1::StoredJob job = JobThatRuns(absl::StrCat("j", active.size()), 1);
     job.mutable_job()->set_state(v1::Job::STATE_QUEUED);
     job.mutable_job()->mutable_spec()->mutable_runtime()->set_device(device);
     active.push_back(std::make_shared<const v1::StoredJob>(job));
   }
-  active.push_back(std::make_shared<const v1::StoredJob>(RunningJob("running", 1)));
+  active.push_back(std::make_shared<const v1::StoredJob>(JobThatRuns("running", 1)));
   const auto queued = [&](int cpu, int gpu) {
     return AllOf(HasSubstr(absl::StrCat("nsa_queued_jobs{kind=\"cpu\"} ", cpu, "\n")),
                  HasSubstr(absl::StrCat("nsa_queued_jobs{kind=\"gpu\"} ", gpu, "\n")));
@@ -52,7 +52,7 @@ TEST(Metrics, QueuedJobsAreCountedByTheKindOfSlotTheyWaitFor) {
 TEST(Metrics, ShowTheMemoryOfEveryGpuAndWhatAJobMakesOfItsOwn) {
   FakeClock clock;
   Metrics metrics(clock);
-  v1::StoredJob job = RunningJob("j1", 2);
+  v1::StoredJob job = JobThatRuns("j1", 2);
   std::vector<NodeView> nodes(1);
   nodes[0].state = RankView::Node::kReady;
   nodes[0].info.set_name("vm");
@@ -121,7 +121,7 @@ TEST(Metrics, DropTheSeriesOfMachinesThatAreGone) {
 TEST(Metrics, ShowWhichGpusAJobHasNow) {
   FakeClock clock;
   Metrics metrics(clock);
-  v1::StoredJob job = RunningJob("j1", 2);
+  v1::StoredJob job = JobThatRuns("j1", 2);
   const auto place = [&](std::vector<const char*> uuids) {
     job.clear_placements();
     for (const char* uuid : uuids) {
@@ -150,7 +150,7 @@ TEST(Metrics, ShowWhichGpusAJobHasNow) {
 TEST(Metrics, AJobOnTheCpuHasNoModelFlopUtilisation) {
   FakeClock clock;
   Metrics metrics(clock);
-  v1::StoredJob job = RunningJob("j1", 1);
+  v1::StoredJob job = JobThatRuns("j1", 1);
   job.add_placements()->set_node("vm");
   metrics.ObserveFleet({}, {std::make_shared<const v1::StoredJob>(job)}, {});
   metrics.ObserveRecords(job.job(), 0, {Step(1)});

@@ -61,7 +61,7 @@ void Exercise(Metrics* metrics, const v1::StoredJob& job) {
 TEST(Metrics, ShowsWhatTheRecordsSay) {
   FakeClock clock;
   Metrics metrics(clock);
-  v1::StoredJob job = RunningJob("j1", 2);
+  v1::StoredJob job = JobThatRuns("j1", 2);
   job.mutable_job()->mutable_progress()->set_productive_seconds(150);
   job.mutable_job()->set_start_unix_nanos(absl::ToUnixNanos(clock.Wall() - absl::Seconds(200)));
   Exercise(&metrics, job);
@@ -96,7 +96,7 @@ TEST(Metrics, ShowsWhatTheRecordsSay) {
 TEST(Metrics, ShowsTheSourcesOfAMixtureAndTheNamedSets) {
   FakeClock clock;
   Metrics metrics(clock);
-  v1::StoredJob job = RunningJob("j1", 1);
+  v1::StoredJob job = JobThatRuns("j1", 1);
   v1::DataSpec* const data = job.mutable_job()->mutable_spec()->mutable_data();
   data->add_mix()->set_name("books");
   (*data->mutable_val())["code"] = "/code.jsonl";
@@ -129,7 +129,7 @@ TEST(Metrics, ShowsTheSourcesOfAMixtureAndTheNamedSets) {
 TEST(Metrics, AJobThatRunsAlreadyHasItsStateStepAndCheckpointAtOnce) {
   FakeClock clock;
   Metrics metrics(clock);
-  v1::StoredJob job = RunningJob("j1", 1);
+  v1::StoredJob job = JobThatRuns("j1", 1);
   v1::JobProgress* progress = job.mutable_job()->mutable_progress();
   progress->set_step(977);
   progress->set_val_step(900);
@@ -166,7 +166,7 @@ TEST(Metrics, AJobThatRunsAlreadyHasItsStateStepAndCheckpointAtOnce) {
 TEST(Metrics, AJobThatWaitsHasNoSeriesBeforeItsFirstStart) {
   FakeClock clock;
   Metrics metrics(clock);
-  v1::StoredJob job = RunningJob("j1", 1);
+  v1::StoredJob job = JobThatRuns("j1", 1);
   job.mutable_job()->set_state(v1::Job::STATE_QUEUED);
   metrics.ObserveFleet({}, {std::make_shared<const v1::StoredJob>(job)}, {});
   EXPECT_THAT(metrics.Text(), Not(HasSubstr("job_id=\"j1\"")));
@@ -177,7 +177,7 @@ TEST(Metrics, AJobThatWaitsHasNoSeriesBeforeItsFirstStart) {
 TEST(Metrics, AJobThatFailsBeforeItsFirstStartIsSeen) {
   FakeClock clock;
   Metrics metrics(clock);
-  v1::StoredJob job = RunningJob("j1", 1);
+  v1::StoredJob job = JobThatRuns("j1", 1);
   job.mutable_job()->set_state(v1::Job::STATE_FAILED);
   job.mutable_job()->set_reason("PREFLIGHT_REFUSED");
   metrics.ObserveMove(v1::Job::STATE_PREFLIGHT, job);
@@ -193,7 +193,7 @@ TEST(Metrics, AJobThatFailsBeforeItsFirstStartIsSeen) {
 TEST(Metrics, RestartsAreCountedFromZero) {
   FakeClock clock;
   Metrics metrics(clock);
-  v1::StoredJob job = RunningJob("j1", 1);
+  v1::StoredJob job = JobThatRuns("j1", 1);
   metrics.ObserveFleet({}, {std::make_shared<const v1::StoredJob>(job)}, {});
   EXPECT_THAT(metrics.Text(), HasSubstr("nsa_job_restarts_total{job_id=\"j1\"} 0\n"));
   job.mutable_job()->set_state(v1::Job::STATE_RESTARTING);
@@ -207,7 +207,7 @@ TEST(Metrics, RestartsAreCountedFromZero) {
 TEST(Metrics, ARecoveryLastsFromTheFirstFaultToTheNextStep) {
   FakeClock clock;
   Metrics metrics(clock);
-  v1::StoredJob job = RunningJob("j1", 1);
+  v1::StoredJob job = JobThatRuns("j1", 1);
   const auto move = [&](v1::Job::State to, const char* reason) {
     const v1::Job::State from = job.job().state();
     job.mutable_job()->set_state(to);
@@ -250,7 +250,7 @@ TEST(Metrics, ARecoveryLastsFromTheFirstFaultToTheNextStep) {
 TEST(Metrics, AFallbackCounterThatStartsAgainIsNotCountedTwice) {
   FakeClock clock;
   Metrics metrics(clock);
-  const v1::StoredJob job = RunningJob("j1", 1);
+  const v1::StoredJob job = JobThatRuns("j1", 1);
   v1::WorkerRecord started;
   started.mutable_started();
   metrics.ObserveRecords(job.job(), 0, {started, Step(1), Step(2), Step(3)});
@@ -265,7 +265,7 @@ TEST(Metrics, AFallbackCounterThatStartsAgainIsNotCountedTwice) {
 TEST(Metrics, NameTheSlowRank) {
   FakeClock clock;
   Metrics metrics(clock);
-  const v1::StoredJob job = RunningJob("j1", 2);
+  const v1::StoredJob job = JobThatRuns("j1", 2);
   v1::WorkerRecord slow = Step(1);
   slow.mutable_step()->mutable_times()->set_step_seconds(0.6);
   metrics.ObserveRecords(job.job(), 0, {Step(1)});
@@ -277,8 +277,8 @@ TEST(Metrics, NameTheSlowRank) {
 TEST(Metrics, DropTheSeriesOfAJobFiveMinutesAfterItsEnd) {
   FakeClock clock;
   Metrics metrics(clock);
-  v1::StoredJob job = RunningJob("j1", 2);
-  const auto running = std::make_shared<v1::StoredJob>(RunningJob("j2", 1));
+  v1::StoredJob job = JobThatRuns("j1", 2);
+  const auto running = std::make_shared<v1::StoredJob>(JobThatRuns("j2", 1));
   Exercise(&metrics, job);
   Exercise(&metrics, *running);
   job.mutable_job()->set_state(v1::Job::STATE_FAILED);
@@ -301,9 +301,9 @@ TEST(Metrics, DropTheSeriesOfAJobFiveMinutesAfterItsEnd) {
 TEST(Metrics, DropTheSeriesOfADeletedJobAtOnceAndCountWhoDeletedIt) {
   FakeClock clock;
   Metrics metrics(clock);
-  v1::StoredJob job = RunningJob("j1", 2);
+  v1::StoredJob job = JobThatRuns("j1", 2);
   Exercise(&metrics, job);
-  Exercise(&metrics, RunningJob("j2", 1));
+  Exercise(&metrics, JobThatRuns("j2", 1));
   job.mutable_job()->set_state(v1::Job::STATE_FAILED);
   metrics.ObserveMove(v1::Job::STATE_RUNNING, job);
   EXPECT_THAT(metrics.Text(), HasSubstr("nsa_jobs_deleted_total{cause=\"user\"} 0"));
@@ -318,8 +318,8 @@ TEST(Metrics, DropTheSeriesOfADeletedJobAtOnceAndCountWhoDeletedIt) {
 TEST(Metrics, RecordsThatComeAfterTheEndMakeNoSeriesThatStays) {
   FakeClock clock;
   Metrics metrics(clock);
-  const auto running = std::make_shared<v1::StoredJob>(RunningJob("j2", 1));
-  Exercise(&metrics, RunningJob("j1", 1));
+  const auto running = std::make_shared<v1::StoredJob>(JobThatRuns("j2", 1));
+  Exercise(&metrics, JobThatRuns("j1", 1));
   Exercise(&metrics, *running);
   for (int minute = 0; minute < 7; ++minute) {
     metrics.ObserveFleet({}, {running}, {});
@@ -332,7 +332,7 @@ TEST(Metrics, RecordsThatComeAfterTheEndMakeNoSeriesThatStays) {
 TEST(Metrics, AResumedJobKeepsItsSeries) {
   FakeClock clock;
   Metrics metrics(clock);
-  v1::StoredJob job = RunningJob("j1", 1);
+  v1::StoredJob job = JobThatRuns("j1", 1);
   Exercise(&metrics, job);
   job.mutable_job()->set_state(v1::Job::STATE_STOPPED);
   metrics.ObserveMove(v1::Job::STATE_RUNNING, job);
@@ -350,7 +350,7 @@ TEST(Metrics, AResumedJobKeepsItsSeries) {
 TEST(Metrics, StayWithinTheSeriesBudget) {
   FakeClock clock;
   Metrics metrics(clock);
-  Exercise(&metrics, RunningJob("j1", 4));
+  Exercise(&metrics, JobThatRuns("j1", 4));
   int of_job = 0;
   std::map<std::string, int> of_rank;
   std::map<std::string, int> of_layer;
@@ -406,7 +406,7 @@ TEST(Metrics, PromtoolFindsNothingToSay) {
   TempDir folder;
   FakeClock clock;
   Metrics metrics(clock);
-  Exercise(&metrics, RunningJob("j1", 2));
+  Exercise(&metrics, JobThatRuns("j1", 2));
   std::ofstream(folder / "metrics.txt") << metrics.Text();
   const std::string command =
       absl::StrCat("promtool check metrics < ", (folder / "metrics.txt").string(), " > ",

@@ -10,7 +10,7 @@
 
 namespace nsa::server {
 
-inline v1::StoredJob RunningJob(const std::string& id, int ranks) {
+inline v1::StoredJob JobThatRuns(const std::string& id, int ranks) {
   v1::StoredJob job;
   job.mutable_job()->set_id(id);
   job.mutable_job()->set_name("demo");
