@@ -207,7 +207,8 @@ class Alerts(unittest.TestCase):
 class Deployment(unittest.TestCase):
     def test_yaml_files_parse_and_their_mounts_exist(self):
         for file in (TOP / "deploy").rglob("*.y*ml"):
-            self.assertTrue(yaml.safe_load(file.read_text()), file)
+            documents = list(yaml.safe_load_all(file.read_text()))
+            self.assertTrue(documents and all(documents), file)
         compose = yaml.safe_load((TOP / "deploy/compose.yaml").read_text())
         for name, service in compose["services"].items():
             self.assertTrue(service.get("image") or service.get("build"), name)
