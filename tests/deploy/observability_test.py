@@ -271,7 +271,8 @@ class Scrape(unittest.TestCase):
                 self.assertEqual(labels, known[name], name)
 
     def test_holds_everything_but_what_only_a_fault_a_gpu_or_a_notice_brings(self):
-        only_a_fault = {"nsa_fallbacks_total", "nsa_preflight_waivers_total", "nsa_jobs_finished_total", "nsa_job_health_problem"}
+        only_a_fault = {"nsa_fallbacks_total", "nsa_preflight_waivers_total", "nsa_jobs_finished_total", "nsa_job_health_problem",
+                        "nsa_recovery_seconds_bucket", "nsa_recovery_seconds_count", "nsa_recovery_seconds_sum"}
         only_a_gpu = {"nsa_gpu_memory_bytes", "nsa_gpu_utilization_ratio", "nsa_gpu_power_watts", "nsa_gpu_temperature_celsius",
                       "nsa_gpu_memory_clock_hertz", "nsa_gpu_uncorrected_errors", "nsa_gpu_fault", "nsa_job_gpu_info", "nsa_job_mfu_ratio"}
         only_a_notice = {"nsa_notice_events_total", "nsa_notice_failed_attempts_total", "nsa_notice_oldest_waiting_seconds"}

@@ -30,7 +30,7 @@ resources: {{gpus: 2}}
 preflight: {{waive: {{MODEL_TOO_SMALL_FOR_RUN: a test, THROUGHPUT_GUARD_OFF: a test, DATA_REPEATED: a test, LOST_WORK: a test}}}}
 """
 NEEDED = ("nsa_rpc_streams_active{", "nsa_job_val_loss{", "nsa_job_last_checkpoint_step{", "nsa_gate_entropy{", "nsa_job_attention_mass_kept{", "nsa_job_source_loss{", "nsa_job_val_set_loss{",
-          'rank="1"')
+          'rank="1"', "nsa_worker_up{", "nsa_job_goodput_ratio{")
 
 
 def write_job(folder):

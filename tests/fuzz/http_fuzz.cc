@@ -2,6 +2,8 @@
 // an operator's token nothing is changed, and no path leads out of the page's own files.
 #include <poll.h>
 
+#include <filesystem>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "server/watch/metrics_http.h"
@@ -38,6 +40,7 @@ class Page {
               .logs = world_.life().logs,
               .stacks = world_.life().stacks,
               .dumps = world_.life().dumps,
+              .profiles = world_.life().profiles,
               .hub = world_.life().hub,
               .files = files_,
               .clock = world_.clock(),
@@ -48,7 +51,8 @@ class Page {
               .audit = [](const v1::AuditEntry&) {},
               .changed = [] { Require(false, "a stranger changed a job"); },
               .version = [] { return v1::GetVersionResponse(); },
-              .token_file = "token"}),
+              .token_file = "token",
+              .trace_folder = std::filesystem::temp_directory_path().string()}),
         http_(server::MetricsHttp::Start(
             "127.0.0.1:0", [] { return std::string("x 1\n"); }, [] { return true; },
             [this](const server::HttpRequest& request) {

@@ -147,8 +147,14 @@ Inventory::Inventory(const AgentOptions& options)
   node_.set_cpu_slots(options.cpu_slots);
   node_.set_cores(UsableCores());
   node_.set_agent_version(absl::StrCat(kVersion, " ", kRevision));
-  node_.set_cuda_problem(NvmlIsInstalled() ? "the NVIDIA driver has not answered yet" : kNoDriver);
-  node_.set_gpus_age_seconds(-1);
+  if (NvmlIsInstalled()) {
+    node_.set_cuda_problem("the NVIDIA driver has not answered yet");
+    node_.set_gpus_age_seconds(-1);
+  } else {
+    // The first heartbeat of a machine without a driver says all that there is.
+    node_.set_cuda_problem(kNoDriver);
+    HashPrograms();
+  }
   thread_ = std::thread([this, options] { Watch(options); });
 }
 
@@ -214,7 +220,7 @@ void Inventory::HashPrograms() {
 
 void Inventory::Watch(const AgentOptions& options) {
   NameThread("inventory");
-  HashPrograms();
+  HashPrograms();  // before the machine is known
   const std::unique_ptr<Nvml> nvml = Begin(options);
   while (true) {
     {

@@ -18,7 +18,8 @@ namespace nsa::agent {
 // GPUs are listed through NVML, which is loaded at run time: a machine without it has no GPUs. GPUs
 // that $CUDA_VISIBLE_DEVICES leaves out (a batch system's allocation) do not count. A separate
 // thread hashes the programs of the workers, asks the driver, because the call may hang when a GPU
-// is broken, and tries the CUDA worker. Until it has its first answer, gpus_age_seconds is -1.
+// is broken, and tries the CUDA worker. With a driver, gpus_age_seconds is -1 until it has
+// answered.
 //
 // Thread-safe.
 class Inventory {
