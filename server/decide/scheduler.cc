@@ -33,9 +33,14 @@ bool HasUser(const QueuedJob& job, const NodeSlots& node) {
   return job.has_unix_user || !node.unix_users;
 }
 
+// Whether the machine may run ranks of the job, cordoned or not.
+bool MayRun(const QueuedJob& job, const NodeSlots& node) {
+  return Reaches(job, node) && HasUser(job, node);
+}
+
 // Whether the machine has room for its share of the job's ranks if nothing else runs.
 bool Suits(const QueuedJob& job, const NodeSlots& node) {
-  return Reaches(job, node) && HasUser(job, node) && Total(node, job.cuda) >= RanksPerNode(job);
+  return MayRun(job, node) && Total(node, job.cuda) >= RanksPerNode(job);
 }
 
 // Machines from which all those of a job are taken.
@@ -309,7 +314,7 @@ int32_t Free(const NodeSlots& node, bool cuda) {
 }
 
 bool Usable(const QueuedJob& job, const NodeSlots& node) {
-  return node.cordon.empty() && Reaches(job, node) && HasUser(job, node);
+  return node.cordon.empty() && MayRun(job, node);
 }
 
 std::vector<Group> GroupsFor(const QueuedJob& job, const std::vector<NodeSlots>& nodes) {
