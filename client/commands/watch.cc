@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cli.h"
+#include "client/commands/view/watch_charts.h"
 #include "client/connect/job_feed.h"
 #include "client/show/human.h"
 #include "client/show/job_text.h"
@@ -27,8 +28,12 @@ class Show {
 
 class ShowLive final : public Show {
  public:
-  explicit ShowLive(Session* session, const v1::Job& job)
-      : session_(*session), job_(job), received_(session->now()), block_(&session->out()) {}
+  ShowLive(Session* session, Client* client, const v1::Job& job)
+      : session_(*session),
+        job_(job),
+        received_(session->now()),
+        charts_(client, job.id()),
+        block_(&session->out()) {}
 
   void Batch(const JobFeed::Batch& batch) override {
     const absl::Time now = session_.now();
@@ -43,18 +48,32 @@ class ShowLive final : public Show {
       job_ = job;
       received_ = now;
     }
-    block_.Draw(above, LiveView(job_,
-                                {.now = now,
-                                 .received = received_,
-                                 .connected = batch.connected,
-                                 .silence = batch.silence},
-                                options));
+    std::vector<std::string> lines = LiveView(
+        job_,
+        {.now = now, .received = received_, .connected = batch.connected, .silence = batch.silence},
+        options);
+    AddCharts(batch.connected, options, &lines);
+    block_.Draw(above, lines);
   }
 
  private:
+  // Below the lines, where the terminal has room for them.
+  void AddCharts(bool connected, const ViewOptions& options, std::vector<std::string>* lines) {
+    if (connected) charts_.Refresh(session_.clock().Monotonic());
+    const int left = TerminalRows() - static_cast<int>(lines->size()) - 2;
+    const auto& charts = charts_.Lines({.columns = options.columns,
+                                        .rows = left,
+                                        .unicode = options.unicode,
+                                        .colours = options.colours});
+    if (charts.empty()) return;
+    lines->emplace_back();
+    lines->insert(lines->end(), charts.begin(), charts.end());
+  }
+
   Session& session_;
   v1::Job job_;
   absl::Time received_;
+  WatchCharts charts_;
   LiveBlock block_;
 };
 
@@ -103,9 +122,9 @@ class ShowDocuments final : public Show {
   Session& session_;
 };
 
-std::unique_ptr<Show> MakeShow(Session* session, const v1::Job& job) {
+std::unique_ptr<Show> MakeShow(Session* session, Client* client, const v1::Job& job) {
   if (session->structured()) return std::make_unique<ShowDocuments>(session);
-  if (session->console().terminal) return std::make_unique<ShowLive>(session, job);
+  if (session->console().terminal) return std::make_unique<ShowLive>(session, client, job);
   return std::make_unique<ShowPlain>(session);
 }
 
@@ -117,7 +136,7 @@ absl::StatusOr<ExitCode> WatchToEnd(Session& session, const v1::Job& job) {
   JobFeed::Batch batch;
   {
     JobFeed feed(client, &session.interrupt(), &session.clock(), job.id());
-    const std::unique_ptr<Show> show = MakeShow(&session, job);
+    const std::unique_ptr<Show> show = MakeShow(&session, client, job);
     while (!batch.done) {
       batch = feed.Wait(kRedraw);
       show->Batch(batch);
@@ -144,10 +163,12 @@ void AddWatch(Cli* cli) {
       {.name = "watch",
        .what = "Show a job's progress until it ends",
        .group = "Jobs",
-       .more = "On a terminal the view is redrawn in place; elsewhere a line is printed at every "
-               "change of state,\nat validations and checkpoints, and every 10 s. Ctrl-C leaves "
-               "the job running. Exit code 1 when the job failed.\nWhen the coordinator goes away, "
-               "watch waits for it.",
+       .more =
+           "On a terminal the view is redrawn in place, with charts below it where there is room "
+           "(from 46 columns and about\n20 rows; a larger terminal has more of them). Elsewhere "
+           "a line is printed at every change of state, at\nvalidations and checkpoints, and "
+           "every 10 s. Ctrl-C leaves the job running. Exit code 1 when the job failed.\nWhen "
+           "the coordinator goes away, watch waits for it.",
        .examples =
            "nsactl watch demo\nnsactl watch demo | tee watch.log\nnsactl watch demo -o json",
        .run = [job](Session& session) -> absl::StatusOr<ExitCode> {

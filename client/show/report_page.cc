@@ -13,6 +13,7 @@
 #include "client/show/human.h"
 #include "client/show/job_text.h"
 #include "client/show/metrics_view.h"
+#include "common/base/count.h"
 #include "common/estimate/run_time.h"
 
 namespace nsa::client {
@@ -126,6 +127,17 @@ std::string Head(const Report& report) {
                         " by nsactl report")));
 }
 
+// What the job has occupied: "19.2 GPU hours (8 GPUs for 2 h 24 min)". Waiting between two starts
+// counts. Empty before its first start.
+std::string CostText(const v1::Job& job, double seconds) {
+  if (seconds < 0) return "";
+  const int ranks = std::max(1, job.spec().resources().gpus());
+  const bool cuda = job.spec().runtime().device() == v1::DEVICE_CUDA;
+  return absl::StrFormat("%.*f %s hours (%s for %s)", seconds * ranks < 36'000 ? 2 : 1,
+                         seconds * ranks / 3600, cuda ? "GPU" : "rank",
+                         Count(ranks, cuda ? "GPU" : "rank"), HumanDuration(seconds));
+}
+
 std::string FiguresSection(const Report& report) {
   const v1::Job& job = report.job;
   const v1::JobProgress& p = job.progress();
@@ -135,6 +147,7 @@ std::string FiguresSection(const Report& report) {
   facts.Add("Started", Timestamp(job.start_unix_nanos()));
   facts.Add("Ended", Timestamp(job.end_unix_nanos()));
   facts.Add("Run time", HumanDuration(seconds));
+  facts.Add("Cost", CostText(job, seconds));
   if (p.total_steps() > 0) {
     facts.Add("Steps", absl::StrFormat("%s of %s (%.1f %%)", WithCommas(p.step()),
                                        WithCommas(p.total_steps()), 100 * ShareDone(p)));

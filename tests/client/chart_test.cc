@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "client/show/draw/axis.h"
+#include "client/show/draw/chart_grid.h"
 #include "client/show/draw/markup.h"
 #include "client/show/draw/svg_chart.h"
 #include "client/show/draw/text_chart.h"
@@ -270,6 +271,48 @@ TEST(TextChart, NamesAreCleaned) {
   chart.curves[0].name = "a\x1b]0;x\x07\nb";
   const std::string text = Joined(TextChart(chart, {.columns = 80, .rows = 4, .colours = false}));
   EXPECT_THAT(text, HasSubstr("a\\x1b]0;x\\x07\\nb"));
+}
+
+TEST(ChartGrid, PutsChartsBesideAndBelowEachOther) {
+  Chart named = ChartOf({3, 2, 1});
+  named.title = "loss";
+  named.curves[0].name = "training";
+  Chart plain = ChartOf({1, 2, 3});
+  plain.title = "speed";
+  const std::vector<std::string> lines =
+      ChartGrid({named, plain, plain}, {.columns = 100, .rows = 25, .colours = false});
+  ASSERT_EQ(lines.size(), 25u) << Joined(lines);
+  EXPECT_THAT(lines[0], testing::MatchesRegex("loss {47}speed"));
+  EXPECT_THAT(lines[1], HasSubstr("━ training"));
+  EXPECT_THAT(lines[11], testing::MatchesRegex(" +step {45,}step")) << Joined(lines);
+  EXPECT_EQ(lines[12], "");
+  EXPECT_EQ(lines[13], "speed");
+}
+
+TEST(ChartGrid, ColoursTakeNoRoom) {
+  const Chart chart = ChartOf({3, 2, 1});
+  const GridRoom room{.columns = 100, .rows = 12, .colours = false};
+  GridRoom coloured = room;
+  coloured.colours = true;
+  std::string text = Joined(ChartGrid({chart, chart}, coloured));
+  EXPECT_THAT(text, HasSubstr("\x1B[94m"));
+  for (size_t at = text.find('\x1B'); at != std::string::npos; at = text.find('\x1B')) {
+    text.erase(at, text.find('m', at) - at + 1);
+  }
+  EXPECT_EQ(text, Joined(ChartGrid({chart, chart}, room)));
+}
+
+TEST(ChartGrid, IsNeverLargerThanItsRoom) {
+  const std::vector<Chart> charts(6, ChartOf({3, 2, 1}));
+  for (const int columns : {20, 45, 46, 94, 95, 143, 144, 300}) {
+    for (const int rows : {-3, 0, 9, 10, 20, 21, 32, 60}) {
+      const auto lines = ChartGrid(charts, {.columns = columns, .rows = rows, .colours = false});
+      EXPECT_EQ(lines.empty(), columns < 46 || rows < 10) << columns << " x " << rows;
+      EXPECT_LE(static_cast<int>(lines.size()), std::max(rows, 0));
+      for (const std::string& line : lines) EXPECT_LE(DisplayWidth(line), columns) << line;
+    }
+  }
+  EXPECT_TRUE(ChartGrid({}, {.columns = 100, .rows = 40}).empty());
 }
 
 }  // namespace

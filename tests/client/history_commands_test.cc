@@ -70,6 +70,8 @@ TEST_F(HistoryCommandsTest, PlotDrawsIntoAFile) {
   EXPECT_EQ(MarkupProblem(svg), "");
   EXPECT_THAT(svg, AllOf(StartsWith("<svg xmlns=\"http://www.w3.org/2000/svg\""),
                          HasSubstr(">demo<"), HasSubstr(">old<")));
+  EXPECT_EQ(Run({"plot", "demo", "-o", Path("loss.png")}).code, ExitCode::kOk);
+  EXPECT_THAT(Content("loss.png"), StartsWith("\x89PNG\r\n"));
 }
 
 TEST_F(HistoryCommandsTest, PlotPrintsTheNumbersForPrograms) {
@@ -95,8 +97,8 @@ TEST_F(HistoryCommandsTest, PlotRefusesWhatItCannotDraw) {
               StartsWith("nsactl: --metric: 'los' (loss, val_loss, "));
   EXPECT_EQ(Run({"plot", "demo", "--x", "miles"}).err,
             "nsactl: --x: 'miles' (steps, tokens or time); use one of these\n");
-  EXPECT_THAT(Run({"plot", "demo", "-o", Path("x.png")}).err,
-              HasSubstr("unknown kind of picture (.svg)"));
+  EXPECT_THAT(Run({"plot", "demo", "-o", Path("x.gif")}).err,
+              HasSubstr("unknown kind of picture (.svg or .png)"));
   EXPECT_THAT(Run({"plot", "demo", "-o", Path("none/x.svg")}).err, HasSubstr("cannot be written"));
   EXPECT_THAT(Run({"plot", "demo", "--metric", "loss,grad_norm", "-o", Path("x.svg")}).err,
               HasSubstr("2 metrics (1 with -o)"));
@@ -162,9 +164,9 @@ TEST_F(HistoryCommandsTest, ReportWritesOneFile) {
   EXPECT_EQ(MarkupProblem(page), "");
   EXPECT_THAT(page, AllOf(HasSubstr("<h1>demo <span class=\"good\">RUNNING</span></h1>"),
                           HasSubstr("375 of 1,000 (37.5 %)"), HasSubstr("RANK_LOST"),
-                          HasSubstr("/out/step-40"), HasSubstr("12 cores"),
-                          HasSubstr("rank 1 stands still"), HasSubstr("9.9.9 abcdef"),
-                          HasSubstr("out_dir: /data/demo")));
+                          HasSubstr(" rank hours (1 rank for "), HasSubstr("/out/step-40"),
+                          HasSubstr("12 cores"), HasSubstr("rank 1 stands still"),
+                          HasSubstr("9.9.9 abcdef"), HasSubstr("out_dir: /data/demo")));
   EXPECT_THAT(page, AllOf(HasSubstr("aria-label=\"Loss\""), HasSubstr("aria-label=\"Throughput\""),
                           Not(HasSubstr("elsewhere")), Not(HasSubstr("<script")),
                           Not(HasSubstr("src=")), Not(HasSubstr("href="))));

@@ -138,6 +138,15 @@ TEST_F(ForkTest, DecayOfAScheduleThatFallsAlreadyBeginsWhereItIs) {
       << "step 300 is half of the way from the peak at 250 to 0 at 350";
 }
 
+TEST_F(ForkTest, AtStep0CopiesTheJobWithItsChanges) {
+  EXPECT_EQ(
+      Run({"fork", "demo", "--at-step", "0", "--name", "again", "--set", "model.dim=64"}).code,
+      ExitCode::kOk);
+  EXPECT_THAT(Submitted(),
+              ElementsAre(AllOf(HasSubstr("name: \"again\""), HasSubstr("dim: 64"),
+                                HasSubstr("out_dir: \"/data/again\""), Not(HasSubstr("resume:")))));
+}
+
 TEST_F(ForkTest, NamesWhatIsNotThere) {
   const Ran none = Run({"fork", "demo", "--at-step", "350"});
   EXPECT_EQ(none.code, ExitCode::kNotFound);

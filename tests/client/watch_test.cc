@@ -296,6 +296,25 @@ TEST_F(WatchTest, ATerminalIsRedrawnInPlaceAndGetsItsCursorBack) {
   EXPECT_THAT(ran.out, HasSubstr("\r\x1B[J"));
 }
 
+v1::WatchRecordsResponse StepWith(int64_t step, double loss) {
+  v1::WatchRecordsResponse record;
+  record.set_position(step);
+  record.mutable_record()->mutable_step()->set_step(step);
+  record.mutable_record()->mutable_step()->set_loss(loss);
+  record.mutable_record()->mutable_step()->set_tokens_per_second(1000);
+  return record;
+}
+
+TEST_F(WatchTest, ATerminalWithRoomShowsCharts) {
+  terminal_ = true;
+  state().watch = {DemoJob(), Ended(v1::Job::STATE_SUCCEEDED)};
+  state().records = {StepWith(1, 5.5), StepWith(2, 4.5), StepWith(3, 4.0)};
+  const Ran ran = Run({"watch", "demo"});
+  // 100 columns and 24 rows have room for two.
+  EXPECT_THAT(ran.out, testing::ContainsRegex("training loss, nats a token +throughput, tokens"));
+  EXPECT_THAT(ran.out, Not(HasSubstr("gradient norm")));
+}
+
 TEST_F(WatchTest, CtrlCLeavesTheJobRunningAndSaysHowToGoOn) {
   state().watch = {DemoJob()};
   std::thread later([this] {

@@ -16,23 +16,25 @@ namespace {
 
 struct Flags {
   std::string job, name;
-  int64_t at_step = 0;  // 0: the newest checkpoint
-  int64_t decay = 0;    // 0: the schedule stays
+  int64_t at_step = -1;  // -1: the newest checkpoint; 0: from the beginning
+  int64_t decay = 0;     // 0: the schedule stays
   std::vector<std::string> sets;
   bool watch = false;
 };
 
-// The checkpoint of --at-step, or the newest, among those that can be read.
+// The checkpoint of --at-step, or the newest, among those that can be read; one without a path for
+// step 0.
 absl::StatusOr<v1::CheckpointInfo> FindCheckpoint(Client* client, const Flags& flags) {
+  if (flags.at_step == 0) return v1::CheckpointInfo();
   NSA_ASSIGN_OR_RETURN(const std::vector<v1::CheckpointInfo> all,
                        ReadableCheckpoints(client, flags.job));
   const v1::CheckpointInfo* found = nullptr;
   for (const v1::CheckpointInfo& checkpoint : all) {
-    if (flags.at_step == 0 || checkpoint.step() == flags.at_step) found = &checkpoint;
+    if (flags.at_step < 0 || checkpoint.step() == flags.at_step) found = &checkpoint;
   }
   if (found != nullptr) return *found;
   return absl::NotFoundError(absl::StrCat(
-      flags.at_step == 0 ? "" : absl::StrCat("--at-step: ", flags.at_step, ": "), flags.job,
+      flags.at_step < 0 ? "" : absl::StrCat("--at-step: ", flags.at_step, ": "), flags.job,
       " has no such checkpoint; see 'nsactl checkpoint list ", flags.job, "'"));
 }
 
@@ -101,13 +103,15 @@ void AddFork(Cli* cli) {
            "learning rate falls in a straight line from that of\nthe checkpoint to "
            "train.min_lr_ratio times it: several lengths of training from one long run "
            "(lr_schedule:\nwsd or constant). JOB itself goes on. The model, the tokenizer and the "
-           "optimizer cannot change.",
+           "optimizer cannot change, except with\n--at-step 0: that job is a copy of JOB, with the "
+           "changes of --set, and begins as JOB did.",
        .examples = "nsactl fork demo --at-step 4000 --decay 1000\n"
-                   "nsactl fork demo --name demo-low --set train.lr=1e-4",
+                   "nsactl fork demo --name demo-low --set train.lr=1e-4\n"
+                   "nsactl fork demo --at-step 0 --name demo-again --set train.seed=2",
        .run = [flags](Session& session) { return Fork(session, *flags); }});
   options.Argument("JOB", &flags->job, "Job id or name");
-  options.Number("--at-step", &flags->at_step, {.least = 1},
-                 "Step of the checkpoint (default: the newest)");
+  options.Number("--at-step", &flags->at_step, {.least = 0},
+                 "Step of the checkpoint (default: the newest); 0: from the beginning");
   options.Number("--decay", &flags->decay, {.least = 1},
                  "Lower the learning rate over this many steps, then end");
   options.Text("--name", "NAME", &flags->name, "Name of the new job (default: JOB-at-STEP)");

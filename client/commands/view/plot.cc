@@ -1,4 +1,4 @@
-// nsactl plot: curves of jobs, in the terminal or as an SVG file.
+// nsactl plot: curves of jobs, in the terminal or as a picture.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -10,6 +10,7 @@
 #include "client/cli.h"
 #include "client/commands/view/read_history.h"
 #include "client/connect/local/output_file.h"
+#include "client/show/draw/png_chart.h"
 #include "client/show/draw/svg_chart.h"
 #include "client/show/draw/text_chart.h"
 #include "common/base/count.h"
@@ -22,8 +23,8 @@ namespace {
 constexpr int kPipeColumns = 80;
 constexpr int kMostColumns = 160;
 constexpr int kRows = 15;
-constexpr int kSvgWidth = 860;
-constexpr int kSvgHeight = 420;
+constexpr int kWidth = 860;
+constexpr int kHeight = 420;
 
 struct PlotFlags {
   std::vector<std::string> jobs;
@@ -82,9 +83,10 @@ absl::StatusOr<ExitCode> Plot(Session& session, const PlotFlags& flags) {
     return absl::InvalidArgumentError(
         absl::StrCat("--x: '", flags.across, "' (steps, tokens or time); use one of these"));
   }
-  if (!flags.file.empty() && !absl::EndsWith(flags.file, ".svg")) {
+  const bool png = absl::EndsWith(flags.file, ".png");
+  if (!flags.file.empty() && !png && !absl::EndsWith(flags.file, ".svg")) {
     return absl::InvalidArgumentError(absl::StrCat(
-        flags.file, ": unknown kind of picture (.svg); name a file that ends in .svg"));
+        flags.file, ": unknown kind of picture (.svg or .png); name a file that ends so"));
   }
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
   NSA_ASSIGN_OR_RETURN(const std::vector<ComparedJob> jobs,
@@ -96,7 +98,8 @@ absl::StatusOr<ExitCode> Plot(Session& session, const PlotFlags& flags) {
   for (const Metric* metric : metrics) {
     const Chart chart = ChartOf(*metric, *across, histories);
     if (!flags.file.empty()) {
-      NSA_RETURN_IF_ERROR(WriteOutputFile(flags.file, SvgFile(chart, kSvgWidth, kSvgHeight)));
+      NSA_RETURN_IF_ERROR(WriteOutputFile(
+          flags.file, png ? PngFile(chart, kWidth, kHeight) : SvgFile(chart, kWidth, kHeight)));
       session.Note(absl::StrCat(metric->title, " of ", Count(jobs.size(), "job"), " drawn into ",
                                 flags.file));
     } else if (session.structured()) {
@@ -116,12 +119,13 @@ void AddPlot(Cli* cli) {
   const auto flags = std::make_shared<PlotFlags>();
   Options options = cli->Add(
       {.name = "plot",
-       .what = "Draw the curves of jobs: in the terminal, or into an SVG file",
+       .what = "Draw the curves of jobs: in the terminal, or into an SVG or PNG file",
        .group = "Records",
        .more = absl::StrCat(
            "Up to 8 jobs lie over each other. One job's loss also shows its validations. Steps "
            "that were repeated after a\nrestart are drawn once. Each point of a curve in the "
-           "terminal is the mean of some steps; an SVG also\nshows their least and greatest value. "
+           "terminal is the mean of some steps; a picture also\nshows their least and greatest "
+           "value. "
            "The curves are those of rank 0.\nHere -o names a file; --output json|yaml prints the "
            "numbers.\nMetrics: ",
            MetricNames(), "."),
@@ -129,12 +133,14 @@ void AddPlot(Cli* cli) {
                    "nsactl plot demo --metric tokens_per_second,memory_bytes --x time\n"
                    "nsactl plot demo other --metric val_loss --x tokens\n"
                    "nsactl plot demo -o loss.svg\n"
+                   "nsactl plot demo other -o loss.png\n"
                    "nsactl plot demo --output json | jq '.charts[0].curves[0].y[-1]'",
        .run = [flags](Session& session) { return Plot(session, *flags); }});
   options.Argument("JOB", &flags->jobs, "Job ids or names");
   options.Texts("--metric", "NAME,...", &flags->metrics, "What to draw (default loss)");
   options.Text("--x", "WHAT", &flags->across, "Over steps, tokens or time (default steps)");
-  options.Text("-o,--file", "FILE", &flags->file, "Draw into this file, which ends in .svg");
+  options.Text("-o,--file", "FILE", &flags->file,
+               "Draw into this file, which ends in .svg or .png");
 }
 
 }  // namespace nsa::client

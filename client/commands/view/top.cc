@@ -1,7 +1,4 @@
 // nsactl top: all jobs and machines, live.
-#include <sys/ioctl.h>
-#include <unistd.h>
-
 #include <limits>
 
 #include "client/cli.h"
@@ -18,12 +15,6 @@ namespace {
 constexpr absl::Duration kRefresh = absl::Seconds(2);
 constexpr int kMostActive = 500;
 constexpr int kEnded = 5;
-
-int TerminalRows() {
-  winsize size{};
-  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 0) return size.ws_row;
-  return 24;
-}
 
 absl::Status ReadJobs(Client* client, TopState* state) {
   v1::ListJobsRequest active, ended;
