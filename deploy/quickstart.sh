@@ -99,7 +99,9 @@ next() { printf '%-60s %s\n' "$1" "$2"; }
 show_next_commands() {
   say "next"
   echo "export PATH=$BIN:\$PATH NSA_STATE_DIR=$NSA_STATE_DIR"
-  next "nsactl list" "the jobs"
+  echo "nsactl submit $JOB_FILE --set name=second --set train.lr=1e-3 --set train.out_dir=$RUN_DIR-second --watch"
+  next "nsactl compare $job second" "that second job beside this one; plot draws both"
+  next "nsactl top" "all jobs and machines, live"
   next "nsactl describe $job" "one job, and where its files are"
   next "nsactl metrics $job" "its step records"
   next "nsactl report $job -o report.html" "everything about it in one file"

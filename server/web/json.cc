@@ -245,9 +245,13 @@ Json JobJson(const v1::StoredJob& stored, const v1::Job& view, double peak_flops
 Json NodeJson(const v1::Node& node) {
   Json gpus = Json::array();
   for (const v1::GpuInfo& gpu : node.info().gpus()) {
-    gpus.push_back({{"name", gpu.name()},
-                    {"memory_bytes", gpu.memory_bytes()},
-                    {"used_bytes", gpu.memory_bytes() - gpu.free_bytes()}});
+    gpus.push_back(
+        {{"name", gpu.name()},
+         {"memory_bytes", gpu.memory_bytes()},
+         {"used_bytes", gpu.memory_bytes() - gpu.free_bytes()},
+         {"use", gpu.has_utilization_ratio() ? Number(gpu.utilization_ratio()) : Json()},
+         {"celsius", gpu.has_temperature_celsius() ? Number(gpu.temperature_celsius()) : Json()},
+         {"watts", gpu.has_power_watts() ? Number(gpu.power_watts()) : Json()}});
   }
   return {{"name", node.info().name()},
           {"state", node.state()},
@@ -335,6 +339,19 @@ Json LayersJson(const std::vector<v1::CurveBucket>& buckets) {
           {"layers", layers},
           {"step", std::move(step)},
           {"values", std::move(values)}};
+}
+
+Json ValSetCurvesJson(const std::vector<v1::WorkerRecord>& records) {
+  Json sets = Json::object();
+  for (const v1::WorkerRecord& record : records) {
+    for (const v1::NamedLoss& set : record.eval().sets()) {
+      Json& curve = sets[set.name()];
+      curve["step"].push_back(record.eval().step());
+      curve["time"].push_back(record.unix_nanos() / kNanosPerMilli);
+      curve["loss"].push_back(Number(set.loss()));
+    }
+  }
+  return sets;
 }
 
 Json EvalsJson(const std::vector<v1::WorkerRecord>& records) {

@@ -29,6 +29,7 @@ Json RowJson(const v1::Job& job, int64_t now_unix_nanos);
 Json JobJson(const v1::StoredJob& stored, const v1::Job& view, double peak_flops,
              int64_t now_unix_nanos);
 
+// A machine. Of a GPU what NVML does not tell (use: 0 to 1, celsius, watts) is null.
 Json NodeJson(const v1::Node& node);
 Json EventJson(const v1::JobEvent& event);
 Json CheckpointJson(const v1::CheckpointInfo& checkpoint);
@@ -42,5 +43,8 @@ Json LayersJson(const std::vector<v1::CurveBucket>& buckets);
 
 // Validations by name: {name: {step[], time[], loss[]}}.
 Json EvalsJson(const std::vector<v1::WorkerRecord>& records);
+
+// The same for the named sets of data.val: {set: {step[], time[], loss[]}}; {} without any.
+Json ValSetCurvesJson(const std::vector<v1::WorkerRecord>& records);
 
 }  // namespace nsa::server

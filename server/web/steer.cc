@@ -5,11 +5,13 @@
 #include <memory>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
 #include "common/base/status.h"
 #include "common/checkpoint/checkpoint_dir.h"
 #include "server/decide/lifecycle.h"
+#include "server/web/clone.h"
 #include "server/web/views.h"
 
 namespace nsa::server {
@@ -17,6 +19,7 @@ namespace {
 
 constexpr absl::Duration kDumpPatience = absl::Milliseconds(4'700);
 constexpr std::chrono::seconds kPatience{6};
+constexpr size_t kLongestNote = 1'000;
 
 absl::StatusOr<int64_t> StepIn(const Json& body, const char* name) {
   const auto step = body.find(name);
@@ -134,15 +137,30 @@ absl::StatusOr<Json> Pin(const Web::Parts& parts, const std::string& job, const 
   return Json::object();
 }
 
+absl::StatusOr<Json> Note(const Web::Parts& parts, const std::string& job, const Json& body,
+                          const std::string& who) {
+  const std::string text(absl::StripAsciiWhitespace(TextIn(body, "text")));
+  if (text.empty() || text.size() > kLongestNote) {
+    return absl::InvalidArgumentError(absl::StrCat("text: ", text.size(), " bytes (1 to ",
+                                                   kLongestNote, "); write a note of that length"));
+  }
+  NSA_ASSIGN_OR_RETURN(const JobPtr stored, parts.store.Find(job));
+  NSA_RETURN_IF_ERROR(
+      AddEvent(parts, stored->job().id(), "NOTE", absl::StrCat(text, " (", who, ")")));
+  return Json::object();
+}
+
 }  // namespace
 
 absl::StatusOr<Json> Steer(const Web::Parts& parts, const std::string& job, const std::string& verb,
-                           const std::string& body) {
+                           const std::string& body, const std::string& who) {
   NSA_ASSIGN_OR_RETURN(const Json json, ParseBody(body));
   if (verb == "stop") return Stop(parts, job, json);
   if (verb == "resume") return Resume(parts, job, json);
   if (verb == "stacks") return SaveStacks(parts, job);
   if (verb == "pin") return Pin(parts, job, json);
+  if (verb == "note") return Note(parts, job, json, who);
+  if (verb == "clone") return Clone(parts, job, json, who);
   return absl::NotFoundError(absl::StrCat("nothing to do named ", verb));
 }
 

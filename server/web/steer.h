@@ -14,8 +14,11 @@ namespace nsa::server {
 //   resume  {"request_id": UUID}
 //   stacks  {}                           saves the stacks of all ranks; waits up to 5 s
 //   pin     {"step": N, "pinned": bool}  keeps a checkpoint, or no longer
+//   note    {"text": TEXT}               writes a note of up to 1,000 bytes among the events
+//   clone   {"text": YAML, "request_id": UUID}  submits a new job (clone.h)
+// `who` is the operator, whose name a note and a new job have.
 // NotFound for another verb or job, InvalidArgument for a wrong body.
 absl::StatusOr<Json> Steer(const Web::Parts& parts, const std::string& job, const std::string& verb,
-                           const std::string& body);
+                           const std::string& body, const std::string& who);
 
 }  // namespace nsa::server

@@ -235,6 +235,7 @@ absl::StatusOr<Json> CurvesView(const Web::Parts& parts, const std::string& job,
   NSA_ASSIGN_OR_RETURN(const auto checkpoints, parts.store.Marks(job, CurveKind::kCheckpoint));
   Json json = StepsJson(buckets);
   json["evals"] = EvalsJson(evals);
+  json["val_sets"] = ValSetCurvesJson(evals);
   Json marks = Json::array();
   for (const v1::WorkerRecord& record : starts) {
     const v1::WorkerStarted& started = record.started();

@@ -74,6 +74,8 @@ std::string AuditWord(const std::string& verb) {
   if (verb == "resume") return "ResumeJob";
   if (verb == "stacks") return "SaveStacks";
   if (verb == "profile") return "ProfileJob";
+  if (verb == "note") return "AddNote";
+  if (verb == "clone") return "SubmitJob";
   return verb == "pin" ? "PinCheckpoint" : "unknown";
 }
 
@@ -134,7 +136,7 @@ HttpReply Web::Change(const HttpRequest& request, const std::string& job, const 
     status = recording.status();
     if (recording.ok()) reply = *std::move(recording);
   } else if (who.ok()) {
-    const absl::StatusOr<Json> changed = Steer(parts_, job, verb, request.body);
+    const absl::StatusOr<Json> changed = Steer(parts_, job, verb, request.body, *who);
     status = changed.status();
     if (changed.ok()) reply = ReplyOf(changed);
   }

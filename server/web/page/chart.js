@@ -8,7 +8,7 @@ import { clock, number, short, span } from './format.js';
 export const COLORS = ['--c1', '--c2', '--c3', '--c4', '--c5', '--c6', '--c7', '--c8'];
 
 const POWERS = Array.from({ length: 50 }, (_, i) => 2 ** i);
-const MARKS = { restart: '--warning', checkpoint: '--muted', failure: '--bad', stop: '--c4', alert: '--bad' };
+const MARKS = { restart: '--warning', checkpoint: '--muted', failure: '--bad', stop: '--c4', alert: '--bad', note: '--accent' };
 
 // An exponential mean that does not begin at 0. `weight` 0 leaves the values as they are.
 export function smooth(values, weight) {

@@ -56,6 +56,7 @@ export class Curves {
     }
     old.made = null;
     old.evals = fresh.evals;
+    old.val_sets = fresh.val_sets;
     old.marks = fresh.marks;
   }
 

@@ -8,7 +8,7 @@ export function setTokenFile(path) {
 }
 
 // Shows a dialog. `send` gets the form's data when the user agrees; its error stays in the dialog. True when it was done.
-export function ask({ title, text, fields = [], agree, danger = false, send }) {
+export function ask({ title, text, fields = [], agree, danger = false, wide = false, send }) {
   return new Promise((resolve) => {
     let done = false;
     const problem = h('p', { class: 'problem', role: 'alert' });
@@ -18,7 +18,7 @@ export function ask({ title, text, fields = [], agree, danger = false, send }) {
       ...[].concat(text).map((line) => h('p', {}, line)),
       ...fields, problem,
       h('div', { class: 'buttons' }, h('button', { type: 'button', onclick: () => dialog.close() }, 'Cancel'), button));
-    const dialog = h('dialog', { 'aria-label': title, onclose: () => { dialog.remove(); resolve(done); } }, form);
+    const dialog = h('dialog', { 'aria-label': title, class: wide && 'wide', onclose: () => { dialog.remove(); resolve(done); } }, form);
     form.addEventListener('submit', async (event) => {
       event.preventDefault();
       button.disabled = true;
@@ -34,8 +34,12 @@ export function ask({ title, text, fields = [], agree, danger = false, send }) {
     });
     document.body.append(dialog);
     dialog.showModal();
-    const first = form.querySelector('input');
+    const first = form.querySelector('input, textarea');
     if (first) first.focus();
+    if (first && first.tagName === 'TEXTAREA') {
+      first.setSelectionRange(0, 0);
+      first.scrollTop = 0;
+    }
   });
 }
 

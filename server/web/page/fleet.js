@@ -2,7 +2,7 @@
 import { follow, get } from './api.js';
 import { setTokenFile } from './dialogs.js';
 import { h, morph, replace, toast, update } from './dom.js';
-import { ago, bytes, number, short, span } from './format.js';
+import { ago, bytes, number, percent, short, span } from './format.js';
 import { ACTIVE, badge, eventRow, isActive, labels, progress, sparkLine } from './rows.js';
 
 const FILTERS = [['', 'all'], ['active', 'active'], ['RUNNING', 'training'], ['QUEUED', 'waiting'], ['FAILED', 'failed'], ['STOPPED', 'stopped'], ['SUCCEEDED', 'finished']];
@@ -101,13 +101,29 @@ export function fleetPage(main, parameters) {
     return h('div', { class: 'meter', title: words }, fill);
   }
 
+  // What the driver does not tell is left out.
+  function gpuText(gpu, named) {
+    return [gpu.use !== null && `${percent(gpu.use)} busy`, gpu.celsius !== null && `${Math.round(gpu.celsius)} °C`, `${bytes(gpu.used_bytes)} of ${bytes(gpu.memory_bytes)}`,
+      gpu.watts !== null && `${Math.round(gpu.watts)} W`, named && gpu.name].filter(Boolean).join(' · ');
+  }
+
+  // How many of its slots are in use; GPUs that are all alike are named here, once.
+  function slots(node) {
+    if (node.gpus.length === 0) return `${node.cpu_slots_used} of ${node.cpu_slots} CPU slots`;
+    return `${node.gpus_used} of ${node.gpus.length} ${alike(node) ? node.gpus[0].name : 'GPUs'}`;
+  }
+
+  function alike(node) {
+    return node.gpus.every((gpu) => gpu.name === node.gpus[0].name);
+  }
+
   function showNodes() {
     update(machines, fleet.nodes.length === 0 && h('p', { class: 'muted' }, 'No machine reports yet; its agent may be starting.'), fleet.nodes.map((node) => h('article', { class: 'machine' },
       h('header', {}, h('i', { class: `dot ${node.state === 'READY' ? 'good' : 'bad'}`, 'aria-hidden': 'true' }), h('b', {}, node.name), node.state !== 'READY' && h('span', { class: 'bad' }, node.state.toLowerCase()), node.cordon && h('span', { class: 'label warn', title: node.cordon_text }, node.cordon.toLowerCase()),
-        h('span', { class: 'grow' }), h('span', { class: 'muted' }, node.gpus.length ? `${node.gpus_used} of ${node.gpus.length} GPUs` : `${node.cpu_slots_used} of ${node.cpu_slots} CPU slots`)),
+        h('span', { class: 'grow' }), h('span', { class: 'muted' }, slots(node))),
       h('dl', { class: 'meters' },
         h('dt', {}, 'Memory'), h('dd', {}, bar(node.used_memory_bytes / node.memory_bytes, 'memory in use'), `${bytes(node.used_memory_bytes)} of ${bytes(node.memory_bytes)}`),
-        node.gpus.flatMap((gpu, i) => [h('dt', {}, `GPU ${i}`), h('dd', {}, bar(gpu.used_bytes / gpu.memory_bytes, gpu.name), `${bytes(gpu.used_bytes)} of ${bytes(gpu.memory_bytes)} · ${gpu.name}`)])),
+        node.gpus.flatMap((gpu, i) => [h('dt', {}, `GPU ${i}`), h('dd', { title: gpu.name }, bar(gpu.use === null ? gpu.used_bytes / gpu.memory_bytes : gpu.use, gpu.use === null ? 'memory in use' : 'share of the time in which a kernel ran'), gpuText(gpu, !alike(node)))])),
       h('div', { class: 'runs' }, node.jobs.length === 0 ? h('span', { class: 'muted' }, 'idle') : node.jobs.map((id) => h('a', { href: `#/job/${id}` }, (jobs.get(id) || { name: id }).name))),
       node.cordon && h('p', { class: 'muted' }, `No rank is placed here: ${node.cordon_text}`),
       node.problem && h('p', { class: 'muted' }, node.problem))));

@@ -54,9 +54,9 @@ export function span(value) {
   if (whole < 60) return `${whole} s`;
   const minutes = Math.round(whole / 60);
   if (minutes < 60) return `${minutes} min`;
-  if (minutes < 24 * 60) return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+  if (minutes < 24 * 60) return minutes % 60 ? `${Math.floor(minutes / 60)} h ${minutes % 60} min` : `${minutes / 60} h`;
   const hours = Math.round(whole / 3600);
-  return `${Math.floor(hours / 24)} d ${hours % 24} h`;
+  return hours % 24 ? `${Math.floor(hours / 24)} d ${hours % 24} h` : `${hours / 24} d`;
 }
 
 export function ago(milliseconds, now = Date.now()) {
@@ -71,6 +71,13 @@ export function clock(milliseconds) {
   const today = new Date().toDateString() === date.toDateString();
   const time = date.toLocaleTimeString('en-GB');
   return today ? time : `${date.getFullYear()}-${pad(date.getMonth() + 1)}-${pad(date.getDate())} ${time}`;
+}
+
+// The time of day; of another day its date instead of the seconds.
+export function moment(milliseconds) {
+  const date = new Date(milliseconds);
+  if (new Date().toDateString() === date.toDateString()) return date.toLocaleTimeString('en-GB');
+  return `${date.toLocaleDateString('en-GB', { day: 'numeric', month: 'short' })} ${date.toLocaleTimeString('en-GB', { hour: '2-digit', minute: '2-digit' })}`;
 }
 
 function pad(value) {

@@ -1,6 +1,6 @@
 // One job: how it is, its curves, its attention, and what can be done about it.
 import { follow, get, post, requestId } from './api.js';
-import { Chart, Group, smooth } from './chart.js';
+import { COLORS, Chart, Group, smooth } from './chart.js';
 import { Curves } from './curves.js';
 import { change, setTokenFile } from './dialogs.js';
 import { h, replace, toast, update } from './dom.js';
@@ -72,7 +72,8 @@ export function jobPage(main, id) {
     for (const event of events) {
       const alert = event.severity !== 'info' && event.reason !== 'CHECKPOINT_FAILED';
       const stopped = /^STOP/.test(event.reason);
-      if (alert || stopped) list.push({ x: curves.atTime(event.time, mode), kind: alert ? 'alert' : 'stop', text: `${event.reason.toLowerCase().replaceAll('_', ' ')}: ${event.text}` });
+      const note = event.reason === 'NOTE';
+      if (alert || stopped || note) list.push({ x: curves.atTime(event.time, mode), kind: alert ? 'alert' : stopped ? 'stop' : 'note', text: `${event.reason.toLowerCase().replaceAll('_', ' ')}: ${event.text}` });
     }
     return list;
   }
@@ -84,7 +85,14 @@ export function jobPage(main, id) {
       x: one.step.map((step, k) => (mode === 'time' ? one.time[k] / 1000 : curves.at(step, mode))), y: one.loss }));
     chart('loss', { title: 'Loss', note: 'nats a token', height: 260, format: number }).show({ ...shared, log, curves: [curve('training', 'loss', '--c1'), ...evals] });
     charts.loss.element.classList.add('big');
+    const sets = Object.entries(curves.data.val_sets || {}).slice(0, COLORS.length).map(([name, one], i) => ({ name, color: COLORS[i], dots: true,
+      x: one.step.map((step, k) => (mode === 'time' ? one.time[k] / 1000 : curves.at(step, mode))), y: one.loss }));
     chart('speed', { title: 'Throughput', note: 'tokens a second', height: 260, zero: true }).show({ ...shared, curves: [curve('all ranks', 'tokens_per_second', '--c1')] });
+    if (sets.length > 0) {
+      // Its first validation may come after the other charts.
+      if (!charts.sets) charts.speed.element.after(chart('sets', { title: 'Validation sets', note: 'nats a token', format: number }).element);
+      charts.sets.show({ ...shared, log, curves: sets });
+    }
     if (job.peak_flops > 0) {
       chart('mfu', { title: 'MFU', note: 'of the data sheet\'s dense bf16 rate', zero: true, format: (value) => percent(value, 1), axis: (value) => percent(value) })
         .show({ ...shared, curves: [curve('all GPUs', 'tokens_per_second', '--c3', job.flops_per_token / job.peak_flops)] });
@@ -128,7 +136,9 @@ export function jobPage(main, id) {
       isActive(job) && h('button', { type: 'button', data: { act: 'stop' }, onclick: () => askStop() }, 'Stop…'),
       resumable && h('button', { type: 'button', class: 'primary', data: { act: 'resume' }, onclick: () => askResume() }, 'Resume…'),
       hasRanks && h('button', { type: 'button', data: { act: 'stacks' }, onclick: () => askStacks() }, 'Dump stacks…'),
-      job.state === 'RUNNING' && h('button', { type: 'button', data: { act: 'profile' }, onclick: () => traces.ask() }, 'Record trace…'));
+      job.state === 'RUNNING' && h('button', { type: 'button', data: { act: 'profile' }, onclick: () => traces.ask() }, 'Record trace…'),
+      h('button', { type: 'button', data: { act: 'note' }, onclick: () => askNote() }, 'Note…'),
+      h('button', { type: 'button', data: { act: 'clone' }, onclick: () => askClone() }, 'Clone…'));
   }
 
   // What changed last, so that nobody has to look for it.
@@ -168,6 +178,22 @@ export function jobPage(main, id) {
   function askStacks() {
     change({ title: 'Dump the stacks of all ranks?', text: 'They are taken from outside the processes: training goes on. The coordinator keeps the newest 20 dumps of a job.', agree: 'Dump stacks',
       send: () => send('stacks') }, 'The stacks are saved; see Stacks below.').then((done) => { if (done) details.refresh(); });
+  }
+
+  function askNote() {
+    const text = h('textarea', { name: 'text', rows: '3', maxlength: '400', required: true, placeholder: 'What you changed, tried or saw' });
+    change({ title: `Note on ${job.name}`, text: 'It stays among the events of the job, with your name and the time.', fields: [h('label', {}, 'Note', text)], agree: 'Write it',
+      send: (data) => send('note', { text: data.get('text') }) }, 'The note is written.');
+  }
+
+  // The settings of this job as a job file, with another name and folder.
+  function askClone() {
+    const request = requestId();
+    const file = h('textarea', { name: 'text', rows: '20', required: true, spellcheck: 'false' });
+    file.value = job.config_text.replace(/^name: .*$/m, `name: ${job.name}-clone`).replace(/^( +out_dir: ).*$/m, (_, key) => `${key}${JSON.stringify(`${job.out_dir}-clone`)}`);
+    let made = '';
+    change({ title: `A new job like ${job.name}`, text: 'Change what you want. It begins at step 0 and is checked by preflight; this job goes on.', wide: true, fields: [h('label', {}, 'Job file', file)], agree: 'Submit the new job',
+      send: async (data) => { made = (await send('clone', { text: data.get('text'), request_id: request })).id; } }, 'The new job is in the queue.').then((done) => { if (done) location.hash = `#/job/${made}`; });
   }
 
   async function refreshCurves() {

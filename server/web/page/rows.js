@@ -1,5 +1,6 @@
 // What a job looks like in lists: state, progress, spark line.
 import { h, svg } from './dom.js';
+import { moment } from './format.js';
 
 export const STATES = { QUEUED: 'waiting', PREFLIGHT: 'waiting', STARTING: 'starting', RUNNING: 'training', RESTARTING: 'restarting', STOPPING: 'stopping',
   SUCCEEDED: 'finished', FAILED: 'failed', STOPPED: 'stopped' };
@@ -45,6 +46,6 @@ export function labels(job) {
 }
 
 export function eventRow(event, withJob) {
-  return h('li', { class: `event ${event.severity}` }, h('time', { datetime: new Date(event.time).toISOString(), title: new Date(event.time).toLocaleString() }, new Date(event.time).toLocaleTimeString('en-GB')),
+  return h('li', { class: `event ${event.severity}` }, h('time', { datetime: new Date(event.time).toISOString(), title: new Date(event.time).toLocaleString() }, moment(event.time)),
     withJob && h('a', { href: `#/job/${event.job}` }, withJob), h('b', {}, event.reason.toLowerCase().replaceAll('_', ' ')), h('span', {}, event.text));
 }

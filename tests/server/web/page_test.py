@@ -186,6 +186,40 @@ def check_buttons(page, browser):
     print("ok: buttons")
 
 
+def check_note_and_clone(page, browser):
+    """A note stays among the events, in the terminal too; a clone is a new job with the changes of the text, or a refusal that names the line."""
+    browser.open(f"#/job/{page.job}")
+    browser.click("button", "Note…")
+    browser.type("dialog textarea", "learning rate looks too high")
+    browser.click("dialog button", "Write it")
+    browser.until("[...document.querySelectorAll('.event')].some((one) => one.textContent.includes('learning rate looks too high (default)'))", "the note")
+    assert "learning rate looks too high" in page.service.ctl("events", page.job, check=True).stdout
+    for text in ("", " ", "x" * 1001):
+        assert page.ask(f"/api/v1/jobs/{page.job}/note", "POST", {"Authorization": f"Bearer {page.token}"}, json.dumps({"text": text}))[0] == 400, text
+    browser.click("button", "Clone…")
+    browser.until("document.querySelector('dialog textarea')", "the job file")
+    change = "const text = document.querySelector('dialog textarea'); text.value = text.value.replace(arguments[0], arguments[1])"
+    browser.run(change, "warmup_steps: 20", "warmup_stepps: 20")
+    browser.click("dialog button", "Submit the new job")
+    browser.until("/job.yaml:\\d+:\\d+: .*warmup_stepps.*did you mean/.test(document.querySelector('dialog .problem').textContent)", "the mistake and its line")
+    browser.run(change, "warmup_stepps: 20", "warmup_steps: 10")
+    browser.run(change, "d_k: 16", "d_k: 17")
+    browser.click("dialog button", "Submit the new job")
+    browser.until("document.querySelector('dialog .problem').textContent.includes('d_k')", "the refusal")
+    browser.run(change, "d_k: 17", "d_k: 16")
+    browser.click("dialog button", "Submit the new job")
+    browser.until("document.querySelector('.names b')?.textContent === 'first-clone'", "the new job's page")
+    new = page.get(f"jobs/{browser.run('return location.hash').split('/')[-1]}")
+    old = page.get(f"jobs/{page.job}")
+    assert new["out_dir"] == old["out_dir"] + "-clone" and new["owner"] == "default", new
+    assert int(new["config"]["train"]["warmup_steps"]) == 10, new["config"]
+    old["config"]["name"] = new["name"]
+    old["config"]["train"].update(warmup_steps=new["config"]["train"]["warmup_steps"], out_dir=new["out_dir"])
+    assert new["config"] == old["config"]
+    page.service.ctl("stop", new["id"], "--now", check=True)
+    print("ok: note and clone")
+
+
 def check_data(page, browser):
     """A job that trains on a mixture shows its sources with their shares and losses, and its named validation sets."""
     for name, count in (("books", 400), ("code", 400), ("val", 40)):
@@ -203,6 +237,7 @@ def check_data(page, browser):
     assert [row[:3] for row in sources] == [["books", "3", "75.0 %"], ["code", "1", "25.0 %"]], sources
     assert all(0 < float(row[4]) < 6 and row[5].endswith(".jsonl") for row in sources), sources
     (val,) = browser.run("return " + cells.format(".sets"))
+    browser.until("document.querySelector('.chart[aria-label=\"Validation sets\"] .values').textContent.startsWith('set ')", "the curve of the named set")
     assert val[0] == "set" and 0 < float(val[1]) < 6 and val[2] != "–", val
     told = page.service.ctl("describe", done.stdout.strip(), check=True).stdout
     assert "books       3  75.0 %" in told and "Validation sets:" in told, told
@@ -257,7 +292,7 @@ def check_many(page, browser):
         page.submit(f"many-{number:03}", team="b" if number % 2 else "a")
     browser.open("#/")
     browser.until("document.querySelectorAll('.jobs tbody tr').length === 200", "200 rows")
-    browser.until("document.body.textContent.includes('10 more')", "that there are more: the jobs of the checks before")
+    browser.until("document.body.textContent.includes('11 more')", "that there are more: the jobs of the checks before")
     browser.type("input[aria-label='Filter by name or id']", "many-07")
     browser.until("document.querySelectorAll('.jobs tbody tr').length === 10", "ten rows", 10)
     browser.type("input[aria-label='Filter by label']", "team=b")
@@ -308,13 +343,14 @@ def main():
                 # While the coordinator was away, requests failed; nothing else may.
                 wrong = [line for line in browser.log() if "ERR_" not in line and "401" not in line]
                 check_buttons(page, browser)
+                check_note_and_clone(page, browser)
                 check_trace(page, browser)
                 check_compare(page, browser)
                 check_data(page, browser)
                 check_sweep(page, browser)
                 check_shapes(page, browser, shots)
                 check_many(page, browser)
-                wrong += [line for line in browser.log() if "401" not in line and not ("/profile" in line and "409" in line)]
+                wrong += [line for line in browser.log() if "401" not in line and not ("/profile" in line and "409" in line) and not ("/clone" in line and "400" in line)]
                 assert wrong == [], wrong
 
 

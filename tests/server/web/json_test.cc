@@ -1,0 +1,49 @@
+// What the page is told of machines and of named validation sets.
+#include "server/web/json.h"
+
+#include "gtest/gtest.h"
+
+namespace nsa::server {
+namespace {
+
+TEST(NodeJson, TellsUseAndTemperatureOfAGpu) {
+  v1::Node node;
+  v1::GpuInfo& gpu = *node.mutable_info()->add_gpus();
+  gpu.set_name("NVIDIA H100");
+  gpu.set_memory_bytes(80);
+  gpu.set_free_bytes(20);
+  gpu.set_utilization_ratio(0.875);
+  gpu.set_temperature_celsius(54);
+  gpu.set_power_watts(612.5);
+  EXPECT_EQ(NodeJson(node)["gpus"], Json::parse(R"([{"name": "NVIDIA H100", "memory_bytes": 80,
+      "used_bytes": 60, "use": 0.875, "celsius": 54.0, "watts": 612.5}])"));
+}
+
+TEST(NodeJson, WhatTheDriverDoesNotTellIsNull) {
+  v1::Node node;
+  node.mutable_info()->add_gpus();
+  const Json gpu = NodeJson(node)["gpus"][0];
+  for (const char* unknown : {"use", "celsius", "watts"}) EXPECT_TRUE(gpu[unknown].is_null());
+}
+
+v1::WorkerRecord Eval(int64_t step, std::vector<std::pair<std::string, double>> sets) {
+  v1::WorkerRecord record;
+  record.set_unix_nanos(step * 1'000'000'000);
+  record.mutable_eval()->set_step(step);
+  for (const auto& [name, loss] : sets) {
+    v1::NamedLoss& set = *record.mutable_eval()->add_sets();
+    set.set_name(name);
+    set.set_loss(loss);
+  }
+  return record;
+}
+
+TEST(ValSetCurvesJson, EachSetHasACurve) {
+  EXPECT_EQ(ValSetCurvesJson({Eval(10, {{"books", 2.5}, {"code", 1.5}}), Eval(20, {{"books", 2}})}),
+            Json::parse(R"({"books": {"step": [10, 20], "time": [10000, 20000], "loss": [2.5, 2.0]},
+                            "code": {"step": [10], "time": [10000], "loss": [1.5]}})"));
+  EXPECT_EQ(ValSetCurvesJson({Eval(10, {})}), Json::object());
+}
+
+}  // namespace
+}  // namespace nsa::server
