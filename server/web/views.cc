@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <future>
 
 #include "absl/strings/ascii.h"
@@ -123,6 +124,27 @@ absl::StatusOr<std::vector<v1::CurveBucket>> BucketsFor(const Web::Parts& parts,
   return Widen(buckets, WidthFor(buckets, static_cast<size_t>(points)));
 }
 
+// The job from whose checkpoint this one was forked, and the checkpoint's step; null when it is not
+// a fork, or its original was deleted.
+absl::StatusOr<Json> ParentJson(JobStore& store, const v1::Job& job) {
+  constexpr absl::string_view kPrefix = "step-";
+  // OUT_DIR/checkpoints/step-00001500
+  const std::filesystem::path checkpoint = job.spec().restart().resume();
+  const std::string name = checkpoint.filename();
+  int64_t step = 0;
+  if (!absl::StartsWith(name, kPrefix) || !absl::SimpleAtoi(name.substr(kPrefix.size()), &step)) {
+    return Json();
+  }
+  const std::string out_dir = checkpoint.parent_path().parent_path();
+  NSA_ASSIGN_OR_RETURN(const std::vector<JobPtr> all, InOrder(store));
+  for (const JobPtr& other : all) {
+    const v1::Job& found = other->job();
+    if (found.id() == job.id() || found.spec().train().out_dir() != out_dir) continue;
+    return Json{{"id", found.id()}, {"name", found.name()}, {"step", step}};
+  }
+  return Json();
+}
+
 }  // namespace
 
 Json SparkCache::Of(const v1::Job& job) {
@@ -221,6 +243,7 @@ absl::StatusOr<Json> JobView(const Web::Parts& parts, const std::string& job) {
   NSA_ASSIGN_OR_RETURN(const int64_t cursor, parts.store.LastEvent());
   NSA_ASSIGN_OR_RETURN(const JobPtr stored, parts.store.Find(job));
   Json json = JobNow(parts, *stored);
+  NSA_ASSIGN_OR_RETURN(json["parent"], ParentJson(parts.store, stored->job()));
   json["cursor"] = cursor;
   json["now"] = Now(parts) / 1'000'000;
   json["token_file"] = parts.token_file;

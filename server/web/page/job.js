@@ -20,6 +20,7 @@ export function jobPage(main, id) {
   const charts = {};
   let job = null;
   let events = [];
+  let parents = [];  // what a fork continues: [{name, step, curves}], the nearest first
   let stop = () => {};
   let closed = false;
   let mode = localStorage.getItem('axis') || 'step';
@@ -67,6 +68,27 @@ export function jobPage(main, id) {
     return { name, color: colour, x: curves.x(mode), y: smooth(times(value.mean), weight), min: times(value.min), max: times(value.max) };
   }
 
+  // The curves of the jobs that this one continues, up to the checkpoints where they part.
+  function before(key) {
+    return parents.map((parent) => {
+      const data = parent.curves.data;
+      const count = data.step.filter((step) => step <= parent.step).length;
+      return { name: `${parent.name} to step ${number(parent.step)}`, color: '--c8', dashed: true, x: parent.curves.x(mode).slice(0, count), y: smooth(data.values[key].mean.slice(0, count), weight) };
+    });
+  }
+
+  async function readParents() {
+    const found = [];
+    for (let one = job; one.parent && found.length < 4;) {
+      const { id: older, name, step } = one.parent;
+      const read = new Curves(older, 1000);
+      [one] = await Promise.all([get(`jobs/${encodeURIComponent(older)}`), read.refresh()]);
+      found.push({ name, step, curves: read });
+    }
+    parents = found;
+    if (!closed && parents.length > 0) showCurves();
+  }
+
   function marks() {
     const list = curves.data.marks.map((mark) => ({ x: mode === 'time' && mark.kind === 'restart' ? mark.time / 1000 : curves.at(mark.step, mode), kind: mark.kind, text: `${mark.text} at step ${mark.step}` }));
     for (const event of events) {
@@ -83,11 +105,11 @@ export function jobPage(main, id) {
     const shared = { mode, marks: marks() };
     const evals = Object.entries(curves.data.evals).map(([name, one], i) => ({ name, color: ['--c2', '--c3', '--c5', '--c7'][i % 4], dots: true,
       x: one.step.map((step, k) => (mode === 'time' ? one.time[k] / 1000 : curves.at(step, mode))), y: one.loss }));
-    chart('loss', { title: 'Loss', note: 'nats a token', height: 260, format: number }).show({ ...shared, log, curves: [curve('training', 'loss', '--c1'), ...evals] });
+    chart('loss', { title: 'Loss', note: 'nats a token', height: 260, format: number }).show({ ...shared, log, curves: [curve('training', 'loss', '--c1'), ...evals, ...before('loss')] });
     charts.loss.element.classList.add('big');
     const sets = Object.entries(curves.data.val_sets || {}).slice(0, COLORS.length).map(([name, one], i) => ({ name, color: COLORS[i], dots: true,
       x: one.step.map((step, k) => (mode === 'time' ? one.time[k] / 1000 : curves.at(step, mode))), y: one.loss }));
-    chart('speed', { title: 'Throughput', note: 'tokens a second', height: 260, zero: true }).show({ ...shared, curves: [curve('all ranks', 'tokens_per_second', '--c1')] });
+    chart('speed', { title: 'Throughput', note: 'tokens a second', height: 260, zero: true }).show({ ...shared, curves: [curve('all ranks', 'tokens_per_second', '--c1'), ...before('tokens_per_second')] });
     if (sets.length > 0) {
       // Its first validation may come after the other charts.
       if (!charts.sets) charts.speed.element.after(chart('sets', { title: 'Validation sets', note: 'nats a token', format: number }).element);
@@ -99,8 +121,8 @@ export function jobPage(main, id) {
     }
     const parts = PARTS.filter(([key]) => curves.data.values[key].max.some((value) => value > 0)).map(([key, name, colour]) => ({ ...curve(name, key, colour), min: undefined, max: undefined }));
     chart('times', { title: 'Step time', note: 'seconds of rank 0', zero: true, format: seconds }).show({ ...shared, curves: [curve('whole', 'step_seconds', '--c8'), ...parts] });
-    chart('norm', { title: 'Gradient norm', note: 'before clipping', zero: true }).show({ ...shared, curves: [curve('norm', 'grad_norm', '--c5')] });
-    chart('rate', { title: 'Learning rate', zero: true, format: (value) => (value === 0 ? '0' : value.toExponential(1)) }).show({ ...shared, curves: [{ ...curve('rate', 'learning_rate', '--c4'), min: undefined, max: undefined }] });
+    chart('norm', { title: 'Gradient norm', note: 'before clipping', zero: true }).show({ ...shared, curves: [curve('norm', 'grad_norm', '--c5'), ...before('grad_norm')] });
+    chart('rate', { title: 'Learning rate', zero: true, format: (value) => (value === 0 ? '0' : value.toExponential(1)) }).show({ ...shared, curves: [{ ...curve('rate', 'learning_rate', '--c4'), min: undefined, max: undefined }, ...before('learning_rate')] });
     chart('memory', { title: 'Memory', note: job.device === 'cpu' ? 'resident set of rank 0' : 'GPU of rank 0', zero: true, format: bytes, binary: true })
       .show({ ...shared, curves: [curve('in use', 'memory_bytes', '--c6'), { ...curve('reserved', 'memory_reserved_bytes', '--c8'), min: undefined, max: undefined, dashed: true }] });
   }
@@ -222,6 +244,7 @@ export function jobPage(main, id) {
       setTokenFile(found.token_file);
       showJob();
       showCurves();
+      readParents().catch(() => {});  // they may have been deleted meanwhile
       attention.refresh();
       details.refresh();
       traces.refresh();

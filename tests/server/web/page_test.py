@@ -220,6 +220,23 @@ def check_note_and_clone(page, browser):
     print("ok: note and clone")
 
 
+def check_fork(page, browser):
+    """A fork goes on where its original parted from it, and shows the curve of the original up to there."""
+    done = page.service.ctl("fork", page.job, "--name", "forked", "--set", "train.steps=4900", "-o", "name")
+    assert done.returncode == 0, done.stdout + done.stderr
+    fork = done.stdout.strip()
+    browser.open(f"#/job/{fork}")
+    browser.until("document.querySelector('.names .badge')?.textContent === 'training'", "the training", 60)
+    parent = page.get(f"jobs/{fork}")["parent"]
+    newest = page.get(f"jobs/{page.job}/checkpoints")["checkpoints"][-1]
+    assert parent == {"id": page.job, "name": "first", "step": newest["step"]}, parent
+    shown = "document.querySelector('.chart[aria-label=Loss] .values').textContent"
+    browser.until(f"{shown}.includes('first to step')", "the curve of the original", 60)
+    page.service.ctl("stop", fork, "--now", check=True)
+    assert page.get(f"jobs/{page.job}")["parent"] is None
+    print("ok: fork")
+
+
 def check_data(page, browser):
     """A job that trains on a mixture shows its sources with their shares and losses, and its named validation sets."""
     for name, count in (("books", 400), ("code", 400), ("val", 40)):
@@ -292,7 +309,7 @@ def check_many(page, browser):
         page.submit(f"many-{number:03}", team="b" if number % 2 else "a")
     browser.open("#/")
     browser.until("document.querySelectorAll('.jobs tbody tr').length === 200", "200 rows")
-    browser.until("document.body.textContent.includes('11 more')", "that there are more: the jobs of the checks before")
+    browser.until("document.body.textContent.includes('12 more')", "that there are more: the jobs of the checks before")
     browser.type("input[aria-label='Filter by name or id']", "many-07")
     browser.until("document.querySelectorAll('.jobs tbody tr').length === 10", "ten rows", 10)
     browser.type("input[aria-label='Filter by label']", "team=b")
@@ -344,6 +361,7 @@ def main():
                 wrong = [line for line in browser.log() if "ERR_" not in line and "401" not in line]
                 check_buttons(page, browser)
                 check_note_and_clone(page, browser)
+                check_fork(page, browser)
                 check_trace(page, browser)
                 check_compare(page, browser)
                 check_data(page, browser)

@@ -2,14 +2,20 @@
 """Takes the screenshots of docs/: the live page of a real coordinator with small jobs that train on this machine's CPU.
 
     tests/server/web/screenshots.py BIN_DIR OUT_DIR       takes about five minutes on two cores; needs deploy/packages.sh test
+    tests/server/web/screenshots.py BIN_DIR OUT_DIR --state FOLDER [--trace FILE]
+                                                          pictures of a job that was trained elsewhere, for example on a machine with GPUs and without a
+                                                          browser: FOLDER is a copy of its coordinator's state folder, FILE what `nsactl profile` wrote
 
 Six jobs train the model of configs/jobs/demo.yaml on licence texts with different settings. When the pictures are taken two have finished, one
 has failed, one was stopped, two train (a rank of one of them was killed on the way), and one waits. Then a sweep of eight smaller jobs runs to
 its end.
 """
+import argparse
+import base64
 import json
 import os
 import pathlib
+import shutil
 import signal
 import sys
 import tempfile
@@ -110,18 +116,54 @@ def shoot_trace(page, out):
         browser.shoot(out / "page_trace_light.png", WIDE, height=1212)
 
 
+def shoot_elsewhere(page, out, trace):
+    """The newest job of a state folder, and the trace as the page draws one that it has recorded."""
+    job = page.get("fleet")["jobs"][0]["id"]
+    with Browser(page.base, WIDE, 1100) as browser:
+        for theme in ("light", "dark"):
+            browser.open(f"#/job/{job}", theme)
+            browser.until("document.querySelector('.heat canvas')", "the job")
+            browser.shoot(out / f"page_gpu_job_{theme}.png", WIDE, height=TALLEST)
+        if not trace:
+            return
+        browser.driver.set_script_timeout(60)
+        failed = browser.driver.execute_async_script("""const [text, done] = arguments;
+            (async () => {
+              const { readTrace } = await import('./trace.js');
+              const { Timeline, topTable } = await import('./timeline.js');
+              const read = await readTrace(new Blob([Uint8Array.from(atob(text), (one) => one.charCodeAt(0))]));
+              document.querySelector('.traces').hidden = false;
+              document.querySelector('.trace-picture').replaceChildren(new Timeline(read).element, topTable(read));
+            })().then(() => done(''), (error) => done(String(error)));""", base64.b64encode(trace.read_bytes()).decode())
+        assert not failed, failed
+        browser.until("document.querySelector('.timeline canvas')", "the picture")
+        top = browser.run("return document.querySelector('.traces').getBoundingClientRect().top + scrollY")
+        browser.shoot(out / "page_gpu_trace_dark.png", WIDE, top=int(top) - 12, height=1000)
+
+
 def main():
-    if len(sys.argv) != 3:
-        sys.exit(__doc__)
-    out = pathlib.Path(sys.argv[2])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bin_dir")
+    parser.add_argument("out_dir", type=pathlib.Path)
+    parser.add_argument("--state", type=pathlib.Path)
+    parser.add_argument("--trace", type=pathlib.Path)
+    options = parser.parse_args()
+    out = options.out_dir
     out.mkdir(parents=True, exist_ok=True)
+    if options.state:
+        with tempfile.TemporaryDirectory(prefix="nsa-screenshots-") as folder:
+            shutil.copytree(options.state, pathlib.Path(folder) / "state", ignore=shutil.ignore_patterns("*.sock"))
+            page = Page(options.bin_dir, pathlib.Path(folder))
+            with page.service:
+                shoot_elsewhere(page, out, options.trace)
+        return
     with tempfile.TemporaryDirectory(prefix="nsa-screenshots-") as folder:
-        fleet = Fleet(sys.argv[1], pathlib.Path(folder))
+        fleet = Fleet(options.bin_dir, pathlib.Path(folder))
         with fleet.service:
             fleet.make()
             shoot(fleet, out)
     with tempfile.TemporaryDirectory(prefix="nsa-screenshots-") as folder:
-        page = Page(sys.argv[1], pathlib.Path(folder))
+        page = Page(options.bin_dir, pathlib.Path(folder))
         with page.service:
             shoot_sweep(page, out)
             shoot_trace(page, out)
