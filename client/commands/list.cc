@@ -40,22 +40,6 @@ absl::Status AddStates(const std::string& text, v1::ListJobsRequest* request) {
   return absl::OkStatus();
 }
 
-// "team=vision" into the labels that are asked for.
-absl::Status AddLabel(const std::string& text, v1::ListJobsRequest* request) {
-  const size_t equals = text.find('=');
-  if (equals == std::string::npos || equals == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--label: '", text, "' (KEY=VALUE); write e.g. --label team=vision"));
-  }
-  const std::string key = text.substr(0, equals);
-  const std::string value = text.substr(equals + 1);
-  const auto [label, added] = request->mutable_labels()->insert({key, value});
-  if (added || label->second == value) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("--label: '", key, "' has the values '",
-                                                 label->second, "' and '", value,
-                                                 "' (one for each key); remove one of them"));
-}
-
 std::string Percent(const v1::JobProgress& progress) {
   if (progress.total_steps() == 0) return "-";
   return absl::StrFormat("%.0f%%", 100 * ShareDone(progress));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 
 namespace nsa::client {
@@ -16,6 +17,21 @@ bool HasLabels(const v1::Job& job, const v1::ListJobsRequest& request) {
 }
 
 }  // namespace
+
+absl::Status AddLabel(const std::string& text, v1::ListJobsRequest* request) {
+  const size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--label: '", text, "' (KEY=VALUE); write e.g. --label team=vision"));
+  }
+  const std::string key = text.substr(0, equals);
+  const std::string value = text.substr(equals + 1);
+  const auto [label, added] = request->mutable_labels()->insert({key, value});
+  if (added || label->second == value) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--label: '", key, "' has the values '",
+                                                 label->second, "' and '", value,
+                                                 "' (one for each key); remove one of them"));
+}
 
 absl::StatusOr<v1::ListJobsResponse> CollectJobs(Client* client, v1::ListJobsRequest request,
                                                  int limit) {

@@ -20,4 +20,8 @@ absl::StatusOr<v1::ListJobsResponse> CollectJobs(Client* client, v1::ListJobsReq
 absl::StatusOr<std::vector<v1::Job>> CollectSweep(Client* client, const std::string& name,
                                                   const std::string& owner = "");
 
+// Adds "team=vision" to the labels that jobs must have. InvalidArgument when it is not KEY=VALUE,
+// or when another value of the key is asked for already.
+absl::Status AddLabel(const std::string& text, v1::ListJobsRequest* request);
+
 }  // namespace nsa::client

@@ -106,6 +106,15 @@ TEST_F(CommandsTest, TopPrintsOnceWithoutATerminal) {
   EXPECT_EQ(document["nodes"][0]["info"]["gpus"].size(), 2u);
 }
 
+TEST_F(CommandsTest, TopShowsOnlyJobsWithTheLabels) {
+  (*state().jobs[0].mutable_spec()->mutable_labels())["team"] = "vision";
+  const auto document =
+      nlohmann::json::parse(Run({"top", "--label", "team=vision", "-o", "json"}).out);
+  EXPECT_EQ(document["jobs"].size(), 1u);
+  EXPECT_EQ(document["jobs"][0]["id"], "jdemo1234567");
+  EXPECT_EQ(Run({"top", "--label", "vision"}).code, ExitCode::kUsage);
+}
+
 TEST_F(CommandsTest, TopDoesWithoutMachinesThatItMayNotSee) {
   state().failures["ListNodes"] = {grpc::Status(grpc::StatusCode::PERMISSION_DENIED, "no")};
   EXPECT_THAT(Run({"top"}).out, HasSubstr("no machines"));

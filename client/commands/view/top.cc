@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "client/cli.h"
+#include "client/connect/collect_jobs.h"
 #include "client/show/document.h"
 #include "client/show/job_text.h"
 #include "client/show/live_block.h"
@@ -16,23 +17,23 @@ constexpr absl::Duration kRefresh = absl::Seconds(2);
 constexpr int kMostActive = 500;
 constexpr int kEnded = 5;
 
-absl::Status ReadJobs(Client* client, TopState* state) {
-  v1::ListJobsRequest active, ended;
+// `wanted` has the labels that are asked for.
+absl::Status ReadJobs(Client* client, const v1::ListJobsRequest& wanted, TopState* state) {
+  v1::ListJobsRequest active = wanted;
+  v1::ListJobsRequest ended = wanted;
   for (int i = v1::Job::STATE_QUEUED; i < v1::Job::State_ARRAYSIZE; ++i) {
     const auto each = static_cast<v1::Job::State>(i);
     (HasEnded(each) ? ended : active).add_states(each);
   }
-  active.set_page_size(kMostActive);
-  ended.set_page_size(kEnded);
-  NSA_ASSIGN_OR_RETURN(const auto now_active, client->Call<v1::ListJobsResponse>(active));
-  NSA_ASSIGN_OR_RETURN(const auto now_ended, client->Call<v1::ListJobsResponse>(ended));
+  NSA_ASSIGN_OR_RETURN(const auto now_active, CollectJobs(client, active, kMostActive));
+  NSA_ASSIGN_OR_RETURN(const auto now_ended, CollectJobs(client, ended, kEnded));
   state->active.assign(now_active.jobs().begin(), now_active.jobs().end());
   state->ended.assign(now_ended.jobs().begin(), now_ended.jobs().end());
   return absl::OkStatus();
 }
 
-absl::Status Read(Client* client, TopState* state) {
-  NSA_RETURN_IF_ERROR(ReadJobs(client, state));
+absl::Status Read(Client* client, const v1::ListJobsRequest& wanted, TopState* state) {
+  NSA_RETURN_IF_ERROR(ReadJobs(client, wanted, state));
   const auto nodes = client->Call<v1::ListNodesResponse>(v1::ListNodesRequest());
   // Not every role may see the machines.
   if (!nodes.ok())
@@ -50,7 +51,8 @@ void PrintState(Session& session, const TopState& state) {
   session.PrintDocument({{"jobs", std::move(jobs)}, {"nodes", std::move(nodes)}});
 }
 
-absl::StatusOr<ExitCode> Live(Session& session, Client* client, TopState state) {
+absl::StatusOr<ExitCode> Live(Session& session, Client* client, const v1::ListJobsRequest& wanted,
+                              TopState state) {
   // Ctrl-C ends the loop between two waits too, so that the cursor comes back.
   const Interrupt::Scope scope(&session.interrupt(), [] {});
   LiveBlock block(&session.out());
@@ -60,22 +62,24 @@ absl::StatusOr<ExitCode> Live(Session& session, Client* client, TopState state) 
                             .rows = TerminalRows(),
                             .colours = session.colours()}));
     if (!session.interrupt().SleepFor(kRefresh)) return ExitCode::kInterrupted;
-    const absl::Status status = Read(client, &state);
+    const absl::Status status = Read(client, wanted, &state);
     if (absl::IsCancelled(status)) return ExitCode::kInterrupted;
     state.connected = !absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status);
     if (state.connected) NSA_RETURN_IF_ERROR(status);
   }
 }
 
-absl::StatusOr<ExitCode> Top(Session& session) {
+absl::StatusOr<ExitCode> Top(Session& session, const std::vector<std::string>& labels) {
+  v1::ListJobsRequest wanted;
+  for (const std::string& label : labels) NSA_RETURN_IF_ERROR(AddLabel(label, &wanted));
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
   TopState state;
-  NSA_RETURN_IF_ERROR(Read(client, &state));
+  NSA_RETURN_IF_ERROR(Read(client, wanted, &state));
   if (session.structured()) {
     PrintState(session, state);
     return ExitCode::kOk;
   }
-  if (session.console().terminal) return Live(session, client, std::move(state));
+  if (session.console().terminal) return Live(session, client, wanted, std::move(state));
   constexpr int kUnlimited = std::numeric_limits<int>::max();
   for (const std::string& line : TopView(
            state, session.now(), {.columns = kUnlimited, .rows = kUnlimited, .colours = false})) {
@@ -87,15 +91,19 @@ absl::StatusOr<ExitCode> Top(Session& session) {
 }  // namespace
 
 void AddTop(Cli* cli) {
-  cli->Add(
+  const auto labels = std::make_shared<std::vector<std::string>>();
+  Options options = cli->Add(
       {.name = "top",
        .what = "Show all jobs and machines, live",
        .group = "Jobs",
        .more = "Drawn again every two seconds until Ctrl-C: jobs that train, wait or have "
                "just ended, and machines with their\nGPUs. Where the output is no terminal, "
                "and with -o json, it is printed once.",
-       .examples = "nsactl top\nnsactl top | head\nnsactl top -o json | jq '.nodes[].info.gpus'",
-       .run = Top});
+       .examples = "nsactl top\nnsactl top --label team=vision\nnsactl top | head\n"
+                   "nsactl top -o json | jq '.nodes[].info.gpus'",
+       .run = [labels](Session& session) { return Top(session, *labels); }});
+  options.Texts("--label", "KEY=VALUE", labels.get(),
+                "Only jobs with this label; may be repeated, all must match");
 }
 
 }  // namespace nsa::client

@@ -192,7 +192,7 @@ def check_note_and_clone(page, browser):
     browser.click("button", "Note…")
     browser.type("dialog textarea", "learning rate looks too high")
     browser.click("dialog button", "Write it")
-    browser.until("[...document.querySelectorAll('.event')].some((one) => one.textContent.includes('learning rate looks too high (default)'))", "the note")
+    browser.until("[...document.querySelectorAll('.event')].some((one) => one.textContent.includes('learning rate looks too high (operator)'))", "the note")
     assert "learning rate looks too high" in page.service.ctl("events", page.job, check=True).stdout
     for text in ("", " ", "x" * 1001):
         assert page.ask(f"/api/v1/jobs/{page.job}/note", "POST", {"Authorization": f"Bearer {page.token}"}, json.dumps({"text": text}))[0] == 400, text
@@ -211,7 +211,7 @@ def check_note_and_clone(page, browser):
     browser.until("document.querySelector('.names b')?.textContent === 'first-clone'", "the new job's page")
     new = page.get(f"jobs/{browser.run('return location.hash').split('/')[-1]}")
     old = page.get(f"jobs/{page.job}")
-    assert new["out_dir"] == old["out_dir"] + "-clone" and new["owner"] == "default", new
+    assert new["out_dir"] == old["out_dir"] + "-clone" and new["owner"] == "operator", new
     assert int(new["config"]["train"]["warmup_steps"]) == 10, new["config"]
     old["config"]["name"] = new["name"]
     old["config"]["train"].update(warmup_steps=new["config"]["train"]["warmup_steps"], out_dir=new["out_dir"])
