@@ -156,9 +156,11 @@ int RunOnce(const Options& options, const sigset_t& signals, bool terminal, cons
     kill(getpid(), SIGTERM);
   });
   if (!server.ok()) return Fail(server.status());
-  spdlog::info("nsa-coordinator {} ({}): state in {}, gRPC on {}{}, metrics on {}", kVersion,
-               kRevision, options.state_dir.string(), options.unix_socket().string(),
-               AndTcp(**server), (*server)->metrics_address());
+  const std::string http = (*server)->metrics_address();
+  spdlog::info("nsa-coordinator {} ({}): state in {},{} gRPC on {}{}, metrics on {}", kVersion,
+               kRevision, options.state_dir.string(),
+               http.empty() ? "" : absl::StrCat(" page on http://", http, "/,"),
+               options.unix_socket().string(), AndTcp(**server), http);
   NotifyServiceManager("READY=1");
   *next = WaitForEnd(signals, terminal, read);
   (*server)->Drain(absl::Seconds(unreachable ? 0 : 8));

@@ -155,12 +155,14 @@ std::string Title(const v1::Job& job) { return absl::StrCat(job.name(), " (", jo
 
 std::string NextCommands(const v1::Job& job) {
   const auto line = [&job](const char* command, const char* what) {
-    return absl::StrFormat("  %-41s # %s\n", absl::StrCat("nsactl ", command, " ", job.id()), what);
+    return absl::StrFormat("  %-45s # %s\n", absl::StrCat("nsactl ", command, " ", job.id()), what);
   };
   switch (job.state()) {
     case v1::Job::STATE_SUCCEEDED:
-      return line("describe", "how it went") + line("checkpoint list", "its checkpoints") +
-             absl::StrFormat("  %-41s # %s\n",
+      return line("describe", "how it went") + line("plot", "its losses") +
+             line("report -o report.html", "everything about it in one file") +
+             line("checkpoint list", "its checkpoints") +
+             absl::StrFormat("  %-45s # %s\n",
                              absl::StrFormat("nsactl resume %s --set train.steps=%d", job.id(),
                                              2 * job.spec().train().steps()),
                              "train it further");
