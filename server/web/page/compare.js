@@ -10,12 +10,22 @@ const MODES = [['step', 'Step'], ['tokens', 'Tokens'], ['elapsed', 'Time']];
 const MOST = 8;
 const CHARTS = [['loss', 'Training loss', 'nats a token', 'loss'], ['val', 'Validation loss', 'nats a token', null], ['speed', 'Throughput', 'tokens a second', 'tokens_per_second'], ['norm', 'Gradient norm', 'before clipping', 'grad_norm']];
 
+// A value as a job file has it: 'BRANCH_CMP' of nsa.branches is 'cmp', 'DATA_SOURCE_TEXT' of data.source is 'text'. Names and labels are anybody's words.
+function word(path, value) {
+  const text = value !== null && typeof value === 'object' ? JSON.stringify(value) : String(value);
+  if (path.startsWith('labels') || path === 'name' || text !== text.toUpperCase()) return text;
+  const whole = path.toUpperCase().replaceAll('.', '_');
+  const key = path.split('.').pop().toUpperCase();
+  const prefix = [whole, key, key.replace(/S$/, ''), key.replace(/ES$/, ''), key.split('_').pop()].find((one) => text.startsWith(`${one}_`));
+  return prefix ? text.slice(prefix.length + 1).toLowerCase() : text;
+}
+
 // {a: {b: 1}} → {'a.b': '1'}
 function flatten(value, path = '', into = {}) {
   if (value !== null && typeof value === 'object' && !Array.isArray(value)) {
     for (const [name, inner] of Object.entries(value)) flatten(inner, path ? `${path}.${name}` : name, into);
   } else {
-    into[path] = Array.isArray(value) ? value.join(', ') : String(value);
+    into[path] = [].concat(value).map((one) => word(path, one)).join(', ');
   }
   return into;
 }

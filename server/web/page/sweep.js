@@ -195,8 +195,8 @@ export function sweepPage(main, name, parameters) {
   };
 }
 
-const WIDTH = 400;
-const HEIGHT = 180;
+const WIDTH = 560;
+const HEIGHT = 230;
 const EDGE = { left: 52, right: 12, top: 10, bottom: 24 };
 
 // Where values lie on an axis from `from` to `to`: words side by side; numbers by size, or by their logarithm if they differ tenfold.

@@ -270,6 +270,10 @@ def check_compare(page, browser):
     keys = browser.until("[...document.querySelectorAll('.differences tbody th')].map((one) => one.textContent).join(' ')", "the differences")
     assert "train.lr" in keys and "model.dim" not in keys, keys
     assert "Best validation" in browser.text(".figures-table")
+    browser.click("label.inline", " keys")
+    rows = "Object.fromEntries([...document.querySelectorAll('.differences tbody tr')].map((row) => [row.cells[0].textContent, row.cells[1].textContent]))"
+    words = browser.until(f"document.querySelectorAll('.differences tbody tr').length > 20 && {rows}", "all keys")
+    assert words["runtime.device"] == "cpu" and words["data.source"] == "synthetic" and words["preflight.policy"] == "experiment" and words["model.dim"] == "64", words
     browser.click(".chosen-job button")
     browser.until("document.querySelectorAll('.chosen-job').length === 1", "one job")
     print("ok: compare")
