@@ -107,6 +107,13 @@ void PrintHead(Session& session, const v1::Job& job) {
     fields.Add("Queue", absl::StrCat("place ", job.queue_position()));
   }
   fields.Add("Machines", AllocationText(job));
+  if (HasFewerRanks(job)) {
+    fields.Add("Ranks",
+               absl::StrCat(RanksText(job),
+                            ": there was no room for more at its last start; the next one, "
+                            "as after nsactl stop and resume, takes all that there is room "
+                            "for"));
+  }
   fields.Add("Unix user", job.unix_user());
   fields.Add("Submitted", When(now, job.submit_unix_nanos()));
   fields.Add("Started", When(now, job.start_unix_nanos()));

@@ -54,10 +54,14 @@ std::string WithNextStart(const v1::Job& job, absl::Time now, const std::string&
 
 constexpr int kShortReason = 60;  // columns
 
-// Why a job that should run does not, or why it failed; empty for other jobs. Shortened, because a
-// cause may be a paragraph: `describe` and `-o wide` show all of it.
+// Why a job that should run does not, or why it failed, or "2 of 4 ranks" of one that runs with
+// fewer; empty for other jobs. Shortened, because a cause may be a paragraph: `describe` and `-o
+// wide` show all of it.
 std::string ShortReason(const v1::Job& job, absl::Time now) {
   const auto state = job.state();
+  if (state == v1::Job::STATE_RUNNING && HasFewerRanks(job)) {
+    return absl::StrCat(RanksText(job), " ranks");
+  }
   const bool waits = state == v1::Job::STATE_QUEUED || state == v1::Job::STATE_PREFLIGHT ||
                      state == v1::Job::STATE_RESTARTING || state == v1::Job::STATE_FAILED;
   if (!waits) return "";
@@ -90,7 +94,7 @@ std::vector<Table::Cell> Row(const v1::Job& job, absl::Time now, bool wide, bool
     row.emplace_back(progress.checkpoint_step() == 0 ? "-"
                                                      : absl::StrCat(progress.checkpoint_step()));
     row.emplace_back(absl::StrCat(job.restarts()));
-    row.emplace_back(absl::StrCat(job.spec().resources().gpus()));
+    row.emplace_back(RanksText(job));
     row.emplace_back(absl::StrCat(job.spec().priority()));
     row.emplace_back(WithNextStart(job, now, ReasonText(job)));
   } else if (reasons) {

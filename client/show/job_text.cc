@@ -80,6 +80,15 @@ std::string ReasonText(const v1::Job& job) {
   return absl::StrCat(job.reason(), ": ", job.message());
 }
 
+bool HasFewerRanks(const v1::Job& job) {
+  return !job.ranks().empty() && job.ranks_size() < job.spec().resources().gpus();
+}
+
+std::string RanksText(const v1::Job& job) {
+  const int32_t all = job.spec().resources().gpus();
+  return HasFewerRanks(job) ? absl::StrCat(job.ranks_size(), " of ", all) : absl::StrCat(all);
+}
+
 std::string TelemetryText(const v1::Job& job) {
   const v1::RankStatus* first = nullptr;
   int ranks = 0;

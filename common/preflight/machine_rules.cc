@@ -66,7 +66,7 @@ Problems GpuCount(const PreflightFacts& facts) {
   if (machine == nullptr || !facts.cuda() || machine->gpus.empty()) return {};
   const int64_t wanted = facts.ranks_on_machine();
   const auto have = static_cast<int64_t>(machine->gpus.size());
-  if (wanted <= have) return {};
+  if (facts.least_ranks_on_machine() <= have) return {};
   return {{"resources.gpus",
            absl::StrFormat("%d on one machine (it has %d%s)", wanted, have, Faults(*machine)),
            absl::StrFormat("set gpus: %d, or use a machine with %d GPUs", have * facts.machines(),
@@ -151,7 +151,7 @@ Problems GpuDriver(const PreflightFacts& facts) {
 Problems CpuSlots(const PreflightFacts& facts) {
   const MachineView* machine = facts.machine();
   if (machine == nullptr || facts.cuda() || machine->cpu_slots == 0) return {};
-  if (facts.ranks_on_machine() <= machine->cpu_slots) return {};
+  if (facts.least_ranks_on_machine() <= machine->cpu_slots) return {};
   return {{"resources.gpus",
            absl::StrFormat("%d CPU ranks on one machine (it has %d slots)",
                            facts.ranks_on_machine(), machine->cpu_slots),
@@ -168,20 +168,6 @@ int64_t Usable(const PreflightFacts& facts, int64_t free, int64_t all) {
 
 int64_t UsableHostMemory(const PreflightFacts& facts) {
   return Usable(facts, facts.machine()->free_memory_bytes, facts.machine()->memory_bytes);
-}
-
-// Memory that one rank can use, or 0 if it is not known.
-int64_t MemoryOfRank(const PreflightFacts& facts) {
-  const MachineView& machine = *facts.machine();
-  if (!facts.cuda()) return UsableHostMemory(facts) / facts.ranks_on_machine();
-  std::vector<int64_t> memory;
-  for (const MachineView::Gpu& gpu : machine.gpus) {
-    memory.push_back(Usable(facts, gpu.free_bytes, gpu.memory_bytes));
-  }
-  const auto wanted = static_cast<size_t>(facts.ranks_on_machine());
-  if (memory.size() < wanted) return 0;  // GPU_COUNT reports it
-  std::sort(memory.begin(), memory.end(), std::greater<>());
-  return memory[wanted - 1];
 }
 
 // A change of one setting that makes a job smaller.
@@ -394,6 +380,19 @@ constexpr PreflightRule kRules[] = {
 }  // namespace
 
 std::span<const PreflightRule> MachineRules() { return kRules; }
+
+int64_t MemoryOfRank(const PreflightFacts& facts) {
+  const MachineView& machine = *facts.machine();
+  if (!facts.cuda()) return UsableHostMemory(facts) / facts.ranks_on_machine();
+  std::vector<int64_t> memory;
+  for (const MachineView::Gpu& gpu : machine.gpus) {
+    memory.push_back(Usable(facts, gpu.free_bytes, gpu.memory_bytes));
+  }
+  const auto wanted = static_cast<size_t>(facts.ranks_on_machine());
+  if (memory.size() < wanted) return 0;  // GPU_COUNT reports it
+  std::sort(memory.begin(), memory.end(), std::greater<>());
+  return memory[wanted - 1];
+}
 
 std::vector<MemoryItem> RankMemory(const PreflightFacts& facts) {
   std::vector<MemoryItem> items = MemoryEstimate(facts.spec);

@@ -147,9 +147,9 @@ absl::Status CheckSizes(const v1::JobSpec& spec) {
 
 std::vector<PreflightRule> AllRules() {
   std::vector<PreflightRule> rules;
-  for (const auto part :
-       {RangeRules(), ShapeRules(), NameRules(), RunRules(), AdviceRules(), DataRules(), MixRules(),
-        CorpusRules(), MachineRules(), GroupRules(), LimitRules(), StartRules()}) {
+  for (const auto part : {RangeRules(), ShapeRules(), NameRules(), RunRules(), AdviceRules(),
+                          DataRules(), MixRules(), CorpusRules(), MachineRules(), GroupRules(),
+                          FewerRules(), LimitRules(), StartRules()}) {
     rules.insert(rules.end(), part.begin(), part.end());
   }
   return rules;

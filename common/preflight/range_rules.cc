@@ -105,7 +105,16 @@ Problems Outside(const PreflightFacts& facts, std::span<const Limit> limits) {
 Problems NsaRange(const PreflightFacts& facts) { return Outside(facts, kNsaLimits); }
 Problems DataRange(const PreflightFacts& facts) { return Outside(facts, kDataLimits); }
 Problems ResourcesRange(const PreflightFacts& facts) { return Outside(facts, kResourceLimits); }
-Problems RestartRange(const PreflightFacts& facts) { return Outside(facts, kRestartLimits); }
+Problems RestartRange(const PreflightFacts& facts) {
+  Problems problems = Outside(facts, kRestartLimits);
+  const int64_t least = facts.spec.restart().min_ranks();
+  if (facts.spec.restart().has_min_ranks() && (least < 1 || least > facts.ranks())) {
+    problems.push_back({"restart.min_ranks",
+                        absl::StrFormat("%d (1 to resources.gpus, %d)", least, facts.ranks()),
+                        "set a value within the limits"});
+  }
+  return problems;
+}
 Problems GuardRange(const PreflightFacts& facts) { return Outside(facts, kGuardLimits); }
 Problems PreflightRange(const PreflightFacts& facts) { return Outside(facts, kPreflightLimits); }
 

@@ -30,6 +30,8 @@ struct PreflightFacts {
   int64_t machines() const { return std::max(spec.resources().nodes(), 1); }
   // On the machine with the most of them.
   int64_t ranks_on_machine() const { return (ranks() + machines() - 1) / machines(); }
+  // Of a job that is submitted and may start with fewer ranks: with the fewest of them.
+  int64_t least_ranks_on_machine() const;
 };
 
 struct Problem {
@@ -72,6 +74,7 @@ constexpr double kLongRunSeconds = 3600;
 std::span<const PreflightRule> RangeRules();    // range_rules.cc: every number within limits
 std::span<const PreflightRule> ShapeRules();    // shape_rules.cc: model, attention, batch
 std::span<const PreflightRule> RunRules();      // run_rules.cc: precision, checkpoints, guards
+std::span<const PreflightRule> FewerRules();    // fewer_rules.cc: starts with fewer ranks
 std::span<const PreflightRule> LimitRules();    // limit_rules.cc: hours, cordoned machines
 std::span<const PreflightRule> GroupRules();    // group_rules.cc: several machines together
 std::span<const PreflightRule> AdviceRules();   // advice_rules.cc: batch, learning rate, decay
@@ -96,6 +99,10 @@ int64_t CorpusMemory(const PreflightFacts& facts);
 
 // MemoryEstimate() of the job. On the CPU, where a rank has only one memory, with the corpus.
 std::vector<MemoryItem> RankMemory(const PreflightFacts& facts);
+
+// Memory in bytes that one rank can use on the machine, which must be known; 0 if that is not
+// known.
+int64_t MemoryOfRank(const PreflightFacts& facts);
 
 // Expected tokens per second of the job on its machine. If the machine is not known, an A100 is
 // assumed, or for a CPU job one core per rank. Call it only if the kGuardsSizes rules pass.

@@ -5,6 +5,7 @@
 #include "common/checkpoint/checkpoint_dir.h"
 #include "server/decide/allocation/allocation.h"
 #include "server/decide/lifecycle.h"
+#include "server/decide/queue/start.h"
 #include "server/decide/rule/cordon.h"
 
 namespace nsa::server {
@@ -38,7 +39,7 @@ v1::WorkerAssignment Assignment(const v1::StoredJob& stored, const v1::RankPlace
   assignment.set_generation(job.generation());
   assignment.set_rank(place.rank());
   assignment.set_world_size(stored.placements_size());
-  *assignment.mutable_spec() = job.spec();
+  *assignment.mutable_spec() = SpecOfStart(stored);
   if (const int64_t step = job.progress().checkpoint_step(); step > 0) {
     const auto checkpoint = CheckpointsDir(job.spec().train().out_dir()) / CheckpointName(step);
     assignment.mutable_spec()->mutable_restart()->set_resume(checkpoint.string());

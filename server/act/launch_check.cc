@@ -10,6 +10,7 @@
 #include "server/decide/lifecycle.h"
 #include "server/decide/machine_view.h"
 #include "server/decide/machines/alike.h"
+#include "server/decide/queue/start.h"
 #include "server/decide/scheduler.h"
 
 namespace nsa::server {
@@ -83,20 +84,21 @@ LaunchCheck CheckLaunch(const v1::StoredJob& job, const Fleet& fleet, const Path
   check.nodes = absl::StrJoin(names, ", ");
   std::vector<NodeView> nodes = fleet.Nodes();
   std::erase_if(nodes, [&](const NodeView& node) { return !names.contains(node.info.name()); });
+  const v1::JobSpec spec = SpecOfStart(job);
   PreflightContext context = {.check_files = true, .job_id = job.job().id()};
   std::vector<Makeup> makeups;
   for (const NodeView& node : nodes) makeups.push_back(MakeupOf(node.info, node.clock_offset));
-  if (nodes.size() > 1) AddDifferences(job.job().spec(), makeups, nodes.size(), &context);
+  if (nodes.size() > 1) AddDifferences(spec, makeups, nodes.size(), &context);
   for (const NodeView& node : nodes) {
     const std::string& name = node.info.name();
     const MachineView machine = MachineOf(job, node.info);
     context.machine = &machine;
-    const v1::PreflightReport report = Preflight(job.job().spec(), context);
+    const v1::PreflightReport report = Preflight(spec, context);
     if (report.accepted()) continue;
     check.accepted = false;
     for (const v1::Finding& finding : report.findings()) {
       if (finding.severity() != v1::SEVERITY_ERROR || !finding.waived().empty()) continue;
-      const bool passes = MayPassLater(finding, job.job().spec(), machine);
+      const bool passes = MayPassLater(finding, spec, machine);
       // A problem that stays is reported rather than one that may go away.
       if (check.problem.empty() || (check.passing && !passes)) {
         check.problem = absl::StrCat(name, ": ", finding.rule(), ": ", finding.field(), ": ",

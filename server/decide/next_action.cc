@@ -4,9 +4,10 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/count.h"
 #include "common/base/reason.h"
+#include "common/estimate/fewer_ranks.h"
 #include "server/decide/allocation/allocation.h"
+#include "server/decide/queue/start.h"
 #include "server/decide/rule/time_limit.h"
 
 namespace nsa::server {
@@ -200,7 +201,8 @@ Action NextWithGang(const JobFacts& facts) {
     return EndWell(facts, verdict);
   }
   if (verdict.kind == Kind::kRunning && facts.job.job().state() == Job::STATE_STARTING) {
-    const std::string ranks = Count(static_cast<int64_t>(facts.ranks.size()), "rank");
+    const std::string ranks =
+        RanksText(facts.job.job().spec(), static_cast<int64_t>(facts.ranks.size()));
     return action::Move{Trigger::kAllRunning, {.text = absl::StrCat(ranks, " up")}};
   }
   if (TimeIsUp(facts.job, facts.wall_time)) {
@@ -271,6 +273,12 @@ Action NextInRestarting(const JobFacts& facts) {
   const absl::Duration waited = facts.now - facts.told;
   const absl::Duration delay = absl::Seconds(facts.job.restart_delay_seconds());
   if (waited < delay || !AllNodesReady(facts.ranks)) return action::Wait{};
+  if (HasFewerRanks(facts.job)) {
+    return LeaveForQueue(
+        facts,
+        absl::StrCat("it had ", RanksText(facts.job.job().spec(), facts.job.placements_size()),
+                     "; its next start takes all for which there is room"));
+  }
   if (!Measured(facts.ranks, waited - delay)) return action::Wait{};
   return action::CheckLaunch{};
 }
@@ -363,10 +371,17 @@ Action AfterCheck(const JobFacts& facts, const LaunchCheck& check) {
   if (check.accepted) {
     return action::Move{
         restart ? Trigger::kRestartDue : Trigger::kPreflightPassed,
-        {.text = absl::StrCat("generation ", job.generation() + 1, " on ", check.nodes)}};
+        {.text = absl::StrCat("generation ", job.generation() + 1, " on ", check.nodes,
+                              HasFewerRanks(facts.job)
+                                  ? ", " + RanksText(job.spec(), facts.job.placements_size())
+                                  : "")}};
   }
   const Failure refused = {
       .reason = Word(Reason::kPreflightRefused), .text = check.problem, .refused = true};
+  // Perhaps a GPU is taken out: the job may be placed without it.
+  if (restart && check.passing && !FewerRanks(job.spec()).empty()) {
+    return LeaveForQueue(facts, check.problem);
+  }
   if (restart) return AfterFailure(facts, refused);
   if (check.passing) return Postpone(facts, refused);
   return action::Move{Trigger::kPreflightRefused,

@@ -16,6 +16,10 @@
 //     back every later job of that kind. Large jobs therefore never starve; the price is that slots
 //     stay idle while a large job waits. A job that could not run even on empty machines does not
 //     hold back the others.
+//   - A job that may start with fewer ranks (restart.min_ranks) starts with the largest of those
+//     numbers for which there is room, if there is none for all: on as few machines as possible, at
+//     most resources.nodes, and with no more ranks on one than all of them would be. It waits for
+//     all while other jobs give way to it.
 //   - Nothing is placed on a cordoned machine. A job that would fit only with cordoned machines
 //     waits without holding back the others.
 #pragma once
@@ -50,9 +54,11 @@ struct QueuedJob {
   int64_t order = 0;  // when it entered the queue, e.g. in ns; ties keep the caller's order
   int32_t ranks = 1;
   int32_t nodes = 1;
+  std::vector<int32_t> fewer;  // other numbers of ranks with which it may start, the largest first
   bool cuda = false;
   bool has_unix_user = false;
   std::string name;          // for people
+  std::string owner;         // who sees the name
   Demand demand;             // of a job of several machines
   std::string share;         // its value of SchedulingPolicy::fair_share_label
   bool may_preempt = false;  // running jobs may have to give way to it
@@ -96,8 +102,8 @@ struct QueueRules {
   std::optional<Shares> shares;     // with fair shares: the ranks that are placed at present
   std::vector<RunningJob> running;  // jobs that may have to give way, or that have done so
   // Machines may still be missing, because this coordinator has just started. Then nobody is told
-  // to give way, and a job to which others gave way holds back later ones even if it does not fit
-  // on the machines that are there.
+  // to give way, no job starts with fewer ranks, and a job to which others gave way holds back
+  // later ones even if it does not fit on the machines that are there.
   bool machines_missing = false;
 };
 
@@ -143,7 +149,8 @@ bool Usable(const QueuedJob& job, const NodeSlots& node);
 // first. For a job of one machine all of them.
 std::vector<Group> GroupsFor(const QueuedJob& job, const std::vector<NodeSlots>& nodes);
 
-// Places one job on the machines and takes their slots; nothing when too few machines have room.
+// Places one job with all its ranks on the machines and takes their slots; nothing when too few
+// machines have room.
 std::optional<Placement> PlaceJob(const QueuedJob& job, std::vector<NodeSlots>* nodes);
 
 // The slots that active jobs hold, by machine. Borrowed.

@@ -12,6 +12,7 @@
 #include "common/rpc/cordon_text.h"
 #include "server/decide/lifecycle.h"
 #include "server/decide/machine_view.h"
+#include "server/decide/queue/start.h"
 #include "server/decide/rule/preemption.h"
 #include "server/decide/transition.h"
 #include "spdlog/spdlog.h"
@@ -151,12 +152,13 @@ QueueRules QueueRound::Rules(const std::vector<JobPtr>& active) const {
 }
 
 void QueueRound::Place(const Placement& placement) {
-  const std::string where = absl::StrCat(
-      Count(static_cast<int64_t>(placement.ranks.size()), "rank"),
-      placement.ranks.size() == 1 ? " on " : ", the first on ", placement.ranks.front().node());
+  const auto ranks = static_cast<int64_t>(placement.ranks.size());
   const bool cuda = !placement.ranks.front().cuda_device().empty();
   const auto change = [&](v1::StoredJob* stored,
                           std::vector<v1::JobEvent>* events) -> absl::Status {
+    const std::string where =
+        absl::StrCat(RanksText(stored->job().spec(), ranks),
+                     ranks == 1 ? " on " : ", the first on ", placement.ranks.front().node());
     NSA_RETURN_IF_ERROR(
         Apply(Trigger::kPlaced, {.text = where}, parts_.clock.Wall(), stored, events));
     stored->mutable_placements()->Assign(placement.ranks.begin(), placement.ranks.end());

@@ -187,6 +187,28 @@ TEST(Scheduler, LetsNobodyOvertakeTheFirstInLineOfItsKind) {
   EXPECT_EQ(plan.waiting[1].text, "job large is first in line") << "its name, not its id";
 }
 
+TEST(Scheduler, AJobIsNamedToItsOwnerOnly) {
+  const QueuePlan plan = Schedule(
+      {{.id = "j1", .priority = 7, .order = 1, .ranks = 4, .name = "large", .owner = "ada"},
+       {.id = "j2", .order = 2, .name = "hers", .owner = "ada"},
+       {.id = "j3", .order = 3, .name = "his", .owner = "bob"}},
+      {Cpu("a", 2, 4)});
+  ASSERT_THAT(plan.waiting, SizeIs(3));
+  EXPECT_EQ(plan.waiting[1].text, "job large is first in line");
+  EXPECT_EQ(plan.waiting[2].text, "a job of another owner, priority 7, is first in line");
+}
+
+TEST(Scheduler, WhatIsSaidOfAKindOfJobIsSaidOfEach) {
+  const QueuePlan plan = Schedule({{.id = "j1", .order = 1, .ranks = 64},
+                                   {.id = "j2", .order = 2, .ranks = 64},
+                                   {.id = "j3", .order = 3, .ranks = 32}},
+                                  {Cpu("a", 2, 2)});
+  ASSERT_THAT(plan.waiting, SizeIs(3));
+  EXPECT_EQ(plan.waiting[1].job_id, "j2");
+  EXPECT_EQ(plan.waiting[1].text, plan.waiting[0].text);
+  EXPECT_THAT(plan.waiting[2].text, HasSubstr("needs 32 CPU slots"));
+}
+
 TEST(Scheduler, AJobThatFitsNowhereHoldsNobodyBack) {
   const QueuePlan plan = Schedule(
       {{.id = "giant", .order = 1, .ranks = 64}, {.id = "small", .order = 2}}, {Cpu("a", 2, 2)});

@@ -1,0 +1,47 @@
+#include "common/estimate/fewer_ranks.h"
+
+#include <algorithm>
+
+#include "common/estimate/passes.h"
+
+namespace nsa {
+namespace {
+
+constexpr int32_t kMostRanks = 65536;  // the limit of resources.gpus
+
+int64_t ContextOf(const v1::JobSpec& spec) {
+  return std::max(spec.resources().context_parallel(), 1);
+}
+
+}  // namespace
+
+bool SharesBatch(const v1::JobSpec& spec, int64_t ranks) {
+  const int64_t context = ContextOf(spec);
+  return ranks > 0 && ranks % context == 0 && spec.train().batch_size() % (ranks / context) == 0;
+}
+
+std::vector<int32_t> FewerRanks(const v1::JobSpec& spec) {
+  std::vector<int32_t> counts;
+  if (!spec.restart().has_min_ranks() || !spec.resources().provisioner().empty()) return counts;
+  const int64_t context = ContextOf(spec);
+  const int64_t least = std::max(spec.restart().min_ranks(), 1);
+  // Clamped for a spec that preflight has not seen.
+  const int64_t all = std::min(RanksOf(spec), kMostRanks);
+  for (int64_t ranks = (all - 1) / context * context; ranks >= least; ranks -= context) {
+    if (SharesBatch(spec, ranks)) counts.push_back(static_cast<int32_t>(ranks));
+  }
+  return counts;
+}
+
+v1::JobSpec WithFewerRanks(v1::JobSpec spec, int32_t ranks, int32_t machines) {
+  const double share = static_cast<double>(ranks) / RanksOf(spec);
+  if (spec.guard().has_min_tokens_per_second()) {
+    spec.mutable_guard()->set_min_tokens_per_second(spec.guard().min_tokens_per_second() * share);
+  }
+  spec.mutable_resources()->set_gpus(ranks);
+  spec.mutable_resources()->set_nodes(machines);
+  spec.mutable_restart()->clear_min_ranks();
+  return spec;
+}
+
+}  // namespace nsa
