@@ -126,6 +126,7 @@ void AddEstimates(const PreflightFacts& facts, v1::PreflightReport* report) {
   AddEstimate(absl::StrCat("expected speed (", ExpectedSpeedSource(facts), ")"), speed,
               "tokens_per_second", report);
   AddEstimate("expected time", ExpectedSeconds(facts), "seconds", report);
+  for (v1::EstimateItem& item : LinkEstimates(facts)) *report->add_estimates() = std::move(item);
 }
 
 }  // namespace
@@ -149,7 +150,7 @@ std::vector<PreflightRule> AllRules() {
   std::vector<PreflightRule> rules;
   for (const auto part : {RangeRules(), ShapeRules(), NameRules(), RunRules(), AdviceRules(),
                           DataRules(), MixRules(), CorpusRules(), MachineRules(), GroupRules(),
-                          FewerRules(), LimitRules(), StartRules()}) {
+                          FewerRules(), LinkRules(), LimitRules(), StartRules()}) {
     rules.insert(rules.end(), part.begin(), part.end());
   }
   return rules;

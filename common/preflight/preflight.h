@@ -22,6 +22,8 @@ struct MachineView {
     int64_t memory_bytes = 0;
     int64_t free_bytes = 0;
     int32_t compute_capability = 0;
+    double link_bytes_per_second = 0;  // to other GPUs of the machine; 0: not known
+    bool nvlink = false;               // that is NVLink, not PCI Express
   };
   std::vector<Gpu> gpus;                // the healthy ones
   std::vector<std::string> gpu_faults;  // one text for each GPU that is taken out
@@ -36,6 +38,8 @@ struct MachineView {
   std::string cuda_compat_path;
   // Where ranks on this machine wait for ranks on others (agent.yaml); empty: not set.
   std::string rank_address;
+  // Speed of the network interface that has this address; 0: not known.
+  int64_t rank_link_bits_per_second = 0;
   // Ranks run there as the job's Unix user, not as the user of this process.
   bool unix_users = false;
   // Why no rank is placed on it at present: "gpu-3 is drained by alice (new kernel)"; empty: ranks

@@ -59,7 +59,9 @@ std::string FindingLine(const v1::Finding& finding, const std::string& file) {
 
 std::string Value(const v1::EstimateItem& item) {
   if (item.unit() == "bytes") return Bytes(item.value());
-  if (item.unit() == "seconds") return Duration(item.value());
+  if (item.unit() == "seconds") {
+    return item.value() < 10 ? absl::StrFormat("%.2g s", item.value()) : Duration(item.value());
+  }
   if (item.unit() == "flops") return absl::StrFormat("%.4g MFLOP", item.value() / 1e6);
   if (item.unit() == "tokens_per_second") {
     return absl::StrCat(Grouped(std::llround(std::min(item.value(), 1e18))), " tok/s");

@@ -75,6 +75,7 @@ std::span<const PreflightRule> RangeRules();    // range_rules.cc: every number 
 std::span<const PreflightRule> ShapeRules();    // shape_rules.cc: model, attention, batch
 std::span<const PreflightRule> RunRules();      // run_rules.cc: precision, checkpoints, guards
 std::span<const PreflightRule> FewerRules();    // fewer_rules.cc: starts with fewer ranks
+std::span<const PreflightRule> LinkRules();     // link_rules.cc: the time of communication
 std::span<const PreflightRule> LimitRules();    // limit_rules.cc: hours, cordoned machines
 std::span<const PreflightRule> GroupRules();    // group_rules.cc: several machines together
 std::span<const PreflightRule> AdviceRules();   // advice_rules.cc: batch, learning rate, decay
@@ -118,6 +119,11 @@ double ExpectedSeconds(const PreflightFacts& facts);
 
 // Predicted tokens of all steps of the job.
 double TokensOfRun(const PreflightFacts& facts);
+
+// What ranks send each other in a step, and how long it takes beside the step, for the table of
+// estimates; empty for a job that sends nothing between GPUs or machines. Call it only if the
+// kGuardsSizes rules pass.
+std::vector<v1::EstimateItem> LinkEstimates(const PreflightFacts& facts);
 
 // "12,345,678".
 std::string Grouped(int64_t number);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -131,6 +132,13 @@ absl::StatusOr<std::string> InterfaceOf(const std::string& host) {
   return absl::NotFoundError(absl::StrCat(host, " (none of this machine's interfaces, ",
                                           absl::StrJoin(names, ", "),
                                           ", has it); `ip address` lists those that they have"));
+}
+
+int64_t BitsPerSecondOf(const std::string& interface, const std::filesystem::path& interfaces) {
+  std::ifstream file(interfaces / interface / "speed");
+  int64_t megabits = 0;  // -1, or an error when it is read, if the speed is not known
+  constexpr int64_t kMost = 10'000'000;
+  return file >> megabits && megabits > 0 && megabits <= kMost ? megabits * 1'000'000 : 0;
 }
 
 absl::StatusOr<PortRange> ParsePortRange(const std::string& text) {

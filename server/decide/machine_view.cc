@@ -25,7 +25,10 @@ MachineView MachineViewOf(const v1::NodeInfo& info) {
     view.gpus.push_back({.name = gpu.name(),
                          .memory_bytes = gpu.memory_bytes(),
                          .free_bytes = gpu.free_bytes(),
-                         .compute_capability = gpu.compute_capability()});
+                         .compute_capability = gpu.compute_capability(),
+                         .link_bytes_per_second =
+                             std::max(gpu.nvlink_bytes_per_second(), gpu.pcie_bytes_per_second()),
+                         .nvlink = gpu.nvlink_bytes_per_second() > 0});
   }
   for (auto& [uuid, text] : FaultyGpus(info)) view.gpu_faults.push_back(std::move(text));
   view.cpu_slots = info.cpu_slots();
@@ -37,6 +40,7 @@ MachineView MachineViewOf(const v1::NodeInfo& info) {
   view.driver_version = info.driver_version();
   view.cuda_compat_path = info.cuda_compat_path();
   view.rank_address = info.rank_address();
+  view.rank_link_bits_per_second = info.rank_link_bits_per_second();
   view.unix_users = info.unix_users();
   return view;
 }

@@ -19,6 +19,7 @@
 #include "common/base/version.h"
 #include "common/run/atomic_file.h"
 #include "common/run/process.h"
+#include "common/run/rank_address.h"
 #include "worker/agent/cuda_compat.h"
 #include "worker/agent/nvml.h"
 
@@ -218,9 +219,18 @@ void Inventory::HashPrograms() {
   node_.set_cuda_worker_hash(cuda_worker);
 }
 
+void Inventory::ReadLink(const std::string& rank_address) {
+  if (rank_address.empty()) return;
+  const auto interface = InterfaceOf(rank_address);
+  const int64_t speed = interface.ok() ? BitsPerSecondOf(*interface) : 0;
+  const MutexLock lock(&mutex_);
+  node_.set_rank_link_bits_per_second(speed);
+}
+
 void Inventory::Watch(const AgentOptions& options) {
   NameThread("inventory");
   HashPrograms();  // before the machine is known
+  ReadLink(options.rank_address);
   const std::unique_ptr<Nvml> nvml = Begin(options);
   while (true) {
     {
@@ -229,6 +239,7 @@ void Inventory::Watch(const AgentOptions& options) {
       if (ending_) return;
     }
     HashPrograms();
+    ReadLink(options.rank_address);
     if (nvml == nullptr) continue;
     const absl::Duration asked = RealClock().Monotonic();
     const std::vector<v1::GpuInfo> gpus =

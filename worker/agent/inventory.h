@@ -34,6 +34,7 @@ class Inventory {
  private:
   void Watch(const AgentOptions& options);  // the thread
   void HashPrograms();
+  void ReadLink(const std::string& rank_address);
   std::unique_ptr<Nvml> Begin(const AgentOptions& options);
 
   mutable Mutex mutex_;

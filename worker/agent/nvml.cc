@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <cstdint>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -34,6 +35,8 @@ constexpr int kMemoryClock = 2;               // NVML_CLOCK_MEM
 constexpr int kUncorrected = 1;               // NVML_MEMORY_ERROR_TYPE_UNCORRECTED
 constexpr int kSinceDriverLoad = 0;           // NVML_VOLATILE_ECC
 constexpr unsigned long long kXidErrors = 8;  // nvmlEventTypeXidCriticalError
+constexpr unsigned kMostLinks = 18;           // NVML_NVLINK_MAX_LINKS
+constexpr unsigned kLinkIsUp = 1;             // NVML_FEATURE_ENABLED
 
 }  // namespace
 
@@ -54,6 +57,10 @@ struct Nvml::Functions {
   int (*temperature)(void*, int, unsigned*) = nullptr;
   int (*clock)(void*, int, unsigned*) = nullptr;  // MHz
   int (*ecc_errors)(void*, int, int, unsigned long long*) = nullptr;
+  int (*link_state)(void*, unsigned, unsigned*) = nullptr;
+  int (*link_version)(void*, unsigned, unsigned*) = nullptr;
+  int (*pcie_generation)(void*, unsigned*) = nullptr;
+  int (*pcie_lanes)(void*, unsigned*) = nullptr;
   int (*make_events)(void**) = nullptr;
   int (*register_events)(void*, unsigned long long, void*) = nullptr;
   int (*wait_for_event)(void*, NvmlEvent*, unsigned) = nullptr;
@@ -75,6 +82,10 @@ struct Nvml::Functions {
     Find("nvmlDeviceGetTemperature", &temperature);
     Find("nvmlDeviceGetClockInfo", &clock);
     Find("nvmlDeviceGetTotalEccErrors", &ecc_errors);
+    Find("nvmlDeviceGetNvLinkState", &link_state);
+    Find("nvmlDeviceGetNvLinkVersion", &link_version);
+    Find("nvmlDeviceGetMaxPcieLinkGeneration", &pcie_generation);
+    Find("nvmlDeviceGetMaxPcieLinkWidth", &pcie_lanes);
     Find("nvmlEventSetCreate", &make_events);
     Find("nvmlDeviceRegisterEvents", &register_events);
     Find("nvmlEventSetWait_v2", &wait_for_event);
@@ -161,6 +172,7 @@ std::vector<v1::GpuInfo> Nvml::Gpus() {
       continue;
     }
     Measure(device, &gpu);
+    AddLinks(device, &gpu);
     if (const auto xid = xids_.find(device); xid != xids_.end()) gpu.set_xid(xid->second);
     gpu.set_fault(FaultOf(gpu));
     known_[i] = gpu;
@@ -211,6 +223,37 @@ void Nvml::Measure(void* device, v1::GpuInfo* gpu) const {
       nvml.ecc_errors(device, kUncorrected, kSinceDriverLoad, &errors) == kSuccess) {
     gpu->set_uncorrected_errors(static_cast<int64_t>(errors));
   }
+}
+
+void Nvml::AddLinks(void* device, v1::GpuInfo* gpu) const {
+  const Functions& nvml = *functions_;
+  double bytes = 0;
+  for (unsigned link = 0; link < kMostLinks; ++link) {
+    unsigned state = 0, version = 0;
+    if (nvml.link_state == nullptr || nvml.link_version == nullptr) break;
+    if (nvml.link_state(device, link, &state) != kSuccess || state != kLinkIsUp) continue;
+    if (nvml.link_version(device, link, &version) == kSuccess) {
+      bytes += NvlinkBytesPerSecond(version);
+    }
+  }
+  gpu->set_nvlink_bytes_per_second(bytes);
+  unsigned generation = 0, lanes = 0;
+  if (nvml.pcie_generation != nullptr && nvml.pcie_lanes != nullptr &&
+      nvml.pcie_generation(device, &generation) == kSuccess &&
+      nvml.pcie_lanes(device, &lanes) == kSuccess) {
+    gpu->set_pcie_bytes_per_second(PcieBytesPerSecond(generation, lanes));
+  }
+}
+
+double NvlinkBytesPerSecond(unsigned version) {
+  if (version == 0) return 0;
+  if (version == 1) return 20e9;  // 1.0
+  return version < 7 ? 25e9 : 50e9;
+}
+
+double PcieBytesPerSecond(unsigned generation, unsigned lanes) {
+  constexpr double kLane[] = {0, 0.25e9, 0.5e9, 0.985e9, 1.969e9, 3.938e9, 7.563e9};
+  return generation < std::size(kLane) ? kLane[generation] * lanes : 0;
 }
 
 std::string FaultOf(const v1::GpuInfo& gpu) {

@@ -35,6 +35,7 @@ class Nvml {
   explicit Nvml(std::unique_ptr<Functions> functions);
   bool Describe(void* device, v1::GpuInfo* gpu) const;
   void Measure(void* device, v1::GpuInfo* gpu) const;
+  void AddLinks(void* device, v1::GpuInfo* gpu) const;
   void ListenForErrors();
   void ReadErrors();
 
@@ -43,6 +44,13 @@ class Nvml {
   std::map<unsigned, v1::GpuInfo> known_;  // by position: as it last answered
   std::map<void*, int> xids_;              // by device: the latest XID error since Open()
 };
+
+// Bytes a second in each direction over one NVLink of this version, as nvmlDeviceGetNvLinkVersion()
+// numbers them (2 is NVLink 2.0, 6 is 4.0, 7 is 5.0); and over PCI Express of this generation and
+// number of lanes, without what its encoding takes. 0 for what is not known. From the
+// specifications.
+double NvlinkBytesPerSecond(unsigned version);
+double PcieBytesPerSecond(unsigned generation, unsigned lanes);
 
 // Why no rank may be placed on a GPU: uncorrectable memory errors, or an XID error after which the
 // GPU needs a reset or replacement (48, 64, 79 and 95). Empty if it is healthy. Errors of programs,

@@ -337,7 +337,7 @@ TEST(Preflight, HasACaseHereForEveryRule) {
     EXPECT_FALSE(rule.summary.empty());
   }
   for (const RuleCase& one : kCases) rules.erase(one.rule);
-  EXPECT_THAT(rules, testing::ElementsAre("LONG_RUN", "MIN_RANKS_MEMORY",
+  EXPECT_THAT(rules, testing::ElementsAre("COMMUNICATION_SLOW", "LONG_RUN", "MIN_RANKS_MEMORY",
                                           "MIN_RANKS_NOT_DIVISIBLE"))
       << "these have tests of their own";
 }

@@ -2,6 +2,11 @@
 
 #include <gmock/gmock.h>
 
+#include <filesystem>
+#include <fstream>
+
+#include "tests/testing/temp_dir.h"
+
 namespace nsa {
 namespace {
 
@@ -57,6 +62,21 @@ TEST(RankAddress, IsNotReadFromAnythingElse) {
         "10.0.0.2 1 " + token.substr(1) + "g\n", "10.0.0.2 1 " + token + " x\n"}) {
     EXPECT_FALSE(ParseRankAddress(text).has_value()) << text;
   }
+}
+
+TEST(BitsPerSecondOf, ReadsWhatTheKernelTells) {
+  const TempDir folder;
+  const auto tells = [&](const std::string& text) {
+    std::filesystem::create_directories(folder / "eth1");
+    std::ofstream(folder / "eth1/speed") << text;
+    return BitsPerSecondOf("eth1", folder.path());
+  };
+  EXPECT_EQ(tells("10000\n"), 10'000'000'000);
+  EXPECT_EQ(tells("-1\n"), 0) << "a virtual interface, or no cable";
+  EXPECT_EQ(tells("4294967295\n"), 0) << "some drivers tell -1 so";
+  EXPECT_EQ(tells("fast\n"), 0);
+  EXPECT_EQ(BitsPerSecondOf("eth2", folder.path()), 0) << "no such file";
+  EXPECT_EQ(BitsPerSecondOf("lo"), 0) << "reading it is an error";
 }
 
 }  // namespace

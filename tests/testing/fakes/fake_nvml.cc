@@ -67,6 +67,22 @@ int nvmlDeviceGetUtilizationRates(void*, unsigned* percents) {
   percents[1] = 20;
   return 0;
 }
+int nvmlDeviceGetNvLinkState(void*, unsigned link, unsigned* state) {
+  *state = link < 12 ? 1 : 0;
+  return link < 14 ? 0 : 2;  // NVML_ERROR_INVALID_ARGUMENT
+}
+int nvmlDeviceGetNvLinkVersion(void*, unsigned, unsigned* version) {
+  *version = 4;  // 3.0
+  return 0;
+}
+int nvmlDeviceGetMaxPcieLinkGeneration(void*, unsigned* generation) {
+  *generation = 4;
+  return 0;
+}
+int nvmlDeviceGetMaxPcieLinkWidth(void*, unsigned* lanes) {
+  *lanes = 16;
+  return 0;
+}
 int nvmlDeviceGetPowerUsage(void*, unsigned* milliwatts) {
   *milliwatts = 412'500;
   return 0;

@@ -70,6 +70,8 @@ TEST(Nvml, TellsTheStateOfAGpuAndTakesOutOneWithErrors) {
     EXPECT_EQ(gpu.temperature_celsius(), 61);
     EXPECT_EQ(gpu.memory_clock_hertz(), 1593e6);
     EXPECT_EQ(gpu.uncorrected_errors(), 0);
+    EXPECT_EQ(gpu.nvlink_bytes_per_second(), 12 * 25e9);
+    EXPECT_NEAR(gpu.pcie_bytes_per_second(), 31.5e9, 0.1e9);
     EXPECT_EQ(gpu.fault(), "");
     driver->lost = true;
     EXPECT_EQ(nvml->Gpus().at(0).fault(), "it no longer answers the driver");
@@ -86,6 +88,14 @@ TEST(Nvml, TellsTheStateOfAGpuAndTakesOutOneWithErrors) {
     driver->uncorrected_errors = 0;
   }
   dlclose(library);
+}
+
+TEST(Nvml, ALinkThatIsNotKnownHasNoSpeed) {
+  EXPECT_EQ(NvlinkBytesPerSecond(0), 0);
+  EXPECT_EQ(NvlinkBytesPerSecond(6), 25e9) << "4.0, of an H100";
+  EXPECT_EQ(NvlinkBytesPerSecond(7), 50e9) << "5.0, of a B200";
+  EXPECT_EQ(PcieBytesPerSecond(0, 16), 0);
+  EXPECT_EQ(PcieBytesPerSecond(9, 16), 0);
 }
 
 TEST(Inventory, TheFirstHeartbeatDoesNotWaitForTheDriver) {

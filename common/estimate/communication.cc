@@ -1,0 +1,21 @@
+#include "common/estimate/communication.h"
+
+#include <algorithm>
+
+#include "common/estimate/estimate.h"
+
+namespace nsa {
+
+int64_t GradientBytes(const v1::JobSpec& spec) {
+  const bool half = spec.runtime().gradient_precision() == v1::PRECISION_BF16;
+  return ParameterCount(spec) * (half ? 2 : 4);
+}
+
+double StepSeconds::Overlapped() const { return std::max(computing, communicating); }
+
+double SumSeconds(int64_t bytes, int32_t ranks, double bytes_per_second) {
+  const double n = std::max(ranks, 1);
+  return 2 * (n - 1) / n * static_cast<double>(bytes) / bytes_per_second;
+}
+
+}  // namespace nsa

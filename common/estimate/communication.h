@@ -1,0 +1,34 @@
+// How long the ranks of a job take to sum their gradients over a link, beside the time that a step
+// computes. Pure.
+//
+// Ranks in a ring send and receive 2 (N - 1) / N times the gradients in each step (Patarasuk and
+// Yuan, 2009), also where the optimizer's state is divided over them: a reduce-scatter and an
+// all-gather are the two halves of that sum. With several ranks on a machine the ring leaves it
+// once. A step sums once, however many micro-batches it has.
+#pragma once
+
+#include <cstdint>
+
+#include "nsa/v1/job.pb.h"
+
+namespace nsa {
+
+// Bytes of the gradients of one rank: 4 for each parameter, or 2 with runtime.gradient_precision:
+// bf16.
+int64_t GradientBytes(const v1::JobSpec& spec);
+
+// Seconds of one step.
+struct StepSeconds {
+  double computing = 0;
+  double communicating = 0;
+  // GPUs sum the gradients of the last layers while they compute those of the first. What is
+  // measured lies between the two.
+  double Overlapped() const;
+  double OneAfterTheOther() const { return computing + communicating; }
+};
+
+// Seconds in which the ranks sum `bytes` over a link of this many bytes a second in each direction,
+// all of which the sum is taken to use. 0 for one rank. `bytes_per_second` must be positive.
+double SumSeconds(int64_t bytes, int32_t ranks, double bytes_per_second);
+
+}  // namespace nsa

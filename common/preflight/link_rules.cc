@@ -1,0 +1,114 @@
+// Rules about the links between ranks, and the estimate of what they cost.
+#include <algorithm>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/estimate/communication.h"
+#include "common/estimate/passes.h"
+#include "common/preflight/rules.h"
+
+namespace nsa {
+namespace {
+
+// A step that communicates longer than it computes waits for its link, however well the two
+// overlap.
+constexpr double kMostCommunication = 1.0;
+
+// The slowest link between ranks.
+struct Link {
+  std::string name;             // "10 Gbit/s", "NVLink, 450 GB/s", "the network between machines"
+  double bytes_per_second = 0;  // 0: not known
+};
+
+// Between machines: the interface of rank_address.
+Link NetworkOf(const MachineView* machine) {
+  const double bits =
+      machine == nullptr ? 0 : static_cast<double>(machine->rank_link_bits_per_second);
+  if (bits <= 0) return {"the network between machines"};
+  return {absl::StrFormat("%.3g Gbit/s", bits / 1e9), bits / 8};
+}
+
+// Between GPUs of one machine: the slowest of those that it has.
+Link GpuLinkOf(const MachineView* machine) {
+  if (machine == nullptr || machine->gpus.empty()) return {"the links between GPUs"};
+  const auto& slowest = *std::ranges::min_element(
+      machine->gpus, {}, [](const MachineView::Gpu& gpu) { return gpu.link_bytes_per_second; });
+  if (slowest.link_bytes_per_second <= 0) return {"the links between GPUs"};
+  return {absl::StrFormat("%s, %.0f GB/s", slowest.nvlink ? "NVLink" : "PCIe",
+                          slowest.link_bytes_per_second / 1e9),
+          slowest.link_bytes_per_second};
+}
+
+// Nothing for one rank, and for CPU ranks of one machine, which share its memory.
+std::optional<Link> LinkOf(const PreflightFacts& facts) {
+  if (facts.ranks() < 2) return std::nullopt;
+  if (facts.machines() > 1) return NetworkOf(facts.machine());
+  if (!facts.cuda()) return std::nullopt;
+  return GpuLinkOf(facts.machine());
+}
+
+StepSeconds TimesOver(const PreflightFacts& facts, const Link& link) {
+  return {.computing = ExpectedStepSeconds(facts),
+          .communicating =
+              SumSeconds(GradientBytes(facts.spec), RanksOf(facts.spec), link.bytes_per_second)};
+}
+
+std::string WhatToDo(const PreflightFacts& facts) {
+  const bool full = facts.spec.runtime().gradient_precision() != v1::PRECISION_BF16;
+  return absl::StrCat(
+      "raise train.accumulate_grad_batches or train.batch_size, so that fewer steps sum their "
+      "gradients, ",
+      full ? "set runtime.gradient_precision: bf16, " : "",
+      facts.machines() > 1 ? "set rank_address to a faster interface, or use fewer machines"
+                           : "or use fewer GPUs");
+}
+
+Problems CommunicationSlow(const PreflightFacts& facts) {
+  const std::optional<Link> link = LinkOf(facts);
+  if (!link.has_value() || link->bytes_per_second <= 0) return {};
+  const StepSeconds times = TimesOver(facts, *link);
+  if (times.communicating <= kMostCommunication * times.computing) return {};
+  return {{"resources.gpus",
+           absl::StrFormat("%d ranks: gradients %.0f MB a step; at %s %.2g s; step %.2g s "
+                           "(communication of %g times the step): a step will take %.2g to %.2g s",
+                           facts.ranks(), static_cast<double>(GradientBytes(facts.spec)) / 1e6,
+                           link->name, times.communicating, times.computing, kMostCommunication,
+                           times.Overlapped(), times.OneAfterTheOther()),
+           WhatToDo(facts)}};
+}
+
+constexpr PreflightRule kRules[] = {
+    {"COMMUNICATION_SLOW", "summing the gradients is expected to take longer than the step",
+     kWarning, kWarning, true, kSizes, CommunicationSlow},
+};
+
+}  // namespace
+
+std::span<const PreflightRule> LinkRules() { return kRules; }
+
+std::vector<v1::EstimateItem> LinkEstimates(const PreflightFacts& facts) {
+  std::vector<v1::EstimateItem> items;
+  const auto add = [&](const std::string& name, double value, const char* unit) {
+    v1::EstimateItem& item = items.emplace_back();
+    item.set_name(name);
+    item.set_value(value);
+    item.set_unit(unit);
+  };
+  const std::optional<Link> link = LinkOf(facts);
+  if (!link.has_value()) return items;
+  const auto bytes = static_cast<double>(GradientBytes(facts.spec));
+  if (link->bytes_per_second <= 0) {
+    add(absl::StrCat("gradients a step (speed of ", link->name, " unknown)"), bytes, "bytes");
+    return items;
+  }
+  const StepSeconds times = TimesOver(facts, *link);
+  add("gradients a step", bytes, "bytes");
+  add("time of a step, computing", times.computing, "seconds");
+  add(absl::StrCat("time of its gradients at ", link->name), times.communicating, "seconds");
+  add("a step if they overlap", times.Overlapped(), "seconds");
+  add("a step if they do not", times.OneAfterTheOther(), "seconds");
+  return items;
+}
+
+}  // namespace nsa
