@@ -15,18 +15,17 @@ absl::Status Errno(std::string_view what, const std::filesystem::path& path) {
   return absl::ErrnoToStatus(errno, absl::StrCat(std::string(what), " ", path.string()));
 }
 
-absl::Status WriteAll(int fd, std::string_view content, const std::filesystem::path& path) {
-  while (!content.empty()) {
-    const ssize_t n = write(fd, content.data(), content.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return Errno("write", path);
-    content.remove_prefix(static_cast<size_t>(n));
-  }
-  if (fsync(fd) != 0) return Errno("fsync", path);
-  return absl::OkStatus();
-}
-
 }  // namespace
+
+bool WriteAll(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = write(fd, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return false;
+    bytes.remove_prefix(static_cast<size_t>(written));
+  }
+  return true;
+}
 
 absl::Status WriteFileAtomically(int folder, const std::filesystem::path& path,
                                  std::string_view content) {
@@ -38,7 +37,12 @@ absl::Status WriteFileAtomically(int folder, const std::filesystem::path& path,
   Fd fd(openat(folder, temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
                0600));
   if (!fd.valid()) return Errno("create", path.string() + ".tmp");
-  absl::Status status = WriteAll(fd.get(), content, path);
+  absl::Status status;
+  if (!WriteAll(fd.get(), content)) {
+    status = Errno("write", path);
+  } else if (fsync(fd.get()) != 0) {
+    status = Errno("fsync", path);
+  }
   fd.Reset();
   if (status.ok() && renameat(folder, temporary.c_str(), folder, name.c_str()) != 0) {
     status = Errno("rename to", path);

@@ -1,4 +1,4 @@
-// Reads whole files and replaces them atomically.
+// Reads and writes whole files, and replaces them atomically.
 #pragma once
 
 #include <filesystem>
@@ -9,6 +9,10 @@
 #include "absl/status/statusor.h"
 
 namespace nsa {
+
+// Writes all bytes to an open file, in as many calls as it takes. False, with errno, if that fails;
+// some of them may then be written.
+bool WriteAll(int fd, std::string_view bytes);
 
 // Replaces `path` by a file with this content: writes `path`.tmp, calls fsync, renames it and calls
 // fsync on the folder. A reader sees either the old file or the new one. Two processes must not

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <string>
 #include <vector>
 
@@ -66,16 +67,6 @@ absl::StatusOr<std::vector<std::string>> Entries(const fs::path& state_dir) {
   return names;
 }
 
-absl::Status WriteAll(int fd, std::string_view bytes, const fs::path& path) {
-  while (!bytes.empty()) {
-    const ssize_t written = write(fd, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return absl::ErrnoToStatus(errno, path.string());
-    bytes.remove_prefix(static_cast<size_t>(written));
-  }
-  return absl::OkStatus();
-}
-
 // Reads `from` as long as it is now, hashes it and, with a `to`, writes it there durably. NotFound
 // if the file is not there.
 absl::StatusOr<File> CopyFile(const fs::path& from, const fs::path& to) {
@@ -101,7 +92,9 @@ absl::StatusOr<File> CopyFile(const fs::path& from, const fs::path& to) {
     if (got == 0) break;
     const std::string_view bytes(piece.data(), static_cast<size_t>(got));
     sum.Add(bytes);
-    if (out.valid()) NSA_RETURN_IF_ERROR(WriteAll(out.get(), bytes, to));
+    if (out.valid() && !WriteAll(out.get(), bytes)) {
+      return absl::ErrnoToStatus(errno, to.string());
+    }
     file.bytes += got;
   }
   file.sha256 = sum.Hex();

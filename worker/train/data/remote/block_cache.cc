@@ -30,16 +30,6 @@ std::string HashOf(std::string_view bytes) {
   return {reinterpret_cast<const char*>(canonical.digest), sizeof(canonical.digest)};
 }
 
-bool WriteAll(int fd, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t count = write(fd, bytes.data(), bytes.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return false;
-    bytes.remove_prefix(static_cast<size_t>(count));
-  }
-  return true;
-}
-
 }  // namespace
 
 BlockCache::BlockCache(fs::path folder, int64_t most_bytes)
