@@ -46,6 +46,8 @@ constexpr std::array<ReasonInfo, kReasonCount> kReasons = {{
     {Reason::kStartFailed, "START_FAILED", kFailed, kRetried, Fault::kJob},
     {Reason::kKilled, "KILLED", kFailed, kRetried, Fault::kMachine},  // by its agent
     {Reason::kRankKilled, "RANK_KILLED", kFailed, kRetried, Fault::kJob},
+    // The kernel ended the process because host memory ran out.
+    {Reason::kOutOfMemory, "OUT_OF_MEMORY", kFailed, kRetried, Fault::kJob},
     {Reason::kRankCrashed, "RANK_CRASHED", kFailed, kRetried, Fault::kJob},
     // Final if the exit code says that a restart would fail too.
     {Reason::kRankExited, "RANK_EXITED", kFailed, kRetried, Fault::kJob},

@@ -40,6 +40,7 @@ enum class Reason : uint8_t {
   kStartFailed,
   kKilled,
   kRankKilled,
+  kOutOfMemory,
   kRankCrashed,
   kRankExited,
   kRankLost,

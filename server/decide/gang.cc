@@ -65,6 +65,13 @@ Failure FromExit(const RankView& rank, const WorkerObservation& worker) {
     failure.reason = Word(Reason::kStartFailed);
     failure.text = absl::StrCat(who, " could not be started: ", worker.start_error());
     failure.final = worker.exit_code() == kExitFinal;
+  } else if (!worker.out_of_memory().empty()) {
+    failure.reason = Word(Reason::kOutOfMemory);
+    failure.text = absl::StrCat(
+        who, " was ended by the kernel at step ", worker.step(), ": host memory ran out, limit ",
+        worker.out_of_memory(),
+        "; prepare the data (nsactl data prepare), run fewer ranks on the machine, or raise the "
+        "limit");
   } else if (EndedByAgent(worker)) {
     failure.reason = Word(Reason::kKilled);
     failure.text = absl::StrCat(who, " was killed by its agent");

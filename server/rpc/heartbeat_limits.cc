@@ -93,6 +93,7 @@ void CutTexts(v1::HeartbeatRequest* heartbeat) {
     Cut(worker.mutable_start_error());
     Cut(worker.mutable_place());
     Cut(worker.mutable_telemetry_error());
+    Cut(worker.mutable_out_of_memory());
   }
 }
 

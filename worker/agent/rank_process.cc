@@ -16,9 +16,9 @@
 #include "common/run/rank_address.h"
 #include "common/run/run_file.h"
 #include "common/run/status_page.h"
-#include "nlohmann/json.hpp"
 #include "spdlog/spdlog.h"
 #include "worker/agent/launch.h"
+#include "worker/agent/rank/await_user.h"
 #include "worker/agent/run_folder.h"
 #include "worker/agent/user/unix_user.h"
 
@@ -56,19 +56,6 @@ bool HasContent(const fs::path& path) {
   return fs::file_size(path, error) > 0 && !error;
 }
 
-// As whom the ranks of an assignment run: nobody but the agent's user, or the job's Unix user.
-absl::StatusOr<std::optional<UnixUser>> UserOf(const v1::WorkerAssignment& assignment,
-                                               const AgentOptions& options) {
-  if (!options.unix_users) return std::nullopt;
-  if (assignment.unix_user().empty()) {
-    return absl::InvalidArgumentError(
-        "unix_user: none (this machine runs ranks as the Unix user of the job's token); submit "
-        "with a token made with `nsactl token create --unix-user`");
-  }
-  NSA_ASSIGN_OR_RETURN(UnixUser user, FindUnixUser(assignment.unix_user()));
-  return user;
-}
-
 // The exit code that belongs to the outcome in a worker's last record.
 int CodeOf(v1::Outcome outcome) {
   switch (outcome) {
@@ -96,17 +83,34 @@ RankProcess::RankProcess(const Shared& shared, RankKey key, RunDir dir)
 std::unique_ptr<RankProcess> RankProcess::Start(const Shared& shared,
                                                 const v1::WorkerAssignment& assignment) {
   const RankKey key = {assignment.job_id(), assignment.generation(), assignment.rank()};
-  const absl::StatusOr<std::optional<UnixUser>> user = UserOf(assignment, shared.options);
   const auto folder = shared.options.unix_users ? &RunDir::OfAnother : &RunDir::Of;
   const RunDir dir = folder(shared.options.state_dir, key.job_id, key.generation, key.rank);
   std::unique_ptr<RankProcess> rank(new RankProcess(shared, key, dir));
-  rank->Begin(assignment, user);
-  rank->thread_ = std::thread([raw = rank.get()] { raw->Run(); });
+  {
+    const MutexLock lock(&rank->mutex_);
+    rank->beginning_ = true;
+  }
+  rank->thread_ = std::thread([raw = rank.get(), assignment] {
+    NameThread(absl::StrFormat("rank-%d", assignment.rank()).c_str());
+    const auto user = raw->AwaitUser(assignment);
+    if (raw->IsEnding()) return;
+    raw->Begin(assignment, user);
+    raw->Run();
+  });
   return rank;
+}
+
+absl::StatusOr<std::optional<UnixUser>> RankProcess::AwaitUser(
+    const v1::WorkerAssignment& assignment) const {
+  if (!shared_.options.unix_users) return std::nullopt;
+  NSA_ASSIGN_OR_RETURN(UnixUser user, AwaitUnixUser(assignment.unix_user(),
+                                                    [this] { return IsEnding() || WasKilled(); }));
+  return user;
 }
 
 void RankProcess::Begin(const v1::WorkerAssignment& assignment,
                         const absl::StatusOr<std::optional<UnixUser>>& user) {
+  if (WasKilled()) return SetExit({.killed_by_agent = true});
   if (!user.ok()) {
     spdlog::error("{}: not started: {}", key_.ToString(), user.status().ToString());
     return SetExit({.code = absl::IsUnavailable(user.status()) ? -1 : kRefusedForGood,
@@ -120,9 +124,23 @@ void RankProcess::Begin(const v1::WorkerAssignment& assignment,
   }
   spdlog::info("{}: started as process {}{}", key_.ToString(), identity->pid,
                user->has_value() ? " of " + (*user)->name : "");
+  {
+    const MutexLock lock(&mutex_);
+    identity_ = *identity;
+    is_child_ = true;
+    beginning_ = false;
+  }
+  if (WasKilled()) Kill();
+}
+
+bool RankProcess::WasKilled() const {
   const MutexLock lock(&mutex_);
-  identity_ = *identity;
-  is_child_ = true;
+  return killed_;
+}
+
+bool RankProcess::IsEnding() const {
+  const MutexLock lock(&mutex_);
+  return ending_;
 }
 
 std::unique_ptr<RankProcess> RankProcess::Adopt(const Shared& shared, const RankKey& key,
@@ -133,7 +151,7 @@ std::unique_ptr<RankProcess> RankProcess::Adopt(const Shared& shared, const Rank
   {
     const MutexLock lock(&rank->mutex_);
     if (identity.ok()) rank->identity_ = *identity;
-    rank->exit_ = rank->LoadExit();
+    rank->exit_ = LoadExit(dir.exit());
     const bool ran = identity.ok() || rank->exit_.has_value() || HasContent(dir.journal()) ||
                      HasContent(dir.log());
     if (!ran) return nullptr;
@@ -141,7 +159,10 @@ std::unique_ptr<RankProcess> RankProcess::Adopt(const Shared& shared, const Rank
   spdlog::info("{}: adopted, {}", key.ToString(),
                identity.ok() && IsAlive(*identity) ? absl::StrFormat("process %d", identity->pid)
                                                    : "it has ended");
-  rank->thread_ = std::thread([raw = rank.get()] { raw->Run(); });
+  rank->thread_ = std::thread([raw = rank.get()] {
+    NameThread(absl::StrFormat("rank-%d", raw->key_.rank).c_str());
+    raw->Run();
+  });
   return rank;
 }
 
@@ -166,7 +187,6 @@ bool RankProcess::settled() const {
 }
 
 void RankProcess::Run() {
-  NameThread(absl::StrFormat("rank-%d", key_.rank).c_str());
   absl::Duration pause = kReportEvery;
   absl::Duration next_report = RealClock().Monotonic();
   if (!identity().has_value()) EndGroup();  // An earlier agent may have died before it did.
@@ -228,16 +248,17 @@ void RankProcess::CheckExit() {
     const MutexLock lock(&mutex_);
     if (exit_.has_value()) return;
   }
-  const std::optional<Exit> exit = FindExit();
+  const std::optional<RankExit> exit = FindExit();
   if (!exit.has_value()) return;
-  spdlog::info("{}: ended with {}", key_.ToString(),
+  spdlog::info("{}: ended with {}{}", key_.ToString(),
                exit->signal != 0 ? absl::StrFormat("signal %d", exit->signal)
-                                 : absl::StrFormat("code %d", exit->code));
+                                 : absl::StrFormat("code %d", exit->code),
+               exit->out_of_memory.empty() ? "" : ": memory ran out, " + exit->out_of_memory);
   EndGroup();
   SetExit(*exit);
 }
 
-std::optional<RankProcess::Exit> RankProcess::FindExit() {
+std::optional<RankExit> RankProcess::FindExit() {
   std::optional<ProcessIdentity> process;
   bool is_child = false;
   {
@@ -245,7 +266,8 @@ std::optional<RankProcess::Exit> RankProcess::FindExit() {
     process = identity_;
     is_child = is_child_;
   }
-  Exit exit;
+  recent_kills_.Look(RealClock().Monotonic());
+  RankExit exit;
   if (is_child) {
     const absl::StatusOr<std::optional<ExitStatus>> status = TryReap(process->pid);
     if (status.ok() && !status->has_value()) return std::nullopt;
@@ -255,24 +277,35 @@ std::optional<RankProcess::Exit> RankProcess::FindExit() {
   } else {
     exit.machine_restarted = process.has_value() && process->boot_id != BootId();
   }
-  const MutexLock lock(&mutex_);
-  exit.killed_by_agent = killed_;
+  exit.killed_by_agent = WasKilled();
+  exit.out_of_memory = WhyOutOfMemory(exit);
   return exit;
 }
 
-void RankProcess::SetExit(Exit exit) {
-  SaveExit(exit);
+std::string RankProcess::WhyOutOfMemory(const RankExit& exit) {
+  recent_kills_.LookAgain(RealClock().Monotonic());
+  MemoryEvidence evidence = {.own_kills = cgroup_.empty() ? 0 : OutOfMemoryKills(cgroup_),
+                             .recent_kills = recent_kills_.count()};
+  FindMemoryLimit(cgroup_, &evidence);
+  return OutOfMemoryText(exit, evidence);
+}
+
+void RankProcess::SetExit(RankExit exit) {
+  std::error_code error;
+  // A start that was refused made no folder. A later agent refuses it again. Only a later agent
+  // needs the file: without it, that agent reports an unknown exit code.
+  if (fs::exists(dir_.Notes(), error)) {
+    const absl::Status saved = SaveExit(dir_.exit(), exit);
+    if (!saved.ok()) spdlog::warn("{}: {}", key_.ToString(), saved.ToString());
+  }
   const MutexLock lock(&mutex_);
   exit_ = std::move(exit);
+  beginning_ = false;
   nudged_ = true;  // So that the last report is made at once.
 }
 
 void RankProcess::EndGroup() const {
   if (cgroup_.empty()) return;
-  if (const int64_t kills = OutOfMemoryKills(cgroup_); kills > 0) {
-    spdlog::error("{}: the kernel ended {} of its processes because memory ran out",
-                  key_.ToString(), kills);
-  }
   if (!EndCgroup(cgroup_)) {
     spdlog::warn("{}: a process in {} cannot be ended; the next start of the agent tries again",
                  key_.ToString(), cgroup_.string());
@@ -317,7 +350,7 @@ void RankProcess::Introduce(const v1::WorkerAssignment& assignment) {
   {
     const MutexLock lock(&mutex_);
     tells_address_ = true;
-    if (knows_next_ || next.empty()) return;
+    if (knows_next_ || next.empty() || beginning_) return;
   }
   if (!ParseRankAddress(next).has_value()) {
     spdlog::error("{}: the next rank's address is not one", key_.ToString());
@@ -341,12 +374,13 @@ std::string RankProcess::OwnAddress() const {
 }
 
 void RankProcess::Kill() {
-  const std::optional<ProcessIdentity> process = identity();
-  if (!process.has_value()) return;
+  std::optional<ProcessIdentity> process;
   {
     const MutexLock lock(&mutex_);
-    killed_ = true;
+    if (!exit_.has_value()) process = identity_;
+    killed_ = killed_ || process.has_value() || beginning_;
   }
+  if (!process.has_value()) return;
   const absl::Status status = SignalProcess(*process, SIGKILL);
   if (!status.ok() && !absl::IsNotFound(status)) {
     spdlog::error("{}: kill: {}", key_.ToString(), status.ToString());
@@ -388,39 +422,8 @@ v1::WorkerObservation RankProcess::Observe() const {
   out.set_killed_by_agent(exit_->killed_by_agent);
   out.set_machine_restarted(exit_->machine_restarted);
   out.set_start_error(exit_->start_error);
+  out.set_out_of_memory(exit_->out_of_memory);
   return out;
-}
-
-std::optional<RankProcess::Exit> RankProcess::LoadExit() const {
-  const absl::StatusOr<std::string> text = ReadWholeFile(dir_.exit());
-  const nlohmann::json json =
-      nlohmann::json::parse(text.ok() ? *text : "", nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object() || !json.value("code", nlohmann::json()).is_number_integer() ||
-      !json.value("signal", nlohmann::json()).is_number_integer() ||
-      !json.value("killed_by_agent", nlohmann::json()).is_boolean() ||
-      !json.value("start_error", nlohmann::json()).is_string()) {
-    return std::nullopt;
-  }
-  const nlohmann::json restarted = json.value("machine_restarted", nlohmann::json());
-  return Exit{.code = json["code"].get<int>(),
-              .signal = json["signal"].get<int>(),
-              .killed_by_agent = json["killed_by_agent"].get<bool>(),
-              .machine_restarted = restarted.is_boolean() && restarted.get<bool>(),
-              .start_error = json["start_error"].get<std::string>()};
-}
-
-void RankProcess::SaveExit(const Exit& exit) const {
-  std::error_code error;
-  // A start that was refused made no folder. A later agent refuses it again.
-  if (!fs::exists(dir_.Notes(), error)) return;
-  const nlohmann::json json = {{"code", exit.code},
-                               {"signal", exit.signal},
-                               {"killed_by_agent", exit.killed_by_agent},
-                               {"machine_restarted", exit.machine_restarted},
-                               {"start_error", exit.start_error}};
-  const absl::Status status = WriteFileAtomically(dir_.exit(), json.dump());
-  // Only a later agent needs the file: without it, that agent reports an unknown exit code.
-  if (!status.ok()) spdlog::warn("{}: {}", key_.ToString(), status.ToString());
 }
 
 }  // namespace nsa::agent

@@ -2,9 +2,10 @@
 // until its end.
 //
 // The worker runs in its own session and outlives the agent; the next agent finds it by the
-// identity in its run folder. Each RankProcess has a thread that forwards journal and log, passes
-// stop requests on and notices the end, so that neither a slow coordinator nor a stopped worker
-// delays the agent's heartbeat.
+// identity in its run folder. Each RankProcess has a thread that looks its user up, starts it,
+// forwards journal and log, passes stop requests on and notices the end, so that neither a
+// directory of users that is slow to answer, nor a slow coordinator, nor a stopped worker delays
+// the agent's heartbeat.
 #pragma once
 
 #include <functional>
@@ -18,6 +19,8 @@
 #include "common/run/run_dir.h"
 #include "nsa/v1/fleet.grpc.pb.h"
 #include "worker/agent/options.h"
+#include "worker/agent/rank/exit.h"
+#include "worker/agent/rank/memory_kill.h"
 #include "worker/agent/reporter.h"
 #include "worker/agent/user/unix_user.h"
 
@@ -33,7 +36,8 @@ class RankProcess {
     std::function<void()> on_change;  // a worker has started to run or has ended; must not block
   };
 
-  // Starts a worker. Never fails: the observation says why a worker could not be started.
+  // Starts a worker, which may take a while: until then it is STARTING without a process. Never
+  // fails: the observation says why a worker could not be started.
   static std::unique_ptr<RankProcess> Start(const Shared& shared,
                                             const v1::WorkerAssignment& assignment);
 
@@ -42,7 +46,7 @@ class RankProcess {
   static std::unique_ptr<RankProcess> Adopt(const Shared& shared, const RankKey& key,
                                             const RunDir& dir);
 
-  // Ends the reporting at once. The worker process keeps running.
+  // Ends the reporting at once; waits for a start in progress. The worker process keeps running.
   ~RankProcess();
 
   const RankKey& key() const { return key_; }
@@ -61,7 +65,7 @@ class RankProcess {
   // rendezvous folder, where the worker looks for it. Does nothing for any other job.
   void Introduce(const v1::WorkerAssignment& assignment);
 
-  // Sends SIGKILL at once.
+  // Sends SIGKILL at once. A worker that is not started yet never is.
   void Kill();
 
   // Retries failed reports at once. Called when the coordinator answers again.
@@ -72,29 +76,25 @@ class RankProcess {
   bool settled() const;
 
  private:
-  struct Exit {
-    int code = -1;
-    int signal = 0;
-    bool killed_by_agent = false;
-    bool machine_restarted = false;  // the machine was started again after the worker was
-    std::string start_error;
-  };
-
   RankProcess(const Shared& shared, RankKey key, RunDir dir);
+  // As whom the ranks of an assignment run; nothing: as the agent. Waits for the directory of
+  // users, not when the rank was killed meanwhile.
+  absl::StatusOr<std::optional<UnixUser>> AwaitUser(const v1::WorkerAssignment& assignment) const;
   // Starts the process of an assignment, or notes why there is none. `user`: as whom, if not as the
   // agent, or why nobody runs it.
   void Begin(const v1::WorkerAssignment& assignment,
              const absl::StatusOr<std::optional<UnixUser>>& user);
-  void Run();  // the thread
+  bool WasKilled() const;
+  bool IsEnding() const;
+  void Run();  // the thread, once it has begun
   bool LookAtJournal();
   Reporter::Result Report(bool ended);
   void CheckExit();
-  std::optional<Exit> FindExit();  // how the process ended, once it has
-  void SetExit(Exit exit);
+  std::optional<RankExit> FindExit();  // how the process ended, once it has
+  std::string WhyOutOfMemory(const RankExit& exit);
+  void SetExit(RankExit exit);
   void DeliverStop();
   std::string OwnAddress() const;
-  std::optional<Exit> LoadExit() const;
-  void SaveExit(const Exit& exit) const;
   // Ends what the worker has left running, and removes its cgroup.
   void EndGroup() const;
 
@@ -103,6 +103,7 @@ class RankProcess {
   const RunDir dir_;
   const std::filesystem::path cgroup_;  // empty: none of its own
   Reporter reporter_;                   // used by the thread only, except for Cancel()
+  RecentKills recent_kills_;            // used by the thread only
 
   mutable Mutex mutex_;
   CondVar wake_;
@@ -110,8 +111,10 @@ class RankProcess {
   bool nudged_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<ProcessIdentity> identity_ ABSL_GUARDED_BY(mutex_);
   bool is_child_ ABSL_GUARDED_BY(mutex_) = false;  // started by this agent, not adopted
-  std::optional<Exit> exit_ ABSL_GUARDED_BY(mutex_);
+  std::optional<RankExit> exit_ ABSL_GUARDED_BY(mutex_);
   bool killed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool beginning_ ABSL_GUARDED_BY(mutex_) =
+      false;  // there is no process yet, but there may be soon
   bool settled_ ABSL_GUARDED_BY(mutex_) = false;
   v1::StopRequest stop_ ABSL_GUARDED_BY(mutex_);
   bool stop_delivered_ ABSL_GUARDED_BY(mutex_) = true;

@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/run/atomic_file.h"
 #include "common/run/rank_address.h"
@@ -21,6 +22,10 @@ namespace nsa::agent {
 namespace {
 
 namespace fs = std::filesystem;
+
+// Ranks are started by threads of their own, and removing the last folder of a gang removes those
+// above it.
+constinit Mutex folders_mutex;
 
 constexpr mode_t kPassThrough = 0711;
 constexpr mode_t kClosed = 0700;
@@ -96,6 +101,7 @@ absl::Status MakeFoldersFor(const RunDir& dir) {
 
 absl::StatusOr<Fd> MakeRunFolder(const RunDir& dir, const v1::WorkerLaunch& launch,
                                  const UnixUser* user) {
+  const MutexLock lock(&folders_mutex);
   NSA_RETURN_IF_ERROR(user == nullptr ? MakeFolder(dir.path) : MakeFoldersFor(dir));
   NSA_RETURN_IF_ERROR(MakeRendezvous(dir, launch.generation(), user));
   NSA_RETURN_IF_ERROR(WriteFileAtomically(dir.launch(), launch.SerializeAsString()));
@@ -149,6 +155,7 @@ std::vector<RunFolder> FindRunFolders(const fs::path& state_dir) {
 }
 
 void RemoveRunFolder(const RunDir& dir) {
+  const MutexLock lock(&folders_mutex);
   std::error_code error;
   fs::remove_all(dir.path, error);
   if (error) spdlog::warn("remove {}: {}", dir.path.string(), error.message());

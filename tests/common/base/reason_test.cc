@@ -108,6 +108,7 @@ TEST(Reason, SaysWhatARestartDoes) {
   is(Reason::kPreempted, ReasonUse::kFailed, false, Fault::kMachine);
   is(Reason::kDataStalled, ReasonUse::kFailed, false, Fault::kJob);
   is(Reason::kRankKilled, ReasonUse::kFailed, false, Fault::kJob);
+  is(Reason::kOutOfMemory, ReasonUse::kFailed, false, Fault::kJob);
   is(Reason::kHang, ReasonUse::kFailed, false, Fault::kJob);
   is(Reason::kNonfiniteLoss, ReasonUse::kFailed, true, Fault::kJob);
   is(Reason::kNoValidCheckpoint, ReasonUse::kFailed, true, Fault::kJob);

@@ -92,6 +92,23 @@ TEST(Gang, ACrashIsTheCauseEvenIfTheAgentMeantToKillTheRank) {
   EXPECT_EQ(Judge({Killed(0, SIGKILL, true)}).failure->reason, "KILLED");
 }
 
+TEST(Gang, ARankForWhichMemoryRanOutSaysSoAndAtWhichLimit) {
+  RankView rank = Killed(0, SIGKILL, false);
+  EXPECT_EQ(Judge({rank}).failure->reason, "RANK_KILLED");
+  rank.worker->set_out_of_memory("2.00 GiB (/sys/fs/cgroup/nsa/memory.max)");
+  rank.worker->set_step(12);
+  const GangVerdict verdict = Judge({rank});
+  EXPECT_EQ(verdict.failure->reason, "OUT_OF_MEMORY");
+  EXPECT_THAT(verdict.failure->text,
+              HasSubstr("was ended by the kernel at step 12: host memory ran out, limit 2.00 GiB "
+                        "(/sys/fs/cgroup/nsa/memory.max); prepare the data"));
+  EXPECT_FALSE(verdict.failure->infrastructure) << "it counts as a restart";
+  EXPECT_FALSE(verdict.failure->final);
+  // The agent was told to end the gang before it saw that.
+  rank.worker->set_killed_by_agent(true);
+  EXPECT_EQ(Judge({rank}).failure->reason, "OUT_OF_MEMORY");
+}
+
 TEST(Gang, TheFirstRankThatDiedOnItsOwnIsTheCause) {
   // Rank 0 reported first that it lost a peer, rank 2 was killed by its agent, and rank 1 crashed.
   const GangVerdict verdict = Judge({Ended(0, v1::OUTCOME_FAILED, "PEER_LOST", 10),

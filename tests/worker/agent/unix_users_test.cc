@@ -329,5 +329,30 @@ TEST_F(UnixUsersTest, ByDefaultTheAgentsOwnCgroupIsTakenIfItMayBe) {
   KillAgent();
 }
 
+TEST_F(UnixUsersTest, ADirectoryOfUsersThatIsSlowDelaysNoHeartbeat) {
+  const fs::path answers = folder_ / "answers";
+  StartAgent({{"LD_PRELOAD", TestFile("slow_directory.so")},
+              {"NSA_DIRECTORY_ANSWERS", answers.string()},
+              {"ASAN_OPTIONS", "verify_asan_link_order=0"}});
+  const v1::WorkerAssignment assignment = As(kAda, kJob, 1000000);
+  coordinator_.Want(assignment);
+  ASSERT_TRUE(coordinator_.WaitForState(kJob, v1::WorkerObservation::STATE_STARTING));
+  ASSERT_TRUE(coordinator_.WaitForHeartbeat());
+  EXPECT_EQ(coordinator_.Observation(kJob).pid(), 0);
+
+  // Another is no longer wanted before the directory has answered: it never runs.
+  const Key other = {"job-b", 1, 0};
+  coordinator_.Want(As(kAda, other, 1000000));
+  ASSERT_TRUE(coordinator_.WaitForState(other, v1::WorkerObservation::STATE_STARTING));
+  coordinator_.Unwant(other);
+  ASSERT_TRUE(coordinator_.WaitForHeartbeat());
+
+  std::ofstream(answers) << "";
+  RunWorker(assignment);
+  ASSERT_TRUE(coordinator_.WaitForState(other, v1::WorkerObservation::STATE_UNSPECIFIED));
+  EXPECT_EQ(coordinator_.Log(other), "");
+  EXPECT_FALSE(fs::exists(Dir(other).path)) << "no run folder was made";
+}
+
 }  // namespace
 }  // namespace nsa

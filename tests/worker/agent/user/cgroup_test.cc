@@ -17,6 +17,7 @@
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 #include "tests/worker/agent/user/real_cgroup.h"
+#include "worker/agent/rank/memory_kill.h"
 #include "worker/agent/user/exec_as.h"
 
 namespace nsa::agent {
@@ -117,6 +118,32 @@ TEST(Cgroup, AProcessAndItsChildrenEndWithTheirCgroup) {
   EXPECT_EQ(WTERMSIG(status), SIGKILL);
   EXPECT_TRUE(EndCgroup(cgroup));
   EXPECT_FALSE(fs::exists(cgroup));
+}
+
+TEST(Cgroup, AProcessForWhichMemoryRanOutIsTold) {
+  const RealCgroup real("memory-test");
+  if (!real.usable()) GTEST_SKIP() << "root cannot make cgroups of version 2 here";
+  const auto write = [](const fs::path& file, const char* text) {
+    std::ofstream out(file);
+    return static_cast<bool>(out << text << std::flush);
+  };
+  const fs::path cgroup = fs::path(real.path()) / "rank";
+  write(fs::path(real.path()) / "cgroup.subtree_control", "+memory");
+  ASSERT_OK(MakeCgroup(cgroup));
+  if (!write(cgroup / "memory.max", "33554432")) GTEST_SKIP() << "no memory controller here";
+  write(cgroup / "memory.swap.max", "0");
+  const auto process = SpawnAs({.agent_program = Program("nsa-agent"), .cgroup = cgroup},
+                               {.argv = {"/usr/bin/tail", "/dev/zero"}});
+  ASSERT_OK(process);
+  int status = 0;
+  ASSERT_EQ(waitpid(process->pid, &status, 0), process->pid);
+  ASSERT_EQ(WTERMSIG(status), SIGKILL);
+  MemoryEvidence evidence = {.own_kills = OutOfMemoryKills(cgroup)};
+  EXPECT_EQ(evidence.own_kills, 1);
+  FindMemoryLimit(cgroup, &evidence);
+  EXPECT_EQ(OutOfMemoryText({.signal = SIGKILL}, evidence),
+            absl::StrCat("0.03 GiB (", (cgroup / "memory.max").string(), ")"));
+  EXPECT_TRUE(EndCgroup(cgroup));
 }
 
 }  // namespace
