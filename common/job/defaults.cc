@@ -68,6 +68,8 @@ void DataDefaults(v1::DataSpec* data) {
   NSA_DEFAULT_(data, document_mask, false);
   NSA_DEFAULT_(data, loader_timeout_seconds, 60.0);
   NSA_DEFAULT_(data, allow_synthetic_fallback, false);
+  NSA_ABSENT_IF_ZERO_(data, stream);
+  if (data->stream()) NSA_DEFAULT_(data, shuffle_window, 8192);
 }
 
 void RuntimeDefaults(v1::RuntimeSpec* runtime) {

@@ -26,8 +26,9 @@ constexpr OldWord kOldWords[] = {
      "bf16"},
     {"Device", "gpu", "cuda", ""},
     {"DataSource", "fineweb_edu", "",
-     "'fineweb_edu' is not supported (nothing is streamed from the network); download it and "
-     "write source: jsonl and its path"},
+     "'fineweb_edu' is not supported under this name; write source: parquet, stream: true and "
+     "path: "
+     "hf://datasets/HuggingFaceFW/fineweb-edu/sample/10BT/*.parquet"},
     {"DataSource", "fineweb_edu_local", "",
      "'fineweb_edu_local' is not supported under this name; write source: jsonl or text"},
 };

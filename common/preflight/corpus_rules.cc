@@ -62,6 +62,12 @@ std::optional<double> Tokens(const PreflightFacts& facts, const DataFiles& files
   return *tokens + PreparedTokens(facts, files);
 }
 
+// Bytes that a token takes in a worker.
+int TokenBytesOf(const PreflightFacts& facts) {
+  const int32_t vocab = VocabOf(facts.spec);
+  return vocab <= 256 ? 1 : vocab <= 65536 ? 2 : 4;
+}
+
 // Whether workers make the tokens once for the machine and map them. They do so with large data
 // that fits into their cache, whose size on that machine is not known here: assumes the default.
 bool IsMapped(const PreflightFacts& facts) {
@@ -74,11 +80,9 @@ bool IsMapped(const PreflightFacts& facts) {
     if (!error) bytes += size;
   }
   if (bytes < kLargeDataBytes) return false;
-  const int32_t vocab = VocabOf(facts.spec);
-  const int token_bytes = vocab <= 256 ? 1 : vocab <= 65536 ? 2 : 4;
   double tokens = 0;
   for (const DataFiles& files : all) tokens += TokensOfFiles(facts, files).value_or(0);
-  return tokens * token_bytes <= kDataCacheBytes;
+  return tokens * TokenBytesOf(facts) <= kDataCacheBytes;
 }
 
 Problems TooSmallFor(const PreflightFacts& facts, const DataFiles& files) {
@@ -261,7 +265,30 @@ constexpr PreflightRule kRules[] = {
 
 std::span<const PreflightRule> CorpusRules() { return kRules; }
 
+namespace {
+
+// Of a rank that reads its training data in passing: a window of rows of each source, and what a
+// reader holds: up to five blocks of a URL or pages of a file. Of the files only those for
+// validation are held.
+int64_t StreamMemory(const PreflightFacts& facts) {
+  constexpr double kReaderBytes = 24 << 20;
+  const auto& data = facts.spec.data();
+  const double row = (facts.spec.train().seq_len() + 1.0) * TokenBytesOf(facts);
+  const double sources = std::max(1, data.mix_size());
+  double bytes = sources * (data.shuffle_window() * row + kReaderBytes);
+  if (MayLook(facts)) {
+    std::vector<DataFiles> validation = ValidationFiles(data);
+    for (DataFiles& files : NamedValidationFiles(data)) validation.push_back(std::move(files));
+    const double text = TextBytes(facts, validation).value_or(0);
+    bytes += kHostBytesPerTextByte * std::min<double>(text, kLargeDataBytes);
+  }
+  return static_cast<int64_t>(bytes);
+}
+
+}  // namespace
+
 int64_t CorpusMemory(const PreflightFacts& facts) {
+  if (facts.spec.data().stream()) return StreamMemory(facts);
   if (!MayLook(facts)) return 0;
   const std::optional<double> bytes = TextBytes(facts, AllDataFiles(facts.spec.data()));
   if (!bytes) return 0;  // DATA_UNREADABLE reports it

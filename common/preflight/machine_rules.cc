@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/base/count.h"
 #include "common/base/limits.h"
 #include "common/estimate/estimate.h"
 #include "common/estimate/passes.h"
@@ -254,15 +255,15 @@ Problems HostMemoryExceeded(const PreflightFacts& facts) {
   if (facts.machine() == nullptr || !facts.cuda()) return {};
   const int64_t memory = UsableHostMemory(facts);
   const int64_t corpus = CorpusMemory(facts);
+  const bool streams = facts.spec.data().stream();
   if (memory == 0 || corpus <= memory / facts.ranks_on_machine()) return {};
   return {
       {"data.path",
-       absl::StrFormat("about %s of host memory for the text in each of %d %s (at most %s in "
-                       "all)",
-                       Bytes(static_cast<double>(corpus)), facts.ranks_on_machine(),
-                       facts.ranks_on_machine() == 1 ? "rank" : "ranks",
-                       Bytes(static_cast<double>(memory))),
-       "prepare the data (nsactl data prepare), use less of it or fewer ranks, or more memory"}};
+       absl::StrFormat("about %s of host memory for the %s in each of %s (at most %s in all)",
+                       Bytes(static_cast<double>(corpus)), streams ? "window" : "text",
+                       Count(facts.ranks_on_machine(), "rank"), Bytes(static_cast<double>(memory))),
+       streams ? "use a smaller data.shuffle_window, fewer ranks, or more memory"
+               : "prepare or stream the data, use less of it or fewer ranks, or more memory"}};
 }
 
 // The nearest folder above `path` that exists.

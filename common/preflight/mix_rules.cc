@@ -1,5 +1,5 @@
-// Rules about the fields of documents, about several sources (data.mix) and about named validation
-// sets (data.val).
+// Rules about the fields of documents, about several sources (data.mix), about streams
+// (data.stream) and about named validation sets (data.val).
 #include <algorithm>
 #include <set>
 #include <string>
@@ -139,11 +139,37 @@ Problems ValSets(const PreflightFacts& facts) {
   return problems;
 }
 
+Problems Stream(const PreflightFacts& facts) {
+  const auto& data = facts.spec.data();
+  if (!data.stream()) {
+    if (!data.has_shuffle_window()) return {};
+    return {{"data.shuffle_window", "set, but data.stream is not true",
+             "remove the key, or set stream: true"}};
+  }
+  if (IsGenerated(data)) {
+    return {{"data.stream",
+             absl::StrFormat("true, but the source has no files (%s)", SourcesWithFiles()),
+             "remove stream"}};
+  }
+  Problems problems;
+  for (const NamedFile& file : FilesOf(facts, TrainingFiles(data))) {
+    if (!MayLook(facts) || !file.prepared()) continue;
+    problems.push_back(
+        {file.field,
+         absl::StrFormat("%s is prepared data (data.stream reads files)", Shown(file.path)),
+         "remove stream: prepared data is mapped, and a start takes a second"});
+  }
+  return problems;
+}
+
 constexpr PreflightRule kRules[] = {
     {"DATA_TEXT_FIELD", "a text_field is empty, or its source has no fields", kError, kError, false,
      kNothing, TextField},
     {"DATA_MIX", "a source of data.mix is incomplete, or data says something else beside it",
      kError, kError, false, kNothing, Mix},
+    {"DATA_STREAM",
+     "data.stream has no files to read or prepared data, or shuffle_window stands alone", kError,
+     kError, false, kNothing, Stream},
     {"VAL_SETS", "a set of data.val has no valid name, no file or no tokenizer", kError, kError,
      false, kNothing, ValSets},
 };

@@ -52,6 +52,7 @@ constexpr Limit kDataLimits[] = {
     {"data.val_fraction", 0, 0.5},
     {"data.loader_timeout_seconds", 0, 86400, true},
 };
+constexpr Limit kStreamLimits[] = {{"data.shuffle_window", 1, 1e6}};  // only where it is set
 constexpr Limit kResourceLimits[] = {{"resources.gpus", 1, 65536}, {"resources.nodes", 1, 65536}};
 constexpr Limit kRestartLimits[] = {
     {"restart.max_restarts", 0, 1000},          {"restart.backoff_seconds", 0, 3600},
@@ -103,7 +104,13 @@ Problems Outside(const PreflightFacts& facts, std::span<const Limit> limits) {
 }
 
 Problems NsaRange(const PreflightFacts& facts) { return Outside(facts, kNsaLimits); }
-Problems DataRange(const PreflightFacts& facts) { return Outside(facts, kDataLimits); }
+Problems DataRange(const PreflightFacts& facts) {
+  Problems problems = Outside(facts, kDataLimits);
+  if (facts.spec.data().has_shuffle_window()) {
+    for (Problem& problem : Outside(facts, kStreamLimits)) problems.push_back(std::move(problem));
+  }
+  return problems;
+}
 Problems ResourcesRange(const PreflightFacts& facts) { return Outside(facts, kResourceLimits); }
 Problems RestartRange(const PreflightFacts& facts) {
   Problems problems = Outside(facts, kRestartLimits);

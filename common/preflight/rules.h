@@ -95,7 +95,7 @@ std::string StartText(const PreflightFacts& facts);
 
 // Peak host memory in bytes in which one rank reads and holds the corpus, estimated from the sizes
 // of the files. Large data is not held (common/job/data/large_data.h). 0 if tokens are generated,
-// or the files may not be read or cannot be found.
+// or the files may not be read or cannot be found. With data.stream, of its windows.
 int64_t CorpusMemory(const PreflightFacts& facts);
 
 // MemoryEstimate() of the job. On the CPU, where a rank has only one memory, with the corpus.

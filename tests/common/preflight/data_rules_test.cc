@@ -74,6 +74,38 @@ std::string FoundBy(const GoodJob& job, const std::string& rule) {
   return finding == nullptr ? "" : finding->field() + ": " + finding->problem();
 }
 
+TEST(DataRules, AStreamReadsFilesAndAWindowNeedsAStream) {
+  const auto found = [](const std::function<void(GoodJob*)>& change,
+                        const std::string& rule = "DATA_STREAM") {
+    GoodJob job;
+    Data(&job)->set_stream(true);
+    Data(&job)->set_shuffle_window(100);
+    change(&job);
+    return FoundBy(job, rule);
+  };
+  EXPECT_EQ(found([](GoodJob*) {}), "");
+  EXPECT_EQ(found([](GoodJob* job) { Mix(job, 3, 1); }), "");
+  EXPECT_EQ(found([](GoodJob* job) { Data(job)->set_on_exhausted(v1::ON_EXHAUSTED_STOP); }), "");
+  EXPECT_THAT(found([](GoodJob* job) { Data(job)->set_stream(false); }),
+              HasSubstr("data.shuffle_window: set, but data.stream is not true"));
+  EXPECT_THAT(found([](GoodJob* job) {
+                Data(job)->set_source(v1::DATA_SOURCE_SYNTHETIC);
+                Data(job)->clear_path();
+                Data(job)->clear_val_path();
+              }),
+              HasSubstr("data.stream: true, but the source has no files"));
+  EXPECT_THAT(found([](GoodJob* job) {
+                std::filesystem::create_directory(job->PathOf("train.tokens"));
+                Data(job)->set_source(v1::DATA_SOURCE_TOKENS);
+                Data(job)->set_path(0, job->PathOf("train.tokens"));
+              }),
+              HasSubstr("train.tokens is prepared data (data.stream reads files)"));
+  for (const int32_t window : {0, -1, 1'000'001}) {
+    EXPECT_THAT(found([&](GoodJob* job) { Data(job)->set_shuffle_window(window); }, "DATA_RANGE"),
+                HasSubstr("data.shuffle_window: "));
+  }
+}
+
 TEST(DataRules, AGoodMixtureBreaksNoRule) {
   GoodJob job;
   Mix(&job, 3, 1);

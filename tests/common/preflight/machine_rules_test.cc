@@ -155,6 +155,37 @@ TEST(Preflight, DoesNotCountLargeDataThatIsMapped) {
   EXPECT_NEAR(need(11'000 * kMiB), 6.0 * 11'000 * kMiB, 10 * kMiB);  // one byte a token
 }
 
+// A rank that reads its data in passing holds a window, whatever the size of the data.
+TEST(Preflight, CountsTheWindowOfAStream) {
+  GoodJob job;
+  Data(&job)->set_stream(true);
+  const auto need = [&](int32_t window, int64_t bytes) {
+    Data(&job)->set_shuffle_window(window);
+    std::filesystem::resize_file(job.PathOf("train.txt"), static_cast<uintmax_t>(bytes));
+    const v1::PreflightReport report = job.Check();
+    for (const v1::EstimateItem& item : report.estimates()) {
+      if (item.name() == "host memory for the text, per rank") return item.value();
+    }
+    return 0.0;
+  };
+  constexpr int64_t kMiB = 1 << 20;
+  const double row = job.spec.train().seq_len() + 1.0;  // a byte a token
+  const double small = need(1, 4 * kMiB);
+  EXPECT_LT(small, 32 * kMiB);
+  EXPECT_NEAR(need(8193, 4 * kMiB), small + 8192 * row, 1);
+  EXPECT_EQ(need(1, 11'000 * kMiB), small);
+  job.context.check_files = false;
+  EXPECT_NEAR(need(8193, 4 * kMiB), need(1, 4 * kMiB) + 8192 * row, 1) << "also without the files";
+  job.context.check_files = true;
+  job.machine.memory_bytes = 900 * kMiB;
+  need(1'000'000, 4 * kMiB);
+  const v1::PreflightReport report = job.Check();
+  const v1::Finding* finding = FindingOf(report, "HOST_MEMORY_EXCEEDED");
+  ASSERT_NE(finding, nullptr);
+  EXPECT_THAT(finding->problem(), HasSubstr("of host memory for the window in each of 1 rank"));
+  EXPECT_THAT(finding->fix(), HasSubstr("a smaller data.shuffle_window"));
+}
+
 TEST(Preflight, WaitsForHostMemoryThatOthersUse) {
   GoodJob job;
   job.context.job_id = "jmine";

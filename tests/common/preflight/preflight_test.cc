@@ -186,6 +186,8 @@ const RuleCase kCases[] = {
      [](GoodJob* job) { Data(job)->set_text_field("body"); }},
     {"DATA_MIX", "data.mix[1].weight", "0.0001 is 0.0001 of the sum (at least 0.001)",
      [](GoodJob* job) { Mix(job, 1, 1e-4); }},
+    {"DATA_STREAM", "data.shuffle_window", "set, but data.stream is not true",
+     [](GoodJob* job) { Data(job)->set_shuffle_window(64); }},
     {"VAL_SETS", "data.val.a b", "'a b' (1 to 63 letters",
      [](GoodJob* job) { (*Data(job)->mutable_val())["a b"] = job->PathOf("val.txt"); }},
     {"DATA_TOO_SMALL", "data.path", "one batch takes 4,098",

@@ -48,6 +48,7 @@ absl::StatusOr<Batch> BatchMaker::Make(const DataPosition& position) const {
     const int64_t shift = shape_.in_order ? 0 : ShiftOfEpoch(shape_.seed, at.epoch, seq_len);
     NSA_RETURN_IF_ERROR(
         Annotate(source_->ReadShifted(index, shift, row), absl::StrCat("data row ", index)));
+    if (b == 0) batch.epoch = source_->epoch().value_or(batch.epoch);
     const auto outside = std::find_if(row.begin(), row.end(), [this](int32_t token) {
       return token < 0 || token >= shape_.vocab;
     });

@@ -49,6 +49,7 @@ class BatchMaker {
   BatchMaker(BatchShape shape, std::shared_ptr<RowSource> source);
 
   int64_t rows() const { return order_.rows(); }
+  RowSource& source() const { return *source_; }
 
   // This rank's share of the batch_size rows after `position`; they may continue into the next
   // epoch. InvalidArgument if the source has a token outside the vocabulary.

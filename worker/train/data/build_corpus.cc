@@ -1,7 +1,6 @@
 #include "worker/train/data/build_corpus.h"
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -22,6 +21,8 @@
 #include "worker/train/data/read/document_hash.h"
 #include "worker/train/data/read/documents.h"
 #include "worker/train/data/read/source_files.h"
+#include "worker/train/data/stream/held_out.h"
+#include "worker/train/data/stream/plan.h"
 
 namespace nsa::train {
 namespace {
@@ -39,9 +40,10 @@ struct Found {
 class Builder {
  public:
   Builder(const v1::DataSpec& data, int32_t vocab, const TokenCacheOptions& cache,
-          ReadProgress* progress)
+          const HeldOutNeed& need, ReadProgress* progress)
       : data_(data),
         vocab_(vocab),
+        need_(need),
         progress_(progress),
         sources_(progress),
         cache_(cache, progress) {}
@@ -64,6 +66,7 @@ class Builder {
     }
     NSA_RETURN_IF_ERROR(ReadValidation());
     NSA_RETURN_IF_ERROR(ReadNamedSets());
+    if (data_.stream()) return CompleteStream();
     for (size_t i = 0; i < training.size(); ++i) {
       NSA_RETURN_IF_ERROR(ReadTraining(training[i], i));
     }
@@ -98,6 +101,17 @@ class Builder {
     return std::move(corpus_);
   }
 
+  absl::StatusOr<Corpus> CompleteStream() {
+    NSA_ASSIGN_OR_RETURN(StreamPlan plan, PlanStream(data_, sources_, &fingerprint_));
+    plan.encoder = std::make_shared<const DocumentEncoder>(*std::move(encoder_));
+    plan.validation = std::move(val_hashes_);
+    if (plan.val_fraction > 0 && need_.rows > 0) {
+      NSA_RETURN_IF_ERROR(FindHeldOut(plan, need_, progress_, &corpus_));
+    }
+    corpus_.stream = std::make_shared<const StreamPlan>(std::move(plan));
+    return Complete();
+  }
+
   double fraction() const { return data_.val_path().empty() ? data_.val_fraction() : 0.0; }
 
   using Visit = std::function<absl::Status(const Found&)>;
@@ -128,10 +142,12 @@ class Builder {
     return absl::OkStatus();
   }
 
-  // Of all files that would be read.
+  // Of all files whose tokens would be held.
   absl::StatusOr<int64_t> FileBytes() const {
     int64_t bytes = 0;
-    for (const DataFiles& files : AllDataFiles(data_)) {
+    std::vector<DataFiles> all = AllDataFiles(data_);
+    if (data_.stream()) all.erase(all.begin(), all.begin() + std::ssize(TrainingFiles(data_)));
+    for (const DataFiles& files : all) {
       const absl::StatusOr<std::vector<std::string>> paths = sources_.Expand(files);
       if (!paths.ok()) continue;  // reading says what is wrong, in its order
       for (const std::string& path : *paths) {
@@ -285,7 +301,7 @@ class Builder {
       return found.prepared == nullptr ? absl::OkStatus() : ForgetSeparators(*found.prepared);
     }
     const CorpusPart& to = corpus_.parts[part];
-    const bool held_out = static_cast<double>(hash.second) < std::ldexp(fraction(), 64);
+    const bool held_out = IsHeldOut(hash, fraction());
     const int64_t begin = to.train->size();
     NSA_RETURN_IF_ERROR(Append(found, (held_out ? to.val : to.train).get()));
     ++(held_out ? corpus_.info.val_documents : corpus_.info.documents);
@@ -363,6 +379,7 @@ class Builder {
 
   const v1::DataSpec& data_;
   const int32_t vocab_;
+  const HeldOutNeed need_;
   ReadProgress* const progress_;
   const SourceFiles sources_;
   PreparedFolders prepared_;
@@ -380,8 +397,9 @@ class Builder {
 }  // namespace
 
 absl::StatusOr<Corpus> BuildCorpus(const v1::DataSpec& data, int32_t vocab,
-                                   const TokenCacheOptions& cache, ReadProgress* progress) {
-  return Builder(data, vocab, cache, progress).Build();
+                                   const TokenCacheOptions& cache, const HeldOutNeed& need,
+                                   ReadProgress* progress) {
+  return Builder(data, vocab, cache, need, progress).Build();
 }
 
 }  // namespace nsa::train

@@ -13,6 +13,7 @@ namespace nsa::train {
 
 // The errors of LoadCorpus() but for those of its clock; Cancelled when `progress` says so.
 absl::StatusOr<Corpus> BuildCorpus(const v1::DataSpec& data, int32_t vocab,
-                                   const TokenCacheOptions& cache, ReadProgress* progress);
+                                   const TokenCacheOptions& cache, const HeldOutNeed& need,
+                                   ReadProgress* progress);
 
 }  // namespace nsa::train

@@ -45,14 +45,15 @@ absl::StatusOr<Corpus> LoadCorpus(const v1::DataSpec& data, int32_t vocab,
                                   absl::Duration stall_timeout,
                                   const std::function<void()>& on_progress,
                                   const std::function<bool()>& cancelled,
-                                  std::shared_ptr<Remote> remote, const TokenCacheOptions& cache) {
+                                  std::shared_ptr<Remote> remote, const TokenCacheOptions& cache,
+                                  const HeldOutNeed& need) {
   const RealClock clock;
   const absl::Duration started = clock.Monotonic();
   auto loading = std::make_shared<Loading>();
   loading->progress.remote = std::move(remote);
-  std::thread([loading, data, vocab, cache] {
+  std::thread([loading, data, vocab, cache, need] {
     NameThread("corpus");
-    absl::StatusOr<Corpus> corpus = BuildCorpus(data, vocab, cache, &loading->progress);
+    absl::StatusOr<Corpus> corpus = BuildCorpus(data, vocab, cache, need, &loading->progress);
     const MutexLock lock(&loading->mutex);
     loading->result = std::move(corpus);
     loading->done.SignalAll();

@@ -68,11 +68,22 @@ struct CorpusSet {
   std::shared_ptr<TokenStore> tokens;
 };
 
+struct StreamPlan;
+
 struct Corpus {
   std::vector<CorpusPart> parts;  // one, or with data.mix one for each source
   std::vector<CorpusSet> sets;    // in the order of their names
   int32_t separator = 0;          // kNoSeparator if documents follow each other without one
   CorpusInfo info;                // without rows and val_rows, which depend on the row length
+  // With data.stream: how the training data is read. Then `parts` have no training tokens, and
+  // `info` counts validation only.
+  std::shared_ptr<const StreamPlan> stream;
+};
+
+// How many rows of held-out documents a stream needs for its validation; 0: it validates on none.
+struct HeldOutNeed {
+  int64_t rows = 0;
+  int32_t seq_len = 0;
 };
 
 // Reads the files of `data` on a separate thread. DeadlineExceeded with Reason::kDataStalled if
@@ -82,13 +93,15 @@ struct Corpus {
 // be empty; it is called on the caller's thread about once a second while there is progress.
 // `cancelled` may be empty; it is called ten times a second on the caller's thread. Cancelled with
 // Reason::kStopped soon after it returns true. `remote` reads URLs; without it they are errors.
-// `cache` says where the tokens of large data are kept; by default nowhere.
+// `cache` says where the tokens of large data are kept; by default nowhere. With data.stream the
+// training files are listed, but not read, except for the documents of `need`.
 absl::StatusOr<Corpus> LoadCorpus(const v1::DataSpec& data, int32_t vocab,
                                   absl::Duration stall_timeout,
                                   const std::function<void()>& on_progress = {},
                                   const std::function<bool()>& cancelled = {},
                                   std::shared_ptr<Remote> remote = nullptr,
-                                  const TokenCacheOptions& cache = {});
+                                  const TokenCacheOptions& cache = {},
+                                  const HeldOutNeed& need = {});
 
 // Row i is tokens [i·S, i·S + S] of a store; with a shift of s, tokens [s + i·S, s + i·S + S],
 // where the first token follows the last. So every shift gives the same number of rows, each token

@@ -22,11 +22,20 @@ Fingerprint::~Fingerprint() {
   XXH3_freeState(documents_);
 }
 
-void Fingerprint::AddFile(const std::string& path, int64_t size, const std::string& shown) {
+void Fingerprint::AddFile(const std::string& path, int64_t size, const std::string& shown,
+                          const std::string& version) {
   const std::string name = std::filesystem::path(WithoutQuery(path)).filename().string();
-  const std::string line = absl::StrCat(name, "\n", size, "\n");
+  std::string line = absl::StrCat(name, "\n", size, "\n");
+  if (!version.empty()) absl::StrAppend(&line, version, "\n");
   XXH3_128bits_update(all_, line.data(), line.size());
-  parts_.push_back({std::string(WithoutQuery(shown)), absl::StrCat(size, " bytes")});
+  parts_.push_back({std::string(WithoutQuery(shown)),
+                    absl::StrCat(size, " bytes", version.empty() ? "" : " of version ", version)});
+}
+
+void Fingerprint::AddStream(int64_t window) {
+  const std::string line = absl::StrCat("stream\n", window, "\n");
+  XXH3_128bits_update(all_, line.data(), line.size());
+  parts_.push_back({"data.shuffle_window", Count(window, "sequence")});
 }
 
 void Fingerprint::Begin(const std::vector<std::string>& paths) {

@@ -27,8 +27,12 @@ class Fingerprint {
   Fingerprint& operator=(const Fingerprint&) = delete;
 
   // Adds a file's name and size: not its folder or host, so that a copy is the same data. `shown`:
-  // what people know it as.
-  void AddFile(const std::string& path, int64_t size, const std::string& shown);
+  // what people know it as. `version`: what else tells its content, if that is not read.
+  void AddFile(const std::string& path, int64_t size, const std::string& shown,
+               const std::string& version = "");
+
+  // The files are read in passing, with windows of so many sequences.
+  void AddStream(int64_t window);
 
   // The documents that follow are of these files.
   void Begin(const std::vector<std::string>& paths);

@@ -13,16 +13,14 @@
 #include "common/job/data_source.h"
 #include "common/job/enum_words.h"
 #include "worker/train/data/batches.h"
-#include "worker/train/data/mix.h"
 #include "worker/train/data/prefetch.h"
 #include "worker/train/data/read/source_files.h"
+#include "worker/train/data/split.h"
+#include "worker/train/data/stream/held_out.h"
 #include "worker/train/data/synthetic.h"
 
 namespace nsa::train {
 namespace {
-
-// A generated source has this many rows for training, and as many after them for validation.
-constexpr int64_t kEndlessRows = int64_t{1} << 40;
 
 BatchShape ShapeFor(const LoaderOptions& options) {
   const v1::TrainSpec& train = options.spec.train();
@@ -42,6 +40,7 @@ absl::Duration Timeout(const v1::DataSpec& data) {
   return seconds > 0 ? absl::Seconds(seconds) : absl::Seconds(60);
 }
 
+// As many rows for training, and as many after them for validation.
 std::shared_ptr<RowSource> GeneratedRows(const LoaderOptions& options, v1::DataSource source,
                                          bool validation) {
   return MakeGeneratedRows(source, options.spec.train().seed(), options.vocab, kEndlessRows,
@@ -72,12 +71,6 @@ absl::Status CheckOptions(const LoaderOptions& options) {
   return absl::OkStatus();
 }
 
-absl::Status TooFewTokens(std::string_view field, int64_t tokens, int32_t seq_len) {
-  return absl::InvalidArgumentError(absl::StrFormat(
-      "%s: %d tokens (at least train.seq_len + 1 = %d); add text or use a smaller train.seq_len",
-      field, tokens, seq_len + 1));
-}
-
 // Whether there are rows enough to train and to validate.
 absl::Status CheckRows(const LoaderOptions& options, const RowSource& train, const RowSource* val,
                        const CorpusInfo& info) {
@@ -99,99 +92,6 @@ absl::Status CheckRows(const LoaderOptions& options, const RowSource& train, con
                       train.rows(), spec.seq_len(), step_rows));
 }
 
-// The rows that a loader gives.
-struct LoadedRows {
-  std::shared_ptr<RowSource> train;
-  std::shared_ptr<MixedRows> mix;  // the same, with data.mix
-  std::shared_ptr<RowSource> val;  // null without validation
-  std::vector<std::pair<std::string, std::shared_ptr<RowSource>>> sets;
-};
-
-// Turns a corpus into rows.
-class CorpusSplitter {
- public:
-  CorpusSplitter(const LoaderOptions& options, const Corpus& corpus)
-      : options_(options), corpus_(corpus), mixed_(!options.spec.data().mix().empty()) {}
-
-  absl::StatusOr<LoadedRows> Rows() const {
-    LoadedRows rows;
-    for (const CorpusSet& set : corpus_.sets) {
-      auto one = RowsOf(set.tokens, v1::DATA_SOURCE_TEXT);
-      if (one->rows() < 1) return TooFew(absl::StrCat("data.val.", set.name), *set.tokens);
-      rows.sets.emplace_back(set.name, std::move(one));
-    }
-    const CorpusPart& first = corpus_.parts.front();
-    if (mixed_) {
-      NSA_ASSIGN_OR_RETURN(rows.mix, MixedTraining());
-      rows.train = rows.mix;
-      NSA_ASSIGN_OR_RETURN(rows.val, MixedValidation());
-    } else {
-      rows.train = RowsOf(first.train, first.source);
-      if (first.val->size() > 0) rows.val = RowsOf(first.val, first.source);
-    }
-    return rows;
-  }
-
- private:
-  std::shared_ptr<CorpusRows> RowsOf(std::shared_ptr<TokenStore> store,
-                                     v1::DataSource source) const {
-    return std::make_shared<CorpusRows>(std::move(store), seq_len(), corpus_.separator, source);
-  }
-
-  int32_t seq_len() const { return options_.spec.train().seq_len(); }
-
-  absl::Status TooFew(const std::string& field, const TokenStore& store) const {
-    return TooFewTokens(field, store.size(), seq_len());
-  }
-
-  MixedRows::Options Empty(bool in_order) const {
-    return {.seq_len = seq_len(), .seed = options_.spec.train().seed(), .in_order = in_order};
-  }
-
-  absl::StatusOr<std::shared_ptr<MixedRows>> MixedTraining() const {
-    MixedRows::Options mix = Empty(/*in_order=*/false);
-    mix.rows = kEndlessRows;
-    std::vector<double> weights;
-    for (const CorpusPart& part : corpus_.parts) {
-      mix.sources.push_back(RowsOf(part.train, part.source));
-      weights.push_back(part.weight);
-      if (mix.sources.back()->rows() >= 1) continue;
-      return TooFew(absl::StrCat("data.mix: ", part.name), *part.train);
-    }
-    MixSchedule schedule(weights);
-    for (int32_t i = 0; i < schedule.sources(); ++i) {
-      if (schedule.share(i) > 0) continue;
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "data.mix[%d].weight: %g is less than one in 1,000 sequences; give it a larger one", i,
-          weights[static_cast<size_t>(i)]));
-    }
-    return std::make_shared<MixedRows>(std::move(mix), std::move(schedule));
-  }
-
-  // The held-out documents of the sources in the same proportions. Sources that hold out less than
-  // a row are left out; one that holds out little repeats it.
-  absl::StatusOr<std::shared_ptr<RowSource>> MixedValidation() const {
-    MixedRows::Options mix = Empty(/*in_order=*/true);
-    std::vector<double> weights;
-    if (corpus_.info.val_tokens == 0) return nullptr;
-    for (const CorpusPart& part : corpus_.parts) {
-      auto rows = RowsOf(part.val, part.source);
-      if (rows->rows() < 1) continue;
-      mix.rows += rows->rows();
-      mix.sources.push_back(std::move(rows));
-      weights.push_back(part.weight);
-    }
-    if (weights.empty()) {
-      return TooFewTokens("data.mix: validation", corpus_.info.val_tokens, seq_len());
-    }
-    return std::make_shared<MixedRows>(std::move(mix), MixSchedule(weights));
-  }
-
-  const LoaderOptions& options_;
-  const Corpus& corpus_;
-  const bool mixed_;
-};
-
 }  // namespace
 
 class DataLoader::Impl {
@@ -201,9 +101,11 @@ class DataLoader::Impl {
         shape_(ShapeFor(options_)),
         train_(std::move(rows.train)),
         mix_(std::move(rows.mix)),
+        streams_(std::move(rows.streams)),
         info_(std::move(info)),
         fingerprint_(info_.fingerprint) {
-    if (mix_ == nullptr) info_.rows = train_->rows();
+    MarkStreams();
+    if (mix_ == nullptr && streams_.empty()) info_.rows = train_->rows();
     BatchShape shape = shape_;
     shape.in_order = true;
     shape.mixed = false;
@@ -235,6 +137,7 @@ class DataLoader::Impl {
     if (cursor.epoch() < 0 || cursor.sequence() < 0) {
       return absl::InvalidArgumentError("data cursor: negative position");
     }
+    NSA_RETURN_IF_ERROR(SeekStreams(cursor));
     fingerprint_ = cursor.fingerprint();
     position_ = Advance({cursor.epoch(), cursor.sequence()}, 0, train_->rows());
     return absl::OkStatus();
@@ -243,9 +146,11 @@ class DataLoader::Impl {
   absl::StatusOr<Batch> Next() {
     while (true) {
       if (!prefetcher_) StartPrefetcher();
-      absl::StatusOr<Prefetcher::Item> item = prefetcher_->Next(Timeout(options_.spec.data()));
+      absl::StatusOr<Prefetcher::Item> item =
+          prefetcher_->Next(Timeout(options_.spec.data()), options_.on_progress);
       if (item.ok()) {
         position_ = item->after;
+        if (!item->marks.empty()) marks_ = std::move(item->marks);
         micro_step_ = (micro_step_ + 1) % micro_steps();
         return std::move(item->batch);
       }
@@ -260,11 +165,16 @@ class DataLoader::Impl {
     cursor.set_epoch(position_.epoch);
     cursor.set_sequence(position_.sequence);
     cursor.set_fingerprint(fingerprint_);
+    for (const StreamMark& mark : marks_) *cursor.add_stream() = mark.window;
     return cursor;
   }
 
-  bool exhausted() const {
+  bool exhausted() {
     const bool stops = options_.spec.data().on_exhausted() == v1::ON_EXHAUSTED_STOP;
+    if (stops && !fell_back_ && !streams_.empty()) {
+      if (!prefetcher_) StartPrefetcher();
+      return prefetcher_->Exhausted(Timeout(options_.spec.data()), options_.on_progress);
+    }
     const int64_t needed = int64_t{1} * shape_.batch_size * micro_steps();
     return stops && !fell_back_ &&
            (position_.epoch > 0 || position_.sequence + needed > train_->rows());
@@ -284,7 +194,9 @@ class DataLoader::Impl {
   }
 
   int64_t mix_epoch(int32_t source) const {
-    return mix_ == nullptr ? 0 : mix_->EpochAfter(source, position_.sequence);
+    if (mix_ == nullptr) return 0;
+    if (!streams_.empty()) return marks_[static_cast<size_t>(source)].epoch;
+    return mix_->EpochAfter(source, position_.sequence);
   }
 
   const CorpusInfo& info() const { return info_; }
@@ -296,6 +208,45 @@ class DataLoader::Impl {
     std::string name;
     BatchMaker rows;
   };
+
+  void MarkStreams() {
+    marks_.clear();
+    for (size_t i = 0; i < streams_.size(); ++i) {
+      marks_.push_back(streams_[i]->mark());
+      marks_.back().window.set_source(static_cast<int32_t>(i));
+    }
+  }
+
+  // After a fallback the streams stay where they are: their places are written again.
+  absl::Status SeekStreams(const v1::DataCursor& cursor) {
+    if (fell_back_) {
+      marks_.clear();
+      for (const v1::StreamPosition& window : cursor.stream()) marks_.push_back({window});
+      return absl::OkStatus();
+    }
+    absl::Status status;
+    if (cursor.stream_size() != static_cast<int>(streams_.size())) {
+      status = absl::FailedPreconditionError(
+          absl::StrFormat("data cursor: windows of %d streams (%d); start again in another "
+                          "train.out_dir",
+                          cursor.stream_size(), streams_.size()));
+    }
+    for (int i = 0; status.ok() && i < cursor.stream_size(); ++i) {
+      const v1::StreamPosition& window = cursor.stream(i);
+      const int64_t row =
+          mix_ == nullptr ? cursor.sequence() : mix_->schedule().CountBefore(i, cursor.sequence());
+      status = window.source() == i && window.sequence() <= row
+                   ? streams_[static_cast<size_t>(i)]->Seek(window)
+                   : absl::InvalidArgumentError(absl::StrFormat(
+                         "data cursor: a window from row %d of source %d, and row %d of source %d",
+                         window.sequence(), window.source(), row, i));
+    }
+    if (!status.ok()) {  // the job may go on from the beginning of the data
+      for (const auto& stream : streams_) stream->Seek({}).IgnoreError();
+    }
+    MarkStreams();
+    return status;
+  }
 
   int32_t micro_steps() const {
     return std::max<int32_t>(1, options_.spec.train().accumulate_grad_batches());
@@ -324,7 +275,9 @@ class DataLoader::Impl {
     prefetch.batch_size = shape_.batch_size;
     prefetch.stop_at_end = options_.spec.data().on_exhausted() == v1::ON_EXHAUSTED_STOP;
     BatchShape shape = shape_;
-    shape.mixed = shape.in_order = mix_ != nullptr;  // the mixture orders its rows itself
+    shape.mixed = mix_ != nullptr;
+    // A mixture and a stream order their rows themselves.
+    shape.in_order = shape.mixed || (!streams_.empty() && !fell_back_);
     prefetcher_.emplace(prefetch, BatchMaker(shape, train_));
   }
 
@@ -332,12 +285,14 @@ class DataLoader::Impl {
   const BatchShape shape_;
   std::shared_ptr<RowSource> train_;
   std::shared_ptr<MixedRows> mix_;  // the same, with data.mix; null after a fallback
+  const std::vector<std::shared_ptr<StreamRows>> streams_;  // what it reads, with data.stream
   CorpusInfo info_;
   std::string fingerprint_;  // written into cursors: that of the files, even after a fallback
   std::optional<BatchMaker> eval_;
   std::vector<Set> sets_;
   std::optional<Prefetcher> prefetcher_;
   DataPosition position_;
+  std::vector<StreamMark> marks_;  // of the streams, at this position
   int32_t micro_step_ = 0;
   bool fell_back_ = false;
 };
@@ -358,14 +313,14 @@ absl::StatusOr<std::unique_ptr<DataLoader>> DataLoader::Open(LoaderOptions optio
                        RemoteFor(data, options.allowed_urls, Timeout(data)));
   absl::StatusOr<Corpus> corpus =
       LoadCorpus(data, options.vocab, Timeout(data), options.on_progress, options.cancelled, remote,
-                 options.cache);
+                 options.cache, HeldOutNeedOf(options.spec.train()));
   if (!corpus.ok()) {
     const bool stopped = ReasonOf(corpus.status()) == Reason::kStopped;
     if (stopped || !data.allow_synthetic_fallback()) return corpus.status();
     return FallenBack(std::move(options), corpus.status());
   }
-  NSA_ASSIGN_OR_RETURN(LoadedRows rows, CorpusSplitter(options, *corpus).Rows());
-  if (rows.mix != nullptr) {
+  NSA_ASSIGN_OR_RETURN(LoadedRows rows, SplitCorpus(options, *corpus, remote));
+  if (rows.mix != nullptr && rows.streams.empty()) {
     for (const CorpusPart& part : corpus->parts) {
       corpus->info.rows += (part.train->size() - 1) / options.spec.train().seq_len();
     }
@@ -404,7 +359,7 @@ absl::StatusOr<std::unique_ptr<DataLoader>> DataLoader::FromRows(LoaderOptions o
 
 absl::Status DataLoader::Seek(const v1::DataCursor& cursor) { return impl_->Seek(cursor); }
 absl::StatusOr<Batch> DataLoader::Next() { return impl_->Next(); }
-bool DataLoader::exhausted() const { return impl_->exhausted(); }
+bool DataLoader::exhausted() { return impl_->exhausted(); }
 v1::DataCursor DataLoader::cursor() const { return impl_->cursor(); }
 int32_t DataLoader::eval_batches() const { return impl_->eval_batches(); }
 absl::StatusOr<Batch> DataLoader::Eval(int32_t index) const { return impl_->Eval(index); }

@@ -9,6 +9,11 @@
 // (seed, epoch): sequence q of epoch e is the same row for any number of ranks. A
 // micro-batch is the next batch_size sequences; rank r of W takes rows [r·B/W, (r+1)·B/W) of it.
 //
+// With data.stream the training files are read in passing instead: stream/windows.h says which rows
+// that gives and stream/document_stream.h in which order. Sequence q is again the same row for any
+// number of ranks. The position is the number of sequences, in epoch 0, and for each source the
+// place in the files where the window of its next row begins, from which a start reads on.
+//
 // With data.mix sequence q is of the source that has that turn (mix.h), and every source has
 // epochs, an order and a shift of its own. The position is the number of sequences, in epoch 0.
 //
@@ -58,7 +63,8 @@ struct LoaderOptions {
   // Called once, on the caller's thread, with the reason when the loader changes to synthetic
   // tokens.
   std::function<void(const std::string&)> on_fallback;
-  // Called on the caller's thread about once a second while Open() makes progress.
+  // Called on the caller's thread about once a second while Open() makes progress, and while Next()
+  // waits for a stream that does.
   std::function<void()> on_progress;
   // Called on the caller's thread while Open() reads files. Once it returns true, Open() returns
   // Cancelled with Reason::kStopped within a fraction of a second. Empty: never cancelled.
@@ -95,10 +101,11 @@ class DataLoader {
   absl::StatusOr<Batch> Next();
 
   // Whether too few rows are left for another step, with on_exhausted: stop. Call it between steps.
-  // Always false after a fallback.
-  bool exhausted() const;
+  // Always false after a fallback. With data.stream it waits for the next batch, as Next() does;
+  // false if it waits in vain.
+  bool exhausted();
 
-  // The position after the last batch that Next() returned.
+  // The position after the last batch that Next() returned, also after a fallback.
   v1::DataCursor cursor() const;
 
   // Validation: the same batches every time, from documents that are not in the training set. Batch

@@ -89,6 +89,31 @@ absl::Status MixedRows::Read(int64_t row, std::span<int32_t> tokens) {
                   absl::StrCat("source ", source, ", row ", index));
 }
 
+absl::StatusOr<std::vector<StreamMark>> MixedRows::PassTo(int64_t row) {
+  std::vector<StreamMark> marks;
+  for (size_t i = 0; i < options_.sources.size(); ++i) {
+    const auto source = static_cast<int32_t>(i);
+    absl::StatusOr<std::vector<StreamMark>> passed =
+        options_.sources[i]->PassTo(schedule_.CountBefore(source, row));
+    if (!passed.ok()) return Annotate(passed.status(), absl::StrCat("source ", source));
+    for (StreamMark& mark : *passed) {
+      mark.window.set_source(source);
+      marks.push_back(std::move(mark));
+    }
+  }
+  return marks;
+}
+
+int64_t MixedRows::progress() const {
+  int64_t sum = 0;
+  for (const auto& source : options_.sources) sum += source->progress();
+  return sum;
+}
+
+void MixedRows::Cancel() {
+  for (const auto& source : options_.sources) source->Cancel();
+}
+
 int64_t MixedRows::EpochAfter(int32_t source, int64_t sequences) const {
   const int64_t taken = schedule_.CountBefore(source, sequences);
   return std::max<int64_t>(0, taken - 1) / orders_[static_cast<size_t>(source)].rows();

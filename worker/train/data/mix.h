@@ -67,6 +67,10 @@ class MixedRows final : public RowSource {
   int32_t PartOf(int64_t row) const override { return schedule_.At(row).source; }
   absl::Status Read(int64_t row, std::span<int32_t> tokens) override;
 
+  absl::StatusOr<std::vector<StreamMark>> PassTo(int64_t row) override;
+  int64_t progress() const override;
+  void Cancel() override;
+
   // The epoch in which a source is after the first `sequences` sequences, 0-based.
   int64_t EpochAfter(int32_t source, int64_t sequences) const;
 

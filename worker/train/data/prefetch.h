@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -35,15 +37,22 @@ class Prefetcher {
   struct Item {
     Batch batch;
     DataPosition after;
+    std::vector<StreamMark> marks;  // of a source that is read in passing, after the batch
   };
 
   // The next batch. An error of the source is returned again by every later call. OutOfRange with
-  // Reason::kDataExhausted; DeadlineExceeded with Reason::kDataStalled.
-  absl::StatusOr<Item> Next(absl::Duration timeout);
+  // Reason::kDataExhausted; DeadlineExceeded with Reason::kDataStalled when for `timeout` there was
+  // none and the source made no progress. `on_progress` may be empty; it is called about once a
+  // second while the source makes progress.
+  absl::StatusOr<Item> Next(absl::Duration timeout, const std::function<void()>& on_progress = {});
+
+  // Waits for what Next() will return; whether that is OutOfRange with Reason::kDataExhausted.
+  bool Exhausted(absl::Duration timeout, const std::function<void()>& on_progress = {});
 
  private:
   struct Shared;
   static void Run(const std::shared_ptr<Shared>& shared);
+  absl::Status Await(absl::Duration timeout, const std::function<void()>& on_progress);
 
   const std::shared_ptr<Shared> shared_;  // owners: this object and the thread
 };

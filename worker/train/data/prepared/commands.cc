@@ -11,6 +11,7 @@
 #include "worker/train/data/prepared/inspect.h"
 #include "worker/train/data/prepared/prepare.h"
 #include "worker/train/data/read/source_files.h"
+#include "worker/train/data/stream/count.h"
 
 namespace nsa::train {
 namespace {
@@ -53,6 +54,12 @@ absl::StatusOr<std::string> CountDataCommand(const std::filesystem::path& job) {
                        PreparedFolders::Open(spec.data(), &progress));
   NSA_RETURN_IF_ERROR(prepared.Verify());
   NSA_ASSIGN_OR_RETURN(const TokenCacheOptions cache, TokenCacheFromEnvironment());
+  if (spec.data().stream()) {
+    NSA_RETURN_IF_ERROR(AddRemote(spec.data(), &progress));
+    NSA_ASSIGN_OR_RETURN(const v1::CorpusSummary counted,
+                         CountStream(spec, progress.remote, cache));
+    return JsonOf(counted);
+  }
   NSA_ASSIGN_OR_RETURN(
       const auto data,
       DataLoader::Open(

@@ -195,6 +195,8 @@ v1::JobSpec JobOnPrepared(const v1::JobSpec& spec, const fs::path& folder) {
     data->set_tokenizer(v1::TOKENIZER_BYTE);
   }
   data->clear_text_field();
+  data->clear_stream();  // prepared data is mapped
+  data->clear_shuffle_window();
   const v1::DataSpec before = *data;
   if (before.mix().empty()) {
     data->set_source(v1::DATA_SOURCE_TOKENS);

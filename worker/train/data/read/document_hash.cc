@@ -3,6 +3,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <span>
@@ -40,6 +41,10 @@ DocumentHash HashOf(const Document& document) {
                                  ? XXH3_128bits(document.text.data(), document.text.size())
                                  : HashOfTokens(document.tokens);
   return {hash.high64, hash.low64};
+}
+
+bool IsHeldOut(const DocumentHash& hash, double fraction) {
+  return static_cast<double>(hash.second) < std::ldexp(fraction, 64);
 }
 
 void AppendHash(const DocumentHash& hash, std::string* to) {

@@ -17,6 +17,10 @@ using DocumentHash = std::pair<uint64_t, uint64_t>;  // high, low of XXH3-128
 // vocabulary.
 DocumentHash HashOf(const Document& document);
 
+// Whether a document with this hash is for validation, with data.val_fraction: its content decides,
+// so all copies are on the same side.
+bool IsHeldOut(const DocumentHash& hash, double fraction);
+
 // Appends a hash as it is stored: 16 bytes, big-endian as XXH128_canonicalFromHash().
 void AppendHash(const DocumentHash& hash, std::string* to);
 

@@ -29,7 +29,7 @@ absl::StatusOr<bool> DocumentReader::Next(Document* document) {
       rows_.reset();
       ++file_;
     } else if (!document->text.empty() || !document->tokens.empty()) {
-      return true;
+      if (file_ > 0 || document->index >= skip_to_) return true;
     }
   }
   return false;
@@ -37,23 +37,43 @@ absl::StatusOr<bool> DocumentReader::Next(Document* document) {
 
 absl::Status DocumentReader::OpenFile() {
   const std::filesystem::path& path = options_.files[file_];
+  next_index_ = 0;
   if (source_.format == DocumentFormat::kTokens) {
-    NSA_ASSIGN_OR_RETURN(tokens_, TokenReader::Open(path, progress_));
-    next_document_ = 0;
-    if (!options_.separator && !tokens_->layout().document_ends) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path.string(),
-                       ": does not say where its documents begin, and data.separator is not set; ",
-                       std::string(kSetSeparator)));
-    }
-    open_ = true;
-    return absl::OkStatus();
-  }
-  if (source_.format == DocumentFormat::kRows) {
+    NSA_RETURN_IF_ERROR(OpenTokens(path));
+  } else if (source_.format == DocumentFormat::kRows) {
     NSA_ASSIGN_OR_RETURN(rows_, parquet::ColumnReader::Open(path, options_.text_field, progress_));
-    open_ = true;
-    return absl::OkStatus();
+  } else {
+    NSA_RETURN_IF_ERROR(OpenText(path));
   }
+  open_ = true;
+  return file_ == 0 && skip_to_ > 0 ? Skip() : absl::OkStatus();
+}
+
+absl::Status DocumentReader::OpenTokens(const std::filesystem::path& path) {
+  NSA_ASSIGN_OR_RETURN(tokens_, TokenReader::Open(path, progress_));
+  if (options_.separator || tokens_->layout().document_ends) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      path.string(), ": does not say where its documents begin, and data.separator is not set; ",
+      std::string(kSetSeparator)));
+}
+
+// What is left to pass of the file, Next() passes.
+absl::Status DocumentReader::Skip() {
+  if (rows_ != nullptr) rows_->SkipGroups(skip_to_);
+  std::string_view line;
+  while (lines_ != nullptr && lines_->line_number() < skip_to_) {
+    NSA_ASSIGN_OR_RETURN(const bool found, lines_->Next(&line));
+    if (!found) break;
+  }
+  if (tokens_ != nullptr && tokens_->layout().document_ends) {
+    const std::vector<int64_t>& ends = *tokens_->layout().document_ends;
+    next_index_ = std::min(skip_to_, std::ssize(ends));
+    if (next_index_ > 0) tokens_->Seek(ends[static_cast<size_t>(next_index_ - 1)]);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DocumentReader::OpenText(const std::filesystem::path& path) {
   NSA_ASSIGN_OR_RETURN(auto stream, ByteStream::Open(path, progress_));
   if (source_.format == DocumentFormat::kLines) {
     lines_ = std::make_unique<LineReader>(std::move(stream), path.string());
@@ -63,7 +83,6 @@ absl::Status DocumentReader::OpenFile() {
         std::move(stream), path.string(), options_.passage_bytes,
         compressed ? options_.largest_decompressed : std::numeric_limits<size_t>::max());
   }
-  open_ = true;
   return absl::OkStatus();
 }
 
@@ -90,6 +109,7 @@ absl::StatusOr<bool> DocumentReader::NextLine(Document* document) {
   } while (line.find_first_not_of(" \t\r") == std::string_view::npos);
   document->place = absl::StrFormat("%s:%d", options_.files[file_].string(), lines_->line_number());
   document->line = lines_->line_number();
+  document->index = document->line - 1;
   absl::StatusOr<std::string> text = source_.text_of_line(line, options_.text_field);
   if (!text.ok()) {
     return absl::InvalidArgumentError(absl::StrFormat(
@@ -108,6 +128,7 @@ absl::StatusOr<bool> DocumentReader::NextRow(Document* document) {
   if (!found) return false;
   document->text.assign(text);
   document->line = rows_->row();
+  document->index = document->line - 1;
   document->place = absl::StrFormat("%s: row %d", options_.files[file_].string(), rows_->row());
   return true;
 }
@@ -118,6 +139,7 @@ absl::StatusOr<bool> DocumentReader::NextPassage(Document* document) {
   NSA_ASSIGN_OR_RETURN(const bool found, passages_->Next(&document->text));
   document->place =
       absl::StrFormat("%s at byte %d", options_.files[file_].string(), passages_->begin());
+  document->index = next_index_++;
   return found;
 }
 
@@ -131,12 +153,14 @@ absl::StatusOr<bool> DocumentReader::NextTokens(Document* document) {
     const auto passage = static_cast<int64_t>(options_.passage_bytes / 2);
     const int64_t end =
         whole ? layout.count : std::min(layout.count, tokens_->position() + passage);
+    document->index = next_index_++;
     NSA_RETURN_IF_ERROR(AppendTokens(end, *options_.separator, document));
     return true;
   }
-  if (next_document_ == layout.document_ends->size()) return false;
-  NSA_RETURN_IF_ERROR(
-      AppendTokens((*layout.document_ends)[next_document_++], kNoSeparator, document));
+  if (next_index_ == std::ssize(*layout.document_ends)) return false;
+  document->index = next_index_++;
+  NSA_RETURN_IF_ERROR(AppendTokens((*layout.document_ends)[static_cast<size_t>(document->index)],
+                                   kNoSeparator, document));
   std::vector<Token>& tokens = document->tokens;
   if (!tokens.empty() && tokens.back() == options_.separator) tokens.pop_back();
   if (!tokens.empty() && tokens.front() == options_.separator) tokens.erase(tokens.begin());

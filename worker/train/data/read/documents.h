@@ -23,6 +23,9 @@ struct Document {
   std::vector<Token> tokens;  // of token files, without separators
   std::string place;          // "books.jsonl:17", for messages
   int64_t line = 0;           // of jsonl files (of parquet files the row), 1-based
+  // 0-based place in its file, counted as the file does: lines of jsonl files, rows of parquet
+  // files, passages of text files, documents of token files. Empty ones count too.
+  int64_t index = 0;
 };
 
 struct DocumentOptions {
@@ -57,6 +60,12 @@ class DocumentReader {
   // DataLoss.
   absl::StatusOr<bool> Next(Document* document);
 
+  // Passes the documents of the first file whose index is below this one, as cheaply as its format
+  // allows: of parquet files whole row groups, of jsonl files lines that are not parsed, of
+  // Megatron files nothing is read. Call it before the first Next(), which then returns their
+  // errors.
+  void SkipTo(int64_t index) { skip_to_ = index; }
+
   // Rows without a text that Next() skipped.
   int64_t nulls() const;
 
@@ -68,6 +77,9 @@ class DocumentReader {
   absl::StatusOr<bool> NextRow(Document* document);
   absl::Status AppendTokens(int64_t end, int32_t separator, Document* document);
   absl::Status OpenFile();
+  absl::Status OpenTokens(const std::filesystem::path& path);
+  absl::Status OpenText(const std::filesystem::path& path);
+  absl::Status Skip();
 
   const DocumentOptions options_;
   const DataSourceInfo& source_;
@@ -79,7 +91,8 @@ class DocumentReader {
   std::unique_ptr<TokenReader> tokens_;          // for token files
   std::unique_ptr<parquet::ColumnReader> rows_;  // for parquet files
   int64_t nulls_ = 0;                            // in the parquet files before this one
-  size_t next_document_ = 0;                     // of token files whose format knows its documents
+  int64_t next_index_ = 0;                       // of text and token files: of the next document
+  int64_t skip_to_ = 0;                          // in the first file
 };
 
 }  // namespace nsa::train

@@ -16,7 +16,6 @@
 namespace nsa::train {
 
 size_t PassageBytesFor(const v1::DataSpec& data) {
-  constexpr size_t kPassageBytes = 16 << 10;
   return data.val_path().empty() && data.val_fraction() > 0 ? kPassageBytes : 0;
 }
 
@@ -84,6 +83,12 @@ absl::StatusOr<int64_t> SourceFiles::SizeOf(const std::string& path) const {
   if (IsUrl(path) && progress_->remote != nullptr) return progress_->remote->Size(path, progress_);
   std::error_code ignored;
   return static_cast<int64_t>(std::filesystem::file_size(path, ignored));
+}
+
+std::string SourceFiles::KnownEtag(const std::string& path) const {
+  if (!IsUrl(path) || progress_->remote == nullptr) return "";
+  std::string etag = progress_->remote->KnownEtag(path);
+  return etag.starts_with('"') ? etag : "";  // W/ marks a weak one
 }
 
 absl::StatusOr<v1::PreparedSource> SourceFiles::Describe(const std::string& path) const {

@@ -20,6 +20,7 @@ namespace nsa::train {
 // The least size of the passages that a job divides texts into, so that some of them can be held
 // out; 0: it does not divide them.
 size_t PassageBytesFor(const v1::DataSpec& data);
+inline constexpr size_t kPassageBytes = 16 << 10;
 
 // What reads the URLs of the data, as far as `allowed_urls` (common/job/data/url_policy.h) say so;
 // null if it names none. The errors of RemoteOptionsFor().
@@ -42,6 +43,10 @@ class SourceFiles {
 
   // Bytes of a file; of a local one that cannot be read −1.
   absl::StatusOr<int64_t> SizeOf(const std::string& path) const;
+
+  // The ETag of a URL, if the server was asked for the file already and has a strong one; otherwise
+  // empty.
+  std::string KnownEtag(const std::string& path) const;
 
   // What a file is known by later: path, size, version.
   absl::StatusOr<v1::PreparedSource> Describe(const std::string& path) const;

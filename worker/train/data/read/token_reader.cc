@@ -41,6 +41,12 @@ void TokenReader::Skip(int64_t count) {
   used_ += static_cast<size_t>(count);
 }
 
+void TokenReader::Seek(int64_t position) {
+  position_ = position;
+  tokens_.clear();
+  used_ = 0;
+}
+
 absl::Status TokenReader::Refill() {
   const int64_t count = std::min(kChunk / layout_.width, layout_.count - position_);
   bytes_.resize(static_cast<size_t>(count * layout_.width));

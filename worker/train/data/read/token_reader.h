@@ -36,6 +36,9 @@ class TokenReader {
   // Goes on by `count` tokens, at most as many as the last Ahead() returned.
   void Skip(int64_t count);
 
+  // Goes to a token, from 0 to layout().count, without reading those before it.
+  void Seek(int64_t position);
+
  private:
   TokenReader(DataFile file, TokenLayout layout)
       : file_(std::move(file)), layout_(std::move(layout)) {}

@@ -70,6 +70,12 @@ absl::StatusOr<int64_t> Remote::Size(const std::string& url, ReadProgress* progr
   return version.size;
 }
 
+std::string Remote::KnownEtag(const std::string& url) {
+  const MutexLock lock(&mutex_);
+  const auto known = versions_.find(url);
+  return known == versions_.end() ? "" : known->second.etag;
+}
+
 absl::StatusOr<std::string> Remote::Head(const std::string& url, int64_t count,
                                          ReadProgress* progress) {
   NSA_ASSIGN_OR_RETURN(const FileVersion version, Look(url, progress));

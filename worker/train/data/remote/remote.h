@@ -42,6 +42,9 @@ class Remote {
     return Look(url, progress);
   }
 
+  // The ETag of a file that was asked for before; otherwise empty.
+  std::string KnownEtag(const std::string& url);
+
   // The first `count` bytes of a file, or all of a shorter one.
   absl::StatusOr<std::string> Head(const std::string& url, int64_t count, ReadProgress* progress);
 

@@ -54,6 +54,12 @@ absl::StatusOr<bool> ColumnReader::Next(std::string_view* text) {
   }
 }
 
+void ColumnReader::SkipGroups(int64_t row) {
+  while (chunk_ < layout_.chunks.size() && row_ + layout_.chunks[chunk_].rows <= row) {
+    row_ += layout_.chunks[chunk_++].rows;
+  }
+}
+
 // False when no row of the open page is left.
 absl::StatusOr<bool> ColumnReader::NextOfPage(std::string_view* text) {
   while (page_rows_ > 0) {

@@ -40,6 +40,10 @@ class ColumnReader {
   // InvalidArgument for an encoding that is not read; Cancelled.
   absl::StatusOr<bool> Next(std::string_view* text);
 
+  // Passes the row groups that lie whole before row `row` (0-based), without reading them. Call it
+  // before the first Next().
+  void SkipGroups(int64_t row);
+
   // 1-based number of the row that Next() returned last.
   int64_t row() const { return row_; }
   // Nulls that Next() passed.

@@ -1,0 +1,146 @@
+#include "worker/train/data/split.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/status.h"
+#include "worker/train/data/random.h"
+#include "worker/train/data/stream/plan.h"
+
+namespace nsa::train {
+namespace {
+
+constexpr uint64_t kStreamKey = 0x73747265616d;  // apart from the keys of other uses of the seed
+
+class CorpusSplitter {
+ public:
+  CorpusSplitter(const LoaderOptions& options, const Corpus& corpus, std::shared_ptr<Remote> remote)
+      : options_(options),
+        corpus_(corpus),
+        remote_(std::move(remote)),
+        mixed_(!options.spec.data().mix().empty()) {}
+
+  absl::StatusOr<LoadedRows> Rows() const {
+    LoadedRows rows;
+    for (const CorpusSet& set : corpus_.sets) {
+      auto one = RowsOf(set.tokens, v1::DATA_SOURCE_TEXT);
+      if (one->rows() < 1) return TooFew(absl::StrCat("data.val.", set.name), *set.tokens);
+      rows.sets.emplace_back(set.name, std::move(one));
+    }
+    const CorpusPart& first = corpus_.parts.front();
+    if (corpus_.stream != nullptr) rows.streams = Streams();
+    if (mixed_) {
+      NSA_ASSIGN_OR_RETURN(rows.mix, MixedTraining(rows.streams));
+      rows.train = rows.mix;
+      NSA_ASSIGN_OR_RETURN(rows.val, MixedValidation());
+    } else {
+      if (rows.streams.empty()) {
+        rows.train = RowsOf(first.train, first.source);
+      } else {
+        rows.train = rows.streams.front();
+      }
+      if (first.val->size() > 0) rows.val = RowsOf(first.val, first.source);
+    }
+    return rows;
+  }
+
+ private:
+  std::shared_ptr<CorpusRows> RowsOf(std::shared_ptr<TokenStore> store,
+                                     v1::DataSource source) const {
+    return std::make_shared<CorpusRows>(std::move(store), seq_len(), corpus_.separator, source);
+  }
+
+  // All sources share what says how far they have come.
+  std::vector<std::shared_ptr<StreamRows>> Streams() const {
+    const v1::TrainSpec& train = options_.spec.train();
+    const v1::DataSpec& data = options_.spec.data();
+    auto progress = std::make_shared<ReadProgress>();
+    progress->remote = remote_;
+    std::vector<std::shared_ptr<StreamRows>> streams;
+    for (size_t i = 0; i < corpus_.stream->sources.size(); ++i) {
+      StreamRows::Options stream = {.plan = corpus_.stream, .source = i, .progress = progress};
+      stream.windows = {
+          .seq_len = seq_len(),
+          .size = std::max(1, data.shuffle_window()),
+          .vocab = options_.vocab,
+          .seed = static_cast<int64_t>(Mix(static_cast<uint64_t>(train.seed()), kStreamKey, i))};
+      stream.one_epoch = data.on_exhausted() == v1::ON_EXHAUSTED_STOP;
+      streams.push_back(std::make_shared<StreamRows>(std::move(stream)));
+    }
+    return streams;
+  }
+
+  int32_t seq_len() const { return options_.spec.train().seq_len(); }
+
+  absl::Status TooFew(const std::string& field, const TokenStore& store) const {
+    return TooFewTokens(field, store.size(), seq_len());
+  }
+
+  MixedRows::Options Empty(bool in_order) const {
+    return {.seq_len = seq_len(), .seed = options_.spec.train().seed(), .in_order = in_order};
+  }
+
+  // Streams order their rows themselves.
+  absl::StatusOr<std::shared_ptr<MixedRows>> MixedTraining(
+      const std::vector<std::shared_ptr<StreamRows>>& streams) const {
+    MixedRows::Options mix = Empty(/*in_order=*/!streams.empty());
+    mix.sources.assign(streams.begin(), streams.end());
+    mix.rows = kEndlessRows;
+    std::vector<double> weights;
+    for (const CorpusPart& part : corpus_.parts) {
+      weights.push_back(part.weight);
+      if (!streams.empty()) continue;
+      mix.sources.push_back(RowsOf(part.train, part.source));
+      if (mix.sources.back()->rows() >= 1) continue;
+      return TooFew(absl::StrCat("data.mix: ", part.name), *part.train);
+    }
+    MixSchedule schedule(weights);
+    for (int32_t i = 0; i < schedule.sources(); ++i) {
+      if (schedule.share(i) > 0) continue;
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "data.mix[%d].weight: %g is less than one in 1,000 sequences; give it a larger one", i,
+          weights[static_cast<size_t>(i)]));
+    }
+    return std::make_shared<MixedRows>(std::move(mix), std::move(schedule));
+  }
+
+  // The held-out documents of the sources in the same proportions. Sources that hold out less than
+  // a row are left out; one that holds out little repeats it.
+  absl::StatusOr<std::shared_ptr<RowSource>> MixedValidation() const {
+    MixedRows::Options mix = Empty(/*in_order=*/true);
+    std::vector<double> weights;
+    if (corpus_.info.val_tokens == 0) return nullptr;
+    for (const CorpusPart& part : corpus_.parts) {
+      auto rows = RowsOf(part.val, part.source);
+      if (rows->rows() < 1) continue;
+      mix.rows += rows->rows();
+      mix.sources.push_back(std::move(rows));
+      weights.push_back(part.weight);
+    }
+    if (weights.empty()) {
+      return TooFewTokens("data.mix: validation", corpus_.info.val_tokens, seq_len());
+    }
+    return std::make_shared<MixedRows>(std::move(mix), MixSchedule(weights));
+  }
+
+  const LoaderOptions& options_;
+  const Corpus& corpus_;
+  const std::shared_ptr<Remote> remote_;
+  const bool mixed_;
+};
+
+}  // namespace
+
+absl::Status TooFewTokens(std::string_view field, int64_t tokens, int32_t seq_len) {
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "%s: %d tokens (at least train.seq_len + 1 = %d); add text or use a smaller train.seq_len",
+      field, tokens, seq_len + 1));
+}
+
+absl::StatusOr<LoadedRows> SplitCorpus(const LoaderOptions& options, const Corpus& corpus,
+                                       const std::shared_ptr<Remote>& remote) {
+  return CorpusSplitter(options, corpus, remote).Rows();
+}
+
+}  // namespace nsa::train
