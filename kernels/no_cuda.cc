@@ -97,6 +97,8 @@ absl::Status EmbeddingBackward(const Exec&, const EmbeddingBackwardArgs&) {
 }
 absl::Status CrossEntropy(const Exec&, const CrossEntropyArgs&) { return Missing("CrossEntropy"); }
 absl::Status GlobalNorm(const Exec&, const GlobalNormArgs&) { return Missing("GlobalNorm"); }
+absl::Status SquareSum(const Exec&, const SquareSumArgs&) { return Missing("SquareSum"); }
+absl::Status NormOfSums(const Exec&, const NormOfSumsArgs&) { return Missing("NormOfSums"); }
 absl::Status AdamW(const Exec&, const AdamWArgs&) { return Missing("AdamW"); }
 absl::Status ParametersHash(const Exec&, const ParametersHashArgs&) {
   return Missing("ParametersHash");
@@ -111,6 +113,7 @@ absl::Status MuonUpdate(const Exec&, const MuonArgs&, std::span<const MuonMatrix
 }
 absl::Status Copy(const Exec&, const ConstTensor&, const Tensor&) { return Missing("Copy"); }
 absl::Status Zero(const Exec&, const Tensor&) { return Missing("Zero"); }
+absl::Status Convert(const Exec&, const ConstTensor&, const Tensor&) { return Missing("Convert"); }
 absl::Status MeanLoss(const Exec&, const MeanLossArgs&) { return Missing("MeanLoss"); }
 absl::Status DecideUpdate(const Exec&, const DecideUpdateArgs&) { return Missing("DecideUpdate"); }
 absl::Status Mark(const Exec&, PendingMark) { return Missing("Mark"); }

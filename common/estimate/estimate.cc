@@ -4,11 +4,11 @@
 #include <cmath>
 #include <map>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
+#include "common/estimate/devices.h"
 #include "common/estimate/layers.h"
 #include "common/estimate/muon_plan.h"
 #include "common/estimate/passes.h"
+#include "common/estimate/shares.h"
 #include "common/nsa/attention_scratch.h"
 #include "common/nsa/visibility.h"
 
@@ -214,7 +214,20 @@ std::map<MuonShape, int64_t> MuonMatrices(const v1::JobSpec& spec,
   return matrices;
 }
 
-// Operations of Muon in a step: five iterations of three products. Every rank does all of them.
+// The elements of the largest share of a rank, at most: with Muon a cut moves by half a matrix.
+int64_t LargestShare(const v1::JobSpec& spec, const std::vector<LayerKind>& kinds) {
+  const int32_t ranks = RanksOf(spec);
+  const int64_t parameters = ParameterCount(spec);
+  if (!ShardsOptimizer(spec, ranks)) return parameters;
+  int64_t matrix = 0;
+  for (const auto& [shape, count] : MuonMatrices(spec, kinds)) {
+    matrix = std::max(matrix, shape.p * shape.q);
+  }
+  return std::min(parameters, (parameters + ranks - 1) / ranks + matrix);
+}
+
+// Operations of Muon in a step: five iterations of three products. Every rank does all of them,
+// unless each has its share of the matrices.
 double MuonFlops(const std::map<MuonShape, int64_t>& matrices) {
   double flops = 0;
   for (const auto& [shape, count] : matrices) {
@@ -223,25 +236,6 @@ double MuonFlops(const std::map<MuonShape, int64_t>& matrices) {
   }
   return flops;
 }
-
-constexpr std::string_view kFromDataSheet = "from its data sheet";
-
-struct DeviceSpeed {
-  std::string_view name;    // part of the GPU's name
-  double data_sheet_flops;  // dense bf16
-  double matrix_flops;      // bf16 matrix products, as reached
-  std::string_view source;  // where the expected speed is from
-};
-
-// The FLOP rate of large bf16 matrix products. H200: measured 2026-11-20, 8192³ (CUDA 13.0). Other
-// GPUs: the dense rate in the data sheet times the H200's ratio of measured rate to data sheet (788
-// of 989).
-constexpr DeviceSpeed kDevices[] = {
-    {"H200", 989e12, 788e12, "measured 2026-11-22"}, {"H100 PCIe", 756e12, 603e12, kFromDataSheet},
-    {"H100", 989e12, 788e12, kFromDataSheet},        {"A100", 312e12, 249e12, kFromDataSheet},
-    {"L40S", 362e12, 289e12, kFromDataSheet},        {"RTX 4090", 165e12, 132e12, kFromDataSheet},
-    {"RTX 3090", 71e12, 57e12, kFromDataSheet},
-};
 
 // The share of matrix_flops that a whole training step reaches, recomputation included. Measured
 // 2026-11-22 on one H200 with m7c (nsa-bench step): 349,091 tok/s with micro-batches of 4,096
@@ -257,26 +251,10 @@ constexpr double kMuonShare = 0.53;
 // Latency of a step per layer and pass; estimate.h says how it was measured.
 constexpr double kLaunchSeconds = 8e-3 / 24;
 
-// An unknown GPU is taken for an A100.
-constexpr double kUnknownGpuFlops = 249e12;
-
 // FLOP rate of one core in fp32. The whole demo job (500 steps, 3.02 TFLOP) took 43.7 s of
 // processor time on a 2.6 GHz Xeon with AVX-512 on 2026-11-20, which is 69 GFLOP/s. The constant is
 // lower because threads do not scale perfectly and many machines have only AVX2.
 constexpr double kCpuCoreFlops = 40e9;
-
-// Null when the name is not known.
-const DeviceSpeed* FindDevice(const std::string& name) {
-  for (const DeviceSpeed& device : kDevices) {
-    if (name.find(device.name) != std::string::npos) return &device;
-  }
-  return nullptr;
-}
-
-double GpuFlops(const std::string& name) {
-  const DeviceSpeed* device = FindDevice(name);
-  return device != nullptr ? device->matrix_flops : kUnknownGpuFlops;
-}
 
 }  // namespace
 
@@ -315,11 +293,6 @@ int64_t TokensPerStep(const v1::JobSpec& spec) {
          spec.train().seq_len();
 }
 
-double PeakFlops(const std::string& device_name) {
-  const DeviceSpeed* device = FindDevice(device_name);
-  return device != nullptr ? device->data_sheet_flops : 0;
-}
-
 double FlopsPerToken(const v1::JobSpec& spec) {
   const std::vector<LayerKind> kinds = KindsOf(spec);
   const std::array<double, kBranches> keys = MeanKeysRead(ShapeOf(spec));
@@ -355,11 +328,17 @@ std::vector<MemoryItem> MemoryEstimate(const v1::JobSpec& spec) {
   const int64_t width = bf16 ? 2 : 4;
   const int64_t tokens = int64_t{ShapeOf(spec).batch} * spec.train().seq_len();
 
+  const int64_t share = LargestShare(spec, kinds);
+
   std::vector<MemoryItem> items = {
-      {"master weights", 4 * parameters},
+      {"master weights", 4 * (cuda ? share : parameters)},
       {"gradients", 4 * parameters},
-      {"optimizer moments", 8 * parameters},
+      {"optimizer moments", 8 * share},
   };
+  // What travels is a bucket of 16 MiB on a GPU, all gradients on the CPU.
+  if (SendsBf16Gradients(spec, RanksOf(spec))) {
+    items.push_back({"gradients in bf16", cuda ? int64_t{8} << 20 : 2 * parameters});
+  }
   if (bf16) items.push_back({"bf16 weights", 2 * parameters});
   constexpr const char* kActivations[] = {"activations", "activations, MLP recomputed",
                                           "activations, recomputed by block"};
@@ -376,7 +355,7 @@ std::vector<MemoryItem> MemoryEstimate(const v1::JobSpec& spec) {
     items.push_back({"token losses of other passes", 4 * tokens * (PassesOf(spec).count - 1)});
   }
   // A checkpoint is written from a copy in host memory. On the CPU that is the rank's own memory.
-  if (!cuda) items.push_back({"checkpoint snapshot", 12 * parameters});
+  if (!cuda) items.push_back({"checkpoint snapshot", 4 * parameters + 8 * share});
   const int64_t mib = int64_t{1} << 20;
   if (cuda) {
     const int64_t layer = Largest(kinds, [&](const Sizes& s) {
@@ -414,29 +393,18 @@ double ExpectedTokensPerSecond(const v1::JobSpec& spec, const std::string& devic
              spec.model().mlp_ratio();
   }
   const auto step_tokens = static_cast<double>(TokensPerStep(spec));
-  const double muon = MuonFlops(MuonMatrices(spec, KindsOf(spec)));
+  const double muon = MuonFlops(MuonMatrices(spec, KindsOf(spec))) /
+                      (ShardsOptimizer(spec, RanksOf(spec)) ? ranks : 1);
   if (device_name == "cpu") {
     return kCpuCoreFlops * std::max(1, cores) / (flops + ranks * muon / step_tokens);
   }
   const double tokens = 1.0 * ShapeOf(spec).batch * spec.train().seq_len();
   const double share = kStepShare * tokens / (tokens + kHalfSpeedTokens);
   const double precision = IsBf16(spec) ? 1.0 : 0.1;  // fp32 without tensor cores
-  const double computed = ranks * GpuFlops(device_name) * share * precision / flops;
+  const double computed = ranks * MatrixFlops(device_name) * share * precision / flops;
   const double launches = 1.0 * spec.model().n_layers() * PassesOf(spec).count;
   const double seconds = std::max(step_tokens / computed, launches * kLaunchSeconds);
-  return step_tokens / (seconds + muon / (GpuFlops(device_name) * kMuonShare * precision));
-}
-
-std::string SpeedSource(const std::string& device_name, int cores) {
-  if (device_name == "cpu") {
-    return absl::StrFormat("%d CPU %s, measured 2026-11-20", std::max(1, cores),
-                           cores > 1 ? "cores" : "core");
-  }
-  const DeviceSpeed* device = FindDevice(device_name);
-  if (device == nullptr) {
-    return absl::StrCat(device_name, " taken for an A100, ", std::string(kFromDataSheet));
-  }
-  return absl::StrCat(std::string(device->name), ", ", std::string(device->source));
+  return step_tokens / (seconds + muon / (MatrixFlops(device_name) * kMuonShare * precision));
 }
 
 }  // namespace nsa

@@ -64,7 +64,7 @@ constexpr double kTextPerCompressedByte = 3;
 int64_t CheckpointBytes(const v1::JobSpec& spec);
 
 // Expected tokens per second over all ranks on a device ("cpu" or a GPU's name), from measured FLOP
-// rates. The table in estimate.cc has them with their dates. `cores` counts on the CPU only.
+// rates. The table in devices.cc has them with their dates. `cores` counts on the CPU only.
 //
 // A step on a GPU takes at least 1/3 ms per layer and pass (passes.h), because its kernels start
 // one after another, however small they are. Derived from one measurement: m7c with checkpointing

@@ -12,6 +12,13 @@ namespace {
 // Bytes per task: large enough to be worth a thread, small enough to divide among threads.
 constexpr int64_t kChunk = 1 << 16;
 
+template <class From, class To>
+void ConvertOnCpu(std::span<const From> from, std::span<To> to) {
+  const auto size = static_cast<int64_t>(from.size());
+#pragma omp parallel for schedule(static) if (size > kChunk)
+  for (int64_t i = 0; i < size; ++i) to[i] = static_cast<To>(from[i]);
+}
+
 }  // namespace
 
 absl::Status Copy(const Exec& exec, const ConstTensor& from, const Tensor& to) {
@@ -37,6 +44,18 @@ absl::Status Zero(const Exec& exec, const Tensor& to) {
   for (int64_t begin = 0; begin < bytes; begin += kChunk) {
     std::memset(target + begin, 0, std::min(kChunk, bytes - begin));
   }
+  return absl::OkStatus();
+}
+
+absl::Status Convert(const Exec& exec, const ConstTensor& from, const Tensor& to) {
+  const bool rounds = to.dtype == DType::kBf16;
+  NSA_RETURN_IF_ERROR(CheckTensor("to", to, from.size, rounds ? DType::kBf16 : DType::kF32, "N"));
+  NSA_RETURN_IF_ERROR(
+      CheckTensor("from", from, from.size, rounds ? DType::kF32 : DType::kBf16, "N"));
+  exec.Enter("convert");
+  if (exec.backend == Backend::kCuda) return cuda::Convert(exec, from, to);
+  rounds ? ConvertOnCpu(from.as<float>(), to.as<bf16>())
+         : ConvertOnCpu(from.as<bf16>(), to.as<float>());
   return absl::OkStatus();
 }
 

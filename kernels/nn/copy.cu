@@ -1,8 +1,43 @@
-// Copies and clears tensors on CUDA.
+// Copies, converts and clears tensors on CUDA.
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/util.cuh"
 #include "kernels/nn/copy.h"
 
 namespace nsa::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kOwn = 4;  // elements of a thread; read and written together where both are aligned
+
+__global__ void __launch_bounds__(kThreads)
+    RoundKernel(Begin start, const float* from, int64_t size, bool aligned, bf16* to) {
+  start.WaitForPrevious();
+  const int64_t first = kOwn * (int64_t{1} * blockIdx.x * kThreads + threadIdx.x);
+  if (first >= size) return;
+  if (aligned && first + kOwn <= size) {
+    const float4 x = *reinterpret_cast<const float4*>(from + first);
+    *reinterpret_cast<uint2*>(to + first) = {Pack(x.x, x.y), Pack(x.z, x.w)};
+    return;
+  }
+  for (int64_t i = first; i < min(first + kOwn, size); ++i) to[i] = __float2bfloat16(from[i]);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    WidenKernel(Begin start, const bf16* from, int64_t size, bool aligned, float* to) {
+  start.WaitForPrevious();
+  const int64_t first = kOwn * (int64_t{1} * blockIdx.x * kThreads + threadIdx.x);
+  if (first >= size) return;
+  if (aligned && first + kOwn <= size) {
+    const uint2 x = *reinterpret_cast<const uint2*>(from + first);  // the lower half comes first
+    *reinterpret_cast<float4*>(to + first) = {
+        __uint_as_float(x.x << 16), __uint_as_float(x.x & 0xffff0000u), __uint_as_float(x.y << 16),
+        __uint_as_float(x.y & 0xffff0000u)};
+    return;
+  }
+  for (int64_t i = first; i < min(first + kOwn, size); ++i) to[i] = __bfloat162float(from[i]);
+}
+
+}  // namespace
 
 absl::Status Copy(const Exec& exec, const ConstTensor& from, const Tensor& to) {
   return ToStatus(cudaMemcpyAsync(to.data, from.data, from.size * SizeOf(from.dtype),
@@ -12,6 +47,21 @@ absl::Status Copy(const Exec& exec, const ConstTensor& from, const Tensor& to) {
 
 absl::Status Zero(const Exec& exec, const Tensor& to) {
   return ToStatus(cudaMemsetAsync(to.data, 0, to.size * SizeOf(to.dtype), StreamOf(exec)), "zero");
+}
+
+absl::Status Convert(const Exec& exec, const ConstTensor& from, const Tensor& to) {
+  if (from.size == 0) return absl::OkStatus();
+  const bool rounds = to.dtype == DType::kBf16;
+  const auto wide = reinterpret_cast<uintptr_t>(rounds ? from.data : to.data);
+  const auto narrow = reinterpret_cast<uintptr_t>(rounds ? to.data : from.data);
+  const bool aligned = wide % sizeof(float4) == 0 && narrow % sizeof(uint2) == 0;
+  const LaunchShape shape = {.grid = GridFor(from.size, kOwn * kThreads), .block = kThreads};
+  if (rounds) {
+    return Launch(exec, "convert", RoundKernel, shape, DataOf<float>(from), from.size, aligned,
+                  DataOf<bf16>(to));
+  }
+  return Launch(exec, "convert", WidenKernel, shape, DataOf<bf16>(from), from.size, aligned,
+                DataOf<float>(to));
 }
 
 }  // namespace nsa::cuda

@@ -1,4 +1,4 @@
-// Copies and clears tensors on the device of an Exec.
+// Copies, converts and clears tensors on the device of an Exec.
 #pragma once
 
 #include "absl/status/status.h"
@@ -13,6 +13,10 @@ absl::Status Copy(const Exec& exec, const ConstTensor& from, const Tensor& to);
 // to ← 0.
 absl::Status Zero(const Exec& exec, const Tensor& to);
 
+// to ← from, one of them fp32 and the other bf16, which is rounded to nearest even; NaN stays NaN.
+// InvalidArgument when sizes or types are others. They must not overlap.
+absl::Status Convert(const Exec& exec, const ConstTensor& from, const Tensor& to);
+
 }  // namespace nsa
 
 // The same on a GPU (copy.cu); the functions above have checked the arguments.
@@ -20,5 +24,6 @@ namespace nsa::cuda {
 
 absl::Status Copy(const Exec& exec, const ConstTensor& from, const Tensor& to);
 absl::Status Zero(const Exec& exec, const Tensor& to);
+absl::Status Convert(const Exec& exec, const ConstTensor& from, const Tensor& to);
 
 }  // namespace nsa::cuda

@@ -20,7 +20,7 @@ absl::Status ParametersHash(const Exec& exec, const ParametersHashArgs& args) {
   uint64_t sum = 0;
 #pragma omp parallel for schedule(static) reduction(+ : sum) if (args.values.size > kFewValues)
   for (int64_t i = 0; i < args.values.size; ++i) {
-    sum += HashOfValue(static_cast<uint64_t>(i), std::bit_cast<uint32_t>(values[i]));
+    sum += HashOfValue(static_cast<uint64_t>(args.first + i), std::bit_cast<uint32_t>(values[i]));
   }
   *args.hash = sum;
   return absl::OkStatus();

@@ -11,13 +11,14 @@ constexpr int64_t kChunk = 16384;  // values of a block
 constexpr unsigned int kAllLanes = 0xffffffffu;
 
 __global__ void __launch_bounds__(kThreads)
-    HashKernel(Begin start, const float* values, int64_t size, unsigned long long* hash) {
+    HashKernel(Begin start, const float* values, int64_t first, int64_t size,
+               unsigned long long* hash) {
   start.WaitForPrevious();
   const int64_t begin = blockIdx.x * kChunk, end = begin + kChunk < size ? begin + kChunk : size;
   unsigned long long sum = 0;
 #pragma unroll 4
   for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
-    sum += HashOfValue(static_cast<uint64_t>(i), __float_as_uint(values[i]));
+    sum += HashOfValue(static_cast<uint64_t>(first + i), __float_as_uint(values[i]));
   }
   for (int lanes = 16; lanes > 0; lanes /= 2) sum += __shfl_down_sync(kAllLanes, sum, lanes);
   if (threadIdx.x % 32 == 0) atomicAdd(hash, sum);
@@ -31,7 +32,7 @@ absl::Status ParametersHash(const Exec& exec, const ParametersHashArgs& args) {
   static_assert(sizeof(unsigned long long) == sizeof(uint64_t));
   return Launch(exec, "parameters_hash", HashKernel,
                 {.grid = GridFor(args.values.size, kChunk), .block = kThreads},
-                DataOf<float>(args.values), args.values.size,
+                DataOf<float>(args.values), args.first, args.values.size,
                 reinterpret_cast<unsigned long long*>(args.hash));
 }
 

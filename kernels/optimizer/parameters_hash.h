@@ -34,6 +34,7 @@ NSA_HOST_DEVICE uint64_t HashOfValue(uint64_t index, uint32_t bits) {
 
 struct ParametersHashArgs {
   ConstTensor values;        // fp32, any size
+  int64_t first = 0;         // index of the first value: the hashes of two parts add up
   uint64_t* hash = nullptr;  // [1], overwritten; where the values are; aligned to 8 bytes
 };
 

@@ -1,12 +1,16 @@
 // One rank on one GPU that sums gradients over NCCL, for tests that end processes.
 //   nccl_rank MODE RANK WORLD RENDEZVOUS_DIR OUT_FILE
 // MODE sum: sums twice and once more in a graph, checks the bits, writes the sums to OUT_FILE.
+//      bf16: the same, the gradients travel in bf16.
+//      share, share16: the same, each rank gets the sums of its share only, rounds them to bf16 and
+//      sends them to the others; OUT_FILE has these, as floats.
 //      die: sums for ever; rank 1 is killed by SIGKILL in between.   stand: rank 1 gets SIGSTOP.
 //      cut: rank 1's GPU waits in a sum that rank 0 never joins, and rank 1 is killed.
 // Exit codes: 0 done, 1 wrong or failed, 5 a peer was lost (said on stderr).
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -22,6 +26,9 @@
 #include "common/base/reason.h"
 #include "common/base/status.h"
 #include "kernels/cuda/device.h"
+#include "kernels/dtype.h"
+#include "kernels/nn/copy.h"
+#include "kernels/optimizer/global_norm.h"
 #include "worker/train/comm/comm.h"
 #include "worker/train/comm/gradient_reducer.h"
 #include "worker/train/comm/nccl_comm.h"
@@ -32,7 +39,8 @@ namespace {
 
 constexpr int64_t kElements = 40'000'003;  // 160 MB, an odd number of floats
 constexpr int64_t kExtras = 16;            // the last of them, which follow the gradients
-constexpr int64_t kPiece = 3'000'000;      // elements that "backward" finishes at a time
+constexpr int64_t kGradients = kElements - kExtras;
+constexpr int64_t kPiece = 3'000'000;  // elements that "backward" finishes at a time
 
 struct Arguments {
   std::string mode;
@@ -77,13 +85,20 @@ class Rank {
     NSA_RETURN_IF_ERROR(
         cuda::CopyBytes(stream_.get(), input_.data(), values.data(), 4 * kElements));
     NSA_RETURN_IF_ERROR(cuda::Synchronize(stream_.get()));
-    NSA_ASSIGN_OR_RETURN(reducer_, GradientReducer::Create(nccl_.get(), {Sums(), size_t{kElements}},
-                                                           kElements - kExtras));
+    SumOptions options = {.bf16 = bf16()};
+    if (shares()) options.cuts = Cuts();
+    NSA_ASSIGN_OR_RETURN(
+        reducer_, GradientReducer::Create(nccl_.get(), {Sums(), size_t{kElements}}, kGradients,
+                                          GradientReducer::kBucketElements, options));
+    if (shares()) {
+      NSA_ASSIGN_OR_RETURN(weights_, cuda::DeviceMemory::Allocate(2 * kGradients, "weights"));
+      NSA_ASSIGN_OR_RETURN(squares_, cuda::DeviceMemory::Allocate(8 * arguments_.world, "squares"));
+    }
     return absl::OkStatus();
   }
 
   absl::Status Run() {
-    if (arguments_.mode == "sum") return SumAndCheck();
+    if (arguments_.mode == "sum" || shares() || bf16()) return SumAndCheck();
     if (arguments_.mode == "cut" && arguments_.rank == 0) {
       // The other rank's kernel waits for this rank, and this rank waits until the other is dead.
       return nccl_->WaitFor("nothing", []() -> absl::StatusOr<bool> { return false; });
@@ -102,6 +117,18 @@ class Rank {
 
  private:
   float* Sums() const { return static_cast<float*>(sums_.data()); }
+  bool shares() const { return arguments_.mode.starts_with("share"); }
+  bool bf16() const { return arguments_.mode.ends_with("16"); }
+
+  // Uneven shares.
+  std::vector<int64_t> Cuts() const {
+    std::vector<int64_t> cuts;
+    for (int64_t rank = 0; rank < arguments_.world; ++rank) {
+      cuts.push_back((kGradients * rank / arguments_.world + 4096 * rank) / 16 * 16);
+    }
+    cuts.push_back(kGradients);
+    return cuts;
+  }
 
   // Enqueues the sums as a training step does: gradients become final piece by piece, from the end.
   absl::Status EnqueueStep() {
@@ -110,7 +137,26 @@ class Rank {
       NSA_RETURN_IF_ERROR(reducer_->Ready(stream_.get(), begin));
     }
     NSA_RETURN_IF_ERROR(reducer_->Ready(stream_.get(), 0));
-    return reducer_->Finish(stream_.get());
+    NSA_RETURN_IF_ERROR(reducer_->Finish(stream_.get()));
+    return shares() ? EnqueueGather() : absl::OkStatus();
+  }
+
+  // What follows the sums of a share: the number of this rank, as its sum of squares, goes to all,
+  // and the sums, as its new weights.
+  absl::Status EnqueueGather() {
+    const int64_t begin = Cuts()[arguments_.rank], size = Cuts()[arguments_.rank + 1] - begin;
+    Exec exec;
+    exec.backend = Backend::kCuda;
+    exec.stream = stream_.get();
+    auto* const squares = static_cast<double*>(squares_.data());
+    NSA_RETURN_IF_ERROR(cuda::ZeroBytes(stream_.get(), squares, squares_.bytes()));
+    NSA_RETURN_IF_ERROR(SquareSum(
+        exec, {.values = {Sums() + begin, 0, DType::kF32}, .sum = squares + arguments_.rank}));
+    NSA_RETURN_IF_ERROR(reducer_->ShareSquareSums(stream_.get(), squares));
+    auto* const weights = static_cast<std::byte*>(weights_.data());
+    NSA_RETURN_IF_ERROR(Convert(exec, ConstTensor(Sums() + begin, size, DType::kF32),
+                                Tensor(weights + 2 * begin, size, DType::kBf16)));
+    return reducer_->GatherWeights(stream_.get(), weights);
   }
 
   absl::Status WaitForStep() {
@@ -123,20 +169,32 @@ class Rank {
 
   absl::StatusOr<std::vector<float>> Read() {
     std::vector<float> values(kElements);
+    if (shares()) {
+      std::vector<nsa::bf16> rounded(kGradients);
+      NSA_RETURN_IF_ERROR(
+          cuda::CopyBytes(stream_.get(), rounded.data(), weights_.data(), 2 * kGradients));
+      NSA_RETURN_IF_ERROR(cuda::Synchronize(stream_.get()));
+      std::transform(rounded.begin(), rounded.end(), values.begin(),
+                     [](nsa::bf16 value) { return static_cast<float>(value); });
+      return values;
+    }
     NSA_RETURN_IF_ERROR(cuda::CopyBytes(stream_.get(), values.data(), sums_.data(), 4 * kElements));
     NSA_RETURN_IF_ERROR(cuda::Synchronize(stream_.get()));
     return values;
   }
 
-  // Compares with sums in double. The bound holds for fp32 sums in any order.
+  // Compares with sums in double. The bound holds for fp32 sums in any order, and for bf16, where
+  // each rank's value and each sum are rounded by 2⁻⁹ of them at most.
   absl::Status Check(const std::vector<float>& sums) const {
-    for (int64_t i = 0; i < kElements; ++i) {
+    const double relative = (arguments_.world - 1) * 6e-8 +
+                            (bf16() ? arguments_.world * 0x1p-8 : 0) + (shares() ? 0x1p-8 : 0);
+    for (int64_t i = 0; i < (shares() ? kGradients : kElements); ++i) {
       double want = 0, size = 0;
       for (int rank = 0; rank < arguments_.world; ++rank) {
         want += Value(rank, i);
         size += std::fabs(Value(rank, i));
       }
-      const double bound = size * (arguments_.world - 1) * 6e-8;
+      const double bound = size * relative;
       if (!(std::fabs(sums[i] - want) <= bound)) {
         return absl::InternalError(
             absl::StrCat("sum ", i, ": ", sums[i], " (", want, " ± ", bound, ")"));
@@ -196,6 +254,7 @@ class Rank {
   cuda::Stream stream_;
   cuda::Event event_;
   cuda::DeviceMemory input_, sums_;
+  cuda::DeviceMemory weights_, squares_;  // with shares
   std::unique_ptr<GradientReducer> reducer_;
 };
 

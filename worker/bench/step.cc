@@ -50,8 +50,9 @@ absl::Status Bench::Make() {
   train::ModelConfig config = train::ModelConfigOf(spec);
   config.attention.dtype = DType::kBf16;
   NSA_RETURN_IF_ERROR(gpu->Plan(train::ProductsOf(config)));
-  NSA_RETURN_IF_ERROR(gpu->Plan(train::Optimizer::Products(spec)));
-  NSA_ASSIGN_OR_RETURN(state, train::ModelState::Create(spec, &layout, Backend::kCuda, 1));
+  NSA_RETURN_IF_ERROR(
+      gpu->Plan(train::Optimizer::Products(spec.train(), layout, train::Slice{0, layout.size()})));
+  NSA_ASSIGN_OR_RETURN(state, train::ModelState::Create(spec, &layout, Backend::kCuda, 1, 0));
   train::Arena host(&layout);
   train::Initialize(spec.train().seed(), &host);
   return train::CopyArena(gpu->exec(), host, &state->parameters);

@@ -179,6 +179,52 @@ TEST(MemoryEstimate, HasOneLayersNormsAndMlpWhereThoseAreRecomputed) {
   EXPECT_EQ(kept - TotalBytes(MemoryEstimate(spec)), 11 * layer);
 }
 
+TEST(MemoryEstimate, HasTheOptimizersStateOfAShareWhereItIsDivided) {
+  const auto bytes = [](int gpus, bool shard, bool cuda) {
+    v1::JobSpec spec = M7c();
+    spec.mutable_train()->set_batch_size(4);
+    spec.mutable_resources()->set_gpus(gpus);
+    spec.mutable_runtime()->set_shard_optimizer(shard);
+    spec.mutable_runtime()->set_device(cuda ? v1::DEVICE_CUDA : v1::DEVICE_CPU);
+    return TotalBytes(MemoryEstimate(spec));
+  };
+  constexpr int64_t kParameters = 78'295'332;
+  EXPECT_EQ(bytes(1, true, true), bytes(1, false, true)) << "nothing to divide";
+  EXPECT_EQ(bytes(2, false, true) - bytes(2, true, true), 12 * kParameters / 2);
+  EXPECT_EQ(bytes(4, false, true) - bytes(4, true, true), 12 * kParameters * 3 / 4);
+  // All weights in fp32; moments, and their copy for a checkpoint.
+  EXPECT_EQ(bytes(2, false, false) - bytes(2, true, false), 16 * kParameters / 2);
+}
+
+TEST(MemoryEstimate, HasThePartOfTheGradientsThatTravelsInBf16) {
+  const auto more = [](int gpus, bool cuda) {
+    v1::JobSpec spec = M7c();
+    spec.mutable_resources()->set_gpus(gpus);
+    spec.mutable_runtime()->set_device(cuda ? v1::DEVICE_CUDA : v1::DEVICE_CPU);
+    const int64_t fp32 = TotalBytes(MemoryEstimate(spec));
+    spec.mutable_runtime()->set_gradient_precision(v1::PRECISION_BF16);
+    return TotalBytes(MemoryEstimate(spec)) - fp32;
+  };
+  EXPECT_EQ(more(1, true), 0);
+  EXPECT_EQ(more(2, true), 8 << 20);
+  EXPECT_EQ(more(2, false), 2 * 78'295'332LL);
+}
+
+TEST(ExpectedTokensPerSecond, OfMuonIsHigherWhereItsMatricesAreDivided) {
+  v1::JobSpec spec = M7c();
+  spec.mutable_resources()->set_gpus(2);
+  spec.mutable_runtime()->set_device(v1::DEVICE_CUDA);
+  const auto gain = [&spec] {
+    spec.mutable_runtime()->set_shard_optimizer(false);
+    const double whole = ExpectedTokensPerSecond(spec, "NVIDIA H100", 0);
+    spec.mutable_runtime()->set_shard_optimizer(true);
+    return ExpectedTokensPerSecond(spec, "NVIDIA H100", 0) / whole;
+  };
+  EXPECT_EQ(gain(), 1);
+  spec.mutable_train()->set_optimizer(v1::OPTIMIZER_MUON);
+  EXPECT_GT(gain(), 1.01);
+}
+
 TEST(MemoryEstimate, OfFp32IsLargerThanOfBf16) {
   v1::JobSpec spec = M7c();
   spec.mutable_train()->set_batch_size(16);

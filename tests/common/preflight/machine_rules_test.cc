@@ -10,6 +10,7 @@ namespace nsa {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(Preflight, EachOfSeveralMachinesNeedsSlotsForItsOwnRanksOnly) {
   GoodJob job;
@@ -112,6 +113,24 @@ TEST(Preflight, NamesUpToThreeSettingsThatWouldFitTheMemory) {
   EXPECT_THAT(finding->fix(), HasSubstr("batch_size: 8 with accumulate_grad_batches: 2"));
   EXPECT_THAT(finding->fix(), HasSubstr("seq_len: 1024"));
   EXPECT_THAT(finding->problem(), HasSubstr("activations"));
+}
+
+TEST(Preflight, AdvisesSeveralRanksToDivideTheOptimizersState) {
+  GoodJob job;
+  job.machine.gpus.push_back(job.machine.gpus[0]);
+  const auto fix = [&job](int ranks, bool shard) {
+    job.spec.mutable_resources()->set_gpus(ranks);
+    Train(&job)->set_batch_size(2 * ranks);
+    job.spec.mutable_runtime()->set_shard_optimizer(shard);
+    const int64_t needed = TotalBytes(MemoryEstimate(job.Check().spec()));
+    for (MachineView::Gpu& gpu : job.machine.gpus) gpu.memory_bytes = needed - (1 << 20);
+    const v1::PreflightReport report = job.Check();
+    const v1::Finding* finding = FindingOf(report, "MEMORY_ESTIMATE_EXCEEDED");
+    return finding == nullptr ? std::string("none") : finding->fix();
+  };
+  EXPECT_THAT(fix(2, false), HasSubstr("shard_optimizer: true"));
+  EXPECT_THAT(fix(2, true), Not(HasSubstr("shard_optimizer")));
+  EXPECT_THAT(fix(1, false), Not(HasSubstr("shard_optimizer"))) << "there is nothing to divide";
 }
 
 TEST(Preflight, CountsAllMemoryForAJobThatMayWaitAndFreeMemoryForOneThatStarts) {

@@ -107,6 +107,40 @@ TEST(GlobalNorm, EqualsTheRootOfTheSumOfSquares) {
   });
 }
 
+// A part has the same sum wherever it is computed, and the norm does not depend on who did it.
+TEST(GlobalNorm, IsMadeOfTheSumsOfParts) {
+  const std::vector<float> values = RandomValues(100003, 2);
+  std::vector<float> whole(1), norm(1);
+  ASSERT_TRUE(GlobalNorm({}, {.values = View(values), .norm = std::span<float>(whole)}).ok());
+  for (const std::vector<int64_t>& cuts : std::vector<std::vector<int64_t>>{
+           {0, 100003}, {0, 50000, 100003}, {0, 7, 7, 60001, 100003}}) {
+    std::vector<double> sums;
+    for (size_t i = 0; i + 1 < cuts.size(); ++i) {
+      const ConstTensor part(values.data() + cuts[i], cuts[i + 1] - cuts[i], DType::kF32);
+      ASSERT_TRUE(SquareSum({}, {.values = part, .sum = &sums.emplace_back(-1)}).ok());
+    }
+    const absl::Status status = NormOfSums({}, {.sums = sums.data(),
+                                                .count = static_cast<int32_t>(sums.size()),
+                                                .norm = std::span<float>(norm)});
+    ASSERT_TRUE(status.ok()) << status;
+    EXPECT_FLOAT_EQ(norm[0], whole[0]);
+    if (sums.size() == 1) {
+      EXPECT_EQ(norm[0], whole[0]) << "one part is the whole";
+    }
+  }
+}
+
+TEST(GlobalNorm, OfPartsRefusesMissingMemory) {
+  std::vector<float> values(3), norm(1);
+  const double sum = 0;
+  EXPECT_THAT(std::string(SquareSum({}, {.values = View(values)}).message()),
+              HasSubstr("sum: null"));
+  EXPECT_THAT(std::string(NormOfSums({}, {.count = 1, .norm = std::span<float>(norm)}).message()),
+              HasSubstr("sums: null"));
+  EXPECT_THAT(std::string(NormOfSums({}, {.sums = &sum, .norm = std::span<float>(norm)}).message()),
+              HasSubstr("count: 0 (1 or more)"));
+}
+
 TEST(GlobalNorm, DoesNotOverflowWhereSquaresWouldInFp32) {
   const std::vector<float> values = {3e30f, 4e30f};
   std::vector<float> norm(1);

@@ -48,6 +48,20 @@ TEST(ParametersHash, IsTheSumOfTheFormula) {
   EXPECT_EQ(HashOfValue(1, 0), 0xe220a8397b1dcdafu);
 }
 
+TEST(ParametersHash, OfTwoPartsAddUp) {
+  const std::vector<float> values = RandomValues(40000, 3);
+  for (const int64_t cut : {0, 1, 17000, 40000}) {
+    const ConstTensor all = View(values);
+    uint64_t first = 0, second = 0;
+    ASSERT_TRUE(ParametersHash({}, {.values = {all.data, cut, DType::kF32}, .hash = &first}).ok());
+    ASSERT_TRUE(ParametersHash({}, {.values = {values.data() + cut, 40000 - cut, DType::kF32},
+                                    .first = cut,
+                                    .hash = &second})
+                    .ok());
+    EXPECT_EQ(first + second, HashOf(values)) << cut;
+  }
+}
+
 TEST(ParametersHash, OfEverySingleFlippedBitIsAnother) {
   std::vector<float> values = RandomValues(64, 1);
   values[5] = 0, values[6] = -0.0f, values[7] = INFINITY, values[8] = NAN;

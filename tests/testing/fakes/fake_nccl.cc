@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <map>
@@ -20,15 +21,24 @@ struct UniqueId {
   char bytes[128];
 };
 
-// A sum, which the ranks join one after another.
+// A collective, which the ranks join one after another.
 struct Sum {
-  std::vector<float*> came;
-  std::vector<size_t> counts;
+  struct Part {
+    int rank;
+    const void* send;
+    void* receive;
+  };
+  std::vector<Part> came;
+  size_t count = 0;
+  int type = 0;
+  int root = -1;        // −1: every rank gets the sums
+  bool copies = false;  // the root's bytes instead of sums
 };
 
 struct Communicator {
   int64_t gang;
   int world_size;
+  int rank;
   int64_t next_sum = 0;
   int looks_until_settled = 0;
   bool enqueued = false;
@@ -48,12 +58,84 @@ World& TheWorld() {
   return world;
 }
 
-void AddUp(Sum* sum) {
-  for (size_t i = 0; i < sum->counts.front(); ++i) {
-    float total = 0;
-    for (const float* values : sum->came) total += values[i];
-    for (float* values : sum->came) values[i] = total;
+constexpr int kInt8 = 0, kFloat32 = 7, kFloat64 = 8, kBfloat16 = 9;
+
+size_t SizeOf(int type) {
+  switch (type) {
+    case kInt8:
+      return 1;
+    case kFloat32:
+      return 4;
+    case kFloat64:
+      return 8;
+    default:
+      return 2;
   }
+}
+
+// bf16 is the upper half of a float; sums of the tests are exact.
+double Load(const void* values, int type, size_t i) {
+  if (type == kFloat32) return static_cast<const float*>(values)[i];
+  if (type == kFloat64) return static_cast<const double*>(values)[i];
+  const uint32_t bits = uint32_t{static_cast<const uint16_t*>(values)[i]} << 16;
+  float value = 0;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+void Store(double value, void* values, int type, size_t i) {
+  if (type == kFloat64) {
+    static_cast<double*>(values)[i] = value;
+    return;
+  }
+  const auto narrow = static_cast<float>(value);
+  if (type == kFloat32) {
+    static_cast<float*>(values)[i] = narrow;
+    return;
+  }
+  uint32_t bits = 0;
+  std::memcpy(&bits, &narrow, sizeof(bits));
+  static_cast<uint16_t*>(values)[i] = static_cast<uint16_t>(bits >> 16);
+}
+
+void Conclude(const Sum& sum) {
+  if (sum.copies) {
+    const auto root = std::find_if(sum.came.begin(), sum.came.end(),
+                                   [&sum](const Sum::Part& part) { return part.rank == sum.root; });
+    for (const Sum::Part& part : sum.came) {
+      std::memmove(part.receive, root->send, sum.count * SizeOf(sum.type));
+    }
+    return;
+  }
+  for (size_t i = 0; i < sum.count; ++i) {
+    double total = 0;
+    for (const Sum::Part& part : sum.came) total += Load(part.send, sum.type, i);
+    for (const Sum::Part& part : sum.came) {
+      if (sum.root < 0 || part.rank == sum.root) Store(total, part.receive, sum.type, i);
+    }
+  }
+}
+
+// A rank joins a collective; the last one does it.
+int Join(Communicator* communicator, const Sum& what, const void* send, void* receive,
+         void* stream) {
+  World& world = TheWorld();
+  const std::lock_guard<std::mutex> lock(world.mutex);
+  const bool known =
+      what.copies ? what.type == kInt8 : what.type >= kFloat32 && what.type <= kBfloat16;
+  if (world.mood == kFakeRefusesSums || !known) return kInvalidArgument;
+  communicator->enqueued = true;
+  const std::pair<int64_t, int64_t> key = {communicator->gang, communicator->next_sum++};
+  Sum& sum = world.sums[key];
+  if (sum.came.empty()) sum = what;
+  if (sum.root != what.root || sum.count != what.count) return kInvalidArgument;
+  sum.came.push_back({communicator->rank, send, receive});
+  world.last[stream] = {key, communicator->world_size};
+  ++world.counts.sums;
+  if (static_cast<int>(sum.came.size()) == communicator->world_size) Conclude(sum);
+  if (world.mood != kFakeSlowToEnqueue) return kSuccess;
+  communicator->looks_until_settled = 5;
+  return kInProgress;
 }
 
 }  // namespace
@@ -96,14 +178,14 @@ int ncclGetUniqueId(UniqueId* id) {
   return kSuccess;
 }
 
-int ncclCommInitRankConfig(Communicator** communicator, int world_size, UniqueId id, int,
+int ncclCommInitRankConfig(Communicator** communicator, int world_size, UniqueId id, int rank,
                            const void* config) {
   World& world = TheWorld();
   const std::lock_guard<std::mutex> lock(world.mutex);
   int blocking = 1;
   std::memcpy(&blocking, static_cast<const char*>(config) + 16, sizeof(blocking));
   if (id.bytes[127] != 0x5a || blocking != 0) return kInvalidArgument;
-  *communicator = new Communicator{.world_size = world_size};
+  *communicator = new Communicator{.world_size = world_size, .rank = rank};
   std::memcpy(&(*communicator)->gang, id.bytes, sizeof(int64_t));
   (*communicator)->looks_until_settled = world.mood == kFakeNeverJoins ? 1 << 30 : 3;
   ++world.counts.joined;
@@ -124,22 +206,22 @@ int ncclCommGetAsyncError(Communicator* communicator, int* state) {
   return kSuccess;
 }
 
-int ncclAllReduce(const void*, void* receive, size_t count, int type, int op,
+int ncclAllReduce(const void* send, void* receive, size_t count, int type, int op,
                   Communicator* communicator, void* stream) {
-  World& world = TheWorld();
-  const std::lock_guard<std::mutex> lock(world.mutex);
-  if (world.mood == kFakeRefusesSums || type != 7 || op != 0) return kInvalidArgument;
-  communicator->enqueued = true;
-  const std::pair<int64_t, int64_t> key = {communicator->gang, communicator->next_sum++};
-  Sum& sum = world.sums[key];
-  sum.came.push_back(static_cast<float*>(receive));
-  sum.counts.push_back(count);
-  world.last[stream] = {key, communicator->world_size};
-  ++world.counts.sums;
-  if (static_cast<int>(sum.came.size()) == communicator->world_size) AddUp(&sum);
-  if (world.mood != kFakeSlowToEnqueue) return kSuccess;
-  communicator->looks_until_settled = 5;
-  return kInProgress;
+  if (op != 0) return kInvalidArgument;
+  return Join(communicator, {.count = count, .type = type}, send, receive, stream);
+}
+
+int ncclReduce(const void* send, void* receive, size_t count, int type, int op, int root,
+               Communicator* communicator, void* stream) {
+  if (op != 0) return kInvalidArgument;
+  return Join(communicator, {.count = count, .type = type, .root = root}, send, receive, stream);
+}
+
+int ncclBroadcast(const void* send, void* receive, size_t count, int type, int root,
+                  Communicator* communicator, void* stream) {
+  return Join(communicator, {.count = count, .type = type, .root = root, .copies = true}, send,
+              receive, stream);
 }
 
 int ncclCommDestroy(Communicator* communicator) {

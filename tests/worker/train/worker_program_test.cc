@@ -99,7 +99,7 @@ class Worker {
   ProcessIdentity identity_;
 };
 
-void WriteJob(const TempDir& dir, int64_t steps) {
+void WriteJob(const TempDir& dir, int64_t steps, const std::string& runtime = "{}") {
   std::ofstream(dir / "job.yaml")
       << "name: tiny\n"
          "model: {dim: 32, n_layers: 1, n_heads: 4, n_kv_groups: 2, "
@@ -107,8 +107,9 @@ void WriteJob(const TempDir& dir, int64_t steps) {
          "nsa: {l: 8, d: 4, l_sel: 8, n_sel: 4, w: 16}\n"
          "data: {source: synthetic}\n"
          "preflight: {waive: {MODEL_TOO_SMALL_FOR_RUN: a test, DATA_SYNTHETIC: a test}}\n"
-         "train: {steps: "
-      << steps << ", seq_len: 32, batch_size: 4, log_every: 1, save_every: 20}\n";
+         "runtime: "
+      << runtime << "\ntrain: {steps: " << steps
+      << ", seq_len: 32, batch_size: 4, log_every: 1, save_every: 20}\n";
 }
 
 TEST(WorkerProgram, TrainsAJobFileByHandAndSaysHowItGoes) {
@@ -180,9 +181,11 @@ TEST(WorkerProgram, Sigusr1IsHarmlessFromTheFirstMomentOn) {
   }
 }
 
-TEST(WorkerProgram, ARankKilledIsMissedAtOnceAndTheRunGoesOnFromItsCheckpointBitForBit) {
+// Two ranks, of which one is killed and both are started again with the settings `runtime`, have
+// the bits of two that were left alone, without these settings.
+void ExpectToSurviveAKilledRank(const std::string& runtime) {
   const TempDir dir, unbroken;
-  WriteJob(dir, 500);
+  WriteJob(dir, 500, runtime);
   WriteJob(unbroken, 500);
   const auto arguments = [](int rank, const char* meet) -> std::vector<std::string> {
     return {"--job", "job.yaml",     "--rank", std::to_string(rank), "--world",
@@ -206,6 +209,14 @@ TEST(WorkerProgram, ARankKilledIsMissedAtOnceAndTheRunGoesOnFromItsCheckpointBit
   EXPECT_EQ(StepsAndLosses(dir / "artifacts/tiny"), StepsAndLosses(unbroken / "artifacts/tiny"));
   EXPECT_TRUE(Read(dir / "artifacts/tiny/checkpoints/step-00000500/model.safetensors") ==
               Read(unbroken / "artifacts/tiny/checkpoints/step-00000500/model.safetensors"));
+}
+
+TEST(WorkerProgram, ARankKilledIsMissedAtOnceAndTheRunGoesOnFromItsCheckpointBitForBit) {
+  ExpectToSurviveAKilledRank("{}");
+}
+
+TEST(WorkerProgram, ARankKilledWithAShareOfTheOptimizersStateIsNoLoss) {
+  ExpectToSurviveAKilledRank("{shard_optimizer: true}");
 }
 
 TEST(WorkerProgram, ASampleIsShownAsItIsDrawnAndEndsAtOnceOnASignal) {

@@ -3,8 +3,9 @@
 // them.
 //
 // Writing. Save() copies parameters and moments to host memory, which is all that training waits
-// for, and returns; a thread writes the files. Each rank writes one shard, an even slice of the
-// flat moments; rank 0 also writes the weights. All ranks write into the temporary folder
+// for, and returns; a thread writes the files. Each rank writes one shard, a slice of the flat
+// moments: its share, where it has no others (worker/train/model/shares.h), or an even one; rank 0
+// also writes the weights. All ranks write into the temporary folder
 // `step-00005000.tmp-<generation>`, or `….tmp-<generation>-2` at a second attempt, so that shards
 // that a slow rank still writes for the first attempt are not used. Other ranks mark their shards
 // as complete with a `….done` file each. Rank 0 waits for them, writes state.json, syncs files and
@@ -37,6 +38,7 @@
 #include "nsa/v1/checkpoint.pb.h"
 #include "nsa/v1/telemetry.pb.h"
 #include "worker/train/folder.h"
+#include "worker/train/model/slice.h"
 
 namespace nsa::train {
 
@@ -59,6 +61,9 @@ struct CheckpointWriterOptions {
   std::function<std::shared_ptr<float>(int64_t floats)> allocate;
   const ParameterLayout* layout = nullptr;
 
+  // The slice of the moments that this rank writes, if it is not an even one.
+  std::optional<Slice> slice;
+
   // Called on the writer's thread. On rank 0: once per checkpoint, published or failed. On other
   // ranks: only for a shard that could not be written.
   std::function<void(const v1::CheckpointRecord&)> on_record;
@@ -72,6 +77,8 @@ struct CheckpointWriterOptions {
   std::function<void()> before_write;
 };
 
+enum class StatePart { kParameters, kFirstMoment, kSecondMoment };
+
 // The tensors to save: flat arenas in the layout's order, the same on every rank. The layout
 // outlives the writer; the values are copied.
 struct TrainingState {
@@ -79,6 +86,11 @@ struct TrainingState {
   std::span<const float> parameters;
   std::span<const float> first_moment;
   std::span<const float> second_moment;
+
+  // Where no rank has all of it: used instead of the three spans and of options.copy. Copies
+  // elements of a part to host memory, in Save(). Every rank calls it for the same parts in the
+  // same order; a rank that needs nothing of one asks for an empty slice.
+  std::function<absl::Status(StatePart part, const Slice& wanted, std::span<float> to)> read;
 };
 
 struct SaveOptions {
@@ -121,12 +133,19 @@ class CheckpointWriter {
   std::unique_ptr<Impl> impl_;
 };
 
-// Where to load a checkpoint to: full arenas in the layout's order. Empty moments are not loaded.
+// Where to load a checkpoint to: full arenas in the layout's order, of the moments also a slice.
+// Empty moments are not loaded, unless a slice is given, which may be empty.
 struct RestoreTarget {
   const ParameterLayout* layout = nullptr;
   std::span<float> parameters;
   std::span<float> first_moment;
   std::span<float> second_moment;
+  std::optional<Slice> slice;  // the elements that the moments hold, if not all
+
+  // The elements that the moments hold.
+  Slice moments() const {
+    return slice.value_or(Slice{0, static_cast<int64_t>(first_moment.size())});
+  }
 };
 
 // Verifies every file, then loads the tensors into `target`. `job_hash` (common/job/load.h) must

@@ -47,38 +47,57 @@ absl::StatusOr<int64_t> NumberOf(const SafetensorsFile& file, const std::string&
   return number;
 }
 
-// Loads one shard, which must begin at element `loaded` of the moments. Returns its end, up to
-// which the moments are loaded then.
-absl::StatusOr<int64_t> LoadShard(const std::filesystem::path& path, int64_t loaded,
+// Reads elements of a shard's tensor; the shard begins at element `begin` of the moments.
+absl::Status ReadPart(const SafetensorsFile& file, const char* name, const Slice& shard,
+                      const Slice& part, std::span<float> to) {
+  const auto found = file.tensors().find(name);
+  if (found == file.tensors().end() || found->second.size != shard.size()) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("tensor %s has %d elements (its metadata says %d)", name,
+                        found == file.tensors().end() ? 0 : found->second.size, shard.size()));
+  }
+  constexpr auto kWidth = static_cast<int64_t>(sizeof(float));
+  return file.ReadBytes(found->second, kWidth * (part.begin - shard.begin),
+                        std::as_writable_bytes(to));
+}
+
+// Loads what the target wants of one shard, which must begin at element `loaded` of all `total`.
+// Returns its end.
+absl::StatusOr<int64_t> LoadShard(const std::filesystem::path& path, int64_t loaded, int64_t total,
                                   const RestoreTarget& target) {
   NSA_ASSIGN_OR_RETURN(const auto file, SafetensorsFile::Open(path));
-  NSA_ASSIGN_OR_RETURN(const int64_t begin, NumberOf(*file, "begin"));
-  NSA_ASSIGN_OR_RETURN(const int64_t end, NumberOf(*file, "end"));
-  const auto total = static_cast<int64_t>(target.first_moment.size());
-  if (begin != loaded || end < begin || end > total) {
-    return absl::FailedPreconditionError(absl::StrFormat(
-        "elements %d to %d (expected from %d, of %d in all)", begin, end, loaded, total));
+  Slice shard;
+  NSA_ASSIGN_OR_RETURN(shard.begin, NumberOf(*file, "begin"));
+  NSA_ASSIGN_OR_RETURN(shard.end, NumberOf(*file, "end"));
+  if (shard.begin != loaded || shard.end < shard.begin || shard.end > total) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("elements %d to %d (expected from %d, of %d in all)", shard.begin,
+                        shard.end, loaded, total));
   }
-  const auto at = static_cast<size_t>(begin), size = static_cast<size_t>(end - begin);
-  NSA_RETURN_IF_ERROR(file->Read(kFirstMoment, target.first_moment.subspan(at, size)));
-  NSA_RETURN_IF_ERROR(file->Read(kSecondMoment, target.second_moment.subspan(at, size)));
-  return end;
+  const Slice wanted = target.moments(), part = shard.Common(wanted);
+  if (part.empty()) return shard.end;
+  const auto at = static_cast<size_t>(part.begin - wanted.begin);
+  const auto size = static_cast<size_t>(part.size());
+  NSA_RETURN_IF_ERROR(
+      ReadPart(*file, kFirstMoment, shard, part, target.first_moment.subspan(at, size)));
+  NSA_RETURN_IF_ERROR(
+      ReadPart(*file, kSecondMoment, shard, part, target.second_moment.subspan(at, size)));
+  return shard.end;
 }
 
 absl::Status LoadMoments(const std::filesystem::path& checkpoint, int32_t world_size,
                          const RestoreTarget& target) {
+  const int64_t total = target.slice.has_value() ? target.layout->size() : target.moments().size();
   int64_t loaded = 0;
   for (int32_t rank = 0; rank < world_size; ++rank) {
     const std::string name = ShardName(rank, world_size);
-    const absl::StatusOr<int64_t> next = LoadShard(checkpoint / name, loaded, target);
+    const absl::StatusOr<int64_t> next = LoadShard(checkpoint / name, loaded, total, target);
     if (!next.ok()) return Annotate(next.status(), name);
     loaded = *next;
   }
-  if (loaded != static_cast<int64_t>(target.first_moment.size())) {
-    return absl::FailedPreconditionError(absl::StrFormat(
-        "optimizer shards: %d elements (the model has %d)", loaded, target.first_moment.size()));
-  }
-  return absl::OkStatus();
+  if (loaded == total) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrFormat("optimizer shards: %d elements (the model has %d)", loaded, total));
 }
 
 }  // namespace
@@ -100,7 +119,7 @@ absl::StatusOr<v1::CheckpointState> LoadCheckpoint(const std::filesystem::path& 
         name, state.job_hash(), job_hash));
   }
   NSA_RETURN_IF_ERROR(Annotate(LoadParameters(checkpoint / kModelFile, target), name));
-  if (!target.first_moment.empty()) {
+  if (!target.first_moment.empty() || target.slice.has_value()) {
     NSA_RETURN_IF_ERROR(Annotate(LoadMoments(checkpoint, state.world_size(), target), name));
   }
   return state;

@@ -1,19 +1,14 @@
-// How the flat moments of the optimizer are divided among the ranks for writing.
+// How the flat moments of the optimizer are divided among the ranks for writing, where every rank
+// has all of them.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
 #include "absl/strings/str_format.h"
+#include "worker/train/model/slice.h"
 
 namespace nsa::train {
-
-// Elements [begin, end) of the flat arena.
-struct Slice {
-  int64_t begin = 0;
-  int64_t end = 0;
-  int64_t size() const { return end - begin; }
-};
 
 // The slice that rank `rank` writes. Slices are contiguous, in rank order, and of equal size except
 // for rounding.

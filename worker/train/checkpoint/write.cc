@@ -94,7 +94,7 @@ absl::StatusOr<v1::CheckpointFile> AwaitShard(const WriterPlace& place, const Fo
 absl::StatusOr<v1::CheckpointFile> WriteSlice(const WriterPlace& place, const Folder& folder,
                                               const std::string& name,
                                               const HostSnapshot& snapshot) {
-  const Slice slice = SliceOf(snapshot.layout->size(), place.rank, place.world_size);
+  const Slice& slice = snapshot.slice;
   return WriteSafetensors(folder, name,
                           {{kFirstMoment, {slice.size()}, snapshot.first_moment},
                            {kSecondMoment, {slice.size()}, snapshot.second_moment}},

@@ -14,6 +14,7 @@
 #include "nsa/v1/checkpoint.pb.h"
 #include "worker/train/folder.h"
 #include "worker/train/model/parameters.h"
+#include "worker/train/model/slice.h"
 
 namespace nsa::train {
 
@@ -21,11 +22,12 @@ namespace nsa::train {
 struct HostSnapshot {
   v1::CheckpointState state;
   const ParameterLayout* layout = nullptr;
-  std::span<float> parameters;     // rank 0 only
-  std::span<float> first_moment;   // this rank's slice
-  std::span<float> second_moment;  // this rank's slice
-  std::shared_ptr<float> memory;   // holds the three spans above
-  int64_t capacity = 0;            // of `memory`, in floats
+  std::span<float> parameters;  // rank 0 only
+  Slice slice;                  // of the moments; this rank's
+  std::span<float> first_moment;
+  std::span<float> second_moment;
+  std::shared_ptr<float> memory;  // holds the three spans
+  int64_t capacity = 0;           // of `memory`, in floats
   double stall_seconds = 0;
   int32_t attempt = 1;
   std::string then;  // what follows a failure, for the event's text

@@ -143,9 +143,14 @@ class CheckpointWriter::Impl {
     return snapshot;
   }
 
-  // How many floats this rank copies of a model with `total` parameters.
+  // The slice of the moments that this rank writes of a model with `total` parameters.
+  Slice OwnSlice(int64_t total) const {
+    return options_.slice.value_or(SliceOf(total, options_.rank, options_.world_size));
+  }
+
+  // How many floats this rank copies of it.
   int64_t FloatsOf(int64_t total) const {
-    const Slice slice = SliceOf(total, options_.rank, options_.world_size);
+    const Slice slice = OwnSlice(total);
     return 2 * slice.size() + (options_.rank == 0 ? total : 0);
   }
 
@@ -164,23 +169,33 @@ class CheckpointWriter::Impl {
 
   absl::Status Copy(const TrainingState& tensors, HostSnapshot* snapshot) {
     const int64_t total = tensors.layout->size(), floats = FloatsOf(total);
-    const Slice slice = SliceOf(total, options_.rank, options_.world_size);
-    const auto begin = static_cast<size_t>(slice.begin), size = static_cast<size_t>(slice.size());
+    const Slice slice = OwnSlice(total);
+    const auto size = static_cast<size_t>(slice.size());
     if (snapshot->capacity < floats) {
       snapshot->memory = {new float[static_cast<size_t>(floats)], std::default_delete<float[]>()};
       snapshot->capacity = floats;
     }
     const std::span<float> all(snapshot->memory.get(), static_cast<size_t>(floats));
     snapshot->layout = tensors.layout;
+    snapshot->slice = slice;
     snapshot->first_moment = all.first(size);
     snapshot->second_moment = all.subspan(size, size);
     snapshot->parameters = all.subspan(2 * size);
-    NSA_RETURN_IF_ERROR(
-        options_.copy(snapshot->first_moment, tensors.first_moment.subspan(begin, size)));
-    NSA_RETURN_IF_ERROR(
-        options_.copy(snapshot->second_moment, tensors.second_moment.subspan(begin, size)));
-    if (options_.rank != 0) return absl::OkStatus();
-    return options_.copy(snapshot->parameters, tensors.parameters);
+    NSA_RETURN_IF_ERROR(Read(tensors, StatePart::kFirstMoment, slice, snapshot->first_moment));
+    NSA_RETURN_IF_ERROR(Read(tensors, StatePart::kSecondMoment, slice, snapshot->second_moment));
+    const Slice weights = options_.rank == 0 ? Slice{0, total} : Slice{};
+    return Read(tensors, StatePart::kParameters, weights, snapshot->parameters);
+  }
+
+  absl::Status Read(const TrainingState& tensors, StatePart part, const Slice& wanted,
+                    std::span<float> to) {
+    if (tensors.read) return tensors.read(part, wanted, to);
+    if (wanted.empty()) return absl::OkStatus();
+    const std::span<const float> from = part == StatePart::kParameters    ? tensors.parameters
+                                        : part == StatePart::kFirstMoment ? tensors.first_moment
+                                                                          : tensors.second_moment;
+    return options_.copy(
+        to, from.subspan(static_cast<size_t>(wanted.begin), static_cast<size_t>(wanted.size())));
   }
 
   void Run() {

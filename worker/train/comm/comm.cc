@@ -1,6 +1,9 @@
 #include "worker/train/comm/comm.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/status.h"
 
 namespace nsa::train {
@@ -29,17 +32,48 @@ class SingleRankComm final : public Comm {
   absl::Status CheckPeers() override { return absl::OkStatus(); }
 
  protected:
-  absl::Status DoAllReduceSum(std::span<float>) override { return absl::OkStatus(); }
+  absl::Status DoReduceScatterSum(std::span<float>, std::span<const int64_t>, Wire) override {
+    return absl::OkStatus();
+  }
+  absl::Status DoAllGather(std::span<float>, std::span<const int64_t>, Wire) override {
+    return absl::OkStatus();
+  }
   absl::Status DoAllReduce(Reduce, std::span<double>) override { return absl::OkStatus(); }
   absl::Status DoBroadcast(int, std::span<std::byte>) override { return absl::OkStatus(); }
   absl::Status DoBarrier() override { return absl::OkStatus(); }
 };
 
+absl::Status CheckCuts(std::span<const int64_t> cuts, size_t size, int world_size) {
+  const bool covers = cuts.size() == static_cast<size_t>(world_size) + 1 && cuts.front() == 0 &&
+                      cuts.back() == static_cast<int64_t>(size) && std::ranges::is_sorted(cuts);
+  if (covers) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("cuts: ", absl::StrJoin(cuts, ", "), " (one piece for each of ", world_size,
+                   " ranks, from 0 to ", size, "); pass those of Shares"));
+}
+
 }  // namespace
 
-absl::Status Comm::AllReduceSum(std::string_view name, std::span<float> values) {
+absl::Status Comm::AllReduceSum(std::string_view name, std::span<float> values,
+                                std::span<const int64_t> cuts, Wire wire) {
   const OnPage on_page(page_, name);
-  return Annotate(DoAllReduceSum(values), name);
+  NSA_RETURN_IF_ERROR(Annotate(CheckCuts(cuts, values.size(), world_size()), name));
+  NSA_RETURN_IF_ERROR(Annotate(DoReduceScatterSum(values, cuts, wire), name));
+  return Annotate(DoAllGather(values, cuts, wire), name);
+}
+
+absl::Status Comm::ReduceScatterSum(std::string_view name, std::span<float> values,
+                                    std::span<const int64_t> cuts, Wire wire) {
+  const OnPage on_page(page_, name);
+  NSA_RETURN_IF_ERROR(Annotate(CheckCuts(cuts, values.size(), world_size()), name));
+  return Annotate(DoReduceScatterSum(values, cuts, wire), name);
+}
+
+absl::Status Comm::AllGather(std::string_view name, std::span<float> values,
+                             std::span<const int64_t> cuts) {
+  const OnPage on_page(page_, name);
+  NSA_RETURN_IF_ERROR(Annotate(CheckCuts(cuts, values.size(), world_size()), name));
+  return Annotate(DoAllGather(values, cuts, Wire::kF32), name);
 }
 
 absl::Status Comm::AllReduce(std::string_view name, Reduce reduce, std::span<double> values) {

@@ -22,6 +22,12 @@ namespace nsa::train {
 
 enum class Reduce { kSum, kMin, kMax };
 
+// How floats travel to other ranks where they are summed.
+enum class Wire {
+  kF32,
+  kBf16,  // rounded to nearest even on each rank before the sum, and after each addition
+};
+
 // One thread at a time.
 class Comm {
  public:
@@ -33,10 +39,22 @@ class Comm {
   // The status page on which collectives show their name; may be null.
   void set_status_page(StatusPage* page) { page_ = page; }
 
-  // values ← Σ over ranks, on every rank.
-  absl::Status AllReduceSum(std::string_view name, std::span<float> values);
+  // values ← Σ over ranks, on every rank, in pieces, of which `cuts` has the borders: piece r is
+  // values[cuts[r]] to values[cuts[r + 1]], from 0 to the size of `values`; one piece for each
+  // rank, which may be empty. The sum of a piece begins at the rank behind r and ends at rank r. It
+  // has the bits of ReduceScatterSum(), which AllGather() then brings to all.
+  absl::Status AllReduceSum(std::string_view name, std::span<float> values,
+                            std::span<const int64_t> cuts, Wire wire = Wire::kF32);
 
-  // The same for a few doubles, with a choice of reduction.
+  // Piece r ← Σ over ranks, on rank r only; other pieces have undefined values then.
+  absl::Status ReduceScatterSum(std::string_view name, std::span<float> values,
+                                std::span<const int64_t> cuts, Wire wire = Wire::kF32);
+
+  // Piece r of rank r, as it is, on every rank.
+  absl::Status AllGather(std::string_view name, std::span<float> values,
+                         std::span<const int64_t> cuts);
+
+  // values ← reduction over ranks of a few doubles, on every rank.
   absl::Status AllReduce(std::string_view name, Reduce reduce, std::span<double> values);
 
   // Copies the bytes of rank `root` to every rank.
@@ -50,7 +68,11 @@ class Comm {
   virtual absl::Status CheckPeers() = 0;
 
  protected:
-  virtual absl::Status DoAllReduceSum(std::span<float> values) = 0;
+  virtual absl::Status DoReduceScatterSum(std::span<float> values, std::span<const int64_t> cuts,
+                                          Wire wire) = 0;
+  // With kBf16 the values of a rank's own piece are bf16 already, and all pieces travel so.
+  virtual absl::Status DoAllGather(std::span<float> values, std::span<const int64_t> cuts,
+                                   Wire wire) = 0;
   virtual absl::Status DoAllReduce(Reduce reduce, std::span<double> values) = 0;
   virtual absl::Status DoBroadcast(int root, std::span<std::byte> bytes) = 0;
   virtual absl::Status DoBarrier() = 0;

@@ -1,11 +1,13 @@
 // Collectives over a ring of TCP connections. An all-reduce is a reduce-scatter, then an
-// all-gather: chunk c is summed once around the ring, starting at rank c, and the sum is passed on
-// to all ranks. So the order of every sum is fixed, and all ranks get the same bits.
+// all-gather: piece r is summed once around the ring, from the rank behind r to rank r, and the sum
+// is passed on to all ranks. So the order of every sum is fixed, and all ranks get the same bits.
+#include <algorithm>
 #include <vector>
 
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "common/run/rank_address.h"
+#include "kernels/dtype.h"
 #include "worker/train/comm/comm.h"
 #include "worker/train/comm/tcp_ring.h"
 
@@ -27,18 +29,40 @@ class TcpComm final : public Comm {
   absl::Status CheckPeers() override { return ring_.Check(); }
 
  protected:
-  absl::Status DoAllReduceSum(std::span<float> values) override {
-    return RingReduce<float>(values, [](float a, float b) { return a + b; });
+  absl::Status DoReduceScatterSum(std::span<float> values, std::span<const int64_t> cuts,
+                                  Wire wire) override {
+    if (wire == Wire::kF32) {
+      return ReduceScatter<float>(values, cuts, [](float a, float b) { return a + b; });
+    }
+    std::vector<bf16> rounded(values.size());
+    std::ranges::transform(values, rounded.begin(), [](float value) { return bf16(value); });
+    NSA_RETURN_IF_ERROR(ReduceScatter<bf16>(rounded, cuts, [](bf16 a, bf16 b) {
+      return bf16(static_cast<float>(a) + static_cast<float>(b));
+    }));
+    Widen(Piece<bf16>(rounded, cuts, rank_), Piece<float>(values, cuts, rank_));
+    return absl::OkStatus();
+  }
+
+  absl::Status DoAllGather(std::span<float> values, std::span<const int64_t> cuts,
+                           Wire wire) override {
+    if (wire == Wire::kF32) return Gather<float>(values, cuts);
+    std::vector<bf16> rounded(values.size());
+    std::ranges::transform(Piece<float>(values, cuts, rank_),
+                           Piece<bf16>(rounded, cuts, rank_).begin(),
+                           [](float value) { return bf16(value); });
+    NSA_RETURN_IF_ERROR(Gather<bf16>(rounded, cuts));
+    Widen(rounded, values);
+    return absl::OkStatus();
   }
 
   absl::Status DoAllReduce(Reduce reduce, std::span<double> values) override {
     switch (reduce) {
       case Reduce::kSum:
-        return RingReduce<double>(values, [](double a, double b) { return a + b; });
+        return ReduceToAll(values, [](double a, double b) { return a + b; });
       case Reduce::kMin:
-        return RingReduce<double>(values, [](double a, double b) { return b < a ? b : a; });
+        return ReduceToAll(values, [](double a, double b) { return b < a ? b : a; });
       case Reduce::kMax:
-        return RingReduce<double>(values, [](double a, double b) { return b > a ? b : a; });
+        return ReduceToAll(values, [](double a, double b) { return b > a ? b : a; });
     }
     return absl::InvalidArgumentError("reduce: unknown (sum, min or max)");
   }
@@ -55,29 +79,52 @@ class TcpComm final : public Comm {
   }
 
  private:
-  // Chunk `index`, modulo the world size, of a buffer that is cut into equal chunks.
+  // Piece `index`, modulo the world size.
   template <class T>
-  std::span<T> Chunk(std::span<T> values, int index) const {
-    const size_t c = static_cast<size_t>((index % world_size_ + world_size_) % world_size_);
-    const size_t begin = values.size() * c / world_size_;
-    return values.subspan(begin, values.size() * (c + 1) / world_size_ - begin);
+  std::span<T> Piece(std::span<T> values, std::span<const int64_t> cuts, int index) const {
+    const size_t r = static_cast<size_t>((index % world_size_ + world_size_) % world_size_);
+    return values.subspan(static_cast<size_t>(cuts[r]), static_cast<size_t>(cuts[r + 1] - cuts[r]));
+  }
+
+  static void Widen(std::span<const bf16> from, std::span<float> to) {
+    std::ranges::transform(from, to.begin(), [](bf16 value) { return static_cast<float>(value); });
   }
 
   template <class T, class Combine>
-  absl::Status RingReduce(std::span<T> values, Combine combine) {
-    std::vector<T> partial(values.size() / world_size_ + 1);
+  absl::Status ReduceScatter(std::span<T> values, std::span<const int64_t> cuts, Combine combine) {
+    size_t largest = 0;
+    for (int r = 0; r < world_size_; ++r) {
+      largest = std::max(largest, Piece(values, cuts, r).size());
+    }
+    std::vector<T> partial(largest);
     for (int hop = 0; hop < world_size_ - 1; ++hop) {
-      const std::span<T> own = Chunk(values, rank_ - hop - 1);
+      const std::span<T> own = Piece(values, cuts, rank_ - hop - 2);
       const std::span<T> came = std::span<T>(partial).first(own.size());
-      NSA_RETURN_IF_ERROR(
-          ring_.Transfer(Bytes<T>(Chunk(values, rank_ - hop)), std::as_writable_bytes(came)));
+      NSA_RETURN_IF_ERROR(ring_.Transfer(Bytes<T>(Piece(values, cuts, rank_ - hop - 1)),
+                                         std::as_writable_bytes(came)));
       for (size_t i = 0; i < own.size(); ++i) own[i] = combine(came[i], own[i]);
     }
+    return absl::OkStatus();
+  }
+
+  template <class T>
+  absl::Status Gather(std::span<T> values, std::span<const int64_t> cuts) {
     for (int hop = 0; hop < world_size_ - 1; ++hop) {
-      NSA_RETURN_IF_ERROR(ring_.Transfer(Bytes<T>(Chunk(values, rank_ + 1 - hop)),
-                                         std::as_writable_bytes(Chunk(values, rank_ - hop))));
+      NSA_RETURN_IF_ERROR(
+          ring_.Transfer(Bytes<T>(Piece(values, cuts, rank_ - hop)),
+                         std::as_writable_bytes(Piece(values, cuts, rank_ - hop - 1))));
     }
     return absl::OkStatus();
+  }
+
+  template <class Combine>
+  absl::Status ReduceToAll(std::span<double> values, Combine combine) {
+    std::vector<int64_t> cuts;
+    for (int r = 0; r <= world_size_; ++r) {
+      cuts.push_back(static_cast<int64_t>(values.size() * r / world_size_));
+    }
+    NSA_RETURN_IF_ERROR(ReduceScatter<double>(values, cuts, combine));
+    return Gather<double>(values, cuts);
   }
 
   const int rank_;

@@ -1,21 +1,50 @@
 #include "worker/train/comm/gradient_reducer.h"
 
+#include <algorithm>
 #include <atomic>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "kernels/cuda/side.h"
+#include "kernels/nn/copy.h"
 #include "kernels/optimizer/step.h"
 
 namespace nsa::train {
 namespace {
 
-constexpr char kName[] = "all_reduce_gradients ";
+constexpr char kAllReduce[] = "all_reduce_gradients ";
+constexpr char kReduce[] = "reduce_gradients ";
+constexpr char kGather[] = "gather_weights";
+constexpr char kNorm[] = "gradient_norm";
+constexpr char kCheckpoint[] = "checkpoint";
+// Marks of what follows the sums of a step.
+constexpr int32_t kNormMark = 1 << 29;
+constexpr int32_t kCheckpointMark = kNormMark + 1;
+constexpr int32_t kGatherMark = 1 << 30;
 // Above the step's stream: the other ranks wait for the sums.
 constexpr int32_t kPriority = cuda::Side::kMainPriority + 1;
 
+Exec ExecOf(void* stream) {
+  Exec exec;
+  exec.backend = Backend::kCuda;
+  exec.stream = stream;
+  return exec;
+}
+
 }  // namespace
+
+std::vector<Piece> PiecesOf(const Bucket& bucket, std::span<const int64_t> cuts, int64_t most) {
+  std::vector<Piece> pieces;
+  const auto add = [&](int64_t begin, int64_t end, int root) {
+    for (; begin < end; begin += most) pieces.push_back({begin, std::min(begin + most, end), root});
+  };
+  if (cuts.empty()) add(bucket.begin, bucket.end, Piece::kEveryRank);
+  for (size_t r = 0; r + 1 < cuts.size(); ++r) {
+    add(std::max(bucket.begin, cuts[r]), std::min(bucket.end, cuts[r + 1]), static_cast<int>(r));
+  }
+  return pieces;
+}
 
 std::optional<Bucket> BucketCutter::Ready(int64_t begin) {
   if (begin > 0 && end_ - begin < least_) return std::nullopt;
@@ -24,33 +53,56 @@ std::optional<Bucket> BucketCutter::Ready(int64_t begin) {
   return bucket;
 }
 
-absl::StatusOr<std::unique_ptr<GradientReducer>> GradientReducer::Create(NcclComm* comm,
-                                                                         std::span<float> values,
-                                                                         int64_t size,
-                                                                         int64_t bucket_elements) {
+absl::StatusOr<std::unique_ptr<GradientReducer>> GradientReducer::Create(
+    NcclComm* comm, std::span<float> values, int64_t size, int64_t bucket_elements,
+    const SumOptions& options) {
   std::unique_ptr<GradientReducer> reducer(
-      new GradientReducer(comm, values, size, bucket_elements));
+      new GradientReducer(comm, values, size, bucket_elements, options));
   NSA_ASSIGN_OR_RETURN(reducer->stream_, cuda::Stream::Create(kPriority));
   NSA_ASSIGN_OR_RETURN(reducer->ready_, cuda::Event::Create());
   NSA_ASSIGN_OR_RETURN(reducer->done_, cuda::Event::Create());
   NSA_ASSIGN_OR_RETURN(reducer->in_flight_,
                        cuda::PinnedMemory::Allocate(sizeof(int32_t), "the mark of the reduction"));
+  if (options.bf16) {
+    NSA_ASSIGN_OR_RETURN(reducer->rounded_,
+                         cuda::DeviceMemory::Allocate(2 * bucket_elements, "gradients in bf16"));
+  }
   return reducer;
 }
 
-absl::Status GradientReducer::MarkInFlight(int32_t number) {
-  Exec exec;
-  exec.backend = Backend::kCuda;
-  exec.stream = stream_.get();
-  return cuda::Mark(exec, {.word = static_cast<int32_t*>(in_flight_.data()), .value = number});
+absl::Status GradientReducer::MarkInFlight(void* stream, int32_t number) {
+  return cuda::Mark(ExecOf(stream),
+                    {.word = static_cast<int32_t*>(in_flight_.data()), .value = number});
 }
 
-absl::Status GradientReducer::Sum(void* stream, const Bucket& bucket) {
+absl::Status GradientReducer::SumPiece(const Piece& piece, bool bf16) {
+  const auto values = values_.subspan(piece.begin, piece.end - piece.begin);
+  const auto size = static_cast<int64_t>(values.size());
+  const Tensor rounded(rounded_.data(), size, DType::kBf16);
+  const bool everybody = piece.root == Piece::kEveryRank;
+  const std::string name = absl::StrCat(everybody ? kAllReduce : kReduce, next_);
+  NcclValues sent = {.data = values.data(), .count = size};
+  if (bf16) {
+    NSA_RETURN_IF_ERROR(Convert(ExecOf(stream_.get()), values, rounded));
+    sent = {.data = rounded.data, .count = size, .type = NcclValues::Type::kBfloat16};
+  }
+  NSA_RETURN_IF_ERROR(everybody ? comm_->AllReduceSum(name, sent, stream_.get())
+                                : comm_->ReduceSum(name, sent, piece.root, stream_.get()));
+  if (!bf16 || !(everybody || piece.root == comm_->rank())) return absl::OkStatus();
+  return Convert(ExecOf(stream_.get()), rounded, values);
+}
+
+absl::Status GradientReducer::Sum(void* stream, const Bucket& bucket, bool extras) {
   NSA_RETURN_IF_ERROR(ready_.Record(stream));
   NSA_RETURN_IF_ERROR(ready_.Wait(stream_.get()));
-  NSA_RETURN_IF_ERROR(MarkInFlight(++next_));
-  return comm_->AllReduceSum(absl::StrCat(kName, next_), values_.data() + bucket.begin,
-                             bucket.end - bucket.begin, stream_.get());
+  const bool bf16 = options_.bf16 && !extras;
+  const int64_t most = bf16 ? bucket_elements_ : bucket.end - bucket.begin;
+  const std::span<const int64_t> cuts = extras ? std::span<const int64_t>() : options_.cuts;
+  for (const Piece& piece : PiecesOf(bucket, cuts, most)) {
+    NSA_RETURN_IF_ERROR(MarkInFlight(stream_.get(), ++next_));
+    NSA_RETURN_IF_ERROR(SumPiece(piece, bf16));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status GradientReducer::Ready(void* stream, int64_t begin) {
@@ -63,11 +115,38 @@ absl::Status GradientReducer::Finish(void* stream) {
     return absl::FailedPreconditionError(
         "gradients: their sum ends before all of them are final; call Ready(stream, 0) first");
   }
-  NSA_RETURN_IF_ERROR(Sum(stream, {size_, static_cast<int64_t>(values_.size())}));
+  NSA_RETURN_IF_ERROR(Sum(stream, {size_, static_cast<int64_t>(values_.size())}, /*extras=*/true));
   buckets_ = std::exchange(next_, 0);
-  NSA_RETURN_IF_ERROR(MarkInFlight(0));
+  NSA_RETURN_IF_ERROR(MarkInFlight(stream_.get(), 0));
   NSA_RETURN_IF_ERROR(done_.Record(stream_.get()));
   return done_.Wait(stream);
+}
+
+absl::Status GradientReducer::ShareSquareSums(void* stream, double* sums) {
+  NSA_RETURN_IF_ERROR(MarkInFlight(stream, kNormMark));
+  NSA_RETURN_IF_ERROR(comm_->AllReduceSum(
+      kNorm, {.data = sums, .count = comm_->world_size(), .type = NcclValues::Type::kFloat64},
+      stream));
+  return MarkInFlight(stream, 0);
+}
+
+absl::Status GradientReducer::GatherWeights(void* stream, std::byte* weights) {
+  constexpr int64_t kBytes = 2;  // of a bf16 value
+  int32_t mark = kGatherMark;
+  for (const Piece& piece : PiecesOf({0, size_}, options_.cuts, size_)) {
+    std::byte* const place = weights + kBytes * piece.begin;
+    NSA_RETURN_IF_ERROR(MarkInFlight(stream, mark++));
+    NSA_RETURN_IF_ERROR(comm_->Broadcast(kGather, place, place, kBytes * (piece.end - piece.begin),
+                                         piece.root, stream));
+  }
+  return MarkInFlight(stream, 0);
+}
+
+absl::Status GradientReducer::SendPiece(void* stream, const void* from, void* to, int64_t bytes,
+                                        int root) {
+  NSA_RETURN_IF_ERROR(MarkInFlight(stream, kCheckpointMark));
+  NSA_RETURN_IF_ERROR(comm_->Broadcast(kCheckpoint, from, to, bytes, root, stream));
+  return MarkInFlight(stream, 0);
 }
 
 void GradientReducer::Show(StatusPage* page) {
@@ -76,8 +155,12 @@ void GradientReducer::Show(StatusPage* page) {
   if (now != shown_ || now == 0) comm_->Touch();
   if (now == shown_) return;
   shown_ = now;
-  now == 0 ? page->LeaveCollective()
-           : page->EnterCollective(absl::StrCat(kName, now, "/", buckets_));
+  if (now == 0) return page->LeaveCollective();
+  if (now >= kGatherMark) return page->EnterCollective(kGather);
+  if (now == kCheckpointMark) return page->EnterCollective(kCheckpoint);
+  if (now == kNormMark) return page->EnterCollective(kNorm);
+  page->EnterCollective(
+      absl::StrCat(options_.cuts.empty() ? kAllReduce : kReduce, now, "/", buckets_));
 }
 
 }  // namespace nsa::train

@@ -1,11 +1,18 @@
 // Sums the gradients of all ranks on their GPUs while backward is still running. The flat gradients
 // are cut into buckets from the end to the beginning, which are summed on a separate stream.
+//
+// Where each rank updates its share of the parameters only (worker/train/model/shares.h), the sums
+// of a share go to its rank alone: for R ranks and N gradients, (R − 1) N values are sent in all
+// instead of the 2 (R − 1) N of sums that everybody has. GatherWeights() then sends the new
+// weights.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -45,6 +52,27 @@ class BucketCutter {
   int64_t end_;  // elements before this are in no bucket yet
 };
 
+// A part of a bucket, which one collective sums.
+struct Piece {
+  static constexpr int kEveryRank = -1;
+  int64_t begin = 0;
+  int64_t end = 0;
+  int root = kEveryRank;  // the rank that gets the sums
+  bool operator==(const Piece&) const = default;
+};
+
+// Cuts a bucket at `cuts`, which are those of Shares, or, if there are none, nowhere; and further
+// into pieces of at most `most` elements. In ascending order, without empty ones. Pure.
+std::vector<Piece> PiecesOf(const Bucket& bucket, std::span<const int64_t> cuts, int64_t most);
+
+// How gradients are summed.
+struct SumOptions {
+  std::vector<int64_t>
+      cuts;  // rank r gets the sums from cuts[r] to cuts[r + 1]; empty: all get all
+  // The gradients travel in bf16: each rank rounds its own to nearest even, and NCCL the sums.
+  bool bf16 = false;
+};
+
 // One thread at a time.
 class GradientReducer {
  public:
@@ -54,7 +82,7 @@ class GradientReducer {
   // `comm` outlive the reducer.
   static absl::StatusOr<std::unique_ptr<GradientReducer>> Create(
       NcclComm* comm, std::span<float> values, int64_t size,
-      int64_t bucket_elements = kBucketElements);
+      int64_t bucket_elements = kBucketElements, const SumOptions& options = {});
 
   // Begins a step, even if the one before was not enqueued to its end because a capture failed.
   void Reset() {
@@ -67,28 +95,50 @@ class GradientReducer {
   absl::Status Ready(void* stream, int64_t begin);
 
   // To be called after Ready(stream, 0), when the extra values are final, too. What follows on
-  // `stream` sees all sums.
+  // `stream` sees all sums that this rank gets; those of the extra values, always in fp32, are for
+  // all ranks.
   absl::Status Finish(void* stream);
+
+  // After Finish(), on `stream`. sums[r] of rank r on every rank, r = 0, 1, …; in device memory,
+  // where the other elements were 0.
+  absl::Status ShareSquareSums(void* stream, double* sums);
+
+  // After the update, on `stream`: every rank gets the share of each rank of `weights`, bf16 values
+  // of which there are as many as gradients; in device memory.
+  absl::Status GatherWeights(void* stream, std::byte* weights);
+
+  // Between two steps, on `stream`: NcclComm::Broadcast() of a piece of a checkpoint.
+  absl::Status SendPiece(void* stream, const void* from, void* to, int64_t bytes, int root);
 
   // Shows on `page` which bucket the GPU is summing. Restarts the communicator's timeout when the
   // bucket has changed, or when there is none, since the GPU is then not waiting for other ranks.
   void Show(StatusPage* page);
 
-  // Collectives of a step, including the one for the extra values.
+  // Sums of a step, including the one for the extra values.
   int32_t buckets() const { return buckets_; }
 
  private:
-  GradientReducer(NcclComm* comm, std::span<float> values, int64_t size, int64_t bucket_elements)
-      : comm_(comm), values_(values), size_(size), cutter_(size, bucket_elements) {}
+  GradientReducer(NcclComm* comm, std::span<float> values, int64_t size, int64_t bucket_elements,
+                  const SumOptions& options)
+      : comm_(comm),
+        values_(values),
+        size_(size),
+        bucket_elements_(bucket_elements),
+        options_(options),
+        cutter_(size, bucket_elements) {}
 
-  absl::Status Sum(void* stream, const Bucket& bucket);
-  absl::Status MarkInFlight(int32_t number);
+  absl::Status Sum(void* stream, const Bucket& bucket, bool extras = false);
+  absl::Status SumPiece(const Piece& piece, bool bf16);
+  absl::Status MarkInFlight(void* stream, int32_t number);
 
   NcclComm* const comm_;
   const std::span<float> values_;
   const int64_t size_;
+  const int64_t bucket_elements_;
+  const SumOptions options_;
   BucketCutter cutter_;
   cuda::Stream stream_;           // runs the sums, one after another
+  cuda::DeviceMemory rounded_;    // bf16 [bucket_elements_], with options_.bf16
   cuda::Event ready_;             // a bucket's gradients are final
   cuda::Event done_;              // all sums of a step are done
   cuda::PinnedMemory in_flight_;  // number of the bucket being summed, from 1; 0: none

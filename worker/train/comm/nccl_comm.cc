@@ -30,6 +30,18 @@ std::string InSeconds(absl::Duration duration) {
   return absl::StrFormat("%.0f s", absl::ToDoubleSeconds(duration));
 }
 
+int TypeOf(NcclValues::Type type) {
+  switch (type) {
+    case NcclValues::Type::kFloat32:
+      return nccl::kFloat32;
+    case NcclValues::Type::kFloat64:
+      return nccl::kFloat64;
+    case NcclValues::Type::kBfloat16:
+      return nccl::kBfloat16;
+  }
+  return nccl::kFloat32;
+}
+
 // Runs a call on its own thread. If the call never returns, the thread lives until the process
 // ends.
 class Detached {
@@ -83,7 +95,10 @@ class NcclComm::Impl {
   }
 
   absl::Status Join();
-  absl::Status AllReduceSum(std::string_view name, float* values, int64_t count, void* stream);
+  absl::Status AllReduceSum(std::string_view name, const NcclValues& values, void* stream);
+  absl::Status ReduceSum(std::string_view name, const NcclValues& values, int root, void* stream);
+  absl::Status Broadcast(std::string_view name, const void* from, void* to, int64_t bytes, int root,
+                         void* stream);
   absl::Status WaitFor(std::string_view name, const std::function<absl::StatusOr<bool>()>& done);
   void Touch() { touched_ = clock_.Monotonic(); }
   absl::Status Check();
@@ -99,6 +114,8 @@ class NcclComm::Impl {
   absl::Status ToStatus(nccl::Result result, std::string_view call) const;
   absl::Status AsyncState(bool* in_progress);
   absl::Status Settle(std::string_view call, nccl::Result result);
+  absl::Status Enqueue(std::string_view name, std::string_view call,
+                       const std::function<nccl::Result()>& enqueue);
   absl::Status WaitUntilDone(const std::function<absl::StatusOr<bool>()>& done);
   absl::Status Late() const;
   void End(nccl::Result (*call)(nccl::Communicator));
@@ -202,16 +219,38 @@ absl::Status NcclComm::Impl::Join() {
   return broken_;
 }
 
-absl::Status NcclComm::Impl::AllReduceSum(std::string_view name, float* values, int64_t count,
-                                          void* stream) {
+// Makes a call of NCCL that enqueues one collective.
+absl::Status NcclComm::Impl::Enqueue(std::string_view name, std::string_view call,
+                                     const std::function<nccl::Result()>& enqueue) {
   if (!broken_.ok()) return broken_;
   ++sequence_;
-  broken_ = Annotate(Settle("ncclAllReduce",
-                            library_.all_reduce(values, values, static_cast<size_t>(count),
-                                                nccl::kFloat32, nccl::kSum, communicator_, stream)),
-                     name);
+  broken_ = Annotate(Settle(call, enqueue()), name);
   if (!broken_.ok()) Abort();
   return broken_;
+}
+
+absl::Status NcclComm::Impl::AllReduceSum(std::string_view name, const NcclValues& values,
+                                          void* stream) {
+  return Enqueue(name, "ncclAllReduce", [&] {
+    return library_.all_reduce(values.data, values.data, static_cast<size_t>(values.count),
+                               TypeOf(values.type), nccl::kSum, communicator_, stream);
+  });
+}
+
+absl::Status NcclComm::Impl::ReduceSum(std::string_view name, const NcclValues& values, int root,
+                                       void* stream) {
+  return Enqueue(name, "ncclReduce", [&] {
+    return library_.reduce(values.data, values.data, static_cast<size_t>(values.count),
+                           TypeOf(values.type), nccl::kSum, root, communicator_, stream);
+  });
+}
+
+absl::Status NcclComm::Impl::Broadcast(std::string_view name, const void* from, void* to,
+                                       int64_t bytes, int root, void* stream) {
+  return Enqueue(name, "ncclBroadcast", [&] {
+    return library_.broadcast(from, to, static_cast<size_t>(bytes), nccl::kInt8, root,
+                              communicator_, stream);
+  });
 }
 
 absl::Status NcclComm::Impl::WaitFor(std::string_view name,
@@ -262,7 +301,21 @@ int NcclComm::world_size() const { return impl_->options().host->world_size(); }
 
 absl::Status NcclComm::AllReduceSum(std::string_view name, float* values, int64_t count,
                                     void* stream) {
-  return impl_->AllReduceSum(name, values, count, stream);
+  return impl_->AllReduceSum(name, {.data = values, .count = count}, stream);
+}
+
+absl::Status NcclComm::AllReduceSum(std::string_view name, const NcclValues& values, void* stream) {
+  return impl_->AllReduceSum(name, values, stream);
+}
+
+absl::Status NcclComm::ReduceSum(std::string_view name, const NcclValues& values, int root,
+                                 void* stream) {
+  return impl_->ReduceSum(name, values, root, stream);
+}
+
+absl::Status NcclComm::Broadcast(std::string_view name, const void* from, void* to, int64_t bytes,
+                                 int root, void* stream) {
+  return impl_->Broadcast(name, from, to, bytes, root, stream);
 }
 
 absl::Status NcclComm::WaitFor(std::string_view name,

@@ -1,6 +1,6 @@
-// All-reduces on the GPU with NCCL. The ranks of a gang connect with the help of their host Comm,
-// which broadcasts the communicator's unique id. Later the host Comm detects lost ranks, for which
-// NCCL's kernels on the other ranks would wait for ever.
+// Sums and copies between GPUs with NCCL. The ranks of a gang connect with the help of their host
+// Comm, which broadcasts the communicator's unique id. Later the host Comm detects lost ranks, for
+// which NCCL's kernels on the other ranks would wait for ever.
 //
 // No call blocks without a time limit. The communicator is non-blocking; to wait for the GPU, use
 // WaitFor(), which checks NCCL's state, the other ranks and the clock. A lost peer gives
@@ -35,6 +35,14 @@ struct NcclOptions {
   StatusPage* status_page = nullptr;          // shows what this rank waits for; may be null
 };
 
+// Device memory with values of one type.
+struct NcclValues {
+  enum class Type { kFloat32, kFloat64, kBfloat16 };
+  void* data = nullptr;
+  int64_t count = 0;
+  Type type = Type::kFloat32;
+};
+
 // One thread at a time.
 class NcclComm {
  public:
@@ -49,9 +57,19 @@ class NcclComm {
   int rank() const;
   int world_size() const;
 
-  // values ← Σ over ranks, on every rank; float values in device memory. Enqueues on `stream` (a
-  // cudaStream_t, which may be capturing). Every rank enqueues the same sums in the same order.
+  // values ← Σ over ranks, on every rank; values in device memory. Enqueues on `stream` (a
+  // cudaStream_t, which may be capturing). Every rank enqueues the same collectives in the same
+  // order. Sums of bf16 are rounded to nearest after each addition.
   absl::Status AllReduceSum(std::string_view name, float* values, int64_t count, void* stream);
+  absl::Status AllReduceSum(std::string_view name, const NcclValues& values, void* stream);
+
+  // The same on rank `root` only; the values of other ranks stay as they are.
+  absl::Status ReduceSum(std::string_view name, const NcclValues& values, int root, void* stream);
+
+  // Copies `bytes` bytes of device memory, `from` on rank `root`, to `to` on every rank; `from` of
+  // other ranks is not read. On `root` both may be the same.
+  absl::Status Broadcast(std::string_view name, const void* from, void* to, int64_t bytes, int root,
+                         void* stream);
 
   // Waits until `done` returns true, e.g. because an event behind the collectives has happened. An
   // error of `done` ends the wait and is returned. But if a peer is found to be lost shortly after

@@ -52,6 +52,8 @@ absl::StatusOr<Library> Load(const std::string& file) {
   NSA_RETURN_IF_ERROR(shared.Resolve("ncclCommAbort", &library.abort));
   NSA_RETURN_IF_ERROR(shared.Resolve("ncclCommGetAsyncError", &library.async_error));
   NSA_RETURN_IF_ERROR(shared.Resolve("ncclAllReduce", &library.all_reduce));
+  NSA_RETURN_IF_ERROR(shared.Resolve("ncclReduce", &library.reduce));
+  NSA_RETURN_IF_ERROR(shared.Resolve("ncclBroadcast", &library.broadcast));
   NSA_RETURN_IF_ERROR(shared.Resolve("ncclGetErrorString", &library.error_string));
   NSA_RETURN_IF_ERROR(shared.Resolve("ncclGetLastError", &library.last_error));
   return library;

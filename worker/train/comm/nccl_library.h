@@ -25,8 +25,13 @@ enum Result : int {
   kInProgress = 7,
 };
 
-constexpr int kFloat32 = 7;  // ncclDataType_t
-constexpr int kSum = 0;      // ncclRedOp_t
+// ncclDataType_t.
+constexpr int kInt8 = 0;
+constexpr int kFloat32 = 7;
+constexpr int kFloat64 = 8;
+constexpr int kBfloat16 = 9;
+
+constexpr int kSum = 0;  // ncclRedOp_t
 
 // ncclUniqueId: made by rank 0, presented by all ranks of one communicator.
 struct UniqueId {
@@ -60,6 +65,10 @@ struct Library {
   Result (*async_error)(Communicator, Result*) = nullptr;
   Result (*all_reduce)(const void* send, void* receive, size_t count, int type, int op,
                        Communicator, void* stream) = nullptr;
+  Result (*reduce)(const void* send, void* receive, size_t count, int type, int op, int root,
+                   Communicator, void* stream) = nullptr;
+  Result (*broadcast)(const void* send, void* receive, size_t count, int type, int root,
+                      Communicator, void* stream) = nullptr;
   const char* (*error_string)(Result) = nullptr;
   const char* (*last_error)(Communicator) = nullptr;
 

@@ -26,8 +26,16 @@ absl::StatusOr<std::unique_ptr<GpuStep>> GpuStep::Create(const GpuStepOptions& o
   ModelState* const state = options.state;
   const int64_t size = state->gradients.layout().size();
   if (options.nccl != nullptr) {
-    NSA_ASSIGN_OR_RETURN(step->reducer_, GradientReducer::Create(
-                                             options.nccl, state->gradients.with_extras(), size));
+    SumOptions sums = {.bf16 = options.bf16_gradients};
+    const std::span<const int64_t> cuts = state->shares.cuts();
+    if (state->sharded) sums.cuts.assign(cuts.begin(), cuts.end());
+    NSA_ASSIGN_OR_RETURN(step->reducer_,
+                         GradientReducer::Create(options.nccl, state->gradients.with_extras(), size,
+                                                 GradientReducer::kBucketElements, sums));
+    NSA_ASSIGN_OR_RETURN(
+        step->squares_,
+        cuda::DeviceMemory::Allocate(static_cast<int64_t>(sizeof(double)) * state->shares.ranks(),
+                                     "sums of squares"));
   }
   NSA_RETURN_IF_ERROR(options.gpu->TakeScratch(
       std::max({state->model->scratch_bytes(), state->optimizer.workspace_bytes(),
@@ -88,6 +96,28 @@ absl::Status GpuStep::FinishSums() {
   return reducer_->Finish(exec_.stream);
 }
 
+// The norm of all gradients. With several ranks it is made of the sums of squares of their shares,
+// whether a rank has one of them or all: the same bits.
+absl::Status GpuStep::EnqueueNorm(float* norm) {
+  ModelState& state = *options_.state;
+  const std::span<float> result(norm, 1);
+  if (reducer_ == nullptr) {
+    return GlobalNorm(exec_, {.values = state.gradients.flat(), .norm = result});
+  }
+  const int32_t ranks = state.shares.ranks();
+  auto* const sums = static_cast<double*>(squares_.data());
+  if (state.sharded) {
+    NSA_RETURN_IF_ERROR(cuda::ZeroBytes(exec_.stream, sums, squares_.bytes()));
+  }
+  for (int32_t rank = 0; rank < ranks; ++rank) {
+    if (state.sharded && rank != state.rank) continue;
+    NSA_RETURN_IF_ERROR(SquareSum(
+        exec_, {.values = state.gradients.of(state.shares.of(rank)), .sum = sums + rank}));
+  }
+  if (state.sharded) NSA_RETURN_IF_ERROR(reducer_->ShareSquareSums(exec_.stream, sums));
+  return NormOfSums(exec_, {.sums = sums, .count = ranks, .norm = result});
+}
+
 absl::Status GpuStep::EnqueueUpdate() {
   ModelState& state = *options_.state;
   float* const loss = state.gradients.extras().data();
@@ -103,13 +133,16 @@ absl::Status GpuStep::EnqueueUpdate() {
   NSA_RETURN_IF_ERROR(FinishSums());
   progress_->EnterPhase(Phase::kOptimizer, 0);
   cuda::StepOutput* const output = OutputOf(device_.data());
-  NSA_RETURN_IF_ERROR(GlobalNorm(
-      exec_, {.values = state.gradients.flat(), .norm = std::span<float>(&output->norm, 1)}));
+  NSA_RETURN_IF_ERROR(EnqueueNorm(&output->norm));
   NSA_RETURN_IF_ERROR(cuda::DecideUpdate(
       exec_, {.input = InputOf(device_.data()), .loss = loss, .output = output}));
   static_assert(sizeof(AdamWStep) == 5 * sizeof(float));
   NSA_RETURN_IF_ERROR(state.optimizer.Enqueue(exec_, ConstTensor(output, 5, DType::kF32),
                                               state.gradients, &state.parameters));
+  if (state.sharded) {
+    auto* const weights = static_cast<std::byte*>(state.parameters.half().data);
+    NSA_RETURN_IF_ERROR(reducer_->GatherWeights(exec_.stream, weights));
+  }
   NSA_RETURN_IF_ERROR(
       cuda::CopyBytes(exec_.stream, OutputOf(host_.data()), output, sizeof(cuda::StepOutput)));
   progress_->EnterPhase(Phase::kTelemetry, 0);

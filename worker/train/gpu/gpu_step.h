@@ -1,6 +1,10 @@
 // A whole optimizer step on a GPU: zero the gradients, forward and backward of every micro-batch,
 // sum over the ranks, norm, decision, update. The host enqueues all of it and waits once.
 //
+// Where the optimizer's state is divided over the ranks (ModelState::sharded), a rank gets the sums
+// of its share only, all ranks add up its squares, each updates its share, and then sends the new
+// bf16 weights to the others.
+//
 // The device decides whether to update: when the loss or the norm is not finite, parameters and
 // moments stay as they are. The device also computes the clipping factor, without the host.
 //
@@ -34,6 +38,7 @@ struct GpuStepOptions {
   Gpu* gpu = nullptr;
   ModelState* state = nullptr;  // on the GPU
   NcclComm* nccl = nullptr;     // sums gradients and loss over the ranks; null for one rank
+  bool bf16_gradients = false;  // they travel in bf16
   StatusPage* page = nullptr;
 
   int32_t micro_batches = 1;  // as many as the state's model holds
@@ -73,6 +78,11 @@ class GpuStep {
   }
   absl::Status Wait();
 
+  // Enqueues GradientReducer::SendPiece() between them; only with several ranks.
+  absl::Status SendPiece(const void* from, void* to, int64_t bytes, int root) {
+    return reducer_->SendPiece(exec_.stream, from, to, bytes, root);
+  }
+
   // Times of the last step, with `time_kernels`.
   std::map<std::string, GpuProgress::KernelTime> KernelTimes() const {
     return progress_->KernelTimes(launched_);
@@ -98,14 +108,16 @@ class GpuStep {
   absl::Status EnqueueUpdate();
   absl::Status SumPart(int32_t part);
   absl::Status FinishSums();
+  absl::Status EnqueueNorm(float* norm);
   absl::Status Capture(int64_t step);
 
   const GpuStepOptions options_;
   Exec exec_;
   std::unique_ptr<GradientReducer> reducer_;  // null for one rank; destroyed after the graph
   std::unique_ptr<GpuProgress> progress_;
-  cuda::DeviceMemory device_;  // StepInput, StepOutput
-  cuda::PinnedMemory host_;    // the same on the host
+  cuda::DeviceMemory device_;   // StepInput, StepOutput
+  cuda::PinnedMemory host_;     // the same on the host
+  cuda::DeviceMemory squares_;  // double [ranks]: sums of squares of the shares of the gradients
   cuda::Graph graph_;
   std::vector<bool> graph_kind_;
   int64_t runs_ = 0;

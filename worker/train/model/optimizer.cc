@@ -13,14 +13,38 @@ float Beta(const google::protobuf::RepeatedField<double>& betas, int index, doub
   return static_cast<float>(index < betas.size() ? betas[index] : otherwise);
 }
 
-// The matrices that Muon updates.
-std::vector<MuonMatrix> MatricesOf(const v1::TrainSpec& train, const ParameterLayout& layout) {
+// The matrices in `share` that Muon updates; they begin at 0 where the share begins.
+std::vector<MuonMatrix> MatricesOf(const v1::TrainSpec& train, const ParameterLayout& layout,
+                                   const Slice& share) {
   std::vector<MuonMatrix> matrices;
   if (train.optimizer() != v1::OPTIMIZER_MUON) return matrices;
   for (const ParameterInfo& tensor : layout.tensors()) {
-    if (tensor.hidden) matrices.push_back({tensor.offset, tensor.shape[0], tensor.shape[1]});
+    if (!tensor.hidden || tensor.offset < share.begin || tensor.offset >= share.end) continue;
+    matrices.push_back({tensor.offset - share.begin, tensor.shape[0], tensor.shape[1]});
   }
   return matrices;
+}
+
+// The runs of elements in `share` that AdamW treats alike. A gap between tensors belongs to the run
+// before it; its elements are and stay 0.
+std::vector<AdamWSegment> SegmentsOf(const v1::TrainSpec& train, const ParameterLayout& layout,
+                                     const Slice& share) {
+  const bool muon = train.optimizer() == v1::OPTIMIZER_MUON;
+  const std::span<const ParameterInfo> tensors = layout.tensors();
+  std::vector<AdamWSegment> segments;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const int64_t end = i + 1 < tensors.size() ? tensors[i + 1].offset : layout.size();
+    const Slice part = share.Common({tensors[i].offset, end});
+    if (part.empty()) continue;
+    const bool update = !(muon && tensors[i].hidden);
+    if (!segments.empty() && segments.back().decay == tensors[i].decay &&
+        segments.back().update == update) {
+      segments.back().size += part.size();
+    } else {
+      segments.push_back({.size = part.size(), .decay = tensors[i].decay, .update = update});
+    }
+  }
+  return segments;
 }
 
 // What the learning rate of Muon's matrices is multiplied with.
@@ -31,36 +55,29 @@ double MuonFactor(const v1::TrainSpec& train) {
 }  // namespace
 
 Optimizer::Optimizer(const v1::TrainSpec& train, const ParameterLayout* layout)
-    : Optimizer(train, layout, Arena(layout), Arena(layout)) {}
+    : Optimizer(train, layout, Slice{0, layout->size()}, Arena(layout), Arena(layout)) {}
 
-// A gap between tensors belongs to the segment before it; its elements are and stay 0.
-Optimizer::Optimizer(const v1::TrainSpec& train, const ParameterLayout* layout, Arena m, Arena v)
-    : train_(train), matrices_(MatricesOf(train, *layout)), m_(std::move(m)), v_(std::move(v)) {
-  const bool muon = train.optimizer() == v1::OPTIMIZER_MUON;
-  int64_t covered = 0;
-  for (const ParameterInfo& tensor : layout->tensors()) {
-    if (!segments_.empty()) segments_.back().size += tensor.offset - covered;
-    const bool update = !(muon && tensor.hidden);
-    if (!segments_.empty() && segments_.back().decay == tensor.decay &&
-        segments_.back().update == update) {
-      segments_.back().size += tensor.size;
-    } else {
-      segments_.push_back({.size = tensor.size, .decay = tensor.decay, .update = update});
-    }
-    covered = tensor.offset + tensor.size;
-  }
-  segments_.back().size += layout->size() - covered;
-}
+Optimizer::Optimizer(const v1::TrainSpec& train, const ParameterLayout* layout, const Slice& share,
+                     Arena m, Arena v)
+    : train_(train),
+      share_(share),
+      segments_(SegmentsOf(train, *layout, share)),
+      matrices_(MatricesOf(train, *layout, share)),
+      m_(std::move(m)),
+      v_(std::move(v)) {}
 
-std::vector<MatmulArgs> Optimizer::Products(const v1::JobSpec& spec) {
-  return MuonProducts(MatricesOf(spec.train(), ParameterLayout(spec)));
+std::vector<MatmulArgs> Optimizer::Products(const v1::TrainSpec& train,
+                                            const ParameterLayout& layout, const Slice& share) {
+  return MuonProducts(MatricesOf(train, layout, share));
 }
 
 absl::StatusOr<Optimizer> Optimizer::Create(const v1::TrainSpec& train,
-                                            const ParameterLayout* layout, Backend backend) {
-  NSA_ASSIGN_OR_RETURN(Arena m, Arena::Create(layout, {.backend = backend}, "optimizer moments"));
-  NSA_ASSIGN_OR_RETURN(Arena v, Arena::Create(layout, {.backend = backend}, "optimizer moments"));
-  return Optimizer(train, layout, std::move(m), std::move(v));
+                                            const ParameterLayout* layout, Backend backend,
+                                            const Slice& share) {
+  const Arena::Options options = {.backend = backend, .slice = share};
+  NSA_ASSIGN_OR_RETURN(Arena m, Arena::Create(layout, options, "optimizer moments"));
+  NSA_ASSIGN_OR_RETURN(Arena v, Arena::Create(layout, options, "optimizer moments"));
+  return Optimizer(train, layout, share, std::move(m), std::move(v));
 }
 
 absl::StatusOr<double> Optimizer::GlobalNorm(const Exec& exec, const Arena& gradients) const {
@@ -71,32 +88,33 @@ absl::StatusOr<double> Optimizer::GlobalNorm(const Exec& exec, const Arena& grad
 }
 
 AdamWArgs Optimizer::Arguments(const Arena& gradients, Arena* parameters) {
-  return {.parameters = parameters->flat(),
-          .gradients = gradients.flat(),
+  return {.parameters = parameters->of(share_),
+          .gradients = gradients.of(share_),
           .m = m_.flat(),
           .v = v_.flat(),
           .segments = segments_,
           .beta1 = Beta(train_.betas(), 0, 0.9),
           .beta2 = Beta(train_.betas(), 1, 0.95),
           .weight_decay = static_cast<float>(train_.weight_decay()),
-          .half = parameters->half()};
+          .half = parameters->half(share_)};
 }
 
 MuonArgs Optimizer::MuonArguments(const Arena& gradients, Arena* parameters) {
-  return {.parameters = parameters->flat(),
-          .gradients = gradients.flat(),
+  return {.parameters = parameters->of(share_),
+          .gradients = gradients.of(share_),
           .m = m_.flat(),
           .v = v_.flat(),
           .matrices = matrices_,
           .beta1 = Beta(train_.muon_betas(), 0, 0.95),
           .beta2 = Beta(train_.muon_betas(), 1, 0.95),
           .weight_decay = static_cast<float>(train_.weight_decay()),
-          .half = parameters->half(),
+          .half = parameters->half(share_),
           .lr_factor = static_cast<float>(MuonFactor(train_))};
 }
 
 absl::Status Optimizer::Update(const Exec& exec, int64_t step, double learning_rate,
                                double grad_norm, const Arena& gradients, Arena* parameters) {
+  if (share_.empty()) return absl::OkStatus();
   const double clip = train_.grad_clip();
   const double scale = clip > 0 && grad_norm > clip ? clip / grad_norm : 1.0;
   AdamWArgs args = Arguments(gradients, parameters);
@@ -113,6 +131,7 @@ absl::Status Optimizer::Update(const Exec& exec, int64_t step, double learning_r
 
 absl::Status Optimizer::Enqueue(const Exec& exec, const ConstTensor& device_step,
                                 const Arena& gradients, Arena* parameters) {
+  if (share_.empty()) return absl::OkStatus();
   AdamWArgs args = Arguments(gradients, parameters);
   args.device_step = device_step;
   NSA_RETURN_IF_ERROR(AdamW(exec, args));

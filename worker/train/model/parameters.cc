@@ -203,15 +203,18 @@ absl::StatusOr<const ParameterInfo*> ParameterLayout::Find(std::string_view name
                    " (not in this model); compare model and nsa of the job"));
 }
 
-Arena::Arena(const ParameterLayout* layout)
-    : layout_(layout), values_(layout->size() * static_cast<int64_t>(sizeof(float))) {}
+Arena::Arena(const ParameterLayout* layout) : Arena(layout, Slice{0, layout->size()}) {}
+
+Arena::Arena(const ParameterLayout* layout, const Slice& slice)
+    : layout_(layout), slice_(slice), values_(slice.size() * static_cast<int64_t>(sizeof(float))) {}
 
 absl::StatusOr<Arena> Arena::Create(const ParameterLayout* layout, const Options& options,
                                     const std::string& what) {
   Arena arena;
   arena.layout_ = layout;
+  arena.slice_ = options.slice.value_or(Slice{0, layout->size()});
   arena.extras_ = options.extras;
-  const int64_t floats = layout->size() + options.extras;
+  const int64_t floats = arena.slice_.size() + options.extras;
   NSA_ASSIGN_OR_RETURN(arena.values_, Memory::Allocate(options.backend, 4 * floats, what));
   if (options.half) {
     NSA_ASSIGN_OR_RETURN(arena.half_, Memory::Allocate(options.backend, 2 * layout->size(),
@@ -221,16 +224,19 @@ absl::StatusOr<Arena> Arena::Create(const ParameterLayout* layout, const Options
 }
 
 absl::Status CopyArena(const Exec& exec, const Arena& from, Arena* to) {
-  const std::span<const float> values = from.flat();
+  const Slice both = from.slice().Common(to->slice());
   if (exec.backend == Backend::kCpu) {
-    std::copy(values.begin(), values.end(), to->flat().begin());
+    if (!both.empty()) std::ranges::copy(from.of(both), to->of(both).begin());
     return absl::OkStatus();
   }
-  NSA_RETURN_IF_ERROR(cuda::CopyBytes(exec.stream, to->flat().data(), values.data(),
-                                      static_cast<int64_t>(values.size_bytes())));
-  std::vector<bf16> half(to->half().wanted() ? values.size() : 0);
+  if (!both.empty()) {
+    NSA_RETURN_IF_ERROR(cuda::CopyBytes(exec.stream, to->of(both).data(), from.of(both).data(),
+                                        both.size() * static_cast<int64_t>(sizeof(float))));
+  }
+  const std::span<const float> all = from.flat();
+  std::vector<bf16> half(to->half().wanted() ? all.size() : 0);
 #pragma omp parallel for schedule(static)
-  for (size_t i = 0; i < half.size(); ++i) half[i] = bf16(values[i]);
+  for (size_t i = 0; i < half.size(); ++i) half[i] = bf16(all[i]);
   NSA_RETURN_IF_ERROR(cuda::CopyBytes(exec.stream, to->half().data, half.data(),
                                       static_cast<int64_t>(half.size() * sizeof(bf16))));
   return cuda::Synchronize(exec.stream);

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,6 +26,7 @@
 #include "kernels/tensor.h"
 #include "nsa/v1/job.pb.h"
 #include "worker/train/model/memory.h"
+#include "worker/train/model/slice.h"
 
 namespace nsa::train {
 
@@ -65,20 +67,23 @@ class ParameterLayout {
   int64_t count_ = 0;
 };
 
-// A flat buffer with a layout: values, gradients or moments. On a GPU its spans are device memory,
-// which only kernels and copies may access.
+// A flat buffer with a layout: values, gradients or moments; all of the layout's elements, or a
+// slice of them. On a GPU its spans are device memory, which only kernels and copies may access.
 class Arena {
  public:
   struct Options {
     Backend backend = Backend::kCpu;
-    bool half = false;   // CUDA only: also a bf16 copy, which kernels read as weights
-    int64_t extras = 0;  // number of floats behind the values
+    bool half =
+        false;  // CUDA only: also a bf16 copy of all elements, which kernels read as weights
+    int64_t extras = 0;          // number of floats behind the values
+    std::optional<Slice> slice;  // the elements that it has values of; all if there is none
   };
 
   Arena() = default;
 
-  // Zeros, in host memory.
+  // Zeros of all elements, or of a slice, in host memory.
   explicit Arena(const ParameterLayout* layout);
+  Arena(const ParameterLayout* layout, const Slice& slice);
 
   // Zeros, on the device of `options.backend`. ResourceExhausted, naming `what`, when the GPU has
   // too little free memory.
@@ -86,24 +91,35 @@ class Arena {
                                       const std::string& what);
 
   const ParameterLayout& layout() const { return *layout_; }
-  std::span<float> flat() { return {values(), static_cast<size_t>(layout_->size())}; }
-  std::span<const float> flat() const { return {values(), static_cast<size_t>(layout_->size())}; }
+  // The elements that flat() has; those of the layout unless the arena was made for a slice.
+  const Slice& slice() const { return slice_; }
+  std::span<float> flat() { return {values(), static_cast<size_t>(slice_.size())}; }
+  std::span<const float> flat() const { return {values(), static_cast<size_t>(slice_.size())}; }
+  // Elements of the layout, which slice() contains.
+  std::span<float> of(const Slice& part) {
+    return flat().subspan(part.begin - slice_.begin, part.size());
+  }
+  std::span<const float> of(const Slice& part) const {
+    return flat().subspan(part.begin - slice_.begin, part.size());
+  }
   std::span<float> of(const ParameterInfo& tensor) {
-    return flat().subspan(tensor.offset, tensor.size);
+    return of(Slice{tensor.offset, tensor.offset + tensor.size});
   }
   std::span<const float> of(const ParameterInfo& tensor) const {
-    return flat().subspan(tensor.offset, tensor.size);
+    return of(Slice{tensor.offset, tensor.offset + tensor.size});
   }
 
   // Values and extras in one span, for the sum over ranks.
   std::span<float> with_extras() {
-    return {values(), static_cast<size_t>(layout_->size() + extras_)};
+    return {values(), static_cast<size_t>(slice_.size() + extras_)};
   }
-  std::span<float> extras() { return with_extras().subspan(layout_->size()); }
+  std::span<float> extras() { return with_extras().subspan(slice_.size()); }
 
-  // The bf16 copy; empty without one.
-  Tensor half() const {
-    return half_.bytes() == 0 ? Tensor() : Tensor(half_.data(), layout_->size(), DType::kBf16);
+  // The bf16 copy, or a part of it; empty without one.
+  Tensor half() const { return half(Slice{0, layout_->size()}); }
+  Tensor half(const Slice& part) const {
+    if (half_.bytes() == 0) return {};
+    return {half_.data() + 2 * part.begin, part.size(), DType::kBf16};
   }
 
   // Elements [offset, offset + size) for kernels that read weights: from the bf16 copy if there is
@@ -119,13 +135,15 @@ class Arena {
   float* values() const { return reinterpret_cast<float*>(values_.data()); }
 
   const ParameterLayout* layout_ = nullptr;  // borrowed
+  Slice slice_;
   int64_t extras_ = 0;
   Memory values_;
   Memory half_;
 };
 
 // to ← from, between the host and the GPU of `exec`, or within one of them. Waits for the copy.
-// When `to` has a bf16 copy, `from` must be in host memory.
+// Copies the elements that both have. When `to` has a bf16 copy, `from` must have all elements, in
+// host memory.
 absl::Status CopyArena(const Exec& exec, const Arena& from, Arena* to);
 
 // Fills `parameters`, in host memory, with initial values. Each element is a pure function of

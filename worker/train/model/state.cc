@@ -4,22 +4,31 @@
 
 #include "common/base/status.h"
 #include "common/estimate/passes.h"
+#include "common/estimate/shares.h"
 
 namespace nsa::train {
 
 absl::StatusOr<std::unique_ptr<ModelState>> ModelState::Create(const v1::JobSpec& spec,
                                                                const ParameterLayout* layout,
-                                                               Backend backend,
-                                                               int32_t world_size) {
+                                                               Backend backend, int32_t world_size,
+                                                               int32_t rank) {
   const v1::TrainSpec& train = spec.train();
   const bool cuda = backend == Backend::kCuda;
-  NSA_ASSIGN_OR_RETURN(Arena parameters,
-                       Arena::Create(layout, {.backend = backend, .half = cuda}, "weights"));
+  const Shares shares(*layout, train, world_size);
+  const bool sharded = ShardsOptimizer(spec, world_size);
+  const Slice all = {0, layout->size()}, own = sharded ? shares.of(rank) : all;
+  NSA_ASSIGN_OR_RETURN(
+      Arena parameters,
+      Arena::Create(layout, {.backend = backend, .half = cuda, .slice = cuda ? own : all},
+                    "weights"));
   NSA_ASSIGN_OR_RETURN(
       Arena gradients,
       Arena::Create(layout, {.backend = backend, .extras = kGradientExtras}, "gradients"));
-  NSA_ASSIGN_OR_RETURN(Optimizer optimizer, Optimizer::Create(train, layout, backend));
+  NSA_ASSIGN_OR_RETURN(Optimizer optimizer, Optimizer::Create(train, layout, backend, own));
   std::unique_ptr<ModelState> state(new ModelState{.backend = backend,
+                                                   .rank = rank,
+                                                   .shares = shares,
+                                                   .sharded = sharded,
                                                    .parameters = std::move(parameters),
                                                    .gradients = std::move(gradients),
                                                    .optimizer = std::move(optimizer),
@@ -47,7 +56,10 @@ HostState::HostState(ModelState* state, const ParameterLayout* layout) : state_(
               &state->optimizer.second_moment()};
     return;
   }
-  for (size_t i = 0; i < parts_.size(); ++i) copy_.emplace_back(layout);
+  const Slice moments = state->optimizer.first_moment().slice();
+  copy_.emplace_back(layout);
+  copy_.emplace_back(layout, moments);
+  copy_.emplace_back(layout, moments);
   for (size_t i = 0; i < parts_.size(); ++i) parts_[i] = &copy_[i];
 }
 

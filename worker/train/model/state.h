@@ -1,5 +1,7 @@
 // What one rank trains: parameters, their gradients and moments, and the model that computes with
-// them, all in the memory of one device.
+// them, all in the memory of one device. With runtime.shard_optimizer (shares.h) a rank has the
+// moments of its share only; on a GPU also the fp32 weights, while it has all weights in bf16. On
+// the CPU the model computes with the fp32 weights, so every rank has all of them.
 #pragma once
 
 #include <array>
@@ -14,6 +16,7 @@
 #include "worker/train/model/model.h"
 #include "worker/train/model/optimizer.h"
 #include "worker/train/model/parameters.h"
+#include "worker/train/model/shares.h"
 
 namespace nsa::train {
 
@@ -22,26 +25,33 @@ struct ModelState {
   // together with the gradients.
   static constexpr int64_t kGradientExtras = 16;
 
-  // Allocates everything for a rank's share of a step, one of `world_size` equal ones; all zeros.
-  // `layout` outlives the state. On a GPU the parameters have a bf16 copy, and the model holds all
-  // passes of a step at a time, as its micro-batches. ResourceExhausted when the device has too
-  // little memory.
+  // Allocates everything for rank `rank` of `world_size`; all zeros. `layout` outlives the state.
+  // On a GPU the parameters have a bf16 copy, and the model holds all passes of a step at a time,
+  // as its micro-batches. ResourceExhausted when the device has too little memory.
   static absl::StatusOr<std::unique_ptr<ModelState>> Create(const v1::JobSpec& spec,
                                                             const ParameterLayout* layout,
-                                                            Backend backend, int32_t world_size);
+                                                            Backend backend, int32_t world_size,
+                                                            int32_t rank);
+
+  // The elements that this rank updates.
+  Slice share() const { return sharded ? shares.of(rank) : Slice{0, gradients.layout().size()}; }
 
   // Size of all of it in device memory.
   int64_t bytes() const;
 
   Backend backend = Backend::kCpu;
+  int32_t rank = 0;
+  Shares shares;         // of all ranks
+  bool sharded = false;  // this rank has the optimizer's state of its share only
   Arena parameters;
   Arena gradients;  // with kGradientExtras
   Optimizer optimizer;
   std::unique_ptr<Model> model;  // borrows `parameters`
 };
 
-// Where parameters and moments get their initial values, in host memory. On the CPU this is the
-// state itself; for a GPU it is a copy, which Commit() transfers.
+// Where parameters and moments get their initial values, in host memory: all parameters, and the
+// moments that the rank has. On the CPU this is the state itself; for a GPU it is a copy, which
+// Commit() transfers.
 class HostState {
  public:
   HostState(ModelState* state, const ParameterLayout* layout);

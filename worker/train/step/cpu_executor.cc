@@ -1,4 +1,5 @@
 // The step on the CPU: every call computes at once.
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <numeric>
@@ -9,10 +10,14 @@
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "common/estimate/estimate.h"
+#include "common/estimate/shares.h"
 #include "kernels/nn/copy.h"
+#include "kernels/optimizer/global_norm.h"
 #include "kernels/optimizer/parameters_hash.h"
+#include "worker/train/comm/stop.h"
 #include "worker/train/gpu/machine.h"
 #include "worker/train/step/executor.h"
+#include "worker/train/step/ranks/share_pieces.h"
 
 namespace nsa::train {
 namespace {
@@ -28,8 +33,9 @@ class CpuExecutor final : public StepExecutor {
   }
 
   absl::Status Open() override {
-    NSA_ASSIGN_OR_RETURN(state_, ModelState::Create(spec_, options_.layout, Backend::kCpu,
-                                                    options_.launch->world_size()));
+    NSA_ASSIGN_OR_RETURN(
+        state_, ModelState::Create(spec_, options_.layout, Backend::kCpu,
+                                   options_.launch->world_size(), options_.launch->rank()));
     state_->model->set_on_layer([page = options_.page](int32_t layer) { page->SetLayer(layer); });
     return absl::OkStatus();
   }
@@ -68,10 +74,8 @@ class CpuExecutor final : public StepExecutor {
   absl::Status CompleteGradients(v1::StepRecord* record) override {
     options_.page->SetPhase(Phase::kReduce);
     double seconds = 0;
-    NSA_RETURN_IF_ERROR(Timed(*options_.clock, &seconds, [&] {
-      return options_.comm->AllReduceSum("all_reduce_gradients", state_->gradients.flat());
-    }));
-    NSA_ASSIGN_OR_RETURN(const double norm, state_->optimizer.GlobalNorm(exec_, state_->gradients));
+    NSA_RETURN_IF_ERROR(Timed(*options_.clock, &seconds, [&] { return SumGradients(); }));
+    NSA_ASSIGN_OR_RETURN(const double norm, Norm());
     record->set_grad_norm(norm);
     record->set_skipped_nonfinite(!std::isfinite(record->loss()) || !std::isfinite(norm));
     record->mutable_times()->set_communication_seconds(seconds);
@@ -88,7 +92,15 @@ class CpuExecutor final : public StepExecutor {
       return state_->optimizer.Update(exec_, record->step(), record->learning_rate(),
                                       record->grad_norm(), state_->gradients, &state_->parameters);
     }));
-    record->mutable_times()->set_optimizer_seconds(seconds);
+    v1::StepTimes& times = *record->mutable_times();
+    times.set_optimizer_seconds(seconds);
+    if (!state_->sharded) return absl::OkStatus();
+    double gathering = times.communication_seconds();
+    NSA_RETURN_IF_ERROR(Timed(*options_.clock, &gathering, [&] {
+      return options_.comm->AllGather("gather_weights", state_->parameters.flat(),
+                                      state_->shares.cuts());
+    }));
+    times.set_communication_seconds(gathering);
     return absl::OkStatus();
   }
 
@@ -118,11 +130,69 @@ class CpuExecutor final : public StepExecutor {
   ModelState& state() override { return *state_; }
   Exec exec() const override { return exec_; }
   SnapshotAccess snapshot_access() override { return {}; }
+
+  absl::Status ReadState(StatePart part, const Slice& wanted, bool local,
+                         std::span<float> to) override {
+    const Arena& arena = PartOf(*state_, part);
+    const auto copy = [&to, &wanted](std::span<const float> from, const Slice& at) {
+      std::ranges::copy(from, to.begin() + (at.begin - wanted.begin));
+    };
+    if (local || part == StatePart::kParameters) {  // every rank has what it wants
+      if (!wanted.empty()) copy(arena.of(wanted), wanted);
+      return absl::OkStatus();
+    }
+    std::vector<float> piece;
+    return ForEachPiece(state_->shares, kPieceFloats, [&](int32_t rank, const Slice& at) {
+      piece.resize(at.size());
+      if (rank == state_->rank) std::ranges::copy(arena.of(at), piece.begin());
+      NSA_RETURN_IF_ERROR(
+          options_.comm->Broadcast("checkpoint", rank, std::as_writable_bytes(std::span(piece))));
+      const Slice common = at.Common(wanted);
+      if (!common.empty()) {
+        copy(std::span(piece).subspan(common.begin - at.begin, common.size()), common);
+      }
+      return absl::OkStatus();
+    });
+  }
+
   std::string Description() const override { return CpuDescription(options_.threads); }
   int64_t graph_captures() const override { return 0; }
   void PrintKernelTimes(int64_t) const override {}
 
  private:
+  static constexpr int64_t kPieceFloats = 1 << 20;
+
+  // The sums over the ranks: of all gradients, or of those of this rank's share.
+  absl::Status SumGradients() {
+    const std::span<float> gradients = state_->gradients.flat();
+    const std::span<const int64_t> cuts = state_->shares.cuts();
+    const Wire wire =
+        SendsBf16Gradients(spec_, options_.launch->world_size()) ? Wire::kBf16 : Wire::kF32;
+    return state_->sharded
+               ? options_.comm->ReduceScatterSum("reduce_gradients", gradients, cuts, wire)
+               : options_.comm->AllReduceSum("all_reduce_gradients", gradients, cuts, wire);
+  }
+
+  // The norm of all gradients, from the sums of squares of all shares.
+  absl::StatusOr<double> Norm() {
+    const Arena& gradients = state_->gradients;
+    std::vector<double> sums(state_->shares.ranks());
+    for (int32_t rank = 0; rank < state_->shares.ranks(); ++rank) {
+      if (state_->sharded && rank != state_->rank) continue;
+      const Slice share = state_->shares.of(rank);
+      NSA_RETURN_IF_ERROR(SquareSum(exec_, {.values = gradients.of(share), .sum = &sums[rank]}));
+    }
+    if (state_->sharded) {
+      const double own = sums[state_->rank];
+      NSA_ASSIGN_OR_RETURN(sums, Gather(options_.comm, "gradient_norm", {&own, 1}));
+    }
+    float norm = 0;
+    NSA_RETURN_IF_ERROR(NormOfSums(exec_, {.sums = sums.data(),
+                                           .count = static_cast<int32_t>(sums.size()),
+                                           .norm = std::span<float>(&norm, 1)}));
+    return norm;
+  }
+
   const ExecutorOptions options_;
   const v1::JobSpec& spec_;
   Exec exec_;
@@ -138,6 +208,12 @@ void AppendSequenceMeans(std::span<const float> token_losses, int32_t seq_len,
     const auto sequence = token_losses.first(seq_len);
     means->push_back(std::accumulate(sequence.begin(), sequence.end(), 0.0) / seq_len);
   }
+}
+
+const Arena& PartOf(const ModelState& state, StatePart part) {
+  if (part == StatePart::kParameters) return state.parameters;
+  return part == StatePart::kFirstMoment ? state.optimizer.first_moment()
+                                         : state.optimizer.second_moment();
 }
 
 std::string CpuDescription(int threads) {

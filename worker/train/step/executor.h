@@ -20,6 +20,7 @@
 #include "nsa/v1/checkpoint.pb.h"
 #include "nsa/v1/telemetry.pb.h"
 #include "nsa/v1/worker.pb.h"
+#include "worker/train/checkpoint/checkpoint.h"
 #include "worker/train/comm/comm.h"
 #include "worker/train/model/model.h"
 #include "worker/train/model/parameters.h"
@@ -84,7 +85,9 @@ class StepExecutor {
   virtual absl::Status Audit(int64_t step) = 0;
 
   // The hash of all parameters (kernels/optimizer/parameters_hash.h), after Update(). On a GPU it
-  // waits for the device; not part of a captured step.
+  // waits for the device; not part of a captured step. Where the ranks have fp32 weights of their
+  // shares only, it is a collective, and every rank gets the hash of all of these, provided that
+  // its own bf16 weights are those of the ranks that made them; otherwise another number.
   virtual absl::StatusOr<uint64_t> ParametersHash() = 0;
 
   // Adds statistics of the layers, memory and fallbacks to the record of a finished step.
@@ -94,6 +97,13 @@ class StepExecutor {
   virtual ModelState& state() = 0;
   virtual Exec exec() const = 0;
   virtual SnapshotAccess snapshot_access() = 0;
+
+  // For a checkpoint, where state().sharded: copies the elements `wanted` of a part of the state,
+  // whichever rank has them, to host memory. Not `local`: a collective, every rank calls it for the
+  // same part, with a `wanted` of its own, which may be empty. Pieces of a few MiB are on their way
+  // at a time.
+  virtual absl::Status ReadState(StatePart part, const Slice& wanted, bool local,
+                                 std::span<float> to) = 0;
 
   // Writes the choices of the matrix library into a checkpoint's state; there are none on the CPU.
   virtual void RecordAlgorithms(v1::CheckpointState* /*state*/) const {}
@@ -117,6 +127,9 @@ class StepExecutor {
 // Appends the mean of every `seq_len` token losses to `means`.
 void AppendSequenceMeans(std::span<const float> token_losses, int32_t seq_len,
                          std::vector<double>* means);
+
+// Where a part of the state is.
+const Arena& PartOf(const ModelState& state, StatePart part);
 
 // "cpu, 4 threads".
 std::string CpuDescription(int threads);

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "common/base/status.h"
 #include "common/estimate/estimate.h"
 #include "common/estimate/passes.h"
+#include "common/estimate/shares.h"
 #include "common/run/rank_address.h"
 #include "kernels/cuda/device.h"
 #include "kernels/optimizer/parameters_hash.h"
@@ -26,6 +28,8 @@
 #include "worker/train/model/model_config.h"
 #include "worker/train/model/model_products.h"
 #include "worker/train/step/executor.h"
+#include "worker/train/step/parameters_check.h"
+#include "worker/train/step/ranks/share_pieces.h"
 
 namespace nsa::train {
 namespace {
@@ -83,21 +87,26 @@ class GpuExecutor final : public StepExecutor {
     NSA_ASSIGN_OR_RETURN(gpu_, Gpu::Open());
     NSA_RETURN_IF_ERROR(PlanProducts());
     if (launch_.world_size() > 1) NSA_RETURN_IF_ERROR(Connect());
+    NSA_ASSIGN_OR_RETURN(state_, ModelState::Create(spec_, options_.layout, Backend::kCuda,
+                                                    launch_.world_size(), launch_.rank()));
+    if (state_->sharded) {
+      NSA_ASSIGN_OR_RETURN(piece_,
+                           cuda::DeviceMemory::Allocate(4 * kPieceFloats, "checkpoint pieces"));
+    }
     NSA_ASSIGN_OR_RETURN(
-        state_, ModelState::Create(spec_, options_.layout, Backend::kCuda, launch_.world_size()));
-    NSA_ASSIGN_OR_RETURN(step_,
-                         GpuStep::Create({.gpu = gpu_.get(),
-                                          .state = state_.get(),
-                                          .nccl = nccl_.get(),
-                                          .page = options_.page,
-                                          .micro_batches = passes_.count,
-                                          .world_size = launch_.world_size(),
-                                          .gradient_scale = static_cast<float>(
-                                              1.0 / static_cast<double>(TokensPerStep(spec_))),
-                                          .graph = spec_.runtime().cuda_graphs(),
-                                          .time_kernels = options_.time_kernels,
-                                          .spin_at_step = SpinAtStep(launch_.generation())}));
-    constexpr int64_t kBytes = sizeof(uint64_t);
+        step_, GpuStep::Create({.gpu = gpu_.get(),
+                                .state = state_.get(),
+                                .nccl = nccl_.get(),
+                                .bf16_gradients = SendsBf16Gradients(spec_, launch_.world_size()),
+                                .page = options_.page,
+                                .micro_batches = passes_.count,
+                                .world_size = launch_.world_size(),
+                                .gradient_scale = static_cast<float>(
+                                    1.0 / static_cast<double>(TokensPerStep(spec_))),
+                                .graph = spec_.runtime().cuda_graphs(),
+                                .time_kernels = options_.time_kernels,
+                                .spin_at_step = SpinAtStep(launch_.generation())}));
+    constexpr int64_t kBytes = kHashes * sizeof(uint64_t);
     NSA_ASSIGN_OR_RETURN(hash_, cuda::DeviceMemory::Allocate(kBytes, "hash of the parameters"));
     NSA_ASSIGN_OR_RETURN(hash_on_host_,
                          cuda::PinnedMemory::Allocate(kBytes, "hash of the parameters"));
@@ -165,16 +174,7 @@ class GpuExecutor final : public StepExecutor {
     return step_->Wait();
   }
 
-  absl::StatusOr<uint64_t> ParametersHash() override {
-    step_->BeginEvaluation(Phase::kTelemetry);
-    auto* const hash = static_cast<uint64_t*>(hash_.data());
-    auto* const on_host = static_cast<uint64_t*>(hash_on_host_.data());
-    NSA_RETURN_IF_ERROR(
-        nsa::ParametersHash(step_->exec(), {.values = state_->parameters.flat(), .hash = hash}));
-    NSA_RETURN_IF_ERROR(cuda::CopyBytes(gpu_->stream(), on_host, hash, sizeof(*hash)));
-    NSA_RETURN_IF_ERROR(step_->Wait());
-    return *on_host;
-  }
+  absl::StatusOr<uint64_t> ParametersHash() override;
 
   void AddStatistics(v1::StepRecord* record) override {
     // Nothing is allocated after the first steps, so the driver is not asked again.
@@ -201,6 +201,9 @@ class GpuExecutor final : public StepExecutor {
             .allocate = [this](int64_t floats) { return PinnedFloats(floats); }};
   }
 
+  absl::Status ReadState(StatePart part, const Slice& wanted, bool local,
+                         std::span<float> to) override;
+
   void RecordAlgorithms(v1::CheckpointState* state) const override;
   std::string AdoptAlgorithms(const v1::CheckpointState& state) override;
 
@@ -215,6 +218,11 @@ class GpuExecutor final : public StepExecutor {
   void PrintKernelTimes(int64_t step) const override;
 
  private:
+  static constexpr int64_t kPieceFloats = 4 << 20;
+  // Of the fp32 weights that this rank has, of the bf16 weights that it has made, and of all bf16
+  // weights.
+  static constexpr int64_t kHashes = 3;
+
   absl::Status PlanProducts();
   absl::Status Connect();
   absl::Status CopyToHost(std::span<float> to, std::span<const float> from);
@@ -229,8 +237,9 @@ class GpuExecutor final : public StepExecutor {
   std::unique_ptr<NcclComm> nccl_;  // null on one GPU; graphs that use it go before it
   std::unique_ptr<ModelState> state_;
   std::unique_ptr<GpuStep> step_;
-  cuda::DeviceMemory hash_;          // one uint64_t
+  cuda::DeviceMemory hash_;          // uint64_t [kHashes]
   cuda::PinnedMemory hash_on_host_;  // the same on the host
+  cuda::DeviceMemory piece_;  // float [kPieceFloats] of another rank; only with divided state
   int64_t steps_ = 0;
   int64_t gpu_bytes_ = 0;              // in use on the GPU after the first steps
   std::atomic<int64_t> unpinned_ = 0;  // checkpoint snapshots that are not in pinned memory
@@ -241,7 +250,68 @@ absl::Status GpuExecutor::PlanProducts() {
   config.attention.dtype = DType::kBf16;
   config.attention.shape.batch = passes_.sequences;
   NSA_RETURN_IF_ERROR(gpu_->Plan(ProductsOf(config)));
-  return gpu_->Plan(Optimizer::Products(spec_));
+  // Those of all ranks: rank 0 records its choices in checkpoints for all.
+  const int32_t world_size = launch_.world_size();
+  const Shares shares = ShardsOptimizer(spec_, world_size)
+                            ? Shares(*options_.layout, spec_.train(), world_size)
+                            : Shares(options_.layout->size());
+  for (int32_t rank = 0; rank < shares.ranks(); ++rank) {
+    NSA_RETURN_IF_ERROR(
+        gpu_->Plan(Optimizer::Products(spec_.train(), *options_.layout, shares.of(rank))));
+  }
+  return absl::OkStatus();
+}
+
+// With divided state the fp32 weights of a share exist once, so what the ranks compare are their
+// copies of the bf16 weights: to the sum of the hashes of all shares each rank adds by how much its
+// bf16 weights differ from those that the ranks of the shares have made, which is 0 where nothing
+// is wrong.
+absl::StatusOr<uint64_t> GpuExecutor::ParametersHash() {
+  step_->BeginEvaluation(Phase::kTelemetry);
+  auto* const hash = static_cast<uint64_t*>(hash_.data());
+  const auto* const on_host = static_cast<const uint64_t*>(hash_on_host_.data());
+  const Slice share = state_->share();
+  NSA_RETURN_IF_ERROR(nsa::ParametersHash(
+      step_->exec(), {.values = state_->parameters.of(share), .first = share.begin, .hash = hash}));
+  // Two bf16 weights are hashed as one fp32 value; shares begin at even elements.
+  const auto pairs = [this](const Slice& part) {
+    const Tensor half = state_->parameters.half(part);
+    return ConstTensor(half.data, half.size / 2, DType::kF32);
+  };
+  if (state_->sharded) {
+    NSA_RETURN_IF_ERROR(nsa::ParametersHash(
+        step_->exec(), {.values = pairs(share), .first = share.begin / 2, .hash = hash + 1}));
+    NSA_RETURN_IF_ERROR(nsa::ParametersHash(
+        step_->exec(), {.values = pairs({0, options_.layout->size()}), .hash = hash + 2}));
+  }
+  NSA_RETURN_IF_ERROR(
+      cuda::CopyBytes(gpu_->stream(), hash_on_host_.data(), hash, kHashes * sizeof(*hash)));
+  NSA_RETURN_IF_ERROR(step_->Wait());
+  if (!state_->sharded) return on_host[0];
+  NSA_ASSIGN_OR_RETURN(const std::vector<uint64_t> all,
+                       ExchangeHashes(options_.comm, on_host[0] - on_host[1]));
+  return std::accumulate(all.begin(), all.end(), on_host[2]);
+}
+
+// Sends pieces from GPU to GPU; what this rank wants of a piece goes on to its host memory.
+absl::Status GpuExecutor::ReadState(StatePart part, const Slice& wanted, bool local,
+                                    std::span<float> to) {
+  const Arena& arena = PartOf(*state_, part);
+  if (local) return wanted.empty() ? absl::OkStatus() : CopyToHost(to, arena.of(wanted));
+  step_->BeginEvaluation(Phase::kCheckpoint);
+  auto* const piece = static_cast<float*>(piece_.data());
+  NSA_RETURN_IF_ERROR(
+      ForEachPiece(state_->shares, kPieceFloats, [&](int32_t rank, const Slice& at) {
+        const void* const from = rank == state_->rank ? arena.of(at).data() : piece;
+        NSA_RETURN_IF_ERROR(step_->SendPiece(from, piece, 4 * at.size(), rank));
+        const Slice common = at.Common(wanted);
+        if (common.empty()) return absl::OkStatus();
+        // A copy to memory that is not pinned would wait for the other rank without a limit.
+        NSA_RETURN_IF_ERROR(step_->Wait());
+        return CopyToHost(to.subspan(common.begin - wanted.begin, common.size()),
+                          {piece + (common.begin - at.begin), static_cast<size_t>(common.size())});
+      }));
+  return step_->Wait();
 }
 
 void GpuExecutor::RecordAlgorithms(v1::CheckpointState* state) const {

@@ -1,6 +1,6 @@
 // Proof that all ranks of a job have the same parameters: each step that is a multiple of
 // guard.hash_every, and the last one, has a hash of them in its record (kernels/optimizer/
-// parameters_hash.h), and the ranks compare theirs.
+// parameters_hash.h), and the ranks compare theirs (StepExecutor::ParametersHash()).
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,8 @@ std::optional<std::string> DifferenceText(std::span<const uint64_t> hashes, int6
 // this step and rank. Only in the first start of a job.
 bool FlipsBitAfter(int64_t step, int32_t rank, int64_t generation);
 
-// Flips one bit of the last tensor's first parameter, in the memory of the state's device.
+// Flips one bit of the last tensor's first parameter, in the memory of the state's device; of its
+// bf16 copy where a GPU has fp32 weights of its share only.
 absl::Status FlipBit(const Exec& exec, ModelState* state);
 
 }  // namespace nsa::train

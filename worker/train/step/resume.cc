@@ -9,6 +9,7 @@
 #include "common/checkpoint/checkpoint_dir.h"
 #include "common/job/load.h"
 #include "nlohmann/json.hpp"
+#include "worker/train/model/parameters.h"
 
 namespace nsa::train {
 namespace {
@@ -173,15 +174,40 @@ absl::StatusOr<v1::CheckpointState> SendState(int from,
   return absl::InternalError("state.json: not what the other rank sent; restart the job");
 }
 
-// In pieces: while a rank passes one on, it receives the next.
-absl::Status SendFloats(int from, std::span<float> values, Comm* comm) {
-  constexpr size_t kPiece = 1 << 20;
-  for (size_t at = 0; at < values.size(); at += kPiece) {
-    const auto piece = values.subspan(at, std::min(kPiece, values.size() - at));
-    NSA_RETURN_IF_ERROR(comm->Broadcast("checkpoint", from, std::as_writable_bytes(piece)));
+// Sends all `total` elements of a tensor; each rank keeps those of its `slice` in `values`. In
+// pieces: while a rank passes one on, it receives the next. `whole` has all of them on rank `from`.
+absl::Status SendFloats(int from, std::span<const float> whole, int64_t total, const Slice& slice,
+                        std::span<float> values, Comm* comm) {
+  constexpr int64_t kPiece = 1 << 20;
+  std::vector<float> piece;
+  for (int64_t at = 0; at < total; at += kPiece) {
+    const Slice sent = {at, std::min(at + kPiece, total)}, kept = sent.Common(slice);
+    piece.resize(sent.size());
+    if (comm->rank() == from) std::ranges::copy(whole.subspan(at, sent.size()), piece.begin());
+    NSA_RETURN_IF_ERROR(
+        comm->Broadcast("checkpoint", from, std::as_writable_bytes(std::span<float>(piece))));
+    if (kept.empty()) continue;
+    const auto own = std::span<const float>(piece).subspan(kept.begin - at, kept.size());
+    std::ranges::copy(own, values.begin() + (kept.begin - slice.begin));
   }
   return absl::OkStatus();
 }
+
+// Memory for all moments of the rank that reads a checkpoint for all, if its target has not all.
+struct WholeMoments {
+  std::vector<float> first, second;
+
+  RestoreTarget TargetOf(const RestoreTarget& own) {
+    RestoreTarget whole = own;
+    if (!own.slice.has_value()) return whole;
+    const auto size = static_cast<size_t>(own.layout->size());
+    whole.slice.reset();
+    if (own.slice->size() == own.layout->size()) return whole;
+    first.resize(size), second.resize(size);
+    whole.first_moment = first, whole.second_moment = second;
+    return whole;
+  }
+};
 
 // The job that an owner.json names; empty if it names none.
 std::string JobOf(const nlohmann::json& owner) {
@@ -231,12 +257,21 @@ absl::StatusOr<v1::CheckpointState> LoadFor(const ResumePoint& point, const std:
                                             const RestoreTarget& target, Comm* comm) {
   if (point.from_rank == kEveryRank) return LoadCheckpoint(point.checkpoint, job_hash, target);
   absl::StatusOr<v1::CheckpointState> state = v1::CheckpointState();
-  if (comm->rank() == point.from_rank) state = LoadCheckpoint(point.checkpoint, job_hash, target);
-  NSA_ASSIGN_OR_RETURN(state, SendState(point.from_rank, state, comm));
-  for (const std::span<float> values :
-       {target.parameters, target.first_moment, target.second_moment}) {
-    NSA_RETURN_IF_ERROR(SendFloats(point.from_rank, values, comm));
+  WholeMoments moments;
+  RestoreTarget read;
+  if (comm->rank() == point.from_rank) {
+    read = moments.TargetOf(target);
+    state = LoadCheckpoint(point.checkpoint, job_hash, read);
   }
+  NSA_ASSIGN_OR_RETURN(state, SendState(point.from_rank, state, comm));
+  const int64_t total = target.layout->size();
+  NSA_RETURN_IF_ERROR(
+      SendFloats(point.from_rank, read.parameters, total, {0, total}, target.parameters, comm));
+  if (target.first_moment.empty() && !target.slice.has_value()) return state;
+  NSA_RETURN_IF_ERROR(SendFloats(point.from_rank, read.first_moment, total, target.moments(),
+                                 target.first_moment, comm));
+  NSA_RETURN_IF_ERROR(SendFloats(point.from_rank, read.second_moment, total, target.moments(),
+                                 target.second_moment, comm));
   return state;
 }
 

@@ -325,6 +325,13 @@ Snapshot Trainer::TakeSnapshot() {
                                    .first_moment = trained.optimizer.first_moment().flat(),
                                    .second_moment = trained.optimizer.second_moment().flat()},
                        .state = state_};
+  if (trained.sharded) {
+    snapshot.tensors.read = [this](StatePart part, const Slice& wanted, std::span<float> to) {
+      // Where all ranks write one checkpoint, each writes the moments that it has.
+      const bool local = out_dir_ranks_.everybody && part != StatePart::kParameters;
+      return executor_->ReadState(part, wanted, local, to);
+    };
+  }
   snapshot.state.set_format_version(1);
   snapshot.state.set_step(step());
   *snapshot.state.mutable_data() = data_->cursor();

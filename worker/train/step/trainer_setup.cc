@@ -357,7 +357,8 @@ absl::Status Trainer::LoadFrom(const ResumePoint& point, HostState* host) {
   const RestoreTarget target = {.layout = &layout_,
                                 .parameters = host->parameters()->flat(),
                                 .first_moment = host->first_moment()->flat(),
-                                .second_moment = host->second_moment()->flat()};
+                                .second_moment = host->second_moment()->flat(),
+                                .slice = host->first_moment()->slice()};
   NSA_ASSIGN_OR_RETURN(state_, LoadFor(point, own ? job_hash : "", target, comm_.get()));
   const std::string differences = state_.job_hash() == job_hash ? "" : AdaptForkedState();
   if (differences.empty()) NSA_RETURN_IF_ERROR(Annotate(data_->Seek(state_.data()), "resume"));
@@ -410,6 +411,9 @@ void Trainer::ReportStart() {
 
 absl::Status Trainer::OpenCheckpoints() {
   const SnapshotAccess access = executor_->snapshot_access();
+  const ModelState& state = executor_->state();
+  std::optional<Slice> slice;
+  if (state.sharded && out_dir_ranks_.everybody) slice = state.share();
   auto checkpoints = CheckpointWriter::Open(
       {.out_dir = out_dir_,
        .rank = out_dir_ranks_.index,
@@ -420,6 +424,7 @@ absl::Status Trainer::OpenCheckpoints() {
        .copy = access.copy,
        .allocate = access.allocate,
        .layout = &layout_,
+       .slice = slice,
        .on_record =
            [this](const v1::CheckpointRecord& record) {
              // Another machine's copy of a checkpoint that rank 0 reports is no second one.

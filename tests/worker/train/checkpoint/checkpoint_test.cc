@@ -92,6 +92,73 @@ TEST(Checkpoint, AnyWorldSizeLoadsWhatAnyOtherWrote) {
   }
 }
 
+// Ranks that have the moments of their share only, one of which is empty, and weights that come
+// from elsewhere.
+TEST(Checkpoint, IsTheSameWhereEachRankHasAndLoadsAShareOnly) {
+  const TempDir dir;
+  const Training saved(1.5f);
+  const int64_t total = SmallLayout().size();
+  const std::vector<Slice> shares = {{0, 64}, {64, 64}, {64, total}};
+  std::vector<std::unique_ptr<CheckpointWriter>> writers;
+  std::vector<int> weights(shares.size());  // elements of the weights that each rank asked for
+  for (size_t rank = 0; rank < shares.size(); ++rank) {
+    auto options = Options(dir);
+    options.rank = static_cast<int32_t>(rank);
+    options.world_size = static_cast<int32_t>(shares.size());
+    options.slice = shares[rank];
+    auto writer = CheckpointWriter::Open(options);
+    ASSERT_OK(writer);
+    writers.push_back(*std::move(writer));
+  }
+  for (size_t rank = 0; rank < shares.size(); ++rank) {
+    TrainingState state = {.layout = &SmallLayout()};
+    state.read = [&, rank](StatePart part, const Slice& wanted, std::span<float> to) {
+      EXPECT_EQ(wanted.size(), static_cast<int64_t>(to.size()));
+      if (part == StatePart::kParameters) {
+        weights[rank] = static_cast<int>(wanted.size());
+      } else {
+        EXPECT_EQ(wanted, shares[rank]);
+      }
+      const std::vector<float>& from = part == StatePart::kParameters    ? saved.parameters
+                                       : part == StatePart::kFirstMoment ? saved.m
+                                                                         : saved.v;
+      std::copy(from.begin() + wanted.begin, from.begin() + wanted.end, to.begin());
+      return absl::OkStatus();
+    };
+    ASSERT_OK(writers[rank]->Save(state, State(8)));
+  }
+  for (auto& writer : writers) ASSERT_OK(writer->Drain());
+  EXPECT_THAT(weights, ElementsAre(static_cast<int>(total), 0, 0));
+  const auto path = CheckpointsDir(dir.path()) / "step-00000008";
+  EXPECT_THAT(VerifyCheckpoint(path), IsEmpty());
+  Training loaded(9);
+  ASSERT_OK(LoadCheckpoint(path, "abc", loaded.target()));
+  EXPECT_EQ(loaded.parameters, saved.parameters);
+  EXPECT_EQ(loaded.m, saved.m);
+  EXPECT_EQ(loaded.v, saved.v);
+
+  for (const Slice& share : {Slice{0, 32}, Slice{48, 160}, Slice{64, total}, Slice{32, 32}}) {
+    std::vector<float> p(total), m(share.size()), v(share.size());
+    ASSERT_OK(LoadCheckpoint(path, "abc", {&SmallLayout(), p, m, v, share}));
+    EXPECT_EQ(p, saved.parameters);
+    EXPECT_TRUE(std::equal(m.begin(), m.end(), saved.m.begin() + share.begin));
+    EXPECT_TRUE(std::equal(v.begin(), v.end(), saved.v.begin() + share.begin));
+  }
+}
+
+TEST(Checkpoint, AnErrorOfTheStatesReaderIsTheSaves) {
+  const TempDir dir;
+  auto writer = CheckpointWriter::Open(Options(dir));
+  ASSERT_OK(writer);
+  TrainingState state = {.layout = &SmallLayout()};
+  state.read = [](StatePart, const Slice&, std::span<float>) {
+    return absl::UnavailableError("a rank is lost");
+  };
+  EXPECT_THAT((*writer)->Save(state, State(8)),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("snapshot: a rank is lost")));
+  EXPECT_FALSE(FindNewestGood(dir.path())->found);
+}
+
 TEST(Checkpoint, TheSnapshotIsTakenAtTheCall) {
   const TempDir dir;
   Training training(1);

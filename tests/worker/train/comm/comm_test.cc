@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "common/base/clock.h"
+#include "kernels/dtype.h"
 #include "tests/testing/temp_dir.h"
 #include "worker/train/comm/stop.h"
 
@@ -33,6 +34,15 @@ void RunRanks(int world, const std::function<void(Comm*)>& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
+// Cuts of even pieces.
+std::vector<int64_t> Even(size_t size, int world) {
+  std::vector<int64_t> cuts;
+  for (int rank = 0; rank <= world; ++rank) {
+    cuts.push_back(static_cast<int64_t>(size) * rank / world);
+  }
+  return cuts;
+}
+
 TEST(Comm, SumsOverTheRanksWithTheSameBitsOnEach) {
   for (const int world : {2, 3}) {
     std::vector<std::vector<float>> results(world);
@@ -41,13 +51,104 @@ TEST(Comm, SumsOverTheRanksWithTheSameBitsOnEach) {
       for (size_t i = 0; i < values.size(); ++i) {
         values[i] = 0.1f * static_cast<float>(i % 97) + 0.37f * static_cast<float>(comm->rank());
       }
-      ASSERT_TRUE(comm->AllReduceSum("sum", values).ok());
+      ASSERT_TRUE(comm->AllReduceSum("sum", values, Even(values.size(), world)).ok());
       results[comm->rank()] = values;
     });
     for (int rank = 1; rank < world; ++rank) EXPECT_EQ(results[0], results[rank]);
     const double want = world * 0.1 * 5 + 0.37 * world * (world - 1) / 2;
     EXPECT_NEAR(results[0][5], want, 1e-5);
   }
+}
+
+// What rank `rank` has; sums of three are not exact, and differ with their order.
+float Value(int rank, int64_t i) {
+  const auto bits = static_cast<uint32_t>((i + 1) * 2654435761u) ^ (0x9e3779b9u * (rank + 1));
+  return (static_cast<float>(bits % 20011) - 10005.0f) * 1.37e-5f;
+}
+
+std::vector<float> ValuesOf(int rank, int64_t size) {
+  std::vector<float> values(size);
+  for (int64_t i = 0; i < size; ++i) values[i] = Value(rank, i);
+  return values;
+}
+
+// Uneven pieces of 1,000 values, one of them empty.
+std::vector<int64_t> Uneven(int world) {
+  if (world == 2) return {0, 37, 1000};
+  return {0, 700, 700, 1000};
+}
+
+// The sum of element i in piece `piece`: it begins at the rank behind the piece's.
+float SumInOrder(int world, int piece, int64_t i, Wire wire) {
+  const auto rounded = [wire](float value) {
+    return wire == Wire::kBf16 ? static_cast<float>(bf16(value)) : value;
+  };
+  float sum = rounded(Value((piece + 1) % world, i));
+  for (int k = 2; k <= world; ++k) sum = rounded(sum + rounded(Value((piece + k) % world, i)));
+  return sum;
+}
+
+TEST(Comm, SumsEachPieceForItsRankInAFixedOrder) {
+  for (const Wire wire : {Wire::kF32, Wire::kBf16}) {
+    for (const int world : {2, 3}) {
+      const std::vector<int64_t> cuts = Uneven(world);
+      std::vector<std::vector<float>> scattered(world), reduced(world);
+      RunRanks(world, [&](Comm* comm) {
+        scattered[comm->rank()] = reduced[comm->rank()] = ValuesOf(comm->rank(), cuts.back());
+        ASSERT_TRUE(comm->ReduceScatterSum("sum", scattered[comm->rank()], cuts, wire).ok());
+        ASSERT_TRUE(comm->AllReduceSum("sum", reduced[comm->rank()], cuts, wire).ok());
+      });
+      for (int piece = 0; piece < world; ++piece) {
+        for (int64_t i = cuts[piece]; i < cuts[piece + 1]; ++i) {
+          const float want = SumInOrder(world, piece, i, wire);
+          ASSERT_EQ(scattered[piece][i], want) << world << " ranks, element " << i;
+          for (int rank = 0; rank < world; ++rank) ASSERT_EQ(reduced[rank][i], want) << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(Comm, GathersThePiecesAsTheyAre) {
+  for (const int world : {2, 3}) {
+    const std::vector<int64_t> cuts = Uneven(world);
+    std::vector<std::vector<float>> gathered(world);
+    RunRanks(world, [&](Comm* comm) {
+      gathered[comm->rank()] = ValuesOf(comm->rank(), cuts.back());
+      ASSERT_TRUE(comm->AllGather("weights", gathered[comm->rank()], cuts).ok());
+    });
+    for (int rank = 0; rank < world; ++rank) {
+      for (int piece = 0; piece < world; ++piece) {
+        for (int64_t i = cuts[piece]; i < cuts[piece + 1]; ++i) {
+          ASSERT_EQ(gathered[rank][i], Value(piece, i)) << "rank " << rank << ", element " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(Comm, OfOneRankChangesNothingInBf16Either) {
+  const std::unique_ptr<Comm> comm = SingleRank();
+  std::vector<float> values = ValuesOf(0, 100);
+  const std::vector<int64_t> cuts = {0, 100};
+  ASSERT_TRUE(comm->AllReduceSum("sum", values, cuts, Wire::kBf16).ok());
+  ASSERT_TRUE(comm->ReduceScatterSum("sum", values, cuts, Wire::kBf16).ok());
+  ASSERT_TRUE(comm->AllGather("weights", values, cuts).ok());
+  EXPECT_EQ(values, ValuesOf(0, 100));
+}
+
+TEST(Comm, RefusesCutsThatAreNotOnePieceForEachRank) {
+  RunRanks(2, [](Comm* comm) {
+    std::vector<float> values(10);
+    for (const std::vector<int64_t>& cuts : std::vector<std::vector<int64_t>>{
+             {}, {0, 10}, {0, 5, 9}, {1, 5, 10}, {0, 11, 10}, {0, 3, 5, 10}}) {
+      const absl::Status refused = comm->ReduceScatterSum("sum", values, cuts);
+      EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+      EXPECT_THAT(refused.message(), HasSubstr("one piece for each of 2 ranks, from 0 to 10"));
+      EXPECT_EQ(comm->AllGather("weights", values, cuts).code(),
+                absl::StatusCode::kInvalidArgument);
+    }
+  });
 }
 
 TEST(Comm, TakesSumMinimumAndMaximumOfDoubles) {
@@ -88,7 +189,7 @@ TEST(Comm, ReportsARankThatClosedItsConnectionAsUnavailable) {
     auto comm = ConnectTcp(Rank(dir, 0, 2, absl::Seconds(20)));
     ASSERT_TRUE(comm.ok());
     std::vector<float> values(1000);
-    survivor = (*comm)->AllReduceSum("gradients", values);
+    survivor = (*comm)->AllReduceSum("gradients", values, Even(values.size(), 2));
   });
   leaver.join();
   stayer.join();
@@ -111,7 +212,7 @@ TEST(Comm, MissesARankAtOnceWheneverItLeaves) {
         std::vector<float> values(100 + 20000 * (rounds % 3), 1.0f);
         absl::Status status;
         for (int i = 0; status.ok() && (rank != 1 || i < rounds); ++i) {
-          status = (*comm)->AllReduceSum("gradients", values);
+          status = (*comm)->AllReduceSum("gradients", values, Even(values.size(), 2));
         }
         if (rank == 0) survivor = status;
       });
@@ -159,7 +260,7 @@ TEST(Comm, ShowsTheCollectiveThatItWaitsForOnTheStatusPage) {
   const auto comm = SingleRank();
   comm->set_status_page(&*page);
   std::vector<float> values(1);
-  ASSERT_TRUE(comm->AllReduceSum("gradients", values).ok());
+  ASSERT_TRUE(comm->AllReduceSum("gradients", values, Even(values.size(), 2)).ok());
   const auto status = ReadStatusPage(dir / "status");
   ASSERT_TRUE(status.ok());
   EXPECT_EQ(status->collective, "") << "left again";

@@ -19,6 +19,21 @@ std::vector<Bucket> Cut(BucketCutter* cutter, const std::vector<int64_t>& begins
   return buckets;
 }
 
+TEST(PiecesOf, AreTheWholeBucketWhereEverybodyGetsTheSums) {
+  EXPECT_EQ(PiecesOf({20, 65}, {}, 100), (std::vector<Piece>{{20, 65, Piece::kEveryRank}}));
+  EXPECT_EQ(PiecesOf({20, 65}, {}, 20), (std::vector<Piece>{{20, 40, Piece::kEveryRank},
+                                                            {40, 60, Piece::kEveryRank},
+                                                            {60, 65, Piece::kEveryRank}}));
+}
+
+TEST(PiecesOf, GoToTheRanksOfTheShares) {
+  const std::vector<int64_t> cuts = {0, 30, 30, 70, 100};
+  EXPECT_EQ(PiecesOf({20, 75}, cuts, 100),
+            (std::vector<Piece>{{20, 30, 0}, {30, 70, 2}, {70, 75, 3}}));
+  EXPECT_EQ(PiecesOf({30, 70}, cuts, 25), (std::vector<Piece>{{30, 55, 2}, {55, 70, 2}}));
+  EXPECT_EQ(PiecesOf({0, 10}, cuts, 100), (std::vector<Piece>{{0, 10, 0}}));
+}
+
 TEST(BucketCutter, CutsFromTheEndOnceThereIsEnough) {
   BucketCutter cutter(100, 30);
   const std::vector<Bucket> want = {{65, 100}, {20, 65}, {0, 20}};

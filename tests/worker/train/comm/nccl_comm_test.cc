@@ -11,6 +11,7 @@
 
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
+#include "kernels/dtype.h"
 #include "tests/testing/fakes/fake_nccl.h"
 #include "tests/testing/paths.h"
 #include "tests/testing/temp_dir.h"
@@ -94,6 +95,57 @@ TEST_F(NcclCommTest, SumsOverTheRanksThatMeetByTheIdOfRankZero) {
     EXPECT_EQ(counts().destroyed, 3);
     EXPECT_EQ(counts().aborted, 0);
   }
+}
+
+TEST_F(NcclCommTest, SumsForOneRankAndLeavesTheOthersTheirOwn) {
+  RunRanks(3, [&](Comm* host) {
+    auto comm = NcclComm::Connect(Options(host));
+    ASSERT_TRUE(comm.ok()) << comm.status();
+    const auto own = static_cast<float>(1 + (*comm)->rank());
+    std::vector<float> values(100, own);
+    char stream = 0;
+    const NcclValues sent = {.data = values.data(), .count = 100};
+    ASSERT_TRUE((*comm)->ReduceSum("piece", sent, 1, &stream).ok());
+    ASSERT_TRUE((*comm)->WaitFor("gradients", Done(&stream)).ok());
+    EXPECT_EQ(values, std::vector<float>(100, (*comm)->rank() == 1 ? 6.0f : own));
+    ASSERT_TRUE(host->Barrier("end").ok());
+  });
+}
+
+TEST_F(NcclCommTest, SumsDoublesAndBf16) {
+  RunRanks(2, [&](Comm* host) {
+    auto comm = NcclComm::Connect(Options(host));
+    ASSERT_TRUE(comm.ok()) << comm.status();
+    std::vector<double> wide = {0x1p40 + (*comm)->rank(), 0.5};
+    std::vector<bf16> narrow(3, bf16(static_cast<float>(2 + (*comm)->rank())));
+    char stream = 0;
+    const NcclValues doubles = {
+        .data = wide.data(), .count = 2, .type = NcclValues::Type::kFloat64};
+    const NcclValues halves = {
+        .data = narrow.data(), .count = 3, .type = NcclValues::Type::kBfloat16};
+    ASSERT_TRUE((*comm)->AllReduceSum("norm", doubles, &stream).ok());
+    ASSERT_TRUE((*comm)->AllReduceSum("bucket", halves, &stream).ok());
+    ASSERT_TRUE((*comm)->WaitFor("gradients", Done(&stream)).ok());
+    EXPECT_EQ(wide, (std::vector<double>{0x1p41 + 1, 1.0})) << "a float has not so many bits";
+    for (const bf16 value : narrow) EXPECT_EQ(static_cast<float>(value), 5.0f);
+    ASSERT_TRUE(host->Barrier("end").ok());
+  });
+}
+
+TEST_F(NcclCommTest, CopiesFromOneRankToAllInPlaceOrElsewhere) {
+  RunRanks(3, [&](Comm* host) {
+    auto comm = NcclComm::Connect(Options(host));
+    ASSERT_TRUE(comm.ok()) << comm.status();
+    std::vector<float> own(10, static_cast<float>((*comm)->rank())), piece(10, -1.0f);
+    char stream = 0;
+    ASSERT_TRUE((*comm)->Broadcast("checkpoint", own.data(), piece.data(), 40, 2, &stream).ok());
+    ASSERT_TRUE((*comm)->Broadcast("weights", own.data(), own.data(), 40, 1, &stream).ok());
+    ASSERT_TRUE((*comm)->WaitFor("copies", Done(&stream)).ok());
+    EXPECT_EQ(piece, std::vector<float>(10, 2.0f));
+    EXPECT_EQ(own, std::vector<float>(10, 1.0f));
+    EXPECT_EQ((*comm)->sequence(), 2);
+    ASSERT_TRUE(host->Barrier("end").ok());
+  });
 }
 
 TEST_F(NcclCommTest, SaysWhichLibraryItHas) {

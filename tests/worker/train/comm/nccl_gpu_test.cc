@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <climits>
 #include <cstddef>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -15,6 +16,7 @@
 #include "absl/time/clock.h"
 #include "common/run/process.h"
 #include "kernels/cuda/device.h"
+#include "kernels/dtype.h"
 #include "tests/testing/temp_dir.h"
 #include "worker/train/comm/nccl_library.h"
 
@@ -31,6 +33,9 @@ static_assert(NCCL_CONFIG_UNDEF_INT == INT_MIN);
 static_assert(ncclInProgress == static_cast<int>(nsa::train::nccl::kInProgress));
 static_assert(ncclRemoteError == static_cast<int>(nsa::train::nccl::kRemoteError));
 static_assert(ncclFloat32 == static_cast<int>(nsa::train::nccl::kFloat32));
+static_assert(ncclInt8 == static_cast<int>(nsa::train::nccl::kInt8));
+static_assert(ncclFloat64 == static_cast<int>(nsa::train::nccl::kFloat64));
+static_assert(ncclBfloat16 == static_cast<int>(nsa::train::nccl::kBfloat16));
 static_assert(ncclSum == static_cast<int>(nsa::train::nccl::kSum));
 #endif
 
@@ -133,6 +138,35 @@ TEST_F(NcclGpuTest, SumsAreThoseOfTheCpuAndTheSameBitsOnAllRanksAndTwice) {
       EXPECT_TRUE(sums == before) << "the runs differ";
     }
     before = sums;
+  }
+}
+
+// What rank `rank` wrote, rounded to bf16 and back.
+std::vector<float> Rounded(const std::string& bytes, size_t count) {
+  std::vector<float> values(count);
+  std::memcpy(values.data(), bytes.data(), 4 * count);
+  for (float& value : values) value = static_cast<float>(bf16(value));
+  return values;
+}
+
+// Shares of the sums go to their ranks, and what these make of them to all.
+TEST_F(NcclGpuTest, SumsOfSharesAreThoseOfTheWholeAndReachAllRanks) {
+  if (!TwoGpus()) GTEST_SKIP() << "needs two GPUs";
+  const int world = std::min(cuda::DeviceCount(), 8);
+  for (const int ranks : {2, world}) {
+    const TempDir dir;
+    for (const char* const mode : {"sum", "bf16", "share", "share16"}) {
+      for (const Ended& end : RunRanks(mode, ranks, dir)) EXPECT_EQ(end.code, 0) << mode;
+      for (int rank = 1; rank < ranks; ++rank) {
+        EXPECT_TRUE(Read(dir / absl::StrCat(mode, 0)) == Read(dir / absl::StrCat(mode, rank)))
+            << mode << ": rank " << rank << " differs";
+      }
+    }
+    if (ranks > 2) continue;  // the order of a sum is another one
+    const size_t count = Read(dir / "sum0").size() / 4 - 16;
+    EXPECT_EQ(Rounded(Read(dir / "sum0"), count), Rounded(Read(dir / "share0"), count));
+    EXPECT_EQ(Rounded(Read(dir / "bf160"), count), Rounded(Read(dir / "share160"), count));
+    EXPECT_NE(Rounded(Read(dir / "bf160"), count), Rounded(Read(dir / "sum0"), count));
   }
 }
 

@@ -12,6 +12,7 @@
 #include "worker/train/model/block.h"
 #include "worker/train/model/model.h"
 #include "worker/train/model/parameters.h"
+#include "worker/train/model/shares.h"
 #include "worker/train/model/statistics/token_losses.h"
 
 namespace nsa::train {
@@ -64,6 +65,33 @@ TEST(Estimate, CountsTheParametersThatTheTrainerAllocates) {
   for (int round = 0; round < 100; ++round) {
     const v1::JobSpec spec = RandomJob(&random);
     EXPECT_EQ(ParameterCount(spec), ParameterLayout(spec).count()) << spec.DebugString();
+  }
+}
+
+TEST(Estimate, CountsTheMomentsOfTheLargestShare) {
+  std::mt19937 random(7);
+  for (int round = 0; round < 100; ++round) {
+    v1::JobSpec spec = RandomJob(&random);
+    if (round % 2 == 1) spec.mutable_train()->set_optimizer(v1::OPTIMIZER_MUON);
+    spec.mutable_runtime()->set_shard_optimizer(true);
+    const int32_t ranks = 2 + round % 5;
+    spec.mutable_resources()->set_gpus(ranks);
+    const ParameterLayout layout(spec);
+    const Shares shares(layout, spec.train(), ranks);
+    int64_t largest = 0, matrix = 0;
+    for (int32_t rank = 0; rank < ranks; ++rank) {
+      largest = std::max(largest, shares.of(rank).size());
+    }
+    for (const ParameterInfo& tensor : layout.tensors()) {
+      if (tensor.hidden && round % 2 == 1) matrix = std::max(matrix, tensor.size);
+    }
+    for (const MemoryItem& item : MemoryEstimate(spec)) {
+      if (item.name != "optimizer moments") continue;
+      // The layout also has gaps between tensors, and cuts are at multiples of 16.
+      const int64_t gaps = layout.size() - layout.count() + 32;
+      EXPECT_GE(item.bytes + 8 * gaps, 8 * largest) << spec.DebugString();
+      EXPECT_LE(item.bytes, 8 * (layout.size() / ranks + 1 + matrix)) << spec.DebugString();
+    }
   }
 }
 

@@ -1,0 +1,67 @@
+#include "common/estimate/devices.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/estimate/estimate.h"
+
+namespace nsa {
+namespace {
+
+constexpr std::string_view kFromDataSheet = "from its data sheet";
+
+struct DeviceSpeed {
+  std::string_view name;    // part of the GPU's name
+  double data_sheet_flops;  // dense bf16
+  double matrix_flops;      // bf16 matrix products, as reached
+  std::string_view source;  // where the expected speed is from
+};
+
+// The FLOP rate of large bf16 matrix products. H200: measured 2026-11-20, 8192³ (CUDA 13.0). Other
+// GPUs: the dense rate in the data sheet times the H200's ratio of measured rate to data sheet (788
+// of 989).
+constexpr DeviceSpeed kDevices[] = {
+    {"H200", 989e12, 788e12, "measured 2026-11-22"}, {"H100 PCIe", 756e12, 603e12, kFromDataSheet},
+    {"H100", 989e12, 788e12, kFromDataSheet},        {"A100", 312e12, 249e12, kFromDataSheet},
+    {"L40S", 362e12, 289e12, kFromDataSheet},        {"RTX 4090", 165e12, 132e12, kFromDataSheet},
+    {"RTX 3090", 71e12, 57e12, kFromDataSheet},
+};
+
+// An unknown GPU is taken for an A100.
+constexpr double kUnknownGpuFlops = 249e12;
+
+// Null when the name is not known.
+const DeviceSpeed* FindDevice(const std::string& name) {
+  for (const DeviceSpeed& device : kDevices) {
+    if (name.find(device.name) != std::string::npos) return &device;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+double MatrixFlops(const std::string& device_name) {
+  const DeviceSpeed* device = FindDevice(device_name);
+  return device != nullptr ? device->matrix_flops : kUnknownGpuFlops;
+}
+
+double PeakFlops(const std::string& device_name) {
+  const DeviceSpeed* device = FindDevice(device_name);
+  return device != nullptr ? device->data_sheet_flops : 0;
+}
+
+std::string SpeedSource(const std::string& device_name, int cores) {
+  if (device_name == "cpu") {
+    return absl::StrFormat("%d CPU %s, measured 2026-11-20", std::max(1, cores),
+                           cores > 1 ? "cores" : "core");
+  }
+  const DeviceSpeed* device = FindDevice(device_name);
+  if (device == nullptr) {
+    return absl::StrCat(device_name, " taken for an A100, ", std::string(kFromDataSheet));
+  }
+  return absl::StrCat(std::string(device->name), ", ", std::string(device->source));
+}
+
+}  // namespace nsa

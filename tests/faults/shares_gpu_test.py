@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+"""The optimizer's state divided over GPUs (runtime.shard_optimizer) and gradients that travel in bf16 (runtime.gradient_precision): memory,
+bits and speed with and without them, and checkpoints that continue with the other setting.
+
+    tests/faults/shares_gpu_test.py BIN_DIR                           the test, with all GPUs; skips (77) with fewer than two
+    tests/faults/shares_gpu_test.py BIN_DIR --ranks 2                 the same with two of them
+    tests/faults/shares_gpu_test.py BIN_DIR --bench                   speed and memory of each setting, with the model m7c
+    tests/faults/shares_gpu_test.py BIN_DIR --device cpu --shape tiny tests this script with two CPU ranks
+"""
+import os
+import pathlib
+import signal
+import statistics
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "testing"))
+from gpu_jobs import SHAPES, Outcome, check_equal, differences, main, steps_done  # noqa: E402
+
+SHARD, BF16 = "shard_optimizer: true", "gradient_precision: bf16"
+MUON = "optimizer: muon"
+STEPS, SAVE_EVERY = 40, 20
+MIB = 1 << 20
+# Where bits may differ: the order of sums of more than two ranks, and on a GPU Muon's products in other batches. The first loss is the same;
+# the others differ by roundings that grow.
+ROUNDING = 2e-3
+# Losses of gradients in bf16 against those in fp32: each gradient is rounded by 2^-9 of itself, independently. A wide bound, which a wrong sum
+# would break; the test prints the difference.
+BF16_ROUNDING = 2e-2
+
+
+def last_line(outcome, rank):
+    return outcome.lines[f"heartbeat_rank{rank}.jsonl"][STEPS]
+
+
+def allocated(outcome, ranks):
+    """Bytes of weights, gradients, moments and activations, the largest of the ranks."""
+    return max(last_line(outcome, rank)["mem_allocated_mib"] for rank in range(ranks)) * MIB
+
+
+def parameters(outcome):
+    model = outcome.out_dir / "checkpoints" / "latest.ckpt" / "model.safetensors"
+    return model.stat().st_size // 4
+
+
+def compare(what, one, other, same_bits):
+    if same_bits:
+        return check_equal(what, one, other)
+    across = differences(one, other)
+    print(f"{what}: losses differ by at most {max(across):.2g}, in the first step by {across[0]:.2g}")
+    assert across[0] <= 2e-5 and max(across) <= ROUNDING, f"{what}: more than the order of summation"
+
+
+def check_memory(runner, whole, divided, ranks):
+    if runner.options.device != "cuda":
+        return
+    saved = allocated(whole, ranks) - allocated(divided, ranks)
+    want = 12 * parameters(whole) * (1 - 1 / ranks)  # fp32 weights and two moments
+    print(f"memory of a rank, MiB: {allocated(whole, ranks) / MIB:.0f} whole, {allocated(divided, ranks) / MIB:.0f} divided; "
+          f"{saved / MIB:.0f} less ({want / MIB:.0f} expected)")
+    assert 0.9 * want <= saved <= 1.1 * want, "another saving than that of the state of the other ranks"
+
+
+def check_continues(runner, what, start, ranks, batch, whole, runtime, train, same_bits):
+    run = runner.run(what, ranks, batch, STEPS, save_every=SAVE_EVERY, resume=start, runtime=runtime, train=train)
+    across = [abs(a - b) for a, b in zip(run.losses(), whole.losses()[SAVE_EVERY:], strict=True)]
+    print(f"{what}: losses differ from the unbroken run by at most {max(across):.2g}")
+    if same_bits:
+        assert max(across) == 0 and run.model() == whole.model(), f"{what}: other bits"
+    assert max(across) <= ROUNDING, f"{what}: more than the order of summation"
+
+
+def check_killed(runner, divided, ranks, batch):
+    out_dir = runner.submit("killed", ranks, batch, STEPS, save_every=SAVE_EVERY // 2, runtime=SHARD)
+    checkpoint = out_dir / "checkpoints" / "latest.ckpt"
+    runner.service.wait_until(checkpoint.exists, 120, "the first checkpoint")
+    os.kill(runner.service.processes(runner.program)[-1], signal.SIGKILL)
+    print(f"a rank was killed after step {steps_done(out_dir)}")
+    runner.watch("killed")
+    assert "RESUMED" in runner.service.ctl("events", "killed").stdout, "it was not killed before its end"
+    check_equal("killed and resumed with divided state", Outcome(out_dir), divided)
+
+
+def check_optimizer(runner, name, train, ranks, batch):
+    """Returns the run with divided state."""
+    # Two ranks have one order of sums. Muon on a GPU multiplies the matrices of a share in other batches.
+    exact = runner.options.device == "cpu" or (ranks == 2 and not train)
+
+    def run(what, runtime):
+        outcome = runner.run(f"{name}-{what}", ranks, batch, STEPS, save_every=SAVE_EVERY, runtime=runtime, train=train)
+        assert all(outcome.losses(rank) == outcome.losses(0) for rank in range(ranks)), f"{name}-{what}: the ranks report different losses"
+        return outcome
+
+    whole, divided = run("whole", ""), run("divided", SHARD)
+    assert whole.losses()[-1] < whole.losses()[0], "it does not learn"
+    check_equal(f"{name}: divided state twice", divided, run("divided-again", SHARD))
+    compare(f"{name}: divided against whole state", divided, whole, exact)
+    check_memory(runner, whole, divided, ranks)
+    middle = f"checkpoints/step-{SAVE_EVERY:08d}"
+    check_continues(runner, f"{name}-to-whole", divided.out_dir / middle, ranks, batch, divided, "", train, exact)
+    check_continues(runner, f"{name}-to-divided", whole.out_dir / middle, ranks, batch, whole, SHARD, train, exact)
+    check_continues(runner, f"{name}-to-one", divided.out_dir / middle, 1, batch, divided, SHARD, train, False)
+
+    bf16 = run("bf16", BF16)
+    check_equal(f"{name}: gradients in bf16 twice", bf16, run("bf16-again", BF16))
+    compare(f"{name}: gradients in bf16, divided against whole state", run("bf16-divided", f"{SHARD}, {BF16}"), bf16, exact)
+    across = differences(bf16, whole)
+    print(f"{name}: gradients in bf16 against fp32: losses differ by at most {max(across):.2g}")
+    assert 0 < max(across) <= BF16_ROUNDING and across[0] <= 2e-5, "not the rounding to bf16"
+    return divided
+
+
+def test(runner):
+    ranks = runner.options.ranks
+    batch = max(4, ranks)
+    divided = check_optimizer(runner, "adamw", "", ranks, batch)
+    check_optimizer(runner, "muon", MUON, ranks, batch)
+    check_killed(runner, divided, ranks, batch)
+
+
+def bench(runner):
+    """Three rounds of all settings, so that a slow minute of the machine does not count for one of them only."""
+    ranks, seq_len = runner.options.ranks, SHAPES[runner.options.shape]["seq_len"]
+    settings = [(optimizer, runtime) for optimizer in ("", MUON) for runtime in ("", SHARD, BF16, f"{SHARD}, {BF16}")]
+    for sequences in (16, 2):
+        runs = {setting: [] for setting in settings}
+        for repeat in range(3):
+            for number, (optimizer, runtime) in enumerate(settings):
+                runs[optimizer, runtime].append(runner.run(f"bench-{sequences}-{number}-{repeat}", ranks, sequences * ranks, STEPS, accumulate=1,
+                                                           runtime=runtime, train=optimizer))
+        print(f"\n{ranks} ranks, {sequences} sequences of {seq_len} tokens each\n"
+              "     tok/s   ms a step   waiting, ms   optimizer, ms   MiB a rank   settings", flush=True)
+        for (optimizer, runtime), outcomes in runs.items():
+            step = statistics.median(outcome.step_seconds() for outcome in outcomes)
+            parts = [statistics.median(outcome.median(column) for outcome in outcomes) * 1e3
+                     for column in ("communication_seconds", "optimizer_seconds")]
+            print(f"{sequences * ranks * seq_len / step:10.0f} {1e3 * step:11.2f} {parts[0]:13.2f} {parts[1]:15.2f} "
+                  f"{allocated(outcomes[0], ranks) / MIB:12.0f}   {', '.join(filter(None, (optimizer or 'adamw', runtime)))}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(__doc__, test, bench, gpus_needed=2, cpu_ranks=2))

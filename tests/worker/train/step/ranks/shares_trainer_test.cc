@@ -1,0 +1,157 @@
+// runtime.shard_optimizer on the CPU: the same bits as without it, whatever the checkpoints were
+// written by.
+#include <gmock/gmock.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/checkpoint/safetensors_file.h"
+#include "tests/worker/train/step/ranks/shares_jobs.h"
+#include "worker/train/model/shares.h"
+
+namespace nsa::train {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+constexpr int64_t kSteps = 12;  // of Job()
+
+class SharesTest : public ::testing::TestWithParam<v1::Optimizer> {
+ protected:
+  v1::JobSpec JobFor(const std::string& out, bool shard) const {
+    return SharesJob(dir_, out, GetParam(), shard);
+  }
+
+  const TempDir dir_;
+};
+
+TEST_P(SharesTest, GiveTheBitsOfWholeStates) {
+  for (const int world : {1, 2, 3}) {
+    const std::string number = std::to_string(world);
+    const v1::JobSpec whole = JobFor("whole-" + number, false);
+    const v1::JobSpec divided = JobFor("divided-" + number, true);
+    EXPECT_EQ(RunToTheEnd(divided, world), RunToTheEnd(whole, world)) << world;
+    EXPECT_TRUE(Load(divided, kSteps) == Load(whole, kSteps)) << world;
+    EXPECT_EQ(Weights(divided.train().out_dir(), kSteps), Weights(whole.train().out_dir(), kSteps));
+  }
+}
+
+// Each of two parts of a run has another number of ranks or another setting.
+TEST_P(SharesTest, GoOnFromCheckpointsOfAnyRanksAndSetting) {
+  struct Part {
+    int world;
+    bool shard;
+  };
+  const std::vector<std::pair<Part, Part>> changes = {
+      {{2, true}, {2, false}}, {{2, false}, {2, true}}, {{2, true}, {3, true}},
+      {{3, true}, {2, true}},  {{3, true}, {1, true}},  {{1, false}, {3, true}},
+      {{2, true}, {2, true}},
+  };
+  for (const auto& [first, second] : changes) {
+    const std::string name =
+        absl::StrCat(first.world, first.shard, "-", second.world, second.shard);
+    const std::string whole = "whole-" + name, divided = "divided-" + name;
+    RunUntil(5, JobFor(whole, false), first.world);
+    RunUntil(5, JobFor(divided, first.shard), first.world);
+    const auto want = RunToTheEnd(JobFor(whole, false), second.world, 2);
+    EXPECT_THAT(want, SizeIs(kSteps - 5));
+    EXPECT_EQ(RunToTheEnd(JobFor(divided, second.shard), second.world, 2), want) << name;
+    EXPECT_TRUE(Load(JobFor(divided, false), kSteps) == Load(JobFor(whole, false), kSteps)) << name;
+  }
+}
+
+TEST_P(SharesTest, ARankWritesTheMomentsOfItsShareOnly) {
+  const v1::JobSpec spec = JobFor("out", true);
+  RunToTheEnd(spec, 3);
+  const ParameterLayout layout(spec);
+  const Shares shares(layout, spec.train(), 3);
+  for (int rank = 0; rank < 3; ++rank) {
+    const auto file =
+        SafetensorsFile::Open(CheckpointsDir(spec.train().out_dir()) / CheckpointName(kSteps) /
+                              absl::StrFormat("optimizer-%05d-of-00003.safetensors", rank));
+    ASSERT_OK(file);
+    EXPECT_EQ((*file)->metadata().at("begin"), absl::StrCat(shares.of(rank).begin));
+    EXPECT_EQ((*file)->metadata().at("end"), absl::StrCat(shares.of(rank).end));
+  }
+}
+
+// Two ranks with an out_dir each, as on two machines.
+RunOptions TwoMachines(const TempDir& dir, const std::string& name, int64_t generation) {
+  return {.world = 2, .generation = generation, .launch = [&dir, name](v1::WorkerLaunch* launch) {
+            launch->set_rank_address("127.0.0.1");
+            launch->mutable_spec()->mutable_train()->set_out_dir(
+                dir / absl::StrCat(name, "-", launch->rank()));
+          }};
+}
+
+TEST_P(SharesTest, EachMachineWritesWholeCheckpointsAndReceivesThem) {
+  const v1::JobSpec whole = JobFor("whole", false);
+  RunToTheEnd(whole, 2);
+  RunOptions stopped = TwoMachines(dir_, "machine", 1);
+  stopped.before = StopAt(5, 0).before;
+  const TempDir runs, more_runs;
+  for (const RankResult& rank : RunJob(runs, JobFor("", true), stopped)) {
+    ASSERT_EQ(rank.finished.reason(), "STOPPED_AT_STEP") << rank.finished.text();
+  }
+  std::filesystem::remove_all(dir_ / "machine-0");  // receives all from the other machine
+  for (const RankResult& rank :
+       RunJob(more_runs, JobFor("", true), TwoMachines(dir_, "machine", 2))) {
+    ASSERT_EQ(rank.finished.outcome(), v1::OUTCOME_COMPLETED) << rank.finished.text();
+    EXPECT_EQ(rank.started.resumed_step(), 5);
+  }
+  for (const char* const machine : {"machine-0", "machine-1"}) {
+    EXPECT_TRUE(Load(JobFor(machine, true), kSteps) == Load(whole, kSteps)) << machine;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Both, SharesTest,
+                         ::testing::Values(v1::OPTIMIZER_ADAMW, v1::OPTIMIZER_MUON),
+                         [](const auto& optimizer) {
+                           return optimizer.param == v1::OPTIMIZER_MUON ? "Muon" : "AdamW";
+                         });
+
+// A wrong bit is found in the step in which it is there. Where another rank has the share, that
+// rank's weights replace it in the next step; where its own rank has flipped it, all get it.
+TEST(Shares, AFlippedBitIsFound) {
+  for (const int rank : {0, 1}) {
+    setenv("NSA_TEST_FLIP_BIT_AT_STEP", absl::StrCat("6,", rank).c_str(), 1);
+    const TempDir dir, runs;
+    const auto ranks = RunJob(runs, SharesJob(dir, "out", v1::OPTIMIZER_ADAMW, true), {.world = 2});
+    unsetenv("NSA_TEST_FLIP_BIT_AT_STEP");
+    EXPECT_THAT(EventTexts(ranks[0], "PARAMETERS_DIFFER"), ElementsAre(HasSubstr("step 6: ")));
+    EXPECT_NE(BitsOf(ranks[0])[5].hash, BitsOf(ranks[1])[5].hash);
+    EXPECT_EQ(BitsOf(ranks[0])[7].hash, BitsOf(ranks[1])[7].hash);
+  }
+}
+
+TEST(Shares, AStepThatIsNotFiniteIsSkippedByAllRanks) {
+  const TempDir dir;
+  v1::JobSpec whole = SharesJob(dir, "whole", v1::OPTIMIZER_ADAMW, false);
+  whole.mutable_train()->set_lr(1e38);  // weights whose products overflow
+  whole.mutable_train()->set_warmup_steps(0);
+  whole.mutable_train()->set_grad_clip(0);
+  whole.mutable_guard()->set_max_consecutive_nonfinite(100);
+  v1::JobSpec divided = whole;
+  divided.mutable_train()->set_out_dir(dir / "divided");
+  divided.mutable_runtime()->set_shard_optimizer(true);
+  std::vector<std::vector<bool>> skipped;
+  for (const v1::JobSpec& spec : {whole, divided}) {
+    const TempDir runs;
+    const auto ranks = RunJob(runs, spec, {.world = 2});
+    std::vector<bool> steps;
+    for (const v1::StepRecord& step : ranks[1].steps) steps.push_back(step.skipped_nonfinite());
+    skipped.push_back(steps);
+    EXPECT_EQ(ranks[0].steps.back().parameters_hash(), ranks[1].steps.back().parameters_hash());
+  }
+  EXPECT_THAT(skipped[0], ::testing::Contains(true)) << "the test needs a step that is not finite";
+  EXPECT_EQ(skipped[0], skipped[1]);
+}
+
+}  // namespace
+}  // namespace nsa::train

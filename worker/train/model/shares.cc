@@ -1,0 +1,39 @@
+#include "worker/train/model/shares.h"
+
+#include <algorithm>
+
+#include "worker/train/model/parameters.h"
+
+namespace nsa::train {
+namespace {
+
+// As tensors are aligned in the arena.
+constexpr int64_t kMultiple = 16;
+
+// The matrix of Muon that `cut` is inside of; empty if it is inside none.
+Slice MatrixAround(const ParameterLayout& layout, int64_t cut) {
+  for (const ParameterInfo& tensor : layout.tensors()) {
+    const Slice place = {tensor.offset, tensor.offset + tensor.size};
+    if (tensor.hidden && place.begin < cut && cut < place.end) return place;
+  }
+  return {};
+}
+
+}  // namespace
+
+Shares::Shares(const ParameterLayout& layout, const v1::TrainSpec& train, int32_t ranks) {
+  const bool muon = train.optimizer() == v1::OPTIMIZER_MUON;
+  cuts_.push_back(0);
+  for (int32_t rank = 1; rank < ranks; ++rank) {
+    const auto even = static_cast<int64_t>(static_cast<__int128>(layout.size()) * rank / ranks);
+    int64_t cut = even / kMultiple * kMultiple;
+    const Slice matrix = muon ? MatrixAround(layout, cut) : Slice{};
+    // The sizes of Muon's matrices need not be multiples of 16: the gap behind one belongs to it.
+    const int64_t behind = (matrix.end + kMultiple - 1) / kMultiple * kMultiple;
+    if (!matrix.empty()) cut = cut - matrix.begin < behind - cut ? matrix.begin : behind;
+    cuts_.push_back(std::max(cut, cuts_.back()));
+  }
+  cuts_.push_back(layout.size());
+}
+
+}  // namespace nsa::train
