@@ -17,6 +17,7 @@
 #include "kernels/nsa/decode/project_row.h"
 #include "kernels/nsa/decode/row_linear.h"
 #include "kernels/nsa/gate/gate.h"
+#include "kernels/nsa/layer/head_parts.h"
 #include "kernels/nsa/layer/projections.h"
 #include "kernels/nsa/select/select_blocks.h"
 #include "kernels/optimizer/adamw.h"
@@ -75,6 +76,8 @@ absl::Status GateBackward(const Exec&, const GateBackwardArgs&) { return Missing
 absl::Status AddMeanGradient(const Exec&, const AddMeanGradientArgs&) {
   return Missing("AddMeanGradient");
 }
+absl::Status SplitHeads(const Exec&, const SplitHeadsArgs&) { return Missing("SplitHeads"); }
+absl::Status JoinHeads(const Exec&, const JoinHeadsArgs&) { return Missing("JoinHeads"); }
 absl::Status SplitProjections(const Exec&, const SplitProjectionsArgs&) {
   return Missing("SplitProjections");
 }

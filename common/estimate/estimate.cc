@@ -103,8 +103,10 @@ Kept MlpKept(const Sizes& s, int64_t tokens) {
   return {tokens * (2 * s.dim + 2 * s.hidden), 2 * tokens};
 }
 
-int64_t CompressedTokens(const NsaShape& shape) {
-  return int64_t{shape.batch} * shape.cmp_blocks();
+// Compressed tokens over all heads that are as much memory as a rank's.
+int64_t CompressedTokens(const v1::JobSpec& spec) {
+  const NsaShape shape = ShapeOf(spec);
+  return int64_t{shape.batch} * shape.cmp_blocks() / ContextOf(spec);
 }
 
 // Kept per block by the attention: rotated q and k (with qk_norm also their factors), branch
@@ -116,10 +118,11 @@ Kept AttentionKept(const v1::JobSpec& spec, const Sizes& s, int64_t tokens) {
   kept.elements = tokens * (s.q + count * s.k + (count > 1 ? count * s.o : 0));
   kept.words = tokens * (count * shape.n_heads + (count > 1 ? count * shape.n_kv_groups : 0));
   if (spec.model().qk_norm()) kept.words += tokens * (shape.n_heads + count * shape.n_kv_groups);
-  if (s.branches[kCmp] || s.branches[kSel]) kept.elements += CompressedTokens(shape) * s.k;
-  if (s.branches[kCmp]) kept.elements += CompressedTokens(shape) * s.v;
-  if (s.phi_mlp) kept.elements += CompressedTokens(shape) * (s.k + s.v);
+  if (s.branches[kCmp] || s.branches[kSel]) kept.elements += CompressedTokens(spec) * s.k;
+  if (s.branches[kCmp]) kept.elements += CompressedTokens(spec) * s.v;
+  if (s.phi_mlp) kept.elements += CompressedTokens(spec) * (s.k + s.v);
   if (s.branches[kSel]) kept.words += tokens * shape.n_kv_groups * shape.n_sel;
+  if (count == 1 && ContextOf(spec) > 1) kept.elements += tokens * s.o;
   return kept;
 }
 
@@ -131,8 +134,12 @@ Kept BackwardWorkspace(const v1::JobSpec& spec, const Sizes& s, int64_t tokens) 
   Kept kept;
   kept.elements = tokens * (2 * s.q + 2 * count * (s.k + s.v) + s.o + s.dim + s.hidden);
   if (count > 1) kept.elements += tokens * (s.k + (cpu ? count * s.o : 0));
-  if (s.branches[kCmp]) kept.elements += CompressedTokens(ShapeOf(spec)) * (s.k + s.v);
-  if (s.phi_mlp) kept.elements += CompressedTokens(ShapeOf(spec)) * (s.k + s.v);
+  if (s.branches[kCmp]) kept.elements += CompressedTokens(spec) * (s.k + s.v);
+  if (s.phi_mlp) kept.elements += CompressedTokens(spec) * (s.k + s.v);
+  if (ContextOf(spec) == 1) return kept;
+  // What is exchanged with the ranks of the same sequences, and gated outputs before the exchange.
+  kept.elements += tokens * std::max(s.o, s.q + count * (s.k + s.v));
+  if (count > 1) kept.elements += tokens * s.o;
   return kept;
 }
 
@@ -177,12 +184,13 @@ Activations ActivationBytes(const v1::JobSpec& spec, const std::vector<LayerKind
   const Sizes& model = kinds[0].sizes;
   const int64_t width = IsBf16(spec) ? 2 : 4;
   const int64_t n_layers = spec.model().n_layers();
-  const int64_t tokens = int64_t{ShapeOf(spec).batch} * spec.train().seq_len();
+  const int64_t tokens = RankTokens(spec);
   // The input of every block, the output of the last block and of the final norm, and a gradient;
   // rstd and the row losses. Also tokens, targets and document starts of every loaded pass: a GPU
   // loads all passes of a step.
   const int64_t loaded = spec.runtime().device() != v1::DEVICE_CPU ? PassesOf(spec).count : 1;
-  const Kept residuals{tokens * (n_layers + 3) * model.dim, (2 + 3 * loaded) * tokens};
+  const Kept residuals{tokens * (n_layers + 3) * model.dim,
+                       (2 + (2 + ContextOf(spec)) * loaded) * tokens};
   // Blocks share one MLP's memory when it is recomputed.
   const int64_t mlps = recompute == Recompute::kNothing ? n_layers : 1;
   const int64_t others = residuals.bytes(width) + mlps * MlpKept(model, tokens).bytes(width);
@@ -310,7 +318,7 @@ double FlopsPerToken(const v1::JobSpec& spec) {
 Recompute RecomputeOf(const v1::JobSpec& spec) {
   if (!spec.runtime().gradient_checkpointing()) return Recompute::kNothing;
   const int64_t width = IsBf16(spec) ? 2 : 4;
-  const int64_t tokens = int64_t{ShapeOf(spec).batch} * spec.train().seq_len();
+  const int64_t tokens = RankTokens(spec);
   int64_t kept = 0;
   for (const auto& [s, layers] : KindsOf(spec)) {
     kept +=
@@ -326,7 +334,7 @@ std::vector<MemoryItem> MemoryEstimate(const v1::JobSpec& spec) {
   const Recompute recompute = RecomputeOf(spec);
   const int64_t parameters = ParameterCount(spec);
   const int64_t width = bf16 ? 2 : 4;
-  const int64_t tokens = int64_t{ShapeOf(spec).batch} * spec.train().seq_len();
+  const int64_t tokens = RankTokens(spec);
 
   const int64_t share = LargestShare(spec, kinds);
 
@@ -359,7 +367,7 @@ std::vector<MemoryItem> MemoryEstimate(const v1::JobSpec& spec) {
   const int64_t mib = int64_t{1} << 20;
   if (cuda) {
     const int64_t layer = Largest(kinds, [&](const Sizes& s) {
-      return PlanLayerScratch(ShapeOf(spec), s.branches, s.phi_mlp).bytes;
+      return PlanLayerScratch(RankShapeOf(spec), s.branches, s.phi_mlp).bytes;
     });
     items.push_back(
         {"kernel scratch", std::max(layer, MuonScratchBytes(MuonMatrices(spec, kinds), 2))});
@@ -398,7 +406,7 @@ double ExpectedTokensPerSecond(const v1::JobSpec& spec, const std::string& devic
   if (device_name == "cpu") {
     return kCpuCoreFlops * std::max(1, cores) / (flops + ranks * muon / step_tokens);
   }
-  const double tokens = 1.0 * ShapeOf(spec).batch * spec.train().seq_len();
+  const double tokens = static_cast<double>(RankTokens(spec));
   const double share = kStepShare * tokens / (tokens + kHalfSpeedTokens);
   const double precision = IsBf16(spec) ? 1.0 : 0.1;  // fp32 without tensor cores
   const double computed = ranks * MatrixFlops(device_name) * share * precision / flops;

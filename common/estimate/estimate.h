@@ -11,7 +11,8 @@
 
 namespace nsa {
 
-// The attention shape of one rank's pass (passes.h). Does not validate.
+// The attention shape of one rank's pass (passes.h), with all heads: RankShapeOf() has those of a
+// rank. Does not validate.
 NsaShape ShapeOf(const v1::JobSpec& spec);
 
 // Vocabulary size: model.vocab, or the tokenizer's if that is 0; 0 with data.tokenizer: bpe, whose

@@ -20,13 +20,22 @@ double BytesOfAToken(const v1::JobSpec& spec) {
   return 40.0 * spec.model().n_layers() * spec.model().dim() + 4.0 * VocabOf(spec);
 }
 
+// Groups of ranks that share sequences.
+int32_t GroupsOf(const v1::JobSpec& spec, int32_t ranks) {
+  return std::max(1, ranks / ContextOf(spec));
+}
+
 }  // namespace
 
 int32_t RanksOf(const v1::JobSpec& spec) { return std::max(1, spec.resources().gpus()); }
 
+int32_t ContextOf(const v1::JobSpec& spec) {
+  return std::max(1, spec.resources().context_parallel());
+}
+
 Passes PassesOf(const v1::JobSpec& spec, int32_t ranks) {
   const int32_t micro_batches = std::max(1, spec.train().accumulate_grad_batches());
-  const int32_t sequences = spec.train().batch_size() / std::max(1, ranks);
+  const int32_t sequences = spec.train().batch_size() / GroupsOf(spec, ranks);
   const bool cuda = spec.runtime().device() != v1::DEVICE_CPU;
   const int32_t merged = cuda ? std::max(1, spec.runtime().merge_micro_batches()) : 1;
   if (micro_batches % merged != 0) return {micro_batches, 1, sequences};
@@ -38,9 +47,21 @@ Passes PassesOf(const v1::JobSpec& spec, int32_t ranks) {
 
 Passes PassesOf(const v1::JobSpec& spec) { return PassesOf(spec, RanksOf(spec)); }
 
+int64_t RankTokens(const v1::JobSpec& spec) {
+  return int64_t{PassesOf(spec).sequences} * spec.train().seq_len() / ContextOf(spec);
+}
+
+NsaShape RankShapeOf(const v1::JobSpec& spec) {
+  NsaShape shape = ShapeOf(spec);
+  shape.n_heads = std::max(1, shape.n_heads / ContextOf(spec));
+  shape.n_kv_groups = std::max(1, shape.n_kv_groups / ContextOf(spec));
+  return shape;
+}
+
 int32_t DefaultMerge(const v1::JobSpec& spec) {
   const v1::TrainSpec& train = spec.train();
-  const int64_t tokens = int64_t{train.batch_size()} / RanksOf(spec) * train.seq_len();
+  const int64_t tokens = train.batch_size() / GroupsOf(spec, RanksOf(spec)) *
+                         int64_t{train.seq_len()} / ContextOf(spec);
   if (tokens < 1 || tokens > kTokensOfAPass) return 1;
   int32_t best = 1;
   for (int32_t merged = 2; merged <= train.accumulate_grad_batches(); ++merged) {

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "common/nsa/nsa_shape.h"
 #include "nsa/v1/job.pb.h"
 
 namespace nsa {
@@ -16,11 +17,16 @@ namespace nsa {
 struct Passes {
   int32_t count = 1;      // in a step
   int32_t merged = 1;     // micro-batches in each of them
-  int32_t sequences = 1;  // of one rank in each of them
+  int32_t sequences = 1;  // of one rank, or of one group of ranks, in each of them
 };
 
 // Ranks of the job: resources.gpus, at least 1.
 int32_t RanksOf(const v1::JobSpec& spec);
+
+// Ranks that share a sequence, N: resources.context_parallel, at least 1. Rank r belongs to group r
+// / N, whose ranks have the same sequences; each has 1/N of their tokens, and for the attention 1/N
+// of the heads.
+int32_t ContextOf(const v1::JobSpec& spec);
 
 // The passes of one of `ranks` ranks: runtime.merge_micro_batches at a time on a GPU, 1 on the CPU.
 // Where it does not divide train.accumulate_grad_batches, which preflight refuses, nothing is
@@ -29,6 +35,14 @@ Passes PassesOf(const v1::JobSpec& spec, int32_t ranks);
 
 // The same for the job's own number of ranks.
 Passes PassesOf(const v1::JobSpec& spec);
+
+// Tokens of a rank in one pass: sequences · seq_len / N. Of the attention it has all tokens of 1/N
+// of the heads, which are as many values.
+int64_t RankTokens(const v1::JobSpec& spec);
+
+// The attention's shape on one rank in a pass: all tokens, 1/N of the heads and groups. Does not
+// validate.
+NsaShape RankShapeOf(const v1::JobSpec& spec);
 
 // The default of runtime.merge_micro_batches: the largest divisor of accumulate_grad_batches with
 // which a pass has at most 16,384 tokens of a rank and needs at most 6 GiB more than a single

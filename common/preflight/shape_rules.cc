@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "common/estimate/estimate.h"
 #include "common/estimate/layers.h"
+#include "common/estimate/passes.h"
 #include "common/job/data/tokenizer_files.h"
 #include "common/preflight/data_facts.h"
 #include "common/preflight/rules.h"
@@ -39,6 +40,45 @@ Problems Stride(const PreflightFacts& facts) {
   return problems;
 }
 
+// Ranks that share a sequence: whole groups of them, whole heads for each, as many tokens, and all
+// of a group on one machine and with the same sequences.
+Problems ContextParallel(const PreflightFacts& facts) {
+  constexpr const char* kField = "resources.context_parallel";
+  constexpr const char* kFix = "choose another, or set context_parallel: 1";
+  const v1::ResourceSpec& resources = facts.spec.resources();
+  if (!resources.has_context_parallel() || resources.context_parallel() == 1) return {};
+  const int64_t context = resources.context_parallel();
+  if (context < 1) {
+    return {{kField, absl::StrFormat("%d (1 or more)", context), "set context_parallel: 1"}};
+  }
+  Problems problems;
+  const auto divides = [&](const char* name, int64_t value) {
+    if (value % context == 0) return;
+    problems.push_back(
+        {kField, absl::StrFormat("%d (a divisor of %s, %d)", context, name, value), kFix});
+  };
+  divides("resources.gpus", facts.ranks());
+  divides("model.n_kv_groups", facts.spec.model().n_kv_groups());
+  divides("train.seq_len", facts.spec.train().seq_len());
+  if (facts.spec.data().allow_synthetic_fallback()) {
+    problems.push_back({"data.allow_synthetic_fallback",
+                        "true with context_parallel (false: a rank that alone falls back has other "
+                        "sequences than those that share its own)",
+                        "set allow_synthetic_fallback: false"});
+  }
+  const int64_t machines = facts.machines();
+  const bool whole = facts.ranks() % machines == 0 && facts.ranks() / machines % context == 0;
+  if (problems.empty() && machines > 1 && !whole) {
+    problems.push_back(
+        {"resources.nodes",
+         absl::StrFormat(
+             "%d machines for %d ranks (each with whole groups of context_parallel, %d)", machines,
+             facts.ranks(), context),
+         "set nodes: 1, or as many ranks on each machine as are whole groups"});
+  }
+  return problems;
+}
+
 // The job file's key for a field of NsaShape.
 std::string SpecField(std::string_view field) {
   if (field == "batch") return "train.batch_size";
@@ -52,7 +92,7 @@ std::string SpecField(std::string_view field) {
 // The shape of one rank's micro-batch. A batch smaller than the ranks counts as one sequence here;
 // BATCH_NOT_DIVISIBLE reports it.
 NsaShape RankShape(const PreflightFacts& facts) {
-  NsaShape shape = ShapeOf(facts.spec);
+  NsaShape shape = RankShapeOf(facts.spec);
   const bool some = facts.spec.train().batch_size() > 0 && facts.ranks() > 0;
   if (some && shape.batch == 0) shape.batch = 1;
   return shape;
@@ -60,7 +100,9 @@ NsaShape RankShape(const PreflightFacts& facts) {
 
 // Everything that NsaShape refuses except what SHAPE_GROUPS and SHAPE_STRIDE report.
 Problems Invalid(const PreflightFacts& facts) {
-  if (!Groups(facts).empty() || !Stride(facts).empty()) return {};
+  if (!Groups(facts).empty() || !Stride(facts).empty() || !ContextParallel(facts).empty()) {
+    return {};
+  }
   const NsaShape shape = RankShape(facts);
   const std::optional<ShapeProblem> problem =
       facts.cuda() ? shape.FindProblemOnCuda() : shape.FindProblem();
@@ -80,11 +122,14 @@ Problems CudaWidth(const PreflightFacts& facts) {
 
 Problems BatchNotDivisible(const PreflightFacts& facts) {
   const int64_t batch = facts.spec.train().batch_size();
-  if (facts.ranks() < 1 || batch % facts.ranks() == 0) return {};
-  return {{"train.batch_size",
-           absl::StrFormat("%d sequences (a multiple of the %d ranks)", batch, facts.ranks()),
-           absl::StrFormat("set it to %d, or change resources.gpus",
-                           (batch / facts.ranks() + 1) * facts.ranks())}};
+  const int context = ContextOf(facts.spec);
+  const int64_t groups = facts.ranks() / context;
+  if (groups < 1 || facts.ranks() % context != 0 || batch % groups == 0) return {};
+  return {
+      {"train.batch_size",
+       absl::StrFormat("%d sequences (a multiple of the %d %s)", batch, groups,
+                       context == 1 ? "ranks" : "groups of ranks"),
+       absl::StrFormat("set it to %d, or change resources.gpus", (batch / groups + 1) * groups)}};
 }
 
 Problems MergeNotDivisible(const PreflightFacts& facts) {
@@ -178,8 +223,12 @@ constexpr PreflightRule kRules[] = {
      kError, kError, false, kGuardsSizes, Invalid},
     {"CUDA_WIDTH", "dim is not a multiple of 8, on a GPU", kError, kError, false, kNothing,
      CudaWidth},
-    {"BATCH_NOT_DIVISIBLE", "batch_size is not a multiple of the ranks", kError, kError, false,
-     kGuardsSizes, BatchNotDivisible},
+    {"BATCH_NOT_DIVISIBLE",
+     "batch_size is not a multiple of the ranks, or of the groups that share sequences", kError,
+     kError, false, kGuardsSizes, BatchNotDivisible},
+    {"CONTEXT_PARALLEL",
+     "context_parallel does not divide ranks, groups or tokens, or several machines share a group",
+     kError, kError, false, kGuardsSizes, ContextParallel},
     {"MERGE_NOT_DIVISIBLE", "merge_micro_batches does not divide accumulate_grad_batches", kError,
      kError, false, kGuardsSizes, MergeNotDivisible},
     {"BRANCHES_INVALID", "a branch is unknown or named twice, or layers does not fit the model",

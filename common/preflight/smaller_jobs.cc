@@ -1,5 +1,7 @@
 #include "common/preflight/smaller_jobs.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -47,8 +49,9 @@ std::vector<Change> SmallerJobs(const PreflightFacts& facts) {
   }
   const int batch = spec.train().batch_size();
   const int accumulate = spec.train().accumulate_grad_batches();
+  const int64_t groups = std::max<int64_t>(1, facts.ranks() / ContextOf(spec));
   for (int factor = 2; factor <= batch; ++factor) {
-    if (batch % factor != 0 || (batch / factor) % facts.ranks() != 0) continue;
+    if (batch % factor != 0 || (batch / factor) % groups != 0) continue;
     add("batch_size",
         absl::StrFormat("%d with accumulate_grad_batches: %d", batch / factor, accumulate * factor),
         [&](v1::JobSpec* s) {

@@ -15,10 +15,10 @@ name: {name}
 model: {model}
 nsa: {nsa}
 data: {{source: synthetic, tokenizer: byte}}
-runtime: {{device: {device}, precision: {precision}, gradient_checkpointing: false, cuda_graphs: {graphs}{merge}{runtime}}}
+runtime: {{device: {device}, precision: {precision}, gradient_checkpointing: {checkpointing}, cuda_graphs: {graphs}{merge}{runtime}}}
 train: {{steps: {steps}, seq_len: {seq_len}, batch_size: {batch}, accumulate_grad_batches: {accumulate}, lr: 3.0e-4, warmup_steps: 10,
         eval_every: 0, save_every: {save_every}, keep_checkpoints: 2, log_every: 1, seed: 3, out_dir: {out_dir}{train}}}
-resources: {{gpus: {ranks}}}
+resources: {{gpus: {ranks}, context_parallel: {context}}}
 restart: {{max_restarts: 2, backoff_seconds: 4, hang_timeout_seconds: {hang_timeout}, resume: {resume}}}
 preflight: {{policy: experiment}}
 """
@@ -46,14 +46,15 @@ class Runner:
         self.program = "nsa-worker-cuda" if options.device == "cuda" else "nsa-worker"
 
     def write(self, name, ranks, batch, steps, save_every=0, accumulate=2, graphs=True, hang_timeout=60,
-              resume="auto", apart=False, runtime="", train=""):
+              resume="auto", apart=False, runtime="", train="", context=1, seq_len=None, checkpointing=False):
         """Writes the job file. The job's output goes to the folder with its name. `apart`: each micro-batch is a pass of its own. `runtime`,
         `train`: further settings of these sections, "key: value"."""
         job = self.folder / f"{name}.yaml"
+        shape = SHAPES[self.options.shape] | ({"seq_len": seq_len} if seq_len else {})
         job.write_text(JOB.format(name=name, ranks=ranks, batch=batch, steps=steps, save_every=save_every or steps, accumulate=accumulate,
                                   hang_timeout=hang_timeout, resume=resume, merge=", merge_micro_batches: 1" if apart else "", graphs=str(graphs).lower(), out_dir=self.folder / name,
-                                  device=self.options.device, runtime=", " * bool(runtime) + runtime, train=", " * bool(train) + train,
-                                  precision="bf16" if self.options.device == "cuda" else "fp32", **SHAPES[self.options.shape]))
+                                  device=self.options.device, context=context, checkpointing=str(checkpointing).lower(), runtime=", " * bool(runtime) + runtime, train=", " * bool(train) + train,
+                                  precision="bf16" if self.options.device == "cuda" else "fp32", **shape))
         return job
 
     def submit(self, name, *arguments, **more):

@@ -68,6 +68,8 @@ const RuleCase kCases[] = {
        job->machine.gpus.push_back(job->machine.gpus[0]);
        Train(job)->set_batch_size(3);
      }},
+    {"CONTEXT_PARALLEL", "resources.context_parallel", "2 (a divisor of resources.gpus, 1)",
+     [](GoodJob* job) { job->spec.mutable_resources()->set_context_parallel(2); }},
     {"MERGE_NOT_DIVISIBLE", "runtime.merge_micro_batches",
      "3 (a divisor of accumulate_grad_batches, 4)",
      [](GoodJob* job) {

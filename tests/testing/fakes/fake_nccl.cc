@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <mutex>
+#include <tuple>
 #include <vector>
 
 #ifndef FAKE_NCCL_VERSION
@@ -20,6 +22,8 @@ enum Result : int { kSuccess = 0, kInvalidArgument = 4, kRemoteError = 6, kInPro
 struct UniqueId {
   char bytes[128];
 };
+
+struct Communicator;
 
 // A collective, which the ranks join one after another.
 struct Sum {
@@ -35,10 +39,26 @@ struct Sum {
   bool copies = false;  // the root's bytes instead of sums
 };
 
+// A send or receive between ncclGroupStart and ncclGroupEnd.
+struct Transfer {
+  Communicator* communicator;
+  int peer;
+  const void* send;  // or null
+  void* receive;
+  size_t bytes;
+  void* stream;
+};
+
+// From one rank to another: bytes that were sent and not received, and receives that wait for them.
+struct Pipe {
+  std::deque<std::vector<char>> sent;
+  std::deque<Transfer> waiting;
+};
+
 struct Communicator {
-  int64_t gang;
-  int world_size;
-  int rank;
+  int64_t gang = 0;
+  int rank = 0;
+  int world_size = 0;
   int64_t next_sum = 0;
   int looks_until_settled = 0;
   bool enqueued = false;
@@ -51,6 +71,8 @@ struct World {
   int64_t gangs = 0;
   std::map<std::pair<int64_t, int64_t>, Sum> sums;                    // by gang and number
   std::map<void*, std::pair<std::pair<int64_t, int64_t>, int>> last;  // stream → sum, world size
+  std::map<std::tuple<int64_t, int, int>, Pipe> pipes;                // by gang, source and target
+  std::map<void*, int64_t> waiting;                                   // receives of a stream
 };
 
 World& TheWorld() {
@@ -138,6 +160,43 @@ int Join(Communicator* communicator, const Sum& what, const void* send, void* re
   return kInProgress;
 }
 
+thread_local int open_groups = 0;
+thread_local std::vector<Transfer> group;
+
+void Deliver(World* world, Pipe* pipe) {
+  while (!pipe->sent.empty() && !pipe->waiting.empty()) {
+    const Transfer to = pipe->waiting.front();
+    std::memcpy(to.receive, pipe->sent.front().data(), to.bytes);
+    pipe->sent.pop_front();
+    pipe->waiting.pop_front();
+    --world->waiting[to.stream];
+  }
+}
+
+void Enqueue(World* world, const Transfer& t) {
+  const int64_t gang = t.communicator->gang;
+  const int rank = t.communicator->rank;
+  if (t.send != nullptr) {
+    Pipe* const pipe = &world->pipes[{gang, rank, t.peer}];
+    const char* const bytes = static_cast<const char*>(t.send);
+    pipe->sent.emplace_back(bytes, bytes + t.bytes);
+    Deliver(world, pipe);
+  } else {
+    Pipe* const pipe = &world->pipes[{gang, t.peer, rank}];
+    pipe->waiting.push_back(t);
+    ++world->waiting[t.stream];
+    Deliver(world, pipe);
+  }
+}
+
+int AddToGroup(const Transfer& transfer, int type) {
+  const bool fits = type == 1 && open_groups > 0 && transfer.peer >= 0 &&
+                    transfer.peer < transfer.communicator->world_size;
+  if (!fits || TheWorld().mood == kFakeRefusesSums) return kInvalidArgument;
+  group.push_back(transfer);
+  return kSuccess;
+}
+
 }  // namespace
 
 extern "C" {
@@ -158,6 +217,7 @@ void FakeNcclRead(FakeNcclCounts* counts) {
 bool FakeNcclDone(void* stream) {
   World& world = TheWorld();
   const std::lock_guard<std::mutex> lock(world.mutex);
+  if (world.waiting[stream] > 0) return false;
   const auto last = world.last.find(stream);
   if (last == world.last.end()) return true;
   const auto& [sum, world_size] = last->second;
@@ -185,7 +245,7 @@ int ncclCommInitRankConfig(Communicator** communicator, int world_size, UniqueId
   int blocking = 1;
   std::memcpy(&blocking, static_cast<const char*>(config) + 16, sizeof(blocking));
   if (id.bytes[127] != 0x5a || blocking != 0) return kInvalidArgument;
-  *communicator = new Communicator{.world_size = world_size, .rank = rank};
+  *communicator = new Communicator{.rank = rank, .world_size = world_size};
   std::memcpy(&(*communicator)->gang, id.bytes, sizeof(int64_t));
   (*communicator)->looks_until_settled = world.mood == kFakeNeverJoins ? 1 << 30 : 3;
   ++world.counts.joined;
@@ -222,6 +282,34 @@ int ncclBroadcast(const void* send, void* receive, size_t count, int type, int r
                   Communicator* communicator, void* stream) {
   return Join(communicator, {.count = count, .type = type, .root = root, .copies = true}, send,
               receive, stream);
+}
+
+int ncclGroupStart() {
+  ++open_groups;
+  return kSuccess;
+}
+
+int ncclSend(const void* send, size_t count, int type, int peer, Communicator* communicator,
+             void* stream) {
+  return AddToGroup({communicator, peer, send, nullptr, count, stream}, type);
+}
+
+int ncclRecv(void* receive, size_t count, int type, int peer, Communicator* communicator,
+             void* stream) {
+  return AddToGroup({communicator, peer, nullptr, receive, count, stream}, type);
+}
+
+int ncclGroupEnd() {
+  if (--open_groups > 0 || group.empty()) return kSuccess;
+  World& world = TheWorld();
+  const std::lock_guard<std::mutex> lock(world.mutex);
+  for (const Transfer& transfer : group) Enqueue(&world, transfer);
+  Communicator* const communicator = group.front().communicator;
+  group.clear();
+  communicator->enqueued = true;
+  ++world.counts.exchanges;
+  communicator->looks_until_settled = 2;
+  return kInProgress;
 }
 
 int ncclCommDestroy(Communicator* communicator) {

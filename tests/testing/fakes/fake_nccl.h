@@ -11,7 +11,7 @@ enum FakeNcclMood : int {
   kFakeWell = 0,           // sums as soon as every rank has called; does nothing before that
   kFakeNeverJoins = 1,     // ncclCommInitRankConfig stays in progress
   kFakeRemoteError = 2,    // communicators report ncclRemoteError once a sum is enqueued
-  kFakeRefusesSums = 3,    // ncclAllReduce returns ncclInvalidArgument
+  kFakeRefusesSums = 3,    // ncclAllReduce, ncclSend and ncclRecv return ncclInvalidArgument
   kFakeAbortHangs = 4,     // ncclCommAbort does not return for ten seconds
   kFakeSlowToEnqueue = 5,  // ncclAllReduce stays in progress for the first few queries
 };
@@ -20,11 +20,11 @@ enum FakeNcclMood : int {
 using FakeNcclSetFunction = void (*)(int mood);
 
 struct FakeNcclCounts {
-  int64_t joined = 0, sums = 0, aborted = 0, destroyed = 0, looks = 0;
+  int64_t joined = 0, sums = 0, exchanges = 0, aborted = 0, destroyed = 0, looks = 0;
 };
 using FakeNcclReadFunction = void (*)(FakeNcclCounts* counts);
 
-// Whether every rank has called the sum that was last enqueued on `stream`. Tests use the address
-// of any variable as a stream.
+// Whether every rank has called the sum that was last enqueued on `stream`, and all that it
+// receives has been sent. Tests use the address of any variable as a stream.
 using FakeNcclDoneFunction = bool (*)(void* stream);
 }

@@ -40,6 +40,11 @@ class SingleRankComm final : public Comm {
   }
   absl::Status DoAllReduce(Reduce, std::span<double>) override { return absl::OkStatus(); }
   absl::Status DoBroadcast(int, std::span<std::byte>) override { return absl::OkStatus(); }
+  absl::Status DoExchangeInGroups(int, std::span<const std::byte> send,
+                                  std::span<std::byte> receive) override {
+    std::copy(send.begin(), send.end(), receive.begin());
+    return absl::OkStatus();
+  }
   absl::Status DoBarrier() override { return absl::OkStatus(); }
 };
 
@@ -84,6 +89,19 @@ absl::Status Comm::AllReduce(std::string_view name, Reduce reduce, std::span<dou
 absl::Status Comm::Broadcast(std::string_view name, int root, std::span<std::byte> bytes) {
   const OnPage on_page(page_, name);
   return Annotate(DoBroadcast(root, bytes), name);
+}
+
+absl::Status Comm::ExchangeInGroups(std::string_view name, int group_size,
+                                    std::span<const std::byte> send, std::span<std::byte> receive) {
+  if (group_size < 1 || world_size() % group_size != 0 || send.size() % group_size != 0 ||
+      send.size() != receive.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        absl::string_view(name.data(), name.size()), ": groups of ", group_size, " of ",
+        world_size(), " ranks, ", send.size(), " bytes to send and ", receive.size(),
+        " to receive (whole groups, a block for each rank of one); correct the caller"));
+  }
+  const OnPage on_page(page_, name);
+  return Annotate(DoExchangeInGroups(group_size, send, receive), name);
 }
 
 absl::Status Comm::Barrier(std::string_view name) {

@@ -60,6 +60,13 @@ class Comm {
   // Copies the bytes of rank `root` to every rank.
   absl::Status Broadcast(std::string_view name, int root, std::span<std::byte> bytes);
 
+  // All-to-all within groups of `group_size` consecutive ranks, which divides the world size.
+  // `send` and `receive` are group_size equal blocks: block p of `send` goes to rank p of the
+  // group, and block p of `receive` comes from it. They must not overlap. InvalidArgument when
+  // sizes do not fit.
+  absl::Status ExchangeInGroups(std::string_view name, int group_size,
+                                std::span<const std::byte> send, std::span<std::byte> receive);
+
   // Returns when every rank has called it.
   absl::Status Barrier(std::string_view name);
 
@@ -75,6 +82,8 @@ class Comm {
                                    Wire wire) = 0;
   virtual absl::Status DoAllReduce(Reduce reduce, std::span<double> values) = 0;
   virtual absl::Status DoBroadcast(int root, std::span<std::byte> bytes) = 0;
+  virtual absl::Status DoExchangeInGroups(int group_size, std::span<const std::byte> send,
+                                          std::span<std::byte> receive) = 0;
   virtual absl::Status DoBarrier() = 0;
 
  private:

@@ -1,6 +1,8 @@
 // Collectives over a ring of TCP connections. An all-reduce is a reduce-scatter, then an
 // all-gather: piece r is summed once around the ring, from the rank behind r to rank r, and the sum
 // is passed on to all ranks. So the order of every sum is fixed, and all ranks get the same bits.
+// An exchange in groups passes blocks on until they arrive: W − 1 hops, and a block is sent as often
+// as its ranks are apart. It moves values and computes nothing.
 #include <algorithm>
 #include <vector>
 
@@ -73,12 +75,55 @@ class TcpComm final : public Comm {
     return ring_.Transfer(bytes, {});
   }
 
+  // The blocks travel along the ring, all ranks' at the same time: after h hops a rank has those of
+  // the rank h before it that have not arrived, in the order in which they will, keeps the first if
+  // it is its own, and sends the rest on.
+  absl::Status DoExchangeInGroups(int group_size, std::span<const std::byte> send,
+                                  std::span<std::byte> receive) override {
+    const size_t block = send.size() / group_size;
+    const int first = rank_ / group_size * group_size;
+    const auto put = [&](std::span<const std::byte> from, int source) {
+      std::copy(from.begin(), from.end(), receive.subspan(block * (source - first), block).begin());
+    };
+    std::vector<std::byte> travelling, came;
+    for (int hops = 1; hops < world_size_; ++hops) {
+      if (!SameGroup(rank_, rank_ + hops, group_size)) continue;
+      const auto mine = send.subspan(block * (Wrapped(rank_ + hops) - first), block);
+      travelling.insert(travelling.end(), mine.begin(), mine.end());
+    }
+    put(send.subspan(block * (rank_ - first), block), rank_);
+    for (int hops = 1; hops < world_size_; ++hops) {
+      const int source = Wrapped(rank_ - hops);
+      came.resize(block * Left(source, hops, group_size));
+      NSA_RETURN_IF_ERROR(ring_.Transfer(travelling, came));
+      const bool arrived = SameGroup(source, rank_, group_size);
+      if (arrived) put(std::span(came).first(block), source);
+      travelling.assign(came.begin() + static_cast<ptrdiff_t>(arrived ? block : 0), came.end());
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status DoBarrier() override {
     double nothing = 0;
     return DoAllReduce(Reduce::kSum, std::span<double>(&nothing, 1));
   }
 
  private:
+  int Wrapped(int rank) const { return (rank % world_size_ + world_size_) % world_size_; }
+
+  bool SameGroup(int a, int b, int group_size) const {
+    return Wrapped(a) / group_size == Wrapped(b) / group_size;
+  }
+
+  // Blocks of rank `source` that have not arrived before hop `hops`.
+  size_t Left(int source, int hops, int group_size) const {
+    size_t left = 0;
+    for (int h = hops; h < world_size_; ++h) {
+      if (SameGroup(source, source + h, group_size)) ++left;
+    }
+    return left;
+  }
+
   // Piece `index`, modulo the world size.
   template <class T>
   std::span<T> Piece(std::span<T> values, std::span<const int64_t> cuts, int index) const {

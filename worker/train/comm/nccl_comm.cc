@@ -99,6 +99,8 @@ class NcclComm::Impl {
   absl::Status ReduceSum(std::string_view name, const NcclValues& values, int root, void* stream);
   absl::Status Broadcast(std::string_view name, const void* from, void* to, int64_t bytes, int root,
                          void* stream);
+  absl::Status Exchange(std::string_view name, std::span<const NcclTransfer> transfers,
+                        void* stream);
   absl::Status WaitFor(std::string_view name, const std::function<absl::StatusOr<bool>()>& done);
   void Touch() { touched_ = clock_.Monotonic(); }
   absl::Status Check();
@@ -116,6 +118,7 @@ class NcclComm::Impl {
   absl::Status Settle(std::string_view call, nccl::Result result);
   absl::Status Enqueue(std::string_view name, std::string_view call,
                        const std::function<nccl::Result()>& enqueue);
+  absl::Status EnqueueExchange(std::span<const NcclTransfer> transfers, void* stream);
   absl::Status WaitUntilDone(const std::function<absl::StatusOr<bool>()>& done);
   absl::Status Late() const;
   void End(nccl::Result (*call)(nccl::Communicator));
@@ -253,6 +256,32 @@ absl::Status NcclComm::Impl::Broadcast(std::string_view name, const void* from, 
   });
 }
 
+absl::Status NcclComm::Impl::EnqueueExchange(std::span<const NcclTransfer> transfers,
+                                             void* stream) {
+  NSA_RETURN_IF_ERROR(ToStatus(library_.group_start(), "ncclGroupStart"));
+  absl::Status enqueued;
+  for (const NcclTransfer& t : transfers) {
+    const auto bytes = static_cast<size_t>(t.bytes);
+    enqueued.Update(ToStatus(
+        library_.send(t.send, bytes, nccl::kUint8, t.peer, communicator_, stream), "ncclSend"));
+    enqueued.Update(
+        ToStatus(library_.receive(t.receive, bytes, nccl::kUint8, t.peer, communicator_, stream),
+                 "ncclRecv"));
+  }
+  // Also after an error: a group must not stay open.
+  const absl::Status settled = Settle("ncclGroupEnd", library_.group_end());
+  return enqueued.ok() ? settled : enqueued;
+}
+
+absl::Status NcclComm::Impl::Exchange(std::string_view name,
+                                      std::span<const NcclTransfer> transfers, void* stream) {
+  if (!broken_.ok()) return broken_;
+  ++sequence_;
+  broken_ = Annotate(EnqueueExchange(transfers, stream), name);
+  if (!broken_.ok()) Abort();
+  return broken_;
+}
+
 absl::Status NcclComm::Impl::WaitFor(std::string_view name,
                                      const std::function<absl::StatusOr<bool>()>& done) {
   if (!broken_.ok()) return broken_;
@@ -316,6 +345,11 @@ absl::Status NcclComm::ReduceSum(std::string_view name, const NcclValues& values
 absl::Status NcclComm::Broadcast(std::string_view name, const void* from, void* to, int64_t bytes,
                                  int root, void* stream) {
   return impl_->Broadcast(name, from, to, bytes, root, stream);
+}
+
+absl::Status NcclComm::Exchange(std::string_view name, std::span<const NcclTransfer> transfers,
+                                void* stream) {
+  return impl_->Exchange(name, transfers, stream);
 }
 
 absl::Status NcclComm::WaitFor(std::string_view name,

@@ -1,6 +1,6 @@
-// Sums and copies between GPUs with NCCL. The ranks of a gang connect with the help of their host
-// Comm, which broadcasts the communicator's unique id. Later the host Comm detects lost ranks, for
-// which NCCL's kernels on the other ranks would wait for ever.
+// Sums, copies and exchanges between GPUs with NCCL. The ranks of a gang connect with the help of
+// their host Comm, which broadcasts the communicator's unique id. Later the host Comm detects lost
+// ranks, for which NCCL's kernels on the other ranks would wait for ever.
 //
 // No call blocks without a time limit. The communicator is non-blocking; to wait for the GPU, use
 // WaitFor(), which checks NCCL's state, the other ranks and the clock. A lost peer gives
@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -41,6 +42,14 @@ struct NcclValues {
   void* data = nullptr;
   int64_t count = 0;
   Type type = Type::kFloat32;
+};
+
+// `bytes` bytes to another rank, and as many from it; device memory.
+struct NcclTransfer {
+  int peer = 0;
+  const void* send = nullptr;
+  void* receive = nullptr;
+  int64_t bytes = 0;
 };
 
 // One thread at a time.
@@ -70,6 +79,13 @@ class NcclComm {
   // other ranks is not read. On `root` both may be the same.
   absl::Status Broadcast(std::string_view name, const void* from, void* to, int64_t bytes, int root,
                          void* stream);
+
+  // Sends and receives at the same time. Enqueues on `stream`, as AllReduceSum() does. The peers of
+  // `transfers` enqueue theirs with this rank, each in the same order between two ranks; ranks that
+  // are in none need not call it. `transfers` may have any number of pairs for a peer, but no
+  // pair with this rank itself.
+  absl::Status Exchange(std::string_view name, std::span<const NcclTransfer> transfers,
+                        void* stream);
 
   // Waits until `done` returns true, e.g. because an event behind the collectives has happened. An
   // error of `done` ends the wait and is returned. But if a peer is found to be lost shortly after

@@ -54,6 +54,10 @@ absl::StatusOr<Library> Load(const std::string& file) {
   NSA_RETURN_IF_ERROR(shared.Resolve("ncclAllReduce", &library.all_reduce));
   NSA_RETURN_IF_ERROR(shared.Resolve("ncclReduce", &library.reduce));
   NSA_RETURN_IF_ERROR(shared.Resolve("ncclBroadcast", &library.broadcast));
+  NSA_RETURN_IF_ERROR(shared.Resolve("ncclGroupStart", &library.group_start));
+  NSA_RETURN_IF_ERROR(shared.Resolve("ncclGroupEnd", &library.group_end));
+  NSA_RETURN_IF_ERROR(shared.Resolve("ncclSend", &library.send));
+  NSA_RETURN_IF_ERROR(shared.Resolve("ncclRecv", &library.receive));
   NSA_RETURN_IF_ERROR(shared.Resolve("ncclGetErrorString", &library.error_string));
   NSA_RETURN_IF_ERROR(shared.Resolve("ncclGetLastError", &library.last_error));
   return library;

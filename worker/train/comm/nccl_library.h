@@ -27,6 +27,7 @@ enum Result : int {
 
 // ncclDataType_t.
 constexpr int kInt8 = 0;
+constexpr int kUint8 = 1;
 constexpr int kFloat32 = 7;
 constexpr int kFloat64 = 8;
 constexpr int kBfloat16 = 9;
@@ -69,6 +70,12 @@ struct Library {
                    Communicator, void* stream) = nullptr;
   Result (*broadcast)(const void* send, void* receive, size_t count, int type, int root,
                       Communicator, void* stream) = nullptr;
+  Result (*group_start)() = nullptr;
+  Result (*group_end)() = nullptr;
+  Result (*send)(const void* send, size_t count, int type, int peer, Communicator,
+                 void* stream) = nullptr;
+  Result (*receive)(void* receive, size_t count, int type, int peer, Communicator,
+                    void* stream) = nullptr;
   const char* (*error_string)(Result) = nullptr;
   const char* (*last_error)(Communicator) = nullptr;
 

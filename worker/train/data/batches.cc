@@ -34,11 +34,11 @@ absl::StatusOr<Batch> BatchMaker::Make(const DataPosition& position) const {
   const int32_t seq_len = shape_.seq_len;
   Batch batch;
   batch.rows = shape_.rows();
-  batch.seq_len = seq_len;
+  batch.seq_len = seq_len / shape_.context;
   batch.source = source_->source();
-  batch.tokens.resize(static_cast<size_t>(batch.rows) * seq_len);
+  batch.tokens.resize(static_cast<size_t>(batch.rows) * batch.seq_len);
   batch.targets.resize(batch.tokens.size());
-  if (shape_.document_mask) batch.doc_start.resize(batch.tokens.size());
+  if (shape_.document_mask) batch.doc_start.resize(static_cast<size_t>(batch.rows) * seq_len);
   std::vector<int32_t> row(seq_len + 1);
   for (int32_t b = 0; b < batch.rows; ++b) {
     const DataPosition at = Advance(position, shape_.first_row() + b, order_.rows());
@@ -57,11 +57,13 @@ absl::StatusOr<Batch> BatchMaker::Make(const DataPosition& position) const {
           absl::StrFormat("data row %d: token %d (model.vocab is %d); raise model.vocab", index,
                           *outside, shape_.vocab));
     }
-    const size_t offset = static_cast<size_t>(b) * seq_len;
-    std::copy(row.begin(), row.end() - 1, batch.tokens.begin() + static_cast<ptrdiff_t>(offset));
-    std::copy(row.begin() + 1, row.end(), batch.targets.begin() + static_cast<ptrdiff_t>(offset));
+    const ptrdiff_t offset = static_cast<ptrdiff_t>(b) * batch.seq_len;
+    const auto first = row.begin() + static_cast<ptrdiff_t>(shape_.part) * batch.seq_len;
+    std::copy_n(first, batch.seq_len, batch.tokens.begin() + offset);
+    std::copy_n(first + 1, batch.seq_len, batch.targets.begin() + offset);
     if (shape_.document_mask) {
-      FindDocuments(std::span(row).first(seq_len), source_->separator(), &batch.doc_start[offset]);
+      FindDocuments(std::span(row).first(seq_len), source_->separator(),
+                    &batch.doc_start[static_cast<size_t>(b) * seq_len]);
     }
   }
   return batch;

@@ -18,6 +18,10 @@ struct BatchShape {
   int32_t batch_size = 0;  // rows of a micro-batch, over all ranks
   int32_t rank = 0;
   int32_t world_size = 1;
+  // Every row is cut into `context` equal parts, which divide S, and this loader gives part `part`
+  // of its tokens and targets; `rank` and `world_size` are then those of the ranks that share rows.
+  int32_t context = 1;
+  int32_t part = 0;
   int32_t vocab = 0;
   int64_t seed = 0;
   bool document_mask = false;

@@ -27,8 +27,10 @@ BatchShape ShapeFor(const LoaderOptions& options) {
   BatchShape shape;
   shape.seq_len = train.seq_len();
   shape.batch_size = train.batch_size();
-  shape.rank = options.rank;
-  shape.world_size = options.world_size;
+  shape.rank = options.rank / options.context;
+  shape.world_size = options.world_size / options.context;
+  shape.context = options.context;
+  shape.part = options.rank % options.context;
   shape.vocab = options.vocab;
   shape.seed = train.seed();
   shape.document_mask = options.spec.data().document_mask();
@@ -63,10 +65,18 @@ absl::Status CheckOptions(const LoaderOptions& options) {
         absl::StrFormat("data loader: train.seq_len %d, vocabulary %d (at least 1)",
                         train.seq_len(), options.vocab));
   }
-  if (train.batch_size() < 1 || train.batch_size() % options.world_size != 0) {
+  const int32_t context = options.context;
+  if (context < 1 || options.world_size % context != 0 || train.seq_len() % context != 0) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "resources.context_parallel: %d (a divisor of the %d ranks and of train.seq_len, %d); "
+        "choose another",
+        context, options.world_size, train.seq_len()));
+  }
+  if (const int32_t groups = options.world_size / context;
+      train.batch_size() < 1 || train.batch_size() % groups != 0) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("train.batch_size: %d (a multiple of the %d ranks); change one of them",
-                        train.batch_size(), options.world_size));
+        absl::StrFormat("train.batch_size: %d (a multiple of the %d %s); change one of them",
+                        train.batch_size(), groups, context == 1 ? "ranks" : "groups of ranks"));
   }
   return absl::OkStatus();
 }

@@ -8,6 +8,8 @@
 // of tokens later (order.h, corpus.h). The order of the rows is a permutation. Both depend only on
 // (seed, epoch): sequence q of epoch e is the same row for any number of ranks. A
 // micro-batch is the next batch_size sequences; rank r of W takes rows [r·B/W, (r+1)·B/W) of it.
+// Ranks that share rows (resources.context_parallel) count as one, and each takes its part of every
+// row's tokens.
 //
 // With data.stream the training files are read in passing instead: stream/windows.h says which rows
 // that gives and stream/document_stream.h in which order. Sequence q is again the same row for any
@@ -38,12 +40,13 @@ namespace nsa::train {
 // One rank's share of a micro-batch, row-major.
 struct Batch {
   int32_t rows = 0;
-  int32_t seq_len = 0;
-  std::vector<int32_t> tokens;     // [rows, S]
-  std::vector<int32_t> targets;    // [rows, S]: the next token
-  std::vector<int32_t> doc_start;  // [rows, S]: the first position of the row that belongs to the
-                                   // token's document; empty without data.document_mask. The
-                                   // separator belongs to the document that it begins.
+  int32_t seq_len = 0;             // S/N: S, or with LoaderOptions::context the tokens of its part
+  std::vector<int32_t> tokens;     // [rows, S/N]
+  std::vector<int32_t> targets;    // [rows, S/N]: the next token
+  std::vector<int32_t> doc_start;  // [rows, S], of all tokens: the first position of the row that
+                                   // belongs to the token's document; empty without
+                                   // data.document_mask. The separator belongs to the document that
+                                   // it begins.
   v1::DataSource source = v1::DATA_SOURCE_UNSPECIFIED;  // SYNTHETIC after a fallback
   int64_t epoch = 0;           // of its first row, 0-based; 0 with data.mix
   std::vector<int32_t> parts;  // with data.mix: the source of each row, an index in it
@@ -54,6 +57,9 @@ struct LoaderOptions {
   v1::JobSpec spec;
   int32_t rank = 0;
   int32_t world_size = 1;
+  // N ranks in a row share their rows: this one gives part `rank` modulo N of each row's tokens. N
+  // divides world_size and train.seq_len.
+  int32_t context = 1;
   int32_t vocab = 0;  // no token at or above it is ever returned
   // The URLs that may be read (common/job/data/url_policy.h); without any, only local files.
   std::vector<std::string> allowed_urls;

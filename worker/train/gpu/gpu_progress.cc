@@ -18,8 +18,9 @@ namespace {
 constexpr int64_t kStampOffset = 128;
 constexpr useconds_t kPollInterval = 50;
 
-// Kernels that are always marked: those of the attention, and others that run long.
-constexpr std::array<std::string_view, 12> kMarked = {"compressed_attention",
+// Kernels that are always marked: those of the attention, others that run long, and exchanges,
+// which wait for other ranks.
+constexpr std::array<std::string_view, 13> kMarked = {"compressed_attention",
                                                       "compressed_attention_backward",
                                                       "select_blocks",
                                                       "selected_attention",
@@ -30,12 +31,13 @@ constexpr std::array<std::string_view, 12> kMarked = {"compressed_attention",
                                                       "gate_backward",
                                                       "cross_entropy",
                                                       "embedding_backward",
+                                                      "exchange_heads",
                                                       "spin"};
 
 // Whether a family begins with a kernel of ours, which writes its mark itself. The matrix products
-// are cuBLASLt's.
+// are cuBLASLt's, exchanges are NCCL's.
 bool WritesMark(std::string_view name) {
-  return name != "matmul" && name != "copy" && name != "zero";
+  return name != "matmul" && name != "copy" && name != "zero" && name != "exchange_heads";
 }
 
 bool IsMarked(std::string_view name) {

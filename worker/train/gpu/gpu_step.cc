@@ -71,7 +71,7 @@ absl::Status GpuStep::EnqueueMicroBatches(int64_t step) {
     progress_->EnterPhase(Phase::kBackward, micro);
     const cuda::Range range("backward");
     Model::AfterPart after_part;
-    if (reducer_ != nullptr && warm() && micro + 1 == options_.micro_batches) {
+    if (reducer_ != nullptr && SumsInBackward() && micro + 1 == options_.micro_batches) {
       after_part = [this](int32_t part) { return SumPart(part); };
     }
     NSA_RETURN_IF_ERROR(model->Backward(exec_, options_.gradient_scale, gradients, after_part));
@@ -84,13 +84,15 @@ absl::Status GpuStep::SumPart(int32_t part) {
   return reducer_->Ready(exec_.stream, options_.state->model->PlaceOf(part).offset);
 }
 
-// Completes the sums; what is enqueued later sees the sums over all ranks. The first step enqueues
+// Completes the sums; what is enqueued later sees the sums over all ranks. Where backward has not
+// enqueued them, all are enqueued here. The first step enqueues
 // all of its sums here, in the same buckets as other steps. Reason: it may meet a matrix product
 // whose algorithm was not planned. The ranks plan that one at a time, and freeing the memory for it
 // waits for the whole GPU, on which no sum may then be waiting for another rank.
 absl::Status GpuStep::FinishSums() {
   if (reducer_ == nullptr) return absl::OkStatus();
-  for (int32_t part = options_.state->model->n_layers(); !warm() && part >= -1; --part) {
+  const bool enqueued = SumsInBackward();
+  for (int32_t part = options_.state->model->n_layers(); !enqueued && part >= -1; --part) {
     NSA_RETURN_IF_ERROR(SumPart(part));
   }
   return reducer_->Finish(exec_.stream);

@@ -45,6 +45,10 @@ struct GpuStepOptions {
   int32_t world_size = 1;
   float gradient_scale = 1;  // 1 / predicted tokens of a step over all ranks
   bool graph = true;
+  // Sum the gradients of a part over the ranks while backward continues. Not where backward
+  // exchanges heads with other ranks (context parallelism): then all are summed after it, so that
+  // no two operations of NCCL wait for other ranks at the same time.
+  bool sums_in_backward = true;
 
   bool in_order = false;      // kernels run one at a time
   bool time_kernels = false;  // for KernelTimes(); implies in_order
@@ -106,6 +110,7 @@ class GpuStep {
   absl::Status Enqueue(int64_t step);
   absl::Status EnqueueMicroBatches(int64_t step);
   absl::Status EnqueueUpdate();
+  bool SumsInBackward() const { return options_.sums_in_backward && warm(); }
   absl::Status SumPart(int32_t part);
   absl::Status FinishSums();
   absl::Status EnqueueNorm(float* norm);

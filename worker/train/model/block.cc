@@ -1,18 +1,21 @@
 #include "worker/train/model/block.h"
 
+#include <algorithm>
+#include <utility>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "kernels/nn/activation.h"
 #include "kernels/nn/rms_norm.h"
 #include "kernels/nsa/layer/projections.h"
+#include "worker/train/model/context/head_exchange.h"
 #include "worker/train/model/linear.h"
 
 namespace nsa::train {
 namespace {
 
-int64_t Rows(const ModelConfig& config) {
-  return int64_t{config.attention.shape.batch} * config.attention.shape.seq_len;
-}
+int64_t Rows(const ModelConfig& config) { return config.rows(); }
 
 ConstTensor View(const Arena& arena, const Place& place) {
   return place.size == 0 ? ConstTensor() : arena.weight(place.offset, place.size);
@@ -78,14 +81,43 @@ absl::Status MlpHidden(const BlockContext& block) {
   return Activate(block.exec, {.x = arena[act.u], .y = arena[act.a], .kind = config.activation});
 }
 
+// The exchange of matrices with these segments within the context group.
+HeadExchange Exchange(const BlockContext& block, std::vector<int64_t> widths) {
+  return {.group = block.group,
+          .batch = block.attention.shape.batch,
+          .rows = Rows(block.config),
+          .widths = std::move(widths),
+          .parts = block.arena[block.workspace.parts]};
+}
+
+HeadExchange ExchangeProjections(const BlockContext& block) {
+  return Exchange(block, ProjectionSegments(block.attention, block.config.context));
+}
+
+HeadExchange ExchangeOutput(const BlockContext& block) {
+  return Exchange(block, {block.config.output_width()});
+}
+
+// The attention's output as it computes it; without a context group that is o itself.
+Tensor OutputOfHeads(const BlockContext& block) {
+  const BlockActivations& act = block.activations;
+  if (block.group == nullptr) return block.arena[act.o];
+  return block.arena[act.o_heads.size > 0 ? act.o_heads : block.workspace.o_heads];
+}
+
 absl::Status ProjectionsForward(const BlockContext& block) {
   const BlockActivations& act = block.activations;
   const BlockWorkspace& work = block.workspace;
   const ActivationArena& arena = block.arena;
   const NsaLayerConfig& attention = block.attention;
-  const LinearShape shape = {Rows(block.config), block.config.dim, ProjectionWidth(attention)};
+  const LinearShape shape = {Rows(block.config), block.config.dim,
+                             block.config.ProjectionWidthOf(attention)};
   NSA_RETURN_IF_ERROR(Linear(block.exec, shape, arena[act.h1],
                              View(block.parameters, block.places.projections), arena[work.wide]));
+  if (block.group != nullptr) {
+    NSA_RETURN_IF_ERROR(
+        ExchangeProjections(block).ToHeads(block.exec, arena[work.wide], arena[work.wide]));
+  }
   const NsaLayerSaved saved = LayoutSaved(attention, arena[act.saved]);
   return SplitProjections(block.exec, {.config = attention,
                                        .wide = arena[work.wide],
@@ -100,24 +132,27 @@ absl::Status ProjectionsForward(const BlockContext& block) {
 absl::Status AttentionForward(const BlockContext& block, const BlockStatistics& statistics) {
   const BlockActivations& act = block.activations;
   const ActivationArena& arena = block.arena;
-  return NsaLayer(block.exec, {.config = block.attention,
-                               .params = AttentionParams(block.parameters, block.places),
-                               .rotated = true,
-                               .q = arena[act.q],
-                               .v = Tensors<ConstTensor>(arena, act.v),
-                               .doc_start = block.doc_start,
-                               .saved = arena[act.saved],
-                               .workspace = arena[block.workspace.attention],
-                               .o = arena[act.o],
-                               .gate_stats = statistics.gate,
-                               .selection_stats = statistics.selection,
-                               .keys_read = statistics.keys_read,
-                               .statistics_zeroed = statistics.zeroed});
+  const Tensor o = OutputOfHeads(block);
+  NSA_RETURN_IF_ERROR(
+      NsaLayer(block.exec, {.config = block.attention,
+                            .params = AttentionParams(block.parameters, block.places),
+                            .rotated = true,
+                            .q = arena[act.q],
+                            .v = Tensors<ConstTensor>(arena, act.v),
+                            .doc_start = block.doc_start,
+                            .saved = arena[act.saved],
+                            .workspace = arena[block.workspace.attention],
+                            .o = o,
+                            .gate_stats = statistics.gate,
+                            .selection_stats = statistics.selection,
+                            .keys_read = statistics.keys_read,
+                            .statistics_zeroed = statistics.zeroed}));
+  if (block.group == nullptr) return absl::OkStatus();
+  return ExchangeOutput(block).ToTokens(block.exec, o, arena[act.o]);
 }
 
 LinearShape OutShape(const ModelConfig& config) {
-  const NsaShape& shape = config.attention.shape;
-  return {Rows(config), int64_t{shape.n_heads} * shape.d_v, config.dim};
+  return {Rows(config), config.output_width(), config.dim};
 }
 
 absl::Status MlpBackward(const BlockContext& block, const Tensor& dx, Arena* gradients) {
@@ -152,12 +187,16 @@ absl::Status AttentionGradients(const BlockContext& block, const Tensor& dx, Are
   NSA_RETURN_IF_ERROR(LinearBackward(block.exec, OutShape(block.config), dx, arena[act.o],
                                      View(block.parameters, p.out), arena[work.d_o],
                                      View(gradients, p.out)));
+  if (block.group != nullptr) {
+    NSA_RETURN_IF_ERROR(
+        ExchangeOutput(block).ToHeads(block.exec, arena[work.d_o], arena[work.d_o]));
+  }
   return NsaLayerBackward(block.exec, {.config = block.attention,
                                        .params = AttentionParams(block.parameters, p),
                                        .q = arena[act.q],
                                        .v = Tensors<ConstTensor>(arena, act.v),
                                        .doc_start = block.doc_start,
-                                       .o = arena[act.o],
+                                       .o = OutputOfHeads(block),
                                        .saved = arena[act.saved],
                                        .workspace = arena[work.attention],
                                        .d_o = arena[work.d_o],
@@ -174,7 +213,8 @@ absl::Status ProjectionsBackward(const BlockContext& block, const ConstTensor& x
   const BlockWorkspace& work = block.workspace;
   const ActivationArena& arena = block.arena;
   const NsaLayerConfig& attention = block.attention;
-  const LinearShape shape = {Rows(block.config), block.config.dim, ProjectionWidth(attention)};
+  const LinearShape shape = {Rows(block.config), block.config.dim,
+                             block.config.ProjectionWidthOf(attention)};
   const NsaLayerSaved saved = LayoutSaved(attention, arena[block.activations.saved]);
   NSA_RETURN_IF_ERROR(
       JoinProjections(block.exec, {.config = attention,
@@ -187,6 +227,10 @@ absl::Status ProjectionsBackward(const BlockContext& block, const ConstTensor& x
                                    .q_rstd = saved.q_rstd,
                                    .k_rotated = ReadOnly(saved.k),
                                    .k_rstd = ReadOnly(saved.k_rstd)}));
+  if (block.group != nullptr) {
+    NSA_RETURN_IF_ERROR(
+        ExchangeProjections(block).ToTokens(block.exec, arena[work.wide], arena[work.wide]));
+  }
   NSA_RETURN_IF_ERROR(LinearBackward(
       block.exec, shape, arena[work.wide], arena[block.activations.h1],
       View(block.parameters, p.projections), arena[work.dh], View(gradients, p.projections)));
@@ -277,6 +321,8 @@ void BlockActivations::PlanAttention(const ModelConfig& config, int32_t layer,
   }
   saved = arena->Plan(NsaLayerSavedBytes(attention), DType::kU8);
   o = arena->Plan(shape.o_size(), type);
+  // Backward reads it only where it is the output of a branch.
+  if (config.context > 1 && !attention.has_gate()) o_heads = arena->Plan(shape.o_size(), type);
   mid = arena->Plan(Rows(config) * config.dim, type);
 }
 
@@ -298,8 +344,13 @@ BlockWorkspace BlockWorkspace::Plan(const ModelConfig& config, int32_t layer, bo
   const NsaShape& shape = attention.shape;
   const DType type = attention.dtype;
   BlockWorkspace work;
-  work.wide = arena->Plan(rows * ProjectionWidth(attention), type);
+  const int64_t width = config.ProjectionWidthOf(attention);
+  work.wide = arena->Plan(rows * width, type);
   work.attention = arena->Plan(NsaLayerWorkspaceBytes(attention), DType::kU8);
+  if (config.context > 1) {
+    work.parts = arena->Plan(rows * std::max(width, config.output_width()), type);
+    if (attention.has_gate()) work.o_heads = arena->Plan(shape.o_size(), type);
+  }
   if (!training) return work;
   work.dq = arena->Plan(shape.q_size(), type);
   for (const Branch branch : kProjectionOrder) {

@@ -14,6 +14,7 @@
 #include "kernels/exec.h"
 #include "kernels/nsa/layer/nsa_layer.h"
 #include "worker/train/model/activations.h"
+#include "worker/train/model/context/context_group.h"
 #include "worker/train/model/model.h"
 #include "worker/train/model/model_config.h"
 #include "worker/train/model/parameters.h"
@@ -50,7 +51,9 @@ struct ModelPlaces {
   Place PartOf(int32_t part) const;
 };
 
-// What a block's forward saves for its backward. R = B·S rows.
+// What a block's forward saves for its backward. R = B·S rows. With a context group of N ranks R is
+// B·S/N, but the attention (q, v, saved and its part of the workspace) has all S tokens of H/N
+// heads and G/N groups: as many elements.
 struct BlockActivations {
   using Slot = ActivationArena::Slot;
   Slot rstd1, h1;                 // [R], [R, D]: RMSNorm1(x)
@@ -58,6 +61,7 @@ struct BlockActivations {
   std::array<Slot, kBranches> v;  // [R, G·dv]
   Slot saved;                     // of the attention
   Slot o;                         // [R, H·dv]
+  Slot o_heads;                   // with a context group and no gate: o before the exchange
   Slot mid;                       // [R, D]
   Slot rstd2, h2;                 // [R], [R, D]: RMSNorm2(mid)
   Slot u, a;                      // [R, hidden]: fc1's output, and its activation
@@ -79,6 +83,8 @@ struct BlockWorkspace {
   Slot d_o;                        // [R, H·dv]
   Slot dh;                         // [R, D]
   Slot da;                         // [R, hidden]
+  // With a context group only: what is exchanged, and with a gate o before the exchange.
+  Slot parts, o_heads;  // [R, width], [R, H·dv]
 
   // Of layer `layer`; for backward as well with `training`.
   static BlockWorkspace Plan(const ModelConfig& config, int32_t layer, bool training,
@@ -111,7 +117,8 @@ struct BlockContext {
   const ActivationArena& arena;
   const BlockActivations& activations;
   const BlockWorkspace& workspace;
-  ConstTensor doc_start;  // optional int32 [R]
+  ConstTensor doc_start;          // optional int32 [B, S]
+  ContextGroup* group = nullptr;  // null: one rank has whole sequences
 };
 
 // x [R, D] → y [R, D]. Without `y` it computes only what backward needs, for gradient

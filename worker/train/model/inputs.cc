@@ -7,25 +7,21 @@
 #include "common/base/status.h"
 
 namespace nsa::train {
-namespace {
-
-constexpr int64_t kParts = 3;  // tokens, targets, doc_start
-
-}  // namespace
 
 Inputs::Inputs(const InputShape& shape, ActivationArena* arena) : shape_(shape) {
   for (int32_t i = 0; i < shape_.micro_batches; ++i) {
     MicroBatch batch;
-    for (ActivationArena::Slot* slot : {&batch.tokens, &batch.targets, &batch.doc_start}) {
+    for (ActivationArena::Slot* slot : {&batch.tokens, &batch.targets}) {
       *slot = arena->Plan(shape_.rows, DType::kI32);
     }
+    batch.doc_start = arena->Plan(shape_.document_rows, DType::kI32);
     batches_.push_back(batch);
   }
 }
 
 absl::Status Inputs::Allocate() {
   if (shape_.backend == Backend::kCpu) return absl::OkStatus();
-  const int64_t bytes = kParts * shape_.micro_batches * shape_.rows * SizeOf(DType::kI32);
+  const int64_t bytes = shape_.micro_batches * StagedRows() * SizeOf(DType::kI32);
   NSA_ASSIGN_OR_RETURN(staging_, cuda::PinnedMemory::Allocate(bytes, "tokens"));
   return absl::OkStatus();
 }
@@ -36,16 +32,15 @@ absl::Status Inputs::Check(int32_t micro_batch, const TokenBatch& batch) const {
                                                    shape_.micro_batches - 1,
                                                    "); make a model for more"));
   }
-  const auto check = [&](const char* name, size_t size) {
-    if (static_cast<int64_t>(size) == shape_.rows) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat("model: ", name, ": ", size, " tokens (",
-                                                   shape_.rows,
+  const auto check = [&](const char* name, size_t size, int64_t rows) {
+    if (static_cast<int64_t>(size) == rows) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("model: ", name, ": ", size, " tokens (", rows,
                                                    " = B·S); make a model of that shape"));
   };
-  NSA_RETURN_IF_ERROR(check("tokens", batch.tokens.size()));
-  NSA_RETURN_IF_ERROR(check("targets", batch.targets.size()));
+  NSA_RETURN_IF_ERROR(check("tokens", batch.tokens.size(), shape_.rows));
+  NSA_RETURN_IF_ERROR(check("targets", batch.targets.size(), shape_.rows));
   if (!batch.doc_start.empty()) {
-    NSA_RETURN_IF_ERROR(check("doc_start", batch.doc_start.size()));
+    NSA_RETURN_IF_ERROR(check("doc_start", batch.doc_start.size(), shape_.document_rows));
   }
   if (shape_.backend == Backend::kCpu) return absl::OkStatus();
   const auto inside = [&](const char* name, std::span<const int32_t> tokens, int32_t least) {
@@ -61,36 +56,36 @@ absl::Status Inputs::Check(int32_t micro_batch, const TokenBatch& batch) const {
   return inside("targets", batch.targets, std::numeric_limits<int32_t>::min());
 }
 
-// Copies `values` to the device; to a GPU through part `stage` of the pinned memory, so that the
-// host need not wait.
-absl::Status Inputs::Copy(const Exec& exec, std::span<const int32_t> values, int64_t stage,
+// Copies `values` to the device; to a GPU through the pinned memory from value `staged` on, so that
+// the host need not wait.
+absl::Status Inputs::Copy(const Exec& exec, std::span<const int32_t> values, int64_t staged,
                           const Tensor& to) {
   if (shape_.backend == Backend::kCpu) {
     std::copy(values.begin(), values.end(), to.as<int32_t>().begin());
     return absl::OkStatus();
   }
-  int32_t* const staged = static_cast<int32_t*>(staging_.data()) + stage * shape_.rows;
-  std::copy(values.begin(), values.end(), staged);
-  return cuda::CopyBytes(exec.stream, to.data, staged, shape_.rows * SizeOf(DType::kI32));
+  int32_t* const host = static_cast<int32_t*>(staging_.data()) + staged;
+  std::copy(values.begin(), values.end(), host);
+  return cuda::CopyBytes(exec.stream, to.data, host, static_cast<int64_t>(values.size_bytes()));
 }
 
 absl::Status Inputs::Load(const Exec& exec, const ActivationArena& arena, int32_t micro_batch,
                           const TokenBatch& batch) {
   NSA_RETURN_IF_ERROR(Check(micro_batch, batch));
   MicroBatch& slots = batches_[micro_batch];
-  const int64_t stage = kParts * micro_batch;
-  NSA_RETURN_IF_ERROR(Copy(exec, batch.tokens, stage, arena[slots.tokens]));
-  NSA_RETURN_IF_ERROR(Copy(exec, batch.targets, stage + 1, arena[slots.targets]));
+  const int64_t staged = micro_batch * StagedRows();
+  NSA_RETURN_IF_ERROR(Copy(exec, batch.tokens, staged, arena[slots.tokens]));
+  NSA_RETURN_IF_ERROR(Copy(exec, batch.targets, staged + shape_.rows, arena[slots.targets]));
   slots.documents = !batch.doc_start.empty();
   if (!slots.documents) return absl::OkStatus();
-  return Copy(exec, batch.doc_start, stage + 2, arena[slots.doc_start]);
+  return Copy(exec, batch.doc_start, staged + 2 * shape_.rows, arena[slots.doc_start]);
 }
 
 absl::Status Inputs::LoadTokens(const Exec& exec, const ActivationArena& arena, int32_t micro_batch,
                                 std::span<const int32_t> tokens) {
   MicroBatch& slots = batches_[micro_batch];
   slots.documents = false;
-  return Copy(exec, tokens, kParts * micro_batch, arena[slots.tokens]);
+  return Copy(exec, tokens, micro_batch * StagedRows(), arena[slots.tokens]);
 }
 
 std::vector<bool> Inputs::documents() const {

@@ -18,8 +18,9 @@ namespace nsa::train {
 struct InputShape {
   Backend backend = Backend::kCpu;
   int32_t micro_batches = 1;
-  int64_t rows = 0;   // B·S tokens of a micro-batch
-  int32_t vocab = 0;  // V
+  int64_t rows = 0;           // tokens of a micro-batch on this rank: B·S/N with a context group
+  int64_t document_rows = 0;  // of whole sequences, B·S
+  int32_t vocab = 0;          // V
 };
 
 class Inputs {
@@ -39,14 +40,14 @@ class Inputs {
   absl::Status LoadTokens(const Exec& exec, const ActivationArena& arena, int32_t micro_batch,
                           std::span<const int32_t> tokens);
 
-  // int32 [B, S].
+  // int32 [B, S/N].
   ConstTensor tokens(const ActivationArena& arena, int32_t micro_batch) const {
     return arena[batches_[micro_batch].tokens];
   }
   ConstTensor targets(const ActivationArena& arena, int32_t micro_batch) const {
     return arena[batches_[micro_batch].targets];
   }
-  // Empty when the micro-batch was loaded without documents.
+  // int32 [B, S]; empty when the micro-batch was loaded without documents.
   ConstTensor doc_start(const ActivationArena& arena, int32_t micro_batch) const {
     const MicroBatch& batch = batches_[micro_batch];
     return batch.documents ? ConstTensor(arena[batch.doc_start]) : ConstTensor();
@@ -62,8 +63,10 @@ class Inputs {
   };
 
   absl::Status Check(int32_t micro_batch, const TokenBatch& batch) const;
-  absl::Status Copy(const Exec& exec, std::span<const int32_t> values, int64_t stage,
+  absl::Status Copy(const Exec& exec, std::span<const int32_t> values, int64_t staged,
                     const Tensor& to);
+  // Values of a micro-batch in the pinned memory.
+  int64_t StagedRows() const { return 2 * shape_.rows + shape_.document_rows; }
 
   const InputShape shape_;
   std::vector<MicroBatch> batches_;

@@ -78,7 +78,8 @@ class Model::Impl {
             .arena = arena_,
             .activations = activations_[layer],
             .workspace = workspaces_[layer],
-            .doc_start = inputs_.doc_start(arena_, current_)};
+            .doc_start = inputs_.doc_start(arena_, current_),
+            .group = config_.context > 1 ? options_.group : nullptr};
   }
   void EnterLayer(int32_t layer) {
     if (on_layer_) on_layer_(layer);
@@ -121,11 +122,12 @@ Model::Impl::Impl(const ModelConfig& config, const ModelOptions& options, const 
     : config_(config),
       options_(options),
       parameters_(*parameters),
-      rows_(int64_t{options.batch} * options.seq_len),
+      rows_(config.rows()),
       places_(ModelPlaces::Of(parameters->layout(), config.n_layers)),
       inputs_({.backend = options.backend,
                .micro_batches = options.micro_batches,
                .rows = rows_,
+               .document_rows = rows_ * config.context,
                .vocab = config.vocab},
               &arena_),
       totals_(config.n_layers),
@@ -325,7 +327,7 @@ absl::Status Model::Impl::Backward(const Exec& exec, float gradient_scale, Arena
 absl::Status Model::Impl::NextLogits(const Exec& exec, std::span<const int32_t> tokens,
                                      int32_t position, std::span<float> logits) {
   if (on_cuda()) return absl::UnimplementedError("model: next logits on a GPU; sample on the CPU");
-  if (position < 0 || position >= options_.seq_len ||
+  if (config_.context > 1 || position < 0 || position >= options_.seq_len ||
       static_cast<int64_t>(tokens.size()) != rows_) {
     return absl::InvalidArgumentError(
         absl::StrCat("model: position ", position, " of ", tokens.size(), " tokens (", rows_,
@@ -392,6 +394,9 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Create(const v1::JobSpec& spec,
   ModelConfig config = ModelConfigOf(spec);
   config.attention.shape.batch = options.batch;
   config.attention.shape.seq_len = options.seq_len;
+  if (options.group != nullptr) {
+    NSA_RETURN_IF_ERROR(config.DivideContext(options.group->size()));
+  }
   config.recompute = options.recompute.value_or(config.recompute);
   if (options.backend == Backend::kCuda) config.attention.dtype = DType::kBf16;
   NSA_RETURN_IF_ERROR(Annotate(config.Validate(options.backend), "model"));

@@ -27,6 +27,7 @@
 #include "kernels/exec.h"
 #include "nsa/v1/job.pb.h"
 #include "nsa/v1/telemetry.pb.h"
+#include "worker/train/model/context/context_group.h"
 #include "worker/train/model/parameters.h"
 
 namespace nsa::train {
@@ -39,6 +40,11 @@ struct ModelOptions {
   bool statistics = false;  // gather LayerStats in Forward
   Backend backend = Backend::kCpu;
   int32_t micro_batches = 1;  // how many can be loaded at a time
+  // The ranks that share sequences with this one; null, or a group of one: none. Outlives the
+  // model, whose Forward(), EnqueueForward(), Backward() and AuditAttention() exchange heads within
+  // it: all ranks call them in the same order. Each has seq_len / N tokens of every sequence, and
+  // so token losses and losses; its statistics are those of its heads over all tokens.
+  ContextGroup* group = nullptr;
   // Keep every micro-batch's token losses until the next step, for token_losses(micro_batch).
   bool keep_token_losses = false;
 
@@ -52,10 +58,11 @@ struct Place {
   int64_t size = 0;
 };
 
-// One micro-batch. Row b holds S inputs and, for each, the token that follows it.
+// One micro-batch. Row b holds S inputs and, for each, the token that follows it; with a context
+// group of N ranks the S/N of this rank.
 struct TokenBatch {
-  std::span<const int32_t> tokens;   // [B, S]
-  std::span<const int32_t> targets;  // [B, S]; negative predicts nothing
+  std::span<const int32_t> tokens;   // [B, S/N]
+  std::span<const int32_t> targets;  // [B, S/N]; negative predicts nothing
 
   // [B, S]: the first position that each token may attend to, where its document begins; empty
   // without a document mask.
@@ -127,7 +134,7 @@ class Model {
   std::span<const float> token_losses(int32_t micro_batch) const;
 
   // Logits [V] after position `position` of row 0, from which the next token is drawn. Later
-  // positions may hold any token; they have no effect. CPU only.
+  // positions may hold any token; they have no effect. CPU only, and without a context group.
   absl::Status NextLogits(const Exec& exec, std::span<const int32_t> tokens, int32_t position,
                           std::span<float> logits);
 

@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/estimate/layers.h"
+#include "kernels/nsa/layer/projections.h"
 
 namespace nsa::train {
 namespace {
@@ -21,6 +22,23 @@ NsaLayerConfig ModelConfig::AttentionOf(int32_t layer) const {
   NsaLayerConfig of_layer = attention;
   of_layer.branches = branches[layer % branches.size()];
   return of_layer;
+}
+
+int64_t ModelConfig::ProjectionWidthOf(const NsaLayerConfig& layer) const {
+  return context * ProjectionWidth(layer);
+}
+
+absl::Status ModelConfig::DivideContext(int32_t ranks) {
+  NsaShape& shape = attention.shape;
+  if (ranks < 1 || shape.n_kv_groups % ranks != 0 || shape.seq_len % ranks != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("resources.context_parallel: ", ranks, " (a divisor of n_kv_groups, ",
+                     shape.n_kv_groups, ", and of seq_len, ", shape.seq_len, "); choose another"));
+  }
+  context = ranks;
+  shape.n_heads /= ranks;
+  shape.n_kv_groups /= ranks;
+  return absl::OkStatus();
 }
 
 absl::Status ModelConfig::Validate(Backend backend) const {

@@ -15,9 +15,10 @@
 namespace nsa::train {
 
 struct ModelConfig {
-  // Of all layers. Its branches are those that any layer has; batch and seq_len of its shape are
-  // those of one rank's micro-batch.
+  // Of all layers. Its branches are those that any layer has; its shape is that of the attention on
+  // one rank: the rows of a micro-batch, all tokens, and 1/context of the heads and groups.
   NsaLayerConfig attention;
+  int32_t context = 1;              // N, ranks that share a sequence (context/context_group.h)
   std::vector<BranchSet> branches;  // of the layers in turn (common/estimate/layers.h)
   int32_t dim = 0;                  // D
   int32_t n_layers = 0;
@@ -29,6 +30,20 @@ struct ModelConfig {
   Recompute recompute = Recompute::kNothing;
 
   NsaLayerConfig AttentionOf(int32_t layer) const;
+
+  // Tokens of this rank, B·S/N.
+  int64_t rows() const {
+    return int64_t{attention.shape.batch} * attention.shape.seq_len / context;
+  }
+  // Columns of a layer's projections, and of the attention's output, over all heads.
+  int64_t ProjectionWidthOf(const NsaLayerConfig& layer) const;
+  int64_t output_width() const {
+    return int64_t{context} * attention.shape.n_heads * attention.shape.d_v;
+  }
+
+  // Divides the heads among `ranks` ranks. InvalidArgument when they, the groups or the tokens
+  // cannot be divided.
+  absl::Status DivideContext(int32_t ranks);
 
   // InvalidArgument when the shape or the branches of a layer are outside the limits of the kernels
   // of `backend`.

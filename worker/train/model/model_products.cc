@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <iterator>
 
-#include "kernels/nsa/layer/projections.h"
 #include "worker/train/model/linear.h"
 
 namespace nsa::train {
@@ -13,7 +12,7 @@ namespace {
 std::vector<int64_t> ProjectionWidths(const ModelConfig& config) {
   std::vector<int64_t> widths;
   for (int32_t layer = 0; layer < config.n_layers; ++layer) {
-    const int64_t width = ProjectionWidth(config.AttentionOf(layer));
+    const int64_t width = config.ProjectionWidthOf(config.AttentionOf(layer));
     if (std::find(widths.begin(), widths.end(), width) == widths.end()) widths.push_back(width);
   }
   return widths;
@@ -22,8 +21,7 @@ std::vector<int64_t> ProjectionWidths(const ModelConfig& config) {
 }  // namespace
 
 std::vector<MatmulArgs> ProductsOf(const ModelConfig& config) {
-  const NsaShape& shape = config.attention.shape;
-  const int64_t rows = int64_t{shape.batch} * shape.seq_len;
+  const int64_t rows = config.rows();
   struct Layer {
     LinearShape shape;
     bool adds;  // to the residual stream
@@ -33,7 +31,7 @@ std::vector<MatmulArgs> ProductsOf(const ModelConfig& config) {
     layers.push_back({{rows, config.dim, width}, false});
   }
   const Layer others[] = {
-      {{rows, int64_t{shape.n_heads} * shape.d_v, config.dim}, true},
+      {{rows, config.output_width(), config.dim}, true},
       {{rows, config.dim, config.hidden}, false},
       {{rows, config.hidden, config.dim}, true},
       {{rows, config.dim, config.vocab}, false},

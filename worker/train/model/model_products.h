@@ -9,8 +9,8 @@
 
 namespace nsa::train {
 
-// Shapes, transpositions and types, without memory. `config` has the shape of one rank's
-// micro-batch.
+// Shapes, transpositions and types, without memory. `config` is that of one rank: with
+// context parallelism after DivideContext().
 std::vector<MatmulArgs> ProductsOf(const ModelConfig& config);
 
 }  // namespace nsa::train

@@ -11,7 +11,7 @@ namespace nsa::train {
 absl::StatusOr<std::unique_ptr<ModelState>> ModelState::Create(const v1::JobSpec& spec,
                                                                const ParameterLayout* layout,
                                                                Backend backend, int32_t world_size,
-                                                               int32_t rank) {
+                                                               int32_t rank, ContextGroup* group) {
   const v1::TrainSpec& train = spec.train();
   const bool cuda = backend == Backend::kCuda;
   const Shares shares(*layout, train, world_size);
@@ -40,6 +40,7 @@ absl::StatusOr<std::unique_ptr<ModelState>> ModelState::Create(const v1::JobSpec
                                 .statistics = true,
                                 .backend = backend,
                                 .micro_batches = cuda ? passes.count : 1,
+                                .group = group,
                                 .keep_token_losses = !spec.data().mix().empty()};
   NSA_ASSIGN_OR_RETURN(state->model, Model::Create(spec, options, &state->parameters));
   return state;

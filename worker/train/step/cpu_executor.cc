@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "common/estimate/estimate.h"
+#include "common/estimate/passes.h"
 #include "common/estimate/shares.h"
 #include "kernels/nn/copy.h"
 #include "kernels/optimizer/global_norm.h"
@@ -17,6 +18,7 @@
 #include "worker/train/comm/stop.h"
 #include "worker/train/gpu/machine.h"
 #include "worker/train/step/executor.h"
+#include "worker/train/step/ranks/context_ranks.h"
 #include "worker/train/step/ranks/share_pieces.h"
 
 namespace nsa::train {
@@ -33,9 +35,11 @@ class CpuExecutor final : public StepExecutor {
   }
 
   absl::Status Open() override {
+    context_ = ContextOverTcp(options_.comm, ContextOf(spec_));
     NSA_ASSIGN_OR_RETURN(
         state_, ModelState::Create(spec_, options_.layout, Backend::kCpu,
-                                   options_.launch->world_size(), options_.launch->rank()));
+                                   options_.launch->world_size(), options_.launch->rank(),
+                                   context_.get()));
     state_->model->set_on_layer([page = options_.page](int32_t layer) { page->SetLayer(layer); });
     return absl::OkStatus();
   }
@@ -56,7 +60,7 @@ class CpuExecutor final : public StepExecutor {
     record->set_loss(record->loss() + *loss / spec_.train().accumulate_grad_batches());
 
     if (!spec_.data().mix().empty()) {
-      AppendSequenceMeans(state_->model->token_losses(), spec_.train().seq_len(),
+      AppendSequenceMeans(state_->model->token_losses(), spec_.train().seq_len() / ContextOf(spec_),
                           &sequence_losses_);
     }
     options_.page->SetPhase(Phase::kBackward);
@@ -196,17 +200,18 @@ class CpuExecutor final : public StepExecutor {
   const ExecutorOptions options_;
   const v1::JobSpec& spec_;
   Exec exec_;
+  std::unique_ptr<ContextGroup> context_;  // null without context parallelism
   std::unique_ptr<ModelState> state_;
   std::vector<double> sequence_losses_;  // of this step, with data.mix
 };
 
 }  // namespace
 
-void AppendSequenceMeans(std::span<const float> token_losses, int32_t seq_len,
+void AppendSequenceMeans(std::span<const float> token_losses, int32_t tokens,
                          std::vector<double>* means) {
-  for (; !token_losses.empty(); token_losses = token_losses.subspan(seq_len)) {
-    const auto sequence = token_losses.first(seq_len);
-    means->push_back(std::accumulate(sequence.begin(), sequence.end(), 0.0) / seq_len);
+  for (; !token_losses.empty(); token_losses = token_losses.subspan(tokens)) {
+    const auto sequence = token_losses.first(tokens);
+    means->push_back(std::accumulate(sequence.begin(), sequence.end(), 0.0) / tokens);
   }
 }
 

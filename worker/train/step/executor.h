@@ -67,8 +67,8 @@ class StepExecutor {
   // the update has been made, too: the device decides about it by the same rule.
   virtual absl::Status CompleteGradients(v1::StepRecord* record) = 0;
 
-  // The mean loss of every sequence of the step on this rank, in the order of AddMicroBatch(),
-  // after CompleteGradients(). Only with data.mix; otherwise empty.
+  // The mean loss of every sequence of the step on this rank, of its tokens of the sequence, in the
+  // order of AddMicroBatch(), after CompleteGradients(). Only with data.mix; otherwise empty.
   virtual std::vector<double> SequenceLosses() const = 0;
 
   // Updates the parameters, unless the ranks have agreed that the step is not `finite`.
@@ -124,8 +124,8 @@ class StepExecutor {
   virtual void PrintKernelTimes(int64_t step) const = 0;
 };
 
-// Appends the mean of every `seq_len` token losses to `means`.
-void AppendSequenceMeans(std::span<const float> token_losses, int32_t seq_len,
+// Appends the mean of every `tokens` token losses to `means`.
+void AppendSequenceMeans(std::span<const float> token_losses, int32_t tokens,
                          std::vector<double>* means);
 
 // Where a part of the state is.

@@ -29,6 +29,7 @@
 #include "worker/train/model/model_products.h"
 #include "worker/train/step/executor.h"
 #include "worker/train/step/parameters_check.h"
+#include "worker/train/step/ranks/context_ranks.h"
 #include "worker/train/step/ranks/share_pieces.h"
 
 namespace nsa::train {
@@ -44,23 +45,26 @@ int64_t SpinAtStep(int64_t generation) {
 // Micro-batches of the same shape one below the other: what the model computes in one pass.
 class Stack {
  public:
+  // Sequences of whose tokens this rank has 1/context; documents are those of the whole sequences.
+  explicit Stack(int32_t context) : context_(context) {}
+
   void Clear() { tokens_.clear(), targets_.clear(), doc_start_.clear(); }
 
   void Add(const TokenBatch& batch) {
     // A micro-batch without documents is one document, which begins at 0.
     const bool documents = !batch.doc_start.empty() || !doc_start_.empty();
-    if (documents) doc_start_.resize(tokens_.size(), 0);
+    if (documents) doc_start_.resize(tokens_.size() * context_, 0);
     Append(batch.tokens, &tokens_);
     Append(batch.targets, &targets_);
     Append(batch.doc_start, &doc_start_);
-    if (documents) doc_start_.resize(tokens_.size(), 0);
+    if (documents) doc_start_.resize(tokens_.size() * context_, 0);
   }
 
   // Fills up to `rows` tokens with some that predict nothing.
   void Pad(int64_t rows) {
     tokens_.resize(rows, 0);
     targets_.resize(rows, -1);
-    if (!doc_start_.empty()) doc_start_.resize(rows, 0);
+    if (!doc_start_.empty()) doc_start_.resize(rows * context_, 0);
   }
 
   TokenBatch batch() const {
@@ -72,6 +76,7 @@ class Stack {
     to->insert(to->end(), from.begin(), from.end());
   }
 
+  const int32_t context_;
   std::vector<int32_t> tokens_, targets_, doc_start_;
 };
 
@@ -81,14 +86,17 @@ class GpuExecutor final : public StepExecutor {
       : options_(options),
         launch_(*options.launch),
         spec_(options.launch->spec()),
-        passes_(PassesOf(spec_, launch_.world_size())) {}
+        passes_(PassesOf(spec_, launch_.world_size())),
+        stack_(ContextOf(spec_)) {}
 
   absl::Status Open() override {
     NSA_ASSIGN_OR_RETURN(gpu_, Gpu::Open());
     NSA_RETURN_IF_ERROR(PlanProducts());
     if (launch_.world_size() > 1) NSA_RETURN_IF_ERROR(Connect());
+    if (nccl_ != nullptr) context_ = ContextOverNccl(nccl_.get(), ContextOf(spec_));
     NSA_ASSIGN_OR_RETURN(state_, ModelState::Create(spec_, options_.layout, Backend::kCuda,
-                                                    launch_.world_size(), launch_.rank()));
+                                                    launch_.world_size(), launch_.rank(),
+                                                    context_.get()));
     if (state_->sharded) {
       NSA_ASSIGN_OR_RETURN(piece_,
                            cuda::DeviceMemory::Allocate(4 * kPieceFloats, "checkpoint pieces"));
@@ -104,6 +112,7 @@ class GpuExecutor final : public StepExecutor {
                                 .gradient_scale = static_cast<float>(
                                     1.0 / static_cast<double>(TokensPerStep(spec_))),
                                 .graph = spec_.runtime().cuda_graphs(),
+                                .sums_in_backward = context_ == nullptr,
                                 .time_kernels = options_.time_kernels,
                                 .spin_at_step = SpinAtStep(launch_.generation())}));
     constexpr int64_t kBytes = kHashes * sizeof(uint64_t);
@@ -145,7 +154,8 @@ class GpuExecutor final : public StepExecutor {
     std::vector<double> means;
     if (spec_.data().mix().empty()) return means;
     for (int32_t pass = 0; pass < passes_.count; ++pass) {
-      AppendSequenceMeans(state_->model->token_losses(pass), spec_.train().seq_len(), &means);
+      AppendSequenceMeans(state_->model->token_losses(pass),
+                          spec_.train().seq_len() / ContextOf(spec_), &means);
     }
     return means;
   }
@@ -159,7 +169,7 @@ class GpuExecutor final : public StepExecutor {
     const Exec& exec = step_->exec();
     stack_.Clear();
     for (const TokenBatch& batch : batches) stack_.Add(batch);
-    stack_.Pad(int64_t{passes_.sequences} * spec_.train().seq_len());
+    stack_.Pad(int64_t{passes_.sequences} * spec_.train().seq_len() / ContextOf(spec_));
     step_->BeginEvaluation(Phase::kEval);
     NSA_RETURN_IF_ERROR(state_->model->Load(exec, 0, stack_.batch()));
     NSA_RETURN_IF_ERROR(state_->model->EnqueueForward(exec, 0));
@@ -234,7 +244,8 @@ class GpuExecutor final : public StepExecutor {
   const Passes passes_;
   Stack stack_;  // of the pass that is being loaded
   std::unique_ptr<Gpu> gpu_;
-  std::unique_ptr<NcclComm> nccl_;  // null on one GPU; graphs that use it go before it
+  std::unique_ptr<NcclComm> nccl_;         // null on one GPU; graphs that use it go before it
+  std::unique_ptr<ContextGroup> context_;  // null without context parallelism
   std::unique_ptr<ModelState> state_;
   std::unique_ptr<GpuStep> step_;
   cuda::DeviceMemory hash_;          // uint64_t [kHashes]
@@ -249,6 +260,7 @@ absl::Status GpuExecutor::PlanProducts() {
   ModelConfig config = ModelConfigOf(spec_);
   config.attention.dtype = DType::kBf16;
   config.attention.shape.batch = passes_.sequences;
+  NSA_RETURN_IF_ERROR(config.DivideContext(ContextOf(spec_)));
   NSA_RETURN_IF_ERROR(gpu_->Plan(ProductsOf(config)));
   // Those of all ranks: rank 0 records its choices in checkpoints for all.
   const int32_t world_size = launch_.world_size();

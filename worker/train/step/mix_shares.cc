@@ -5,7 +5,7 @@
 
 namespace nsa::train {
 
-MixShares::MixShares(const v1::DataSpec& data) {
+MixShares::MixShares(const v1::DataSpec& data, int32_t context) : context_(context) {
   for (const v1::MixSource& mix : data.mix()) names_.push_back(mix.name());
 }
 
@@ -36,7 +36,7 @@ absl::Status MixShares::Finish(std::span<const double> losses, const DataLoader&
     }
     v1::SourceShare* const share = record->add_sources();
     share->set_name(names_[i]);
-    share->set_rows(static_cast<int64_t>(rows));
+    share->set_rows(static_cast<int64_t>(rows) / context_);  // every rank of a group counted them
     if (rows > 0) share->set_loss(sum / rows);
     share->set_epoch(data.mix_epoch(static_cast<int32_t>(i)));
   }

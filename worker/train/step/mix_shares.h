@@ -16,7 +16,8 @@ namespace nsa::train {
 
 class MixShares {
  public:
-  explicit MixShares(const v1::DataSpec& data);
+  // `context` ranks share every sequence; each has the losses of its tokens.
+  MixShares(const v1::DataSpec& data, int32_t context);
 
   // Remembers whose sequences a micro-batch of this rank has.
   void Add(const Batch& batch);
@@ -28,6 +29,7 @@ class MixShares {
                       v1::StepRecord* record);
 
  private:
+  const int32_t context_;
   std::vector<std::string> names_;
   std::vector<int32_t> parts_;  // of the step's sequences; -1 for one that a fallback generated
 };

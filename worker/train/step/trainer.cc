@@ -12,8 +12,10 @@
 #include "common/base/status.h"
 #include "common/checkpoint/checkpoint_dir.h"
 #include "common/estimate/estimate.h"
+#include "common/estimate/passes.h"
 #include "common/estimate/schedule.h"
 #include "worker/train/step/parameters_check.h"
+#include "worker/train/step/ranks/group_statistics.h"
 
 namespace nsa::train {
 namespace {
@@ -126,6 +128,8 @@ absl::StatusOr<Trainer::StepResult> Trainer::Step(int64_t step) {
   if (HashesAfter(spec_.guard(), step) || EndsAfter(step, result.agreement)) {
     NSA_RETURN_IF_ERROR(HashParameters(&record));
   }
+  executor_->AddStatistics(&record);
+  NSA_RETURN_IF_ERROR(ShareLayers(comm_.get(), ContextOf(spec_), &record));
   return result;
 }
 
@@ -213,7 +217,7 @@ std::optional<Ending> Trainer::Observe(const StepResult& result) {
   return guards_->Observe(record, result.agreement, reporter_.get());
 }
 
-// Adds the values of the whole step: time, tokens, throughput, fallbacks and statistics.
+// Adds the values of the whole step: time, tokens, throughput, the fallback of the data.
 void Trainer::Complete(v1::StepRecord* record) {
   const absl::Duration now = options_.clock->Monotonic();
   const double seconds = absl::ToDoubleSeconds(now - step_began_);
@@ -224,7 +228,6 @@ void Trainer::Complete(v1::StepRecord* record) {
   record->mutable_times()->set_step_seconds(seconds);
   if (seconds > 0) record->set_tokens_per_second(static_cast<double>(record->tokens()) / seconds);
   if (synthetic_batches_ > 0) (*record->mutable_fallbacks())["data_source"] = synthetic_batches_;
-  executor_->AddStatistics(record);
 }
 
 // Computes and reports the mean loss over the validation batches, and over those of every set of

@@ -12,12 +12,14 @@
 #include "common/base/status.h"
 #include "common/checkpoint/checkpoint_dir.h"
 #include "common/estimate/estimate.h"
+#include "common/estimate/passes.h"
 #include "common/job/load.h"
 #include "common/preflight/fork.h"
 #include "common/run/rank_address.h"
 #include "kernels/cuda/device.h"
 #include "worker/train/gpu/machine.h"
 #include "worker/train/model/finite.h"
+#include "worker/train/step/ranks/context_ranks.h"
 #include "worker/train/step/ranks/same_data.h"
 #include "worker/train/step/resume.h"
 #include "worker/train/step/trainer.h"
@@ -53,11 +55,7 @@ absl::Status CheckLaunch(const v1::WorkerLaunch& launch) {
                                                    launch.world_size() - 1,
                                                    "); correct --rank or --world"));
   }
-  if (spec.train().batch_size() % launch.world_size() != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("train.batch_size: ", spec.train().batch_size(),
-                                                   " (a multiple of the ", launch.world_size(),
-                                                   " ranks); change batch_size or resources.gpus"));
-  }
+  NSA_RETURN_IF_ERROR(CheckShare(spec, launch.world_size()));
   const bool cuda = spec.runtime().device() == v1::DEVICE_CUDA;
   const bool bf16 = spec.runtime().precision() == v1::PRECISION_BF16;
   if (cuda && !cuda::BuiltWithCuda()) {
@@ -87,7 +85,7 @@ Trainer::Trainer(TrainerOptions options)
       spec_(launch_.spec()),
       train_(spec_.train()),
       layout_(spec_),
-      mix_shares_(spec_.data()),
+      mix_shares_(spec_.data(), ContextOf(spec_)),
       guards_(std::in_place, spec_, /*consecutive_nonfinite=*/0),
       profiler_({.page = &page_,
                  .rank = launch_.rank(),
@@ -177,6 +175,7 @@ absl::Status Trainer::OpenData() {
       {.spec = spec_,
        .rank = launch_.rank(),
        .world_size = launch_.world_size(),
+       .context = ContextOf(spec_),
        .vocab = VocabOf(spec_),
        .allowed_urls = {launch_.allowed_urls().begin(), launch_.allowed_urls().end()},
        .cache = cache,

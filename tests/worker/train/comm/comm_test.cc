@@ -178,6 +178,44 @@ TEST(Comm, BroadcastsTheRootsBytesAndGathersInRankOrder) {
   });
 }
 
+// Block p of rank r of a group arrives as block r of rank p, whatever the sizes.
+TEST(Comm, ExchangesBlocksWithinGroupsOfConsecutiveRanks) {
+  for (const auto& [world, group] : {std::pair(2, 2), {4, 2}, {4, 4}, {6, 3}, {3, 1}}) {
+    SCOPED_TRACE(testing::Message() << world << " ranks in groups of " << group);
+    for (const int64_t block : {1, 1000, 300'000}) {
+      RunRanks(world, [&](Comm* comm) {
+        const int first = comm->rank() / group * group;
+        std::vector<int32_t> send(block * group), receive(block * group, -1);
+        const auto value = [&](int from, int to, int64_t i) {
+          return static_cast<int32_t>(1000 * from + 10 * to + i % 7);
+        };
+        for (int p = 0; p < group; ++p) {
+          for (int64_t i = 0; i < block; ++i) {
+            send[p * block + i] = value(comm->rank(), first + p, i);
+          }
+        }
+        ASSERT_TRUE(comm->ExchangeInGroups("heads", group, std::as_bytes(std::span(send)),
+                                           std::as_writable_bytes(std::span(receive)))
+                        .ok());
+        for (int p = 0; p < group; ++p) {
+          for (int64_t i = 0; i < block; ++i) {
+            ASSERT_EQ(receive[p * block + i], value(first + p, comm->rank(), i)) << p << " " << i;
+          }
+        }
+      });
+    }
+  }
+}
+
+TEST(Comm, RefusesAnExchangeThatCannotBeDivided) {
+  const auto comm = SingleRank();
+  std::vector<std::byte> four(4), three(3);
+  EXPECT_EQ(comm->ExchangeInGroups("heads", 2, four, four).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(comm->ExchangeInGroups("heads", 1, four, three).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
 TEST(Comm, ReportsARankThatClosedItsConnectionAsUnavailable) {
   const TempDir dir;
   absl::Status survivor;

@@ -148,6 +148,45 @@ TEST_F(NcclCommTest, CopiesFromOneRankToAllInPlaceOrElsewhere) {
   });
 }
 
+// Two of three ranks exchange two pieces each; the third is not asked.
+TEST_F(NcclCommTest, ExchangesBetweenSomeRanksInOrder) {
+  RunRanks(3, [&](Comm* host) {
+    auto comm = NcclComm::Connect(Options(host));
+    ASSERT_TRUE(comm.ok()) << comm.status();
+    const int rank = host->rank();
+    if (rank < 2) {
+      const std::vector<int> send = {10 * rank + 1, 10 * rank + 2, 10 * rank + 3};
+      std::vector<int> receive(3, -1);
+      const NcclTransfer transfers[] = {
+          {.peer = 1 - rank, .send = &send[0], .receive = &receive[1], .bytes = 8},
+          {.peer = 1 - rank, .send = &send[2], .receive = &receive[0], .bytes = 4}};
+      char stream = 0;
+      ASSERT_TRUE((*comm)->Exchange("heads", transfers, &stream).ok());
+      ASSERT_TRUE((*comm)->WaitFor("heads", Done(&stream)).ok());
+      const int his = 10 * (1 - rank);
+      EXPECT_EQ(receive, (std::vector<int>{his + 3, his + 1, his + 2}));
+      EXPECT_EQ((*comm)->sequence(), 1);
+    }
+    ASSERT_TRUE(host->Barrier("end").ok());
+  });
+  EXPECT_EQ(counts().exchanges, 2);
+}
+
+TEST_F(NcclCommTest, AnExchangeThatNcclRefusesClosesItsGroupAndTheCommunicator) {
+  set_(kFakeRefusesSums);
+  const auto host = SingleRank();
+  const auto comm = NcclComm::Connect(Options(host.get()));
+  ASSERT_TRUE(comm.ok()) << comm.status();
+  int values[2] = {};
+  char stream = 0;
+  const NcclTransfer transfer = {.peer = 0, .send = &values[0], .receive = &values[1], .bytes = 4};
+  const absl::Status refused = (*comm)->Exchange("heads", std::span(&transfer, 1), &stream);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << refused;
+  EXPECT_THAT(std::string(refused.message()), AllOf(HasSubstr("heads"), HasSubstr("ncclSend")));
+  EXPECT_EQ((*comm)->AllReduceSum("sum", nullptr, 0, &stream), refused) << "of no use any more";
+  EXPECT_EQ(counts().aborted, 1);
+}
+
 TEST_F(NcclCommTest, SaysWhichLibraryItHas) {
   const auto comm = SingleRank();
   const auto nccl = NcclComm::Connect(Options(comm.get()));

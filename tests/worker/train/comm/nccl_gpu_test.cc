@@ -36,6 +36,7 @@ static_assert(ncclFloat32 == static_cast<int>(nsa::train::nccl::kFloat32));
 static_assert(ncclInt8 == static_cast<int>(nsa::train::nccl::kInt8));
 static_assert(ncclFloat64 == static_cast<int>(nsa::train::nccl::kFloat64));
 static_assert(ncclBfloat16 == static_cast<int>(nsa::train::nccl::kBfloat16));
+static_assert(ncclUint8 == static_cast<int>(nsa::train::nccl::kUint8));
 static_assert(ncclSum == static_cast<int>(nsa::train::nccl::kSum));
 #endif
 

@@ -252,6 +252,54 @@ TEST(DataLoader, ReadsTextAndValidatesOnDisjointRowsThatAreAlwaysTheSame) {
   EXPECT_GT((*loader)->info().val_documents, 10);
 }
 
+// Two groups of two ranks: each group has its rows, each rank its half of their tokens and targets,
+// and all documents of the rows.
+TEST(DataLoader, RanksThatShareRowsHaveEqualPartsOfTheirTokens) {
+  const TempDir dir;
+  {
+    std::ofstream file(dir / "a.jsonl");
+    for (int i = 0; i < 200; ++i) file << "{\"text\": \"doc " << i << "\"}\n";
+  }
+  const auto open = [&](int32_t rank, int32_t world, int32_t context) {
+    LoaderOptions options = Options(4);
+    options.spec.mutable_train()->set_seq_len(24);
+    v1::DataSpec* data = options.spec.mutable_data();
+    data->set_source(v1::DATA_SOURCE_JSONL);
+    data->add_path(dir / "a.jsonl");
+    data->set_val_fraction(0.2);
+    data->set_document_mask(true);
+    options.vocab = 256;
+    options.rank = rank, options.world_size = world, options.context = context;
+    auto loader = DataLoader::Open(options);
+    EXPECT_OK(loader);
+    return *std::move(loader);
+  };
+  const auto whole = open(0, 1, 1);
+  const Batch training = *whole->Next(), validation = *whole->Eval(1);
+  for (int32_t rank = 0; rank < 4; ++rank) {
+    const auto loader = open(rank, 4, 2);
+    for (const auto& [mine, all] :
+         {std::pair(*loader->Next(), training), std::pair(*loader->Eval(1), validation)}) {
+      ASSERT_EQ(mine.rows, 2);
+      ASSERT_EQ(mine.seq_len, 12);
+      ASSERT_EQ(mine.tokens.size(), 24u);
+      ASSERT_EQ(mine.targets.size(), 24u);
+      const int32_t first_row = rank / 2 * 2, first_token = rank % 2 * 12;
+      for (int32_t i = 0; i < 24; ++i) {
+        const int32_t at = (first_row + i / 12) * 24 + first_token + i % 12;
+        EXPECT_EQ(mine.tokens[i], all.tokens[at]);
+        EXPECT_EQ(mine.targets[i], all.targets[at]);
+      }
+      const auto begin = all.doc_start.begin() + first_row * 24;
+      EXPECT_EQ(mine.doc_start, std::vector<int32_t>(begin, begin + 48));
+    }
+  }
+  LoaderOptions options = Options(4);
+  options.world_size = options.context = 3;
+  EXPECT_THAT(DataLoader::FromRows(options, std::make_shared<ScriptedRows>(50), nullptr, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
 TEST(DataLoader, ValidatesOnTheFirstRowsWhateverTheSeedTheBatchAndTheRanks) {
   const auto rows_of = [](int64_t seed, int32_t batch_size, int32_t world) {
     std::vector<int32_t> rows;

@@ -1,0 +1,25 @@
+// The statistics of a step's layers over all heads, where the ranks of a context group have some
+// each.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "absl/status/status.h"
+#include "nsa/v1/telemetry.pb.h"
+#include "worker/train/comm/comm.h"
+
+namespace nsa::train {
+
+// Combines the same layers of several ranks, which have equal numbers of heads over the same
+// tokens: counts are added up, means and shares are averaged, the smallest and the largest value
+// remain so. selected_mass_p10 and the choice's entropy_ratio, which no averages can give, are the
+// means of the ranks'. Pure.
+v1::LayerStats CombineLayers(std::span<const v1::LayerStats> ranks);
+
+// Replaces the layers of the record by those of this rank's group of `context` ranks. Collective,
+// but does nothing for 1. All ranks have the same layers with the same parts. Errors of the
+// communication.
+absl::Status ShareLayers(Comm* comm, int32_t context, v1::StepRecord* record);
+
+}  // namespace nsa::train
