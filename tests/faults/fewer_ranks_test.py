@@ -18,7 +18,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "testing"))
 import seeded  # noqa: E402
 from service import Service  # noqa: E402
 
-STEPS = 3000
+STEPS = 9000
 SAVE_EVERY = 100
 SECONDS = 180  # for what takes moments on a machine with nothing else to do
 CLOSE = 0.01  # largest relative difference of losses that only the order of sums may cause after so many steps
@@ -106,8 +106,8 @@ class TwoMachines(Service):
 
 
 def largest_difference(losses, wanted):
-    """The largest relative difference of two runs' losses; both must have every logged step."""
-    assert losses.keys() == wanted.keys() and len(wanted) >= STEPS // 10, (len(losses), len(wanted))
+    """The largest relative difference of two runs' losses at the steps of `wanted`. A run that stops also logs its last step."""
+    assert losses.keys() >= wanted.keys() and len(wanted) >= STEPS // 10, (len(losses), len(wanted))
     return max(abs(losses[step] - wanted[step]) / wanted[step] for step in wanted)
 
 

@@ -160,10 +160,11 @@ def digest(content):
 
 
 def one_host(bin_dir, folder):
-    """The weights after the same job on one host, without a coordinator."""
+    """The weights after the same job on one host, without a coordinator. Matrix products of some processors depend on the number of threads,
+    so that a rank has as many as an agent with one slot gives it: all cores."""
     folder.mkdir()
     (folder / "job.yaml").write_text(job_file("one-host", folder / "out", nodes=1))
-    ranks = [subprocess.Popen([bin_dir / "nsa-worker", "--job", "job.yaml", "--rank", str(rank), "--world", "2", "--rendezvous", "meet", "--threads", "1"],
+    ranks = [subprocess.Popen([bin_dir / "nsa-worker", "--job", "job.yaml", "--rank", str(rank), "--world", "2", "--rendezvous", "meet", "--threads", str(os.cpu_count())],
                               cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for rank in range(2)]
     assert [rank.wait(WAIT_SECONDS) for rank in ranks] == [0, 0]
     return digest((folder / f"out/checkpoints/step-{STEPS:08d}/model.safetensors").read_bytes())

@@ -30,10 +30,18 @@ class Footprint:
         return f"{self.resident / 2**20:.1f} MiB{heap}, {self.descriptors.total()} descriptors after {self.jobs} jobs"
 
 
+def kind_of(descriptor):
+    """What a descriptor leads to; none if it was closed since it was listed."""
+    try:
+        return os.readlink(descriptor).split(":[")[0]
+    except FileNotFoundError:
+        return None
+
+
 def process(jobs, pid):
     status = pathlib.Path(f"/proc/{pid}/status").read_text()
     resident = int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) << 10
-    kinds = (os.readlink(link).split(":[")[0] for link in pathlib.Path(f"/proc/{pid}/fd").iterdir())
+    kinds = filter(None, map(kind_of, pathlib.Path(f"/proc/{pid}/fd").iterdir()))
     return Footprint(jobs, pid, resident, collections.Counter(kinds))
 
 

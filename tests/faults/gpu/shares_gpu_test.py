@@ -2,10 +2,10 @@
 """The optimizer's state divided over GPUs (runtime.shard_optimizer) and gradients that travel in bf16 (runtime.gradient_precision): memory,
 bits and speed with and without them, and checkpoints that continue with the other setting.
 
-    tests/faults/shares_gpu_test.py BIN_DIR                           the test, with all GPUs; skips (77) with fewer than two
-    tests/faults/shares_gpu_test.py BIN_DIR --ranks 2                 the same with two of them
-    tests/faults/shares_gpu_test.py BIN_DIR --bench                   speed and memory of each setting, with the model m7c
-    tests/faults/shares_gpu_test.py BIN_DIR --device cpu --shape tiny tests this script with two CPU ranks
+    tests/faults/gpu/shares_gpu_test.py BIN_DIR                           the test, with all GPUs; skips (77) with fewer than two
+    tests/faults/gpu/shares_gpu_test.py BIN_DIR --ranks 2                 the same with two of them
+    tests/faults/gpu/shares_gpu_test.py BIN_DIR --bench                   speed and memory of each setting, with the model m7c
+    tests/faults/gpu/shares_gpu_test.py BIN_DIR --device cpu --shape tiny tests this script with two CPU ranks
 """
 import os
 import pathlib
@@ -13,7 +13,7 @@ import signal
 import statistics
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "testing"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "testing"))
 from gpu_jobs import SHAPES, Outcome, check_equal, differences, main, steps_done  # noqa: E402
 
 SHARD, BF16 = "shard_optimizer: true", "gradient_precision: bf16"

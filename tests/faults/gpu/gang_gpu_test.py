@@ -2,10 +2,10 @@
 """A gang of GPUs through the whole service: the losses equal those of fewer GPUs except for the order of summation; two runs give the same
 bits; so does a run in which a rank is killed in the middle of a step. A checkpoint continues with another number of ranks.
 
-    tests/faults/gang_gpu_test.py BIN_DIR                           the test, with all GPUs; skips (77) with fewer than two
-    tests/faults/gang_gpu_test.py BIN_DIR --ranks 4                 the same with four of them
-    tests/faults/gang_gpu_test.py BIN_DIR --bench                   speed of 1, 2, 4, … GPUs, with the model m7c and 16 and 2 sequences per GPU
-    tests/faults/gang_gpu_test.py BIN_DIR --device cpu --shape tiny tests this script with two CPU ranks
+    tests/faults/gpu/gang_gpu_test.py BIN_DIR                           the test, with all GPUs; skips (77) with fewer than two
+    tests/faults/gpu/gang_gpu_test.py BIN_DIR --ranks 4                 the same with four of them
+    tests/faults/gpu/gang_gpu_test.py BIN_DIR --bench                   speed of 1, 2, 4, … GPUs, with the model m7c and 16 and 2 sequences per GPU
+    tests/faults/gpu/gang_gpu_test.py BIN_DIR --device cpu --shape tiny tests this script with two CPU ranks
 """
 import json
 import os
@@ -16,7 +16,7 @@ import statistics
 import sys
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "testing"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "testing"))
 from gpu_jobs import SHAPES, Outcome, check_equal, differences, gpus, main, running, steps_done  # noqa: E402
 
 # Arithmetic per token is the same for every number of GPUs, but sums over tokens are added in another order. That changes a loss by about

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """A job on one GPU through the whole service: preflight with the machine, the same bits after a kill, a kernel that never ends.
 
-    tests/faults/one_gpu_test.py BIN_DIR                           the test; skips (77) without a GPU
-    tests/faults/one_gpu_test.py BIN_DIR --bench JOB --data FILE   speed of a job file as it is, and with batch 32 without gradient checkpointing
-    tests/faults/one_gpu_test.py BIN_DIR --device cpu --shape tiny tests this script: the parts that need no GPU
+    tests/faults/gpu/one_gpu_test.py BIN_DIR                           the test; skips (77) without a GPU
+    tests/faults/gpu/one_gpu_test.py BIN_DIR --bench JOB --data FILE   speed of a job file as it is, and with batch 32 without gradient checkpointing
+    tests/faults/gpu/one_gpu_test.py BIN_DIR --device cpu --shape tiny tests this script: the parts that need no GPU
 """
 import os
 import pathlib
@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "testing"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "testing"))
 from gpu_jobs import Outcome, Runner, check_equal, gpus, main, running  # noqa: E402
 from service import Service  # noqa: E402
 

@@ -2,16 +2,16 @@
 """Ranks that share sequences (resources.context_parallel) through the whole service: their losses equal those of one rank except for the
 order of summation; two runs give the same bits, with CUDA graphs or without; a checkpoint continues with another number of ranks.
 
-    tests/faults/context_gpu_test.py BIN_DIR                           the test, on two GPUs, or on four if there are; skips (77) with one
-    tests/faults/context_gpu_test.py BIN_DIR --bench                   m7c with one sequence of 131,072 tokens on one GPU and on two: losses of
+    tests/faults/gpu/context_gpu_test.py BIN_DIR                           the test, on two GPUs, or on four if there are; skips (77) with one
+    tests/faults/gpu/context_gpu_test.py BIN_DIR --bench                   m7c with one sequence of 131,072 tokens on one GPU and on two: losses of
                                                                        20 steps, speed and memory
-    tests/faults/context_gpu_test.py BIN_DIR --device cpu --shape tiny tests this script with CPU ranks
+    tests/faults/gpu/context_gpu_test.py BIN_DIR --device cpu --shape tiny tests this script with CPU ranks
 """
 import json
 import pathlib
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "testing"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "testing"))
 from gpu_jobs import check_equal, differences, main  # noqa: E402
 
 # As in gang_gpu_test.py: the order of sums changes a loss by about 1e-6, and over the steps the difference grows with that of roundings.
@@ -36,7 +36,7 @@ def test(runner):
     assert one.losses()[-1] < one.losses()[0], "it does not learn"
     order = differences(one, runner.run("other-order", 1, batch, steps, apart=True))
     for ranks in (2, 4) if runner.options.ranks >= 4 else (2,):
-        name = f"{ranks}-ranks"
+        name = f"ranks-{ranks}"
         shared = runner.run(name, ranks, batch, steps, save_every=save_every, context=2)
         check_ranks(name, shared, ranks)
         check_close(f"{ranks} ranks in groups of 2", one, shared, order)
@@ -81,4 +81,4 @@ def bench(runner):
 
 
 if __name__ == "__main__":
-    sys.exit(main(__doc__, test, bench, gpus_needed=2, cpu_ranks=4))
+    sys.exit(main(__doc__, test, bench, gpus_needed=2, cpu_ranks=2))
