@@ -9,10 +9,6 @@ namespace {
 
 constexpr int32_t kMostRanks = 65536;  // the limit of resources.gpus
 
-int64_t ContextOf(const v1::JobSpec& spec) {
-  return std::max(spec.resources().context_parallel(), 1);
-}
-
 }  // namespace
 
 bool SharesBatch(const v1::JobSpec& spec, int64_t ranks) {

@@ -53,8 +53,12 @@ int64_t RankTokens(const v1::JobSpec& spec) {
 
 NsaShape RankShapeOf(const v1::JobSpec& spec) {
   NsaShape shape = ShapeOf(spec);
-  shape.n_heads = std::max(1, shape.n_heads / ContextOf(spec));
-  shape.n_kv_groups = std::max(1, shape.n_kv_groups / ContextOf(spec));
+  // What is not divided by it, CONTEXT_PARALLEL reports; what is below 1, the rules of shapes.
+  const auto share = [&spec](int32_t all) {
+    return all < 1 ? all : std::max(1, all / ContextOf(spec));
+  };
+  shape.n_heads = share(shape.n_heads);
+  shape.n_kv_groups = share(shape.n_kv_groups);
   return shape;
 }
 

@@ -131,7 +131,6 @@ void ApplyDefaults(v1::JobSpec* spec) {
   TrainDefaults(spec->mutable_train());
   NSA_DEFAULT_(spec->mutable_resources(), gpus, 1);
   NSA_DEFAULT_(spec->mutable_resources(), nodes, 1);
-  NSA_DEFAULT_(spec->mutable_resources(), context_parallel, 1);
   RestartDefaults(spec->mutable_restart());
   GuardDefaults(spec->mutable_guard());
   spec->mutable_model()->set_vocab(VocabOf(*spec));

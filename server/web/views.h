@@ -40,8 +40,8 @@ class SparkCache {
 absl::StatusOr<Json> FleetView(const Web::Parts& parts, const HttpRequest& request,
                                SparkCache* sparks);
 
-// Everything about a job except its curves; `parent` is {id, name, step} of the checkpoint that it was
-// forked from, or null.
+// Everything about a job except its curves; `parent` is {id, name, step} of the checkpoint that it
+// was forked from, or null.
 absl::StatusOr<Json> JobView(const Web::Parts& parts, const std::string& job);
 
 // ?from=STEP: only buckets from this one on; ?points=N: at most N buckets.

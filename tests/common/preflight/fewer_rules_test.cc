@@ -64,6 +64,7 @@ TEST_F(FewerRules, RanksThatShareASequenceStayTogether) {
   EXPECT_EQ(Text("MIN_RANKS_NOT_DIVISIBLE"), "") << "two ranks with one sequence after the other";
   job.spec.mutable_restart()->set_min_ranks(3);
   EXPECT_THAT(Text("MIN_RANKS_NOT_DIVISIBLE"), HasSubstr("set it to 2"));
+  job.spec.mutable_model()->set_n_kv_groups(4);
   job.spec.mutable_resources()->set_context_parallel(4);
   job.spec.mutable_restart()->set_min_ranks(2);
   EXPECT_THAT(Text("MIN_RANKS_NOT_DIVISIBLE"), HasSubstr("remove it, or change train.batch_size"));

@@ -126,6 +126,8 @@ TEST_F(CheckLaunchTest, RefusesAJobOfSeveralMachinesOnOneWithoutRankAddressForGo
   AddGpu("GPU-a", 79 * kGiB, heartbeat_.mutable_node());
   Beat();
   v1::StoredJob job = PlacedOn("GPU-a", dir_);
+  *job.add_placements() = job.placements(0);
+  job.mutable_placements(1)->set_rank(1);
   job.mutable_job()->mutable_spec()->mutable_resources()->set_gpus(2);
   job.mutable_job()->mutable_spec()->mutable_resources()->set_nodes(2);
   const LaunchCheck check = Check(job);

@@ -91,8 +91,7 @@ absl::StatusOr<v1::CheckpointFile> AwaitShard(const WriterPlace& place, const Fo
 }
 
 // Writes this rank's slice of the moments.
-absl::StatusOr<v1::CheckpointFile> WriteSlice(const WriterPlace& place, const Folder& folder,
-                                              const std::string& name,
+absl::StatusOr<v1::CheckpointFile> WriteSlice(const Folder& folder, const std::string& name,
                                               const HostSnapshot& snapshot) {
   const Slice& slice = snapshot.slice;
   return WriteSafetensors(folder, name,
@@ -161,7 +160,7 @@ absl::StatusOr<v1::CheckpointFile> WriteShard(const WriterPlace& place, const Fo
   const std::string name = ShardName(place.rank, place.world_size);
   const absl::Status in_place = place.checkpoints.CheckInPlace();
   const absl::StatusOr<v1::CheckpointFile> shard =
-      in_place.ok() ? WriteSlice(place, temporary, name, snapshot) : in_place;
+      in_place.ok() ? WriteSlice(temporary, name, snapshot) : in_place;
   if (place.rank == 0) return shard;
   const absl::Status status = shard.ok() ? WriteDone(temporary, *shard) : shard.status();
   if (status.ok()) return shard;

@@ -1,8 +1,8 @@
 // Collectives over a ring of TCP connections. An all-reduce is a reduce-scatter, then an
 // all-gather: piece r is summed once around the ring, from the rank behind r to rank r, and the sum
 // is passed on to all ranks. So the order of every sum is fixed, and all ranks get the same bits.
-// An exchange in groups passes blocks on until they arrive: W − 1 hops, and a block is sent as often
-// as its ranks are apart. It moves values and computes nothing.
+// An exchange in groups passes blocks on until they arrive: W − 1 hops, and a block is sent as
+// often as its ranks are apart. It moves values and computes nothing.
 #include <algorithm>
 #include <vector>
 

@@ -28,8 +28,8 @@ struct ModelState {
   // Allocates everything for rank `rank` of `world_size`; all zeros. `layout` outlives the state.
   // On a GPU the parameters have a bf16 copy, and the model holds all passes of a step at a time,
   // as its micro-batches. `group`: the ranks that share sequences with this one, as
-  // ModelOptions::group; null without context parallelism. ResourceExhausted when the device has too
-  // little memory.
+  // ModelOptions::group; null without context parallelism. ResourceExhausted when the device has
+  // too little memory.
   static absl::StatusOr<std::unique_ptr<ModelState>> Create(const v1::JobSpec& spec,
                                                             const ParameterLayout* layout,
                                                             Backend backend, int32_t world_size,

@@ -36,10 +36,9 @@ class CpuExecutor final : public StepExecutor {
 
   absl::Status Open() override {
     context_ = ContextOverTcp(options_.comm, ContextOf(spec_));
-    NSA_ASSIGN_OR_RETURN(
-        state_, ModelState::Create(spec_, options_.layout, Backend::kCpu,
-                                   options_.launch->world_size(), options_.launch->rank(),
-                                   context_.get()));
+    NSA_ASSIGN_OR_RETURN(state_, ModelState::Create(spec_, options_.layout, Backend::kCpu,
+                                                    options_.launch->world_size(),
+                                                    options_.launch->rank(), context_.get()));
     state_->model->set_on_layer([page = options_.page](int32_t layer) { page->SetLayer(layer); });
     return absl::OkStatus();
   }

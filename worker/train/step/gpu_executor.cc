@@ -94,9 +94,9 @@ class GpuExecutor final : public StepExecutor {
     NSA_RETURN_IF_ERROR(PlanProducts());
     if (launch_.world_size() > 1) NSA_RETURN_IF_ERROR(Connect());
     if (nccl_ != nullptr) context_ = ContextOverNccl(nccl_.get(), ContextOf(spec_));
-    NSA_ASSIGN_OR_RETURN(state_, ModelState::Create(spec_, options_.layout, Backend::kCuda,
-                                                    launch_.world_size(), launch_.rank(),
-                                                    context_.get()));
+    NSA_ASSIGN_OR_RETURN(
+        state_, ModelState::Create(spec_, options_.layout, Backend::kCuda, launch_.world_size(),
+                                   launch_.rank(), context_.get()));
     if (state_->sharded) {
       NSA_ASSIGN_OR_RETURN(piece_,
                            cuda::DeviceMemory::Allocate(4 * kPieceFloats, "checkpoint pieces"));
@@ -312,7 +312,7 @@ absl::Status GpuExecutor::ReadState(StatePart part, const Slice& wanted, bool lo
   if (local) return wanted.empty() ? absl::OkStatus() : CopyToHost(to, arena.of(wanted));
   step_->BeginEvaluation(Phase::kCheckpoint);
   auto* const piece = static_cast<float*>(piece_.data());
-  NSA_RETURN_IF_ERROR(
+  const absl::Status sent =
       ForEachPiece(state_->shares, kPieceFloats, [&](int32_t rank, const Slice& at) {
         const void* const from = rank == state_->rank ? arena.of(at).data() : piece;
         NSA_RETURN_IF_ERROR(step_->SendPiece(from, piece, 4 * at.size(), rank));
@@ -322,7 +322,8 @@ absl::Status GpuExecutor::ReadState(StatePart part, const Slice& wanted, bool lo
         NSA_RETURN_IF_ERROR(step_->Wait());
         return CopyToHost(to.subspan(common.begin - wanted.begin, common.size()),
                           {piece + (common.begin - at.begin), static_cast<size_t>(common.size())});
-      }));
+      });
+  NSA_RETURN_IF_ERROR(sent);
   return step_->Wait();
 }
 

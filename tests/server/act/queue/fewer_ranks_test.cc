@@ -35,7 +35,7 @@ class FewerRanksTest : public Harness {
     RunUntil(id, Job::STATE_RUNNING, {a, b});
     EXPECT_THAT(Places(id), ElementsAre("a", "a", "b", "b"));
     EXPECT_EQ(Get(id).message(), "4 ranks up");
-    for (int i = 0; i < 600 && !(Get(id).state() == Job::STATE_RUNNING && Places(id).size() == 2);
+    for (int i = 0; i < 2000 && !(Get(id).state() == Job::STATE_RUNNING && Places(id).size() == 2);
          ++i) {
       Round({a});
     }
@@ -67,7 +67,7 @@ TEST_F(FewerRanksTest, ItStaysAsItIsUntilItsNextStartAndThenTakesAll) {
   for (int i = 0; i < 40; ++i) Round({&a, &b});
   EXPECT_EQ(Get(id).generation(), generation) << "there is room again, and nothing happens";
   a.Crash(0, 9);
-  for (int i = 0; i < 600 && !(Get(id).state() == Job::STATE_RUNNING && Places(id).size() == 4);
+  for (int i = 0; i < 2000 && !(Get(id).state() == Job::STATE_RUNNING && Places(id).size() == 4);
        ++i) {
     Round({&a, &b});
   }
@@ -108,7 +108,7 @@ TEST_F(FewerRanksTest, AJobThatAsksForAllWaits) {
   spec.mutable_restart()->clear_min_ranks();
   const std::string id = Submit(spec);
   RunUntil(id, Job::STATE_RUNNING, {&a, &b});
-  for (int i = 0; i < 600; ++i) Round({&a});
+  for (int i = 0; i < 1500; ++i) Round({&a});
   EXPECT_EQ(StateName(Get(id).state()), "QUEUED");
 }
 

@@ -181,7 +181,9 @@ TEST(FewerRanks, ThereIsNeverRoomForMore) {
     EXPECT_LE(on.size(), static_cast<size_t>(job.nodes)) << "round " << round;
     for (const NodeSlots& node : nodes) {
       EXPECT_LE(on[node.name], std::min(share, node.cpu_free)) << "round " << round;
-      if (!node.cordon.empty()) EXPECT_EQ(on[node.name], 0) << "round " << round;
+      if (!node.cordon.empty()) {
+        EXPECT_EQ(on[node.name], 0) << "round " << round;
+      }
     }
     ++outcomes[placed == 0 ? "none" : placed == job.ranks ? "all" : "fewer"];
   }

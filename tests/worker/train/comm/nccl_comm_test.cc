@@ -175,7 +175,7 @@ TEST_F(NcclCommTest, ExchangesBetweenSomeRanksInOrder) {
 TEST_F(NcclCommTest, AnExchangeThatNcclRefusesClosesItsGroupAndTheCommunicator) {
   set_(kFakeRefusesSums);
   const auto host = SingleRank();
-  const auto comm = NcclComm::Connect(Options(host.get()));
+  auto comm = NcclComm::Connect(Options(host.get()));
   ASSERT_TRUE(comm.ok()) << comm.status();
   int values[2] = {};
   char stream = 0;
@@ -184,6 +184,7 @@ TEST_F(NcclCommTest, AnExchangeThatNcclRefusesClosesItsGroupAndTheCommunicator) 
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << refused;
   EXPECT_THAT(std::string(refused.message()), AllOf(HasSubstr("heads"), HasSubstr("ncclSend")));
   EXPECT_EQ((*comm)->AllReduceSum("sum", nullptr, 0, &stream), refused) << "of no use any more";
+  comm->reset();  // waits for the abort
   EXPECT_EQ(counts().aborted, 1);
 }
 

@@ -115,7 +115,7 @@ const Variant kVariants[] = {
 };
 
 INSTANTIATE_TEST_SUITE_P(All, TrainerContext, ::testing::ValuesIn(kVariants),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& test) { return test.param.name; });
 
 // The statistics of a group are those of one rank with its sequences.
 TEST(TrainerContextJobs, TheStatisticsOfAStepAreThoseOfAllHeads) {
@@ -216,7 +216,7 @@ TEST(TrainerContextJobs, RanksThatAreNoWholeGroupsAreRefused) {
   const TempDir dir;
   const v1::JobSpec spec = ContextJob(dir, "out", 1, 2);
   const RankResult result = RunContext(spec)[0];
-  EXPECT_EQ(result.finished.outcome(), v1::OUTCOME_FAILED);
+  EXPECT_EQ(result.finished.outcome(), v1::OUTCOME_FAILED_FINAL);
   EXPECT_THAT(result.finished.text(),
               HasSubstr("resources.context_parallel: 2 (a divisor of the 1 ranks)"));
   v1::JobSpec batch = ContextJob(dir, "out", 4, 2);

@@ -135,7 +135,7 @@ TEST_P(ContextVariants, StatisticsOfAllRanksAddUpToThoseOfOne) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ContextVariants, ::testing::ValuesIn(kVariants),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& test) { return test.param.name; });
 
 TEST(Context, EachRankHoldsLessThanOneRankDoes) {
   const v1::JobSpec spec = ContextJob();

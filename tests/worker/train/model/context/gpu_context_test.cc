@@ -83,7 +83,7 @@ TEST_P(GpuContext, LossesAndGradientsAreThoseOfOneRank) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GpuContext, ::testing::ValuesIn(kVariants),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& test) { return test.param.name; });
 
 }  // namespace
 }  // namespace nsa::train
