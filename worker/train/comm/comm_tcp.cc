@@ -127,7 +127,7 @@ class TcpComm final : public Comm {
   // Piece `index`, modulo the world size.
   template <class T>
   std::span<T> Piece(std::span<T> values, std::span<const int64_t> cuts, int index) const {
-    const size_t r = static_cast<size_t>((index % world_size_ + world_size_) % world_size_);
+    const auto r = static_cast<size_t>(Wrapped(index));
     return values.subspan(static_cast<size_t>(cuts[r]), static_cast<size_t>(cuts[r + 1] - cuts[r]));
   }
 
