@@ -8,8 +8,25 @@
 
 #include "absl/time/clock.h"
 #include "client/admin/certificates.h"
+#include "gtest/gtest.h"
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/lsan_interface.h>
+#endif
 
 namespace nsa {
+
+#if defined(__SANITIZE_ADDRESS__)
+// Looks for leaks when the last test has ended, which is the only time that AddressSanitizer does
+// so then. At the end of the process it would be too late: OpenSSL has cleaned up, and a thread of
+// gRPC that ends after that, which nobody can wait for, cannot give back what OpenSSL keeps for
+// each thread.
+class LeakCheck : public ::testing::Environment {
+ public:
+  void TearDown() override { __lsan_do_leak_check(); }
+};
+inline const ::testing::Environment* const kLeakCheck =
+    ::testing::AddGlobalTestEnvironment(new LeakCheck);
+#endif
 
 // Makes NAME.crt and NAME.key in `folder`, valid for two days: of the authorities ca and other;
 // signed by ca, of the servers server (127.0.0.1) and elsewhere (another host's name) and of the
