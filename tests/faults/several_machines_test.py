@@ -98,7 +98,10 @@ rank_ports: 29500-29509
 
     def start(self, host, log, program, *arguments):
         with (self.folder / f"{log}.log").open("w") as output:
-            command = [*self.hosts.enter(host), str(self.bin / program), *map(str, arguments)]
+            # On one core, so that a rank has one thread: matrix products of some processors depend on the number of threads.
+            cores = sorted(os.sched_getaffinity(0))
+            on_one_core = ["taskset", "--cpu-list", str(cores[host % len(cores)])]
+            command = [*self.hosts.enter(host), *on_one_core, str(self.bin / program), *map(str, arguments)]
             self.processes.append(subprocess.Popen(command, env=self.environment, stdout=output, stderr=output))
 
     def ctl(self, *arguments, check=True):
@@ -160,11 +163,10 @@ def digest(content):
 
 
 def one_host(bin_dir, folder):
-    """The weights after the same job on one host, without a coordinator. Matrix products of some processors depend on the number of threads,
-    so that a rank has as many as an agent with one slot gives it: all cores."""
+    """The weights after the same job on one host, without a coordinator, with as many threads as ranks have on the machines: one."""
     folder.mkdir()
     (folder / "job.yaml").write_text(job_file("one-host", folder / "out", nodes=1))
-    ranks = [subprocess.Popen([bin_dir / "nsa-worker", "--job", "job.yaml", "--rank", str(rank), "--world", "2", "--rendezvous", "meet", "--threads", str(os.cpu_count())],
+    ranks = [subprocess.Popen([bin_dir / "nsa-worker", "--job", "job.yaml", "--rank", str(rank), "--world", "2", "--rendezvous", "meet", "--threads", "1"],
                               cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for rank in range(2)]
     assert [rank.wait(WAIT_SECONDS) for rank in ranks] == [0, 0]
     return digest((folder / f"out/checkpoints/step-{STEPS:08d}/model.safetensors").read_bytes())
