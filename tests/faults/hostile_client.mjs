@@ -5,7 +5,8 @@
 //                                                    file and runs this program
 //
 // After every attack the job must have done more steps, `nsactl list` must answer within two seconds (longer while the machine is so busy that
-// `nsactl --help`, which asks nobody, takes longer than usual) and the coordinator's memory must be less than 64 MiB above where it began. Prints a table and exits with 1 if an attack had an effect or a promise was broken.
+// `nsactl --help`, which asks nobody, takes longer than usual) and the coordinator's memory must be less than 64 MiB above where it began. Prints a
+// table and exits with 1 if an attack had an effect or a promise was broken.
 import { execFile } from 'node:child_process';
 import fs from 'node:fs';
 import { createRequire } from 'node:module';

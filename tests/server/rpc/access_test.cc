@@ -3,9 +3,9 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <thread>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "common/base/clock.h"
 #include "grpcpp/generic/generic_stub.h"
@@ -226,10 +226,7 @@ TEST_F(ServerTest, TheStreamsOfAHostThatVanishedEnd) {
   const std::string id = Submit(spec);
   ASSERT_TRUE(Within(absl::Minutes(1), [&] { return Get(id).state() == Job::STATE_RUNNING; }));
   StopBeating();  // the streams have nothing more to send
-  const std::string& address = server_->listen_address();
-  int port = 0;
-  ASSERT_TRUE(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port));
-  TcpProxy proxy(static_cast<uint16_t>(port));
+  TcpProxy proxy(server_->listen_address());
   // Configured like nsactl, which also sends pings, but with a separate connection.
   const auto stub = v1::CoordinatorService::NewStub(*OpenChannel(proxy.address(), {}));
   Followers followers(stub.get(), id, absl::InfiniteDuration(), Token());
@@ -285,10 +282,7 @@ std::string RawCall(const std::string& address, const std::string& method,
 }
 
 TEST_F(ServerTest, AConnectionMayTakeASecond) {
-  uint32_t port = 0;
-  ASSERT_TRUE(absl::SimpleAtoi(
-      std::vector<std::string>(absl::StrSplit(server_->listen_address(), ':')).back(), &port));
-  TcpProxy line(static_cast<uint16_t>(port));
+  TcpProxy line(server_->listen_address());
   line.Freeze();
   std::thread delay([&] {
     absl::SleepFor(absl::Seconds(1));

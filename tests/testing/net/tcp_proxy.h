@@ -23,8 +23,9 @@ namespace nsa {
 
 class TcpProxy {
  public:
-  // Forwards to this port of this machine.
-  explicit TcpProxy(uint16_t to) : to_(to) {
+  // Forwards to the port of this address ("127.0.0.1:41234") on this machine.
+  explicit TcpProxy(const std::string& to)
+      : to_(static_cast<uint16_t>(std::stoi(to.substr(to.rfind(':') + 1)))) {
     sockaddr_in address = Loopback(0);
     bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
     listen(listener_.get(), 128);
