@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -280,10 +281,13 @@ TEST(WorkerProgram, RefusesALaunchThatItUnderstandsOnlyInPart) {
 TEST(WorkerProgram, RefusesByHandWhatPreflightRefuses) {
   const TempDir dir;
   WriteJob(dir, 3);
+  const std::string before = Read(dir / "job.yaml");
   std::ofstream(dir / "job.yaml", std::ios::app) << "restart: {resume: nowhere/step-00000005}\n";
   Worker worker(dir, "worker", {"--job", "job.yaml"});
   EXPECT_EQ(worker.Wait().code, 2) << worker.output();
-  EXPECT_THAT(worker.output(), HasSubstr("job.yaml:7:11: error RESUME_NOT_FOUND: restart.resume"));
+  const int64_t line = std::count(before.begin(), before.end(), '\n') + 1;
+  EXPECT_THAT(worker.output(), HasSubstr("job.yaml:" + std::to_string(line) +
+                                         ":11: error RESUME_NOT_FOUND: restart.resume"));
   EXPECT_FALSE(std::filesystem::exists(dir / "artifacts"));
 }
 
