@@ -101,6 +101,24 @@ class JobStore {
   // Jobs that have not ended, oldest first.
   std::vector<JobPtr> Active() const;
 
+  struct Jobs {
+    std::vector<JobPtr> active;  // those that have not ended, oldest first
+    std::vector<JobPtr> ended;   // newest first
+    size_t count_ended = 0;      // of all that have
+  };
+  // Active jobs and at most `most_ended` others, all of the same moment. Copies pointers only.
+  Jobs All(size_t most_ended) const {
+    MutexLock lock(&mutex_);
+    Jobs jobs{.active = {}, .ended = {}, .count_ended = numbers_.size() - active_.size()};
+    jobs.active.reserve(active_.size());
+    for (const auto& [number, job] : active_) jobs.active.push_back(job);
+    for (auto one = numbers_.rbegin(); one != numbers_.rend(); ++one) {
+      if (jobs.ended.size() == most_ended) break;
+      if (!active_.contains(one->first)) jobs.ended.push_back(one->second);
+    }
+    return jobs;
+  }
+
   // The jobs of every sweep that is halved (SweepSpec.halve_at) and of which a job has ended and
   // was not dropped; a sweep's jobs by number. Sweeps of different owners differ.
   std::vector<std::vector<JobPtr>> HalvedSweeps() const {
@@ -307,7 +325,7 @@ class JobStore {
   mutable Mutex mutex_;
   const std::unique_ptr<Database> database_ ABSL_PT_GUARDED_BY(mutex_);
   std::map<std::string, Entry> jobs_ ABSL_GUARDED_BY(mutex_);                  // by id
-  std::map<int64_t, std::string> numbers_ ABSL_GUARDED_BY(mutex_);             // number → id
+  std::map<int64_t, JobPtr> numbers_ ABSL_GUARDED_BY(mutex_);                  // by number
   std::map<std::string, std::string> newest_by_name_ ABSL_GUARDED_BY(mutex_);  // name → id
   std::map<int64_t, JobPtr> active_ ABSL_GUARDED_BY(mutex_);  // by number: not ended
   OutDirs out_dirs_ ABSL_GUARDED_BY(mutex_);                  // of active jobs

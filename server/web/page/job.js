@@ -249,7 +249,7 @@ export function jobPage(main, id) {
       details.refresh();
       traces.refresh();
       stop();
-      stop = follow(found.cursor, id, handlers);
+      stop = follow(found.cursor, { job: id }, handlers);
     } catch (error) {
       if (closed) return;
       if (error.status === 404) replace(main, h('div', { class: 'blank' }, h('p', {}, `There is no job ${id}.`), h('p', {}, h('a', { href: '#/' }, 'All jobs'))));
