@@ -36,13 +36,7 @@ int64_t Now(const Web::Parts& parts) { return absl::ToUnixNanos(parts.clock.Wall
 
 double PeakFlopsOf(const Web::Parts& parts, const v1::StoredJob& stored) {
   double peak = 0;
-  for (const v1::RankPlacement& place : stored.placements()) {
-    const auto node = parts.fleet.Find(place.node());
-    if (!node.has_value()) continue;
-    for (const v1::GpuInfo& gpu : node->info.gpus()) {
-      if (gpu.uuid() == place.cuda_device()) peak += PeakFlops(gpu.name());
-    }
-  }
+  for (const v1::GpuInfo& gpu : parts.fleet.GpusOf(stored)) peak += PeakFlops(gpu.name());
   return peak;
 }
 
@@ -233,6 +227,12 @@ absl::StatusOr<Json> LayersView(const Web::Parts& parts, const std::string& job,
                                 const HttpRequest& request) {
   NSA_ASSIGN_OR_RETURN(const auto buckets, BucketsFor(parts, job, CurveKind::kLayers, request));
   return LayersJson(buckets);
+}
+
+absl::StatusOr<Json> GpusView(const Web::Parts& parts, const std::string& job,
+                              const HttpRequest& request) {
+  NSA_ASSIGN_OR_RETURN(const auto buckets, BucketsFor(parts, job, CurveKind::kGpus, request));
+  return GpusJson(buckets);
 }
 
 absl::StatusOr<Json> EventsView(const Web::Parts& parts, const std::string& job) {

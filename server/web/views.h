@@ -52,6 +52,10 @@ absl::StatusOr<Json> CurvesView(const Web::Parts& parts, const std::string& job,
 absl::StatusOr<Json> LayersView(const Web::Parts& parts, const std::string& job,
                                 const HttpRequest& request);
 
+// What was measured of the job's GPUs, by steps.
+absl::StatusOr<Json> GpusView(const Web::Parts& parts, const std::string& job,
+                              const HttpRequest& request);
+
 // The last 500 events of a job.
 absl::StatusOr<Json> EventsView(const Web::Parts& parts, const std::string& job);
 
