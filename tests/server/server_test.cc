@@ -1,4 +1,5 @@
 // Jobs over gRPC: submit, watch, records, logs, dumps, a restart and a drain in the middle.
+#include <algorithm>
 #include <utility>
 
 #include "common/base/clock.h"
@@ -345,6 +346,12 @@ TEST_F(ServerTest, ReadersThatDoNotReadCostLittleMemoryAndNobodyElseTime) {
                                                 agents_.get(), request)
                     .ok());
   }
+  const auto twenty_calls = [&] {
+    const absl::Duration start = RealClock().Monotonic();
+    for (int i = 0; i < 20; ++i) Get(id);
+    return RealClock().Monotonic() - start;
+  };
+  const absl::Duration alone = twenty_calls();
   const int64_t before = HeapInUse();
   constexpr int kReaders = 30;
   std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
@@ -367,9 +374,7 @@ TEST_F(ServerTest, ReadersThatDoNotReadCostLittleMemoryAndNobodyElseTime) {
   // The number includes the client, which is in the same process.
   EXPECT_LT(grown / kReaders, 8 << 20);
   RecordProperty("heap_per_reader", grown / kReaders);
-  const absl::Duration start = RealClock().Monotonic();
-  for (int i = 0; i < 20; ++i) Get(id);
-  EXPECT_LT(RealClock().Monotonic() - start, absl::Seconds(2));
+  EXPECT_LT(twenty_calls(), std::max(absl::Seconds(2), 5 * alone));
   for (auto& context : contexts) context->TryCancel();
   for (auto& reader : readers) reader->Finish();
 }
