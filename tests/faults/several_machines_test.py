@@ -106,8 +106,19 @@ rank_ports: 29500-29509
 
     def ctl(self, *arguments, check=True):
         ended = subprocess.run([self.bin / "nsactl", *map(str, arguments)], env=self.environment, capture_output=True, text=True, check=False)
-        assert not check or ended.returncode == 0, f"nsactl {arguments}: {ended.stdout}{ended.stderr}\n{self.logs()}"
+        assert not check or ended.returncode == 0, f"nsactl {arguments}: {ended.stdout}{ended.stderr}\n{self.threads()}\n{self.logs()}"
         return ended.stdout if check else ended
+
+    def threads(self):
+        """What each thread of the coordinator is doing: it may not answer although it runs."""
+        lines = ["== threads of the coordinator"]
+        for task in sorted(pathlib.Path(f"/proc/{self.processes[0].pid}/task").glob("*")) if self.processes else []:
+            with contextlib.suppress(OSError):  # it has just ended
+                name, state = (task / "comm").read_text().strip(), (task / "stat").read_text().rsplit(")", 1)[1].split()
+                ticks = int(state[11]) + int(state[12])  # of the processor, in user and in kernel mode
+                waits = ", ".join(line.split("] ")[-1] for line in (task / "stack").read_text().splitlines()[:6])
+                lines.append(f"{task.name} {name}: {state[0]}, {ticks} ticks, {waits}")
+        return "\n".join(lines)
 
     def nodes(self):
         """The machines that know their programs, by name."""

@@ -284,6 +284,24 @@ std::string RawCall(const std::string& address, const std::string& method,
   return std::string(reinterpret_cast<const char*>(joined.begin()), joined.size());
 }
 
+TEST_F(ServerTest, AConnectionMayTakeASecond) {
+  uint32_t port = 0;
+  ASSERT_TRUE(absl::SimpleAtoi(
+      std::vector<std::string>(absl::StrSplit(server_->listen_address(), ':')).back(), &port));
+  TcpProxy line(static_cast<uint16_t>(port));
+  line.Freeze();
+  std::thread delay([&] {
+    absl::SleepFor(absl::Seconds(1));
+    line.Thaw();
+  });
+  const auto stub = v1::CoordinatorService::NewStub(*OpenChannel(line.address(), {}));
+  const auto context = MakeContext(kTimeout, Token());
+  v1::GetVersionResponse response;
+  const grpc::Status status = stub->GetVersion(context.get(), {}, &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  delay.join();
+}
+
 TEST_F(ServerTest, HealthAndReflectionAnswerAnyClient) {
   // HealthCheckResponse{status: SERVING}.
   EXPECT_EQ(RawCall(server_->listen_address(), "/grpc.health.v1.Health/Check", ""),

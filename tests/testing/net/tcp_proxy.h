@@ -49,6 +49,12 @@ class TcpProxy {
     frozen_ = true;
   }
 
+  // Forwards again what arrives from now on, and what clients have sent that was not received yet.
+  void Thaw() {
+    MutexLock lock(&mutex_);
+    frozen_ = false;
+  }
+
   // The number of connections that the server has not closed.
   int HeldByServer() {
     MutexLock lock(&mutex_);
