@@ -134,6 +134,11 @@ void Options::OptionalArgument(const std::string& name, std::string* value,
   app_->add_option(name, *value, what);
 }
 
+void Options::OptionalArguments(const std::string& name, std::vector<std::string>* values,
+                                const std::string& what) {
+  app_->add_option(name, *values, what);
+}
+
 void Options::Choice(const std::string& name, const std::vector<std::string>& choices,
                      std::string* value, const std::string& what) {
   app_->add_option(name, *value, what)->required()->check(CLI::IsMember(choices));
@@ -155,7 +160,14 @@ void Options::Texts(const std::string& names, const std::string& type,
 
 void Options::List(const std::string& names, const std::string& type,
                    std::vector<std::string>* values, const std::string& what) {
-  app_->add_option(names, *values, what)->type_name(type)->delimiter(',');
+  app_->add_option(names, *values, what)->type_name(type)->delimiter(',')->allow_extra_args(false);
+}
+
+void Options::Choose(JobFilter* filter) {
+  List("--state", "STATE,...", &filter->states,
+       "Only jobs in these states (running, failed, …; active: not ended)");
+  Texts("--label", "KEY=VALUE", &filter->labels,
+        "Only jobs with this label; may be repeated, then with all of them");
 }
 
 CLI::Option* Options::Number(const std::string& names, int* value, Range range,

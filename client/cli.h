@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "client/connect/collect_jobs.h"
 #include "client/connect/session.h"
 #include "client/exit_code.h"
 
@@ -35,6 +36,8 @@ class Options {
   void Argument(const std::string& name, std::string* value, const std::string& what);
   void Argument(const std::string& name, std::vector<std::string>* values, const std::string& what);
   void OptionalArgument(const std::string& name, std::string* value, const std::string& what);
+  void OptionalArguments(const std::string& name, std::vector<std::string>* values,
+                         const std::string& what);
   void Choice(const std::string& name, const std::vector<std::string>& choices, std::string* value,
               const std::string& what);
 
@@ -62,6 +65,9 @@ class Options {
                       int64_t* value, const std::string& what);
   // `--rank N|all`; "all" is stored as -1.
   void Rank(int* rank, const std::string& what);
+
+  // --state and --label, which choose jobs.
+  void Choose(JobFilter* filter);
 
   // Refuses a command line that has both flags.
   void Exclude(CLI::Option* one, CLI::Option* other);

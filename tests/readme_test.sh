@@ -15,44 +15,61 @@ readonly MAIN_PATH_PAGE=docs/architecture.md
 complaints=0
 complain() { echo "$*"; complaints=$((complaints + 1)); }
 
+# Indexes, each made once by one pass over the tree: a process for each word would take minutes.
+# names: of files, without their folders. functions: what is followed by "(". tests: Suite.Name. anchors: "page#heading", of the pages in headed.
+# help: by command. places: where a path leads.
+declare -A names functions tests anchors headed help places
+index_tree() {
+  local word more
+  names=() functions=() tests=() anchors=() headed=() help=() places=()
+  while read -r word; do names[$word]=1; done < <(find common kernels worker server client proto tests deploy configs -printf '%f\n' 2>/dev/null | sort -u)
+  while read -r word; do functions[$word]=1; done < <(
+    grep -rhoE --include='*.h' --include='*.cc' --include='*.cu' '\b[A-Za-z_]+\(' common kernels server worker client tests 2>/dev/null | tr -d '(' | sort -u)
+  while read -r word more; do tests[$word.$more]=1; done < <(
+    grep -rhE --include='*.cc' '^(TEST|TEST_F|TEST_P|TYPED_TEST)\(' tests 2>/dev/null | sed -nE 's/^[A-Z_]+\(([A-Za-z0-9]+), *([A-Za-z0-9]+)\).*/\1 \2/p')
+}
+
+# Sets `words` to what stands in backquotes on the page, and `folder` to the page's folder.
+read_page() {
+  mapfile -t words < <(grep -oE '`[^` ]+`' "$1" | tr -d '`' | sort -u)
+  folder_of "$1"
+}
+folder_of() { case $1 in */*) folder=${1%/*} ;; *) folder=. ;; esac; }
+
 # Tests are written `Suite.Name`.
 check_tests() {
   local readme=$1 word
-  while read -r word; do
+  for word in "${words[@]}"; do
     [[ $word =~ ^([A-Z][A-Za-z0-9]+)\.([A-Z][A-Za-z0-9]+)$ ]] || continue
-    grep -rqE "^(TEST|TEST_F|TEST_P|TYPED_TEST)\(${BASH_REMATCH[1]}, *${BASH_REMATCH[2]}\)" tests --include="*.cc" ||
-      complain "$readme: no test $word"
-  done < <(quoted "$readme")
+    [ -n "${tests[$word]:-}" ] || complain "$readme: no test $word"
+  done
 }
 
-quoted() { grep -oE '`[^` ]+`' "$1" | tr -d '`' | sort -u; }
-
 # True when a file that is named without its folder exists somewhere.
-named_somewhere() { [[ $1 != */* ]] && [ -n "$(find common kernels worker server client proto tests deploy configs -name "$1" 2>/dev/null | head -n 1)" ]; }
+named_somewhere() { [[ $1 != */* && -n ${names[$1]:-} ]]; }
 
 check_files() {
-  local readme=$1 word path folder
-  folder=$(dirname "$readme")
-  while read -r word; do
+  local readme=$1 word path paths
+  for word in "${words[@]}"; do
     case $word in
       x.* | tb/ | .[a-z]* | http* | /* | ~* | *'$'* | *'<'* | *'*'* | *[A-Z][A-Z]* | out/* | build/* | out_dir/* | *:*) continue ;;
       *.cc | *.h | *.cu | *.sh | *.md | *.yaml | *.yml | *.proto | *.py | *.service | *.cmake | *.txt | *'.{'*'}' | *[a-z]/) ;;
       *) continue ;;
     esac
-    for path in $(eval "printf '%s\n' $(printf '%q' "$word" | sed 's/\\\([{},]\)/\1/g')"); do
+    paths=("$word")
+    [[ $word != *'{'* ]] || eval "paths=($(printf '%q' "$word" | sed 's/\\\([{},]\)/\1/g'))"
+    for path in "${paths[@]}"; do
       [ -e "$path" ] || [ -e "$folder/$path" ] || named_somewhere "$path" || complain "$readme: \`$path\` does not exist"
     done
-  done < <(quoted "$readme")
+  done
 }
 
 check_functions() {
-  local readme=$1 word name
-  while read -r word; do
+  local readme=$1 word
+  for word in "${words[@]}"; do
     [[ $word =~ ^([A-Za-z_]+::)*([A-Za-z_]+)\(\)$ ]] || continue
-    name=${BASH_REMATCH[2]}
-    grep -rqE --include='*.h' --include='*.cc' --include='*.cu' "\b$name\(" common kernels server worker client tests 2>/dev/null ||
-      complain "$readme: no function $name()"
-  done < <(quoted "$readme")
+    [ -n "${functions[${BASH_REMATCH[2]}]:-}" ] || complain "$readme: no function ${BASH_REMATCH[2]}()"
+  done
 }
 
 # Rows of the table: | N | stage | `file` `Function()` … |. The function begins with the comment `// Main path N/7: stage.`
@@ -72,9 +89,10 @@ check_main_path() {
 
 # Every field of a message of job.proto is a row of docs/job_file.md: | `section.key` |.
 check_job_keys() {
-  local page=docs/job_file.md section key
+  local page=docs/job_file.md section key rows
+  rows=$'\n'$(grep -oE '^\| `[^`]+` \|' "$page" || true)$'\n'
   while read -r section key; do
-    grep -qE "^\| \`${section:+$section\.}$key\` \|" "$page" || complain "$page: no row for \`${section:+$section.}$key\`"
+    [[ $rows == *$'\n'"| \`${section:+$section.}$key\` |"$'\n'* ]] || complain "$page: no row for \`${section:+$section.}$key\`"
   done < <(awk '/^message (Model|Nsa|Data|Runtime|Train|Restart|Guard|Preflight|Resource|Sweep)Spec/ {
       section = tolower($2); sub(/spec$/, "", section); if (section == "resource") section = "resources" }
     /^message [A-Za-z]*Spec|^}/ { if ($2 == "JobSpec") top = 1; else if (/^}/) { section = ""; top = 0 } }
@@ -84,40 +102,63 @@ check_job_keys() {
 # [text](target): a file from the page's folder, and with #anchor a heading of it. Web addresses are not followed. The bundle carries README.md, docs/
 # and configs/ only (deploy/CMakeLists.txt), so their pages link to nothing else.
 check_links() {
-  local page=$1 target file anchor headings
+  local page=$1 target file anchor heading folder
+  folder_of "$page"
   while read -r target; do
     case $target in http://* | https://* | mailto:*) continue ;; esac
     file=${target%%#*} anchor=''
     [[ $target != *#* ]] || anchor=${target#*#}
-    file=${file:+$(dirname "$page")/$file}
+    file=${file:+$folder/$file}
     file=${file:-$page}
     [ -e "$file" ] || { complain "$page: dead link to $target"; continue; }
     case $page in README.md | docs/* | configs/*)
-      case $(realpath --relative-to=. "$file") in README.md | docs | docs/* | configs | configs/*) ;;
+      [ -n "${places[$file]:-}" ] || places[$file]=$(realpath --relative-to=. "$file")
+      case ${places[$file]} in README.md | docs | docs/* | configs | configs/*) ;;
         *) complain "$page: links to $target, which the bundle does not carry" ;;
       esac ;;
     esac
     [ -n "$anchor" ] || continue
-    headings=$(sed -nE 's/^#+ +//p' "$file" | tr '[:upper:]' '[:lower:]' | sed 's/[^a-z0-9 _-]//g; s/ /-/g')
-    grep -qxF -e "$anchor" <<<"$headings" || complain "$page: $file has no heading #$anchor"
+    if [ -z "${headed[$file]:-}" ]; then
+      headed[$file]=1
+      while read -r heading; do anchors[$file#$heading]=1; done < <(
+        sed -nE 's/^#+ +//p' "$file" | tr '[:upper:]' '[:lower:]' | sed 's/[^a-z0-9 _-]//g; s/ /-/g')
+    fi
+    [ -n "${anchors[$file#$anchor]:-}" ] || complain "$page: $file has no heading #$anchor"
   done < <(sed 's/`[^`]*`//g' "$page" | grep -oE '\]\([^() ]+\)' | sed -E 's/^..//; s/.$//')
 }
 
 pages() { find . -name '*.md' -not -path './build/*' -not -path './out/*' -not -path './.git/*' | sed 's|^\./||'; }
 
+# Sets `answer` to what nsactl says of a command, or of all without one. Each is asked once.
+ask_help() {
+  local nsactl=$1 command="${*:2}"
+  [ -n "${help[ $command]:-}" ] || help[ $command]=$'\n'$("$nsactl" "${@:2}" --help)$'\n'
+  answer=${help[ $command]}
+}
+
+# Whether a row of the help begins with this command.
+lists() { [[ $1 =~ $'\n'' '+"$2"[$' \n'] ]]; }
+
 check_commands() {
-  local nsactl=$1 readme=$2 line verb sub flag help more
+  local nsactl=$1 readme=$2 line verb sub flag all more answer
   [ -x "$nsactl" ] || { complain "$nsactl: no such program"; return; }
-  help="$("$nsactl" --help)"$'\n  help '
+  ask_help "$nsactl"
+  all=$answer$'  help \n'
   while read -r line; do
     read -r _ verb sub _ <<<"$line"
-    grep -qE "^ +$verb( |\$)" <<<"$help" || { complain "$readme: nsactl has no command '$verb'"; continue; }
-    more=$("$nsactl" "$verb" --help)
-    if [[ $sub =~ ^[a-z][a-z-]*$ ]] && grep -qE "^ +$sub( |\$)" <<<"$more"; then more+=$'\n'$("$nsactl" "$verb" "$sub" --help); fi
-    for flag in $(grep -oE '(^| )--[a-z-]+' <<<"$line"); do
-      grep -qE -e "$flag([ ,=]|\$)" <<<"$help$more" || complain "$readme: nsactl $verb has no $flag"
+    lists "$all" "$verb" || { complain "$readme: nsactl has no command '$verb'"; continue; }
+    ask_help "$nsactl" "$verb"
+    more=$answer
+    if [[ $sub =~ ^[a-z][a-z-]*$ ]] && lists "$more" "$sub"; then
+      ask_help "$nsactl" "$verb" "$sub"
+      more+=$answer
+    fi
+    while [[ $line =~ (^|' ')(--[a-z-]+) ]]; do
+      flag=${BASH_REMATCH[2]}
+      line=${line#*"$flag"}
+      [[ $all$more =~ $flag([ ,=]|$'\n') ]] || complain "$readme: nsactl $verb has no $flag"
     done
-  done < <({ grep -E '^    ' "$readme"; grep -oE '`nsactl [^`]+`' "$readme"; } | grep -oE 'nsactl [a-z][a-z-]+( [^ `·|#,;()]+)*')
+  done < <({ grep -E '^    ' "$readme"; grep -oE '`nsactl [^`]+`' "$readme"; } | grep -oE 'nsactl [a-z][a-z-]+( [^ `·|#,;()]+)*' | sort -u)
 }
 
 # Job files: ```yaml blocks with a section train. The files that they name under data are made up.
@@ -139,8 +180,10 @@ check_jobs() {
 }
 
 check_all() {
-  local readme
+  local readme words folder
+  index_tree
   while read -r readme; do
+    read_page "$readme"
     check_files "$readme"
     check_functions "$readme"
     [ "$readme" != tests/README.md ] || check_tests "$readme"

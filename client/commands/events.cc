@@ -1,6 +1,9 @@
 // nsactl events: what happened to a job, or to all.
+#include <map>
+
 #include "absl/strings/str_cat.h"
 #include "client/cli.h"
+#include "client/connect/collect_jobs.h"
 #include "client/connect/follow.h"
 #include "client/show/document.h"
 #include "client/show/human.h"
@@ -13,7 +16,49 @@ namespace {
 
 struct EventFlags {
   std::string job;
+  JobFilter filter;
   bool follow = false;
+};
+
+// The clock of the coordinator may be so much behind this machine's.
+constexpr int64_t kSkewNanos = 3'600LL * 1'000'000'000;
+
+// Whose events are shown: those of all jobs, or of the jobs that matched at the start. With -f a
+// job that is submitted later matches by its labels, unless states were asked for.
+class Chosen {
+ public:
+  Chosen(Client* client, const EventFlags& flags, absl::Time now)
+      : client_(client),
+        all_(flags.filter.empty()),
+        ask_(flags.follow && flags.filter.states.empty()),
+        since_(absl::ToUnixNanos(now) - kSkewNanos) {}
+
+  absl::Status Read(const JobFilter& filter) {
+    if (all_) return absl::OkStatus();
+    NSA_ASSIGN_OR_RETURN(request_, RequestOf(filter));
+    NSA_ASSIGN_OR_RETURN(const v1::ListJobsResponse found, CollectJobs(client_, request_, 0));
+    for (const v1::Job& job : found.jobs()) known_[job.id()] = true;
+    return absl::OkStatus();
+  }
+
+  bool Has(const v1::JobEvent& event) {
+    if (all_) return true;
+    const auto known = known_.find(event.job_id());
+    if (known != known_.end()) return known->second;
+    // An older job would have been found at the start.
+    if (!ask_ || event.unix_nanos() < since_) return false;
+    const absl::StatusOr<v1::Job> job = client_->GetJob(event.job_id());
+    if (!job.ok()) return false;
+    return known_[event.job_id()] = HasLabels(*job, request_);
+  }
+
+ private:
+  Client* client_;
+  bool all_;
+  bool ask_;
+  int64_t since_;
+  v1::ListJobsRequest request_;
+  std::map<std::string, bool> known_;  // by job: whether it matches
 };
 
 Colour ColourOf(v1::Severity severity) {
@@ -61,24 +106,27 @@ class EventPrinter {
   bool first_ = true;
 };
 
-absl::Status FollowEvents(Session& session, Client* client, v1::WatchEventsRequest request) {
+absl::Status FollowEvents(Session& session, Client* client, v1::WatchEventsRequest request,
+                          Chosen* chosen) {
   EventPrinter printer(&session);
   const std::string id = request.job();
   return Follow(session, id, [&] {
     return client->Stream<v1::WatchEventsResponse>(
         request, [&](const v1::WatchEventsResponse& response) {
-          printer.Print(response.event());
+          if (chosen->Has(response.event())) printer.Print(response.event());
           request.set_after_sequence(response.event().sequence());
           return static_cast<bool>(session.out());
         });
   });
 }
 
-absl::Status ListEvents(Session& session, Client* client, const v1::WatchEventsRequest& request) {
+absl::Status ListEvents(Session& session, Client* client, const v1::WatchEventsRequest& request,
+                        Chosen* chosen) {
   Table table = EventTable();
   nlohmann::ordered_json events = nlohmann::ordered_json::array();
   NSA_RETURN_IF_ERROR(client->Stream<v1::WatchEventsResponse>(
       request, [&](const v1::WatchEventsResponse& response) {
+        if (!chosen->Has(response.event())) return true;
         if (session.structured()) events.push_back(ToJson(response.event()));
         AddRow(response.event(), &table);
         return true;
@@ -94,15 +142,22 @@ absl::Status ListEvents(Session& session, Client* client, const v1::WatchEventsR
 }
 
 absl::StatusOr<ExitCode> Events(Session& session, const EventFlags& flags) {
+  if (!flags.job.empty() && !flags.filter.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("JOB: ", flags.job,
+                     " (none with --state or --label); name a job or choose some, not both"));
+  }
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
+  Chosen chosen(client, flags, session.now());
+  NSA_RETURN_IF_ERROR(chosen.Read(flags.filter));
   v1::WatchEventsRequest request;
   request.set_follow(flags.follow);
   if (!flags.job.empty()) {
     NSA_ASSIGN_OR_RETURN(const v1::Job job, client->GetJob(flags.job));
     request.set_job(job.id());
   }
-  NSA_RETURN_IF_ERROR(flags.follow ? FollowEvents(session, client, request)
-                                   : ListEvents(session, client, request));
+  NSA_RETURN_IF_ERROR(flags.follow ? FollowEvents(session, client, request, &chosen)
+                                   : ListEvents(session, client, request, &chosen));
   return ExitCode::kOk;
 }
 
@@ -120,6 +175,7 @@ void AddEvents(Cli* cli) {
                 .examples = "nsactl events demo\nnsactl events -f\nnsactl events demo -o json",
                 .run = [flags](Session& session) { return Events(session, *flags); }});
   options.OptionalArgument("JOB", &flags->job, "Job id or name (default: all jobs)");
+  options.Choose(&flags->filter);
   options.Flag("-f,--follow", &flags->follow, "Keep printing new events");
 }
 

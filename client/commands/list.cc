@@ -14,31 +14,9 @@ namespace nsa::client {
 namespace {
 
 struct ListFlags {
-  std::vector<std::string> states;
-  std::vector<std::string> labels;
+  JobFilter filter;
   int limit = 100;
 };
-
-// Adds the states that `text` names: one ("running"), or every state before the end ("active").
-absl::Status AddStates(const std::string& text, v1::ListJobsRequest* request) {
-  const std::string word = absl::AsciiStrToUpper(text);
-  if (word == "ACTIVE") {
-    for (int i = v1::Job::STATE_QUEUED; i < v1::Job::State_ARRAYSIZE; ++i) {
-      const auto state = static_cast<v1::Job::State>(i);
-      if (!HasEnded(state)) request->add_states(state);
-    }
-    return absl::OkStatus();
-  }
-  v1::Job::State state;
-  if (!v1::Job::State_Parse("STATE_" + word, &state) || state == v1::Job::STATE_UNSPECIFIED) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--state: '", text,
-        "' (queued, preflight, starting, running, restarting, stopping, succeeded, failed, stopped "
-        "or active); use one of these"));
-  }
-  request->add_states(state);
-  return absl::OkStatus();
-}
 
 std::string Percent(const v1::JobProgress& progress) {
   if (progress.total_steps() == 0) return "-";
@@ -126,9 +104,7 @@ void PrintJobs(Session& session, const v1::ListJobsResponse& jobs) {
 }
 
 absl::StatusOr<ExitCode> List(Session& session, const ListFlags& flags) {
-  v1::ListJobsRequest request;
-  for (const std::string& state : flags.states) NSA_RETURN_IF_ERROR(AddStates(state, &request));
-  for (const std::string& label : flags.labels) NSA_RETURN_IF_ERROR(AddLabel(label, &request));
+  NSA_ASSIGN_OR_RETURN(const v1::ListJobsRequest request, RequestOf(flags.filter));
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
   NSA_ASSIGN_OR_RETURN(const v1::ListJobsResponse jobs, CollectJobs(client, request, flags.limit));
   if (session.structured()) {
@@ -136,9 +112,8 @@ absl::StatusOr<ExitCode> List(Session& session, const ListFlags& flags) {
   } else if (session.flags().format == Format::kName) {
     for (const v1::Job& job : jobs.jobs()) session.out() << job.id() << "\n";
   } else if (jobs.jobs().empty()) {
-    const bool all = flags.states.empty() && flags.labels.empty();
-    session.Note(all ? "no jobs yet; submit one with 'nsactl submit FILE'"
-                     : "no jobs in these states or with these labels");
+    session.Note(flags.filter.empty() ? "no jobs yet; submit one with 'nsactl submit FILE'"
+                                      : "no jobs in these states or with these labels");
   } else {
     PrintJobs(session, jobs);
   }
@@ -161,10 +136,7 @@ void AddList(Cli* cli) {
                             "nsactl list --label team=vision --label run=7\n"
                             "nsactl list --state failed,stopped -o json | jq -r '.jobs[].id'",
                 .run = [flags](Session& session) { return List(session, *flags); }});
-  options.List("--state", "STATE,...", &flags->states,
-               "Only jobs in these states (running, failed, …; active: not ended)");
-  options.Texts("--label", "KEY=VALUE", &flags->labels,
-                "Only jobs with this label; may be repeated, then with all of them");
+  options.Choose(&flags->filter);
   options.Number("--limit", &flags->limit, {.least = 0, .most = 1000000},
                  "Show at most N jobs (default 100); 0: all");
 }

@@ -2,22 +2,36 @@
 
 #include <algorithm>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "client/show/job_text.h"
 #include "common/base/status.h"
 
 namespace nsa::client {
 namespace {
 
-bool HasLabels(const v1::Job& job, const v1::ListJobsRequest& request) {
-  const auto& labels = job.spec().labels();
-  return std::ranges::all_of(request.labels(), [&](const auto& wanted) {
-    const auto label = labels.find(wanted.first);
-    return label != labels.end() && label->second == wanted.second;
-  });
+// Adds the states that `text` names: one ("running"), or every state before the end ("active").
+absl::Status AddStates(const std::string& text, v1::ListJobsRequest* request) {
+  const std::string word = absl::AsciiStrToUpper(text);
+  if (word == "ACTIVE") {
+    for (int i = v1::Job::STATE_QUEUED; i < v1::Job::State_ARRAYSIZE; ++i) {
+      const auto state = static_cast<v1::Job::State>(i);
+      if (!HasEnded(state)) request->add_states(state);
+    }
+    return absl::OkStatus();
+  }
+  v1::Job::State state;
+  if (!v1::Job::State_Parse("STATE_" + word, &state) || state == v1::Job::STATE_UNSPECIFIED) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--state: '", text,
+        "' (queued, preflight, starting, running, restarting, stopping, succeeded, failed, stopped "
+        "or active); use one of these"));
+  }
+  request->add_states(state);
+  return absl::OkStatus();
 }
 
-}  // namespace
-
+// Adds "team=vision" to the labels that jobs must have.
 absl::Status AddLabel(const std::string& text, v1::ListJobsRequest* request) {
   const size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0) {
@@ -31,6 +45,23 @@ absl::Status AddLabel(const std::string& text, v1::ListJobsRequest* request) {
   return absl::InvalidArgumentError(absl::StrCat("--label: '", key, "' has the values '",
                                                  label->second, "' and '", value,
                                                  "' (one for each key); remove one of them"));
+}
+
+}  // namespace
+
+absl::StatusOr<v1::ListJobsRequest> RequestOf(const JobFilter& filter) {
+  v1::ListJobsRequest request;
+  for (const std::string& state : filter.states) NSA_RETURN_IF_ERROR(AddStates(state, &request));
+  for (const std::string& label : filter.labels) NSA_RETURN_IF_ERROR(AddLabel(label, &request));
+  return request;
+}
+
+bool HasLabels(const v1::Job& job, const v1::ListJobsRequest& request) {
+  const auto& labels = job.spec().labels();
+  return std::ranges::all_of(request.labels(), [&](const auto& wanted) {
+    const auto label = labels.find(wanted.first);
+    return label != labels.end() && label->second == wanted.second;
+  });
 }
 
 absl::StatusOr<v1::ListJobsResponse> CollectJobs(Client* client, v1::ListJobsRequest request,

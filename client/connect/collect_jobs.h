@@ -20,8 +20,20 @@ absl::StatusOr<v1::ListJobsResponse> CollectJobs(Client* client, v1::ListJobsReq
 absl::StatusOr<std::vector<v1::Job>> CollectSweep(Client* client, const std::string& name,
                                                   const std::string& owner = "");
 
-// Adds "team=vision" to the labels that jobs must have. InvalidArgument when it is not KEY=VALUE,
-// or when another value of the key is asked for already.
-absl::Status AddLabel(const std::string& text, v1::ListJobsRequest* request);
+// Which jobs a command is about: the flags --state and --label (Options::Choose()). The same for
+// all commands that have them.
+struct JobFilter {
+  std::vector<std::string> states;  // one of these: "running", "active" (not ended)
+  std::vector<std::string> labels;  // "KEY=VALUE": all of these
+
+  bool empty() const { return states.empty() && labels.empty(); }
+};
+
+// The request for the jobs of a filter; an empty filter means all. InvalidArgument for an unknown
+// state, for a label that is not KEY=VALUE, and for two values of one key.
+absl::StatusOr<v1::ListJobsRequest> RequestOf(const JobFilter& filter);
+
+// Whether a job has all the labels of the request. Says nothing of its state.
+bool HasLabels(const v1::Job& job, const v1::ListJobsRequest& request);
 
 }  // namespace nsa::client

@@ -7,6 +7,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "client/show/human.h"
+#include "common/estimate/fewer_ranks.h"
+#include "common/estimate/passes.h"
 
 namespace nsa::client {
 
@@ -80,13 +82,10 @@ std::string ReasonText(const v1::Job& job) {
   return absl::StrCat(job.reason(), ": ", job.message());
 }
 
-bool HasFewerRanks(const v1::Job& job) {
-  return !job.ranks().empty() && job.ranks_size() < job.spec().resources().gpus();
-}
+bool HasFewerRanks(const v1::Job& job) { return nsa::HasFewerRanks(job.spec(), job.ranks_size()); }
 
 std::string RanksText(const v1::Job& job) {
-  const int32_t all = job.spec().resources().gpus();
-  return HasFewerRanks(job) ? absl::StrCat(job.ranks_size(), " of ", all) : absl::StrCat(all);
+  return RankCount(job.spec(), HasFewerRanks(job) ? job.ranks_size() : RanksOf(job.spec()));
 }
 
 std::string TelemetryText(const v1::Job& job) {

@@ -35,7 +35,8 @@ std::string NextStartText(const v1::Job& job, absl::Time now);
 // "CUDA_OOM: out of memory on rank 1"; reason or message may be missing.
 std::string ReasonText(const v1::Job& job);
 
-// "4", or "2 of 4" while the job runs with fewer ranks than it asks for (restart.min_ranks).
+// RankCount() of the job: "4", or "2 of 4" while it runs with fewer ranks than it asks for
+// (restart.min_ranks).
 std::string RanksText(const v1::Job& job);
 
 // Whether it does.

@@ -3,12 +3,13 @@
 #include <algorithm>
 
 #include "common/estimate/estimate.h"
+#include "common/estimate/passes.h"
+#include "common/estimate/shares.h"
 
 namespace nsa {
 
 int64_t GradientBytes(const v1::JobSpec& spec) {
-  const bool half = spec.runtime().gradient_precision() == v1::PRECISION_BF16;
-  return ParameterCount(spec) * (half ? 2 : 4);
+  return ParameterCount(spec) * (SendsBf16Gradients(spec, RanksOf(spec)) ? 2 : 4);
 }
 
 double StepSeconds::Overlapped() const { return std::max(computing, communicating); }

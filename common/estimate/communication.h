@@ -13,8 +13,8 @@
 
 namespace nsa {
 
-// Bytes of the gradients of one rank: 4 for each parameter, or 2 with runtime.gradient_precision:
-// bf16.
+// Bytes of the gradients of one rank as it sends them: 4 for each parameter, or 2 where
+// SendsBf16Gradients() (shares.h).
 int64_t GradientBytes(const v1::JobSpec& spec);
 
 // Seconds of one step.

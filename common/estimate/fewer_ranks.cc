@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
+#include "common/base/count.h"
 #include "common/estimate/passes.h"
 
 namespace nsa {
@@ -16,15 +18,35 @@ bool SharesBatch(const v1::JobSpec& spec, int64_t ranks) {
   return ranks > 0 && ranks % context == 0 && spec.train().batch_size() % (ranks / context) == 0;
 }
 
+int64_t NextFewer(const v1::JobSpec& spec, int64_t below) {
+  const int64_t context = ContextOf(spec);
+  // Clamped for a spec that preflight has not seen.
+  int64_t ranks = (std::min<int64_t>(below, kMostRanks) - 1) / context * context;
+  while (ranks > 0 && !SharesBatch(spec, ranks)) ranks -= context;
+  return std::max<int64_t>(ranks, 0);
+}
+
+bool HasFewerRanks(const v1::JobSpec& spec, int64_t ranks) {
+  return ranks > 0 && ranks < RanksOf(spec);
+}
+
+std::string RankCount(const v1::JobSpec& spec, int64_t ranks) {
+  return HasFewerRanks(spec, ranks) ? absl::StrCat(ranks, " of ", RanksOf(spec))
+                                    : absl::StrCat(ranks);
+}
+
+std::string RanksText(const v1::JobSpec& spec, int64_t ranks) {
+  return HasFewerRanks(spec, ranks) ? absl::StrCat(ranks, " of ", Count(RanksOf(spec), "rank"))
+                                    : Count(ranks, "rank");
+}
+
 std::vector<int32_t> FewerRanks(const v1::JobSpec& spec) {
   std::vector<int32_t> counts;
   if (!spec.restart().has_min_ranks() || !spec.resources().provisioner().empty()) return counts;
-  const int64_t context = ContextOf(spec);
   const int64_t least = std::max(spec.restart().min_ranks(), 1);
-  // Clamped for a spec that preflight has not seen.
-  const int64_t all = std::min(RanksOf(spec), kMostRanks);
-  for (int64_t ranks = (all - 1) / context * context; ranks >= least; ranks -= context) {
-    if (SharesBatch(spec, ranks)) counts.push_back(static_cast<int32_t>(ranks));
+  for (int64_t ranks = NextFewer(spec, RanksOf(spec)); ranks >= least;
+       ranks = NextFewer(spec, ranks)) {
+    counts.push_back(static_cast<int32_t>(ranks));
   }
   return counts;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "nsa/v1/job.pb.h"
@@ -13,6 +14,16 @@ namespace nsa {
 // resources.context_parallel, and the groups of so many ranks, each with the same number of
 // sequences, divide train.batch_size.
 bool SharesBatch(const v1::JobSpec& spec, int64_t ranks);
+
+// The largest number of ranks below `below` that shares the batch; 0 if there is none.
+int64_t NextFewer(const v1::JobSpec& spec, int64_t below);
+
+// Whether a job that has `ranks` ranks has fewer than it asks for. Not with 0: it is not placed.
+bool HasFewerRanks(const v1::JobSpec& spec, int64_t ranks);
+
+// "4", or "2 of 4" if the job asks for more than it has; and "4 ranks", "2 of 4 ranks".
+std::string RankCount(const v1::JobSpec& spec, int64_t ranks);
+std::string RanksText(const v1::JobSpec& spec, int64_t ranks);
 
 // The numbers of ranks below resources.gpus with which the job may start: at least
 // restart.min_ranks, each one that shares the batch, the largest first. Empty without min_ranks,

@@ -90,9 +90,8 @@ void RememberSpeed(const v1::StepRecord& step, v1::HealthMemory* memory) {
   memory->set_smooth_tokens_per_second(before > 0 ? before * std::pow(speed / before, kRecentWeight)
                                                   : speed);
   const double median = MedianSpeed(*memory);
-  const bool outside =
-      median > 0 && std::abs(memory->smooth_tokens_per_second() / median - 1) > kSpeedShare;
-  memory->set_unsteady_steps(Count(outside, memory->unsteady_steps()));
+  const bool slower = memory->smooth_tokens_per_second() < median * (1 - kSpeedShare);
+  memory->set_unsteady_steps(Count(slower, memory->unsteady_steps()));
 }
 
 void RememberMemory(const v1::StepRecord& step, v1::HealthMemory* memory) {
@@ -146,8 +145,9 @@ std::string Says(HealthRule rule, const v1::JobProgress& progress) {
                              progress.step() - memory.best_step());
     case HealthRule::kUnsteadySpeed:
       if (memory.unsteady_steps() < kUnsteadySteps) return "";
-      return absl::StrFormat("%.0f tokens a second (%.0f in the median, ±10 %%)",
-                             memory.smooth_tokens_per_second(), MedianSpeed(memory));
+      return absl::StrFormat(
+          "%.0f tokens a second (%.0f in the median, at least 90 %% of it wanted)",
+          memory.smooth_tokens_per_second(), MedianSpeed(memory));
     case HealthRule::kMemoryCreep: {
       const auto first = static_cast<double>(memory.first_memory_bytes());
       const double grown = memory.smooth_memory_bytes() - first;

@@ -19,7 +19,7 @@ enum class HealthRule : uint8_t {
   kDiverged,       // DIVERGED: loss more than 5 % above a uniform guess and above the first loss
   kNonfinite,      // NONFINITE: loss or gradient not finite in the last step
   kPlateau,        // PLATEAU: smoothed loss not 0.1 % below its best for more than 1,000 steps
-  kUnsteadySpeed,  // UNSTEADY_SPEED: smoothed speed outside ±10 % of the median of this start
+  kUnsteadySpeed,  // UNSTEADY_SPEED: smoothed speed over 10 % below this start's median
   kMemoryCreep,    // MEMORY_CREEP: memory 5 % (and 64 MiB) above that of the first 200 steps
   kGateEntropy,    // GATE_ENTROPY: a layer's mean entropy is under 0.5 nats
   kGateDominant,   // GATE_DOMINANT: a layer's largest share is over 0.9 in the mean of its tokens

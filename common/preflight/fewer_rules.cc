@@ -6,19 +6,12 @@
 namespace nsa {
 namespace {
 
-// The largest number of ranks below resources.gpus that shares the batch; 0 if there is none.
-int64_t LargestFewer(const v1::JobSpec& spec) {
-  int64_t ranks = int64_t{spec.resources().gpus()} - 1;
-  while (ranks > 0 && !SharesBatch(spec, ranks)) --ranks;
-  return ranks;
-}
-
 Problems MinRanksNotDivisible(const PreflightFacts& facts) {
   const v1::JobSpec& spec = facts.spec;
   const bool fewer = spec.restart().has_min_ranks() && spec.restart().min_ranks() < facts.ranks() &&
                      spec.resources().provisioner().empty();
   if (!fewer || !FewerRanks(spec).empty()) return {};
-  const int64_t largest = LargestFewer(spec);
+  const int64_t largest = NextFewer(spec, facts.ranks());
   return {
       {"restart.min_ranks",
        absl::StrFormat("%d (no number of ranks from there to %d shares a batch of %d sequences)",

@@ -47,7 +47,7 @@ KEYS_OFF = f"sum by (job_id) (abs({one('nsa_keys_read')} - {one('nsa_keys_expect
 
 OVERVIEW = [
     table("Jobs", "The jobs chosen above, at the end of the time range.", [
-        ("Job", f"sum by (job_id, name, device, world_size) ({one('nsa_job_info')})", None, {}),
+        ("Job", f"sum by (job_id, name, device, world_size) ({one('nsa_job_info')} == 1)", None, {}),
         ("State", f"sum by (job_id, state) ({one('nsa_job_state')} == 1)", None, {}),
         ("Done", f"sum by (job_id) ({one('nsa_job_step')} / {one('nsa_job_target_steps')})", "percentunit", {"gauge": True}),
         ("Step", f"sum by (job_id) ({one('nsa_job_step')})", "locale", {}),

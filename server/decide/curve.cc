@@ -77,6 +77,21 @@ v1::CurveBucket LayerBucket(const v1::WorkerRecord& record) {
   return bucket;
 }
 
+v1::CurveBucket GpuBucket(const v1::WorkerRecord& record, const std::vector<v1::GpuInfo>& gpus) {
+  v1::CurveBucket all = EmptyAt(record);
+  for (const v1::GpuInfo& gpu : gpus) {
+    if (!gpu.has_utilization_ratio() && !gpu.has_power_watts() && !gpu.has_temperature_celsius()) {
+      continue;
+    }
+    v1::CurveBucket one = EmptyAt(record);
+    Add(&one, gpu.utilization_ratio(), gpu.has_utilization_ratio());
+    Add(&one, gpu.power_watts(), gpu.has_power_watts());
+    Add(&one, gpu.temperature_celsius(), gpu.has_temperature_celsius());
+    MergeInto(one, &all);
+  }
+  return all;
+}
+
 int64_t BucketStart(int64_t step, int64_t width) {
   const int64_t wide = std::max<int64_t>(width, 1);
   return (std::max<int64_t>(step, 1) - 1) / wide * wide + 1;

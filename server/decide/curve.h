@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "nsa/v1/fleet.pb.h"
 #include "nsa/v1/store.pb.h"
 #include "nsa/v1/telemetry.pb.h"
 
@@ -37,13 +38,23 @@ inline constexpr std::string_view kLayerValues[] = {
     "choice_overlap", "choice_entropy",   "choice_agreement"};
 inline constexpr size_t kLayerValueCount = std::size(kLayerValues);
 
-// At most this many buckets are kept of a job's steps and of its layers.
+// What agents measure of the GPUs of a job: the share of time in which a kernel ran (0 to 1), power
+// and temperature.
+inline constexpr std::string_view kGpuValues[] = {"use", "watts", "celsius"};
+
+// At most this many buckets are kept of a job's steps, and kLayerBuckets of its layers and its
+// GPUs.
 inline constexpr size_t kStepBuckets = 2'048;
 inline constexpr size_t kLayerBuckets = 512;
 
 // One step as a bucket of width 1: its values, or those of its layers.
 v1::CurveBucket StepBucket(const v1::WorkerRecord& record);
 v1::CurveBucket LayerBucket(const v1::WorkerRecord& record);
+
+// The GPUs of a job at the step of `record`, as a bucket of width 1: the mean, the least and the
+// greatest of them; `count` is the number of GPUs whose driver tells the value. Without entries
+// when none tells any.
+v1::CurveBucket GpuBucket(const v1::WorkerRecord& record, const std::vector<v1::GpuInfo>& gpus);
 
 // The first step that a bucket of this width which holds `step` may hold.
 int64_t BucketStart(int64_t step, int64_t width);

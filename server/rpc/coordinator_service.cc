@@ -125,18 +125,20 @@ CoordinatorService::Writer<Response>* CoordinatorService::StartStream(Context* c
   const auto caller = parts_.rules.auth.Check(*context, method);
   if (!caller.ok()) return Stream<Response>::Refuse(parts_.rules, method, caller.status());
   const std::string only = AskerOf(*caller).only();
-  std::string id;
-  if (!job.empty()) {
-    const absl::StatusOr<JobPtr> found = parts_.store.Find(job, only);
-    if (!found.ok()) return Stream<Response>::Refuse(parts_.rules, method, found.status());
-    id = (*found)->job().id();
-  }
+  // Searched on the executor: the store's lock may be held over a commit.
+  auto id = std::make_shared<std::string>();
   auto source = std::make_shared<Source<Response>>();
   return Stream<Response>::Start(
-      parts_.rules, method, &parts_.hub, id,
+      parts_.rules, method, &parts_.hub,
+      [this, job, only, id]() -> absl::StatusOr<std::string> {
+        if (job.empty()) return std::string();
+        NSA_ASSIGN_OR_RETURN(const JobPtr found, parts_.store.Find(job, only));
+        *id = found->job().id();
+        return *id;
+      },
       [id, only, source, make = std::move(make)]() -> absl::StatusOr<std::optional<Response>> {
         if (*source == nullptr) {
-          NSA_ASSIGN_OR_RETURN(*source, make(id, only));
+          NSA_ASSIGN_OR_RETURN(*source, make(*id, only));
         }
         return (*source)();
       });
@@ -268,8 +270,10 @@ CoordinatorService::Writer<v1::ProfileJobResponse>* CoordinatorService::ProfileJ
   if (!id.ok()) {
     return Stream<v1::ProfileJobResponse>::Refuse(parts_.rules, kMethod, id.status());
   }
-  return Stream<v1::ProfileJobResponse>::Start(parts_.rules, kMethod, &parts_.hub, job->job().id(),
-                                               TracesOf(job, *id, who));
+  return Stream<v1::ProfileJobResponse>::Start(
+      parts_.rules, kMethod, &parts_.hub,
+      [job_id = job->job().id()]() -> absl::StatusOr<std::string> { return job_id; },
+      TracesOf(job, *id, who));
 }
 
 CoordinatorService::Unary* CoordinatorService::ListSavedStacks(

@@ -157,7 +157,11 @@ absl::StatusOr<v1::ReportRecordsResponse> FleetService::Take(
   NSA_ASSIGN_OR_RETURN(const JobPtr job, parts_.store.Find(request.job_id()));
   NSA_RETURN_IF_ERROR(CheckPlace(request, job->job()));
   NSA_RETURN_IF_ERROR(CheckRan(caller, *job, request.generation(), request.rank()));
-  NSA_ASSIGN_OR_RETURN(const JobStore::Appended appended, parts_.store.AppendRecords(request));
+  // The curve is that of rank 0.
+  const bool drawn = request.rank() == 0 && request.records_size() > 0;
+  NSA_ASSIGN_OR_RETURN(const JobStore::Appended appended,
+                       parts_.store.AppendRecords(request, drawn ? parts_.fleet.GpusOf(*job)
+                                                                 : std::vector<v1::GpuInfo>()));
   if (appended.current && !appended.fresh.empty()) {
     parts_.recorded(appended.job->job(), request.rank(), appended.fresh);
   }

@@ -23,21 +23,31 @@ namespace nsa::server {
 template <typename Response>
 using Source = std::function<absl::StatusOr<std::optional<Response>>()>;
 
+// Returns the id of the job that a stream is about; empty: all jobs.
+using FindJob = std::function<absl::StatusOr<std::string>()>;
+
 inline absl::Status EndOfStream() { return absl::OutOfRangeError("end"); }
 
 template <typename Response>
 class Stream final : public grpc::ServerWriteReactor<Response> {
  public:
-  // Starts a stream over `source`, which runs on the executor, one call at a time. `job_id` is the
-  // job whose changes wake the stream (empty: all jobs). The caller was checked before.
+  // Starts a stream over `source`, which runs on the executor, one call at a time. Before its first
+  // call `find` runs there: it returns the job whose changes wake the stream (empty: all jobs), or
+  // an error, with which the stream ends. The caller was checked before.
   static grpc::ServerWriteReactor<Response>* Start(const CallRules& rules, const char* method,
-                                                   ChangeHub* hub, const std::string& job_id,
+                                                   ChangeHub* hub, FindJob find,
                                                    Source<Response> source) {
     const std::shared_ptr<Stream> stream = Make(rules, method, std::move(source));
-    // The hub may call once more after the subscription has ended, hence the weak pointer.
-    stream->subscription_ = hub->Subscribe(job_id, [weak = std::weak_ptr<Stream>(stream)] {
-      if (const auto alive = weak.lock()) alive->Wake();
-    });
+    stream->find_ =
+        [hub, find = std::move(find),
+         weak = std::weak_ptr<Stream>(stream)]() -> absl::StatusOr<ChangeHub::Subscription> {
+      absl::StatusOr<std::string> job_id = find();
+      if (!job_id.ok()) return job_id.status();
+      // The hub may call once more after the subscription has ended, hence the weak pointer.
+      return hub->Subscribe(*job_id, [weak] {
+        if (const auto alive = weak.lock()) alive->Wake();
+      });
+    };
     stream->Wake();
     return stream.get();
   }
@@ -107,7 +117,7 @@ class Stream final : public grpc::ServerWriteReactor<Response> {
     absl::StatusOr<std::optional<Response>> next =
         rules_->draining
             ? absl::UnavailableError("the coordinator is shutting down; connect again to continue")
-            : source_();
+            : Next();
     MutexLock lock(&mutex_);
     pumping_ = false;
     if (finished_) return;
@@ -126,6 +136,16 @@ class Stream final : public grpc::ServerWriteReactor<Response> {
     }
   }
 
+  absl::StatusOr<std::optional<Response>> Next() {
+    if (find_ != nullptr) {
+      absl::StatusOr<ChangeHub::Subscription> found = find_();
+      find_ = nullptr;
+      if (!found.ok()) return found.status();
+      subscription_ = *std::move(found);
+    }
+    return source_();
+  }
+
   void FinishLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (std::exchange(finished_, true)) return;
     const grpc::Status wire = ToWire(status);
@@ -136,10 +156,11 @@ class Stream final : public grpc::ServerWriteReactor<Response> {
   }
 
   const CallRules* const rules_;
-  const std::string method_;              // the stream outlives the call that began it
-  const absl::Duration began_;            // RealClock().Monotonic()
-  const Source<Response> source_;         // used by Pump() only
-  ChangeHub::Subscription subscription_;  // set before the first pump, moved out in OnDone
+  const std::string method_;       // the stream outlives the call that began it
+  const absl::Duration began_;     // RealClock().Monotonic()
+  const Source<Response> source_;  // used by Pump() only
+  std::function<absl::StatusOr<ChangeHub::Subscription>()> find_;  // until the first pump
+  ChangeHub::Subscription subscription_;  // set by the first pump, moved out in OnDone
   std::shared_ptr<Stream> self_;          // from Start() to OnDone(), which gRPC calls once, last
   Mutex mutex_;
   Response message_;  // must not change while writing_

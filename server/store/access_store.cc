@@ -143,7 +143,10 @@ bool AccessStore::HasJoined(const std::string& node) const {
 absl::Status AccessStore::Replace(ById tokens) {
   v1::StoredAccess access;
   for (const auto& [id, token] : tokens) *access.add_tokens() = token;
-  NSA_RETURN_IF_ERROR(WriteFileAtomically(file_, Seal(access)));
+  mutex_.Unlock();
+  const absl::Status written = WriteFileAtomically(file_, Seal(access));
+  mutex_.Lock();
+  NSA_RETURN_IF_ERROR(written);
   tokens_ = std::move(tokens);
   Index();
   return absl::OkStatus();
@@ -173,6 +176,7 @@ absl::Status AccessStore::CheckJoin(const Joining& joining) const {
 }
 
 absl::Status AccessStore::Join(const Joining& joining) {
+  MutexLock writing(&writing_);
   MutexLock lock(&mutex_);
   const auto known = nodes_.find(joining.node);
   if (known != nodes_.end() && tokens_.at(known->second).secret_sha256() == joining.secret_sha256) {
@@ -205,6 +209,7 @@ absl::Status AccessStore::Join(const Joining& joining) {
 absl::StatusOr<v1::AccessToken> AccessStore::Create(v1::AccessToken token, absl::Duration valid,
                                                     const std::string& secret_sha256) {
   NSA_RETURN_IF_ERROR(CheckToken(token));
+  MutexLock writing(&writing_);
   MutexLock lock(&mutex_);
   ById tokens = tokens_;
   const bool agent = token.role() == v1::ROLE_AGENT;
@@ -252,6 +257,7 @@ absl::StatusOr<AccessStore::ById::const_iterator> AccessStore::Named(
 
 absl::StatusOr<v1::AccessToken> AccessStore::Rotate(const std::string& id_or_name,
                                                     const std::string& secret_sha256) {
+  MutexLock writing(&writing_);
   MutexLock lock(&mutex_);
   NSA_ASSIGN_OR_RETURN(const auto found, Named(id_or_name));
   if (found->second.token().role() == v1::ROLE_AGENT) {
@@ -270,6 +276,7 @@ absl::StatusOr<v1::AccessToken> AccessStore::Rotate(const std::string& id_or_nam
 }
 
 absl::StatusOr<v1::AccessToken> AccessStore::Revoke(const std::string& id_or_name) {
+  MutexLock writing(&writing_);
   MutexLock lock(&mutex_);
   NSA_ASSIGN_OR_RETURN(const auto found, Named(id_or_name));
   v1::AccessToken token = found->second.token();

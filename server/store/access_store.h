@@ -1,7 +1,8 @@
 // Who may call: tokens of people, join tokens, and the secrets of the nodes that have joined. The
 // file is <state_dir>/access (mode 0600, replaced atomically, with a checksum). It holds hashes
 // only: a secret cannot be recovered from it. Callers hash; this file knows no cryptography.
-// Thread-safe.
+// Thread-safe. Reads never wait for the disk: gRPC's own threads, of which there are two on a small
+// machine, look every caller up, and while they wait nobody can connect.
 #pragma once
 
 #include <filesystem>
@@ -70,12 +71,14 @@ class AccessStore {
   absl::StatusOr<ById::const_iterator> Named(const std::string& id_or_name) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckJoin(const Joining& joining) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Writes `tokens` to the disk and then takes them.
-  absl::Status Replace(ById tokens) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Writes `tokens` to the disk and then takes them. Releases mutex_ meanwhile: writing_ keeps the
+  // members as they are.
+  absl::Status Replace(ById tokens) ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_, mutex_);
   void Index() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::filesystem::path file_;
   const Clock& clock_;
+  Mutex writing_ ABSL_ACQUIRED_BEFORE(mutex_);  // held by whoever changes the members or the file
   mutable Mutex mutex_;
   ById tokens_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::string> by_hash_ ABSL_GUARDED_BY(mutex_);  // hash → id

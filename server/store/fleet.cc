@@ -127,6 +127,19 @@ std::vector<RankView> Fleet::Ranks(const v1::StoredJob& job, absl::Duration told
   return views;
 }
 
+std::vector<v1::GpuInfo> Fleet::GpusOf(const v1::StoredJob& job) const {
+  MutexLock lock(&mutex_);
+  std::vector<v1::GpuInfo> gpus;
+  for (const v1::RankPlacement& place : job.placements()) {
+    const auto node = nodes_.find(place.node());
+    if (node == nodes_.end()) continue;
+    for (const v1::GpuInfo& gpu : node->second.info.gpus()) {
+      if (!place.cuda_device().empty() && gpu.uuid() == place.cuda_device()) gpus.push_back(gpu);
+    }
+  }
+  return gpus;
+}
+
 std::optional<v1::WorkerObservation> Fleet::Worker(const std::string& node,
                                                    const std::string& job_id, int64_t generation,
                                                    int32_t rank) const {

@@ -60,6 +60,9 @@ class Fleet {
   // the job's current desired state. Last records are not filled in.
   std::vector<RankView> Ranks(const v1::StoredJob& job, absl::Duration told) const;
 
+  // The GPUs of a job's ranks as their machines last reported them.
+  std::vector<v1::GpuInfo> GpusOf(const v1::StoredJob& job) const;
+
   // One rank's worker as the last heartbeat reported it; empty when it was not in it.
   std::optional<v1::WorkerObservation> Worker(const std::string& node, const std::string& job_id,
                                               int64_t generation, int32_t rank) const;

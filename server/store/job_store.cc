@@ -155,9 +155,9 @@ void JobStore::Remember(int64_t number, JobPtr job) {
   if (const auto before = jobs_.find(id); before != jobs_.end()) {
     --counts_[before->second.job->job().state()];
   } else {
-    numbers_[number] = id;
     newest_by_name_[job->job().name()] = id;
   }
+  numbers_[number] = job;
   sweeps_.Put(number, job);
   ++counts_[job->job().state()];
   const std::string out_dir = RealOutDir(*job);
@@ -187,8 +187,8 @@ void JobStore::Drop(const std::string& job_id) {
   if (named == newest_by_name_.end() || named->second != job.id()) return;
   newest_by_name_.erase(named);
   for (auto older = numbers_.rbegin(); older != numbers_.rend(); ++older) {
-    if (jobs_.at(older->second).job->job().name() != job.name()) continue;
-    newest_by_name_[job.name()] = older->second;
+    if (older->second->job().name() != job.name()) continue;
+    newest_by_name_[job.name()] = older->second->job().id();
     return;
   }
 }
@@ -205,10 +205,9 @@ absl::StatusOr<const JobStore::Entry*> JobStore::FindEntry(const std::string& id
     // A newer job of the same name may be somebody else's.
     entry = jobs_.end();
     for (auto older = numbers_.rbegin(); older != numbers_.rend(); ++older) {
-      const auto candidate = jobs_.find(older->second);
-      const v1::Job& job = candidate->second.job->job();
+      const v1::Job& job = older->second->job();
       if (job.name() != id_or_name || job.owner() != owner) continue;
-      entry = candidate;
+      entry = jobs_.find(job.id());
       break;
     }
   }
@@ -250,7 +249,7 @@ absl::StatusOr<JobStore::Page> JobStore::List(int32_t page_size, const std::stri
   }
   Page page;
   for (; next != numbers_.rend(); ++next) {
-    const JobPtr& job = jobs_.at(next->second).job;
+    const JobPtr& job = next->second;
     if (!IsWanted(job->job(), filter)) continue;
     if (page.jobs.size() == limit) {
       page.next_page_token = absl::StrCat("n", std::prev(next)->first);

@@ -55,6 +55,7 @@ enum class CurveKind : int64_t {
   kEval = 3,
   kCheckpoint = 4,
   kStart = 5,  // of a generation
+  kGpus = 6,   // buckets of what is measured of its GPUs
 };
 
 // InvalidArgument for a rank or a generation that the job never had.
@@ -100,6 +101,24 @@ class JobStore {
 
   // Jobs that have not ended, oldest first.
   std::vector<JobPtr> Active() const;
+
+  struct Jobs {
+    std::vector<JobPtr> active;  // those that have not ended, oldest first
+    std::vector<JobPtr> ended;   // newest first
+    size_t count_ended = 0;      // of all that have
+  };
+  // Active jobs and at most `most_ended` others, all of the same moment. Copies pointers only.
+  Jobs All(size_t most_ended) const {
+    MutexLock lock(&mutex_);
+    Jobs jobs{.active = {}, .ended = {}, .count_ended = numbers_.size() - active_.size()};
+    jobs.active.reserve(active_.size());
+    for (const auto& [number, job] : active_) jobs.active.push_back(job);
+    for (auto one = numbers_.rbegin(); one != numbers_.rend(); ++one) {
+      if (jobs.ended.size() == most_ended) break;
+      if (!active_.contains(one->first)) jobs.ended.push_back(one->second);
+    }
+    return jobs;
+  }
 
   // The jobs of every sweep that is halved (SweepSpec.halve_at) and of which a job has ended and
   // was not dropped; a sweep's jobs by number. Sweeps of different owners differ.
@@ -181,14 +200,16 @@ class JobStore {
   // Appends a rank's records. Records that are already stored are skipped; after a gap nothing is
   // stored. In the same transaction, worker events become job events, and records of rank 0 of the
   // current generation update the job's progress. NotFound for an unknown job, InvalidArgument for
-  // a rank or generation that it never had.
+  // a rank or generation that it never had. `gpus`, as their agents last measured the GPUs of the
+  // job, become a point of its curve at the last of these steps.
   struct Appended {
     int64_t next_sequence = 1;
     std::vector<v1::WorkerRecord> fresh;  // the records that were stored now
     bool current = false;                 // they are of the job's current generation
     JobPtr job;                           // the job after the change
   };
-  absl::StatusOr<Appended> AppendRecords(const v1::ReportRecordsRequest& request);
+  absl::StatusOr<Appended> AppendRecords(const v1::ReportRecordsRequest& request,
+                                         const std::vector<v1::GpuInfo>& gpus = {});
 
   // At most `limit` records of a job after a position, in order, of one rank or (-1) of all.
   absl::StatusOr<std::vector<v1::WatchRecordsResponse>> Records(const std::string& job_id,
@@ -202,10 +223,10 @@ class JobStore {
   absl::StatusOr<RankJournal> Journal(const std::string& job_id, int64_t generation,
                                       int32_t rank) const;
 
-  // The buckets (kSteps or kLayers) of rank 0 that begin at `from_step` or later, in order. They
-  // span the whole job, whatever its length: at most kStepBuckets and kLayerBuckets, which takes
-  // 5 ms to read. Repeated steps appear once. The records of steps themselves are kept for the last
-  // 20,000 records of each rank and start. NotFound.
+  // The buckets (kSteps, kLayers or kGpus) of rank 0 that begin at `from_step` or later, in order.
+  // They span the whole job, whatever its length: at most kStepBuckets and kLayerBuckets, which
+  // takes 5 ms to read. Repeated steps appear once. The records of steps themselves are kept for
+  // the last 20,000 records of each rank and start. NotFound.
   absl::StatusOr<std::vector<v1::CurveBucket>> Buckets(const std::string& job_id, CurveKind kind,
                                                        int64_t from_step);
   // The records of rank 0 of one kind (kEval, kCheckpoint or kStart), in order of step. NotFound.
@@ -249,7 +270,8 @@ class JobStore {
   absl::StatusOr<bool> PurgeLocked(const std::string& job_id, int rows)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status ForgetLocked(const std::string& job_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<Appended> AppendLocked(const v1::ReportRecordsRequest& request)
+  absl::StatusOr<Appended> AppendLocked(const v1::ReportRecordsRequest& request,
+                                        const std::vector<v1::GpuInfo>& gpus)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WriteRequest(const std::string& request_id, const std::string& fingerprint,
                             const std::string& job_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -263,7 +285,8 @@ class JobStore {
                             const std::vector<v1::WorkerRecord>& records)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WriteCurve(const Entry& entry, const v1::ReportRecordsRequest& where,
-                          const std::vector<v1::WorkerRecord>& records)
+                          const std::vector<v1::WorkerRecord>& records,
+                          const std::vector<v1::GpuInfo>& gpus)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WriteCurveRow(int64_t number, CurveKind kind, int64_t step,
                              const google::protobuf::MessageLite& body)
@@ -274,8 +297,8 @@ class JobStore {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status AddToCurve(int64_t number, int64_t generation, const v1::WorkerRecord& record,
                           CurveTails* tails) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status AddStep(int64_t number, CurveKind kind, const v1::WorkerRecord& record,
-                       CurveTail* tail) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status AddBucket(int64_t number, CurveKind kind, const v1::CurveBucket& bucket,
+                         CurveTail* tail) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status FlushCurve(int64_t number, CurveKind kind, CurveTail* tail)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Thin(int64_t number, CurveKind kind, CurveTail* tail)
@@ -307,7 +330,7 @@ class JobStore {
   mutable Mutex mutex_;
   const std::unique_ptr<Database> database_ ABSL_PT_GUARDED_BY(mutex_);
   std::map<std::string, Entry> jobs_ ABSL_GUARDED_BY(mutex_);                  // by id
-  std::map<int64_t, std::string> numbers_ ABSL_GUARDED_BY(mutex_);             // number → id
+  std::map<int64_t, JobPtr> numbers_ ABSL_GUARDED_BY(mutex_);                  // by number
   std::map<std::string, std::string> newest_by_name_ ABSL_GUARDED_BY(mutex_);  // name → id
   std::map<int64_t, JobPtr> active_ ABSL_GUARDED_BY(mutex_);  // by number: not ended
   OutDirs out_dirs_ ABSL_GUARDED_BY(mutex_);                  // of active jobs

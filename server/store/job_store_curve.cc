@@ -22,13 +22,11 @@ constexpr int64_t kWholeSteps = 20'000;
 
 constexpr char kInsert[] = "INSERT OR REPLACE INTO curve(job, kind, step, body) VALUES(?, ?, ?, ?)";
 
-bool IsBuckets(CurveKind kind) { return kind == CurveKind::kSteps || kind == CurveKind::kLayers; }
+bool IsBuckets(CurveKind kind) {
+  return kind == CurveKind::kSteps || kind == CurveKind::kLayers || kind == CurveKind::kGpus;
+}
 
 size_t LimitOf(CurveKind kind) { return kind == CurveKind::kSteps ? kStepBuckets : kLayerBuckets; }
-
-v1::CurveBucket BucketOf(CurveKind kind, const v1::WorkerRecord& record) {
-  return kind == CurveKind::kSteps ? StepBucket(record) : LayerBucket(record);
-}
 
 }  // namespace
 
@@ -70,12 +68,11 @@ absl::Status JobStore::Thin(int64_t number, CurveKind kind, CurveTail* tail) {
   return absl::OkStatus();
 }
 
-absl::Status JobStore::AddStep(int64_t number, CurveKind kind, const v1::WorkerRecord& record,
-                               CurveTail* tail) {
-  const int64_t step = record.step().step();
+absl::Status JobStore::AddBucket(int64_t number, CurveKind kind, const v1::CurveBucket& bucket,
+                                 CurveTail* tail) {
+  const int64_t step = bucket.first_step();
   // A step that is repeated after a restart has the same bits.
   if (step <= tail->last.last_step()) return absl::OkStatus();
-  const v1::CurveBucket bucket = BucketOf(kind, record);
   if (bucket.count_size() == 0) return absl::OkStatus();
   const int64_t width = std::max<int64_t>(tail->last.width(), 1);
   const bool same = tail->last.last_step() != 0 &&
@@ -103,10 +100,11 @@ absl::Status JobStore::RewindCurve(int64_t number, int64_t step, CurveTails* tai
   for (auto& [kind, tail] : *tails) NSA_RETURN_IF_ERROR(FlushCurve(number, kind, &tail));
   NSA_ASSIGN_OR_RETURN(
       Statement later,
-      database_->Prepare("DELETE FROM curve WHERE job = ? AND kind IN (?, ?, ?) AND step > ?"));
+      database_->Prepare("DELETE FROM curve WHERE job = ? AND kind IN (?, ?, ?, ?) AND step > ?"));
   later.Bind(1, number).Bind(2, static_cast<int64_t>(CurveKind::kSteps));
   later.Bind(3, static_cast<int64_t>(CurveKind::kLayers));
-  later.Bind(4, static_cast<int64_t>(CurveKind::kEval)).Bind(5, step);
+  later.Bind(4, static_cast<int64_t>(CurveKind::kEval));
+  later.Bind(5, static_cast<int64_t>(CurveKind::kGpus)).Bind(6, step);
   NSA_RETURN_IF_ERROR(later.Run());
   for (auto& [kind, tail] : *tails) NSA_RETURN_IF_ERROR(LoadTail(number, kind, &tail));
   return absl::OkStatus();
@@ -151,7 +149,7 @@ absl::StatusOr<JobStore::CurveTails*> JobStore::LoadTails(const Entry& entry) {
   const std::string& id = entry.job->job().id();
   if (const auto known = curves_.find(id); known != curves_.end()) return &known->second;
   CurveTails tails;
-  for (const CurveKind kind : {CurveKind::kSteps, CurveKind::kLayers}) {
+  for (const CurveKind kind : {CurveKind::kSteps, CurveKind::kLayers, CurveKind::kGpus}) {
     NSA_RETURN_IF_ERROR(LoadTail(entry.number, kind, &tails[kind]));
   }
   if (tails[CurveKind::kSteps].rows == 0) {
@@ -167,8 +165,10 @@ absl::Status JobStore::AddToCurve(int64_t number, int64_t generation,
       NSA_RETURN_IF_ERROR(RewindCurve(number, record.started().resumed_step(), tails));
       return WriteCurveRow(number, CurveKind::kStart, generation, record);
     case v1::WorkerRecord::kStep:
-      NSA_RETURN_IF_ERROR(AddStep(number, CurveKind::kSteps, record, &(*tails)[CurveKind::kSteps]));
-      return AddStep(number, CurveKind::kLayers, record, &(*tails)[CurveKind::kLayers]);
+      NSA_RETURN_IF_ERROR(
+          AddBucket(number, CurveKind::kSteps, StepBucket(record), &(*tails)[CurveKind::kSteps]));
+      return AddBucket(number, CurveKind::kLayers, LayerBucket(record),
+                       &(*tails)[CurveKind::kLayers]);
     case v1::WorkerRecord::kEval:
       return WriteCurveRow(number, CurveKind::kEval, record.eval().step(), record);
     case v1::WorkerRecord::kCheckpoint:
@@ -179,13 +179,20 @@ absl::Status JobStore::AddToCurve(int64_t number, int64_t generation,
 }
 
 absl::Status JobStore::WriteCurve(const Entry& entry, const v1::ReportRecordsRequest& where,
-                                  const std::vector<v1::WorkerRecord>& records) {
+                                  const std::vector<v1::WorkerRecord>& records,
+                                  const std::vector<v1::GpuInfo>& gpus) {
   if (where.rank() != 0 || where.generation() != entry.job->job().generation()) {
     return absl::OkStatus();
   }
   NSA_ASSIGN_OR_RETURN(CurveTails * tails, LoadTails(entry));
   for (const v1::WorkerRecord& record : records) {
     NSA_RETURN_IF_ERROR(AddToCurve(entry.number, where.generation(), record, tails));
+  }
+  const auto step = std::find_if(records.rbegin(), records.rend(),
+                                 [](const v1::WorkerRecord& record) { return record.has_step(); });
+  if (step != records.rend()) {
+    NSA_RETURN_IF_ERROR(AddBucket(entry.number, CurveKind::kGpus, GpuBucket(*step, gpus),
+                                  &(*tails)[CurveKind::kGpus]));
   }
   for (auto& [kind, tail] : *tails) NSA_RETURN_IF_ERROR(FlushCurve(entry.number, kind, &tail));
   return absl::OkStatus();

@@ -76,12 +76,12 @@ absl::Status CheckPlace(const v1::ReportRecordsRequest& request, const v1::Job& 
   return absl::OkStatus();
 }
 
-absl::StatusOr<JobStore::Appended> JobStore::AppendRecords(
-    const v1::ReportRecordsRequest& request) {
+absl::StatusOr<JobStore::Appended> JobStore::AppendRecords(const v1::ReportRecordsRequest& request,
+                                                           const std::vector<v1::GpuInfo>& gpus) {
   absl::StatusOr<Appended> appended;
   {
     MutexLock lock(&mutex_);
-    appended = AppendLocked(request);
+    appended = AppendLocked(request, gpus);
     // Nothing was committed: the end of the curve is read again.
     if (!appended.ok()) curves_.erase(request.job_id());
     ForgetIfEnded(request.job_id());
@@ -92,7 +92,8 @@ absl::StatusOr<JobStore::Appended> JobStore::AppendRecords(
   return appended;
 }
 
-absl::StatusOr<JobStore::Appended> JobStore::AppendLocked(const v1::ReportRecordsRequest& request) {
+absl::StatusOr<JobStore::Appended> JobStore::AppendLocked(const v1::ReportRecordsRequest& request,
+                                                          const std::vector<v1::GpuInfo>& gpus) {
   NSA_ASSIGN_OR_RETURN(const Entry* entry, FindEntry(request.job_id()));
   const int64_t number = entry->number;
   NSA_RETURN_IF_ERROR(CheckPlace(request, entry->job->job()));
@@ -117,7 +118,7 @@ absl::StatusOr<JobStore::Appended> JobStore::AppendLocked(const v1::ReportRecord
     }
   }
   NSA_ASSIGN_OR_RETURN(Transaction transaction, Transaction::Begin(database_.get()));
-  NSA_RETURN_IF_ERROR(WriteCurve(*entry, request, appended.fresh));
+  NSA_RETURN_IF_ERROR(WriteCurve(*entry, request, appended.fresh, gpus));
   NSA_RETURN_IF_ERROR(WriteRecords(number, request, appended.fresh));
   NSA_RETURN_IF_ERROR(DropOldSteps(number, request, appended.fresh));
   if (moves) NSA_RETURN_IF_ERROR(WriteProgress(number, job->job().progress()));

@@ -8,6 +8,7 @@
 #include "common/base/version.h"
 #include "common/estimate/estimate.h"
 #include "common/estimate/health.h"
+#include "common/estimate/passes.h"
 #include "common/estimate/run_time.h"
 #include "common/job/load.h"
 #include "common/nsa/branch.h"
@@ -82,13 +83,7 @@ Metrics::JobSeries& Metrics::SeriesOf(const v1::Job& job) {
   const v1::JobSpec& spec = job.spec();
   series.flops_per_token = FlopsPerToken(spec);
   const Labels id = {{"job_id", job.id()}};
-  series
-      .Gauge("nsa_job_info", {{"job_id", job.id()},
-                              {"name", job.name()},
-                              {"job_hash", JobHash(spec)},
-                              {"world_size", absl::StrCat(spec.resources().gpus())},
-                              {"device", Word(spec.runtime().device())}})
-      .Set(1);
+  ShowInfo(job, RanksOf(spec), &series);
   series.Gauge("nsa_job_waivers", id).Set(job.waivers_size());
   // Created at 0 right away, so that the first increment is seen by increase().
   for (const CounterFamily counter :
@@ -100,6 +95,21 @@ Metrics::JobSeries& Metrics::SeriesOf(const v1::Job& job) {
     series.Counter(counter, id);
   }
   return series;
+}
+
+// Sets 1 for the job with this many ranks, and 0 for the number that it had before.
+void Metrics::ShowInfo(const v1::Job& job, int64_t ranks, JobSeries* series) {
+  const std::string world_size = absl::StrCat(ranks);
+  if (!series->info.empty()) {
+    if (series->info["world_size"] == world_size) return;
+    series->Gauge("nsa_job_info", series->info).Set(0);
+  }
+  series->info = {{"job_id", job.id()},
+                  {"name", job.name()},
+                  {"job_hash", JobHash(job.spec())},
+                  {"world_size", world_size},
+                  {"device", Word(job.spec().runtime().device())}};
+  series->Gauge("nsa_job_info", series->info).Set(1);
 }
 
 void Metrics::ObserveMove(v1::Job::State from, const v1::StoredJob& stored) {

@@ -80,6 +80,7 @@ class Metrics {
     std::map<int32_t, double> busy_seconds;                       // by rank, of the last step
     std::set<std::string> workers_up;                             // ranks with nsa_worker_up
     std::set<Labels> gpus;                                        // with nsa_job_gpu_info 1
+    Labels info;                                                  // of nsa_job_info, with 1
     std::set<State> states;                                       // with nsa_job_state
     std::set<std::string> problems;                               // with nsa_job_health_problem
     // From the loss of a rank until the next step.
@@ -92,6 +93,7 @@ class Metrics {
   };
 
   JobSeries& SeriesOf(const v1::Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static void ShowInfo(const v1::Job& job, int64_t ranks, JobSeries* series);
   void ShowState(const std::string& job_id, State state, JobSeries* series)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ShowHealth(const v1::Job& job, JobSeries* series) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -203,6 +203,7 @@ std::set<Labels> Metrics::ObserveGpus(const std::vector<NodeView>& nodes,
     JobSeries& series = SeriesOf(job->job());
     if (!gpus.empty()) series.peak_flops = peak;
     ShowGpus(&series, std::move(gpus));
+    if (!job->placements().empty()) ShowInfo(job->job(), job->placements_size(), &series);
   }
   return shown;
 }

@@ -97,7 +97,8 @@ inline constexpr FamilySpec kFamilies[] = {
      "Memory of a GPU of a ready machine, total and used, whoever uses it."},
 
     {kGauge, "nsa_job_info", "job_id name job_hash world_size device",
-     "Always 1; the labels say what the job is."},
+     "1; the labels say what the job is. 0 with a number of ranks that it had in an earlier "
+     "start."},
     {kGauge, "nsa_job_gpu_info", "job_id rank agent uuid",
      "1 while the rank has the GPU, else 0; joins the figures of dcgm-exporter by UUID."},
     {kGauge, "nsa_job_state", "job_id state",

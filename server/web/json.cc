@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -291,7 +293,10 @@ Json CheckpointJson(const v1::CheckpointInfo& checkpoint) {
           {"error", checkpoint.error()}};
 }
 
-Json StepsJson(const std::vector<v1::CurveBucket>& buckets) {
+namespace {
+
+Json CurvesJson(const std::vector<v1::CurveBucket>& buckets,
+                std::span<const std::string_view> names) {
   Json step = Json::array();
   Json time = Json::array();
   Json tokens = Json::array();
@@ -301,14 +306,24 @@ Json StepsJson(const std::vector<v1::CurveBucket>& buckets) {
     tokens.push_back(bucket.total_tokens());
   }
   Json values = Json::object();
-  for (size_t i = 0; i < std::size(kStepValues); ++i) {
-    values[std::string(kStepValues[i])] = Columns(buckets, static_cast<int>(i));
+  for (size_t i = 0; i < names.size(); ++i) {
+    values[std::string(names[i])] = Columns(buckets, static_cast<int>(i));
   }
   return {{"width", buckets.empty() ? 1 : buckets.front().width()},
           {"step", std::move(step)},
           {"time", std::move(time)},
           {"tokens", std::move(tokens)},
           {"values", std::move(values)}};
+}
+
+}  // namespace
+
+Json StepsJson(const std::vector<v1::CurveBucket>& buckets) {
+  return CurvesJson(buckets, kStepValues);
+}
+
+Json GpusJson(const std::vector<v1::CurveBucket>& buckets) {
+  return buckets.empty() ? Json::object() : CurvesJson(buckets, kGpuValues);
 }
 
 Json LayersJson(const std::vector<v1::CurveBucket>& buckets) {

@@ -37,6 +37,9 @@ Json CheckpointJson(const v1::CheckpointInfo& checkpoint);
 // Curves by steps: {width, step[], time[], tokens[], values: {name: {mean[], min[], max[]}}}.
 Json StepsJson(const std::vector<v1::CurveBucket>& buckets);
 
+// The same of the job's GPUs, with kGpuValues. {} when nothing was measured.
+Json GpusJson(const std::vector<v1::CurveBucket>& buckets);
+
 // Heat maps: {width, layers, step[], values: {name: [layer][bucket]}}. Of gate_collapse the
 // greatest of each bucket, of gate_entropy_min and mass_kept_p10 the least, of others the mean.
 Json LayersJson(const std::vector<v1::CurveBucket>& buckets);

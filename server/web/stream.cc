@@ -1,5 +1,6 @@
 #include "server/web/stream.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <string>
@@ -7,7 +8,9 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "server/decide/lifecycle.h"
 #include "server/web/change_bell.h"
+#include "server/web/selection.h"
 #include "server/web/views.h"
 
 namespace nsa::server {
@@ -18,14 +21,24 @@ constexpr absl::Duration kPause = absl::Milliseconds(500);
 // Times that nobody publishes, for example how long a rank makes no progress, are seen this late.
 constexpr absl::Duration kLongestWait = absl::Seconds(2);
 constexpr absl::Duration kNodesEvery = absl::Seconds(2);
+// A stream waits for so many times as long as it has worked, but no longer than that: it takes
+// about a twentieth of a processor, however many rows it has.
+constexpr int kRest = 19;
+
+// What a stream is about: one job, or the list of those that are chosen.
+struct Subject {
+  std::string job;
+  Selection chosen;
+};
 
 // One open stream, used by one thread.
 class Feed {
  public:
-  Feed(const Web::Parts& parts, std::string job, int64_t after,
+  Feed(const Web::Parts& parts, Subject subject, int64_t after,
        std::shared_ptr<std::atomic<int>> streams)
       : parts_(parts),
-        job_(std::move(job)),
+        job_(std::move(subject.job)),
+        chosen_(std::move(subject.chosen)),
         cursor_(after),
         streams_(std::move(streams)),
         bell_(&parts_.hub, job_, parts_.clock, parts_.draining) {
@@ -40,17 +53,19 @@ class Feed {
     if (parts_.draining) return std::nullopt;
     if (!std::exchange(first_, false)) {
       if (!lasting_) return std::nullopt;
-      bell_.Wait(kPause, kLongestWait);
+      bell_.Wait(std::clamp(kRest * worked_, kPause, kLongestWait), kLongestWait);
       if (parts_.draining) return std::nullopt;
     }
+    const absl::Duration begin = parts_.clock.Monotonic();
     std::string text;
     AddEvents(&text);
     if (job_.empty()) {
-      AddRows(&text);
+      AddList(&text);
       AddNodes(&text);
     } else {
       AddJob(&text);
     }
+    worked_ = parts_.clock.Monotonic() - begin;
     return text.empty() ? ": nothing new\n\n" : text;
   }
 
@@ -70,26 +85,46 @@ class Feed {
     }
   }
 
-  // Jobs that are active, and those that have just ended, when their rows have changed.
-  void AddRows(std::string* text) {
+  // Rows of the list that have changed; then, if it has, which rows there are.
+  void AddList(std::string* text) {
+    const Selected selected = Select(parts_.store, chosen_, 0);
     Json rows = Json::array();
-    std::map<std::string, size_t> sent;
-    const auto add = [&](const v1::StoredJob& stored) {
-      Json row = RowNow(parts_, stored);
-      const size_t hash = std::hash<std::string>()(Text(row));
-      const auto before = sent_.find(stored.job().id());
-      if (before == sent_.end() || before->second != hash) rows.push_back(std::move(row));
-      sent[stored.job().id()] = hash;
-    };
-    for (const JobPtr& job : parts_.store.Active()) {
-      add(*job);
-      ended_.erase(job->job().id());
-    }
-    for (const std::string& id : std::exchange(ended_, {})) {
-      if (const auto job = parts_.store.Find(id); job.ok()) add(**job);
+    Json ids = Json::array();
+    std::map<std::string, Sent> sent;
+    for (const JobPtr& job : selected.jobs) {
+      const std::string& id = job->job().id();
+      ids.push_back(id);
+      const auto before = sent_.find(id);
+      sent[id] = before == sent_.end() ? Sent() : before->second;
+      AddRow(job, &sent[id], &rows);
     }
     sent_ = std::move(sent);
+    ended_.clear();
+    listed_ = true;
     if (!rows.empty()) Add("rows", rows, text);
+    Json list = {
+        {"ids", std::move(ids)}, {"matching", selected.matching}, {"counts", CountsNow(parts_)}};
+    if (list == list_) return;
+    list_ = std::move(list);
+    Add("list", list_, text);
+  }
+
+  // What was sent of a row: of a job that has ended it depends on the job alone.
+  struct Sent {
+    JobPtr job;
+    size_t hash = 0;
+  };
+
+  void AddRow(const JobPtr& job, Sent* sent, Json* rows) {
+    const bool same = std::exchange(sent->job, job) == job;
+    if (IsTerminal(job->job().state())) {
+      if (same) return;
+      // Whoever opens a stream has just read the list.
+      if (!listed_ && !ended_.contains(job->job().id())) return;
+    }
+    Json row = RowNow(parts_, *job);
+    const size_t hash = std::hash<std::string>()(Text(row));
+    if (std::exchange(sent->hash, hash) != hash) rows->push_back(std::move(row));
   }
 
   void AddNodes(std::string* text) {
@@ -120,13 +155,17 @@ class Feed {
 
   const Web::Parts& parts_;
   const std::string job_;
+  const Selection chosen_;
   int64_t cursor_;
   const std::shared_ptr<std::atomic<int>> streams_;
   ChangeBell bell_;
   bool lasting_ = true;
   bool first_ = true;
-  std::map<std::string, size_t> sent_;  // hash of each job's row
-  std::set<std::string> ended_;         // jobs with events since the last rows
+  absl::Duration worked_;             // for the last message
+  bool listed_ = false;               // rows were sent
+  std::map<std::string, Sent> sent_;  // by job
+  std::set<std::string> ended_;       // jobs with events since the last rows
+  Json list_;
   absl::Duration nodes_sent_ = -absl::InfiniteDuration();
   Json nodes_;
   std::string config_sent_;
@@ -143,12 +182,15 @@ HttpReply StreamReply(const Web::Parts& parts, const HttpRequest& request,
     if (!found.ok()) return {.status = 404, .body = "{}"};
     job = (*found)->job().id();
   }
+  auto chosen = Selection::Of(request);
+  if (!chosen.ok()) return {.status = 400, .body = "{}"};
   const std::string last = request.Header("last-event-id");
   int64_t after = 0;
   if (!absl::SimpleAtoi(last.empty() ? request.Query("after") : last, &after) || after < 0) {
     after = parts.store.LastEvent().value_or(0);
   }
-  const auto feed = std::make_shared<Feed>(parts, std::move(job), after, streams);
+  const auto feed = std::make_shared<Feed>(
+      parts, Subject{.job = std::move(job), .chosen = *std::move(chosen)}, after, streams);
   return {.type = "text/event-stream; charset=utf-8",
           .body = "retry: 2000\n\n",
           .headers = {{"Cache-Control", "no-store"}},

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <filesystem>
 #include <future>
+#include <limits>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -15,16 +15,17 @@
 #include "server/act/checkpoints.h"
 #include "server/decide/lifecycle.h"
 #include "server/watch/nodes_view.h"
+#include "server/web/selection.h"
 
 namespace nsa::server {
 namespace {
 
-constexpr size_t kJobsOfAReply = 200;
 constexpr int kEventsOfFleet = 60;
 constexpr int kEventsRead = 5'000;
 constexpr size_t kEventsOfJob = 500;
 constexpr size_t kSparkPoints = 48;
 constexpr absl::Duration kSparkAge = absl::Seconds(10);
+constexpr absl::Duration kSparkTime = absl::Milliseconds(25);
 constexpr int kLines = 300;
 constexpr int kMostLines = 1'000;
 constexpr size_t kMostLogBytes = 256 << 10;
@@ -33,69 +34,9 @@ constexpr std::chrono::seconds kFilePatience{5};
 
 int64_t Now(const Web::Parts& parts) { return absl::ToUnixNanos(parts.clock.Wall()); }
 
-absl::StatusOr<int64_t> NumberIn(const HttpRequest& request, const std::string& name,
-                                 int64_t otherwise, int64_t most) {
-  const std::string text = request.Query(name);
-  if (text.empty()) return otherwise;
-  int64_t number = 0;
-  if (!absl::SimpleAtoi(text, &number) || number < 0 || number > most) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, ": ", text.substr(0, 40), " (0 to ", most, "); choose a number in it"));
-  }
-  return number;
-}
-
-struct Wanted {
-  std::string state;  // a state, "active" or "ended"; empty: all
-  std::string name;   // part of the name or of the id
-  std::string label;  // NAME=VALUE, or part of a label
-};
-
-bool HasLabel(const v1::Job& job, const std::string& wanted) {
-  return std::ranges::any_of(job.spec().labels(), [&](const auto& label) {
-    return absl::StrContains(absl::StrCat(label.first, "=", label.second), wanted);
-  });
-}
-
-bool Matches(const v1::Job& job, const Wanted& wanted) {
-  const bool ended = IsTerminal(job.state());
-  if (wanted.state == "active" ? ended : wanted.state == "ended" && !ended) return false;
-  if (!wanted.state.empty() && wanted.state != "active" && wanted.state != "ended" &&
-      !absl::EqualsIgnoreCase(wanted.state, StateName(job.state()))) {
-    return false;
-  }
-  const bool named =
-      absl::StrContains(absl::AsciiStrToLower(job.name()), absl::AsciiStrToLower(wanted.name)) ||
-      absl::StrContains(job.id(), wanted.name);
-  return named && (wanted.label.empty() || HasLabel(job, wanted.label));
-}
-
-// All jobs, active ones first, then the newest.
-absl::StatusOr<std::vector<JobPtr>> InOrder(JobStore& store) {
-  std::vector<JobPtr> jobs = store.Active();
-  std::ranges::reverse(jobs);
-  std::vector<JobPtr> ended;
-  std::string token;
-  do {
-    NSA_ASSIGN_OR_RETURN(const JobStore::Page page, store.List(1'000, token, {}));
-    for (const JobPtr& job : page.jobs) {
-      if (IsTerminal(job->job().state())) ended.push_back(job);
-    }
-    token = page.next_page_token;
-  } while (!token.empty());
-  jobs.insert(jobs.end(), ended.begin(), ended.end());
-  return jobs;
-}
-
 double PeakFlopsOf(const Web::Parts& parts, const v1::StoredJob& stored) {
   double peak = 0;
-  for (const v1::RankPlacement& place : stored.placements()) {
-    const auto node = parts.fleet.Find(place.node());
-    if (!node.has_value()) continue;
-    for (const v1::GpuInfo& gpu : node->info.gpus()) {
-      if (gpu.uuid() == place.cuda_device()) peak += PeakFlops(gpu.name());
-    }
-  }
+  for (const v1::GpuInfo& gpu : parts.fleet.GpusOf(stored)) peak += PeakFlops(gpu.name());
   return peak;
 }
 
@@ -126,38 +67,41 @@ absl::StatusOr<std::vector<v1::CurveBucket>> BucketsFor(const Web::Parts& parts,
 
 // The job from whose checkpoint this one was forked, and the checkpoint's step; null when it is not
 // a fork, or its original was deleted.
-absl::StatusOr<Json> ParentJson(JobStore& store, const v1::Job& job) {
+Json ParentJson(const JobStore& store, const v1::Job& job) {
   constexpr absl::string_view kPrefix = "step-";
   // OUT_DIR/checkpoints/step-00001500
   const std::filesystem::path checkpoint = job.spec().restart().resume();
   const std::string name = checkpoint.filename();
   int64_t step = 0;
   if (!absl::StartsWith(name, kPrefix) || !absl::SimpleAtoi(name.substr(kPrefix.size()), &step)) {
-    return Json();
+    return {};
   }
   const std::string out_dir = checkpoint.parent_path().parent_path();
-  NSA_ASSIGN_OR_RETURN(const std::vector<JobPtr> all, InOrder(store));
-  for (const JobPtr& other : all) {
-    const v1::Job& found = other->job();
-    if (found.id() == job.id() || found.spec().train().out_dir() != out_dir) continue;
-    return Json{{"id", found.id()}, {"name", found.name()}, {"step", step}};
+  const JobStore::Jobs all = store.All(std::numeric_limits<size_t>::max());
+  for (const auto* jobs : {&all.active, &all.ended}) {
+    for (const JobPtr& other : *jobs) {
+      const v1::Job& found = other->job();
+      if (found.id() == job.id() || found.spec().train().out_dir() != out_dir) continue;
+      return Json{{"id", found.id()}, {"name", found.name()}, {"step", step}};
+    }
   }
-  return Json();
+  return {};
 }
 
 }  // namespace
 
-Json SparkCache::Of(const v1::Job& job) {
+Json SparkCache::Of(const v1::Job& job, bool may_read) {
   const bool ended = IsTerminal(job.state());
   const absl::Duration now = clock_.Monotonic();
   {
     MutexLock lock(&mutex_);
     const auto known = sparks_.find(job.id());
-    if (known != sparks_.end() && (known->second.step == job.progress().step() ||
+    if (known != sparks_.end() && (!may_read || known->second.step == job.progress().step() ||
                                    (!ended && now - known->second.made < kSparkAge))) {
       return known->second.points;
     }
   }
+  if (!may_read) return {};
   const auto buckets = store_.Buckets(job.id(), CurveKind::kSteps, 0);
   Json points = Json::array();
   if (buckets.ok()) {
@@ -181,6 +125,12 @@ Json RowNow(const Web::Parts& parts, const v1::StoredJob& stored) {
   return RowJson(parts.control.View(stored), Now(parts));
 }
 
+Json CountsNow(const Web::Parts& parts) {
+  Json counts = Json::object();
+  for (const auto& [state, count] : parts.store.CountByState()) counts[StateName(state)] = count;
+  return counts;
+}
+
 Json JobNow(const Web::Parts& parts, const v1::StoredJob& stored) {
   return JobJson(stored, parts.control.View(stored), PeakFlopsOf(parts, stored), Now(parts));
 }
@@ -188,7 +138,8 @@ Json JobNow(const Web::Parts& parts, const v1::StoredJob& stored) {
 Json NodesNow(const Web::Parts& parts) {
   Json nodes = Json::array();
   const std::vector<NodeView> machines = parts.fleet.Nodes();
-  const std::vector<JobPtr> active = parts.store.Active();
+  std::vector<JobPtr> active = parts.store.Active();
+  std::erase_if(active, [](const JobPtr& job) { return job->placements().empty(); });
   v1::ListNodesRequest request;
   do {
     const absl::StatusOr<v1::ListNodesResponse> page =
@@ -205,22 +156,15 @@ absl::StatusOr<Json> FleetView(const Web::Parts& parts, const HttpRequest& reque
   NSA_ASSIGN_OR_RETURN(const int64_t offset, NumberIn(request, "offset", 0, INT32_MAX));
   // Before the jobs are read, so that no later event is missed.
   NSA_ASSIGN_OR_RETURN(const int64_t cursor, parts.store.LastEvent());
-  const Wanted wanted{.state = request.Query("state"),
-                      .name = request.Query("name"),
-                      .label = request.Query("label")};
-  NSA_ASSIGN_OR_RETURN(const std::vector<JobPtr> all, InOrder(parts.store));
+  NSA_ASSIGN_OR_RETURN(const Selection wanted, Selection::Of(request));
+  const Selected selected = Select(parts.store, wanted, static_cast<size_t>(offset));
+  const absl::Duration begin = parts.clock.Monotonic();
   Json jobs = Json::array();
-  size_t matching = 0;
-  for (const JobPtr& job : all) {
-    if (!Matches(job->job(), wanted)) continue;
-    const size_t index = matching++;
-    if (index < static_cast<size_t>(offset) || jobs.size() >= kJobsOfAReply) continue;
+  for (const JobPtr& job : selected.jobs) {
     Json row = RowNow(parts, *job);
-    row["spark"] = sparks->Of(job->job());
+    row["spark"] = sparks->Of(job->job(), parts.clock.Monotonic() - begin < kSparkTime);
     jobs.push_back(std::move(row));
   }
-  Json counts = Json::object();
-  for (const auto& [state, count] : parts.store.CountByState()) counts[StateName(state)] = count;
   NSA_ASSIGN_OR_RETURN(
       const auto events,
       parts.store.Events("", std::max<int64_t>(cursor - kEventsOfFleet, 0), kEventsOfFleet));
@@ -233,8 +177,8 @@ absl::StatusOr<Json> FleetView(const Web::Parts& parts, const HttpRequest& reque
               {"revision", version.revision()},
               {"token_file", parts.token_file},
               {"jobs", std::move(jobs)},
-              {"matching", matching},
-              {"counts", std::move(counts)},
+              {"matching", selected.matching},
+              {"counts", CountsNow(parts)},
               {"nodes", NodesNow(parts)},
               {"events", std::move(latest)}};
 }
@@ -243,7 +187,7 @@ absl::StatusOr<Json> JobView(const Web::Parts& parts, const std::string& job) {
   NSA_ASSIGN_OR_RETURN(const int64_t cursor, parts.store.LastEvent());
   NSA_ASSIGN_OR_RETURN(const JobPtr stored, parts.store.Find(job));
   Json json = JobNow(parts, *stored);
-  NSA_ASSIGN_OR_RETURN(json["parent"], ParentJson(parts.store, stored->job()));
+  json["parent"] = ParentJson(parts.store, stored->job());
   json["cursor"] = cursor;
   json["now"] = Now(parts) / 1'000'000;
   json["token_file"] = parts.token_file;
@@ -283,6 +227,12 @@ absl::StatusOr<Json> LayersView(const Web::Parts& parts, const std::string& job,
                                 const HttpRequest& request) {
   NSA_ASSIGN_OR_RETURN(const auto buckets, BucketsFor(parts, job, CurveKind::kLayers, request));
   return LayersJson(buckets);
+}
+
+absl::StatusOr<Json> GpusView(const Web::Parts& parts, const std::string& job,
+                              const HttpRequest& request) {
+  NSA_ASSIGN_OR_RETURN(const auto buckets, BucketsFor(parts, job, CurveKind::kGpus, request));
+  return GpusJson(buckets);
 }
 
 absl::StatusOr<Json> EventsView(const Web::Parts& parts, const std::string& job) {

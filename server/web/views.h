@@ -20,7 +20,8 @@ class SparkCache {
   static constexpr size_t kMostSparks = 2'000;  // about 2 KB each
 
   explicit SparkCache(JobStore& store, const Clock& clock) : store_(store), clock_(clock) {}
-  Json Of(const v1::Job& job);
+  // Null when it is not known and may not be read, which takes up to 5 ms.
+  Json Of(const v1::Job& job, bool may_read);
   void Forget(const std::string& job_id);
 
  private:
@@ -35,8 +36,9 @@ class SparkCache {
   std::map<std::string, Spark> sparks_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Jobs that match ?state=&name=&label=NAME=VALUE, active ones first, then the newest; at most 200
-// from ?offset=. With machines, counts by state and the latest events.
+// The jobs that the query chooses (selection.h), from ?offset= on, with machines, counts by state
+// and the latest events. Loss curves that are not known are read for 25 ms at most; `spark` of
+// later rows is null then, and the next request finds more of them.
 absl::StatusOr<Json> FleetView(const Web::Parts& parts, const HttpRequest& request,
                                SparkCache* sparks);
 
@@ -49,6 +51,10 @@ absl::StatusOr<Json> CurvesView(const Web::Parts& parts, const std::string& job,
                                 const HttpRequest& request);
 absl::StatusOr<Json> LayersView(const Web::Parts& parts, const std::string& job,
                                 const HttpRequest& request);
+
+// What was measured of the job's GPUs, by steps.
+absl::StatusOr<Json> GpusView(const Web::Parts& parts, const std::string& job,
+                              const HttpRequest& request);
 
 // The last 500 events of a job.
 absl::StatusOr<Json> EventsView(const Web::Parts& parts, const std::string& job);
@@ -67,6 +73,8 @@ absl::StatusOr<std::string> StackText(const Web::Parts& parts, const std::string
 // A job's row, and the job in full, as they are now.
 Json RowNow(const Web::Parts& parts, const v1::StoredJob& stored);
 Json JobNow(const Web::Parts& parts, const v1::StoredJob& stored);
+// Jobs by state, whatever the list shows.
+Json CountsNow(const Web::Parts& parts);
 Json NodesNow(const Web::Parts& parts);
 
 }  // namespace nsa::server

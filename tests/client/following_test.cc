@@ -32,6 +32,42 @@ TEST_F(CommandsTest, LogsNameTheirRanksWhenThereAreSeveral) {
   EXPECT_EQ(json["data"], "c\n");
 }
 
+TEST_F(CommandsTest, EventsOfTheJobsThatAreChosen) {
+  (*state().jobs[0].mutable_spec()->mutable_labels())["team"] = "vision";
+  AddEvent(1, "PLACED");
+  AddEvent(2, "CUDA_OOM").set_job_id("jold12345678a");
+  AddEvent(3, "RANK_LOST");
+  const auto reasons = [this](const std::vector<std::string>& flags) {
+    std::vector<std::string> command = {"events", "-o", "json"};
+    command.insert(command.end(), flags.begin(), flags.end());
+    std::vector<std::string> found;
+    const auto document = nlohmann::json::parse(Run(command).out);
+    for (const auto& event : document["events"]) found.push_back(event["reason"]);
+    return found;
+  };
+  EXPECT_THAT(reasons({"--label", "team=vision"}), ElementsAre("PLACED", "RANK_LOST"));
+  EXPECT_THAT(reasons({"--state", "failed"}), ElementsAre("CUDA_OOM"));
+  EXPECT_THAT(reasons({"--state", "failed", "--label", "team=vision"}), ElementsAre());
+  EXPECT_THAT(service().Requests("GetJob"), ElementsAre()) << "old jobs are not asked for";
+  EXPECT_EQ(Run({"events", "--state", "queued"}).err, "no events\n");
+  const Ran both = Run({"events", "demo", "--state", "failed"});
+  EXPECT_EQ(both.code, ExitCode::kUsage);
+  EXPECT_THAT(both.err, HasSubstr("name a job or choose some, not both"));
+  EXPECT_EQ(Run({"events", "--state", "fast"}).code, ExitCode::kUsage);
+}
+
+TEST_F(CommandsTest, FollowedEventsOfTheJobsThatAreChosen) {
+  (*state().jobs[1].mutable_spec()->mutable_labels())["team"] = "vision";
+  AddEvent(1, "PLACED");
+  AddEvent(2, "CUDA_OOM").set_job_id("jold12345678a");
+  const grpc::Status broken(grpc::StatusCode::UNAVAILABLE, "Socket closed");
+  state().failures["WatchEvents"] = {
+      broken, grpc::Status(grpc::StatusCode::PERMISSION_DENIED, "role: viewer")};
+  const Ran ran = Run({"events", "--label", "team=vision", "-f", "-o", "json"});
+  EXPECT_EQ(ran.code, ExitCode::kAuth);
+  EXPECT_THAT(ran.out, AllOf(HasSubstr("CUDA_OOM"), Not(HasSubstr("PLACED"))));
+}
+
 TEST_F(CommandsTest, FollowedLogsContinueWhereTheConnectionBroke) {
   state().jobs[0].set_state(v1::Job::STATE_SUCCEEDED);
   for (const char* token : {"1", "2", "3"}) {

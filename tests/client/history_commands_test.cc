@@ -109,6 +109,53 @@ TEST_F(HistoryCommandsTest, PlotRefusesWhatItCannotDraw) {
   EXPECT_EQ(Run({"plot", "no-such"}).code, ExitCode::kNotFound);
 }
 
+TEST_F(HistoryCommandsTest, PlotAndCompareChooseJobsByLabelAndState) {
+  for (v1::Job& job : state().jobs) (*job.mutable_spec()->mutable_labels())["sweep"] = "lr";
+  v1::Job other = state().jobs[0];
+  other.set_id("jother1234567");
+  other.set_name("other");
+  other.mutable_spec()->clear_labels();
+  state().jobs.push_back(other);
+  const auto names = [&](const std::vector<std::string>& flags) {
+    std::vector<std::string> command = {"compare", "-o", "json"};
+    command.insert(command.end(), flags.begin(), flags.end());
+    std::vector<std::string> found;
+    const auto document = nlohmann::json::parse(Run(command).out);
+    for (const auto& job : document["jobs"]) found.push_back(job["name"]);
+    return found;
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(names({"--label", "sweep=lr"}), (Names{"old", "demo"})) << "the oldest first";
+  EXPECT_EQ(names({"other", "--label", "sweep=lr", "--state", "failed"}), (Names{"other", "old"}))
+      << "--state takes one word";
+  EXPECT_EQ(names({"--state", "failed", "other"}), (Names{"other", "old"}));
+  EXPECT_EQ(names({"demo", "--label", "sweep=lr"}), (Names{"demo", "old"})) << "demo once";
+  EXPECT_THAT(Run({"plot", "--label", "sweep=lr"}).out, HasSubstr("a old   b demo"));
+  const Ran none = Run({"plot", "--label", "sweep=wd"});
+  EXPECT_EQ(none.code, ExitCode::kNotFound);
+  EXPECT_EQ(none.err,
+            "nsactl: plot: no job is in these states and has these labels; `nsactl list` shows "
+            "them\n");
+  EXPECT_EQ(Run({"compare", "--label", "sweep"}).code, ExitCode::kUsage);
+  EXPECT_EQ(Run({"plot"}).err, "nsactl: plot: 0 jobs (1 to 8); name more\n");
+}
+
+TEST_F(HistoryCommandsTest, PlotTakesTheNewestOfManyJobs) {
+  state().jobs.clear();
+  for (int number = 12; number >= 1; --number) {  // the newest first
+    v1::Job& job = state().jobs.emplace_back(DemoJob());
+    job.set_id(absl::StrCat("jmany", number));
+    job.set_name(absl::StrCat("many-", number));
+  }
+  const Ran ran = Run({"plot", "many-2", "--state", "running", "--output", "json"});
+  EXPECT_THAT(ran.err, HasSubstr("11 jobs match; these are the newest 7 of them"));
+  const auto curves = nlohmann::json::parse(ran.out)["charts"][0]["curves"];
+  ASSERT_EQ(curves.size(), 8u);
+  EXPECT_EQ(curves[0]["name"], "many-2");
+  EXPECT_EQ(curves[1]["name"], "many-6");
+  EXPECT_EQ(curves[7]["name"], "many-12");
+}
+
 TEST_F(HistoryCommandsTest, CompareShowsFiguresAndTheKeysThatDiffer) {
   const Ran ran = Run({"compare", "demo", "old"});
   EXPECT_EQ(ran.code, ExitCode::kOk) << ran.err;

@@ -115,6 +115,15 @@ TEST_F(CommandsTest, TopShowsOnlyJobsWithTheLabels) {
   EXPECT_EQ(Run({"top", "--label", "vision"}).code, ExitCode::kUsage);
 }
 
+TEST_F(CommandsTest, TopShowsOnlyJobsInTheStates) {
+  for (const auto& [state, id] :
+       {std::pair("failed", "jold12345678a"), std::pair("active", "jdemo1234567")}) {
+    const auto document = nlohmann::json::parse(Run({"top", "--state", state, "-o", "json"}).out);
+    ASSERT_EQ(document["jobs"].size(), 1u) << state;
+    EXPECT_EQ(document["jobs"][0]["id"], id);
+  }
+}
+
 TEST_F(CommandsTest, TopDoesWithoutMachinesThatItMayNotSee) {
   state().failures["ListNodes"] = {grpc::Status(grpc::StatusCode::PERMISSION_DENIED, "no")};
   EXPECT_THAT(Run({"top"}).out, HasSubstr("no machines"));

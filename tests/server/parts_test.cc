@@ -301,6 +301,29 @@ TEST(Fleet, AnIncarnationThatFallsSilentGivesWayToTheOneThatStillBeats) {
       << "now the other one is the agent of this machine";
 }
 
+TEST(Fleet, TellsTheGpusOfAJobOnAllItsMachines) {
+  FakeClock clock;
+  Fleet fleet(clock, {});
+  v1::StoredJob job;
+  for (const auto& [node, device] :
+       {std::pair("a", "GPU-2"), std::pair("b", "GPU-3"), std::pair("c", ""), std::pair("d", "")}) {
+    job.add_placements()->set_node(node);
+    job.mutable_placements(job.placements_size() - 1)->set_cuda_device(device);
+  }
+  for (const auto& [node, uuids] : std::map<std::string, std::vector<std::string>>{
+           {"a", {"GPU-1", "GPU-2"}}, {"b", {"GPU-3"}}, {"c", {""}}, {"e", {"GPU-2"}}}) {
+    v1::HeartbeatRequest heartbeat;
+    heartbeat.mutable_node()->set_name(node);
+    for (const std::string& uuid : uuids) {
+      heartbeat.mutable_node()->add_gpus()->set_uuid(uuid);
+    }
+    ASSERT_OK(fleet.Observe(heartbeat));
+  }
+  std::vector<std::string> found;
+  for (const v1::GpuInfo& gpu : fleet.GpusOf(job)) found.push_back(gpu.uuid());
+  EXPECT_THAT(found, ::testing::ElementsAre("GPU-2", "GPU-3"));
+}
+
 // An agent that has just started does not know its GPUs yet: a launch must wait for them.
 TEST(Fleet, GpusThatAreNotKnownYetAreNotMeasured) {
   FakeClock clock;

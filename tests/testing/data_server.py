@@ -8,14 +8,17 @@ import http.server
 import json
 import pathlib
 import threading
+import time
 import urllib.parse
 
 FAILURES = ("503", "429", "close", "truncate", "500")
 
 
 class DataServer:
-    def __init__(self, folder, fail_every=0, token=""):
-        """Every `fail_every`th request fails, in turn by each of FAILURES."""
+    def __init__(self, folder, fail_every=0, token="", rate=0):
+        """Every `fail_every`th request fails, in turn by each of FAILURES. `rate`: bytes a second of all answers together; 0: no limit."""
+        self.rate, self.free_at = rate, 0.0
+        self.etags = {}  # by file, size and time
         self.folder, self.fail_every, self.token = pathlib.Path(folder), fail_every, token
         self.lock = threading.Lock()
         self.requests = self.failed = self.sent = 0
@@ -35,6 +38,24 @@ class DataServer:
         self.server.server_close()
         self.thread.join(10)
 
+    def etag(self, path):
+        state = path.stat()
+        key = (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns)
+        if key not in self.etags:
+            self.etags[key] = '"' + hashlib.sha256(path.read_bytes()).hexdigest() + '"'
+        return self.etags[key]
+
+    def send(self, stream, body):
+        """Writes pieces, each in the time that it takes at `rate`, one after another over all connections."""
+        for begin in range(0, len(body), 1 << 18):
+            piece = body[begin:begin + (1 << 18)]
+            if self.rate:
+                with self.lock:
+                    self.free_at = max(self.free_at, time.monotonic()) + len(piece) / self.rate
+                    wait = self.free_at - time.monotonic()
+                time.sleep(max(wait, 0))
+            stream.write(piece)
+
     def next_failure(self):
         with self.lock:
             self.requests += 1
@@ -51,6 +72,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *_):
         pass
+
+    def handle(self):
+        try:
+            super().handle()
+        except ConnectionError:  # a client that has ended
+            pass
 
     def answer(self, status, body=b"", **headers):
         self.send_response(status)
@@ -92,20 +119,22 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def file(self, path, truncate):
         if not path.is_file():
             return self.answer(404)
-        content = path.read_bytes()
-        etag = '"' + hashlib.sha256(content).hexdigest() + '"'
+        etag = self.data.etag(path)
+        size = path.stat().st_size
         wanted = self.headers.get("Range", "")
         if not wanted.startswith("bytes="):
-            return self.answer(200, content, ETag=etag)
+            return self.answer(200, path.read_bytes(), ETag=etag)
         begin, end = (int(word) for word in wanted[6:].split("-"))
-        if begin >= len(content):
-            return self.answer(416, Content_Range=f"bytes */{len(content)}")
-        body = content[begin:end + 1]
+        if begin >= size:
+            return self.answer(416, Content_Range=f"bytes */{size}")
+        with path.open("rb") as content:
+            content.seek(begin)
+            body = content.read(end + 1 - begin)
         self.send_response(206)
-        for name, value in (("ETag", etag), ("Content-Range", f"bytes {begin}-{begin + len(body) - 1}/{len(content)}"), ("Content-Length", str(len(body)))):
+        for name, value in (("ETag", etag), ("Content-Range", f"bytes {begin}-{begin + len(body) - 1}/{size}"), ("Content-Length", str(len(body)))):
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(body[: len(body) // 2] if truncate else body)
+        self.data.send(self.wfile, body[: len(body) // 2] if truncate else body)
         self.close_connection = self.close_connection or truncate
         with self.data.lock:
             self.data.sent += len(body)

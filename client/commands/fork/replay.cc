@@ -16,7 +16,9 @@
 #include "client/connect/job_source.h"
 #include "client/connect/resend.h"
 #include "client/show/job_text.h"
+#include "common/base/count.h"
 #include "common/base/status.h"
+#include "common/estimate/fewer_ranks.h"
 
 namespace nsa::client {
 namespace {
@@ -107,14 +109,31 @@ absl::Status StopAfter(Session& session, Client* client, const std::string& id, 
                                   step, id));
 }
 
-// Submits the replay, which stops after `step`.
+// The steps after `start` up to `step` must have been made with the same number of ranks.
+absl::Status CheckRanks(const RankLogs& all, int64_t start, int64_t step) {
+  const int64_t first = FirstWithSameRanks(all, start, step);
+  if (first == start + 1) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "--from: %d (steps %d to %d were made by %s, step %d by another number, and their sums have "
+      "other bits); name a checkpoint of step %d or later, or a step up to %d by --step",
+      start, first, step, Count(static_cast<int64_t>(RanksOfStep(all, step).size()), "rank"),
+      first - 1, first - 1, first - 1));
+}
+
+// Submits the replay, which runs with `ranks` ranks and stops after `step`.
 absl::StatusOr<v1::Job> Submit(Session& session, Client* client, const v1::Job& original,
-                               const v1::CheckpointInfo& start, const Flags& flags, int64_t step) {
+                               const v1::CheckpointInfo& start, const Flags& flags, int64_t step,
+                               int32_t ranks) {
   NSA_ASSIGN_OR_RETURN(const std::string unique, NewRequestId());
   const std::string ending = absl::StrCat("-replay-", step, "-", unique.substr(0, 8));
   JobFile replay;
   replay.spec = ContinuedSpec(
       original, original.name().substr(0, kLongestName - ending.size()) + ending, start.path());
+  if (nsa::HasFewerRanks(replay.spec, ranks)) {
+    replay.spec = WithFewerRanks(replay.spec, ranks,
+                                 std::min(ranks, std::max(replay.spec.resources().nodes(), 1)));
+  }
+  replay.spec.mutable_restart()->clear_min_ranks();  // other sums would have other bits
   for (const std::string& assignment : flags.sets) {
     NSA_RETURN_IF_ERROR(ApplySet(assignment, &replay.spec).status());
   }
@@ -194,12 +213,15 @@ absl::StatusOr<ExitCode> RunReplay(Session& session, const Flags& flags) {
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
   Replay replay;
   NSA_ASSIGN_OR_RETURN(replay.original, client->GetJob(flags.job));
-  NSA_ASSIGN_OR_RETURN(const RankLogs original, ReadRankLogs(client, replay.original.id()));
-  NSA_ASSIGN_OR_RETURN(replay.step, LastStep(original, flags));
+  NSA_ASSIGN_OR_RETURN(const RankLogs all, ReadRankLogs(client, replay.original.id()));
+  NSA_ASSIGN_OR_RETURN(replay.step, LastStep(all, flags));
   NSA_ASSIGN_OR_RETURN(const v1::CheckpointInfo start, FindStart(client, flags, replay.step));
   replay.checkpoint_step = start.step();
-  NSA_ASSIGN_OR_RETURN(replay.replay,
-                       Submit(session, client, replay.original, start, flags, replay.step));
+  NSA_RETURN_IF_ERROR(CheckRanks(all, start.step(), replay.step));
+  const RankLogs original = RanksOfStep(all, replay.step);
+  replay.ranks = original.size();
+  NSA_ASSIGN_OR_RETURN(replay.replay, Submit(session, client, replay.original, start, flags,
+                                             replay.step, static_cast<int32_t>(replay.ranks)));
   NSA_ASSIGN_OR_RETURN(replay.replay, WaitForEnd(session, client, replay.replay.id()));
   NSA_ASSIGN_OR_RETURN(const RankLogs again, ReadEnded(session, client, replay.replay.id(),
                                                        original.size(), replay.step));

@@ -127,7 +127,38 @@ nlohmann::ordered_json ValueOf(const StepParting& parting, double number, const 
   return number;
 }
 
+// The start in which a step was made last; 0 if no rank has the step.
+int64_t GenerationOf(const RankLogs& logs, int64_t step) {
+  int64_t newest = 0;
+  for (const auto& [rank, log] : logs) newest = std::max(newest, log.GenerationOf(step));
+  return newest;
+}
+
+int64_t RanksIn(const RankLogs& logs, int64_t generation) {
+  return std::ranges::count_if(
+      logs, [generation](const auto& rank) { return rank.second.WasIn(generation); });
+}
+
 }  // namespace
+
+RankLogs RanksOfStep(const RankLogs& logs, int64_t step) {
+  const int64_t generation = GenerationOf(logs, step);
+  RankLogs those = logs;
+  std::erase_if(those, [generation](const auto& rank) { return !rank.second.WasIn(generation); });
+  return those;
+}
+
+int64_t FirstWithSameRanks(const RankLogs& logs, int64_t checkpoint, int64_t step) {
+  const int64_t ranks = RanksIn(logs, GenerationOf(logs, step));
+  int64_t first = step;
+  while (first > checkpoint + 1) {
+    const int64_t generation = GenerationOf(logs, first - 1);
+    // Without a record nothing is known of it.
+    if (generation != 0 && RanksIn(logs, generation) != ranks) return first;
+    --first;
+  }
+  return first;
+}
 
 ReplayVerdict JudgeReplay(const RankLogs& original, const RankLogs& replay) {
   ReplayVerdict verdict;
@@ -163,8 +194,7 @@ ReplayVerdict JudgeReplay(const RankLogs& original, const RankLogs& replay) {
 std::string VerdictText(const Replay& replay, const ReplayVerdict& verdict) {
   if (verdict.steps == 0) return "steps: none that both runs have\n";
   if (verdict.parting.step != 0) return DifferenceText(replay, verdict);
-  return absl::StrCat(EqualText(verdict, replay.original.spec().resources().gpus()),
-                      SplitText(replay, verdict));
+  return absl::StrCat(EqualText(verdict, replay.ranks), SplitText(replay, verdict));
 }
 
 nlohmann::ordered_json VerdictDocument(const Replay& replay, const ReplayVerdict& verdict) {

@@ -19,6 +19,7 @@ struct Replay {
   v1::Job original, replay;
   int64_t checkpoint_step = 0;  // the replay began after it
   int64_t step = 0;             // the last step that was asked for
+  size_t ranks = 1;             // that made these steps
 };
 
 struct ReplayVerdict {
@@ -40,6 +41,15 @@ struct ReplayVerdict {
   int64_t split_step = 0;
   std::vector<int32_t> odd_ranks;
 };
+
+// The ranks of the start in which `step` was made last. A job that has gone on with fewer ranks
+// (restart.min_ranks) keeps the older steps of the others, which are left out.
+RankLogs RanksOfStep(const RankLogs& logs, int64_t step);
+
+// The first step after `checkpoint` of those up to `step` from which on all were made with as many
+// ranks as `step`: checkpoint + 1 if all were. Sums over another number of ranks have other bits.
+int64_t FirstWithSameRanks(const RankLogs& logs, int64_t checkpoint, int64_t step);
+
 ReplayVerdict JudgeReplay(const RankLogs& original, const RankLogs& replay);
 
 // For people, several lines; and as a document.

@@ -11,14 +11,21 @@ namespace {
 constexpr int kValueColumns = 36;
 constexpr int kWideColumns = 1000;
 
-absl::StatusOr<ExitCode> Compare(Session& session, const std::vector<std::string>& names,
-                                 bool all) {
+struct CompareFlags {
+  std::vector<std::string> jobs;
+  JobFilter filter;
+  bool all = false;
+};
+
+absl::StatusOr<ExitCode> Compare(Session& session, const CompareFlags& flags) {
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
+  NSA_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                       ChooseJobs(session, client, "compare", flags.jobs, flags.filter));
   NSA_ASSIGN_OR_RETURN(const std::vector<ComparedJob> jobs,
                        ReadHistories(client, "compare", names, 2));
   std::vector<KeyValues> keys = SpecKeys(jobs);
   const size_t count = keys.size();
-  if (!all) std::erase_if(keys, [](const KeyValues& key) { return !key.Differs(); });
+  if (!flags.all) std::erase_if(keys, [](const KeyValues& key) { return !key.Differs(); });
   if (session.structured()) {
     session.PrintDocument(ComparisonDocument(jobs, keys, session.now()));
     return ExitCode::kOk;
@@ -30,7 +37,7 @@ absl::StatusOr<ExitCode> Compare(Session& session, const std::vector<std::string
     return ExitCode::kOk;
   }
   session.PrintTable(KeysTable(jobs, keys, session.wide() ? kWideColumns : kValueColumns));
-  if (!all) {
+  if (!flags.all) {
     session.Note(absl::StrCat(keys.size(), " of ", count, " keys differ; --all shows every key"));
   }
   return ExitCode::kOk;
@@ -39,11 +46,7 @@ absl::StatusOr<ExitCode> Compare(Session& session, const std::vector<std::string
 }  // namespace
 
 void AddCompare(Cli* cli) {
-  struct Flags {
-    std::vector<std::string> jobs;
-    bool all = false;
-  };
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<CompareFlags>();
   Options options = cli->Add(
       {.name = "compare",
        .what = "Show what differs between jobs: final figures, and keys of the configuration",
@@ -52,10 +55,13 @@ void AddCompare(Cli* cli) {
                "most of any step, HOURS the\ntime from the first start to the end; all of rank 0. "
                "The best of each is green. Long values are cut; -o wide\nshows all of them.",
        .examples = "nsactl compare small large\n"
+                   "nsactl compare --label sweep=lr\n"
+                   "nsactl compare baseline --label team=vision --state succeeded\n"
                    "nsactl compare small large --all -o wide\n"
                    "nsactl compare small large -o json | jq '.jobs[] | {name, best_val_loss}'",
-       .run = [flags](Session& session) { return Compare(session, flags->jobs, flags->all); }});
-  options.Argument("JOB", &flags->jobs, "Two to eight job ids or names");
+       .run = [flags](Session& session) { return Compare(session, *flags); }});
+  options.OptionalArguments("JOB", &flags->jobs, "Two to eight job ids or names");
+  options.Choose(&flags->filter);
   options.Flag("--all", &flags->all, "Also the keys that are equal");
 }
 

@@ -28,6 +28,7 @@ constexpr int kHeight = 420;
 
 struct PlotFlags {
   std::vector<std::string> jobs;
+  JobFilter filter;
   std::vector<std::string> metrics;
   std::string across = "steps";
   std::string file;
@@ -89,8 +90,10 @@ absl::StatusOr<ExitCode> Plot(Session& session, const PlotFlags& flags) {
         flags.file, ": unknown kind of picture (.svg or .png); name a file that ends so"));
   }
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
+  NSA_ASSIGN_OR_RETURN(const std::vector<std::string> chosen,
+                       ChooseJobs(session, client, "plot", flags.jobs, flags.filter));
   NSA_ASSIGN_OR_RETURN(const std::vector<ComparedJob> jobs,
-                       ReadHistories(client, "plot", flags.jobs, 1));
+                       ReadHistories(client, "plot", chosen, 1));
   const std::vector<std::string> names = ShortNames(jobs);
   std::vector<NamedHistory> histories;
   for (size_t i = 0; i < jobs.size(); ++i) histories.push_back({names[i], &jobs[i].history});
@@ -122,21 +125,22 @@ void AddPlot(Cli* cli) {
        .what = "Draw the curves of jobs: in the terminal, or into an SVG or PNG file",
        .group = "Records",
        .more = absl::StrCat(
-           "Up to 8 jobs lie over each other. One job's loss also shows its validations. Steps "
-           "that were repeated after a\nrestart are drawn once. Each point of a curve in the "
-           "terminal is the mean of some steps; a picture also\nshows their least and greatest "
-           "value. "
-           "The curves are those of rank 0.\nHere -o names a file; --output json|yaml prints the "
-           "numbers.\nMetrics: ",
+           "Up to 8 jobs lie over each other: those that are named, and those that --state and "
+           "--label choose.\nOne job's loss also shows its validations. Steps that were repeated "
+           "after a restart are drawn once. Each\npoint of a curve in the terminal is the mean of "
+           "some steps; a picture also shows their least and greatest\nvalue. The curves are those "
+           "of rank 0.\nHere -o names a file; --output json|yaml prints the numbers.\nMetrics: ",
            MetricNames(), "."),
        .examples = "nsactl plot demo\n"
                    "nsactl plot demo --metric tokens_per_second,memory_bytes --x time\n"
                    "nsactl plot demo other --metric val_loss --x tokens\n"
+                   "nsactl plot --label sweep=lr --metric val_loss\n"
                    "nsactl plot demo -o loss.svg\n"
                    "nsactl plot demo other -o loss.png\n"
                    "nsactl plot demo --output json | jq '.charts[0].curves[0].y[-1]'",
        .run = [flags](Session& session) { return Plot(session, *flags); }});
-  options.Argument("JOB", &flags->jobs, "Job ids or names");
+  options.OptionalArguments("JOB", &flags->jobs, "Job ids or names");
+  options.Choose(&flags->filter);
   options.Texts("--metric", "NAME,...", &flags->metrics, "What to draw (default loss)");
   options.Text("--x", "WHAT", &flags->across, "Over steps, tokens or time (default steps)");
   options.Text("-o,--file", "FILE", &flags->file,

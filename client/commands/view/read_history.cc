@@ -1,5 +1,6 @@
 #include "client/commands/view/read_history.h"
 
+#include <algorithm>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -19,6 +20,36 @@ absl::Status ReadRecords(Client* client, const std::string& id,
                                                     take(record);
                                                     return true;
                                                   });
+}
+
+absl::StatusOr<std::vector<std::string>> ChooseJobs(Session& session, Client* client,
+                                                    const std::string& command,
+                                                    const std::vector<std::string>& named,
+                                                    const JobFilter& filter) {
+  if (filter.empty() || named.size() > kMostJobs) return named;
+  NSA_ASSIGN_OR_RETURN(const v1::ListJobsRequest request, RequestOf(filter));
+  std::vector<std::string> ids;
+  for (const std::string& name : named) {
+    NSA_ASSIGN_OR_RETURN(const v1::Job job, client->GetJob(name));
+    ids.push_back(job.id());
+  }
+  NSA_ASSIGN_OR_RETURN(const v1::ListJobsResponse found, CollectJobs(client, request, 0));
+  std::vector<std::string> matching;
+  for (const v1::Job& job : found.jobs()) {
+    if (std::ranges::find(ids, job.id()) == ids.end()) matching.push_back(job.id());
+  }
+  if (named.empty() && matching.empty()) {
+    return absl::NotFoundError(absl::StrCat(
+        command, ": no job is in these states and has these labels; `nsactl list` shows them"));
+  }
+  const size_t room = kMostJobs - ids.size();
+  if (matching.size() > room) {
+    session.Note(absl::StrCat(Count(static_cast<int64_t>(matching.size()), "job"),
+                              " match; these are the newest ", room, " of them"));
+    matching.resize(room);
+  }
+  ids.insert(ids.end(), matching.rbegin(), matching.rend());
+  return ids;
 }
 
 absl::StatusOr<ComparedJob> ReadHistory(Client* client, const std::string& job) {

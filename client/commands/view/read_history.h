@@ -8,6 +8,8 @@
 
 #include "absl/status/statusor.h"
 #include "client/connect/client.h"
+#include "client/connect/collect_jobs.h"
+#include "client/connect/session.h"
 #include "client/show/comparison.h"
 
 namespace nsa::client {
@@ -20,6 +22,14 @@ inline constexpr size_t kMostJobs = 8;
 absl::Status ReadRecords(Client* client, const std::string& id,
                          const std::function<void(const v1::WatchRecordsResponse&)>& take,
                          int32_t rank = 0);
+
+// The jobs that a command is about: those that are named, then, when the filter is not empty, those
+// that match it and are not named, oldest first. Beyond kMostJobs the oldest of these are left out,
+// with a note. NotFound when no job is named and none matches, or a name is unknown.
+absl::StatusOr<std::vector<std::string>> ChooseJobs(Session& session, Client* client,
+                                                    const std::string& command,
+                                                    const std::vector<std::string>& named,
+                                                    const JobFilter& filter);
 
 // The job and these records of it.
 absl::StatusOr<ComparedJob> ReadHistory(Client* client, const std::string& job);

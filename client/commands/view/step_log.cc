@@ -69,6 +69,13 @@ void StepLog::Add(const v1::WatchRecordsResponse& record) {
   const v1::StepRecord& step = record.record().step();
   steps_.erase(steps_.lower_bound(step.step()), steps_.end());
   steps_[step.step()] = step;
+  generation_of_[step.step()] = record.generation();
+  generations_.insert(record.generation());
+}
+
+int64_t StepLog::GenerationOf(int64_t step) const {
+  const auto found = generation_of_.find(step);
+  return found == generation_of_.end() || !steps_.contains(step) ? 0 : found->second;
 }
 
 std::string HashText(uint64_t hash) { return absl::StrFormat("%016x", hash); }

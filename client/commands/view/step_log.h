@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "nsa/v1/coordinator.pb.h"
@@ -17,8 +18,15 @@ class StepLog {
   void Add(const v1::WatchRecordsResponse& record);
   const std::map<int64_t, v1::StepRecord>& steps() const { return steps_; }
 
+  // The start of the job in which a step of steps() was made; 0 for another step.
+  int64_t GenerationOf(int64_t step) const;
+  // Whether the rank has made a step in this start, also if it was repeated later.
+  bool WasIn(int64_t generation) const { return generations_.contains(generation); }
+
  private:
   std::map<int64_t, v1::StepRecord> steps_;
+  std::map<int64_t, int64_t> generation_of_;  // by step, as steps_
+  std::set<int64_t> generations_;
 };
 
 // A hash of the parameters as 16 digits.

@@ -1,4 +1,5 @@
 // nsactl top: all jobs and machines, live.
+#include <algorithm>
 #include <limits>
 
 #include "client/cli.h"
@@ -17,23 +18,25 @@ constexpr absl::Duration kRefresh = absl::Seconds(2);
 constexpr int kMostActive = 500;
 constexpr int kEnded = 5;
 
-// `wanted` has the labels that are asked for.
-absl::Status ReadJobs(Client* client, const v1::ListJobsRequest& wanted, TopState* state) {
-  v1::ListJobsRequest active = wanted;
-  v1::ListJobsRequest ended = wanted;
+// At most `limit` of the jobs that are wanted and have ended, or have not.
+absl::StatusOr<std::vector<v1::Job>> ReadJobs(Client* client, const v1::ListJobsRequest& wanted,
+                                              bool ended, int limit) {
+  v1::ListJobsRequest request = wanted;
+  request.clear_states();
   for (int i = v1::Job::STATE_QUEUED; i < v1::Job::State_ARRAYSIZE; ++i) {
     const auto each = static_cast<v1::Job::State>(i);
-    (HasEnded(each) ? ended : active).add_states(each);
+    const auto& states = wanted.states();
+    const bool asked = states.empty() || std::ranges::find(states, each) != states.end();
+    if (asked && HasEnded(each) == ended) request.add_states(each);
   }
-  NSA_ASSIGN_OR_RETURN(const auto now_active, CollectJobs(client, active, kMostActive));
-  NSA_ASSIGN_OR_RETURN(const auto now_ended, CollectJobs(client, ended, kEnded));
-  state->active.assign(now_active.jobs().begin(), now_active.jobs().end());
-  state->ended.assign(now_ended.jobs().begin(), now_ended.jobs().end());
-  return absl::OkStatus();
+  if (request.states().empty()) return std::vector<v1::Job>();
+  NSA_ASSIGN_OR_RETURN(const auto found, CollectJobs(client, request, limit));
+  return std::vector<v1::Job>(found.jobs().begin(), found.jobs().end());
 }
 
 absl::Status Read(Client* client, const v1::ListJobsRequest& wanted, TopState* state) {
-  NSA_RETURN_IF_ERROR(ReadJobs(client, wanted, state));
+  NSA_ASSIGN_OR_RETURN(state->active, ReadJobs(client, wanted, false, kMostActive));
+  NSA_ASSIGN_OR_RETURN(state->ended, ReadJobs(client, wanted, true, kEnded));
   const auto nodes = client->Call<v1::ListNodesResponse>(v1::ListNodesRequest());
   // Not every role may see the machines.
   if (!nodes.ok())
@@ -69,9 +72,8 @@ absl::StatusOr<ExitCode> Live(Session& session, Client* client, const v1::ListJo
   }
 }
 
-absl::StatusOr<ExitCode> Top(Session& session, const std::vector<std::string>& labels) {
-  v1::ListJobsRequest wanted;
-  for (const std::string& label : labels) NSA_RETURN_IF_ERROR(AddLabel(label, &wanted));
+absl::StatusOr<ExitCode> Top(Session& session, const JobFilter& filter) {
+  NSA_ASSIGN_OR_RETURN(const v1::ListJobsRequest wanted, RequestOf(filter));
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
   TopState state;
   NSA_RETURN_IF_ERROR(Read(client, wanted, &state));
@@ -91,7 +93,7 @@ absl::StatusOr<ExitCode> Top(Session& session, const std::vector<std::string>& l
 }  // namespace
 
 void AddTop(Cli* cli) {
-  const auto labels = std::make_shared<std::vector<std::string>>();
+  const auto filter = std::make_shared<JobFilter>();
   Options options = cli->Add(
       {.name = "top",
        .what = "Show all jobs and machines, live",
@@ -101,9 +103,8 @@ void AddTop(Cli* cli) {
                "and with -o json, it is printed once.",
        .examples = "nsactl top\nnsactl top --label team=vision\nnsactl top | head\n"
                    "nsactl top -o json | jq '.nodes[].info.gpus'",
-       .run = [labels](Session& session) { return Top(session, *labels); }});
-  options.Texts("--label", "KEY=VALUE", labels.get(),
-                "Only jobs with this label; may be repeated, all must match");
+       .run = [filter](Session& session) { return Top(session, *filter); }});
+  options.Choose(filter.get());
 }
 
 }  // namespace nsa::client

@@ -8,6 +8,7 @@
 #include "common/base/count.h"
 #include "common/base/reason.h"
 #include "common/base/status.h"
+#include "common/estimate/fewer_ranks.h"
 #include "common/job/load.h"
 #include "common/rpc/cordon_text.h"
 #include "server/decide/lifecycle.h"

@@ -1,22 +1,15 @@
 #include "server/decide/queue/start.h"
 
+#include <cstdint>
 #include <set>
 #include <string_view>
 
-#include "absl/strings/str_cat.h"
-#include "common/base/count.h"
 #include "common/estimate/fewer_ranks.h"
-#include "common/estimate/passes.h"
 
 namespace nsa::server {
 
 bool HasFewerRanks(const v1::StoredJob& job) {
-  return !job.placements().empty() && job.placements_size() < RanksOf(job.job().spec());
-}
-
-std::string RanksText(const v1::JobSpec& spec, int64_t ranks) {
-  const int64_t all = RanksOf(spec);
-  return ranks < all ? absl::StrCat(ranks, " of ", Count(all, "rank")) : Count(ranks, "rank");
+  return nsa::HasFewerRanks(job.job().spec(), job.placements_size());
 }
 
 v1::JobSpec SpecOfStart(const v1::StoredJob& job) {

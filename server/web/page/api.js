@@ -96,11 +96,10 @@ export function requestId() {
   return [...bytes].map((byte) => byte.toString(16).padStart(2, '0')).join('').replace(/^(.{8})(.{4})(.{4})(.{4})/, '$1-$2-$3-$4-');
 }
 
-// Messages since `after`, a sequence of events. The browser reconnects by itself and then sends the last sequence that it saw.
+// Messages since `after`, a sequence of events, about {job}, or about the list of {state, name, label, rows}. The browser reconnects by itself and then sends the last sequence that it saw.
 // `handlers` has a function for each kind of message; `reconnected` is called when the stream is there again.
-export function follow(after, job, handlers) {
-  const parameters = new URLSearchParams({ after: String(after) });
-  if (job) parameters.set('job', job);
+export function follow(after, subject, handlers) {
+  const parameters = new URLSearchParams(Object.entries(subject).filter(([, value]) => value !== ''));
   let source;
   let last = after;
   let lost = false;
@@ -120,7 +119,7 @@ export function follow(after, job, handlers) {
       // A refused connection is retried by the browser; an answer that is not a stream is not.
       if (source.readyState === EventSource.CLOSED && !closed) timer = setTimeout(open, 2000);
     };
-    for (const kind of ['event', 'rows', 'job', 'nodes']) {
+    for (const kind of ['event', 'rows', 'list', 'job', 'nodes']) {
       source.addEventListener(kind, (message) => {
         last = Number(message.lastEventId) || last;
         if (handlers[kind]) handlers[kind](JSON.parse(message.data));

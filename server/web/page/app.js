@@ -55,13 +55,25 @@ document.getElementById('theme').addEventListener('click', () => {
   document.dispatchEvent(new Event('theme'));
 });
 
+// Paper is white: charts are drawn again in light colours while the page is printed.
+let colours = '';
+function showIn(theme) {
+  document.documentElement.dataset.theme = theme;
+  document.dispatchEvent(new Event('theme'));
+}
+addEventListener('beforeprint', () => { colours = document.documentElement.dataset.theme; if (colours !== 'light') showIn('light'); });
+addEventListener('afterprint', () => { if (colours && colours !== 'light') showIn(colours); });
+
 document.getElementById('help').addEventListener('click', showHelp);
 document.addEventListener('token', showToken);
 document.addEventListener('keydown', (event) => {
   const typing = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName) || event.ctrlKey || event.metaKey || event.altKey;
   if (document.querySelector('dialog[open]')) return;
   if (typing) {
-    if (event.key === 'Escape') event.target.blur();
+    if (event.key === 'Escape') {
+      event.preventDefault();  // a browser would empty the field too
+      event.target.blur();
+    }
     return;
   }
   if (event.key === '?') showHelp();

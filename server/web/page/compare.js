@@ -42,7 +42,7 @@ export function comparePage(main, parameters) {
 
   const chosen = h('div', { class: 'chosen' });
   const list = h('datalist', { id: 'known' });
-  const field = h('input', { type: 'search', list: 'known', placeholder: 'Add a job: name or id', 'aria-label': 'Add a job by name or id', onchange: (event) => add(event.target.value) });
+  const field = h('input', { type: 'search', list: 'known', placeholder: 'Add a job: name or id', 'aria-label': 'Add a job by name or id', oninput: () => typed(), onchange: (event) => add(event.target.value) });
   const axis = h('div', { class: 'chips', role: 'group', 'aria-label': 'Horizontal axis' });
   const slider = h('input', { type: 'range', min: '0', max: '0.99', step: '0.01', value: String(weight), 'aria-label': 'Smoothing', oninput: (event) => { weight = Number(event.target.value); show(); } });
   const grid = h('div', { class: 'charts' });
@@ -62,6 +62,18 @@ export function comparePage(main, parameters) {
     if (!name || ids.includes(name)) return;
     if (ids.length >= MOST) toast(`At most ${MOST} jobs.`, true);
     else go([...ids, name]);
+  }
+
+  // The coordinator looks among all jobs for what is typed.
+  async function suggest() {
+    const found = await get('fleet', { name: field.value.trim().split(' ')[0], rows: 50 });
+    replace(list, found.jobs.map((job) => h('option', { value: `${job.id} ${job.name}` })));
+  }
+
+  let typing = 0;
+  function typed() {
+    clearTimeout(typing);
+    typing = setTimeout(() => suggest().catch((error) => toast(error.message, true)), 150);
   }
 
   function setMode(next) {
@@ -142,9 +154,8 @@ export function comparePage(main, parameters) {
 
   async function load() {
     try {
-      const found = await get('fleet', {});
+      await suggest();
       showLive('live');
-      replace(list, found.jobs.map((job) => h('option', { value: `${job.id} ${job.name}` })));
       if (ids.length === 0 || closed) return;
       jobs = await Promise.all(ids.map(async (id) => {
         const curves = new Curves(id, 1000);

@@ -7,8 +7,12 @@ import { ACTIVE, badge, eventRow, isActive, labels, progress, sparkLine } from '
 
 const FILTERS = [['', 'all'], ['active', 'active'], ['RUNNING', 'training'], ['QUEUED', 'waiting'], ['FAILED', 'failed'], ['STOPPED', 'stopped'], ['SUCCEEDED', 'finished']];
 
+const ROWS = 200;
+const MOST_ROWS = 1000;
+
 export function fleetPage(main, parameters) {
   let fleet = null;
+  let rows = ROWS;  // how many the list may have
   let jobs = new Map();
   let order = [];
   let stop = () => {};
@@ -23,7 +27,8 @@ export function fleetPage(main, parameters) {
   const labelField = h('input', { type: 'search', placeholder: 'Label: team=nlp', 'aria-label': 'Filter by label', value: wanted.label });
   const compare = h('button', { type: 'button', class: 'primary', hidden: true, onclick: () => openCompare() });
   const body = h('tbody');
-  const more = h('button', { type: 'button', class: 'quiet', hidden: true, onclick: () => load(order.length) }, 'More');
+  const more = h('button', { type: 'button', class: 'quiet', hidden: true, onclick: () => { rows = Math.min(rows + ROWS, MOST_ROWS); load(); } }, 'More');
+  const rest = h('p', { class: 'muted', hidden: true });
   const empty = h('div', { class: 'blank', hidden: true });
   const machines = h('div', { class: 'machines' });
   const events = h('ol', { class: 'events' });
@@ -32,7 +37,7 @@ export function fleetPage(main, parameters) {
     h('th', {}, 'Loss'), h('th', { class: 'num' }, h('span', { class: 'hidden' }, 'Loss')), h('th', { class: 'num' }, 'Validation'), h('th', { class: 'num' }, 'Tok/s'), h('th', { class: 'num' }, 'Submitted'))), body);
   main.append(
     h('section', { class: 'top' }, summary),
-    h('section', { 'aria-label': 'Jobs' }, h('div', { class: 'filters' }, states, nameField, labelField, h('span', { class: 'grow' }), compare), h('div', { class: 'scroll' }, table), empty, more),
+    h('section', { 'aria-label': 'Jobs' }, h('div', { class: 'filters' }, states, nameField, labelField, h('span', { class: 'grow' }), compare), h('div', { class: 'scroll' }, table), empty, more, rest),
     h('div', { class: 'columns' }, h('section', {}, h('h2', {}, 'Machines'), machines), h('section', {}, h('h2', {}, 'What happened'), events)));
 
   function openCompare() {
@@ -79,7 +84,7 @@ export function fleetPage(main, parameters) {
       h('span', {}, [head, calm].filter(Boolean).join('; '), failed > 0 && h('a', { class: 'aside bad', href: '#/?state=FAILED' }, `${failed} failed`)));
     update(states, FILTERS.map(([state, word]) => {
       const n = state === '' ? total : state === 'active' ? ACTIVE.reduce((sum, one) => sum + of(one), 0) : of(state);
-      return h('button', { type: 'button', class: 'chip', 'aria-pressed': String(wanted.state === state), onclick: () => { wanted.state = state; load(); } }, word, h('small', {}, String(n)));
+      return h('button', { type: 'button', class: 'chip', 'aria-pressed': String(wanted.state === state), onclick: () => { wanted.state = state; rows = ROWS; load(); } }, word, h('small', {}, String(n)));
     }));
   }
 
@@ -91,8 +96,15 @@ export function fleetPage(main, parameters) {
     const filtered = wanted.state || wanted.name || wanted.label;
     replace(empty, filtered ? h('p', {}, 'No job matches. ', h('button', { type: 'button', class: 'quiet', onclick: () => { Object.assign(wanted, { state: '', name: '', label: '' }); nameField.value = labelField.value = ''; load(); } }, 'Show all'))
       : [h('p', {}, 'No job yet. Submit one:'), h('pre', {}, 'nsactl submit configs/jobs/demo.yaml')]);
-    more.hidden = order.length >= fleet.matching;
-    more.textContent = `${fleet.matching - order.length} more`;
+    showRest();
+  }
+
+  function showRest() {
+    const left = fleet.matching - order.length;
+    more.hidden = left <= 0 || rows >= MOST_ROWS;
+    more.textContent = `${left} more`;
+    rest.hidden = left <= 0 || rows < MOST_ROWS;
+    rest.textContent = `${left} more; the filters above find any of them.`;
   }
 
   function bar(share, words) {
@@ -134,60 +146,68 @@ export function fleetPage(main, parameters) {
     update(events, latest.length === 0 && h('li', { class: 'muted' }, 'Nothing yet.'), latest.map((event) => eventRow(event, (jobs.get(event.job) || { name: event.job }).name)));
   }
 
-  async function load(offset = 0) {
+  async function load() {
+    clearTimeout(reload);
+    reload = 0;
+    const asked = ++loads;
     try {
-      const found = await get('fleet', { ...wanted, offset: offset || '' });
-      if (closed) return;
-      if (offset === 0) {
-        jobs = new Map();
-        order = [];
-      }
+      const found = await get('fleet', { ...wanted, rows });
+      if (closed || asked !== loads) return;
       fleet = found;
       setTokenFile(found.token_file);
-      for (const job of found.jobs) {
-        if (!jobs.has(job.id)) order.push(job.id);
-        jobs.set(job.id, job);
-      }
+      jobs = new Map(found.jobs.map((job) => [job.id, job]));
+      order = [...jobs.keys()];
       showSummary();
       showJobs();
       showNodes();
       showEvents();
-      if (offset === 0) {
-        stop();
-        stop = follow(found.cursor, '', handlers);
-      }
+      stop();
+      stop = follow(found.cursor, { ...wanted, rows }, handlers);
+      // The coordinator reads curves for a short time only; it has more of them next time.
+      if (found.jobs.some((job) => job.spark === null)) later();
     } catch (error) {
       toast(error.message, true);
       if (!closed && !fleet) setTimeout(load, 2000);
     }
   }
 
-  // A job whose state has changed moves in the list, so the list is read again; otherwise its row alone.
+  let loads = 0;
   let reload = 0;
-  function later() {
-    clearTimeout(reload);
-    reload = setTimeout(() => { if (!closed) load(); }, 400);
+  function later(milliseconds = 400) {
+    reload ||= setTimeout(() => { if (!closed) load(); }, milliseconds);
   }
 
   const handlers = {
-    reconnected: later,
-    rows: (rows) => {
-      let moved = false;
-      for (const job of rows) {
+    reconnected: () => later(),
+    rows: (changed) => {
+      for (const job of changed) {
         const before = jobs.get(job.id);
-        if (!before || before.state !== job.state) moved = true;
-        if (!before) continue;
-        job.spark = before.spark && job.loss !== null && job.step > before.step ? extend(before, job) : before.spark;
+        job.spark = before?.spark && job.loss !== null && job.step > before.step ? extend(before, job) : before?.spark;
         jobs.set(job.id, job);
         const old = body.querySelector(`tr[data-id="${CSS.escape(job.id)}"]`);
         if (old) morph(old, row(job));
       }
       mark();
       showSummary();
-      if (moved) later();
+    },
+    // New rows have come before this.
+    list: ({ ids, matching, counts }) => {
+      Object.assign(fleet, { matching, counts });
+      const same = ids.length === order.length && ids.every((id, i) => id === order[i]);
+      if (!same && !ids.every((id) => jobs.has(id))) { later(); return; }
+      if (!same) {
+        const here = order[current];
+        order = ids;
+        current = order.indexOf(here);
+        jobs = new Map(ids.map((id) => [id, jobs.get(id)]));
+        showJobs();
+        later(2000);  // for the curves of the new rows
+      }
+      showRest();
+      showSummary();
     },
     nodes: (nodes) => { fleet.nodes = nodes; showNodes(); },
-    event: (event) => { fleet.events.push(event); showEvents(); },
+    event: (event) => { fleet.events = [...fleet.events.slice(-60), event]; showEvents(); },
   };
 
   // Until the list is read again, the last point of the spark line is the newest loss.
@@ -206,6 +226,7 @@ export function fleetPage(main, parameters) {
   const typed = () => {
     wanted.name = nameField.value.trim();
     wanted.label = labelField.value.trim();
+    rows = ROWS;
     clearTimeout(typing);
     typing = setTimeout(load, 150);
   };

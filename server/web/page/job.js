@@ -21,6 +21,7 @@ export function jobPage(main, id) {
   let job = null;
   let events = [];
   let parents = [];  // what a fork continues: [{name, step, curves}], the nearest first
+  let gpus = null;   // what was measured of its GPUs, if anything
   let stop = () => {};
   let closed = false;
   let mode = localStorage.getItem('axis') || 'step';
@@ -125,6 +126,27 @@ export function jobPage(main, id) {
     chart('rate', { title: 'Learning rate', zero: true, format: (value) => (value === 0 ? '0' : value.toExponential(1)) }).show({ ...shared, curves: [{ ...curve('rate', 'learning_rate', '--c4'), min: undefined, max: undefined }, ...before('learning_rate')] });
     chart('memory', { title: 'Memory', note: job.device === 'cpu' ? 'resident set of rank 0' : 'GPU of rank 0', zero: true, format: bytes, binary: true })
       .show({ ...shared, curves: [curve('in use', 'memory_bytes', '--c6'), { ...curve('reserved', 'memory_reserved_bytes', '--c8'), min: undefined, max: undefined, dashed: true }] });
+    if (gpus) showGpus(shared);
+  }
+
+  // Of all GPUs of the job: the mean, and a band from the least to the greatest.
+  function showGpus(shared) {
+    const x = { step: gpus.step, tokens: gpus.tokens, time: gpus.time.map((time) => time / 1000) }[mode];
+    const one = (name, key, colour) => {
+      const { mean, min, max } = gpus.values[key];
+      const or = (column) => column.map((value, i) => (value === null ? mean[i] : value));
+      return { name, color: colour, x, y: smooth(mean, weight), min: or(min), max: or(max) };
+    };
+    chart('use', { title: 'GPU use', note: 'share of time with a kernel', zero: true, format: (value) => percent(value) }).show({ ...shared, curves: [one('use', 'use', '--c3')] });
+    chart('power', { title: 'GPU power', note: 'watts a GPU', zero: true }).show({ ...shared, curves: [one('power', 'watts', '--c2')] });
+    chart('heat', { title: 'GPU temperature', note: '°C' }).show({ ...shared, curves: [one('temperature', 'celsius', '--c5')] });
+  }
+
+  async function refreshGpus() {
+    const found = await get(`jobs/${encodeURIComponent(id)}/gpus`);
+    if (closed || !found.step) return;
+    gpus = found;
+    showCurves();
   }
 
   function figure(name, value, note) {
@@ -245,11 +267,12 @@ export function jobPage(main, id) {
       showJob();
       showCurves();
       readParents().catch(() => {});  // they may have been deleted meanwhile
+      refreshGpus().catch((error) => toast(error.message, true));
       attention.refresh();
       details.refresh();
       traces.refresh();
       stop();
-      stop = follow(found.cursor, id, handlers);
+      stop = follow(found.cursor, { job: id }, handlers);
     } catch (error) {
       if (closed) return;
       if (error.status === 404) replace(main, h('div', { class: 'blank' }, h('p', {}, `There is no job ${id}.`), h('p', {}, h('a', { href: '#/' }, 'All jobs'))));
@@ -280,6 +303,7 @@ export function jobPage(main, id) {
         slow = Date.now();
         attention.refresh();
         details.refresh(saved);
+        refreshGpus().catch(() => {});  // the next time, perhaps
       }
     },
   };

@@ -129,7 +129,7 @@ export function sweepPage(main, name, parameters) {
     const found = new Map();  // by id: a job may move to another page of the list meanwhile
     let cursor = 0;
     for (let offset = 0, matching = 1; offset < matching;) {
-      const page = await get('fleet', { label: `sweep=${name}`, offset: offset || '' });
+      const page = await get('fleet', { label: `sweep=${name}`, rows: 1000, offset: offset || '' });
       if (offset === 0) cursor = page.cursor;
       matching = page.matching;
       if (page.jobs.length === 0) break;
@@ -166,7 +166,7 @@ export function sweepPage(main, name, parameters) {
       await readCurves();
       if (closed) return;
       show();
-      stop ??= follow(cursor, '', handlers);
+      stop ??= follow(cursor, { label: `sweep=${name}`, rows: 1000 }, handlers);
     } catch (error) {
       if (closed) return;
       toast(error.message, true);

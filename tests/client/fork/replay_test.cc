@@ -36,7 +36,7 @@ RankLogs Logs(int32_t ranks, const std::function<void(int32_t, v1::StepRecord*)>
 }
 
 Replay ReplayOf(int32_t ranks) {
-  Replay replay{.checkpoint_step = 90, .step = 210};
+  Replay replay{.checkpoint_step = 90, .step = 210, .ranks = static_cast<size_t>(ranks)};
   replay.original.set_id("j1");
   replay.original.mutable_spec()->mutable_resources()->set_gpus(ranks);
   for (int32_t rank = 0; rank < ranks; ++rank) {
@@ -57,6 +57,42 @@ TEST(JudgeReplay, OfEqualRunsIsEqual) {
             "steps 91 to 210: 120 steps of 2 ranks repeated: loss and gradient norm have the same "
             "bits, and so have all parameters (4 hashes)\n");
   EXPECT_EQ(VerdictDocument(ReplayOf(2), verdict)["equal"], true);
+}
+
+// A job of four ranks made steps 91 to 150, and went on from step 120 with two.
+RankLogs FourThenTwo() {
+  RankLogs logs;
+  const auto add = [&logs](int64_t generation, int32_t ranks, int64_t first, int64_t last) {
+    for (int32_t rank = 0; rank < ranks; ++rank) {
+      for (int64_t step = first; step <= last; ++step) {
+        v1::WatchRecordsResponse record;
+        record.set_generation(generation);
+        record.mutable_record()->mutable_step()->set_step(step);
+        logs[rank].Add(record);
+      }
+    }
+  };
+  add(1, 4, 91, 150);
+  add(2, 2, 121, 200);
+  return logs;
+}
+
+TEST(RanksOfStep, AreThoseOfItsStart) {
+  const RankLogs logs = FourThenTwo();
+  EXPECT_THAT(RanksOfStep(logs, 200), SizeIs(2));
+  EXPECT_THAT(RanksOfStep(logs, 130), SizeIs(2)) << "it was repeated with two";
+  EXPECT_THAT(RanksOfStep(logs, 120), SizeIs(4));
+  EXPECT_EQ(RanksOfStep(logs, 200).rbegin()->first, 1);
+}
+
+TEST(RanksOfStep, AreTheSameFromSomeStepOn) {
+  const RankLogs logs = FourThenTwo();
+  EXPECT_EQ(FirstWithSameRanks(logs, 120, 200), 121);
+  EXPECT_EQ(FirstWithSameRanks(logs, 150, 200), 151);
+  EXPECT_EQ(FirstWithSameRanks(logs, 100, 200), 121) << "with four before";
+  EXPECT_EQ(FirstWithSameRanks(logs, 100, 120), 101);
+  EXPECT_EQ(FirstWithSameRanks(logs, 0, 120), 1) << "steps without a record are not known";
+  EXPECT_EQ(FirstWithSameRanks(Logs(2), 90, 210), 91);
 }
 
 TEST(JudgeReplay, SaysThatNoParametersWereCompared) {
@@ -207,6 +243,37 @@ TEST_F(ReplayTest, FromZeroRepeatsTheJobFromItsBeginning) {
   EXPECT_THAT(service().Requests("StopJob"), IsEmpty()) << "12 is the job's last step";
   EXPECT_THAT(ran.err,
               HasSubstr("repeats steps 1 to 12 of demo (jdemo1234567) from its beginning"));
+}
+
+// Steps 1 to 8 were made by four ranks, the later ones by two.
+TEST_F(ReplayTest, HasAsManyRanksAsTheJobHadInTheseSteps) {
+  v1::JobSpec& spec = *state().jobs[0].mutable_spec();
+  spec.mutable_resources()->set_gpus(4);
+  spec.mutable_restart()->set_min_ranks(1);
+  for (v1::WatchRecordsResponse& record : state().records) {
+    record.set_generation(record.record().step().step() <= 8 ? 1 : 2);
+  }
+  for (int64_t position = 25; position <= 40; ++position) {
+    AddStep((position - 23) / 2);
+    state().records.back().set_position(position);
+    state().records.back().set_generation(1);
+    state().records.back().set_rank(static_cast<int32_t>(2 + position % 2));
+  }
+  const Ran two = Run({"replay", "demo", "--keep"});
+  EXPECT_EQ(two.code, ExitCode::kOk) << two.err;
+  EXPECT_THAT(two.out, HasSubstr("12 steps of 2 ranks repeated"));
+  EXPECT_THAT(Submitted()[0], AllOf(HasSubstr("gpus: 2"), Not(HasSubstr("min_ranks"))));
+  const Ran four = Run({"replay", "demo", "--step", "8", "--keep"});
+  EXPECT_EQ(four.code, ExitCode::kOk) << four.err;
+  ASSERT_THAT(Submitted(), SizeIs(2));
+  EXPECT_THAT(Submitted()[1], AllOf(HasSubstr("gpus: 4"), Not(HasSubstr("min_ranks"))));
+  const Ran both = Run({"replay", "demo", "--from", "4"});
+  EXPECT_EQ(both.code, ExitCode::kPrecondition);
+  EXPECT_EQ(both.err,
+            "nsactl: --from: 4 (steps 9 to 12 were made by 2 ranks, step 8 by another number, and "
+            "their sums have other bits); name a checkpoint of step 8 or later, or a step up to 8 "
+            "by --step\n");
+  EXPECT_THAT(Submitted(), SizeIs(2));
 }
 
 TEST_F(ReplayTest, ThatCannotBeToldWhereToStopSaysSo) {

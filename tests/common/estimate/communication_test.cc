@@ -14,6 +14,8 @@ TEST(Communication, GradientsHaveFourBytesAParameterOrTwo) {
   spec.mutable_runtime()->set_gradient_precision(v1::PRECISION_FP32);
   EXPECT_EQ(GradientBytes(spec), 4 * 81'591'588);
   spec.mutable_runtime()->set_gradient_precision(v1::PRECISION_BF16);
+  EXPECT_EQ(GradientBytes(spec), 4 * 81'591'588) << "one rank sends none";
+  spec.mutable_resources()->set_gpus(2);
   EXPECT_EQ(GradientBytes(spec), 2 * 81'591'588);
 }
 

@@ -44,6 +44,29 @@ TEST(FewerRanks, KeepRanksTogetherThatShareASequence) {
   EXPECT_THAT(FewerRanks(spec), ElementsAre(4, 2)) << "three groups do not divide four sequences";
 }
 
+TEST(FewerRanks, NextFewerIsTheLargestThatSharesTheBatch) {
+  EXPECT_EQ(NextFewer(Job(8, 1, 24), 8), 6);
+  EXPECT_EQ(NextFewer(Job(8, 1, 24), 6), 4);
+  EXPECT_EQ(NextFewer(Job(8, 1, 24), 1), 0);
+  v1::JobSpec groups = Job(8, 1, 24);
+  groups.mutable_resources()->set_context_parallel(4);
+  EXPECT_EQ(NextFewer(groups, 8), 4);
+  EXPECT_EQ(NextFewer(groups, 4), 0) << "no group is left";
+  EXPECT_EQ(NextFewer(groups, 3), 0);
+}
+
+TEST(FewerRanks, AreSaidBesideThoseThatTheJobAsksFor) {
+  const v1::JobSpec spec = Job(4, 1, 8);
+  EXPECT_TRUE(HasFewerRanks(spec, 2));
+  EXPECT_FALSE(HasFewerRanks(spec, 4));
+  EXPECT_FALSE(HasFewerRanks(spec, 0)) << "not placed";
+  EXPECT_EQ(RankCount(spec, 2), "2 of 4");
+  EXPECT_EQ(RankCount(spec, 4), "4");
+  EXPECT_EQ(RanksText(spec, 2), "2 of 4 ranks");
+  EXPECT_EQ(RanksText(spec, 4), "4 ranks");
+  EXPECT_EQ(RanksText(Job(1, 1, 8), 1), "1 rank");
+}
+
 TEST(FewerRanks, TheThroughputGuardAsksForTheirShare) {
   v1::JobSpec spec = Job(8, 2, 24);
   spec.mutable_guard()->set_min_tokens_per_second(800);

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""A job on one GPU through the whole service: preflight with the machine, the same bits after a kill, a kernel that never ends.
+"""A job on one GPU through the whole service: preflight with the machine, the same bits after a kill, a kernel that never ends, its curve on the page.
 
     tests/faults/gpu/one_gpu_test.py BIN_DIR                           the test; skips (77) without a GPU
     tests/faults/gpu/one_gpu_test.py BIN_DIR --bench JOB --data FILE   speed of a job file as it is, and with batch 32 without gradient checkpointing
     tests/faults/gpu/one_gpu_test.py BIN_DIR --device cpu --shape tiny tests this script: the parts that need no GPU
 """
+import json
 import os
 import pathlib
 import signal
@@ -55,6 +56,19 @@ def check_killed(runner, whole):
         print(f"ok: GPU memory in use, MiB: {before[0]} before, {gpus()[0]} after")
 
 
+def check_gpu_curve(runner, name):
+    """The page has a curve of what was measured of the job's GPU; a job on the CPU has none."""
+    curve = json.loads(runner.service.get(f"/api/v1/jobs/{name}/gpus"))
+    if runner.options.device != "cuda":
+        assert curve == {}, curve
+        return
+    print(curve)
+    assert curve["step"] == sorted(set(curve["step"])) and 1 <= curve["step"][0] <= curve["step"][-1] <= STEPS, curve
+    for value, least, most in (("use", 0, 1), ("watts", 10, 1500), ("celsius", 10, 110)):
+        means = [mean for mean in curve["values"][value]["mean"] if mean is not None]
+        assert means and all(least <= mean <= most for mean in means), (value, means)
+
+
 def check_spinning_kernel(runner, whole):
     """A kernel of the first start never ends: the stack dump names it, the hang policy restarts the job, and the result has the same bits."""
     out_dir = runner.submit("spins", 1, BATCH, STEPS, save_every=SAVE_EVERY, hang_timeout=20)
@@ -79,6 +93,7 @@ def check_spinning_kernel(runner, whole):
 
 def test(runner):
     whole = runner.run("whole", 1, BATCH, STEPS, save_every=SAVE_EVERY)
+    check_gpu_curve(runner, "whole")
     check_killed(runner, whole)
     if runner.options.killed:
         return

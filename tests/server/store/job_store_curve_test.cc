@@ -54,6 +54,17 @@ class JobStoreCurveTest : public JobStoreFixture {
       ASSERT_OK(store_->AppendRecords(request).status());
     }
   }
+  // One step, and what was measured of the job's GPUs meanwhile.
+  void AddMeasured(const std::string& id, int64_t step, const std::vector<v1::GpuInfo>& gpus,
+                   int64_t generation = 1) {
+    v1::ReportRecordsRequest request;
+    request.set_job_id(id);
+    request.set_generation(generation);
+    v1::WorkerRecord* record = request.add_records();
+    record->set_sequence(++sequence_);
+    record->mutable_step()->set_step(step);
+    ASSERT_OK(store_->AppendRecords(request, gpus).status());
+  }
   std::vector<v1::CurveBucket> Buckets(const std::string& id, CurveKind kind = CurveKind::kSteps,
                                        int64_t from = 0) {
     const auto buckets = store_->Buckets(id, kind, from);
@@ -201,6 +212,54 @@ TEST_F(JobStoreCurveTest, OtherRanksAndDeletedJobsLeaveNoCurve) {
               StatusIs(absl::StatusCode::kInvalidArgument));
   EXPECT_THAT(store_->Marks(id, CurveKind::kSteps).status(),
               StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+TEST_F(JobStoreCurveTest, GpusHaveACurveThatSurvivesARestartAndIsRewound) {
+  const std::string id = Insert("demo");
+  v1::GpuInfo busy;
+  busy.set_utilization_ratio(0.9);
+  busy.set_power_watts(600);
+  v1::GpuInfo idle;
+  idle.set_utilization_ratio(0.1);
+  AddMeasured(id, 1, {});
+  AddMeasured(id, 2, {busy, idle});
+  AddMeasured(id, 3, {v1::GpuInfo()});  // its driver tells nothing
+  AddMeasured(id, 4, {idle});
+  const auto steps = [&] {
+    std::vector<int64_t> found;
+    for (const auto& bucket : Buckets(id, CurveKind::kGpus)) found.push_back(bucket.first_step());
+    return found;
+  };
+  EXPECT_THAT(steps(), ElementsAre(2, 4));
+  Reopen();
+  ASSERT_THAT(steps(), ElementsAre(2, 4));
+  const v1::CurveBucket both = Buckets(id, CurveKind::kGpus)[0];
+  EXPECT_EQ(both.count(0), 2);
+  EXPECT_FLOAT_EQ(both.mean(0), 0.5);
+  EXPECT_FLOAT_EQ(both.least(0), 0.1);
+  EXPECT_FLOAT_EQ(both.greatest(0), 0.9);
+  EXPECT_EQ(both.count(1), 1) << "one of them tells its power";
+  EXPECT_FLOAT_EQ(both.mean(1), 600);
+  EXPECT_EQ(both.count(2), 0);
+  NextGeneration(id);
+  AddStart(id, 3, 2);
+  AddMeasured(id, 4, {busy}, 2);
+  EXPECT_THAT(steps(), ElementsAre(2, 4));
+  EXPECT_FLOAT_EQ(Buckets(id, CurveKind::kGpus)[1].mean(0), 0.9) << "step 4 was done again";
+}
+
+TEST_F(JobStoreCurveTest, TheCurveOfTheGpusIsBounded) {
+  const std::string id = Insert("demo");
+  v1::GpuInfo gpu;
+  for (int64_t step = 1; step <= 1'200; ++step) {
+    gpu.set_utilization_ratio(step == 700 ? 1 : 0.5);
+    AddMeasured(id, step, {gpu});
+  }
+  const auto buckets = Buckets(id, CurveKind::kGpus);
+  EXPECT_THAT(buckets.size(), AllOf(Ge(kLayerBuckets / 2), Le(kLayerBuckets)));
+  EXPECT_EQ(StepsIn(buckets), 1'200);
+  EXPECT_EQ(std::ranges::count_if(buckets, [](const auto& one) { return one.greatest(0) == 1; }),
+            1);
 }
 
 }  // namespace

@@ -17,6 +17,7 @@ namespace nsa::server {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -145,6 +146,29 @@ TEST(Metrics, ShowWhichGpusAJobHasNow) {
   job.mutable_job()->set_state(v1::Job::STATE_SUCCEEDED);
   metrics.ObserveMove(v1::Job::STATE_RUNNING, job);
   EXPECT_THAT(metrics.Text(), AllOf(info(0, "GPU-a", 0), info(1, "GPU-c", 0)));
+}
+
+TEST(Metrics, ShowWithHowManyRanksAJobHasStarted) {
+  FakeClock clock;
+  Metrics metrics(clock);
+  v1::StoredJob job = JobThatRuns("j1", 4);
+  const auto place = [&](int ranks) {
+    job.clear_placements();
+    for (int rank = 0; rank < ranks; ++rank) job.add_placements()->set_node("vm");
+    metrics.ObserveFleet({}, {std::make_shared<const v1::StoredJob>(job)}, {});
+  };
+  const auto info = [](int ranks, int value) {
+    return ContainsRegex(
+        absl::StrFormat("nsa_job_info[{][^}]*world_size=\"%d\"[}] %d\n", ranks, value));
+  };
+  place(4);
+  EXPECT_THAT(metrics.Text(), info(4, 1));
+  place(2);
+  EXPECT_THAT(metrics.Text(), AllOf(info(2, 1), info(4, 0)));
+  place(0);  // between two starts
+  EXPECT_THAT(metrics.Text(), AllOf(info(2, 1), info(4, 0)));
+  place(4);
+  EXPECT_THAT(metrics.Text(), AllOf(info(2, 0), info(4, 1)));
 }
 
 TEST(Metrics, AJobOnTheCpuHasNoModelFlopUtilisation) {

@@ -105,6 +105,29 @@ class Browser:
         field.clear()
         field.send_keys(text)
 
+    def keys(self, *keys):
+        """Presses keys, as a person does, wherever the focus is. "\\x1b" is Escape, "\\b" Backspace, "\\r" Enter."""
+        names = {"\x1b": ("Escape", 27), "\b": ("Backspace", 8), "\r": ("Enter", 13)}
+        for key in keys:
+            name, code = names.get(key, (key, ord(key.upper())))
+            press = {"key": name, "windowsVirtualKeyCode": code, **({} if key in ("\x1b", "\b") else {"text": key})}
+            self.driver.execute_cdp_cmd("Input.dispatchKeyEvent", {"type": "keyDown", **press})
+            self.driver.execute_cdp_cmd("Input.dispatchKeyEvent", {"type": "keyUp", "key": name, "windowsVirtualKeyCode": code})
+
+    def point(self, x, y):
+        """Moves the mouse there, in pixels of the window."""
+        self.driver.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": x, "y": y})
+
+    def back(self):
+        self.driver.back()
+
+    def medium(self, medium):
+        """Shows the page as on "print" or, with "", on the screen again."""
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": medium})
+
+    def pdf(self):
+        return base64.b64decode(self.driver.execute_cdp_cmd("Page.printToPDF", {"paperWidth": 8.27, "paperHeight": 11.69})["data"])
+
     def download_to(self, folder):
         self.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(folder)})
 

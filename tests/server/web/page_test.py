@@ -20,6 +20,7 @@ except ImportError:
     print("skipped: no python3-selenium; deploy/packages.sh test installs it")
     sys.exit(77)
 from service import Service  # noqa: E402
+from look_checks import check_keys, check_marks, check_print  # noqa: E402
 from trace_checks import check_trace  # noqa: E402
 
 if not pathlib.Path("/usr/bin/chromium").exists() or not pathlib.Path("/usr/bin/chromedriver").exists():
@@ -318,6 +319,7 @@ def check_many(page, browser):
     browser.until("document.querySelectorAll('.jobs tbody tr').length === 10", "ten rows", 10)
     browser.type("input[aria-label='Filter by label']", "team=b")
     browser.until("document.querySelectorAll('.jobs tbody tr').length === 5", "five rows", 10)
+    check_keys(browser)
     waiting = browser.text(".jobs .words")
     assert waiting.startswith("waiting at position") or waiting.startswith("training") or waiting.startswith("starting"), waiting
     nameless = browser.run("""return [...document.querySelectorAll('button, input, select, a, canvas, svg[role=img]')].filter((one) =>
@@ -364,12 +366,14 @@ def main():
                 # While the coordinator was away, requests failed; nothing else may.
                 wrong = [line for line in browser.log() if "ERR_" not in line and "401" not in line]
                 check_buttons(page, browser)
+                check_marks(page, browser)
                 check_note_and_clone(page, browser)
                 check_fork(page, browser)
                 check_trace(page, browser)
                 check_compare(page, browser)
                 check_data(page, browser)
                 check_sweep(page, browser)
+                check_print(page, browser)
                 check_shapes(page, browser, shots)
                 check_many(page, browser)
                 wrong += [line for line in browser.log() if "401" not in line and not ("/profile" in line and "409" in line) and not ("/clone" in line and "400" in line)]

@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <map>
 #include <mutex>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -68,6 +71,7 @@ struct World {
   std::mutex mutex;
   int mood = kFakeWell;
   FakeNcclCounts counts;
+  std::string joining, connecting;  // for the log
   int64_t gangs = 0;
   std::map<std::pair<int64_t, int64_t>, Sum> sums;                    // by gang and number
   std::map<void*, std::pair<std::pair<int64_t, int64_t>, int>> last;  // stream → sum, world size
@@ -78,6 +82,17 @@ struct World {
 World& TheWorld() {
   static World world;
   return world;
+}
+
+// Like NCCL, which opens the file once and for all.
+void Say(const std::string& text) {
+  static FILE* const log = [] {
+    const char* const file = std::getenv("NCCL_DEBUG_FILE");
+    return file == nullptr ? nullptr : std::fopen(file, "w");
+  }();
+  if (log == nullptr || text.empty()) return;
+  std::fwrite(text.data(), 1, text.size(), log);
+  std::fflush(log);
 }
 
 constexpr int kInt8 = 0, kFloat32 = 7, kFloat64 = 8, kBfloat16 = 9;
@@ -146,6 +161,7 @@ int Join(Communicator* communicator, const Sum& what, const void* send, void* re
   const bool known =
       what.copies ? what.type == kInt8 : what.type >= kFloat32 && what.type <= kBfloat16;
   if (world.mood == kFakeRefusesSums || !known) return kInvalidArgument;
+  if (!communicator->enqueued) Say(world.connecting);
   communicator->enqueued = true;
   const std::pair<int64_t, int64_t> key = {communicator->gang, communicator->next_sum++};
   Sum& sum = world.sums[key];
@@ -208,6 +224,13 @@ void FakeNcclSet(int mood) {
   world.counts = {};
 }
 
+void FakeNcclSay(const char* joining, const char* connecting) {
+  World& world = TheWorld();
+  const std::lock_guard<std::mutex> lock(world.mutex);
+  world.joining = joining == nullptr ? "" : joining;
+  world.connecting = connecting == nullptr ? "" : connecting;
+}
+
 void FakeNcclRead(FakeNcclCounts* counts) {
   World& world = TheWorld();
   const std::lock_guard<std::mutex> lock(world.mutex);
@@ -249,6 +272,7 @@ int ncclCommInitRankConfig(Communicator** communicator, int world_size, UniqueId
   std::memcpy(&(*communicator)->gang, id.bytes, sizeof(int64_t));
   (*communicator)->looks_until_settled = world.mood == kFakeNeverJoins ? 1 << 30 : 3;
   ++world.counts.joined;
+  Say(world.joining);
   return kInProgress;
 }
 

@@ -19,6 +19,10 @@ enum FakeNcclMood : int {
 // Sets the mood of all communicators in the process. Resets the counters.
 using FakeNcclSetFunction = void (*)(int mood);
 
+// What the library writes into the file that NCCL_DEBUG_FILE names when it is loaded, as NCCL does:
+// with each communicator, and with the first sum of one. Null: nothing.
+using FakeNcclSayFunction = void (*)(const char* joining, const char* connecting);
+
 struct FakeNcclCounts {
   int64_t joined = 0, sums = 0, exchanges = 0, aborted = 0, destroyed = 0, looks = 0;
 };

@@ -14,6 +14,7 @@
 #include "common/base/reason.h"
 #include "common/base/status.h"
 #include "worker/train/comm/nccl_library.h"
+#include "worker/train/comm/nccl_log.h"
 
 namespace nsa::train {
 namespace {
@@ -92,6 +93,7 @@ class NcclComm::Impl {
       spdlog::warn("NCCL: the communicator has not ended after {}; left behind",
                    InSeconds(kPatience));
     }
+    nccl::ReadLog();
   }
 
   absl::Status Join();
@@ -109,7 +111,10 @@ class NcclComm::Impl {
   }
 
   const NcclOptions& options() const { return options_; }
-  const std::string& description() const { return description_; }
+  std::string description() const {
+    const std::string transport = nccl::TransportText(nccl::ReadLog());
+    return absl::StrCat(description_, transport.empty() ? "" : ", ", transport);
+  }
   int64_t sequence() const { return sequence_; }
 
  private:
@@ -185,6 +190,7 @@ absl::Status NcclComm::Impl::WaitUntilDone(const std::function<absl::StatusOr<bo
     if (*is_done) return absl::OkStatus();
     const absl::Duration now = clock_.Monotonic();
     if (now - checked >= kPeerCheck) {
+      nccl::ReadLog();
       NSA_RETURN_IF_ERROR(Check());
       checked = now;
     }
@@ -217,6 +223,7 @@ absl::Status NcclComm::Impl::Join() {
                                                  options_.host->rank(), &config);
   if (options_.status_page != nullptr) options_.status_page->EnterCollective("nccl_connect");
   broken_ = Settle("ncclCommInitRankConfig", result);
+  nccl::ReadLog();
   if (options_.status_page != nullptr) options_.status_page->LeaveCollective();
   if (!broken_.ok()) Abort();
   return broken_;
@@ -360,7 +367,7 @@ absl::Status NcclComm::WaitFor(std::string_view name,
 void NcclComm::Touch() { impl_->Touch(); }
 absl::Status NcclComm::Check() { return impl_->Check(); }
 void NcclComm::Abort() { impl_->Abort(); }
-const std::string& NcclComm::description() const { return impl_->description(); }
+std::string NcclComm::description() const { return impl_->description(); }
 int64_t NcclComm::sequence() const { return impl_->sequence(); }
 
 }  // namespace nsa::train

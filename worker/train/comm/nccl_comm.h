@@ -103,8 +103,9 @@ class NcclComm {
   // Idempotent.
   void Abort();
 
-  // "NCCL 2.28.9 (/usr/local/cuda/lib/libnccl.so.2), ring, simple", for env.json.
-  const std::string& description() const;
+  // "NCCL 2.28.9 (/usr/local/cuda/lib/libnccl.so.2), ring, simple, network IB, through
+  // NET/IB/GDRDMA and P2P/CUMEM", for env.json. Connections are known after the first sum.
+  std::string description() const;
 
   // Number of collectives enqueued so far; a collective in a graph counts once.
   int64_t sequence() const;

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/shared_library.h"
 #include "common/base/status.h"
+#include "worker/train/comm/nccl_log.h"
 
 namespace nsa::train::nccl {
 namespace {
@@ -73,6 +74,7 @@ void SetEnvironment() {
   setenv("NCCL_RAS_ENABLE", "0", 1);  // it would open a listening socket
   unsetenv("NCCL_COMM_ID");           // it would replace the id that rank 0 broadcasts
   setenv("NCCL_SOCKET_IFNAME", kLoopback, 0);
+  RedirectLog();
   setenv("NCCL_DEBUG", "WARN", 0);
 }
 

@@ -91,8 +91,8 @@ absl::StatusOr<Library> Load(const std::string& file);
 // Sets the environment variables that NCCL reads. To be called in main() before threads are
 // started. The variables turn NVLink multicast off; select one algorithm (ring) and one protocol
 // (simple), so that the order of summation depends on sizes and ranks only; turn the registration
-// of graph buffers off; and restrict NCCL's sockets to the loopback interface unless
-// NCCL_SOCKET_IFNAME is set.
+// of graph buffers off; restrict NCCL's sockets to the loopback interface unless
+// NCCL_SOCKET_IFNAME is set; and let this process read NCCL's log (RedirectLog() in nccl_log.h).
 void SetEnvironment();
 
 // Lets NCCL's sockets use exactly this interface, e.g. "eth1", unless NCCL_SOCKET_IFNAME named one

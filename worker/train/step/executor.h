@@ -111,6 +111,10 @@ class StepExecutor {
   // taken over, for people; empty if nothing.
   virtual std::string AdoptAlgorithms(const v1::CheckpointState& /*state*/) { return ""; }
 
+  // A fast path between the ranks that the device's libraries did not take when they connected, for
+  // people; empty if there is none.
+  virtual std::string SlowPath() const { return ""; }
+
   // The device and its libraries, for people.
   virtual std::string Description() const = 0;
 

@@ -23,6 +23,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/optimizer/parameters_hash.h"
 #include "worker/train/comm/nccl_comm.h"
+#include "worker/train/comm/nccl_log.h"
 #include "worker/train/gpu/gpu.h"
 #include "worker/train/gpu/gpu_step.h"
 #include "worker/train/model/model_config.h"
@@ -200,6 +201,7 @@ class GpuExecutor final : public StepExecutor {
     if (step_->graph_fallbacks() > 0) fallbacks["cuda_graph"] = step_->graph_fallbacks();
     if (gpu_->untimed_products() > 0) fallbacks["cublaslt_untimed"] = gpu_->untimed_products();
     if (unpinned_ > 0) fallbacks["checkpoint_pinned_memory"] = unpinned_;
+    if (!slow_path_.empty()) fallbacks["nccl_sockets"] = 1;
   }
 
   ModelState& state() override { return *state_; }
@@ -216,6 +218,8 @@ class GpuExecutor final : public StepExecutor {
 
   void RecordAlgorithms(v1::CheckpointState* state) const override;
   std::string AdoptAlgorithms(const v1::CheckpointState& state) override;
+
+  std::string SlowPath() const override { return slow_path_; }
 
   std::string Description() const override {
     if (gpu_ == nullptr) return CpuDescription(options_.threads);  // as far as Open() came
@@ -250,7 +254,9 @@ class GpuExecutor final : public StepExecutor {
   std::unique_ptr<GpuStep> step_;
   cuda::DeviceMemory hash_;          // uint64_t [kHashes]
   cuda::PinnedMemory hash_on_host_;  // the same on the host
-  cuda::DeviceMemory piece_;  // float [kPieceFloats] of another rank; only with divided state
+  cuda::DeviceMemory piece_;   // float [kPieceFloats] of another rank; only with divided state
+  cuda::DeviceMemory number_;  // float, summed in Connect(); freed late: see main.cc
+  std::string slow_path_;      // nccl::FallToSockets()
   int64_t steps_ = 0;
   int64_t gpu_bytes_ = 0;              // in use on the GPU after the first steps
   std::atomic<int64_t> unpinned_ = 0;  // checkpoint snapshots that are not in pinned memory
@@ -357,7 +363,8 @@ std::string GpuExecutor::AdoptAlgorithms(const v1::CheckpointState& state) {
                       "), so it was chosen again: they may differ in their last bits");
 }
 
-// The ranks' GPUs meet.
+// The ranks' GPUs meet, and sum one number: NCCL connects them with the first sum, and what it
+// connects them through is told before the first step.
 absl::Status GpuExecutor::Connect() {
   options_.page->SetPhase(Phase::kWaitingForPeers);
   const char* const library = std::getenv("NSA_NCCL_LIBRARY");
@@ -367,6 +374,11 @@ absl::Status GpuExecutor::Connect() {
                   .timeout = PeerTimeout(absl::Seconds(spec_.restart().hang_timeout_seconds())),
                   .library = library == nullptr ? "" : library,
                   .status_page = options_.page}));
+  NSA_ASSIGN_OR_RETURN(number_, cuda::DeviceMemory::Allocate(sizeof(float), "first sum"));
+  NSA_RETURN_IF_ERROR(
+      nccl_->AllReduceSum("connections", static_cast<float*>(number_.data()), 1, gpu_->stream()));
+  NSA_RETURN_IF_ERROR(nccl_->WaitFor("connections", [this] { return cuda::Done(gpu_->stream()); }));
+  slow_path_ = nccl::FallToSockets(nccl::ReadLog(), nccl::ActiveRdmaPorts());
   options_.page->SetPhase(Phase::kStarting);
   return absl::OkStatus();
 }

@@ -228,7 +228,11 @@ absl::Status Trainer::OpenExecutor() {
                                    .time_kernels = options_.time_kernels};
   const bool cuda = spec_.runtime().device() == v1::DEVICE_CUDA;
   executor_ = cuda ? MakeGpuExecutor(options) : MakeCpuExecutor(options);
-  return executor_->Open();
+  NSA_RETURN_IF_ERROR(executor_->Open());
+  if (const std::string why = executor_->SlowPath(); !why.empty()) {
+    early_events_.push_back(Event(Reason::kFallback, why, v1::SEVERITY_WARNING));
+  }
+  return absl::OkStatus();
 }
 
 void Trainer::OpenProfiler() {

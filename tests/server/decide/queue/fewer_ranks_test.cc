@@ -1,4 +1,6 @@
 // Starts with fewer ranks than a job asks for (restart.min_ranks).
+#include "common/estimate/fewer_ranks.h"
+
 #include <map>
 #include <random>
 #include <set>

@@ -16,12 +16,12 @@
 #include "tests/testing/paths.h"
 #include "tests/testing/temp_dir.h"
 #include "worker/train/comm/nccl_library.h"
+#include "worker/train/comm/nccl_log.h"
 
 namespace nsa::train {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 std::string Fake(const std::string& kind) { return TestFile(kind + ".so"); }
@@ -36,7 +36,9 @@ class NcclCommTest : public ::testing::Test {
     set_ = reinterpret_cast<FakeNcclSetFunction>(dlsym(library, "FakeNcclSet"));
     read_ = reinterpret_cast<FakeNcclReadFunction>(dlsym(library, "FakeNcclRead"));
     done_ = reinterpret_cast<FakeNcclDoneFunction>(dlsym(library, "FakeNcclDone"));
+    say_ = reinterpret_cast<FakeNcclSayFunction>(dlsym(library, "FakeNcclSay"));
     set_(kFakeWell);
+    say_(nullptr, nullptr);
   }
 
   NcclOptions Options(Comm* host, absl::Duration timeout = absl::Seconds(20)) const {
@@ -72,6 +74,7 @@ class NcclCommTest : public ::testing::Test {
   }
 
   FakeNcclSetFunction set_ = nullptr;
+  FakeNcclSayFunction say_ = nullptr;
   FakeNcclReadFunction read_ = nullptr;
   FakeNcclDoneFunction done_ = nullptr;
 };
@@ -193,7 +196,39 @@ TEST_F(NcclCommTest, SaysWhichLibraryItHas) {
   const auto nccl = NcclComm::Connect(Options(comm.get()));
   ASSERT_TRUE(nccl.ok()) << nccl.status();
   EXPECT_THAT((*nccl)->description(),
-              AllOf(HasSubstr("NCCL 2.28.9 ("), EndsWith("fake_nccl.so), ring, simple")));
+              AllOf(HasSubstr("NCCL 2.28.9 ("), HasSubstr("fake_nccl.so), ring, simple")));
+}
+
+// The stand-in opens the log by the name in NCCL_DEBUG_FILE, as NCCL does.
+TEST_F(NcclCommTest, SaysWhichNetworkAndWhichConnectionsThereAre) {
+  say_("m1:7:7 [0] NCCL INFO Using network Socket\n",
+       "m1:7:9 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0\n"
+       "m1:7:9 [0] NCCL INFO Channel 01/0 : 1[0] -> 0[0] via P2P/CUMEM/read\n");
+  RunRanks(2, [&](Comm* host) {
+    auto comm = NcclComm::Connect(Options(host));
+    ASSERT_TRUE(comm.ok()) << comm.status();
+    EXPECT_THAT((*comm)->description(), HasSubstr("ring, simple, network Socket"));
+    std::vector<float> values(10, 1.0f);
+    char stream = 0;
+    ASSERT_TRUE((*comm)->AllReduceSum("bucket", values.data(), 10, &stream).ok());
+    ASSERT_TRUE((*comm)->WaitFor("gradients", Done(&stream)).ok());
+    EXPECT_THAT((*comm)->description(),
+                HasSubstr("network Socket, through NET/Socket and P2P/CUMEM"));
+    ASSERT_TRUE(host->Barrier("end").ok());
+  });
+  const std::vector<std::string> ports = {"mlx5_0:1"};
+  EXPECT_THAT(nccl::FallToSockets(nccl::ReadLog(), ports), HasSubstr("mlx5_0:1"));
+}
+
+// The log is read as it grows: together these communicators say more than a pipe holds.
+TEST_F(NcclCommTest, ReadsALogOfAnyLength) {
+  const std::string much = std::string(30'000, 'x') + "\n";
+  say_(much.c_str(), nullptr);
+  for (int i = 0; i < 80; ++i) {
+    const auto host = SingleRank();
+    const auto comm = NcclComm::Connect(Options(host.get()));
+    ASSERT_TRUE(comm.ok()) << comm.status();
+  }
 }
 
 TEST_F(NcclCommTest, ShowsOnTheStatusPageThatTheRanksMeet) {

@@ -1,0 +1,96 @@
+"""Checks of the live page for page_test.py: marks on the axis of a chart, the page on paper, the keyboard."""
+
+
+def check_marks(page, browser):
+    """Checkpoints, the restart and the stop are marks on the axis of steps and on that of time; pointing at one says what it was."""
+    near = """const plot = document.querySelector('.chart[aria-label=Loss] .u-over'), box = plot.getBoundingClientRect();
+        return [box.left, box.top + box.height / 2, box.width]"""
+    coloured = """const source = document.querySelector('.chart[aria-label=Loss] canvas'), copy = document.createElement('canvas');
+        [copy.width, copy.height] = [source.width, source.height];
+        const context = copy.getContext('2d', {willReadFrequently: true}), probe = document.createElement('i');
+        context.drawImage(source, 0, 0);
+        probe.style.color = `var(${arguments[0]})`;
+        document.body.append(probe);
+        const wanted = getComputedStyle(probe).color.match(/[0-9]+/g).map(Number), data = context.getImageData(0, 0, copy.width, copy.height).data;
+        probe.remove();
+        let count = 0;
+        for (let i = 0; i < data.length; i += 4) if (data[i + 3] > 60 && [0, 1, 2].every((one) => Math.abs(data[i + one] - wanted[one]) < 8)) count += 1;
+        return count"""
+    browser.run("document.querySelector('.chart[aria-label=Loss]').scrollIntoView({block: 'center'})")
+    for key, axis in (("1", "Step"), ("3", "Time"), ("1", "Step")):
+        browser.run("document.dispatchEvent(new KeyboardEvent('keydown', {key: arguments[0]}))", key)
+        browser.until(f"document.querySelector('.chips [aria-pressed=true]').textContent === '{axis}'", f"the axis {axis}")
+        left, middle, width = browser.run(near)
+        told = set()
+        for x in range(2, int(width) - 1, 4):
+            browser.point(left + x, middle)
+            told.add(browser.text(".chart[aria-label=Loss] .value.mark"))
+        for words in ("checkpoint at step", "continued from", "stop"):
+            assert any(words in one for one in told), (axis, words, told)
+        browser.point(1, 1)
+        # Their lines are on the picture, in the colours of restarts and of stops; nothing else is in the colour of restarts.
+        for colour in ("--warning", "--c4"):
+            browser.until(lambda: browser.run(coloured, colour) > 20, f"the marks in {colour} on the axis {axis}")
+    print("ok: marks")
+
+
+def check_print(page, browser):
+    """On paper there is everything that can be read and nothing that can be pressed, in light colours, and nothing is cut at the edge of A4."""
+    browser.open(f"#/job/{page.job}", "dark")
+    browser.until("document.querySelectorAll('.chart canvas').length >= 5 && document.querySelector('.event')", "the job in dark colours")
+    browser.run("addEventListener('beforeprint', () => { window.printed = document.documentElement.dataset.theme; })")
+    pages = browser.pdf().count(b"/Type /Page\n")
+    assert pages >= 2, f"{pages} pages of a job with charts, events and configuration"
+    assert browser.run("return window.printed") == "light"
+    browser.until("document.documentElement.dataset.theme === 'dark'", "the dark colours after the print")
+    for name, path, ready in (("job", f"#/job/{page.job}", ".chart canvas"), ("fleet", "#/", ".jobs tbody tr")):
+        browser.open(path)
+        browser.until(f"document.querySelector('{ready}')", name)
+        browser.resize(794, 1123)  # A4 at 96 dots an inch
+        browser.medium("print")
+        seen = browser.run("""return [...document.querySelectorAll('button, .bar, .filters, .actions, dialog, #toast')].filter((one) => one.checkVisibility())
+            .map((one) => one.outerHTML.slice(0, 80))""")
+        assert seen == [], seen
+        assert browser.run("return getComputedStyle(document.documentElement).backgroundColor") == "rgb(255, 255, 255)"
+        assert browser.run("return document.documentElement.scrollWidth") <= 794, f"{name} is wider than the paper"
+        assert browser.run("return document.querySelector('.sentence').checkVisibility() && document.querySelector('.event').checkVisibility()")
+        cut = browser.run("return [...document.querySelectorAll('.events, .log')].filter((one) => one.scrollHeight > one.clientHeight + 1).length")
+        assert cut == 0, f"{name}: a list is cut"
+        browser.medium("")
+        browser.resize(1400, 900)
+    print("ok: print")
+
+
+def check_keys(browser):
+    """In a list of five jobs: / goes to the filter, j and k move, x chooses and gives up, Enter opens, c compares what is chosen; typing does none of this."""
+    here = "[...document.querySelectorAll('.jobs tbody tr')].findIndex((row) => row.classList.contains('current'))"
+    chosen = "[...document.querySelectorAll('.jobs tbody tr')].filter((row) => row.querySelector('input').checked).map((row) => row.dataset.id)"
+    ids = browser.run("return [...document.querySelectorAll('.jobs tbody tr')].map((row) => row.dataset.id)")
+    label = "document.querySelector(\"input[aria-label='Filter by label']\")"
+    browser.keys("j")  # the field of labels has the focus
+    browser.until(f"{label}.value === 'team=bj'", "the letter in the field")
+    assert browser.run(f"return {here}") == -1, "a letter that is typed moves in the list"
+    browser.keys("\b", "\x1b")
+    browser.until(f"{label}.value === 'team=b' && document.activeElement === document.body && document.querySelectorAll('.jobs tbody tr').length === 5", "the list again")
+    for keys, row in (("jjj", 2), ("k", 1), ("kkk", 0), ("jjjjjjjj", 4), ("kkk", 1)):
+        browser.keys(*keys)
+        browser.until(f"{here} === {row}", f"row {row} after {keys}")
+    browser.keys("c")
+    browser.keys("x")
+    browser.until(f"({chosen}).join() === '{ids[1]}' && {here} === 1", "one job chosen")
+    assert browser.run("return location.hash") == "#/", "c compares although no job is chosen"
+    browser.keys("j", "j", "x", "j", "x", "x")
+    browser.until(f"({chosen}).join() === '{ids[1]},{ids[3]}' && document.querySelector('.filters .primary').textContent === 'Compare 2 jobs'", "two jobs chosen")
+    browser.keys("c")
+    browser.until(f"location.hash === '#/compare?jobs={ids[1]},{ids[3]}'", "the comparison")
+    browser.back()
+    browser.until("document.querySelectorAll('.jobs tbody tr').length === 200", "the list")
+    browser.keys("/")
+    browser.until("document.activeElement === document.querySelector(\"input[aria-label='Filter by name or id']\")", "the focus")
+    browser.keys("\x1b", "j", "\r")
+    browser.until("/^#\\/job\\//.test(location.hash)", "the job's page")
+    browser.back()
+    browser.until("document.querySelectorAll('.jobs tbody tr').length === 200", "the list")
+    browser.type("input[aria-label='Filter by name or id']", "many-07")
+    browser.type("input[aria-label='Filter by label']", "team=b")
+    browser.until("document.querySelectorAll('.jobs tbody tr').length === 5", "five rows", 10)
