@@ -93,7 +93,7 @@ __device__ __forceinline__ void ScoreBlocks(const SelectShared<kD>& shared,
     SumHeads<kD>(shared, p, fragments, tokens, begin + warp * kWarpKeys, warp, lane);
     __syncthreads();
     blocks = AddScores(p, begin, end, shared.sums, shared.shares, tile.tokens, capacity, blocks,
-                       shared.scores + round % 2 * kTokens * capacity);
+                       shared.scores);
     WaitCopies<0>();
     __syncthreads();
     const int final_blocks = end * p.d / p.l_sel;
