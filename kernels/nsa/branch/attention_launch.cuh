@@ -153,7 +153,9 @@ absl::StatusOr<const float2*> StatsOf(const Exec& exec, const Args& args, const 
 template <Branch kBranch>
 absl::Status LaunchWideDq(const Exec& exec, const AttentionProblem& p,
                           const AttentionGradients& grad, const char* what) {
-  constexpr int kD = 192, kRows = kDqThreads<kD> / kWarp * 16, kSharedOfA100 = 163 * 1024;
+  constexpr int kD = 192, kRows = kDqThreads<kD> / kWarp * 16;
+  static_assert(DqSharedBytes<kD>(2, kRows, 0) <= kSharedOfA100);
+
   NSA_ASSIGN_OR_RETURN(const bool large_tiles, LargeTiles(kD));
   const auto shared = [&](const QueryGrid& grid) {
     return DqSharedBytes<kD>(StagesOf(large_tiles), grid.rows_padded(), grid.union_bytes);

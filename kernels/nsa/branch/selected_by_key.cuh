@@ -369,6 +369,7 @@ absl::Status RunByKey(const Exec& exec, const NsaShape& shape, const AttentionPr
     constexpr int kD = decltype(head_width)::value;
     auto* kernel = SelectedByKeyKernel<kD, kGradient>;
     constexpr int kShared = ByKeyShared<kD, kGradient>::kBytes;
+    static_assert(kShared <= kSharedOfA100);
     const LaunchShape launch = {.grid = Blocks(work.parts * pairs * work.capacity),
                                 .block = kByKeyThreads,
                                 .shared = kShared,

@@ -261,6 +261,7 @@ __global__ void __launch_bounds__(
 
 template <int kWidth, int kRows>
 absl::Status LaunchMlp(const Exec& exec, const PhiForwardArgs& args, size_t tensors) {
+  static_assert(sizeof(ForwardShared<kWidth, kRows>) <= kSharedOfA100);
   return Launch(
       exec, "compress", MlpKernel<kWidth, kRows>,
       {.grid = dim3(GridFor(args.p.rows(), kRows - 1), static_cast<unsigned int>(tensors)),

@@ -419,6 +419,7 @@ absl::Status GateBackward(const Exec& exec, const GateBackwardArgs& args) {
     constexpr int kDk = decltype(dk)::value, kN = decltype(n)::value;
     auto* kernel = GateBackwardKernel<kDk, kN>;
     constexpr int kShared = sizeof(GateShared<kDk, kN>);
+    static_assert(kShared <= kSharedOfA100);
     return Launch(exec, "gate_backward", kernel,
                   {.grid = kGateBlocks, .block = kGateWarps * kWarp, .shared = kShared}, p, g);
   }));

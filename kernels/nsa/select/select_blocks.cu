@@ -168,6 +168,8 @@ absl::Status SelectBlocks(const Exec& exec, const SelectBlocksArgs& args) {
   return ForHeadWidth(width, [&](auto d) -> absl::Status {
     constexpr int kD = decltype(d)::value;
     auto* kernel = SelectBlocksKernel<kD>;
+    // 16 heads where d = l' and l = 8 l', which need the most.
+    static_assert(SelectShared<kD>::Bytes(16, kRoundKeys + 8 + 2, 8) <= kSharedOfA100);
     const int bytes =
         SelectShared<kD>::Bytes(p.h, capacity, KeysOfBlock(shape.l, shape.d, shape.l_sel));
     return Launch(exec, "select_blocks", kernel,
