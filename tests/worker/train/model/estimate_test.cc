@@ -29,8 +29,8 @@ v1::JobSpec RandomJob(std::mt19937* random) {
   model->set_n_layers(one_of({1, 3}));
   model->set_n_kv_groups(one_of({1, 2}));
   model->set_n_heads(model->n_kv_groups() * one_of({1, 3}));
-  model->set_d_k(one_of({16, 32}));
-  model->set_d_v(one_of({16, 32}));
+  model->set_d_k(one_of({16, 32, 192}));
+  model->set_d_v(one_of({16, 32, 128}));
   model->set_mlp_ratio(one_of({1, 4}));
   v1::NsaSpec* nsa = spec.mutable_nsa();
   nsa->set_l(16);
