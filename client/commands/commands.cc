@@ -25,6 +25,8 @@ namespace nsa::client {
   ROW(Resume)                \
   ROW(Fork)                  \
   ROW(Delete)                \
+  ROW(Label)                 \
+  ROW(Note)                  \
   ROW(DumpStack)             \
   ROW(Profile)               \
   ROW(Checkpoint)            \

@@ -101,6 +101,10 @@ enum class Reason : uint8_t {
   kStacksNotSaved,
   kProfiled,
   kLogQuota,
+  kLabelsChanged,
+  kNote,
+  kCheckpointPinned,
+  kCheckpointUnpinned,
   // A worker reported an event and continues.
   kInitialized,
   kScheduleChanged,

@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "server/act/checkpoints.h"
+#include "server/act/edit/edit_job.h"
 #include "server/act/profile/profile_job.h"
 #include "server/decide/lifecycle.h"
 #include "server/rpc/message_limit.h"
@@ -46,6 +47,7 @@ CoordinatorService::CoordinatorService(Parts parts) : parts_(std::move(parts)) {
   limit("SubmitJob", &CoordinatorService::SubmitJob);
   limit("ResumeJob", &CoordinatorService::ResumeJob);
   limit("ListJobs", &CoordinatorService::ListJobs);
+  limit("EditJob", &CoordinatorService::EditJob);
 }
 
 CoordinatorService::Unary* CoordinatorService::SubmitJob(Context* context,
@@ -113,6 +115,21 @@ CoordinatorService::Unary* CoordinatorService::DeleteJob(Context* context,
   return call.RunOn<v1::DeleteJobResponse>(parts_.files, response, [=, this](const Caller& caller) {
     return parts_.control.Delete(*request, context->peer(), AskerOf(caller));
   });
+}
+
+CoordinatorService::Unary* CoordinatorService::EditJob(Context* context,
+                                                       const v1::EditJobRequest* request,
+                                                       v1::EditJobResponse* response) {
+  return UnaryCall(context, parts_.rules, "EditJob", request->job())
+      .Run<v1::EditJobResponse>(
+          response, [=, this](const Caller& caller) -> absl::StatusOr<v1::EditJobResponse> {
+            const auto job =
+                server::EditJob(parts_.store, *request, caller.name, AskerOf(caller).only());
+            if (!job.ok()) return Veiled(job.status(), parts_.store, AskerOf(caller).only());
+            v1::EditJobResponse edited;
+            *edited.mutable_job() = parts_.control.View(**job);
+            return edited;
+          });
 }
 
 // Starts a stream about one job, or about all when `job` is empty. Nothing is looked up for a

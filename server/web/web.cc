@@ -74,7 +74,7 @@ std::string AuditWord(const std::string& verb) {
   if (verb == "resume") return "ResumeJob";
   if (verb == "stacks") return "SaveStacks";
   if (verb == "profile") return "ProfileJob";
-  if (verb == "note") return "AddNote";
+  if (verb == "note" || verb == "label") return "EditJob";
   if (verb == "clone") return "SubmitJob";
   return verb == "pin" ? "PinCheckpoint" : "unknown";
 }

@@ -76,8 +76,8 @@ class Linter {
   // Checks the comment of a key of a job file or a configuration file.
   void Key(const FieldDescriptor& field) {
     const std::string& file = field.file()->name();
-    const bool of_user = file == "nsa/v1/job.proto" || file == "nsa/v1/model.proto" ||
-                         file == "nsa/v1/config.proto";
+    const bool of_user =
+        file == "nsa/v1/job.proto" || file == "nsa/v1/model.proto" || file == "nsa/v1/config.proto";
     const auto type = field.cpp_type();
     if (!of_user || field.is_map() || type == FieldDescriptor::CPPTYPE_MESSAGE ||
         type == FieldDescriptor::CPPTYPE_STRING) {

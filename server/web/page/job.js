@@ -7,6 +7,7 @@ import { h, replace, toast, update } from './dom.js';
 import { ago, bytes, capital, number, percent, seconds, short, span } from './format.js';
 import { heatSection } from './attention.js';
 import { detailSection } from './details.js';
+import { askClone, askLabels, askNote } from './edit.js';
 import { traceSection } from './profile.js';
 import { badge, isActive, labels, progress } from './rows.js';
 
@@ -181,8 +182,9 @@ export function jobPage(main, id) {
       resumable && h('button', { type: 'button', class: 'primary', data: { act: 'resume' }, onclick: () => askResume() }, 'Resume…'),
       hasRanks && h('button', { type: 'button', data: { act: 'stacks' }, onclick: () => askStacks() }, 'Dump stacks…'),
       job.state === 'RUNNING' && h('button', { type: 'button', data: { act: 'profile' }, onclick: () => traces.ask() }, 'Record trace…'),
-      h('button', { type: 'button', data: { act: 'note' }, onclick: () => askNote() }, 'Note…'),
-      h('button', { type: 'button', data: { act: 'clone' }, onclick: () => askClone() }, 'Clone…'));
+      h('button', { type: 'button', data: { act: 'note' }, onclick: () => askNote(job, send) }, 'Note…'),
+      h('button', { type: 'button', data: { act: 'label' }, onclick: () => askLabels(job, send) }, 'Labels…'),
+      h('button', { type: 'button', data: { act: 'clone' }, onclick: () => askClone(job, send) }, 'Clone…'));
   }
 
   // What changed last, so that nobody has to look for it.
@@ -222,22 +224,6 @@ export function jobPage(main, id) {
   function askStacks() {
     change({ title: 'Dump the stacks of all ranks?', text: 'They are taken from outside the processes: training goes on. The coordinator keeps the newest 20 dumps of a job.', agree: 'Dump stacks',
       send: () => send('stacks') }, 'The stacks are saved; see Stacks below.').then((done) => { if (done) details.refresh(); });
-  }
-
-  function askNote() {
-    const text = h('textarea', { name: 'text', rows: '3', maxlength: '400', required: true, placeholder: 'What you changed, tried or saw' });
-    change({ title: `Note on ${job.name}`, text: 'It stays among the events of the job, with your name and the time.', fields: [h('label', {}, 'Note', text)], agree: 'Write it',
-      send: (data) => send('note', { text: data.get('text') }) }, 'The note is written.');
-  }
-
-  // The settings of this job as a job file, with another name and folder.
-  function askClone() {
-    const request = requestId();
-    const file = h('textarea', { name: 'text', rows: '20', required: true, spellcheck: 'false' });
-    file.value = job.config_text.replace(/^name: .*$/m, `name: ${job.name}-clone`).replace(/^( +out_dir: ).*$/m, (_, key) => `${key}${JSON.stringify(`${job.out_dir}-clone`)}`);
-    let made = '';
-    change({ title: `A new job like ${job.name}`, text: 'Change what you want. It begins at step 0 and is checked by preflight; this job goes on.', wide: true, fields: [h('label', {}, 'Job file', file)], agree: 'Submit the new job',
-      send: async (data) => { made = (await send('clone', { text: data.get('text'), request_id: request })).id; } }, 'The new job is in the queue.').then((done) => { if (done) location.hash = `#/job/${made}`; });
   }
 
   async function refreshCurves() {
