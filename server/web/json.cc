@@ -382,4 +382,18 @@ Json EvalsJson(const std::vector<v1::WorkerRecord>& records) {
   return {{"validation", {{"step", step}, {"time", time}, {"loss", loss}}}};
 }
 
+Json SamplesJson(const JobStore::Samples& samples) {
+  Json texts = Json::array();
+  for (const v1::WorkerRecord& record : samples.records) {
+    const v1::SampleRecord& sample = record.sample();
+    texts.push_back({{"prompt", sample.prompt()},
+                     {"text", sample.text()},
+                     {"tokens", sample.tokens()},
+                     {"seconds", Number(sample.seconds())},
+                     {"time", record.unix_nanos() / kNanosPerMilli},
+                     {"error", sample.error()}});
+  }
+  return {{"steps", samples.steps}, {"step", samples.step}, {"samples", std::move(texts)}};
+}
+
 }  // namespace nsa::server

@@ -11,6 +11,7 @@
 #include "nsa/v1/coordinator.pb.h"
 #include "nsa/v1/store.pb.h"
 #include "server/decide/curve.h"
+#include "server/store/job_store.h"
 
 namespace nsa::server {
 
@@ -49,5 +50,9 @@ Json EvalsJson(const std::vector<v1::WorkerRecord>& records);
 
 // The same for the named sets of data.val: {set: {step[], time[], loss[]}}; {} without any.
 Json ValSetCurvesJson(const std::vector<v1::WorkerRecord>& records);
+
+// What a job wrote after validations: {steps[], step, samples[{prompt, text, tokens, seconds, time,
+// error}]}; the samples are those of `step`.
+Json SamplesJson(const JobStore::Samples& samples);
 
 }  // namespace nsa::server

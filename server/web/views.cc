@@ -235,6 +235,13 @@ absl::StatusOr<Json> GpusView(const Web::Parts& parts, const std::string& job,
   return GpusJson(buckets);
 }
 
+absl::StatusOr<Json> SamplesView(const Web::Parts& parts, const std::string& job,
+                                 const HttpRequest& request) {
+  NSA_ASSIGN_OR_RETURN(const int64_t step, NumberIn(request, "step", INT64_MAX, INT64_MAX));
+  NSA_ASSIGN_OR_RETURN(const JobStore::Samples samples, parts.store.SamplesAt(job, step));
+  return SamplesJson(samples);
+}
+
 absl::StatusOr<Json> EventsView(const Web::Parts& parts, const std::string& job) {
   NSA_ASSIGN_OR_RETURN(const JobPtr stored, parts.store.Find(job));
   std::vector<v1::JobEvent> events;

@@ -56,6 +56,10 @@ absl::StatusOr<Json> LayersView(const Web::Parts& parts, const std::string& job,
 absl::StatusOr<Json> GpusView(const Web::Parts& parts, const std::string& job,
                               const HttpRequest& request);
 
+// What the job wrote after its newest validation, or after the one at or before ?step=.
+absl::StatusOr<Json> SamplesView(const Web::Parts& parts, const std::string& job,
+                                 const HttpRequest& request);
+
 // The last 500 events of a job.
 absl::StatusOr<Json> EventsView(const Web::Parts& parts, const std::string& job);
 

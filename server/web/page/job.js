@@ -10,6 +10,7 @@ import { detailSection } from './details.js';
 import { askClone, askLabels, askNote } from './edit.js';
 import { traceSection } from './profile.js';
 import { badge, isActive, labels, progress } from './rows.js';
+import { samplesSection } from './samples.js';
 
 const MODES = [['step', 'Step'], ['tokens', 'Tokens'], ['time', 'Time']];
 const PARTS = [['forward_seconds', 'forward', '--c1'], ['backward_seconds', 'backward', '--c4'], ['optimizer_seconds', 'optimizer', '--c3'],
@@ -35,6 +36,7 @@ export function jobPage(main, id) {
   const attention = heatSection(id);
   const details = detailSection(id, () => job);
   const traces = traceSection(id, () => job);
+  const samples = samplesSection(id);
   const axis = h('div', { class: 'chips', role: 'group', 'aria-label': 'Horizontal axis' });
   const slider = h('input', { type: 'range', min: '0', max: '0.99', step: '0.01', value: String(weight), 'aria-label': 'Smoothing',
     oninput: (event) => { weight = Number(event.target.value); localStorage.setItem('smooth', String(weight)); showCurves(); } });
@@ -42,7 +44,7 @@ export function jobPage(main, id) {
   const compareLink = h('a', { class: 'button', href: `#/compare?jobs=${encodeURIComponent(id)}` }, 'Compare with…');
   main.append(head, figures, traces.element,
     h('div', { class: 'filters sticky' }, axis, h('label', { class: 'inline' }, 'Smoothing', slider), h('label', { class: 'inline' }, logBox, 'Log loss'), h('span', { class: 'grow' }), compareLink),
-    grid, attention.element, details.element);
+    grid, samples.element, attention.element, details.element);
 
   function setMode(next) {
     mode = next;
@@ -243,6 +245,10 @@ export function jobPage(main, id) {
     details.show(job, events);
   }
 
+  function readSamples() {
+    if (job.config.sample?.prompts?.length > 0) samples.refresh();
+  }
+
   async function load() {
     try {
       const [found, list] = await Promise.all([get(`jobs/${encodeURIComponent(id)}`), get(`jobs/${encodeURIComponent(id)}/events`), curves.refresh(true)]);
@@ -257,6 +263,7 @@ export function jobPage(main, id) {
       attention.refresh();
       details.refresh();
       traces.refresh();
+      readSamples();
       stop();
       stop = follow(found.cursor, { job: id }, handlers);
     } catch (error) {
@@ -280,15 +287,18 @@ export function jobPage(main, id) {
       if (event.reason === 'PROFILED') traces.refresh();
     },
     job: (fresh) => {
-      const stepped = fresh.step !== job.step || fresh.val_step !== job.val_step || fresh.state !== job.state;
+      const validated = fresh.val_step !== job.val_step || fresh.state !== job.state;
+      const stepped = fresh.step !== job.step || validated;
       const saved = fresh.checkpoint_step !== job.checkpoint_step;
       job = { ...job, ...fresh };
       showJob();
       if (stepped) refreshCurves();
+      if (validated) readSamples();
       if (saved || Date.now() - slow > 5000) {
         slow = Date.now();
         attention.refresh();
         details.refresh(saved);
+        readSamples();  // they come after their validation
         refreshGpus().catch(() => {});  // the next time, perhaps
       }
     },

@@ -63,5 +63,20 @@ TEST(ValSetCurvesJson, EachSetHasACurve) {
   EXPECT_EQ(ValSetCurvesJson({Eval(10, {})}), Json::object());
 }
 
+TEST(SamplesJson, HasTheStepsAndTheTextsOfOne) {
+  v1::WorkerRecord record;
+  record.set_unix_nanos(5'000'000'000);
+  record.mutable_sample()->set_step(20);
+  record.mutable_sample()->set_prompt("The ");
+  record.mutable_sample()->set_text("cell\n");
+  record.mutable_sample()->set_tokens(4);
+  record.mutable_sample()->set_seconds(0.5);
+  EXPECT_EQ(SamplesJson({.steps = {10, 20}, .step = 20, .records = {record}}),
+            Json::parse(R"({"steps": [10, 20], "step": 20,
+                            "samples": [{"prompt": "The ", "text": "cell\n", "tokens": 4,
+                                         "seconds": 0.5, "time": 5000, "error": ""}]})"));
+  EXPECT_EQ(SamplesJson({}), Json::parse(R"({"steps": [], "step": 0, "samples": []})"));
+}
+
 }  // namespace
 }  // namespace nsa::server
