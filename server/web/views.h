@@ -80,5 +80,7 @@ Json JobNow(const Web::Parts& parts, const v1::StoredJob& stored);
 // Jobs by state, whatever the list shows.
 Json CountsNow(const Web::Parts& parts);
 Json NodesNow(const Web::Parts& parts);
+// An event with the name of its job, which the list need not show; of a deleted job its id.
+Json EventNow(const Web::Parts& parts, const v1::JobEvent& event);
 
 }  // namespace nsa::server

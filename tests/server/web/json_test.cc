@@ -19,6 +19,14 @@ TEST(NodeJson, TellsUseAndTemperatureOfAGpu) {
       "used_bytes": 60, "use": 0.875, "celsius": 54.0, "watts": 612.5}])"));
 }
 
+TEST(NodeJson, NamesItsJobs) {
+  v1::Node node;
+  node.add_job_ids("j1");
+  node.add_job_ids("j2");
+  EXPECT_EQ(NodeJson(node, {{"j1", "demo"}})["jobs"],
+            Json::parse(R"([{"id": "j1", "name": "demo"}, {"id": "j2", "name": "j2"}])"));
+}
+
 TEST(NodeJson, WhatTheDriverDoesNotTellIsNull) {
   v1::Node node;
   node.mutable_info()->add_gpus();
