@@ -36,8 +36,10 @@ TEST(Sample, HandsOutItsBytesAsTheyAreDrawn) {
   const TempDir dir;
   const auto trained = SmallModel(dir);
   std::vector<std::string> pieces;
-  const auto text = Sample(*trained, {.prompt = "To be", .bytes = 20},
-                           [&](std::string_view bytes) { pieces.emplace_back(bytes); });
+  const auto text = Sample(*trained, {.prompt = "To be", .bytes = 20}, [&](std::string_view bytes) {
+    pieces.emplace_back(bytes);
+    return absl::OkStatus();
+  });
   ASSERT_OK(text);
   EXPECT_EQ(pieces.size(), 20u) << "a byte a token";
   std::string joined;
