@@ -43,7 +43,7 @@ v1::JobSpec TextJob(const TempDir& dir, const std::string& out, bool samples = t
   return spec;
 }
 
-std::vector<RankResult> Run(const v1::JobSpec& spec, RunOptions options = {}) {
+std::vector<RankResult> Trained(const v1::JobSpec& spec, RunOptions options = {}) {
   const TempDir runs;
   std::vector<RankResult> results = RunJob(runs, spec, options);
   for (const RankResult& rank : results) {
@@ -73,7 +73,7 @@ std::vector<nlohmann::json> FileLines(const std::filesystem::path& out_dir) {
 
 TEST(TrainerSamples, EveryPromptIsContinuedAfterEveryValidation) {
   const TempDir dir;
-  const RankResult result = Run(TextJob(dir, "out"))[0];
+  const RankResult result = Trained(TextJob(dir, "out"))[0];
   ASSERT_THAT(result.samples, SizeIs(6));
   const std::vector<nlohmann::json> lines = FileLines(dir / "out");
   ASSERT_THAT(lines, SizeIs(6));
@@ -94,8 +94,8 @@ TEST(TrainerSamples, EveryPromptIsContinuedAfterEveryValidation) {
 TEST(TrainerSamples, NoBitOfTrainingDependsOnThem) {
   for (const int world : {1, 2}) {
     const TempDir dir;
-    const RankResult with = Run(TextJob(dir, "with"), {.world = world})[0];
-    const RankResult without = Run(TextJob(dir, "without", false), {.world = world})[0];
+    const RankResult with = Trained(TextJob(dir, "with"), {.world = world})[0];
+    const RankResult without = Trained(TextJob(dir, "without", false), {.world = world})[0];
     EXPECT_THAT(without.samples, IsEmpty());
     EXPECT_FALSE(std::filesystem::exists(dir / "without/samples.jsonl"));
     EXPECT_EQ(Losses(with), Losses(without));
@@ -112,12 +112,12 @@ TEST(TrainerSamples, NoBitOfTrainingDependsOnThem) {
 
 TEST(TrainerSamples, AResumedRunRepeatsThem) {
   const TempDir dir;
-  const std::vector<std::string> whole = Texts(Run(TextJob(dir, "out"))[0]);
+  const std::vector<std::string> whole = Texts(Trained(TextJob(dir, "out"))[0]);
   ASSERT_THAT(whole, SizeIs(6));
   for (const int64_t step : {10, 12}) {
     std::filesystem::remove_all(CheckpointsDir(dir / "out") / CheckpointName(step));
   }
-  const RankResult again = Run(TextJob(dir, "out"), {.generation = 2})[0];
+  const RankResult again = Trained(TextJob(dir, "out"), {.generation = 2})[0];
   EXPECT_EQ(again.started.resumed_step(), 5);
   EXPECT_EQ(Texts(again), std::vector<std::string>(whole.begin() + 2, whole.end()));
   std::vector<int64_t> steps;
@@ -132,7 +132,7 @@ TEST(TrainerSamples, OnlyRankZeroWritesAlsoWithDividedStateAndSharedSequences) {
     v1::JobSpec spec = TextJob(dir, shard ? "shard" : "plain");
     spec.mutable_resources()->set_gpus(2);
     spec.mutable_runtime()->set_shard_optimizer(shard);
-    const std::vector<RankResult> ranks = Run(spec, {.world = 2});
+    const std::vector<RankResult> ranks = Trained(spec, {.world = 2});
     EXPECT_THAT(ranks[1].samples, IsEmpty());
     if (!shard) texts = Texts(ranks[0]);
     EXPECT_EQ(Texts(ranks[0]), texts);
@@ -141,7 +141,7 @@ TEST(TrainerSamples, OnlyRankZeroWritesAlsoWithDividedStateAndSharedSequences) {
   v1::JobSpec spec = TextJob(dir, "context");
   spec.mutable_resources()->set_gpus(2);
   spec.mutable_resources()->set_context_parallel(2);
-  EXPECT_THAT(Texts(Run(spec, {.world = 2})[0]), SizeIs(6));
+  EXPECT_THAT(Texts(Trained(spec, {.world = 2})[0]), SizeIs(6));
 }
 
 TEST(TrainerSamples, AnErrorIsReportedOnceAndEndsNothing) {
@@ -150,7 +150,7 @@ TEST(TrainerSamples, AnErrorIsReportedOnceAndEndsNothing) {
   spec.mutable_sample()->add_prompts("To be");
   spec.mutable_sample()->add_prompts("or not");
   ApplyDefaults(&spec);
-  const RankResult result = Run(spec)[0];
+  const RankResult result = Trained(spec)[0];
   ASSERT_THAT(result.samples, SizeIs(6));
   for (const v1::SampleRecord& sample : result.samples) {
     EXPECT_THAT(sample.error(), HasSubstr("model.vocab: 64 (the tokenizer's 256 at least)"));
