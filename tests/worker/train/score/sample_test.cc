@@ -47,6 +47,17 @@ TEST(Sample, HandsOutItsBytesAsTheyAreDrawn) {
   EXPECT_EQ(joined, *text);
 }
 
+TEST(Sample, AnErrorOfTheOneWhoTakesTheBytesEndsTheText) {
+  const TempDir dir;
+  const auto trained = SmallModel(dir);
+  int taken = 0;
+  const auto text = Sample(*trained, {.prompt = "To be", .bytes = 20}, [&](std::string_view) {
+    return ++taken < 3 ? absl::OkStatus() : absl::CancelledError("enough");
+  });
+  EXPECT_EQ(text.status(), absl::CancelledError("enough"));
+  EXPECT_EQ(taken, 3);
+}
+
 TEST(Sample, AtTemperatureZeroEachByteIsTheLikeliest) {
   const TempDir dir;
   const auto trained = SmallModel(dir);
