@@ -15,6 +15,7 @@ namespace nsa::client {
   ROW(Logs)                  \
   ROW(Events)                \
   ROW(Metrics)               \
+  ROW(Samples)               \
   ROW(Plot)                  \
   ROW(Compare)               \
   ROW(Bisect)                \

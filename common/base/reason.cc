@@ -134,6 +134,7 @@ constexpr std::array<ReasonInfo, kReasonCount> kReasons = {{
     {Reason::kNonfiniteSkipped, "NONFINITE_SKIPPED", kEvent, kGoesOn, Fault::kJob},
     {Reason::kParametersDiffer, "PARAMETERS_DIFFER", kEvent, kGoesOn, Fault::kMachine},
     {Reason::kFallback, "FALLBACK", kEvent, kGoesOn, Fault::kNone},
+    {Reason::kSampleFailed, "SAMPLE_FAILED", kEvent, kGoesOn, Fault::kJob},
 }};
 
 constexpr bool InOrderOfTheEnum() {
