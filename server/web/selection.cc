@@ -38,8 +38,9 @@ bool IsNamed(const v1::Job& job, const std::string& wanted, const std::string& l
 std::vector<JobPtr> InOrder(JobStore::Jobs jobs) {
   std::vector<JobPtr> all = std::move(jobs.active);
   std::ranges::reverse(all);
-  std::ranges::stable_partition(
-      all, [](const JobPtr& job) { return job->job().state() != v1::Job::STATE_QUEUED; });
+  std::stable_partition(all.begin(), all.end(), [](const JobPtr& job) {
+    return job->job().state() != v1::Job::STATE_QUEUED;
+  });
   all.insert(all.end(), std::make_move_iterator(jobs.ended.begin()),
              std::make_move_iterator(jobs.ended.end()));
   return all;
