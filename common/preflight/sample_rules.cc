@@ -4,7 +4,7 @@
 #include "absl/strings/str_format.h"
 #include "common/estimate/sampling.h"
 #include "common/job/text_check.h"
-#include "common/preflight/data_facts.h"
+#include "common/preflight/data/data_facts.h"
 
 namespace nsa {
 namespace {
